@@ -1,0 +1,125 @@
+# Everything that this repository builds, tests and shows. `make help` lists the targets.
+
+BUILD := build
+CC ?= gcc
+GO ?= go
+# No checksum database has an entry for this module; go.sum pins it.
+export GONOSUMDB := github.com/hashicorp/nomad/api
+export CGO_ENABLED := 1
+
+BINARIES := nomad-device-tranche nomad-driver-tranche tranche-runtime tranche-hook tranche
+GO_SOURCES := $(shell find cmd cli claim device driver hooks runtime -name '*.go' -not -name '*_test.go' 2>/dev/null) go.mod go.sum
+E2E_SOURCES := $(shell find e2e -name '*.go' -not -path 'e2e/tools/*' 2>/dev/null)
+ABSBUILD := $(CURDIR)/$(BUILD)
+SANDBOX := $(ABSBUILD)/e2e/sandbox
+PINNED_NOMAD := $(BUILD)/tools/nomad
+# The demo takes the machine's own Nomad where there is one; the tests always take the pinned one.
+NOMAD ?= $(or $(shell command -v nomad 2>/dev/null),$(PINNED_NOMAD))
+
+RUN_PACKAGES := containerd runc containernetworking-plugins iptables busybox-static
+TEST_PACKAGES := $(RUN_PACKAGES) crun
+LINT_PACKAGES := clang-format cppcheck
+
+GOLANGCI_LINT_VERSION := v2.15.0
+GOTESTSUM_VERSION := v1.13.0
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+include e2e/simgpu/sim.mk
+include intercept/intercept.mk
+
+.PHONY: build
+build: $(BINARIES:%=$(BUILD)/bin/%) shadow ## Build the binaries and the shadow libraries
+
+# One rule makes them all: one call of the Go command is faster than five.
+$(BINARIES:%=$(BUILD)/bin/%) &: $(GO_SOURCES)
+	@echo "==> building Tranche's binaries"
+	@mkdir -p $(BUILD)/bin
+	$(GO) build -trimpath -o $(BUILD)/bin/ $(BINARIES:%=./cmd/%)
+
+$(BUILD)/e2e/sandbox $(BUILD)/e2e/demo &: $(E2E_SOURCES) $(GO_SOURCES)
+	@mkdir -p $(BUILD)/e2e
+	$(GO) build -o $(BUILD)/e2e/ ./e2e/sandbox ./e2e/demo
+
+$(BUILD)/e2e/gpu-probe: examples/gpu-probe/gpu-probe.c examples/gpu-probe/driver.h
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -O2 -Wall -Wextra -Werror -o $@ $< -ldl
+
+$(BUILD)/e2e/churn: e2e/programs/churn.c examples/gpu-probe/driver.h
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -O2 -Wall -Wextra -Werror -I examples/gpu-probe -o $@ $< -ldl
+
+$(PINNED_NOMAD): e2e/tools/go.mod e2e/tools/go.sum
+	@echo "==> building the Nomad agent (about six minutes on two cores, once)"
+	@mkdir -p $(@D)
+	cd e2e/tools && ../../scripts/build-progress $(CURDIR)/$@ github.com/hashicorp/nomad
+
+$(BUILD)/tools/golangci-lint: Makefile
+	@echo "==> building golangci-lint $(GOLANGCI_LINT_VERSION)"
+	GOBIN=$(ABSBUILD)/tools $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
+	@touch $@
+
+$(BUILD)/tools/gotestsum: Makefile
+	GOBIN=$(ABSBUILD)/tools $(GO) install gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
+	@touch $@
+
+.PHONY: demo
+demo: ## Show two jobs on fractions of one GPU, with everything that takes (KEEP=1 leaves it running)
+	@scripts/need-root "make demo"
+	@scripts/install-packages $(RUN_PACKAGES)
+	@$(MAKE) --no-print-directory build sim $(BUILD)/e2e/sandbox $(BUILD)/e2e/gpu-probe $(NOMAD)
+	@$(BUILD)/e2e/demo -build $(ABSBUILD) -nomad $(abspath $(NOMAD)) $(if $(KEEP),-keep)
+
+.PHONY: demo-stop
+demo-stop: ## Stop a demo that KEEP=1 left running
+	@$(BUILD)/e2e/demo -build $(ABSBUILD) -stop
+
+.PHONY: test
+test: test-setup ## Run every test: C under sanitizers, Go with the race detector, end to end
+	@$(MAKE) --no-print-directory test-c
+	@$(MAKE) --no-print-directory test-go
+	@$(MAKE) --no-print-directory e2e
+
+.PHONY: test-setup
+test-setup:
+	@scripts/need-root "make test"
+	@scripts/install-packages $(TEST_PACKAGES)
+	@$(MAKE) --no-print-directory build sim $(SANDBOX) $(BUILD)/e2e/gpu-probe $(BUILD)/e2e/churn $(PINNED_NOMAD) $(BUILD)/tools/gotestsum
+
+.PHONY: test-c
+test-c: ## Run the C tests under ASan, UBSan and TSan
+	@$(MAKE) --no-print-directory sim-test nvml-sim-test shadow-test shadow-tsan
+
+GOTEST := TRANCHE_REQUIRE_ROOT=1 TRANCHE_BUILD=$(ABSBUILD) $(BUILD)/tools/gotestsum --format pkgname --
+IN_SANDBOX := -exec '$(SANDBOX) --dir $(CURDIR) --'
+
+.PHONY: test-go
+test-go: test-setup ## Run the Go tests of the packages with the race detector
+	@echo "==> Go tests"
+	@$(GOTEST) -race -timeout 20m $(IN_SANDBOX) $$($(GO) list ./... | grep -v '/e2e$$')
+
+.PHONY: e2e
+e2e: test-setup ## Run the end-to-end tests against real Nomad, containerd and runc
+	@echo "==> end-to-end tests"
+	@$(GOTEST) -tags e2e -timeout 40m $(IN_SANDBOX) ./e2e
+
+.PHONY: lint
+lint: $(BUILD)/tools/golangci-lint ## Check the code's form: golangci-lint, clang-format, cppcheck
+	@scripts/install-packages $(LINT_PACKAGES)
+	$(BUILD)/tools/golangci-lint run ./...
+	$(BUILD)/tools/golangci-lint run --build-tags e2e ./e2e/...
+	clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h' '*.def')
+	cppcheck --quiet --error-exitcode=1 --std=c11 --enable=warning,performance,portability --inline-suppr \
+		--suppress=missingIncludeSystem -I e2e/simgpu -I intercept $$(git ls-files '*.c')
+
+.PHONY: bench
+bench: test-setup ## Measure what the shadow costs per call and the runtime per container, beside the bare simulator
+	@scripts/bench $(ABSBUILD) $(SANDBOX)
+
+.PHONY: clean
+clean: ## Remove the build folder
+	rm -rf $(BUILD)

@@ -1,0 +1,14 @@
+module tranche.dev/tranche/e2e/tools
+
+go 1.26
+
+require (
+	github.com/hashicorp/nomad v1.11.1
+	github.com/hashicorp/nomad/api v0.0.0-20251209201056-5b76eb053561
+)
+
+replace (
+	github.com/Microsoft/go-winio => github.com/endocrimes/go-winio v0.4.13-0.20190628114223-fb47a8b41948
+	github.com/armon/go-metrics => github.com/armon/go-metrics v0.0.0-20230509193637-d9ca9af9f1f9
+	github.com/hashicorp/hcl => github.com/hashicorp/hcl v1.0.1-nomad-1
+)

@@ -1,0 +1,37 @@
+# A program that gets 8 GiB of one GPU and the share of compute that goes with it.
+# first.nomad.hcl runs beside it on the same GPU.
+
+variable "image" {
+  type        = string
+  default     = "tranche.local/gpu-probe:demo"
+  description = "An image that holds gpu-probe (see gpu-probe/)."
+}
+
+job "second" {
+  group "probe" {
+    task "probe" {
+      driver = "containerd"
+
+      config {
+        image   = var.image
+        command = "gpu-probe"
+        args    = ["fill"]
+      }
+
+      resources {
+        cpu    = 50
+        memory = 128
+
+        device "nvidia/slice" {
+          count = 8 # slices of 1 GiB, all of one GPU
+
+          # Take GPU 0, so that the two jobs meet there; without it any GPU with 8 free slices will do.
+          constraint {
+            attribute = "${device.attr.index}"
+            value     = "0"
+          }
+        }
+      }
+    }
+  }
+}
