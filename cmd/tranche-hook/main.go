@@ -1,0 +1,12 @@
+// Command tranche-hook is the OCI hook that binds claims to containers and releases them.
+package main
+
+import (
+	"os"
+
+	"tranche.dev/tranche/hooks"
+)
+
+func main() {
+	os.Exit(hooks.Main(os.Args, os.Stdin, os.Stderr))
+}

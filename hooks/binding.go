@@ -1,0 +1,51 @@
+package hooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"tranche.dev/tranche/claim"
+)
+
+// prestart binds the claims to the container, all of them or none. If it fails, the runtime does not start the
+// container, so a claim that another container holds can't be used twice.
+func prestart(ctx context.Context, ledger *claim.Ledger, ids []string, state *specs.State) error {
+	if state.Pid <= 0 {
+		return fmt.Errorf("bind claims to container %s: its state names no process (pid %d)", state.ID, state.Pid)
+	}
+	container := claim.Container{Runtime: callingRuntime(), ID: state.ID, InitPID: state.Pid}
+	for i, id := range ids {
+		if err := ledger.Bind(ctx, id, container); err != nil {
+			return errors.Join(err, release(ctx, ledger, ids[:i], state.ID))
+		}
+	}
+	return nil
+}
+
+// poststop releases the claims. The ledger leaves those alone that are gone, or are another container's by now.
+func poststop(ctx context.Context, ledger *claim.Ledger, ids []string, state *specs.State) error {
+	return release(ctx, ledger, ids, state.ID)
+}
+
+func release(ctx context.Context, ledger *claim.Ledger, ids []string, containerID string) error {
+	var errs []error
+	for _, id := range ids {
+		errs = append(errs, ledger.Release(ctx, id, containerID))
+	}
+	return errors.Join(errs...)
+}
+
+// callingRuntime is the name of the OCI runtime that runs this hook, for people who look for the container.
+func callingRuntime() string {
+	name, err := os.ReadFile("/proc/" + strconv.Itoa(os.Getppid()) + "/comm")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(name))
+}

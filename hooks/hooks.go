@@ -1,0 +1,99 @@
+// Package hooks is tranche-hook: what has to happen when a container starts and ends and cannot be said in its spec.
+//
+// Before the container's process starts, prestart binds the container's claims to it; when the container is gone,
+// poststop releases them. Both run as root outside the container, with an environment of their own, and trust nothing
+// that comes from the container's image.
+package hooks
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"tranche.dev/tranche/claim"
+)
+
+const usage = "usage: tranche-hook prestart|poststop --state-dir DIR --run-dir DIR --claim ID…, " +
+	"or tranche-hook cdi HOOK …; OCI runtimes call it, with a container's state on its standard input"
+
+// Main runs the role that the command line names and returns the exit status. An error is one line: OCI runtimes make
+// it part of their own.
+func Main(args []string, stdin io.Reader, stderr io.Writer) int {
+	if err := run(args[1:], stdin); err != nil {
+		fmt.Fprintf(stderr, "tranche-hook: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+		return 1
+	}
+	return 0
+}
+
+func run(args []string, stdin io.Reader) error {
+	if len(args) == 0 {
+		return errors.New(usage)
+	}
+	role, args := args[0], args[1:]
+	switch role {
+	case "prestart":
+		return withContainer(args, stdin, prestart)
+	case "poststop":
+		return withContainer(args, stdin, poststop)
+	case "cdi":
+		return runCDIHook(args)
+	default:
+		return fmt.Errorf("no hook is called %q; %s", role, usage)
+	}
+}
+
+// withContainer calls a role with what the command line and the container's state say.
+func withContainer(args []string, stdin io.Reader,
+	role func(context.Context, *claim.Ledger, []string, *specs.State) error,
+) error {
+	opts, err := parseOptions(args)
+	if err != nil {
+		return fmt.Errorf("%w; %s", err, usage)
+	}
+	state, err := readState(stdin)
+	if err != nil {
+		return err
+	}
+	ledger, err := claim.Open(claim.Options{StateDir: opts.stateDir, RunDir: opts.runDir})
+	if err != nil {
+		return fmt.Errorf("open the ledger of claims: %w", err)
+	}
+	// The runtime bounds the hook's time, and the ledger how long it waits for its lock.
+	return role(context.Background(), ledger, opts.claims, state)
+}
+
+type options struct {
+	stateDir string
+	runDir   string
+	claims   []string
+}
+
+func parseOptions(args []string) (options, error) {
+	var opts options
+	flags := flag.NewFlagSet("tranche-hook", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.StringVar(&opts.stateDir, "state-dir", "", "")
+	flags.StringVar(&opts.runDir, "run-dir", "", "")
+	flags.Func("claim", "", func(id string) error {
+		opts.claims = append(opts.claims, id)
+		return nil
+	})
+	if err := flags.Parse(args); err != nil {
+		return options{}, err
+	}
+	switch {
+	case flags.NArg() > 0:
+		return options{}, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	case opts.stateDir == "" || opts.runDir == "":
+		return options{}, errors.New("--state-dir and --run-dir have to be given")
+	case len(opts.claims) == 0:
+		return options{}, errors.New("no --claim is given")
+	}
+	return opts, nil
+}

@@ -1,0 +1,105 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+// ConfigEnv names the environment variable, of tranche-runtime itself, that says where its configuration file is.
+const ConfigEnv = "TRANCHE_CONFIG"
+
+// DefaultConfigFile is read where ConfigEnv is not set. It may be missing.
+const DefaultConfigFile = "/etc/tranche/config.toml"
+
+// configFile is the configuration file of tranche-runtime, key by key.
+type configFile struct {
+	DriverRoot  string   `toml:"driver_root"`
+	ShadowDir   string   `toml:"shadow_dir"`
+	HookPath    string   `toml:"hook_path"`
+	StateDir    string   `toml:"state_dir"`
+	RunDir      string   `toml:"run_dir"`
+	CDISpecDirs []string `toml:"cdi_spec_dirs"`
+	Runtime     string   `toml:"runtime"`
+}
+
+// LoadConfig reads the configuration file of tranche-runtime. An empty path means the default file.
+func LoadConfig(path string) (Config, error) {
+	named := path != ""
+	if !named {
+		path = DefaultConfigFile
+	}
+	content, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) && !named {
+		return Config{}.WithDefaults(), nil
+	}
+	if err != nil {
+		return Config{}, fmt.Errorf("read the configuration of tranche-runtime: %w; correct %s or create the file",
+			err, ConfigEnv)
+	}
+	defer content.Close()
+
+	var file configFile
+	if err := toml.NewDecoder(content).DisallowUnknownFields().Decode(&file); err != nil {
+		return Config{}, fmt.Errorf("read the configuration of tranche-runtime, %s: %w", path, explainTOML(err))
+	}
+	cfg := Config{
+		DriverRoot:  file.DriverRoot,
+		ShadowDir:   file.ShadowDir,
+		HookPath:    file.HookPath,
+		StateDir:    file.StateDir,
+		RunDir:      file.RunDir,
+		CDISpecDirs: file.CDISpecDirs,
+		Runtime:     file.Runtime,
+	}.WithDefaults()
+	if err := cfg.validate(); err != nil {
+		return Config{}, fmt.Errorf("read the configuration of tranche-runtime, %s: %w", path, err)
+	}
+	return cfg, nil
+}
+
+// explainTOML says which key or which line is wrong.
+func explainTOML(err error) error {
+	var unknown *toml.StrictMissingError
+	if errors.As(err, &unknown) {
+		var keys []string
+		for _, missing := range unknown.Errors {
+			keys = append(keys, strings.Join(missing.Key(), "."))
+		}
+		return fmt.Errorf("there is no setting called %s; there are driver_root, shadow_dir, hook_path, state_dir, "+
+			"run_dir, cdi_spec_dirs and runtime", strings.Join(keys, " or "))
+	}
+	var syntax *toml.DecodeError
+	if errors.As(err, &syntax) {
+		line, column := syntax.Position()
+		return fmt.Errorf("line %d, column %d: %w", line, column, err)
+	}
+	return err
+}
+
+// validate refuses relative paths: they would be taken from wherever the caller happens to be, and hooks run elsewhere.
+func (c Config) validate() error {
+	paths := map[string]string{
+		"driver_root": c.DriverRoot,
+		"shadow_dir":  c.ShadowDir,
+		"hook_path":   c.HookPath,
+		"state_dir":   c.StateDir,
+		"run_dir":     c.RunDir,
+	}
+	for _, dir := range c.CDISpecDirs {
+		if !filepath.IsAbs(dir) {
+			return fmt.Errorf("cdi_spec_dirs: %q is not an absolute path", dir)
+		}
+	}
+	for _, setting := range []string{"driver_root", "shadow_dir", "hook_path", "state_dir", "run_dir"} {
+		if !filepath.IsAbs(paths[setting]) {
+			return fmt.Errorf("%s: %q is not an absolute path", setting, paths[setting])
+		}
+	}
+	return nil
+}

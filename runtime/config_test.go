@@ -1,0 +1,68 @@
+package runtime
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/shoenig/test/must"
+)
+
+func TestLoadConfig(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.toml")
+	WriteFile(t, path, `
+driver_root = "/run/nvidia/driver"
+shadow_dir = "/opt/tranche/lib"
+hook_path = "/opt/tranche/bin/tranche-hook"
+state_dir = "/s"
+run_dir = "/r"
+runtime = "crun"
+`)
+	cfg, err := LoadConfig(path)
+	must.NoError(t, err)
+	cfg.Logger = nil
+	must.Eq(t, Config{
+		DriverRoot:  "/run/nvidia/driver",
+		ShadowDir:   "/opt/tranche/lib",
+		HookPath:    "/opt/tranche/bin/tranche-hook",
+		StateDir:    "/s",
+		RunDir:      "/r",
+		Runtime:     "crun",
+		CDISpecDirs: []string{"/run/nvidia/driver/etc/cdi", "/run/nvidia/driver/var/run/cdi"},
+	}, cfg)
+}
+
+func TestLoadConfig_Defaults(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.toml")
+	WriteFile(t, path, "")
+	cfg, err := LoadConfig(path)
+	must.NoError(t, err)
+	must.Eq(t, "/", cfg.DriverRoot)
+	must.Eq(t, "runc", cfg.Runtime)
+	must.Eq(t, "/var/lib/tranche", cfg.StateDir)
+	must.Eq(t, []string{"/etc/cdi", "/var/run/cdi"}, cfg.CDISpecDirs)
+}
+
+func TestLoadConfig_Errors(t *testing.T) {
+	cases := []struct{ name, content, want string }{
+		{"unknown key", "driver_rot = \"/\"", "no setting called driver_rot"},
+		{"unknown table", "[gpu]\nindex = 1", "gpu"},
+		{"syntax", "driver_root = /\n", "line 1"},
+		{"wrong type", "\nruntime = 3\n", "runtime"},
+		{"relative path", "shadow_dir = \"lib\"", "shadow_dir: \"lib\" is not an absolute path"},
+		{"relative CDI directory", "cdi_spec_dirs = [\"cdi\"]", "cdi_spec_dirs: \"cdi\" is not an absolute path"},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "config.toml")
+			WriteFile(t, path, tc.content)
+			_, err := LoadConfig(path)
+			must.ErrorContains(t, err, tc.want)
+			must.ErrorContains(t, err, path)
+		})
+	}
+	t.Run("named but missing", func(t *testing.T) {
+		_, err := LoadConfig("/nonexistent/config.toml")
+		must.ErrorContains(t, err, "/nonexistent/config.toml")
+		must.ErrorContains(t, err, "TRANCHE_CONFIG")
+	})
+}

@@ -1,0 +1,144 @@
+package runtime
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+	cdispecs "tags.cncf.io/container-device-interface/specs-go"
+)
+
+// cdiVendor and cdiClass make up the kind of the CDI devices that are GPUs.
+const (
+	cdiVendor = "nvidia.com"
+	cdiClass  = "gpu"
+	cdiKind   = cdiVendor + "/" + cdiClass
+)
+
+// cudaCompatHook is the CDI hook that makes the loader prefer the libcuda that an image carries for forward
+// compatibility. That library has no shadow in front of it, so a container with a limit does without the hook.
+const cudaCompatHook = "enable-cuda-compat"
+
+// cudaMemoryLimitsHook is the CDI hook that has the driver limit a container's memory to what a variable of the job's
+// says. What a job may use is not the job's to say.
+const cudaMemoryLimitsHook = "apply-cuda-memory-limits"
+
+// deviceEdits brings the GPUs of the grants into the container: device nodes, the driver's files, NVIDIA's hooks.
+type deviceEdits struct {
+	edits *cdi.ContainerEdits
+}
+
+// Modify applies the CDI edits.
+func (d deviceEdits) Modify(spec *specs.Spec) error {
+	if err := d.edits.Apply(spec); err != nil {
+		return fmt.Errorf("inject the GPU by CDI: %w", err)
+	}
+	return nil
+}
+
+// newDeviceEdits finds the CDI edits for the GPUs of the grants: in the node's own CDI specs where these name all of
+// the GPUs, else in a spec that is generated from the driver root.
+func newDeviceEdits(cfg Config, grants []Grant) (Modifier, error) {
+	devices, missing := findDevices(cfg, grants)
+	source := "the CDI specs in " + strings.Join(cfg.CDISpecDirs, " and ")
+	if missing != nil {
+		cfg.Logger.Debug("no CDI spec on the node names all GPUs, generating one", "reason", missing)
+		var err error
+		if devices, err = generateDevices(cfg, grants, generateSpec); err != nil {
+			return nil, fmt.Errorf("%w; and none can be generated: %w", missing, err)
+		}
+		source = "the CDI spec generated from the driver root " + cfg.DriverRoot
+	}
+	edits := hardened(merge(devices))
+	if !slices.ContainsFunc(edits.Mounts, func(m *cdispecs.Mount) bool {
+		return shadowSONAME(m.ContainerPath) == libcuda
+	}) {
+		return nil, fmt.Errorf("inject the GPU by CDI: %s mounts no libcuda.so.* for %s, so there is nothing to hold to "+
+			"a limit; install the GPU driver in the driver root %s, or set driver_root to where it is",
+			source, deviceNames(grants), cfg.DriverRoot)
+	}
+	return deviceEdits{edits}, nil
+}
+
+// findDevices finds each grant's GPU in the node's CDI specs, by UUID, else by index.
+func findDevices(cfg Config, grants []Grant) ([]*cdi.Device, error) {
+	cache, err := cdi.NewCache(cdi.WithSpecDirs(cfg.CDISpecDirs...), cdi.WithAutoRefresh(false))
+	if err != nil {
+		return nil, fmt.Errorf("read the CDI specs in %s: %w", strings.Join(cfg.CDISpecDirs, ", "), err)
+	}
+	var devices []*cdi.Device
+	for _, grant := range grants {
+		device := cache.GetDevice(cdiKind + "=" + grant.Claim.GPU.UUID)
+		if device == nil {
+			device = cache.GetDevice(cdiKind + "=" + strconv.Itoa(grant.Claim.GPU.Index))
+		}
+		if device == nil {
+			return nil, fmt.Errorf("no CDI spec in %s names %s=%s or %s=%d%s", strings.Join(cfg.CDISpecDirs, " or "),
+				cdiKind, grant.Claim.GPU.UUID, cdiKind, grant.Claim.GPU.Index, specErrors(cache))
+		}
+		devices = append(devices, device)
+	}
+	return devices, nil
+}
+
+// specErrors says what is wrong with the CDI specs that were read, since that may be why a GPU was not found.
+func specErrors(cache *cdi.Cache) string {
+	var all []string
+	for path, errs := range cache.GetErrors() {
+		for _, err := range errs {
+			all = append(all, fmt.Sprintf("%s: %v", path, err))
+		}
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	slices.Sort(all)
+	return " (not read: " + strings.Join(all, "; ") + ")"
+}
+
+// merge collects what the devices need: each device's edits once, and those of the specs that they are from.
+func merge(devices []*cdi.Device) *cdi.ContainerEdits {
+	merged := &cdi.ContainerEdits{ContainerEdits: &cdispecs.ContainerEdits{}}
+	seenSpecs := map[*cdi.Spec]bool{}
+	seenDevices := map[*cdi.Device]bool{}
+	for _, device := range devices {
+		if spec := device.GetSpec(); !seenSpecs[spec] {
+			seenSpecs[spec] = true
+			merged.Append(&cdi.ContainerEdits{ContainerEdits: &spec.ContainerEdits})
+		}
+		if !seenDevices[device] {
+			seenDevices[device] = true
+			merged.Append(&cdi.ContainerEdits{ContainerEdits: &device.ContainerEdits})
+		}
+	}
+	return merged
+}
+
+// hardened leaves out the hook that would lead past the shadow, and gives an environment to hooks that state none.
+func hardened(edits *cdi.ContainerEdits) *cdi.ContainerEdits {
+	var hooks []*cdispecs.Hook
+	for _, hook := range edits.Hooks {
+		if slices.Contains(hook.Args, cudaCompatHook) {
+			continue
+		}
+		if len(hook.Env) == 0 {
+			withEnv := *hook
+			withEnv.Env = hookEnv()
+			hook = &withEnv
+		}
+		hooks = append(hooks, hook)
+	}
+	edits.Hooks = hooks
+	return edits
+}
+
+func deviceNames(grants []Grant) string {
+	var names []string
+	for _, grant := range grants {
+		names = append(names, cdiKind+"="+grant.Claim.GPU.UUID)
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,127 @@
+// Package driverroot finds the GPU driver's libraries in a driver root: the
+// directory tree that holds the driver's libraries, device nodes and binaries.
+// That is "/" on most nodes, and another tree where the driver lives in a
+// container or an image of its own.
+package driverroot
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	securejoin "github.com/cyphar/filepath-securejoin"
+)
+
+// The SONAMEs of the driver libraries that Tranche knows of.
+const (
+	CUDALibrary = "libcuda.so.1"
+	NVMLLibrary = "libnvidia-ml.so.1"
+)
+
+// platforms maps GOARCH to the directory that Debian's multiarch uses and to
+// the machine number in an ELF header.
+var platforms = map[string]struct {
+	triplet string
+	machine uint16
+}{
+	"amd64": {"x86_64-linux-gnu", 62},
+	"arm64": {"aarch64-linux-gnu", 183},
+}
+
+// NotFoundError says that a driver root holds no usable library of that name.
+type NotFoundError struct {
+	// Root is the driver root that was searched.
+	Root string
+	// SONAME is the library that was looked for.
+	SONAME string
+	// Searched lists each file that was looked for, as a path in the driver root,
+	// with what was wrong with it where there was one.
+	Searched []string
+}
+
+// Error names the driver root, the library and everything that was searched.
+func (e *NotFoundError) Error() string {
+	return fmt.Sprintf("no %s in the driver root %s (searched %s): install the NVIDIA driver, or set the driver root to where it is",
+		e.SONAME, e.Root, strings.Join(e.Searched, ", "))
+}
+
+// LibraryDirs lists the directories of a driver root in which the driver's
+// libraries may lie, most specific first.
+func LibraryDirs() []string {
+	triplet := platforms[runtime.GOARCH].triplet
+	return []string{
+		filepath.Join("/usr/lib", triplet),
+		filepath.Join("/usr/lib", triplet, "nvidia/current"),
+		"/usr/lib64",
+		filepath.Join("/lib", triplet),
+		"/lib64",
+		"/usr/lib",
+		"/lib",
+		"/usr/local/nvidia/lib64",
+		"/usr/local/lib",
+		"/run/opengl-driver/lib",
+		"/usr/lib/wsl/lib",
+	}
+}
+
+// FindLibrary returns the path on this host of the file that the SONAME leads
+// to in the driver root. Links are followed as if the root were "/": one that
+// names an absolute path stays inside it. The error is a *NotFoundError where
+// there is no such library for this machine.
+func FindLibrary(root, soname string) (string, error) {
+	missing := &NotFoundError{Root: root, SONAME: soname}
+	for _, dir := range LibraryDirs() {
+		name := filepath.Join(dir, soname)
+		path, err := securejoin.SecureJoin(root, name)
+		if err == nil {
+			err = checkLibrary(path)
+		}
+		if err == nil {
+			return path, nil
+		}
+		missing.Searched = append(missing.Searched, describe(name, err))
+	}
+	return "", missing
+}
+
+// describe names a file that was searched, and what was wrong with it unless it
+// simply wasn't there.
+func describe(path string, err error) string {
+	if errors.Is(err, fs.ErrNotExist) {
+		return path
+	}
+	return fmt.Sprintf("%s: %v", path, err)
+}
+
+// checkLibrary says whether the file is one that the loader can load into a
+// process of this machine: distributions keep 32-bit libraries under the same
+// SONAME, in a directory that is the 64-bit one elsewhere.
+func checkLibrary(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return errors.Unwrap(err)
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err != nil {
+		return fmt.Errorf("stat: %w", errors.Unwrap(err))
+	} else if !info.Mode().IsRegular() {
+		return errors.New("not a regular file")
+	}
+
+	var header [20]byte
+	if _, err := io.ReadFull(file, header[:]); err != nil || string(header[:4]) != "\x7fELF" {
+		return errors.New("not an ELF file")
+	}
+	const class64, littleEndian = 2, 1
+	if header[4] != class64 || header[5] != littleEndian ||
+		binary.LittleEndian.Uint16(header[18:]) != platforms[runtime.GOARCH].machine {
+		return fmt.Errorf("not a library for %s", runtime.GOARCH)
+	}
+	return nil
+}

@@ -1,0 +1,94 @@
+package runtime_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+
+	"tranche.dev/tranche/runtime"
+)
+
+// simulatedGPU is the UUID of the first GPU of the topology that these tests use.
+const simulatedGPU = "GPU-51d40f7e-0c1a-4e6b-9f3d-5a1e00000000"
+
+// simulatedNVML gives the node's driver root the NVML of the simulated GPU and device nodes, and takes its CDI spec
+// away.
+func (n *node) simulatedNVML() {
+	n.t.Helper()
+	build := os.Getenv("TRANCHE_BUILD")
+	if build == "" {
+		build = "../build"
+	}
+	library, err := os.ReadFile(filepath.Join(build, "sim/lib/libnvidia-ml.so.1"))
+	if err != nil && os.Getenv("TRANCHE_REQUIRE_ROOT") != "1" {
+		n.t.Skipf("this test needs the simulated GPU (make sim): %v", err)
+	}
+	must.NoError(n.t, err)
+	topology, err := filepath.Abs("../e2e/simgpu/topologies/h200x2.conf")
+	must.NoError(n.t, err)
+
+	root := n.cfg.DriverRoot
+	must.NoError(n.t, os.RemoveAll(filepath.Join(root, "etc/cdi")))
+	nvml := filepath.Join(root, runtime.LibDir, "libnvidia-ml.so.570.124.06")
+	must.NoError(n.t, os.WriteFile(nvml, library, 0o755))
+	must.NoError(n.t, os.Mkdir(filepath.Join(root, "dev"), 0o755))
+	must.NoError(n.t, os.Mkdir(n.path("dev"), 0o755))
+	for _, name := range []string{"nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"} {
+		must.NoError(n.t, unix.Mknod(filepath.Join(root, "dev", name), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))))
+		// The simulator opens these, which the file system of temporary files need not allow for devices of its own.
+		must.NoError(n.t, os.Symlink(os.DevNull, filepath.Join(n.path("dev"), name)))
+	}
+	n.t.Setenv("SIMGPU_TOPOLOGY", topology)
+	n.t.Setenv("SIMGPU_STATE", n.path("simgpu-state"))
+	n.t.Setenv("SIMGPU_DEV", n.path("dev"))
+}
+
+// Without a CDI spec on the node, one is generated through NVML, and tranche-hook does what its hooks are for.
+func TestContainer_GeneratedSpec(t *testing.T) {
+	n := newContainerNode(t, "runc")
+	n.simulatedNVML()
+	_, env := n.reserve(simulatedGPU, "slice-000")
+	bundle := n.image(n.bundle("b", `
+cd `+runtime.LibDir+`
+echo "nodes: $(busybox echo /dev/nvidia*)"
+echo "shadow: $(busybox cat libcuda.so.570.124.06)"
+echo "real: $(busybox cat .tranche/libcuda.so.1)"
+echo "links: $(busybox readlink libcuda.so) $(busybox readlink libnvidia-ml.so.1)"
+`, env, "NVIDIA_GPU_MEMORY_LIMIT=1"))
+	must.Eq(t, `nodes: /dev/nvidia-uvm /dev/nvidia0 /dev/nvidiactl
+shadow: shadow libcuda
+real: driver's libcuda
+links: libcuda.so.1 libnvidia-ml.so.570.124.06
+`, n.must(n.oci("run", "--bundle", bundle, "c1")))
+
+	var spec specs.Spec
+	must.NoError(t, json.Unmarshal([]byte(readFile(t, filepath.Join(bundle, "config.json"))), &spec))
+	var names []string
+	for _, hook := range append(spec.Hooks.CreateContainer, spec.Hooks.CreateRuntime...) {
+		must.Eq(t, n.cfg.HookPath, hook.Path)
+		must.Eq(t, []string{"tranche-hook", "cdi"}, hook.Args[:2])
+		must.SliceNotEmpty(t, hook.Env)
+		names = append(names, hook.Args[2])
+	}
+	must.SliceContainsAll(t, names, []string{
+		"create-symlinks", "update-ldcache", "disable-device-node-modification", "update-application-profile",
+	})
+}
+
+func TestContainer_GeneratedSpec_UnknownGPU(t *testing.T) {
+	n := newContainerNode(t, "runc")
+	n.simulatedNVML()
+	_, env := n.reserve(runtime.GPU0, "slice-000")
+	bundle := n.image(n.bundle("b", "true", env))
+	message := n.fails(n.oci("run", "--bundle", bundle, "c1"))
+	for _, want := range []string{runtime.GPU0, n.cfg.DriverRoot, "etc/cdi", "none can be generated"} {
+		must.StrContains(t, message, want)
+	}
+	must.Eq(t, 1, strings.Count(message, "\n"))
+}

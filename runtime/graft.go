@@ -1,0 +1,69 @@
+package runtime
+
+import "reflect"
+
+// graft makes the change that leads from before to after in document. All three are decoded JSON. The document is what
+// before was made from, and may hold more than it: members that our version of the spec's types does not know. They
+// stay, also those of an array's elements, as long as the elements themselves do.
+func graft(document, before, after any) any {
+	if reflect.DeepEqual(before, after) {
+		return document
+	}
+	switch after := after.(type) {
+	case map[string]any:
+		if document, ok := document.(map[string]any); ok {
+			return graftObject(document, asObject(before), after)
+		}
+	case []any:
+		document, ok1 := document.([]any)
+		before, ok2 := before.([]any)
+		if ok1 && ok2 && len(document) == len(before) {
+			return graftArray(document, before, after)
+		}
+	}
+	return after
+}
+
+func asObject(value any) map[string]any {
+	object, _ := value.(map[string]any)
+	return object
+}
+
+func graftObject(document, before, after map[string]any) any {
+	grafted := make(map[string]any, len(document))
+	for name, value := range document {
+		_, was := before[name]
+		if _, is := after[name]; was && !is {
+			continue // taken out by the change
+		}
+		grafted[name] = value
+	}
+	for name, value := range after {
+		was, had := before[name]
+		if _, said := document[name]; !said && had && reflect.DeepEqual(was, value) {
+			continue // a zero value that encoding the types has added
+		}
+		grafted[name] = graft(document[name], was, value)
+	}
+	return grafted
+}
+
+// graftArray takes the elements that were there before from the document, and new ones as they are.
+func graftArray(document, before, after []any) any {
+	taken := make([]bool, len(before))
+	grafted := make([]any, 0, len(after))
+	for _, element := range after {
+		grafted = append(grafted, graftElement(document, before, taken, element))
+	}
+	return grafted
+}
+
+func graftElement(document, before []any, taken []bool, element any) any {
+	for i := range before {
+		if !taken[i] && reflect.DeepEqual(before[i], element) {
+			taken[i] = true
+			return document[i]
+		}
+	}
+	return element
+}

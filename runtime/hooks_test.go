@@ -1,0 +1,45 @@
+package runtime
+
+import (
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/shoenig/test/must"
+)
+
+//nolint:staticcheck // prestart, see bindingHooks
+func TestBindingHooks(t *testing.T) {
+	earlier := specs.Hook{Path: "/job/hook", Args: []string{"hook"}}
+	hooks := bindingHooks{
+		path: "/usr/bin/tranche-hook", stateDir: "/s", runDir: "/r",
+		grants: []Grant{grantOf("aaaaaaaa", GPU0, 0), grantOf("bbbbbbbb", GPU1, 1)},
+	}
+	for name, spec := range map[string]*specs.Spec{
+		"no hooks yet":   {},
+		"hooks of a job": {Hooks: &specs.Hooks{Prestart: []specs.Hook{earlier}, Poststop: []specs.Hook{earlier}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			had := 0
+			if spec.Hooks != nil {
+				had = 1
+			}
+			must.NoError(t, hooks.Modify(spec))
+			must.Len(t, had+1, spec.Hooks.Prestart)
+			must.Len(t, had+1, spec.Hooks.Poststop)
+			if had > 0 {
+				must.Eq(t, earlier, spec.Hooks.Prestart[0])
+				must.Eq(t, earlier, spec.Hooks.Poststop[0])
+			}
+			for role, hook := range map[string]specs.Hook{
+				"prestart": spec.Hooks.Prestart[had], "poststop": spec.Hooks.Poststop[had],
+			} {
+				must.Eq(t, "/usr/bin/tranche-hook", hook.Path)
+				must.Eq(t, []string{"tranche-hook", role, "--state-dir", "/s", "--run-dir", "/r",
+					"--claim", "aaaaaaaa", "--claim", "bbbbbbbb"}, hook.Args)
+				must.Eq(t, []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, hook.Env)
+				must.NotNil(t, hook.Timeout)
+				must.Positive(t, *hook.Timeout)
+			}
+		})
+	}
+}

@@ -1,0 +1,158 @@
+// Package runtime makes a container get its fraction of a GPU: it edits the container's OCI spec, from the claims that
+// the container holds, and it is the OCI runtime that does so for whoever starts containers through it.
+//
+// The task driver edits specs before containerd sees them; tranche-runtime does it for everybody else. Both call
+// Prepare, so there is one set of edits.
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"tranche.dev/tranche/claim"
+)
+
+// Where things are on a node unless its configuration says otherwise.
+const (
+	DefaultDriverRoot = "/"
+	DefaultShadowDir  = "/usr/lib/tranche"
+	DefaultHookPath   = "/usr/bin/tranche-hook"
+	DefaultStateDir   = "/var/lib/tranche"
+	DefaultRunDir     = "/run/tranche"
+	DefaultRuntime    = "runc"
+)
+
+// Modifier is one change to an OCI spec.
+type Modifier interface {
+	Modify(*specs.Spec) error
+}
+
+// Modifiers applies several changes, in order, and stops at the first that fails.
+type Modifiers []Modifier
+
+// Modify applies every change in order.
+func (m Modifiers) Modify(spec *specs.Spec) error {
+	for _, modifier := range m {
+		if err := modifier.Modify(spec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Config says where on this node to find what the edits need. Empty fields mean the defaults.
+type Config struct {
+	// DriverRoot is the directory tree that holds the GPU driver's libraries and device nodes.
+	DriverRoot string
+	// ShadowDir holds the shadow libraries, libcuda.so.1 and libnvidia-ml.so.1.
+	ShadowDir string
+	// HookPath is the tranche-hook binary.
+	HookPath string
+	// StateDir and RunDir are those of the ledger.
+	StateDir string
+	RunDir   string
+	// CDISpecDirs are searched for specs of the kind nvidia.com/gpu, later ones first. Empty means etc/cdi and
+	// var/run/cdi under the driver root.
+	CDISpecDirs []string
+	// Runtime is the OCI runtime that tranche-runtime becomes: a path, or a name to look up in PATH.
+	Runtime string
+	// Logger receives what an operator may want to know; nil logs nothing.
+	Logger hclog.Logger
+}
+
+// WithDefaults returns the configuration with every empty field filled in.
+func (c Config) WithDefaults() Config {
+	setDefault(&c.DriverRoot, DefaultDriverRoot)
+	setDefault(&c.ShadowDir, DefaultShadowDir)
+	setDefault(&c.HookPath, DefaultHookPath)
+	setDefault(&c.StateDir, DefaultStateDir)
+	setDefault(&c.RunDir, DefaultRunDir)
+	setDefault(&c.Runtime, DefaultRuntime)
+	if len(c.CDISpecDirs) == 0 {
+		c.CDISpecDirs = []string{
+			filepath.Join(c.DriverRoot, "etc/cdi"),
+			filepath.Join(c.DriverRoot, "var/run/cdi"),
+		}
+	}
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	return c
+}
+
+func setDefault(field *string, value string) {
+	if *field == "" {
+		*field = value
+	}
+}
+
+// Grant is one claim that a container is to hold, and the directory of its region on the host.
+type Grant struct {
+	Claim     *claim.Claim
+	RegionDir string
+}
+
+// Prepare turns claims into the edits that the container containerID, which is to hold them, needs. It makes sure that
+// each claim's region exists, and refuses claims that another living container holds: binding would refuse them too,
+// but only once the container has been built.
+func Prepare(
+	ctx context.Context, ledger *claim.Ledger, cfg Config, containerID string, claims []*claim.Claim,
+) (Modifier, error) {
+	grants := make([]Grant, 0, len(claims))
+	for _, c := range claims {
+		if held := c.Container; held != nil && c.Released.IsZero() && claim.Alive(*held) {
+			return nil, &claim.BoundError{Claim: c, Container: claim.Container{ID: containerID}}
+		}
+		dir, err := ledger.RegionDir(ctx, c.ID)
+		if err != nil {
+			return nil, fmt.Errorf("prepare the region of claim %s: %w", c.ID, err)
+		}
+		grants = append(grants, Grant{Claim: c, RegionDir: dir})
+	}
+	return Edits(cfg, grants)
+}
+
+// Edits are all changes to a container's OCI spec that its grants call for. Without grants there are none.
+//
+// The order matters: CDI brings the driver's files, the shadow libraries go over them, and what must not be hidden by
+// anything else in the spec comes after both.
+func Edits(cfg Config, grants []Grant) (Modifier, error) {
+	if len(grants) == 0 {
+		return Modifiers{}, nil
+	}
+	cfg = cfg.WithDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	if err := checkHook(cfg.HookPath); err != nil {
+		return nil, err
+	}
+	devices, err := newDeviceEdits(cfg, grants)
+	if err != nil {
+		return nil, err
+	}
+	return Modifiers{
+		linuxContainer{},
+		devices,
+		shadowLibraries{dir: cfg.ShadowDir},
+		regionMounts{grants: grants},
+		bindingHooks{path: cfg.HookPath, stateDir: cfg.StateDir, runDir: cfg.RunDir, grants: grants},
+		environment{},
+	}, nil
+}
+
+// linuxContainer refuses specs that the other edits have no meaning for.
+type linuxContainer struct{}
+
+func (linuxContainer) Modify(spec *specs.Spec) error {
+	if spec == nil || spec.Process == nil || spec.Linux == nil {
+		return errors.New("edit the OCI spec: it has no process or no linux section; " +
+			"claims can only be given to Linux containers that run a process")
+	}
+	return nil
+}

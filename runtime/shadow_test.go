@@ -1,0 +1,126 @@
+package runtime
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/shoenig/test/must"
+)
+
+func bind(source, destination string) specs.Mount {
+	return specs.Mount{Type: "bind", Source: source, Destination: destination, Options: []string{"ro", "rbind"}}
+}
+
+func TestShadowLibraries(t *testing.T) {
+	cfg := NodeConfig(t)
+	cuda := filepath.Join(cfg.DriverRoot, LibDir, "libcuda.so."+driverVersion)
+	cudaLink := filepath.Join(cfg.DriverRoot, LibDir, libcuda)
+	nvml := filepath.Join(cfg.DriverRoot, LibDir, "libnvidia-ml.so."+driverVersion)
+	shadowCUDA := filepath.Join(cfg.ShadowDir, libcuda)
+	shadowNVML := filepath.Join(cfg.ShadowDir, libnvml)
+	type layout [][2]string // source, destination
+
+	cases := []struct {
+		name   string
+		mounts []specs.Mount
+		want   layout
+	}{{
+		name:   "nothing to shadow",
+		mounts: []specs.Mount{bind("/srv", "/data"), bind("/x/libcudart.so.12", "/usr/lib/libcudart.so.12")},
+		want:   layout{{"/srv", "/data"}, {"/x/libcudart.so.12", "/usr/lib/libcudart.so.12"}},
+	}, {
+		name: "versioned names, and the rest stays in its order",
+		mounts: []specs.Mount{
+			bind("/a", "/a"),
+			bind(cuda, "/usr/lib64/libcuda.so.570.124.06"),
+			bind("/b", "/b"),
+			bind(nvml, "/usr/lib64/libnvidia-ml.so.570.124.06"),
+		},
+		want: layout{
+			{"/a", "/a"},
+			{"/b", "/b"},
+			{cuda, "/usr/lib64/.tranche/libcuda.so.1"},
+			{shadowCUDA, "/usr/lib64/libcuda.so.570.124.06"},
+			{nvml, "/usr/lib64/.tranche/libnvidia-ml.so.1"},
+			{shadowNVML, "/usr/lib64/libnvidia-ml.so.570.124.06"},
+		},
+	}, {
+		name:   "SONAME and plain name",
+		mounts: []specs.Mount{bind(cuda, "/l/libcuda.so.1"), bind(cuda, "/m/libcuda.so")},
+		want: layout{
+			{cuda, "/l/.tranche/libcuda.so.1"},
+			{shadowCUDA, "/l/libcuda.so.1"},
+			{cuda, "/m/.tranche/libcuda.so.1"},
+			{shadowCUDA, "/m/libcuda.so"},
+		},
+	}, {
+		name: "copies in several directories",
+		mounts: []specs.Mount{
+			bind(cuda, "/usr/lib/x86_64-linux-gnu/libcuda.so.1"),
+			bind("/d/i386/libcuda.so.1", "/usr/lib/i386-linux-gnu/libcuda.so.1"),
+		},
+		want: layout{
+			{cuda, "/usr/lib/x86_64-linux-gnu/.tranche/libcuda.so.1"},
+			{shadowCUDA, "/usr/lib/x86_64-linux-gnu/libcuda.so.1"},
+			{"/d/i386/libcuda.so.1", "/usr/lib/i386-linux-gnu/.tranche/libcuda.so.1"},
+			{shadowCUDA, "/usr/lib/i386-linux-gnu/libcuda.so.1"},
+		},
+	}, {
+		name:   "two names of one file in one directory",
+		mounts: []specs.Mount{bind(cuda, "/l/libcuda.so.570.124.06"), bind(cudaLink, "/l/libcuda.so.1")},
+		want: layout{
+			{cuda, "/l/.tranche/libcuda.so.1"},
+			{shadowCUDA, "/l/libcuda.so.570.124.06"},
+			{shadowCUDA, "/l/libcuda.so.1"},
+		},
+	}, {
+		name:   "a destination with detours",
+		mounts: []specs.Mount{bind(cuda, "usr/lib//../lib/libcuda.so.1")},
+		want:   layout{{cuda, "/usr/lib/.tranche/libcuda.so.1"}, {shadowCUDA, "/usr/lib/libcuda.so.1"}},
+	}, {
+		name:   "not a bind mount",
+		mounts: []specs.Mount{{Type: "tmpfs", Source: "tmpfs", Destination: "/odd/libcuda.so.d"}},
+		want:   layout{{"tmpfs", "/odd/libcuda.so.d"}},
+	}}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			spec := &specs.Spec{Mounts: tc.mounts}
+			must.NoError(t, shadowLibraries{dir: cfg.ShadowDir}.Modify(spec))
+			var got layout
+			for _, mount := range spec.Mounts {
+				got = append(got, [2]string{mount.Source, mount.Destination})
+				if mount.Source == shadowCUDA || mount.Source == shadowNVML {
+					must.Eq(t, []string{"ro", "nosuid", "nodev", "bind"}, mount.Options)
+				}
+			}
+			must.Eq(t, tc.want, got)
+		})
+	}
+}
+
+func TestShadowLibraries_Errors(t *testing.T) {
+	cuda := bind("/driver/libcuda.so.570", "/usr/lib/libcuda.so.570")
+
+	t.Run("shadow missing", func(t *testing.T) {
+		cfg := NodeConfig(t)
+		must.NoError(t, os.Remove(filepath.Join(cfg.ShadowDir, libcuda)))
+		err := shadowLibraries{dir: cfg.ShadowDir}.Modify(&specs.Spec{Mounts: []specs.Mount{cuda}})
+		must.ErrorContains(t, err, filepath.Join(cfg.ShadowDir, libcuda))
+		must.ErrorContains(t, err, "shadow_dir")
+	})
+	t.Run("shadow is no file", func(t *testing.T) {
+		dir := t.TempDir()
+		must.NoError(t, os.Mkdir(filepath.Join(dir, libcuda), 0o755))
+		err := shadowLibraries{dir: dir}.Modify(&specs.Spec{Mounts: []specs.Mount{cuda}})
+		must.ErrorContains(t, err, "no regular file")
+	})
+	t.Run("two libraries for one place", func(t *testing.T) {
+		cfg := NodeConfig(t)
+		other := bind("/job/libcuda.so.535", "/usr/lib/libcuda.so.535")
+		err := shadowLibraries{dir: cfg.ShadowDir}.Modify(&specs.Spec{Mounts: []specs.Mount{cuda, other}})
+		must.ErrorContains(t, err, "/driver/libcuda.so.570")
+		must.ErrorContains(t, err, "/job/libcuda.so.535")
+	})
+}
