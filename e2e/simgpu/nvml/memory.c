@@ -1,0 +1,169 @@
+/* GPU memory: how much there is, how much is taken, and its errors (of which the simulated kind has none). */
+#include <string.h>
+
+#include "nvml_sim.h"
+
+#define MIB ((uint64_t)1 << 20)
+
+/* What the driver sets aside for itself; version 2 of the query tells it apart from what processes hold. */
+#define RESERVED_BYTES (2 * MIB)
+
+struct memory {
+    uint64_t total, reserved, used, free;
+};
+
+/* total = reserved + used + free, always. The allocator gives processes the whole of `total`, so on a GPU that is full
+ * to the last byte the reserve is what is left. */
+static struct memory memory_of(int gpu) {
+    struct memory m = {.total = sim_gpu(gpu)->memory_bytes};
+
+    /* A process that was seen to die holds nothing any more: look, however lately somebody looked. */
+    sim_reap();
+    m.used = sim_gpu_used(gpu);
+    if (m.used > m.total)
+        m.used = m.total;
+    m.reserved = m.total - m.used < RESERVED_BYTES ? m.total - m.used : RESERVED_BYTES;
+    m.free = m.total - m.used - m.reserved;
+    return m;
+}
+
+/* Version 1 has no field for the reserve and counts it as used. */
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
+    int gpu;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (memory == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+
+    struct memory m = memory_of(gpu);
+    memory->total = m.total;
+    memory->free = m.free;
+    memory->used = m.used + m.reserved;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
+    int gpu;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (memory == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (memory->version != nvmlMemory_v2)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+
+    struct memory m = memory_of(gpu);
+    memory->total = m.total;
+    memory->reserved = m.reserved;
+    memory->free = m.free;
+    memory->used = m.used;
+    return NVML_SUCCESS;
+}
+
+/* BAR1 maps the whole memory on GPUs of data centres: the next power of two. */
+static uint64_t bar1_bytes(int gpu) {
+    uint64_t size = 256 * MIB;
+
+    while (size < sim_gpu(gpu)->memory_bytes)
+        size <<= 1;
+    return size;
+}
+
+nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memory) {
+    int gpu;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (memory == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    memory->bar1Total = bar1_bytes(gpu);
+    memory->bar1Used = 2 * MIB;
+    memory->bar1Free = memory->bar1Total - memory->bar1Used;
+    return NVML_SUCCESS;
+}
+
+/* Large memory is HBM, on a wide bus; small memory is GDDR. */
+DEVICE_QUERY(nvmlDeviceGetMemoryBusWidth, unsigned int, sim_gpu(gpu)->memory_bytes > 48 * 1024 * MIB ? 6144 : 384)
+
+nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, nvmlEnableState_t *current, nvmlEnableState_t *pending) {
+    int gpu;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (current == NULL || pending == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *current = NVML_FEATURE_ENABLED;
+    *pending = NVML_FEATURE_ENABLED;
+    return NVML_SUCCESS;
+}
+
+DEVICE_QUERY(nvmlDeviceGetDefaultEccMode, nvmlEnableState_t, NVML_FEATURE_ENABLED)
+
+nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, nvmlMemoryErrorType_t error, nvmlEccCounterType_t counter,
+                                         unsigned long long *count) {
+    int gpu;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (count == NULL || error >= NVML_MEMORY_ERROR_TYPE_COUNT || counter >= NVML_ECC_COUNTER_TYPE_COUNT)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *count = 0;
+    return NVML_SUCCESS;
+}
+
+/* Memory, caches and registers have counters; texture units of this generation have none. */
+nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, nvmlMemoryErrorType_t error,
+                                             nvmlEccCounterType_t counter, nvmlMemoryLocation_t location,
+                                             unsigned long long *count) {
+    nvmlReturn_t ret = nvmlDeviceGetTotalEccErrors(device, error, counter, count);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    switch (location) {
+    case NVML_MEMORY_LOCATION_L1_CACHE:
+    case NVML_MEMORY_LOCATION_L2_CACHE:
+    case NVML_MEMORY_LOCATION_DRAM:
+    case NVML_MEMORY_LOCATION_REGISTER_FILE:
+    case NVML_MEMORY_LOCATION_SRAM:
+        return NVML_SUCCESS;
+    case NVML_MEMORY_LOCATION_TEXTURE_MEMORY:
+    case NVML_MEMORY_LOCATION_TEXTURE_SHM:
+    case NVML_MEMORY_LOCATION_CBU:
+        return NVML_ERROR_NOT_SUPPORTED;
+    default:
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+}
+
+nvmlReturn_t nvmlDeviceGetDetailedEccErrors(nvmlDevice_t device, nvmlMemoryErrorType_t error,
+                                            nvmlEccCounterType_t counter, nvmlEccErrorCounts_t *counts) {
+    unsigned long long total;
+    nvmlReturn_t ret = nvmlDeviceGetTotalEccErrors(device, error, counter, &total);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (counts == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    memset(counts, 0, sizeof(*counts));
+    return NVML_SUCCESS;
+}
+
+/* Rows are remapped on this generation; pages were retired on the ones before it. */
+nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *correctable, unsigned int *uncorrectable,
+                                       unsigned int *pending, unsigned int *failure) {
+    int gpu;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (correctable == NULL || uncorrectable == NULL || pending == NULL || failure == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *correctable = *uncorrectable = *pending = *failure = 0;
+    return NVML_SUCCESS;
+}

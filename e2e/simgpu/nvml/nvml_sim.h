@@ -1,0 +1,74 @@
+/*
+ * What the files of the simulated NVML share with each other.
+ *
+ * The library is compiled against the nvml.h that comes with go-nvml, so that every structure and every prototype is
+ * the driver's own. The unversioned names are kept (no macro turns nvmlInit into nvmlInit_v2), because the library
+ * must export both.
+ */
+#ifndef SIMGPU_NVML_SIM_H
+#define SIMGPU_NVML_SIM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define NVML_NO_UNVERSIONED_FUNC_DEFS
+/* Everything nvml.h declares is exported; everything else in the library is hidden by -fvisibility=hidden. */
+#pragma GCC visibility push(default)
+#include <nvml.h>
+#pragma GCC visibility pop
+
+#include "../state.h"
+
+/* What a GPU without MIG answers where an instance ID is asked for. */
+#define NO_INSTANCE 0xFFFFFFFFu
+
+/* A handle is the address of an entry of one table: the entry's place in it is the GPU's index, its content nothing. */
+struct nvmlDevice_st {
+    char nothing;
+};
+
+/* NVML_SUCCESS between the first nvmlInit and the last nvmlShutdown, else NVML_ERROR_UNINITIALIZED. */
+nvmlReturn_t library_ready(void);
+
+/* The handle of GPU `gpu`. */
+nvmlDevice_t device_handle(int gpu);
+
+/* Resolves a handle: NVML_ERROR_UNINITIALIZED, NVML_ERROR_INVALID_ARGUMENT for a handle that is none of ours,
+ * NVML_ERROR_GPU_IS_LOST for a GPU that fell off the bus. */
+nvmlReturn_t device_resolve(nvmlDevice_t device, int *gpu);
+
+/* Resolves a handle of a GPU that may be lost (what the driver knows without asking the GPU). */
+nvmlReturn_t device_resolve_lost(nvmlDevice_t device, int *gpu);
+
+/* Copies a string into a caller's buffer: NVML_ERROR_INSUFFICIENT_SIZE where it and its NUL do not fit. */
+nvmlReturn_t copy_string(char *buffer, unsigned int length, const char *string);
+
+/* Microseconds since 1970: the "CPU timestamp" of NVML. */
+uint64_t wall_clock_us(void);
+
+/* One process that uses a GPU, as NVML's lists show it. */
+struct gpu_process {
+    unsigned int pid; /* in the caller's pid namespace */
+    uint64_t bytes;
+    uint64_t busy_ns;  /* GPU time since the process began to use GPUs */
+    uint64_t start_ns; /* CLOCK_MONOTONIC when it began to */
+};
+
+/* The processes that hold memory of a GPU, ordered by pid, one entry per pid. On success `*processes` is to be freed. */
+nvmlReturn_t processes_of_gpu(int gpu, struct gpu_process **processes, unsigned int *count);
+
+/* Defines an NVML function that answers one value about a device. `gpu` is in scope in the expression. */
+#define DEVICE_QUERY(function, type, expression)                                                                       \
+    nvmlReturn_t function(nvmlDevice_t device, type *value) {                                                          \
+        int gpu;                                                                                                       \
+        nvmlReturn_t ret = device_resolve(device, &gpu);                                                               \
+        if (ret != NVML_SUCCESS)                                                                                       \
+            return ret;                                                                                                \
+        if (value == NULL)                                                                                             \
+            return NVML_ERROR_INVALID_ARGUMENT;                                                                        \
+        *value = (expression);                                                                                         \
+        return NVML_SUCCESS;                                                                                           \
+    }
+
+#endif

@@ -1,0 +1,206 @@
+/* Which processes use a GPU: the running-process lists in their three versions, and the list with details.
+ *
+ * Process IDs are those of the caller's pid namespace, as drivers since 530 report them; a process that has no name
+ * there is left out. */
+#include <stdlib.h>
+
+#include "nvml_sim.h"
+
+struct collection {
+    int gpu;
+    bool failed;
+    unsigned int count, capacity;
+    struct gpu_process *processes;
+};
+
+/* One process may hold several slots of the state (a library loaded twice): they are one process to NVML. */
+static int collect(const struct sim_process_info *info, void *arg) {
+    struct collection *c = arg;
+    struct gpu_process seen = {
+        .pid = (unsigned int)info->pid,
+        .bytes = info->gpus[c->gpu].bytes,
+        .busy_ns = info->gpus[c->gpu].busy_ns,
+        .start_ns = info->start_ns,
+    };
+
+    if (info->pid <= 0 || !info->alive || seen.bytes == 0)
+        return 0;
+    for (unsigned int i = 0; i < c->count; i++) {
+        if (c->processes[i].pid == seen.pid) {
+            c->processes[i].bytes += seen.bytes;
+            c->processes[i].busy_ns += seen.busy_ns;
+            if (seen.start_ns < c->processes[i].start_ns)
+                c->processes[i].start_ns = seen.start_ns;
+            return 0;
+        }
+    }
+    if (c->count == c->capacity) {
+        unsigned int capacity = c->capacity ? c->capacity * 2 : 16;
+        struct gpu_process *grown = realloc(c->processes, capacity * sizeof(*grown));
+        if (grown == NULL) {
+            c->failed = true;
+            return -1;
+        }
+        c->processes = grown;
+        c->capacity = capacity;
+    }
+    c->processes[c->count++] = seen;
+    return 0;
+}
+
+static int by_pid(const void *a, const void *b) {
+    unsigned int left = ((const struct gpu_process *)a)->pid, right = ((const struct gpu_process *)b)->pid;
+
+    return (left > right) - (left < right);
+}
+
+nvmlReturn_t processes_of_gpu(int gpu, struct gpu_process **processes, unsigned int *count) {
+    struct collection c = {.gpu = gpu};
+
+    sim_each_process(collect, &c);
+    if (c.failed) {
+        free(c.processes);
+        return NVML_ERROR_MEMORY;
+    }
+    if (c.count > 0)
+        qsort(c.processes, c.count, sizeof(*c.processes), by_pid);
+    *processes = c.processes;
+    *count = c.count;
+    return NVML_SUCCESS;
+}
+
+/* The three versions of the list differ in the entry only: `put` writes entry i. */
+static nvmlReturn_t running_processes(nvmlDevice_t device, unsigned int *count, void *infos,
+                                      void (*put)(void *infos, unsigned int i, const struct gpu_process *process)) {
+    int gpu;
+    struct gpu_process *processes;
+    unsigned int found;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (count == NULL || (*count > 0 && infos == NULL))
+        return NVML_ERROR_INVALID_ARGUMENT;
+    ret = processes_of_gpu(gpu, &processes, &found);
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (*count < found)
+        ret = NVML_ERROR_INSUFFICIENT_SIZE;
+    else
+        for (unsigned int i = 0; i < found; i++)
+            put(infos, i, &processes[i]);
+    *count = found;
+    free(processes);
+    return ret;
+}
+
+static void put_v1(void *infos, unsigned int i, const struct gpu_process *process) {
+    ((nvmlProcessInfo_v1_t *)infos)[i] = (nvmlProcessInfo_v1_t){.pid = process->pid, .usedGpuMemory = process->bytes};
+}
+
+static void put_v2(void *infos, unsigned int i, const struct gpu_process *process) {
+    ((nvmlProcessInfo_v2_t *)infos)[i] = (nvmlProcessInfo_v2_t){
+        .pid = process->pid,
+        .usedGpuMemory = process->bytes,
+        .gpuInstanceId = NO_INSTANCE,
+        .computeInstanceId = NO_INSTANCE,
+    };
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
+                                                  nvmlProcessInfo_v1_t *infos) {
+    return running_processes(device, count, infos, put_v1);
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
+                                                     nvmlProcessInfo_v2_t *infos) {
+    return running_processes(device, count, infos, put_v2);
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
+                                                     nvmlProcessInfo_t *infos) {
+    return running_processes(device, count, infos, put_v2);
+}
+
+/* No graphics context and no MPS client exists on the simulated GPU. */
+static nvmlReturn_t no_processes(nvmlDevice_t device, unsigned int *count) {
+    int gpu;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (count == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *count = 0;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned int *count,
+                                                   nvmlProcessInfo_v1_t *infos) {
+    (void)infos;
+    return no_processes(device, count);
+}
+
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
+                                                      nvmlProcessInfo_v2_t *infos) {
+    (void)infos;
+    return no_processes(device, count);
+}
+
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
+                                                      nvmlProcessInfo_t *infos) {
+    (void)infos;
+    return no_processes(device, count);
+}
+
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
+                                                     nvmlProcessInfo_v1_t *infos) {
+    (void)infos;
+    return no_processes(device, count);
+}
+
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
+                                                        nvmlProcessInfo_v2_t *infos) {
+    (void)infos;
+    return no_processes(device, count);
+}
+
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
+                                                        nvmlProcessInfo_t *infos) {
+    (void)infos;
+    return no_processes(device, count);
+}
+
+/* The one list of all modes: the simulated GPU knows compute processes only. */
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *list) {
+    int gpu;
+    struct gpu_process *processes = NULL;
+    unsigned int found = 0;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (list == NULL || list->mode >= NVML_PROCESS_MODE_MAX)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (list->version != nvmlProcessDetailList_v1)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    if (list->mode == NVML_PROCESS_MODE_COMPUTE || list->mode == NVML_PROCESS_MODE_ALL)
+        ret = processes_of_gpu(gpu, &processes, &found);
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (found > 0 && (list->numProcArrayEntries < found || list->procArray == NULL)) {
+        ret = NVML_ERROR_INSUFFICIENT_SIZE;
+    } else {
+        for (unsigned int i = 0; i < found; i++) {
+            list->procArray[i] = (nvmlProcessDetail_v1_t){
+                .pid = processes[i].pid,
+                .usedGpuMemory = processes[i].bytes,
+                .gpuInstanceId = NO_INSTANCE,
+                .computeInstanceId = NO_INSTANCE,
+            };
+        }
+    }
+    list->numProcArrayEntries = found;
+    free(processes);
+    return ret;
+}

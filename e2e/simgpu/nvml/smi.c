@@ -1,0 +1,338 @@
+/* An nvidia-smi for the simulated GPU: the same questions to NVML, the same table, and SIMULATED in its header. */
+#include "smi.h"
+
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NVML_NO_UNVERSIONED_FUNC_DEFS
+#include <nvml.h>
+
+#define NVML_SONAME "libnvidia-ml.so.1"
+#define MIB (1024ull * 1024ull)
+
+/* The functions asked of NVML, by name, found with dlsym in whatever library the loader gives for the SONAME. */
+#define NVML_FUNCTIONS(X)                                                                                              \
+    X(nvmlInit_v2)                                                                                                     \
+    X(nvmlShutdown)                                                                                                    \
+    X(nvmlErrorString)                                                                                                 \
+    X(nvmlSystemGetDriverVersion)                                                                                      \
+    X(nvmlSystemGetCudaDriverVersion_v2)                                                                               \
+    X(nvmlSystemGetProcessName)                                                                                        \
+    X(nvmlDeviceGetCount_v2)                                                                                           \
+    X(nvmlDeviceGetHandleByIndex_v2)                                                                                   \
+    X(nvmlDeviceGetName)                                                                                               \
+    X(nvmlDeviceGetUUID)                                                                                               \
+    X(nvmlDeviceGetPciInfo_v3)                                                                                         \
+    X(nvmlDeviceGetPersistenceMode)                                                                                    \
+    X(nvmlDeviceGetDisplayActive)                                                                                      \
+    X(nvmlDeviceGetTotalEccErrors)                                                                                     \
+    X(nvmlDeviceGetTemperature)                                                                                        \
+    X(nvmlDeviceGetPowerUsage)                                                                                         \
+    X(nvmlDeviceGetPowerManagementLimit)                                                                               \
+    X(nvmlDeviceGetMemoryInfo)                                                                                         \
+    X(nvmlDeviceGetMemoryInfo_v2)                                                                                      \
+    X(nvmlDeviceGetUtilizationRates)                                                                                   \
+    X(nvmlDeviceGetMigMode)                                                                                            \
+    X(nvmlDeviceGetComputeRunningProcesses_v3)
+
+struct nvml {
+    void *library;
+#define MEMBER(name) __typeof__(&name) name;
+    NVML_FUNCTIONS(MEMBER)
+#undef MEMBER
+};
+
+static int fail(FILE *out, const char *reason, int code) {
+    fprintf(out, "SIMULATED nvidia-smi: cannot communicate with the driver: %s\n", reason);
+    return code;
+}
+
+/* Loads NVML and initialises it; on success nvml_close must follow. */
+static int nvml_open(struct nvml *nvml, FILE *out) {
+    nvml->library = dlopen(NVML_SONAME, RTLD_NOW | RTLD_LOCAL);
+    if (nvml->library == NULL)
+        return fail(out, dlerror(), NVML_ERROR_LIBRARY_NOT_FOUND);
+        /* POSIX gives function pointers through void pointers; ISO C has no other way than to copy the bytes. */
+#define LOOK_UP(name)                                                                                                  \
+    {                                                                                                                  \
+        void *symbol = dlsym(nvml->library, #name);                                                                    \
+        if (symbol == NULL) {                                                                                          \
+            dlclose(nvml->library);                                                                                    \
+            return fail(out, NVML_SONAME " has no " #name, NVML_ERROR_FUNCTION_NOT_FOUND);                             \
+        }                                                                                                              \
+        memcpy(&nvml->name, &symbol, sizeof(symbol));                                                                  \
+    }
+    NVML_FUNCTIONS(LOOK_UP)
+#undef LOOK_UP
+    nvmlReturn_t ret = nvml->nvmlInit_v2();
+    if (ret != NVML_SUCCESS) {
+        fail(out, nvml->nvmlErrorString(ret), ret);
+        dlclose(nvml->library);
+    }
+    return ret;
+}
+
+static void nvml_close(struct nvml *nvml) {
+    nvml->nvmlShutdown();
+    dlclose(nvml->library);
+}
+
+static const char *const rule =
+    "+-----------------------------------------+------------------------+----------------------+";
+static const char *const wide =
+    "+-----------------------------------------------------------------------------------------+";
+
+static void print_head(const struct nvml *nvml, FILE *out) {
+    char driver[NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE] = "N/A";
+    int cuda = 0;
+    char cuda_version[16];
+
+    nvml->nvmlSystemGetDriverVersion(driver, sizeof(driver));
+    nvml->nvmlSystemGetCudaDriverVersion_v2(&cuda);
+    snprintf(cuda_version, sizeof(cuda_version), "%d.%d", cuda / 1000, cuda % 1000 / 10);
+    fprintf(out, "%s\n", wide);
+    fprintf(out, "| %-87s |\n", "SIMULATED GPUs: no hardware is behind this table");
+    fprintf(out, "| SIMULATED-SMI %-20s Driver Version: %-14s CUDA Version: %-7s |\n", driver, driver, cuda_version);
+    fprintf(out, "|-%s\n", rule + 2);
+    fprintf(out, "| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |\n");
+    fprintf(out, "| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |\n");
+    fprintf(out, "|                                         |                        |               MIG M. |\n");
+    fprintf(out, "|=========================================+========================+======================|\n");
+}
+
+/* A GPU that is lost has a line of its own, as nvidia-smi shows "ERR!". */
+static void print_gpu(const struct nvml *nvml, FILE *out, unsigned int index) {
+    nvmlDevice_t device;
+    char name[NVML_DEVICE_NAME_V2_BUFFER_SIZE] = "N/A";
+    nvmlPciInfo_t pci = {.busId = "N/A"};
+    nvmlEnableState_t persistence = NVML_FEATURE_DISABLED, display = NVML_FEATURE_DISABLED;
+    unsigned long long ecc = 0;
+    unsigned int celsius = 0, power = 0, cap = 0, mig = NVML_DEVICE_MIG_DISABLE, pending;
+    nvmlMemory_v2_t memory = {.version = nvmlMemory_v2};
+    nvmlUtilization_t utilisation = {0};
+    char usage[40];
+    nvmlReturn_t ret = nvml->nvmlDeviceGetHandleByIndex_v2(index, &device);
+
+    if (ret != NVML_SUCCESS) {
+        fprintf(out, "| %3u  ERR! %-30s |                        |                      |\n%s\n", index,
+                nvml->nvmlErrorString(ret), rule);
+        return;
+    }
+    nvml->nvmlDeviceGetName(device, name, sizeof(name));
+    nvml->nvmlDeviceGetPciInfo_v3(device, &pci);
+    nvml->nvmlDeviceGetPersistenceMode(device, &persistence);
+    nvml->nvmlDeviceGetDisplayActive(device, &display);
+    nvml->nvmlDeviceGetTotalEccErrors(device, NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC, &ecc);
+    nvml->nvmlDeviceGetTemperature(device, NVML_TEMPERATURE_GPU, &celsius);
+    nvml->nvmlDeviceGetPowerUsage(device, &power);
+    nvml->nvmlDeviceGetPowerManagementLimit(device, &cap);
+    nvml->nvmlDeviceGetMemoryInfo_v2(device, &memory);
+    nvml->nvmlDeviceGetUtilizationRates(device, &utilisation);
+    nvmlReturn_t mig_ret = nvml->nvmlDeviceGetMigMode(device, &mig, &pending);
+
+    snprintf(usage, sizeof(usage), "%lluMiB / %lluMiB", memory.used / MIB, memory.total / MIB);
+    fprintf(out, "| %3u  %-28.28s %5s | %-16s %5s | %20llu |\n", index, name,
+            persistence == NVML_FEATURE_ENABLED ? "On" : "Off", pci.busId,
+            display == NVML_FEATURE_ENABLED ? "On" : "Off", ecc);
+    fprintf(out, "| N/A  %3uC    P0          %5uW / %4uW | %22s | %6u%%      Default |\n", celsius, power / 1000,
+            cap / 1000, usage, utilisation.gpu);
+    fprintf(out, "| %39s | %22s | %20s |\n%s\n", "", "",
+            mig_ret != NVML_SUCCESS ? "N/A" : (mig == NVML_DEVICE_MIG_ENABLE ? "Enabled" : "Disabled"), rule);
+}
+
+/* The list may grow between the question for its length and the list itself: ask again until it fits. */
+static nvmlProcessInfo_t *running(const struct nvml *nvml, nvmlDevice_t device, unsigned int *count) {
+    nvmlProcessInfo_t *infos = NULL;
+
+    for (*count = 0;;) {
+        nvmlReturn_t ret = nvml->nvmlDeviceGetComputeRunningProcesses_v3(device, count, infos);
+        if (ret == NVML_SUCCESS)
+            return infos;
+        free(infos);
+        infos = NULL;
+        if (ret == NVML_ERROR_INSUFFICIENT_SIZE) {
+            *count += 8;
+            infos = calloc(*count, sizeof(*infos));
+        }
+        if (infos == NULL) {
+            *count = 0;
+            return NULL;
+        }
+    }
+}
+
+static unsigned int print_processes_of(const struct nvml *nvml, FILE *out, unsigned int index) {
+    nvmlDevice_t device;
+    unsigned int count = 0;
+
+    if (nvml->nvmlDeviceGetHandleByIndex_v2(index, &device) != NVML_SUCCESS)
+        return 0;
+    nvmlProcessInfo_t *infos = running(nvml, device, &count);
+    for (unsigned int i = 0; i < count; i++) {
+        char name[256] = "[Not Found]";
+        nvml->nvmlSystemGetProcessName(infos[i].pid, name, sizeof(name));
+        fprintf(out, "| %4u   N/A  N/A %15u      C   %-34.34s %8lluMiB |\n", index, infos[i].pid, name,
+                infos[i].usedGpuMemory / MIB);
+    }
+    free(infos);
+    return count;
+}
+
+static void print_processes(const struct nvml *nvml, FILE *out, unsigned int gpus) {
+    unsigned int count = 0;
+
+    fprintf(out, "\n%s\n", wide);
+    fprintf(out, "| %-87s |\n", "Processes:");
+    fprintf(out, "|  GPU   GI   CI              PID   Type   Process name                        GPU Memory |\n");
+    fprintf(out, "|        ID   ID                                                               Usage      |\n");
+    fprintf(out, "|=========================================================================================|\n");
+    for (unsigned int i = 0; i < gpus; i++)
+        count += print_processes_of(nvml, out, i);
+    if (count == 0)
+        fprintf(out, "| %-87s |\n", " No running processes found");
+    fprintf(out, "%s\n", wide);
+}
+
+int simgpu_smi(FILE *out) {
+    struct nvml nvml;
+    unsigned int gpus = 0;
+    int ret = nvml_open(&nvml, out);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    nvml.nvmlDeviceGetCount_v2(&gpus);
+    if (gpus == 0) {
+        fprintf(out, "SIMULATED: No devices were found\n");
+    } else {
+        print_head(&nvml, out);
+        for (unsigned int i = 0; i < gpus; i++)
+            print_gpu(&nvml, out, i);
+        print_processes(&nvml, out, gpus);
+    }
+    nvml_close(&nvml);
+    return 0;
+}
+
+int simgpu_smi_list(FILE *out) {
+    struct nvml nvml;
+    unsigned int gpus = 0;
+    int ret = nvml_open(&nvml, out);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    nvml.nvmlDeviceGetCount_v2(&gpus);
+    for (unsigned int i = 0; i < gpus; i++) {
+        nvmlDevice_t device;
+        char name[NVML_DEVICE_NAME_V2_BUFFER_SIZE] = "N/A", uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = "N/A";
+        nvmlReturn_t found = nvml.nvmlDeviceGetHandleByIndex_v2(i, &device);
+        if (found != NVML_SUCCESS) {
+            fprintf(out, "GPU %u: %s\n", i, nvml.nvmlErrorString(found));
+            continue;
+        }
+        nvml.nvmlDeviceGetName(device, name, sizeof(name));
+        nvml.nvmlDeviceGetUUID(device, uuid, sizeof(uuid));
+        fprintf(out, "GPU %u: %s (UUID: %s)\n", i, name, uuid);
+    }
+    nvml_close(&nvml);
+    return 0;
+}
+
+struct query {
+    const struct nvml *nvml;
+    FILE *out;
+    unsigned int index;
+    nvmlDevice_t device;
+    int units;
+};
+
+static int put_number(const struct query *q, nvmlReturn_t ret, unsigned long long value, const char *unit) {
+    if (ret != NVML_SUCCESS)
+        fprintf(q->out, "[%s]", q->nvml->nvmlErrorString(ret));
+    else
+        fprintf(q->out, "%llu%s", value, q->units ? unit : "");
+    return 0;
+}
+
+static int put_string(const struct query *q, nvmlReturn_t ret, const char *value) {
+    fprintf(q->out, "%s", ret == NVML_SUCCESS ? value : q->nvml->nvmlErrorString(ret));
+    return 0;
+}
+
+/* Prints one field of one GPU; -1 for a field that is not known. */
+static int put_field(const struct query *q, const char *field) {
+    char string[128];
+    nvmlMemory_v2_t memory = {.version = nvmlMemory_v2};
+    nvmlUtilization_t utilisation = {0};
+    nvmlPciInfo_t pci;
+
+    if (strcmp(field, "index") == 0)
+        return put_number(q, NVML_SUCCESS, q->index, "");
+    if (strcmp(field, "name") == 0)
+        return put_string(q, q->nvml->nvmlDeviceGetName(q->device, string, sizeof(string)), string);
+    if (strcmp(field, "uuid") == 0)
+        return put_string(q, q->nvml->nvmlDeviceGetUUID(q->device, string, sizeof(string)), string);
+    if (strcmp(field, "driver_version") == 0)
+        return put_string(q, q->nvml->nvmlSystemGetDriverVersion(string, sizeof(string)), string);
+    if (strcmp(field, "pci.bus_id") == 0)
+        return put_string(q, q->nvml->nvmlDeviceGetPciInfo_v3(q->device, &pci), pci.busId);
+    if (strcmp(field, "utilization.gpu") == 0)
+        return put_number(q, q->nvml->nvmlDeviceGetUtilizationRates(q->device, &utilisation), utilisation.gpu, " %");
+    if (strncmp(field, "memory.", 7) != 0)
+        return -1;
+
+    nvmlReturn_t ret = q->nvml->nvmlDeviceGetMemoryInfo_v2(q->device, &memory);
+    const char *what = field + 7;
+    if (strcmp(what, "total") == 0)
+        return put_number(q, ret, memory.total / MIB, " MiB");
+    if (strcmp(what, "reserved") == 0)
+        return put_number(q, ret, memory.reserved / MIB, " MiB");
+    if (strcmp(what, "used") == 0)
+        return put_number(q, ret, memory.used / MIB, " MiB");
+    if (strcmp(what, "free") == 0)
+        return put_number(q, ret, memory.free / MIB, " MiB");
+    return -1;
+}
+
+static int put_line(const struct query *q, const char *fields) {
+    char list[512];
+    char *rest = list, *field;
+    const char *separator = "";
+
+    if (snprintf(list, sizeof(list), "%s", fields) >= (int)sizeof(list))
+        return -1;
+    while ((field = strsep(&rest, ",")) != NULL) {
+        field += strspn(field, " ");
+        fputs(separator, q->out);
+        if (put_field(q, field) != 0) {
+            fprintf(q->out, "Field \"%s\" is not a valid field to query.\n", field);
+            return -1;
+        }
+        separator = ", ";
+    }
+    fputc('\n', q->out);
+    return 0;
+}
+
+int simgpu_smi_query(FILE *out, const char *fields, int header, int units) {
+    struct nvml nvml;
+    unsigned int gpus = 0;
+    int ret = nvml_open(&nvml, out);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (header)
+        fprintf(out, "%s\n", fields);
+    nvml.nvmlDeviceGetCount_v2(&gpus);
+    for (unsigned int i = 0; i < gpus && ret == 0; i++) {
+        struct query q = {.nvml = &nvml, .out = out, .index = i, .units = units};
+        nvmlReturn_t found = nvml.nvmlDeviceGetHandleByIndex_v2(i, &q.device);
+        if (found != NVML_SUCCESS)
+            fprintf(out, "%u: %s\n", i, nvml.nvmlErrorString(found));
+        else if (put_line(&q, fields) != 0)
+            ret = NVML_ERROR_INVALID_ARGUMENT;
+    }
+    nvml_close(&nvml);
+    return ret;
+}

@@ -1,0 +1,294 @@
+/* What is measured on a GPU: utilisation, temperature, power, clocks, the PCIe link. Utilisation comes from the GPU
+ * time that the simulator books; the rest follows from it, so that a busy GPU looks busy. */
+#include "nvml_sim.h"
+
+#define IDLE_POWER_MW 76000u
+#define MAX_POWER_MW 700000u
+#define MIN_POWER_MW 200000u
+#define IDLE_CELSIUS 30u
+#define BUSY_CELSIUS 65u
+#define SHUTDOWN_CELSIUS 95u
+#define SLOWDOWN_CELSIUS 92u
+#define MAX_CELSIUS 87u
+#define PCIE_GENERATION 5u
+#define PCIE_WIDTH 16u
+/* NVML says the 32 GT/s of a lane of generation 5 so. */
+#define PCIE_LANE_MBPS 32000u
+#define ENCODER_PERIOD_US 167000u
+
+DEVICE_QUERY(nvmlDeviceGetPowerUsage, unsigned int,
+             IDLE_POWER_MW + (MAX_POWER_MW - IDLE_POWER_MW) / 100 * sim_gpu_utilisation(gpu))
+DEVICE_QUERY(nvmlDeviceGetPowerManagementMode, nvmlEnableState_t, NVML_FEATURE_ENABLED)
+DEVICE_QUERY(nvmlDeviceGetPowerManagementLimit, unsigned int, MAX_POWER_MW)
+DEVICE_QUERY(nvmlDeviceGetPowerManagementDefaultLimit, unsigned int, MAX_POWER_MW)
+DEVICE_QUERY(nvmlDeviceGetEnforcedPowerLimit, unsigned int, MAX_POWER_MW)
+DEVICE_QUERY(nvmlDeviceGetPowerSource, nvmlPowerSource_t, NVML_POWER_SOURCE_AC)
+DEVICE_QUERY(nvmlDeviceGetPerformanceState, nvmlPstates_t, NVML_PSTATE_0)
+DEVICE_QUERY(nvmlDeviceGetPowerState, nvmlPstates_t, NVML_PSTATE_0)
+DEVICE_QUERY(nvmlDeviceGetComputeMode, nvmlComputeMode_t, NVML_COMPUTEMODE_DEFAULT)
+DEVICE_QUERY(nvmlDeviceGetPersistenceMode, nvmlEnableState_t, NVML_FEATURE_ENABLED)
+DEVICE_QUERY(nvmlDeviceGetDisplayMode, nvmlEnableState_t, NVML_FEATURE_DISABLED)
+DEVICE_QUERY(nvmlDeviceGetDisplayActive, nvmlEnableState_t, NVML_FEATURE_DISABLED)
+DEVICE_QUERY(nvmlDeviceGetMaxPcieLinkGeneration, unsigned int, PCIE_GENERATION)
+DEVICE_QUERY(nvmlDeviceGetGpuMaxPcieLinkGeneration, unsigned int, PCIE_GENERATION)
+DEVICE_QUERY(nvmlDeviceGetMaxPcieLinkWidth, unsigned int, PCIE_WIDTH)
+DEVICE_QUERY(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, PCIE_GENERATION)
+DEVICE_QUERY(nvmlDeviceGetCurrPcieLinkWidth, unsigned int, PCIE_WIDTH)
+DEVICE_QUERY(nvmlDeviceGetPcieLinkMaxSpeed, unsigned int, NVML_PCIE_LINK_MAX_SPEED_32000MBPS)
+DEVICE_QUERY(nvmlDeviceGetPcieSpeed, unsigned int, PCIE_LANE_MBPS)
+DEVICE_QUERY(nvmlDeviceGetPcieReplayCounter, unsigned int, 0)
+DEVICE_QUERY(nvmlDeviceGetNumFans, unsigned int, 0)
+DEVICE_QUERY(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long,
+             sim_gpu_utilisation(gpu) == 0 ? nvmlClocksEventReasonGpuIdle : nvmlClocksEventReasonNone)
+DEVICE_QUERY(nvmlDeviceGetSupportedClocksEventReasons, unsigned long long, nvmlClocksEventReasonGpuIdle)
+
+nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device, unsigned long long *reasons) {
+    return nvmlDeviceGetCurrentClocksEventReasons(device, reasons);
+}
+
+nvmlReturn_t nvmlDeviceGetSupportedClocksThrottleReasons(nvmlDevice_t device, unsigned long long *reasons) {
+    return nvmlDeviceGetSupportedClocksEventReasons(device, reasons);
+}
+
+nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned int *min, unsigned int *max) {
+    int gpu;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (min == NULL || max == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *min = MIN_POWER_MW;
+    *max = MAX_POWER_MW;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization) {
+    int gpu;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (utilization == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    utilization->gpu = sim_gpu_utilisation(gpu);
+    /* Kernels of the simulator read and write half of the time that they run. */
+    utilization->memory = utilization->gpu / 2;
+    return NVML_SUCCESS;
+}
+
+/* No process encodes or decodes video on the simulated GPU. */
+static nvmlReturn_t idle_engine(nvmlDevice_t device, unsigned int *percent, unsigned int *period_us) {
+    int gpu;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (percent == NULL || period_us == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *percent = 0;
+    *period_us = ENCODER_PERIOD_US;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned int *percent, unsigned int *period_us) {
+    return idle_engine(device, percent, period_us);
+}
+
+nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned int *percent, unsigned int *period_us) {
+    return idle_engine(device, percent, period_us);
+}
+
+nvmlReturn_t nvmlDeviceGetJpgUtilization(nvmlDevice_t device, unsigned int *percent, unsigned int *period_us) {
+    return idle_engine(device, percent, period_us);
+}
+
+nvmlReturn_t nvmlDeviceGetOfaUtilization(nvmlDevice_t device, unsigned int *percent, unsigned int *period_us) {
+    return idle_engine(device, percent, period_us);
+}
+
+nvmlReturn_t nvmlDeviceGetEncoderStats(nvmlDevice_t device, unsigned int *sessions, unsigned int *fps,
+                                       unsigned int *latency) {
+    int gpu;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (sessions == NULL || fps == NULL || latency == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *sessions = *fps = *latency = 0;
+    return NVML_SUCCESS;
+}
+
+static unsigned int celsius(int gpu) {
+    return IDLE_CELSIUS + (BUSY_CELSIUS - IDLE_CELSIUS) * sim_gpu_utilisation(gpu) / 100;
+}
+
+nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t sensor, unsigned int *temperature) {
+    int gpu;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (temperature == NULL || sensor != NVML_TEMPERATURE_GPU)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *temperature = celsius(gpu);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature_t *temperature) {
+    int gpu;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (temperature == NULL || temperature->sensorType != NVML_TEMPERATURE_GPU)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (temperature->version != nvmlTemperature_v1)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    temperature->temperature = (int)celsius(gpu);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, nvmlTemperatureThresholds_t threshold,
+                                               unsigned int *temperature) {
+    int gpu;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (temperature == NULL || threshold >= NVML_TEMPERATURE_THRESHOLD_COUNT)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    switch (threshold) {
+    case NVML_TEMPERATURE_THRESHOLD_SHUTDOWN:
+        *temperature = SHUTDOWN_CELSIUS;
+        return NVML_SUCCESS;
+    case NVML_TEMPERATURE_THRESHOLD_SLOWDOWN:
+        *temperature = SLOWDOWN_CELSIUS;
+        return NVML_SUCCESS;
+    case NVML_TEMPERATURE_THRESHOLD_MEM_MAX:
+    case NVML_TEMPERATURE_THRESHOLD_GPU_MAX:
+        *temperature = MAX_CELSIUS;
+        return NVML_SUCCESS;
+    default:
+        return NVML_ERROR_NOT_SUPPORTED;
+    }
+}
+
+struct clock {
+    unsigned int idle_mhz, max_mhz;
+};
+
+static const struct clock clocks[NVML_CLOCK_COUNT] = {
+    [NVML_CLOCK_GRAPHICS] = {345, 1980},
+    [NVML_CLOCK_SM] = {345, 1980},
+    [NVML_CLOCK_MEM] = {3201, 3201},
+    [NVML_CLOCK_VIDEO] = {765, 1545},
+};
+
+/* Resolves device, clock type and result together: every clock query starts with it. */
+static nvmlReturn_t resolve_clock(nvmlDevice_t device, nvmlClockType_t type, unsigned int *mhz, int *gpu) {
+    nvmlReturn_t ret = device_resolve(device, gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    return mhz == NULL || type >= NVML_CLOCK_COUNT ? NVML_ERROR_INVALID_ARGUMENT : NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t type, unsigned int *mhz) {
+    int gpu;
+    nvmlReturn_t ret = resolve_clock(device, type, mhz, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    *mhz = sim_gpu_utilisation(gpu) == 0 ? clocks[type].idle_mhz : clocks[type].max_mhz;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, nvmlClockType_t type, unsigned int *mhz) {
+    int gpu;
+    nvmlReturn_t ret = resolve_clock(device, type, mhz, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    *mhz = clocks[type].max_mhz;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetApplicationsClock(nvmlDevice_t device, nvmlClockType_t type, unsigned int *mhz) {
+    return nvmlDeviceGetMaxClockInfo(device, type, mhz);
+}
+
+nvmlReturn_t nvmlDeviceGetDefaultApplicationsClock(nvmlDevice_t device, nvmlClockType_t type, unsigned int *mhz) {
+    return nvmlDeviceGetMaxClockInfo(device, type, mhz);
+}
+
+nvmlReturn_t nvmlDeviceGetMaxCustomerBoostClock(nvmlDevice_t device, nvmlClockType_t type, unsigned int *mhz) {
+    return nvmlDeviceGetMaxClockInfo(device, type, mhz);
+}
+
+nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t device, nvmlClockType_t type, nvmlClockId_t id, unsigned int *mhz) {
+    if (id >= NVML_CLOCK_ID_COUNT)
+        return library_ready() == NVML_SUCCESS ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_UNINITIALIZED;
+    if (id == NVML_CLOCK_ID_CURRENT)
+        return nvmlDeviceGetClockInfo(device, type, mhz);
+    return nvmlDeviceGetMaxClockInfo(device, type, mhz);
+}
+
+/* The link carries what kernels are fed with; the simulator moves no data over it, so it is idle. */
+nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilCounter_t counter, unsigned int *kib_per_s) {
+    int gpu;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (kib_per_s == NULL || counter >= NVML_PCIE_UTIL_COUNT)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *kib_per_s = 0;
+    return NVML_SUCCESS;
+}
+
+/* What the field API can answer from the simulator; every other field answers for itself that it is not supported. */
+static nvmlReturn_t field_value(int gpu, nvmlFieldValue_t *field) {
+    field->valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
+    switch (field->fieldId) {
+    case NVML_FI_DEV_ECC_CURRENT:
+    case NVML_FI_DEV_ECC_PENDING:
+        field->value.uiVal = NVML_FEATURE_ENABLED;
+        return NVML_SUCCESS;
+    case NVML_FI_DEV_POWER_AVERAGE:
+    case NVML_FI_DEV_POWER_INSTANT:
+        return nvmlDeviceGetPowerUsage(device_handle(gpu), &field->value.uiVal);
+    case NVML_FI_DEV_POWER_MIN_LIMIT:
+        field->value.uiVal = MIN_POWER_MW;
+        return NVML_SUCCESS;
+    case NVML_FI_DEV_POWER_MAX_LIMIT:
+    case NVML_FI_DEV_POWER_DEFAULT_LIMIT:
+    case NVML_FI_DEV_POWER_CURRENT_LIMIT:
+    case NVML_FI_DEV_POWER_REQUESTED_LIMIT:
+        field->value.uiVal = MAX_POWER_MW;
+        return NVML_SUCCESS;
+    case NVML_FI_DEV_PCIE_REPLAY_COUNTER:
+    case NVML_FI_DEV_NVLINK_LINK_COUNT:
+        field->value.uiVal = 0;
+        return NVML_SUCCESS;
+    default:
+        return NVML_ERROR_NOT_SUPPORTED;
+    }
+}
+
+nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values) {
+    int gpu;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (values == NULL || count <= 0)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    for (int i = 0; i < count; i++) {
+        values[i].timestamp = (long long)(wall_clock_us());
+        values[i].latencyUsec = 0;
+        values[i].nvmlReturn = field_value(gpu, &values[i]);
+    }
+    return NVML_SUCCESS;
+}
