@@ -1,0 +1,157 @@
+package device
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+
+	"tranche.dev/tranche/claim"
+)
+
+const (
+	// minSliceBytes keeps the number of slices per GPU in the thousands: each is
+	// a device of its own to Nomad.
+	minSliceBytes = 64 << 20
+
+	// granularityBytes is the unit in which a GPU hands out memory.
+	granularityBytes = 2 << 20
+
+	minFingerprintPeriod = 100 * time.Millisecond
+
+	// autoContextMemory asks for a measurement.
+	autoContextMemory = "auto"
+)
+
+// configSpec is what the plugin's block in an agent's configuration may hold.
+var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
+	"enabled":            withDefault("enabled", "bool", `true`),
+	"slice_memory":       withDefault("slice_memory", "string", `"1GiB"`),
+	"ignored_gpu_ids":    withDefault("ignored_gpu_ids", "list(string)", `[]`),
+	"fingerprint_period": withDefault("fingerprint_period", "string", `"1m"`),
+	"driver_root":        withDefault("driver_root", "string", `"/"`),
+	"state_dir":          withDefault("state_dir", "string", strconv.Quote(claim.DefaultStateDir)),
+	"run_dir":            withDefault("run_dir", "string", strconv.Quote(claim.DefaultRunDir)),
+	"context_memory":     withDefault("context_memory", "string", strconv.Quote(autoContextMemory)),
+})
+
+func withDefault(name, kind, value string) *hclspec.Spec {
+	return hclspec.NewDefault(hclspec.NewAttr(name, kind, false), hclspec.NewLiteral(value))
+}
+
+// Config is the plugin's block in an agent's configuration.
+type Config struct {
+	// Enabled is whether the plugin offers anything at all.
+	Enabled bool `codec:"enabled"`
+	// SliceMemory is the GPU memory of one slice.
+	SliceMemory string `codec:"slice_memory"`
+	// IgnoredGPUIDs are the UUIDs of GPUs that are not to be offered.
+	IgnoredGPUIDs []string `codec:"ignored_gpu_ids"`
+	// FingerprintPeriod is how often the GPUs are looked at.
+	FingerprintPeriod string `codec:"fingerprint_period"`
+	// DriverRoot is the directory tree in which the GPU driver is found.
+	DriverRoot string `codec:"driver_root"`
+	// StateDir and RunDir are where the ledger and the regions are.
+	StateDir string `codec:"state_dir"`
+	RunDir   string `codec:"run_dir"`
+	// ContextMemory is what a CUDA context costs, or "auto" to measure it.
+	ContextMemory string `codec:"context_memory"`
+}
+
+// settings are a Config that was found to be good.
+type settings struct {
+	enabled           bool
+	sliceBytes        uint64
+	ignored           map[string]bool
+	fingerprintPeriod time.Duration
+	driverRoot        string
+	stateDir, runDir  string
+	// contextBytes is 0 where it is to be measured.
+	contextBytes uint64
+}
+
+// ignoredUUIDs lists the GPUs that are not offered.
+func (s *settings) ignoredUUIDs() []string { return slices.Sorted(maps.Keys(s.ignored)) }
+
+// parse checks each option. An error names the option and what it may be.
+func (c Config) parse() (*settings, error) {
+	s := &settings{enabled: c.Enabled, ignored: make(map[string]bool)}
+	var err error
+	if s.sliceBytes, err = parseMemory(c.SliceMemory); err != nil {
+		return nil, fmt.Errorf("slice_memory: %w", err)
+	}
+	if s.sliceBytes < minSliceBytes {
+		return nil, fmt.Errorf("slice_memory: %s is too little, it must be 64MiB or more", c.SliceMemory)
+	}
+	if c.ContextMemory != autoContextMemory {
+		if s.contextBytes, err = parseMemory(c.ContextMemory); err != nil {
+			return nil, fmt.Errorf("context_memory: %w, or %q to measure it", err, autoContextMemory)
+		}
+	}
+	s.fingerprintPeriod, err = time.ParseDuration(c.FingerprintPeriod)
+	if err != nil || s.fingerprintPeriod < minFingerprintPeriod {
+		return nil, fmt.Errorf("fingerprint_period: %q is not a duration of %s or more, such as \"1m\"",
+			c.FingerprintPeriod, minFingerprintPeriod)
+	}
+	for _, uuid := range c.IgnoredGPUIDs {
+		if !gpuUUID.MatchString(uuid) {
+			return nil, fmt.Errorf("ignored_gpu_ids: %q is not the UUID of a GPU, such as "+
+				"\"GPU-6f2f5f4c-0b6e-4d7b-9d0c-0a1b2c3d4e5f\"; nvidia-smi -L lists them", uuid)
+		}
+		s.ignored[uuid] = true
+	}
+	for _, dir := range []struct {
+		option, value string
+		setting       *string
+	}{
+		{"driver_root", c.DriverRoot, &s.driverRoot},
+		{"state_dir", c.StateDir, &s.stateDir},
+		{"run_dir", c.RunDir, &s.runDir},
+	} {
+		if !filepath.IsAbs(dir.value) {
+			return nil, fmt.Errorf("%s: %q is not an absolute path", dir.option, dir.value)
+		}
+		*dir.setting = filepath.Clean(dir.value)
+	}
+	return s, nil
+}
+
+// gpuUUID is how NVML writes the UUID of a GPU or a MIG instance.
+var gpuUUID = regexp.MustCompile(`^(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+var memoryUnits = map[string]uint64{"MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+var memorySize = regexp.MustCompile(`^([1-9][0-9]{0,6}) ?(MiB|GiB|TiB)$`)
+
+// parseMemory reads an amount of GPU memory. Units are binary and spelled out,
+// since "8G" means different amounts to different people.
+func parseMemory(text string) (uint64, error) {
+	match := memorySize.FindStringSubmatch(strings.TrimSpace(text))
+	if match == nil {
+		return 0, fmt.Errorf("%q is not an amount of memory: "+
+			"it must be a whole number with the unit MiB, GiB or TiB, such as \"1GiB\" or \"512MiB\"", text)
+	}
+	number, err := strconv.ParseUint(match[1], 10, 64)
+	if err != nil {
+		return 0, err
+	}
+	bytes := number * memoryUnits[match[2]]
+	if bytes%granularityBytes != 0 {
+		return 0, fmt.Errorf("%s is not a multiple of 2MiB, the unit in which a GPU hands out memory", text)
+	}
+	return bytes, nil
+}
+
+// formatMemory writes bytes in the largest unit that needs no fraction.
+func formatMemory(bytes uint64) string {
+	if bytes != 0 && bytes%(1<<30) == 0 {
+		return fmt.Sprintf("%dGiB", bytes>>30)
+	}
+	return fmt.Sprintf("%dMiB", bytes>>20)
+}

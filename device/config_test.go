@@ -1,0 +1,79 @@
+package device
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-hclog"
+	"github.com/shoenig/test/must"
+
+	"tranche.dev/tranche/device/nvml"
+	"tranche.dev/tranche/device/nvml/nvmltest"
+)
+
+func TestSetConfig_defaults(t *testing.T) {
+	p := New(hclog.NewNullLogger(), "v0.0.1")
+	p.newNVML = func(string) nvml.Interface { return nvmltest.New() }
+	must.NoError(t, p.SetConfig(pluginConfig(t, nil)))
+	must.Eq(t, &settings{
+		enabled:           true,
+		sliceBytes:        1 << 30,
+		ignored:           map[string]bool{},
+		fingerprintPeriod: time.Minute,
+		driverRoot:        "/",
+		stateDir:          "/var/lib/tranche",
+		runDir:            "/run/tranche",
+	}, p.mode.Load().settings, must.Cmp(cmp.AllowUnexported(settings{})))
+}
+
+func TestSetConfig(t *testing.T) {
+	uuid := nvmltest.H200(1).UUID
+	p := New(hclog.NewNullLogger(), "v0.0.1")
+	var root string
+	p.newNVML = func(driverRoot string) nvml.Interface { root = driverRoot; return nvmltest.New() }
+	must.NoError(t, p.SetConfig(pluginConfig(t, map[string]any{
+		"slice_memory": "512 MiB", "ignored_gpu_ids": []string{uuid}, "fingerprint_period": "5s",
+		"driver_root": "/run/nvidia/driver/", "state_dir": "/state", "run_dir": "/run/x", "context_memory": "300MiB",
+	})))
+	must.Eq(t, "/run/nvidia/driver", root)
+	must.Eq(t, &settings{
+		enabled: true, sliceBytes: 512 * mebi, ignored: map[string]bool{uuid: true}, fingerprintPeriod: 5 * time.Second,
+		driverRoot: "/run/nvidia/driver", stateDir: "/state", runDir: "/run/x", contextBytes: 300 * mebi,
+	}, p.mode.Load().settings, must.Cmp(cmp.AllowUnexported(settings{})))
+}
+
+func TestSetConfig_badInput(t *testing.T) {
+	const whole = `it must be a whole number with the unit MiB, GiB or TiB, such as "1GiB" or "512MiB"`
+	cases := []struct {
+		option string
+		value  any
+		want   string
+	}{
+		{"slice_memory", "", `slice_memory: "" is not an amount of memory: ` + whole},
+		{"slice_memory", "lots", `slice_memory: "lots" is not an amount of memory: ` + whole},
+		{"slice_memory", "8G", `slice_memory: "8G" is not an amount of memory: ` + whole},
+		{"slice_memory", "1GB", `slice_memory: "1GB" is not an amount of memory: ` + whole},
+		{"slice_memory", "1.5GiB", `slice_memory: "1.5GiB" is not an amount of memory: ` + whole},
+		{"slice_memory", "-1GiB", `slice_memory: "-1GiB" is not an amount of memory: ` + whole},
+		{"slice_memory", "0GiB", `slice_memory: "0GiB" is not an amount of memory: ` + whole},
+		{"slice_memory", "99999999TiB", `slice_memory: "99999999TiB" is not an amount of memory: ` + whole},
+		{"slice_memory", "1025MiB", "slice_memory: 1025MiB is not a multiple of 2MiB, the unit in which a GPU hands out memory"},
+		{"slice_memory", "32MiB", "slice_memory: 32MiB is too little, it must be 64MiB or more"},
+		{"context_memory", "some", `context_memory: "some" is not an amount of memory: ` + whole + `, or "auto" to measure it`},
+		{"fingerprint_period", "often", `fingerprint_period: "often" is not a duration of 100ms or more, such as "1m"`},
+		{"fingerprint_period", "0s", `fingerprint_period: "0s" is not a duration of 100ms or more, such as "1m"`},
+		{"ignored_gpu_ids", []string{"0"}, `ignored_gpu_ids: "0" is not the UUID of a GPU, such as ` +
+			`"GPU-6f2f5f4c-0b6e-4d7b-9d0c-0a1b2c3d4e5f"; nvidia-smi -L lists them`},
+		{"driver_root", "driver", `driver_root: "driver" is not an absolute path`},
+		{"state_dir", "", `state_dir: "" is not an absolute path`},
+		{"run_dir", "./run", `run_dir: "./run" is not an absolute path`},
+	}
+	for _, tc := range cases {
+		t.Run(tc.want, func(t *testing.T) {
+			p := New(hclog.NewNullLogger(), "v0.0.1")
+			must.EqError(t, p.SetConfig(pluginConfig(t, map[string]any{tc.option: tc.value})), tc.want)
+			must.Nil(t, p.mode.Load())
+		})
+	}
+}

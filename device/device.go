@@ -1,0 +1,201 @@
+// Package device is Nomad's device plugin for slices of GPUs: it tells Nomad
+// what slices there are, reserves them in the ledger, and reports what is used
+// of them.
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/plugins/base"
+	ndevice "github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+
+	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/device/contextcost"
+	"tranche.dev/tranche/device/nvml"
+)
+
+const (
+	// PluginName is the plugin's name in an agent's configuration.
+	PluginName = "nomad-device-tranche"
+
+	// vendor and sliceType make the device name of jobspecs, nvidia/slice.
+	vendor    = "nvidia"
+	sliceType = "slice"
+
+	// reserveTimeout bounds one reservation, for which Nomad sets no limit.
+	reserveTimeout = 90 * time.Second
+
+	// visibleDevices keeps NVIDIA's own container runtime from handing out whole
+	// GPUs to a container that misses ours.
+	visibleDevices, noDevices = "NVIDIA_VISIBLE_DEVICES", "void"
+
+	// nvmlTimeout bounds one question to the driver. The first one on an idle
+	// node takes seconds per GPU, since the driver wakes them.
+	nvmlTimeout = 30 * time.Second
+)
+
+// errNotConfigured is what a call before SetConfig gets, which Nomad never makes.
+var errNotConfigured = errors.New(PluginName + " was called before it was configured")
+
+// costs tells what a CUDA context costs on a GPU.
+type costs interface {
+	Cost(ctx context.Context, gpu contextcost.GPU) (uint64, error)
+}
+
+// fixedCost is what the operator said that a context costs.
+type fixedCost uint64
+
+func (f fixedCost) Cost(context.Context, contextcost.GPU) (uint64, error) { return uint64(f), nil }
+
+// Plugin implements Nomad's device plugin interface. A process may hold any
+// number; each is configured on its own.
+type Plugin struct {
+	logger  hclog.Logger
+	version string
+	newNVML func(driverRoot string) nvml.Interface
+
+	// mode is what the configuration made of the plugin; nil before that.
+	mode atomic.Pointer[sliceMode]
+}
+
+// sliceMode offers GPUs in slices. It belongs to one configuration.
+type sliceMode struct {
+	*settings
+	logger    hclog.Logger
+	nvml      nvml.Interface
+	ledger    *claim.Ledger
+	costs     costs
+	inventory *inventory
+	// reported is for what has no place in the inventory.
+	reported reported
+	// nvmlTimeout bounds one question to the driver.
+	nvmlTimeout time.Duration
+	// changed wakes the fingerprint when something else than its own period
+	// noticed a change of the inventory.
+	changed chan struct{}
+}
+
+var _ ndevice.DevicePlugin = (*Plugin)(nil)
+
+// New returns a plugin that waits for its configuration.
+func New(logger hclog.Logger, version string) *Plugin {
+	return &Plugin{
+		logger:  logger.Named(PluginName),
+		version: version,
+		newNVML: func(driverRoot string) nvml.Interface { return nvml.New(driverRoot) },
+	}
+}
+
+// PluginInfo implements base.BasePlugin.
+func (p *Plugin) PluginInfo() (*base.PluginInfoResponse, error) {
+	return &base.PluginInfoResponse{
+		Type:              base.PluginTypeDevice,
+		PluginApiVersions: []string{ndevice.ApiVersion010},
+		PluginVersion:     p.version,
+		Name:              PluginName,
+	}, nil
+}
+
+// ConfigSchema implements base.BasePlugin.
+func (p *Plugin) ConfigSchema() (*hclspec.Spec, error) { return configSpec, nil }
+
+// SetConfig implements base.BasePlugin. It starts nothing: Nomad also calls it
+// just to see whether the configuration is good.
+func (p *Plugin) SetConfig(c *base.Config) error {
+	var config Config
+	if err := base.MsgPackDecode(c.PluginConfig, &config); err != nil {
+		return fmt.Errorf("decode the plugin's configuration: %w", err)
+	}
+	s, err := config.parse()
+	if err != nil {
+		return err
+	}
+	mode, err := newSliceMode(s, p.newNVML(s.driverRoot), p.logger)
+	if err != nil {
+		return err
+	}
+	p.mode.Store(mode)
+	return nil
+}
+
+func newSliceMode(s *settings, library nvml.Interface, logger hclog.Logger) (*sliceMode, error) {
+	ledger, err := claim.Open(claim.Options{StateDir: s.stateDir, RunDir: s.runDir, Logger: logger})
+	if err != nil {
+		return nil, err
+	}
+	mode := &sliceMode{
+		settings:  s,
+		logger:    logger,
+		nvml:      library,
+		ledger:    ledger,
+		costs:     fixedCost(s.contextBytes),
+		inventory: newInventory(s, logger),
+		changed:   make(chan struct{}, 1),
+
+		nvmlTimeout: nvmlTimeout,
+	}
+	if s.contextBytes == 0 {
+		mode.costs = contextcost.NewMeter(contextcost.Options{
+			DriverRoot: s.driverRoot,
+			CacheFile:  filepath.Join(s.stateDir, "context-cost.json"),
+			Logger:     logger,
+		})
+	}
+	return mode, nil
+}
+
+// Fingerprint implements ndevice.DevicePlugin.
+func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *ndevice.FingerprintResponse, error) {
+	mode := p.mode.Load()
+	if mode == nil {
+		return nil, errNotConfigured
+	}
+	if !mode.enabled {
+		return nil, ndevice.ErrPluginDisabled
+	}
+	out := make(chan *ndevice.FingerprintResponse)
+	go mode.fingerprint(ctx, out)
+	return out, nil
+}
+
+// Reserve implements ndevice.DevicePlugin: it makes a claim on the slices and
+// hands its claim token to the task. The environment is all that Nomad restores
+// after a restart, so there is nothing else in the answer.
+func (p *Plugin) Reserve(ids []string) (*ndevice.ContainerReservation, error) {
+	mode := p.mode.Load()
+	if mode == nil {
+		return nil, errNotConfigured
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), reserveTimeout)
+	defer cancel()
+	token, err := mode.reserve(ctx, ids)
+	if err != nil {
+		p.logger.Error("reservation refused", "slices", ids, "error", err)
+		return nil, reserveError{err}
+	}
+	return &ndevice.ContainerReservation{Envs: map[string]string{
+		token.EnvName(): token.Reveal(),
+		visibleDevices:  noDevices,
+	}}, nil
+}
+
+// Stats implements ndevice.DevicePlugin.
+func (p *Plugin) Stats(ctx context.Context, interval time.Duration) (<-chan *ndevice.StatsResponse, error) {
+	mode := p.mode.Load()
+	if mode == nil {
+		return nil, errNotConfigured
+	}
+	if interval <= 0 {
+		return nil, fmt.Errorf("statistics every %s were asked for, which is no interval", interval)
+	}
+	out := make(chan *ndevice.StatsResponse)
+	go mode.stats(ctx, out, interval)
+	return out, nil
+}

@@ -1,0 +1,230 @@
+package device
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tranche.dev/tranche/device/nvml"
+)
+
+// gpu is a GPU that this node has, or had since the plugin started.
+type gpu struct {
+	nvml.GPU
+	driverVersion, cudaVersion string
+	// slices is how many there are. It stays what it was at first, although
+	// what the driver reserves for itself may vary.
+	slices int
+	// problem is why the GPU can't be used at the moment; empty if it can.
+	problem string
+}
+
+// String names a GPU in messages.
+func (g *gpu) String() string { return fmt.Sprintf("%s (%s)", g.groupName(), g.UUID) }
+
+// groupName is the name of the GPU's device group. Nomad makes it part of a
+// node's class, so that it must be the same on nodes of the same build.
+func (g *gpu) groupName() string { return fmt.Sprintf("%s #%d", g.Name, g.Index) }
+
+// sliceID names one slice of the GPU.
+func (g *gpu) sliceID(number int) string { return fmt.Sprintf("%s/slice-%03d", g.UUID, number) }
+
+// inventory is what is known of the node's GPUs. A GPU that was seen once stays
+// in it: Nomad has to hear that it is unhealthy rather than that it never was.
+type inventory struct {
+	settings *settings
+	logger   hclog.Logger
+
+	mu   sync.Mutex
+	gpus map[string]*gpu
+	// changed is whether the current update found anything new.
+	changed  bool
+	reported reported
+}
+
+func newInventory(s *settings, logger hclog.Logger) *inventory {
+	return &inventory{settings: s, logger: logger, gpus: make(map[string]*gpu)}
+}
+
+// update takes in what NVML said. It returns the GPUs that are new or usable
+// again, and whether anything changed that Nomad should know.
+func (inv *inventory) update(node *nvml.Node, err error) (usable []gpu, changed bool) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	inv.changed = false
+	if err != nil {
+		inv.driverFailed(err)
+		return nil, inv.changed
+	}
+	if inv.reported.changed("driver", nil) {
+		inv.logger.Info("the GPU driver answers", "driver_version", node.DriverVersion, "gpus", len(node.GPUs))
+	}
+	answered := make(map[string]bool)
+	for _, found := range node.GPUs {
+		if inv.settings.ignored[found.UUID] {
+			continue
+		}
+		answered[found.UUID] = true
+		if inv.answered(node, found) {
+			usable = append(usable, *inv.gpus[found.UUID])
+		}
+	}
+	lost := 0
+	for uuid, g := range inv.gpus {
+		if !answered[uuid] {
+			inv.lost(g, node.Failed)
+			lost++
+		}
+	}
+	// Those that don't answer are more likely the ones that are missing.
+	if len(node.Failed) > lost {
+		inv.reportStrangers(node.Failed)
+	}
+	return usable, inv.changed
+}
+
+// driverFailed takes in that no GPU answers.
+func (inv *inventory) driverFailed(err error) {
+	for _, g := range inv.gpus {
+		inv.setProblem(g, "the GPU driver does not answer: "+err.Error())
+	}
+	if !inv.reported.changed("driver", err) {
+		return
+	}
+	var noDriver *nvml.NoDriverError
+	if errors.As(err, &noDriver) {
+		inv.logger.Warn("no GPU driver, so this node offers no slices until there is one",
+			"driver_root", inv.settings.driverRoot, "looking_again_every", inv.settings.fingerprintPeriod.String(), "error", err)
+		return
+	}
+	inv.logger.Error("the GPU driver does not answer", "driver_root", inv.settings.driverRoot,
+		"trying_again_every", inv.settings.fingerprintPeriod.String(), "error", err)
+}
+
+// answered takes in a GPU that answered, and says whether it is new or back.
+func (inv *inventory) answered(node *nvml.Node, found nvml.GPU) bool {
+	g, known := inv.gpus[found.UUID]
+	if known {
+		found.Index = g.Index
+		g.GPU = found
+		g.driverVersion, g.cudaVersion = node.DriverVersion, node.CUDAVersion
+		was := g.problem
+		inv.setProblem(g, inv.sliceProblem(g))
+		return was != "" && g.problem == ""
+	}
+	found.Index = inv.freeIndex(found.Index)
+	g = &gpu{
+		GPU: found, driverVersion: node.DriverVersion, cudaVersion: node.CUDAVersion,
+		slices: int(found.UsableBytes() / inv.settings.sliceBytes),
+	}
+	inv.gpus[found.UUID] = g
+	inv.changed = true
+	inv.logger.Info("GPU found", "gpu", g.UUID, "name", g.groupName(), "memory", formatMemory(g.MemoryBytes), "slices", g.slices)
+	inv.setProblem(g, inv.sliceProblem(g))
+	return g.problem == ""
+}
+
+// freeIndex is the index that a new GPU gets. NVML numbers those that are left
+// anew when one falls off the bus; here a GPU keeps its index as long as the
+// plugin runs, since the index is part of its group's name.
+func (inv *inventory) freeIndex(index int) int {
+	taken := make(map[int]bool)
+	for _, g := range inv.gpus {
+		taken[g.Index] = true
+	}
+	if !taken[index] {
+		return index
+	}
+	for index = 0; taken[index]; index++ {
+	}
+	return index
+}
+
+// sliceProblem is why a GPU that answers can't be used all the same.
+func (inv *inventory) sliceProblem(g *gpu) string {
+	if g.slices > 0 {
+		return ""
+	}
+	return fmt.Sprintf("slice_memory is %s, but the GPU has only %s for processes: set it to less",
+		formatMemory(inv.settings.sliceBytes), formatMemory(g.UsableBytes()))
+}
+
+func (inv *inventory) setProblem(g *gpu, problem string) {
+	if g.problem == problem {
+		return
+	}
+	g.problem = problem
+	inv.changed = true
+	log := inv.logger.With("gpu", g.UUID, "name", g.groupName())
+	if problem == "" {
+		log.Info("GPU is usable again")
+	} else {
+		log.Error("GPU is not usable", "reason", problem)
+	}
+}
+
+// lost takes in that a GPU that was there isn't among those that answered. The
+// first reason stays: NVML forgets which GPU it was that doesn't answer as soon
+// as a new session with it is begun.
+func (inv *inventory) lost(g *gpu, failed []nvml.Failure) {
+	for _, f := range failed {
+		if f.UUID == g.UUID {
+			inv.setProblem(g, "the GPU does not answer: "+f.Err.Error())
+			return
+		}
+	}
+	if g.problem == "" {
+		inv.setProblem(g, "the driver no longer lists the GPU: it fell off the bus or was taken out")
+	}
+}
+
+// reportStrangers logs the GPUs that never answered, once each.
+func (inv *inventory) reportStrangers(failed []nvml.Failure) {
+	for _, f := range failed {
+		if f.UUID != "" {
+			continue
+		}
+		if inv.reported.changed(fmt.Sprintf("index %d", f.Index), f.Err) {
+			inv.logger.Error("a GPU does not answer and is not offered", "index", f.Index, "error", f.Err)
+		}
+	}
+}
+
+// list returns the GPUs in the order of their index.
+func (inv *inventory) list() []gpu {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	all := make([]gpu, 0, len(inv.gpus))
+	for _, g := range inv.gpus {
+		all = append(all, *g)
+	}
+	slices.SortFunc(all, func(a, b gpu) int { return cmp.Compare(a.Index, b.Index) })
+	return all
+}
+
+// find returns the GPU with this UUID.
+func (inv *inventory) find(uuid string) (gpu, bool) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	if g, ok := inv.gpus[uuid]; ok {
+		return *g, true
+	}
+	return gpu{}, false
+}
+
+// names lists the GPUs for messages.
+func (inv *inventory) names() string {
+	var names []string
+	for _, g := range inv.list() {
+		names = append(names, g.String())
+	}
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,139 @@
+// Package nvmltest stands in for NVML in tests.
+package nvmltest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"tranche.dev/tranche/device/nvml"
+)
+
+// Fake is an nvml.Interface that answers what a test told it. Its zero value is
+// a node with a driver and no GPU.
+type Fake struct {
+	mu        sync.Mutex
+	node      nvml.Node
+	processes map[string][]nvml.Process
+	err       error
+	stuck     chan struct{}
+	reads     int
+}
+
+var _ nvml.Interface = (*Fake)(nil)
+
+// New returns a fake node with these GPUs.
+func New(gpus ...nvml.GPU) *Fake {
+	return &Fake{node: nvml.Node{DriverVersion: "570.124.06", CUDAVersion: "12.8", GPUs: gpus}}
+}
+
+// H200 is an NVIDIA H200 at an index, with a UUID and a PCI bus ID of its own.
+func H200(index int) nvml.GPU {
+	return nvml.GPU{
+		Index:             index,
+		UUID:              fmt.Sprintf("GPU-%08d-1111-2222-3333-444444444444", index),
+		Name:              "NVIDIA H200",
+		PCIBusID:          fmt.Sprintf("00000000:%02X:00.0", 0x18+index),
+		Minor:             index,
+		ComputeCapability: "9.0",
+		MemoryBytes:       143771 << 20,
+	}
+}
+
+// SetGPUs replaces the GPUs that answer.
+func (f *Fake) SetGPUs(gpus ...nvml.GPU) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.node.GPUs = gpus
+}
+
+// SetFailed replaces the GPUs that don't answer.
+func (f *Fake) SetFailed(failed ...nvml.Failure) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.node.Failed = failed
+}
+
+// SetError makes every call fail, or succeed again with nil.
+func (f *Fake) SetError(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = err
+}
+
+// SetProcesses sets the processes that compute on a GPU.
+func (f *Fake) SetProcesses(uuid string, processes ...nvml.Process) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.processes == nil {
+		f.processes = make(map[string][]nvml.Process)
+	}
+	f.processes[uuid] = processes
+}
+
+// Stick makes every call wait until its context ends or unstick is called.
+func (f *Fake) Stick() (unstick func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	stuck := make(chan struct{})
+	f.stuck = stuck
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.stuck = nil
+		close(stuck)
+	}
+}
+
+// Reads counts the calls of Read.
+func (f *Fake) Reads() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.reads
+}
+
+// Read implements nvml.Interface.
+func (f *Fake) Read(ctx context.Context) (*nvml.Node, error) {
+	if err := f.enter(ctx); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reads++
+	if f.err != nil {
+		return nil, f.err
+	}
+	node := f.node
+	node.GPUs = slices.Clone(f.node.GPUs)
+	node.Failed = slices.Clone(f.node.Failed)
+	return &node, nil
+}
+
+// Processes implements nvml.Interface.
+func (f *Fake) Processes(ctx context.Context, uuid string) ([]nvml.Process, error) {
+	if err := f.enter(ctx); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.processes[uuid]), f.err
+}
+
+// Close implements nvml.Interface.
+func (f *Fake) Close(context.Context) error { return nil }
+
+func (f *Fake) enter(ctx context.Context) error {
+	f.mu.Lock()
+	stuck := f.stuck
+	f.mu.Unlock()
+	if stuck == nil {
+		return nil
+	}
+	select {
+	case <-stuck:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
