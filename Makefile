@@ -41,9 +41,9 @@ $(BINARIES:%=$(BUILD)/bin/%) &: $(GO_SOURCES)
 	@mkdir -p $(BUILD)/bin
 	$(GO) build -trimpath -o $(BUILD)/bin/ $(BINARIES:%=./cmd/%)
 
-$(BUILD)/e2e/sandbox $(BUILD)/e2e/demo &: $(E2E_SOURCES) $(GO_SOURCES)
+$(BUILD)/e2e/sandbox $(BUILD)/e2e/demo $(BUILD)/e2e/bench &: $(E2E_SOURCES) $(GO_SOURCES)
 	@mkdir -p $(BUILD)/e2e
-	$(GO) build -o $(BUILD)/e2e/ ./e2e/sandbox ./e2e/demo
+	$(GO) build -o $(BUILD)/e2e/ ./e2e/sandbox ./e2e/demo ./e2e/bench
 
 $(BUILD)/e2e/gpu-probe: examples/gpu-probe/gpu-probe.c examples/gpu-probe/driver.h
 	@mkdir -p $(@D)
@@ -117,8 +117,11 @@ lint: $(BUILD)/tools/golangci-lint ## Check the code's form: golangci-lint, clan
 		--suppress=missingIncludeSystem -I e2e/simgpu -I intercept $$(git ls-files '*.c')
 
 .PHONY: bench
-bench: test-setup ## Measure what the shadow costs per call and the runtime per container, beside the bare simulator
-	@scripts/bench $(ABSBUILD) $(SANDBOX)
+bench: ## Measure what the shadow costs per call and the runtime per container, beside doing without
+	@scripts/need-root "make bench"
+	@scripts/install-packages $(RUN_PACKAGES)
+	@$(MAKE) --no-print-directory build sim callbench $(SANDBOX) $(BUILD)/e2e/bench
+	@$(SANDBOX) --dir $(CURDIR) -- $(BUILD)/e2e/bench -build $(ABSBUILD)
 
 .PHONY: clean
 clean: ## Remove the build folder

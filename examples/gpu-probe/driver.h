@@ -35,8 +35,8 @@ typedef struct {
     F(CUresult, cuMemFree_v2, (CUdeviceptr))                                                                           \
     F(CUresult, cuModuleLoadData, (CUmodule *, const void *))                                                          \
     F(CUresult, cuModuleGetFunction, (CUfunction *, CUmodule, const char *))                                           \
-    F(CUresult, cuLaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,     \
-                                 CUstream, void **, void **))                                                          \
+    F(CUresult, cuLaunchKernel,                                                                                        \
+      (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **))  \
     F(CUresult, cuGetErrorName, (CUresult, const char **))
 
 #define NVML_FUNCTIONS(F)                                                                                              \

@@ -4,7 +4,7 @@
  * Tranche. Each line on stdout is one JSON object.
  *
  *   gpu-probe look     what is there, then exit
- *   gpu-probe fill     allocate until the driver refuses, then launch kernels until SIGTERM
+ *   gpu-probe fill     allocate on each GPU until the driver refuses, then launch kernels until SIGTERM
  *   gpu-probe greedy   never stop allocating, by every size, until SIGTERM
  */
 #define _GNU_SOURCE
@@ -53,18 +53,18 @@ static bool failed(const char *what, CUresult result) {
     return true;
 }
 
-/* What NVML says of the first GPU, in bytes; zeros where there is no NVML. */
-static nvmlMemory_t nvml_memory(void) {
+/* What NVML says of a GPU, in bytes; zeros where there is no NVML. */
+static nvmlMemory_t nvml_memory(unsigned index) {
     nvmlMemory_t memory = {0, 0, 0};
     nvmlDevice_t device;
-    if (load_nvml() && nvmlDeviceGetHandleByIndex_v2(0, &device) == 0) {
+    if (load_nvml() && nvmlDeviceGetHandleByIndex_v2(index, &device) == 0) {
         nvmlDeviceGetMemoryInfo(device, &memory);
     }
     return memory;
 }
 
-/* Says how many GPUs there are; true if there is one. */
-static bool look(void) {
+/* Says how many GPUs there are, and returns that. */
+static int look(void) {
     int count = 0;
     bool library = load_driver();
     CUresult init = library ? cuInit(0) : -1;
@@ -72,16 +72,16 @@ static bool look(void) {
         cuDeviceGetCount(&count);
     }
     say("{\"event\":\"look\",\"libcuda\":%s,\"cuInit\":%d,\"gpus\":%d}", library ? "true" : "false", init, count);
-    return count > 0;
+    return count;
 }
 
-/* Makes the context of GPU 0 and says what it is like. */
-static bool open_gpu(void) {
+/* Makes the context of a GPU, current, and says what the GPU is like. */
+static bool open_gpu(int index) {
     CUdevice device;
     CUcontext context;
     char name[96] = "";
     size_t total = 0, free_bytes = 0, info_total = 0;
-    if (!look() || failed("cuDeviceGet", cuDeviceGet(&device, 0)) ||
+    if (failed("cuDeviceGet", cuDeviceGet(&device, index)) ||
         failed("cuDeviceGetName", cuDeviceGetName(name, sizeof name, device)) ||
         failed("cuDeviceTotalMem", cuDeviceTotalMem_v2(&total, device)) ||
         failed("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain(&context, device)) ||
@@ -89,7 +89,7 @@ static bool open_gpu(void) {
         failed("cuMemGetInfo", cuMemGetInfo_v2(&free_bytes, &info_total))) {
         return false;
     }
-    nvmlMemory_t nvml = nvml_memory();
+    nvmlMemory_t nvml = nvml_memory((unsigned)index);
     say("{\"event\":\"gpu\",\"name\":\"%s\",\"cuDeviceTotalMem\":%zu,\"cuMemGetInfo\":{\"total\":%zu,\"free\":%zu},"
         "\"nvml\":{\"total\":%llu,\"used\":%llu,\"free\":%llu}}",
         name, total, info_total, free_bytes, nvml.total, nvml.used, nvml.free);
@@ -106,7 +106,8 @@ static unsigned long long take(unsigned long long piece, CUresult *result) {
     return taken;
 }
 
-static unsigned long long fill(void) {
+/* Takes all that the driver gives of the current context's GPU. */
+static void fill(void) {
     static const unsigned pieces_mib[] = {1024, 256, 32, 2};
     unsigned long long taken = 0;
     CUresult result = 0;
@@ -117,7 +118,6 @@ static unsigned long long fill(void) {
     cuMemGetInfo_v2(&free_bytes, &total);
     say("{\"event\":\"full\",\"taken\":%llu,\"free\":%zu,\"result\":%d,\"name\":\"%s\"}", taken, free_bytes, result,
         error_name(result));
-    return taken;
 }
 
 static uint64_t now_ms(void) {
@@ -165,18 +165,24 @@ static int greedy(void) {
     return 0;
 }
 
-static int work(bool is_greedy) {
+/* Loads the kernel into the current context, before its memory is full. */
+static bool load_kernel(CUfunction *kernel) {
     CUmodule module;
-    CUfunction kernel;
-    if (!open_gpu() || failed("cuModuleLoadData", cuModuleLoadData(&module, kernel_ptx)) ||
-        failed("cuModuleGetFunction", cuModuleGetFunction(&kernel, module, "nothing"))) {
-        return 1;
+    return !failed("cuModuleLoadData", cuModuleLoadData(&module, kernel_ptx)) &&
+           !failed("cuModuleGetFunction", cuModuleGetFunction(kernel, module, "nothing"));
+}
+
+/* Opens each GPU that there is and fills it, then computes on the last. */
+static int fill_and_compute(void) {
+    CUfunction kernel = NULL;
+    int count = look();
+    for (int i = 0; i < count; i++) {
+        if (!open_gpu(i) || !load_kernel(&kernel)) {
+            return 1;
+        }
+        fill();
     }
-    if (is_greedy) {
-        return greedy();
-    }
-    fill();
-    return compute(kernel);
+    return count > 0 ? compute(kernel) : 1;
 }
 
 int main(int argc, char **argv) {
@@ -188,8 +194,11 @@ int main(int argc, char **argv) {
         look();
         return 0;
     }
-    if (strcmp(what, "fill") == 0 || strcmp(what, "greedy") == 0) {
-        return work(what[0] == 'g');
+    if (strcmp(what, "fill") == 0) {
+        return fill_and_compute();
+    }
+    if (strcmp(what, "greedy") == 0) {
+        return look() > 0 && open_gpu(0) ? greedy() : 1;
     }
     fprintf(stderr, "usage: gpu-probe look|fill|greedy\n");
     return 2;

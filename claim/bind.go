@@ -1,0 +1,99 @@
+package claim
+
+import (
+	"context"
+	"fmt"
+
+	"tranche.dev/tranche/claim/region"
+)
+
+// Bind gives a claim to a container. The container's ID, runtime and init process have to be stated; the process's
+// start time and the boot are looked up where they are not.
+//
+// A claim whose container is gone can be bound again, since Nomad restarts a task in place without a new reservation.
+// If another container has it and lives, the error is a *BoundError.
+func (l *Ledger) Bind(ctx context.Context, id string, c Container) error {
+	c, err := l.complete(c)
+	if err != nil {
+		return fmt.Errorf("binding claim %s to container %s: %w", id, c.ID, err)
+	}
+	return l.read(ctx, func(b *book) error {
+		r, err := b.get(id)
+		if err != nil {
+			return fmt.Errorf("binding to container %s: %w", c.ID, err)
+		}
+		if r.held() && !r.Container.same(c) {
+			return &BoundError{Claim: r.claim(), Container: c}
+		}
+		bound := *r
+		bound.Container = &c
+		bound.Released = zeroTime
+		if err := writeRecord(l.claims, &bound); err != nil {
+			return fmt.Errorf("binding claim %s to container %s: %w", id, c.ID, err)
+		}
+		l.logger.Info("claim bound", "claim", id, "container", c.ID, "runtime", c.Runtime, "pid", c.InitPID)
+		return nil
+	})
+}
+
+// complete fills in what tells the init process from others of the same process ID.
+func (l *Ledger) complete(c Container) (Container, error) {
+	if c.ID == "" {
+		return c, fmt.Errorf("the container has no ID")
+	}
+	p, err := statProcess(c.InitPID)
+	if err != nil {
+		return c, fmt.Errorf("looking for its init process %d: %w", c.InitPID, err)
+	}
+	if c.InitStartTime == 0 {
+		c.InitStartTime = p.startTime
+	}
+	if c.BootID == "" {
+		if c.BootID, err = bootID(); err != nil {
+			return c, fmt.Errorf("reading the boot ID: %w", err)
+		}
+	}
+	if c.Bound.IsZero() {
+		c.Bound = l.now()
+	}
+	if !Alive(c) {
+		return c, fmt.Errorf("its init process %d has ended", c.InitPID)
+	}
+	return c, nil
+}
+
+// same tells whether two containers are one. A runtime may give the ID of a container that is gone to another, so the
+// process counts too.
+func (c *Container) same(o Container) bool {
+	return c.Runtime == o.Runtime && c.ID == o.ID &&
+		c.InitPID == o.InitPID && c.InitStartTime == o.InitStartTime && c.BootID == o.BootID
+}
+
+// Release notes that a container no longer needs a claim. The claim stays, so that a restart in place can bind it
+// again, until it is superseded or has been without a container for DormantFor. A claim that is gone, or that another
+// container has by now, is left as it is.
+func (l *Ledger) Release(ctx context.Context, id, containerID string) error {
+	return l.read(ctx, func(b *book) error {
+		r, ok := b.records[id]
+		if !ok || r.Container == nil || r.Container.ID != containerID || !r.Released.IsZero() {
+			return nil
+		}
+		return l.release(r)
+	})
+}
+
+// release notes that the container is gone, and takes the region with it, so that the next container finds a new one,
+// whatever the processes of this one wrote into theirs.
+func (l *Ledger) release(r *record) error {
+	released := *r
+	released.Released = l.now()
+	if err := writeRecord(l.claims, &released); err != nil {
+		return fmt.Errorf("releasing claim %s: %w", r.ID, err)
+	}
+	*r = released
+	if inUse, err := region.InUse(l.regionPath(r.ID)); err != nil || !inUse {
+		l.removeRegion(r.ID)
+	}
+	l.logger.Info("claim released", "claim", r.ID, "container", r.Container.ID)
+	return nil
+}

@@ -1,0 +1,123 @@
+package claim
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Problem is a file in the ledger that is no readable claim. It is left alone.
+type Problem struct {
+	// Path is the file.
+	Path string `json:"path"`
+	// Reason says what is wrong with it, what that means and what to do.
+	Reason string `json:"reason"`
+	// ClaimID is the claim that the file was, going by its name; empty if it was none.
+	ClaimID string `json:"claim_id,omitempty"`
+	// MayHold names the slices that can still be read in it.
+	MayHold []string `json:"may_hold,omitempty"`
+}
+
+// book is what the ledger holds at one moment.
+type book struct {
+	records  map[string]*record
+	problems []Problem
+}
+
+func newBook() *book { return &book{records: map[string]*record{}} }
+
+// maxRecordBytes is far more than any claim takes; a larger file is none.
+const maxRecordBytes = 1 << 20
+
+// readBook reads all records. A file that cannot be read is a problem of that file alone.
+func readBook(dir string) (*book, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("reading the ledger: %w", explain(dir, err))
+	}
+	b := newBook()
+	for _, e := range entries {
+		if e.Name() == lockName || e.Name() == unfinishedName {
+			continue
+		}
+		b.add(dir, e.Name())
+	}
+	return b, nil
+}
+
+func (b *book) add(dir, name string) {
+	path := filepath.Join(dir, name)
+	m := recordName.FindStringSubmatch(name)
+	if m == nil {
+		b.problems = append(b.problems, Problem{Path: path,
+			Reason: "no claim has a file of this name, so something else put it here: move it elsewhere"})
+		return
+	}
+	id := m[1]
+	text, err := readRegular(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return // removed by hand in the meantime
+	}
+	if err == nil {
+		var r *record
+		if r, err = decodeRecord(id, text); err == nil {
+			b.records[id] = r
+			return
+		}
+	}
+	held, complete := salvageSlices(text)
+	b.problems = append(b.problems, Problem{
+		Path: path, ClaimID: id, MayHold: held, Reason: describeBroken(err, held, complete),
+	})
+}
+
+// readRegular reads a file that has to be one: no link to elsewhere, no pipe to wait for.
+func readRegular(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxRecordBytes {
+		return nil, fmt.Errorf("it is no file of a claim (%s, %d bytes)", info.Mode(), info.Size())
+	}
+	return io.ReadAll(f)
+}
+
+// get gives the record of a claim, or ErrUnknownClaim.
+func (b *book) get(id string) (*record, error) {
+	if r, ok := b.records[id]; ok {
+		return r, nil
+	}
+	return nil, fmt.Errorf("claim %s: %w", id, ErrUnknownClaim)
+}
+
+// sorted gives the records in the order in which a person would list them.
+func (b *book) sorted() []*record {
+	all := make([]*record, 0, len(b.records))
+	for _, r := range b.records {
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(x, y *record) int { return compareClaims(&x.Claim, &y.Claim) })
+	return all
+}
+
+func compareClaims(x, y *Claim) int {
+	if x.GPU.Index != y.GPU.Index {
+		return x.GPU.Index - y.GPU.Index
+	}
+	if c := slices.Compare(x.Slices, y.Slices); c != 0 {
+		return c
+	}
+	return strings.Compare(x.ID, y.ID)
+}

@@ -1,0 +1,50 @@
+package claim
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// ErrUnknownToken is returned for a claim token that no claim in the ledger has.
+var ErrUnknownToken = errors.New("no claim in the ledger has this claim token: its slices were given to a later claim, " +
+	"it expired, or it never existed on this node; stop and start the job again, so that Nomad reserves anew")
+
+// ErrUnknownClaim is returned for a claim ID that is not in the ledger.
+var ErrUnknownClaim = errors.New("the ledger has no such claim: its slices were given to a later claim, it expired, " +
+	"or it never existed on this node")
+
+// HeldError says that slices cannot be reserved because an older claim on them is bound to a container that lives.
+// Nothing was changed. It passes when that container ends, so the reservation is worth another try.
+type HeldError struct {
+	// Claim is the older claim, Slices those of its slices that were asked for.
+	Claim  *Claim
+	Slices []string
+}
+
+func (e *HeldError) Error() string {
+	return fmt.Sprintf("slices %s are held by claim %s, which %s still uses; they can be reserved when it has ended",
+		strings.Join(e.Slices, ", "), e.Claim.ID, describeHolder(e.Claim.Container))
+}
+
+// Retriable says that the same call may succeed later.
+func (e *HeldError) Retriable() bool { return true }
+
+// BoundError says that a claim cannot be bound to a container because another one that lives has it.
+type BoundError struct {
+	Claim     *Claim
+	Container Container
+}
+
+func (e *BoundError) Error() string {
+	return fmt.Sprintf("claim %s cannot be given to container %s: %s has it and still runs; "+
+		"a claim is for one container at a time, so ask for slices of its own for this one",
+		e.Claim.ID, e.Container.ID, describeHolder(e.Claim.Container))
+}
+
+func describeHolder(c *Container) string {
+	if c == nil {
+		return "a process that is not known to the ledger"
+	}
+	return fmt.Sprintf("container %s (%s, process %d)", c.ID, c.Runtime, c.InitPID)
+}

@@ -1,0 +1,124 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// Where the ledger and the regions are unless Options say otherwise.
+const (
+	DefaultStateDir = "/var/lib/tranche"
+	DefaultRunDir   = "/run/tranche"
+)
+
+// claimsDir holds the claims under the state directory, and the regions under the run directory.
+const claimsDir = "claims"
+
+// Options say where a ledger is.
+type Options struct {
+	// StateDir holds the ledger, in "claims". It must survive a reboot.
+	StateDir string
+	// RunDir holds the regions, in "claims/<id>". It is empty after a reboot.
+	RunDir string
+	Logger hclog.Logger
+}
+
+// Ledger is the ledger of claims of this node. Its methods may be called at the same time, from many goroutines and
+// many processes. A context bounds how long they wait for each other; without a deadline it is lockPatience.
+type Ledger struct {
+	claims  string // directory of the records
+	regions string // directory of the regions
+	lock    *fileLock
+	logger  hclog.Logger
+	now     func() time.Time
+}
+
+// Open gives the ledger at the places that the options name. It touches nothing yet: directories are made with the
+// first claim, so that a look at a node without claims leaves nothing behind.
+func Open(o Options) (*Ledger, error) {
+	if o.StateDir == "" {
+		o.StateDir = DefaultStateDir
+	}
+	if o.RunDir == "" {
+		o.RunDir = DefaultRunDir
+	}
+	if o.Logger == nil {
+		o.Logger = hclog.NewNullLogger()
+	}
+	for what, dir := range map[string]string{"state": o.StateDir, "run": o.RunDir} {
+		if !filepath.IsAbs(dir) {
+			return nil, fmt.Errorf("the %s directory %q has to be an absolute path", what, dir)
+		}
+	}
+	l := &Ledger{
+		claims:  filepath.Join(o.StateDir, claimsDir),
+		regions: filepath.Join(o.RunDir, claimsDir),
+		logger:  o.Logger.Named("ledger"),
+		now:     func() time.Time { return time.Now().UTC().Round(0) },
+	}
+	l.lock = newFileLock(filepath.Join(l.claims, lockName))
+	return l, nil
+}
+
+// read calls fn with what the ledger holds, while nobody changes it. A ledger that was never written to is empty.
+func (l *Ledger) read(ctx context.Context, fn func(*book) error) error {
+	unlock, err := l.lock.acquire(ctx)
+	if errors.Is(err, os.ErrNotExist) {
+		return fn(newBook())
+	}
+	if err != nil {
+		return fmt.Errorf("opening the ledger: %w", explain(l.claims, err))
+	}
+	defer unlock()
+	b, err := readBook(l.claims)
+	if err != nil {
+		return err
+	}
+	l.finishSuperseding(b)
+	return fn(b)
+}
+
+// write is read for changes that may be the first: it makes the ledger where it is missing.
+func (l *Ledger) write(ctx context.Context, fn func(*book) error) error {
+	if err := makeDir(l.claims); err != nil {
+		return fmt.Errorf("making the ledger: %w", explain(l.claims, err))
+	}
+	return l.read(ctx, fn)
+}
+
+// finishSuperseding removes the claims that a later one names as superseded. Reserve does so itself; this is for one
+// that died in between.
+func (l *Ledger) finishSuperseding(b *book) {
+	for _, r := range b.records {
+		for _, id := range r.Supersedes {
+			if older, ok := b.records[id]; ok {
+				l.logger.Info("claim superseded", "claim", older.ID, "by", r.ID, "slices", older.Slices)
+				l.remove(b, older)
+			}
+		}
+	}
+}
+
+// remove takes a claim and its region away. A file that cannot be removed is logged only: the claim is gone all the
+// same where a later one supersedes it, and a region without a claim falls to the next sweep.
+func (l *Ledger) remove(b *book, r *record) {
+	delete(b.records, r.ID)
+	if err := removeRecord(l.claims, r.ID); err != nil {
+		l.logger.Warn("removing a claim from the ledger", "claim", r.ID, "error", err)
+	}
+	l.removeRegion(r.ID)
+}
+
+func (l *Ledger) removeRegion(id string) {
+	if err := os.RemoveAll(l.regionPath(id)); err != nil {
+		l.logger.Warn("removing the region of a claim", "claim", id, "error", err)
+	}
+}
+
+func (l *Ledger) regionPath(id string) string { return filepath.Join(l.regions, id) }

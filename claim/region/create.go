@@ -1,0 +1,80 @@
+package region
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Create makes the region in dir, which must not exist; its parent is made where missing, for the owner alone. The
+// region appears complete or not at all.
+//
+// The parent keeps others on the host out. The directory and the files themselves are open, since they are mounted into
+// containers whose users may be anybody; there `limit` cannot be written, because it is mounted read-only.
+func Create(dir string, h Header) error {
+	if err := h.check(); err != nil {
+		return fmt.Errorf("making the region %s: %w", dir, err)
+	}
+	parent, name := filepath.Split(filepath.Clean(dir))
+	if err := os.MkdirAll(parent, 0o700); err != nil {
+		return fmt.Errorf("making the directory of regions: %w", err)
+	}
+	unfinished := filepath.Join(parent, unfinishedPrefix+name)
+	if err := os.RemoveAll(unfinished); err != nil {
+		return fmt.Errorf("removing an unfinished region: %w", err)
+	}
+	if err := fill(unfinished, h); err != nil {
+		return errors.Join(fmt.Errorf("making the region %s: %w", dir, explainFull(parent, err)),
+			os.RemoveAll(unfinished))
+	}
+	if err := os.Rename(unfinished, dir); err != nil {
+		return errors.Join(fmt.Errorf("making the region: %w", err), os.RemoveAll(unfinished))
+	}
+	return nil
+}
+
+// unfinishedPrefix marks a directory that Create has not finished.
+const unfinishedPrefix = ".new-"
+
+func fill(dir string, h Header) error {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { // whatever the umask says
+		return err
+	}
+	if err := writeFile(filepath.Join(dir, LimitFile), encodeLimit(h), LimitSize, 0o644); err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(dir, UsageFile), encodeUsage(h.ClaimID), UsageSize, 0o666)
+}
+
+// writeFile makes a file that begins with start and is size bytes long, with every page of it allocated: a page that is
+// missing when the file system is full would be a SIGBUS in somebody's program.
+func writeFile(path string, start []byte, size int64, mode os.FileMode) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	if err = unix.Fallocate(int(f.Fd()), 0, 0, size); err != nil {
+		err = fmt.Errorf("allocating %s: %w", path, err)
+	}
+	if err == nil {
+		_, err = f.Write(start)
+	}
+	if err == nil {
+		err = f.Chmod(mode) // whatever the umask says
+	}
+	return errors.Join(err, f.Close())
+}
+
+// explainFull adds what to do when the file system is full.
+func explainFull(dir string, err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return fmt.Errorf("%w; the file system of %s is full: free some space there (see `df -h %s`)", err, dir, dir)
+	}
+	return err
+}

@@ -1,0 +1,15 @@
+package region
+
+// SetLimit changes the limit of the region in dir. Programs that run under it see the old one or the new one, never
+// half of either; what they hold beyond a lower limit stays theirs, and they get no more.
+func SetLimit(dir string, limitBytes uint64) error {
+	if _, err := ReadHeader(dir); err != nil {
+		return err
+	}
+	f, err := open(dir, LimitFile, true)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return withMapping(f, LimitSize, true, func(m mapping) { m.store64(offLimitLimitBytes, limitBytes) })
+}

@@ -1,0 +1,93 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"tranche.dev/tranche/claim/region"
+)
+
+// header is what the claim's region has to say.
+func (r *record) header() region.Header {
+	return region.Header{
+		ClaimID:      r.ID,
+		GPUUUID:      r.GPU.UUID,
+		LimitBytes:   r.LimitBytes,
+		ContextBytes: r.GPU.ContextBytes,
+	}
+}
+
+// RegionDir gives the directory of a claim's region, and makes sure that the region is there, whole, and states the
+// claim's limit. It is missing after a reboot and after a release, and made anew then. Calling it again changes
+// nothing.
+func (l *Ledger) RegionDir(ctx context.Context, id string) (string, error) {
+	dir := l.regionPath(id)
+	err := l.read(ctx, func(b *book) error {
+		r, err := b.get(id)
+		if err != nil {
+			return err
+		}
+		if r.Container != nil && r.Released.IsZero() && !r.held() {
+			if err := l.release(r); err != nil { // so that the next container finds a region of its own
+				return err
+			}
+		}
+		return l.ensureRegion(r, dir)
+	})
+	if err != nil {
+		return "", err
+	}
+	return dir, nil
+}
+
+func (l *Ledger) ensureRegion(r *record, dir string) error {
+	want := r.header()
+	have, err := region.ReadHeader(dir)
+	if err == nil {
+		if have == want {
+			return nil
+		}
+		limit := have.LimitBytes
+		have.LimitBytes = want.LimitBytes
+		if have == want {
+			l.logger.Info("limit changed", "claim", r.ID, "from_bytes", limit, "to_bytes", want.LimitBytes)
+			return region.SetLimit(dir, want.LimitBytes)
+		}
+		err = errors.New("it is the region of another claim or GPU")
+	}
+	// A region that a living process has mapped can't be replaced: the process would go on with the old one.
+	if inUse, useErr := region.InUse(dir); r.held() || useErr == nil && inUse {
+		return fmt.Errorf("the region %s of claim %s is broken, and its container still uses it (stop that first): %w",
+			dir, r.ID, err)
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		l.logger.Warn("making a broken region anew", "claim", r.ID, "error", err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("making the region of claim %s anew: %w", r.ID, err)
+	}
+	return region.Create(dir, want)
+}
+
+// Usage gives what the processes of a claim use. A claim without a container, which may have no region, uses nothing.
+func (l *Ledger) Usage(ctx context.Context, id string) (region.Usage, error) {
+	u, err := region.Read(l.regionPath(id)) // without the lock, since this is asked for often
+	if err == nil {
+		return u, nil
+	}
+	err = fmt.Errorf("reading what claim %s uses: %w", id, err)
+	lockErr := l.read(ctx, func(b *book) error {
+		r, getErr := b.get(id)
+		if getErr != nil {
+			return getErr
+		}
+		if errors.Is(err, os.ErrNotExist) && !r.held() {
+			u = region.Usage{LimitBytes: r.LimitBytes, ContextBytes: r.GPU.ContextBytes, Processes: []region.Process{}}
+			return nil
+		}
+		return err
+	})
+	return u, lockErr
+}

@@ -1,0 +1,83 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"syscall"
+)
+
+// What the test binary does as another process: the role, and the directories, come in its environment.
+func playRole(role string) {
+	l, err := Open(Options{StateDir: os.Getenv("TRANCHE_TEST_STATE"), RunDir: os.Getenv("TRANCHE_TEST_RUN")})
+	if err != nil {
+		fail(err)
+	}
+	switch role {
+	case "reserver":
+		reserveAtRandom(l, 60, os.Stdout)
+	case "endless reserver":
+		reserveAtRandom(l, 1<<30, os.Stdout)
+	case "lock holder":
+		if _, err := l.lock.acquire(context.Background()); err != nil {
+			fail(err)
+		}
+		fmt.Println("locked")
+		select {}
+	case "headless":
+		loseFirstThread()
+	default:
+		fail(errors.New("no such role: " + role))
+	}
+}
+
+func fail(err error) {
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
+
+// reserveAtRandom reserves slices that others want too, and drops some of them again.
+func reserveAtRandom(l *Ledger, times int, report io.Writer) {
+	ctx := context.Background()
+	for range times {
+		from := rand.IntN(30)
+		c, token, err := l.Reserve(ctx, request(from, from+rand.IntN(4)))
+		var held *HeldError
+		if errors.As(err, &held) {
+			continue // slices 30 to 33 belong to a living container
+		}
+		if err != nil {
+			fail(err)
+		}
+		if _, err := l.Lookup(ctx, token); err != nil && !errors.Is(err, ErrUnknownToken) {
+			fail(err)
+		}
+		if rand.IntN(4) == 0 {
+			err := l.Drop(ctx, c.ID)
+			if err != nil && !errors.Is(err, ErrUnknownClaim) {
+				fail(err)
+			}
+		}
+		fmt.Fprintln(report, c.ID)
+	}
+}
+
+// loseFirstThread ends the process's first thread and lives on with the others.
+func loseFirstThread() {
+	runtime.LockOSThread() // main runs on the first thread, and init has kept it there
+	go func() {
+		fmt.Println("headless")
+		select {}
+	}()
+	_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0)
+}
+
+func init() {
+	if os.Getenv("TRANCHE_TEST_ROLE") == "headless" {
+		runtime.LockOSThread()
+	}
+}

@@ -1,0 +1,74 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"tranche.dev/tranche/claim/region"
+)
+
+var zeroTime time.Time
+
+// Sweep sets right what nobody reported: it releases the claims whose container is gone, removes those that have been
+// without a container for DormantFor, and regions that belong to no claim. It returns the claims that it released.
+func (l *Ledger) Sweep(ctx context.Context) (released []*Claim, err error) {
+	err = l.read(ctx, func(b *book) error {
+		var errs []error
+		for _, r := range b.sorted() {
+			switch {
+			case r.held():
+			case r.Container != nil && r.Released.IsZero():
+				if err := l.release(r); err != nil {
+					errs = append(errs, err)
+					continue
+				}
+				released = append(released, r.claim())
+			case l.now().Sub(r.dormantSince()) > DormantFor:
+				l.logger.Info("claim expired", "claim", r.ID, "dormant_since", r.dormantSince())
+				l.remove(b, r)
+			}
+		}
+		return errors.Join(append(errs, l.sweepRegions(b))...)
+	})
+	return released, err
+}
+
+// dormantSince is when the claim was last of use to anybody.
+func (r *record) dormantSince() time.Time {
+	if r.Released.IsZero() {
+		return r.Created
+	}
+	return r.Released
+}
+
+// sweepRegions removes what a Reserve or a removal that died in its midst has left. A record that cannot be read keeps
+// its region: a container may still use it.
+func (l *Ledger) sweepRegions(b *book) error {
+	entries, err := os.ReadDir(l.regions)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	keep := map[string]bool{}
+	for id := range b.records {
+		keep[id] = true
+	}
+	for _, p := range b.problems {
+		keep[p.ClaimID] = true
+	}
+	for _, e := range entries {
+		if keep[e.Name()] {
+			continue
+		}
+		if inUse, err := region.InUse(l.regionPath(e.Name())); err == nil && inUse {
+			continue
+		}
+		l.logger.Info("removing a region without a claim", "region", e.Name())
+		l.removeRegion(e.Name())
+	}
+	return nil
+}

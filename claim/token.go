@@ -1,0 +1,81 @@
+package claim
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+)
+
+// EnvPrefix begins the name of the environment variable that carries a claim token. The rest of the name is the
+// claim's ID, so that the tokens of two claims in one environment don't overwrite each other.
+const EnvPrefix = "TRANCHE_CLAIM_"
+
+// tokenBytes is the length of the random secret, before it is written as hex.
+const tokenBytes = 16
+
+const tokenRedacted = "[claim token]"
+
+// Token is the secret that names a claim: 32 hex digits. Whoever shows it gets the claim, so printing, logging or
+// encoding one gives a placeholder; only Reveal gives the secret.
+//
+// The secret is in a closure because a string, however many methods its type has, still shows where a printer looks at
+// the value itself: as a key of a JSON object, in a slice that hclog prints, under fmt's %p.
+type Token struct{ reveal func() string }
+
+var (
+	_ fmt.Formatter = Token{}
+	_ fmt.Stringer  = Token{}
+)
+
+func tokenOf(secret string) Token { return Token{func() string { return secret }} }
+
+// newToken makes a token of 128 random bits.
+func newToken() Token {
+	var secret [tokenBytes]byte
+	_, _ = rand.Read(secret[:]) // never fails, by its documentation
+	return tokenOf(hex.EncodeToString(secret[:]))
+}
+
+// ParseToken takes a token from where it was revealed to, such as an environment variable.
+func ParseToken(secret string) (Token, error) {
+	if b, err := hex.DecodeString(secret); err != nil || len(b) != tokenBytes {
+		return Token{}, fmt.Errorf("a claim token has %d hex digits, and this is something else", 2*tokenBytes)
+	}
+	return tokenOf(secret), nil
+}
+
+// Reveal returns the secret itself, for the one variable that hands it to the container.
+func (t Token) Reveal() string {
+	if t.reveal == nil {
+		return ""
+	}
+	return t.reveal()
+}
+
+// EnvName is the name of the environment variable that carries this token.
+func (t Token) EnvName() string { return EnvPrefix + t.claimID() }
+
+// String is, with GoString, Format and MarshalText, what fmt, hclog and the encoders ask for; none shows the secret.
+func (Token) String() string { return tokenRedacted }
+
+// GoString shows no more than String.
+func (Token) GoString() string { return tokenRedacted }
+
+// Format covers the verbs for which fmt would not ask String, such as a mistaken %d.
+func (Token) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, tokenRedacted) }
+
+// MarshalText shows no more than String.
+func (Token) MarshalText() ([]byte, error) { return []byte(tokenRedacted), nil }
+
+// hash is what the ledger keeps of a token.
+func (t Token) hash() [sha256.Size]byte { return sha256.Sum256([]byte(t.Reveal())) }
+
+func (t Token) claimID() string {
+	sum := t.hash()
+	return idOfHash(sum[:])
+}
+
+// idOfHash derives a claim's ID from its token's hash.
+func idOfHash(sum []byte) string { return hex.EncodeToString(sum[:4]) }

@@ -1,0 +1,121 @@
+// Package cli is the operator's command line.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+
+	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/device/contextcost"
+	"tranche.dev/tranche/device/nvml"
+	"tranche.dev/tranche/runtime"
+)
+
+// Exit codes of Tranche itself. Under `tranche run` every other one is the command's own; these follow what shells and
+// env(1) do.
+const (
+	exitFailure       = 1
+	exitOwnFailure    = 125 // `tranche run` failed before there was a command
+	exitCannotExecute = 126
+	exitNotFound      = 127
+	exitSignal        = 128 // plus the signal's number
+)
+
+// app is what the commands need of the world around them.
+type app struct {
+	version        string
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	environ        []string
+
+	openNVML    func(driverRoot string) nvml.Interface
+	contextCost func(ctx context.Context, o contextcost.Options, gpu contextcost.GPU) (uint64, error)
+}
+
+// Main runs the command line and returns the exit code.
+func Main(version string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	a := &app{
+		version: version,
+		stdin:   stdin, stdout: stdout, stderr: stderr,
+		environ:  os.Environ(),
+		openNVML: func(driverRoot string) nvml.Interface { return nvml.New(driverRoot) },
+		contextCost: func(ctx context.Context, o contextcost.Options, gpu contextcost.GPU) (uint64, error) {
+			return contextcost.NewMeter(o).Cost(ctx, gpu)
+		},
+	}
+	return a.main(args)
+}
+
+// exitError is an error that decides the exit code. Without an error in it, there is nothing to say.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string { return fmt.Sprint(e.err) }
+func (e *exitError) Unwrap() error { return e.err }
+
+func (a *app) main(args []string) int {
+	root := a.command()
+	root.SetArgs(args)
+	root.SetIn(a.stdin)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	err := root.Execute()
+	if err == nil {
+		return 0
+	}
+	code := exitFailure
+	var exit *exitError
+	if errors.As(err, &exit) {
+		code, err = exit.code, exit.err
+	}
+	if err != nil {
+		fmt.Fprintf(a.stderr, "tranche: %v\n", err)
+	}
+	return code
+}
+
+func (a *app) command() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "tranche",
+		Short:         "Fractions of GPUs: run a program under a limit, and see who holds what",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.AddCommand(a.runCommand(), a.statusCommand(), a.versionCommand())
+	return root
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		Run:   func(*cobra.Command, []string) { fmt.Fprintln(a.stdout, a.version) },
+	}
+}
+
+// place is where on the node things are; each command has the flags for it that it needs.
+type place struct {
+	driverRoot, stateDir, runDir string
+}
+
+func (p *place) addFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&p.driverRoot, "driver-root", runtime.DefaultDriverRoot,
+		"directory `tree` in which the GPU driver's libraries are found")
+	cmd.Flags().StringVar(&p.stateDir, "state-dir", claim.DefaultStateDir, "`directory` of the ledger")
+	cmd.Flags().StringVar(&p.runDir, "run-dir", claim.DefaultRunDir, "`directory` of the regions")
+}
+
+// logger is for what happens on the way and does not stop a command.
+func (a *app) logger() hclog.Logger {
+	return hclog.New(&hclog.LoggerOptions{Name: "tranche", Level: hclog.Warn, Output: a.stderr, DisableTime: true})
+}

@@ -1,0 +1,55 @@
+package cli
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// regionsVariable tells the shadow libraries where the regions are, outside a container.
+const regionsVariable = "TRANCHE_REGIONS"
+
+// environment is the command's: ours, and what makes it load the shadow libraries and see its GPU.
+//
+// Preloading answers every later dlopen of the driver's SONAME. The search path is for what gets past that: programs
+// that ask for another of its names, and statically linked ones, for which nothing is preloaded.
+func (p *privateDir) environment(environ []string, gpuUUID string) []string {
+	var preload []string
+	for _, soname := range sonames {
+		preload = append(preload, filepath.Join(p.lib(), soname))
+	}
+	return setEnv(environ, map[string]string{
+		"LD_PRELOAD":           prepend(environ, "LD_PRELOAD", preload...),
+		"LD_LIBRARY_PATH":      prepend(environ, "LD_LIBRARY_PATH", p.lib()),
+		regionsVariable:        filepath.Join(p.path, regionsDir),
+		"CUDA_VISIBLE_DEVICES": gpuUUID,
+	})
+}
+
+func prepend(environ []string, name string, values ...string) string {
+	if old, ok := lookupEnv(environ, name); ok && old != "" {
+		values = append(values, old)
+	}
+	return strings.Join(values, ":")
+}
+
+func lookupEnv(environ []string, name string) (string, bool) {
+	for _, entry := range environ {
+		if value, ok := strings.CutPrefix(entry, name+"="); ok {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+func setEnv(environ []string, values map[string]string) []string {
+	set := slices.DeleteFunc(slices.Clone(environ), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		_, replaced := values[name]
+		return replaced
+	})
+	for name, value := range values {
+		set = append(set, name+"="+value)
+	}
+	return set
+}

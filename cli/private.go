@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/region"
+	"tranche.dev/tranche/runtime/driverroot"
+)
+
+// A command under `tranche run` has a directory of its own, with its region and with the libraries that it is to load:
+//
+//	regions/<claim ID>/       the region
+//	lib/libcuda.so.1          link to the shadow library; its $ORIGIN is lib
+//	lib/.tranche/libcuda.so.1 link to the driver's
+//	lock                      locked by the command and everything that it started
+//
+// Such a claim has no slices and is not in the ledger, whose claims outlive their container: this one ends with its
+// command.
+const (
+	runsDir    = "run" // under the run directory, where `tranche status` finds them
+	regionsDir = "regions"
+	libDir     = "lib"
+	lockFile   = "lock"
+)
+
+// privateDir is the directory of one command.
+type privateDir struct {
+	path string
+	lock *os.File
+}
+
+// baseDir gives the directory in which this user's commands have theirs.
+func baseDir(runDir string, environ []string) (string, error) {
+	if os.Geteuid() == 0 {
+		dir, err := filepath.Abs(filepath.Join(runDir, runsDir))
+		if err != nil {
+			return "", err
+		}
+		return dir, os.MkdirAll(dir, 0o700)
+	}
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("tranche-%d", os.Geteuid()))
+	if own, _ := lookupEnv(environ, "XDG_RUNTIME_DIR"); filepath.IsAbs(own) {
+		dir = filepath.Join(own, "tranche")
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", err
+	}
+	return dir, checkOwn(dir)
+}
+
+// checkOwn makes sure that a directory is this user's alone: anybody can make one under /tmp before we do, and would
+// then decide which libraries the command loads.
+func checkOwn(dir string) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return fmt.Errorf("looking at %s: %w", dir, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
+		return fmt.Errorf("%s has to be a directory that belongs to user %d, with mode 0700: remove it", dir, os.Geteuid())
+	}
+	return nil
+}
+
+// newPrivateDir makes a directory in base, and removes those of commands that are gone.
+func newPrivateDir(base string) (*privateDir, error) {
+	// Until a new directory is locked it looks like one that is left over.
+	b, err := os.Open(base)
+	if err != nil {
+		return nil, err
+	}
+	defer b.Close()
+	if err := unix.Flock(int(b.Fd()), unix.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("locking %s: %w", base, err)
+	}
+	removeLeftovers(base)
+
+	path, err := os.MkdirTemp(base, "")
+	if err != nil {
+		return nil, err
+	}
+	p := &privateDir{path: path}
+	if err := p.takeLock(); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(path))
+	}
+	return p, nil
+}
+
+func (p *privateDir) takeLock() (err error) {
+	if p.lock, err = os.OpenFile(filepath.Join(p.path, lockFile), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+		return err
+	}
+	return unix.Flock(int(p.lock.Fd()), unix.LOCK_EX)
+}
+
+func removeLeftovers(base string) {
+	entries, _ := os.ReadDir(base)
+	for _, e := range entries {
+		if dir := filepath.Join(base, e.Name()); e.IsDir() && !inUse(dir) {
+			_ = os.RemoveAll(dir)
+		}
+	}
+}
+
+// inUse tells whether a command, or something that it has started, still has a directory.
+func inUse(dir string) bool {
+	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return !errors.Is(err, os.ErrNotExist)
+	}
+	defer f.Close()
+	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil
+}
+
+// remove removes the directory, unless something that the command has left running still needs it: a process that
+// finds no shadow library to load would run without a limit. The next `tranche run` removes it then.
+func (p *privateDir) remove() error {
+	// Our lock would not tell: the command's processes share it.
+	if err := p.lock.Close(); err != nil {
+		return err
+	}
+	if inUse(p.path) {
+		return nil
+	}
+	return os.RemoveAll(p.path)
+}
+
+// fill puts the claim's region and the links to the libraries in place.
+func (p *privateDir) fill(c *claim.Claim, shadows, driverRoot string) error {
+	err := region.Create(filepath.Join(p.path, regionsDir, c.ID), region.Header{
+		ClaimID:      c.ID,
+		GPUUUID:      c.GPU.UUID,
+		LimitBytes:   c.LimitBytes,
+		ContextBytes: c.GPU.ContextBytes,
+	})
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(p.lib(), driverDir), 0o700); err != nil {
+		return err
+	}
+	for _, soname := range sonames {
+		driver, err := driverroot.FindLibrary(driverRoot, soname)
+		if err != nil {
+			return err
+		}
+		if err := p.link(soname, filepath.Join(shadows, soname), driver); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *privateDir) lib() string { return filepath.Join(p.path, libDir) }
+
+// link gives the shadow every name under which programs look for the driver's library.
+func (p *privateDir) link(soname, shadow, driver string) error {
+	links := map[string]string{
+		filepath.Join(driverDir, soname): driver,
+		soname:                           shadow,
+		strings.TrimSuffix(soname, ".1"): shadow,
+		filepath.Base(driver):            shadow,
+	}
+	for name, target := range links {
+		target, err := filepath.Abs(target)
+		if err == nil {
+			err = os.Symlink(target, filepath.Join(p.lib(), name))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,204 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/device/contextcost"
+	"tranche.dev/tranche/device/nvml"
+)
+
+type runOptions struct {
+	place
+	memory, gpu, shadowDir, contextMemory string
+}
+
+func (a *app) runCommand() *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use:   "run --memory SIZE [flags] -- COMMAND [ARG...]",
+		Short: "Run a program under a limit of GPU memory, without a container",
+		Long: `Run a program under a limit of GPU memory, without a container.
+
+The program sees one GPU that is as large as the limit, and so does everything that it starts; together they get no
+more. The exit code is the program's, or 128 + n if signal n ended it; 125 means that Tranche could not prepare the
+run, 126 and 127 that the program cannot be run or was not found.
+
+The limit holds for programs that load the GPU driver in the usual ways. It is no wall against one that means to get
+around it: a program can clear its own environment.`,
+		Example: `  tranche run --memory 8GiB -- python3 train.py
+  tranche run --memory 512MiB --gpu 1 -- ./a.out`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd.Context(), o, args) },
+	}
+	cmd.Flags().SetInterspersed(false) // what follows the command's name is the command's
+	cmd.Flags().StringVar(&o.memory, "memory", "", "limit of GPU memory, such as `1GiB`, 512MiB or 8GB")
+	cmd.Flags().StringVar(&o.gpu, "gpu", "0", "`index` or UUID of the GPU, as nvidia-smi has it")
+	cmd.Flags().StringVar(&o.shadowDir, "shadow-dir", "",
+		"`directory` of the shadow libraries (default: beside this program)")
+	cmd.Flags().StringVar(&o.contextMemory, "context-memory", "",
+		"what a CUDA context takes on the GPU, instead of measuring it")
+	cmd.Flags().Lookup("context-memory").Hidden = true
+	o.addFlags(cmd)
+	return cmd
+}
+
+func (a *app) run(ctx context.Context, o runOptions, args []string) error {
+	code, err := a.runUnderLimit(ctx, o, args)
+	var exit *exitError
+	switch {
+	case errors.As(err, &exit):
+		return err
+	case err != nil:
+		return &exitError{exitOwnFailure, err}
+	case code != 0:
+		return &exitError{code: code}
+	}
+	return nil
+}
+
+func (a *app) runUnderLimit(ctx context.Context, o runOptions, args []string) (code int, err error) {
+	path, err := findCommand(args[0])
+	if err != nil {
+		return 0, err
+	}
+	if err := a.checkOutermost(); err != nil {
+		return 0, err
+	}
+	shadows, err := findShadows(o.shadowDir)
+	if err != nil {
+		return 0, err
+	}
+	c, err := a.privateClaim(ctx, o)
+	if err != nil {
+		return 0, err
+	}
+	private, err := a.prepare(o, c, shadows)
+	if err != nil {
+		return 0, fmt.Errorf("preparing the run: %w", err)
+	}
+	defer func() { err = errors.Join(err, private.remove()) }()
+
+	cmd := &exec.Cmd{
+		Path: path, Args: args,
+		Env:   private.environment(a.environ, c.GPU.UUID),
+		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
+		ExtraFiles: []*os.File{private.lock}, // see privateDir.remove
+	}
+	return runChild(cmd)
+}
+
+// containerDir is where a container of ours has its regions.
+const containerDir = "/.tranche"
+
+// checkOutermost makes sure that there is no limit here yet, since a second one would replace it.
+func (a *app) checkOutermost() error {
+	if _, ok := lookupEnv(a.environ, regionsVariable); ok {
+		return errors.New("this is already under the limit of another `tranche run`, which the new one would replace: " +
+			"run the command without")
+	}
+	if _, err := os.Lstat(containerDir); err == nil {
+		return errors.New("this is a container with a limit of its own: run the command without `tranche run`")
+	}
+	return nil
+}
+
+// privateClaim is a claim on the GPU's memory that is in no ledger.
+func (a *app) privateClaim(ctx context.Context, o runOptions) (*claim.Claim, error) {
+	if o.memory == "" {
+		return nil, errors.New("--memory is missing: it is the limit of GPU memory, such as 1GiB, 512MiB or 8GB")
+	}
+	limit, err := parseMemory(o.memory)
+	if err != nil {
+		return nil, fmt.Errorf("--memory: %w", err)
+	}
+	node, err := a.readGPUs(ctx, o.driverRoot)
+	if err != nil {
+		return nil, fmt.Errorf("looking for GPUs (--driver-root says where the driver is): %w", err)
+	}
+	g, err := chooseGPU(node, o.gpu)
+	if err != nil {
+		return nil, err
+	}
+	contextBytes, err := a.contextBytes(ctx, o, node, g)
+	if err != nil {
+		return nil, err
+	}
+	if limit < contextBytes {
+		return nil, fmt.Errorf("--memory: %s is less than the %s that one CUDA context takes on GPU %d (%s) before the "+
+			"first allocation: ask for more", formatMemory(limit), formatMemory(contextBytes), g.Index, g.Name)
+	}
+	if limit > g.UsableBytes() {
+		return nil, fmt.Errorf("--memory: %s is more than GPU %d (%s) has, which is %s",
+			formatMemory(limit), g.Index, g.Name, formatMemory(g.UsableBytes()))
+	}
+	return &claim.Claim{
+		ID:         newID(),
+		GPU:        claim.GPU{UUID: g.UUID, Index: g.Index, Name: g.Name, ContextBytes: contextBytes},
+		LimitBytes: limit,
+		Owner:      claim.OwnerRun,
+		Created:    time.Now(),
+	}, nil
+}
+
+func newID() string {
+	var id [4]byte
+	_, _ = rand.Read(id[:]) // never fails, by its documentation
+	return hex.EncodeToString(id[:])
+}
+
+func (a *app) contextBytes(ctx context.Context, o runOptions, node *nvml.Node, g nvml.GPU) (uint64, error) {
+	if o.contextMemory != "" {
+		bytes, err := parseMemory(o.contextMemory)
+		if err != nil {
+			return 0, fmt.Errorf("--context-memory: %w", err)
+		}
+		return bytes, nil
+	}
+	return a.contextCost(ctx,
+		contextcost.Options{DriverRoot: o.driverRoot, CacheFile: costCache(o.stateDir), Logger: a.logger()},
+		contextcost.GPU{UUID: g.UUID, Name: g.Name, DriverVersion: node.DriverVersion})
+}
+
+// costCache is where measurements are kept: with the device plugin's, or with the user's own.
+func costCache(stateDir string) string {
+	const name = "context-cost.json"
+	if os.Geteuid() == 0 {
+		return filepath.Join(stateDir, name)
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "tranche", name)
+}
+
+func (a *app) prepare(o runOptions, c *claim.Claim, shadows string) (*privateDir, error) {
+	base, err := baseDir(o.runDir, a.environ)
+	if err != nil {
+		return nil, err
+	}
+	if strings.ContainsAny(base, ": ") {
+		return nil, fmt.Errorf("the directory %q has a space or a colon in its name, which LD_PRELOAD cannot hold: "+
+			"set another with --run-dir or XDG_RUNTIME_DIR", base)
+	}
+	private, err := newPrivateDir(base)
+	if err != nil {
+		return nil, err
+	}
+	if err := private.fill(c, shadows, o.driverRoot); err != nil {
+		return nil, errors.Join(err, private.remove())
+	}
+	return private, nil
+}

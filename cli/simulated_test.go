@@ -1,0 +1,123 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/shoenig/test/must"
+
+	"tranche.dev/tranche/e2e/node"
+)
+
+// simulatedNode lays out the simulated GPUs, and gives the environment that leads to them and where things were built.
+func simulatedNode(t *testing.T) (sim *node.Sim, buildDir string) {
+	t.Helper()
+	buildDir = os.Getenv("TRANCHE_BUILD")
+	if buildDir == "" {
+		buildDir = "../build"
+	}
+	for _, file := range []string{"sim/bin/simgpu", "sim/lib/libcuda.so.1", "lib/libcuda.so.1", "e2e/gpu-probe"} {
+		if _, err := os.Stat(filepath.Join(buildDir, file)); err != nil {
+			if os.Getenv("TRANCHE_BUILD") != "" {
+				t.Fatalf("the simulated GPU or the shadow libraries are not built: %v", err)
+			}
+			t.Skipf("the simulated GPU or the shadow libraries are not built (make build sim): %v", err)
+		}
+	}
+	sim = node.NewSim(buildDir, filepath.Join(t.TempDir(), "root"))
+	must.NoError(t, sim.LayOut(t.Context(), "../e2e/simgpu/topologies/h200x2.conf"))
+	return sim, buildDir
+}
+
+// tranche starts the command line, with NVML and the measurement of a context as they are.
+func tranche(t *testing.T, sim *node.Sim, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), append(sim.Env(), "TRANCHE_TEST_CLI=real")...)
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+// The whole of it, judged by the simulator's record: a program that takes all that it can gets its limit and no more,
+// on the GPU that was asked for, and tells nobody else's GPU from its own.
+func TestRunOnTheSimulatedGPU(t *testing.T) {
+	sim, buildDir := simulatedNode(t)
+	state, run := t.TempDir(), t.TempDir()
+	before, err := sim.Record(t.Context())
+	must.NoError(t, err)
+	uuid := before.GPUs[1].UUID
+
+	const limit = 2 << 30
+	cmd := tranche(t, sim, "run", "--memory", "2GiB", "--gpu", "1", "--driver-root", sim.Root,
+		"--shadow-dir", filepath.Join(buildDir, "lib"), "--state-dir", state, "--run-dir", run,
+		"--", filepath.Join(buildDir, "e2e/gpu-probe"), "fill")
+	out, err := cmd.StdoutPipe()
+	must.NoError(t, err)
+	must.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	lines := bufio.NewScanner(out)
+	gpu := event(t, lines, "gpu")
+	must.Eq(t, float64(limit), gpu["cuDeviceTotalMem"].(float64))
+	full := event(t, lines, "full")
+	must.Eq(t, "CUDA_ERROR_OUT_OF_MEMORY", full["name"].(string))
+
+	record, err := sim.Record(t.Context())
+	must.NoError(t, err)
+	var held uint64
+	for _, g := range record.GPUs {
+		if g.UUID == uuid {
+			held = g.UsedBytes
+		} else {
+			must.Zero(t, g.UsedBytes)
+		}
+	}
+	must.Between(t, limit-granularityBytes+1, held, limit)
+	checkStatus(t, sim, state, run, uuid, held)
+
+	must.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	event(t, lines, "stopped")
+	must.NoError(t, cmd.Wait())
+	record, err = sim.Record(t.Context())
+	must.NoError(t, err)
+	must.Zero(t, record.GPUs[1].UsedBytes)
+}
+
+func event(t *testing.T, lines *bufio.Scanner, name string) map[string]any {
+	t.Helper()
+	for lines.Scan() {
+		var e map[string]any
+		must.NoError(t, json.Unmarshal(lines.Bytes(), &e), must.Sprint(lines.Text()))
+		if e["event"] == name {
+			return e
+		}
+	}
+	t.Fatalf("the program ended without the event %q", name)
+	return nil
+}
+
+// checkStatus checks that the host sees in the region what the simulator has on record.
+func checkStatus(t *testing.T, sim *node.Sim, state, run, uuid string, held uint64) {
+	t.Helper()
+	out, err := tranche(t, sim, "status", "--json", "--driver-root", sim.Root, "--state-dir", state, "--run-dir", run).
+		Output()
+	must.NoError(t, err)
+	var r report
+	must.NoError(t, json.NewDecoder(bytes.NewReader(out)).Decode(&r))
+	must.Len(t, 2, r.GPUs)
+	const driverBytes = 64 << 20 // more than the driver keeps for itself, which NVML counts as used
+	must.Between(t, held, r.GPUs[1].UsedBytes, held+driverBytes)
+	if os.Geteuid() != 0 {
+		return // what others than root run does not show
+	}
+	must.Len(t, 1, r.Claims)
+	must.Eq(t, uuid, r.Claims[0].GPU.UUID)
+	must.Eq(t, held, r.Claims[0].Usage.UsedBytes)
+	must.Len(t, 1, r.Claims[0].Usage.Processes)
+	must.Positive(t, r.Claims[0].Usage.Refused)
+}

@@ -1,0 +1,250 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/region"
+	"tranche.dev/tranche/device/nvml"
+)
+
+// report is what `tranche status --json` prints. Programs rely on its names.
+type report struct {
+	DriverVersion string `json:"driver_version,omitempty"`
+	CUDAVersion   string `json:"cuda_version,omitempty"`
+	// NVMLError says why nothing is known from NVML; the GPUs are then those that the claims name.
+	NVMLError string `json:"nvml_error,omitempty"`
+	// LedgerError says why nothing is known from the ledger.
+	LedgerError string          `json:"ledger_error,omitempty"`
+	GPUs        []gpuReport     `json:"gpus"`
+	Claims      []claimReport   `json:"claims"`
+	Problems    []claim.Problem `json:"problems"`
+}
+
+type gpuReport struct {
+	Index int    `json:"index"`
+	UUID  string `json:"uuid,omitempty"`
+	Name  string `json:"name,omitempty"`
+	// Error says why the GPU does not answer.
+	Error              string      `json:"error,omitempty"`
+	MemoryBytes        uint64      `json:"memory_bytes,omitempty"`
+	UsedBytes          uint64      `json:"used_bytes"`
+	UtilizationPercent int         `json:"utilization_percent"` // -1: not known
+	Slices             sliceReport `json:"slices"`
+}
+
+// sliceReport counts the slices of a GPU. Total and Free are 0 where NVML does not say how large the GPU is.
+type sliceReport struct {
+	SliceBytes uint64 `json:"slice_bytes"`
+	Total      int    `json:"total"`
+	// Taken are those of claims that run or are reserved; all others are free. Dormant are the free ones whose claim
+	// waits for a restart in place until somebody else reserves them.
+	Taken   int `json:"taken"`
+	Dormant int `json:"dormant"`
+	Free    int `json:"free"`
+}
+
+// States of a claim.
+const (
+	stateReserved = "reserved" // no container yet
+	stateRunning  = "running"  // its container lives
+	stateDormant  = "dormant"  // its container is gone
+)
+
+type claimReport struct {
+	claim.Claim
+	State string `json:"state"`
+	// Usage is nil, and UsageError says why, where it cannot be read.
+	Usage      *region.Usage `json:"usage,omitempty"`
+	UsageError string        `json:"usage_error,omitempty"`
+}
+
+type statusOptions struct {
+	place
+	sliceMemory string
+	json        bool
+}
+
+func (a *app) statusCommand() *cobra.Command {
+	var o statusOptions
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the GPUs of this node, their slices, and who holds them",
+		Long: `Show the GPUs of this node, their slices, and who holds them.
+
+The ledger is for root alone, so this wants to run as root. What other users have running under ` + "`tranche run`" + `
+does not show.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.status(cmd.Context(), o) },
+	}
+	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON, for programs")
+	cmd.Flags().StringVar(&o.sliceMemory, "slice-memory", "1GiB",
+		"`size` of a slice as the device plugin has it, for GPUs without claims")
+	o.addFlags(cmd)
+	return cmd
+}
+
+func (a *app) status(ctx context.Context, o statusOptions) error {
+	sliceBytes, err := parseMemory(o.sliceMemory)
+	if err != nil {
+		return fmt.Errorf("--slice-memory: %w", err)
+	}
+	r := report{GPUs: []gpuReport{}, Claims: []claimReport{}, Problems: []claim.Problem{}}
+	node, err := a.readGPUs(ctx, o.driverRoot)
+	if err != nil {
+		r.NVMLError, node = err.Error(), &nvml.Node{}
+	}
+	ledgerErr := r.addLedger(ctx, o.place)
+	r.addRuns(filepath.Join(o.runDir, runsDir))
+	r.addGPUs(node, sliceBytes)
+
+	if o.json {
+		encoder := json.NewEncoder(a.stdout)
+		encoder.SetIndent("", "  ")
+		err = encoder.Encode(r)
+	} else {
+		err = r.print(a.stdout)
+	}
+	if err == nil && ledgerErr != nil {
+		return &exitError{code: exitFailure} // the report tells the rest
+	}
+	return err
+}
+
+// addLedger adds the claims of the ledger, and what is wrong with it.
+func (r *report) addLedger(ctx context.Context, p place) error {
+	ledger, err := claim.Open(claim.Options{StateDir: p.stateDir, RunDir: p.runDir})
+	if err == nil {
+		err = r.addClaims(ctx, ledger)
+	}
+	if err != nil {
+		r.LedgerError = err.Error()
+	}
+	return err
+}
+
+func (r *report) addClaims(ctx context.Context, ledger *claim.Ledger) error {
+	claims, problems, err := ledger.List(ctx)
+	if err != nil {
+		return err
+	}
+	r.Problems = append(r.Problems, problems...)
+	for _, c := range claims {
+		u, err := ledger.Usage(ctx, c.ID)
+		if errors.Is(err, claim.ErrUnknownClaim) {
+			continue // gone since
+		}
+		r.Claims = append(r.Claims, newClaimReport(c, stateOf(c), u, err))
+	}
+	return nil
+}
+
+func newClaimReport(c *claim.Claim, state string, u region.Usage, err error) claimReport {
+	cr := claimReport{Claim: *c, State: state, Usage: &u}
+	if err != nil {
+		cr.Usage, cr.UsageError = nil, err.Error()
+	}
+	return cr
+}
+
+func stateOf(c *claim.Claim) string {
+	switch {
+	case c.Container == nil:
+		return stateReserved
+	case claim.Alive(*c.Container):
+		return stateRunning
+	default:
+		return stateDormant
+	}
+}
+
+// addRuns adds what root has running under `tranche run`, which is in no ledger.
+func (r *report) addRuns(base string) {
+	dirs, _ := filepath.Glob(filepath.Join(base, "*", regionsDir, "*"))
+	for _, dir := range dirs {
+		if !inUse(filepath.Dir(filepath.Dir(dir))) {
+			continue
+		}
+		h, err := region.ReadHeader(dir)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // ended in the meantime
+		}
+		var u region.Usage
+		if err == nil {
+			u, err = region.Read(dir)
+		}
+		c := &claim.Claim{
+			ID:         filepath.Base(dir),
+			GPU:        claim.GPU{UUID: h.GPUUUID, ContextBytes: h.ContextBytes},
+			Slices:     []string{},
+			LimitBytes: h.LimitBytes,
+			Owner:      claim.OwnerRun,
+		}
+		if info, statErr := os.Stat(dir); statErr == nil {
+			c.Created = info.ModTime().UTC()
+		}
+		r.Claims = append(r.Claims, newClaimReport(c, stateRunning, u, err))
+	}
+}
+
+// addGPUs adds the GPUs that NVML knows, and those that only claims do.
+func (r *report) addGPUs(node *nvml.Node, sliceBytes uint64) {
+	r.DriverVersion, r.CUDAVersion = node.DriverVersion, node.CUDAVersion
+	known := map[string]nvml.GPU{}
+	for _, g := range node.GPUs {
+		known[g.UUID] = g
+		r.GPUs = append(r.GPUs, gpuReport{
+			Index: g.Index, UUID: g.UUID, Name: g.Name,
+			MemoryBytes: g.MemoryBytes, UsedBytes: g.UsedBytes, UtilizationPercent: g.UtilizationPercent,
+			Slices: r.countSlices(g.UUID, g.UsableBytes(), sliceBytes),
+		})
+	}
+	for _, f := range node.Failed {
+		known[f.UUID] = nvml.GPU{Index: f.Index}
+		r.GPUs = append(r.GPUs, gpuReport{
+			Index: f.Index, UUID: f.UUID, Error: fmt.Sprint(f.Err), UtilizationPercent: -1,
+			Slices: r.countSlices(f.UUID, 0, sliceBytes),
+		})
+	}
+	for i := range r.Claims {
+		g := &r.Claims[i].GPU
+		if _, ok := known[g.UUID]; !ok && g.UUID != "" {
+			known[g.UUID] = nvml.GPU{Index: g.Index, Name: g.Name}
+			r.GPUs = append(r.GPUs, gpuReport{
+				Index: g.Index, UUID: g.UUID, Name: g.Name, UtilizationPercent: -1,
+				Error:  "NVML does not list it",
+				Slices: r.countSlices(g.UUID, 0, sliceBytes),
+			})
+		}
+		if g.Name == "" { // of `tranche run`, whose regions name the UUID only
+			g.Index, g.Name = known[g.UUID].Index, known[g.UUID].Name
+		}
+	}
+}
+
+func (r *report) countSlices(uuid string, usableBytes, sliceBytes uint64) sliceReport {
+	s := sliceReport{SliceBytes: sliceBytes}
+	for _, c := range r.Claims {
+		if c.GPU.UUID != uuid || len(c.Slices) == 0 {
+			continue
+		}
+		s.SliceBytes = c.LimitBytes / uint64(len(c.Slices))
+		if c.State == stateDormant {
+			s.Dormant += len(c.Slices)
+		} else {
+			s.Taken += len(c.Slices)
+		}
+	}
+	if s.SliceBytes > 0 {
+		s.Total = int(usableBytes / s.SliceBytes)
+	}
+	s.Free = max(0, s.Total-s.Taken)
+	return s
+}

@@ -1,0 +1,251 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shoenig/test/must"
+
+	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/region"
+	"tranche.dev/tranche/device/nvml"
+	"tranche.dev/tranche/device/nvml/nvmltest"
+)
+
+// statusNode is a node with a ledger for `tranche status`.
+type statusNode struct {
+	*app
+	stateDir, runDir string
+	ledger           *claim.Ledger
+}
+
+func newNode(t *testing.T, library nvml.Interface) *statusNode {
+	t.Helper()
+	n := &statusNode{app: testApp(library), stateDir: t.TempDir(), runDir: t.TempDir()}
+	var err error
+	n.ledger, err = claim.Open(claim.Options{StateDir: n.stateDir, RunDir: n.runDir})
+	must.NoError(t, err)
+	return n
+}
+
+func (n *statusNode) reserve(t *testing.T, g nvml.GPU, from, to int) *claim.Claim {
+	t.Helper()
+	r := claim.Request{
+		GPU:        claim.GPU{UUID: g.UUID, Index: g.Index, Name: g.Name, ContextBytes: testContextBytes},
+		LimitBytes: uint64(to-from+1) << 30, Owner: claim.OwnerNomad,
+	}
+	for i := from; i <= to; i++ {
+		r.Slices = append(r.Slices, fmt.Sprintf("%s/slice-%03d", g.UUID, i))
+	}
+	c, _, err := n.ledger.Reserve(context.Background(), r)
+	must.NoError(t, err)
+	return c
+}
+
+func (n *statusNode) bind(t *testing.T, c *claim.Claim, id string) *exec.Cmd {
+	t.Helper()
+	init := exec.Command("sleep", "1000")
+	must.NoError(t, init.Start())
+	t.Cleanup(func() { _ = init.Process.Kill(); _ = init.Wait() })
+	must.NoError(t, n.ledger.Bind(context.Background(), c.ID,
+		claim.Container{Runtime: "runc", ID: id, InitPID: init.Process.Pid}))
+	return init
+}
+
+func (n *statusNode) status(args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	n.stdout, n.stderr = &out, &errs
+	code = n.main(append([]string{"status", "--state-dir", n.stateDir, "--run-dir", n.runDir}, args...))
+	return code, out.String(), errs.String()
+}
+
+func (n *statusNode) statusJSON(t *testing.T, wantCode int) report {
+	t.Helper()
+	code, out, stderr := n.status("--json")
+	must.Eq(t, wantCode, code)
+	must.Eq(t, "", stderr)
+	var r report
+	must.NoError(t, json.Unmarshal([]byte(out), &r), must.Sprint(out))
+	return r
+}
+
+// words tells whether the text has a line with these words in this order, whatever is between them.
+func words(text string, words ...string) bool {
+line:
+	for line := range strings.Lines(text) {
+		for _, w := range words {
+			_, rest, found := strings.Cut(line, w)
+			if !found {
+				continue line
+			}
+			line = rest
+		}
+		return true
+	}
+	return false
+}
+
+func TestStatus(t *testing.T) {
+	busy, idle := nvmltest.H200(0), nvmltest.H200(1)
+	busy.UsedBytes, busy.UtilizationPercent, idle.UtilizationPercent = 5<<30, 37, -1
+	fake := nvmltest.New(busy, idle)
+	fake.SetFailed(nvml.Failure{Index: 2, Err: errors.New("it fell off the bus")})
+	n := newNode(t, fake)
+	running := n.reserve(t, busy, 0, 7)
+	n.bind(t, running, "alloc-1")
+	reserved := n.reserve(t, busy, 8, 9)
+	dormant := n.reserve(t, busy, 10, 12)
+	gone := n.bind(t, dormant, "alloc-2")
+	must.NoError(t, gone.Process.Kill())
+	_ = gone.Wait()
+	must.NoError(t, os.WriteFile(filepath.Join(n.stateDir, "claims", "notes.txt"), nil, 0o600))
+
+	r := n.statusJSON(t, 0)
+	must.Eq(t, "570.124.06", r.DriverVersion)
+	must.Eq(t, "12.8", r.CUDAVersion)
+	must.Len(t, 3, r.GPUs)
+	must.Eq(t, gpuReport{
+		UUID: busy.UUID, Name: "NVIDIA H200", MemoryBytes: 143771 << 20, UsedBytes: 5 << 30, UtilizationPercent: 37,
+		Slices: sliceReport{SliceBytes: 1 << 30, Total: 140, Taken: 10, Dormant: 3, Free: 130},
+	}, r.GPUs[0])
+	must.Eq(t, sliceReport{SliceBytes: 1 << 30, Total: 140, Free: 140}, r.GPUs[1].Slices)
+	must.Eq(t, "it fell off the bus", r.GPUs[2].Error)
+	states := map[string]string{}
+	for _, c := range r.Claims {
+		states[c.ID] = c.State
+		must.NotNil(t, c.Usage, must.Sprint(c.ID))
+	}
+	must.Eq(t, map[string]string{
+		running.ID: stateRunning, reserved.ID: stateReserved, dormant.ID: stateDormant,
+	}, states)
+	must.Eq(t, "alloc-1", r.Claims[0].Container.ID)
+	must.Eq(t, 8<<30, r.Claims[0].Usage.LimitBytes)
+	must.Len(t, 1, r.Problems)
+
+	code, text, stderr := n.status()
+	must.Eq(t, 0, code)
+	must.Eq(t, "", stderr)
+	for _, line := range [][]string{
+		{"Driver 570.124.06, CUDA 12.8"},
+		{"0 ", "NVIDIA H200", busy.UUID, "143771 MiB", "5120 MiB", "37%", "10 of 140 (1GiB each)", "130"},
+		{"1 ", "NVIDIA H200", idle.UUID, "143771 MiB", "0 MiB", "?", "0 of 140", "140"},
+		{"GPU 2: it fell off the bus"},
+		{running.ID, "0-7", "8192 MiB", "0 MiB", "running", "nomad", "alloc-1 (runc)"},
+		{reserved.ID, "8-9", "2048 MiB", "reserved", "nomad", "-"},
+		{dormant.ID, "10-12", "dormant", "alloc-2"},
+		{"notes.txt", "something else put it here"},
+	} {
+		must.True(t, words(text, line...), must.Sprintf("%q in\n%s", line, text))
+	}
+}
+
+func TestStatusWithoutNVML(t *testing.T) {
+	n := newNode(t, nvml.New(t.TempDir()))
+	c := n.reserve(t, nvmltest.H200(1), 3, 3)
+	r := n.statusJSON(t, 0)
+	must.StrContains(t, r.NVMLError, "no libnvidia-ml.so.1")
+	must.Len(t, 1, r.GPUs)
+	must.Eq(t, c.GPU.UUID, r.GPUs[0].UUID)
+	must.Eq(t, 1, r.GPUs[0].Slices.Taken)
+
+	code, text, _ := n.status()
+	must.Eq(t, 0, code)
+	must.True(t, words(text, "NVML is not available", "no libnvidia-ml.so.1"))
+	must.True(t, words(text, "1 ", "NVIDIA H200", c.GPU.UUID, "?", "?", "1 (1GiB each)"), must.Sprint(text))
+	must.True(t, words(text, c.ID, "3", "1024 MiB", "reserved"))
+}
+
+func TestStatusOfAnEmptyNode(t *testing.T) {
+	n := newNode(t, nvmltest.New())
+	code, text, _ := n.status()
+	must.Eq(t, 0, code)
+	must.StrContains(t, text, "No GPUs.")
+	must.StrContains(t, text, "No claims.")
+	_, out, _ := n.status("--json")
+	for _, field := range []string{`"gpus": []`, `"claims": []`, `"problems": []`} {
+		must.StrContains(t, out, field)
+	}
+}
+
+func TestStatusOfALedgerThatCannotBeRead(t *testing.T) {
+	n := newNode(t, nvmltest.New(nvmltest.H200(0)))
+	must.NoError(t, os.WriteFile(filepath.Join(n.stateDir, "claims"), nil, 0o600))
+	r := n.statusJSON(t, exitFailure)
+	must.StrContains(t, r.LedgerError, n.stateDir)
+	must.Len(t, 1, r.GPUs)
+	code, text, _ := n.status()
+	must.Eq(t, exitFailure, code)
+	must.StrContains(t, text, "The ledger cannot be read")
+	must.True(t, words(text, "0 ", "NVIDIA H200"))
+}
+
+func TestStatusOfABrokenRegion(t *testing.T) {
+	n := newNode(t, nvmltest.New(nvmltest.H200(0)))
+	c := n.reserve(t, nvmltest.H200(0), 0, 0)
+	must.NoError(t, os.Truncate(filepath.Join(n.runDir, "claims", c.ID, region.UsageFile), 3))
+	r := n.statusJSON(t, 0)
+	must.Nil(t, r.Claims[0].Usage)
+	must.StrContains(t, r.Claims[0].UsageError, "3 bytes long")
+	_, text, _ := n.status()
+	must.True(t, words(text, "claim "+c.ID, "3 bytes long"))
+}
+
+func TestStatusShowsRuns(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only what root runs shows")
+	}
+	tr := newTrial(t)
+	cmd, regions := tr.start(t, `echo "$TRANCHE_REGIONS"; exec sleep 1000`)
+	n := newNode(t, nvmltest.New(nvmltest.H200(0), nvmltest.H200(1)))
+	n.runDir = tr.runDir
+	r := n.statusJSON(t, 0)
+	must.Len(t, 1, r.Claims)
+	c := r.Claims[0]
+	must.DirExists(t, filepath.Join(regions, c.ID))
+	must.Eq(t, claim.OwnerRun, c.Owner)
+	must.Eq(t, stateRunning, c.State)
+	must.Eq(t, "NVIDIA H200", c.GPU.Name)
+	must.Eq(t, 1<<30, c.LimitBytes)
+	must.Eq(t, 0, r.GPUs[0].Slices.Taken)
+
+	must.NoError(t, cmd.Process.Signal(os.Interrupt))
+	_ = cmd.Wait()
+	must.SliceEmpty(t, n.statusJSON(t, 0).Claims)
+}
+
+func TestStatusRefuses(t *testing.T) {
+	n := newNode(t, nvmltest.New())
+	code, _, stderr := n.status("--slice-memory", "lots")
+	must.Eq(t, exitFailure, code)
+	must.StrContains(t, stderr, `--slice-memory: "lots"`)
+	code, _, stderr = n.status("extra")
+	must.Eq(t, exitFailure, code)
+	must.StrContains(t, stderr, "extra")
+}
+
+func TestVersion(t *testing.T) {
+	a := testApp(nil)
+	must.Eq(t, 0, a.main([]string{"version"}))
+	must.Eq(t, "v0.0.0-test\n", a.stdout.(*bytes.Buffer).String())
+	must.Eq(t, exitFailure, a.main([]string{"conjure"}))
+	must.StrContains(t, a.stderr.(*bytes.Buffer).String(), "conjure")
+}
+
+func TestDescribeSlices(t *testing.T) {
+	for want, names := range map[string][]string{
+		"-":         nil,
+		"3":         {"U/slice-003"},
+		"0-2,5,7-8": {"U/slice-007", "U/slice-000", "U/slice-002", "U/slice-001", "U/slice-008", "U/slice-005"},
+		"a,b":       {"a", "b"},
+	} {
+		must.Eq(t, want, describeSlices("U", names))
+	}
+}

@@ -1,0 +1,164 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"tranche.dev/tranche/claim"
+)
+
+// print writes the report for people.
+func (r *report) print(out io.Writer) error {
+	w := &errWriter{w: out}
+	r.printDriver(w)
+	r.printGPUs(w)
+	r.printClaims(w)
+	r.printProblems(w)
+	return w.err
+}
+
+// errWriter keeps the first error, so that not every line has to ask.
+type errWriter struct {
+	w   io.Writer
+	err error
+}
+
+func (w *errWriter) Write(p []byte) (int, error) {
+	if w.err == nil {
+		_, w.err = w.w.Write(p)
+	}
+	return len(p), w.err
+}
+
+func (r *report) printDriver(w io.Writer) {
+	if r.NVMLError != "" {
+		fmt.Fprintf(w, "NVML is not available, so what the GPUs are and what they hold is not known: %s\n", r.NVMLError)
+		return
+	}
+	fmt.Fprintf(w, "Driver %s, CUDA %s\n", r.DriverVersion, r.CUDAVersion)
+}
+
+func (r *report) printGPUs(w io.Writer) {
+	if len(r.GPUs) == 0 {
+		fmt.Fprintln(w, "\nNo GPUs.")
+		return
+	}
+	fmt.Fprintln(w)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "GPU\tNAME\tUUID\tMEMORY\tUSED\tBUSY\tSLICES TAKEN\tFREE")
+	for _, g := range r.GPUs {
+		memory, used, busy, free := "?", "?", "?", "?"
+		if g.Error == "" {
+			memory, used, free = mebibytes(g.MemoryBytes), mebibytes(g.UsedBytes), strconv.Itoa(g.Slices.Free)
+		}
+		if g.UtilizationPercent >= 0 {
+			busy = fmt.Sprintf("%d%%", g.UtilizationPercent)
+		}
+		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.Index, orUnknown(g.Name), orUnknown(g.UUID),
+			memory, used, busy, g.Slices.describeTaken(), free)
+	}
+	_ = t.Flush() // errWriter keeps the error
+	for _, g := range r.GPUs {
+		if g.Error != "" && r.NVMLError == "" {
+			fmt.Fprintf(w, "GPU %d: %s\n", g.Index, g.Error)
+		}
+	}
+}
+
+func (s sliceReport) describeTaken() string {
+	text := strconv.Itoa(s.Taken)
+	if s.Total > 0 {
+		text = fmt.Sprintf("%d of %d", s.Taken, s.Total)
+	}
+	return text + " (" + formatMemory(s.SliceBytes) + " each)"
+}
+
+func (r *report) printClaims(w io.Writer) {
+	if r.LedgerError != "" {
+		fmt.Fprintf(w, "\nThe ledger cannot be read: %s\n", r.LedgerError)
+	}
+	if len(r.Claims) == 0 {
+		if r.LedgerError == "" {
+			fmt.Fprintln(w, "\nNo claims.")
+		}
+		return
+	}
+	fmt.Fprintln(w)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "CLAIM\tGPU\tSLICES\tLIMIT\tUSED\tPEAK\tREFUSED\tPROCESSES\tSTATE\tOWNER\tCONTAINER")
+	for _, c := range r.Claims {
+		used, peak, refused, processes := "?", "?", "?", "?"
+		if u := c.Usage; u != nil {
+			used, peak = mebibytes(u.UsedBytes), mebibytes(u.PeakBytes)
+			refused, processes = strconv.FormatUint(u.Refused, 10), strconv.Itoa(len(u.Processes))
+		}
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.ID, c.GPU.Index,
+			describeSlices(c.GPU.UUID, c.Slices), mebibytes(c.LimitBytes), used, peak, refused, processes,
+			c.State, c.Owner, describeContainer(c.Container))
+	}
+	_ = t.Flush() // errWriter keeps the error
+	for _, c := range r.Claims {
+		if c.UsageError != "" {
+			fmt.Fprintf(w, "claim %s: %s\n", c.ID, c.UsageError)
+		}
+	}
+}
+
+func (r *report) printProblems(w io.Writer) {
+	if len(r.Problems) > 0 {
+		fmt.Fprintln(w, "\nFiles in the ledger that are no readable claims:")
+	}
+	for _, p := range r.Problems {
+		fmt.Fprintf(w, "  %s: %s\n", p.Path, p.Reason)
+	}
+}
+
+func mebibytes(bytes uint64) string { return fmt.Sprintf("%d MiB", bytes>>20) }
+
+func orUnknown(text string) string {
+	if text == "" {
+		return "?"
+	}
+	return text
+}
+
+func describeContainer(c *claim.Container) string {
+	if c == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%s (%s)", c.ID, c.Runtime)
+}
+
+// describeSlices shortens the names of slices to their numbers on the GPU, and runs of numbers to their ends.
+func describeSlices(uuid string, names []string) string {
+	if len(names) == 0 {
+		return "-"
+	}
+	var numbers []int
+	for _, name := range names {
+		n, err := strconv.Atoi(strings.TrimPrefix(name, uuid+"/slice-"))
+		if err != nil {
+			return strings.Join(names, ",")
+		}
+		numbers = append(numbers, n)
+	}
+	slices.Sort(numbers)
+	var runs []string
+	for i := 0; i < len(numbers); {
+		last := i
+		for last+1 < len(numbers) && numbers[last+1] == numbers[last]+1 {
+			last++
+		}
+		run := strconv.Itoa(numbers[i])
+		if last > i {
+			run += "-" + strconv.Itoa(numbers[last])
+		}
+		runs = append(runs, run)
+		i = last + 1
+	}
+	return strings.Join(runs, ",")
+}

@@ -1,0 +1,17 @@
+// Command tranche is the operator's command line: it runs a program under a limit, and shows the node at a glance.
+package main
+
+import (
+	"os"
+
+	"tranche.dev/tranche/cli"
+	"tranche.dev/tranche/device/contextcost"
+)
+
+// version is set when a release is built.
+var version = "v0.1.0-dev"
+
+func main() {
+	contextcost.ChildMain()
+	os.Exit(cli.Main(version, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}

@@ -1,0 +1,137 @@
+package driver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/images/archive"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// importArchive reads an image from an archive in the task's directories.
+//
+// It leaves no image record: the lease in ctx holds the content until the container holds the snapshot, and afterwards
+// containerd collects what no container needs. An image that came with one task goes with it.
+func (d *Driver) importArchive(ctx context.Context, s *startup, source imageSource) (containerd.Image, error) {
+	file, err := openArchive(s.cfg, source)
+	if err != nil {
+		return nil, importError(source, err)
+	}
+	defer file.Close()
+	index, err := archive.ImportIndex(ctx, d.client.ContentStore(), file)
+	if err != nil {
+		if isAway(err) {
+			return nil, d.away(err)
+		}
+		return nil, importError(source, fmt.Errorf("%w: %w", errNoArchive, err))
+	}
+	target, err := pickManifest(ctx, d.client.ContentStore(), index, source)
+	if err != nil {
+		return nil, importError(source, err)
+	}
+	found := containerd.NewImage(d.client, images.Image{Name: source.given, Target: target})
+	if ok, err := complete(ctx, found); err != nil || !ok {
+		return nil, importError(source, errors.Join(
+			errors.New("the archive is incomplete, or holds no image for this machine's platform"), err))
+	}
+	return found, nil
+}
+
+// openArchive opens the archive beneath the task's directories. The task, or an artifact that it fetched, may have put
+// a link there that leads to a file of the host's: the path is resolved inside the directory, so that it leads nowhere.
+func openArchive(cfg *drivers.TaskConfig, source imageSource) (*os.File, error) {
+	dirs := cfg.TaskDir()
+	top, rest, _ := strings.Cut(source.archive, "/")
+	host := map[string]string{"local": dirs.LocalDir, "alloc": dirs.SharedAllocDir, "secrets": dirs.SecretsDir}[top]
+	file, err := os.OpenInRoot(host, rest)
+	if err != nil {
+		// The host's path in the message would tell the user nothing.
+		var pathErr *os.PathError
+		if errors.As(err, &pathErr) {
+			err = pathErr.Err
+		}
+		return nil, fmt.Errorf("open %s: %w; an artifact or template block can put it there", source.archive, err)
+	}
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no regular file", source.archive)
+	}
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+// pickManifest returns the image in the archive's index that is meant.
+func pickManifest(ctx context.Context, store content.Store, index ocispec.Descriptor, source imageSource,
+) (ocispec.Descriptor, error) {
+	data, err := content.ReadBlob(ctx, store, index)
+	if err != nil {
+		return ocispec.Descriptor{}, fmt.Errorf("read the archive's index: %w", err)
+	}
+	var parsed ocispec.Index
+	if err := json.Unmarshal(data, &parsed); err != nil {
+		return ocispec.Descriptor{}, fmt.Errorf("read the archive's index: %w", err)
+	}
+	var names []string
+	for _, manifest := range parsed.Manifests {
+		for _, key := range []string{images.AnnotationImageName, ocispec.AnnotationRefName} {
+			name := manifest.Annotations[key]
+			if name == "" {
+				continue
+			}
+			names = append(names, name)
+			if source.name != "" && sameName(name, source.name) {
+				return manifest, nil
+			}
+		}
+	}
+	if source.name != "" {
+		return ocispec.Descriptor{}, fmt.Errorf("the archive holds no image named %q, only %q", source.name, names)
+	}
+	switch distinct(parsed.Manifests) {
+	case 0:
+		return ocispec.Descriptor{}, errNoArchive
+	case 1:
+		return parsed.Manifests[0], nil
+	}
+	if len(names) == 0 {
+		// One image for several platforms has no names in its index: containerd picks by platform.
+		return index, nil
+	}
+	return ocispec.Descriptor{}, fmt.Errorf("the archive holds several images; append the name of one, as in %q: %q",
+		source.given+":"+names[0], names)
+}
+
+func distinct(manifests []ocispec.Descriptor) int {
+	digests := map[string]bool{}
+	for _, m := range manifests {
+		digests[m.Digest.String()] = true
+	}
+	return len(digests)
+}
+
+// sameName compares image names, short or full.
+func sameName(a, b string) bool {
+	if a == b {
+		return true
+	}
+	parsedA, errA := parseImage(a)
+	parsedB, errB := parseImage(b)
+	return errA == nil && errB == nil && parsedA.reference == parsedB.reference
+}
+
+// complete says whether containerd holds all of the image's content for this machine's platform.
+func complete(ctx context.Context, i containerd.Image) (bool, error) {
+	available, _, _, missing, err := images.Check(ctx, i.ContentStore(), i.Target(), i.Platform())
+	return available && len(missing) == 0, err
+}

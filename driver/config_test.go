@@ -1,0 +1,100 @@
+package driver
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/shoenig/test/must"
+
+	"tranche.dev/tranche/runtime"
+)
+
+func TestConfig_Validate(t *testing.T) {
+	good := Config{ContainerdAddress: defaultAddress, Namespace: "nomad", Runtime: defaultRuntime,
+		Snapshotter: "overlayfs", ImagePullTimeout: "5m"}
+	must.NoError(t, good.validate())
+	cases := []struct {
+		name string
+		edit func(*Config)
+		want string
+	}{
+		{"no address", func(c *Config) { c.ContainerdAddress = "" }, "containerd_address"},
+		{"a relative address", func(c *Config) { c.ContainerdAddress = "containerd.sock" }, "containerd_address"},
+		{"no namespace", func(c *Config) { c.Namespace = "" }, "namespace"},
+		{"no runtime", func(c *Config) { c.Runtime = "" }, "plugin option runtime"},
+		{"no snapshotter", func(c *Config) { c.Snapshotter = "" }, "snapshotter"},
+		{"a timeout that is none", func(c *Config) { c.ImagePullTimeout = "-1s" }, "image_pull_timeout"},
+		{"an interval that is none", func(c *Config) { c.StatsInterval = "often" }, "stats_interval"},
+		{"a relative driver root", func(c *Config) { c.DriverRoot = "root" }, "driver_root"},
+		{"a relative hook", func(c *Config) { c.HookPath = "tranche-hook" }, "hook_path"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			bad := good
+			c.edit(&bad)
+			must.ErrorContains(t, bad.validate(), c.want)
+		})
+	}
+}
+
+func TestConfig_DefaultsOfTheSchema(t *testing.T) {
+	var config Config
+	hclutils.NewConfigParser(configSpec).ParseHCL(t, `config { allow_runtimes = ["io.containerd.kata.v2"] }`, &config)
+	must.NoError(t, config.validate())
+	must.Eq(t, defaultAddress, config.ContainerdAddress)
+	must.Eq(t, "nomad", config.Namespace)
+	must.Eq(t, "5m", config.ImagePullTimeout)
+	must.True(t, config.allows(defaultRuntime))
+	must.True(t, config.allows("io.containerd.kata.v2"))
+	must.False(t, config.allows("/bin/sh"))
+}
+
+func TestTaskConfig_Schema(t *testing.T) {
+	var got TaskConfig
+	hclutils.NewConfigParser(taskConfigSpec).ParseHCL(t, `config {
+		image              = "busybox"
+		image_pull_timeout = "1m"
+		force_pull         = true
+		entrypoint         = ["/e"]
+		command            = "c"
+		args               = ["a", "b"]
+		work_dir           = "/w"
+		network_mode       = "none"
+		runtime            = "r"
+	}`, &got)
+	must.Eq(t, TaskConfig{Image: "busybox", ImagePullTimeout: "1m", ForcePull: true, Entrypoint: []string{"/e"},
+		Command: "c", Args: []string{"a", "b"}, WorkDir: "/w", NetworkMode: "none", Runtime: "r"}, got)
+}
+
+func TestSetInstalled(t *testing.T) {
+	prefix := t.TempDir()
+	bin := filepath.Join(prefix, "bin")
+	shadows := filepath.Join(prefix, "lib/tranche")
+	must.NoError(t, os.MkdirAll(bin, 0o755))
+	must.NoError(t, os.MkdirAll(shadows, 0o755))
+
+	var nothing runtime.Config
+	setInstalled(&nothing, bin)
+	must.Eq(t, runtime.Config{}, nothing)
+
+	for _, file := range []string{filepath.Join(bin, "tranche-hook"), filepath.Join(shadows, "libcuda.so.1")} {
+		must.NoError(t, os.WriteFile(file, nil, 0o755))
+	}
+	var found runtime.Config
+	setInstalled(&found, bin)
+	must.Eq(t, runtime.Config{HookPath: filepath.Join(bin, "tranche-hook"), ShadowDir: shadows}, found)
+
+	given := runtime.Config{HookPath: "/h", ShadowDir: "/s"}
+	setInstalled(&given, bin)
+	must.Eq(t, runtime.Config{HookPath: "/h", ShadowDir: "/s"}, given)
+}
+
+func TestSetConfig_SaysWhatIsWrong(t *testing.T) {
+	d := New(t.Context(), testLogger())
+	var data []byte
+	must.NoError(t, base.MsgPackEncode(&data, Config{ContainerdAddress: "nowhere"}))
+	must.ErrorContains(t, d.SetConfig(&base.Config{PluginConfig: data}), `containerd_address = "nowhere"`)
+}

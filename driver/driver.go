@@ -1,0 +1,200 @@
+// Package driver is the Nomad task driver that runs tasks as containers in containerd.
+//
+// One file holds one idea: driver.go what the plugin is, start.go how a task comes to run, handle.go the life of one
+// that does, stop.go its end, recover.go its second life after a restart of the plugin. The container of a task is a
+// list of option functions (options.go), one per option of the jobspec.
+package driver
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/log"
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/drivers/shared/eventer"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/hashicorp/nomad/plugins/drivers/fsisolation"
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+)
+
+const (
+	// PluginName is the driver's name in a jobspec.
+	PluginName = "containerd"
+	// handleVersion is the version of taskState; raise it with each change that older drivers cannot read.
+	handleVersion = 1
+	// callTimeout bounds a call to containerd that should take no time. Calls wait for a containerd that is away, so
+	// this is also how long they wait.
+	callTimeout = 30 * time.Second
+)
+
+// Version is the plugin's version. The build sets it.
+var Version = "v0.1.0"
+
+// Driver is the task driver. Make one with New.
+type Driver struct {
+	*eventer.Eventer
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	logger hclog.Logger
+
+	// Set by SetConfig, and not changed afterwards.
+	config Config
+	client *containerd.Client
+	grants *grants
+	// ticksPerCore is the capacity of one core in MHz, by which Nomad accounts CPU; 0 where unknown.
+	ticksPerCore float64
+
+	tasks *taskStore
+	pulls keyedLock
+
+	// work counts the goroutines that spawn started; after ended there are no new ones.
+	workMu sync.Mutex
+	work   sync.WaitGroup
+	ended  bool
+}
+
+var (
+	_ drivers.DriverPlugin            = (*Driver)(nil)
+	_ drivers.ExecTaskStreamingDriver = (*Driver)(nil)
+)
+
+// New returns a driver that ends with ctx. It does nothing before SetConfig.
+func New(ctx context.Context, logger hclog.Logger) *Driver {
+	ctx, cancel := context.WithCancel(ctx)
+	logger = logger.Named(PluginName)
+	return &Driver{
+		Eventer: eventer.NewEventer(ctx, logger),
+		ctx:     ctx,
+		cancel:  cancel,
+		logger:  logger,
+		tasks:   newTaskStore(),
+	}
+}
+
+// PluginInfo says what plugin this is.
+func (d *Driver) PluginInfo() (*base.PluginInfoResponse, error) {
+	return &base.PluginInfoResponse{
+		Type:              base.PluginTypeDriver,
+		PluginApiVersions: []string{drivers.ApiVersion010},
+		PluginVersion:     Version,
+		Name:              PluginName,
+	}, nil
+}
+
+// ConfigSchema is the schema of the plugin's block in the agent's configuration.
+func (d *Driver) ConfigSchema() (*hclspec.Spec, error) { return configSpec, nil }
+
+// TaskConfigSchema is the schema of a task's config block.
+func (d *Driver) TaskConfigSchema() (*hclspec.Spec, error) { return taskConfigSpec, nil }
+
+// Capabilities says what the driver can do.
+func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
+	return &drivers.Capabilities{
+		SendSignals: true,
+		Exec:        true,
+		FSIsolation: fsisolation.Image,
+		NetIsolationModes: []drivers.NetIsolationMode{
+			drivers.NetIsolationModeHost,
+			drivers.NetIsolationModeGroup,
+			drivers.NetIsolationModeNone,
+		},
+		MountConfigs: drivers.MountConfigSupportAll,
+	}, nil
+}
+
+// SetConfig takes the plugin's configuration and connects to containerd, which need not run yet.
+func (d *Driver) SetConfig(c *base.Config) error {
+	var config Config
+	if len(c.PluginConfig) != 0 {
+		if err := base.MsgPackDecode(c.PluginConfig, &config); err != nil {
+			return fmt.Errorf("read the plugin's configuration: %w", err)
+		}
+	}
+	if err := config.validate(); err != nil {
+		return err
+	}
+	if compute := c.AgentConfig.Compute(); compute.NumCores > 0 {
+		d.ticksPerCore = float64(compute.TotalCompute) / float64(compute.NumCores)
+	}
+	return d.connect(config)
+}
+
+// connect prepares the client and starts to listen for events.
+func (d *Driver) connect(config Config) error {
+	if d.client != nil {
+		// Nomad configures a plugin once per process; a change of configuration starts it anew.
+		return nil
+	}
+	// containerd's client tells of every registry host it tries; an operator needs the warnings.
+	_ = log.SetLevel(log.WarnLevel.String())
+	client, err := containerd.New(config.ContainerdAddress,
+		containerd.WithDefaultRuntime(config.Runtime),
+		containerd.WithExtraDialOpts([]grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, MaxDelay: 2 * time.Second},
+			MinConnectTimeout: 5 * time.Second,
+		})}),
+		// A containerd that is away for a while is waited for, up to the deadline of the call.
+		containerd.WithCallOpts([]grpc.CallOption{grpc.WaitForReady(true)}))
+	if err != nil {
+		return fmt.Errorf("plugin option containerd_address = %q: %w", config.ContainerdAddress, err)
+	}
+	d.config, d.client = config, client
+	d.grants = &grants{config: config.runtimeConfig(), logger: d.logger}
+	d.spawn(d.watchOOM)
+	return nil
+}
+
+// spawn runs f, which ends with the driver's context, in a goroutine that Shutdown waits for. A driver that has been
+// shut down starts none.
+func (d *Driver) spawn(f func()) {
+	d.workMu.Lock()
+	defer d.workMu.Unlock()
+	if !d.ended {
+		d.work.Go(f)
+	}
+}
+
+// Shutdown ends what the driver does. Containers are left running.
+func (d *Driver) Shutdown() {
+	d.cancel()
+	d.workMu.Lock()
+	d.ended = true
+	d.workMu.Unlock()
+	if d.client != nil {
+		d.client.Close()
+	}
+	d.work.Wait()
+}
+
+// namespaced returns a context for calls in our namespace.
+func (d *Driver) namespaced(ctx context.Context) context.Context {
+	return namespaces.WithNamespace(ctx, d.config.Namespace)
+}
+
+// call returns a context for one call, or a few, that should take no time.
+func (d *Driver) call() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(d.namespaced(d.ctx), callTimeout)
+}
+
+// say emits a task event, which the user sees in `nomad alloc status`.
+func (d *Driver) say(cfg *drivers.TaskConfig, annotations map[string]string, format string, args ...any) {
+	err := d.EmitEvent(&drivers.TaskEvent{
+		TaskID:      cfg.ID,
+		TaskName:    cfg.Name,
+		AllocID:     cfg.AllocID,
+		Timestamp:   time.Now(),
+		Message:     fmt.Sprintf(format, args...),
+		Annotations: annotations,
+	})
+	if err != nil {
+		d.logger.Warn("a task event was lost", "task_id", cfg.ID, "error", err)
+	}
+}

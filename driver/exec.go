@@ -1,0 +1,199 @@
+package driver
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/errdefs"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// execution is a command to run in a task's container.
+type execution struct {
+	command []string
+	tty     bool
+	stdin   io.Reader // nil for none
+	stdout  io.Writer
+	stderr  io.Writer
+	resizes <-chan drivers.TerminalSize
+}
+
+// ExecTask runs a command in the task's container and returns its output.
+func (d *Driver) ExecTask(taskID string, command []string, timeout time.Duration) (*drivers.ExecTaskResult, error) {
+	h, ok := d.tasks.get(taskID)
+	if !ok {
+		return nil, drivers.ErrTaskNotFound
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, timeout)
+	defer cancel()
+	var stdout, stderr bytes.Buffer
+	result, err := h.exec(ctx, &execution{command: command, stdout: &stdout, stderr: &stderr})
+	if err != nil {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			err = fmt.Errorf("%w; it was ended after its timeout of %s", err, timeout)
+		}
+		return nil, err
+	}
+	return &drivers.ExecTaskResult{Stdout: stdout.Bytes(), Stderr: stderr.Bytes(), ExitResult: result}, nil
+}
+
+// ExecTaskStreaming runs a command in the task's container, connected to the caller's streams.
+func (d *Driver) ExecTaskStreaming(ctx context.Context, taskID string, options *drivers.ExecOptions,
+) (*drivers.ExitResult, error) {
+	defer options.Stdout.Close()
+	defer options.Stderr.Close()
+	h, ok := d.tasks.get(taskID)
+	if !ok {
+		return nil, drivers.ErrTaskNotFound
+	}
+	return h.exec(ctx, &execution{
+		command: options.Command,
+		tty:     options.Tty,
+		stdin:   options.Stdin,
+		stdout:  options.Stdout,
+		stderr:  options.Stderr,
+		resizes: options.ResizeCh,
+	})
+}
+
+// exec runs the command until it ends or ctx does, and leaves nothing of it behind.
+func (h *taskHandle) exec(ctx context.Context, e *execution) (*drivers.ExitResult, error) {
+	if len(e.command) == 0 {
+		return nil, errors.New("execute in the task: no command was given")
+	}
+	if h.exit() != nil {
+		return nil, fmt.Errorf("execute %q in the task: the task has ended", e.command[0])
+	}
+	ctx = h.driver.namespaced(ctx)
+	process, closeStdin, err := h.newProcess(ctx, e)
+	if err != nil {
+		return nil, fmt.Errorf("execute %q in the task: %w", e.command[0], err)
+	}
+	defer h.endProcess(process)
+	exits, err := process.Wait(ctx)
+	if err == nil {
+		err = process.Start(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("execute %q in the task: %w", e.command[0], err)
+	}
+	closeStdin(process)
+
+	resizing, stop := context.WithCancel(ctx)
+	defer stop()
+	go resize(resizing, process, e.resizes)
+
+	status := <-exits
+	if err := status.Error(); err != nil {
+		return nil, fmt.Errorf("execute %q in the task: %w", e.command[0], err)
+	}
+	return &drivers.ExitResult{ExitCode: int(status.ExitCode())}, nil
+}
+
+// newProcess creates the process, with the environment, user and directory of the task's own. The function it returns
+// is to be called when the process has started: its stdin is closed when the caller's ends, and not before it exists.
+func (h *taskHandle) newProcess(ctx context.Context, e *execution,
+) (containerd.Process, func(containerd.Process), error) {
+	task, err := h.load(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	spec, err := task.Spec(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	started := make(chan containerd.Process, 1)
+	opts := []cio.Opt{
+		cio.WithStreams(stdinOf(ctx, e, started), e.stdout, e.stderr),
+		cio.WithFIFODir(filepath.Join(h.driver.grants.config.RunDir, "exec")),
+	}
+	if e.tty {
+		opts = append(opts, cio.WithTerminal)
+	}
+	process, err := task.Exec(ctx, "exec-"+rand.Text(), execSpec(spec.Process, e), cio.NewCreator(opts...))
+	return process, func(p containerd.Process) { started <- p }, err
+}
+
+// stdinOf returns what to copy to the process's stdin; nil for none.
+func stdinOf(ctx context.Context, e *execution, started <-chan containerd.Process) io.Reader {
+	if e.stdin == nil {
+		return nil
+	}
+	return &closingReader{Reader: e.stdin, atEnd: func() {
+		select {
+		case process := <-started:
+			// The shim holds the pipe open for writing; only this makes the process see the end.
+			_ = process.CloseIO(ctx, containerd.WithStdinCloser)
+		case <-ctx.Done():
+		}
+	}}
+}
+
+// execSpec is the process of an exec: the task's own with another command.
+func execSpec(base *specs.Process, e *execution) *specs.Process {
+	spec := *base
+	spec.Args = e.command
+	spec.Terminal = e.tty
+	spec.Env = slices.Clone(base.Env)
+	if e.tty && !slices.ContainsFunc(spec.Env, func(entry string) bool { return len(entry) > 5 && entry[:5] == "TERM=" }) {
+		spec.Env = append(spec.Env, "TERM=xterm")
+	}
+	return &spec
+}
+
+// endProcess removes the process from containerd, by force if it still runs.
+func (h *taskHandle) endProcess(process containerd.Process) {
+	ctx, cancel := h.driver.call()
+	defer cancel()
+	_, err := process.Delete(ctx)
+	if errdefs.IsFailedPrecondition(err) {
+		_ = process.Kill(ctx, unix.SIGKILL)
+		_, err = process.Delete(ctx, containerd.WithProcessKill)
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
+		h.driver.logger.Warn("an executed process could not be removed", "container", h.state.ContainerID,
+			"process", process.ID(), "error", err)
+	}
+}
+
+// resize passes on the size of the caller's terminal.
+func resize(ctx context.Context, process containerd.Process, sizes <-chan drivers.TerminalSize) {
+	for {
+		select {
+		case size, ok := <-sizes:
+			if !ok {
+				return
+			}
+			_ = process.Resize(ctx, uint32(size.Width), uint32(size.Height))
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// closingReader calls atEnd once when there is nothing more to read.
+type closingReader struct {
+	io.Reader
+	atEnd func()
+	once  sync.Once
+}
+
+func (r *closingReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if err != nil {
+		r.once.Do(func() { go r.atEnd() })
+	}
+	return n, err
+}

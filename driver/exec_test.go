@@ -1,0 +1,66 @@
+package driver
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	dtestutil "github.com/hashicorp/nomad/plugins/drivers/testutils"
+	"github.com/shoenig/test/must"
+)
+
+func TestExec_NomadConformance(t *testing.T) {
+	d := newTestDriver(t)
+	cfg := d.task("sleep 600")
+	d.start(cfg)
+	dtestutil.ExecTaskStreamingConformanceTests(t, d.DriverHarness, cfg.ID)
+}
+
+func TestExecTask(t *testing.T) {
+	d := newTestDriver(t)
+	cfg := d.task("sleep 600")
+	cfg.Env = map[string]string{"GREETING": "hello"}
+	d.start(cfg)
+
+	t.Run("output and exit code", func(t *testing.T) {
+		result, err := d.ExecTask(cfg.ID, []string{"/bin/sh", "-c", "echo $GREETING; echo no >&2; exit 5"}, 10*time.Second)
+		must.NoError(t, err)
+		must.Eq(t, "hello\n", string(result.Stdout))
+		must.Eq(t, "no\n", string(result.Stderr))
+		must.Eq(t, 5, result.ExitResult.ExitCode)
+	})
+	t.Run("timeout", func(t *testing.T) {
+		_, err := d.ExecTask(cfg.ID, []string{"/bin/sleep", "601"}, time.Second)
+		must.ErrorContains(t, err, "timeout of 1s")
+		eventually(t, "the end of the process", func() bool {
+			result, err := d.ExecTask(cfg.ID, []string{"/bin/ps"}, 10*time.Second)
+			return err == nil && !strings.Contains(string(result.Stdout), "sleep 601")
+		})
+	})
+	t.Run("nothing is left of it", func(t *testing.T) {
+		pipes, err := os.ReadDir(filepath.Join(d.driver.grants.config.RunDir, "exec"))
+		must.NoError(t, err)
+		must.SliceEmpty(t, pipes)
+	})
+	t.Run("the end of stdin reaches it", func(t *testing.T) {
+		code, stdout, _ := dtestutil.ExecTask(t, d.DriverHarness, cfg.ID, "cat; echo done", false, "hello ")
+		must.Zero(t, code)
+		must.Eq(t, "hello done\n", stdout)
+	})
+	t.Run("a command that is not there", func(t *testing.T) {
+		_, err := d.ExecTask(cfg.ID, []string{"/no/such"}, 10*time.Second)
+		must.ErrorContains(t, err, `execute "/no/such" in the task`)
+	})
+	t.Run("no such task", func(t *testing.T) {
+		_, err := d.ExecTask("unknown", []string{"/bin/true"}, time.Second)
+		must.ErrorContains(t, err, drivers.ErrTaskNotFound.Error())
+	})
+	t.Run("after the end", func(t *testing.T) {
+		must.NoError(t, d.StopTask(cfg.ID, 0, "SIGKILL"))
+		_, err := d.ExecTask(cfg.ID, []string{"/bin/true"}, time.Second)
+		must.ErrorContains(t, err, "has ended")
+	})
+}

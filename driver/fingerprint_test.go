@@ -1,0 +1,76 @@
+package driver
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+)
+
+// next waits for the next fingerprint that is of this state.
+func next(t *testing.T, fingerprints <-chan *drivers.Fingerprint, want drivers.HealthState) *drivers.Fingerprint {
+	t.Helper()
+	deadline := time.After(25 * time.Second)
+	for {
+		select {
+		case f := <-fingerprints:
+			must.NoError(t, f.Err)
+			if f.Health == want {
+				return f
+			}
+		case <-deadline:
+			t.Fatalf("no fingerprint says %s", want)
+		}
+	}
+}
+
+func TestFingerprint_FollowsContainerd(t *testing.T) {
+	d := newTestDriver(t)
+	ctx, cancel := context.WithCancel(d.ctx)
+	defer cancel()
+	fingerprints, err := d.Fingerprint(ctx)
+	must.NoError(t, err)
+	f := next(t, fingerprints, drivers.HealthStateHealthy)
+	must.NotEq(t, "", f.Attributes["driver.containerd.version"].GoString())
+	must.MapContainsKey(t, f.Attributes, "driver.containerd")
+
+	must.NoError(t, d.node.containerd.Kill())
+	f = next(t, fingerprints, drivers.HealthStateUnhealthy)
+	must.StrContains(t, f.HealthDescription, "check that it runs")
+
+	must.NoError(t, d.node.containerd.Restart(d.ctx))
+	began := time.Now()
+	next(t, fingerprints, drivers.HealthStateHealthy)
+	must.Less(t, 10*time.Second, time.Since(began))
+}
+
+func TestFingerprint_NoContainerd(t *testing.T) {
+	n := requireNode(t)
+	config := n.config()
+	config.ContainerdAddress = filepath.Join(n.dir, "none.sock")
+	d := newTestDriverWith(t, n, config)
+	fingerprints, err := d.Fingerprint(d.ctx)
+	must.NoError(t, err)
+	f := next(t, fingerprints, drivers.HealthStateUndetected)
+	must.StrContains(t, f.HealthDescription, "containerd_address")
+
+	_, _, err = d.StartTask(d.failing())
+	must.ErrorContains(t, err, "does not answer")
+}
+
+func TestFingerprint_GraceCoversARestart(t *testing.T) {
+	d := newTestDriver(t)
+	fingerprints, err := d.Fingerprint(d.ctx)
+	must.NoError(t, err)
+	next(t, fingerprints, drivers.HealthStateHealthy)
+	must.NoError(t, d.node.containerd.Restart(d.ctx))
+	select {
+	case f := <-fingerprints:
+		must.Eq(t, drivers.HealthStateHealthy, f.Health)
+	case <-time.After(8 * time.Second):
+		t.Fatal("the restart was not noticed")
+	}
+}

@@ -1,0 +1,219 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/shoenig/test/must"
+
+	"tranche.dev/tranche/claim"
+)
+
+const (
+	testGPU    = "GPU-11111111-1111-1111-1111-111111111111"
+	testLibDir = "/usr/lib/x86_64-linux-gnu"
+)
+
+func TestRefuseForeignClaims(t *testing.T) {
+	const name, token = "TRANCHE_CLAIM_0123abcd", "00112233445566778899aabbccddeeff"
+	cases := []struct {
+		name      string
+		env       map[string]string
+		deviceEnv map[string]string
+		refused   bool
+	}{
+		{"none", map[string]string{"A": "b"}, nil, false},
+		{"from the device plugin", map[string]string{name: token}, map[string]string{name: token}, false},
+		{"from the env block", map[string]string{name: token}, nil, true},
+		{"from the env block, over the device plugin's", map[string]string{name: token}, map[string]string{name: "other"}, true},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			err := refuseForeignClaims(&drivers.TaskConfig{Env: c.env, DeviceEnv: c.deviceEnv})
+			if !c.refused {
+				must.NoError(t, err)
+				return
+			}
+			must.ErrorContains(t, err, name)
+			must.ErrorContains(t, err, "device block only")
+			must.StrNotContains(t, err.Error(), token)
+		})
+	}
+}
+
+type modifierFunc func(*specs.Spec) error
+
+func (f modifierFunc) Modify(s *specs.Spec) error { return f(s) }
+
+func TestWithGPU(t *testing.T) {
+	s := apply(t, specOption(func(s *Spec) error {
+		s.Process.Env = []string{"A=b", "NVIDIA_VISIBLE_DEVICES=all", "TRANCHE_CLAIM_0123abcd=token"}
+		return nil
+	}), withGPU(&grant{}))
+	must.Eq(t, []string{"A=b", noVisibleDevices}, s.Process.Env)
+
+	_, err := tryApply(withGPU(&grant{edits: modifierFunc(func(*specs.Spec) error { return errors.New("broken") })}))
+	must.ErrorContains(t, err, "broken")
+}
+
+func TestSpecOptions_GPUComesLast(t *testing.T) {
+	d := &Driver{config: Config{Runtime: defaultRuntime, Namespace: "nomad"}}
+	cfg := resourcesOf(drivers.LinuxResources{}, 64, 0)
+	s := &startup{cfg: cfg, options: &TaskConfig{Command: "x"}, network: &network{mode: networkHost}, grant: &grant{
+		edits: modifierFunc(func(s *specs.Spec) error {
+			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/.tranche/claims/x"})
+			return nil
+		}),
+	}}
+	ctx := d.namespaced(context.Background())
+	spec := &Spec{}
+	for _, opt := range d.specOptions(s, &image{}) {
+		must.NoError(t, opt(ctx, nil, &testContainer, spec))
+	}
+	must.Eq(t, "/.tranche/claims/x", spec.Mounts[len(spec.Mounts)-1].Destination)
+}
+
+// gpuNode lays out a driver root, shadow libraries and a hook that does nothing. The libraries are text that says what
+// they stand for.
+func gpuNode(t *testing.T, config *Config) {
+	t.Helper()
+	dir := t.TempDir()
+	config.DriverRoot = filepath.Join(dir, "root")
+	config.ShadowDir = filepath.Join(dir, "shadow")
+	config.HookPath = filepath.Join(dir, "tranche-hook")
+	config.StateDir, config.RunDir = filepath.Join(dir, "state"), filepath.Join(dir, "run")
+	library := filepath.Join(config.DriverRoot, testLibDir, "libcuda.so.570.1")
+	spec := `{"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [{"name": "` + testGPU + `",
+		"containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0", "hostPath": "/dev/null"}]}}],
+		"containerEdits": {"mounts": [{"hostPath": "` + library + `",
+		"containerPath": "` + testLibDir + `/libcuda.so.1", "options": ["ro", "nosuid", "nodev", "bind"]}]}}`
+	for file, content := range map[string]string{
+		library: "driver's libcuda",
+		filepath.Join(config.DriverRoot, "etc/cdi/gpu.json"): spec,
+		filepath.Join(config.ShadowDir, "libcuda.so.1"):      "shadow libcuda",
+		filepath.Join(config.ShadowDir, "libnvidia-ml.so.1"): "shadow libnvidia-ml",
+		config.HookPath: "#!/bin/sh\ncat >/dev/null\n",
+	} {
+		must.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		must.NoError(t, os.WriteFile(file, []byte(content), 0o755))
+	}
+}
+
+func TestGPU_FractionInARealContainer(t *testing.T) {
+	n := requireNode(t)
+	config := n.config()
+	gpuNode(t, &config)
+	d := newTestDriverWith(t, n, config)
+	ledger, err := claim.Open(claim.Options{StateDir: config.StateDir, RunDir: config.RunDir})
+	must.NoError(t, err)
+	made, token, err := ledger.Reserve(d.ctx, claim.Request{
+		GPU:    claim.GPU{UUID: testGPU, Index: 0, Name: "NVIDIA H200", ContextBytes: 300 * mib},
+		Slices: []string{testGPU + "/slice-000"}, LimitBytes: 1 << 30, Owner: claim.OwnerNomad,
+	})
+	must.NoError(t, err)
+
+	cfg := d.task("cat " + testLibDir + "/libcuda.so.1; ls -d /dev/nvidia* /.tranche/claims/*; env; echo end")
+	cfg.DeviceEnv = map[string]string{token.EnvName(): token.Reveal(), "NVIDIA_VISIBLE_DEVICES": "void"}
+	for key, value := range cfg.DeviceEnv {
+		cfg.Env[key] = value
+	}
+	_, out := d.run(cfg, "end")
+	must.StrContains(t, out, "shadow libcuda")
+	must.StrContains(t, out, "/dev/nvidia0")
+	must.StrContains(t, out, "/.tranche/claims/"+made.ID)
+	must.StrContains(t, out, noVisibleDevices)
+	must.StrNotContains(t, out, token.Reveal())
+	must.StrNotContains(t, out, claim.EnvPrefix)
+	eventually(t, "the event", func() bool {
+		return strings.Contains(strings.Join(d.events.all(), "\n"), "GPU memory: 1.0 GiB of NVIDIA H200 #0 ("+testGPU+")")
+	})
+
+	// The same claim without a device plugin that gave it.
+	thief := d.failing()
+	thief.Env[token.EnvName()] = token.Reveal()
+	_, _, err = d.StartTask(thief)
+	must.ErrorContains(t, err, token.EnvName())
+	must.StrNotContains(t, err.Error(), token.Reveal())
+	d.nothingLeft(thief)
+
+	// A claim that the ledger does not know.
+	stranger := d.failing()
+	stranger.DeviceEnv = map[string]string{"TRANCHE_CLAIM_00000000": strings.Repeat("0", 32)}
+	_, _, err = d.StartTask(stranger)
+	must.ErrorContains(t, err, "claim")
+	d.nothingLeft(stranger)
+}
+
+func TestGPU_NoneWithoutADeviceBlock(t *testing.T) {
+	d := newTestDriver(t)
+	image := d.node.reference
+	cfg := d.task("ls /dev/nvidia* /.tranche 2>/dev/null; env; echo end", func(c *TaskConfig) { c.Image = image })
+	cfg.Env["NVIDIA_VISIBLE_DEVICES"] = "all"
+	_, out := d.run(cfg, "end")
+	must.StrContains(t, out, noVisibleDevices+"\n")
+	must.StrNotContains(t, out, "=all")
+	must.StrNotContains(t, out, "/dev/nvidia")
+	must.StrNotContains(t, out, "/.tranche")
+}
+
+func TestStart_RemovesWhatAnEarlierLifeLeft(t *testing.T) {
+	d := newTestDriver(t)
+	first := d.task("sleep 600")
+	d.start(first)
+
+	d = d.restart() // It knows nothing of the first.
+	second := d.task("echo second")
+	other := *second
+	other.AllocID, other.Name = first.AllocID, first.Name
+	other.ID = first.AllocID + "/" + first.Name + "/later"
+	result, _ := d.run(&other, "second")
+	must.Zero(t, result.ExitCode)
+	d.nothingLeft(first)
+
+	// And the very same task, as when the plugin dies in the midst of StartTask and Nomad asks again.
+	d = d.restart()
+	_, _, err := d.StartTask(&other)
+	must.NoError(t, err)
+	must.NoError(t, d.DestroyTask(other.ID, true))
+	d.nothingLeft(&other)
+}
+
+func TestStart_Twice(t *testing.T) {
+	d := newTestDriver(t)
+	cfg := d.task("sleep 600")
+	d.start(cfg)
+	_, _, err := d.StartTask(cfg)
+	must.ErrorContains(t, err, "started already")
+	must.ErrorContains(t, d.DestroyTask(cfg.ID, false), "the task runs")
+	_, err = d.InspectTask(cfg.ID)
+	must.NoError(t, err)
+}
+
+func TestStats(t *testing.T) {
+	d := newTestDriver(t)
+	cfg := d.task("while :; do :; done")
+	d.start(cfg)
+	ctx, cancel := context.WithTimeout(d.ctx, 20*time.Second)
+	defer cancel()
+	usages, err := d.TaskStats(ctx, cfg.ID, 200*time.Millisecond)
+	must.NoError(t, err)
+	for usage := range usages {
+		must.Positive(t, usage.ResourceUsage.MemoryStats.Usage)
+		must.Positive(t, usage.Timestamp)
+		if usage.ResourceUsage.CpuStats.Percent > 20 {
+			break
+		}
+	}
+	must.NoError(t, ctx.Err(), must.Sprint("a busy loop was never seen to use the CPU"))
+	must.NoError(t, d.DestroyTask(cfg.ID, true))
+	for range usages { // The stream ends with the task.
+	}
+	must.NoError(t, ctx.Err())
+}

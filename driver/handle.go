@@ -1,0 +1,243 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/errdefs"
+	"github.com/hashicorp/nomad/plugins/drivers"
+)
+
+// firstSignalStatus is what a shell, and containerd, adds to the number of the signal that ended a process.
+const firstSignalStatus = 128
+
+// taskHandle is one task that runs, or has run.
+type taskHandle struct {
+	driver *Driver
+	cfg    *drivers.TaskConfig
+	state  taskState
+	// ended is closed once the exit result is known.
+	ended chan struct{}
+
+	mu          sync.Mutex
+	result      *drivers.ExitResult // nil until ended
+	completedAt time.Time
+	oomKilled   bool
+}
+
+func newTaskHandle(d *Driver, cfg *drivers.TaskConfig, state taskState) *taskHandle {
+	return &taskHandle{driver: d, cfg: cfg, state: state, ended: make(chan struct{})}
+}
+
+// nomadHandle is what Nomad keeps of the task.
+func (h *taskHandle) nomadHandle() (*drivers.TaskHandle, error) {
+	handle := drivers.NewTaskHandle(handleVersion)
+	handle.Config = h.cfg
+	handle.State = drivers.TaskStateRunning
+	if err := handle.SetDriverState(&h.state); err != nil {
+		return nil, fmt.Errorf("write down the task's state for Nomad: %w", err)
+	}
+	return handle, nil
+}
+
+// adopt takes the task into the store and starts to wait for its end.
+func (d *Driver) adopt(h *taskHandle) {
+	d.tasks.put(h)
+	d.spawn(func() { h.awaitExit(d.namespaced(d.ctx)) })
+}
+
+// load returns the task in containerd.
+func (h *taskHandle) load(ctx context.Context) (containerd.Task, error) {
+	container, err := h.driver.client.LoadContainer(ctx, h.state.ContainerID)
+	if err != nil {
+		return nil, err
+	}
+	return container.Task(ctx, nil)
+}
+
+// exitNotice is what became of a task's first process.
+type exitNotice struct {
+	code     uint32
+	at       time.Time
+	oomKills uint64
+	// lost: nobody knows.
+	lost bool
+}
+
+// awaitExit waits until the container's process has ended, however often containerd goes away meanwhile, and writes
+// down how.
+func (h *taskHandle) awaitExit(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	notices := make(chan exitNotice, 2)
+	askShim := sync.OnceFunc(func() { h.driver.spawn(func() { h.askShim(ctx, notices) }) })
+	h.driver.spawn(func() { h.askContainerd(ctx, notices, askShim) })
+	select {
+	case notice := <-notices:
+		if notice.lost {
+			notice = h.lastWord(notice, notices)
+		}
+		h.finish(h.exitResult(notice), notice.at)
+	case <-ctx.Done():
+	}
+}
+
+// lastWord gives the shim a moment to tell how the process ended when containerd says that it knows of none: that is
+// what a containerd says that has come back and is just putting away the shim.
+func (h *taskHandle) lastWord(notice exitNotice, notices <-chan exitNotice) exitNotice {
+	select {
+	case better := <-notices:
+		return better
+	case <-time.After(time.Second):
+		return notice
+	}
+}
+
+// askContainerd waits by way of containerd. Nothing is polled: each round is one call that returns when the process
+// ends or the connection breaks, and calls wait for the connection to come back. interrupted is called when it breaks.
+func (h *taskHandle) askContainerd(ctx context.Context, notices chan<- exitNotice, interrupted func()) {
+	for pause := time.Duration(0); ; pause = min(2*pause+100*time.Millisecond, 5*time.Second) {
+		task, err := h.load(ctx)
+		var status containerd.ExitStatus
+		if err == nil {
+			status, err = waitTask(ctx, task)
+		}
+		switch {
+		case err == nil:
+			notices <- exitNotice{status.ExitCode(), status.ExitTime(), countOOMKills(ctx, task), false}
+			return
+		case ctx.Err() != nil:
+			return
+		case errdefs.IsNotFound(err):
+			notices <- exitNotice{code: containerd.UnknownExitStatus, at: time.Now(), lost: true}
+			return
+		}
+		h.driver.logger.Warn("waiting for a task was interrupted; going on", "container", h.state.ContainerID,
+			"error", err)
+		interrupted()
+		// A connection that broke is back when the next call succeeds. The pause is for errors that come at once.
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// askShim waits by way of the shim. That it cannot is no news: containerd will tell.
+func (h *taskHandle) askShim(ctx context.Context, notices chan<- exitNotice) {
+	exit, err := waitAtShim(ctx, h.state.Shim, h.state.ContainerID)
+	if err != nil {
+		h.driver.logger.Debug("a task's shim cannot be asked", "container", h.state.ContainerID, "error", err)
+		return
+	}
+	notices <- exitNotice{exit.code, exit.at, exit.oomKills, false}
+}
+
+func waitTask(ctx context.Context, task containerd.Task) (containerd.ExitStatus, error) {
+	exits, err := task.Wait(ctx)
+	if err != nil {
+		return containerd.ExitStatus{}, err
+	}
+	status := <-exits
+	return status, status.Error()
+}
+
+// exitResult puts a task's end into Nomad's terms. A process that was ended by signal n and one that exits with 128+n
+// look the same from here, as they do in a shell.
+func (h *taskHandle) exitResult(notice exitNotice) *drivers.ExitResult {
+	result := &drivers.ExitResult{ExitCode: int(notice.code)}
+	if notice.lost {
+		result.Err = fmt.Errorf("containerd no longer knows the process of container %s: it or its shim was removed "+
+			"from outside, or the machine restarted; how the task ended is not known", h.state.ContainerID)
+		return result
+	}
+	if signal := result.ExitCode - firstSignalStatus; signal > 0 && signal <= maxSignal {
+		result.Signal = signal
+	}
+	if result.ExitCode != 0 && (h.sawOOM() || notice.oomKills > 0) {
+		limit, _ := memoryBytes(h.cfg)
+		result.OOMKilled = true
+		result.Err = fmt.Errorf("out of memory: the kernel ended a process of the task at its limit of %d MiB; raise "+
+			"memory or memory_max in the task's resources block if it needs more", limit/mib)
+	}
+	return result
+}
+
+func (h *taskHandle) finish(result *drivers.ExitResult, at time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.result, h.completedAt = result, at
+	close(h.ended)
+}
+
+func (h *taskHandle) markOOM() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.oomKilled = true
+}
+
+func (h *taskHandle) sawOOM() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.oomKilled
+}
+
+// exit returns the task's exit result; nil while it runs.
+func (h *taskHandle) exit() *drivers.ExitResult {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.result.Copy()
+}
+
+func (h *taskHandle) status() *drivers.TaskStatus {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	status := &drivers.TaskStatus{
+		ID:          h.cfg.ID,
+		Name:        h.cfg.Name,
+		State:       drivers.TaskStateRunning,
+		StartedAt:   h.state.StartedAt,
+		CompletedAt: h.completedAt,
+		ExitResult:  h.result.Copy(),
+		DriverAttributes: map[string]string{
+			"container_id": h.state.ContainerID,
+			"pid":          fmt.Sprint(h.state.PID),
+		},
+	}
+	if h.result != nil {
+		status.State = drivers.TaskStateExited
+	}
+	return status
+}
+
+// WaitTask returns a channel on which the task's exit result comes.
+func (d *Driver) WaitTask(ctx context.Context, taskID string) (<-chan *drivers.ExitResult, error) {
+	h, ok := d.tasks.get(taskID)
+	if !ok {
+		return nil, drivers.ErrTaskNotFound
+	}
+	results := make(chan *drivers.ExitResult, 1)
+	go func() {
+		defer close(results)
+		select {
+		case <-h.ended:
+			results <- h.exit()
+		case <-ctx.Done():
+		case <-d.ctx.Done():
+		}
+	}()
+	return results, nil
+}
+
+// InspectTask returns what is known of the task.
+func (d *Driver) InspectTask(taskID string) (*drivers.TaskStatus, error) {
+	h, ok := d.tasks.get(taskID)
+	if !ok {
+		return nil, drivers.ErrTaskNotFound
+	}
+	return h.status(), nil
+}

@@ -1,0 +1,59 @@
+package driver
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+)
+
+func TestExitResult(t *testing.T) {
+	cases := []struct {
+		name   string
+		notice exitNotice
+		event  bool
+		want   drivers.ExitResult
+		err    string
+	}{
+		{"success", exitNotice{code: 0}, false, drivers.ExitResult{}, ""},
+		{"failure", exitNotice{code: 3}, false, drivers.ExitResult{ExitCode: 3}, ""},
+		{"a signal", exitNotice{code: 143}, false, drivers.ExitResult{ExitCode: 143, Signal: 15}, ""},
+		{"a code above the signals", exitNotice{code: 200}, false, drivers.ExitResult{ExitCode: 200}, ""},
+		{"out of memory by the count", exitNotice{code: 137, oomKills: 1}, false,
+			drivers.ExitResult{ExitCode: 137, Signal: 9, OOMKilled: true}, "limit of 64 MiB"},
+		{"out of memory by the event", exitNotice{code: 137}, true,
+			drivers.ExitResult{ExitCode: 137, Signal: 9, OOMKilled: true}, "limit of 64 MiB"},
+		{"success in spite of it", exitNotice{code: 0, oomKills: 1}, true, drivers.ExitResult{}, ""},
+		{"lost", exitNotice{code: 255, lost: true}, false, drivers.ExitResult{ExitCode: 255}, "how the task ended is not known"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			h := newTaskHandle(nil, resourcesOf(drivers.LinuxResources{MemoryLimitBytes: 64 * mib}, 64, 0), taskState{})
+			if c.event {
+				h.markOOM()
+			}
+			got := h.exitResult(c.notice)
+			if c.err == "" {
+				must.NoError(t, got.Err)
+			} else {
+				must.ErrorContains(t, got.Err, c.err)
+			}
+			got.Err = nil
+			must.Eq(t, c.want, *got)
+		})
+	}
+}
+
+func TestTaskHandle_Status(t *testing.T) {
+	h := newTaskHandle(nil, &drivers.TaskConfig{ID: "id", Name: "web"}, taskState{ContainerID: "c", PID: 7})
+	must.Eq(t, drivers.TaskStateRunning, h.status().State)
+	must.Nil(t, h.exit())
+	ended := time.Unix(1000, 0)
+	h.finish(&drivers.ExitResult{ExitCode: 2}, ended)
+	status := h.status()
+	must.Eq(t, drivers.TaskStateExited, status.State)
+	must.Eq(t, ended, status.CompletedAt)
+	must.Eq(t, 2, status.ExitResult.ExitCode)
+	must.Eq(t, "c", status.DriverAttributes["container_id"])
+}

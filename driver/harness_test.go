@@ -1,0 +1,360 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/helper/uuid"
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	dtestutil "github.com/hashicorp/nomad/plugins/drivers/testutils"
+	"github.com/shoenig/test/must"
+
+	"tranche.dev/tranche/e2e/images"
+	"tranche.dev/tranche/e2e/node"
+)
+
+// testNode is what all tests of this package share: a private containerd and a registry that holds a busybox image.
+type testNode struct {
+	dir        string
+	containerd *node.Containerd
+	registry   *images.LocalRegistry
+	busybox    v1.Image
+	reference  string
+}
+
+var sharedNode struct {
+	sync.Once
+	node *testNode
+	err  error
+}
+
+func TestMain(m *testing.M) {
+	// Nomad's harness leaves directories behind; here they go with ours.
+	dir, err := os.MkdirTemp("", "driver")
+	if err == nil {
+		err = os.Setenv("TMPDIR", dir)
+	}
+	code := 1
+	if err == nil {
+		code = m.Run()
+	}
+	if n := sharedNode.node; n != nil {
+		err = n.stop()
+	}
+	if err = errors.Join(err, os.RemoveAll(dir)); err != nil {
+		fmt.Fprintln(os.Stderr, "the tests left something behind:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// requireNode returns the shared node. Without root a test is skipped, unless the caller insists that all of them run.
+func requireNode(t *testing.T) *testNode {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		if os.Getenv("TRANCHE_REQUIRE_ROOT") == "1" {
+			t.Fatal("this test starts containers and needs root")
+		}
+		t.Skip("this test starts containers and needs root")
+	}
+	sharedNode.Do(func() { sharedNode.node, sharedNode.err = startTestNode() })
+	must.NoError(t, sharedNode.err)
+	return sharedNode.node
+}
+
+func startTestNode() (*testNode, error) {
+	dir, err := os.MkdirTemp("", "node")
+	if err != nil {
+		return nil, err
+	}
+	n := &testNode{dir: dir}
+	if n.busybox, err = images.Busybox(); err != nil {
+		return nil, err
+	}
+	if n.registry, err = images.Registry(); err != nil {
+		return nil, err
+	}
+	if n.reference, err = n.registry.Push(context.Background(), n.busybox, "busybox:test"); err != nil {
+		return nil, err
+	}
+	// Any other containerd can be put to the same tests: TRANCHE_TEST_CONTAINERD names its binary.
+	n.containerd, err = node.StartContainerd(context.Background(), filepath.Join(dir, "c"),
+		node.ContainerdOptions{Binary: os.Getenv("TRANCHE_TEST_CONTAINERD")})
+	return n, err
+}
+
+func (n *testNode) stop() error {
+	if n.containerd != nil {
+		if err := n.containerd.Stop(); err != nil {
+			return err
+		}
+	}
+	if err := n.registry.Close(); err != nil {
+		return err
+	}
+	return os.RemoveAll(n.dir)
+}
+
+// push puts a variant of the busybox image into the registry.
+func (n *testNode) push(t *testing.T, name string, edit func(*v1.Config)) string {
+	t.Helper()
+	img, err := images.WithConfig(n.busybox, edit)
+	must.NoError(t, err)
+	ref, err := n.registry.Push(context.Background(), img, name)
+	must.NoError(t, err)
+	return ref
+}
+
+// config is a plugin configuration for the node.
+func (n *testNode) config() Config {
+	return Config{
+		ContainerdAddress: n.containerd.Address,
+		Namespace:         "nomad-test",
+		Runtime:           defaultRuntime,
+		Snapshotter:       defaultSnapshotter,
+		RegistryHostsDir:  filepath.Join(n.dir, "certs.d"),
+		ImagePullTimeout:  "1m",
+		StateDir:          filepath.Join(n.dir, "state"),
+		RunDir:            filepath.Join(n.dir, "run"),
+	}
+}
+
+// testDriver is a driver behind Nomad's test harness, as the agent sees it, and a client of its own to look behind it.
+type testDriver struct {
+	*dtestutil.DriverHarness
+	t *testing.T
+	// whole is the test that the driver lives as long as; t may be a subtest of it.
+	whole  *testing.T
+	node   *testNode
+	driver *Driver
+	client *containerd.Client
+	ctx    context.Context
+	events *eventLog
+}
+
+// eventLog collects task events.
+type eventLog struct {
+	mu     sync.Mutex
+	events []string
+}
+
+func (l *eventLog) all() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]string{}, l.events...)
+}
+
+func testLogger() hclog.Logger {
+	return hclog.New(&hclog.LoggerOptions{Name: "test", Level: hclog.Warn})
+}
+
+func newTestDriver(t *testing.T) *testDriver {
+	n := requireNode(t)
+	return newTestDriverWith(t, n, n.config())
+}
+
+func newTestDriverWith(t *testing.T, n *testNode, config Config) *testDriver {
+	t.Helper()
+	ctx, cancel := context.WithCancel(namespaces.WithNamespace(context.Background(), config.Namespace))
+	impl := New(ctx, testLogger())
+	d := &testDriver{DriverHarness: dtestutil.NewDriverHarness(t, impl), t: t, whole: t, node: n, driver: impl, ctx: ctx,
+		events: &eventLog{}}
+	client, err := n.containerd.Client()
+	must.NoError(t, err)
+	d.client = client
+	t.Cleanup(func() {
+		d.Kill()
+		impl.Shutdown()
+		client.Close()
+		cancel()
+	})
+	var data []byte
+	must.NoError(t, base.MsgPackEncode(&data, config))
+	must.NoError(t, d.SetConfig(&base.Config{PluginConfig: data, ApiVersion: drivers.ApiVersion010}))
+	events, err := d.TaskEvents(ctx)
+	must.NoError(t, err)
+	go func() {
+		for event := range events {
+			d.events.mu.Lock()
+			d.events.events = append(d.events.events, event.Message)
+			d.events.mu.Unlock()
+		}
+	}()
+	return d
+}
+
+// in returns the driver for a subtest, whose failures are then its own.
+func (d *testDriver) in(t *testing.T) *testDriver {
+	copied := *d
+	copied.t = t
+	return &copied
+}
+
+// restart returns a new driver on the same node, as after a restart of the plugin: it knows nothing yet.
+func (d *testDriver) restart() *testDriver {
+	d.Kill()
+	d.driver.Shutdown()
+	return newTestDriverWith(d.t, d.node, d.node.config())
+}
+
+// task returns the configuration of a task that runs a shell script in the busybox image.
+func (d *testDriver) task(script string, edit ...func(*TaskConfig)) *drivers.TaskConfig {
+	return d.newTask(script, true, edit...)
+}
+
+// failing returns the configuration of a task that will not start: nobody reads its logs, as nobody writes them.
+func (d *testDriver) failing(edit ...func(*TaskConfig)) *drivers.TaskConfig {
+	return d.newTask("true", false, edit...)
+}
+
+func (d *testDriver) newTask(script string, logs bool, edit ...func(*TaskConfig)) *drivers.TaskConfig {
+	options := &TaskConfig{Image: d.node.reference, Command: "/bin/sh", Args: []string{"-c", script}}
+	for _, e := range edit {
+		e(options)
+	}
+	allocID := uuid.Generate()
+	cfg := &drivers.TaskConfig{
+		AllocID:       allocID,
+		ID:            allocID + "/task/" + uuid.Short(),
+		Name:          "task",
+		TaskGroupName: "group",
+		JobID:         "job",
+		Namespace:     "default",
+		Resources: &drivers.Resources{
+			NomadResources: &structs.AllocatedTaskResources{
+				Memory: structs.AllocatedMemoryResources{MemoryMB: 64},
+				Cpu:    structs.AllocatedCpuResources{CpuShares: 100},
+			},
+			LinuxResources: &drivers.LinuxResources{CPUShares: 100, MemoryLimitBytes: 64 * mib},
+		},
+	}
+	must.NoError(d.t, cfg.EncodeConcreteDriverConfig(options))
+	// The harness closes its connection to the driver along with a task's directories.
+	d.whole.Cleanup(d.MkAllocDir(cfg, logs))
+	return cfg
+}
+
+// start starts the task and sees to it that it goes away with the test.
+func (d *testDriver) start(cfg *drivers.TaskConfig) *drivers.TaskHandle {
+	d.t.Helper()
+	handle, _, err := d.StartTask(cfg)
+	must.NoError(d.t, err)
+	d.t.Cleanup(func() { _ = d.driver.DestroyTask(cfg.ID, true) })
+	return handle
+}
+
+// wait waits for the task's exit result.
+func (d *testDriver) wait(cfg *drivers.TaskConfig) *drivers.ExitResult {
+	d.t.Helper()
+	ctx, cancel := context.WithTimeout(d.ctx, time.Minute)
+	defer cancel()
+	results, err := d.WaitTask(ctx, cfg.ID)
+	must.NoError(d.t, err)
+	select {
+	case result := <-results:
+		return result
+	case <-ctx.Done():
+		d.t.Fatal("the task did not end")
+		return nil
+	}
+}
+
+// stdout waits until the task's log holds want, and returns the log.
+func (d *testDriver) stdout(cfg *drivers.TaskConfig, want string) string {
+	d.t.Helper()
+	return d.log(cfg, "stdout", want)
+}
+
+func (d *testDriver) log(cfg *drivers.TaskConfig, stream, want string) string {
+	d.t.Helper()
+	file := filepath.Join(cfg.TaskDir().LogDir, cfg.Name+"."+stream+".0")
+	var text string
+	eventually(d.t, fmt.Sprintf("%q in the task's %s", want, stream), func() bool {
+		data, _ := os.ReadFile(file)
+		text = string(data)
+		return strings.Contains(text, want)
+	})
+	return text
+}
+
+// run runs a task to its end and returns its result and what it wrote to stdout, which must hold want.
+func (d *testDriver) run(cfg *drivers.TaskConfig, want string) (*drivers.ExitResult, string) {
+	d.t.Helper()
+	d.start(cfg)
+	result := d.wait(cfg)
+	return result, d.stdout(cfg, want)
+}
+
+// eventually waits for what another process does, of which no event tells.
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if condition() {
+			return
+		}
+	}
+	t.Fatalf("waited in vain for %s", what)
+}
+
+// nothingLeft asserts that nothing of the task is in containerd: no container, process, snapshot or lease.
+func (d *testDriver) nothingLeft(cfg *drivers.TaskConfig) {
+	d.t.Helper()
+	id := containerID(cfg)
+	containers, err := d.client.Containers(d.ctx)
+	must.NoError(d.t, err)
+	for _, c := range containers {
+		must.NotEq(d.t, id, c.ID(), must.Sprint("a container is left"))
+	}
+	_, err = d.client.SnapshotService(defaultSnapshotter).Stat(d.ctx, id)
+	must.Error(d.t, err, must.Sprint("a snapshot is left"))
+	leases, err := d.client.LeasesService().List(d.ctx, fmt.Sprintf("labels.%q==%q", labelTaskID, cfg.ID))
+	must.NoError(d.t, err)
+	must.SliceEmpty(d.t, leases, must.Sprint("a lease is left"))
+}
+
+func touch(t *testing.T, file string) {
+	t.Helper()
+	must.NoError(t, os.WriteFile(file, nil, 0o644))
+}
+
+// pidOf is the process ID of the task's first process.
+func pidOf(t *testing.T, handle *drivers.TaskHandle) int {
+	t.Helper()
+	var state taskState
+	must.NoError(t, handle.GetDriverState(&state))
+	return int(state.PID)
+}
+
+// alive says whether the process runs, a zombie not counting.
+func alive(pid int) bool {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(data), ") ")
+	return !strings.HasPrefix(rest, "Z")
+}
+
+// killTaskBehindTheDriver removes the task's processes and its shim, and leaves the record of the container.
+func (d *testDriver) killTaskBehindTheDriver(cfg *drivers.TaskConfig) {
+	d.t.Helper()
+	container, err := d.client.LoadContainer(d.ctx, containerID(cfg))
+	must.NoError(d.t, err)
+	task, err := container.Task(d.ctx, nil)
+	must.NoError(d.t, err)
+	_, err = task.Delete(d.ctx, containerd.WithProcessKill)
+	must.NoError(d.t, err)
+}

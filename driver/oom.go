@@ -1,0 +1,91 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	v1 "github.com/containerd/cgroups/v3/cgroup1/stats"
+	v2 "github.com/containerd/cgroups/v3/cgroup2/stats"
+	apievents "github.com/containerd/containerd/api/events"
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/events"
+	"github.com/containerd/typeurl/v2"
+)
+
+// watchOOM listens for containerd's out-of-memory events as long as the driver lives, and tells the users of the tasks.
+func (d *Driver) watchOOM() {
+	ctx := d.namespaced(d.ctx)
+	filter := fmt.Sprintf("topic==%q,namespace==%q", "/tasks/oom", d.config.Namespace)
+	for ctx.Err() == nil {
+		envelopes, errs := d.client.Subscribe(ctx, filter)
+		d.receiveOOM(envelopes, errs)
+		// The stream ends when containerd does; the next subscription waits for it. The pause is for a containerd that
+		// refuses at once.
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (d *Driver) receiveOOM(envelopes <-chan *events.Envelope, errs <-chan error) {
+	for {
+		select {
+		case err := <-errs:
+			d.logger.Debug("the stream of containerd's events ended", "error", err)
+			return
+		case envelope := <-envelopes:
+			if envelope == nil {
+				return
+			}
+			event, err := typeurl.UnmarshalAny(envelope.Event)
+			if err != nil {
+				d.logger.Warn("an event of containerd could not be read", "topic", envelope.Topic, "error", err)
+				continue
+			}
+			if oom, ok := event.(*apievents.TaskOOM); ok {
+				d.noteOOM(oom.ContainerID)
+			}
+		}
+	}
+}
+
+func (d *Driver) noteOOM(container string) {
+	h, ok := d.tasks.byContainer(container)
+	if !ok {
+		return
+	}
+	h.markOOM()
+	limit, _ := memoryBytes(h.cfg)
+	d.say(h.cfg, map[string]string{"memory_limit_bytes": fmt.Sprint(limit)},
+		"Out of memory: the kernel ended a process of the task at its limit of %d MiB", limit/mib)
+}
+
+// countOOMKills asks the kernel how many processes of the task it ended for want of memory. Unlike the event, the count
+// cannot come after the exit, and is not lost while this plugin or containerd is away: it stands until the container is
+// removed. Errors mean that nothing is known.
+func countOOMKills(ctx context.Context, task containerd.Task) uint64 {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	metric, err := task.Metrics(ctx)
+	if err != nil {
+		return 0
+	}
+	return oomKills(metric.Data)
+}
+
+// oomKills reads the count from what the runtime says of a cgroup.
+func oomKills(stats typeurl.Any) uint64 {
+	data, err := typeurl.UnmarshalAny(stats)
+	if err != nil {
+		return 0
+	}
+	switch m := data.(type) {
+	case *v1.Metrics:
+		return m.GetMemoryOomControl().GetOomKill()
+	case *v2.Metrics:
+		return m.GetMemoryEvents().GetOomKill()
+	}
+	return 0
+}

@@ -1,0 +1,132 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/containerd/containerd/v2/pkg/oci"
+	"github.com/dustin/go-humanize"
+	"github.com/hashicorp/go-hclog"
+	nstructs "github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/runtime"
+)
+
+const (
+	visibleDevices   = "NVIDIA_VISIBLE_DEVICES"
+	noVisibleDevices = visibleDevices + "=void"
+)
+
+// grant is a task's fractions of GPUs. The zero value is no GPU at all.
+type grant struct {
+	claims []*claim.Claim
+	edits  runtime.Modifier
+}
+
+// grants turns the claim tokens of tasks into grants.
+type grants struct {
+	config runtime.Config
+	logger hclog.Logger
+
+	mu     sync.Mutex
+	ledger *claim.Ledger
+}
+
+// of returns what the task may use. Claims come from DeviceEnv, which device plugins alone fill: a job can write any
+// variable into its env block, and would there show the token of another.
+func (g *grants) of(ctx context.Context, cfg *drivers.TaskConfig, container string) (*grant, error) {
+	if !holdsClaims(cfg.DeviceEnv) {
+		return &grant{}, nil
+	}
+	ledger, err := g.open()
+	if err != nil {
+		return nil, fmt.Errorf("open the ledger of claims: %w", err)
+	}
+	claims, err := ledger.FromEnv(ctx, cfg.DeviceEnv)
+	if err != nil {
+		return nil, fmt.Errorf("look up the task's claims: %w", err)
+	}
+	edits, err := runtime.Prepare(ctx, ledger, g.config, container, claims)
+	if err != nil {
+		// A claim may still be bound to the container of an earlier life that is about to end.
+		return nil, nstructs.NewRecoverableError(fmt.Errorf("prepare the task's GPU: %w", err), true)
+	}
+	return &grant{claims: claims, edits: edits}, nil
+}
+
+// open opens the ledger at the first task that needs it: a node without GPUs has none.
+func (g *grants) open() (*claim.Ledger, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ledger != nil {
+		return g.ledger, nil
+	}
+	ledger, err := claim.Open(claim.Options{StateDir: g.config.StateDir, RunDir: g.config.RunDir, Logger: g.logger})
+	if err == nil {
+		g.ledger = ledger
+	}
+	return ledger, err
+}
+
+func holdsClaims(env map[string]string) bool {
+	for name := range env {
+		if strings.HasPrefix(name, claim.EnvPrefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// refuseForeignClaims refuses a task whose environment holds a claim that no device plugin gave it. The message names
+// the variable and never its value.
+func refuseForeignClaims(cfg *drivers.TaskConfig) error {
+	var foreign []string
+	for name, value := range cfg.Env {
+		if !strings.HasPrefix(name, claim.EnvPrefix) {
+			continue
+		}
+		if given, ok := cfg.DeviceEnv[name]; !ok || given != value {
+			foreign = append(foreign, name)
+		}
+	}
+	if len(foreign) == 0 {
+		return nil
+	}
+	slices.Sort(foreign)
+	return fmt.Errorf("the task's environment sets %s, which no device plugin gave it: a claim comes from a device "+
+		"block only; remove the variable from the env or template block and ask for slices with device \"nvidia/slice\"",
+		strings.Join(foreign, ", "))
+}
+
+// withGPU gives the container its fractions, and no other GPU. It stands last in the list of options, so that neither
+// image nor job can put anything over what it mounts.
+func withGPU(g *grant) oci.SpecOpts {
+	return specOption(func(s *Spec) error {
+		s.Process.Env = slices.DeleteFunc(s.Process.Env, func(entry string) bool {
+			return strings.HasPrefix(entry, claim.EnvPrefix) || strings.HasPrefix(entry, visibleDevices+"=")
+		})
+		s.Process.Env = append(s.Process.Env, noVisibleDevices)
+		if g.edits == nil {
+			return nil
+		}
+		if err := g.edits.Modify(s); err != nil {
+			return fmt.Errorf("give the container its GPU: %w", err)
+		}
+		return nil
+	})
+}
+
+// describe says what the task got, for its events.
+func (g *grant) describe() []string {
+	var lines []string
+	for _, c := range g.claims {
+		lines = append(lines, fmt.Sprintf("GPU memory: %s of %s #%d (%s), %d slices, claim %s",
+			humanize.IBytes(c.LimitBytes), c.GPU.Name, c.GPU.Index, c.GPU.UUID, len(c.Slices), c.ID))
+	}
+	return lines
+}

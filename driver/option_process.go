@@ -1,0 +1,105 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"tranche.dev/tranche/claim"
+)
+
+// defaultPath is what a process gets that neither the image nor the task gives a PATH.
+const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// withImageEnv sets the environment that the image gives, which never holds a claim: a token in an image would be a
+// stolen one.
+func withImageEnv(config ocispec.ImageConfig) oci.SpecOpts {
+	env := []string{defaultPath}
+	for _, entry := range config.Env {
+		if strings.HasPrefix(entry, claim.EnvPrefix) {
+			continue
+		}
+		if strings.HasPrefix(entry, "PATH=") {
+			env[0] = entry
+			continue
+		}
+		env = append(env, entry)
+	}
+	return oci.WithEnv(env)
+}
+
+// withTaskEnv adds the task's environment, without its claim tokens: what the container gets of a claim it gets by
+// mounts, and a token in its environment is one that its programs could show elsewhere.
+func withTaskEnv(cfg *drivers.TaskConfig) oci.SpecOpts {
+	var env []string
+	for _, entry := range cfg.EnvList() {
+		if !strings.HasPrefix(entry, claim.EnvPrefix) {
+			env = append(env, entry)
+		}
+	}
+	return oci.WithEnv(env)
+}
+
+// withArgs sets what runs: the options entrypoint, command and args, each standing for the image's own where given.
+func withArgs(options *TaskConfig, config ocispec.ImageConfig, image string) oci.SpecOpts {
+	args := processArgs(options, config)
+	return specOption(func(s *Spec) error {
+		if len(args) == 0 {
+			return fmt.Errorf("image %q says nothing about what to run; set the option command", image)
+		}
+		s.Process.Args = args
+		return nil
+	})
+}
+
+func processArgs(options *TaskConfig, config ocispec.ImageConfig) []string {
+	entrypoint, command := config.Entrypoint, config.Cmd
+	if len(options.Entrypoint) > 0 {
+		entrypoint, command = options.Entrypoint, nil
+	}
+	switch {
+	case options.Command != "":
+		command = append([]string{options.Command}, options.Args...)
+	case len(options.Args) > 0:
+		command = options.Args
+	}
+	return append(append([]string{}, entrypoint...), command...)
+}
+
+// withWorkDir sets the working directory: the task's, else the image's, else the root.
+func withWorkDir(task, image string) oci.SpecOpts {
+	for _, dir := range []string{task, image} {
+		if dir != "" {
+			return oci.WithProcessCwd(dir)
+		}
+	}
+	return oci.WithProcessCwd("/")
+}
+
+// withUser sets the user by name or number, with or without a group: the task's, else the image's. The image says who
+// users and groups are.
+func withUser(task, imageUser, image string) oci.SpecOpts {
+	user, whose := task, "the task's user"
+	if user == "" {
+		user, whose = imageUser, "the image's USER"
+	}
+	if user == "" {
+		return oci.WithUIDGID(0, 0)
+	}
+	name, _, _ := strings.Cut(user, ":")
+	return func(ctx context.Context, client oci.Client, c *containers.Container, s *Spec) error {
+		if err := oci.WithUser(user)(ctx, client, c, s); err != nil {
+			return fmt.Errorf("%s %q is not known in image %q: %w; it must be in the image's /etc/passwd (and "+
+				"/etc/group), or be given by number", whose, user, image, err)
+		}
+		if err := oci.WithAdditionalGIDs(name)(ctx, client, c, s); err != nil {
+			return fmt.Errorf("look up the groups of user %q in image %q: %w", user, image, err)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,44 @@
+package driver
+
+import (
+	"context"
+
+	"github.com/containerd/containerd/v2/contrib/seccomp"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/oci"
+)
+
+// Spec is the OCI spec that an option changes.
+type Spec = oci.Spec
+
+// specOptions is the task's container as a list: what containerd starts from, then each option of the jobspec, and at
+// the very end the GPU, whose mounts nothing may cover.
+func (d *Driver) specOptions(s *startup, i *image) []oci.SpecOpts {
+	return []oci.SpecOpts{
+		oci.WithDefaultSpec(),
+		oci.WithoutRunMount,
+		oci.WithNewPrivileges,
+		withImageEnv(i.config),
+		withTaskEnv(s.cfg),
+		withArgs(s.options, i.config, s.options.Image),
+		withWorkDir(s.options.WorkDir, i.config.WorkingDir),
+		withUser(s.cfg.User, i.config.User, s.options.Image),
+		withCgroup(s.cfg),
+		withCPU(s.cfg),
+		withMemory(s.cfg, hostAccountsSwap()),
+		withCgroupMount,
+		withNetwork(s.network),
+		withHostname(s.network),
+		withNetworkFiles(s.network),
+		withTaskDirs(s.cfg),
+		withVolumes(s.cfg),
+		withDevices(s.cfg),
+		seccomp.WithDefaultProfile(),
+		withGPU(s.grant),
+	}
+}
+
+// specOption makes an option of a function that needs nothing but the spec.
+func specOption(edit func(*Spec) error) oci.SpecOpts {
+	return func(_ context.Context, _ oci.Client, _ *containers.Container, s *Spec) error { return edit(s) }
+}

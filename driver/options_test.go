@@ -1,0 +1,247 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/shoenig/test/must"
+)
+
+// validID is what containerd takes for an ID.
+var validID = regexp.MustCompile(`^[A-Za-z0-9]+(?:[._-](?:[A-Za-z0-9]+))*$`)
+
+var testContainer containers.Container
+
+// apply applies options to an empty spec.
+func apply(t *testing.T, opts ...oci.SpecOpts) *Spec {
+	t.Helper()
+	s, err := tryApply(opts...)
+	must.NoError(t, err)
+	return s
+}
+
+func tryApply(opts ...oci.SpecOpts) (*Spec, error) {
+	s := &Spec{Process: &specs.Process{}, Linux: &specs.Linux{}, Root: &specs.Root{}}
+	for _, opt := range opts {
+		if err := opt(context.Background(), nil, &containers.Container{}, s); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func TestWithArgs(t *testing.T) {
+	image := ocispec.ImageConfig{Entrypoint: []string{"/entry", "-e"}, Cmd: []string{"cmd", "-c"}}
+	cases := []struct {
+		name    string
+		options TaskConfig
+		image   ocispec.ImageConfig
+		want    []string
+	}{
+		{"the image's own", TaskConfig{}, image, []string{"/entry", "-e", "cmd", "-c"}},
+		{"command", TaskConfig{Command: "x"}, image, []string{"/entry", "-e", "x"}},
+		{"command and args", TaskConfig{Command: "x", Args: []string{"y"}}, image, []string{"/entry", "-e", "x", "y"}},
+		{"args", TaskConfig{Args: []string{"y"}}, image, []string{"/entry", "-e", "y"}},
+		{"entrypoint", TaskConfig{Entrypoint: []string{"z"}}, image, []string{"z"}},
+		{"everything", TaskConfig{Entrypoint: []string{"z"}, Command: "x", Args: []string{"y"}}, image,
+			[]string{"z", "x", "y"}},
+		{"an image with a command only", TaskConfig{}, ocispec.ImageConfig{Cmd: []string{"cmd"}}, []string{"cmd"}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			must.Eq(t, c.want, apply(t, withArgs(&c.options, c.image, "app")).Process.Args)
+		})
+	}
+	_, err := tryApply(withArgs(&TaskConfig{}, ocispec.ImageConfig{}, "app"))
+	must.ErrorContains(t, err, `image "app" says nothing about what to run; set the option command`)
+}
+
+func TestWithEnv_TaskOverImageAndNoClaims(t *testing.T) {
+	image := ocispec.ImageConfig{Env: []string{"A=image", "B=image", "PATH=/image", "TRANCHE_CLAIM_00000000=stolen"}}
+	cfg := &drivers.TaskConfig{Env: map[string]string{"B": "task", "TRANCHE_CLAIM_11111111": "token"}}
+	env := apply(t, withImageEnv(image), withTaskEnv(cfg)).Process.Env
+	must.SliceContainsAll(t, env, []string{"PATH=/image", "A=image", "B=task"})
+	must.SliceContains(t, apply(t, withImageEnv(ocispec.ImageConfig{})).Process.Env, defaultPath)
+}
+
+func TestWithWorkDir(t *testing.T) {
+	must.Eq(t, "/task", apply(t, withWorkDir("/task", "/image")).Process.Cwd)
+	must.Eq(t, "/image", apply(t, withWorkDir("", "/image")).Process.Cwd)
+	must.Eq(t, "/", apply(t, withWorkDir("", "")).Process.Cwd)
+}
+
+func TestWithUser_Root(t *testing.T) {
+	s := apply(t, withUser("", "", "app"))
+	must.Eq(t, []uint32{0, 0}, []uint32{s.Process.User.UID, s.Process.User.GID})
+}
+
+func resourcesOf(linux drivers.LinuxResources, memoryMB, memoryMaxMB int64) *drivers.TaskConfig {
+	return &drivers.TaskConfig{AllocID: "alloc", Name: "web", Resources: &drivers.Resources{
+		LinuxResources: &linux,
+		NomadResources: &structs.AllocatedTaskResources{
+			Memory: structs.AllocatedMemoryResources{MemoryMB: memoryMB, MemoryMaxMB: memoryMaxMB},
+		},
+	}}
+}
+
+func TestWithCPU(t *testing.T) {
+	cases := []struct {
+		shares int64
+		want   uint64
+	}{{100, 100}, {1, 2}, {300000, 262144}}
+	for _, c := range cases {
+		t.Run(fmt.Sprint(c.shares), func(t *testing.T) {
+			cfg := resourcesOf(drivers.LinuxResources{CPUShares: c.shares, CpusetCpus: "0,1"}, 0, 0)
+			cpu := apply(t, withCPU(cfg)).Linux.Resources.CPU
+			must.Eq(t, c.want, *cpu.Shares)
+			must.Eq(t, "0,1", cpu.Cpus)
+		})
+	}
+}
+
+func TestWithMemory(t *testing.T) {
+	memory := apply(t, withMemory(resourcesOf(drivers.LinuxResources{MemoryLimitBytes: 64 * mib}, 64, 0), true)).
+		Linux.Resources.Memory
+	must.Eq(t, 64*mib, *memory.Limit)
+	must.Eq(t, 64*mib, *memory.Swap)
+	must.Nil(t, memory.Reservation)
+
+	memory = apply(t, withMemory(resourcesOf(drivers.LinuxResources{MemoryLimitBytes: 256 * mib}, 64, 256), false)).
+		Linux.Resources.Memory
+	must.Eq(t, 256*mib, *memory.Limit)
+	must.Eq(t, 64*mib, *memory.Reservation)
+	must.Nil(t, memory.Swap)
+
+	must.Nil(t, apply(t, withMemory(&drivers.TaskConfig{}, true)).Linux.Resources)
+}
+
+func TestCgroupPath(t *testing.T) {
+	cases := []struct {
+		name    string
+		given   string
+		unified bool
+		want    string
+	}{
+		{"v1", "/sys/fs/cgroup/cpuset/nomad/share", false, "/nomad/alloc.web"},
+		{"v1, a parent of the operator's", "/sys/fs/cgroup/cpuset/mine/share", false, "/mine/alloc.web"},
+		{"v1, reserved cores", "/sys/fs/cgroup/cpuset/nomad/reserve/alloc.web", false, "/nomad/alloc.web"},
+		{"v1, not said", "", false, "/nomad/alloc.web"},
+		{"v2", "/sys/fs/cgroup/nomad.slice/share.slice/alloc.web.scope", true,
+			"/nomad.slice/share.slice/alloc.web.scope"},
+		{"v2, not said", "", true, "/nomad.slice/share.slice/alloc.web.scope"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := resourcesOf(drivers.LinuxResources{CpusetCgroupPath: c.given}, 0, 0)
+			must.Eq(t, c.want, cgroupPath(cfg, c.unified))
+		})
+	}
+	cfg := &drivers.TaskConfig{AllocID: "alloc", Name: "../../up"}
+	must.Eq(t, "/nomad/alloc..._.._up", cgroupPath(cfg, false))
+}
+
+func TestWithVolumes(t *testing.T) {
+	cfg := &drivers.TaskConfig{Mounts: []*drivers.MountConfig{
+		{HostPath: "/h1", TaskPath: "/t1"},
+		{HostPath: "/h2", TaskPath: "/t2", Readonly: true, PropagationMode: "bidirectional"},
+	}}
+	must.Eq(t, []specs.Mount{
+		{Type: "bind", Source: "/h1", Destination: "/t1", Options: []string{"rbind", "rprivate", "rw"}},
+		{Type: "bind", Source: "/h2", Destination: "/t2", Options: []string{"rbind", "rshared", "ro"}},
+	}, apply(t, withVolumes(cfg)).Mounts)
+
+	cfg.Mounts[0].PropagationMode = "sideways"
+	_, err := tryApply(withVolumes(cfg))
+	must.ErrorContains(t, err, `propagation_mode = "sideways"`)
+}
+
+func TestWithDevices(t *testing.T) {
+	cfg := &drivers.TaskConfig{Devices: []*drivers.DeviceConfig{
+		{HostPath: "/dev/null", TaskPath: "/dev/nothing", Permissions: "r"},
+	}}
+	s := apply(t, withDevices(cfg))
+	must.Len(t, 1, s.Linux.Devices)
+	must.Eq(t, "/dev/nothing", s.Linux.Devices[0].Path)
+	must.Eq(t, "r", s.Linux.Resources.Devices[0].Access)
+
+	cfg.Devices[0].HostPath = "/dev/no-such-device"
+	_, err := tryApply(withDevices(cfg))
+	must.ErrorContains(t, err, "/dev/no-such-device")
+}
+
+func TestNewNetwork(t *testing.T) {
+	group := &drivers.NetworkIsolationSpec{Mode: drivers.NetIsolationModeGroup, Path: "/run/netns/x",
+		HostsConfig: &drivers.HostsConfig{Hostname: "web-1", Address: "172.26.64.2"}}
+	cases := []struct {
+		name string
+		mode string
+		spec *drivers.NetworkIsolationSpec
+		want string
+		path string
+		err  string
+	}{
+		{name: "nothing said", want: networkHost},
+		{name: "the group's by default", spec: group, want: networkBridge, path: "/run/netns/x"},
+		{name: "the group's by name", mode: networkBridge, spec: group, want: networkBridge, path: "/run/netns/x"},
+		{name: "the host's in a group with its own", mode: networkHost, spec: group, want: networkHost},
+		{name: "none", mode: networkNone, spec: group, want: networkNone},
+		{name: "bridge without a group", mode: networkBridge, err: `add network { mode = "bridge" }`},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := &drivers.TaskConfig{AllocID: "0123456789abcdef", Name: "web", AllocDir: t.TempDir(),
+				NetworkIsolation: c.spec}
+			must.NoError(t, os.MkdirAll(cfg.TaskDir().Dir, 0o755))
+			n, err := newNetwork(cfg, c.mode)
+			if c.err != "" {
+				must.ErrorContains(t, err, c.err)
+				return
+			}
+			must.NoError(t, err)
+			must.Eq(t, c.want, n.mode)
+			must.Eq(t, c.path, n.path)
+			if c.want == networkBridge {
+				must.Eq(t, "web-1", n.hostname)
+				must.Len(t, 2, n.files)
+			}
+			if c.want == networkNone {
+				must.Eq(t, "0123456789ab", n.hostname)
+				must.SliceEmpty(t, n.files)
+			}
+		})
+	}
+}
+
+func TestResolvConf(t *testing.T) {
+	const host = "# comment\nnameserver 10.0.0.1\nsearch lan\noptions ndots:2\n"
+	must.Eq(t, host, resolvConf(host, nil))
+	must.Eq(t, "search lan\noptions ndots:2\nnameserver 1.1.1.1\nnameserver 9.9.9.9\n",
+		resolvConf(host, &drivers.DNSConfig{Servers: []string{"1.1.1.1", "9.9.9.9"}}))
+	must.Eq(t, "nameserver 10.0.0.1\nsearch a b\noptions rotate\n",
+		resolvConf(host, &drivers.DNSConfig{Searches: []string{"a", "b"}, Options: []string{"rotate"}}))
+}
+
+func TestContainerID(t *testing.T) {
+	id := func(alloc, task, taskID string) string {
+		return containerID(&drivers.TaskConfig{AllocID: alloc, Name: task, ID: taskID})
+	}
+	const alloc = "01234567-89ab-cdef-0123-456789abcdef"
+	must.Eq(t, id(alloc, "web", "x"), id(alloc, "web", "x"))
+	must.NotEq(t, id(alloc, "web", "x"), id(alloc, "web", "y"))
+	must.StrHasPrefix(t, alloc+"-web-", id(alloc, "web", "x"))
+	for _, name := range []string{"web", "--we_b..x/y--", strings.Repeat("long", 40), "ünï", ""} {
+		got := id(alloc, name, name)
+		must.LessEq(t, maxIDLength, len(got))
+		must.RegexMatch(t, validID, got)
+	}
+}

@@ -1,0 +1,50 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/hashicorp/nomad/plugins/drivers"
+)
+
+// recoverTimeout is how long RecoverTask waits for containerd before it takes the task back unseen.
+const recoverTimeout = 5 * time.Second
+
+// RecoverTask takes a task back after a restart of the plugin or the agent: it goes on to run, and if it has ended
+// meanwhile its exit result is there.
+//
+// A containerd that is away right now is no reason to give the task up, since its shim runs on: the task is taken back
+// as running, and what became of it comes out when containerd is back.
+func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
+	if handle == nil || handle.Config == nil {
+		return errors.New("recover a task: Nomad handed over nothing to recover")
+	}
+	if _, ok := d.tasks.get(handle.Config.ID); ok {
+		return nil
+	}
+	if handle.Version != handleVersion {
+		return fmt.Errorf("recover task %s: its state is of version %d, this driver knows version %d",
+			handle.Config.ID, handle.Version, handleVersion)
+	}
+	var state taskState
+	if err := handle.GetDriverState(&state); err != nil {
+		return fmt.Errorf("recover task %s: read its state: %w", handle.Config.ID, err)
+	}
+	h := newTaskHandle(d, handle.Config, state)
+	ctx, cancel := context.WithTimeout(d.namespaced(d.ctx), recoverTimeout)
+	defer cancel()
+	if _, err := h.load(ctx); errdefs.IsNotFound(err) {
+		// After a reboot the record of the container is there and its processes are not.
+		d.discard(state.ContainerID)
+		return fmt.Errorf("recover task %s: containerd has no process for container %s", handle.Config.ID,
+			state.ContainerID)
+	} else if err != nil {
+		d.logger.Warn("containerd does not answer; taking the task back as running", "container", state.ContainerID,
+			"error", err)
+	}
+	d.adopt(h)
+	return nil
+}

@@ -1,0 +1,118 @@
+package driver
+
+import (
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/shoenig/test/must"
+)
+
+func TestRecover_RunningTask(t *testing.T) {
+	d := newTestDriver(t)
+	cfg := d.task("echo before; while [ ! -e /local/go ]; do sleep 0.05; done; echo after; exit 6")
+	handle := d.start(cfg)
+	d.stdout(cfg, "before")
+
+	d = d.restart()
+	must.NoError(t, d.RecoverTask(handle))
+	must.NoError(t, d.RecoverTask(handle)) // Nomad may ask twice.
+	status, err := d.InspectTask(cfg.ID)
+	must.NoError(t, err)
+	must.Eq(t, "running", string(status.State))
+	result, err := d.ExecTask(cfg.ID, []string{"/bin/touch", "/local/go"}, 10*time.Second)
+	must.NoError(t, err)
+	must.Zero(t, result.ExitResult.ExitCode)
+	must.Eq(t, 6, d.wait(cfg).ExitCode)
+	d.stdout(cfg, "after")
+	must.NoError(t, d.DestroyTask(cfg.ID, false))
+	d.nothingLeft(cfg)
+}
+
+func TestRecover_TaskThatEndedMeanwhile(t *testing.T) {
+	d := newTestDriver(t)
+	cfg := d.task("sleep 0.5; exit 9")
+	handle := d.start(cfg)
+	d.Kill()
+	d.driver.Shutdown()
+	eventually(t, "the end of the process", func() bool { return !alive(pidOf(t, handle)) })
+
+	d = newTestDriverWith(t, d.node, d.node.config())
+	must.NoError(t, d.RecoverTask(handle))
+	must.Eq(t, 9, d.wait(cfg).ExitCode)
+	must.NoError(t, d.DestroyTask(cfg.ID, false))
+	d.nothingLeft(cfg)
+}
+
+func TestRecover_TaskThatIsGone(t *testing.T) {
+	d := newTestDriver(t)
+	cfg := d.task("sleep 600")
+	handle := d.start(cfg)
+	d.killTaskBehindTheDriver(cfg)
+
+	d = d.restart()
+	must.ErrorContains(t, d.RecoverTask(handle), "no process for container")
+	d.nothingLeft(cfg)
+	must.ErrorContains(t, d.DestroyTask(cfg.ID, true), "task not found")
+}
+
+func TestRecover_DestroyOfWhatCouldNotBeRecovered(t *testing.T) {
+	d := newTestDriver(t)
+	cfg := d.task("sleep 600")
+	d.start(cfg)
+	d = d.restart()
+	must.NoError(t, d.DestroyTask(cfg.ID, true))
+	d.nothingLeft(cfg)
+}
+
+func TestContainerd_RestartsUnderARunningTask(t *testing.T) {
+	d := newTestDriver(t)
+	cfg := d.task("echo up; while [ ! -e /local/go ]; do sleep 0.05; done; echo after; exit 6")
+	d.start(cfg)
+	d.stdout(cfg, "up")
+	must.NoError(t, d.node.containerd.Kill())
+	must.NoError(t, d.node.containerd.Restart(d.ctx))
+
+	_, err := d.ExecTask(cfg.ID, []string{"/bin/touch", "/local/go"}, 20*time.Second)
+	must.NoError(t, err)
+	must.Eq(t, 6, d.wait(cfg).ExitCode)
+	d.stdout(cfg, "after")
+
+	next := d.task("echo next")
+	result, _ := d.run(next, "next")
+	must.Zero(t, result.ExitCode)
+}
+
+func TestContainerd_ExitWhileItIsAway(t *testing.T) {
+	d := newTestDriver(t)
+	cfg := d.task("echo up; while [ ! -e /local/go ]; do sleep 0.05; done; exit 6")
+	d.start(cfg)
+	d.stdout(cfg, "up")
+	must.NoError(t, d.node.containerd.Kill())
+	touch(t, cfg.TaskDir().LocalDir+"/go")
+	// The shim tells, without containerd.
+	must.Eq(t, 6, d.wait(cfg).ExitCode)
+	must.NoError(t, d.DestroyTask(cfg.ID, true))
+	must.NoError(t, d.node.containerd.Restart(d.ctx))
+	eventually(t, "the removal of the container", func() bool {
+		_, err := d.client.LoadContainer(d.ctx, containerID(cfg))
+		return errdefs.IsNotFound(err)
+	})
+	d.nothingLeft(cfg)
+}
+
+func TestContainerd_AwayWhenATaskIsRecovered(t *testing.T) {
+	d := newTestDriver(t)
+	cfg := d.task("echo up; while [ ! -e /local/go ]; do sleep 0.05; done; exit 6")
+	handle := d.start(cfg)
+	d.stdout(cfg, "up")
+	must.NoError(t, d.node.containerd.Kill())
+
+	d = d.restart()
+	must.NoError(t, d.RecoverTask(handle))
+	must.NoError(t, d.node.containerd.Restart(d.ctx))
+	touch(t, cfg.TaskDir().LocalDir+"/go")
+	must.Eq(t, 6, d.wait(cfg).ExitCode)
+	must.NoError(t, d.DestroyTask(cfg.ID, false))
+	d.nothingLeft(cfg)
+}

@@ -1,0 +1,82 @@
+package driver
+
+import "sync"
+
+// taskStore holds the tasks that this life of the plugin knows, by task ID.
+type taskStore struct {
+	mu    sync.RWMutex
+	tasks map[string]*taskHandle
+}
+
+func newTaskStore() *taskStore { return &taskStore{tasks: map[string]*taskHandle{}} }
+
+func (s *taskStore) get(taskID string) (*taskHandle, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	h, ok := s.tasks[taskID]
+	return h, ok
+}
+
+func (s *taskStore) put(h *taskHandle) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tasks[h.cfg.ID] = h
+}
+
+func (s *taskStore) remove(taskID string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.tasks, taskID)
+}
+
+// byContainer returns the task that runs in the container.
+func (s *taskStore) byContainer(id string) (*taskHandle, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, h := range s.tasks {
+		if h.state.ContainerID == id {
+			return h, true
+		}
+	}
+	return nil, false
+}
+
+func (s *taskStore) hasContainer(id string) bool {
+	_, ok := s.byContainer(id)
+	return ok
+}
+
+// keyedLock is a lock per key. The zero value is ready.
+type keyedLock struct {
+	mu    sync.Mutex
+	locks map[string]*countedLock
+}
+
+type countedLock struct {
+	sync.Mutex
+	users int
+}
+
+// lock waits for the key's lock, and returns how to give it back.
+func (k *keyedLock) lock(key string) (unlock func()) {
+	k.mu.Lock()
+	if k.locks == nil {
+		k.locks = map[string]*countedLock{}
+	}
+	l := k.locks[key]
+	if l == nil {
+		l = &countedLock{}
+		k.locks[key] = l
+	}
+	l.users++
+	k.mu.Unlock()
+	l.Lock()
+	return func() {
+		l.Unlock()
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if l.users--; l.users == 0 {
+			delete(k.locks, key)
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// calls measures single calls of the CUDA driver API: bare and shadowed in turns, so that a machine that slows down
+// slows down both. The figure of a variant is the median of its rounds.
+func (b *bench) calls(ctx context.Context, rounds int) ([]result, error) {
+	collected := map[string][]result{}
+	var order []string
+	for round := range rounds {
+		fmt.Printf("==> calls, round %d of %d\n", round+1, rounds)
+		for _, variant := range []string{"bare", "tranche"} {
+			rows, err := b.callRound(ctx, variant)
+			if err != nil {
+				return nil, err
+			}
+			for _, r := range rows {
+				key := r.key() + " " + r.variant
+				if collected[key] == nil {
+					order = append(order, key)
+				}
+				collected[key] = append(collected[key], r)
+			}
+		}
+	}
+	var results []result
+	for _, key := range order {
+		all := collected[key]
+		var medians, p99s []float64
+		for _, r := range all {
+			medians, p99s = append(medians, r.median), append(p99s, r.p99)
+		}
+		r := all[0]
+		r.median, _ = medianOf(medians)
+		r.p99, _ = medianOf(p99s)
+		results = append(results, r)
+	}
+	return results, nil
+}
+
+// callRound runs the measuring program once.
+func (b *bench) callRound(ctx context.Context, variant string) ([]result, error) {
+	program := filepath.Join(b.build, "bench/callbench")
+	command := []string{program, variant}
+	environment := append(os.Environ(), b.sim.Env()...)
+	if variant == "bare" {
+		environment = append(environment, "LD_LIBRARY_PATH="+filepath.Join(b.build, "sim/lib"))
+	} else {
+		command = append([]string{filepath.Join(b.build, "bin/tranche"), "run", "--memory", "64GiB",
+			"--driver-root", b.sim.Root, "--shadow-dir", filepath.Join(b.build, "lib"), "--"}, command...)
+	}
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Env = environment
+	out, err := cmd.Output()
+	if err != nil {
+		if exit := (&exec.ExitError{}); errors.As(err, &exit) {
+			err = fmt.Errorf("%w: %s", err, exit.Stderr)
+		}
+		return nil, fmt.Errorf("measure the variant %s: %w", variant, err)
+	}
+	return parseRows(string(out))
+}
+
+// parseRows reads the lines that the measuring program prints.
+func parseRows(text string) ([]result, error) {
+	var rows []result
+	for line := range strings.Lines(text) {
+		fields := strings.Split(strings.TrimSpace(line), "\t")
+		if len(fields) != 6 {
+			return nil, fmt.Errorf("the measuring program says %q, which has not six fields", line)
+		}
+		threads, err1 := strconv.Atoi(fields[2])
+		median, err2 := strconv.ParseFloat(fields[3], 64)
+		p99, err3 := strconv.ParseFloat(fields[4], 64)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return nil, fmt.Errorf("the measuring program says %q: %w", line, err)
+		}
+		rows = append(rows, result{fields[0], fields[1], threads, median, p99, fields[5]})
+	}
+	return rows, nil
+}

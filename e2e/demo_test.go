@@ -1,0 +1,120 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/shoenig/test/must"
+)
+
+// demo runs the demo as `make demo` does and returns what it prints.
+func demo(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(deadline(t), filepath.Join(build, "e2e/demo"),
+		append([]string{"-build", build, "-nomad", filepath.Join(build, "tools/nomad")}, args...)...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// TestDemo runs `make demo`'s program: every promise is shown and held, and nothing is left behind.
+func TestDemo(t *testing.T) {
+	before := traces(t)
+	out, err := demo(t)
+	t.Log("\n" + out)
+	must.NoError(t, err)
+	for _, promise := range []string{
+		"a container without a device block sees no GPU",
+		"first sees a GPU of 8192 MiB",
+		"second sees a GPU of 8192 MiB",
+		"first allocates up to that, then is refused",
+		"first holds 8192 MiB of the GPU, never more",
+		"both run at the same time on one GPU",
+		"the first keeps computing while the second is refused",
+		"greedy is held at its 4096 MiB",
+		"a job whose slices don't fit waits as blocked",
+		"it starts by itself when another job stops",
+	} {
+		must.RegexMatch(t, regexp.MustCompile(regexp.QuoteMeta(promise)+`.* ok`), out)
+	}
+	must.StrNotContains(t, out, "FAILED")
+	must.StrContains(t, out, "SIMULATED")
+	must.Eq(t, before, traces(t))
+	must.DirNotExists(t, filepath.Join(build, "demo/node"))
+}
+
+// TestDemoKept leaves the demo's node running, looks around as the demo says, and stops it.
+func TestDemoKept(t *testing.T) {
+	before := traces(t)
+	out, err := demo(t, "-keep")
+	t.Cleanup(func() { _, _ = demo(t, "-stop") })
+	must.NoError(t, err, must.Sprint(out))
+	look := func(command ...string) string {
+		out, err := exec.CommandContext(deadline(t), filepath.Join(build, "demo/bin", command[0]), command[1:]...).CombinedOutput()
+		must.NoError(t, err, must.Sprintf("%v: %s", command, out))
+		return string(out)
+	}
+	must.StrContains(t, look("nomad", "node", "status", "-self"), "nvidia/slice")
+	must.StrContains(t, look("nomad", "job", "run", "examples/no-gpu.nomad.hcl"), "finished with status \"complete\"")
+	status := statusCommand(t, out)
+	must.StrContains(t, look(status...), "NVIDIA H200")
+
+	_, err = demo(t)
+	must.Error(t, err, must.Sprint("a second demo started beside the first"))
+
+	out, err = demo(t, "-stop")
+	must.NoError(t, err, must.Sprint(out))
+	must.Eq(t, before, traces(t))
+}
+
+// statusCommand is the `tranche status` command that the demo prints.
+func statusCommand(t *testing.T, out string) []string {
+	t.Helper()
+	for line := range strings.Lines(out) {
+		if strings.HasPrefix(strings.TrimSpace(line), "tranche status") {
+			return strings.Fields(line)
+		}
+	}
+	t.Fatalf("the demo prints no tranche status command:\n%s", out)
+	return nil
+}
+
+// traces is what a node could leave behind on the machine: processes, mounts, network, cgroups and files.
+func traces(t *testing.T) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	commands := map[string]string{
+		"mounts":    "sort /proc/self/mounts",
+		"network":   "ls /sys/class/net; ls -A /run/netns 2>/dev/null; iptables-save | grep -v '^#' | sed 's/\\[.*\\]//'",
+		"cgroups":   "find /sys/fs/cgroup -maxdepth 3 -type d | grep -v \"$SANDBOX_CGROUP\" | sort",
+		"files":     "find /run /var/lib /etc /opt -newer " + os.Args[0] + " -not -path '/run/tmp/*' | sort",
+		"temporary": "ls -A /tmp",
+	}
+	for name, command := range commands {
+		out, err := exec.Command("sh", "-c", command).Output()
+		must.NoError(t, err, must.Sprint(name))
+		found[name] = string(out)
+	}
+	found["processes"] = processes(t)
+	return found
+}
+
+// processes are the commands that run in this PID namespace, but for those that end by themselves.
+func processes(t *testing.T) string {
+	t.Helper()
+	paths, err := filepath.Glob("/proc/[0-9]*/exe")
+	must.NoError(t, err)
+	var all []string
+	for _, path := range paths {
+		if target, err := os.Readlink(path); err == nil {
+			all = append(all, fmt.Sprintf("%s %s", strings.Split(path, "/")[2], target))
+		}
+	}
+	return strings.Join(all, "\n")
+}

@@ -1,0 +1,50 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+
+	"tranche.dev/tranche/claim"
+)
+
+// Claims returns the claims that a task's allocated slices belong to, in the order of the GPUs' indexes.
+func (n *Node) Claims(ctx context.Context, allocID, task string) ([]*claim.Claim, error) {
+	info, _, err := n.Agent.API.Allocations().Info(allocID, (&api.QueryOptions{}).WithContext(ctx))
+	if err != nil {
+		return nil, err
+	}
+	ledger, err := claim.Open(claim.Options{StateDir: n.StateDir(), RunDir: n.RunDir()})
+	if err != nil {
+		return nil, err
+	}
+	all, problems, err := ledger.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var held []*claim.Claim
+	for _, device := range info.AllocatedResources.Tasks[task].Devices {
+		i := slices.IndexFunc(all, func(c *claim.Claim) bool { return slices.Contains(c.Slices, device.DeviceIDs[0]) })
+		if i < 0 {
+			return nil, fmt.Errorf("no claim holds %s of allocation %s (problems in the ledger: %v)",
+				device.DeviceIDs[0], allocID, problems)
+		}
+		held = append(held, all[i])
+	}
+	slices.SortFunc(held, func(a, b *claim.Claim) int { return a.GPU.Index - b.GPU.Index })
+	return held, nil
+}
+
+// Group is the simulator's name for the container that a task's claims are bound to.
+func (n *Node) Group(ctx context.Context, allocID, task string) (string, error) {
+	claims, err := n.Claims(ctx, allocID, task)
+	if err != nil {
+		return "", err
+	}
+	if len(claims) == 0 || claims[0].Container == nil {
+		return "", fmt.Errorf("task %s of allocation %s has no claim that is bound to a container", task, allocID)
+	}
+	return GroupOf(claims[0].Container.InitPID)
+}

@@ -1,0 +1,65 @@
+package node
+
+import (
+	"context"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/shoenig/test/must"
+)
+
+// requireRoot skips a test that needs root, unless the caller insists that all tests run.
+func requireRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("TRANCHE_REQUIRE_ROOT") == "1" {
+		t.Fatal("this test needs root")
+	}
+	t.Skip("this test needs root")
+}
+
+func TestContainerd_Life(t *testing.T) {
+	requireRoot(t)
+	ctx := namespaces.WithNamespace(context.Background(), "default")
+	c, err := StartContainerd(ctx, t.TempDir(), ContainerdOptions{})
+	must.NoError(t, err)
+	client, err := c.Client()
+	must.NoError(t, err)
+	defer client.Close()
+	_, err = client.Version(ctx)
+	must.NoError(t, err)
+
+	must.NoError(t, c.Kill())
+	_, err = client.Version(ctx)
+	must.Error(t, err)
+
+	must.NoError(t, c.Restart(ctx))
+	first := c.PID()
+	serving, err := client.IsServing(ctx)
+	must.NoError(t, err)
+	must.True(t, serving)
+
+	must.NoError(t, c.Restart(ctx))
+	must.NotEq(t, first, c.PID())
+	must.NoError(t, c.Stop())
+	must.Zero(t, c.PID())
+}
+
+func TestContainerd_StopAfterSomebodyElseKilledIt(t *testing.T) {
+	requireRoot(t)
+	c, err := StartContainerd(context.Background(), t.TempDir(), ContainerdOptions{})
+	must.NoError(t, err)
+	must.NoError(t, syscall.Kill(c.PID(), syscall.SIGKILL))
+	<-c.exited
+	must.Zero(t, c.PID())
+	must.NoError(t, c.Stop())
+}
+
+func TestStartContainerd_SaysWhyNot(t *testing.T) {
+	_, err := StartContainerd(context.Background(), t.TempDir(), ContainerdOptions{Binary: "/bin/false"})
+	must.ErrorContains(t, err, "exited at once")
+}

@@ -1,0 +1,176 @@
+// Package node runs a whole Nomad node of its own for the tests and the demo: containerd, a Nomad agent that is server
+// and client in one, Tranche's plugins, and simulated GPUs or the machine's own. Everything it writes lies in one
+// directory. It is meant to run inside the sandbox (e2e/sandbox), which removes what a crash would leave behind.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Config says what a node is like.
+type Config struct {
+	// Dir holds everything that the node writes.
+	Dir string
+	// BuildDir is the repository's build folder.
+	BuildDir string
+	// NomadBinary is the agent's executable.
+	NomadBinary string
+	// Topology names the simulator's topology file. Empty means the machine's own GPUs.
+	Topology string
+	// DriverLater starts the node with an empty driver root; AddDriver fills it.
+	DriverLater bool
+	// DeviceConfig and DriverConfig are further lines for the plugins' configuration, in HCL.
+	DeviceConfig string
+	DriverConfig string
+}
+
+// Node is a running node.
+type Node struct {
+	Config
+	// Sim is nil where the GPUs are real.
+	Sim        *Sim
+	Containerd *Containerd
+	Agent      *Agent
+}
+
+// StateDir holds the node's ledger.
+func (n *Node) StateDir() string { return filepath.Join(n.Dir, "state") }
+
+// RunDir holds the regions of the node's claims.
+func (n *Node) RunDir() string { return filepath.Join(n.Dir, "run/tranche") }
+
+func (n *Node) driverRoot() string { return filepath.Join(n.Dir, "driver") }
+
+// Start starts a node and returns when its Nomad client is ready and has its devices and drivers.
+func Start(ctx context.Context, c Config) (_ *Node, err error) {
+	n := &Node{Config: c}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.Stop(context.WithoutCancel(ctx)))
+		}
+	}()
+	for _, dir := range []string{n.Dir, n.StateDir(), n.RunDir(), filepath.Join(n.Dir, "cni")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, fmt.Errorf("make a directory for the node: %w", err)
+		}
+	}
+	if c.Topology != "" {
+		n.Sim = NewSim(c.BuildDir, n.driverRoot())
+		if err := os.MkdirAll(n.Sim.Root, 0o755); err != nil {
+			return nil, err
+		}
+		if !c.DriverLater {
+			if err := n.AddDriver(ctx); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := n.StartContainerd(ctx); err != nil {
+		return nil, err
+	}
+	if n.Agent, err = n.newAgent(); err != nil {
+		return nil, err
+	}
+	if err := n.Agent.Start(ctx); err != nil {
+		return nil, err
+	}
+	if c.DriverLater {
+		return n, n.WaitDriver(ctx)
+	}
+	return n, n.WaitReady(ctx)
+}
+
+// AddDriver lays out the simulated driver in the node's driver root.
+func (n *Node) AddDriver(ctx context.Context) error { return n.Sim.LayOut(ctx, n.Topology) }
+
+// StartContainerd starts the node's containerd.
+func (n *Node) StartContainerd(ctx context.Context) (err error) {
+	n.Containerd, err = StartContainerd(ctx, filepath.Join(n.Dir, "c"), ContainerdOptions{})
+	return err
+}
+
+// DriverRoot is the driver root of the node's GPUs.
+func (n *Node) DriverRoot() string {
+	if n.Sim != nil {
+		return n.Sim.Root
+	}
+	return "/"
+}
+
+func (n *Node) newAgent() (*Agent, error) {
+	cgroup := os.Getenv("SANDBOX_CGROUP")
+	if cgroup == "" {
+		cgroup = "tranche-" + filepath.Base(n.Dir)
+	}
+	plugins, err := n.pluginDir()
+	if err != nil {
+		return nil, err
+	}
+	settings := &agentSettings{
+		Name: filepath.Base(n.Dir), Dir: n.Dir, PluginDir: plugins, CNIPath: "/usr/lib/cni", CgroupParent: cgroup,
+		Interface:    "lo",
+		DeviceConfig: n.deviceConfig(),
+		DriverConfig: n.driverConfig(),
+	}
+	if err := writeAgentConfig(settings); err != nil {
+		return nil, err
+	}
+	a := &Agent{
+		Address: fmt.Sprintf("http://127.0.0.1:%d", settings.HTTP),
+		binary:  n.NomadBinary, dir: n.Dir, log: filepath.Join(n.Dir, "nomad.log"),
+	}
+	if n.Sim != nil {
+		a.env = n.Sim.Env()
+	}
+	a.API, err = api.NewClient(&api.Config{Address: a.Address})
+	return a, err
+}
+
+// pluginDir makes a directory that holds links to the plugins and nothing else, since Nomad starts every executable in it.
+func (n *Node) pluginDir() (string, error) {
+	dir := filepath.Join(n.Dir, "plugins")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	for _, name := range []string{"nomad-device-tranche", "nomad-driver-tranche"} {
+		err := os.Symlink(filepath.Join(n.BuildDir, "bin", name), filepath.Join(dir, name))
+		if err != nil && !errors.Is(err, os.ErrExist) {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+func (n *Node) deviceConfig() string {
+	return setting("driver_root", n.DriverRoot()) + setting("state_dir", n.StateDir()) +
+		setting("run_dir", n.RunDir()) + setting("fingerprint_period", "1s") + n.DeviceConfig
+}
+
+func (n *Node) driverConfig() string {
+	return setting("containerd_address", n.Containerd.Address) + setting("driver_root", n.DriverRoot()) +
+		setting("state_dir", n.StateDir()) + setting("run_dir", n.RunDir()) +
+		setting("shadow_dir", filepath.Join(n.BuildDir, "lib")) +
+		setting("hook_path", filepath.Join(n.BuildDir, "bin/tranche-hook")) + n.DriverConfig
+}
+
+func setting(key, value string) string { return fmt.Sprintf("    %s = %q\n", key, value) }
+
+// Stop ends the node: its jobs' tasks, the agent with its plugins, containerd with its shims.
+func (n *Node) Stop(ctx context.Context) error {
+	var errs []error
+	if n.Agent != nil && n.Agent.ended != nil {
+		errs = append(errs, n.stopJobs(ctx))
+		n.Agent.Stop()
+	}
+	if n.Containerd != nil {
+		errs = append(errs, n.Containerd.Stop())
+	}
+	// Nomad leaves the secrets directories of ended allocations mounted until it collects the allocations.
+	return errors.Join(append(errs, unmountUnder(n.Dir))...)
+}

@@ -1,0 +1,131 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// Sim is a node's simulated GPUs: a driver root, and the record of what their memory really holds.
+type Sim struct {
+	// Root is the driver root, as `simgpu root` lays it out.
+	Root string
+	tool string
+}
+
+// NewSim is a simulator whose binaries are those of buildDir/sim, with the driver root dir.
+func NewSim(buildDir, dir string) *Sim {
+	return &Sim{Root: dir, tool: filepath.Join(buildDir, "sim/bin/simgpu")}
+}
+
+// LayOut makes the driver root, for the GPUs of a topology file.
+func (s *Sim) LayOut(ctx context.Context, topology string) error {
+	cmd := exec.CommandContext(ctx, s.tool, "root", s.Root)
+	cmd.Env = append(os.Environ(), "SIMGPU_TOPOLOGY="+topology)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("lay out the simulated driver root %s: %w: %s", s.Root, err, out)
+	}
+	return nil
+}
+
+// Env is the environment in which a process of the host, outside every container, finds these GPUs.
+func (s *Sim) Env() []string {
+	return []string{
+		"SIMGPU_TOPOLOGY=" + filepath.Join(s.Root, "run/simgpu/topology"),
+		"SIMGPU_STATE=" + filepath.Join(s.Root, "run/simgpu/state"),
+		"SIMGPU_DEV=" + filepath.Join(s.Root, "dev"),
+	}
+}
+
+// Run runs the simulator's tool on this node's GPUs and returns what it prints.
+func (s *Sim) Run(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, s.tool, args...)
+	cmd.Env = append(os.Environ(), s.Env()...)
+	out, err := cmd.Output()
+	if err != nil {
+		detail := ""
+		if exit := (&exec.ExitError{}); errors.As(err, &exit) {
+			detail = string(exit.Stderr)
+		}
+		return "", fmt.Errorf("simgpu %s: %w: %s", strings.Join(args, " "), err, detail)
+	}
+	return string(out), nil
+}
+
+// Record is the simulator's account of physical memory: the judge in every test of a limit.
+type Record struct {
+	Simulated bool            `json:"simulated"`
+	GPUs      []RecordGPU     `json:"gpus"`
+	Processes []RecordProcess `json:"processes"`
+	Groups    []RecordGroup   `json:"groups"`
+}
+
+// RecordGPU is one simulated GPU and the bytes of it that living processes hold.
+type RecordGPU struct {
+	UUID        string `json:"uuid"`
+	Name        string `json:"name"`
+	MemoryBytes uint64 `json:"memory_bytes"`
+	UsedBytes   uint64 `json:"used_bytes"`
+}
+
+// RecordProcess is one process that uses simulated GPUs.
+type RecordProcess struct {
+	PID   int    `json:"pid"`
+	Group string `json:"group"`
+	Alive bool   `json:"alive"`
+	GPUs  []struct {
+		UUID         string `json:"uuid"`
+		Bytes        uint64 `json:"bytes"`
+		ContextBytes uint64 `json:"context_bytes"`
+		Launches     uint64 `json:"launches"`
+	} `json:"gpus"`
+}
+
+// RecordGroup is what the processes of one container (one PID namespace) or one label hold of one GPU, now and at most
+// since the record began or the peak was reset.
+type RecordGroup struct {
+	Group     string `json:"group"`
+	GPUUUID   string `json:"gpu_uuid"`
+	Bytes     uint64 `json:"bytes"`
+	PeakBytes uint64 `json:"peak_bytes"`
+	Processes int    `json:"processes"`
+	Launches  uint64 `json:"launches"`
+}
+
+// Record reads the simulator's record.
+func (s *Sim) Record(ctx context.Context) (*Record, error) {
+	out, err := s.Run(ctx, "record", "--json")
+	if err != nil {
+		return nil, err
+	}
+	record := &Record{}
+	if err := json.Unmarshal([]byte(out), record); err != nil {
+		return nil, fmt.Errorf("read the simulator's record: %w", err)
+	}
+	return record, nil
+}
+
+// Group returns what one group holds of its GPUs, by UUID.
+func (r *Record) Group(key string) map[string]RecordGroup {
+	groups := map[string]RecordGroup{}
+	for _, g := range r.Groups {
+		if g.Group == key {
+			groups[g.GPUUUID] = g
+		}
+	}
+	return groups
+}
+
+// GroupOf is the simulator's name for the container of a host process: the inode of its PID namespace.
+func GroupOf(pid int) (string, error) {
+	link, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid))
+	if err != nil {
+		return "", fmt.Errorf("PID namespace of process %d: %w", pid, err)
+	}
+	return "pidns:" + strings.TrimSuffix(strings.TrimPrefix(link, "pid:["), "]"), nil
+}
