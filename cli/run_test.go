@@ -183,7 +183,7 @@ func (tr *trial) start(t *testing.T, script string) (*exec.Cmd, string) {
 	must.NoError(t, err)
 	cmd.Stderr = os.Stderr
 	must.NoError(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	t.Cleanup(func() { _ = cmd.Process.Signal(syscall.SIGTERM); _ = cmd.Wait() }) // the command ends with it
 	line, err := bufio.NewReader(out).ReadString('\n')
 	must.NoError(t, err)
 	t.Cleanup(func() { _ = out.Close() })

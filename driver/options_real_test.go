@@ -137,7 +137,6 @@ func TestOption_OOMWhileThePluginIsAway(t *testing.T) {
 		while [ ! -e /local/end ]; do sleep 0.05; done
 		exit 3`)
 	handle := d.start(cfg)
-	d.Kill()
 	d.driver.Shutdown()
 	local := cfg.TaskDir().LocalDir
 	touch(t, filepath.Join(local, "go"))

@@ -33,7 +33,6 @@ func TestRecover_TaskThatEndedMeanwhile(t *testing.T) {
 	d := newTestDriver(t)
 	cfg := d.task("sleep 0.5; exit 9")
 	handle := d.start(cfg)
-	d.Kill()
 	d.driver.Shutdown()
 	eventually(t, "the end of the process", func() bool { return !alive(pidOf(t, handle)) })
 

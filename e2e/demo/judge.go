@@ -39,7 +39,11 @@ func (record) name() string    { return "simulator's record" }
 func (record) simulated() bool { return true }
 
 func (r record) holds(ctx context.Context, job string) (holding, error) {
-	group, err := groupOf(ctx, r.node, job)
+	init, err := initOf(ctx, r.node, job)
+	if err != nil {
+		return holding{}, err
+	}
+	group, err := node.GroupOf(init)
 	if err != nil {
 		return holding{}, err
 	}
@@ -83,7 +87,11 @@ func (driver) name() string    { return "NVML" }
 func (driver) simulated() bool { return false }
 
 func (d driver) holds(ctx context.Context, job string) (holding, error) {
-	group, err := groupOf(ctx, d.node, job)
+	init, err := initOf(ctx, d.node, job)
+	if err != nil {
+		return holding{}, err
+	}
+	namespace, err := node.PIDNamespace(init)
 	if err != nil {
 		return holding{}, err
 	}
@@ -98,7 +106,7 @@ func (d driver) holds(ctx context.Context, job string) (holding, error) {
 			return holding{}, err
 		}
 		for _, p := range processes {
-			if g, err := node.GroupOf(p.PID); err == nil && g == group {
+			if other, err := node.PIDNamespace(p.PID); err == nil && other == namespace {
 				h.now += p.UsedBytes
 			}
 		}
@@ -119,18 +127,18 @@ func (d driver) used(ctx context.Context) (uint64, error) {
 	return used, nil
 }
 
-// groupOf names the container of a job's newest allocation.
-func groupOf(ctx context.Context, n *node.Node, job string) (string, error) {
+// initOf is the first process of the container of a job's running allocation.
+func initOf(ctx context.Context, n *node.Node, job string) (int, error) {
 	allocs, _, err := n.Agent.API.Jobs().Allocations(job, false, nil)
 	if err != nil {
-		return "", err
+		return 0, err
 	}
 	for _, a := range allocs {
 		if a.ClientStatus == "running" {
-			return n.Group(ctx, a.ID, "probe")
+			return n.InitPID(ctx, a.ID, "probe")
 		}
 	}
-	return "", fmt.Errorf("job %s has no running allocation", job)
+	return 0, fmt.Errorf("job %s has no running allocation", job)
 }
 
 // realGPUs says which GPUs the machine has, or why there are none to show the demo on.

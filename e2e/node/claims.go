@@ -37,14 +37,23 @@ func (n *Node) Claims(ctx context.Context, allocID, task string) ([]*claim.Claim
 	return held, nil
 }
 
+// InitPID is the first process of the container that a task's claims are bound to.
+func (n *Node) InitPID(ctx context.Context, allocID, task string) (int, error) {
+	claims, err := n.Claims(ctx, allocID, task)
+	if err != nil {
+		return 0, err
+	}
+	if len(claims) == 0 || claims[0].Container == nil {
+		return 0, fmt.Errorf("task %s of allocation %s has no claim that is bound to a container", task, allocID)
+	}
+	return claims[0].Container.InitPID, nil
+}
+
 // Group is the simulator's name for the container that a task's claims are bound to.
 func (n *Node) Group(ctx context.Context, allocID, task string) (string, error) {
-	claims, err := n.Claims(ctx, allocID, task)
+	pid, err := n.InitPID(ctx, allocID, task)
 	if err != nil {
 		return "", err
 	}
-	if len(claims) == 0 || claims[0].Container == nil {
-		return "", fmt.Errorf("task %s of allocation %s has no claim that is bound to a container", task, allocID)
-	}
-	return GroupOf(claims[0].Container.InitPID)
+	return GroupOf(pid)
 }

@@ -320,7 +320,7 @@ func unmountUnder(dir string) error {
 		if len(fields) < 5 || (fields[4] != dir && !strings.HasPrefix(fields[4], dir+"/")) {
 			continue
 		}
-		if err := unix.Unmount(fields[4], unix.MNT_DETACH); err != nil {
+		if err := unix.Unmount(fields[4], unix.MNT_DETACH); err != nil && !errors.Is(err, unix.ENOENT) {
 			errs = append(errs, fmt.Errorf("unmount %s: %w", fields[4], err))
 		}
 	}

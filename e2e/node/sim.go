@@ -121,11 +121,31 @@ func (r *Record) Group(key string) map[string]RecordGroup {
 	return groups
 }
 
-// GroupOf is the simulator's name for the container of a host process: the inode of its PID namespace.
-func GroupOf(pid int) (string, error) {
+// GroupOf is the simulator's name for the container whose first process is initPID: the inode of its PID namespace, and
+// when that process was started, since inodes are used again.
+func GroupOf(initPID int) (string, error) {
+	namespace, err := PIDNamespace(initPID)
+	if err != nil {
+		return "", err
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", initPID))
+	if err != nil {
+		return "", fmt.Errorf("start time of process %d: %w", initPID, err)
+	}
+	// The name in brackets may hold anything; behind it comes field 3, and 22 is the start time (proc_pid_stat(5)).
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	const startTime = 22 - 3
+	if len(fields) <= startTime {
+		return "", fmt.Errorf("start time of process %d: /proc says %q", initPID, stat)
+	}
+	return "pidns:" + namespace + ":" + fields[startTime], nil
+}
+
+// PIDNamespace is the inode of a process's PID namespace.
+func PIDNamespace(pid int) (string, error) {
 	link, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid))
 	if err != nil {
 		return "", fmt.Errorf("PID namespace of process %d: %w", pid, err)
 	}
-	return "pidns:" + strings.TrimSuffix(strings.TrimPrefix(link, "pid:["), "]"), nil
+	return strings.TrimSuffix(strings.TrimPrefix(link, "pid:["), "]"), nil
 }

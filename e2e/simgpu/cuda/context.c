@@ -1,0 +1,547 @@
+/* Contexts: which one is current for a thread, and what one costs. */
+#include <string.h>
+
+#include "engine.h"
+#include "heap.h"
+
+#define STACK_DEPTH 64
+
+struct handle_table contexts = HANDLE_TABLE(10, 4096);
+_Static_assert(sizeof(struct CUctx_st) <= 1 << 10, "a context must fit into its element");
+
+/* The thread's stack of contexts, the current one last. An entry may be NULL: cuCtxSetCurrent(NULL). */
+static __thread struct {
+    int depth;
+    struct {
+        struct CUctx_st *context;
+        uint64_t id;
+    } entries[STACK_DEPTH];
+} stack;
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* around the making and unmaking of contexts */
+static uint64_t next_id = 1;
+static struct primary {
+    struct CUctx_st *context; /* made at the first retain, and from then on the same */
+    uint64_t id;
+    unsigned retained;
+    unsigned flags;
+    bool active;
+} primaries[SIM_MAX_GPUS];
+
+/* A primary context that was reset or released is in its table still: its handle must stay the same. */
+static bool context_alive(const struct CUctx_st *context) {
+    return handle_valid(&contexts, context) && (!context->primary || primaries[context->device].active);
+}
+
+CUresult context_current(struct CUctx_st **context) {
+    struct CUctx_st *current;
+
+    REQUIRE_INITIALISED();
+    if (stack.depth == 0 || stack.entries[stack.depth - 1].context == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    current = stack.entries[stack.depth - 1].context;
+    if (!context_alive(current) || current->id != stack.entries[stack.depth - 1].id)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (sim_gpu_lost(context_gpu(current)))
+        return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    *context = current;
+    return CUDA_SUCCESS;
+}
+
+/* ---- Making and unmaking. Under the mutex. ---- */
+
+static void set_default_limits(struct CUctx_st *context) {
+    context->limits[CU_LIMIT_STACK_SIZE] = 1024;
+    context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = MIB;
+    context->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 * MIB;
+    context->limits[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2;
+    context->limits[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
+    context->limits[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 128;
+}
+
+/* Takes the context's overhead from the GPU and makes it usable. */
+static CUresult revive(struct CUctx_st *context) {
+    uint64_t overhead = device_gpu(context->device)->context_bytes;
+
+    if (sim_gpu_lost(context_gpu(context)))
+        return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    TRY(heap_reserve_physical(context_gpu(context), overhead));
+    if (!streams_context_new(context)) {
+        sim_release(context_gpu(context), overhead);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    context->overhead_bytes = overhead;
+    set_default_limits(context);
+    sim_count_context(context_gpu(context), (int64_t)overhead);
+    return CUDA_SUCCESS;
+}
+
+/* Gives back everything that the context holds. */
+static void clear(struct CUctx_st *context) {
+    uint64_t heaps = context->overhead_bytes;
+
+    context_wait(context);
+    events_context_gone(context);
+    streams_context_gone(context);
+    modules_context_gone(context);
+    arrays_context_gone(context);
+    memory_context_gone(context);
+    sim_count_context(context_gpu(context), -(int64_t)heaps);
+    sim_release(context_gpu(context), heaps);
+    context->overhead_bytes = 0;
+    context->peers = 0;
+}
+
+static CUresult context_new(CUdevice device, unsigned flags, unsigned api_version, struct CUctx_st **context) {
+    struct CUctx_st *fresh = handle_new(&contexts);
+    CUresult ret;
+
+    if (fresh == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    fresh->device = device;
+    fresh->flags = flags;
+    fresh->api_version = api_version;
+    fresh->attached = 1;
+    fresh->id = next_id++;
+    ret = revive(fresh);
+    if (ret != CUDA_SUCCESS) {
+        handle_delete(&contexts, fresh);
+        return ret;
+    }
+    *context = fresh;
+    return CUDA_SUCCESS;
+}
+
+/* ---- The thread's stack ---- */
+
+static CUresult push(struct CUctx_st *context) {
+    if (stack.depth == STACK_DEPTH)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    stack.entries[stack.depth].context = context;
+    stack.entries[stack.depth].id = context->id;
+    stack.depth++;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext ctx) {
+    REQUIRE_INITIALISED();
+    REQUIRE(ctx != NULL && context_alive(ctx), CUDA_ERROR_INVALID_CONTEXT);
+    return push(ctx);
+}
+
+CUresult cuCtxPushCurrent(CUcontext ctx) {
+    return cuCtxPushCurrent_v2(ctx);
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *pctx) {
+    REQUIRE_INITIALISED();
+    REQUIRE(stack.depth > 0 && stack.entries[stack.depth - 1].context != NULL, CUDA_ERROR_INVALID_CONTEXT);
+    stack.depth--;
+    if (pctx != NULL)
+        *pctx = stack.entries[stack.depth].context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPopCurrent(CUcontext *pctx) {
+    return cuCtxPopCurrent_v2(pctx);
+}
+
+CUresult cuCtxSetCurrent(CUcontext ctx) {
+    REQUIRE_INITIALISED();
+    REQUIRE(ctx == NULL || context_alive(ctx), CUDA_ERROR_INVALID_CONTEXT);
+    if (stack.depth > 0)
+        stack.depth--;
+    return ctx != NULL ? push(ctx) : CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *pctx) {
+    REQUIRE_INITIALISED();
+    REQUIRE(pctx != NULL, CUDA_ERROR_INVALID_VALUE);
+    *pctx = stack.depth > 0 ? stack.entries[stack.depth - 1].context : NULL;
+    return CUDA_SUCCESS;
+}
+
+/* ---- Explicit contexts ---- */
+
+static bool flags_valid(unsigned flags) {
+    unsigned scheduling = flags & CU_CTX_SCHED_MASK;
+
+    return (flags & ~(unsigned)CU_CTX_FLAGS_MASK) == 0 &&
+           (scheduling == CU_CTX_SCHED_AUTO || scheduling == CU_CTX_SCHED_SPIN || scheduling == CU_CTX_SCHED_YIELD ||
+            scheduling == CU_CTX_SCHED_BLOCKING_SYNC);
+}
+
+static CUresult create(CUcontext *pctx, unsigned flags, CUdevice dev, unsigned api_version) {
+    struct CUctx_st *context;
+    CUresult ret;
+
+    REQUIRE_INITIALISED();
+    REQUIRE(pctx != NULL && flags_valid(flags), CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(device_valid(dev), CUDA_ERROR_INVALID_DEVICE);
+    REQUIRE(stack.depth < STACK_DEPTH, CUDA_ERROR_OUT_OF_MEMORY);
+    pthread_mutex_lock(&mutex);
+    ret = context_new(dev, flags, api_version, &context);
+    pthread_mutex_unlock(&mutex);
+    if (ret != CUDA_SUCCESS)
+        return ret;
+    push(context);
+    *pctx = context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev) {
+    return create(pctx, flags, dev, 3010);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev) {
+    return create(pctx, flags, dev, 3020);
+}
+
+/* Execution affinity is for MPS clients, which there are none of here. */
+CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags,
+                        CUdevice dev) {
+    REQUIRE_INITIALISED();
+    REQUIRE((paramsArray != NULL) == (numParams > 0) && numParams >= 0, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(numParams == 0, CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
+    return create(pctx, flags, dev, 3020);
+}
+
+CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev) {
+    REQUIRE_INITIALISED();
+    if (ctxCreateParams != NULL) {
+        REQUIRE(ctxCreateParams->cigParams == NULL, CUDA_ERROR_NOT_SUPPORTED);
+        return cuCtxCreate_v3(pctx, ctxCreateParams->execAffinityParams, ctxCreateParams->numExecAffinityParams, flags,
+                              dev);
+    }
+    return create(pctx, flags, dev, 3020);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext ctx) {
+    REQUIRE_INITIALISED();
+    pthread_mutex_lock(&mutex);
+    if (ctx == NULL || !context_alive(ctx) || ctx->primary) {
+        pthread_mutex_unlock(&mutex);
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    clear(ctx);
+    /* Destroying the current context pops it; other threads find out when they next use it. */
+    if (stack.depth > 0 && stack.entries[stack.depth - 1].context == ctx)
+        stack.depth--;
+    handle_delete(&contexts, ctx);
+    pthread_mutex_unlock(&mutex);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDestroy(CUcontext ctx) {
+    return cuCtxDestroy_v2(ctx);
+}
+
+CUresult cuCtxAttach(CUcontext *pctx, unsigned int flags) {
+    REQUIRE_CONTEXT(context);
+    REQUIRE(pctx != NULL && flags == 0, CUDA_ERROR_INVALID_VALUE);
+    pthread_mutex_lock(&mutex);
+    context->attached++;
+    pthread_mutex_unlock(&mutex);
+    *pctx = context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDetach(CUcontext ctx) {
+    bool last;
+
+    REQUIRE_CONTEXT(context);
+    REQUIRE(ctx == context && !ctx->primary, CUDA_ERROR_INVALID_CONTEXT);
+    pthread_mutex_lock(&mutex);
+    last = --ctx->attached == 0;
+    pthread_mutex_unlock(&mutex);
+    return last ? cuCtxDestroy_v2(ctx) : CUDA_SUCCESS;
+}
+
+/* ---- Primary contexts ---- */
+
+static CUresult retain_locked(struct primary *primary, CUdevice device) {
+    CUresult ret = CUDA_SUCCESS;
+
+    if (primary->context == NULL) {
+        ret = context_new(device, primary->flags, 3020, &primary->context);
+        if (ret != CUDA_SUCCESS)
+            primary->context = NULL;
+        else
+            primary->context->primary = true;
+    } else if (!primary->active) {
+        primary->context->flags = primary->flags;
+        ret = revive(primary->context);
+    }
+    if (ret == CUDA_SUCCESS) {
+        primary->active = true;
+        primary->retained++;
+    }
+    return ret;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
+    CUresult ret;
+
+    REQUIRE_INITIALISED();
+    REQUIRE(pctx != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(device_valid(dev), CUDA_ERROR_INVALID_DEVICE);
+    pthread_mutex_lock(&mutex);
+    ret = retain_locked(&primaries[dev], dev);
+    if (ret == CUDA_SUCCESS)
+        *pctx = primaries[dev].context;
+    pthread_mutex_unlock(&mutex);
+    return ret;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
+    CUresult ret = CUDA_SUCCESS;
+
+    REQUIRE_INITIALISED();
+    REQUIRE(device_valid(dev), CUDA_ERROR_INVALID_DEVICE);
+    pthread_mutex_lock(&mutex);
+    if (primaries[dev].retained == 0) {
+        ret = CUDA_ERROR_INVALID_CONTEXT;
+    } else if (--primaries[dev].retained == 0) {
+        clear(primaries[dev].context);
+        primaries[dev].active = false;
+    }
+    pthread_mutex_unlock(&mutex);
+    return ret;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice dev) {
+    return cuDevicePrimaryCtxRelease_v2(dev);
+}
+
+/* Whoever retained it has to retain it anew. */
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
+    REQUIRE_INITIALISED();
+    REQUIRE(device_valid(dev), CUDA_ERROR_INVALID_DEVICE);
+    pthread_mutex_lock(&mutex);
+    if (primaries[dev].active) {
+        clear(primaries[dev].context);
+        primaries[dev].active = false;
+        primaries[dev].retained = 0;
+    }
+    pthread_mutex_unlock(&mutex);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice dev) {
+    return cuDevicePrimaryCtxReset_v2(dev);
+}
+
+static CUresult set_primary_flags(CUdevice dev, unsigned flags, bool while_active) {
+    CUresult ret = CUDA_SUCCESS;
+
+    REQUIRE_INITIALISED();
+    REQUIRE(flags_valid(flags), CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(device_valid(dev), CUDA_ERROR_INVALID_DEVICE);
+    pthread_mutex_lock(&mutex);
+    if (primaries[dev].active && !while_active) {
+        ret = CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE;
+    } else {
+        primaries[dev].flags = flags;
+        if (primaries[dev].active)
+            primaries[dev].context->flags = flags;
+    }
+    pthread_mutex_unlock(&mutex);
+    return ret;
+}
+
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags) {
+    return set_primary_flags(dev, flags, false);
+}
+
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags) {
+    return set_primary_flags(dev, flags, true);
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active) {
+    REQUIRE_INITIALISED();
+    REQUIRE(flags != NULL && active != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(device_valid(dev), CUDA_ERROR_INVALID_DEVICE);
+    pthread_mutex_lock(&mutex);
+    *flags = primaries[dev].flags;
+    *active = primaries[dev].active;
+    pthread_mutex_unlock(&mutex);
+    return CUDA_SUCCESS;
+}
+
+/* ---- What a context can be asked ---- */
+
+CUresult cuCtxGetDevice(CUdevice *device) {
+    REQUIRE_CONTEXT(context);
+    REQUIRE(device != NULL, CUDA_ERROR_INVALID_VALUE);
+    *device = context->device;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetFlags(unsigned int *flags) {
+    REQUIRE_CONTEXT(context);
+    REQUIRE(flags != NULL, CUDA_ERROR_INVALID_VALUE);
+    *flags = context->flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetFlags(unsigned int flags) {
+    REQUIRE_CONTEXT(context);
+    REQUIRE(flags_valid(flags), CUDA_ERROR_INVALID_VALUE);
+    context->flags = flags;
+    return CUDA_SUCCESS;
+}
+
+/* The context that a call means which takes NULL for the current one. */
+static CUresult named_context(CUcontext ctx, struct CUctx_st **context) {
+    REQUIRE_INITIALISED();
+    if (ctx == NULL)
+        return context_current(context);
+    REQUIRE(context_alive(ctx), CUDA_ERROR_INVALID_CONTEXT);
+    *context = ctx;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId) {
+    struct CUctx_st *context;
+
+    TRY(named_context(ctx, &context));
+    REQUIRE(ctxId != NULL, CUDA_ERROR_INVALID_VALUE);
+    *ctxId = context->id;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version) {
+    struct CUctx_st *context;
+
+    TRY(named_context(ctx, &context));
+    REQUIRE(version != NULL, CUDA_ERROR_INVALID_VALUE);
+    *version = context->api_version;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSynchronize(void) {
+    REQUIRE_CONTEXT(context);
+    context_wait(context);
+    return sim_gpu_lost(context_gpu(context)) ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
+}
+
+/*
+ * The device heap and the printf buffer of their default size are part of the context's overhead; what they are made
+ * larger by is taken from the GPU, in its granularity.
+ */
+static CUresult resize_heap(struct CUctx_st *context, CUlimit limit, size_t value) {
+    uint64_t included = limit == CU_LIMIT_MALLOC_HEAP_SIZE ? 8 * MIB : MIB;
+    uint64_t before = context->limits[limit] > included ? round_up(context->limits[limit] - included, SIM_GRANULARITY) : 0;
+    uint64_t after = value > included ? round_up(value - included, SIM_GRANULARITY) : 0;
+
+    if (value > device_gpu(context->device)->memory_bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (after > before)
+        TRY(heap_reserve_physical(context_gpu(context), after - before));
+    else
+        sim_release(context_gpu(context), before - after);
+    context->overhead_bytes += after - before;
+    sim_count_context(context_gpu(context), (int64_t)(after - before));
+    context->limits[limit] = value;
+    return CUDA_SUCCESS;
+}
+
+static bool limit_known(CUlimit limit) {
+    return (int)limit >= 0 && limit < CU_LIMIT_MAX;
+}
+
+static bool limit_supported(CUlimit limit) {
+    return limit <= CU_LIMIT_PERSISTING_L2_CACHE_SIZE;
+}
+
+CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
+    CUresult ret = CUDA_SUCCESS;
+
+    REQUIRE_CONTEXT(context);
+    REQUIRE(limit_known(limit), CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(limit_supported(limit), CUDA_ERROR_UNSUPPORTED_LIMIT);
+    pthread_mutex_lock(&mutex);
+    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE)
+        ret = resize_heap(context, limit, value);
+    else
+        context->limits[limit] = value;
+    pthread_mutex_unlock(&mutex);
+    return ret;
+}
+
+CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit) {
+    REQUIRE_CONTEXT(context);
+    REQUIRE(pvalue != NULL && limit_known(limit), CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(limit_supported(limit), CUDA_ERROR_UNSUPPORTED_LIMIT);
+    *pvalue = context->limits[limit];
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCacheConfig(CUfunc_cache *pconfig) {
+    REQUIRE_CONTEXT(context);
+    REQUIRE(pconfig != NULL, CUDA_ERROR_INVALID_VALUE);
+    *pconfig = context->cache_config;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
+    REQUIRE_CONTEXT(context);
+    REQUIRE((int)config >= CU_FUNC_CACHE_PREFER_NONE && config <= CU_FUNC_CACHE_PREFER_EQUAL, CUDA_ERROR_INVALID_VALUE);
+    context->cache_config = config;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetSharedMemConfig(CUsharedconfig *pConfig) {
+    REQUIRE_CONTEXT(context);
+    REQUIRE(pConfig != NULL, CUDA_ERROR_INVALID_VALUE);
+    *pConfig = context->shared_config;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetSharedMemConfig(CUsharedconfig config) {
+    REQUIRE_CONTEXT(context);
+    REQUIRE((int)config >= 0 && config <= CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE, CUDA_ERROR_INVALID_VALUE);
+    context->shared_config = config;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority) {
+    REQUIRE_CONTEXT(context);
+    (void)context;
+    if (leastPriority != NULL)
+        *leastPriority = 0;
+    if (greatestPriority != NULL)
+        *greatestPriority = -5;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxResetPersistingL2Cache(void) {
+    REQUIRE_CONTEXT(context);
+    (void)context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetExecAffinity(CUexecAffinityParam *pExecAffinity, CUexecAffinityType type) {
+    REQUIRE_CONTEXT(context);
+    (void)context;
+    REQUIRE(pExecAffinity != NULL && type == CU_EXEC_AFFINITY_TYPE_SM_COUNT, CUDA_ERROR_INVALID_VALUE);
+    return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) {
+    REQUIRE_CONTEXT(context);
+    REQUIRE(Flags == 0, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(peerContext != NULL && context_alive(peerContext) && peerContext != context, CUDA_ERROR_INVALID_CONTEXT);
+    REQUIRE(peerContext->device != context->device, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+    REQUIRE((context->peers & 1u << peerContext->device) == 0, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+    context->peers |= 1u << peerContext->device;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDisablePeerAccess(CUcontext peerContext) {
+    REQUIRE_CONTEXT(context);
+    REQUIRE(peerContext != NULL && context_alive(peerContext), CUDA_ERROR_INVALID_CONTEXT);
+    REQUIRE((context->peers & 1u << peerContext->device) != 0, CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+    context->peers &= ~(1u << peerContext->device);
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,152 @@
+/* Events: marks in the work of a GPU, with the time at which they are reached. */
+#include "stream.h"
+
+#define FLAGS (CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS)
+
+struct CUevent_st {
+    struct handle handle;
+    struct CUctx_st *context;
+    unsigned flags;
+    bool recorded;
+    CUdevice device;
+    struct stamp stamp;
+};
+
+static struct handle_table events = HANDLE_TABLE(7, 1 << 20);
+_Static_assert(sizeof(struct CUevent_st) <= 1 << 7, "an event must fit into its element");
+
+CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags) {
+    struct CUevent_st *event;
+
+    REQUIRE_CONTEXT(context);
+    REQUIRE(phEvent != NULL && (Flags & ~(unsigned)FLAGS) == 0, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE((Flags & CU_EVENT_INTERPROCESS) == 0 || (Flags & CU_EVENT_DISABLE_TIMING) != 0, CUDA_ERROR_INVALID_VALUE);
+    event = handle_new(&events);
+    REQUIRE(event != NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    event->context = context;
+    event->device = context->device;
+    event->flags = Flags;
+    *phEvent = event;
+    return CUDA_SUCCESS;
+}
+
+/* Begins a function on an event that needs no current context. */
+#define REQUIRE_EVENT(event)                                                                                           \
+    REQUIRE_INITIALISED();                                                                                             \
+    REQUIRE(handle_valid(&events, event), CUDA_ERROR_INVALID_HANDLE)
+
+CUresult cuEventDestroy_v2(CUevent hEvent) {
+    REQUIRE_EVENT(hEvent);
+    if (hEvent->recorded)
+        engine_unstamp(hEvent->device, &hEvent->stamp);
+    handle_delete(&events, hEvent);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventDestroy(CUevent hEvent) {
+    return cuEventDestroy_v2(hEvent);
+}
+
+static void delete_if_of(void *element, void *context) {
+    CUevent event = element;
+
+    if (event->context == context)
+        cuEventDestroy_v2(event);
+}
+
+void events_context_gone(struct CUctx_st *context) {
+    handle_each(&events, delete_if_of, context);
+}
+
+static CUresult record(CUevent event, CUstream hStream, unsigned flags, bool per_thread) {
+    struct CUstream_st *stream;
+
+    REQUIRE_CONTEXT(context);
+    REQUIRE(handle_valid(&events, event), CUDA_ERROR_INVALID_HANDLE);
+    REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);
+    TRY(stream_find(context, hStream, per_thread, &stream));
+    REQUIRE(event->context == context, CUDA_ERROR_INVALID_HANDLE);
+    if (event->recorded)
+        engine_unstamp(event->device, &event->stamp);
+    engine_stamp(event->device, &event->stamp, stream_mark(stream));
+    event->recorded = true;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventRecord(CUevent hEvent, CUstream hStream) {
+    return record(hEvent, hStream, 0, false);
+}
+
+CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream) {
+    return record(hEvent, hStream, 0, true);
+}
+
+CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags) {
+    return record(hEvent, hStream, flags, false);
+}
+
+CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned int flags) {
+    return record(hEvent, hStream, flags, true);
+}
+
+/* An event that was never recorded counts as done. */
+CUresult cuEventQuery(CUevent hEvent) {
+    REQUIRE_EVENT(hEvent);
+    return !hEvent->recorded || engine_done(hEvent->device, hEvent->stamp.mark) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult cuEventSynchronize(CUevent hEvent) {
+    REQUIRE_EVENT(hEvent);
+    if (hEvent->recorded)
+        engine_wait(hEvent->device, hEvent->stamp.mark);
+    return sim_gpu_lost(driver->gpus[hEvent->device]) ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
+}
+
+CUresult cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd) {
+    uint64_t start, end;
+
+    REQUIRE_EVENT(hStart);
+    REQUIRE(handle_valid(&events, hEnd), CUDA_ERROR_INVALID_HANDLE);
+    REQUIRE(pMilliseconds != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(hStart->recorded && hEnd->recorded && hStart->device == hEnd->device, CUDA_ERROR_INVALID_HANDLE);
+    REQUIRE(((hStart->flags | hEnd->flags) & CU_EVENT_DISABLE_TIMING) == 0, CUDA_ERROR_INVALID_HANDLE);
+    REQUIRE(engine_done(hStart->device, hStart->stamp.mark) && engine_done(hEnd->device, hEnd->stamp.mark),
+            CUDA_ERROR_NOT_READY);
+    start = atomic_load(&hStart->stamp.time_ns);
+    end = atomic_load(&hEnd->stamp.time_ns);
+    *pMilliseconds = (float)((double)(int64_t)(end - start) / 1e6);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd) {
+    return cuEventElapsedTime(pMilliseconds, hStart, hEnd);
+}
+
+/*
+ * On one GPU the work that the event stands for comes first anyway. Work of another GPU is waited for here and now:
+ * what follows in the stream must not begin before it is done.
+ */
+static CUresult wait_event(CUstream hStream, CUevent event, unsigned flags, bool per_thread) {
+    struct CUstream_st *stream;
+
+    REQUIRE_CONTEXT(context);
+    REQUIRE(handle_valid(&events, event), CUDA_ERROR_INVALID_HANDLE);
+    REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);
+    TRY(stream_find(context, hStream, per_thread, &stream));
+    if (!event->recorded)
+        return CUDA_SUCCESS;
+    if (event->device != context->device) {
+        engine_wait(event->device, event->stamp.mark);
+        return CUDA_SUCCESS;
+    }
+    stream_follow(stream, event->stamp.mark);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags) {
+    return wait_event(hStream, hEvent, Flags, false);
+}
+
+CUresult cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent, unsigned int Flags) {
+    return wait_event(hStream, hEvent, Flags, true);
+}

@@ -1,0 +1,171 @@
+/* cuInit: which GPUs there are for this process. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "driver.h"
+#include "heap.h"
+#include "topology.h"
+
+struct driver *driver;
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+/* Not wiped by fork: tells the child of an initialised process from a process that was never initialised. */
+static bool initialised_once;
+
+static bool make_driver(void) {
+    void *page;
+
+    if (driver != NULL)
+        return true;
+    page = mmap(NULL, sizeof(*driver), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED)
+        return false;
+    if (madvise(page, sizeof(*driver), MADV_WIPEONFORK) != 0) {
+        munmap(page, sizeof(*driver));
+        return false;
+    }
+    driver = page;
+    return true;
+}
+
+/* The GPU that one entry of CUDA_VISIBLE_DEVICES means: an index among the GPUs, or the beginning of a UUID. -1: none. */
+static int find_entry(const char *entry, size_t length, const int *gpus, int count) {
+    char *end;
+    long index;
+    int found = -1;
+
+    if (length > 4 && strncmp(entry, "GPU-", 4) == 0) {
+        for (int i = 0; i < count; i++) {
+            if (strncmp(sim_gpu(gpus[i])->uuid, entry, length) == 0) {
+                if (found >= 0)
+                    return -1; /* ambiguous */
+                found = gpus[i];
+            }
+        }
+        return found;
+    }
+    index = strtol(entry, &end, 10);
+    return end == entry + length && length > 0 && index >= 0 && index < count ? gpus[index] : -1;
+}
+
+/* Enumeration ends at the first entry that names no GPU; a GPU that is named twice spoils the whole list. */
+static int apply_visible_devices(const char *list, int *gpus, int count) {
+    int chosen[SIM_MAX_GPUS], chosen_count = 0;
+
+    for (const char *entry = list;; entry++) {
+        size_t length = strcspn(entry, ",");
+        int gpu = find_entry(entry, length, gpus, count);
+
+        if (gpu < 0)
+            break;
+        for (int i = 0; i < chosen_count; i++) {
+            if (chosen[i] == gpu)
+                return 0;
+        }
+        chosen[chosen_count++] = gpu;
+        entry += length;
+        if (*entry == '\0')
+            break;
+    }
+    memcpy(gpus, chosen, (size_t)chosen_count * sizeof(*gpus));
+    return chosen_count;
+}
+
+static int find_devices(int *gpus) {
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    int count = 0;
+
+    for (int i = 0; i < sim_gpu_count(); i++) {
+        if (!sim_gpu_lost(i))
+            gpus[count++] = i;
+    }
+    return list != NULL ? apply_visible_devices(list, gpus, count) : count;
+}
+
+static uint64_t kernel_ns(void) {
+    const char *text = getenv("SIMGPU_KERNEL_US");
+    char *end;
+    unsigned long long us;
+
+    if (text == NULL || *text == '\0')
+        return (uint64_t)sim_topology()->kernel_us * 1000;
+    us = strtoull(text, &end, 10);
+    return *end == '\0' ? us * 1000 : (uint64_t)sim_topology()->kernel_us * 1000;
+}
+
+static CUresult open_result(int error) {
+    switch (error) {
+    case 0:
+        return CUDA_SUCCESS;
+    case -ENODEV:
+        return CUDA_ERROR_NO_DEVICE;
+    case -ENOMEM:
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    case -EPROTO:
+    case -ESTALE:
+        return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+    default:
+        return CUDA_ERROR_UNKNOWN;
+    }
+}
+
+static CUresult initialise(void) {
+    CUresult ret;
+
+    if (initialised_once)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (!make_driver())
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    ret = open_result(sim_open());
+    if (ret != CUDA_SUCCESS)
+        return ret;
+    driver->device_count = find_devices(driver->gpus);
+    if (driver->device_count == 0) {
+        sim_close();
+        return CUDA_ERROR_NO_DEVICE;
+    }
+    driver->kernel_ns = kernel_ns();
+    if (sim_join() != 0 || !heap_init()) {
+        sim_close();
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    initialised_once = true;
+    atomic_store(&driver->initialised, true);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuInit(unsigned int Flags) {
+    CUresult ret;
+
+    REQUIRE(Flags == 0, CUDA_ERROR_INVALID_VALUE);
+    if (driver_ready())
+        return CUDA_SUCCESS;
+    pthread_mutex_lock(&mutex);
+    ret = driver_ready() ? CUDA_SUCCESS : initialise();
+    pthread_mutex_unlock(&mutex);
+    return ret;
+}
+
+int driver_version(void) {
+    static _Atomic int version;
+    struct sim_topology topology;
+    const char *path = getenv("SIMGPU_TOPOLOGY");
+    char error[256];
+
+    if (version == 0) {
+        if (topology_read(path != NULL && *path != '\0' ? path : "/run/simgpu/topology", &topology, error,
+                          sizeof(error)) != 0)
+            return 0;
+        version = topology.cuda_version;
+    }
+    return version;
+}
+
+/* The version is known without cuInit, even where there is no GPU. */
+CUresult cuDriverGetVersion(int *driverVersion) {
+    REQUIRE(driverVersion != NULL, CUDA_ERROR_INVALID_VALUE);
+    *driverVersion = driver_version();
+    return *driverVersion != 0 ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+}

@@ -1,0 +1,358 @@
+#include "stream.h"
+
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define LEAST_PRIORITY 0
+#define GREATEST_PRIORITY (-5)
+
+static struct handle_table streams = HANDLE_TABLE(7, 1 << 20);
+_Static_assert(sizeof(struct CUstream_st) <= 1 << 7, "a stream must fit into its element");
+
+static _Atomic uint64_t next_id = 1;
+
+/* A thread's own default streams, one for each context it used them in; given back when the thread ends. */
+struct own_stream {
+    uint64_t id; /* the stream's; tells whether the handle still is this stream */
+    struct CUstream_st *stream;
+    struct own_stream *next;
+};
+static pthread_key_t own_streams;
+static pthread_once_t own_streams_once = PTHREAD_ONCE_INIT;
+
+static struct CUstream_st *stream_new(struct CUctx_st *context, unsigned flags, int priority) {
+    struct CUstream_st *stream = handle_new(&streams);
+
+    if (stream == NULL)
+        return NULL;
+    stream->context = context;
+    stream->flags = flags;
+    stream->priority = priority;
+    stream->id = next_id++;
+    return stream;
+}
+
+static void delete_own_streams(void *first) {
+    for (struct own_stream *own = first, *next; own != NULL; own = next) {
+        next = own->next;
+        if (handle_valid(&streams, own->stream) && own->stream->id == own->id)
+            handle_delete(&streams, own->stream);
+        free(own);
+    }
+}
+
+static void make_own_streams(void) {
+    pthread_key_create(&own_streams, delete_own_streams);
+}
+
+static struct CUstream_st *own_stream(struct CUctx_st *context) {
+    struct own_stream *first, *own;
+
+    pthread_once(&own_streams_once, make_own_streams);
+    first = pthread_getspecific(own_streams);
+    for (own = first; own != NULL; own = own->next) {
+        if (handle_valid(&streams, own->stream) && own->stream->id == own->id && own->stream->context == context)
+            return own->stream;
+    }
+    own = malloc(sizeof(*own));
+    if (own == NULL)
+        return NULL;
+    *own = (struct own_stream){.stream = stream_new(context, 0, 0), .next = first};
+    if (own->stream == NULL) {
+        free(own);
+        return NULL;
+    }
+    own->id = own->stream->id;
+    pthread_setspecific(own_streams, own);
+    return own->stream;
+}
+
+CUresult stream_find(struct CUctx_st *context, CUstream handle, bool per_thread, struct CUstream_st **stream) {
+    if (handle == CU_STREAM_PER_THREAD || (handle == NULL && per_thread)) {
+        *stream = own_stream(context);
+        return *stream != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (handle == CU_STREAM_LEGACY || handle == NULL) {
+        *stream = context->legacy;
+        return CUDA_SUCCESS;
+    }
+    if (!handle_valid(&streams, handle))
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (handle->context != context)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *stream = handle;
+    return CUDA_SUCCESS;
+}
+
+bool streams_context_new(struct CUctx_st *context) {
+    context->legacy = stream_new(context, 0, 0);
+    return context->legacy != NULL;
+}
+
+static void delete_if_of(void *element, void *context) {
+    if (((struct CUstream_st *)element)->context == context)
+        handle_delete(&streams, element);
+}
+
+void streams_context_gone(struct CUctx_st *context) {
+    handle_each(&streams, delete_if_of, context);
+    context->legacy = NULL;
+}
+
+/* ---- Work ---- */
+
+static void raise_mark(_Atomic uint64_t *mark, uint64_t to) {
+    uint64_t old = atomic_load_explicit(mark, memory_order_relaxed);
+
+    while (old < to && !atomic_compare_exchange_weak(mark, &old, to)) {
+    }
+}
+
+void stream_submit(struct CUstream_st *stream, uint64_t ns) {
+    stream_follow(stream, engine_submit(stream->context->device, ns));
+}
+
+void stream_follow(struct CUstream_st *stream, uint64_t mark) {
+    raise_mark(&stream->mark, mark);
+    raise_mark(&stream->context->mark, mark);
+    if ((stream->flags & CU_STREAM_NON_BLOCKING) == 0)
+        raise_mark(&stream->context->blocking_mark, mark);
+}
+
+uint64_t stream_mark(struct CUstream_st *stream) {
+    return atomic_load(stream == stream->context->legacy ? &stream->context->blocking_mark : &stream->mark);
+}
+
+static void futex_wait_zero(_Atomic uint32_t *word) {
+    uint32_t value;
+
+    while ((value = atomic_load(word)) != 0)
+        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void futex_decrement(_Atomic uint32_t *word) {
+    if (atomic_fetch_sub(word, 1) == 1)
+        syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+static _Atomic uint32_t *calls_of(struct CUstream_st *stream) {
+    return stream == stream->context->legacy ? &stream->context->blocking_calls : &stream->calls;
+}
+
+void stream_wait_calls(struct CUstream_st *stream) {
+    futex_wait_zero(calls_of(stream));
+}
+
+void stream_wait(struct CUstream_st *stream) {
+    engine_wait(stream->context->device, stream_mark(stream));
+    stream_wait_calls(stream);
+}
+
+bool stream_done(struct CUstream_st *stream) {
+    return engine_done(stream->context->device, stream_mark(stream)) && atomic_load(calls_of(stream)) == 0;
+}
+
+void context_wait(struct CUctx_st *context) {
+    engine_wait(context->device, atomic_load(&context->mark));
+    futex_wait_zero(&context->calls);
+}
+
+/* ---- Host functions ---- */
+
+struct host_call {
+    struct CUstream_st *stream;
+    CUstream handle; /* as the program knows it */
+    CUhostFn fn;
+    CUstreamCallback callback;
+    void *data;
+};
+
+static void run_host_call(void *arg) {
+    struct host_call call = *(struct host_call *)arg;
+
+    free(arg);
+    if (call.fn != NULL)
+        call.fn(call.data);
+    else
+        call.callback(call.handle, CUDA_SUCCESS, call.data);
+    futex_decrement(&call.stream->calls);
+    if ((call.stream->flags & CU_STREAM_NON_BLOCKING) == 0)
+        futex_decrement(&call.stream->context->blocking_calls);
+    futex_decrement(&call.stream->context->calls);
+}
+
+static CUresult queue_host_call(CUstream hStream, bool per_thread, struct host_call call) {
+    struct host_call *copy;
+
+    REQUIRE_CONTEXT(context);
+    TRY(stream_find(context, hStream, per_thread, &call.stream));
+    call.handle = hStream;
+    copy = malloc(sizeof(*copy));
+    REQUIRE(copy != NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    *copy = call;
+    atomic_fetch_add(&call.stream->calls, 1);
+    atomic_fetch_add(&context->calls, 1);
+    if ((call.stream->flags & CU_STREAM_NON_BLOCKING) == 0)
+        atomic_fetch_add(&context->blocking_calls, 1);
+    return engine_call(context->device, stream_mark(call.stream), run_host_call, copy) ? CUDA_SUCCESS
+                                                                                      : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData) {
+    REQUIRE(fn != NULL, CUDA_ERROR_INVALID_VALUE);
+    return queue_host_call(hStream, false, (struct host_call){.fn = fn, .data = userData});
+}
+
+CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData) {
+    REQUIRE(fn != NULL, CUDA_ERROR_INVALID_VALUE);
+    return queue_host_call(hStream, true, (struct host_call){.fn = fn, .data = userData});
+}
+
+CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags) {
+    REQUIRE(callback != NULL && flags == 0, CUDA_ERROR_INVALID_VALUE);
+    return queue_host_call(hStream, false, (struct host_call){.callback = callback, .data = userData});
+}
+
+CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags) {
+    REQUIRE(callback != NULL && flags == 0, CUDA_ERROR_INVALID_VALUE);
+    return queue_host_call(hStream, true, (struct host_call){.callback = callback, .data = userData});
+}
+
+/* ---- The API ---- */
+
+CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority) {
+    struct CUstream_st *stream;
+
+    REQUIRE_CONTEXT(context);
+    REQUIRE(phStream != NULL && (flags & ~(unsigned)CU_STREAM_NON_BLOCKING) == 0, CUDA_ERROR_INVALID_VALUE);
+    if (priority > LEAST_PRIORITY)
+        priority = LEAST_PRIORITY;
+    if (priority < GREATEST_PRIORITY)
+        priority = GREATEST_PRIORITY;
+    stream = stream_new(context, flags, priority);
+    REQUIRE(stream != NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    *phStream = stream;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamCreate(CUstream *phStream, unsigned int Flags) {
+    return cuStreamCreateWithPriority(phStream, Flags, LEAST_PRIORITY);
+}
+
+/* Work that is still in it goes on, and is waited for with its context's. */
+CUresult cuStreamDestroy_v2(CUstream hStream) {
+    REQUIRE_INITIALISED();
+    REQUIRE(hStream > CU_STREAM_PER_THREAD && handle_valid(&streams, hStream) && hStream != hStream->context->legacy,
+            CUDA_ERROR_INVALID_HANDLE);
+    stream_wait_calls(hStream);
+    handle_delete(&streams, hStream);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamDestroy(CUstream hStream) {
+    return cuStreamDestroy_v2(hStream);
+}
+
+/* Begins a function on a stream: declares `context` and `stream`. */
+#define REQUIRE_STREAM(hStream, per_thread)                                                                            \
+    struct CUstream_st *stream;                                                                                        \
+    REQUIRE_CONTEXT(context);                                                                                          \
+    TRY(stream_find(context, hStream, per_thread, &stream))
+
+static CUresult synchronize(CUstream hStream, bool per_thread) {
+    REQUIRE_STREAM(hStream, per_thread);
+    stream_wait(stream);
+    return sim_gpu_lost(context_gpu(context)) ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
+}
+
+static CUresult query(CUstream hStream, bool per_thread) {
+    REQUIRE_STREAM(hStream, per_thread);
+    return stream_done(stream) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+static CUresult get_priority(CUstream hStream, bool per_thread, int *priority) {
+    REQUIRE_STREAM(hStream, per_thread);
+    REQUIRE(priority != NULL, CUDA_ERROR_INVALID_VALUE);
+    *priority = stream->priority;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_flags(CUstream hStream, bool per_thread, unsigned *flags) {
+    REQUIRE_STREAM(hStream, per_thread);
+    REQUIRE(flags != NULL, CUDA_ERROR_INVALID_VALUE);
+    *flags = stream->flags;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_id(CUstream hStream, bool per_thread, unsigned long long *id) {
+    REQUIRE_STREAM(hStream, per_thread);
+    REQUIRE(id != NULL, CUDA_ERROR_INVALID_VALUE);
+    *id = stream->id;
+    return CUDA_SUCCESS;
+}
+
+/* A stream of another context is answered too: this is how a program finds out. */
+static CUresult get_context(CUstream hStream, bool per_thread, CUcontext *pctx) {
+    struct CUstream_st *stream;
+    CUresult ret;
+
+    REQUIRE_CONTEXT(context);
+    REQUIRE(pctx != NULL, CUDA_ERROR_INVALID_VALUE);
+    ret = stream_find(context, hStream, per_thread, &stream);
+    if (ret == CUDA_ERROR_INVALID_CONTEXT)
+        stream = hStream;
+    else if (ret != CUDA_SUCCESS)
+        return ret;
+    *pctx = stream->context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamSynchronize(CUstream hStream) {
+    return synchronize(hStream, false);
+}
+
+CUresult cuStreamSynchronize_ptsz(CUstream hStream) {
+    return synchronize(hStream, true);
+}
+
+CUresult cuStreamQuery(CUstream hStream) {
+    return query(hStream, false);
+}
+
+CUresult cuStreamQuery_ptsz(CUstream hStream) {
+    return query(hStream, true);
+}
+
+CUresult cuStreamGetPriority(CUstream hStream, int *priority) {
+    return get_priority(hStream, false, priority);
+}
+
+CUresult cuStreamGetPriority_ptsz(CUstream hStream, int *priority) {
+    return get_priority(hStream, true, priority);
+}
+
+CUresult cuStreamGetFlags(CUstream hStream, unsigned int *flags) {
+    return get_flags(hStream, false, flags);
+}
+
+CUresult cuStreamGetFlags_ptsz(CUstream hStream, unsigned int *flags) {
+    return get_flags(hStream, true, flags);
+}
+
+CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId) {
+    return get_id(hStream, false, streamId);
+}
+
+CUresult cuStreamGetId_ptsz(CUstream hStream, unsigned long long *streamId) {
+    return get_id(hStream, true, streamId);
+}
+
+CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx) {
+    return get_context(hStream, false, pctx);
+}
+
+CUresult cuStreamGetCtx_ptsz(CUstream hStream, CUcontext *pctx) {
+    return get_context(hStream, true, pctx);
+}

@@ -1,0 +1,141 @@
+/* Faults that a test orders, and the events that tell of them. */
+#include <errno.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "state_local.h"
+
+int sim_fault_alloc(int gpu, uint32_t count, int cu_result) {
+    if (sim_local == NULL || sim_local->state == NULL || (gpu != -1 && !known(gpu)) || cu_result <= 0)
+        return -EINVAL;
+    atomic_store(gpu == -1 ? &sim_local->state->failing_allocs : &gpu_state(gpu)->failing_allocs,
+                 (uint64_t)count << 32 | (uint32_t)cu_result);
+    return 0;
+}
+
+static int take_fault(word *order) {
+    uint64_t old = atomic_load_explicit(order, memory_order_relaxed);
+
+    while (old >> 32 != 0) {
+        if (atomic_compare_exchange_weak(order, &old, old - ((uint64_t)1 << 32)))
+            return (int)(uint32_t)old;
+    }
+    return 0;
+}
+
+int sim_fault_alloc_take(int gpu) {
+    int result;
+
+    if (!known(gpu))
+        return 0;
+    result = take_fault(&gpu_state(gpu)->failing_allocs);
+    return result != 0 ? result : take_fault(&sim_local->state->failing_allocs);
+}
+
+int sim_fault_xid(int gpu, uint64_t xid) {
+    struct state *st;
+    struct state_event *event;
+    uint64_t serial;
+
+    if (!known(gpu))
+        return -EINVAL;
+    st = sim_local->state;
+    serial = atomic_fetch_add(&st->event_serial, 1) + 1;
+    event = &st->events[serial % EVENTS];
+    atomic_store(&event->serial, 0);
+    atomic_store(&event->gpu, (uint64_t)sim_local->visible[gpu]);
+    atomic_store(&event->xid, xid);
+    atomic_store(&event->time_ns, sim_now_ns());
+    atomic_store(&event->serial, serial);
+    atomic_fetch_add(&st->event_futex, 1);
+    syscall(SYS_futex, &st->event_futex, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    return 0;
+}
+
+int sim_fault_lost(int gpu, bool lost) {
+    if (!known(gpu))
+        return -EINVAL;
+    if (atomic_exchange(&gpu_state(gpu)->lost, lost) == 0 && lost)
+        sim_fault_xid(gpu, 79);
+    return 0;
+}
+
+bool sim_gpu_lost(int gpu) {
+    return known(gpu) &&
+           atomic_load_explicit(&gpu_state(gpu)->lost, memory_order_relaxed) != 0;
+}
+
+void sim_fault_nvml_absent(bool absent) {
+    if (sim_local != NULL && sim_local->state != NULL)
+        atomic_store(&sim_local->state->nvml_absent, absent);
+}
+
+bool sim_nvml_absent(void) {
+    return sim_local != NULL && sim_local->state != NULL && atomic_load(&sim_local->state->nvml_absent) != 0;
+}
+
+void sim_fault_clear(void) {
+    if (sim_local == NULL || sim_local->state == NULL)
+        return;
+    atomic_store(&sim_local->state->failing_allocs, 0);
+    atomic_store(&sim_local->state->nvml_absent, 0);
+    for (int i = 0; i < sim_local->topology.gpu_count; i++) {
+        atomic_store(&sim_local->state->gpus[i].failing_allocs, 0);
+        atomic_store(&sim_local->state->gpus[i].lost, 0);
+    }
+}
+
+uint64_t sim_event_last(void) {
+    return sim_local != NULL && sim_local->state != NULL ? atomic_load(&sim_local->state->event_serial) : 0;
+}
+
+static bool event_after(uint64_t after, struct sim_event *event) {
+    struct state *st = sim_local->state;
+    uint64_t last = atomic_load(&st->event_serial), serial = after + 1;
+
+    if (last >= EVENTS && serial < last - EVENTS + 1)
+        serial = last - EVENTS + 1;
+    for (; serial <= last; serial++) {
+        struct state_event *e = &st->events[serial % EVENTS];
+        int index;
+
+        if (atomic_load(&e->serial) != serial)
+            continue;
+        index = (int)atomic_load(&e->gpu);
+        *event = (struct sim_event){
+            .serial = serial, .gpu = -1, .xid = atomic_load(&e->xid), .time_ns = atomic_load(&e->time_ns)};
+        for (int gpu = 0; gpu < sim_local->visible_count; gpu++) {
+            if (sim_local->visible[gpu] == index)
+                event->gpu = gpu;
+        }
+        if (atomic_load(&e->serial) == serial)
+            return true;
+    }
+    return false;
+}
+
+int sim_event_wait(uint64_t after, uint32_t timeout_ms, struct sim_event *event) {
+    uint64_t end;
+
+    if (sim_local == NULL || sim_local->state == NULL)
+        return -EINVAL;
+    end = sim_now_ns() + (uint64_t)timeout_ms * 1000000;
+    for (;;) {
+        uint32_t seen = atomic_load(&sim_local->state->event_futex);
+        struct timespec left = {0, 0};
+        uint64_t now;
+
+        if (event_after(after, event))
+            return 0;
+        now = sim_now_ns();
+        if (timeout_ms != UINT32_MAX) {
+            if (now >= end)
+                return -ETIMEDOUT;
+            left = (struct timespec){(time_t)((end - now) / 1000000000), (long)((end - now) % 1000000000)};
+        }
+        syscall(SYS_futex, &sim_local->state->event_futex, FUTEX_WAIT, seen, timeout_ms == UINT32_MAX ? NULL : &left, NULL,
+                0);
+    }
+}

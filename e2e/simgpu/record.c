@@ -1,0 +1,109 @@
+/* The record of who holds what: by process, and by group with its peak. */
+#include <string.h>
+
+#include "processes.h"
+#include "state_local.h"
+
+static void fill_process(unsigned slot, uint64_t owner, struct process_map *map, struct sim_process_info *info) {
+    struct state *st = sim_local->state;
+    struct state_slot *s = &st->slots[slot];
+
+    memset(info, 0, sizeof(*info));
+    info->alive = true;
+    info->nspid = (int)(uint32_t)owner;
+    info->pid_namespace = atomic_load(&s->pid_namespace);
+    info->start_ns = atomic_load(&s->start_ns);
+    info->pid = processes_find(map, info->pid_namespace, info->nspid);
+    memcpy(info->group, st->groups[atomic_load(&s->group)].key, sizeof(info->group));
+    info->group[sizeof(info->group) - 1] = '\0';
+    for (int gpu = 0; gpu < sim_local->visible_count; gpu++) {
+        int i = sim_local->visible[gpu];
+
+        sums_help(i, atomic_load(&st->gpus[i].total));
+        info->gpus[gpu] = (struct sim_process_gpu){
+            .bytes = COMMITTED_UNITS(atomic_load(&s->gpus[i].committed)) << UNIT_SHIFT,
+            .context_bytes = atomic_load(&s->gpus[i].context_bytes),
+            .allocations = atomic_load(&s->gpus[i].allocations),
+            .launches = atomic_load(&s->gpus[i].launches),
+            .busy_ns = atomic_load(&s->gpus[i].busy_ns),
+        };
+    }
+}
+
+int sim_each_process(int (*fn)(const struct sim_process_info *, void *), void *arg) {
+    struct process_map map = {0};
+    int ret = 0;
+
+    if (sim_local == NULL || sim_local->state == NULL)
+        return 0;
+    sim_reap();
+    for (unsigned slot = 0; ret == 0 && slot < atomic_load(&sim_local->state->slots_used); slot++) {
+        uint64_t owner = atomic_load(&sim_local->state->slots[slot].owner);
+        struct sim_process_info info;
+
+        if ((uint32_t)owner == 0 || !slot_alive(slot))
+            continue;
+        fill_process(slot, owner, &map, &info);
+        if (atomic_load(&sim_local->state->slots[slot].owner) == owner)
+            ret = fn(&info, arg);
+    }
+    processes_free(&map);
+    return ret;
+}
+
+static void fill_group(unsigned group, struct sim_group_info *info) {
+    struct state *st = sim_local->state;
+
+    memset(info, 0, sizeof(*info));
+    memcpy(info->group, st->groups[group].key, sizeof(info->group));
+    info->group[sizeof(info->group) - 1] = '\0';
+    for (int gpu = 0; gpu < sim_local->visible_count; gpu++) {
+        int i = sim_local->visible[gpu];
+
+        sums_help(i, atomic_load(&st->gpus[i].total));
+        info->gpus[gpu].bytes = SUM_UNITS(atomic_load(&st->groups[group].gpus[i].sum)) << UNIT_SHIFT;
+        info->gpus[gpu].peak_bytes = atomic_load(&st->groups[group].gpus[i].peak) << UNIT_SHIFT;
+        info->gpus[gpu].launches = atomic_load(&st->groups[group].gpus[i].launches_of_dead);
+    }
+    for (unsigned slot = 0; slot < atomic_load(&st->slots_used); slot++) {
+        if ((uint32_t)atomic_load(&st->slots[slot].owner) == 0 || atomic_load(&st->slots[slot].group) != group)
+            continue;
+        info->processes++;
+        for (int gpu = 0; gpu < sim_local->visible_count; gpu++)
+            info->gpus[gpu].launches += atomic_load(&st->slots[slot].gpus[sim_local->visible[gpu]].launches);
+    }
+}
+
+int sim_each_group(int (*fn)(const struct sim_group_info *, void *), void *arg) {
+    int ret = 0;
+
+    if (sim_local == NULL || sim_local->state == NULL)
+        return 0;
+    sim_reap();
+    for (unsigned group = 0; ret == 0 && group < atomic_load(&sim_local->state->groups_used); group++) {
+        struct sim_group_info info;
+
+        fill_group(group, &info);
+        if (info.group[0] != '\0')
+            ret = fn(&info, arg);
+    }
+    return ret;
+}
+
+void sim_reset_peaks(void) {
+    struct state *st;
+
+    if (sim_local == NULL || sim_local->state == NULL)
+        return;
+    st = sim_local->state;
+    sim_reap();
+    for (unsigned group = 0; group < atomic_load(&st->groups_used); group++) {
+        for (int i = 0; i < sim_local->topology.gpu_count; i++) {
+            uint64_t peak = atomic_load(&st->groups[group].gpus[i].peak);
+
+            while (!atomic_compare_exchange_weak(&st->groups[group].gpus[i].peak, &peak,
+                                                 SUM_UNITS(atomic_load(&st->groups[group].gpus[i].sum)))) {
+            }
+        }
+    }
+}

@@ -1,0 +1,68 @@
+# The simulated GPU: build/sim/lib/libcuda.so.1, build/sim/bin/simgpu, the driver root build/sim/root, and their tests.
+# The top Makefile includes it; it is good by itself too, from the root of the repository:
+# make -f e2e/simgpu/sim.mk sim sim-test
+
+CC ?= gcc
+BUILD ?= build
+
+SIM := e2e/simgpu
+SIM_LIB := $(BUILD)/sim/lib/libcuda.so.1
+SIM_TOOL := $(BUILD)/sim/bin/simgpu
+
+SIM_STATE_SRC := $(addprefix $(SIM)/,state.c sums.c record.c turns.c faults.c processes.c topology.c)
+SIM_CUDA_SRC := $(wildcard $(SIM)/cuda/*.c)
+SIM_TOOL_SRC := $(wildcard $(SIM)/tool/*.c)
+SIM_TEST_SRC := $(wildcard $(SIM)/tests/*.c)
+
+SIM_CFLAGS := -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror -pthread -fPIC -fvisibility=hidden -fno-ipa-icf \
+	-I$(SIM) -I$(SIM)/include -MMD -MP
+SIM_SANITIZE := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+
+SIM_OBJ := $(BUILD)/sim/obj/release
+SIM_ASAN_OBJ := $(BUILD)/sim/obj/asan
+# The driver's own calls among its functions must stay its own, whoever stands in front of it: -Bsymbolic.
+# The same library once more, built with the sanitizers, for the tests.
+SIM_ASAN_LIB := $(BUILD)/sim/asan/lib/libcuda.so.1
+SIM_ASAN_TOOL := $(BUILD)/sim/asan/bin/simgpu
+SIM_TEST := $(BUILD)/sim/asan/bin/sim-test
+
+sim_objects = $(patsubst $(SIM)/%.c,$(1)/%.o,$(2))
+
+.PHONY: sim sim-test
+
+sim: $(SIM_LIB) $(SIM_TOOL) ## Build the simulated GPU
+
+$(SIM_OBJ)/%.o: $(SIM)/%.c
+	@mkdir -p $(@D)
+	$(CC) $(SIM_CFLAGS) -c -o $@ $<
+
+$(SIM_ASAN_OBJ)/%.o: $(SIM)/%.c
+	@mkdir -p $(@D)
+	$(CC) $(SIM_CFLAGS) $(SIM_SANITIZE) -c -o $@ $<
+
+$(SIM_LIB): $(call sim_objects,$(SIM_OBJ),$(SIM_CUDA_SRC) $(SIM_STATE_SRC))
+	@mkdir -p $(@D)
+	$(CC) $(SIM_CFLAGS) -shared -Wl,-soname,$(@F) -Wl,-z,defs -Wl,-Bsymbolic -Wl,-z,nodelete -o $@ $^
+
+$(SIM_ASAN_LIB): $(call sim_objects,$(SIM_ASAN_OBJ),$(SIM_CUDA_SRC) $(SIM_STATE_SRC))
+	@mkdir -p $(@D)
+	$(CC) $(SIM_CFLAGS) $(SIM_SANITIZE) -shared -Wl,-soname,$(@F) -Wl,-Bsymbolic -Wl,-z,nodelete -o $@ $^
+
+$(SIM_TOOL): $(call sim_objects,$(SIM_OBJ),$(SIM_TOOL_SRC) $(SIM_STATE_SRC))
+	@mkdir -p $(@D)
+	$(CC) $(SIM_CFLAGS) -o $@ $^
+
+$(SIM_ASAN_TOOL): $(call sim_objects,$(SIM_ASAN_OBJ),$(SIM_TOOL_SRC) $(SIM_STATE_SRC))
+	@mkdir -p $(@D)
+	$(CC) $(SIM_CFLAGS) $(SIM_SANITIZE) -o $@ $^
+
+$(SIM_TEST): $(call sim_objects,$(SIM_ASAN_OBJ),$(SIM_TEST_SRC)) $(SIM_ASAN_LIB)
+	@mkdir -p $(@D)
+	$(CC) $(SIM_CFLAGS) $(SIM_SANITIZE) -o $@ $(filter %.o,$^) $(SIM_ASAN_LIB) \
+		-Wl,-rpath,'$$ORIGIN/../lib' -ldl
+
+sim-test: $(SIM_TEST) $(SIM_ASAN_TOOL)
+	$(SIM_TEST) $(SIM)/topologies $(SIM_ASAN_TOOL)
+
+-include $(SIM)/nvml/nvml.mk
+-include $(shell find $(BUILD)/sim/obj/release $(BUILD)/sim/obj/asan -name '*.d' 2>/dev/null)

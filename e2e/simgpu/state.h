@@ -1,0 +1,198 @@
+/*
+ * The state that all processes on the simulated GPUs share: who holds how many bytes of which GPU, what was ordered to
+ * go wrong, and whose turn it is. Both simulated libraries (CUDA driver, NVML) and the simgpu tool stand on it.
+ *
+ * Everywhere below, `gpu` is an index into the visible GPUs, as in sim_gpu(). A GPU is visible where its device node
+ * can be opened (see SIMGPU_DEV); CUDA_VISIBLE_DEVICES is the CUDA library's own matter and not applied here.
+ *
+ * Environment: SIMGPU_TOPOLOGY (default /run/simgpu/topology), SIMGPU_STATE (default /run/simgpu/state), SIMGPU_DEV
+ * (default /dev), SIMGPU_LABEL (the group that this process is recorded under; default its pid namespace).
+ */
+#ifndef SIMGPU_STATE_H
+#define SIMGPU_STATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    SIM_MAX_GPUS = 16,
+    SIM_MAX_PROCESSES = 4096,
+    SIM_MAX_GROUPS = 1024,
+    SIM_GROUP_KEY_SIZE = 64,
+};
+
+/* The driver takes memory from the GPU in pieces of this size. */
+#define SIM_GRANULARITY ((uint64_t)2 << 20)
+
+/* One GPU as the topology file describes it. */
+struct sim_gpu {
+    int index; /* number of its section in the topology file */
+    char name[96];
+    char uuid[48];          /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
+    uint8_t uuid_bytes[16]; /* the same, binary */
+    char pci_bus_id[32];    /* as CUDA writes it, "0000:19:00.0"; NVML writes the domain with 8 digits */
+    unsigned pci_domain, pci_bus, pci_device;
+    int minor; /* of its device node, /dev/nvidia<minor> */
+    uint64_t memory_bytes;
+    int sm_count;
+    int cc_major, cc_minor;
+    uint64_t context_bytes; /* what one CUDA context costs before its first allocation */
+};
+
+struct sim_topology {
+    char driver_version[32]; /* "570.124.06" */
+    int cuda_version;        /* 12080 for 12.8 */
+    unsigned device_major, device_minor; /* the device numbers that simulated nodes carry */
+    uint32_t kernel_us;                  /* how long a kernel takes unless its name or SIMGPU_KERNEL_US says otherwise */
+    uint32_t quantum_us;                 /* longest turn of one process on a GPU */
+    int gpu_count;
+    struct sim_gpu gpus[SIM_MAX_GPUS];
+};
+
+/*
+ * sim_open reads the topology, maps the state (made where missing) and looks for device nodes, once per process: later
+ * calls only count. 0 or -errno: -ENODEV where no nvidiactl can be opened ("no driver"), -ENOENT without a topology,
+ * -EINVAL for a bad one, -ESTALE for a state of other GPUs, -EPROTO for a state of another layout. sim_gpu_count may be
+ * 0 after success. sim_close undoes one sim_open; the last one unmaps, so that the next sim_open looks afresh.
+ */
+int sim_open(void);
+void sim_close(void);
+
+/* Like sim_open for whoever wants to see every GPU of the topology, nodes or not: the simgpu tool. */
+int sim_open_all(void);
+
+/* Makes a fresh, empty state in the place of whatever is there; processes that use the old one keep it. 0 or -errno. */
+int sim_state_create(void);
+
+/* Why the last sim_open of this process failed, in words; "" if it did not. */
+const char *sim_error(void);
+
+int sim_gpu_count(void);
+const struct sim_gpu *sim_gpu(int gpu); /* NULL outside 0..sim_gpu_count()-1 */
+const struct sim_topology *sim_topology(void);
+
+/*
+ * A process that takes memory first joins: it gets a slot in the state, which lives until the last copy of its file
+ * description is gone, that is, until the process is dead (forked children that hold a copy count as alive, as with the
+ * driver's own descriptors). 0, -ENOSPC if all slots are taken, or -errno. sim_reserve and friends need it.
+ */
+int sim_join(void);
+
+/*
+ * sim_reserve takes physical memory for this process, or says -ENOMEM; sim_release gives back. Bytes are rounded up to
+ * 64 KiB. The whole of the accounting (process, group, peak of the group, GPU) changes in one atomic step that survives
+ * the death or stop of any process at any instruction.
+ */
+int sim_reserve(int gpu, uint64_t bytes);
+void sim_release(int gpu, uint64_t bytes);
+
+/* Statistics of this process, no part of the sums. */
+void sim_count_context(int gpu, int64_t bytes); /* bytes of contexts, which are part of what sim_reserve took */
+void sim_count_allocation(int gpu, int change); /* live allocations */
+void sim_count_launch(int gpu);
+
+/* Bytes taken from the GPU by living processes. Looks for dead ones first, at most once a millisecond. */
+uint64_t sim_gpu_used(int gpu);
+
+/* Gives back, now, what dead processes held. */
+void sim_reap(void);
+
+/* ---- Reading the record ---- */
+
+struct sim_process_gpu {
+    uint64_t bytes;         /* physical, contexts included */
+    uint64_t context_bytes; /* of these, contexts */
+    uint64_t allocations;   /* alive */
+    uint64_t launches;
+    uint64_t busy_ns; /* GPU time it was given so far, booked turns included */
+};
+
+struct sim_process_info {
+    int pid;      /* as the caller's pid namespace knows it; 0 where that cannot be told */
+    int nspid;    /* as the process itself knows it */
+    bool alive;   /* false: dead, and its bytes are about to be given back */
+    uint64_t pid_namespace; /* inode */
+    uint64_t start_ns;      /* CLOCK_MONOTONIC when it joined */
+    char group[SIM_GROUP_KEY_SIZE];
+    struct sim_process_gpu gpus[SIM_MAX_GPUS]; /* [gpu] */
+};
+
+/* Calls fn for every process that has joined and still lives; stops when fn returns non-zero and returns that. */
+int sim_each_process(int (*fn)(const struct sim_process_info *, void *), void *arg);
+
+struct sim_group_info {
+    char group[SIM_GROUP_KEY_SIZE];
+    int processes; /* alive */
+    struct {
+        uint64_t bytes;      /* now */
+        uint64_t peak_bytes; /* ever, or since sim_reset_peaks */
+        uint64_t launches;   /* of the dead too */
+    } gpus[SIM_MAX_GPUS];
+};
+
+int sim_each_group(int (*fn)(const struct sim_group_info *, void *), void *arg);
+void sim_reset_peaks(void);
+
+/* ---- GPU time: one process at a time, in turns ---- */
+
+uint64_t sim_now_ns(void); /* CLOCK_MONOTONIC */
+
+/* A stretch of time during which the GPU is this process's alone. */
+struct sim_turn {
+    uint64_t start_ns, end_ns;
+};
+
+/*
+ * Books GPU time after whatever is booked already, at most one quantum, and says when. A process asks for its next turn
+ * when the last one has ended, so processes alternate; a booked turn runs out by itself, so that a process which dies or
+ * is stopped holds up others by no more than that. not_before_ns lets an idle GPU's time be booked in retrospect (the
+ * GPU went on with queued kernels while nobody looked); 0 means now.
+ */
+struct sim_turn sim_turn_book(int gpu, uint64_t want_ns, uint64_t not_before_ns);
+
+/* Lengthens a turn that ends last, if nobody booked after it. Returns the nanoseconds added (0 if somebody did). */
+uint64_t sim_turn_extend(int gpu, struct sim_turn *turn, uint64_t want_ns);
+
+/* Share of the last second during which the GPU worked, in per cent, and nanoseconds it worked in all so far. */
+unsigned sim_gpu_utilisation(int gpu);
+uint64_t sim_gpu_busy_ns(int gpu);
+
+/* ---- Faults that a test orders, for all processes, through the state ---- */
+
+/* The next `count` allocations on the GPU (-1: any GPU) fail with the CUDA result; a count of 0 calls it off. */
+int sim_fault_alloc(int gpu, uint32_t count, int cu_result);
+/* To be asked before each allocation: 0, or the CUDA result that it fails with (and the order counts down). */
+int sim_fault_alloc_take(int gpu);
+
+/* The GPU falls off the bus, or comes back. */
+int sim_fault_lost(int gpu, bool lost);
+bool sim_gpu_lost(int gpu);
+
+/* NVML answers as if no driver were loaded, or does so no more. */
+void sim_fault_nvml_absent(bool absent);
+bool sim_nvml_absent(void);
+
+/* An Xid event. Falling off the bus also posts one (Xid 79). */
+int sim_fault_xid(int gpu, uint64_t xid);
+
+struct sim_event {
+    uint64_t serial; /* 1, 2, 3… over all events */
+    int gpu;         /* -1: a GPU that is not visible here */
+    uint64_t xid;
+    uint64_t time_ns;
+};
+
+/* Serial of the newest event, 0 if none yet: where somebody who wants only later events starts. */
+uint64_t sim_event_last(void);
+
+/*
+ * Waits for the first event with a serial above `after`, at most timeout_ms (0: do not wait, UINT32_MAX: for ever).
+ * 0 and the event, or -ETIMEDOUT. Woken by the event, not by polling.
+ */
+int sim_event_wait(uint64_t after, uint32_t timeout_ms, struct sim_event *event);
+
+/* Calls every fault off. */
+void sim_fault_clear(void);
+
+#endif

@@ -1,0 +1,135 @@
+/*
+ * The state file, mapped by every process on the simulated GPUs.
+ *
+ * Three sums must change together whenever a process takes or gives back memory: what the GPU has given out, what the
+ * process's group holds (and the most it ever held), and what the process itself holds. No lock does it, since whoever
+ * holds one may be killed or stopped. Instead:
+ *
+ *   1. The process announces the change in its slot: `op` = {sequence number, group, delta}.
+ *   2. It swaps the GPU's `total` from the word it read to {its slot, its sequence number, new sum}. This is the moment
+ *      at which the change happens: the check against the GPU's size and the change are one compare-and-swap.
+ *   3. Anybody who finds a word in `total` first completes what it names: the group's sum, the group's peak and the
+ *      slot's `committed`, in this order, each by a compare-and-swap that can succeed once per change. Only then may
+ *      the word be replaced. So at any time at most one change per GPU is incomplete, and whoever comes next completes
+ *      it.
+ *
+ * The group's word names the change that it contains last, just as `total` does; that tells whether a change is in it.
+ * A slow helper does no harm: before each swap it makes sure that `total` still is the word it started from, and the
+ * value that it compares with was read before that.
+ *
+ * A process owns a slot while it holds locks on two bytes that stand for it, on two file descriptions of its own; the
+ * kernel drops them when the process ends. Two, because the kernel closes a dying process's descriptors in an order of
+ * its own: one lies low, the other high among the descriptor numbers, and whichever goes first tells of the death. So a
+ * death shows here no later than in any other file that the process had open. What a dead slot holds is given back by
+ * whoever notices, by an announced change like any other.
+ */
+#ifndef SIMGPU_STATE_LAYOUT_H
+#define SIMGPU_STATE_LAYOUT_H
+
+#include <stdatomic.h>
+
+#include "state.h"
+
+#define STATE_MAGIC "SIMGPUS"
+#define STATE_VERSION 1
+
+/* Sums count units of 64 KiB. */
+#define UNIT_SHIFT 16
+
+/* A word of `total` and of a group's sum: {slot:12, sequence:27, units:25}. 25 bits of units are 2 TiB. */
+#define SUM_UNITS(w) ((w) & 0x1ffffff)
+#define SUM_SEQUENCE(w) ((w) >> 25 & 0x7ffffff)
+#define SUM_SLOT(w) ((w) >> 52)
+#define SUM(slot, sequence, units) ((uint64_t)(slot) << 52 | (uint64_t)(sequence) << 25 | (uint64_t)(units))
+
+/* `op`: {sequence:27, group:10, delta:27, signed}. */
+#define OP_SEQUENCE(o) ((o) >> 37)
+#define OP_GROUP(o) ((o) >> 27 & 0x3ff)
+#define OP_DELTA(o) ((int64_t)((o) << 37) >> 37)
+#define OP(sequence, group, delta)                                                                                     \
+    ((uint64_t)(sequence) << 37 | (uint64_t)(group) << 27 | ((uint64_t)(int64_t)(delta) & 0x7ffffff))
+
+/* `committed`: {sequence:27, units:37}. */
+#define COMMITTED_SEQUENCE(c) ((c) >> 37)
+#define COMMITTED_UNITS(c) ((c) & 0x1fffffffff)
+#define COMMITTED(sequence, units) ((uint64_t)(sequence) << 37 | (uint64_t)(units))
+
+/* Locks lie far beyond the end of the file, two bytes for each slot. */
+#define LOCK_BYTE(slot, which) (((off_t)1 << 40) + 2 * (off_t)(slot) + (which))
+
+#define BUCKETS 32
+#define BUCKET_NS 125000000ull
+#define EVENTS 256
+
+typedef _Atomic uint64_t word;
+
+struct state_gpu {
+    word total;
+    char pad0[56];
+    word until_ns; /* GPU time is booked up to here */
+    word busy_ns;  /* the lengths of all turns booked so far */
+    char pad1[48];
+    word lost;               /* it fell off the bus */
+    word failing_allocs;     /* {count:32, CUDA result:32} */
+    word buckets[BUCKETS];   /* {number of the 125 ms since boot:32, busy ns in it:32} */
+    char uuid[48];
+};
+
+struct state_event {
+    word serial;
+    word gpu;
+    word xid;
+    word time_ns;
+};
+
+struct state_group {
+    word hash; /* of the key; 0 is free */
+    char key[SIM_GROUP_KEY_SIZE];
+    char pad[56];
+    struct {
+        word sum;
+        word peak;            /* units */
+        word launches_of_dead;
+        char pad[40];
+    } gpus[SIM_MAX_GPUS];
+};
+
+struct state_slot {
+    word owner; /* {generation:32, pid:32} of the process that has it, pid 0: nobody */
+    word pid_namespace;
+    word start_ns;
+    word group;
+    char pad[32];
+    struct {
+        word op;
+        word committed;
+        word context_bytes;
+        word allocations;
+        word launches;
+        word busy_ns;
+        char pad[16];
+    } gpus[SIM_MAX_GPUS];
+};
+
+struct state {
+    char magic[8];
+    uint32_t version;
+    uint32_t size;
+    uint32_t gpu_count;
+    uint32_t pad0;
+    char pad1[40];
+    word slots_used; /* one above the highest slot ever taken */
+    word groups_used;
+    word last_reap_ns;
+    word nvml_absent;
+    word failing_allocs; /* of any GPU */
+    word event_serial;
+    _Atomic uint32_t event_futex;
+    char pad2[4032 - 64 - 6 * 8 - 4];
+    struct state_gpu gpus[SIM_MAX_GPUS];
+    struct state_event events[EVENTS];
+    struct state_group groups[SIM_MAX_GROUPS];
+    struct state_slot slots[SIM_MAX_PROCESSES];
+};
+
+#endif

@@ -1,0 +1,251 @@
+/* Taking and giving back GPU memory. How it works, and why it needs no lock: state_layout.h. */
+#include <errno.h>
+#include <fcntl.h>
+
+#include "state_local.h"
+
+#define MAX_SEQUENCE 0x7ffffff
+#define REAP_INTERVAL_NS 1000000
+
+static unsigned next_sequence(uint64_t sequence) {
+    return sequence == MAX_SEQUENCE ? 1 : (unsigned)sequence + 1;
+}
+
+void sums_help(int index, uint64_t w) {
+    struct state *st = sim_local->state;
+    word *total = &st->gpus[index].total;
+    unsigned slot = (unsigned)SUM_SLOT(w);
+    uint64_t sequence = SUM_SEQUENCE(w);
+
+    if (sequence == 0)
+        return;
+    for (;;) {
+        uint64_t committed = atomic_load(&st->slots[slot].gpus[index].committed);
+        uint64_t op = atomic_load(&st->slots[slot].gpus[index].op);
+        unsigned group = (unsigned)OP_GROUP(op);
+        word *sum = &st->groups[group].gpus[index].sum, *peak = &st->groups[group].gpus[index].peak;
+        uint64_t s, p;
+
+        if (next_sequence(COMMITTED_SEQUENCE(committed)) != sequence || OP_SEQUENCE(op) != sequence)
+            return;
+        p = atomic_load(peak);
+        s = atomic_load(sum);
+        if (atomic_load(total) != w)
+            return;
+        if (SUM_SLOT(s) != slot || SUM_SEQUENCE(s) != sequence) {
+            atomic_compare_exchange_strong(
+                sum, &s, SUM(slot, sequence, (uint64_t)((int64_t)SUM_UNITS(s) + OP_DELTA(op)) & 0x1ffffff));
+            continue;
+        }
+        if (p < SUM_UNITS(s)) {
+            atomic_compare_exchange_strong(peak, &p, SUM_UNITS(s));
+            continue;
+        }
+        atomic_compare_exchange_strong(
+            &st->slots[slot].gpus[index].committed, &committed,
+            COMMITTED(sequence, (uint64_t)((int64_t)COMMITTED_UNITS(committed) + OP_DELTA(op))));
+        return;
+    }
+}
+
+static bool lock_held_by_other(off_t byte) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+
+    /* Where the question itself fails, the answer that loses nobody's memory is the right one. */
+    return fcntl(sim_local->low, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+bool slot_alive(unsigned slot) {
+    if (sim_local->joined && slot == sim_local->slot)
+        return true;
+    return lock_held_by_other(LOCK_BYTE(slot, 0)) && lock_held_by_other(LOCK_BYTE(slot, 1));
+}
+
+/*
+ * Gives back what slot holds of the GPU. `mine`: we hold the slot's locks. Otherwise the slot is reaped only if it is
+ * dead after its words were read and these words have not changed since. Returns false if it turned out to be alive.
+ */
+bool sums_empty_slot(unsigned slot, int index, bool mine) {
+    struct state *st = sim_local->state;
+    word *total = &st->gpus[index].total;
+
+    for (;;) {
+        uint64_t w = atomic_load(total);
+        uint64_t committed, op, change, sum;
+
+        sums_help(index, w);
+        committed = atomic_load(&st->slots[slot].gpus[index].committed);
+        if (COMMITTED_UNITS(committed) == 0)
+            return true;
+        op = atomic_load(&st->slots[slot].gpus[index].op);
+        change = OP(next_sequence(COMMITTED_SEQUENCE(committed)), atomic_load(&st->slots[slot].group),
+                    -(int64_t)COMMITTED_UNITS(committed));
+        if (!mine && slot_alive(slot))
+            return false;
+        if (op != change && !atomic_compare_exchange_strong(&st->slots[slot].gpus[index].op, &op, change))
+            continue;
+        sum = SUM(slot, OP_SEQUENCE(change), SUM_UNITS(w) - COMMITTED_UNITS(committed));
+        if (atomic_load(&st->slots[slot].gpus[index].committed) == committed &&
+            atomic_compare_exchange_strong(total, &w, sum))
+            sums_help(index, sum);
+    }
+}
+
+/* What a slot leaves behind in the statistics of its group; then the slot is nobody's. */
+void sums_retire_slot(unsigned slot, uint64_t owner) {
+    struct state *st = sim_local->state;
+    uint64_t group = atomic_load(&st->slots[slot].group);
+
+    for (int i = 0; i < sim_local->topology.gpu_count; i++) {
+        uint64_t launches = atomic_exchange(&st->slots[slot].gpus[i].launches, 0);
+
+        if (launches != 0)
+            atomic_fetch_add(&st->groups[group].gpus[i].launches_of_dead, launches);
+        atomic_store(&st->slots[slot].gpus[i].context_bytes, 0);
+        atomic_store(&st->slots[slot].gpus[i].allocations, 0);
+        atomic_store(&st->slots[slot].gpus[i].busy_ns, 0);
+    }
+    atomic_compare_exchange_strong(&st->slots[slot].owner, &owner, owner & ~(uint64_t)UINT32_MAX);
+}
+
+static void reap_slot(unsigned slot) {
+    uint64_t owner = atomic_load(&sim_local->state->slots[slot].owner);
+
+    if ((uint32_t)owner == 0 || slot_alive(slot))
+        return;
+    for (int i = 0; i < sim_local->topology.gpu_count; i++) {
+        if (!sums_empty_slot(slot, i, false))
+            return;
+    }
+    if (!slot_alive(slot))
+        sums_retire_slot(slot, owner);
+}
+
+void sim_reap(void) {
+    uint64_t used = atomic_load(&sim_local->state->slots_used);
+
+    for (unsigned slot = 0; slot < used; slot++)
+        reap_slot(slot);
+}
+
+/* Reaps the dead of one group that hold memory of the GPU. */
+static void reap_group(unsigned group, int index) {
+    struct state *st = sim_local->state;
+    uint64_t used = atomic_load(&st->slots_used);
+
+    for (unsigned slot = 0; slot < used; slot++) {
+        if (slot != sim_local->slot && atomic_load(&st->slots[slot].group) == group &&
+            COMMITTED_UNITS(atomic_load(&st->slots[slot].gpus[index].committed)) != 0)
+            reap_slot(slot);
+    }
+}
+
+/*
+ * The group's peak must not count somebody who is dead but not yet reaped: a limit that was kept would seem broken. So
+ * the dead are reaped before a change that raises the peak. False: the sums changed meanwhile, look again.
+ */
+static bool peak_may_rise(int index, uint64_t w, int64_t delta) {
+    struct state *st = sim_local->state;
+    uint64_t sum = atomic_load(&st->groups[sim_local->group].gpus[index].sum);
+
+    if (SUM_UNITS(sum) + (uint64_t)delta <= atomic_load(&st->groups[sim_local->group].gpus[index].peak))
+        return true;
+    reap_group(sim_local->group, index);
+    return atomic_load(&st->gpus[index].total) == w;
+}
+
+/* One change of the sums by this process. The caller holds the GPU's op_mutex. */
+static int change_sums(int index, int64_t delta) {
+    struct state *st = sim_local->state;
+    word *total = &st->gpus[index].total;
+    uint64_t capacity = sim_local->topology.gpus[index].memory_bytes >> UNIT_SHIFT;
+    uint64_t committed = atomic_load(&st->slots[sim_local->slot].gpus[index].committed);
+    unsigned sequence = next_sequence(COMMITTED_SEQUENCE(committed));
+    bool reaped = false;
+    int looks = 0;
+
+    atomic_store(&st->slots[sim_local->slot].gpus[index].op, OP(sequence, sim_local->group, delta));
+    for (;;) {
+        uint64_t w = atomic_load(total), sum;
+
+        sums_help(index, w);
+        if (delta > 0 && SUM_UNITS(w) + (uint64_t)delta > capacity) {
+            if (reaped)
+                return -ENOMEM;
+            reaped = true;
+            sim_reap();
+            continue;
+        }
+        /* Where many processes raise the peak at once, the sums never stand still; the bound keeps us moving. */
+        if (delta > 0 && looks < 64 && !peak_may_rise(index, w, delta)) {
+            looks++;
+            continue;
+        }
+        sum = SUM(sim_local->slot, sequence, (uint64_t)((int64_t)SUM_UNITS(w) + delta));
+        if (atomic_compare_exchange_strong(total, &w, sum)) {
+            sums_help(index, sum);
+            return 0;
+        }
+    }
+}
+
+static int64_t to_units(uint64_t bytes) {
+    return (int64_t)((bytes + (1u << UNIT_SHIFT) - 1) >> UNIT_SHIFT);
+}
+
+int sim_reserve(int gpu, uint64_t bytes) {
+    int index, ret;
+
+    if (!known(gpu) || !sim_local->joined)
+        return -EINVAL;
+    index = sim_local->visible[gpu];
+    if (bytes > sim_local->topology.gpus[index].memory_bytes)
+        return -ENOMEM;
+    if (bytes == 0)
+        return 0;
+    pthread_mutex_lock(&sim_local->op_mutex[index]);
+    ret = change_sums(index, to_units(bytes));
+    pthread_mutex_unlock(&sim_local->op_mutex[index]);
+    return ret;
+}
+
+void sim_release(int gpu, uint64_t bytes) {
+    int index;
+
+    if (!known(gpu) || !sim_local->joined || bytes == 0)
+        return;
+    index = sim_local->visible[gpu];
+    pthread_mutex_lock(&sim_local->op_mutex[index]);
+    change_sums(index, -to_units(bytes));
+    pthread_mutex_unlock(&sim_local->op_mutex[index]);
+}
+
+uint64_t sim_gpu_used(int gpu) {
+    uint64_t last, now;
+
+    if (!known(gpu))
+        return 0;
+    last = atomic_load(&sim_local->state->last_reap_ns);
+    now = sim_now_ns();
+    if (now - last >= REAP_INTERVAL_NS && atomic_compare_exchange_strong(&sim_local->state->last_reap_ns, &last, now))
+        sim_reap();
+    return SUM_UNITS(atomic_load(&sim_local->state->gpus[sim_local->visible[gpu]].total)) << UNIT_SHIFT;
+}
+
+void sim_count_context(int gpu, int64_t bytes) {
+    if (known(gpu) && sim_local->joined)
+        atomic_fetch_add_explicit(&sim_local->state->slots[sim_local->slot].gpus[sim_local->visible[gpu]].context_bytes,
+                                  (uint64_t)bytes, memory_order_relaxed);
+}
+
+void sim_count_allocation(int gpu, int change) {
+    if (known(gpu) && sim_local->joined)
+        atomic_fetch_add_explicit(&sim_local->state->slots[sim_local->slot].gpus[sim_local->visible[gpu]].allocations,
+                                  (uint64_t)(int64_t)change, memory_order_relaxed);
+}
+
+void sim_count_launch(int gpu) {
+    if (known(gpu) && sim_local->joined)
+        atomic_fetch_add_explicit(&sim_local->state->slots[sim_local->slot].gpus[sim_local->visible[gpu]].launches, 1,
+                                  memory_order_relaxed);
+}

@@ -1,0 +1,90 @@
+/* simgpu: what a test or a person does to the simulated GPUs from outside. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "state.h"
+#include "tool.h"
+
+static const char usage_text[] =
+    "usage: simgpu COMMAND          SIMULATED GPUs: nothing here is a real one\n"
+    "  init                         make a new, empty state (SIMGPU_STATE) for the topology (SIMGPU_TOPOLOGY)\n"
+    "  root DIR                     lay out a driver root in DIR for the topology\n"
+    "  record [--json]              who holds how many bytes of which GPU, and the peak of each group\n"
+    "  reset-peak                   let every group's peak begin anew from what the group holds now\n"
+    "  smi                          what nvidia-smi would show\n"
+    "  fault alloc GPU|any N CODE   let the next N allocations fail with this CUDA result\n"
+    "  fault xid GPU N              post an Xid event\n"
+    "  fault lost GPU on|off        let the GPU fall off the bus, or come back\n"
+    "  fault nvml-absent on|off     let NVML find no driver, or find it again\n"
+    "  fault clear                  call every fault off\n";
+
+int complain(const char *format, ...) {
+    va_list args;
+
+    fputs("simgpu: ", stderr);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    return 1;
+}
+
+int open_state(void) {
+    return sim_open_all() != 0 ? complain("%s", sim_error()) : 0;
+}
+
+const char *tool_directory(void) {
+    static char path[4096];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    char *slash;
+
+    path[length < 0 ? 0 : length] = '\0';
+    slash = strrchr(path, '/');
+    if (slash != NULL)
+        *slash = '\0';
+    return path;
+}
+
+static int command_init(void) {
+    return sim_state_create() != 0 ? complain("%s", sim_error()) : 0;
+}
+
+static int command_reset_peak(void) {
+    if (open_state() != 0)
+        return 1;
+    sim_reset_peaks();
+    return 0;
+}
+
+/* nvidia-smi goes through NVML, as a user's would, so it shows what a shadow library in front of NVML lets through. */
+static int command_smi(char **argv) {
+    char path[4200];
+
+    snprintf(path, sizeof(path), "%s/nvidia-smi", tool_directory());
+    execv(path, argv);
+    return complain("run %s: %s", path, strerror(errno));
+}
+
+int main(int argc, char **argv) {
+    const char *command = argc > 1 ? argv[1] : "";
+
+    if (strcmp(command, "record") == 0)
+        return command_record(argc - 2, argv + 2);
+    if (strcmp(command, "fault") == 0)
+        return command_fault(argc - 2, argv + 2);
+    if (strcmp(command, "root") == 0)
+        return command_root(argc - 2, argv + 2);
+    if (strcmp(command, "init") == 0 && argc == 2)
+        return command_init();
+    if (strcmp(command, "reset-peak") == 0 && argc == 2)
+        return command_reset_peak();
+    if (strcmp(command, "smi") == 0)
+        return command_smi(argv + 1);
+    if (strcmp(command, "help") == 0 || strcmp(command, "--help") == 0)
+        return fputs(usage_text, stdout) < 0;
+    fputs(usage_text, stderr);
+    return 2;
+}
