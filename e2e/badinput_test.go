@@ -32,7 +32,7 @@ func TestBadJobs(t *testing.T) {
 	})
 	t.Run("limit below one context", func(t *testing.T) {
 		start(t, n, task{job: "too-little", command: "gpu-probe", args: []string{"fill"}, devices: []string{anyGPU(2)}})
-		failsWith(t, n, "too-little", "256 MiB", "300 MiB")
+		failsWith(t, n, "too-little", "256MiB", "300MiB")
 	})
 	t.Run("full disk under the ledger", func(t *testing.T) {
 		// The state directory's file system gets a lid of no free byte.

@@ -128,7 +128,7 @@ func TestLostGPU(t *testing.T) {
 		}
 		return count
 	}
-	_, err := n.Sim.Run(deadline(t), "fault", "lost", "1")
+	_, err := n.Sim.Run(deadline(t), "fault", "lost", "1", "on")
 	must.NoError(t, err)
 	_, err = n.WaitNode(deadline(t), func(node *api.Node) bool {
 		return unhealthy(node, "NVIDIA H200 #1") == 140 && unhealthy(node, "NVIDIA H200 #0") == 0
