@@ -56,7 +56,9 @@ func TestDemoKept(t *testing.T) {
 	t.Cleanup(func() { _, _ = demo(t, "-stop") })
 	must.NoError(t, err, must.Sprint(out))
 	look := func(command ...string) string {
-		out, err := exec.CommandContext(deadline(t), filepath.Join(build, "demo/bin", command[0]), command[1:]...).CombinedOutput()
+		cmd := exec.CommandContext(deadline(t), filepath.Join(build, "demo/bin", command[0]), command[1:]...)
+		cmd.Dir = filepath.Dir(build) // where the demo is run from, and examples/ lies
+		out, err := cmd.CombinedOutput()
 		must.NoError(t, err, must.Sprintf("%v: %s", command, out))
 		return string(out)
 	}

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,8 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// verdictFD is the descriptor on which the inner demo tells the outer one that it held, while it stays (KEEP=1).
-const verdictFD = 3
+// With KEEP=1 the inner demo outlives the outer one, so it may not hold the outer one's output open. It tells its story
+// on this descriptor instead, and the outer one prints it until the line which says that everything held.
+const (
+	storyFD  = 3
+	heldLine = "all held; the node stays"
+)
 
 // startSandbox runs the demo again inside a sandbox and returns when it has ended or, with -keep, when it has shown
 // everything and only waits.
@@ -39,30 +45,40 @@ func startSandbox(o options) error {
 	}
 	defer reader.Close()
 	cmd := exec.Command(filepath.Join(o.build, "e2e/sandbox"), args...)
-	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdout, os.Stderr, []*os.File{writer}
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if o.keep {
 		// Neither the end of this process nor its terminal's signals may end what is kept.
 		cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
+		cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = nil, nil, []*os.File{writer}
 	}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start the sandbox: %w", err)
 	}
 	writer.Close()
 	if o.keep {
-		return waitVerdict(o, cmd, reader)
+		return listenUntilHeld(o, cmd, reader)
 	}
 	if err := cmd.Wait(); err != nil {
-		return errors.New("not everything held; the node's logs are in " + o.place("node"))
+		return notHeld(o)
 	}
 	return os.RemoveAll(o.place("bin"))
 }
 
-// waitVerdict waits until the inner demo says that everything held, and leaves it running.
-func waitVerdict(o options, cmd *exec.Cmd, verdict *os.File) error {
-	word := make([]byte, 4)
-	if n, _ := verdict.Read(word); string(word[:n]) != "held" {
+func notHeld(o options) error {
+	return errors.New("not everything held; the node's logs are in " + o.place("node"))
+}
+
+// listenUntilHeld prints the inner demo's story until it says that everything held, and leaves it running.
+func listenUntilHeld(o options, cmd *exec.Cmd, story io.Reader) error {
+	held := false
+	for lines := bufio.NewScanner(story); !held && lines.Scan(); {
+		if held = lines.Text() == heldLine; !held {
+			fmt.Println(lines.Text())
+		}
+	}
+	if !held {
 		_ = cmd.Wait()
-		return errors.New("not everything held; the node's logs are in " + o.place("node"))
+		return notHeld(o)
 	}
 	pid := strconv.Itoa(cmd.Process.Pid)
 	if err := os.WriteFile(o.place("sandbox.pid"), []byte(pid+"\n"), 0o644); err != nil {
@@ -127,7 +143,7 @@ func writeCommands(o options, address string, environment []string) error {
 		"tranche": filepath.Join(o.build, "bin/tranche"),
 	} {
 		script := "#!/bin/sh\n# Runs " + name + " inside the demo's sandbox.\n" +
-			"exec nsenter -t \"$(cat " + quote(o.place("init.pid")) + ")\" -m -n -p -i env NOMAD_ADDR=" + address
+			"exec nsenter -t \"$(cat " + quote(o.place("init.pid")) + ")\" -m -n -p -i --wd=\"$PWD\" env NOMAD_ADDR=" + address
 		for _, variable := range environment {
 			script += " " + quote(variable)
 		}
