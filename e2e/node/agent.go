@@ -36,10 +36,10 @@ type Agent struct {
 
 // agentSettings is what the template of the agent's configuration takes.
 type agentSettings struct {
-	Name, Dir, PluginDir, CNIPath, CgroupParent string
-	HTTP, RPC, Serf                             int
-	Interface                                   string
-	DeviceConfig, DriverConfig                  string
+	Name, Dir, PluginDir, CNIPath string
+	HTTP, RPC, Serf               int
+	Interface                     string
+	DeviceConfig, DriverConfig    string
 }
 
 var agentTemplate = template.Must(template.New("agent").Parse(`# Written for one run of the tests or the demo.
@@ -81,7 +81,6 @@ var clientTemplate = template.Must(template.New("client").Parse(`client {
   network_interface   = "{{.Interface}}"
   cni_path            = "{{.CNIPath}}"
   cni_config_dir      = "{{.Dir}}/cni"
-  cgroup_parent       = "{{.CgroupParent}}"
   max_kill_timeout    = "60s"
 
   options = {

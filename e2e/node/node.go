@@ -104,16 +104,12 @@ func (n *Node) DriverRoot() string {
 }
 
 func (n *Node) newAgent() (*Agent, error) {
-	cgroup := os.Getenv("SANDBOX_CGROUP")
-	if cgroup == "" {
-		cgroup = "tranche-" + filepath.Base(n.Dir)
-	}
 	plugins, err := n.pluginDir()
 	if err != nil {
 		return nil, err
 	}
 	settings := &agentSettings{
-		Name: filepath.Base(n.Dir), Dir: n.Dir, PluginDir: plugins, CNIPath: "/usr/lib/cni", CgroupParent: cgroup,
+		Name: filepath.Base(n.Dir), Dir: n.Dir, PluginDir: plugins, CNIPath: "/usr/lib/cni",
 		Interface:    "lo",
 		DeviceConfig: n.deviceConfig(),
 		DriverConfig: n.driverConfig(),

@@ -12,20 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const cgroupRoot = "/sys/fs/cgroup"
-
-// removeCgroups removes the cgroups named parent in every hierarchy, leaves first. Their processes are dead (they
-// lived in the sandbox's PID namespace), but the kernel may take a moment to let go of the last of them.
-func removeCgroups(parent string) error {
-	tops, _ := filepath.Glob(filepath.Join(cgroupRoot, "*", parent))
-	tops = append(tops, filepath.Join(cgroupRoot, parent))
-	var errs []error
-	for _, top := range tops {
-		errs = append(errs, removeCgroupTree(top))
-	}
-	return errors.Join(errs...)
-}
-
+// removeCgroupTree removes a cgroup and those below it, leaves first. Their processes are dead (they lived in the
+// sandbox's PID namespace), but the kernel may take a moment to let go of the last of them.
 func removeCgroupTree(top string) error {
 	var dirs []string
 	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {

@@ -20,6 +20,9 @@ func runInit(args []string) (int, error) {
 	if err := arrangeMounts(os.Getenv(keepDirEnv)); err != nil {
 		return 0, err
 	}
+	if err := remountCgroups(); err != nil {
+		return 0, err
+	}
 	if err := loopbackUp(); err != nil {
 		return 0, err
 	}
@@ -81,8 +84,12 @@ func arrangeMounts(keepDir string) error {
 	if err := unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
 		return fmt.Errorf("mount an empty /run: %w", err)
 	}
-	if err := os.MkdirAll(tempDir, 0o1777); err != nil {
+	if err := os.Mkdir(tempDir, 0o755); err != nil {
 		return err
+	}
+	// Tests make device nodes there, so it is not nodev like /run.
+	if err := unix.Mount("tmpfs", tempDir, "tmpfs", unix.MS_NOSUID, "mode=1777"); err != nil {
+		return fmt.Errorf("mount %s: %w", tempDir, err)
 	}
 	if err := scratchOver("/var/lib"); err != nil {
 		return err

@@ -1,12 +1,13 @@
 // Command sandbox runs a program in mount, PID, IPC and network namespaces of its own, so that a whole node (containerd,
 // Nomad, bridges, iptables rules, containers) can be started for a test or the demo and is gone without trace when
 // the program ends, however it ends: the kernel kills what is left in the PID namespace and drops the mounts and
-// the network with the namespaces. Cgroups have no such owner; the sandbox removes those made under its own name.
+// the network with the namespaces. It has a cgroup of its own, too, which looks like the root inside and is removed with
+// all that was made below it.
 //
 //	sandbox [--dir DIR] [--keep-file FILE] COMMAND [ARG…]
 //
 // Inside, /run is empty, TMPDIR lies in it, /var/lib is a scratch layer over the host's, the loopback interface is up and
-// there is no other; SANDBOX_CGROUP names the cgroup parent that the program shall use. With --keep-file the sandbox
+// there is no other. With --keep-file the sandbox
 // writes the host's process ID of its init there, for nsenter(1).
 package main
 
@@ -24,8 +25,9 @@ import (
 )
 
 const (
-	initRole  = "sandbox-init"
-	cgroupEnv = "SANDBOX_CGROUP"
+	initRole = "sandbox-init"
+	// insideEnv says to a program that it is in a sandbox.
+	insideEnv = "TRANCHE_SANDBOX"
 	// keepDirEnv names the directory of --dir to the init.
 	keepDirEnv = "SANDBOX_DIR"
 	// tempDir is TMPDIR inside: short, since Unix socket names are limited to 107 bytes (unix(7)).
@@ -66,13 +68,16 @@ func run(args []string) (int, error) {
 
 // runOutside starts the init of the sandbox in new namespaces, waits for it and removes the cgroups that are left.
 func runOutside(args []string, keepFile, dir string) (int, error) {
-	cgroup := "tranche-" + strconv.Itoa(os.Getpid())
+	leaveCgroups, removeCgroups, err := enterCgroups("tranche-" + strconv.Itoa(os.Getpid()))
+	if err != nil {
+		return 0, fmt.Errorf("make a cgroup for the sandbox: %w", err)
+	}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = append([]string{initRole}, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), cgroupEnv+"="+cgroup, keepDirEnv+"="+dir, "TMPDIR="+tempDir)
+	cmd.Env = append(os.Environ(), insideEnv+"=1", keepDirEnv+"="+dir, "TMPDIR="+tempDir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC,
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWCGROUP,
 		Pdeathsig:  unix.SIGKILL,
 	}
 	// Pdeathsig goes off when the thread that started the child ends, so that thread must stay this one.
@@ -80,8 +85,9 @@ func runOutside(args []string, keepFile, dir string) (int, error) {
 	// The init gets the signals that end a program from us, and what it runs from the init.
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
-	if err := cmd.Start(); err != nil {
-		return 0, fmt.Errorf("start in new namespaces: %w", err)
+	err = cmd.Start()
+	if leaveErr := leaveCgroups(); err != nil || leaveErr != nil {
+		return 0, fmt.Errorf("start in new namespaces: %w", errors.Join(err, leaveErr, removeCgroups()))
 	}
 	go func() {
 		for s := range signals {
@@ -96,11 +102,8 @@ func runOutside(args []string, keepFile, dir string) (int, error) {
 		}
 		defer os.Remove(keepFile)
 	}
-	err := cmd.Wait()
-	if cgErr := removeCgroups(cgroup); cgErr != nil {
-		return exitCode(err), cgErr
-	}
-	return exitCode(err), nil
+	err = cmd.Wait()
+	return exitCode(err), removeCgroups()
 }
 
 // exitCode is the shell's view of how a child ended: its own code, or 128 and the signal.
