@@ -1,0 +1,221 @@
+/*
+ * Nanoseconds per call of what the shadow library stands in front of: allocating and freeing, asking for memory, and, for
+ * comparison, launching a kernel, which it does not touch.
+ *
+ *   callbench VARIANT [BENCHMARK...]
+ *
+ * It loads whatever libcuda.so.1 the loader finds, so run it with LD_LIBRARY_PATH pointing at a bare driver, and again at the
+ * shadow; VARIANT is only copied to the output. Rows: benchmark, variant, threads, median, p99, unit, separated by tabs.
+ * Median and 99th percentile are over batches of calls, each batch's mean being one value.
+ */
+#include "cuda_api.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define BATCHES 1000
+#define CALLS 200 /* in a batch */
+#define THREADS_MAX 8
+#define LIVE_BYTES 4096
+#define CALL_BYTES (2u << 20)
+
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUstream_st *CUstream;
+
+static struct {
+    CUresult (*cuInit)(unsigned int);
+    CUresult (*cuDevicePrimaryCtxRetain)(CUcontext *, CUdevice);
+    CUresult (*cuCtxSetCurrent)(CUcontext);
+    CUresult (*cuCtxSynchronize)(void);
+    CUresult (*cuMemAlloc_v2)(CUdeviceptr *, size_t);
+    CUresult (*cuMemFree_v2)(CUdeviceptr);
+    CUresult (*cuMemGetInfo_v2)(size_t *, size_t *);
+    CUresult (*cuModuleLoadData)(CUmodule *, const void *);
+    CUresult (*cuModuleGetFunction)(CUfunction *, CUmodule, const char *);
+    CUresult (*cuLaunchKernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                               CUstream, void **, void **);
+} cuda;
+
+static CUcontext context;
+static CUfunction kernel;
+
+static void must(CUresult result, const char *what) {
+    if (result == CUDA_SUCCESS)
+        return;
+    fprintf(stderr, "callbench: %s returned %d\n", what, result);
+    exit(1);
+}
+
+static void load(bool kernels) {
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (library == NULL) {
+        fprintf(stderr, "callbench: %s\n", dlerror());
+        exit(1);
+    }
+#define FIND(name)                                                                                                     \
+    if ((*(void **)&cuda.name = dlsym(library, #name)) == NULL) {                                                      \
+        fprintf(stderr, "callbench: no " #name "\n");                                                                  \
+        exit(1);                                                                                                       \
+    }
+    FIND(cuInit)
+    FIND(cuDevicePrimaryCtxRetain)
+    FIND(cuCtxSetCurrent)
+    FIND(cuMemAlloc_v2)
+    FIND(cuMemFree_v2)
+    FIND(cuMemGetInfo_v2)
+    if (!kernels)
+        return;
+    FIND(cuCtxSynchronize)
+    FIND(cuModuleLoadData)
+    FIND(cuModuleGetFunction)
+    FIND(cuLaunchKernel)
+#undef FIND
+}
+
+/* --- what is measured ---------------------------------------------------------------------------------------------- */
+
+static void allocate_and_free(void) {
+    CUdeviceptr address;
+    must(cuda.cuMemAlloc_v2(&address, CALL_BYTES), "cuMemAlloc");
+    must(cuda.cuMemFree_v2(address), "cuMemFree");
+}
+
+static void allocate_and_free_small(void) {
+    CUdeviceptr address;
+    must(cuda.cuMemAlloc_v2(&address, LIVE_BYTES), "cuMemAlloc");
+    must(cuda.cuMemFree_v2(address), "cuMemFree");
+}
+
+static void get_info(void) {
+    size_t free, total;
+    must(cuda.cuMemGetInfo_v2(&free, &total), "cuMemGetInfo");
+}
+
+static void launch(void) {
+    must(cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), "cuLaunchKernel");
+}
+
+static const struct benchmark {
+    const char *name;
+    void (*call)(void);
+    size_t live;  /* other allocations that live meanwhile */
+    bool drained; /* between batches */
+} benchmarks[] = {
+    {"allocate_free_live_1", allocate_and_free, 0, false},
+    {"allocate_free_live_1000", allocate_and_free, 1000, false},
+    {"allocate_free_live_100000", allocate_and_free, 100000, false},
+    {"allocate_free_small", allocate_and_free_small, 0, false},
+    {"mem_get_info", get_info, 0, false},
+    {"launch", launch, 0, true},
+};
+
+#define BENCHMARKS (sizeof benchmarks / sizeof benchmarks[0])
+
+/* --- measuring ----------------------------------------------------------------------------------------------------- */
+
+static double nanoseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
+}
+
+struct work {
+    const struct benchmark *benchmark;
+    pthread_barrier_t *start;
+    double means[BATCHES];
+};
+
+static void *measure(void *argument) {
+    struct work *work = argument;
+    must(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent");
+    for (int i = 0; i < CALLS; i++)
+        work->benchmark->call();
+    pthread_barrier_wait(work->start);
+    for (int batch = 0; batch < BATCHES; batch++) {
+        if (work->benchmark->drained)
+            must(cuda.cuCtxSynchronize(), "cuCtxSynchronize");
+        double began = nanoseconds();
+        for (int i = 0; i < CALLS; i++)
+            work->benchmark->call();
+        work->means[batch] = (nanoseconds() - began) / CALLS;
+    }
+    return NULL;
+}
+
+static int compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void run(const struct benchmark *benchmark, const char *variant, unsigned threads) {
+    static struct work works[THREADS_MAX];
+    static double means[THREADS_MAX * BATCHES];
+    pthread_t handles[THREADS_MAX];
+    pthread_barrier_t start;
+    pthread_barrier_init(&start, NULL, threads);
+    for (unsigned i = 0; i < threads; i++) {
+        works[i].benchmark = benchmark;
+        works[i].start = &start;
+        if (pthread_create(&handles[i], NULL, measure, &works[i]) != 0)
+            abort();
+    }
+    for (unsigned i = 0; i < threads; i++) {
+        pthread_join(handles[i], NULL);
+        memcpy(means + i * BATCHES, works[i].means, sizeof works[i].means);
+    }
+    pthread_barrier_destroy(&start);
+    size_t count = (size_t)threads * BATCHES;
+    qsort(means, count, sizeof means[0], compare);
+    printf("%s\t%s\t%u\t%.1f\t%.1f\tns\n", benchmark->name, variant, threads, means[count / 2],
+           means[count * 99 / 100]);
+    fflush(stdout);
+}
+
+static void run_with_live(const struct benchmark *benchmark, const char *variant) {
+    CUdeviceptr *live = calloc(benchmark->live + 1, sizeof *live);
+    if (live == NULL)
+        abort();
+    for (size_t i = 0; i < benchmark->live; i++)
+        must(cuda.cuMemAlloc_v2(&live[i], LIVE_BYTES), "cuMemAlloc");
+    run(benchmark, variant, 1);
+    run(benchmark, variant, THREADS_MAX);
+    for (size_t i = 0; i < benchmark->live; i++)
+        must(cuda.cuMemFree_v2(live[i]), "cuMemFree");
+    free(live);
+}
+
+static bool wanted(const char *name, int count, char **names) {
+    for (int i = 0; i < count; i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    return count == 0;
+}
+
+int main(int argc, char **argv) {
+    CUmodule module;
+    if (argc < 2) {
+        fprintf(stderr, "usage: callbench VARIANT [BENCHMARK...]\n");
+        return 2;
+    }
+    bool kernels = wanted("launch", argc - 2, argv + 2);
+    load(kernels);
+    must(cuda.cuInit(0), "cuInit");
+    must(cuda.cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
+    must(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent");
+    if (kernels) {
+        static const char image[] = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry empty() { ret; }\n";
+        must(cuda.cuModuleLoadData(&module, image), "cuModuleLoadData");
+        must(cuda.cuModuleGetFunction(&kernel, module, "empty"), "cuModuleGetFunction");
+    }
+    for (size_t i = 0; i < BENCHMARKS; i++)
+        if (wanted(benchmarks[i].name, argc - 2, argv + 2))
+            run_with_live(&benchmarks[i], argv[1]);
+    return 0;
+}

@@ -1,0 +1,87 @@
+# The shadow libraries and their tests. Included by the top Makefile; works alone too, from the repository's root:
+#   make -f intercept/intercept.mk shadow shadow-test
+CC ?= gcc
+BUILD ?= build
+
+INTERCEPT := intercept
+INTERCEPT_BUILD := $(BUILD)/intercept
+INTERCEPT_CFLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -g -fPIC -fvisibility=hidden -fno-plt
+
+INTERCEPT_HEADERS := $(wildcard $(INTERCEPT)/*.h)
+SHADOW_COMMON := region claims explain real
+SHADOW_CUDA := $(SHADOW_COMMON) table account cuda_real cuda_context cuda_memory cuda_procaddr
+SHADOW_NVML := $(SHADOW_COMMON) nvml
+
+# -z nodelete: what a process holds outlives dlclose. libdl.so.2: where dlsym lived before glibc 2.34, see real.c.
+SHADOW_LDFLAGS := -shared -Wl,-z,defs -Wl,-z,nodelete -Wl,-z,now -Wl,-z,relro -Wl,--no-as-needed
+
+.PHONY: shadow
+shadow: $(BUILD)/lib/libcuda.so.1 $(BUILD)/lib/libnvidia-ml.so.1
+
+$(INTERCEPT_BUILD)/%.o: $(INTERCEPT)/%.c $(INTERCEPT_HEADERS) $(INTERCEPT)/intercept.mk
+	@mkdir -p $(@D)
+	$(CC) $(INTERCEPT_CFLAGS) -c -o $@ $<
+
+# Only a name to link against: the path of the driver's library, relative to the shadow's own place.
+$(INTERCEPT_BUILD)/driver-%: $(INTERCEPT)/intercept.mk
+	@mkdir -p $(@D)
+	$(CC) -shared -nostdlib -Wl,-soname,'$$ORIGIN/.tranche/$*' -o $@ -x c /dev/null
+
+define shadow_library
+$(BUILD)/lib/$(1): $$(addprefix $(INTERCEPT_BUILD)/,$$(addsuffix .o,$(2))) $(INTERCEPT_BUILD)/driver-$(1)
+	@mkdir -p $$(@D)
+	$$(CC) $$(SHADOW_LDFLAGS) -Wl,-soname,$(1) -o $$@ $(INTERCEPT_BUILD)/driver-$(1) \
+	    $$(filter %.o,$$^) -l:libdl.so.2
+endef
+$(eval $(call shadow_library,libcuda.so.1,$(SHADOW_CUDA)))
+$(eval $(call shadow_library,libnvidia-ml.so.1,$(SHADOW_NVML)))
+
+# --- tests ---
+
+INTERCEPT_TESTS := $(INTERCEPT)/tests
+INTERCEPT_TEST_BUILD := $(INTERCEPT_BUILD)/tests
+INTERCEPT_TEST_CFLAGS := -std=c11 -D_GNU_SOURCE -DREGION_TEST -Wall -Wextra -Werror -O1 -g -fno-omit-frame-pointer
+INTERCEPT_ASAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+INTERCEPT_TSAN := -fsanitize=thread
+INTERCEPT_TEST_SOURCES := $(wildcard $(INTERCEPT_TESTS)/*.[ch]) $(wildcard $(INTERCEPT)/*.[ch])
+
+INTERCEPT_region_test := $(addprefix $(INTERCEPT_TESTS)/,region_test.c check.c fixture.c) $(INTERCEPT)/region.c
+INTERCEPT_region_threads := $(addprefix $(INTERCEPT_TESTS)/,region_threads.c check.c fixture.c) $(INTERCEPT)/region.c
+# The shadow's own sources without real.c, in whose place the fake driver stands.
+INTERCEPT_shadow_test := $(addprefix $(INTERCEPT_TESTS)/,shadow_test.c fake_driver.c no_steps.c check.c fixture.c) \
+    $(addprefix $(INTERCEPT)/,$(addsuffix .c,$(filter-out real,$(SHADOW_CUDA))))
+
+$(INTERCEPT_TEST_BUILD)/%-asan: $(INTERCEPT_TEST_SOURCES)
+	@mkdir -p $(@D)
+	$(CC) $(INTERCEPT_TEST_CFLAGS) $(INTERCEPT_ASAN) -o $@ $(INTERCEPT_$*) -pthread
+
+$(INTERCEPT_TEST_BUILD)/%-tsan: $(INTERCEPT_TEST_SOURCES)
+	@mkdir -p $(@D)
+	$(CC) $(INTERCEPT_TEST_CFLAGS) $(INTERCEPT_TSAN) -o $@ $(INTERCEPT_$*) -pthread
+
+$(INTERCEPT_TEST_BUILD)/layout: $(INTERCEPT_TESTS)/layout.c $(INTERCEPT)/region.h
+	@mkdir -p $(@D)
+	$(CC) $(INTERCEPT_TEST_CFLAGS) -o $@ $<
+
+# SHADOW_TEST_SEED makes a random test that failed run again as it was. The last test needs the simulated GPU, which the top
+# Makefile knows how to build, and says so where there is none.
+.PHONY: shadow-test
+shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,layout region_test-asan shadow_test-asan)
+	$(INTERCEPT_TEST_BUILD)/region_test-asan $(SHADOW_TEST_SEED)
+	$(INTERCEPT_TEST_BUILD)/shadow_test-asan $(SHADOW_TEST_SEED)
+	CC='$(CC)' $(INTERCEPT_TESTS)/loader_test.sh $(BUILD)
+	$(INTERCEPT_TESTS)/limit_test.sh $(BUILD)
+
+.PHONY: shadow-tsan
+shadow-tsan: $(addprefix $(INTERCEPT_TEST_BUILD)/,region_threads-tsan shadow_test-tsan)
+	$(INTERCEPT_TEST_BUILD)/region_threads-tsan $(SHADOW_TEST_SEED)
+	$(INTERCEPT_TEST_BUILD)/shadow_test-tsan 1 test_threads test_first_calls_of_many_threads test_contexts
+
+# --- benchmark ---
+
+.PHONY: shadow-bench-tool
+shadow-bench-tool: $(BUILD)/bench/callbench
+
+$(BUILD)/bench/callbench: $(INTERCEPT)/bench.c $(INTERCEPT)/cuda_api.h
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -g -o $@ $< -ldl -pthread

@@ -1,0 +1,539 @@
+#include "fake_driver.h"
+
+#include "../real.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef FAKE_DRIVER_LIBRARY
+#define FAKE(name) __attribute__((visibility("default"))) name
+#define SELF(name) name
+#else
+#define FAKE(name) fake_##name
+#define SELF(name) fake_##name
+#endif
+
+#define BLOCKS 4096 /* of 2 MiB, the whole address space */
+#define CONTEXTS 64
+#define BLOCK (2 * FAKE_MIB)
+#define BASE ((CUdeviceptr)0x7f0000000000)
+#define SMALL_SLOTS 4096 /* of 512 bytes in a block */
+
+struct CUctx_st {
+    bool used, primary;
+    CUdevice device;
+};
+
+struct fake_orders fake_orders;
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic bool initialised;
+static struct CUctx_st contexts[CONTEXTS];
+static pthread_key_t current_key; /* not _Thread_local: a static program's dlopen cannot give that to us */
+static struct {
+    CUcontext context;
+    int retained;
+} primaries[FAKE_DEVICES];
+static struct block {
+    CUcontext context; /* NULL is free */
+    unsigned follow;   /* further blocks of the same allocation */
+    bool packed;
+    unsigned live;                       /* allocations in a packed block */
+    unsigned short lengths[SMALL_SLOTS]; /* of the allocation that starts here, in slots */
+    unsigned char taken[SMALL_SLOTS];
+} blocks[BLOCKS];
+static struct { uint64_t now, peak; } physical[FAKE_DEVICES];
+
+__attribute__((constructor)) static void make_key(void) {
+    if (pthread_key_create(&current_key, NULL) != 0)
+        abort();
+}
+
+static void set_current(CUcontext context) {
+    pthread_setspecific(current_key, context);
+}
+
+static CUcontext current(void) {
+    return pthread_getspecific(current_key);
+}
+
+static void take(CUdevice device, uint64_t bytes) {
+    physical[device].now += bytes;
+    if (physical[device].now > physical[device].peak)
+        physical[device].peak = physical[device].now;
+}
+
+uint64_t fake_physical(CUdevice device) {
+    pthread_mutex_lock(&mutex);
+    uint64_t bytes = physical[device].now;
+    pthread_mutex_unlock(&mutex);
+    return bytes;
+}
+
+uint64_t fake_peak(CUdevice device) {
+    return physical[device].peak;
+}
+
+const char *fake_uuid(CUdevice device) {
+    static const char *const uuids[] = {"GPU-01020304-0506-0708-090a-0b0c0d0e0f00",
+                                        "GPU-01020304-0506-0708-090a-0b0c0d0e0f01",
+                                        "GPU-01020304-0506-0708-090a-0b0c0d0e0f02"};
+    return uuids[device];
+}
+
+void fake_reset(void) {
+    initialised = false;
+    set_current(NULL);
+    memset(contexts, 0, sizeof contexts);
+    memset(primaries, 0, sizeof primaries);
+    memset(blocks, 0, sizeof blocks);
+    memset(physical, 0, sizeof physical);
+    memset(&fake_orders, 0, sizeof fake_orders);
+}
+
+static CUresult ordered(CUresult *order) {
+    CUresult result = *order;
+    if (result != CUDA_SUCCESS)
+        *order = CUDA_SUCCESS;
+    return result;
+}
+
+/* --- devices and contexts ------------------------------------------------------------------------------------------ */
+
+CUresult FAKE(cuInit)(unsigned int flags) {
+    if (flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    initialised = true;
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuDriverGetVersion)(int *version) {
+    *version = 12080;
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuDeviceGetUuid_v2)(CUuuid *uuid, CUdevice device) {
+    if (!initialised)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (device < 0 || device >= FAKE_DEVICES)
+        return CUDA_ERROR_INVALID_DEVICE;
+    for (int i = 0; i < 16; i++)
+        uuid->bytes[i] = (char)(i < 15 ? i + 1 : device);
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuDeviceTotalMem_v2)(size_t *bytes, CUdevice device) {
+    if (!initialised)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (device < 0 || device >= FAKE_DEVICES)
+        return CUDA_ERROR_INVALID_DEVICE;
+    *bytes = FAKE_DEVICE_BYTES;
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuDeviceTotalMem)(unsigned int *bytes, CUdevice device) {
+    size_t all;
+    CUresult result = SELF(cuDeviceTotalMem_v2)(&all, device);
+    if (result == CUDA_SUCCESS)
+        *bytes = all > UINT32_MAX ? UINT32_MAX : (unsigned int)all;
+    return result;
+}
+
+CUresult FAKE(cuCtxGetCurrent)(CUcontext *context) {
+    *context = current();
+    return initialised ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult FAKE(cuCtxSetCurrent)(CUcontext context) {
+    set_current(context);
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuCtxGetDevice)(CUdevice *device) {
+    if (current() == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *device = current()->device;
+    return CUDA_SUCCESS;
+}
+
+static CUresult create(CUcontext *context, CUdevice device, bool primary) {
+    CUresult result = ordered(&fake_orders.fail_context);
+    if (result != CUDA_SUCCESS || !initialised)
+        return initialised ? result : CUDA_ERROR_NOT_INITIALIZED;
+    for (int i = 0; i < CONTEXTS; i++) {
+        if (contexts[i].used)
+            continue;
+        contexts[i] = (struct CUctx_st){.used = true, .primary = primary, .device = device};
+        take(device, FAKE_CONTEXT_BYTES);
+        *context = &contexts[i];
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static void free_all_of(CUcontext context) {
+    for (int i = 0; i < BLOCKS; i++) {
+        if (blocks[i].context != context)
+            continue;
+        memset(&blocks[i], 0, sizeof blocks[i]);
+        physical[context->device].now -= BLOCK;
+    }
+}
+
+static void destroy(CUcontext context) {
+    free_all_of(context);
+    physical[context->device].now -= FAKE_CONTEXT_BYTES;
+    context->used = false;
+    if (current() == context)
+        set_current(NULL);
+}
+
+static CUresult create_locked(CUcontext *context, CUdevice device) {
+    pthread_mutex_lock(&mutex);
+    CUresult result = create(context, device, false);
+    pthread_mutex_unlock(&mutex);
+    if (result == CUDA_SUCCESS)
+        set_current(*context);
+    return result;
+}
+
+CUresult FAKE(cuCtxCreate)(CUcontext *context, unsigned int flags, CUdevice device) {
+    (void)flags;
+    return create_locked(context, device);
+}
+
+CUresult FAKE(cuCtxCreate_v2)(CUcontext *context, unsigned int flags, CUdevice device) {
+    (void)flags;
+    return create_locked(context, device);
+}
+
+CUresult FAKE(cuCtxCreate_v3)(CUcontext *context, CUexecAffinityParam *affinity, int count, unsigned int flags,
+                              CUdevice device) {
+    (void)affinity, (void)count, (void)flags;
+    return create_locked(context, device);
+}
+
+/* There is no cuCtxCreate_v4: this driver is too old for it. */
+
+CUresult FAKE(cuCtxDestroy_v2)(CUcontext context) {
+    pthread_mutex_lock(&mutex);
+    bool valid = context >= contexts && context < contexts + CONTEXTS && context->used && !context->primary;
+    if (valid)
+        destroy(context);
+    pthread_mutex_unlock(&mutex);
+    return valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult FAKE(cuCtxDestroy)(CUcontext context) {
+    return SELF(cuCtxDestroy_v2)(context);
+}
+
+CUresult fake_destroy_unseen(CUcontext context) {
+    return SELF(cuCtxDestroy_v2)(context);
+}
+
+CUresult FAKE(cuDevicePrimaryCtxRetain)(CUcontext *context, CUdevice device) {
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&mutex);
+    if (primaries[device].context == NULL)
+        result = create(&primaries[device].context, device, true);
+    if (result == CUDA_SUCCESS) {
+        primaries[device].retained++;
+        *context = primaries[device].context;
+    }
+    pthread_mutex_unlock(&mutex);
+    return result;
+}
+
+static CUresult end_primary(CUdevice device, bool reset) {
+    CUresult result = CUDA_SUCCESS;
+    if (device < 0 || device >= FAKE_DEVICES)
+        return CUDA_ERROR_INVALID_DEVICE;
+    pthread_mutex_lock(&mutex);
+    if (!reset && primaries[device].retained == 0) {
+        result = CUDA_ERROR_INVALID_CONTEXT;
+    } else if (reset || --primaries[device].retained == 0) {
+        if (primaries[device].context != NULL)
+            destroy(primaries[device].context);
+        primaries[device].context = NULL;
+        primaries[device].retained = 0;
+    }
+    pthread_mutex_unlock(&mutex);
+    return result;
+}
+
+CUresult FAKE(cuDevicePrimaryCtxRelease)(CUdevice device) {
+    return end_primary(device, false);
+}
+
+CUresult FAKE(cuDevicePrimaryCtxRelease_v2)(CUdevice device) {
+    return end_primary(device, false);
+}
+
+CUresult FAKE(cuDevicePrimaryCtxReset)(CUdevice device) {
+    return end_primary(device, true);
+}
+
+CUresult FAKE(cuDevicePrimaryCtxReset_v2)(CUdevice device) {
+    return end_primary(device, true);
+}
+
+CUresult FAKE(cuDevicePrimaryCtxGetState)(CUdevice device, unsigned int *flags, int *active) {
+    pthread_mutex_lock(&mutex);
+    *flags = 0;
+    *active = primaries[device].context != NULL;
+    pthread_mutex_unlock(&mutex);
+    return CUDA_SUCCESS;
+}
+
+/* --- memory -------------------------------------------------------------------------------------------------------- */
+
+static bool fits(const unsigned char *taken, unsigned at, unsigned slots) {
+    for (unsigned i = 0; i < slots; i++)
+        if (taken[at + i])
+            return false;
+    return true;
+}
+
+static CUdeviceptr place_in(struct block *block, unsigned slots) {
+    for (unsigned at = 0; at + slots <= SMALL_SLOTS; at++) {
+        if (!fits(block->taken, at, slots))
+            continue;
+        memset(block->taken + at, 1, slots);
+        block->lengths[at] = (unsigned short)slots;
+        block->live++;
+        return BASE + (CUdeviceptr)(block - blocks) * BLOCK + at * 512u;
+    }
+    return 0;
+}
+
+static CUdeviceptr take_blocks(uint64_t count, bool packed) {
+    for (uint64_t at = 0; at + count <= BLOCKS; at++) {
+        uint64_t free = 0;
+        while (free < count && blocks[at + free].context == NULL)
+            free++;
+        if (free < count) {
+            at += free;
+            continue;
+        }
+        for (uint64_t i = 0; i < count; i++)
+            blocks[at + i].context = current();
+        blocks[at].follow = (unsigned)count - 1;
+        blocks[at].packed = packed;
+        take(current()->device, count * BLOCK);
+        return BASE + at * BLOCK;
+    }
+    return 0;
+}
+
+static CUdeviceptr place_small(unsigned slots) {
+    CUdeviceptr address = 0;
+    for (int i = 0; i < BLOCKS && address == 0; i++)
+        if (blocks[i].packed && blocks[i].context == current())
+            address = place_in(&blocks[i], slots);
+    if (address == 0 && (address = take_blocks(1, true)) != 0)
+        place_in(&blocks[(address - BASE) / BLOCK], slots);
+    return address;
+}
+
+CUresult FAKE(cuMemAlloc_v2)(CUdeviceptr *address, size_t size) {
+    CUresult result = ordered(&fake_orders.fail_allocation);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (address == NULL || size == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (current() == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    pthread_mutex_lock(&mutex);
+    CUdeviceptr placed =
+        size < FAKE_MIB ? place_small((unsigned)((size + 511) / 512)) : take_blocks((size + BLOCK - 1) / BLOCK, false);
+    pthread_mutex_unlock(&mutex);
+    if (placed != 0)
+        *address = placed;
+    return placed != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult FAKE(cuMemAllocManaged)(CUdeviceptr *address, size_t size, unsigned int flags) {
+    (void)flags;
+    return SELF(cuMemAlloc_v2)(address, size);
+}
+
+CUresult FAKE(cuMemAllocPitch_v2)(CUdeviceptr *address, size_t *pitch, size_t width, size_t height,
+                                  unsigned int element) {
+    (void)element;
+    *pitch = fake_orders.pitch ? fake_orders.pitch : (width + 511) / 512 * 512;
+    fake_orders.pitch = 0;
+    return SELF(cuMemAlloc_v2)(address, *pitch * height);
+}
+
+CUresult FAKE(cuMemFree_v2)(CUdeviceptr address) {
+    CUresult result = ordered(&fake_orders.fail_free);
+    if (result != CUDA_SUCCESS || address == 0)
+        return result;
+    if (address < BASE || address >= BASE + BLOCKS * BLOCK)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&mutex);
+    struct block *block = &blocks[(address - BASE) / BLOCK];
+    unsigned at = (unsigned)((address - BASE) % BLOCK / 512);
+    CUcontext context = block->context;
+    unsigned blocks_freed = 0;
+    if (context == NULL || (block->packed ? block->lengths[at] == 0 : address % BLOCK != 0)) {
+        result = CUDA_ERROR_INVALID_VALUE;
+    } else if (block->packed) {
+        memset(block->taken + at, 0, block->lengths[at]);
+        block->lengths[at] = 0;
+        blocks_freed = --block->live == 0;
+    } else {
+        blocks_freed = block->follow + 1;
+    }
+    for (unsigned i = 0; i < blocks_freed; i++) {
+        memset(&block[i], 0, sizeof block[i]);
+        physical[context->device].now -= BLOCK;
+    }
+    pthread_mutex_unlock(&mutex);
+    return result;
+}
+
+CUresult fake_free_unseen(CUdeviceptr address) {
+    return SELF(cuMemFree_v2)(address);
+}
+
+/* The old forms have 32-bit addresses: here, those of an address space that begins at BASE. */
+CUresult FAKE(cuMemAlloc)(CUdeviceptr_v1 *address, unsigned int size) {
+    CUdeviceptr whole;
+    CUresult result = SELF(cuMemAlloc_v2)(address == NULL ? NULL : &whole, size);
+    if (result == CUDA_SUCCESS)
+        *address = (CUdeviceptr_v1)(whole - BASE + BLOCK);
+    return result;
+}
+
+CUresult FAKE(cuMemAllocPitch)(CUdeviceptr_v1 *address, unsigned int *pitch, unsigned int width, unsigned int height,
+                               unsigned int element) {
+    size_t whole_pitch;
+    CUdeviceptr whole;
+    CUresult result = SELF(cuMemAllocPitch_v2)(&whole, &whole_pitch, width, height, element);
+    if (result == CUDA_SUCCESS) {
+        *address = (CUdeviceptr_v1)(whole - BASE + BLOCK);
+        *pitch = (unsigned int)whole_pitch;
+    }
+    return result;
+}
+
+CUresult FAKE(cuMemFree)(CUdeviceptr_v1 address) {
+    return SELF(cuMemFree_v2)(address == 0 ? 0 : BASE + address - BLOCK);
+}
+
+CUresult FAKE(cuMemGetInfo_v2)(size_t *free, size_t *total) {
+    if (current() == NULL)
+        return initialised ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_NOT_INITIALIZED;
+    *total = FAKE_DEVICE_BYTES;
+    *free = FAKE_DEVICE_BYTES - fake_physical(current()->device);
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuMemGetInfo)(unsigned int *free, unsigned int *total) {
+    size_t whole_free, whole_total;
+    CUresult result = SELF(cuMemGetInfo_v2)(&whole_free, &whole_total);
+    if (result == CUDA_SUCCESS) {
+        *free = whole_free > UINT32_MAX ? UINT32_MAX : (unsigned int)whole_free;
+        *total = whole_total > UINT32_MAX ? UINT32_MAX : (unsigned int)whole_total;
+    }
+    return result;
+}
+
+/* --- cuGetProcAddress ---------------------------------------------------------------------------------------------- */
+
+typedef void (*any_function)(void);
+
+CUresult FAKE(cuGetProcAddress)(const char *symbol, void **function, int version, cuuint64_t flags);
+CUresult FAKE(cuGetProcAddress_v2)(const char *symbol, void **function, int version, cuuint64_t flags,
+                                   CUdriverProcAddressQueryResult *status);
+
+/* Places to answer with that no dlsym finds. Nobody calls them. */
+static char trampolines[64], fresh[1 << 16];
+
+static const struct {
+    const char *symbol, *name;
+    int since;
+    any_function function;
+} functions[] = {
+#define F(symbol, name, since)                                                                                         \
+    { #symbol, name, since, (any_function)SELF(symbol) }
+    F(cuInit, "cuInit", 2000),
+    F(cuDriverGetVersion, "cuDriverGetVersion", 2020),
+    F(cuDeviceGetUuid_v2, "cuDeviceGetUuid", 11040),
+    F(cuDeviceTotalMem, "cuDeviceTotalMem", 2000),
+    F(cuDeviceTotalMem_v2, "cuDeviceTotalMem", 3020),
+    F(cuCtxGetCurrent, "cuCtxGetCurrent", 4000),
+    F(cuCtxSetCurrent, "cuCtxSetCurrent", 4000),
+    F(cuCtxGetDevice, "cuCtxGetDevice", 2000),
+    F(cuCtxCreate, "cuCtxCreate", 2000),
+    F(cuCtxCreate_v2, "cuCtxCreate", 3020),
+    F(cuCtxCreate_v3, "cuCtxCreate", 11040),
+    F(cuCtxDestroy, "cuCtxDestroy", 2000),
+    F(cuCtxDestroy_v2, "cuCtxDestroy", 4000),
+    F(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000),
+    F(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease", 7000),
+    F(cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease", 11000),
+    F(cuDevicePrimaryCtxReset, "cuDevicePrimaryCtxReset", 7000),
+    F(cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset", 11000),
+    F(cuDevicePrimaryCtxGetState, "cuDevicePrimaryCtxGetState", 7000),
+    F(cuMemAlloc, "cuMemAlloc", 2000),
+    F(cuMemAlloc_v2, "cuMemAlloc", 3020),
+    F(cuMemAllocPitch, "cuMemAllocPitch", 2000),
+    F(cuMemAllocPitch_v2, "cuMemAllocPitch", 3020),
+    F(cuMemAllocManaged, "cuMemAllocManaged", 6000),
+    F(cuMemFree, "cuMemFree", 2000),
+    F(cuMemFree_v2, "cuMemFree", 3020),
+    F(cuMemGetInfo, "cuMemGetInfo", 2000),
+    F(cuMemGetInfo_v2, "cuMemGetInfo", 3020),
+    F(cuGetProcAddress, "cuGetProcAddress", 11030),
+    F(cuGetProcAddress_v2, "cuGetProcAddress", 12000),
+#undef F
+};
+
+#define FUNCTIONS (sizeof functions / sizeof functions[0])
+
+CUresult FAKE(cuGetProcAddress_v2)(const char *symbol, void **function, int version, cuuint64_t flags,
+                                   CUdriverProcAddressQueryResult *status) {
+    static _Atomic unsigned given;
+    unsigned best = FUNCTIONS;
+    if (symbol == NULL || function == NULL || flags > 2)
+        return CUDA_ERROR_INVALID_VALUE;
+    *status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    *function = NULL;
+    for (unsigned i = 0; i < FUNCTIONS; i++) {
+        if (strcmp(functions[i].name, symbol) != 0)
+            continue;
+        *status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+        if (functions[i].since <= version)
+            best = i;
+    }
+    if (best == FUNCTIONS)
+        return CUDA_ERROR_NOT_FOUND;
+    *status = CU_GET_PROC_ADDRESS_SUCCESS;
+    *function = (void *)functions[best].function;
+    if (fake_orders.answers == FAKE_TRAMPOLINES)
+        *function = &trampolines[best];
+    if (fake_orders.answers == FAKE_NEVER_TWICE)
+        *function = &fresh[given++ % sizeof fresh];
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuGetProcAddress)(const char *symbol, void **function, int version, cuuint64_t flags) {
+    CUdriverProcAddressQueryResult status;
+    return SELF(cuGetProcAddress_v2)(symbol, function, version, flags, &status);
+}
+
+#ifndef FAKE_DRIVER_LIBRARY
+void *real_lookup(const char *soname, const char *name) {
+    (void)soname;
+    for (unsigned i = 0; i < FUNCTIONS; i++)
+        if (strcmp(functions[i].symbol, name) == 0)
+            return (void *)functions[i].function;
+    return NULL;
+}
+#endif

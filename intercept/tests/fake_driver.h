@@ -1,0 +1,49 @@
+/*
+ * A driver for tests of the shadow library alone: it keeps count of what is physically taken, and does on order what a
+ * driver rarely does. Linked with the shadow's own objects (where real_lookup finds it), or built as a library that stands
+ * where the driver's does (FAKE_DRIVER_LIBRARY).
+ */
+#ifndef TRANCHE_TESTS_FAKE_DRIVER_H
+#define TRANCHE_TESTS_FAKE_DRIVER_H
+
+#include "../cuda_api.h"
+
+#include <stdint.h>
+
+#define FAKE_DEVICES 3
+#define FAKE_MIB ((uint64_t)1 << 20)
+#define FAKE_CONTEXT_BYTES (100 * FAKE_MIB)
+#define FAKE_DEVICE_BYTES (64 * 1024 * FAKE_MIB)
+
+/* How cuGetProcAddress answers. */
+enum fake_answers {
+    FAKE_SAME,        /* with the pointers that dlsym finds */
+    FAKE_TRAMPOLINES, /* with others */
+    FAKE_NEVER_TWICE, /* with a pointer that it has not given before and will not give again */
+};
+
+struct fake_orders {
+    CUresult fail_allocation; /* what the next allocation returns */
+    CUresult fail_free;
+    CUresult fail_context;
+    size_t pitch; /* what the next pitched allocation takes as pitch; 0 is the usual */
+    enum fake_answers answers;
+};
+
+extern struct fake_orders fake_orders;
+
+/* What is physically taken of a device, and was at most. */
+uint64_t fake_physical(CUdevice device);
+uint64_t fake_peak(CUdevice device);
+
+/* The device's UUID as the limit file has it. */
+const char *fake_uuid(CUdevice device);
+
+/* Everything as before cuInit. */
+void fake_reset(void);
+
+/* A function that the shadow does not know and that ends a context or frees an address behind its back. */
+CUresult fake_destroy_unseen(CUcontext context);
+CUresult fake_free_unseen(CUdeviceptr address);
+
+#endif

@@ -1,0 +1,65 @@
+/* Prints every offset, size and constant of a region as `name value` lines, for a test that compares another language's
+ * view of the layout with this one. */
+#include "../region.h"
+
+#include <stdio.h>
+
+#define FIELD(type, field)                                                                                             \
+    printf(#type "." #field ".offset %zu\n" #type "." #field ".size %zu\n", offsetof(struct type, field),              \
+           sizeof(((struct type *)0)->field))
+#define NUMBER(name) printf(#name " %llu\n", (unsigned long long)(name))
+#define TEXT(name) printf(#name " %s\n", name)
+
+int main(void) {
+    NUMBER(REGION_VERSION);
+    TEXT(REGION_LIMIT_FILE);
+    TEXT(REGION_USAGE_FILE);
+    TEXT(REGION_LIMIT_MAGIC);
+    TEXT(REGION_USAGE_MAGIC);
+    NUMBER(REGION_CLAIM_ID_LENGTH);
+    NUMBER(REGION_GPU_UUID_SIZE);
+    NUMBER(REGION_PAGE_SHIFT);
+    NUMBER(REGION_SLOT_COUNT);
+    NUMBER(REGION_SLOT_SIZE);
+    NUMBER(REGION_SLOTS_OFFSET);
+    NUMBER(REGION_LIMIT_SIZE);
+    NUMBER(REGION_USAGE_SIZE);
+    NUMBER(REGION_SEQ_BITS);
+    NUMBER(REGION_TOTAL_SLOT_BITS);
+    NUMBER(REGION_TOTAL_PAGES_BITS);
+    NUMBER(REGION_OP_DELTA_BITS);
+    NUMBER(REGION_COMMITTED_PAGES_BITS);
+
+    printf("region_limit.size %zu\n", sizeof(struct region_limit));
+    FIELD(region_limit, magic);
+    FIELD(region_limit, version);
+    FIELD(region_limit, size);
+    FIELD(region_limit, claim_id);
+    FIELD(region_limit, gpu_uuid);
+    FIELD(region_limit, limit_bytes);
+    FIELD(region_limit, context_bytes);
+    FIELD(region_limit, compute_share_permille);
+    FIELD(region_limit, flags);
+
+    printf("region_usage.size %zu\n", sizeof(struct region_usage));
+    FIELD(region_usage, magic);
+    FIELD(region_usage, version);
+    FIELD(region_usage, size);
+    FIELD(region_usage, claim_id);
+    FIELD(region_usage, slot_count);
+    FIELD(region_usage, page_shift);
+    FIELD(region_usage, total);
+    FIELD(region_usage, high_water);
+    FIELD(region_usage, last_reap_ns);
+    FIELD(region_usage, next_slot);
+    FIELD(region_usage, refused);
+    FIELD(region_usage, peak_pages);
+    FIELD(region_usage, slots);
+
+    printf("region_slot.size %zu\n", sizeof(struct region_slot));
+    FIELD(region_slot, op);
+    FIELD(region_slot, committed);
+    FIELD(region_slot, pid);
+    FIELD(region_slot, contexts);
+    return 0;
+}

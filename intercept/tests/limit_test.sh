@@ -1,0 +1,170 @@
+#!/bin/bash
+# Whether the limit holds, in front of the simulated GPU and judged by the simulator's own record of physical memory.
+#
+#   limit_test.sh BUILD    (run from the repository's root; $CC compiles; SHADOW_TEST_SEED repeats a random part)
+set -u -o pipefail
+
+build=$1
+tests=intercept/tests
+cc=${CC:-gcc}
+seed=${SHADOW_TEST_SEED:-$RANDOM}
+simgpu=$build/sim/bin/simgpu
+passed=0
+failed=0
+
+check() { # WHAT EXPECTED GOT
+    if [ "$2" = "$3" ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        printf '%s: expected\n%s\ngot\n%s\n' "$1" "$2" "$3" >&2
+    fi
+}
+
+check_at_most() { # WHAT BOUND GOT
+    if [ -n "$3" ] && [ "$3" -le "$2" ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        printf '%s: expected at most %s, got %s\n' "$1" "$2" "$3" >&2
+    fi
+}
+
+if [ ! -e "$build/sim/lib/libcuda.so.1" ] || [ -e /.tranche ]; then
+    echo "skipped: there is no simulated GPU in $build/sim, or a /.tranche that hides the claims of this test" >&2
+    exit 0
+fi
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/tranche-limit-XXXXXX")
+# Ends what this script started and has not ended yet: the holders.
+holders=()
+cleanup() {
+    for holder in "${holders[@]}"; do
+        kill -KILL "$holder" 2>/dev/null
+    done
+    rm -rf "$work"
+}
+trap cleanup EXIT
+
+compile() {
+    "$cc" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -g "$@" || { echo "cannot compile: $*" >&2 && exit 1; }
+}
+
+# --- two simulated GPUs, a driver library behind the shadow, two claims on the first GPU and one on the second ---
+
+mib=$((1024 * 1024))
+limit=512
+first=GPU-7e570000-0000-4000-8000-000000000000
+second=GPU-7e570000-0000-4000-8000-000000000001
+lib=$work/lib
+mkdir -p "$work/dev" "$lib/.tranche" "$work/a" "$work/b"
+touch "$work/dev/nvidiactl" "$work/dev/nvidia0" "$work/dev/nvidia1" "$work/dev/nvidia-uvm"
+for library in libcuda.so.1 libnvidia-ml.so.1; do
+    cp "$build/lib/$library" "$lib/"
+    cp "$build/sim/lib/$library" "$lib/.tranche/"
+done
+compile -o "$work/claim" $tests/make_claim.c $tests/fixture.c
+compile -o "$work/worker" $tests/worker.c -L"$build/sim/lib" -l:libcuda.so.1
+compile -o "$work/nvml" $tests/nvml_probe.c -L"$build/sim/lib" -l:libnvidia-ml.so.1
+compile -o "$work/probe" $tests/probe.c -ldl
+"$work/claim" "$work/a" 0000000a $first $limit 64
+"$work/claim" "$work/b" 0000000b $first 256 64
+"$work/claim" "$work/b" 000000b2 $second 300 96
+
+export SIMGPU_TOPOLOGY=$PWD/e2e/simgpu/topologies/small.conf
+export SIMGPU_STATE=$work/state
+export SIMGPU_DEV=$work/dev
+export LD_LIBRARY_PATH=$lib
+"$simgpu" init || exit 1
+
+under() { # CLAIMS COMMAND...: runs a command under the claims of a directory, recorded under its name
+    SIMGPU_LABEL=$1 TRANCHE_REGIONS=$work/$1 "${@:2}"
+}
+
+record() { # GROUP GPU FIELD: from the record, a group's bytes or peak_bytes of a GPU in bytes
+    "$simgpu" record --json | tr -d ' \n' | grep -o "{\"group\":\"$1\",\"gpu_uuid\":\"$2\"[^}]*}" |
+        sed -n "s/.*\"$3\":\([0-9]*\).*/\1/p"
+}
+
+hold() { # CLAIMS ARGUMENT...: starts a worker that says "ready"; its process is the last of holders
+    mkfifo "$work/fifo"
+    # By env, so that the process which we know is the worker and not a shell around it.
+    env SIMGPU_LABEL="$1" TRANCHE_REGIONS="$work/$1" "$work/worker" "${@:2}" >"$work/fifo" &
+    holders+=($!)
+    local line=
+    while read -r line && [ "$line" != ready ]; do
+        echo "$line"
+    done <"$work/fifo"
+    rm "$work/fifo"
+    check "$* is ready" ready "$line"
+}
+
+drop() { # ends the last holder
+    kill -KILL "${holders[-1]}"
+    wait "${holders[-1]}" 2>/dev/null
+    unset 'holders[-1]'
+}
+
+# --- one process ---
+
+for way in dlopen global deepbind dlmopen again procaddress procaddress_v2; do
+    check "$way" held "$(PROBE_TOO_MUCH_MIB=600 under a "$work/probe" $way)"
+done
+check "the fraction, before anything is taken" "512 0 512 / 512 0 512" "$(under a "$work/nvml")"
+hold a hold 100
+check "what NVML shows" "512 164 348 / 512 164 348" "$(under a "$work/nvml")"
+check "what is physically taken" $((164 * mib)) "$(record a $first bytes)"
+check "what NVML shows of another claim on the GPU" "256 0 256 / 256 0 256" "$(under b "$work/nvml")"
+drop
+check "what NVML shows when the process is dead" "512 0 512 / 512 0 512" "$(under a "$work/nvml")"
+check "NVML without a region" "error 17" "$(TRANCHE_REGIONS=/nonexistent "$work/nvml" 2>/dev/null)"
+
+hold a greedy >"$work/said"
+check "a greedy process was refused" "refused with 2, 0 of 512 MiB left" "$(cat "$work/said")"
+check "a greedy process gets its limit and not more" $((limit * mib)) "$(record a $first bytes)"
+check "at no moment more" $((limit * mib)) "$(record a $first peak_bytes)"
+hold b greedy >"$work/said"
+check "its neighbour gets its own limit" $((256 * mib)) "$(record b $first bytes)"
+check "a second process of the claim gets nothing" 1 "$(under a "$work/worker" hold 0 >/dev/null 2>&1; echo $?)"
+drop
+drop
+hold a greedy >"$work/said"
+check "what the dead had can be had at once" "refused with 2, 0 of 512 MiB left" "$(cat "$work/said")"
+drop
+CUDA_VISIBLE_DEVICES=1 hold b greedy >"$work/said"
+check "another GPU has its own limit" "refused with 2, 0 of 300 MiB left" "$(cat "$work/said")"
+check "by the record" $((300 * mib)) "$(record b $second peak_bytes)"
+drop
+check "a GPU without a claim" 1 "$(CUDA_VISIBLE_DEVICES=1 under a "$work/worker" hold 1 >/dev/null 2>"$work/said"; echo $?)"
+check "says why" 1 "$(grep -c 'no claim on it' "$work/said")"
+check "a forked child" 0 "$(under a "$work/worker" forked >/dev/null; echo $?)"
+check_at_most "a forked child, by the record" $((limit * mib)) "$(record a $first peak_bytes)"
+
+# --- many processes ---
+
+under a "$work/worker" campaign 12 5 "$seed" >"$work/a.log" &
+campaign=$!
+under b "$work/worker" campaign 12 5 "$((seed + 1))" >"$work/b.log"
+check "seed $seed: neighbours at random" 0 $?
+wait $campaign
+check "seed $seed: at random" 0 $?
+check_at_most "seed $seed: peak of the one claim" $((limit * mib)) "$(record a $first peak_bytes)"
+check_at_most "seed $seed: peak of the other" $((256 * mib)) "$(record b $first peak_bytes)"
+check "seed $seed: physically free afterwards" 0 "$(record a $first bytes)"
+check "seed $seed: counted as free afterwards" "512 0 512 / 512 0 512" "$(under a "$work/nvml")"
+cat "$work/a.log" "$work/b.log"
+
+# The neighbour's holder asks in vain while a stopped process of its claim holds everything, but it is answered at once.
+hold a greedy >/dev/null
+kill -STOP "${holders[-1]}"
+began=$(date +%s%N)
+under a "$work/worker" hold 0 >/dev/null 2>&1
+check_at_most "milliseconds for an answer beside a stopped process" 1000 $((($(date +%s%N) - began) / 1000000))
+drop
+
+bare=$(LD_LIBRARY_PATH=$lib/.tranche SIMGPU_LABEL=bare "$work/worker" init 500)
+ours=$(under a "$work/worker" init 500)
+check_at_most "milliseconds until 500 processes have called cuInit (bare: $bare)" $((2 * bare + 1000)) "$ours"
+
+echo "$passed passed, $failed failed"
+exit $((failed > 0))

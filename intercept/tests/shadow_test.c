@@ -1,0 +1,746 @@
+/*
+ * Tests of the shadow library's own code, in front of a driver that counts what is physically taken and misbehaves on
+ * order (fake_driver.c). Each test is a process of its own.
+ */
+#include "../cuda_real.h"
+#include "check.h"
+#include "fake_driver.h"
+#include "fixture.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MIB FAKE_MIB
+#define LIMIT (1000 * MIB)
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+CUresult fake_cuCtxSetCurrent(CUcontext context);
+
+static unsigned seed;
+
+/* --- setting up ---------------------------------------------------------------------------------------------------- */
+
+/* Claims on devices 0 and 1; device 2 has none. */
+static const char *claims(uint64_t limit_bytes) {
+    const char *directory = fixture_directory();
+    fixture_claim(directory, "00000000", fake_uuid(0), limit_bytes, FAKE_CONTEXT_BYTES);
+    fixture_claim(directory, "00000001", fake_uuid(1), limit_bytes, FAKE_CONTEXT_BYTES);
+    setenv("TRANCHE_REGIONS", directory, 1);
+    return directory;
+}
+
+static CUcontext with_context(uint64_t limit_bytes) {
+    CUcontext context = NULL;
+    claims(limit_bytes);
+    CHECK(cuInit(0) == CUDA_SUCCESS, "cuInit");
+    CHECK(cuCtxCreate_v2(&context, 0, 0) == CUDA_SUCCESS, "cuCtxCreate");
+    return context;
+}
+
+/* What the shadow says is taken of the current device. */
+static uint64_t used(void) {
+    size_t free = 0, total = 0;
+    CUresult result = cuMemGetInfo_v2(&free, &total);
+    CHECK(result == CUDA_SUCCESS && total == LIMIT, "cuMemGetInfo: %d, total %zu", result, total);
+    return total - free;
+}
+
+/* What is said on stderr between redirect and collect. */
+static int saved_stderr, reading_stderr;
+
+static void redirect(void) {
+    int ends[2];
+    if (pipe(ends) != 0)
+        abort();
+    saved_stderr = dup(STDERR_FILENO);
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[1]);
+    reading_stderr = ends[0];
+}
+
+static const char *collect(void) {
+    static char text[8192];
+    dup2(saved_stderr, STDERR_FILENO);
+    ssize_t size = read(reading_stderr, text, sizeof text - 1);
+    text[size > 0 ? size : 0] = '\0';
+    return text;
+}
+
+static unsigned lines_in(const char *text) {
+    unsigned lines = 0;
+    for (; *text != '\0'; text++)
+        lines += *text == '\n';
+    return lines;
+}
+
+/* --- one process --------------------------------------------------------------------------------------------------- */
+
+static void test_limit(void) {
+    CUdeviceptr first, second;
+    with_context(LIMIT);
+    CHECK(used() == 100 * MIB && fake_physical(0) == 100 * MIB, "used %llu", (unsigned long long)used());
+    CHECK(cuMemAlloc_v2(&first, 898 * MIB) == CUDA_SUCCESS, "what is left, but one block");
+    CHECK(cuMemAlloc_v2(&second, 2 * MIB + 1) == CUDA_ERROR_OUT_OF_MEMORY, "one byte too much");
+    CHECK(cuMemAlloc_v2(&second, 2 * MIB - 1) == CUDA_SUCCESS, "the last block");
+    CHECK(used() == LIMIT, "used %llu", (unsigned long long)used());
+    CHECK(cuMemFree_v2(second) == CUDA_SUCCESS && cuMemFree_v2(first) == CUDA_SUCCESS, "freed");
+    CHECK(used() == 100 * MIB, "used %llu", (unsigned long long)used());
+    CHECK(fake_peak(0) == LIMIT, "peak %llu", (unsigned long long)fake_peak(0));
+    CHECK(cuMemAlloc_v2(&first, SIZE_MAX) == CUDA_ERROR_OUT_OF_MEMORY, "all the address space");
+    CHECK(cuMemAlloc_v2(&first, SIZE_MAX - 2 * MIB) == CUDA_ERROR_OUT_OF_MEMORY, "nearly");
+}
+
+static void test_small_allocations_share_blocks(void) {
+    enum { IN_A_BLOCK = 4096, MANY = 5 * IN_A_BLOCK };
+    static CUdeviceptr addresses[MANY];
+    with_context(LIMIT);
+    for (int i = 0; i < MANY; i++)
+        if (cuMemAlloc_v2(&addresses[i], 1 + (unsigned)i % 512) != CUDA_SUCCESS)
+            abort();
+    CHECK(used() == 110 * MIB, "used %llu", (unsigned long long)used());
+    for (int i = 0; i < MANY; i++)
+        if (i % IN_A_BLOCK != 17 && cuMemFree_v2(addresses[i]) != CUDA_SUCCESS)
+            abort();
+    CHECK(used() == 110 * MIB && used() == fake_physical(0), "used %llu", (unsigned long long)used());
+    for (int i = 17; i < MANY; i += IN_A_BLOCK)
+        cuMemFree_v2(addresses[i]);
+    CHECK(used() == 100 * MIB && used() == fake_physical(0), "used %llu", (unsigned long long)used());
+}
+
+static void test_old_forms(void) {
+    CUdeviceptr_v1 address;
+    CUcontext context;
+    unsigned int pitch, free, total, bytes;
+    with_context(LIMIT);
+    CHECK(cuMemAlloc(&address, 900 * MIB) == CUDA_SUCCESS, "alloc");
+    CHECK(cuMemAlloc(&address, 1) == CUDA_ERROR_OUT_OF_MEMORY, "full");
+    CHECK(cuMemFree(address) == CUDA_SUCCESS, "free");
+    CHECK(cuMemAllocPitch(&address, &pitch, 1000, 1024 * 1024, 4) == CUDA_ERROR_OUT_OF_MEMORY, "1 GiB with its pitch");
+    CHECK(cuMemAllocPitch(&address, &pitch, 1000, 1024, 4) == CUDA_SUCCESS && pitch == 1024, "pitch %u", pitch);
+    CHECK(used() == fake_physical(0), "used %llu", (unsigned long long)used());
+    CHECK(cuMemFree(address) == CUDA_SUCCESS, "free");
+    CHECK(cuMemGetInfo(&free, &total) == CUDA_SUCCESS && total == LIMIT && free == 900 * MIB, "%u of %u", free, total);
+    CHECK(cuDeviceTotalMem(&bytes, 0) == CUDA_SUCCESS && bytes == LIMIT, "total %u", bytes);
+    CHECK(cuCtxCreate(&context, 0, 0) == CUDA_SUCCESS && fake_physical(0) == 200 * MIB, "context");
+    CHECK(cuCtxDestroy(context) == CUDA_SUCCESS && fake_physical(0) == 100 * MIB, "destroyed");
+    CHECK(cuCtxCreate_v3(&context, NULL, 0, 0, 0) == CUDA_SUCCESS && used() == 200 * MIB, "context");
+    CHECK(cuCtxCreate_v4(&context, NULL, 0, 0) == CUDA_ERROR_NOT_SUPPORTED, "what this driver does not have");
+    CHECK(used() == fake_physical(0), "used %llu", (unsigned long long)used());
+}
+
+static void test_driver_errors_give_back(void) {
+    CUdeviceptr address;
+    CUcontext context;
+    size_t pitch;
+    with_context(LIMIT);
+    fake_orders.fail_allocation = CUDA_ERROR_NOT_FOUND;
+    CHECK(cuMemAlloc_v2(&address, 10 * MIB) == CUDA_ERROR_NOT_FOUND && used() == 100 * MIB, "alloc");
+    fake_orders.fail_allocation = CUDA_ERROR_NOT_FOUND;
+    CHECK(cuMemAlloc_v2(&address, 10) == CUDA_ERROR_NOT_FOUND && used() == 100 * MIB, "small alloc");
+    fake_orders.fail_allocation = CUDA_ERROR_NOT_FOUND;
+    CHECK(cuMemAllocPitch_v2(&address, &pitch, 100, 100, 4) == CUDA_ERROR_NOT_FOUND && used() == 100 * MIB, "pitch");
+    fake_orders.fail_context = CUDA_ERROR_NOT_FOUND;
+    CHECK(cuCtxCreate_v2(&context, 0, 0) == CUDA_ERROR_NOT_FOUND && used() == 100 * MIB, "context");
+    fake_orders.fail_context = CUDA_ERROR_NOT_FOUND;
+    CHECK(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_ERROR_NOT_FOUND && used() == 100 * MIB, "primary");
+
+    CHECK(cuMemAlloc_v2(&address, 10 * MIB) == CUDA_SUCCESS, "alloc");
+    fake_orders.fail_free = CUDA_ERROR_NOT_FOUND;
+    CHECK(cuMemFree_v2(address) == CUDA_ERROR_NOT_FOUND && used() == 110 * MIB, "what is not freed stays counted");
+    CHECK(cuMemFree_v2(address) == CUDA_SUCCESS && used() == 100 * MIB, "freed");
+    CHECK(cuMemFree_v2(address) == CUDA_ERROR_INVALID_VALUE && used() == 100 * MIB, "double free");
+    CHECK(cuMemFree_v2(0xdead000) == CUDA_ERROR_INVALID_VALUE && used() == 100 * MIB, "foreign address");
+    CHECK(cuMemFree_v2(0) == CUDA_SUCCESS && used() == 100 * MIB, "no address");
+    CHECK(cuMemAlloc_v2(&address, 0) == CUDA_ERROR_INVALID_VALUE && used() == 100 * MIB, "no bytes");
+    CHECK(cuMemAlloc_v2(NULL, 10) == CUDA_ERROR_INVALID_VALUE && used() == 100 * MIB, "nowhere");
+    CHECK(cuCtxDestroy_v2((CUcontext)0x1234) == CUDA_ERROR_INVALID_CONTEXT, "no context");
+}
+
+static void test_what_happens_unseen_is_caught_up(void) {
+    CUdeviceptr address, again;
+    CUcontext context = with_context(LIMIT), next, primary;
+    CHECK(cuMemAlloc_v2(&address, 10 * MIB) == CUDA_SUCCESS, "alloc");
+    fake_free_unseen(address);
+    CHECK(cuMemAlloc_v2(&again, 6 * MIB) == CUDA_SUCCESS && again == address, "the same address");
+    CHECK(used() == fake_physical(0), "used %llu", (unsigned long long)used());
+    fake_destroy_unseen(context);
+    CHECK(cuCtxCreate_v2(&next, 0, 0) == CUDA_SUCCESS && next == context, "the same handle");
+    CHECK(used() == fake_physical(0) && used() == 100 * MIB, "used %llu", (unsigned long long)used());
+
+    CHECK(cuDevicePrimaryCtxRetain(&primary, 1) == CUDA_SUCCESS, "primary");
+    fake_cuCtxSetCurrent(primary);
+    CHECK(cuMemAlloc_v2(&address, 10 * MIB) == CUDA_SUCCESS && used() == 110 * MIB, "alloc");
+    REAL(cuDevicePrimaryCtxReset)(1);
+    CHECK(cuDevicePrimaryCtxRetain(&primary, 1) == CUDA_SUCCESS, "primary again");
+    fake_cuCtxSetCurrent(primary);
+    CHECK(used() == fake_physical(1) && used() == 100 * MIB, "used %llu", (unsigned long long)used());
+}
+
+static void test_pitch_of_the_driver(void) {
+    CUdeviceptr address;
+    size_t pitch;
+    with_context(LIMIT);
+    CHECK(cuMemAllocPitch_v2(&address, &pitch, 1, 20480, 4) == CUDA_SUCCESS && pitch == 512, "pitch %zu", pitch);
+    CHECK(used() == 110 * MIB, "used %llu", (unsigned long long)used());
+    CHECK(cuMemFree_v2(address) == CUDA_SUCCESS && used() == 100 * MIB, "freed");
+    fake_orders.pitch = 1024; /* more than we expect */
+    CHECK(cuMemAllocPitch_v2(&address, &pitch, 1, 20480, 4) == CUDA_SUCCESS && pitch == 1024, "pitch %zu", pitch);
+    CHECK(used() == 120 * MIB, "used %llu", (unsigned long long)used());
+    CHECK(cuMemFree_v2(address) == CUDA_SUCCESS && used() == 100 * MIB, "freed");
+    fake_orders.pitch = 64; /* less, so that it is packed */
+    CHECK(cuMemAllocPitch_v2(&address, &pitch, 64, 4096, 4) == CUDA_SUCCESS && used() == 102 * MIB, "packed");
+    CHECK(used() == fake_physical(0), "used %llu", (unsigned long long)used());
+    CHECK(cuMemFree_v2(address) == CUDA_SUCCESS && used() == 100 * MIB, "freed");
+    fake_orders.pitch = 64 * 1024;
+    CHECK(cuMemAllocPitch_v2(&address, &pitch, 1, 20480, 4) == CUDA_ERROR_OUT_OF_MEMORY, "more than the limit");
+    CHECK(used() == 100 * MIB && fake_physical(0) == 100 * MIB, "used %llu", (unsigned long long)used());
+    CHECK(cuMemAllocPitch_v2(&address, &pitch, SIZE_MAX, SIZE_MAX, 4) == CUDA_ERROR_OUT_OF_MEMORY, "wraps");
+    CHECK(cuMemAllocPitch_v2(&address, &pitch, 512, SIZE_MAX / 256, 4) == CUDA_ERROR_OUT_OF_MEMORY, "wraps");
+}
+
+static void test_contexts(void) {
+    CUcontext context = with_context(LIMIT), second, primary, same;
+    CUdeviceptr address;
+    CHECK(cuMemAlloc_v2(&address, 100 * MIB) == CUDA_SUCCESS, "in the first");
+    CHECK(cuCtxCreate_v2(&second, 0, 0) == CUDA_SUCCESS, "second");
+    CHECK(cuMemAlloc_v2(&address, 100 * MIB) == CUDA_SUCCESS, "in the second");
+    CHECK(cuMemAlloc_v2(&address, 5) == CUDA_SUCCESS, "a small one");
+    CHECK(used() == 402 * MIB, "used %llu", (unsigned long long)used());
+    CHECK(cuCtxDestroy_v2(context) == CUDA_SUCCESS && used() == 202 * MIB, "the first with its memory");
+    CHECK(cuDevicePrimaryCtxRetain(&primary, 0) == CUDA_SUCCESS && used() == 302 * MIB, "primary");
+    CHECK(cuDevicePrimaryCtxRetain(&same, 0) == CUDA_SUCCESS && same == primary && used() == 302 * MIB, "once");
+    fake_cuCtxSetCurrent(primary);
+    CHECK(cuMemAlloc_v2(&address, 2 * MIB) == CUDA_SUCCESS && used() == 304 * MIB, "in the primary");
+    CHECK(cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS && used() == 304 * MIB, "still retained");
+    CHECK(cuDevicePrimaryCtxRelease(0) == CUDA_SUCCESS, "released");
+    fake_cuCtxSetCurrent(second);
+    CHECK(used() == 202 * MIB && fake_physical(0) == 202 * MIB, "used %llu", (unsigned long long)used());
+    CHECK(cuDevicePrimaryCtxRelease_v2(0) == CUDA_ERROR_INVALID_CONTEXT && used() == 202 * MIB, "once too often");
+    CHECK(cuDevicePrimaryCtxRetain(&primary, 0) == CUDA_SUCCESS && used() == 302 * MIB, "primary");
+    CHECK(cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS && used() == 202 * MIB, "reset");
+    CHECK(cuDevicePrimaryCtxReset(0) == CUDA_SUCCESS && used() == 202 * MIB, "reset again");
+    CHECK(cuMemAlloc_v2(&address, 750 * MIB) == CUDA_SUCCESS, "no room for another context");
+    CHECK(cuCtxCreate_v2(&context, 0, 0) == CUDA_ERROR_OUT_OF_MEMORY, "context");
+    CHECK(cuDevicePrimaryCtxRetain(&primary, 0) == CUDA_ERROR_OUT_OF_MEMORY, "primary");
+    CHECK(cuDevicePrimaryCtxRetain(&primary, -1) == CUDA_ERROR_INVALID_DEVICE, "no device");
+    CHECK(cuDevicePrimaryCtxRetain(&primary, 1000) == CUDA_ERROR_INVALID_DEVICE, "no device");
+    CHECK(cuDevicePrimaryCtxRelease_v2(-1) == CUDA_ERROR_INVALID_DEVICE, "no device");
+    CHECK(cuDevicePrimaryCtxRetain(&primary, 1) == CUDA_SUCCESS, "the other GPU has a limit of its own");
+    CHECK(fake_physical(1) == 100 * MIB, "physical %llu", (unsigned long long)fake_physical(1));
+}
+
+/* Handles are handed out again, also for another GPU. */
+static void test_context_on_another_gpu(void) {
+    CUcontext context = with_context(LIMIT), other;
+    CUdeviceptr address;
+    CHECK(cuMemAlloc_v2(&address, 50 * MIB) == CUDA_SUCCESS && used() == 150 * MIB, "on the first");
+    CHECK(cuCtxDestroy_v2(context) == CUDA_SUCCESS, "destroyed");
+    CHECK(cuCtxCreate_v2(&other, 0, 1) == CUDA_SUCCESS && other == context, "the same handle");
+    CHECK(used() == 100 * MIB, "used %llu", (unsigned long long)used());
+    CHECK(cuMemAlloc_v2(&address, 70 * MIB) == CUDA_SUCCESS && used() == 170 * MIB, "on the second");
+    CHECK(fake_physical(0) == 0 && fake_physical(1) == 170 * MIB, "physical");
+}
+
+static void test_before_initialisation_the_driver_speaks(void) {
+    CUdeviceptr address;
+    CUcontext context;
+    size_t bytes, free;
+    claims(LIMIT);
+    CHECK(cuMemAlloc_v2(&address, 5) == CUDA_ERROR_NOT_INITIALIZED, "alloc");
+    CHECK(cuCtxCreate_v2(&context, 0, 0) == CUDA_ERROR_NOT_INITIALIZED, "context");
+    CHECK(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_ERROR_NOT_INITIALIZED, "primary");
+    CHECK(cuDeviceTotalMem_v2(&bytes, 0) == CUDA_ERROR_NOT_INITIALIZED, "total");
+    CHECK(cuMemGetInfo_v2(&free, &bytes) == CUDA_ERROR_NOT_INITIALIZED, "info");
+    CHECK(cuInit(1) == CUDA_ERROR_INVALID_VALUE, "flags");
+    CHECK(cuInit(0) == CUDA_SUCCESS && cuInit(0) == CUDA_SUCCESS, "twice");
+    CHECK(cuMemAlloc_v2(&address, 5) == CUDA_ERROR_INVALID_CONTEXT, "no context");
+    CHECK(cuMemGetInfo_v2(&free, &bytes) == CUDA_ERROR_INVALID_CONTEXT, "no context");
+    CHECK(cuCtxCreate_v2(&context, 0, 99) == CUDA_ERROR_INVALID_DEVICE, "no device");
+}
+
+static void test_gpu_without_claim(void) {
+    CUcontext context, primary;
+    CUdeviceptr address;
+    size_t bytes = 1, free;
+    with_context(LIMIT);
+    redirect();
+    CHECK(cuDeviceTotalMem_v2(&bytes, 2) == CUDA_SUCCESS && bytes == 0, "total %zu", bytes);
+    CUresult created = cuCtxCreate_v2(&context, 0, 2), retained = cuDevicePrimaryCtxRetain(&primary, 2);
+    /* A context that somehow exists nonetheless. */
+    REAL(cuCtxCreate_v2)(&context, 0, 2);
+    CUresult allocated = cuMemAlloc_v2(&address, 5), info = cuMemGetInfo_v2(&free, &bytes);
+    const char *said = collect();
+    CHECK(created == CUDA_ERROR_NOT_PERMITTED && retained == CUDA_ERROR_NOT_PERMITTED, "%d %d", created, retained);
+    CHECK(allocated == CUDA_ERROR_NOT_PERMITTED && info == CUDA_ERROR_NOT_PERMITTED, "%d %d", allocated, info);
+    CHECK(lines_in(said) == 1 && strstr(said, "device 2") && strstr(said, "no claim"), "said: %s", said);
+    CHECK(fake_physical(2) == 100 * MIB, "only what we created past the shadow");
+}
+
+static void test_context_that_the_shadow_did_not_see(void) {
+    CUcontext context;
+    CUdeviceptr address;
+    with_context(LIMIT);
+    REAL(cuCtxCreate_v2)(&context, 0, 1);
+    CHECK(cuMemAlloc_v2(&address, 902 * MIB) == CUDA_SUCCESS && used() == 902 * MIB, "counted all the same");
+    CHECK(cuMemAlloc_v2(&address, 100 * MIB) == CUDA_ERROR_OUT_OF_MEMORY, "and limited");
+}
+
+static void test_limit_below_a_context(void) {
+    CUcontext context;
+    size_t bytes;
+    claims(99 * MIB);
+    redirect();
+    CHECK(cuInit(0) == CUDA_SUCCESS, "cuInit");
+    CUresult created = cuCtxCreate_v2(&context, 0, 0), retained = cuDevicePrimaryCtxRetain(&context, 0);
+    const char *said = collect();
+    CHECK(created == CUDA_ERROR_OUT_OF_MEMORY && retained == created, "%d %d", created, retained);
+    CHECK(lines_in(said) == 1 && strstr(said, "takes 100 MiB") && strstr(said, "limit is 99 MiB"), "said: %s", said);
+    CHECK(cuDeviceTotalMem_v2(&bytes, 0) == CUDA_SUCCESS && bytes == 99 * MIB, "total %zu", bytes);
+}
+
+/* Whatever is wrong with the region, cuInit says so and nothing of the driver can be had. */
+static void no_gpu(const char *word) {
+    CUcontext context;
+    CUdeviceptr address;
+    size_t bytes, free;
+    redirect();
+    CUresult first = cuInit(0), second = cuInit(0);
+    /* Even if somebody initialises the driver past us. */
+    REAL(cuInit)(0);
+    CUresult created = cuCtxCreate_v2(&context, 0, 0), total = cuDeviceTotalMem_v2(&bytes, 0);
+    REAL(cuCtxCreate_v2)(&context, 0, 0);
+    CUresult allocated = cuMemAlloc_v2(&address, 5), info = cuMemGetInfo_v2(&free, &bytes);
+    const char *said = collect();
+    CHECK(first == CUDA_ERROR_SYSTEM_NOT_READY && second == first, "cuInit: %d %d", first, second);
+    CHECK(created == first && total == first && allocated == first && info == first, "%d %d %d %d", created, total,
+          allocated, info);
+    CHECK(lines_in(said) == 1 && strstr(said, word), "said: %s, without %s", said, word);
+}
+
+static void test_no_variable(void) {
+    unsetenv("TRANCHE_REGIONS");
+    no_gpu("TRANCHE_REGIONS");
+}
+
+static void test_no_directory(void) {
+    setenv("TRANCHE_REGIONS", "/nonexistent", 1);
+    no_gpu("/nonexistent");
+}
+
+static void test_no_claim(void) {
+    setenv("TRANCHE_REGIONS", fixture_directory(), 1);
+    no_gpu("holds no claim");
+}
+
+static void test_one_bad_claim_of_two(void) {
+    fixture_truncate(claims(LIMIT), "00000001", REGION_USAGE_FILE, 12345);
+    no_gpu("12345 bytes");
+}
+
+static void test_region_damaged_in_use(void) {
+    CUdeviceptr address, kept;
+    const char *directory = fixture_directory();
+    with_context(LIMIT);
+    CHECK(cuMemAlloc_v2(&kept, 5 * MIB) == CUDA_SUCCESS, "before");
+    fixture_write(directory, "00000000", REGION_USAGE_FILE, 0, "????????????????", 16);
+    redirect();
+    CUresult first = cuMemAlloc_v2(&address, 5), second = cuMemAlloc_v2(&address, 5 * MIB);
+    const char *said = collect();
+    CHECK(first == CUDA_ERROR_SYSTEM_NOT_READY && second == first, "%d %d", first, second);
+    CHECK(lines_in(said) == 1 && strstr(said, "damaged"), "said: %s", said);
+    CHECK(cuMemFree_v2(kept) == CUDA_SUCCESS, "freeing works");
+}
+
+static void test_two_claims_for_one_gpu(void) {
+    CUdeviceptr address;
+    CUcontext context;
+    size_t bytes;
+    const char *directory = claims(LIMIT);
+    fixture_claim(directory, "00000002", fake_uuid(0), 500 * MIB, FAKE_CONTEXT_BYTES);
+    CHECK(cuInit(0) == CUDA_SUCCESS && cuCtxCreate_v2(&context, 0, 0) == CUDA_SUCCESS, "cuInit");
+    CHECK(cuDeviceTotalMem_v2(&bytes, 0) == CUDA_SUCCESS && bytes == 1500 * MIB, "total %zu", bytes);
+    for (int i = 0; i < 14; i++)
+        CHECK(cuMemAlloc_v2(&address, 100 * MIB) == CUDA_SUCCESS, "%d", i);
+    CHECK(cuMemAlloc_v2(&address, 1) == CUDA_ERROR_OUT_OF_MEMORY, "full");
+    CHECK(fake_peak(0) == 1500 * MIB, "peak %llu", (unsigned long long)fake_peak(0));
+}
+
+static void test_reports(void) {
+    CUdeviceptr address;
+    size_t free, total;
+    const char *directory = fixture_directory();
+    with_context(LIMIT);
+    fixture_limit(directory, "00000000", 2 * LIMIT);
+    CHECK(cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS && total == 2 * LIMIT && free == total - 100 * MIB,
+          "%zu of %zu", free, total);
+    CHECK(cuMemAlloc_v2(&address, 1500 * MIB) == CUDA_SUCCESS, "under the raised limit");
+    fixture_limit(directory, "00000000", LIMIT);
+    CHECK(cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS && total == LIMIT && free == 0, "%zu of %zu", free, total);
+    CHECK(cuMemFree_v2(address) == CUDA_SUCCESS && used() == 100 * MIB, "freed");
+    /* Physically there is less than the limit. */
+    fixture_limit(directory, "00000000", 2 * FAKE_DEVICE_BYTES);
+    CHECK(cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS && total == FAKE_DEVICE_BYTES &&
+              free == FAKE_DEVICE_BYTES - 100 * MIB,
+          "%zu of %zu", free, total);
+    CHECK(cuDeviceTotalMem_v2(&total, 0) == CUDA_SUCCESS && total == FAKE_DEVICE_BYTES, "total %zu", total);
+}
+
+static void test_errno_is_kept(void) {
+    CUdeviceptr address = 0;
+    CUcontext context;
+    size_t free, total;
+    claims(LIMIT);
+    errno = 77;
+    cuInit(0);
+    CHECK(errno == 77, "cuInit: %d", errno);
+    cuCtxCreate_v2(&context, 0, 0);
+    CHECK(errno == 77, "cuCtxCreate: %d", errno);
+    cuMemAlloc_v2(&address, 5);
+    cuMemAlloc_v2(&address, LIMIT);
+    CHECK(errno == 77, "cuMemAlloc: %d", errno);
+    cuMemGetInfo_v2(&free, &total);
+    CHECK(errno == 77, "cuMemGetInfo: %d", errno);
+    cuMemFree_v2(address);
+    CHECK(errno == 77, "cuMemFree: %d", errno);
+    int kept = dup(STDERR_FILENO);
+    close(STDERR_FILENO); /* so that even what we have to say fails */
+    errno = 77;
+    CUresult refused = cuCtxCreate_v2(&context, 0, 2);
+    int error = errno;
+    dup2(kept, STDERR_FILENO);
+    CHECK(refused == CUDA_ERROR_NOT_PERMITTED && error == 77, "cuCtxCreate: %d", error);
+    setenv("TRANCHE_REGIONS", "/nonexistent", 1);
+    pid_t pid = fork();
+    if (pid == 0) {
+        redirect();
+        errno = 77;
+        cuInit(0);
+        _exit(errno != 77);
+    }
+    int status;
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0, "cuInit that fails");
+}
+
+/* --- forks --------------------------------------------------------------------------------------------------------- */
+
+/* This driver goes on working in a forked child, which the real one does not: the child has an account of its own. */
+static void test_fork(void) {
+    CUdeviceptr mine, other;
+    int ready[2];
+    with_context(LIMIT);
+    CHECK(cuMemAlloc_v2(&mine, 100 * MIB) == CUDA_SUCCESS && used() == 200 * MIB, "before");
+    CHECK(pipe(ready) == 0, "pipe");
+    pid_t pid = fork();
+    if (pid == 0) {
+        /* The parent's allocation is not ours to give back. */
+        CHECK(cuMemFree_v2(mine) == CUDA_SUCCESS && used() == 200 * MIB, "used %llu", (unsigned long long)used());
+        CHECK(cuMemAlloc_v2(&other, 50 * MIB) == CUDA_SUCCESS && used() == 250 * MIB, "used %llu",
+              (unsigned long long)used());
+        CHECK(cuMemAlloc_v2(&other, 800 * MIB) == CUDA_ERROR_OUT_OF_MEMORY, "one limit for both");
+        if (write(ready[1], "r", 1) != 1)
+            _exit(1);
+        pause();
+    }
+    char byte;
+    close(ready[1]);
+    CHECK(read(ready[0], &byte, 1) == 1, "the child");
+    CHECK(used() == 250 * MIB, "used %llu", (unsigned long long)used());
+    CHECK(cuMemAlloc_v2(&other, 10 * MIB) == CUDA_SUCCESS && used() == 260 * MIB, "the parent goes on");
+    CHECK(cuMemFree_v2(other) == CUDA_SUCCESS && used() == 250 * MIB, "the parent goes on");
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    CHECK(cuMemAlloc_v2(&other, 800 * MIB) == CUDA_SUCCESS && used() == LIMIT, "what the dead child had");
+}
+
+static void *hammer(void *context) {
+    fake_cuCtxSetCurrent(context);
+    for (int i = 0; i < 2000; i++) {
+        CUdeviceptr address;
+        if (cuMemAlloc_v2(&address, i % 2 ? 100 : 2 * MIB) == CUDA_SUCCESS)
+            cuMemFree_v2(address);
+    }
+    return NULL;
+}
+
+/* Forked while other threads are in the midst of our code: the child must not wait for locks that nobody will give. */
+static void test_fork_under_threads(void) {
+    pthread_t threads[4];
+    CUcontext context = with_context(LIMIT);
+    for (unsigned i = 0; i < COUNT(threads); i++)
+        pthread_create(&threads[i], NULL, hammer, context);
+    for (int i = 0; i < 20; i++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            alarm(10);
+            /* This call needs no lock of the driver's, which may be held too. Our own are what is tested. */
+            size_t bytes;
+            _exit(cuDeviceTotalMem_v2(&bytes, 0) != CUDA_SUCCESS || bytes != LIMIT);
+        }
+        int status;
+        CHECK(waitpid(pid, &status, 0) == pid && status == 0, "status %#x", (unsigned)status);
+    }
+    for (unsigned i = 0; i < COUNT(threads); i++)
+        pthread_join(threads[i], NULL);
+    CHECK(used() == 100 * MIB, "used %llu", (unsigned long long)used());
+}
+
+/* --- threads and chance -------------------------------------------------------------------------------------------- */
+
+static void test_threads(void) {
+    pthread_t threads[8];
+    CUcontext context = with_context(LIMIT);
+    for (unsigned i = 0; i < COUNT(threads); i++)
+        pthread_create(&threads[i], NULL, hammer, context);
+    for (unsigned i = 0; i < COUNT(threads); i++)
+        pthread_join(threads[i], NULL);
+    CHECK(used() == 100 * MIB && fake_physical(0) == 100 * MIB, "used %llu", (unsigned long long)used());
+    CHECK(fake_peak(0) <= LIMIT, "peak %llu", (unsigned long long)fake_peak(0));
+}
+
+static void *first_calls(void *unused) {
+    (void)unused;
+    CUcontext context;
+    void *function;
+    CHECK(cuInit(0) == CUDA_SUCCESS, "cuInit");
+    CHECK(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS, "primary");
+    CHECK(cuGetProcAddress("cuMemAlloc", &function, 12000, 0) == CUDA_SUCCESS && function == (void *)cuMemAlloc_v2,
+          "by name");
+    return NULL;
+}
+
+static void test_first_calls_of_many_threads(void) {
+    pthread_t threads[8];
+    claims(LIMIT);
+    fake_orders.answers = FAKE_TRAMPOLINES;
+    for (unsigned i = 0; i < COUNT(threads); i++)
+        pthread_create(&threads[i], NULL, first_calls, NULL);
+    for (unsigned i = 0; i < COUNT(threads); i++)
+        pthread_join(threads[i], NULL);
+    CHECK(fake_physical(0) == 100 * MIB, "one context");
+}
+
+/* Random calls; after each, what is counted is what is physically taken, and a refusal was due. */
+static void test_random_calls(void) {
+    enum { STEPS = 20000, ALLOCATIONS = 400, CONTEXTS_MAX = 6 };
+    static struct {
+        CUdeviceptr address;
+        CUcontext context;
+    } live[ALLOCATIONS];
+    CUcontext contexts[CONTEXTS_MAX] = {0}, primary;
+    int retained = 0;
+    contexts[0] = with_context(LIMIT);
+    srandom(seed);
+    CHECK(cuDevicePrimaryCtxRetain(&primary, 0) == CUDA_SUCCESS, "primary");
+    retained = 1;
+    for (int step = 0; step < STEPS; step++) {
+        unsigned which = (unsigned)random() % ALLOCATIONS, c = (unsigned)random() % CONTEXTS_MAX;
+        unsigned long long before = fake_physical(0);
+        CUcontext gone = NULL, current = primary != NULL && random() % 3 == 0 ? primary : contexts[c];
+        uint64_t grows = 0;
+        CUresult result = CUDA_SUCCESS;
+        fake_cuCtxSetCurrent(current);
+        switch (random() % 100) {
+        default:
+            if (live[which].address != 0) {
+                result = cuMemFree_v2(live[which].address);
+                CHECK(result == CUDA_SUCCESS, "seed %u step %d: free: %d", seed, step, result);
+                live[which].address = 0;
+            } else if (current != NULL) {
+                uint64_t size = random() % 2 ? 1 + (uint64_t)random() % MIB : 1 + (uint64_t)random() % (100 * MIB);
+                size_t pitch;
+                grows = size < MIB ? 2 * MIB : (size + 2 * MIB - 1) / (2 * MIB) * 2 * MIB;
+                switch (random() % 3) {
+                case 0:
+                    result = cuMemAlloc_v2(&live[which].address, size);
+                    break;
+                case 1:
+                    result = cuMemAllocManaged(&live[which].address, size, 1);
+                    break;
+                default:
+                    grows = (((size / 100 + 511) / 512 * 512) * 100 + 2 * MIB) / (2 * MIB) * 2 * MIB;
+                    result = size < 100 ? CUDA_SUCCESS
+                                        : cuMemAllocPitch_v2(&live[which].address, &pitch, size / 100, 100, 4);
+                }
+                if (result != CUDA_SUCCESS)
+                    live[which].address = 0;
+                live[which].context = current;
+            }
+            break;
+        case 0:
+            grows = 100 * MIB;
+            if (contexts[c] == NULL)
+                result = cuCtxCreate_v2(&contexts[c], 0, 0);
+            break;
+        case 1:
+            if (contexts[c] != NULL)
+                result = cuCtxDestroy_v2(gone = contexts[c]);
+            contexts[c] = NULL;
+            break;
+        case 2:
+            grows = 100 * MIB;
+            result = cuDevicePrimaryCtxRetain(&primary, 0);
+            retained += result == CUDA_SUCCESS;
+            break;
+        case 3:
+        case 4:
+            if (retained > 0)
+                result = cuDevicePrimaryCtxRelease_v2(0);
+            gone = retained == 1 ? primary : NULL;
+            retained -= retained > 0;
+            break;
+        case 5:
+            result = cuDevicePrimaryCtxReset_v2(0);
+            gone = retained ? primary : NULL;
+            retained = 0;
+        }
+        if (retained == 0)
+            primary = NULL;
+        for (int i = 0; gone != NULL && i < ALLOCATIONS; i++)
+            if (live[i].address != 0 && live[i].context == gone)
+                live[i].address = 0;
+        CHECK(result == CUDA_SUCCESS || (result == CUDA_ERROR_OUT_OF_MEMORY && before + grows > LIMIT),
+              "seed %u step %d: %d with %llu taken, %llu more", seed, step, result, before, (unsigned long long)grows);
+        CHECK(fake_peak(0) <= LIMIT, "seed %u step %d: peak %llu", seed, step, (unsigned long long)fake_peak(0));
+
+        size_t bytes;
+        uint64_t limit = 0;
+        CHECK(cuDeviceTotalMem_v2(&bytes, 0) == CUDA_SUCCESS && bytes == LIMIT, "%llu", (unsigned long long)limit);
+        CUcontext any = primary;
+        for (int i = 0; i < CONTEXTS_MAX && any == NULL; i++)
+            any = contexts[i];
+        fake_cuCtxSetCurrent(any);
+        CHECK(any == NULL || used() == fake_physical(0), "seed %u step %d: used %llu, physical %llu", seed, step,
+              (unsigned long long)used(), (unsigned long long)fake_physical(0));
+    }
+}
+
+/* --- cuGetProcAddress ---------------------------------------------------------------------------------------------- */
+
+/* What each name stands for from each version on, written down once more, by hand. */
+static const struct {
+    const char *name;
+    int version;
+    void *function;
+} expected[] = {
+    {"cuInit", 2000, (void *)cuInit},
+    {"cuInit", 13000, (void *)cuInit},
+    {"cuMemAlloc", 2000, (void *)cuMemAlloc},
+    {"cuMemAlloc", 3010, (void *)cuMemAlloc},
+    {"cuMemAlloc", 3020, (void *)cuMemAlloc_v2},
+    {"cuMemAlloc", 12080, (void *)cuMemAlloc_v2},
+    {"cuMemAlloc", 99999, (void *)cuMemAlloc_v2},
+    {"cuMemFree", 2000, (void *)cuMemFree},
+    {"cuMemFree", 11000, (void *)cuMemFree_v2},
+    {"cuMemAllocPitch", 3010, (void *)cuMemAllocPitch},
+    {"cuMemAllocPitch", 3020, (void *)cuMemAllocPitch_v2},
+    {"cuMemAllocManaged", 6000, (void *)cuMemAllocManaged},
+    {"cuMemGetInfo", 3000, (void *)cuMemGetInfo},
+    {"cuMemGetInfo", 12000, (void *)cuMemGetInfo_v2},
+    {"cuDeviceTotalMem", 3000, (void *)cuDeviceTotalMem},
+    {"cuDeviceTotalMem", 12000, (void *)cuDeviceTotalMem_v2},
+    {"cuCtxCreate", 2000, (void *)cuCtxCreate},
+    {"cuCtxCreate", 3020, (void *)cuCtxCreate_v2},
+    {"cuCtxCreate", 11030, (void *)cuCtxCreate_v2},
+    {"cuCtxCreate", 11040, (void *)cuCtxCreate_v3},
+    {"cuCtxDestroy", 3020, (void *)cuCtxDestroy},
+    {"cuCtxDestroy", 4000, (void *)cuCtxDestroy_v2},
+    {"cuDevicePrimaryCtxRetain", 7000, (void *)cuDevicePrimaryCtxRetain},
+    {"cuDevicePrimaryCtxRelease", 10000, (void *)cuDevicePrimaryCtxRelease},
+    {"cuDevicePrimaryCtxRelease", 11000, (void *)cuDevicePrimaryCtxRelease_v2},
+    {"cuDevicePrimaryCtxReset", 10000, (void *)cuDevicePrimaryCtxReset},
+    {"cuDevicePrimaryCtxReset", 11000, (void *)cuDevicePrimaryCtxReset_v2},
+    {"cuGetProcAddress", 11030, (void *)cuGetProcAddress},
+    {"cuGetProcAddress", 12000, (void *)cuGetProcAddress_v2},
+};
+
+static void ask_for_everything(enum fake_answers answers) {
+    CUdriverProcAddressQueryResult status;
+    void *function, *own;
+    fake_orders.answers = answers;
+    for (unsigned i = 0; i < COUNT(expected); i++) {
+        for (cuuint64_t flags = 0; flags < 3; flags++) {
+            CUresult result = cuGetProcAddress(expected[i].name, &function, expected[i].version, flags);
+            CHECK(result == CUDA_SUCCESS && function == expected[i].function, "%s %d %d", expected[i].name,
+                  expected[i].version, (int)flags);
+            result = cuGetProcAddress_v2(expected[i].name, &function, expected[i].version, flags, &status);
+            CHECK(result == CUDA_SUCCESS && function == expected[i].function, "%s %d %d", expected[i].name,
+                  expected[i].version, (int)flags);
+        }
+    }
+    /* The rest is the driver's own business. */
+    CHECK(cuGetProcAddress_v2("cuMemAllocManaged", &function, 5000, 0, &status) == CUDA_ERROR_NOT_FOUND &&
+              function == NULL && status == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT,
+          "too old");
+    CHECK(cuGetProcAddress_v2("cuNoSuchFunction", &function, 5000, 0, &status) == CUDA_ERROR_NOT_FOUND &&
+              function == NULL && status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND,
+          "unknown");
+    CHECK(cuGetProcAddress(NULL, &function, 5000, 0) == CUDA_ERROR_INVALID_VALUE, "no name");
+    CHECK(cuGetProcAddress("cuInit", NULL, 5000, 0) == CUDA_ERROR_INVALID_VALUE, "nowhere");
+    if (answers != FAKE_NEVER_TWICE) {
+        REAL(cuGetProcAddress)("cuCtxGetDevice", &own, 12000, 0);
+        CHECK(cuGetProcAddress("cuCtxGetDevice", &function, 12000, 0) == CUDA_SUCCESS && function == own, "not ours");
+    }
+}
+
+static void test_procaddress_same(void) {
+    ask_for_everything(FAKE_SAME);
+}
+
+static void test_procaddress_trampolines(void) {
+    ask_for_everything(FAKE_TRAMPOLINES);
+}
+
+static void test_procaddress_never_twice(void) {
+    ask_for_everything(FAKE_NEVER_TWICE);
+}
+
+static bool wanted(const char *test, int count, char **names) {
+    for (int i = 0; i < count; i++)
+        if (strcmp(test, names[i]) == 0)
+            return true;
+    return count == 0;
+}
+
+/* shadow_test [SEED [TEST...]] */
+int main(int argc, char **argv) {
+    seed = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : (unsigned)getpid();
+    checks_start();
+    alarm(240);
+#define RUN(test)                                                                                                      \
+    if (wanted(#test, argc > 2 ? argc - 2 : 0, argv + 2))                                                              \
+    checks_run(#test, test)
+    RUN(test_limit);
+    RUN(test_small_allocations_share_blocks);
+    RUN(test_old_forms);
+    RUN(test_driver_errors_give_back);
+    RUN(test_what_happens_unseen_is_caught_up);
+    RUN(test_pitch_of_the_driver);
+    RUN(test_contexts);
+    RUN(test_context_on_another_gpu);
+    RUN(test_before_initialisation_the_driver_speaks);
+    RUN(test_gpu_without_claim);
+    RUN(test_context_that_the_shadow_did_not_see);
+    RUN(test_limit_below_a_context);
+    RUN(test_no_variable);
+    RUN(test_no_directory);
+    RUN(test_no_claim);
+    RUN(test_one_bad_claim_of_two);
+    RUN(test_region_damaged_in_use);
+    RUN(test_two_claims_for_one_gpu);
+    RUN(test_reports);
+    RUN(test_errno_is_kept);
+    RUN(test_fork);
+    RUN(test_fork_under_threads);
+    RUN(test_threads);
+    RUN(test_first_calls_of_many_threads);
+    RUN(test_random_calls);
+    RUN(test_procaddress_same);
+    RUN(test_procaddress_trampolines);
+    RUN(test_procaddress_never_twice);
+    return checks_report();
+}
