@@ -126,3 +126,18 @@ func TestWrongSliceMemory(t *testing.T) {
 	must.StrContains(t, string(text), "1GiB")
 	must.NoError(t, os.RemoveAll(dir))
 }
+
+// TestExampleAgentConfig starts an agent with the plugin blocks of the example: both plugins take every option in it.
+func TestExampleAgentConfig(t *testing.T) {
+	n := startNode(t, func(c *node.Config) { c.DriverLater = true })
+	n.Agent.Stop()
+	must.NoError(t, n.Agent.StartWith(deadline(t), filepath.Join(build, "../examples/nomad-agent.hcl")))
+	text, err := os.ReadFile(filepath.Join(n.Dir, "nomad.log"))
+	must.NoError(t, err)
+	last := string(text[strings.LastIndex(string(text), "==> Starting Nomad agent"):])
+	for _, plugin := range []string{"nomad-device-tranche", "nomad-driver-tranche"} {
+		must.StrContains(t, last, plugin)
+	}
+	must.StrNotContains(t, last, "failed to parse config")
+	must.StrContains(t, last, "slice_memory=1GiB")
+}

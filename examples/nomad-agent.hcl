@@ -1,5 +1,5 @@
 # What a Nomad client needs for Tranche, to be added to its configuration. The plugins' binaries lie in plugin_dir. Every
-# option has a default, which is what is shown, unless its comment says otherwise.
+# option has a default, which is what is shown.
 
 plugin "nomad-device-tranche" {
   config {
@@ -14,7 +14,7 @@ plugin "nomad-driver-tranche" {
   config {
     containerd_address = "/run/containerd/containerd.sock"
     driver_root        = "/"
-    shadow_dir         = "/usr/lib/tranche"
-    hook_path          = "/usr/bin/tranche-hook"
+    shadow_dir         = "/usr/lib/tranche"      # unless ../lib/tranche beside the plugin's binary is there
+    hook_path          = "/usr/bin/tranche-hook" # unless tranche-hook lies beside the plugin's binary
   }
 }

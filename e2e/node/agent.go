@@ -88,8 +88,10 @@ var clientTemplate = template.Must(template.New("client").Parse(`client {
     "driver.denylist"      = "docker,exec,java,qemu,exec2"
   }
 }
+`))
 
-plugin "nomad-device-tranche" {
+// pluginTemplate is the third.
+var pluginTemplate = template.Must(template.New("plugins").Parse(`plugin "nomad-device-tranche" {
   config {
 {{.DeviceConfig}}  }
 }
@@ -107,7 +109,9 @@ func writeAgentConfig(s *agentSettings) error {
 		return err
 	}
 	s.HTTP, s.RPC, s.Serf = ports[0], ports[1], ports[2]
-	for name, file := range map[string]*template.Template{serverFile: agentTemplate, clientFile: clientTemplate} {
+	for name, file := range map[string]*template.Template{
+		serverFile: agentTemplate, clientFile: clientTemplate, pluginFile: pluginTemplate,
+	} {
 		var text bytes.Buffer
 		if err := file.Execute(&text, s); err != nil {
 			return err
@@ -133,10 +137,11 @@ func freePorts(n int) ([]int, error) {
 	return ports, nil
 }
 
-// The two files of an agent's configuration, in its node's directory.
+// The files of an agent's configuration, in its node's directory.
 const (
 	serverFile = "server.hcl"
 	clientFile = "client.hcl"
+	pluginFile = "plugins.hcl"
 )
 
 // Start starts the agent and returns when its API answers.
@@ -146,8 +151,13 @@ func (a *Agent) Start(ctx context.Context) error {
 			return err
 		}
 	}
+	return a.StartWith(ctx, filepath.Join(a.dir, pluginFile))
+}
+
+// StartWith starts the agent with another file that configures the plugins.
+func (a *Agent) StartWith(ctx context.Context, pluginFile string) error {
 	return a.run(ctx, "Nomad agent started!", "-config", filepath.Join(a.dir, serverFile),
-		"-config", filepath.Join(a.dir, clientFile))
+		"-config", filepath.Join(a.dir, clientFile), "-config", pluginFile)
 }
 
 // bootstrap runs the server alone, until it has a keyring. A client that comes while a new server has a leader and no
