@@ -63,8 +63,7 @@ int sim_fault_lost(int gpu, bool lost) {
 }
 
 bool sim_gpu_lost(int gpu) {
-    return known(gpu) &&
-           atomic_load_explicit(&gpu_state(gpu)->lost, memory_order_relaxed) != 0;
+    return known(gpu) && atomic_load_explicit(&gpu_state(gpu)->lost, memory_order_relaxed) != 0;
 }
 
 void sim_fault_nvml_absent(bool absent) {
@@ -135,7 +134,7 @@ int sim_event_wait(uint64_t after, uint32_t timeout_ms, struct sim_event *event)
                 return -ETIMEDOUT;
             left = (struct timespec){(time_t)((end - now) / 1000000000), (long)((end - now) % 1000000000)};
         }
-        syscall(SYS_futex, &sim_local->state->event_futex, FUTEX_WAIT, seen, timeout_ms == UINT32_MAX ? NULL : &left, NULL,
-                0);
+        syscall(SYS_futex, &sim_local->state->event_futex, FUTEX_WAIT, seen, timeout_ms == UINT32_MAX ? NULL : &left,
+                NULL, 0);
     }
 }

@@ -12,7 +12,7 @@ struct process_map {
     struct process_entry {
         uint64_t pid_namespace;
         int nspid, pid;
-    } *entries;
+    } * entries;
 };
 
 /* Inode of the caller's own pid namespace, 0 without /proc. */

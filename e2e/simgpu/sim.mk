@@ -56,7 +56,7 @@ $(SIM_ASAN_TOOL): $(call sim_objects,$(SIM_ASAN_OBJ),$(SIM_TOOL_SRC) $(SIM_STATE
 	@mkdir -p $(@D)
 	$(CC) $(SIM_CFLAGS) $(SIM_SANITIZE) -o $@ $^
 
-$(SIM_TEST): $(call sim_objects,$(SIM_ASAN_OBJ),$(SIM_TEST_SRC)) $(SIM_ASAN_LIB)
+$(SIM_TEST): $(call sim_objects,$(SIM_ASAN_OBJ),$(SIM_TEST_SRC) $(SIM_STATE_SRC)) $(SIM_ASAN_LIB)
 	@mkdir -p $(@D)
 	$(CC) $(SIM_CFLAGS) $(SIM_SANITIZE) -o $@ $(filter %.o,$^) $(SIM_ASAN_LIB) \
 		-Wl,-rpath,'$$ORIGIN/../lib' -ldl

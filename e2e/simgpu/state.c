@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,8 +17,9 @@
 #include "state_local.h"
 #include "topology.h"
 
-/* One description's descriptor lies above where programs usually have theirs; why, says state_layout.h. */
-#define HIGH_DESCRIPTOR 600
+/* One description's descriptor lies above where programs have theirs; why, says state_layout.h. The kernel's table of
+ * descriptors grows with the highest, hence the bound. */
+#define HIGHEST_DESCRIPTOR 4096
 
 struct sim_local *sim_local;
 static pthread_once_t local_once = PTHREAD_ONCE_INIT;
@@ -99,15 +101,32 @@ static int check_state(const char *path, const struct state *st) {
         return failed(EPROTO, "%s is no state of this simulator's version: make a new one with `simgpu init`", path);
     for (int i = 0; i < SIM_MAX_GPUS; i++) {
         if (strcmp(st->gpus[i].uuid, i < t->gpu_count ? t->gpus[i].uuid : "") != 0)
-            return failed(ESTALE, "%s is the state of other GPUs than the topology's: make a new one with `simgpu init`",
-                          path);
+            return failed(ESTALE,
+                          "%s is the state of other GPUs than the topology's: make a new one with `simgpu init`", path);
     }
     return 0;
 }
 
+/* Moves a descriptor as high as can be. */
+static int move_high(int fd) {
+    struct rlimit limit;
+    int high = -1;
+
+    if (fd >= 0 && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        int end = limit.rlim_cur < HIGHEST_DESCRIPTOR ? (int)limit.rlim_cur : HIGHEST_DESCRIPTOR;
+
+        for (int lowest = end - 1; high < 0 && lowest > fd; lowest -= 16)
+            high = fcntl(fd, F_DUPFD_CLOEXEC, lowest);
+    }
+    if (high < 0)
+        return fd;
+    close(fd);
+    return high;
+}
+
 static int map_state(const char *path) {
     struct stat info;
-    int ret = 0, second, high;
+    int ret = 0;
 
     sim_local->low = open(path, O_RDWR | O_CLOEXEC);
     if (sim_local->low < 0 && errno == ENOENT) {
@@ -118,11 +137,7 @@ static int map_state(const char *path) {
     }
     if (sim_local->low < 0)
         return failed(errno, "open the state %s: %s", path, strerror(errno));
-    second = open(path, O_RDWR | O_CLOEXEC);
-    high = second < 0 ? -1 : fcntl(second, F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR);
-    if (high >= 0)
-        close(second);
-    sim_local->high = high >= 0 ? high : second;
+    sim_local->high = move_high(open(path, O_RDWR | O_CLOEXEC));
     if (sim_local->high < 0 || fstat(sim_local->low, &info) != 0)
         ret = failed(errno, "open the state %s: %s", path, strerror(errno));
     else if ((uint64_t)info.st_size != sizeof(struct state))

@@ -41,11 +41,11 @@ struct sim_gpu {
 };
 
 struct sim_topology {
-    char driver_version[32]; /* "570.124.06" */
-    int cuda_version;        /* 12080 for 12.8 */
+    char driver_version[32];             /* "570.124.06" */
+    int cuda_version;                    /* 12080 for 12.8 */
     unsigned device_major, device_minor; /* the device numbers that simulated nodes carry */
-    uint32_t kernel_us;                  /* how long a kernel takes unless its name or SIMGPU_KERNEL_US says otherwise */
-    uint32_t quantum_us;                 /* longest turn of one process on a GPU */
+    uint32_t kernel_us;  /* how long a kernel takes unless its name or SIMGPU_KERNEL_US says otherwise */
+    uint32_t quantum_us; /* longest turn of one process on a GPU */
     int gpu_count;
     struct sim_gpu gpus[SIM_MAX_GPUS];
 };
@@ -109,9 +109,9 @@ struct sim_process_gpu {
 };
 
 struct sim_process_info {
-    int pid;      /* as the caller's pid namespace knows it; 0 where that cannot be told */
-    int nspid;    /* as the process itself knows it */
-    bool alive;   /* false: dead, and its bytes are about to be given back */
+    int pid;                /* as the caller's pid namespace knows it; 0 where that cannot be told */
+    int nspid;              /* as the process itself knows it */
+    bool alive;             /* false: dead, and its bytes are about to be given back */
     uint64_t pid_namespace; /* inode */
     uint64_t start_ns;      /* CLOCK_MONOTONIC when it joined */
     char group[SIM_GROUP_KEY_SIZE];

@@ -18,10 +18,10 @@
  * value that it compares with was read before that.
  *
  * A process owns a slot while it holds locks on two bytes that stand for it, on two file descriptions of its own; the
- * kernel drops them when the process ends. Two, because the kernel closes a dying process's descriptors in an order of
- * its own: one lies low, the other high among the descriptor numbers, and whichever goes first tells of the death. So a
- * death shows here no later than in any other file that the process had open. What a dead slot holds is given back by
- * whoever notices, by an announced change like any other.
+ * kernel drops them when the process ends. Two, because the kernel lets go of a dying process's files one by one, the
+ * highest descriptor first on the kernels of today, which nothing promises: one lies low, the other as high as can be,
+ * and whichever goes first tells of the death. So a death shows here no later than in any file whose descriptor lies
+ * between. What a dead slot holds is given back by whoever notices, by an announced change like any other.
  */
 #ifndef SIMGPU_STATE_LAYOUT_H
 #define SIMGPU_STATE_LAYOUT_H
@@ -37,7 +37,7 @@
 #define UNIT_SHIFT 16
 
 /* A word of `total` and of a group's sum: {slot:12, sequence:27, units:25}. 25 bits of units are 2 TiB. */
-#define SUM_UNITS(w) ((w) & 0x1ffffff)
+#define SUM_UNITS(w) ((w)&0x1ffffff)
 #define SUM_SEQUENCE(w) ((w) >> 25 & 0x7ffffff)
 #define SUM_SLOT(w) ((w) >> 52)
 #define SUM(slot, sequence, units) ((uint64_t)(slot) << 52 | (uint64_t)(sequence) << 25 | (uint64_t)(units))
@@ -47,11 +47,11 @@
 #define OP_GROUP(o) ((o) >> 27 & 0x3ff)
 #define OP_DELTA(o) ((int64_t)((o) << 37) >> 37)
 #define OP(sequence, group, delta)                                                                                     \
-    ((uint64_t)(sequence) << 37 | (uint64_t)(group) << 27 | ((uint64_t)(int64_t)(delta) & 0x7ffffff))
+    ((uint64_t)(sequence) << 37 | (uint64_t)(group) << 27 | ((uint64_t)(int64_t)(delta)&0x7ffffff))
 
 /* `committed`: {sequence:27, units:37}. */
 #define COMMITTED_SEQUENCE(c) ((c) >> 37)
-#define COMMITTED_UNITS(c) ((c) & 0x1fffffffff)
+#define COMMITTED_UNITS(c) ((c)&0x1fffffffff)
 #define COMMITTED(sequence, units) ((uint64_t)(sequence) << 37 | (uint64_t)(units))
 
 /* Locks lie far beyond the end of the file, two bytes for each slot. */
@@ -69,9 +69,9 @@ struct state_gpu {
     word until_ns; /* GPU time is booked up to here */
     word busy_ns;  /* the lengths of all turns booked so far */
     char pad1[48];
-    word lost;               /* it fell off the bus */
-    word failing_allocs;     /* {count:32, CUDA result:32} */
-    word buckets[BUCKETS];   /* {number of the 125 ms since boot:32, busy ns in it:32} */
+    word lost;             /* it fell off the bus */
+    word failing_allocs;   /* {count:32, CUDA result:32} */
+    word buckets[BUCKETS]; /* {number of the 125 ms since boot:32, busy ns in it:32} */
     char uuid[48];
 };
 
@@ -88,7 +88,7 @@ struct state_group {
     char pad[56];
     struct {
         word sum;
-        word peak;            /* units */
+        word peak; /* units */
         word launches_of_dead;
         char pad[40];
     } gpus[SIM_MAX_GPUS];

@@ -159,7 +159,8 @@ CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequ
     REQUIRE(device_valid(device), CUDA_ERROR_INVALID_DEVICE);
     REQUIRE(memoryRequirements != NULL && (array->descriptor.Flags & UNBACKED) != 0, CUDA_ERROR_INVALID_VALUE);
     *memoryRequirements = (CUDA_ARRAY_MEMORY_REQUIREMENTS){
-        .size = round_up(array->row_bytes * array->rows * array->layers, SIM_GRANULARITY), .alignment = SIM_GRANULARITY};
+        .size = round_up(array->row_bytes * array->rows * array->layers, SIM_GRANULARITY),
+        .alignment = SIM_GRANULARITY};
     return CUDA_SUCCESS;
 }
 

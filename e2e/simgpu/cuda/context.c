@@ -431,7 +431,8 @@ CUresult cuCtxSynchronize(void) {
  */
 static CUresult resize_heap(struct CUctx_st *context, CUlimit limit, size_t value) {
     uint64_t included = limit == CU_LIMIT_MALLOC_HEAP_SIZE ? 8 * MIB : MIB;
-    uint64_t before = context->limits[limit] > included ? round_up(context->limits[limit] - included, SIM_GRANULARITY) : 0;
+    uint64_t before =
+        context->limits[limit] > included ? round_up(context->limits[limit] - included, SIM_GRANULARITY) : 0;
     uint64_t after = value > included ? round_up(value - included, SIM_GRANULARITY) : 0;
 
     if (value > device_gpu(context->device)->memory_bytes)

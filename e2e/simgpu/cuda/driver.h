@@ -77,7 +77,8 @@ struct handle_table {
     char *base;
 };
 
-#define HANDLE_TABLE(element_shift, count) {.mutex = PTHREAD_MUTEX_INITIALIZER, .shift = (element_shift), .capacity = (count)}
+#define HANDLE_TABLE(element_shift, count)                                                                             \
+    { .mutex = PTHREAD_MUTEX_INITIALIZER, .shift = (element_shift), .capacity = (count) }
 
 struct handle {
     _Atomic uint32_t live;
@@ -116,11 +117,11 @@ struct CUctx_st {
     size_t limits[CU_LIMIT_MAX];
     CUfunc_cache cache_config;
     CUsharedconfig shared_config;
-    _Atomic uint64_t mark;          /* the end of all its GPU work, see engine.h */
-    _Atomic uint64_t blocking_mark; /* and of what the legacy default stream waits for */
+    _Atomic uint64_t mark;                  /* the end of all its GPU work, see engine.h */
+    _Atomic uint64_t blocking_mark;         /* and of what the legacy default stream waits for */
     _Atomic uint32_t calls, blocking_calls; /* host functions likewise; futexes */
     struct CUstream_st *legacy;             /* its default stream */
-    uint32_t allocations;  /* head of its list, see heap.h */
+    uint32_t allocations;                   /* head of its list, see heap.h */
     uint32_t packs[PACK_KINDS][PACK_BINS];
     uint64_t code_bytes; /* of its modules */
     uint64_t code_reserved_bytes;

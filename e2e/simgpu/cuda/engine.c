@@ -22,7 +22,7 @@ static struct engine {
     uint64_t base;              /* the mark at the beginning of the current turn */
     struct sim_turn turn;
     struct stamp *stamps;
-    struct call *calls; /* by mark */
+    struct call *calls;          /* by mark */
     uint64_t queue[QUEUE_DEPTH]; /* marks of the last launches */
     uint64_t launches;
 } engines[SIM_MAX_GPUS];

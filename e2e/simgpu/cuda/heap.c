@@ -185,24 +185,6 @@ static void extent_delete(struct extent *extent) {
     add_free(arena, first, blocks);
 }
 
-struct extent *heap_extent_new(enum extent_kind kind, uint64_t size) {
-    struct extent *extent = NULL;
-
-    pthread_mutex_lock(&mutex);
-    if (size != 0 && size <= HIGH_BLOCKS * BLOCK)
-        extent = extent_new(&high, kind, (uint32_t)(round_up(size, BLOCK) / BLOCK));
-    if (extent != NULL)
-        extent->size = size;
-    pthread_mutex_unlock(&mutex);
-    return extent;
-}
-
-void heap_extent_delete(struct extent *extent) {
-    pthread_mutex_lock(&mutex);
-    extent_delete(extent);
-    pthread_mutex_unlock(&mutex);
-}
-
 /* ---- A context's extents ---- */
 
 static void list_insert(struct CUctx_st *context, struct extent *extent) {
@@ -235,14 +217,14 @@ CUresult heap_reserve_physical(int gpu, uint64_t bytes) {
 /* ---- Packed blocks. Each hangs in its context's bin for the longest run that it may have free. ---- */
 
 static void pack_file(struct extent *extent) {
-    unsigned longest = pack_longest(extent->owner);
+    unsigned longest = pack_longest(extent->pack);
 
     if (longest > 0)
         bin_insert(&extent->context->packs[extent->pack_kind][bin_of(longest)], extent);
 }
 
 static void pack_unfile(struct extent *extent) {
-    unsigned longest = pack_longest(extent->owner);
+    unsigned longest = pack_longest(extent->pack);
 
     if (longest > 0)
         bin_remove(&extent->context->packs[extent->pack_kind][bin_of(longest)], extent);
@@ -261,7 +243,7 @@ static CUdeviceptr pack_place(struct CUctx_st *context, enum pack_kind kind, uin
 
             next = extent->bin_next;
             pack_unfile(extent);
-            unit = pack_alloc(extent->owner, size);
+            unit = pack_alloc(extent->pack, size);
             pack_file(extent);
             if (unit >= 0)
                 return heap_extent_address(extent) + (unsigned)unit * PACK_UNIT;
@@ -300,7 +282,7 @@ static struct extent *context_extent(struct CUctx_st *context, enum extent_kind 
     extent->pack_kind = (uint8_t)pack_kind;
     extent->size = size;
     extent->physical = physical;
-    if (kind == EXTENT_PACKED && (extent->owner = pack_new()) == NULL) {
+    if (kind == EXTENT_PACKED && (extent->pack = pack_new()) == NULL) {
         extent_delete(extent);
         return NULL;
     }
@@ -343,18 +325,18 @@ static CUresult alloc_packed(struct CUctx_st *context, uint64_t size, enum pack_
 static CUresult alloc_extent(struct CUctx_st *context, uint64_t size, enum pack_kind kind, CUdeviceptr *address) {
     struct extent *extent;
     uint64_t physical = round_up(size, BLOCK);
-    CUresult ret;
+    int fault = sim_fault_alloc_take(context_gpu(context));
 
     if (size > HIGH_BLOCKS * BLOCK)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    ret = heap_reserve_physical(context_gpu(context), physical);
-    /* Managed memory that finds no room on the GPU stays with the host. */
-    if (ret == CUDA_ERROR_OUT_OF_MEMORY && kind == PACK_MANAGED) {
+    if (fault != 0)
+        return (CUresult)fault;
+    if (sim_reserve(context_gpu(context), physical) != 0) {
+        /* Managed memory that finds no room on the GPU stays with the host. */
+        if (kind != PACK_MANAGED)
+            return CUDA_ERROR_OUT_OF_MEMORY;
         physical = 0;
-        ret = CUDA_SUCCESS;
     }
-    if (ret != CUDA_SUCCESS)
-        return ret;
     pthread_mutex_lock(&mutex);
     extent = context_extent(context, EXTENT_LINEAR, kind, size, physical);
     pthread_mutex_unlock(&mutex);
@@ -367,8 +349,8 @@ static CUresult alloc_extent(struct CUctx_st *context, uint64_t size, enum pack_
 }
 
 CUresult heap_alloc(struct CUctx_st *context, uint64_t size, enum pack_kind kind, CUdeviceptr *address) {
-    CUresult ret = size < SMALL ? alloc_packed(context, size, kind, address)
-                                : alloc_extent(context, size, kind, address);
+    CUresult ret =
+        size < SMALL ? alloc_packed(context, size, kind, address) : alloc_extent(context, size, kind, address);
 
     if (ret == CUDA_SUCCESS)
         sim_count_allocation(context_gpu(context), 1);
@@ -387,7 +369,7 @@ static CUresult free_locked(CUdeviceptr address, int *gpu, uint64_t *physical) {
     *physical = 0;
     if (extent->kind == EXTENT_PACKED) {
         unsigned unit = (unsigned)((address - base) / PACK_UNIT);
-        struct pack *pack = extent->owner;
+        struct pack *pack = extent->pack;
 
         if ((address - base) % PACK_UNIT != 0 || pack_length(pack, unit) == 0)
             return CUDA_ERROR_INVALID_VALUE;
@@ -431,9 +413,9 @@ static bool find_locked(CUdeviceptr address, struct allocation *allocation) {
         return false;
     base = heap_extent_address(extent);
     if (extent->kind == EXTENT_PACKED) {
-        if (!pack_find(extent->owner, (unsigned)((address - base) / PACK_UNIT), &start))
+        if (!pack_find(extent->pack, (unsigned)((address - base) / PACK_UNIT), &start))
             return false;
-        *allocation = (struct allocation){base + start * PACK_UNIT, pack_size(extent->owner, start), extent};
+        *allocation = (struct allocation){base + start * PACK_UNIT, pack_size(extent->pack, start), extent};
     } else {
         *allocation = (struct allocation){base, extent->size, extent};
     }
@@ -459,9 +441,9 @@ bool heap_touch(CUdeviceptr address, uint64_t size) {
 
     pthread_mutex_lock(&mutex);
     found = find_locked(address, &allocation) && size <= allocation.size - (address - allocation.base);
-    if (found && !allocation.extent->touched && allocation.extent->kind != EXTENT_RESERVED) {
-        found = mprotect((void *)(uintptr_t)heap_extent_address(allocation.extent),
-                         allocation.extent->blocks * BLOCK, PROT_READ | PROT_WRITE) == 0;
+    if (found && !allocation.extent->touched) {
+        found = mprotect((void *)(uintptr_t)heap_extent_address(allocation.extent), allocation.extent->blocks * BLOCK,
+                         PROT_READ | PROT_WRITE) == 0;
         allocation.extent->touched = found;
     }
     pthread_mutex_unlock(&mutex);
@@ -478,8 +460,8 @@ void memory_context_gone(struct CUctx_st *context) {
 
         physical += extent->physical;
         if (extent->kind == EXTENT_PACKED) {
-            count += pack_count(extent->owner);
-            pack_delete(extent->owner);
+            count += pack_count(extent->pack);
+            pack_delete(extent->pack);
         } else {
             count++;
         }

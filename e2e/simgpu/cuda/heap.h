@@ -13,14 +13,13 @@
 
 #include "driver.h"
 
+struct pack;
+
 enum extent_kind {
     EXTENT_NONE,
     EXTENT_FREE,
     EXTENT_LINEAR,
     EXTENT_PACKED,
-    EXTENT_POOL,     /* a memory pool's, see pool.c */
-    EXTENT_RESERVED, /* addresses only, see vmm.c */
-    EXTENT_IMPORTED, /* another process's memory, see ipc.c */
 };
 
 struct extent {
@@ -32,7 +31,7 @@ struct extent {
     uint32_t list_previous, list_next; /* of the context's extents; 1 + index, 0 is none */
     uint32_t bin_previous, bin_next;   /* of the free extents, or packed blocks, of a size */
     struct CUctx_st *context;
-    void *owner;       /* packed: struct pack; else what the owner of the kind wants */
+    struct pack *pack; /* of a packed extent */
     uint64_t size;     /* as asked for */
     uint64_t physical; /* bytes of the GPU's memory behind it */
     uint64_t buffer_id;
@@ -62,9 +61,7 @@ bool heap_address(CUdeviceptr address);
 /* Physical memory of a GPU, with the faults that were ordered: CUDA_SUCCESS, or why not. */
 CUresult heap_reserve_physical(int gpu, uint64_t bytes);
 
-/* Address space without anything behind it, for pools, reservations and imports. NULL if there is none. */
-struct extent *heap_extent_new(enum extent_kind kind, uint64_t size);
-void heap_extent_delete(struct extent *extent);
+/* Where an extent begins. */
 CUdeviceptr heap_extent_address(const struct extent *extent);
 
 static inline uint64_t round_up(uint64_t value, uint64_t to) {

@@ -5,7 +5,7 @@
 #include "driver.h"
 
 struct image {
-    char *bytes;   /* a copy */
+    char *bytes; /* a copy */
     uint64_t size;
     enum { IMAGE_PTX, IMAGE_CUBIN, IMAGE_FATBIN } kind;
 };

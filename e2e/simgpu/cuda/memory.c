@@ -197,7 +197,7 @@ static CUresult attribute_of(const struct pointer *p, CUdeviceptr address, CUpoi
         *(unsigned *)data = 1;
         break;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-        *(int *)data = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        *(int *)data = 3; /* read and write */
         break;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
         *(CUmemoryPool *)data = NULL;

@@ -197,7 +197,7 @@ static CUresult queue_host_call(CUstream hStream, bool per_thread, struct host_c
     if ((call.stream->flags & CU_STREAM_NON_BLOCKING) == 0)
         atomic_fetch_add(&context->blocking_calls, 1);
     return engine_call(context->device, stream_mark(call.stream), run_host_call, copy) ? CUDA_SUCCESS
-                                                                                      : CUDA_ERROR_OUT_OF_MEMORY;
+                                                                                       : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData) {

@@ -8,7 +8,7 @@
 struct CUstream_st {
     struct handle handle;
     struct CUctx_st *context;
-    _Atomic uint64_t mark; /* the end of its work so far */
+    _Atomic uint64_t mark;  /* the end of its work so far */
     _Atomic uint32_t calls; /* host functions that were queued and have not returned; a futex */
     unsigned flags;
     int priority;

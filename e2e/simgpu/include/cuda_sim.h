@@ -36,13 +36,7 @@ typedef struct CUarray_st *CUarray;
 typedef struct CUmipmappedArray_st *CUmipmappedArray;
 typedef struct CUevent_st *CUevent;
 typedef struct CUstream_st *CUstream;
-typedef struct CUgraph_st *CUgraph;
-typedef struct CUgraphNode_st *CUgraphNode;
-typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
-typedef struct CUgreenCtx_st *CUgreenCtx;
-typedef struct CUlinkState_st *CUlinkState;
-typedef unsigned long long CUmemGenericAllocationHandle;
 
 typedef struct CUuuid_st {
     char bytes[16];
@@ -333,10 +327,7 @@ typedef enum CUdriverProcAddressQueryResult_enum {
 #define CU_DEVICE_CPU ((CUdevice)-1)
 #define CU_DEVICE_INVALID ((CUdevice)-2)
 
-typedef enum CUstream_flags_enum {
-    CU_STREAM_DEFAULT = 0x0,
-    CU_STREAM_NON_BLOCKING = 0x1
-} CUstream_flags;
+typedef enum CUstream_flags_enum { CU_STREAM_DEFAULT = 0x0, CU_STREAM_NON_BLOCKING = 0x1 } CUstream_flags;
 
 typedef enum CUevent_flags_enum {
     CU_EVENT_DEFAULT = 0x0,
@@ -409,8 +400,8 @@ typedef enum CUfunction_attribute_enum {
     CU_FUNC_ATTRIBUTE_MAX
 } CUfunction_attribute;
 
-typedef int CUjit_option;      /* an enum in NVIDIA's header; the simulated JIT looks at none */
-typedef int CUlibraryOption;   /* likewise */
+typedef int CUjit_option;    /* an enum in NVIDIA's header; the simulated JIT looks at none */
+typedef int CUlibraryOption; /* likewise */
 typedef enum CUmoduleLoadingMode_enum {
     CU_MODULE_EAGER_LOADING = 0x1,
     CU_MODULE_LAZY_LOADING = 0x2
@@ -532,114 +523,6 @@ typedef struct CUDA_ARRAY_MEMORY_REQUIREMENTS_st {
     size_t size, alignment;
     unsigned int reserved[4];
 } CUDA_ARRAY_MEMORY_REQUIREMENTS;
-
-/* ---- Virtual memory management ---- */
-
-typedef enum CUmemAllocationType_enum {
-    CU_MEM_ALLOCATION_TYPE_INVALID = 0x0,
-    CU_MEM_ALLOCATION_TYPE_PINNED = 0x1,
-    CU_MEM_ALLOCATION_TYPE_MAX = 0x7FFFFFFF
-} CUmemAllocationType;
-
-typedef enum CUmemAllocationHandleType_enum {
-    CU_MEM_HANDLE_TYPE_NONE = 0x0,
-    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 0x1,
-    CU_MEM_HANDLE_TYPE_WIN32 = 0x2,
-    CU_MEM_HANDLE_TYPE_WIN32_KMT = 0x4,
-    CU_MEM_HANDLE_TYPE_FABRIC = 0x8,
-    CU_MEM_HANDLE_TYPE_MAX = 0x7FFFFFFF
-} CUmemAllocationHandleType;
-
-typedef enum CUmemLocationType_enum {
-    CU_MEM_LOCATION_TYPE_INVALID = 0x0,
-    CU_MEM_LOCATION_TYPE_DEVICE = 0x1,
-    CU_MEM_LOCATION_TYPE_HOST = 0x2,
-    CU_MEM_LOCATION_TYPE_HOST_NUMA = 0x3,
-    CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 0x4,
-    CU_MEM_LOCATION_TYPE_MAX = 0x7FFFFFFF
-} CUmemLocationType;
-
-typedef enum CUmemAccess_flags_enum {
-    CU_MEM_ACCESS_FLAGS_PROT_NONE = 0x0,
-    CU_MEM_ACCESS_FLAGS_PROT_READ = 0x1,
-    CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 0x3,
-    CU_MEM_ACCESS_FLAGS_PROT_MAX = 0x7FFFFFFF
-} CUmemAccess_flags;
-
-typedef enum CUmemAllocationGranularity_flags_enum {
-    CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0x0,
-    CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 0x1
-} CUmemAllocationGranularity_flags;
-
-typedef struct CUmemLocation_st {
-    CUmemLocationType type;
-    int id;
-} CUmemLocation;
-
-typedef struct CUmemAccessDesc_st {
-    CUmemLocation location;
-    CUmemAccess_flags flags;
-} CUmemAccessDesc;
-
-typedef struct CUmemAllocationProp_st {
-    CUmemAllocationType type;
-    CUmemAllocationHandleType requestedHandleTypes;
-    CUmemLocation location;
-    void *win32HandleMetaData;
-    struct {
-        unsigned char compressionType;
-        unsigned char gpuDirectRDMACapable;
-        unsigned short usage;
-        unsigned char reserved[4];
-    } allocFlags;
-} CUmemAllocationProp;
-
-typedef struct CUmulticastObjectProp_st {
-    unsigned int numDevices;
-    size_t size;
-    unsigned long long handleTypes;
-    unsigned long long flags;
-} CUmulticastObjectProp;
-
-/* ---- Stream-ordered allocation ---- */
-
-typedef enum CUmemPool_attribute_enum {
-    CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES = 1,
-    CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC = 2,
-    CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES = 3,
-    CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,
-    CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
-    CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH = 6,
-    CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
-    CU_MEMPOOL_ATTR_USED_MEM_HIGH = 8
-} CUmemPool_attribute;
-
-typedef struct CUmemPoolProps_st {
-    CUmemAllocationType allocType;
-    CUmemAllocationHandleType handleTypes;
-    CUmemLocation location;
-    void *win32SecurityAttributes;
-    size_t maxSize;
-    unsigned short usage;
-    unsigned char reserved[54];
-} CUmemPoolProps;
-
-typedef struct CUmemPoolPtrExportData_st {
-    unsigned char reserved[64];
-} CUmemPoolPtrExportData;
-
-/* ---- Between processes ---- */
-
-#define CU_IPC_HANDLE_SIZE 64
-#define CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS 0x1
-
-typedef struct CUipcMemHandle_st {
-    char reserved[CU_IPC_HANDLE_SIZE];
-} CUipcMemHandle;
-
-typedef struct CUipcEventHandle_st {
-    char reserved[CU_IPC_HANDLE_SIZE];
-} CUipcEventHandle;
 
 /* ---- Entry points ---- */
 
@@ -833,10 +716,8 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction 
 /* Launches */
 CUDA_SIM_BOTH_ASYNC(cuLaunchKernel, (CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
                                      unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
-                                     unsigned int sharedMemBytes, CUstream hStream, void **kernelParams,
-                                     void **extra));
-CUDA_SIM_BOTH_ASYNC(cuLaunchKernelEx,
-                    (const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra));
+                                     unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra));
+CUDA_SIM_BOTH_ASYNC(cuLaunchKernelEx, (const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra));
 CUDA_SIM_BOTH_ASYNC(cuLaunchCooperativeKernel,
                     (CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
                      unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
@@ -867,39 +748,6 @@ CUresult cuEventDestroy_v2(CUevent hEvent);
 CUresult cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd);
 CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd);
 
-/* Stream-ordered allocation */
-CUDA_SIM_BOTH_ASYNC(cuMemAllocAsync, (CUdeviceptr * dptr, size_t bytesize, CUstream hStream));
-CUDA_SIM_BOTH_ASYNC(cuMemAllocFromPoolAsync,
-                    (CUdeviceptr * dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream));
-CUDA_SIM_BOTH_ASYNC(cuMemFreeAsync, (CUdeviceptr dptr, CUstream hStream));
-CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep);
-CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value);
-CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value);
-CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count);
-CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, CUmemLocation *location);
-CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps);
-CUresult cuMemPoolDestroy(CUmemoryPool pool);
-CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev);
-CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool);
-CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev);
-
-/* Virtual memory management */
-CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
-                             unsigned long long flags);
-CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size);
-CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
-                     unsigned long long flags);
-CUresult cuMemRelease(CUmemGenericAllocationHandle handle);
-CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-                  unsigned long long flags);
-CUresult cuMemUnmap(CUdeviceptr ptr, size_t size);
-CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count);
-CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr);
-CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
-                                       CUmemAllocationGranularity_flags option);
-CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle);
-CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr);
-
 /* Arrays */
 CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray);
 CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CUarray hArray);
@@ -912,12 +760,6 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DE
                                 unsigned int numMipmapLevels);
 CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray, unsigned int level);
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray);
-
-/* Between processes */
-CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr);
-CUresult cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags);
-CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags);
-CUresult cuIpcCloseMemHandle(CUdeviceptr dptr);
 
 #pragma GCC visibility pop
 

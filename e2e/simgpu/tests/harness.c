@@ -158,8 +158,8 @@ void worker_kill(struct worker *worker, int signal) {
 void worker_join(struct worker *worker) {
     int status;
 
-    close(worker->to);
-    worker->to = -1;
+    /* Workers that were started later have the pipe's end too, so closing it would not do. */
+    worker_tell(worker, 'e');
     status = reap(worker);
     if (WIFSIGNALED(status))
         check_failed(__FILE__, __LINE__, "a worker died by signal %d", WTERMSIG(status));
@@ -292,8 +292,7 @@ static bool run_test(const char *file, const struct test *test) {
     node_remove();
     if (WIFSIGNALED(status))
         fprintf(stderr, "    died by signal %d\n", WTERMSIG(status));
-    printf("%s %s: %s (%.0f ms)\n", status == 0 ? "ok  " : "FAIL", file, test->name,
-           (double)(now_ns() - start) / 1e6);
+    printf("%s %s: %s (%.0f ms)\n", status == 0 ? "ok  " : "FAIL", file, test->name, (double)(now_ns() - start) / 1e6);
     fflush(stdout);
     return status == 0;
 }

@@ -117,7 +117,8 @@ static int print_text(void) {
         printf("%3d %-24s %s  %.2f of %.2f MiB used%s\n", i, sim_gpu(i)->name, sim_gpu(i)->uuid,
                (double)sim_gpu_used(i) / MIB, (double)sim_gpu(i)->memory_bytes / MIB,
                sim_gpu_lost(i) ? ", fallen off the bus" : "");
-    printf("\n%8s %-24s %3s %12s %12s %12s %12s\n", "PID", "group", "GPU", "MiB", "contexts", "allocations", "launches");
+    printf("\n%8s %-24s %3s %12s %12s %12s %12s\n", "PID", "group", "GPU", "MiB", "contexts", "allocations",
+           "launches");
     sim_each_process(process_text, NULL);
     printf("\n%-33s %3s %12s %12s %12s %12s\n", "group", "GPU", "MiB", "peak MiB", "processes", "launches");
     sim_each_group(group_text, NULL);
