@@ -1,14 +1,19 @@
 # Everything that this repository builds, tests and shows. `make help` lists the targets.
 
+ifneq ($(words $(CURDIR)),1)
+$(error The path of this checkout has a space in it, which make cannot handle: $(CURDIR))
+endif
+
 BUILD := build
 CC ?= gcc
 GO ?= go
 # No checksum database has an entry for this module; go.sum pins it.
-export GONOSUMDB := github.com/hashicorp/nomad/api
+comma := ,
+export GONOSUMDB := $(if $(GONOSUMDB),$(GONOSUMDB)$(comma))github.com/hashicorp/nomad/api
 export CGO_ENABLED := 1
 
 BINARIES := nomad-device-tranche nomad-driver-tranche tranche-runtime tranche-hook tranche
-GO_SOURCES := $(shell find cmd cli claim device driver hooks runtime -name '*.go' -not -name '*_test.go' 2>/dev/null) go.mod go.sum
+GO_SOURCES := $(shell find cmd cli claim device driver hooks runtime \( -name '*.go' -not -name '*_test.go' -o -name '*.[ch]' \) 2>/dev/null) go.mod go.sum
 E2E_SOURCES := $(shell find e2e -name '*.go' -not -path 'e2e/tools/*' 2>/dev/null)
 ABSBUILD := $(CURDIR)/$(BUILD)
 SANDBOX := $(ABSBUILD)/e2e/sandbox
@@ -16,7 +21,7 @@ PINNED_NOMAD := $(BUILD)/tools/nomad
 # The demo takes the machine's own Nomad where there is one; the tests always take the pinned one.
 NOMAD ?= $(or $(shell command -v nomad 2>/dev/null),$(PINNED_NOMAD))
 
-RUN_PACKAGES := containerd runc containernetworking-plugins iptables busybox-static
+RUN_PACKAGES := ca-certificates libc6-dev containerd runc containernetworking-plugins iptables busybox-static
 TEST_PACKAGES := $(RUN_PACKAGES) crun
 LINT_PACKAGES := clang-format cppcheck
 
@@ -39,11 +44,11 @@ build: $(BINARIES:%=$(BUILD)/bin/%) shadow ## Build the binaries and the shadow 
 $(BINARIES:%=$(BUILD)/bin/%) &: $(GO_SOURCES)
 	@echo "==> building Tranche's binaries"
 	@mkdir -p $(BUILD)/bin
-	$(GO) build -trimpath -o $(BUILD)/bin/ $(BINARIES:%=./cmd/%)
+	$(GO) build -buildvcs=false -trimpath -o $(BUILD)/bin/ $(BINARIES:%=./cmd/%)
 
 $(BUILD)/e2e/sandbox $(BUILD)/e2e/demo $(BUILD)/e2e/bench &: $(E2E_SOURCES) $(GO_SOURCES)
 	@mkdir -p $(BUILD)/e2e
-	$(GO) build -o $(BUILD)/e2e/ ./e2e/sandbox ./e2e/demo ./e2e/bench
+	$(GO) build -buildvcs=false -o $(BUILD)/e2e/ ./e2e/sandbox ./e2e/demo ./e2e/bench
 
 $(BUILD)/e2e/gpu-probe: examples/gpu-probe/gpu-probe.c examples/gpu-probe/driver.h
 	@mkdir -p $(@D)
@@ -76,7 +81,7 @@ demo: ## Show two jobs on fractions of one GPU, with everything that takes (KEEP
 
 .PHONY: demo-stop
 demo-stop: ## Stop a demo that KEEP=1 left running
-	@$(BUILD)/e2e/demo -build $(ABSBUILD) -stop
+	@if [ -x $(BUILD)/e2e/demo ]; then $(BUILD)/e2e/demo -build $(ABSBUILD) -stop; else echo "No demo is running."; fi
 
 .PHONY: test
 test: test-setup ## Run every test: C under sanitizers, Go with the race detector, end to end
@@ -108,11 +113,12 @@ e2e: test-setup ## Run the end-to-end tests against real Nomad, containerd and r
 	@$(GOTEST) -tags e2e -timeout 40m $(IN_SANDBOX) ./e2e
 
 .PHONY: lint
-lint: $(BUILD)/tools/golangci-lint ## Check the code's form: golangci-lint, clang-format, cppcheck
+lint: ## Check the code's form: golangci-lint, clang-format, cppcheck
 	@scripts/install-packages $(LINT_PACKAGES)
+	@$(MAKE) --no-print-directory $(BUILD)/tools/golangci-lint
 	$(BUILD)/tools/golangci-lint run ./...
 	$(BUILD)/tools/golangci-lint run --build-tags e2e ./e2e/...
-	clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h' '*.def')
+	clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h')
 	cppcheck --quiet --error-exitcode=1 --std=c11 --enable=warning,performance,portability --inline-suppr \
 		--suppress=missingIncludeSystem -I e2e/simgpu -I intercept $$(git ls-files '*.c')
 
@@ -120,9 +126,9 @@ lint: $(BUILD)/tools/golangci-lint ## Check the code's form: golangci-lint, clan
 bench: ## Measure what the shadow costs per call and the runtime per container, beside doing without
 	@scripts/need-root "make bench"
 	@scripts/install-packages $(RUN_PACKAGES)
-	@$(MAKE) --no-print-directory build sim callbench $(SANDBOX) $(BUILD)/e2e/bench
+	@$(MAKE) --no-print-directory build sim shadow-bench-tool $(SANDBOX) $(BUILD)/e2e/bench
 	@$(SANDBOX) --dir $(CURDIR) -- $(BUILD)/e2e/bench -build $(ABSBUILD)
 
 .PHONY: clean
-clean: ## Remove the build folder
+clean: demo-stop ## Stop a kept demo and remove the build folder
 	rm -rf $(BUILD)

@@ -34,7 +34,7 @@ const (
 	callTimeout = 30 * time.Second
 )
 
-// Version is the plugin's version. The build sets it.
+// Version is the plugin's version, a semantic version as Nomad demands.
 var Version = "v0.1.0"
 
 // Driver is the task driver. Make one with New.

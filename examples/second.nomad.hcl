@@ -1,4 +1,4 @@
-# A program that gets 8 GiB of one GPU and the share of compute that goes with it.
+# A program that gets 8 GiB of one GPU.
 # first.nomad.hcl runs beside it on the same GPU.
 
 variable "image" {

@@ -9,7 +9,7 @@ import (
 	"tranche.dev/tranche/device/contextcost"
 )
 
-// version is set when a release is built.
+// version is a semantic version, as Nomad demands of plugins.
 var version = "v0.1.0-dev"
 
 func main() {

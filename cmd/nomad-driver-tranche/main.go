@@ -11,7 +11,7 @@ import (
 )
 
 func main() {
-	plugins.ServeCtx(func(ctx context.Context, logger hclog.Logger) interface{} {
+	plugins.ServeCtx(func(ctx context.Context, logger hclog.Logger) any {
 		return driver.New(ctx, logger)
 	})
 }

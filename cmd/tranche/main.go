@@ -8,7 +8,7 @@ import (
 	"tranche.dev/tranche/device/contextcost"
 )
 
-// version is set when a release is built.
+// version is what "tranche version" says.
 var version = "v0.1.0-dev"
 
 func main() {

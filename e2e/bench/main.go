@@ -36,7 +36,7 @@ type bench struct {
 
 func main() {
 	build := flag.String("build", "build", "the repository's build folder")
-	rounds := flag.Int("rounds", 7, "how often each variant of the calls is measured, in turns")
+	rounds := flag.Int("rounds", 5, "how often each variant of the calls is measured, in turns")
 	containers := flag.Int("containers", 40, "how many containers each variant starts, in turns")
 	flag.Parse()
 	if err := run(context.Background(), *build, *rounds, *containers); err != nil {

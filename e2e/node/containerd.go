@@ -1,5 +1,3 @@
-// Package node starts the daemons of a node for tests and the demo, each with sockets and state of its own, so that
-// they disturb none that already run.
 package node
 
 import (

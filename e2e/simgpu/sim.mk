@@ -1,4 +1,4 @@
-# The simulated GPU: build/sim/lib/libcuda.so.1, build/sim/bin/simgpu, the driver root build/sim/root, and their tests.
+# The simulated GPU: build/sim/lib/libcuda.so.1, build/sim/bin/simgpu, and their tests.
 # The top Makefile includes it; it is good by itself too, from the root of the repository:
 # make -f e2e/simgpu/sim.mk sim sim-test
 
@@ -20,7 +20,6 @@ SIM_SANITIZE := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sa
 
 SIM_OBJ := $(BUILD)/sim/obj/release
 SIM_ASAN_OBJ := $(BUILD)/sim/obj/asan
-# The driver's own calls among its functions must stay its own, whoever stands in front of it: -Bsymbolic.
 # The same library once more, built with the sanitizers, for the tests.
 SIM_ASAN_LIB := $(BUILD)/sim/asan/lib/libcuda.so.1
 SIM_ASAN_TOOL := $(BUILD)/sim/asan/bin/simgpu
@@ -40,6 +39,7 @@ $(SIM_ASAN_OBJ)/%.o: $(SIM)/%.c
 	@mkdir -p $(@D)
 	$(CC) $(SIM_CFLAGS) $(SIM_SANITIZE) -c -o $@ $<
 
+# The driver's own calls among its functions must stay its own, whoever stands in front of it: -Bsymbolic.
 $(SIM_LIB): $(call sim_objects,$(SIM_OBJ),$(SIM_CUDA_SRC) $(SIM_STATE_SRC))
 	@mkdir -p $(@D)
 	$(CC) $(SIM_CFLAGS) -shared -Wl,-soname,$(@F) -Wl,-z,defs -Wl,-Bsymbolic -Wl,-z,nodelete -o $@ $^
