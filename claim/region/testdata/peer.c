@@ -24,10 +24,8 @@ static void *map(const char *dir, const char *name, size_t size, int writable, i
 }
 
 static void hold(int fd, unsigned slot) {
-    struct flock lock = {.l_type = F_WRLCK,
-                         .l_whence = SEEK_SET,
-                         .l_start = REGION_SLOTS_OFFSET + slot * REGION_SLOT_SIZE,
-                         .l_len = 1};
+    struct flock lock = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = REGION_SLOTS_OFFSET + slot * REGION_SLOT_SIZE, .l_len = 1};
     if (fcntl(fd, F_OFD_SETLK, &lock) != 0) {
         perror("lock");
         exit(1);
