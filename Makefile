@@ -93,7 +93,7 @@ test: test-setup ## Run every test: C under sanitizers, Go with the race detecto
 test-setup:
 	@scripts/need-root "make test"
 	@scripts/install-packages $(TEST_PACKAGES)
-	@$(MAKE) --no-print-directory build sim $(SANDBOX) $(BUILD)/e2e/gpu-probe $(BUILD)/e2e/churn $(PINNED_NOMAD) $(BUILD)/tools/gotestsum
+	@$(MAKE) --no-print-directory build sim shadow-bench-tool $(SANDBOX) $(BUILD)/e2e/gpu-probe $(BUILD)/e2e/churn $(PINNED_NOMAD) $(BUILD)/tools/gotestsum
 
 .PHONY: test-c
 test-c: ## Run the C tests under ASan, UBSan and TSan

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/shoenig/test/must"
@@ -121,4 +122,47 @@ func processes(t *testing.T) string {
 		}
 	}
 	return strings.Join(all, "\n")
+}
+
+// TestNeedsRoot runs what `make demo` runs first as somebody else: it says what it needs root for and stops.
+func TestNeedsRoot(t *testing.T) {
+	cmd := exec.CommandContext(deadline(t), "sh", "-s", "make demo")
+	script, err := os.Open("../scripts/need-root")
+	must.NoError(t, err)
+	defer script.Close()
+	cmd.Stdin = script // which nobody may not be able to open
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	cmd.Dir = "/"
+	out, err := cmd.CombinedOutput()
+	must.Error(t, err)
+	must.StrContains(t, string(out), "make demo needs root")
+}
+
+// TestBench runs the benchmark once through, so that it is known to run, and checks the form of what it writes.
+func TestBench(t *testing.T) {
+	cmd := exec.CommandContext(deadline(t), filepath.Join(build, "e2e/bench"), "-build", build, "-rounds", "1", "-containers", "2",
+		"-out", filepath.Join(t.TempDir(), "bench.tsv"))
+	out, err := cmd.CombinedOutput()
+	must.NoError(t, err, must.Sprint(string(out)))
+	must.StrContains(t, string(out), "SIMULATED")
+	for _, row := range []string{"allocate_free", "mem_get_info", "launch", "create-to-start"} {
+		must.StrContains(t, string(out), row)
+	}
+	lines := strings.Split(strings.TrimSpace(readFile(t, cmd.Args[len(cmd.Args)-1])), "\n")
+	must.Eq(t, "benchmark\tvariant\tthreads\tmedian\tp99\tunit", lines[0])
+	variants := map[string]int{}
+	for _, line := range lines[1:] {
+		fields := strings.Split(line, "\t")
+		must.Len(t, 6, fields)
+		variants[fields[1]]++
+	}
+	must.Positive(t, variants["bare"])
+	must.Eq(t, variants["bare"], variants["tranche"])
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	must.NoError(t, err)
+	return string(text)
 }

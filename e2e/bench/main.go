@@ -2,7 +2,7 @@
 // through the shadow and straight to the simulated driver, and containers through tranche-runtime and through runc.
 // It prints a table and writes build/bench.tsv.
 //
-//	bench -build DIR [-rounds N] [-containers N]
+//	bench -build DIR [-out FILE] [-rounds N] [-containers N]
 package main
 
 import (
@@ -38,14 +38,18 @@ func main() {
 	build := flag.String("build", "build", "the repository's build folder")
 	rounds := flag.Int("rounds", 5, "how often each variant of the calls is measured, in turns")
 	containers := flag.Int("containers", 40, "how many containers each variant starts, in turns")
+	out := flag.String("out", "", "the file to write (default bench.tsv in the build folder)")
 	flag.Parse()
-	if err := run(context.Background(), *build, *rounds, *containers); err != nil {
+	if *out == "" {
+		*out = filepath.Join(*build, "bench.tsv")
+	}
+	if err := run(context.Background(), *build, *out, *rounds, *containers); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, build string, rounds, containers int) error {
+func run(ctx context.Context, build, out string, rounds, containers int) error {
 	b := &bench{build: build, dir: filepath.Join(build, "bench", "run")}
 	if err := os.RemoveAll(b.dir); err != nil {
 		return err
@@ -67,7 +71,7 @@ func run(ctx context.Context, build string, rounds, containers int) error {
 	}
 	results = append(results, starts...)
 	show(results)
-	if err := write(filepath.Join(build, "bench.tsv"), results); err != nil {
+	if err := write(out, results); err != nil {
 		return err
 	}
 	return os.RemoveAll(b.dir)
