@@ -72,10 +72,26 @@ func (c *Container) same(o Container) bool {
 // Release notes that a container no longer needs a claim. The claim stays, so that a restart in place can bind it
 // again, until it is superseded or has been without a container for DormantFor. A claim that is gone, or that another
 // container has by now, is left as it is.
+//
+// So is one whose container lives: IDs are unique within one runtime's directory only, so the ID may be that of another
+// container, or of a later one. If a container ends just too late for this, the next Bind or Sweep sees that it did.
 func (l *Ledger) Release(ctx context.Context, id, containerID string) error {
 	return l.read(ctx, func(b *book) error {
 		r, ok := b.records[id]
-		if !ok || r.Container == nil || r.Container.ID != containerID || !r.Released.IsZero() {
+		if !ok || r.Container == nil || r.Container.ID != containerID || !r.Released.IsZero() || r.held() {
+			return nil
+		}
+		return l.release(r)
+	})
+}
+
+// Unbind takes a Bind back whose container is not to start after all, although its init process may still be there. A
+// claim that is gone, or that another container has, is left as it is.
+func (l *Ledger) Unbind(ctx context.Context, id string, c Container) error {
+	return l.read(ctx, func(b *book) error {
+		r, ok := b.records[id]
+		if !ok || r.Container == nil || !r.Released.IsZero() ||
+			r.Container.Runtime != c.Runtime || r.Container.ID != c.ID || r.Container.InitPID != c.InitPID {
 			return nil
 		}
 		return l.release(r)

@@ -145,6 +145,41 @@ func TestReleaseIsForOwnContainer(t *testing.T) {
 	must.NoError(t, l.Release(ctx, "0badcafe", "c1")) // superseded long ago
 }
 
+// A container's ID alone says too little: one of another runtime, or a late message, may have the same.
+func TestReleaseLeavesALivingContainer(t *testing.T) {
+	l := newLedger(t)
+	ctx := context.Background()
+	c, _ := reserve(t, l, 0, 1)
+	dir, err := l.RegionDir(ctx, c.ID)
+	must.NoError(t, err)
+	init := startProcess(t)
+	must.NoError(t, l.Bind(ctx, c.ID, container("c1", init)))
+	must.NoError(t, l.Release(ctx, c.ID, "c1"))
+	must.True(t, list(t, l)[0].Released.IsZero())
+	must.DirExists(t, dir)
+
+	endProcess(init)
+	must.NoError(t, l.Release(ctx, c.ID, "c1"))
+	must.False(t, list(t, l)[0].Released.IsZero())
+}
+
+func TestUnbind(t *testing.T) {
+	l := newLedger(t)
+	ctx := context.Background()
+	c, _ := reserve(t, l, 0, 1)
+	own, other := startProcess(t), startProcess(t)
+	must.NoError(t, l.Unbind(ctx, c.ID, container("c1", own))) // never bound
+	must.True(t, list(t, l)[0].Released.IsZero())
+	must.NoError(t, l.Bind(ctx, c.ID, container("c1", own)))
+	for _, foreign := range []Container{container("c2", own), container("c1", other), {ID: "c1", InitPID: own.Process.Pid}} {
+		must.NoError(t, l.Unbind(ctx, c.ID, foreign))
+		must.True(t, list(t, l)[0].Released.IsZero())
+	}
+	must.NoError(t, l.Unbind(ctx, c.ID, container("c1", own)))
+	must.False(t, list(t, l)[0].Released.IsZero())
+	must.NoError(t, l.Unbind(ctx, "0badcafe", container("c1", own))) // superseded long ago
+}
+
 func TestReboot(t *testing.T) {
 	l := newLedger(t)
 	ctx := context.Background()

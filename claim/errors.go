@@ -42,6 +42,27 @@ func (e *BoundError) Error() string {
 		e.Claim.ID, e.Container.ID, describeHolder(e.Claim.Container))
 }
 
+// Retriable says that the same call may succeed later, as when the other container is about to end.
+func (e *BoundError) Retriable() bool { return true }
+
+// AccessError says that the ledger or a region could not be read or written: another process held the lock for too
+// long, or the disk or its file system failed. Whether the claim is there is not known.
+type AccessError struct{ err error }
+
+func (e *AccessError) Error() string { return e.err.Error() }
+func (e *AccessError) Unwrap() error { return e.err }
+
+// Retriable says that the same call may succeed later.
+func (e *AccessError) Retriable() bool { return true }
+
+// accessError marks an error as one of access; nil stays nil.
+func accessError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &AccessError{err}
+}
+
 func describeHolder(c *Container) string {
 	if c == nil {
 		return "a process that is not known to the ledger"

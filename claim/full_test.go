@@ -57,8 +57,8 @@ func TestFullDiskUnderTheLedger(t *testing.T) {
 	must.NoError(t, err)
 	must.Len(t, 2, regions)
 	checkFull(t, l.Bind(ctx, unbound.ID, container("c2", startProcess(t))), l.claims)
-	checkFull(t, l.Release(ctx, bound.ID, "c1"), l.claims)
 	endProcess(init)
+	checkFull(t, l.Release(ctx, bound.ID, "c1"), l.claims)
 	_, err = l.Sweep(ctx)
 	checkFull(t, err, l.claims)
 

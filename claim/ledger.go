@@ -73,12 +73,12 @@ func (l *Ledger) read(ctx context.Context, fn func(*book) error) error {
 		return fn(newBook())
 	}
 	if err != nil {
-		return fmt.Errorf("opening the ledger: %w", explain(l.claims, err))
+		return accessError(fmt.Errorf("opening the ledger: %w", explain(l.claims, err)))
 	}
 	defer unlock()
 	b, err := readBook(l.claims)
 	if err != nil {
-		return err
+		return accessError(err)
 	}
 	l.finishSuperseding(b)
 	return fn(b)
@@ -87,7 +87,7 @@ func (l *Ledger) read(ctx context.Context, fn func(*book) error) error {
 // write is read for changes that may be the first: it makes the ledger where it is missing.
 func (l *Ledger) write(ctx context.Context, fn func(*book) error) error {
 	if err := makeDir(l.claims); err != nil {
-		return fmt.Errorf("making the ledger: %w", explain(l.claims, err))
+		return accessError(fmt.Errorf("making the ledger: %w", explain(l.claims, err)))
 	}
 	return l.read(ctx, fn)
 }

@@ -31,10 +31,10 @@ func (l *Ledger) RegionDir(ctx context.Context, id string) (string, error) {
 		}
 		if r.Container != nil && r.Released.IsZero() && !r.held() {
 			if err := l.release(r); err != nil { // so that the next container finds a region of its own
-				return err
+				return accessError(err)
 			}
 		}
-		return l.ensureRegion(r, dir)
+		return accessError(l.ensureRegion(r, dir))
 	})
 	if err != nil {
 		return "", err

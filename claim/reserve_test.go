@@ -113,7 +113,7 @@ func TestReserveRespectsTheLiving(t *testing.T) {
 	must.DirExists(t, l.regionPath(dormant.ID))
 
 	// A release does not count against a process that lives on.
-	must.NoError(t, l.Release(ctx, older.ID, "c1"))
+	must.NoError(t, l.Unbind(ctx, older.ID, *held.Claim.Container))
 	_, _, err = l.Reserve(ctx, request(3, 5))
 	must.True(t, asError(err, &held))
 

@@ -11,15 +11,16 @@ import (
 
 	"tranche.dev/tranche/claim"
 	"tranche.dev/tranche/claim/region"
+	"tranche.dev/tranche/runtime"
 	"tranche.dev/tranche/runtime/driverroot"
 )
 
 // A command under `tranche run` has a directory of its own, with its region and with the libraries that it is to load:
 //
-//	regions/<claim ID>/       the region
-//	lib/libcuda.so.1          link to the shadow library; its $ORIGIN is lib
-//	lib/.tranche/libcuda.so.1 link to the driver's
-//	lock                      locked by the command and everything that it started
+//	regions/<claim ID>/             the region
+//	lib/libcuda.so.1                link to the shadow library; its $ORIGIN is lib
+//	lib/.tranche/driver-libcuda.so  link to the driver's
+//	lock                            locked by the command and everything that it started
 //
 // Such a claim has no slices and is not in the ledger, whose claims outlive their container: this one ends with its
 // command.
@@ -142,9 +143,6 @@ func (p *privateDir) fill(c *claim.Claim, shadows, driverRoot string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Join(p.lib(), driverDir), 0o700); err != nil {
-		return err
-	}
 	for _, soname := range sonames {
 		driver, err := driverroot.FindLibrary(driverRoot, soname)
 		if err != nil {
@@ -161,8 +159,12 @@ func (p *privateDir) lib() string { return filepath.Join(p.path, libDir) }
 
 // link gives the shadow every name under which programs look for the driver's library.
 func (p *privateDir) link(soname, shadow, driver string) error {
+	behind := runtime.BehindShadow(soname)
+	if err := os.MkdirAll(filepath.Join(p.lib(), filepath.Dir(behind)), 0o700); err != nil {
+		return err
+	}
 	links := map[string]string{
-		filepath.Join(driverDir, soname): driver,
+		behind:                           driver,
 		soname:                           shadow,
 		strings.TrimSuffix(soname, ".1"): shadow,
 		filepath.Base(driver):            shadow,

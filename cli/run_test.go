@@ -55,6 +55,12 @@ func TestRunPutsTheShadowInFront(t *testing.T) {
 	must.Eq(t, "", stderr)
 	must.Eq(t, 5, strings.Count(out, " shadow\n"), must.Sprint(out))
 
+	code, out, stderr = tr.run("--memory", "1GiB", "--", "sh", "-c",
+		`LD_LIBRARY_PATH="${LD_PRELOAD%%/lib/*}/lib/.tranche:$LD_LIBRARY_PATH" LD_PRELOAD= "$0" libcuda.so.1 libnvidia-ml.so.1`,
+		tr.probe)
+	must.Eq(t, 0, code, must.Sprint(stderr))
+	must.Eq(t, "libcuda.so.1 shadow\nlibnvidia-ml.so.1 shadow\n", out)
+
 	code, out, _ = tr.run("--memory", "1GiB", "--", "sh", "-c",
 		`for f in "${LD_PRELOAD%%/lib/*}"/lib/.tranche/*; do readlink "$f"; done`)
 	must.Eq(t, 0, code)
@@ -301,7 +307,8 @@ func TestCheckOwn(t *testing.T) {
 
 func TestFindShadowsBesideTheProgram(t *testing.T) {
 	_, err := findShadows("")
-	must.ErrorContains(t, err, "say with --shadow-dir where they are")
+	must.ErrorContains(t, err, "there are no shadow libraries")
+	must.ErrorContains(t, err, "--shadow-dir")
 	must.ErrorContains(t, err, "/lib/libcuda.so.1")
 }
 

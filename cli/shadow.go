@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"debug/elf"
 	"errors"
 	"fmt"
 	"os"
@@ -11,9 +10,6 @@ import (
 	"tranche.dev/tranche/runtime"
 	"tranche.dev/tranche/runtime/driverroot"
 )
-
-// driverDir is where, beside a shadow library, the driver's own library lies.
-const driverDir = ".tranche"
 
 var sonames = []string{driverroot.CUDALibrary, driverroot.NVMLLibrary}
 
@@ -35,8 +31,7 @@ func findShadows(named string) (string, error) {
 		}
 		failures = append(failures, err)
 	}
-	return "", fmt.Errorf("there are no shadow libraries; say with --shadow-dir where they are: %w",
-		errors.Join(failures...))
+	return "", fmt.Errorf("there are no shadow libraries: %w", errors.Join(failures...))
 }
 
 func absolute(flag, dir string, err error) (string, error) {
@@ -51,27 +46,9 @@ func absolute(flag, dir string, err error) (string, error) {
 
 func checkShadows(dir string) error {
 	for _, soname := range sonames {
-		if err := checkShadow(filepath.Join(dir, soname), soname); err != nil {
+		if err := runtime.CheckShadow(filepath.Join(dir, soname), soname); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// checkShadow makes sure that a library is a shadow. It has the driver's name, so what lies in a directory of that name
-// may as well be the driver, under which there would be no limit at all.
-func checkShadow(path, soname string) error {
-	f, err := elf.Open(path)
-	if err != nil {
-		return fmt.Errorf("no shadow library %s: %w", path, err)
-	}
-	defer f.Close()
-	needed, err := f.ImportedLibraries()
-	if err != nil {
-		return fmt.Errorf("no shadow library %s: %w", path, err)
-	}
-	if behind := "$ORIGIN/" + driverDir + "/" + soname; len(needed) == 0 || needed[0] != behind {
-		return fmt.Errorf("%s is no shadow library of Tranche: it does not begin with the dependency %s", path, behind)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/containerd/v2/core/images/archive"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
 )
 
 // importArchive reads an image from an archive in the task's directories.
@@ -51,7 +52,7 @@ func openArchive(cfg *drivers.TaskConfig, source imageSource) (*os.File, error) 
 	dirs := cfg.TaskDir()
 	top, rest, _ := strings.Cut(source.archive, "/")
 	host := map[string]string{"local": dirs.LocalDir, "alloc": dirs.SharedAllocDir, "secrets": dirs.SecretsDir}[top]
-	file, err := os.OpenInRoot(host, rest)
+	file, err := openBeneath(host, rest)
 	if err != nil {
 		// The host's path in the message would tell the user nothing.
 		var pathErr *os.PathError
@@ -69,6 +70,16 @@ func openArchive(cfg *drivers.TaskConfig, source imageSource) (*os.File, error) 
 		return nil, err
 	}
 	return file, nil
+}
+
+// openBeneath opens a file beneath dir. It does not wait for the writer of a FIFO, which might never come.
+func openBeneath(dir, name string) (*os.File, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	return root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 }
 
 // pickManifest returns the image in the archive's index that is meant.

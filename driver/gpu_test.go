@@ -14,6 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/runtime/shadowtest"
 )
 
 const (
@@ -80,8 +81,8 @@ func TestSpecOptions_GPUComesLast(t *testing.T) {
 	must.Eq(t, "/.tranche/claims/x", spec.Mounts[len(spec.Mounts)-1].Destination)
 }
 
-// gpuNode lays out a driver root, shadow libraries and a hook that does nothing. The libraries are text that says what
-// they stand for.
+// gpuNode lays out a driver root, shadow libraries and a hook that does nothing. The driver's library is text that
+// says so, and so is the last line of a shadow.
 func gpuNode(t *testing.T, config *Config) {
 	t.Helper()
 	dir := t.TempDir()
@@ -94,11 +95,10 @@ func gpuNode(t *testing.T, config *Config) {
 		"containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0", "hostPath": "/dev/null"}]}}],
 		"containerEdits": {"mounts": [{"hostPath": "` + library + `",
 		"containerPath": "` + testLibDir + `/libcuda.so.1", "options": ["ro", "nosuid", "nodev", "bind"]}]}}`
+	shadowtest.Write(t, config.ShadowDir)
 	for file, content := range map[string]string{
 		library: "driver's libcuda",
 		filepath.Join(config.DriverRoot, "etc/cdi/gpu.json"): spec,
-		filepath.Join(config.ShadowDir, "libcuda.so.1"):      "shadow libcuda",
-		filepath.Join(config.ShadowDir, "libnvidia-ml.so.1"): "shadow libnvidia-ml",
 		config.HookPath: "#!/bin/sh\ncat >/dev/null\n",
 	} {
 		must.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
@@ -119,7 +119,7 @@ func TestGPU_FractionInARealContainer(t *testing.T) {
 	})
 	must.NoError(t, err)
 
-	cfg := d.task("cat " + testLibDir + "/libcuda.so.1; ls -d /dev/nvidia* /.tranche/claims/*; env; echo end")
+	cfg := d.task("tail -n 1 " + testLibDir + "/libcuda.so.1; ls -d /dev/nvidia* /.tranche/claims/*; env; echo end")
 	cfg.DeviceEnv = map[string]string{token.EnvName(): token.Reveal(), "NVIDIA_VISIBLE_DEVICES": "void"}
 	for key, value := range cfg.DeviceEnv {
 		cfg.Env[key] = value

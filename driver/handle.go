@@ -214,7 +214,8 @@ func (h *taskHandle) status() *drivers.TaskStatus {
 	return status
 }
 
-// WaitTask returns a channel on which the task's exit result comes.
+// WaitTask returns a channel on which the task's exit result comes, or one that says why there is none: Nomad takes
+// what it reads from a closed channel for a result.
 func (d *Driver) WaitTask(ctx context.Context, taskID string) (<-chan *drivers.ExitResult, error) {
 	h, ok := d.tasks.get(taskID)
 	if !ok {
@@ -227,7 +228,7 @@ func (d *Driver) WaitTask(ctx context.Context, taskID string) (<-chan *drivers.E
 		case <-h.ended:
 			results <- h.exit()
 		case <-ctx.Done():
-		case <-d.ctx.Done():
+			results <- &drivers.ExitResult{Err: ctx.Err()}
 		}
 	}()
 	return results, nil

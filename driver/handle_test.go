@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -56,4 +57,26 @@ func TestTaskHandle_Status(t *testing.T) {
 	must.Eq(t, ended, status.CompletedAt)
 	must.Eq(t, 2, status.ExitResult.ExitCode)
 	must.Eq(t, "c", status.DriverAttributes["container_id"])
+}
+
+// Nomad takes what comes from the channel for a result, even if that is nothing because it was closed.
+func TestWaitTask_AlwaysHasAResult(t *testing.T) {
+	d := New(t.Context(), testLogger())
+	h := newTaskHandle(d, &drivers.TaskConfig{ID: "id"}, taskState{})
+	d.tasks.put(h)
+	ctx, cancel := context.WithCancel(t.Context())
+	abandoned, err := d.WaitTask(ctx, "id")
+	must.NoError(t, err)
+	cancel()
+	result := <-abandoned
+	must.NotNil(t, result)
+	must.ErrorIs(t, result.Err, context.Canceled)
+
+	waiting, err := d.WaitTask(t.Context(), "id")
+	must.NoError(t, err)
+	d.Shutdown()
+	h.finish(&drivers.ExitResult{ExitCode: 2}, time.Now())
+	result = <-waiting
+	must.NotNil(t, result)
+	must.Eq(t, 2, result.ExitCode)
 }

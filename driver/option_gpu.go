@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -49,14 +50,23 @@ func (g *grants) of(ctx context.Context, cfg *drivers.TaskConfig, container stri
 	}
 	claims, err := ledger.FromEnv(ctx, cfg.DeviceEnv)
 	if err != nil {
-		return nil, fmt.Errorf("look up the task's claims: %w", err)
+		return nil, retriable(fmt.Errorf("look up the task's claims: %w", err))
 	}
 	edits, err := runtime.Prepare(ctx, ledger, g.config, container, claims)
 	if err != nil {
-		// A claim may still be bound to the container of an earlier life that is about to end.
-		return nil, nstructs.NewRecoverableError(fmt.Errorf("prepare the task's GPU: %w", err), true)
+		return nil, retriable(fmt.Errorf("prepare the task's GPU: %w", err))
 	}
 	return &grant{claims: claims, edits: edits}, nil
+}
+
+// retriable tells Nomad whether to start the task again, for errors of which claim says that they pass. A claim token
+// that the ledger does not have, or a node without a driver, will be the same next time.
+func retriable(err error) error {
+	var passing interface{ Retriable() bool }
+	if errors.As(err, &passing) && passing.Retriable() {
+		return nstructs.NewRecoverableError(err, true)
+	}
+	return err
 }
 
 // open opens the ledger at the first task that needs it: a node without GPUs has none.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"regexp"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -48,6 +49,7 @@ func (d *Driver) resolver(ctx context.Context) remotes.Resolver {
 
 // pullError says what is wrong with a pull, what to do, and whether another try can help.
 func pullError(ctx context.Context, source imageSource, timeout time.Duration, err error) error {
+	err = withoutQueries{err}
 	switch status := registryStatus(err); {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return nstructs.NewRecoverableError(fmt.Errorf("pull image %q: not done after %s: %w; raise "+
@@ -64,6 +66,19 @@ func pullError(ctx context.Context, source imageSource, timeout time.Duration, e
 		return nstructs.NewRecoverableError(fmt.Errorf("pull image %q: %w", source.given, err), true)
 	}
 }
+
+// withoutQueries is an error whose text shows the URLs in it without their queries. A registry may redirect to storage
+// by a URL whose query is the permission to read there; anybody who may see a task's events would have it.
+type withoutQueries struct{ err error }
+
+// urlQuery is the query of a URL, which errors show as it is or between quotation marks, with those in it escaped.
+var urlQuery = regexp.MustCompile(`(?i)(https?://[^\s"?]*\?)(?:\\.|[^\s"\\])+`)
+
+func (e withoutQueries) Error() string {
+	return urlQuery.ReplaceAllString(e.err.Error(), "${1}[redacted]")
+}
+
+func (e withoutQueries) Unwrap() error { return e.err }
 
 // registryStatus is the HTTP status with which the registry refused, 0 if it did not.
 func registryStatus(err error) int {

@@ -47,6 +47,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if err != nil {
 		return nil, nil, err
 	}
+	defer keepLogsOpen(cfg)()
 	// First, since one of them could still hold the task's claim.
 	if err := d.removeOlderLives(ctx, s); err != nil {
 		return nil, nil, err

@@ -154,7 +154,11 @@ func (d *Driver) DestroyTask(taskID string, force bool) error {
 
 // removeWhenBack removes a container as soon as containerd answers again.
 func (d *Driver) removeWhenBack(id string) {
-	for d.ctx.Err() == nil {
+	// The call waits for containerd. The pause is for errors that come at once.
+	for pause := time.Duration(0); d.ctx.Err() == nil; pause = min(2*pause+100*time.Millisecond, 5*time.Second) {
+		if !d.pause(pause) {
+			return
+		}
 		if _, err := d.client.IsServing(d.ctx); err != nil {
 			continue
 		}
@@ -168,6 +172,16 @@ func (d *Driver) removeWhenBack(id string) {
 		if !isAway(err) {
 			return
 		}
+	}
+}
+
+// pause waits, and says whether the driver still runs then.
+func (d *Driver) pause(pause time.Duration) bool {
+	select {
+	case <-time.After(pause):
+		return true
+	case <-d.ctx.Done():
+		return false
 	}
 }
 

@@ -43,6 +43,7 @@ func TestKilledComponents(t *testing.T) {
 	for _, c := range components {
 		t.Run(c.name, func(t *testing.T) {
 			before := launches(t, n, steady)
+			driverPlugin := pluginPIDs(t, n)
 			c.kill(t)
 			must.NoError(t, n.WaitReady(deadline(t)))
 
@@ -53,6 +54,9 @@ func TestKilledComponents(t *testing.T) {
 			mustHoldExactly(t, n, after.ID, 2*gib)
 			must.NoError(t, n.StopJob(deadline(t), job))
 
+			if c.name != "nomad-driver-tranche" {
+				must.Eq(t, driverPlugin, pluginPIDs(t, n), must.Sprint("the driver plugin died of it"))
+			}
 			must.Eq(t, pids, initPIDs(t, n, steady, greedy), must.Sprint("a task was restarted"))
 			must.Greater(t, before, launches(t, n, steady), must.Sprint("a task stood still"))
 			mustHoldExactly(t, n, steady.ID, 8*gib)
@@ -65,6 +69,14 @@ func TestKilledComponents(t *testing.T) {
 	must.NoError(t, n.StopJob(deadline(t), "steady"))
 	must.NoError(t, n.StopJob(deadline(t), "greedy"))
 	mustBeFree(t, n)
+}
+
+// pluginPIDs are the processes of the driver plugin.
+func pluginPIDs(t *testing.T, n *node.Node) []int {
+	t.Helper()
+	pids, err := n.PluginPIDs("nomad-driver-tranche")
+	must.NoError(t, err)
+	return pids
 }
 
 // initPIDs are the first processes of the allocations' containers.

@@ -19,10 +19,13 @@ func prestart(ctx context.Context, ledger *claim.Ledger, ids []string, state *sp
 	if state.Pid <= 0 {
 		return fmt.Errorf("bind claims to container %s: its state names no process (pid %d)", state.ID, state.Pid)
 	}
+	if err := refuseForgedDir(state); err != nil {
+		return err
+	}
 	container := claim.Container{Runtime: callingRuntime(), ID: state.ID, InitPID: state.Pid}
 	for i, id := range ids {
 		if err := ledger.Bind(ctx, id, container); err != nil {
-			return errors.Join(err, release(ctx, ledger, ids[:i], state.ID))
+			return errors.Join(err, unbind(ctx, ledger, ids[:i], container))
 		}
 	}
 	return nil
@@ -30,13 +33,18 @@ func prestart(ctx context.Context, ledger *claim.Ledger, ids []string, state *sp
 
 // poststop releases the claims. The ledger leaves those alone that are gone, or are another container's by now.
 func poststop(ctx context.Context, ledger *claim.Ledger, ids []string, state *specs.State) error {
-	return release(ctx, ledger, ids, state.ID)
-}
-
-func release(ctx context.Context, ledger *claim.Ledger, ids []string, containerID string) error {
 	var errs []error
 	for _, id := range ids {
-		errs = append(errs, ledger.Release(ctx, id, containerID))
+		errs = append(errs, ledger.Release(ctx, id, state.ID))
+	}
+	return errors.Join(errs...)
+}
+
+// unbind takes back what prestart has bound. The container's init process still waits for the runtime to end it.
+func unbind(ctx context.Context, ledger *claim.Ledger, ids []string, container claim.Container) error {
+	var errs []error
+	for _, id := range ids {
+		errs = append(errs, ledger.Unbind(ctx, id, container))
 	}
 	return errors.Join(errs...)
 }

@@ -18,12 +18,14 @@ import (
 type node struct {
 	t                *testing.T
 	stateDir, runDir string
+	bundle           string
 	ledger           *claim.Ledger
 }
 
 func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{t: t, stateDir: filepath.Join(t.TempDir(), "state"), runDir: filepath.Join(t.TempDir(), "run")}
+	n.bundle = newBundle(t)
 	var err error
 	n.ledger, err = claim.Open(claim.Options{StateDir: n.stateDir, RunDir: n.runDir})
 	must.NoError(t, err)
@@ -65,7 +67,7 @@ func (n *node) bound(id string) string {
 // hook runs a role for a container and returns the exit status and what went to standard error.
 func (n *node) hook(role, container string, pid int, ids ...string) (int, string) {
 	n.t.Helper()
-	state, err := json.Marshal(specs.State{Version: "1.0.2", ID: container, Status: "creating", Pid: pid, Bundle: "/b"})
+	state, err := json.Marshal(specs.State{Version: "1.0.2", ID: container, Status: "creating", Pid: pid, Bundle: n.bundle})
 	must.NoError(n.t, err)
 	return n.hookWith(string(state), n.args(role, ids...)...)
 }
@@ -205,6 +207,7 @@ func TestPoststop_Quiet(t *testing.T) {
 		must.Eq(t, "", stderr)
 	})
 	t.Run("a claim that is gone does not keep the others", func(t *testing.T) {
+		end(owner)
 		status, stderr := n.hook("poststop", "owner", 0, "00000000", id)
 		must.Zero(t, status, must.Sprint(stderr))
 		must.Eq(t, "", n.bound(id))

@@ -38,7 +38,7 @@ static _Atomic(any_function) found[CUDA_FUNCTION_COUNT];
 
 /* Finding twice gives the same, so threads need no lock here, nor does a child that was forked in the midst of it. */
 static any_function find(enum cuda_function function) {
-    any_function real = (any_function)real_lookup("libcuda.so.1", functions[function].symbol);
+    any_function real = (any_function)real_lookup("driver-libcuda.so", functions[function].symbol);
     if (real == NULL)
         real = functions[function].absent;
     atomic_store_explicit(&found[function], real, memory_order_release);

@@ -22,15 +22,16 @@ $(INTERCEPT_BUILD)/%.o: $(INTERCEPT)/%.c $(INTERCEPT_HEADERS) $(INTERCEPT)/inter
 	@mkdir -p $(@D)
 	$(CC) $(INTERCEPT_CFLAGS) -c -o $@ $<
 
-# Only a name to link against: the path of the driver's library, relative to the shadow's own place.
-$(INTERCEPT_BUILD)/driver-%: $(INTERCEPT)/intercept.mk
+# Only a name to link against: the path of the driver's library, relative to the shadow's own place. It is not called
+# libcuda.so.1 there, or LD_LIBRARY_PATH with that directory would lead past the shadow.
+$(INTERCEPT_BUILD)/driver-%.so: $(INTERCEPT)/intercept.mk
 	@mkdir -p $(@D)
-	$(CC) -shared -nostdlib -Wl,-soname,'$$ORIGIN/.tranche/$*' -o $@ -x c /dev/null
+	$(CC) -shared -nostdlib -Wl,-soname,'$$ORIGIN/.tranche/$(@F)' -o $@ -x c /dev/null
 
 define shadow_library
-$(BUILD)/lib/$(1): $$(addprefix $(INTERCEPT_BUILD)/,$$(addsuffix .o,$(2))) $(INTERCEPT_BUILD)/driver-$(1)
+$(BUILD)/lib/$(1): $$(addprefix $(INTERCEPT_BUILD)/,$$(addsuffix .o,$(2))) $(INTERCEPT_BUILD)/driver-$(1:.1=)
 	@mkdir -p $$(@D)
-	$$(CC) $$(SHADOW_LDFLAGS) -Wl,-soname,$(1) -o $$@ $(INTERCEPT_BUILD)/driver-$(1) \
+	$$(CC) $$(SHADOW_LDFLAGS) -Wl,-soname,$(1) -o $$@ $(INTERCEPT_BUILD)/driver-$(1:.1=) \
 	    $$(filter %.o,$$^) -l:libdl.so.2
 endef
 $(eval $(call shadow_library,libcuda.so.1,$(SHADOW_CUDA)))

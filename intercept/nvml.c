@@ -58,7 +58,7 @@ static any_function find(enum nvml_function function) {
     if (real != NULL)
         return real;
     /* Two threads may do this at once and find the same. */
-    real = (any_function)real_lookup("libnvidia-ml.so.1", functions[function].symbol);
+    real = (any_function)real_lookup("driver-libnvidia-ml.so", functions[function].symbol);
     if (real == NULL)
         real = functions[function].absent;
     atomic_store_explicit(&found[function], real, memory_order_release);

@@ -2,7 +2,7 @@
 #ifndef TRANCHE_REAL_H
 #define TRANCHE_REAL_H
 
-/* The function `name` of the driver's library, or NULL. `soname` is the name of both that library and this one. */
-void *real_lookup(const char *soname, const char *name);
+/* The function `name` of the driver's library, or NULL. `file` is what that library is called in .tranche beside us. */
+void *real_lookup(const char *file, const char *name);
 
 #endif

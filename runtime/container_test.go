@@ -110,10 +110,10 @@ func (n *node) waitFor(what string, condition func() bool) {
 // look is what a container sees of what the edits brought it.
 const look = `
 lib=` + runtime.LibDir + `
-echo "shadow: $(busybox cat $lib/libcuda.so.570.124.06)"
-echo "real: $(busybox cat $lib/.tranche/libcuda.so.1)"
-echo "nvml shadow: $(busybox cat $lib/libnvidia-ml.so.570.124.06)"
-echo "nvml real: $(busybox cat $lib/.tranche/libnvidia-ml.so.1)"
+echo "shadow: $(busybox tail -n 1 $lib/libcuda.so.570.124.06)"
+echo "real: $(busybox cat $lib/.tranche/driver-libcuda.so)"
+echo "nvml shadow: $(busybox tail -n 1 $lib/libnvidia-ml.so.570.124.06)"
+echo "nvml real: $(busybox cat $lib/.tranche/driver-libnvidia-ml.so)"
 echo "nodes: $(busybox echo /dev/nvidia*)"
 echo "node opens: $(busybox head -c 4 /dev/nvidia0 | busybox wc -c)"
 echo "claims: $(busybox ls /.tranche/claims)"
@@ -125,7 +125,7 @@ try "add region" busybox mkdir /.tranche/claims/ffffffff
 try "move ours" busybox mv /.tranche /mine
 try "move claims" busybox mv /.tranche/claims /.tranche/mine
 try "remove usage" busybox rm /.tranche/claims/$1/usage
-try "replace shadow" busybox mv $lib/.tranche/libcuda.so.1 $lib/libcuda.so.570.124.06
+try "replace shadow" busybox mv $lib/.tranche/driver-libcuda.so $lib/libcuda.so.570.124.06
 try "write shadow" busybox dd if=/dev/zero of=$lib/libcuda.so.570.124.06 bs=1 count=1
 busybox grep ' /usr/lib.*libcuda' /proc/self/mounts | while read -r _ at _ options _; do
 	case ,$options, in *,noexec,*) echo "$at: noexec";; *,ro,*) echo "$at: ro";; *) echo "$at: $options";; esac
@@ -159,7 +159,7 @@ func TestContainer(t *testing.T) {
 				"write limit: refused", "write usage: done", "add region: refused",
 				"move ours: refused", "move claims: refused", "remove usage: refused",
 				"replace shadow: refused", "write shadow: refused",
-				runtime.LibDir + "/.tranche/libcuda.so.1: ro", runtime.LibDir + "/libcuda.so.570.124.06: ro",
+				runtime.LibDir + "/.tranche/driver-libcuda.so: ro", runtime.LibDir + "/libcuda.so.570.124.06: ro",
 				"HOME=/", "LD_PRELOAD=/job/own.so", "NVIDIA_VISIBLE_DEVICES=void", "PATH=/bin", "PWD=/", "SHLVL=1",
 			}
 			must.Eq(t, want, strings.Split(strings.TrimSpace(n.output("c1")), "\n"))

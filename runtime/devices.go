@@ -3,7 +3,6 @@ package runtime
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -63,7 +62,8 @@ func newDeviceEdits(cfg Config, grants []Grant) (Modifier, error) {
 	return deviceEdits{edits}, nil
 }
 
-// findDevices finds each grant's GPU in the node's CDI specs, by UUID, else by index.
+// findDevices finds each grant's GPU in the node's CDI specs, by UUID. An index is no name for it: GPUs may be numbered
+// otherwise now than when the claim was made, and the container would get somebody else's.
 func findDevices(cfg Config, grants []Grant) ([]*cdi.Device, error) {
 	cache, err := cdi.NewCache(cdi.WithSpecDirs(cfg.CDISpecDirs...), cdi.WithAutoRefresh(false))
 	if err != nil {
@@ -73,11 +73,8 @@ func findDevices(cfg Config, grants []Grant) ([]*cdi.Device, error) {
 	for _, grant := range grants {
 		device := cache.GetDevice(cdiKind + "=" + grant.Claim.GPU.UUID)
 		if device == nil {
-			device = cache.GetDevice(cdiKind + "=" + strconv.Itoa(grant.Claim.GPU.Index))
-		}
-		if device == nil {
-			return nil, fmt.Errorf("no CDI spec in %s names %s=%s or %s=%d%s", strings.Join(cfg.CDISpecDirs, " or "),
-				cdiKind, grant.Claim.GPU.UUID, cdiKind, grant.Claim.GPU.Index, specErrors(cache))
+			return nil, fmt.Errorf("no CDI spec in %s names %s=%s%s", strings.Join(cfg.CDISpecDirs, " or "),
+				cdiKind, grant.Claim.GPU.UUID, specErrors(cache))
 		}
 		devices = append(devices, device)
 	}
@@ -117,11 +114,12 @@ func merge(devices []*cdi.Device) *cdi.ContainerEdits {
 	return merged
 }
 
-// hardened leaves out the hook that would lead past the shadow, and gives an environment to hooks that state none.
+// hardened leaves out the hooks that would lead past the shadow or let the job say what it may use, and gives an
+// environment to hooks that state none.
 func hardened(edits *cdi.ContainerEdits) *cdi.ContainerEdits {
 	var hooks []*cdispecs.Hook
 	for _, hook := range edits.Hooks {
-		if slices.Contains(hook.Args, cudaCompatHook) {
+		if slices.Contains(hook.Args, cudaCompatHook) || slices.Contains(hook.Args, cudaMemoryLimitsHook) {
 			continue
 		}
 		if len(hook.Env) == 0 {

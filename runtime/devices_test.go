@@ -19,15 +19,13 @@ func devicePaths(spec *specs.Spec) []string {
 }
 
 func TestDeviceEdits(t *testing.T) {
-	unknown := "GPU-99999999-9999-9999-9999-999999999999"
 	cases := []struct {
 		name   string
 		grants []Grant
 		want   []string
 	}{
 		{"by UUID", []Grant{grantOf("aaaaaaaa", GPU1, 7)}, []string{"/dev/nvidiactl", "/dev/nvidia1"}},
-		{"the UUID goes before the index", []Grant{grantOf("aaaaaaaa", GPU1, 0)}, []string{"/dev/nvidiactl", "/dev/nvidia1"}},
-		{"by index", []Grant{grantOf("aaaaaaaa", unknown, 1)}, []string{"/dev/nvidiactl", "/dev/nvidia1"}},
+		{"the index does not matter", []Grant{grantOf("aaaaaaaa", GPU1, 0)}, []string{"/dev/nvidiactl", "/dev/nvidia1"}},
 		{
 			"two GPUs", []Grant{grantOf("aaaaaaaa", GPU0, 0), grantOf("bbbbbbbb", GPU1, 1)},
 			[]string{"/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1"},
@@ -68,6 +66,7 @@ func TestDeviceEdits_Hooks(t *testing.T) {
 		return strings.Replace(spec, `"mounts": [`, `"hooks": [
 			{"hookName": "createContainer", "path": "/h", "args": ["h", "update-ldcache"]},
 			{"hookName": "createContainer", "path": "/h", "args": ["h", "enable-cuda-compat", "--host-driver-version=570"]},
+			{"hookName": "createContainer", "path": "/h", "args": ["h", "apply-cuda-memory-limits"]},
 			{"hookName": "createContainer", "path": "/h", "args": ["h", "create-symlinks"], "env": ["A=1"]}
 		], "mounts": [`, 1)
 	})
@@ -84,6 +83,13 @@ func TestDeviceEdits_Hooks(t *testing.T) {
 func TestDeviceEdits_Errors(t *testing.T) {
 	grants := []Grant{grantOf("aaaaaaaa", GPU0, 0)}
 
+	t.Run("a GPU of which the CDI specs name only the index", func(t *testing.T) {
+		unknown := "GPU-99999999-9999-9999-9999-999999999999"
+		_, err := newDeviceEdits(NodeConfig(t), []Grant{grantOf("aaaaaaaa", unknown, 1)})
+		for _, named := range []string{"names nvidia.com/gpu=" + unknown, "none can be generated"} {
+			must.ErrorContains(t, err, named)
+		}
+	})
 	t.Run("a driver root without a driver", func(t *testing.T) {
 		cfg := NodeConfig(t)
 		cfg.DriverRoot = t.TempDir()

@@ -10,6 +10,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/runtime/shadowtest"
 )
 
 // The GPUs that testdata/cdi names.
@@ -23,8 +24,8 @@ const LibDir = "/usr/lib/x86_64-linux-gnu"
 
 const driverVersion = "570.124.06"
 
-// NodeConfig lays out a node in a temporary directory: a driver root with a CDI spec, shadow libraries, a hook. The
-// files are no libraries; each holds a line that says what it stands for.
+// NodeConfig lays out a node in a temporary directory: a driver root with a CDI spec, shadow libraries, a hook. But
+// for the shadow libraries, the files are no libraries; each holds a line that says what it stands for.
 func NodeConfig(t *testing.T) Config {
 	t.Helper()
 	dir := t.TempDir()
@@ -39,12 +40,11 @@ func NodeConfig(t *testing.T) Config {
 		filepath.Join(cfg.DriverRoot, LibDir, "libcuda.so."+driverVersion):      "driver's libcuda",
 		filepath.Join(cfg.DriverRoot, LibDir, "libnvidia-ml.so."+driverVersion): "driver's libnvidia-ml",
 		filepath.Join(cfg.DriverRoot, "usr/bin/nvidia-smi"):                     "nvidia-smi",
-		filepath.Join(cfg.ShadowDir, libcuda):                                   "shadow libcuda",
-		filepath.Join(cfg.ShadowDir, libnvml):                                   "shadow libnvidia-ml",
-		cfg.HookPath:                                                            "hook",
+		cfg.HookPath: "hook",
 	} {
 		WriteFile(t, file, content+"\n")
 	}
+	shadowtest.Write(t, cfg.ShadowDir)
 	for _, soname := range []string{libcuda, libnvml} {
 		real := strings.TrimSuffix(soname, "1") + driverVersion
 		must.NoError(t, os.Symlink(real, filepath.Join(cfg.DriverRoot, LibDir, soname)))

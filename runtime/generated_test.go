@@ -57,8 +57,8 @@ func TestContainer_GeneratedSpec(t *testing.T) {
 	bundle := n.image(n.bundle("b", `
 cd `+runtime.LibDir+`
 echo "nodes: $(busybox echo /dev/nvidia*)"
-echo "shadow: $(busybox cat libcuda.so.570.124.06)"
-echo "real: $(busybox cat .tranche/libcuda.so.1)"
+echo "shadow: $(busybox tail -n 1 libcuda.so.570.124.06)"
+echo "real: $(busybox cat .tranche/driver-libcuda.so)"
 echo "links: $(busybox readlink libcuda.so) $(busybox readlink libnvidia-ml.so.1)"
 `, env, "NVIDIA_GPU_MEMORY_LIMIT=1"))
 	must.Eq(t, `nodes: /dev/nvidia-uvm /dev/nvidia0 /dev/nvidiactl
@@ -91,4 +91,17 @@ func TestContainer_GeneratedSpec_UnknownGPU(t *testing.T) {
 		must.StrContains(t, message, want)
 	}
 	must.Eq(t, 1, strings.Count(message, "\n"))
+}
+
+// A node's CDI spec that numbers the GPUs says nothing about which of them a claim's is.
+func TestContainer_GeneratedSpec_NotByIndex(t *testing.T) {
+	n := newContainerNode(t, "runc")
+	n.simulatedNVML()
+	root := n.cfg.DriverRoot
+	runtime.WriteCDISpec(t, filepath.Join(root, "etc/cdi/gpus.json"), root, func(spec string) string {
+		return strings.NewReplacer(`"/dev/nvidia0"`, `"/dev/another"`, `"/dev/nvidia1"`, `"/dev/another"`).Replace(spec)
+	})
+	_, env := n.reserve(simulatedGPU, "slice-000")
+	bundle := n.image(n.bundle("b", "busybox ls /dev | busybox grep -e nvidia0 -e another", env))
+	must.Eq(t, "nvidia0\n", n.must(n.oci("run", "--bundle", bundle, "c1")))
 }

@@ -25,8 +25,8 @@ func TestEdits(t *testing.T) {
 	// CDI sorts what it finds; ours comes after all of it, even where that lies deeper.
 	all := destinations(spec)
 	must.Eq(t, []string{
-		LibDir + "/.tranche/libcuda.so.1", LibDir + "/libcuda.so.570.124.06",
-		LibDir + "/.tranche/libnvidia-ml.so.1", LibDir + "/libnvidia-ml.so.570.124.06",
+		LibDir + "/.tranche/driver-libcuda.so", LibDir + "/libcuda.so.570.124.06",
+		LibDir + "/.tranche/driver-libnvidia-ml.so", LibDir + "/libnvidia-ml.so.570.124.06",
 		"/.tranche", "/.tranche/claims/aaaaaaaa", "/.tranche/claims/aaaaaaaa/usage",
 	}, all[len(all)-7:])
 	must.True(t, slices.Index(all, "/data/deep/down/below") < len(all)-7)

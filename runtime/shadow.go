@@ -1,6 +1,8 @@
 package runtime
 
 import (
+	"debug/elf"
+	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -17,9 +19,12 @@ const (
 	libnvml = "libnvidia-ml.so.1"
 )
 
-// realDir is the directory beside a shadow library that holds the driver's own. The shadow names it as
-// $ORIGIN/.tranche/<SONAME> in its first DT_NEEDED, so the two always go together.
-const realDir = ".tranche"
+// BehindShadow is where the driver's own library lies, as seen from the directory of the shadow library with that
+// SONAME. The shadow names it so in its first DT_NEEDED, after $ORIGIN/, so the two always go together. The file is not
+// called by its SONAME: a job that puts this directory into LD_LIBRARY_PATH is still to find the shadow.
+func BehindShadow(soname string) string {
+	return ".tranche/driver-" + strings.TrimSuffix(soname, ".1")
+}
 
 // shadowOptions mount a shadow library: nobody in the container may write it, and the loader may map it executable.
 var shadowOptions = []string{"ro", "nosuid", "nodev", "bind"}
@@ -45,7 +50,7 @@ func (s shadowLibraries) Modify(spec *specs.Spec) error {
 			return err
 		}
 		over := containerPath(mount.Destination)
-		beside := path.Join(path.Dir(over), realDir, soname)
+		beside := path.Join(path.Dir(over), BehindShadow(soname))
 		if source, ok := reals[beside]; !ok {
 			reals[beside] = mount.Source
 			mount.Destination = beside
@@ -65,18 +70,41 @@ func (s shadowLibraries) Modify(spec *specs.Spec) error {
 	return nil
 }
 
-// library returns the path of a shadow library, which must exist: a container without it would have no limit.
+// library returns the path of a shadow library. It has to be one: a container without it would have no limit.
 func (s shadowLibraries) library(soname string) (string, error) {
 	file := filepath.Join(s.dir, soname)
+	return file, CheckShadow(file, soname)
+}
+
+// CheckShadow makes sure that a file is the shadow library with that SONAME. It has the driver's name, so what lies in
+// a directory under that name may as well be the driver, under which there would be no limit at all.
+func CheckShadow(file, soname string) error {
+	const remedy = "install Tranche's libraries there, or set shadow_dir (--shadow-dir) to the directory that has them"
+	needed, err := dependencies(file)
+	if err != nil {
+		return fmt.Errorf("no shadow library %s: %w; %s", file, err, remedy)
+	}
+	if behind := "$ORIGIN/" + BehindShadow(soname); len(needed) == 0 || needed[0] != behind {
+		return fmt.Errorf("%s is no shadow library of Tranche: its first dependency is not %s, so there would be no "+
+			"limit; %s", file, behind, remedy)
+	}
+	return nil
+}
+
+// dependencies are the DT_NEEDED entries of a library.
+func dependencies(file string) ([]string, error) {
 	switch info, err := os.Stat(file); {
 	case err != nil:
-		return "", fmt.Errorf("find the shadow library %s: %w; install Tranche's libraries there or set shadow_dir to "+
-			"the directory that has them", file, err)
-	case !info.Mode().IsRegular():
-		return "", fmt.Errorf("find the shadow library %s: it is no regular file (%s); set shadow_dir to the directory "+
-			"that has Tranche's libraries", file, info.Mode().Type())
+		return nil, err
+	case !info.Mode().IsRegular(): // one that is a pipe would keep us waiting
+		return nil, errors.New("it is no regular file")
 	}
-	return file, nil
+	library, err := elf.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer library.Close()
+	return library.ImportedLibraries()
 }
 
 // shadowedBy returns the SONAME of the shadow library that belongs over a mount, or "" for a mount of anything else.

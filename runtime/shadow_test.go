@@ -7,6 +7,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
+
+	"tranche.dev/tranche/runtime/shadowtest"
 )
 
 func bind(source, destination string) specs.Mount {
@@ -41,18 +43,18 @@ func TestShadowLibraries(t *testing.T) {
 		want: layout{
 			{"/a", "/a"},
 			{"/b", "/b"},
-			{cuda, "/usr/lib64/.tranche/libcuda.so.1"},
+			{cuda, "/usr/lib64/.tranche/driver-libcuda.so"},
 			{shadowCUDA, "/usr/lib64/libcuda.so.570.124.06"},
-			{nvml, "/usr/lib64/.tranche/libnvidia-ml.so.1"},
+			{nvml, "/usr/lib64/.tranche/driver-libnvidia-ml.so"},
 			{shadowNVML, "/usr/lib64/libnvidia-ml.so.570.124.06"},
 		},
 	}, {
 		name:   "SONAME and plain name",
 		mounts: []specs.Mount{bind(cuda, "/l/libcuda.so.1"), bind(cuda, "/m/libcuda.so")},
 		want: layout{
-			{cuda, "/l/.tranche/libcuda.so.1"},
+			{cuda, "/l/.tranche/driver-libcuda.so"},
 			{shadowCUDA, "/l/libcuda.so.1"},
-			{cuda, "/m/.tranche/libcuda.so.1"},
+			{cuda, "/m/.tranche/driver-libcuda.so"},
 			{shadowCUDA, "/m/libcuda.so"},
 		},
 	}, {
@@ -62,23 +64,23 @@ func TestShadowLibraries(t *testing.T) {
 			bind("/d/i386/libcuda.so.1", "/usr/lib/i386-linux-gnu/libcuda.so.1"),
 		},
 		want: layout{
-			{cuda, "/usr/lib/x86_64-linux-gnu/.tranche/libcuda.so.1"},
+			{cuda, "/usr/lib/x86_64-linux-gnu/.tranche/driver-libcuda.so"},
 			{shadowCUDA, "/usr/lib/x86_64-linux-gnu/libcuda.so.1"},
-			{"/d/i386/libcuda.so.1", "/usr/lib/i386-linux-gnu/.tranche/libcuda.so.1"},
+			{"/d/i386/libcuda.so.1", "/usr/lib/i386-linux-gnu/.tranche/driver-libcuda.so"},
 			{shadowCUDA, "/usr/lib/i386-linux-gnu/libcuda.so.1"},
 		},
 	}, {
 		name:   "two names of one file in one directory",
 		mounts: []specs.Mount{bind(cuda, "/l/libcuda.so.570.124.06"), bind(cudaLink, "/l/libcuda.so.1")},
 		want: layout{
-			{cuda, "/l/.tranche/libcuda.so.1"},
+			{cuda, "/l/.tranche/driver-libcuda.so"},
 			{shadowCUDA, "/l/libcuda.so.570.124.06"},
 			{shadowCUDA, "/l/libcuda.so.1"},
 		},
 	}, {
 		name:   "a destination with detours",
 		mounts: []specs.Mount{bind(cuda, "usr/lib//../lib/libcuda.so.1")},
-		want:   layout{{cuda, "/usr/lib/.tranche/libcuda.so.1"}, {shadowCUDA, "/usr/lib/libcuda.so.1"}},
+		want:   layout{{cuda, "/usr/lib/.tranche/driver-libcuda.so"}, {shadowCUDA, "/usr/lib/libcuda.so.1"}},
 	}, {
 		name:   "not a bind mount",
 		mounts: []specs.Mount{{Type: "tmpfs", Source: "tmpfs", Destination: "/odd/libcuda.so.d"}},
@@ -116,11 +118,56 @@ func TestShadowLibraries_Errors(t *testing.T) {
 		err := shadowLibraries{dir: dir}.Modify(&specs.Spec{Mounts: []specs.Mount{cuda}})
 		must.ErrorContains(t, err, "no regular file")
 	})
+	t.Run("the driver as shadow", func(t *testing.T) {
+		cfg := NodeConfig(t)
+		driver := shadowtest.Library(t, libcuda, "libc.so.6")
+		file := filepath.Join(cfg.ShadowDir, libcuda)
+		must.NoError(t, os.WriteFile(file, driver, 0o755))
+		err := shadowLibraries{dir: cfg.ShadowDir}.Modify(&specs.Spec{Mounts: []specs.Mount{cuda}})
+		must.ErrorContains(t, err, file+" is no shadow library")
+		must.ErrorContains(t, err, "shadow_dir")
+	})
 	t.Run("two libraries for one place", func(t *testing.T) {
 		cfg := NodeConfig(t)
 		other := bind("/job/libcuda.so.535", "/usr/lib/libcuda.so.535")
 		err := shadowLibraries{dir: cfg.ShadowDir}.Modify(&specs.Spec{Mounts: []specs.Mount{cuda, other}})
 		must.ErrorContains(t, err, "/driver/libcuda.so.570")
 		must.ErrorContains(t, err, "/job/libcuda.so.535")
+	})
+}
+
+func TestCheckShadow(t *testing.T) {
+	const behindCUDA, behindNVML = "$ORIGIN/.tranche/driver-libcuda.so", "$ORIGIN/.tranche/driver-libnvidia-ml.so"
+	cases := []struct {
+		name         string
+		soname       string
+		dependencies []string
+		ok           bool
+	}{
+		{"libcuda", libcuda, []string{behindCUDA, "libc.so.6"}, true},
+		{"libnvidia-ml", libnvml, []string{behindNVML, "libc.so.6"}, true},
+		{"no dependency", libcuda, nil, false},
+		{"the driver's dependencies", libcuda, []string{"libm.so.6", "libc.so.6"}, false},
+		{"the driver's library comes second", libcuda, []string{"libc.so.6", behindCUDA}, false},
+		{"the driver's library under its SONAME", libcuda, []string{"$ORIGIN/.tranche/libcuda.so.1"}, false},
+		{"the shadow of another library", libcuda, []string{behindNVML}, false},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			content := shadowtest.Library(t, tc.soname, tc.dependencies...)
+			file := filepath.Join(t.TempDir(), tc.soname)
+			must.NoError(t, os.WriteFile(file, content, 0o755))
+			err := CheckShadow(file, tc.soname)
+			if tc.ok {
+				must.NoError(t, err)
+				return
+			}
+			must.ErrorContains(t, err, file+" is no shadow library")
+		})
+	}
+	t.Run("text", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), libcuda)
+		WriteFile(t, file, "no library\n")
+		must.ErrorContains(t, CheckShadow(file, libcuda), "no shadow library "+file)
 	})
 }

@@ -151,12 +151,12 @@ func (a *Agent) Start(ctx context.Context) error {
 			return err
 		}
 	}
-	return a.StartWith(ctx, filepath.Join(a.dir, pluginFile))
+	return a.StartWith(ctx, filepath.Join(a.dir, pluginFile), "Nomad agent started!")
 }
 
-// StartWith starts the agent with another file that configures the plugins.
-func (a *Agent) StartWith(ctx context.Context, pluginFile string) error {
-	return a.run(ctx, "Nomad agent started!", "-config", filepath.Join(a.dir, serverFile),
+// StartWith starts the agent with another file that configures the plugins, and returns when a line is in its log.
+func (a *Agent) StartWith(ctx context.Context, pluginFile, line string) error {
+	return a.run(ctx, line, "-config", filepath.Join(a.dir, serverFile),
 		"-config", filepath.Join(a.dir, clientFile), "-config", pluginFile)
 }
 

@@ -61,7 +61,7 @@ mkdir -p "$work/dev" "$lib/.tranche" "$work/a" "$work/b"
 touch "$work/dev/nvidiactl" "$work/dev/nvidia0" "$work/dev/nvidia1" "$work/dev/nvidia-uvm"
 for library in libcuda.so.1 libnvidia-ml.so.1; do
     cp "$build/lib/$library" "$lib/"
-    cp "$build/sim/lib/$library" "$lib/.tranche/"
+    cp "$build/sim/lib/$library" "$lib/.tranche/driver-${library%.1}"
 done
 compile -o "$work/claim" $tests/make_claim.c $tests/fixture.c
 compile -o "$work/worker" $tests/worker.c -L"$build/sim/lib" -l:libcuda.so.1
@@ -162,7 +162,7 @@ under a "$work/worker" hold 0 >/dev/null 2>&1
 check_at_most "milliseconds for an answer beside a stopped process" 1000 $((($(date +%s%N) - began) / 1000000))
 drop
 
-bare=$(LD_LIBRARY_PATH=$lib/.tranche SIMGPU_LABEL=bare "$work/worker" init 500)
+bare=$(LD_LIBRARY_PATH=$build/sim/lib SIMGPU_LABEL=bare "$work/worker" init 500)
 ours=$(under a "$work/worker" init 500)
 check_at_most "milliseconds until 500 processes have called cuInit (bare: $bare)" $((2 * bare + 1000)) "$ours"
 

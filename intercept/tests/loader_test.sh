@@ -34,7 +34,7 @@ for library in libcuda.so.1 libnvidia-ml.so.1; do
     check "$library exports the table and nothing else" "$("$work/exports" $library | sort)" \
         "$(nm -D --defined-only --format=posix "$file" | cut -d' ' -f1 | sort)"
     dynamic=$(readelf -dW "$file")
-    check "$library: first dependency" "\$ORIGIN/.tranche/$library" \
+    check "$library: first dependency" "\$ORIGIN/.tranche/driver-${library%.1}" \
         "$(sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' <<<"$dynamic" | head -1)"
     check "$library: name" "$library" "$(sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p' <<<"$dynamic")"
     check "$library: is never unloaded" 1 "$(grep -c NODELETE <<<"$dynamic")"
@@ -58,9 +58,9 @@ lib=$work/lib
 mkdir -p "$lib/.tranche" "$work/bare" "$work/claims"
 cp "$build/lib/libcuda.so.1" "$lib/"
 ln -s libcuda.so.1 "$lib/libcuda.so"
-compile -shared -fPIC -DFAKE_DRIVER_LIBRARY -Wl,-soname,libcuda.so.1 -o "$lib/.tranche/libcuda.so.1" \
+compile -shared -fPIC -DFAKE_DRIVER_LIBRARY -Wl,-soname,libcuda.so.1 -o "$lib/.tranche/driver-libcuda.so" \
     $tests/fake_driver.c -pthread
-cp "$lib/.tranche/libcuda.so.1" "$work/bare/libcuda.so.1"
+cp "$lib/.tranche/driver-libcuda.so" "$work/bare/libcuda.so.1"
 compile -o "$work/probe" $tests/probe.c -ldl
 compile -DPROBE_LINKED -o "$work/probe-linked" $tests/probe.c -L"$work/bare" -l:libcuda.so.1
 # The linker warns that a static program which calls dlopen needs its own glibc at run time; that is the point here.
@@ -89,6 +89,11 @@ check "dlopen, dlsym" held "$(run "$probe" dlopen)"
 check "dlopen of libcuda.so" held "$(run "$probe" dlopen libcuda.so)"
 check "dlopen by path" held "$(LD_LIBRARY_PATH='' run "$probe" dlopen "$lib/libcuda.so.1")"
 check "dlopen by relative path" held "$(cd "$work" && LD_LIBRARY_PATH='' run "$probe" dlopen lib/libcuda.so.1)"
+past=$lib/.tranche:$lib # a job that has the loader look where the driver's library lies first
+check "LD_LIBRARY_PATH past the shadow" held "$(LD_LIBRARY_PATH=$past run "$probe" dlopen)"
+check "LD_LIBRARY_PATH past the shadow, libcuda.so" held "$(LD_LIBRARY_PATH=$past run "$probe" dlopen libcuda.so)"
+check "LD_LIBRARY_PATH past the shadow, linked" held "$(LD_LIBRARY_PATH=$past run "$work/probe-linked")"
+check "LD_LIBRARY_PATH past the shadow, static" held "$(LD_LIBRARY_PATH=$past run "$work/probe-static" dlopen)"
 check "RTLD_GLOBAL" held "$(run "$probe" global)"
 check "RTLD_DEEPBIND" held "$(run "$probe" deepbind)"
 check "dlmopen" held "$(run "$probe" dlmopen)"

@@ -1,0 +1,79 @@
+// Package shadowtest makes files for tests that look like shadow libraries and hold nothing.
+package shadowtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/shoenig/test/must"
+)
+
+// Write puts both shadow libraries into a directory. The last line of each says "shadow libcuda" or "shadow
+// libnvidia-ml", for containers that have no other means to tell them from the driver's.
+func Write(t *testing.T, dir string) {
+	t.Helper()
+	libraries, err := shadows()
+	must.NoError(t, err)
+	must.NoError(t, os.MkdirAll(dir, 0o755))
+	for soname, content := range libraries {
+		must.NoError(t, os.WriteFile(filepath.Join(dir, soname), content, 0o755))
+	}
+}
+
+// shadows are the contents of the shadow libraries, made once: the compiler takes longer than most tests.
+var shadows = sync.OnceValues(func() (map[string][]byte, error) {
+	libraries := map[string][]byte{}
+	for _, soname := range []string{"libcuda.so.1", "libnvidia-ml.so.1"} {
+		stem := strings.TrimSuffix(soname, ".so.1")
+		content, err := compile(soname, "$ORIGIN/.tranche/driver-"+stem+".so")
+		if err != nil {
+			return nil, err
+		}
+		libraries[soname] = append(content, "\nshadow "+stem+"\n"...)
+	}
+	return libraries, nil
+})
+
+// Library is the content of an empty ELF library with a SONAME and the given dependencies.
+func Library(t *testing.T, soname string, dependencies ...string) []byte {
+	t.Helper()
+	content, err := compile(soname, dependencies...)
+	must.NoError(t, err)
+	return content
+}
+
+func compile(soname string, dependencies ...string) ([]byte, error) {
+	dir, err := os.MkdirTemp("", "tranche-shadowtest-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	var stubs []string
+	for i, dependency := range dependencies {
+		stub := filepath.Join(dir, fmt.Sprintf("stub%d.so", i))
+		if err := link(dependency, stub); err != nil {
+			return nil, err
+		}
+		stubs = append(stubs, stub)
+	}
+	file := filepath.Join(dir, "library.so")
+	if err := link(soname, file, stubs...); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(file)
+}
+
+func link(soname, file string, dependencies ...string) error {
+	args := []string{"-shared", "-nostdlib", "-Wl,--no-as-needed", "-Wl,-soname," + soname, "-o", file}
+	cmd := exec.CommandContext(context.Background(), "gcc", append(append(args, dependencies...), "-x", "c", os.DevNull)...)
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%v: %w: %s", cmd.Args, err, output)
+	}
+	return nil
+}
