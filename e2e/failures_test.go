@@ -5,6 +5,7 @@ package e2e
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,8 +34,8 @@ func TestKilledComponents(t *testing.T) {
 			n.Agent.Kill()
 			must.NoError(t, n.Agent.Start(deadline(t)))
 		}},
-		{"nomad-device-tranche", func(t *testing.T) { must.NoError(t, n.KillPlugin("nomad-device-tranche")) }},
-		{"nomad-driver-tranche", func(t *testing.T) { must.NoError(t, n.KillPlugin("nomad-driver-tranche")) }},
+		{"nomad-device-tranche", func(t *testing.T) { killPlugin(t, n, "nomad-device-tranche") }},
+		{"nomad-driver-tranche", func(t *testing.T) { killPlugin(t, n, "nomad-driver-tranche") }},
 		{"containerd", func(t *testing.T) {
 			must.NoError(t, n.Containerd.Kill())
 			must.NoError(t, n.Containerd.Restart(deadline(t)))
@@ -43,7 +44,7 @@ func TestKilledComponents(t *testing.T) {
 	for _, c := range components {
 		t.Run(c.name, func(t *testing.T) {
 			before := launches(t, n, steady)
-			driverPlugin := pluginPIDs(t, n)
+			driverPlugin := pluginPIDs(t, n, "nomad-driver-tranche")
 			c.kill(t)
 			must.NoError(t, n.WaitReady(deadline(t)))
 
@@ -55,7 +56,7 @@ func TestKilledComponents(t *testing.T) {
 			must.NoError(t, n.StopJob(deadline(t), job))
 
 			if c.name != "nomad-driver-tranche" {
-				must.Eq(t, driverPlugin, pluginPIDs(t, n), must.Sprint("the driver plugin died of it"))
+				must.Eq(t, driverPlugin, pluginPIDs(t, n, "nomad-driver-tranche"), must.Sprint("the driver plugin died of it"))
 			}
 			must.Eq(t, pids, initPIDs(t, n, steady, greedy), must.Sprint("a task was restarted"))
 			must.Greater(t, before, launches(t, n, steady), must.Sprint("a task stood still"))
@@ -71,10 +72,22 @@ func TestKilledComponents(t *testing.T) {
 	mustBeFree(t, n)
 }
 
-// pluginPIDs are the processes of the driver plugin.
-func pluginPIDs(t *testing.T, n *node.Node) []int {
+// killPlugin kills a plugin and waits until Nomad has started it again. What is placed before Nomad has noticed fails
+// ("plugin is shut down"), and that is Nomad's own matter.
+func killPlugin(t *testing.T, n *node.Node, name string) {
 	t.Helper()
-	pids, err := n.PluginPIDs("nomad-driver-tranche")
+	before := pluginPIDs(t, n, name)
+	must.NoError(t, n.KillPlugin(name))
+	must.NoError(t, until(deadline(t), func() (bool, error) {
+		after, err := n.PluginPIDs(name)
+		return len(after) > 0 && !slices.Equal(before, after), err
+	}))
+}
+
+// pluginPIDs are the processes that run a plugin.
+func pluginPIDs(t *testing.T, n *node.Node, name string) []int {
+	t.Helper()
+	pids, err := n.PluginPIDs(name)
 	must.NoError(t, err)
 	return pids
 }
