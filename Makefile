@@ -93,7 +93,7 @@ test: test-setup ## Run every test: C under sanitizers, Go with the race detecto
 test-setup:
 	@scripts/need-root "make test"
 	@scripts/install-packages $(TEST_PACKAGES)
-	@$(MAKE) --no-print-directory build sim shadow-bench-tool $(SANDBOX) $(BUILD)/e2e/gpu-probe $(BUILD)/e2e/churn $(PINNED_NOMAD) $(BUILD)/tools/gotestsum
+	@$(MAKE) --no-print-directory build sim shadow-bench-tool $(BUILD)/e2e/sandbox $(BUILD)/e2e/demo $(BUILD)/e2e/gpu-probe $(BUILD)/e2e/churn $(PINNED_NOMAD) $(BUILD)/tools/gotestsum
 
 .PHONY: test-c
 test-c: ## Run the C tests under ASan, UBSan and TSan
@@ -126,7 +126,7 @@ lint: ## Check the code's form: golangci-lint, clang-format, cppcheck
 bench: ## Measure what the shadow costs per call and the runtime per container, beside doing without
 	@scripts/need-root "make bench"
 	@scripts/install-packages $(RUN_PACKAGES)
-	@$(MAKE) --no-print-directory build sim shadow-bench-tool $(SANDBOX) $(BUILD)/e2e/bench
+	@$(MAKE) --no-print-directory build sim shadow-bench-tool $(BUILD)/e2e/sandbox $(BUILD)/e2e/bench
 	@$(SANDBOX) --dir $(CURDIR) -- $(BUILD)/e2e/bench -build $(ABSBUILD)
 
 .PHONY: clean
