@@ -29,7 +29,7 @@ func TestFiveHundredProcesses(t *testing.T) {
 	must.NoError(t, err)
 	must.Len(t, containers, allocs)
 	for _, alloc := range allocs {
-		checkChurn(t, saysLine(t, n, alloc.ID, `"done"`))
+		checkChurn(t, saysLine(t, n, alloc.ID, `"done"`), limit)
 		groups := held(t, n, alloc.ID)
 		must.MapLen(t, 1, groups)
 		for _, g := range groups {
@@ -44,7 +44,7 @@ func TestFiveHundredProcesses(t *testing.T) {
 }
 
 // checkChurn reads what the parent of a container's workers said at the end.
-func checkChurn(t *testing.T, line string) {
+func checkChurn(t *testing.T, line string, limit uint64) {
 	t.Helper()
 	var done struct {
 		Killed       int    `json:"killed"`
@@ -54,6 +54,7 @@ func checkChurn(t *testing.T, line string) {
 		Failed       uint64 `json:"failed"`
 		FirstFailure int    `json:"first_failure"`
 		LongestMs    uint64 `json:"longest_ms"`
+		Whole        uint64 `json:"whole"`
 	}
 	must.NoError(t, json.Unmarshal([]byte(line), &done))
 	t.Logf("%s", line)
@@ -61,6 +62,8 @@ func checkChurn(t *testing.T, line string) {
 	must.Eq(t, 63, done.Heard)
 	must.Zero(t, done.Failed, must.Sprintf("a call failed with CUDA error %d", done.FirstFailure))
 	must.Positive(t, done.Refused, must.Sprint("the limit was never reached, so nothing was tested"))
+	const context = 300 * mib
+	must.Eq(t, limit-context, done.Whole, must.Sprint("what the dead held did not come back"))
 	must.Less(t, 1000, done.LongestMs, must.Sprint("a survivor waited for a dead process"))
 }
 

@@ -4,10 +4,10 @@
  *   churn PROCESSES SECONDS KILLS SEED
  *
  * The parent keeps PROCESSES workers alive for SECONDS and kills KILLS of them, chosen at random, with SIGKILL, starting
- * another for each. Then the workers free what they hold and end, and the parent says what happened in one JSON
- * object and stays until SIGTERM. Each worker times every call: nobody may wait long for somebody who was killed. What
- * counts is the time between call and return less the time in which the worker was ready and had no processor: hundreds
- * of processes on a few processors wait for those, and that is nobody's fault.
+ * another for each. Then the workers free what they hold and end, one more process sees how much it can get, and the
+ * parent says what happened in one JSON object and stays until SIGTERM. Each worker times every call: nobody may wait
+ * long for somebody who was killed. What counts is the time between call and return less the time in which the worker was
+ * ready and had no processor: hundreds of processes on a few processors wait for those, and that is nobody's fault.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -178,6 +178,45 @@ static void sleep_ns(uint64_t ns) {
     }
 }
 
+/* How much a process gets that comes when all the others are gone, its context not counted. */
+static uint64_t whole(void) {
+    static const unsigned pieces_mib[] = {1024, 64, 2};
+    struct report unused = {0};
+    CUcontext context;
+    CUdeviceptr pointer;
+    uint64_t taken = 0;
+    if (!load_driver() || cuInit(0) != 0 || !make_context(&unused, &context) || cuCtxSetCurrent(context) != 0) {
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof pieces_mib / sizeof pieces_mib[0]; i++) {
+        while (cuMemAlloc_v2(&pointer, pieces_mib[i] * MIB) == 0) {
+            taken += pieces_mib[i] * MIB;
+        }
+    }
+    return taken;
+}
+
+/* The same in a process of its own, which gives everything back by ending. */
+static uint64_t whole_elsewhere(void) {
+    int answer[2];
+    uint64_t taken = 0;
+    if (pipe(answer) != 0) {
+        return 0;
+    }
+    pid_t pid = fork();
+    if (pid == 0) {
+        taken = whole();
+        _exit(write(answer[1], &taken, sizeof taken) == sizeof taken ? 0 : 1);
+    }
+    close(answer[1]);
+    if (read(answer[0], &taken, sizeof taken) != sizeof taken) {
+        taken = 0;
+    }
+    close(answer[0]);
+    waitpid(pid, NULL, 0);
+    return taken;
+}
+
 /* Kills and replaces workers at even intervals. */
 static unsigned kill_some(pid_t *pids, unsigned processes, unsigned seconds, unsigned kills, uint64_t *seed,
                           int reports) {
@@ -225,9 +264,10 @@ static int parent(unsigned processes, unsigned seconds, unsigned kills, uint64_t
         waitpid(pids[i], NULL, 0);
     }
     printf("{\"event\":\"done\",\"killed\":%u,\"heard\":%u,\"calls\":%llu,\"refused\":%llu,\"failed\":%llu,"
-           "\"first_failure\":%d,\"longest_ms\":%llu}\n",
+           "\"first_failure\":%d,\"longest_ms\":%llu,\"whole\":%llu}\n",
            killed, heard, (unsigned long long)sum.calls, (unsigned long long)sum.refused,
-           (unsigned long long)sum.failed, sum.first_failure, (unsigned long long)sum.longest_ns / 1000000);
+           (unsigned long long)sum.failed, sum.first_failure, (unsigned long long)sum.longest_ns / 1000000,
+           (unsigned long long)whole_elsewhere());
     fflush(stdout);
     wait_for_stop();
     return 0;
