@@ -59,7 +59,7 @@ $(BUILD)/e2e/churn: e2e/programs/churn.c examples/gpu-probe/driver.h
 	$(CC) -std=c11 -O2 -Wall -Wextra -Werror -I examples/gpu-probe -o $@ $< -ldl
 
 $(PINNED_NOMAD): e2e/tools/go.mod e2e/tools/go.sum
-	@echo "==> building the Nomad agent (about six minutes on two cores, once)"
+	@echo "==> building the Nomad agent (it takes minutes, once)"
 	@mkdir -p $(@D)
 	cd e2e/tools && ../../scripts/build-progress $(CURDIR)/$@ github.com/hashicorp/nomad
 
