@@ -49,11 +49,12 @@ func (l *Ledger) ensureRegion(r *record, dir string) error {
 		if have == want {
 			return nil
 		}
-		limit := have.LimitBytes
-		have.LimitBytes = want.LimitBytes
-		if have == want {
-			l.logger.Info("limit changed", "claim", r.ID, "from_bytes", limit, "to_bytes", want.LimitBytes)
-			return region.SetLimit(dir, want.LimitBytes)
+		same := have
+		same.LimitBytes, same.SpillBytes = want.LimitBytes, want.SpillBytes
+		if same == want {
+			l.logger.Info("limit changed", "claim", r.ID, "from_bytes", have.LimitBytes, "to_bytes", want.LimitBytes,
+				"spill_from_bytes", have.SpillBytes, "spill_to_bytes", want.SpillBytes)
+			return errors.Join(region.SetLimit(dir, want.LimitBytes), region.SetSpill(dir, want.SpillBytes))
 		}
 		err = errors.New("it is the region of another claim or GPU")
 	}

@@ -48,9 +48,9 @@ func scribble(t *testing.T, dir string) {
 	f, err := os.OpenFile(filepath.Join(dir, region.UsageFile), os.O_RDWR, 0)
 	must.NoError(t, err)
 	defer f.Close()
-	_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, 77), 200)
+	_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, 77), 136)
 	must.NoError(t, err)
-	must.Eq(t, 77<<12, peakBytes(t, dir))
+	must.Eq(t, 77<<16, peakBytes(t, dir))
 }
 
 func peakBytes(t *testing.T, dir string) uint64 {

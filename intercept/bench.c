@@ -6,7 +6,8 @@
  *
  * It loads whatever libcuda.so.1 the loader finds, so run it with LD_LIBRARY_PATH pointing at a bare driver, and again at the
  * shadow; VARIANT is only copied to the output. Rows: benchmark, variant, threads, median, p99, unit, separated by tabs.
- * Median and 99th percentile are over batches of calls, each batch's mean being one value.
+ * Median and 99th percentile are over batches of calls, each batch's mean being one value; of loading the library, which a
+ * process does once, over as many processes.
  */
 #include "cuda_api.h"
 
@@ -17,17 +18,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
+#ifndef BATCHES /* a real driver's calls take longer: for them there are fewer */
 #define BATCHES 1000
 #define CALLS 200 /* in a batch */
+#endif
+#define LOADS 100
 #define THREADS_MAX 8
 #define LIVE_BYTES 4096
 #define CALL_BYTES (2u << 20)
-
-typedef struct CUmod_st *CUmodule;
-typedef struct CUfunc_st *CUfunction;
-typedef struct CUstream_st *CUstream;
 
 static struct {
     CUresult (*cuInit)(unsigned int);
@@ -37,6 +39,10 @@ static struct {
     CUresult (*cuMemAlloc_v2)(CUdeviceptr *, size_t);
     CUresult (*cuMemFree_v2)(CUdeviceptr);
     CUresult (*cuMemGetInfo_v2)(size_t *, size_t *);
+    CUresult (*cuMemAllocAsync)(CUdeviceptr *, size_t, CUstream);
+    CUresult (*cuMemFreeAsync)(CUdeviceptr, CUstream);
+    CUresult (*cuMemCreate)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
+    CUresult (*cuMemRelease)(CUmemGenericAllocationHandle);
     CUresult (*cuModuleLoadData)(CUmodule *, const void *);
     CUresult (*cuModuleGetFunction)(CUfunction *, CUmodule, const char *);
     CUresult (*cuLaunchKernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
@@ -70,6 +76,11 @@ static void load(bool kernels) {
     FIND(cuMemAlloc_v2)
     FIND(cuMemFree_v2)
     FIND(cuMemGetInfo_v2)
+    /* Newer than CUDA 10: measured where the driver has them. */
+    *(void **)&cuda.cuMemAllocAsync = dlsym(library, "cuMemAllocAsync");
+    *(void **)&cuda.cuMemFreeAsync = dlsym(library, "cuMemFreeAsync");
+    *(void **)&cuda.cuMemCreate = dlsym(library, "cuMemCreate");
+    *(void **)&cuda.cuMemRelease = dlsym(library, "cuMemRelease");
     if (!kernels)
         return;
     FIND(cuCtxSynchronize)
@@ -93,6 +104,19 @@ static void allocate_and_free_small(void) {
     must(cuda.cuMemFree_v2(address), "cuMemFree");
 }
 
+static void allocate_and_free_async(void) {
+    CUdeviceptr address;
+    must(cuda.cuMemAllocAsync(&address, CALL_BYTES, NULL), "cuMemAllocAsync");
+    must(cuda.cuMemFreeAsync(address, NULL), "cuMemFreeAsync");
+}
+
+static void create_and_release(void) {
+    static const CUmemAllocationProp properties = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemGenericAllocationHandle handle;
+    must(cuda.cuMemCreate(&handle, CALL_BYTES, &properties, 0), "cuMemCreate");
+    must(cuda.cuMemRelease(handle), "cuMemRelease");
+}
+
 static void get_info(void) {
     size_t free, total;
     must(cuda.cuMemGetInfo_v2(&free, &total), "cuMemGetInfo");
@@ -112,6 +136,8 @@ static const struct benchmark {
     {"allocate_free_live_1000", allocate_and_free, 1000, false},
     {"allocate_free_live_100000", allocate_and_free, 100000, false},
     {"allocate_free_small", allocate_and_free_small, 0, false},
+    {"allocate_free_async", allocate_and_free_async, 0, true},
+    {"create_release", create_and_release, 0, false},
     {"mem_get_info", get_info, 0, false},
     {"launch", launch, 0, true},
 };
@@ -191,6 +217,41 @@ static void run_with_live(const struct benchmark *benchmark, const char *variant
     free(live);
 }
 
+static bool possible(const struct benchmark *benchmark) {
+    return (benchmark->call != allocate_and_free_async || cuda.cuMemAllocAsync != NULL) &&
+           (benchmark->call != create_and_release || cuda.cuMemCreate != NULL);
+}
+
+/* One process's time to load the library, told through a pipe. */
+static double load_once(void) {
+    int ends[2];
+    double took = 0;
+    if (pipe(ends) != 0)
+        abort();
+    pid_t child = fork();
+    if (child == 0) {
+        double began = nanoseconds();
+        bool loaded = dlopen("libcuda.so.1", RTLD_NOW) != NULL;
+        took = nanoseconds() - began;
+        _exit(loaded && write(ends[1], &took, sizeof took) == sizeof took ? 0 : 1);
+    }
+    close(ends[1]);
+    if (child < 0 || read(ends[0], &took, sizeof took) != sizeof took)
+        must(CUDA_ERROR_NOT_FOUND, "dlopen(libcuda.so.1)");
+    close(ends[0]);
+    waitpid(child, NULL, 0);
+    return took;
+}
+
+static void run_load(const char *variant) {
+    static double times[LOADS];
+    for (int i = 0; i < LOADS; i++)
+        times[i] = load_once();
+    qsort(times, LOADS, sizeof times[0], compare);
+    printf("load_library\t%s\t1\t%.1f\t%.1f\tns\n", variant, times[LOADS / 2], times[LOADS * 99 / 100]);
+    fflush(stdout);
+}
+
 static bool wanted(const char *name, int count, char **names) {
     for (int i = 0; i < count; i++)
         if (strcmp(names[i], name) == 0)
@@ -205,6 +266,8 @@ int main(int argc, char **argv) {
         return 2;
     }
     bool kernels = wanted("launch", argc - 2, argv + 2);
+    if (wanted("load_library", argc - 2, argv + 2))
+        run_load(argv[1]); /* before it is loaded here */
     load(kernels);
     must(cuda.cuInit(0), "cuInit");
     must(cuda.cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
@@ -215,7 +278,7 @@ int main(int argc, char **argv) {
         must(cuda.cuModuleGetFunction(&kernel, module, "empty"), "cuModuleGetFunction");
     }
     for (size_t i = 0; i < BENCHMARKS; i++)
-        if (wanted(benchmarks[i].name, argc - 2, argv + 2))
+        if (wanted(benchmarks[i].name, argc - 2, argv + 2) && possible(&benchmarks[i]))
             run_with_live(&benchmarks[i], argv[1]);
     return 0;
 }

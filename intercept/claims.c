@@ -111,7 +111,7 @@ uint64_t claims_limit_bytes(const struct claims *claims, int gpu) {
     uint64_t sum = 0;
     for (unsigned i = (unsigned)gpu; i < claims->count; i++)
         if (claims->gpu[i] == gpu)
-            sum += region_limit_bytes(&claims->regions[i]);
+            sum += region_limit_bytes(&claims->regions[i], REGION_GPU);
     return sum;
 }
 
@@ -119,12 +119,12 @@ uint64_t claims_used_bytes(struct claims *claims, int gpu) {
     uint64_t sum = 0;
     for (unsigned i = (unsigned)gpu; i < claims->count; i++)
         if (claims->gpu[i] == gpu)
-            sum += region_used_bytes(&claims->regions[i]);
+            sum += region_used_bytes(&claims->regions[i], REGION_GPU);
     return sum;
 }
 
 uint64_t claims_context_bytes(const struct claims *claims, int gpu) {
-    return claims->regions[gpu].limit->context_bytes;
+    return claims->regions[gpu].context_bytes;
 }
 
 void claims_reap(struct claims *claims, int gpu) {
@@ -138,7 +138,7 @@ enum region_result claims_reserve(struct claims *claims, int gpu, uint64_t pages
     for (unsigned i = (unsigned)gpu; i < claims->count; i++) {
         if (claims->gpu[i] != gpu)
             continue;
-        result = region_reserve(&claims->regions[i], pages);
+        result = region_reserve(&claims->regions[i], REGION_GPU, pages);
         *region = (uint16_t)i;
         if (result != REGION_FULL)
             break;

@@ -1,22 +1,43 @@
 /* cuInit, and the life of contexts: each is charged with what it costs before its first allocation. */
-#include "account.h"
+#include "context_extra.h"
+#include "contexts.h"
 #include "cuda_real.h"
+#include "gpus.h"
+#include "libraries.h"
+#include "objects.h"
+#include "pools.h"
 
 CUresult cuInit(unsigned int flags) {
-    /* The regions first: see map_low in region.c. */
-    CUresult result = account_open();
+    struct process *process;
+    /* The regions first: see map_low in region_file.c. */
+    CUresult result = process_open(&process);
     return result == CUDA_SUCCESS ? REAL(cuInit)(flags) : result;
+}
+
+/* A new context has the libraries that were loaded before it. Undone by `destroy` if they do not fit. */
+static CUresult created(struct process *process, struct charge charge, CUresult result, CUcontext context) {
+    contexts_created(process, charge, result, context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct place place = {charge.gpu, contexts_serial(process, context)};
+    result = libraries_enter(process, &place);
+    if (result != CUDA_SUCCESS) {
+        REAL(cuCtxDestroy_v2)(context);
+        contexts_destroyed(process, context, place.context);
+    }
+    return result;
 }
 
 /* Creates an explicit context by `call`, which stores it in `context`. */
 #define CREATE(context, device, call)                                                                                  \
     do {                                                                                                               \
-        struct grant grant;                                                                                            \
-        CUresult result = account_grant_context(&grant, device);                                                       \
+        struct process *process;                                                                                       \
+        struct charge charge;                                                                                          \
+        CUresult result = contexts_grant(&process, device, &charge);                                                   \
         if (result != CUDA_SUCCESS)                                                                                    \
             return result;                                                                                             \
         result = call;                                                                                                 \
-        return account_created(&grant, result, result == CUDA_SUCCESS ? *(context) : NULL);                            \
+        return created(process, charge, result, result == CUDA_SUCCESS ? *(context) : NULL);                           \
     } while (0)
 
 CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device) {
@@ -36,11 +57,15 @@ CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *create, unsigned 
     CREATE(context, device, REAL(cuCtxCreate_v4)(context, create, flags, device));
 }
 
+/* Pools outlive contexts, but may have been waiting for their streams. */
 static CUresult destroy(cuCtxDestroy_v2_function real, CUcontext context) {
-    uint32_t serial = account_context_serial(context);
+    struct process *process = process_if_open();
+    uint32_t serial = contexts_serial(process, context);
     CUresult result = real(context);
-    if (result == CUDA_SUCCESS)
-        account_destroyed(context, serial);
+    if (result == CUDA_SUCCESS && process != NULL) {
+        contexts_destroyed(process, context, serial);
+        pools_settle(process);
+    }
     return result;
 }
 
@@ -52,43 +77,154 @@ CUresult cuCtxDestroy_v2(CUcontext context) {
     return destroy(REAL(cuCtxDestroy_v2), context);
 }
 
-CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
-    struct grant grant;
-    CUresult result = account_primary_enter(device);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = account_grant_primary(&grant, device);
-    if (result == CUDA_SUCCESS) {
-        result = REAL(cuDevicePrimaryCtxRetain)(context, device);
-        account_retained(&grant, result, device, result == CUDA_SUCCESS ? *context : NULL);
-    }
-    account_primary_leave(device);
+/* Destroys the context when nobody else is attached to it, which shows by the driver's not knowing it any more. */
+CUresult cuCtxDetach(CUcontext context) {
+    struct process *process = process_if_open();
+    uint32_t serial = contexts_serial(process, context);
+    unsigned int version;
+    CUresult result = REAL(cuCtxDetach)(context);
+    if (result == CUDA_SUCCESS && serial != 0 && REAL(cuCtxGetApiVersion)(context, &version) != CUDA_SUCCESS)
+        contexts_destroyed(process, context, serial);
     return result;
 }
 
-/* Releases or resets a primary context by `real`, and tells the account by `ended`. */
-static CUresult end_primary(cuDevicePrimaryCtxRelease_function real, void (*ended)(CUdevice), CUdevice device) {
-    if (account_primary_enter(device) != CUDA_SUCCESS)
+/* --- primary contexts ------------------------------------------------------------------------------------------------ */
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    struct process *process;
+    CUresult result = gpus_check(device);
+    if (result == CUDA_SUCCESS)
+        result = process_open(&process);
+    if (result == CUDA_SUCCESS)
+        result = contexts_primary_enter(process, device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    bool fresh = contexts_primary(process, device) == NULL;
+    result = contexts_primary_retain(process, device, context);
+    if (result == CUDA_SUCCESS && fresh) {
+        struct place place = {0, contexts_serial(process, *context)};
+        gpus_find(process, device, &place.gpu);
+        result = libraries_enter(process, &place);
+        if (result != CUDA_SUCCESS) {
+            REAL(cuDevicePrimaryCtxRelease_v2)(device);
+            contexts_primary_released(process, device);
+        }
+    }
+    contexts_primary_leave(process, device);
+    return result;
+}
+
+/* Releases or resets a primary context by `real`, and has the end of it written down by `ended`. */
+static CUresult end_primary(cuDevicePrimaryCtxRelease_function real, void (*ended)(struct process *, CUdevice),
+                            CUdevice device) {
+    struct process *process = process_if_open();
+    if (process == NULL || contexts_primary_enter(process, device) != CUDA_SUCCESS)
         return real(device);
     CUresult result = real(device);
     if (result == CUDA_SUCCESS)
-        ended(device);
-    account_primary_leave(device);
+        ended(process, device);
+    contexts_primary_leave(process, device);
+    if (result == CUDA_SUCCESS)
+        pools_settle(process);
     return result;
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
-    return end_primary(REAL(cuDevicePrimaryCtxRelease), account_primary_released, device);
+    return end_primary(REAL(cuDevicePrimaryCtxRelease), contexts_primary_released, device);
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-    return end_primary(REAL(cuDevicePrimaryCtxRelease_v2), account_primary_released, device);
+    return end_primary(REAL(cuDevicePrimaryCtxRelease_v2), contexts_primary_released, device);
 }
 
 CUresult cuDevicePrimaryCtxReset(CUdevice device) {
-    return end_primary(REAL(cuDevicePrimaryCtxReset), account_primary_reset, device);
+    return end_primary(REAL(cuDevicePrimaryCtxReset), contexts_primary_reset, device);
 }
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
-    return end_primary(REAL(cuDevicePrimaryCtxReset_v2), account_primary_reset, device);
+    return end_primary(REAL(cuDevicePrimaryCtxReset_v2), contexts_primary_reset, device);
+}
+
+/* --- green contexts: a part of the processors of a primary context, whose memory they share -------------------------- */
+
+/* What one takes of its own the driver does not say; a whole context's worth is surely enough. */
+CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device, unsigned int flags) {
+    struct process *process;
+    struct charge charge;
+    CUresult result = contexts_grant(&process, device, &charge);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuGreenCtxCreate)(green, resources, device, flags);
+    if (result == CUDA_SUCCESS)
+        objects_put(process, KIND_GREEN_CONTEXT,
+                    (struct entry){.key = (uintptr_t)*green, .charge = charge, .with = (uint64_t)device});
+    else
+        charge_give(process, &charge);
+    return result;
+}
+
+CUresult cuGreenCtxDestroy(CUgreenCtx green) {
+    struct process *process = process_if_open();
+    struct entry entry;
+    bool ours = process != NULL && objects_remove(process, KIND_GREEN_CONTEXT, (uintptr_t)green, &entry);
+    CUresult result = REAL(cuGreenCtxDestroy)(green);
+    if (ours && result == CUDA_SUCCESS)
+        charge_end(process, &entry.charge);
+    else if (ours)
+        objects_put(process, KIND_GREEN_CONTEXT, entry);
+    return result;
+}
+
+CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
+    CUresult result = REAL(cuCtxFromGreenCtx)(context, green);
+    struct process *process = process_if_open();
+    struct entry entry;
+    if (result == CUDA_SUCCESS && process != NULL &&
+        objects_find(process, KIND_GREEN_CONTEXT, (uintptr_t)green, &entry))
+        contexts_alias(process, *context, contexts_primary(process, (CUdevice)entry.with));
+    return result;
+}
+
+/* --- limits that take memory ----------------------------------------------------------------------------------------- */
+
+static CUresult set_heap(struct process *process, const struct place *place, CUlimit limit, size_t value) {
+    enum extra extra = limit == CU_LIMIT_PRINTF_FIFO_SIZE ? EXTRA_PRINTF : EXTRA_HEAP;
+    size_t now = 0;
+    CUresult result = REAL(cuCtxGetLimit)(&now, limit);
+    if (result != CUDA_SUCCESS)
+        return result;
+    uint64_t base = context_extra_base(process, place, extra, now);
+    result = context_extra_raise(process, place, extra, value > base ? value - base : 0);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuCtxSetLimit)(limit, value);
+    REAL(cuCtxGetLimit)(&now, limit); /* what it is now, whether or not the driver took what it was told */
+    context_extra_set(process, place, extra, now > base ? now - base : 0);
+    return result;
+}
+
+static CUresult set_stack(struct process *process, const struct place *place, size_t value) {
+    size_t before = 0, after = 0;
+    uint64_t threads = gpus_threads();
+    CUresult result = REAL(cuCtxGetLimit)(&before, CU_LIMIT_STACK_SIZE);
+    if (result == CUDA_SUCCESS)
+        result = context_extra_local(process, place, threads, value > before ? value : before, 0);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuCtxSetLimit)(CU_LIMIT_STACK_SIZE, value);
+    REAL(cuCtxGetLimit)(&after, CU_LIMIT_STACK_SIZE);
+    context_extra_local(process, place, threads, after, 0);
+    return result;
+}
+
+/* A context has room for its limits as they are at first; what is beyond that is taken before they are raised. */
+CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
+    struct process *process;
+    struct place place;
+    if ((unsigned)limit > CU_LIMIT_MALLOC_HEAP_SIZE)
+        return REAL(cuCtxSetLimit)(limit, value);
+    CUresult result = contexts_current(&process, &place);
+    if (result != CUDA_SUCCESS)
+        return result;
+    return limit == CU_LIMIT_STACK_SIZE ? set_stack(process, &place, value) : set_heap(process, &place, limit, value);
 }

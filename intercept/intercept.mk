@@ -1,16 +1,21 @@
 # The shadow libraries and their tests. Included by the top Makefile; works alone too, from the repository's root:
 #   make -f intercept/intercept.mk shadow shadow-test
 CC ?= gcc
+GO ?= go
 BUILD ?= build
 
 INTERCEPT := intercept
 INTERCEPT_BUILD := $(BUILD)/intercept
-INTERCEPT_CFLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -g -fPIC -fvisibility=hidden -fno-plt
+# initial-exec: in a static program that calls dlopen, glibc's general model for variables of a thread crashes.
+INTERCEPT_CFLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -g -fPIC -fvisibility=hidden -fno-plt \
+    -ftls-model=initial-exec
 
 INTERCEPT_HEADERS := $(wildcard $(INTERCEPT)/*.h)
-SHADOW_COMMON := region claims explain real
-SHADOW_CUDA := $(SHADOW_COMMON) table account cuda_real cuda_context cuda_memory cuda_procaddr
-SHADOW_NVML := $(SHADOW_COMMON) nvml
+SHADOW_REGION := region region_file region_guard region_look region_share
+SHADOW_COMMON := $(SHADOW_REGION) claims explain real
+SHADOW_CUDA := $(SHADOW_COMMON) table process gpus charge contexts context_extra allocations objects pools physical tags \
+    image cuda_real cuda_context cuda_memory cuda_pool cuda_graph cuda_vmm cuda_array cuda_module cuda_ipc cuda_procaddr
+SHADOW_NVML := $(SHADOW_COMMON) nvml nvml_members nvml_memory nvml_processes nvml_usage
 
 # -z nodelete: what a process holds outlives dlclose. libdl.so.2: where dlsym lived before glibc 2.34, see real.c.
 SHADOW_LDFLAGS := -shared -Wl,-z,defs -Wl,-z,nodelete -Wl,-z,now -Wl,-z,relro -Wl,--no-as-needed
@@ -46,8 +51,8 @@ INTERCEPT_ASAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 INTERCEPT_TSAN := -fsanitize=thread
 INTERCEPT_TEST_SOURCES := $(wildcard $(INTERCEPT_TESTS)/*.[ch]) $(wildcard $(INTERCEPT)/*.[ch])
 
-INTERCEPT_region_test := $(addprefix $(INTERCEPT_TESTS)/,region_test.c check.c fixture.c) $(INTERCEPT)/region.c
-INTERCEPT_region_threads := $(addprefix $(INTERCEPT_TESTS)/,region_threads.c check.c fixture.c) $(INTERCEPT)/region.c
+INTERCEPT_region_test := $(addprefix $(INTERCEPT_TESTS)/,region_test.c region_steps.c check.c fixture.c) $(SHADOW_REGION:%=$(INTERCEPT)/%.c)
+INTERCEPT_region_threads := $(addprefix $(INTERCEPT_TESTS)/,region_threads.c check.c fixture.c) $(SHADOW_REGION:%=$(INTERCEPT)/%.c)
 # The shadow's own sources without real.c, in whose place the fake driver stands.
 INTERCEPT_shadow_test := $(addprefix $(INTERCEPT_TESTS)/,shadow_test.c fake_driver.c no_steps.c check.c fixture.c) \
     $(addprefix $(INTERCEPT)/,$(addsuffix .c,$(filter-out real,$(SHADOW_CUDA))))
@@ -64,14 +69,33 @@ $(INTERCEPT_TEST_BUILD)/layout: $(INTERCEPT_TESTS)/layout.c $(INTERCEPT)/region.
 	@mkdir -p $(@D)
 	$(CC) $(INTERCEPT_TEST_CFLAGS) -o $@ $<
 
+# Our declarations of CUDA beside those of an installed toolkit; says so where there is none. CUDA_HOME names one.
+.PHONY: shadow-cuda-headers
+shadow-cuda-headers:
+	CC='$(CC)' $(GO) test -count=1 -v -run TestDeclarationsAreNVIDIAs ./$(INTERCEPT_TESTS)/headers
+
+# NVIDIA's declarations of NVML come with go-nvml.
+.PHONY: shadow-nvml-headers
+shadow-nvml-headers:
+	$(GO) mod download github.com/NVIDIA/go-nvml
+	CC='$(CC)' $(INTERCEPT_TESTS)/nvml_headers_test.sh \
+	    "$$($(GO) list -m -f '{{.Dir}}' github.com/NVIDIA/go-nvml)/gen/nvml/nvml.h"
+
+# Lives and deaths of processes alone, with others that are stopped for a minute.
+.PHONY: shadow-life
+shadow-life: shadow $(if $(SIM_LIB),sim)
+	CC='$(CC)' $(INTERCEPT_TESTS)/life_test.sh $(BUILD) 60
+
 # SHADOW_TEST_SEED makes a random test that failed run again as it was. The last test needs the simulated GPU, which the top
 # Makefile knows how to build, and says so where there is none.
 .PHONY: shadow-test
-shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,layout region_test-asan shadow_test-asan)
+shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,layout region_test-asan shadow_test-asan) shadow-nvml-headers shadow-cuda-headers
 	$(INTERCEPT_TEST_BUILD)/region_test-asan $(SHADOW_TEST_SEED)
 	$(INTERCEPT_TEST_BUILD)/shadow_test-asan $(SHADOW_TEST_SEED)
 	CC='$(CC)' $(INTERCEPT_TESTS)/loader_test.sh $(BUILD)
+	CC='$(CC)' $(INTERCEPT_TESTS)/life_test.sh $(BUILD)
 	$(INTERCEPT_TESTS)/limit_test.sh $(BUILD)
+	CC='$(CC)' $(INTERCEPT_TESTS)/nvml_test.sh $(BUILD)
 
 .PHONY: shadow-tsan
 shadow-tsan: $(addprefix $(INTERCEPT_TEST_BUILD)/,region_threads-tsan shadow_test-tsan)

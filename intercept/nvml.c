@@ -1,36 +1,11 @@
-/*
- * The shadow libnvidia-ml.so.1: what it says of a GPU's memory is what the claim says. It only looks at the regions, and
- * takes no slot in them.
- */
-#include "claims.h"
+/* The shadow libnvidia-ml.so.1: how it finds the driver's own, and the claim that is for a device. It only looks at the
+ * regions, and takes no slot in them. */
 #include "explain.h"
-#include "nvml_api.h"
+#include "nvml_claim.h"
 #include "real.h"
-#include "shadowed.h"
 
 #include <errno.h>
 #include <sys/mman.h>
-
-typedef void (*any_function)(void);
-
-#define X(symbol, parameters)                                                                                          \
-    __attribute__((visibility("default"))) nvmlReturn_t symbol parameters;                                             \
-    typedef nvmlReturn_t(*symbol##_function) parameters;
-NVML_SHADOWED(X)
-#undef X
-#define X(symbol, parameters) typedef nvmlReturn_t(*symbol##_function) parameters;
-NVML_CALLED(X)
-#undef X
-
-enum nvml_function {
-#define X(symbol, parameters) NVML_##symbol,
-    NVML_SHADOWED(X) NVML_CALLED(X)
-#undef X
-        NVML_FUNCTION_COUNT
-};
-
-/* The driver's own function. Where this driver has none, one that says so. */
-#define REAL(symbol) ((symbol##_function)find(NVML_##symbol))
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -45,20 +20,20 @@ NVML_CALLED(X)
 
 static const struct {
     const char *symbol;
-    any_function absent;
+    nvml_any_function absent;
 } functions[NVML_FUNCTION_COUNT] = {
-#define X(symbol, parameters) {#symbol, (any_function)absent_##symbol},
+#define X(symbol, parameters) {#symbol, (nvml_any_function)absent_##symbol},
     NVML_SHADOWED(X) NVML_CALLED(X)
 #undef X
 };
 
-static any_function find(enum nvml_function function) {
-    static _Atomic(any_function) found[NVML_FUNCTION_COUNT];
-    any_function real = atomic_load_explicit(&found[function], memory_order_acquire);
+nvml_any_function nvml_find(enum nvml_function function) {
+    static _Atomic(nvml_any_function) found[NVML_FUNCTION_COUNT];
+    nvml_any_function real = atomic_load_explicit(&found[function], memory_order_acquire);
     if (real != NULL)
         return real;
     /* Two threads may do this at once and find the same. */
-    real = (any_function)real_lookup("driver-libnvidia-ml.so", functions[function].symbol);
+    real = (nvml_any_function)real_lookup("driver-libnvidia-ml.so", functions[function].symbol);
     if (real == NULL)
         real = functions[function].absent;
     atomic_store_explicit(&found[function], real, memory_order_release);
@@ -74,30 +49,25 @@ static struct claims *claims(void) {
         return all;
     int error = errno;
     char why[512] = "no memory";
-    struct claims *fresh = mmap(NULL, sizeof *fresh, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (fresh == MAP_FAILED || !claims_open(fresh, false, why, sizeof why)) {
+    struct claims *fresh = nvml_take_room(sizeof *fresh);
+    if (fresh == NULL || !claims_open(fresh, false, why, sizeof why)) {
         explain(CAUSE_REGION,
                 "NVML tells nothing of GPU memory, because this process's limit cannot be read: %s; start it in a "
                 "container that was given GPU slices, or by `tranche run`",
                 why);
-        if (fresh != MAP_FAILED)
-            munmap(fresh, sizeof *fresh);
+        if (fresh != NULL)
+            nvml_drop_room(fresh, sizeof *fresh);
     } else if (atomic_compare_exchange_strong(&kept, &all, fresh)) {
         all = fresh;
     } else {
         claims_close(fresh);
-        munmap(fresh, sizeof *fresh);
+        nvml_drop_room(fresh, sizeof *fresh);
     }
     errno = error;
     return all;
 }
 
-/* What a device's claim allows and has taken; nothing of a device without a claim. */
-struct fraction {
-    unsigned long long limit, used;
-};
-
-static nvmlReturn_t read_fraction(nvmlDevice_t device, struct fraction *fraction) {
+nvmlReturn_t nvml_read_fraction(nvmlDevice_t device, struct fraction *fraction) {
     char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
     struct claims *all = claims();
     if (all == NULL)
@@ -106,44 +76,22 @@ static nvmlReturn_t read_fraction(nvmlDevice_t device, struct fraction *fraction
     if (result != NVML_SUCCESS)
         return result;
     int gpu = claims_find_gpu(all, uuid);
-    *fraction = (struct fraction){0};
+    *fraction = (struct fraction){.claims = all, .gpu = gpu};
     if (gpu >= 0) {
         claims_reap(all, gpu); /* nobody asks NVML so often that it would matter */
-        *fraction = (struct fraction){claims_limit_bytes(all, gpu), claims_used_bytes(all, gpu)};
+        fraction->limit = claims_limit_bytes(all, gpu);
+        fraction->used = claims_used_bytes(all, gpu);
     }
     return NVML_SUCCESS;
 }
 
-static unsigned long long minimum(unsigned long long a, unsigned long long b) {
-    return a < b ? a : b;
+/* Not by the program's malloc: who asks NVML may stand in the midst of it. */
+void *nvml_take_room(size_t size) {
+    void *room = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return room == MAP_FAILED ? NULL : room;
 }
 
-/* Replaces what the driver said by the fraction; free is never more than what is physically free. */
-#define REPORT_FRACTION(memory, fraction)                                                                              \
-    do {                                                                                                               \
-        (memory)->total = minimum((memory)->total, (fraction).limit);                                                  \
-        (memory)->used = minimum((fraction).used, (memory)->total);                                                    \
-        (memory)->free = minimum((memory)->free, (memory)->total - (memory)->used);                                    \
-    } while (0)
-
-nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
-    struct fraction fraction;
-    nvmlReturn_t result = REAL(nvmlDeviceGetMemoryInfo)(device, memory);
-    if (result == NVML_SUCCESS)
-        result = read_fraction(device, &fraction);
-    if (result == NVML_SUCCESS)
-        REPORT_FRACTION(memory, fraction);
-    return result;
-}
-
-nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
-    struct fraction fraction;
-    nvmlReturn_t result = REAL(nvmlDeviceGetMemoryInfo_v2)(device, memory);
-    if (result == NVML_SUCCESS)
-        result = read_fraction(device, &fraction);
-    if (result == NVML_SUCCESS) {
-        REPORT_FRACTION(memory, fraction);
-        memory->reserved = 0; /* the driver's own share is nobody's fraction */
-    }
-    return result;
+void nvml_drop_room(void *room, size_t size) {
+    if (room != NULL)
+        munmap(room, size);
 }

@@ -1,7 +1,7 @@
 /*
  * What the shadow libraries define, one row per function, and nothing else is exported. From a row come the function's
  * declaration and its export, the pointer to the driver's own function, and its place in what cuGetProcAddress answers.
- * Adding a function means a row here and its body in cuda_*.c or nvml.c.
+ * Adding a function means a row here and its body in cuda_*.c or nvml_*.c.
  *
  * A row of CUDA_SHADOWED:
  *
@@ -30,6 +30,12 @@
       (CUcontext *context, CUctxCreateParams *create, unsigned int flags, CUdevice device))                            \
     X(cuCtxDestroy, "cuCtxDestroy", 2000, ANY, (CUcontext context))                                                    \
     X(cuCtxDestroy_v2, "cuCtxDestroy", 4000, ANY, (CUcontext context))                                                 \
+    X(cuCtxDetach, "cuCtxDetach", 2000, ANY, (CUcontext context))                                                      \
+    X(cuCtxSetLimit, "cuCtxSetLimit", 3010, ANY, (CUlimit limit, size_t value))                                        \
+    X(cuGreenCtxCreate, "cuGreenCtxCreate", 12040, ANY,                                                                \
+      (CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device, unsigned int flags))                           \
+    X(cuGreenCtxDestroy, "cuGreenCtxDestroy", 12040, ANY, (CUgreenCtx green))                                          \
+    X(cuCtxFromGreenCtx, "cuCtxFromGreenCtx", 12040, ANY, (CUcontext *context, CUgreenCtx green))                      \
     X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000, ANY, (CUcontext *context, CUdevice device))          \
     X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease", 7000, ANY, (CUdevice device))                            \
     X(cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease", 11000, ANY, (CUdevice device))                        \
@@ -45,6 +51,106 @@
     X(cuMemAllocManaged, "cuMemAllocManaged", 6000, ANY, (CUdeviceptr *address, size_t size, unsigned int flags))      \
     X(cuMemFree, "cuMemFree", 2000, ANY, (CUdeviceptr_v1 address))                                                     \
     X(cuMemFree_v2, "cuMemFree", 3020, ANY, (CUdeviceptr address))                                                     \
+    X(cuMemFreeAsync, "cuMemFreeAsync", 11020, LEGACY, (CUdeviceptr address, CUstream stream))                         \
+    X(cuMemFreeAsync_ptsz, "cuMemFreeAsync", 11020, PER_THREAD, (CUdeviceptr address, CUstream stream))                \
+    /* stream-ordered allocation, and the synchronisations at which pools shrink */                                    \
+    X(cuMemAllocAsync, "cuMemAllocAsync", 11020, LEGACY, (CUdeviceptr *address, size_t bytes, CUstream stream))        \
+    X(cuMemAllocAsync_ptsz, "cuMemAllocAsync", 11020, PER_THREAD, (CUdeviceptr *address, size_t bytes, CUstream stream))\
+    X(cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", 11020, LEGACY,                                               \
+      (CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream))                                        \
+    X(cuMemAllocFromPoolAsync_ptsz, "cuMemAllocFromPoolAsync", 11020, PER_THREAD,                                      \
+      (CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream))                                        \
+    X(cuMemPoolCreate, "cuMemPoolCreate", 11020, ANY, (CUmemoryPool *pool, const CUmemPoolProps *properties))          \
+    X(cuMemPoolDestroy, "cuMemPoolDestroy", 11020, ANY, (CUmemoryPool pool))                                           \
+    X(cuMemPoolTrimTo, "cuMemPoolTrimTo", 11020, ANY, (CUmemoryPool pool, size_t keep))                                \
+    X(cuMemPoolExportToShareableHandle, "cuMemPoolExportToShareableHandle", 11020, ANY,                                \
+      (void *handle, CUmemoryPool pool, CUmemAllocationHandleType type, unsigned long long flags))                     \
+    X(cuMemPoolImportFromShareableHandle, "cuMemPoolImportFromShareableHandle", 11020, ANY,                            \
+      (CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type, unsigned long long flags))                    \
+    X(cuCtxSynchronize, "cuCtxSynchronize", 2000, ANY, (void))                                                         \
+    X(cuStreamSynchronize, "cuStreamSynchronize", 2000, LEGACY, (CUstream stream))                                     \
+    X(cuStreamSynchronize_ptsz, "cuStreamSynchronize", 7000, PER_THREAD, (CUstream stream))                            \
+    X(cuEventSynchronize, "cuEventSynchronize", 2000, ANY, (CUevent event))                                            \
+    /* graphs that allocate */                                                                                         \
+    X(cuGraphInstantiate, "cuGraphInstantiate", 10000, ANY,                                                            \
+      (CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t size))                                  \
+    X(cuGraphInstantiate_v2, "cuGraphInstantiate", 11000, ANY,                                                         \
+      (CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t size))                                  \
+    X(cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags", 11040, ANY,                                          \
+      (CUgraphExec *exec, CUgraph graph, unsigned long long flags))                                                    \
+    X(cuGraphInstantiateWithParams, "cuGraphInstantiateWithParams", 12000, LEGACY,                                     \
+      (CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters))                                   \
+    X(cuGraphInstantiateWithParams_ptsz, "cuGraphInstantiateWithParams", 12000, PER_THREAD,                            \
+      (CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters))                                   \
+    X(cuGraphExecDestroy, "cuGraphExecDestroy", 10000, ANY, (CUgraphExec exec))                                        \
+    X(cuGraphLaunch, "cuGraphLaunch", 10000, LEGACY, (CUgraphExec exec, CUstream stream))                              \
+    X(cuGraphLaunch_ptsz, "cuGraphLaunch", 10000, PER_THREAD, (CUgraphExec exec, CUstream stream))                     \
+    X(cuGraphUpload, "cuGraphUpload", 11010, LEGACY, (CUgraphExec exec, CUstream stream))                              \
+    X(cuGraphUpload_ptsz, "cuGraphUpload", 11010, PER_THREAD, (CUgraphExec exec, CUstream stream))                     \
+    X(cuDeviceGraphMemTrim, "cuDeviceGraphMemTrim", 11040, ANY, (CUdevice device))                                     \
+    /* virtual memory management, multicast, sparse arrays */                                                          \
+    X(cuMemCreate, "cuMemCreate", 10020, ANY,                                                                          \
+      (CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,                       \
+       unsigned long long flags))                                                                                      \
+    X(cuMemRelease, "cuMemRelease", 10020, ANY, (CUmemGenericAllocationHandle handle))                                 \
+    X(cuMemRetainAllocationHandle, "cuMemRetainAllocationHandle", 11000, ANY,                                          \
+      (CUmemGenericAllocationHandle *handle, void *address))                                                           \
+    X(cuMemMap, "cuMemMap", 10020, ANY,                                                                                \
+      (CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags))\
+    X(cuMemUnmap, "cuMemUnmap", 10020, ANY, (CUdeviceptr address, size_t size))                                        \
+    X(cuMemExportToShareableHandle, "cuMemExportToShareableHandle", 10020, ANY,                                        \
+      (void *exported, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags)) \
+    X(cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle", 10020, ANY,                                    \
+      (CUmemGenericAllocationHandle *handle, void *exported, CUmemAllocationHandleType type))                          \
+    X(cuMulticastCreate, "cuMulticastCreate", 12010, ANY,                                                              \
+      (CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *properties))                                 \
+    X(cuMulticastBindMem, "cuMulticastBindMem", 12010, ANY,                                                            \
+      (CUmemGenericAllocationHandle object, size_t offset, CUmemGenericAllocationHandle memory, size_t memory_offset,  \
+       size_t size, unsigned long long flags))                                                                         \
+    X(cuMulticastBindAddr, "cuMulticastBindAddr", 12010, ANY,                                                          \
+      (CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr address, size_t size, unsigned long long flags))\
+    X(cuMulticastUnbind, "cuMulticastUnbind", 12010, ANY,                                                              \
+      (CUmemGenericAllocationHandle object, CUdevice device, size_t offset, size_t size))                              \
+    X(cuMemMapArrayAsync, "cuMemMapArrayAsync", 11010, LEGACY,                                                         \
+      (CUarrayMapInfo *list, unsigned int count, CUstream stream))                                                     \
+    X(cuMemMapArrayAsync_ptsz, "cuMemMapArrayAsync", 11010, PER_THREAD,                                                \
+      (CUarrayMapInfo *list, unsigned int count, CUstream stream))                                                     \
+    /* arrays */                                                                                                       \
+    X(cuArrayCreate, "cuArrayCreate", 2000, ANY, (CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *wanted))             \
+    X(cuArrayCreate_v2, "cuArrayCreate", 3020, ANY, (CUarray *array, const CUDA_ARRAY_DESCRIPTOR *wanted))             \
+    X(cuArray3DCreate, "cuArray3DCreate", 2000, ANY, (CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *wanted))       \
+    X(cuArray3DCreate_v2, "cuArray3DCreate", 3020, ANY, (CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted))       \
+    X(cuArrayDestroy, "cuArrayDestroy", 2000, ANY, (CUarray array))                                                    \
+    X(cuMipmappedArrayCreate, "cuMipmappedArrayCreate", 5000, ANY,                                                     \
+      (CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned int levels))                           \
+    X(cuMipmappedArrayDestroy, "cuMipmappedArrayDestroy", 5000, ANY, (CUmipmappedArray array))                         \
+    /* modules and libraries */                                                                                        \
+    X(cuModuleLoad, "cuModuleLoad", 2000, ANY, (CUmodule *module, const char *path))                                   \
+    X(cuModuleLoadData, "cuModuleLoadData", 2000, ANY, (CUmodule *module, const void *image))                          \
+    X(cuModuleLoadDataEx, "cuModuleLoadDataEx", 2010, ANY,                                                             \
+      (CUmodule *module, const void *image, unsigned int count, CUjit_option *options, void **values))                 \
+    X(cuModuleLoadFatBinary, "cuModuleLoadFatBinary", 2000, ANY, (CUmodule *module, const void *image))                \
+    X(cuModuleUnload, "cuModuleUnload", 2000, ANY, (CUmodule module))                                                  \
+    X(cuModuleGetFunction, "cuModuleGetFunction", 2000, ANY, (CUfunction *function, CUmodule module, const char *name))\
+    X(cuLibraryLoadData, "cuLibraryLoadData", 12000, ANY,                                                              \
+      (CUlibrary *library, const void *code, CUjit_option *jit, void **jit_values, unsigned int jit_count,             \
+       CUlibraryOption *options, void **values, unsigned int count))                                                   \
+    X(cuLibraryLoadFromFile, "cuLibraryLoadFromFile", 12000, ANY,                                                      \
+      (CUlibrary *library, const char *path, CUjit_option *jit, void **jit_values, unsigned int jit_count,             \
+       CUlibraryOption *options, void **values, unsigned int count))                                                   \
+    X(cuLibraryUnload, "cuLibraryUnload", 12000, ANY, (CUlibrary library))                                             \
+    X(cuLibraryGetKernel, "cuLibraryGetKernel", 12000, ANY, (CUkernel *kernel, CUlibrary library, const char *name))   \
+    X(cuKernelGetFunction, "cuKernelGetFunction", 12000, ANY, (CUfunction *function, CUkernel kernel))                 \
+    /* between processes and APIs */                                                                                   \
+    X(cuIpcGetMemHandle, "cuIpcGetMemHandle", 4010, ANY, (CUipcMemHandle *handle, CUdeviceptr address))                \
+    X(cuIpcOpenMemHandle, "cuIpcOpenMemHandle", 4010, ANY,                                                             \
+      (CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags))                                               \
+    X(cuIpcOpenMemHandle_v2, "cuIpcOpenMemHandle", 11000, ANY,                                                         \
+      (CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags))                                               \
+    X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", 4010, ANY, (CUdeviceptr address))                                    \
+    X(cuImportExternalMemory, "cuImportExternalMemory", 10000, ANY,                                                    \
+      (CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *from))                                        \
+    X(cuDestroyExternalMemory, "cuDestroyExternalMemory", 10000, ANY, (CUexternalMemory memory))                       \
     /* what reports memory */                                                                                          \
     X(cuMemGetInfo, "cuMemGetInfo", 2000, ANY, (unsigned int *free, unsigned int *total))                              \
     X(cuMemGetInfo_v2, "cuMemGetInfo", 3020, ANY, (size_t *free, size_t *total))                                       \
@@ -56,6 +162,29 @@
     X(cuDriverGetVersion, (int *version))                                                                              \
     X(cuDeviceGetUuid, (CUuuid *uuid, CUdevice device))                                                                \
     X(cuDeviceGetUuid_v2, (CUuuid *uuid, CUdevice device))                                                             \
+    X(cuCtxGetApiVersion, (CUcontext context, unsigned int *version))                                                  \
+    X(cuCtxGetLimit, (size_t *value, CUlimit limit))                                                                   \
+    X(cuCtxPushCurrent_v2, (CUcontext context))                                                                        \
+    X(cuCtxPopCurrent_v2, (CUcontext *context))                                                                        \
+    X(cuDeviceGetAttribute, (int *value, CUdevice_attribute attribute, CUdevice device))                               \
+    X(cuDeviceGetMemPool, (CUmemoryPool *pool, CUdevice device))                                                       \
+    X(cuDeviceGetGraphMemAttribute, (CUdevice device, CUgraphMem_attribute attribute, void *value))                    \
+    X(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, void *value))                          \
+    X(cuMemGetAddressRange_v2, (CUdeviceptr *base, size_t *size, CUdeviceptr address))                                 \
+    X(cuMemGetAllocationPropertiesFromHandle, (CUmemAllocationProp *properties, CUmemGenericAllocationHandle handle))  \
+    X(cuMemAdvise, (CUdeviceptr address, size_t size, CUmem_advise advice, CUdevice device))                           \
+    X(cuStreamGetCtx, (CUstream stream, CUcontext *context))                                                           \
+    X(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status))                                           \
+    X(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *mode))                                                  \
+    X(cuArrayGetMemoryRequirements, (CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, CUarray array, CUdevice device))           \
+    X(cuMipmappedArrayGetMemoryRequirements,                                                                           \
+      (CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, CUmipmappedArray array, CUdevice device))                                \
+    X(cuFuncGetAttribute, (int *value, CUfunction_attribute attribute, CUfunction function))                           \
+    X(cuKernelGetAttribute, (int *value, CUfunction_attribute attribute, CUkernel kernel, CUdevice device))            \
+    X(cuGraphGetNodes, (CUgraph graph, CUgraphNode *nodes, size_t *count))                                             \
+    X(cuGraphNodeGetType, (CUgraphNode node, CUgraphNodeType *type))                                                   \
+    X(cuGraphMemAllocNodeGetParams, (CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *parameters))                        \
+    X(cuGraphChildGraphNodeGetGraph, (CUgraphNode node, CUgraph *graph))                                               \
     X(cuCtxGetCurrent, (CUcontext *context))                                                                           \
     X(cuCtxGetDevice, (CUdevice *device))                                                                              \
     X(cuDevicePrimaryCtxGetState, (CUdevice device, unsigned int *flags, int *active))
@@ -63,10 +192,40 @@
 /* A row of NVML_SHADOWED: symbol, parameters. NVML has no second way to look functions up. */
 #define NVML_SHADOWED(X)                                                                                               \
     X(nvmlDeviceGetMemoryInfo, (nvmlDevice_t device, nvmlMemory_t *memory))                                            \
-    X(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t device, nvmlMemory_v2_t *memory))
+    X(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t device, nvmlMemory_v2_t *memory))                                      \
+    X(nvmlDeviceGetConfComputeMemSizeInfo, (nvmlDevice_t device, nvmlConfComputeMemSizeInfo_t *sizes))                 \
+    X(nvmlDeviceGetConfComputeProtectedMemoryUsage, (nvmlDevice_t device, nvmlMemory_t *memory))                       \
+    X(nvmlDeviceGetAttributes, (nvmlDevice_t device, nvmlDeviceAttributes_t *what))                                    \
+    X(nvmlDeviceGetAttributes_v2, (nvmlDevice_t device, nvmlDeviceAttributes_t *what))                                 \
+    /* running processes */                                                                                            \
+    X(nvmlDeviceGetComputeRunningProcesses, (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos))   \
+    X(nvmlDeviceGetComputeRunningProcesses_v2,                                                                         \
+      (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos))                                         \
+    X(nvmlDeviceGetComputeRunningProcesses_v3, (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos))   \
+    X(nvmlDeviceGetGraphicsRunningProcesses, (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos))  \
+    X(nvmlDeviceGetGraphicsRunningProcesses_v2,                                                                        \
+      (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos))                                         \
+    X(nvmlDeviceGetGraphicsRunningProcesses_v3, (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos))  \
+    X(nvmlDeviceGetMPSComputeRunningProcesses,                                                                         \
+      (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos))                                         \
+    X(nvmlDeviceGetMPSComputeRunningProcesses_v2,                                                                      \
+      (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos))                                         \
+    X(nvmlDeviceGetMPSComputeRunningProcesses_v3,                                                                      \
+      (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos))                                            \
+    X(nvmlDeviceGetRunningProcessDetailList, (nvmlDevice_t device, nvmlProcessDetailList_t *list))                     \
+    /* their GPU time */                                                                                               \
+    X(nvmlDeviceGetProcessUtilization,                                                                                 \
+      (nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples, unsigned int *count, unsigned long long since))   \
+    X(nvmlDeviceGetProcessesUtilizationInfo, (nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *info))              \
+    X(nvmlDeviceGetAccountingPids, (nvmlDevice_t device, unsigned int *count, unsigned int *pids))                     \
+    X(nvmlDeviceGetAccountingStats, (nvmlDevice_t device, unsigned int pid, nvmlAccountingStats_t *stats))             \
+    X(nvmlDeviceGetAccountingStats_v2, (nvmlDevice_t device, nvmlAccountingStats_v2_t *stats))
 
 #define NVML_CALLED(X)                                                                                                 \
-    X(nvmlDeviceGetUUID, (nvmlDevice_t device, char *uuid, unsigned int length))
+    X(nvmlDeviceGetUUID, (nvmlDevice_t device, char *uuid, unsigned int length))                                       \
+    X(nvmlDeviceGetGpuInstanceId, (nvmlDevice_t device, unsigned int *id))                                             \
+    X(nvmlDeviceGetComputeInstanceId, (nvmlDevice_t device, unsigned int *id))                                         \
+    X(nvmlSystemGetDriverVersion, (char *version, unsigned int length))
 /* clang-format on */
 
 #endif

@@ -46,18 +46,6 @@ static bool grow(struct table *table) {
     return true;
 }
 
-bool table_promise(struct table *table) {
-    /* At most half full, so that probing stays short. */
-    if (2 * (table->count + table->promised + 1) > table->capacity && !grow(table))
-        return false;
-    table->promised++;
-    return true;
-}
-
-void table_unpromise(struct table *table) {
-    table->promised--;
-}
-
 struct entry *table_find(struct table *table, uint64_t key) {
     if (table->count == 0 || key == 0)
         return NULL;
@@ -68,7 +56,9 @@ struct entry *table_find(struct table *table, uint64_t key) {
 }
 
 struct entry *table_put(struct table *table, struct entry entry) {
-    table->promised--;
+    /* At most half full, so that probing stays short. */
+    if (2 * (table->count + 1) > table->capacity && !grow(table))
+        return NULL;
     table->count++;
     return place(table, entry);
 }

@@ -1,8 +1,6 @@
 /*
  * A hash table from addresses and handles to what they are charged with. Open addressing with linear probing; looking up,
  * inserting and removing cost the same with one entry as with a hundred thousand. The caller holds a lock.
- *
- * Room is promised before the driver is called, so that whatever it returns can be written down.
  */
 #ifndef TRANCHE_TABLE_H
 #define TRANCHE_TABLE_H
@@ -11,13 +9,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What something is charged with, and where: `pages` of a region's ledger, in this process's own slot or in a share. */
+struct charge {
+    uint32_t pages;
+    uint16_t share; /* 1 + index of the share; 0: this process's own slot */
+    uint8_t region : 7, spilled : 1;
+    uint8_t gpu : 7, unpaid : 1; /* `unpaid`: of imported memory whose owner is not known in this claim */
+};
+
 struct entry {
-    uint64_t key;        /* 0 is none */
-    uint32_t pages;      /* charged with this entry itself */
-    uint32_t context;    /* serial number of the context that it lives in, or is */
-    uint32_t references; /* of a block: allocations in it */
-    uint16_t region;     /* index of the region that is charged */
-    uint16_t gpu;
+    uint64_t key; /* 0 is none */
+    struct charge charge;
+    uint32_t context;    /* serial number of the context that it lives in, or is; 0: it does not end with one */
+    uint32_t references; /* of a block: allocations in it; else what the kind of thing says */
+    uint64_t with;       /* another thing that it goes with; what the kind of thing says */
 };
 
 /* All zero is an empty table. */
@@ -25,19 +30,12 @@ struct table {
     struct entry *entries;
     size_t capacity; /* a power of two, or 0 */
     size_t count;
-    size_t promised;
 };
-
-/* Makes sure that one more entry can be put without fail. False when there is no memory for it. */
-bool table_promise(struct table *table);
-
-/* Gives a promise back that is not needed. */
-void table_unpromise(struct table *table);
 
 /* The entry with this key, or NULL. Valid until the next put or remove. */
 struct entry *table_find(struct table *table, uint64_t key);
 
-/* Puts an entry whose key is not in the table, against a promise. */
+/* Puts an entry whose key is not in the table. NULL when there is no memory for it. */
 struct entry *table_put(struct table *table, struct entry entry);
 
 /* Removes an entry that table_find returned. Afterwards another may be in its place. */

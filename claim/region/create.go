@@ -46,21 +46,28 @@ func fill(dir string, h Header) error {
 	if err := os.Chmod(dir, 0o755); err != nil { // whatever the umask says
 		return err
 	}
-	if err := writeFile(filepath.Join(dir, LimitFile), encodeLimit(h), LimitSize, 0o644); err != nil {
+	if err := writeFile(filepath.Join(dir, LimitFile), encodeLimit(h), LimitSize, LimitSize, 0o644); err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(dir, UsageFile), encodeUsage(h.ClaimID), UsageSize, 0o666)
+	return writeFile(filepath.Join(dir, UsageFile), encodeUsage(h.ClaimID), UsageSize, allocatedSize, 0o666)
 }
 
-// writeFile makes a file that begins with start and is size bytes long, with every page of it allocated: a page that is
-// missing when the file system is full would be a SIGBUS in somebody's program.
-func writeFile(path string, start []byte, size int64, mode os.FileMode) error {
+// allocatedSize is how much of the usage file is allocated from the start: the totals and the slots that are used first.
+// Few claims ever need more, and all of it for each claim would fill /run.
+const allocatedSize = 2 * 4096
+
+// writeFile makes a file that begins with start and is size bytes long. A page that is not allocated and that the file
+// system has no room for when it is needed is a SIGBUS in somebody's program, which then gets no more GPU memory.
+func writeFile(path string, start []byte, size, allocated int64, mode os.FileMode) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return err
 	}
-	if err = unix.Fallocate(int(f.Fd()), 0, 0, size); err != nil {
+	if err = unix.Fallocate(int(f.Fd()), 0, 0, allocated); err != nil {
 		err = fmt.Errorf("allocating %s: %w", path, err)
+	}
+	if err == nil {
+		err = f.Truncate(size)
 	}
 	if err == nil {
 		_, err = f.Write(start)

@@ -18,6 +18,8 @@ type Header struct {
 	GPUUUID      string
 	LimitBytes   uint64
 	ContextBytes uint64
+	// SpillBytes is how much may be allocated beyond the limit as managed memory that lives on the host.
+	SpillBytes uint64
 }
 
 // ReadHeader reads what the region in dir says about its claim, and checks both files for being what they should be.
@@ -101,6 +103,7 @@ func encodeLimit(h Header) []byte {
 	copy(page[offLimitGPUUUID:offLimitGPUUUID+gpuUUIDBytes], h.GPUUUID)
 	binary.LittleEndian.PutUint64(page[offLimitLimitBytes:], h.LimitBytes)
 	binary.LittleEndian.PutUint64(page[offLimitContextBytes:], h.ContextBytes)
+	binary.LittleEndian.PutUint64(page[offLimitSpillBytes:], h.SpillBytes)
 	return page
 }
 
@@ -114,6 +117,7 @@ func decodeLimit(page []byte) (Header, error) {
 		GPUUUID:      string(uuid),
 		LimitBytes:   binary.LittleEndian.Uint64(page[offLimitLimitBytes:]),
 		ContextBytes: binary.LittleEndian.Uint64(page[offLimitContextBytes:]),
+		SpillBytes:   binary.LittleEndian.Uint64(page[offLimitSpillBytes:]),
 	}
 	return h, h.check()
 }
@@ -128,7 +132,7 @@ func encodeUsage(claimID string) []byte {
 }
 
 func checkUsage(f *os.File, claimID string) error {
-	page := make([]byte, offUsageTotal)
+	page := make([]byte, offUsageSums)
 	if err := readStart(f, page); err != nil {
 		return err
 	}

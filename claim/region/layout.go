@@ -18,7 +18,7 @@ const (
 // What both files begin with.
 const (
 	// Version is the version of the layout.
-	Version = 1
+	Version = 2
 
 	offMagic   = 0
 	magicBytes = 8
@@ -42,32 +42,45 @@ const (
 	offLimitContextBytes = 112
 	offLimitShare        = 120
 	offLimitFlags        = 128
+	offLimitSpillBytes   = 136
 )
 
 // The usage file: a page of totals, then the slots.
 const (
 	// UsageSize is the size of the usage file.
 	UsageSize = headerSize + SlotCount*slotSize
-	// SlotCount is how many processes can use a claim at once.
-	SlotCount = 1024
+	// SlotCount is how many processes and shares can use a claim at once.
+	SlotCount = 4096
 
 	usageMagic = "TRNCUSE\x00"
 
 	headerSize         = 4096
 	offUsageSlotCount  = 24
 	offUsagePageShift  = 28
-	offUsageTotal      = 64
-	offUsageHighWater  = 128
-	offUsageLastReapNs = 136
-	offUsageNextSlot   = 144
-	offUsageRefused    = 192
-	offUsagePeakPages  = 200
-	pageShift          = 12
-	slotSize           = 64
-	offSlotOp          = 0
-	offSlotCommitted   = 8
-	offSlotPID         = 16
-	offSlotContexts    = 20
+	offUsageSums       = 64
+	offUsageHighWater  = 320
+	offUsageLastReapNs = 328
+	offUsageNextSlot   = 336
+	pageShift          = 16
+
+	// One for each ledger.
+	sumSize       = 128
+	offSumTotal   = 0
+	offSumRefused = 64
+	offSumPeak    = 72
+
+	slotSize        = 64
+	offSlotHeld     = 0
+	offSlotPID      = 32
+	offSlotContexts = 36
+	offSlotTag      = 40
+	tagBytes        = 16
+	offSlotLife     = 56
+
+	// One for each ledger.
+	heldSize         = 16
+	offHeldOp        = 0
+	offHeldCommitted = 8
 )
 
 // The words that are changed atomically. An operation on a slot has a sequence number, and `total` names the slot and
@@ -78,13 +91,43 @@ const (
 	seqMask        = 1<<seqBits - 1
 	slotPagesBits  = 40
 	slotPagesMask  = 1<<slotPagesBits - 1
-	totalPagesBits = 30
+	totalPagesBits = 28
 	totalSlotShift = totalPagesBits
 	totalSlotMask  = SlotCount - 1
+	opDeltaBits    = 39
+	opMove         = 1 << opDeltaBits
+	movePagesBits  = 27
+	movePagesMask  = 1<<movePagesBits - 1
+	moveSlotMask   = SlotCount - 1
+	lifeKindBits   = 2
+	lifeKindMask   = 1<<lifeKindBits - 1
+)
+
+// What is accounted for.
+type ledger int64
+
+const (
+	ledgerGPU   ledger = iota // memory of the GPU
+	ledgerSpill               // managed memory beyond the limit, which lives on the host
+	ledgerCount
+)
+
+// What a slot is.
+const (
+	kindNone = iota
+	kindProcess
+	kindShare // memory that outlives its maker, counted as long as anybody holds it
+	kindEnded // a share that nobody holds any more
 )
 
 // slotOffset is where a slot begins, and the byte that its owner holds a lock on.
 func slotOffset(slot int) int64 { return headerSize + int64(slot)*slotSize }
+
+// heldOffset is where a slot's words for one ledger begin.
+func heldOffset(slot int, l ledger) int64 { return slotOffset(slot) + offSlotHeld + int64(l)*heldSize }
+
+// sumOffset is where the words for the sum of one ledger begin.
+func sumOffset(l ledger) int64 { return offUsageSums + int64(l)*sumSize }
 
 // total is the word that states the claim's sum and the operation that made it so.
 type total uint64
@@ -98,13 +141,24 @@ type committed uint64
 func (c committed) seq() uint64   { return uint64(c) >> seqShift }
 func (c committed) pages() uint64 { return uint64(c) & slotPagesMask }
 
-// operation is the word that announces a change of what a slot's process holds.
+// operation is the word that announces a change of what a slot's process holds. Some move pages to another slot.
 type operation uint64
 
 func (o operation) seq() uint64 { return uint64(o) >> seqShift }
 
-// deltaPages is signed: the low 40 bits in two's complement.
-func (o operation) deltaPages() int64 { return int64(uint64(o)<<seqBits) >> seqBits }
+func (o operation) moves() bool { return o&opMove != 0 }
+
+func (o operation) receiver() int { return int(uint64(o) >> movePagesBits & moveSlotMask) }
+
+func (o operation) movedPages() int64 { return int64(uint64(o) & movePagesMask) }
+
+// deltaPages is how much more the slot holds afterwards: signed, in two's complement, or what it gives away.
+func (o operation) deltaPages() int64 {
+	if o.moves() {
+		return -o.movedPages()
+	}
+	return int64(uint64(o)<<(64-opDeltaBits)) >> (64 - opDeltaBits)
+}
 
 // nextSeq is the sequence number after seq; 0 stands for no operation and is left out.
 func nextSeq(seq uint64) uint64 {

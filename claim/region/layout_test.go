@@ -62,11 +62,24 @@ func goLayout() map[string]any {
 		"REGION_SEQ_BITS":             seqBits,
 		"REGION_TOTAL_SLOT_BITS":      seqShift - totalSlotShift,
 		"REGION_TOTAL_PAGES_BITS":     totalPagesBits,
-		"REGION_OP_DELTA_BITS":        64 - seqBits,
+		"REGION_OP_DELTA_BITS":        opDeltaBits,
+		"REGION_OP_MOVE_SLOT_BITS":    opDeltaBits - movePagesBits,
+		"REGION_OP_MOVE_PAGES_BITS":   movePagesBits,
+		"REGION_LIFE_KIND_BITS":       lifeKindBits,
+		"REGION_LEDGER_COUNT":         int(ledgerCount),
+		"REGION_GPU":                  int(ledgerGPU),
+		"REGION_SPILL":                int(ledgerSpill),
+		"REGION_KIND_NONE":            kindNone,
+		"REGION_KIND_PROCESS":         kindProcess,
+		"REGION_KIND_SHARE":           kindShare,
+		"REGION_KIND_ENDED":           kindEnded,
+		"REGION_TAG_SIZE":             tagBytes,
 		"REGION_COMMITTED_PAGES_BITS": slotPagesBits,
 		"region_limit.size":           LimitSize,
 		"region_usage.size":           UsageSize,
 		"region_slot.size":            slotSize,
+		"region_sum.size":             sumSize,
+		"region_held.size":            heldSize,
 	}
 	for field, place := range map[string][2]int{
 		"region_limit.magic":                  {offMagic, magicBytes},
@@ -78,21 +91,26 @@ func goLayout() map[string]any {
 		"region_limit.context_bytes":          {offLimitContextBytes, 8},
 		"region_limit.compute_share_permille": {offLimitShare, 8},
 		"region_limit.flags":                  {offLimitFlags, 8},
+		"region_limit.spill_bytes":            {offLimitSpillBytes, 8},
 		"region_usage.magic":                  {offMagic, magicBytes},
 		"region_usage.version":                {offVersion, 4},
 		"region_usage.size":                   {offSize, 4},
 		"region_usage.claim_id":               {offClaimID, claimIDBytes},
 		"region_usage.slot_count":             {offUsageSlotCount, 4},
 		"region_usage.page_shift":             {offUsagePageShift, 4},
-		"region_usage.total":                  {offUsageTotal, 8},
+		"region_usage.sums":                   {offUsageSums, int(ledgerCount) * sumSize},
 		"region_usage.high_water":             {offUsageHighWater, 8},
 		"region_usage.last_reap_ns":           {offUsageLastReapNs, 8},
 		"region_usage.next_slot":              {offUsageNextSlot, 8},
-		"region_usage.refused":                {offUsageRefused, 8},
-		"region_usage.peak_pages":             {offUsagePeakPages, 8},
+		"region_sum.total":                    {offSumTotal, 8},
+		"region_sum.refused":                  {offSumRefused, 8},
+		"region_sum.peak_pages":               {offSumPeak, 8},
 		"region_usage.slots":                  {headerSize, SlotCount * slotSize},
-		"region_slot.op":                      {offSlotOp, 8},
-		"region_slot.committed":               {offSlotCommitted, 8},
+		"region_held.op":                      {offHeldOp, 8},
+		"region_held.committed":               {offHeldCommitted, 8},
+		"region_slot.held":                    {offSlotHeld, int(ledgerCount) * heldSize},
+		"region_slot.tag":                     {offSlotTag, tagBytes},
+		"region_slot.life":                    {offSlotLife, 8},
 		"region_slot.pid":                     {offSlotPID, 4},
 		"region_slot.contexts":                {offSlotContexts, 4},
 	} {
@@ -104,6 +122,7 @@ func goLayout() map[string]any {
 // A region that one side writes, the other reads.
 func TestBothSidesOfOneRegion(t *testing.T) {
 	dir := newRegion(t)
+	must.NoError(t, SetSpill(dir, 1<<30))
 	peer := exec.Command(compile(t, "testdata/peer.c"), dir)
 	stdin, err := peer.StdinPipe()
 	must.NoError(t, err)
@@ -114,21 +133,23 @@ func TestBothSidesOfOneRegion(t *testing.T) {
 	out := bufio.NewScanner(stdout)
 	nextLine := func() string { must.True(t, out.Scan()); return out.Text() }
 
-	must.Eq(t, "TRNCLIM 1 4096 0badcafe GPU-1 8589934592 314572800 0 0", nextLine())
-	must.Eq(t, "TRNCUSE 1 69632 0badcafe 1024 12 0", nextLine())
+	must.Eq(t, "TRNCLIM 2 4096 0badcafe GPU-1 8589934592 314572800 0 0 1073741824", nextLine())
+	must.Eq(t, "TRNCUSE 2 266240 0badcafe 4096 16 0 0", nextLine())
 	must.Eq(t, "ready", nextLine())
 
 	u, err := Read(dir)
 	must.NoError(t, err)
 	must.Eq(t, Usage{
 		LimitBytes: 8 << 30, ContextBytes: 300 << 20,
-		UsedBytes: 1300 << 12, PeakBytes: 1570 << 12, Refused: 9,
-		Processes: []Process{{PID: 11, Contexts: 1, Bytes: 1000 << 12}, {PID: 12, Contexts: 2, Bytes: 300 << 12}},
+		UsedBytes: 1340 << 16, PeakBytes: 1570 << 16, Refused: 9, SharedBytes: 60 << 16,
+		Processes: []Process{{PID: 11, Contexts: 1, Bytes: 980 << 16}, {PID: 12, Contexts: 2, Bytes: 300 << 16}},
+		Spill:     &Spill{LimitBytes: 1 << 30, UsedBytes: 13 << 16, PeakBytes: 17 << 16, Refused: 2},
 	}, u)
 
 	must.NoError(t, SetLimit(dir, 5<<30))
+	must.NoError(t, SetSpill(dir, 3<<30))
 	must.NoError(t, stdin.Close())
-	must.Eq(t, fmt.Sprint(5<<30), nextLine()) // through the mapping that the peer made before
+	must.Eq(t, fmt.Sprint(5<<30, " ", 3<<30), nextLine()) // through the mapping that the peer made before
 	_, err = io.Copy(io.Discard, stdout)
 	must.NoError(t, err)
 	must.NoError(t, peer.Wait())

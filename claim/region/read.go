@@ -6,13 +6,26 @@ import "os"
 type Usage struct {
 	LimitBytes   uint64 `json:"limit_bytes"`
 	ContextBytes uint64 `json:"context_bytes"`
-	// UsedBytes is what the living processes hold together, contexts included.
+	// UsedBytes is what the living processes hold together, contexts and what they share included.
 	UsedBytes uint64 `json:"used_bytes"`
 	// PeakBytes is the most that was ever held.
 	PeakBytes uint64 `json:"peak_bytes"`
 	// Refused counts the allocations that were refused.
 	Refused   uint64    `json:"refused"`
 	Processes []Process `json:"processes"`
+	// SharedBytes is the part of UsedBytes that is no single process's: memory that several have, which is there until
+	// the last of them ends.
+	SharedBytes uint64 `json:"shared_bytes,omitempty"`
+	// Spill is what lives on the host beyond the limit; nil where the claim does not allow that.
+	Spill *Spill `json:"spill,omitempty"`
+}
+
+// Spill is managed memory beyond the limit, which lives on the host.
+type Spill struct {
+	LimitBytes uint64 `json:"limit_bytes"`
+	UsedBytes  uint64 `json:"used_bytes"`
+	PeakBytes  uint64 `json:"peak_bytes"`
+	Refused    uint64 `json:"refused"`
 }
 
 // Process is one living process of a claim.
@@ -39,9 +52,11 @@ func Read(dir string) (Usage, error) {
 	u := Usage{LimitBytes: h.LimitBytes, ContextBytes: h.ContextBytes}
 	var lockErr error
 	err = withMapping(f, UsageSize, false, func(m mapping) {
-		u.Refused = m.load64(offUsageRefused)
-		u.PeakBytes = m.load64(offUsagePeakPages) << pageShift
-		u.Processes, lockErr = livingProcesses(f, m)
+		var slots []int
+		if slots, lockErr = ownedSlots(f, m); lockErr == nil {
+			u.fill(m, slots)
+			u.Spill = readSpill(m, slots, h.SpillBytes)
+		}
 	})
 	if err == nil {
 		err = lockErr
@@ -49,29 +64,43 @@ func Read(dir string) (Usage, error) {
 	if err != nil {
 		return Usage{}, err
 	}
-	for _, p := range u.Processes {
-		u.UsedBytes += p.Bytes
-	}
 	return u, nil
 }
 
-// livingProcesses reads the slots that somebody owns.
-func livingProcesses(f *os.File, m mapping) ([]Process, error) {
-	slots, err := ownedSlots(f, m)
-	if err != nil {
-		return nil, err
-	}
-	pages := steadyPages(m, slots)
-	found := make([]Process, len(slots))
-	for i, slot := range slots {
-		at := slotOffset(slot)
-		found[i] = Process{
+// fill sums up what is held of the GPU's memory.
+func (u *Usage) fill(m mapping, slots []int) {
+	u.Refused = m.load64(sumOffset(ledgerGPU) + offSumRefused)
+	u.PeakBytes = m.load64(sumOffset(ledgerGPU)+offSumPeak) << pageShift
+	u.Processes = []Process{}
+	for i, pages := range steadyPages(m, slots, ledgerGPU) {
+		at, bytes := slotOffset(slots[i]), pages<<pageShift
+		u.UsedBytes += bytes
+		if m.load64(at+offSlotLife)&lifeKindMask != kindProcess {
+			u.SharedBytes += bytes
+			continue
+		}
+		u.Processes = append(u.Processes, Process{
 			PID:      int(int32(m.load32(at + offSlotPID))),
 			Contexts: int(int32(m.load32(at + offSlotContexts))),
-			Bytes:    pages[i] << pageShift,
-		}
+			Bytes:    bytes,
+		})
 	}
-	return found, nil
+}
+
+// readSpill sums up what is held beyond the limit. It is nil if that was never allowed.
+func readSpill(m mapping, slots []int, limitBytes uint64) *Spill {
+	s := Spill{
+		LimitBytes: limitBytes,
+		PeakBytes:  m.load64(sumOffset(ledgerSpill)+offSumPeak) << pageShift,
+		Refused:    m.load64(sumOffset(ledgerSpill) + offSumRefused),
+	}
+	for _, pages := range steadyPages(m, slots, ledgerSpill) {
+		s.UsedBytes += pages << pageShift
+	}
+	if s == (Spill{Refused: s.Refused}) {
+		return nil
+	}
+	return &s
 }
 
 func ownedSlots(f *os.File, m mapping) (owned []int, err error) {
@@ -94,32 +123,51 @@ func ownedSlots(f *os.File, m mapping) (owned []int, err error) {
 // operations the last reading has to do.
 const readAttempts = 1000
 
-// steadyPages reads what the slots' processes hold between two operations. The total names the only one that may not
-// have reached its slot yet, so a reading during which the total stayed the same is exact.
-func steadyPages(m mapping, slots []int) []uint64 {
+// steadyPages reads what the slots hold between two operations. The total names the only one that may not have reached
+// its slot yet, so a reading during which the total stayed the same is exact.
+func steadyPages(m mapping, slots []int, l ledger) []uint64 {
 	pages := make([]uint64, len(slots))
 	for range readAttempts {
-		before := total(m.load64(offUsageTotal))
+		before := total(m.load64(sumOffset(l) + offSumTotal))
+		last := pendingOf(m, before, l)
 		for i, slot := range slots {
-			pages[i] = heldPages(m, slot, before)
+			pages[i] = last.heldPages(m, slot, l)
 		}
-		if total(m.load64(offUsageTotal)) == before {
+		if total(m.load64(sumOffset(l)+offSumTotal)) == before {
 			break
 		}
 	}
 	return pages
 }
 
-// heldPages is what a slot's process holds, with the last operation counted even if it has not reached the slot.
-func heldPages(m mapping, slot int, last total) uint64 {
-	at := slotOffset(slot)
-	held := committed(m.load64(at + offSlotCommitted))
-	if last.seq() == 0 || last.slot() != slot || nextSeq(held.seq()) != last.seq() {
-		return held.pages()
+// pending is the operation that a total names, if it has not reached its slot.
+type pending struct {
+	op   operation
+	slot int // -1 if it has
+}
+
+func pendingOf(m mapping, t total, l ledger) pending {
+	at := heldOffset(t.slot(), l)
+	held := committed(m.load64(at + offHeldCommitted))
+	op := operation(m.load64(at + offHeldOp))
+	if t.seq() == 0 || nextSeq(held.seq()) != t.seq() || op.seq() != t.seq() {
+		return pending{slot: -1}
 	}
-	op := operation(m.load64(at + offSlotOp))
-	if op.seq() != last.seq() {
-		return held.pages()
+	return pending{op, t.slot()}
+}
+
+// heldPages is what a slot holds, with the pending operation counted.
+func (p pending) heldPages(m mapping, slot int, l ledger) uint64 {
+	at := heldOffset(slot, l)
+	held := committed(m.load64(at + offHeldCommitted))
+	pages := int64(held.pages())
+	switch {
+	case p.slot < 0:
+	case p.slot == slot && nextSeq(held.seq()) == p.op.seq():
+		pages += p.op.deltaPages()
+	case p.op.moves() && p.op.receiver() == slot &&
+		nextSeq(held.seq()) == operation(m.load64(at+offHeldOp)).seq():
+		pages += p.op.movedPages()
 	}
-	return uint64(max(0, int64(held.pages())+op.deltaPages()))
+	return uint64(max(0, pages))
 }

@@ -49,7 +49,11 @@ func (p process) put(off int64, v uint64) {
 	must.NoError(p.t, err)
 }
 
-func opWord(seq uint64, delta int64) uint64 { return seq<<seqShift | uint64(delta)&slotPagesMask }
+func opWord(seq uint64, delta int64) uint64 { return seq<<seqShift | uint64(delta)&(1<<opDeltaBits-1) }
+
+func moveWord(seq uint64, receiver int, pages uint64) uint64 {
+	return seq<<seqShift | opMove | uint64(receiver)<<movePagesBits | pages
+}
 
 func totalWord(seq uint64, slot int, pages uint64) uint64 {
 	return seq<<seqShift | uint64(slot)<<totalSlotShift | pages
@@ -75,13 +79,13 @@ func TestCreate(t *testing.T) {
 
 	var st unix.Stat_t
 	must.NoError(t, unix.Stat(filepath.Join(dir, UsageFile), &st))
-	must.GreaterEq(t, int64(UsageSize), st.Blocks*512, must.Sprint("all of it is allocated"))
+	must.Between(t, allocatedSize, st.Blocks*512, 4*allocatedSize, must.Sprint("what is used first is allocated"))
 }
 
 func TestCreateLeavesOthersAlone(t *testing.T) {
 	dir := newRegion(t)
 	user := openAs(t, dir)
-	user.put(offUsageRefused, 7)
+	user.put(sumOffset(ledgerGPU)+offSumRefused, 7)
 	must.ErrorIs(t, Create(dir, testHeader), os.ErrExist)
 	u, err := Read(dir)
 	must.NoError(t, err)
@@ -155,13 +159,13 @@ func TestBadFiles(t *testing.T) {
 		"limit empty":        {truncate(LimitFile, 0), "0 bytes long"},
 		"limit too long":     {truncate(LimitFile, 5000), "5000 bytes long"},
 		"limit of noise":     {write(LimitFile, 0, noise), "none of ours or was overwritten"},
-		"limit of version 2": {write(LimitFile, offVersion, "\x02"), "version 2 of the layout"},
+		"limit of version 1": {write(LimitFile, offVersion, "\x01"), "version 1 of the layout"},
 		"limit of wrong size": {
 			write(LimitFile, offSize, "\x01"), "it says that it is 4097 bytes long",
 		},
 		"limit without claim": {write(LimitFile, offClaimID, noise), "claim ID"},
 		"limit without GPU":   {write(LimitFile, offLimitGPUUUID, "\x00"), "GPU UUID"},
-		"usage truncated":     {truncate(UsageFile, 4096), "4096 bytes long, not 69632"},
+		"usage truncated":     {truncate(UsageFile, 4096), "4096 bytes long, not 266240"},
 		"usage of noise":      {write(UsageFile, 0, noise), "none of ours or was overwritten"},
 		"usage of version 0":  {write(UsageFile, offVersion, "\x00"), "version 0 of the layout"},
 		"usage of another":    {write(UsageFile, offClaimID, "deadbeef"), `belongs to claim "deadbeef"`},
@@ -224,12 +228,13 @@ func TestRead(t *testing.T) {
 			p := openAs(t, dir)
 			p.hold(slot)
 			p.put(offUsageHighWater, slot+1)
-			p.put(offUsageTotal, tc.total)
-			p.put(slotOffset(slot)+offSlotOp, tc.op)
-			p.put(slotOffset(slot)+offSlotCommitted, tc.committed)
+			p.put(offTotal, tc.total)
+			p.put(heldOffset(slot, ledgerGPU)+offHeldOp, tc.op)
+			p.put(heldOffset(slot, ledgerGPU)+offHeldCommitted, tc.committed)
+			p.put(slotOffset(slot)+offSlotLife, kindProcess)
 			u, err := Read(dir)
 			must.NoError(t, err)
-			must.Eq(t, tc.want<<12, u.UsedBytes)
+			must.Eq(t, tc.want<<16, u.UsedBytes)
 			must.Len(t, 1, u.Processes)
 
 			must.NoError(t, p.Close()) // the process ends
@@ -244,13 +249,14 @@ func TestReadNoise(t *testing.T) {
 	dir := newRegion(t)
 	p := openAs(t, dir)
 	p.hold(0)
-	p.hold(1023)
-	for off := int64(offUsageTotal); off < UsageSize; off += 8 {
+	p.hold(SlotCount - 1)
+	for off := int64(offTotal); off < UsageSize; off += 8 {
 		p.put(off, math.MaxUint64)
 	}
 	u, err := Read(dir)
 	must.NoError(t, err)
-	must.Len(t, 2, u.Processes)
+	must.Len(t, 0, u.Processes) // kind 3
+	must.Positive(t, u.SharedBytes)
 }
 
 // A container can truncate its usage file at any moment, and that must not end the process that looks at it.
@@ -261,7 +267,7 @@ func TestTruncatedWhileRead(t *testing.T) {
 	defer f.Close()
 	err = withMapping(f, UsageSize, false, func(m mapping) {
 		must.NoError(t, os.Truncate(f.Name(), 0))
-		_ = m.load64(offUsageTotal)
+		_ = m.load64(offTotal)
 	})
 	must.ErrorContains(t, err, "truncated in the meantime")
 	must.ErrorContains(t, err, f.Name())
@@ -271,16 +277,19 @@ func TestTruncatedWhileRead(t *testing.T) {
 // steps are the writes by which two operations of one slot take and give back a page, each with the sum that holds
 // after it: the total decides, whether or not the slot has caught up.
 func steps(seq uint64, slot int, sum, held uint64) []struct{ off, word, sum uint64 } {
-	at := uint64(slotOffset(slot))
+	at := uint64(heldOffset(slot, ledgerGPU))
 	return []struct{ off, word, sum uint64 }{
-		{at + offSlotOp, opWord(seq, 1), sum},
-		{offUsageTotal, totalWord(seq, slot, sum+1), sum + 1},
-		{at + offSlotCommitted, opWord(seq, int64(held)+1), sum + 1},
-		{at + offSlotOp, opWord(seq+1, -1), sum + 1},
-		{offUsageTotal, totalWord(seq+1, slot, sum), sum},
-		{at + offSlotCommitted, opWord(seq+1, int64(held)), sum},
+		{at + offHeldOp, opWord(seq, 1), sum},
+		{offTotal, totalWord(seq, slot, sum+1), sum + 1},
+		{at + offHeldCommitted, opWord(seq, int64(held)+1), sum + 1},
+		{at + offHeldOp, opWord(seq+1, -1), sum + 1},
+		{offTotal, totalWord(seq+1, slot, sum), sum},
+		{at + offHeldCommitted, opWord(seq+1, int64(held)), sum},
 	}
 }
+
+// offTotal is where the sum of the GPU's memory is.
+const offTotal = offUsageSums + offSumTotal
 
 const testSlots, testHeld = 4, 1000
 
@@ -291,7 +300,7 @@ func busyRegion(t *testing.T) (string, process) {
 	p.put(offUsageHighWater, testSlots)
 	for slot := range testSlots {
 		p.hold(slot)
-		p.put(slotOffset(slot)+offSlotCommitted, opWord(1, testHeld))
+		p.put(heldOffset(slot, ledgerGPU)+offHeldCommitted, opWord(1, testHeld))
 	}
 	return dir, p
 }
@@ -304,7 +313,7 @@ func TestReadIsExactAtEveryStep(t *testing.T) {
 				p.put(int64(step.off), step.word)
 				u, err := Read(dir)
 				must.NoError(t, err)
-				must.Eq(t, step.sum<<12, u.UsedBytes, must.Sprintf("slot %d, step %d", slot, i))
+				must.Eq(t, step.sum<<16, u.UsedBytes, must.Sprintf("slot %d, step %d", slot, i))
 			}
 		}
 	}
@@ -334,9 +343,58 @@ func TestReadUnderOperations(t *testing.T) {
 	for range 2000 {
 		u, err := Read(dir)
 		must.NoError(t, err)
-		pages := u.UsedBytes >> 12
+		pages := u.UsedBytes >> 16
 		must.Between(t, testSlots*testHeld, pages, testSlots*(testHeld+1))
 	}
 	close(stop)
 	wg.Wait()
+}
+
+// Every step of a move from a process to its share, in the order in which they are written: the sum never changes, and
+// who holds what changes at once, when the total names the move.
+func TestReadIsExactDuringMoves(t *testing.T) {
+	const process, share = 2, 5
+	dir := newRegion(t)
+	p := openAs(t, dir)
+	p.hold(process)
+	p.hold(share)
+	p.put(offUsageHighWater, share+1)
+	at, to := heldOffset(process, ledgerGPU), heldOffset(share, ledgerGPU)
+	p.put(slotOffset(process)+offSlotLife, kindProcess)
+	p.put(slotOffset(share)+offSlotLife, 4<<lifeKindBits|kindShare)
+	p.put(at+offHeldCommitted, opWord(7, 100))
+	p.put(to+offHeldCommitted, opWord(3, 11))
+	p.put(offTotal, totalWord(7, process, 111))
+	for i, step := range []struct {
+		off          int64
+		word         uint64
+		shared, rest uint64
+	}{
+		{to + offHeldOp, opWord(4, 30), 11, 100},
+		{at + offHeldOp, moveWord(8, share, 30), 11, 100},
+		{offTotal, totalWord(8, process, 111), 41, 70},
+		{to + offHeldCommitted, opWord(4, 41), 41, 70},
+		{at + offHeldCommitted, opWord(8, 70), 41, 70},
+		{to + offHeldOp, opWord(5, -41), 41, 70},
+		{offTotal, totalWord(5, share, 70), 0, 70},
+	} {
+		p.put(step.off, step.word)
+		u, err := Read(dir)
+		must.NoError(t, err)
+		must.Eq(t, step.shared<<16, u.SharedBytes, must.Sprintf("step %d", i))
+		must.Eq(t, step.rest<<16, u.Processes[0].Bytes, must.Sprintf("step %d", i))
+	}
+}
+
+func TestSetSpill(t *testing.T) {
+	dir := newRegion(t)
+	must.NoError(t, SetSpill(dir, 5<<30))
+	h, err := ReadHeader(dir)
+	must.NoError(t, err)
+	want := testHeader
+	want.SpillBytes = 5 << 30
+	must.Eq(t, want, h)
+	u, err := Read(dir)
+	must.NoError(t, err)
+	must.Eq(t, &Spill{LimitBytes: 5 << 30}, u.Spill)
 }

@@ -41,11 +41,11 @@ static void path_of(char *path, size_t size, const char *directory, const char *
     snprintf(path, size, "%s/%s/%s", directory, id, file);
 }
 
-static void write_file(const char *path, const void *bytes, size_t size) {
+static void write_file(const char *path, const void *bytes, size_t start, size_t size) {
     unlink(path);
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     must(fd >= 0, "create", path);
-    must(write(fd, bytes, size) == (ssize_t)size, "write", path);
+    must(write(fd, bytes, start) == (ssize_t)start && ftruncate(fd, (off_t)size) == 0, "write", path);
     close(fd);
 }
 
@@ -63,7 +63,7 @@ void fixture_claim(const char *directory, const char *id, const char *gpu_uuid, 
     memcpy(limit.claim_id, id, sizeof limit.claim_id);
     snprintf(limit.gpu_uuid, sizeof limit.gpu_uuid, "%s", gpu_uuid);
     path_of(path, sizeof path, directory, id, REGION_LIMIT_FILE);
-    write_file(path, &limit, sizeof limit);
+    write_file(path, &limit, sizeof limit, sizeof limit);
 
     static struct region_usage usage = {.magic = REGION_USAGE_MAGIC,
                                         .version = REGION_VERSION,
@@ -72,7 +72,7 @@ void fixture_claim(const char *directory, const char *id, const char *gpu_uuid, 
                                         .page_shift = REGION_PAGE_SHIFT};
     memcpy(usage.claim_id, id, sizeof usage.claim_id);
     path_of(path, sizeof path, directory, id, REGION_USAGE_FILE);
-    write_file(path, &usage, sizeof usage);
+    write_file(path, &usage, REGION_SLOTS_OFFSET, sizeof usage);
 }
 
 void fixture_write(const char *directory, const char *id, const char *file, long offset, const void *bytes,
@@ -88,6 +88,11 @@ void fixture_write(const char *directory, const char *id, const char *file, long
 void fixture_limit(const char *directory, const char *id, uint64_t limit_bytes) {
     fixture_write(directory, id, REGION_LIMIT_FILE, offsetof(struct region_limit, limit_bytes), &limit_bytes,
                   sizeof limit_bytes);
+}
+
+void fixture_spill(const char *directory, const char *id, uint64_t spill_bytes) {
+    fixture_write(directory, id, REGION_LIMIT_FILE, offsetof(struct region_limit, spill_bytes), &spill_bytes,
+                  sizeof spill_bytes);
 }
 
 void fixture_truncate(const char *directory, const char *id, const char *file, long size) {

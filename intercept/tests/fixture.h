@@ -18,8 +18,10 @@ void fixture_claim(const char *directory, const char *id, const char *gpu_uuid, 
 void fixture_write(const char *directory, const char *id, const char *file, long offset, const void *bytes,
                    unsigned long size);
 
-/* The same for its limit. */
+/* The same for its limits. */
 void fixture_limit(const char *directory, const char *id, uint64_t limit_bytes);
+
+void fixture_spill(const char *directory, const char *id, uint64_t spill_bytes);
 
 /* Sets the length of one of a claim's files. */
 void fixture_truncate(const char *directory, const char *id, const char *file, long size);

@@ -28,6 +28,17 @@ int main(void) {
     NUMBER(REGION_TOTAL_SLOT_BITS);
     NUMBER(REGION_TOTAL_PAGES_BITS);
     NUMBER(REGION_OP_DELTA_BITS);
+    NUMBER(REGION_OP_MOVE_SLOT_BITS);
+    NUMBER(REGION_OP_MOVE_PAGES_BITS);
+    NUMBER(REGION_LIFE_KIND_BITS);
+    NUMBER(REGION_LEDGER_COUNT);
+    NUMBER(REGION_GPU);
+    NUMBER(REGION_SPILL);
+    NUMBER(REGION_KIND_NONE);
+    NUMBER(REGION_KIND_PROCESS);
+    NUMBER(REGION_KIND_SHARE);
+    NUMBER(REGION_KIND_ENDED);
+    NUMBER(REGION_TAG_SIZE);
     NUMBER(REGION_COMMITTED_PAGES_BITS);
 
     printf("region_limit.size %zu\n", sizeof(struct region_limit));
@@ -40,6 +51,7 @@ int main(void) {
     FIELD(region_limit, context_bytes);
     FIELD(region_limit, compute_share_permille);
     FIELD(region_limit, flags);
+    FIELD(region_limit, spill_bytes);
 
     printf("region_usage.size %zu\n", sizeof(struct region_usage));
     FIELD(region_usage, magic);
@@ -48,18 +60,26 @@ int main(void) {
     FIELD(region_usage, claim_id);
     FIELD(region_usage, slot_count);
     FIELD(region_usage, page_shift);
-    FIELD(region_usage, total);
+    FIELD(region_usage, sums);
     FIELD(region_usage, high_water);
     FIELD(region_usage, last_reap_ns);
     FIELD(region_usage, next_slot);
-    FIELD(region_usage, refused);
-    FIELD(region_usage, peak_pages);
     FIELD(region_usage, slots);
 
+    printf("region_sum.size %zu\n", sizeof(struct region_sum));
+    FIELD(region_sum, total);
+    FIELD(region_sum, refused);
+    FIELD(region_sum, peak_pages);
+
+    printf("region_held.size %zu\n", sizeof(struct region_held));
+    FIELD(region_held, op);
+    FIELD(region_held, committed);
+
     printf("region_slot.size %zu\n", sizeof(struct region_slot));
-    FIELD(region_slot, op);
-    FIELD(region_slot, committed);
+    FIELD(region_slot, held);
     FIELD(region_slot, pid);
     FIELD(region_slot, contexts);
+    FIELD(region_slot, tag);
+    FIELD(region_slot, life);
     return 0;
 }

@@ -1,14 +1,15 @@
 #!/bin/bash
 # How the shadow libraries look from outside, and what a program gets that reaches for the driver in each of the ways that
-# the loader offers. The driver behind the shadow is the fake one.
+# there are. The table in docs/shadow.md says what each gets, in a container and under `tranche run`; here it is tried, in
+# both layouts, with the simulated GPU behind the shadow and the simulator's record of physical memory as the judge. Each
+# row of the table is to have a test of its name here, and each test a row.
 #
-#   loader_test.sh BUILD    (run from the repository's root; $CC compiles)
+#   loader_test.sh BUILD    (run from the repository's root, as root; $CC compiles)
 set -u -o pipefail
 
 build=$1
 tests=intercept/tests
-work=$(mktemp -d "${TMPDIR:-/tmp}/tranche-loader-XXXXXX")
-trap 'rm -rf "$work"' EXIT
+doc=docs/shadow.md
 cc=${CC:-gcc}
 passed=0
 failed=0
@@ -22,9 +23,27 @@ check() { # WHAT EXPECTED GOT
     fi
 }
 
+finish() {
+    echo "loader: $passed passed, $failed failed"
+    exit $((failed > 0 || passed == 0))
+}
+
 compile() {
     "$cc" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -g "$@" || { echo "cannot compile: $*" >&2 && exit 1; }
 }
+
+# Mounts are made in a namespace of this script's own, so nothing is left of them whatever happens.
+if [ "${2:-}" != in-namespace ]; then
+    work=$(mktemp -d "${TMPDIR:-/tmp}/tranche-loader-XXXXXX")
+    trap 'rm -rf "$work"' EXIT
+    if ! unshare --mount true 2>/dev/null; then
+        echo "loader: skipped: this needs root and a mount namespace" >&2
+        exit 0
+    fi
+    unshare --mount --propagation private "$0" "$build" in-namespace "$work"
+    exit
+fi
+work=$3
 
 # --- the files ---
 
@@ -38,37 +57,162 @@ for library in libcuda.so.1 libnvidia-ml.so.1; do
         "$(sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' <<<"$dynamic" | head -1)"
     check "$library: name" "$library" "$(sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p' <<<"$dynamic")"
     check "$library: is never unloaded" 1 "$(grep -c NODELETE <<<"$dynamic")"
-    newest=$(objdump -T "$file" | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -1)
-    check "$library: runs with glibc 2.17 ($newest)" GLIBC_2.17 \
-        "$(printf '%s\n' GLIBC_2.17 "$newest" | sort -V | tail -1)"
+    # Also what is no plain version, such as GLIBC_ABI_DT_RELR, which only newer loaders know.
+    check "$library: runs with glibc 2.17" "" \
+        "$(readelf -VW "$file" | grep -o 'Name: [A-Z][A-Za-z_0-9.]*' | cut -d' ' -f2 | sort -u | while read -r version; do
+            printf '%s\n' GLIBC_2.17 "$version" | sort -VC -r || echo "$version"
+        done)"
+    check "$library: has no thread-local variables but of a kind that static programs can load" "" \
+        "$(readelf -rW "$file" | grep -oE 'DTPMOD64|TLS_DTPMOD' | sort -u)"
     check "$library: starts no thread, sets no signal handler, ends no process" "" \
-        "$(nm -D --undefined-only "$file" | grep -E 'pthread_create|clone|sigaction|signal|abort|exit$|_exit|printf$' |
+        "$(nm -D --undefined-only "$file" | grep -E 'pthread_create|thrd_create|clone|signal|abort|assert|exit$|printf$' |
             grep -vE 'v?snprintf' | awk '{print $2}')"
 done
 
-# --- the ways to the driver ---
-
-if [ -e /.tranche ]; then
-    echo "skipped: /.tranche exists, so the claims of this test would not be used" >&2
-    echo "$passed passed, $failed failed"
-    exit $((failed > 0))
+if [ ! -e "$build/sim/lib/libcuda.so.1" ]; then
+    echo "loader: skipped: there is no simulated GPU in $build/sim" >&2
+    finish
 fi
 
-lib=$work/lib
-mkdir -p "$lib/.tranche" "$work/bare" "$work/claims"
-cp "$build/lib/libcuda.so.1" "$lib/"
-ln -s libcuda.so.1 "$lib/libcuda.so"
-compile -shared -fPIC -DFAKE_DRIVER_LIBRARY -Wl,-soname,libcuda.so.1 -o "$lib/.tranche/driver-libcuda.so" \
-    $tests/fake_driver.c -pthread
-cp "$lib/.tranche/driver-libcuda.so" "$work/bare/libcuda.so.1"
-compile -o "$work/probe" $tests/probe.c -ldl
-compile -DPROBE_LINKED -o "$work/probe-linked" $tests/probe.c -L"$work/bare" -l:libcuda.so.1
-# The linker warns that a static program which calls dlopen needs its own glibc at run time; that is the point here.
-compile -DPROBE_STATIC -static -o "$work/probe-static" $tests/probe.c 2> >(grep -vE 'statically linked|in function' >&2)
-# A library of a third party that needs libcuda.so.1, and is itself loaded late and privately.
-compile -shared -fPIC -Dmain=third_party_main -DPROBE_LINKED -o "$work/libthird.so" $tests/probe.c -L"$work/bare" \
-    -l:libcuda.so.1
-compile -o "$work/probe-third" -x c - -ldl <<'C'
+# --- two layouts: a container's, and that of a host with `tranche run` ---
+
+limit_mib=512
+claim=0123abcd
+gpu=GPU-7e570000-0000-4000-8000-000000000000
+version=$(sed -n 's/^driver_version *= *//p' e2e/simgpu/topologies/small.conf)
+driver=$build/sim/lib/libcuda.so.1
+lib=/usr/local/nvidia/lib64 # where the driver's libraries lie, for all programs
+compat=/usr/local/cuda/compat
+run=/run/tranche/run/0
+container=$work/container
+host=$work/host
+
+# A root of its own: the machine's programs and C library, and otherwise only what is made here.
+make_root() { # ROOT
+    mkdir -p "$1"
+    mount -t tmpfs -o mode=755 tmpfs "$1"
+    mkdir -p "$1"/{usr,etc,proc,dev,run/simgpu,tmp,image}
+    local path
+    for path in /bin /sbin /lib /lib32 /lib64 /libx32; do
+        if [ -L $path ]; then
+            cp -P $path "$1/"
+        elif [ -d $path ]; then
+            mkdir "$1$path"
+            mount --rbind $path "$1$path"
+        fi
+    done
+    mount --rbind /usr "$1/usr"
+    mount --rbind /proc "$1/proc"
+    mount -t tmpfs tmpfs "$1/usr/local"
+    mkdir -p "$1$lib" "$1$compat"
+    touch "$1"/dev/{nvidiactl,nvidia0,nvidia1,nvidia-uvm,null}
+    mount --bind /dev/null "$1/dev/null"
+    cp e2e/simgpu/topologies/small.conf "$1/run/simgpu/topology"
+    mount --bind "$work/image" "$1/image"
+    # Debian's default path is only in its configuration.
+    { echo $lib && cat /etc/ld.so.conf.d/*-linux-gnu*.conf 2>/dev/null; } >"$1/etc/ld.so.conf"
+}
+
+bind() { # SOURCE DESTINATION [ro]: over a file, made where it does not exist
+    [ -e "$2" ] || touch "$2"
+    mount --bind "$1" "$2"
+    if [ "${3:-}" = ro ]; then
+        mount -o remount,bind,ro "$2"
+    fi
+}
+
+# As runtime/ edits a container's spec.
+make_container() {
+    make_root "$container"
+    mkdir "$container$lib/.tranche"
+    bind "$driver" "$container$lib/.tranche/driver-libcuda.so" ro
+    bind "$build/lib/libcuda.so.1" "$container$lib/libcuda.so.$version" ro
+    ln -s "libcuda.so.$version" "$container$lib/libcuda.so.1"
+    ln -s libcuda.so.1 "$container$lib/libcuda.so"
+    chroot "$container" ldconfig
+    mkdir "$container/.tranche"
+    mount -t tmpfs -o mode=755 tmpfs "$container/.tranche"
+    mkdir -p "$container/.tranche/claims/$claim"
+    bind "$work/container-regions/$claim" "$container/.tranche/claims/$claim" ro
+    bind "$work/container-regions/$claim/usage" "$container/.tranche/claims/$claim/usage"
+    mount -o remount,ro "$container/.tranche"
+    container_environment=(LD_LIBRARY_PATH=$lib) # as images for CUDA have it
+    container_behind=$lib/.tranche
+}
+
+# As cli/ makes a command's private directory.
+make_host() {
+    make_root "$host"
+    bind "$driver" "$host$lib/libcuda.so.$version" ro
+    ln -s "libcuda.so.$version" "$host$lib/libcuda.so.1"
+    ln -s libcuda.so.1 "$host$lib/libcuda.so"
+    chroot "$host" ldconfig
+    mkdir -p "$host$run/lib/.tranche" "$host/shadow"
+    bind "$build/lib/libcuda.so.1" "$host/shadow/libcuda.so.1" ro
+    ln -s $lib/libcuda.so."$version" "$host$run/lib/.tranche/driver-libcuda.so"
+    local name
+    for name in libcuda.so.1 libcuda.so "libcuda.so.$version"; do
+        ln -s /shadow/libcuda.so.1 "$host$run/lib/$name"
+    done
+    cp -r "$work/host-regions" "$host$run/regions"
+    host_environment=(LD_PRELOAD=$run/lib/libcuda.so.1 LD_LIBRARY_PATH=$run/lib TRANCHE_REGIONS=$run/regions
+        CUDA_VISIBLE_DEVICES=$gpu)
+    host_behind=$run/lib/.tranche
+}
+
+# A program as it was built when glibc 2.17 or an older one was new: its symbols have the first version that the architecture
+# had, and dlopen comes from libdl.so.2. Such a C library is only pretended for the linker, from the program's own needs.
+compile_old() { # OUTPUT DEFINITION [LIBRARY]
+    local stub=$work/stub oldest=GLIBC_2.2.5 symbol
+    [ "$(uname -m)" = aarch64 ] && oldest=GLIBC_2.17
+    rm -rf "$stub" && mkdir "$stub"
+    # Without _GNU_SOURCE, which has new C libraries put the newest functions under old names.
+    "$cc" -std=c11 -D_DEFAULT_SOURCE "$2" -O1 -fno-pie -fno-stack-protector -U_FORTIFY_SOURCE -c \
+        -o "$stub/probe.o" $tests/loader_probe.c || exit 1
+    for symbol in __libc_start_main $(nm -u --format=posix "$stub/probe.o" | cut -d' ' -f1); do
+        case $symbol in
+        stderr) echo 'void *stderr;' >>"$stub/c.c" ;;
+        dl*) echo "void $symbol(void) {}" >>"$stub/dl.c" ;;
+        cu* | _GLOBAL_OFFSET_TABLE_) ;;
+        *) echo "void $symbol(void) {}" >>"$stub/c.c" ;;
+        esac
+    done
+    touch "$stub/dl.c"
+    echo "$oldest { *; };" >"$stub/version"
+    "$cc" -w -fno-builtin -shared -nostdlib -fPIC -Wl,--version-script="$stub/version" -Wl,-soname,libc.so.6 \
+        -o "$stub/libc.so" "$stub/c.c" &&
+        "$cc" -w -fno-builtin -shared -nostdlib -fPIC -Wl,--version-script="$stub/version" -Wl,-soname,libdl.so.2 \
+            -o "$stub/libdl.so" "$stub/dl.c" &&
+        "$cc" -no-pie -nostdlib -Wl,--no-as-needed -Wl,--allow-shlib-undefined -o "$1" \
+            "$("$cc" -print-file-name=crt1.o)" "$stub/probe.o" ${3:+"$3"} "$stub/libc.so" "$stub/libdl.so" || exit 1
+    check "$1 is old" $oldest "$(readelf -VW "$1" | grep -o 'Name: GLIBC[A-Za-z_0-9.]*' | cut -d' ' -f2 | sort -u)"
+}
+
+# What a job brings along.
+make_image() {
+    local image=$work/image
+    mkdir "$image" "$image/copy" "$image/forged"
+    cp "$driver" "$image/copy/"
+    compile -o "$image/probe" $tests/loader_probe.c -ldl
+    compile -DPROBE_LINKED -o "$image/linked" $tests/loader_probe.c "$driver"
+    compile -DPROBE_LINKED -o "$image/copied" $tests/loader_probe.c "$driver" -Wl,--disable-new-dtags \
+        -Wl,-rpath,'$ORIGIN/copy'
+    # The linker warns that a static program which calls dlopen needs its own glibc at run time; that is the point here.
+    compile -DPROBE_STATIC -static -o "$image/static" $tests/loader_probe.c \
+        2> >(grep -vE 'statically linked|in function' >&2)
+    compile_old "$image/old" -DPROBE_STATIC
+    compile_old "$image/old-linked" -DPROBE_LINKED "$driver"
+    compile -shared -fPIC -DLIBRARY_PLAIN -o "$image/libplain.so" $tests/loader_library.c
+    compile -shared -fPIC -DLIBRARY_NEXT -o "$image/libnext.so" $tests/loader_library.c -ldl
+    compile -shared -fPIC -DLIBRARY_AUDIT -o "$image/libaudit.so" $tests/loader_library.c
+    compile -shared -fPIC -DLIBRARY_REDIRECT="\"/image/copy/libcuda.so.1\"" -o "$image/libredirect.so" \
+        $tests/loader_library.c
+    # A program whose libraries are libcuda.so.1 and then the one that asks for the next definition after its own.
+    compile -o "$image/behind" $tests/loader_probe.c -Wl,--no-as-needed "$driver" -L"$image" -lnext \
+        -Wl,-rpath,'$ORIGIN' -ldl
+    # A library of a third party that needs libcuda.so.1, and is itself loaded late and privately.
+    compile -shared -fPIC -Dmain=third_party_main -DPROBE_LINKED -o "$image/libthird.so" $tests/loader_probe.c "$driver"
+    compile -o "$image/third" -x c - -ldl <<'C'
 #include <dlfcn.h>
 int main(int argc, char **argv) {
     void *third = dlopen(argv[argc - 1], RTLD_NOW | RTLD_LOCAL);
@@ -76,43 +220,135 @@ int main(int argc, char **argv) {
     return run ? run() : 3;
 }
 C
+    compile -o "$image/abandon" $tests/loader_abandon.c "$driver"
+    "$work/claim" "$image/forged" $claim $gpu 1000 64
+}
+
 compile -o "$work/claim" $tests/make_claim.c $tests/fixture.c
-"$work/claim" "$work/claims" 0123abcd GPU-01020304-0506-0708-090a-0b0c0d0e0f00 1000 100
+mkdir "$work/container-regions" "$work/host-regions"
+for regions in container-regions host-regions; do
+    "$work/claim" "$work/$regions" $claim $gpu $limit_mib 64
+done
+make_image
+make_container
+make_host
 
-export TRANCHE_REGIONS=$work/claims
-export LD_LIBRARY_PATH=$lib
-probe=$work/probe
-run() { "$@" 2>"$work/stderr" || cat "$work/stderr" >&2; }
+# --- the table ---
 
-check "without the shadow, nothing holds" free "$(LD_LIBRARY_PATH=$work/bare PROBE_PRELOADED=1 "$probe" dlopen)"
-check "dlopen, dlsym" held "$(run "$probe" dlopen)"
-check "dlopen of libcuda.so" held "$(run "$probe" dlopen libcuda.so)"
-check "dlopen by path" held "$(LD_LIBRARY_PATH='' run "$probe" dlopen "$lib/libcuda.so.1")"
-check "dlopen by relative path" held "$(cd "$work" && LD_LIBRARY_PATH='' run "$probe" dlopen lib/libcuda.so.1)"
-past=$lib/.tranche:$lib # a job that has the loader look where the driver's library lies first
-check "LD_LIBRARY_PATH past the shadow" held "$(LD_LIBRARY_PATH=$past run "$probe" dlopen)"
-check "LD_LIBRARY_PATH past the shadow, libcuda.so" held "$(LD_LIBRARY_PATH=$past run "$probe" dlopen libcuda.so)"
-check "LD_LIBRARY_PATH past the shadow, linked" held "$(LD_LIBRARY_PATH=$past run "$work/probe-linked")"
-check "LD_LIBRARY_PATH past the shadow, static" held "$(LD_LIBRARY_PATH=$past run "$work/probe-static" dlopen)"
-check "RTLD_GLOBAL" held "$(run "$probe" global)"
-check "RTLD_DEEPBIND" held "$(run "$probe" deepbind)"
-check "dlmopen" held "$(run "$probe" dlmopen)"
-check "dlclose and again" held "$(run "$probe" again)"
-check "linked" held "$(run "$work/probe-linked")"
-check "linked, an interposer before the driver" held "$(LD_PRELOAD=$work/libthird.so run "$work/probe-linked")"
-check "static, dlopen" held "$(run "$work/probe-static" dlopen)"
-check "a third party's dependency" held "$(run "$work/probe-third" "$work/libthird.so")"
-check "cuGetProcAddress" held "$(run "$probe" procaddress)"
-check "cuGetProcAddress_v2" held "$(run "$probe" procaddress_v2)"
-check "closed descriptors" held "$(PROBE_CLOSES_ALL=1 run "$probe" descriptors)"
-check "LD_PRELOAD" held \
-    "$(LD_LIBRARY_PATH=$work/bare PROBE_PRELOADED=1 LD_PRELOAD=$lib/libcuda.so.1 run "$probe" dlopen)"
-check "LD_PRELOAD, cuGetProcAddress" held \
-    "$(LD_LIBRARY_PATH=$work/bare PROBE_PRELOADED=1 LD_PRELOAD=$lib/libcuda.so.1 run "$probe" procaddress_v2)"
-check "an empty environment has no region, hence no GPU" error \
-    "$(env -i LD_LIBRARY_PATH="$lib" "$probe" dlopen 2>"$work/stderr")"
-check "and says so in one line" 1 "$(grep -c '^tranche: ' "$work/stderr")"
-check "nothing on stdout but the probe's" held "$(run "$probe" dlopen)"
+rows=() # the tests that have been run
 
-echo "$passed passed, $failed failed"
-exit $((failed > 0))
+expected() { # TEST LAYOUT: what the table says
+    local column=4
+    [ "$2" = host ] && column=5
+    awk -F'|' -v test="\`$1\`" -v column=$column '
+        $3 ~ "^ *" test " *$" { gsub(/^ +| +$/, "", $column); print $column }' $doc
+}
+
+simgpu() { # ROOT ARGUMENT...
+    SIMGPU_TOPOLOGY=$1/run/simgpu/topology SIMGPU_STATE=$1/run/simgpu/state SIMGPU_DEV=$1/dev \
+        "$build/sim/bin/simgpu" "${@:2}"
+}
+
+# What the record says of the last command: bytes of GPU memory that its processes held at most.
+peak() { # ROOT
+    simgpu "$1" record --json | grep -oE '"peak_bytes" *: *[0-9]+' | grep -oE '[0-9]+$' | sort -n | tail -1
+}
+
+try() { # LAYOUT COMMAND...: prints what the command got, in the table's words
+    local layout=$1 root=${!1} bytes word
+    shift
+    local -n environment=${layout}_environment behind=${layout}_behind
+    simgpu "$root" init || return
+    word=$(env -i "${environment[@]}" "$(command -v chroot)" "$root" "${@//BEHIND/$behind}" 2>"$work/stderr")
+    bytes=$(peak "$root")
+    case $word,$((${bytes:-0} > limit_mib << 20)),$((${bytes:-0} > 0)) in
+    shadow,0,1) echo shadow ;;
+    refused,0,0) echo refused ;;
+    past,1,1) echo gets past ;;
+    *) echo "\"$word\" with ${bytes:-0} bytes at most" ;;
+    esac
+}
+
+row() { # TEST COMMAND...: in the command, BEHIND is the directory in which the driver lies behind the shadow
+    local layout
+    rows+=("$1")
+    for layout in container host; do
+        check "$1, $layout" "$(expected "$1" $layout)" "$(try $layout "${@:2}")"
+    done
+}
+
+probe=/image/probe
+
+# the names and the ways of the loader
+row linked /image/linked
+row dlopen $probe lazy dlsym libcuda.so.1
+row dlopen-unversioned $probe lazy dlsym libcuda.so
+row dlopen-driver-version $probe lazy dlsym "libcuda.so.$version"
+row dlopen-path $probe lazy dlsym $lib/libcuda.so.1
+row dlopen-driver-version-path $probe lazy dlsym "$lib/libcuda.so.$version"
+row dlopen-relative-path env --chdir=$lib $probe lazy dlsym ./libcuda.so.1
+row dlopen-global $probe global dlsym libcuda.so.1
+row dlopen-deepbind $probe deepbind dlsym libcuda.so.1
+row dlopen-again $probe again dlsym libcuda.so.1
+row dlmopen $probe dlmopen dlsym libcuda.so.1
+row static-dlopen /image/static lazy dlsym libcuda.so.1
+row third-party /image/third /image/libthird.so
+row old-linked /image/old-linked
+row old-dlopen /image/old lazy dlsym libcuda.so.1
+# the environment
+row environment-cleared env -i $probe lazy dlsym libcuda.so.1
+row preload-unset env -u LD_PRELOAD $probe lazy dlsym libcuda.so.1
+row preload-unset-unversioned env -u LD_PRELOAD $probe lazy dlsym libcuda.so
+row preload-other env LD_PRELOAD=/image/libplain.so $probe lazy dlsym libcuda.so.1
+row preload-third-party env LD_PRELOAD=/image/libthird.so /image/linked
+row library-path-unset env -u LD_LIBRARY_PATH $probe lazy dlsym libcuda.so.1
+row library-path-behind env LD_LIBRARY_PATH=BEHIND $probe lazy dlsym libcuda.so.1
+row library-path-behind-linked env LD_LIBRARY_PATH=BEHIND /image/linked
+row library-path-behind-static env LD_LIBRARY_PATH=BEHIND /image/static lazy dlsym libcuda.so.1
+row audit env LD_AUDIT=/image/libaudit.so $probe lazy dlsym libcuda.so.1
+row audit-redirect env LD_AUDIT=/image/libredirect.so $probe lazy dlsym libcuda.so.1
+# looking functions up
+row dlsym-default $probe default dlsym libcuda.so.1
+row dlsym-next $probe next dlsym libcuda.so.1
+row dlsym-next-behind /image/behind default behind
+row dlvsym $probe lazy dlvsym libcuda.so.1
+row procaddress $probe lazy address libcuda.so.1
+row procaddress-v2 $probe lazy address-v2 libcuda.so.1
+row procaddress-every $probe lazy every-address libcuda.so.1
+row link-map $probe link-map dlsym libcuda.so.1
+# the driver's own file
+row driver-file $probe lazy dlsym BEHIND/driver-libcuda.so
+row driver-file-name env LD_LIBRARY_PATH=BEHIND $probe lazy dlsym driver-libcuda.so
+row driver-file-preload env LD_PRELOAD=BEHIND/driver-libcuda.so $probe lazy dlsym libcuda.so.1
+# a copy of it
+row copy-path $probe lazy dlsym /image/copy/libcuda.so.1
+row copy-library-path env LD_LIBRARY_PATH=/image/copy $probe lazy dlsym libcuda.so.1
+row copy-rpath /image/copied
+row copy-preload env LD_PRELOAD=/image/copy/libcuda.so.1 $probe lazy dlsym libcuda.so.1
+for root in "$container" "$host"; do
+    cp "$driver" "$root$compat/libcuda.so.1"
+done
+row compat-path $probe lazy dlsym $compat/libcuda.so.1
+row compat-library-path env LD_LIBRARY_PATH=$compat $probe lazy dlsym libcuda.so.1
+for root in "$container" "$host"; do
+    sed -i "1i $compat" "$root/etc/ld.so.conf"
+    chroot "$root" ldconfig
+done
+row compat-cache env -u LD_LIBRARY_PATH $probe lazy dlsym libcuda.so.1
+for root in "$container" "$host"; do
+    rm "$root$compat/libcuda.so.1"
+    chroot "$root" ldconfig
+done
+# the region
+row region-none env -u TRANCHE_REGIONS $probe lazy dlsym libcuda.so.1
+row region-variable env TRANCHE_REGIONS=/image/forged $probe lazy dlsym libcuda.so.1
+claims="/.tranche/claims $run/regions" # of which each layout has one
+row region-mounted-over unshare --mount sh -c "for c in $claims; do [ ! -d \$c ] || mount --bind /image/forged \$c; done
+    exec $probe lazy dlsym libcuda.so.1"
+
+row region-abandoned /image/abandon
+
+check "every row of the table has a test, and every test a row" \
+    "$(awk -F'|' '$3 ~ /^ *`[a-z0-9-]+` *$/ { gsub(/[ `]/, "", $3); print $3 }' $doc | sort)" \
+    "$(printf '%s\n' "${rows[@]}" | sort)"
+finish

@@ -1,104 +1,24 @@
-/*
- * Tests of the region's protocol, between processes that are killed and stopped at every step of it.
- *
- * The judge is not region.c: account_of reads the words of the file by the layout alone.
- */
-#include "../region.h"
-#include "check.h"
-#include "fixture.h"
+/* Tests of the region's protocol: opening, and processes that take and give back. */
+#include "region_steps.h"
 
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#define PAGE(n) ((uint64_t)(n) << REGION_PAGE_SHIFT)
-#define LIMIT_PAGES 1000u
-
 static const char *const owner_steps[] = {"operate: announced", "operate: before take", "operate: taken",
-                                          "help: before commit", "operate: committed"};
+                                          "operate: committed"};
 static const char *const reaper_steps[] = {"reap: before question", "reap: dead",         "reap: settled",
                                            "reap: before announce", "reap: announced",    "reap: before take",
                                            "reap: taken",           "help: before commit"};
-static const char *const join_steps[] = {"join: before lock", "join: locked", "join: emptied"};
-
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
-
-/* --- stopping and killing at a step -------------------------------------------------------------------------------- */
-
-static const char *step_armed;
-static int step_signal;
-static const char *last_step_armed;
-
-void region_test_step(const char *step) {
-    if (step_armed != NULL && strcmp(step, step_armed) == 0) {
-        int signal = step_signal;
-        step_armed = last_step_armed;
-        step_signal = SIGKILL;
-        last_step_armed = NULL;
-        raise(signal);
-    }
-}
-
-static void arm(const char *step, int signal) {
-    step_armed = step;
-    step_signal = signal;
-}
-
-/* --- reading the file ---------------------------------------------------------------------------------------------- */
-
-struct sum {
-    uint64_t total;     /* what `total` says */
-    uint64_t committed; /* what the slots hold, with the operation that `total` names */
-};
-
-static struct sum sum_of(const struct region_usage *usage) {
-    uint64_t total = atomic_load(&usage->total);
-    uint64_t seq = total >> 40, named = total >> 30 & 1023;
-    struct sum sum = {.total = total & ((1u << 30) - 1)};
-    for (unsigned i = 0; i < REGION_SLOT_COUNT; i++) {
-        uint64_t committed = atomic_load(&usage->slots[i].committed), op = atomic_load(&usage->slots[i].op);
-        sum.committed += committed & ((UINT64_C(1) << 40) - 1);
-        if (seq != 0 && i == named && committed >> 40 != seq)
-            sum.committed += (uint64_t)((int64_t)(op << 24) >> 24);
-    }
-    return sum;
-}
-
-#define CHECK_SUM(region, pages)                                                                                       \
-    do {                                                                                                               \
-        struct sum sum = sum_of((region)->usage);                                                                      \
-        CHECK(sum.total == (pages), "total %llu, expected %llu", (unsigned long long)sum.total,                        \
-              (unsigned long long)(pages));                                                                            \
-        CHECK(sum.committed == sum.total, "slots hold %llu, total says %llu", (unsigned long long)sum.committed,       \
-              (unsigned long long)sum.total);                                                                          \
-    } while (0)
+static const char *const join_steps[] = {"slot: before lock", "slot: locked", "slot: emptied"};
 
 /* --- processes ----------------------------------------------------------------------------------------------------- */
-
-static const char *directory;
-
-static void open_or_die(struct region *region, bool join) {
-    char why[512];
-    if (!region_open(region, directory, FIXTURE_ID, why, sizeof why) ||
-        (join && !region_join(region, why, sizeof why))) {
-        fprintf(stderr, "cannot open the region: %s\n", why);
-        abort();
-    }
-}
-
-/* Joins with a slot that reapers look at after those of the children. */
-static void join_last(struct region *region) {
-    char why[512];
-    open_or_die(region, false);
-    atomic_store(&region->usage->next_slot, 9);
-    if (!region_join(region, why, sizeof why))
-        abort();
-}
 
 /* What a child process does: joins, holds `holds` pages, then with `step` armed does its work, then stops. */
 struct role {
@@ -116,54 +36,27 @@ static pid_t start(struct role role) {
     pid_t pid = fork();
     if (pid != 0)
         return pid;
+    die_with_parent();
     struct region region;
-    char why[512];
-    open_or_die(&region, false);
-    if (role.slot >= 0)
-        atomic_store(&region.usage->next_slot, (uint64_t)role.slot);
     if (role.join_armed)
-        arm(role.step, role.signal);
-    if (!region_join(&region, why, sizeof why) || (role.slot >= 0 && region.slot != role.slot))
+        arm(role.step, role.signal, NULL);
+    if (role.slot >= 0)
+        join_at(&region, (unsigned)role.slot);
+    else
+        open_or_die(&region, true);
+    if (role.slot >= 0 && region.slot != role.slot)
         _exit(10);
-    if (role.holds != 0 && region_reserve(&region, role.holds) != REGION_OK)
+    if (role.holds != 0 && region_reserve(&region, REGION_GPU, role.holds) != REGION_OK)
         _exit(11);
-    arm(role.step, role.signal);
-    last_step_armed = role.last_step;
-    if (role.changes > 0 && region_reserve(&region, (uint64_t)role.changes) != REGION_OK)
+    arm(role.step, role.signal, role.last_step);
+    if (role.changes > 0 && region_reserve(&region, REGION_GPU, (uint64_t)role.changes) != REGION_OK)
         _exit(12);
     if (role.changes < 0)
-        region_release(&region, (uint64_t)-role.changes);
+        region_release(&region, REGION_GPU, (uint64_t)-role.changes);
     if (role.reaps)
         region_reap(&region);
     raise(SIGSTOP); /* done */
     _exit(0);
-}
-
-/* Waits until a child was stopped or has ended, and says which signal did it; 0 if it ended by itself. */
-static int wait_for(pid_t pid) {
-    int status;
-    while (waitpid(pid, &status, WUNTRACED) < 0)
-        if (errno != EINTR)
-            abort();
-    if (WIFSTOPPED(status))
-        return WSTOPSIG(status);
-    if (WIFSIGNALED(status))
-        return WTERMSIG(status);
-    CHECK(WEXITSTATUS(status) == 0, "a child exited with %d", WEXITSTATUS(status));
-    return 0;
-}
-
-static void kill_and_wait(pid_t pid) {
-    kill(pid, SIGKILL);
-    int status;
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        ;
-}
-
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
 /* --- opening ------------------------------------------------------------------------------------------------------- */
@@ -176,15 +69,56 @@ static void refused(const char *word) {
     CHECK(strstr(why, word) != NULL, "says \"%s\", which does not say \"%s\"", why, word);
     if (opened)
         region_close(&region);
-    fixture_claim(directory, FIXTURE_ID, FIXTURE_UUID, PAGE(LIMIT_PAGES), 0);
+    char command[300];
+    snprintf(command, sizeof command, "rm -rf '%s/" FIXTURE_ID "'", directory);
+    CHECK(system(command) == 0, "%s", command);
+    fresh_claim();
+}
+
+static void path_of(char *path, size_t size, const char *file) {
+    snprintf(path, size, "%s/" FIXTURE_ID "/%s", directory, file);
+}
+
+/* Nor does it wait for anything. */
+static void test_open_refuses_other_things(void) {
+    static const char *const files[] = {REGION_LIMIT_FILE, REGION_USAGE_FILE};
+    for (unsigned i = 0; i < COUNT(files); i++) {
+        char path[256], elsewhere[300];
+        path_of(path, sizeof path, files[i]);
+        snprintf(elsewhere, sizeof elsewhere, "%s.elsewhere", path);
+        double began = seconds();
+        CHECK(unlink(path) == 0 && mkfifo(path, 0666) == 0, "a pipe");
+        refused("is no regular file");
+        CHECK(unlink(path) == 0 && mkdir(path, 0777) == 0, "a directory");
+        refused("is no regular file");
+        CHECK(rename(path, elsewhere) == 0 && symlink(elsewhere, path) == 0, "a link");
+        refused("is a symbolic link");
+        unlink(elsewhere);
+        CHECK(unlink(path) == 0 && symlink("/dev/zero", path) == 0, "a device");
+        refused("is a symbolic link");
+        CHECK(seconds() - began < 2, "%f s", seconds() - began);
+        if (geteuid() != 0)
+            continue;
+        pid_t pid = fork();
+        if (pid == 0) {
+            struct region region;
+            char why[512] = "";
+            if (chmod(path, 0) != 0 || setgid(65534) != 0 || setuid(65534) != 0)
+                _exit(1);
+            bool opened = region_open(&region, directory, FIXTURE_ID, why, sizeof why);
+            _exit(opened || strstr(why, "cannot open") == NULL || strstr(why, files[i]) == NULL);
+        }
+        CHECK(chmod(directory, 0755) == 0 && wait_for(pid) == 0, "not readable");
+        fresh_claim();
+    }
 }
 
 static void test_open_refuses_what_is_no_region(void) {
     static const char *const files[] = {REGION_LIMIT_FILE, REGION_USAGE_FILE};
-    fixture_claim(directory, FIXTURE_ID, FIXTURE_UUID, PAGE(LIMIT_PAGES), 0);
+    fresh_claim();
     for (unsigned i = 0; i < COUNT(files); i++) {
         char path[256];
-        uint32_t number = 2;
+        uint32_t number = 1;
         snprintf(path, sizeof path, "%s/" FIXTURE_ID "/%s", directory, files[i]);
         unlink(path);
         refused("cannot open");
@@ -197,7 +131,7 @@ static void test_open_refuses_what_is_no_region(void) {
         fixture_write(directory, FIXTURE_ID, files[i], 0, "NOTAREGI", 8);
         refused("not a file of a claim's region");
         fixture_write(directory, FIXTURE_ID, files[i], 8, &number, sizeof number);
-        refused("version 2");
+        refused("version 1");
         number = 0;
         fixture_write(directory, FIXTURE_ID, files[i], 8, &number, sizeof number);
         refused("version 0");
@@ -216,6 +150,7 @@ static void test_open_refuses_what_is_no_region(void) {
     fixture_write(directory, FIXTURE_ID, REGION_USAGE_FILE, 24, &slots, sizeof slots);
     refused("slots or pages");
 
+    test_open_refuses_other_things();
     struct region region;
     char why[512];
     CHECK(!region_open(&region, directory, "short", why, sizeof why), "a name of 5 characters");
@@ -229,25 +164,25 @@ static void test_open_refuses_what_is_no_region(void) {
 
 static void test_limit_is_exact(void) {
     struct region region;
-    fixture_claim(directory, FIXTURE_ID, FIXTURE_UUID, PAGE(LIMIT_PAGES) + 4095, 0);
+    fixture_claim(directory, FIXTURE_ID, FIXTURE_UUID, PAGE(LIMIT_PAGES) + 65535, 0);
     open_or_die(&region, true);
-    CHECK(region_reserve(&region, LIMIT_PAGES + 1) == REGION_FULL, "more than the limit");
-    CHECK(region_reserve(&region, LIMIT_PAGES - 1) == REGION_OK, "one less than the limit");
-    CHECK(region_reserve(&region, 2) == REGION_FULL, "two more");
-    CHECK(region_reserve(&region, 1) == REGION_OK, "one more");
-    CHECK(region_reserve(&region, 1) == REGION_FULL, "full");
+    CHECK(region_reserve(&region, REGION_GPU, LIMIT_PAGES + 1) == REGION_FULL, "more than the limit");
+    CHECK(region_reserve(&region, REGION_GPU, LIMIT_PAGES - 1) == REGION_OK, "one less than the limit");
+    CHECK(region_reserve(&region, REGION_GPU, 2) == REGION_FULL, "two more");
+    CHECK(region_reserve(&region, REGION_GPU, 1) == REGION_OK, "one more");
+    CHECK(region_reserve(&region, REGION_GPU, 1) == REGION_FULL, "full");
     CHECK_SUM(&region, LIMIT_PAGES);
-    CHECK(region_used_bytes(&region) == PAGE(LIMIT_PAGES), "used");
-    region_release(&region, LIMIT_PAGES);
+    CHECK(region_used_bytes(&region, REGION_GPU) == PAGE(LIMIT_PAGES), "used");
+    region_release(&region, REGION_GPU, LIMIT_PAGES);
     CHECK_SUM(&region, 0u);
-    CHECK(atomic_load(&region.usage->peak_pages) == LIMIT_PAGES, "peak");
-    CHECK(atomic_load(&region.usage->refused) == 3, "refused");
+    CHECK(atomic_load(&region.usage->sums[REGION_GPU].peak_pages) == LIMIT_PAGES, "peak");
+    CHECK(atomic_load(&region.usage->sums[REGION_GPU].refused) == 3, "refused");
 
     /* Sizes at which words wrap. */
     static const uint64_t huge[] = {UINT64_MAX,        INT64_MAX,         UINT64_C(1) << 40,
-                                    UINT64_C(1) << 39, UINT64_C(1) << 30, (UINT64_C(1) << 30) - 1};
+                                    UINT64_C(1) << 39, UINT64_C(1) << 28, (UINT64_C(1) << 28) - 1};
     for (unsigned i = 0; i < COUNT(huge); i++)
-        CHECK(region_reserve(&region, huge[i]) == REGION_FULL, "%llu pages", (unsigned long long)huge[i]);
+        CHECK(region_reserve(&region, REGION_GPU, huge[i]) == REGION_FULL, "%llu pages", (unsigned long long)huge[i]);
     CHECK_SUM(&region, 0u);
     region_close(&region);
 }
@@ -256,73 +191,127 @@ static void test_limit_changes_while_mapped(void) {
     struct region region;
     fixture_claim(directory, FIXTURE_ID, FIXTURE_UUID, PAGE(10), 0);
     open_or_die(&region, true);
-    CHECK(region_reserve(&region, 10) == REGION_OK, "up to the limit");
+    CHECK(region_reserve(&region, REGION_GPU, 10) == REGION_OK, "up to the limit");
     fixture_limit(directory, FIXTURE_ID, PAGE(20));
-    CHECK(region_reserve(&region, 10) == REGION_OK, "up to the raised limit");
+    CHECK(region_reserve(&region, REGION_GPU, 10) == REGION_OK, "up to the raised limit");
     fixture_limit(directory, FIXTURE_ID, PAGE(5));
-    region_release(&region, 14);
-    CHECK(region_reserve(&region, 1) == REGION_FULL, "above the lowered limit");
-    region_release(&region, 6);
-    CHECK(region_reserve(&region, 5) == REGION_OK, "up to the lowered limit");
+    region_release(&region, REGION_GPU, 14);
+    CHECK(region_reserve(&region, REGION_GPU, 1) == REGION_FULL, "above the lowered limit");
+    region_release(&region, REGION_GPU, 6);
+    CHECK(region_reserve(&region, REGION_GPU, 5) == REGION_OK, "up to the lowered limit");
     /* A limit that the words cannot express. */
     fixture_limit(directory, FIXTURE_ID, UINT64_MAX);
-    CHECK(region_reserve(&region, (1u << 30) - 1 - 5) == REGION_OK, "as much as a word holds");
-    CHECK(region_reserve(&region, 1) == REGION_FULL, "more than a word holds");
-    CHECK_SUM(&region, (1u << 30) - 1);
+    CHECK(region_reserve(&region, REGION_GPU, (1u << 28) - 1 - 5) == REGION_OK, "as much as a word holds");
+    CHECK(region_reserve(&region, REGION_GPU, 1) == REGION_FULL, "more than a word holds");
+    CHECK_SUM(&region, (1u << 28) - 1);
     region_close(&region);
 }
 
 static void test_sequence_numbers_wrap(void) {
     struct region region;
-    fixture_claim(directory, FIXTURE_ID, FIXTURE_UUID, PAGE(LIMIT_PAGES), 0);
+    fresh_claim();
     open_or_die(&region, true);
-    CHECK(region_reserve(&region, 1) == REGION_OK, "first");
+    CHECK(region_reserve(&region, REGION_GPU, 1) == REGION_OK, "first");
     /* As if it were the last but one operation before the wrap. */
     struct region_slot *slot = &region.usage->slots[region.slot];
     uint64_t seq = (1u << 24) - 2;
-    atomic_store(&slot->committed, seq << 40 | 1);
-    atomic_store(&region.usage->total, seq << 40 | (uint64_t)region.slot << 30 | 1);
+    atomic_store(&slot->held[REGION_GPU].committed, seq << 40 | 1);
+    region.said[REGION_GPU] = seq << 40 | 1;
+    atomic_store(&region.usage->sums[REGION_GPU].total, seq << 40 | (uint64_t)region.slot << 28 | 1);
     for (unsigned held = 2; held < 8; held++) {
-        CHECK(region_reserve(&region, 1) == REGION_OK, "%u", held);
+        CHECK(region_reserve(&region, REGION_GPU, 1) == REGION_OK, "%u", held);
         CHECK_SUM(&region, held);
-        CHECK(atomic_load(&slot->committed) >> 40 != 0, "sequence number 0 is no operation");
+        CHECK(atomic_load(&slot->held[REGION_GPU].committed) >> 40 != 0, "sequence number 0 is no operation");
     }
     region_close(&region);
 }
 
 static void test_damage_is_noticed(void) {
     struct region region;
-    fixture_claim(directory, FIXTURE_ID, FIXTURE_UUID, PAGE(LIMIT_PAGES), 0);
+    fresh_claim();
     open_or_die(&region, true);
-    CHECK(region_reserve(&region, 1) == REGION_OK, "before");
+    CHECK(region_reserve(&region, REGION_GPU, 1) == REGION_OK, "before");
     memset(region.usage->magic, 0xa5, sizeof region.usage->magic);
-    CHECK(region_reserve(&region, 1) == REGION_BROKEN, "after");
+    CHECK(region_reserve(&region, REGION_GPU, 1) == REGION_BROKEN, "after");
+    memcpy(region.usage->magic, REGION_USAGE_MAGIC, sizeof region.usage->magic);
+    CHECK(region_reserve(&region, REGION_GPU, 1) == REGION_BROKEN, "what was broken stays so");
+    CHECK(region_used_bytes(&region, REGION_GPU) > PAGE(LIMIT_PAGES), "of a broken region nothing is left");
     region_close(&region);
 }
 
-/* Whatever the words are, calls end, and touch nothing outside the file. */
-static void test_noise_does_no_harm(unsigned seed) {
+static void scribble(unsigned char *bytes, size_t from, size_t to) {
+    for (size_t i = from; i < to; i++)
+        bytes[i] = (unsigned char)random();
+}
+
+/* Whatever the words are: nothing is granted, calls end, and touch nothing outside the file. */
+static void test_noise(unsigned seed) {
+    static const size_t from[] = {0, 8, 16, 64, 192, 320, REGION_SLOTS_OFFSET};
+    const uint8_t tag[REGION_TAG_SIZE] = "noise";
     srandom(seed);
-    for (int round = 0; round < 50; round++) {
+    for (unsigned round = 0; round < 70; round++) {
         struct region region, other;
         char why[512];
-        fixture_claim(directory, FIXTURE_ID, FIXTURE_UUID, PAGE(LIMIT_PAGES), 0);
+        fresh_claim();
         open_or_die(&region, true);
-        unsigned char *bytes = (unsigned char *)region.usage;
-        for (size_t i = 32; i < REGION_USAGE_SIZE; i++)
-            bytes[i] = (unsigned char)random();
-        region_reserve(&region, (uint64_t)random() % 2000);
-        region_release(&region, (uint64_t)random() % 2000);
-        region_used_bytes(&region);
+        CHECK(region_reserve(&region, REGION_GPU, 3) == REGION_OK, "before");
+        int share = region_share_new(&region, tag);
+        CHECK(share >= 0 && region_share_adopt(&region, share, 1) == REGION_OK, "share");
+        scribble((unsigned char *)region.usage, from[round % COUNT(from)], REGION_USAGE_SIZE);
+        CHECK(region_reserve(&region, REGION_GPU, (uint64_t)random() % 2000) == REGION_BROKEN, "seed %u: granted",
+              seed);
+        CHECK(region_reserve(&region, REGION_SPILL, 1) == REGION_BROKEN, "seed %u: granted", seed);
+        region_release(&region, REGION_GPU, (uint64_t)random() % 2000);
+        CHECK(region_share_reserve(&region, share, 1) == REGION_BROKEN, "seed %u: granted", seed);
+        CHECK(region_share_adopt(&region, share, 1) == REGION_BROKEN, "seed %u: moved", seed);
+        CHECK(region_share_new(&region, tag) < 0, "seed %u: shared", seed);
+        CHECK(region_share_attach(&region, tag) < 0, "seed %u: attached", seed);
+        region_share_detach(&region, share);
+        region_used_bytes(&region, REGION_GPU);
         region_reap(&region);
         if (region_open(&other, directory, FIXTURE_ID, why, sizeof why)) {
-            if (region_join(&other, why, sizeof why))
-                region_reserve(&other, 1);
+            CHECK(!region_join(&other, why, sizeof why), "seed %u: joined", seed);
             region_close(&other);
         }
         region_close(&region);
     }
-    CHECK(true, "survived");
+}
+
+/* One word of noise, where no process looks at each operation, is found by whoever looks at all. */
+static void test_noise_in_one_word(void) {
+    for (int which = 0; which < 3; which++) {
+        struct region region, other;
+        char why[512];
+        fresh_claim();
+        open_or_die(&region, true);
+        open_or_die(&other, true);
+        CHECK(region_reserve(&region, REGION_GPU, 300) == REGION_OK, "before");
+        CHECK(region_reserve(&other, REGION_GPU, 500) == REGION_OK, "before");
+        if (which == 0)
+            atomic_fetch_sub(&region.usage->sums[REGION_GPU].total, 100);
+        else if (which == 1)
+            atomic_fetch_add(&region.usage->sums[REGION_GPU].total, 100);
+        else
+            atomic_fetch_sub(&region.usage->slots[other.slot].held[REGION_GPU].committed, 100);
+        region_reap(&region);
+        CHECK(region_reserve(&region, REGION_GPU, 1) == REGION_BROKEN, "%d: granted", which);
+        CHECK(region_reserve(&other, REGION_GPU, 1000) == REGION_BROKEN, "%d: granted to the other", which);
+        region_close(&other);
+        CHECK(region_open(&other, directory, FIXTURE_ID, why, sizeof why), "%s", why);
+        CHECK(!region_join(&other, why, sizeof why) && strstr(why, "sums"), "%d: joined: %s", which, why);
+        region_close(&region);
+    }
+}
+
+/* The total says less than what we know that we hold. */
+static void test_total_too_small(void) {
+    struct region region;
+    fresh_claim();
+    open_or_die(&region, true);
+    CHECK(region_reserve(&region, REGION_GPU, 900) == REGION_OK, "before");
+    atomic_fetch_sub(&region.usage->sums[REGION_GPU].total, 899);
+    CHECK(region_reserve(&region, REGION_GPU, 101) == REGION_BROKEN, "granted");
+    region_close(&region);
 }
 
 /* --- many processes ------------------------------------------------------------------------------------------------ */
@@ -331,13 +320,14 @@ static void test_slots_run_out(void) {
     static struct region regions[REGION_SLOT_COUNT];
     struct region one_more;
     char why[512] = "";
-    fixture_claim(directory, FIXTURE_ID, FIXTURE_UUID, PAGE(LIMIT_PAGES), 0);
+    fresh_claim();
     for (unsigned i = 0; i < REGION_SLOT_COUNT; i++)
         open_or_die(&regions[i], true);
     CHECK(region_open(&one_more, directory, FIXTURE_ID, why, sizeof why), "%s", why);
-    CHECK(!region_join(&one_more, why, sizeof why) && strstr(why, "1024 processes"), "%s", why);
+    CHECK(!region_join(&one_more, why, sizeof why) && strstr(why, "4096 processes"), "%s", why);
+    int free_slot = regions[77].slot;
     region_close(&regions[77]);
-    CHECK(region_join(&one_more, why, sizeof why) && one_more.slot == regions[77].slot + 78, "slot %d", one_more.slot);
+    CHECK(region_join(&one_more, why, sizeof why) && one_more.slot == free_slot, "slot %d", one_more.slot);
     region_close(&one_more);
     for (unsigned i = 0; i < REGION_SLOT_COUNT; i++)
         if (i != 77)
@@ -347,15 +337,16 @@ static void test_slots_run_out(void) {
 /* A lock outlives the descriptor: programs close descriptors that they do not know. */
 static void test_slot_survives_closed_descriptors(void) {
     struct region region;
-    fixture_claim(directory, FIXTURE_ID, FIXTURE_UUID, PAGE(LIMIT_PAGES), 0);
-    open_or_die(&region, false);
+    fresh_claim();
+    open_or_die(&region, true);
     int ready[2];
     CHECK(pipe(ready) == 0, "pipe");
     pid_t pid = fork();
     if (pid == 0) {
+        die_with_parent();
         struct region own;
         open_or_die(&own, true);
-        bool held = region_reserve(&own, 9) == REGION_OK;
+        bool held = region_reserve(&own, REGION_GPU, 9) == REGION_OK;
         close(own.descriptor);
         if (write(ready[1], held ? "y" : "n", 1) != 1)
             _exit(1);
@@ -376,17 +367,17 @@ static void test_slot_survives_closed_descriptors(void) {
 /* Nothing that a process was doing holds up another, and afterwards its operation happened either whole or not at all. */
 static void test_owner_at_every_step(const char *step, int signal, int64_t changes) {
     struct region region;
-    fixture_claim(directory, FIXTURE_ID, FIXTURE_UUID, PAGE(LIMIT_PAGES), 0);
+    fresh_claim();
     open_or_die(&region, true);
-    CHECK(region_reserve(&region, 7) == REGION_OK, "ours");
+    CHECK(region_reserve(&region, REGION_GPU, 7) == REGION_OK, "ours");
     pid_t pid = start((struct role){.holds = 30, .step = step, .signal = signal, .changes = changes, .slot = -1});
     int got = wait_for(pid);
     CHECK(got == signal, "%s was not reached: %d", step, got);
 
     double began = seconds();
-    CHECK(region_reserve(&region, 1) == REGION_OK, "%s: another process", step);
-    region_release(&region, 1);
-    uint64_t used = region_used_bytes(&region) >> REGION_PAGE_SHIFT;
+    CHECK(region_reserve(&region, REGION_GPU, 1) == REGION_OK, "%s: another process", step);
+    region_release(&region, REGION_GPU, 1);
+    uint64_t used = region_used_bytes(&region, REGION_GPU) >> REGION_PAGE_SHIFT;
     CHECK(seconds() - began < 1, "%s: another process waited %f s", step, seconds() - began);
     if (signal == SIGSTOP) {
         CHECK(used == 37 || used == (uint64_t)(37 + changes), "%s: used %llu", step, (unsigned long long)used);
@@ -397,8 +388,8 @@ static void test_owner_at_every_step(const char *step, int signal, int64_t chang
         kill_and_wait(pid);
     }
     /* What the dead held is there for who asks, without asking twice. */
-    CHECK(region_reserve(&region, LIMIT_PAGES - 7) == REGION_OK, "%s: all of the rest", step);
-    region_release(&region, LIMIT_PAGES - 7);
+    CHECK(region_reserve(&region, REGION_GPU, LIMIT_PAGES - 7) == REGION_OK, "%s: all of the rest", step);
+    region_release(&region, REGION_GPU, LIMIT_PAGES - 7);
     CHECK_SUM(&region, 7u);
     region_close(&region);
 }
@@ -407,9 +398,9 @@ static void test_owner_at_every_step(const char *step, int signal, int64_t chang
  * process reaps all the same, a third takes the slot, and only then the reaper goes on. */
 static void test_reaper_at_every_step(const char *died_at, const char *step, int signal, const char *heir_at) {
     struct region region;
-    fixture_claim(directory, FIXTURE_ID, FIXTURE_UUID, PAGE(LIMIT_PAGES), 0);
-    join_last(&region);
-    CHECK(region_reserve(&region, 7) == REGION_OK, "ours");
+    fresh_claim();
+    join_at(&region, 9);
+    CHECK(region_reserve(&region, REGION_GPU, 7) == REGION_OK, "ours");
     const int slot = 0;
     pid_t victim = start((struct role){.holds = 30, .step = died_at, .signal = SIGKILL, .changes = 5, .slot = slot});
     CHECK(wait_for(victim) == SIGKILL, "%s was not reached", died_at);
@@ -435,7 +426,7 @@ static void test_reaper_at_every_step(const char *died_at, const char *step, int
         CHECK_SUM(&region, 27u);
     }
     kill_and_wait(reaper);
-    CHECK(region_reserve(&region, 1) == REGION_OK, "goes on");
+    CHECK(region_reserve(&region, REGION_GPU, 1) == REGION_OK, "goes on");
     CHECK_SUM(&region, 28u);
     kill_and_wait(heir);
     region_reap(&region);
@@ -446,9 +437,9 @@ static void test_reaper_at_every_step(const char *died_at, const char *step, int
 /* A reaper has seen what a process holds; then that process takes more and dies before it has committed it. */
 static void test_owner_dies_under_the_reaper(const char *step) {
     struct region region;
-    fixture_claim(directory, FIXTURE_ID, FIXTURE_UUID, PAGE(LIMIT_PAGES), 0);
-    join_last(&region);
-    CHECK(region_reserve(&region, 7) == REGION_OK, "ours");
+    fresh_claim();
+    join_at(&region, 9);
+    CHECK(region_reserve(&region, REGION_GPU, 7) == REGION_OK, "ours");
     pid_t owner = start((struct role){
         .holds = 30, .step = "operate: before take", .signal = SIGSTOP, .last_step = step, .changes = 5, .slot = 0});
     CHECK(wait_for(owner) == SIGSTOP, "owner");
@@ -468,8 +459,8 @@ static void test_owner_dies_under_the_reaper(const char *step) {
 /* A process is stopped or dies while it takes the slot of a dead one. */
 static void test_joiner_at_every_step(const char *step, int signal) {
     struct region region;
-    fixture_claim(directory, FIXTURE_ID, FIXTURE_UUID, PAGE(LIMIT_PAGES), 0);
-    join_last(&region);
+    fresh_claim();
+    join_at(&region, 9);
     const int slot = 0;
     pid_t victim =
         start((struct role){.holds = 30, .step = "operate: taken", .signal = SIGKILL, .changes = 5, .slot = slot});
@@ -514,14 +505,15 @@ static void test_every_step(void) {
 static void work(unsigned seed) {
     struct region region;
     uint64_t held = 0;
+    die_with_parent();
     srandom(seed);
     open_or_die(&region, true);
     for (;;) {
         uint64_t pages = 1 + (uint64_t)random() % 200;
         if (random() % 2 && held >= pages) {
-            region_release(&region, pages);
+            region_release(&region, REGION_GPU, pages);
             held -= pages;
-        } else if (region_reserve(&region, pages) == REGION_OK) {
+        } else if (region_reserve(&region, REGION_GPU, pages) == REGION_OK) {
             held += pages;
         }
         if (random() % 2000 == 0)
@@ -535,7 +527,7 @@ static void test_random_campaign(unsigned seed, double duration) {
     struct region region;
     pid_t workers[WORKERS] = {0};
     unsigned long rounds = 0, killed = 0, ended = 0;
-    fixture_claim(directory, FIXTURE_ID, FIXTURE_UUID, PAGE(LIMIT_PAGES), 0);
+    fresh_claim();
     open_or_die(&region, true);
     srandom(seed);
     for (double end = seconds() + duration; seconds() < end; rounds++) {
@@ -560,15 +552,15 @@ static void test_random_campaign(unsigned seed, double duration) {
             ended += WIFEXITED(status);
             workers[i] = 0;
         }
-        struct sum sum = sum_of(region.usage);
+        struct sum sum = sum_of(region.usage, REGION_GPU);
         CHECK(sum.total <= LIMIT_PAGES, "seed %u: %llu pages", seed, (unsigned long long)sum.total);
         CHECK(sum.committed == sum.total, "seed %u: slots hold %llu, total says %llu", seed,
               (unsigned long long)sum.committed, (unsigned long long)sum.total);
         /* While the others are stopped wherever they are, we are served. */
         double began = seconds();
         region_reap(&region);
-        if (region_reserve(&region, 1) == REGION_OK)
-            region_release(&region, 1);
+        if (region_reserve(&region, REGION_GPU, 1) == REGION_OK)
+            region_release(&region, REGION_GPU, 1);
         CHECK(seconds() - began < 1, "seed %u: waited %f s", seed, seconds() - began);
         for (unsigned i = 0; i < WORKERS; i++)
             if (workers[i] != 0)
@@ -595,7 +587,9 @@ int main(int argc, char **argv) {
     test_limit_changes_while_mapped();
     test_sequence_numbers_wrap();
     test_damage_is_noticed();
-    test_noise_does_no_harm(seed);
+    test_noise(seed);
+    test_noise_in_one_word();
+    test_total_too_small();
     test_slots_run_out();
     test_slot_survives_closed_descriptors();
     test_every_step();

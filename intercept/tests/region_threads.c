@@ -37,12 +37,12 @@ static void *live_and_die(void *number) {
         for (int i = 0; i < 200; i++) {
             uint64_t pages = 1 + (uint64_t)rand_r(&random) % 100;
             if (rand_r(&random) % 2 && held >= pages) {
-                region_release(&region, pages);
+                region_release(&region, REGION_GPU, pages);
                 held -= pages;
-            } else if (region_reserve(&region, pages) == REGION_OK) {
+            } else if (region_reserve(&region, REGION_GPU, pages) == REGION_OK) {
                 held += pages;
             }
-            uint64_t used = region_used_bytes(&region) >> REGION_PAGE_SHIFT;
+            uint64_t used = region_used_bytes(&region, REGION_GPU) >> REGION_PAGE_SHIFT;
             CHECK(used >= held && used <= LIMIT_PAGES, "seed %u: used %llu, held %llu", seed, (unsigned long long)used,
                   (unsigned long long)held);
         }
@@ -64,7 +64,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
     region_reap(&region);
-    CHECK(region_reserve(&region, LIMIT_PAGES) == REGION_OK, "all is free again");
+    CHECK(region_reserve(&region, REGION_GPU, LIMIT_PAGES) == REGION_OK, "all is free again");
     region_close(&region);
     return checks_report();
 }

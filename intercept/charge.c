@@ -1,0 +1,162 @@
+#include "charge.h"
+
+#include "explain.h"
+#include "pools.h"
+
+static struct region *region_of(struct process *process, const struct charge *charge) {
+    return &process->claims.regions[charge->region];
+}
+
+static void lock_region(struct process *process, unsigned region) {
+    lock_take(&process->regions[region].lock);
+}
+
+static void unlock_region(struct process *process, unsigned region) {
+    lock_give(&process->regions[region].lock);
+}
+
+static CUresult broken(struct process *process, unsigned region) {
+    explain(CAUSE_REGION_BROKEN, "%s was damaged while in use; restart the container",
+            process->claims.regions[region].usage_path);
+    return CUDA_ERROR_SYSTEM_NOT_READY;
+}
+
+static CUresult result_of(struct process *process, unsigned region, enum region_result result) {
+    return result == REGION_OK     ? CUDA_SUCCESS
+           : result == REGION_FULL ? CUDA_ERROR_OUT_OF_MEMORY
+                                   : broken(process, region);
+}
+
+static CUresult take(struct process *process, int gpu, enum region_ledger ledger, uint64_t pages,
+                     struct charge *charge) {
+    struct claims *claims = &process->claims;
+    enum region_result result = REGION_FULL;
+    unsigned region = (unsigned)gpu;
+    for (unsigned i = region; i < claims->count && result == REGION_FULL; i++) {
+        if (claims->gpu[i] != gpu)
+            continue;
+        region = i;
+        lock_region(process, i);
+        result = region_reserve(&claims->regions[i], ledger, pages);
+        unlock_region(process, i);
+    }
+    *charge = (struct charge){.pages = (uint32_t)pages,
+                              .region = (uint8_t)(region & 0x7f),
+                              .spilled = ledger == REGION_SPILL,
+                              .gpu = (uint8_t)(gpu & 0x7f)};
+    return result_of(process, region, result);
+}
+
+/* Tries again after this process's pools have given back what they do not use. */
+#define TRIMMING(process, gpu, result, attempt)                                                                        \
+    for (enum pools_effort effort = POOLS_WHAT_IS_FREE;                                                                \
+         (result) == CUDA_ERROR_OUT_OF_MEMORY && effort < POOLS_EFFORTS; effort++)                                     \
+        if (pools_trim(process, gpu, effort))                                                                          \
+    (result) = (attempt)
+
+CUresult charge_take(struct process *process, int gpu, uint64_t pages, struct charge *charge) {
+    CUresult result = take(process, gpu, REGION_GPU, pages, charge);
+    TRIMMING(process, gpu, result, take(process, gpu, REGION_GPU, pages, charge));
+    return result;
+}
+
+static CUresult take_in(struct process *process, unsigned region, uint64_t pages) {
+    lock_region(process, region);
+    enum region_result result = region_reserve(&process->claims.regions[region], REGION_GPU, pages);
+    unlock_region(process, region);
+    return result_of(process, region, result);
+}
+
+CUresult charge_take_like(struct process *process, const struct charge *other, uint64_t pages, struct charge *charge) {
+    *charge = (struct charge){.pages = (uint32_t)pages, .region = other->region, .gpu = other->gpu};
+    CUresult result = take_in(process, other->region, pages);
+    TRIMMING(process, other->gpu, result, take_in(process, other->region, pages));
+    return result;
+}
+
+void charge_move(struct process *process, struct charge *from, struct charge *to, uint64_t pages) {
+    if (to->pages == 0 && to->share == 0)
+        *to = (struct charge){.region = from->region, .gpu = from->gpu};
+    if (to->share != 0) {
+        lock_region(process, to->region);
+        region_share_adopt(region_of(process, to), to->share - 1, pages);
+        unlock_region(process, to->region);
+    }
+    to->pages += (uint32_t)pages;
+    from->pages -= (uint32_t)pages;
+}
+
+CUresult charge_spill(struct process *process, int gpu, uint64_t pages, struct charge *charge) {
+    return take(process, gpu, REGION_SPILL, pages, charge);
+}
+
+void charge_give_part(struct process *process, struct charge *charge, uint64_t pages) {
+    struct region *region = region_of(process, charge);
+    if (pages == 0)
+        return;
+    lock_region(process, charge->region);
+    if (charge->share != 0)
+        region_share_release(region, charge->share - 1, pages);
+    else
+        region_release(region, charge->spilled ? REGION_SPILL : REGION_GPU, pages);
+    unlock_region(process, charge->region);
+    charge->pages -= (uint32_t)pages;
+}
+
+void charge_give(struct process *process, const struct charge *charge) {
+    struct charge all = *charge;
+    charge_give_part(process, &all, all.pages);
+}
+
+CUresult charge_grow(struct process *process, struct charge *charge, uint64_t pages) {
+    struct region *region = region_of(process, charge);
+    lock_region(process, charge->region);
+    enum region_result result = charge->share != 0
+                                    ? region_share_reserve(region, charge->share - 1, pages)
+                                    : region_reserve(region, charge->spilled ? REGION_SPILL : REGION_GPU, pages);
+    unlock_region(process, charge->region);
+    if (result == REGION_OK)
+        charge->pages += (uint32_t)pages;
+    return result_of(process, charge->region, result);
+}
+
+bool charge_share(struct process *process, struct charge *charge, const uint8_t tag[16]) {
+    struct region *region = region_of(process, charge);
+    lock_region(process, charge->region);
+    int share = charge->spilled ? -1 : region_share_new(region, tag);
+    if (share >= 0 && region_share_adopt(region, share, charge->pages) != REGION_OK) {
+        region_share_detach(region, share);
+        share = -1;
+    }
+    unlock_region(process, charge->region);
+    if (share >= 0)
+        charge->share = (uint16_t)(share + 1);
+    return share >= 0;
+}
+
+bool charge_join(struct process *process, const uint8_t tag[16], struct charge *charge) {
+    struct claims *claims = &process->claims;
+    int share = -1;
+    for (unsigned i = 0; i < claims->count && share < 0; i++) {
+        lock_region(process, i);
+        share = region_share_attach(&claims->regions[i], tag);
+        unlock_region(process, i);
+        *charge = (struct charge){
+            .share = (uint16_t)(share + 1), .region = (uint8_t)(i & 0x7f), .gpu = (uint8_t)(claims->gpu[i] & 0x7f)};
+    }
+    return share >= 0;
+}
+
+/*
+ * The memory behind a share lasts until nobody holds it any more, which we see by nobody holding the share: so its maker
+ * leaves its pages in it and only lets go.
+ */
+void charge_end(struct process *process, const struct charge *charge) {
+    if (charge->share == 0) {
+        charge_give(process, charge);
+        return;
+    }
+    lock_region(process, charge->region);
+    region_share_detach(region_of(process, charge), charge->share - 1);
+    unlock_region(process, charge->region);
+}

@@ -1,0 +1,25 @@
+/* What a context takes beyond what every context takes: code of its modules, local memory, heaps. */
+#ifndef TRANCHE_CONTEXT_EXTRA_H
+#define TRANCHE_CONTEXT_EXTRA_H
+
+#include "contexts.h"
+
+enum extra { EXTRA_CODE, EXTRA_LOCAL, EXTRA_STACK, EXTRA_KERNEL, EXTRA_PRINTF, EXTRA_HEAP };
+
+/* Adds bytes to what a context takes; refused as an allocation is. */
+CUresult context_extra_add(struct process *process, const struct place *place, enum extra extra, uint64_t bytes);
+void context_extra_subtract(struct process *process, uint32_t context, enum extra extra, uint64_t bytes);
+
+/* Sets it, or raises it if it is less. */
+CUresult context_extra_set(struct process *process, const struct place *place, enum extra extra, uint64_t bytes);
+CUresult context_extra_raise(struct process *process, const struct place *place, enum extra extra, uint64_t bytes);
+
+/* What is included in every context: the value that was there when we were first asked. */
+uint64_t context_extra_base(struct process *process, const struct place *place, enum extra extra, uint64_t now);
+
+/* Local memory: for each of so many threads what the stack's limit says or a kernel needs, whichever is more. UINT64_MAX leaves
+ * the stack as it is, 0 the kernels. */
+CUresult context_extra_local(struct process *process, const struct place *place, uint64_t threads, uint64_t stack,
+                             uint64_t kernel);
+
+#endif

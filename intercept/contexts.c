@@ -1,0 +1,248 @@
+#include "contexts.h"
+
+#include "allocations.h"
+#include "cuda_real.h"
+#include "explain.h"
+#include "gpus.h"
+#include "objects.h"
+
+/* --- the current one ----------------------------------------------------------------------------------------------- */
+
+static struct hint *hint_of(struct contexts *contexts, CUcontext context) {
+    return &contexts->hints[((uintptr_t)context * UINT64_C(0x9e3779b97f4a7c15)) >> 61];
+}
+
+_Static_assert(HINTS == 8, "the highest three bits name a hint");
+
+static void set_hint(struct contexts *contexts, CUcontext context, const struct place *place) {
+    struct hint *hint = hint_of(contexts, context);
+    uint32_t version = atomic_load_explicit(&hint->version, memory_order_relaxed);
+    atomic_store(&hint->version, version + 1);
+    atomic_store(&hint->context, (uintptr_t)(place != NULL ? context : NULL));
+    atomic_store(&hint->gpu, place != NULL ? place->gpu : NO_CLAIM);
+    atomic_store(&hint->serial, place != NULL ? place->context : 0);
+    atomic_store(&hint->version, version + 2);
+}
+
+static bool read_hint(struct contexts *contexts, CUcontext context, struct place *place) {
+    struct hint *hint = hint_of(contexts, context);
+    uint32_t version = atomic_load(&hint->version);
+    bool found = version % 2 == 0 && atomic_load(&hint->context) == (uintptr_t)context;
+    *place = (struct place){atomic_load(&hint->gpu), atomic_load(&hint->serial)};
+    return found && atomic_load(&hint->version) == version;
+}
+
+static bool find(struct contexts *contexts, CUcontext context, struct place *place) {
+    lock_take(&contexts->lock);
+    const struct entry *known = table_find(&contexts->table, (uintptr_t)context);
+    if (known != NULL) {
+        *place = (struct place){known->charge.gpu, known->context};
+        set_hint(contexts, context, place);
+    }
+    lock_give(&contexts->lock);
+    return known != NULL;
+}
+
+CUresult contexts_current(struct process **process, struct place *place) {
+    CUcontext context = NULL;
+    CUresult result = REAL(cuCtxGetCurrent)(&context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (context == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    result = process_open(process);
+    if (result != CUDA_SUCCESS || read_hint(&(*process)->contexts, context, place) ||
+        find(&(*process)->contexts, context, place))
+        return result;
+    CUdevice device;
+    *place = (struct place){0};
+    result = REAL(cuCtxGetDevice)(&device);
+    return result != CUDA_SUCCESS ? result : gpus_find_claimed(*process, device, &place->gpu);
+}
+
+CUresult contexts_current_gpu(struct process **process, int *gpu) {
+    struct place place;
+    CUresult result = contexts_current(process, &place);
+    *gpu = place.gpu;
+    return result;
+}
+
+/* --- their life ----------------------------------------------------------------------------------------------------- */
+
+CUresult contexts_grant(struct process **process, CUdevice device, struct charge *charge) {
+    int gpu;
+    CUresult result = gpus_check(device); /* the driver's word first: not initialised, no such device */
+    if (result == CUDA_SUCCESS)
+        result = process_open(process);
+    if (result == CUDA_SUCCESS)
+        result = gpus_find_claimed(*process, device, &gpu);
+    if (result != CUDA_SUCCESS)
+        return result;
+
+    uint64_t bytes = claims_context_bytes(&(*process)->claims, gpu);
+    uint64_t limit = claims_limit_bytes(&(*process)->claims, gpu);
+    if (bytes > limit) {
+        explain(CAUSE_CONTEXT_SIZE,
+                "a CUDA context takes %llu MiB of GPU memory, but the limit is %llu MiB; ask for more",
+                (unsigned long long)(bytes >> 20), (unsigned long long)(limit >> 20));
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    uint64_t page = UINT64_C(1) << REGION_PAGE_SHIFT;
+    return charge_take(*process, gpu, (bytes + page - 1) >> REGION_PAGE_SHIFT, charge);
+}
+
+static void count_contexts(struct process *process, const struct charge *charge, int change) {
+    struct region *region = &process->claims.regions[charge->region];
+    region_count_contexts(region, change);
+}
+
+static uint32_t next_serial(struct contexts *contexts) {
+    if (++contexts->last_serial == 0)
+        contexts->last_serial = 1;
+    return contexts->last_serial;
+}
+
+/* Takes a context and its other views out of the table, and gives back what lived in it and then itself. */
+static void drop(struct process *process, uint32_t serial) {
+    struct contexts *contexts = &process->contexts;
+    struct charge charge = {0};
+    bool counted = false;
+    lock_take(&contexts->lock);
+    for (size_t i = 0; i < contexts->table.capacity;) {
+        struct entry *entry = &contexts->table.entries[i];
+        if (entry->key == 0 || entry->context != serial) {
+            i++;
+            continue;
+        }
+        set_hint(contexts, (CUcontext)(uintptr_t)entry->key, NULL); /* NOLINT(performance-no-int-to-ptr) */
+        if (entry->charge.pages != 0) {
+            charge = entry->charge;
+            counted = true;
+        }
+        table_remove(&contexts->table, entry); /* another may move here, so look at this place again */
+    }
+    lock_give(&contexts->lock);
+    allocations_context_gone(process, serial);
+    objects_context_gone(process, serial);
+    if (counted) {
+        charge_give(process, &charge);
+        count_contexts(process, &charge, -1);
+    }
+}
+
+CUresult contexts_created(struct process *process, struct charge charge, CUresult result, CUcontext context) {
+    struct contexts *contexts = &process->contexts;
+    if (result != CUDA_SUCCESS || context == NULL) {
+        charge_give(process, &charge);
+        return result;
+    }
+    uint32_t former = contexts_serial(process, context);
+    if (former != 0) /* destroyed in a way that we did not see */
+        drop(process, former);
+    lock_take(&contexts->lock);
+    bool put = table_put(&contexts->table, (struct entry){.key = (uintptr_t)context,
+                                                          .charge = charge,
+                                                          .context = next_serial(contexts)}) != NULL;
+    lock_give(&contexts->lock);
+    /* Without memory to write it down it stays charged until this process ends. */
+    if (put)
+        count_contexts(process, &charge, 1);
+    return result;
+}
+
+void contexts_alias(struct process *process, CUcontext context, CUcontext of) {
+    struct contexts *contexts = &process->contexts;
+    struct place place;
+    if (!find(contexts, of, &place))
+        return;
+    lock_take(&contexts->lock);
+    if (table_find(&contexts->table, (uintptr_t)context) == NULL)
+        table_put(&contexts->table, (struct entry){.key = (uintptr_t)context,
+                                                   .charge = {.gpu = (uint8_t)(place.gpu & 0x7f)},
+                                                   .context = place.context});
+    lock_give(&contexts->lock);
+}
+
+uint32_t contexts_serial(struct process *process, CUcontext context) {
+    struct place place = {0};
+    return process != NULL && find(&process->contexts, context, &place) ? place.context : 0;
+}
+
+void contexts_destroyed(struct process *process, CUcontext context, uint32_t serial) {
+    if (serial != 0 && contexts_serial(process, context) == serial)
+        drop(process, serial);
+}
+
+void contexts_each(struct process *process, void (*visit)(uint32_t, int, void *), void *argument) {
+    struct contexts *contexts = &process->contexts;
+    /* The visitor may take from the claim, and so must not be called under the lock; what it is told fits here. */
+    struct place places[64];
+    size_t count = 0;
+    lock_take(&contexts->lock);
+    for (size_t i = 0; i < contexts->table.capacity && count < sizeof places / sizeof places[0]; i++)
+        if (contexts->table.entries[i].key != 0 && contexts->table.entries[i].charge.pages != 0)
+            places[count++] =
+                (struct place){contexts->table.entries[i].charge.gpu, contexts->table.entries[i].context};
+    lock_give(&contexts->lock);
+    for (size_t i = 0; i < count; i++)
+        visit(places[i].context, places[i].gpu, argument);
+}
+
+/* --- primary contexts ---------------------------------------------------------------------------------------------- */
+
+CUresult contexts_primary_enter(struct process *process, CUdevice device) {
+    if (device < 0 || device >= DEVICES_MAX)
+        return CUDA_ERROR_INVALID_DEVICE;
+    lock_take(&process->contexts.lifecycles[device]);
+    return CUDA_SUCCESS;
+}
+
+void contexts_primary_leave(struct process *process, CUdevice device) {
+    lock_give(&process->contexts.lifecycles[device]);
+}
+
+CUcontext contexts_primary(struct process *process, CUdevice device) {
+    return device >= 0 && device < DEVICES_MAX ? process->contexts.primaries[device] : NULL;
+}
+
+static bool is_active(CUdevice device) {
+    unsigned int flags;
+    int active = 0;
+    return REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS || active;
+}
+
+CUresult contexts_primary_retain(struct process *process, CUdevice device, CUcontext *context) {
+    struct charge charge;
+    /* If it is charged for, but ended in a way that we did not see, its memory ended with it. */
+    if (process->contexts.primaries[device] != NULL && !is_active(device))
+        contexts_primary_reset(process, device);
+    if (process->contexts.primaries[device] != NULL)
+        return REAL(cuDevicePrimaryCtxRetain)(context, device);
+    CUresult result = contexts_grant(&process, device, &charge);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuDevicePrimaryCtxRetain)(context, device);
+    contexts_created(process, charge, result, result == CUDA_SUCCESS ? *context : NULL);
+    if (result == CUDA_SUCCESS)
+        process->contexts.primaries[device] = *context;
+    return result;
+}
+
+void contexts_primary_released(struct process *process, CUdevice device) {
+    CUcontext primary = process->contexts.primaries[device];
+    if (primary == NULL || is_active(device))
+        return;
+    contexts_destroyed(process, primary, contexts_serial(process, primary));
+    process->contexts.primaries[device] = NULL;
+}
+
+void contexts_primary_reset(struct process *process, CUdevice device) {
+    CUcontext primary = process->contexts.primaries[device];
+    if (primary == NULL)
+        return;
+    /* Whether or not the context itself goes on, what was made in it is gone. */
+    uint32_t serial = contexts_serial(process, primary);
+    allocations_context_gone(process, serial);
+    objects_context_gone(process, serial);
+    contexts_primary_released(process, device);
+}

@@ -1,0 +1,139 @@
+/* Memory of other processes: whoever made it pays for it, and whoever holds it after that one's death; see tags.h. Memory whose
+ * maker is not of this claim is paid by whoever opens it. */
+#include "allocations.h"
+#include "cuda_real.h"
+#include "objects.h"
+#include "tags.h"
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
+    CUresult result = REAL(cuIpcGetMemHandle)(handle, address);
+    CUdeviceptr base = address;
+    uint8_t tag[TAG_SIZE];
+    size_t size;
+    if (result == CUDA_SUCCESS && REAL(cuMemGetAddressRange_v2)(&base, &size, address) == CUDA_SUCCESS) {
+        tag_of_handle(handle, tag);
+        allocations_share(base, tag);
+    }
+    return result;
+}
+
+struct opening {
+    struct process *process;
+    struct place place;
+    struct charge charge;
+    bool joined;
+};
+
+static CUresult before(struct opening *opening, const CUipcMemHandle *handle) {
+    uint8_t tag[TAG_SIZE];
+    CUresult result = contexts_current(&opening->process, &opening->place);
+    if (result != CUDA_SUCCESS)
+        return result;
+    tag_of_handle(handle, tag);
+    opening->joined = charge_join(opening->process, tag, &opening->charge);
+    return result;
+}
+
+/* Written down with a count, since a handle that is opened again leads to the same address. */
+static CUresult after(struct opening *opening, CUresult result, CUdeviceptr address) {
+    CUdeviceptr base;
+    size_t size = 0;
+    struct entry known;
+    if (result == CUDA_SUCCESS && objects_refer(opening->process, KIND_IPC, address, 1, &known)) {
+        if (opening->joined)
+            charge_end(opening->process, &opening->charge);
+        return result;
+    }
+    if (result == CUDA_SUCCESS && !opening->joined) {
+        REAL(cuMemGetAddressRange_v2)(&base, &size, address);
+        result = charge_take(opening->process, opening->place.gpu, pages_of(size), &opening->charge);
+        if (result != CUDA_SUCCESS)
+            REAL(cuIpcCloseMemHandle)(address);
+    } else if (result != CUDA_SUCCESS && opening->joined) {
+        charge_end(opening->process, &opening->charge);
+    }
+    if (result == CUDA_SUCCESS)
+        objects_put(opening->process, KIND_IPC,
+                    (struct entry){.key = address,
+                                   .charge = opening->charge,
+                                   .references = 1,
+                                   .context = opening->place.context});
+    return result;
+}
+
+#define OPEN(address, handle, call)                                                                                    \
+    do {                                                                                                               \
+        struct opening opening = {0};                                                                                  \
+        CUresult result = before(&opening, &(handle));                                                                 \
+        if (result != CUDA_SUCCESS)                                                                                    \
+            return result;                                                                                             \
+        result = call;                                                                                                 \
+        return after(&opening, result, result == CUDA_SUCCESS ? *(address) : 0);                                       \
+    } while (0)
+
+CUresult cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags) {
+    OPEN(address, handle, REAL(cuIpcOpenMemHandle)(address, handle, flags));
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags) {
+    OPEN(address, handle, REAL(cuIpcOpenMemHandle_v2)(address, handle, flags));
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
+    struct process *process = process_if_open();
+    struct entry opened;
+    bool ours = process != NULL && objects_refer(process, KIND_IPC, address, -1, &opened);
+    CUresult result = REAL(cuIpcCloseMemHandle)(address);
+    if (!ours)
+        return result;
+    if (result == CUDA_SUCCESS && opened.references == 0) {
+        charge_end(process, &opened.charge);
+    } else if (result != CUDA_SUCCESS && opened.references == 0) {
+        opened.references = 1;
+        objects_put(process, KIND_IPC, opened);
+    } else if (result != CUDA_SUCCESS) {
+        objects_refer(process, KIND_IPC, address, 1, &opened);
+    }
+    return result;
+}
+
+/* --- memory of other APIs -------------------------------------------------------------------------------------------- */
+
+CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *from) {
+    struct process *process;
+    struct place place;
+    struct charge charge = {0};
+    uint8_t tag[TAG_SIZE];
+    CUresult result = contexts_current(&process, &place);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (memory == NULL || from == NULL)
+        return REAL(cuImportExternalMemory)(memory, from);
+    /* The driver takes the descriptor over, so it is looked at before. */
+    if (from->type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD && tag_read(from->handle.fd, tag))
+        charge_join(process, tag, &charge);
+    if (charge.share == 0) {
+        result = charge_take(process, place.gpu, pages_of(from->size), &charge);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    result = REAL(cuImportExternalMemory)(memory, from);
+    if (result == CUDA_SUCCESS)
+        objects_put(process, KIND_EXTERNAL,
+                    (struct entry){.key = (uintptr_t)*memory, .charge = charge, .context = place.context});
+    else
+        charge_end(process, &charge);
+    return result;
+}
+
+CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
+    struct process *process = process_if_open();
+    struct entry entry;
+    bool ours = process != NULL && objects_remove(process, KIND_EXTERNAL, (uintptr_t)memory, &entry);
+    CUresult result = REAL(cuDestroyExternalMemory)(memory);
+    if (ours && result == CUDA_SUCCESS)
+        charge_end(process, &entry.charge);
+    else if (ours)
+        objects_put(process, KIND_EXTERNAL, entry);
+    return result;
+}

@@ -1,0 +1,275 @@
+/*
+ * Modules and libraries: their variables and their code take memory of the GPU, once for each context. What lazy loading takes
+ * later is counted when the module is loaded.
+ *
+ * Code is small, and the driver packs that of all modules of a context together; so does the sum that we keep of it for each
+ * context. Variables are charged module by module.
+ *
+ * What compressed fat binaries declare cannot be seen before. After one was loaded, the driver is asked how much less is free
+ * of the whole GPU; a difference that is too large to be code is charged as the module's, or the module is unloaded again.
+ */
+#include "contexts.h"
+#include "context_extra.h"
+#include "cuda_real.h"
+#include "gpus.h"
+#include "image.h"
+#include "libraries.h"
+#include "objects.h"
+
+#define CODE_SHIFT 12 /* what is remembered of a library's code, rounded up */
+#define LIBRARIES_AT_ONCE 64
+#define HIDDEN_MIN_BYTES (UINT64_C(16) << 20) /* less may be code, or others' */
+
+/* --- one module in one context -------------------------------------------------------------------------------------- */
+
+struct loading {
+    struct process *process;
+    struct place place;
+    struct image_size size;
+    struct charge data;
+    size_t free_before;
+};
+
+static CUresult before(struct loading *loading) {
+    CUresult result = contexts_current(&loading->process, &loading->place);
+    size_t total;
+    if (result == CUDA_SUCCESS && loading->size.data != 0)
+        result = charge_take(loading->process, loading->place.gpu, pages_of(loading->size.data), &loading->data);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = context_extra_add(loading->process, &loading->place, EXTRA_CODE, loading->size.code);
+    if (result != CUDA_SUCCESS)
+        charge_give(loading->process, &loading->data);
+    if (loading->size.hidden && REAL(cuMemGetInfo_v2)(&loading->free_before, &total) != CUDA_SUCCESS)
+        loading->free_before = 0;
+    return result;
+}
+
+/* What a compressed image turned out to take. */
+static CUresult charge_hidden(struct loading *loading) {
+    size_t free, total;
+    if (!loading->size.hidden || REAL(cuMemGetInfo_v2)(&free, &total) != CUDA_SUCCESS || free >= loading->free_before)
+        return CUDA_SUCCESS;
+    uint64_t taken = loading->free_before - free, seen = loading->size.code + loading->size.data;
+    if (taken < seen + HIDDEN_MIN_BYTES)
+        return CUDA_SUCCESS;
+    return loading->data.pages != 0
+               ? charge_grow(loading->process, &loading->data, pages_of(taken - seen))
+               : charge_take(loading->process, loading->place.gpu, pages_of(taken - seen), &loading->data);
+}
+
+static void give_back(struct loading *loading) {
+    context_extra_subtract(loading->process, loading->place.context, EXTRA_CODE, loading->size.code);
+    charge_give(loading->process, &loading->data);
+}
+
+static CUresult after(struct loading *loading, CUresult result, CUmodule module) {
+    if (result == CUDA_SUCCESS) {
+        result = charge_hidden(loading);
+        if (result != CUDA_SUCCESS)
+            REAL(cuModuleUnload)(module);
+    }
+    if (result != CUDA_SUCCESS) {
+        give_back(loading);
+        return result;
+    }
+    objects_put(loading->process, KIND_MODULE,
+                (struct entry){.key = (uintptr_t)module,
+                               .charge = loading->data,
+                               .with = loading->size.code,
+                               .context = loading->place.context});
+    return result;
+}
+
+#define LOAD(module, image_size, call)                                                                                 \
+    do {                                                                                                               \
+        struct loading loading = {.size = image_size};                                                                 \
+        CUresult result = before(&loading);                                                                            \
+        if (result != CUDA_SUCCESS)                                                                                    \
+            return result;                                                                                             \
+        result = call;                                                                                                 \
+        return after(&loading, result, result == CUDA_SUCCESS ? *(module) : NULL);                                     \
+    } while (0)
+
+CUresult cuModuleLoad(CUmodule *module, const char *path) {
+    LOAD(module, image_file_size(path), REAL(cuModuleLoad)(module, path));
+}
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+    LOAD(module, image_size(image), REAL(cuModuleLoadData)(module, image));
+}
+
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, CUjit_option *options,
+                            void **values) {
+    LOAD(module, image_size(image), REAL(cuModuleLoadDataEx)(module, image, count, options, values));
+}
+
+CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
+    LOAD(module, image_size(image), REAL(cuModuleLoadFatBinary)(module, image));
+}
+
+CUresult cuModuleUnload(CUmodule module) {
+    struct process *process = process_if_open();
+    struct entry entry;
+    bool ours = process != NULL && objects_remove(process, KIND_MODULE, (uintptr_t)module, &entry);
+    CUresult result = REAL(cuModuleUnload)(module);
+    if (!ours)
+        return result;
+    if (result != CUDA_SUCCESS) {
+        objects_put(process, KIND_MODULE, entry);
+        return result;
+    }
+    context_extra_subtract(process, entry.context, EXTRA_CODE, entry.with);
+    charge_end(process, &entry.charge);
+    return result;
+}
+
+/* --- libraries: the same for every context --------------------------------------------------------------------------- */
+
+struct library {
+    struct process *process;
+    CUlibrary handle;
+    struct image_size size;
+    CUresult result;
+};
+
+/* A library in a context. Also called when a context is made after the library was loaded. */
+static void load_into(uint32_t context, int gpu, void *argument) {
+    struct library *library = argument;
+    struct place place = {gpu, context};
+    struct charge charge = {.gpu = (uint8_t)(gpu & 0x7f)};
+    if (library->result != CUDA_SUCCESS)
+        return;
+    if (library->size.data != 0)
+        library->result = charge_take(library->process, gpu, pages_of(library->size.data), &charge);
+    if (library->result != CUDA_SUCCESS)
+        return;
+    library->result = context_extra_add(library->process, &place, EXTRA_CODE, library->size.code);
+    if (library->result != CUDA_SUCCESS) {
+        charge_give(library->process, &charge);
+        return;
+    }
+    objects_put(library->process, KIND_LIBRARY_IN_CONTEXT,
+                (struct entry){.key = objects_key((uintptr_t)library->handle, context),
+                               .charge = charge,
+                               .with = library->size.code,
+                               .context = context,
+                               .references = objects_mark((uintptr_t)library->handle)});
+}
+
+static void unload(struct process *process, CUlibrary library) {
+    struct entry entry;
+    while (objects_remove_one_of(process, KIND_LIBRARY_IN_CONTEXT, objects_mark((uintptr_t)library), &entry)) {
+        context_extra_subtract(process, entry.context, EXTRA_CODE, entry.with);
+        charge_end(process, &entry.charge);
+    }
+}
+
+/* Loads by `call`; the sizes are taken first under the name of no library, and then under its own. */
+static CUresult library_loaded(struct library *library, CUlibrary handle) {
+    if (library->result == CUDA_SUCCESS) {
+        struct library named = *library;
+        unload(library->process, NULL);
+        named.handle = handle;
+        contexts_each(library->process, load_into, &named);
+        library->result = named.result;
+        if (named.result == CUDA_SUCCESS) {
+            objects_put(library->process, KIND_LIBRARY,
+                        (struct entry){.key = (uintptr_t)handle, .with = library->size.data,
+                                       .references = (uint32_t)(library->size.code >> CODE_SHIFT) + 2});
+            return CUDA_SUCCESS;
+        }
+        REAL(cuLibraryUnload)(handle);
+        unload(library->process, handle);
+        return library->result;
+    }
+    unload(library->process, NULL);
+    return library->result;
+}
+
+#define LOAD_LIBRARY(library, image_size, call)                                                                        \
+    do {                                                                                                               \
+        struct library loading = {.process = process_if_open(), .size = image_size};                                   \
+        if (loading.process == NULL)                                                                                   \
+            return call;                                                                                               \
+        contexts_each(loading.process, load_into, &loading);                                                           \
+        if (loading.result == CUDA_SUCCESS)                                                                            \
+            loading.result = call;                                                                                     \
+        return library_loaded(&loading, loading.result == CUDA_SUCCESS ? *(library) : NULL);                           \
+    } while (0)
+
+CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit, void **jit_values,
+                           unsigned int jit_count, CUlibraryOption *options, void **values, unsigned int count) {
+    LOAD_LIBRARY(library, image_size(code),
+                 REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values, count));
+}
+
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *jit, void **jit_values,
+                               unsigned int jit_count, CUlibraryOption *options, void **values, unsigned int count) {
+    LOAD_LIBRARY(library, image_file_size(path),
+                 REAL(cuLibraryLoadFromFile)(library, path, jit, jit_values, jit_count, options, values, count));
+}
+
+CUresult cuLibraryUnload(CUlibrary library) {
+    struct process *process = process_if_open();
+    CUresult result = REAL(cuLibraryUnload)(library);
+    struct entry entry;
+    if (result == CUDA_SUCCESS && process != NULL) {
+        objects_remove(process, KIND_LIBRARY, (uintptr_t)library, &entry);
+        unload(process, library);
+    }
+    return result;
+}
+
+CUresult libraries_enter(struct process *process, const struct place *place) {
+    struct library library = {.process = process};
+    struct entry entries[LIBRARIES_AT_ONCE];
+    for (size_t at = 0, count = 1; library.result == CUDA_SUCCESS && count != 0; at += count) {
+        count = objects_copy(process, KIND_LIBRARY, at, entries, LIBRARIES_AT_ONCE);
+        for (size_t i = 0; i < count; i++) {
+            library.handle = (CUlibrary)(uintptr_t)entries[i].key; /* NOLINT(performance-no-int-to-ptr) */
+            library.size = (struct image_size){.code = ((uint64_t)entries[i].references - 1) << CODE_SHIFT,
+                                               .data = entries[i].with};
+            load_into(place->context, place->gpu, &library);
+        }
+    }
+    return library.result;
+}
+
+/* --- kernels that need more local memory than a context has ---------------------------------------------------------- */
+
+/* The driver makes local memory for as many threads as the GPU can run at once when such a kernel is first launched. */
+static CUresult charge_local(int bytes) {
+    struct process *process;
+    struct place place;
+    if (bytes <= 0 || contexts_current(&process, &place) != CUDA_SUCCESS)
+        return CUDA_SUCCESS; /* without a context it cannot be launched here either */
+    return context_extra_local(process, &place, gpus_threads(), UINT64_MAX, (uint64_t)bytes);
+}
+
+static CUresult charge_function(CUfunction function) {
+    int bytes = 0;
+    REAL(cuFuncGetAttribute)(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function);
+    return charge_local(bytes);
+}
+
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+    CUresult result = REAL(cuModuleGetFunction)(function, module, name);
+    return result == CUDA_SUCCESS ? charge_function(*function) : result;
+}
+
+CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
+    CUresult result = REAL(cuKernelGetFunction)(function, kernel);
+    return result == CUDA_SUCCESS ? charge_function(*function) : result;
+}
+
+CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
+    CUresult result = REAL(cuLibraryGetKernel)(kernel, library, name);
+    CUdevice device;
+    int bytes = 0;
+    if (result == CUDA_SUCCESS && REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS) {
+        REAL(cuKernelGetAttribute)(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, *kernel, device);
+        return charge_local(bytes);
+    }
+    return result;
+}

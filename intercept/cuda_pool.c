@@ -1,0 +1,230 @@
+/* Stream-ordered allocation: what a pool has reserved counts, see pools.h. And the synchronisations at which pools shrink. */
+#include "allocations.h"
+#include "cuda_real.h"
+#include "gpus.h"
+#include "objects.h"
+#include "pools.h"
+#include "tags.h"
+
+#define FIRST_STREAM_HANDLE 3 /* below are the default streams: 0, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */
+
+/* The device that a stream works on, and its GPU. */
+static CUresult find_device(struct process **process, CUstream stream, CUdevice *device, int *gpu) {
+    CUcontext context = NULL;
+    CUresult result = contexts_current_gpu(process, gpu);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuCtxGetDevice)(device);
+    if (result != CUDA_SUCCESS || (uintptr_t)stream < FIRST_STREAM_HANDLE ||
+        REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
+        return result;
+    /* A stream of another context, perhaps of another device. */
+    CUcontext current = NULL;
+    if (REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == context ||
+        REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuCtxGetDevice)(device);
+    REAL(cuCtxPopCurrent_v2)(&current);
+    return result == CUDA_SUCCESS ? gpus_find_claimed(*process, *device, gpu) : result;
+}
+
+static bool is_capturing(CUstream stream) {
+    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    REAL(cuStreamIsCapturing)(stream, &capturing);
+    return capturing != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+struct allocating {
+    struct process *process;
+    struct pool *pool;
+    struct charge growth;
+};
+
+/* Makes room for `bytes` from a pool: `handle`, or the current one of the stream's device. No pool: it is not ours to count. */
+static CUresult before(struct allocating *allocating, CUmemoryPool handle, CUstream stream, size_t bytes) {
+    CUdevice device;
+    int gpu;
+    struct entry not_ours;
+    CUresult result = find_device(&allocating->process, stream, &device, &gpu);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (objects_find(allocating->process, KIND_POOL, (uintptr_t)handle, &not_ours))
+        return CUDA_SUCCESS;
+    allocating->pool = handle != NULL ? pools_find(allocating->process, handle) : NULL;
+    if (handle == NULL && (result = REAL(cuDeviceGetMemPool)(&handle, device)) != CUDA_SUCCESS)
+        return result;
+    if (allocating->pool == NULL)
+        allocating->pool = pools_memory(allocating->process, handle, device, gpu);
+    if (allocating->pool == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    result = pools_before(allocating->process, allocating->pool, bytes, &allocating->growth);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && is_capturing(stream)) {
+        /* Becomes a node of a graph, which takes memory when it is launched. */
+        allocating->pool = NULL;
+        result = CUDA_SUCCESS;
+    }
+    if (result == CUDA_SUCCESS && allocating->pool != NULL)
+        pools_enter(allocating->pool);
+    return result;
+}
+
+static CUresult after(struct allocating *allocating, CUresult result, CUdeviceptr *address) {
+    if (allocating->pool == NULL)
+        return result;
+    pools_leave(allocating->process, allocating->pool, &allocating->growth);
+    if (result == CUDA_SUCCESS)
+        pools_allocated(allocating->process, allocating->pool, *address);
+    return result;
+}
+
+#define ALLOCATE(address, bytes, pool, stream, call)                                                                   \
+    do {                                                                                                               \
+        struct allocating allocating = {0};                                                                            \
+        if ((address) == NULL || (bytes) == 0)                                                                         \
+            return call;                                                                                               \
+        CUresult result = before(&allocating, pool, stream, bytes);                                                    \
+        return result == CUDA_SUCCESS ? after(&allocating, call, address) : result;                                    \
+    } while (0)
+
+CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream) {
+    ALLOCATE(address, bytes, NULL, stream, REAL(cuMemAllocAsync)(address, bytes, stream));
+}
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *address, size_t bytes, CUstream stream) {
+    ALLOCATE(address, bytes, NULL, stream, REAL(cuMemAllocAsync_ptsz)(address, bytes, stream));
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    if (pool == NULL)
+        return REAL(cuMemAllocFromPoolAsync)(address, bytes, pool, stream);
+    ALLOCATE(address, bytes, pool, stream, REAL(cuMemAllocFromPoolAsync)(address, bytes, pool, stream));
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    if (pool == NULL)
+        return REAL(cuMemAllocFromPoolAsync_ptsz)(address, bytes, pool, stream);
+    ALLOCATE(address, bytes, pool, stream, REAL(cuMemAllocFromPoolAsync_ptsz)(address, bytes, pool, stream));
+}
+
+/* Memory that was not allocated in stream order can be freed so too, and goes when the stream comes to it. */
+#define FREE(address, stream, call, synchronize)                                                                       \
+    do {                                                                                                               \
+        struct entry allocation;                                                                                       \
+        bool linear = allocations_freeing(address, &allocation);                                                       \
+        CUresult result = call;                                                                                        \
+        if (linear && result == CUDA_SUCCESS)                                                                          \
+            synchronize(stream);                                                                                       \
+        if (linear)                                                                                                    \
+            allocations_freed(&allocation, result);                                                                    \
+        else if (result == CUDA_SUCCESS && objects_any(process_if_open(), KIND_POOL_MEMORY))                           \
+            pools_freed(process_if_open(), address, stream);                                                           \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
+    FREE(address, stream, REAL(cuMemFreeAsync)(address, stream), REAL(cuStreamSynchronize));
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
+    FREE(address, stream, REAL(cuMemFreeAsync_ptsz)(address, stream), REAL(cuStreamSynchronize_ptsz));
+}
+
+/* --- pools themselves ------------------------------------------------------------------------------------------------ */
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
+    struct process *process;
+    int gpu;
+    CUresult result = REAL(cuMemPoolCreate)(pool, properties);
+    if (result != CUDA_SUCCESS || (result = process_open(&process)) != CUDA_SUCCESS)
+        return result;
+    if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+        objects_put(process, KIND_POOL, (struct entry){.key = (uintptr_t)*pool}); /* of the host's memory */
+        return result;
+    }
+    result = gpus_find_claimed(process, properties->location.id, &gpu);
+    if (result == CUDA_SUCCESS && pools_memory(process, *pool, properties->location.id, gpu) == NULL)
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (result != CUDA_SUCCESS)
+        REAL(cuMemPoolDestroy)(*pool);
+    return result;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool handle) {
+    struct process *process = process_if_open();
+    struct pool *pool = pools_find(process, handle);
+    struct entry foreign;
+    if (pool != NULL)
+        REAL(cuMemPoolTrimTo)(handle, 0);
+    pools_settle(process);
+    CUresult result = REAL(cuMemPoolDestroy)(handle);
+    if (result != CUDA_SUCCESS || process == NULL)
+        return result;
+    if (pool != NULL)
+        pools_destroyed(process, pool);
+    else if (objects_remove(process, KIND_POOL, (uintptr_t)handle, &foreign) && foreign.charge.share != 0)
+        charge_end(process, &foreign.charge);
+    return result;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+    CUresult result = REAL(cuMemPoolTrimTo)(pool, keep);
+    pools_settle(process_if_open());
+    return result;
+}
+
+CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool memory, CUmemAllocationHandleType type,
+                                          unsigned long long flags) {
+    struct process *process = process_if_open();
+    struct pool *pool = pools_find(process, memory);
+    CUresult result = REAL(cuMemPoolExportToShareableHandle)(handle, memory, type, flags);
+    if (result == CUDA_SUCCESS && pool != NULL && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+        uint32_t number = pools_share(process, pool);
+        if (number != 0)
+            tag_write(*(int *)handle, number);
+    }
+    return result;
+}
+
+/* Its owner pays for it, and we for nothing: an imported pool cannot be allocated from. */
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type,
+                                            unsigned long long flags) {
+    struct process *process;
+    struct charge charge = {0};
+    uint8_t tag[TAG_SIZE];
+    CUresult result = process_open(&process);
+    if (result != CUDA_SUCCESS)
+        return result;
+    bool joined = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && tag_read((int)(uintptr_t)handle, tag) &&
+                  charge_join(process, tag, &charge);
+    result = REAL(cuMemPoolImportFromShareableHandle)(pool, handle, type, flags);
+    if (result == CUDA_SUCCESS)
+        objects_put(process, KIND_POOL, (struct entry){.key = (uintptr_t)*pool, .charge = charge});
+    else if (joined)
+        charge_end(process, &charge);
+    return result;
+}
+
+/* --- synchronisations ------------------------------------------------------------------------------------------------ */
+
+#define SYNCHRONIZE(call)                                                                                              \
+    do {                                                                                                               \
+        CUresult result = call;                                                                                        \
+        pools_settle(process_if_open());                                                                               \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuCtxSynchronize(void) {
+    SYNCHRONIZE(REAL(cuCtxSynchronize)());
+}
+
+CUresult cuStreamSynchronize(CUstream stream) {
+    SYNCHRONIZE(REAL(cuStreamSynchronize)(stream));
+}
+
+CUresult cuStreamSynchronize_ptsz(CUstream stream) {
+    SYNCHRONIZE(REAL(cuStreamSynchronize_ptsz)(stream));
+}
+
+CUresult cuEventSynchronize(CUevent event) {
+    SYNCHRONIZE(REAL(cuEventSynchronize)(event));
+}

@@ -1,0 +1,156 @@
+#include "physical.h"
+
+#include "objects.h"
+#include "tags.h"
+
+/* Sizes of mappings are multiples of this. */
+#define MAPPING_SHIFT 12
+
+bool physical_made(struct process *process, enum kind kind, CUmemGenericAllocationHandle handle, struct charge charge) {
+    struct entry former;
+    /* The same process may import what it has already. */
+    if (objects_refer(process, kind, handle, 1, &former)) {
+        charge_end(process, &charge);
+        return true;
+    }
+    if (objects_put(process, kind, (struct entry){.key = handle, .references = 1, .charge = charge}))
+        return true;
+    charge_end(process, &charge);
+    return false;
+}
+
+void physical_hold(struct process *process, CUmemGenericAllocationHandle handle) {
+    struct entry entry;
+    if (!objects_refer(process, KIND_PHYSICAL, handle, 1, &entry))
+        objects_refer(process, KIND_MULTICAST, handle, 1, &entry);
+}
+
+static bool refer_less(struct process *process, CUmemGenericAllocationHandle handle, struct release *release) {
+    release->kind = KIND_PHYSICAL;
+    if (objects_refer(process, KIND_PHYSICAL, handle, -1, &release->gone))
+        return true;
+    release->kind = KIND_MULTICAST;
+    return objects_refer(process, KIND_MULTICAST, handle, -1, &release->gone);
+}
+
+/* A reference less, at once: for what the driver has let go of already. */
+static void let_go(struct process *process, CUmemGenericAllocationHandle handle) {
+    struct release release;
+    if (!refer_less(process, handle, &release) || release.gone.references != 0)
+        return;
+    if (release.kind == KIND_MULTICAST)
+        physical_whole_gone(process, KIND_BINDING, handle);
+    charge_end(process, &release.gone.charge);
+}
+
+void physical_release(struct process *process, CUmemGenericAllocationHandle handle, struct releases *releases) {
+    struct release *release = &releases->each[releases->count];
+    release->holder = KINDS;
+    if (refer_less(process, handle, release))
+        releases->count++;
+}
+
+static bool release_held(struct process *process, enum kind holder, uint64_t key, struct releases *releases) {
+    struct release *release = &releases->each[releases->count];
+    release->holder = holder;
+    if (releases->count == RELEASES_MAX || !objects_remove(process, holder, key, &release->holding))
+        return false;
+    if (refer_less(process, release->holding.with, release))
+        releases->count++;
+    return true;
+}
+
+void physical_unmap(struct process *process, CUdeviceptr address, uint64_t size, struct releases *releases) {
+    for (uint64_t at = 0; at < size;) {
+        unsigned index = releases->count;
+        if (index == RELEASES_MAX || !release_held(process, KIND_MAPPING, address + at, releases))
+            return;
+        at += (uint64_t)releases->each[index].holding.references << MAPPING_SHIFT;
+    }
+}
+
+void physical_unbind(struct process *process, enum kind kind, uint64_t whole, uint64_t part, struct releases *releases) {
+    release_held(process, kind, objects_key(whole, part), releases);
+}
+
+static void put_back(struct process *process, const struct release *release) {
+    if (release->gone.references != 0) {
+        physical_hold(process, release->gone.key);
+    } else {
+        struct entry again = release->gone;
+        again.references = 1;
+        objects_put(process, release->kind, again);
+    }
+    if (release->holder != KINDS)
+        objects_put(process, release->holder, release->holding);
+}
+
+void physical_released(struct process *process, struct releases *releases, CUresult result) {
+    for (unsigned i = 0; i < releases->count; i++) {
+        const struct release *release = &releases->each[i];
+        if (result != CUDA_SUCCESS) {
+            put_back(process, release);
+        } else if (release->gone.references == 0) {
+            if (release->kind == KIND_MULTICAST)
+                physical_whole_gone(process, KIND_BINDING, release->gone.key);
+            charge_end(process, &release->gone.charge);
+        }
+    }
+}
+
+CUresult physical_pay(struct process *process, CUmemGenericAllocationHandle handle, int gpu, uint64_t bytes) {
+    struct entry entry;
+    struct charge more;
+    if (!objects_find(process, KIND_PHYSICAL, handle, &entry) || !entry.charge.unpaid || pages_of(bytes) <= entry.charge.pages)
+        return CUDA_SUCCESS;
+    CUresult result = entry.charge.pages != 0
+                          ? charge_take_like(process, &entry.charge, pages_of(bytes) - entry.charge.pages, &more)
+                          : charge_take(process, gpu, pages_of(bytes), &more);
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct charge sum = entry.charge;
+    charge_move(process, &more, &sum, more.pages);
+    sum.unpaid = true;
+    if (!objects_update(process, KIND_PHYSICAL, handle, sum, entry.with))
+        charge_give(process, &sum);
+    return CUDA_SUCCESS;
+}
+
+uint32_t physical_share(struct process *process, CUmemGenericAllocationHandle handle) {
+    enum kind kind = KIND_PHYSICAL;
+    struct entry entry;
+    uint8_t tag[TAG_SIZE];
+    uint32_t number;
+    if (!objects_find(process, kind, handle, &entry) &&
+        !objects_find(process, kind = KIND_MULTICAST, handle, &entry))
+        return 0;
+    if (entry.charge.share != 0 || entry.charge.unpaid)
+        return (uint32_t)entry.with;
+    tag_new(process, tag, &number);
+    if (!charge_share(process, &entry.charge, tag))
+        return 0;
+    objects_update(process, kind, handle, entry.charge, number);
+    return number;
+}
+
+void physical_mapped(struct process *process, CUdeviceptr address, uint64_t size, CUmemGenericAllocationHandle handle) {
+    objects_put(process, KIND_MAPPING,
+                (struct entry){.key = address, .with = handle, .references = (uint32_t)(size >> MAPPING_SHIFT)});
+    physical_hold(process, handle);
+}
+
+void physical_bound(struct process *process, enum kind kind, uint64_t whole, uint64_t part,
+                    CUmemGenericAllocationHandle handle) {
+    struct entry before;
+    physical_hold(process, handle);
+    if (objects_remove(process, kind, objects_key(whole, part), &before))
+        let_go(process, before.with);
+    objects_put(process, kind,
+                (struct entry){.key = objects_key(whole, part), .with = handle, .references = objects_mark(whole)});
+}
+
+void physical_whole_gone(struct process *process, enum kind kind, uint64_t whole) {
+    struct entry binding;
+    while (objects_remove_one_of(process, kind, objects_mark(whole), &binding))
+        let_go(process, binding.with);
+}

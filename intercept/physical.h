@@ -1,0 +1,54 @@
+/*
+ * Physical memory of the virtual memory management: made by a handle, mapped, bound to multicast objects and sparse arrays,
+ * exported and imported. It is charged until the last that holds it is gone; in this process that is counted here, between
+ * processes by a share.
+ */
+#ifndef TRANCHE_PHYSICAL_H
+#define TRANCHE_PHYSICAL_H
+
+#include "charge.h"
+
+/* Written down with one reference; `kind` is KIND_PHYSICAL or KIND_MULTICAST, which takes no memory itself. */
+bool physical_made(struct process *process, enum kind kind, CUmemGenericAllocationHandle handle, struct charge charge);
+
+/* One reference more: a handle, a mapping, a binding. */
+void physical_hold(struct process *process, CUmemGenericAllocationHandle handle);
+
+/*
+ * References less. They are taken out before the driver is asked, since it may use a handle again at once; physical_released,
+ * with what it answered, gives back what nobody holds any more, or puts everything back as it was.
+ */
+#define RELEASES_MAX 16
+
+struct releases {
+    unsigned count;
+    struct release {
+        enum kind kind;         /* of what `gone` is */
+        enum kind holder;       /* KIND_MAPPING, ...; KINDS if it was a handle itself */
+        struct entry holding;   /* the mapping or binding */
+        struct entry gone;      /* with its references left */
+    } each[RELEASES_MAX];
+};
+
+void physical_release(struct process *process, CUmemGenericAllocationHandle handle, struct releases *releases);
+void physical_unmap(struct process *process, CUdeviceptr address, uint64_t size, struct releases *releases);
+void physical_unbind(struct process *process, enum kind kind, uint64_t whole, uint64_t part, struct releases *releases);
+void physical_released(struct process *process, struct releases *releases, CUresult result);
+
+/* Imported memory whose owner is not of this claim is paid by us, as far as it is mapped. */
+CUresult physical_pay(struct process *process, CUmemGenericAllocationHandle handle, int gpu, uint64_t bytes);
+
+/* Makes it outlive this process; the number that exported descriptors are to carry, or 0. */
+uint32_t physical_share(struct process *process, CUmemGenericAllocationHandle handle);
+
+/* Mappings, by address. */
+void physical_mapped(struct process *process, CUdeviceptr address, uint64_t size, CUmemGenericAllocationHandle handle);
+
+/* What is bound to a part of something else: a multicast object, or a sparse array. */
+void physical_bound(struct process *process, enum kind kind, uint64_t whole, uint64_t part,
+                    CUmemGenericAllocationHandle handle);
+
+/* The whole is gone, and with it all its bindings. */
+void physical_whole_gone(struct process *process, enum kind kind, uint64_t whole);
+
+#endif

@@ -1,0 +1,48 @@
+/*
+ * What the driver takes and gives back by its own lights: memory pools, and the memory of graphs. What such a pool has reserved
+ * is what counts, not what was handed out of it.
+ *
+ * The driver says how much that is only afterwards. So before a call that may make a pool grow, as much is taken as it can grow
+ * by; after it, the pool is settled: what it has not reserved is given back. What shrinks a pool (a synchronisation, mostly)
+ * is seen when the pool is settled next: at a synchronisation, at a question for the free memory, at a refusal.
+ */
+#ifndef TRANCHE_POOLS_H
+#define TRANCHE_POOLS_H
+
+#include "charge.h"
+
+enum pools_effort {
+    POOLS_WHAT_IS_FREE,  /* gives back what pools hold unused */
+    POOLS_AFTER_WAITING, /* waits for what is being freed at this moment, too */
+    POOLS_EFFORTS
+};
+
+/* Makes this process's pools on a GPU smaller. Whether there are any. */
+bool pools_trim(struct process *process, int gpu, enum pools_effort effort);
+
+/* Settles all of them. Costs a load where there are none. */
+void pools_settle(struct process *process);
+
+/* The pool with this handle, and the memory of graphs on a device. NULL when there is no memory for it. */
+struct pool *pools_memory(struct process *process, CUmemoryPool handle, CUdevice device, int gpu);
+struct pool *pools_graphs(struct process *process, CUdevice device, int gpu);
+
+/* Takes what a pool may grow by when `bytes` are allocated from it. */
+CUresult pools_before(struct process *process, struct pool *pool, uint64_t bytes, struct charge *growth);
+
+/* Brackets the driver's call, and settles the pool after it; what was taken for the growth goes into the pool or back. */
+void pools_enter(struct pool *pool);
+void pools_leave(struct process *process, struct pool *pool, struct charge *growth);
+
+/* What was allocated from a pool, and freed. */
+void pools_allocated(struct process *process, struct pool *pool, CUdeviceptr address);
+void pools_freed(struct process *process, CUdeviceptr address, CUstream stream);
+
+/* A pool's end: before the driver is asked, and after. What was allocated from it lives on. */
+struct pool *pools_find(struct process *process, CUmemoryPool handle);
+void pools_destroyed(struct process *process, struct pool *pool);
+
+/* Makes a pool's memory outlive this process; the number that exported descriptors are to carry, or 0. */
+uint32_t pools_share(struct process *process, struct pool *pool);
+
+#endif

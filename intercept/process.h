@@ -1,0 +1,110 @@
+/*
+ * What this process holds, all of it in memory that the kernel wipes when the process forks: a child starts like a fresh
+ * process, with slots of its own once it needs them, and cannot touch what belongs to its parent.
+ *
+ * Each part has a lock of its own. They are taken in this order, and never the other way round: a pool's, objects',
+ * contexts', an allocation shard's, a region's. None is held while the driver is called, but a pool's and a device's.
+ */
+#ifndef TRANCHE_PROCESS_H
+#define TRANCHE_PROCESS_H
+
+#include "claims.h"
+#include "cuda_api.h"
+#include "lock.h"
+#include "table.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define DEVICES_MAX 64
+#define HINTS 8
+#define SHARDS 16
+
+/* The contexts that were asked for lately, for those who only want to know their GPU and so need no lock. Written under the
+ * contexts' lock; `version` is odd meanwhile, and a reader that sees it odd or changed has read nothing. */
+struct hint {
+    _Atomic uint32_t version;
+    _Atomic int gpu;
+    _Atomic uint32_t serial;
+    _Atomic uintptr_t context;
+};
+
+struct contexts {
+    struct lock lock;
+    struct table table; /* by handle */
+    uint32_t last_serial;
+    struct hint hints[HINTS];
+    struct lock lifecycles[DEVICES_MAX];
+    CUcontext primaries[DEVICES_MAX];
+};
+
+/* Linear memory. Threads that allocate at once seldom meet in one shard. */
+struct shard {
+    _Alignas(64) struct lock lock;
+    struct table allocations; /* by address */
+    struct table blocks;      /* by address >> BLOCK_SHIFT */
+};
+
+/* Everything else that has a handle, by kind; see objects.h. */
+enum kind {
+    KIND_ARRAY,
+    KIND_MIPMAP,
+    KIND_MODULE,
+    KIND_LIBRARY,
+    KIND_LIBRARY_IN_CONTEXT,
+    KIND_CONTEXT_LIMIT,
+    KIND_GREEN_CONTEXT,
+    KIND_PHYSICAL,
+    KIND_MAPPING,
+    KIND_ARRAY_MAPPING,
+    KIND_MULTICAST,
+    KIND_BINDING,
+    KIND_POOL,
+    KIND_POOL_MEMORY,
+    KIND_GRAPH_EXEC,
+    KIND_IPC,
+    KIND_EXTERNAL,
+    KINDS
+};
+
+struct objects {
+    struct lock lock;
+    struct table tables[KINDS];
+    _Atomic size_t counts[KINDS]; /* for those who only want to know whether there is any */
+};
+
+struct pool;
+
+struct pools {
+    struct lock lock;
+    _Atomic(struct pool *) first; /* all of them; never taken out again */
+};
+
+struct process {
+    struct lock opening;
+    _Atomic bool open;
+    struct claims claims;
+    struct {
+        _Alignas(64) struct lock lock;
+    } regions[CLAIMS_MAX];
+    _Atomic int gpus[DEVICES_MAX]; /* by device: its GPU + 1, or NO_CLAIM; 0 is unknown */
+    struct contexts contexts;
+    struct shard shards[SHARDS];
+    struct objects objects;
+    struct pools pools;
+    struct lock extras; /* see context_extra.c */
+    _Atomic uint32_t exports; /* counts what was exported as file descriptors */
+};
+
+/* This process's memory; NULL, and a line on stderr, if there cannot be any. Regions need not be open. */
+struct process *process_memory(void);
+
+/* The same with the regions open, for whoever has asked the driver something that succeeded. Says on stderr what is wrong
+ * when they cannot be opened. */
+CUresult process_open(struct process **process);
+
+/* Whether this process has opened its regions; if not, it holds nothing. NULL then. */
+struct process *process_if_open(void);
+
+#endif

@@ -1,0 +1,28 @@
+/*
+ * How processes of one claim know memory that one of them has exported and another imports: by a tag that both can read off
+ * what is handed over.
+ *
+ * A legacy IPC handle is 64 bytes that the program copies, so its tag is made of them. A file descriptor looks like any other of
+ * the driver's; but a file description has room for a process and a signal, for whoever wants to be told of its readiness
+ * (fcntl(2), F_SETOWN and F_SETSIG; without O_ASYNC nobody ever is). There we write who we are and a number.
+ */
+#ifndef TRANCHE_TAGS_H
+#define TRANCHE_TAGS_H
+
+#include "process.h"
+
+#define TAG_SIZE 16
+
+/* The tag of a legacy IPC handle. */
+void tag_of_handle(const CUipcMemHandle *handle, uint8_t tag[static TAG_SIZE]);
+
+/* A tag for something that is about to be exported as a descriptor, and its number, which is never 0. */
+void tag_new(struct process *process, uint8_t tag[static TAG_SIZE], uint32_t *number);
+
+/* Writes the number on a descriptor. */
+void tag_write(int descriptor, uint32_t number);
+
+/* The tag that is on a descriptor. False if there is none, or who wrote it is gone or not to be seen from here. */
+bool tag_read(int descriptor, uint8_t tag[static TAG_SIZE]);
+
+#endif

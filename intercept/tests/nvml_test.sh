@@ -1,0 +1,235 @@
+#!/bin/bash
+# What NVML says under a claim, in front of the simulated GPU: the claim's memory and the claim's processes, whoever else
+# is on the GPU.
+#
+#   nvml_test.sh BUILD    (run from the repository's root; $CC compiles)
+set -u -o pipefail
+
+build=$1
+tests=intercept/tests
+cc=${CC:-gcc}
+passed=0
+failed=0
+
+if [ ! -e "$build/sim/lib/libnvidia-ml.so.1" ] || [ -e /.tranche ]; then
+    echo "skipped: there is no simulated GPU in $build/sim, or a /.tranche that hides the claims of this test" >&2
+    exit 0
+fi
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/tranche-nvml-XXXXXX")
+users=()
+cleanup() {
+    for user in "${users[@]}"; do
+        kill -KILL "$user" 2>/dev/null
+    done
+    rm -rf "$work"
+}
+trap cleanup EXIT
+
+compile() {
+    "$cc" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -g "$@" || { echo "cannot compile: $*" >&2 && exit 1; }
+}
+
+expect() { # WHAT COMMAND...: the command succeeds and says nothing
+    local said
+    if said=$("${@:2}" 2>&1) && [ -z "$said" ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        printf '%s:\n%s\n' "$1" "$said" >&2
+    fi
+}
+
+same() { # WHAT EXPECTED GOT
+    expect "$1: expected '$2', got '$3'" test "$2" = "$3"
+}
+
+# --- two GPUs, the first with a reserve of the driver's; claims of three on it, one of them with two ---
+
+first=GPU-7e570000-0000-4000-8000-000000000000
+second=GPU-7e570000-0000-4000-8000-000000000001
+lib=$work/lib
+mkdir -p "$work/dev" "$lib/.tranche" "$work/a" "$work/b" "$work/two"
+touch "$work/dev/nvidiactl" "$work/dev/nvidia0" "$work/dev/nvidia1" "$work/dev/nvidia-uvm"
+for library in libcuda.so.1 libnvidia-ml.so.1; do
+    cp "$build/lib/$library" "$lib/"
+    cp "$build/sim/lib/$library" "$lib/.tranche/driver-${library%.1}"
+done
+compile -o "$work/claim" $tests/make_claim.c $tests/fixture.c
+compile -o "$work/user" $tests/nvml_user.c -L"$build/sim/lib" -l:libcuda.so.1
+compile -o "$work/check" $tests/nvml_check.c -L"$build/sim/lib" -l:libnvidia-ml.so.1
+"$work/claim" "$work/a" 0000000a $first 512 64
+"$work/claim" "$work/b" 0000000b $first 256 64
+"$work/claim" "$work/two" 00000001 $first 128 64
+"$work/claim" "$work/two" 00000002 $first 200 64
+"$work/claim" "$work/two" 00000003 $second 128 96
+
+export SIMGPU_TOPOLOGY=$work/topology
+export SIMGPU_STATE=$work/state
+export SIMGPU_DEV=$work/dev
+export LD_LIBRARY_PATH=$lib
+sed '/memory_mib = 1024/a reserved_mib = 128' e2e/simgpu/topologies/small.conf >"$work/topology"
+"$build/sim/bin/simgpu" init || exit 1
+
+under() { # CLAIMS COMMAND...
+    env TRANCHE_REGIONS="$work/$1" "${@:2}"
+}
+
+start() { # CLAIMS MIB [busy]: starts a process on the first GPU; the last of users
+    local line= out
+    exec {out}< <(exec env TRANCHE_REGIONS="$work/$1" "$work/user" "${@:2}")
+    users+=($!)
+    read -r -t 20 line <&"$out"
+    same "$* is ready" ready "$line"
+}
+
+end() { # PID
+    kill -KILL "$1"
+    wait "$1" 2>/dev/null
+}
+
+check() { # CLAIMS INDEX WHAT [ARGUMENT...]
+    expect "$*" under "$1" "$work/check" "${@:2}"
+}
+
+# --- several processes, several claims ---
+
+check a 0 processes
+start a 100
+start a 0
+start b 10
+a1=${users[0]} a2=${users[1]} b1=${users[2]}
+check a 0 processes $a1=164 $a2=64
+check b 0 processes $b1=74
+check a 1 processes
+check two 0 processes
+start two 100 # does not fit beside the context in the first claim, so it has a part in both
+t1=${users[3]}
+check two 0 processes $t1=164
+start two 60
+t2=${users[4]}
+check two 0 processes $t1=164 $t2=124
+check two 1 processes
+check a 0 processes $a1=164 $a2=64
+
+# --- what the driver knows of them ---
+
+expect "accounting is turned on" under a "$work/check" 0 accounting
+check a 0 accounts $a1=164 $a2=64 -$b1 -$t1
+check b 0 accounts $b1=74 -$a1 -$t2
+check two 0 accounts $t1=164 $t2=124
+start a 20 busy
+a3=${users[5]}
+start b 20 busy
+b2=${users[6]}
+sleep 0.3
+check a 0 busy $a3
+check b 0 busy $b2
+check two 0 busy
+check two 1 busy
+
+# --- nvidia-smi ---
+
+smi=$(under a "$build/sim/bin/nvidia-smi")
+used=312 # and perhaps what a kernel takes
+grep -q 314MiB <<<"$smi" && used=314
+same "nvidia-smi: memory" "${used}MiB / 512MiB" "$(grep -o '[0-9]*MiB / *[0-9]*MiB' <<<"$smi" | head -1)"
+same "nvidia-smi: the other GPU's memory" "0MiB / 0MiB" "$(grep -o '[0-9]*MiB / *[0-9]*MiB' <<<"$smi" | tail -1)"
+same "nvidia-smi: processes" "$(printf '%s\n' $a1 $a2 $a3 | sort -n)" \
+    "$(sed -nE 's/^\| +[0-9]+ +N\/A +N\/A +([0-9]+) .*/\1/p' <<<"$smi" | sort -n)"
+same "nvidia-smi: query" "512, 0, $used, $((512 - used))" \
+    "$(under a "$build/sim/bin/nvidia-smi" --query-gpu=memory.total,memory.reserved,memory.used,memory.free \
+        --format=csv,noheader,nounits | head -1)"
+
+# --- processes that were stopped, and killed ---
+
+kill -STOP $a2
+check a 0 processes $a1=164 $a2=64 $a3+84
+end $a1
+check a 0 processes $a2=64 $a3+84
+check a 0 accounts $a2=64 $a3+84 -$a1 -$b2
+end $a2
+end $a3
+check a 0 processes
+check a 0 busy
+check a 0 accounts
+check b 0 processes $b1=74 $b2+84
+
+# --- pid namespaces: a container sees its own processes by its own numbers ---
+
+cat >"$work/inside" <<'S'
+#!/bin/bash
+# inside WORK CLAIMS TOLD: the first process of a pid namespace, and two of a claim, whose numbers others have too. TOLD is
+# whether the driver is expected to be believed about them.
+export TRANCHE_REGIONS=$1/$2
+exec 3< <(exec "$1/user" 30 busy)
+one=$!
+read -r -t 20 line <&3 || echo "not ready"
+exec 4< <(exec "$1/user" 40)
+two=$!
+read -r -t 20 line <&4 || echo "not ready"
+sleep 0.3
+echo "$one $two"
+"$1/check" 0 processes "$one+94" "$two=104"
+"$1/check" 0 accounts $([ "$3" = no ] || echo "$one+94" "$two=104")
+"$1/check" 0 busy $([ "$3" = no ] || echo "$one")
+kill -KILL "$two"
+wait "$two" 2>/dev/null
+"$1/check" 0 processes "$one+94"
+kill -KILL "$one"
+S
+chmod +x "$work/inside"
+contain() { # CLAIMS TOLD
+    timeout -k 1 60 unshare --pid --fork --mount-proc --kill-child bash -c '"$@"' - "$work/inside" "$work" "$@" 2>&1 |
+        grep -v Killed
+}
+if unshare --pid --fork --mount-proc true 2>/dev/null; then
+    end $b1
+    end $b2
+    # Both in the same order of commands, hence with the same numbers.
+    contain a yes >"$work/in-a" &
+    contain b yes >"$work/in-b"
+    wait $!
+    same "a container's processes" 1 "$(wc -l <"$work/in-a")"
+    same "two containers with the same numbers" "$(cat "$work/in-a")" "$(cat "$work/in-b")"
+
+    # A driver that gives the host's numbers: whose samples these are cannot be told, so none are shown.
+    sed -i 's/^driver_version = .*/driver_version = 525.60.13/' "$work/topology"
+    start b 20 busy
+    check b 0 busy ${users[-1]}
+    same "a driver that gives the host's numbers" "$(cat "$work/in-a")" "$(contain a no)"
+else
+    echo "skipped: pid namespaces, which need root" >&2
+fi
+
+# --- errors ---
+
+expect "before nvmlInit" under a "$work/check" 0 error 1
+TRANCHE_REGIONS=/nonexistent expect "without a region" bash -c "'$work/check' 0 error 17 2>/dev/null"
+
+# --- what the simulated GPU does not have: MIG, graphics, MPS, confidential computing; a function that is not there ---
+
+mig=$work/mig
+mkdir -p "$mig/.tranche"
+cp "$build/lib/libnvidia-ml.so.1" "$mig/"
+compile -shared -fPIC -o "$mig/.tranche/driver-libnvidia-ml.so" $tests/fake_nvml.c
+compile -DFAKE_NVML_PROBE -o "$work/probe" $tests/fake_nvml.c -L"$build/sim/lib" -l:libnvidia-ml.so.1
+start a 32
+start a 0
+u1=${users[-2]} u2=${users[-1]}
+strangers=$(seq -s, 100001 100100)
+same "a MIG device" "compute 0: $u1=96 in 3.1 $u2=64 in 3.1
+graphics 0: $u2=64
+mps 0: $u2=64 in 3.1
+attributes 0: 512
+protected 0: 400 112
+protected in use 0: 160 of 512
+memory 13" "$(FAKE_NVML_PIDS=$strangers,$u2,1 LD_LIBRARY_PATH=$mig under a "$work/probe")"
+
+# --- the driver behind it ---
+
+same "the simulated driver calls its own functions" 1 \
+    "$(readelf -dW "$build/sim/lib/libnvidia-ml.so.1" | grep -c '(SYMBOLIC)')"
+
+echo "nvml: $passed passed, $failed failed"
+exit $((failed > 0))
