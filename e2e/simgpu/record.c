@@ -22,6 +22,7 @@ static void fill_process(unsigned slot, uint64_t owner, struct process_map *map,
         sums_help(i, atomic_load(&st->gpus[i].total));
         info->gpus[gpu] = (struct sim_process_gpu){
             .bytes = COMMITTED_UNITS(atomic_load(&s->gpus[i].committed)) << UNIT_SHIFT,
+            .peak_bytes = atomic_load(&s->gpus[i].peak) << UNIT_SHIFT,
             .context_bytes = atomic_load(&s->gpus[i].context_bytes),
             .allocations = atomic_load(&s->gpus[i].allocations),
             .launches = atomic_load(&s->gpus[i].launches),
@@ -41,9 +42,52 @@ int sim_each_process(int (*fn)(const struct sim_process_info *, void *), void *a
         uint64_t owner = atomic_load(&sim_local->state->slots[slot].owner);
         struct sim_process_info info;
 
-        if ((uint32_t)owner == 0 || !slot_alive(slot))
+        if ((uint32_t)owner == 0 || atomic_load(&sim_local->state->slots[slot].kind) != 0 || !slot_alive(slot))
             continue;
         fill_process(slot, owner, &map, &info);
+        if (atomic_load(&sim_local->state->slots[slot].owner) == owner)
+            ret = fn(&info, arg);
+    }
+    processes_free(&map);
+    return ret;
+}
+
+static const char *kind_name(uint64_t kind) {
+    static const char *const names[] = {
+        [SIM_SHARED_MEMORY] = "memory",       [SIM_SHARED_IPC] = "ipc",     [SIM_SHARED_POOL] = "pool",
+        [SIM_SHARED_MULTICAST] = "multicast", [SIM_SHARED_EVENT] = "event",
+    };
+
+    return kind < sizeof(names) / sizeof(names[0]) && names[kind] != NULL ? names[kind] : "";
+}
+
+static void fill_shared(unsigned slot, uint64_t owner, struct process_map *map, struct sim_shared_info *info) {
+    struct sim_process_info process;
+
+    fill_process(slot, owner, map, &process);
+    *info = (struct sim_shared_info){.kind = kind_name(atomic_load(&sim_local->state->slots[slot].kind)),
+                                     .pid = process.pid,
+                                     .nspid = process.nspid,
+                                     .start_ns = process.start_ns};
+    memcpy(info->group, process.group, sizeof(info->group));
+    for (int gpu = 0; gpu < sim_local->visible_count; gpu++)
+        info->bytes[gpu] = process.gpus[gpu].bytes;
+}
+
+int sim_each_shared(int (*fn)(const struct sim_shared_info *, void *), void *arg) {
+    struct process_map map = {0};
+    int ret = 0;
+
+    if (sim_local == NULL || sim_local->state == NULL)
+        return 0;
+    sim_reap();
+    for (unsigned slot = 0; ret == 0 && slot < atomic_load(&sim_local->state->slots_used); slot++) {
+        uint64_t owner = atomic_load(&sim_local->state->slots[slot].owner);
+        struct sim_shared_info info;
+
+        if ((uint32_t)owner == 0 || atomic_load(&sim_local->state->slots[slot].kind) == 0 || !slot_alive(slot))
+            continue;
+        fill_shared(slot, owner, &map, &info);
         if (atomic_load(&sim_local->state->slots[slot].owner) == owner)
             ret = fn(&info, arg);
     }
@@ -66,7 +110,8 @@ static void fill_group(unsigned group, struct sim_group_info *info) {
         info->gpus[gpu].launches = atomic_load(&st->groups[group].gpus[i].launches_of_dead);
     }
     for (unsigned slot = 0; slot < atomic_load(&st->slots_used); slot++) {
-        if ((uint32_t)atomic_load(&st->slots[slot].owner) == 0 || atomic_load(&st->slots[slot].group) != group)
+        if ((uint32_t)atomic_load(&st->slots[slot].owner) == 0 || atomic_load(&st->slots[slot].group) != group ||
+            atomic_load(&st->slots[slot].kind) != 0)
             continue;
         info->processes++;
         for (int gpu = 0; gpu < sim_local->visible_count; gpu++)
@@ -88,6 +133,15 @@ int sim_each_group(int (*fn)(const struct sim_group_info *, void *), void *arg) 
             ret = fn(&info, arg);
     }
     return ret;
+}
+
+void sim_set_accounting(int gpu, bool on) {
+    if (known(gpu))
+        atomic_store(&gpu_state(gpu)->accounting, on);
+}
+
+bool sim_accounting(int gpu) {
+    return known(gpu) && atomic_load(&gpu_state(gpu)->accounting) != 0;
 }
 
 void sim_reset_peaks(void) {

@@ -9,13 +9,16 @@ SIM := e2e/simgpu
 SIM_LIB := $(BUILD)/sim/lib/libcuda.so.1
 SIM_TOOL := $(BUILD)/sim/bin/simgpu
 
-SIM_STATE_SRC := $(addprefix $(SIM)/,state.c sums.c record.c turns.c faults.c processes.c topology.c)
+SIM_STATE_SRC := $(addprefix $(SIM)/,state.c sums.c shared_objects.c shared_contents.c record.c turns.c faults.c \
+	processes.c topology.c)
 SIM_CUDA_SRC := $(wildcard $(SIM)/cuda/*.c)
 SIM_TOOL_SRC := $(wildcard $(SIM)/tool/*.c)
 SIM_TEST_SRC := $(wildcard $(SIM)/tests/*.c)
 
+# initial-exec: variables of a thread work also in a static program that loads the driver by dlopen, where glibc's general
+# model crashes.
 SIM_CFLAGS := -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror -pthread -fPIC -fvisibility=hidden -fno-ipa-icf \
-	-I$(SIM) -I$(SIM)/include -MMD -MP
+	-ftls-model=initial-exec -I$(SIM) -I$(SIM)/include -MMD -MP
 SIM_SANITIZE := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 
 SIM_OBJ := $(BUILD)/sim/obj/release

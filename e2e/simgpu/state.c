@@ -140,7 +140,7 @@ static int map_state(const char *path) {
     sim_local->high = move_high(open(path, O_RDWR | O_CLOEXEC));
     if (sim_local->high < 0 || fstat(sim_local->low, &info) != 0)
         ret = failed(errno, "open the state %s: %s", path, strerror(errno));
-    else if ((uint64_t)info.st_size != sizeof(struct state))
+    else if ((uint64_t)info.st_size < sizeof(struct state))
         ret = failed(EPROTO, "%s is no state of this simulator's version: make a new one with `simgpu init`", path);
     if (ret == 0) {
         sim_local->state = mmap(NULL, sizeof(struct state), PROT_READ | PROT_WRITE, MAP_SHARED, sim_local->low, 0);
@@ -223,6 +223,7 @@ void sim_close(void) {
     pthread_mutex_lock(&sim_local->mutex);
     if (sim_local->opens > 0 && --sim_local->opens == 0) {
         if (sim_local->joined) {
+            shared_close();
             for (int i = 0; i < sim_local->topology.gpu_count; i++)
                 sums_empty_slot(sim_local->slot, i, true);
             sums_retire_slot(sim_local->slot, atomic_load(&sim_local->state->slots[sim_local->slot].owner));
@@ -269,7 +270,7 @@ const struct sim_topology *sim_topology(void) {
 
 /* ---- Joining ---- */
 
-static bool take_lock(int fd, off_t byte, int type) {
+bool slot_lock(int fd, off_t byte, int type) {
     struct flock lock = {.l_type = (short)type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
 
     return fcntl(fd, F_OFD_SETLK, &lock) == 0;
@@ -278,18 +279,18 @@ static bool take_lock(int fd, off_t byte, int type) {
 static bool take_slot(unsigned slot) {
     if ((uint32_t)atomic_load(&sim_local->state->slots[slot].owner) != 0)
         return false;
-    if (!take_lock(sim_local->low, LOCK_BYTE(slot, 0), F_WRLCK))
+    if (!slot_lock(sim_local->low, LOCK_BYTE(slot, 0), F_WRLCK))
         return false;
-    if (take_lock(sim_local->high, LOCK_BYTE(slot, 1), F_WRLCK)) {
+    if (slot_lock(sim_local->high, LOCK_BYTE(slot, 1), F_WRLCK)) {
         if ((uint32_t)atomic_load(&sim_local->state->slots[slot].owner) == 0)
             return true;
-        take_lock(sim_local->high, LOCK_BYTE(slot, 1), F_UNLCK);
+        slot_lock(sim_local->high, LOCK_BYTE(slot, 1), F_UNLCK);
     }
-    take_lock(sim_local->low, LOCK_BYTE(slot, 0), F_UNLCK);
+    slot_lock(sim_local->low, LOCK_BYTE(slot, 0), F_UNLCK);
     return false;
 }
 
-static int find_slot(void) {
+int slot_find(void) {
     struct state *st = sim_local->state;
 
     for (int attempt = 0; attempt < 2; attempt++) {
@@ -304,7 +305,7 @@ static int find_slot(void) {
         }
         sim_reap();
     }
-    return failed(ENOSPC, "%d processes use the simulated GPUs already", SIM_MAX_PROCESSES), -ENOSPC;
+    return failed(ENOSPC, "%d processes and shared objects use the simulated GPUs already", SIM_MAX_PROCESSES), -ENOSPC;
 }
 
 static int find_group(void) {
@@ -340,7 +341,7 @@ static int find_group(void) {
 static int join_locked(void) {
     struct state *st = sim_local->state;
     int group = find_group();
-    int slot = group < 0 ? group : find_slot();
+    int slot = group < 0 ? group : slot_find();
     uint64_t generation;
 
     if (slot < 0)
@@ -349,6 +350,7 @@ static int join_locked(void) {
         sums_empty_slot((unsigned)slot, i, true);
     sums_retire_slot((unsigned)slot, atomic_load(&st->slots[slot].owner));
     generation = (atomic_load(&st->slots[slot].owner) >> 32) + 1;
+    atomic_store(&st->slots[slot].kind, 0);
     atomic_store(&st->slots[slot].group, (uint64_t)group);
     atomic_store(&st->slots[slot].pid_namespace, processes_namespace());
     atomic_store(&st->slots[slot].start_ns, sim_now_ns());

@@ -33,8 +33,9 @@ struct sim_gpu {
     uint8_t uuid_bytes[16]; /* the same, binary */
     char pci_bus_id[32];    /* as CUDA writes it, "0000:19:00.0"; NVML writes the domain with 8 digits */
     unsigned pci_domain, pci_bus, pci_device;
-    int minor; /* of its device node, /dev/nvidia<minor> */
-    uint64_t memory_bytes;
+    int minor;               /* of its device node, /dev/nvidia<minor> */
+    uint64_t memory_bytes;   /* that can be allocated */
+    uint64_t reserved_bytes; /* the driver's own, beside it: NVML's total has both */
     int sm_count;
     int cc_major, cc_minor;
     uint64_t context_bytes; /* what one CUDA context costs before its first allocation */
@@ -102,6 +103,7 @@ void sim_reap(void);
 
 struct sim_process_gpu {
     uint64_t bytes;         /* physical, contexts included */
+    uint64_t peak_bytes;    /* the most it ever held */
     uint64_t context_bytes; /* of these, contexts */
     uint64_t allocations;   /* alive */
     uint64_t launches;
@@ -133,6 +135,10 @@ struct sim_group_info {
 
 int sim_each_group(int (*fn)(const struct sim_group_info *, void *), void *arg);
 void sim_reset_peaks(void);
+
+/* NVML's accounting mode of a GPU, for all processes. */
+void sim_set_accounting(int gpu, bool on);
+bool sim_accounting(int gpu);
 
 /* ---- GPU time: one process at a time, in turns ---- */
 

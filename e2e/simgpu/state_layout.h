@@ -22,16 +22,27 @@
  * highest descriptor first on the kernels of today, which nothing promises: one lies low, the other as high as can be,
  * and whichever goes first tells of the death. So a death shows here no later than in any file whose descriptor lies
  * between. What a dead slot holds is given back by whoever notices, by an announced change like any other.
+ *
+ * An object that processes share (shared_objects.h) has a slot too. Its locks are read locks, so that any number of
+ * processes can hold it: each on the two descriptions that it has anyway, and a descriptor exported of the object on
+ * a description of its own. Whoever wants to hold an object by its name takes the locks first and then counts itself in
+ * `attach`; whoever wants to reap it reads `attach`, looks for locks, and marks `attach` as dying if it has not changed
+ * since. So either the one finds the mark or the other the locks.
+ *
+ * A change may also move memory from a process's slot to an object's: the object's `from` and `from_sequence` name the
+ * process's slot and the sequence number of its `committed`, which is changed in the same way, before the object's own.
+ * The GPU's and the group's sums stay as they are.
  */
 #ifndef SIMGPU_STATE_LAYOUT_H
 #define SIMGPU_STATE_LAYOUT_H
 
 #include <stdatomic.h>
 
+#include "shared_objects.h"
 #include "state.h"
 
 #define STATE_MAGIC "SIMGPUS"
-#define STATE_VERSION 1
+#define STATE_VERSION 2
 
 /* Sums count units of 64 KiB. */
 #define UNIT_SHIFT 16
@@ -57,6 +68,20 @@
 /* Locks lie far beyond the end of the file, two bytes for each slot. */
 #define LOCK_BYTE(slot, which) (((off_t)1 << 40) + 2 * (off_t)(slot) + (which))
 
+/* `from`: {sequence number of the op that it belongs to:27, 1 + slot:13}. */
+#define FROM(sequence, slot) ((uint64_t)(sequence) << 13 | ((uint64_t)(slot) + 1))
+#define FROM_SEQUENCE(f) ((f) >> 13)
+#define FROM_SLOT(f) ((unsigned)((f)&0x1fff) - 1)
+
+/* `attach`: {generation:32, dying:1, how often it was attached to:31}. */
+#define ATTACH(generation) ((uint64_t)(generation) << 32)
+#define ATTACH_GENERATION(a) ((a) >> 32)
+#define ATTACH_DYING ((uint64_t)1 << 31)
+
+/* The contents of objects lie behind the state, in a hole of the file for each slot. */
+#define CONTENT_START ((off_t)1 << 28)
+#define CONTENT_OFFSET(slot) (CONTENT_START + (off_t)(slot) * (off_t)SIM_SHARED_CONTENT_BYTES)
+
 #define BUCKETS 32
 #define BUCKET_NS 125000000ull
 #define EVENTS 256
@@ -66,9 +91,10 @@ typedef _Atomic uint64_t word;
 struct state_gpu {
     word total;
     char pad0[56];
-    word until_ns; /* GPU time is booked up to here */
-    word busy_ns;  /* the lengths of all turns booked so far */
-    char pad1[48];
+    word until_ns;   /* GPU time is booked up to here */
+    word busy_ns;    /* the lengths of all turns booked so far */
+    word accounting; /* NVML's accounting mode is on */
+    char pad1[40];
     word lost;             /* it fell off the bus */
     word failing_allocs;   /* {count:32, CUDA result:32} */
     word buckets[BUCKETS]; /* {number of the 125 ms since boot:32, busy ns in it:32} */
@@ -95,11 +121,15 @@ struct state_group {
 };
 
 struct state_slot {
-    word owner; /* {generation:32, pid:32} of the process that has it, pid 0: nobody */
+    word owner; /* {generation:32, pid:32} of the process that has it or made the object, pid 0: nobody */
     word pid_namespace;
     word start_ns;
     word group;
-    char pad[32];
+    word kind; /* 0: a process; else an object, enum sim_shared_kind */
+    word attach;
+    word gpu; /* of an object, in the topology */
+    word size;
+    word words[SIM_SHARED_WORDS];
     struct {
         word op;
         word committed;
@@ -107,7 +137,9 @@ struct state_slot {
         word allocations;
         word launches;
         word busy_ns;
-        char pad[16];
+        word peak; /* units, the most that it ever held */
+        word from;
+        word from_sequence;
     } gpus[SIM_MAX_GPUS];
 };
 

@@ -3,6 +3,7 @@
 #define SIMGPU_STATE_LOCAL_H
 
 #include <pthread.h>
+#include <sys/types.h>
 
 #include "state_layout.h"
 
@@ -21,6 +22,8 @@ struct sim_local {
     int visible[SIM_MAX_GPUS];
     struct sim_topology topology;
     pthread_mutex_t op_mutex[SIM_MAX_GPUS];
+    pthread_mutex_t shared_mutex;              /* around holds */
+    _Atomic uint32_t holds[SIM_MAX_PROCESSES]; /* [slot] of an object: how often this process holds it */
     char error[512];
 };
 
@@ -45,5 +48,27 @@ bool sums_empty_slot(unsigned slot, int index, bool mine);
 void sums_retire_slot(unsigned slot, uint64_t owner);
 
 bool slot_alive(unsigned slot);
+
+/* One change of a slot's sums: of the process's own or of an object that it made. -ENOMEM if the GPU is full. */
+int sums_change(unsigned slot, int index, int64_t units);
+
+/* Moves units from this process's slot to an object's. -EINVAL if it has not got as many. */
+int sums_move(unsigned slot, int index, int64_t units);
+
+/* Gives back what a dead slot holds. */
+void sums_reap_slot(unsigned slot);
+
+static inline int64_t to_units(uint64_t bytes) {
+    return (int64_t)((bytes + (1u << UNIT_SHIFT) - 1) >> UNIT_SHIFT);
+}
+
+/* Takes a free slot and leaves it locked for writing. Its number, or -errno. */
+int slot_find(void);
+
+/* F_RDLCK, F_WRLCK or F_UNLCK on a byte of the state file. */
+bool slot_lock(int fd, off_t byte, int type);
+
+/* Gives up what this process holds of objects. */
+void shared_close(void);
 
 #endif

@@ -20,25 +20,38 @@ void sums_help(int index, uint64_t w) {
     if (sequence == 0)
         return;
     for (;;) {
-        uint64_t committed = atomic_load(&st->slots[slot].gpus[index].committed);
         uint64_t op = atomic_load(&st->slots[slot].gpus[index].op);
+        uint64_t from = atomic_load(&st->slots[slot].gpus[index].from);
+        uint64_t from_sequence = atomic_load(&st->slots[slot].gpus[index].from_sequence);
+        /* Last: as long as it lacks the change, the words above are the change's. */
+        uint64_t committed = atomic_load(&st->slots[slot].gpus[index].committed);
+        bool moves = FROM_SEQUENCE(from) == sequence;
+        word *source = moves ? &st->slots[FROM_SLOT(from)].gpus[index].committed : NULL;
         unsigned group = (unsigned)OP_GROUP(op);
         word *sum = &st->groups[group].gpus[index].sum, *peak = &st->groups[group].gpus[index].peak;
-        uint64_t s, p;
+        int64_t delta = moves ? 0 : OP_DELTA(op);
+        uint64_t s, p, c;
 
         if (next_sequence(COMMITTED_SEQUENCE(committed)) != sequence || OP_SEQUENCE(op) != sequence)
             return;
         p = atomic_load(peak);
         s = atomic_load(sum);
+        c = moves ? atomic_load(source) : 0;
         if (atomic_load(total) != w)
             return;
         if (SUM_SLOT(s) != slot || SUM_SEQUENCE(s) != sequence) {
-            atomic_compare_exchange_strong(
-                sum, &s, SUM(slot, sequence, (uint64_t)((int64_t)SUM_UNITS(s) + OP_DELTA(op)) & 0x1ffffff));
+            atomic_compare_exchange_strong(sum, &s,
+                                           SUM(slot, sequence, (uint64_t)((int64_t)SUM_UNITS(s) + delta) & 0x1ffffff));
             continue;
         }
         if (p < SUM_UNITS(s)) {
             atomic_compare_exchange_strong(peak, &p, SUM_UNITS(s));
+            continue;
+        }
+        if (moves && COMMITTED_SEQUENCE(c) == from_sequence) {
+            atomic_compare_exchange_strong(
+                source, &c,
+                COMMITTED(next_sequence(from_sequence), (uint64_t)((int64_t)COMMITTED_UNITS(c) - OP_DELTA(op))));
             continue;
         }
         atomic_compare_exchange_strong(
@@ -56,7 +69,8 @@ static bool lock_held_by_other(off_t byte) {
 }
 
 bool slot_alive(unsigned slot) {
-    if (sim_local->joined && slot == sim_local->slot)
+    /* What this process holds itself, its own description does not show. */
+    if ((sim_local->joined && slot == sim_local->slot) || atomic_load(&sim_local->holds[slot]) != 0)
         return true;
     return lock_held_by_other(LOCK_BYTE(slot, 0)) && lock_held_by_other(LOCK_BYTE(slot, 1));
 }
@@ -104,14 +118,26 @@ void sums_retire_slot(unsigned slot, uint64_t owner) {
         atomic_store(&st->slots[slot].gpus[i].context_bytes, 0);
         atomic_store(&st->slots[slot].gpus[i].allocations, 0);
         atomic_store(&st->slots[slot].gpus[i].busy_ns, 0);
+        atomic_store(&st->slots[slot].gpus[i].peak, 0);
     }
     atomic_compare_exchange_strong(&st->slots[slot].owner, &owner, owner & ~(uint64_t)UINT32_MAX);
 }
 
-static void reap_slot(unsigned slot) {
-    uint64_t owner = atomic_load(&sim_local->state->slots[slot].owner);
+/* Whether nobody holds the object, and nobody ever will again. */
+static bool object_is_doomed(unsigned slot) {
+    word *attach = &sim_local->state->slots[slot].attach;
+    uint64_t before = atomic_load(attach);
 
-    if ((uint32_t)owner == 0 || slot_alive(slot))
+    if (slot_alive(slot))
+        return false;
+    return (before & ATTACH_DYING) != 0 || atomic_compare_exchange_strong(attach, &before, before | ATTACH_DYING);
+}
+
+void sums_reap_slot(unsigned slot) {
+    struct state_slot *s = &sim_local->state->slots[slot];
+    uint64_t owner = atomic_load(&s->owner);
+
+    if ((uint32_t)owner == 0 || (atomic_load(&s->kind) != 0 ? !object_is_doomed(slot) : slot_alive(slot)))
         return;
     for (int i = 0; i < sim_local->topology.gpu_count; i++) {
         if (!sums_empty_slot(slot, i, false))
@@ -125,7 +151,7 @@ void sim_reap(void) {
     uint64_t used = atomic_load(&sim_local->state->slots_used);
 
     for (unsigned slot = 0; slot < used; slot++)
-        reap_slot(slot);
+        sums_reap_slot(slot);
 }
 
 /* Reaps the dead of one group that hold memory of the GPU. */
@@ -136,7 +162,7 @@ static void reap_group(unsigned group, int index) {
     for (unsigned slot = 0; slot < used; slot++) {
         if (slot != sim_local->slot && atomic_load(&st->slots[slot].group) == group &&
             COMMITTED_UNITS(atomic_load(&st->slots[slot].gpus[index].committed)) != 0)
-            reap_slot(slot);
+            sums_reap_slot(slot);
     }
 }
 
@@ -155,16 +181,17 @@ static bool peak_may_rise(int index, uint64_t w, int64_t delta) {
 }
 
 /* One change of the sums by this process. The caller holds the GPU's op_mutex. */
-static int change_sums(int index, int64_t delta) {
+static int change_sums(unsigned slot, int index, int64_t delta) {
     struct state *st = sim_local->state;
     word *total = &st->gpus[index].total;
     uint64_t capacity = sim_local->topology.gpus[index].memory_bytes >> UNIT_SHIFT;
-    uint64_t committed = atomic_load(&st->slots[sim_local->slot].gpus[index].committed);
+    uint64_t committed = atomic_load(&st->slots[slot].gpus[index].committed);
     unsigned sequence = next_sequence(COMMITTED_SEQUENCE(committed));
     bool reaped = false;
     int looks = 0;
 
-    atomic_store(&st->slots[sim_local->slot].gpus[index].op, OP(sequence, sim_local->group, delta));
+    atomic_store(&st->slots[slot].gpus[index].from, 0);
+    atomic_store(&st->slots[slot].gpus[index].op, OP(sequence, sim_local->group, delta));
     for (;;) {
         uint64_t w = atomic_load(total), sum;
 
@@ -181,7 +208,7 @@ static int change_sums(int index, int64_t delta) {
             looks++;
             continue;
         }
-        sum = SUM(sim_local->slot, sequence, (uint64_t)((int64_t)SUM_UNITS(w) + delta));
+        sum = SUM(slot, sequence, (uint64_t)((int64_t)SUM_UNITS(w) + delta));
         if (atomic_compare_exchange_strong(total, &w, sum)) {
             sums_help(index, sum);
             return 0;
@@ -189,12 +216,61 @@ static int change_sums(int index, int64_t delta) {
     }
 }
 
-static int64_t to_units(uint64_t bytes) {
-    return (int64_t)((bytes + (1u << UNIT_SHIFT) - 1) >> UNIT_SHIFT);
+/* The caller holds the GPU's op_mutex, so this process's own sum stands still. */
+static int move_sums(unsigned slot, int index, int64_t units) {
+    struct state *st = sim_local->state;
+    word *total = &st->gpus[index].total;
+    uint64_t source = atomic_load(&st->slots[sim_local->slot].gpus[index].committed);
+    uint64_t committed = atomic_load(&st->slots[slot].gpus[index].committed);
+    unsigned sequence = next_sequence(COMMITTED_SEQUENCE(committed));
+
+    if (COMMITTED_UNITS(source) < (uint64_t)units)
+        return -EINVAL;
+    atomic_store(&st->slots[slot].gpus[index].from_sequence, COMMITTED_SEQUENCE(source));
+    atomic_store(&st->slots[slot].gpus[index].from, FROM(sequence, sim_local->slot));
+    atomic_store(&st->slots[slot].gpus[index].op, OP(sequence, sim_local->group, units));
+    for (;;) {
+        uint64_t w = atomic_load(total), sum = SUM(slot, sequence, SUM_UNITS(w));
+
+        sums_help(index, w);
+        if (atomic_compare_exchange_strong(total, &w, sum)) {
+            sums_help(index, sum);
+            return 0;
+        }
+    }
+}
+
+int sums_move(unsigned slot, int index, int64_t units) {
+    int ret;
+
+    pthread_mutex_lock(&sim_local->op_mutex[index]);
+    ret = move_sums(slot, index, units);
+    pthread_mutex_unlock(&sim_local->op_mutex[index]);
+    return ret;
+}
+
+/* Nobody else writes it. The caller holds the GPU's op_mutex. */
+static void raise_own_peak(int index) {
+    struct state_slot *slot = &sim_local->state->slots[sim_local->slot];
+    uint64_t units = COMMITTED_UNITS(atomic_load(&slot->gpus[index].committed));
+
+    if (units > atomic_load_explicit(&slot->gpus[index].peak, memory_order_relaxed))
+        atomic_store_explicit(&slot->gpus[index].peak, units, memory_order_relaxed);
+}
+
+int sums_change(unsigned slot, int index, int64_t units) {
+    int ret;
+
+    pthread_mutex_lock(&sim_local->op_mutex[index]);
+    ret = change_sums(slot, index, units);
+    if (slot == sim_local->slot)
+        raise_own_peak(index);
+    pthread_mutex_unlock(&sim_local->op_mutex[index]);
+    return ret;
 }
 
 int sim_reserve(int gpu, uint64_t bytes) {
-    int index, ret;
+    int index;
 
     if (!known(gpu) || !sim_local->joined)
         return -EINVAL;
@@ -203,21 +279,12 @@ int sim_reserve(int gpu, uint64_t bytes) {
         return -ENOMEM;
     if (bytes == 0)
         return 0;
-    pthread_mutex_lock(&sim_local->op_mutex[index]);
-    ret = change_sums(index, to_units(bytes));
-    pthread_mutex_unlock(&sim_local->op_mutex[index]);
-    return ret;
+    return sums_change(sim_local->slot, index, to_units(bytes));
 }
 
 void sim_release(int gpu, uint64_t bytes) {
-    int index;
-
-    if (!known(gpu) || !sim_local->joined || bytes == 0)
-        return;
-    index = sim_local->visible[gpu];
-    pthread_mutex_lock(&sim_local->op_mutex[index]);
-    change_sums(index, -to_units(bytes));
-    pthread_mutex_unlock(&sim_local->op_mutex[index]);
+    if (known(gpu) && sim_local->joined && bytes != 0)
+        sums_change(sim_local->slot, sim_local->visible[gpu], -to_units(bytes));
 }
 
 uint64_t sim_gpu_used(int gpu) {

@@ -118,6 +118,9 @@ static int gpu_key(struct parser *p, const char *key, const char *value) {
     } else if (strcmp(key, "memory_mib") == 0) {
         ret = number(p, key, value, 2, 1 << 20, &n);
         gpu->memory_bytes = n * MIB;
+    } else if (strcmp(key, "reserved_mib") == 0) {
+        ret = number(p, key, value, 0, 1 << 20, &n);
+        gpu->reserved_bytes = n * MIB;
     } else if (strcmp(key, "context_mib") == 0) {
         ret = number(p, key, value, 0, 1 << 20, &n);
         gpu->context_bytes = n * MIB;

@@ -1,22 +1,32 @@
 /* Contexts: which one is current for a thread, and what one costs. */
+#include <stdlib.h>
 #include <string.h>
 
+#include "capture.h"
 #include "engine.h"
 #include "heap.h"
+#include "pool.h"
 
 #define STACK_DEPTH 64
+#define THREADS_PER_SM 2048
+#define INCLUDED_LOCAL_BYTES 1024
+#define MAX_LOCAL_BYTES (512 * KIB)
 
 struct handle_table contexts = HANDLE_TABLE(10, 4096);
 _Static_assert(sizeof(struct CUctx_st) <= 1 << 10, "a context must fit into its element");
 
-/* The thread's stack of contexts, the current one last. An entry may be NULL: cuCtxSetCurrent(NULL). */
+/* The thread's stack of contexts, the current one last. An entry may be NULL: cuCtxSetCurrent(NULL). The entries are made
+ * with the first one: a static program that loads us has hardly any room for variables of a thread. */
+struct stack_entry {
+    struct CUctx_st *context;
+    uint64_t id;
+};
 static __thread struct {
     int depth;
-    struct {
-        struct CUctx_st *context;
-        uint64_t id;
-    } entries[STACK_DEPTH];
+    struct stack_entry *entries;
 } stack;
+static pthread_key_t stack_key;
+static pthread_once_t stack_key_made = PTHREAD_ONCE_INIT;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* around the making and unmaking of contexts */
 static uint64_t next_id = 1;
@@ -44,7 +54,7 @@ CUresult context_current(struct CUctx_st **context) {
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (sim_gpu_lost(context_gpu(current)))
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
-    *context = current;
+    *context = current->target;
     return CUDA_SUCCESS;
 }
 
@@ -57,23 +67,6 @@ static void set_default_limits(struct CUctx_st *context) {
     context->limits[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2;
     context->limits[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
     context->limits[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 128;
-}
-
-/* Takes the context's overhead from the GPU and makes it usable. */
-static CUresult revive(struct CUctx_st *context) {
-    uint64_t overhead = device_gpu(context->device)->context_bytes;
-
-    if (sim_gpu_lost(context_gpu(context)))
-        return CUDA_ERROR_DEVICE_UNAVAILABLE;
-    TRY(heap_reserve_physical(context_gpu(context), overhead));
-    if (!streams_context_new(context)) {
-        sim_release(context_gpu(context), overhead);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    context->overhead_bytes = overhead;
-    set_default_limits(context);
-    sim_count_context(context_gpu(context), (int64_t)overhead);
-    return CUDA_SUCCESS;
 }
 
 /* Gives back everything that the context holds. */
@@ -90,6 +83,36 @@ static void clear(struct CUctx_st *context) {
     sim_release(context_gpu(context), heaps);
     context->overhead_bytes = 0;
     context->peers = 0;
+}
+
+void context_launches_anew(struct CUctx_st *context) {
+    static _Atomic uint64_t epoch = 1;
+
+    atomic_store(&context->launch_epoch, atomic_fetch_add(&epoch, 1) + 1);
+}
+
+/* Takes the context's overhead from the GPU and makes it usable. */
+static CUresult revive(struct CUctx_st *context) {
+    uint64_t overhead = device_gpu(context->device)->context_bytes;
+    CUresult ret;
+
+    if (sim_gpu_lost(context_gpu(context)))
+        return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    TRY(heap_reserve_physical(context_gpu(context), overhead));
+    if (!streams_context_new(context)) {
+        sim_release(context_gpu(context), overhead);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    context->target = context;
+    context->overhead_bytes = overhead;
+    context->local_bytes = context->kernel_local_bytes = 0;
+    set_default_limits(context);
+    sim_count_context(context_gpu(context), (int64_t)overhead);
+    context_launches_anew(context);
+    ret = libraries_context_new(context);
+    if (ret != CUDA_SUCCESS)
+        clear(context);
+    return ret;
 }
 
 static CUresult context_new(CUdevice device, unsigned flags, unsigned api_version, struct CUctx_st **context) {
@@ -114,8 +137,28 @@ static CUresult context_new(CUdevice device, unsigned flags, unsigned api_versio
 
 /* ---- The thread's stack ---- */
 
+/* At the end of a thread, whose other destructors may still call us. */
+static void drop_stack(void *entries) {
+    free(entries);
+    stack.entries = NULL;
+    stack.depth = 0;
+}
+
+static void make_stack_key(void) {
+    pthread_key_create(&stack_key, drop_stack);
+}
+
+static bool stack_has_room(void) {
+    if (stack.entries == NULL) {
+        pthread_once(&stack_key_made, make_stack_key);
+        stack.entries = calloc(STACK_DEPTH, sizeof(*stack.entries));
+        pthread_setspecific(stack_key, stack.entries);
+    }
+    return stack.entries != NULL && stack.depth < STACK_DEPTH;
+}
+
 static CUresult push(struct CUctx_st *context) {
-    if (stack.depth == STACK_DEPTH)
+    if (!stack_has_room())
         return CUDA_ERROR_OUT_OF_MEMORY;
     stack.entries[stack.depth].context = context;
     stack.entries[stack.depth].id = context->id;
@@ -161,6 +204,37 @@ CUresult cuCtxGetCurrent(CUcontext *pctx) {
     return CUDA_SUCCESS;
 }
 
+/* ---- Green contexts: the primary context under another handle ---- */
+
+struct CUctx_st *context_green_new(struct CUctx_st *primary, struct CUgreenCtx_st *green) {
+    struct CUctx_st *handle = handle_new(&contexts);
+
+    if (handle == NULL)
+        return NULL;
+    pthread_mutex_lock(&mutex);
+    handle->device = primary->device;
+    handle->flags = primary->flags;
+    handle->api_version = primary->api_version;
+    handle->primary = true; /* lives and dies with it, and is not for cuCtxDestroy */
+    handle->target = primary;
+    handle->green = green;
+    handle->id = next_id++;
+    pthread_mutex_unlock(&mutex);
+    return handle;
+}
+
+void context_green_delete(struct CUctx_st *handle) {
+    if (stack.depth > 0 && stack.entries[stack.depth - 1].context == handle)
+        stack.depth--;
+    handle_delete(&contexts, handle);
+}
+
+struct CUgreenCtx_st *context_green(void) {
+    struct CUctx_st *current = stack.depth > 0 ? stack.entries[stack.depth - 1].context : NULL;
+
+    return current != NULL && context_alive(current) ? current->green : NULL;
+}
+
 /* ---- Explicit contexts ---- */
 
 static bool flags_valid(unsigned flags) {
@@ -178,7 +252,7 @@ static CUresult create(CUcontext *pctx, unsigned flags, CUdevice dev, unsigned a
     REQUIRE_INITIALISED();
     REQUIRE(pctx != NULL && flags_valid(flags), CUDA_ERROR_INVALID_VALUE);
     REQUIRE(device_valid(dev), CUDA_ERROR_INVALID_DEVICE);
-    REQUIRE(stack.depth < STACK_DEPTH, CUDA_ERROR_OUT_OF_MEMORY);
+    REQUIRE(stack_has_room(), CUDA_ERROR_OUT_OF_MEMORY);
     pthread_mutex_lock(&mutex);
     ret = context_new(dev, flags, api_version, &context);
     pthread_mutex_unlock(&mutex);
@@ -323,6 +397,8 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
         primaries[dev].active = false;
         primaries[dev].retained = 0;
     }
+    pools_device_reset(dev);
+    graph_memory_reset(dev);
     pthread_mutex_unlock(&mutex);
     return CUDA_SUCCESS;
 }
@@ -397,7 +473,7 @@ static CUresult named_context(CUcontext ctx, struct CUctx_st **context) {
     if (ctx == NULL)
         return context_current(context);
     REQUIRE(context_alive(ctx), CUDA_ERROR_INVALID_CONTEXT);
-    *context = ctx;
+    *context = ctx->target;
     return CUDA_SUCCESS;
 }
 
@@ -421,8 +497,21 @@ CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version) {
 
 CUresult cuCtxSynchronize(void) {
     REQUIRE_CONTEXT(context);
+    TRY(capture_forbid_context(context));
     context_wait(context);
+    pools_synchronised(context->device);
     return sim_gpu_lost(context_gpu(context)) ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
+}
+
+/* What a context takes beyond its overhead, more or less of it: all of it goes when the context does. */
+static CUresult resize_overhead(struct CUctx_st *context, uint64_t before, uint64_t after) {
+    if (after > before)
+        TRY(heap_reserve_physical(context_gpu(context), after - before));
+    else
+        sim_release(context_gpu(context), before - after);
+    context->overhead_bytes += after - before;
+    sim_count_context(context_gpu(context), (int64_t)(after - before));
+    return CUDA_SUCCESS;
 }
 
 /*
@@ -437,14 +526,36 @@ static CUresult resize_heap(struct CUctx_st *context, CUlimit limit, size_t valu
 
     if (value > device_gpu(context->device)->memory_bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    if (after > before)
-        TRY(heap_reserve_physical(context_gpu(context), after - before));
-    else
-        sim_release(context_gpu(context), before - after);
-    context->overhead_bytes += after - before;
-    sim_count_context(context_gpu(context), (int64_t)(after - before));
+    TRY(resize_overhead(context, before, after));
     context->limits[limit] = value;
     return CUDA_SUCCESS;
+}
+
+/* There is local memory for every thread that the GPU can run at once. What 1 KiB for each takes is in the overhead. */
+static uint64_t local_memory(const struct CUctx_st *context, uint64_t bytes) {
+    uint64_t threads = (uint64_t)device_gpu(context->device)->sm_count * THREADS_PER_SM;
+
+    return bytes > INCLUDED_LOCAL_BYTES ? round_up((bytes - INCLUDED_LOCAL_BYTES) * threads, SIM_GRANULARITY) : 0;
+}
+
+static CUresult resize_local(struct CUctx_st *context, uint64_t stack_bytes, uint64_t kernel_bytes) {
+    uint64_t bytes = stack_bytes > kernel_bytes ? stack_bytes : kernel_bytes;
+
+    TRY(resize_overhead(context, local_memory(context, context->local_bytes), local_memory(context, bytes)));
+    context->local_bytes = bytes;
+    context->limits[CU_LIMIT_STACK_SIZE] = stack_bytes;
+    context->kernel_local_bytes = kernel_bytes;
+    return CUDA_SUCCESS;
+}
+
+CUresult context_grow_local(struct CUctx_st *context, uint64_t bytes) {
+    CUresult ret = CUDA_SUCCESS;
+
+    pthread_mutex_lock(&mutex);
+    if (bytes > context->kernel_local_bytes)
+        ret = resize_local(context, context->limits[CU_LIMIT_STACK_SIZE], bytes);
+    pthread_mutex_unlock(&mutex);
+    return ret;
 }
 
 static bool limit_known(CUlimit limit) {
@@ -464,6 +575,9 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
     pthread_mutex_lock(&mutex);
     if (limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE)
         ret = resize_heap(context, limit, value);
+    else if (limit == CU_LIMIT_STACK_SIZE)
+        ret = value <= MAX_LOCAL_BYTES ? resize_local(context, value, context->kernel_local_bytes)
+                                       : CUDA_ERROR_INVALID_VALUE;
     else
         context->limits[limit] = value;
     pthread_mutex_unlock(&mutex);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "array.h"
+#include "capture.h"
 #include "heap.h"
 #include "host_memory.h"
 #include "stream.h"
@@ -58,11 +59,48 @@ static CUresult in_order(struct order order) {
 
     REQUIRE_CONTEXT(context);
     TRY(stream_find(context, order.stream, order.per_thread, &stream));
-    if (order.wait)
+    if (order.wait) {
+        TRY(capture_forbid(stream));
         stream_wait(stream);
-    else
+    } else {
         stream_wait_calls(stream);
+    }
     return CUDA_SUCCESS;
+}
+
+/* The stream, if what is put into it is captured; else NULL. */
+static CUresult capturing(struct order order, struct CUstream_st **stream) {
+    struct CUstream_st *found;
+    bool captured;
+
+    REQUIRE_CONTEXT(context);
+    TRY(stream_find(context, order.stream, order.per_thread, &found));
+    TRY(capture_enter(found, &captured));
+    *stream = captured ? found : NULL;
+    return CUDA_SUCCESS;
+}
+
+/* Returns from the calling function, with a node made, where this is work of a capturing stream. */
+#define BECOME_NODE(order, type, ...)                                                                                  \
+    do {                                                                                                               \
+        struct CUstream_st *node_stream = NULL;                                                                        \
+        if (capture_possible() && !(order).wait)                                                                       \
+            TRY(capturing(order, &node_stream));                                                                       \
+        if (node_stream != NULL)                                                                                       \
+            return capture_node(node_stream, type, &(union node_work){__VA_ARGS__});                                   \
+    } while (0)
+
+/* A copy of one piece as a node has it. */
+static CUDA_MEMCPY3D piece(CUmemorytype to_type, uint64_t to, CUmemorytype from_type, uint64_t from, size_t size) {
+    return (CUDA_MEMCPY3D){.dstMemoryType = to_type,
+                           .dstHost = to_type == CU_MEMORYTYPE_HOST ? (void *)(uintptr_t)to : NULL,
+                           .dstDevice = to,
+                           .srcMemoryType = from_type,
+                           .srcHost = from_type == CU_MEMORYTYPE_HOST ? (const void *)(uintptr_t)from : NULL,
+                           .srcDevice = from,
+                           .WidthInBytes = size,
+                           .Height = 1,
+                           .Depth = 1};
 }
 
 /* ---- Copies of one piece ---- */
@@ -70,6 +108,8 @@ static CUresult in_order(struct order order) {
 static CUresult copy_any(struct order order, CUdeviceptr to, CUdeviceptr from, size_t size) {
     char *target, *source;
 
+    BECOME_NODE(order, CU_GRAPH_NODE_TYPE_MEMCPY,
+                .copy = piece(CU_MEMORYTYPE_UNIFIED, to, CU_MEMORYTYPE_UNIFIED, from, size));
     TRY(in_order(order));
     if (size == 0)
         return CUDA_SUCCESS;
@@ -82,6 +122,8 @@ static CUresult copy_any(struct order order, CUdeviceptr to, CUdeviceptr from, s
 static CUresult copy_to_host(struct order order, void *to, CUdeviceptr from, size_t size) {
     char *source;
 
+    BECOME_NODE(order, CU_GRAPH_NODE_TYPE_MEMCPY,
+                .copy = piece(CU_MEMORYTYPE_HOST, (uintptr_t)to, CU_MEMORYTYPE_DEVICE, from, size));
     TRY(in_order(order));
     if (size == 0)
         return CUDA_SUCCESS;
@@ -94,6 +136,8 @@ static CUresult copy_to_host(struct order order, void *to, CUdeviceptr from, siz
 static CUresult copy_from_host(struct order order, CUdeviceptr to, const void *from, size_t size) {
     char *target;
 
+    BECOME_NODE(order, CU_GRAPH_NODE_TYPE_MEMCPY,
+                .copy = piece(CU_MEMORYTYPE_DEVICE, to, CU_MEMORYTYPE_HOST, (uintptr_t)from, size));
     TRY(in_order(order));
     if (size == 0)
         return CUDA_SUCCESS;
@@ -106,6 +150,8 @@ static CUresult copy_from_host(struct order order, CUdeviceptr to, const void *f
 static CUresult copy_on_device(struct order order, CUdeviceptr to, CUdeviceptr from, size_t size) {
     char *target, *source;
 
+    BECOME_NODE(order, CU_GRAPH_NODE_TYPE_MEMCPY,
+                .copy = piece(CU_MEMORYTYPE_DEVICE, to, CU_MEMORYTYPE_DEVICE, from, size));
     TRY(in_order(order));
     if (size == 0)
         return CUDA_SUCCESS;
@@ -151,6 +197,15 @@ static CUresult array_from_host(struct order order, CUarray to, size_t offset, c
 
     REQUIRE_INITIALISED();
     REQUIRE(from != NULL, CUDA_ERROR_INVALID_VALUE);
+    BECOME_NODE(order, CU_GRAPH_NODE_TYPE_MEMCPY,
+                .copy = {.dstMemoryType = CU_MEMORYTYPE_ARRAY,
+                         .dstArray = to,
+                         .dstXInBytes = offset,
+                         .srcMemoryType = CU_MEMORYTYPE_HOST,
+                         .srcHost = from,
+                         .WidthInBytes = size,
+                         .Height = 1,
+                         .Depth = 1});
     TRY(array_bytes(to, offset, size, &target));
     return copy_bytes(order, target, from, size);
 }
@@ -160,6 +215,15 @@ static CUresult array_to_host(struct order order, void *to, CUarray from, size_t
 
     REQUIRE_INITIALISED();
     REQUIRE(to != NULL, CUDA_ERROR_INVALID_VALUE);
+    BECOME_NODE(order, CU_GRAPH_NODE_TYPE_MEMCPY,
+                .copy = {.srcMemoryType = CU_MEMORYTYPE_ARRAY,
+                         .srcArray = from,
+                         .srcXInBytes = offset,
+                         .dstMemoryType = CU_MEMORYTYPE_HOST,
+                         .dstHost = to,
+                         .WidthInBytes = size,
+                         .Height = 1,
+                         .Depth = 1});
     TRY(array_bytes(from, offset, size, &source));
     return copy_bytes(order, to, source, size);
 }
@@ -238,6 +302,24 @@ static CUresult copy_box(struct order order, struct end to, struct end from, uin
 static CUresult copy_2d(struct order order, const CUDA_MEMCPY2D *c) {
     REQUIRE_INITIALISED();
     REQUIRE(c != NULL, CUDA_ERROR_INVALID_VALUE);
+    BECOME_NODE(order, CU_GRAPH_NODE_TYPE_MEMCPY,
+                .copy = {.srcXInBytes = c->srcXInBytes,
+                         .srcY = c->srcY,
+                         .srcMemoryType = c->srcMemoryType,
+                         .srcHost = c->srcHost,
+                         .srcDevice = c->srcDevice,
+                         .srcArray = c->srcArray,
+                         .srcPitch = c->srcPitch,
+                         .dstXInBytes = c->dstXInBytes,
+                         .dstY = c->dstY,
+                         .dstMemoryType = c->dstMemoryType,
+                         .dstHost = c->dstHost,
+                         .dstDevice = c->dstDevice,
+                         .dstArray = c->dstArray,
+                         .dstPitch = c->dstPitch,
+                         .WidthInBytes = c->WidthInBytes,
+                         .Height = c->Height,
+                         .Depth = 1});
     return copy_box(order,
                     (struct end){c->dstMemoryType, c->dstHost, c->dstDevice, c->dstArray, c->dstXInBytes, c->dstY, 0,
                                  c->dstPitch, 0},
@@ -249,6 +331,7 @@ static CUresult copy_2d(struct order order, const CUDA_MEMCPY2D *c) {
 static CUresult copy_3d(struct order order, const CUDA_MEMCPY3D *c) {
     REQUIRE_INITIALISED();
     REQUIRE(c != NULL && c->srcLOD == 0 && c->dstLOD == 0, CUDA_ERROR_INVALID_VALUE);
+    BECOME_NODE(order, CU_GRAPH_NODE_TYPE_MEMCPY, .copy = *c);
     return copy_box(order,
                     (struct end){c->dstMemoryType, c->dstHost, c->dstDevice, c->dstArray, c->dstXInBytes, c->dstY,
                                  c->dstZ, c->dstPitch, c->dstHeight},
@@ -271,6 +354,8 @@ static void fill_row(char *target, unsigned value, unsigned width, uint64_t coun
 static CUresult fill(struct order order, CUdeviceptr to, unsigned value, unsigned width, uint64_t count) {
     char *target;
 
+    BECOME_NODE(order, CU_GRAPH_NODE_TYPE_MEMSET,
+                .fill = {.dst = to, .value = value, .elementSize = width, .width = count, .height = 1});
     TRY(in_order(order));
     if (count == 0)
         return CUDA_SUCCESS;
@@ -284,6 +369,9 @@ static CUresult fill_2d(struct order order, CUdeviceptr to, size_t pitch, unsign
                         uint64_t columns, uint64_t rows) {
     char *target;
 
+    BECOME_NODE(
+        order, CU_GRAPH_NODE_TYPE_MEMSET,
+        .fill = {.dst = to, .pitch = pitch, .value = value, .elementSize = width, .width = columns, .height = rows});
     TRY(in_order(order));
     if (columns == 0 || rows == 0)
         return CUDA_SUCCESS;

@@ -125,7 +125,12 @@ struct CUctx_st {
     uint32_t packs[PACK_KINDS][PACK_BINS];
     uint64_t code_bytes; /* of its modules */
     uint64_t code_reserved_bytes;
-    uint32_t peers; /* bit per device to whose primary or other context access was enabled */
+    uint32_t peers;                /* bit per device to whose primary or other context access was enabled */
+    struct CUctx_st *target;       /* the context itself; of a green context's handle, the primary context */
+    struct CUgreenCtx_st *green;   /* whose handle this is, or NULL */
+    _Atomic uint64_t launch_epoch; /* see module.h: a launch has nothing to prepare if its function knows this one */
+    uint64_t local_bytes;          /* of local memory for each thread, its kernels' and its limit's maximum */
+    uint64_t kernel_local_bytes;   /* its kernels' alone */
 };
 
 extern struct handle_table contexts;
@@ -151,6 +156,27 @@ bool streams_context_new(struct CUctx_st *context);
 
 /* Waits for all work of the context, host functions included. */
 void context_wait(struct CUctx_st *context);
+
+/* Makes every function look anew, at its next launch in the context, for what there is to prepare. */
+void context_launches_anew(struct CUctx_st *context);
+
+/* Libraries that are loaded eagerly go into every new context. */
+CUresult libraries_context_new(struct CUctx_st *context);
+
+/* A handle under which a green context can be current: it stands for the primary context. */
+struct CUctx_st *context_green_new(struct CUctx_st *primary, struct CUgreenCtx_st *green);
+void context_green_delete(struct CUctx_st *handle);
+
+/* The green context that is current, or NULL. */
+struct CUgreenCtx_st *context_green(void);
+
+/* The event stands for all work of the context so far. */
+CUresult event_record_all(struct CUctx_st *context, CUevent event);
+/* Work of the GPU that is submitted from now on comes after the event. */
+CUresult event_wait_all(CUdevice device, CUevent event);
+
+/* Makes the context's local memory large enough for a kernel that needs so much for each thread. */
+CUresult context_grow_local(struct CUctx_st *context, uint64_t bytes);
 
 /* What the other files let go of when a context dies. Called in this order. */
 void events_context_gone(struct CUctx_st *context);

@@ -4,6 +4,9 @@
 #include <string.h>
 
 #include "driver.h"
+#include "entry_points_more.h"
+#include "entry_points_pool.h"
+#include "entry_points_vmm.h"
 
 struct entry_point {
     const char *name;
@@ -16,7 +19,8 @@ struct entry_point {
     {#name, since, per_thread_since, (void *)(uintptr_t)(symbol), (void *)(uintptr_t)(per_thread_symbol)},
 
 static const struct entry_point *find(const char *name, int version, bool *known) {
-    static const struct entry_point entries[] = {ENTRY_POINTS(ENTRY, STREAM)};
+    static const struct entry_point entries[] = {ENTRY_POINTS(ENTRY, STREAM) ENTRY_POINTS_MORE(ENTRY, STREAM)
+                                                     ENTRY_POINTS_POOL(ENTRY, STREAM) ENTRY_POINTS_VMM(ENTRY, STREAM)};
     const struct entry_point *best = NULL;
 
     *known = false;

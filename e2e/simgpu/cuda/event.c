@@ -1,4 +1,8 @@
 /* Events: marks in the work of a GPU, with the time at which they are reached. */
+#include "capture.h"
+#include "ipc_event.h"
+#include "pool_blocks.h"
+#include "shared_objects.h"
 #include "stream.h"
 
 #define FLAGS (CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS)
@@ -10,6 +14,8 @@ struct CUevent_st {
     bool recorded;
     CUdevice device;
     struct stamp stamp;
+    struct captured_event *captured; /* it was last recorded in a capturing stream */
+    uint64_t object;                 /* of ipc_event.h, once other processes may have the event too; else 0 */
 };
 
 static struct handle_table events = HANDLE_TABLE(7, 1 << 20);
@@ -39,6 +45,9 @@ CUresult cuEventDestroy_v2(CUevent hEvent) {
     REQUIRE_EVENT(hEvent);
     if (hEvent->recorded)
         engine_unstamp(hEvent->device, &hEvent->stamp);
+    if (hEvent->object != 0)
+        sim_shared_drop(hEvent->object);
+    captured_event_delete(hEvent->captured);
     handle_delete(&events, hEvent);
     return CUDA_SUCCESS;
 }
@@ -60,16 +69,40 @@ void events_context_gone(struct CUctx_st *context) {
 
 static CUresult record(CUevent event, CUstream hStream, unsigned flags, bool per_thread) {
     struct CUstream_st *stream;
+    bool captured;
 
     REQUIRE_CONTEXT(context);
     REQUIRE(handle_valid(&events, event), CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);
     TRY(stream_find(context, hStream, per_thread, &stream));
     REQUIRE(event->context == context, CUDA_ERROR_INVALID_HANDLE);
+    TRY(capture_enter(stream, &captured));
+    if (captured)
+        return flags == CU_EVENT_RECORD_EXTERNAL
+                   ? capture_node(stream, CU_GRAPH_NODE_TYPE_EVENT_RECORD, &(union node_work){.event = event})
+                   : capture_record(stream, &event->captured);
+    captured_event_delete(event->captured);
+    event->captured = NULL;
     if (event->recorded)
         engine_unstamp(event->device, &event->stamp);
     engine_stamp(event->device, &event->stamp, stream_mark(stream));
     event->recorded = true;
+    return event->object != 0 ? ipc_event_recorded(event->object, event->device, event->stamp.mark) : CUDA_SUCCESS;
+}
+
+CUresult event_record_all(struct CUctx_st *context, CUevent event) {
+    REQUIRE(handle_valid(&events, event) && event->context == context, CUDA_ERROR_INVALID_HANDLE);
+    if (event->recorded)
+        engine_unstamp(event->device, &event->stamp);
+    engine_stamp(event->device, &event->stamp, atomic_load(&context->mark));
+    event->recorded = true;
+    return CUDA_SUCCESS;
+}
+
+CUresult event_wait_all(CUdevice device, CUevent event) {
+    REQUIRE(handle_valid(&events, event), CUDA_ERROR_INVALID_HANDLE);
+    if (event->recorded && event->device != device)
+        engine_wait(event->device, event->stamp.mark);
     return CUDA_SUCCESS;
 }
 
@@ -92,13 +125,20 @@ CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned 
 /* An event that was never recorded counts as done. */
 CUresult cuEventQuery(CUevent hEvent) {
     REQUIRE_EVENT(hEvent);
+    REQUIRE(hEvent->captured == NULL, CUDA_ERROR_CAPTURED_EVENT);
+    if (hEvent->object != 0)
+        return ipc_event_done(hEvent->object) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
     return !hEvent->recorded || engine_done(hEvent->device, hEvent->stamp.mark) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent hEvent) {
     REQUIRE_EVENT(hEvent);
+    REQUIRE(hEvent->captured == NULL, CUDA_ERROR_CAPTURED_EVENT);
     if (hEvent->recorded)
         engine_wait(hEvent->device, hEvent->stamp.mark);
+    if (hEvent->object != 0)
+        ipc_event_wait(hEvent->object);
+    pools_synchronised(hEvent->device);
     return sim_gpu_lost(driver->gpus[hEvent->device]) ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
 }
 
@@ -108,6 +148,7 @@ CUresult cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd) 
     REQUIRE_EVENT(hStart);
     REQUIRE(handle_valid(&events, hEnd), CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(pMilliseconds != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(hStart->captured == NULL && hEnd->captured == NULL, CUDA_ERROR_CAPTURED_EVENT);
     REQUIRE(hStart->recorded && hEnd->recorded && hStart->device == hEnd->device, CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(((hStart->flags | hEnd->flags) & CU_EVENT_DISABLE_TIMING) == 0, CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(engine_done(hStart->device, hStart->stamp.mark) && engine_done(hEnd->device, hEnd->stamp.mark),
@@ -128,18 +169,26 @@ CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEn
  */
 static CUresult wait_event(CUstream hStream, CUevent event, unsigned flags, bool per_thread) {
     struct CUstream_st *stream;
+    bool captured;
 
     REQUIRE_CONTEXT(context);
     REQUIRE(handle_valid(&events, event), CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);
     TRY(stream_find(context, hStream, per_thread, &stream));
+    TRY(capture_enter(stream, &captured));
+    if (captured && flags == CU_EVENT_WAIT_EXTERNAL)
+        return capture_node(stream, CU_GRAPH_NODE_TYPE_WAIT_EVENT, &(union node_work){.event = event});
+    if (captured || event->captured != NULL)
+        return capture_wait(stream, event->captured);
+    if (event->object != 0)
+        ipc_event_wait(event->object);
     if (!event->recorded)
         return CUDA_SUCCESS;
     if (event->device != context->device) {
         engine_wait(event->device, event->stamp.mark);
         return CUDA_SUCCESS;
     }
-    stream_follow(stream, event->stamp.mark);
+    stream_wait_mark(stream, event->stamp.mark);
     return CUDA_SUCCESS;
 }
 
@@ -149,4 +198,31 @@ CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
 
 CUresult cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent, unsigned int Flags) {
     return wait_event(hStream, hEvent, Flags, true);
+}
+
+/* ---- Between processes ---- */
+
+CUresult cuIpcGetEventHandle(CUipcEventHandle *pHandle, CUevent event) {
+    REQUIRE_EVENT(event);
+    REQUIRE(pHandle != NULL && (event->flags & CU_EVENT_INTERPROCESS) != 0, CUDA_ERROR_INVALID_VALUE);
+    if (event->object != 0)
+        return ipc_event_handle(event->object, pHandle);
+    TRY(ipc_event_new(event->device, &event->object, pHandle));
+    return event->recorded ? ipc_event_recorded(event->object, event->device, event->stamp.mark) : CUDA_SUCCESS;
+}
+
+CUresult cuIpcOpenEventHandle(CUevent *phEvent, CUipcEventHandle handle) {
+    uint64_t object;
+    CUresult ret;
+
+    REQUIRE_CONTEXT(context);
+    (void)context;
+    REQUIRE(phEvent != NULL, CUDA_ERROR_INVALID_VALUE);
+    TRY(ipc_event_open(&handle, &object));
+    ret = cuEventCreate(phEvent, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
+    if (ret == CUDA_SUCCESS)
+        (*phEvent)->object = object;
+    else
+        sim_shared_drop(object);
+    return ret;
 }

@@ -5,7 +5,12 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "capture.h"
+#include "managed.h"
 #include "pack.h"
+#include "pool_blocks.h"
+#include "shared_objects.h"
+#include "vmm.h"
 
 #define BLOCK SIM_GRANULARITY
 #define HIGH_BLOCKS (1u << 21) /* 4 TiB */
@@ -165,6 +170,9 @@ static void extent_delete(struct extent *extent) {
     struct arena *arena = arena_of(first);
     uint32_t before;
 
+    if (extent->pack_kind == PACK_MANAGED)
+        managed_forget(first, blocks);
+
     /* Fresh pages in the place of the old: the contents are gone and no address of them works any more. */
     if (extent->touched)
         mmap((void *)(uintptr_t)address_of(first), blocks * BLOCK, PROT_NONE,
@@ -204,6 +212,40 @@ static void list_remove(struct extent *extent) {
         extent->context->allocations = extent->list_next;
     if (extent->list_next != 0)
         extents[extent->list_next - 1].list_previous = extent->list_previous;
+}
+
+/* ---- Ranges that are no context's ---- */
+
+struct extent *heap_range_new(CUdevice device, enum extent_kind kind, uint64_t bytes, void *owner) {
+    struct extent *extent = NULL;
+
+    pthread_mutex_lock(&mutex);
+    if (bytes <= HIGH_BLOCKS * BLOCK)
+        extent = extent_new(&high, kind, (uint32_t)(round_up(bytes, BLOCK) / BLOCK));
+    if (extent != NULL) {
+        extent->device = (int8_t)device;
+        extent->size = bytes;
+        extent->owner = owner;
+    }
+    pthread_mutex_unlock(&mutex);
+    return extent;
+}
+
+void heap_range_delete(struct extent *extent) {
+    pthread_mutex_lock(&mutex);
+    extent_delete(extent);
+    pthread_mutex_unlock(&mutex);
+}
+
+void *heap_range_owner(CUdeviceptr address, enum extent_kind kind) {
+    struct extent *extent;
+    void *owner;
+
+    pthread_mutex_lock(&mutex);
+    extent = extent_at(block_at(address));
+    owner = extent != NULL && extent->kind == kind ? extent->owner : NULL;
+    pthread_mutex_unlock(&mutex);
+    return owner;
 }
 
 CUresult heap_reserve_physical(int gpu, uint64_t bytes) {
@@ -290,12 +332,14 @@ static struct extent *context_extent(struct CUctx_st *context, enum extent_kind 
     if (pack_kind == PACK_MANAGED) {
         extent->touched = 1;
         mprotect((void *)(uintptr_t)heap_extent_address(extent), extent->blocks * BLOCK, PROT_READ | PROT_WRITE);
+        context_launches_anew(context);
     }
     list_insert(context, extent);
     return extent;
 }
 
 static CUresult alloc_packed(struct CUctx_st *context, uint64_t size, enum pack_kind kind, CUdeviceptr *address) {
+    uint64_t physical = kind == PACK_MANAGED ? 0 : BLOCK;
     struct extent *extent;
     int fault = sim_fault_alloc_take(context_gpu(context));
 
@@ -306,40 +350,32 @@ static CUresult alloc_packed(struct CUctx_st *context, uint64_t size, enum pack_
     pthread_mutex_unlock(&mutex);
     if (*address != 0)
         return CUDA_SUCCESS;
-    if (sim_reserve(context_gpu(context), BLOCK) != 0)
+    if (sim_reserve(context_gpu(context), physical) != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&mutex);
-    extent = context_extent(context, EXTENT_PACKED, kind, BLOCK, BLOCK);
+    extent = context_extent(context, EXTENT_PACKED, kind, BLOCK, physical);
     if (extent != NULL) {
         pack_file(extent);
         *address = pack_place(context, kind, size);
     }
     pthread_mutex_unlock(&mutex);
     if (extent == NULL) {
-        sim_release(context_gpu(context), BLOCK);
+        sim_release(context_gpu(context), physical);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     return CUDA_SUCCESS;
 }
 
-static CUresult alloc_extent(struct CUctx_st *context, uint64_t size, enum pack_kind kind, CUdeviceptr *address) {
-    struct extent *extent;
-    uint64_t physical = round_up(size, BLOCK);
-    int fault = sim_fault_alloc_take(context_gpu(context));
+/* Under no lock. `physical` was reserved already, and is given back on failure. */
+static CUresult alloc_extent(struct CUctx_st *context, uint64_t size, uint64_t physical, enum pack_kind kind,
+                             CUdeviceptr *address) {
+    struct extent *extent = NULL;
 
-    if (size > HIGH_BLOCKS * BLOCK)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (fault != 0)
-        return (CUresult)fault;
-    if (sim_reserve(context_gpu(context), physical) != 0) {
-        /* Managed memory that finds no room on the GPU stays with the host. */
-        if (kind != PACK_MANAGED)
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        physical = 0;
+    if (size <= HIGH_BLOCKS * BLOCK) {
+        pthread_mutex_lock(&mutex);
+        extent = context_extent(context, EXTENT_LINEAR, kind, size, physical);
+        pthread_mutex_unlock(&mutex);
     }
-    pthread_mutex_lock(&mutex);
-    extent = context_extent(context, EXTENT_LINEAR, kind, size, physical);
-    pthread_mutex_unlock(&mutex);
     if (extent == NULL) {
         sim_release(context_gpu(context), physical);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -348,13 +384,46 @@ static CUresult alloc_extent(struct CUctx_st *context, uint64_t size, enum pack_
     return CUDA_SUCCESS;
 }
 
+/* Managed memory comes to the GPU when the GPU first touches it. */
+static CUresult alloc_big(struct CUctx_st *context, uint64_t size, enum pack_kind kind, CUdeviceptr *address) {
+    uint64_t physical = kind == PACK_MANAGED ? 0 : round_up(size, BLOCK);
+    int fault = sim_fault_alloc_take(context_gpu(context));
+
+    if (size > HIGH_BLOCKS * BLOCK)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (fault != 0)
+        return (CUresult)fault;
+    if (sim_reserve(context_gpu(context), physical) != 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return alloc_extent(context, size, physical, kind, address);
+}
+
 CUresult heap_alloc(struct CUctx_st *context, uint64_t size, enum pack_kind kind, CUdeviceptr *address) {
-    CUresult ret =
-        size < SMALL ? alloc_packed(context, size, kind, address) : alloc_extent(context, size, kind, address);
+    CUresult ret;
+
+    TRY(capture_unsafe());
+    ret = size < SMALL ? alloc_packed(context, size, kind, address) : alloc_big(context, size, kind, address);
 
     if (ret == CUDA_SUCCESS)
         sim_count_allocation(context_gpu(context), 1);
     return ret;
+}
+
+CUresult heap_alloc_unbacked(struct CUctx_st *context, uint64_t size, CUdeviceptr *address) {
+    CUresult ret = alloc_extent(context, size, 0, PACK_DEVICE, address);
+
+    if (ret == CUDA_SUCCESS)
+        sim_count_allocation(context_gpu(context), 1);
+    return ret;
+}
+
+/* What is to be given back to the GPU. What was shared is not ours to give back. */
+static uint64_t let_go_of_physical(struct extent *extent) {
+    if (extent->object == 0)
+        return extent->physical;
+    sim_shared_drop(extent->object);
+    extent->object = 0;
+    return 0;
 }
 
 /* Under the mutex. How many bytes of which GPU are free by it is for the caller to give back. */
@@ -383,7 +452,7 @@ static CUresult free_locked(CUdeviceptr address, int *gpu, uint64_t *physical) {
     } else if (address != base) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *physical = extent->physical;
+    *physical = let_go_of_physical(extent);
     list_remove(extent);
     extent_delete(extent);
     return CUDA_SUCCESS;
@@ -393,6 +462,13 @@ CUresult heap_free(CUdeviceptr address) {
     uint64_t physical;
     CUresult ret;
     int gpu;
+
+    if (heap_range_owner(address, EXTENT_POOL) != NULL)
+        return pool_free(address, NULL);
+    if (heap_range_owner(address, EXTENT_GRAPH) != NULL)
+        return graph_memory_free(address);
+    if (block_at(address) == BLOCKS)
+        return range_free(address);
 
     pthread_mutex_lock(&mutex);
     ret = free_locked(address, &gpu, &physical);
@@ -415,9 +491,10 @@ static bool find_locked(CUdeviceptr address, struct allocation *allocation) {
     if (extent->kind == EXTENT_PACKED) {
         if (!pack_find(extent->pack, (unsigned)((address - base) / PACK_UNIT), &start))
             return false;
-        *allocation = (struct allocation){base + start * PACK_UNIT, pack_size(extent->pack, start), extent};
+        *allocation = (struct allocation){
+            .base = base + start * PACK_UNIT, .size = pack_size(extent->pack, start), .extent = extent};
     } else {
-        *allocation = (struct allocation){base, extent->size, extent};
+        *allocation = (struct allocation){.base = base, .size = extent->size, .extent = extent};
     }
     return address - allocation->base < allocation->size;
 }
@@ -428,37 +505,125 @@ bool heap_find(CUdeviceptr address, struct allocation *allocation) {
     pthread_mutex_lock(&mutex);
     found = find_locked(address, allocation);
     pthread_mutex_unlock(&mutex);
-    return found;
+    if (found && allocation->extent->kind == EXTENT_POOL)
+        found = pool_find(address, allocation);
+    return found || range_find(address, allocation);
 }
 
 bool heap_address(CUdeviceptr address) {
-    return block_at(address) < BLOCKS;
+    return block_at(address) < BLOCKS || range_address(address);
+}
+
+/* Whether a range lies in one allocation. */
+static bool range_locked(CUdeviceptr address, uint64_t size, struct allocation *allocation) {
+    return find_locked(address, allocation) && size <= allocation->size - (address - allocation->base);
+}
+
+static uint32_t blocks_of(CUdeviceptr address, uint64_t size) {
+    return block_at(address + (size > 0 ? size - 1 : 0)) - block_at(address) + 1;
 }
 
 bool heap_touch(CUdeviceptr address, uint64_t size) {
     struct allocation allocation;
-    bool found;
+    bool found, pooled;
 
+    if (block_at(address) == BLOCKS)
+        return range_touch(address, size);
     pthread_mutex_lock(&mutex);
-    found = find_locked(address, &allocation) && size <= allocation.size - (address - allocation.base);
+    found = range_locked(address, size, &allocation);
     if (found && !allocation.extent->touched) {
         found = mprotect((void *)(uintptr_t)heap_extent_address(allocation.extent), allocation.extent->blocks * BLOCK,
                          PROT_READ | PROT_WRITE) == 0;
         allocation.extent->touched = found;
     }
+    if (found && allocation.extent->pack_kind == PACK_MANAGED)
+        managed_touch(block_at(address), blocks_of(address, size), allocation.extent->device);
+    pooled = found && allocation.extent->kind == EXTENT_POOL;
+    pthread_mutex_unlock(&mutex);
+    if (pooled)
+        found = pool_find(address, &allocation) && size <= allocation.size - (address - allocation.base);
+    return found;
+}
+
+bool heap_managed_blocks(CUdeviceptr address, uint64_t size, heap_blocks_fn *fn, void *arg) {
+    struct allocation allocation;
+    bool found;
+
+    pthread_mutex_lock(&mutex);
+    found = range_locked(address, size, &allocation) && allocation.extent->pack_kind == PACK_MANAGED;
+    if (found)
+        fn(block_at(address), blocks_of(address, size), arg);
     pthread_mutex_unlock(&mutex);
     return found;
+}
+
+void heap_each_managed(struct CUctx_st *context, heap_blocks_fn *fn, void *arg) {
+    pthread_mutex_lock(&mutex);
+    for (uint32_t next = context->allocations; next != 0; next = extents[next - 1].list_next) {
+        if (extents[next - 1].pack_kind == PACK_MANAGED)
+            fn(next - 1, extents[next - 1].blocks, arg);
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+uint32_t heap_block_limit(void) {
+    return BLOCKS;
+}
+
+/* ---- Sharing ---- */
+
+/* From now on the object has the contents. Who writes to the memory while it is being exported may find that lost. */
+static bool share_contents(struct extent *extent, uint64_t object) {
+    void *address = (void *)(uintptr_t)heap_extent_address(extent);
+
+    if (extent->touched && sim_shared_write(object, 0, address, extent->blocks * BLOCK) != 0)
+        return false;
+    extent->touched = 1;
+    return sim_shared_map(object, 0, address, extent->blocks * BLOCK) == 0;
+}
+
+static CUresult share_locked(struct extent *extent) {
+    uint64_t object;
+
+    if (extent->object != 0)
+        return CUDA_SUCCESS;
+    REQUIRE(sim_shared_new(SIM_SHARED_IPC, driver->gpus[extent->device], extent->blocks * BLOCK, &object) == 0,
+            CUDA_ERROR_OUT_OF_MEMORY);
+    if (sim_shared_adopt(object, extent->physical) != 0) {
+        sim_shared_drop(object);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    extent->object = object;
+    return share_contents(extent, object) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult heap_share(CUdeviceptr address, struct heap_shared *shared) {
+    struct allocation allocation;
+    CUresult ret = CUDA_ERROR_INVALID_VALUE;
+
+    pthread_mutex_lock(&mutex);
+    if (find_locked(address, &allocation) &&
+        (allocation.extent->kind == EXTENT_LINEAR || allocation.extent->kind == EXTENT_PACKED) &&
+        allocation.extent->pack_kind != PACK_MANAGED && allocation.extent->physical != 0)
+        ret = share_locked(allocation.extent);
+    if (ret == CUDA_SUCCESS)
+        *shared = (struct heap_shared){allocation.extent->object,
+                                       allocation.base - heap_extent_address(allocation.extent), allocation.size};
+    pthread_mutex_unlock(&mutex);
+    return ret;
 }
 
 void memory_context_gone(struct CUctx_st *context) {
     uint64_t physical = 0;
     int count = 0;
 
+    external_context_gone(context);
+    ranges_context_gone(context);
     pthread_mutex_lock(&mutex);
     while (context->allocations != 0) {
         struct extent *extent = &extents[context->allocations - 1];
 
-        physical += extent->physical;
+        physical += let_go_of_physical(extent);
         if (extent->kind == EXTENT_PACKED) {
             count += pack_count(extent->pack);
             pack_delete(extent->pack);

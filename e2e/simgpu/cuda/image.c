@@ -5,15 +5,31 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "heap.h"
+
 #define FATBIN_MAGIC 0xba55ed50u
 #define FATBIN_WRAPPER_MAGIC 0x466243b1u
+#define FATBIN_PTX 1
+#define FATBIN_CUBIN 2
+#define FATBIN_COMPRESSED 0x2000u
+#define SIZE_LIMIT ((uint64_t)1 << 40)
 
-/* What nvcc puts before a fat binary's contents. */
+/* What nvcc puts before a fat binary's contents, and before each entry of them. */
 struct fatbin_header {
     uint32_t magic;
     uint16_t version, header_bytes;
     uint64_t content_bytes;
 };
+
+struct fatbin_entry {
+    uint16_t kind, version;
+    uint32_t header_bytes;
+    uint64_t content_bytes;
+    uint32_t compressed_bytes, unknown;
+    uint16_t minor, major;
+    uint32_t arch, name_offset, name_bytes;
+    uint64_t flags, zero, uncompressed_bytes;
+} __attribute__((packed));
 
 struct fatbin_wrapper {
     uint32_t magic, version;
@@ -21,32 +37,98 @@ struct fatbin_wrapper {
     void *unused;
 };
 
-static CUresult copy(const void *data, uint64_t size, struct image *image) {
-    image->bytes = malloc(size + 1);
-    REQUIRE(image->bytes != NULL, CUDA_ERROR_OUT_OF_MEMORY);
-    memcpy(image->bytes, data, size);
-    image->bytes[size] = '\0';
-    image->size = size;
+/* ---- What an image holds ---- */
+
+static bool make_room(void **array, unsigned count, unsigned *room, size_t element) {
+    void *grown;
+
+    if (count < *room)
+        return true;
+    grown = realloc(*array, (size_t)(2 * *room + 16) * element);
+    if (grown == NULL)
+        return false;
+    *array = grown;
+    *room = 2 * *room + 16;
+    return true;
+}
+
+CUresult image_add_kernel(struct image *image, const char *name, size_t length, uint64_t local_bytes,
+                          uint64_t shared_bytes) {
+    void *array = image->kernels;
+    char *copy = NULL;
+
+    if (make_room(&array, image->kernel_count, &image->kernel_room, sizeof(*image->kernels)))
+        copy = strndup(name, length);
+    image->kernels = array;
+    REQUIRE(copy != NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    image->kernels[image->kernel_count++] = (struct image_kernel){copy, local_bytes, shared_bytes};
     return CUDA_SUCCESS;
 }
 
-static CUresult read_cubin(const Elf64_Ehdr *elf, struct image *image) {
-    uint64_t size = elf->e_shoff + (uint64_t)elf->e_shnum * elf->e_shentsize;
+CUresult image_add_variable(struct image *image, const char *name, size_t length, struct image_variable variable) {
+    uint64_t *end = variable.managed ? &image->managed_bytes : &image->data_bytes;
+    void *array = image->variables;
 
-    REQUIRE(elf->e_ident[EI_CLASS] == ELFCLASS64 && elf->e_shentsize == sizeof(Elf64_Shdr) && elf->e_shnum > 0 &&
-                size < (uint64_t)1 << 40,
-            CUDA_ERROR_INVALID_IMAGE);
-    image->kind = IMAGE_CUBIN;
-    return copy(elf, size, image);
+    REQUIRE(variable.size < SIZE_LIMIT && variable.alignment < SIZE_LIMIT, CUDA_ERROR_INVALID_IMAGE);
+    variable.name = NULL;
+    if (make_room(&array, image->variable_count, &image->variable_room, sizeof(*image->variables)))
+        variable.name = strndup(name, length);
+    image->variables = array;
+    REQUIRE(variable.name != NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    if (variable.offset == UINT64_MAX)
+        variable.offset = round_up(*end, variable.alignment != 0 ? variable.alignment : 1);
+    if (variable.offset + variable.size > *end)
+        *end = variable.offset + variable.size;
+    image->variables[image->variable_count++] = variable;
+    return CUDA_SUCCESS;
 }
 
-static CUresult read_fatbin(const struct fatbin_header *header, struct image *image) {
-    uint64_t size = header->header_bytes + header->content_bytes;
+CUresult image_append(struct image *image, const struct image *from) {
+    for (unsigned i = 0; i < from->kernel_count; i++) {
+        const struct image_kernel *kernel = &from->kernels[i];
 
-    REQUIRE(header->header_bytes >= sizeof(*header) && size < (uint64_t)1 << 40, CUDA_ERROR_INVALID_IMAGE);
-    image->kind = IMAGE_FATBIN;
-    return copy(header, size, image);
+        TRY(image_add_kernel(image, kernel->name, strlen(kernel->name), kernel->local_bytes, kernel->shared_bytes));
+    }
+    for (unsigned i = 0; i < from->variable_count; i++) {
+        struct image_variable variable = from->variables[i];
+
+        variable.offset = UINT64_MAX;
+        TRY(image_add_variable(image, variable.name, strlen(variable.name), variable));
+    }
+    image->open |= from->open;
+    image->code_bytes += from->code_bytes;
+    return CUDA_SUCCESS;
 }
+
+void image_free(struct image *image) {
+    for (unsigned i = 0; i < image->kernel_count; i++)
+        free(image->kernels[i].name);
+    for (unsigned i = 0; i < image->variable_count; i++)
+        free(image->variables[i].name);
+    free(image->kernels);
+    free(image->variables);
+    *image = (struct image){0};
+}
+
+const struct image_kernel *image_kernel(struct image *image, const char *name) {
+    for (unsigned i = 0; i < image->kernel_count; i++) {
+        if (strcmp(image->kernels[i].name, name) == 0)
+            return &image->kernels[i];
+    }
+    if (!image->open || *name == '\0' || image_add_kernel(image, name, strlen(name), 0, 0) != CUDA_SUCCESS)
+        return NULL;
+    return &image->kernels[image->kernel_count - 1];
+}
+
+const struct image_variable *image_variable(const struct image *image, const char *name) {
+    for (unsigned i = 0; i < image->variable_count; i++) {
+        if (strcmp(image->variables[i].name, name) == 0)
+            return &image->variables[i];
+    }
+    return NULL;
+}
+
+/* ---- Recognising one ---- */
 
 static bool is_text(const char *s) {
     for (int i = 0; i < 16 && s[i] != '\0'; i++) {
@@ -56,15 +138,55 @@ static bool is_text(const char *s) {
     return *s != '\0';
 }
 
-CUresult image_read(const void *data, struct image *image) {
+/* Compressed entries are counted by what they become, and may hold any kernel; they have no variables here. */
+static CUresult read_entry(const struct fatbin_entry *entry, struct image *image) {
+    const char *contents = (const char *)entry + entry->header_bytes;
+
+    if ((entry->flags & FATBIN_COMPRESSED) != 0) {
+        image->open = true;
+        image->code_bytes = entry->uncompressed_bytes;
+        return CUDA_SUCCESS;
+    }
+    if (entry->kind == FATBIN_PTX)
+        return image_read_ptx(contents, image);
+    return image_read_cubin(contents, image);
+}
+
+static uint64_t entry_bytes(const struct fatbin_entry *entry) {
+    return (entry->flags & FATBIN_COMPRESSED) != 0 ? entry->uncompressed_bytes : entry->content_bytes;
+}
+
+/* Entries for several GPUs lie one after another; the driver takes the one that fits, here the largest. */
+static CUresult read_fatbin(const struct fatbin_header *header, struct image *image) {
+    const struct fatbin_entry *largest = NULL;
+    uint64_t offset = header->header_bytes, end = header->header_bytes + header->content_bytes;
+
+    REQUIRE(header->header_bytes >= sizeof(*header) && header->content_bytes < SIZE_LIMIT, CUDA_ERROR_INVALID_IMAGE);
+    while (end - offset >= sizeof(*largest)) {
+        const struct fatbin_entry *entry = (const void *)((const char *)header + offset);
+
+        if ((entry->kind != FATBIN_PTX && entry->kind != FATBIN_CUBIN) || entry->header_bytes < sizeof(*entry) ||
+            entry->content_bytes > end - offset || entry->header_bytes > end - offset - entry->content_bytes ||
+            entry->uncompressed_bytes >= SIZE_LIMIT)
+            break;
+        if (largest == NULL || entry_bytes(entry) > entry_bytes(largest))
+            largest = entry;
+        offset += entry->header_bytes + entry->content_bytes;
+    }
+    if (largest != NULL)
+        return read_entry(largest, image);
+    image->open = true;
+    image->code_bytes = end;
+    return CUDA_SUCCESS;
+}
+
+static CUresult read_any(const void *data, struct image *image) {
     const struct fatbin_wrapper *wrapper = data;
     uint32_t magic;
 
-    memset(image, 0, sizeof(*image));
     if (memcmp(data, ELFMAG, 1) != 0 && is_text(data)) {
         REQUIRE(strstr(data, ".version") != NULL, CUDA_ERROR_INVALID_PTX);
-        image->kind = IMAGE_PTX;
-        return copy(data, strlen(data), image);
+        return image_read_ptx(data, image);
     }
     memcpy(&magic, data, sizeof(magic));
     if (magic == FATBIN_WRAPPER_MAGIC) {
@@ -74,131 +196,16 @@ CUresult image_read(const void *data, struct image *image) {
     if (magic == FATBIN_MAGIC)
         return read_fatbin(data, image);
     if (memcmp(&magic, ELFMAG, SELFMAG) == 0)
-        return read_cubin(data, image);
+        return image_read_cubin(data, image);
     return CUDA_ERROR_INVALID_IMAGE;
 }
 
-void image_free(struct image *image) {
-    free(image->bytes);
-    image->bytes = NULL;
-}
+CUresult image_read(const void *data, struct image *image) {
+    CUresult ret;
 
-/* ---- PTX ---- */
-
-static bool name_char(char c) {
-    return isalnum((unsigned char)c) || c == '_' || c == '$';
-}
-
-/* The next word in the text that follows the directive, which names what it declares. Advances `text`. */
-static const char *next_declared(const char **text, const char *directive, size_t *length) {
-    const char *name = strstr(*text, directive);
-
-    if (name == NULL)
-        return NULL;
-    name += strlen(directive);
-    while (isspace((unsigned char)*name))
-        name++;
-    *length = 0;
-    while (name_char(name[*length]))
-        ++*length;
-    *text = name + *length;
-    return name;
-}
-
-static bool ptx_has_kernel(const char *text, const char *name) {
-    const char *found;
-    size_t length;
-
-    while ((found = next_declared(&text, ".entry", &length)) != NULL) {
-        if (length == strlen(name) && memcmp(found, name, length) == 0)
-            return true;
-    }
-    return false;
-}
-
-/* Bytes of the type that a declaration such as ".align 4 .b8 name[1024]" has before the name. */
-static uint64_t ptx_type_bytes(const char *from, const char *to) {
-    for (const char *dot = to; dot > from; dot--) {
-        if (dot[-1] == '.' && strchr("busf", *dot) != NULL && isdigit((unsigned char)dot[1]))
-            return strtoull(dot + 1, NULL, 10) / 8;
-    }
-    return 0;
-}
-
-uint64_t image_global_bytes(const struct image *image, const char *name) {
-    const char *text = image->kind == IMAGE_PTX ? image->bytes : "";
-
-    while ((text = strstr(text, ".global")) != NULL) {
-        const char *end = text + strcspn(text, ";={"), *found = text;
-
-        while ((found = strstr(found, name)) != NULL && found < end) {
-            const char *after = found + strlen(name);
-
-            if (!name_char(found[-1]) && !name_char(*after)) {
-                uint64_t bytes = ptx_type_bytes(text, found);
-
-                return *after == '[' ? bytes * strtoull(after + 1, NULL, 10) : bytes;
-            }
-            found = after;
-        }
-        text = end;
-    }
-    return 0;
-}
-
-/* ---- cubin: the code of kernel NAME is in a section .text.NAME ---- */
-
-/* Calls fn with the name of each kernel until it returns true; whether it did. */
-static bool cubin_each(const struct image *image, bool (*fn)(const char *kernel, void *arg), void *arg) {
-    const Elf64_Ehdr *elf = (const Elf64_Ehdr *)(const void *)image->bytes;
-    const Elf64_Shdr *sections = (const Elf64_Shdr *)(const void *)(image->bytes + elf->e_shoff);
-    const Elf64_Shdr *names = &sections[elf->e_shstrndx];
-
-    if (elf->e_shstrndx >= elf->e_shnum || names->sh_offset > image->size ||
-        names->sh_size > image->size - names->sh_offset)
-        return false;
-    for (unsigned i = 0; i < elf->e_shnum; i++) {
-        const char *name = image->bytes + names->sh_offset + sections[i].sh_name;
-
-        if (sections[i].sh_name < names->sh_size && strncmp(name, ".text.", 6) == 0 && fn(name + 6, arg))
-            return true;
-    }
-    return false;
-}
-
-static bool same_name(const char *kernel, void *name) {
-    return strcmp(kernel, name) == 0;
-}
-
-static bool count_one(const char *kernel, void *count) {
-    (void)kernel;
-    ++*(unsigned *)count;
-    return false;
-}
-
-/* The contents of a fat binary may be compressed: it is taken to hold whatever is asked of it. */
-bool image_has_kernel(const struct image *image, const char *name) {
-    switch (image->kind) {
-    case IMAGE_PTX:
-        return ptx_has_kernel(image->bytes, name);
-    case IMAGE_CUBIN:
-        return cubin_each(image, same_name, (void *)(uintptr_t)name);
-    case IMAGE_FATBIN:
-        return *name != '\0';
-    }
-    return false;
-}
-
-unsigned image_kernel_count(const struct image *image) {
-    const char *text = image->bytes;
-    unsigned count = 0;
-    size_t length;
-
-    if (image->kind == IMAGE_PTX) {
-        while (next_declared(&text, ".entry", &length) != NULL)
-            count++;
-    } else if (image->kind == IMAGE_CUBIN) {
-        cubin_each(image, count_one, &count);
-    }
-    return count;
+    *image = (struct image){0};
+    ret = read_any(data, image);
+    if (ret != CUDA_SUCCESS)
+        image_free(image);
+    return ret;
 }

@@ -1,4 +1,5 @@
 /* Kernel launches. A kernel does nothing but take time. */
+#include "capture.h"
 #include "module.h"
 #include "stream.h"
 
@@ -16,10 +17,24 @@ static bool shape_valid(const struct shape *s) {
            (uint64_t)s->block[0] * s->block[1] * s->block[2] <= MAX_BLOCK_THREADS;
 }
 
+static CUresult capture_launch(struct CUstream_st *stream, CUfunction f, const struct shape *s) {
+    union node_work work = {.kernel = {.func = f,
+                                       .gridDimX = s->grid[0],
+                                       .gridDimY = s->grid[1],
+                                       .gridDimZ = s->grid[2],
+                                       .blockDimX = s->block[0],
+                                       .blockDimY = s->block[1],
+                                       .blockDimZ = s->block[2],
+                                       .sharedMemBytes = s->shared_bytes}};
+
+    return capture_node(stream, CU_GRAPH_NODE_TYPE_KERNEL, &work);
+}
+
 static CUresult launch(CUfunction f, struct shape shape, CUstream hStream, void **params, void **extra,
                        bool per_thread) {
     struct CUstream_st *stream;
     struct function *function;
+    bool captured;
 
     REQUIRE_CONTEXT(context);
     REQUIRE(f != NULL, CUDA_ERROR_INVALID_HANDLE);
@@ -27,6 +42,10 @@ static CUresult launch(CUfunction f, struct shape shape, CUstream hStream, void 
     REQUIRE(shape_valid(&shape) && (params == NULL || extra == NULL), CUDA_ERROR_INVALID_VALUE);
     REQUIRE(shape.shared_bytes <= (unsigned)function->dynamic_shared_bytes, CUDA_ERROR_INVALID_VALUE);
     TRY(stream_find(context, hStream, per_thread, &stream));
+    TRY(function_make_ready(context, function));
+    TRY(capture_enter(stream, &captured));
+    if (captured)
+        return capture_launch(stream, f, &shape);
     stream_submit(stream, function->duration_ns);
     sim_count_launch(context_gpu(context));
     return CUDA_SUCCESS;

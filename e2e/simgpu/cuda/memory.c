@@ -1,7 +1,9 @@
 /* Linear device memory: allocating, freeing, asking about it. */
+#include "capture.h"
 #include "engine.h"
 #include "heap.h"
 #include "host_memory.h"
+#include "module.h"
 
 #define PITCH_ALIGNMENT 512
 
@@ -60,6 +62,8 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
     REQUIRE_CONTEXT(context);
     if (dptr == 0)
         return CUDA_SUCCESS;
+    REQUIRE(!module_holds(dptr), CUDA_ERROR_INVALID_VALUE);
+    TRY(capture_unsafe());
     engine_wait(context->device, atomic_load(&context->mark));
     return heap_free(dptr);
 }
@@ -123,24 +127,31 @@ CUresult cuMemGetAddressRange(CUdeviceptr_v1 *pbase, unsigned int *psize, CUdevi
 /* What can be said of an address: the device's, the host's, or nothing (`known` false). */
 struct pointer {
     bool known, device, managed;
+    bool ipc; /* can go to other processes by cuIpcGetMemHandle */
     struct CUctx_st *context;
     CUdevice ordinal;
     uint64_t base, size, id;
+    CUmemoryPool pool;
 };
 
 static struct pointer look_up(CUdeviceptr address) {
     struct allocation allocation;
     struct host_range range;
 
-    if (heap_find(address, &allocation) && allocation.extent->context != NULL)
-        return (struct pointer){.known = true,
-                                .device = true,
-                                .managed = allocation.extent->pack_kind == PACK_MANAGED,
-                                .context = allocation.extent->context,
-                                .ordinal = allocation.extent->device,
-                                .base = allocation.base,
-                                .size = allocation.size,
-                                .id = allocation.extent->buffer_id << 13 | ((allocation.base >> 9) & 0xfff) << 1};
+    if (heap_find(address, &allocation))
+        return (struct pointer){
+            .known = true,
+            .device = true,
+            .managed = allocation.extent->pack_kind == PACK_MANAGED,
+            .ipc = allocation.extent->pack_kind != PACK_MANAGED &&
+                   (allocation.extent->kind == EXTENT_LINEAR || allocation.extent->kind == EXTENT_PACKED),
+            .context = allocation.extent->context,
+            .ordinal = allocation.extent->device,
+            .base = allocation.base,
+            .size = allocation.size,
+            .id = allocation.id != 0 ? allocation.id
+                                     : allocation.extent->buffer_id << 13 | ((allocation.base >> 9) & 0xfff) << 1,
+            .pool = allocation.pool};
     if (host_range_find((uintptr_t)address, &range))
         return (struct pointer){.known = true,
                                 .context = range.context,
@@ -183,7 +194,7 @@ static CUresult attribute_of(const struct pointer *p, CUdeviceptr address, CUpoi
         *(int *)data = p->ordinal;
         break;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-        *(unsigned *)data = p->device && !p->managed;
+        *(unsigned *)data = p->ipc;
         break;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
@@ -200,7 +211,7 @@ static CUresult attribute_of(const struct pointer *p, CUdeviceptr address, CUpoi
         *(int *)data = 3; /* read and write */
         break;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-        *(CUmemoryPool *)data = NULL;
+        *(CUmemoryPool *)data = p->pool;
         break;
     default:
         return CUDA_ERROR_INVALID_VALUE;

@@ -6,42 +6,58 @@
 
 #include "heap.h"
 #include "image.h"
+#include "managed.h"
 
 /* So much code of a context's modules finds room in what the context itself takes from the GPU. */
 #define INCLUDED_CODE_BYTES (16 * MIB)
 #define MAX_SHARED_BYTES 232448
 #define DEFAULT_SHARED_BYTES 49152
 
-struct global {
-    struct global *next;
-    char *name;
-    CUdeviceptr address;
-    uint64_t size;
-};
-
 struct CUmod_st {
     struct handle handle;
     struct CUctx_st *context;
     struct CUlib_st *library; /* that it was loaded from, or NULL */
+    struct CUmod_st *next;    /* of the library's modules */
     struct image image;       /* of a library's module, the library has it */
     struct function *functions;
-    struct global *globals;
+    bool loaded;               /* has its memory */
+    CUdeviceptr data, managed; /* its variables, 0: none */
 };
 
 struct CUlib_st {
     struct handle handle;
     struct image image;
     struct function *kernels;
+    struct CUmod_st *modules;
 };
 
-static struct handle_table modules = HANDLE_TABLE(7, 1 << 18);
-static struct handle_table libraries = HANDLE_TABLE(6, 1 << 18);
-static struct handle_table functions = HANDLE_TABLE(6, 1 << 22);
-_Static_assert(sizeof(struct CUmod_st) <= 1 << 7, "a module must fit into its element");
-_Static_assert(sizeof(struct CUlib_st) <= 1 << 6, "a library must fit into its element");
-_Static_assert(sizeof(struct function) <= 1 << 6, "a function must fit into its element");
+static struct handle_table modules = HANDLE_TABLE(8, 1 << 18);
+static struct handle_table libraries = HANDLE_TABLE(7, 1 << 18);
+static struct handle_table functions = HANDLE_TABLE(7, 1 << 22);
+_Static_assert(sizeof(struct CUmod_st) <= 1 << 8, "a module must fit into its element");
+_Static_assert(sizeof(struct CUlib_st) <= 1 << 7, "a library must fit into its element");
+_Static_assert(sizeof(struct function) <= 1 << 7, "a function must fit into its element");
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic unsigned with_variables; /* modules that have memory for variables */
+
+/* Modules take their memory when something in them is first used, from CUDA 12.2 on; or, eagerly, when they are loaded. */
+static bool lazy(void) {
+    static _Atomic int mode; /* 0 while it is unknown */
+    int known = atomic_load(&mode);
+
+    if (known == 0) {
+        const char *text = getenv("CUDA_MODULE_LOADING");
+
+        known = CU_MODULE_EAGER_LOADING;
+        if (text != NULL && strcmp(text, "LAZY") == 0 && driver_version() >= 11070)
+            known = CU_MODULE_LAZY_LOADING;
+        else if ((text == NULL || strcmp(text, "EAGER") != 0) && driver_version() >= 12020)
+            known = CU_MODULE_LAZY_LOADING;
+        atomic_store(&mode, known);
+    }
+    return known == CU_MODULE_LAZY_LOADING;
+}
 
 /* ---- Functions ---- */
 
@@ -60,8 +76,8 @@ static uint64_t duration_of(const char *name) {
 }
 
 /* Under the mutex. The same name gets the same handle each time. */
-static CUresult get_function(const struct image *image, struct function **list, const char *name,
-                             struct function **out) {
+static CUresult get_function(struct image *image, struct function **list, const char *name, struct function **out) {
+    const struct image_kernel *kernel;
     struct function *function;
 
     for (function = *list; function != NULL; function = function->next) {
@@ -70,7 +86,8 @@ static CUresult get_function(const struct image *image, struct function **list, 
             return CUDA_SUCCESS;
         }
     }
-    REQUIRE(image_has_kernel(image, name), CUDA_ERROR_NOT_FOUND);
+    kernel = image_kernel(image, name);
+    REQUIRE(kernel != NULL, CUDA_ERROR_NOT_FOUND);
     function = handle_new(&functions);
     REQUIRE(function != NULL, CUDA_ERROR_OUT_OF_MEMORY);
     function->name = strdup(name);
@@ -79,6 +96,8 @@ static CUresult get_function(const struct image *image, struct function **list, 
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     function->duration_ns = duration_of(name);
+    function->local_bytes = kernel->local_bytes;
+    function->shared_bytes = kernel->shared_bytes;
     function->dynamic_shared_bytes = DEFAULT_SHARED_BYTES;
     function->next = *list;
     *list = function;
@@ -134,44 +153,112 @@ static void give_code_memory(struct CUctx_st *context, uint64_t bytes) {
 
 /* ---- Modules ---- */
 
-static const struct image *module_image(const struct CUmod_st *module) {
+static struct image *module_image(struct CUmod_st *module) {
     return module->library != NULL ? &module->library->image : &module->image;
+}
+
+static CUresult take_variables(struct CUctx_st *context, const struct image *image, CUdeviceptr *data,
+                               CUdeviceptr *managed) {
+    CUresult ret = CUDA_SUCCESS;
+
+    if (image->data_bytes != 0)
+        TRY(heap_alloc(context, image->data_bytes, PACK_DEVICE, data));
+    if (image->managed_bytes != 0)
+        ret = heap_alloc(context, image->managed_bytes, PACK_MANAGED, managed);
+    if (ret != CUDA_SUCCESS && *data != 0) {
+        heap_free(*data);
+        *data = 0;
+    }
+    return ret;
+}
+
+/* Under the mutex. Takes the memory of the module's code and variables, unless it has it. */
+static CUresult module_load(struct CUmod_st *module) {
+    const struct image *image = module_image(module);
+    CUresult ret;
+
+    if (module->loaded)
+        return CUDA_SUCCESS;
+    TRY(take_code_memory(module->context, image->code_bytes));
+    ret = take_variables(module->context, image, &module->data, &module->managed);
+    if (ret != CUDA_SUCCESS) {
+        give_code_memory(module->context, image->code_bytes);
+        return ret;
+    }
+    module->loaded = true;
+    if (module->data != 0 || module->managed != 0)
+        atomic_fetch_add(&with_variables, 1);
+    return CUDA_SUCCESS;
+}
+
+/* Under the mutex. With the context, its variables' memory goes by itself. */
+static void module_give_memory(struct CUmod_st *module, bool context_goes) {
+    if (!module->loaded)
+        return;
+    give_code_memory(module->context, module_image(module)->code_bytes);
+    if (module->data != 0 || module->managed != 0)
+        atomic_fetch_sub(&with_variables, 1);
+    if (!context_goes && module->data != 0)
+        heap_free(module->data);
+    if (!context_goes && module->managed != 0)
+        heap_free(module->managed);
+}
+
+static void module_delete(struct CUmod_st *module, bool context_goes) {
+    module_give_memory(module, context_goes);
+    delete_functions(module->functions);
+    if (module->library != NULL) {
+        struct CUmod_st **link = &module->library->modules;
+
+        while (*link != module)
+            link = &(*link)->next;
+        *link = module->next;
+    } else {
+        image_free(&module->image);
+    }
+    handle_delete(&modules, module);
 }
 
 /* Under the mutex. Takes the image over, unless it is a library's. */
 static CUresult module_new(struct CUctx_st *context, const struct image *image, struct CUlib_st *library,
                            CUmodule *out) {
-    struct CUmod_st *module;
-    CUresult ret = take_code_memory(context, image->size);
+    struct CUmod_st *module = handle_new(&modules);
+    CUresult ret;
 
-    if (ret != CUDA_SUCCESS)
-        return ret;
-    module = handle_new(&modules);
-    if (module == NULL) {
-        give_code_memory(context, image->size);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    REQUIRE(module != NULL, CUDA_ERROR_OUT_OF_MEMORY);
     module->context = context;
     module->library = library;
-    if (library == NULL)
+    if (library == NULL) {
         module->image = *image;
+    } else {
+        module->next = library->modules;
+        library->modules = module;
+    }
+    ret = lazy() ? CUDA_SUCCESS : module_load(module);
+    if (ret != CUDA_SUCCESS) {
+        module->image = (struct image){0}; /* the caller's still */
+        module_delete(module, false);
+        return ret;
+    }
     *out = module;
     return CUDA_SUCCESS;
 }
 
-/* Under the mutex. With the context, its globals' memory goes by itself. */
-static void module_delete(struct CUmod_st *module, bool context_goes) {
-    give_code_memory(module->context, module_image(module)->size);
-    delete_functions(module->functions);
-    for (struct global *global = module->globals, *next; global != NULL; global = next) {
-        next = global->next;
-        if (!context_goes)
-            heap_free(global->address);
-        free(global->name);
-        free(global);
-    }
-    image_free(&module->image);
-    handle_delete(&modules, module);
+static void match_address(void *element, void *address) {
+    struct CUmod_st *module = element;
+    CUdeviceptr *wanted = address;
+
+    if (module->loaded && *wanted != 0 && (*wanted == module->data || *wanted == module->managed))
+        *wanted = 0;
+}
+
+bool module_holds(CUdeviceptr address) {
+    if (atomic_load_explicit(&with_variables, memory_order_relaxed) == 0)
+        return false;
+    pthread_mutex_lock(&mutex);
+    handle_each(&modules, match_address, &address);
+    pthread_mutex_unlock(&mutex);
+    return address == 0;
 }
 
 static CUresult load(CUmodule *out, const void *data) {
@@ -189,8 +276,7 @@ static CUresult load(CUmodule *out, const void *data) {
     return ret;
 }
 
-/* A file's contents, with zeros after them; free() it. */
-static CUresult read_file(const char *path, char **contents) {
+CUresult module_read_file(const char *path, char **contents, size_t *bytes) {
     size_t size = 0, capacity = 65536, got;
     FILE *file = fopen(path, "re");
     char *buffer;
@@ -212,6 +298,8 @@ static CUresult read_file(const char *path, char **contents) {
     REQUIRE(buffer != NULL, CUDA_ERROR_OUT_OF_MEMORY);
     memset(buffer + size, 0, 64);
     *contents = buffer;
+    if (bytes != NULL)
+        *bytes = size;
     return CUDA_SUCCESS;
 }
 
@@ -221,7 +309,7 @@ CUresult cuModuleLoad(CUmodule *module, const char *fname) {
 
     REQUIRE_INITIALISED();
     REQUIRE(module != NULL && fname != NULL, CUDA_ERROR_INVALID_VALUE);
-    TRY(read_file(fname, &contents));
+    TRY(module_read_file(fname, &contents, NULL));
     ret = load(module, contents);
     free(contents);
     return ret;
@@ -255,7 +343,7 @@ CUresult cuModuleUnload(CUmodule hmod) {
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
     REQUIRE_INITIALISED();
     REQUIRE(mode != NULL, CUDA_ERROR_INVALID_VALUE);
-    *mode = CU_MODULE_EAGER_LOADING;
+    *mode = lazy() ? CU_MODULE_LAZY_LOADING : CU_MODULE_EAGER_LOADING;
     return CUDA_SUCCESS;
 }
 
@@ -268,8 +356,10 @@ CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
     REQUIRE(handle_valid(&modules, hmod), CUDA_ERROR_INVALID_HANDLE);
     pthread_mutex_lock(&mutex);
     ret = get_function(module_image(hmod), &hmod->functions, name, &function);
-    if (ret == CUDA_SUCCESS)
+    if (ret == CUDA_SUCCESS) {
         function->module = hmod;
+        ret = module_load(hmod);
+    }
     pthread_mutex_unlock(&mutex);
     if (ret == CUDA_SUCCESS)
         *hfunc = (CUfunction)(void *)function;
@@ -280,56 +370,60 @@ CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod) {
     REQUIRE_INITIALISED();
     REQUIRE(count != NULL, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(handle_valid(&modules, mod), CUDA_ERROR_INVALID_HANDLE);
-    *count = image_kernel_count(module_image(mod));
+    *count = module_image(mod)->kernel_count;
     return CUDA_SUCCESS;
 }
 
-/* Under the mutex. A global's memory is taken when it is first asked for. */
-static CUresult get_global(struct CUmod_st *module, const char *name, struct global **out) {
-    struct global *global;
+/* Under the mutex. The first functions of an image, without loading anything. */
+static CUresult enumerate(struct image *image, struct function **list, struct CUmod_st *module,
+                          struct CUlib_st *library, void **out, unsigned count) {
+    struct function *function;
+
+    for (unsigned i = 0; i < count && i < image->kernel_count; i++) {
+        TRY(get_function(image, list, image->kernels[i].name, &function));
+        function->module = module;
+        function->library = library;
+        out[i] = function;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunctions, CUmodule mod) {
     CUresult ret;
 
-    for (global = module->globals; global != NULL; global = global->next) {
-        if (strcmp(global->name, name) == 0) {
-            *out = global;
-            return CUDA_SUCCESS;
-        }
-    }
-    global = calloc(1, sizeof(*global));
-    REQUIRE(global != NULL, CUDA_ERROR_OUT_OF_MEMORY);
-    global->name = strdup(name);
-    global->size = image_global_bytes(module_image(module), name);
-    ret = global->name == NULL ? CUDA_ERROR_OUT_OF_MEMORY
-          : global->size == 0  ? CUDA_ERROR_NOT_FOUND
-                               : heap_alloc(module->context, global->size, PACK_DEVICE, &global->address);
-    if (ret != CUDA_SUCCESS) {
-        free(global->name);
-        free(global);
-        return ret;
-    }
-    global->next = module->globals;
-    module->globals = global;
-    *out = global;
+    REQUIRE_INITIALISED();
+    REQUIRE(functions != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(handle_valid(&modules, mod), CUDA_ERROR_INVALID_HANDLE);
+    pthread_mutex_lock(&mutex);
+    ret = enumerate(module_image(mod), &mod->functions, mod, NULL, (void **)functions, numFunctions);
+    pthread_mutex_unlock(&mutex);
+    return ret;
+}
+
+/* Under the mutex. */
+static CUresult get_variable(struct CUmod_st *module, const char *name, bool only_managed, CUdeviceptr *address,
+                             size_t *bytes) {
+    const struct image_variable *variable = image_variable(module_image(module), name);
+
+    REQUIRE(variable != NULL && (variable->managed || !only_managed), CUDA_ERROR_NOT_FOUND);
+    TRY(module_load(module));
+    if (address != NULL)
+        *address = (variable->managed ? module->managed : module->data) + variable->offset;
+    if (bytes != NULL)
+        *bytes = variable->size;
     return CUDA_SUCCESS;
 }
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name) {
-    struct global *global;
     CUresult ret;
 
     REQUIRE_INITIALISED();
     REQUIRE(name != NULL && (dptr != NULL || bytes != NULL), CUDA_ERROR_INVALID_VALUE);
     REQUIRE(handle_valid(&modules, hmod), CUDA_ERROR_INVALID_HANDLE);
     pthread_mutex_lock(&mutex);
-    ret = get_global(hmod, name, &global);
+    ret = get_variable(hmod, name, false, dptr, bytes);
     pthread_mutex_unlock(&mutex);
-    if (ret != CUDA_SUCCESS)
-        return ret;
-    if (dptr != NULL)
-        *dptr = global->address;
-    if (bytes != NULL)
-        *bytes = global->size;
-    return CUDA_SUCCESS;
+    return ret;
 }
 
 /* Contexts whose pointers have 32 bits are no more: an address that does not fit is an error. */
@@ -359,10 +453,72 @@ void modules_context_gone(struct CUctx_st *context) {
 
 /* ---- Libraries: loaded once, a module in each context that uses them ---- */
 
+/* Under the mutex. The library's module in the context, made if there is none yet. */
+static CUresult library_module(struct CUctx_st *context, struct CUlib_st *library, CUmodule *module) {
+    for (*module = library->modules; *module != NULL; *module = (*module)->next) {
+        if ((*module)->context == context)
+            return CUDA_SUCCESS;
+    }
+    return module_new(context, &library->image, library, module);
+}
+
+struct eager_load {
+    struct CUctx_st *context;
+    struct CUlib_st *library;
+    CUresult result;
+};
+
+static void load_into_context(void *element, void *arg) {
+    struct CUctx_st *context = element;
+    struct eager_load *load = arg;
+    CUmodule module;
+
+    if (context->target == context && context->legacy != NULL && load->result == CUDA_SUCCESS)
+        load->result = library_module(context, load->library, &module);
+}
+
+static void load_library(void *element, void *arg) {
+    struct eager_load *load = arg;
+
+    load->library = element;
+    load_into_context(load->context, load);
+}
+
+CUresult libraries_context_new(struct CUctx_st *context) {
+    struct eager_load load = {.context = context, .result = CUDA_SUCCESS};
+
+    if (lazy())
+        return CUDA_SUCCESS;
+    pthread_mutex_lock(&mutex);
+    handle_each(&libraries, load_library, &load);
+    pthread_mutex_unlock(&mutex);
+    return load.result;
+}
+
+/* Eagerly, a library goes into all contexts at once. */
+static CUresult library_new(struct image *image, CUlibrary *out) {
+    struct CUlib_st *library = handle_new(&libraries);
+    struct eager_load load = {.library = library, .result = CUDA_SUCCESS};
+
+    if (library == NULL) {
+        image_free(image);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    library->image = *image;
+    *out = library;
+    if (lazy())
+        return CUDA_SUCCESS;
+    pthread_mutex_lock(&mutex);
+    handle_each(&contexts, load_into_context, &load);
+    pthread_mutex_unlock(&mutex);
+    if (load.result != CUDA_SUCCESS)
+        cuLibraryUnload(library);
+    return load.result;
+}
+
 CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions, void **jitOptionsValues,
                            unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues,
                            unsigned int numLibraryOptions) {
-    struct CUlib_st *fresh;
     struct image image;
 
     REQUIRE_INITIALISED();
@@ -371,14 +527,7 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *j
     REQUIRE(numLibraryOptions == 0 || libraryOptions != NULL, CUDA_ERROR_INVALID_VALUE);
     (void)libraryOptionValues;
     TRY(image_read(code, &image));
-    fresh = handle_new(&libraries);
-    if (fresh == NULL) {
-        image_free(&image);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    fresh->image = image;
-    *library = fresh;
-    return CUDA_SUCCESS;
+    return library_new(&image, library);
 }
 
 CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,
@@ -389,23 +538,22 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_o
 
     REQUIRE_INITIALISED();
     REQUIRE(library != NULL && fileName != NULL, CUDA_ERROR_INVALID_VALUE);
-    TRY(read_file(fileName, &contents));
+    REQUIRE(numLibraryOptions == 0 || libraryOptions != NULL, CUDA_ERROR_INVALID_VALUE);
+    for (unsigned i = 0; i < numLibraryOptions; i++)
+        REQUIRE(libraryOptions[i] != CU_LIBRARY_BINARY_IS_PRESERVED, CUDA_ERROR_INVALID_VALUE);
+    TRY(module_read_file(fileName, &contents, NULL));
     ret = cuLibraryLoadData(library, contents, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
                             libraryOptionValues, numLibraryOptions);
     free(contents);
     return ret;
 }
 
-static void delete_module_from(void *element, void *library) {
-    if (((CUmodule)element)->library == library)
-        module_delete(element, false);
-}
-
 CUresult cuLibraryUnload(CUlibrary library) {
     REQUIRE_INITIALISED();
     REQUIRE(handle_valid(&libraries, library), CUDA_ERROR_INVALID_HANDLE);
     pthread_mutex_lock(&mutex);
-    handle_each(&modules, delete_module_from, library);
+    while (library->modules != NULL)
+        module_delete(library->modules, false);
     delete_functions(library->kernels);
     image_free(&library->image);
     handle_delete(&libraries, library);
@@ -430,29 +578,24 @@ CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *na
     return ret;
 }
 
-struct module_search {
-    struct CUctx_st *context;
-    struct CUlib_st *library;
-    struct CUmod_st *found;
-};
-
-static void match_module(void *element, void *arg) {
-    struct module_search *search = arg;
-    struct CUmod_st *module = element;
-
-    if (module->context == search->context && module->library == search->library)
-        search->found = module;
+CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib) {
+    REQUIRE_INITIALISED();
+    REQUIRE(count != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(handle_valid(&libraries, lib), CUDA_ERROR_INVALID_HANDLE);
+    *count = lib->image.kernel_count;
+    return CUDA_SUCCESS;
 }
 
-/* Under the mutex. The library's module in the context, loaded if it is not yet. */
-static CUresult library_module(struct CUctx_st *context, struct CUlib_st *library, CUmodule *module) {
-    struct module_search search = {.context = context, .library = library};
+CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, CUlibrary lib) {
+    CUresult ret;
 
-    handle_each(&modules, match_module, &search);
-    if (search.found == NULL)
-        TRY(module_new(context, &library->image, library, &search.found));
-    *module = search.found;
-    return CUDA_SUCCESS;
+    REQUIRE_INITIALISED();
+    REQUIRE(kernels != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(handle_valid(&libraries, lib), CUDA_ERROR_INVALID_HANDLE);
+    pthread_mutex_lock(&mutex);
+    ret = enumerate(&lib->image, &lib->kernels, NULL, lib, (void **)kernels, numKernels);
+    pthread_mutex_unlock(&mutex);
+    return ret;
 }
 
 CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library) {
@@ -467,14 +610,24 @@ CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library) {
     return ret;
 }
 
+#define REQUIRE_KERNEL(handle, kernel)                                                                                 \
+    struct function *kernel = (struct function *)(void *)(handle);                                                     \
+    REQUIRE_INITIALISED();                                                                                             \
+    REQUIRE(handle_valid(&functions, kernel) && kernel->library != NULL, CUDA_ERROR_INVALID_HANDLE)
+
 CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel) {
-    struct function *found = (struct function *)(void *)kernel;
     CUmodule module;
 
-    REQUIRE_INITIALISED();
-    REQUIRE(handle_valid(&functions, found) && found->library != NULL, CUDA_ERROR_INVALID_HANDLE);
+    REQUIRE_KERNEL(kernel, found);
     TRY(cuLibraryGetModule(&module, found->library));
     return cuModuleGetFunction(pFunc, module, found->name);
+}
+
+CUresult cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel) {
+    REQUIRE_KERNEL(kernel, found);
+    REQUIRE(pLib != NULL, CUDA_ERROR_INVALID_VALUE);
+    *pLib = found->library;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name) {
@@ -484,14 +637,63 @@ CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library,
     return cuModuleGetGlobal_v2(dptr, bytes, module, name);
 }
 
+/* Managed variables, too, are the context's that first asked for the library: each context has its own. */
+CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name) {
+    CUmodule module;
+    CUresult ret;
+
+    REQUIRE_INITIALISED();
+    REQUIRE(name != NULL && (dptr != NULL || bytes != NULL), CUDA_ERROR_INVALID_VALUE);
+    TRY(cuLibraryGetModule(&module, library));
+    pthread_mutex_lock(&mutex);
+    ret = get_variable(module, name, true, dptr, bytes);
+    pthread_mutex_unlock(&mutex);
+    return ret;
+}
+
+/* No function here has an address that host and GPU share. */
+CUresult cuLibraryGetUnifiedFunction(void **fptr, CUlibrary library, const char *symbol) {
+    REQUIRE_INITIALISED();
+    REQUIRE(fptr != NULL && symbol != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(handle_valid(&libraries, library), CUDA_ERROR_INVALID_HANDLE);
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+/* ---- Before a launch ---- */
+
+CUresult function_prepare(struct CUctx_st *context, struct function *function) {
+    uint64_t epoch = atomic_load(&context->launch_epoch);
+    struct CUmod_st *module = function->module;
+    CUresult ret = CUDA_SUCCESS;
+
+    pthread_mutex_lock(&mutex);
+    if (module == NULL)
+        ret = library_module(context, function->library, &module);
+    if (ret == CUDA_SUCCESS)
+        ret = module_load(module);
+    pthread_mutex_unlock(&mutex);
+    if (ret != CUDA_SUCCESS)
+        return ret;
+    TRY(context_grow_local(context, function->local_bytes));
+    /* What found no room on the GPU may find some before the next launch. */
+    if (managed_prepare_launch(context))
+        atomic_store_explicit(&function->ready, epoch, memory_order_relaxed);
+    return CUDA_SUCCESS;
+}
+
 /* ---- What a function can be asked ---- */
 
-#define REQUIRE_FUNCTION(hfunc, function)                                                                              \
-    struct function *function = (struct function *)(void *)(hfunc);                                                    \
+#define REQUIRE_FUNCTION(hfunc, found)                                                                                 \
+    struct function *found = (struct function *)(void *)(hfunc);                                                       \
     REQUIRE_INITIALISED();                                                                                             \
-    REQUIRE(handle_valid(&functions, function), CUDA_ERROR_INVALID_HANDLE)
+    REQUIRE(handle_valid(&functions, found), CUDA_ERROR_INVALID_HANDLE)
 
-CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc) {
+/* Whether the module of a function has its memory; of a library's kernel there is a module for each context. */
+static bool is_loaded(const struct function *function) {
+    return function->module == NULL || function->module->loaded;
+}
+
+static CUresult get_attribute(const struct function *function, CUfunction_attribute attribute, int *value) {
     static const int fixed[CU_FUNC_ATTRIBUTE_MAX] = {
         [CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK] = 1024,
         [CU_FUNC_ATTRIBUTE_NUM_REGS] = 32,
@@ -500,20 +702,84 @@ CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfu
         [CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT] = -1,
     };
 
-    REQUIRE_FUNCTION(hfunc, function);
-    REQUIRE(pi != NULL && (int)attrib >= 0 && attrib < CU_FUNC_ATTRIBUTE_MAX, CUDA_ERROR_INVALID_VALUE);
-    *pi = attrib == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ? function->dynamic_shared_bytes : fixed[attrib];
+    REQUIRE(value != NULL && (int)attribute >= 0 && attribute < CU_FUNC_ATTRIBUTE_MAX, CUDA_ERROR_INVALID_VALUE);
+    switch (attribute) {
+    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+    case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES:
+        REQUIRE(is_loaded(function), CUDA_ERROR_FUNCTION_NOT_LOADED);
+        *value = fixed[attribute];
+        break;
+    case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
+        REQUIRE(is_loaded(function), CUDA_ERROR_FUNCTION_NOT_LOADED);
+        *value = (int)function->local_bytes;
+        break;
+    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
+        *value = (int)function->shared_bytes;
+        break;
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+        *value = function->dynamic_shared_bytes;
+        break;
+    default:
+        *value = fixed[attribute];
+    }
     return CUDA_SUCCESS;
+}
+
+static CUresult set_attribute(struct function *function, CUfunction_attribute attribute, int value) {
+    if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT)
+        return value >= -1 && value <= 100 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    REQUIRE(attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && value >= 0 && value <= MAX_SHARED_BYTES,
+            CUDA_ERROR_INVALID_VALUE);
+    function->dynamic_shared_bytes = value;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc) {
+    REQUIRE_FUNCTION(hfunc, function);
+    return get_attribute(function, attrib, pi);
 }
 
 CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value) {
     REQUIRE_FUNCTION(hfunc, function);
-    if (attrib == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT)
-        return value >= -1 && value <= 100 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    REQUIRE(attrib == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && value >= 0 && value <= MAX_SHARED_BYTES,
-            CUDA_ERROR_INVALID_VALUE);
-    function->dynamic_shared_bytes = value;
+    return set_attribute(function, attrib, value);
+}
+
+CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev) {
+    REQUIRE_KERNEL(kernel, function);
+    REQUIRE(device_valid(dev), CUDA_ERROR_INVALID_DEVICE);
+    return get_attribute(function, attrib, pi);
+}
+
+CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev) {
+    REQUIRE_KERNEL(kernel, function);
+    REQUIRE(device_valid(dev), CUDA_ERROR_INVALID_DEVICE);
+    return set_attribute(function, attrib, val);
+}
+
+CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) {
+    REQUIRE_KERNEL(kernel, function);
+    (void)function;
+    REQUIRE(device_valid(dev), CUDA_ERROR_INVALID_DEVICE);
+    REQUIRE((int)config >= 0 && config <= CU_FUNC_CACHE_PREFER_EQUAL, CUDA_ERROR_INVALID_VALUE);
     return CUDA_SUCCESS;
+}
+
+CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function) {
+    REQUIRE_FUNCTION(function, found);
+    REQUIRE(state != NULL, CUDA_ERROR_INVALID_VALUE);
+    *state = is_loaded(found) ? CU_FUNCTION_LOADING_STATE_LOADED : CU_FUNCTION_LOADING_STATE_UNLOADED;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuFuncLoad(CUfunction function) {
+    CUresult ret = CUDA_SUCCESS;
+
+    REQUIRE_FUNCTION(function, found);
+    pthread_mutex_lock(&mutex);
+    if (found->module != NULL)
+        ret = module_load(found->module);
+    pthread_mutex_unlock(&mutex);
+    return ret;
 }
 
 CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) {

@@ -1,5 +1,8 @@
 #include "stream.h"
 
+#include "capture.h"
+#include "pool_blocks.h"
+
 #include <linux/futex.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -37,8 +40,10 @@ static struct CUstream_st *stream_new(struct CUctx_st *context, unsigned flags, 
 static void delete_own_streams(void *first) {
     for (struct own_stream *own = first, *next; own != NULL; own = next) {
         next = own->next;
-        if (handle_valid(&streams, own->stream) && own->stream->id == own->id)
+        if (handle_valid(&streams, own->stream) && own->stream->id == own->id) {
+            capture_stream_gone(own->stream);
             handle_delete(&streams, own->stream);
+        }
         free(own);
     }
 }
@@ -92,8 +97,12 @@ bool streams_context_new(struct CUctx_st *context) {
 }
 
 static void delete_if_of(void *element, void *context) {
-    if (((struct CUstream_st *)element)->context == context)
-        handle_delete(&streams, element);
+    struct CUstream_st *stream = element;
+
+    if (stream->context != context)
+        return;
+    capture_stream_gone(stream);
+    handle_delete(&streams, stream);
 }
 
 void streams_context_gone(struct CUctx_st *context) {
@@ -154,6 +163,15 @@ bool stream_done(struct CUstream_st *stream) {
     return engine_done(stream->context->device, stream_mark(stream)) && atomic_load(calls_of(stream)) == 0;
 }
 
+bool stream_calls_done(const struct CUstream_st *stream, uint64_t id) {
+    return !handle_valid(&streams, stream) || stream->id != id || atomic_load(calls_of((void *)(uintptr_t)stream)) == 0;
+}
+
+void stream_wait_mark(struct CUstream_st *stream, uint64_t mark) {
+    raise_mark(&stream->waited_mark, mark);
+    stream_follow(stream, mark);
+}
+
 void context_wait(struct CUctx_st *context) {
     engine_wait(context->device, atomic_load(&context->mark));
     futex_wait_zero(&context->calls);
@@ -185,9 +203,17 @@ static void run_host_call(void *arg) {
 
 static CUresult queue_host_call(CUstream hStream, bool per_thread, struct host_call call) {
     struct host_call *copy;
+    bool captured;
 
     REQUIRE_CONTEXT(context);
     TRY(stream_find(context, hStream, per_thread, &call.stream));
+    TRY(capture_enter(call.stream, &captured));
+    if (captured) {
+        union node_work work = {.host = {call.fn, call.data}};
+
+        return call.fn != NULL ? capture_node(call.stream, CU_GRAPH_NODE_TYPE_HOST, &work)
+                               : capture_forbid(call.stream);
+    }
     call.handle = hStream;
     copy = malloc(sizeof(*copy));
     REQUIRE(copy != NULL, CUDA_ERROR_OUT_OF_MEMORY);
@@ -233,6 +259,7 @@ CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int 
         priority = GREATEST_PRIORITY;
     stream = stream_new(context, flags, priority);
     REQUIRE(stream != NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    stream->green = context_green();
     *phStream = stream;
     return CUDA_SUCCESS;
 }
@@ -247,6 +274,7 @@ CUresult cuStreamDestroy_v2(CUstream hStream) {
     REQUIRE(hStream > CU_STREAM_PER_THREAD && handle_valid(&streams, hStream) && hStream != hStream->context->legacy,
             CUDA_ERROR_INVALID_HANDLE);
     stream_wait_calls(hStream);
+    capture_stream_gone(hStream);
     handle_delete(&streams, hStream);
     return CUDA_SUCCESS;
 }
@@ -263,12 +291,15 @@ CUresult cuStreamDestroy(CUstream hStream) {
 
 static CUresult synchronize(CUstream hStream, bool per_thread) {
     REQUIRE_STREAM(hStream, per_thread);
+    TRY(capture_forbid(stream));
     stream_wait(stream);
+    pools_synchronised(context->device);
     return sim_gpu_lost(context_gpu(context)) ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
 }
 
 static CUresult query(CUstream hStream, bool per_thread) {
     REQUIRE_STREAM(hStream, per_thread);
+    TRY(capture_forbid(stream));
     return stream_done(stream) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 

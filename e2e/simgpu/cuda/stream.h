@@ -8,8 +8,11 @@
 struct CUstream_st {
     struct handle handle;
     struct CUctx_st *context;
-    _Atomic uint64_t mark;  /* the end of its work so far */
-    _Atomic uint32_t calls; /* host functions that were queued and have not returned; a futex */
+    struct CUgreenCtx_st *green;    /* that was current when it was made, or NULL; may be no more */
+    _Atomic uint64_t mark;          /* the end of its work so far */
+    struct stream_capture *capture; /* see capture.h; under its mutex */
+    _Atomic uint64_t waited_mark;   /* the furthest event of its GPU that it was told to wait for */
+    _Atomic uint32_t calls;         /* host functions that were queued and have not returned; a futex */
     unsigned flags;
     int priority;
     uint64_t id;
@@ -37,5 +40,11 @@ void stream_wait(struct CUstream_st *stream);
 void stream_wait_calls(struct CUstream_st *stream);
 
 bool stream_done(struct CUstream_st *stream);
+
+/* Whether no host function is queued in the stream with this id; true once there is no such stream. */
+bool stream_calls_done(const struct CUstream_st *stream, uint64_t id);
+
+/* Makes the stream wait for an event of its GPU, which stands at the mark. */
+void stream_wait_mark(struct CUstream_st *stream, uint64_t mark);
 
 #endif

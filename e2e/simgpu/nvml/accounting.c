@@ -167,11 +167,9 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProc
     return ret;
 }
 
-/* Accounting mode is the driver's, off until somebody with privilege turns it on. The state that the simulator's
- * processes share has no room for it, so it holds for this process only. */
-static nvmlEnableState_t accounting_mode[SIM_MAX_GPUS];
-
-DEVICE_QUERY(nvmlDeviceGetAccountingMode, nvmlEnableState_t, __atomic_load_n(&accounting_mode[gpu], __ATOMIC_RELAXED))
+/* Accounting mode is the driver's, off until somebody with privilege turns it on. */
+DEVICE_QUERY(nvmlDeviceGetAccountingMode, nvmlEnableState_t,
+             sim_accounting(gpu) ? NVML_FEATURE_ENABLED : NVML_FEATURE_DISABLED)
 DEVICE_QUERY(nvmlDeviceGetAccountingBufferSize, unsigned int, ACCOUNTING_BUFFER_SIZE)
 
 nvmlReturn_t nvmlDeviceSetAccountingMode(nvmlDevice_t device, nvmlEnableState_t mode) {
@@ -184,7 +182,7 @@ nvmlReturn_t nvmlDeviceSetAccountingMode(nvmlDevice_t device, nvmlEnableState_t 
         return NVML_ERROR_INVALID_ARGUMENT;
     if (geteuid() != 0)
         return NVML_ERROR_NO_PERMISSION;
-    __atomic_store_n(&accounting_mode[gpu], mode, __ATOMIC_RELAXED);
+    sim_set_accounting(gpu, mode == NVML_FEATURE_ENABLED);
     return NVML_SUCCESS;
 }
 
@@ -193,40 +191,33 @@ static nvmlReturn_t resolve_accounted(nvmlDevice_t device, int *gpu) {
 
     if (ret != NVML_SUCCESS)
         return ret;
-    return __atomic_load_n(&accounting_mode[*gpu], __ATOMIC_RELAXED) == NVML_FEATURE_ENABLED ? NVML_SUCCESS
-                                                                                             : NVML_ERROR_NOT_SUPPORTED;
+    return sim_accounting(*gpu) ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+}
+
+static void put_pid(void *pids, unsigned int i, const struct gpu_process *process) {
+    ((unsigned int *)pids)[i] = process->pid;
 }
 
 nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count, unsigned int *pids) {
     int gpu;
-    struct gpu_process *processes;
-    unsigned int found;
     nvmlReturn_t ret = resolve_accounted(device, &gpu);
 
-    if (ret != NVML_SUCCESS)
-        return ret;
-    if (count == NULL || (*count > 0 && pids == NULL))
-        return NVML_ERROR_INVALID_ARGUMENT;
-    ret = processes_of_gpu(gpu, &processes, &found);
-    if (ret != NVML_SUCCESS)
-        return ret;
-    if (*count < found)
-        ret = NVML_ERROR_INSUFFICIENT_SIZE;
-    else
-        for (unsigned int i = 0; i < found; i++)
-            pids[i] = processes[i].pid;
-    *count = found;
-    free(processes);
-    return ret;
+    return ret != NVML_SUCCESS ? ret : list_processes(gpu, count, pids, put_pid);
 }
 
-/* Statistics of a living process; those of the dead are not kept. Its memory only ever grew as far as NVML can tell. */
-static nvmlReturn_t accounted_process(int gpu, unsigned int pid, nvmlAccountingStats_t *stats) {
+/* Statistics of a living process; those of the dead are not kept. */
+static nvmlReturn_t accounted_process(nvmlDevice_t device, unsigned int pid, const void *result,
+                                      nvmlAccountingStats_v2_t *stats) {
+    int gpu;
     struct gpu_process *processes;
     unsigned int found;
     uint64_t now_ns = sim_now_ns();
-    nvmlReturn_t ret = processes_of_gpu(gpu, &processes, &found);
+    nvmlReturn_t ret = resolve_accounted(device, &gpu);
 
+    if (ret == NVML_SUCCESS && result == NULL)
+        ret = NVML_ERROR_INVALID_ARGUMENT;
+    if (ret == NVML_SUCCESS)
+        ret = processes_of_gpu(gpu, &processes, &found);
     if (ret != NVML_SUCCESS)
         return ret;
     ret = NVML_ERROR_NOT_FOUND;
@@ -235,13 +226,17 @@ static nvmlReturn_t accounted_process(int gpu, unsigned int pid, nvmlAccountingS
             continue;
         uint64_t life_ns = now_ns > processes[i].start_ns ? now_ns - processes[i].start_ns : 1;
         uint64_t percent = processes[i].busy_ns * 100 / life_ns;
-        *stats = (nvmlAccountingStats_t){
-            .gpuUtilization = percent > 100 ? 100 : (unsigned int)percent,
-            .maxMemoryUsage = processes[i].bytes,
-            .startTime = wall_clock_us() - life_ns / 1000,
+        *stats = (nvmlAccountingStats_v2_t){
+            .pid = pid,
             .isRunning = 1,
+            .gpuUtilization = percent > 100 ? 100 : (unsigned int)percent,
+            .maxMemoryUsage = processes[i].peak_bytes,
+            .startTime = wall_clock_us() - life_ns / 1000,
+            .sampleCount = 1,
         };
         stats->memoryUtilization = stats->gpuUtilization / 2;
+        stats->sumGpuUtil = 100ull * stats->gpuUtilization;
+        stats->sumFbUtil = 100ull * stats->memoryUtilization;
         ret = NVML_SUCCESS;
     }
     free(processes);
@@ -249,14 +244,23 @@ static nvmlReturn_t accounted_process(int gpu, unsigned int pid, nvmlAccountingS
 }
 
 nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid, nvmlAccountingStats_t *stats) {
-    int gpu;
-    nvmlReturn_t ret = resolve_accounted(device, &gpu);
+    nvmlAccountingStats_v2_t found;
+    nvmlReturn_t ret = accounted_process(device, pid, stats, &found);
 
-    if (ret != NVML_SUCCESS)
-        return ret;
-    if (stats == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    return accounted_process(gpu, pid, stats);
+    if (ret == NVML_SUCCESS)
+        *stats = (nvmlAccountingStats_t){
+            .gpuUtilization = found.gpuUtilization,
+            .memoryUtilization = found.memoryUtilization,
+            .maxMemoryUsage = found.maxMemoryUsage,
+            .startTime = found.startTime,
+            .isRunning = found.isRunning,
+        };
+    return ret;
+}
+
+/* The caller writes the process ID into the structure. */
+nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device, nvmlAccountingStats_v2_t *stats) {
+    return accounted_process(device, stats == NULL ? 0 : stats->pid, stats, stats);
 }
 
 /* Nothing is kept of dead processes, so there is nothing to clear. */

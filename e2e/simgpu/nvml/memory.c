@@ -5,57 +5,47 @@
 
 #define MIB ((uint64_t)1 << 20)
 
-/* What the driver sets aside for itself; version 2 of the query tells it apart from what processes hold. */
-#define RESERVED_BYTES (2 * MIB)
-
 struct memory {
     uint64_t total, reserved, used, free;
 };
 
-/* total = reserved + used + free, always. The allocator gives processes the whole of `total`, so on a GPU that is full
- * to the last byte the reserve is what is left. */
-static struct memory memory_of(int gpu) {
-    struct memory m = {.total = sim_gpu(gpu)->memory_bytes};
+/* total = reserved + used + free, always: what the driver set aside for itself is beside what can be allocated. `result`
+ * is where the caller wants it. */
+static nvmlReturn_t memory_of(nvmlDevice_t device, const void *result, struct memory *m) {
+    int gpu;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
 
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (result == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
     /* A process that was seen to die holds nothing any more: look, however lately somebody looked. */
     sim_reap();
-    m.used = sim_gpu_used(gpu);
-    if (m.used > m.total)
-        m.used = m.total;
-    m.reserved = m.total - m.used < RESERVED_BYTES ? m.total - m.used : RESERVED_BYTES;
-    m.free = m.total - m.used - m.reserved;
-    return m;
+    m->reserved = sim_gpu(gpu)->reserved_bytes;
+    m->total = sim_gpu(gpu)->memory_bytes + m->reserved;
+    m->used = sim_gpu_used(gpu);
+    m->free = m->total - m->used - m->reserved;
+    return NVML_SUCCESS;
 }
 
 /* Version 1 has no field for the reserve and counts it as used. */
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
-    int gpu;
-    nvmlReturn_t ret = device_resolve(device, &gpu);
+    struct memory m;
+    nvmlReturn_t ret = memory_of(device, memory, &m);
 
-    if (ret != NVML_SUCCESS)
-        return ret;
-    if (memory == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-
-    struct memory m = memory_of(gpu);
-    memory->total = m.total;
-    memory->free = m.free;
-    memory->used = m.used + m.reserved;
-    return NVML_SUCCESS;
+    if (ret == NVML_SUCCESS)
+        *memory = (nvmlMemory_t){.total = m.total, .free = m.free, .used = m.used + m.reserved};
+    return ret;
 }
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
-    int gpu;
-    nvmlReturn_t ret = device_resolve(device, &gpu);
+    struct memory m;
+    nvmlReturn_t ret = memory_of(device, memory, &m);
 
     if (ret != NVML_SUCCESS)
         return ret;
-    if (memory == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
     if (memory->version != nvmlMemory_v2)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-
-    struct memory m = memory_of(gpu);
     memory->total = m.total;
     memory->reserved = m.reserved;
     memory->free = m.free;

@@ -19,8 +19,8 @@ NVML_HEADER := $(NVML_OBJ)/include/nvml.h
 
 NVML_LIB_SRC := $(addprefix $(NVML_SIM)/,library.c device.c memory.c telemetry.c process.c accounting.c events.c mig.c)
 # The simulator's makefile names the sources of the state, where it has included this one.
-NVML_STATE_SRC := $(or $(SIM_STATE_SRC),$(addprefix e2e/simgpu/,state.c sums.c record.c turns.c faults.c processes.c \
-	topology.c))
+NVML_STATE_SRC := $(or $(SIM_STATE_SRC),$(addprefix e2e/simgpu/,state.c sums.c shared_objects.c \
+	shared_contents.c record.c turns.c faults.c processes.c topology.c))
 NVML_HEADERS := $(NVML_SIM)/nvml_sim.h $(wildcard e2e/simgpu/*.h)
 
 # Names that NVML has deprecated are what programs still call.
@@ -60,9 +60,11 @@ $(NVML_OBJ)/unsupported.c: SHELL := /bin/bash
 $(NVML_OBJ)/unsupported.o: $(NVML_OBJ)/unsupported.c
 	$(CC) $(NVML_CFLAGS) -fPIC -fvisibility=hidden -c -o $@ $<
 
+# As in the driver's own library, a call from one of its functions to another is not to lead to whoever stands in front.
 $(NVML_LIB): $(NVML_LIB_SRC:$(NVML_SIM)/%.c=$(NVML_OBJ)/%.o) $(NVML_OBJ)/unsupported.o $(NVML_STATE_SRC) $(NVML_HEADERS)
 	@mkdir -p $(@D)
-	$(CC) $(NVML_CFLAGS) -fPIC -fvisibility=hidden -shared -Wl,-soname,$(@F) -Wl,-z,defs -o $@ $(filter %.o %.c,$^)
+	$(CC) $(NVML_CFLAGS) -fPIC -fvisibility=hidden -shared -Wl,-soname,$(@F) -Wl,-z,defs -Wl,-Bsymbolic \
+		-o $@ $(filter %.o %.c,$^)
 
 $(NVML_SMI): $(NVML_SIM)/smi.c $(NVML_SIM)/smi_main.c $(NVML_SIM)/smi.h $(NVML_HEADER)
 	@mkdir -p $(@D)

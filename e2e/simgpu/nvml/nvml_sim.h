@@ -50,13 +50,18 @@ uint64_t wall_clock_us(void);
 /* One process that uses a GPU, as NVML's lists show it. */
 struct gpu_process {
     unsigned int pid; /* in the caller's pid namespace */
-    uint64_t bytes;
+    uint64_t bytes, peak_bytes;
     uint64_t busy_ns;  /* GPU time since the process began to use GPUs */
     uint64_t start_ns; /* CLOCK_MONOTONIC when it began to */
 };
 
 /* The processes that hold memory of a GPU, ordered by pid, one entry per pid. On success `*processes` is to be freed. */
 nvmlReturn_t processes_of_gpu(int gpu, struct gpu_process **processes, unsigned int *count);
+
+/* Answers such a list by NVML's protocol: `*count` is what `array` has room for, then what there is; too little room is
+ * NVML_ERROR_INSUFFICIENT_SIZE. `put` writes entry i. */
+typedef void put_process(void *array, unsigned int i, const struct gpu_process *process);
+nvmlReturn_t list_processes(int gpu, unsigned int *count, void *array, put_process *put);
 
 /* Defines an NVML function that answers one value about a device. `gpu` is in scope in the expression. */
 #define DEVICE_QUERY(function, type, expression)                                                                       \

@@ -29,6 +29,7 @@ static const char topology[] = "driver_version = 570.124.06\n"
                                "pci = 0000:19:00.0\n"
                                "minor = 0\n"
                                "memory_mib = 4096\n"
+                               "reserved_mib = 500\n"
                                "sm_count = 132\n"
                                "compute_capability = 9.0\n"
                                "context_mib = 300\n"
@@ -349,16 +350,18 @@ static void test_string_buffers(void) {
     CHECK_EQ(nvmlSystemGetProcessName(0x7FFFFFFF, text, sizeof(text)), NVML_ERROR_NOT_FOUND);
 }
 
-/* Both versions say the same of `used` bytes held by processes. */
-static void check_memory(unsigned int gpu, uint64_t total, uint64_t used) {
+/* Both versions say the same of `used` bytes held by processes, of `allocatable` ones. */
+static void check_memory(unsigned int gpu, uint64_t allocatable, uint64_t used) {
     nvmlMemory_t v1;
     nvmlMemory_v2_t v2 = {.version = nvmlMemory_v2};
+    uint64_t reserved = gpu == 0 ? 500 * MIB : 0, total = allocatable + reserved;
 
     OK(nvmlDeviceGetMemoryInfo(gpu_handle(gpu), &v1));
     OK(nvmlDeviceGetMemoryInfo_v2(gpu_handle(gpu), &v2));
     CHECK_EQ(v1.total, total);
     CHECK_EQ(v2.total, total);
     CHECK_EQ(v2.used, used);
+    CHECK_EQ(v2.reserved, reserved);
     CHECK_EQ(v1.used, v2.used + v2.reserved);
     CHECK_EQ(v1.free, v2.free);
     CHECK(v2.free <= total);
@@ -383,9 +386,14 @@ static void test_memory(void) {
     check_memory(0, 4096 * MIB, 0);
     check_memory(1, 1024 * MIB, 0);
 
-    /* Full to the last byte. */
+    /* Full to the last byte; the reserve cannot be had. */
     first = start_user(1, 1024 * MIB, 0);
     check_memory(1, 1024 * MIB, 1024 * MIB);
+    end_user(first);
+    first = start_user(0, 4096 * MIB, 0);
+    check_memory(0, 4096 * MIB, 4096 * MIB);
+    CHECK_EQ(sim_join(), 0);
+    CHECK_EQ(sim_reserve(0, MIB), -ENOMEM);
     end_user(first);
 
     CHECK_EQ(nvmlDeviceGetMemoryInfo_v2(gpu_handle(0), &wrong), NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
@@ -442,6 +450,11 @@ static void test_running_processes(void) {
         CHECK_EQ(details[i].pid, users[user].pid);
         CHECK_EQ(details[i].usedGpuMemory, bytes);
     }
+    list.mode = NVML_PROCESS_MODE_GRAPHICS;
+    OK(nvmlDeviceGetRunningProcessDetailList(device, &list));
+    CHECK_EQ(list.numProcArrayEntries, 0);
+    list.mode = NVML_PROCESS_MODE_MAX;
+    CHECK_EQ(nvmlDeviceGetRunningProcessDetailList(device, &list), NVML_ERROR_INVALID_ARGUMENT);
     kill_user(users[0]);
     count = 4;
     OK(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, v3));
@@ -638,6 +651,7 @@ static void test_utilisation(void) {
 static void test_accounting(void) {
     nvmlEnableState_t mode;
     nvmlAccountingStats_t stats;
+    nvmlAccountingStats_v2_t stats2 = {0};
     unsigned int count = 4, pids[4];
 
     OK(nvmlInit_v2());
@@ -654,6 +668,7 @@ static void test_accounting(void) {
     struct user user = start_user(0, 100 * MIB, 0);
     count = 0;
     CHECK_EQ(nvmlDeviceGetAccountingPids(device, &count, NULL), NVML_ERROR_INSUFFICIENT_SIZE);
+    CHECK_EQ(count, 1);
     OK(nvmlDeviceGetAccountingPids(device, &count, pids));
     CHECK_EQ(count, 1);
     CHECK_EQ(pids[0], user.pid);
@@ -661,7 +676,41 @@ static void test_accounting(void) {
     CHECK_EQ(stats.maxMemoryUsage, 100 * MIB);
     CHECK_EQ(stats.isRunning, 1);
     CHECK_EQ(nvmlDeviceGetAccountingStats(device, 0x7FFFFFFF, &stats), NVML_ERROR_NOT_FOUND);
+    CHECK_EQ(nvmlDeviceGetAccountingStats(device, pids[0], NULL), NVML_ERROR_INVALID_ARGUMENT);
     end_user(user);
+
+    /* What a process gave back stays its greatest use; the next in its place begins anew. */
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(sim_join(), 0);
+        CHECK_EQ(sim_reserve(0, (300 - (uint64_t)i) * MIB), 0);
+        sim_release(0, 200 * MIB);
+        stats2.pid = (unsigned int)getpid();
+        OK(nvmlDeviceGetAccountingStats_v2(device, &stats2));
+        CHECK_EQ(stats2.maxMemoryUsage, (300 - (uint64_t)i) * MIB);
+        CHECK_EQ(stats2.pid, getpid());
+        OK(nvmlShutdown());
+        OK(nvmlInit_v2());
+    }
+    stats2.pid = 0x7FFFFFFF;
+    CHECK_EQ(nvmlDeviceGetAccountingStats_v2(device, &stats2), NVML_ERROR_NOT_FOUND);
+
+    /* The mode is the GPU's: another process sees it, and the other GPU does not have it. */
+    OK(nvmlShutdown());
+    pid_t other = fork();
+    if (other == 0) {
+        OK(nvmlInit_v2());
+        OK(nvmlDeviceGetAccountingMode(gpu_handle(0), &mode));
+        CHECK_EQ(mode, NVML_FEATURE_ENABLED);
+        OK(nvmlDeviceGetAccountingMode(gpu_handle(1), &mode));
+        CHECK_EQ(mode, NVML_FEATURE_DISABLED);
+        OK(nvmlDeviceSetAccountingMode(gpu_handle(0), NVML_FEATURE_DISABLED));
+        _exit(0);
+    }
+    int status;
+    CHECK_EQ(waitpid(other, &status, 0), other);
+    CHECK_EQ(status, 0);
+    OK(nvmlInit_v2());
+    CHECK_EQ(nvmlDeviceGetAccountingPids(device, &count, pids), NVML_ERROR_NOT_SUPPORTED);
 }
 
 static void test_mig(void) {

@@ -19,6 +19,7 @@ static int collect(const struct sim_process_info *info, void *arg) {
     struct gpu_process seen = {
         .pid = (unsigned int)info->pid,
         .bytes = info->gpus[c->gpu].bytes,
+        .peak_bytes = info->gpus[c->gpu].peak_bytes,
         .busy_ns = info->gpus[c->gpu].busy_ns,
         .start_ns = info->start_ns,
     };
@@ -28,6 +29,7 @@ static int collect(const struct sim_process_info *info, void *arg) {
     for (unsigned int i = 0; i < c->count; i++) {
         if (c->processes[i].pid == seen.pid) {
             c->processes[i].bytes += seen.bytes;
+            c->processes[i].peak_bytes += seen.peak_bytes;
             c->processes[i].busy_ns += seen.busy_ns;
             if (seen.start_ns < c->processes[i].start_ns)
                 c->processes[i].start_ns = seen.start_ns;
@@ -69,29 +71,31 @@ nvmlReturn_t processes_of_gpu(int gpu, struct gpu_process **processes, unsigned 
     return NVML_SUCCESS;
 }
 
-/* The three versions of the list differ in the entry only: `put` writes entry i. */
-static nvmlReturn_t running_processes(nvmlDevice_t device, unsigned int *count, void *infos,
-                                      void (*put)(void *infos, unsigned int i, const struct gpu_process *process)) {
-    int gpu;
+nvmlReturn_t list_processes(int gpu, unsigned int *count, void *array, put_process *put) {
     struct gpu_process *processes;
     unsigned int found;
-    nvmlReturn_t ret = device_resolve(device, &gpu);
+    nvmlReturn_t ret;
 
-    if (ret != NVML_SUCCESS)
-        return ret;
-    if (count == NULL || (*count > 0 && infos == NULL))
+    if (count == NULL || (*count > 0 && array == NULL))
         return NVML_ERROR_INVALID_ARGUMENT;
     ret = processes_of_gpu(gpu, &processes, &found);
     if (ret != NVML_SUCCESS)
         return ret;
     if (*count < found)
         ret = NVML_ERROR_INSUFFICIENT_SIZE;
-    else
-        for (unsigned int i = 0; i < found; i++)
-            put(infos, i, &processes[i]);
+    for (unsigned int i = 0; i < found && ret == NVML_SUCCESS; i++)
+        put(array, i, &processes[i]);
     *count = found;
     free(processes);
     return ret;
+}
+
+/* The three versions of the list differ in the entry only. */
+static nvmlReturn_t running_processes(nvmlDevice_t device, unsigned int *count, void *infos, put_process *put) {
+    int gpu;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    return ret != NVML_SUCCESS ? ret : list_processes(gpu, count, infos, put);
 }
 
 static void put_v1(void *infos, unsigned int i, const struct gpu_process *process) {
@@ -171,11 +175,18 @@ nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, uns
     return no_processes(device, count);
 }
 
+static void put_detail(void *infos, unsigned int i, const struct gpu_process *process) {
+    ((nvmlProcessDetail_v1_t *)infos)[i] = (nvmlProcessDetail_v1_t){
+        .pid = process->pid,
+        .usedGpuMemory = process->bytes,
+        .gpuInstanceId = NO_INSTANCE,
+        .computeInstanceId = NO_INSTANCE,
+    };
+}
+
 /* The one list of all modes: the simulated GPU knows compute processes only. */
 nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *list) {
     int gpu;
-    struct gpu_process *processes = NULL;
-    unsigned int found = 0;
     nvmlReturn_t ret = device_resolve(device, &gpu);
 
     if (ret != NVML_SUCCESS)
@@ -185,22 +196,7 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
     if (list->version != nvmlProcessDetailList_v1)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     if (list->mode == NVML_PROCESS_MODE_COMPUTE || list->mode == NVML_PROCESS_MODE_ALL)
-        ret = processes_of_gpu(gpu, &processes, &found);
-    if (ret != NVML_SUCCESS)
-        return ret;
-    if (found > 0 && (list->numProcArrayEntries < found || list->procArray == NULL)) {
-        ret = NVML_ERROR_INSUFFICIENT_SIZE;
-    } else {
-        for (unsigned int i = 0; i < found; i++) {
-            list->procArray[i] = (nvmlProcessDetail_v1_t){
-                .pid = processes[i].pid,
-                .usedGpuMemory = processes[i].bytes,
-                .gpuInstanceId = NO_INSTANCE,
-                .computeInstanceId = NO_INSTANCE,
-            };
-        }
-    }
-    list->numProcArrayEntries = found;
-    free(processes);
-    return ret;
+        return list_processes(gpu, &list->numProcArrayEntries, list->procArray, put_detail);
+    list->numProcArrayEntries = 0;
+    return NVML_SUCCESS;
 }

@@ -31,6 +31,7 @@ static void destroying_gives_everything_back(void) {
     for (int i = 0; i < 100; i++)
         OK(cuMemAlloc_v2(&pointer, (uint64_t)(i + 1) * 5000));
     OK(cuMemAllocManaged(&pointer, 3 * MIB, CU_MEM_ATTACH_GLOBAL));
+    OK(cuMemsetD8_v2(pointer, 0, 3 * MIB));
     OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 64 * MIB));
     OK(cuCtxGetLimit(&limit, CU_LIMIT_MALLOC_HEAP_SIZE));
     CHECK_INT(limit, 64 * MIB);

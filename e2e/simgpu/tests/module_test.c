@@ -105,13 +105,15 @@ static void globals_take_memory(void) {
 
     context_on(0);
     OK(cuModuleLoadData(&module, ptx));
+    CHECK_INT(look("test").used[0], GPU0_CONTEXT); /* nothing in it was used yet */
     OK(cuModuleGetGlobal_v2(&address, &bytes, module, "counter"));
     CHECK_INT(bytes, 4);
+    CHECK_INT(cuMemFree_v2(address), CUDA_ERROR_INVALID_VALUE);
     OK(cuModuleGetGlobal_v2(&again, NULL, module, "counter"));
     CHECK_INT(address, again);
     OK(cuModuleGetGlobal_v2(&address, &bytes, module, "buffer"));
     CHECK_INT(bytes, 3 * MIB);
-    CHECK_INT(look("test").used[0], GPU0_CONTEXT + 6 * MIB);
+    CHECK_INT(look("test").used[0], GPU0_CONTEXT + 4 * MIB); /* the two lie together */
     CHECK_INT(cuModuleGetGlobal_v2(&address, &bytes, module, "buff"), CUDA_ERROR_NOT_FOUND);
     OK(cuModuleUnload(module));
     CHECK_INT(look("test").used[0], GPU0_CONTEXT);
@@ -127,11 +129,13 @@ static void much_code_takes_memory(void) {
     big[size] = '\0';
     context_on(0);
     OK(cuModuleLoadData(&first, big));
-    CHECK_INT(look("test").used[0], GPU0_CONTEXT + 4 * MIB);
+    function_of(first, "add");
+    CHECK_INT(look("test").used[0], GPU0_CONTEXT + 4 * MIB + 4 * MIB); /* and the variables */
     OK(cuModuleLoadData(&second, big));
-    CHECK_INT(look("test").used[0], GPU0_CONTEXT + 24 * MIB);
+    function_of(second, "add");
+    CHECK_INT(look("test").used[0], GPU0_CONTEXT + 24 * MIB + 8 * MIB);
     OK(cuModuleUnload(first));
-    CHECK_INT(look("test").used[0], GPU0_CONTEXT + 4 * MIB);
+    CHECK_INT(look("test").used[0], GPU0_CONTEXT + 4 * MIB + 4 * MIB);
     OK(cuModuleUnload(second));
     CHECK_INT(look("test").used[0], GPU0_CONTEXT);
     free(big);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "json.h"
+#include "shared_objects.h"
 #include "state.h"
 #include "tool.h"
 
@@ -39,6 +40,26 @@ static int process_json(const struct sim_process_info *info, void *arg) {
     }
     json_close(json, ']');
     json_close(json, '}');
+    return 0;
+}
+
+/* Memory that several processes hold: in the sums of its maker's group, in no process's. */
+static int shared_json(const struct sim_shared_info *info, void *arg) {
+    struct json *json = arg;
+
+    for (int i = 0; i < sim_gpu_count(); i++) {
+        if (info->bytes[i] == 0)
+            continue;
+        json_open(json, NULL, '{');
+        json_string(json, "kind", info->kind);
+        json_bool(json, "shared", true);
+        json_number(json, "maker_pid", (uint64_t)info->pid);
+        json_number(json, "maker_nspid", (uint64_t)info->nspid);
+        json_string(json, "group", info->group);
+        json_string(json, "gpu_uuid", sim_gpu(i)->uuid);
+        json_number(json, "bytes", info->bytes[i]);
+        json_close(json, '}');
+    }
     return 0;
 }
 
@@ -80,6 +101,9 @@ static int print_json(void) {
     json_open(&json, "processes", '[');
     sim_each_process(process_json, &json);
     json_close(&json, ']');
+    json_open(&json, "shared", '[');
+    sim_each_shared(shared_json, &json);
+    json_close(&json, ']');
     json_open(&json, "groups", '[');
     sim_each_group(group_json, &json);
     json_close(&json, ']');
@@ -97,6 +121,16 @@ static int process_text(const struct sim_process_info *info, void *arg) {
             printf("%8d %-24s %3d %12.2f %12.2f %12" PRIu64 " %12" PRIu64 "\n", info->pid ? info->pid : info->nspid,
                    info->group, i, (double)gpu->bytes / MIB, (double)gpu->context_bytes / MIB, gpu->allocations,
                    gpu->launches);
+    }
+    return 0;
+}
+
+static int shared_text(const struct sim_shared_info *info, void *arg) {
+    (void)arg;
+    for (int i = 0; i < sim_gpu_count(); i++) {
+        if (info->bytes[i] != 0)
+            printf("%8s %-24s %3d %12.2f  made by %d\n", info->kind, info->group, i, (double)info->bytes[i] / MIB,
+                   info->pid ? info->pid : info->nspid);
     }
     return 0;
 }
@@ -120,6 +154,8 @@ static int print_text(void) {
     printf("\n%8s %-24s %3s %12s %12s %12s %12s\n", "PID", "group", "GPU", "MiB", "contexts", "allocations",
            "launches");
     sim_each_process(process_text, NULL);
+    printf("\n%8s %-24s %3s %12s\n", "shared", "group", "GPU", "MiB");
+    sim_each_shared(shared_text, NULL);
     printf("\n%-33s %3s %12s %12s %12s %12s\n", "group", "GPU", "MiB", "peak MiB", "processes", "launches");
     sim_each_group(group_text, NULL);
     return 0;

@@ -1,0 +1,74 @@
+/*
+ * Graphs: nodes of work and what each of them comes after.
+ *
+ * One mutex is around all graphs, executable graphs and captures; what ends in _locked, or takes a graph's parts
+ * apart, is called under it.
+ */
+#ifndef SIMGPU_GRAPH_H
+#define SIMGPU_GRAPH_H
+
+#include "graph_memory.h"
+#include "stream.h"
+
+/* What a node does. Kernels here read no arguments, so none are kept. */
+union node_work {
+    CUDA_KERNEL_NODE_PARAMS kernel;
+    CUDA_MEMCPY3D copy;
+    CUDA_MEMSET_NODE_PARAMS fill;
+    CUDA_HOST_NODE_PARAMS host;
+    CUgraph child; /* the node's own */
+    CUevent event;
+    struct graph_alloc *memory; /* allocated or freed */
+};
+
+struct CUgraphNode_st {
+    struct handle handle;
+    struct CUgraph_st *graph;
+    struct CUgraphNode_st *previous, *next; /* in the graph, in the order in which they were added */
+    struct CUgraphNode_st *original;        /* of which this is a copy */
+    struct CUgraphNode_st *copy;            /* while copying */
+    unsigned visit;                         /* while sorting */
+    CUgraphNodeType type;
+    uint32_t dependency_count, dependency_room;
+    struct CUgraphNode_st **dependencies;
+    union node_work work;
+};
+
+struct CUgraph_st {
+    struct handle handle;
+    uint64_t id;
+    struct CUgraphNode_st *first, *last;
+    size_t node_count, memory_nodes;
+    unsigned instances; /* executable graphs made of it that live; counted where there are memory nodes */
+    bool owned;         /* by a node, an executable graph or a capture: not the program's to destroy */
+};
+
+void graph_lock(void);
+void graph_unlock(void);
+
+bool graph_valid(CUgraph graph);
+bool node_valid(CUgraphNode node);
+
+struct CUgraph_st *graph_new_locked(void);
+void graph_delete_locked(struct CUgraph_st *graph);
+
+/* A copy, with copies of the child graphs. Copies of memory nodes mean the same memory. NULL: no memory. */
+struct CUgraph_st *graph_copy_locked(const struct CUgraph_st *graph);
+
+/* Adds a node that comes after those given. Takes over what `work` refers to, unless it fails. */
+CUresult node_add_locked(struct CUgraph_st *graph, CUgraphNodeType type, const union node_work *work,
+                         const CUgraphNode *dependencies, size_t count, CUgraphNode *node);
+
+/* A node that allocates or frees memory of graphs. */
+CUresult node_add_alloc_locked(struct CUgraph_st *graph, const CUmemPoolProps *props, uint64_t size,
+                               const CUgraphNode *dependencies, size_t count, CUgraphNode *node, CUdeviceptr *address);
+CUresult node_add_free_locked(struct CUgraph_st *graph, CUdeviceptr address, const CUgraphNode *dependencies,
+                              size_t count, CUgraphNode *node);
+
+/* The graph's nodes and its child graphs' in an order in which they can run. NULL: a circle, or no memory. */
+struct CUgraphNode_st **graph_sort_locked(struct CUgraph_st *graph, size_t *count);
+
+/* The graph that an executable graph would run, or NULL. */
+struct CUgraph_st *exec_graph_locked(CUgraphExec exec);
+
+#endif
