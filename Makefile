@@ -36,6 +36,8 @@ help: ## Show this list
 
 include e2e/simgpu/sim.mk
 include intercept/intercept.mk
+include e2e/campaign/campaign.mk
+include e2e/gpucheck/gpucheck.mk
 
 .PHONY: build
 build: $(BINARIES:%=$(BUILD)/bin/%) shadow ## Build the binaries and the shadow libraries
@@ -87,6 +89,7 @@ demo-stop: ## Stop a demo that KEEP=1 left running
 test: test-setup ## Run every test: C under sanitizers, Go with the race detector, end to end
 	@$(MAKE) --no-print-directory test-c
 	@$(MAKE) --no-print-directory test-go
+	@$(MAKE) --no-print-directory gpu-check-test
 	@$(MAKE) --no-print-directory e2e
 
 .PHONY: test-setup
@@ -97,7 +100,7 @@ test-setup:
 
 .PHONY: test-c
 test-c: ## Run the C tests under ASan, UBSan and TSan
-	@$(MAKE) --no-print-directory sim-test nvml-sim-test shadow-test shadow-tsan
+	@$(MAKE) --no-print-directory sim-test nvml-sim-test shadow-test shadow-tsan campaign-short
 
 GOTEST := TRANCHE_REQUIRE_ROOT=1 TRANCHE_BUILD=$(ABSBUILD) $(BUILD)/tools/gotestsum --format pkgname --
 IN_SANDBOX := -exec '$(SANDBOX) --dir $(CURDIR) --'

@@ -54,6 +54,10 @@ static CUresult take(struct process *process, int gpu, enum region_ledger ledger
         if (pools_trim(process, gpu, effort))                                                                          \
     (result) = (attempt)
 
+CUresult charge_try(struct process *process, int gpu, uint64_t pages, struct charge *charge) {
+    return take(process, gpu, REGION_GPU, pages, charge);
+}
+
 CUresult charge_take(struct process *process, int gpu, uint64_t pages, struct charge *charge) {
     CUresult result = take(process, gpu, REGION_GPU, pages, charge);
     TRIMMING(process, gpu, result, take(process, gpu, REGION_GPU, pages, charge));
@@ -65,6 +69,11 @@ static CUresult take_in(struct process *process, unsigned region, uint64_t pages
     enum region_result result = region_reserve(&process->claims.regions[region], REGION_GPU, pages);
     unlock_region(process, region);
     return result_of(process, region, result);
+}
+
+CUresult charge_try_like(struct process *process, const struct charge *other, uint64_t pages, struct charge *charge) {
+    *charge = (struct charge){.pages = (uint32_t)pages, .region = other->region, .gpu = other->gpu};
+    return take_in(process, other->region, pages);
 }
 
 CUresult charge_take_like(struct process *process, const struct charge *other, uint64_t pages, struct charge *charge) {
@@ -120,6 +129,27 @@ CUresult charge_grow(struct process *process, struct charge *charge, uint64_t pa
     return result_of(process, charge->region, result);
 }
 
+/* The region knows only that we hold a share, so we count what for; what is not written down is held once. Under the region's
+ * lock, both. */
+static void hold_share(struct process *process, unsigned region, int share) {
+    struct table *shares = &process->regions[region].shares;
+    struct entry *known = table_find(shares, (uint64_t)share + 1);
+    if (known == NULL)
+        known = table_put(shares, (struct entry){.key = (uint64_t)share + 1});
+    if (known != NULL)
+        known->references++;
+}
+
+static void let_go_of_share(struct process *process, unsigned region, int share) {
+    struct table *shares = &process->regions[region].shares;
+    struct entry *known = table_find(shares, (uint64_t)share + 1);
+    if (known != NULL && --known->references > 0)
+        return;
+    if (known != NULL)
+        table_remove(shares, known);
+    region_share_detach(&process->claims.regions[region], share);
+}
+
 bool charge_share(struct process *process, struct charge *charge, const uint8_t tag[16]) {
     struct region *region = region_of(process, charge);
     lock_region(process, charge->region);
@@ -128,6 +158,8 @@ bool charge_share(struct process *process, struct charge *charge, const uint8_t 
         region_share_detach(region, share);
         share = -1;
     }
+    if (share >= 0)
+        hold_share(process, charge->region, share);
     unlock_region(process, charge->region);
     if (share >= 0)
         charge->share = (uint16_t)(share + 1);
@@ -140,6 +172,8 @@ bool charge_join(struct process *process, const uint8_t tag[16], struct charge *
     for (unsigned i = 0; i < claims->count && share < 0; i++) {
         lock_region(process, i);
         share = region_share_attach(&claims->regions[i], tag);
+        if (share >= 0)
+            hold_share(process, i, share);
         unlock_region(process, i);
         *charge = (struct charge){
             .share = (uint16_t)(share + 1), .region = (uint8_t)(i & 0x7f), .gpu = (uint8_t)(claims->gpu[i] & 0x7f)};
@@ -157,6 +191,6 @@ void charge_end(struct process *process, const struct charge *charge) {
         return;
     }
     lock_region(process, charge->region);
-    region_share_detach(region_of(process, charge), charge->share - 1);
+    let_go_of_share(process, charge->region, charge->share - 1);
     unlock_region(process, charge->region);
 }

@@ -31,7 +31,11 @@ static inline uint64_t product(uint64_t a, uint64_t b) {
  * unused is given back first. */
 CUresult charge_take(struct process *process, int gpu, uint64_t pages, struct charge *charge);
 
-/* The same in the region where another charge lies. */
+/* The same without that. */
+CUresult charge_try(struct process *process, int gpu, uint64_t pages, struct charge *charge);
+CUresult charge_try_like(struct process *process, const struct charge *other, uint64_t pages, struct charge *charge);
+
+/* Takes in the region where another charge lies. */
 CUresult charge_take_like(struct process *process, const struct charge *other, uint64_t pages, struct charge *charge);
 
 /* Moves pages from a charge in this process's own slot to another in the same region, which may be shared. An empty charge that

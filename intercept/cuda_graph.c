@@ -81,7 +81,7 @@ static CUresult take_for(struct launching *launching, CUdevice device, uint64_t 
     struct pool *pool = pools_graphs(launching->process, device, gpu);
     if (pool == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    result = pools_before(launching->process, pool, bytes, &launching->growth[device]);
+    result = pools_before(launching->process, pool, bytes, true, &launching->growth[device]);
     if (result == CUDA_SUCCESS)
         launching->pools[device] = pool;
     return result;
@@ -107,7 +107,7 @@ static CUresult before(struct launching *launching, const struct sizes *sizes) {
 static CUresult after(struct launching *launching, CUresult result) {
     for (int device = 0; device < GRAPH_DEVICES; device++)
         if (launching->pools[device] != NULL)
-            pools_leave(launching->process, launching->pools[device], &launching->growth[device]);
+            pools_leave(launching->process, launching->pools[device], &launching->growth[device], 0);
     return result;
 }
 

@@ -1,6 +1,7 @@
 /* Allocating and freeing, and what reports memory. */
 #include "allocations.h"
 #include "cuda_real.h"
+#include "exports.h"
 #include "gpus.h"
 #include "objects.h"
 #include "pools.h"
@@ -168,6 +169,7 @@ static CUresult current_limit(uint64_t *limit, uint64_t *left) {
     if (result != CUDA_SUCCESS)
         return result;
     pools_settle(process);
+    exports_settle(process);
     *limit = claims_limit_bytes(&process->claims, gpu);
     uint64_t used = claims_used_bytes(&process->claims, gpu);
     *left = used < *limit ? *limit - used : 0;

@@ -1,12 +1,14 @@
 /* Stream-ordered allocation: what a pool has reserved counts, see pools.h. And the synchronisations at which pools shrink. */
 #include "allocations.h"
 #include "cuda_real.h"
+#include "exports.h"
 #include "gpus.h"
 #include "objects.h"
 #include "pools.h"
 #include "tags.h"
 
-#define FIRST_STREAM_HANDLE 3 /* below are the default streams: 0, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */
+#define PER_THREAD_STREAM ((CUstream)2) /* CU_STREAM_PER_THREAD; what 0 means where functions end in _ptsz */
+#define FIRST_STREAM_HANDLE 3
 
 /* The device that a stream works on, and its GPU. */
 static CUresult find_device(struct process **process, CUstream stream, CUdevice *device, int *gpu) {
@@ -36,44 +38,67 @@ static bool is_capturing(CUstream stream) {
 
 struct allocating {
     struct process *process;
-    struct pool *pool;
+    struct pool *pool; /* NULL: it is not ours to count */
     struct charge growth;
+    int gpu;
+    bool may_not_grow;
 };
 
-/* Makes room for `bytes` from a pool: `handle`, or the current one of the stream's device. No pool: it is not ours to count. */
-static CUresult before(struct allocating *allocating, CUmemoryPool handle, CUstream stream, size_t bytes) {
+/* The pool `handle`, or the current one of the stream's device. */
+static CUresult find_pool(struct allocating *allocating, CUmemoryPool handle, CUstream stream) {
     CUdevice device;
-    int gpu;
     struct entry not_ours;
-    CUresult result = find_device(&allocating->process, stream, &device, &gpu);
-    if (result != CUDA_SUCCESS)
+    CUresult result = find_device(&allocating->process, stream, &device, &allocating->gpu);
+    if (result != CUDA_SUCCESS || objects_find(allocating->process, KIND_POOL, (uintptr_t)handle, &not_ours))
         return result;
-    if (objects_find(allocating->process, KIND_POOL, (uintptr_t)handle, &not_ours))
-        return CUDA_SUCCESS;
-    allocating->pool = handle != NULL ? pools_find(allocating->process, handle) : NULL;
     if (handle == NULL && (result = REAL(cuDeviceGetMemPool)(&handle, device)) != CUDA_SUCCESS)
         return result;
+    allocating->pool = pools_find(allocating->process, handle);
     if (allocating->pool == NULL)
-        allocating->pool = pools_memory(allocating->process, handle, device, gpu);
-    if (allocating->pool == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    result = pools_before(allocating->process, allocating->pool, bytes, &allocating->growth);
+        allocating->pool = pools_memory(allocating->process, handle, device, allocating->gpu);
+    return allocating->pool != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Makes room for `bytes`. Near the limit there may be none for the pool to grow, but a place among what was freed in it. */
+static CUresult before(struct allocating *allocating, CUmemoryPool handle, CUstream stream, size_t bytes) {
+    CUresult result = find_pool(allocating, handle, stream);
+    struct pool *pool = allocating->pool;
+    if (result != CUDA_SUCCESS || pool == NULL)
+        return result;
+    result = pools_before(allocating->process, pool, bytes, false, &allocating->growth);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && is_capturing(stream)) {
         /* Becomes a node of a graph, which takes memory when it is launched. */
         allocating->pool = NULL;
+        return CUDA_SUCCESS;
+    }
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        result = pools_before(allocating->process, pool, bytes, true, &allocating->growth);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && pools_has_room(allocating->process, pool, bytes)) {
+        allocating->growth = (struct charge){0};
+        allocating->may_not_grow = true;
         result = CUDA_SUCCESS;
     }
-    if (result == CUDA_SUCCESS && allocating->pool != NULL)
-        pools_enter(allocating->pool);
+    if (result == CUDA_SUCCESS)
+        pools_enter(pool);
     return result;
 }
 
-static CUresult after(struct allocating *allocating, CUresult result, CUdeviceptr *address) {
-    if (allocating->pool == NULL)
+static CUresult after(struct allocating *allocating, CUresult result, CUdeviceptr *address, size_t bytes,
+                      CUstream stream) {
+    struct pool *pool = allocating->pool;
+    if (pool == NULL)
         return result;
-    pools_leave(allocating->process, allocating->pool, &allocating->growth);
-    if (result == CUDA_SUCCESS)
-        pools_allocated(allocating->process, allocating->pool, *address);
+    pools_leave(allocating->process, pool, &allocating->growth, result == CUDA_SUCCESS ? *address : 0);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (allocating->may_not_grow && !pools_is_covered(allocating->process, pool)) {
+        /* It grew all the same. */
+        REAL(cuMemFreeAsync)(*address, stream);
+        pools_freed_in(allocating->process, stream);
+        pools_trim(allocating->process, allocating->gpu, POOLS_AFTER_WAITING);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    pools_allocated(allocating->process, pool, *address, bytes);
     return result;
 }
 
@@ -83,7 +108,7 @@ static CUresult after(struct allocating *allocating, CUresult result, CUdevicept
         if ((address) == NULL || (bytes) == 0)                                                                         \
             return call;                                                                                               \
         CUresult result = before(&allocating, pool, stream, bytes);                                                    \
-        return result == CUDA_SUCCESS ? after(&allocating, call, address) : result;                                    \
+        return result == CUDA_SUCCESS ? after(&allocating, call, address, bytes, stream) : result;                     \
     } while (0)
 
 CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream) {
@@ -91,7 +116,8 @@ CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream) {
 }
 
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *address, size_t bytes, CUstream stream) {
-    ALLOCATE(address, bytes, NULL, stream, REAL(cuMemAllocAsync_ptsz)(address, bytes, stream));
+    CUstream named = stream != NULL ? stream : PER_THREAD_STREAM;
+    ALLOCATE(address, bytes, NULL, named, REAL(cuMemAllocAsync_ptsz)(address, bytes, stream));
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream) {
@@ -103,7 +129,8 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUmemoryPoo
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream) {
     if (pool == NULL)
         return REAL(cuMemAllocFromPoolAsync_ptsz)(address, bytes, pool, stream);
-    ALLOCATE(address, bytes, pool, stream, REAL(cuMemAllocFromPoolAsync_ptsz)(address, bytes, pool, stream));
+    CUstream named = stream != NULL ? stream : PER_THREAD_STREAM;
+    ALLOCATE(address, bytes, pool, named, REAL(cuMemAllocFromPoolAsync_ptsz)(address, bytes, pool, stream));
 }
 
 /* Memory that was not allocated in stream order can be freed so too, and goes when the stream comes to it. */
@@ -116,8 +143,10 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemo
             synchronize(stream);                                                                                       \
         if (linear)                                                                                                    \
             allocations_freed(&allocation, result);                                                                    \
-        else if (result == CUDA_SUCCESS && objects_any(process_if_open(), KIND_POOL_MEMORY))                           \
+        else if (result == CUDA_SUCCESS && objects_any(process_if_open(), KIND_POOL_MEMORY)) {                         \
             pools_freed(process_if_open(), address, stream);                                                           \
+            pools_freed_in(process_if_open(), stream);                                                                 \
+        }                                                                                                              \
         return result;                                                                                                 \
     } while (0)
 
@@ -126,7 +155,8 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
-    FREE(address, stream, REAL(cuMemFreeAsync_ptsz)(address, stream), REAL(cuStreamSynchronize_ptsz));
+    CUstream named = stream != NULL ? stream : PER_THREAD_STREAM;
+    FREE(address, named, REAL(cuMemFreeAsync_ptsz)(address, stream), REAL(cuStreamSynchronize));
 }
 
 /* --- pools themselves ------------------------------------------------------------------------------------------------ */
@@ -180,7 +210,7 @@ CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool memory, CUm
     if (result == CUDA_SUCCESS && pool != NULL && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
         uint32_t number = pools_share(process, pool);
         if (number != 0)
-            tag_write(*(int *)handle, number);
+            exports_made(process, *(int *)handle, number);
     }
     return result;
 }
@@ -202,6 +232,22 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CU
     else if (joined)
         charge_end(process, &charge);
     return result;
+}
+
+/* --- streams ---------------------------------------------------------------------------------------------------------- */
+
+CUresult cuStreamDestroy(CUstream stream) {
+    struct process *process = process_if_open();
+    if (process != NULL)
+        pools_stream_gone(process, stream);
+    return REAL(cuStreamDestroy)(stream);
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream) {
+    struct process *process = process_if_open();
+    if (process != NULL)
+        pools_stream_gone(process, stream);
+    return REAL(cuStreamDestroy_v2)(stream);
 }
 
 /* --- synchronisations ------------------------------------------------------------------------------------------------ */

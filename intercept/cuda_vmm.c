@@ -1,6 +1,7 @@
 /* Virtual memory management: physical memory is charged when it is made and until nothing holds it any more, see physical.h. */
 #include "contexts.h"
 #include "cuda_real.h"
+#include "exports.h"
 #include "gpus.h"
 #include "objects.h"
 #include "physical.h"
@@ -84,7 +85,7 @@ CUresult cuMemExportToShareableHandle(void *exported, CUmemGenericAllocationHand
     if (result == CUDA_SUCCESS && process != NULL && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
         uint32_t number = physical_share(process, handle);
         if (number != 0)
-            tag_write(*(int *)exported, number);
+            exports_made(process, *(int *)exported, number);
     }
     return result;
 }

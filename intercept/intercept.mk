@@ -13,7 +13,7 @@ INTERCEPT_CFLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -g -fPIC -f
 INTERCEPT_HEADERS := $(wildcard $(INTERCEPT)/*.h)
 SHADOW_REGION := region region_file region_guard region_look region_share
 SHADOW_COMMON := $(SHADOW_REGION) claims explain real
-SHADOW_CUDA := $(SHADOW_COMMON) table process gpus charge contexts context_extra allocations objects pools physical tags \
+SHADOW_CUDA := $(SHADOW_COMMON) table process gpus charge contexts context_extra allocations objects pools chunks physical tags exports \
     image cuda_real cuda_context cuda_memory cuda_pool cuda_graph cuda_vmm cuda_array cuda_module cuda_ipc cuda_procaddr
 SHADOW_NVML := $(SHADOW_COMMON) nvml nvml_members nvml_memory nvml_processes nvml_usage
 
@@ -51,7 +51,10 @@ INTERCEPT_ASAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 INTERCEPT_TSAN := -fsanitize=thread
 INTERCEPT_TEST_SOURCES := $(wildcard $(INTERCEPT_TESTS)/*.[ch]) $(wildcard $(INTERCEPT)/*.[ch])
 
-INTERCEPT_region_test := $(addprefix $(INTERCEPT_TESTS)/,region_test.c region_steps.c check.c fixture.c) $(SHADOW_REGION:%=$(INTERCEPT)/%.c)
+INTERCEPT_REGION_TEST := $(addprefix $(INTERCEPT_TESTS)/,region_steps.c check.c fixture.c) $(SHADOW_REGION:%=$(INTERCEPT)/%.c)
+INTERCEPT_region_test := $(INTERCEPT_TESTS)/region_test.c $(INTERCEPT_REGION_TEST)
+INTERCEPT_region_share_test := $(INTERCEPT_TESTS)/region_share_test.c $(INTERCEPT_REGION_TEST)
+INTERCEPT_region_fault_test := $(INTERCEPT_TESTS)/region_fault_test.c $(INTERCEPT_REGION_TEST)
 INTERCEPT_region_threads := $(addprefix $(INTERCEPT_TESTS)/,region_threads.c check.c fixture.c) $(SHADOW_REGION:%=$(INTERCEPT)/%.c)
 # The shadow's own sources without real.c, in whose place the fake driver stands.
 INTERCEPT_shadow_test := $(addprefix $(INTERCEPT_TESTS)/,shadow_test.c fake_driver.c no_steps.c check.c fixture.c) \
@@ -89,8 +92,10 @@ shadow-life: shadow $(if $(SIM_LIB),sim)
 # SHADOW_TEST_SEED makes a random test that failed run again as it was. The last test needs the simulated GPU, which the top
 # Makefile knows how to build, and says so where there is none.
 .PHONY: shadow-test
-shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,layout region_test-asan shadow_test-asan) shadow-nvml-headers shadow-cuda-headers
+shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,layout region_test-asan region_share_test-asan region_fault_test-asan shadow_test-asan) shadow-nvml-headers shadow-cuda-headers
 	$(INTERCEPT_TEST_BUILD)/region_test-asan $(SHADOW_TEST_SEED)
+	$(INTERCEPT_TEST_BUILD)/region_share_test-asan $(SHADOW_TEST_SEED)
+	$(INTERCEPT_TEST_BUILD)/region_fault_test-asan
 	$(INTERCEPT_TEST_BUILD)/shadow_test-asan $(SHADOW_TEST_SEED)
 	CC='$(CC)' $(INTERCEPT_TESTS)/loader_test.sh $(BUILD)
 	CC='$(CC)' $(INTERCEPT_TESTS)/life_test.sh $(BUILD)

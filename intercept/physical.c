@@ -1,5 +1,6 @@
 #include "physical.h"
 
+#include "exports.h"
 #include "objects.h"
 #include "tags.h"
 
@@ -25,6 +26,11 @@ void physical_hold(struct process *process, CUmemGenericAllocationHandle handle)
         objects_refer(process, KIND_MULTICAST, handle, 1, &entry);
 }
 
+/* Of what we made ourselves and exported, copies may be on their way. */
+static void end(struct process *process, const struct entry *gone) {
+    exports_end(process, &gone->charge, (uint32_t)gone->with);
+}
+
 static bool refer_less(struct process *process, CUmemGenericAllocationHandle handle, struct release *release) {
     release->kind = KIND_PHYSICAL;
     if (objects_refer(process, KIND_PHYSICAL, handle, -1, &release->gone))
@@ -40,7 +46,7 @@ static void let_go(struct process *process, CUmemGenericAllocationHandle handle)
         return;
     if (release.kind == KIND_MULTICAST)
         physical_whole_gone(process, KIND_BINDING, handle);
-    charge_end(process, &release.gone.charge);
+    end(process, &release.gone);
 }
 
 void physical_release(struct process *process, CUmemGenericAllocationHandle handle, struct releases *releases) {
@@ -93,7 +99,7 @@ void physical_released(struct process *process, struct releases *releases, CUres
         } else if (release->gone.references == 0) {
             if (release->kind == KIND_MULTICAST)
                 physical_whole_gone(process, KIND_BINDING, release->gone.key);
-            charge_end(process, &release->gone.charge);
+            end(process, &release->gone);
         }
     }
 }

@@ -1,6 +1,8 @@
 #include "pools.h"
 
+#include "chunks.h"
 #include "cuda_real.h"
+#include "exports.h"
 #include "objects.h"
 #include "tags.h"
 
@@ -20,6 +22,7 @@ struct pool {
     bool graphs, destroyed;
     uint32_t allocations; /* live ones */
     uint32_t export;      /* the number that exported descriptors carry */
+    struct chunks chunks;
     struct charge charge;
 };
 
@@ -80,6 +83,20 @@ struct pool *pools_find(struct process *process, CUmemoryPool handle) {
 
 /* --- settling ------------------------------------------------------------------------------------------------------ */
 
+/* What a pool was that is empty and destroyed. Under its lock; what it returns is to be ended after it. */
+static struct entry take_rest(struct pool *pool) {
+    struct entry rest = {.charge = pool->charge, .references = pool->export};
+    pool->charge = (struct charge){0};
+    pool->export = 0;
+    pool->chunks.count = 0;
+    return rest;
+}
+
+static void end_rest(struct process *process, const struct entry *rest) {
+    if (rest->charge.pages != 0 || rest->charge.share != 0)
+        exports_end(process, &rest->charge, rest->references);
+}
+
 static bool reserved_pages(const struct pool *pool, uint64_t *pages) {
     cuuint64_t bytes = 0;
     CUresult result =
@@ -115,25 +132,60 @@ void pools_settle(struct process *process) {
     }
 }
 
-/* Waits for what the streams of the current context have still to do, unless somebody records them at this moment. */
-static void wait_for_frees(void) {
-    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    if (REAL(cuStreamIsCapturing)(NULL, &capturing) != CUDA_SUCCESS || capturing != CU_STREAM_CAPTURE_STATUS_NONE ||
-        REAL(cuThreadExchangeStreamCaptureMode)(&mode) != CUDA_SUCCESS)
+/* --- waiting ------------------------------------------------------------------------------------------------------- */
+
+void pools_freed_in(struct process *process, CUstream stream) {
+    struct pools *pools = &process->pools;
+    lock_take(&pools->lock);
+    unsigned known = pools->freed_count < STREAMS_MAX ? pools->freed_count : STREAMS_MAX, i = 0;
+    while (i < known && pools->freed_in[i] != stream)
+        i++;
+    if (i == known)
+        pools->freed_in[pools->freed_count++ % STREAMS_MAX] = stream;
+    lock_give(&pools->lock);
+}
+
+void pools_stream_gone(struct process *process, CUstream stream) {
+    struct pools *pools = &process->pools;
+    if (atomic_load(&pools->first) == NULL)
         return;
-    REAL(cuCtxSynchronize)();
+    lock_take(&pools->lock);
+    unsigned known = pools->freed_count < STREAMS_MAX ? pools->freed_count : STREAMS_MAX;
+    for (unsigned i = 0; i < known; i++)
+        if (pools->freed_in[i] == stream)
+            pools->freed_in[i] = NULL; /* the default stream, which is always there */
+    lock_give(&pools->lock);
+}
+
+/* Waits for what was freed, unless the stream is being recorded at this moment. */
+static void wait_for_frees(struct process *process) {
+    struct pools *pools = &process->pools;
+    CUstream streams[STREAMS_MAX];
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    lock_take(&pools->lock);
+    unsigned known = pools->freed_count < STREAMS_MAX ? pools->freed_count : STREAMS_MAX;
+    for (unsigned i = 0; i < known; i++)
+        streams[i] = pools->freed_in[i];
+    lock_give(&pools->lock);
+    if (known == 0 || REAL(cuThreadExchangeStreamCaptureMode)(&mode) != CUDA_SUCCESS)
+        return;
+    for (unsigned i = 0; i < known; i++) {
+        CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+        if (REAL(cuStreamIsCapturing)(streams[i], &capturing) == CUDA_SUCCESS &&
+            capturing == CU_STREAM_CAPTURE_STATUS_NONE)
+            REAL(cuStreamSynchronize)(streams[i]);
+    }
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 }
 
 bool pools_trim(struct process *process, int gpu, enum pools_effort effort) {
-    bool any = false;
+    bool any = exports_settle(process), waited = false;
     for (struct pool *pool = atomic_load(&process->pools.first); pool != NULL; pool = pool->next) {
         if (pool->gpu != gpu || pool->destroyed)
             continue;
-        if (effort == POOLS_AFTER_WAITING && !any)
-            wait_for_frees();
-        any = true;
+        if (effort == POOLS_AFTER_WAITING && !waited)
+            wait_for_frees(process);
+        any = waited = true;
         lock_take(&pool->lock);
         if (pool->graphs)
             REAL(cuDeviceGraphMemTrim)(pool->device);
@@ -147,33 +199,55 @@ bool pools_trim(struct process *process, int gpu, enum pools_effort effort) {
 
 /* --- growing ------------------------------------------------------------------------------------------------------- */
 
-CUresult pools_before(struct process *process, struct pool *pool, uint64_t bytes, struct charge *growth) {
+CUresult pools_before(struct process *process, struct pool *pool, uint64_t bytes, bool patience, struct charge *growth) {
     uint64_t pieces = bytes / GROWTH_BYTES + (bytes % GROWTH_BYTES != 0);
     uint64_t pages = (pieces ? pieces : 1) * (GROWTH_BYTES >> REGION_PAGE_SHIFT);
     lock_take(&pool->lock);
     struct charge like = pool->charge;
     lock_give(&pool->lock);
-    return like.pages != 0 || like.share != 0 ? charge_take_like(process, &like, pages, growth)
-                                              : charge_take(process, pool->gpu, pages, growth);
+    bool placed = like.pages != 0 || like.share != 0;
+    if (!patience)
+        return placed ? charge_try_like(process, &like, pages, growth) : charge_try(process, pool->gpu, pages, growth);
+    return placed ? charge_take_like(process, &like, pages, growth) : charge_take(process, pool->gpu, pages, growth);
 }
 
 void pools_enter(struct pool *pool) {
     lock_take(&pool->lock);
 }
 
-void pools_leave(struct process *process, struct pool *pool, struct charge *growth) {
+void pools_leave(struct process *process, struct pool *pool, struct charge *growth, CUdeviceptr fresh) {
+    uint32_t before = pool->charge.pages;
     settle(process, pool, growth);
+    if (fresh != 0 && pool->charge.pages > before)
+        chunks_add(&pool->chunks, fresh, pages_to_bytes(pool->charge.pages - before));
     lock_give(&pool->lock);
     charge_give(process, growth);
 }
 
+bool pools_is_covered(struct process *process, struct pool *pool) {
+    uint64_t reserved;
+    (void)process;
+    lock_take(&pool->lock);
+    bool covered = !reserved_pages(pool, &reserved) || reserved <= pool->charge.pages;
+    lock_give(&pool->lock);
+    return covered;
+}
+
+bool pools_has_room(struct process *process, struct pool *pool, uint64_t bytes) {
+    lock_take(&pool->lock);
+    bool room = chunks_have_room(&pool->chunks, process, pool, pages_to_bytes(pool->charge.pages), bytes);
+    lock_give(&pool->lock);
+    return room;
+}
+
 /* --- what is in them ----------------------------------------------------------------------------------------------- */
 
-void pools_allocated(struct process *process, struct pool *pool, CUdeviceptr address) {
+void pools_allocated(struct process *process, struct pool *pool, CUdeviceptr address, uint64_t bytes) {
     lock_take(&pool->lock);
     pool->allocations++;
     lock_give(&pool->lock);
-    objects_put(process, KIND_POOL_MEMORY, (struct entry){.key = address, .with = (uintptr_t)pool});
+    objects_put(process, KIND_POOL_MEMORY,
+                (struct entry){.key = address, .with = (uintptr_t)pool, .references = chunks_units(bytes)});
 }
 
 void pools_freed(struct process *process, CUdeviceptr address, CUstream stream) {
@@ -181,33 +255,27 @@ void pools_freed(struct process *process, CUdeviceptr address, CUstream stream) 
     if (!objects_remove(process, KIND_POOL_MEMORY, address, &memory))
         return;
     struct pool *pool = (struct pool *)(uintptr_t)memory.with; /* NOLINT(performance-no-int-to-ptr) */
-    struct charge rest = {0};
+    struct entry rest = {0};
     lock_take(&pool->lock);
     if (--pool->allocations == 0 && pool->destroyed) {
         /* Its memory goes when the stream comes to it. */
         REAL(cuStreamSynchronize)(stream);
-        rest = pool->charge;
-        pool->charge = (struct charge){0};
-        pool->export = 0;
+        rest = take_rest(pool);
     }
     lock_give(&pool->lock);
-    if (rest.pages != 0 || rest.share != 0)
-        charge_end(process, &rest);
+    end_rest(process, &rest);
 }
 
 void pools_destroyed(struct process *process, struct pool *pool) {
-    struct charge rest = {0};
+    struct entry rest = {0};
     lock_take(&pool->lock);
     pool->destroyed = true;
     pool->handle = NULL;
     if (pool->allocations == 0) {
-        rest = pool->charge;
-        pool->charge = (struct charge){0};
-        pool->export = 0;
+        rest = take_rest(pool);
     }
     lock_give(&pool->lock);
-    if (rest.pages != 0 || rest.share != 0)
-        charge_end(process, &rest);
+    end_rest(process, &rest);
 }
 
 uint32_t pools_share(struct process *process, struct pool *pool) {

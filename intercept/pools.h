@@ -27,16 +27,28 @@ void pools_settle(struct process *process);
 struct pool *pools_memory(struct process *process, CUmemoryPool handle, CUdevice device, int gpu);
 struct pool *pools_graphs(struct process *process, CUdevice device, int gpu);
 
-/* Takes what a pool may grow by when `bytes` are allocated from it. */
-CUresult pools_before(struct process *process, struct pool *pool, uint64_t bytes, struct charge *growth);
-
-/* Brackets the driver's call, and settles the pool after it; what was taken for the growth goes into the pool or back. */
+/*
+ * A call that may make a pool grow: pools_before takes what the pool may grow by when `bytes` are allocated from it; with
+ * `patience`, after pools were made smaller if need be. pools_enter and pools_leave bracket the driver's call; after it what
+ * was taken goes into the pool or back. `fresh` is the address that was allocated, 0 if none was or it is not known.
+ */
+CUresult pools_before(struct process *process, struct pool *pool, uint64_t bytes, bool patience, struct charge *growth);
 void pools_enter(struct pool *pool);
-void pools_leave(struct process *process, struct pool *pool, struct charge *growth);
+void pools_leave(struct process *process, struct pool *pool, struct charge *growth, CUdeviceptr fresh);
+
+/* Whether a pool that may not grow has a place for `bytes` among what was freed in it, once everything has been waited for. */
+bool pools_has_room(struct process *process, struct pool *pool, uint64_t bytes);
+
+/* Whether a pool holds no more than is charged for it. */
+bool pools_is_covered(struct process *process, struct pool *pool);
 
 /* What was allocated from a pool, and freed. */
-void pools_allocated(struct process *process, struct pool *pool, CUdeviceptr address);
+void pools_allocated(struct process *process, struct pool *pool, CUdeviceptr address, uint64_t bytes);
 void pools_freed(struct process *process, CUdeviceptr address, CUstream stream);
+
+/* Streams in which something was freed, for whoever has to wait for that; and one that is destroyed. */
+void pools_freed_in(struct process *process, CUstream stream);
+void pools_stream_gone(struct process *process, CUstream stream);
 
 /* A pool's end: before the driver is asked, and after. What was allocated from it lives on. */
 struct pool *pools_find(struct process *process, CUmemoryPool handle);

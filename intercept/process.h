@@ -65,6 +65,7 @@ enum kind {
     KIND_GRAPH_EXEC,
     KIND_IPC,
     KIND_EXTERNAL,
+    KIND_EXPORTED,
     KINDS
 };
 
@@ -76,9 +77,26 @@ struct objects {
 
 struct pool;
 
+#define STREAMS_MAX 32
+
 struct pools {
     struct lock lock;
+    CUstream freed_in[STREAMS_MAX]; /* those in which memory was freed lately; the oldest are forgotten */
+    unsigned freed_count;
     _Atomic(struct pool *) first; /* all of them; never taken out again */
+};
+
+/* See exports.h. */
+struct exported {
+    struct lock lock;
+    struct witness {
+        int descriptor;
+        struct {
+            uint64_t device, inode; /* of the file that it must be of; 0 if there is none yet */
+        } file;
+    } witness;
+    bool unseen; /* something was exported that the witness cannot see */
+    _Atomic uint32_t count;
 };
 
 struct process {
@@ -87,6 +105,7 @@ struct process {
     struct claims claims;
     struct {
         _Alignas(64) struct lock lock;
+        struct table shares; /* that this process holds, by their index + 1: how many times */
     } regions[CLAIMS_MAX];
     _Atomic int gpus[DEVICES_MAX]; /* by device: its GPU + 1, or NO_CLAIM; 0 is unknown */
     struct contexts contexts;
@@ -94,7 +113,7 @@ struct process {
     struct objects objects;
     struct pools pools;
     struct lock extras; /* see context_extra.c */
-    _Atomic uint32_t exports; /* counts what was exported as file descriptors */
+    struct exported exported;
 };
 
 /* This process's memory; NULL, and a line on stderr, if there cannot be any. Regions need not be open. */

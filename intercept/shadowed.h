@@ -67,6 +67,8 @@
       (void *handle, CUmemoryPool pool, CUmemAllocationHandleType type, unsigned long long flags))                     \
     X(cuMemPoolImportFromShareableHandle, "cuMemPoolImportFromShareableHandle", 11020, ANY,                            \
       (CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type, unsigned long long flags))                    \
+    X(cuStreamDestroy, "cuStreamDestroy", 2000, ANY, (CUstream stream))                                                \
+    X(cuStreamDestroy_v2, "cuStreamDestroy", 4000, ANY, (CUstream stream))                                             \
     X(cuCtxSynchronize, "cuCtxSynchronize", 2000, ANY, (void))                                                         \
     X(cuStreamSynchronize, "cuStreamSynchronize", 2000, LEGACY, (CUstream stream))                                     \
     X(cuStreamSynchronize_ptsz, "cuStreamSynchronize", 7000, PER_THREAD, (CUstream stream))                            \

@@ -2,11 +2,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #define NUMBERS 64 /* signals that F_SETSIG takes: 1 to 64 */
+#define LOCKS_OFFSET ((off_t)1 << 61)
 
 /* glibc's fcntl has a newer symbol version than the oldest glibc that we serve. */
 static long control(int descriptor, int command, long argument) {
@@ -37,13 +39,36 @@ static void make(uint8_t tag[static TAG_SIZE], long process, long number) {
 }
 
 void tag_new(struct process *process, uint8_t tag[static TAG_SIZE], uint32_t *number) {
-    *number = 1 + atomic_fetch_add(&process->exports, 1) % NUMBERS;
+    *number = 1 + atomic_fetch_add(&process->exported.count, 1) % NUMBERS;
     make(tag, getpid(), *number);
 }
 
+static struct flock lock_of(short type, uint32_t number) {
+    return (struct flock){.l_type = type,
+                          .l_whence = SEEK_SET,
+                          .l_start = LOCKS_OFFSET + (off_t)getpid() * (NUMBERS + 1) + (off_t)number,
+                          .l_len = 1};
+}
+
 void tag_write(int descriptor, uint32_t number) {
+    struct flock lock = lock_of(F_RDLCK, number); /* several descriptions may have the same number */
     control(descriptor, F_SETOWN, getpid());
     control(descriptor, F_SETSIG, number);
+    control(descriptor, F_OFD_SETLK, (long)(uintptr_t)&lock);
+}
+
+int tag_open_witness(int descriptor) {
+    char path[64];
+    int error = errno;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
+    int witness = open(path, O_RDWR | O_CLOEXEC);
+    errno = error;
+    return witness;
+}
+
+bool tag_is_alive(int witness, uint32_t number) {
+    struct flock lock = lock_of(F_WRLCK, number);
+    return control(witness, F_OFD_GETLK, (long)(uintptr_t)&lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 bool tag_read(int descriptor, uint8_t tag[static TAG_SIZE]) {

@@ -18,7 +18,7 @@ func (b *bench) calls(ctx context.Context, rounds int) ([]result, error) {
 	var order []string
 	for round := range rounds {
 		fmt.Printf("==> calls, round %d of %d\n", round+1, rounds)
-		for _, variant := range []string{"bare", "tranche"} {
+		for _, variant := range variants() {
 			rows, err := b.callRound(ctx, variant)
 			if err != nil {
 				return nil, err
@@ -47,15 +47,31 @@ func (b *bench) calls(ctx context.Context, rounds int) ([]result, error) {
 	return results, nil
 }
 
+// hamiLibrary names, in the environment, a built libvgpu.so of HAMi-core to be measured beside ours.
+const hamiLibrary = "HAMI_LIB"
+
+// variants are what is compared: the bare simulated driver, Tranche's library in front of it, and a peer's where one is
+// named.
+func variants() []string {
+	if os.Getenv(hamiLibrary) != "" {
+		return []string{"bare", "tranche", "hami-core"}
+	}
+	return []string{"bare", "tranche"}
+}
+
 // callRound runs the measuring program once.
 func (b *bench) callRound(ctx context.Context, variant string) ([]result, error) {
 	program := filepath.Join(b.build, "bench/callbench")
 	command := []string{program, variant}
 	// Kernels that take no time: a launch would otherwise wait for room in the GPU's queue, and that would be measured.
 	environment := append(append(os.Environ(), b.sim.Env()...), "SIMGPU_KERNEL_US=0")
-	if variant == "bare" {
+	switch variant {
+	case "bare":
 		environment = append(environment, "LD_LIBRARY_PATH="+filepath.Join(b.build, "sim/lib"))
-	} else {
+	case "hami-core":
+		environment = append(environment, "LD_LIBRARY_PATH="+filepath.Join(b.build, "sim/lib"),
+			"LD_PRELOAD="+os.Getenv(hamiLibrary), "CUDA_DEVICE_MEMORY_LIMIT=64g")
+	default:
 		command = append([]string{filepath.Join(b.build, "bin/tranche"), "run", "--memory", "64GiB",
 			"--driver-root", b.sim.Root, "--shadow-dir", filepath.Join(b.build, "lib"), "--"}, command...)
 	}

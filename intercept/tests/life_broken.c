@@ -1,7 +1,7 @@
 /*
- * What a program gets whose region is broken: a CUDA error that fits, one line on stderr that says what is wrong, and never
- * memory beyond the limit, nor an end that it did not choose. The simulated GPU stands behind the shadow, and its record says
- * what was really taken.
+ * What a program gets whose region is broken: a CUDA error that fits, one line on stderr that says what is wrong, and
+ * never memory beyond the limit, nor an end that it did not choose. The simulated GPU stands behind the shadow, and its
+ * record says what was really taken.
  *
  *   life_broken     with SIMGPU_* and LD_LIBRARY_PATH in the environment
  */

@@ -1,7 +1,7 @@
 /*
- * Lives and deaths of processes in front of the simulated GPU: no survivor waits for the dead or the stopped, nobody's bytes stay
- * counted who is dead, nobody's are forgotten who lives. What is physically held is read from the simulator's record; what is
- * counted, from NVML as the claim's processes see it.
+ * Lives and deaths of processes in front of the simulated GPU: no survivor waits for the dead or the stopped, nobody's
+ * bytes stay counted who is dead, nobody's are forgotten who lives. What is physically held is read from the simulator's
+ * record; what is counted, from NVML as the claim's processes see it.
  *
  *   life_test LIFE SECONDS [SCENARIO]   LIFE is the program of life.c, SECONDS how long a stopped process stays so
  *   life_test LIFE crowd N BARE         compares N processes at once with the driver in the directory BARE
@@ -116,8 +116,12 @@ static pid_t start(const char *scenario, int number) {
     return start_with(scenario, number, environ, -1);
 }
 
+/* Without this there is no use in going on. What was started ends with us. */
 static void wait_until_ready(const char *scenario) {
-    CHECK(life_wait(&life->ready), "%s does not get ready", scenario);
+    bool ready = life_wait(&life->ready);
+    CHECK(ready, "%s does not get ready", scenario);
+    if (!ready)
+        exit(checks_report());
 }
 
 static pid_t start_ready(const char *scenario, int number) {

@@ -1,13 +1,14 @@
 #!/bin/bash
 # Lives and deaths of processes, many processes at once, and broken regions, with the shadow in front of the simulated GPU.
 #
-#   life_test.sh BUILD [SECONDS]    (run from the repository's root; $CC compiles)
+#   life_test.sh BUILD [SECONDS [TEST]]    (run from the repository's root; $CC compiles)
 #
-# SECONDS is how long a stopped process stays stopped.
+# SECONDS is how long a stopped process stays stopped; TEST is "broken", "crowd" or one of life_test.c's, to run it alone.
 set -u -o pipefail
 
 build=$1
 seconds=${2:-2}
+only=${3:-}
 tests=intercept/tests
 sim=e2e/simgpu
 cc=${CC:-gcc}
@@ -55,8 +56,15 @@ with_gpu() { # TOPOLOGY CLAIMS COMMAND...
     LD_LIBRARY_PATH=$lib "${@:3}" || failures=$((failures + 1))
 }
 
-with_gpu $sim/topologies/small.conf claims "$work/life_test" "$work/life" "$seconds" ${LIFE_ONLY:-}
-chmod -R a+rX "$work" # also for the program that is not to be able to read everything
-with_gpu $sim/topologies/small.conf claims "$work/life_broken"
-with_gpu "$work/large.conf" crowd "$work/life_test" "$work/life" crowd 500 "$build/sim/lib"
+chmod -R a+rX "$work" # also for a program that is not to be able to read everything
+case $only in
+broken | crowd) ;;
+*) with_gpu $sim/topologies/small.conf claims "$work/life_test" "$work/life" "$seconds" ${only:+"$only"} ;;
+esac
+if [ "${only:-broken}" = broken ]; then
+    with_gpu $sim/topologies/small.conf claims "$work/life_broken"
+fi
+if [ "${only:-crowd}" = crowd ]; then
+    with_gpu "$work/large.conf" crowd "$work/life_test" "$work/life" crowd 500 "$build/sim/lib"
+fi
 exit $((failures > 0))

@@ -23,11 +23,13 @@ static void abandon(void) {
     FILE *maps = fopen("/proc/self/maps", "r");
     while (maps != NULL && fgets(line, sizeof line, maps) != NULL) {
         unsigned long begin, end;
-        if (strstr(line, "/usage\n") == NULL || sscanf(line, "%lx-%lx", &begin, &end) != 2)
+        char readable;
+        if (strstr(line, "/usage\n") == NULL || sscanf(line, "%lx-%lx %c", &begin, &end, &readable) != 3)
             continue;
         size_t size = end - begin;
         void *copy = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        memcpy(copy, (void *)begin, size);
+        if (readable == 'r')
+            memcpy(copy, (void *)begin, size);
         mremap(copy, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)begin);
     }
     if (maps != NULL)

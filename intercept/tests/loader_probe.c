@@ -4,9 +4,9 @@
  *
  *   loader_probe OPEN LOOKUP [NAME]
  *
- * OPEN is how it comes to the library, LOOKUP how to the functions in it; see opens and lookups below. PROBE_LIMIT_MIB is the
- * limit that should hold, and the GPU has to have at least 88 MiB and a context beyond it. Whether it did hold is for the
- * simulator's record to say.
+ * OPEN is how it comes to the library, LOOKUP how to the functions in it; see opens and lookups below. PROBE_LIMIT_MIB is
+ * the limit that should hold, and the GPU has to have at least 88 MiB and a context beyond it. Whether it did hold is for
+ * the simulator's record to say.
  *
  * With PROBE_LINKED it is linked directly and has no arguments; with PROBE_STATIC it has only what a static program has.
  */

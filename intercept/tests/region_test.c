@@ -187,6 +187,45 @@ static void test_limit_is_exact(void) {
     region_close(&region);
 }
 
+static void test_ledgers_are_apart(void) {
+    struct region region;
+    fresh_claim();
+    fixture_spill(directory, FIXTURE_ID, PAGE(50));
+    open_or_die(&region, true);
+    CHECK(region_limit_bytes(&region, REGION_SPILL) == PAGE(50), "spill limit");
+    CHECK(region_reserve(&region, REGION_SPILL, 51) == REGION_FULL, "more than may be spilled");
+    CHECK(region_reserve(&region, REGION_GPU, LIMIT_PAGES) == REGION_OK, "all of the GPU's");
+    CHECK(region_reserve(&region, REGION_SPILL, 50) == REGION_OK, "all that may be spilled");
+    CHECK(region_reserve(&region, REGION_GPU, 1) == REGION_FULL, "full");
+    CHECK_SUM(&region, LIMIT_PAGES);
+    CHECK_LEDGER(&region, REGION_SPILL, 50u);
+    region_release(&region, REGION_GPU, 3);
+    CHECK_LEDGER(&region, REGION_SPILL, 50u);
+    CHECK(region_reserve(&region, REGION_SPILL, 1) == REGION_FULL, "what is free on the GPU is not free here");
+    region_release(&region, REGION_SPILL, 20);
+    CHECK(region_used_bytes(&region, REGION_SPILL) == PAGE(30), "spilled");
+    CHECK(region_used_bytes(&region, REGION_GPU) == PAGE(LIMIT_PAGES - 3), "the GPU's");
+    region_release(&region, REGION_SPILL, 31); /* nobody gives back more than it has */
+    CHECK_LEDGER(&region, REGION_SPILL, 0u);
+
+    /* What the dead held is given back in both. */
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct region own;
+        die_with_parent();
+        open_or_die(&own, true);
+        if (region_reserve(&own, REGION_SPILL, 9) != REGION_OK || region_reserve(&own, REGION_GPU, 2) != REGION_OK)
+            _exit(1);
+        raise(SIGSTOP);
+    }
+    CHECK(wait_for(pid) == SIGSTOP, "child");
+    CHECK_LEDGER(&region, REGION_SPILL, 9u);
+    kill_and_wait(pid);
+    CHECK(region_reserve(&region, REGION_SPILL, 50) == REGION_OK, "what the dead had spilled");
+    CHECK_SUM(&region, LIMIT_PAGES - 3);
+    region_close(&region);
+}
+
 static void test_limit_changes_while_mapped(void) {
     struct region region;
     fixture_claim(directory, FIXTURE_ID, FIXTURE_UUID, PAGE(10), 0);
@@ -516,7 +555,7 @@ static void work(unsigned seed) {
         } else if (region_reserve(&region, REGION_GPU, pages) == REGION_OK) {
             held += pages;
         }
-        if (random() % 2000 == 0)
+        if (random() % 20000 == 0)
             _exit(0);
     }
 }
@@ -584,6 +623,7 @@ int main(int argc, char **argv) {
     alarm((unsigned)duration + 120); /* a test that hangs has failed */
     test_open_refuses_what_is_no_region();
     test_limit_is_exact();
+    test_ledgers_are_apart();
     test_limit_changes_while_mapped();
     test_sequence_numbers_wrap();
     test_damage_is_noticed();

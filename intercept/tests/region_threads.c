@@ -28,11 +28,31 @@ static void open_or_die(struct region *region) {
     }
 }
 
+struct tag {
+    uint64_t thread, life;
+};
+
+/* Makes a share for the others of what this one holds, and takes part in one of theirs. */
+static int share(struct region *region, struct tag own, struct tag others, uint64_t *held) {
+    int made = region_share_new(region, (const uint8_t *)&own);
+    CHECK(made >= 0, "seed %u: no share", seed);
+    CHECK(region_share_adopt(region, made, *held / 2) == REGION_OK, "seed %u: not adopted", seed);
+    *held -= *held / 2;
+    if (region_share_reserve(region, made, 3) == REGION_OK)
+        region_share_release(region, made, 2);
+    int attached = region_share_attach(region, (const uint8_t *)&others);
+    CHECK(attached != made, "seed %u: took its own for another", seed);
+    if (attached >= 0 && own.life % 2)
+        region_share_detach(region, attached);
+    return made;
+}
+
 static void *live_and_die(void *number) {
     unsigned random = seed + (unsigned)(size_t)number;
     for (int life = 0; life < 40; life++) {
         struct region region;
         uint64_t held = 0;
+        int made = -1;
         open_or_die(&region);
         for (int i = 0; i < 200; i++) {
             uint64_t pages = 1 + (uint64_t)rand_r(&random) % 100;
@@ -42,6 +62,14 @@ static void *live_and_die(void *number) {
             } else if (region_reserve(&region, REGION_GPU, pages) == REGION_OK) {
                 held += pages;
             }
+            if (i % 50 == 49) {
+                struct tag own = {(size_t)number, (uint64_t)life << 8 | (unsigned)i};
+                struct tag others = {(own.thread + 1) % THREADS, own.life};
+                region_share_detach(&region, made);
+                made = share(&region, own, others, &held);
+            }
+            if (region_reserve(&region, REGION_SPILL, pages) == REGION_OK && i % 3)
+                region_release(&region, REGION_SPILL, pages);
             uint64_t used = region_used_bytes(&region, REGION_GPU) >> REGION_PAGE_SHIFT;
             CHECK(used >= held && used <= LIMIT_PAGES, "seed %u: used %llu, held %llu", seed, (unsigned long long)used,
                   (unsigned long long)held);
@@ -58,6 +86,7 @@ int main(int argc, char **argv) {
     checks_start();
     directory = fixture_directory();
     fixture_claim(directory, FIXTURE_ID, FIXTURE_UUID, (uint64_t)LIMIT_PAGES << REGION_PAGE_SHIFT, 0);
+    fixture_spill(directory, FIXTURE_ID, (uint64_t)LIMIT_PAGES << REGION_PAGE_SHIFT);
     open_or_die(&region);
     for (size_t i = 0; i < THREADS; i++)
         pthread_create(&threads[i], NULL, live_and_die, (void *)i); /* NOLINT(performance-no-int-to-ptr) */
@@ -65,6 +94,7 @@ int main(int argc, char **argv) {
         pthread_join(threads[i], NULL);
     region_reap(&region);
     CHECK(region_reserve(&region, REGION_GPU, LIMIT_PAGES) == REGION_OK, "all is free again");
+    CHECK(region_reserve(&region, REGION_SPILL, LIMIT_PAGES) == REGION_OK, "all is free again");
     region_close(&region);
     return checks_report();
 }

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// torchPatience is how long PyTorch may take for a step; its first import reads gigabytes.
+const torchPatience = 100 * time.Second
+
+// lookForTorch finds a Python that has PyTorch with CUDA.
+func (c *checker) lookForTorch(ctx context.Context) {
+	candidates := []string{"python3", "python"}
+	if c.options.python != "" {
+		candidates = []string{c.options.python}
+	}
+	c.machine.torch = "none: no Python on the PATH"
+	for _, name := range candidates {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			continue
+		}
+		out, err := c.output(ctx, torchPatience, c.bareEnv(), path, c.script("torch_find.py"))
+		var found struct{ Version, Why string }
+		if err == nil {
+			err = json.Unmarshal([]byte(lastLine(out)), &found)
+		}
+		switch {
+		case err != nil:
+			c.machine.torch = "none: " + err.Error()
+		case found.Why != "":
+			c.machine.torch = "none: " + found.Why
+		default:
+			c.python, c.machine.torch = path, found.Version
+			return
+		}
+	}
+}
+
+func (c *checker) script(name string) string { return filepath.Join(c.bundle, "python", name) }
+
+// checkTorch checks what a PyTorch program meets, with each of PyTorch's allocators.
+func (c *checker) checkTorch(ctx context.Context) {
+	for _, allocator := range []struct{ title, configuration string }{
+		{"PyTorch, its own allocator", ""},
+		{"PyTorch, expandable segments (cuMemCreate)", "expandable_segments:True"},
+		{"PyTorch, cudaMallocAsync (memory pools)", "backend:cudaMallocAsync"},
+	} {
+		if err := c.checkAllocator(ctx, allocator.title, allocator.configuration); err != nil {
+			c.broken(allocator.title, err)
+		}
+	}
+}
+
+func (c *checker) checkAllocator(ctx context.Context, title, configuration string) error {
+	if c.python == "" {
+		return &impossibleError{"PyTorch: " + c.machine.torch}
+	}
+	l, err := c.newClaim(c.machine.limitBytes)
+	if err != nil {
+		return err
+	}
+	m, err := c.newMeter(l)
+	if err != nil {
+		return err
+	}
+	env := l.env
+	if configuration != "" {
+		env = setEnv(setEnv(env, "PYTORCH_CUDA_ALLOC_CONF", configuration), "PYTORCH_ALLOC_CONF", configuration)
+	}
+	p, err := c.start(env, c.python, c.script("torch_check.py"), fmt.Sprint(l.limitBytes))
+	if err != nil {
+		return err
+	}
+	defer p.kill()
+
+	events, at := map[string]event{}, map[string]reading{}
+	for _, step := range []string{"begun", "full", "computed", "freed", "again", "end"} {
+		if events[step], err = p.expect(ctx, torchPatience, step); err != nil {
+			return err
+		}
+		if at[step], err = m.read(p.pid()); err != nil {
+			return err
+		}
+		p.tell("go")
+	}
+	failures, figures := judgeTorch(l.limitBytes, events, at)
+	c.conclude(title, failures, figures)
+	return nil
+}
+
+func judgeTorch(limit uint64, events map[string]event, at map[string]reading) (failures []string, figures string) {
+	fail := func(format string, args ...any) { failures = append(failures, fmt.Sprintf(format, args...)) }
+	begun, full := events["begun"], events["full"]
+	if begun.Total != limit || begun.Device != limit {
+		fail("torch.cuda.mem_get_info shows a total of %s and get_device_properties %s, under a limit of %s", size(begun.Total),
+			size(begun.Device), size(limit))
+	}
+	if off := delta(begun.Free, limit-min(at["begun"].counted, limit)); off != 0 {
+		fail("torch.cuda.mem_get_info shows %s free where %s are counted", size(begun.Free), size(at["begun"].counted))
+	}
+	for step, r := range at {
+		if r.physical() > limit {
+			fail("at the step %q %s are physically taken, over the limit of %s", step, size(r.physical()), size(limit))
+		}
+	}
+	if full.Type == "" {
+		fail("%s were taken and there was no error", size(full.Taken))
+	} else if !strings.Contains(full.Type, "OutOfMemoryError") {
+		fail("the error was %s: %s", full.Type, full.Message)
+	}
+	if unused := delta(limit, at["full"].counted); full.Type != "" && unused > 256*mib {
+		fail("%s of the limit could not be used", signed(unused))
+	}
+	for _, step := range []string{"computed", "again"} {
+		if e := events[step]; e.Message != "" {
+			fail("after the error, at the step %q: %s", step, e.Message)
+		}
+	}
+	figures = fmt.Sprintf("%s of tensors fit; then %s", size(full.Taken), full.Type)
+	if first := firstLine(full.Message); first != "" {
+		figures += fmt.Sprintf(": %q", shorten(first, 300))
+	}
+	return failures, figures + fmt.Sprintf("; %s; after freeing: %s", at["full"], at["freed"])
+}
+
+// trainOnce runs the training of a small model and returns how long a step took, in microseconds.
+func (c *checker) trainOnce(ctx context.Context, env []string) (float64, error) {
+	out, err := c.output(ctx, torchPatience, env, c.python, c.script("torch_train.py"))
+	if err != nil {
+		return 0, err
+	}
+	var e event
+	if err := json.Unmarshal([]byte(lastLine(out)), &e); err != nil {
+		return 0, err
+	}
+	if e.Value <= 0 {
+		return 0, errors.New("the training came to no figure")
+	}
+	return e.Value, nil
+}
