@@ -16,8 +16,9 @@ static void unlock_region(struct process *process, unsigned region) {
 }
 
 static CUresult broken(struct process *process, unsigned region) {
-    explain(CAUSE_REGION_BROKEN, "%s was damaged while in use; restart the container",
-            process->claims.regions[region].usage_path);
+    explain(CAUSE_REGION_BROKEN,
+            "the region of the claim, %s or `%s` beside it, was damaged while in use; restart the container",
+            process->claims.regions[region].usage_path, REGION_LIMIT_FILE);
     return CUDA_ERROR_SYSTEM_NOT_READY;
 }
 

@@ -1,4 +1,5 @@
 #include "claims.h"
+#include "calls.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -76,13 +77,13 @@ bool claims_open(struct claims *claims, bool join, char *why, size_t why_size) {
         snprintf(why, why_size, "there is neither " CONTAINER_CLAIMS " nor the variable " CLAIMS_VARIABLE);
         return false;
     }
-    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = call_open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) {
         snprintf(why, why_size, "cannot open %s: errno %d", directory, errno);
         return false;
     }
     bool opened = open_all(claims, directory, fd, join, why, why_size);
-    close(fd);
+    call_close(fd);
     if (!opened)
         claims_close(claims);
     return opened;

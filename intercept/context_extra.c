@@ -12,8 +12,8 @@ static uint64_t pages_for(uint64_t bytes) {
 }
 
 /* Changes of one process come one after the other: they are rare. */
-static CUresult change(struct process *process, const struct place *place, enum extra extra, uint64_t bytes,
-                       bool add, bool raise) {
+static CUresult change(struct process *process, const struct place *place, enum extra extra, uint64_t bytes, bool add,
+                       bool raise) {
     uint64_t key = key_of(place->context, extra);
     CUresult result = CUDA_SUCCESS;
     lock_take(&process->extras);
@@ -90,11 +90,12 @@ CUresult context_extra_local(struct process *process, const struct place *place,
     size_t now = 0;
     REAL(cuCtxGetLimit)(&now, CU_LIMIT_STACK_SIZE);
     uint64_t base = context_extra_base(process, place, EXTRA_LOCAL, now);
-    uint64_t old_stack = note(process, place, EXTRA_STACK, 0, true), old_kernel = note(process, place, EXTRA_KERNEL, 0, true);
-    uint64_t new_stack = stack != UINT64_MAX ? stack : old_stack, new_kernel = kernel > old_kernel ? kernel : old_kernel;
+    uint64_t old_stack = note(process, place, EXTRA_STACK, 0, true),
+             old_kernel = note(process, place, EXTRA_KERNEL, 0, true);
+    uint64_t new_stack = stack != UINT64_MAX ? stack : old_stack,
+             new_kernel = kernel > old_kernel ? kernel : old_kernel;
     uint64_t most = new_stack > new_kernel ? new_stack : new_kernel;
-    CUresult result =
-        context_extra_set(process, place, EXTRA_LOCAL, most > base ? product(most - base, threads) : 0);
+    CUresult result = context_extra_set(process, place, EXTRA_LOCAL, most > base ? product(most - base, threads) : 0);
     if (result == CUDA_SUCCESS) {
         note(process, place, EXTRA_STACK, new_stack, false);
         note(process, place, EXTRA_KERNEL, new_kernel, true);

@@ -140,9 +140,10 @@ CUresult contexts_created(struct process *process, struct charge charge, CUresul
     if (former != 0) /* destroyed in a way that we did not see */
         drop(process, former);
     lock_take(&contexts->lock);
-    bool put = table_put(&contexts->table, (struct entry){.key = (uintptr_t)context,
-                                                          .charge = charge,
-                                                          .context = next_serial(contexts)}) != NULL;
+    bool put =
+        table_put(&contexts->table,
+                  (struct entry){.key = (uintptr_t)context, .charge = charge, .context = next_serial(contexts)}) !=
+        NULL;
     lock_give(&contexts->lock);
     /* Without memory to write it down it stays charged until this process ends. */
     if (put)
@@ -181,8 +182,7 @@ void contexts_each(struct process *process, void (*visit)(uint32_t, int, void *)
     lock_take(&contexts->lock);
     for (size_t i = 0; i < contexts->table.capacity && count < sizeof places / sizeof places[0]; i++)
         if (contexts->table.entries[i].key != 0 && contexts->table.entries[i].charge.pages != 0)
-            places[count++] =
-                (struct place){contexts->table.entries[i].charge.gpu, contexts->table.entries[i].context};
+            places[count++] = (struct place){contexts->table.entries[i].charge.gpu, contexts->table.entries[i].context};
     lock_give(&contexts->lock);
     for (size_t i = 0; i < count; i++)
         visit(places[i].context, places[i].gpu, argument);

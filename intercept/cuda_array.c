@@ -80,7 +80,7 @@ static CUresult after(struct making *making, enum kind kind, CUresult result, ui
         if (result != CUDA_SUCCESS)                                                                                    \
             return result;                                                                                             \
         result = call;                                                                                                 \
-        return after(&making, kind, result, result == CUDA_SUCCESS ? (uintptr_t)*(array) : 0);                         \
+        return after(&making, kind, result, result == CUDA_SUCCESS ? (uintptr_t) * (array) : 0);                       \
     } while (0)
 
 /* What is wrong with the arguments is the driver's to say. */
@@ -128,7 +128,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
     do {                                                                                                               \
         struct process *process = process_if_open();                                                                   \
         struct entry entry;                                                                                            \
-        bool ours = process != NULL && objects_remove(process, kind, handle, &entry);                                                     \
+        bool ours = process != NULL && objects_remove(process, kind, handle, &entry);                                  \
         CUresult result = call;                                                                                        \
         if (ours && result != CUDA_SUCCESS)                                                                            \
             objects_put(process, kind, entry);                                                                         \

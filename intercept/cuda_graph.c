@@ -30,8 +30,7 @@ static void add_node(CUgraphNode node, struct sizes *sizes, int depth) {
         return;
     if (type == CU_GRAPH_NODE_TYPE_GRAPH && REAL(cuGraphChildGraphNodeGetGraph)(node, &child) == CUDA_SUCCESS)
         add_graph(child, sizes, depth + 1);
-    if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
-        REAL(cuGraphMemAllocNodeGetParams)(node, &allocation) != CUDA_SUCCESS ||
+    if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || REAL(cuGraphMemAllocNodeGetParams)(node, &allocation) != CUDA_SUCCESS ||
         allocation.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return;
     int device = allocation.poolProps.location.id;

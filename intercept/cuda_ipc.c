@@ -54,10 +54,8 @@ static CUresult after(struct opening *opening, CUresult result, CUdeviceptr addr
     }
     if (result == CUDA_SUCCESS)
         objects_put(opening->process, KIND_IPC,
-                    (struct entry){.key = address,
-                                   .charge = opening->charge,
-                                   .references = 1,
-                                   .context = opening->place.context});
+                    (struct entry){
+                        .key = address, .charge = opening->charge, .references = 1, .context = opening->place.context});
     return result;
 }
 

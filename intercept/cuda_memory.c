@@ -108,8 +108,7 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *address, unsigned int *pitch, unsigned 
                    REAL(cuMemFree)(*address));
 }
 
-static CUresult allocate_pitch(CUdeviceptr *address, size_t *pitch, size_t width, size_t height,
-                               unsigned int element) {
+static CUresult allocate_pitch(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element) {
     ALLOCATE_PITCH(address, pitch, width, height, REAL(cuMemAllocPitch_v2)(address, pitch, width, height, element),
                    REAL(cuMemFree_v2)(*address));
 }
@@ -188,7 +187,7 @@ static CUresult current_limit(uint64_t *limit, uint64_t *left) {
         uint64_t limit, left;                                                                                          \
         CUresult result = call;                                                                                        \
         if (result == CUDA_SUCCESS)                                                                                    \
-            result = current_limit(&limit, &left);                                                             \
+            result = current_limit(&limit, &left);                                                                     \
         if (result == CUDA_SUCCESS) {                                                                                  \
             LOWER(free, left);                                                                                         \
             LOWER(total, limit);                                                                                       \
@@ -209,7 +208,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
         uint64_t limit;                                                                                                \
         CUresult result = call;                                                                                        \
         if (result == CUDA_SUCCESS)                                                                                    \
-            result = device_limit(device, &limit);                                                             \
+            result = device_limit(device, &limit);                                                                     \
         if (result == CUDA_SUCCESS)                                                                                    \
             LOWER(bytes, limit);                                                                                       \
         return result;                                                                                                 \

@@ -8,8 +8,8 @@
  * What compressed fat binaries declare cannot be seen before. After one was loaded, the driver is asked how much less is free
  * of the whole GPU; a difference that is too large to be code is charged as the module's, or the module is unloaded again.
  */
-#include "contexts.h"
 #include "context_extra.h"
+#include "contexts.h"
 #include "cuda_real.h"
 #include "gpus.h"
 #include "image.h"
@@ -81,8 +81,11 @@ static CUresult after(struct loading *loading, CUresult result, CUmodule module)
     return result;
 }
 
-#define LOAD(module, image_size, call)                                                                                 \
+/* Loads by `call`; what is wrong with the arguments is the driver's to say. */
+#define LOAD(module, from, image_size, call)                                                                           \
     do {                                                                                                               \
+        if ((module) == NULL || (from) == NULL)                                                                        \
+            return call;                                                                                               \
         struct loading loading = {.size = image_size};                                                                 \
         CUresult result = before(&loading);                                                                            \
         if (result != CUDA_SUCCESS)                                                                                    \
@@ -92,20 +95,20 @@ static CUresult after(struct loading *loading, CUresult result, CUmodule module)
     } while (0)
 
 CUresult cuModuleLoad(CUmodule *module, const char *path) {
-    LOAD(module, image_file_size(path), REAL(cuModuleLoad)(module, path));
+    LOAD(module, path, image_file_size(path), REAL(cuModuleLoad)(module, path));
 }
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
-    LOAD(module, image_size(image), REAL(cuModuleLoadData)(module, image));
+    LOAD(module, image, image_size(image), REAL(cuModuleLoadData)(module, image));
 }
 
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, CUjit_option *options,
                             void **values) {
-    LOAD(module, image_size(image), REAL(cuModuleLoadDataEx)(module, image, count, options, values));
+    LOAD(module, image, image_size(image), REAL(cuModuleLoadDataEx)(module, image, count, options, values));
 }
 
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
-    LOAD(module, image_size(image), REAL(cuModuleLoadFatBinary)(module, image));
+    LOAD(module, image, image_size(image), REAL(cuModuleLoadFatBinary)(module, image));
 }
 
 CUresult cuModuleUnload(CUmodule module) {
@@ -175,7 +178,8 @@ static CUresult library_loaded(struct library *library, CUlibrary handle) {
         library->result = named.result;
         if (named.result == CUDA_SUCCESS) {
             objects_put(library->process, KIND_LIBRARY,
-                        (struct entry){.key = (uintptr_t)handle, .with = library->size.data,
+                        (struct entry){.key = (uintptr_t)handle,
+                                       .with = library->size.data,
                                        .references = (uint32_t)(library->size.code >> CODE_SHIFT) + 2});
             return CUDA_SUCCESS;
         }
@@ -187,8 +191,10 @@ static CUresult library_loaded(struct library *library, CUlibrary handle) {
     return library->result;
 }
 
-#define LOAD_LIBRARY(library, image_size, call)                                                                        \
+#define LOAD_LIBRARY(library, from, image_size, call)                                                                  \
     do {                                                                                                               \
+        if ((library) == NULL || (from) == NULL)                                                                       \
+            return call;                                                                                               \
         struct library loading = {.process = process_if_open(), .size = image_size};                                   \
         if (loading.process == NULL)                                                                                   \
             return call;                                                                                               \
@@ -200,13 +206,13 @@ static CUresult library_loaded(struct library *library, CUlibrary handle) {
 
 CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit, void **jit_values,
                            unsigned int jit_count, CUlibraryOption *options, void **values, unsigned int count) {
-    LOAD_LIBRARY(library, image_size(code),
+    LOAD_LIBRARY(library, code, image_size(code),
                  REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values, count));
 }
 
 CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *jit, void **jit_values,
                                unsigned int jit_count, CUlibraryOption *options, void **values, unsigned int count) {
-    LOAD_LIBRARY(library, image_file_size(path),
+    LOAD_LIBRARY(library, path, image_file_size(path),
                  REAL(cuLibraryLoadFromFile)(library, path, jit, jit_values, jit_count, options, values, count));
 }
 

@@ -12,8 +12,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     struct process *process;
     struct charge charge;
     int gpu;
-    if (handle == NULL || properties == NULL || size == 0 ||
-        properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    if (handle == NULL || properties == NULL || size == 0 || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return REAL(cuMemCreate)(handle, size, properties, flags);
     CUresult result = gpus_check(properties->location.id);
     if (result == CUDA_SUCCESS)

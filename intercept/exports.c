@@ -1,17 +1,14 @@
 #include "exports.h"
 
+#include "calls.h"
 #include "objects.h"
 #include "tags.h"
 
 #include <errno.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-/* glibc's fstat has a newer symbol version than the oldest glibc that we serve. */
 static bool read_status(int descriptor, struct stat *file) {
     int error = errno;
-    bool done = syscall(SYS_fstat, descriptor, file) == 0;
+    bool done = call_fstat(descriptor, file);
     errno = error;
     return done;
 }

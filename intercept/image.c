@@ -5,6 +5,7 @@
  */
 #include "image.h"
 
+#include "calls.h"
 #include "charge.h"
 
 #include <elf.h>
@@ -193,20 +194,20 @@ struct image_size image_size(const void *image) {
 struct image_size image_file_size(const char *path) {
     struct image_size size = {0};
     int error = errno;
-    int descriptor = path == NULL ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int descriptor = path == NULL ? -1 : call_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     off_t length = descriptor < 0 ? -1 : lseek(descriptor, 0, SEEK_END);
     if (length > 0) {
         /* With a page more, so that text ends. */
         size_t room = (size_t)length + 1;
         char *copy = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (copy != MAP_FAILED) {
-            if (pread(descriptor, copy, (size_t)length, 0) == length)
+            if (call_pread(descriptor, copy, (size_t)length, 0) == length)
                 size = image_size(copy);
             munmap(copy, room);
         }
     }
     if (descriptor >= 0)
-        close(descriptor);
+        call_close(descriptor);
     errno = error;
     return size;
 }

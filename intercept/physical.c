@@ -75,7 +75,8 @@ void physical_unmap(struct process *process, CUdeviceptr address, uint64_t size,
     }
 }
 
-void physical_unbind(struct process *process, enum kind kind, uint64_t whole, uint64_t part, struct releases *releases) {
+void physical_unbind(struct process *process, enum kind kind, uint64_t whole, uint64_t part,
+                     struct releases *releases) {
     release_held(process, kind, objects_key(whole, part), releases);
 }
 
@@ -107,7 +108,8 @@ void physical_released(struct process *process, struct releases *releases, CUres
 CUresult physical_pay(struct process *process, CUmemGenericAllocationHandle handle, int gpu, uint64_t bytes) {
     struct entry entry;
     struct charge more;
-    if (!objects_find(process, KIND_PHYSICAL, handle, &entry) || !entry.charge.unpaid || pages_of(bytes) <= entry.charge.pages)
+    if (!objects_find(process, KIND_PHYSICAL, handle, &entry) || !entry.charge.unpaid ||
+        pages_of(bytes) <= entry.charge.pages)
         return CUDA_SUCCESS;
     CUresult result = entry.charge.pages != 0
                           ? charge_take_like(process, &entry.charge, pages_of(bytes) - entry.charge.pages, &more)
@@ -127,8 +129,7 @@ uint32_t physical_share(struct process *process, CUmemGenericAllocationHandle ha
     struct entry entry;
     uint8_t tag[TAG_SIZE];
     uint32_t number;
-    if (!objects_find(process, kind, handle, &entry) &&
-        !objects_find(process, kind = KIND_MULTICAST, handle, &entry))
+    if (!objects_find(process, kind, handle, &entry) && !objects_find(process, kind = KIND_MULTICAST, handle, &entry))
         return 0;
     if (entry.charge.share != 0 || entry.charge.unpaid)
         return (uint32_t)entry.with;

@@ -23,10 +23,10 @@ void physical_hold(struct process *process, CUmemGenericAllocationHandle handle)
 struct releases {
     unsigned count;
     struct release {
-        enum kind kind;         /* of what `gone` is */
-        enum kind holder;       /* KIND_MAPPING, ...; KINDS if it was a handle itself */
-        struct entry holding;   /* the mapping or binding */
-        struct entry gone;      /* with its references left */
+        enum kind kind;       /* of what `gone` is */
+        enum kind holder;     /* KIND_MAPPING, ...; KINDS if it was a handle itself */
+        struct entry holding; /* the mapping or binding */
+        struct entry gone;    /* with its references left */
     } each[RELEASES_MAX];
 };
 

@@ -12,11 +12,10 @@
 /* Pools grow by pieces of this size, or what is asked for if that is more. Were it more on some driver, settling sees it. */
 #define GROWTH_BYTES (UINT64_C(32) << 20)
 
-
 struct pool {
     struct pool *next;
-    struct lock lock;     /* held while the driver is called */
-    CUmemoryPool handle;  /* NULL: the memory of graphs; or the pool was destroyed */
+    struct lock lock;    /* held while the driver is called */
+    CUmemoryPool handle; /* NULL: the memory of graphs; or the pool was destroyed */
     CUdevice device;
     int gpu;
     bool graphs, destroyed;
@@ -43,7 +42,8 @@ static struct pool *find(struct process *process, CUmemoryPool handle, CUdevice 
     for (struct pool *pool = atomic_load(&process->pools.first); pool != NULL; pool = pool->next) {
         if (pool->destroyed && pool->allocations == 0)
             idle = pool;
-        else if (!pool->destroyed && pool->graphs == graphs && (graphs ? pool->device == device : pool->handle == handle))
+        else if (!pool->destroyed && pool->graphs == graphs &&
+                 (graphs ? pool->device == device : pool->handle == handle))
             return pool;
     }
     if (idle != NULL)
@@ -100,9 +100,8 @@ static void end_rest(struct process *process, const struct entry *rest) {
 static bool reserved_pages(const struct pool *pool, uint64_t *pages) {
     cuuint64_t bytes = 0;
     CUresult result =
-        pool->graphs
-            ? REAL(cuDeviceGetGraphMemAttribute)(pool->device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes)
-            : REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes);
+        pool->graphs ? REAL(cuDeviceGetGraphMemAttribute)(pool->device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes)
+                     : REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes);
     *pages = region_pages(bytes);
     return result == CUDA_SUCCESS;
 }
@@ -199,7 +198,8 @@ bool pools_trim(struct process *process, int gpu, enum pools_effort effort) {
 
 /* --- growing ------------------------------------------------------------------------------------------------------- */
 
-CUresult pools_before(struct process *process, struct pool *pool, uint64_t bytes, bool patience, struct charge *growth) {
+CUresult pools_before(struct process *process, struct pool *pool, uint64_t bytes, bool patience,
+                      struct charge *growth) {
     uint64_t pieces = bytes / GROWTH_BYTES + (bytes % GROWTH_BYTES != 0);
     uint64_t pages = (pieces ? pieces : 1) * (GROWTH_BYTES >> REGION_PAGE_SHIFT);
     lock_take(&pool->lock);

@@ -77,6 +77,7 @@
  * were is checked before an operation and after it: see also region_guard.c. What is found broken stays so, and grants
  * nothing.
  */
+#include "calls.h"
 #include "region_words.h"
 
 #include <errno.h>
@@ -348,7 +349,7 @@ void region_reap(struct region *region) {
         if ((int)i != region->slot && !is_empty(&usage->slots[i]))
             region_reap_slot(usage, fd, i);
     if (fd >= 0)
-        close(fd);
+        call_close(fd);
     if (gone || !region_sums_agree(usage, REGION_GPU) || !region_sums_agree(usage, REGION_SPILL) ||
         !region_mapped_intact(region))
         broken(region);

@@ -1,4 +1,5 @@
 /* Opening, mapping and closing a region, and the locks on its slots. */
+#include "calls.h"
 #include "region_words.h"
 
 #include <errno.h>
@@ -24,11 +25,6 @@ __attribute__((format(printf, 3, 4))) static bool fail(char *why, size_t why_siz
 /* Whatever is there instead of the file must neither lead elsewhere nor hold us up. */
 #define OPEN_FLAGS (O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY)
 
-/* glibc's fstat and fcntl have newer symbol versions than the oldest glibc that we serve. */
-static bool status_of(int fd, struct stat *status) {
-    return syscall(SYS_fstat, fd, status) == 0;
-}
-
 int region_lock_slot(int fd, int command, unsigned index, short *type) {
     struct flock lock = {
         .l_type = *type,
@@ -36,21 +32,21 @@ int region_lock_slot(int fd, int command, unsigned index, short *type) {
         .l_start = REGION_SLOTS_OFFSET + (off_t)index * REGION_SLOT_SIZE,
         .l_len = 1,
     };
-    int rc = (int)syscall(SYS_fcntl, fd, command, &lock);
+    int rc = (int)call_fcntl(fd, command, (uintptr_t)&lock);
     *type = lock.l_type;
     return rc;
 }
 
 /* Opens a whole file of a known size. -1, and the reason in `why`, if it is not one. */
 static int open_file(const char *path, int access, size_t size, struct stat *status, char *why, size_t why_size) {
-    int fd = open(path, access | OPEN_FLAGS);
+    int fd = call_open(path, access | OPEN_FLAGS);
     if (fd < 0 && errno == ELOOP)
         fail(why, why_size, "%s is a symbolic link", path);
     else if (fd < 0 && errno != EISDIR)
         fail(why, why_size, "cannot open %s: errno %d", path, errno);
     else if (fd < 0)
         fail(why, why_size, "%s is no regular file", path);
-    else if (!status_of(fd, status))
+    else if (!call_fstat(fd, status))
         fail(why, why_size, "cannot look at %s: errno %d", path, errno);
     else if (!S_ISREG(status->st_mode))
         fail(why, why_size, "%s is no regular file", path);
@@ -59,7 +55,7 @@ static int open_file(const char *path, int access, size_t size, struct stat *sta
     else
         return fd;
     if (fd >= 0)
-        close(fd);
+        call_close(fd);
     return -1;
 }
 
@@ -78,31 +74,31 @@ int region_open_usage(const struct region *region, int access, char *why, size_t
     if (fd < 0 || is_usage(region, &status))
         return fd;
     fail(why, why_size, "%s was replaced by another file", region->usage_path);
-    close(fd);
+    call_close(fd);
     return -1;
 }
 
 int region_ask_descriptor(const struct region *region, bool *gone) {
     struct stat status;
-    int fd = open(region->usage_path, O_RDWR | OPEN_FLAGS);
+    int fd = call_open(region->usage_path, O_RDWR | OPEN_FLAGS);
     *gone = fd >= 0;
     /* A program that has changed its root finds nothing there any more. */
     if (fd < 0)
         fd = (int)syscall(SYS_fcntl, region->descriptor, F_DUPFD_CLOEXEC, 0);
     if (fd < 0)
         return -1;
-    if (status_of(fd, &status) && is_usage(region, &status) &&
+    if (call_fstat(fd, &status) && is_usage(region, &status) &&
         lseek(fd, 0, SEEK_CUR) != region_holder_position(region)) {
         *gone = status.st_size != REGION_USAGE_SIZE || status.st_nlink == 0;
         return fd;
     }
-    close(fd);
+    call_close(fd);
     return -1;
 }
 
 bool region_is_usage(const struct region *region, int fd) {
     struct stat status;
-    return status_of(fd, &status) && is_usage(region, &status);
+    return call_fstat(fd, &status) && is_usage(region, &status);
 }
 
 /* --- opening ------------------------------------------------------------------------------------------------------- */
@@ -133,9 +129,9 @@ static bool check_heading(const void *file, const char *magic, uint32_t size, co
 
 /* Reads the beginning of a file and closes it. */
 static bool read_start(int fd, void *start, size_t size, const char *path, char *why, size_t why_size) {
-    ssize_t got = pread(fd, start, size, 0);
+    ssize_t got = call_pread(fd, start, size, 0);
     int error = errno;
-    close(fd);
+    call_close(fd);
     if (got < 0)
         return fail(why, why_size, "cannot read %s: errno %d", path, error);
     return got == (ssize_t)size || fail(why, why_size, "%s has become shorter", path);
@@ -217,7 +213,7 @@ static bool map_usage(struct region *region, char *why, size_t why_size) {
     void *map = region_map_low(fd, REGION_USAGE_SIZE, PROT_READ | PROT_WRITE);
     if (map == MAP_FAILED) {
         fail(why, why_size, "cannot map %s: errno %d", region->usage_path, errno);
-        close(fd);
+        call_close(fd);
         return false;
     }
     region_guard(map, REGION_USAGE_SIZE);
@@ -232,7 +228,7 @@ static bool map_limit(struct region *region, char *why, size_t why_size) {
         return false;
     void *map = mmap(NULL, REGION_LIMIT_SIZE, PROT_READ, MAP_SHARED, fd, 0);
     int error = errno;
-    close(fd);
+    call_close(fd);
     if (map == MAP_FAILED)
         return fail(why, why_size, "cannot map %s: errno %d", region->limit_path, error);
     region_guard(map, REGION_LIMIT_SIZE);
@@ -284,7 +280,7 @@ void region_close(struct region *region) {
     if (region->usage != NULL) {
         region_unguard(region->usage);
         munmap(region->usage, REGION_USAGE_SIZE);
-        close(region->descriptor);
+        call_close(region->descriptor);
     }
     if (region->limit != NULL) {
         region_unguard(region->limit);

@@ -2,6 +2,7 @@
  * Looking at a region without taking part in it: everything is read by system calls, so nothing that happens to the files
  * can end the program, and nothing is written. Who looks gives back nothing either: what the dead held is not counted.
  */
+#include "calls.h"
 #include "region_words.h"
 
 #include <errno.h>
@@ -30,7 +31,7 @@ struct pending {
 };
 
 static bool read_at(int fd, void *bytes, size_t size, size_t offset) {
-    return pread(fd, bytes, size, (off_t)offset) == (ssize_t)size;
+    return call_pread(fd, bytes, size, (off_t)offset) == (ssize_t)size;
 }
 
 static bool read_head(int fd, struct head *head) {
@@ -135,7 +136,7 @@ uint64_t region_look_used_bytes(const struct region *region, enum region_ledger 
     if (read && view.pages < PAGES_MAX)
         pages = view.pages;
     if (fd >= 0)
-        close(fd);
+        call_close(fd);
     errno = error;
     return pages << REGION_PAGE_SHIFT;
 }
@@ -148,7 +149,7 @@ int region_each(struct region *region, see_function *fn, void *arg) {
     bool read =
         !atomic_load(&region->broken) && fd >= 0 && read_head(fd, &head) && look_once(fd, REGION_GPU, &head, &view);
     if (fd >= 0)
-        close(fd);
+        call_close(fd);
     errno = error;
     return read ? 0 : -1;
 }
@@ -159,7 +160,7 @@ static bool read_limit(const struct region *region, void *bytes, size_t size, si
     int fd = region_open_limit(region, why, sizeof why);
     bool read = fd >= 0 && read_at(fd, bytes, size, offset);
     if (fd >= 0)
-        close(fd);
+        call_close(fd);
     errno = error;
     return read;
 }
@@ -187,7 +188,7 @@ bool region_look_intact(const struct region *region) {
     int fd = open_for_looking(region);
     bool intact = fd >= 0 && read_head(fd, &head) && limit_intact(region);
     if (fd >= 0)
-        close(fd);
+        call_close(fd);
     errno = error;
     return intact;
 }

@@ -5,6 +5,7 @@
  * kept by a mapping as well, and known by its file position, which is its own: no other description of this file has it.
  * Where the descriptor is gone, another description takes over its locks.
  */
+#include "calls.h"
 #include "region_words.h"
 
 #include <errno.h>
@@ -35,7 +36,7 @@ bool region_holder_open(struct region *region) {
     if (mapping == MAP_FAILED || lseek(fd, region_holder_position(region), SEEK_SET) < 0 || !lock_held(region, fd)) {
         if (mapping != MAP_FAILED)
             munmap(mapping, HOLDER_SIZE);
-        close(fd);
+        call_close(fd);
         return false;
     }
     if (region->holder.mapping != NULL)
@@ -57,7 +58,7 @@ static int holder(struct region *region) {
 
 void region_holder_close(struct region *region) {
     if (is_holder(region, region->holder.descriptor))
-        close(region->holder.descriptor);
+        call_close(region->holder.descriptor);
     if (region->holder.mapping != NULL)
         munmap(region->holder.mapping, HOLDER_SIZE);
     if (region->holds != NULL)
@@ -236,6 +237,6 @@ void region_share_detach(struct region *region, int share) {
     if (ask >= 0 && !gone)
         region_reap_slot(region->usage, ask, (unsigned)share);
     if (ask >= 0)
-        close(ask);
+        call_close(ask);
     errno = error;
 }

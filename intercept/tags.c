@@ -1,19 +1,16 @@
 #include "tags.h"
+#include "calls.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #define NUMBERS 64 /* signals that F_SETSIG takes: 1 to 64 */
 #define LOCKS_OFFSET ((off_t)1 << 61)
 
-/* glibc's fcntl has a newer symbol version than the oldest glibc that we serve. */
-static long control(int descriptor, int command, long argument) {
+static long control(int descriptor, int command, uintptr_t argument) {
     int error = errno;
-    long result = syscall(SYS_fcntl, descriptor, command, argument);
+    long result = call_fcntl(descriptor, command, argument);
     errno = error;
     return result;
 }
@@ -52,23 +49,23 @@ static struct flock lock_of(short type, uint32_t number) {
 
 void tag_write(int descriptor, uint32_t number) {
     struct flock lock = lock_of(F_RDLCK, number); /* several descriptions may have the same number */
-    control(descriptor, F_SETOWN, getpid());
+    control(descriptor, F_SETOWN, (uintptr_t)getpid());
     control(descriptor, F_SETSIG, number);
-    control(descriptor, F_OFD_SETLK, (long)(uintptr_t)&lock);
+    control(descriptor, F_OFD_SETLK, (uintptr_t)&lock);
 }
 
 int tag_open_witness(int descriptor) {
     char path[64];
     int error = errno;
     snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
-    int witness = open(path, O_RDWR | O_CLOEXEC);
+    int witness = call_open(path, O_RDWR | O_CLOEXEC);
     errno = error;
     return witness;
 }
 
 bool tag_is_alive(int witness, uint32_t number) {
     struct flock lock = lock_of(F_WRLCK, number);
-    return control(witness, F_OFD_GETLK, (long)(uintptr_t)&lock) != 0 || lock.l_type != F_UNLCK;
+    return control(witness, F_OFD_GETLK, (uintptr_t)&lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 bool tag_read(int descriptor, uint8_t tag[static TAG_SIZE]) {

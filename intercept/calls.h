@@ -1,0 +1,37 @@
+/*
+ * System calls without the C library's additions. Its open, close and pread are cancellation points: a thread that is cancelled
+ * in the midst of our work would leave a lock behind that nobody gives again. And some of its functions (fstat, fcntl) have
+ * symbol versions that are newer than the oldest glibc that we serve. These here set errno as those do.
+ */
+#ifndef TRANCHE_CALLS_H
+#define TRANCHE_CALLS_H
+
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+static inline int call_open(const char *path, int flags) {
+    return (int)syscall(SYS_openat, AT_FDCWD, path, flags, 0);
+}
+
+static inline int call_close(int descriptor) {
+    return (int)syscall(SYS_close, descriptor);
+}
+
+static inline ssize_t call_pread(int descriptor, void *bytes, size_t size, off_t offset) {
+    return syscall(SYS_pread64, descriptor, bytes, size, offset);
+}
+
+static inline bool call_fstat(int descriptor, struct stat *status) {
+    return syscall(SYS_fstat, descriptor, status) == 0;
+}
+
+static inline long call_fcntl(int descriptor, int command, uintptr_t argument) {
+    return syscall(SYS_fcntl, descriptor, command, argument);
+}
+
+#endif
