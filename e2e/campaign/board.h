@@ -1,0 +1,108 @@
+/*
+ * What the conductor and the workers of a campaign share: one file that all of them map. Each worker process has a seat,
+ * each of its threads a desk, at which it takes orders. Everything that the judge has to know of a process is written
+ * here before the call that it bears on, so that it is known of the dead and the stopped too.
+ */
+#ifndef CAMPAIGN_BOARD_H
+#define CAMPAIGN_BOARD_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    SEATS = 32,
+    DESKS = 8,
+    GPUS = 2,
+    OPERATIONS_MAX = 256,
+    TEXT_SIZE = 240,
+};
+
+/* What became of an operation. */
+enum outcome {
+    OUTCOME_NOTHING, /* there was nothing to do it with: no object to free, say */
+    OUTCOME_DONE,
+    OUTCOME_REFUSED, /* out of memory; `gpu` and `need` say what was asked for */
+    OUTCOME_WRONG,   /* the driver answered what it must not; the text says what */
+};
+
+/* A thread's place. An order is complete when done == order. */
+struct desk {
+    _Atomic uint32_t order, done; /* futexes */
+    _Atomic uint32_t taken;       /* a thread sits here */
+    _Atomic uint32_t waiting;     /* for an order */
+    uint32_t operation;
+    uint64_t seed;
+    uint64_t argument;     /* what orders that are no operations need */
+    uint64_t room[GPUS];   /* bytes that the claim has left, as the judge sees it; UINT64_MAX: it does not know */
+    _Atomic uint64_t need; /* bytes that may be taken at once, at most, before the call has returned */
+    _Atomic int32_t gpu;   /* of which GPU */
+    /* The answer. */
+    uint32_t outcome;
+    int32_t result;
+    bool grows;             /* the two bounds hold */
+    int64_t least, most;    /* by how much the claim's physical bytes of `gpu` may have changed */
+    uint64_t reported_used; /* what the shadow reported as used of `gpu`; UINT64_MAX: it was not asked */
+    char text[TEXT_SIZE];
+};
+
+/* SEAT_STARTING + the seat of the process that forks it (SEATS: the conductor starts it). */
+enum seat_state { SEAT_FREE, SEAT_ALIVE, SEAT_STARTING };
+
+/* A process's place. */
+struct seat {
+    _Atomic uint32_t state;
+    _Atomic int32_t pid;
+    _Atomic uint32_t ending;      /* it was told to end, or does so by itself */
+    _Atomic uint32_t cut_off;     /* `initialised` of those it was forked from: the driver is of no use to it */
+    _Atomic uint32_t initialised; /* 1: calls cuInit, 2: has called it */
+    _Atomic uint32_t stops;       /* how often it was stopped or continued; odd: it is stopped now */
+    uint64_t seed;
+    uint32_t devices_variant; /* which CUDA_VISIBLE_DEVICES it was started with */
+    /* What the shadow may count beyond what is physically held, by its documented rules; may go below 0 for a moment. */
+    _Atomic int64_t slack[GPUS];
+    _Atomic int32_t contexts[GPUS]; /* alive */
+    struct desk desks[DESKS];
+};
+
+struct totals {
+    _Atomic uint64_t tried, done, refused;
+};
+
+enum mode { MODE_LOCKSTEP, MODE_STORM };
+
+struct board {
+    _Atomic uint32_t mode; /* in a storm, threads choose what to do themselves */
+    int32_t conductor; /* its process: without it, workers end */
+    uint32_t threads_max;
+    uint32_t gpu_count;
+    bool bare;    /* no shadow: the simulator against the model */
+    bool no_fork; /* in a storm, nobody forks */
+    uint8_t gpu_uuid[GPUS][16];
+    uint64_t context_bytes[GPUS];
+    uint64_t limit_bytes[GPUS]; /* 0: no claim on this GPU */
+    uint32_t weights[OPERATIONS_MAX];
+    _Atomic uint32_t enabled[OPERATIONS_MAX];
+    struct totals totals[OPERATIONS_MAX];
+    _Atomic uint64_t calls;           /* of the driver */
+    _Atomic uint64_t heartbeat_ns;    /* the longest that the conductor's heartbeat waited for a processor */
+    _Atomic uint64_t longest_call_ns; /* less the time in which the thread waited for a processor */
+    _Atomic uint32_t wrong;           /* in a storm: the first finding of a worker, in wrong_text */
+    char wrong_text[TEXT_SIZE];
+    struct seat seats[SEATS];
+};
+
+/* Orders that are no operations of the table. */
+enum {
+    ORDER_FREE_ALL = OPERATIONS_MAX, /* give back everything but the contexts */
+    ORDER_INFO,                      /* ask cuMemGetInfo in every context */
+    ORDER_WHOLE,                     /* take all of the room of GPU `argument` in one allocation, and give it back */
+    ORDER_THREAD,                    /* start a thread for desk `argument` */
+    ORDER_THREAD_END,
+    ORDER_FORK, /* a child for seat `argument` */
+    ORDER_EXEC,
+    ORDER_EXIT,
+    ORDER_EXIT_AT_ONCE, /* _exit */
+};
+
+#endif

@@ -1,0 +1,24 @@
+# The property campaign of the shadow library. The top Makefile includes it, after sim.mk and intercept.mk.
+CAMPAIGN := e2e/campaign
+CAMPAIGN_BIN := $(BUILD)/e2e/campaign
+CAMPAIGN_SRC := $(wildcard $(CAMPAIGN)/*.c)
+CAMPAIGN_OTHER_SRC := $(SIM_STATE_SRC) $(SHADOW_REGION:%=$(INTERCEPT)/%.c) $(INTERCEPT)/tests/fixture.c
+CAMPAIGN_CFLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -g -pthread -I$(SIM) -I$(SIM)/include -I$(CAMPAIGN)
+
+FUZZ_SECONDS ?= 600
+
+.PHONY: campaign campaign-short fuzz
+campaign: $(CAMPAIGN_BIN)
+
+$(CAMPAIGN_BIN): $(CAMPAIGN_SRC) $(CAMPAIGN_OTHER_SRC) $(wildcard $(CAMPAIGN)/*.h $(SIM)/*.h $(SIM)/include/*.h \
+    $(wildcard $(INTERCEPT)/region*.h)) $(CAMPAIGN)/campaign.mk
+	@mkdir -p $(@D)
+	$(CC) $(CAMPAIGN_CFLAGS) -o $@ $(CAMPAIGN_SRC) $(CAMPAIGN_OTHER_SRC) -ldl
+
+# Two known rounds, and one that nobody has run before: its seed is printed.
+campaign-short: campaign shadow sim
+	$(CAMPAIGN_BIN) --seed 1 --steps 6000 --rounds 2
+	$(CAMPAIGN_BIN) --steps 4000
+
+fuzz: campaign shadow sim ## Run random CUDA calls against the shadow library for FUZZ_SECONDS
+	$(CAMPAIGN_BIN) --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))

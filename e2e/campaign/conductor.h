@@ -1,0 +1,76 @@
+/* The conductor: starts and ends workers, gives orders, and judges. */
+#ifndef CAMPAIGN_CONDUCTOR_H
+#define CAMPAIGN_CONDUCTOR_H
+
+#include <sys/types.h>
+
+#include "node.h"
+#include "random.h"
+
+/* Whoever is silent for so long hangs. */
+enum { ANSWER_SECONDS = 30 };
+
+struct plan {
+    uint64_t seed;
+    uint64_t steps;
+    double seconds; /* of a storm, or 0 */
+    unsigned processes, threads;
+};
+
+/* The conductor's side of a seat. */
+struct actor {
+    bool alive, stopped, expected; /* expected: it was killed or told to end */
+    pid_t pid;
+    int pidfd, status;
+};
+
+extern struct actor actors[SEATS];
+extern uint64_t step_number;
+
+/* A finding ends the round: false from then on. */
+bool found(const char *format, ...) __attribute__((format(printf, 1, 2)));
+bool any_finding(void);
+const char *finding(void);
+/* The last steps are kept. */
+void trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void trace_print(void);
+void conductor_begin(bool verbose);
+
+/* A free seat, or SEATS. */
+unsigned seat_free(void);
+unsigned actors_count(void);
+/* A random living one that is not stopped, or SEATS. */
+unsigned actor_random(uint64_t *random, bool stopped);
+
+bool actor_start(unsigned seat, uint64_t *random);
+bool actor_adopt(unsigned seat);
+void actor_signal(unsigned seat, int signal_number);
+/* Waits until a process that was killed or told to end is dead. */
+bool actor_bury(unsigned seat);
+/* Notices who has died by itself; a finding if nobody expected it. */
+bool actors_look(void);
+
+void order_give(unsigned seat, unsigned desk, unsigned operation, uint64_t seed, uint64_t argument,
+                const uint64_t room[GPUS]);
+bool order_pending(unsigned seat, unsigned desk);
+/* Waits for the answer. False: the process has died, or a finding: no answer. */
+bool order_await(unsigned seat, unsigned desk);
+bool order(unsigned seat, unsigned desk, unsigned operation, uint64_t seed, uint64_t argument);
+/* Bytes that the claim has left by the record, less what rules and calls under way may hold besides. */
+void rooms(const struct reading *reading, uint64_t room[GPUS]);
+int64_t slack_of(int gpu);
+/* A process ends or calls exec; what it held goes only when its forked children have ended as well. */
+void slack_stays(unsigned seat);
+uint64_t under_way(int gpu);
+
+/* The limit, at this moment and ever. */
+bool check_limit(const struct reading *reading);
+/* Frees everything everywhere, and sees that nothing but contexts is left; `patient`: others may be about to end. */
+bool check_quiet(uint64_t *random, bool patient);
+/* Ends everybody, and sees that nothing is left. */
+bool check_dead(uint64_t *random);
+
+bool lockstep(const struct plan *plan);
+bool storm(const struct plan *plan);
+
+#endif

@@ -1,0 +1,32 @@
+/* The table of all operations. */
+#include "family.h"
+
+#include <stddef.h>
+
+extern const struct family family_context, family_detach, family_linear, family_query, family_bad, family_stream, family_host, family_pool, family_graph;
+
+const struct family *const families[] = {&family_context, &family_detach, &family_linear, &family_host, &family_query,
+                                         &family_bad,     &family_stream, &family_pool, &family_graph, NULL};
+
+const struct operation *operation_at(unsigned index) {
+    for (unsigned f = 0; families[f] != NULL; f++)
+        for (const struct operation *operation = families[f]->operations; operation->name != NULL; operation++)
+            if (index-- == 0)
+                return operation;
+    return NULL;
+}
+
+const struct family *family_of(unsigned index) {
+    for (unsigned f = 0; families[f] != NULL; f++)
+        for (const struct operation *operation = families[f]->operations; operation->name != NULL; operation++)
+            if (index-- == 0)
+                return families[f];
+    return NULL;
+}
+
+unsigned operations_count(void) {
+    unsigned count = 0;
+    while (operation_at(count) != NULL)
+        count++;
+    return count;
+}

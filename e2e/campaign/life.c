@@ -1,0 +1,88 @@
+/* What processes and threads do with themselves: threads, fork, vfork, exec. */
+#include <errno.h>
+#include <pthread.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "random.h"
+#include "worker.h"
+
+void life_thread(unsigned desk) {
+    uint32_t free = 0;
+    pthread_t thread;
+    pthread_attr_t attributes;
+    if (desk >= DESKS || !atomic_compare_exchange_strong(&my_seat->desks[desk].taken, &free, 1))
+        return;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    if (pthread_create(&thread, &attributes, worker_thread, (void *)(uintptr_t)desk) != 0)
+        atomic_store(&my_seat->desks[desk].taken, 0);
+    pthread_attr_destroy(&attributes);
+}
+
+static unsigned find_seat(void) {
+    for (unsigned i = 0; i < SEATS; i++) {
+        uint32_t free = SEAT_FREE, starting = SEAT_STARTING + (uint32_t)(my_seat - board->seats);
+        if (atomic_compare_exchange_strong(&board->seats[i].state, &free, starting))
+            return i;
+    }
+    return SEATS;
+}
+
+/* A few children that only come and go: some by vfork. */
+static void short_lives(uint64_t random) {
+    extern char **environ;
+    static char program[] = "/bin/true", name[] = "true";
+    char *const arguments[] = {name, NULL};
+    pid_t pid;
+    if (random % 3 == 0) {
+        posix_spawn(&pid, program, NULL, NULL, arguments, environ);
+    } else if (random % 3 == 1) {
+        for (unsigned i = 0; i < 4; i++)
+            if (fork() == 0)
+                _exit(0);
+    } else {
+        pid = vfork();
+        if (pid == 0)
+            _exit(0);
+    }
+}
+
+void life_fork(struct desk *desk, unsigned seat) {
+    uint32_t starting = SEAT_STARTING + (uint32_t)(my_seat - board->seats);
+    uint64_t seed = desk->seed;
+    if (seat == SEATS) {
+        if (seed % 3 == 0) {
+            short_lives(seed / 3);
+            return;
+        }
+        if ((seat = find_seat()) == SEATS)
+            return;
+    }
+    struct seat *place = &board->seats[seat];
+    atomic_store(&place->pid, 0);
+    uint32_t cut_off = atomic_load(&my_seat->cut_off), initialised = atomic_load(&my_seat->initialised);
+    atomic_store(&place->cut_off, cut_off > initialised ? cut_off : initialised);
+    atomic_store(&place->initialised, 0);
+    atomic_store(&place->ending, 0);
+    atomic_store(&place->stops, 0);
+    place->seed = seed;
+    place->devices_variant = my_seat->devices_variant;
+    pid_t pid = fork();
+    if (pid == 0) {
+        worker_forked(seat, starting);
+        worker_serve(0);
+    }
+    if (pid < 0)
+        atomic_compare_exchange_strong(&place->state, &starting, SEAT_FREE);
+}
+
+void life_exec(void) {
+    char seat[16];
+    snprintf(seat, sizeof seat, "%u", (unsigned)(my_seat - board->seats));
+    execl("/proc/self/exe", "campaign", "worker", seat, (char *)NULL);
+    _exit(127);
+}

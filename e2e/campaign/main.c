@@ -1,0 +1,331 @@
+/*
+ * campaign: random sequences of CUDA driver calls, from random numbers of processes and threads, against the shadow
+ * library in front of the simulated driver; the judge is the simulator's record of physical memory.
+ *
+ *   campaign [--seed N] [--steps N] [--seconds N] [--mode lockstep|storm|both] [--processes N] [--threads N]
+ *            [--families a,b] [--rounds N] [--shadow FILE] [--bare] [--no-fork] [--verbose] [--list]
+ *
+ * A round has a seed of its own, from which everything follows: the claims, the steps, the choices of the workers. It is
+ * --steps steps of lockstep, then a storm of a few seconds. With --seconds, rounds follow each other for so long. What
+ * a finding prints is enough to run its round again; a round in lockstep runs as it did, a storm like it did.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "calls.h"
+#include "conductor.h"
+#include "family.h"
+#include "worker.h"
+
+enum { DEFAULT_STEPS = 6000, STORM_SECONDS = 6 };
+
+static struct options {
+    uint64_t seed, steps, rounds;
+    double seconds;
+    bool do_lockstep, do_storm, no_fork, bare, verbose, list, limited_families;
+    unsigned processes, threads; /* 0: the seed says */
+    const char *families, *shadow;
+    char build[256];
+} options = {.steps = DEFAULT_STEPS, .rounds = 1, .do_lockstep = true, .do_storm = true};
+
+static struct {
+    uint64_t tried, done, refused;
+} sums[OPERATIONS_MAX];
+static bool ever_enabled[OPERATIONS_MAX];
+static uint64_t sum_calls, sum_steps, longest_call_ns;
+static double began;
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+/* ---- Options ---- */
+
+static int usage(void) {
+    fprintf(stderr, "usage: campaign [--seed N] [--steps N] [--seconds N] [--mode lockstep|storm|both] [--processes N] "
+                    "[--threads N]\n                [--families a,b] [--rounds N] [--shadow FILE] [--bare] [--no-fork] "
+                    "[--verbose] [--list]\n");
+    return 2;
+}
+
+static bool set_mode(const char *mode) {
+    options.do_lockstep = strcmp(mode, "storm") != 0;
+    options.do_storm = strcmp(mode, "lockstep") != 0;
+    return strcmp(mode, "both") == 0 || options.do_lockstep != options.do_storm;
+}
+
+static bool set_option(const char *name, const char *value) {
+    if (strcmp(name, "--seed") == 0)
+        options.seed = strtoull(value, NULL, 0);
+    else if (strcmp(name, "--steps") == 0)
+        options.steps = strtoull(value, NULL, 0);
+    else if (strcmp(name, "--seconds") == 0)
+        options.seconds = strtod(value, NULL);
+    else if (strcmp(name, "--rounds") == 0)
+        options.rounds = strtoull(value, NULL, 0);
+    else if (strcmp(name, "--processes") == 0)
+        options.processes = (unsigned)strtoul(value, NULL, 0);
+    else if (strcmp(name, "--threads") == 0)
+        options.threads = (unsigned)strtoul(value, NULL, 0);
+    else if (strcmp(name, "--families") == 0)
+        options.families = value;
+    else if (strcmp(name, "--shadow") == 0)
+        options.shadow = value;
+    else if (strcmp(name, "--mode") == 0)
+        return set_mode(value);
+    else
+        return false;
+    return true;
+}
+
+static bool read_options(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--bare") == 0)
+            options.bare = true;
+        else if (strcmp(argv[i], "--no-fork") == 0)
+            options.no_fork = true;
+        else if (strcmp(argv[i], "--verbose") == 0)
+            options.verbose = true;
+        else if (strcmp(argv[i], "--list") == 0)
+            options.list = true;
+        else if (i + 1 >= argc || !set_option(argv[i], argv[i + 1]))
+            return false;
+        else
+            i++;
+    }
+    return options.processes <= SEATS && options.threads <= DESKS;
+}
+
+/* The libraries lie where this program does: build/e2e/campaign, build/lib, build/sim/lib. */
+static void find_build(void) {
+    ssize_t size = readlink("/proc/self/exe", options.build, sizeof options.build - 1);
+    options.build[size > 0 ? size : 0] = '\0';
+    for (int i = 0; i < 2; i++) {
+        char *slash = strrchr(options.build, '/');
+        if (slash != NULL)
+            *slash = '\0';
+    }
+}
+
+static bool named(const char *list, const char *name) {
+    size_t length = strlen(name);
+    for (const char *at = list; at != NULL; at = strchr(at, ',') != NULL ? strchr(at, ',') + 1 : NULL)
+        if (strncmp(at, name, length) == 0 && (at[length] == ',' || at[length] == '\0'))
+            return true;
+    return false;
+}
+
+/* Contexts are always among what is done: nothing else goes without. */
+static bool wanted(unsigned operation) {
+    const char *family = family_of(operation)->name;
+    return options.families == NULL || strcmp(family, "context") == 0 || named(options.families, family);
+}
+
+/* ---- A round ---- */
+
+/* One GPU with a claim, or both; a claim is a few contexts and some hundred MiB, not always whole blocks. */
+static void choose_limits(uint64_t *random, uint64_t limit_bytes[GPUS]) {
+    uint64_t which = random_below(random, 4);
+    for (int gpu = 0; gpu < GPUS; gpu++) {
+        bool claimed = which < 2 || (which == 2) == (gpu == 0);
+        uint64_t mib = 160 + random_below(random, random_once_in(random, 2) ? 200 : 1200);
+        uint64_t odd = random_once_in(random, 3) ? random_below(random, 512) << 12 : 0;
+        limit_bytes[gpu] = claimed ? (mib << 20) + odd : 0;
+    }
+}
+
+/* Which operations the driver has functions for: a process looks that has nothing else to do. */
+static bool probe(void) {
+    int status = -1;
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        node_enter(0);
+        execl("/proc/self/exe", "campaign", "probe", (char *)NULL);
+        _exit(127);
+    }
+    if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0)
+        return found("no worker can load the driver");
+    for (unsigned i = 0; i < operations_count(); i++) {
+        bool on = wanted(i) && atomic_load(&node_board->enabled[i]);
+        node_board->weights[i] = on ? operation_at(i)->weight : 0;
+        ever_enabled[i] |= on;
+    }
+    return true;
+}
+
+static void add_sums(void) {
+    for (unsigned i = 0; i < operations_count(); i++) {
+        sums[i].tried += atomic_load(&node_board->totals[i].tried);
+        sums[i].done += atomic_load(&node_board->totals[i].done);
+        sums[i].refused += atomic_load(&node_board->totals[i].refused);
+    }
+    sum_calls += atomic_load(&node_board->calls);
+    sum_steps += step_number;
+    if (atomic_load(&node_board->longest_call_ns) > longest_call_ns)
+        longest_call_ns = atomic_load(&node_board->longest_call_ns);
+}
+
+static _Atomic bool heart_stops;
+
+/* How long one has to wait for a processor here and now: what the workers may wait for besides. */
+static void *heartbeat(void *unused) {
+    uint64_t last = calls_not_running_ns(), longest = 0;
+    while (!atomic_load(&heart_stops)) {
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+        uint64_t now = calls_not_running_ns(), waited = now - last;
+        longest = longest - longest / 256;
+        longest = waited > longest ? waited : longest;
+        last = now;
+        atomic_store(&node_board->heartbeat_ns, longest);
+    }
+    return unused;
+}
+
+static void print_finding(uint64_t seed, bool in_storm) {
+    printf("\nFOUND, in the %s of seed %llu, step %llu: %s\n\nThe last steps:\n", in_storm ? "storm" : "lockstep",
+           (unsigned long long)seed, (unsigned long long)step_number, finding());
+    trace_print();
+    char messages[600];
+    snprintf(messages, sizeof messages, "sort %s 2>/dev/null | uniq -c | tail -20", node_path("messages"));
+    printf("\nWhat the workers said on stderr:\n");
+    fflush(stdout);
+    if (system(messages) != 0)
+        printf("  (nothing)\n");
+    printf("\nAgain:\n  %s/e2e/campaign --seed %llu --mode %s --steps %llu", options.build, (unsigned long long)seed,
+           in_storm ? "storm" : "lockstep", (unsigned long long)options.steps);
+    if (options.processes != 0)
+        printf(" --processes %u", options.processes);
+    if (options.threads != 0)
+        printf(" --threads %u", options.threads);
+    if (options.families != NULL)
+        printf(" --families %s", options.families);
+    if (options.shadow != NULL)
+        printf(" --shadow %s", options.shadow);
+    printf("%s%s\n", options.bare ? " --bare" : "", options.no_fork ? " --no-fork" : "");
+}
+
+static void kill_all(void) {
+    for (unsigned i = 0; i < SEATS; i++)
+        if (actors[i].alive)
+            actor_signal(i, SIGKILL);
+    for (unsigned i = 0; i < SEATS; i++)
+        actor_bury(i);
+}
+
+static bool run_round(uint64_t seed) {
+    uint64_t random = seed;
+    struct plan plan = {.seed = seed, .steps = options.steps};
+    struct node_options node = {.build = options.build, .shadow = options.shadow, .bare = options.bare};
+    choose_limits(&random, node.limit_bytes);
+    plan.processes = options.processes != 0 ? options.processes : 1 + (unsigned)random_below(&random, 8);
+    plan.threads = options.threads != 0 ? options.threads : 1 + (unsigned)random_below(&random, 4);
+    plan.seconds = STORM_SECONDS;
+    conductor_begin(options.verbose);
+    if (!node_make(&node)) {
+        node_remove();
+        printf("FAILED: there is no node to run on\n");
+        return false;
+    }
+    node_board->threads_max = plan.threads;
+    node_board->no_fork = options.no_fork;
+    pthread_t heart;
+    atomic_store(&heart_stops, false);
+    pthread_create(&heart, NULL, heartbeat, NULL);
+    bool in_storm = false, fine = probe() && (!options.do_lockstep || lockstep(&plan));
+    if (fine && options.do_storm) {
+        in_storm = true;
+        plan.processes = options.processes != 0 ? options.processes : 4 + (unsigned)random_below(&random, 16);
+        fine = storm(&plan);
+    }
+    atomic_store(&heart_stops, true);
+    pthread_join(heart, NULL);
+    add_sums();
+    if (!fine) {
+        print_finding(seed, in_storm);
+        kill_all();
+    }
+    node_remove();
+    return fine;
+}
+
+/* ---- The whole ---- */
+
+/* What was never done tests nothing. */
+static bool print_totals(uint64_t rounds) {
+    bool complete = true;
+    double took = seconds() - began;
+    uint64_t tried = 0;
+    printf("%-24s %10s %10s %10s\n", "operation", "tried", "done", "refused");
+    for (unsigned i = 0; i < operations_count(); i++) {
+        const struct operation *operation = operation_at(i);
+        if (!wanted(i))
+            continue;
+        const char *note = !ever_enabled[i] ? "  off: the driver lacks a function" : sums[i].done == 0 ? "  NEVER" : "";
+        printf("%-24s %10llu %10llu %10llu%s\n", operation->name, (unsigned long long)sums[i].tried,
+               (unsigned long long)sums[i].done, (unsigned long long)sums[i].refused, note);
+        tried += sums[i].tried;
+        complete = complete && (sums[i].done > 0 || !ever_enabled[i] || operation->rare);
+    }
+    printf("%llu rounds, %llu operations, %llu calls of the driver, %.0f s, %.0f operations per second; the longest "
+           "call took %llu ms\n",
+           (unsigned long long)rounds, (unsigned long long)tried, (unsigned long long)sum_calls, took,
+           (double)tried / took, (unsigned long long)(longest_call_ns / 1000000));
+    bool long_enough = options.do_lockstep && options.steps * rounds >= DEFAULT_STEPS;
+    if (long_enough && !complete)
+        printf("FAILED: some operations never succeeded\n");
+    return complete || !long_enough;
+}
+
+/* Workers see that their conductor is gone; what it has in the file system it has to remove itself. */
+static void on_signal(int signal_number) {
+    node_remove();
+    _exit(128 + signal_number);
+}
+
+static int conduct(int argc, char **argv) {
+    bool fine = true;
+    uint64_t rounds = 0;
+    find_build();
+    if (!read_options(argc, argv))
+        return usage();
+    if (options.list) {
+        for (unsigned i = 0; i < operations_count(); i++)
+            printf("%s\n", operation_at(i)->name);
+        return 0;
+    }
+    if (!options.bare && access("/.tranche", F_OK) == 0) {
+        printf("skipped: a /.tranche hides the claims of this test\n");
+        return 0;
+    }
+    if (options.seed == 0 && getrandom(&options.seed, 4, 0) != 4)
+        options.seed = (uint64_t)time(NULL);
+    printf("campaign: seed %llu\n", (unsigned long long)options.seed);
+    began = seconds();
+    signal(SIGINT, on_signal);
+    signal(SIGTERM, on_signal);
+    while (fine && (options.seconds > 0 ? seconds() - began < options.seconds : rounds < options.rounds)) {
+        fine = run_round(options.seed + rounds);
+        rounds++;
+    }
+    return print_totals(rounds) && fine ? 0 : 1;
+}
+
+int main(int argc, char **argv) {
+    const char *path = getenv("CAMPAIGN_BOARD");
+    if (argc == 3 && strcmp(argv[1], "worker") == 0 && path != NULL && (board = board_map(path)) != NULL)
+        return worker_main((unsigned)atoi(argv[2]));
+    if (argc == 2 && strcmp(argv[1], "probe") == 0 && path != NULL && (board = board_map(path)) != NULL)
+        return probe_main();
+    return conduct(argc, argv);
+}

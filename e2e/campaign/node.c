@@ -1,0 +1,232 @@
+#include "node.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "region_view.h"
+#include "state.h"
+#include "worker.h"
+
+#define MIB ((uint64_t)1 << 20)
+#define LABEL "claim"
+
+struct board *node_board;
+static char root[200];
+
+static const char *const uuids[GPUS] = {"GPU-7e570000-0000-4000-8000-000000000000",
+                                        "GPU-7e570000-0000-4000-8000-000000000001"};
+
+/* Small contexts, so that many fit under a limit; room enough that only limits are met. */
+static const char topology[] = "driver_version = 570.124.06\n"
+                               "cuda_version = 12080\n"
+                               "device_number = 10:229\n"
+                               "kernel_us = 20\n"
+                               "quantum_us = 2000\n"
+                               "[gpu 0]\n"
+                               "name = Simulated GPU C1\n"
+                               "uuid = GPU-7e570000-0000-4000-8000-000000000000\n"
+                               "pci = 0000:01:00.0\n"
+                               "minor = 0\n"
+                               "memory_mib = 16384\n"
+                               "sm_count = 16\n"
+                               "compute_capability = 9.0\n"
+                               "context_mib = 24\n"
+                               "[gpu 1]\n"
+                               "name = Simulated GPU C2\n"
+                               "uuid = GPU-7e570000-0000-4000-8000-000000000001\n"
+                               "pci = 0000:02:00.0\n"
+                               "minor = 1\n"
+                               "memory_mib = 16384\n"
+                               "sm_count = 32\n"
+                               "compute_capability = 8.0\n"
+                               "context_mib = 40\n";
+static const uint64_t context_bytes[GPUS] = {24 * MIB, 40 * MIB};
+
+const char *node_path(const char *name) {
+    static char path[512];
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    return path;
+}
+
+static bool failed(const char *what, const char *path) {
+    fprintf(stderr, "campaign: cannot %s %s: %s\n", what, path, strerror(errno));
+    return false;
+}
+
+static bool make_file(const char *name, const char *text) {
+    FILE *file = fopen(node_path(name), "we");
+    if (file == NULL)
+        return failed("make", node_path(name));
+    bool written = fputs(text, file) >= 0;
+    return fclose(file) == 0 && written;
+}
+
+static bool copy(const char *from, const char *name) {
+    char buffer[65536];
+    ssize_t size = -1;
+    int in = open(from, O_RDONLY | O_CLOEXEC);
+    if (in < 0)
+        return failed("open", from);
+    int out = open(node_path(name), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0755);
+    bool done = out >= 0;
+    while (done && (size = read(in, buffer, sizeof buffer)) > 0)
+        done = write(out, buffer, (size_t)size) == size;
+    close(in);
+    if (out >= 0)
+        close(out);
+    return (done && size == 0) || failed("copy to", node_path(name));
+}
+
+static bool make_files(const struct node_options *options) {
+    static const char *const directories[] = {"", "dev", "lib", "lib/.tranche", "claims"};
+    static const char *const nodes[] = {"dev/nvidiactl", "dev/nvidia0", "dev/nvidia1", "dev/nvidia-uvm"};
+    char shadow[512], driver[512];
+    for (unsigned i = 0; i < sizeof directories / sizeof directories[0]; i++)
+        if (mkdir(node_path(directories[i]), 0755) != 0 && errno != EEXIST)
+            return failed("make", node_path(directories[i]));
+    for (unsigned i = 0; i < sizeof nodes / sizeof nodes[0]; i++)
+        if (!make_file(nodes[i], ""))
+            return false;
+    snprintf(shadow, sizeof shadow, "%s/lib/libcuda.so.1", options->build);
+    snprintf(driver, sizeof driver, "%s/sim/lib/libcuda.so.1", options->build);
+    if (!make_file("topology", topology))
+        return false;
+    if (options->bare)
+        return copy(driver, "lib/libcuda.so.1");
+    return copy(options->shadow != NULL ? options->shadow : shadow, "lib/libcuda.so.1") &&
+           copy(driver, "lib/.tranche/driver-libcuda.so");
+}
+
+static bool make_board(const struct node_options *options) {
+    int file = open(node_path("board"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (file < 0 || ftruncate(file, sizeof(struct board)) != 0)
+        return failed("make", node_path("board"));
+    close(file);
+    node_board = board_map(node_path("board"));
+    if (node_board == NULL)
+        return failed("map", node_path("board"));
+    node_board->conductor = getpid();
+    node_board->gpu_count = GPUS;
+    node_board->bare = options->bare;
+    for (int gpu = 0; gpu < GPUS; gpu++) {
+        memcpy(node_board->gpu_uuid[gpu], sim_gpu(gpu)->uuid_bytes, 16);
+        node_board->context_bytes[gpu] = context_bytes[gpu];
+        node_board->limit_bytes[gpu] = options->limit_bytes[gpu];
+    }
+    return true;
+}
+
+static bool make_claims(const struct node_options *options) {
+    static const char *const ids[GPUS] = {"000000a0", "000000a1"};
+    char directory[512];
+    snprintf(directory, sizeof directory, "%s", node_path("claims"));
+    for (int gpu = 0; gpu < GPUS; gpu++) {
+        if (options->limit_bytes[gpu] != 0 &&
+            !region_view_make(gpu, directory, ids[gpu], uuids[gpu], options->limit_bytes[gpu], context_bytes[gpu]))
+            return false;
+    }
+    return true;
+}
+
+bool node_make(const struct node_options *options) {
+    const char *temporary = getenv("TMPDIR");
+    snprintf(root, sizeof root, "%s/tranche-campaign-XXXXXX", temporary != NULL ? temporary : "/tmp");
+    if (mkdtemp(root) == NULL)
+        return failed("make", root);
+    if (!make_files(options))
+        return false;
+    setenv("SIMGPU_TOPOLOGY", node_path("topology"), 1);
+    setenv("SIMGPU_STATE", node_path("state"), 1);
+    setenv("SIMGPU_DEV", node_path("dev"), 1);
+    int result = sim_state_create();
+    if (result == 0)
+        result = sim_open_all();
+    if (result != 0) {
+        fprintf(stderr, "campaign: no simulated GPU: %s (%s)\n", sim_error(), strerror(-result));
+        return false;
+    }
+    return make_board(options) && (options->bare || make_claims(options));
+}
+
+void node_remove(void) {
+    char command[300];
+    if (root[0] == '\0')
+        return;
+    region_view_close();
+    if (node_board != NULL)
+        munmap(node_board, sizeof *node_board);
+    node_board = NULL;
+    sim_close();
+    snprintf(command, sizeof command, "rm -rf '%s'", root);
+    if (system(command) != 0)
+        fprintf(stderr, "campaign: %s failed\n", command);
+    root[0] = '\0';
+}
+
+/* NULL: not set. */
+static const char *const devices_variants[] = {NULL, NULL, "0,1", "1,0", "0", "1",
+                                               "GPU-7e570000-0000-4000-8000-000000000001,0"};
+
+unsigned node_devices_variants(void) {
+    return sizeof devices_variants / sizeof devices_variants[0];
+}
+
+void node_enter(unsigned devices_variant) {
+    int messages = open(node_path("messages"), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    if (messages >= 0)
+        dup2(messages, 2);
+    setenv("SIMGPU_LABEL", LABEL, 1);
+    setenv("TRANCHE_REGIONS", node_path("claims"), 1);
+    setenv("LD_LIBRARY_PATH", node_path("lib"), 1);
+    setenv("CAMPAIGN_BOARD", node_path("board"), 1);
+    if (devices_variants[devices_variant] != NULL)
+        setenv("CUDA_VISIBLE_DEVICES", devices_variants[devices_variant], 1);
+    else
+        unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
+static int read_group(const struct sim_group_info *info, void *argument) {
+    struct reading *reading = argument;
+    if (strcmp(info->group, LABEL) != 0)
+        return 0;
+    for (int gpu = 0; gpu < GPUS; gpu++) {
+        reading->bytes[gpu] = info->gpus[gpu].bytes;
+        reading->peak[gpu] = info->gpus[gpu].peak_bytes;
+    }
+    return 1;
+}
+
+void node_read(struct reading *reading) {
+    memset(reading, 0, sizeof *reading);
+    sim_each_group(read_group, reading);
+    for (int gpu = 0; gpu < GPUS; gpu++)
+        reading->counted[gpu] = node_board->bare ? reading->bytes[gpu] : region_view_counted(gpu);
+}
+
+static int tell_process(const struct sim_process_info *info, void *argument) {
+    void (*const *tell)(const char *, ...) = argument;
+    (*tell)("the record: process %d holds %llu and %llu KiB, contexts %llu and %llu KiB", info->nspid,
+            (unsigned long long)info->gpus[0].bytes >> 10, (unsigned long long)info->gpus[1].bytes >> 10,
+            (unsigned long long)info->gpus[0].context_bytes >> 10, (unsigned long long)info->gpus[1].context_bytes >> 10);
+    return 0;
+}
+
+void node_tell(void (*tell)(const char *format, ...)) {
+    struct reading reading;
+    sim_each_process(tell_process, &tell);
+    node_read(&reading);
+    for (int gpu = 0; gpu < GPUS; gpu++)
+        tell("GPU %d: record %llu KiB, peak %llu KiB, region %llu KiB, limit %llu KiB", gpu,
+             (unsigned long long)reading.bytes[gpu] >> 10, (unsigned long long)reading.peak[gpu] >> 10,
+             (unsigned long long)reading.counted[gpu] >> 10, (unsigned long long)node_board->limit_bytes[gpu] >> 10);
+}
+
+uint64_t node_counted_alive(int gpu) {
+    return node_board->bare ? 0 : region_view_counted_alive(gpu);
+}

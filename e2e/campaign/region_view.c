@@ -1,0 +1,54 @@
+#include "region_view.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "../../intercept/tests/fixture.h"
+#include "board.h"
+
+static struct region regions[GPUS];
+static const struct region_usage *usages[GPUS]; /* NULL: no claim on this GPU */
+
+bool region_view_make(int gpu, const char *directory, const char *id, const char *uuid, uint64_t limit_bytes,
+                      uint64_t context_bytes) {
+    char why[256] = "", path[512];
+    fixture_claim(directory, id, uuid, limit_bytes, context_bytes);
+    bool opened = region_open(&regions[gpu], directory, id, why, sizeof why);
+    snprintf(path, sizeof path, "%s/%s/" REGION_USAGE_FILE, directory, id);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    void *map = file < 0 ? MAP_FAILED : mmap(NULL, sizeof(struct region_usage), PROT_READ, MAP_SHARED, file, 0);
+    if (file >= 0)
+        close(file);
+    if (!opened || map == MAP_FAILED) {
+        fprintf(stderr, "campaign: no region in %s: %s\n", path, why);
+        return false;
+    }
+    usages[gpu] = map;
+    return true;
+}
+
+void region_view_close(void) {
+    for (int gpu = 0; gpu < GPUS; gpu++) {
+        if (usages[gpu] == NULL)
+            continue;
+        munmap((void *)(uintptr_t)usages[gpu], sizeof(struct region_usage));
+        usages[gpu] = NULL;
+        region_close(&regions[gpu]);
+    }
+}
+
+/* Read from the file itself: whoever asks the region makes it look for the dead, which is the workers' to do. */
+uint64_t region_view_counted(int gpu) {
+    if (usages[gpu] == NULL)
+        return 0;
+    uint64_t total = atomic_load(&usages[gpu]->sums[REGION_GPU].total);
+    return (total & ((UINT64_C(1) << REGION_TOTAL_PAGES_BITS) - 1)) << REGION_PAGE_SHIFT;
+}
+
+uint64_t region_view_counted_alive(int gpu) {
+    if (usages[gpu] == NULL)
+        return 0;
+    return region_used_bytes(&regions[gpu], REGION_GPU);
+}

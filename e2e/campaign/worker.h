@@ -1,0 +1,30 @@
+/* A worker process: it sits at a seat of the board, its threads at the desks. */
+#ifndef CAMPAIGN_WORKER_H
+#define CAMPAIGN_WORKER_H
+
+#include "board.h"
+
+extern struct board *board;
+extern struct seat *my_seat;
+
+/* `campaign worker SEAT`: takes orders until it is told to end. */
+int worker_main(unsigned seat);
+/* `campaign probe`: notes on the board which operations the driver has functions for. */
+int probe_main(void);
+
+/* Which GPU of the board a CUDA device is, or -1. */
+int gpu_of_device(int device);
+int device_count(void);
+
+/* In life.c: what processes and threads do with themselves. */
+void life_thread(unsigned desk);
+void life_fork(struct desk *desk, unsigned seat);
+void life_exec(void);
+
+/* What a child that was forked has to do before anything else: nothing of its parent's threads and objects is left. */
+void worker_forked(unsigned seat, uint32_t starting);
+void worker_serve(unsigned desk) __attribute__((noreturn));
+void *worker_thread(void *desk);
+struct board *board_map(const char *path);
+
+#endif
