@@ -103,12 +103,15 @@ func (l *Ledger) Unbind(ctx context.Context, id string, c Container) error {
 func (l *Ledger) release(r *record) error {
 	released := *r
 	released.Released = l.now()
+	released.GPUHostMemoryBytes = 0 // the next container has to ask for itself
 	if err := writeRecord(l.claims, &released); err != nil {
 		return fmt.Errorf("releasing claim %s: %w", r.ID, err)
 	}
 	*r = released
 	if inUse, err := region.InUse(l.regionPath(r.ID)); err != nil || !inUse {
 		l.removeRegion(r.ID)
+	} else if err := region.SetSpill(l.regionPath(r.ID), 0); err != nil {
+		l.logger.Warn("taking back the host memory of a released claim", "claim", r.ID, "error", err)
 	}
 	l.logger.Info("claim released", "claim", r.ID, "container", r.Container.ID)
 	return nil

@@ -28,6 +28,9 @@ type Claim struct {
 	GPU        GPU      `json:"gpu"`
 	Slices     []string `json:"slices"`
 	LimitBytes uint64   `json:"limit_bytes"`
+	// GPUHostMemoryBytes is how much the container may allocate beyond the limit, as managed memory that lives on the
+	// host. Each container asks anew: it is 0 until one does, and again when that one is gone.
+	GPUHostMemoryBytes uint64 `json:"gpu_host_memory_bytes,omitempty"`
 	// Owner says who asked for the claim: "nomad", "run" or "external".
 	Owner   string    `json:"owner"`
 	Created time.Time `json:"created"`

@@ -16,6 +16,7 @@ func (r *record) header() region.Header {
 		GPUUUID:      r.GPU.UUID,
 		LimitBytes:   r.LimitBytes,
 		ContextBytes: r.GPU.ContextBytes,
+		SpillBytes:   r.GPUHostMemoryBytes,
 	}
 }
 
@@ -86,6 +87,9 @@ func (l *Ledger) Usage(ctx context.Context, id string) (region.Usage, error) {
 		}
 		if errors.Is(err, os.ErrNotExist) && !r.held() {
 			u = region.Usage{LimitBytes: r.LimitBytes, ContextBytes: r.GPU.ContextBytes, Processes: []region.Process{}}
+			if r.GPUHostMemoryBytes > 0 {
+				u.Spill = &region.Spill{LimitBytes: r.GPUHostMemoryBytes}
+			}
 			return nil
 		}
 		return err

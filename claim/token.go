@@ -12,6 +12,13 @@ import (
 // claim's ID, so that the tokens of two claims in one environment don't overwrite each other.
 const EnvPrefix = "TRANCHE_CLAIM_"
 
+// What goes with a claim token. VisibleDevices is what NVIDIA's own container runtime and hook go by: with NoDevices they
+// add no GPU, where they would bring a whole one.
+const (
+	VisibleDevices = "NVIDIA_VISIBLE_DEVICES"
+	NoDevices      = "void"
+)
+
 // tokenBytes is the length of the random secret, before it is written as hex.
 const tokenBytes = 16
 

@@ -139,6 +139,7 @@ func (p *privateDir) fill(c *claim.Claim, shadows, driverRoot string) error {
 		GPUUUID:      c.GPU.UUID,
 		LimitBytes:   c.LimitBytes,
 		ContextBytes: c.GPU.ContextBytes,
+		SpillBytes:   c.GPUHostMemoryBytes,
 	})
 	if err != nil {
 		return err

@@ -15,13 +15,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/memsize"
 	"tranche.dev/tranche/device/contextcost"
 	"tranche.dev/tranche/device/nvml"
 )
 
 type runOptions struct {
 	place
-	memory, gpu, shadowDir, contextMemory string
+	memory, hostMemory, gpu, shadowDir, contextMemory string
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -32,18 +33,24 @@ func (a *app) runCommand() *cobra.Command {
 		Long: `Run a program under a limit of GPU memory, without a container.
 
 The program sees one GPU that is as large as the limit, and so does everything that it starts; together they get no
-more. The exit code is the program's, or 128 + n if signal n ended it; 125 means that Tranche could not prepare the
+more. With --host-memory, what cuMemAlloc no longer gets of the GPU becomes managed memory that lives on the host, up to
+that second limit: the program goes on, and is slower where it uses that memory.
+
+The exit code is the program's, or 128 + n if signal n ended it; 125 means that Tranche could not prepare the
 run, 126 and 127 that the program cannot be run or was not found.
 
 The limit holds for programs that load the GPU driver in the usual ways. It is no wall against one that means to get
 around it: a program can clear its own environment.`,
 		Example: `  tranche run --memory 8GiB -- python3 train.py
-  tranche run --memory 512MiB --gpu 1 -- ./a.out`,
+  tranche run --memory 512MiB --gpu 1 -- ./a.out
+  tranche run --memory 8GiB --host-memory 16GiB -- python3 train.py`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd.Context(), o, args) },
 	}
 	cmd.Flags().SetInterspersed(false) // what follows the command's name is the command's
-	cmd.Flags().StringVar(&o.memory, "memory", "", "limit of GPU memory, such as `1GiB`, 512MiB or 8GB")
+	cmd.Flags().StringVar(&o.memory, "memory", "", "limit of GPU memory, such as `1GiB` or 512MiB")
+	cmd.Flags().StringVar(&o.hostMemory, "host-memory", "0",
+		"how much more may be allocated beyond that limit, in the host's memory, such as `4GiB`")
 	cmd.Flags().StringVar(&o.gpu, "gpu", "0", "`index` or UUID of the GPU, as nvidia-smi has it")
 	cmd.Flags().StringVar(&o.shadowDir, "shadow-dir", "",
 		"`directory` of the shadow libraries (default: beside this program)")
@@ -117,11 +124,15 @@ func (a *app) checkOutermost() error {
 // privateClaim is a claim on the GPU's memory that is in no ledger.
 func (a *app) privateClaim(ctx context.Context, o runOptions) (*claim.Claim, error) {
 	if o.memory == "" {
-		return nil, errors.New("--memory is missing: it is the limit of GPU memory, such as 1GiB, 512MiB or 8GB")
+		return nil, errors.New("--memory is missing: it is the limit of GPU memory, such as 1GiB or 512MiB")
 	}
-	limit, err := parseMemory(o.memory)
+	limit, err := memsize.ParseGPU(o.memory)
 	if err != nil {
 		return nil, fmt.Errorf("--memory: %w", err)
+	}
+	hostMemory, err := memsize.Parse(o.hostMemory)
+	if err != nil {
+		return nil, fmt.Errorf("--host-memory: %w", err)
 	}
 	node, err := a.readGPUs(ctx, o.driverRoot)
 	if err != nil {
@@ -137,18 +148,18 @@ func (a *app) privateClaim(ctx context.Context, o runOptions) (*claim.Claim, err
 	}
 	if limit < contextBytes {
 		return nil, fmt.Errorf("--memory: %s is less than the %s that one CUDA context takes on GPU %d (%s) before the "+
-			"first allocation: ask for more", formatMemory(limit), formatMemory(contextBytes), g.Index, g.Name)
+			"first allocation: ask for more", memsize.Format(limit), memsize.Format(contextBytes), g.Index, g.Name)
 	}
 	if limit > g.UsableBytes() {
 		return nil, fmt.Errorf("--memory: %s is more than GPU %d (%s) has, which is %s",
-			formatMemory(limit), g.Index, g.Name, formatMemory(g.UsableBytes()))
+			memsize.Format(limit), g.Index, g.Name, memsize.Format(g.UsableBytes()))
 	}
 	return &claim.Claim{
 		ID:         newID(),
 		GPU:        claim.GPU{UUID: g.UUID, Index: g.Index, Name: g.Name, ContextBytes: contextBytes},
-		LimitBytes: limit,
-		Owner:      claim.OwnerRun,
-		Created:    time.Now(),
+		LimitBytes: limit, GPUHostMemoryBytes: hostMemory,
+		Owner:   claim.OwnerRun,
+		Created: time.Now(),
 	}, nil
 }
 
@@ -160,7 +171,7 @@ func newID() string {
 
 func (a *app) contextBytes(ctx context.Context, o runOptions, node *nvml.Node, g nvml.GPU) (uint64, error) {
 	if o.contextMemory != "" {
-		bytes, err := parseMemory(o.contextMemory)
+		bytes, err := memsize.ParseGPU(o.contextMemory)
 		if err != nil {
 			return 0, fmt.Errorf("--context-memory: %w", err)
 		}

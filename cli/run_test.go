@@ -116,10 +116,15 @@ func TestRunRefuses(t *testing.T) {
 		want   []string
 	}{
 		"no limit":        {nil, nil, []string{"--memory is missing", "512MiB"}},
-		"a limit of 8G":   {nil, []string{"--memory", "8G"}, []string{`--memory: "8G" is not an amount`, "8GB"}},
+		"a limit of 8G":   {nil, []string{"--memory", "8G"}, []string{`--memory: "8G" is not an amount`, "1GiB"}},
 		"a limit too low": {nil, []string{"--memory", "200MiB"}, []string{"200MiB is less than the 300MiB", "CUDA context"}},
-		"too much":        {nil, []string{"--memory", "200GiB"}, []string{"200GiB is more than GPU 0", "143771MiB"}},
-		"no such GPU":     {nil, []string{"--memory", "1GiB", "--gpu", "2"}, []string{"there is no GPU 2", "1 (NVIDIA H200"}},
+		"a rounded limit": {nil, []string{"--memory", "8GB"}, []string{"--memory: 8GB is not a whole number of MiB", "7630MiB"}},
+		"an odd limit":    {nil, []string{"--memory", "1025MiB"}, []string{"--memory: 1025MiB is not a multiple of 2MiB"}},
+		"odd host memory": {
+			nil, []string{"--memory", "1GiB", "--host-memory", "1GB"}, []string{"--host-memory: 1GB is not a whole number"},
+		},
+		"too much":    {nil, []string{"--memory", "200GiB"}, []string{"200GiB is more than GPU 0", "143771MiB"}},
+		"no such GPU": {nil, []string{"--memory", "1GiB", "--gpu", "2"}, []string{"there is no GPU 2", "1 (NVIDIA H200"}},
 		"no NVML": {
 			func(tr *trial) { tr.openNVML = func(root string) nvml.Interface { return nvml.New(root) } },
 			[]string{"--memory", "1GiB", "--driver-root", emptyRoot},

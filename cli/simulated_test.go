@@ -12,6 +12,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"tranche.dev/tranche/claim/memsize"
 	"tranche.dev/tranche/e2e/node"
 )
 
@@ -77,7 +78,7 @@ func TestRunOnTheSimulatedGPU(t *testing.T) {
 			must.Zero(t, g.UsedBytes)
 		}
 	}
-	must.Between(t, limit-granularityBytes+1, held, limit)
+	must.Between(t, limit-memsize.GPUUnit+1, held, limit)
 	checkStatus(t, sim, state, run, uuid, held)
 
 	must.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
@@ -86,6 +87,52 @@ func TestRunOnTheSimulatedGPU(t *testing.T) {
 	record, err = sim.Record(t.Context())
 	must.NoError(t, err)
 	must.Zero(t, record.GPUs[1].UsedBytes)
+}
+
+// With host memory allowed the same program goes on beyond its limit, by exactly that much, and the GPU gives it no more
+// than before: neither when it allocates nor when it computes.
+func TestRunWithHostMemoryOnTheSimulatedGPU(t *testing.T) {
+	sim, buildDir := simulatedNode(t)
+	const limit, hostMemory = 1 << 30, 512 << 20
+	taken := map[string]uint64{}
+	for _, asked := range []string{"0", "512MiB"} {
+		state, run := t.TempDir(), t.TempDir()
+		cmd := tranche(t, sim, "run", "--memory", "1GiB", "--host-memory", asked, "--driver-root", sim.Root,
+			"--shadow-dir", filepath.Join(buildDir, "lib"), "--state-dir", state, "--run-dir", run,
+			"--", filepath.Join(buildDir, "e2e/gpu-probe"), "fill")
+		out, err := cmd.StdoutPipe()
+		must.NoError(t, err)
+		must.NoError(t, cmd.Start())
+		t.Cleanup(func() { _ = cmd.Process.Kill() })
+		lines := bufio.NewScanner(out)
+		must.Eq(t, float64(limit), event(t, lines, "gpu")["cuDeviceTotalMem"].(float64))
+		full := event(t, lines, "full")
+		must.Eq(t, "CUDA_ERROR_OUT_OF_MEMORY", full["name"].(string))
+		taken[asked] = uint64(full["taken"].(float64))
+		event(t, lines, "computing")
+
+		record, err := sim.Record(t.Context())
+		must.NoError(t, err)
+		must.LessEq(t, limit, record.GPUs[0].UsedBytes)
+		for _, g := range record.Groups {
+			must.LessEq(t, limit, g.PeakBytes)
+		}
+		if os.Geteuid() == 0 { // what others run does not show
+			c := statusJSON(t, sim, state, run).Claims[0]
+			if asked == "0" {
+				must.Nil(t, c.Usage.Spill)
+				must.Zero(t, c.GPUHostMemoryBytes)
+			} else {
+				must.Eq(t, hostMemory, c.GPUHostMemoryBytes)
+				must.Eq(t, hostMemory, c.Usage.Spill.LimitBytes)
+				must.Eq(t, hostMemory, c.Usage.Spill.UsedBytes)
+			}
+		}
+		must.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+		must.NoError(t, cmd.Wait())
+	}
+	must.Less(t, limit, taken["0"])
+	must.Eq(t, hostMemory, taken["512MiB"]-taken["0"])
 }
 
 func event(t *testing.T, lines *bufio.Scanner, name string) map[string]any {
@@ -104,11 +151,7 @@ func event(t *testing.T, lines *bufio.Scanner, name string) map[string]any {
 // checkStatus checks that the host sees in the region what the simulator has on record.
 func checkStatus(t *testing.T, sim *node.Sim, state, run, uuid string, held uint64) {
 	t.Helper()
-	out, err := tranche(t, sim, "status", "--json", "--driver-root", sim.Root, "--state-dir", state, "--run-dir", run).
-		Output()
-	must.NoError(t, err)
-	var r report
-	must.NoError(t, json.NewDecoder(bytes.NewReader(out)).Decode(&r))
+	r := statusJSON(t, sim, state, run)
 	must.Len(t, 2, r.GPUs)
 	const driverBytes = 64 << 20 // more than the driver keeps for itself, which NVML counts as used
 	must.Between(t, held, r.GPUs[1].UsedBytes, held+driverBytes)
@@ -120,4 +163,14 @@ func checkStatus(t *testing.T, sim *node.Sim, state, run, uuid string, held uint
 	must.Eq(t, held, r.Claims[0].Usage.UsedBytes)
 	must.Len(t, 1, r.Claims[0].Usage.Processes)
 	must.Positive(t, r.Claims[0].Usage.Refused)
+}
+
+func statusJSON(t *testing.T, sim *node.Sim, state, run string) report {
+	t.Helper()
+	out, err := tranche(t, sim, "status", "--json", "--driver-root", sim.Root, "--state-dir", state, "--run-dir", run).
+		Output()
+	must.NoError(t, err)
+	var r report
+	must.NoError(t, json.NewDecoder(bytes.NewReader(out)).Decode(&r))
+	return r
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/memsize"
 	"tranche.dev/tranche/claim/region"
 	"tranche.dev/tranche/device/nvml"
 )
@@ -92,7 +93,7 @@ does not show.`,
 }
 
 func (a *app) status(ctx context.Context, o statusOptions) error {
-	sliceBytes, err := parseMemory(o.sliceMemory)
+	sliceBytes, err := memsize.ParseGPU(o.sliceMemory)
 	if err != nil {
 		return fmt.Errorf("--slice-memory: %w", err)
 	}
@@ -184,8 +185,8 @@ func (r *report) addRuns(base string) {
 			ID:         filepath.Base(dir),
 			GPU:        claim.GPU{UUID: h.GPUUUID, ContextBytes: h.ContextBytes},
 			Slices:     []string{},
-			LimitBytes: h.LimitBytes,
-			Owner:      claim.OwnerRun,
+			LimitBytes: h.LimitBytes, GPUHostMemoryBytes: h.SpillBytes,
+			Owner: claim.OwnerRun,
 		}
 		if info, statErr := os.Stat(dir); statErr == nil {
 			c.Created = info.ModTime().UTC()

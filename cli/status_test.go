@@ -147,6 +147,28 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+func TestStatusShowsHostMemory(t *testing.T) {
+	n := newNode(t, nvmltest.New(nvmltest.H200(0)))
+	allowed, none, broken := n.reserve(t, nvmltest.H200(0), 0, 0), n.reserve(t, nvmltest.H200(0), 1, 1), n.reserve(t, nvmltest.H200(0), 2, 2)
+	for _, c := range []*claim.Claim{allowed, broken} {
+		must.NoError(t, n.ledger.SetGPUHostMemory(context.Background(), c.ID, "alloc-1", 4<<30))
+	}
+	must.NoError(t, os.Truncate(filepath.Join(n.runDir, "claims", broken.ID, region.UsageFile), 3))
+	r := n.statusJSON(t, 0)
+	must.Eq(t, 4<<30, r.Claims[0].GPUHostMemoryBytes)
+	must.Eq(t, &region.Spill{LimitBytes: 4 << 30}, r.Claims[0].Usage.Spill)
+	must.Nil(t, r.Claims[1].Usage.Spill)
+	_, out, _ := n.status("--json")
+	must.Eq(t, 2, strings.Count(out, `"gpu_host_memory_bytes": 4294967296`))
+	must.Eq(t, 1, strings.Count(out, `"gpu_host_memory": {`))
+
+	_, text, _ := n.status()
+	must.StrContains(t, text, "HOST MEMORY")
+	must.True(t, words(text, allowed.ID, "1024 MiB", "0 of 4096 MiB", "reserved"), must.Sprint(text))
+	must.True(t, words(text, broken.ID, "1024 MiB", "? of 4096 MiB", "reserved"), must.Sprint(text))
+	must.False(t, words(text, none.ID, " of "), must.Sprint(text))
+}
+
 func TestStatusWithoutNVML(t *testing.T) {
 	n := newNode(t, nvml.New(t.TempDir()))
 	c := n.reserve(t, nvmltest.H200(1), 3, 3)

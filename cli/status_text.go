@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/memsize"
 )
 
 // print writes the report for people.
@@ -74,7 +75,7 @@ func (s sliceReport) describeTaken() string {
 	if s.Total > 0 {
 		text = fmt.Sprintf("%d of %d", s.Taken, s.Total)
 	}
-	return text + " (" + formatMemory(s.SliceBytes) + " each)"
+	return text + " (" + memsize.Format(s.SliceBytes) + " each)"
 }
 
 func (r *report) printClaims(w io.Writer) {
@@ -89,16 +90,16 @@ func (r *report) printClaims(w io.Writer) {
 	}
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "CLAIM\tGPU\tSLICES\tLIMIT\tUSED\tPEAK\tREFUSED\tPROCESSES\tSTATE\tOWNER\tCONTAINER")
+	fmt.Fprintln(t, "CLAIM\tGPU\tSLICES\tLIMIT\tUSED\tPEAK\tHOST MEMORY\tREFUSED\tPROCESSES\tSTATE\tOWNER\tCONTAINER")
 	for _, c := range r.Claims {
 		used, peak, refused, processes := "?", "?", "?", "?"
 		if u := c.Usage; u != nil {
 			used, peak = mebibytes(u.UsedBytes), mebibytes(u.PeakBytes)
 			refused, processes = strconv.FormatUint(u.Refused, 10), strconv.Itoa(len(u.Processes))
 		}
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.ID, c.GPU.Index,
-			describeSlices(c.GPU.UUID, c.Slices), mebibytes(c.LimitBytes), used, peak, refused, processes,
-			c.State, c.Owner, describeContainer(c.Container))
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.ID, c.GPU.Index,
+			describeSlices(c.GPU.UUID, c.Slices), mebibytes(c.LimitBytes), used, peak, describeHostMemory(&c), refused,
+			processes, c.State, c.Owner, describeContainer(c.Container))
 	}
 	_ = t.Flush() // errWriter keeps the error
 	for _, c := range r.Claims {
@@ -115,6 +116,17 @@ func (r *report) printProblems(w io.Writer) {
 	for _, p := range r.Problems {
 		fmt.Fprintf(w, "  %s: %s\n", p.Path, p.Reason)
 	}
+}
+
+// describeHostMemory says how much of what the claim may allocate beyond its limit is in use.
+func describeHostMemory(c *claimReport) string {
+	switch {
+	case c.Usage == nil && c.GPUHostMemoryBytes > 0:
+		return "? of " + mebibytes(c.GPUHostMemoryBytes)
+	case c.Usage == nil || c.Usage.Spill == nil:
+		return "-"
+	}
+	return fmt.Sprintf("%d of %s", c.Usage.Spill.UsedBytes>>20, mebibytes(c.Usage.Spill.LimitBytes))
 }
 
 func mebibytes(bytes uint64) string { return fmt.Sprintf("%d MiB", bytes>>20) }

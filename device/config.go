@@ -7,21 +7,18 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/memsize"
 )
 
 const (
 	// minSliceBytes keeps the number of slices per GPU in the thousands: each is
 	// a device of its own to Nomad.
 	minSliceBytes = 64 << 20
-
-	// granularityBytes is the unit in which a GPU hands out memory.
-	granularityBytes = 2 << 20
 
 	minFingerprintPeriod = 100 * time.Millisecond
 
@@ -83,14 +80,14 @@ func (s *settings) ignoredUUIDs() []string { return slices.Sorted(maps.Keys(s.ig
 func (c Config) parse() (*settings, error) {
 	s := &settings{enabled: c.Enabled, ignored: make(map[string]bool)}
 	var err error
-	if s.sliceBytes, err = parseMemory(c.SliceMemory); err != nil {
+	if s.sliceBytes, err = memsize.ParseGPU(c.SliceMemory); err != nil {
 		return nil, fmt.Errorf("slice_memory: %w", err)
 	}
 	if s.sliceBytes < minSliceBytes {
 		return nil, fmt.Errorf("slice_memory: %s is too little, it must be 64MiB or more", c.SliceMemory)
 	}
 	if c.ContextMemory != autoContextMemory {
-		if s.contextBytes, err = parseMemory(c.ContextMemory); err != nil {
+		if s.contextBytes, err = memsize.ParseGPU(c.ContextMemory); err != nil {
 			return nil, fmt.Errorf("context_memory: %w, or %q to measure it", err, autoContextMemory)
 		}
 	}
@@ -124,34 +121,3 @@ func (c Config) parse() (*settings, error) {
 
 // gpuUUID is how NVML writes the UUID of a GPU or a MIG instance.
 var gpuUUID = regexp.MustCompile(`^(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
-
-var memoryUnits = map[string]uint64{"MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-
-var memorySize = regexp.MustCompile(`^([1-9][0-9]{0,6}) ?(MiB|GiB|TiB)$`)
-
-// parseMemory reads an amount of GPU memory. Units are binary and spelled out,
-// since "8G" means different amounts to different people.
-func parseMemory(text string) (uint64, error) {
-	match := memorySize.FindStringSubmatch(strings.TrimSpace(text))
-	if match == nil {
-		return 0, fmt.Errorf("%q is not an amount of memory: "+
-			"it must be a whole number with the unit MiB, GiB or TiB, such as \"1GiB\" or \"512MiB\"", text)
-	}
-	number, err := strconv.ParseUint(match[1], 10, 64)
-	if err != nil {
-		return 0, err
-	}
-	bytes := number * memoryUnits[match[2]]
-	if bytes%granularityBytes != 0 {
-		return 0, fmt.Errorf("%s is not a multiple of 2MiB, the unit in which a GPU hands out memory", text)
-	}
-	return bytes, nil
-}
-
-// formatMemory writes bytes in the largest unit that needs no fraction.
-func formatMemory(bytes uint64) string {
-	if bytes != 0 && bytes%(1<<30) == 0 {
-		return fmt.Sprintf("%dGiB", bytes>>30)
-	}
-	return fmt.Sprintf("%dMiB", bytes>>20)
-}

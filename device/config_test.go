@@ -44,7 +44,8 @@ func TestSetConfig(t *testing.T) {
 }
 
 func TestSetConfig_badInput(t *testing.T) {
-	const whole = `it must be a whole number with the unit MiB, GiB or TiB, such as "1GiB" or "512MiB"`
+	const whole = `it must be a whole number with the unit KiB, MiB, GiB or TiB (powers of 1024) or KB, MB, GB or TB ` +
+		`(powers of 1000), such as "1GiB" or "512MiB"`
 	cases := []struct {
 		option string
 		value  any
@@ -53,11 +54,12 @@ func TestSetConfig_badInput(t *testing.T) {
 		{"slice_memory", "", `slice_memory: "" is not an amount of memory: ` + whole},
 		{"slice_memory", "lots", `slice_memory: "lots" is not an amount of memory: ` + whole},
 		{"slice_memory", "8G", `slice_memory: "8G" is not an amount of memory: ` + whole},
-		{"slice_memory", "1GB", `slice_memory: "1GB" is not an amount of memory: ` + whole},
+		{"slice_memory", "1GB", "slice_memory: 1GB is not a whole number of MiB, and nothing is rounded: " +
+			"953MiB and 954MiB are next to it"},
 		{"slice_memory", "1.5GiB", `slice_memory: "1.5GiB" is not an amount of memory: ` + whole},
 		{"slice_memory", "-1GiB", `slice_memory: "-1GiB" is not an amount of memory: ` + whole},
-		{"slice_memory", "0GiB", `slice_memory: "0GiB" is not an amount of memory: ` + whole},
-		{"slice_memory", "99999999TiB", `slice_memory: "99999999TiB" is not an amount of memory: ` + whole},
+		{"slice_memory", "0GiB", "slice_memory: 0GiB is not a multiple of 2MiB, the unit in which a GPU hands out memory"},
+		{"slice_memory", "99999999TiB", "slice_memory: 99999999TiB is more than a claim can account for, which is 16384GiB"},
 		{"slice_memory", "1025MiB", "slice_memory: 1025MiB is not a multiple of 2MiB, the unit in which a GPU hands out memory"},
 		{"slice_memory", "32MiB", "slice_memory: 32MiB is too little, it must be 64MiB or more"},
 		{"context_memory", "some", `context_memory: "some" is not an amount of memory: ` + whole + `, or "auto" to measure it`},

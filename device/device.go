@@ -32,10 +32,6 @@ const (
 	// reserveTimeout bounds one reservation, for which Nomad sets no limit.
 	reserveTimeout = 90 * time.Second
 
-	// visibleDevices keeps NVIDIA's own container runtime from handing out whole
-	// GPUs to a container that misses ours.
-	visibleDevices, noDevices = "NVIDIA_VISIBLE_DEVICES", "void"
-
 	// nvmlTimeout bounds one question to the driver. The first one on an idle
 	// node takes seconds per GPU, since the driver wakes them.
 	nvmlTimeout = 30 * time.Second
@@ -182,7 +178,8 @@ func (p *Plugin) Reserve(ids []string) (*ndevice.ContainerReservation, error) {
 	}
 	return &ndevice.ContainerReservation{Envs: map[string]string{
 		token.EnvName(): token.Reveal(),
-		visibleDevices:  noDevices,
+		// A container that misses our runtime gets no GPU rather than a whole one.
+		claim.VisibleDevices: claim.NoDevices,
 	}}, nil
 }
 

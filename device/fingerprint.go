@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/memsize"
 	"tranche.dev/tranche/device/contextcost"
 )
 
@@ -21,7 +22,7 @@ import (
 func (m *sliceMode) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintResponse) {
 	defer close(out)
 	m.logger.Info("looking for GPUs", "driver_root", m.driverRoot, "period", m.fingerprintPeriod.String(),
-		"slice_memory", formatMemory(m.sliceBytes), "ignored_gpu_ids", m.ignoredUUIDs())
+		"slice_memory", memsize.Format(m.sliceBytes), "ignored_gpu_ids", m.ignoredUUIDs())
 	ticker := time.NewTicker(m.fingerprintPeriod)
 	defer ticker.Stop()
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"tranche.dev/tranche/claim/memsize"
 	"tranche.dev/tranche/device/nvml"
 )
 
@@ -124,7 +125,7 @@ func (inv *inventory) answered(node *nvml.Node, found nvml.GPU) bool {
 	}
 	inv.gpus[found.UUID] = g
 	inv.changed = true
-	inv.logger.Info("GPU found", "gpu", g.UUID, "name", g.groupName(), "memory", formatMemory(g.MemoryBytes), "slices", g.slices)
+	inv.logger.Info("GPU found", "gpu", g.UUID, "name", g.groupName(), "memory", memsize.Format(g.MemoryBytes), "slices", g.slices)
 	inv.setProblem(g, inv.sliceProblem(g))
 	return g.problem == ""
 }
@@ -151,7 +152,7 @@ func (inv *inventory) sliceProblem(g *gpu) string {
 		return ""
 	}
 	return fmt.Sprintf("slice_memory is %s, but the GPU has only %s for processes: set it to less",
-		formatMemory(inv.settings.sliceBytes), formatMemory(g.UsableBytes()))
+		memsize.Format(inv.settings.sliceBytes), memsize.Format(g.UsableBytes()))
 }
 
 func (inv *inventory) setProblem(g *gpu, problem string) {

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/memsize"
 )
 
 // reserve makes a claim on the slices.
@@ -31,7 +32,7 @@ func (m *sliceMode) reserve(ctx context.Context, ids []string) (token claim.Toke
 	if limitBytes < contextBytes {
 		return token, fmt.Errorf("%d slices of %s make a limit of %s, but a CUDA context on the GPU %s takes %s before the "+
 			"first allocation: ask for at least %d slices",
-			len(ids), formatMemory(m.sliceBytes), formatMemory(limitBytes), g, formatMemory(contextBytes),
+			len(ids), memsize.Format(m.sliceBytes), memsize.Format(limitBytes), g, memsize.Format(contextBytes),
 			(contextBytes+m.sliceBytes-1)/m.sliceBytes)
 	}
 	m.sweep(ctx)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
+	"tranche.dev/tranche/claim/memsize"
 	"tranche.dev/tranche/runtime"
 )
 
@@ -38,6 +39,8 @@ type Config struct {
 	ImagePullTimeout string `codec:"image_pull_timeout"`
 	// StatsInterval overrides how often Nomad asks for statistics; empty means as Nomad asks.
 	StatsInterval string `codec:"stats_interval"`
+	// GPUHostMemoryMax is the most that a task may ask for with gpu_host_memory; "0" allows none.
+	GPUHostMemoryMax string `codec:"gpu_host_memory_max"`
 
 	// Where the parts of a fraction are: see runtime.Config.
 	DriverRoot  string   `codec:"driver_root"`
@@ -50,20 +53,21 @@ type Config struct {
 
 // configSpec is the schema of Config.
 var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
-	"containerd_address": stringWithDefault("containerd_address", defaultAddress),
-	"namespace":          stringWithDefault("namespace", defaultNamespace),
-	"runtime":            stringWithDefault("runtime", defaultRuntime),
-	"allow_runtimes":     hclspec.NewAttr("allow_runtimes", "list(string)", false),
-	"snapshotter":        stringWithDefault("snapshotter", defaultSnapshotter),
-	"registry_hosts_dir": stringWithDefault("registry_hosts_dir", defaultRegistryHostsDir),
-	"image_pull_timeout": stringWithDefault("image_pull_timeout", defaultPullTimeout),
-	"stats_interval":     hclspec.NewAttr("stats_interval", "string", false),
-	"driver_root":        hclspec.NewAttr("driver_root", "string", false),
-	"shadow_dir":         hclspec.NewAttr("shadow_dir", "string", false),
-	"hook_path":          hclspec.NewAttr("hook_path", "string", false),
-	"state_dir":          hclspec.NewAttr("state_dir", "string", false),
-	"run_dir":            hclspec.NewAttr("run_dir", "string", false),
-	"cdi_spec_dirs":      hclspec.NewAttr("cdi_spec_dirs", "list(string)", false),
+	"containerd_address":  stringWithDefault("containerd_address", defaultAddress),
+	"namespace":           stringWithDefault("namespace", defaultNamespace),
+	"runtime":             stringWithDefault("runtime", defaultRuntime),
+	"allow_runtimes":      hclspec.NewAttr("allow_runtimes", "list(string)", false),
+	"snapshotter":         stringWithDefault("snapshotter", defaultSnapshotter),
+	"registry_hosts_dir":  stringWithDefault("registry_hosts_dir", defaultRegistryHostsDir),
+	"image_pull_timeout":  stringWithDefault("image_pull_timeout", defaultPullTimeout),
+	"stats_interval":      hclspec.NewAttr("stats_interval", "string", false),
+	"gpu_host_memory_max": stringWithDefault("gpu_host_memory_max", "0"),
+	"driver_root":         hclspec.NewAttr("driver_root", "string", false),
+	"shadow_dir":          hclspec.NewAttr("shadow_dir", "string", false),
+	"hook_path":           hclspec.NewAttr("hook_path", "string", false),
+	"state_dir":           hclspec.NewAttr("state_dir", "string", false),
+	"run_dir":             hclspec.NewAttr("run_dir", "string", false),
+	"cdi_spec_dirs":       hclspec.NewAttr("cdi_spec_dirs", "list(string)", false),
 })
 
 func stringWithDefault(name, value string) *hclspec.Spec {
@@ -95,6 +99,9 @@ func (c *Config) validate() error {
 			return fmt.Errorf("plugin option %s must not be empty", option)
 		}
 	}
+	if _, err := c.gpuHostMemoryMaxBytes(); err != nil {
+		return err
+	}
 	if err := checkDuration("plugin option image_pull_timeout", c.ImagePullTimeout); err != nil {
 		return err
 	}
@@ -102,6 +109,18 @@ func (c *Config) validate() error {
 		return checkDuration("plugin option stats_interval", c.StatsInterval)
 	}
 	return nil
+}
+
+// gpuHostMemoryMaxBytes is gpu_host_memory_max, of which validate has made sure.
+func (c *Config) gpuHostMemoryMaxBytes() (uint64, error) {
+	if c.GPUHostMemoryMax == "" {
+		return 0, nil
+	}
+	bytes, err := memsize.Parse(c.GPUHostMemoryMax)
+	if err != nil {
+		return 0, fmt.Errorf("plugin option gpu_host_memory_max: %w", err)
+	}
+	return bytes, nil
 }
 
 // checkDuration checks the value of an option that is a length of time.

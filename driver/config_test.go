@@ -28,6 +28,7 @@ func TestConfig_Validate(t *testing.T) {
 		{"no snapshotter", func(c *Config) { c.Snapshotter = "" }, "snapshotter"},
 		{"a timeout that is none", func(c *Config) { c.ImagePullTimeout = "-1s" }, "image_pull_timeout"},
 		{"an interval that is none", func(c *Config) { c.StatsInterval = "often" }, "stats_interval"},
+		{"host memory that would be rounded", func(c *Config) { c.GPUHostMemoryMax = "4GB" }, "gpu_host_memory_max: 4GB"},
 		{"a relative driver root", func(c *Config) { c.DriverRoot = "root" }, "driver_root"},
 		{"a relative hook", func(c *Config) { c.HookPath = "tranche-hook" }, "hook_path"},
 	}
@@ -47,6 +48,7 @@ func TestConfig_DefaultsOfTheSchema(t *testing.T) {
 	must.Eq(t, defaultAddress, config.ContainerdAddress)
 	must.Eq(t, "nomad", config.Namespace)
 	must.Eq(t, "5m", config.ImagePullTimeout)
+	must.Eq(t, "0", config.GPUHostMemoryMax)
 	must.True(t, config.allows(defaultRuntime))
 	must.True(t, config.allows("io.containerd.kata.v2"))
 	must.False(t, config.allows("/bin/sh"))
@@ -64,9 +66,34 @@ func TestTaskConfig_Schema(t *testing.T) {
 		work_dir           = "/w"
 		network_mode       = "none"
 		runtime            = "r"
+		gpu_host_memory    = "4GiB"
 	}`, &got)
 	must.Eq(t, TaskConfig{Image: "busybox", ImagePullTimeout: "1m", ForcePull: true, Entrypoint: []string{"/e"},
-		Command: "c", Args: []string{"a", "b"}, WorkDir: "/w", NetworkMode: "none", Runtime: "r"}, got)
+		Command: "c", Args: []string{"a", "b"}, WorkDir: "/w", NetworkMode: "none", Runtime: "r", GPUHostMemory: "4GiB"}, got)
+}
+
+func TestTaskConfig_HostMemory(t *testing.T) {
+	cases := []struct{ asked, allowed, want string }{
+		{"", "", ""},
+		{"", "0", ""},
+		{"0", "0", ""},
+		{"4GiB", "4GiB", ""},
+		{"1MiB", "0", `option gpu_host_memory = "1MiB": this node allows a container no host memory beyond its limit of GPU ` +
+			"memory; the operator can allow more with gpu_host_memory_max"},
+		{"5GiB", "4GiB", "at most 4GiB"},
+		{"4GB", "8GiB", "option gpu_host_memory: 4GB is not a whole number of MiB"},
+	}
+	for _, c := range cases {
+		t.Run(c.asked+" of "+c.allowed, func(t *testing.T) {
+			task := TaskConfig{Image: "busybox", GPUHostMemory: c.asked}
+			err := task.validate(&Config{Runtime: defaultRuntime, GPUHostMemoryMax: c.allowed})
+			if c.want == "" {
+				must.NoError(t, err)
+				return
+			}
+			must.ErrorContains(t, err, c.want)
+		})
+	}
 }
 
 func TestSetInstalled(t *testing.T) {

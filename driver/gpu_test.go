@@ -110,6 +110,7 @@ func TestGPU_FractionInARealContainer(t *testing.T) {
 	n := requireNode(t)
 	config := n.config()
 	gpuNode(t, &config)
+	config.GPUHostMemoryMax = "4GiB"
 	d := newTestDriverWith(t, n, config)
 	ledger, err := claim.Open(claim.Options{StateDir: config.StateDir, RunDir: config.RunDir})
 	must.NoError(t, err)
@@ -119,7 +120,8 @@ func TestGPU_FractionInARealContainer(t *testing.T) {
 	})
 	must.NoError(t, err)
 
-	cfg := d.task("tail -n 1 " + testLibDir + "/libcuda.so.1; ls -d /dev/nvidia* /.tranche/claims/*; env; echo end")
+	cfg := d.task("tail -n 1 "+testLibDir+"/libcuda.so.1; ls -d /dev/nvidia* /.tranche/claims/*; env; "+
+		"od -An -v -tu8 -j136 -N8 /.tranche/claims/*/limit; echo end", func(c *TaskConfig) { c.GPUHostMemory = "4GiB" })
 	cfg.DeviceEnv = map[string]string{token.EnvName(): token.Reveal(), "NVIDIA_VISIBLE_DEVICES": "void"}
 	for key, value := range cfg.DeviceEnv {
 		cfg.Env[key] = value
@@ -131,9 +133,22 @@ func TestGPU_FractionInARealContainer(t *testing.T) {
 	must.StrContains(t, out, noVisibleDevices)
 	must.StrNotContains(t, out, token.Reveal())
 	must.StrNotContains(t, out, claim.EnvPrefix)
-	eventually(t, "the event", func() bool {
-		return strings.Contains(strings.Join(d.events.all(), "\n"), "GPU memory: 1.0 GiB of NVIDIA H200 #0 ("+testGPU+")")
-	})
+	must.StrContains(t, out, " 4294967296\n") // of host memory, as the region says
+	for _, event := range []string{
+		"GPU memory: 1.0 GiB of NVIDIA H200 #0 (" + testGPU + ")",
+		"GPU memory beyond the limit of claim " + made.ID + ": 4.0 GiB, on the host",
+	} {
+		eventually(t, "the event", func() bool { return strings.Contains(strings.Join(d.events.all(), "\n"), event) })
+	}
+
+	// More than the node allows, and none without a GPU.
+	for asked, want := range map[string]string{"5GiB": "gpu_host_memory_max", "1GiB": "has no GPU"} {
+		greedy := d.failing(func(c *TaskConfig) { c.GPUHostMemory = asked })
+		_, _, err = d.StartTask(greedy)
+		must.ErrorContains(t, err, "option gpu_host_memory")
+		must.ErrorContains(t, err, want)
+		d.nothingLeft(greedy)
+	}
 
 	// The same claim without a device plugin that gave it.
 	thief := d.failing()

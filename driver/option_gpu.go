@@ -18,15 +18,14 @@ import (
 	"tranche.dev/tranche/runtime"
 )
 
-const (
-	visibleDevices   = "NVIDIA_VISIBLE_DEVICES"
-	noVisibleDevices = visibleDevices + "=void"
-)
+const noVisibleDevices = claim.VisibleDevices + "=" + claim.NoDevices
 
 // grant is a task's fractions of GPUs. The zero value is no GPU at all.
 type grant struct {
 	claims []*claim.Claim
 	edits  runtime.Modifier
+	// hostMemoryBytes is what may be allocated beyond the limit of the first claim.
+	hostMemoryBytes uint64
 }
 
 // grants turns the claim tokens of tasks into grants.
@@ -40,8 +39,14 @@ type grants struct {
 
 // of returns what the task may use. Claims come from DeviceEnv, which device plugins alone fill: a job can write any
 // variable into its env block, and would there show the token of another.
-func (g *grants) of(ctx context.Context, cfg *drivers.TaskConfig, container string) (*grant, error) {
+func (g *grants) of(
+	ctx context.Context, cfg *drivers.TaskConfig, container string, hostMemoryBytes uint64,
+) (*grant, error) {
 	if !holdsClaims(cfg.DeviceEnv) {
+		if hostMemoryBytes > 0 {
+			return nil, errors.New("option gpu_host_memory: the task has no GPU beyond whose limit it could allocate; " +
+				"ask for slices with device \"nvidia/slice\", or leave the option out")
+		}
 		return &grant{}, nil
 	}
 	ledger, err := g.open()
@@ -52,11 +57,11 @@ func (g *grants) of(ctx context.Context, cfg *drivers.TaskConfig, container stri
 	if err != nil {
 		return nil, retriable(fmt.Errorf("look up the task's claims: %w", err))
 	}
-	edits, err := runtime.Prepare(ctx, ledger, g.config, container, claims)
+	edits, err := runtime.Prepare(ctx, ledger, g.config, container, claims, hostMemoryBytes)
 	if err != nil {
 		return nil, retriable(fmt.Errorf("prepare the task's GPU: %w", err))
 	}
-	return &grant{claims: claims, edits: edits}, nil
+	return &grant{claims: claims, edits: edits, hostMemoryBytes: hostMemoryBytes}, nil
 }
 
 // retriable tells Nomad whether to start the task again, for errors of which claim says that they pass. A claim token
@@ -118,7 +123,7 @@ func refuseForeignClaims(cfg *drivers.TaskConfig) error {
 func withGPU(g *grant) oci.SpecOpts {
 	return specOption(func(s *Spec) error {
 		s.Process.Env = slices.DeleteFunc(s.Process.Env, func(entry string) bool {
-			return strings.HasPrefix(entry, claim.EnvPrefix) || strings.HasPrefix(entry, visibleDevices+"=")
+			return strings.HasPrefix(entry, claim.EnvPrefix) || strings.HasPrefix(entry, claim.VisibleDevices+"=")
 		})
 		s.Process.Env = append(s.Process.Env, noVisibleDevices)
 		if g.edits == nil {
@@ -137,6 +142,10 @@ func (g *grant) describe() []string {
 	for _, c := range g.claims {
 		lines = append(lines, fmt.Sprintf("GPU memory: %s of %s #%d (%s), %d slices, claim %s",
 			humanize.IBytes(c.LimitBytes), c.GPU.Name, c.GPU.Index, c.GPU.UUID, len(c.Slices), c.ID))
+	}
+	if g.hostMemoryBytes > 0 {
+		lines = append(lines, fmt.Sprintf("GPU memory beyond the limit of claim %s: %s, on the host",
+			g.claims[0].ID, humanize.IBytes(g.hostMemoryBytes)))
 	}
 	return lines
 }

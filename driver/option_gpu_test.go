@@ -66,7 +66,7 @@ func TestGrants_WhichErrorsPass(t *testing.T) {
 			must.NoError(t, err)
 			env := map[string]string{token.EnvName(): token.Reveal()}
 			tc.spoil(t, g, env, made)
-			_, err = g.of(t.Context(), &drivers.TaskConfig{DeviceEnv: env}, "c1")
+			_, err = g.of(t.Context(), &drivers.TaskConfig{DeviceEnv: env}, "c1", 0)
 			must.ErrorContains(t, err, tc.want)
 			must.Eq(t, tc.passing, nstructs.IsRecoverable(err), must.Sprint(err))
 		})

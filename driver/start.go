@@ -22,7 +22,9 @@ type startup struct {
 	id      string // of the container
 	runtime string
 	network *network
-	grant   *grant
+	// hostMemoryBytes is what the task may allocate beyond its limit of GPU memory.
+	hostMemoryBytes uint64
+	grant           *grant
 }
 
 // taskState is what Nomad keeps for us across restarts of the plugin and the agent.
@@ -52,7 +54,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if err := d.removeOlderLives(ctx, s); err != nil {
 		return nil, nil, err
 	}
-	if s.grant, err = d.grants.of(ctx, cfg, s.id); err != nil {
+	if s.grant, err = d.grants.of(ctx, cfg, s.id, s.hostMemoryBytes); err != nil {
 		return nil, nil, err
 	}
 	ctx, release, err := d.hold(ctx, s)
@@ -88,6 +90,9 @@ func (d *Driver) prepare(cfg *drivers.TaskConfig) (*startup, error) {
 	s := &startup{cfg: cfg, options: taskOptions, id: containerID(cfg), runtime: taskOptions.Runtime}
 	if s.runtime == "" {
 		s.runtime = d.config.Runtime
+	}
+	if s.hostMemoryBytes, err = taskOptions.gpuHostMemoryBytes(&d.config); err != nil {
+		return nil, err
 	}
 	s.network, err = newNetwork(cfg, taskOptions.NetworkMode)
 	return s, err

@@ -7,6 +7,8 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+
+	"tranche.dev/tranche/runtime"
 )
 
 // What network_mode may be; empty means the group's network where there is one, else the host's.
@@ -36,6 +38,10 @@ type TaskConfig struct {
 	NetworkMode string `codec:"network_mode"`
 	// Runtime is the containerd runtime; the operator's allow_runtimes says which are allowed.
 	Runtime string `codec:"runtime"`
+	// GPUHostMemory is how much the task may allocate beyond its limit of GPU memory, such as "4GiB": managed memory that
+	// lives on the host. A task with slices of several GPUs has it on the first. The operator's gpu_host_memory_max says
+	// how much is allowed.
+	GPUHostMemory string `codec:"gpu_host_memory"`
 }
 
 // taskConfigSpec is the schema of TaskConfig.
@@ -49,6 +55,7 @@ var taskConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"work_dir":           hclspec.NewAttr("work_dir", "string", false),
 	"network_mode":       hclspec.NewAttr("network_mode", "string", false),
 	"runtime":            hclspec.NewAttr("runtime", "string", false),
+	"gpu_host_memory":    hclspec.NewAttr("gpu_host_memory", "string", false),
 })
 
 // decodeTaskConfig reads and checks a task's config block. Every error names the option, its value and what it may be.
@@ -80,10 +87,22 @@ func (c *TaskConfig) validate(plugin *Config) error {
 		return fmt.Errorf("option runtime = %q: this node allows %q; the operator can allow more with the plugin's "+
 			"allow_runtimes", c.Runtime, append([]string{plugin.Runtime}, plugin.AllowRuntimes...))
 	}
+	if _, err := c.gpuHostMemoryBytes(plugin); err != nil {
+		return err
+	}
 	if c.ImagePullTimeout != "" {
 		return checkDuration("option image_pull_timeout", c.ImagePullTimeout)
 	}
 	return nil
+}
+
+// gpuHostMemoryBytes is gpu_host_memory, of which validate has made sure.
+func (c *TaskConfig) gpuHostMemoryBytes(plugin *Config) (uint64, error) {
+	most, err := plugin.gpuHostMemoryMaxBytes()
+	if err != nil {
+		return 0, err
+	}
+	return runtime.GPUHostMemory("option gpu_host_memory", c.GPUHostMemory, most)
 }
 
 // pullTimeout is how long the pull of this task's image may take. Both values have been validated.

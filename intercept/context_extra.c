@@ -7,8 +7,12 @@ static uint64_t key_of(uint32_t context, enum extra extra) {
     return (uint64_t)context << 8 | (unsigned)extra | 0x80;
 }
 
-static uint64_t pages_for(uint64_t bytes) {
-    return bytes != 0 ? pages_of(bytes) : 0;
+/* Every context has room for some code: its cost was measured with a module in it. */
+#define INCLUDED_CODE_BYTES (UINT64_C(1) << 20)
+
+static uint64_t pages_for(enum extra extra, uint64_t bytes) {
+    uint64_t included = extra == EXTRA_CODE ? INCLUDED_CODE_BYTES : 0;
+    return bytes > included ? pages_of(bytes - included) : 0;
 }
 
 /* Changes of one process come one after the other: they are rare. */
@@ -20,7 +24,7 @@ static CUresult change(struct process *process, const struct place *place, enum 
     struct entry now = {.key = key, .context = place->context, .charge = {.gpu = (uint8_t)(place->gpu & 0x7f)}};
     bool known = objects_find(process, KIND_CONTEXT_LIMIT, key, &now);
     uint64_t wanted = add ? now.with + bytes : raise && now.with > bytes ? now.with : bytes;
-    uint64_t pages = pages_for(wanted);
+    uint64_t pages = pages_for(extra, wanted);
     if (pages > now.charge.pages)
         result = now.charge.pages != 0 ? charge_grow(process, &now.charge, pages - now.charge.pages)
                                        : charge_take(process, place->gpu, pages, &now.charge);

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"tranche.dev/tranche/claim/memsize"
 )
 
 // ConfigEnv names the environment variable, of tranche-runtime itself, that says where its configuration file is.
@@ -26,6 +28,8 @@ type configFile struct {
 	RunDir      string   `toml:"run_dir"`
 	CDISpecDirs []string `toml:"cdi_spec_dirs"`
 	Runtime     string   `toml:"runtime"`
+
+	GPUHostMemoryMax string `toml:"gpu_host_memory_max"`
 }
 
 // LoadConfig reads the configuration file of tranche-runtime. An empty path means the default file.
@@ -57,7 +61,13 @@ func LoadConfig(path string) (Config, error) {
 		CDISpecDirs: file.CDISpecDirs,
 		Runtime:     file.Runtime,
 	}.WithDefaults()
-	if err := cfg.validate(); err != nil {
+	err = cfg.validate()
+	if err == nil && file.GPUHostMemoryMax != "" {
+		if cfg.GPUHostMemoryMaxBytes, err = memsize.Parse(file.GPUHostMemoryMax); err != nil {
+			err = fmt.Errorf("gpu_host_memory_max: %w", err)
+		}
+	}
+	if err != nil {
 		return Config{}, fmt.Errorf("read the configuration of tranche-runtime, %s: %w", path, err)
 	}
 	return cfg, nil
@@ -72,7 +82,7 @@ func explainTOML(err error) error {
 			keys = append(keys, strings.Join(missing.Key(), "."))
 		}
 		return fmt.Errorf("there is no setting called %s; there are driver_root, shadow_dir, hook_path, state_dir, "+
-			"run_dir, cdi_spec_dirs and runtime", strings.Join(keys, " or "))
+			"run_dir, cdi_spec_dirs, runtime and gpu_host_memory_max", strings.Join(keys, " or "))
 	}
 	var syntax *toml.DecodeError
 	if errors.As(err, &syntax) {

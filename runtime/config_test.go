@@ -16,6 +16,7 @@ hook_path = "/opt/tranche/bin/tranche-hook"
 state_dir = "/s"
 run_dir = "/r"
 runtime = "crun"
+gpu_host_memory_max = "4GiB"
 `)
 	cfg, err := LoadConfig(path)
 	must.NoError(t, err)
@@ -28,6 +29,8 @@ runtime = "crun"
 		RunDir:      "/r",
 		Runtime:     "crun",
 		CDISpecDirs: []string{"/run/nvidia/driver/etc/cdi", "/run/nvidia/driver/var/run/cdi"},
+
+		GPUHostMemoryMaxBytes: 4 << 30,
 	}, cfg)
 }
 
@@ -40,6 +43,7 @@ func TestLoadConfig_Defaults(t *testing.T) {
 	must.Eq(t, "runc", cfg.Runtime)
 	must.Eq(t, "/var/lib/tranche", cfg.StateDir)
 	must.Eq(t, []string{"/etc/cdi", "/var/run/cdi"}, cfg.CDISpecDirs)
+	must.Zero(t, cfg.GPUHostMemoryMaxBytes)
 }
 
 func TestLoadConfig_Errors(t *testing.T) {
@@ -49,6 +53,7 @@ func TestLoadConfig_Errors(t *testing.T) {
 		{"syntax", "driver_root = /\n", "line 1"},
 		{"wrong type", "\nruntime = 3\n", "runtime"},
 		{"relative path", "shadow_dir = \"lib\"", "shadow_dir: \"lib\" is not an absolute path"},
+		{"rounded memory", "gpu_host_memory_max = \"4GB\"", "gpu_host_memory_max: 4GB is not a whole number of MiB"},
 		{"relative CDI directory", "cdi_spec_dirs = [\"cdi\"]", "cdi_spec_dirs: \"cdi\" is not an absolute path"},
 	}
 	for _, tc := range cases {

@@ -25,6 +25,8 @@ type node struct {
 	ledger *claim.Ledger
 	// prefix is put in front of every command of tranche-runtime.
 	prefix []string
+	// hostMemoryMax is gpu_host_memory_max.
+	hostMemoryMax string
 }
 
 func newNode(t *testing.T, next string) *node {
@@ -48,7 +50,7 @@ func (n *node) configure(next string) {
 	n.t.Helper()
 	content, err := toml.Marshal(map[string]any{
 		"driver_root": n.cfg.DriverRoot, "shadow_dir": n.cfg.ShadowDir, "hook_path": n.cfg.HookPath,
-		"state_dir": n.cfg.StateDir, "run_dir": n.cfg.RunDir, "runtime": next,
+		"state_dir": n.cfg.StateDir, "run_dir": n.cfg.RunDir, "runtime": next, "gpu_host_memory_max": n.hostMemoryMax,
 	})
 	must.NoError(n.t, err)
 	runtime.WriteFile(n.t, n.path("config.toml"), string(content))

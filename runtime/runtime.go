@@ -61,6 +61,8 @@ type Config struct {
 	CDISpecDirs []string
 	// Runtime is the OCI runtime that tranche-runtime becomes: a path, or a name to look up in PATH.
 	Runtime string
+	// GPUHostMemoryMaxBytes is the most that a container may ask for beyond its limit: see GPUHostMemory.
+	GPUHostMemoryMaxBytes uint64
 	// Logger receives what an operator may want to know; nil logs nothing.
 	Logger hclog.Logger
 }
@@ -100,14 +102,22 @@ type Grant struct {
 // Prepare turns claims into the edits that the container containerID, which is to hold them, needs. It makes sure that
 // each claim's region exists, and refuses claims that another living container holds: binding would refuse them too,
 // but only once the container has been built.
+//
+// What the container may allocate beyond its limit, hostMemoryBytes, is of the first claim, where there are several:
+// claims are in the order of their GPUs.
 func Prepare(
 	ctx context.Context, ledger *claim.Ledger, cfg Config, containerID string, claims []*claim.Claim,
+	hostMemoryBytes uint64,
 ) (Modifier, error) {
 	grants := make([]Grant, 0, len(claims))
 	for _, c := range claims {
 		if held := c.Container; held != nil && c.Released.IsZero() && claim.Alive(*held) {
 			return nil, &claim.BoundError{Claim: c, Container: claim.Container{ID: containerID}}
 		}
+		if err := ledger.SetGPUHostMemory(ctx, c.ID, containerID, hostMemoryBytes); err != nil {
+			return nil, fmt.Errorf("prepare the region of claim %s: %w", c.ID, err)
+		}
+		hostMemoryBytes = 0
 		dir, err := ledger.RegionDir(ctx, c.ID)
 		if err != nil {
 			return nil, fmt.Errorf("prepare the region of claim %s: %w", c.ID, err)

@@ -90,7 +90,7 @@ func TestPrepare(t *testing.T) {
 		return []*claim.Claim{found}
 	}
 
-	edits, err := Prepare(t.Context(), ledger, cfg, "first", lookUp())
+	edits, err := Prepare(t.Context(), ledger, cfg, "first", lookUp(), 0)
 	must.NoError(t, err)
 	spec := containerSpec()
 	must.NoError(t, edits.Modify(spec))
@@ -106,7 +106,7 @@ func TestPrepare(t *testing.T) {
 	t.Cleanup(func() { _ = process.Process.Kill() })
 	first := claim.Container{Runtime: "runc", ID: "first", InitPID: process.Process.Pid}
 	must.NoError(t, ledger.Bind(t.Context(), reserved.ID, first))
-	_, err = Prepare(t.Context(), ledger, cfg, "second", lookUp())
+	_, err = Prepare(t.Context(), ledger, cfg, "second", lookUp(), 0)
 	var bound *claim.BoundError
 	must.True(t, errors.As(err, &bound), must.Sprintf("%v", err))
 	must.StrContains(t, err.Error(), "first")
@@ -115,6 +115,6 @@ func TestPrepare(t *testing.T) {
 
 	must.NoError(t, process.Process.Kill())
 	_ = process.Wait()
-	_, err = Prepare(t.Context(), ledger, cfg, "second", lookUp())
+	_, err = Prepare(t.Context(), ledger, cfg, "second", lookUp(), 0)
 	must.NoError(t, err)
 }

@@ -62,6 +62,11 @@ func editBundle(ctx context.Context, cfg Config, inv invocation) error {
 	if !namesClaims(env) {
 		return nil
 	}
+	hostMemory, err := GPUHostMemory("environment variable "+GPUHostMemoryEnv, env[GPUHostMemoryEnv],
+		cfg.GPUHostMemoryMaxBytes)
+	if err != nil {
+		return err
+	}
 	ledger, err := claim.Open(claim.Options{StateDir: cfg.StateDir, RunDir: cfg.RunDir, Logger: cfg.Logger})
 	if err != nil {
 		return fmt.Errorf("open the ledger of claims: %w", err)
@@ -70,7 +75,7 @@ func editBundle(ctx context.Context, cfg Config, inv invocation) error {
 	if err != nil {
 		return err
 	}
-	edits, err := Prepare(ctx, ledger, cfg, inv.id, claims)
+	edits, err := Prepare(ctx, ledger, cfg, inv.id, claims, hostMemory)
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 
+	"tranche.dev/tranche/claim/region"
 	"tranche.dev/tranche/runtime"
 )
 
@@ -112,6 +113,40 @@ func TestMain_EditsTheSpec(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestMain_HostMemory(t *testing.T) {
+	next, _ := recorder(t)
+	n := newNode(t, next)
+	made, env := n.reserve(runtime.GPU0, "slice-000")
+	const asks = runtime.GPUHostMemoryEnv + "=4GiB"
+	hostMemory := func() uint64 {
+		header, err := region.ReadHeader(filepath.Join(n.cfg.RunDir, "claims", made.ID))
+		must.NoError(t, err)
+		return header.SpillBytes
+	}
+
+	stderr := n.fails(n.runtime("create", "--bundle", n.bundle("refused", "true", env, asks), "c1"))
+	must.StrContains(t, stderr, `environment variable TRANCHE_GPU_HOST_MEMORY = "4GiB"`)
+	must.StrContains(t, stderr, "gpu_host_memory_max")
+	must.Zero(t, hostMemory())
+
+	n.hostMemoryMax = "4GiB"
+	n.configure(next)
+	_ = n.runtime("create", "--bundle", n.bundle("allowed", "true", env, asks), "c2").Run()
+	must.Eq(t, 4<<30, hostMemory())
+
+	// The next container of the claim does not ask.
+	_ = n.runtime("create", "--bundle", n.bundle("plain", "true", env), "c3").Run()
+	must.Zero(t, hostMemory())
+
+	// One without claims is nobody's business.
+	next, record := recorder(t)
+	n.hostMemoryMax = ""
+	n.configure(next)
+	_ = n.runtime("create", "--bundle", n.bundle("none", "true", asks), "c4").Run()
+	_, environ := record()
+	must.NotEq(t, "", environ)
 }
 
 func TestMain_Errors(t *testing.T) {

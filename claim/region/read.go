@@ -17,7 +17,7 @@ type Usage struct {
 	// the last of them ends.
 	SharedBytes uint64 `json:"shared_bytes,omitempty"`
 	// Spill is what lives on the host beyond the limit; nil where the claim does not allow that.
-	Spill *Spill `json:"spill,omitempty"`
+	Spill *Spill `json:"gpu_host_memory,omitempty"`
 }
 
 // Spill is managed memory beyond the limit, which lives on the host.

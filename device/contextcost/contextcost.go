@@ -20,6 +20,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"tranche.dev/tranche/claim/memsize"
 )
 
 const (
@@ -27,9 +29,6 @@ const (
 	// than a context costs on the GPUs that are known, so that processes are
 	// charged too much rather than too little.
 	DefaultBytes = 512 << 20
-
-	// granularityBytes is the unit in which a GPU hands out memory.
-	granularityBytes = 2 << 20
 
 	// measureTimeout bounds one measurement. The first context on an idle GPU
 	// takes a few seconds, since the driver wakes it.
@@ -116,5 +115,5 @@ func childEnv(env []string, uuid string) []string {
 }
 
 func roundUp(bytes uint64) uint64 {
-	return (bytes + granularityBytes - 1) / granularityBytes * granularityBytes
+	return (bytes + memsize.GPUUnit - 1) / memsize.GPUUnit * memsize.GPUUnit
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/renameio/v2"
 	"github.com/hashicorp/go-hclog"
+
+	"tranche.dev/tranche/claim/memsize"
 )
 
 // retryAfter is how long a failed measurement stands before it is tried again.
@@ -91,12 +93,12 @@ func (m *Meter) fill(ctx context.Context, gpu GPU, e *entry) {
 		var err error
 		cost, err = m.measure(ctx, m.options.DriverRoot, gpu.UUID)
 		if err == nil {
-			log.Info("measured what a CUDA context costs", "memory", mebibytes(cost))
+			log.Info("measured what a CUDA context costs", "memory", memsize.Format(cost))
 			m.keep(gpu, cost)
 		} else {
 			cost, retry = DefaultBytes, m.now().Add(retryAfter)
 			log.Warn("could not measure what a CUDA context costs, assuming a default: set context_memory to override it",
-				"memory", mebibytes(cost), "error", err)
+				"memory", memsize.Format(cost), "error", err)
 		}
 	}
 	m.mu.Lock()
@@ -104,8 +106,6 @@ func (m *Meter) fill(ctx context.Context, gpu GPU, e *entry) {
 	e.bytes, e.retry = cost, retry
 	close(e.done)
 }
-
-func mebibytes(bytes uint64) string { return fmt.Sprintf("%dMiB", bytes>>20) }
 
 // cacheEntry is one entry of the cache file.
 type cacheEntry struct {

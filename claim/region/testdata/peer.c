@@ -65,7 +65,8 @@ int main(int argc, char **argv) {
     struct region_usage *usage = map(argv[1], REGION_USAGE_FILE, REGION_USAGE_SIZE, 1, &usage_fd);
     print(limit, usage);
 
-    hold(usage_fd, 0); /* its last operation, a move of 20 pages to its share, is in the total and has reached nothing */
+    hold(usage_fd,
+         0); /* its last operation, a move of 20 pages to its share, is in the total and has reached nothing */
     struct region_slot *slot = &usage->slots[0];
     slot->held[REGION_GPU] = (struct region_held){(UINT64_C(5) << 40) | 1ull << 39 | 9ull << 27 | 20, word(4, 1000)};
     slot->pid = 11;
