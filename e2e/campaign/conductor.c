@@ -116,6 +116,15 @@ static void collect(void) {
                 actors[i].status = status;
 }
 
+/* The seat of a dead process, and those that it had taken for children which it never came to fork. */
+static void vacate(unsigned seat) {
+    for (unsigned i = 0; i < SEATS; i++) {
+        uint32_t starting = SEAT_STARTING + seat;
+        atomic_compare_exchange_strong(&seat_at(i)->state, &starting, SEAT_FREE);
+    }
+    atomic_store(&seat_at(seat)->state, SEAT_FREE);
+}
+
 bool actor_adopt(unsigned seat) {
     struct actor *actor = &actors[seat];
     pid_t pid = atomic_load(&seat_at(seat)->pid);
@@ -124,7 +133,7 @@ bool actor_adopt(unsigned seat) {
     if (actor->pidfd >= 0)
         return true;
     actor->alive = false;
-    atomic_store(&seat_at(seat)->state, SEAT_FREE);
+    vacate(seat);
     return false;
 }
 
@@ -159,7 +168,7 @@ bool actor_start(unsigned seat, uint64_t *random) {
             /* In a storm, it may have come and gone. */
             if (atomic_load(&place->state) != SEAT_ALIVE || !atomic_load(&place->ending))
                 break;
-            atomic_store(&place->state, SEAT_FREE);
+            vacate(seat);
             return true;
         }
         nanosleep(&(struct timespec){.tv_nsec = 300000}, NULL);
@@ -209,12 +218,7 @@ static void let_go(unsigned seat) {
         atomic_store(&seat_at(seat)->desks[desk].taken, 0);
         atomic_store(&seat_at(seat)->desks[desk].done, atomic_load(&seat_at(seat)->desks[desk].order));
     }
-    atomic_store(&seat_at(seat)->state, SEAT_FREE);
-    /* Whom it was about to fork when it died. */
-    for (unsigned i = 0; i < SEATS; i++) {
-        uint32_t starting = SEAT_STARTING + seat;
-        atomic_compare_exchange_strong(&seat_at(i)->state, &starting, SEAT_FREE);
-    }
+    vacate(seat);
 }
 
 bool actor_bury(unsigned seat) {

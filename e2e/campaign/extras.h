@@ -5,10 +5,10 @@
 #include "family.h"
 
 enum extra_way {
-    EXTRA_CODE,   /* size: bytes of the modules that are loaded */
-    EXTRA_LOCAL,  /* handle: the stack's limit; other: the most that a kernel needs whose handle was asked for; size: the
+    EXTRA_CODE,  /* size: bytes of the modules that are loaded */
+    EXTRA_LOCAL, /* handle: the stack's limit; other: the most that a kernel needs whose handle was asked for; size: the
                      same of those that were launched */
-    EXTRA_HEAP,   /* size: the limit's value */
+    EXTRA_HEAP,  /* size: the limit's value */
     EXTRA_PRINTF, /* likewise */
 };
 

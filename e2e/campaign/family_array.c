@@ -31,16 +31,26 @@ struct format {
 };
 
 static const struct format formats[] = {
-    {CU_AD_FORMAT_UNSIGNED_INT8, 0, 4, false, false}, {CU_AD_FORMAT_SIGNED_INT16, 0, 8, false, false},
-    {CU_AD_FORMAT_HALF, 0, 8, false, false},          {CU_AD_FORMAT_FLOAT, 0, 16, false, false},
-    {CU_AD_FORMAT_UNSIGNED_INT32, 0, 16, false, false}, {CU_AD_FORMAT_UNORM_INT8X1, 1, 1, false, false},
-    {CU_AD_FORMAT_UNORM_INT8X4, 4, 4, false, false},  {CU_AD_FORMAT_SNORM_INT16X4, 4, 8, false, false},
-    {CU_AD_FORMAT_BC1_UNORM, 4, 1, false, false},     {CU_AD_FORMAT_BC4_SNORM, 1, 1, false, false},
-    {CU_AD_FORMAT_BC6H_UF16, 3, 1, false, false},     {CU_AD_FORMAT_BC7_UNORM_SRGB, 4, 1, false, false},
-    {CU_AD_FORMAT_YUY2, 2, 2, true, false},           {CU_AD_FORMAT_Y216, 2, 4, true, false},
-    {CU_AD_FORMAT_AYUV, 4, 4, false, false},          {CU_AD_FORMAT_Y416, 4, 8, false, false},
-    {CU_AD_FORMAT_NV12, 3, 2, true, true},            {CU_AD_FORMAT_P016, 3, 4, true, true},
-    {CU_AD_FORMAT_P216, 3, 4, true, true},            {CU_AD_FORMAT_Y444_PLANAR8, 3, 3, true, true},
+    {CU_AD_FORMAT_UNSIGNED_INT8, 0, 4, false, false},
+    {CU_AD_FORMAT_SIGNED_INT16, 0, 8, false, false},
+    {CU_AD_FORMAT_HALF, 0, 8, false, false},
+    {CU_AD_FORMAT_FLOAT, 0, 16, false, false},
+    {CU_AD_FORMAT_UNSIGNED_INT32, 0, 16, false, false},
+    {CU_AD_FORMAT_UNORM_INT8X1, 1, 1, false, false},
+    {CU_AD_FORMAT_UNORM_INT8X4, 4, 4, false, false},
+    {CU_AD_FORMAT_SNORM_INT16X4, 4, 8, false, false},
+    {CU_AD_FORMAT_BC1_UNORM, 4, 1, false, false},
+    {CU_AD_FORMAT_BC4_SNORM, 1, 1, false, false},
+    {CU_AD_FORMAT_BC6H_UF16, 3, 1, false, false},
+    {CU_AD_FORMAT_BC7_UNORM_SRGB, 4, 1, false, false},
+    {CU_AD_FORMAT_YUY2, 2, 2, true, false},
+    {CU_AD_FORMAT_Y216, 2, 4, true, false},
+    {CU_AD_FORMAT_AYUV, 4, 4, false, false},
+    {CU_AD_FORMAT_Y416, 4, 8, false, false},
+    {CU_AD_FORMAT_NV12, 3, 2, true, true},
+    {CU_AD_FORMAT_P016, 3, 4, true, true},
+    {CU_AD_FORMAT_P216, 3, 4, true, true},
+    {CU_AD_FORMAT_Y444_PLANAR8, 3, 3, true, true},
     {CU_AD_FORMAT_Y444_PLANAR10, 3, 6, true, true},
 };
 
@@ -194,10 +204,8 @@ static void create(struct call *call) {
 static CUresult create_by(unsigned way, CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *d) {
     CUDA_ARRAY_DESCRIPTOR flat = {
         .Width = d->Width, .Height = d->Height, .Format = d->Format, .NumChannels = d->NumChannels};
-    CUDA_ARRAY_DESCRIPTOR_v1 flat_v1 = {.Width = (unsigned)d->Width,
-                                        .Height = (unsigned)d->Height,
-                                        .Format = d->Format,
-                                        .NumChannels = d->NumChannels};
+    CUDA_ARRAY_DESCRIPTOR_v1 flat_v1 = {
+        .Width = (unsigned)d->Width, .Height = (unsigned)d->Height, .Format = d->Format, .NumChannels = d->NumChannels};
     CUDA_ARRAY3D_DESCRIPTOR_v1 solid_v1 = {.Width = (unsigned)d->Width,
                                            .Height = (unsigned)d->Height,
                                            .Depth = (unsigned)d->Depth,

@@ -45,7 +45,7 @@ struct made {
     CUgraphExec exec;
     bool frees_again; /* what is still allocated when it is launched */
     unsigned count;
-    uint64_t need, most;         /* for a launch: as counted, and as taken at most */
+    uint64_t need, most;           /* for a launch: as counted, and as taken at most */
     CUdeviceptr left[ALLOCATIONS]; /* allocated, and not freed by itself; 0: none */
     uint64_t sizes[ALLOCATIONS];
 };
@@ -217,10 +217,8 @@ static void finish(struct call *call, struct made *made, bool (*graph)(struct ca
     needs(call, made->need);
     good = good && instantiate(call, made);
     grows(call, ANYTHING_LESS, (int64_t)made->most);
-    struct object object = {.handle = (uintptr_t)made,
-                            .device = (int16_t)call->device,
-                            .gpu = (int16_t)call->gpu,
-                            .kind = KIND_GRAPH_EXEC};
+    struct object object = {
+        .handle = (uintptr_t)made, .device = (int16_t)call->device, .gpu = (int16_t)call->gpu, .kind = KIND_GRAPH_EXEC};
     if (good && object_put(&object))
         return;
     enum outcome outcome = call->desk->outcome;

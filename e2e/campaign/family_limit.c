@@ -70,7 +70,8 @@ uint64_t extra_local_bytes(const struct call *call, uint64_t bytes) {
     int processors = 0, threads = 0;
     cu.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, call->device);
     cu.cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, call->device);
-    return bytes > DEFAULT_STACK ? rounded((bytes - DEFAULT_STACK) * (uint64_t)processors * (uint64_t)threads, BLOCK) : 0;
+    return bytes > DEFAULT_STACK ? rounded((bytes - DEFAULT_STACK) * (uint64_t)processors * (uint64_t)threads, BLOCK)
+                                 : 0;
 }
 
 uint64_t extra_heap_bytes(const struct object *extra, uint64_t value) {

@@ -330,7 +330,8 @@ static void compressed(struct call *call) {
     needs(call, UINT64_MAX / 4);
     say(call, "a compressed image of %llu, ", (unsigned long long)size);
     if (judged(call, load_by(call, &program, &module))) {
-        if (expect(call, CALL(cu.cuModuleGetFunction(&function, module, "anything")), CUDA_SUCCESS, "cuModuleGetFunction"))
+        if (expect(call, CALL(cu.cuModuleGetFunction(&function, module, "anything")), CUDA_SUCCESS,
+                   "cuModuleGetFunction"))
             launch(call, function);
         expect(call, CALL(cu.cuModuleUnload(module)), CUDA_SUCCESS, "cuModuleUnload");
         grows(call, -(int64_t)BLOCK, (int64_t)1 << 50); /* managed memory */

@@ -191,7 +191,8 @@ static void keep(struct call *call, CUdeviceptr address, uint64_t size) {
     grows(call, ANYTHING_LESS, (int64_t)rounded(size, PIECE));
     expect(call, CALL(cu.cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address)), CUDA_SUCCESS,
            "cuPointerGetAttribute");
-    expect(call, CALL(cu.cuDeviceGetDefaultMemPool(&standard, call->device)), CUDA_SUCCESS, "cuDeviceGetDefaultMemPool");
+    expect(call, CALL(cu.cuDeviceGetDefaultMemPool(&standard, call->device)), CUDA_SUCCESS,
+           "cuDeviceGetDefaultMemPool");
     async_keep(call, address, size, (uintptr_t)pool, pool == standard);
 }
 
@@ -257,8 +258,8 @@ static void allocate_from(struct call *call) {
     uint64_t size = pool_size(call), held = reserved(handle_of(&pool));
     stream_choose(call, &choice);
     needs(call, rounded(size, PIECE));
-    say(call, "cuMemAllocFromPoolAsync%s(%llu) in %p on %d", choice.per_thread ? "_ptsz" : "",
-        (unsigned long long)size, (void *)choice.stream, call->device);
+    say(call, "cuMemAllocFromPoolAsync%s(%llu) in %p on %d", choice.per_thread ? "_ptsz" : "", (unsigned long long)size,
+        (void *)choice.stream, call->device);
     if (judged(call, CALL(allocate_in(&choice, &address, size, handle_of(&pool)))))
         keep(call, address, size);
     else if (pool.other != 0 && held + rounded(size, BLOCK) > rounded(pool.other, BLOCK))
@@ -272,7 +273,8 @@ static void allocate_from(struct call *call) {
 /* ---- Freeing ---- */
 
 /*
- * A destroyed pool counts what it held then, until the last of its memory is freed: one of its allocations stands for that.
+ * A destroyed pool counts what it held then, until the last of its memory is freed: one of its allocations stands for
+ * that.
  */
 static void retired(struct call *call, CUmemoryPool pool, int device, uint64_t held) {
     static _Atomic uint64_t last = FROM_GRAPH; /* no pool's handle */
@@ -498,7 +500,7 @@ static void nap(void *microseconds) {
 static const char slow_kernel[] = ".version 8.0\n.target sm_80\n.address_size 64\n"
                                   ".visible .entry spin_2ms()\n{\nret;\n}\n";
 
-/* Something that keeps the stream busy for 2 ms: a host function, or a kernel, whose module is the caller's to unload. */
+/* Keeps the stream busy for 2 ms: by a host function, or by a kernel, whose module is the caller's to unload. */
 static bool keep_busy(struct call *call, const struct choice *choice, CUmodule *module) {
     CUfunction function = NULL;
     if (random_once_in(&call->random, 2)) {
@@ -617,10 +619,10 @@ static void end_pool(struct call *call, const struct choice *choice, CUmemoryPoo
     enum outcome outcome = call->desk->outcome;
     if (address != 0)
         expect(call, CALL(free_in(choice, address)), CUDA_SUCCESS, "cuMemFreeAsync");
-    expect(call,
-           CALL(choice->per_thread ? cu.cuStreamSynchronize_ptsz(choice->stream)
-                                   : cu.cuStreamSynchronize(choice->stream)),
-           CUDA_SUCCESS, "cuStreamSynchronize");
+    expect(
+        call,
+        CALL(choice->per_thread ? cu.cuStreamSynchronize_ptsz(choice->stream) : cu.cuStreamSynchronize(choice->stream)),
+        CUDA_SUCCESS, "cuStreamSynchronize");
     expect(call, CALL(cu.cuMemPoolDestroy(pool)), CUDA_SUCCESS, "cuMemPoolDestroy");
     if (call->desk->outcome != OUTCOME_WRONG)
         call->desk->outcome = outcome;
@@ -745,15 +747,15 @@ static const struct operation operations[] = {
     {"pool.free", 65, free_one, "cuMemFreeAsync cuMemFreeAsync_ptsz cuMemFree_v2", false, false},
     {"pool.free_linear", 8, free_linear, "cuMemFreeAsync cuMemFreeAsync_ptsz", false, false},
     {"pool.create", 10, create, MAKES "cuMemPoolSetAttribute", false, false},
-    {"pool.destroy", 0, destroy, MAKES, true, false},
+    {"pool.destroy", 7, destroy, MAKES, true, false},
     {"pool.trim", 8, trim, "cuMemPoolTrimTo cuDeviceGetDefaultMemPool", false, false},
     {"pool.threshold", 5, set_threshold, "cuMemPoolSetAttribute cuDeviceGetDefaultMemPool", false, false},
-    {"pool.current", 0, set_current, "cuDeviceSetMemPool cuDeviceGetMemPool", false, false},
+    {"pool.current", 5, set_current, "cuDeviceSetMemPool cuDeviceGetMemPool", false, false},
     {"pool.synchronize", 20, synchronize, "cuStreamSynchronize cuCtxSynchronize cuEventSynchronize", false, false},
     {"pool.free_later", 12, free_later, MAKES "cuLaunchHostFunc cuLaunchKernel cuModuleLoadData", false, false},
-    {"pool.destroy_early", 0, destroy_early, MAKES "cuLaunchHostFunc cuLaunchKernel cuModuleLoadData", false, false},
+    {"pool.destroy_early", 8, destroy_early, MAKES "cuLaunchHostFunc cuLaunchKernel cuModuleLoadData", false, false},
     {"pool.give_way", 8, take_from_pool, MAKES "cuMemAlloc_v2", false, false},
-    {"pool.reuse", 0, reuse, MAKES "cuMemAlloc_v2", false, false},
+    {"pool.reuse", 8, reuse, MAKES "cuMemAlloc_v2", false, false},
     {0},
 };
 

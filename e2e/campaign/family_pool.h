@@ -8,12 +8,12 @@
 #define ANYTHING_LESS (-((int64_t)1 << 50))
 
 /*
- * What pools and graphs hold outlives contexts, and can be freed in a context only. So a process that has any keeps a context
- * to itself that nothing else ends. False: there was none yet, and making it was all that this operation did.
+ * What pools and graphs hold outlives contexts, and can be freed in a context only. So a process that has any keeps a
+ * context to itself that nothing else ends. False: there was none yet, and making it was all that this operation did.
  */
 bool need_keeper(struct call *call);
 
-/* A stream of the current context to do something in: one of the process's, or a default stream. Given back by stream_done. */
+/* A stream of the current context: one of the process's, or a default stream. Given back by stream_done. */
 struct choice {
     struct object object;
     CUstream stream;

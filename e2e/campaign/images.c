@@ -52,8 +52,8 @@ struct type {
     unsigned bytes;
 };
 
-static const struct type types[] = {{".b8", 1},      {".b8", 1},  {".u16", 2},     {".b32", 4},
-                                    {".f64", 8},     {".s8", 1},  {".v4 .f32", 16}, {".v2 .u64", 16}};
+static const struct type types[] = {{".b8", 1},  {".b8", 1}, {".u16", 2},      {".b32", 4},
+                                    {".f64", 8}, {".s8", 1}, {".v4 .f32", 16}, {".v2 .u64", 16}};
 
 /* Large ones come in blocks of their own, small ones share some. */
 static uint64_t most_counted(uint64_t bytes) {
@@ -129,7 +129,8 @@ static bool add_values(uint64_t *random, const char *prefix, struct program *pro
 static bool add_kernels(uint64_t *random, const char *prefix, struct program *program) {
     if (random_once_in(random, 3))
         program->local = 8 * (1 + random_below(random, random_once_in(random, 3) ? 2048 : 400));
-    return add(program, ".visible .entry %sk0(.param .u64 p)\n{\n.reg .b32 %%r<2>;\nld.global.u32 %%r1, [p];\nret;\n}\n",
+    return add(program,
+               ".visible .entry %sk0(.param .u64 p)\n{\n.reg .b32 %%r<2>;\nld.global.u32 %%r1, [p];\nret;\n}\n",
                prefix) &&
            add(program, ".visible .entry %sk1()\n{\n.local .align 8 .b8 __local_depot1[%llu];\nret;\n}\n", prefix,
                (unsigned long long)larger(program->local, 1));
@@ -240,7 +241,8 @@ static char *put_entry(char *at, const struct program *part) {
 
 bool program_fatbin(struct program *first, struct program *second, struct program *program) {
     struct fatbin_header header = {.magic = FATBIN_MAGIC, .version = 1, .size = sizeof header};
-    size_t size = sizeof header + 2 * sizeof(struct fatbin_entry) + round_to(first->size, 8) + round_to(second->size, 8);
+    size_t size =
+        sizeof header + 2 * sizeof(struct fatbin_entry) + round_to(first->size, 8) + round_to(second->size, 8);
     char *bytes = calloc(1, size + 64);
     if (bytes != NULL) {
         header.contents = size - sizeof header;

@@ -9,12 +9,12 @@
 struct program {
     char *bytes; /* free() it */
     size_t size;
-    uint64_t code;                            /* bytes */
-    uint64_t data;                            /* of its variables, as they are laid out one after another */
-    uint64_t managed;                         /* of those that are managed */
-    uint64_t counted;                         /* the most that its variables can count, in whole blocks */
-    uint64_t local;                           /* what each thread of kernel k1 needs */
-    bool has_kernels, has_variable;           /* kernels k0 and k1; a variable v0 of so many bytes: */
+    uint64_t code;                  /* bytes */
+    uint64_t data;                  /* of its variables, as they are laid out one after another */
+    uint64_t managed;               /* of those that are managed */
+    uint64_t counted;               /* the most that its variables can count, in whole blocks */
+    uint64_t local;                 /* what each thread of kernel k1 needs */
+    bool has_kernels, has_variable; /* kernels k0 and k1; a variable v0 of so many bytes: */
     uint64_t variable_size;
 };
 

@@ -51,6 +51,14 @@ static void short_lives(uint64_t random) {
     }
 }
 
+static void prepare(struct seat *place, uint32_t cut_off, uint64_t seed) {
+    atomic_store(&place->cut_off, cut_off);
+    atomic_store(&place->initialised, 0);
+    atomic_store(&place->ending, 0);
+    atomic_store(&place->stops, 0);
+    place->seed = seed;
+}
+
 void life_fork(struct desk *desk, unsigned seat) {
     uint32_t starting = SEAT_STARTING + (uint32_t)(my_seat - board->seats);
     uint64_t seed = desk->seed;
@@ -63,17 +71,17 @@ void life_fork(struct desk *desk, unsigned seat) {
             return;
     }
     struct seat *place = &board->seats[seat];
-    atomic_store(&place->pid, 0);
     uint32_t cut_off = atomic_load(&my_seat->cut_off), initialised = atomic_load(&my_seat->initialised);
-    atomic_store(&place->cut_off, cut_off > initialised ? cut_off : initialised);
-    atomic_store(&place->initialised, 0);
-    atomic_store(&place->ending, 0);
-    atomic_store(&place->stops, 0);
-    place->seed = seed;
-    place->devices_variant = my_seat->devices_variant;
+    cut_off = cut_off > initialised ? cut_off : initialised;
+    atomic_store(&place->pid, 0);
+    prepare(place, cut_off, seed);
+    uint32_t variant = place->devices_variant = my_seat->devices_variant;
     pid_t pid = fork();
     if (pid == 0) {
         worker_forked(seat, starting);
+        /* Once more: when the parent died at once, another of its number may have prepared the seat in between. */
+        prepare(place, cut_off, seed);
+        place->devices_variant = variant;
         worker_serve(0);
     }
     if (pid < 0)
