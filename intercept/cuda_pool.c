@@ -38,6 +38,7 @@ static bool is_capturing(CUstream stream) {
 
 struct allocating {
     struct process *process;
+    CUmemoryPool handle;
     struct pool *pool; /* NULL: it is not ours to count */
     struct charge growth;
     int gpu;
@@ -53,6 +54,7 @@ static CUresult find_pool(struct allocating *allocating, CUmemoryPool handle, CU
         return result;
     if (handle == NULL && (result = REAL(cuDeviceGetMemPool)(&handle, device)) != CUDA_SUCCESS)
         return result;
+    allocating->handle = handle;
     allocating->pool = pools_find(allocating->process, handle);
     if (allocating->pool == NULL)
         allocating->pool = pools_memory(allocating->process, handle, device, allocating->gpu);
@@ -73,10 +75,10 @@ static CUresult before(struct allocating *allocating, CUmemoryPool handle, CUstr
     }
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
         result = pools_before(allocating->process, pool, bytes, true, &allocating->growth);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && pools_has_room(allocating->process, pool, bytes)) {
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && pools_enter_for_room(allocating->process, pool, bytes)) {
         allocating->growth = (struct charge){0};
         allocating->may_not_grow = true;
-        result = CUDA_SUCCESS;
+        return CUDA_SUCCESS;
     }
     if (result == CUDA_SUCCESS)
         pools_enter(pool);
@@ -111,13 +113,23 @@ static CUresult after(struct allocating *allocating, CUresult result, CUdevicept
         return result == CUDA_SUCCESS ? after(&allocating, call, address, bytes, stream) : result;                     \
     } while (0)
 
+/* From the very pool that was charged: another thread may make another the device's current one meanwhile. */
+#define FROM_CURRENT(address, bytes, stream, real, real_from)                                                          \
+    (allocating.pool != NULL ? real_from(address, bytes, allocating.handle, stream) : real(address, bytes, stream))
+
 CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream) {
-    ALLOCATE(address, bytes, NULL, stream, REAL(cuMemAllocAsync)(address, bytes, stream));
+    if (address == NULL || bytes == 0)
+        return REAL(cuMemAllocAsync)(address, bytes, stream);
+    ALLOCATE(address, bytes, NULL, stream,
+             FROM_CURRENT(address, bytes, stream, REAL(cuMemAllocAsync), REAL(cuMemAllocFromPoolAsync)));
 }
 
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *address, size_t bytes, CUstream stream) {
     CUstream named = stream != NULL ? stream : PER_THREAD_STREAM;
-    ALLOCATE(address, bytes, NULL, named, REAL(cuMemAllocAsync_ptsz)(address, bytes, stream));
+    if (address == NULL || bytes == 0)
+        return REAL(cuMemAllocAsync_ptsz)(address, bytes, stream);
+    ALLOCATE(address, bytes, NULL, named,
+             FROM_CURRENT(address, bytes, stream, REAL(cuMemAllocAsync_ptsz), REAL(cuMemAllocFromPoolAsync_ptsz)));
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream) {
@@ -141,11 +153,11 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemo
         CUresult result = call;                                                                                        \
         if (linear && result == CUDA_SUCCESS)                                                                          \
             synchronize(stream);                                                                                       \
-        if (linear)                                                                                                    \
+        if (linear) {                                                                                                  \
             allocations_freed(&allocation, result);                                                                    \
-        else if (result == CUDA_SUCCESS && objects_any(process_if_open(), KIND_POOL_MEMORY)) {                         \
+            pools_settle(process_if_open());                                                                           \
+        } else if (result == CUDA_SUCCESS && objects_any(process_if_open(), KIND_POOL_MEMORY)) {                         \
             pools_freed(process_if_open(), address, stream);                                                           \
-            pools_freed_in(process_if_open(), stream);                                                                 \
         }                                                                                                              \
         return result;                                                                                                 \
     } while (0)
@@ -183,9 +195,11 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle) {
     struct process *process = process_if_open();
     struct pool *pool = pools_find(process, handle);
     struct entry foreign;
-    if (pool != NULL)
+    if (pool != NULL) {
+        pools_wait(process); /* it cannot be asked any more what it holds */
         REAL(cuMemPoolTrimTo)(handle, 0);
-    pools_settle(process);
+        pools_settle(process);
+    }
     CUresult result = REAL(cuMemPoolDestroy)(handle);
     if (result != CUDA_SUCCESS || process == NULL)
         return result;

@@ -108,6 +108,7 @@ static bool reserved_pages(const struct pool *pool, uint64_t *pages) {
 
 /* Under the pool's lock. */
 static void settle(struct process *process, struct pool *pool, struct charge *growth) {
+    struct charge late;
     uint64_t reserved;
     if (pool->destroyed || !reserved_pages(pool, &reserved))
         reserved = pool->charge.pages;
@@ -116,8 +117,10 @@ static void settle(struct process *process, struct pool *pool, struct charge *gr
         charge_move(process, growth, &pool->charge, grown < growth->pages ? grown : growth->pages);
     }
     /* More than was foreseen: the limit may be exceeded now, and nothing more is granted until that is over. */
-    if (reserved > pool->charge.pages && pool->charge.pages != 0)
+    if (reserved > pool->charge.pages && (pool->charge.pages != 0 || pool->charge.share != 0))
         charge_grow(process, &pool->charge, reserved - pool->charge.pages);
+    else if (reserved > pool->charge.pages && charge_try(process, pool->gpu, reserved, &late) == CUDA_SUCCESS)
+        pool->charge = late;
     if (reserved < pool->charge.pages)
         charge_give_part(process, &pool->charge, pool->charge.pages - reserved);
 }
@@ -156,8 +159,7 @@ void pools_stream_gone(struct process *process, CUstream stream) {
     lock_give(&pools->lock);
 }
 
-/* Waits for what was freed, unless the stream is being recorded at this moment. */
-static void wait_for_frees(struct process *process) {
+void pools_wait(struct process *process) {
     struct pools *pools = &process->pools;
     CUstream streams[STREAMS_MAX];
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -175,6 +177,7 @@ static void wait_for_frees(struct process *process) {
             REAL(cuStreamSynchronize)(streams[i]);
     }
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    pools_settle(process);
 }
 
 bool pools_trim(struct process *process, int gpu, enum pools_effort effort) {
@@ -183,7 +186,7 @@ bool pools_trim(struct process *process, int gpu, enum pools_effort effort) {
         if (pool->gpu != gpu || pool->destroyed)
             continue;
         if (effort == POOLS_AFTER_WAITING && !waited)
-            wait_for_frees(process);
+            pools_wait(process);
         any = waited = true;
         lock_take(&pool->lock);
         if (pool->graphs)
@@ -233,11 +236,12 @@ bool pools_is_covered(struct process *process, struct pool *pool) {
     return covered;
 }
 
-bool pools_has_room(struct process *process, struct pool *pool, uint64_t bytes) {
+bool pools_enter_for_room(struct process *process, struct pool *pool, uint64_t bytes) {
     lock_take(&pool->lock);
-    bool room = chunks_have_room(&pool->chunks, process, pool, pages_to_bytes(pool->charge.pages), bytes);
+    if (chunks_have_room(&pool->chunks, process, pool, pages_to_bytes(pool->charge.pages), bytes))
+        return true;
     lock_give(&pool->lock);
-    return room;
+    return false;
 }
 
 /* --- what is in them ----------------------------------------------------------------------------------------------- */
@@ -256,12 +260,12 @@ void pools_freed(struct process *process, CUdeviceptr address, CUstream stream) 
         return;
     struct pool *pool = (struct pool *)(uintptr_t)memory.with; /* NOLINT(performance-no-int-to-ptr) */
     struct entry rest = {0};
+    pools_freed_in(process, stream);
+    if (pool->destroyed && pool->allocations == 1)
+        pools_wait(process); /* its memory goes when the streams have come to the frees */
     lock_take(&pool->lock);
-    if (--pool->allocations == 0 && pool->destroyed) {
-        /* Its memory goes when the stream comes to it. */
-        REAL(cuStreamSynchronize)(stream);
+    if (--pool->allocations == 0 && pool->destroyed)
         rest = take_rest(pool);
-    }
     lock_give(&pool->lock);
     end_rest(process, &rest);
 }

@@ -36,8 +36,12 @@ CUresult pools_before(struct process *process, struct pool *pool, uint64_t bytes
 void pools_enter(struct pool *pool);
 void pools_leave(struct process *process, struct pool *pool, struct charge *growth, CUdeviceptr fresh);
 
-/* Whether a pool that may not grow has a place for `bytes` among what was freed in it, once everything has been waited for. */
-bool pools_has_room(struct process *process, struct pool *pool, uint64_t bytes);
+/* The same bracket for a pool that may not grow: false if it has no place for `bytes` among what was freed in it, as far as has
+ * been waited for; then it was not entered. Frees of other threads only make more room. */
+bool pools_enter_for_room(struct process *process, struct pool *pool, uint64_t bytes);
+
+/* Waits for what was freed, except in streams that are being recorded at this moment, and settles. */
+void pools_wait(struct process *process);
 
 /* Whether a pool holds no more than is charged for it. */
 bool pools_is_covered(struct process *process, struct pool *pool);
