@@ -4,6 +4,7 @@
 #include "cuda_real.h"
 #include "explain.h"
 #include "gpus.h"
+#include "libraries.h"
 #include "objects.h"
 
 /* --- the current one ----------------------------------------------------------------------------------------------- */
@@ -69,7 +70,7 @@ CUresult contexts_current_gpu(struct process **process, int *gpu) {
 
 /* --- their life ----------------------------------------------------------------------------------------------------- */
 
-CUresult contexts_grant(struct process **process, CUdevice device, struct charge *charge) {
+CUresult contexts_take_cost(struct process **process, CUdevice device, struct charge *charge) {
     int gpu;
     CUresult result = gpus_check(device); /* the driver's word first: not initialised, no such device */
     if (result == CUDA_SUCCESS)
@@ -97,9 +98,23 @@ static void count_contexts(struct process *process, const struct charge *charge,
 }
 
 static uint32_t next_serial(struct contexts *contexts) {
+    lock_take(&contexts->lock);
     if (++contexts->last_serial == 0)
         contexts->last_serial = 1;
-    return contexts->last_serial;
+    uint32_t serial = contexts->last_serial;
+    lock_give(&contexts->lock);
+    return serial;
+}
+
+CUresult contexts_grant(struct context_grant *grant, CUdevice device) {
+    CUresult result = contexts_take_cost(&grant->process, device, &grant->charge);
+    if (result != CUDA_SUCCESS)
+        return result;
+    grant->place = (struct place){grant->charge.gpu, next_serial(&grant->process->contexts)};
+    result = libraries_enter(grant->process, &grant->place);
+    if (result != CUDA_SUCCESS)
+        contexts_created(grant, result, NULL);
+    return result;
 }
 
 /* Takes a context and its other views out of the table, and gives back what lived in it and then itself. */
@@ -130,24 +145,25 @@ static void drop(struct process *process, uint32_t serial) {
     }
 }
 
-CUresult contexts_created(struct process *process, struct charge charge, CUresult result, CUcontext context) {
+CUresult contexts_created(const struct context_grant *grant, CUresult result, CUcontext context) {
+    struct process *process = grant->process;
     struct contexts *contexts = &process->contexts;
     if (result != CUDA_SUCCESS || context == NULL) {
-        charge_give(process, &charge);
+        objects_context_gone(process, grant->place.context);
+        charge_give(process, &grant->charge);
         return result;
     }
     uint32_t former = contexts_serial(process, context);
     if (former != 0) /* destroyed in a way that we did not see */
         drop(process, former);
     lock_take(&contexts->lock);
-    bool put =
-        table_put(&contexts->table,
-                  (struct entry){.key = (uintptr_t)context, .charge = charge, .context = next_serial(contexts)}) !=
-        NULL;
+    bool put = table_put(&contexts->table, (struct entry){.key = (uintptr_t)context,
+                                                          .charge = grant->charge,
+                                                          .context = grant->place.context}) != NULL;
     lock_give(&contexts->lock);
     /* Without memory to write it down it stays charged until this process ends. */
     if (put)
-        count_contexts(process, &charge, 1);
+        count_contexts(process, &grant->charge, 1);
     return result;
 }
 
@@ -161,6 +177,17 @@ void contexts_alias(struct process *process, CUcontext context, CUcontext of) {
         table_put(&contexts->table, (struct entry){.key = (uintptr_t)context,
                                                    .charge = {.gpu = (uint8_t)(place.gpu & 0x7f)},
                                                    .context = place.context});
+    lock_give(&contexts->lock);
+}
+
+void contexts_unalias(struct process *process, CUcontext context) {
+    struct contexts *contexts = &process->contexts;
+    lock_take(&contexts->lock);
+    struct entry *known = table_find(&contexts->table, (uintptr_t)context);
+    if (known != NULL && known->charge.pages == 0) {
+        set_hint(contexts, context, NULL);
+        table_remove(&contexts->table, known);
+    }
     lock_give(&contexts->lock);
 }
 
@@ -212,17 +239,17 @@ static bool is_active(CUdevice device) {
 }
 
 CUresult contexts_primary_retain(struct process *process, CUdevice device, CUcontext *context) {
-    struct charge charge;
+    struct context_grant grant;
     /* If it is charged for, but ended in a way that we did not see, its memory ended with it. */
     if (process->contexts.primaries[device] != NULL && !is_active(device))
         contexts_primary_reset(process, device);
     if (process->contexts.primaries[device] != NULL)
         return REAL(cuDevicePrimaryCtxRetain)(context, device);
-    CUresult result = contexts_grant(&process, device, &charge);
+    CUresult result = contexts_grant(&grant, device);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuDevicePrimaryCtxRetain)(context, device);
-    contexts_created(process, charge, result, result == CUDA_SUCCESS ? *context : NULL);
+    contexts_created(&grant, result, result == CUDA_SUCCESS ? *context : NULL);
     if (result == CUDA_SUCCESS)
         process->contexts.primaries[device] = *context;
     return result;

@@ -18,12 +18,22 @@ CUresult contexts_current(struct process **process, struct place *place);
 /* The GPU alone; a device without a claim is an error here too. */
 CUresult contexts_current_gpu(struct process **process, int *gpu);
 
-/* A new context: granted on a device, then created or not. */
-CUresult contexts_grant(struct process **process, CUdevice device, struct charge *charge);
-CUresult contexts_created(struct process *process, struct charge charge, CUresult result, CUcontext context);
+/* A new context: granted on a device, with what the driver loads into every context, then created or not. */
+struct context_grant {
+    struct process *process;
+    struct charge charge;
+    struct place place; /* where it will be */
+};
+
+CUresult contexts_grant(struct context_grant *grant, CUdevice device);
+CUresult contexts_created(const struct context_grant *grant, CUresult result, CUcontext context);
+
+/* What one context costs on a device, for what is like one. */
+CUresult contexts_take_cost(struct process **process, CUdevice device, struct charge *charge);
 
 /* A context that is another view of one that is charged already: what is made in it lives in that. */
 void contexts_alias(struct process *process, CUcontext context, CUcontext of);
+void contexts_unalias(struct process *process, CUcontext context);
 
 /* Its destruction: the serial number (0 if unknown) before the driver is asked, since it may hand the handle out again. */
 uint32_t contexts_serial(struct process *process, CUcontext context);

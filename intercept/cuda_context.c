@@ -3,7 +3,6 @@
 #include "contexts.h"
 #include "cuda_real.h"
 #include "gpus.h"
-#include "libraries.h"
 #include "objects.h"
 #include "pools.h"
 
@@ -14,30 +13,15 @@ CUresult cuInit(unsigned int flags) {
     return result == CUDA_SUCCESS ? REAL(cuInit)(flags) : result;
 }
 
-/* A new context has the libraries that were loaded before it. Undone by `destroy` if they do not fit. */
-static CUresult created(struct process *process, struct charge charge, CUresult result, CUcontext context) {
-    contexts_created(process, charge, result, context);
-    if (result != CUDA_SUCCESS)
-        return result;
-    struct place place = {charge.gpu, contexts_serial(process, context)};
-    result = libraries_enter(process, &place);
-    if (result != CUDA_SUCCESS) {
-        REAL(cuCtxDestroy_v2)(context);
-        contexts_destroyed(process, context, place.context);
-    }
-    return result;
-}
-
 /* Creates an explicit context by `call`, which stores it in `context`. */
 #define CREATE(context, device, call)                                                                                  \
     do {                                                                                                               \
-        struct process *process;                                                                                       \
-        struct charge charge;                                                                                          \
-        CUresult result = contexts_grant(&process, device, &charge);                                                   \
+        struct context_grant grant;                                                                                    \
+        CUresult result = contexts_grant(&grant, device);                                                              \
         if (result != CUDA_SUCCESS)                                                                                    \
             return result;                                                                                             \
         result = call;                                                                                                 \
-        return created(process, charge, result, result == CUDA_SUCCESS ? *(context) : NULL);                           \
+        return contexts_created(&grant, result, result == CUDA_SUCCESS ? *(context) : NULL);                           \
     } while (0)
 
 CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device) {
@@ -99,17 +83,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
         result = contexts_primary_enter(process, device);
     if (result != CUDA_SUCCESS)
         return result;
-    bool fresh = contexts_primary(process, device) == NULL;
     result = contexts_primary_retain(process, device, context);
-    if (result == CUDA_SUCCESS && fresh) {
-        struct place place = {0, contexts_serial(process, *context)};
-        gpus_find(process, device, &place.gpu);
-        result = libraries_enter(process, &place);
-        if (result != CUDA_SUCCESS) {
-            REAL(cuDevicePrimaryCtxRelease_v2)(device);
-            contexts_primary_released(process, device);
-        }
-    }
     contexts_primary_leave(process, device);
     return result;
 }
@@ -147,14 +121,31 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
 
 /* --- green contexts: a part of the processors of a primary context, whose memory they share -------------------------- */
 
+/* Creates one while the primary context is held by us, since creating it holds that too, and makes it if there is none. */
+static CUresult create_green(struct process *process, CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device,
+                             unsigned int flags) {
+    CUcontext primary;
+    CUresult result = contexts_primary_enter(process, device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = contexts_primary_retain(process, device, &primary);
+    if (result == CUDA_SUCCESS) {
+        result = REAL(cuGreenCtxCreate)(green, resources, device, flags);
+        REAL(cuDevicePrimaryCtxRelease_v2)(device);
+        contexts_primary_released(process, device);
+    }
+    contexts_primary_leave(process, device);
+    return result;
+}
+
 /* What one takes of its own the driver does not say; a whole context's worth is surely enough. */
 CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device, unsigned int flags) {
     struct process *process;
     struct charge charge;
-    CUresult result = contexts_grant(&process, device, &charge);
+    CUresult result = contexts_take_cost(&process, device, &charge);
     if (result != CUDA_SUCCESS)
         return result;
-    result = REAL(cuGreenCtxCreate)(green, resources, device, flags);
+    result = create_green(process, green, resources, device, flags);
     if (result == CUDA_SUCCESS)
         objects_put(process, KIND_GREEN_CONTEXT,
                     (struct entry){.key = (uintptr_t)*green, .charge = charge, .with = (uint64_t)device});
@@ -163,14 +154,25 @@ CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevi
     return result;
 }
 
+/* It may have been the last that held the primary context. */
 CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     struct process *process = process_if_open();
     struct entry entry;
-    bool ours = process != NULL && objects_remove(process, KIND_GREEN_CONTEXT, (uintptr_t)green, &entry);
+    CUcontext view = NULL;
+    if (process == NULL || !objects_remove(process, KIND_GREEN_CONTEXT, (uintptr_t)green, &entry))
+        return REAL(cuGreenCtxDestroy)(green);
+    CUdevice device = (CUdevice)entry.with;
+    REAL(cuCtxFromGreenCtx)(&view, green);
+    contexts_primary_enter(process, device);
     CUresult result = REAL(cuGreenCtxDestroy)(green);
-    if (ours && result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
+        contexts_unalias(process, view);
+        contexts_primary_released(process, device);
+    }
+    contexts_primary_leave(process, device);
+    if (result == CUDA_SUCCESS)
         charge_end(process, &entry.charge);
-    else if (ours)
+    else
         objects_put(process, KIND_GREEN_CONTEXT, entry);
     return result;
 }

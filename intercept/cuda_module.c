@@ -168,27 +168,27 @@ static void unload(struct process *process, CUlibrary library) {
     }
 }
 
-/* Loads by `call`; the sizes are taken first under the name of no library, and then under its own. */
+/* What was taken for a library before it had a handle goes by that. */
+static void rename_to(struct process *process, CUlibrary library) {
+    struct entry entry;
+    while (objects_remove_one_of(process, KIND_LIBRARY_IN_CONTEXT, objects_mark(0), &entry)) {
+        entry.key = objects_key((uintptr_t)library, entry.context);
+        entry.references = objects_mark((uintptr_t)library);
+        objects_put(process, KIND_LIBRARY_IN_CONTEXT, entry);
+    }
+}
+
 static CUresult library_loaded(struct library *library, CUlibrary handle) {
-    if (library->result == CUDA_SUCCESS) {
-        struct library named = *library;
+    if (library->result != CUDA_SUCCESS) {
         unload(library->process, NULL);
-        named.handle = handle;
-        contexts_each(library->process, load_into, &named);
-        library->result = named.result;
-        if (named.result == CUDA_SUCCESS) {
-            objects_put(library->process, KIND_LIBRARY,
-                        (struct entry){.key = (uintptr_t)handle,
-                                       .with = library->size.data,
-                                       .references = (uint32_t)(library->size.code >> CODE_SHIFT) + 2});
-            return CUDA_SUCCESS;
-        }
-        REAL(cuLibraryUnload)(handle);
-        unload(library->process, handle);
         return library->result;
     }
-    unload(library->process, NULL);
-    return library->result;
+    rename_to(library->process, handle);
+    objects_put(library->process, KIND_LIBRARY,
+                (struct entry){.key = (uintptr_t)handle,
+                               .with = library->size.data,
+                               .references = (uint32_t)(library->size.code >> CODE_SHIFT) + 2});
+    return CUDA_SUCCESS;
 }
 
 #define LOAD_LIBRARY(library, from, image_size, call)                                                                  \
@@ -198,10 +198,13 @@ static CUresult library_loaded(struct library *library, CUlibrary handle) {
         struct library loading = {.process = process_if_open(), .size = image_size};                                   \
         if (loading.process == NULL)                                                                                   \
             return call;                                                                                               \
+        lock_take(&loading.process->libraries);                                                                        \
         contexts_each(loading.process, load_into, &loading);                                                           \
         if (loading.result == CUDA_SUCCESS)                                                                            \
             loading.result = call;                                                                                     \
-        return library_loaded(&loading, loading.result == CUDA_SUCCESS ? *(library) : NULL);                           \
+        loading.result = library_loaded(&loading, loading.result == CUDA_SUCCESS ? *(library) : NULL);                 \
+        lock_give(&loading.process->libraries);                                                                        \
+        return loading.result;                                                                                         \
     } while (0)
 
 CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit, void **jit_values,

@@ -121,7 +121,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
         return result;
     charge.gpu = (uint8_t)(gpu & 0x7f);
     charge.unpaid = !joined;
-    physical_made(process, KIND_PHYSICAL, *handle, charge);
+    physical_imported(process, *handle, charge);
     return result;
 }
 
@@ -178,13 +178,22 @@ CUresult cuMulticastUnbind(CUmemGenericAllocationHandle object, CUdevice device,
 
 #define MIPTAIL 1
 
+/*
+ * Which part a mapping is of: exactly this box. One that overlaps it is another, and holds by itself what it maps; so memory is
+ * let go of only when the very box is mapped anew or unmapped, or the array destroyed, and never too early.
+ */
 static uint64_t subresource(const CUarrayMapInfo *map) {
     if (map->subresourceType == MIPTAIL)
-        return objects_key(map->subresource.miptail.layer, map->subresource.miptail.offset) ^ MIPTAIL;
+        return objects_key(objects_key(map->subresource.miptail.layer, map->subresource.miptail.offset),
+                           map->subresource.miptail.size) ^
+               MIPTAIL;
     uint64_t where = objects_key(map->subresource.sparseLevel.level, map->subresource.sparseLevel.layer);
     where = objects_key(where, map->subresource.sparseLevel.offsetX);
     where = objects_key(where, map->subresource.sparseLevel.offsetY);
-    return objects_key(where, map->subresource.sparseLevel.offsetZ);
+    where = objects_key(where, map->subresource.sparseLevel.offsetZ);
+    where = objects_key(where, map->subresource.sparseLevel.extentWidth);
+    where = objects_key(where, map->subresource.sparseLevel.extentHeight);
+    return objects_key(where, map->subresource.sparseLevel.extentDepth);
 }
 
 /* An unmapping happens when the stream comes to it, so we wait for that before we count it. */

@@ -55,11 +55,15 @@ static void add(uint64_t *sum, uint64_t more) {
 
 /* --- cubin --------------------------------------------------------------------------------------------------------- */
 
+#define SECTION_ALIGNMENT 512
+
 static void add_section(struct image_size *size, const char *name, const Elf64_Shdr *section) {
-    if (begins(name, ".nv.global"))
+    if (begins(name, ".nv.global") || begins(name, ".nv.constant")) {
         add(&size->data, section->sh_size);
-    else if (section->sh_type != SHT_NOBITS && (begins(name, ".text.") || begins(name, ".nv.constant")))
+        add(&size->data, SECTION_ALIGNMENT);
+    } else if (begins(name, ".text.")) {
         add(&size->code, section->sh_size);
+    }
 }
 
 static struct image_size elf_size(const char *image) {
@@ -79,58 +83,122 @@ static struct image_size elf_size(const char *image) {
 
 /* --- PTX ----------------------------------------------------------------------------------------------------------- */
 
-/* Bytes of one element: of the last type (.b8, .u32, .f64, ...) and vector (.v4) before the name. */
-static uint64_t element_bytes(const char *from, const char *to) {
-    uint64_t bytes = 1, vector = 1;
+/* Bytes of a type after its dot: b8, u32, f64, f16x2, bf16x2; 0 if it is none. References to textures and the like are 8. */
+static uint64_t type_bytes(const char *type) {
+    char *end;
+    const char *digits = type + (begins(type, "bf") ? 2 : strchr("busf", *type) != NULL ? 1 : 0);
+    if (begins(type, "texref") || begins(type, "surfref") || begins(type, "samplerref"))
+        return 8;
+    if (digits == type || *digits < '0' || *digits > '9')
+        return 0;
+    uint64_t bytes = strtoull(digits, &end, 10) / 8;
+    return product(bytes ? bytes : 1, *end == 'x' ? strtoull(end + 1, NULL, 10) : 1);
+}
+
+/* What a declaration says before the names: ".align 16 .v4 .f32". */
+struct declared {
+    uint64_t bytes, vector, alignment;
+};
+
+static struct declared read_type(const char *from, const char *to) {
+    struct declared declared = {1, 1, 1};
     for (const char *dot = from; dot < to; dot++) {
         if (*dot != '.')
             continue;
-        if (dot[1] == 'v' && dot[2] >= '2' && dot[2] <= '8')
-            vector = (uint64_t)(dot[2] - '0');
-        else if (strchr("busf", dot[1]) != NULL && dot[2] >= '0' && dot[2] <= '9')
-            bytes = strtoull(dot + 2, NULL, 10) / 8;
+        uint64_t bytes = type_bytes(dot + 1);
+        if (bytes != 0)
+            declared.bytes = bytes;
+        else if (dot[1] == 'v' && dot[2] >= '2' && dot[2] <= '8')
+            declared.vector = (uint64_t)(dot[2] - '0');
+        else if (begins(dot, ".align"))
+            declared.alignment = strtoull(dot + strlen(".align"), NULL, 0);
     }
-    return product(bytes, vector);
+    return declared;
 }
 
-/* Elements of a declaration: "name[4][16]", or one; of "name[] = {1, 2, 3}" at most as many as it has characters. */
-static uint64_t elements(const char *name, const char *end) {
+/* Elements of "name[4][16]"; of "name[] = {1, 2, 3}" at most as many as the initial values have characters. */
+static uint64_t elements(const char *name, const char *end, const char *initial) {
     uint64_t count = 1;
     for (const char *bracket = name; bracket < end; bracket++) {
         if (*bracket != '[')
             continue;
-        const char *digit = bracket + 1 + strspn(bracket + 1, " \t");
-        count = product(count, *digit == ']' ? strcspn(end, ";") + 1 : strtoull(digit, NULL, 0));
+        const char *digit = bracket + 1 + strspn(bracket + 1, " \t\r\n");
+        count = product(count, *digit == ']' ? strcspn(initial, ";") + 1 : strtoull(digit, NULL, 0));
     }
     return count;
 }
 
-/* Variables take room one by one: each large one whole blocks, small ones share some, with gaps. */
-static void add_variable(struct image_size *size, uint64_t bytes) {
+/* A module's variables may lie together or each by itself: large ones take whole blocks, small ones share some, with gaps. */
+static void add_variable(struct image_size *size, const struct declared *declared, uint64_t count) {
+    uint64_t bytes = product(product(declared->bytes, declared->vector), count);
+    if (bytes >= UINT64_MAX / 4) {
+        size->data = UINT64_MAX;
+        return;
+    }
     add(&size->data, bytes >= BLOCK_BYTES / 2 ? pages_to_bytes(pages_of(bytes)) : 2 * bytes);
+    add(&size->data, declared->alignment);
+}
+
+/* ".global .align 4 .b8 a[8], b, c[] = {1, 2};": names follow the last word that begins with a dot. */
+static const char *add_declaration(struct image_size *size, const char *from) {
+    const char *end = from + strcspn(from, ";={"), *names = from;
+    for (const char *dot = from; dot < end; dot++)
+        if (*dot == '.')
+            names = dot;
+    struct declared declared = read_type(from, end);
+    for (const char *name = names; name < end;) {
+        size_t length = strcspn(name, ",;={");
+        add_variable(size, &declared, elements(name, name + length, end));
+        name += length + 1;
+    }
+    return end;
+}
+
+static bool is_space(char c) {
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
 static void add_variables(struct image_size *size, const char *text, const char *space) {
     while ((text = strstr(text, space)) != NULL) {
-        const char *from = text + strlen(space);
-        const char *end = from + strcspn(from, ";={");
-        const char *bracket = from + strcspn(from, "[;={");
-        text = end;
+        text += strlen(space);
         /* An instruction (ld.global.u32 ...) is none: a declaration's space is followed by white space. */
-        if (*from != ' ' && *from != '\t' && *from != '\n')
-            continue;
-        uint64_t bytes = product(element_bytes(from, bracket), elements(bracket, end));
-        if (bytes < UINT64_MAX / 4)
-            add_variable(size, bytes);
-        else
-            size->data = UINT64_MAX;
+        if (is_space(*text))
+            text = add_declaration(size, text);
     }
+}
+
+/* A copy without comments, which may hold anything. */
+static void strip(char *to, const char *from, size_t length) {
+    const char *end = from + length;
+    while (from < end) {
+        const char *close = NULL;
+        if (from[0] == '/' && from[1] == '/')
+            close = from + strcspn(from, "\n");
+        else if (from[0] == '/' && from[1] == '*')
+            close = (close = strstr(from + 2, "*/")) != NULL ? close + 2 : end;
+        if (close != NULL)
+            *to++ = ' ';
+        else
+            *to++ = *from;
+        from = close != NULL ? close : from + 1;
+    }
+    *to = '\0';
 }
 
 static struct image_size ptx_size(const char *text) {
     struct image_size size = {.code = strlen(text)};
-    add_variables(&size, text, ".global");
-    add_variables(&size, text, ".const");
+    int error = errno;
+    size_t room = size.code + 1;
+    char *copy = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    errno = error;
+    if (copy == MAP_FAILED)
+        return (struct image_size){.code = size.code, .data = UINT64_MAX}; /* more than any limit */
+    strip(copy, text, size.code);
+    add_variables(&size, copy, ".global");
+    add_variables(&size, copy, ".const");
+    if (strstr(copy, ".managed") != NULL) /* these lie apart from the others */
+        add(&size.data, BLOCK_BYTES);
+    munmap(copy, room);
     return size;
 }
 

@@ -4,20 +4,26 @@
 #include "objects.h"
 #include "tags.h"
 
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
 /* Sizes of mappings are multiples of this. */
 #define MAPPING_SHIFT 12
 
 bool physical_made(struct process *process, enum kind kind, CUmemGenericAllocationHandle handle, struct charge charge) {
-    struct entry former;
-    /* The same process may import what it has already. */
-    if (objects_refer(process, kind, handle, 1, &former)) {
-        charge_end(process, &charge);
-        return true;
-    }
     if (objects_put(process, kind, (struct entry){.key = handle, .references = 1, .charge = charge}))
         return true;
     charge_end(process, &charge);
     return false;
+}
+
+bool physical_imported(struct process *process, CUmemGenericAllocationHandle handle, struct charge charge) {
+    struct entry known;
+    if (!objects_refer(process, KIND_PHYSICAL, handle, 1, &known))
+        return physical_made(process, KIND_PHYSICAL, handle, charge);
+    charge_end(process, &charge);
+    return true;
 }
 
 void physical_hold(struct process *process, CUmemGenericAllocationHandle handle) {
@@ -49,34 +55,58 @@ static void let_go(struct process *process, CUmemGenericAllocationHandle handle)
     end(process, &release.gone);
 }
 
+/* Room for one release more; NULL when there is no memory for it. */
+static struct release *next_release(struct releases *releases) {
+    if (releases->count < RELEASES_FEW)
+        return &releases->few[releases->count];
+    size_t more = releases->count - RELEASES_FEW;
+    if (more == releases->room) {
+        size_t room = releases->room ? 2 * releases->room : 64;
+        int error = errno;
+        struct release *larger =
+            mmap(NULL, room * sizeof *larger, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        errno = error;
+        if (larger == MAP_FAILED)
+            return NULL;
+        if (releases->room != 0) {
+            memcpy(larger, releases->many, more * sizeof *larger);
+            munmap(releases->many, releases->room * sizeof *larger);
+        }
+        releases->many = larger;
+        releases->room = room;
+    }
+    return &releases->many[more];
+}
+
+static const struct release *release_at(const struct releases *releases, size_t index) {
+    return index < RELEASES_FEW ? &releases->few[index] : &releases->many[index - RELEASES_FEW];
+}
+
 void physical_release(struct process *process, CUmemGenericAllocationHandle handle, struct releases *releases) {
-    struct release *release = &releases->each[releases->count];
+    struct release *release = next_release(releases);
     release->holder = KINDS;
     if (refer_less(process, handle, release))
         releases->count++;
 }
 
-static bool release_held(struct process *process, enum kind holder, uint64_t key, struct releases *releases) {
-    struct release *release = &releases->each[releases->count];
+/* Takes out a mapping or binding, and the reference that it is. Its size, in the units of mappings; 0 if there is none. */
+static uint64_t release_held(struct process *process, enum kind holder, uint64_t key, struct releases *releases) {
+    struct release *release = next_release(releases);
+    if (release == NULL || !objects_remove(process, holder, key, &release->holding))
+        return 0;
+    uint64_t size = release->holding.references;
     release->holder = holder;
-    if (releases->count == RELEASES_MAX || !objects_remove(process, holder, key, &release->holding))
-        return false;
     if (refer_less(process, release->holding.with, release))
         releases->count++;
-    return true;
+    return size;
 }
 
 void physical_unmap(struct process *process, CUdeviceptr address, uint64_t size, struct releases *releases) {
-    for (uint64_t at = 0; at < size;) {
-        unsigned index = releases->count;
-        if (index == RELEASES_MAX || !release_held(process, KIND_MAPPING, address + at, releases))
-            return;
-        at += (uint64_t)releases->each[index].holding.references << MAPPING_SHIFT;
-    }
+    for (uint64_t at = 0, step = 1; at < size && step != 0; at += step)
+        step = release_held(process, KIND_MAPPING, address + at, releases) << MAPPING_SHIFT;
 }
 
-void physical_unbind(struct process *process, enum kind kind, uint64_t whole, uint64_t part,
-                     struct releases *releases) {
+void physical_unbind(struct process *process, enum kind kind, uint64_t whole, uint64_t part, struct releases *releases) {
     release_held(process, kind, objects_key(whole, part), releases);
 }
 
@@ -93,8 +123,8 @@ static void put_back(struct process *process, const struct release *release) {
 }
 
 void physical_released(struct process *process, struct releases *releases, CUresult result) {
-    for (unsigned i = 0; i < releases->count; i++) {
-        const struct release *release = &releases->each[i];
+    for (size_t i = 0; i < releases->count; i++) {
+        const struct release *release = release_at(releases, i);
         if (result != CUDA_SUCCESS) {
             put_back(process, release);
         } else if (release->gone.references == 0) {
@@ -103,6 +133,8 @@ void physical_released(struct process *process, struct releases *releases, CUres
             end(process, &release->gone);
         }
     }
+    if (releases->room != 0)
+        munmap(releases->many, releases->room * sizeof *releases->many);
 }
 
 CUresult physical_pay(struct process *process, CUmemGenericAllocationHandle handle, int gpu, uint64_t bytes) {

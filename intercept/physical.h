@@ -8,8 +8,12 @@
 
 #include "charge.h"
 
-/* Written down with one reference; `kind` is KIND_PHYSICAL or KIND_MULTICAST, which takes no memory itself. */
+/* Written down with one reference; `kind` is KIND_PHYSICAL or KIND_MULTICAST, which takes no memory itself. False when there is no
+ * memory for it. */
 bool physical_made(struct process *process, enum kind kind, CUmemGenericAllocationHandle handle, struct charge charge);
+
+/* The same of what was imported, which this process may have already. */
+bool physical_imported(struct process *process, CUmemGenericAllocationHandle handle, struct charge charge);
 
 /* One reference more: a handle, a mapping, a binding. */
 void physical_hold(struct process *process, CUmemGenericAllocationHandle handle);
@@ -18,16 +22,17 @@ void physical_hold(struct process *process, CUmemGenericAllocationHandle handle)
  * References less. They are taken out before the driver is asked, since it may use a handle again at once; physical_released,
  * with what it answered, gives back what nobody holds any more, or puts everything back as it was.
  */
-#define RELEASES_MAX 16
+#define RELEASES_FEW 8
 
+/* All zero is none. */
 struct releases {
-    unsigned count;
+    size_t count, room; /* room for more than a few is mapped */
     struct release {
         enum kind kind;       /* of what `gone` is */
         enum kind holder;     /* KIND_MAPPING, ...; KINDS if it was a handle itself */
         struct entry holding; /* the mapping or binding */
         struct entry gone;    /* with its references left */
-    } each[RELEASES_MAX];
+    } few[RELEASES_FEW], *many;
 };
 
 void physical_release(struct process *process, CUmemGenericAllocationHandle handle, struct releases *releases);

@@ -112,7 +112,8 @@ struct process {
     struct shard shards[SHARDS];
     struct objects objects;
     struct pools pools;
-    struct lock extras; /* see context_extra.c */
+    struct lock extras;    /* see context_extra.c */
+    struct lock libraries; /* one is loaded at a time, see cuda_module.c */
     struct exported exported;
 };
 

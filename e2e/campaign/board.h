@@ -73,7 +73,7 @@ enum mode { MODE_LOCKSTEP, MODE_STORM };
 
 struct board {
     _Atomic uint32_t mode; /* in a storm, threads choose what to do themselves */
-    int32_t conductor; /* its process: without it, workers end */
+    int32_t conductor;     /* its process: without it, workers end */
     uint32_t threads_max;
     uint32_t gpu_count;
     bool bare;    /* no shadow: the simulator against the model */

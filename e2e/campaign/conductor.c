@@ -333,8 +333,8 @@ bool check_limit(const struct reading *reading) {
                 actor_signal(i, SIGSTOP);
         node_tell(trace);
         return found("GPU %d: %llu bytes were physically taken (now %llu), over the limit of %llu", gpu,
-                         (unsigned long long)reading->peak[gpu], (unsigned long long)reading->bytes[gpu],
-                         (unsigned long long)limit);
+                     (unsigned long long)reading->peak[gpu], (unsigned long long)reading->bytes[gpu],
+                     (unsigned long long)limit);
     }
     return true;
 }

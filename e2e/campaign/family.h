@@ -42,7 +42,7 @@ struct function {
 
 struct family {
     const char *name;
-    const struct function *functions; /* ended by a NULL symbol */
+    const struct function *functions;   /* ended by a NULL symbol */
     const struct operation *operations; /* ended by a NULL name */
 };
 
@@ -63,9 +63,7 @@ const struct family *family_of(unsigned index);
 #define FAMILY_POINTER(symbol, base, version) __typeof__(&symbol) symbol;
 #define FAMILY_ROW(symbol, base, version) {#symbol, base, version, (void **)&cu.symbol},
 #define FAMILY_FUNCTIONS(LIST)                                                                                         \
-    static struct {                                                                                                    \
-        LIST(FAMILY_POINTER)                                                                                           \
-    } cu;                                                                                                              \
+    static struct { LIST(FAMILY_POINTER) } cu;                                                                         \
     static const struct function functions[] = {LIST(FAMILY_ROW){NULL, NULL, 0, NULL}};
 
 /* Calls the driver, with the clock running: nobody may be held up. */

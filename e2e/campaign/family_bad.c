@@ -20,8 +20,7 @@ static void free_twice(struct call *call) {
     if (!need_context(call) || !object_take(&call->random, KIND_LINEAR, -1, &object))
         return;
     call->gpu = object.gpu;
-    say(call, "cuMemFree_v2(%#llx) of %llu, twice", (unsigned long long)object.handle,
-        (unsigned long long)object.size);
+    say(call, "cuMemFree_v2(%#llx) of %llu, twice", (unsigned long long)object.handle, (unsigned long long)object.size);
     expect(call, CALL(cu.cuMemFree_v2(object.handle)), CUDA_SUCCESS, "the first free");
     if (expect(call, CALL(cu.cuMemFree_v2(object.handle)), CUDA_ERROR_INVALID_VALUE, "the second free"))
         grows(call, -(int64_t)rounded(object.size, BLOCK),

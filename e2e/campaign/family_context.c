@@ -143,8 +143,8 @@ static void create(struct call *call) {
 
 static void destroy_explicit(struct call *call, struct context *context) {
     say(call, "cuCtxDestroy on %d", context->device);
-    CUresult result = CALL(random_once_in(&call->random, 4) ? cu.cuCtxDestroy(context->handle)
-                                                            : cu.cuCtxDestroy_v2(context->handle));
+    CUresult result =
+        CALL(random_once_in(&call->random, 4) ? cu.cuCtxDestroy(context->handle) : cu.cuCtxDestroy_v2(context->handle));
     if (expect(call, result, CUDA_SUCCESS, "cuCtxDestroy"))
         ended(call, context);
 }

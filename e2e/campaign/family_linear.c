@@ -139,8 +139,7 @@ static void free_one(struct call *call) {
     bool low = kind == KIND_LOW && random_once_in(&call->random, 2);
     say(call, "%s(%#llx) of %llu", low ? "cuMemFree" : "cuMemFree_v2", (unsigned long long)object.handle,
         (unsigned long long)object.size);
-    CUresult result =
-        low ? CALL(cu.cuMemFree((CUdeviceptr_v1)object.handle)) : CALL(cu.cuMemFree_v2(object.handle));
+    CUresult result = low ? CALL(cu.cuMemFree((CUdeviceptr_v1)object.handle)) : CALL(cu.cuMemFree_v2(object.handle));
     if (expect(call, result, CUDA_SUCCESS, "freeing"))
         grows(call, -(int64_t)most_of(object.size), kind == KIND_MANAGED ? 0 : -(int64_t)least_of(object.size));
 }

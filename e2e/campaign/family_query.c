@@ -51,7 +51,8 @@ static void total(struct call *call) {
         !expect(call, CALL(cu.cuDeviceTotalMem(&bytes_v1, device)), CUDA_SUCCESS, "cuDeviceTotalMem"))
         return;
     if (!board->bare && (bytes != board->limit_bytes[gpu] || bytes_v1 != clamped(board->limit_bytes[gpu])))
-        wrong(call, "%zu and %u, where the limit is %llu", bytes, bytes_v1, (unsigned long long)board->limit_bytes[gpu]);
+        wrong(call, "%zu and %u, where the limit is %llu", bytes, bytes_v1,
+              (unsigned long long)board->limit_bytes[gpu]);
 }
 
 static const struct operation operations[] = {

@@ -90,7 +90,8 @@ __attribute__((constructor)) static void release_functions(void) {
 static const struct operation operations[] = {
     {"stream.create", 5, create, "cuStreamCreate cuStreamDestroy_v2", false, false},
     {"stream.destroy", 4, destroy, "cuStreamDestroy_v2", false, false},
-    {"stream.synchronize", 8, synchronize, "cuStreamSynchronize cuStreamSynchronize_ptsz cuCtxSynchronize", false, false},
+    {"stream.synchronize", 8, synchronize, "cuStreamSynchronize cuStreamSynchronize_ptsz cuCtxSynchronize", false,
+     false},
     {"stream.event", 3, event, "cuEventCreate cuEventRecord cuEventSynchronize cuEventDestroy_v2", false, false},
     {0},
 };

@@ -64,7 +64,7 @@ static uint64_t most_counted(uint64_t bytes) {
 static void count(struct program *program, uint64_t bytes, uint64_t alignment, bool managed) {
     uint64_t *end = managed ? &program->managed : &program->data;
     *end = round_to(*end, alignment) + bytes;
-    program->counted += most_counted(bytes);
+    program->counted += most_counted(bytes) + alignment;
 }
 
 static uint64_t variable_bytes(uint64_t *random, uint64_t most) {
@@ -152,7 +152,8 @@ bool program_ptx(uint64_t *random, const struct program_wish *wish, struct progr
     if (!added)
         program_free(program);
     program->code = program->size;
-    program->counted = round_to(program->counted, BLOCK);
+    /* What is managed lies in blocks of its own. */
+    program->counted = round_to(program->counted, BLOCK) + (program->managed != 0 ? BLOCK : 0);
     program->size++; /* and its zero */
     return added;
 }
@@ -206,7 +207,7 @@ bool program_cubin(uint64_t *random, const struct program_wish *wish, struct pro
                                 .has_kernels = true,
                                 .local = 0};
     program->data = round_to(round_to(round_to(0, 256) + global, 256) + init, 256) + constant;
-    program->counted = round_to(global, BLOCK) + round_to(init, BLOCK) + round_to(constant, BLOCK);
+    program->counted = round_to(global + init + constant + 3 * 512, BLOCK);
     return true;
 }
 

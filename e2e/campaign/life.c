@@ -1,5 +1,4 @@
 /* What processes and threads do with themselves: threads, fork, vfork, exec. */
-#include <errno.h>
 #include <pthread.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -80,7 +79,9 @@ void life_fork(struct desk *desk, unsigned seat) {
     if (pid == 0) {
         worker_forked(seat, starting);
         /* Once more: when the parent died at once, another of its number may have prepared the seat in between. */
-        prepare(place, cut_off, seed);
+        atomic_store(&place->cut_off, cut_off);
+        atomic_store(&place->initialised, 0);
+        place->seed = seed;
         place->devices_variant = variant;
         worker_serve(0);
     }

@@ -42,7 +42,8 @@ static unsigned choose_desk(uint64_t *random, unsigned seat) {
 /* An order under way, and what the judge knew before. */
 struct order {
     unsigned seat, desk;
-    uint64_t others; /* what may be taken at the same time by others, of the same GPU */
+    uint64_t others;     /* what may be taken at the same time by others, of the same GPU */
+    int64_t slack[GPUS]; /* as it was before */
 };
 
 static struct desk *desk_of(const struct order *order) {
@@ -62,7 +63,7 @@ static bool check_refusal(const struct order *order, const struct reading *befor
     int gpu = atomic_load(&desk->gpu);
     uint64_t need = atomic_load(&desk->need);
     uint64_t taken = before->bytes[gpu] > after->bytes[gpu] ? before->bytes[gpu] : after->bytes[gpu];
-    int64_t slack = slack_of(gpu);
+    int64_t slack = slack_of(gpu) > order->slack[gpu] ? slack_of(gpu) : order->slack[gpu];
     taken += order->others + under_way(gpu) + (uint64_t)(slack > 0 ? slack : 0);
     if (node_board->bare || !would_fit(gpu, taken, need))
         return true;
@@ -131,6 +132,8 @@ static bool give(struct order *orders, unsigned given, uint64_t *random, const s
             return false;
     rooms(reading, room);
     order->others = 0;
+    for (int gpu = 0; gpu < GPUS; gpu++)
+        order->slack[gpu] = slack_of(gpu);
     order_give(order->seat, order->desk, choose_operation(random), random_next(random), 0, room);
     return true;
 }
@@ -150,12 +153,10 @@ static bool step_together(uint64_t *random, unsigned count) {
         tell(&orders[i], &after);
     if (!look(&after))
         return false;
-    for (unsigned i = 0; i < given; i++) {
+    for (unsigned i = 0; i < given; i++)
         for (unsigned j = 0; j < given; j++)
             if (j != i && atomic_load(&desk_of(&orders[j])->gpu) == atomic_load(&desk_of(&orders[i])->gpu))
                 orders[i].others += atomic_load(&desk_of(&orders[j])->need);
-        tell(&orders[i], &after);
-    }
     for (unsigned i = 0; i < given; i++)
         if (!check_order(&orders[i], given == 1, &before, &after))
             return false;

@@ -36,9 +36,7 @@ static struct options {
     char build[256];
 } options = {.steps = DEFAULT_STEPS, .rounds = 1, .do_lockstep = true, .do_storm = true};
 
-static struct {
-    uint64_t tried, done, refused;
-} sums[OPERATIONS_MAX];
+static struct { uint64_t tried, done, refused; } sums[OPERATIONS_MAX];
 static bool ever_enabled[OPERATIONS_MAX];
 static uint64_t sum_calls, sum_steps, longest_call_ns;
 static double began;

@@ -170,8 +170,8 @@ void node_remove(void) {
 }
 
 /* NULL: not set. */
-static const char *const devices_variants[] = {NULL, NULL, "0,1", "1,0", "0", "1",
-                                               "GPU-7e570000-0000-4000-8000-000000000001,0"};
+static const char *const devices_variants[] = {
+    NULL, NULL, "0,1", "1,0", "0", "1", "GPU-7e570000-0000-4000-8000-000000000001,0"};
 
 unsigned node_devices_variants(void) {
     return sizeof devices_variants / sizeof devices_variants[0];
@@ -213,7 +213,8 @@ static int tell_process(const struct sim_process_info *info, void *argument) {
     void (*const *tell)(const char *, ...) = argument;
     (*tell)("the record: process %d holds %llu and %llu KiB, contexts %llu and %llu KiB", info->nspid,
             (unsigned long long)info->gpus[0].bytes >> 10, (unsigned long long)info->gpus[1].bytes >> 10,
-            (unsigned long long)info->gpus[0].context_bytes >> 10, (unsigned long long)info->gpus[1].context_bytes >> 10);
+            (unsigned long long)info->gpus[0].context_bytes >> 10,
+            (unsigned long long)info->gpus[1].context_bytes >> 10);
     return 0;
 }
 

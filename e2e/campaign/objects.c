@@ -94,12 +94,8 @@ struct context *context_add(CUcontext handle, int device, int gpu, bool primary)
         if (contexts[i].handle == NULL)
             context = &contexts[i];
     if (context != NULL)
-        *context = (struct context){.handle = handle,
-                                    .device = device,
-                                    .gpu = gpu,
-                                    .serial = ++last_serial,
-                                    .retained = 1,
-                                    .primary = primary};
+        *context = (struct context){
+            .handle = handle, .device = device, .gpu = gpu, .serial = ++last_serial, .retained = 1, .primary = primary};
     if (context != NULL)
         atomic_fetch_add(&my_seat->contexts[gpu], 1);
     pthread_mutex_unlock(&mutex);

@@ -107,7 +107,8 @@ static void perform_cut_off(struct call *call) {
     *(void **)&retain = calls_find("cuDevicePrimaryCtxRetain");
     *(void **)&info = calls_find("cuMemGetInfo_v2");
     say(call, "cut off by fork");
-    if (atomic_load(&my_seat->cut_off) == 1) /* in the midst of cuInit: whoever calls the driver here may wait for ever */
+    if (atomic_load(&my_seat->cut_off) ==
+        1) /* in the midst of cuInit: whoever calls the driver here may wait for ever */
         return;
     CUresult results[] = {CALL(init(0)), CALL(retain(&context, 0)), CALL(allocate(&address, 4 * MIB)),
                           CALL(info(&free, &total))};
