@@ -15,7 +15,14 @@ struct grant {
     struct process *process;
     struct charge charge;
     uint32_t context;
-    bool packed; /* the driver packs allocations of this size into larger blocks */
+    bool packed;                 /* the driver packs allocations of this size into larger blocks */
+    struct elsewhere *elsewhere; /* NULL: it can only lie on the current context's GPU */
+};
+
+/* Charges on further GPUs. */
+struct elsewhere {
+    unsigned count;
+    struct charge charges[CLAIMS_MAX];
 };
 
 /*
@@ -27,8 +34,14 @@ CUresult allocations_grant(struct grant *grant, uint64_t bytes);
 CUresult allocations_resize(struct grant *grant, uint64_t bytes);
 CUresult allocations_allocated(struct grant *grant, CUresult result, CUdeviceptr address, uint64_t bytes);
 
+/* The same for memory that may come to lie on any GPU of the process: each of them must have room for all of it. */
+CUresult allocations_grant_everywhere(struct grant *grant, struct elsewhere *elsewhere, uint64_t bytes);
+
 /* The same for memory beyond the limit, which lives on the host. */
 CUresult allocations_grant_spilled(struct grant *grant, uint64_t bytes);
+
+/* Whether any of these bytes belong to memory that was granted so. Costs a load where there is none. */
+bool allocations_on_host(struct process *process, CUdeviceptr address, uint64_t bytes);
 
 /*
  * Freeing: freeing before the driver is asked, since it may hand the address out again at once; freed with what it answered,

@@ -2,6 +2,7 @@
 
 #include "explain.h"
 #include "pools.h"
+#include "region_words.h"
 
 static struct region *region_of(struct process *process, const struct charge *charge) {
     return &process->claims.regions[charge->region];
@@ -87,10 +88,16 @@ CUresult charge_take_like(struct process *process, const struct charge *other, u
 void charge_move(struct process *process, struct charge *from, struct charge *to, uint64_t pages) {
     if (to->pages == 0 && to->share == 0)
         *to = (struct charge){.region = from->region, .gpu = from->gpu};
+    if (to->region != from->region) {
+        charge_grow(process, to, pages);
+        return;
+    }
     if (to->share != 0) {
         lock_region(process, to->region);
-        region_share_adopt(region_of(process, to), to->share - 1, pages);
+        enum region_result result = region_share_adopt(region_of(process, to), to->share - 1, pages);
         unlock_region(process, to->region);
+        if (result != REGION_OK)
+            return;
     }
     to->pages += (uint32_t)pages;
     from->pages -= (uint32_t)pages;
@@ -180,6 +187,24 @@ bool charge_join(struct process *process, const uint8_t tag[16], struct charge *
             .share = (uint16_t)(share + 1), .region = (uint8_t)(i & 0x7f), .gpu = (uint8_t)(claims->gpu[i] & 0x7f)};
     }
     return share >= 0;
+}
+
+bool charge_hold(struct process *process, const struct charge *charge, struct charge *another) {
+    if (charge->share == 0)
+        return false;
+    lock_region(process, charge->region);
+    bool held = table_find(&process->regions[charge->region].shares, charge->share) != NULL;
+    if (held)
+        hold_share(process, charge->region, charge->share - 1);
+    unlock_region(process, charge->region);
+    *another = *charge;
+    return held;
+}
+
+bool charge_is_empty(struct process *process, const struct charge *charge) {
+    const struct region_usage *usage = region_of(process, charge)->usage;
+    return charge->share != 0 &&
+           committed_pages(atomic_load(&usage->slots[charge->share - 1].held[REGION_GPU].committed)) == 0;
 }
 
 /*

@@ -38,8 +38,9 @@ CUresult charge_try_like(struct process *process, const struct charge *other, ui
 /* Takes in the region where another charge lies. */
 CUresult charge_take_like(struct process *process, const struct charge *other, uint64_t pages, struct charge *charge);
 
-/* Moves pages from a charge in this process's own slot to another in the same region, which may be shared. An empty charge that
- * is not shared goes wherever the first lies. */
+/* Moves pages from a charge in this process's own slot to another, which may be shared. An empty charge that is not shared goes
+ * wherever the first lies. To one in another region nothing can be moved: there as much is taken anew, if it has that left, and
+ * the first stays as it is, to be given back. */
 void charge_move(struct process *process, struct charge *from, struct charge *to, uint64_t pages);
 
 /* Takes pages beyond the limit, of the host's memory, as far as the claim allows that at all. */
@@ -58,6 +59,12 @@ bool charge_share(struct process *process, struct charge *charge, const uint8_t 
 
 /* Joins in a charge that another process of the claim has shared. False if there is none with this tag. */
 bool charge_join(struct process *process, const uint8_t tag[16], struct charge *charge);
+
+/* Takes hold once more of a share that we hold, for something that is ended by itself. False if we do not hold it. */
+bool charge_hold(struct process *process, const struct charge *charge, struct charge *another);
+
+/* Whether what is shared takes no memory. */
+bool charge_is_empty(struct process *process, const struct charge *charge);
 
 /* Ends our part in a charge, shared or not. */
 void charge_end(struct process *process, const struct charge *charge);

@@ -10,16 +10,22 @@ enum extra { EXTRA_CODE, EXTRA_LOCAL, EXTRA_STACK, EXTRA_KERNEL, EXTRA_PRINTF, E
 CUresult context_extra_add(struct process *process, const struct place *place, enum extra extra, uint64_t bytes);
 void context_extra_subtract(struct process *process, uint32_t context, enum extra extra, uint64_t bytes);
 
-/* Sets it, or raises it if it is less. */
+/* A kernel needs so much local memory for each of so many threads. UINT64_MAX stands for the stack, which stays as it is. */
+CUresult context_extra_local(struct process *process, const struct place *place, uint64_t threads, uint64_t stack,
+                             uint64_t kernel);
+
+/* One thread at a time changes limits, together with the driver's call: what follows is for between enter and leave. */
+void context_extra_enter(struct process *process);
+void context_extra_leave(struct process *process);
+
+/* Sets what is taken, or raises it if it is less. */
 CUresult context_extra_set(struct process *process, const struct place *place, enum extra extra, uint64_t bytes);
 CUresult context_extra_raise(struct process *process, const struct place *place, enum extra extra, uint64_t bytes);
 
 /* What is included in every context: the value that was there when we were first asked. */
 uint64_t context_extra_base(struct process *process, const struct place *place, enum extra extra, uint64_t now);
 
-/* Local memory: for each of so many threads what the stack's limit says or a kernel needs, whichever is more. UINT64_MAX leaves
- * the stack as it is, 0 the kernels. */
-CUresult context_extra_local(struct process *process, const struct place *place, uint64_t threads, uint64_t stack,
-                             uint64_t kernel);
+/* The stack of each of so many threads is to be so large. */
+CUresult context_extra_stack(struct process *process, const struct place *place, uint64_t threads, uint64_t stack);
 
 #endif

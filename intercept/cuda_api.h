@@ -93,6 +93,8 @@ typedef enum CUmem_advise {
     CU_MEM_ADVISE_SET_ACCESSED_BY = 5,
 } CUmem_advise;
 
+#define CU_EVENT_DISABLE_TIMING 2
+
 #define CU_DEVICE_CPU ((CUdevice)-1)
 
 /* --- arrays --------------------------------------------------------------------------------------------------------- */
@@ -239,6 +241,11 @@ typedef struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC {
     unsigned long long size;
     unsigned int flags, reserved[16];
 } CUDA_EXTERNAL_MEMORY_HANDLE_DESC;
+
+/* What is only passed on. */
+typedef struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC CUDA_EXTERNAL_MEMORY_BUFFER_DESC;
+typedef struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC;
+typedef struct CUmemPoolPtrExportData CUmemPoolPtrExportData;
 
 /* --- graphs --------------------------------------------------------------------------------------------------------- */
 

@@ -3,6 +3,7 @@
  * wanted one, but without memory behind it (deferred mapping, CUDA 11.6), it tells what memory that would need. Where a driver
  * cannot be asked, its rows are counted generously.
  */
+#include "borrowed.h"
 #include "contexts.h"
 #include "cuda_real.h"
 #include "objects.h"
@@ -129,8 +130,11 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
         struct process *process = process_if_open();                                                                   \
         struct entry entry;                                                                                            \
         bool ours = process != NULL && objects_remove(process, kind, handle, &entry);                                  \
+        bool borrowed = !ours && borrowed_freeing(process, handle, &entry);                                            \
         CUresult result = call;                                                                                        \
-        if (ours && result != CUDA_SUCCESS)                                                                            \
+        if (borrowed)                                                                                                  \
+            borrowed_freed(process, &entry, result);                                                                   \
+        else if (ours && result != CUDA_SUCCESS)                                                                       \
             objects_put(process, kind, entry);                                                                         \
         else if (ours)                                                                                                 \
             charge_end(process, &entry.charge);                                                                        \

@@ -48,6 +48,7 @@ static CUresult destroy(cuCtxDestroy_v2_function real, CUcontext context) {
     CUresult result = real(context);
     if (result == CUDA_SUCCESS && process != NULL) {
         contexts_destroyed(process, context, serial);
+        pools_context_gone(process, context);
         pools_settle(process);
     }
     return result;
@@ -67,8 +68,10 @@ CUresult cuCtxDetach(CUcontext context) {
     uint32_t serial = contexts_serial(process, context);
     unsigned int version;
     CUresult result = REAL(cuCtxDetach)(context);
-    if (result == CUDA_SUCCESS && serial != 0 && REAL(cuCtxGetApiVersion)(context, &version) != CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS && serial != 0 && REAL(cuCtxGetApiVersion)(context, &version) != CUDA_SUCCESS) {
         contexts_destroyed(process, context, serial);
+        pools_context_gone(process, context);
+    }
     return result;
 }
 
@@ -94,9 +97,12 @@ static CUresult end_primary(cuDevicePrimaryCtxRelease_function real, void (*ende
     struct process *process = process_if_open();
     if (process == NULL || contexts_primary_enter(process, device) != CUDA_SUCCESS)
         return real(device);
+    CUcontext primary = contexts_primary(process, device);
     CUresult result = real(device);
     if (result == CUDA_SUCCESS)
         ended(process, device);
+    if (result == CUDA_SUCCESS && contexts_primary(process, device) == NULL)
+        pools_context_gone(process, primary);
     contexts_primary_leave(process, device);
     if (result == CUDA_SUCCESS)
         pools_settle(process);
@@ -189,6 +195,7 @@ CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
 
 /* --- limits that take memory ----------------------------------------------------------------------------------------- */
 
+/* Between context_extra_enter and leave, which bracket the driver's call too: two threads may set one limit at once. */
 static CUresult set_heap(struct process *process, const struct place *place, CUlimit limit, size_t value) {
     enum extra extra = limit == CU_LIMIT_PRINTF_FIFO_SIZE ? EXTRA_PRINTF : EXTRA_HEAP;
     size_t now = 0;
@@ -210,12 +217,12 @@ static CUresult set_stack(struct process *process, const struct place *place, si
     uint64_t threads = gpus_threads();
     CUresult result = REAL(cuCtxGetLimit)(&before, CU_LIMIT_STACK_SIZE);
     if (result == CUDA_SUCCESS)
-        result = context_extra_local(process, place, threads, value > before ? value : before, 0);
+        result = context_extra_stack(process, place, threads, value > before ? value : before);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuCtxSetLimit)(CU_LIMIT_STACK_SIZE, value);
     REAL(cuCtxGetLimit)(&after, CU_LIMIT_STACK_SIZE);
-    context_extra_local(process, place, threads, after, 0);
+    context_extra_stack(process, place, threads, after);
     return result;
 }
 
@@ -228,5 +235,8 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
     CUresult result = contexts_current(&process, &place);
     if (result != CUDA_SUCCESS)
         return result;
-    return limit == CU_LIMIT_STACK_SIZE ? set_stack(process, &place, value) : set_heap(process, &place, limit, value);
+    context_extra_enter(process);
+    result = limit == CU_LIMIT_STACK_SIZE ? set_stack(process, &place, value) : set_heap(process, &place, limit, value);
+    context_extra_leave(process);
+    return result;
 }

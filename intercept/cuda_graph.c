@@ -12,7 +12,8 @@
 #include <errno.h>
 #include <sys/mman.h>
 
-#define GRAPH_DEVICES 8 /* a handle's lowest bits are 0: there the entries of its devices lie */
+#define GRAPH_DEVICES DEVICES_MAX
+#define PER_THREAD_STREAM ((CUstream)2) /* what 0 means where functions end in _ptsz */
 #define DEPTH_MAX 16
 #define PIECE_BYTES (UINT64_C(32) << 20)
 
@@ -54,14 +55,18 @@ static void add_graph(CUgraph graph, struct sizes *sizes, int depth) {
     errno = error;
 }
 
+/* An instance has an entry of its own, with a bit for each device, and one for each device with the bytes. */
 static uint64_t key_of(CUgraphExec exec, int device) {
-    return (uintptr_t)exec + (uint64_t)device;
+    return objects_key((uintptr_t)exec, (uint64_t)device + 1);
 }
 
 static void forget(struct process *process, CUgraphExec exec) {
-    struct entry gone;
+    struct entry gone, of_device;
+    if (!objects_remove(process, KIND_GRAPH_EXEC, (uintptr_t)exec, &gone))
+        return;
     for (int device = 0; device < GRAPH_DEVICES; device++)
-        objects_remove(process, KIND_GRAPH_EXEC, key_of(exec, device), &gone);
+        if (gone.with >> device & 1)
+            objects_remove(process, KIND_GRAPH_EXEC, key_of(exec, device), &of_device);
 }
 
 /* --- launching ------------------------------------------------------------------------------------------------------- */
@@ -103,6 +108,16 @@ static CUresult before(struct launching *launching, const struct sizes *sizes) {
     return result;
 }
 
+/* What a launch frees, it frees when the stream comes to it. */
+static CUresult launched(struct launching *launching, CUstream stream, CUresult result) {
+    bool any = false;
+    for (int device = 0; device < GRAPH_DEVICES; device++)
+        any = any || launching->pools[device] != NULL;
+    if (any && result == CUDA_SUCCESS)
+        pools_freed_in(launching->process, stream);
+    return result;
+}
+
 static CUresult after(struct launching *launching, CUresult result) {
     for (int device = 0; device < GRAPH_DEVICES; device++)
         if (launching->pools[device] != NULL)
@@ -112,37 +127,39 @@ static CUresult after(struct launching *launching, CUresult result) {
 
 static struct sizes sizes_of(struct process *process, CUgraphExec exec) {
     struct sizes sizes = {0};
-    struct entry entry;
+    struct entry devices, entry;
+    if (!objects_find(process, KIND_GRAPH_EXEC, (uintptr_t)exec, &devices))
+        return sizes;
     for (int device = 0; device < GRAPH_DEVICES; device++)
-        if (objects_find(process, KIND_GRAPH_EXEC, key_of(exec, device), &entry))
+        if (devices.with >> device & 1 && objects_find(process, KIND_GRAPH_EXEC, key_of(exec, device), &entry))
             sizes.bytes[device] = entry.with;
     return sizes;
 }
 
-#define LAUNCH(exec, call)                                                                                             \
+#define LAUNCH(exec, stream, call)                                                                                     \
     do {                                                                                                               \
         struct launching launching = {.process = process_if_open()};                                                   \
         if (!objects_any(launching.process, KIND_GRAPH_EXEC))                                                          \
             return call;                                                                                               \
         struct sizes sizes = sizes_of(launching.process, exec);                                                        \
         CUresult result = before(&launching, &sizes);                                                                  \
-        return result == CUDA_SUCCESS ? after(&launching, call) : result;                                              \
+        return result == CUDA_SUCCESS ? launched(&launching, stream, after(&launching, call)) : result;                \
     } while (0)
 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
-    LAUNCH(exec, REAL(cuGraphLaunch)(exec, stream));
+    LAUNCH(exec, stream, REAL(cuGraphLaunch)(exec, stream));
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
-    LAUNCH(exec, REAL(cuGraphLaunch_ptsz)(exec, stream));
+    LAUNCH(exec, stream != NULL ? stream : PER_THREAD_STREAM, REAL(cuGraphLaunch_ptsz)(exec, stream));
 }
 
 CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
-    LAUNCH(exec, REAL(cuGraphUpload)(exec, stream));
+    LAUNCH(exec, stream, REAL(cuGraphUpload)(exec, stream));
 }
 
 CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
-    LAUNCH(exec, REAL(cuGraphUpload_ptsz)(exec, stream));
+    LAUNCH(exec, stream != NULL ? stream : PER_THREAD_STREAM, REAL(cuGraphUpload_ptsz)(exec, stream));
 }
 
 CUresult cuDeviceGraphMemTrim(CUdevice device) {
@@ -158,12 +175,18 @@ static CUresult instantiated(CUresult result, CUgraphExec *exec, CUgraph graph) 
     struct sizes sizes = {0};
     if (result != CUDA_SUCCESS || process == NULL)
         return result;
+    uint64_t devices = 0;
     forget(process, *exec);
     add_graph(graph, &sizes, 0);
-    for (int device = 0; device < GRAPH_DEVICES; device++)
-        if (sizes.bytes[device] != 0)
-            objects_put(process, KIND_GRAPH_EXEC,
-                        (struct entry){.key = key_of(*exec, device), .with = sizes.bytes[device]});
+    for (int device = 0; device < GRAPH_DEVICES; device++) {
+        if (sizes.bytes[device] == 0)
+            continue;
+        devices |= UINT64_C(1) << device;
+        objects_put(process, KIND_GRAPH_EXEC,
+                    (struct entry){.key = key_of(*exec, device), .with = sizes.bytes[device]});
+    }
+    if (devices != 0)
+        objects_put(process, KIND_GRAPH_EXEC, (struct entry){.key = (uintptr_t)*exec, .with = devices});
     return result;
 }
 

@@ -1,6 +1,7 @@
 /* Memory of other processes: whoever made it pays for it, and whoever holds it after that one's death; see tags.h. Memory whose
  * maker is not of this claim is paid by whoever opens it. */
 #include "allocations.h"
+#include "borrowed.h"
 #include "cuda_real.h"
 #include "objects.h"
 #include "tags.h"
@@ -117,21 +118,40 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_ME
     }
     result = REAL(cuImportExternalMemory)(memory, from);
     if (result == CUDA_SUCCESS)
-        objects_put(process, KIND_EXTERNAL,
-                    (struct entry){.key = (uintptr_t)*memory, .charge = charge, .context = place.context});
+        borrowed_imported(process, *memory, charge, place.context);
     else
         charge_end(process, &charge);
     return result;
 }
 
+/* A buffer or array made by `call` on external memory, which stores it in `made`. */
+#define MAP(memory, made, call)                                                                                        \
+    do {                                                                                                               \
+        struct process *process = process_if_open();                                                                   \
+        struct entry mapped;                                                                                           \
+        bool ours = (made) != NULL && borrowed_mapping(process, memory, &mapped);                                      \
+        CUresult result = call;                                                                                        \
+        if (ours)                                                                                                      \
+            borrowed_mapped(process, &mapped, result, result == CUDA_SUCCESS ? (uintptr_t) * (made) : 0);              \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *address, CUexternalMemory memory,
+                                         const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *wanted) {
+    MAP(memory, address, REAL(cuExternalMemoryGetMappedBuffer)(address, memory, wanted));
+}
+
+CUresult cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *array, CUexternalMemory memory,
+                                                 const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *wanted) {
+    MAP(memory, array, REAL(cuExternalMemoryGetMappedMipmappedArray)(array, memory, wanted));
+}
+
 CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
     struct process *process = process_if_open();
-    struct entry entry;
-    bool ours = process != NULL && objects_remove(process, KIND_EXTERNAL, (uintptr_t)memory, &entry);
+    struct entry handle;
+    bool ours = borrowed_destroying(process, memory, &handle);
     CUresult result = REAL(cuDestroyExternalMemory)(memory);
-    if (ours && result == CUDA_SUCCESS)
-        charge_end(process, &entry.charge);
-    else if (ours)
-        objects_put(process, KIND_EXTERNAL, entry);
+    if (ours)
+        borrowed_destroyed(process, &handle, result);
     return result;
 }

@@ -1,5 +1,6 @@
 /* Allocating and freeing, and what reports memory. */
 #include "allocations.h"
+#include "borrowed.h"
 #include "cuda_real.h"
 #include "exports.h"
 #include "gpus.h"
@@ -11,14 +12,14 @@
 /* No driver pads the rows of a pitched allocation to more; were it so, allocations_resize sees it. */
 #define PITCH_ALIGNMENT_MAX 512u
 
-/* Allocates `size` bytes by `call`, which stores the address in `address`; `free` undoes what cannot be written down. A call
- * that allocates nothing is the driver's to refuse. */
-#define ALLOCATE(address, size, call, free)                                                                            \
+/* Allocates `size` bytes by `call`, which stores the address in `address`, once they are granted; `free` undoes what cannot be
+ * written down. A call that allocates nothing is the driver's to refuse. */
+#define ALLOCATE_BY(granting, address, size, call, free)                                                               \
     do {                                                                                                               \
         struct grant grant;                                                                                            \
         if ((address) == NULL || (size) == 0)                                                                          \
             return call;                                                                                               \
-        CUresult result = allocations_grant(&grant, size);                                                             \
+        CUresult result = granting;                                                                                    \
         if (result != CUDA_SUCCESS)                                                                                    \
             return result;                                                                                             \
         CUresult answer = call;                                                                                        \
@@ -28,6 +29,8 @@
         return result;                                                                                                 \
     } while (0)
 
+#define ALLOCATE(address, size, call, free) ALLOCATE_BY(allocations_grant(&grant, size), address, size, call, free)
+
 CUresult cuMemAlloc(CUdeviceptr_v1 *address, unsigned int size) {
     ALLOCATE(address, size, REAL(cuMemAlloc)(address, size), REAL(cuMemFree)(*address));
 }
@@ -36,9 +39,11 @@ static CUresult allocate(CUdeviceptr *address, size_t size) {
     ALLOCATE(address, size, REAL(cuMemAlloc_v2)(address, size), REAL(cuMemFree_v2)(*address));
 }
 
-/* Counted in full from the start: the GPU may come to hold all of it at any time. */
+/* Counted in full from the start, on every GPU of the process: each may come to hold all of it at any time. */
 CUresult cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned int flags) {
-    ALLOCATE(address, size, REAL(cuMemAllocManaged)(address, size, flags), REAL(cuMemFree_v2)(*address));
+    struct elsewhere elsewhere;
+    ALLOCATE_BY(allocations_grant_everywhere(&grant, &elsewhere, size), address, size,
+                REAL(cuMemAllocManaged)(address, size, flags), REAL(cuMemFree_v2)(*address));
 }
 
 /* --- beyond the limit, for jobs that asked for that ------------------------------------------------------------------ */
@@ -75,6 +80,94 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size) {
     CUresult result = allocate(address, size);
     return result == CUDA_ERROR_OUT_OF_MEMORY ? spill(address, size) : result;
 }
+
+/* --- where managed memory lies --------------------------------------------------------------------------------------- */
+
+/*
+ * Memory that lies on the host since it did not fit under the limit must not come to the GPU. To the program it is what
+ * cuMemAlloc gave it, and such memory can be neither prefetched nor advised.
+ */
+static CUresult movable(CUdeviceptr address, size_t size) {
+    return allocations_on_host(process_if_open(), address, size) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+/* Nor must any memory come to a GPU without a claim, for which it takes no context there. */
+static CUresult allowed_at(CUmemLocation location) {
+    struct process *process = process_if_open();
+    int gpu;
+    if (process == NULL || location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return CUDA_SUCCESS;
+    return gpus_find_claimed(process, location.id, &gpu);
+}
+
+static CUmemLocation location_of(CUdevice device) {
+    return device == CU_DEVICE_CPU ? (CUmemLocation){CU_MEM_LOCATION_TYPE_HOST, 0}
+                                   : (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device};
+}
+
+#define MOVE(address, size, location, call)                                                                            \
+    do {                                                                                                               \
+        CUresult result = movable(address, size);                                                                      \
+        if (result == CUDA_SUCCESS)                                                                                    \
+            result = allowed_at(location);                                                                             \
+        return result == CUDA_SUCCESS ? call : result;                                                                 \
+    } while (0)
+
+CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t size, CUdevice device, CUstream stream) {
+    MOVE(address, size, location_of(device), REAL(cuMemPrefetchAsync)(address, size, device, stream));
+}
+
+CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr address, size_t size, CUdevice device, CUstream stream) {
+    MOVE(address, size, location_of(device), REAL(cuMemPrefetchAsync_ptsz)(address, size, device, stream));
+}
+
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t size, CUmemLocation location, unsigned int flags,
+                               CUstream stream) {
+    MOVE(address, size, location, REAL(cuMemPrefetchAsync_v2)(address, size, location, flags, stream));
+}
+
+CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr address, size_t size, CUmemLocation location, unsigned int flags,
+                                    CUstream stream) {
+    MOVE(address, size, location, REAL(cuMemPrefetchAsync_v2_ptsz)(address, size, location, flags, stream));
+}
+
+/* Other advice moves nothing, and some does not look at the place. */
+static CUmemLocation advised_place(CUmem_advise advice, CUmemLocation location) {
+    return advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION ? location : (CUmemLocation){CU_MEM_LOCATION_TYPE_INVALID, 0};
+}
+
+CUresult cuMemAdvise(CUdeviceptr address, size_t size, CUmem_advise advice, CUdevice device) {
+    MOVE(address, size, advised_place(advice, location_of(device)), REAL(cuMemAdvise)(address, size, advice, device));
+}
+
+CUresult cuMemAdvise_v2(CUdeviceptr address, size_t size, CUmem_advise advice, CUmemLocation location) {
+    MOVE(address, size, advised_place(advice, location), REAL(cuMemAdvise_v2)(address, size, advice, location));
+}
+
+/* The first of several that may not be moved decides. What is not there is the driver's to judge. */
+static CUresult batch_movable(const CUdeviceptr *addresses, const size_t *sizes, size_t count,
+                              const CUmemLocation *locations, size_t locations_count) {
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; addresses != NULL && sizes != NULL && i < count && result == CUDA_SUCCESS; i++)
+        result = movable(addresses[i], sizes[i]);
+    for (size_t i = 0; locations != NULL && i < locations_count && result == CUDA_SUCCESS; i++)
+        result = allowed_at(locations[i]);
+    return result;
+}
+
+#define BATCH(function)                                                                                                \
+    CUresult function(CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations, size_t *firsts,   \
+                      size_t locations_count, unsigned long long flags, CUstream stream) {                             \
+        CUresult result = batch_movable(addresses, sizes, count, locations, locations_count);                          \
+        return result != CUDA_SUCCESS                                                                                  \
+                   ? result                                                                                            \
+                   : REAL(function)(addresses, sizes, count, locations, firsts, locations_count, flags, stream);       \
+    }
+
+BATCH(cuMemPrefetchBatchAsync)
+BATCH(cuMemPrefetchBatchAsync_ptsz)
+BATCH(cuMemDiscardAndPrefetchBatchAsync)
+BATCH(cuMemDiscardAndPrefetchBatchAsync_ptsz)
 
 /* --- rows ------------------------------------------------------------------------------------------------------------ */
 
@@ -128,13 +221,17 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, s
 /* What we do not know (NULL, a foreign or already freed address) is the driver's to judge. */
 #define FREE(address, call)                                                                                            \
     do {                                                                                                               \
+        struct process *process = process_if_open();                                                                   \
         struct entry allocation;                                                                                       \
         bool linear = allocations_freeing(address, &allocation);                                                       \
+        bool borrowed = !linear && borrowed_freeing(process, address, &allocation);                                    \
         CUresult result = call;                                                                                        \
         if (linear)                                                                                                    \
             allocations_freed(&allocation, result);                                                                    \
-        else if (result == CUDA_SUCCESS && objects_any(process_if_open(), KIND_POOL_MEMORY))                           \
-            pools_freed(process_if_open(), address, NULL);                                                             \
+        else if (borrowed)                                                                                             \
+            borrowed_freed(process, &allocation, result);                                                              \
+        else if (result == CUDA_SUCCESS && objects_any(process, KIND_POOL_MEMORY))                                     \
+            pools_freed(process, address, NULL);                                                                       \
         return result;                                                                                                 \
     } while (0)
 
@@ -169,9 +266,16 @@ static CUresult current_limit(uint64_t *limit, uint64_t *left) {
         return result;
     pools_settle(process);
     exports_settle(process);
-    *limit = claims_limit_bytes(&process->claims, gpu);
-    uint64_t used = claims_used_bytes(&process->claims, gpu);
-    *left = used < *limit ? *limit - used : 0;
+    *limit = *left = 0;
+    for (unsigned i = (unsigned)gpu; i < process->claims.count; i++) {
+        struct region *region = &process->claims.regions[i];
+        if (process->claims.gpu[i] != gpu)
+            continue;
+        uint64_t bytes = region_limit_bytes(region, REGION_GPU), used = region_used_bytes(region, REGION_GPU);
+        *limit += bytes;
+        /* A limit may have been lowered below what is used; that takes nothing from another claim. */
+        *left += used < bytes ? bytes - used : 0;
+    }
     return result;
 }
 

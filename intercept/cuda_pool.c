@@ -1,5 +1,6 @@
 /* Stream-ordered allocation: what a pool has reserved counts, see pools.h. And the synchronisations at which pools shrink. */
 #include "allocations.h"
+#include "borrowed.h"
 #include "cuda_real.h"
 #include "exports.h"
 #include "gpus.h"
@@ -45,6 +46,20 @@ struct allocating {
     bool may_not_grow;
 };
 
+/* Whose default pool a handle is that we have not seen being made: it may be another device's than the stream's. */
+static CUresult find_owner(struct process *process, CUmemoryPool handle, CUdevice *device, int *gpu) {
+    int count = 0;
+    REAL(cuDeviceGetCount)(&count);
+    for (CUdevice other = 0; other < count; other++) {
+        CUmemoryPool pool = NULL;
+        if (other == *device || REAL(cuDeviceGetDefaultMemPool)(&pool, other) != CUDA_SUCCESS || pool != handle)
+            continue;
+        *device = other;
+        return gpus_find_claimed(process, other, gpu);
+    }
+    return CUDA_SUCCESS;
+}
+
 /* The pool `handle`, or the current one of the stream's device. */
 static CUresult find_pool(struct allocating *allocating, CUmemoryPool handle, CUstream stream) {
     CUdevice device;
@@ -52,13 +67,18 @@ static CUresult find_pool(struct allocating *allocating, CUmemoryPool handle, CU
     CUresult result = find_device(&allocating->process, stream, &device, &allocating->gpu);
     if (result != CUDA_SUCCESS || objects_find(allocating->process, KIND_POOL, (uintptr_t)handle, &not_ours))
         return result;
-    if (handle == NULL && (result = REAL(cuDeviceGetMemPool)(&handle, device)) != CUDA_SUCCESS)
+    bool named = handle != NULL;
+    if (!named && (result = REAL(cuDeviceGetMemPool)(&handle, device)) != CUDA_SUCCESS)
         return result;
     allocating->handle = handle;
     allocating->pool = pools_find(allocating->process, handle);
-    if (allocating->pool == NULL)
+    if (allocating->pool != NULL)
+        return CUDA_SUCCESS;
+    if (named)
+        result = find_owner(allocating->process, handle, &device, &allocating->gpu);
+    if (result == CUDA_SUCCESS)
         allocating->pool = pools_memory(allocating->process, handle, device, allocating->gpu);
-    return allocating->pool != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return result != CUDA_SUCCESS || allocating->pool != NULL ? result : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* Makes room for `bytes`. Near the limit there may be none for the pool to grow, but a place among what was freed in it. */
@@ -100,7 +120,8 @@ static CUresult after(struct allocating *allocating, CUresult result, CUdevicept
         pools_trim(allocating->process, allocating->gpu, POOLS_AFTER_WAITING);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    pools_allocated(allocating->process, pool, *address, bytes);
+    if (!is_capturing(stream)) /* else it is a graph's */
+        pools_allocated(allocating->process, pool, *address, bytes);
     return result;
 }
 
@@ -148,16 +169,20 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemo
 /* Memory that was not allocated in stream order can be freed so too, and goes when the stream comes to it. */
 #define FREE(address, stream, call, synchronize)                                                                       \
     do {                                                                                                               \
+        struct process *process = process_if_open();                                                                   \
         struct entry allocation;                                                                                       \
         bool linear = allocations_freeing(address, &allocation);                                                       \
+        bool borrowed = !linear && borrowed_freeing(process, address, &allocation);                                    \
         CUresult result = call;                                                                                        \
-        if (linear && result == CUDA_SUCCESS)                                                                          \
+        if ((linear || borrowed) && result == CUDA_SUCCESS)                                                            \
             synchronize(stream);                                                                                       \
         if (linear) {                                                                                                  \
             allocations_freed(&allocation, result);                                                                    \
-            pools_settle(process_if_open());                                                                           \
-        } else if (result == CUDA_SUCCESS && objects_any(process_if_open(), KIND_POOL_MEMORY)) {                         \
-            pools_freed(process_if_open(), address, stream);                                                           \
+            pools_settle(process);                                                                                     \
+        } else if (borrowed) {                                                                                         \
+            borrowed_freed(process, &allocation, result);                                                              \
+        } else if (result == CUDA_SUCCESS && objects_any(process, KIND_POOL_MEMORY)) {                                 \
+            pools_freed(process, address, stream);                                                                     \
         }                                                                                                              \
         return result;                                                                                                 \
     } while (0)
@@ -196,7 +221,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle) {
     struct pool *pool = pools_find(process, handle);
     struct entry foreign;
     if (pool != NULL) {
-        pools_wait(process); /* it cannot be asked any more what it holds */
+        pools_wait(process); /* soon it cannot be asked any more what it holds */
         REAL(cuMemPoolTrimTo)(handle, 0);
         pools_settle(process);
     }
@@ -245,6 +270,13 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CU
         objects_put(process, KIND_POOL, (struct entry){.key = (uintptr_t)*pool, .charge = charge});
     else if (joined)
         charge_end(process, &charge);
+    return result;
+}
+
+CUresult cuMemPoolImportPointer(CUdeviceptr *address, CUmemoryPool pool, CUmemPoolPtrExportData *data) {
+    CUresult result = REAL(cuMemPoolImportPointer)(address, pool, data);
+    if (result == CUDA_SUCCESS)
+        borrowed_from_pool(process_if_open(), pool, *address);
     return result;
 }
 

@@ -49,25 +49,56 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     RELEASE(physical_release(process, handle, &releases), REAL(cuMemRelease)(handle));
 }
 
+/* The GPU that memory is on; NO_CLAIM if it is on none, or the driver does not say. */
+static int find_gpu(struct process *process, CUmemGenericAllocationHandle handle) {
+    CUmemAllocationProp properties;
+    int gpu = NO_CLAIM;
+    if (REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, handle) != CUDA_SUCCESS ||
+        properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        gpus_find(process, properties.location.id, &gpu) != CUDA_SUCCESS)
+        return NO_CLAIM;
+    return gpu;
+}
+
+/* What we do not know was made in a way that we have not seen, or another thread let go of it a moment before: then it is paid
+ * when it is mapped again. */
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
     CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
     struct process *process = process_if_open();
-    if (result == CUDA_SUCCESS && process != NULL)
-        physical_hold(process, *handle);
+    if (result != CUDA_SUCCESS || process == NULL || physical_hold(process, *handle))
+        return result;
+    int gpu = find_gpu(process, *handle);
+    if (gpu != NO_CLAIM)
+        physical_imported(
+            process, KIND_PHYSICAL, *handle,
+            (struct charge){.region = (uint8_t)(gpu & 0x7f), .gpu = (uint8_t)(gpu & 0x7f), .unpaid = true}, 0);
+    return result;
+}
+
+/* Holds memory for something that is to use that many bytes of it, and pays for them where nobody else does. `held` is false
+ * for memory that is not ours to count. */
+static CUresult hold(struct process *process, CUmemGenericAllocationHandle memory, uint64_t bytes, bool *held) {
+    *held = process != NULL && physical_hold(process, memory);
+    if (!*held)
+        return CUDA_SUCCESS;
+    CUresult result = physical_pay(process, memory, bytes);
+    if (result != CUDA_SUCCESS)
+        physical_let_go(process, memory);
     return result;
 }
 
 CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
     struct process *process = process_if_open();
-    struct entry entry;
-    CUresult result = CUDA_SUCCESS;
-    if (process != NULL && objects_find(process, KIND_PHYSICAL, handle, &entry) && entry.charge.unpaid)
-        result = physical_pay(process, handle, entry.charge.gpu, offset + size);
-    if (result == CUDA_SUCCESS)
-        result = REAL(cuMemMap)(address, size, offset, handle, flags);
+    bool held;
+    CUresult result = hold(process, handle, offset + size, &held);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuMemMap)(address, size, offset, handle, flags);
     if (result == CUDA_SUCCESS && process != NULL)
-        physical_mapped(process, address, size, handle);
+        physical_mapped(process, address, size, held ? handle : 0);
+    else if (held)
+        physical_let_go(process, handle);
     return result;
 }
 
@@ -82,22 +113,26 @@ CUresult cuMemExportToShareableHandle(void *exported, CUmemGenericAllocationHand
     struct process *process = process_if_open();
     CUresult result = REAL(cuMemExportToShareableHandle)(exported, handle, type, flags);
     if (result == CUDA_SUCCESS && process != NULL && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-        uint32_t number = physical_share(process, handle);
-        if (number != 0)
-            exports_made(process, *(int *)exported, number);
+        uint64_t mark = physical_share(process, handle);
+        if (mark != 0)
+            exports_made(process, *(int *)exported, mark);
     }
     return result;
 }
 
-/* The GPU that imported memory is on; if the driver does not say, that of the current context. */
-static int find_gpu(struct process *process, CUmemGenericAllocationHandle handle) {
+/* Imported memory whose maker is not of this claim is paid when it is mapped; that which is on no GPU takes nothing. An object
+ * without memory of its own, which has no place either, is a multicast one. */
+static void imported(struct process *process, CUmemGenericAllocationHandle handle, struct charge charge,
+                     uint64_t mark) {
     CUmemAllocationProp properties;
-    int gpu = NO_CLAIM;
-    if (REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, handle) != CUDA_SUCCESS ||
-        properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-        gpus_find(process, properties.location.id, &gpu) != CUDA_SUCCESS || gpu == NO_CLAIM)
-        return NO_CLAIM;
-    return gpu;
+    bool placed = REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, handle) == CUDA_SUCCESS;
+    int gpu = find_gpu(process, handle);
+    bool multicast = mark != 0 ? charge_is_empty(process, &charge) : !placed;
+    if (mark == 0 && !multicast && gpu == NO_CLAIM)
+        return; /* the host's memory */
+    if (mark == 0 && !multicast)
+        charge = (struct charge){.gpu = (uint8_t)(gpu & 0x7f), .unpaid = true};
+    physical_imported(process, multicast ? KIND_MULTICAST : KIND_PHYSICAL, handle, charge, mark);
 }
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *exported,
@@ -111,17 +146,10 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     bool joined = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && tag_read((int)(uintptr_t)exported, tag) &&
                   charge_join(process, tag, &charge);
     result = REAL(cuMemImportFromShareableHandle)(handle, exported, type);
-    if (result != CUDA_SUCCESS) {
-        if (joined)
-            charge_end(process, &charge);
-        return result;
-    }
-    int gpu = joined ? charge.gpu : find_gpu(process, *handle);
-    if (gpu == NO_CLAIM) /* the host's memory, or a multicast object of somebody else */
-        return result;
-    charge.gpu = (uint8_t)(gpu & 0x7f);
-    charge.unpaid = !joined;
-    physical_imported(process, *handle, charge);
+    if (result == CUDA_SUCCESS)
+        imported(process, *handle, joined ? charge : (struct charge){0}, joined ? tag_mark(tag) : 0);
+    else if (joined)
+        charge_end(process, &charge);
     return result;
 }
 
@@ -149,23 +177,33 @@ static CUdevice device_of(CUmemGenericAllocationHandle handle) {
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t offset, CUmemGenericAllocationHandle memory,
                             size_t memory_offset, size_t size, unsigned long long flags) {
     struct process *process = process_if_open();
-    CUresult result = REAL(cuMulticastBindMem)(object, offset, memory, memory_offset, size, flags);
-    if (result == CUDA_SUCCESS && process != NULL)
+    bool held;
+    CUresult result = hold(process, memory, memory_offset + size, &held);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuMulticastBindMem)(object, offset, memory, memory_offset, size, flags);
+    if (held && result == CUDA_SUCCESS)
         physical_bound(process, KIND_BINDING, object, part_of(device_of(memory), offset), memory);
+    else if (held)
+        physical_let_go(process, memory);
     return result;
 }
 
+/* What is mapped at the address is paid already, as far as it is mapped. */
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr address, size_t size,
                              unsigned long long flags) {
     struct process *process = process_if_open();
     CUmemGenericAllocationHandle memory;
-    CUresult result = REAL(cuMulticastBindAddr)(object, offset, address, size, flags);
     void *pointer = (void *)(uintptr_t)address; /* NOLINT(performance-no-int-to-ptr) */
-    if (result == CUDA_SUCCESS && process != NULL &&
-        REAL(cuMemRetainAllocationHandle)(&memory, pointer) == CUDA_SUCCESS) {
+    bool retained = process != NULL && REAL(cuMemRetainAllocationHandle)(&memory, pointer) == CUDA_SUCCESS;
+    bool held = retained && physical_hold(process, memory);
+    CUresult result = REAL(cuMulticastBindAddr)(object, offset, address, size, flags);
+    if (held && result == CUDA_SUCCESS)
         physical_bound(process, KIND_BINDING, object, part_of(device_of(memory), offset), memory);
+    else if (held)
+        physical_let_go(process, memory);
+    if (retained)
         REAL(cuMemRelease)(memory);
-    }
     return result;
 }
 
@@ -177,6 +215,7 @@ CUresult cuMulticastUnbind(CUmemGenericAllocationHandle object, CUdevice device,
 /* --- sparse arrays --------------------------------------------------------------------------------------------------- */
 
 #define MIPTAIL 1
+#define TEXEL_BYTES_MAX 16u
 
 /*
  * Which part a mapping is of: exactly this box. One that overlaps it is another, and holds by itself what it maps; so memory is
@@ -196,14 +235,43 @@ static uint64_t subresource(const CUarrayMapInfo *map) {
     return objects_key(where, map->subresource.sparseLevel.extentDepth);
 }
 
+static bool is_mapping(const CUarrayMapInfo *map) {
+    return map->memOperationType == CU_MEM_OPERATION_TYPE_MAP;
+}
+
+/* At most as much memory a mapping takes, whatever the array's format. */
+static uint64_t bytes_up_to(const CUarrayMapInfo *map) {
+    if (map->subresourceType == MIPTAIL)
+        return map->subresource.miptail.size;
+    uint64_t area = product(map->subresource.sparseLevel.extentWidth, map->subresource.sparseLevel.extentHeight);
+    return product(product(area, map->subresource.sparseLevel.extentDepth), TEXEL_BYTES_MAX);
+}
+
+static CUresult hold_all(struct process *process, const CUarrayMapInfo *list, unsigned int *count) {
+    bool held;
+    CUresult result = CUDA_SUCCESS;
+    unsigned int all = *count;
+    for (*count = 0; *count < all && result == CUDA_SUCCESS; *count += result == CUDA_SUCCESS)
+        if (is_mapping(&list[*count]))
+            result = hold(process, list[*count].memHandle.memHandle, list[*count].offset + bytes_up_to(&list[*count]),
+                          &held);
+    return result;
+}
+
+/* What was held then is known now, since it was held. */
+static void let_go_of_all(struct process *process, const CUarrayMapInfo *list, unsigned int count) {
+    for (unsigned i = 0; i < count; i++)
+        if (is_mapping(&list[i]))
+            physical_let_go(process, list[i].memHandle.memHandle);
+}
+
 /* An unmapping happens when the stream comes to it, so we wait for that before we count it. */
-static CUresult mapped(CUresult result, const CUarrayMapInfo *list, unsigned int count, CUstream stream,
-                       cuStreamSynchronize_function synchronize) {
-    struct process *process = process_if_open();
+static void mapped(struct process *process, const CUarrayMapInfo *list, unsigned int count, CUstream stream,
+                   cuStreamSynchronize_function synchronize) {
     bool waited = false;
-    for (unsigned i = 0; result == CUDA_SUCCESS && process != NULL && i < count; i++) {
+    for (unsigned i = 0; i < count; i++) {
         uint64_t array = (uintptr_t)list[i].resource.array;
-        if (list[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP) {
+        if (is_mapping(&list[i])) {
             physical_bound(process, KIND_ARRAY_MAPPING, array, subresource(&list[i]), list[i].memHandle.memHandle);
             continue;
         }
@@ -214,14 +282,28 @@ static CUresult mapped(CUresult result, const CUarrayMapInfo *list, unsigned int
         physical_unbind(process, KIND_ARRAY_MAPPING, array, subresource(&list[i]), &releases);
         physical_released(process, &releases, CUDA_SUCCESS);
     }
-    return result;
 }
 
+#define MAP_ARRAYS(list, count, stream, call, synchronize)                                                             \
+    do {                                                                                                               \
+        struct process *process = process_if_open();                                                                   \
+        unsigned int holds = count;                                                                                    \
+        if (process == NULL || (list) == NULL)                                                                         \
+            return call;                                                                                               \
+        CUresult result = hold_all(process, list, &holds);                                                             \
+        if (result == CUDA_SUCCESS)                                                                                    \
+            result = call;                                                                                             \
+        if (result == CUDA_SUCCESS)                                                                                    \
+            mapped(process, list, count, stream, synchronize);                                                         \
+        else                                                                                                           \
+            let_go_of_all(process, list, holds);                                                                       \
+        return result;                                                                                                 \
+    } while (0)
+
 CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream) {
-    return mapped(REAL(cuMemMapArrayAsync)(list, count, stream), list, count, stream, REAL(cuStreamSynchronize));
+    MAP_ARRAYS(list, count, stream, REAL(cuMemMapArrayAsync)(list, count, stream), REAL(cuStreamSynchronize));
 }
 
 CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned int count, CUstream stream) {
-    return mapped(REAL(cuMemMapArrayAsync_ptsz)(list, count, stream), list, count, stream,
-                  REAL(cuStreamSynchronize_ptsz));
+    MAP_ARRAYS(list, count, stream, REAL(cuMemMapArrayAsync_ptsz)(list, count, stream), REAL(cuStreamSynchronize_ptsz));
 }

@@ -36,8 +36,55 @@ static bool watch(struct witness *witness, int descriptor) {
     return true;
 }
 
-void exports_made(struct process *process, int descriptor, uint32_t number) {
-    tag_write(descriptor, number);
+static uint64_t bit_of(uint32_t number) {
+    return UINT64_C(1) << (number - 1);
+}
+
+/* Under the lock of exports. What had a number may live on with who imported it: then its tag is not to be given again. */
+static uint32_t take_number(struct process *process, uint8_t tag[static TAG_SIZE]) {
+    struct charge living;
+    for (uint32_t number = 1; number <= TAG_NUMBERS; number++) {
+        if (process->exported.numbers & bit_of(number))
+            continue;
+        tag_of_number(number, tag);
+        if (charge_join(process, tag, &living)) {
+            charge_end(process, &living);
+            continue;
+        }
+        process->exported.numbers |= bit_of(number);
+        return number;
+    }
+    return 0;
+}
+
+/* Under the lock of exports. */
+static void give_number(struct process *process, uint32_t number) {
+    process->exported.numbers &= ~bit_of(number);
+}
+
+uint32_t exports_share(struct process *process, struct charge *charge) {
+    uint8_t tag[TAG_SIZE];
+    exports_settle(process);
+    lock_take(&process->exported.lock);
+    uint32_t number = take_number(process, tag);
+    if (number != 0 && !charge_share(process, charge, tag)) {
+        give_number(process, number);
+        number = 0;
+    }
+    lock_give(&process->exported.lock);
+    return number;
+}
+
+uint32_t exports_pass_on(struct process *process) {
+    uint8_t tag[TAG_SIZE];
+    lock_take(&process->exported.lock);
+    uint32_t number = take_number(process, tag);
+    lock_give(&process->exported.lock);
+    return number;
+}
+
+void exports_made(struct process *process, int descriptor, uint64_t mark) {
+    tag_write(descriptor, mark);
     lock_take(&process->exported.lock);
     if (!watch(&process->exported.witness, descriptor))
         process->exported.unseen = true; /* then what is exported is charged as long as this process lives */
@@ -51,15 +98,17 @@ static bool may_live(struct process *process, uint32_t number) {
 }
 
 void exports_end(struct process *process, const struct charge *charge, uint32_t number) {
-    lock_take(&process->exported.lock);
-    bool waits = number != 0 && charge->share != 0 && may_live(process, number) &&
-                 objects_put(process, KIND_EXPORTED,
-                             (struct entry){.key = (uint64_t)charge->region << 32 | charge->share,
-                                            .charge = *charge,
-                                            .references = number});
-    lock_give(&process->exported.lock);
-    if (!waits)
+    if (number == 0) {
         charge_end(process, charge);
+        return;
+    }
+    lock_take(&process->exported.lock);
+    bool lives = may_live(process, number);
+    if (!lives || !objects_put(process, KIND_EXPORTED, (struct entry){.key = number, .charge = *charge}))
+        charge_end(process, charge);
+    if (!lives)
+        give_number(process, number);
+    lock_give(&process->exported.lock);
 }
 
 bool exports_settle(struct process *process) {
@@ -69,11 +118,12 @@ bool exports_settle(struct process *process) {
         return false;
     lock_take(&process->exported.lock);
     for (size_t at = 0; objects_copy(process, KIND_EXPORTED, at, &entry, 1) != 0;) {
-        if (may_live(process, entry.references) || !objects_remove(process, KIND_EXPORTED, entry.key, &gone)) {
+        if (may_live(process, (uint32_t)entry.key) || !objects_remove(process, KIND_EXPORTED, entry.key, &gone)) {
             at++;
             continue;
         }
         charge_end(process, &gone.charge);
+        give_number(process, (uint32_t)gone.key);
         any = true;
     }
     lock_give(&process->exported.lock);

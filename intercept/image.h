@@ -8,16 +8,20 @@
 
 struct image_size {
     uint64_t code, data; /* bytes, at most */
-    bool hidden;         /* there is more that cannot be seen: compressed parts of a fat binary */
+    bool hidden; /* there may be more that cannot be seen: what is compressed, or of a form that we do not know */
 };
 
 /*
  * The size of an image in memory, as cuModuleLoadData takes it: of a cubin its sections, of PTX its variables and, for its code,
- * its text, of a fat binary the largest of its entries. All 0 for what is no image: that is the driver's to refuse.
+ * its text, of a fat binary the largest of its entries. Nobody says where it ends, so what it says of itself is trusted, as the
+ * driver must.
  */
 struct image_size image_size(const void *image);
 
-/* The same of a file. */
+/* The same of a file's contents, which may say anything. */
+struct image_size image_contents_size(const void *contents, size_t length);
+
+/* The same of a file; all 0 for one that cannot be opened: that is the driver's to refuse. */
 struct image_size image_file_size(const char *path);
 
 #endif

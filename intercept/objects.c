@@ -100,6 +100,22 @@ bool objects_update(struct process *process, enum kind kind, uint64_t key, struc
     return known != NULL;
 }
 
+static bool same(const struct charge *one, const struct charge *other) {
+    return one->pages == other->pages && one->share == other->share && one->region == other->region;
+}
+
+bool objects_recharge(struct process *process, enum kind kind, uint64_t key, const struct charge *before,
+                      struct charge charge) {
+    struct objects *objects = &process->objects;
+    lock_take(&objects->lock);
+    struct entry *known = table_find(&objects->tables[kind], key);
+    bool changes = known != NULL && same(&known->charge, before);
+    if (changes)
+        known->charge = charge;
+    lock_give(&objects->lock);
+    return changes;
+}
+
 size_t objects_copy(struct process *process, enum kind kind, size_t at, struct entry *entries, size_t room) {
     struct objects *objects = &process->objects;
     const struct table *table = &objects->tables[kind];

@@ -28,6 +28,10 @@ size_t objects_copy(struct process *process, enum kind kind, size_t at, struct e
 /* Changes what one is charged with and goes with. False if there is none such any more. */
 bool objects_update(struct process *process, enum kind kind, uint64_t key, struct charge charge, uint64_t with);
 
+/* Changes what one is charged with, if that is still `before`. False if not. */
+bool objects_recharge(struct process *process, enum kind kind, uint64_t key, const struct charge *before,
+                      struct charge charge);
+
 /* Gives back whatever lived in a context. */
 void objects_context_gone(struct process *process, uint32_t context);
 

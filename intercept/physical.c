@@ -18,23 +18,26 @@ bool physical_made(struct process *process, enum kind kind, CUmemGenericAllocati
     return false;
 }
 
-bool physical_imported(struct process *process, CUmemGenericAllocationHandle handle, struct charge charge) {
+bool physical_imported(struct process *process, enum kind kind, CUmemGenericAllocationHandle handle,
+                       struct charge charge, uint64_t mark) {
     struct entry known;
-    if (!objects_refer(process, KIND_PHYSICAL, handle, 1, &known))
-        return physical_made(process, KIND_PHYSICAL, handle, charge);
+    bool is_known = objects_refer(process, kind, handle, 1, &known);
+    if (!is_known &&
+        objects_put(process, kind, (struct entry){.key = handle, .references = 1, .charge = charge, .with = mark}))
+        return true;
     charge_end(process, &charge);
-    return true;
+    return is_known;
 }
 
-void physical_hold(struct process *process, CUmemGenericAllocationHandle handle) {
+bool physical_hold(struct process *process, CUmemGenericAllocationHandle handle) {
     struct entry entry;
-    if (!objects_refer(process, KIND_PHYSICAL, handle, 1, &entry))
-        objects_refer(process, KIND_MULTICAST, handle, 1, &entry);
+    return objects_refer(process, KIND_PHYSICAL, handle, 1, &entry) ||
+           objects_refer(process, KIND_MULTICAST, handle, 1, &entry);
 }
 
-/* Of what we made ourselves and exported, copies may be on their way. */
+/* Of what we exported, copies may be on their way. */
 static void end(struct process *process, const struct entry *gone) {
-    exports_end(process, &gone->charge, (uint32_t)gone->with);
+    exports_end(process, &gone->charge, TAG_NUMBER(gone->with));
 }
 
 static bool refer_less(struct process *process, CUmemGenericAllocationHandle handle, struct release *release) {
@@ -45,8 +48,7 @@ static bool refer_less(struct process *process, CUmemGenericAllocationHandle han
     return objects_refer(process, KIND_MULTICAST, handle, -1, &release->gone);
 }
 
-/* A reference less, at once: for what the driver has let go of already. */
-static void let_go(struct process *process, CUmemGenericAllocationHandle handle) {
+void physical_let_go(struct process *process, CUmemGenericAllocationHandle handle) {
     struct release release;
     if (!refer_less(process, handle, &release) || release.gone.references != 0)
         return;
@@ -106,7 +108,8 @@ void physical_unmap(struct process *process, CUdeviceptr address, uint64_t size,
         step = release_held(process, KIND_MAPPING, address + at, releases) << MAPPING_SHIFT;
 }
 
-void physical_unbind(struct process *process, enum kind kind, uint64_t whole, uint64_t part, struct releases *releases) {
+void physical_unbind(struct process *process, enum kind kind, uint64_t whole, uint64_t part,
+                     struct releases *releases) {
     release_held(process, kind, objects_key(whole, part), releases);
 }
 
@@ -137,53 +140,61 @@ void physical_released(struct process *process, struct releases *releases, CUres
         munmap(releases->many, releases->room * sizeof *releases->many);
 }
 
-CUresult physical_pay(struct process *process, CUmemGenericAllocationHandle handle, int gpu, uint64_t bytes) {
+CUresult physical_pay(struct process *process, CUmemGenericAllocationHandle handle, uint64_t bytes) {
     struct entry entry;
     struct charge more;
-    if (!objects_find(process, KIND_PHYSICAL, handle, &entry) || !entry.charge.unpaid ||
-        pages_of(bytes) <= entry.charge.pages)
-        return CUDA_SUCCESS;
-    CUresult result = entry.charge.pages != 0
-                          ? charge_take_like(process, &entry.charge, pages_of(bytes) - entry.charge.pages, &more)
-                          : charge_take(process, gpu, pages_of(bytes), &more);
-    if (result != CUDA_SUCCESS)
-        return result;
-    struct charge sum = entry.charge;
-    charge_move(process, &more, &sum, more.pages);
-    sum.unpaid = true;
-    if (!objects_update(process, KIND_PHYSICAL, handle, sum, entry.with))
-        charge_give(process, &sum);
+    while (objects_find(process, KIND_PHYSICAL, handle, &entry) && entry.charge.unpaid &&
+           pages_of(bytes) > entry.charge.pages) {
+        uint64_t pages = pages_of(bytes) - entry.charge.pages;
+        CUresult result = entry.charge.pages != 0 ? charge_take_like(process, &entry.charge, pages, &more)
+                                                  : charge_take(process, entry.charge.gpu, pages, &more);
+        if (result != CUDA_SUCCESS)
+            return result;
+        struct charge sum = more;
+        sum.pages += entry.charge.pages;
+        sum.unpaid = true;
+        if (objects_recharge(process, KIND_PHYSICAL, handle, &entry.charge, sum))
+            break;
+        charge_give(process, &more); /* another thread has paid meanwhile */
+    }
     return CUDA_SUCCESS;
 }
 
-uint32_t physical_share(struct process *process, CUmemGenericAllocationHandle handle) {
+/* What this process has not shared itself goes on with the tag that it came with. */
+static uint64_t mark_of(struct process *process, struct entry *entry) {
+    if (entry->charge.share == 0)
+        return exports_share(process, &entry->charge);
+    if (TAG_NUMBER(entry->with) != 0 || entry->with == 0)
+        return entry->with;
+    uint32_t number = exports_pass_on(process);
+    return number != 0 ? entry->with | number : 0;
+}
+
+/* Of several threads that export one thing, the first shares it. */
+uint64_t physical_share(struct process *process, CUmemGenericAllocationHandle handle) {
     enum kind kind = KIND_PHYSICAL;
     struct entry entry;
-    uint8_t tag[TAG_SIZE];
-    uint32_t number;
-    if (!objects_find(process, kind, handle, &entry) && !objects_find(process, kind = KIND_MULTICAST, handle, &entry))
-        return 0;
-    if (entry.charge.share != 0 || entry.charge.unpaid)
-        return (uint32_t)entry.with;
-    tag_new(process, tag, &number);
-    if (!charge_share(process, &entry.charge, tag))
-        return 0;
-    objects_update(process, kind, handle, entry.charge, number);
-    return number;
+    uint64_t mark = 0;
+    lock_take(&process->exported.sharing);
+    if ((objects_find(process, kind, handle, &entry) || objects_find(process, kind = KIND_MULTICAST, handle, &entry)) &&
+        !entry.charge.unpaid)
+        mark = mark_of(process, &entry);
+    if (mark != 0)
+        objects_update(process, kind, handle, entry.charge, mark);
+    lock_give(&process->exported.sharing);
+    return mark;
 }
 
 void physical_mapped(struct process *process, CUdeviceptr address, uint64_t size, CUmemGenericAllocationHandle handle) {
     objects_put(process, KIND_MAPPING,
                 (struct entry){.key = address, .with = handle, .references = (uint32_t)(size >> MAPPING_SHIFT)});
-    physical_hold(process, handle);
 }
 
 void physical_bound(struct process *process, enum kind kind, uint64_t whole, uint64_t part,
                     CUmemGenericAllocationHandle handle) {
     struct entry before;
-    physical_hold(process, handle);
     if (objects_remove(process, kind, objects_key(whole, part), &before))
-        let_go(process, before.with);
+        physical_let_go(process, before.with);
     objects_put(process, kind,
                 (struct entry){.key = objects_key(whole, part), .with = handle, .references = objects_mark(whole)});
 }
@@ -191,5 +202,5 @@ void physical_bound(struct process *process, enum kind kind, uint64_t whole, uin
 void physical_whole_gone(struct process *process, enum kind kind, uint64_t whole) {
     struct entry binding;
     while (objects_remove_one_of(process, kind, objects_mark(whole), &binding))
-        let_go(process, binding.with);
+        physical_let_go(process, binding.with);
 }

@@ -12,11 +12,16 @@
  * memory for it. */
 bool physical_made(struct process *process, enum kind kind, CUmemGenericAllocationHandle handle, struct charge charge);
 
-/* The same of what was imported, which this process may have already. */
-bool physical_imported(struct process *process, CUmemGenericAllocationHandle handle, struct charge charge);
+/* The same of what was imported, which this process may have already. `mark` says whose it is, see tags.h; 0 if that is unknown. */
+bool physical_imported(struct process *process, enum kind kind, CUmemGenericAllocationHandle handle,
+                       struct charge charge, uint64_t mark);
 
-/* One reference more: a handle, a mapping, a binding. */
-void physical_hold(struct process *process, CUmemGenericAllocationHandle handle);
+/* One reference more: a handle, a mapping, a binding. Taken before the driver is asked for what is to hold the memory, since
+ * another thread may release the handle as soon as that does. False if the handle is not known. */
+bool physical_hold(struct process *process, CUmemGenericAllocationHandle handle);
+
+/* A reference less, at once: for what the driver has let go of already, or never held. */
+void physical_let_go(struct process *process, CUmemGenericAllocationHandle handle);
 
 /*
  * References less. They are taken out before the driver is asked, since it may use a handle again at once; physical_released,
@@ -41,12 +46,12 @@ void physical_unbind(struct process *process, enum kind kind, uint64_t whole, ui
 void physical_released(struct process *process, struct releases *releases, CUresult result);
 
 /* Imported memory whose owner is not of this claim is paid by us, as far as it is mapped. */
-CUresult physical_pay(struct process *process, CUmemGenericAllocationHandle handle, int gpu, uint64_t bytes);
+CUresult physical_pay(struct process *process, CUmemGenericAllocationHandle handle, uint64_t bytes);
 
-/* Makes it outlive this process; the number that exported descriptors are to carry, or 0. */
-uint32_t physical_share(struct process *process, CUmemGenericAllocationHandle handle);
+/* Makes it outlive this process; the mark that exported descriptors are to carry, or 0. */
+uint64_t physical_share(struct process *process, CUmemGenericAllocationHandle handle);
 
-/* Mappings, by address. */
+/* Mappings, by address, and what is bound below: held by the caller before. */
 void physical_mapped(struct process *process, CUdeviceptr address, uint64_t size, CUmemGenericAllocationHandle handle);
 
 /* What is bound to a part of something else: a multicast object, or a sparse array. */

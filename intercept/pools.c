@@ -8,6 +8,9 @@
 
 #include <errno.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 /* Pools grow by pieces of this size, or what is asked for if that is more. Were it more on some driver, settling sees it. */
 #define GROWTH_BYTES (UINT64_C(32) << 20)
@@ -19,6 +22,7 @@ struct pool {
     CUdevice device;
     int gpu;
     bool graphs, destroyed;
+    bool placed;          /* its memory lies in the region of its charge */
     uint32_t allocations; /* live ones */
     uint32_t export;      /* the number that exported descriptors carry */
     struct chunks chunks;
@@ -40,16 +44,19 @@ static struct pool *new_pool(struct process *process) {
 static struct pool *find(struct process *process, CUmemoryPool handle, CUdevice device, bool graphs) {
     struct pool *idle = NULL;
     for (struct pool *pool = atomic_load(&process->pools.first); pool != NULL; pool = pool->next) {
-        if (pool->destroyed && pool->allocations == 0)
+        if (pool->destroyed && pool->allocations == 0 && pool->charge.pages == 0 && pool->charge.share == 0)
             idle = pool;
         else if (!pool->destroyed && pool->graphs == graphs &&
                  (graphs ? pool->device == device : pool->handle == handle))
             return pool;
     }
-    if (idle != NULL)
-        idle->destroyed = false;
-    else
+    if (idle != NULL) {
+        idle->destroyed = idle->placed = false;
+        idle->export = 0;
+        idle->chunks.count = 0;
+    } else {
         idle = new_pool(process);
+    }
     return idle;
 }
 
@@ -79,6 +86,150 @@ struct pool *pools_find(struct process *process, CUmemoryPool handle) {
     while (pool != NULL && (pool->destroyed || pool->graphs || pool->handle != handle))
         pool = pool->next;
     return pool;
+}
+
+/* --- streams in which something was freed -------------------------------------------------------------------------- */
+
+#define WAIT_NS UINT64_C(500000000)
+#define POLL_NS 20000
+
+/* Default streams have no handle of their own: they are the current context's. */
+#define FIRST_STREAM_HANDLE 3
+
+void pools_freed_in(struct process *process, CUstream stream) {
+    struct pools *pools = &process->pools;
+    struct freed_in freed = {.stream = stream};
+    if ((uintptr_t)stream < FIRST_STREAM_HANDLE)
+        REAL(cuCtxGetCurrent)(&freed.context);
+    else
+        REAL(cuStreamGetCtx)(stream, &freed.context);
+    lock_take(&pools->lock);
+    unsigned i = 0;
+    while (i < pools->freed_count && (pools->freed_in[i].stream != stream || pools->freed_in[i].event != NULL ||
+                                      pools->freed_in[i].context != freed.context))
+        i++;
+    if (i == pools->freed_count && i < STREAMS_MAX)
+        pools->freed_in[pools->freed_count++] = freed;
+    else if (i == pools->freed_count)
+        pools->freed_in[pools->replaced++ % STREAMS_MAX] = freed;
+    lock_give(&pools->lock);
+}
+
+static bool is_recorded(CUstream stream) {
+    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    return REAL(cuStreamIsCapturing)(stream, &capturing) != CUDA_SUCCESS || capturing != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* A stream that is destroyed goes on until it has done what it has to do, but cannot be asked any more. */
+void pools_stream_gone(struct process *process, CUstream stream) {
+    struct pools *pools = &process->pools;
+    CUevent event = NULL;
+    bool known = false;
+    lock_take(&pools->lock);
+    for (unsigned i = 0; i < pools->freed_count; i++)
+        known = known || (pools->freed_in[i].stream == stream && pools->freed_in[i].event == NULL);
+    lock_give(&pools->lock);
+    if (!known || (uintptr_t)stream < FIRST_STREAM_HANDLE)
+        return;
+    if (is_recorded(stream) || REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS ||
+        REAL(cuEventRecord)(event, stream) != CUDA_SUCCESS)
+        event = NULL;
+    lock_take(&pools->lock);
+    for (unsigned i = 0; i < pools->freed_count; i++)
+        if (pools->freed_in[i].stream == stream && pools->freed_in[i].event == NULL) {
+            if (event != NULL)
+                pools->freed_in[i].event = event;
+            else
+                pools->freed_in[i] = pools->freed_in[--pools->freed_count];
+            break;
+        }
+    lock_give(&pools->lock);
+}
+
+/* What a destroyed context had to do, it has done. */
+void pools_context_gone(struct process *process, CUcontext context) {
+    struct pools *pools = &process->pools;
+    lock_take(&pools->lock);
+    for (unsigned i = 0; i < pools->freed_count;) {
+        if (pools->freed_in[i].context == context)
+            pools->freed_in[i] = pools->freed_in[--pools->freed_count];
+        else
+            i++;
+    }
+    lock_give(&pools->lock);
+}
+
+/* An event has told what it was for; whoever takes it out ends it. */
+static void event_is_done(struct process *process, CUevent event) {
+    struct pools *pools = &process->pools;
+    bool ours = false;
+    lock_take(&pools->lock);
+    for (unsigned i = 0; i < pools->freed_count && !ours; i++) {
+        ours = pools->freed_in[i].event == event;
+        if (ours)
+            pools->freed_in[i] = pools->freed_in[--pools->freed_count];
+    }
+    lock_give(&pools->lock);
+    if (ours)
+        REAL(cuEventDestroy_v2)(event);
+}
+
+/* Whether a stream has done what it had to do. One that is being recorded must not be asked. What was freed in it is the pools'
+ * again once it was synchronised, which takes no time then. */
+static bool is_done(const struct freed_in *freed) {
+    if (freed->event != NULL)
+        return REAL(cuEventQuery)(freed->event) == CUDA_SUCCESS &&
+               REAL(cuEventSynchronize)(freed->event) == CUDA_SUCCESS;
+    return !is_recorded(freed->stream) && REAL(cuStreamQuery)(freed->stream) == CUDA_SUCCESS &&
+           REAL(cuStreamSynchronize)(freed->stream) == CUDA_SUCCESS;
+}
+
+static bool is_idle(struct process *process, const struct freed_in *freed) {
+    CUcontext current = NULL;
+    bool other = REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current != freed->context;
+    if (other && REAL(cuCtxPushCurrent_v2)(freed->context) != CUDA_SUCCESS)
+        return true; /* the context is gone, and its work with it */
+    bool idle = is_done(freed);
+    if (idle && freed->event != NULL)
+        event_is_done(process, freed->event);
+    if (other)
+        REAL(cuCtxPopCurrent_v2)(&current);
+    return idle;
+}
+
+static bool streams_are_idle(struct process *process) {
+    struct pools *pools = &process->pools;
+    struct freed_in freed[STREAMS_MAX];
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    lock_take(&pools->lock);
+    unsigned count = pools->freed_count;
+    for (unsigned i = 0; i < count; i++)
+        freed[i] = pools->freed_in[i];
+    lock_give(&pools->lock);
+    if (count == 0)
+        return true;
+    if (REAL(cuThreadExchangeStreamCaptureMode)(&mode) != CUDA_SUCCESS)
+        return false;
+    bool idle = true;
+    for (unsigned i = 0; i < count && idle; i++)
+        idle = is_idle(process, &freed[i]);
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    return idle;
+}
+
+static uint64_t now_ns(void) {
+    struct timespec time = {0};
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
+}
+
+/* Polls, since the driver knows no wait with an end, and the stream may itself be waiting for the calling thread. */
+void pools_wait(struct process *process) {
+    const struct timespec pause = {.tv_nsec = POLL_NS};
+    int error = errno;
+    for (uint64_t end = now_ns() + WAIT_NS; !streams_are_idle(process) && now_ns() < end;)
+        syscall(SYS_nanosleep, &pause, NULL);
+    errno = error;
 }
 
 /* --- settling ------------------------------------------------------------------------------------------------------ */
@@ -125,59 +276,23 @@ static void settle(struct process *process, struct pool *pool, struct charge *gr
         charge_give_part(process, &pool->charge, pool->charge.pages - reserved);
 }
 
+/* A pool that was destroyed cannot be asked: it is gone when its last memory was freed and the streams have come to that. */
+static bool is_gone(struct process *process, const struct pool *pool) {
+    return pool->destroyed && pool->allocations == 0 && (pool->charge.pages != 0 || pool->charge.share != 0) &&
+           streams_are_idle(process);
+}
+
 void pools_settle(struct process *process) {
     for (struct pool *pool = process == NULL ? NULL : atomic_load(&process->pools.first); pool != NULL;
          pool = pool->next) {
+        struct entry rest = {0};
         lock_take(&pool->lock);
         settle(process, pool, NULL);
+        if (is_gone(process, pool))
+            rest = take_rest(pool);
         lock_give(&pool->lock);
+        end_rest(process, &rest);
     }
-}
-
-/* --- waiting ------------------------------------------------------------------------------------------------------- */
-
-void pools_freed_in(struct process *process, CUstream stream) {
-    struct pools *pools = &process->pools;
-    lock_take(&pools->lock);
-    unsigned known = pools->freed_count < STREAMS_MAX ? pools->freed_count : STREAMS_MAX, i = 0;
-    while (i < known && pools->freed_in[i] != stream)
-        i++;
-    if (i == known)
-        pools->freed_in[pools->freed_count++ % STREAMS_MAX] = stream;
-    lock_give(&pools->lock);
-}
-
-void pools_stream_gone(struct process *process, CUstream stream) {
-    struct pools *pools = &process->pools;
-    if (atomic_load(&pools->first) == NULL)
-        return;
-    lock_take(&pools->lock);
-    unsigned known = pools->freed_count < STREAMS_MAX ? pools->freed_count : STREAMS_MAX;
-    for (unsigned i = 0; i < known; i++)
-        if (pools->freed_in[i] == stream)
-            pools->freed_in[i] = NULL; /* the default stream, which is always there */
-    lock_give(&pools->lock);
-}
-
-void pools_wait(struct process *process) {
-    struct pools *pools = &process->pools;
-    CUstream streams[STREAMS_MAX];
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    lock_take(&pools->lock);
-    unsigned known = pools->freed_count < STREAMS_MAX ? pools->freed_count : STREAMS_MAX;
-    for (unsigned i = 0; i < known; i++)
-        streams[i] = pools->freed_in[i];
-    lock_give(&pools->lock);
-    if (known == 0 || REAL(cuThreadExchangeStreamCaptureMode)(&mode) != CUDA_SUCCESS)
-        return;
-    for (unsigned i = 0; i < known; i++) {
-        CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
-        if (REAL(cuStreamIsCapturing)(streams[i], &capturing) == CUDA_SUCCESS &&
-            capturing == CU_STREAM_CAPTURE_STATUS_NONE)
-            REAL(cuStreamSynchronize)(streams[i]);
-    }
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    pools_settle(process);
 }
 
 bool pools_trim(struct process *process, int gpu, enum pools_effort effort) {
@@ -201,17 +316,38 @@ bool pools_trim(struct process *process, int gpu, enum pools_effort effort) {
 
 /* --- growing ------------------------------------------------------------------------------------------------------- */
 
+/* A pool's memory lies in one region: that where it grew first. */
+static CUresult place(struct process *process, struct pool *pool, struct charge *growth) {
+    lock_take(&pool->lock);
+    if (!pool->placed && pool->charge.pages == 0 && pool->charge.share == 0) {
+        pool->charge = (struct charge){.region = growth->region, .gpu = growth->gpu};
+        pool->placed = true;
+    }
+    struct charge like = pool->charge;
+    lock_give(&pool->lock);
+    if (like.region == growth->region)
+        return CUDA_SUCCESS;
+    uint64_t pages = growth->pages;
+    charge_give(process, growth);
+    return charge_take_like(process, &like, pages, growth);
+}
+
 CUresult pools_before(struct process *process, struct pool *pool, uint64_t bytes, bool patience,
                       struct charge *growth) {
     uint64_t pieces = bytes / GROWTH_BYTES + (bytes % GROWTH_BYTES != 0);
     uint64_t pages = (pieces ? pieces : 1) * (GROWTH_BYTES >> REGION_PAGE_SHIFT);
     lock_take(&pool->lock);
     struct charge like = pool->charge;
+    bool placed = pool->placed || like.pages != 0 || like.share != 0;
     lock_give(&pool->lock);
-    bool placed = like.pages != 0 || like.share != 0;
-    if (!patience)
-        return placed ? charge_try_like(process, &like, pages, growth) : charge_try(process, pool->gpu, pages, growth);
-    return placed ? charge_take_like(process, &like, pages, growth) : charge_take(process, pool->gpu, pages, growth);
+    CUresult result;
+    if (placed)
+        result =
+            patience ? charge_take_like(process, &like, pages, growth) : charge_try_like(process, &like, pages, growth);
+    else
+        result =
+            patience ? charge_take(process, pool->gpu, pages, growth) : charge_try(process, pool->gpu, pages, growth);
+    return result == CUDA_SUCCESS ? place(process, pool, growth) : result;
 }
 
 void pools_enter(struct pool *pool) {
@@ -259,41 +395,31 @@ void pools_freed(struct process *process, CUdeviceptr address, CUstream stream) 
     if (!objects_remove(process, KIND_POOL_MEMORY, address, &memory))
         return;
     struct pool *pool = (struct pool *)(uintptr_t)memory.with; /* NOLINT(performance-no-int-to-ptr) */
-    struct entry rest = {0};
     pools_freed_in(process, stream);
-    if (pool->destroyed && pool->allocations == 1)
-        pools_wait(process); /* its memory goes when the streams have come to the frees */
     lock_take(&pool->lock);
-    if (--pool->allocations == 0 && pool->destroyed)
-        rest = take_rest(pool);
+    bool last = --pool->allocations == 0 && pool->destroyed;
     lock_give(&pool->lock);
-    end_rest(process, &rest);
+    if (last)
+        pools_settle(process);
 }
 
 void pools_destroyed(struct process *process, struct pool *pool) {
-    struct entry rest = {0};
     lock_take(&pool->lock);
     pool->destroyed = true;
     pool->handle = NULL;
-    if (pool->allocations == 0) {
-        rest = take_rest(pool);
-    }
     lock_give(&pool->lock);
-    end_rest(process, &rest);
+    pools_settle(process);
 }
 
 uint32_t pools_share(struct process *process, struct pool *pool) {
-    uint8_t tag[TAG_SIZE];
-    uint32_t number;
     lock_take(&pool->lock);
     if (pool->charge.share == 0) {
         pool->charge.gpu = (uint8_t)(pool->gpu & 0x7f);
         if (pool->charge.pages == 0) /* it lies nowhere yet: then where the GPU's first claim is */
             pool->charge.region = (uint8_t)(pool->gpu & 0x7f);
-        tag_new(process, tag, &number);
-        pool->export = charge_share(process, &pool->charge, tag) ? number : 0;
+        pool->export = exports_share(process, &pool->charge);
     }
-    number = pool->export;
+    uint32_t number = pool->export;
     lock_give(&pool->lock);
     return number;
 }

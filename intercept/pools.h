@@ -40,7 +40,7 @@ void pools_leave(struct process *process, struct pool *pool, struct charge *grow
  * been waited for; then it was not entered. Frees of other threads only make more room. */
 bool pools_enter_for_room(struct process *process, struct pool *pool, uint64_t bytes);
 
-/* Waits for what was freed, except in streams that are being recorded at this moment, and settles. */
+/* Waits for what was freed, half a second at most: a stream may be waiting for the caller, or be recorded at this moment. */
 void pools_wait(struct process *process);
 
 /* Whether a pool holds no more than is charged for it. */
@@ -50,9 +50,10 @@ bool pools_is_covered(struct process *process, struct pool *pool);
 void pools_allocated(struct process *process, struct pool *pool, CUdeviceptr address, uint64_t bytes);
 void pools_freed(struct process *process, CUdeviceptr address, CUstream stream);
 
-/* Streams in which something was freed, for whoever has to wait for that; and one that is destroyed. */
+/* Streams in which something was freed, for whoever has to wait for that; one that is destroyed; and a context with all of its. */
 void pools_freed_in(struct process *process, CUstream stream);
 void pools_stream_gone(struct process *process, CUstream stream);
+void pools_context_gone(struct process *process, CUcontext context);
 
 /* A pool's end: before the driver is asked, and after. What was allocated from it lives on. */
 struct pool *pools_find(struct process *process, CUmemoryPool handle);

@@ -44,6 +44,8 @@ struct shard {
     _Alignas(64) struct lock lock;
     struct table allocations; /* by address */
     struct table blocks;      /* by address >> BLOCK_SHIFT */
+    struct table elsewhere;   /* what managed memory is charged with on further GPUs; see allocations.c */
+    uint64_t last_number;     /* by which an allocation or a block knows its further charges */
 };
 
 /* Everything else that has a handle, by kind; see objects.h. */
@@ -66,6 +68,8 @@ enum kind {
     KIND_IPC,
     KIND_EXTERNAL,
     KIND_EXPORTED,
+    KIND_EXTERNAL_MEMORY,
+    KIND_BORROWED,
     KINDS
 };
 
@@ -81,8 +85,12 @@ struct pool;
 
 struct pools {
     struct lock lock;
-    CUstream freed_in[STREAMS_MAX]; /* those in which memory was freed lately; the oldest are forgotten */
-    unsigned freed_count;
+    struct freed_in {
+        CUstream stream;
+        CUcontext context;
+        CUevent event;       /* when the stream was destroyed: it tells when that has done what it had to do */
+    } freed_in[STREAMS_MAX]; /* streams in which memory was freed lately; the oldest are forgotten */
+    unsigned freed_count, replaced;
     _Atomic(struct pool *) first; /* all of them; never taken out again */
 };
 
@@ -95,8 +103,9 @@ struct exported {
             uint64_t device, inode; /* of the file that it must be of; 0 if there is none yet */
         } file;
     } witness;
-    bool unseen; /* something was exported that the witness cannot see */
-    _Atomic uint32_t count;
+    bool unseen;      /* something was exported that the witness cannot see */
+    uint64_t numbers; /* those in use, by bit */
+    struct lock sharing;
 };
 
 struct process {
@@ -110,11 +119,13 @@ struct process {
     _Atomic int gpus[DEVICES_MAX]; /* by device: its GPU + 1, or NO_CLAIM; 0 is unknown */
     struct contexts contexts;
     struct shard shards[SHARDS];
+    _Atomic uint32_t on_host; /* allocations that are charged to the host's memory */
     struct objects objects;
     struct pools pools;
     struct lock extras;    /* see context_extra.c */
     struct lock libraries; /* one is loaded at a time, see cuda_module.c */
     struct exported exported;
+    _Atomic uint64_t externals; /* imported so far, see borrowed.c */
 };
 
 /* This process's memory; NULL, and a line on stderr, if there cannot be any. Regions need not be open. */

@@ -49,6 +49,30 @@
     X(cuMemAllocPitch_v2, "cuMemAllocPitch", 3020, ANY,                                                                \
       (CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element))                        \
     X(cuMemAllocManaged, "cuMemAllocManaged", 6000, ANY, (CUdeviceptr *address, size_t size, unsigned int flags))      \
+    X(cuMemAdvise, "cuMemAdvise", 8000, ANY,                                                                           \
+      (CUdeviceptr address, size_t size, CUmem_advise advice, CUdevice device))                                        \
+    X(cuMemAdvise_v2, "cuMemAdvise", 12020, ANY,                                                                       \
+      (CUdeviceptr address, size_t size, CUmem_advise advice, CUmemLocation location))                                 \
+    X(cuMemPrefetchAsync, "cuMemPrefetchAsync", 8000, LEGACY,                                                          \
+      (CUdeviceptr address, size_t size, CUdevice device, CUstream stream))                                            \
+    X(cuMemPrefetchAsync_ptsz, "cuMemPrefetchAsync", 8000, PER_THREAD,                                                 \
+      (CUdeviceptr address, size_t size, CUdevice device, CUstream stream))                                            \
+    X(cuMemPrefetchAsync_v2, "cuMemPrefetchAsync", 12020, LEGACY,                                                      \
+      (CUdeviceptr address, size_t size, CUmemLocation location, unsigned int flags, CUstream stream))                 \
+    X(cuMemPrefetchAsync_v2_ptsz, "cuMemPrefetchAsync", 12020, PER_THREAD,                                             \
+      (CUdeviceptr address, size_t size, CUmemLocation location, unsigned int flags, CUstream stream))                 \
+    X(cuMemPrefetchBatchAsync, "cuMemPrefetchBatchAsync", 13000, LEGACY,                                               \
+      (CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations, size_t *firsts,                  \
+       size_t locations_count, unsigned long long flags, CUstream stream))                                             \
+    X(cuMemPrefetchBatchAsync_ptsz, "cuMemPrefetchBatchAsync", 13000, PER_THREAD,                                      \
+      (CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations, size_t *firsts,                  \
+       size_t locations_count, unsigned long long flags, CUstream stream))                                             \
+    X(cuMemDiscardAndPrefetchBatchAsync, "cuMemDiscardAndPrefetchBatchAsync", 13000, LEGACY,                           \
+      (CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations, size_t *firsts,                  \
+       size_t locations_count, unsigned long long flags, CUstream stream))                                             \
+    X(cuMemDiscardAndPrefetchBatchAsync_ptsz, "cuMemDiscardAndPrefetchBatchAsync", 13000, PER_THREAD,                  \
+      (CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations, size_t *firsts,                  \
+       size_t locations_count, unsigned long long flags, CUstream stream))                                             \
     X(cuMemFree, "cuMemFree", 2000, ANY, (CUdeviceptr_v1 address))                                                     \
     X(cuMemFree_v2, "cuMemFree", 3020, ANY, (CUdeviceptr address))                                                     \
     X(cuMemFreeAsync, "cuMemFreeAsync", 11020, LEGACY, (CUdeviceptr address, CUstream stream))                         \
@@ -67,6 +91,8 @@
       (void *handle, CUmemoryPool pool, CUmemAllocationHandleType type, unsigned long long flags))                     \
     X(cuMemPoolImportFromShareableHandle, "cuMemPoolImportFromShareableHandle", 11020, ANY,                            \
       (CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type, unsigned long long flags))                    \
+    X(cuMemPoolImportPointer, "cuMemPoolImportPointer", 11020, ANY,                                                    \
+      (CUdeviceptr *address, CUmemoryPool pool, CUmemPoolPtrExportData *data))                                         \
     X(cuStreamDestroy, "cuStreamDestroy", 2000, ANY, (CUstream stream))                                                \
     X(cuStreamDestroy_v2, "cuStreamDestroy", 4000, ANY, (CUstream stream))                                             \
     X(cuCtxSynchronize, "cuCtxSynchronize", 2000, ANY, (void))                                                         \
@@ -152,6 +178,10 @@
     X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", 4010, ANY, (CUdeviceptr address))                                    \
     X(cuImportExternalMemory, "cuImportExternalMemory", 10000, ANY,                                                    \
       (CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *from))                                        \
+    X(cuExternalMemoryGetMappedBuffer, "cuExternalMemoryGetMappedBuffer", 10000, ANY,                                  \
+      (CUdeviceptr *address, CUexternalMemory memory, const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *wanted))                 \
+    X(cuExternalMemoryGetMappedMipmappedArray, "cuExternalMemoryGetMappedMipmappedArray", 10000, ANY,                  \
+      (CUmipmappedArray *array, CUexternalMemory memory, const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *wanted))     \
     X(cuDestroyExternalMemory, "cuDestroyExternalMemory", 10000, ANY, (CUexternalMemory memory))                       \
     /* what reports memory */                                                                                          \
     X(cuMemGetInfo, "cuMemGetInfo", 2000, ANY, (unsigned int *free, unsigned int *total))                              \
@@ -174,7 +204,13 @@
     X(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, void *value))                          \
     X(cuMemGetAddressRange_v2, (CUdeviceptr *base, size_t *size, CUdeviceptr address))                                 \
     X(cuMemGetAllocationPropertiesFromHandle, (CUmemAllocationProp *properties, CUmemGenericAllocationHandle handle))  \
-    X(cuMemAdvise, (CUdeviceptr address, size_t size, CUmem_advise advice, CUdevice device))                           \
+    X(cuDeviceGetCount, (int *count))                                                                                  \
+    X(cuDeviceGetDefaultMemPool, (CUmemoryPool *pool, CUdevice device))                                                \
+    X(cuStreamQuery, (CUstream stream))                                                                                \
+    X(cuEventCreate, (CUevent *event, unsigned int flags))                                                             \
+    X(cuEventRecord, (CUevent event, CUstream stream))                                                                 \
+    X(cuEventQuery, (CUevent event))                                                                                   \
+    X(cuEventDestroy_v2, (CUevent event))                                                                              \
     X(cuStreamGetCtx, (CUstream stream, CUcontext *context))                                                           \
     X(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status))                                           \
     X(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *mode))                                                  \

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define NUMBERS 64 /* signals that F_SETSIG takes: 1 to 64 */
 #define LOCKS_OFFSET ((off_t)1 << 61)
 
 static long control(int descriptor, int command, uintptr_t argument) {
@@ -35,22 +34,31 @@ static void make(uint8_t tag[static TAG_SIZE], long process, long number) {
     memcpy(tag, halves, TAG_SIZE);
 }
 
-void tag_new(struct process *process, uint8_t tag[static TAG_SIZE], uint32_t *number) {
-    *number = 1 + atomic_fetch_add(&process->exported.count, 1) % NUMBERS;
-    make(tag, getpid(), *number);
+void tag_of_number(uint32_t number, uint8_t tag[static TAG_SIZE]) {
+    make(tag, getpid(), number);
+}
+
+#define MARK_PROCESS 16
+#define MARK_AUTHOR 8
+
+uint64_t tag_mark(const uint8_t tag[static TAG_SIZE]) {
+    uint64_t halves[2];
+    memcpy(halves, tag, TAG_SIZE);
+    return (halves[0] & UINT32_MAX) << MARK_PROCESS | halves[1] << MARK_AUTHOR;
 }
 
 static struct flock lock_of(short type, uint32_t number) {
     return (struct flock){.l_type = type,
                           .l_whence = SEEK_SET,
-                          .l_start = LOCKS_OFFSET + (off_t)getpid() * (NUMBERS + 1) + (off_t)number,
+                          .l_start = LOCKS_OFFSET + (off_t)getpid() * (TAG_NUMBERS + 1) + (off_t)number,
                           .l_len = 1};
 }
 
-void tag_write(int descriptor, uint32_t number) {
-    struct flock lock = lock_of(F_RDLCK, number); /* several descriptions may have the same number */
-    control(descriptor, F_SETOWN, (uintptr_t)getpid());
-    control(descriptor, F_SETSIG, number);
+void tag_write(int descriptor, uint64_t mark) {
+    struct flock lock = lock_of(F_RDLCK, TAG_NUMBER(mark)); /* several descriptions may have the same number */
+    bool ours = mark >> MARK_AUTHOR == 0;
+    control(descriptor, F_SETOWN, ours ? (uintptr_t)getpid() : (uintptr_t)(mark >> MARK_PROCESS));
+    control(descriptor, F_SETSIG, ours ? TAG_NUMBER(mark) : TAG_NUMBER(mark >> MARK_AUTHOR));
     control(descriptor, F_OFD_SETLK, (uintptr_t)&lock);
 }
 
@@ -70,7 +78,7 @@ bool tag_is_alive(int witness, uint32_t number) {
 
 bool tag_read(int descriptor, uint8_t tag[static TAG_SIZE]) {
     long process = control(descriptor, F_GETOWN, 0), number = control(descriptor, F_GETSIG, 0);
-    if (process <= 0 || number < 1 || number > NUMBERS)
+    if (process <= 0 || number < 1 || number > TAG_NUMBERS)
         return false;
     make(tag, process, number);
     return true;

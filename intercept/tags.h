@@ -17,11 +17,23 @@
 /* The tag of a legacy IPC handle. */
 void tag_of_handle(const CUipcMemHandle *handle, uint8_t tag[static TAG_SIZE]);
 
-/* A tag for something that is about to be exported as a descriptor, and its number, which is never 0. */
-void tag_new(struct process *process, uint8_t tag[static TAG_SIZE], uint32_t *number);
+/* Numbers are 1 to this: the signals that F_SETSIG takes. */
+#define TAG_NUMBERS 64
 
-/* Writes the number on a descriptor, and a lock by which one sees how long its description lives. */
-void tag_write(int descriptor, uint32_t number);
+/* The tag of what this process exports as a descriptor with a number. */
+void tag_of_number(uint32_t number, uint8_t tag[static TAG_SIZE]);
+
+/*
+ * What a descriptor is to carry, in one word, which is never 0: a number of this process's, and above that whose tag it is if
+ * another process made what is passed on here. A mark that says only that has the number 0.
+ */
+#define TAG_NUMBER(mark) ((uint32_t)((mark)&0xff))
+
+uint64_t tag_mark(const uint8_t tag[static TAG_SIZE]);
+
+/* Writes a mark on a descriptor, and a lock by which one sees how long its description lives. If the process whose tag it is
+ * has ended, nobody can read it there any more. */
+void tag_write(int descriptor, uint64_t mark);
 
 /* A description of our own on the file that a descriptor is of, to look for such locks through; -1 if there can be none. */
 int tag_open_witness(int descriptor);

@@ -76,8 +76,9 @@ struct board {
     int32_t conductor;     /* its process: without it, workers end */
     uint32_t threads_max;
     uint32_t gpu_count;
-    bool bare;    /* no shadow: the simulator against the model */
-    bool no_fork; /* in a storm, nobody forks */
+    bool bare;     /* no shadow: the simulator against the model */
+    bool no_fork;  /* in a storm, nobody forks */
+    bool no_death; /* and nobody is killed, ends, or calls exec: to find out what a finding needs */
     uint8_t gpu_uuid[GPUS][16];
     uint64_t context_bytes[GPUS];
     uint64_t limit_bytes[GPUS]; /* 0: no claim on this GPU */

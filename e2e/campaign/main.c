@@ -3,7 +3,7 @@
  * library in front of the simulated driver; the judge is the simulator's record of physical memory.
  *
  *   campaign [--seed N] [--steps N] [--seconds N] [--mode lockstep|storm|both] [--processes N] [--threads N]
- *            [--families a,b] [--rounds N] [--shadow FILE] [--bare] [--no-fork] [--verbose] [--list]
+ *            [--families a,b] [--rounds N] [--shadow FILE] [--bare] [--no-fork] [--no-death] [--verbose] [--list]
  *
  * A round has a seed of its own, from which everything follows: the claims, the steps, the choices of the workers. It is
  * --steps steps of lockstep, then a storm of a few seconds. With --seconds, rounds follow each other for so long. What
@@ -30,7 +30,7 @@ enum { DEFAULT_STEPS = 6000, STORM_SECONDS = 6 };
 static struct options {
     uint64_t seed, steps, rounds;
     double seconds;
-    bool do_lockstep, do_storm, no_fork, bare, verbose, list, limited_families;
+    bool do_lockstep, do_storm, no_fork, no_death, bare, verbose, list, limited_families;
     unsigned processes, threads; /* 0: the seed says */
     const char *families, *shadow;
     char build[256];
@@ -52,6 +52,7 @@ static double seconds(void) {
 static int usage(void) {
     fprintf(stderr, "usage: campaign [--seed N] [--steps N] [--seconds N] [--mode lockstep|storm|both] [--processes N] "
                     "[--threads N]\n                [--families a,b] [--rounds N] [--shadow FILE] [--bare] [--no-fork] "
+                    "[--no-death] "
                     "[--verbose] [--list]\n");
     return 2;
 }
@@ -92,6 +93,8 @@ static bool read_options(int argc, char **argv) {
             options.bare = true;
         else if (strcmp(argv[i], "--no-fork") == 0)
             options.no_fork = true;
+        else if (strcmp(argv[i], "--no-death") == 0)
+            options.no_death = true;
         else if (strcmp(argv[i], "--verbose") == 0)
             options.verbose = true;
         else if (strcmp(argv[i], "--list") == 0)
@@ -210,7 +213,8 @@ static void print_finding(uint64_t seed, bool in_storm) {
         printf(" --families %s", options.families);
     if (options.shadow != NULL)
         printf(" --shadow %s", options.shadow);
-    printf("%s%s\n", options.bare ? " --bare" : "", options.no_fork ? " --no-fork" : "");
+    printf("%s%s%s\n", options.bare ? " --bare" : "", options.no_fork ? " --no-fork" : "",
+           options.no_death ? " --no-death" : "");
 }
 
 static void kill_all(void) {
@@ -237,6 +241,7 @@ static bool run_round(uint64_t seed) {
     }
     node_board->threads_max = plan.threads;
     node_board->no_fork = options.no_fork;
+    node_board->no_death = options.no_death;
     pthread_t heart;
     atomic_store(&heart_stops, false);
     pthread_create(&heart, NULL, heartbeat, NULL);

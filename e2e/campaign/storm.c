@@ -31,6 +31,8 @@ static bool disturb(uint64_t *random, unsigned processes) {
     switch (random_below(random, 10)) {
     case 0:
     case 1:
+        if (node_board->no_death)
+            return true;
         if ((seat = actor_random(random, random_once_in(random, 4))) == SEATS)
             return true;
         trace("process %u: killed", seat);

@@ -345,10 +345,10 @@ static void storm_step(struct desk *desk, uint64_t *random) {
     if (r < 4 && !board->no_fork) {
         operation = ORDER_FORK;
         desk->argument = SEATS; /* any that is free */
-    } else if (r < 6) {
+    } else if (r < 6 && !board->no_death) {
         atomic_store(&my_seat->ending, 1);
         operation = random_once_in(random, 2) ? ORDER_EXIT : ORDER_EXIT_AT_ONCE;
-    } else if (r < 8) {
+    } else if (r < 8 && !board->no_death) {
         operation = ORDER_EXEC;
     } else if (r < 16 && board->threads_max > 1) {
         operation = ORDER_THREAD;

@@ -234,6 +234,64 @@ static void test_contexts(void) {
     CHECK(fake_physical(1) == 100 * MIB, "physical %llu", (unsigned long long)fake_physical(1));
 }
 
+/* What the shadow says is taken of a device. */
+static uint64_t used_of(CUcontext context) {
+    CUcontext before = NULL;
+    REAL(cuCtxGetCurrent)(&before);
+    fake_cuCtxSetCurrent(context);
+    uint64_t bytes = used();
+    fake_cuCtxSetCurrent(before);
+    return bytes;
+}
+
+static void test_managed_memory_counts_on_every_gpu(void) {
+    enum { SMALL = 3000 };
+    static CUdeviceptr small[SMALL];
+    CUcontext first = with_context(LIMIT), second;
+    CUdeviceptr address, other;
+    CHECK(cuCtxCreate_v2(&second, 0, 1) == CUDA_SUCCESS && cuMemAlloc_v2(&other, 600 * MIB) == CUDA_SUCCESS, "second");
+    fake_cuCtxSetCurrent(first);
+    for (unsigned flags = 0; flags < 8; flags++) {
+        CHECK(cuMemAllocManaged(&address, 300 * MIB, flags) == CUDA_SUCCESS, "with flags %u", flags);
+        CHECK(used_of(first) == 400 * MIB && used_of(second) == 1000 * MIB, "flags %u", flags);
+        CHECK(cuMemFree_v2(address) == CUDA_SUCCESS, "freed");
+        CHECK(used_of(first) == 100 * MIB && used_of(second) == 700 * MIB, "flags %u", flags);
+    }
+    CHECK(cuMemAllocManaged(&address, 302 * MIB, 1) == CUDA_ERROR_OUT_OF_MEMORY, "more than the other GPU has");
+    CHECK(used_of(first) == 100 * MIB && used_of(second) == 700 * MIB, "nothing is kept of what was refused");
+    CHECK(cuMemAllocManaged(&address, 0, 1) == CUDA_ERROR_INVALID_VALUE, "no bytes");
+    CHECK(cuMemAllocManaged(NULL, 10, 1) == CUDA_ERROR_INVALID_VALUE, "nowhere");
+    CHECK(cuMemAllocManaged(&address, SIZE_MAX, 1) == CUDA_ERROR_OUT_OF_MEMORY, "all the address space");
+    CHECK(cuMemAllocManaged(&address, SIZE_MAX - 2 * MIB, 1) == CUDA_ERROR_OUT_OF_MEMORY, "nearly");
+    fake_orders.fail_allocation = CUDA_ERROR_NOT_FOUND;
+    CHECK(cuMemAllocManaged(&address, 10 * MIB, 1) == CUDA_ERROR_NOT_FOUND, "the driver refuses");
+    CHECK(used_of(first) == 100 * MIB && used_of(second) == 700 * MIB, "nothing is kept");
+
+    CHECK(cuMemAllocManaged(&address, 10 * MIB, 1) == CUDA_SUCCESS, "alloc");
+    fake_orders.fail_free = CUDA_ERROR_NOT_FOUND;
+    CHECK(cuMemFree_v2(address) == CUDA_ERROR_NOT_FOUND, "the driver refuses to free");
+    CHECK(used_of(first) == 110 * MIB && used_of(second) == 710 * MIB, "then it is still there");
+    fake_free_unseen(address);
+    CHECK(cuMemAlloc_v2(&other, 10 * MIB) == CUDA_SUCCESS && other == address, "the same address");
+    CHECK(used_of(first) == 110 * MIB && used_of(second) == 700 * MIB, "ordinary memory now");
+    CHECK(cuMemFree_v2(other) == CUDA_SUCCESS && used_of(first) == 100 * MIB, "freed");
+
+    for (int i = 0; i < SMALL; i++)
+        if (cuMemAllocManaged(&small[i], 512, 1) != CUDA_SUCCESS)
+            abort();
+    CHECK(used_of(first) == 102 * MIB && used_of(second) == 702 * MIB, "small ones share a block there too");
+    for (int i = 1; i < SMALL; i++)
+        if (cuMemFree_v2(small[i]) != CUDA_SUCCESS)
+            abort();
+    CHECK(used_of(first) == 102 * MIB && used_of(second) == 702 * MIB, "one is left in it");
+    CHECK(cuMemFree_v2(small[0]) == CUDA_SUCCESS, "the last one");
+    CHECK(used_of(first) == 100 * MIB && used_of(second) == 700 * MIB, "freed");
+
+    CHECK(cuMemAllocManaged(&address, 20 * MIB, 1) == CUDA_SUCCESS, "alloc");
+    CHECK(cuMemAllocManaged(&address, 5, 1) == CUDA_SUCCESS && used_of(second) == 722 * MIB, "a small one");
+    CHECK(cuCtxDestroy_v2(first) == CUDA_SUCCESS && used_of(second) == 700 * MIB, "with the context");
+}
+
 /* Handles are handed out again, also for another GPU. */
 static void test_context_on_another_gpu(void) {
     CUcontext context = with_context(LIMIT), other;
@@ -368,6 +426,23 @@ static void test_two_claims_for_one_gpu(void) {
         CHECK(cuMemAlloc_v2(&address, 100 * MIB) == CUDA_SUCCESS, "%d", i);
     CHECK(cuMemAlloc_v2(&address, 1) == CUDA_ERROR_OUT_OF_MEMORY, "full");
     CHECK(fake_peak(0) == 1500 * MIB, "peak %llu", (unsigned long long)fake_peak(0));
+}
+
+/* What one of two claims has too much of since its limit was lowered is not taken from the other. */
+static void test_what_is_left_of_two_claims(void) {
+    CUdeviceptr address;
+    CUcontext context;
+    size_t free, total;
+    const char *directory = claims(LIMIT);
+    fixture_claim(directory, "00000002", fake_uuid(0), LIMIT, FAKE_CONTEXT_BYTES);
+    CHECK(cuInit(0) == CUDA_SUCCESS && cuCtxCreate_v2(&context, 0, 0) == CUDA_SUCCESS, "cuInit");
+    CHECK(cuMemAlloc_v2(&address, 900 * MIB) == CUDA_SUCCESS, "all of the one");
+    fixture_limit(directory, "00000000", 500 * MIB);
+    fixture_limit(directory, "00000002", 500 * MIB);
+    CHECK(cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS && total == LIMIT && free == 500 * MIB, "%zu of %zu", free,
+          total);
+    CHECK(cuMemAlloc_v2(&address, 500 * MIB) == CUDA_SUCCESS, "what is left can be had");
+    CHECK(cuMemAlloc_v2(&address, 1) == CUDA_ERROR_OUT_OF_MEMORY, "and no more");
 }
 
 static void test_reports(void) {
@@ -721,6 +796,7 @@ int main(int argc, char **argv) {
     RUN(test_what_happens_unseen_is_caught_up);
     RUN(test_pitch_of_the_driver);
     RUN(test_contexts);
+    RUN(test_managed_memory_counts_on_every_gpu);
     RUN(test_context_on_another_gpu);
     RUN(test_before_initialisation_the_driver_speaks);
     RUN(test_gpu_without_claim);
@@ -732,6 +808,7 @@ int main(int argc, char **argv) {
     RUN(test_one_bad_claim_of_two);
     RUN(test_region_damaged_in_use);
     RUN(test_two_claims_for_one_gpu);
+    RUN(test_what_is_left_of_two_claims);
     RUN(test_reports);
     RUN(test_errno_is_kept);
     RUN(test_fork);
