@@ -1,5 +1,7 @@
 #include "allocations.h"
 
+#include "gpus.h"
+
 #define PACKED_BELOW_BYTES (UINT64_C(1) << 20)
 
 static struct shard *shard_of(struct process *process, CUdeviceptr address) {
@@ -31,11 +33,11 @@ CUresult allocations_grant_everywhere(struct grant *grant, struct elsewhere *els
     CUresult result = allocations_grant(grant, bytes);
     if (result != CUDA_SUCCESS)
         return result;
-    const struct claims *claims = &grant->process->claims;
+    uint64_t visible = gpus_visible(grant->process);
     elsewhere->count = 0;
     grant->elsewhere = elsewhere;
-    for (unsigned gpu = 0; gpu < claims->count && result == CUDA_SUCCESS; gpu++) {
-        if (claims->gpu[gpu] != gpu || gpu == grant->charge.gpu)
+    for (unsigned gpu = 0; gpu < CLAIMS_MAX && result == CUDA_SUCCESS; gpu++) {
+        if (!(visible >> gpu & 1) || gpu == grant->charge.gpu)
             continue;
         result = charge_take(grant->process, (int)gpu, pages_of(bytes), &elsewhere->charges[elsewhere->count]);
         elsewhere->count += result == CUDA_SUCCESS;

@@ -34,7 +34,7 @@ CUresult allocations_grant(struct grant *grant, uint64_t bytes);
 CUresult allocations_resize(struct grant *grant, uint64_t bytes);
 CUresult allocations_allocated(struct grant *grant, CUresult result, CUdeviceptr address, uint64_t bytes);
 
-/* The same for memory that may come to lie on any GPU of the process: each of them must have room for all of it. */
+/* The same for memory that may come to lie on any GPU of the process: each that it sees must have room for all of it. */
 CUresult allocations_grant_everywhere(struct grant *grant, struct elsewhere *elsewhere, uint64_t bytes);
 
 /* The same for memory beyond the limit, which lives on the host. */

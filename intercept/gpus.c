@@ -52,6 +52,16 @@ CUresult gpus_find_claimed(struct process *process, CUdevice device, int *gpu) {
     return CUDA_ERROR_NOT_PERMITTED;
 }
 
+uint64_t gpus_visible(struct process *process) {
+    uint64_t bits = 0;
+    int count = 0, gpu;
+    REAL(cuDeviceGetCount)(&count);
+    for (CUdevice device = 0; device < count; device++)
+        if (gpus_find(process, device, &gpu) == CUDA_SUCCESS && gpu != NO_CLAIM)
+            bits |= UINT64_C(1) << gpu;
+    return bits;
+}
+
 uint64_t gpus_threads(void) {
     CUdevice device;
     int processors = 0, threads = 0;

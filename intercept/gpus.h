@@ -12,6 +12,9 @@ CUresult gpus_find(struct process *process, CUdevice device, int *gpu);
 /* The same where a device without a claim is an error, which is explained on stderr. */
 CUresult gpus_find_claimed(struct process *process, CUdevice device, int *gpu);
 
+/* The GPUs with a claim that are devices of this process, by bit. */
+uint64_t gpus_visible(struct process *process);
+
 /* How many threads the current context's device can run at once. */
 uint64_t gpus_threads(void);
 

@@ -277,41 +277,60 @@ static void settle(struct process *process, struct pool *pool, struct charge *gr
 }
 
 /* A pool that was destroyed cannot be asked: it is gone when its last memory was freed and the streams have come to that. */
-static bool is_gone(struct process *process, const struct pool *pool) {
-    return pool->destroyed && pool->allocations == 0 && (pool->charge.pages != 0 || pool->charge.share != 0) &&
-           streams_are_idle(process);
+static bool is_going(const struct pool *pool) {
+    return pool->destroyed && pool->allocations == 0 && (pool->charge.pages != 0 || pool->charge.share != 0);
 }
 
+static void end_if_gone(struct process *process, struct pool *pool) {
+    struct entry rest = {0};
+    lock_take(&pool->lock);
+    if (is_going(pool) && streams_are_idle(process))
+        rest = take_rest(pool);
+    lock_give(&pool->lock);
+    end_rest(process, &rest);
+}
+
+/* Asking the streams may make pools smaller, so that comes first. */
 void pools_settle(struct process *process) {
-    for (struct pool *pool = process == NULL ? NULL : atomic_load(&process->pools.first); pool != NULL;
-         pool = pool->next) {
-        struct entry rest = {0};
+    struct pool *first = process == NULL ? NULL : atomic_load(&process->pools.first);
+    for (struct pool *pool = first; pool != NULL; pool = pool->next)
+        end_if_gone(process, pool);
+    for (struct pool *pool = first; pool != NULL; pool = pool->next) {
         lock_take(&pool->lock);
         settle(process, pool, NULL);
-        if (is_gone(process, pool))
-            rest = take_rest(pool);
         lock_give(&pool->lock);
-        end_rest(process, &rest);
     }
+}
+
+static void trim(struct pool *pool) {
+    lock_take(&pool->lock);
+    if (pool->graphs)
+        REAL(cuDeviceGraphMemTrim)(pool->device);
+    else if (!pool->destroyed)
+        REAL(cuMemPoolTrimTo)(pool->handle, 0);
+    lock_give(&pool->lock);
+}
+
+static bool may_shrink(struct pool *pool, int gpu) {
+    lock_take(&pool->lock);
+    bool may = pool->gpu == gpu && (!pool->destroyed || is_going(pool));
+    lock_give(&pool->lock);
+    return may;
 }
 
 bool pools_trim(struct process *process, int gpu, enum pools_effort effort) {
-    bool any = exports_settle(process), waited = false;
+    bool any = false, exported = exports_settle(process);
     for (struct pool *pool = atomic_load(&process->pools.first); pool != NULL; pool = pool->next) {
-        if (pool->gpu != gpu || pool->destroyed)
+        if (!may_shrink(pool, gpu))
             continue;
-        if (effort == POOLS_AFTER_WAITING && !waited)
+        if (effort == POOLS_AFTER_WAITING && !any)
             pools_wait(process);
-        any = waited = true;
-        lock_take(&pool->lock);
-        if (pool->graphs)
-            REAL(cuDeviceGraphMemTrim)(pool->device);
-        else if (!pool->destroyed)
-            REAL(cuMemPoolTrimTo)(pool->handle, 0);
-        settle(process, pool, NULL);
-        lock_give(&pool->lock);
+        any = true;
+        trim(pool);
     }
-    return any;
+    if (any)
+        pools_settle(process);
+    return any || exported;
 }
 
 /* --- growing ------------------------------------------------------------------------------------------------------- */

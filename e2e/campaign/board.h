@@ -37,6 +37,7 @@ struct desk {
     uint64_t room[GPUS];   /* bytes that the claim has left, as the judge sees it; UINT64_MAX: it does not know */
     _Atomic uint64_t need; /* bytes that may be taken at once, at most, before the call has returned */
     _Atomic int32_t gpu;   /* of which GPU */
+    _Atomic uint32_t also; /* and of which others as much, by bit */
     /* The answer. */
     uint32_t outcome;
     int32_t result;

@@ -147,6 +147,11 @@ void needs(struct call *call, uint64_t bytes) {
     atomic_store(&call->desk->need, bytes < MOST ? bytes : MOST);
 }
 
+void needs_everywhere(struct call *call, uint64_t bytes) {
+    atomic_store(&call->desk->also, visible_gpus());
+    needs(call, bytes);
+}
+
 bool judged(struct call *call, CUresult result) {
     struct desk *desk = call->desk;
     desk->result = result;

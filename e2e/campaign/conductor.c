@@ -262,6 +262,7 @@ void order_give(unsigned seat, unsigned desk, unsigned operation, uint64_t seed,
     for (int gpu = 0; gpu < GPUS; gpu++)
         place->room[gpu] = node_board->bare ? UINT64_MAX : room[gpu];
     atomic_store(&place->need, 0);
+    atomic_store(&place->also, 0);
     atomic_fetch_add(&place->order, 1);
     futex(&place->order, FUTEX_WAKE, 1, NULL);
 }
@@ -304,12 +305,17 @@ int64_t slack_of(int gpu) {
     return sum;
 }
 
+uint64_t need_of(const struct desk *desk, int gpu) {
+    bool needed = atomic_load(&desk->gpu) == gpu || (atomic_load(&desk->also) >> gpu & 1) != 0;
+    return needed ? atomic_load(&desk->need) : 0;
+}
+
 uint64_t under_way(int gpu) {
     uint64_t sum = 0;
     for (unsigned i = 0; i < SEATS; i++)
         for (unsigned desk = 0; actors[i].alive && desk < DESKS; desk++)
-            if (order_pending(i, desk) && atomic_load(&seat_at(i)->desks[desk].gpu) == gpu)
-                sum += atomic_load(&seat_at(i)->desks[desk].need);
+            if (order_pending(i, desk))
+                sum += need_of(&seat_at(i)->desks[desk], gpu);
     return sum;
 }
 

@@ -62,6 +62,8 @@ int64_t slack_of(int gpu);
 /* A process ends or calls exec; what it held goes only when its forked children have ended as well. */
 void slack_stays(unsigned seat);
 uint64_t under_way(int gpu);
+/* What a thread's call may take of a GPU. */
+uint64_t need_of(const struct desk *desk, int gpu);
 
 /* The limit, at this moment and ever. */
 bool check_limit(const struct reading *reading);

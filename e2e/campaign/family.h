@@ -91,6 +91,8 @@ void wrong(struct call *call, const char *format, ...) __attribute__((format(pri
  * result means: done, refused, or wrong. True if done. What is not CUDA_SUCCESS or out of memory is wrong.
  */
 void needs(struct call *call, uint64_t bytes);
+/* The same of every GPU that the process sees. */
+void needs_everywhere(struct call *call, uint64_t bytes);
 bool judged(struct call *call, CUresult result);
 /* For a call that takes no memory. */
 bool expect(struct call *call, CUresult result, CUresult expected, const char *what);

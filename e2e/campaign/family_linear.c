@@ -103,7 +103,7 @@ static void allocate_low(struct call *call) {
     keep(call, &object, false);
 }
 
-/* Managed memory takes of the GPU's when the GPU first needs it, but counts at once. */
+/* Managed memory takes of a GPU's when that GPU first needs it, but counts at once, on each that the process sees. */
 static void allocate_managed(struct call *call) {
     CUdeviceptr address = 0;
     if (!need_context(call))
@@ -111,12 +111,13 @@ static void allocate_managed(struct call *call) {
     uint64_t size = random_size(call);
     if (size > 1024 * MIB)
         size = 1024 * MIB; /* more may be the host's to refuse */
-    needs(call, most_of(size));
+    needs_everywhere(call, most_of(size));
     say(call, "cuMemAllocManaged(%llu) on %d", (unsigned long long)size, call->device);
     if (!judged(call, CALL(cu.cuMemAllocManaged(&address, size, CU_MEM_ATTACH_GLOBAL))))
         return;
     struct object object = object_of(call, KIND_MANAGED, address, size);
     object.slack = most_of(size);
+    object.also = (uint8_t)visible_gpus();
     keep(call, &object, true);
 }
 

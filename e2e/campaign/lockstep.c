@@ -4,6 +4,7 @@
  */
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include "conductor.h"
@@ -42,8 +43,8 @@ static unsigned choose_desk(uint64_t *random, unsigned seat) {
 /* An order under way, and what the judge knew before. */
 struct order {
     unsigned seat, desk;
-    uint64_t others;     /* what may be taken at the same time by others, of the same GPU */
-    int64_t slack[GPUS]; /* as it was before */
+    uint64_t others[GPUS]; /* what may be taken at the same time by others */
+    int64_t slack[GPUS];   /* as it was before */
 };
 
 static struct desk *desk_of(const struct order *order) {
@@ -53,19 +54,28 @@ static struct desk *desk_of(const struct order *order) {
 static void tell(const struct order *order, const struct reading *after) {
     const struct desk *desk = desk_of(order);
     const char *name = desk->operation < OPERATIONS_MAX ? operation_at(desk->operation)->name : "order";
-    trace("process %u thread %u: %s: %s %s  [%llu %llu MiB]", order->seat, order->desk, name, desk->text,
-          outcomes[desk->outcome], (unsigned long long)after->bytes[0] >> 20,
-          (unsigned long long)after->bytes[1] >> 20);
+    trace("process %u thread %u: %s: %s %s  [%llu %llu of counted %llu %llu MiB]", order->seat, order->desk, name,
+          desk->text, outcomes[desk->outcome], (unsigned long long)after->bytes[0] >> 20,
+          (unsigned long long)after->bytes[1] >> 20, (unsigned long long)after->counted[0] >> 20,
+          (unsigned long long)after->counted[1] >> 20);
+}
+
+/* At most so much of a GPU was taken when an order was given, or is now. */
+static uint64_t most_taken(const struct order *order, int gpu, const struct reading *before,
+                           const struct reading *after) {
+    uint64_t taken = before->bytes[gpu] > after->bytes[gpu] ? before->bytes[gpu] : after->bytes[gpu];
+    int64_t slack = slack_of(gpu) > order->slack[gpu] ? slack_of(gpu) : order->slack[gpu];
+    return taken + order->others[gpu] + under_way(gpu) + (uint64_t)(slack > 0 ? slack : 0);
 }
 
 static bool check_refusal(const struct order *order, const struct reading *before, const struct reading *after) {
     const struct desk *desk = desk_of(order);
     int gpu = atomic_load(&desk->gpu);
-    uint64_t need = atomic_load(&desk->need);
-    uint64_t taken = before->bytes[gpu] > after->bytes[gpu] ? before->bytes[gpu] : after->bytes[gpu];
-    int64_t slack = slack_of(gpu) > order->slack[gpu] ? slack_of(gpu) : order->slack[gpu];
-    taken += order->others + under_way(gpu) + (uint64_t)(slack > 0 ? slack : 0);
-    if (node_board->bare || !would_fit(gpu, taken, need))
+    uint64_t need = atomic_load(&desk->need), taken = most_taken(order, gpu, before, after);
+    bool fits = true;
+    for (int other = 0; other < GPUS && fits; other++)
+        fits = need_of(desk, other) == 0 || would_fit(other, most_taken(order, other, before, after), need);
+    if (node_board->bare || !fits)
         return true;
     return found("GPU %d: %s was refused, though at most %llu bytes were taken (%llu physically), it needs %llu at "
                  "most, and the limit is %llu",
@@ -131,7 +141,7 @@ static bool give(struct order *orders, unsigned given, uint64_t *random, const s
         if (orders[i].seat == order->seat && orders[i].desk == order->desk)
             return false;
     rooms(reading, room);
-    order->others = 0;
+    memset(order->others, 0, sizeof order->others);
     for (int gpu = 0; gpu < GPUS; gpu++)
         order->slack[gpu] = slack_of(gpu);
     order_give(order->seat, order->desk, choose_operation(random), random_next(random), 0, room);
@@ -155,8 +165,8 @@ static bool step_together(uint64_t *random, unsigned count) {
         return false;
     for (unsigned i = 0; i < given; i++)
         for (unsigned j = 0; j < given; j++)
-            if (j != i && atomic_load(&desk_of(&orders[j])->gpu) == atomic_load(&desk_of(&orders[i])->gpu))
-                orders[i].others += atomic_load(&desk_of(&orders[j])->need);
+            for (int gpu = 0; j != i && gpu < GPUS; gpu++)
+                orders[i].others[gpu] += need_of(desk_of(&orders[j]), gpu);
     for (unsigned i = 0; i < given; i++)
         if (!check_order(&orders[i], given == 1, &before, &after))
             return false;

@@ -21,8 +21,9 @@ void objects_reset(void) {
 }
 
 static void change_slack(const struct object *object, int sign) {
-    if (object->slack != 0)
-        atomic_fetch_add(&my_seat->slack[object->gpu], sign * (int64_t)object->slack);
+    for (int gpu = 0; object->slack != 0 && gpu < GPUS; gpu++)
+        if (gpu == object->gpu || (object->also >> gpu & 1))
+            atomic_fetch_add(&my_seat->slack[gpu], sign * (int64_t)object->slack);
 }
 
 bool object_put(const struct object *object) {

@@ -55,6 +55,7 @@ struct object {
     uint64_t slack;   /* bytes by which it may be counted beyond what it takes */
     uint32_t context; /* serial number of the context that it lives in; 0: in none */
     int16_t device, gpu;
+    uint8_t also; /* other GPUs on which it is counted in full, by bit */
     uint8_t kind;
     uint8_t way; /* what its family wants to know */
 };

@@ -53,6 +53,14 @@ int gpu_of_device(int device) {
     return device >= 0 && device < devices ? gpus[device] : -1;
 }
 
+uint32_t visible_gpus(void) {
+    uint32_t bits = 0;
+    for (int device = 0; device < devices; device++)
+        if (board->limit_bytes[gpus[device]] != 0)
+            bits |= UINT32_C(1) << gpus[device];
+    return bits;
+}
+
 int device_count(void) {
     return devices;
 }
@@ -279,6 +287,7 @@ static void perform(struct desk *desk) {
     desk->text[0] = '\0';
     desk->reported_used = UINT64_MAX;
     atomic_store(&desk->need, 0);
+    atomic_store(&desk->also, 0);
     calls_begin(&call);
     if (desk->operation >= OPERATIONS_MAX && desk->operation > ORDER_WHOLE) {
         obey(&call);

@@ -15,6 +15,8 @@ int probe_main(void);
 /* Which GPU of the board a CUDA device is, or -1. */
 int gpu_of_device(int device);
 int device_count(void);
+/* Those with a claim, by bit. */
+uint32_t visible_gpus(void);
 
 /* In life.c: what processes and threads do with themselves. */
 void life_thread(unsigned desk);
