@@ -221,6 +221,8 @@ static int tell_process(const struct sim_process_info *info, void *argument) {
 void node_tell(void (*tell)(const char *format, ...)) {
     struct reading reading;
     sim_each_process(tell_process, &tell);
+    for (int gpu = 0; gpu < GPUS && !node_board->bare; gpu++)
+        region_view_tell(gpu, tell);
     node_read(&reading);
     for (int gpu = 0; gpu < GPUS; gpu++)
         tell("GPU %d: record %llu KiB, peak %llu KiB, region %llu KiB, limit %llu KiB", gpu,

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../../intercept/region_words.h"
 #include "../../intercept/tests/fixture.h"
 #include "board.h"
 
@@ -51,4 +52,15 @@ uint64_t region_view_counted_alive(int gpu) {
     if (usages[gpu] == NULL)
         return 0;
     return region_used_bytes(&regions[gpu], REGION_GPU);
+}
+
+void region_view_tell(int gpu, void (*tell)(const char *format, ...)) {
+    for (unsigned i = 0; usages[gpu] != NULL && i < REGION_SLOT_COUNT; i++) {
+        const struct region_slot *slot = &usages[gpu]->slots[i];
+        uint64_t pages = committed_pages(atomic_load(&slot->held[REGION_GPU].committed));
+        if (pages != 0)
+            tell("the region of GPU %d: slot %u, process %d holds %llu KiB, contexts: %d", gpu, i,
+                 atomic_load(&slot->pid), (unsigned long long)(pages << REGION_PAGE_SHIFT) >> 10,
+                 atomic_load(&slot->contexts));
+    }
 }
