@@ -53,6 +53,10 @@ static void add(uint64_t *sum, uint64_t more) {
         *sum = UINT64_MAX;
 }
 
+static uint64_t larger(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
 /* Whether there are so many bytes from an offset on. */
 static bool reaches(const char *image, const char *end, uint64_t offset, uint64_t bytes) {
     uint64_t room = end != NULL ? (uint64_t)(end - image) : UINT64_MAX - (uintptr_t)image;
@@ -77,12 +81,12 @@ static bool begins(const char *name, uint64_t room, const char *with) {
     return room >= length && strncmp(name, with, length) == 0;
 }
 
-static void add_section(struct image_size *size, const char *name, uint64_t room, uint64_t bytes) {
+static void add_section(struct image_size *size, const char *name, uint64_t room, const Elf64_Shdr *section) {
     if (begins(name, room, ".nv.global") || begins(name, room, ".nv.constant")) {
-        add(&size->data, bytes);
-        add(&size->data, SECTION_ALIGNMENT);
+        add(&size->data, section->sh_size);
+        add(&size->data, larger(section->sh_addralign, SECTION_ALIGNMENT));
     } else if (begins(name, room, ".text.")) {
-        add(&size->code, bytes);
+        add(&size->code, section->sh_size);
     }
 }
 
@@ -100,8 +104,7 @@ static struct image_size elf_size(const char *image, const char *end) {
     for (unsigned i = 0; i < header.e_shnum; i++) {
         memcpy(&section, image + header.e_shoff + i * sizeof section, sizeof section);
         if (section.sh_name < names.sh_size)
-            add_section(&size, image + names.sh_offset + section.sh_name, names.sh_size - section.sh_name,
-                        section.sh_size);
+            add_section(&size, image + names.sh_offset + section.sh_name, names.sh_size - section.sh_name, &section);
         else
             size.hidden = true;
     }
@@ -110,14 +113,12 @@ static struct image_size elf_size(const char *image, const char *end) {
 
 /* --- fat binaries -------------------------------------------------------------------------------------------------- */
 
-static uint64_t larger(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
-
+/* Text that ends without a zero may go on, for all we know, in what follows it: the driver's reader may not know the entry's
+ * size. */
 static struct image_size entry_size(const struct fatbin_entry *entry, const char *payload) {
     const char *end = payload + entry->payload;
     if (entry->flags & FATBIN_COMPRESSED)
-        return (struct image_size){.code = entry->uncompressed, .hidden = true};
+        return (struct image_size){.code = larger(entry->uncompressed, entry->payload), .hidden = true};
     if (entry->kind == FATBIN_ELF && begins(payload, entry->payload, ELFMAG))
         return elf_size(payload, end);
     if (entry->kind != FATBIN_PTX)

@@ -8,10 +8,15 @@
 
 struct image_size {
     uint64_t code, data; /* bytes, at most */
-    bool hidden; /* there may be more that cannot be seen: what is compressed, or of a form that we do not know */
+    bool hidden;         /* there may be more that cannot be seen; what can be seen is in the sums nonetheless */
 };
 
 /*
+ * What is hidden: the variables of what is compressed, entries of a fat binary and files of a form that we do not know, sections
+ * without a name, PTX declarations that we do not understand, and whatever lies outside of the bounds. Of what is compressed the
+ * code is taken to be as large as it says it becomes, of other such entries as large as they are. Whoever loads an image in
+ * which something is hidden compares what is free before and after.
+ *
  * The size of an image in memory, as cuModuleLoadData takes it: of a cubin its sections, of PTX its variables and, for its code,
  * its text, of a fat binary the largest of its entries. Nobody says where it ends, so what it says of itself is trusted, as the
  * driver must.

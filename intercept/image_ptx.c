@@ -60,6 +60,7 @@ struct reader {
 };
 
 #define DEPTH_MAX 64
+#define UNARY 11 /* binds more tightly than any operator between two */
 
 static char peek(struct reader *reader) {
     reader->at = skip_spaces(reader->at);
@@ -104,75 +105,146 @@ static uint64_t read_number(struct reader *reader) {
             reader->failed = true;
     if (*reader->at == 'U')
         reader->at++;
-    if (in_word(*reader->at) || *reader->at == '.')
+    if ((in_word(*reader->at) && *reader->at != '%') || *reader->at == '.')
         reader->failed = true;
     return number;
 }
 
-static uint64_t read_sum_of_shifts(struct reader *reader);
+static bool is_type(struct reader *reader, const char *type) {
+    size_t length = strlen(type);
+    reader->at = skip_spaces(reader->at);
+    if (strncmp(reader->at, type, length) != 0 || in_word(reader->at[length]))
+        return false;
+    reader->at += length;
+    return true;
+}
 
-static uint64_t read_operand(struct reader *reader) {
-    uint64_t value = 0;
+static int64_t read_above(struct reader *reader, unsigned precedence);
+
+/* "(.s64)" and "(.u64)" before an operand change nothing here: all that we count with is signed and has 64 bits. */
+static int64_t read_bracketed(struct reader *reader) {
+    bool cast = is_type(reader, ".s64") || is_type(reader, ".u64");
+    int64_t value = cast ? 0 : read_above(reader, 0);
+    expect(reader, ')');
+    return cast ? read_above(reader, UNARY) : value;
+}
+
+static int64_t read_operand(struct reader *reader) {
+    int64_t value;
+    if (accept(reader, '('))
+        return read_bracketed(reader);
+    if (accept(reader, '+'))
+        return read_above(reader, UNARY);
+    if (accept(reader, '!'))
+        return !read_above(reader, UNARY);
+    if (accept(reader, '~'))
+        return ~read_above(reader, UNARY);
+    if (accept(reader, '-')) {
+        if (__builtin_sub_overflow(0, read_above(reader, UNARY), &value))
+            reader->failed = true;
+        return value;
+    }
+    uint64_t number = read_number(reader);
+    if (number > INT64_MAX)
+        reader->failed = true;
+    return (int64_t)(number & INT64_MAX);
+}
+
+/* Those of two characters before those of one that they begin with. */
+static const struct operator{
+    char text[3];
+    unsigned precedence;
+}
+operators[] = {{"||", 1}, {"&&", 2}, {"==", 6}, {"!=", 6}, {"<=", 7}, {">=", 7}, {"<<", 8}, {">>", 8}, {"|", 3},
+               {"^", 4},  {"&", 5},  {"<", 7},  {">", 7},  {"+", 9},  {"-", 9},  {"*", 10}, {"/", 10}, {"%", 10}};
+
+static const struct operator* peek_operator(struct reader *reader) {
+    reader->at = skip_spaces(reader->at);
+    for (size_t i = 0; i < sizeof operators / sizeof operators[0]; i++)
+        if (strncmp(reader->at, operators[i].text, strlen(operators[i].text)) == 0)
+            return &operators[i];
+    return NULL;
+}
+
+/* Shifts what fits; what does not fit, or is not defined, is not understood. */
+static int64_t shift(struct reader *reader, bool left, int64_t a, int64_t by) {
+    if (by < 0 || by > 62 || (left && (a < 0 || a > INT64_MAX >> by))) {
+        reader->failed = true;
+        return 0;
+    }
+    return left ? a << by : a >> by;
+}
+
+static int64_t divide(struct reader *reader, bool rest, int64_t a, int64_t b) {
+    if (b == 0 || (a == INT64_MIN && b == -1)) {
+        reader->failed = true;
+        return 0;
+    }
+    return rest ? a % b : a / b;
+}
+
+static int64_t calculate(struct reader *reader, const struct operator* operator, int64_t a, int64_t b) {
+    int64_t value = 0;
+    bool equal = operator->text[1] == '=', twice = operator->text[1] == operator->text[0];
+    switch (operator->text[0]) {
+    case '|':
+        return twice ? a != 0 || b != 0 : a | b;
+    case '&':
+        return twice ? a != 0 && b != 0 : a & b;
+    case '^':
+        return a ^ b;
+    case '=':
+        return a == b;
+    case '!':
+        return a != b;
+    case '<':
+        return twice ? shift(reader, true, a, b) : equal ? a <= b : a < b;
+    case '>':
+        return twice ? shift(reader, false, a, b) : equal ? a >= b : a > b;
+    case '+':
+        reader->failed |= __builtin_add_overflow(a, b, &value);
+        return value;
+    case '-':
+        reader->failed |= __builtin_sub_overflow(a, b, &value);
+        return value;
+    case '*':
+        reader->failed |= __builtin_mul_overflow(a, b, &value);
+        return value;
+    default:
+        return divide(reader, operator->text[0] == '%', a, b);
+    }
+}
+
+/* Operands joined by operators that bind more tightly than that. Outside of them all there may be a choice. */
+static int64_t read_above(struct reader *reader, unsigned precedence) {
+    const struct operator* operator;
     if (reader->depth >= DEPTH_MAX || reader->failed) {
         reader->failed = true;
         return 0;
     }
     reader->depth++;
-    if (accept(reader, '(')) {
-        value = read_sum_of_shifts(reader);
-        expect(reader, ')');
-    } else if (accept(reader, '-')) {
-        value = 0 - read_operand(reader);
-    } else if (accept(reader, '+')) {
-        value = read_operand(reader);
-    } else {
-        value = read_number(reader);
+    int64_t value = read_operand(reader);
+    while (!reader->failed && (operator= peek_operator(reader)) != NULL && operator->precedence> precedence) {
+        reader->at += strlen(operator->text);
+        int64_t right = read_above(reader, operator->precedence);
+        value = reader->failed ? 0 : calculate(reader, operator, value, right);
+    }
+    if (precedence == 0 && !reader->failed && accept(reader, '?')) {
+        int64_t then = read_above(reader, 0);
+        expect(reader, ':');
+        int64_t otherwise = read_above(reader, 0);
+        value = value != 0 ? then : otherwise;
     }
     reader->depth--;
     return value;
 }
 
-static uint64_t read_product(struct reader *reader) {
-    uint64_t value = read_operand(reader);
-    while (!reader->failed && accept(reader, '*'))
-        if (__builtin_mul_overflow((int64_t)value, (int64_t)read_operand(reader), (int64_t *)&value))
-            reader->failed = true;
-    return value;
-}
-
-static uint64_t read_sum(struct reader *reader) {
-    uint64_t value = read_product(reader);
-    while (!reader->failed) {
-        if (accept(reader, '+'))
-            value += read_product(reader);
-        else if (accept(reader, '-'))
-            value -= read_product(reader);
-        else
-            break;
-    }
-    return value;
-}
-
-static uint64_t read_sum_of_shifts(struct reader *reader) {
-    uint64_t value = read_sum(reader);
-    while (!reader->failed && peek(reader) == '<' && reader->at[1] == '<') {
-        reader->at += 2;
-        uint64_t by = read_sum(reader);
-        if (by >= 63 || value > (uint64_t)INT64_MAX >> by) {
-            reader->failed = true;
-            break;
-        }
-        value <<= by;
-    }
-    return value;
-}
-
 /* A number of elements, which is not negative. */
 static uint64_t read_expression(struct reader *reader) {
-    uint64_t value = read_sum_of_shifts(reader);
-    if (value > INT64_MAX)
+    int64_t value = read_above(reader, 0);
+    if (value < 0)
         reader->failed = true;
-    return value;
+    return reader->failed ? 0 : (uint64_t)value;
 }
 
 /* --- declarations -------------------------------------------------------------------------------------------------- */
@@ -313,10 +385,12 @@ static const char *const instructions[] = {
     "isspacep",  "cvta",  "cp",           "mbarrier", "multimem", "applypriority", "discard",
     "tensormap", "fence", "createpolicy", "wmma",     "tcgen05"};
 
+#define INSTRUCTION_MAX 256 /* characters; what is longer than any instruction is none */
+
 /* Whether the word with dots that ends here is an instruction's. */
 static bool in_instruction(const char *text, const char *end) {
     const char *word = end;
-    while (word > text && (in_word(word[-1]) || word[-1] == '.'))
+    while (word > text && end - word < INSTRUCTION_MAX && (in_word(word[-1]) || word[-1] == '.' || word[-1] == ':'))
         word--;
     size_t length = (size_t)(skip_word(word) - word);
     for (size_t i = 0; i < sizeof instructions / sizeof instructions[0]; i++)
@@ -364,13 +438,19 @@ static const char *comment_end(const char *from, const char *end) {
     return end;
 }
 
-/* A copy without comments and strings, which may hold anything. */
+/* A copy without comments and strings, which may hold anything. Of a string as many spaces are left as it has characters: it
+ * may be a variable's value. */
 static void strip(char *to, const char *from, size_t length) {
     const char *end = from + length;
     while (from < end) {
-        const char *after = *from == '"' ? string_end(from, end) : comment_end(from, end);
-        *to++ = after != NULL ? ' ' : *from;
-        from = after != NULL ? after : from + 1;
+        bool quoted = *from == '"';
+        const char *after = quoted ? string_end(from, end) : comment_end(from, end);
+        size_t spaces = after == NULL ? 0 : quoted ? (size_t)(after - from) : 1;
+        memset(to, ' ', spaces);
+        if (after == NULL)
+            *to = *from;
+        to += after == NULL ? 1 : spaces;
+        from = after == NULL ? from + 1 : after;
     }
     *to = '\0';
 }

@@ -59,6 +59,7 @@ INTERCEPT_region_threads := $(addprefix $(INTERCEPT_TESTS)/,region_threads.c che
 # The shadow's own sources without real.c, in whose place the fake driver stands.
 INTERCEPT_shadow_test := $(addprefix $(INTERCEPT_TESTS)/,shadow_test.c fake_driver.c no_steps.c check.c fixture.c) \
     $(addprefix $(INTERCEPT)/,$(addsuffix .c,$(filter-out real,$(SHADOW_CUDA))))
+INTERCEPT_image_test := $(addprefix $(INTERCEPT_TESTS)/,image_test.c check.c) $(addprefix $(INTERCEPT)/,image.c image_ptx.c)
 
 $(INTERCEPT_TEST_BUILD)/%-asan: $(INTERCEPT_TEST_SOURCES)
 	@mkdir -p $(@D)
@@ -92,10 +93,11 @@ shadow-life: shadow $(if $(SIM_LIB),sim)
 # SHADOW_TEST_SEED makes a random test that failed run again as it was. The last test needs the simulated GPU, which the top
 # Makefile knows how to build, and says so where there is none.
 .PHONY: shadow-test
-shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,layout region_test-asan region_share_test-asan region_fault_test-asan shadow_test-asan) shadow-nvml-headers shadow-cuda-headers
+shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,layout region_test-asan region_share_test-asan region_fault_test-asan image_test-asan shadow_test-asan) shadow-nvml-headers shadow-cuda-headers
 	$(INTERCEPT_TEST_BUILD)/region_test-asan $(SHADOW_TEST_SEED)
 	$(INTERCEPT_TEST_BUILD)/region_share_test-asan $(SHADOW_TEST_SEED)
 	$(INTERCEPT_TEST_BUILD)/region_fault_test-asan
+	$(INTERCEPT_TEST_BUILD)/image_test-asan $(SHADOW_TEST_SEED)
 	$(INTERCEPT_TEST_BUILD)/shadow_test-asan $(SHADOW_TEST_SEED)
 	CC='$(CC)' $(INTERCEPT_TESTS)/loader_test.sh $(BUILD)
 	CC='$(CC)' $(INTERCEPT_TESTS)/life_test.sh $(BUILD)
