@@ -1,6 +1,7 @@
 #include "context_extra.h"
 
 #include "cuda_real.h"
+#include "gpus.h"
 #include "objects.h"
 
 static uint64_t key_of(uint32_t context, enum extra extra) {
@@ -106,12 +107,23 @@ static void note(struct process *process, const struct place *place, enum extra 
                 (struct entry){.key = key_of(place->context, extra), .context = place->context, .with = value});
 }
 
+/* What each thread of a context has for its stack before anybody changes it. */
+#define FIRST_STACK_BYTES 1024
+
+/* The same as the driver says of the current context; others, and those that are about to be made, are not asked. */
+static uint64_t first_stack(const struct place *place) {
+    struct process *process;
+    struct place current;
+    size_t now = FIRST_STACK_BYTES;
+    if (contexts_current(&process, &current) == CUDA_SUCCESS && current.context == place->context)
+        REAL(cuCtxGetLimit)(&now, CU_LIMIT_STACK_SIZE);
+    return now;
+}
+
 /* Local memory is for whichever is more, the stack's limit or what a kernel needs. */
 static CUresult set_local(struct process *process, const struct place *place, uint64_t threads, uint64_t stack,
                           uint64_t kernel) {
-    size_t now = 0;
-    REAL(cuCtxGetLimit)(&now, CU_LIMIT_STACK_SIZE);
-    uint64_t base = context_extra_base(process, place, EXTRA_LOCAL, now);
+    uint64_t base = context_extra_base(process, place, EXTRA_LOCAL, first_stack(place));
     uint64_t most = stack > kernel ? stack : kernel;
     CUresult result = context_extra_set(process, place, EXTRA_LOCAL, most > base ? product(most - base, threads) : 0);
     if (result == CUDA_SUCCESS) {
@@ -125,12 +137,50 @@ CUresult context_extra_stack(struct process *process, const struct place *place,
     return set_local(process, place, threads, stack, noted(process, place, EXTRA_KERNEL));
 }
 
-CUresult context_extra_local(struct process *process, const struct place *place, uint64_t threads, uint64_t stack,
-                             uint64_t kernel) {
+/* Sets what kernels need, up or down. */
+static CUresult set_kernel(struct process *process, const struct place *place, uint64_t kernel) {
+    return set_local(process, place, gpus_threads_of(process, place->gpu), noted(process, place, EXTRA_STACK), kernel);
+}
+
+CUresult context_extra_local(struct process *process, const struct place *place, uint64_t kernel) {
     context_extra_enter(process);
-    uint64_t had_stack = noted(process, place, EXTRA_STACK), had_kernel = noted(process, place, EXTRA_KERNEL);
-    CUresult result = set_local(process, place, threads, stack != UINT64_MAX ? stack : had_stack,
-                                kernel > had_kernel ? kernel : had_kernel);
+    CUresult result = kernel > noted(process, place, EXTRA_KERNEL) ? set_kernel(process, place, kernel) : CUDA_SUCCESS;
     context_extra_leave(process);
     return result;
+}
+
+#define RAISED_MAX 64 /* of more contexts, what was taken before one refused stays taken */
+
+struct everywhere {
+    struct process *process;
+    uint64_t kernel;
+    unsigned count;
+    struct {
+        struct place place;
+        uint64_t had;
+    } raised[RAISED_MAX];
+    CUresult result;
+};
+
+static void raise_kernel(uint32_t context, int gpu, void *argument) {
+    struct everywhere *all = argument;
+    struct place place = {gpu, context};
+    uint64_t had = noted(all->process, &place, EXTRA_KERNEL);
+    if (all->result != CUDA_SUCCESS || all->kernel <= had)
+        return;
+    all->result = set_kernel(all->process, &place, all->kernel);
+    if (all->result != CUDA_SUCCESS || all->count == RAISED_MAX)
+        return;
+    all->raised[all->count].place = place;
+    all->raised[all->count++].had = had;
+}
+
+CUresult context_extra_local_everywhere(struct process *process, uint64_t kernel) {
+    struct everywhere all = {.process = process, .kernel = kernel};
+    context_extra_enter(process);
+    contexts_each(process, raise_kernel, &all);
+    for (unsigned i = 0; all.result != CUDA_SUCCESS && i < all.count; i++)
+        set_kernel(process, &all.raised[i].place, all.raised[i].had);
+    context_extra_leave(process);
+    return all.result;
 }

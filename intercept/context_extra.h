@@ -10,9 +10,10 @@ enum extra { EXTRA_CODE, EXTRA_LOCAL, EXTRA_STACK, EXTRA_KERNEL, EXTRA_PRINTF, E
 CUresult context_extra_add(struct process *process, const struct place *place, enum extra extra, uint64_t bytes);
 void context_extra_subtract(struct process *process, uint32_t context, enum extra extra, uint64_t bytes);
 
-/* A kernel needs so much local memory for each of so many threads. UINT64_MAX stands for the stack, which stays as it is. */
-CUresult context_extra_local(struct process *process, const struct place *place, uint64_t threads, uint64_t stack,
-                             uint64_t kernel);
+/* A kernel needs so much local memory for each of the GPU's threads, in a context or in all that there are: there all of them
+ * take it, or none. It stays until the context ends, since that is when the driver gives it back. */
+CUresult context_extra_local(struct process *process, const struct place *place, uint64_t kernel);
+CUresult context_extra_local_everywhere(struct process *process, uint64_t kernel);
 
 /* One thread at a time changes limits, together with the driver's call: what follows is for between enter and leave. */
 void context_extra_enter(struct process *process);

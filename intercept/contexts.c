@@ -106,14 +106,46 @@ static uint32_t next_serial(struct contexts *contexts) {
     return serial;
 }
 
+/* A context that has no handle yet, by its serial number: no address begins with that bit alone. */
+static uint64_t key_without_handle(uint32_t serial) {
+    return UINT64_C(1) << 63 | serial;
+}
+
+/* Puts a context into the table, in place of itself without a handle. */
+static bool put_context(struct contexts *contexts, const struct context_grant *grant, uint64_t key) {
+    lock_take(&contexts->lock);
+    struct entry *without = table_find(&contexts->table, key_without_handle(grant->place.context));
+    if (without != NULL)
+        table_remove(&contexts->table, without);
+    bool put = key != 0 &&
+               table_put(&contexts->table,
+                         (struct entry){.key = key, .charge = grant->charge, .context = grant->place.context}) != NULL;
+    lock_give(&contexts->lock);
+    return put;
+}
+
+/* Of one that was not made: nothing is left. */
+static void withdraw(const struct context_grant *grant) {
+    struct process *process = grant->process;
+    lock_take(&process->libraries);
+    put_context(&process->contexts, grant, 0);
+    objects_context_gone(process, grant->place.context);
+    lock_give(&process->libraries);
+    charge_give(process, &grant->charge);
+}
+
 CUresult contexts_grant(struct context_grant *grant, CUdevice device) {
     CUresult result = contexts_take_cost(&grant->process, device, &grant->charge);
     if (result != CUDA_SUCCESS)
         return result;
-    grant->place = (struct place){grant->charge.gpu, next_serial(&grant->process->contexts)};
-    result = libraries_enter(grant->process, &grant->place);
+    struct process *process = grant->process;
+    grant->place = (struct place){grant->charge.gpu, next_serial(&process->contexts)};
+    lock_take(&process->libraries);
+    bool put = put_context(&process->contexts, grant, key_without_handle(grant->place.context));
+    result = put ? libraries_enter(process, &grant->place) : CUDA_ERROR_OUT_OF_MEMORY;
+    lock_give(&process->libraries);
     if (result != CUDA_SUCCESS)
-        contexts_created(grant, result, NULL);
+        withdraw(grant);
     return result;
 }
 
@@ -122,6 +154,7 @@ static void drop(struct process *process, uint32_t serial) {
     struct contexts *contexts = &process->contexts;
     struct charge charge = {0};
     bool counted = false;
+    lock_take(&process->libraries);
     lock_take(&contexts->lock);
     for (size_t i = 0; i < contexts->table.capacity;) {
         struct entry *entry = &contexts->table.entries[i];
@@ -139,6 +172,7 @@ static void drop(struct process *process, uint32_t serial) {
     lock_give(&contexts->lock);
     allocations_context_gone(process, serial);
     objects_context_gone(process, serial);
+    lock_give(&process->libraries);
     if (counted) {
         charge_give(process, &charge);
         count_contexts(process, &charge, -1);
@@ -147,22 +181,15 @@ static void drop(struct process *process, uint32_t serial) {
 
 CUresult contexts_created(const struct context_grant *grant, CUresult result, CUcontext context) {
     struct process *process = grant->process;
-    struct contexts *contexts = &process->contexts;
     if (result != CUDA_SUCCESS || context == NULL) {
-        objects_context_gone(process, grant->place.context);
-        charge_give(process, &grant->charge);
+        withdraw(grant);
         return result;
     }
     uint32_t former = contexts_serial(process, context);
     if (former != 0) /* destroyed in a way that we did not see */
         drop(process, former);
-    lock_take(&contexts->lock);
-    bool put = table_put(&contexts->table, (struct entry){.key = (uintptr_t)context,
-                                                          .charge = grant->charge,
-                                                          .context = grant->place.context}) != NULL;
-    lock_give(&contexts->lock);
     /* Without memory to write it down it stays charged until this process ends. */
-    if (put)
+    if (put_context(&process->contexts, grant, (uintptr_t)context))
         count_contexts(process, &grant->charge, 1);
     return result;
 }
@@ -201,18 +228,28 @@ void contexts_destroyed(struct process *process, CUcontext context, uint32_t ser
         drop(process, serial);
 }
 
-void contexts_each(struct process *process, void (*visit)(uint32_t, int, void *), void *argument) {
-    struct contexts *contexts = &process->contexts;
-    /* The visitor may take from the claim, and so must not be called under the lock; what it is told fits here. */
-    struct place places[64];
-    size_t count = 0;
+/* The one with the next higher serial number. */
+static bool next_context(struct contexts *contexts, struct place *place) {
+    uint32_t last = place->context;
+    bool found = false;
     lock_take(&contexts->lock);
-    for (size_t i = 0; i < contexts->table.capacity && count < sizeof places / sizeof places[0]; i++)
-        if (contexts->table.entries[i].key != 0 && contexts->table.entries[i].charge.pages != 0)
-            places[count++] = (struct place){contexts->table.entries[i].charge.gpu, contexts->table.entries[i].context};
+    for (size_t i = 0; i < contexts->table.capacity; i++) {
+        const struct entry *entry = &contexts->table.entries[i];
+        if (entry->key == 0 || entry->charge.pages == 0 || entry->context <= last ||
+            (found && entry->context > place->context))
+            continue;
+        *place = (struct place){entry->charge.gpu, entry->context};
+        found = true;
+    }
     lock_give(&contexts->lock);
-    for (size_t i = 0; i < count; i++)
-        visit(places[i].context, places[i].gpu, argument);
+    return found;
+}
+
+/* The visitor may take from the claim, and so is not called under the lock. */
+void contexts_each(struct process *process, void (*visit)(uint32_t, int, void *), void *argument) {
+    struct place place = {0};
+    while (next_context(&process->contexts, &place))
+        visit(place.context, place.gpu, argument);
 }
 
 /* --- primary contexts ---------------------------------------------------------------------------------------------- */
@@ -269,7 +306,9 @@ void contexts_primary_reset(struct process *process, CUdevice device) {
         return;
     /* Whether or not the context itself goes on, what was made in it is gone. */
     uint32_t serial = contexts_serial(process, primary);
+    lock_take(&process->libraries);
     allocations_context_gone(process, serial);
     objects_context_gone(process, serial);
+    lock_give(&process->libraries);
     contexts_primary_released(process, device);
 }

@@ -48,7 +48,8 @@ void contexts_primary_released(struct process *process, CUdevice device);
 void contexts_primary_reset(struct process *process, CUdevice device);
 CUcontext contexts_primary(struct process *process, CUdevice device);
 
-/* Calls `visit` for every context that is charged. */
+/* Calls `visit` for every context that is charged, also for those that the driver is about to make. For as long as the caller
+ * holds the lock of the libraries, none of them goes, and none comes that libraries_enter was not called for. */
 void contexts_each(struct process *process, void (*visit)(uint32_t context, int gpu, void *argument), void *argument);
 
 #endif

@@ -5,7 +5,7 @@
  * Code is small, and the driver packs that of all modules of a context together; so does the sum that we keep of it for each
  * context. Variables are charged module by module.
  *
- * What compressed fat binaries declare cannot be seen before. After one was loaded, the driver is asked how much less is free
+ * What compressed fat binaries declare cannot be seen before, nor whatever else image.h calls hidden. After one was loaded, the driver is asked how much less is free
  * of the whole GPU; a difference that is too large to be code is charged as the module's, or the module is unloaded again.
  */
 #include "context_extra.h"
@@ -73,6 +73,7 @@ static CUresult after(struct loading *loading, CUresult result, CUmodule module)
         give_back(loading);
         return result;
     }
+    loading->data.gpu = (uint8_t)(loading->place.gpu & 0x7f);
     objects_put(loading->process, KIND_MODULE,
                 (struct entry){.key = (uintptr_t)module,
                                .charge = loading->data,
@@ -219,18 +220,44 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_optio
                  REAL(cuLibraryLoadFromFile)(library, path, jit, jit_values, jit_count, options, values, count));
 }
 
+static void library_unloaded(struct process *process, CUlibrary library) {
+    struct entry entry;
+    objects_remove(process, KIND_LIBRARY, (uintptr_t)library, &entry);
+    objects_remove(process, KIND_LIBRARY_KERNELS, (uintptr_t)library, &entry);
+    while (objects_remove_one_of(process, KIND_MODULE, objects_mark((uintptr_t)library), &entry)) {
+        /* what cuLibraryGetModule put there, which is charged with nothing */
+    }
+    unload(process, library);
+}
+
+/* No other library gets the handle before this one is forgotten, since none is loaded meanwhile. */
 CUresult cuLibraryUnload(CUlibrary library) {
     struct process *process = process_if_open();
+    if (process == NULL)
+        return REAL(cuLibraryUnload)(library);
+    lock_take(&process->libraries);
     CUresult result = REAL(cuLibraryUnload)(library);
-    struct entry entry;
-    if (result == CUDA_SUCCESS && process != NULL) {
-        objects_remove(process, KIND_LIBRARY, (uintptr_t)library, &entry);
-        unload(process, library);
-    }
+    if (result == CUDA_SUCCESS)
+        library_unloaded(process, library);
+    lock_give(&process->libraries);
     return result;
 }
 
-CUresult libraries_enter(struct process *process, const struct place *place) {
+/* Its functions live where it does. */
+CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
+    struct process *process;
+    struct place place;
+    CUresult result = REAL(cuLibraryGetModule)(module, library);
+    if (result == CUDA_SUCCESS && contexts_current(&process, &place) == CUDA_SUCCESS)
+        objects_put(process, KIND_MODULE,
+                    (struct entry){.key = (uintptr_t)*module,
+                                   .charge = {.gpu = (uint8_t)(place.gpu & 0x7f)},
+                                   .context = place.context,
+                                   .references = objects_mark((uintptr_t)library)});
+    return result;
+}
+
+static CUresult libraries_load_into(struct process *process, const struct place *place) {
     struct library library = {.process = process};
     struct entry entries[LIBRARIES_AT_ONCE];
     for (size_t at = 0, count = 1; library.result == CUDA_SUCCESS && count != 0; at += count) {
@@ -245,40 +272,167 @@ CUresult libraries_enter(struct process *process, const struct place *place) {
     return library.result;
 }
 
-/* --- kernels that need more local memory than a context has ---------------------------------------------------------- */
-
-/* The driver makes local memory for as many threads as the GPU can run at once when such a kernel is first launched. */
-static CUresult charge_local(int bytes) {
-    struct process *process;
-    struct place place;
-    if (bytes <= 0 || contexts_current(&process, &place) != CUDA_SUCCESS)
-        return CUDA_SUCCESS; /* without a context it cannot be launched here either */
-    return context_extra_local(process, &place, gpus_threads(), UINT64_MAX, (uint64_t)bytes);
+/* The most local memory that a kernel needs whose handle somebody has, of any library. */
+static uint64_t most_of_kernels(struct process *process) {
+    struct entry entries[LIBRARIES_AT_ONCE];
+    uint64_t most = 0;
+    for (size_t at = 0, count = 1; count != 0; at += count) {
+        count = objects_copy(process, KIND_LIBRARY_KERNELS, at, entries, LIBRARIES_AT_ONCE);
+        for (size_t i = 0; i < count; i++)
+            most = entries[i].with > most ? entries[i].with : most;
+    }
+    return most;
 }
 
-static CUresult charge_function(CUfunction function) {
+CUresult libraries_enter(struct process *process, const struct place *place) {
+    CUresult result = libraries_load_into(process, place);
+    uint64_t most = most_of_kernels(process);
+    return result == CUDA_SUCCESS && most != 0 ? context_extra_local(process, place, most) : result;
+}
+
+/* --- kernels that need more local memory than a context has ---------------------------------------------------------- */
+
+/*
+ * The driver makes local memory for as many threads as the GPU can run at once when such a kernel is first launched. That is
+ * charged when somebody gets the kernel's handle, by which it can be launched; who is refused gets none. A module's functions
+ * can be launched in the module's context, a library's kernels in every context, now or later.
+ */
+
+/* A function that was only listed is not loaded yet, and tells only then what it needs. */
+static CUresult local_of_function(CUfunction function, uint64_t *most) {
     int bytes = 0;
-    REAL(cuFuncGetAttribute)(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function);
-    return charge_local(bytes);
+    CUresult result = REAL(cuFuncGetAttribute)(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function);
+    if (result != CUDA_SUCCESS && REAL(cuFuncLoad)(function) == CUDA_SUCCESS)
+        result = REAL(cuFuncGetAttribute)(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function);
+    if (result == CUDA_SUCCESS && bytes > 0 && (uint64_t)bytes > *most)
+        *most = (uint64_t)bytes;
+    return result;
+}
+
+/* On whichever GPU of ours it needs most. */
+static void local_of_kernel(struct process *process, CUkernel kernel, uint64_t *most) {
+    int devices = 0, gpu, bytes;
+    REAL(cuDeviceGetCount)(&devices);
+    for (CUdevice device = 0; device < devices; device++) {
+        bytes = 0;
+        if (gpus_find(process, device, &gpu) != CUDA_SUCCESS || gpu == NO_CLAIM)
+            continue;
+        REAL(cuKernelGetAttribute)(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, kernel, device);
+        if (bytes > 0 && (uint64_t)bytes > *most)
+            *most = (uint64_t)bytes;
+    }
+}
+
+/* In the current context, without which nothing can be launched. */
+static CUresult charge_here(uint64_t bytes) {
+    struct process *process;
+    struct place place;
+    if (bytes == 0 || contexts_current(&process, &place) != CUDA_SUCCESS)
+        return CUDA_SUCCESS;
+    return context_extra_local(process, &place, bytes);
+}
+
+static CUresult charge_in_module(CUmodule module, uint64_t bytes) {
+    struct process *process = process_if_open();
+    struct entry entry;
+    if (bytes == 0 || process == NULL)
+        return CUDA_SUCCESS;
+    if (objects_find(process, KIND_MODULE, (uintptr_t)module, &entry))
+        return context_extra_local(process, &(struct place){entry.charge.gpu, entry.context}, bytes);
+    CUresult result = charge_here(bytes);
+    return result == CUDA_SUCCESS ? context_extra_local_everywhere(process, bytes) : result;
+}
+
+/* Remembered for the contexts that come. What its kernels needed before is charged wherever it must be. */
+static CUresult charge_in_library(struct process *process, CUlibrary library, uint64_t bytes) {
+    struct entry known = {0};
+    objects_find(process, KIND_LIBRARY_KERNELS, (uintptr_t)library, &known);
+    CUresult result = charge_here(bytes);
+    if (bytes <= known.with || result != CUDA_SUCCESS)
+        return result;
+    lock_take(&process->libraries);
+    objects_find(process, KIND_LIBRARY_KERNELS, (uintptr_t)library, &known);
+    if (bytes > known.with)
+        result = context_extra_local_everywhere(process, bytes);
+    if (result == CUDA_SUCCESS && bytes > known.with &&
+        !objects_put(process, KIND_LIBRARY_KERNELS, (struct entry){.key = (uintptr_t)library, .with = bytes}))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    lock_give(&process->libraries);
+    return result;
 }
 
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
-    CUresult result = REAL(cuModuleGetFunction)(function, module, name);
-    return result == CUDA_SUCCESS ? charge_function(*function) : result;
+    CUfunction found = NULL;
+    uint64_t bytes = 0;
+    CUresult result = REAL(cuModuleGetFunction)(function != NULL ? &found : NULL, module, name);
+    if (result != CUDA_SUCCESS)
+        return result;
+    local_of_function(found, &bytes);
+    result = charge_in_module(module, bytes);
+    if (result == CUDA_SUCCESS)
+        *function = found;
+    return result;
+}
+
+/* In an array that is larger than it need be, only as much is looked at as there is. */
+CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int count, CUmodule module) {
+    unsigned int there = 0;
+    uint64_t bytes = 0;
+    CUresult result = REAL(cuModuleEnumerateFunctions)(functions, count, module);
+    if (result != CUDA_SUCCESS || functions == NULL)
+        return result;
+    result = REAL(cuModuleGetFunctionCount)(&there, module);
+    there = there < count ? there : count;
+    for (unsigned i = 0; i < there && result == CUDA_SUCCESS; i++)
+        result = local_of_function(functions[i], &bytes);
+    if (result == CUDA_SUCCESS)
+        result = charge_in_module(module, bytes);
+    for (unsigned i = 0; i < there && result != CUDA_SUCCESS; i++)
+        functions[i] = NULL;
+    return result;
 }
 
 CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
-    CUresult result = REAL(cuKernelGetFunction)(function, kernel);
-    return result == CUDA_SUCCESS ? charge_function(*function) : result;
+    CUfunction found = NULL;
+    uint64_t bytes = 0;
+    CUresult result = REAL(cuKernelGetFunction)(function != NULL ? &found : NULL, kernel);
+    if (result != CUDA_SUCCESS)
+        return result;
+    local_of_function(found, &bytes);
+    result = charge_here(bytes);
+    if (result == CUDA_SUCCESS)
+        *function = found;
+    return result;
 }
 
 CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
-    CUresult result = REAL(cuLibraryGetKernel)(kernel, library, name);
-    CUdevice device;
-    int bytes = 0;
-    if (result == CUDA_SUCCESS && REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS) {
-        REAL(cuKernelGetAttribute)(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, *kernel, device);
-        return charge_local(bytes);
+    struct process *process = process_if_open();
+    CUkernel found = NULL;
+    uint64_t bytes = 0;
+    CUresult result = REAL(cuLibraryGetKernel)(kernel != NULL ? &found : NULL, library, name);
+    if (result == CUDA_SUCCESS && process != NULL) {
+        local_of_kernel(process, found, &bytes);
+        result = charge_in_library(process, library, bytes);
     }
+    if (result == CUDA_SUCCESS)
+        *kernel = found;
+    return result;
+}
+
+CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int count, CUlibrary library) {
+    struct process *process = process_if_open();
+    unsigned int there = 0;
+    uint64_t bytes = 0;
+    CUresult result = REAL(cuLibraryEnumerateKernels)(kernels, count, library);
+    if (result != CUDA_SUCCESS || kernels == NULL || process == NULL)
+        return result;
+    result = REAL(cuLibraryGetKernelCount)(&there, library);
+    there = there < count ? there : count;
+    for (unsigned i = 0; i < there && result == CUDA_SUCCESS; i++)
+        local_of_kernel(process, kernels[i], &bytes);
+    if (result == CUDA_SUCCESS)
+        result = charge_in_library(process, library, bytes);
+    for (unsigned i = 0; i < there && result != CUDA_SUCCESS; i++)
+        kernels[i] = NULL;
     return result;
 }

@@ -62,12 +62,21 @@ uint64_t gpus_visible(struct process *process) {
     return bits;
 }
 
-uint64_t gpus_threads(void) {
-    CUdevice device;
+static uint64_t device_threads(CUdevice device) {
     int processors = 0, threads = 0;
-    if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
-        return 0;
     REAL(cuDeviceGetAttribute)(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
     REAL(cuDeviceGetAttribute)(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device);
     return (uint64_t)processors * (uint64_t)threads;
+}
+
+uint64_t gpus_threads(void) {
+    CUdevice device;
+    return REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS ? device_threads(device) : 0;
+}
+
+uint64_t gpus_threads_of(struct process *process, int gpu) {
+    for (CUdevice device = 0; device < DEVICES_MAX; device++)
+        if (atomic_load_explicit(&process->gpus[device], memory_order_relaxed) == gpu + 1)
+            return device_threads(device);
+    return gpus_threads();
 }

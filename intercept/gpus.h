@@ -18,6 +18,9 @@ uint64_t gpus_visible(struct process *process);
 /* How many threads the current context's device can run at once. */
 uint64_t gpus_threads(void);
 
+/* The same of one of ours, of which some device was found before. */
+uint64_t gpus_threads_of(struct process *process, int gpu);
+
 /* Whether the driver knows the device: what it says if not. */
 CUresult gpus_check(CUdevice device);
 

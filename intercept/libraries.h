@@ -4,7 +4,8 @@
 
 #include "contexts.h"
 
-/* Charges a new context with the libraries that were loaded before it. */
+/* Charges a context that is about to be made with the libraries that were loaded before it, and with the local memory of those
+ * of their kernels that somebody has. The caller holds the lock of the libraries. */
 CUresult libraries_enter(struct process *process, const struct place *place);
 
 #endif

@@ -3,7 +3,8 @@
  * process, with slots of its own once it needs them, and cannot touch what belongs to its parent.
  *
  * Each part has a lock of its own. They are taken in this order, and never the other way round: a pool's, objects',
- * contexts', an allocation shard's, a region's. None is held while the driver is called, but a pool's and a device's.
+ * contexts', an allocation shard's, a region's. None is held while the driver is called, but a pool's and a device's, and
+ * before all of these, in this order: a device's lifecycle, libraries, extras.
  */
 #ifndef TRANCHE_PROCESS_H
 #define TRANCHE_PROCESS_H
@@ -55,6 +56,7 @@ enum kind {
     KIND_MODULE,
     KIND_LIBRARY,
     KIND_LIBRARY_IN_CONTEXT,
+    KIND_LIBRARY_KERNELS,
     KIND_CONTEXT_LIMIT,
     KIND_GREEN_CONTEXT,
     KIND_PHYSICAL,
@@ -123,7 +125,7 @@ struct process {
     struct objects objects;
     struct pools pools;
     struct lock extras;    /* see context_extra.c */
-    struct lock libraries; /* one is loaded at a time, see cuda_module.c */
+    struct lock libraries; /* one is loaded or unloaded at a time, while no context comes or goes; see cuda_module.c */
     struct exported exported;
     _Atomic uint64_t externals; /* imported so far, see borrowed.c */
 };

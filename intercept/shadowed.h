@@ -160,6 +160,8 @@
     X(cuModuleLoadFatBinary, "cuModuleLoadFatBinary", 2000, ANY, (CUmodule *module, const void *image))                \
     X(cuModuleUnload, "cuModuleUnload", 2000, ANY, (CUmodule module))                                                  \
     X(cuModuleGetFunction, "cuModuleGetFunction", 2000, ANY, (CUfunction *function, CUmodule module, const char *name))\
+    X(cuModuleEnumerateFunctions, "cuModuleEnumerateFunctions", 12040, ANY,                                            \
+      (CUfunction *functions, unsigned int count, CUmodule module))                                                    \
     X(cuLibraryLoadData, "cuLibraryLoadData", 12000, ANY,                                                              \
       (CUlibrary *library, const void *code, CUjit_option *jit, void **jit_values, unsigned int jit_count,             \
        CUlibraryOption *options, void **values, unsigned int count))                                                   \
@@ -168,6 +170,9 @@
        CUlibraryOption *options, void **values, unsigned int count))                                                   \
     X(cuLibraryUnload, "cuLibraryUnload", 12000, ANY, (CUlibrary library))                                             \
     X(cuLibraryGetKernel, "cuLibraryGetKernel", 12000, ANY, (CUkernel *kernel, CUlibrary library, const char *name))   \
+    X(cuLibraryEnumerateKernels, "cuLibraryEnumerateKernels", 12040, ANY,                                              \
+      (CUkernel *kernels, unsigned int count, CUlibrary library))                                                      \
+    X(cuLibraryGetModule, "cuLibraryGetModule", 12000, ANY, (CUmodule *module, CUlibrary library))                     \
     X(cuKernelGetFunction, "cuKernelGetFunction", 12000, ANY, (CUfunction *function, CUkernel kernel))                 \
     /* between processes and APIs */                                                                                   \
     X(cuIpcGetMemHandle, "cuIpcGetMemHandle", 4010, ANY, (CUipcMemHandle *handle, CUdeviceptr address))                \
@@ -217,6 +222,9 @@
     X(cuArrayGetMemoryRequirements, (CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, CUarray array, CUdevice device))           \
     X(cuMipmappedArrayGetMemoryRequirements,                                                                           \
       (CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, CUmipmappedArray array, CUdevice device))                                \
+    X(cuFuncLoad, (CUfunction function))                                                                               \
+    X(cuModuleGetFunctionCount, (unsigned int *count, CUmodule module))                                                \
+    X(cuLibraryGetKernelCount, (unsigned int *count, CUlibrary library))                                               \
     X(cuFuncGetAttribute, (int *value, CUfunction_attribute attribute, CUfunction function))                           \
     X(cuKernelGetAttribute, (int *value, CUfunction_attribute attribute, CUkernel kernel, CUdevice device))            \
     X(cuGraphGetNodes, (CUgraph graph, CUgraphNode *nodes, size_t *count))                                             \

@@ -25,6 +25,7 @@
 struct CUctx_st {
     bool used, primary;
     CUdevice device;
+    uint64_t local; /* for each thread */
 };
 
 struct fake_orders fake_orders;
@@ -46,6 +47,23 @@ static struct block {
     unsigned char taken[SMALL_SLOTS];
 } blocks[BLOCKS];
 static struct { uint64_t now, peak; } physical[FAKE_DEVICES];
+
+#define IMAGES 16
+
+struct CUfunc_st {
+    int local;
+    bool loaded;
+};
+
+/* Of a library in no context it is NULL; then its functions are kernels, and its modules lie behind it. */
+struct image {
+    bool used, library;
+    CUcontext context;
+    struct image *of;
+    struct CUfunc_st functions[FAKE_KERNELS];
+};
+
+static struct image images[IMAGES];
 
 __attribute__((constructor)) static void make_key(void) {
     if (pthread_key_create(&current_key, NULL) != 0)
@@ -91,6 +109,7 @@ void fake_reset(void) {
     memset(primaries, 0, sizeof primaries);
     memset(blocks, 0, sizeof blocks);
     memset(physical, 0, sizeof physical);
+    memset(images, 0, sizeof images);
     memset(&fake_orders, 0, sizeof fake_orders);
 }
 
@@ -183,9 +202,14 @@ static void free_all_of(CUcontext context) {
     }
 }
 
+static uint64_t local_of(CUcontext context) {
+    uint64_t local = context->local;
+    return local > FAKE_FIRST_LOCAL_BYTES ? (local - FAKE_FIRST_LOCAL_BYTES) * FAKE_THREADS : 0;
+}
+
 static void destroy(CUcontext context) {
     free_all_of(context);
-    physical[context->device].now -= FAKE_CONTEXT_BYTES;
+    physical[context->device].now -= FAKE_CONTEXT_BYTES + local_of(context);
     context->used = false;
     if (current() == context)
         set_current(NULL);
@@ -444,6 +468,142 @@ CUresult FAKE(cuMemGetInfo)(unsigned int *free, unsigned int *total) {
     return result;
 }
 
+/* --- modules and libraries ------------------------------------------------------------------------------------------- */
+
+static void *new_image(bool library, struct image *of) {
+    static const int local[FAKE_KERNELS] = FAKE_LOCAL_BYTES;
+    for (int i = 0; i < IMAGES; i++) {
+        if (images[i].used)
+            continue;
+        images[i] = (struct image){.used = true, .library = library, .of = of, .context = library ? NULL : current()};
+        for (int k = 0; k < FAKE_KERNELS; k++)
+            images[i].functions[k] = (struct CUfunc_st){local[k], library};
+        return &images[i];
+    }
+    return NULL;
+}
+
+CUresult FAKE(cuModuleLoadData)(CUmodule *module, const void *image) {
+    *module = new_image(false, NULL);
+    return *module != NULL && image != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult FAKE(cuModuleUnload)(CUmodule module) {
+    CUresult result = ordered(&fake_orders.fail_unload);
+    if (result == CUDA_SUCCESS)
+        ((struct image *)module)->used = false;
+    return result;
+}
+
+CUresult FAKE(cuLibraryLoadData)(CUlibrary *library, const void *code, CUjit_option *jit, void **jit_values,
+                                 unsigned int jit_count, CUlibraryOption *options, void **values, unsigned int count) {
+    (void)code, (void)jit, (void)jit_values, (void)jit_count, (void)options, (void)values, (void)count;
+    *library = new_image(true, NULL);
+    return *library != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult FAKE(cuLibraryUnload)(CUlibrary library) {
+    CUresult result = ordered(&fake_orders.fail_unload);
+    for (int i = 0; i < IMAGES && result == CUDA_SUCCESS; i++)
+        if (&images[i] == (struct image *)library || images[i].of == (struct image *)library)
+            images[i].used = false;
+    return result;
+}
+
+CUresult FAKE(cuLibraryGetModule)(CUmodule *module, CUlibrary library) {
+    *module = new_image(false, (struct image *)library);
+    return *module != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult named(struct image *image, const char *name, CUfunction *function) {
+    unsigned kernel = (unsigned)name[1] - '0';
+    if (name[0] != 'k' || kernel >= FAKE_KERNELS)
+        return CUDA_ERROR_NOT_FOUND;
+    *function = &image->functions[kernel];
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuModuleGetFunction)(CUfunction *function, CUmodule module, const char *name) {
+    if (function == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = named((struct image *)module, name, function);
+    if (result == CUDA_SUCCESS)
+        (*function)->loaded = true;
+    return result;
+}
+
+CUresult FAKE(cuLibraryGetKernel)(CUkernel *kernel, CUlibrary library, const char *name) {
+    return kernel == NULL ? CUDA_ERROR_INVALID_VALUE : named((struct image *)library, name, (CUfunction *)kernel);
+}
+
+CUresult FAKE(cuModuleGetFunctionCount)(unsigned int *count, CUmodule module) {
+    (void)module;
+    *count = FAKE_KERNELS;
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuLibraryGetKernelCount)(unsigned int *count, CUlibrary library) {
+    (void)library;
+    *count = FAKE_KERNELS;
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuModuleEnumerateFunctions)(CUfunction *functions, unsigned int count, CUmodule module) {
+    for (unsigned i = 0; i < count && i < FAKE_KERNELS; i++)
+        functions[i] = &((struct image *)module)->functions[i];
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuLibraryEnumerateKernels)(CUkernel *kernels, unsigned int count, CUlibrary library) {
+    return SELF(cuModuleEnumerateFunctions)((CUfunction *)kernels, count, (CUmodule)library);
+}
+
+CUresult FAKE(cuFuncLoad)(CUfunction function) {
+    function->loaded = true;
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuFuncGetAttribute)(int *value, CUfunction_attribute attribute, CUfunction function) {
+    if (attribute != CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES || !function->loaded)
+        return CUDA_ERROR_NOT_FOUND;
+    *value = function->local;
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuKernelGetAttribute)(int *value, CUfunction_attribute attribute, CUkernel kernel, CUdevice device) {
+    (void)device;
+    return SELF(cuFuncGetAttribute)(value, attribute, (CUfunction)kernel);
+}
+
+CUresult FAKE(cuDeviceGetCount)(int *count) {
+    *count = FAKE_DEVICES;
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuDeviceGetAttribute)(int *value, CUdevice_attribute attribute, CUdevice device) {
+    (void)device;
+    *value = attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT ? FAKE_THREADS / 2048 : 2048;
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuCtxGetLimit)(size_t *value, CUlimit limit) {
+    *value = limit == CU_LIMIT_STACK_SIZE ? FAKE_FIRST_LOCAL_BYTES : 0;
+    return current() != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult fake_launch(CUfunction function) {
+    CUcontext context = current();
+    for (int i = 0; i < IMAGES; i++)
+        if (function >= images[i].functions && function < images[i].functions + FAKE_KERNELS &&
+            (!images[i].used || (!images[i].library && images[i].context != context)))
+            return CUDA_ERROR_NOT_FOUND;
+    uint64_t before = local_of(context);
+    if ((uint64_t)function->local > context->local)
+        context->local = (uint64_t)function->local;
+    take(context->device, local_of(context) - before);
+    return CUDA_SUCCESS;
+}
+
 /* --- cuGetProcAddress ---------------------------------------------------------------------------------------------- */
 
 typedef void (*any_function)(void);
@@ -490,6 +650,23 @@ static const struct {
     F(cuMemFree_v2, "cuMemFree", 3020),
     F(cuMemGetInfo, "cuMemGetInfo", 2000),
     F(cuMemGetInfo_v2, "cuMemGetInfo", 3020),
+    F(cuModuleLoadData, "cuModuleLoadData", 2000),
+    F(cuModuleUnload, "cuModuleUnload", 2000),
+    F(cuModuleGetFunction, "cuModuleGetFunction", 2000),
+    F(cuModuleGetFunctionCount, "cuModuleGetFunctionCount", 12040),
+    F(cuModuleEnumerateFunctions, "cuModuleEnumerateFunctions", 12040),
+    F(cuLibraryLoadData, "cuLibraryLoadData", 12000),
+    F(cuLibraryUnload, "cuLibraryUnload", 12000),
+    F(cuLibraryGetModule, "cuLibraryGetModule", 12000),
+    F(cuLibraryGetKernel, "cuLibraryGetKernel", 12000),
+    F(cuLibraryGetKernelCount, "cuLibraryGetKernelCount", 12040),
+    F(cuLibraryEnumerateKernels, "cuLibraryEnumerateKernels", 12040),
+    F(cuFuncLoad, "cuFuncLoad", 12040),
+    F(cuFuncGetAttribute, "cuFuncGetAttribute", 2020),
+    F(cuKernelGetAttribute, "cuKernelGetAttribute", 12000),
+    F(cuDeviceGetCount, "cuDeviceGetCount", 2000),
+    F(cuDeviceGetAttribute, "cuDeviceGetAttribute", 2000),
+    F(cuCtxGetLimit, "cuCtxGetLimit", 3010),
     F(cuGetProcAddress, "cuGetProcAddress", 11030),
     F(cuGetProcAddress_v2, "cuGetProcAddress", 12000),
 #undef F

@@ -26,7 +26,8 @@ struct fake_orders {
     CUresult fail_allocation; /* what the next allocation returns */
     CUresult fail_free;
     CUresult fail_context;
-    size_t pitch; /* what the next pitched allocation takes as pitch; 0 is the usual */
+    CUresult fail_unload; /* what the next cuModuleUnload or cuLibraryUnload returns */
+    size_t pitch;         /* what the next pitched allocation takes as pitch; 0 is the usual */
     enum fake_answers answers;
 };
 
@@ -41,6 +42,15 @@ const char *fake_uuid(CUdevice device);
 
 /* Everything as before cuInit. */
 void fake_reset(void);
+
+/* Every image has these kernels, k0 and so on, whose threads need so much local memory. It is taken for so many threads when
+ * one is launched, beyond what a context has at first for each. */
+#define FAKE_KERNELS 3
+#define FAKE_LOCAL_BYTES                                                                                               \
+    { 0, 2048, 4096 }
+#define FAKE_FIRST_LOCAL_BYTES 1024
+#define FAKE_THREADS 8192
+CUresult fake_launch(CUfunction function);
 
 /* A function that the shadow does not know and that ends a context or frees an address behind its back. */
 CUresult fake_destroy_unseen(CUcontext context);

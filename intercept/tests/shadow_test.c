@@ -304,6 +304,138 @@ static void test_context_on_another_gpu(void) {
     CHECK(fake_physical(0) == 0 && fake_physical(1) == 170 * MIB, "physical");
 }
 
+/* --- modules and libraries ------------------------------------------------------------------------------------------- */
+
+#define LOCAL(bytes) ((uint64_t)((bytes)-FAKE_FIRST_LOCAL_BYTES) * FAKE_THREADS) /* of a kernel; 8 MiB for each KiB */
+
+static const char variables[] = ".version 8.0\n.global .b8 large[8388608];\n";
+
+static CUlibrary load_library(const char *image) {
+    CUlibrary library = NULL;
+    CUresult result = cuLibraryLoadData(&library, image, NULL, NULL, 0, NULL, NULL, 0);
+    CHECK(result == CUDA_SUCCESS, "cuLibraryLoadData: %d", result);
+    return library;
+}
+
+/* In the context that the module lies in, whichever is current. */
+static void test_functions_need_local_memory(void) {
+    CUcontext first = with_context(LIMIT), second;
+    CUfunction function = NULL, listed[5] = {NULL, NULL, NULL, NULL, NULL};
+    CUmodule module;
+    CHECK(cuModuleLoadData(&module, variables) == CUDA_SUCCESS && used() == 110 * MIB, "variables");
+    CHECK(cuCtxCreate_v2(&second, 0, 1) == CUDA_SUCCESS, "second");
+    CHECK(cuModuleGetFunction(&function, module, "k1") == CUDA_SUCCESS && function != NULL, "k1");
+    CHECK(used_of(first) == 110 * MIB + LOCAL(2048) && used_of(second) == 100 * MIB,
+          "charged where it can be launched");
+    CHECK(cuModuleGetFunction(NULL, module, "k1") == CUDA_ERROR_INVALID_VALUE, "nowhere");
+    CHECK(cuModuleGetFunction(&function, module, "none") == CUDA_ERROR_NOT_FOUND, "none");
+    CHECK(cuModuleEnumerateFunctions(listed, 2, module) == CUDA_SUCCESS && listed[1] != NULL && listed[2] == NULL,
+          "two");
+    CHECK(used_of(first) == 110 * MIB + LOCAL(2048), "used %llu", (unsigned long long)used_of(first));
+    CHECK(cuModuleEnumerateFunctions(listed, 5, module) == CUDA_SUCCESS && listed[2] != NULL, "all");
+    CHECK(used_of(first) == 110 * MIB + LOCAL(4096), "used %llu", (unsigned long long)used_of(first));
+    fake_cuCtxSetCurrent(first);
+    CHECK(fake_launch(listed[2]) == CUDA_SUCCESS && fake_physical(0) <= used(), "launched");
+    fake_orders.fail_unload = CUDA_ERROR_NOT_FOUND;
+    CHECK(cuModuleUnload(module) == CUDA_ERROR_NOT_FOUND && used() == 110 * MIB + LOCAL(4096), "still there");
+    CHECK(cuModuleUnload(module) == CUDA_SUCCESS && used() == 100 * MIB + LOCAL(4096), "its variables are gone");
+    CHECK(cuCtxDestroy_v2(first) == CUDA_SUCCESS && fake_physical(0) == 0, "destroyed");
+    CHECK(cuCtxCreate_v2(&first, 0, 0) == CUDA_SUCCESS && used() == 100 * MIB, "the rest with the context");
+}
+
+static void test_functions_that_do_not_fit(void) {
+    CUcontext context = with_context(LIMIT);
+    CUfunction function = NULL, listed[FAKE_KERNELS];
+    CUdeviceptr address;
+    CUmodule module;
+    CHECK(cuModuleLoadData(&module, ".version 8.0\n") == CUDA_SUCCESS, "module");
+    CHECK(cuMemAlloc_v2(&address, 900 * MIB - LOCAL(2048)) == CUDA_SUCCESS, "all but what k1 needs");
+    CHECK(cuModuleGetFunction(&function, module, "k2") == CUDA_ERROR_OUT_OF_MEMORY && function == NULL, "k2");
+    CHECK(cuModuleEnumerateFunctions(listed, FAKE_KERNELS, module) == CUDA_ERROR_OUT_OF_MEMORY, "all of them");
+    CHECK(listed[0] == NULL && listed[2] == NULL && used() == LIMIT - LOCAL(2048), "nothing is kept");
+    CHECK(cuModuleGetFunction(&function, module, "k1") == CUDA_SUCCESS && used() == LIMIT, "k1");
+    CHECK(fake_launch(function) == CUDA_SUCCESS && fake_physical(0) == LIMIT && context != NULL, "launched");
+}
+
+/* Kernels can be launched in every context, also in one that comes later. */
+static void test_kernels_need_local_memory(void) {
+    CUcontext first, second, third;
+    CUkernel kernel = NULL, listed[FAKE_KERNELS];
+    CUdeviceptr address;
+    claims(LIMIT);
+    CHECK(cuInit(0) == CUDA_SUCCESS, "cuInit");
+    CUlibrary library = load_library(variables);
+    CHECK(cuLibraryGetKernel(&kernel, library, "k1") == CUDA_SUCCESS && kernel != NULL, "without a context");
+    CHECK(cuCtxCreate_v2(&first, 0, 0) == CUDA_SUCCESS && used() == 110 * MIB + LOCAL(2048), "charged now");
+    CHECK(fake_launch((CUfunction)kernel) == CUDA_SUCCESS && fake_physical(0) <= used(), "launched");
+    CHECK(cuDevicePrimaryCtxRetain(&second, 1) == CUDA_SUCCESS && used_of(second) == 110 * MIB + LOCAL(2048), "again");
+    CHECK(cuLibraryEnumerateKernels(listed, FAKE_KERNELS, library) == CUDA_SUCCESS && listed[2] != NULL, "all");
+    CHECK(used_of(first) == 110 * MIB + LOCAL(4096) && used_of(second) == 110 * MIB + LOCAL(4096), "in both");
+    CHECK(cuMemAlloc_v2(&address, 772 * MIB) == CUDA_SUCCESS, "not enough left for another context and its kernels");
+    CHECK(cuCtxCreate_v2(&third, 0, 0) == CUDA_ERROR_OUT_OF_MEMORY && used() == 882 * MIB + LOCAL(4096),
+          "nor is it made");
+    fake_orders.fail_unload = CUDA_ERROR_NOT_FOUND;
+    CHECK(cuLibraryUnload(library) == CUDA_ERROR_NOT_FOUND && used() == 882 * MIB + LOCAL(4096), "still there");
+    CHECK(cuMemFree_v2(address) == CUDA_SUCCESS && cuLibraryUnload(library) == CUDA_SUCCESS, "unloaded");
+    CHECK(used_of(first) == 100 * MIB + LOCAL(4096) && used_of(second) == 100 * MIB + LOCAL(4096),
+          "variables are gone");
+    CHECK(cuCtxCreate_v2(&third, 0, 0) == CUDA_SUCCESS && used() == 200 * MIB + LOCAL(4096),
+          "its kernels are forgotten");
+}
+
+/* All contexts have room for a kernel, or none is charged. */
+static void test_kernels_that_do_not_fit_everywhere(void) {
+    CUcontext first = with_context(LIMIT), second;
+    CUkernel kernel = NULL, listed[FAKE_KERNELS] = {NULL, NULL, NULL};
+    CUfunction function = NULL;
+    CUdeviceptr address;
+    CUmodule module;
+    CUlibrary library = load_library(".version 8.0\n");
+    CHECK(cuCtxCreate_v2(&second, 0, 1) == CUDA_SUCCESS && cuMemAlloc_v2(&address, 890 * MIB) == CUDA_SUCCESS,
+          "second");
+    fake_cuCtxSetCurrent(first);
+    CHECK(cuLibraryGetKernel(&kernel, library, "k1") == CUDA_SUCCESS && used() == 100 * MIB + LOCAL(2048), "k1 fits");
+    kernel = NULL;
+    CHECK(cuLibraryEnumerateKernels(listed, FAKE_KERNELS, library) == CUDA_ERROR_OUT_OF_MEMORY, "k2 does not");
+    CHECK(listed[0] == NULL && listed[2] == NULL, "nor are others listed");
+    CHECK(used_of(second) == 990 * MIB + LOCAL(2048), "used %llu", (unsigned long long)used_of(second));
+    CHECK(cuLibraryGetModule(&module, library) == CUDA_SUCCESS, "as a module of the first");
+    fake_cuCtxSetCurrent(second);
+    CHECK(cuModuleGetFunction(&function, module, "k2") == CUDA_SUCCESS, "which has room");
+    CHECK(used_of(first) == 100 * MIB + LOCAL(4096) && used_of(second) == 990 * MIB + LOCAL(2048), "there alone");
+    CHECK(cuLibraryUnload(library) == CUDA_SUCCESS, "unloaded");
+}
+
+static _Atomic bool loading;
+
+static void *load_and_unload(void *unused) {
+    (void)unused;
+    for (int i = 0; i < 200; i++) {
+        CUlibrary library = load_library(variables);
+        CUkernel kernel;
+        CHECK(cuLibraryGetKernel(&kernel, library, "k1") == CUDA_SUCCESS, "k1");
+        CHECK(cuLibraryUnload(library) == CUDA_SUCCESS, "unloaded");
+    }
+    loading = false;
+    return NULL;
+}
+
+/* Contexts come and go while libraries do: of either nothing is left in the other. */
+static void test_libraries_and_contexts_at_once(void) {
+    pthread_t thread;
+    CUcontext context = with_context(LIMIT), other;
+    loading = true;
+    if (pthread_create(&thread, NULL, load_and_unload, NULL) != 0)
+        abort();
+    while (loading) {
+        CHECK(cuCtxCreate_v2(&other, 0, 0) == CUDA_SUCCESS, "created");
+        CHECK(cuCtxDestroy_v2(other) == CUDA_SUCCESS, "destroyed");
+    }
+    pthread_join(thread, NULL);
+    fake_cuCtxSetCurrent(context);
+    CHECK(used() == 100 * MIB + LOCAL(2048), "used %llu", (unsigned long long)used());
+}
+
 static void test_before_initialisation_the_driver_speaks(void) {
     CUdeviceptr address;
     CUcontext context;
@@ -798,6 +930,11 @@ int main(int argc, char **argv) {
     RUN(test_contexts);
     RUN(test_managed_memory_counts_on_every_gpu);
     RUN(test_context_on_another_gpu);
+    RUN(test_functions_need_local_memory);
+    RUN(test_functions_that_do_not_fit);
+    RUN(test_kernels_need_local_memory);
+    RUN(test_kernels_that_do_not_fit_everywhere);
+    RUN(test_libraries_and_contexts_at_once);
     RUN(test_before_initialisation_the_driver_speaks);
     RUN(test_gpu_without_claim);
     RUN(test_context_that_the_shadow_did_not_see);
