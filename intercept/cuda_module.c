@@ -332,6 +332,15 @@ static CUresult charge_here(uint64_t bytes) {
     return context_extra_local(process, &place, bytes);
 }
 
+/* In all contexts: also in the current one, if we have not seen it being made. */
+static CUresult charge_everywhere(struct process *process, uint64_t bytes) {
+    struct place place;
+    CUresult result = context_extra_local_everywhere(process, bytes);
+    if (result == CUDA_SUCCESS && contexts_current(&process, &place) == CUDA_SUCCESS && place.context == 0)
+        result = context_extra_local(process, &place, bytes);
+    return result;
+}
+
 static CUresult charge_in_module(CUmodule module, uint64_t bytes) {
     struct process *process = process_if_open();
     struct entry entry;
@@ -339,21 +348,20 @@ static CUresult charge_in_module(CUmodule module, uint64_t bytes) {
         return CUDA_SUCCESS;
     if (objects_find(process, KIND_MODULE, (uintptr_t)module, &entry))
         return context_extra_local(process, &(struct place){entry.charge.gpu, entry.context}, bytes);
-    CUresult result = charge_here(bytes);
-    return result == CUDA_SUCCESS ? context_extra_local_everywhere(process, bytes) : result;
+    return charge_everywhere(process, bytes);
 }
 
 /* Remembered for the contexts that come. What its kernels needed before is charged wherever it must be. */
 static CUresult charge_in_library(struct process *process, CUlibrary library, uint64_t bytes) {
     struct entry known = {0};
+    CUresult result = CUDA_SUCCESS;
     objects_find(process, KIND_LIBRARY_KERNELS, (uintptr_t)library, &known);
-    CUresult result = charge_here(bytes);
-    if (bytes <= known.with || result != CUDA_SUCCESS)
-        return result;
+    if (bytes <= known.with)
+        return CUDA_SUCCESS;
     lock_take(&process->libraries);
     objects_find(process, KIND_LIBRARY_KERNELS, (uintptr_t)library, &known);
     if (bytes > known.with)
-        result = context_extra_local_everywhere(process, bytes);
+        result = charge_everywhere(process, bytes);
     if (result == CUDA_SUCCESS && bytes > known.with &&
         !objects_put(process, KIND_LIBRARY_KERNELS, (struct entry){.key = (uintptr_t)library, .with = bytes}))
         result = CUDA_ERROR_OUT_OF_MEMORY;

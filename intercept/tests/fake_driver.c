@@ -216,6 +216,10 @@ static void destroy(CUcontext context) {
 }
 
 static CUresult create_locked(CUcontext *context, CUdevice device) {
+    void (*in_context)(void) = fake_orders.in_context;
+    fake_orders.in_context = NULL;
+    if (in_context != NULL)
+        in_context();
     pthread_mutex_lock(&mutex);
     CUresult result = create(context, device, false);
     pthread_mutex_unlock(&mutex);

@@ -26,8 +26,9 @@ struct fake_orders {
     CUresult fail_allocation; /* what the next allocation returns */
     CUresult fail_free;
     CUresult fail_context;
-    CUresult fail_unload; /* what the next cuModuleUnload or cuLibraryUnload returns */
-    size_t pitch;         /* what the next pitched allocation takes as pitch; 0 is the usual */
+    void (*in_context)(void); /* called when the next context is about to be made */
+    CUresult fail_unload;     /* what the next cuModuleUnload or cuLibraryUnload returns */
+    size_t pitch;             /* what the next pitched allocation takes as pitch; 0 is the usual */
     enum fake_answers answers;
 };
 

@@ -399,11 +399,39 @@ static void test_kernels_that_do_not_fit_everywhere(void) {
     CHECK(cuLibraryEnumerateKernels(listed, FAKE_KERNELS, library) == CUDA_ERROR_OUT_OF_MEMORY, "k2 does not");
     CHECK(listed[0] == NULL && listed[2] == NULL, "nor are others listed");
     CHECK(used_of(second) == 990 * MIB + LOCAL(2048), "used %llu", (unsigned long long)used_of(second));
+    CHECK(used_of(first) == 100 * MIB + LOCAL(2048), "nothing is kept: %llu", (unsigned long long)used_of(first));
     CHECK(cuLibraryGetModule(&module, library) == CUDA_SUCCESS, "as a module of the first");
     fake_cuCtxSetCurrent(second);
     CHECK(cuModuleGetFunction(&function, module, "k2") == CUDA_SUCCESS, "which has room");
     CHECK(used_of(first) == 100 * MIB + LOCAL(4096) && used_of(second) == 990 * MIB + LOCAL(2048), "there alone");
     CHECK(cuLibraryUnload(library) == CUDA_SUCCESS, "unloaded");
+}
+
+static CUlibrary loaded;
+
+static void load_now(void) {
+    CUkernel kernel;
+    loaded = load_library(variables);
+    CHECK(cuLibraryGetKernel(&kernel, loaded, "k1") == CUDA_SUCCESS, "k1");
+}
+
+/* A context that is being made while a library is loaded has it. */
+static void test_library_during_the_making_of_a_context(void) {
+    CUcontext context;
+    claims(LIMIT);
+    CHECK(cuInit(0) == CUDA_SUCCESS, "cuInit");
+    fake_orders.in_context = load_now;
+    CHECK(cuCtxCreate_v2(&context, 0, 0) == CUDA_SUCCESS, "context");
+    CHECK(used() == 110 * MIB + LOCAL(2048), "used %llu", (unsigned long long)used());
+    CHECK(cuLibraryUnload(loaded) == CUDA_SUCCESS && used() == 100 * MIB + LOCAL(2048), "unloaded");
+    CHECK(cuCtxDestroy_v2(context) == CUDA_SUCCESS, "destroyed");
+    fake_orders.in_context = load_now;
+    fake_orders.fail_context = CUDA_ERROR_NOT_FOUND;
+    CHECK(cuCtxCreate_v2(&context, 0, 0) == CUDA_ERROR_NOT_FOUND, "refused by the driver");
+    CHECK(cuLibraryUnload(loaded) == CUDA_SUCCESS, "unloaded");
+    CHECK(cuCtxCreate_v2(&context, 0, 0) == CUDA_SUCCESS && used() == 100 * MIB, "nothing is left of it");
+    load_now();
+    CHECK(used() == 110 * MIB + LOCAL(2048), "nor is it charged: %llu", (unsigned long long)used());
 }
 
 static _Atomic bool loading;
@@ -934,6 +962,7 @@ int main(int argc, char **argv) {
     RUN(test_functions_that_do_not_fit);
     RUN(test_kernels_need_local_memory);
     RUN(test_kernels_that_do_not_fit_everywhere);
+    RUN(test_library_during_the_making_of_a_context);
     RUN(test_libraries_and_contexts_at_once);
     RUN(test_before_initialisation_the_driver_speaks);
     RUN(test_gpu_without_claim);
