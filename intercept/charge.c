@@ -42,7 +42,7 @@ static CUresult take(struct process *process, int gpu, enum region_ledger ledger
         result = region_reserve(&claims->regions[i], ledger, pages);
         unlock_region(process, i);
     }
-    *charge = (struct charge){.pages = (uint32_t)pages,
+    *charge = (struct charge){.pages = result == REGION_OK ? (uint32_t)pages : 0,
                               .region = (uint8_t)(region & 0x7f),
                               .spilled = ledger == REGION_SPILL,
                               .gpu = (uint8_t)(gpu & 0x7f)};
@@ -73,15 +73,20 @@ static CUresult take_in(struct process *process, unsigned region, uint64_t pages
     return result_of(process, region, result);
 }
 
+static struct charge charge_of(const struct charge *other, uint64_t pages) {
+    return (struct charge){.pages = (uint32_t)pages, .region = other->region, .gpu = other->gpu};
+}
+
 CUresult charge_try_like(struct process *process, const struct charge *other, uint64_t pages, struct charge *charge) {
-    *charge = (struct charge){.pages = (uint32_t)pages, .region = other->region, .gpu = other->gpu};
-    return take_in(process, other->region, pages);
+    CUresult result = take_in(process, other->region, pages);
+    *charge = charge_of(other, result == CUDA_SUCCESS ? pages : 0);
+    return result;
 }
 
 CUresult charge_take_like(struct process *process, const struct charge *other, uint64_t pages, struct charge *charge) {
-    *charge = (struct charge){.pages = (uint32_t)pages, .region = other->region, .gpu = other->gpu};
     CUresult result = take_in(process, other->region, pages);
     TRIMMING(process, other->gpu, result, take_in(process, other->region, pages));
+    *charge = charge_of(other, result == CUDA_SUCCESS ? pages : 0);
     return result;
 }
 

@@ -28,7 +28,7 @@ static inline uint64_t product(uint64_t a, uint64_t b) {
 }
 
 /* Takes pages of a GPU into this process's own slot. If the limit allows no more, what the process's own memory pools hold
- * unused is given back first. */
+ * unused is given back first. What is refused is a charge of nothing. */
 CUresult charge_take(struct process *process, int gpu, uint64_t pages, struct charge *charge);
 
 /* The same without that. */
