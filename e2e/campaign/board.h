@@ -16,6 +16,7 @@ enum {
     GPUS = 2,
     OPERATIONS_MAX = 256,
     TEXT_SIZE = 240,
+    OFFERS = 8,
 };
 
 /* What became of an operation. */
@@ -47,6 +48,24 @@ struct desk {
     char text[TEXT_SIZE];
 };
 
+/* What a process has for others to import. */
+struct offered {
+    uint32_t kind;      /* its family knows which there are */
+    int32_t pid;        /* whose it is */
+    int32_t descriptor; /* in that process, or -1 */
+    int32_t gpu;
+    uint32_t context; /* serial number of the context that it lives in; 0: in none */
+    bool tile_pool;
+    uint64_t size;
+    uint8_t bytes[64]; /* a handle */
+};
+
+struct offer {
+    _Atomic uint32_t sequence; /* odd: what is here is good */
+    _Atomic uint32_t busy;
+    struct offered what;
+};
+
 /* SEAT_STARTING + the seat of the process that forks it (SEATS: the conductor starts it). */
 enum seat_state { SEAT_FREE, SEAT_ALIVE, SEAT_STARTING };
 
@@ -63,6 +82,7 @@ struct seat {
     /* What the shadow may count beyond what is physically held, by its documented rules; may go below 0 for a moment. */
     _Atomic int64_t slack[GPUS];
     _Atomic int32_t contexts[GPUS]; /* alive */
+    struct offer offers[OFFERS];
     struct desk desks[DESKS];
 };
 

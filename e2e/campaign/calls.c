@@ -144,6 +144,7 @@ void wrong(struct call *call, const char *format, ...) {
 
 void needs(struct call *call, uint64_t bytes) {
     atomic_store(&call->desk->gpu, call->gpu);
+    atomic_store(&call->desk->everywhere, 0);
     atomic_store(&call->desk->need, bytes < MOST ? bytes : MOST);
 }
 

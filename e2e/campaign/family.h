@@ -94,6 +94,8 @@ void needs(struct call *call, uint64_t bytes);
 /* The same of every GPU that the process sees. */
 void needs_everywhere(struct call *call, uint64_t bytes);
 bool judged(struct call *call, CUresult result);
+/* The same for memory that may come to lie on any GPU, and so needs room on each that there is a claim on. */
+void needs_everywhere(struct call *call, uint64_t bytes);
 /* For a call that takes no memory. */
 bool expect(struct call *call, CUresult result, CUresult expected, const char *what);
 /* The claim's physical bytes change by that. */

@@ -131,7 +131,7 @@ void stream_done(const struct choice *choice) {
         object_put(&choice->object);
 }
 
-static CUresult free_in_keeper(CUdeviceptr address) {
+CUresult free_in_keeper(CUdeviceptr address) {
     CUcontext popped;
     CUresult result = cu.cuCtxPushCurrent_v2(keeper);
     if (result != CUDA_SUCCESS)

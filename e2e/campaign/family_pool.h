@@ -12,6 +12,7 @@
  * context to itself that nothing else ends. False: there was none yet, and making it was all that this operation did.
  */
 bool need_keeper(struct call *call);
+CUresult free_in_keeper(CUdeviceptr address);
 
 /* A stream of the current context: one of the process's, or a default stream. Given back by stream_done. */
 struct choice {

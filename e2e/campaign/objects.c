@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "family.h"
 #include "random.h"
 #include "worker.h"
 

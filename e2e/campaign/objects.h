@@ -20,9 +20,14 @@ enum kind {
     KIND_BINDING,
     KIND_MULTICAST,
     KIND_HANDLE,
+    KIND_OFFER,
+    KIND_WAITING,
     KIND_RESERVATION,
+    KIND_SPARSE,
+    KIND_LEGACY,
     KIND_ASYNC,
     KIND_IMPORTED_POOL,
+    KIND_OFFERED_POOL,
     KIND_POOL,
     KIND_MIPMAP,
     KIND_ARRAY,
@@ -53,6 +58,7 @@ struct context {
 struct object {
     uint64_t handle, other, size;
     uint64_t slack;   /* bytes by which it may be counted beyond what it takes */
+    bool everywhere;  /* on every GPU that there is a claim on */
     uint32_t context; /* serial number of the context that it lives in; 0: in none */
     int16_t device, gpu;
     uint8_t also; /* other GPUs on which it is counted in full, by bit */

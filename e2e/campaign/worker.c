@@ -454,6 +454,11 @@ static void sit_down(unsigned seat) {
         atomic_store(&my_seat->slack[i], 0);
         atomic_store(&my_seat->contexts[i], 0);
     }
+    for (unsigned i = 0; i < OFFERS; i++) {
+        if (atomic_load(&my_seat->offers[i].sequence) % 2 != 0)
+            atomic_fetch_add(&my_seat->offers[i].sequence, 1);
+        atomic_store(&my_seat->offers[i].busy, 0);
+    }
     for (unsigned i = 0; i < DESKS; i++) {
         atomic_store(&my_seat->desks[i].taken, i == 0);
         atomic_store(&my_seat->desks[i].waiting, 0);
