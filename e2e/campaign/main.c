@@ -3,7 +3,8 @@
  * library in front of the simulated driver; the judge is the simulator's record of physical memory.
  *
  *   campaign [--seed N] [--steps N] [--seconds N] [--mode lockstep|storm|both] [--processes N] [--threads N]
- *            [--families a,b] [--rounds N] [--shadow FILE] [--bare] [--no-fork] [--no-death] [--verbose] [--list]
+ *            [--families a,b] [--without a.b,c.d] [--rounds N] [--shadow FILE] [--bare] [--no-fork] [--no-death]
+ *            [--verbose] [--list]
  *
  * A round has a seed of its own, from which everything follows: the claims, the steps, the choices of the workers. It is
  * --steps steps of lockstep, then a storm of a few seconds. With --seconds, rounds follow each other for so long. What
@@ -32,7 +33,7 @@ static struct options {
     double seconds;
     bool do_lockstep, do_storm, no_fork, no_death, bare, verbose, list, limited_families;
     unsigned processes, threads; /* 0: the seed says */
-    const char *families, *shadow;
+    const char *families, *without, *shadow;
     char build[256];
 } options = {.steps = DEFAULT_STEPS, .rounds = 1, .do_lockstep = true, .do_storm = true};
 
@@ -51,9 +52,8 @@ static double seconds(void) {
 
 static int usage(void) {
     fprintf(stderr, "usage: campaign [--seed N] [--steps N] [--seconds N] [--mode lockstep|storm|both] [--processes N] "
-                    "[--threads N]\n                [--families a,b] [--rounds N] [--shadow FILE] [--bare] [--no-fork] "
-                    "[--no-death] "
-                    "[--verbose] [--list]\n");
+                    "[--threads N]\n                [--families a,b] [--without a.b,c.d] [--rounds N] [--shadow FILE] "
+                    "[--bare] [--no-fork]\n                [--no-death] [--verbose] [--list]\n");
     return 2;
 }
 
@@ -78,6 +78,8 @@ static bool set_option(const char *name, const char *value) {
         options.threads = (unsigned)strtoul(value, NULL, 0);
     else if (strcmp(name, "--families") == 0)
         options.families = value;
+    else if (strcmp(name, "--without") == 0)
+        options.without = value;
     else if (strcmp(name, "--shadow") == 0)
         options.shadow = value;
     else if (strcmp(name, "--mode") == 0)
@@ -129,6 +131,8 @@ static bool named(const char *list, const char *name) {
 /* Contexts are always among what is done: nothing else goes without. */
 static bool wanted(unsigned operation) {
     const char *family = family_of(operation)->name;
+    if (named(options.without, operation_at(operation)->name))
+        return false;
     return options.families == NULL || strcmp(family, "context") == 0 || named(options.families, family);
 }
 
@@ -211,6 +215,8 @@ static void print_finding(uint64_t seed, bool in_storm) {
         printf(" --threads %u", options.threads);
     if (options.families != NULL)
         printf(" --families %s", options.families);
+    if (options.without != NULL)
+        printf(" --without %s", options.without);
     if (options.shadow != NULL)
         printf(" --shadow %s", options.shadow);
     printf("%s%s%s\n", options.bare ? " --bare" : "", options.no_fork ? " --no-fork" : "",
