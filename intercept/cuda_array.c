@@ -128,7 +128,10 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
 #define DESTROY(kind, handle, call)                                                                                    \
     do {                                                                                                               \
         struct process *process = process_if_open();                                                                   \
+        struct releases releases = {0};                                                                                \
         struct entry entry;                                                                                            \
+        if (objects_any(process, KIND_ARRAY_MAPPING))                                                                  \
+            physical_unbind_all(process, KIND_ARRAY_MAPPING, handle, &releases);                                       \
         bool ours = process != NULL && objects_remove(process, kind, handle, &entry);                                  \
         bool borrowed = !ours && borrowed_freeing(process, handle, &entry);                                            \
         CUresult result = call;                                                                                        \
@@ -138,8 +141,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
             objects_put(process, kind, entry);                                                                         \
         else if (ours)                                                                                                 \
             charge_end(process, &entry.charge);                                                                        \
-        if (result == CUDA_SUCCESS && process != NULL)                                                                 \
-            physical_whole_gone(process, KIND_ARRAY_MAPPING, handle);                                                  \
+        physical_released(process, &releases, result);                                                                 \
         return result;                                                                                                 \
     } while (0)
 

@@ -20,13 +20,15 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     if (result == CUDA_SUCCESS)
         result = gpus_find_claimed(process, properties->location.id, &gpu);
     if (result == CUDA_SUCCESS)
+        exports_settle(process);
+    if (result == CUDA_SUCCESS)
         result = charge_take(process, gpu, pages_of(size), &charge);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuMemCreate)(handle, size, properties, flags);
     if (result != CUDA_SUCCESS) {
         charge_give(process, &charge);
-    } else if (!physical_made(process, KIND_PHYSICAL, *handle, charge)) {
+    } else if (!physical_made(process, false, *handle, charge)) {
         REAL(cuMemRelease)(*handle);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -38,10 +40,11 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     do {                                                                                                               \
         struct process *process = process_if_open();                                                                   \
         struct releases releases = {0};                                                                                \
-        if (objects_any(process, KIND_PHYSICAL) || objects_any(process, KIND_MULTICAST))                               \
+        if (objects_any(process, KIND_PHYSICAL_MEMORY))                                                                \
             release;                                                                                                   \
         CUresult result = call;                                                                                        \
         physical_released(process, &releases, result);                                                                 \
+        exports_settle(process);                                                                                       \
         return result;                                                                                                 \
     } while (0)
 
@@ -65,40 +68,40 @@ static int find_gpu(struct process *process, CUmemGenericAllocationHandle handle
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
     CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
     struct process *process = process_if_open();
-    if (result != CUDA_SUCCESS || process == NULL || physical_hold(process, *handle))
+    if (result != CUDA_SUCCESS || process == NULL || physical_hold(process, physical_number(process, *handle)))
         return result;
     int gpu = find_gpu(process, *handle);
     if (gpu != NO_CLAIM)
         physical_imported(
-            process, KIND_PHYSICAL, *handle,
+            process, false, *handle,
             (struct charge){.region = (uint8_t)(gpu & 0x7f), .gpu = (uint8_t)(gpu & 0x7f), .unpaid = true}, 0);
     return result;
 }
 
-/* Holds memory for something that is to use that many bytes of it, and pays for them where nobody else does. `held` is false
- * for memory that is not ours to count. */
-static CUresult hold(struct process *process, CUmemGenericAllocationHandle memory, uint64_t bytes, bool *held) {
-    *held = process != NULL && physical_hold(process, memory);
-    if (!*held)
-        return CUDA_SUCCESS;
-    CUresult result = physical_pay(process, memory, bytes);
+/* Holds memory for something that is to use that many bytes of it, and pays for them where nobody else does. `number` is 0 for
+ * memory that is not ours to count. */
+static CUresult hold(struct process *process, CUmemGenericAllocationHandle memory, uint64_t bytes, uint64_t *number) {
+    *number = physical_number(process, memory);
+    if (!physical_hold(process, *number))
+        *number = 0;
+    CUresult result = *number != 0 ? physical_pay(process, *number, bytes) : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS)
-        physical_let_go(process, memory);
+        physical_let_go(process, *number);
     return result;
 }
 
 CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
     struct process *process = process_if_open();
-    bool held;
-    CUresult result = hold(process, handle, offset + size, &held);
+    uint64_t number;
+    CUresult result = hold(process, handle, offset + size, &number);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuMemMap)(address, size, offset, handle, flags);
     if (result == CUDA_SUCCESS && process != NULL)
-        physical_mapped(process, address, size, held ? handle : 0);
-    else if (held)
-        physical_let_go(process, handle);
+        physical_mapped(process, address, size, number);
+    else
+        physical_let_go(process, number);
     return result;
 }
 
@@ -132,7 +135,7 @@ static void imported(struct process *process, CUmemGenericAllocationHandle handl
         return; /* the host's memory */
     if (mark == 0 && !multicast)
         charge = (struct charge){.gpu = (uint8_t)(gpu & 0x7f), .unpaid = true};
-    physical_imported(process, multicast ? KIND_MULTICAST : KIND_PHYSICAL, handle, charge, mark);
+    physical_imported(process, multicast, handle, charge, mark);
 }
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *exported,
@@ -159,7 +162,7 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmultica
     CUresult result = REAL(cuMulticastCreate)(handle, properties);
     struct process *process;
     if (result == CUDA_SUCCESS && process_open(&process) == CUDA_SUCCESS)
-        physical_made(process, KIND_MULTICAST, *handle, (struct charge){0});
+        physical_made(process, true, *handle, (struct charge){0});
     return result;
 }
 
@@ -174,42 +177,51 @@ static CUdevice device_of(CUmemGenericAllocationHandle handle) {
                                                                                              : -1;
 }
 
+static void bound(struct process *process, CUmemGenericAllocationHandle object, uint64_t part, uint64_t number) {
+    if (number != 0)
+        physical_bound(process, KIND_BINDING, physical_number(process, object), part, number);
+}
+
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t offset, CUmemGenericAllocationHandle memory,
                             size_t memory_offset, size_t size, unsigned long long flags) {
     struct process *process = process_if_open();
-    bool held;
-    CUresult result = hold(process, memory, memory_offset + size, &held);
+    uint64_t number;
+    CUresult result = hold(process, memory, memory_offset + size, &number);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuMulticastBindMem)(object, offset, memory, memory_offset, size, flags);
-    if (held && result == CUDA_SUCCESS)
-        physical_bound(process, KIND_BINDING, object, part_of(device_of(memory), offset), memory);
-    else if (held)
-        physical_let_go(process, memory);
+    if (result == CUDA_SUCCESS)
+        bound(process, object, part_of(device_of(memory), offset), number);
+    else
+        physical_let_go(process, number);
     return result;
 }
 
-/* What is mapped at the address is paid already, as far as it is mapped. */
+/* What is mapped at the address is paid already, as far as it is mapped. It is held until the handle that we ask for is
+ * released, which may be the last that holds it. */
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr address, size_t size,
                              unsigned long long flags) {
     struct process *process = process_if_open();
     CUmemGenericAllocationHandle memory;
     void *pointer = (void *)(uintptr_t)address; /* NOLINT(performance-no-int-to-ptr) */
     bool retained = process != NULL && REAL(cuMemRetainAllocationHandle)(&memory, pointer) == CUDA_SUCCESS;
-    bool held = retained && physical_hold(process, memory);
+    uint64_t number = retained ? physical_number(process, memory) : 0;
+    if (!physical_hold(process, number))
+        number = 0;
     CUresult result = REAL(cuMulticastBindAddr)(object, offset, address, size, flags);
-    if (held && result == CUDA_SUCCESS)
-        physical_bound(process, KIND_BINDING, object, part_of(device_of(memory), offset), memory);
-    else if (held)
-        physical_let_go(process, memory);
+    if (result == CUDA_SUCCESS && number != 0)
+        bound(process, object, part_of(device_of(memory), offset), number);
     if (retained)
         REAL(cuMemRelease)(memory);
+    if (result != CUDA_SUCCESS)
+        physical_let_go(process, number);
     return result;
 }
 
 CUresult cuMulticastUnbind(CUmemGenericAllocationHandle object, CUdevice device, size_t offset, size_t size) {
-    RELEASE(physical_unbind(process, KIND_BINDING, object, part_of(device, offset), &releases),
-            REAL(cuMulticastUnbind)(object, device, offset, size));
+    RELEASE(
+        physical_unbind(process, KIND_BINDING, physical_number(process, object), part_of(device, offset), &releases),
+        REAL(cuMulticastUnbind)(object, device, offset, size));
 }
 
 /* --- sparse arrays --------------------------------------------------------------------------------------------------- */
@@ -248,13 +260,13 @@ static uint64_t bytes_up_to(const CUarrayMapInfo *map) {
 }
 
 static CUresult hold_all(struct process *process, const CUarrayMapInfo *list, unsigned int *count) {
-    bool held;
+    uint64_t number;
     CUresult result = CUDA_SUCCESS;
     unsigned int all = *count;
     for (*count = 0; *count < all && result == CUDA_SUCCESS; *count += result == CUDA_SUCCESS)
         if (is_mapping(&list[*count]))
             result = hold(process, list[*count].memHandle.memHandle, list[*count].offset + bytes_up_to(&list[*count]),
-                          &held);
+                          &number);
     return result;
 }
 
@@ -262,41 +274,44 @@ static CUresult hold_all(struct process *process, const CUarrayMapInfo *list, un
 static void let_go_of_all(struct process *process, const CUarrayMapInfo *list, unsigned int count) {
     for (unsigned i = 0; i < count; i++)
         if (is_mapping(&list[i]))
-            physical_let_go(process, list[i].memHandle.memHandle);
+            physical_let_go(process, physical_number(process, list[i].memHandle.memHandle));
 }
 
-/* An unmapping happens when the stream comes to it, so we wait for that before we count it. */
-static void mapped(struct process *process, const CUarrayMapInfo *list, unsigned int count, CUstream stream,
-                   cuStreamSynchronize_function synchronize) {
-    bool waited = false;
+static void unbind(struct process *process, const CUarrayMapInfo *map, struct releases *releases) {
+    physical_unbind(process, KIND_ARRAY_MAPPING, (uintptr_t)map->resource.array, subresource(map), releases);
+}
+
+/* One list may map a part and unmap it again. */
+static void bound_to_arrays(struct process *process, const CUarrayMapInfo *list, unsigned int count,
+                            struct releases *releases) {
     for (unsigned i = 0; i < count; i++) {
-        uint64_t array = (uintptr_t)list[i].resource.array;
-        if (is_mapping(&list[i])) {
-            physical_bound(process, KIND_ARRAY_MAPPING, array, subresource(&list[i]), list[i].memHandle.memHandle);
-            continue;
-        }
-        struct releases releases = {0};
-        if (!waited)
-            synchronize(stream);
-        waited = true;
-        physical_unbind(process, KIND_ARRAY_MAPPING, array, subresource(&list[i]), &releases);
-        physical_released(process, &releases, CUDA_SUCCESS);
+        unbind(process, &list[i], releases);
+        if (is_mapping(&list[i]))
+            physical_bound(process, KIND_ARRAY_MAPPING, (uintptr_t)list[i].resource.array, subresource(&list[i]),
+                           physical_number(process, list[i].memHandle.memHandle));
     }
 }
 
+/* What a part showed before is let go of when the stream comes to it, so we wait for that before we count it. */
 #define MAP_ARRAYS(list, count, stream, call, synchronize)                                                             \
     do {                                                                                                               \
         struct process *process = process_if_open();                                                                   \
+        struct releases releases = {0};                                                                                \
         unsigned int holds = count;                                                                                    \
         if (process == NULL || (list) == NULL)                                                                         \
             return call;                                                                                               \
         CUresult result = hold_all(process, list, &holds);                                                             \
+        for (unsigned i = 0; i < (count) && result == CUDA_SUCCESS; i++)                                               \
+            unbind(process, &(list)[i], &releases);                                                                    \
         if (result == CUDA_SUCCESS)                                                                                    \
             result = call;                                                                                             \
         if (result == CUDA_SUCCESS)                                                                                    \
-            mapped(process, list, count, stream, synchronize);                                                         \
+            bound_to_arrays(process, list, count, &releases);                                                          \
         else                                                                                                           \
             let_go_of_all(process, list, holds);                                                                       \
+        if (result == CUDA_SUCCESS && releases.count != 0)                                                             \
+            synchronize(stream);                                                                                       \
+        physical_released(process, &releases, result);                                                                 \
         return result;                                                                                                 \
     } while (0)
 

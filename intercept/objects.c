@@ -88,6 +88,18 @@ bool objects_refer(struct process *process, enum kind kind, uint64_t key, int ch
     return known != NULL;
 }
 
+bool objects_remove_with(struct process *process, enum kind kind, uint64_t key, uint64_t with) {
+    struct objects *objects = &process->objects;
+    struct entry gone;
+    bool found = false;
+    lock_take(&objects->lock);
+    struct entry *known = table_find(&objects->tables[kind], key);
+    if (known != NULL && known->with == with)
+        found = take_out(objects, kind, known, &gone);
+    lock_give(&objects->lock);
+    return found;
+}
+
 bool objects_update(struct process *process, enum kind kind, uint64_t key, struct charge charge, uint64_t with) {
     struct objects *objects = &process->objects;
     lock_take(&objects->lock);

@@ -19,6 +19,9 @@ bool objects_remove(struct process *process, enum kind kind, uint64_t key, struc
 /* Removes one with these `references`, whatever its handle. */
 bool objects_remove_one_of(struct process *process, enum kind kind, uint32_t references, struct entry *copy);
 
+/* Removes one only if it still goes with this, and without ending it. */
+bool objects_remove_with(struct process *process, enum kind kind, uint64_t key, uint64_t with);
+
 /* Counts references up or down; at none it is removed. False if there is none such. */
 bool objects_refer(struct process *process, enum kind kind, uint64_t key, int change, struct entry *copy);
 

@@ -11,50 +11,93 @@
 /* Sizes of mappings are multiples of this. */
 #define MAPPING_SHIFT 12
 
-bool physical_made(struct process *process, enum kind kind, CUmemGenericAllocationHandle handle, struct charge charge) {
-    if (objects_put(process, kind, (struct entry){.key = handle, .references = 1, .charge = charge}))
+/*
+ * KIND_PHYSICAL has the handles, by which a number is known; KIND_PHYSICAL_MEMORY, by that number, what is charged, with a
+ * reference for each handle, mapping and binding, and the handle; KIND_PHYSICAL_MARK, by the number, the mark of what was
+ * exported or imported. Everything but the program knows memory by its number: the driver may give a handle out again before
+ * all those who let go of what it named have come to count that. The lowest bit of a number says that it is a multicast object's.
+ */
+#define STEP 2
+
+static bool is_multicast(uint64_t number) {
+    return number % STEP != 0;
+}
+
+uint64_t physical_number(struct process *process, CUmemGenericAllocationHandle handle) {
+    struct entry name;
+    return process != NULL && objects_find(process, KIND_PHYSICAL, handle, &name) ? name.with : 0;
+}
+
+static uint64_t mark_of_number(struct process *process, uint64_t number) {
+    struct entry mark;
+    return objects_find(process, KIND_PHYSICAL_MARK, number, &mark) ? mark.with : 0;
+}
+
+/* Of what we exported, copies may be on their way. */
+static void end(struct process *process, const struct entry *memory) {
+    struct entry mark = {0};
+    objects_remove_with(process, KIND_PHYSICAL, memory->with, memory->key);
+    objects_remove(process, KIND_PHYSICAL_MARK, memory->key, &mark);
+    if (is_multicast(memory->key))
+        physical_whole_gone(process, KIND_BINDING, memory->key);
+    exports_end(process, &memory->charge, TAG_NUMBER(mark.with));
+}
+
+static bool set_mark(struct process *process, uint64_t number, uint64_t mark) {
+    return mark == 0 || objects_put(process, KIND_PHYSICAL_MARK, (struct entry){.key = number, .with = mark});
+}
+
+/* What had this handle before keeps its number, under which somebody is about to let go of it. */
+static bool write_down(struct process *process, bool multicast, CUmemGenericAllocationHandle handle,
+                       struct charge charge, uint64_t mark) {
+    uint64_t number = STEP * (1 + atomic_fetch_add(&process->physicals, 1)) + multicast;
+    struct entry memory = {.key = number, .references = 1, .charge = charge, .with = handle}, gone;
+    if (!objects_put(process, KIND_PHYSICAL_MEMORY, memory))
+        return false;
+    if (set_mark(process, number, mark) &&
+        objects_put(process, KIND_PHYSICAL, (struct entry){.key = handle, .with = number}))
+        return true;
+    objects_remove(process, KIND_PHYSICAL_MARK, number, &gone);
+    objects_remove(process, KIND_PHYSICAL_MEMORY, number, &gone);
+    return false;
+}
+
+bool physical_made(struct process *process, bool multicast, CUmemGenericAllocationHandle handle, struct charge charge) {
+    if (write_down(process, multicast, handle, charge, 0))
         return true;
     charge_end(process, &charge);
     return false;
 }
 
-bool physical_imported(struct process *process, enum kind kind, CUmemGenericAllocationHandle handle,
+static void let_go(struct process *process, uint64_t number) {
+    struct entry memory;
+    if (objects_refer(process, KIND_PHYSICAL_MEMORY, number, -1, &memory) && memory.references == 0)
+        end(process, &memory);
+}
+
+bool physical_imported(struct process *process, bool multicast, CUmemGenericAllocationHandle handle,
                        struct charge charge, uint64_t mark) {
-    struct entry known;
-    bool is_known = objects_refer(process, kind, handle, 1, &known);
-    if (!is_known &&
-        objects_put(process, kind, (struct entry){.key = handle, .references = 1, .charge = charge, .with = mark}))
+    uint64_t number = physical_number(process, handle);
+    struct entry memory;
+    bool is_known = number != 0 && objects_refer(process, KIND_PHYSICAL_MEMORY, number, 1, &memory);
+    if (is_known && (memory.charge.share != charge.share || memory.charge.region != charge.region)) {
+        let_go(process, number); /* other memory, that had this handle before */
+        is_known = false;
+    }
+    if (!is_known && write_down(process, multicast, handle, charge, mark))
         return true;
     charge_end(process, &charge);
     return is_known;
 }
 
-bool physical_hold(struct process *process, CUmemGenericAllocationHandle handle) {
-    struct entry entry;
-    return objects_refer(process, KIND_PHYSICAL, handle, 1, &entry) ||
-           objects_refer(process, KIND_MULTICAST, handle, 1, &entry);
+bool physical_hold(struct process *process, uint64_t number) {
+    struct entry memory;
+    return number != 0 && objects_refer(process, KIND_PHYSICAL_MEMORY, number, 1, &memory);
 }
 
-/* Of what we exported, copies may be on their way. */
-static void end(struct process *process, const struct entry *gone) {
-    exports_end(process, &gone->charge, TAG_NUMBER(gone->with));
-}
-
-static bool refer_less(struct process *process, CUmemGenericAllocationHandle handle, struct release *release) {
-    release->kind = KIND_PHYSICAL;
-    if (objects_refer(process, KIND_PHYSICAL, handle, -1, &release->gone))
-        return true;
-    release->kind = KIND_MULTICAST;
-    return objects_refer(process, KIND_MULTICAST, handle, -1, &release->gone);
-}
-
-void physical_let_go(struct process *process, CUmemGenericAllocationHandle handle) {
-    struct release release;
-    if (!refer_less(process, handle, &release) || release.gone.references != 0)
-        return;
-    if (release.kind == KIND_MULTICAST)
-        physical_whole_gone(process, KIND_BINDING, handle);
-    end(process, &release.gone);
+void physical_let_go(struct process *process, uint64_t number) {
+    if (number != 0)
+        let_go(process, number);
 }
 
 /* Room for one release more; NULL when there is no memory for it. */
@@ -87,20 +130,19 @@ static const struct release *release_at(const struct releases *releases, size_t 
 void physical_release(struct process *process, CUmemGenericAllocationHandle handle, struct releases *releases) {
     struct release *release = next_release(releases);
     release->holder = KINDS;
-    if (refer_less(process, handle, release))
-        releases->count++;
+    release->number = physical_number(process, handle);
+    releases->count++;
 }
 
-/* Takes out a mapping or binding, and the reference that it is. Its size, in the units of mappings; 0 if there is none. */
+/* Takes out a mapping or binding. Its size, in the units of mappings; 0 if there is none. */
 static uint64_t release_held(struct process *process, enum kind holder, uint64_t key, struct releases *releases) {
     struct release *release = next_release(releases);
     if (release == NULL || !objects_remove(process, holder, key, &release->holding))
         return 0;
-    uint64_t size = release->holding.references;
     release->holder = holder;
-    if (refer_less(process, release->holding.with, release))
-        releases->count++;
-    return size;
+    release->number = release->holding.with;
+    releases->count++;
+    return release->holding.references;
 }
 
 void physical_unmap(struct process *process, CUdeviceptr address, uint64_t size, struct releases *releases) {
@@ -113,47 +155,32 @@ void physical_unbind(struct process *process, enum kind kind, uint64_t whole, ui
     release_held(process, kind, objects_key(whole, part), releases);
 }
 
-static void put_back(struct process *process, const struct release *release) {
-    if (release->gone.references != 0) {
-        physical_hold(process, release->gone.key);
-    } else {
-        struct entry again = release->gone;
-        again.references = 1;
-        objects_put(process, release->kind, again);
-    }
-    if (release->holder != KINDS)
-        objects_put(process, release->holder, release->holding);
-}
-
 void physical_released(struct process *process, struct releases *releases, CUresult result) {
     for (size_t i = 0; i < releases->count; i++) {
         const struct release *release = release_at(releases, i);
-        if (result != CUDA_SUCCESS) {
-            put_back(process, release);
-        } else if (release->gone.references == 0) {
-            if (release->kind == KIND_MULTICAST)
-                physical_whole_gone(process, KIND_BINDING, release->gone.key);
-            end(process, &release->gone);
-        }
+        if (result == CUDA_SUCCESS)
+            physical_let_go(process, release->number);
+        else if (release->holder != KINDS)
+            objects_put(process, release->holder, release->holding);
     }
     if (releases->room != 0)
         munmap(releases->many, releases->room * sizeof *releases->many);
 }
 
-CUresult physical_pay(struct process *process, CUmemGenericAllocationHandle handle, uint64_t bytes) {
-    struct entry entry;
+CUresult physical_pay(struct process *process, uint64_t number, uint64_t bytes) {
+    struct entry memory;
     struct charge more;
-    while (objects_find(process, KIND_PHYSICAL, handle, &entry) && entry.charge.unpaid &&
-           pages_of(bytes) > entry.charge.pages) {
-        uint64_t pages = pages_of(bytes) - entry.charge.pages;
-        CUresult result = entry.charge.pages != 0 ? charge_take_like(process, &entry.charge, pages, &more)
-                                                  : charge_take(process, entry.charge.gpu, pages, &more);
+    while (objects_find(process, KIND_PHYSICAL_MEMORY, number, &memory) && memory.charge.unpaid &&
+           pages_of(bytes) > memory.charge.pages) {
+        uint64_t pages = pages_of(bytes) - memory.charge.pages;
+        CUresult result = memory.charge.pages != 0 ? charge_take_like(process, &memory.charge, pages, &more)
+                                                   : charge_take(process, memory.charge.gpu, pages, &more);
         if (result != CUDA_SUCCESS)
             return result;
         struct charge sum = more;
-        sum.pages += entry.charge.pages;
+        sum.pages += memory.charge.pages;
         sum.unpaid = true;
-        if (objects_recharge(process, KIND_PHYSICAL, handle, &entry.charge, sum))
+        if (objects_recharge(process, KIND_PHYSICAL_MEMORY, number, &memory.charge, sum))
             break;
         charge_give(process, &more); /* another thread has paid meanwhile */
     }
@@ -161,42 +188,50 @@ CUresult physical_pay(struct process *process, CUmemGenericAllocationHandle hand
 }
 
 /* What this process has not shared itself goes on with the tag that it came with. */
-static uint64_t mark_of(struct process *process, struct entry *entry) {
-    if (entry->charge.share == 0)
-        return exports_share(process, &entry->charge);
-    if (TAG_NUMBER(entry->with) != 0 || entry->with == 0)
-        return entry->with;
+static uint64_t make_mark(struct process *process, struct entry *memory) {
+    uint64_t mark = mark_of_number(process, memory->key);
+    if (memory->charge.share == 0)
+        return exports_share(process, &memory->charge);
+    if (TAG_NUMBER(mark) != 0 || mark == 0)
+        return mark;
     uint32_t number = exports_pass_on(process);
-    return number != 0 ? entry->with | number : 0;
+    return number != 0 ? mark | number : 0;
 }
 
 /* Of several threads that export one thing, the first shares it. */
 uint64_t physical_share(struct process *process, CUmemGenericAllocationHandle handle) {
-    enum kind kind = KIND_PHYSICAL;
-    struct entry entry;
+    struct entry memory;
     uint64_t mark = 0;
     lock_take(&process->exported.sharing);
-    if ((objects_find(process, kind, handle, &entry) || objects_find(process, kind = KIND_MULTICAST, handle, &entry)) &&
-        !entry.charge.unpaid)
-        mark = mark_of(process, &entry);
-    if (mark != 0)
-        objects_update(process, kind, handle, entry.charge, mark);
+    if (objects_find(process, KIND_PHYSICAL_MEMORY, physical_number(process, handle), &memory) && !memory.charge.unpaid)
+        mark = make_mark(process, &memory);
+    if (mark != 0 && objects_update(process, KIND_PHYSICAL_MEMORY, memory.key, memory.charge, memory.with))
+        set_mark(process, memory.key, mark);
     lock_give(&process->exported.sharing);
     return mark;
 }
 
-void physical_mapped(struct process *process, CUdeviceptr address, uint64_t size, CUmemGenericAllocationHandle handle) {
+void physical_mapped(struct process *process, CUdeviceptr address, uint64_t size, uint64_t number) {
     objects_put(process, KIND_MAPPING,
-                (struct entry){.key = address, .with = handle, .references = (uint32_t)(size >> MAPPING_SHIFT)});
+                (struct entry){.key = address, .with = number, .references = (uint32_t)(size >> MAPPING_SHIFT)});
 }
 
-void physical_bound(struct process *process, enum kind kind, uint64_t whole, uint64_t part,
-                    CUmemGenericAllocationHandle handle) {
+void physical_bound(struct process *process, enum kind kind, uint64_t whole, uint64_t part, uint64_t number) {
     struct entry before;
     if (objects_remove(process, kind, objects_key(whole, part), &before))
         physical_let_go(process, before.with);
     objects_put(process, kind,
-                (struct entry){.key = objects_key(whole, part), .with = handle, .references = objects_mark(whole)});
+                (struct entry){.key = objects_key(whole, part), .with = number, .references = objects_mark(whole)});
+}
+
+void physical_unbind_all(struct process *process, enum kind kind, uint64_t whole, struct releases *releases) {
+    struct release *release;
+    while ((release = next_release(releases)) != NULL &&
+           objects_remove_one_of(process, kind, objects_mark(whole), &release->holding)) {
+        release->holder = kind;
+        release->number = release->holding.with;
+        releases->count++;
+    }
 }
 
 void physical_whole_gone(struct process *process, enum kind kind, uint64_t whole) {

@@ -60,9 +60,10 @@ enum kind {
     KIND_CONTEXT_LIMIT,
     KIND_GREEN_CONTEXT,
     KIND_PHYSICAL,
+    KIND_PHYSICAL_MEMORY,
+    KIND_PHYSICAL_MARK,
     KIND_MAPPING,
     KIND_ARRAY_MAPPING,
-    KIND_MULTICAST,
     KIND_BINDING,
     KIND_POOL,
     KIND_POOL_MEMORY,
@@ -128,6 +129,7 @@ struct process {
     struct lock libraries; /* one is loaded or unloaded at a time, while no context comes or goes; see cuda_module.c */
     struct exported exported;
     _Atomic uint64_t externals; /* imported so far, see borrowed.c */
+    _Atomic uint64_t physicals; /* made or imported so far, see physical.c */
 };
 
 /* This process's memory; NULL, and a line on stderr, if there cannot be any. Regions need not be open. */
