@@ -203,7 +203,8 @@ uint64_t physical_share(struct process *process, CUmemGenericAllocationHandle ha
     struct entry memory;
     uint64_t mark = 0;
     lock_take(&process->exported.sharing);
-    if (objects_find(process, KIND_PHYSICAL_MEMORY, physical_number(process, handle), &memory) && !memory.charge.unpaid)
+    uint64_t number = physical_number(process, handle);
+    if (number != 0 && objects_find(process, KIND_PHYSICAL_MEMORY, number, &memory) && !memory.charge.unpaid)
         mark = make_mark(process, &memory);
     if (mark != 0 && objects_update(process, KIND_PHYSICAL_MEMORY, memory.key, memory.charge, memory.with))
         set_mark(process, memory.key, mark);
