@@ -4,7 +4,6 @@
  */
 #include <errno.h>
 #include <poll.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -260,7 +259,7 @@ static void import_handle(struct call *call) {
                             .gpu = taken.what.gpu,
                             .size = taken.what.size,
                             .tile_pool = taken.what.tile_pool,
-                            .exportable = getenv("F6_REEXPORT") != NULL,
+                            .exportable = random_once_in(&call->random, 2),
                             .shared = true,
                             .unpaid = orphaned(&taken)};
     let_go(&taken);
