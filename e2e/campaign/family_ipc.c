@@ -206,7 +206,8 @@ static void export_handle(struct call *call, struct object *handle, unsigned slo
                                    .descriptor = descriptor,
                                    .gpu = handle->gpu,
                                    .size = memory->size,
-                                   .tile_pool = memory->tile_pool});
+                                   .tile_pool = memory->tile_pool,
+                                   .passed_on = memory->imported});
     handle->kind = KIND_OFFER;
     handle->other = packed_place(slot, descriptor, (uint32_t)handle->other);
     handle->way = (uint8_t)random_below(&call->random, 2);
@@ -261,7 +262,8 @@ static void import_handle(struct call *call) {
                             .tile_pool = taken.what.tile_pool,
                             .exportable = random_once_in(&call->random, 2),
                             .shared = true,
-                            .unpaid = orphaned(&taken)};
+                            .imported = true,
+                            .unpaid = orphaned(&taken) || taken.what.passed_on};
     let_go(&taken);
     if (!expect(call, result, CUDA_SUCCESS, "cuMemImportFromShareableHandle"))
         return;
@@ -317,7 +319,7 @@ static void import_external(struct call *call) {
     grows(call, 0, 0);
     say(call, "cuImportExternalMemory from %d, of %llu", taken.what.pid, (unsigned long long)taken.what.size);
     CUresult result = CALL(cu.cuImportExternalMemory(&external, &from));
-    bool orphan = orphaned(&taken);
+    bool orphan = orphaned(&taken) || taken.what.passed_on;
     if (!orphan)
         needs(call, 0);
     if (result == CUDA_SUCCESS)

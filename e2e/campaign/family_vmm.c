@@ -410,12 +410,13 @@ static void bind_handle(struct call *call, const struct object *object, struct b
     const struct memory *memory = memory_at((uint32_t)handle.other);
     if (choose_binding(call, memory_at((uint32_t)object->other), memory, memory->size, &binding)) {
         uint64_t offset = random_below(&call->random, (memory->size - binding.size) / BLOCK + 1) * BLOCK;
+        needs(call, memory->unpaid ? memory->size : 0);
         say(call, "cuMulticastBindMem(%#llx + %llu, %llu)", (unsigned long long)handle.handle,
             (unsigned long long)offset, (unsigned long long)binding.size);
         grows(call, 0, 0);
         CUresult result =
             CALL(cu.cuMulticastBindMem(object->handle, binding.offset, handle.handle, offset, binding.size, 0));
-        if (expect(call, result, CUDA_SUCCESS, "cuMulticastBindMem"))
+        if (judged(call, result))
             bound(place, binding, (uint32_t)handle.other);
     }
     object_put(&handle);

@@ -18,8 +18,9 @@ struct binding {
 
 struct memory {
     bool used;
-    bool shared;    /* other processes may hold it too */
-    bool unpaid;    /* imported, and its maker was dead by then: paid when it is mapped */
+    bool shared; /* other processes may hold it too */
+    bool unpaid; /* imported, and its maker may be dead: paid when it is mapped or bound */
+    bool imported;
     bool multicast; /* takes nothing itself */
     bool host, tile_pool, exportable;
     int device, gpu;
