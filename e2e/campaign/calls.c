@@ -144,13 +144,13 @@ void wrong(struct call *call, const char *format, ...) {
 
 void needs(struct call *call, uint64_t bytes) {
     atomic_store(&call->desk->gpu, call->gpu);
-    atomic_store(&call->desk->everywhere, 0);
+    atomic_store(&call->desk->also, 0);
     atomic_store(&call->desk->need, bytes < MOST ? bytes : MOST);
 }
 
 void needs_everywhere(struct call *call, uint64_t bytes) {
-    atomic_store(&call->desk->also, visible_gpus());
     needs(call, bytes);
+    atomic_store(&call->desk->also, visible_gpus());
 }
 
 bool judged(struct call *call, CUresult result) {

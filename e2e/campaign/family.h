@@ -91,11 +91,9 @@ void wrong(struct call *call, const char *format, ...) __attribute__((format(pri
  * result means: done, refused, or wrong. True if done. What is not CUDA_SUCCESS or out of memory is wrong.
  */
 void needs(struct call *call, uint64_t bytes);
-/* The same of every GPU that the process sees. */
+/* The same of every GPU that the process sees, for memory that may come to lie on any of them. */
 void needs_everywhere(struct call *call, uint64_t bytes);
 bool judged(struct call *call, CUresult result);
-/* The same for memory that may come to lie on any GPU, and so needs room on each that there is a claim on. */
-void needs_everywhere(struct call *call, uint64_t bytes);
 /* For a call that takes no memory. */
 bool expect(struct call *call, CUresult result, CUresult expected, const char *what);
 /* The claim's physical bytes change by that. */

@@ -68,19 +68,11 @@ static uint64_t most_taken(const struct order *order, int gpu, const struct read
     return taken + order->others[gpu] + under_way(gpu) + (uint64_t)(slack > 0 ? slack : 0);
 }
 
-/* The most that may have been taken of a GPU when an order was carried out. */
-static uint64_t most_taken(const struct order *order, const struct reading *before, const struct reading *after,
-                           int gpu) {
-    uint64_t taken = before->bytes[gpu] > after->bytes[gpu] ? before->bytes[gpu] : after->bytes[gpu];
-    int64_t slack = slack_of(gpu) > order->slack[gpu] ? slack_of(gpu) : order->slack[gpu];
-    return taken + order->others[gpu] + under_way(gpu) + (uint64_t)(slack > 0 ? slack : 0);
-}
-
 static bool check_refusal(const struct order *order, const struct reading *before, const struct reading *after) {
     const struct desk *desk = desk_of(order);
     int gpu = atomic_load(&desk->gpu);
     uint64_t need = atomic_load(&desk->need), taken = most_taken(order, gpu, before, after);
-    bool fits = true;
+    bool fits = would_fit(gpu, taken, need);
     for (int other = 0; other < GPUS && fits; other++)
         fits = need_of(desk, other) == 0 || would_fit(other, most_taken(order, other, before, after), need);
     if (node_board->bare || !fits)
@@ -152,9 +144,8 @@ static bool give(struct order *orders, unsigned given, uint64_t *random, const s
     memset(order->others, 0, sizeof order->others);
     for (int gpu = 0; gpu < GPUS; gpu++)
         order->slack[gpu] = slack_of(gpu);
-}
-order_give(order->seat, order->desk, choose_operation(random), random_next(random), 0, room);
-return true;
+    order_give(order->seat, order->desk, choose_operation(random), random_next(random), 0, room);
+    return true;
 }
 
 static bool step_together(uint64_t *random, unsigned count) {

@@ -58,7 +58,6 @@ struct context {
 struct object {
     uint64_t handle, other, size;
     uint64_t slack;   /* bytes by which it may be counted beyond what it takes */
-    bool everywhere;  /* on every GPU that there is a claim on */
     uint32_t context; /* serial number of the context that it lives in; 0: in none */
     int16_t device, gpu;
     uint8_t also; /* other GPUs on which it is counted in full, by bit */
