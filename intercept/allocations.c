@@ -1,5 +1,7 @@
 #include "allocations.h"
 
+#include "blocks.h"
+#include "elsewhere.h"
 #include "gpus.h"
 
 #define PACKED_BELOW_BYTES (UINT64_C(1) << 20)
@@ -67,125 +69,83 @@ CUresult allocations_resize(struct grant *grant, uint64_t bytes) {
     return CUDA_SUCCESS;
 }
 
-/*
- * Further charges go with the entry that has the first one, an allocation's or a block's, whose `with` is a number of theirs.
- * Not its address: the driver may hand that out again before the charges of what was freed there are ended. The `with` of an
- * allocation on the host is its size instead: such a one has no further charges.
- */
-static uint64_t elsewhere_key(uint64_t number, unsigned gpu) {
-    return number * CLAIMS_MAX + gpu;
+static bool is_packed(const struct entry *allocation) {
+    return allocation->charge.pages == 0;
 }
 
-static bool is_elsewhere(const struct entry *entry) {
-    return entry->with != 0 && !entry->charge.spilled;
-}
-
-static void end_elsewhere(struct process *process, struct shard *shard, const struct entry *entry) {
-    for (unsigned gpu = 0; is_elsewhere(entry) && gpu < process->claims.count; gpu++) {
-        struct entry *known = table_find(&shard->elsewhere, elsewhere_key(entry->with, gpu));
-        if (known == NULL)
-            continue;
-        struct charge charge = known->charge;
-        table_remove(&shard->elsewhere, known);
-        charge_end(process, &charge);
-    }
-}
-
-/* Writes the grant's further charges down, unless there are some already. Under the shard's lock; false when there is no memory
- * for it. */
-static bool put_elsewhere(struct shard *shard, struct grant *grant, struct entry *entry) {
-    if (grant->elsewhere == NULL || grant->elsewhere->count == 0 || entry->with != 0)
-        return true;
-    entry->with = ++shard->last_number;
-    while (grant->elsewhere->count > 0) {
-        struct charge charge = grant->elsewhere->charges[grant->elsewhere->count - 1];
-        struct entry further = {.key = elsewhere_key(entry->with, charge.gpu), .charge = charge};
-        if (table_put(&shard->elsewhere, further) == NULL) {
-            end_elsewhere(grant->process, shard, entry);
-            entry->with = 0;
-            return false;
-        }
-        grant->elsewhere->count--;
-    }
-    return true;
-}
-
-/* Counts a packed allocation's block by the grant's charges, or leaves them if it is counted already. Under the shard's lock;
- * false when there is no memory for it. */
-static bool count_block(struct shard *shard, struct grant *grant, uint64_t key) {
-    struct entry *block = table_find(&shard->blocks, key);
-    bool new = block == NULL;
-    if (new)
-        block = table_put(&shard->blocks, (struct entry){.key = key, .charge = grant->charge});
-    if (block == NULL)
-        return false;
-    if (!put_elsewhere(shard, grant, block)) {
-        if (new)
-            table_remove(&shard->blocks, block);
-        return false;
-    }
-    block->references++;
-    if (new)
-        grant->charge.pages = 0;
-    return true;
-}
-
-/* Takes away what an allocation is charged with, whose entry is no longer in the table. Under the shard's lock; the charge is
- * to be ended after it. */
-static struct charge take_away(struct process *process, struct shard *shard, const struct entry *allocation) {
-    struct entry charged = *allocation;
-    if (charged.charge.pages == 0) {
-        struct entry *block = table_find(&shard->blocks, allocation->key >> BLOCK_SHIFT);
-        if (block == NULL || --block->references > 0)
-            return (struct charge){0};
-        charged = *block;
-        table_remove(&shard->blocks, block);
-    }
-    end_elsewhere(process, shard, &charged);
-    if (charged.charge.spilled)
+/* Ends what an allocation is charged with, which the driver has freed and whose entry is no longer in the table. Under the
+ * shard's lock. */
+static void end(struct process *process, struct shard *shard, const struct entry *allocation) {
+    struct charge charge = allocation->charge;
+    if (is_packed(allocation))
+        charge = blocks_left(process, shard, allocation);
+    else if (charge.spilled)
         atomic_fetch_sub_explicit(&process->on_host, 1, memory_order_relaxed);
-    return charged.charge;
+    else
+        elsewhere_end(process, shard, allocation->with);
+    if (charge.pages != 0)
+        charge_end(process, &charge);
+}
+
+/* Charges an allocation by itself. The `with` of one on the host is its size, else a number if there are further charges. */
+static bool charge_alone(struct shard *shard, struct grant *grant, struct entry *allocation, uint64_t bytes) {
+    if (grant->charge.spilled)
+        allocation->with = bytes;
+    else if (grant->elsewhere != NULL && grant->elsewhere->count != 0)
+        allocation->with = ++shard->last_number;
+    if (!grant->charge.spilled && !elsewhere_put(shard, grant, allocation->with))
+        return false;
+    allocation->charge = grant->charge;
+    grant->charge.pages = 0;
+    if (allocation->charge.spilled)
+        atomic_fetch_add_explicit(&grant->process->on_host, 1, memory_order_relaxed);
+    return true;
 }
 
 static bool write_down(struct shard *shard, struct grant *grant, CUdeviceptr address, uint64_t bytes) {
-    struct entry allocation = {.key = address, .context = grant->context, .charge = grant->charge};
+    struct entry allocation = {.key = address,
+                               .context = grant->context,
+                               .charge = {.gpu = grant->charge.gpu, .region = grant->charge.region}};
     /* One that spans two blocks was not packed after all, and is charged by itself. */
     bool packed = grant->packed && address >> BLOCK_SHIFT == (address + bytes - 1) >> BLOCK_SHIFT;
-    if (packed)
-        allocation.charge.pages = 0;
-    if (allocation.charge.spilled)
-        allocation.with = bytes;
     struct entry *put = table_put(&shard->allocations, allocation);
     if (put == NULL)
         return false;
-    if (!(packed ? count_block(shard, grant, address >> BLOCK_SHIFT) : put_elsewhere(shard, grant, put))) {
-        table_remove(&shard->allocations, put);
-        return false;
+    if (packed ? blocks_join(shard, grant, put) : charge_alone(shard, grant, put, bytes))
+        return true;
+    table_remove(&shard->allocations, put);
+    return false;
+}
+
+#define WITHOUT_ADDRESS (UINT64_C(1) << 63) /* no address begins with that bit */
+
+/*
+ * What had an address that the driver has given out again. If it lived in another context, that is being destroyed at this
+ * moment: it goes when the context has gone, and until then by a number. Else the driver freed it in a way that we did not see.
+ */
+static void replace(struct process *process, struct shard *shard, struct entry *former, uint32_t context) {
+    struct entry aside = *former;
+    table_remove(&shard->allocations, former);
+    if (aside.context != context && aside.context != 0 && (!is_packed(&aside) || blocks_set_aside(shard, &aside))) {
+        aside.key = WITHOUT_ADDRESS | ++shard->last_number;
+        if (table_put(&shard->allocations, aside) != NULL)
+            return;
     }
-    if (allocation.charge.spilled)
-        atomic_fetch_add_explicit(&grant->process->on_host, 1, memory_order_relaxed);
-    if (!packed)
-        grant->charge.pages = 0;
-    return true;
+    if (is_packed(&aside))
+        blocks_leaving(shard, &aside);
+    end(process, shard, &aside);
 }
 
 CUresult allocations_allocated(struct grant *grant, CUresult result, CUdeviceptr address, uint64_t bytes) {
     if (result == CUDA_SUCCESS && address != 0) {
         struct shard *shard = shard_of(grant->process, address);
-        struct charge gone = {0};
         lock_take(&shard->lock);
         struct entry *former = table_find(&shard->allocations, address);
-        if (former != NULL) {
-            /* The driver freed it in a way that we did not see. */
-            struct entry copy = *former;
-            table_remove(&shard->allocations, former);
-            gone = take_away(grant->process, shard, &copy);
-        }
+        if (former != NULL)
+            replace(grant->process, shard, former, grant->context);
         if (!write_down(shard, grant, address, bytes))
             result = CUDA_ERROR_OUT_OF_MEMORY;
         lock_give(&shard->lock);
-        if (gone.pages != 0)
-            charge_end(grant->process, &gone);
     }
     give_back(grant);
     return result;
@@ -201,26 +161,34 @@ bool allocations_freeing(CUdeviceptr address, struct entry *allocation) {
     if (known != NULL) {
         *allocation = *known;
         table_remove(&shard->allocations, known);
+        if (is_packed(allocation))
+            blocks_leaving(shard, allocation);
     }
     lock_give(&shard->lock);
     return known != NULL;
 }
 
+/* The driver did not free it after all; but if it has given its address out again, it has. Under the shard's lock. */
+static void stay(struct process *process, struct shard *shard, const struct entry *allocation) {
+    if (table_find(&shard->allocations, allocation->key) != NULL || table_put(&shard->allocations, *allocation) == NULL)
+        end(process, shard, allocation);
+    else if (is_packed(allocation))
+        blocks_stayed(shard, allocation);
+}
+
 void allocations_freed(const struct entry *allocation, CUresult result) {
     struct process *process = process_memory();
     struct shard *shard = shard_of(process, allocation->key);
-    if (result == CUDA_SUCCESS && allocation->charge.pages != 0 && allocation->with == 0) {
+    if (result == CUDA_SUCCESS && !is_packed(allocation) && allocation->with == 0) {
         charge_end(process, &allocation->charge);
         return;
     }
-    struct charge charge = {0};
     lock_take(&shard->lock);
-    if (result == CUDA_SUCCESS || table_find(&shard->allocations, allocation->key) != NULL ||
-        table_put(&shard->allocations, *allocation) == NULL)
-        charge = take_away(process, shard, allocation);
+    if (result == CUDA_SUCCESS)
+        end(process, shard, allocation);
+    else
+        stay(process, shard, allocation);
     lock_give(&shard->lock);
-    if (charge.pages != 0)
-        charge_end(process, &charge);
 }
 
 static void context_gone_from(struct process *process, struct shard *shard, uint32_t context) {
@@ -233,9 +201,9 @@ static void context_gone_from(struct process *process, struct shard *shard, uint
             continue;
         }
         table_remove(table, &table->entries[i]); /* another may move here, so look at this place again */
-        struct charge charge = take_away(process, shard, &allocation);
-        if (charge.pages != 0)
-            charge_end(process, &charge);
+        if (is_packed(&allocation))
+            blocks_leaving(shard, &allocation);
+        end(process, shard, &allocation);
     }
     lock_give(&shard->lock);
 }
@@ -273,8 +241,8 @@ void allocations_share(CUdeviceptr address, const uint8_t tag[16]) {
     struct shard *shard = shard_of(process, address);
     lock_take(&shard->lock);
     struct entry *entry = table_find(&shard->allocations, address);
-    if (entry != NULL && entry->charge.pages == 0)
-        entry = table_find(&shard->blocks, address >> BLOCK_SHIFT);
+    if (entry != NULL && is_packed(entry))
+        entry = blocks_of(shard, entry);
     if (entry != NULL && entry->charge.share == 0)
         charge_share(process, &entry->charge, tag);
     lock_give(&shard->lock);

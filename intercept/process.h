@@ -45,8 +45,9 @@ struct shard {
     _Alignas(64) struct lock lock;
     struct table allocations; /* by address */
     struct table blocks;      /* by address >> BLOCK_SHIFT */
-    struct table elsewhere;   /* what managed memory is charged with on further GPUs; see allocations.c */
-    uint64_t last_number;     /* by which an allocation or a block knows its further charges */
+    struct table leaving;     /* blocks whose place another one has taken, by number; see blocks.h */
+    struct table elsewhere;   /* what memory is charged with on further GPUs; see elsewhere.h */
+    uint64_t last_number;     /* of blocks and of further charges */
 };
 
 /* Everything else that has a handle, by kind; see objects.h. */

@@ -340,7 +340,7 @@ static struct extent *context_extent(struct CUctx_st *context, enum extent_kind 
 
 static CUresult alloc_packed(struct CUctx_st *context, uint64_t size, enum pack_kind kind, CUdeviceptr *address) {
     uint64_t physical = kind == PACK_MANAGED ? 0 : BLOCK;
-    struct extent *extent;
+    struct extent *extent = NULL;
     int fault = sim_fault_alloc_take(context_gpu(context));
 
     if (fault != 0)
@@ -353,17 +353,16 @@ static CUresult alloc_packed(struct CUctx_st *context, uint64_t size, enum pack_
     if (sim_reserve(context_gpu(context), physical) != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&mutex);
-    extent = context_extent(context, EXTENT_PACKED, kind, BLOCK, physical);
-    if (extent != NULL) {
+    /* Another thread may have made a block meanwhile; an empty one is not kept. */
+    *address = pack_place(context, kind, size);
+    if (*address == 0 && (extent = context_extent(context, EXTENT_PACKED, kind, BLOCK, physical)) != NULL) {
         pack_file(extent);
         *address = pack_place(context, kind, size);
     }
     pthread_mutex_unlock(&mutex);
-    if (extent == NULL) {
+    if (extent == NULL)
         sim_release(context_gpu(context), physical);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    return CUDA_SUCCESS;
+    return *address != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* Under no lock. `physical` was reserved already, and is given back on failure. */
