@@ -216,21 +216,29 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     return result;
 }
 
+static CUresult destroy_ours(struct process *process, struct pool *pool, CUmemoryPool handle) {
+    pools_wait(process); /* soon it cannot be asked any more what it holds */
+    REAL(cuMemPoolTrimTo)(handle, 0);
+    pools_settle(process);
+    if (!pools_destroying(pool))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = REAL(cuMemPoolDestroy)(handle);
+    pools_destroyed(process, pool, result);
+    return result;
+}
+
+/* Taken out before the driver is asked: it may use the handle again at once. */
 CUresult cuMemPoolDestroy(CUmemoryPool handle) {
     struct process *process = process_if_open();
     struct pool *pool = pools_find(process, handle);
     struct entry foreign;
-    if (pool != NULL) {
-        pools_wait(process); /* soon it cannot be asked any more what it holds */
-        REAL(cuMemPoolTrimTo)(handle, 0);
-        pools_settle(process);
-    }
-    CUresult result = REAL(cuMemPoolDestroy)(handle);
-    if (result != CUDA_SUCCESS || process == NULL)
-        return result;
     if (pool != NULL)
-        pools_destroyed(process, pool);
-    else if (objects_remove(process, KIND_POOL, (uintptr_t)handle, &foreign) && foreign.charge.share != 0)
+        return destroy_ours(process, pool, handle);
+    bool ours = process != NULL && objects_remove(process, KIND_POOL, (uintptr_t)handle, &foreign);
+    CUresult result = REAL(cuMemPoolDestroy)(handle);
+    if (ours && result != CUDA_SUCCESS)
+        objects_put(process, KIND_POOL, foreign);
+    else if (ours && foreign.charge.share != 0)
         charge_end(process, &foreign.charge);
     return result;
 }

@@ -22,6 +22,7 @@ struct pool {
     CUdevice device;
     int gpu;
     bool graphs, destroyed;
+    _Atomic bool going;   /* the driver is asked to destroy it, and may give its handle out again */
     bool placed;          /* its memory lies in the region of its charge */
     uint32_t allocations; /* live ones */
     uint32_t export;      /* the number that exported descriptors carry */
@@ -46,7 +47,7 @@ static struct pool *find(struct process *process, CUmemoryPool handle, CUdevice 
     for (struct pool *pool = atomic_load(&process->pools.first); pool != NULL; pool = pool->next) {
         if (pool->destroyed && pool->allocations == 0 && pool->charge.pages == 0 && pool->charge.share == 0)
             idle = pool;
-        else if (!pool->destroyed && pool->graphs == graphs &&
+        else if (!pool->destroyed && !pool->going && pool->graphs == graphs &&
                  (graphs ? pool->device == device : pool->handle == handle))
             return pool;
     }
@@ -83,7 +84,7 @@ struct pool *pools_graphs(struct process *process, CUdevice device, int gpu) {
 
 struct pool *pools_find(struct process *process, CUmemoryPool handle) {
     struct pool *pool = process == NULL ? NULL : atomic_load(&process->pools.first);
-    while (pool != NULL && (pool->destroyed || pool->graphs || pool->handle != handle))
+    while (pool != NULL && (pool->destroyed || pool->going || pool->graphs || pool->handle != handle))
         pool = pool->next;
     return pool;
 }
@@ -261,7 +262,7 @@ static bool reserved_pages(const struct pool *pool, uint64_t *pages) {
 static void settle(struct process *process, struct pool *pool, struct charge *growth) {
     struct charge late;
     uint64_t reserved;
-    if (pool->destroyed || !reserved_pages(pool, &reserved))
+    if (pool->destroyed || pool->going || !reserved_pages(pool, &reserved))
         reserved = pool->charge.pages;
     if (reserved > pool->charge.pages && growth != NULL) {
         uint64_t grown = reserved - pool->charge.pages;
@@ -306,7 +307,7 @@ static void trim(struct pool *pool) {
     lock_take(&pool->lock);
     if (pool->graphs)
         REAL(cuDeviceGraphMemTrim)(pool->device);
-    else if (!pool->destroyed)
+    else if (!pool->destroyed && !pool->going)
         REAL(cuMemPoolTrimTo)(pool->handle, 0);
     lock_give(&pool->lock);
 }
@@ -422,12 +423,23 @@ void pools_freed(struct process *process, CUdeviceptr address, CUstream stream) 
         pools_settle(process);
 }
 
-void pools_destroyed(struct process *process, struct pool *pool) {
+bool pools_destroying(struct pool *pool) {
     lock_take(&pool->lock);
-    pool->destroyed = true;
-    pool->handle = NULL;
+    bool first = !atomic_exchange(&pool->going, true);
     lock_give(&pool->lock);
-    pools_settle(process);
+    return first;
+}
+
+void pools_destroyed(struct process *process, struct pool *pool, CUresult result) {
+    lock_take(&pool->lock);
+    if (result == CUDA_SUCCESS) {
+        pool->destroyed = true;
+        pool->handle = NULL;
+    }
+    atomic_store(&pool->going, false);
+    lock_give(&pool->lock);
+    if (result == CUDA_SUCCESS)
+        pools_settle(process);
 }
 
 uint32_t pools_share(struct process *process, struct pool *pool) {

@@ -57,7 +57,8 @@ void pools_context_gone(struct process *process, CUcontext context);
 
 /* A pool's end: before the driver is asked, and after. What was allocated from it lives on. */
 struct pool *pools_find(struct process *process, CUmemoryPool handle);
-void pools_destroyed(struct process *process, struct pool *pool);
+bool pools_destroying(struct pool *pool); /* false if another thread is about that */
+void pools_destroyed(struct process *process, struct pool *pool, CUresult result);
 
 /* Makes a pool's memory outlive this process; the number that exported descriptors are to carry, or 0. */
 uint32_t pools_share(struct process *process, struct pool *pool);
