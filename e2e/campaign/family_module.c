@@ -1,5 +1,6 @@
 /* Modules and libraries, of images of every kind, loaded lazily and eagerly; their variables and their kernels. */
 #include "extras.h"
+#include "family_pool.h"
 #include "images.h"
 #include "worker.h"
 
@@ -370,8 +371,8 @@ static void use_library(struct call *call, CUlibrary library, const struct progr
         expect(call, CALL(cu.cuLibraryGetGlobal(&address, &size, library, name)), CUDA_SUCCESS, "cuLibraryGetGlobal");
 }
 
-static bool several_gpus(void) {
-    int first = -1;
+static bool several_gpus(int keeper) {
+    int first = keeper;
     for (unsigned i = 0; i < CONTEXTS; i++) {
         const struct context *context = context_at(i);
         if (context->handle != NULL && first >= 0 && context->gpu != first)
@@ -399,10 +400,12 @@ static void later_context(struct call *call, CUlibrary library, const struct pro
 static void with_library(struct call *call, const struct program *program, enum image_kind kind) {
     CUlibrary library = NULL;
     const char *prefix = kind == IMAGE_LINKED ? "a" : "";
-    uint64_t most = contexts_count() * most_of(program);
-    needs(call, several_gpus() ? UINT64_MAX / 4 : most); /* refused by which of them? */
+    int keeper = keeper_on();
+    unsigned contexts = contexts_count() + (keeper >= 0);
+    uint64_t most = contexts * most_of(program);
+    needs(call, several_gpus(keeper) ? UINT64_MAX / 4 : most); /* refused by which of them? */
     say(call, "a library of %llu + %llu bytes in %u contexts, ", (unsigned long long)program->data,
-        (unsigned long long)program->code, contexts_count());
+        (unsigned long long)program->code, contexts);
     if (!judged(call, load_library(call, program, &library)))
         return;
     use_library(call, library, program, prefix);

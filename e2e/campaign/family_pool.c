@@ -58,6 +58,7 @@ enum { OF_DEFAULT, OF_POOL };
 static pthread_mutex_t async_mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t keeper_mutex = PTHREAD_MUTEX_INITIALIZER;
 static CUcontext keeper;
+static int keeper_gpu; /* while there is one */
 static _Atomic bool noted[GPUS];
 
 /* ---- What both families need ---- */
@@ -88,6 +89,7 @@ static void make_keeper(struct call *call) {
         keeper = NULL;
         return;
     }
+    keeper_gpu = call->gpu;
     current_changed();
     expect(call, CALL(cu.cuCtxPopCurrent_v2(&popped)), CUDA_SUCCESS, "cuCtxPopCurrent");
     grows(call, bytes, bytes);
@@ -129,6 +131,13 @@ void stream_choose(struct call *call, struct choice *choice) {
 void stream_done(const struct choice *choice) {
     if (choice->taken)
         object_put(&choice->object);
+}
+
+int keeper_on(void) {
+    pthread_mutex_lock(&keeper_mutex);
+    int gpu = keeper != NULL ? keeper_gpu : -1;
+    pthread_mutex_unlock(&keeper_mutex);
+    return gpu;
 }
 
 CUresult free_in_keeper(CUdeviceptr address) {

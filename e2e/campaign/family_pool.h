@@ -13,6 +13,8 @@
  */
 bool need_keeper(struct call *call);
 CUresult free_in_keeper(CUdeviceptr address);
+/* The GPU of that context; -1: there is none. */
+int keeper_on(void);
 
 /* A stream of the current context: one of the process's, or a default stream. Given back by stream_done. */
 struct choice {
