@@ -71,6 +71,7 @@ CUresult cuCtxDetach(CUcontext context) {
     if (result == CUDA_SUCCESS && serial != 0 && REAL(cuCtxGetApiVersion)(context, &version) != CUDA_SUCCESS) {
         contexts_destroyed(process, context, serial);
         pools_context_gone(process, context);
+        pools_settle(process);
     }
     return result;
 }

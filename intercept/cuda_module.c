@@ -134,6 +134,8 @@ struct library {
     struct process *process;
     CUlibrary handle;
     struct image_size size;
+    size_t free_before; /* on the current context's GPU; 0: it is not to be compared */
+    unsigned contexts;  /* it was loaded into */
     CUresult result;
 };
 
@@ -159,6 +161,7 @@ static void load_into(uint32_t context, int gpu, void *argument) {
                                .with = library->size.code,
                                .context = context,
                                .references = objects_mark((uintptr_t)library->handle)});
+    library->contexts++;
 }
 
 static void unload(struct process *process, CUlibrary library) {
@@ -179,7 +182,43 @@ static void rename_to(struct process *process, CUlibrary library) {
     }
 }
 
+static void look_at_free(struct library *library) {
+    size_t total;
+    if (library->size.hidden && REAL(cuMemGetInfo_v2)(&library->free_before, &total) != CUDA_SUCCESS)
+        library->free_before = 0;
+}
+
+/* What a library with compressed images turned out to take on the current context's GPU, beyond what was seen: as a module's.
+ * Later contexts are charged with as much as each of these. */
+static CUresult charge_hidden_of(struct library *library, CUlibrary handle) {
+    struct place place;
+    struct charge charge;
+    size_t free, total;
+    if (library->free_before == 0 || library->contexts == 0 || REAL(cuMemGetInfo_v2)(&free, &total) != CUDA_SUCCESS ||
+        contexts_current(&library->process, &place) != CUDA_SUCCESS || free >= library->free_before)
+        return CUDA_SUCCESS;
+    uint64_t seen = product(library->size.code + library->size.data, library->contexts);
+    uint64_t taken = library->free_before - free;
+    if (taken < seen + HIDDEN_MIN_BYTES)
+        return CUDA_SUCCESS;
+    CUresult result = charge_take(library->process, place.gpu, pages_of(taken - seen), &charge);
+    if (result != CUDA_SUCCESS)
+        return result;
+    library->size.data += (taken - seen) / library->contexts;
+    objects_put(library->process, KIND_LIBRARY_IN_CONTEXT,
+                (struct entry){.key = objects_key((uintptr_t)handle, 0),
+                               .charge = charge,
+                               .context = place.context,
+                               .references = objects_mark((uintptr_t)handle)});
+    return CUDA_SUCCESS;
+}
+
 static CUresult library_loaded(struct library *library, CUlibrary handle) {
+    if (library->result == CUDA_SUCCESS) {
+        library->result = charge_hidden_of(library, handle);
+        if (library->result != CUDA_SUCCESS)
+            REAL(cuLibraryUnload)(handle);
+    }
     if (library->result != CUDA_SUCCESS) {
         unload(library->process, NULL);
         return library->result;
@@ -201,6 +240,7 @@ static CUresult library_loaded(struct library *library, CUlibrary handle) {
             return call;                                                                                               \
         lock_take(&loading.process->libraries);                                                                        \
         contexts_each(loading.process, load_into, &loading);                                                           \
+        look_at_free(&loading);                                                                                        \
         if (loading.result == CUDA_SUCCESS)                                                                            \
             loading.result = call;                                                                                     \
         loading.result = library_loaded(&loading, loading.result == CUDA_SUCCESS ? *(library) : NULL);                 \

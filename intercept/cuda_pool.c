@@ -202,13 +202,15 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     struct process *process;
     int gpu;
     CUresult result = REAL(cuMemPoolCreate)(pool, properties);
-    if (result != CUDA_SUCCESS || (result = process_open(&process)) != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS)
         return result;
-    if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+    result = process_open(&process);
+    if (result == CUDA_SUCCESS && properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
         objects_put(process, KIND_POOL, (struct entry){.key = (uintptr_t)*pool}); /* of the host's memory */
         return result;
     }
-    result = gpus_find_claimed(process, properties->location.id, &gpu);
+    if (result == CUDA_SUCCESS)
+        result = gpus_find_claimed(process, properties->location.id, &gpu);
     if (result == CUDA_SUCCESS && pools_memory(process, *pool, properties->location.id, gpu) == NULL)
         result = CUDA_ERROR_OUT_OF_MEMORY;
     if (result != CUDA_SUCCESS)

@@ -59,6 +59,8 @@ struct CUfunc_st {
 struct image {
     bool used, library;
     CUcontext context;
+    CUdevice device;
+    uint64_t blocks; /* of the device */
     struct image *of;
     struct CUfunc_st functions[FAKE_KERNELS];
 };
@@ -482,9 +484,21 @@ static void *new_image(bool library, struct image *of) {
         images[i] = (struct image){.used = true, .library = library, .of = of, .context = library ? NULL : current()};
         for (int k = 0; k < FAKE_KERNELS; k++)
             images[i].functions[k] = (struct CUfunc_st){local[k], library};
+        if (current() != NULL) {
+            images[i].device = current()->device;
+            images[i].blocks = fake_orders.image_blocks;
+            take(images[i].device, images[i].blocks * BLOCK);
+        }
+        fake_orders.image_blocks = 0;
         return &images[i];
     }
     return NULL;
+}
+
+static void end_image(struct image *image) {
+    if (image->used)
+        physical[image->device].now -= image->blocks * BLOCK;
+    image->used = false;
 }
 
 CUresult FAKE(cuModuleLoadData)(CUmodule *module, const void *image) {
@@ -495,7 +509,7 @@ CUresult FAKE(cuModuleLoadData)(CUmodule *module, const void *image) {
 CUresult FAKE(cuModuleUnload)(CUmodule module) {
     CUresult result = ordered(&fake_orders.fail_unload);
     if (result == CUDA_SUCCESS)
-        ((struct image *)module)->used = false;
+        end_image((struct image *)module);
     return result;
 }
 
@@ -510,7 +524,7 @@ CUresult FAKE(cuLibraryUnload)(CUlibrary library) {
     CUresult result = ordered(&fake_orders.fail_unload);
     for (int i = 0; i < IMAGES && result == CUDA_SUCCESS; i++)
         if (&images[i] == (struct image *)library || images[i].of == (struct image *)library)
-            images[i].used = false;
+            end_image(&images[i]);
     return result;
 }
 

@@ -28,6 +28,7 @@ struct fake_orders {
     CUresult fail_context;
     void (*in_context)(void); /* called when the next context is about to be made */
     CUresult fail_unload;     /* what the next cuModuleUnload or cuLibraryUnload returns */
+    uint64_t image_blocks;    /* of 2 MiB that the next module or library takes of the current device */
     size_t pitch;             /* what the next pitched allocation takes as pitch; 0 is the usual */
     enum fake_answers answers;
 };

@@ -317,6 +317,35 @@ static CUlibrary load_library(const char *image) {
     return library;
 }
 
+/* Something in it cannot be understood, so what it takes shows only when it is loaded. */
+static const char hidden[] = ".version 8.0\n.global .unheard_of x;\n";
+#define HIDDEN_BLOCKS 20
+
+/* It counts then, and once more in a context that comes later; if that is too much, nothing of it stays. */
+static void test_hidden_in_libraries(void) {
+    CUcontext first = with_context(LIMIT), second;
+    CUlibrary library = NULL;
+    fake_orders.image_blocks = HIDDEN_BLOCKS;
+    library = load_library(hidden);
+    CHECK(used() == 140 * MIB && fake_physical(0) == 140 * MIB, "counted: %llu", (unsigned long long)used());
+    CHECK(cuDevicePrimaryCtxRetain(&second, 1) == CUDA_SUCCESS && used_of(second) >= 140 * MIB, "there, too");
+    CHECK(cuLibraryUnload(library) == CUDA_SUCCESS && used_of(first) == 100 * MIB && used_of(second) == 100 * MIB,
+          "unloaded");
+}
+
+static void test_hidden_that_does_not_fit(void) {
+    CUmodule module = NULL;
+    CUlibrary library = NULL;
+    with_context(LIMIT);
+    fake_orders.image_blocks = LIMIT / (2 * MIB);
+    CHECK(cuModuleLoadData(&module, hidden) == CUDA_ERROR_OUT_OF_MEMORY, "a module");
+    CHECK(used() == 100 * MIB && fake_physical(0) == 100 * MIB, "nothing is kept, and nothing else given back: %llu",
+          (unsigned long long)used());
+    fake_orders.image_blocks = LIMIT / (2 * MIB);
+    CHECK(cuLibraryLoadData(&library, hidden, NULL, NULL, 0, NULL, NULL, 0) == CUDA_ERROR_OUT_OF_MEMORY, "a library");
+    CHECK(used() == 100 * MIB && fake_physical(0) == 100 * MIB, "likewise: %llu", (unsigned long long)used());
+}
+
 /* In the context that the module lies in, whichever is current. */
 static void test_functions_need_local_memory(void) {
     CUcontext first = with_context(LIMIT), second;
@@ -962,6 +991,8 @@ int main(int argc, char **argv) {
     RUN(test_functions_that_do_not_fit);
     RUN(test_kernels_need_local_memory);
     RUN(test_kernels_that_do_not_fit_everywhere);
+    RUN(test_hidden_in_libraries);
+    RUN(test_hidden_that_does_not_fit);
     RUN(test_library_during_the_making_of_a_context);
     RUN(test_libraries_and_contexts_at_once);
     RUN(test_before_initialisation_the_driver_speaks);
