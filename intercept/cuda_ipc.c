@@ -6,6 +6,8 @@
 #include "objects.h"
 #include "tags.h"
 
+#include <string.h>
+
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
     CUresult result = REAL(cuIpcGetMemHandle)(handle, address);
     CUdeviceptr base = address;
@@ -18,46 +20,122 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
     return result;
 }
 
+/*
+ * KIND_IPC has the addresses, by which a key is known; KIND_IPC_MEMORY, by that key, what is charged, with a reference for each
+ * opening of one handle in one context. The key is made of those two, and not of the address: the driver may give that out again
+ * before all those who closed what was there have come to count that.
+ */
 struct opening {
     struct process *process;
     struct place place;
+    uint64_t key;
     struct charge charge;
-    bool joined;
+    bool known; /* it was open already, and is held by a reference; else there is a charge of its own */
 };
 
+static bool is_counted(struct opening *opening) {
+    struct entry memory;
+    return objects_refer(opening->process, KIND_IPC_MEMORY, opening->key, 1, &memory);
+}
+
+/* How large what we cannot join is, the driver only tells of what is open; at least one block. */
 static CUresult before(struct opening *opening, const CUipcMemHandle *handle) {
+    uint64_t halves[2];
     uint8_t tag[TAG_SIZE];
     CUresult result = contexts_current(&opening->process, &opening->place);
     if (result != CUDA_SUCCESS)
         return result;
     tag_of_handle(handle, tag);
-    opening->joined = charge_join(opening->process, tag, &opening->charge);
+    memcpy(halves, tag, TAG_SIZE);
+    opening->key = objects_key(objects_key(halves[0], halves[1]), opening->place.context);
+    opening->known = is_counted(opening);
+    if (opening->known || charge_join(opening->process, tag, &opening->charge))
+        return CUDA_SUCCESS;
+    return charge_take(opening->process, opening->place.gpu, BLOCK_PAGES, &opening->charge);
+}
+
+/* Under the lock of what is opened. */
+static void let_go(struct process *process, uint64_t address, uint64_t key) {
+    struct entry memory;
+    if (!objects_refer(process, KIND_IPC_MEMORY, key, -1, &memory) || memory.references != 0)
+        return;
+    objects_remove_with(process, KIND_IPC, address, key);
+    charge_end(process, &memory.charge);
+}
+
+static void close_one(struct process *process, uint64_t address, uint64_t key) {
+    lock_take(&process->opened);
+    let_go(process, address, key);
+    lock_give(&process->opened);
+}
+
+static void give_up(struct opening *opening) {
+    if (opening->known)
+        close_one(opening->process, 0, opening->key);
+    else
+        charge_end(opening->process, &opening->charge);
+}
+
+/* Of the rest we know only now. */
+static CUresult pay(struct opening *opening, CUdeviceptr address) {
+    struct process *process = opening->process;
+    struct charge more;
+    size_t size = 0;
+    if (opening->known || opening->charge.share != 0)
+        return CUDA_SUCCESS;
+    REAL(cuMemGetAddressRange_v2)(NULL, &size, address);
+    uint64_t pages = pages_of(size);
+    if (pages == opening->charge.pages)
+        return CUDA_SUCCESS;
+    if (charge_take_like(process, &opening->charge, pages - opening->charge.pages, &more) == CUDA_SUCCESS) {
+        opening->charge.pages = (uint32_t)pages;
+        return CUDA_SUCCESS;
+    }
+    CUresult result = charge_take(process, opening->place.gpu, pages, &more); /* perhaps in another region */
+    if (result == CUDA_SUCCESS) {
+        charge_give(process, &opening->charge);
+        opening->charge = more;
+    }
     return result;
 }
 
-/* Written down with a count, since a handle that is opened again leads to the same address. */
+/* Another thread may have opened the same meanwhile, which counts for us too. Under the lock of what is opened. */
+static bool write_down(struct opening *opening, CUdeviceptr address) {
+    struct process *process = opening->process;
+    struct entry memory = {
+        .key = opening->key, .charge = opening->charge, .context = opening->place.context, .references = 1};
+    bool counted = opening->known || is_counted(opening);
+    if (counted && !opening->known)
+        charge_end(process, &opening->charge);
+    if (!counted && !objects_put(process, KIND_IPC_MEMORY, memory)) {
+        charge_end(process, &opening->charge);
+        return false;
+    }
+    if (objects_put(process, KIND_IPC,
+                    (struct entry){.key = address, .with = opening->key, .context = opening->place.context}))
+        return true;
+    let_go(process, address, opening->key);
+    return false;
+}
+
 static CUresult after(struct opening *opening, CUresult result, CUdeviceptr address) {
-    CUdeviceptr base;
-    size_t size = 0;
-    struct entry known;
-    if (result == CUDA_SUCCESS && objects_refer(opening->process, KIND_IPC, address, 1, &known)) {
-        if (opening->joined)
-            charge_end(opening->process, &opening->charge);
+    struct process *process = opening->process;
+    bool opened = result == CUDA_SUCCESS;
+    if (opened)
+        result = pay(opening, address);
+    if (result != CUDA_SUCCESS) {
+        if (opened)
+            REAL(cuIpcCloseMemHandle)(address);
+        give_up(opening);
         return result;
     }
-    if (result == CUDA_SUCCESS && !opening->joined) {
-        REAL(cuMemGetAddressRange_v2)(&base, &size, address);
-        result = charge_take(opening->process, opening->place.gpu, pages_of(size), &opening->charge);
-        if (result != CUDA_SUCCESS)
-            REAL(cuIpcCloseMemHandle)(address);
-    } else if (result != CUDA_SUCCESS && opening->joined) {
-        charge_end(opening->process, &opening->charge);
-    }
-    if (result == CUDA_SUCCESS)
-        objects_put(opening->process, KIND_IPC,
-                    (struct entry){
-                        .key = address, .charge = opening->charge, .references = 1, .context = opening->place.context});
-    return result;
+    lock_take(&process->opened);
+    bool written = write_down(opening, address);
+    lock_give(&process->opened);
+    if (written)
+        return CUDA_SUCCESS;
+    REAL(cuIpcCloseMemHandle)(address);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 #define OPEN(address, handle, call)                                                                                    \
@@ -80,19 +158,11 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsi
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
     struct process *process = process_if_open();
-    struct entry opened;
-    bool ours = process != NULL && objects_refer(process, KIND_IPC, address, -1, &opened);
+    struct entry name;
+    bool ours = process != NULL && objects_find(process, KIND_IPC, address, &name);
     CUresult result = REAL(cuIpcCloseMemHandle)(address);
-    if (!ours)
-        return result;
-    if (result == CUDA_SUCCESS && opened.references == 0) {
-        charge_end(process, &opened.charge);
-    } else if (result != CUDA_SUCCESS && opened.references == 0) {
-        opened.references = 1;
-        objects_put(process, KIND_IPC, opened);
-    } else if (result != CUDA_SUCCESS) {
-        objects_refer(process, KIND_IPC, address, 1, &opened);
-    }
+    if (ours && result == CUDA_SUCCESS)
+        close_one(process, address, name.with);
     return result;
 }
 

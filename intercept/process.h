@@ -4,7 +4,7 @@
  *
  * Each part has a lock of its own. They are taken in this order, and never the other way round: a pool's, objects',
  * contexts', an allocation shard's, a region's. None is held while the driver is called, but a pool's and a device's, and
- * before all of these, in this order: a device's lifecycle, libraries, extras.
+ * before all of these, in this order: a device's lifecycle, libraries, extras. What is opened comes before objects.
  */
 #ifndef TRANCHE_PROCESS_H
 #define TRANCHE_PROCESS_H
@@ -70,6 +70,7 @@ enum kind {
     KIND_POOL_MEMORY,
     KIND_GRAPH_EXEC,
     KIND_IPC,
+    KIND_IPC_MEMORY,
     KIND_EXTERNAL,
     KIND_EXPORTED,
     KIND_EXTERNAL_MEMORY,
@@ -129,6 +130,7 @@ struct process {
     struct lock extras;    /* see context_extra.c */
     struct lock libraries; /* one is loaded or unloaded at a time, while no context comes or goes; see cuda_module.c */
     struct exported exported;
+    struct lock opened;         /* see cuda_ipc.c */
     _Atomic uint64_t externals; /* imported so far, see borrowed.c */
     _Atomic uint64_t physicals; /* made or imported so far, see physical.c */
 };
