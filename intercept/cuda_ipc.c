@@ -33,12 +33,12 @@ struct opening {
     bool known; /* it was open already, and is held by a reference; else there is a charge of its own */
 };
 
-static bool is_counted(struct opening *opening) {
+static bool count_in(struct opening *opening) {
     struct entry memory;
     return objects_refer(opening->process, KIND_IPC_MEMORY, opening->key, 1, &memory);
 }
 
-/* How large what we cannot join is, the driver only tells of what is open; at least one block. */
+/* How large that is which we cannot join, the driver tells only when it is open; it is at least one block. */
 static CUresult before(struct opening *opening, const CUipcMemHandle *handle) {
     uint64_t halves[2];
     uint8_t tag[TAG_SIZE];
@@ -48,7 +48,7 @@ static CUresult before(struct opening *opening, const CUipcMemHandle *handle) {
     tag_of_handle(handle, tag);
     memcpy(halves, tag, TAG_SIZE);
     opening->key = objects_key(objects_key(halves[0], halves[1]), opening->place.context);
-    opening->known = is_counted(opening);
+    opening->known = count_in(opening);
     if (opening->known || charge_join(opening->process, tag, &opening->charge))
         return CUDA_SUCCESS;
     return charge_take(opening->process, opening->place.gpu, BLOCK_PAGES, &opening->charge);
@@ -76,7 +76,7 @@ static void give_up(struct opening *opening) {
         charge_end(opening->process, &opening->charge);
 }
 
-/* Of the rest we know only now. */
+/* Now we know how large it is. */
 static CUresult pay(struct opening *opening, CUdeviceptr address) {
     struct process *process = opening->process;
     struct charge more;
@@ -99,43 +99,36 @@ static CUresult pay(struct opening *opening, CUdeviceptr address) {
     return result;
 }
 
-/* Another thread may have opened the same meanwhile, which counts for us too. Under the lock of what is opened. */
+/* Another thread may have opened the same meanwhile, which counts for us too. False when there is no memory for it. Under the lock
+ * of what is opened. */
 static bool write_down(struct opening *opening, CUdeviceptr address) {
     struct process *process = opening->process;
     struct entry memory = {
         .key = opening->key, .charge = opening->charge, .context = opening->place.context, .references = 1};
-    bool counted = opening->known || is_counted(opening);
+    bool counted = opening->known || count_in(opening);
     if (counted && !opening->known)
         charge_end(process, &opening->charge);
-    if (!counted && !objects_put(process, KIND_IPC_MEMORY, memory)) {
-        charge_end(process, &opening->charge);
-        return false;
-    }
-    if (objects_put(process, KIND_IPC,
-                    (struct entry){.key = address, .with = opening->key, .context = opening->place.context}))
-        return true;
-    let_go(process, address, opening->key);
-    return false;
+    opening->known = counted || objects_put(process, KIND_IPC_MEMORY, memory);
+    return opening->known &&
+           objects_put(process, KIND_IPC,
+                       (struct entry){.key = address, .with = opening->key, .context = opening->place.context});
 }
 
 static CUresult after(struct opening *opening, CUresult result, CUdeviceptr address) {
-    struct process *process = opening->process;
     bool opened = result == CUDA_SUCCESS;
     if (opened)
         result = pay(opening, address);
-    if (result != CUDA_SUCCESS) {
-        if (opened)
-            REAL(cuIpcCloseMemHandle)(address);
-        give_up(opening);
-        return result;
+    if (result == CUDA_SUCCESS) {
+        lock_take(&opening->process->opened);
+        result = write_down(opening, address) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+        lock_give(&opening->process->opened);
     }
-    lock_take(&process->opened);
-    bool written = write_down(opening, address);
-    lock_give(&process->opened);
-    if (written)
-        return CUDA_SUCCESS;
-    REAL(cuIpcCloseMemHandle)(address);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS)
+        return result;
+    if (opened)
+        REAL(cuIpcCloseMemHandle)(address);
+    give_up(opening);
+    return result;
 }
 
 #define OPEN(address, handle, call)                                                                                    \
