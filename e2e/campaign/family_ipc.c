@@ -247,11 +247,24 @@ static int device_of(int gpu) {
     return -1;
 }
 
+/*
+ * A handle to memory whose maker is dead, and that nobody in the claim has imported before, is paid only as far as it is mapped:
+ * the driver tells nobody how large it is. A storm, where all that is physically held must be counted at any moment, does
+ * without such; and without what was passed on, whose maker we do not know.
+ */
+static bool may_stay_unpaid(const struct taken *taken) {
+    return atomic_load(&board->mode) == MODE_STORM && !board->no_death && (taken->what.passed_on || orphaned(taken));
+}
+
 static void import_handle(struct call *call) {
     struct taken taken;
     CUmemGenericAllocationHandle handle = 0;
     if (!take_offer(call, 1 << OFFER_HANDLE, &taken))
         return;
+    if (may_stay_unpaid(&taken)) {
+        let_go(&taken);
+        return;
+    }
     say(call, "cuMemImportFromShareableHandle from %d, of %llu", taken.what.pid, (unsigned long long)taken.what.size);
     grows(call, 0, 0);
     void *descriptor = (void *)(intptr_t)taken.descriptor;

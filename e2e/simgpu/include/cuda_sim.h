@@ -799,7 +799,7 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray);
 
 #include "cuda_sim_vmm.h"
 
-#include "cuda_sim_pool.h"
 #include "cuda_sim_graph.h"
+#include "cuda_sim_pool.h"
 
 #endif
