@@ -414,7 +414,7 @@ static void offer_legacy(struct call *call) {
         return;
     }
     grows(call, what.size < MIB ? 0 : (int64_t)rounded(what.size, BLOCK), (int64_t)rounded(what.size, BLOCK));
-    CUipcMemHandle handle;
+    CUipcMemHandle handle = {0};
     if (expect(call, CALL(cu.cuIpcGetMemHandle(&handle, address)), CUDA_SUCCESS, "cuIpcGetMemHandle")) {
         memcpy(what.bytes, &handle, sizeof handle);
         publish(slot, what);
@@ -510,7 +510,7 @@ static CUresult end_offered_pool(const struct object *object) {
 
 static bool export_pool(struct call *call, CUmemoryPool pool, CUdeviceptr address, unsigned slot,
                         struct offered *what) {
-    CUmemPoolPtrExportData data;
+    CUmemPoolPtrExportData data = {0};
     CUresult result = CALL(cu.cuMemPoolExportToShareableHandle(&what->descriptor, pool, BY_DESCRIPTOR, 0));
     if (!expect(call, result, CUDA_SUCCESS, "cuMemPoolExportToShareableHandle") ||
         !expect(call, CALL(cu.cuMemPoolExportPointer(&data, address)), CUDA_SUCCESS, "cuMemPoolExportPointer"))

@@ -109,7 +109,7 @@ static void perform_cut_off(struct call *call) {
     CUresult (*retain)(CUcontext *, CUdevice) = NULL;
     CUdeviceptr address;
     CUcontext context;
-    size_t free, total;
+    size_t free = 0, total = 0;
     CUresult (*info)(size_t *, size_t *) = NULL;
     *(void **)&allocate = calls_find("cuMemAlloc_v2");
     *(void **)&retain = calls_find("cuDevicePrimaryCtxRetain");
@@ -202,7 +202,7 @@ static void ask_info(struct call *call) {
     call->desk->reported_used = UINT64_MAX;
     for (unsigned i = 0; i < CONTEXTS; i++) {
         struct context *context = context_at(i);
-        size_t free, total;
+        size_t free = 0, total = 0;
         if (context->handle == NULL || (uint64_t)context->gpu != call->desk->argument || !use(call, context))
             continue;
         CUresult result = CALL(info(&free, &total));

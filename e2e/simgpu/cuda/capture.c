@@ -52,7 +52,8 @@ static bool set_ends(struct ends *ends, const CUgraphNode *nodes, size_t count) 
     if (count > 0)
         memcpy(copy, nodes, count * sizeof(*copy));
     free(ends->nodes);
-    *ends = (struct ends){copy, count};
+    ends->nodes = copy;
+    ends->count = count;
     return true;
 }
 

@@ -46,7 +46,7 @@ struct recording {
 
 static void reached(void *arg) {
     struct recording *recording = arg;
-    _Atomic uint64_t *word = &sim_shared_about(recording->object).words[WORD_REACHED];
+    _Atomic uint64_t *word = sim_shared_about(recording->object).words + WORD_REACHED;
     uint64_t before = atomic_load(word);
 
     while (before < recording->number && !atomic_compare_exchange_weak(word, &before, recording->number)) {
