@@ -105,14 +105,16 @@ OTHER_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
 /* --- the one list of all modes --- */
 
 /* The driver's list of the mode; version and mode are for the driver to judge. */
+static nvmlReturn_t ask_details_once(nvmlDevice_t device, nvmlProcessDetailList_t asked, struct answer *answer) {
+    asked.numProcArrayEntries = answer->count;
+    asked.procArray = (nvmlProcessDetail_v1_t *)(void *)answer->list;
+    nvmlReturn_t said = REAL(nvmlDeviceGetRunningProcessDetailList)(device, &asked);
+    answer->count = asked.numProcArrayEntries;
+    return said;
+}
+
 static nvmlReturn_t ask_details(nvmlDevice_t device, nvmlProcessDetailList_t asked, struct answer *answer) {
-    return NVML_ASK(*answer, ({
-        asked.numProcArrayEntries = answer->count;
-        asked.procArray = (nvmlProcessDetail_v1_t *)(void *)answer->list;
-        nvmlReturn_t said = REAL(nvmlDeviceGetRunningProcessDetailList)(device, &asked);
-        answer->count = asked.numProcArrayEntries;
-        said;
-    }));
+    return NVML_ASK(*answer, ask_details_once(device, asked, answer));
 }
 
 /* On the compute list and on that of all modes is everybody; what the driver says of them is not needed. */

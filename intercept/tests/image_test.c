@@ -18,7 +18,7 @@
 #define MIB (UINT64_C(1) << 20)
 #define BLOCK (2 * MIB)
 #define MOST (UINT64_C(1) << 52)
-#define MUTATIONS 20000
+#define MUTATIONS 20000u
 #define DEFAULT_SEED 1
 #define RUN(test) checks_run(#test, test)
 

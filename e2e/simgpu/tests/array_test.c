@@ -56,7 +56,7 @@ static void every_format_takes_what_it_must(void) {
         CHECK_INT(taken(), bytes);
         OK(cuArrayDestroy(array));
         CHECK_INT(taken(), 0);
-        d.NumChannels = formats[i].channels == 1 && i < 8 ? 3 : 5;
+        d.NumChannels = i < 8 && formats[i].channels == 1 ? 3 : 5;
         CHECK_INT(cuArray3DCreate_v2(&array, &d), CUDA_ERROR_INVALID_VALUE);
     }
 }

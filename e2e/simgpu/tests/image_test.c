@@ -260,12 +260,13 @@ static void fat_binaries_hold_several(void) {
     static struct fat fat = {.header = {0xba55ed50, 1, 16, sizeof(fat) - 16},
                              .first = {.kind = 1, .header_bytes = 64, .content_bytes = 256},
                              .first_contents = HEAD ".visible .entry small()\n{\nret;\n}\n"};
+    const uint64_t payload = sizeof(fat.rest) - 64;
     CUfunction function;
     CUmodule module;
 
     _Static_assert(sizeof(fat.first) == 64, "an entry's header has 64 bytes");
     memcpy(fat.rest, &fat.first, sizeof(fat.first));
-    memcpy(fat.rest + 8, &(uint64_t){sizeof(fat.rest) - 64}, 8);
+    memcpy(fat.rest + 8, &payload, sizeof(payload));
     memcpy(fat.rest + 64, ptx, sizeof(ptx));
     context_on(0);
     OK(cuModuleLoadData(&module, &fat));
