@@ -34,11 +34,12 @@ struct desk {
     _Atomic uint32_t waiting;     /* for an order */
     uint32_t operation;
     uint64_t seed;
-    uint64_t argument;     /* what orders that are no operations need */
-    uint64_t room[GPUS];   /* bytes that the claim has left, as the judge sees it; UINT64_MAX: it does not know */
-    _Atomic uint64_t need; /* bytes that may be taken at once, at most, before the call has returned */
-    _Atomic int32_t gpu;   /* of which GPU */
-    _Atomic uint32_t also; /* and of which others as much, by bit */
+    uint64_t argument;        /* what orders that are no operations need */
+    uint64_t room[GPUS];      /* bytes that the claim has left, as the judge sees it; UINT64_MAX: it does not know */
+    _Atomic uint64_t need;    /* bytes that may be taken at once, at most, before the call has returned */
+    _Atomic int32_t gpu;      /* of which GPU */
+    _Atomic uint32_t also;    /* and of which others as much, by bit */
+    _Atomic uint32_t copy_of; /* 1 + the seat from whose process this thread takes a descriptor, until it has used it */
     /* The answer. */
     uint32_t outcome;
     int32_t result;
@@ -75,6 +76,7 @@ struct seat {
     _Atomic uint32_t state;
     _Atomic int32_t pid;
     _Atomic uint32_t ending;      /* it was told to end, or does so by itself */
+    _Atomic uint32_t dying;       /* in a storm: see seat_may_die */
     _Atomic uint32_t cut_off;     /* `initialised` of those it was forked from: the driver is of no use to it */
     _Atomic uint32_t initialised; /* 1: calls cuInit, 2: has called it */
     _Atomic uint32_t stops;       /* how often it was stopped or continued; odd: it is stopped now */
@@ -114,6 +116,28 @@ struct board {
     char wrong_text[TEXT_SIZE];
     struct seat seats[SEATS];
 };
+
+/*
+ * In a storm, nobody dies of whose descriptors somebody has a copy that was not imported yet: nobody can know then whose memory
+ * that is, see docs/counting.md. So whoever dies says so first, and then looks for copies; whoever copies does the reverse.
+ */
+static inline bool seat_may_die(struct board *board, unsigned seat) {
+    bool copied = false;
+    atomic_store(&board->seats[seat].dying, 1);
+    for (unsigned i = 0; i < SEATS; i++)
+        for (unsigned desk = 0; desk < DESKS && atomic_load(&board->seats[i].state) == SEAT_ALIVE; desk++)
+            copied = copied || atomic_load(&board->seats[i].desks[desk].copy_of) == seat + 1;
+    if (copied)
+        atomic_store(&board->seats[seat].dying, 0);
+    return !copied;
+}
+
+/* A seat begins anew. */
+static inline void seat_lives(struct seat *seat) {
+    atomic_store(&seat->dying, 0);
+    for (unsigned desk = 0; desk < DESKS; desk++)
+        atomic_store(&seat->desks[desk].copy_of, 0);
+}
 
 /* Orders that are no operations of the table. */
 enum {

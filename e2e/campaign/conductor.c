@@ -145,6 +145,7 @@ bool actor_start(unsigned seat, uint64_t *random) {
         return true; /* a worker was faster, for a child of its own */
     atomic_store(&place->pid, 0);
     atomic_store(&place->ending, 0);
+    seat_lives(place);
     atomic_store(&place->cut_off, 0);
     atomic_store(&place->initialised, 0);
     atomic_store(&place->stops, 0);

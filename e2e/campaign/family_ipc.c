@@ -92,6 +92,7 @@ static void publish(unsigned slot, struct offered what) {
 /* What another process offers, or this one. */
 struct taken {
     struct offered what;
+    struct desk *desk;
     const struct offer *offer;
     uint32_t sequence;
     int process, descriptor; /* of the process, and a copy of what it offers; -1: none */
@@ -116,10 +117,19 @@ static void let_go(struct taken *taken) {
         close(taken->descriptor);
     if (taken->process >= 0)
         close(taken->process);
+    atomic_store(&taken->desk->copy_of, 0);
 }
 
-static bool look_at(struct call *call, const struct offer *offer, unsigned kinds, struct taken *taken) {
-    *taken = (struct taken){.offer = offer, .sequence = atomic_load(&offer->sequence), .process = -1, .descriptor = -1};
+/* See seat_may_die. */
+static bool may_copy(const struct taken *taken, const struct seat *seat) {
+    atomic_store(&taken->desk->copy_of, (uint32_t)(seat - board->seats) + 1);
+    return atomic_load(&board->mode) != MODE_STORM || !atomic_load(&seat->dying);
+}
+
+static bool look_at(struct call *call, const struct seat *seat, const struct offer *offer, unsigned kinds,
+                    struct taken *taken) {
+    *taken = (struct taken){
+        .desk = call->desk, .offer = offer, .sequence = atomic_load(&offer->sequence), .process = -1, .descriptor = -1};
     if (taken->sequence % 2 == 0)
         return false;
     taken->what = offer->what;
@@ -129,7 +139,7 @@ static bool look_at(struct call *call, const struct offer *offer, unsigned kinds
     bool seen = false;
     for (int device = 0; device < device_count(); device++)
         seen = seen || gpu_of_device(device) == taken->what.gpu;
-    if (seen && take_descriptor(taken)) {
+    if (seen && may_copy(taken, seat) && take_descriptor(taken)) {
         call->gpu = taken->what.gpu;
         return true;
     }
@@ -142,7 +152,7 @@ static bool take_offer(struct call *call, unsigned kinds, struct taken *taken) {
     for (unsigned n = 0; n < SEATS * OFFERS; n++) {
         unsigned i = (start + n) % (SEATS * OFFERS);
         const struct seat *seat = &board->seats[i / OFFERS];
-        if (atomic_load(&seat->state) == SEAT_ALIVE && look_at(call, &seat->offers[i % OFFERS], kinds, taken))
+        if (atomic_load(&seat->state) == SEAT_ALIVE && look_at(call, seat, &seat->offers[i % OFFERS], kinds, taken))
             return true;
     }
     return false;

@@ -54,6 +54,7 @@ static void prepare(struct seat *place, uint32_t cut_off, uint64_t seed) {
     atomic_store(&place->cut_off, cut_off);
     atomic_store(&place->initialised, 0);
     atomic_store(&place->ending, 0);
+    seat_lives(place);
     atomic_store(&place->stops, 0);
     place->seed = seed;
 }

@@ -35,6 +35,8 @@ static bool disturb(uint64_t *random, unsigned processes) {
             return true;
         if ((seat = actor_random(random, random_once_in(random, 4))) == SEATS)
             return true;
+        if (!seat_may_die(node_board, seat))
+            return true;
         trace("process %u: killed", seat);
         actor_signal(seat, SIGKILL);
         return actor_bury(seat);

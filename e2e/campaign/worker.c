@@ -354,6 +354,8 @@ static void storm_step(struct desk *desk, uint64_t *random) {
     if (r < 4 && !board->no_fork) {
         operation = ORDER_FORK;
         desk->argument = SEATS; /* any that is free */
+    } else if (r < 8 && !board->no_death && !seat_may_die(board, (unsigned)(my_seat - board->seats))) {
+        /* an operation, then */
     } else if (r < 6 && !board->no_death) {
         atomic_store(&my_seat->ending, 1);
         operation = random_once_in(random, 2) ? ORDER_EXIT : ORDER_EXIT_AT_ONCE;
@@ -489,6 +491,7 @@ int worker_main(unsigned seat) {
     signal(SIGCHLD, SIG_IGN); /* children that end are nobody's business but the conductor's */
     sit_down(seat);
     give_up_seats();
+    seat_lives(my_seat);
     atomic_store(&my_seat->cut_off, 0);
     atomic_store(&my_seat->initialised, 0);
     if (!load())
