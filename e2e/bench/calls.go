@@ -72,8 +72,10 @@ func (b *bench) callRound(ctx context.Context, variant string) ([]result, error)
 		environment = append(environment, "LD_LIBRARY_PATH="+filepath.Join(b.build, "sim/lib"),
 			"LD_PRELOAD="+os.Getenv(hamiLibrary), "CUDA_DEVICE_MEMORY_LIMIT=64g")
 	default:
+		// Not preloaded, or loading it would cost nothing: as in a container, the loader finds it in the driver's place.
 		command = append([]string{filepath.Join(b.build, "bin/tranche"), "run", "--memory", "64GiB",
-			"--driver-root", b.sim.Root, "--shadow-dir", filepath.Join(b.build, "lib"), "--"}, command...)
+			"--driver-root", b.sim.Root, "--shadow-dir", filepath.Join(b.build, "lib"), "--",
+			"env", "--unset=LD_PRELOAD"}, command...)
 	}
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Env = environment
