@@ -171,16 +171,16 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     CUdevice device = (CUdevice)entry.with;
     REAL(cuCtxFromGreenCtx)(&view, green);
     contexts_primary_enter(process, device);
+    contexts_unalias(process, view); /* its handle may be another's at once */
     CUresult result = REAL(cuGreenCtxDestroy)(green);
     if (result == CUDA_SUCCESS) {
-        contexts_unalias(process, view);
         contexts_primary_released(process, device);
+        charge_end(process, &entry.charge);
+    } else {
+        contexts_alias(process, view, contexts_primary(process, device));
+        objects_put(process, KIND_GREEN_CONTEXT, entry);
     }
     contexts_primary_leave(process, device);
-    if (result == CUDA_SUCCESS)
-        charge_end(process, &entry.charge);
-    else
-        objects_put(process, KIND_GREEN_CONTEXT, entry);
     return result;
 }
 

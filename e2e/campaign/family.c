@@ -4,11 +4,13 @@
 #include <stddef.h>
 
 extern const struct family family_context, family_detach, family_linear, family_query, family_bad, family_stream,
-    family_host, family_pool, family_graph, family_array, family_module, family_limit, family_vmm, family_ipc;
+    family_host, family_pool, family_graph, family_array, family_module, family_limit, family_vmm, family_ipc,
+    family_green;
 
-const struct family *const families[] = {&family_context, &family_detach, &family_linear, &family_host,  &family_query,
-                                         &family_bad,     &family_stream, &family_pool,   &family_graph, &family_array,
-                                         &family_module,  &family_limit,  &family_vmm,    &family_ipc,   NULL};
+const struct family *const families[] = {&family_context, &family_detach, &family_linear, &family_host,
+                                         &family_query,   &family_bad,    &family_stream, &family_pool,
+                                         &family_graph,   &family_array,  &family_module, &family_limit,
+                                         &family_vmm,     &family_ipc,    &family_green,  NULL};
 
 const struct operation *operation_at(unsigned index) {
     for (unsigned f = 0; families[f] != NULL; f++)
