@@ -6,7 +6,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define COPY_AT_ONCE 256
+/* Room for what other threads allocate and free meanwhile, from other pools too. */
+#define SPARE 4096
 
 uint32_t chunks_units(uint64_t bytes) {
     uint64_t units = (bytes + (UINT64_C(1) << CHUNKS_UNIT_SHIFT) - 1) >> CHUNKS_UNIT_SHIFT;
@@ -42,18 +43,34 @@ struct living {
     size_t count, room;
 };
 
+static void forget(struct living *living) {
+    if (living->each != NULL)
+        munmap(living->each, living->room * sizeof *living->each);
+    living->each = NULL;
+}
+
+static bool collect_kind(struct living *living, struct process *process, enum kind kind, const struct pool *pool) {
+    struct entry *entries = map(living->room * sizeof *entries);
+    size_t count = entries == NULL ? living->room : objects_copy(process, kind, 0, entries, living->room);
+    for (size_t i = 0; entries != NULL && i < count && living->count < living->room; i++)
+        if (entries[i].with == (uintptr_t)pool)
+            living->each[living->count++] =
+                (struct chunk){entries[i].key & ~UINT64_C(0x1ff), (uint64_t)entries[i].references << CHUNKS_UNIT_SHIFT};
+    if (entries != NULL)
+        munmap(entries, living->room * sizeof *entries);
+    return count < living->room && living->count < living->room;
+}
+
+/* First what is not being freed, which becomes what is: so what moves is seen twice, not never. */
 static bool collect(struct living *living, struct process *process, const struct pool *pool) {
-    struct entry entries[COPY_AT_ONCE];
-    living->room = atomic_load(&process->objects.counts[KIND_POOL_MEMORY]) + COPY_AT_ONCE;
+    living->room = atomic_load(&process->objects.counts[KIND_POOL_MEMORY]) +
+                   atomic_load(&process->objects.counts[KIND_POOL_FREEING]) + SPARE;
     living->each = map(living->room * sizeof *living->each);
-    for (size_t at = 0, count = COPY_AT_ONCE; living->each != NULL && count == COPY_AT_ONCE; at += count) {
-        count = objects_copy(process, KIND_POOL_MEMORY, at, entries, COPY_AT_ONCE);
-        for (size_t i = 0; i < count && living->count < living->room; i++)
-            if (entries[i].with == (uintptr_t)pool)
-                living->each[living->count++] =
-                    (struct chunk){entries[i].key, (uint64_t)entries[i].references << CHUNKS_UNIT_SHIFT};
-    }
-    return living->each != NULL;
+    if (living->each != NULL && collect_kind(living, process, KIND_POOL_MEMORY, pool) &&
+        collect_kind(living, process, KIND_POOL_FREEING, pool))
+        return true;
+    forget(living);
+    return false;
 }
 
 /* Heapsort: the C library's qsort may call the program's malloc. */
@@ -98,9 +115,10 @@ static uint64_t largest_gap(const struct living *living, const struct chunk *chu
     uint64_t largest = 0;
     size_t first = first_at_or_after(living, chunk->start), i = first;
     for (; i < living->count && living->each[i].start < end; i++) {
-        uint64_t gap = living->each[i].start - at;
+        const struct chunk *next = &living->each[i];
+        uint64_t gap = next->start > at ? next->start - at : 0;
         largest = gap > largest ? gap : largest;
-        at = living->each[i].start + living->each[i].bytes;
+        at = next->start + next->bytes > at ? next->start + next->bytes : at;
     }
     if (i == first)
         return UINT64_MAX;
@@ -124,6 +142,6 @@ bool chunks_have_room(struct chunks *chunks, struct process *process, const stru
         largest = gap > largest ? gap : largest;
     }
     chunks->count = kept;
-    munmap(living.each, living.room * sizeof *living.each);
+    forget(&living);
     return sum == reserved && (uint64_t)chunks_units(bytes) << CHUNKS_UNIT_SHIFT <= largest;
 }

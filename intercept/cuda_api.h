@@ -178,6 +178,7 @@ typedef struct CUmemPoolProps {
 } CUmemPoolProps;
 
 typedef enum CUmemPool_attribute {
+    CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC = 2, /* int; the others here are of 64 bits */
     CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
 } CUmemPool_attribute;
 

@@ -5,6 +5,7 @@
 #include "gpus.h"
 #include "objects.h"
 #include "pools.h"
+#include "streams.h"
 
 CUresult cuInit(unsigned int flags) {
     struct process *process;
@@ -48,7 +49,7 @@ static CUresult destroy(cuCtxDestroy_v2_function real, CUcontext context) {
     CUresult result = real(context);
     if (result == CUDA_SUCCESS && process != NULL) {
         contexts_destroyed(process, context, serial);
-        pools_context_gone(process, context);
+        streams_context_gone(process, context);
         pools_settle(process);
     }
     return result;
@@ -70,7 +71,7 @@ CUresult cuCtxDetach(CUcontext context) {
     CUresult result = REAL(cuCtxDetach)(context);
     if (result == CUDA_SUCCESS && serial != 0 && REAL(cuCtxGetApiVersion)(context, &version) != CUDA_SUCCESS) {
         contexts_destroyed(process, context, serial);
-        pools_context_gone(process, context);
+        streams_context_gone(process, context);
         pools_settle(process);
     }
     return result;
@@ -103,7 +104,7 @@ static CUresult end_primary(cuDevicePrimaryCtxRelease_function real, void (*ende
     if (result == CUDA_SUCCESS)
         ended(process, device);
     if (result == CUDA_SUCCESS && contexts_primary(process, device) == NULL)
-        pools_context_gone(process, primary);
+        streams_context_gone(process, primary);
     contexts_primary_leave(process, device);
     if (result == CUDA_SUCCESS)
         pools_settle(process);

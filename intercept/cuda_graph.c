@@ -8,6 +8,7 @@
 #include "gpus.h"
 #include "objects.h"
 #include "pools.h"
+#include "streams.h"
 
 #include <errno.h>
 #include <sys/mman.h>
@@ -114,14 +115,15 @@ static CUresult launched(struct launching *launching, CUstream stream, CUresult 
     for (int device = 0; device < GRAPH_DEVICES; device++)
         any = any || launching->pools[device] != NULL;
     if (any && result == CUDA_SUCCESS)
-        pools_freed_in(launching->process, stream);
+        streams_freed_in(launching->process, stream);
     return result;
 }
 
 static CUresult after(struct launching *launching, CUresult result) {
     for (int device = 0; device < GRAPH_DEVICES; device++)
         if (launching->pools[device] != NULL)
-            pools_leave(launching->process, launching->pools[device], &launching->growth[device], 0);
+            pools_leave(launching->process, launching->pools[device], &launching->growth[device],
+                        (struct allocated){0});
     return result;
 }
 

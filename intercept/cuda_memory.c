@@ -225,13 +225,14 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, s
         struct entry allocation;                                                                                       \
         bool linear = allocations_freeing(address, &allocation);                                                       \
         bool borrowed = !linear && borrowed_freeing(process, address, &allocation);                                    \
+        bool of_pool = !linear && !borrowed && pools_freeing(process, address, &allocation);                           \
         CUresult result = call;                                                                                        \
         if (linear)                                                                                                    \
             allocations_freed(&allocation, result);                                                                    \
         else if (borrowed)                                                                                             \
             borrowed_freed(process, &allocation, result);                                                              \
-        else if (result == CUDA_SUCCESS && objects_any(process, KIND_POOL_MEMORY))                                     \
-            pools_freed(process, address, NULL);                                                                       \
+        else if (of_pool)                                                                                              \
+            pools_freed(process, address, &allocation, NULL, result);                                                  \
         return result;                                                                                                 \
     } while (0)
 

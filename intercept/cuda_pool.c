@@ -6,6 +6,7 @@
 #include "gpus.h"
 #include "objects.h"
 #include "pools.h"
+#include "streams.h"
 #include "tags.h"
 
 #define PER_THREAD_STREAM ((CUstream)2) /* CU_STREAM_PER_THREAD; what 0 means where functions end in _ptsz */
@@ -108,21 +109,22 @@ static CUresult before(struct allocating *allocating, CUmemoryPool handle, CUstr
 static CUresult after(struct allocating *allocating, CUresult result, CUdeviceptr *address, size_t bytes,
                       CUstream stream) {
     struct pool *pool = allocating->pool;
+    struct allocated allocated = {0};
+    struct entry memory = {0};
     if (pool == NULL)
         return result;
-    pools_leave(allocating->process, pool, &allocating->growth, result == CUDA_SUCCESS ? *address : 0);
-    if (result != CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS)
+        allocated = (struct allocated){*address, bytes, is_capturing(stream)};
+    pools_leave(allocating->process, pool, &allocating->growth, allocated);
+    if (result != CUDA_SUCCESS || !allocating->may_not_grow || pools_is_covered(allocating->process, pool))
         return result;
-    if (allocating->may_not_grow && !pools_is_covered(allocating->process, pool)) {
-        /* It grew all the same. */
-        REAL(cuMemFreeAsync)(*address, stream);
-        pools_freed_in(allocating->process, stream);
-        pools_trim(allocating->process, allocating->gpu, POOLS_AFTER_WAITING);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    if (!is_capturing(stream)) /* else it is a graph's */
-        pools_allocated(allocating->process, pool, *address, bytes);
-    return result;
+    /* It grew all the same. */
+    bool ours = pools_freeing(allocating->process, *address, &memory);
+    result = REAL(cuMemFreeAsync)(*address, stream);
+    if (ours)
+        pools_freed(allocating->process, *address, &memory, stream, result);
+    pools_trim(allocating->process, allocating->gpu, POOLS_AFTER_WAITING);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 #define ALLOCATE(address, bytes, pool, stream, call)                                                                   \
@@ -173,6 +175,7 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemo
         struct entry allocation;                                                                                       \
         bool linear = allocations_freeing(address, &allocation);                                                       \
         bool borrowed = !linear && borrowed_freeing(process, address, &allocation);                                    \
+        bool of_pool = !linear && !borrowed && pools_freeing(process, address, &allocation);                           \
         CUresult result = call;                                                                                        \
         if ((linear || borrowed) && result == CUDA_SUCCESS)                                                            \
             synchronize(stream);                                                                                       \
@@ -181,8 +184,8 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemo
             pools_settle(process);                                                                                     \
         } else if (borrowed) {                                                                                         \
             borrowed_freed(process, &allocation, result);                                                              \
-        } else if (result == CUDA_SUCCESS && objects_any(process, KIND_POOL_MEMORY)) {                                 \
-            pools_freed(process, address, stream);                                                                     \
+        } else if (of_pool) {                                                                                          \
+            pools_freed(process, address, &allocation, stream, result);                                                \
         }                                                                                                              \
         return result;                                                                                                 \
     } while (0)
@@ -219,7 +222,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
 }
 
 static CUresult destroy_ours(struct process *process, struct pool *pool, CUmemoryPool handle) {
-    pools_wait(process); /* soon it cannot be asked any more what it holds */
+    streams_wait(process); /* soon it cannot be asked any more what it holds */
     REAL(cuMemPoolTrimTo)(handle, 0);
     pools_settle(process);
     if (!pools_destroying(pool))
@@ -295,14 +298,14 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *address, CUmemoryPool pool, CUmemPo
 CUresult cuStreamDestroy(CUstream stream) {
     struct process *process = process_if_open();
     if (process != NULL)
-        pools_stream_gone(process, stream);
+        streams_gone(process, stream);
     return REAL(cuStreamDestroy)(stream);
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream) {
     struct process *process = process_if_open();
     if (process != NULL)
-        pools_stream_gone(process, stream);
+        streams_gone(process, stream);
     return REAL(cuStreamDestroy_v2)(stream);
 }
 

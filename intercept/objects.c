@@ -100,6 +100,26 @@ bool objects_remove_with(struct process *process, enum kind kind, uint64_t key, 
     return found;
 }
 
+bool objects_set_aside(struct process *process, enum kind from, enum kind to, uint64_t key, struct entry *copy) {
+    struct entry gone;
+    if (!objects_any(process, from))
+        return false;
+    struct objects *objects = &process->objects;
+    lock_take(&objects->lock);
+    struct entry *known = table_find(&objects->tables[from], key);
+    if (known != NULL) {
+        *copy = *known;
+        while (table_find(&objects->tables[to], copy->key) != NULL)
+            copy->key++;
+        if (table_put(&objects->tables[to], *copy) == NULL)
+            known = NULL;
+        take_out(objects, from, known, &gone);
+        count(objects, to);
+    }
+    lock_give(&objects->lock);
+    return known != NULL;
+}
+
 bool objects_update(struct process *process, enum kind kind, uint64_t key, struct charge charge, uint64_t with) {
     struct objects *objects = &process->objects;
     lock_take(&objects->lock);

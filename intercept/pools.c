@@ -4,13 +4,11 @@
 #include "cuda_real.h"
 #include "exports.h"
 #include "objects.h"
+#include "streams.h"
 #include "tags.h"
 
 #include <errno.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 /* Pools grow by pieces of this size, or what is asked for if that is more. Were it more on some driver, settling sees it. */
 #define GROWTH_BYTES (UINT64_C(32) << 20)
@@ -87,150 +85,6 @@ struct pool *pools_find(struct process *process, CUmemoryPool handle) {
     while (pool != NULL && (pool->destroyed || pool->going || pool->graphs || pool->handle != handle))
         pool = pool->next;
     return pool;
-}
-
-/* --- streams in which something was freed -------------------------------------------------------------------------- */
-
-#define WAIT_NS UINT64_C(500000000)
-#define POLL_NS 20000
-
-/* Default streams have no handle of their own: they are the current context's. */
-#define FIRST_STREAM_HANDLE 3
-
-void pools_freed_in(struct process *process, CUstream stream) {
-    struct pools *pools = &process->pools;
-    struct freed_in freed = {.stream = stream};
-    if ((uintptr_t)stream < FIRST_STREAM_HANDLE)
-        REAL(cuCtxGetCurrent)(&freed.context);
-    else
-        REAL(cuStreamGetCtx)(stream, &freed.context);
-    lock_take(&pools->lock);
-    unsigned i = 0;
-    while (i < pools->freed_count && (pools->freed_in[i].stream != stream || pools->freed_in[i].event != NULL ||
-                                      pools->freed_in[i].context != freed.context))
-        i++;
-    if (i == pools->freed_count && i < STREAMS_MAX)
-        pools->freed_in[pools->freed_count++] = freed;
-    else if (i == pools->freed_count)
-        pools->freed_in[pools->replaced++ % STREAMS_MAX] = freed;
-    lock_give(&pools->lock);
-}
-
-static bool is_recorded(CUstream stream) {
-    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
-    return REAL(cuStreamIsCapturing)(stream, &capturing) != CUDA_SUCCESS || capturing != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-/* A stream that is destroyed goes on until it has done what it has to do, but cannot be asked any more. */
-void pools_stream_gone(struct process *process, CUstream stream) {
-    struct pools *pools = &process->pools;
-    CUevent event = NULL;
-    bool known = false;
-    lock_take(&pools->lock);
-    for (unsigned i = 0; i < pools->freed_count; i++)
-        known = known || (pools->freed_in[i].stream == stream && pools->freed_in[i].event == NULL);
-    lock_give(&pools->lock);
-    if (!known || (uintptr_t)stream < FIRST_STREAM_HANDLE)
-        return;
-    if (is_recorded(stream) || REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS ||
-        REAL(cuEventRecord)(event, stream) != CUDA_SUCCESS)
-        event = NULL;
-    lock_take(&pools->lock);
-    for (unsigned i = 0; i < pools->freed_count; i++)
-        if (pools->freed_in[i].stream == stream && pools->freed_in[i].event == NULL) {
-            if (event != NULL)
-                pools->freed_in[i].event = event;
-            else
-                pools->freed_in[i] = pools->freed_in[--pools->freed_count];
-            break;
-        }
-    lock_give(&pools->lock);
-}
-
-/* What a destroyed context had to do, it has done. */
-void pools_context_gone(struct process *process, CUcontext context) {
-    struct pools *pools = &process->pools;
-    lock_take(&pools->lock);
-    for (unsigned i = 0; i < pools->freed_count;) {
-        if (pools->freed_in[i].context == context)
-            pools->freed_in[i] = pools->freed_in[--pools->freed_count];
-        else
-            i++;
-    }
-    lock_give(&pools->lock);
-}
-
-/* An event has told what it was for; whoever takes it out ends it. */
-static void event_is_done(struct process *process, CUevent event) {
-    struct pools *pools = &process->pools;
-    bool ours = false;
-    lock_take(&pools->lock);
-    for (unsigned i = 0; i < pools->freed_count && !ours; i++) {
-        ours = pools->freed_in[i].event == event;
-        if (ours)
-            pools->freed_in[i] = pools->freed_in[--pools->freed_count];
-    }
-    lock_give(&pools->lock);
-    if (ours)
-        REAL(cuEventDestroy_v2)(event);
-}
-
-/* Whether a stream has done what it had to do. One that is being recorded must not be asked. What was freed in it is the pools'
- * again once it was synchronised, which takes no time then. */
-static bool is_done(const struct freed_in *freed) {
-    if (freed->event != NULL)
-        return REAL(cuEventQuery)(freed->event) == CUDA_SUCCESS &&
-               REAL(cuEventSynchronize)(freed->event) == CUDA_SUCCESS;
-    return !is_recorded(freed->stream) && REAL(cuStreamQuery)(freed->stream) == CUDA_SUCCESS &&
-           REAL(cuStreamSynchronize)(freed->stream) == CUDA_SUCCESS;
-}
-
-static bool is_idle(struct process *process, const struct freed_in *freed) {
-    CUcontext current = NULL;
-    bool other = REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current != freed->context;
-    if (other && REAL(cuCtxPushCurrent_v2)(freed->context) != CUDA_SUCCESS)
-        return true; /* the context is gone, and its work with it */
-    bool idle = is_done(freed);
-    if (idle && freed->event != NULL)
-        event_is_done(process, freed->event);
-    if (other)
-        REAL(cuCtxPopCurrent_v2)(&current);
-    return idle;
-}
-
-static bool streams_are_idle(struct process *process) {
-    struct pools *pools = &process->pools;
-    struct freed_in freed[STREAMS_MAX];
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    lock_take(&pools->lock);
-    unsigned count = pools->freed_count;
-    for (unsigned i = 0; i < count; i++)
-        freed[i] = pools->freed_in[i];
-    lock_give(&pools->lock);
-    if (count == 0)
-        return true;
-    if (REAL(cuThreadExchangeStreamCaptureMode)(&mode) != CUDA_SUCCESS)
-        return false;
-    bool idle = true;
-    for (unsigned i = 0; i < count && idle; i++)
-        idle = is_idle(process, &freed[i]);
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    return idle;
-}
-
-static uint64_t now_ns(void) {
-    struct timespec time = {0};
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
-}
-
-/* Polls, since the driver knows no wait with an end, and the stream may itself be waiting for the calling thread. */
-void pools_wait(struct process *process) {
-    const struct timespec pause = {.tv_nsec = POLL_NS};
-    int error = errno;
-    for (uint64_t end = now_ns() + WAIT_NS; !streams_are_idle(process) && now_ns() < end;)
-        syscall(SYS_nanosleep, &pause, NULL);
-    errno = error;
 }
 
 /* --- settling ------------------------------------------------------------------------------------------------------ */
@@ -325,7 +179,7 @@ bool pools_trim(struct process *process, int gpu, enum pools_effort effort) {
         if (!may_shrink(pool, gpu))
             continue;
         if (effort == POOLS_AFTER_WAITING && !any)
-            pools_wait(process);
+            streams_wait(process);
         any = true;
         trim(pool);
     }
@@ -374,11 +228,18 @@ void pools_enter(struct pool *pool) {
     lock_take(&pool->lock);
 }
 
-void pools_leave(struct process *process, struct pool *pool, struct charge *growth, CUdeviceptr fresh) {
+void pools_leave(struct process *process, struct pool *pool, struct charge *growth, struct allocated allocated) {
     uint32_t before = pool->charge.pages;
     settle(process, pool, growth);
-    if (fresh != 0 && pool->charge.pages > before)
-        chunks_add(&pool->chunks, fresh, pages_to_bytes(pool->charge.pages - before));
+    if (allocated.address != 0 && pool->charge.pages > before)
+        chunks_add(&pool->chunks, allocated.address, pages_to_bytes(pool->charge.pages - before));
+    if (allocated.address != 0 && !allocated.of_graph) {
+        pool->allocations++;
+        objects_put(process, KIND_POOL_MEMORY,
+                    (struct entry){.key = allocated.address,
+                                   .with = (uintptr_t)pool,
+                                   .references = chunks_units(allocated.bytes)});
+    }
     lock_give(&pool->lock);
     charge_give(process, growth);
 }
@@ -392,9 +253,25 @@ bool pools_is_covered(struct process *process, struct pool *pool) {
     return covered;
 }
 
+/* Memory that was freed in one stream is to be had in all of them only if the pool is left as the driver makes it. */
+static bool is_shared_by_streams(const struct pool *pool) {
+    int allowed = 0;
+    return REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &allowed) ==
+               CUDA_SUCCESS &&
+           allowed != 0;
+}
+
+/* First what is free, then whether the streams have come to that: a free is written down with the streams before it is taken
+ * out of what lives. */
+static bool has_room(struct process *process, struct pool *pool, uint64_t bytes) {
+    return !pool->destroyed && !pool->going && is_shared_by_streams(pool) &&
+           chunks_have_room(&pool->chunks, process, pool, pages_to_bytes(pool->charge.pages), bytes) &&
+           streams_are_idle(process);
+}
+
 bool pools_enter_for_room(struct process *process, struct pool *pool, uint64_t bytes) {
     lock_take(&pool->lock);
-    if (chunks_have_room(&pool->chunks, process, pool, pages_to_bytes(pool->charge.pages), bytes))
+    if (has_room(process, pool, bytes))
         return true;
     lock_give(&pool->lock);
     return false;
@@ -402,20 +279,22 @@ bool pools_enter_for_room(struct process *process, struct pool *pool, uint64_t b
 
 /* --- what is in them ----------------------------------------------------------------------------------------------- */
 
-void pools_allocated(struct process *process, struct pool *pool, CUdeviceptr address, uint64_t bytes) {
-    lock_take(&pool->lock);
-    pool->allocations++;
-    lock_give(&pool->lock);
-    objects_put(process, KIND_POOL_MEMORY,
-                (struct entry){.key = address, .with = (uintptr_t)pool, .references = chunks_units(bytes)});
+bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *memory) {
+    return objects_set_aside(process, KIND_POOL_MEMORY, KIND_POOL_FREEING, address, memory);
 }
 
-void pools_freed(struct process *process, CUdeviceptr address, CUstream stream) {
-    struct entry memory;
-    if (!objects_remove(process, KIND_POOL_MEMORY, address, &memory))
+void pools_freed(struct process *process, CUdeviceptr address, struct entry *memory, CUstream stream, CUresult result) {
+    struct pool *pool = (struct pool *)(uintptr_t)memory->with; /* NOLINT(performance-no-int-to-ptr) */
+    struct entry aside;
+    if (result != CUDA_SUCCESS) {
+        uint64_t key = memory->key;
+        memory->key = address;
+        objects_put(process, KIND_POOL_MEMORY, *memory);
+        objects_remove(process, KIND_POOL_FREEING, key, &aside);
         return;
-    struct pool *pool = (struct pool *)(uintptr_t)memory.with; /* NOLINT(performance-no-int-to-ptr) */
-    pools_freed_in(process, stream);
+    }
+    streams_freed_in(process, stream);
+    objects_remove(process, KIND_POOL_FREEING, memory->key, &aside);
     lock_take(&pool->lock);
     bool last = --pool->allocations == 0 && pool->destroyed;
     lock_give(&pool->lock);

@@ -30,30 +30,30 @@ struct pool *pools_graphs(struct process *process, CUdevice device, int gpu);
 /*
  * A call that may make a pool grow: pools_before takes what the pool may grow by when `bytes` are allocated from it; with
  * `patience`, after pools were made smaller if need be. pools_enter and pools_leave bracket the driver's call; after it what
- * was taken goes into the pool or back. `fresh` is the address that was allocated, 0 if none was or it is not known.
+ * was taken goes into the pool or back, and what was allocated is written down.
  */
 CUresult pools_before(struct process *process, struct pool *pool, uint64_t bytes, bool patience, struct charge *growth);
 void pools_enter(struct pool *pool);
-void pools_leave(struct process *process, struct pool *pool, struct charge *growth, CUdeviceptr fresh);
 
-/* The same bracket for a pool that may not grow: false if it has no place for `bytes` among what was freed in it, as far as has
- * been waited for; then it was not entered. Frees of other threads only make more room. */
+/* What the driver allocated: all zero is nothing, or it is not known. */
+struct allocated {
+    CUdeviceptr address;
+    uint64_t bytes;
+    bool of_graph; /* that is being recorded */
+};
+void pools_leave(struct process *process, struct pool *pool, struct charge *growth, struct allocated allocated);
+
+/* The same bracket for a pool that may not grow: false if it has no place for `bytes` among what was freed in it and the streams
+ * have come to; then it was not entered. Frees of other threads only make more room. */
 bool pools_enter_for_room(struct process *process, struct pool *pool, uint64_t bytes);
-
-/* Waits for what was freed, half a second at most: a stream may be waiting for the caller, or be recorded at this moment. */
-void pools_wait(struct process *process);
 
 /* Whether a pool holds no more than is charged for it. */
 bool pools_is_covered(struct process *process, struct pool *pool);
 
-/* What was allocated from a pool, and freed. */
-void pools_allocated(struct process *process, struct pool *pool, CUdeviceptr address, uint64_t bytes);
-void pools_freed(struct process *process, CUdeviceptr address, CUstream stream);
-
-/* Streams in which something was freed, for whoever has to wait for that; one that is destroyed; and a context with all of its. */
-void pools_freed_in(struct process *process, CUstream stream);
-void pools_stream_gone(struct process *process, CUstream stream);
-void pools_context_gone(struct process *process, CUcontext context);
+/* The freeing of memory of a pool, before the driver is asked and after. Meanwhile its place is not known to be free, and another
+ * thread may be given the same address. False if it is not a pool's, as far as is known. */
+bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *memory);
+void pools_freed(struct process *process, CUdeviceptr address, struct entry *memory, CUstream stream, CUresult result);
 
 /* A pool's end: before the driver is asked, and after. What was allocated from it lives on. */
 struct pool *pools_find(struct process *process, CUmemoryPool handle);

@@ -68,6 +68,7 @@ enum kind {
     KIND_BINDING,
     KIND_POOL,
     KIND_POOL_MEMORY,
+    KIND_POOL_FREEING,
     KIND_GRAPH_EXEC,
     KIND_IPC,
     KIND_IPC_MEMORY,
@@ -86,17 +87,19 @@ struct objects {
 
 struct pool;
 
-#define STREAMS_MAX 32
-
 struct pools {
     struct lock lock;
-    struct freed_in {
-        CUstream stream;
-        CUcontext context;
-        CUevent event;       /* when the stream was destroyed: it tells when that has done what it had to do */
-    } freed_in[STREAMS_MAX]; /* streams in which memory was freed lately; the oldest are forgotten */
-    unsigned freed_count, replaced;
     _Atomic(struct pool *) first; /* all of them; never taken out again */
+};
+
+/* See streams.h. */
+struct streams {
+    struct lock lock;
+    struct lock asking;    /* held while the driver is asked for them */
+    struct freed_in *each; /* in places that stay theirs: whoever goes through them misses none */
+    size_t count, room;
+    uint64_t frees;
+    bool incomplete; /* there was no memory for one */
 };
 
 /* See exports.h. */
@@ -127,6 +130,7 @@ struct process {
     _Atomic uint32_t on_host; /* allocations that are charged to the host's memory */
     struct objects objects;
     struct pools pools;
+    struct streams streams;
     struct lock extras;    /* see context_extra.c */
     struct lock libraries; /* one is loaded or unloaded at a time, while no context comes or goes; see cuda_module.c */
     struct exported exported;

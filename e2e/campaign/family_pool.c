@@ -283,28 +283,45 @@ static void allocate_from(struct call *call) {
 
 /*
  * A destroyed pool counts what it held then, until the last of its memory is freed: one of its allocations stands for
- * that.
+ * that. False if nothing of it is left.
  */
-static void retired(struct call *call, CUmemoryPool pool, int device, uint64_t held) {
+static bool retired(struct call *call, CUmemoryPool pool, int device, uint64_t held) {
     static _Atomic uint64_t last = FROM_GRAPH; /* no pool's handle */
     struct object object;
     uint64_t name = atomic_fetch_add(&last, 1) + 1, slack = held;
+    bool any = false;
     async_lock();
     while (search(call, device, 0, (uintptr_t)pool, &object)) {
         object.other = name;
         object.slack = slack;
         slack = 0;
         object_put(&object);
+        any = true;
     }
     async_unlock();
+    return any;
+}
+
+/* A destroyed pool that only the streams keep stays counted until this process has seen that they are done. */
+static void ending(struct call *call, int device, uint64_t held) {
+    struct object object = object_of(call, KIND_ENDING, 0, 0, 0);
+    object.device = (int16_t)device;
+    object.gpu = (int16_t)gpu_of_device(device);
+    object.slack = held;
+    if (held != 0)
+        object_put(&object);
 }
 
 /* Of a destroyed pool: another one stands for it from now on. Under the lock. */
 static void pass_on(struct call *call, const struct object *object) {
     struct object heir;
-    if (object->slack != 0 && search(call, object->device, 0, object->other, &heir)) {
+    if (object->slack == 0)
+        return;
+    if (search(call, object->device, 0, object->other, &heir)) {
         heir.slack = object->slack;
         object_put(&heir);
+    } else {
+        ending(call, object->device, object->slack);
     }
 }
 
@@ -404,7 +421,8 @@ static void destroy(struct call *call) {
     call->gpu = pool.gpu;
     uint64_t held = reserved(handle_of(&pool));
     say(call, "cuMemPoolDestroy on %d, which holds %llu", pool.device, (unsigned long long)held);
-    retired(call, handle_of(&pool), pool.device, held);
+    if (!retired(call, handle_of(&pool), pool.device, held))
+        ending(call, pool.device, held);
     if (expect(call, CALL(cu.cuMemPoolDestroy(handle_of(&pool))), CUDA_SUCCESS, "cuMemPoolDestroy"))
         grows(call, ANYTHING_LESS, 0);
 }
@@ -606,6 +624,8 @@ static void destroy_early(struct call *call) {
         async_keep(call, addresses[1], size, (uintptr_t)pool, false);
         retired(call, pool, call->device, reserved(pool));
         addresses[1] = 0;
+    } else {
+        ending(call, call->device, reserved(pool));
     }
     if (living)
         expect(call, CALL(cu.cuMemPoolDestroy(pool)), CUDA_SUCCESS, "cuMemPoolDestroy");
@@ -715,6 +735,24 @@ static void synchronize_everything(void) {
         synchronize_all(device);
 }
 
+/* Exclusive: then nothing is under way, and what was is settled. */
+static void settle(struct call *call) {
+    if (!need_context(call))
+        return;
+    say(call, "every context is synchronised");
+    synchronize_everything();
+    for (int device = 0; device < device_count(); device++)
+        objects_forget(KIND_ENDING, device, 0);
+    call->desk->outcome = OUTCOME_DONE;
+    grows(call, ANYTHING_LESS, 0);
+}
+
+static CUresult release_ending(const struct object *object) {
+    (void)object;
+    synchronize_everything();
+    return CUDA_SUCCESS;
+}
+
 static CUresult release_memory(const struct object *object) {
     return free_in_keeper(object->handle);
 }
@@ -746,6 +784,7 @@ static CUresult release_pool(const struct object *object) {
 __attribute__((constructor)) static void release_functions(void) {
     releases[KIND_ASYNC] = release_memory;
     releases[KIND_POOL] = release_pool;
+    releases[KIND_ENDING] = release_ending;
 }
 
 #define MAKES "cuMemPoolCreate cuMemPoolDestroy cuMemPoolTrimTo cuMemAllocFromPoolAsync cuMemFreeAsync "
@@ -761,6 +800,7 @@ static const struct operation operations[] = {
     {"pool.threshold", 5, set_threshold, "cuMemPoolSetAttribute cuDeviceGetDefaultMemPool", false, false},
     {"pool.current", 5, set_current, "cuDeviceSetMemPool cuDeviceGetMemPool", false, false},
     {"pool.synchronize", 20, synchronize, "cuStreamSynchronize cuCtxSynchronize cuEventSynchronize", false, false},
+    {"pool.settle", 8, settle, "cuCtxSynchronize", true, false},
     {"pool.free_later", 12, free_later, MAKES "cuLaunchHostFunc cuLaunchKernel cuModuleLoadData", false, false},
     {"pool.destroy_early", 8, destroy_early, MAKES "cuLaunchHostFunc cuLaunchKernel cuModuleLoadData", false, false},
     {"pool.give_way", 8, take_from_pool, MAKES "cuMemAlloc_v2", false, false},

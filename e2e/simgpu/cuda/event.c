@@ -15,6 +15,7 @@ struct CUevent_st {
     CUdevice device;
     struct stamp stamp;
     struct captured_event *captured; /* it was last recorded in a capturing stream */
+    struct calls_point *calls;       /* host functions that it comes after, or NULL */
     uint64_t object;                 /* of ipc_event.h, once other processes may have the event too; else 0 */
 };
 
@@ -48,6 +49,7 @@ CUresult cuEventDestroy_v2(CUevent hEvent) {
     if (hEvent->object != 0)
         sim_shared_drop(hEvent->object);
     captured_event_delete(hEvent->captured);
+    calls_point_drop(hEvent->calls);
     handle_delete(&events, hEvent);
     return CUDA_SUCCESS;
 }
@@ -69,6 +71,7 @@ void events_context_gone(struct CUctx_st *context) {
 
 static CUresult record(CUevent event, CUstream hStream, unsigned flags, bool per_thread) {
     struct CUstream_st *stream;
+    struct calls_point *calls;
     bool captured;
 
     REQUIRE_CONTEXT(context);
@@ -81,6 +84,9 @@ static CUresult record(CUevent event, CUstream hStream, unsigned flags, bool per
         return flags == CU_EVENT_RECORD_EXTERNAL
                    ? capture_node(stream, CU_GRAPH_NODE_TYPE_EVENT_RECORD, &(union node_work){.event = event})
                    : capture_record(stream, &event->captured);
+    TRY(calls_point_new(stream, &calls));
+    calls_point_drop(event->calls);
+    event->calls = calls;
     captured_event_delete(event->captured);
     event->captured = NULL;
     if (event->recorded)
@@ -128,7 +134,10 @@ CUresult cuEventQuery(CUevent hEvent) {
     REQUIRE(hEvent->captured == NULL, CUDA_ERROR_CAPTURED_EVENT);
     if (hEvent->object != 0)
         return ipc_event_done(hEvent->object) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
-    return !hEvent->recorded || engine_done(hEvent->device, hEvent->stamp.mark) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    if (!hEvent->recorded)
+        return CUDA_SUCCESS;
+    return engine_done(hEvent->device, hEvent->stamp.mark) && calls_point_reached(hEvent->calls) ? CUDA_SUCCESS
+                                                                                                 : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent hEvent) {
@@ -136,6 +145,7 @@ CUresult cuEventSynchronize(CUevent hEvent) {
     REQUIRE(hEvent->captured == NULL, CUDA_ERROR_CAPTURED_EVENT);
     if (hEvent->recorded)
         engine_wait(hEvent->device, hEvent->stamp.mark);
+    calls_point_wait(hEvent->calls);
     if (hEvent->object != 0)
         ipc_event_wait(hEvent->object);
     pools_synchronised(hEvent->device);

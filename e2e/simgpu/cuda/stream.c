@@ -201,6 +201,46 @@ static void run_host_call(void *arg) {
     futex_decrement(&call.stream->context->calls);
 }
 
+/* Calls are made in the order of their marks, and one at a time: what is queued after them is called after them. */
+struct calls_point {
+    _Atomic uint32_t references, ahead; /* `ahead`: 1 until it is reached; a futex */
+};
+
+static void reach(void *arg) {
+    struct calls_point *point = arg;
+
+    futex_decrement(&point->ahead);
+    calls_point_drop(point);
+}
+
+CUresult calls_point_new(struct CUstream_st *stream, struct calls_point **point) {
+    *point = NULL;
+    if (atomic_load(calls_of(stream)) == 0)
+        return CUDA_SUCCESS;
+    *point = malloc(sizeof(**point));
+    REQUIRE(*point != NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    **point = (struct calls_point){.references = 2, .ahead = 1};
+    if (engine_call(stream->context->device, stream_mark(stream), reach, *point))
+        return CUDA_SUCCESS;
+    free(*point);
+    *point = NULL;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+bool calls_point_reached(struct calls_point *point) {
+    return point == NULL || atomic_load(&point->ahead) == 0;
+}
+
+void calls_point_wait(struct calls_point *point) {
+    if (point != NULL)
+        futex_wait_zero(&point->ahead);
+}
+
+void calls_point_drop(struct calls_point *point) {
+    if (point != NULL && atomic_fetch_sub(&point->references, 1) == 1)
+        free(point);
+}
+
 static CUresult queue_host_call(CUstream hStream, bool per_thread, struct host_call call) {
     struct host_call *copy;
     bool captured;

@@ -1,0 +1,245 @@
+#include "streams.h"
+
+#include "cuda_real.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define WAIT_NS UINT64_C(500000000)
+#define POLL_NS 20000
+
+/* Default streams have no handle of their own: they are the current context's, and one of them the calling thread's. */
+#define LEGACY_STREAM ((CUstream)1)     /* CU_STREAM_LEGACY */
+#define PER_THREAD_STREAM ((CUstream)2) /* CU_STREAM_PER_THREAD */
+#define FIRST_STREAM_HANDLE 3
+
+/* Either a stream or, when one cannot be asked itself, an event that was recorded in it after the frees. All zero is a place that
+ * is free. */
+struct freed_in {
+    CUcontext context;
+    CUstream stream;
+    CUevent event;
+    long thread;     /* whose default stream it is; 0: not a thread's */
+    uint64_t number; /* of the last free in it: one that has not changed was not used again; 0: the place is free */
+};
+
+static bool is_default(CUstream stream) {
+    return (uintptr_t)stream < FIRST_STREAM_HANDLE;
+}
+
+static long this_thread(void) {
+    return syscall(SYS_gettid);
+}
+
+/* Under the lock. */
+static bool grow(struct streams *streams) {
+    size_t room = streams->room ? 2 * streams->room : 4096 / sizeof(struct freed_in);
+    int error = errno;
+    struct freed_in *each = mmap(NULL, room * sizeof *each, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (each != MAP_FAILED && streams->room != 0) {
+        memcpy(each, streams->each, streams->room * sizeof *each);
+        munmap(streams->each, streams->room * sizeof *each);
+    }
+    errno = error;
+    if (each == MAP_FAILED)
+        return false;
+    streams->each = each;
+    streams->room = room;
+    return true;
+}
+
+/* Under the lock: the place of what is the same, or a free one. */
+static struct freed_in *place_for(struct streams *streams, const struct freed_in *freed) {
+    size_t unused = streams->count;
+    for (size_t i = 0; i < streams->count; i++) {
+        const struct freed_in *known = &streams->each[i];
+        if (known->number == 0)
+            unused = i < unused ? i : unused;
+        else if (known->event == NULL && known->stream == freed->stream && known->context == freed->context &&
+                 known->thread == freed->thread)
+            return &streams->each[i];
+    }
+    if (unused == streams->room && !grow(streams))
+        return NULL;
+    streams->count += unused == streams->count;
+    return &streams->each[unused];
+}
+
+void streams_freed_in(struct process *process, CUstream stream) {
+    struct streams *streams = &process->streams;
+    struct freed_in freed = {.stream = stream};
+    if (is_default(stream))
+        REAL(cuCtxGetCurrent)(&freed.context);
+    else
+        REAL(cuStreamGetCtx)(stream, &freed.context);
+    if (stream == PER_THREAD_STREAM)
+        freed.thread = this_thread();
+    lock_take(&streams->lock);
+    struct freed_in *place = place_for(streams, &freed);
+    freed.number = ++streams->frees;
+    if (place != NULL)
+        *place = freed;
+    else
+        streams->incomplete = true;
+    lock_give(&streams->lock);
+}
+
+static bool at(struct streams *streams, size_t index, struct freed_in *freed) {
+    lock_take(&streams->lock);
+    bool any = index < streams->count;
+    if (any)
+        *freed = streams->each[index];
+    lock_give(&streams->lock);
+    return any;
+}
+
+/* Puts another in a place. False if something was freed in it since. */
+static bool replace(struct streams *streams, size_t index, const struct freed_in *freed, struct freed_in other) {
+    lock_take(&streams->lock);
+    bool same = streams->each[index].number == freed->number;
+    if (same)
+        streams->each[index] = other;
+    lock_give(&streams->lock);
+    return same;
+}
+
+static void take_out(struct streams *streams, size_t index, const struct freed_in *freed) {
+    if (replace(streams, index, freed, (struct freed_in){0}) && freed->event != NULL)
+        REAL(cuEventDestroy_v2)(freed->event);
+}
+
+static bool is_recorded(CUstream stream) {
+    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    return REAL(cuStreamIsCapturing)(stream, &capturing) != CUDA_SUCCESS || capturing != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static bool is_known(struct streams *streams, CUstream stream) {
+    bool known = false;
+    lock_take(&streams->lock);
+    for (size_t i = 0; i < streams->count && !known; i++)
+        known = streams->each[i].number != 0 && streams->each[i].stream == stream;
+    lock_give(&streams->lock);
+    return known;
+}
+
+/* --- events instead of streams ------------------------------------------------------------------------------------- */
+
+/* Another thread's default stream can only be asked by way of the one that waits for it. */
+static CUstream stream_to_ask(const struct freed_in *freed) {
+    return freed->thread == 0 || freed->thread == this_thread() ? freed->stream : LEGACY_STREAM;
+}
+
+/* In the stream's context. Where something was freed meanwhile, the stream stays. */
+static bool record(struct streams *streams, size_t index, const struct freed_in *freed) {
+    struct freed_in recorded = {.context = freed->context, .number = freed->number};
+    CUstream stream = stream_to_ask(freed);
+    if (is_recorded(stream) || REAL(cuEventCreate)(&recorded.event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        return false;
+    if (REAL(cuEventRecord)(recorded.event, stream) == CUDA_SUCCESS && replace(streams, index, freed, recorded))
+        return true;
+    REAL(cuEventDestroy_v2)(recorded.event);
+    return false;
+}
+
+void streams_gone(struct process *process, CUstream stream) {
+    struct streams *streams = &process->streams;
+    struct freed_in freed;
+    if (is_default(stream) || !is_known(streams, stream))
+        return;
+    lock_take(&streams->asking);
+    for (size_t i = 0; at(streams, i, &freed); i++)
+        if (freed.number != 0 && freed.stream == stream && !record(streams, i, &freed))
+            take_out(streams, i, &freed);
+    lock_give(&streams->asking);
+}
+
+/* Its events are gone with it. */
+void streams_context_gone(struct process *process, CUcontext context) {
+    struct streams *streams = &process->streams;
+    lock_take(&streams->lock);
+    for (size_t i = 0; i < streams->count; i++)
+        if (streams->each[i].context == context)
+            streams->each[i] = (struct freed_in){0};
+    lock_give(&streams->lock);
+}
+
+/* --- asking -------------------------------------------------------------------------------------------------------- */
+
+/* What was freed in a stream is the pools' again once it was synchronised, which takes no time when it is done. */
+static bool is_done(const struct freed_in *freed) {
+    if (freed->event != NULL)
+        return REAL(cuEventQuery)(freed->event) == CUDA_SUCCESS &&
+               REAL(cuEventSynchronize)(freed->event) == CUDA_SUCCESS;
+    CUstream stream = stream_to_ask(freed);
+    return !is_recorded(stream) && REAL(cuStreamQuery)(stream) == CUDA_SUCCESS &&
+           REAL(cuStreamSynchronize)(stream) == CUDA_SUCCESS;
+}
+
+static bool ask(struct streams *streams, size_t index, const struct freed_in *freed) {
+    if (!is_done(freed))
+        return false;
+    take_out(streams, index, freed);
+    return true;
+}
+
+typedef bool (*visit_fn)(struct streams *, size_t, const struct freed_in *);
+
+/* Calls a function for each in its context; whether it was true for all. */
+static bool visit_each(struct streams *streams, visit_fn visit, bool until_false) {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUcontext current = NULL;
+    struct freed_in freed;
+    bool all = true, exchanged = false;
+    for (size_t i = 0; (all || !until_false) && at(streams, i, &freed); i++) {
+        if (freed.number == 0)
+            continue;
+        if (!exchanged && REAL(cuThreadExchangeStreamCaptureMode)(&mode) != CUDA_SUCCESS)
+            return false;
+        exchanged = true;
+        bool other = REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current != freed.context;
+        if (other && REAL(cuCtxPushCurrent_v2)(freed.context) != CUDA_SUCCESS) {
+            replace(streams, i, &freed, (struct freed_in){0}); /* the context is gone, and its work with it */
+            continue;
+        }
+        all = visit(streams, i, &freed) && all;
+        if (other)
+            REAL(cuCtxPopCurrent_v2)(&current);
+    }
+    if (exchanged)
+        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    return all;
+}
+
+bool streams_are_idle(struct process *process) {
+    struct streams *streams = &process->streams;
+    lock_take(&streams->asking);
+    bool idle = visit_each(streams, ask, true) && !streams->incomplete;
+    lock_give(&streams->asking);
+    return idle;
+}
+
+static bool record_unless_idle(struct streams *streams, size_t index, const struct freed_in *freed) {
+    return freed->event != NULL || ask(streams, index, freed) || record(streams, index, freed);
+}
+
+static uint64_t now_ns(void) {
+    struct timespec time = {0};
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
+}
+
+/* Polls, since the driver knows no wait with an end. A stream that is never idle is not polled, but an event in it. */
+void streams_wait(struct process *process) {
+    const struct timespec pause = {.tv_nsec = POLL_NS};
+    int error = errno;
+    lock_take(&process->streams.asking);
+    visit_each(&process->streams, record_unless_idle, false);
+    lock_give(&process->streams.asking);
+    for (uint64_t end = now_ns() + WAIT_NS; !streams_are_idle(process) && now_ns() < end;)
+        syscall(SYS_nanosleep, &pause, NULL);
+    errno = error;
+}

@@ -1,0 +1,26 @@
+/*
+ * Streams in which memory of pools was freed. A free is done when its stream comes to it, and before that the memory is nobody
+ * else's: whoever needs to know that it is there again asks the streams.
+ *
+ * Source: cuMemFreeAsync and the stream-ordered memory allocator in the CUDA driver API's documentation.
+ */
+#ifndef TRANCHE_STREAMS_H
+#define TRANCHE_STREAMS_H
+
+#include "process.h"
+
+/* Something was freed in a stream: of the current context, if it is one of the default ones. */
+void streams_freed_in(struct process *process, CUstream stream);
+
+/* A stream that is about to be destroyed, and a context that was, with all of its streams. */
+void streams_gone(struct process *process, CUstream stream);
+void streams_context_gone(struct process *process, CUcontext context);
+
+/* Whether all of them have come to what was freed in them before this was asked. One that is being recorded has not. */
+bool streams_are_idle(struct process *process);
+
+/* Waits until they have, half a second at most: a stream may be waiting for the caller. What is put into the streams meanwhile
+ * is not waited for. */
+void streams_wait(struct process *process);
+
+#endif
