@@ -78,23 +78,11 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
     return result;
 }
 
-/* Holds memory for something that is to use that many bytes of it, and pays for them where nobody else does. `number` is 0 for
- * memory that is not ours to count. */
-static CUresult hold(struct process *process, CUmemGenericAllocationHandle memory, uint64_t bytes, uint64_t *number) {
-    *number = physical_number(process, memory);
-    if (!physical_hold(process, *number))
-        *number = 0;
-    CUresult result = *number != 0 ? physical_pay(process, *number, bytes) : CUDA_SUCCESS;
-    if (result != CUDA_SUCCESS)
-        physical_let_go(process, *number);
-    return result;
-}
-
 CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
     struct process *process = process_if_open();
     uint64_t number;
-    CUresult result = hold(process, handle, offset + size, &number);
+    CUresult result = physical_hold_to_use(process, handle, offset + size, &number);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuMemMap)(address, size, offset, handle, flags);
@@ -186,7 +174,7 @@ CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t offset, 
                             size_t memory_offset, size_t size, unsigned long long flags) {
     struct process *process = process_if_open();
     uint64_t number;
-    CUresult result = hold(process, memory, memory_offset + size, &number);
+    CUresult result = physical_hold_to_use(process, memory, memory_offset + size, &number);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuMulticastBindMem)(object, offset, memory, memory_offset, size, flags);
@@ -222,103 +210,4 @@ CUresult cuMulticastUnbind(CUmemGenericAllocationHandle object, CUdevice device,
     RELEASE(
         physical_unbind(process, KIND_BINDING, physical_number(process, object), part_of(device, offset), &releases),
         REAL(cuMulticastUnbind)(object, device, offset, size));
-}
-
-/* --- sparse arrays --------------------------------------------------------------------------------------------------- */
-
-#define MIPTAIL 1
-#define TEXEL_BYTES_MAX 16u
-
-/*
- * Which part a mapping is of: exactly this box. One that overlaps it is another, and holds by itself what it maps; so memory is
- * let go of only when the very box is mapped anew or unmapped, or the array destroyed, and never too early.
- */
-static uint64_t subresource(const CUarrayMapInfo *map) {
-    if (map->subresourceType == MIPTAIL)
-        return objects_key(objects_key(map->subresource.miptail.layer, map->subresource.miptail.offset),
-                           map->subresource.miptail.size) ^
-               MIPTAIL;
-    uint64_t where = objects_key(map->subresource.sparseLevel.level, map->subresource.sparseLevel.layer);
-    where = objects_key(where, map->subresource.sparseLevel.offsetX);
-    where = objects_key(where, map->subresource.sparseLevel.offsetY);
-    where = objects_key(where, map->subresource.sparseLevel.offsetZ);
-    where = objects_key(where, map->subresource.sparseLevel.extentWidth);
-    where = objects_key(where, map->subresource.sparseLevel.extentHeight);
-    return objects_key(where, map->subresource.sparseLevel.extentDepth);
-}
-
-static bool is_mapping(const CUarrayMapInfo *map) {
-    return map->memOperationType == CU_MEM_OPERATION_TYPE_MAP;
-}
-
-/* At most as much memory a mapping takes, whatever the array's format. */
-static uint64_t bytes_up_to(const CUarrayMapInfo *map) {
-    if (map->subresourceType == MIPTAIL)
-        return map->subresource.miptail.size;
-    uint64_t area = product(map->subresource.sparseLevel.extentWidth, map->subresource.sparseLevel.extentHeight);
-    return product(product(area, map->subresource.sparseLevel.extentDepth), TEXEL_BYTES_MAX);
-}
-
-static CUresult hold_all(struct process *process, const CUarrayMapInfo *list, unsigned int *count) {
-    uint64_t number;
-    CUresult result = CUDA_SUCCESS;
-    unsigned int all = *count;
-    for (*count = 0; *count < all && result == CUDA_SUCCESS; *count += result == CUDA_SUCCESS)
-        if (is_mapping(&list[*count]))
-            result = hold(process, list[*count].memHandle.memHandle, list[*count].offset + bytes_up_to(&list[*count]),
-                          &number);
-    return result;
-}
-
-/* What was held then is known now, since it was held. */
-static void let_go_of_all(struct process *process, const CUarrayMapInfo *list, unsigned int count) {
-    for (unsigned i = 0; i < count; i++)
-        if (is_mapping(&list[i]))
-            physical_let_go(process, physical_number(process, list[i].memHandle.memHandle));
-}
-
-static void unbind(struct process *process, const CUarrayMapInfo *map, struct releases *releases) {
-    physical_unbind(process, KIND_ARRAY_MAPPING, (uintptr_t)map->resource.array, subresource(map), releases);
-}
-
-/* One list may map a part and unmap it again. */
-static void bound_to_arrays(struct process *process, const CUarrayMapInfo *list, unsigned int count,
-                            struct releases *releases) {
-    for (unsigned i = 0; i < count; i++) {
-        unbind(process, &list[i], releases);
-        if (is_mapping(&list[i]))
-            physical_bound(process, KIND_ARRAY_MAPPING, (uintptr_t)list[i].resource.array, subresource(&list[i]),
-                           physical_number(process, list[i].memHandle.memHandle));
-    }
-}
-
-/* What a part showed before is let go of when the stream comes to it, so we wait for that before we count it. */
-#define MAP_ARRAYS(list, count, stream, call, synchronize)                                                             \
-    do {                                                                                                               \
-        struct process *process = process_if_open();                                                                   \
-        struct releases releases = {0};                                                                                \
-        unsigned int holds = count;                                                                                    \
-        if (process == NULL || (list) == NULL)                                                                         \
-            return call;                                                                                               \
-        CUresult result = hold_all(process, list, &holds);                                                             \
-        for (unsigned i = 0; i < (count) && result == CUDA_SUCCESS; i++)                                               \
-            unbind(process, &(list)[i], &releases);                                                                    \
-        if (result == CUDA_SUCCESS)                                                                                    \
-            result = call;                                                                                             \
-        if (result == CUDA_SUCCESS)                                                                                    \
-            bound_to_arrays(process, list, count, &releases);                                                          \
-        else                                                                                                           \
-            let_go_of_all(process, list, holds);                                                                       \
-        if (result == CUDA_SUCCESS && releases.count != 0)                                                             \
-            synchronize(stream);                                                                                       \
-        physical_released(process, &releases, result);                                                                 \
-        return result;                                                                                                 \
-    } while (0)
-
-CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream) {
-    MAP_ARRAYS(list, count, stream, REAL(cuMemMapArrayAsync)(list, count, stream), REAL(cuStreamSynchronize));
-}
-
-CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned int count, CUstream stream) {
-    MAP_ARRAYS(list, count, stream, REAL(cuMemMapArrayAsync_ptsz)(list, count, stream), REAL(cuStreamSynchronize_ptsz));
 }

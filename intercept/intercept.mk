@@ -14,7 +14,7 @@ INTERCEPT_HEADERS := $(wildcard $(INTERCEPT)/*.h)
 SHADOW_REGION := region region_file region_guard region_look region_share
 SHADOW_COMMON := $(SHADOW_REGION) claims explain real
 SHADOW_CUDA := $(SHADOW_COMMON) table process gpus charge contexts context_extra allocations blocks elsewhere objects pools chunks streams physical tags exports borrowed \
-    image image_ptx cuda_real cuda_context cuda_memory cuda_pool cuda_graph cuda_vmm cuda_array cuda_module cuda_ipc cuda_procaddr
+    image image_ptx cuda_real cuda_context cuda_memory cuda_pool cuda_graph cuda_vmm cuda_sparse cuda_array cuda_module cuda_ipc cuda_procaddr
 SHADOW_NVML := $(SHADOW_COMMON) nvml nvml_members nvml_memory nvml_processes nvml_usage
 
 # -z nodelete: what a process holds outlives dlclose. libdl.so.2: where dlsym lived before glibc 2.34, see real.c.

@@ -65,9 +65,13 @@ bool objects_remove_one_of(struct process *process, enum kind kind, uint32_t ref
     if (!objects_any(process, kind))
         return false;
     lock_take(&objects->lock);
-    for (size_t i = 0; i < table->capacity && !found; i++)
+    /* From where the last one was, since whoever asks mostly asks again: for all of them, that is once around. */
+    for (size_t n = 0, from = objects->looked_at[kind]; n < table->capacity && !found; n++) {
+        size_t i = (from + n) & (table->capacity - 1);
+        objects->looked_at[kind] = i;
         if (table->entries[i].key != 0 && table->entries[i].references == references)
             found = take_out(objects, kind, &table->entries[i], copy);
+    }
     lock_give(&objects->lock);
     return found;
 }

@@ -167,7 +167,8 @@ void physical_released(struct process *process, struct releases *releases, CUres
         munmap(releases->many, releases->room * sizeof *releases->many);
 }
 
-CUresult physical_pay(struct process *process, uint64_t number, uint64_t bytes) {
+/* Imported memory whose owner is not of this claim is paid by us, as far as it is used. */
+static CUresult pay(struct process *process, uint64_t number, uint64_t bytes) {
     struct entry memory;
     struct charge more;
     while (objects_find(process, KIND_PHYSICAL_MEMORY, number, &memory) && memory.charge.unpaid &&
@@ -185,6 +186,17 @@ CUresult physical_pay(struct process *process, uint64_t number, uint64_t bytes) 
         charge_give(process, &more); /* another thread has paid meanwhile */
     }
     return CUDA_SUCCESS;
+}
+
+CUresult physical_hold_to_use(struct process *process, CUmemGenericAllocationHandle handle, uint64_t bytes,
+                              uint64_t *number) {
+    *number = physical_number(process, handle);
+    if (!physical_hold(process, *number))
+        *number = 0;
+    CUresult result = *number != 0 ? pay(process, *number, bytes) : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS)
+        physical_let_go(process, *number);
+    return result;
 }
 
 /* What this process has not shared itself goes on with the tag that it came with. */

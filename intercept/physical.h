@@ -22,6 +22,11 @@ uint64_t physical_number(struct process *process, CUmemGenericAllocationHandle h
  * another thread may release the handle as soon as that does. False if there is no such memory. */
 bool physical_hold(struct process *process, uint64_t number);
 
+/* The same by its handle, for something that is to use that many bytes of it; and pays for them where nobody else does. `number` is
+ * 0 for memory that is not ours to count. */
+CUresult physical_hold_to_use(struct process *process, CUmemGenericAllocationHandle handle, uint64_t bytes,
+                              uint64_t *number);
+
 /* A reference less, at once: for what the driver has let go of already, or never held. */
 void physical_let_go(struct process *process, uint64_t number);
 
@@ -48,9 +53,6 @@ void physical_unbind(struct process *process, enum kind kind, uint64_t whole, ui
 /* All that is bound to any part of something. */
 void physical_unbind_all(struct process *process, enum kind kind, uint64_t whole, struct releases *releases);
 void physical_released(struct process *process, struct releases *releases, CUresult result);
-
-/* Imported memory whose owner is not of this claim is paid by us, as far as it is mapped. */
-CUresult physical_pay(struct process *process, uint64_t number, uint64_t bytes);
 
 /* Makes it outlive this process; the mark that exported descriptors are to carry, or 0. */
 uint64_t physical_share(struct process *process, CUmemGenericAllocationHandle handle);

@@ -82,6 +82,7 @@ enum kind {
 struct objects {
     struct lock lock;
     struct table tables[KINDS];
+    size_t looked_at[KINDS];      /* see objects_remove_one_of */
     _Atomic size_t counts[KINDS]; /* for those who only want to know whether there is any */
 };
 

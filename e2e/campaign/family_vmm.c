@@ -581,12 +581,7 @@ static CUresult map_array(struct call *call, CUarrayMapInfo *info) {
                                             : CALL(cu.cuMemMapArrayAsync_ptsz(info, 1, NULL));
 }
 
-/* What a box showed before may stay counted until the array ends, unless it was mapped by the very same box. */
-static void may_stay_counted(struct object *array, const struct change *change) {
-    array->slack += change->least < 0 ? (uint64_t)-change->least : 0;
-}
-
-static void map_box(struct call *call, struct object *array, const struct object *handle) {
+static void map_box(struct call *call, const struct object *array, const struct object *handle) {
     const struct sparse *sparse = sparse_at((uint32_t)array->other);
     const struct memory *memory = memory_at((uint32_t)handle->other);
     struct box box = choose_box(&call->random, sparse->deferred);
@@ -601,7 +596,6 @@ static void map_box(struct call *call, struct object *array, const struct object
         box.height, box.x, box.y);
     if (judged(call, map_array(call, &info))) {
         set_box((uint32_t)array->other, &box, (uint32_t)handle->other, &change);
-        may_stay_counted(array, &change);
         shrinks(call, &change);
     }
 }
@@ -629,7 +623,6 @@ static void unmap_tiles(struct call *call) {
     say(call, "cuMemMapArrayAsync, unmapping %u x %u tiles at %u, %u", box.width, box.height, box.x, box.y);
     if (expect(call, map_array(call, &info), CUDA_SUCCESS, "cuMemMapArrayAsync")) {
         set_box((uint32_t)array.other, &box, 0, &change);
-        may_stay_counted(&array, &change);
         shrinks(call, &change);
     }
     object_put(&array);

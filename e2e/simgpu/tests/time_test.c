@@ -187,6 +187,36 @@ static void host_functions_run_in_order(void) {
     CHECK_INT(atomic_load(&calls), 3);
 }
 
+static void hold_up(void *until) {
+    _Atomic bool *released = until;
+    while (!atomic_load(released))
+        sleep_ms(1);
+}
+
+static void events_come_after_host_functions(void) {
+    _Atomic bool released = false;
+    CUstream stream, other;
+    CUevent event, legacy, elsewhere;
+
+    context_on(0);
+    OK(cuStreamCreate(&stream, 0));
+    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&event, 0));
+    OK(cuEventCreate(&legacy, 0));
+    OK(cuEventCreate(&elsewhere, 0));
+    OK(cuLaunchHostFunc(stream, hold_up, &released));
+    OK(cuEventRecord(event, stream));
+    OK(cuEventRecord(legacy, NULL));
+    OK(cuEventRecord(elsewhere, other));
+    CHECK_INT(cuEventQuery(event), CUDA_ERROR_NOT_READY);
+    CHECK_INT(cuEventQuery(legacy), CUDA_ERROR_NOT_READY);
+    CHECK_INT(cuEventQuery(elsewhere), CUDA_SUCCESS);
+    atomic_store(&released, true);
+    OK(cuEventSynchronize(legacy));
+    CHECK_INT(cuEventQuery(event), CUDA_SUCCESS);
+    OK(cuEventDestroy_v2(event));
+}
+
 static void *wait_for_own_stream(void *context) {
     uint64_t start = now_ns();
 
@@ -320,6 +350,7 @@ const struct test time_tests[] = {
     {"events tell the time", events_tell_the_time},
     {"streams wait for events", streams_wait_for_events},
     {"host functions run in order", host_functions_run_in_order},
+    {"events come after host functions", events_come_after_host_functions},
     {"each thread has a stream of its own", each_thread_has_a_stream_of_its_own},
     {"a full queue makes a launch wait", a_full_queue_makes_a_launch_wait},
     {"processes take turns", processes_take_turns},
