@@ -200,9 +200,19 @@ static bool any_cut_off(void) {
     return false;
 }
 
+static int64_t at_most_limit(int gpu, uint64_t bytes) {
+    uint64_t limit = node_board->limit_bytes[gpu];
+    return (int64_t)(bytes < limit ? bytes : limit);
+}
+
+/* A child that was forked may keep what the process held, and what it was about to take. */
 void slack_stays(unsigned seat) {
-    for (int gpu = 0; gpu < GPUS && any_cut_off(); gpu++)
+    for (int gpu = 0; gpu < GPUS && any_cut_off(); gpu++) {
         slack_of_dead[gpu] += atomic_load(&seat_at(seat)->slack[gpu]);
+        for (unsigned desk = 0; desk < DESKS; desk++)
+            if (order_pending(seat, desk))
+                slack_of_dead[gpu] += at_most_limit(gpu, need_of(&seat_at(seat)->desks[desk], gpu));
+    }
 }
 
 static void let_go(unsigned seat) {

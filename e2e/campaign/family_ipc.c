@@ -455,7 +455,8 @@ static CUresult close_legacy(const struct object *object) {
     return cu.cuIpcCloseMemHandle(object->handle);
 }
 
-/* Its owner may free it, or die, at any moment. Several small ones may lie in one block, which is then counted again. */
+/* Its owner may free it, or die, at any moment; for what is gone, room for a block is asked for before the driver says so. Several
+ * small ones may lie in one block, which is then counted again. */
 static void open_legacy(struct call *call) {
     struct taken taken;
     CUdeviceptr address = 0;
@@ -478,7 +479,7 @@ static void open_legacy(struct call *call) {
                                                        : CALL(cu.cuIpcOpenMemHandle_v2(&address, handle, flags));
     bool small = taken.what.size < MIB, orphan = orphaned(&taken);
     if (!orphan && !small)
-        needs(call, 0);
+        needs(call, BLOCK);
     let_go(&taken);
     if (result == CUDA_ERROR_INVALID_HANDLE) {
         say(call, ": it is gone");
