@@ -369,9 +369,11 @@ static bool reported_right(uint64_t *random, int gpu, uint64_t expected) {
             if (desk->reported_used == expected || desk->reported_used == UINT64_MAX)
                 break;
             /* The dead are looked for every 50 ms by those who only ask. */
-            if (tries == 2)
+            if (tries == 2) {
+                node_tell(trace);
                 return found("GPU %d: cuMemGetInfo in process %u shows %llu bytes used, where contexts hold %llu", gpu,
                              i, (unsigned long long)desk->reported_used, (unsigned long long)expected);
+            }
             nanosleep(&(struct timespec){.tv_nsec = 80000000}, NULL);
         }
     }
@@ -455,9 +457,11 @@ bool check_quiet(uint64_t *campaign_random, bool patient) {
         if (!reported_right(random, gpu, expected))
             return false;
         uint64_t counted = node_counted_alive(gpu);
-        if (counted != expected)
+        if (counted != expected) {
+            node_tell(trace);
             return found("GPU %d: everything is freed, contexts hold %llu bytes, but the region says %llu", gpu,
                          (unsigned long long)expected, (unsigned long long)counted);
+        }
         if (!whole_can_be_had(random, gpu, expected))
             return false;
     }
