@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "driver.h"
 #include "heap.h"
@@ -11,8 +12,9 @@
 struct driver *driver;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-/* Not wiped by fork: tells the child of an initialised process from a process that was never initialised. */
-static bool initialised_once;
+/* Whose threads initialise, or have. Not wiped by fork: a child of theirs cannot, and must not wait for the mutex, which one of
+ * them may have held. */
+static _Atomic pid_t initialiser;
 
 static bool make_driver(void) {
     void *page;
@@ -114,8 +116,6 @@ static CUresult open_result(int error) {
 static CUresult initialise(void) {
     CUresult ret;
 
-    if (initialised_once)
-        return CUDA_ERROR_NOT_INITIALIZED;
     if (!make_driver())
         return CUDA_ERROR_OUT_OF_MEMORY;
     ret = open_result(sim_open());
@@ -131,19 +131,24 @@ static CUresult initialise(void) {
         sim_close();
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    initialised_once = true;
     atomic_store(&driver->initialised, true);
     return CUDA_SUCCESS;
 }
 
 CUresult cuInit(unsigned int Flags) {
+    pid_t nobody = 0;
     CUresult ret;
 
     REQUIRE(Flags == 0, CUDA_ERROR_INVALID_VALUE);
     if (driver_ready())
         return CUDA_SUCCESS;
+    if (!atomic_compare_exchange_strong(&initialiser, &nobody, getpid()) && nobody != getpid())
+        return CUDA_ERROR_NOT_INITIALIZED;
     pthread_mutex_lock(&mutex);
+    atomic_store(&initialiser, getpid()); /* another of its threads may have failed meanwhile */
     ret = driver_ready() ? CUDA_SUCCESS : initialise();
+    if (ret != CUDA_SUCCESS)
+        atomic_store(&initialiser, 0);
     pthread_mutex_unlock(&mutex);
     return ret;
 }

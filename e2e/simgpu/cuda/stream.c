@@ -37,10 +37,23 @@ static struct CUstream_st *stream_new(struct CUctx_st *context, unsigned flags, 
     return stream;
 }
 
+static void futex_wait_zero(_Atomic uint32_t *word) {
+    uint32_t value;
+
+    while ((value = atomic_load(word)) != 0)
+        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void futex_decrement(_Atomic uint32_t *word) {
+    if (atomic_fetch_sub(word, 1) == 1)
+        syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
 static void delete_own_streams(void *first) {
     for (struct own_stream *own = first, *next; own != NULL; own = next) {
         next = own->next;
         if (handle_valid(&streams, own->stream) && own->stream->id == own->id) {
+            futex_wait_zero(&own->stream->calls);
             capture_stream_gone(own->stream);
             handle_delete(&streams, own->stream);
         }
@@ -101,6 +114,7 @@ static void delete_if_of(void *element, void *context) {
 
     if (stream->context != context)
         return;
+    futex_wait_zero(&stream->calls);
     capture_stream_gone(stream);
     handle_delete(&streams, stream);
 }
@@ -132,18 +146,6 @@ void stream_follow(struct CUstream_st *stream, uint64_t mark) {
 
 uint64_t stream_mark(struct CUstream_st *stream) {
     return atomic_load(stream == stream->context->legacy ? &stream->context->blocking_mark : &stream->mark);
-}
-
-static void futex_wait_zero(_Atomic uint32_t *word) {
-    uint32_t value;
-
-    while ((value = atomic_load(word)) != 0)
-        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
-}
-
-static void futex_decrement(_Atomic uint32_t *word) {
-    if (atomic_fetch_sub(word, 1) == 1)
-        syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
 static _Atomic uint32_t *calls_of(struct CUstream_st *stream) {
@@ -187,6 +189,21 @@ struct host_call {
     void *data;
 };
 
+static void count_in(struct CUstream_st *stream) {
+    atomic_fetch_add(&stream->calls, 1);
+    atomic_fetch_add(&stream->context->calls, 1);
+    if ((stream->flags & CU_STREAM_NON_BLOCKING) == 0)
+        atomic_fetch_add(&stream->context->blocking_calls, 1);
+}
+
+/* Of the stream itself last: after that it may be gone, and then its context. */
+static void count_out(struct CUstream_st *stream) {
+    if ((stream->flags & CU_STREAM_NON_BLOCKING) == 0)
+        futex_decrement(&stream->context->blocking_calls);
+    futex_decrement(&stream->context->calls);
+    futex_decrement(&stream->calls);
+}
+
 static void run_host_call(void *arg) {
     struct host_call call = *(struct host_call *)arg;
 
@@ -195,10 +212,7 @@ static void run_host_call(void *arg) {
         call.fn(call.data);
     else
         call.callback(call.handle, CUDA_SUCCESS, call.data);
-    futex_decrement(&call.stream->calls);
-    if ((call.stream->flags & CU_STREAM_NON_BLOCKING) == 0)
-        futex_decrement(&call.stream->context->blocking_calls);
-    futex_decrement(&call.stream->context->calls);
+    count_out(call.stream);
 }
 
 /* Calls are made in the order of their marks, and one at a time: what is queued after them is called after them. */
@@ -258,12 +272,12 @@ static CUresult queue_host_call(CUstream hStream, bool per_thread, struct host_c
     copy = malloc(sizeof(*copy));
     REQUIRE(copy != NULL, CUDA_ERROR_OUT_OF_MEMORY);
     *copy = call;
-    atomic_fetch_add(&call.stream->calls, 1);
-    atomic_fetch_add(&context->calls, 1);
-    if ((call.stream->flags & CU_STREAM_NON_BLOCKING) == 0)
-        atomic_fetch_add(&context->blocking_calls, 1);
-    return engine_call(context->device, stream_mark(call.stream), run_host_call, copy) ? CUDA_SUCCESS
-                                                                                       : CUDA_ERROR_OUT_OF_MEMORY;
+    count_in(call.stream);
+    if (engine_call(context->device, stream_mark(call.stream), run_host_call, copy))
+        return CUDA_SUCCESS;
+    count_out(call.stream);
+    free(copy);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData) {
