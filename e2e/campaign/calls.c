@@ -109,7 +109,7 @@ void watch_stop(const struct stopwatch *watch, const char *what) {
     uint64_t longest = atomic_load(&board->longest_call_ns);
     while (longest < took && !atomic_compare_exchange_weak(&board->longest_call_ns, &longest, took))
         ;
-    if (took > MAY_WAIT_NS + 2 * atomic_load(&board->heartbeat_ns) && current_call != NULL)
+    if (took > MAY_WAIT_NS + 8 * atomic_load(&board->heartbeat_ns) && current_call != NULL)
         wrong(current_call, "waited %llu ms in %.60s", (unsigned long long)(took / 1000000), what);
 }
 
