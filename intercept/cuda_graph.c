@@ -86,7 +86,7 @@ static CUresult take_for(struct launching *launching, CUdevice device, uint64_t 
     struct pool *pool = pools_graphs(launching->process, device, gpu);
     if (pool == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    result = pools_before(launching->process, pool, bytes, true, &launching->growth[device]);
+    result = pools_before(launching->process, pool, bytes, &launching->growth[device]);
     if (result == CUDA_SUCCESS)
         launching->pools[device] = pool;
     return result;

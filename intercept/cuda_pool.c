@@ -88,21 +88,22 @@ static CUresult before(struct allocating *allocating, CUmemoryPool handle, CUstr
     struct pool *pool = allocating->pool;
     if (result != CUDA_SUCCESS || pool == NULL)
         return result;
-    result = pools_before(allocating->process, pool, bytes, false, &allocating->growth);
+    result = pools_try(allocating->process, pool, bytes, &allocating->growth);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && is_capturing(stream)) {
         /* Becomes a node of a graph, which takes memory when it is launched. */
         allocating->pool = NULL;
         return CUDA_SUCCESS;
     }
-    if (result == CUDA_ERROR_OUT_OF_MEMORY)
-        result = pools_before(allocating->process, pool, bytes, true, &allocating->growth);
+    if (result != CUDA_ERROR_OUT_OF_MEMORY)
+        return result;
+    result = pools_before(allocating->process, pool, bytes, &allocating->growth);
+    if (result == CUDA_SUCCESS)
+        pools_enter(pool);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && pools_enter_for_room(allocating->process, pool, bytes)) {
         allocating->growth = (struct charge){0};
         allocating->may_not_grow = true;
         return CUDA_SUCCESS;
     }
-    if (result == CUDA_SUCCESS)
-        pools_enter(pool);
     return result;
 }
 

@@ -19,11 +19,12 @@ struct pool {
     CUmemoryPool handle; /* NULL: the memory of graphs; or the pool was destroyed */
     CUdevice device;
     int gpu;
-    bool graphs, destroyed;
-    _Atomic bool going;   /* the driver is asked to destroy it, and may give its handle out again */
-    bool placed;          /* its memory lies in the region of its charge */
-    uint32_t allocations; /* live ones */
-    uint32_t export;      /* the number that exported descriptors carry */
+    bool graphs;
+    _Atomic bool destroyed;
+    _Atomic bool going;           /* the driver is asked to destroy it, and may give its handle out again */
+    bool placed;                  /* its memory lies in the region of its charge */
+    _Atomic uint32_t allocations; /* live ones */
+    uint32_t export;              /* the number that exported descriptors carry */
     struct chunks chunks;
     struct charge charge;
 };
@@ -190,38 +191,54 @@ bool pools_trim(struct process *process, int gpu, enum pools_effort effort) {
 
 /* --- growing ------------------------------------------------------------------------------------------------------- */
 
-/* A pool's memory lies in one region: that where it grew first. */
-static CUresult place(struct process *process, struct pool *pool, struct charge *growth) {
+static uint64_t pages_to_grow(uint64_t bytes) {
+    uint64_t pieces = bytes / GROWTH_BYTES + (bytes % GROWTH_BYTES != 0);
+    return (pieces ? pieces : 1) * (GROWTH_BYTES >> REGION_PAGE_SHIFT);
+}
+
+/* A pool's memory lies in one region: that where it grew first. Under its lock. */
+static bool is_placed(const struct pool *pool) {
+    return pool->placed || pool->charge.pages != 0 || pool->charge.share != 0;
+}
+
+static void place(struct pool *pool, const struct charge *growth) {
+    pool->charge = (struct charge){.region = growth->region, .gpu = growth->gpu};
+    pool->placed = true;
+}
+
+CUresult pools_try(struct process *process, struct pool *pool, uint64_t bytes, struct charge *growth) {
+    uint64_t pages = pages_to_grow(bytes);
     lock_take(&pool->lock);
-    if (!pool->placed && pool->charge.pages == 0 && pool->charge.share == 0) {
-        pool->charge = (struct charge){.region = growth->region, .gpu = growth->gpu};
-        pool->placed = true;
-    }
+    bool placed = is_placed(pool);
+    CUresult result =
+        placed ? charge_try_like(process, &pool->charge, pages, growth) : charge_try(process, pool->gpu, pages, growth);
+    if (result == CUDA_SUCCESS && !placed)
+        place(pool, growth);
+    if (result != CUDA_SUCCESS)
+        lock_give(&pool->lock);
+    return result;
+}
+
+CUresult pools_before(struct process *process, struct pool *pool, uint64_t bytes, struct charge *growth) {
+    uint64_t pages = pages_to_grow(bytes);
+    lock_take(&pool->lock);
     struct charge like = pool->charge;
+    bool placed = is_placed(pool);
+    lock_give(&pool->lock);
+    /* Not under the lock: this may make this very pool smaller. */
+    CUresult result =
+        placed ? charge_take_like(process, &like, pages, growth) : charge_take(process, pool->gpu, pages, growth);
+    if (result != CUDA_SUCCESS || placed)
+        return result;
+    lock_take(&pool->lock);
+    if (!is_placed(pool))
+        place(pool, growth);
+    like = pool->charge;
     lock_give(&pool->lock);
     if (like.region == growth->region)
         return CUDA_SUCCESS;
-    uint64_t pages = growth->pages;
-    charge_give(process, growth);
+    charge_give(process, growth); /* another thread has placed it elsewhere meanwhile */
     return charge_take_like(process, &like, pages, growth);
-}
-
-CUresult pools_before(struct process *process, struct pool *pool, uint64_t bytes, bool patience,
-                      struct charge *growth) {
-    uint64_t pieces = bytes / GROWTH_BYTES + (bytes % GROWTH_BYTES != 0);
-    uint64_t pages = (pieces ? pieces : 1) * (GROWTH_BYTES >> REGION_PAGE_SHIFT);
-    lock_take(&pool->lock);
-    struct charge like = pool->charge;
-    bool placed = pool->placed || like.pages != 0 || like.share != 0;
-    lock_give(&pool->lock);
-    CUresult result;
-    if (placed)
-        result =
-            patience ? charge_take_like(process, &like, pages, growth) : charge_try_like(process, &like, pages, growth);
-    else
-        result =
-            patience ? charge_take(process, pool->gpu, pages, growth) : charge_try(process, pool->gpu, pages, growth);
-    return result == CUDA_SUCCESS ? place(process, pool, growth) : result;
 }
 
 void pools_enter(struct pool *pool) {
@@ -234,7 +251,7 @@ void pools_leave(struct process *process, struct pool *pool, struct charge *grow
     if (allocated.address != 0 && pool->charge.pages > before)
         chunks_add(&pool->chunks, allocated.address, pages_to_bytes(pool->charge.pages - before));
     if (allocated.address != 0 && !allocated.of_graph) {
-        pool->allocations++;
+        atomic_fetch_add(&pool->allocations, 1);
         objects_put(process, KIND_POOL_MEMORY,
                     (struct entry){.key = allocated.address,
                                    .with = (uintptr_t)pool,
@@ -295,10 +312,7 @@ void pools_freed(struct process *process, CUdeviceptr address, struct entry *mem
     }
     streams_freed_in(process, stream);
     objects_remove(process, KIND_POOL_FREEING, memory->key, &aside);
-    lock_take(&pool->lock);
-    bool last = --pool->allocations == 0 && pool->destroyed;
-    lock_give(&pool->lock);
-    if (last)
+    if (atomic_fetch_sub(&pool->allocations, 1) == 1 && pool->destroyed)
         pools_settle(process);
 }
 

@@ -28,11 +28,13 @@ struct pool *pools_memory(struct process *process, CUmemoryPool handle, CUdevice
 struct pool *pools_graphs(struct process *process, CUdevice device, int gpu);
 
 /*
- * A call that may make a pool grow: pools_before takes what the pool may grow by when `bytes` are allocated from it; with
- * `patience`, after pools were made smaller if need be. pools_enter and pools_leave bracket the driver's call; after it what
- * was taken goes into the pool or back, and what was allocated is written down.
+ * A call that may make a pool grow: pools_try takes what the pool may grow by when `bytes` are allocated from it, if there is room
+ * for that; then the pool was entered, too. pools_before takes the same, after pools were made smaller if need be, and pools_enter
+ * and pools_leave bracket the driver's call; after it what was taken goes into the pool or back, and what was allocated is
+ * written down.
  */
-CUresult pools_before(struct process *process, struct pool *pool, uint64_t bytes, bool patience, struct charge *growth);
+CUresult pools_try(struct process *process, struct pool *pool, uint64_t bytes, struct charge *growth);
+CUresult pools_before(struct process *process, struct pool *pool, uint64_t bytes, struct charge *growth);
 void pools_enter(struct pool *pool);
 
 /* What the driver allocated: all zero is nothing, or it is not known. */
