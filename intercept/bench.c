@@ -73,6 +73,7 @@ static void load(bool kernels) {
     FIND(cuInit)
     FIND(cuDevicePrimaryCtxRetain)
     FIND(cuCtxSetCurrent)
+    FIND(cuCtxSynchronize)
     FIND(cuMemAlloc_v2)
     FIND(cuMemFree_v2)
     FIND(cuMemGetInfo_v2)
@@ -83,7 +84,6 @@ static void load(bool kernels) {
     *(void **)&cuda.cuMemRelease = dlsym(library, "cuMemRelease");
     if (!kernels)
         return;
-    FIND(cuCtxSynchronize)
     FIND(cuModuleLoadData)
     FIND(cuModuleGetFunction)
     FIND(cuLaunchKernel)
