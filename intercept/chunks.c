@@ -1,6 +1,7 @@
 #include "chunks.h"
 
 #include "objects.h"
+#include "pools.h"
 
 #include <errno.h>
 #include <string.h>
@@ -43,34 +44,19 @@ struct living {
     size_t count, room;
 };
 
-static void forget(struct living *living) {
-    if (living->each != NULL)
-        munmap(living->each, living->room * sizeof *living->each);
-    living->each = NULL;
-}
-
-static bool collect_kind(struct living *living, struct process *process, enum kind kind, const struct pool *pool) {
-    struct entry *entries = map(living->room * sizeof *entries);
-    size_t count = entries == NULL ? living->room : objects_copy(process, kind, 0, entries, living->room);
-    for (size_t i = 0; entries != NULL && i < count && living->count < living->room; i++)
-        if (entries[i].with == (uintptr_t)pool)
-            living->each[living->count++] =
-                (struct chunk){entries[i].key & ~UINT64_C(0x1ff), (uint64_t)entries[i].references << CHUNKS_UNIT_SHIFT};
-    if (entries != NULL)
-        munmap(entries, living->room * sizeof *entries);
-    return count < living->room && living->count < living->room;
-}
-
-/* First what is not being freed, which becomes what is: so what moves is seen twice, not never. */
 static bool collect(struct living *living, struct process *process, const struct pool *pool) {
-    living->room = atomic_load(&process->objects.counts[KIND_POOL_MEMORY]) +
-                   atomic_load(&process->objects.counts[KIND_POOL_FREEING]) + SPARE;
-    living->each = map(living->room * sizeof *living->each);
-    if (living->each != NULL && collect_kind(living, process, KIND_POOL_MEMORY, pool) &&
-        collect_kind(living, process, KIND_POOL_FREEING, pool))
-        return true;
-    forget(living);
-    return false;
+    size_t room = atomic_load(&process->objects.counts[KIND_POOL_MEMORY]) + SPARE;
+    struct entry *entries = map(room * sizeof *entries);
+    size_t count = entries == NULL ? room : objects_copy(process, KIND_POOL_MEMORY, 0, entries, room);
+    living->room = room;
+    living->each = count < room ? map(room * sizeof *living->each) : NULL;
+    for (size_t i = 0; living->each != NULL && i < count; i++)
+        if ((entries[i].with & ~POOLS_FREEING) == (uintptr_t)pool)
+            living->each[living->count++] =
+                (struct chunk){entries[i].key, (uint64_t)entries[i].references << CHUNKS_UNIT_SHIFT};
+    if (entries != NULL)
+        munmap(entries, room * sizeof *entries);
+    return living->each != NULL;
 }
 
 /* Heapsort: the C library's qsort may call the program's malloc. */
@@ -115,10 +101,9 @@ static uint64_t largest_gap(const struct living *living, const struct chunk *chu
     uint64_t largest = 0;
     size_t first = first_at_or_after(living, chunk->start), i = first;
     for (; i < living->count && living->each[i].start < end; i++) {
-        const struct chunk *next = &living->each[i];
-        uint64_t gap = next->start > at ? next->start - at : 0;
+        uint64_t gap = living->each[i].start - at;
         largest = gap > largest ? gap : largest;
-        at = next->start + next->bytes > at ? next->start + next->bytes : at;
+        at = living->each[i].start + living->each[i].bytes;
     }
     if (i == first)
         return UINT64_MAX;
@@ -142,6 +127,6 @@ bool chunks_have_room(struct chunks *chunks, struct process *process, const stru
         largest = gap > largest ? gap : largest;
     }
     chunks->count = kept;
-    forget(&living);
+    munmap(living.each, living.room * sizeof *living.each);
     return sum == reserved && (uint64_t)chunks_units(bytes) << CHUNKS_UNIT_SHIFT <= largest;
 }

@@ -232,7 +232,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, s
         else if (borrowed)                                                                                             \
             borrowed_freed(process, &allocation, result);                                                              \
         else if (of_pool)                                                                                              \
-            pools_freed(process, address, &allocation, NULL, result);                                                  \
+            pools_freed(process, &allocation, NULL, result);                                                           \
         return result;                                                                                                 \
     } while (0)
 

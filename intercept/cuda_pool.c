@@ -123,7 +123,7 @@ static CUresult after(struct allocating *allocating, CUresult result, CUdevicept
     bool ours = pools_freeing(allocating->process, *address, &memory);
     result = REAL(cuMemFreeAsync)(*address, stream);
     if (ours)
-        pools_freed(allocating->process, *address, &memory, stream, result);
+        pools_freed(allocating->process, &memory, stream, result);
     pools_trim(allocating->process, allocating->gpu, POOLS_AFTER_WAITING);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -174,19 +174,19 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemo
     do {                                                                                                               \
         struct process *process = process_if_open();                                                                   \
         struct entry allocation;                                                                                       \
-        bool linear = allocations_freeing(address, &allocation);                                                       \
-        bool borrowed = !linear && borrowed_freeing(process, address, &allocation);                                    \
-        bool of_pool = !linear && !borrowed && pools_freeing(process, address, &allocation);                           \
+        bool of_pool = pools_freeing(process, address, &allocation);                                                   \
+        bool linear = !of_pool && allocations_freeing(address, &allocation);                                           \
+        bool borrowed = !of_pool && !linear && borrowed_freeing(process, address, &allocation);                        \
         CUresult result = call;                                                                                        \
         if ((linear || borrowed) && result == CUDA_SUCCESS)                                                            \
             synchronize(stream);                                                                                       \
-        if (linear) {                                                                                                  \
+        if (of_pool) {                                                                                                 \
+            pools_freed(process, &allocation, stream, result);                                                         \
+        } else if (linear) {                                                                                           \
             allocations_freed(&allocation, result);                                                                    \
             pools_settle(process);                                                                                     \
         } else if (borrowed) {                                                                                         \
             borrowed_freed(process, &allocation, result);                                                              \
-        } else if (of_pool) {                                                                                          \
-            pools_freed(process, address, &allocation, stream, result);                                                \
         }                                                                                                              \
         return result;                                                                                                 \
     } while (0)

@@ -104,24 +104,29 @@ bool objects_remove_with(struct process *process, enum kind kind, uint64_t key, 
     return found;
 }
 
-bool objects_set_aside(struct process *process, enum kind from, enum kind to, uint64_t key, struct entry *copy) {
-    struct entry gone;
-    if (!objects_any(process, from))
-        return false;
+bool objects_flag(struct process *process, enum kind kind, uint64_t key, uint64_t mask, uint64_t bits,
+                  struct entry *copy) {
     struct objects *objects = &process->objects;
     lock_take(&objects->lock);
-    struct entry *known = table_find(&objects->tables[from], key);
+    struct entry *known = table_find(&objects->tables[kind], key);
     if (known != NULL) {
+        if ((known->with & mask) == 0)
+            known->with |= bits;
         *copy = *known;
-        while (table_find(&objects->tables[to], copy->key) != NULL)
-            copy->key++;
-        if (table_put(&objects->tables[to], *copy) == NULL)
-            known = NULL;
-        take_out(objects, from, known, &gone);
-        count(objects, to);
     }
     lock_give(&objects->lock);
     return known != NULL;
+}
+
+bool objects_unflag(struct process *process, enum kind kind, uint64_t key, uint64_t with, uint64_t mask) {
+    struct objects *objects = &process->objects;
+    lock_take(&objects->lock);
+    struct entry *known = table_find(&objects->tables[kind], key);
+    bool same = known != NULL && known->with == with;
+    if (same)
+        known->with &= ~mask;
+    lock_give(&objects->lock);
+    return same;
 }
 
 bool objects_update(struct process *process, enum kind kind, uint64_t key, struct charge charge, uint64_t with) {

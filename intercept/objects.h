@@ -22,9 +22,11 @@ bool objects_remove_one_of(struct process *process, enum kind kind, uint32_t ref
 /* Removes one only if it still goes with this, and without ending it. */
 bool objects_remove_with(struct process *process, enum kind kind, uint64_t key, uint64_t with);
 
-/* Makes one another kind's, where its key is the first from its own on that no other has there. False if there is none such, or no
- * memory for it: then it stays what it was. */
-bool objects_set_aside(struct process *process, enum kind from, enum kind to, uint64_t key, struct entry *copy);
+/* Adds bits to what one goes with, if none of `mask` is set there; and takes those of `mask` out again, if it still goes with
+ * this. False if there is none such. */
+bool objects_flag(struct process *process, enum kind kind, uint64_t key, uint64_t mask, uint64_t bits,
+                  struct entry *copy);
+bool objects_unflag(struct process *process, enum kind kind, uint64_t key, uint64_t with, uint64_t mask);
 
 /* Counts references up or down; at none it is removed. False if there is none such. */
 bool objects_refer(struct process *process, enum kind kind, uint64_t key, int change, struct entry *copy);

@@ -296,22 +296,24 @@ bool pools_enter_for_room(struct process *process, struct pool *pool, uint64_t b
 
 /* --- what is in them ----------------------------------------------------------------------------------------------- */
 
+/* What is being freed goes with its pool and a number: whoever allocates at the same address meanwhile puts another entry there. */
 bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *memory) {
-    return objects_set_aside(process, KIND_POOL_MEMORY, KIND_POOL_FREEING, address, memory);
+    static _Atomic uint64_t frees;
+    if (!objects_any(process, KIND_POOL_MEMORY))
+        return false;
+    uint64_t number = atomic_fetch_add_explicit(&frees, 1, memory_order_relaxed);
+    return objects_flag(process, KIND_POOL_MEMORY, address, POOLS_FREEING, (number * 2 | 1) & POOLS_FREEING, memory);
 }
 
-void pools_freed(struct process *process, CUdeviceptr address, struct entry *memory, CUstream stream, CUresult result) {
-    struct pool *pool = (struct pool *)(uintptr_t)memory->with; /* NOLINT(performance-no-int-to-ptr) */
-    struct entry aside;
+void pools_freed(struct process *process, const struct entry *memory, CUstream stream, CUresult result) {
+    struct pool *pool =
+        (struct pool *)(uintptr_t)(memory->with & ~POOLS_FREEING); /* NOLINT(performance-no-int-to-ptr) */
     if (result != CUDA_SUCCESS) {
-        uint64_t key = memory->key;
-        memory->key = address;
-        objects_put(process, KIND_POOL_MEMORY, *memory);
-        objects_remove(process, KIND_POOL_FREEING, key, &aside);
+        objects_unflag(process, KIND_POOL_MEMORY, memory->key, memory->with, POOLS_FREEING);
         return;
     }
     streams_freed_in(process, stream);
-    objects_remove(process, KIND_POOL_FREEING, memory->key, &aside);
+    objects_remove_with(process, KIND_POOL_MEMORY, memory->key, memory->with);
     if (atomic_fetch_sub(&pool->allocations, 1) == 1 && pool->destroyed)
         pools_settle(process);
 }

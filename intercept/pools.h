@@ -55,7 +55,10 @@ bool pools_is_covered(struct process *process, struct pool *pool);
 /* The freeing of memory of a pool, before the driver is asked and after. Meanwhile its place is not known to be free, and another
  * thread may be given the same address. False if it is not a pool's, as far as is known. */
 bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *memory);
-void pools_freed(struct process *process, CUdeviceptr address, struct entry *memory, CUstream stream, CUresult result);
+void pools_freed(struct process *process, const struct entry *memory, CUstream stream, CUresult result);
+
+/* Memory of a pool goes with the address of that, and with these bits while it is being freed. */
+#define POOLS_FREEING UINT64_C(0xfff)
 
 /* A pool's end: before the driver is asked, and after. What was allocated from it lives on. */
 struct pool *pools_find(struct process *process, CUmemoryPool handle);
