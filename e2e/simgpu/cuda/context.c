@@ -74,6 +74,7 @@ static void clear(struct CUctx_st *context) {
     uint64_t heaps = context->overhead_bytes;
 
     context_wait(context);
+    pools_synchronised(context->device);
     events_context_gone(context);
     streams_context_gone(context);
     modules_context_gone(context);

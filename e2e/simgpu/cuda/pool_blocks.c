@@ -39,6 +39,7 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct pool *pools;
 static struct block *buckets[BUCKETS]; /* blocks in use, by address */
 static uint64_t next_id = 1;
+static _Atomic unsigned retired; /* destroyed pools that still have memory */
 static _Atomic uint64_t reserved_on[SIM_MAX_GPUS]; /* so that a synchronisation without pools costs nothing */
 
 void pool_lock(void) {
@@ -384,6 +385,7 @@ static void end_if_over(struct pool *pool, bool *left) {
     while (*link != pool)
         link = &(*link)->next;
     *link = pool->next;
+    atomic_fetch_sub(&retired, 1);
     if (pool->object != 0)
         sim_shared_drop(pool->object);
     free(pool);
@@ -418,6 +420,7 @@ void pool_retire(struct pool *pool) {
 
     pthread_mutex_lock(&mutex);
     pool->handle = NULL;
+    atomic_fetch_add(&retired, 1);
     pthread_mutex_unlock(&mutex);
     end_when_done(device);
 }
@@ -635,15 +638,19 @@ void pool_clear(struct pool *pool) {
 }
 
 void pools_synchronised(CUdevice device) {
-    if (atomic_load_explicit(&reserved_on[device], memory_order_relaxed) == 0)
+    bool left = false;
+
+    if (atomic_load_explicit(&reserved_on[device], memory_order_relaxed) == 0 && atomic_load(&retired) == 0)
         return;
     pthread_mutex_lock(&mutex);
-    for (struct pool *pool = pools; pool != NULL; pool = pool->next) {
-        if (pool->device != device)
-            continue;
-        settle(pool, true);
-        if (pool->reserved > pool->threshold)
-            trim(pool, pool->threshold);
+    for (struct pool *pool = pools, *next; pool != NULL; pool = next) {
+        next = pool->next;
+        if (pool->device == device) {
+            settle(pool, true);
+            if (pool->reserved > pool->threshold)
+                trim(pool, pool->threshold);
+        }
+        end_if_over(pool, &left);
     }
     pthread_mutex_unlock(&mutex);
 }
