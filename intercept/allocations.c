@@ -3,6 +3,7 @@
 #include "blocks.h"
 #include "elsewhere.h"
 #include "gpus.h"
+#include "pools.h"
 
 #define PACKED_BELOW_BYTES (UINT64_C(1) << 20)
 
@@ -139,6 +140,7 @@ static void replace(struct process *process, struct shard *shard, struct entry *
 CUresult allocations_allocated(struct grant *grant, CUresult result, CUdeviceptr address, uint64_t bytes) {
     if (result == CUDA_SUCCESS && address != 0) {
         struct shard *shard = shard_of(grant->process, address);
+        pools_address_taken(grant->process, address);
         lock_take(&shard->lock);
         struct entry *former = table_find(&shard->allocations, address);
         if (former != NULL)

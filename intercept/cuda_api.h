@@ -190,6 +190,7 @@ typedef struct CUmemPoolProps {
 typedef enum CUmemPool_attribute {
     CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC = 2, /* int; the others here are of 64 bits */
     CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
+    CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
 } CUmemPool_attribute;
 
 typedef enum CUmemOperationType {

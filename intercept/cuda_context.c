@@ -107,7 +107,7 @@ static CUresult end_primary(cuDevicePrimaryCtxRelease_function real, void (*ende
         streams_context_gone(process, primary);
     contexts_primary_leave(process, device);
     if (result == CUDA_SUCCESS)
-        pools_settle(process);
+        pools_primary_gone(process);
     return result;
 }
 

@@ -129,6 +129,25 @@ bool objects_unflag(struct process *process, enum kind kind, uint64_t key, uint6
     return same;
 }
 
+size_t objects_remove_all_with(struct process *process, enum kind kind, uint64_t with) {
+    struct objects *objects = &process->objects;
+    struct table *table = &objects->tables[kind];
+    struct entry gone;
+    size_t count = 0, before;
+    lock_take(&objects->lock);
+    do {
+        before = count;
+        for (size_t i = 0; i < table->capacity;) {
+            if (table->entries[i].key != 0 && table->entries[i].with == with)
+                count += take_out(objects, kind, &table->entries[i], &gone); /* another may move here */
+            else
+                i++;
+        }
+    } while (count != before); /* or to the end, from the beginning */
+    lock_give(&objects->lock);
+    return count;
+}
+
 bool objects_update(struct process *process, enum kind kind, uint64_t key, struct charge charge, uint64_t with) {
     struct objects *objects = &process->objects;
     lock_take(&objects->lock);

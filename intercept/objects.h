@@ -22,6 +22,9 @@ bool objects_remove_one_of(struct process *process, enum kind kind, uint32_t ref
 /* Removes one only if it still goes with this, and without ending it. */
 bool objects_remove_with(struct process *process, enum kind kind, uint64_t key, uint64_t with);
 
+/* Removes all that go with this, without ending them; how many there were. */
+size_t objects_remove_all_with(struct process *process, enum kind kind, uint64_t with);
+
 /* Adds bits to what one goes with, if none of `mask` is set there; and takes those of `mask` out again, if it still goes with
  * this. False if there is none such. */
 bool objects_flag(struct process *process, enum kind kind, uint64_t key, uint64_t mask, uint64_t bits,

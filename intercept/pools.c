@@ -296,6 +296,10 @@ bool pools_enter_for_room(struct process *process, struct pool *pool, uint64_t b
 
 /* --- what is in them ----------------------------------------------------------------------------------------------- */
 
+static struct pool *pool_of(const struct entry *memory) {
+    return (struct pool *)(uintptr_t)(memory->with & ~POOLS_FREEING); /* NOLINT(performance-no-int-to-ptr) */
+}
+
 /* What is being freed goes with its pool and a number: whoever allocates at the same address meanwhile puts another entry there. */
 bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *memory) {
     static _Atomic uint64_t frees;
@@ -316,6 +320,29 @@ void pools_freed(struct process *process, const struct entry *memory, CUstream s
     objects_remove_with(process, KIND_POOL_MEMORY, memory->key, memory->with);
     if (atomic_fetch_sub(&pool->allocations, 1) == 1 && pool->destroyed)
         pools_settle(process);
+}
+
+/* Where nothing is in use, whatever is still written down ended in another way than by being freed. */
+static void forget_if_cleared(struct process *process, struct pool *pool) {
+    cuuint64_t used = 0;
+    lock_take(&pool->lock);
+    if (!pool->graphs && !pool->destroyed && !pool->going && atomic_load(&pool->allocations) != 0 &&
+        REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) == CUDA_SUCCESS && used == 0)
+        atomic_fetch_sub(&pool->allocations,
+                         (uint32_t)objects_remove_all_with(process, KIND_POOL_MEMORY, (uintptr_t)pool));
+    lock_give(&pool->lock);
+}
+
+void pools_primary_gone(struct process *process) {
+    for (struct pool *pool = atomic_load(&process->pools.first); pool != NULL; pool = pool->next)
+        forget_if_cleared(process, pool);
+    pools_settle(process);
+}
+
+void pools_address_taken(struct process *process, CUdeviceptr address) {
+    struct entry memory;
+    if (objects_remove(process, KIND_POOL_MEMORY, address, &memory) && (memory.with & POOLS_FREEING) == 0)
+        atomic_fetch_sub(&pool_of(&memory)->allocations, 1);
 }
 
 bool pools_destroying(struct pool *pool) {

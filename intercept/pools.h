@@ -60,6 +60,13 @@ void pools_freed(struct process *process, const struct entry *memory, CUstream s
 /* Memory of a pool goes with the address of that, and with these bits while it is being freed. */
 #define POOLS_FREEING UINT64_C(0xfff)
 
+/* A primary context ended, and with it what was in use of its device's default pool. */
+void pools_primary_gone(struct process *process);
+
+/* The driver gave other memory an address, so that what was there of a pool is no more, however it ended. Costs a load where
+ * there is no pool's. */
+void pools_address_taken(struct process *process, CUdeviceptr address);
+
 /* A pool's end: before the driver is asked, and after. What was allocated from it lives on. */
 struct pool *pools_find(struct process *process, CUmemoryPool handle);
 bool pools_destroying(struct pool *pool); /* false if another thread is about that */
