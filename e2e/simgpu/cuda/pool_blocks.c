@@ -39,7 +39,7 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct pool *pools;
 static struct block *buckets[BUCKETS]; /* blocks in use, by address */
 static uint64_t next_id = 1;
-static _Atomic unsigned retired; /* destroyed pools that still have memory */
+static _Atomic unsigned retired;                   /* destroyed pools that still have memory */
 static _Atomic uint64_t reserved_on[SIM_MAX_GPUS]; /* so that a synchronisation without pools costs nothing */
 
 void pool_lock(void) {
