@@ -389,7 +389,7 @@ static void destroy(struct call *call) {
 }
 
 /* A copy of a graph without memory runs; of one with memory there is none. */
-static void clone(struct call *call) {
+static void clone_graph(struct call *call) {
     CUgraph graph = NULL, copy = NULL;
     CUgraphNode last = NULL;
     CUgraphExec exec = NULL;
@@ -432,7 +432,7 @@ static const struct operation operations[] = {
     {"graph.free", 30, free_one, MAKES "cuGraphAddMemFreeNode", false, false},
     {"graph.trim", 8, trim, MAKES "cuDeviceGraphMemTrim", false, false},
     {"graph.destroy", 12, destroy, MAKES, false, false},
-    {"graph.clone", 4, clone, MAKES "cuGraphClone cuGraphAddChildGraphNode", false, false},
+    {"graph.clone", 4, clone_graph, MAKES "cuGraphClone cuGraphAddChildGraphNode", false, false},
     {0},
 };
 

@@ -118,10 +118,12 @@ static void let_go(struct taken *taken) {
     if (taken->process >= 0)
         close(taken->process);
     atomic_store(&taken->desk->copy_of, 0);
+    pthread_rwlock_unlock(&copies_lock);
 }
 
-/* See seat_may_die. */
+/* See seat_may_die, and copies_lock. */
 static bool may_copy(const struct taken *taken, const struct seat *seat) {
+    pthread_rwlock_rdlock(&copies_lock);
     atomic_store(&taken->desk->copy_of, (uint32_t)(seat - board->seats) + 1);
     return atomic_load(&board->mode) != MODE_STORM || !atomic_load(&seat->dying);
 }
@@ -139,7 +141,9 @@ static bool look_at(struct call *call, const struct seat *seat, const struct off
     bool seen = false;
     for (int device = 0; device < device_count(); device++)
         seen = seen || gpu_of_device(device) == taken->what.gpu;
-    if (seen && may_copy(taken, seat) && take_descriptor(taken)) {
+    if (!seen)
+        return false;
+    if (may_copy(taken, seat) && take_descriptor(taken)) {
         call->gpu = taken->what.gpu;
         return true;
     }

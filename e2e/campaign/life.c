@@ -64,7 +64,9 @@ void life_fork(struct desk *desk, unsigned seat) {
     uint64_t seed = desk->seed;
     if (seat == SEATS) {
         if (seed % 3 == 0) {
+            pthread_rwlock_wrlock(&copies_lock);
             short_lives(seed / 3);
+            pthread_rwlock_unlock(&copies_lock);
             return;
         }
         if ((seat = find_seat()) == SEATS)
@@ -76,7 +78,10 @@ void life_fork(struct desk *desk, unsigned seat) {
     atomic_store(&place->pid, 0);
     prepare(place, cut_off, seed);
     uint32_t variant = place->devices_variant = my_seat->devices_variant;
+    pthread_rwlock_wrlock(&copies_lock);
     pid_t pid = fork();
+    if (pid != 0)
+        pthread_rwlock_unlock(&copies_lock);
     if (pid == 0) {
         worker_forked(seat, starting);
         /* Once more: when the parent died at once, another of its number may have prepared the seat in between. */

@@ -28,6 +28,7 @@ static CUresult (*get_current)(CUcontext *);
 
 /* Whatever ends a context excludes whatever else is done. */
 static pthread_rwlock_t contexts_lock;
+pthread_rwlock_t copies_lock;
 static pthread_mutex_t init_lock;
 static bool ready; /* cuInit has succeeded and the devices are known */
 static int devices, gpus[GPUS];
@@ -43,6 +44,7 @@ struct board *board_map(const char *path) {
 
 static void forget(void) {
     pthread_rwlock_init(&contexts_lock, NULL);
+    pthread_rwlock_init(&copies_lock, NULL);
     pthread_mutex_init(&init_lock, NULL);
     ready = false;
     current_serial = 0;

@@ -2,6 +2,8 @@
 #ifndef CAMPAIGN_WORKER_H
 #define CAMPAIGN_WORKER_H
 
+#include <pthread.h>
+
 #include "board.h"
 
 extern struct board *board;
@@ -17,6 +19,10 @@ int gpu_of_device(int device);
 int device_count(void);
 /* Those with a claim, by bit. */
 uint32_t visible_gpus(void);
+
+/* Held for reading by whoever has a copy of another process's descriptor, for writing by whoever forks: a child would keep the copy
+ * when its parent's thread has long closed it. */
+extern pthread_rwlock_t copies_lock;
 
 /* In life.c: what processes and threads do with themselves. */
 void life_thread(unsigned desk);
