@@ -77,6 +77,8 @@ static void let_go(struct process *process, uint64_t number) {
 
 bool physical_imported(struct process *process, bool multicast, CUmemGenericAllocationHandle handle,
                        struct charge charge, uint64_t mark) {
+    /* Whoever imports the same at this moment gets the same handle, and must not write it down once more. */
+    lock_take(&process->importing);
     uint64_t number = physical_number(process, handle);
     struct entry memory;
     bool is_known = number != 0 && objects_refer(process, KIND_PHYSICAL_MEMORY, number, 1, &memory);
@@ -84,10 +86,11 @@ bool physical_imported(struct process *process, bool multicast, CUmemGenericAllo
         let_go(process, number); /* other memory, that had this handle before */
         is_known = false;
     }
-    if (!is_known && write_down(process, multicast, handle, charge, mark))
-        return true;
-    charge_end(process, &charge);
-    return is_known;
+    bool is_new = !is_known && write_down(process, multicast, handle, charge, mark);
+    lock_give(&process->importing);
+    if (!is_new)
+        charge_end(process, &charge);
+    return is_known || is_new;
 }
 
 bool physical_hold(struct process *process, uint64_t number) {

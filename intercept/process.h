@@ -135,6 +135,7 @@ struct process {
     struct lock libraries; /* one is loaded or unloaded at a time, while no context comes or goes; see cuda_module.c */
     struct exported exported;
     struct lock opened;         /* see cuda_ipc.c */
+    struct lock importing;      /* see physical.c */
     _Atomic uint64_t externals; /* imported so far, see borrowed.c */
     _Atomic uint64_t physicals; /* made or imported so far, see physical.c */
 };
