@@ -234,7 +234,9 @@ static void test_children(int unused) {
     int child = life->pid;
     check_settles("parent and child", survivors + CONTEXT + 20 * MIB);
     end_by_force(parent);
+    CHECK(life_pause(life, true), "a survivor does not answer");
     uint64_t after = held();
+    life_pause(life, false);
     check_settles("the child outlives its parent", after);
     kill(child, SIGKILL);
     check_settles("child and parent are dead", survivors);
