@@ -211,7 +211,6 @@
     X(cuMemGetAllocationPropertiesFromHandle, (CUmemAllocationProp *properties, CUmemGenericAllocationHandle handle))  \
     X(cuDeviceGetCount, (int *count))                                                                                  \
     X(cuDeviceGetDefaultMemPool, (CUmemoryPool *pool, CUdevice device))                                                \
-    X(cuStreamQuery, (CUstream stream))                                                                                \
     X(cuEventCreate, (CUevent *event, unsigned int flags))                                                             \
     X(cuEventRecord, (CUevent event, CUstream stream))                                                                 \
     X(cuEventQuery, (CUevent event))                                                                                   \

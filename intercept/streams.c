@@ -133,14 +133,16 @@ static CUstream stream_to_ask(const struct freed_in *freed) {
     return freed->thread == 0 || freed->thread == this_thread() ? freed->stream : LEGACY_STREAM;
 }
 
-/* In the stream's context. Where something was freed meanwhile, the stream stays. */
-static bool record(struct streams *streams, size_t index, const struct freed_in *freed) {
+/* In the stream's context; `freed` is the event then. Where something was freed meanwhile, the stream stays. */
+static bool record(struct streams *streams, size_t index, struct freed_in *freed) {
     struct freed_in recorded = {.context = freed->context, .number = freed->number};
     CUstream stream = stream_to_ask(freed);
     if (is_recorded(stream) || REAL(cuEventCreate)(&recorded.event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
         return false;
-    if (REAL(cuEventRecord)(recorded.event, stream) == CUDA_SUCCESS && replace(streams, index, freed, recorded))
+    if (REAL(cuEventRecord)(recorded.event, stream) == CUDA_SUCCESS && replace(streams, index, freed, recorded)) {
+        *freed = recorded;
         return true;
+    }
     REAL(cuEventDestroy_v2)(recorded.event);
     return false;
 }
@@ -169,61 +171,51 @@ void streams_context_gone(struct process *process, CUcontext context) {
 
 /* --- asking -------------------------------------------------------------------------------------------------------- */
 
-/* What was freed in a stream is the pools' again once it was synchronised, which takes no time when it is done. */
-static bool is_done(const struct freed_in *freed) {
-    if (freed->event != NULL)
-        return REAL(cuEventQuery)(freed->event) == CUDA_SUCCESS &&
-               REAL(cuEventSynchronize)(freed->event) == CUDA_SUCCESS;
-    CUstream stream = stream_to_ask(freed);
-    return !is_recorded(stream) && REAL(cuStreamQuery)(stream) == CUDA_SUCCESS &&
-           REAL(cuStreamSynchronize)(stream) == CUDA_SUCCESS;
-}
-
-static bool ask(struct streams *streams, size_t index, const struct freed_in *freed) {
-    if (!is_done(freed))
+/* By an event in it, since a stream may never be idle, or be busy again by the time that it is synchronised. What was freed is the
+ * pools' again once something was synchronised, which takes no time when it is done. */
+static bool is_done(struct streams *streams, size_t index, struct freed_in *freed) {
+    if (freed->event == NULL && !record(streams, index, freed))
+        return false;
+    if (REAL(cuEventQuery)(freed->event) != CUDA_SUCCESS || REAL(cuEventSynchronize)(freed->event) != CUDA_SUCCESS)
         return false;
     take_out(streams, index, freed);
     return true;
 }
 
-typedef bool (*visit_fn)(struct streams *, size_t, const struct freed_in *);
-
-/* Calls a function for each in its context; whether it was true for all. */
-static bool visit_each(struct streams *streams, visit_fn visit, bool until_false) {
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+static bool is_done_in_context(struct streams *streams, size_t index, struct freed_in *freed) {
     CUcontext current = NULL;
+    bool other = REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current != freed->context;
+    if (other && REAL(cuCtxPushCurrent_v2)(freed->context) != CUDA_SUCCESS) {
+        replace(streams, index, freed, (struct freed_in){0}); /* the context is gone, and its work with it */
+        return true;
+    }
+    bool done = is_done(streams, index, freed);
+    if (other)
+        REAL(cuCtxPopCurrent_v2)(&current);
+    return done;
+}
+
+/* Whether all frees up to this number are done. */
+static bool are_done(struct streams *streams, uint64_t last) {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     struct freed_in freed;
-    bool all = true, exchanged = false;
-    for (size_t i = 0; (all || !until_false) && at(streams, i, &freed); i++) {
-        if (freed.number == 0)
+    bool done = true, exchanged = false;
+    lock_take(&streams->asking);
+    for (size_t i = 0; done && at(streams, i, &freed); i++) {
+        if (freed.number == 0 || freed.number > last)
             continue;
-        if (!exchanged && REAL(cuThreadExchangeStreamCaptureMode)(&mode) != CUDA_SUCCESS)
-            return false;
-        exchanged = true;
-        bool other = REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current != freed.context;
-        if (other && REAL(cuCtxPushCurrent_v2)(freed.context) != CUDA_SUCCESS) {
-            replace(streams, i, &freed, (struct freed_in){0}); /* the context is gone, and its work with it */
-            continue;
-        }
-        all = visit(streams, i, &freed) && all;
-        if (other)
-            REAL(cuCtxPopCurrent_v2)(&current);
+        exchanged = exchanged || REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS;
+        done = exchanged && is_done_in_context(streams, i, &freed);
     }
     if (exchanged)
         REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    return all;
+    done = done && !streams->incomplete;
+    lock_give(&streams->asking);
+    return done;
 }
 
 bool streams_are_idle(struct process *process) {
-    struct streams *streams = &process->streams;
-    lock_take(&streams->asking);
-    bool idle = visit_each(streams, ask, true) && !streams->incomplete;
-    lock_give(&streams->asking);
-    return idle;
-}
-
-static bool record_unless_idle(struct streams *streams, size_t index, const struct freed_in *freed) {
-    return freed->event != NULL || ask(streams, index, freed) || record(streams, index, freed);
+    return are_done(&process->streams, UINT64_MAX);
 }
 
 static uint64_t now_ns(void) {
@@ -232,14 +224,15 @@ static uint64_t now_ns(void) {
     return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
 }
 
-/* Polls, since the driver knows no wait with an end. A stream that is never idle is not polled, but an event in it. */
+/* Polls, since the driver knows no wait with an end. */
 void streams_wait(struct process *process) {
     const struct timespec pause = {.tv_nsec = POLL_NS};
+    struct streams *streams = &process->streams;
     int error = errno;
-    lock_take(&process->streams.asking);
-    visit_each(&process->streams, record_unless_idle, false);
-    lock_give(&process->streams.asking);
-    for (uint64_t end = now_ns() + WAIT_NS; !streams_are_idle(process) && now_ns() < end;)
+    lock_take(&streams->lock);
+    uint64_t last = streams->frees;
+    lock_give(&streams->lock);
+    for (uint64_t end = now_ns() + WAIT_NS; !are_done(streams, last) && now_ns() < end;)
         syscall(SYS_nanosleep, &pause, NULL);
     errno = error;
 }

@@ -196,12 +196,15 @@ static void count_in(struct CUstream_st *stream) {
         atomic_fetch_add(&stream->context->blocking_calls, 1);
 }
 
-/* Of the stream itself last: after that it may be gone, and then its context. */
+/* Of the stream first, so that what waits for the context finds its streams done; after that the stream may be gone. */
 static void count_out(struct CUstream_st *stream) {
-    if ((stream->flags & CU_STREAM_NON_BLOCKING) == 0)
-        futex_decrement(&stream->context->blocking_calls);
-    futex_decrement(&stream->context->calls);
+    struct CUctx_st *context = stream->context;
+    bool blocking = (stream->flags & CU_STREAM_NON_BLOCKING) == 0;
+
     futex_decrement(&stream->calls);
+    if (blocking)
+        futex_decrement(&context->blocking_calls);
+    futex_decrement(&context->calls);
 }
 
 static void run_host_call(void *arg) {
