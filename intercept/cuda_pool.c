@@ -117,6 +117,8 @@ static CUresult after(struct allocating *allocating, CUresult result, CUdevicept
     if (result == CUDA_SUCCESS)
         allocated = (struct allocated){*address, bytes, is_capturing(stream)};
     pools_leave(allocating->process, pool, &allocating->growth, allocated);
+    if (allocating->may_not_grow)
+        pools_settle(allocating->process); /* asking the streams may have made others smaller */
     if (result != CUDA_SUCCESS || !allocating->may_not_grow || pools_is_covered(allocating->process, pool))
         return result;
     /* It grew all the same. */
@@ -187,6 +189,7 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemo
             pools_settle(process);                                                                                     \
         } else if (borrowed) {                                                                                         \
             borrowed_freed(process, &allocation, result);                                                              \
+            pools_settle(process);                                                                                     \
         }                                                                                                              \
         return result;                                                                                                 \
     } while (0)

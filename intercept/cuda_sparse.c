@@ -2,6 +2,7 @@
 #include "cuda_real.h"
 #include "objects.h"
 #include "physical.h"
+#include "pools.h"
 
 #define MIPTAIL 1
 #define TEXEL_BYTES_MAX 16u
@@ -147,9 +148,12 @@ static void bound_to_arrays(struct process *process, const CUarrayMapInfo *list,
         if (result == CUDA_SUCCESS)                                                                                    \
             bound_to_arrays(process, list, count, &releases);                                                          \
         let_go_of_all(process, list, holds);                                                                           \
-        if (result == CUDA_SUCCESS && releases.count != 0)                                                             \
+        bool waited = result == CUDA_SUCCESS && releases.count != 0;                                                   \
+        if (waited)                                                                                                    \
             synchronize(stream);                                                                                       \
         physical_released(process, &releases, result);                                                                 \
+        if (waited)                                                                                                    \
+            pools_settle(process);                                                                                     \
         return result;                                                                                                 \
     } while (0)
 
