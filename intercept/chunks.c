@@ -1,11 +1,8 @@
 #include "chunks.h"
 
+#include "mapped.h"
 #include "objects.h"
 #include "pools.h"
-
-#include <errno.h>
-#include <string.h>
-#include <sys/mman.h>
 
 /* Room for what other threads allocate and free meanwhile, from other pools too. */
 #define SPARE 4096
@@ -15,25 +12,12 @@ uint32_t chunks_units(uint64_t bytes) {
     return units > UINT32_MAX ? UINT32_MAX : (uint32_t)units;
 }
 
-static void *map(size_t bytes) {
-    int error = errno;
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    errno = error;
-    return memory != MAP_FAILED ? memory : NULL;
-}
-
 void chunks_add(struct chunks *chunks, CUdeviceptr address, uint64_t bytes) {
     if (chunks->count == chunks->room) {
-        size_t room = chunks->room ? 2 * chunks->room : 4096 / sizeof(struct chunk);
-        struct chunk *larger = map(room * sizeof *larger);
+        struct chunk *larger = mapped_grow(chunks->each, &chunks->room, sizeof *larger);
         if (larger == NULL)
             return; /* then nothing is known */
-        if (chunks->room != 0) {
-            memcpy(larger, chunks->each, chunks->count * sizeof *larger);
-            munmap(chunks->each, chunks->room * sizeof *larger);
-        }
         chunks->each = larger;
-        chunks->room = room;
     }
     chunks->each[chunks->count++] = (struct chunk){address, bytes};
 }
@@ -46,10 +30,10 @@ struct living {
 
 static bool collect(struct living *living, struct process *process, const struct pool *pool) {
     size_t room = atomic_load(&process->objects.counts[KIND_POOL_MEMORY]) + SPARE;
-    struct entry *entries = map(room * sizeof *entries);
+    struct entry *entries = mapped_new(room * sizeof *entries);
     size_t count = entries == NULL ? room : objects_copy(process, KIND_POOL_MEMORY, 0, entries, room);
     living->room = room;
-    living->each = count < room ? map(room * sizeof *living->each) : NULL;
+    living->each = count < room ? mapped_new(room * sizeof *living->each) : NULL;
     for (size_t i = 0; living->each != NULL && i < count; i++)
         if ((entries[i].with & ~POOLS_FREEING) == (uintptr_t)pool)
             living->each[living->count++] =

@@ -6,15 +6,12 @@
 #include "contexts.h"
 #include "cuda_real.h"
 #include "gpus.h"
+#include "mapped.h"
 #include "objects.h"
 #include "pools.h"
 #include "streams.h"
 
-#include <errno.h>
-#include <sys/mman.h>
-
 #define GRAPH_DEVICES DEVICES_MAX
-#define PER_THREAD_STREAM ((CUstream)2) /* what 0 means where functions end in _ptsz */
 #define DEPTH_MAX 16
 #define PIECE_BYTES (UINT64_C(32) << 20)
 
@@ -44,16 +41,14 @@ static void add_graph(CUgraph graph, struct sizes *sizes, int depth) {
     size_t count = 0;
     if (depth > DEPTH_MAX || REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
         return;
-    int error = errno;
     size_t room = count * sizeof(CUgraphNode);
-    CUgraphNode *nodes = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (nodes != MAP_FAILED) {
-        if (REAL(cuGraphGetNodes)(graph, nodes, &count) == CUDA_SUCCESS)
-            for (size_t i = 0; i < count; i++)
-                add_node(nodes[i], sizes, depth);
-        munmap(nodes, room);
-    }
-    errno = error;
+    CUgraphNode *nodes = mapped_new(room);
+    if (nodes == NULL)
+        return;
+    if (REAL(cuGraphGetNodes)(graph, nodes, &count) == CUDA_SUCCESS)
+        for (size_t i = 0; i < count; i++)
+            add_node(nodes[i], sizes, depth);
+    munmap(nodes, room);
 }
 
 /* An instance has an entry of its own, with a bit for each device, and one for each device with the bytes. */
@@ -153,7 +148,7 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
-    LAUNCH(exec, stream != NULL ? stream : PER_THREAD_STREAM, REAL(cuGraphLaunch_ptsz)(exec, stream));
+    LAUNCH(exec, stream != NULL ? stream : CU_STREAM_PER_THREAD, REAL(cuGraphLaunch_ptsz)(exec, stream));
 }
 
 CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
@@ -161,7 +156,7 @@ CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
 }
 
 CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
-    LAUNCH(exec, stream != NULL ? stream : PER_THREAD_STREAM, REAL(cuGraphUpload_ptsz)(exec, stream));
+    LAUNCH(exec, stream != NULL ? stream : CU_STREAM_PER_THREAD, REAL(cuGraphUpload_ptsz)(exec, stream));
 }
 
 CUresult cuDeviceGraphMemTrim(CUdevice device) {

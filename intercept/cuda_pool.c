@@ -9,9 +9,6 @@
 #include "streams.h"
 #include "tags.h"
 
-#define PER_THREAD_STREAM ((CUstream)2) /* CU_STREAM_PER_THREAD; what 0 means where functions end in _ptsz */
-#define FIRST_STREAM_HANDLE 3
-
 /* The device that a stream works on, and its GPU. */
 static CUresult find_device(struct process **process, CUstream stream, CUdevice *device, int *gpu) {
     CUcontext context = NULL;
@@ -19,8 +16,7 @@ static CUresult find_device(struct process **process, CUstream stream, CUdevice 
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuCtxGetDevice)(device);
-    if (result != CUDA_SUCCESS || (uintptr_t)stream < FIRST_STREAM_HANDLE ||
-        REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS || streams_is_default(stream) || REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
         return result;
     /* A stream of another context, perhaps of another device. */
     CUcontext current = NULL;
@@ -119,7 +115,7 @@ static CUresult after(struct allocating *allocating, CUresult result, CUdevicept
     pools_leave(allocating->process, pool, &allocating->growth, allocated);
     if (allocating->may_not_grow)
         pools_settle(allocating->process); /* asking the streams may have made others smaller */
-    if (result != CUDA_SUCCESS || !allocating->may_not_grow || pools_is_covered(allocating->process, pool))
+    if (result != CUDA_SUCCESS || !allocating->may_not_grow || pools_is_covered(pool))
         return result;
     /* It grew all the same. */
     bool ours = pools_freeing(allocating->process, *address, &memory);
@@ -151,7 +147,7 @@ CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream) {
 }
 
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *address, size_t bytes, CUstream stream) {
-    CUstream named = stream != NULL ? stream : PER_THREAD_STREAM;
+    CUstream named = stream != NULL ? stream : CU_STREAM_PER_THREAD;
     if (address == NULL || bytes == 0)
         return REAL(cuMemAllocAsync_ptsz)(address, bytes, stream);
     ALLOCATE(address, bytes, NULL, named,
@@ -167,7 +163,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUmemoryPoo
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream) {
     if (pool == NULL)
         return REAL(cuMemAllocFromPoolAsync_ptsz)(address, bytes, pool, stream);
-    CUstream named = stream != NULL ? stream : PER_THREAD_STREAM;
+    CUstream named = stream != NULL ? stream : CU_STREAM_PER_THREAD;
     ALLOCATE(address, bytes, pool, named, REAL(cuMemAllocFromPoolAsync_ptsz)(address, bytes, pool, stream));
 }
 
@@ -199,7 +195,7 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
-    CUstream named = stream != NULL ? stream : PER_THREAD_STREAM;
+    CUstream named = stream != NULL ? stream : CU_STREAM_PER_THREAD;
     FREE(address, named, REAL(cuMemFreeAsync_ptsz)(address, stream), REAL(cuStreamSynchronize));
 }
 

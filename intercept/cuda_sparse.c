@@ -108,16 +108,23 @@ static void let_go_of_all(struct process *process, const CUarrayMapInfo *list, u
             physical_let_go(process, physical_number(process, list[i].memHandle.memHandle));
 }
 
-static void unbind(struct process *process, const CUarrayMapInfo *map, struct releases *releases) {
-    struct parts parts = parts_of(map);
-    EACH_PART(parts, key)
+static void unbind(struct process *process, const CUarrayMapInfo *map, const struct parts *parts,
+                   struct releases *releases) {
+    EACH_PART(*parts, key)
     physical_unbind(process, KIND_ARRAY_MAPPING, (uintptr_t)map->resource.array, key, releases);
 }
 
-static void bind(struct process *process, const CUarrayMapInfo *map) {
-    struct parts parts = parts_of(map);
+static void unbind_all(struct process *process, const CUarrayMapInfo *list, unsigned int count,
+                       struct releases *releases) {
+    for (unsigned i = 0; i < count; i++) {
+        struct parts parts = parts_of(&list[i]);
+        unbind(process, &list[i], &parts, releases);
+    }
+}
+
+static void bind(struct process *process, const CUarrayMapInfo *map, const struct parts *parts) {
     uint64_t number = physical_number(process, map->memHandle.memHandle);
-    EACH_PART(parts, key)
+    EACH_PART(*parts, key)
     if (physical_hold(process, number))
         physical_bound(process, KIND_ARRAY_MAPPING, (uintptr_t)map->resource.array, key, number);
 }
@@ -126,9 +133,10 @@ static void bind(struct process *process, const CUarrayMapInfo *map) {
 static void bound_to_arrays(struct process *process, const CUarrayMapInfo *list, unsigned int count,
                             struct releases *releases) {
     for (unsigned i = 0; i < count; i++) {
-        unbind(process, &list[i], releases);
+        struct parts parts = parts_of(&list[i]);
+        unbind(process, &list[i], &parts, releases);
         if (is_mapping(&list[i]))
-            bind(process, &list[i]);
+            bind(process, &list[i], &parts);
     }
 }
 
@@ -141,8 +149,8 @@ static void bound_to_arrays(struct process *process, const CUarrayMapInfo *list,
         if (process == NULL || (list) == NULL)                                                                         \
             return call;                                                                                               \
         CUresult result = hold_all(process, list, &holds);                                                             \
-        for (unsigned i = 0; i < (count) && result == CUDA_SUCCESS; i++)                                               \
-            unbind(process, &(list)[i], &releases);                                                                    \
+        if (result == CUDA_SUCCESS)                                                                                    \
+            unbind_all(process, list, count, &releases);                                                               \
         if (result == CUDA_SUCCESS)                                                                                    \
             result = call;                                                                                             \
         if (result == CUDA_SUCCESS)                                                                                    \

@@ -6,10 +6,9 @@
 #include "image_ptx.h"
 
 #include "charge.h"
+#include "mapped.h"
 
-#include <errno.h>
 #include <string.h>
-#include <sys/mman.h>
 
 /* --- characters and words ------------------------------------------------------------------------------------------ */
 
@@ -457,11 +456,9 @@ static void strip(char *to, const char *from, size_t length) {
 
 struct image_size image_ptx_size(const char *text, size_t length) {
     struct image_size size = {.code = length};
-    int error = errno;
     size_t room = length + 1;
-    char *copy = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    errno = error;
-    if (copy == MAP_FAILED)
+    char *copy = mapped_new(room);
+    if (copy == NULL)
         return (struct image_size){.code = size.code, .data = UINT64_MAX}; /* more than any limit */
     strip(copy, text, length);
     add_variables(&size, copy, ".global");

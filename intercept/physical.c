@@ -1,12 +1,9 @@
 #include "physical.h"
 
 #include "exports.h"
+#include "mapped.h"
 #include "objects.h"
 #include "tags.h"
-
-#include <errno.h>
-#include <string.h>
-#include <sys/mman.h>
 
 /* Sizes of mappings are multiples of this. */
 #define MAPPING_SHIFT 12
@@ -109,19 +106,10 @@ static struct release *next_release(struct releases *releases) {
         return &releases->few[releases->count];
     size_t more = releases->count - RELEASES_FEW;
     if (more == releases->room) {
-        size_t room = releases->room ? 2 * releases->room : 64;
-        int error = errno;
-        struct release *larger =
-            mmap(NULL, room * sizeof *larger, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        errno = error;
-        if (larger == MAP_FAILED)
+        struct release *larger = mapped_grow(releases->many, &releases->room, sizeof *larger);
+        if (larger == NULL)
             return NULL;
-        if (releases->room != 0) {
-            memcpy(larger, releases->many, more * sizeof *larger);
-            munmap(releases->many, releases->room * sizeof *larger);
-        }
         releases->many = larger;
-        releases->room = room;
     }
     return &releases->many[more];
 }

@@ -3,12 +3,10 @@
 #include "chunks.h"
 #include "cuda_real.h"
 #include "exports.h"
+#include "mapped.h"
 #include "objects.h"
 #include "streams.h"
 #include "tags.h"
-
-#include <errno.h>
-#include <sys/mman.h>
 
 /* Pools grow by pieces of this size, or what is asked for if that is more. Were it more on some driver, settling sees it. */
 #define GROWTH_BYTES (UINT64_C(32) << 20)
@@ -30,10 +28,8 @@ struct pool {
 };
 
 static struct pool *new_pool(struct process *process) {
-    int error = errno;
-    struct pool *pool = mmap(NULL, sizeof *pool, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    errno = error;
-    if (pool == MAP_FAILED)
+    struct pool *pool = mapped_new(sizeof *pool);
+    if (pool == NULL)
         return NULL;
     pool->next = atomic_load(&process->pools.first);
     atomic_store(&process->pools.first, pool);
@@ -261,9 +257,8 @@ void pools_leave(struct process *process, struct pool *pool, struct charge *grow
     charge_give(process, growth);
 }
 
-bool pools_is_covered(struct process *process, struct pool *pool) {
+bool pools_is_covered(struct pool *pool) {
     uint64_t reserved;
-    (void)process;
     lock_take(&pool->lock);
     bool covered = !reserved_pages(pool, &reserved) || reserved <= pool->charge.pages;
     lock_give(&pool->lock);
@@ -310,8 +305,7 @@ bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *m
 }
 
 void pools_freed(struct process *process, const struct entry *memory, CUstream stream, CUresult result) {
-    struct pool *pool =
-        (struct pool *)(uintptr_t)(memory->with & ~POOLS_FREEING); /* NOLINT(performance-no-int-to-ptr) */
+    struct pool *pool = pool_of(memory);
     if (result != CUDA_SUCCESS) {
         objects_unflag(process, KIND_POOL_MEMORY, memory->key, memory->with, POOLS_FREEING);
         return;

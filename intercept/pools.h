@@ -50,7 +50,7 @@ void pools_leave(struct process *process, struct pool *pool, struct charge *grow
 bool pools_enter_for_room(struct process *process, struct pool *pool, uint64_t bytes);
 
 /* Whether a pool holds no more than is charged for it. */
-bool pools_is_covered(struct process *process, struct pool *pool);
+bool pools_is_covered(struct pool *pool);
 
 /* The freeing of memory of a pool, before the driver is asked and after. Meanwhile its place is not known to be free, and another
  * thread may be given the same address. False if it is not a pool's, as far as is known. */

@@ -2,9 +2,10 @@
  * What this process holds, all of it in memory that the kernel wipes when the process forks: a child starts like a fresh
  * process, with slots of its own once it needs them, and cannot touch what belongs to its parent.
  *
- * Each part has a lock of its own. They are taken in this order, and never the other way round: a pool's, objects',
- * contexts', an allocation shard's, a region's. None is held while the driver is called, but a pool's and a device's, and
- * before all of these, in this order: a device's lifecycle, libraries, extras. What is opened comes before objects.
+ * Each part has a lock of its own. They are taken in this order, and never the other way round: a pool's, the streams' two,
+ * objects', contexts', an allocation shard's, a region's. None is held while the driver is called, but a pool's, a device's and
+ * that for asking the streams, and before all of these, in this order: a device's lifecycle, libraries, extras. What is opened or
+ * imported comes before objects.
  */
 #ifndef TRANCHE_PROCESS_H
 #define TRANCHE_PROCESS_H

@@ -1,10 +1,9 @@
 #include "streams.h"
 
 #include "cuda_real.h"
+#include "mapped.h"
 
 #include <errno.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -12,13 +11,7 @@
 #define WAIT_NS UINT64_C(500000000)
 #define POLL_NS 20000
 
-/* Default streams have no handle of their own: they are the current context's, and one of them the calling thread's. */
-#define LEGACY_STREAM ((CUstream)1)     /* CU_STREAM_LEGACY */
-#define PER_THREAD_STREAM ((CUstream)2) /* CU_STREAM_PER_THREAD */
-#define FIRST_STREAM_HANDLE 3
-
-/* Either a stream or, when one cannot be asked itself, an event that was recorded in it after the frees. All zero is a place that
- * is free. */
+/* A stream, or once somebody has asked for it, an event that was recorded in it after the frees. All zero is a place that is free. */
 struct freed_in {
     CUcontext context;
     CUstream stream;
@@ -27,29 +20,16 @@ struct freed_in {
     uint64_t number; /* of the last free in it: one that has not changed was not used again; 0: the place is free */
 };
 
-static bool is_default(CUstream stream) {
-    return (uintptr_t)stream < FIRST_STREAM_HANDLE;
-}
-
 static long this_thread(void) {
     return syscall(SYS_gettid);
 }
 
 /* Under the lock. */
 static bool grow(struct streams *streams) {
-    size_t room = streams->room ? 2 * streams->room : 4096 / sizeof(struct freed_in);
-    int error = errno;
-    struct freed_in *each = mmap(NULL, room * sizeof *each, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (each != MAP_FAILED && streams->room != 0) {
-        memcpy(each, streams->each, streams->room * sizeof *each);
-        munmap(streams->each, streams->room * sizeof *each);
-    }
-    errno = error;
-    if (each == MAP_FAILED)
-        return false;
-    streams->each = each;
-    streams->room = room;
-    return true;
+    struct freed_in *larger = mapped_grow(streams->each, &streams->room, sizeof *larger);
+    if (larger != NULL)
+        streams->each = larger;
+    return larger != NULL;
 }
 
 /* Under the lock: the place of what is the same, or a free one. */
@@ -72,11 +52,11 @@ static struct freed_in *place_for(struct streams *streams, const struct freed_in
 void streams_freed_in(struct process *process, CUstream stream) {
     struct streams *streams = &process->streams;
     struct freed_in freed = {.stream = stream};
-    if (is_default(stream))
+    if (streams_is_default(stream))
         REAL(cuCtxGetCurrent)(&freed.context);
     else
         REAL(cuStreamGetCtx)(stream, &freed.context);
-    if (stream == PER_THREAD_STREAM)
+    if (stream == CU_STREAM_PER_THREAD)
         freed.thread = this_thread();
     lock_take(&streams->lock);
     struct freed_in *place = place_for(streams, &freed);
@@ -117,20 +97,11 @@ static bool is_recorded(CUstream stream) {
     return REAL(cuStreamIsCapturing)(stream, &capturing) != CUDA_SUCCESS || capturing != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-static bool is_known(struct streams *streams, CUstream stream) {
-    bool known = false;
-    lock_take(&streams->lock);
-    for (size_t i = 0; i < streams->count && !known; i++)
-        known = streams->each[i].number != 0 && streams->each[i].stream == stream;
-    lock_give(&streams->lock);
-    return known;
-}
-
 /* --- events instead of streams ------------------------------------------------------------------------------------- */
 
 /* Another thread's default stream can only be asked by way of the one that waits for it. */
 static CUstream stream_to_ask(const struct freed_in *freed) {
-    return freed->thread == 0 || freed->thread == this_thread() ? freed->stream : LEGACY_STREAM;
+    return freed->thread == 0 || freed->thread == this_thread() ? freed->stream : CU_STREAM_LEGACY;
 }
 
 /* In the stream's context; `freed` is the event then. Where something was freed meanwhile, the stream stays. */
@@ -150,7 +121,7 @@ static bool record(struct streams *streams, size_t index, struct freed_in *freed
 void streams_gone(struct process *process, CUstream stream) {
     struct streams *streams = &process->streams;
     struct freed_in freed;
-    if (is_default(stream) || !is_known(streams, stream))
+    if (streams_is_default(stream))
         return;
     lock_take(&streams->asking);
     for (size_t i = 0; at(streams, i, &freed); i++)

@@ -1,8 +1,6 @@
 #include "table.h"
 
-#include <errno.h>
-#include <string.h>
-#include <sys/mman.h>
+#include "mapped.h"
 
 /* One page of 4 KiB holds so many entries with room to spare. */
 #define FIRST_CAPACITY 128
@@ -25,16 +23,11 @@ static struct entry *place(struct table *table, struct entry entry) {
     return &table->entries[index];
 }
 
-/* Memory comes from the kernel: the program's malloc may be anything. */
 static bool grow(struct table *table) {
     struct table larger = {.capacity = table->capacity ? 2 * table->capacity : FIRST_CAPACITY};
-    int error = errno;
-    larger.entries =
-        mmap(NULL, larger.capacity * sizeof(struct entry), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (larger.entries == MAP_FAILED) {
-        errno = error;
+    larger.entries = mapped_new(larger.capacity * sizeof(struct entry));
+    if (larger.entries == NULL)
         return false;
-    }
     for (size_t i = 0; i < table->capacity; i++)
         if (table->entries[i].key != 0)
             place(&larger, table->entries[i]);
@@ -42,7 +35,6 @@ static bool grow(struct table *table) {
         munmap(table->entries, table->capacity * sizeof(struct entry));
     table->entries = larger.entries;
     table->capacity = larger.capacity;
-    errno = error;
     return true;
 }
 

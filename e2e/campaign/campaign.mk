@@ -15,7 +15,7 @@ $(CAMPAIGN_BIN): $(CAMPAIGN_SRC) $(CAMPAIGN_OTHER_SRC) $(wildcard $(CAMPAIGN)/*.
 	@mkdir -p $(@D)
 	$(CC) $(CAMPAIGN_CFLAGS) -o $@ $(CAMPAIGN_SRC) $(CAMPAIGN_OTHER_SRC) -ldl
 
-# Two known rounds, and one that nobody has run before: its seed is printed.
+# Four known rounds, and one that nobody has run before: its seed is printed.
 campaign-short: campaign shadow sim
 	$(CAMPAIGN_BIN) --seed 1 --steps 6000 --rounds 4
 	$(CAMPAIGN_BIN) --steps 4000

@@ -114,7 +114,6 @@ static void delete_if_of(void *element, void *context) {
 
     if (stream->context != context)
         return;
-    futex_wait_zero(&stream->calls);
     capture_stream_gone(stream);
     handle_delete(&streams, stream);
 }
