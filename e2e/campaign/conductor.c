@@ -17,7 +17,7 @@
 
 #include "calls.h"
 
-enum { TRACE_LINES = 40 };
+enum { TRACE_LINES = 160 };
 
 struct actor actors[SEATS];
 uint64_t step_number;

@@ -4,11 +4,12 @@
  *
  *   campaign [--seed N] [--steps N] [--seconds N] [--mode lockstep|storm|both] [--processes N] [--threads N]
  *            [--families a,b] [--without a.b,c.d] [--rounds N] [--shadow FILE] [--bare] [--no-fork] [--no-death]
- *            [--verbose] [--list]
+ *            [--hold] [--verbose] [--list]
  *
  * A round has a seed of its own, from which everything follows: the claims, the steps, the choices of the workers. It is
  * --steps steps of lockstep, then a storm of a few seconds. With --seconds, rounds follow each other for so long. What
- * a finding prints is enough to run its round again; a round in lockstep runs as it did, a storm like it did.
+ * a finding prints is enough to run its round again; a round in lockstep runs as it did, a storm like it did. With --hold,
+ * the processes of a finding stay as they are until the campaign is interrupted, for a debugger to look at.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -32,7 +33,7 @@ enum { DEFAULT_STEPS = 6000, ENOUGH_STEPS = 24000, STORM_SECONDS = 6 };
 static struct options {
     uint64_t seed, steps, rounds;
     double seconds;
-    bool do_lockstep, do_storm, no_fork, no_death, bare, verbose, list, limited_families;
+    bool do_lockstep, do_storm, no_fork, no_death, bare, hold, verbose, list, limited_families;
     unsigned processes, threads; /* 0: the seed says */
     const char *families, *without, *shadow;
     char build[256];
@@ -54,7 +55,7 @@ static double seconds(void) {
 static int usage(void) {
     fprintf(stderr, "usage: campaign [--seed N] [--steps N] [--seconds N] [--mode lockstep|storm|both] [--processes N] "
                     "[--threads N]\n                [--families a,b] [--without a.b,c.d] [--rounds N] [--shadow FILE] "
-                    "[--bare] [--no-fork]\n                [--no-death] [--verbose] [--list]\n");
+                    "[--bare] [--no-fork]\n                [--no-death] [--hold] [--verbose] [--list]\n");
     return 2;
 }
 
@@ -98,6 +99,8 @@ static bool read_options(int argc, char **argv) {
             options.no_fork = true;
         else if (strcmp(argv[i], "--no-death") == 0)
             options.no_death = true;
+        else if (strcmp(argv[i], "--hold") == 0)
+            options.hold = true;
         else if (strcmp(argv[i], "--verbose") == 0)
             options.verbose = true;
         else if (strcmp(argv[i], "--list") == 0)
@@ -232,6 +235,15 @@ static void kill_all(void) {
         actor_bury(i);
 }
 
+static void hold(void) {
+    if (!options.hold)
+        return;
+    printf("\nThe processes stay as they are until %d is interrupted.\n", getpid());
+    fflush(stdout);
+    for (;;)
+        pause();
+}
+
 static bool run_round(uint64_t seed) {
     uint64_t random = seed;
     struct plan plan = {.seed = seed, .steps = options.steps};
@@ -263,6 +275,7 @@ static bool run_round(uint64_t seed) {
     add_sums();
     if (!fine) {
         print_finding(seed, in_storm);
+        hold();
         kill_all();
     }
     node_remove();
@@ -297,8 +310,11 @@ static bool print_totals(uint64_t rounds) {
     return complete || !long_enough;
 }
 
-/* Workers see that their conductor is gone; what it has in the file system it has to remove itself. */
+/* Workers see that their conductor is gone, but for those that are stopped. */
 static void on_signal(int signal_number) {
+    for (unsigned i = 0; i < SEATS; i++)
+        if (actors[i].alive)
+            actor_signal(i, SIGKILL);
     node_remove();
     _exit(128 + signal_number);
 }

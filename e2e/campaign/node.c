@@ -9,7 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "holders.h"
 #include "region_view.h"
+#include "shared_objects.h"
 #include "state.h"
 #include "worker.h"
 
@@ -218,9 +220,20 @@ static int tell_process(const struct sim_process_info *info, void *argument) {
     return 0;
 }
 
+static int tell_shared(const struct sim_shared_info *info, void *argument) {
+    void (*const *tell)(const char *, ...) = argument;
+    (*tell)("the record: object %#llx, %s made by process %d, has %llu and %llu KiB", (unsigned long long)info->object,
+            info->kind, info->nspid, (unsigned long long)info->bytes[0] >> 10,
+            (unsigned long long)info->bytes[1] >> 10);
+    if (info->bytes[0] != 0 || info->bytes[1] != 0)
+        holders_tell(node_path("state"), info->lock_byte, *tell);
+    return 0;
+}
+
 void node_tell(void (*tell)(const char *format, ...)) {
     struct reading reading;
     sim_each_process(tell_process, &tell);
+    sim_each_shared(tell_shared, &tell);
     for (int gpu = 0; gpu < GPUS && !node_board->bare; gpu++)
         region_view_tell(gpu, tell);
     node_read(&reading);

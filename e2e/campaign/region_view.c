@@ -8,6 +8,7 @@
 #include "../../intercept/region_words.h"
 #include "../../intercept/tests/fixture.h"
 #include "board.h"
+#include "holders.h"
 
 static struct region regions[GPUS];
 static const struct region_usage *usages[GPUS]; /* NULL: no claim on this GPU */
@@ -54,13 +55,22 @@ uint64_t region_view_counted_alive(int gpu) {
     return region_used_bytes(&regions[gpu], REGION_GPU);
 }
 
+static void tell_slot(int gpu, unsigned index, void (*tell)(const char *format, ...)) {
+    const struct region_slot *slot = &usages[gpu]->slots[index];
+    uint64_t pages = committed_pages(atomic_load(&slot->held[REGION_GPU].committed));
+    unsigned long long kib = (unsigned long long)(pages << REGION_PAGE_SHIFT) >> 10;
+    bool is_share = life_kind(atomic_load(&slot->life)) == REGION_KIND_SHARE;
+    if (pages != 0 && !is_share)
+        tell("the region of GPU %d: slot %u, process %d holds %llu KiB, contexts: %d", gpu, index,
+             atomic_load(&slot->pid), kib, atomic_load(&slot->contexts));
+    if (pages == 0 || !is_share)
+        return;
+    tell("the region of GPU %d: slot %u, shared memory called %#llx.%#llx has %llu KiB", gpu, index,
+         (unsigned long long)atomic_load(&slot->tag[0]), (unsigned long long)atomic_load(&slot->tag[1]), kib);
+    holders_tell(regions[gpu].usage_path, REGION_SLOTS_OFFSET + (int64_t)index * REGION_SLOT_SIZE, tell);
+}
+
 void region_view_tell(int gpu, void (*tell)(const char *format, ...)) {
-    for (unsigned i = 0; usages[gpu] != NULL && i < REGION_SLOT_COUNT; i++) {
-        const struct region_slot *slot = &usages[gpu]->slots[i];
-        uint64_t pages = committed_pages(atomic_load(&slot->held[REGION_GPU].committed));
-        if (pages != 0)
-            tell("the region of GPU %d: slot %u, process %d holds %llu KiB, contexts: %d", gpu, i,
-                 atomic_load(&slot->pid), (unsigned long long)(pages << REGION_PAGE_SHIFT) >> 10,
-                 atomic_load(&slot->contexts));
-    }
+    for (unsigned i = 0; usages[gpu] != NULL && i < REGION_SLOT_COUNT; i++)
+        tell_slot(gpu, i, tell);
 }

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "processes.h"
-#include "state_local.h"
+#include "shared_local.h"
 
 static void fill_process(unsigned slot, uint64_t owner, struct process_map *map, struct sim_process_info *info) {
     struct state *st = sim_local->state;
@@ -66,6 +66,8 @@ static void fill_shared(unsigned slot, uint64_t owner, struct process_map *map, 
 
     fill_process(slot, owner, map, &process);
     *info = (struct sim_shared_info){.kind = kind_name(atomic_load(&sim_local->state->slots[slot].kind)),
+                                     .object = NAME(owner >> 32, slot),
+                                     .lock_byte = LOCK_BYTE(slot, 0),
                                      .pid = process.pid,
                                      .nspid = process.nspid,
                                      .start_ns = process.start_ns};

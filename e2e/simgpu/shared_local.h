@@ -4,6 +4,10 @@
 
 #include "state_local.h"
 
+/* An object's name: {generation:32, slot:12}. */
+#define NAME(generation, slot) ((uint64_t)(generation) << 12 | (slot))
+#define NAME_GENERATION(n) ((n) >> 12)
+
 static inline unsigned shared_slot(uint64_t object) {
     return (unsigned)(object & 0xfff);
 }

@@ -10,10 +10,6 @@
 #include "processes.h"
 #include "shared_local.h"
 
-/* An object's name: {generation:32, slot:12}. */
-#define NAME(generation, slot) ((uint64_t)(generation) << 12 | (slot))
-#define NAME_GENERATION(n) ((n) >> 12)
-
 /* ---- Holding. Under shared_mutex. ---- */
 
 static bool lock_slot(unsigned slot, int type) {

@@ -79,6 +79,8 @@ bool sim_shared_process_alive(uint64_t process);
 
 struct sim_shared_info {
     const char *kind;
+    uint64_t object;
+    int64_t lock_byte; /* of the state, which every description that keeps it alive has locked */
     int pid;   /* of the maker, dead or alive, as the caller's pid namespace knows it; 0 where that cannot be told */
     int nspid; /* as the maker knew itself */
     uint64_t start_ns;
