@@ -11,7 +11,7 @@ INTERCEPT_CFLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -g -fPIC -f
     -ftls-model=initial-exec
 
 INTERCEPT_HEADERS := $(wildcard $(INTERCEPT)/*.h)
-SHADOW_REGION := region region_file region_guard region_look region_share
+SHADOW_REGION := region region_file region_guard region_last region_look region_share
 SHADOW_COMMON := $(SHADOW_REGION) claims explain real
 SHADOW_CUDA := $(SHADOW_COMMON) table process gpus charge contexts context_extra allocations blocks elsewhere objects pools chunks streams physical tags exports borrowed \
     image image_ptx cuda_real cuda_context cuda_memory cuda_pool cuda_graph cuda_vmm cuda_sparse cuda_array cuda_module cuda_ipc cuda_procaddr

@@ -144,10 +144,17 @@ struct region_hold {
     bool made; /* by us */
 };
 
+/* A socket in whose queue a description is in flight, see region_last.c. -1: there is none. */
+struct region_queue {
+    int socket;
+    uint64_t device, inode; /* of the socket */
+};
+
 /* The description of `usage` through which this process holds its shares. */
 struct region_holder {
     int descriptor;
     void *mapping; /* keeps the description when the program closes the descriptor */
+    struct region_queue queue;
 };
 
 /*
@@ -159,6 +166,7 @@ struct region {
     const struct region_limit *limit; /* NULL for who only looks, as is `usage` */
     struct region_usage *usage;
     int descriptor;                     /* of `usage`; holds the lock on our slot */
+    struct region_queue queue;          /* of that */
     int slot;                           /* ours, or -1: this process only looks */
     uint64_t said[REGION_LEDGER_COUNT]; /* what our slot must say: `committed` */
     _Atomic bool broken;

@@ -175,6 +175,7 @@ static bool read_usage(struct region *region, const char *id, char *why, size_t 
 bool region_open(struct region *region, const char *directory, const char *id, char *why, size_t why_size) {
     memset(region, 0, sizeof *region);
     region->slot = region->descriptor = region->holder.descriptor = -1;
+    region->queue.socket = region->holder.queue.socket = -1;
     if (strlen(id) != REGION_CLAIM_ID_LENGTH)
         return fail(why, why_size, "%s is not the name of a claim", id);
     int length = snprintf(region->usage_path, sizeof region->usage_path, "%s/%s/" REGION_USAGE_FILE, directory, id);
@@ -187,11 +188,8 @@ bool region_open(struct region *region, const char *directory, const char *id, c
 /* --- joining ------------------------------------------------------------------------------------------------------- */
 
 /*
- * When a process is killed, its slot must not look free before the driver has taken its memory back, or another process
- * would be granted bytes that are still occupied. The kernel finalises a dying process's files in the reverse order in
- * which it let go of them: first the address space's, by ascending address, then the descriptors', by ascending number.
- * So what holds our lock is finalised last if it is both a mapping at a lower address and a descriptor with a lower number
- * than the driver's: hence the hints here, and the descriptor which stays open although nobody uses it any more.
+ * A mapping keeps the description of our lock when the program closes its descriptor. Of all that a process has mapped, the kernel
+ * finalises last what lies lowest, and the lock must go after what the driver has mapped, see region_last.c: hence the hints.
  */
 void *region_map_low(int fd, size_t size, int protection) {
     /* Above position-dependent programs, below everything that the kernel places by itself. */
@@ -219,6 +217,7 @@ static bool map_usage(struct region *region, char *why, size_t why_size) {
     region_guard(map, REGION_USAGE_SIZE);
     region->usage = map;
     region->descriptor = fd;
+    region->queue = region_queue_of(fd);
     return true;
 }
 
@@ -281,6 +280,7 @@ void region_close(struct region *region) {
         region_unguard(region->usage);
         munmap(region->usage, REGION_USAGE_SIZE);
         call_close(region->descriptor);
+        region_queue_empty(&region->queue);
     }
     if (region->limit != NULL) {
         region_unguard(region->limit);

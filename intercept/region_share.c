@@ -41,7 +41,8 @@ bool region_holder_open(struct region *region) {
     }
     if (region->holder.mapping != NULL)
         munmap(region->holder.mapping, HOLDER_SIZE);
-    region->holder = (struct region_holder){.descriptor = fd, .mapping = mapping};
+    region_queue_empty(&region->holder.queue);
+    region->holder = (struct region_holder){.descriptor = fd, .mapping = mapping, .queue = region_queue_of(fd)};
     return true;
 }
 
@@ -63,7 +64,8 @@ void region_holder_close(struct region *region) {
         munmap(region->holder.mapping, HOLDER_SIZE);
     if (region->holds != NULL)
         munmap(region->holds, HOLDS_SIZE);
-    region->holder = (struct region_holder){.descriptor = -1};
+    region_queue_empty(&region->holder.queue);
+    region->holder = (struct region_holder){.descriptor = -1, .queue = {.socket = -1}};
     region->holds = NULL;
 }
 

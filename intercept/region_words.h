@@ -163,6 +163,13 @@ int region_lock_slot(int fd, int command, unsigned index, short *type);
 /* Maps `usage` so that the locks of its description are dropped late. */
 void *region_map_low(int fd, size_t size, int protection);
 
+/* --- region_last.c ------------------------------------------------------------------------------------------------- */
+
+/* When this process ends, the description that this descriptor is of is let go of after all that other descriptors are of. If there
+ * is no room for that, it is let go of in turn. */
+struct region_queue region_queue_of(int fd);
+void region_queue_empty(struct region_queue *queue);
+
 /* --- region_look.c: the questions of region.h, asked without a mapping ---------------------------------------------- */
 
 uint64_t region_look_used_bytes(const struct region *region, enum region_ledger ledger);

@@ -39,7 +39,8 @@ static void abandon(void) {
         snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
         ssize_t length = readlink(path, target, sizeof target - 1);
         target[length > 0 ? length : 0] = '\0';
-        if (strstr(target, "/usage") != NULL)
+        /* In the queues of sockets it is as well. */
+        if (strstr(target, "/usage") != NULL || strncmp(target, "socket:", 7) == 0)
             close(fd);
     }
 }

@@ -2,6 +2,7 @@
 #include "region_steps.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -403,6 +404,79 @@ static void test_slot_survives_closed_descriptors(void) {
     region_close(&region);
 }
 
+/* --- deaths -------------------------------------------------------------------------------------------------------- */
+
+#define DESCRIPTORS 900
+
+static short lock_at(int fd, int command, short type, off_t byte) {
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+    return fcntl(fd, command, &lock) == 0 ? lock.l_type : F_WRLCK;
+}
+
+/* What a driver holds, as far as the kernel knows: a description that it finalises when the process ends. */
+static void open_driver(const char *path, int number) {
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0 || (number >= 0 && (dup2(fd, number) != number || close(fd) != 0)))
+        _exit(10);
+    if (lock_at(number >= 0 ? number : fd, F_OFD_SETLK, F_WRLCK, 0) != F_WRLCK)
+        _exit(11);
+}
+
+/* A process of a claim, with a slot and a share, whose driver has a higher descriptor than the region or a lower one: the program
+ * had that open when the region was joined, and many others with it. */
+static void live(const char *driver, bool is_lower, int ready) {
+    static const uint8_t tag[REGION_TAG_SIZE] = {1};
+    int lowest = -1;
+    struct region region;
+    die_with_parent();
+    for (int i = 0; i < DESCRIPTORS; i++) {
+        int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        lowest = lowest < 0 ? fd : lowest;
+    }
+    open_or_die(&region, true);
+    int share = region_share_new(&region, tag);
+    open_driver(driver, is_lower ? lowest : -1);
+    if (share < 0 || write(ready, &share, sizeof share) != sizeof share)
+        _exit(12);
+    pause();
+}
+
+/* The moment at which another process would be given what this one held. */
+static void see_death(const char *driver, bool is_lower) {
+    struct region region;
+    int ready[2], share = -1;
+    fresh_claim();
+    open_or_die(&region, false);
+    CHECK(pipe(ready) == 0, "pipe");
+    pid_t pid = fork();
+    if (pid == 0)
+        live(driver, is_lower, ready[1]);
+    close(ready[1]);
+    CHECK(read(ready[0], &share, sizeof share) == sizeof share && share > 0, "it joined");
+    close(ready[0]);
+    int usage = open(region.usage_path, O_RDWR | O_CLOEXEC), locks = open(driver, O_RDWR | O_CLOEXEC);
+    off_t slots[] = {REGION_SLOTS_OFFSET, REGION_SLOTS_OFFSET + (off_t)share * REGION_SLOT_SIZE};
+    CHECK(lock_at(usage, F_OFD_GETLK, F_WRLCK, slots[0]) != F_UNLCK, "it holds its slot");
+    CHECK(lock_at(usage, F_OFD_GETLK, F_WRLCK, slots[1]) != F_UNLCK, "it holds its share");
+    kill(pid, SIGKILL);
+    while (lock_at(usage, F_OFD_GETLK, F_WRLCK, slots[0]) != F_UNLCK &&
+           lock_at(usage, F_OFD_GETLK, F_WRLCK, slots[1]) != F_UNLCK)
+        ;
+    CHECK(lock_at(locks, F_OFD_GETLK, F_WRLCK, 0) == F_UNLCK, "the driver's %s descriptor outlives the region's",
+          is_lower ? "lower" : "higher");
+    close(usage);
+    close(locks);
+    kill_and_wait(pid);
+    region_close(&region);
+}
+
+static void test_deaths(void) {
+    char driver[300];
+    snprintf(driver, sizeof driver, "%s/driver", directory);
+    for (int i = 0; i < 20; i++)
+        see_death(driver, i % 2 == 0);
+}
+
 /* Nothing that a process was doing holds up another, and afterwards its operation happened either whole or not at all. */
 static void test_owner_at_every_step(const char *step, int signal, int64_t changes) {
     struct region region;
@@ -632,6 +706,7 @@ int main(int argc, char **argv) {
     test_total_too_small();
     test_slots_run_out();
     test_slot_survives_closed_descriptors();
+    test_deaths();
     test_every_step();
     test_random_campaign(seed, duration);
     return checks_report();
