@@ -165,7 +165,7 @@ typedef enum CUmemAllocationHandleType {
     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
 } CUmemAllocationHandleType;
 
-typedef int CUmemAllocationType;
+typedef enum CUmemAllocationType { CU_MEM_ALLOCATION_TYPE_PINNED = 1 } CUmemAllocationType;
 
 typedef struct CUmemAllocationProp {
     CUmemAllocationType type;

@@ -260,9 +260,10 @@ CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool memory, CUm
     struct pool *pool = pools_find(process, memory);
     CUresult result = REAL(cuMemPoolExportToShareableHandle)(handle, memory, type, flags);
     if (result == CUDA_SUCCESS && pool != NULL && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+        exports_see(process, *(int *)handle);
         uint32_t number = pools_share(process, pool);
         if (number != 0)
-            exports_made(process, *(int *)handle, number);
+            tag_write(*(int *)handle, number);
     }
     return result;
 }

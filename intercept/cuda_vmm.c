@@ -104,9 +104,10 @@ CUresult cuMemExportToShareableHandle(void *exported, CUmemGenericAllocationHand
     struct process *process = process_if_open();
     CUresult result = REAL(cuMemExportToShareableHandle)(exported, handle, type, flags);
     if (result == CUDA_SUCCESS && process != NULL && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+        exports_see(process, *(int *)exported);
         uint64_t mark = physical_share(process, handle);
         if (mark != 0)
-            exports_made(process, *(int *)exported, mark);
+            tag_write(*(int *)exported, mark);
     }
     return result;
 }

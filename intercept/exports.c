@@ -40,17 +40,26 @@ static uint64_t bit_of(uint32_t number) {
     return UINT64_C(1) << (number - 1);
 }
 
-/* Under the lock of exports. What had a number may live on with who imported it: then its tag is not to be given again. */
-static uint32_t take_number(struct process *process, uint8_t tag[static TAG_SIZE]) {
+/* What had a number may live on with who imported it, or on a description of the program that this process was before it called
+ * exec: then its tag is not to be given again. */
+static bool is_free(struct process *process, uint32_t number, uint8_t tag[static TAG_SIZE]) {
+    const struct witness *witness = &process->exported.witness;
     struct charge living;
+    tag_of_number(number, tag);
+    if ((process->exported.numbers & bit_of(number)) != 0 ||
+        (is_witness(witness) && tag_is_alive(witness->descriptor, number)))
+        return false;
+    bool lives = charge_join(process, tag, &living);
+    if (lives)
+        charge_end(process, &living);
+    return !lives;
+}
+
+/* Under the lock of exports. */
+static uint32_t take_number(struct process *process, uint8_t tag[static TAG_SIZE]) {
     for (uint32_t number = 1; number <= TAG_NUMBERS; number++) {
-        if (process->exported.numbers & bit_of(number))
+        if (!is_free(process, number, tag))
             continue;
-        tag_of_number(number, tag);
-        if (charge_join(process, tag, &living)) {
-            charge_end(process, &living);
-            continue;
-        }
         process->exported.numbers |= bit_of(number);
         return number;
     }
@@ -83,8 +92,7 @@ uint32_t exports_pass_on(struct process *process) {
     return number;
 }
 
-void exports_made(struct process *process, int descriptor, uint64_t mark) {
-    tag_write(descriptor, mark);
+void exports_see(struct process *process, int descriptor) {
     lock_take(&process->exported.lock);
     if (!watch(&process->exported.witness, descriptor))
         process->exported.unseen = true; /* then what is exported is charged as long as this process lives */

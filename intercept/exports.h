@@ -8,15 +8,15 @@
 
 #include "charge.h"
 
+/* The driver has exported something as this descriptor. To be called before the number that it is to carry is asked for. */
+void exports_see(struct process *process, int descriptor);
+
 /* Makes a charge outlive this process; the number that its descriptors are to carry. 0, and nothing is to be written on them,
  * if all numbers are in use or the claim has no room for that: then whoever imports it pays. */
 uint32_t exports_share(struct process *process, struct charge *charge);
 
 /* A number for passing on what another process has shared; or 0. */
 uint32_t exports_pass_on(struct process *process);
-
-/* A descriptor that carries the mark was handed to the program, see tags.h. */
-void exports_made(struct process *process, int descriptor, uint64_t mark);
 
 /* This process has let go of what was exported with the number: ends the charge as soon as that can be,
  * and with it the number's use. */

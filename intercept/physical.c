@@ -79,7 +79,8 @@ bool physical_imported(struct process *process, bool multicast, CUmemGenericAllo
     uint64_t number = physical_number(process, handle);
     struct entry memory;
     bool is_known = number != 0 && objects_refer(process, KIND_PHYSICAL_MEMORY, number, 1, &memory);
-    if (is_known && (memory.charge.share != charge.share || memory.charge.region != charge.region)) {
+    if (is_known && (memory.charge.share != charge.share || memory.charge.region != charge.region ||
+                     memory.charge.unpaid != charge.unpaid || is_multicast(number) != multicast)) {
         let_go(process, number); /* other memory, that had this handle before */
         is_known = false;
     }

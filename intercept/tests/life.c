@@ -43,7 +43,13 @@ static struct life *life;
     X(cuMemAllocPitch_v2, (CUdeviceptr *, size_t *, size_t, size_t, unsigned int))                                     \
     X(cuMemAllocManaged, (CUdeviceptr *, size_t, unsigned int))                                                        \
     X(cuMemFree_v2, (CUdeviceptr))                                                                                     \
-    X(cuMemGetInfo_v2, (size_t *, size_t *))
+    X(cuMemGetInfo_v2, (size_t *, size_t *))                                                                           \
+    X(cuMemCreate, (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long))          \
+    X(cuMemExportToShareableHandle,                                                                                    \
+      (void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long))                           \
+    X(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType))             \
+    X(cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long))                           \
+    X(cuMemMap, (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long))
 
 #define X(symbol, parameters) static CUresult(*symbol) parameters;
 FUNCTIONS(X)
@@ -712,6 +718,46 @@ static int close_everything(int unused) {
     return stay();
 }
 
+/* --- what is handed over --- */
+
+#define BY_DESCRIPTOR CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+
+static int make_and_export(size_t mib) {
+    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .requestedHandleTypes = BY_DESCRIPTOR,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUmemGenericAllocationHandle handle;
+    int descriptor = -1;
+    MUST_DO(cuMemCreate(&handle, mib * MIB, &properties, 0));
+    MUST_DO(cuMemExportToShareableHandle(&descriptor, handle, BY_DESCRIPTOR, 0));
+    return descriptor;
+}
+
+/* The process that had made the memory has become another program, which has its number, makes something too, and uses both. */
+static int import_over_exec(int descriptor) {
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr address;
+    begin();
+    quiet_used_mib(); /* which looks for what is no longer held */
+    make_and_export(4);
+    MUST_DO(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)descriptor, BY_DESCRIPTOR));
+    MUST(close(descriptor) == 0);
+    MUST_DO(cuMemAddressReserve(&address, 8 * MIB, 0, 0, 0));
+    MUST_DO(cuMemMap(address, 8 * MIB, 0, handle, 0));
+    return stay();
+}
+
+static int export_over_exec(int unused) {
+    char number[16];
+    (void)unused;
+    begin();
+    int descriptor = make_and_export(8);
+    MUST(fcntl(descriptor, F_SETFD, 0) == 0);
+    snprintf(number, sizeof number, "%d", descriptor);
+    execl("/proc/self/exe", "life", "import-over-exec", number, (char *)NULL);
+    return 1;
+}
+
 /* --- beginnings --- */
 
 /* For life_test.c's crowd: this process calls cuInit, and makes a context if told so, as soon as everybody is there. */
@@ -753,6 +799,8 @@ static const struct {
     {"call-with-zeros", call_with_zeros},
     {"signals", signals},
     {"close-everything", close_everything},
+    {"export-over-exec", export_over_exec},
+    {"import-over-exec", import_over_exec},
     {"crowd", crowd},
 };
 

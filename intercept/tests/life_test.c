@@ -264,6 +264,15 @@ static void test_closed_files(int unused) {
     check_settles("a process that has closed its files is dead", survivors);
 }
 
+/* What a program exported that has become another is not taken for what that one exports. */
+static void test_exec(int unused) {
+    (void)unused;
+    pid_t pid = start_ready("export-over-exec", 0);
+    check_settles("memory that outlived its program", survivors + CONTEXT + 12 * MIB);
+    end_by_force(pid);
+    check_settles("whoever held it is dead", survivors);
+}
+
 static const char *const shadowed[] = {
 #define X(symbol, name, since, stream, parameters) #symbol,
     CUDA_SHADOWED(X)
@@ -317,15 +326,11 @@ static const struct {
     const char *name;
     void (*test)(int seconds);
 } tests[] = {
-    {"exits", test_exits},
-    {"unload", test_unload},
-    {"kill", test_kill},
-    {"stop", test_stop},
-    {"children", test_children},
-    {"cancel", test_cancel},
-    {"zeros", test_zeros},
-    {"closed-files", test_closed_files},
-    {"belongings", test_belongings},
+    {"exits", test_exits},       {"unload", test_unload},
+    {"kill", test_kill},         {"stop", test_stop},
+    {"children", test_children}, {"cancel", test_cancel},
+    {"zeros", test_zeros},       {"closed-files", test_closed_files},
+    {"exec", test_exec},         {"belongings", test_belongings},
 };
 
 static void start_survivors(void) {
