@@ -21,10 +21,17 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
 }
 
 /*
- * KIND_IPC has the addresses, by which a key is known; KIND_IPC_MEMORY, by that key, what is charged, with a reference for each
- * opening of one handle in one context. The key is made of those two, and not of the address: the driver may give that out again
- * before all those who closed what was there have come to count that.
+ * KIND_IPC_MEMORY has what is charged, with a reference for each opening of one handle in one context, by a key; KIND_IPC the
+ * addresses, by which a key is known. The key is made of the handle and the context, and not of the address: the driver may give
+ * that out again before all those who closed what was there have come to count that.
+ *
+ * One address may stand for several keys: what the owner has freed is still open here when it has made something else in its
+ * place, in the same block, of which it gives another handle. The further ones are in KIND_IPC_BESIDE, each by address and key.
+ * Which of them is closed when the address is makes no difference, if each is as often as it was opened.
  */
+#define ONE_OPEN 1
+#define ONE_CLOSING (1 << 22) /* above that in `references` */
+
 struct opening {
     struct process *process;
     struct place place;
@@ -35,7 +42,7 @@ struct opening {
 
 static bool count_in(struct opening *opening) {
     struct entry memory;
-    return objects_refer(opening->process, KIND_IPC_MEMORY, opening->key, 1, &memory);
+    return objects_refer(opening->process, KIND_IPC_MEMORY, opening->key, ONE_OPEN, &memory);
 }
 
 /* How large that is which we cannot join, the driver tells only when it is open; it is at least one block. */
@@ -55,23 +62,70 @@ static CUresult before(struct opening *opening, const CUipcMemHandle *handle) {
 }
 
 /* Under the lock of what is opened. */
-static void let_go(struct process *process, uint64_t address, uint64_t key) {
+static bool is_open(struct process *process, uint64_t key) {
     struct entry memory;
-    if (!objects_refer(process, KIND_IPC_MEMORY, key, -1, &memory) || memory.references != 0)
-        return;
-    objects_remove_with(process, KIND_IPC, address, key);
-    charge_end(process, &memory.charge);
+    return objects_find(process, KIND_IPC_MEMORY, key, &memory) && memory.references % ONE_CLOSING != 0;
 }
 
-static void close_one(struct process *process, uint64_t address, uint64_t key) {
+/* Under the lock of what is opened. */
+static bool name_it(struct process *process, uint64_t address, uint64_t key, uint32_t context) {
+    struct entry name = {.key = address, .with = key, .context = context}, known;
+    enum kind kind = KIND_IPC;
+    if (objects_find(process, KIND_IPC, address, &known) && known.with != key && is_open(process, known.with)) {
+        kind = KIND_IPC_BESIDE;
+        name.key = objects_key(address, key);
+        name.references = objects_mark(address);
+    }
+    return objects_put(process, kind, name);
+}
+
+/* Under the lock of what is opened. */
+static bool find_beside(struct process *process, uint64_t address, uint64_t *key) {
+    struct entry name;
+    for (size_t at = 0; objects_copy(process, KIND_IPC_BESIDE, at, &name, 1) != 0; at++) {
+        if (name.references != objects_mark(address) || name.key != objects_key(address, name.with) ||
+            !is_open(process, name.with))
+            continue;
+        *key = name.with;
+        return true;
+    }
+    return false;
+}
+
+/* The key of something that is about to be closed. False if nothing of ours is open there. */
+static bool closing(struct process *process, uint64_t address, uint64_t *key) {
+    struct entry name = {0}, memory;
+    if (!objects_any(process, KIND_IPC) && !objects_any(process, KIND_IPC_BESIDE))
+        return false;
     lock_take(&process->opened);
-    let_go(process, address, key);
+    bool found = objects_find(process, KIND_IPC, address, &name) && is_open(process, name.with);
+    *key = name.with;
+    if (found || (found = find_beside(process, address, key)))
+        objects_refer(process, KIND_IPC_MEMORY, *key, ONE_CLOSING - ONE_OPEN, &memory);
     lock_give(&process->opened);
+    return found;
+}
+
+/* `change` is one opening less, or one closing. */
+static void let_go(struct process *process, uint64_t address, uint64_t key, int change) {
+    struct entry memory, name;
+    lock_take(&process->opened);
+    if (objects_refer(process, KIND_IPC_MEMORY, key, -change, &memory) && memory.references == 0) {
+        objects_remove_with(process, KIND_IPC, address, key);
+        objects_remove(process, KIND_IPC_BESIDE, objects_key(address, key), &name);
+        charge_end(process, &memory.charge);
+    }
+    lock_give(&process->opened);
+}
+
+static void stay_open(struct process *process, uint64_t key) {
+    struct entry memory;
+    objects_refer(process, KIND_IPC_MEMORY, key, ONE_OPEN - ONE_CLOSING, &memory);
 }
 
 static void give_up(struct opening *opening) {
     if (opening->known)
-        close_one(opening->process, 0, opening->key);
+        let_go(opening->process, 0, opening->key, ONE_OPEN);
     else
         charge_end(opening->process, &opening->charge);
 }
@@ -104,14 +158,12 @@ static CUresult pay(struct opening *opening, CUdeviceptr address) {
 static bool write_down(struct opening *opening, CUdeviceptr address) {
     struct process *process = opening->process;
     struct entry memory = {
-        .key = opening->key, .charge = opening->charge, .context = opening->place.context, .references = 1};
+        .key = opening->key, .charge = opening->charge, .context = opening->place.context, .references = ONE_OPEN};
     bool counted = opening->known || count_in(opening);
     if (counted && !opening->known)
         charge_end(process, &opening->charge);
     opening->known = counted || objects_put(process, KIND_IPC_MEMORY, memory);
-    return opening->known &&
-           objects_put(process, KIND_IPC,
-                       (struct entry){.key = address, .with = opening->key, .context = opening->place.context});
+    return opening->known && name_it(process, address, opening->key, opening->place.context);
 }
 
 static CUresult after(struct opening *opening, CUresult result, CUdeviceptr address) {
@@ -151,11 +203,13 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsi
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
     struct process *process = process_if_open();
-    struct entry name;
-    bool ours = process != NULL && objects_find(process, KIND_IPC, address, &name);
+    uint64_t key;
+    bool ours = closing(process, address, &key);
     CUresult result = REAL(cuIpcCloseMemHandle)(address);
     if (ours && result == CUDA_SUCCESS)
-        close_one(process, address, name.with);
+        let_go(process, address, key, ONE_CLOSING);
+    else if (ours)
+        stay_open(process, key);
     return result;
 }
 

@@ -44,6 +44,9 @@ static struct life *life;
     X(cuMemAllocManaged, (CUdeviceptr *, size_t, unsigned int))                                                        \
     X(cuMemFree_v2, (CUdeviceptr))                                                                                     \
     X(cuMemGetInfo_v2, (size_t *, size_t *))                                                                           \
+    X(cuIpcGetMemHandle, (CUipcMemHandle *, CUdeviceptr))                                                              \
+    X(cuIpcOpenMemHandle_v2, (CUdeviceptr *, CUipcMemHandle, unsigned int))                                            \
+    X(cuIpcCloseMemHandle, (CUdeviceptr))                                                                              \
     X(cuMemCreate, (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long))          \
     X(cuMemExportToShareableHandle,                                                                                    \
       (void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long))                           \
@@ -758,6 +761,54 @@ static int export_over_exec(int unused) {
     return 1;
 }
 
+/* What another process has opened is freed by its owner, which makes something of another size in its place. */
+static void own_in_one_block(int to, int from) {
+    CUdeviceptr first, other, second;
+    CUipcMemHandle handle;
+    char byte;
+    begin();
+    MUST_DO(cuMemAlloc_v2(&first, 8192));
+    MUST_DO(cuMemAlloc_v2(&other, 8192)); /* keeps the block */
+    MUST_DO(cuIpcGetMemHandle(&handle, first));
+    MUST(write(to, &handle, sizeof handle) == sizeof handle && read(from, &byte, 1) == 1);
+    MUST_DO(cuMemFree_v2(first));
+    MUST_DO(cuMemAlloc_v2(&second, 4096));
+    MUST(second == first);
+    MUST_DO(cuIpcGetMemHandle(&handle, second));
+    MUST(write(to, &handle, sizeof handle) == sizeof handle && read(from, &byte, 1) == 1);
+    MUST_DO(cuMemFree_v2(second));
+    MUST_DO(cuMemFree_v2(other));
+    MUST(write(to, "f", 1) == 1);
+    pause();
+}
+
+static CUdeviceptr open_next(int from, int to) {
+    CUdeviceptr address;
+    CUipcMemHandle handle;
+    MUST(read(from, &handle, sizeof handle) == sizeof handle);
+    MUST_DO(cuIpcOpenMemHandle_v2(&address, handle, 1));
+    MUST(write(to, "n", 1) == 1);
+    return address;
+}
+
+static int open_in_one_block(int unused) {
+    int there[2], back[2];
+    char byte;
+    (void)unused;
+    MUST(pipe(there) == 0 && pipe(back) == 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        own_in_one_block(there[1], back[0]);
+    }
+    begin();
+    CUdeviceptr first = open_next(there[0], back[1]), second = open_next(there[0], back[1]);
+    MUST(first == second && read(there[0], &byte, 1) == 1);
+    MUST_DO(cuIpcCloseMemHandle(first));
+    MUST_DO(cuIpcCloseMemHandle(second));
+    return stay();
+}
+
 /* --- beginnings --- */
 
 /* For life_test.c's crowd: this process calls cuInit, and makes a context if told so, as soon as everybody is there. */
@@ -801,6 +852,7 @@ static const struct {
     {"close-everything", close_everything},
     {"export-over-exec", export_over_exec},
     {"import-over-exec", import_over_exec},
+    {"open-in-one-block", open_in_one_block},
     {"crowd", crowd},
 };
 

@@ -273,6 +273,14 @@ static void test_exec(int unused) {
     check_settles("whoever held it is dead", survivors);
 }
 
+static void test_opened(int unused) {
+    (void)unused;
+    pid_t pid = start_ready("open-in-one-block", 0);
+    check_settles("two handles at one address are closed", survivors + 2 * CONTEXT);
+    end_by_force(pid);
+    check_settles("whoever had them open is dead", survivors);
+}
+
 static const char *const shadowed[] = {
 #define X(symbol, name, since, stream, parameters) #symbol,
     CUDA_SHADOWED(X)
@@ -326,11 +334,17 @@ static const struct {
     const char *name;
     void (*test)(int seconds);
 } tests[] = {
-    {"exits", test_exits},       {"unload", test_unload},
-    {"kill", test_kill},         {"stop", test_stop},
-    {"children", test_children}, {"cancel", test_cancel},
-    {"zeros", test_zeros},       {"closed-files", test_closed_files},
-    {"exec", test_exec},         {"belongings", test_belongings},
+    {"exits", test_exits},
+    {"unload", test_unload},
+    {"kill", test_kill},
+    {"stop", test_stop},
+    {"children", test_children},
+    {"cancel", test_cancel},
+    {"zeros", test_zeros},
+    {"closed-files", test_closed_files},
+    {"exec", test_exec},
+    {"opened", test_opened},
+    {"belongings", test_belongings},
 };
 
 static void start_survivors(void) {
