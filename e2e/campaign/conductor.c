@@ -340,14 +340,41 @@ void rooms(const struct reading *reading, uint64_t room[GPUS]) {
 
 /* ---- What is always so ---- */
 
+static bool is_running(pid_t pid) {
+    char path[64], state = 'Z';
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (file != NULL && fscanf(file, "%*d (%*[^)]) %c", &state) != 1)
+        state = 'Z';
+    if (file != NULL)
+        fclose(file);
+    return state != 'T' && state != 'Z' && state != 'X';
+}
+
+/* Stops everybody, so that what is told is of one moment. */
+static void stop_all(void) {
+    for (unsigned i = 0; i < SEATS; i++) {
+        if (!actors[i].alive && atomic_load(&seat_at(i)->state) == SEAT_ALIVE)
+            actor_adopt(i);
+        if (actors[i].alive)
+            actor_signal(i, SIGSTOP);
+    }
+    for (unsigned i = 0, tries = 0; i < SEATS && tries < 1000;) {
+        if (!actors[i].alive || !is_running(actors[i].pid)) {
+            i++;
+            continue;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        tries++;
+    }
+}
+
 bool check_limit(const struct reading *reading) {
     for (int gpu = 0; gpu < GPUS && !node_board->bare; gpu++) {
         uint64_t limit = node_board->limit_bytes[gpu];
         if (reading->peak[gpu] <= limit)
             continue;
-        for (unsigned i = 0; i < SEATS; i++)
-            if (actors[i].alive)
-                actor_signal(i, SIGSTOP);
+        stop_all();
         node_tell(trace);
         return found("GPU %d: %llu bytes were physically taken (now %llu), over the limit of %llu", gpu,
                      (unsigned long long)reading->peak[gpu], (unsigned long long)reading->bytes[gpu],

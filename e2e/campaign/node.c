@@ -211,32 +211,54 @@ void node_read(struct reading *reading) {
         reading->counted[gpu] = node_board->bare ? reading->bytes[gpu] : region_view_counted(gpu);
 }
 
-static int tell_process(const struct sim_process_info *info, void *argument) {
-    void (*const *tell)(const char *, ...) = argument;
-    (*tell)("the record: process %d holds %llu and %llu KiB, contexts %llu and %llu KiB", info->nspid,
-            (unsigned long long)info->gpus[0].bytes >> 10, (unsigned long long)info->gpus[1].bytes >> 10,
-            (unsigned long long)info->gpus[0].context_bytes >> 10,
-            (unsigned long long)info->gpus[1].context_bytes >> 10);
+/* What the record says at one moment, or nearly. */
+static struct {
+    struct sim_process_info processes[SEATS * 2];
+    struct sim_shared_info objects[SEATS * OFFERS];
+    unsigned process_count, object_count;
+} seen;
+
+static int see_process(const struct sim_process_info *info, void *argument) {
+    (void)argument;
+    if (seen.process_count < sizeof seen.processes / sizeof seen.processes[0])
+        seen.processes[seen.process_count++] = *info;
     return 0;
 }
 
-static int tell_shared(const struct sim_shared_info *info, void *argument) {
-    void (*const *tell)(const char *, ...) = argument;
-    (*tell)("the record: object %#llx, %s made by process %d, has %llu and %llu KiB", (unsigned long long)info->object,
-            info->kind, info->nspid, (unsigned long long)info->bytes[0] >> 10,
-            (unsigned long long)info->bytes[1] >> 10);
-    if (info->bytes[0] != 0 || info->bytes[1] != 0)
-        holders_tell(node_path("state"), info->lock_byte, *tell);
+static int see_object(const struct sim_shared_info *info, void *argument) {
+    (void)argument;
+    if (seen.object_count < sizeof seen.objects / sizeof seen.objects[0])
+        seen.objects[seen.object_count++] = *info;
     return 0;
+}
+
+static void tell_process(const struct sim_process_info *info, void (*tell)(const char *format, ...)) {
+    tell("the record: process %d holds %llu and %llu KiB, contexts %llu and %llu KiB", info->nspid,
+         (unsigned long long)info->gpus[0].bytes >> 10, (unsigned long long)info->gpus[1].bytes >> 10,
+         (unsigned long long)info->gpus[0].context_bytes >> 10, (unsigned long long)info->gpus[1].context_bytes >> 10);
+}
+
+static void tell_object(const struct sim_shared_info *info, void (*tell)(const char *format, ...)) {
+    tell("the record: object %#llx, %s made by process %d, has %llu and %llu KiB", (unsigned long long)info->object,
+         info->kind, info->nspid, (unsigned long long)info->bytes[0] >> 10, (unsigned long long)info->bytes[1] >> 10);
+    if (info->bytes[0] != 0 || info->bytes[1] != 0)
+        holders_tell(node_path("state"), info->lock_byte, tell);
 }
 
 void node_tell(void (*tell)(const char *format, ...)) {
     struct reading reading;
-    sim_each_process(tell_process, &tell);
-    sim_each_shared(tell_shared, &tell);
+    seen.process_count = seen.object_count = 0;
+    for (int gpu = 0; gpu < GPUS && !node_board->bare; gpu++)
+        region_view_look(gpu);
+    sim_each_process(see_process, NULL);
+    sim_each_shared(see_object, NULL);
+    node_read(&reading);
+    for (unsigned i = 0; i < seen.process_count; i++)
+        tell_process(&seen.processes[i], tell);
+    for (unsigned i = 0; i < seen.object_count; i++)
+        tell_object(&seen.objects[i], tell);
     for (int gpu = 0; gpu < GPUS && !node_board->bare; gpu++)
         region_view_tell(gpu, tell);
-    node_read(&reading);
     for (int gpu = 0; gpu < GPUS; gpu++)
         tell("GPU %d: record %llu KiB, peak %llu KiB, region %llu KiB, limit %llu KiB", gpu,
              (unsigned long long)reading.bytes[gpu] >> 10, (unsigned long long)reading.peak[gpu] >> 10,

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -55,8 +56,16 @@ uint64_t region_view_counted_alive(int gpu) {
     return region_used_bytes(&regions[gpu], REGION_GPU);
 }
 
+/* Telling takes a while, in which others may reap. */
+static struct region_slot seen[GPUS][REGION_SLOT_COUNT];
+
+void region_view_look(int gpu) {
+    if (usages[gpu] != NULL)
+        memcpy(seen[gpu], usages[gpu]->slots, sizeof seen[gpu]);
+}
+
 static void tell_slot(int gpu, unsigned index, void (*tell)(const char *format, ...)) {
-    const struct region_slot *slot = &usages[gpu]->slots[index];
+    const struct region_slot *slot = &seen[gpu][index];
     uint64_t pages = committed_pages(atomic_load(&slot->held[REGION_GPU].committed));
     unsigned long long kib = (unsigned long long)(pages << REGION_PAGE_SHIFT) >> 10;
     bool is_share = life_kind(atomic_load(&slot->life)) == REGION_KIND_SHARE;

@@ -14,7 +14,8 @@ uint64_t region_view_counted(int gpu);
 /* The same after a look for the dead. */
 uint64_t region_view_counted_alive(int gpu);
 
-/* What each slot holds that holds anything. */
+/* Takes note of what each slot holds; and tells of those that hold anything. */
+void region_view_look(int gpu);
 void region_view_tell(int gpu, void (*tell)(const char *format, ...));
 
 #endif
