@@ -5,13 +5,25 @@
  * process would be granted bytes that are still occupied. The kernel finalises a dying process's files when it runs the task's
  * work, in the reverse order in which it let go of them: the descriptors' after those that have a lower number. What is in flight
  * in the queue of a socket is let go of only when the socket itself is finalised, and so comes after all descriptors, whatever
- * their numbers are. See task_work_run in kernel/task_work.c, and unix(7).
+ * their numbers are. The socket has a high number: where a process and its child, which has copies of all descriptors, die at the
+ * same time, each lets go of it after the driver's. See close_files in fs/file.c, task_work_run in kernel/task_work.c, unix(7).
  */
 #include "calls.h"
 #include "region_words.h"
 
 #include <errno.h>
 #include <sys/socket.h>
+
+/* Higher than most programs come, and low enough that the table of descriptors stays small. */
+#define HIGH_NUMBER 1000
+
+static int move_high(int fd) {
+    int high = (int)call_fcntl(fd, F_DUPFD_CLOEXEC, HIGH_NUMBER); /* the process may not be allowed so many */
+    if (high < 0)
+        return fd;
+    call_close(fd);
+    return high;
+}
 
 static bool put_in_flight(int socket, int fd) {
     union {
@@ -32,7 +44,8 @@ struct region_queue region_queue_of(int fd) {
     int error = errno, ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0) {
         if (put_in_flight(ends[0], fd) && call_fstat(ends[1], &status))
-            queue = (struct region_queue){.socket = ends[1], .inode = status.st_ino, .device = status.st_dev};
+            queue =
+                (struct region_queue){.socket = move_high(ends[1]), .inode = status.st_ino, .device = status.st_dev};
         else
             call_close(ends[1]);
         call_close(ends[0]);

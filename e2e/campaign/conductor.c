@@ -374,7 +374,11 @@ bool check_limit(const struct reading *reading) {
         uint64_t limit = node_board->limit_bytes[gpu];
         if (reading->peak[gpu] <= limit)
             continue;
+        node_look();
         stop_all();
+        node_tell(trace);
+        trace("and now that all are stopped:");
+        node_look();
         node_tell(trace);
         return found("GPU %d: %llu bytes were physically taken (now %llu), over the limit of %llu", gpu,
                      (unsigned long long)reading->peak[gpu], (unsigned long long)reading->bytes[gpu],
@@ -397,6 +401,7 @@ static bool reported_right(uint64_t *random, int gpu, uint64_t expected) {
                 break;
             /* The dead are looked for every 50 ms by those who only ask. */
             if (tries == 2) {
+                node_look();
                 node_tell(trace);
                 return found("GPU %d: cuMemGetInfo in process %u shows %llu bytes used, where contexts hold %llu", gpu,
                              i, (unsigned long long)desk->reported_used, (unsigned long long)expected);
@@ -485,6 +490,7 @@ bool check_quiet(uint64_t *campaign_random, bool patient) {
             return false;
         uint64_t counted = node_counted_alive(gpu);
         if (counted != expected) {
+            node_look();
             node_tell(trace);
             return found("GPU %d: everything is freed, contexts hold %llu bytes, but the region says %llu", gpu,
                          (unsigned long long)expected, (unsigned long long)counted);

@@ -216,6 +216,7 @@ static struct {
     struct sim_process_info processes[SEATS * 2];
     struct sim_shared_info objects[SEATS * OFFERS];
     unsigned process_count, object_count;
+    struct reading reading;
 } seen;
 
 static int see_process(const struct sim_process_info *info, void *argument) {
@@ -245,14 +246,16 @@ static void tell_object(const struct sim_shared_info *info, void (*tell)(const c
         holders_tell(node_path("state"), info->lock_byte, tell);
 }
 
-void node_tell(void (*tell)(const char *format, ...)) {
-    struct reading reading;
+void node_look(void) {
     seen.process_count = seen.object_count = 0;
+    sim_each_shared(see_object, NULL);
+    sim_each_process(see_process, NULL);
     for (int gpu = 0; gpu < GPUS && !node_board->bare; gpu++)
         region_view_look(gpu);
-    sim_each_process(see_process, NULL);
-    sim_each_shared(see_object, NULL);
-    node_read(&reading);
+    node_read(&seen.reading);
+}
+
+void node_tell(void (*tell)(const char *format, ...)) {
     for (unsigned i = 0; i < seen.process_count; i++)
         tell_process(&seen.processes[i], tell);
     for (unsigned i = 0; i < seen.object_count; i++)
@@ -261,8 +264,9 @@ void node_tell(void (*tell)(const char *format, ...)) {
         region_view_tell(gpu, tell);
     for (int gpu = 0; gpu < GPUS; gpu++)
         tell("GPU %d: record %llu KiB, peak %llu KiB, region %llu KiB, limit %llu KiB", gpu,
-             (unsigned long long)reading.bytes[gpu] >> 10, (unsigned long long)reading.peak[gpu] >> 10,
-             (unsigned long long)reading.counted[gpu] >> 10, (unsigned long long)node_board->limit_bytes[gpu] >> 10);
+             (unsigned long long)seen.reading.bytes[gpu] >> 10, (unsigned long long)seen.reading.peak[gpu] >> 10,
+             (unsigned long long)seen.reading.counted[gpu] >> 10,
+             (unsigned long long)node_board->limit_bytes[gpu] >> 10);
 }
 
 uint64_t node_counted_alive(int gpu) {

@@ -30,7 +30,8 @@ void node_enter(unsigned devices_variant);
 unsigned node_devices_variants(void);
 
 void node_read(struct reading *reading);
-/* Tells of everybody who holds memory, in a line each. */
+/* Takes note of everybody who holds memory; and tells of them, in a line each. */
+void node_look(void);
 void node_tell(void (*tell)(const char *format, ...));
 
 /* What the region says when the dead have been looked for. */
