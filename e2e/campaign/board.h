@@ -33,6 +33,7 @@ struct desk {
     _Atomic uint32_t taken;       /* a thread sits here */
     _Atomic uint32_t waiting;     /* for an order */
     uint32_t operation;
+    bool by_choice; /* the thread's own, in a storm, and nobody's order */
     uint64_t seed;
     uint64_t argument;        /* what orders that are no operations need */
     uint64_t room[GPUS];      /* bytes that the claim has left, as the judge sees it; UINT64_MAX: it does not know */
@@ -76,7 +77,7 @@ struct seat {
     _Atomic uint32_t state;
     _Atomic int32_t pid;
     _Atomic uint32_t ending;      /* it was told to end, or does so by itself */
-    _Atomic uint32_t dying;       /* in a storm: see seat_may_die */
+    _Atomic uint32_t dying;       /* in a storm: how many have decided that it dies, see seat_may_die */
     _Atomic uint32_t cut_off;     /* `initialised` of those it was forked from: the driver is of no use to it */
     _Atomic uint32_t initialised; /* 1: calls cuInit, 2: has called it */
     _Atomic uint32_t stops;       /* how often it was stopped or continued; odd: it is stopped now */
@@ -123,12 +124,12 @@ struct board {
  */
 static inline bool seat_may_die(struct board *board, unsigned seat) {
     bool copied = false;
-    atomic_store(&board->seats[seat].dying, 1);
+    atomic_fetch_add(&board->seats[seat].dying, 1);
     for (unsigned i = 0; i < SEATS; i++)
         for (unsigned desk = 0; desk < DESKS && atomic_load(&board->seats[i].state) == SEAT_ALIVE; desk++)
             copied = copied || atomic_load(&board->seats[i].desks[desk].copy_of) == seat + 1;
-    if (copied)
-        atomic_store(&board->seats[seat].dying, 0);
+    if (copied) /* others may have decided it meanwhile */
+        atomic_fetch_sub(&board->seats[seat].dying, 1);
     return !copied;
 }
 

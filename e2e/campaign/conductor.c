@@ -268,6 +268,7 @@ void order_give(unsigned seat, unsigned desk, unsigned operation, uint64_t seed,
                 const uint64_t room[GPUS]) {
     struct desk *place = &seat_at(seat)->desks[desk];
     place->operation = operation;
+    place->by_choice = false;
     place->seed = seed;
     place->argument = argument;
     for (int gpu = 0; gpu < GPUS; gpu++)

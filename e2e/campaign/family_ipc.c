@@ -125,7 +125,7 @@ static void let_go(struct taken *taken) {
 static bool may_copy(const struct taken *taken, const struct seat *seat) {
     pthread_rwlock_rdlock(&copies_lock);
     atomic_store(&taken->desk->copy_of, (uint32_t)(seat - board->seats) + 1);
-    return atomic_load(&board->mode) != MODE_STORM || !atomic_load(&seat->dying);
+    return !atomic_load(&seat->dying);
 }
 
 static bool look_at(struct call *call, const struct seat *seat, const struct offer *offer, unsigned kinds,
@@ -267,7 +267,7 @@ static int device_of(int gpu) {
  * without such; and without what was passed on, whose maker we do not know.
  */
 static bool may_stay_unpaid(const struct taken *taken) {
-    return atomic_load(&board->mode) == MODE_STORM && !board->no_death && (taken->what.passed_on || orphaned(taken));
+    return taken->desk->by_choice && !board->no_death && (taken->what.passed_on || orphaned(taken));
 }
 
 static void import_handle(struct call *call) {

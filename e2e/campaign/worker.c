@@ -370,6 +370,7 @@ static void storm_step(struct desk *desk, uint64_t *random) {
         operation = ORDER_THREAD_END;
     }
     desk->operation = operation;
+    desk->by_choice = true;
     desk->seed = random_next(random);
     for (int gpu = 0; gpu < GPUS; gpu++)
         desk->room[gpu] = UINT64_MAX;
