@@ -77,7 +77,8 @@ struct seat {
     _Atomic uint32_t state;
     _Atomic int32_t pid;
     _Atomic uint32_t ending;      /* it was told to end, or does so by itself */
-    _Atomic uint32_t dying;       /* in a storm: how many have decided that it dies, see seat_may_die */
+    _Atomic uint32_t dying;       /* in a storm: see seat_may_die */
+    _Atomic uint32_t family;      /* the seat of the first of those with whom it may share descriptions */
     _Atomic uint32_t cut_off;     /* `initialised` of those it was forked from: the driver is of no use to it */
     _Atomic uint32_t initialised; /* 1: calls cuInit, 2: has called it */
     _Atomic uint32_t stops;       /* how often it was stopped or continued; odd: it is stopped now */
@@ -115,8 +116,25 @@ struct board {
     _Atomic uint64_t longest_call_ns; /* less the time in which the thread waited for a processor */
     _Atomic uint32_t wrong;           /* in a storm: the first finding of a worker, in wrong_text */
     char wrong_text[TEXT_SIZE];
+    _Atomic uint32_t deaths[SEATS]; /* 1 + the seat of the one that dies, by family */
     struct seat seats[SEATS];
 };
+
+/*
+ * Of a family, one dies at a time, or calls exec: where two let go of the same descriptions at once, one may finalise the region's
+ * before the other does the driver's, which no library can help. False if another does.
+ */
+static inline bool family_take(struct board *board, unsigned seat) {
+    uint32_t nobody = 0;
+    return atomic_compare_exchange_strong(&board->deaths[atomic_load(&board->seats[seat].family)], &nobody, seat + 1);
+}
+
+static inline void family_give(struct board *board, unsigned seat) {
+    for (unsigned family = 0; family < SEATS; family++) {
+        uint32_t it = seat + 1;
+        atomic_compare_exchange_strong(&board->deaths[family], &it, 0);
+    }
+}
 
 /*
  * In a storm, nobody dies of whose descriptors somebody has a copy that was not imported yet: nobody can know then whose memory
@@ -124,18 +142,23 @@ struct board {
  */
 static inline bool seat_may_die(struct board *board, unsigned seat) {
     bool copied = false;
-    atomic_fetch_add(&board->seats[seat].dying, 1);
+    if (!family_take(board, seat))
+        return false;
+    atomic_store(&board->seats[seat].dying, 1);
     for (unsigned i = 0; i < SEATS; i++)
         for (unsigned desk = 0; desk < DESKS && atomic_load(&board->seats[i].state) == SEAT_ALIVE; desk++)
             copied = copied || atomic_load(&board->seats[i].desks[desk].copy_of) == seat + 1;
-    if (copied) /* others may have decided it meanwhile */
-        atomic_fetch_sub(&board->seats[seat].dying, 1);
+    if (copied) {
+        atomic_store(&board->seats[seat].dying, 0);
+        family_give(board, seat);
+    }
     return !copied;
 }
 
-/* A seat begins anew. */
-static inline void seat_lives(struct seat *seat) {
+/* A seat begins anew, in a family. */
+static inline void seat_lives(struct seat *seat, uint32_t family) {
     atomic_store(&seat->dying, 0);
+    atomic_store(&seat->family, family);
     for (unsigned desk = 0; desk < DESKS; desk++)
         atomic_store(&seat->desks[desk].copy_of, 0);
 }

@@ -122,6 +122,7 @@ static void vacate(unsigned seat) {
         uint32_t starting = SEAT_STARTING + seat;
         atomic_compare_exchange_strong(&seat_at(i)->state, &starting, SEAT_FREE);
     }
+    family_give(node_board, seat);
     atomic_store(&seat_at(seat)->state, SEAT_FREE);
 }
 
@@ -145,7 +146,7 @@ bool actor_start(unsigned seat, uint64_t *random) {
         return true; /* a worker was faster, for a child of its own */
     atomic_store(&place->pid, 0);
     atomic_store(&place->ending, 0);
-    seat_lives(place);
+    seat_lives(place, seat);
     atomic_store(&place->cut_off, 0);
     atomic_store(&place->initialised, 0);
     atomic_store(&place->stops, 0);

@@ -1,4 +1,5 @@
 /* What processes and threads do with themselves: threads, fork, vfork, exec. */
+#include <errno.h>
 #include <pthread.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -31,30 +32,50 @@ static unsigned find_seat(void) {
     return SEATS;
 }
 
+/* Until a child has ended and let go of everything; that nobody waits for children makes no difference, see wait(2). */
+static void see_end_of(pid_t pid) {
+    while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+}
+
 /* A few children that only come and go: some by vfork. */
 static void short_lives(uint64_t random) {
     extern char **environ;
     static char program[] = "/bin/true", name[] = "true";
     char *const arguments[] = {name, NULL};
-    pid_t pid;
+    pid_t pids[4] = {0};
     if (random % 3 == 0) {
-        posix_spawn(&pid, program, NULL, NULL, arguments, environ);
+        posix_spawn(&pids[0], program, NULL, NULL, arguments, environ);
     } else if (random % 3 == 1) {
         for (unsigned i = 0; i < 4; i++)
-            if (fork() == 0)
+            if ((pids[i] = fork()) == 0)
                 _exit(0);
     } else {
-        pid = vfork();
+        pid_t pid = vfork();
         if (pid == 0)
             _exit(0);
+        pids[0] = pid;
     }
+    for (unsigned i = 0; i < 4; i++)
+        see_end_of(pids[i]);
+}
+
+/* See family_take. */
+static void short_lives_if_nobody_dies(uint64_t random) {
+    unsigned seat = (unsigned)(my_seat - board->seats);
+    if (!family_take(board, seat))
+        return;
+    pthread_rwlock_wrlock(&copies_lock);
+    short_lives(random);
+    pthread_rwlock_unlock(&copies_lock);
+    family_give(board, seat);
 }
 
 static void prepare(struct seat *place, uint32_t cut_off, uint64_t seed) {
     atomic_store(&place->cut_off, cut_off);
     atomic_store(&place->initialised, 0);
     atomic_store(&place->ending, 0);
-    seat_lives(place);
+    seat_lives(place, atomic_load(&my_seat->family));
     atomic_store(&place->stops, 0);
     place->seed = seed;
 }
@@ -64,9 +85,7 @@ void life_fork(struct desk *desk, unsigned seat) {
     uint64_t seed = desk->seed;
     if (seat == SEATS) {
         if (seed % 3 == 0) {
-            pthread_rwlock_wrlock(&copies_lock);
-            short_lives(seed / 3);
-            pthread_rwlock_unlock(&copies_lock);
+            short_lives_if_nobody_dies(seed / 3);
             return;
         }
         if ((seat = find_seat()) == SEATS)
@@ -77,7 +96,7 @@ void life_fork(struct desk *desk, unsigned seat) {
     cut_off = cut_off > initialised ? cut_off : initialised;
     atomic_store(&place->pid, 0);
     prepare(place, cut_off, seed);
-    uint32_t variant = place->devices_variant = my_seat->devices_variant;
+    uint32_t variant = place->devices_variant = my_seat->devices_variant, family = atomic_load(&my_seat->family);
     pthread_rwlock_wrlock(&copies_lock);
     pid_t pid = fork();
     if (pid != 0)
@@ -87,6 +106,7 @@ void life_fork(struct desk *desk, unsigned seat) {
         /* Once more: when the parent died at once, another of its number may have prepared the seat in between. */
         atomic_store(&place->cut_off, cut_off);
         atomic_store(&place->initialised, 0);
+        atomic_store(&place->family, family);
         place->seed = seed;
         place->devices_variant = variant;
         worker_serve(0);

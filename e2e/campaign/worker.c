@@ -494,7 +494,8 @@ int worker_main(unsigned seat) {
     signal(SIGCHLD, SIG_IGN); /* children that end are nobody's business but the conductor's */
     sit_down(seat);
     give_up_seats();
-    seat_lives(my_seat);
+    family_give(board, seat); /* if it called exec */
+    seat_lives(my_seat, seat);
     atomic_store(&my_seat->cut_off, 0);
     atomic_store(&my_seat->initialised, 0);
     if (!load())
