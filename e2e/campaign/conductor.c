@@ -353,8 +353,7 @@ static bool is_running(pid_t pid) {
     return state != 'T' && state != 'Z' && state != 'X';
 }
 
-/* Stops everybody, so that what is told is of one moment. */
-static void stop_all(void) {
+void actors_stop(void) {
     for (unsigned i = 0; i < SEATS; i++) {
         if (!actors[i].alive && atomic_load(&seat_at(i)->state) == SEAT_ALIVE)
             actor_adopt(i);
@@ -377,7 +376,7 @@ bool check_limit(const struct reading *reading) {
         if (reading->peak[gpu] <= limit)
             continue;
         node_look();
-        stop_all();
+        actors_stop();
         node_tell(trace);
         trace("and now that all are stopped:");
         node_look();

@@ -45,6 +45,8 @@ unsigned actor_random(uint64_t *random, bool stopped);
 bool actor_start(unsigned seat, uint64_t *random);
 bool actor_adopt(unsigned seat);
 void actor_signal(unsigned seat, int signal_number);
+/* Stops everybody, so that what is told is of one moment. */
+void actors_stop(void);
 /* Waits until a process that was killed or told to end is dead. */
 bool actor_bury(unsigned seat);
 /* Notices who has died by itself; a finding if nobody expected it. */

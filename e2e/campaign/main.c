@@ -238,6 +238,7 @@ static void kill_all(void) {
 static void hold(void) {
     if (!options.hold)
         return;
+    actors_stop();
     printf("\nThe processes stay as they are until %d is interrupted.\n", getpid());
     fflush(stdout);
     for (;;)
