@@ -42,7 +42,7 @@ struct region_queue region_queue_of(int fd) {
     struct region_queue queue = {.socket = -1};
     struct stat status;
     int error = errno, ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0) {
+    if (syscall(SYS_socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0) {
         if (put_in_flight(ends[0], fd) && call_fstat(ends[1], &status))
             queue =
                 (struct region_queue){.socket = move_high(ends[1]), .inode = status.st_ino, .device = status.st_dev};
