@@ -179,6 +179,16 @@ bool charge_share(struct process *process, struct charge *charge, const uint8_t 
     return share >= 0;
 }
 
+bool charge_name(struct process *process, const struct charge *charge, const uint8_t tag[16], struct charge *name) {
+    lock_region(process, charge->region);
+    int index = region_share_name(region_of(process, charge), charge->share - 1, tag);
+    if (index >= 0)
+        hold_share(process, charge->region, index);
+    unlock_region(process, charge->region);
+    *name = (struct charge){.share = (uint16_t)(index + 1), .region = charge->region, .gpu = charge->gpu};
+    return index >= 0;
+}
+
 bool charge_join(struct process *process, const uint8_t tag[16], struct charge *charge) {
     struct claims *claims = &process->claims;
     int share = -1;

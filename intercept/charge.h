@@ -57,6 +57,10 @@ CUresult charge_grow(struct process *process, struct charge *charge, uint64_t pa
  * tag. False if there is no room for that: then it stays as it is. */
 bool charge_share(struct process *process, struct charge *charge, const uint8_t tag[16]);
 
+/* Gives what another process has shared one more name, by which it is joined as by its first, until `name` is ended or this
+ * process is. False if there is no room for that, or it was not shared as a descriptor. */
+bool charge_name(struct process *process, const struct charge *charge, const uint8_t tag[16], struct charge *name);
+
 /* Joins in a charge that another process of the claim has shared. False if there is none with this tag. */
 bool charge_join(struct process *process, const uint8_t tag[16], struct charge *charge);
 

@@ -74,7 +74,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
     if (gpu != NO_CLAIM)
         physical_imported(
             process, false, *handle,
-            (struct charge){.region = (uint8_t)(gpu & 0x7f), .gpu = (uint8_t)(gpu & 0x7f), .unpaid = true}, 0);
+            (struct charge){.region = (uint8_t)(gpu & 0x7f), .gpu = (uint8_t)(gpu & 0x7f), .unpaid = true});
     return result;
 }
 
@@ -105,26 +105,25 @@ CUresult cuMemExportToShareableHandle(void *exported, CUmemGenericAllocationHand
     CUresult result = REAL(cuMemExportToShareableHandle)(exported, handle, type, flags);
     if (result == CUDA_SUCCESS && process != NULL && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
         exports_see(process, *(int *)exported);
-        uint64_t mark = physical_share(process, handle);
-        if (mark != 0)
-            tag_write(*(int *)exported, mark);
+        uint32_t number = physical_share(process, handle);
+        if (number != 0)
+            tag_write(*(int *)exported, number);
     }
     return result;
 }
 
 /* Imported memory whose maker is not of this claim is paid when it is mapped; that which is on no GPU takes nothing. An object
  * without memory of its own, which has no place either, is a multicast one. */
-static void imported(struct process *process, CUmemGenericAllocationHandle handle, struct charge charge,
-                     uint64_t mark) {
+static void imported(struct process *process, CUmemGenericAllocationHandle handle, bool joined, struct charge charge) {
     CUmemAllocationProp properties;
     bool placed = REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, handle) == CUDA_SUCCESS;
     int gpu = find_gpu(process, handle);
-    bool multicast = mark != 0 ? charge_is_empty(process, &charge) : !placed;
-    if (mark == 0 && !multicast && gpu == NO_CLAIM)
+    bool multicast = joined ? charge_is_empty(process, &charge) : !placed;
+    if (!joined && !multicast && gpu == NO_CLAIM)
         return; /* the host's memory */
-    if (mark == 0 && !multicast)
+    if (!joined && !multicast)
         charge = (struct charge){.gpu = (uint8_t)(gpu & 0x7f), .unpaid = true};
-    physical_imported(process, multicast, handle, charge, mark);
+    physical_imported(process, multicast, handle, charge);
 }
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *exported,
@@ -139,7 +138,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
                   charge_join(process, tag, &charge);
     result = REAL(cuMemImportFromShareableHandle)(handle, exported, type);
     if (result == CUDA_SUCCESS)
-        imported(process, *handle, joined ? charge : (struct charge){0}, joined ? tag_mark(tag) : 0);
+        imported(process, *handle, joined, joined ? charge : (struct charge){0});
     else if (joined)
         charge_end(process, &charge);
     return result;

@@ -68,6 +68,10 @@ static uint32_t take_number(struct process *process, uint8_t tag[static TAG_SIZE
 
 /* Under the lock of exports. */
 static void give_number(struct process *process, uint32_t number) {
+    struct charge *name = &process->exported.names[number - 1];
+    if (name->share != 0)
+        charge_end(process, name);
+    *name = (struct charge){0};
     process->exported.numbers &= ~bit_of(number);
 }
 
@@ -84,10 +88,15 @@ uint32_t exports_share(struct process *process, struct charge *charge) {
     return number;
 }
 
-uint32_t exports_pass_on(struct process *process) {
+uint32_t exports_pass_on(struct process *process, const struct charge *charge) {
     uint8_t tag[TAG_SIZE];
+    exports_settle(process);
     lock_take(&process->exported.lock);
     uint32_t number = take_number(process, tag);
+    if (number != 0 && !charge_name(process, charge, tag, &process->exported.names[number - 1])) {
+        give_number(process, number);
+        number = 0;
+    }
     lock_give(&process->exported.lock);
     return number;
 }

@@ -15,8 +15,8 @@ void exports_see(struct process *process, int descriptor);
  * if all numbers are in use or the claim has no room for that: then whoever imports it pays. */
 uint32_t exports_share(struct process *process, struct charge *charge);
 
-/* A number for passing on what another process has shared; or 0. */
-uint32_t exports_pass_on(struct process *process);
+/* The same for what another process has shared, which gets one more name by which it is found while this process lives. */
+uint32_t exports_pass_on(struct process *process, const struct charge *charge);
 
 /* This process has let go of what was exported with the number: ends the charge as soon as that can be,
  * and with it the number's use. */

@@ -10,8 +10,8 @@
 
 /*
  * KIND_PHYSICAL has the handles, by which a number is known; KIND_PHYSICAL_MEMORY, by that number, what is charged, with a
- * reference for each handle, mapping and binding, and the handle; KIND_PHYSICAL_MARK, by the number, the mark of what was
- * exported or imported. Everything but the program knows memory by its number: the driver may give a handle out again before
+ * reference for each handle, mapping and binding, and the handle; KIND_PHYSICAL_EXPORT, by the number, that with which it
+ * was exported. Everything but the program knows memory by its number: the driver may give a handle out again before
  * all those who let go of what it named have come to count that. The lowest bit of a number says that it is a multicast object's.
  */
 #define STEP 2
@@ -25,42 +25,36 @@ uint64_t physical_number(struct process *process, CUmemGenericAllocationHandle h
     return process != NULL && objects_find(process, KIND_PHYSICAL, handle, &name) ? name.with : 0;
 }
 
-static uint64_t mark_of_number(struct process *process, uint64_t number) {
+static uint32_t export_of(struct process *process, uint64_t number) {
     struct entry mark;
-    return objects_find(process, KIND_PHYSICAL_MARK, number, &mark) ? mark.with : 0;
+    return objects_find(process, KIND_PHYSICAL_EXPORT, number, &mark) ? (uint32_t)mark.with : 0;
 }
 
 /* Of what we exported, copies may be on their way. */
 static void end(struct process *process, const struct entry *memory) {
     struct entry mark = {0};
     objects_remove_with(process, KIND_PHYSICAL, memory->with, memory->key);
-    objects_remove(process, KIND_PHYSICAL_MARK, memory->key, &mark);
+    objects_remove(process, KIND_PHYSICAL_EXPORT, memory->key, &mark);
     if (is_multicast(memory->key))
         physical_whole_gone(process, KIND_BINDING, memory->key);
-    exports_end(process, &memory->charge, TAG_NUMBER(mark.with));
-}
-
-static bool set_mark(struct process *process, uint64_t number, uint64_t mark) {
-    return mark == 0 || objects_put(process, KIND_PHYSICAL_MARK, (struct entry){.key = number, .with = mark});
+    exports_end(process, &memory->charge, (uint32_t)mark.with);
 }
 
 /* What had this handle before keeps its number, under which somebody is about to let go of it. */
 static bool write_down(struct process *process, bool multicast, CUmemGenericAllocationHandle handle,
-                       struct charge charge, uint64_t mark) {
+                       struct charge charge) {
     uint64_t number = STEP * (1 + atomic_fetch_add(&process->physicals, 1)) + multicast;
     struct entry memory = {.key = number, .references = 1, .charge = charge, .with = handle}, gone;
     if (!objects_put(process, KIND_PHYSICAL_MEMORY, memory))
         return false;
-    if (set_mark(process, number, mark) &&
-        objects_put(process, KIND_PHYSICAL, (struct entry){.key = handle, .with = number}))
+    if (objects_put(process, KIND_PHYSICAL, (struct entry){.key = handle, .with = number}))
         return true;
-    objects_remove(process, KIND_PHYSICAL_MARK, number, &gone);
     objects_remove(process, KIND_PHYSICAL_MEMORY, number, &gone);
     return false;
 }
 
 bool physical_made(struct process *process, bool multicast, CUmemGenericAllocationHandle handle, struct charge charge) {
-    if (write_down(process, multicast, handle, charge, 0))
+    if (write_down(process, multicast, handle, charge))
         return true;
     charge_end(process, &charge);
     return false;
@@ -73,7 +67,7 @@ static void let_go(struct process *process, uint64_t number) {
 }
 
 bool physical_imported(struct process *process, bool multicast, CUmemGenericAllocationHandle handle,
-                       struct charge charge, uint64_t mark) {
+                       struct charge charge) {
     /* Whoever imports the same at this moment gets the same handle, and must not write it down once more. */
     lock_take(&process->importing);
     uint64_t number = physical_number(process, handle);
@@ -84,7 +78,7 @@ bool physical_imported(struct process *process, bool multicast, CUmemGenericAllo
         let_go(process, number); /* other memory, that had this handle before */
         is_known = false;
     }
-    bool is_new = !is_known && write_down(process, multicast, handle, charge, mark);
+    bool is_new = !is_known && write_down(process, multicast, handle, charge);
     lock_give(&process->importing);
     if (!is_new)
         charge_end(process, &charge);
@@ -191,29 +185,26 @@ CUresult physical_hold_to_use(struct process *process, CUmemGenericAllocationHan
     return result;
 }
 
-/* What this process has not shared itself goes on with the tag that it came with. */
-static uint64_t make_mark(struct process *process, struct entry *memory) {
-    uint64_t mark = mark_of_number(process, memory->key);
-    if (memory->charge.share == 0)
-        return exports_share(process, &memory->charge);
-    if (TAG_NUMBER(mark) != 0 || mark == 0)
-        return mark;
-    uint32_t number = exports_pass_on(process);
-    return number != 0 ? mark | number : 0;
+static uint32_t make_export(struct process *process, struct entry *memory) {
+    uint32_t known = export_of(process, memory->key);
+    if (known != 0)
+        return known;
+    return memory->charge.share == 0 ? exports_share(process, &memory->charge)
+                                     : exports_pass_on(process, &memory->charge);
 }
 
 /* Of several threads that export one thing, the first shares it. */
-uint64_t physical_share(struct process *process, CUmemGenericAllocationHandle handle) {
+uint32_t physical_share(struct process *process, CUmemGenericAllocationHandle handle) {
     struct entry memory;
-    uint64_t mark = 0;
+    uint32_t exported = 0;
     lock_take(&process->exported.sharing);
     uint64_t number = physical_number(process, handle);
     if (number != 0 && objects_find(process, KIND_PHYSICAL_MEMORY, number, &memory) && !memory.charge.unpaid)
-        mark = make_mark(process, &memory);
-    if (mark != 0 && objects_update(process, KIND_PHYSICAL_MEMORY, memory.key, memory.charge, memory.with))
-        set_mark(process, memory.key, mark);
+        exported = make_export(process, &memory);
+    if (exported != 0 && objects_update(process, KIND_PHYSICAL_MEMORY, memory.key, memory.charge, memory.with))
+        objects_put(process, KIND_PHYSICAL_EXPORT, (struct entry){.key = memory.key, .with = exported});
     lock_give(&process->exported.sharing);
-    return mark;
+    return exported;
 }
 
 void physical_mapped(struct process *process, CUdeviceptr address, uint64_t size, uint64_t number) {

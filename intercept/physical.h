@@ -11,9 +11,9 @@
 /* Written down with one reference. A multicast object takes no memory itself. False when there is no memory for it. */
 bool physical_made(struct process *process, bool multicast, CUmemGenericAllocationHandle handle, struct charge charge);
 
-/* The same of what was imported, which this process may have already. `mark` says whose it is, see tags.h; 0 if that is unknown. */
+/* The same of what was imported, which this process may have already. */
 bool physical_imported(struct process *process, bool multicast, CUmemGenericAllocationHandle handle,
-                       struct charge charge, uint64_t mark);
+                       struct charge charge);
 
 /* The number by which memory is known here, whatever becomes of its handle; 0 if that is not ours to count. */
 uint64_t physical_number(struct process *process, CUmemGenericAllocationHandle handle);
@@ -54,8 +54,8 @@ void physical_unbind(struct process *process, enum kind kind, uint64_t whole, ui
 void physical_unbind_all(struct process *process, enum kind kind, uint64_t whole, struct releases *releases);
 void physical_released(struct process *process, struct releases *releases, CUresult result);
 
-/* Makes it outlive this process; the mark that exported descriptors are to carry, or 0. */
-uint64_t physical_share(struct process *process, CUmemGenericAllocationHandle handle);
+/* Makes it outlive this process; the number that exported descriptors are to carry, or 0. */
+uint32_t physical_share(struct process *process, CUmemGenericAllocationHandle handle);
 
 /* Mappings, by address, and what is bound below: held by the caller before. */
 void physical_mapped(struct process *process, CUdeviceptr address, uint64_t size, uint64_t number);

@@ -63,7 +63,7 @@ enum kind {
     KIND_GREEN_CONTEXT,
     KIND_PHYSICAL,
     KIND_PHYSICAL_MEMORY,
-    KIND_PHYSICAL_MARK,
+    KIND_PHYSICAL_EXPORT,
     KIND_MAPPING,
     KIND_ARRAY_MAPPING,
     KIND_BINDING,
@@ -104,6 +104,9 @@ struct streams {
     bool incomplete; /* there was no memory for one */
 };
 
+/* Numbers of what is exported are 1 to this: the signals that F_SETSIG takes. */
+#define TAG_NUMBERS 64
+
 /* See exports.h. */
 struct exported {
     struct lock lock;
@@ -113,8 +116,9 @@ struct exported {
             uint64_t device, inode; /* of the file that it must be of; 0 if there is none yet */
         } file;
     } witness;
-    bool unseen;      /* something was exported that the witness cannot see */
-    uint64_t numbers; /* those in use, by bit */
+    bool unseen;                      /* something was exported that the witness cannot see */
+    uint64_t numbers;                 /* those in use, by bit */
+    struct charge names[TAG_NUMBERS]; /* by number - 1, of what another process has shared: its name here */
     struct lock sharing;
 };
 

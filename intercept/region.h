@@ -240,6 +240,10 @@ void region_share_release(struct region *region, int share, uint64_t pages);
  * slot does not hold as many. */
 enum region_result region_share_adopt(struct region *region, int share, uint64_t pages);
 
+/* Gives a share that this process holds one more tag, by which it is found as long as this process does not detach what it is
+ * returned. The second half of both tags is zero. -1 if there is no room for that. */
+int region_share_name(struct region *region, int share, const uint8_t tag[REGION_TAG_SIZE]);
+
 /* Takes hold of the share with this tag. Its slot, or -1 if there is none. */
 int region_share_attach(struct region *region, const uint8_t tag[REGION_TAG_SIZE]);
 

@@ -199,16 +199,54 @@ static bool attach(struct region *region, int fd, unsigned index, struct tag tag
     return false;
 }
 
-static int find_share(struct region *region, struct tag tag) {
+static int find_called(struct region *region, int fd, struct tag tag) {
     const struct region_usage *usage = region->usage;
     uint64_t end = atomic_load(&usage->high_water);
-    int fd = holder(region);
-    if (fd < 0 || !make_holds(region))
-        return -1;
     for (unsigned i = 0; i < end && i < REGION_SLOT_COUNT; i++)
         if (is_called(&usage->slots[i], tag) && (region->holds[i].held || attach(region, fd, i, tag)))
             return (int)i;
     return -1;
+}
+
+/*
+ * A further name is a share without memory. The first half of its tag is the name, and the second the first half of the share's
+ * own. Whoever made it holds that share too, so it leads to no other as long as its maker lives. One whose maker is dead may be
+ * found beside a newer one, but leads nowhere: its tag is not given again before what it named is gone.
+ */
+static uint64_t name_means(const struct region_slot *slot, struct tag name) {
+    return life_kind(atomic_load(&slot->life)) == REGION_KIND_SHARE && atomic_load(&slot->tag[0]) == name.words[0]
+               ? atomic_load(&slot->tag[1])
+               : 0;
+}
+
+static int find_named(struct region *region, int fd, struct tag name) {
+    const struct region_usage *usage = region->usage;
+    uint64_t end = atomic_load(&usage->high_water);
+    int index = -1;
+    for (unsigned i = 0; i < end && i < REGION_SLOT_COUNT && index < 0 && name.words[1] == 0; i++) {
+        uint64_t own = name_means(&usage->slots[i], name);
+        if (own != 0)
+            index = find_called(region, fd, (struct tag){{own, 0}});
+    }
+    return index;
+}
+
+static int find_share(struct region *region, struct tag tag) {
+    int fd = holder(region);
+    if (fd < 0 || !make_holds(region))
+        return -1;
+    int index = find_called(region, fd, tag);
+    return index >= 0 ? index : find_named(region, fd, tag);
+}
+
+int region_share_name(struct region *region, int share, const uint8_t tag[REGION_TAG_SIZE]) {
+    struct tag name;
+    memcpy(&name, tag, sizeof name);
+    if (region->usage == NULL || region->holds == NULL || share < 0 || !region->holds[share].held ||
+        name.words[1] != 0 || atomic_load(&region->usage->slots[share].tag[1]) != 0)
+        return -1;
+    name.words[1] = atomic_load(&region->usage->slots[share].tag[0]);
+    return region_share_new(region, (const uint8_t *)name.words);
 }
 
 int region_share_attach(struct region *region, const uint8_t tag[REGION_TAG_SIZE]) {

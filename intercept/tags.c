@@ -30,21 +30,12 @@ void tag_of_handle(const CUipcMemHandle *handle, uint8_t tag[static TAG_SIZE]) {
 }
 
 static void make(uint8_t tag[static TAG_SIZE], long process, long number) {
-    uint64_t halves[2] = {UINT64_C(0x64657363) << 32 | (uint32_t)process, (uint64_t)number};
+    uint64_t halves[2] = {UINT64_C(0x646573) << 40 | (uint64_t)(uint32_t)process << 8 | (uint64_t)number, 0};
     memcpy(tag, halves, TAG_SIZE);
 }
 
 void tag_of_number(uint32_t number, uint8_t tag[static TAG_SIZE]) {
     make(tag, getpid(), number);
-}
-
-#define MARK_PROCESS 16
-#define MARK_AUTHOR 8
-
-uint64_t tag_mark(const uint8_t tag[static TAG_SIZE]) {
-    uint64_t halves[2];
-    memcpy(halves, tag, TAG_SIZE);
-    return (halves[0] & UINT32_MAX) << MARK_PROCESS | halves[1] << MARK_AUTHOR;
 }
 
 static struct flock lock_of(short type, uint32_t number) {
@@ -54,11 +45,10 @@ static struct flock lock_of(short type, uint32_t number) {
                           .l_len = 1};
 }
 
-void tag_write(int descriptor, uint64_t mark) {
-    struct flock lock = lock_of(F_RDLCK, TAG_NUMBER(mark)); /* several descriptions may have the same number */
-    bool ours = mark >> MARK_AUTHOR == 0;
-    control(descriptor, F_SETOWN, ours ? (uintptr_t)getpid() : (uintptr_t)(mark >> MARK_PROCESS));
-    control(descriptor, F_SETSIG, ours ? TAG_NUMBER(mark) : TAG_NUMBER(mark >> MARK_AUTHOR));
+void tag_write(int descriptor, uint32_t number) {
+    struct flock lock = lock_of(F_RDLCK, number); /* several descriptions may have the same number */
+    control(descriptor, F_SETOWN, (uintptr_t)getpid());
+    control(descriptor, F_SETSIG, number);
     control(descriptor, F_OFD_SETLK, (uintptr_t)&lock);
 }
 

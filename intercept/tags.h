@@ -4,8 +4,9 @@
  *
  * A legacy IPC handle is 64 bytes that the program copies, so its tag is made of them. A file descriptor looks like any other of
  * the driver's; but a file description has room for a process and a signal, for whoever wants to be told of its readiness
- * (fcntl(2), F_SETOWN and F_SETSIG; without O_ASYNC nobody ever is). There we write who we are and a number. And a description
- * can hold a lock, far beyond the end of its file, that goes when the last copy of it is closed.
+ * (fcntl(2), F_SETOWN and F_SETSIG; without O_ASYNC nobody ever is). There we write who we are and a number; it can be read while
+ * we live. So who passes on what another process made gives it a number too, and not that of its maker. And a description can
+ * hold a lock, far beyond the end of its file, that goes when the last copy of it is closed.
  */
 #ifndef TRANCHE_TAGS_H
 #define TRANCHE_TAGS_H
@@ -17,23 +18,11 @@
 /* The tag of a legacy IPC handle. */
 void tag_of_handle(const CUipcMemHandle *handle, uint8_t tag[static TAG_SIZE]);
 
-/* Numbers are 1 to this: the signals that F_SETSIG takes. */
-#define TAG_NUMBERS 64
-
-/* The tag of what this process exports as a descriptor with a number. */
+/* The tag of what this process exports as a descriptor with a number, from 1 to TAG_NUMBERS. Its second half is zero. */
 void tag_of_number(uint32_t number, uint8_t tag[static TAG_SIZE]);
 
-/*
- * What a descriptor is to carry, in one word, which is never 0: a number of this process's, and above that whose tag it is if
- * another process made what is passed on here. A mark that says only that has the number 0.
- */
-#define TAG_NUMBER(mark) ((uint32_t)((mark)&0xff))
-
-uint64_t tag_mark(const uint8_t tag[static TAG_SIZE]);
-
-/* Writes a mark on a descriptor, and a lock by which one sees how long its description lives. If the process whose tag it is
- * has ended, nobody can read it there any more. */
-void tag_write(int descriptor, uint64_t mark);
+/* Writes a number of this process's on a descriptor, and a lock by which one sees how long its description lives. */
+void tag_write(int descriptor, uint32_t number);
 
 /* A description of our own on the file that a descriptor is of, to look for such locks through; -1 if there can be none. */
 int tag_open_witness(int descriptor);

@@ -58,7 +58,6 @@ struct offered {
     int32_t gpu;
     uint32_t context; /* serial number of the context that it lives in; 0: in none */
     bool tile_pool;
-    bool passed_on; /* imported itself: its maker may be dead, who it is of be unknown, and then whoever uses it pays */
     uint64_t size;
     uint8_t bytes[64]; /* a handle */
 };

@@ -220,8 +220,7 @@ static void export_handle(struct call *call, struct object *handle, unsigned slo
                                    .descriptor = descriptor,
                                    .gpu = handle->gpu,
                                    .size = memory->size,
-                                   .tile_pool = memory->tile_pool,
-                                   .passed_on = memory->imported});
+                                   .tile_pool = memory->tile_pool});
     handle->kind = KIND_OFFER;
     handle->other = packed_place(slot, descriptor, (uint32_t)handle->other);
     handle->way = (uint8_t)random_below(&call->random, 2);
@@ -262,12 +261,11 @@ static int device_of(int gpu) {
 }
 
 /*
- * A handle to memory whose maker is dead, and that nobody in the claim has imported before, is paid only as far as it is mapped:
- * the driver tells nobody how large it is. A storm, where all that is physically held must be counted at any moment, does
- * without such; and without what was passed on, whose maker we do not know.
+ * A handle to memory that comes from a process which is dead is paid only as far as it is mapped: the driver tells nobody how large
+ * it is. Here all that is physically held must be counted, so this goes without such.
  */
 static bool may_stay_unpaid(const struct taken *taken) {
-    return taken->desk->by_choice && !board->no_death && (taken->what.passed_on || orphaned(taken));
+    return !board->no_death && orphaned(taken);
 }
 
 static void import_handle(struct call *call) {
@@ -288,9 +286,7 @@ static void import_handle(struct call *call) {
                             .size = taken.what.size,
                             .tile_pool = taken.what.tile_pool,
                             .exportable = random_once_in(&call->random, 2),
-                            .shared = true,
-                            .imported = true,
-                            .unpaid = orphaned(&taken) || taken.what.passed_on};
+                            .shared = true};
     let_go(&taken);
     if (!expect(call, result, CUDA_SUCCESS, "cuMemImportFromShareableHandle"))
         return;
@@ -298,7 +294,6 @@ static void import_handle(struct call *call) {
     struct object object = {.handle = handle,
                             .other = number,
                             .size = memory.size,
-                            .slack = memory.unpaid ? memory.size : 0,
                             .device = (int16_t)memory.device,
                             .gpu = (int16_t)memory.gpu,
                             .kind = KIND_HANDLE};
@@ -346,7 +341,7 @@ static void import_external(struct call *call) {
     grows(call, 0, 0);
     say(call, "cuImportExternalMemory from %d, of %llu", taken.what.pid, (unsigned long long)taken.what.size);
     CUresult result = CALL(cu.cuImportExternalMemory(&external, &from));
-    bool orphan = orphaned(&taken) || taken.what.passed_on;
+    bool orphan = orphaned(&taken);
     if (!orphan)
         needs(call, 0);
     if (result == CUDA_SUCCESS)

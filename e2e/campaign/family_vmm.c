@@ -212,7 +212,7 @@ static void map_into(struct call *call, struct reservation *reservation, const s
     const struct memory *memory = memory_at((uint32_t)handle->other);
     unsigned times = random_once_in(&call->random, 2) ? 1 : 1 + (unsigned)random_below(&call->random, RESERVED_BLOCKS);
     call->gpu = memory->gpu;
-    needs(call, memory->unpaid ? memory->size : 0);
+    needs(call, 0);
     grows(call, 0, 0);
     say(call, "cuMemMap of %#llx (%llu), times:", (unsigned long long)handle->handle, (unsigned long long)handle->size);
     for (unsigned n = 0; n < times; n++) {
@@ -410,7 +410,7 @@ static void bind_handle(struct call *call, const struct object *object, struct b
     const struct memory *memory = memory_at((uint32_t)handle.other);
     if (choose_binding(call, memory_at((uint32_t)object->other), memory, memory->size, &binding)) {
         uint64_t offset = random_below(&call->random, (memory->size - binding.size) / BLOCK + 1) * BLOCK;
-        needs(call, memory->unpaid ? memory->size : 0);
+        needs(call, 0);
         say(call, "cuMulticastBindMem(%#llx + %llu, %llu)", (unsigned long long)handle.handle,
             (unsigned long long)offset, (unsigned long long)binding.size);
         grows(call, 0, 0);
@@ -583,7 +583,6 @@ static CUresult map_array(struct call *call, CUarrayMapInfo *info) {
 
 static void map_box(struct call *call, const struct object *array, const struct object *handle) {
     const struct sparse *sparse = sparse_at((uint32_t)array->other);
-    const struct memory *memory = memory_at((uint32_t)handle->other);
     struct box box = choose_box(&call->random, sparse->deferred);
     CUarrayMapInfo info = describe(array, sparse->deferred, &box);
     struct change change = {0};
@@ -591,7 +590,7 @@ static void map_box(struct call *call, const struct object *array, const struct 
     info.memHandle.memHandle = handle->handle;
     if (!sparse->deferred)
         info.offset = random_below(&call->random, BLOCK / TILE - SPARSE_TILES + 1) * TILE;
-    needs(call, memory->unpaid ? memory->size : 0);
+    needs(call, 0);
     say(call, "cuMemMapArrayAsync of %#llx, %u x %u tiles at %u, %u", (unsigned long long)handle->handle, box.width,
         box.height, box.x, box.y);
     if (judged(call, map_array(call, &info))) {

@@ -18,9 +18,7 @@ struct binding {
 
 struct memory {
     bool used;
-    bool shared; /* other processes may hold it too */
-    bool unpaid; /* imported, and its maker may be dead: paid when it is mapped or bound */
-    bool imported;
+    bool shared;    /* other processes may hold it too */
     bool multicast; /* takes nothing itself */
     bool host, tile_pool, exportable;
     int device, gpu;

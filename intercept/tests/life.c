@@ -22,6 +22,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -761,6 +762,116 @@ static int export_over_exec(int unused) {
     return 1;
 }
 
+static void send_descriptor(int to, int descriptor) {
+    union {
+        char bytes[CMSG_SPACE(sizeof descriptor)];
+        struct cmsghdr header;
+    } control = {
+        .header = {.cmsg_len = CMSG_LEN(sizeof descriptor), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+    struct iovec byte = {.iov_base = (char[]){0}, .iov_len = 1};
+    struct msghdr message = {
+        .msg_iov = &byte, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control.bytes};
+    memcpy(CMSG_DATA(&control.header), &descriptor, sizeof descriptor);
+    MUST(sendmsg(to, &message, 0) == 1 && close(descriptor) == 0);
+}
+
+static int receive_descriptor(int from) {
+    int descriptor;
+    union {
+        char bytes[CMSG_SPACE(sizeof descriptor)];
+        struct cmsghdr header;
+    } control;
+    struct iovec byte = {.iov_base = (char[]){0}, .iov_len = 1};
+    struct msghdr message = {
+        .msg_iov = &byte, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    MUST(recvmsg(from, &message, MSG_CMSG_CLOEXEC) == 1 && message.msg_controllen != 0);
+    memcpy(&descriptor, CMSG_DATA(&control.header), sizeof descriptor);
+    return descriptor;
+}
+
+static CUmemGenericAllocationHandle import_from(int from) {
+    CUmemGenericAllocationHandle handle;
+    int descriptor = receive_descriptor(from);
+    MUST_DO(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)descriptor, BY_DESCRIPTOR));
+    MUST(close(descriptor) == 0);
+    return handle;
+}
+
+static void export_to(int to, CUmemGenericAllocationHandle handle) {
+    int descriptor = -1;
+    MUST_DO(cuMemExportToShareableHandle(&descriptor, handle, BY_DESCRIPTOR, 0));
+    send_descriptor(to, descriptor);
+}
+
+static pid_t start_beside(void (*run)(int from, int to), int from, int to) {
+    pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        begin();
+        run(from, to);
+        pause();
+    }
+    return pid;
+}
+
+static void make_two(int unused, int to) {
+    (void)unused;
+    send_descriptor(to, make_and_export(6));
+    send_descriptor(to, make_and_export(4));
+}
+
+/* Passes one on while its maker lives, and one when that is dead. */
+static void pass_on_two(int from, int to) {
+    CUmemGenericAllocationHandle first = import_from(from), second = import_from(from);
+    char byte;
+    export_to(to, first);
+    MUST(read(to, &byte, 1) == 1);
+    export_to(to, second);
+}
+
+static void end(pid_t pid) {
+    MUST(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
+}
+
+/* Holds what two processes that are dead have handed on, and does not use it. */
+static int hold_what_was_passed_on(int unused) {
+    int made[2], passed[2];
+    (void)unused;
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, made) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, passed) == 0);
+    pid_t maker = start_beside(make_two, -1, made[0]), second = start_beside(pass_on_two, made[1], passed[0]);
+    int first = receive_descriptor(passed[1]);
+    end(maker);
+    MUST(write(passed[1], "d", 1) == 1);
+    begin();
+    import_from(passed[1]);
+    send_descriptor(made[0], first);
+    import_from(made[1]);
+    end(second);
+    return stay();
+}
+
+static void make_one(int unused, int to) {
+    (void)unused;
+    send_descriptor(to, make_and_export(6));
+}
+
+/* Memory that comes from a process which is dead by then, and that nobody else holds. */
+static int use_what_is_left(int unused) {
+    int made[2];
+    CUdeviceptr address;
+    (void)unused;
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, made) == 0);
+    pid_t maker = start_beside(make_one, -1, made[0]);
+    int descriptor = receive_descriptor(made[1]);
+    end(maker);
+    begin();
+    send_descriptor(made[0], descriptor);
+    CUmemGenericAllocationHandle handle = import_from(made[1]);
+    MUST_DO(cuMemAddressReserve(&address, 6 * MIB, 0, 0, 0));
+    MUST_DO(cuMemMap(address, 6 * MIB, 0, handle, 0));
+    return stay();
+}
+
 /* What another process has opened is freed by its owner, which makes something of another size in its place. */
 static void own_in_one_block(int to, int from) {
     CUdeviceptr first, other, second;
@@ -853,6 +964,8 @@ static const struct {
     {"export-over-exec", export_over_exec},
     {"import-over-exec", import_over_exec},
     {"open-in-one-block", open_in_one_block},
+    {"hold-what-was-passed-on", hold_what_was_passed_on},
+    {"use-what-is-left", use_what_is_left},
     {"crowd", crowd},
 };
 

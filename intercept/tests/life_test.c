@@ -273,6 +273,24 @@ static void test_exec(int unused) {
     check_settles("whoever held it is dead", survivors);
 }
 
+/* Memory that was handed from one process to the next counts for whoever has it last, mapped or not. */
+static void test_passed_on(int unused) {
+    (void)unused;
+    pid_t pid = start_ready("hold-what-was-passed-on", 0);
+    check_settles("memory whose maker is dead, and who passed it on", survivors + CONTEXT + 10 * MIB);
+    end_by_force(pid);
+    check_settles("whoever held it is dead", survivors);
+}
+
+/* Nobody knows how large it is, so it counts up to where it is mapped. */
+static void test_left(int unused) {
+    (void)unused;
+    pid_t pid = start_ready("use-what-is-left", 0);
+    check_settles("memory that is left of a process, mapped", survivors + CONTEXT + 6 * MIB);
+    end_by_force(pid);
+    check_settles("whoever held it is dead", survivors);
+}
+
 static void test_opened(int unused) {
     (void)unused;
     pid_t pid = start_ready("open-in-one-block", 0);
@@ -343,6 +361,8 @@ static const struct {
     {"zeros", test_zeros},
     {"closed-files", test_closed_files},
     {"exec", test_exec},
+    {"passed-on", test_passed_on},
+    {"left", test_left},
     {"opened", test_opened},
     {"belongings", test_belongings},
 };

@@ -168,6 +168,53 @@ static void count(int32_t pid, uint64_t pages, int32_t contexts, void *arg) {
     seen[3] = pid == getpid() ? pages : seen[3];
 }
 
+/* Tags that have room for a further name. */
+static const uint8_t first_name[REGION_TAG_SIZE] = {1}, second_name[REGION_TAG_SIZE] = {2};
+
+static void make_named(struct region *region) {
+    must((made = region_share_new(region, first_name)) >= 0, 27);
+    must(region_share_adopt(region, made, 12) == REGION_OK, 28);
+}
+
+static void attach_and_name(struct region *region) {
+    int share = region_share_attach(region, first_name);
+    made = region_share_name(region, share, second_name);
+    must(share >= 0 && made >= 0 && made != share, 29);
+}
+
+/* A share is found by a further name as long as who gave it lives. */
+static void test_names(void) {
+    struct region region;
+    start_claim(&region);
+    pid_t maker = start(0, (struct work){.before = hold_30, .then = make_named});
+    CHECK(wait_for(maker) == SIGSTOP, "maker");
+    pid_t second = start(1, (struct work){.then = attach_and_name});
+    CHECK(wait_for(second) == SIGSTOP, "who names it");
+    kill_and_wait(maker);
+    region_reap(&region);
+    CHECK_SUM(&region, 19u);
+    int share = region_share_attach(&region, second_name);
+    CHECK(share >= 0 && share_pages(&region, share) == 12, "share %d", share);
+    CHECK(region_share_attach(&region, first_name) == share, "by its first name");
+    CHECK(region_share_name(&region, share, other_tag) == -1, "a tag that is no name");
+    CHECK(region_share_name(&region, share + 1, second_name) == -1, "a share that is not held");
+    kill_and_wait(second);
+    region_reap(&region);
+    CHECK_SUM(&region, 19u);
+    region_share_detach(&region, share);
+    CHECK_SUM(&region, 7u);
+    CHECK(region_share_attach(&region, second_name) == -1, "it has ended");
+
+    /* Another that is called so is found in spite of what is left of the first. */
+    int other = region_share_new(&region, (const uint8_t[REGION_TAG_SIZE]){3});
+    int name = region_share_name(&region, other, second_name);
+    CHECK(other >= 0 && name >= 0 && region_share_attach(&region, second_name) == other, "named anew");
+    region_share_detach(&region, name);
+    int unnameable = region_share_new(&region, other_tag);
+    CHECK(region_share_name(&region, unnameable, second_name) == -1, "a tag without room for a name");
+    region_close(&region);
+}
+
 static void test_maker_and_holders(void) {
     struct region region, looking;
     start_claim(&region);
@@ -703,6 +750,7 @@ int main(int argc, char **argv) {
     directory = fixture_directory();
     alarm((unsigned)duration + 120); /* a test that hangs has failed */
     test_one_process();
+    test_names();
     test_maker_and_holders();
     test_taken_up();
     test_every_step();
