@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hashicorp/nomad/drivers/shared/capabilities"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
 	"tranche.dev/tranche/claim/memsize"
@@ -21,6 +22,7 @@ const (
 	defaultSnapshotter      = "overlayfs"
 	defaultRegistryHostsDir = "/etc/containerd/certs.d"
 	defaultPullTimeout      = "5m"
+	defaultVolumeDir        = "/var/lib/tranche/volumes"
 )
 
 // Config is the plugin's block in the agent's configuration.
@@ -33,10 +35,44 @@ type Config struct {
 	Runtime       string   `codec:"runtime"`
 	AllowRuntimes []string `codec:"allow_runtimes"`
 	Snapshotter   string   `codec:"snapshotter"`
+	// Auth is where credentials for registries come from, for tasks without an auth block.
+	Auth PluginAuth `codec:"auth"`
 	// RegistryHostsDir holds a directory per registry with a hosts.toml, as containerd and nerdctl read it.
 	RegistryHostsDir string `codec:"registry_hosts_dir"`
 	// ImagePullTimeout bounds the pull of tasks that set no image_pull_timeout.
 	ImagePullTimeout string `codec:"image_pull_timeout"`
+	// PullActivityTimeout ends a pull that makes no progress for so long.
+	PullActivityTimeout string `codec:"pull_activity_timeout"`
+	// GC says what is removed when, of what tasks no longer use.
+	GC GC `codec:"gc"`
+
+	// AllowPrivileged lets tasks be privileged. AllowCaps are the Linux capabilities that they may have. AllowDevices are
+	// patterns of device paths and of names of CDI devices ("/dev/fuse", "/dev/snd/*", "nvidia.com/gpu=*") that
+	// they may have. AllowHostNamespaces are those of "pid", "ipc", "uts", "cgroup" and "user" whose host's they may share.
+	AllowPrivileged     bool     `codec:"allow_privileged"`
+	AllowCaps           []string `codec:"allow_caps"`
+	AllowDevices        []string `codec:"allow_devices"`
+	AllowHostNamespaces []string `codec:"allow_host_namespaces"`
+	// SeccompProfile is the file of the profile for tasks that name none; empty means containerd's default.
+	SeccompProfile string `codec:"seccomp_profile"`
+	// Volumes says whether tasks may mount paths of the host, and how SELinux labels them. VolumeDir holds the
+	// named volumes.
+	Volumes   VolumesConfig `codec:"volumes"`
+	VolumeDir string        `codec:"volume_dir"`
+	// UsernsRange is the range of host IDs from which tasks with userns_mode = "auto" get theirs, as "FIRST:COUNT".
+	UsernsRange string `codec:"userns_range"`
+	// DynamicWorkloadUsers has Nomad give each task that names no user one of its own.
+	DynamicWorkloadUsers bool `codec:"dynamic_workload_users"`
+	// PidsLimit is how many processes and threads a task may have that sets no pids_limit; 0 means any number.
+	PidsLimit int64 `codec:"pids_limit"`
+	// OOMScoreAdj is that of tasks that set none.
+	OOMScoreAdj int64 `codec:"oom_score_adj"`
+	// InitPath is the init for tasks with init = true; empty means the first of the usual ones that is installed.
+	InitPath string `codec:"init_path"`
+	// ExtraLabels are patterns of facts that become labels of containers, as the docker driver has them.
+	ExtraLabels []string `codec:"extra_labels"`
+	// DisableLogCollection discards what tasks write to stdout and stderr, and has Nomad start no log process.
+	DisableLogCollection bool `codec:"disable_log_collection"`
 	// StatsInterval overrides how often Nomad asks for statistics; empty means as Nomad asks.
 	StatsInterval string `codec:"stats_interval"`
 	// GPUHostMemoryMax is the most that a task may ask for with gpu_host_memory; "0" allows none.
@@ -51,15 +87,84 @@ type Config struct {
 	CDISpecDirs []string `codec:"cdi_spec_dirs"`
 }
 
+// PluginAuth is the auth block of the plugin.
+type PluginAuth struct {
+	// Config is a Docker config.json; Helper the suffix of a docker-credential-SUFFIX program.
+	Config string `codec:"config"`
+	Helper string `codec:"helper"`
+}
+
+// VolumesConfig is the volumes block of the plugin.
+type VolumesConfig struct {
+	Enabled      bool   `codec:"enabled"`
+	SelinuxLabel string `codec:"selinuxlabel"`
+}
+
+// GC is the gc block of the plugin.
+type GC struct {
+	// Image removes images that no task has used for ImageDelay. Container removes containers with their tasks.
+	Image      bool   `codec:"image"`
+	ImageDelay string `codec:"image_delay"`
+	Container  bool   `codec:"container"`
+	// DanglingContainers is about what no task owns.
+	DanglingContainers DanglingContainers `codec:"dangling_containers"`
+}
+
+// DanglingContainers is the dangling_containers block of gc.
+type DanglingContainers struct {
+	Enabled bool `codec:"enabled"`
+	// DryRun only says what would be removed.
+	DryRun        bool   `codec:"dry_run"`
+	Period        string `codec:"period"`
+	CreationGrace string `codec:"creation_grace"`
+}
+
 // configSpec is the schema of Config.
 var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
-	"containerd_address":  stringWithDefault("containerd_address", defaultAddress),
-	"namespace":           stringWithDefault("namespace", defaultNamespace),
-	"runtime":             stringWithDefault("runtime", defaultRuntime),
-	"allow_runtimes":      hclspec.NewAttr("allow_runtimes", "list(string)", false),
-	"snapshotter":         stringWithDefault("snapshotter", defaultSnapshotter),
-	"registry_hosts_dir":  stringWithDefault("registry_hosts_dir", defaultRegistryHostsDir),
-	"image_pull_timeout":  stringWithDefault("image_pull_timeout", defaultPullTimeout),
+	"containerd_address":    stringWithDefault("containerd_address", defaultAddress),
+	"namespace":             stringWithDefault("namespace", defaultNamespace),
+	"runtime":               stringWithDefault("runtime", defaultRuntime),
+	"allow_runtimes":        hclspec.NewAttr("allow_runtimes", "list(string)", false),
+	"snapshotter":           stringWithDefault("snapshotter", defaultSnapshotter),
+	"registry_hosts_dir":    stringWithDefault("registry_hosts_dir", defaultRegistryHostsDir),
+	"image_pull_timeout":    stringWithDefault("image_pull_timeout", defaultPullTimeout),
+	"pull_activity_timeout": stringWithDefault("pull_activity_timeout", "2m"),
+	"auth": hclspec.NewBlock("auth", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"config": hclspec.NewAttr("config", "string", false),
+		"helper": hclspec.NewAttr("helper", "string", false),
+	})),
+	"gc": hclspec.NewDefault(hclspec.NewBlock("gc", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"image":       boolWithDefault("image", true),
+		"image_delay": stringWithDefault("image_delay", "3m"),
+		"container":   boolWithDefault("container", true),
+		"dangling_containers": hclspec.NewDefault(hclspec.NewBlock("dangling_containers", false,
+			hclspec.NewObject(map[string]*hclspec.Spec{
+				"enabled":        boolWithDefault("enabled", true),
+				"dry_run":        boolWithDefault("dry_run", false),
+				"period":         stringWithDefault("period", "5m"),
+				"creation_grace": stringWithDefault("creation_grace", "5m"),
+			})), hclspec.NewLiteral(defaultDanglingContainers)),
+	})), hclspec.NewLiteral(`{ image = true, image_delay = "3m", container = true, dangling_containers = `+
+		defaultDanglingContainers+` }`)),
+	"allow_privileged": hclspec.NewAttr("allow_privileged", "bool", false),
+	"allow_caps": hclspec.NewDefault(hclspec.NewAttr("allow_caps", "list(string)", false),
+		hclspec.NewLiteral(capabilities.HCLSpecLiteral)),
+	"allow_devices":         hclspec.NewAttr("allow_devices", "list(string)", false),
+	"allow_host_namespaces": hclspec.NewAttr("allow_host_namespaces", "list(string)", false),
+	"seccomp_profile":       hclspec.NewAttr("seccomp_profile", "string", false),
+	"volumes": hclspec.NewDefault(hclspec.NewBlock("volumes", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"enabled":      hclspec.NewAttr("enabled", "bool", false),
+		"selinuxlabel": hclspec.NewAttr("selinuxlabel", "string", false),
+	})), hclspec.NewLiteral(`{ enabled = false }`)),
+	"volume_dir":             stringWithDefault("volume_dir", defaultVolumeDir),
+	"userns_range":           hclspec.NewAttr("userns_range", "string", false),
+	"dynamic_workload_users": hclspec.NewAttr("dynamic_workload_users", "bool", false),
+	"pids_limit":             hclspec.NewAttr("pids_limit", "number", false),
+	"oom_score_adj":          hclspec.NewAttr("oom_score_adj", "number", false),
+	"init_path":              hclspec.NewAttr("init_path", "string", false),
+	"extra_labels":           hclspec.NewAttr("extra_labels", "list(string)", false),
+	"disable_log_collection": hclspec.NewAttr("disable_log_collection", "bool", false),
+
 	"stats_interval":      hclspec.NewAttr("stats_interval", "string", false),
 	"gpu_host_memory_max": stringWithDefault("gpu_host_memory_max", "0"),
 	"driver_root":         hclspec.NewAttr("driver_root", "string", false),
@@ -69,6 +174,13 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"run_dir":             hclspec.NewAttr("run_dir", "string", false),
 	"cdi_spec_dirs":       hclspec.NewAttr("cdi_spec_dirs", "list(string)", false),
 })
+
+// defaultDanglingContainers stands twice in the schema: for a gc block without it, and for no gc block.
+const defaultDanglingContainers = `{ enabled = true, dry_run = false, period = "5m", creation_grace = "5m" }`
+
+func boolWithDefault(name string, value bool) *hclspec.Spec {
+	return hclspec.NewDefault(hclspec.NewAttr(name, "bool", false), hclspec.NewLiteral(fmt.Sprint(value)))
+}
 
 func stringWithDefault(name, value string) *hclspec.Spec {
 	return hclspec.NewDefault(hclspec.NewAttr(name, "string", false), hclspec.NewLiteral(fmt.Sprintf("%q", value)))
@@ -84,6 +196,10 @@ func (c *Config) validate() error {
 		"hook_path":          c.HookPath,
 		"state_dir":          c.StateDir,
 		"run_dir":            c.RunDir,
+		"auth.config":        c.Auth.Config,
+		"seccomp_profile":    c.SeccompProfile,
+		"volume_dir":         c.VolumeDir,
+		"init_path":          c.InitPath,
 	} {
 		if path != "" && !filepath.IsAbs(path) {
 			return fmt.Errorf("plugin option %s = %q: must be an absolute path", option, path)

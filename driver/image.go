@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path"
 	"strings"
+	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
@@ -156,3 +157,30 @@ func importError(source imageSource, err error) error {
 
 var errNoArchive = errors.New("the file is no OCI or Docker image archive; write one with `docker save`, " +
 	"`podman save --format oci-archive` or `skopeo copy … oci-archive:FILE`")
+
+// checkImage checks the options about the image.
+func (c *TaskConfig) checkImage(*Config) error {
+	if c.Image == "" {
+		return errors.New("option image must not be empty: name an image, such as \"docker.io/library/busybox:1.36\"")
+	}
+	if _, err := parseImage(c.Image); err != nil {
+		return err
+	}
+	if c.ImagePullTimeout != "" {
+		return checkDuration("option image_pull_timeout", c.ImagePullTimeout)
+	}
+	return nil
+}
+
+// pullTimeout is how long the pull of this task's image may take. Both values have been validated.
+func (c *TaskConfig) pullTimeout(plugin *Config) time.Duration {
+	value := c.ImagePullTimeout
+	if value == "" {
+		value = plugin.ImagePullTimeout
+	}
+	d, err := time.ParseDuration(value)
+	if err != nil {
+		d, _ = time.ParseDuration(defaultPullTimeout)
+	}
+	return d
+}

@@ -149,3 +149,18 @@ func (g *grant) describe() []string {
 	}
 	return lines
 }
+
+// checkGPU checks the options about GPUs.
+func (c *TaskConfig) checkGPU(plugin *Config) error {
+	_, err := c.gpuHostMemoryBytes(plugin)
+	return err
+}
+
+// gpuHostMemoryBytes is gpu_host_memory, of which validate has made sure.
+func (c *TaskConfig) gpuHostMemoryBytes(plugin *Config) (uint64, error) {
+	most, err := plugin.gpuHostMemoryMaxBytes()
+	if err != nil {
+		return 0, err
+	}
+	return runtime.GPUHostMemory("option gpu_host_memory", c.GPUHostMemory, most)
+}

@@ -10,6 +10,13 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
+// What network_mode may be; empty means the group's network where there is one, else the host's.
+const (
+	networkHost   = "host"
+	networkBridge = "bridge"
+	networkNone   = "none"
+)
+
 // network is how a task is connected.
 type network struct {
 	// mode is one of networkHost, networkBridge (the group's namespace) and networkNone.
@@ -106,3 +113,14 @@ func withHostname(n *network) oci.SpecOpts { return oci.WithHostname(n.hostname)
 
 // withNetworkFiles mounts the network's files.
 func withNetworkFiles(n *network) oci.SpecOpts { return oci.WithMounts(n.files) }
+
+// checkNetwork checks the options about the network.
+func (c *TaskConfig) checkNetwork(*Config) error {
+	switch c.NetworkMode {
+	case "", networkHost, networkBridge, networkNone:
+		return nil
+	default:
+		return fmt.Errorf("option network_mode = %q: must be %q, %q or %q",
+			c.NetworkMode, networkHost, networkBridge, networkNone)
+	}
+}

@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"fmt"
+	"path"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/containers"
@@ -102,4 +103,12 @@ func withUser(task, imageUser, image string) oci.SpecOpts {
 		}
 		return nil
 	}
+}
+
+// checkProcess checks the options about the process.
+func (c *TaskConfig) checkProcess(*Config) error {
+	if c.WorkDir != "" && !path.IsAbs(c.WorkDir) {
+		return fmt.Errorf("option work_dir = %q: must be an absolute path in the container", c.WorkDir)
+	}
+	return nil
 }

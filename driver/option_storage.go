@@ -61,3 +61,6 @@ func bind(host, container, propagation string, readonly bool) specs.Mount {
 		Options:     []string{"rbind", propagation, access},
 	}
 }
+
+// checkStorage checks the options about mounts and volumes.
+func (c *TaskConfig) checkStorage(*Config) error { return nil }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/containerd/containerd/api/types/runc/options"
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
@@ -159,14 +158,6 @@ func (d *Driver) createContainer(ctx context.Context, s *startup, i *image) (con
 		return nil, d.away(fmt.Errorf("create the container: %w", err))
 	}
 	return container, nil
-}
-
-// runtimeOptions are what the shims of runc and its like take; others get none.
-func runtimeOptions(runtime string) any {
-	if strings.HasPrefix(runtime, "io.containerd.runc.") {
-		return &options.Options{}
-	}
-	return nil
 }
 
 func (d *Driver) startContainer(ctx context.Context, s *startup, container containerd.Container,
