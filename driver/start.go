@@ -19,7 +19,9 @@ type startup struct {
 	cfg     *drivers.TaskConfig
 	options *TaskConfig
 	id      string // of the container
-	runtime string
+	runtime ociRuntime
+	// init is the host's program for the option init; empty for none.
+	init    string
 	network *network
 	// hostMemoryBytes is what the task may allocate beyond its limit of GPU memory.
 	hostMemoryBytes uint64
@@ -48,7 +50,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if err != nil {
 		return nil, nil, err
 	}
-	defer keepLogsOpen(cfg)()
+	defer keepLogsOpen(cfg, s.options.TTY)()
 	// First, since one of them could still hold the task's claim.
 	if err := d.removeOlderLives(ctx, s); err != nil {
 		return nil, nil, err
@@ -63,6 +65,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	defer release()
 	h, err := d.launch(ctx, s)
 	if err != nil {
+		endStderr(cfg)
 		return nil, nil, err
 	}
 	handle, err := h.nomadHandle()
@@ -71,6 +74,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		return nil, nil, err
 	}
 	d.adopt(h)
+	d.sayStarted(h, s)
 	for _, line := range s.grant.describe() {
 		d.say(cfg, nil, "%s", line)
 	}
@@ -86,15 +90,23 @@ func (d *Driver) prepare(cfg *drivers.TaskConfig) (*startup, error) {
 	if err := refuseForeignClaims(cfg); err != nil {
 		return nil, err
 	}
-	s := &startup{cfg: cfg, options: taskOptions, id: containerID(cfg), runtime: taskOptions.Runtime}
-	if s.runtime == "" {
-		s.runtime = d.config.Runtime
+	s := &startup{cfg: cfg, options: taskOptions, id: containerID(cfg)}
+	if s.runtime, err = taskOptions.runtime(&d.config); err != nil {
+		return nil, err
+	}
+	if s.init, err = taskOptions.initProgram(&d.config); err != nil {
+		return nil, err
 	}
 	if s.hostMemoryBytes, err = taskOptions.gpuHostMemoryBytes(&d.config); err != nil {
 		return nil, err
 	}
-	s.network, err = newNetwork(cfg, taskOptions.NetworkMode)
-	return s, err
+	if s.network, err = newNetwork(cfg, taskOptions.NetworkMode); err != nil {
+		return nil, err
+	}
+	if taskOptions.Hostname != "" {
+		s.network.hostname = taskOptions.Hostname
+	}
+	return s, nil
 }
 
 // hold takes a lease that keeps what the start brings to containerd until the container itself does. It ends by itself
@@ -122,6 +134,7 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.sayCreating(s, i)
 	container, err := d.createContainer(ctx, s, i)
 	if err != nil {
 		d.discard(s.id)
@@ -149,10 +162,10 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 func (d *Driver) createContainer(ctx context.Context, s *startup, i *image) (containerd.Container, error) {
 	container, err := d.client.NewContainer(ctx, s.id,
 		containerd.WithImageName(i.Name()),
-		containerd.WithContainerLabels(labels(s.cfg, s.options.Image)),
+		containerd.WithContainerLabels(containerLabels(s, d.config.ExtraLabels)),
 		containerd.WithSnapshotter(d.config.Snapshotter),
 		containerd.WithNewSnapshot(s.id, i),
-		containerd.WithRuntime(s.runtime, runtimeOptions(s.runtime)),
+		containerd.WithRuntime(s.runtime.shim, s.runtime.options()),
 		containerd.WithNewSpec(d.specOptions(s, i)...))
 	if err != nil {
 		return nil, d.away(fmt.Errorf("create the container: %w", err))
@@ -162,11 +175,23 @@ func (d *Driver) createContainer(ctx context.Context, s *startup, i *image) (con
 
 func (d *Driver) startContainer(ctx context.Context, s *startup, container containerd.Container,
 ) (containerd.Task, error) {
-	task, err := container.NewTask(ctx, logsTo(s.cfg))
-	if err == nil {
-		err = task.Start(ctx)
+	stdin := ""
+	if s.options.Interactive {
+		file, remove, err := makeStdin(s.cfg)
+		if err != nil {
+			return nil, err
+		}
+		defer remove()
+		stdin = file
 	}
+	task, err := container.NewTask(ctx, s.streams(stdin, d.config.DisableLogCollection))
 	if err != nil {
+		return nil, d.startError(s, err)
+	}
+	if err := joinCpuset(s.cfg, task.Pid()); err != nil {
+		return nil, err
+	}
+	if err := task.Start(ctx); err != nil {
 		return nil, d.startError(s, err)
 	}
 	return task, nil
@@ -178,7 +203,11 @@ func (d *Driver) startError(s *startup, err error) error {
 	switch {
 	case isAway(err):
 		return d.away(fmt.Errorf("start the container: %w", err))
-	case !strings.Contains(text, "exec: "):
+	case strings.Contains(text, "binary not installed"):
+		return fmt.Errorf("start the container: runtime %q is not installed: containerd looks for the program %s on its own "+
+			"PATH; install it there, or choose another with the option runtime: %w", s.runtime.name, s.runtime.shimProgram(),
+			err)
+	case !strings.Contains(text, "exec: ") && !strings.Contains(text, "executable file `"):
 	case strings.Contains(text, "executable file not found"), strings.Contains(text, "no such file or directory"):
 		return fmt.Errorf("start the container: the command is not in image %q; check the options command and "+
 			"entrypoint, and the image's own: %w", s.options.Image, err)

@@ -51,6 +51,32 @@ func TestReadMetrics(t *testing.T) {
 			must.Eq(t, 5, next.MemoryStats.Swap)
 		})
 	}
+	must.SliceContains(t, memoryV2(v2At(1)).Measured, "Max Usage")
+	must.SliceNotContains(t, memoryV2(&v2.Metrics{}).Measured, "Max Usage") // a kernel that does not know it
+
 	_, err := readMetrics("nonsense", start, &cpuMeter{})
 	must.ErrorContains(t, err, "unknown kind string")
+}
+
+func TestTaskStats(t *testing.T) {
+	d := newTestDriver(t)
+	d.driver.ticksPerCore = 2000
+	cfg := d.task("while :; do :; done")
+	d.start(cfg)
+	usages, err := d.TaskStats(d.ctx, cfg.ID, 100*time.Millisecond)
+	must.NoError(t, err)
+	deadline := time.After(30 * time.Second)
+	for {
+		select {
+		case usage := <-usages:
+			must.Positive(t, usage.ResourceUsage.MemoryStats.Usage)
+			cpu := usage.ResourceUsage.CpuStats
+			must.InDelta(t, cpu.Percent/100*2000, cpu.TotalTicks, 0.01)
+			if cpu.Percent > 10 {
+				return
+			}
+		case <-deadline:
+			t.Fatal("the loop does not show in the statistics")
+		}
+	}
 }
