@@ -55,7 +55,7 @@ func TestKeepLogsOpen_Terminal(t *testing.T) {
 	defer unix.Close(fd)
 	// The kernel tells of a hang-up once a writer has come and gone.
 	hungUp := func() bool {
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} // #nosec G115
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		_, err := unix.Poll(fds, 0)
 		must.NoError(t, err)
 		return fds[0].Revents&unix.POLLHUP != 0

@@ -52,7 +52,7 @@ func TestWithCPUHardLimit(t *testing.T) {
 			cpu := apply(t, withCPU(cfg, 0), withCPUHardLimit(cfg, options, c.ticksPerCore)).Linux.Resources.CPU
 			must.Eq(t, c.wantQuota, *cpu.Quota)
 			must.Eq(t, c.wantPeriod, *cpu.Period)
-			must.Eq(t, uint64(max(2, c.linux.CPUShares)), *cpu.Shares) // #nosec G115
+			must.Eq(t, uint64(max(2, c.linux.CPUShares)), *cpu.Shares)
 		})
 	}
 	must.Nil(t, apply(t, withCPUHardLimit(resourcesOf(drivers.LinuxResources{CPUShares: 1}, 0, 0), &TaskConfig{}, 1)).

@@ -126,7 +126,7 @@ func (c *TaskConfig) swapBytes() (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("option memory_swap: %w, or \"-1\" for as much swap as the node has", err)
 	}
-	return int64(bytes), nil // #nosec G115 -- Parse bounds it
+	return int64(bytes), nil
 }
 
 // checkMemory checks the options memory_swap and memory_swappiness, as far as they do not depend on the node.
@@ -164,7 +164,7 @@ func (c *TaskConfig) shmBytes() (int64, error) {
 	if err != nil {
 		var size uint64
 		size, err = memsize.Parse(text)
-		bytes = int64(min(size, math.MaxInt64)) // #nosec G115 -- bounded
+		bytes = int64(min(size, math.MaxInt64))
 	}
 	if err != nil || bytes <= 0 {
 		return 0, fmt.Errorf("option shm_size = %q: must be a number of bytes greater than zero, or a size with its unit, such "+

@@ -157,7 +157,7 @@ func TestOption_Runtime(t *testing.T) {
 	// A runtime of the operator's own: runc, with a trace.
 	dir := t.TempDir()
 	own := filepath.Join(dir, "own-1.0")
-	must.NoError(t, os.WriteFile(own, []byte("#!/bin/sh\ntouch "+dir+"/used\nexec runc \"$@\"\n"), 0o755)) // #nosec G306
+	must.NoError(t, os.WriteFile(own, []byte("#!/bin/sh\ntouch "+dir+"/used\nexec runc \"$@\"\n"), 0o755))
 	config := n.config()
 	config.AllowRuntimes = []string{"crun", own}
 	d := newTestDriverWith(t, n, config)
