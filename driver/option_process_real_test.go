@@ -46,8 +46,8 @@ func TestOption_Init(t *testing.T) {
 			config := n.config()
 			config.InitPath = path
 			d := newTestDriverWith(t, n, config)
-			cfg := d.task("tr '\\0' ' ' </proc/1/cmdline; trap 'echo asked; exit 5' TERM; echo up; while :; do sleep 0.05; done",
-				func(o *TaskConfig) { o.Init = true })
+			cfg := d.task(`tr '\0' ' ' </proc/1/cmdline; trap 'echo asked; exit 5' TERM; echo up
+				while :; do sleep 0.05; done`, func(o *TaskConfig) { o.Init = true })
 			d.start(cfg)
 			must.StrHasPrefix(t, initInContainer+" -- /bin/sh -c ", d.stdout(cfg, "up\n"))
 			must.NoError(t, d.StopTask(cfg.ID, 10*time.Second, "SIGTERM"))
@@ -58,7 +58,8 @@ func TestOption_Init(t *testing.T) {
 			cfg = d.task("sh -c 'sleep 0.1 & exec true'; exec sleep 600", func(o *TaskConfig) { o.Init = true })
 			d.start(cfg)
 			eventually(t, "one process that sleeps, and no zombie", func() bool {
-				out, err := d.ExecTask(cfg.ID, []string{"/bin/sh", "-c", "grep -h -E '^(Name|State)' /proc/[0-9]*/status"}, 10*time.Second)
+				out, err := d.ExecTask(cfg.ID, []string{"/bin/sh", "-c", "grep -h -E '^(Name|State)' /proc/[0-9]*/status"},
+					10*time.Second)
 				must.NoError(t, err)
 				text := string(out.Stdout)
 				return strings.Count(text, "\tsleep\n") == 1 && !strings.Contains(text, "zombie")

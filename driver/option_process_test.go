@@ -130,7 +130,8 @@ func TestConfig_CheckProcess(t *testing.T) {
 		{"an init with libraries", Config{Runtime: "runc", InitPath: "/bin/sh"}, "/bin/sh is linked against shared libraries"},
 		{"an init that is a directory", Config{Runtime: "runc", InitPath: "/etc"}, "/etc is not an executable file"},
 		{"fewer than no processes", Config{Runtime: "runc", PidsLimit: -1}, "plugin option pids_limit = -1"},
-		{"a protected task", Config{Runtime: "runc", OOMScoreAdj: -500}, "plugin option oom_score_adj = -500: must be from 0 to 1000"},
+		{"a protected task", Config{Runtime: "runc", OOMScoreAdj: -500},
+			"plugin option oom_score_adj = -500: must be from 0 to 1000"},
 		{"a label that nothing has", Config{Runtime: "runc", ExtraLabels: []string{"job_*", "jobname"}},
 			`plugin option extra_labels: "jobname" matches none of alloc_id, job_id`},
 	}

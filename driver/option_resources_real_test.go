@@ -164,7 +164,8 @@ func TestOption_Runtime(t *testing.T) {
 	for _, runtime := range []string{"", "runc", "crun", own} {
 		t.Run("runtime "+filepath.Base(runtime), func(t *testing.T) {
 			d := d.in(t)
-			cfg := d.task("echo up; while [ ! -e /local/go ]; do sleep 0.05; done; exit 6", func(o *TaskConfig) { o.Runtime = runtime })
+			cfg := d.task("echo up; while [ ! -e /local/go ]; do sleep 0.05; done; exit 6",
+				func(o *TaskConfig) { o.Runtime = runtime })
 			d.start(cfg)
 			d.stdout(cfg, "up")
 			// crun keeps a container's state in another file than runc.

@@ -24,8 +24,8 @@ type ociRuntime struct {
 }
 
 // runtimeForms says what the name of a runtime may be.
-const runtimeForms = "it may be the name of an OCI runtime on PATH (\"runc\", \"crun\"), its absolute path, or a containerd " +
-	"shim (\"io.containerd.kata.v2\")"
+const runtimeForms = `it may be the name of an OCI runtime on PATH ("runc", "crun"), its absolute path, or a containerd ` +
+	`shim ("io.containerd.kata.v2")`
 
 var (
 	programName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*$`)

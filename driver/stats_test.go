@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -58,25 +59,27 @@ func TestReadMetrics(t *testing.T) {
 	must.ErrorContains(t, err, "unknown kind string")
 }
 
-func TestTaskStats(t *testing.T) {
+func TestStats(t *testing.T) {
 	d := newTestDriver(t)
 	d.driver.ticksPerCore = 2000
 	cfg := d.task("while :; do :; done")
 	d.start(cfg)
-	usages, err := d.TaskStats(d.ctx, cfg.ID, 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(d.ctx, 20*time.Second)
+	defer cancel()
+	usages, err := d.TaskStats(ctx, cfg.ID, 200*time.Millisecond)
 	must.NoError(t, err)
-	deadline := time.After(30 * time.Second)
-	for {
-		select {
-		case usage := <-usages:
-			must.Positive(t, usage.ResourceUsage.MemoryStats.Usage)
-			cpu := usage.ResourceUsage.CpuStats
-			must.InDelta(t, cpu.Percent/100*2000, cpu.TotalTicks, 0.01)
-			if cpu.Percent > 10 {
-				return
-			}
-		case <-deadline:
-			t.Fatal("the loop does not show in the statistics")
+	for usage := range usages {
+		must.Positive(t, usage.ResourceUsage.MemoryStats.Usage)
+		must.Positive(t, usage.Timestamp)
+		cpu := usage.ResourceUsage.CpuStats
+		must.InDelta(t, cpu.Percent/100*2000, cpu.TotalTicks, 0.01) // by which Nomad accounts it
+		if cpu.Percent > 20 {
+			break
 		}
 	}
+	must.NoError(t, ctx.Err(), must.Sprint("a busy loop was never seen to use the CPU"))
+	must.NoError(t, d.DestroyTask(cfg.ID, true))
+	for range usages { // The stream ends with the task.
+	}
+	must.NoError(t, ctx.Err())
 }

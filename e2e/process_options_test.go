@@ -5,6 +5,7 @@ package e2e
 import (
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -39,7 +40,7 @@ func TestProcessOptions(t *testing.T) {
 func testCores(t *testing.T, n *node.Node) {
 	const script = "grep -E ':(cpuset)?:/nomad' /proc/self/cgroup; grep Cpus_allowed_list /proc/self/status"
 	shared := completed(t, n, task{job: "shared", command: "sh", args: []string{"-c", script}})
-	must.RegexMatch(t, `(cpuset:/nomad/share|::/nomad.slice/share.slice/\S+\.t\.scope)\n`, shared)
+	must.RegexMatch(t, regexp.MustCompile(`(cpuset:/nomad/share|::/nomad.slice/share.slice/\S+\.t\.scope)\n`), shared)
 
 	s := task{job: "reserved", jobType: "batch", command: "sh", args: []string{"-c", script}}
 	job, err := n.ParseJob(strings.Replace(s.hcl(), "cpu    = 50", "cores = 1", 1))
@@ -50,8 +51,8 @@ func testCores(t *testing.T, n *node.Node) {
 	must.NoError(t, err)
 	out := logs(t, n, alloc.ID, "stdout")
 	must.StrContains(t, out, "/"+alloc.ID+".t")
-	must.RegexMatch(t, `(cpuset:/nomad/reserve/|::/nomad.slice/reserve.slice/)`, out)
-	must.RegexMatch(t, `Cpus_allowed_list:\s+[0-9]+\n`, out)
+	must.RegexMatch(t, regexp.MustCompile(`(cpuset:/nomad/reserve/|::/nomad.slice/reserve.slice/)`), out)
+	must.RegexMatch(t, regexp.MustCompile(`Cpus_allowed_list:\s+[0-9]+\n`), out)
 }
 
 // testHardLimit checks that the task's 50 MHz are so much of a core as the agent says that a core has.
