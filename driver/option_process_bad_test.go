@@ -74,7 +74,8 @@ func TestProcessOptions_BadInput(t *testing.T) {
 			[]string{`option annotations: "run.oci.hooks.stdout"`}},
 		{"an annotation that adds devices", `annotations { "cdi.k8s.io/x" = "vendor.com/gpu=0" }`,
 			[]string{`option annotations: "cdi.k8s.io/x"`}},
-		{"cpu_cfs_period too short", "cpu_cfs_period = 999", []string{"option cpu_cfs_period = 999: must be from 1000 to 1000000"}},
+		{"cpu_cfs_period too short", "cpu_cfs_period = 999",
+			[]string{"option cpu_cfs_period = 999: must be from 1000 to 1000000"}},
 		{"cpu_cfs_period too long", "cpu_cfs_period = 1000001", []string{"option cpu_cfs_period = 1000001"}},
 		{"memory_swap without a unit", `memory_swap = "512"`, []string{"option memory_swap", `"512"`, `"-1"`}},
 		{"memory_swappiness below zero", "memory_swappiness = -1", []string{"option memory_swappiness = -1: must be from 0"}},
@@ -86,7 +87,8 @@ func TestProcessOptions_BadInput(t *testing.T) {
 		{"shm_size with a foreign unit", `shm_size = "64m"`, []string{`option shm_size = "64m"`, `"256MiB"`}},
 		{"shm_size below zero", `shm_size = -5`, []string{`option shm_size = "-5"`}},
 		{"shm_size of the node's", "shm_size = \"64MiB\"\nipc_mode = \"host\"", []string{`option shm_size = "64MiB"`, "ipc_mode"}},
-		{"a runtime that is not allowed", `runtime = "crun"`, []string{`option runtime = "crun": this node allows`, "allow_runtimes"}},
+		{"a runtime that is not allowed", `runtime = "crun"`,
+			[]string{`option runtime = "crun": this node allows`, "allow_runtimes"}},
 		{"a runtime that is none", `runtime = "../crun"`, []string{`option runtime = "../crun"`, "absolute path"}},
 	}
 	plugin := &Config{Runtime: defaultRuntime, PidsLimit: 100, AllowPrivileged: true,
@@ -141,6 +143,7 @@ func TestProcessOptions_Schema(t *testing.T) {
 		runtime           = "crun"`)
 	must.NoError(t, err)
 	zero := int64(0)
+	got.Mounts, got.MountsList = nil, nil // blocks of which there are none
 	must.Eq(t, &TaskConfig{Image: "busybox", GroupAdd: []string{"extra", "4321"}, Hostname: "web-1.example.org", Init: true,
 		Ulimit: mapStrStr{{"nofile": "1024:4096"}}, Sysctl: mapStrStr{{"kernel.msgmax": "8192"}}, OOMScoreAdj: 500,
 		ReadonlyRootfs: true, TTY: true, Interactive: true, Labels: mapStrStr{{"com.example/a": "b"}},

@@ -70,9 +70,9 @@ func TestOption_Init(t *testing.T) {
 
 func TestOption_Ulimit(t *testing.T) {
 	d := newTestDriver(t)
-	d.run(d.task("ulimit -S -n; ulimit -H -n; ulimit -c; ulimit -H -l", func(o *TaskConfig) {
-		o.Ulimit = mapStrStr{{"nofile": "1000:2000", "core": "0"}, {"memlock": "-1"}}
-	}), "1000\n2000\n0\nunlimited\n")
+	d.run(d.task("ulimit -S -n; ulimit -H -n; ulimit -c", func(o *TaskConfig) {
+		o.Ulimit = mapStrStr{{"nofile": "1000:2000"}, {"core": "0"}}
+	}), "1000\n2000\n0\n")
 }
 
 func TestOption_Sysctl(t *testing.T) {
@@ -164,13 +164,13 @@ func TestOption_DisableLogCollection(t *testing.T) {
 	config := n.config()
 	config.DisableLogCollection = true
 	d := newTestDriverWith(t, n, config)
-	capabilities, err := d.Capabilities()
+	capabilities, err := d.driver.Capabilities()
 	must.NoError(t, err)
 	must.True(t, capabilities.DisableLogCollection)
 	for name, want := range map[string]string{"plain": "/dev/null\n", "interactive": "pipe:", "tty": "/dev/pts/0\n"} {
 		t.Run(name, func(t *testing.T) {
 			d := d.in(t)
-			cfg := d.newTask("readlink /proc/$$/fd/1 >/local/stdout; echo nobody reads this; exit 3", false,
+			cfg := d.newTask("echo $(readlink /proc/$$/fd/1) >/local/stdout; echo nobody reads this; exit 3", false,
 				func(o *TaskConfig) { o.Interactive, o.TTY = name == "interactive", name == "tty" })
 			// Nomad names pipes that it does not make.
 			cfg.StdoutPath = filepath.Join(cfg.TaskDir().LogDir, ".no.stdout.fifo")
@@ -261,6 +261,8 @@ func TestBadInput_ProcessOptionsLeaveNothing(t *testing.T) {
 	}{
 		{"a group that the image does not have", func(o *TaskConfig) { o.GroupAdd = []string{"extra", "strangers"} },
 			[]string{`option group_add = ["extra" "strangers"]`, "strangers", "/etc/group"}},
+		{"more open files than the kernel can have", func(o *TaskConfig) { o.Ulimit = mapStrStr{{"nofile": "9999999999999"}} },
+			[]string{"option ulimit", `"9999999999999"`, "lower it"}},
 		{"a parameter of the node's network", func(o *TaskConfig) { o.Sysctl = mapStrStr{{"net.core.somaxconn": "1"}} },
 			[]string{`option sysctl: "net.core.somaxconn" = "1"`, "the node's network"}},
 		{"less swap than memory", func(o *TaskConfig) { o.MemorySwap = "32MiB" },

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	goruntime "runtime"
 	"strings"
@@ -152,8 +153,24 @@ func procCgroup(t *testing.T, pid int, controller string) string {
 	return ""
 }
 
+// putCrunOnPath makes crun, as this test's drivers find it, one that runs on this machine: it refuses to where cgroup v2 is
+// mounted beside v1, which is nothing of ours. It is hidden from it.
+func putCrunOnPath(t *testing.T) {
+	t.Helper()
+	crun, err := exec.LookPath("crun")
+	must.NoError(t, err)
+	dir := t.TempDir()
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "crun"), []byte(`#!/bin/sh
+exec unshare --mount sh -c 'if [ ! -e /sys/fs/cgroup/cgroup.controllers ] && [ -e /sys/fs/cgroup/unified ]; then
+	umount /sys/fs/cgroup/unified
+fi; exec "$0" "$@"' `+crun+` "$@"
+`), 0o755))
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+}
+
 func TestOption_Runtime(t *testing.T) {
 	n := requireNode(t)
+	putCrunOnPath(t)
 	// A runtime of the operator's own: runc, with a trace.
 	dir := t.TempDir()
 	own := filepath.Join(dir, "own-1.0")
@@ -188,6 +205,7 @@ func TestOption_Runtime(t *testing.T) {
 // What the options ask for holds with crun as it does with runc.
 func TestOption_RuntimeCrunTakesTheOptions(t *testing.T) {
 	n := requireNode(t)
+	putCrunOnPath(t)
 	config := n.config()
 	config.Runtime = "crun"
 	d := newTestDriverWith(t, n, config)
@@ -202,8 +220,11 @@ func TestOption_RuntimeCrunTakesTheOptions(t *testing.T) {
 	must.StrHasPrefix(t, "/dev/pts/0\n1000\n500\n321\nweb\n", strings.ReplaceAll(out, "\r", ""))
 	must.StrContains(t, out, "33\r\n")
 
-	cfg = d.failing(func(o *TaskConfig) { o.Command, o.Args = "no-such", nil })
-	_, _, err := d.StartTask(cfg)
-	must.ErrorContains(t, err, "the command is not in image")
-	d.nothingLeft(cfg)
+	for command, want := range map[string]string{"no-such": "the command is not in image",
+		"/no/such": "the command is not in image", "/etc/passwd": "not executable for this user"} {
+		cfg = d.failing(func(o *TaskConfig) { o.Command, o.Args = command, nil })
+		_, _, err := d.StartTask(cfg)
+		must.ErrorContains(t, err, want)
+		d.nothingLeft(cfg)
+	}
 }

@@ -32,6 +32,13 @@ var (
 	shimName    = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+$`)
 )
 
+// withSpecVersion says by which version of OCI's specification a container's spec is to be read. crun up to 1.8 refuses
+// any after 1.0, and what later ones added is for no runtime to be refused over.
+var withSpecVersion = specOption(func(s *Spec) error {
+	s.Version = "1.0.2"
+	return nil
+})
+
 // parseRuntime tells the forms of a runtime's name apart. "runc" is what the default shim runs by itself.
 func parseRuntime(name string) (ociRuntime, error) {
 	switch {

@@ -16,6 +16,7 @@ type Spec = oci.Spec
 func (d *Driver) specOptions(s *startup, i *image) []oci.SpecOpts {
 	return []oci.SpecOpts{
 		oci.WithDefaultSpec(),
+		withSpecVersion,
 		oci.WithoutRunMount,
 		oci.WithNewPrivileges,
 		withImageEnv(i.config),

@@ -197,9 +197,9 @@ func (d *Driver) startContainer(ctx context.Context, s *startup, container conta
 	return task, nil
 }
 
-// startError says what is wrong when the runtime could not start the process. runc reports in text only.
+// startError says what is wrong when the runtime could not start the process. runc and crun report in text only.
 func (d *Driver) startError(s *startup, err error) error {
-	text := err.Error()
+	text := strings.ToLower(err.Error())
 	switch {
 	case isAway(err):
 		return d.away(fmt.Errorf("start the container: %w", err))
@@ -207,7 +207,10 @@ func (d *Driver) startError(s *startup, err error) error {
 		return fmt.Errorf("start the container: runtime %q is not installed: containerd looks for the program %s on its own "+
 			"PATH; install it there, or choose another with the option runtime: %w", s.runtime.name, s.runtime.shimProgram(),
 			err)
-	case !strings.Contains(text, "exec: ") && !strings.Contains(text, "executable file `"):
+	case len(s.options.Ulimit) > 0 && strings.Contains(text, "rlimit"):
+		return fmt.Errorf("start the container: the kernel of this node does not allow a limit of the option ulimit, %q: "+
+			"lower it: %w", s.options.Ulimit.merged(), err)
+	case !strings.Contains(text, "exec: ") && !strings.Contains(text, "executable"):
 	case strings.Contains(text, "executable file not found"), strings.Contains(text, "no such file or directory"):
 		return fmt.Errorf("start the container: the command is not in image %q; check the options command and "+
 			"entrypoint, and the image's own: %w", s.options.Image, err)

@@ -5,6 +5,8 @@ package e2e
 import (
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -34,6 +36,23 @@ func TestProcessOptions(t *testing.T) {
 		_, err := n.WaitStatus(deadline(t), "quiet", "complete")
 		must.NoError(t, err)
 	})
+}
+
+// TestDisableLogCollection checks that the agent starts no process for the logs of a driver that collects none.
+func TestDisableLogCollection(t *testing.T) {
+	n := startNode(t, func(c *node.Config) { c.DriverConfig = "disable_log_collection = true\n" })
+	start(t, n, task{job: "quiet", command: "sh", args: []string{"-c", "echo nobody reads this; exec sleep 600"}})
+	alloc := running(t, n, "quiet")
+	entries, err := os.ReadDir(filepath.Join(n.Dir, "nomad/alloc", alloc.ID, "alloc/logs"))
+	must.NoError(t, err)
+	must.SliceEmpty(t, entries)
+	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	must.NoError(t, err)
+	for _, file := range commands {
+		command, _ := os.ReadFile(file) // gone by now, perhaps
+		must.StrNotContains(t, string(command), "\x00logmon")
+	}
+	must.NoError(t, n.StopJob(deadline(t), "quiet"))
 }
 
 // testCores compares the cgroup of a task with the one that Nomad makes, and the cores that it may use.
