@@ -32,7 +32,7 @@ func TestProcessOptions(t *testing.T) {
 	t.Run("no logs", func(t *testing.T) {
 		start(t, n, task{job: "quiet", jobType: "batch", command: "sh",
 			args:        []string{"-c", `[ "$(readlink /proc/$$/fd/1)" = /dev/null ]`},
-			configExtra: `labels { "com.example/a" = "b" }`, taskExtra: "logs {\n disabled = true\n }"})
+			configExtra: `labels = { "com.example/a" = "b" }`, taskExtra: "logs {\n disabled = true\n }"})
 		_, err := n.WaitStatus(deadline(t), "quiet", "complete")
 		must.NoError(t, err)
 	})
