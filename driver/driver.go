@@ -55,6 +55,8 @@ type Driver struct {
 
 	tasks *taskStore
 	pulls keyedLock
+	// hostIDs are those of user namespaces that are being made.
+	hostIDs idReservations
 
 	// work counts the goroutines that spawn started; after ended there are no new ones.
 	workMu sync.Mutex
@@ -109,6 +111,7 @@ func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
 		},
 		MountConfigs:         drivers.MountConfigSupportAll,
 		DisableLogCollection: d.config.DisableLogCollection,
+		DynamicWorkloadUsers: d.config.DynamicWorkloadUsers,
 	}, nil
 }
 
