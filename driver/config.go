@@ -218,6 +218,9 @@ func (c *Config) validate() error {
 	if _, err := c.gpuHostMemoryMaxBytes(); err != nil {
 		return err
 	}
+	if err := c.checkVolumes(); err != nil {
+		return err
+	}
 	if err := checkDuration("plugin option image_pull_timeout", c.ImagePullTimeout); err != nil {
 		return err
 	}

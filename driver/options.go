@@ -32,8 +32,11 @@ func (d *Driver) specOptions(s *startup, i *image) []oci.SpecOpts {
 		withNetworkFiles(s.network),
 		withTaskDirs(s.cfg),
 		withVolumes(s.cfg),
+		withStorage(&s.storage),
 		withDevices(s.cfg),
 		seccomp.WithDefaultProfile(),
+		withRelabels(&s.storage),
+		withMountOrder(),
 		withGPU(s.grant),
 	}
 }

@@ -21,6 +21,7 @@ type startup struct {
 	id      string // of the container
 	runtime string
 	network *network
+	storage storage
 	// hostMemoryBytes is what the task may allocate beyond its limit of GPU memory.
 	hostMemoryBytes uint64
 	grant           *grant
@@ -86,6 +87,9 @@ func (d *Driver) prepare(cfg *drivers.TaskConfig) (*startup, error) {
 	if err := refuseForeignClaims(cfg); err != nil {
 		return nil, err
 	}
+	if err := taskOptions.checkMountsOf(cfg, &d.config); err != nil {
+		return nil, err
+	}
 	s := &startup{cfg: cfg, options: taskOptions, id: containerID(cfg), runtime: taskOptions.Runtime}
 	if s.runtime == "" {
 		s.runtime = d.config.Runtime
@@ -93,7 +97,7 @@ func (d *Driver) prepare(cfg *drivers.TaskConfig) (*startup, error) {
 	if s.hostMemoryBytes, err = taskOptions.gpuHostMemoryBytes(&d.config); err != nil {
 		return nil, err
 	}
-	s.network, err = newNetwork(cfg, taskOptions.NetworkMode)
+	s.network, err = newNetwork(cfg, taskOptions)
 	return s, err
 }
 
@@ -122,6 +126,11 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 	if err != nil {
 		return nil, err
 	}
+	releaseSources, err := d.prepareStorage(ctx, s, i)
+	if err != nil {
+		return nil, err
+	}
+	defer releaseSources()
 	container, err := d.createContainer(ctx, s, i)
 	if err != nil {
 		d.discard(s.id)
