@@ -228,6 +228,9 @@ func (c *Config) validate() error {
 	if err := c.checkProcess(); err != nil {
 		return err
 	}
+	if err := c.checkVolumes(); err != nil {
+		return err
+	}
 	if err := checkDuration("plugin option image_pull_timeout", c.ImagePullTimeout); err != nil {
 		return err
 	}

@@ -70,7 +70,8 @@ func TestTaskConfig_Schema(t *testing.T) {
 		gpu_host_memory    = "4GiB"
 	}`, &got)
 	must.Eq(t, TaskConfig{Image: "busybox", ImagePullTimeout: "1m", ForcePull: true, Entrypoint: []string{"/e"},
-		Command: "c", Args: []string{"a", "b"}, WorkDir: "/w", NetworkMode: "none", Runtime: "r", GPUHostMemory: "4GiB"}, got)
+		Command: "c", Args: []string{"a", "b"}, WorkDir: "/w", Mounts: []MountConfig{}, MountsList: []MountConfig{},
+		NetworkMode: "none", Runtime: "r", GPUHostMemory: "4GiB"}, got)
 }
 
 func TestTaskConfig_HostMemory(t *testing.T) {

@@ -57,6 +57,8 @@ type Driver struct {
 	pulls keyedLock
 	// hostIDs are those of user namespaces that are being made.
 	hostIDs idReservations
+	// volumes has a lock per named volume that is being made.
+	volumes keyedLock
 
 	// work counts the goroutines that spawn started; after ended there are no new ones.
 	workMu sync.Mutex
@@ -153,6 +155,7 @@ func (d *Driver) connect(config Config) error {
 	}
 	d.config, d.client = config, client
 	d.grants = &grants{config: config.runtimeConfig(), logger: d.logger}
+	d.sweepStorage()
 	d.spawn(d.watchOOM)
 	return nil
 }

@@ -1,11 +1,11 @@
 package driver
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
 	"github.com/containerd/containerd/v2/pkg/oci"
-	"github.com/hashicorp/nomad/drivers/shared/hostnames"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -30,8 +30,8 @@ type network struct {
 }
 
 // newNetwork works out how the task is connected, and writes the files that say so to the task's directory.
-func newNetwork(cfg *drivers.TaskConfig, mode string) (*network, error) {
-	group := cfg.NetworkIsolation
+func newNetwork(cfg *drivers.TaskConfig, options *TaskConfig) (*network, error) {
+	group, mode := cfg.NetworkIsolation, options.NetworkMode
 	hasGroup := group != nil && group.Mode == drivers.NetIsolationModeGroup && group.Path != ""
 	n := &network{mode: mode}
 	switch {
@@ -48,7 +48,7 @@ func newNetwork(cfg *drivers.TaskConfig, mode string) (*network, error) {
 	if err := n.name(cfg); err != nil {
 		return nil, err
 	}
-	return n, n.writeFiles(cfg)
+	return n, n.writeFiles(cfg, options)
 }
 
 func (n *network) name(cfg *drivers.TaskConfig) (err error) {
@@ -70,28 +70,25 @@ func (n *network) name(cfg *drivers.TaskConfig) (err error) {
 	return nil
 }
 
-// writeFiles lays out /etc/resolv.conf and /etc/hosts as Nomad does for its other drivers. A task without network
-// keeps the image's.
-func (n *network) writeFiles(cfg *drivers.TaskConfig) error {
-	if n.mode == networkNone {
-		return nil
+// writeFiles lays out /etc/resolv.conf and /etc/hosts as Nomad does for its other drivers. A task without network keeps
+// the image's resolv.conf: there is nobody to ask.
+func (n *network) writeFiles(cfg *drivers.TaskConfig, options *TaskConfig) error {
+	if n.mode != networkNone {
+		dns, err := writeResolvConf(cfg.TaskDir().Dir, options.dns(cfg.DNS), n.mode == networkHost)
+		if err != nil {
+			return fmt.Errorf("write the task's resolv.conf: %w", err)
+		}
+		n.files = append(n.files, bind(dns, "/etc/resolv.conf", "rprivate", true))
 	}
-	dns, err := writeResolvConf(cfg.TaskDir().Dir, cfg.DNS, n.mode == networkHost)
+	extra, err := options.extraHosts()
 	if err != nil {
-		return fmt.Errorf("write the task's resolv.conf: %w", err)
+		return err
 	}
-	n.files = append(n.files, bind(dns, "/etc/resolv.conf", "rprivate", true))
-	if n.mode == networkHost {
-		n.files = append(n.files, bind("/etc/hosts", "/etc/hosts", "rprivate", true))
-		return nil
-	}
-	hosts, err := hostnames.GenerateEtcHostsMount(cfg.AllocDir, cfg.NetworkIsolation, nil)
+	hosts, err := n.hostsMount(cfg, extra)
 	if err != nil {
-		return fmt.Errorf("write the group's hosts file: %w", err)
+		return fmt.Errorf("write the task's hosts file: %w", err)
 	}
-	if hosts != nil {
-		n.files = append(n.files, bind(hosts.HostPath, hosts.TaskPath, "rprivate", hosts.Readonly))
-	}
+	n.files = append(n.files, *hosts)
 	return nil
 }
 
@@ -116,11 +113,13 @@ func withNetworkFiles(n *network) oci.SpecOpts { return oci.WithMounts(n.files) 
 
 // checkNetwork checks the options about the network.
 func (c *TaskConfig) checkNetwork(*Config) error {
+	_, err := c.extraHosts()
+	errs := []error{err}
 	switch c.NetworkMode {
 	case "", networkHost, networkBridge, networkNone:
-		return nil
 	default:
-		return fmt.Errorf("option network_mode = %q: must be %q, %q or %q",
-			c.NetworkMode, networkHost, networkBridge, networkNone)
+		errs = append(errs, fmt.Errorf("option network_mode = %q: must be %q, %q or %q",
+			c.NetworkMode, networkHost, networkBridge, networkNone))
 	}
+	return errors.Join(append(errs, c.checkDNS()...)...)
 }

@@ -45,6 +45,7 @@ func (d *Driver) specOptions(s *startup, i *image) []oci.SpecOpts {
 		withNetworkFiles(s.network),
 		withTaskDirs(s.cfg),
 		withVolumes(s.cfg),
+		withStorage(&s.storage),
 		withNamespaces(s.options),
 		withPrivileged(s.options),
 		withDevices(s.cfg),
@@ -55,6 +56,8 @@ func (d *Driver) specOptions(s *startup, i *image) []oci.SpecOpts {
 		withSeccomp(s.cfg, s.options, &d.config),
 		withAppArmor(s.options, hostAppArmor),
 		withSELinux(s.options),
+		withRelabels(&s.storage),
+		withMountOrder(),
 		withGPU(s.grant),
 		withUserNamespace(s.hostIDs, s.cfg.User, &d.config),
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	goruntime "runtime"
 	"strings"
 	"testing"
 	"time"
@@ -183,17 +182,12 @@ func newNetworkNamespace(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "netns")
 	touch(t, file)
-	done := make(chan error)
-	go func() {
-		// The thread is in the namespace for good: it is not unlocked, and ends with this goroutine.
-		goruntime.LockOSThread()
-		err := unix.Unshare(unix.CLONE_NEWNET)
-		if err == nil {
-			err = unix.Mount("/proc/thread-self/ns/net", file, "", unix.MS_BIND, "")
+	must.NoError(t, onOwnThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
 		}
-		done <- err
-	}()
-	must.NoError(t, <-done)
+		return unix.Mount("/proc/thread-self/ns/net", file, "", unix.MS_BIND, "")
+	}))
 	t.Cleanup(func() { must.NoError(t, unix.Unmount(file, unix.MNT_DETACH)) })
 	return file
 }

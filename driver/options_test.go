@@ -145,7 +145,7 @@ func TestNewNetwork(t *testing.T) {
 			cfg := &drivers.TaskConfig{AllocID: "0123456789abcdef", Name: "web", AllocDir: t.TempDir(),
 				NetworkIsolation: c.spec}
 			must.NoError(t, os.MkdirAll(cfg.TaskDir().Dir, 0o755))
-			n, err := newNetwork(cfg, c.mode)
+			n, err := newNetwork(cfg, &TaskConfig{NetworkMode: c.mode})
 			if c.err != "" {
 				must.ErrorContains(t, err, c.err)
 				return
@@ -159,7 +159,8 @@ func TestNewNetwork(t *testing.T) {
 			}
 			if c.want == networkNone {
 				must.Eq(t, "0123456789ab", n.hostname)
-				must.SliceEmpty(t, n.files)
+				must.Len(t, 1, n.files)
+				must.Eq(t, "/etc/hosts", n.files[0].Destination)
 			}
 		})
 	}

@@ -3,11 +3,12 @@ package driver
 import (
 	"bytes"
 	"fmt"
+	"net/netip"
 	"os"
-	"path/filepath"
+	"regexp"
 	"strings"
+	"unicode"
 
-	"github.com/google/renameio/v2"
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
@@ -31,10 +32,7 @@ func writeResolvConf(dir string, dns *drivers.DNSConfig, hostNetwork bool) (stri
 			data = real
 		}
 	}
-	// What is there may be a link that an earlier life of the task left, to a file of the host's: it is replaced.
-	file := filepath.Join(dir, "resolv.conf")
-	return file, renameio.WriteFile(file, []byte(resolvConf(string(data), dns)), 0o644,
-		renameio.WithTempDir(dir), renameio.IgnoreUmask())
+	return writeTaskFile(dir, "resolv.conf", resolvConf(string(data), dns))
 }
 
 // resolvConf is a host's resolv.conf with the parts replaced that the dns block gives.
@@ -65,4 +63,62 @@ func resolvConf(host string, dns *drivers.DNSConfig) string {
 		fmt.Fprintln(&out, "options", strings.Join(dns.Options, " "))
 	}
 	return out.String()
+}
+
+// dns is what the task's resolv.conf is to say instead of the host's: the task's own options, and the group's dns block
+// where it has none.
+func (c *TaskConfig) dns(group *drivers.DNSConfig) *drivers.DNSConfig {
+	if len(c.DNSServers)+len(c.DNSSearchDomains)+len(c.DNSOptions) == 0 {
+		return group
+	}
+	merged := group.Copy()
+	if merged == nil {
+		merged = &drivers.DNSConfig{}
+	}
+	for _, field := range []struct {
+		of  *[]string
+		own []string
+	}{
+		{&merged.Servers, c.DNSServers}, {&merged.Searches, c.DNSSearchDomains}, {&merged.Options, c.DNSOptions},
+	} {
+		if len(field.own) > 0 {
+			*field.of = field.own
+		}
+	}
+	return merged
+}
+
+var (
+	searchDomain = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,254}$`)
+	dnsOption    = regexp.MustCompile(`^[a-z0-9-]+(:[0-9]+)?$`)
+)
+
+// checkDNS checks the options dns_servers, dns_search_domains and dns_options.
+func (c *TaskConfig) checkDNS() []error {
+	var errs []error
+	for _, option := range []struct {
+		name, allowed string
+		values        []string
+		ok            func(string) bool
+	}{
+		{"dns_servers", "an IP address", c.DNSServers, isAddress},
+		{"dns_search_domains", "a domain, such as \"example.com\"", c.DNSSearchDomains, searchDomain.MatchString},
+		{"dns_options", "an option of resolv.conf, such as \"ndots:2\" or \"rotate\"", c.DNSOptions, dnsOption.MatchString},
+	} {
+		for i, value := range option.values {
+			if !option.ok(value) {
+				errs = append(errs, fmt.Errorf("option %s[%d] = %q: must be %s", option.name, i, value, option.allowed))
+			}
+		}
+		if len(option.values) > 0 && c.NetworkMode == networkNone {
+			errs = append(errs, fmt.Errorf("option %s = %q: a task with network_mode = %q can ask no name server; leave it out",
+				option.name, option.values, networkNone))
+		}
+	}
+	return errs
+}
+
+func isAddress(value string) bool {
+	_, err := netip.ParseAddr(value)
+	return err == nil && !strings.ContainsFunc(value, unicode.IsSpace)
 }

@@ -23,6 +23,7 @@ type startup struct {
 	// init is the host's program for the option init; empty for none.
 	init    string
 	network *network
+	storage storage
 	// hostMemoryBytes is what the task may allocate beyond its limit of GPU memory.
 	hostMemoryBytes uint64
 	grant           *grant
@@ -92,6 +93,9 @@ func (d *Driver) prepare(cfg *drivers.TaskConfig) (*startup, error) {
 	if err := refuseForeignClaims(cfg); err != nil {
 		return nil, err
 	}
+	if err := taskOptions.checkMountsOf(cfg, &d.config); err != nil {
+		return nil, err
+	}
 	s := &startup{cfg: cfg, options: taskOptions, id: containerID(cfg)}
 	if s.runtime, err = taskOptions.runtime(&d.config); err != nil {
 		return nil, err
@@ -102,7 +106,7 @@ func (d *Driver) prepare(cfg *drivers.TaskConfig) (*startup, error) {
 	if s.hostMemoryBytes, err = taskOptions.gpuHostMemoryBytes(&d.config); err != nil {
 		return nil, err
 	}
-	if s.network, err = newNetwork(cfg, taskOptions.NetworkMode); err != nil {
+	if s.network, err = newNetwork(cfg, taskOptions); err != nil {
 		return nil, err
 	}
 	if taskOptions.Hostname != "" {
@@ -136,6 +140,11 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 	if err != nil {
 		return nil, err
 	}
+	releaseSources, err := d.prepareStorage(ctx, s, i)
+	if err != nil {
+		return nil, err
+	}
+	defer releaseSources()
 	d.sayCreating(s, i)
 	container, err := d.createContainer(ctx, s, i)
 	if err != nil {

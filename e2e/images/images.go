@@ -35,6 +35,8 @@ type File struct {
 	Dir     bool
 	// Mode defaults to 0644, to the mode of From where that is given, and to 0755 for a directory.
 	Mode int64
+	// Owner is the number of the user and of the group that it belongs to.
+	Owner int
 }
 
 // Busybox is an image of the machine's statically linked busybox with a link per applet, the users root, nobody and
@@ -143,7 +145,8 @@ func archive(files []File) ([]byte, error) {
 }
 
 func writeEntry(w *tar.Writer, f File) error {
-	header := &tar.Header{Name: f.Path, Mode: f.Mode, ModTime: buildTime, Format: tar.FormatPAX}
+	header := &tar.Header{Name: f.Path, Mode: f.Mode, Uid: f.Owner, Gid: f.Owner, ModTime: buildTime,
+		Format: tar.FormatPAX}
 	content := []byte(f.Content)
 	switch {
 	case f.Dir:

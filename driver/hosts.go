@@ -1,0 +1,205 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"unicode"
+
+	"github.com/google/renameio/v2"
+	"github.com/hashicorp/nomad/drivers/shared/hostnames"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+const hostHosts = "/etc/hosts"
+
+// localHosts are the lines that every hosts file of ours begins with.
+const localHosts = `127.0.0.1 localhost
+::1 localhost ip6-localhost ip6-loopback
+fe00::0 ip6-localnet
+ff00::0 ip6-mcastprefix
+ff02::1 ip6-allnodes
+ff02::2 ip6-allrouters
+`
+
+// hostLine is a line of a hosts file.
+type hostLine struct {
+	name    string
+	address netip.Addr
+}
+
+var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?$`)
+
+// parseExtraHost takes an entry of extra_hosts apart, "NAME:ADDRESS". An IPv6 address may stand in brackets.
+func parseExtraHost(entry string) (hostLine, error) {
+	name, text, _ := strings.Cut(entry, ":")
+	if inner, ok := strings.CutPrefix(text, "["); ok {
+		if text, ok = strings.CutSuffix(inner, "]"); !ok {
+			text = ""
+		}
+	}
+	address, err := netip.ParseAddr(text)
+	if err != nil || !hostName.MatchString(name) || strings.ContainsFunc(text, unicode.IsSpace) {
+		return hostLine{}, errors.New("must be NAME:ADDRESS with an IP address, such as \"db:10.0.0.7\" or \"db:[fd00::7]\"")
+	}
+	return hostLine{name, address}, nil
+}
+
+// extraHosts are the lines of extra_hosts.
+func (c *TaskConfig) extraHosts() ([]hostLine, error) {
+	var lines []hostLine
+	var errs []error
+	for i, entry := range c.ExtraHosts {
+		line, err := parseExtraHost(entry)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("option extra_hosts[%d] = %q: %w", i, entry, err))
+			continue
+		}
+		lines = append(lines, line)
+	}
+	return lines, errors.Join(errs...)
+}
+
+// hostsMount is what lies over the container's /etc/hosts.
+//
+// The tasks of a group share one file, which Nomad lays out beside their directories, and may write to it. A task whose
+// names differ has one of its own: the shared one is written once, and whoever came second would miss his.
+func (n *network) hostsMount(cfg *drivers.TaskConfig, extra []hostLine) (*specs.Mount, error) {
+	if len(extra) == 0 {
+		if m, ok, err := n.sharedHosts(cfg); ok || err != nil {
+			return m, err
+		}
+	}
+	text, err := n.ownHosts(cfg, extra)
+	if err != nil {
+		return nil, err
+	}
+	file, err := writeTaskFile(cfg.TaskDir().Dir, "hosts", text)
+	if err != nil {
+		return nil, err
+	}
+	m := bind(file, hostHosts, propagation[""], false)
+	return &m, nil
+}
+
+// sharedHosts is the file that is there already and says all that the task needs, or says that there is none.
+func (n *network) sharedHosts(cfg *drivers.TaskConfig) (*specs.Mount, bool, error) {
+	switch n.mode {
+	case networkHost:
+		if own, err := os.Hostname(); err != nil || own != n.hostname {
+			return nil, false, err
+		}
+		if _, err := os.Stat(hostHosts); err != nil {
+			return nil, false, nil //nolint:nilerr // A host without one: the task gets its own.
+		}
+		m := bind(hostHosts, hostHosts, propagation[""], true)
+		return &m, true, nil
+	case networkBridge:
+		config, err := n.groupName(cfg)
+		if err != nil || config == nil || config.Hostname != n.hostname {
+			return nil, false, err
+		}
+		group := *cfg.NetworkIsolation
+		group.HostsConfig = config
+		hosts, err := hostnames.GenerateEtcHostsMount(cfg.AllocDir, &group, nil)
+		if err != nil || hosts == nil {
+			return nil, false, err
+		}
+		m := bind(hosts.HostPath, hosts.TaskPath, propagation[""], hosts.Readonly)
+		return &m, true, nil
+	}
+	return nil, false, nil
+}
+
+// groupName is the name and the address of the group's network; nil where it has no address. Nomad says both for networks
+// that its docker driver makes. In those that it makes itself the namespace knows the address.
+func (n *network) groupName(cfg *drivers.TaskConfig) (*drivers.HostsConfig, error) {
+	if config := cfg.NetworkIsolation.HostsConfig; config != nil && config.Address != "" && config.Hostname != "" {
+		return config, nil
+	}
+	address, err := addressIn(n.path)
+	if err != nil || address == "" {
+		return nil, err
+	}
+	return &drivers.HostsConfig{Address: address, Hostname: n.hostname}, nil
+}
+
+// addressIn is the first address of a network namespace beyond its own loopback interface.
+func addressIn(namespace string) (string, error) {
+	file, err := os.Open(namespace)
+	if err != nil {
+		return "", fmt.Errorf("open the group's network namespace: %w", err)
+	}
+	defer file.Close()
+	var addresses []net.Addr
+	err = onOwnThread(func() error {
+		if err := unix.Setns(int(file.Fd()), unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		var err error
+		addresses, err = net.InterfaceAddrs()
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("ask the group's network namespace %s for its address: %w", namespace, err)
+	}
+	for _, address := range addresses {
+		prefix, err := netip.ParsePrefix(address.String())
+		if ip := prefix.Addr(); err == nil && ip.IsGlobalUnicast() {
+			return ip.String(), nil
+		}
+	}
+	return "", nil
+}
+
+// ownHosts is the text of a hosts file for this task alone.
+func (n *network) ownHosts(cfg *drivers.TaskConfig, extra []hostLine) (string, error) {
+	text, own := localHosts, "127.0.0.1 "+n.hostname
+	switch n.mode {
+	case networkHost:
+		hostname, err := os.Hostname()
+		if err != nil {
+			return "", err
+		}
+		if hostname == n.hostname {
+			own = "" // the host's file knows it
+		}
+		data, err := os.ReadFile(hostHosts)
+		if err == nil {
+			text = strings.TrimRight(string(data), "\n") + "\n"
+		} else if !os.IsNotExist(err) {
+			return "", err
+		}
+	case networkBridge:
+		group, err := n.groupName(cfg)
+		if err != nil {
+			return "", err
+		}
+		if group != nil {
+			own = group.Address + " " + n.hostname
+		}
+	}
+	var out strings.Builder
+	out.WriteString(text)
+	if own != "" {
+		fmt.Fprintln(&out, own)
+	}
+	for _, line := range extra {
+		fmt.Fprintln(&out, line.address, line.name)
+	}
+	return out.String(), nil
+}
+
+// writeTaskFile writes a file into a task's directory and returns its path. What is there may be a link that an earlier
+// life of the task left, to a file of the host's: it is replaced.
+func writeTaskFile(dir, name, text string) (string, error) {
+	file := filepath.Join(dir, name)
+	return file, renameio.WriteFile(file, []byte(text), 0o644, renameio.WithTempDir(dir), renameio.IgnoreUmask())
+}

@@ -1,0 +1,194 @@
+package driver
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+)
+
+func TestParseExtraHost(t *testing.T) {
+	for entry, want := range map[string]string{
+		"db:10.0.0.7": "db 10.0.0.7", "db.example.com:fd00::7": "db.example.com fd00::7", "db:[fd00::7]": "db fd00::7",
+		"_under_score:127.0.0.1": "_under_score 127.0.0.1", "x:[10.0.0.7]": "x 10.0.0.7",
+	} {
+		line, err := parseExtraHost(entry)
+		must.NoError(t, err, must.Sprint(entry))
+		must.Eq(t, want, fmt.Sprint(line.name, " ", line.address))
+	}
+}
+
+func TestBadInput_Network(t *testing.T) {
+	cases := []struct {
+		name  string
+		block string
+		errs  []string
+	}{
+		{"a mode that is none", `network_mode = "cni/x"`, []string{`option network_mode = "cni/x"`, `"host", "bridge" or "none"`}},
+		{"a host without address", `extra_hosts = ["ok:10.0.0.1", "db"]`,
+			[]string{`option extra_hosts[1] = "db"`, "NAME:ADDRESS", "db:10.0.0.7"}},
+		{"an address that is a name", `extra_hosts = ["db:other"]`, []string{`option extra_hosts[0] = "db:other"`}},
+		{"no name", `extra_hosts = [":10.0.0.1"]`, []string{`":10.0.0.1"`}},
+		{"brackets that do not close", `extra_hosts = ["db:[fd00::7"]`, []string{`"db:[fd00::7"`}},
+		{"a second name", `extra_hosts = ["db other:10.0.0.1"]`, []string{`"db other:10.0.0.1"`}},
+		{"a second line", `extra_hosts = ["db\n0.0.0.0 localhost:10.0.0.1"]`, []string{"extra_hosts[0]"}},
+		{"a second line in a zone", `extra_hosts = ["db:fe80::1%x\n10.0.0.1 localhost"]`, []string{"extra_hosts[0]"}},
+		{"a server that is a name", `dns_servers = ["10.0.0.1", "dns.example.com"]`,
+			[]string{`option dns_servers[1] = "dns.example.com"`, "an IP address"}},
+		{"a domain with a blank", `dns_search_domains = ["a b"]`, []string{`option dns_search_domains[0] = "a b"`, "a domain"}},
+		{"an empty domain", `dns_search_domains = [""]`, []string{`option dns_search_domains[0] = ""`}},
+		{"an option of two lines", `dns_options = ["ndots:1\nnameserver 1.1.1.1"]`, []string{"option dns_options[0]", "ndots:2"}},
+		{"name servers without network", "network_mode = \"none\"\ndns_servers = [\"10.0.0.1\"]",
+			[]string{`option dns_servers = ["10.0.0.1"]`, `network_mode = "none"`}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			err := parsed(t, c.block).checkNetwork(nil)
+			must.Error(t, err)
+			for _, want := range c.errs {
+				must.ErrorContains(t, err, want)
+			}
+		})
+	}
+	must.NoError(t, parsed(t, `
+		network_mode       = "bridge"
+		extra_hosts        = ["db:10.0.0.7", "six:[fd00::7]"]
+		dns_servers        = ["10.0.0.1", "fd00::1"]
+		dns_search_domains = ["example.com", "."]
+		dns_options        = ["ndots:2", "rotate", "use-vc"]`).checkNetwork(nil))
+}
+
+func TestDNS_OptionsOverTheGroups(t *testing.T) {
+	group := &drivers.DNSConfig{Servers: []string{"10.0.0.1"}, Searches: []string{"group"}, Options: []string{"rotate"}}
+	must.Eq(t, group, (&TaskConfig{}).dns(group))
+	must.Nil(t, (&TaskConfig{}).dns(nil))
+	must.Eq(t, &drivers.DNSConfig{Servers: []string{"9.9.9.9"}, Searches: []string{"group"}, Options: []string{"rotate"}},
+		(&TaskConfig{DNSServers: []string{"9.9.9.9"}}).dns(group))
+	must.Eq(t, &drivers.DNSConfig{Searches: []string{"task"}, Options: []string{"ndots:1"}},
+		(&TaskConfig{DNSSearchDomains: []string{"task"}, DNSOptions: []string{"ndots:1"}}).dns(nil))
+	must.Eq(t, "10.0.0.1", group.Servers[0])
+}
+
+// hostsOf is the text of a network's hosts file, and its path.
+func hostsOf(t *testing.T, n *network) (text, file string) {
+	t.Helper()
+	for _, m := range n.files {
+		if m.Destination == "/etc/hosts" {
+			data, err := os.ReadFile(m.Source)
+			must.NoError(t, err)
+			return string(data), m.Source
+		}
+	}
+	t.Fatal("no hosts file")
+	return "", ""
+}
+
+func TestHosts(t *testing.T) {
+	allocDir := t.TempDir()
+	group := &drivers.NetworkIsolationSpec{Mode: drivers.NetIsolationModeGroup, Path: "/run/netns/x",
+		HostsConfig: &drivers.HostsConfig{Hostname: "web-1", Address: "172.26.64.2"}}
+	network := func(task string, isolation *drivers.NetworkIsolationSpec, options TaskConfig) *network {
+		cfg := &drivers.TaskConfig{AllocID: "0123456789abcdef", Name: task, AllocDir: allocDir, NetworkIsolation: isolation}
+		must.NoError(t, os.MkdirAll(cfg.TaskDir().Dir, 0o755))
+		n, err := newNetwork(cfg, &options)
+		must.NoError(t, err)
+		return n
+	}
+	extra := func(hosts ...string) TaskConfig { return TaskConfig{ExtraHosts: hosts} }
+
+	// The group's tasks share one file, unless one has names of its own. In whatever order they come.
+	text, file := hostsOf(t, network("extra", group, extra("db:10.0.0.7", "six:[fd00::7]")))
+	must.Eq(t, filepath.Join(allocDir, "extra/hosts"), file)
+	must.StrContains(t, text, "127.0.0.1 localhost\n")
+	must.StrContains(t, text, "172.26.64.2 web-1\n10.0.0.7 db\nfd00::7 six\n")
+
+	text, file = hostsOf(t, network("plain", group, TaskConfig{}))
+	must.Eq(t, filepath.Join(allocDir, "hosts"), file)
+	must.StrContains(t, text, "172.26.64.2 web-1")
+	must.StrNotContains(t, text, "10.0.0.7")
+	_, again := hostsOf(t, network("another", group, TaskConfig{}))
+	must.Eq(t, file, again)
+
+	text, _ = hostsOf(t, network("extra2", group, extra("cache:10.0.0.8")))
+	must.StrContains(t, text, "172.26.64.2 web-1\n10.0.0.8 cache\n")
+	must.StrNotContains(t, text, "10.0.0.7")
+
+	// A network of which nobody says an address: there are local names and the task's own at least.
+	requireRoot(t)
+	bare := &drivers.NetworkIsolationSpec{Mode: drivers.NetIsolationModeGroup, Path: newNetworkNamespace(t)}
+	text, _ = hostsOf(t, network("bare", bare, TaskConfig{}))
+	must.StrContains(t, text, "127.0.0.1 localhost\n")
+	must.StrContains(t, text, "127.0.0.1 0123456789ab\n")
+
+	// Of the networks that Nomad itself makes only the namespace knows the address.
+	must.NoError(t, addAddress(bare.Path, "10.77.0.2"))
+	text, file = hostsOf(t, network("addressed", bare, TaskConfig{ExtraHosts: []string{"db:10.0.0.7"}}))
+	must.Eq(t, filepath.Join(allocDir, "addressed/hosts"), file)
+	must.StrContains(t, text, "10.77.0.2 0123456789ab\n10.0.0.7 db\n")
+	allocDir = t.TempDir() // with another allocation's group
+	text, file = hostsOf(t, network("shared", bare, TaskConfig{}))
+	must.Eq(t, filepath.Join(allocDir, "hosts"), file)
+	must.StrContains(t, text, "10.77.0.2 0123456789ab\n")
+
+	text, _ = hostsOf(t, network("none", nil, TaskConfig{NetworkMode: networkNone}))
+	must.StrContains(t, text, "127.0.0.1 localhost\n")
+	must.StrContains(t, text, "127.0.0.1 0123456789ab\n")
+}
+
+// addAddress gives the loopback interface of a network namespace another address.
+func addAddress(namespace, address string) error {
+	file, err := os.Open(namespace)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return onOwnThread(func() error {
+		if err := unix.Setns(int(file.Fd()), unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(socket)
+		request, err := unix.NewIfreq("lo")
+		if err != nil {
+			return err
+		}
+		if err := request.SetInet4Addr(netip.MustParseAddr(address).AsSlice()); err != nil {
+			return err
+		}
+		return unix.IoctlIfreq(socket, unix.SIOCSIFADDR, request)
+	})
+}
+
+func TestHosts_OfTheHost(t *testing.T) {
+	cfg := &drivers.TaskConfig{AllocID: "0123456789abcdef", Name: "web", AllocDir: t.TempDir()}
+	must.NoError(t, os.MkdirAll(cfg.TaskDir().Dir, 0o755))
+	host, err := os.ReadFile("/etc/hosts")
+	must.NoError(t, err)
+	n, err := newNetwork(cfg, &TaskConfig{})
+	must.NoError(t, err)
+	_, file := hostsOf(t, n)
+	must.Eq(t, "/etc/hosts", file)
+
+	n, err = newNetwork(cfg, &TaskConfig{ExtraHosts: []string{"db:10.0.0.7"}})
+	must.NoError(t, err)
+	text, file := hostsOf(t, n)
+	must.Eq(t, filepath.Join(cfg.TaskDir().Dir, "hosts"), file)
+	must.Eq(t, strings.TrimRight(string(host), "\n")+"\n10.0.0.7 db\n", text)
+
+	// A name of its own, which the host's file does not have.
+	n = &network{mode: networkHost, hostname: "mine"}
+	m, err := n.hostsMount(cfg, nil)
+	must.NoError(t, err)
+	data, err := os.ReadFile(m.Source)
+	must.NoError(t, err)
+	must.StrHasSuffix(t, "127.0.0.1 mine\n", string(data))
+}

@@ -1,0 +1,206 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	continuity "github.com/containerd/continuity/fs"
+	"github.com/containerd/errdefs"
+	pathrs "github.com/cyphar/filepath-securejoin/pathrs-lite"
+	"github.com/opencontainers/image-spec/identity"
+	"golang.org/x/sys/unix"
+)
+
+// imageTree reads the files of the task's image before there is a container, by a read-only snapshot of it.
+type imageTree struct {
+	driver  *Driver
+	startup *startup
+	image   *image
+	mounts  []mount.Mount // nil until needed
+}
+
+func (t *imageTree) key() string { return t.startup.id + "-view" }
+
+// view makes the snapshot. The lease in ctx has containerd remove it if this process is killed.
+func (t *imageTree) view(ctx context.Context) error {
+	if t.mounts != nil {
+		return nil
+	}
+	layers, err := t.image.RootFS(ctx)
+	if err != nil {
+		return fmt.Errorf("read the layers of image %q: %w", t.image.source.given, err)
+	}
+	snapshots := t.driver.client.SnapshotService(t.driver.config.Snapshotter)
+	parent := identity.ChainID(layers).String()
+	mounts, err := snapshots.View(ctx, t.key(), parent)
+	if errdefs.IsAlreadyExists(err) {
+		// An earlier life of the plugin was killed while it read.
+		if err = snapshots.Remove(ctx, t.key()); err == nil {
+			mounts, err = snapshots.View(ctx, t.key(), parent)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("look into image %q: make a snapshot: %w", t.image.source.given, err)
+	}
+	t.mounts = mounts
+	return nil
+}
+
+// close removes the snapshot.
+func (t *imageTree) close(ctx context.Context) error {
+	if t.mounts == nil {
+		return nil
+	}
+	// That the start was cancelled is no reason to leave it.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	defer cancel()
+	err := t.driver.client.SnapshotService(t.driver.config.Snapshotter).Remove(ctx, t.key())
+	if err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("remove the snapshot by which image %q was read: %w", t.image.source.given, err)
+	}
+	return nil
+}
+
+// copy copies what the image has at a path into a directory that is empty, with owners, modes and times. Where the image
+// has nothing the directory stays as it is.
+func (t *imageTree) copy(ctx context.Context, from string, to *os.Root, name string) error {
+	if err := t.view(ctx); err != nil {
+		return err
+	}
+	target, err := to.Open(name)
+	if err != nil {
+		return err
+	}
+	defer target.Close()
+	place, err := filepath.Abs(t.driver.grants.config.RunDir)
+	if err == nil {
+		err = os.MkdirAll(place, 0o755)
+	}
+	if err != nil {
+		return err
+	}
+	return inPrivateMounts(func() error {
+		if err := mountHere(t.mounts, place); err != nil {
+			return fmt.Errorf("look into image %q: %w", t.image.source.given, err)
+		}
+		return copyFromRoot(place, from, target)
+	})
+}
+
+// copyFromRoot copies a directory in a root to another directory. The path is resolved inside the root: a link of the
+// image's must not lead to the host's files. Below it links are copied and not followed, and nobody else can change
+// anything on either side.
+func copyFromRoot(root, from string, to *os.File) error {
+	dir, err := os.OpenFile(root, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	source, err := pathrs.OpenatInRoot(dir, from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open %s in the image: %w", from, err)
+	}
+	defer source.Close()
+	info, err := source.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("the image has a file at %s, where a volume is to be mounted; mount a file there, or at another path",
+			from)
+	}
+	err = continuity.CopyDir(byDescriptor(to), byDescriptor(source),
+		continuity.WithXAttrExclude("security.selinux", "trusted.overlay.opaque", "user.overlay.opaque"),
+		continuity.WithAllowXAttrErrors())
+	if err != nil {
+		return fmt.Errorf("copy %s of the image: %w", from, err)
+	}
+	return nil
+}
+
+// byDescriptor is a path that leads to an open directory, wherever it lies.
+func byDescriptor(dir *os.File) string { return fmt.Sprintf("/proc/self/fd/%d/.", dir.Fd()) }
+
+// inPrivateMounts runs f on a thread with mounts of its own, which end with the thread. So a process that is killed in
+// the midst leaves none. f must not start goroutines that rely on them.
+func inPrivateMounts(f func() error) error {
+	return onOwnThread(func() error {
+		err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
+		if err == nil {
+			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		}
+		if err != nil {
+			return fmt.Errorf("make a mount namespace: %w", err)
+		}
+		return f()
+	})
+}
+
+// onOwnThread runs f on a thread that ends with it, whatever f has changed about the thread.
+func onOwnThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			// The process's first thread never ends, and /proc/self is its. As long as this goroutine holds it, another
+			// one gets another.
+			defer runtime.UnlockOSThread()
+			done <- onOwnThread(f)
+			return
+		}
+		done <- f()
+		// Not unlocked: the thread ends with this goroutine.
+	}()
+	return <-done
+}
+
+// mountHere mounts a snapshot on the calling thread, and nowhere else.
+func mountHere(mounts []mount.Mount, at string) error {
+	for _, m := range mounts {
+		if err := shortenLayers(&m); err != nil {
+			return err
+		}
+		if err := m.Mount(at); err != nil {
+			return fmt.Errorf("mount its snapshot: %w", err)
+		}
+	}
+	return nil
+}
+
+// shortenLayers names the layers of an overlay relative to the directory in which all of them lie, and makes that the
+// thread's working directory. The kernel takes one page of options, too little for the full names of some fifty layers; and
+// containerd, which knows that too, would mount on another thread then, with other mounts.
+func shortenLayers(m *mount.Mount) error {
+	for i, option := range m.Options {
+		list, ok := strings.CutPrefix(option, "lowerdir=")
+		if !ok || m.Type != "overlay" {
+			continue
+		}
+		layers := strings.Split(list, ":")
+		// Layers are called …/snapshots/NUMBER/fs.
+		common := filepath.Dir(filepath.Dir(layers[0]))
+		for j, layer := range layers {
+			rel, inside := strings.CutPrefix(layer, common+"/")
+			if !inside {
+				return nil
+			}
+			layers[j] = rel
+		}
+		m.Options = append([]string{}, m.Options...)
+		m.Options[i] = "lowerdir=" + strings.Join(layers, ":")
+		if err := unix.Chdir(common); err != nil {
+			return fmt.Errorf("go to the layers: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,207 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	pathrs "github.com/cyphar/filepath-securejoin/pathrs-lite"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// closedTaskDirs are directories in a task's that no job may mount: Nomad's own, and ours. A task that could replace the
+// directories in ours by links would have the next start mount what they lead to.
+var closedTaskDirs = []string{"private", anonymousDir}
+
+// mountSources finds, and where need be makes, the sources of one start's mounts.
+type mountSources struct {
+	driver  *Driver
+	startup *startup
+	tree    *imageTree
+	pins    *pins // nil until needed
+}
+
+// mount is what the container gets for a wanted mount.
+func (m *mountSources) mount(ctx context.Context, w wantedMount) (specs.Mount, error) {
+	var source string
+	var err error
+	switch {
+	case w.kind == mountTmpfs:
+		return tmpfsMount(w), nil
+	case w.kind == mountBind:
+		source, err = m.hostPath(w)
+	case w.source == "":
+		source, err = m.anonymousVolume(ctx, w)
+	default:
+		source, err = m.driver.namedVolume(ctx, w, m.tree)
+	}
+	if err == nil {
+		err = checkPropagates(source, w.propagation)
+	}
+	return bind(source, w.target, w.propagation, w.readonly), err
+}
+
+// tmpfsMount mounts a tmpfs on which nothing can be run unless the job says so, as docker does.
+func tmpfsMount(w wantedMount) specs.Mount {
+	options := append([]string{"nosuid", "nodev", "noexec"}, w.tmpfs...)
+	if slices.Contains(w.tmpfs, "exec") {
+		options = slices.DeleteFunc(options, func(o string) bool { return o == "noexec" })
+	}
+	if w.readonly {
+		options = append(options, "ro")
+	}
+	return specs.Mount{Type: mountTmpfs, Source: mountTmpfs, Destination: w.target, Options: options}
+}
+
+// hostPath returns the host's path for the source of a bind mount.
+func (m *mountSources) hostPath(w wantedMount) (string, error) {
+	rel, inside, err := w.place(m.startup.cfg, &m.driver.config)
+	if err != nil {
+		return "", err
+	}
+	if inside {
+		return m.pinned(rel, w.create)
+	}
+	if _, err := os.Stat(w.source); errors.Is(err, fs.ErrNotExist) && w.create {
+		return w.source, os.MkdirAll(w.source, 0o755)
+	} else if err != nil {
+		return "", fmt.Errorf("source = %q: %w; it must be a path that is on the host", w.source, err)
+	}
+	return w.source, nil
+}
+
+// place says whether the source of a bind mount lies in the allocation's directory, and where there. Elsewhere it may lie
+// only if the operator says so.
+func (w *wantedMount) place(cfg *drivers.TaskConfig, plugin *Config) (rel string, inside bool, err error) {
+	rel, inside, err = inAlloc(cfg, w.source)
+	if err == nil && !inside && !plugin.Volumes.Enabled {
+		err = fmt.Errorf("source = %q: paths of the host are not enabled on this node, only those in the allocation's "+
+			"directory; the operator can with volumes { enabled = true } in the plugin's configuration", w.source)
+	}
+	return rel, inside, err
+}
+
+// checkMountsOf checks what depends on the task: where the sources lie, and what the agent mounts for it.
+func (c *TaskConfig) checkMountsOf(cfg *drivers.TaskConfig, plugin *Config) error {
+	wanted, err := c.wantedMounts(plugin)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, w := range wanted {
+		if w.kind == mountBind {
+			if _, _, err := w.place(cfg, plugin); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", w.option, err))
+			}
+		}
+		for _, m := range cfg.Mounts {
+			if path.Clean(m.TaskPath) == w.target {
+				errs = append(errs, fmt.Errorf("volume_mount with the destination %q and %s both mount at %s; remove one",
+					m.TaskPath, w.option, w.target))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// inAlloc says whether a source lies in the allocation's directory, and where there.
+func inAlloc(cfg *drivers.TaskConfig, source string) (rel string, inside bool, err error) {
+	host := source
+	if !filepath.IsAbs(host) {
+		host = filepath.Join(cfg.TaskDir().Dir, host)
+	}
+	rel, err = filepath.Rel(cfg.AllocDir, host)
+	if err != nil || !filepath.IsLocal(rel) {
+		return "", false, nil //nolint:nilerr // Two absolute paths of which one is no parent of the other: not inside.
+	}
+	parts := strings.Split(rel, "/")
+	switch {
+	case parts[0] == filepath.Base(cfg.TaskDir().SharedAllocDir):
+		return rel, true, nil
+	case len(parts) < 2:
+		return "", false, fmt.Errorf("source = %q: must not be the directory of a whole task or allocation; name one in it, "+
+			"such as \"local/data\"", source)
+	case slices.Contains(closedTaskDirs, parts[1]):
+		return "", false, fmt.Errorf("source = %q: must not lie in %q of the task's directory, which is not for jobs",
+			source, parts[1])
+	}
+	return rel, true, nil
+}
+
+// pinned opens a path in the allocation's directory and pins it.
+func (m *mountSources) pinned(rel string, create bool) (string, error) {
+	file, err := openInAlloc(m.startup.cfg.AllocDir, rel, create)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	if m.pins == nil {
+		m.pins, err = newPins(m.driver.grants.config.RunDir, m.startup.id)
+		if err != nil {
+			return "", fmt.Errorf("make a place for the sources of mounts: %w", err)
+		}
+	}
+	return m.pins.add(file)
+}
+
+// release lets go of what the runtime needs only until the container has started.
+func (m *mountSources) release() {
+	if m.pins == nil {
+		return
+	}
+	if err := m.pins.release(); err != nil {
+		m.driver.logger.Warn("a place for the sources of mounts is left; the next start of the plugin removes it",
+			"path", m.pins.dir, "error", err)
+	}
+}
+
+// openInAlloc opens a path in the allocation's directory for nothing but to mount it.
+//
+// Tasks write to local/, secrets/ and alloc/, and an artifact can bring any link. So every part of the path is resolved
+// beneath the directory that Nomad made, by descriptor: a link may lead to another place in the same directory, which its
+// writer could have written to just as well, and never out of it, to another task's secrets or to the host.
+func openInAlloc(allocDir, rel string, create bool) (*os.File, error) {
+	dir, err := os.OpenFile(allocDir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	for i, part := range stations(rel) {
+		next, err := pathrs.OpenatInRoot(dir, part)
+		if errors.Is(err, fs.ErrNotExist) && create && i > 0 {
+			next, err = pathrs.MkdirAllHandle(dir, part, 0o755)
+		}
+		dir.Close()
+		if err != nil {
+			return nil, notInAlloc(rel, err)
+		}
+		dir = next
+	}
+	return dir, nil
+}
+
+// notInAlloc leaves out the host's path, which would tell the user nothing.
+func notInAlloc(rel string, err error) error {
+	for pathErr := (*os.PathError)(nil); errors.As(err, &pathErr); {
+		err = pathErr.Err
+	}
+	return fmt.Errorf("open %s in the allocation's directory: %w; an artifact or template block can put it there, and a link "+
+		"must not lead out of it", rel, err)
+}
+
+// stations takes a path in the allocation's directory apart where its resolution must not go back: after alloc/, or after
+// TASK/ and the directory in it.
+func stations(rel string) []string {
+	depth := 3
+	if strings.HasPrefix(rel+"/", "alloc/") {
+		depth = 2
+	}
+	return strings.SplitN(rel, "/", depth)
+}

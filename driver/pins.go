@@ -1,0 +1,159 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// pins hold the sources of one start's bind mounts where no task can change what they lead to.
+//
+// runc mounts a source by its path, some time after we have checked it. A task of the same allocation that runs already
+// could meanwhile replace a directory on the way by a link to /etc of the host, and have that mounted into the next task.
+// No check of a path helps against it. So what we have opened and checked is bind-mounted, by its descriptor, to a place
+// below run_dir that only root can reach, and the container's spec names that place. What the task does to the path
+// from then on changes nothing.
+//
+// The place is a tmpfs of its own, which goes with everything in it as soon as the container has started: the container's
+// own mounts do not depend on it. It is private, so that no other mount namespace gets a copy. containerd has to be in the
+// plugin's mount namespace, as it must be for the secrets directories that Nomad mounts.
+type pins struct {
+	dir   string
+	lock  *os.File
+	count int
+}
+
+// The parts of a place for pins.
+const (
+	pinsLock  = "lock"
+	pinsMount = "mount"
+)
+
+func pinsDir(runDir string) string { return filepath.Join(runDir, "mount-sources") }
+
+// newPins makes the place for the sources of a container. The lock on it says to other lives of the plugin that it is
+// in use, and the kernel drops it with this process.
+func newPins(runDir, containerID string) (*pins, error) {
+	p := &pins{dir: filepath.Join(pinsDir(runDir), containerID)}
+	if err := os.MkdirAll(p.dir, 0o700); err != nil {
+		return nil, err
+	}
+	lock, err := lockPins(p.dir)
+	if err != nil {
+		return nil, fmt.Errorf("lock %s, which another start of the task may hold: %w", p.dir, err)
+	}
+	p.lock = lock
+	at := filepath.Join(p.dir, pinsMount)
+	err = errors.Join(unmountPins(at), os.MkdirAll(at, 0o700))
+	if err == nil {
+		err = unix.Mount("tmpfs", at, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700,size=1m")
+	}
+	if err == nil {
+		err = unix.Mount("", at, "", unix.MS_PRIVATE, "")
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("mount a tmpfs at %s: %w", at, err), p.release())
+	}
+	return p, nil
+}
+
+func lockPins(dir string) (*os.File, error) {
+	lock, err := os.OpenFile(filepath.Join(dir, pinsLock), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return lock, nil
+}
+
+// add pins a file or directory and returns the path to mount.
+func (p *pins) add(source *os.File) (string, error) {
+	info, err := source.Stat()
+	if err != nil {
+		return "", err
+	}
+	at := filepath.Join(p.dir, pinsMount, fmt.Sprint(p.count))
+	p.count++
+	if info.IsDir() {
+		err = os.Mkdir(at, 0o700)
+	} else {
+		err = os.WriteFile(at, nil, 0o600)
+	}
+	if err != nil {
+		return "", err
+	}
+	err = unix.Mount(fmt.Sprintf("/proc/self/fd/%d", source.Fd()), at, "", unix.MS_BIND|unix.MS_REC, "")
+	if err != nil {
+		return "", fmt.Errorf("bind the source of a mount to %s: %w", at, err)
+	}
+	return at, nil
+}
+
+// release removes the place and everything in it.
+func (p *pins) release() error {
+	err := removePins(p.dir)
+	p.lock.Close()
+	return err
+}
+
+// removePins removes a place whose lock the caller holds. Nothing here removes more than a mount point or an empty
+// directory: what is mounted is a task's data.
+func removePins(dir string) error {
+	at := filepath.Join(dir, pinsMount)
+	if err := unmountPins(at); err != nil {
+		return err
+	}
+	var errs []error
+	for _, path := range []string{at, filepath.Join(dir, pinsLock), dir} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// unmountPins unmounts what is at a path, if anything is. All of it becomes private first: a pin of a directory that has
+// mounts below it and propagates would otherwise take those of the directory itself along.
+func unmountPins(at string) error {
+	for {
+		err := unix.Mount("", at, "", unix.MS_REC|unix.MS_PRIVATE, "")
+		if err == nil {
+			err = unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		}
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+			return nil // no mount point
+		}
+		if err != nil {
+			return fmt.Errorf("unmount %s: %w", at, err)
+		}
+	}
+}
+
+// sweepPins removes the places of starts whose plugin was killed in the midst.
+func sweepPins(runDir string) error {
+	entries, err := os.ReadDir(pinsDir(runDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	errs := []error{err}
+	for _, entry := range entries {
+		dir := filepath.Join(pinsDir(runDir), entry.Name())
+		lock, err := lockPins(dir)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			continue
+		}
+		if err == nil {
+			err = removePins(dir)
+			lock.Close()
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

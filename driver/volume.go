@@ -1,0 +1,172 @@
+package driver
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// anonymousDir is the directory in a task's that holds its volumes without a name, each named by what anonymousName
+	// makes of its path in the container. They stay when the task is restarted and go with its directory.
+	anonymousDir = "image-volumes"
+	// draftPrefix begins the names of volumes that are being made. No volume that a job names starts so.
+	draftPrefix = ".new-"
+)
+
+// anonymousName names the volume for a path in the container.
+func anonymousName(target string) string {
+	sum := sha256.Sum256([]byte(target))
+	return hex.EncodeToString(sum[:8])
+}
+
+// namedVolume returns the directory of a named volume. A new one is filled with what the image has at the target.
+func (d *Driver) namedVolume(ctx context.Context, w wantedMount, tree *imageTree) (string, error) {
+	dir, lock, err := openVolumeDir(d.config.volumeDir())
+	if err != nil {
+		return "", fmt.Errorf("open the directory of the named volumes: %w", err)
+	}
+	defer dir.Close()
+	defer lock.Close()
+	// Whoever comes second waits, and finds the volume filled.
+	unlock := d.volumes.lock(w.source)
+	defer unlock()
+	if err := makeVolume(ctx, dir, w.source, w, tree); err != nil {
+		return "", fmt.Errorf("make volume %q: %w", w.source, err)
+	}
+	return filepath.Join(d.config.volumeDir(), w.source), nil
+}
+
+// anonymousVolume returns the directory of a volume that belongs to the task.
+func (m *mountSources) anonymousVolume(ctx context.Context, w wantedMount) (string, error) {
+	cfg, name := m.startup.cfg, anonymousName(w.target)
+	task, err := os.OpenRoot(cfg.TaskDir().Dir)
+	if err != nil {
+		return "", err
+	}
+	defer task.Close()
+	if err := task.MkdirAll(anonymousDir, 0o700); err != nil {
+		return "", err
+	}
+	dir, err := task.OpenRoot(anonymousDir)
+	if err != nil {
+		return "", err
+	}
+	defer dir.Close()
+	if err := makeVolume(ctx, dir, name, w, m.tree); err != nil {
+		return "", fmt.Errorf("make an anonymous volume: %w", err)
+	}
+	return m.pinned(filepath.Join(cfg.Name, anonymousDir, name), false)
+}
+
+// makeVolume makes a volume in dir, or leaves the one that is there. It is filled under another name and then
+// renamed: a volume that is there is whole, whenever a plugin was killed.
+func makeVolume(ctx context.Context, dir *os.Root, name string, w wantedMount, tree *imageTree) error {
+	info, err := dir.Lstat(name)
+	switch {
+	case err == nil && !info.IsDir():
+		return fmt.Errorf("%s is no directory", filepath.Join(dir.Name(), name))
+	case err == nil:
+		return nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	draft := draftPrefix + name
+	// One that an earlier life of the plugin left half filled. No task has ever seen it.
+	if err := dir.RemoveAll(draft); err != nil {
+		return err
+	}
+	if err := dir.Mkdir(draft, 0o755); err != nil {
+		return err
+	}
+	if err := fillVolume(ctx, dir, draft, w, tree); err != nil {
+		return errors.Join(err, dir.RemoveAll(draft))
+	}
+	return dir.Rename(draft, name)
+}
+
+// fillVolume copies what the image has at the volume's target, unless the job does not want that.
+func fillVolume(ctx context.Context, dir *os.Root, draft string, w wantedMount, tree *imageTree) error {
+	if w.noCopy {
+		return nil
+	}
+	return tree.copy(ctx, w.target, dir, draft)
+}
+
+// openVolumeDir opens the directory of the named volumes. Only root can go there: an image brings set-user-ID programs and
+// device nodes, which no user of the host is to reach. The lock says to another life of the plugin that volumes may be in
+// the making.
+func openVolumeDir(path string) (*os.Root, *os.File, error) {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, nil, err
+	}
+	lock, err := os.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	err = unix.Flock(int(lock.Fd()), unix.LOCK_SH)
+	var dir *os.Root
+	if err == nil {
+		dir, err = os.OpenRoot(path)
+	}
+	if err != nil {
+		lock.Close()
+		return nil, nil, err
+	}
+	return dir, lock, nil
+}
+
+// sweepVolumeDrafts removes volumes that a plugin was filling when it was killed. Where another one is just making some,
+// they are left to it.
+func sweepVolumeDrafts(path string) error {
+	lock, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil //nolint:nilerr // Another plugin is at work there.
+	}
+	dir, err := os.OpenRoot(path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	entries, err := lock.ReadDir(-1)
+	errs := []error{err}
+	for _, entry := range entries {
+		if strings.HasPrefix(entry.Name(), draftPrefix) {
+			errs = append(errs, dir.RemoveAll(entry.Name()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// volumeDir is where the named volumes lie.
+func (c *Config) volumeDir() string {
+	if c.VolumeDir == "" {
+		return defaultVolumeDir
+	}
+	return c.VolumeDir
+}
+
+// checkVolumes checks the plugin's options about volumes.
+func (c *Config) checkVolumes() error {
+	switch c.Volumes.SelinuxLabel {
+	case "", relabelShared, relabelPrivate:
+		return nil
+	}
+	return fmt.Errorf("plugin option volumes.selinuxlabel = %q: must be %q (all containers of the node may use a source) or %q "+
+		"(one container)", c.Volumes.SelinuxLabel, relabelShared, relabelPrivate)
+}
