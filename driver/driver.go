@@ -54,6 +54,15 @@ type Driver struct {
 
 	tasks *taskStore
 	pulls keyedLock
+	// starts are the starts in progress; removals has a lock for each container that is being removed.
+	starts   starts
+	removals keyedLock
+	agents   agents
+	// began is when this life of the plugin did; startPatience is how long a start waits for containerd.
+	began         time.Time
+	startPatience time.Duration
+	// points is called at the points of points.go, in tests alone.
+	points func(point)
 
 	// work counts the goroutines that spawn started; after ended there are no new ones.
 	workMu sync.Mutex
@@ -71,11 +80,13 @@ func New(ctx context.Context, logger hclog.Logger) *Driver {
 	ctx, cancel := context.WithCancel(ctx)
 	logger = logger.Named(PluginName)
 	return &Driver{
-		Eventer: eventer.NewEventer(ctx, logger),
-		ctx:     ctx,
-		cancel:  cancel,
-		logger:  logger,
-		tasks:   newTaskStore(),
+		Eventer:       eventer.NewEventer(ctx, logger),
+		ctx:           ctx,
+		cancel:        cancel,
+		logger:        logger,
+		tasks:         newTaskStore(),
+		began:         time.Now(),
+		startPatience: startPatience,
 	}
 }
 
@@ -149,6 +160,9 @@ func (d *Driver) connect(config Config) error {
 	d.config, d.client = config, client
 	d.grants = &grants{config: config.runtimeConfig(), logger: d.logger}
 	d.spawn(d.watchOOM)
+	if config.GC.DanglingContainers.Enabled {
+		d.spawn(d.reconcile)
+	}
 	return nil
 }
 

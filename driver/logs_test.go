@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
@@ -42,4 +43,16 @@ func TestKeepLogsOpen(t *testing.T) {
 
 	// Pipes that nobody reads are no reason to wait or to fail.
 	keepLogsOpen(&drivers.TaskConfig{StdoutPath: filepath.Join(dir, "none"), StderrPath: cfg.StderrPath})()
+}
+
+// A shim waits for the reader of a pipe for ever; StartTask does not.
+func TestStart_NobodyReadsTheLogs(t *testing.T) {
+	d := newTestDriver(t)
+	cfg := d.failing()
+	cfg.StdoutPath = filepath.Join(t.TempDir(), "stdout")
+	must.NoError(t, unix.Mkfifo(cfg.StdoutPath, 0o600))
+	_, _, err := d.driver.StartTask(cfg)
+	must.ErrorContains(t, err, errLogsUnread.Error())
+	must.True(t, structs.IsRecoverable(err))
+	d.noTraces(cfg)
 }
