@@ -58,6 +58,7 @@ type Driver struct {
 	starts   starts
 	removals keyedLock
 	agents   agents
+	calm     calm
 	// began is when this life of the plugin did; startPatience is how long a start waits for containerd.
 	began         time.Time
 	startPatience time.Duration
@@ -179,6 +180,7 @@ func (d *Driver) spawn(f func()) {
 // Shutdown ends what the driver does. Containers are left running.
 func (d *Driver) Shutdown() {
 	d.cancel()
+	d.calm.stop()
 	d.workMu.Lock()
 	d.ended = true
 	d.workMu.Unlock()

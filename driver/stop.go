@@ -275,6 +275,7 @@ func (d *Driver) destroyUnknown(taskID string) error {
 // remove removes everything that goes by a container's name, as far as it exists: the task, by force, the container's
 // record, the snapshot and the lease of its start.
 func (d *Driver) remove(ctx context.Context, id string) error {
+	defer d.calm.stir()
 	defer d.removals.lock(id)()
 	container, err := d.client.LoadContainer(ctx, id)
 	if err == nil {
