@@ -98,7 +98,10 @@ func TestKillCgroup(t *testing.T) {
 	// It makes processes as fast as it can.
 	busy := exec.Command("sh", "-c", "while :; do sleep 600 & sleep 0.01; done")
 	must.NoError(t, busy.Start())
-	t.Cleanup(func() { _ = busy.Wait() })
+	t.Cleanup(func() {
+		_ = busy.Process.Kill()
+		_ = busy.Wait()
+	})
 	join(busy.Process.Pid)
 
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
