@@ -234,6 +234,9 @@ func (c *Config) validate() error {
 	if err := checkDuration("plugin option image_pull_timeout", c.ImagePullTimeout); err != nil {
 		return err
 	}
+	if err := c.GC.DanglingContainers.check(); err != nil {
+		return err
+	}
 	if c.StatsInterval != "" {
 		return checkDuration("plugin option stats_interval", c.StatsInterval)
 	}

@@ -59,6 +59,16 @@ type Driver struct {
 	hostIDs idReservations
 	// volumes has a lock per named volume that is being made.
 	volumes keyedLock
+	// starts are the starts in progress; removals has a lock for each container that is being removed.
+	starts   starts
+	removals keyedLock
+	agents   agents
+	calm     calm
+	// began is when this life of the plugin did; startPatience is how long a start waits for containerd.
+	began         time.Time
+	startPatience time.Duration
+	// points is called at the points of points.go, in tests alone.
+	points func(point)
 
 	// work counts the goroutines that spawn started; after ended there are no new ones.
 	workMu sync.Mutex
@@ -76,11 +86,13 @@ func New(ctx context.Context, logger hclog.Logger) *Driver {
 	ctx, cancel := context.WithCancel(ctx)
 	logger = logger.Named(PluginName)
 	return &Driver{
-		Eventer: eventer.NewEventer(ctx, logger),
-		ctx:     ctx,
-		cancel:  cancel,
-		logger:  logger,
-		tasks:   newTaskStore(),
+		Eventer:       eventer.NewEventer(ctx, logger),
+		ctx:           ctx,
+		cancel:        cancel,
+		logger:        logger,
+		tasks:         newTaskStore(),
+		began:         time.Now(),
+		startPatience: startPatience,
 	}
 }
 
@@ -157,6 +169,9 @@ func (d *Driver) connect(config Config) error {
 	d.grants = &grants{config: config.runtimeConfig(), logger: d.logger}
 	d.sweepStorage()
 	d.spawn(d.watchOOM)
+	if config.GC.DanglingContainers.Enabled {
+		d.spawn(d.reconcile)
+	}
 	return nil
 }
 
@@ -173,6 +188,7 @@ func (d *Driver) spawn(f func()) {
 // Shutdown ends what the driver does. Containers are left running.
 func (d *Driver) Shutdown() {
 	d.cancel()
+	d.calm.stop()
 	d.workMu.Lock()
 	d.ended = true
 	d.workMu.Unlock()

@@ -121,7 +121,7 @@ func (h *taskHandle) newProcess(ctx context.Context, e *execution,
 	started := make(chan containerd.Process, 1)
 	opts := []cio.Opt{
 		cio.WithStreams(stdinOf(ctx, e, started), e.stdout, e.stderr),
-		cio.WithFIFODir(filepath.Join(h.driver.grants.config.RunDir, "exec")),
+		cio.WithFIFODir(h.driver.execDir()),
 	}
 	if e.tty {
 		opts = append(opts, cio.WithTerminal)
@@ -129,6 +129,9 @@ func (h *taskHandle) newProcess(ctx context.Context, e *execution,
 	process, err := task.Exec(ctx, "exec-"+rand.Text(), execSpec(spec.Process, e), cio.NewCreator(opts...))
 	return process, func(p containerd.Process) { started <- p }, err
 }
+
+// execDir holds the named pipes of executed commands.
+func (d *Driver) execDir() string { return filepath.Join(d.grants.config.RunDir, "exec") }
 
 // stdinOf returns what to copy to the process's stdin; nil for none.
 func stdinOf(ctx context.Context, e *execution, started <-chan containerd.Process) io.Reader {

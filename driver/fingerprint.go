@@ -25,6 +25,7 @@ func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, 
 	fingerprints := make(chan *drivers.Fingerprint)
 	go func() {
 		defer close(fingerprints)
+		defer d.agents.listen()()
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(d.ctx, cancel)()

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -9,6 +10,7 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"golang.org/x/sys/unix"
 )
 
 // firstSignalStatus is what a shell, and containerd, adds to the number of the signal that ended a process.
@@ -22,14 +24,20 @@ type taskHandle struct {
 	// ended is closed once the exit result is known.
 	ended chan struct{}
 
+	// unseen: containerd was away when the task was recovered.
+	unseen bool
+
 	mu          sync.Mutex
 	result      *drivers.ExitResult // nil until ended
 	completedAt time.Time
 	oomKilled   bool
+	// heardOf is when Nomad last asked about the task; waiting is how many of its calls wait for the end now.
+	heardOf time.Time
+	waiting int
 }
 
 func newTaskHandle(d *Driver, cfg *drivers.TaskConfig, state taskState) *taskHandle {
-	return &taskHandle{driver: d, cfg: cfg, state: state, ended: make(chan struct{})}
+	return &taskHandle{driver: d, cfg: cfg, state: state, ended: make(chan struct{}), heardOf: time.Now()}
 }
 
 // nomadHandle is what Nomad keeps of the task.
@@ -74,11 +82,17 @@ func (h *taskHandle) awaitExit(ctx context.Context) {
 	defer cancel()
 	notices := make(chan exitNotice, 2)
 	askShim := sync.OnceFunc(func() { h.driver.spawn(func() { h.askShim(ctx, notices) }) })
+	if h.unseen {
+		askShim()
+	}
 	h.driver.spawn(func() { h.askContainerd(ctx, notices, askShim) })
 	select {
 	case notice := <-notices:
 		if notice.lost {
 			notice = h.lastWord(notice, notices)
+		}
+		if notice.lost {
+			h.driver.killRest(h.state)
 		}
 		// Before Nomad can start the task anew, with the same pipes.
 		endStderr(h.cfg)
@@ -129,14 +143,41 @@ func (h *taskHandle) askContainerd(ctx context.Context, notices chan<- exitNotic
 	}
 }
 
-// askShim waits by way of the shim. That it cannot is no news: containerd will tell.
+// askShim waits by way of the shim. That it cannot is no news as long as there is one: containerd will tell. But if the
+// shim is dead, nobody will; then the kernel at least tells that the process has ended.
 func (h *taskHandle) askShim(ctx context.Context, notices chan<- exitNotice) {
 	exit, err := waitAtShim(ctx, h.state.Shim, h.state.ContainerID)
-	if err != nil {
-		h.driver.logger.Debug("a task's shim cannot be asked", "container", h.state.ContainerID, "error", err)
+	if err == nil {
+		notices <- exitNotice{exit.code, exit.at, exit.oomKills, false}
 		return
 	}
-	notices <- exitNotice{exit.code, exit.at, exit.oomKills, false}
+	h.driver.logger.Debug("a task's shim cannot be asked", "container", h.state.ContainerID, "error", err)
+	if ctx.Err() != nil || !h.shimDied() {
+		return
+	}
+	h.driver.logger.Warn("a task's shim has died", "container", h.state.ContainerID, "shim_pid", h.state.ShimProcess.PID)
+	if h.state.Init.known() && h.state.Init.wait(ctx) == nil {
+		notices <- exitNotice{code: containerd.UnknownExitStatus, at: time.Now(), lost: true}
+	}
+}
+
+// shimDied says whether the shim is known and does not run any more.
+func (h *taskHandle) shimDied() bool {
+	return h.state.ShimProcess.known() && !h.state.ShimProcess.alive()
+}
+
+// killRest ends what may be left of a container's processes when its shim is dead. containerd ends them too when it
+// notices; but it may be away, and may fail.
+func (d *Driver) killRest(state taskState) {
+	ctx, cancel := context.WithTimeout(d.ctx, killWait)
+	defer cancel()
+	var err error
+	if state.Init.known() {
+		err = state.Init.signal(unix.SIGKILL)
+	}
+	if err = errors.Join(err, killCgroup(ctx, state.Cgroup)); err != nil {
+		d.logger.Error("processes of a container without a shim may be left", "container", state.ContainerID, "error", err)
+	}
 }
 
 func waitTask(ctx context.Context, task containerd.Task) (containerd.ExitStatus, error) {
@@ -153,8 +194,7 @@ func waitTask(ctx context.Context, task containerd.Task) (containerd.ExitStatus,
 func (h *taskHandle) exitResult(notice exitNotice) *drivers.ExitResult {
 	result := &drivers.ExitResult{ExitCode: int(notice.code)}
 	if notice.lost {
-		result.Err = fmt.Errorf("containerd no longer knows the process of container %s: it or its shim was removed "+
-			"from outside, or the machine restarted; how the task ended is not known", h.state.ContainerID)
+		result.Err = h.lostError()
 		return result
 	}
 	if signal := result.ExitCode - firstSignalStatus; signal > 0 && signal <= maxSignal {
@@ -167,6 +207,17 @@ func (h *taskHandle) exitResult(notice exitNotice) *drivers.ExitResult {
 			"memory or memory_max in the task's resources block if it needs more", limit/mib)
 	}
 	return result
+}
+
+// lostError says why it is not known how the task ended.
+func (h *taskHandle) lostError() error {
+	if h.shimDied() {
+		return fmt.Errorf("the shim of container %s (containerd-shim, process %d) is dead, killed or crashed; without it "+
+			"nobody looks after the task, so what was left of the task was killed, and how it ended is not known",
+			h.state.ContainerID, h.state.ShimProcess.PID)
+	}
+	return fmt.Errorf("containerd no longer knows the process of container %s: it or its shim was removed from outside, "+
+		"or the machine restarted; how the task ended is not known", h.state.ContainerID)
 }
 
 func (h *taskHandle) finish(result *drivers.ExitResult, at time.Time) {
@@ -223,9 +274,11 @@ func (d *Driver) WaitTask(ctx context.Context, taskID string) (<-chan *drivers.E
 	if !ok {
 		return nil, drivers.ErrTaskNotFound
 	}
+	heard := h.hear()
 	results := make(chan *drivers.ExitResult, 1)
 	go func() {
 		defer close(results)
+		defer heard()
 		select {
 		case <-h.ended:
 			results <- h.exit()
@@ -242,5 +295,6 @@ func (d *Driver) InspectTask(taskID string) (*drivers.TaskStatus, error) {
 	if !ok {
 		return nil, drivers.ErrTaskNotFound
 	}
+	h.hear()()
 	return h.status(), nil
 }

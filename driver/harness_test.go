@@ -43,6 +43,9 @@ var sharedNode struct {
 }
 
 func TestMain(m *testing.M) {
+	if status, ok := playRole(); ok {
+		exitNow(status)
+	}
 	// Nomad's harness leaves directories behind; here they go with ours.
 	dir, err := os.MkdirTemp("", "driver")
 	if err == nil {
@@ -131,6 +134,7 @@ func (n *testNode) config() Config {
 		AllowCaps:         capabilities.NomadDefaults().Slice(false),
 		StateDir:          filepath.Join(n.dir, "state"),
 		RunDir:            filepath.Join(n.dir, "run"),
+		GC:                GC{Container: true},
 	}
 }
 
@@ -303,12 +307,19 @@ func (d *testDriver) run(cfg *drivers.TaskConfig, want string) (*drivers.ExitRes
 // eventually waits for what another process does, of which no event tells.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
+	if !waitFor(condition) {
+		t.Fatalf("waited in vain for %s", what)
+	}
+}
+
+// waitFor says whether the condition comes true.
+func waitFor(condition func() bool) bool {
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if condition() {
-			return
+			return true
 		}
 	}
-	t.Fatalf("waited in vain for %s", what)
+	return false
 }
 
 // nothingLeft asserts that nothing of the task is in containerd: no container, process, snapshot or lease.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/containerd/containerd/v2/core/snapshots"
 	"strconv"
 	"strings"
 	"sync"
@@ -134,9 +135,10 @@ func withHostIDsLabel(ids *idRange) containerd.NewContainerOpts {
 // can shows them so, for others containerd's client makes a copy of the image, which the next container with the same
 // IDs finds again.
 func withSnapshot(s *startup, i *image) containerd.NewContainerOpts {
-	if s.hostIDs == nil {
-		return containerd.WithNewSnapshot(s.id, i)
+	opts := []snapshots.Opt{snapshots.WithLabels(labels(s.cfg, s.options.Image))}
+	if s.hostIDs != nil {
+		mappings := s.hostIDs.mappings()
+		opts = append(opts, containerd.WithUserNSRemapperLabels(mappings, mappings))
 	}
-	mappings := s.hostIDs.mappings()
-	return containerd.WithNewSnapshot(s.id, i, containerd.WithUserNSRemapperLabels(mappings, mappings))
+	return containerd.WithNewSnapshot(s.id, i, opts...)
 }

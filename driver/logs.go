@@ -1,7 +1,10 @@
 package driver
 
 import (
+	"context"
+	"errors"
 	"os"
+	"time"
 
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -32,7 +35,8 @@ func noPipe(path string) bool { return path == "" || path == os.DevNull }
 
 // keepLogsOpen holds the writing ends of Nomad's pipes until the function it returns is called. Nomad reads them until
 // nobody writes any more, and does not begin again for a second attempt at the same start: the shim of a container that an
-// earlier attempt left behind must not be the last writer when it goes.
+// earlier attempt left behind must not be the last writer when it goes. Nor must this plugin be, which may die in the midst
+// of a start: it holds the pipes only while such a shim goes.
 //
 // A task with a terminal writes nothing to stderr. Nomad's reader is left waiting for a writer there: one that came and
 // went would be the end of the task's logs to Nomad.
@@ -60,6 +64,48 @@ func endStderr(cfg *drivers.TaskConfig) {
 	if fd, err := unix.Open(cfg.StderrPath, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
 		_ = unix.Close(fd)
 	}
+}
+
+// logPatience is how long a shim may take to connect a task's logs before somebody looks whether they are read at all.
+const logPatience = 5 * time.Second
+
+// errLogsUnread ends the creation of a task whose logs nobody reads.
+var errLogsUnread = errors.New("nobody reads the task's logs: Nomad's log process for it has ended; it begins to read " +
+	"again when the task is restarted")
+
+// whileLogsAreRead returns a context for the creation of a task, which ends with errLogsUnread when nobody reads the
+// task's pipes: the shim would wait for a reader for ever. They are looked at when the shim should long have been done, and
+// kept open then: a reader would take the end of the only writer for the end of the logs.
+func whileLogsAreRead(ctx context.Context, cfg *drivers.TaskConfig, tty bool) (_ context.Context, created func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(logPatience):
+		}
+		release := keepLogsOpen(cfg, tty)
+		defer release()
+		if isUnread(cfg.StdoutPath) || !tty && isUnread(cfg.StderrPath) {
+			cancel(errLogsUnread)
+		}
+		<-ctx.Done()
+	}()
+	return ctx, func() {
+		cancel(nil)
+		<-done
+	}
+}
+
+// isUnread says whether the path is a pipe that nobody has open for reading.
+func isUnread(path string) bool {
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return errors.Is(err, unix.ENXIO)
 }
 
 // shimIO is output that the shim carries by itself. There is nothing here to wait for or to close.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
@@ -94,4 +95,16 @@ func TestStreams(t *testing.T) {
 			must.Eq(t, c.want, streams.Config())
 		})
 	}
+}
+
+// A shim waits for the reader of a pipe for ever; StartTask does not.
+func TestStart_NobodyReadsTheLogs(t *testing.T) {
+	d := newTestDriver(t)
+	cfg := d.failing()
+	cfg.StdoutPath = filepath.Join(t.TempDir(), "stdout")
+	must.NoError(t, unix.Mkfifo(cfg.StdoutPath, 0o600))
+	_, _, err := d.driver.StartTask(cfg)
+	must.ErrorContains(t, err, errLogsUnread.Error())
+	must.True(t, structs.IsRecoverable(err))
+	d.noTraces(cfg)
 }

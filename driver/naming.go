@@ -3,13 +3,15 @@ package driver
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
-// Labels on the containers and leases that we create. They say what is ours, and whose.
+// Labels on the containers, snapshots and leases that we create. They say what is ours, and whose.
 const (
 	labelPrefix    = "dev.tranche.nomad/"
 	labelOwned     = labelPrefix + "driver"
@@ -20,6 +22,10 @@ const (
 	labelJob       = labelPrefix + "job"
 	labelNamespace = labelPrefix + "namespace"
 	labelImage     = labelPrefix + "image"
+	// labelAllocDir is the allocation's directory, by whose parent one agent's tasks are told from another's.
+	labelAllocDir = labelPrefix + "alloc-dir"
+	// labelKept is on containers of destroyed tasks that gc.container = false keeps for a look.
+	labelKept = labelPrefix + "kept"
 )
 
 // maxIDLength is containerd's limit on the length of a container ID.
@@ -43,7 +49,16 @@ func containerID(cfg *drivers.TaskConfig) string {
 	return strings.Trim(strings.Trim(readable, "-")+"-"+unique, "-")
 }
 
-// labels are those of the task's container.
+// labelled is a filter for what has all of the labels, which come as key, value, key, value.
+func labelled(pairs ...string) string {
+	var all []string
+	for pair := range slices.Chunk(pairs, 2) {
+		all = append(all, fmt.Sprintf("labels.%q==%q", pair[0], pair[1]))
+	}
+	return strings.Join(all, ",")
+}
+
+// labels are those of the task's container, snapshot and lease.
 func labels(cfg *drivers.TaskConfig, image string) map[string]string {
 	all := map[string]string{
 		labelOwned:     PluginName,
@@ -54,6 +69,7 @@ func labels(cfg *drivers.TaskConfig, image string) map[string]string {
 		labelJob:       cfg.JobID,
 		labelNamespace: cfg.Namespace,
 		labelImage:     image,
+		labelAllocDir:  cfg.AllocDir,
 	}
 	for key, value := range all {
 		// containerd refuses labels of more than 4096 bytes, and an empty one says nothing.

@@ -22,7 +22,8 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	if handle == nil || handle.Config == nil {
 		return errors.New("recover a task: Nomad handed over nothing to recover")
 	}
-	if _, ok := d.tasks.get(handle.Config.ID); ok {
+	if h, ok := d.tasks.get(handle.Config.ID); ok {
+		h.hear()()
 		return nil
 	}
 	if handle.Version != handleVersion {
@@ -33,17 +34,21 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	if err := handle.GetDriverState(&state); err != nil {
 		return fmt.Errorf("recover task %s: read its state: %w", handle.Config.ID, err)
 	}
+	d.agents.see(handle.Config)
 	h := newTaskHandle(d, handle.Config, state)
 	ctx, cancel := context.WithTimeout(d.namespaced(d.ctx), recoverTimeout)
 	defer cancel()
 	if _, err := h.load(ctx); errdefs.IsNotFound(err) {
-		// After a reboot the record of the container is there and its processes are not.
+		// After a reboot the record of the container is there and its processes are not; after the end of its shim
+		// it may be the other way round.
+		d.killRest(state)
 		d.discard(state.ContainerID)
 		return fmt.Errorf("recover task %s: containerd has no process for container %s", handle.Config.ID,
 			state.ContainerID)
 	} else if err != nil {
 		d.logger.Warn("containerd does not answer; taking the task back as running", "container", state.ContainerID,
 			"error", err)
+		h.unseen = true
 	}
 	d.adopt(h)
 	return nil

@@ -7,13 +7,15 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	taskv2 "github.com/containerd/containerd/api/runtime/task/v2"
 	taskv3 "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/ttrpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
@@ -26,34 +28,66 @@ type shimEndpoint struct {
 	Version int `json:"version"`
 }
 
-// findShim returns the endpoint of the shim of a container by its first process, whose parent the shim is. Its working
-// directory is the container's bundle, in which containerd keeps the address. A runtime that is built otherwise has none.
-func findShim(pid uint32) (shimEndpoint, error) {
+// findShim returns the shim of a container, and where it listens, by the container's first process, whose parent the
+// shim is. Its working directory is the container's bundle, in which containerd keeps the address. A runtime that is
+// built otherwise has none.
+func findShim(pid int) (process, shimEndpoint, error) {
 	parent, err := parentOf(pid)
 	if err != nil {
-		return shimEndpoint{}, err
+		return process{}, shimEndpoint{}, err
 	}
-	bundle := fmt.Sprintf("/proc/%d/cwd", parent)
+	endpoint, err := readEndpoint(fmt.Sprintf("/proc/%d/cwd", parent))
+	if err != nil {
+		return process{}, shimEndpoint{}, err
+	}
+	shim, err := findProcess(parent)
+	return shim, endpoint, err
+}
+
+func readEndpoint(bundle string) (endpoint shimEndpoint, err error) {
 	if data, err := os.ReadFile(filepath.Join(bundle, "bootstrap.json")); err == nil {
-		var endpoint shimEndpoint
 		return endpoint, json.Unmarshal(data, &endpoint)
 	}
 	data, err := os.ReadFile(filepath.Join(bundle, "address"))
 	return shimEndpoint{Address: string(data), Version: 2}, err
 }
 
-// parentOf reads a process's parent from /proc/PID/stat, whose second field may hold anything, blanks and brackets too.
-func parentOf(pid uint32) (int, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+// connect connects to the shim. The caller closes the client.
+func (e shimEndpoint) connect(ctx context.Context) (*ttrpc.Client, error) {
+	path, ok := strings.CutPrefix(strings.TrimSpace(e.Address), "unix://")
+	if !ok {
+		return nil, fmt.Errorf("the shim's address %q is no Unix socket", e.Address)
+	}
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "unix", path)
 	if err != nil {
-		return 0, err
+		return nil, fmt.Errorf("connect to the shim: %w", err)
 	}
-	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
-	if len(fields) < 2 {
-		return 0, fmt.Errorf("/proc/%d/stat is of an unknown form", pid)
-	}
-	return strconv.Atoi(fields[1])
+	return ttrpc.NewClient(conn), nil
 }
+
+// killAtShim has the shim send a signal to the container's first process, or to all of them. That there is none any more
+// is no error.
+func killAtShim(ctx context.Context, endpoint shimEndpoint, container string, signal syscall.Signal, all bool) error {
+	client, err := endpoint.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	number := uint32(signal)
+	if endpoint.Version >= 3 {
+		_, err = taskv3.NewTTRPCTaskClient(client).Kill(ctx, &taskv3.KillRequest{ID: container, Signal: number, All: all})
+	} else {
+		_, err = taskv2.NewTTRPCTaskClient(client).Kill(ctx, &taskv2.KillRequest{ID: container, Signal: number, All: all})
+	}
+	if status.Code(err) == codes.NotFound {
+		return nil
+	}
+	return err
+}
+
+// shimTimeout is how long a shim may take to answer.
+const shimTimeout = 5 * time.Second
 
 // shimExit is how a process ended, as its shim tells.
 type shimExit struct {
@@ -64,16 +98,10 @@ type shimExit struct {
 
 // waitAtShim waits until the container's first process has ended.
 func waitAtShim(ctx context.Context, endpoint shimEndpoint, container string) (shimExit, error) {
-	path, ok := strings.CutPrefix(strings.TrimSpace(endpoint.Address), "unix://")
-	if !ok {
-		return shimExit{}, fmt.Errorf("the shim's address %q is no Unix socket", endpoint.Address)
-	}
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "unix", path)
+	client, err := endpoint.connect(ctx)
 	if err != nil {
-		return shimExit{}, fmt.Errorf("connect to the shim: %w", err)
+		return shimExit{}, err
 	}
-	client := ttrpc.NewClient(conn)
 	defer client.Close()
 	if endpoint.Version >= 3 {
 		return waitV3(ctx, taskv3.NewTTRPCTaskClient(client), container)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
 	nstructs "github.com/hashicorp/nomad/nomad/structs"
@@ -38,34 +39,52 @@ type taskState struct {
 	Shim        shimEndpoint
 	StopSignal  string
 	StartedAt   time.Time
+	// Init is the container's first process, ShimProcess its shim, Cgroup where its processes are: they are needed when
+	// neither containerd nor the shim is there to ask.
+	Init        process
+	ShimProcess process
+	Cgroup      string
 }
 
 // StartTask starts the task's container. When it fails, nothing of the container is left.
-func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
+func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *drivers.DriverNetwork, err error) {
+	d.agents.see(cfg)
+	defer d.calm.stir()
+	ctx, done, err := d.starts.begin(d.namespaced(d.ctx), startKey(cfg.AllocID, cfg.Name))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer done()
 	if _, ok := d.tasks.get(cfg.ID); ok {
 		return nil, nil, fmt.Errorf("task %s has been started already", cfg.ID)
 	}
 	if err := d.awaitContainerd(); err != nil {
 		return nil, nil, err
 	}
-	ctx := d.namespaced(d.ctx)
+	ctx, cancel := d.untilAway(ctx, d.startPatience)
+	defer cancel()
+	defer func() { err = d.because(ctx, err) }()
 	s, err := d.prepare(cfg)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer keepLogsOpen(cfg, s.options.TTY)()
 	// First, since one of them could still hold the task's claim.
-	if err := d.removeOlderLives(ctx, s); err != nil {
+	releaseLogs, err := d.removeOlderLives(ctx, s)
+	if err != nil {
 		return nil, nil, err
 	}
+	defer releaseLogs()
+	d.at(startOlderGone)
 	if s.grant, err = d.grants.of(ctx, cfg, s.id, s.hostMemoryBytes); err != nil {
 		return nil, nil, err
 	}
+	d.at(startClaimsPrepared)
 	ctx, release, err := d.hold(ctx, s)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer release()
+	d.at(startLeaseTaken)
 	h, err := d.launch(ctx, s)
 	if err != nil {
 		endStderr(cfg)
@@ -78,6 +97,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	}
 	d.adopt(h)
 	d.sayStarted(h, s)
+	d.at(startAdopted)
 	for _, line := range s.grant.describe() {
 		d.say(cfg, nil, "%s", line)
 	}
@@ -116,20 +136,33 @@ func (d *Driver) prepare(cfg *drivers.TaskConfig) (*startup, error) {
 }
 
 // hold takes a lease that keeps what the start brings to containerd until the container itself does. It ends by itself
-// if the plugin dies first.
+// if the plugin dies first. It has the container's name: if there is one already, the plugin died in an earlier attempt
+// at this very start, which may also have left a snapshot.
 func (d *Driver) hold(ctx context.Context, s *startup) (context.Context, func(), error) {
-	leased, done, err := d.client.WithLease(ctx, leases.WithRandomID(),
-		leases.WithExpiration(s.options.pullTimeout(&d.config)+time.Hour),
-		leases.WithLabels(labels(s.cfg, s.options.Image)))
+	opts := []leases.Opt{
+		leases.WithID(s.id),
+		leases.WithExpiration(s.options.pullTimeout(&d.config) + time.Hour),
+		leases.WithLabels(labels(s.cfg, s.options.Image)),
+	}
+	leased, done, err := d.client.WithLease(ctx, opts...)
+	if errdefs.IsAlreadyExists(err) {
+		if err = d.remove(ctx, s.id); err == nil {
+			leased, done, err = d.client.WithLease(ctx, opts...)
+		}
+	}
 	if err != nil {
-		return nil, nil, d.away(fmt.Errorf("take a lease in containerd: %w", err))
+		return ctx, nil, d.away(fmt.Errorf("take a lease in containerd: %w", err))
 	}
 	release := func() {
-		ctx, cancel := d.call()
+		ctx, cancel := d.shortCall()
 		defer cancel()
-		if err := done(ctx); err != nil && !errdefs.IsNotFound(err) {
+		err := explainAway(ctx, done(ctx))
+		if isAway(err) {
+			d.spawn(func() { d.removeWhenBack(s.id, d.removeLease) })
+		} else if err != nil && !errdefs.IsNotFound(err) {
 			d.logger.Warn("a lease in containerd stays until it expires", "container", s.id, "error", err)
 		}
+		d.at(startLeaseGivenBack)
 	}
 	return leased, release, nil
 }
@@ -140,6 +173,7 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.at(startImageReady)
 	releaseSources, err := d.prepareStorage(ctx, s, i)
 	if err != nil {
 		return nil, err
@@ -151,23 +185,15 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 		d.discard(s.id)
 		return nil, err
 	}
-	task, err := d.startContainer(ctx, s, container)
+	d.at(startContainerCreated)
+	state, err := d.startContainer(ctx, s, container)
 	if err != nil {
 		d.discard(s.id)
 		return nil, err
 	}
-	shim, err := findShim(task.Pid())
-	if err != nil {
-		// Some runtimes have none to be found, and a process may have ended already.
-		d.logger.Debug("no shim of its own can be asked about the task", "container", s.id, "error", err)
-	}
-	return newTaskHandle(d, s.cfg, taskState{
-		ContainerID: s.id,
-		PID:         task.Pid(),
-		Shim:        shim,
-		StopSignal:  i.config.StopSignal,
-		StartedAt:   time.Now(),
-	}), nil
+	d.at(startTaskStarted)
+	state.StopSignal = i.config.StopSignal
+	return newTaskHandle(d, s.cfg, state), nil
 }
 
 func (d *Driver) createContainer(ctx context.Context, s *startup, i *image) (containerd.Container, error) {
@@ -185,6 +211,10 @@ func (d *Driver) createContainer(ctx context.Context, s *startup, i *image) (con
 		withHostIDsLabel(s.hostIDs),
 		containerd.WithSnapshotter(d.config.Snapshotter),
 		withSnapshot(s, i),
+		func(context.Context, *containerd.Client, *containers.Container) error {
+			d.at(startSnapshotMade)
+			return nil
+		},
 		containerd.WithRuntime(s.runtime.shim, s.runtime.options()),
 		containerd.WithNewSpec(d.specOptions(s, i)...))
 	if err != nil {
@@ -193,28 +223,59 @@ func (d *Driver) createContainer(ctx context.Context, s *startup, i *image) (con
 	return container, nil
 }
 
-func (d *Driver) startContainer(ctx context.Context, s *startup, container containerd.Container,
-) (containerd.Task, error) {
+func (d *Driver) startContainer(ctx context.Context, s *startup, container containerd.Container) (taskState, error) {
 	stdin := ""
 	if s.options.Interactive {
 		file, remove, err := makeStdin(s.cfg)
 		if err != nil {
-			return nil, err
+			return taskState{}, err
 		}
 		defer remove()
 		stdin = file
 	}
-	task, err := container.NewTask(ctx, s.streams(stdin, d.config.DisableLogCollection))
+	task, err := d.createTask(ctx, s, container, stdin)
 	if err != nil {
-		return nil, d.startError(s, err)
+		return taskState{}, err
 	}
+	d.at(startTaskCreated)
 	if err := joinCpuset(s.cfg, task.Pid()); err != nil {
-		return nil, err
+		return taskState{}, err
 	}
+	// What can be told of a process is looked up while it waits: it may be gone as soon as it runs.
+	state := d.look(s, int(task.Pid()))
 	if err := task.Start(ctx); err != nil {
+		return taskState{}, d.startError(s, err)
+	}
+	state.StartedAt = time.Now()
+	return state, nil
+}
+
+func (d *Driver) createTask(ctx context.Context, s *startup, container containerd.Container, stdin string,
+) (containerd.Task, error) {
+	ctx, created := whileLogsAreRead(ctx, s.cfg, s.options.TTY)
+	defer created()
+	task, err := container.NewTask(ctx, s.streams(stdin, d.config.DisableLogCollection))
+	switch {
+	case err == nil:
+		return task, nil
+	case errors.Is(context.Cause(ctx), errLogsUnread):
+		return nil, nstructs.NewRecoverableError(fmt.Errorf("start the container: %w", errLogsUnread), true)
+	default:
 		return nil, d.startError(s, err)
 	}
-	return task, nil
+}
+
+// look returns what can be told of the container's first process. Some runtimes have none on this machine, or no shim
+// that can be found.
+func (d *Driver) look(s *startup, pid int) taskState {
+	state := taskState{ContainerID: s.id, PID: uint32(pid), Cgroup: containerCgroup(pid)}
+	var errInit, errShim error
+	state.Init, errInit = findProcess(pid)
+	state.ShimProcess, state.Shim, errShim = findShim(pid)
+	if err := errors.Join(errInit, errShim); err != nil {
+		d.logger.Debug("no process or shim of the task can be asked about it", "container", s.id, "error", err)
+	}
+	return state
 }
 
 // startError says what is wrong when the runtime could not start the process. runc and crun report in text only.
@@ -241,34 +302,49 @@ func (d *Driver) startError(s *startup, err error) error {
 	return fmt.Errorf("start the container: %w", err)
 }
 
-// removeOlderLives removes containers of the same task of the same allocation that no task handle knows: what a plugin
-// left that died in the midst of StartTask.
-func (d *Driver) removeOlderLives(ctx context.Context, s *startup) error {
+// removeOlderLives removes containers of the same task of the same allocation: those that a plugin left that died in the
+// midst of StartTask, and those whose handle an agent lost that died before it had written it down. Nomad runs a task of
+// an allocation once at a time, so with a new life it has given up all others. The function that it returns lets go of
+// the task's logs.
+func (d *Driver) removeOlderLives(ctx context.Context, s *startup) (releaseLogs func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	older, err := d.client.Containers(ctx, fmt.Sprintf("labels.%q==%q,labels.%q==%q",
-		labelAllocID, s.cfg.AllocID, labelTask, s.cfg.Name))
+	older, err := d.client.Containers(ctx, labelled(labelAllocID, s.cfg.AllocID, labelTask, s.cfg.Name)+
+		fmt.Sprintf(",labels.%q!=%q", labelKept, kept))
 	if err != nil {
-		return d.away(fmt.Errorf("look for containers of an earlier life of the task: %w", err))
+		return nil, d.away(fmt.Errorf("look for containers of an earlier life of the task: %w", err))
 	}
+	if len(older) == 0 {
+		return func() {}, nil
+	}
+	releaseLogs = keepLogsOpen(s.cfg, s.options.TTY)
 	for _, container := range older {
-		if d.tasks.hasContainer(container.ID()) {
-			continue
-		}
 		d.logger.Info("removing a container that an earlier life of the task left", "container", container.ID())
-		if err := d.removeContainer(ctx, container.ID()); err != nil {
-			return d.away(fmt.Errorf("remove container %s, which an earlier life of the task left: %w",
-				container.ID(), err))
+		if err := d.endLife(ctx, container.ID()); err != nil {
+			releaseLogs()
+			return nil, nstructs.NewRecoverableError(fmt.Errorf("remove container %s, which an earlier life of the task "+
+				"left: %w", container.ID(), err), true)
 		}
 	}
-	return nil
+	return releaseLogs, nil
+}
+
+// endLife removes a container of an earlier life, with its handle if there is one.
+func (d *Driver) endLife(ctx context.Context, id string) error {
+	if h, ok := d.tasks.byContainer(id); ok {
+		return d.DestroyTask(h.cfg.ID, true)
+	}
+	return d.remove(ctx, id)
 }
 
 // discard removes what a failed start left. The error that the user needs is the one of the start.
 func (d *Driver) discard(id string) {
-	ctx, cancel := d.call()
+	ctx, cancel := d.shortCall()
 	defer cancel()
-	if err := d.removeContainer(ctx, id); err != nil {
+	err := explainAway(ctx, d.remove(ctx, id))
+	if isAway(err) {
+		d.spawn(func() { d.removeWhenBack(id, d.remove) })
+	} else if err != nil {
 		d.logger.Warn("a failed start left something in containerd", "container", id, "error", err)
 	}
 }
@@ -286,18 +362,4 @@ func (d *Driver) awaitContainerd() error {
 			d.config.ContainerdAddress, err), true)
 	}
 	return nil
-}
-
-// isAway says whether a call failed because containerd could not be reached, up to the call's deadline.
-func isAway(err error) bool {
-	return errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || errors.Is(err, context.DeadlineExceeded)
-}
-
-// away marks an error as worth another try if containerd could not be reached.
-func (d *Driver) away(err error) error {
-	if isAway(err) {
-		return nstructs.NewRecoverableError(fmt.Errorf("%w; containerd at %s went away, check that it runs",
-			err, d.config.ContainerdAddress), true)
-	}
-	return err
 }

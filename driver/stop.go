@@ -10,6 +10,7 @@ import (
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
@@ -20,9 +21,6 @@ const maxSignal = 64
 
 // killWait is how long a process may take to end after SIGKILL.
 const killWait = 15 * time.Second
-
-// destroyTimeout is how long DestroyTask waits for a containerd that is away before it leaves the work for later.
-const destroyTimeout = 10 * time.Second
 
 // StopTask asks the task to end by the signal, and makes it end when it has not after timeout. Without a signal it is
 // the image's STOPSIGNAL, and else SIGTERM.
@@ -35,9 +33,10 @@ func (d *Driver) StopTask(taskID string, timeout time.Duration, signal string) e
 	if err != nil {
 		return err
 	}
-	if err := h.kill(number); err != nil {
+	if err := h.kill(number, false); err != nil {
 		return err
 	}
+	d.at(stopSignalSent)
 	select {
 	case <-h.ended:
 		return nil
@@ -76,28 +75,64 @@ func parseSignal(s string) (syscall.Signal, error) {
 	return 0, fmt.Errorf("signal %q is not known: use a name such as \"SIGTERM\" or a number from 1 to %d", s, maxSignal)
 }
 
-// kill sends the container's first process a signal. That it has ended already is no error.
-func (h *taskHandle) kill(signal syscall.Signal, opts ...containerd.KillOpts) error {
-	ctx, cancel := h.driver.call()
+// kill sends the container's first process a signal, or all of its processes. That they have ended already is no error.
+// Where containerd is away, or the shim dead, it goes another way.
+func (h *taskHandle) kill(signal syscall.Signal, all bool) error {
+	err := h.killByContainerd(signal, all)
+	if err == nil || errdefs.IsNotFound(err) {
+		return nil
+	}
+	if isAway(err) || h.shimDied() {
+		h.driver.logger.Warn("signalling a task without containerd", "container", h.state.ContainerID,
+			"signal", unix.SignalName(signal), "error", err)
+		other := h.killWithoutContainerd(signal, all)
+		if other == nil {
+			return nil
+		}
+		err = errors.Join(err, other)
+	}
+	return h.driver.away(fmt.Errorf("send signal %s to container %s: %w",
+		unix.SignalName(signal), h.state.ContainerID, err))
+}
+
+func (h *taskHandle) killByContainerd(signal syscall.Signal, all bool) error {
+	ctx, cancel := h.driver.shortCall()
 	defer cancel()
+	var opts []containerd.KillOpts
+	if all {
+		opts = append(opts, containerd.WithKillAll)
+	}
 	task, err := h.load(ctx)
 	if err == nil {
 		err = task.Kill(ctx, signal, opts...)
 	}
-	if err != nil && !errdefs.IsNotFound(err) {
-		return h.driver.away(fmt.Errorf("send signal %s to container %s: %w",
-			unix.SignalName(signal), h.state.ContainerID, err))
+	return explainAway(ctx, err)
+}
+
+// killWithoutContainerd has the shim send the signal, and if that is dead too the kernel.
+func (h *taskHandle) killWithoutContainerd(signal syscall.Signal, all bool) error {
+	ctx, cancel := context.WithTimeout(h.driver.namespaced(h.driver.ctx), shimTimeout)
+	defer cancel()
+	err := killAtShim(ctx, h.state.Shim, h.state.ContainerID, signal, all)
+	if err == nil || !h.shimDied() {
+		return err
 	}
-	return nil
+	if all {
+		h.driver.killRest(h.state)
+		return nil
+	}
+	return h.state.Init.signal(signal)
 }
 
 // killNow ends the task with SIGKILL and waits until it has ended.
 func (h *taskHandle) killNow() error {
-	if err := h.kill(unix.SIGKILL, containerd.WithKillAll); err != nil {
+	if err := h.kill(unix.SIGKILL, true); err != nil {
 		return err
 	}
+	h.driver.at(stopKillSent)
 	select {
 	case <-h.ended:
+		h.driver.at(stopEnded)
 		return nil
 	case <-h.driver.ctx.Done():
 		return h.driver.ctx.Err()
@@ -120,11 +155,14 @@ func (d *Driver) SignalTask(taskID string, signal string) error {
 	if h.exit() != nil {
 		return fmt.Errorf("send %s: the task has ended", signal)
 	}
-	return h.kill(number)
+	return h.kill(number, false)
 }
 
 // DestroyTask removes everything of the task: container, snapshot and whatever its shim holds. A task that runs is
 // killed first if force is set.
+//
+// Nomad asks only once and heeds no error: what could not be removed is forgotten all the same, so that the reconciler
+// finds that nobody owns it. With gc.container = false the record and the snapshot stay for a look; see keep.
 func (d *Driver) DestroyTask(taskID string, force bool) error {
 	h, ok := d.tasks.get(taskID)
 	if !ok {
@@ -138,23 +176,53 @@ func (d *Driver) DestroyTask(taskID string, force bool) error {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(d.namespaced(d.ctx), destroyTimeout)
+	ctx, cancel := d.shortCall()
 	defer cancel()
-	err := d.removeContainer(ctx, h.state.ContainerID)
+	err := explainAway(ctx, d.removeOrKeep(ctx, h.state.ContainerID))
+	d.tasks.remove(taskID)
+	d.at(destroyForgotten)
 	if isAway(err) {
-		// Nomad asks only once. The task has ended; what is left of it goes when containerd is back.
-		d.spawn(func() { d.removeWhenBack(h.state.ContainerID) })
-		err = nil
+		// The task has ended; what is left of it goes when containerd is back.
+		d.spawn(func() { d.removeWhenBack(h.state.ContainerID, d.removeOrKeep) })
+		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("remove container %s: %w", h.state.ContainerID, err)
 	}
-	d.tasks.remove(taskID)
 	return nil
 }
 
-// removeWhenBack removes a container as soon as containerd answers again.
-func (d *Driver) removeWhenBack(id string) {
+// removeOrKeep removes what a task has left that ended, or keeps what gc.container = false is for.
+func (d *Driver) removeOrKeep(ctx context.Context, id string) error {
+	if d.config.GC.Container {
+		return d.remove(ctx, id)
+	}
+	return d.keep(ctx, id)
+}
+
+// kept is the value of labelKept.
+const kept = "true"
+
+// keep leaves a container's record and snapshot for somebody to look at what the task left behind, and removes what costs
+// more than disk: shim, cgroup, mounts. It is marked, so that neither a later life of the task nor the reconciler takes
+// it for something forgotten; once the operator sets gc.container = true again, the reconciler removes it.
+func (d *Driver) keep(ctx context.Context, id string) error {
+	defer d.removals.lock(id)()
+	container, err := d.client.LoadContainer(ctx, id)
+	if err == nil {
+		err = removeTask(ctx, container)
+	}
+	if err == nil {
+		_, err = container.SetLabels(ctx, map[string]string{labelKept: kept})
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	return d.removeLease(ctx, id)
+}
+
+// removeWhenBack removes a container, or a part of it, as soon as containerd answers again.
+func (d *Driver) removeWhenBack(id string, remove func(context.Context, string) error) {
 	// The call waits for containerd. The pause is for errors that come at once.
 	for pause := time.Duration(0); d.ctx.Err() == nil; pause = min(2*pause+100*time.Millisecond, 5*time.Second) {
 		if !d.pause(pause) {
@@ -164,7 +232,7 @@ func (d *Driver) removeWhenBack(id string) {
 			continue
 		}
 		ctx, cancel := d.call()
-		err := d.removeContainer(ctx, id)
+		err := remove(ctx, id)
 		cancel()
 		if err == nil {
 			return
@@ -190,7 +258,7 @@ func (d *Driver) pause(pause time.Duration) bool {
 func (d *Driver) destroyUnknown(taskID string) error {
 	ctx, cancel := d.call()
 	defer cancel()
-	containers, err := d.client.Containers(ctx, fmt.Sprintf("labels.%q==%q", labelTaskID, taskID))
+	containers, err := d.client.Containers(ctx, labelled(labelTaskID, taskID))
 	if err != nil {
 		return d.away(fmt.Errorf("look for the container of task %s: %w", taskID, err))
 	}
@@ -198,29 +266,46 @@ func (d *Driver) destroyUnknown(taskID string) error {
 		return drivers.ErrTaskNotFound
 	}
 	for _, container := range containers {
-		if err := d.removeContainer(ctx, container.ID()); err != nil {
+		if err := d.removeOrKeep(ctx, container.ID()); err != nil {
 			return d.away(fmt.Errorf("remove container %s: %w", container.ID(), err))
 		}
 	}
 	return nil
 }
 
-// removeContainer removes a container with everything that goes by its name, as far as it exists: the task, by force,
-// the record and the snapshot.
-func (d *Driver) removeContainer(ctx context.Context, id string) error {
+// remove removes everything that goes by a container's name, as far as it exists: the task, by force, the container's
+// record, the snapshot and the lease of its start.
+func (d *Driver) remove(ctx context.Context, id string) error {
+	defer d.calm.stir()
+	defer d.removals.lock(id)()
 	container, err := d.client.LoadContainer(ctx, id)
 	if err == nil {
 		err = removeTask(ctx, container)
 	}
 	if err == nil {
+		d.at(destroyTaskRemoved)
 		err = container.Delete(ctx)
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
+	d.at(destroyContainerRemoved)
 	err = d.client.SnapshotService(d.config.Snapshotter).Remove(ctx, id)
 	if err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("remove its snapshot: %w", err)
+	}
+	d.at(destroySnapshotRemoved)
+	if err := d.removeLease(ctx, id); err != nil {
+		return err
+	}
+	d.at(destroyLeaseRemoved)
+	return nil
+}
+
+func (d *Driver) removeLease(ctx context.Context, id string) error {
+	err := d.client.LeasesService().Delete(ctx, leases.Lease{ID: id})
+	if err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("remove the lease of its start: %w", err)
 	}
 	return nil
 }

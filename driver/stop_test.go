@@ -26,7 +26,7 @@ func TestRemoveWhenBack_PausesAfterErrorsThatComeAtOnce(t *testing.T) {
 	d.client, err = containerd.New(filepath.Join(t.TempDir(), "none.sock"),
 		containerd.WithExtraDialOpts([]grpc.DialOption{grpc.WithUnaryInterceptor(refuse)}))
 	must.NoError(t, err)
-	d.spawn(func() { d.removeWhenBack("c1") })
+	d.spawn(func() { d.removeWhenBack("c1", d.remove) })
 	first := <-calls
 	<-calls
 	third := <-calls

@@ -1,6 +1,10 @@
 package driver
 
-import "sync"
+import (
+	"maps"
+	"slices"
+	"sync"
+)
 
 // taskStore holds the tasks that this life of the plugin knows, by task ID.
 type taskStore struct {
@@ -27,6 +31,13 @@ func (s *taskStore) remove(taskID string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.tasks, taskID)
+}
+
+// all returns the tasks that are known now.
+func (s *taskStore) all() []*taskHandle {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.Collect(maps.Values(s.tasks))
 }
 
 // byContainer returns the task that runs in the container.

@@ -1,0 +1,83 @@
+package driver
+
+import (
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+)
+
+// agents is what this plugin knows of the Nomad agent that it serves. Agents come and go: a plugin outlives its agent,
+// and the next one takes it over. The zero value is ready.
+type agents struct {
+	mu sync.Mutex
+	// roots are the directories below which the agent keeps those of its allocations. They tell its containers from
+	// those of another agent that uses the same containerd.
+	roots map[string]bool
+	// listening is how many calls listen for fingerprints, which an agent does as long as it lives; since is when the
+	// first of them began.
+	listening int
+	since     time.Time
+}
+
+// see learns from a task that the agent hands over.
+func (a *agents) see(cfg *drivers.TaskConfig) {
+	if cfg.AllocDir == "" {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.roots == nil {
+		a.roots = map[string]bool{}
+	}
+	a.roots[filepath.Dir(cfg.AllocDir)] = true
+}
+
+// owns says whether the directory of an allocation is among those of this agent.
+func (a *agents) owns(allocDir string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.roots[filepath.Dir(allocDir)]
+}
+
+// listen notes that an agent listens, until the function that it returns is called.
+func (a *agents) listen() (end func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.listening++; a.listening == 1 {
+		a.since = time.Now()
+	}
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.listening--
+	}
+}
+
+// present returns since when an agent has been there without a break, if one is there now.
+func (a *agents) present() (since time.Time, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.since, a.listening > 0
+}
+
+// hear notes that Nomad asks about the task, until the function that it returns is called.
+func (h *taskHandle) hear() (end func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.heardOf = time.Now()
+	h.waiting++
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.waiting--
+	}
+}
+
+// unheardOf says whether Nomad has not asked about the task since a moment.
+func (h *taskHandle) unheardOf(since time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.waiting == 0 && h.heardOf.Before(since)
+}

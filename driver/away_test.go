@@ -1,0 +1,215 @@
+package driver
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+)
+
+// withoutContainerd kills containerd and sees to it that it is back for the other tests.
+func (d *testDriver) withoutContainerd() {
+	d.t.Helper()
+	must.NoError(d.t, d.node.containerd.Kill())
+	d.t.Cleanup(func() {
+		if d.node.containerd.PID() == 0 {
+			must.NoError(d.t, d.node.containerd.Restart(d.ctx))
+		}
+	})
+}
+
+// A task is stopped although containerd is away, by way of its shim, and the end is told.
+func TestAway_StopTask(t *testing.T) {
+	const polite = "trap 'exit 3' TERM; echo up; while :; do sleep 0.05; done"
+	const rude = "trap '' TERM; echo up; while :; do sleep 0.05; done"
+	stop := func(d *testDriver, cfg *drivers.TaskConfig, timeout time.Duration) {
+		must.NoError(d.t, d.StopTask(cfg.ID, timeout, "SIGTERM"))
+	}
+	cases := []struct {
+		name   string
+		script string
+		end    func(d *testDriver, cfg *drivers.TaskConfig)
+		code   int
+	}{
+		{"when asked", polite, func(d *testDriver, cfg *drivers.TaskConfig) { stop(d, cfg, time.Minute) }, 3},
+		{"by force", rude, func(d *testDriver, cfg *drivers.TaskConfig) { stop(d, cfg, 50*time.Millisecond) }, 137},
+		{"by a signal", polite, func(d *testDriver, cfg *drivers.TaskConfig) {
+			must.NoError(d.t, d.SignalTask(cfg.ID, "SIGTERM"))
+		}, 3},
+		{"by destroying it", rude, func(d *testDriver, cfg *drivers.TaskConfig) {
+			h, _ := d.driver.tasks.get(cfg.ID)
+			must.NoError(d.t, d.DestroyTask(cfg.ID, true))
+			must.Eq(d.t, 137, h.exit().ExitCode)
+		}, -1},
+	}
+	for _, recovered := range []bool{false, true} {
+		for _, c := range cases {
+			name := c.name
+			if recovered {
+				name += ", recovered while away"
+			}
+			t.Run(name, func(t *testing.T) {
+				d := newTestDriver(t)
+				cfg := d.task(c.script)
+				handle := d.start(cfg)
+				d.stdout(cfg, "up")
+				d.withoutContainerd()
+				if recovered {
+					d = d.restart()
+					must.NoError(t, d.RecoverTask(handle))
+				}
+				began := time.Now()
+				c.end(d, cfg)
+				must.Less(t, killWait, time.Since(began))
+				if c.code >= 0 {
+					result := d.wait(cfg)
+					must.NoError(t, result.Err)
+					must.Eq(t, c.code, result.ExitCode)
+					must.NoError(t, d.DestroyTask(cfg.ID, false))
+				}
+				must.NoError(t, d.node.containerd.Restart(d.ctx))
+				d.noTraces(cfg)
+			})
+		}
+	}
+}
+
+func TestAway_StartTask(t *testing.T) {
+	d := newTestDriver(t)
+	cfg := d.failing()
+	d.withoutContainerd()
+	_, _, err := d.driver.StartTask(cfg)
+	must.ErrorContains(t, err, "containerd at "+d.node.containerd.Address+" does not answer")
+	must.True(t, structs.IsRecoverable(err))
+}
+
+// containerd goes away in the midst of a start, and does not come back in time.
+func TestAway_InStartTask(t *testing.T) {
+	// What follows these points needs containerd. The others' steps are the last, or need none.
+	for _, p := range []point{startClaimsPrepared, startLeaseTaken, startImageReady, startContainerCreated, startTaskCreated} {
+		t.Run(string(p), func(t *testing.T) {
+			d := newTestDriver(t)
+			d.driver.startPatience = time.Second
+			d.driver.points = func(passed point) {
+				if passed == p && d.node.containerd.PID() != 0 {
+					d.withoutContainerd()
+				}
+			}
+			cfg := d.stubborn()
+			began := time.Now()
+			_, _, err := d.driver.StartTask(cfg)
+			must.ErrorContains(t, err, d.node.containerd.Address)
+			must.True(t, structs.IsRecoverable(err), must.Sprint(err))
+			must.Less(t, 20*time.Second, time.Since(began))
+			must.NoError(t, d.node.containerd.Restart(d.ctx))
+			d.noTraces(cfg)
+		})
+	}
+}
+
+// containerd restarts in the midst of a start: the task runs, or an error says why not and that it can be tried again.
+func TestAway_RestartInStartTask(t *testing.T) {
+	for _, p := range startPoints {
+		t.Run(string(p), func(t *testing.T) {
+			d := newTestDriver(t)
+			restarted := false
+			d.driver.points = func(passed point) {
+				if passed == p && !restarted {
+					restarted = true
+					must.NoError(t, d.node.containerd.Kill())
+					must.NoError(t, d.node.containerd.Restart(d.ctx))
+				}
+			}
+			cfg := d.stubborn()
+			_, _, err := d.driver.StartTask(cfg)
+			if err == nil {
+				d.stdout(cfg, "life ")
+				must.NoError(t, d.DestroyTask(cfg.ID, true))
+			} else {
+				must.True(t, structs.IsRecoverable(err), must.Sprint(err))
+				must.ErrorContains(t, err, "containerd")
+			}
+			d.noTraces(cfg)
+		})
+	}
+}
+
+// With the shim nobody looks after a task's processes any more.
+func TestShim_Killed(t *testing.T) {
+	const family = "sleep 601 & sleep 602 & echo up; trap '' TERM; while :; do sleep 1; done"
+	start := func(t *testing.T) (*testDriver, *drivers.TaskConfig, *drivers.TaskHandle, taskState) {
+		d := newTestDriver(t)
+		cfg := d.task(family)
+		handle := d.start(cfg)
+		d.stdout(cfg, "up")
+		var state taskState
+		must.NoError(t, handle.GetDriverState(&state))
+		shims, err := d.node.containerd.Shims()
+		must.NoError(t, err)
+		must.Eq(t, []int{state.ShimProcess.PID}, shims)
+		return d, cfg, handle, state
+	}
+	killed := func(t *testing.T, state taskState) {
+		must.NoError(t, state.ShimProcess.signal(unix.SIGKILL))
+		must.NoError(t, state.ShimProcess.wait(t.Context()))
+	}
+	ended := func(d *testDriver, cfg *drivers.TaskConfig, state taskState) {
+		d.t.Helper()
+		result := d.wait(cfg)
+		must.ErrorContains(d.t, result.Err, "the shim of container "+state.ContainerID)
+		must.ErrorContains(d.t, result.Err, "is dead")
+		must.False(d.t, state.Init.alive())
+	}
+
+	t.Run("while containerd is there", func(t *testing.T) {
+		d, cfg, _, state := start(t)
+		killed(t, state)
+		ended(d, cfg, state)
+		must.NoError(t, d.DestroyTask(cfg.ID, false))
+		d.noTraces(cfg)
+	})
+	t.Run("while containerd is away, and stopped then", func(t *testing.T) {
+		d, cfg, _, state := start(t)
+		d.withoutContainerd()
+		killed(t, state)
+		must.True(t, state.Init.alive(), must.Sprint("it went with its shim, so nothing is shown"))
+		must.NoError(t, d.StopTask(cfg.ID, 50*time.Millisecond, "SIGTERM"))
+		ended(d, cfg, state)
+		must.NoError(t, d.DestroyTask(cfg.ID, false))
+		for _, dir := range taskCgroups(t, cfg) {
+			data, err := os.ReadFile(dir + "/cgroup.procs")
+			must.NoError(t, err)
+			must.Eq(t, "", strings.TrimSpace(string(data)), must.Sprintf("processes are left in %s", dir))
+		}
+		must.NoError(t, d.node.containerd.Restart(d.ctx))
+		d.noTraces(cfg)
+	})
+	t.Run("while the plugin is away", func(t *testing.T) {
+		d, cfg, handle, state := start(t)
+		d.driver.Shutdown()
+		killed(t, state)
+		d = newTestDriverWith(t, d.node, d.node.config())
+		// Until containerd has noticed, the task is taken back all the same.
+		if err := d.RecoverTask(handle); err == nil {
+			ended(d, cfg, state)
+			must.NoError(t, d.DestroyTask(cfg.ID, false))
+		}
+		must.False(t, state.Init.alive())
+		d.noTraces(cfg)
+	})
+	t.Run("while plugin and containerd are away", func(t *testing.T) {
+		d, cfg, handle, state := start(t)
+		d.driver.Shutdown()
+		d.withoutContainerd()
+		killed(t, state)
+		must.NoError(t, d.node.containerd.Restart(d.ctx))
+		d = newTestDriverWith(t, d.node, d.node.config())
+		must.ErrorContains(t, d.RecoverTask(handle), "no process for container")
+		d.noTraces(cfg)
+	})
+}

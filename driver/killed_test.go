@@ -1,0 +1,171 @@
+package driver
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+)
+
+// stubborn is a task that tells which life of it this is, to its log and to the host, and does not stop when asked.
+func (d *testDriver) stubborn(edit ...func(*TaskConfig)) *drivers.TaskConfig {
+	d.t.Helper()
+	return d.task(`
+		trap '' TERM
+		read -r id </proc/sys/kernel/random/uuid
+		echo "life $id"
+		echo $id >/local/life
+		while :; do sleep 1; done`, edit...)
+}
+
+// runsOnce asserts that the task runs in one container, that its logs are read, and that its start has left nothing else.
+func (d *testDriver) runsOnce(cfg *drivers.TaskConfig) {
+	d.t.Helper()
+	var id string
+	eventually(d.t, "the task's first words", func() bool {
+		data, _ := os.ReadFile(filepath.Join(cfg.TaskDir().LocalDir, "life"))
+		id = strings.TrimSpace(string(data))
+		return id != ""
+	})
+	d.stdout(cfg, "life "+id)
+	for _, list := range []string{"container", "task", "snapshot", "bundle"} {
+		must.Len(d.t, 1, slices.DeleteFunc(d.traces(), func(trace string) bool {
+			return !strings.HasPrefix(trace, list+" ") || strings.Contains(trace, "/root/")
+		}), must.Sprintf("there is not one %s", list))
+	}
+	for _, trace := range d.traces() {
+		must.StrNotContains(d.t, trace, "lease ")
+		must.StrNotContains(d.t, trace, "ingest ")
+	}
+}
+
+// killedNode is a node with a GPU, in a containerd namespace of its own.
+func killedNode(t *testing.T) (*testNode, Config, testClaims) {
+	t.Helper()
+	n := requireNode(t)
+	config := n.config()
+	config.Namespace = "nomad-killed"
+	return n, config, newTestClaims(t, &config)
+}
+
+// free asserts that no container holds the claim, nor one that is gone but whose end nobody noticed.
+func (c testClaims) free(t *testing.T) {
+	t.Helper()
+	_, err := c.Sweep(t.Context())
+	must.NoError(t, err)
+	must.Eq(t, "", c.holder(t))
+}
+
+func TestKilledInStartTask_StartedAgain(t *testing.T) {
+	n, config, claims := killedNode(t)
+	for _, p := range startPoints {
+		t.Run(string(p), func(t *testing.T) {
+			d := newTestDriverWith(t, n, config)
+			cfg := d.stubborn(func(c *TaskConfig) { c.NetworkMode = networkNone })
+			claims.reserve(t, cfg)
+			must.Nil(t, d.die(config, cfg, p).handle)
+			_ = os.Remove(filepath.Join(cfg.TaskDir().LocalDir, "life"))
+
+			// Nomad starts the plugin again, and the same task.
+			next := newTestDriverWith(t, n, config)
+			next.start(cfg)
+			next.runsOnce(cfg)
+			must.Eq(t, containerID(cfg), claims.holder(t))
+			must.NoError(t, next.StopTask(cfg.ID, 50*time.Millisecond, "SIGTERM"))
+			must.NoError(t, next.DestroyTask(cfg.ID, false))
+			next.noTraces(cfg)
+			claims.free(t)
+		})
+	}
+}
+
+func TestKilledInStartTask_NotStartedAgain(t *testing.T) {
+	n, config, claims := killedNode(t)
+	for _, p := range startPoints {
+		t.Run(string(p), func(t *testing.T) {
+			d := newTestDriverWith(t, n, config)
+			cfg := d.stubborn(func(c *TaskConfig) { c.NetworkMode = networkNone })
+			claims.reserve(t, cfg)
+			d.die(config, cfg, p)
+
+			next := newTestDriverWith(t, n, config)
+			removed, err := next.driver.reconcileOnce(next.ctx, 0)
+			must.NoError(t, err)
+			must.SliceEmpty(t, removed, must.Sprint("it may be another agent's"))
+			next.driver.agents.see(cfg)
+			removed, err = next.driver.reconcileOnce(next.ctx, 0)
+			must.NoError(t, err)
+			must.Eq(t, p == startOlderGone || p == startClaimsPrepared, len(removed) == 0)
+			next.noTraces(cfg)
+			claims.free(t)
+		})
+	}
+}
+
+// Nomad has the handle, and gives the task back to the next life of the plugin.
+func TestKilledInStopTask_Recovered(t *testing.T) {
+	n, config, claims := killedNode(t)
+	for _, p := range append(slices.Clone(stopPoints), destroyPoints...) {
+		t.Run(string(p), func(t *testing.T) {
+			d := newTestDriverWith(t, n, config)
+			cfg := d.stubborn()
+			claims.reserve(t, cfg)
+			left := d.die(config, cfg, p)
+			must.NotNil(t, left.handle)
+
+			next := newTestDriverWith(t, n, config)
+			if err := next.RecoverTask(left.handle); slices.Contains(stopPoints, p) {
+				must.NoError(t, err)
+				must.NoError(t, next.StopTask(cfg.ID, 50*time.Millisecond, "SIGTERM"))
+				must.Eq(t, firstSignalStatus+int(unix.SIGKILL), next.wait(cfg).ExitCode)
+				must.NoError(t, next.DestroyTask(cfg.ID, false))
+			} else {
+				must.ErrorContains(t, err, "no process for container")
+			}
+			next.noTraces(cfg)
+			claims.free(t)
+		})
+	}
+}
+
+// Nomad does not come back to the task: the allocation was removed meanwhile.
+func TestKilledInStopTask_NotRecovered(t *testing.T) {
+	n, config, claims := killedNode(t)
+	for _, p := range append(slices.Clone(stopPoints), destroyPoints...) {
+		t.Run(string(p), func(t *testing.T) {
+			d := newTestDriverWith(t, n, config)
+			cfg := d.stubborn()
+			claims.reserve(t, cfg)
+			d.die(config, cfg, p)
+
+			next := newTestDriverWith(t, n, config)
+			next.driver.agents.see(cfg)
+			_, err := next.driver.reconcileOnce(next.ctx, 0)
+			must.NoError(t, err)
+			next.noTraces(cfg)
+			claims.free(t)
+		})
+	}
+}
+
+// Every point that the calls pass is in the lists that the tests above go through, in that order.
+func TestPoints_AreAllListed(t *testing.T) {
+	d := newTestDriver(t)
+	var passed []point
+	d.driver.points = func(p point) { passed = append(passed, p) }
+	cfg := d.stubborn()
+	d.start(cfg)
+	must.Eq(t, startPoints, passed)
+	passed = nil
+	must.NoError(t, d.StopTask(cfg.ID, 50*time.Millisecond, "SIGTERM"))
+	must.Eq(t, stopPoints, passed)
+	passed = nil
+	must.NoError(t, d.DestroyTask(cfg.ID, false))
+	must.Eq(t, destroyPoints, passed)
+}

@@ -1,0 +1,359 @@
+package driver
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/typeurl/v2"
+	"github.com/hashicorp/nomad/helper/uuid"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+)
+
+// reconciled returns a driver in a namespace of its own whose agent keeps its allocations in the directory returned.
+func reconciled(t *testing.T, edit func(*Config)) (*testDriver, string) {
+	t.Helper()
+	n := requireNode(t)
+	config := n.config()
+	config.Namespace = "nomad-reconciled"
+	if edit != nil {
+		edit(&config)
+	}
+	d := newTestDriverWith(t, n, config)
+	root := t.TempDir()
+	d.driver.agents.see(&drivers.TaskConfig{AllocDir: filepath.Join(root, "a")})
+	t.Cleanup(func() { d.removeRecords() })
+	return d, root
+}
+
+// record makes what a dead life of the plugin could have left of a task: the record of a container, and a snapshot or
+// a lease.
+func (d *testDriver) record(ctx context.Context, kind, id string, labels map[string]string) {
+	d.t.Helper()
+	var err error
+	switch kind {
+	case kindContainer:
+		spec, marshalErr := typeurl.MarshalAny(&specs.Spec{})
+		must.NoError(d.t, marshalErr)
+		_, err = d.client.ContainerService().Create(ctx, containers.Container{ID: id, Labels: labels, Spec: spec,
+			Runtime: containers.RuntimeInfo{Name: defaultRuntime}})
+	case kindSnapshot:
+		// containerd itself removes a snapshot that nothing refers to.
+		all := maps.Clone(labels)
+		if all == nil {
+			all = map[string]string{}
+		}
+		all["containerd.io/gc.root"] = "test"
+		_, err = d.client.SnapshotService(defaultSnapshotter).Prepare(ctx, id, "", snapshots.WithLabels(all))
+	case kindLease:
+		_, err = d.client.LeasesService().Create(ctx, leases.WithID(id), leases.WithLabels(labels))
+	}
+	must.NoError(d.t, err)
+}
+
+// records lists what is there.
+func (d *testDriver) records() (all []string) {
+	d.t.Helper()
+	for _, trace := range d.traces() {
+		if kind, _, _ := strings.Cut(trace, " "); slices.Contains([]string{kindContainer, kindSnapshot, kindLease}, kind) {
+			all = append(all, trace)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (d *testDriver) removeRecords() {
+	for _, record := range d.records() {
+		switch kind, id, _ := strings.Cut(record, " "); kind {
+		case kindContainer:
+			_ = d.client.ContainerService().Delete(d.ctx, id)
+		case kindSnapshot:
+			_ = d.client.SnapshotService(defaultSnapshotter).Remove(d.ctx, id)
+		case kindLease:
+			_ = d.client.LeasesService().Delete(d.ctx, leases.Lease{ID: id})
+		}
+	}
+}
+
+func TestReconcile_WhatItRemoves(t *testing.T) {
+	gone := func(t *testing.T) string { return filepath.Join(t.TempDir(), "alloc") }
+	living := func(t *testing.T) string { return t.TempDir() }
+	ours := ""
+	cases := []struct {
+		name    string
+		labels  map[string]string
+		dir     func(*testing.T) string
+		grace   time.Duration
+		config  func(*Config)
+		removed bool
+	}{
+		{"of this agent", nil, func(*testing.T) string { return ours }, 0, nil, true},
+		{"of an allocation that is gone", nil, gone, 0, nil, true},
+		{"of an allocation on a file system that is not mounted", nil,
+			func(t *testing.T) string { return filepath.Join(t.TempDir(), "mount/alloc") }, 0, nil, false},
+		{"of another agent", nil, living, 0, nil, false},
+		{"of nobody who says so", map[string]string{labelAllocDir: ""}, gone, 0, nil, false},
+		{"of another driver", map[string]string{labelOwned: "other"}, gone, 0, nil, false},
+		{"without labels of ours", map[string]string{labelOwned: "", labelAllocDir: ""}, gone, 0, nil, false},
+		{"younger than the grace", nil, gone, time.Hour, nil, false},
+		{"in a dry run", nil, gone, 0, func(c *Config) { c.GC.DanglingContainers.DryRun = true }, false},
+	}
+	for _, kind := range []string{kindContainer, kindSnapshot, kindLease} {
+		for _, c := range cases {
+			t.Run(kind+" "+c.name, func(t *testing.T) {
+				d, root := reconciled(t, c.config)
+				ours = filepath.Join(root, "b")
+				labels := map[string]string{labelOwned: PluginName, labelAllocDir: c.dir(t), labelAllocID: "a", labelTask: "t"}
+				maps.Copy(labels, c.labels)
+				maps.DeleteFunc(labels, func(_, value string) bool { return value == "" })
+				d.record(d.ctx, kind, "left", labels)
+				removed, err := d.driver.reconcileOnce(d.ctx, c.grace)
+				must.NoError(t, err)
+				if c.removed {
+					must.Eq(t, []string{kind + " left"}, removed)
+					must.SliceEmpty(t, d.records())
+				} else {
+					must.SliceEmpty(t, removed)
+					must.Eq(t, []string{kind + " left"}, d.records())
+				}
+			})
+		}
+	}
+}
+
+func TestReconcile_LeavesOtherNamespacesAlone(t *testing.T) {
+	d, root := reconciled(t, nil)
+	other := *d
+	other.ctx = namespaces.WithNamespace(d.ctx, "k8s.io")
+	t.Cleanup(other.removeRecords)
+	labels := map[string]string{labelOwned: PluginName, labelAllocDir: filepath.Join(root, "b")}
+	want := []string{"container left", "lease left", "snapshot left-too"}
+	for _, record := range want {
+		kind, id, _ := strings.Cut(record, " ")
+		other.record(other.ctx, kind, id, labels)
+	}
+	removed, err := d.driver.reconcileOnce(d.ctx, 0)
+	must.NoError(t, err)
+	must.SliceEmpty(t, removed)
+	must.Eq(t, want, other.records())
+}
+
+func TestReconcile_LeavesTasksAlone(t *testing.T) {
+	d, _ := reconciled(t, nil)
+	cfg := d.stubborn()
+	d.start(cfg)
+	d.runsOnce(cfg)
+	removed, err := d.driver.reconcileOnce(d.ctx, 0)
+	must.NoError(t, err)
+	must.SliceEmpty(t, removed)
+	d.runsOnce(cfg)
+
+	// One that is being started has a container and no handle yet.
+	starting := d.stubborn()
+	d.driver.points = func(p point) {
+		if p == startTaskStarted {
+			removed, err = d.driver.reconcileOnce(d.ctx, 0)
+		}
+	}
+	d.start(starting)
+	must.NoError(t, err)
+	must.SliceEmpty(t, removed)
+	d.stdout(starting, "life ")
+}
+
+func TestReconcile_KeptContainers(t *testing.T) {
+	d, _ := reconciled(t, func(c *Config) { c.GC.Container = false })
+	cfg := d.newTask("echo content >/kept; exit 4", false)
+	d.start(cfg)
+	must.Eq(t, 4, d.wait(cfg).ExitCode)
+	must.NoError(t, d.DestroyTask(cfg.ID, false))
+	id := containerID(cfg)
+	want := []string{"container " + id, "snapshot " + id}
+	must.Eq(t, want, d.records(), must.Sprint("not what gc.container = false keeps"))
+	eventually(t, "the end of what costs more than disk", func() bool {
+		return len(d.traces()) == len(want) && len(taskCgroups(t, cfg)) == 0
+	})
+	_, err := d.driver.reconcileOnce(d.ctx, 0)
+	must.NoError(t, err)
+	must.Eq(t, want, d.records())
+
+	// The next life of the task does not take it for something forgotten.
+	again := *cfg
+	again.ID = cfg.AllocID + "/task/again"
+	d.start(&again)
+	must.SliceContainsSubset(t, d.records(), want)
+	must.NoError(t, d.DestroyTask(again.ID, true))
+
+	collecting, _ := reconciled(t, nil)
+	collecting.driver.agents.see(cfg)
+	_, err = collecting.driver.reconcileOnce(collecting.ctx, 0)
+	must.NoError(t, err)
+	collecting.noTraces(cfg)
+}
+
+func TestReconcile_ByItself(t *testing.T) {
+	d, root := reconciled(t, func(c *Config) {
+		c.GC.DanglingContainers = DanglingContainers{Enabled: true, Period: "50ms", CreationGrace: "50ms"}
+	})
+	labels := map[string]string{labelOwned: PluginName, labelAllocDir: filepath.Join(root, "b")}
+	for _, id := range []string{"first", "second"} {
+		d.record(d.ctx, kindContainer, id, labels)
+		eventually(t, "the removal of the container", func() bool { return len(d.records()) == 0 })
+	}
+	d.driver.Shutdown() // It waits for the reconciler.
+	d.record(d.ctx, kindContainer, "third", labels)
+	must.Eq(t, []string{"container third"}, d.records())
+}
+
+func TestReconcile_PipesOfExecutedCommands(t *testing.T) {
+	d, _ := reconciled(t, func(c *Config) { c.RunDir = t.TempDir() })
+	pipes := func(name string, made time.Time) string {
+		dir := filepath.Join(d.driver.execDir(), name)
+		must.NoError(t, os.MkdirAll(dir, 0o700))
+		must.NoError(t, unix.Mkfifo(filepath.Join(dir, "exec-stdout"), 0o600))
+		must.NoError(t, os.Chtimes(dir, made, made))
+		return dir
+	}
+	stale := pipes("stale", d.driver.began.Add(-time.Hour))
+	read := pipes("read", d.driver.began.Add(-time.Hour))
+	pipes("fresh", time.Now())
+	reader, err := unix.Open(filepath.Join(read, "exec-stdout"), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	must.NoError(t, err)
+	defer unix.Close(reader)
+	removed, err := d.driver.reconcileOnce(d.ctx, 0)
+	must.NoError(t, err)
+	must.Eq(t, []string{"pipes " + stale}, removed)
+	left, err := os.ReadDir(d.driver.execDir())
+	must.NoError(t, err)
+	must.Len(t, 2, left)
+}
+
+// An agent that is killed before it has written down a task's handle does not know the task when it is back.
+func TestReconcile_TasksThatTheAgentLost(t *testing.T) {
+	d, _ := reconciled(t, nil)
+	cfg := d.stubborn()
+	d.start(cfg)
+	h, ok := d.driver.tasks.get(cfg.ID)
+	must.True(t, ok)
+	survives := func(why string) {
+		t.Helper()
+		_, err := d.driver.reconcileOnce(d.ctx, 0)
+		must.NoError(t, err)
+		must.Eq(t, 1, len(d.driver.tasks.all()), must.Sprint(why))
+	}
+	long := time.Now().Add(-time.Hour)
+	forget := func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.heardOf = long
+	}
+	forget()
+	survives("no agent is there, and tasks run on without one")
+
+	ctx, cancel := context.WithCancel(d.ctx)
+	fingerprints, err := d.driver.Fingerprint(ctx)
+	must.NoError(t, err)
+	<-fingerprints
+	waiting, stop := context.WithCancel(d.ctx)
+	results, err := d.driver.WaitTask(waiting, cfg.ID)
+	must.NoError(t, err)
+	forget()
+	survives("the agent waits for the task's end")
+	stop()
+	<-results
+	eventually(t, "the end of the wait", func() bool { return h.unheardOf(time.Now()) })
+
+	handle, err := h.nomadHandle()
+	must.NoError(t, err)
+	must.NoError(t, d.driver.RecoverTask(handle))
+	survives("the agent has taken the task back")
+
+	forget()
+	_, err = d.driver.reconcileOnce(d.ctx, time.Hour)
+	must.NoError(t, err)
+	must.Len(t, 1, d.driver.tasks.all(), must.Sprint("the agent has not been there for long"))
+	survivesNot, err := d.driver.reconcileOnce(d.ctx, 0)
+	must.NoError(t, err)
+	must.SliceEmpty(t, survivesNot)
+	must.SliceEmpty(t, d.driver.tasks.all())
+	d.noTraces(cfg)
+	cancel()
+}
+
+// An agent that is killed in the midst of StartTask starts the task anew when it is back, by another ID. The plugin has
+// lived on.
+func TestStart_AgainByAnotherAgent(t *testing.T) {
+	d, _ := reconciled(t, nil)
+	anew := func(cfg *drivers.TaskConfig) *drivers.TaskConfig {
+		again := *cfg
+		again.ID = cfg.AllocID + "/" + cfg.Name + "/" + uuid.Short()
+		return &again
+	}
+	t.Run("after the start", func(t *testing.T) {
+		d := d.in(t)
+		cfg := d.stubborn()
+		d.start(cfg)
+		d.runsOnce(cfg)
+		must.NoError(t, os.Remove(filepath.Join(cfg.TaskDir().LocalDir, "life")))
+		again := anew(cfg)
+		d.start(again)
+		d.runsOnce(again)
+		must.NoError(t, d.DestroyTask(again.ID, true))
+		d.noTraces(cfg)
+	})
+	t.Run("in the midst of a pull", func(t *testing.T) {
+		d := d.in(t)
+		pulling := make(chan struct{}, 100)
+		registry := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			pulling <- struct{}{}
+			<-r.Context().Done()
+		}))
+		defer registry.Close()
+		cfg := d.stubborn()
+		slow := anew(cfg)
+		must.NoError(t, slow.EncodeConcreteDriverConfig(&TaskConfig{
+			Image: strings.TrimPrefix(registry.URL, "http://") + "/slow:1", Command: "true"}))
+		failed := make(chan error, 1)
+		go func() {
+			_, _, err := d.driver.StartTask(slow)
+			failed <- err
+		}()
+		<-pulling
+		d.start(cfg)
+		must.ErrorContains(t, <-failed, errSuperseded.Error())
+		d.runsOnce(cfg)
+		must.NoError(t, d.DestroyTask(cfg.ID, true))
+		d.noTraces(cfg)
+	})
+}
+
+func TestDanglingContainers_Check(t *testing.T) {
+	good := DanglingContainers{Enabled: true, Period: "5m", CreationGrace: "1m30s"}
+	must.NoError(t, good.check())
+	must.NoError(t, DanglingContainers{}.check())
+	for option, edit := range map[string]func(*DanglingContainers){
+		`gc.dangling_containers.period = "often"`:       func(c *DanglingContainers) { c.Period = "often" },
+		`gc.dangling_containers.period = "0s"`:          func(c *DanglingContainers) { c.Period = "0s" },
+		`gc.dangling_containers.creation_grace = "-1m"`: func(c *DanglingContainers) { c.CreationGrace = "-1m" },
+	} {
+		bad := good
+		edit(&bad)
+		must.ErrorContains(t, bad.check(), option)
+		must.ErrorContains(t, bad.check(), "a length of time greater than zero")
+	}
+}

@@ -1,0 +1,154 @@
+package driver
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+
+	"tranche.dev/tranche/hooks"
+)
+
+// The test binary stands in for other programs under whose names tests link to it.
+const (
+	roleHook = "tranche-hook"
+	roleLife = "one-life-of-the-plugin"
+)
+
+// playRole does what the program does by whose name this one was started.
+func playRole() (status int, ok bool) {
+	switch filepath.Base(os.Args[0]) {
+	case roleHook:
+		return hooks.Main(os.Args, os.Stdin, os.Stderr), true
+	case roleLife:
+		return liveOnce(os.Args[1]), true
+	}
+	return 0, false
+}
+
+// exitNow ends the process without the second that the race detector would have it wait.
+func exitNow(status int) {
+	_, _, _ = unix.RawSyscall(unix.SYS_EXIT_GROUP, uintptr(status), 0, 0)
+}
+
+// linkRole makes a link to the test binary by which it plays the role.
+func linkRole(t *testing.T, role string) string {
+	t.Helper()
+	binary, err := os.Executable()
+	must.NoError(t, err)
+	link := filepath.Join(t.TempDir(), role)
+	must.NoError(t, os.Symlink(binary, link))
+	return link
+}
+
+// life is what a process does that lives as the plugin: it starts, stops and destroys one task, and kills itself at a
+// point.
+type life struct {
+	Config Config
+	Task   *drivers.TaskConfig
+	// Options is the task's config block, which Task keeps to itself.
+	Options TaskConfig
+	DiesAt  point
+	// Handle is the file to which it writes the handle that StartTask returns, as Nomad would.
+	Handle string
+}
+
+// liveOnce lives such a life. It tells of each point on stdout.
+func liveOnce(file string) int {
+	var l life
+	data, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(data, &l)
+	}
+	if err == nil {
+		err = l.live()
+	}
+	fmt.Fprintln(os.Stderr, "this life should have ended earlier:", err)
+	return 1
+}
+
+func (l *life) live() error {
+	d := New(context.Background(), hclog.New(&hclog.LoggerOptions{Level: hclog.Warn}))
+	d.points = func(p point) {
+		fmt.Println(p)
+		if p == l.DiesAt {
+			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+			select {}
+		}
+	}
+	var config []byte
+	if err := base.MsgPackEncode(&config, l.Config); err != nil {
+		return err
+	}
+	if err := d.SetConfig(&base.Config{PluginConfig: config, ApiVersion: drivers.ApiVersion010}); err != nil {
+		return err
+	}
+	if err := l.Task.EncodeConcreteDriverConfig(l.Options); err != nil {
+		return err
+	}
+	handle, _, err := d.StartTask(l.Task)
+	if err != nil {
+		return err
+	}
+	data, err := json.Marshal(handle)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(l.Handle, data, 0o600); err != nil {
+		return err
+	}
+	if err := d.StopTask(l.Task.ID, 100*time.Millisecond, "SIGTERM"); err != nil {
+		return err
+	}
+	return d.DestroyTask(l.Task.ID, false)
+}
+
+// lived is what is left of a life for Nomad to go on with.
+type lived struct {
+	// handle is nil if it ended in StartTask.
+	handle *drivers.TaskHandle
+	passed []point
+}
+
+// die lives a life of the plugin in a process of its own until it kills itself at the point.
+func (d *testDriver) die(config Config, cfg *drivers.TaskConfig, at point) lived {
+	d.t.Helper()
+	dir := d.t.TempDir()
+	l := life{Config: config, Task: cfg, DiesAt: at, Handle: filepath.Join(dir, "handle.json")}
+	must.NoError(d.t, cfg.DecodeDriverConfig(&l.Options))
+	data, err := json.Marshal(l)
+	must.NoError(d.t, err)
+	file := filepath.Join(dir, "life.json")
+	must.NoError(d.t, os.WriteFile(file, data, 0o600))
+
+	cmd := exec.Command(linkRole(d.t, roleLife), file)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	var left lived
+	for line := range strings.Lines(string(out)) {
+		left.passed = append(left.passed, point(strings.TrimSpace(line)))
+	}
+	must.Error(d.t, err, must.Sprint("the plugin was not killed"))
+	status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	must.True(d.t, ok && status.Signaled() && status.Signal() == unix.SIGKILL,
+		must.Sprintf("the point %q was not reached, only %q", at, left.passed))
+	must.Eq(d.t, at, left.passed[len(left.passed)-1])
+	if data, err := os.ReadFile(l.Handle); err == nil {
+		left.handle = &drivers.TaskHandle{}
+		must.NoError(d.t, json.Unmarshal(data, left.handle))
+		left.handle.Config = cfg
+	}
+	return left
+}

@@ -1,0 +1,65 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+// starts are the starts of tasks in progress, at most one for each task of an allocation. The zero value is ready.
+type starts struct {
+	mu      sync.Mutex
+	running map[string]*oneStart
+}
+
+type oneStart struct {
+	cancel context.CancelCauseFunc
+	done   chan struct{}
+}
+
+// errSuperseded ends a start in whose midst another of the same task begins.
+var errSuperseded = errors.New("the task was started anew meanwhile")
+
+// startKey names a task of an allocation, whatever the number of its life.
+func startKey(allocID, task string) string { return allocID + "/" + task }
+
+// begin waits for the task's turn, and returns a context for its start and how to say that the start is over.
+//
+// Nomad starts a task anew while an earlier start is still on its way when its agent was killed meanwhile. The new agent
+// knows nothing of the earlier start, so that one is ended rather than waited for: it may be a pull of an hour.
+func (s *starts) begin(ctx context.Context, key string) (context.Context, func(), error) {
+	for {
+		started, end, older := s.tryBegin(ctx, key)
+		if older == nil {
+			return started, end, nil
+		}
+		older.cancel(errSuperseded)
+		select {
+		case <-older.done:
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+	}
+}
+
+// tryBegin takes the task's turn, or returns whoever has it.
+func (s *starts) tryBegin(ctx context.Context, key string) (context.Context, func(), *oneStart) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if older := s.running[key]; older != nil {
+		return nil, nil, older
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	mine := &oneStart{cancel: cancel, done: make(chan struct{})}
+	if s.running == nil {
+		s.running = map[string]*oneStart{}
+	}
+	s.running[key] = mine
+	return ctx, func() {
+		cancel(nil)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.running, key)
+		close(mine.done)
+	}, nil
+}
