@@ -7,6 +7,7 @@ package driver
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"sync"
 	"time"
@@ -52,8 +53,8 @@ type Driver struct {
 	// ticksPerCore is the capacity of one core in MHz, by which Nomad accounts CPU; 0 where unknown.
 	ticksPerCore float64
 
-	tasks *taskStore
-	pulls keyedLock
+	tasks  *taskStore
+	images imageState
 
 	// work counts the goroutines that spawn started; after ended there are no new ones.
 	workMu sync.Mutex
@@ -148,7 +149,12 @@ func (d *Driver) connect(config Config) error {
 	}
 	d.config, d.client = config, client
 	d.grants = &grants{config: config.runtimeConfig(), logger: d.logger}
+	d.images.life = rand.Text()
+	if config.GC.Image {
+		d.images.collector = newImageCollector(firstDuration(config.GC.ImageDelay))
+	}
 	d.spawn(d.watchOOM)
+	d.spawn(d.tendImages)
 	return nil
 }
 

@@ -149,6 +149,7 @@ func (d *Driver) DestroyTask(taskID string, force bool) error {
 		return fmt.Errorf("remove container %s: %w", h.state.ContainerID, err)
 	}
 	d.tasks.remove(taskID)
+	d.imageUnused(h.cfg)
 	return nil
 }
 
