@@ -112,7 +112,8 @@ esac`)
 		{"a config file", credentialSearch{}, auths, "echo", "ghcr.io", credential{"gh", "g:h", "the plugin's auth.config"}},
 		{"the default registry", credentialSearch{}, auths, "", "registry-1.docker.io",
 			credential{"hub", "h", "the plugin's auth.config"}},
-		{"an address of old", credentialSearch{}, auths, "", "old.example.com", credential{"old", "o", "the plugin's auth.config"}},
+		{"an address of old", credentialSearch{}, auths, "", "old.example.com",
+			credential{"old", "o", "the plugin's auth.config"}},
 		{"an identity token", credentialSearch{}, auths, "", "identity.example.com",
 			credential{"", "an identity", "the plugin's auth.config"}},
 		{"an empty entry", credentialSearch{}, auths, "", "empty.example.com", credential{}},
@@ -160,7 +161,8 @@ func TestCredentials_Failures(t *testing.T) {
 		{"a config that is none", PluginAuth{Config: dockerConfig(t, "{")}, []string{"auth.config", "unexpected EOF"}},
 		{"a config with a bad entry", PluginAuth{Config: dockerConfig(t, `{"auths": {"ghcr.io": {"auth": "%s"}}}`,
 			base64.StdEncoding.EncodeToString([]byte(testSecret)))}, []string{"auth.config"}},
-		{"no such helper", PluginAuth{Helper: "none"}, []string{`auth.helper = "none"`, "docker-credential-none is not on the PATH"}},
+		{"no such helper", PluginAuth{Helper: "none"},
+			[]string{`auth.helper = "none"`, "docker-credential-none is not on the PATH"}},
 		{"a helper elsewhere", PluginAuth{Config: dockerConfig(t, `{"credsStore": "../../bin/sh"}`)}, []string{"../../bin/sh"}},
 		{"a helper that fails", PluginAuth{Helper: "says"}, []string{"exit status 3", "the vault is sealed"}},
 		{"a helper that fails and tells", PluginAuth{Helper: "tells"}, []string{"docker-credential-tells failed: exit status 3"}},
@@ -182,7 +184,7 @@ func TestCredentials_Failures(t *testing.T) {
 				must.ErrorContains(t, err, want)
 			}
 			must.StrNotContains(t, err.Error(), testSecret)
-			must.Eq(t, err, search.failure())
+			must.ErrorIs(t, search.failure(), err)
 			must.NoError(t, warned)
 
 			search.softFail = true
@@ -285,7 +287,8 @@ func TestImage_Credentials(t *testing.T) {
 		{"the plugin's helper", false, AuthConfig{}, false, PluginAuth{Helper: "test"}, ""},
 		{"none", false, AuthConfig{}, false, PluginAuth{}, "without credentials"},
 		{"wrong ones", false, wrong, false, PluginAuth{}, "with the credentials from the task's auth block"},
-		{"a helper that fails", false, AuthConfig{}, false, PluginAuth{Helper: "broken"}, "the vault is sealed; mend this, or set auth_soft_fail"},
+		{"a helper that fails", false, AuthConfig{}, false, PluginAuth{Helper: "broken"},
+			"the vault is sealed; mend this, or set auth_soft_fail"},
 		{"a helper that fails, softly", false, AuthConfig{}, true, PluginAuth{Helper: "broken"}, "without credentials"},
 		{"nobody asks", true, AuthConfig{}, false, PluginAuth{Helper: "broken"}, ""},
 	}

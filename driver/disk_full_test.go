@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
 	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
@@ -45,17 +44,16 @@ func TestDiskFull_WhilePulling(t *testing.T) {
 			d := newTestDriverWith(t, n, n.config())
 			reg := newTestRegistry(t)
 			ref, layer := reg.unique(t, n.busybox, "large:1", c.size)
-			cfg := d.task("echo there", func(c *TaskConfig) { c.Image = ref })
-			_, _, err := d.StartTask(cfg)
+			edit := func(c *TaskConfig) { c.Image = ref }
+			err := d.startFails(edit)
 			must.ErrorContains(t, err, "no space left on device")
 			must.ErrorContains(t, err, "free space there")
 			must.True(t, nstructs.IsRecoverable(err))
-			d.nothingLeft(cfg)
 			d.nothingPulled(ref, layer)
 			must.Less(t, 8<<20, used(t, dir))
 
 			must.NoError(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=200m"))
-			d.run(cfg, "there")
+			d.run(d.task("echo there", edit), "there")
 		})
 	}
 }
@@ -64,20 +62,19 @@ func TestDiskFull_WhileReadingAnArchive(t *testing.T) {
 	n, dir := smallNode(t, "30m")
 	d := newTestDriverWith(t, n, n.config())
 	img, _ := uniqueImage(t, n.busybox, 40<<20)
-	cfg := d.task("echo there", func(c *TaskConfig) { c.Image = "docker-archive:local/image.tar" })
-	save(t, img, filepath.Join(cfg.TaskDir().LocalDir, "image.tar"))
+	edit := func(c *TaskConfig) { c.Image = "docker-archive:local/image.tar" }
+	cfg := d.failing(edit)
+	must.NoError(t, images.SaveDockerArchive(img, "app:1", filepath.Join(cfg.TaskDir().LocalDir, "image.tar")))
 	_, _, err := d.StartTask(cfg)
 	must.ErrorContains(t, err, "no space left on device")
 	must.ErrorContains(t, err, "free space there")
 	must.True(t, nstructs.IsRecoverable(err))
 	d.nothingLeft(cfg)
 	must.NoError(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=200m"))
-	d.run(cfg, "there")
-}
 
-func save(t *testing.T, img v1.Image, file string) {
-	t.Helper()
-	must.NoError(t, images.SaveDockerArchive(img, "app:1", file))
+	cfg = d.task("echo there", edit)
+	must.NoError(t, images.SaveDockerArchive(img, "app:1", filepath.Join(cfg.TaskDir().LocalDir, "image.tar")))
+	d.run(cfg, "there")
 }
 
 // used is how many bytes of the disk are taken.

@@ -166,7 +166,7 @@ func (d *Driver) obtain(ctx context.Context, f *flight) (containerd.Image, error
 	newer, err := d.pull(ctx, f)
 	if err != nil {
 		d.tell(f, "Using the image %s that is there: %v", f.source.reference, err)
-		return found, nil
+		return found, nil //nolint:nilerr // told
 	}
 	return newer, nil
 }
