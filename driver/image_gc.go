@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/core/images"
-	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
@@ -157,8 +156,7 @@ func (d *Driver) dropOldPulls() error {
 		if lease.Labels[labelPull] == d.images.life {
 			continue
 		}
-		err := d.client.LeasesService().Delete(ctx, lease, leases.SynchronousDelete)
-		if err != nil && !errdefs.IsNotFound(err) {
+		if err := d.dropPull(lease, false); err != nil {
 			return fmt.Errorf("remove lease %s of a pull that an earlier life of the plugin began: %w", lease.ID, err)
 		}
 	}

@@ -146,7 +146,7 @@ func TestImageGC_KnowsTheContainersOfAnEarlierLife(t *testing.T) {
 }
 
 func TestImageGC_GoesOnAfterARestart(t *testing.T) {
-	d := collecting(t, "3s")
+	d := collecting(t, "5s")
 	reg := newTestRegistry(t)
 	ref, _ := reg.unique(t, d.node.busybox, "noted:1", 1)
 	cfg := d.task("echo done", func(c *TaskConfig) { c.Image = ref })
@@ -160,7 +160,7 @@ func TestImageGC_GoesOnAfterARestart(t *testing.T) {
 	d.driver.Shutdown()
 	must.True(t, d.hasImage(ref))
 
-	d = collecting(t, "3s")
+	d = collecting(t, "5s")
 	eventually(t, "the removal of the image", func() bool { return !d.hasImage(ref) })
 }
 
@@ -200,11 +200,7 @@ func TestImageGC_NeverUnderAStart(t *testing.T) {
 
 // TestImageGC_WaitsForStarts says when an image that is due may go.
 func TestImageGC_WaitsForStarts(t *testing.T) {
-	d := collecting(t, "1h")
-	d.driver.Shutdown() // Its own sweeps are not wanted here.
-	d = newTestDriver(t)
-	c := newImageCollector(time.Hour)
-	d.driver.images.collector = c
+	d := collecting(t, "1h") // Its own sweeps remove nothing.
 	reg := newTestRegistry(t)
 	ref, _ := reg.unique(t, d.node.busybox, "due:1", 1)
 	cfg := d.task("sleep 600", func(c *TaskConfig) { c.Image = ref })

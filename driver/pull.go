@@ -111,17 +111,30 @@ func (d *Driver) holdPull(ctx context.Context) (leased context.Context, release 
 		return nil, nil, d.away(noSpace(fmt.Errorf("take a lease in containerd: %w", err)))
 	}
 	release = func(ok bool) {
-		var opts []leases.DeleteOpt
-		if !ok {
-			opts = append(opts, leases.SynchronousDelete)
-		}
-		ctx, cancel := d.call()
-		defer cancel()
-		if err := d.client.LeasesService().Delete(ctx, lease, opts...); err != nil && !errdefs.IsNotFound(err) {
-			d.logger.Warn("a lease in containerd stays until it expires, and what it holds", "lease", lease.ID, "error", err)
+		if err := d.dropPull(lease, ok); err != nil {
+			d.logger.Warn("what a pull fetched could not be put away yet; trying again", "lease", lease.ID, "error", err)
+			d.spawn(func() {
+				for d.pause(collectorRetry) && d.dropPull(lease, ok) != nil {
+				}
+			})
 		}
 	}
 	return leases.WithLease(ctx, lease.ID), release, nil
+}
+
+// dropPull removes the lease of a pull. If the pull failed it waits until containerd has removed what the lease held.
+func (d *Driver) dropPull(lease leases.Lease, ok bool) error {
+	ctx, cancel := d.call()
+	defer cancel()
+	var opts []leases.DeleteOpt
+	if !ok {
+		opts = append(opts, leases.SynchronousDelete)
+	}
+	err := d.client.LeasesService().Delete(ctx, lease, opts...)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // pullLabels are the labels for the image's record: a record that somebody else made keeps its own, so that we never
