@@ -90,49 +90,49 @@ esac`)
 	task := AuthConfig{Username: "task", Password: "t"}
 	cases := []struct {
 		name   string
-		search credentialSearch
+		search *credentialSearch
 		config string
 		helper string
 		host   string
 		want   credential
 	}{
-		{"nothing", credentialSearch{}, "", "", "ghcr.io", credential{}},
-		{"the task's, for its image's registry", credentialSearch{task: task, registry: "ghcr.io"}, auths, "echo", "ghcr.io",
+		{"nothing", &credentialSearch{}, "", "", "ghcr.io", credential{}},
+		{"the task's, for its image's registry", &credentialSearch{task: task, registry: "ghcr.io"}, auths, "echo", "ghcr.io",
 			credential{"task", "t", "the task's auth block"}},
-		{"the task's, for nobody else", credentialSearch{task: task, registry: "ghcr.io"}, "", "", "evil.example.com",
+		{"the task's, for nobody else", &credentialSearch{task: task, registry: "ghcr.io"}, "", "", "evil.example.com",
 			credential{}},
-		{"the task's, for the default registry", credentialSearch{task: task, registry: "docker.io"}, "", "",
+		{"the task's, for the default registry", &credentialSearch{task: task, registry: "docker.io"}, "", "",
 			"registry-1.docker.io", credential{"task", "t", "the task's auth block"}},
-		{"the task's, for the server that it names", credentialSearch{registry: "docker.io",
+		{"the task's, for the server that it names", &credentialSearch{registry: "docker.io",
 			task: AuthConfig{"task", "t", "https://mirror.example.com:5000/v2/"}}, "", "", "mirror.example.com:5000",
 			credential{"task", "t", "the task's auth block"}},
-		{"the task's, not for its image's registry if it names another", credentialSearch{registry: "ghcr.io",
+		{"the task's, not for its image's registry if it names another", &credentialSearch{registry: "ghcr.io",
 			task: AuthConfig{"task", "t", "mirror.example.com"}}, auths, "", "ghcr.io",
 			credential{"gh", "g:h", "the plugin's auth.config"}},
-		{"a config file", credentialSearch{}, auths, "echo", "ghcr.io", credential{"gh", "g:h", "the plugin's auth.config"}},
-		{"the default registry", credentialSearch{}, auths, "", "registry-1.docker.io",
+		{"a config file", &credentialSearch{}, auths, "echo", "ghcr.io", credential{"gh", "g:h", "the plugin's auth.config"}},
+		{"the default registry", &credentialSearch{}, auths, "", "registry-1.docker.io",
 			credential{"hub", "h", "the plugin's auth.config"}},
-		{"an address of old", credentialSearch{}, auths, "", "old.example.com",
+		{"an address of old", &credentialSearch{}, auths, "", "old.example.com",
 			credential{"old", "o", "the plugin's auth.config"}},
-		{"an identity token", credentialSearch{}, auths, "", "identity.example.com",
+		{"an identity token", &credentialSearch{}, auths, "", "identity.example.com",
 			credential{"", "an identity", "the plugin's auth.config"}},
-		{"an empty entry", credentialSearch{}, auths, "", "empty.example.com", credential{}},
-		{"no entry, then the helper", credentialSearch{}, auths, "echo", "quay.io",
+		{"an empty entry", &credentialSearch{}, auths, "", "empty.example.com", credential{}},
+		{"no entry, then the helper", &credentialSearch{}, auths, "echo", "quay.io",
 			credential{"helper", "for quay.io", "the plugin's auth.helper"}},
-		{"credHelpers", credentialSearch{}, `{"credHelpers": {"quay.io": "echo"}}`, "", "quay.io",
+		{"credHelpers", &credentialSearch{}, `{"credHelpers": {"quay.io": "echo"}}`, "", "quay.io",
 			credential{"helper", "for quay.io", "the plugin's auth.config"}},
-		{"credHelpers for another", credentialSearch{}, `{"credHelpers": {"quay.io": "echo"}}`, "", "ghcr.io", credential{}},
-		{"credsStore", credentialSearch{}, `{"credsStore": "echo", "auths": {"ghcr.io": {}}}`, "", "ghcr.io",
+		{"credHelpers for another", &credentialSearch{}, `{"credHelpers": {"quay.io": "echo"}}`, "", "ghcr.io", credential{}},
+		{"credsStore", &credentialSearch{}, `{"credsStore": "echo", "auths": {"ghcr.io": {}}}`, "", "ghcr.io",
 			credential{"helper", "for ghcr.io", "the plugin's auth.config"}},
-		{"a helper", credentialSearch{}, "", "echo", "registry-1.docker.io",
+		{"a helper", &credentialSearch{}, "", "echo", "registry-1.docker.io",
 			credential{"helper", "for https://index.docker.io/v1/", "the plugin's auth.helper"}},
-		{"a helper with a token", credentialSearch{}, "", "echo", "token.example.com",
+		{"a helper with a token", &credentialSearch{}, "", "echo", "token.example.com",
 			credential{"", "a token", "the plugin's auth.helper"}},
-		{"a helper that knows nothing", credentialSearch{}, "", "echo", "unknown.example.com", credential{}},
+		{"a helper that knows nothing", &credentialSearch{}, "", "echo", "unknown.example.com", credential{}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			search := &c.search
+			search := c.search
 			search.plugin.Helper = c.helper
 			if c.config != "" {
 				search.plugin.Config = dockerConfig(t, "%s", c.config)
