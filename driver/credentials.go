@@ -39,16 +39,17 @@ func (a AuthConfig) check() error {
 		return errors.New(block + `.username = "": must not be empty in an auth block`)
 	case a.Password == "":
 		return errors.New(block + `.password must not be empty in an auth block`)
-	case a.ServerAddress != "" && !isHost(dockercredentials.ConvertToHostname(a.ServerAddress)):
+	case a.ServerAddress != "" && !isRegistry(registryOf(a.ServerAddress)):
 		return fmt.Errorf(block+".server_address = %q: must be the name of a registry, such as \"ghcr.io\" or "+
 			"\"registry.example.com:5000\"", a.ServerAddress)
 	}
 	return nil
 }
 
-// isHost says whether the name can stand before an image's, with or without a port.
-func isHost(name string) bool {
-	return slices.Equal(reference.DomainRegexp.FindStringIndex(name), []int{0, len(name)})
+// isRegistry says whether an image's name can begin with it.
+func isRegistry(name string) bool {
+	named, err := reference.ParseNormalizedNamed(name + "/image")
+	return err == nil && reference.Domain(named) == name
 }
 
 // registryOf is the name of the registry at an address, which may be a host or a URL.

@@ -93,16 +93,6 @@ func TestImage_ForOnePlatform(t *testing.T) {
 	must.Eq(t, 1, d.events.said("Image "+ref+" is for linux/arm64, and this node is linux/amd64"))
 }
 
-func TestImage_ProgramOfAnotherKind(t *testing.T) {
-	d := newTestDriver(t)
-	img, err := images.WithFiles(d.node.busybox, images.File{Path: "/odd", Content: "no program", Mode: 0o755})
-	must.NoError(t, err)
-	ref, err := d.node.registry.Push(d.ctx, img, "odd:1")
-	must.NoError(t, err)
-	err = d.startFails(func(o *TaskConfig) { o.Image, o.Command, o.Args = ref, "/odd", nil })
-	must.ErrorContains(t, err, "is for another kind of CPU than this node's")
-}
-
 func TestImage_ArchiveForSeveralPlatforms(t *testing.T) {
 	d := newTestDriver(t)
 	dir := t.TempDir()

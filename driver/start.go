@@ -179,9 +179,6 @@ func (d *Driver) startError(s *startup, err error) error {
 	switch {
 	case isAway(err):
 		return d.away(fmt.Errorf("start the container: %w", err))
-	case strings.Contains(text, "exec format error"):
-		return fmt.Errorf("start the container: the command in image %q is for another kind of CPU than this node's, or a "+
-			"script without \"#!\"; check the option platform: %w", s.options.Image, err)
 	case !strings.Contains(text, "exec: "):
 	case strings.Contains(text, "executable file not found"), strings.Contains(text, "no such file or directory"):
 		return fmt.Errorf("start the container: the command is not in image %q; check the options command and "+
