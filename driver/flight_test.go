@@ -42,6 +42,8 @@ func TestFlight_ManyTasksAreOnePull(t *testing.T) {
 	d := newTestDriver(t)
 	reg := newTestRegistry(t)
 	ref, layer := reg.unique(t, d.node.busybox, "shared:1", 100<<10)
+	const question = "HEAD /v2/shared/manifests/1"
+	asked := reg.asked(question)
 	held := newGate()
 	reg.spoilWith(onGet(layer, held.pass))
 	const many = 20
@@ -56,6 +58,7 @@ func TestFlight_ManyTasksAreOnePull(t *testing.T) {
 		must.NoError(t, err)
 	}
 	must.Eq(t, 1, reg.gets(layer))
+	must.Eq(t, asked+1, reg.asked(question))
 	eventually(t, "the events of all tasks", func() bool { return d.events.said("Pulled image "+ref+" (") == many })
 	d.noPullLeases()
 }

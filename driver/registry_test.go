@@ -92,6 +92,13 @@ func (r *testRegistry) gets(digest v1.Hash) int {
 	return total
 }
 
+// asked is how often there was this request.
+func (r *testRegistry) asked(request string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.counts[request]
+}
+
 // unique pushes an image that nobody has had yet, with a layer of so many bytes, and returns its reference and the
 // layer's digest.
 func (r *testRegistry) unique(t *testing.T, base v1.Image, name string, size int) (ref string, layer v1.Hash) {
