@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -140,23 +141,41 @@ func TestImageGC_KnowsTheContainersOfAnEarlierLife(t *testing.T) {
 	d.run(other, "done")
 	must.NoError(t, d.DestroyTask(other.ID, false))
 	eventually(t, "the removal of the other image", func() bool { return !d.hasImage(ended) })
-	must.True(t, d.hasImage(used))
+	record, err := d.client.ImageService().Get(d.ctx, used)
+	must.NoError(t, err)
+	must.MapNotContainsKey(t, record.Labels, labelUnusedSince)
 	must.NoError(t, d.DestroyTask(cfg.ID, true))
 	eventually(t, "the removal of the image", func() bool { return !d.hasImage(used) })
 }
 
-func TestImageGC_GoesOnAfterARestart(t *testing.T) {
-	d := collecting(t, "5s")
+// noted waits until it is written down that the image is unused.
+func (d *testDriver) noted(ref string) {
+	d.t.Helper()
+	eventually(d.t, "the note", func() bool {
+		record, err := d.client.ImageService().Get(d.ctx, ref)
+		must.NoError(d.t, err)
+		return record.Labels[labelUnusedSince] != ""
+	})
+}
+
+func TestImageGC_NotesTheEndOfATask(t *testing.T) {
+	d := collecting(t, "1h")
 	reg := newTestRegistry(t)
 	ref, _ := reg.unique(t, d.node.busybox, "noted:1", 1)
 	cfg := d.task("echo done", func(c *TaskConfig) { c.Image = ref })
 	d.run(cfg, "done")
 	must.NoError(t, d.DestroyTask(cfg.ID, false))
-	eventually(t, "the note", func() bool {
-		record, err := d.client.ImageService().Get(d.ctx, ref)
-		must.NoError(t, err)
-		return record.Labels[labelUnusedSince] != ""
-	})
+	d.noted(ref)
+}
+
+func TestImageGC_GoesOnAfterARestart(t *testing.T) {
+	d := collecting(t, "5s")
+	reg := newTestRegistry(t)
+	ref, _ := reg.unique(t, d.node.busybox, "goes-on:1", 1)
+	cfg := d.task("echo done", func(c *TaskConfig) { c.Image = ref })
+	d.run(cfg, "done")
+	must.NoError(t, d.DestroyTask(cfg.ID, false))
+	d.noted(ref)
 	d.driver.Shutdown()
 	must.True(t, d.hasImage(ref))
 
@@ -164,11 +183,22 @@ func TestImageGC_GoesOnAfterARestart(t *testing.T) {
 	eventually(t, "the removal of the image", func() bool { return !d.hasImage(ref) })
 }
 
-// TestImageGC_NeverUnderAStart has the collector remove an image whenever it may while tasks come and go.
+// TestImageGC_NeverUnderAStart removes an image whenever that may be, again and again, while tasks come and go.
 func TestImageGC_NeverUnderAStart(t *testing.T) {
-	d := collecting(t, "1ms")
+	d := collecting(t, "1h")
 	reg := newTestRegistry(t)
 	ref, layer := reg.unique(t, d.node.busybox, "hammered:1", 1)
+	var hammering sync.WaitGroup
+	defer hammering.Wait()
+	ctx, stop := context.WithCancel(d.ctx)
+	defer stop()
+	hammering.Go(func() {
+		for ctx.Err() == nil {
+			if record, err := d.client.ImageService().Get(ctx, ref); err == nil {
+				_, _ = d.driver.removeImage(ctx, record, time.Now().Add(time.Hour))
+			}
+		}
+	})
 	const rounds, tasks = 12, 3
 	for range rounds {
 		var working sync.WaitGroup
@@ -189,7 +219,6 @@ func TestImageGC_NeverUnderAStart(t *testing.T) {
 	}
 	// It has gone between rounds, and each time come back.
 	must.GreaterEq(t, rounds/3, reg.gets(layer))
-	eventually(t, "the removal of the image", func() bool { return !d.hasImage(ref) })
 }
 
 // TestImageGC_WaitsForStarts says when an image that is due may go.
