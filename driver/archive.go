@@ -19,6 +19,9 @@ import (
 
 // importArchive reads an image from an archive in the task's directories.
 //
+// This is what the docker driver's option load does, without what that leaves behind. Of an archive for several
+// platforms, the task's is taken.
+//
 // It leaves no image record: the lease in ctx holds the content until the container holds the snapshot, and afterwards
 // containerd collects what no container needs. An image that came with one task goes with it.
 func (d *Driver) importArchive(ctx context.Context, s *startup, source imageSource) (containerd.Image, error) {
@@ -32,18 +35,22 @@ func (d *Driver) importArchive(ctx context.Context, s *startup, source imageSour
 		if isAway(err) {
 			return nil, d.away(err)
 		}
+		if isNoSpace(err) {
+			return nil, importError(source, err)
+		}
 		return nil, importError(source, fmt.Errorf("%w: %w", errNoArchive, err))
 	}
 	target, err := pickManifest(ctx, d.client.ContentStore(), index, source)
 	if err != nil {
 		return nil, importError(source, err)
 	}
-	found := containerd.NewImage(d.client, images.Image{Name: source.given, Target: target})
+	found := containerd.NewImageWithPlatform(d.client, images.Image{Name: source.given, Target: target},
+		s.options.platform())
 	if ok, err := complete(ctx, found); err != nil || !ok {
-		return nil, importError(source, errors.Join(
-			errors.New("the archive is incomplete, or holds no image for this machine's platform"), err))
+		return nil, importError(source, errors.Join(fmt.Errorf("the archive is incomplete, or holds no image for %s",
+			s.options.platformName()), err))
 	}
-	return found, nil
+	return found, d.unpack(ctx, source, found)
 }
 
 // openArchive opens the archive beneath the task's directories. The task, or an artifact that it fetched, may have put
@@ -141,7 +148,7 @@ func sameName(a, b string) bool {
 	return errA == nil && errB == nil && parsedA.reference == parsedB.reference
 }
 
-// complete says whether containerd holds all of the image's content for this machine's platform.
+// complete says whether containerd holds all of the image's content for its platform.
 func complete(ctx context.Context, i containerd.Image) (bool, error) {
 	available, _, _, missing, err := images.Check(ctx, i.ContentStore(), i.Target(), i.Platform())
 	return available && len(missing) == 0, err

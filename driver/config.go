@@ -21,7 +21,9 @@ const (
 	defaultSnapshotter      = "overlayfs"
 	defaultRegistryHostsDir = "/etc/containerd/certs.d"
 	defaultPullTimeout      = "5m"
-	defaultVolumeDir        = "/var/lib/tranche/volumes"
+	// defaultPullActivityTimeout is docker's.
+	defaultPullActivityTimeout = "2m"
+	defaultVolumeDir           = "/var/lib/tranche/volumes"
 )
 
 // Config is the plugin's block in the agent's configuration.
@@ -130,7 +132,7 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"snapshotter":           stringWithDefault("snapshotter", defaultSnapshotter),
 	"registry_hosts_dir":    stringWithDefault("registry_hosts_dir", defaultRegistryHostsDir),
 	"image_pull_timeout":    stringWithDefault("image_pull_timeout", defaultPullTimeout),
-	"pull_activity_timeout": stringWithDefault("pull_activity_timeout", "2m"),
+	"pull_activity_timeout": stringWithDefault("pull_activity_timeout", defaultPullActivityTimeout),
 	"auth": hclspec.NewBlock("auth", false, hclspec.NewObject(map[string]*hclspec.Spec{
 		"config": hclspec.NewAttr("config", "string", false),
 		"helper": hclspec.NewAttr("helper", "string", false),
@@ -229,6 +231,9 @@ func (c *Config) validate() error {
 		return err
 	}
 	if err := c.checkVolumes(); err != nil {
+		return err
+	}
+	if err := c.checkImages(); err != nil {
 		return err
 	}
 	if err := checkDuration("plugin option image_pull_timeout", c.ImagePullTimeout); err != nil {

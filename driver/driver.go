@@ -7,6 +7,7 @@ package driver
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"sync"
 	"time"
@@ -53,8 +54,8 @@ type Driver struct {
 	// 0 where unknown.
 	ticksPerCore, totalTicks float64
 
-	tasks *taskStore
-	pulls keyedLock
+	tasks  *taskStore
+	images imageState
 	// hostIDs are those of user namespaces that are being made.
 	hostIDs idReservations
 	// volumes has a lock per named volume that is being made.
@@ -172,6 +173,11 @@ func (d *Driver) connect(config Config) error {
 	if config.GC.DanglingContainers.Enabled {
 		d.spawn(d.reconcile)
 	}
+	d.images.life = rand.Text()
+	if config.GC.Image {
+		d.images.collector = newImageCollector(firstDuration(config.GC.ImageDelay))
+	}
+	d.spawn(d.tendImages)
 	return nil
 }
 

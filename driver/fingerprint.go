@@ -52,6 +52,9 @@ func (d *Driver) fingerprint(ctx context.Context) *drivers.Fingerprint {
 	version, err := d.client.Version(ctx)
 	address := d.config.ContainerdAddress
 	if err == nil {
+		if missing := d.checkSnapshotter(ctx); missing != nil {
+			return unwell(drivers.HealthStateUnhealthy, missing.Error())
+		}
 		return &drivers.Fingerprint{
 			Health:            drivers.HealthStateHealthy,
 			HealthDescription: drivers.DriverHealthy,

@@ -164,7 +164,7 @@ func (l *eventLog) all() []string {
 }
 
 func testLogger() hclog.Logger {
-	return hclog.New(&hclog.LoggerOptions{Name: "test", Level: hclog.Warn})
+	return hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "test", Level: hclog.Warn})
 }
 
 func newTestDriver(t *testing.T) *testDriver {

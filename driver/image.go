@@ -12,12 +12,15 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
 	"github.com/distribution/reference"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// What the option image may start with to name an archive. Both kinds are told apart by their content; there are two
-// names because that is what users of other tools write.
+// What the option image may start with to name an archive: PREFIX:PATH, or PREFIX:PATH:NAME for one of several images in
+// it. An archive is what `docker save`, `podman save` or `skopeo copy` writes, and what the docker driver's option load
+// takes; an artifact or template block, or another task, puts it into the task's directories. Both kinds are told apart
+// by their content; there are two names because that is what users of other tools write.
 var archivePrefixes = []string{"oci-archive:", "docker-archive:"}
 
 // imageSource is the option image, taken apart: a reference, or an archive in the task's directories.
@@ -38,7 +41,8 @@ func parseImage(image string) (imageSource, error) {
 			return parseArchive(image, rest)
 		}
 	}
-	named, err := reference.ParseDockerRef(image)
+	// A jobspec for the docker driver may have the scheme before the name.
+	named, err := reference.ParseDockerRef(strings.TrimPrefix(image, "https://"))
 	if err != nil {
 		return imageSource{}, fmt.Errorf("option image = %q: %w; it may be a reference such as \"busybox:1.36\" or "+
 			"\"ghcr.io/org/name@sha256:…\", or an archive such as \"oci-archive:local/image.tar\"", image, err)
@@ -58,6 +62,15 @@ func parseArchive(given, rest string) (imageSource, error) {
 	return imageSource{given: given, archive: file, name: name}, nil
 }
 
+// registry is the name of the registry that the image is in.
+func (i imageSource) registry() string {
+	name, _, _ := strings.Cut(i.reference, "/")
+	return name
+}
+
+// latest says whether the image's tag is the one that means whatever is newest.
+func (i imageSource) latest() bool { return strings.HasSuffix(i.reference, ":latest") }
+
 // image is an image that is ready to run: its layers are unpacked in the snapshotter.
 type image struct {
 	containerd.Image
@@ -65,7 +78,8 @@ type image struct {
 	config ocispec.ImageConfig
 }
 
-// ensureImage makes the task's image ready. ctx holds the lease that keeps what it fetches until the container does.
+// ensureImage makes the task's image ready. ctx holds the lease that keeps what comes from an archive until the
+// container does; what comes from a registry is kept by the image's record.
 func (d *Driver) ensureImage(ctx context.Context, s *startup) (*image, error) {
 	source, err := parseImage(s.options.Image)
 	if err != nil {
@@ -75,84 +89,85 @@ func (d *Driver) ensureImage(ctx context.Context, s *startup) (*image, error) {
 	if source.archive != "" {
 		found, err = d.importArchive(ctx, s, source)
 	} else {
-		found, err = d.findOrPull(ctx, s, source)
+		found, err = d.fetch(ctx, s, source)
 	}
 	if err != nil {
+		// Without its snapshotter containerd fails in words that do not help.
+		if missing := d.checkSnapshotter(ctx); missing != nil {
+			return nil, missing
+		}
 		return nil, err
 	}
-	unlock := d.pulls.lock("unpack " + found.Target().Digest.String())
-	defer unlock()
-	if err := d.unpack(ctx, found); err != nil {
-		return nil, fmt.Errorf("unpack image %q: %w", source.given, err)
-	}
-	config, err := imageConfig(ctx, found)
+	parsed, err := imageConfig(ctx, found)
 	if err != nil {
-		return nil, fmt.Errorf("read the configuration of image %q: %w", source.given, err)
+		return nil, d.away(fmt.Errorf("read the configuration of image %q: %w", source.given, err))
 	}
-	return &image{Image: found, source: source, config: config}, nil
+	if err := d.judgePlatform(s, source, parsed.Platform); err != nil {
+		return nil, err
+	}
+	return &image{Image: found, source: source, config: parsed.Config}, nil
 }
 
-func (d *Driver) unpack(ctx context.Context, i containerd.Image) error {
+// unpack makes snapshots of the image's layers, once however many tasks wait for it.
+func (d *Driver) unpack(ctx context.Context, source imageSource, i containerd.Image) error {
+	unlock := d.images.unpacking.lock(i.Target().Digest.String())
+	defer unlock()
 	unpacked, err := i.IsUnpacked(ctx, d.config.Snapshotter)
-	if err != nil || unpacked {
-		return err
+	if err == nil && !unpacked {
+		err = i.Unpack(ctx, d.config.Snapshotter)
 	}
-	return i.Unpack(ctx, d.config.Snapshotter)
+	if err != nil {
+		return d.away(noSpace(fmt.Errorf("unpack image %q: %w", source.given, err)))
+	}
+	return nil
 }
 
-// imageConfig reads what the image says about its process.
-func imageConfig(ctx context.Context, i containerd.Image) (ocispec.ImageConfig, error) {
+// imageConfig reads what the image says about its process and its platform.
+func imageConfig(ctx context.Context, i containerd.Image) (ocispec.Image, error) {
+	var parsed ocispec.Image
 	desc, err := i.Config(ctx)
 	if err != nil {
-		return ocispec.ImageConfig{}, err
+		return parsed, err
 	}
 	data, err := content.ReadBlob(ctx, i.ContentStore(), desc)
 	if err != nil {
-		return ocispec.ImageConfig{}, err
+		return parsed, err
 	}
-	var parsed ocispec.Image
-	if err := json.Unmarshal(data, &parsed); err != nil {
-		return ocispec.ImageConfig{}, err
-	}
-	return parsed.Config, nil
-}
-
-// findOrPull returns the image that a reference names: from containerd where it has it, else from the registry.
-func (d *Driver) findOrPull(ctx context.Context, s *startup, source imageSource) (containerd.Image, error) {
-	// One pull at a time for an image: whoever comes second finds what the first has fetched.
-	unlock := d.pulls.lock(source.reference)
-	defer unlock()
-	if s.options.ForcePull {
-		return d.pull(ctx, s, source)
-	}
-	found, err := d.findImage(ctx, source)
-	if errdefs.IsNotFound(err) {
-		return d.pull(ctx, s, source)
-	}
-	return found, err
+	return parsed, json.Unmarshal(data, &parsed)
 }
 
 // findImage looks the image up in containerd, by its full name and as the jobspec writes it: who imported it by hand
-// may have kept the short name.
-func (d *Driver) findImage(ctx context.Context, source imageSource) (containerd.Image, error) {
-	found, err := d.client.GetImage(ctx, source.reference)
+// may have kept the short name. It says whether the image is unpacked already. One of which something is missing is not
+// found.
+func (d *Driver) findImage(ctx context.Context, source imageSource, platform platforms.MatchComparer,
+) (found containerd.Image, unpacked bool, err error) {
+	record, err := d.client.ImageService().Get(ctx, source.reference)
 	if errdefs.IsNotFound(err) {
-		found, err = d.client.GetImage(ctx, source.given)
+		record, err = d.client.ImageService().Get(ctx, source.given)
 	}
 	if err != nil {
-		return nil, err
+		return nil, false, err
+	}
+	found = containerd.NewImageWithPlatform(d.client, record, platform)
+	// What has been unpacked can run. Of an image that a lazy snapshotter serves, that may be all there ever is.
+	unpacked, err = found.IsUnpacked(ctx, d.config.Snapshotter)
+	if err == nil && unpacked {
+		return found, true, nil
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
+		return nil, false, err
 	}
 	// An image whose content is incomplete (another platform's, or a pull that was cut off) has to be pulled.
 	ok, err := complete(ctx, found)
 	if err == nil && !ok {
 		err = fmt.Errorf("image %s: its content: %w", source.reference, errdefs.ErrNotFound)
 	}
-	return found, err
+	return found, false, err
 }
 
 // importError says why an archive is of no use.
 func importError(source imageSource, err error) error {
-	return fmt.Errorf("option image = %q: %w", source.given, err)
+	return noSpace(fmt.Errorf("option image = %q: %w", source.given, err))
 }
 
 var errNoArchive = errors.New("the file is no OCI or Docker image archive; write one with `docker save`, " +
@@ -163,24 +178,46 @@ func (c *TaskConfig) checkImage(*Config) error {
 	if c.Image == "" {
 		return errors.New("option image must not be empty: name an image, such as \"docker.io/library/busybox:1.36\"")
 	}
-	if _, err := parseImage(c.Image); err != nil {
-		return err
-	}
+	_, err := parseImage(c.Image)
+	errs := []error{err, c.checkPlatform(), c.Auth.check()}
 	if c.ImagePullTimeout != "" {
-		return checkDuration("option image_pull_timeout", c.ImagePullTimeout)
+		errs = append(errs, checkDuration("option image_pull_timeout", c.ImagePullTimeout))
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+// checkImages checks the plugin's options about images.
+func (c *Config) checkImages() error {
+	var errs []error
+	if c.PullActivityTimeout != "" {
+		errs = append(errs, checkDuration("plugin option pull_activity_timeout", c.PullActivityTimeout))
+	}
+	if c.GC.Image {
+		errs = append(errs, checkDuration("plugin option gc.image_delay", c.GC.ImageDelay))
+	}
+	if helper := c.Auth.Helper; helper != "" && !helperName.MatchString(helper) {
+		errs = append(errs, fmt.Errorf("plugin option auth.helper = %q: must be the end of a program's name, such as "+
+			"\"ecr-login\" for docker-credential-ecr-login", helper))
+	}
+	return errors.Join(errs...)
 }
 
 // pullTimeout is how long the pull of this task's image may take. Both values have been validated.
 func (c *TaskConfig) pullTimeout(plugin *Config) time.Duration {
-	value := c.ImagePullTimeout
-	if value == "" {
-		value = plugin.ImagePullTimeout
+	return firstDuration(c.ImagePullTimeout, plugin.ImagePullTimeout, defaultPullTimeout)
+}
+
+// pullActivityTimeout is how long a pull may make no progress.
+func (c *Config) pullActivityTimeout() time.Duration {
+	return firstDuration(c.PullActivityTimeout, defaultPullActivityTimeout)
+}
+
+// firstDuration is the first of the values that is a length of time.
+func firstDuration(values ...string) time.Duration {
+	for _, value := range values {
+		if d, err := time.ParseDuration(value); err == nil {
+			return d
+		}
 	}
-	d, err := time.ParseDuration(value)
-	if err != nil {
-		d, _ = time.ParseDuration(defaultPullTimeout)
-	}
-	return d
+	return 0
 }

@@ -7,40 +7,153 @@ import (
 	"net/http"
 	"path/filepath"
 	"regexp"
+	"strings"
+	"sync"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/config"
 	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
+	"github.com/containerd/containerd/v2/pkg/snapshotters"
 	"github.com/containerd/errdefs"
 	nstructs "github.com/hashicorp/nomad/nomad/structs"
 )
 
-// pull fetches the image from its registry and unpacks it.
-func (d *Driver) pull(ctx context.Context, s *startup, source imageSource) (containerd.Image, error) {
-	timeout := s.options.pullTimeout(&d.config)
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
+// labelPull is on the lease of a pull, and holds which life of the plugin it belongs to.
+const labelPull = labelPrefix + "pull"
 
-	d.say(s.cfg, map[string]string{"image": source.reference}, "Pulling image %s", source.reference)
+// pullLeaseLife is after what time containerd drops what a pull has fetched if nobody did. No pull takes so long.
+const pullLeaseLife = 24 * time.Hour
+
+// pull fetches the image from its registry and unpacks it, and tells the tasks that wait how it goes. When it fails,
+// nothing that it fetched is left.
+func (d *Driver) pull(ctx context.Context, f *flight) (containerd.Image, error) {
+	p := &progress{store: d.client.ContentStore()}
+	d.startPulling(f, p)
 	began := time.Now()
-	pulled, err := d.client.Pull(ctx, source.reference,
-		containerd.WithPullUnpack,
-		containerd.WithPullSnapshotter(d.config.Snapshotter),
-		containerd.WithResolver(d.resolver(ctx)))
+	ctx, release, err := d.holdPull(ctx)
 	if err != nil {
-		return nil, pullError(ctx, source, timeout, err)
+		return nil, err
 	}
-	d.logger.Info("pulled image", "image", source.reference, "digest", pulled.Target().Digest, "took", time.Since(began))
+	pulled, err := d.download(ctx, f, p)
+	release(err == nil)
+	if err != nil {
+		return nil, err
+	}
+	p.update(ctx)
+	took := time.Since(began).Round(100 * time.Millisecond)
+	d.tell(f, "Pulled image %s (%s in %s)", f.source.reference, byteSize(p.state().total), took)
+	d.logger.Info("pulled image", "image", f.source.reference, "digest", pulled.Target().Digest, "took", took)
 	return pulled, nil
+}
+
+// download has containerd's client pull, and ends it when nothing comes any more.
+func (d *Driver) download(ctx context.Context, f *flight, p *progress) (containerd.Image, error) {
+	labels, err := d.pullLabels(ctx, f.source)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { d.watchPull(ctx, f, p, stop) })
+	search := d.newCredentialSearch(ctx, f)
+	pulled, err := d.client.Pull(ctx, f.source.reference,
+		containerd.WithPullUnpack,
+		containerd.WithPlatformMatcher(f.options.platform()),
+		containerd.WithPullSnapshotter(d.config.Snapshotter),
+		// A snapshotter that fetches layers when they are read has to know where from. Others do not mind.
+		containerd.WithImageHandlerWrapper(snapshotters.AppendInfoHandlerWrapper(f.source.reference)),
+		containerd.WithImageHandler(images.HandlerFunc(p.expect)),
+		containerd.WithPullLabels(labels),
+		containerd.WithResolver(d.resolver(ctx, search, p)))
+	cause := context.Cause(ctx)
+	stop(nil)
+	watching.Wait()
+	var stalled *stalledError
+	switch {
+	case err == nil:
+		return pulled, nil
+	case errors.As(cause, &stalled):
+		return nil, nstructs.NewRecoverableError(fmt.Errorf("pull image %q: %w: %w", f.source.given, stalled,
+			withoutQueries{err}), true)
+	}
+	return nil, d.pullError(f, search, err)
+}
+
+// stalledError is why a pull was ended that made no progress.
+type stalledError struct {
+	patience time.Duration
+	state    progressState
+}
+
+func (e *stalledError) Error() string {
+	return fmt.Sprintf("no progress for %s (%s); check the registry and the network, or raise the plugin's "+
+		"pull_activity_timeout", e.patience, e.state)
+}
+
+// watchPull tells the tasks that wait how far the pull is, and stops it when nothing comes any more.
+func (d *Driver) watchPull(ctx context.Context, f *flight, p *progress, stop context.CancelCauseFunc) {
+	patience := d.config.pullActivityTimeout()
+	p.watch(ctx, d.images.pace.orDefault(), patience,
+		func(state progressState) { d.tell(f, "Pulling image %s: %s", f.source.reference, state) },
+		func(state progressState) { stop(&stalledError{patience, state}) })
+}
+
+// holdPull takes the lease of a pull. What a pull that failed has fetched is gone when release returns.
+func (d *Driver) holdPull(ctx context.Context) (leased context.Context, release func(ok bool), err error) {
+	lease, err := d.client.LeasesService().Create(ctx, leases.WithRandomID(), leases.WithExpiration(pullLeaseLife),
+		leases.WithLabel(labelPull, d.images.life))
+	if err != nil {
+		return nil, nil, d.away(noSpace(fmt.Errorf("take a lease in containerd: %w", err)))
+	}
+	release = func(ok bool) {
+		if err := d.dropPull(lease, ok); err != nil {
+			d.logger.Warn("what a pull fetched could not be put away yet; trying again", "lease", lease.ID, "error", err)
+			d.spawn(func() {
+				for d.pause(collectorRetry) && d.dropPull(lease, ok) != nil {
+				}
+			})
+		}
+	}
+	return leases.WithLease(ctx, lease.ID), release, nil
+}
+
+// dropPull removes the lease of a pull. If the pull failed it waits until containerd has removed what the lease held.
+func (d *Driver) dropPull(lease leases.Lease, ok bool) error {
+	ctx, cancel := d.call()
+	defer cancel()
+	var opts []leases.DeleteOpt
+	if !ok {
+		opts = append(opts, leases.SynchronousDelete)
+	}
+	err := d.client.LeasesService().Delete(ctx, lease, opts...)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// pullLabels are the labels for the image's record: a record that somebody else made keeps its own, so that we never
+// take it for ours.
+func (d *Driver) pullLabels(ctx context.Context, source imageSource) (map[string]string, error) {
+	record, err := d.client.ImageService().Get(ctx, source.reference)
+	switch {
+	case errdefs.IsNotFound(err):
+		return map[string]string{labelOwned: PluginName}, nil
+	case err != nil:
+		return nil, d.away(fmt.Errorf("look for image %q in containerd: %w", source.given, err))
+	}
+	return record.Labels, nil
 }
 
 // resolver talks to registries as containerd's own tools do: by the hosts.toml of a registry where the operator has
 // one, else by HTTPS, and by plain HTTP to a registry on this machine.
-func (d *Driver) resolver(ctx context.Context) remotes.Resolver {
-	options := config.HostOptions{}
+func (d *Driver) resolver(ctx context.Context, search *credentialSearch, p *progress) remotes.Resolver {
+	options := config.HostOptions{Credentials: search.of, UpdateClient: p.meter}
 	if dir := d.config.RegistryHostsDir; dir != "" {
 		options.HostDir = config.HostDirFromRoot(filepath.Clean(dir))
 	}
@@ -48,23 +161,59 @@ func (d *Driver) resolver(ctx context.Context) remotes.Resolver {
 }
 
 // pullError says what is wrong with a pull, what to do, and whether another try can help.
-func pullError(ctx context.Context, source imageSource, timeout time.Duration, err error) error {
+func (d *Driver) pullError(f *flight, search *credentialSearch, err error) error {
+	if failure := search.failure(); failure != nil {
+		return nstructs.NewRecoverableError(fmt.Errorf("pull image %q: %w; mend this, or set auth_soft_fail to pull without",
+			f.source.given, failure), true)
+	}
+	return explainPull(f.source, f.options.platformName(), search.used(), err)
+}
+
+// explainPull finds words for an error. credentials says where those came from that the registry was given.
+func explainPull(source imageSource, platform, credentials string, err error) error {
 	err = withoutQueries{err}
-	switch status := registryStatus(err); {
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return nstructs.NewRecoverableError(fmt.Errorf("pull image %q: not done after %s: %w; raise "+
-			"image_pull_timeout if the image is large or the registry slow", source.given, timeout, err), true)
-	case isAway(err):
-		return nstructs.NewRecoverableError(fmt.Errorf("pull image %q: containerd went away: %w", source.given, err), true)
-	case errdefs.IsNotFound(err):
-		return fmt.Errorf("pull image %q: the registry has no %s; check name and tag: %w",
-			source.given, source.reference, err)
-	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+	recoverable := func(format string, args ...any) error {
+		return nstructs.NewRecoverableError(fmt.Errorf("pull image %q: "+format, append([]any{source.given}, args...)...), true)
+	}
+	status := registryStatus(err)
+	refused := status == http.StatusUnauthorized || status == http.StatusForbidden
+	switch {
+	case isNoSpace(err):
+		return noSpace(fmt.Errorf("pull image %q: %w", source.given, err))
+	case refused && credentials != "":
+		return fmt.Errorf("pull image %q: the registry refuses %s with the credentials from %s: %w", source.given,
+			source.reference, credentials, err)
+	case refused:
 		return fmt.Errorf("pull image %q: the registry does not give %s to this node without credentials, or has no "+
 			"such image: %w", source.given, source.reference, err)
-	default:
-		return nstructs.NewRecoverableError(fmt.Errorf("pull image %q: %w", source.given, err), true)
+	case status == http.StatusTooManyRequests:
+		return recoverable("the registry limits how often this node may pull; try later, pull with credentials, or set up "+
+			"a mirror: %w", err)
+	case status != 0 && status != http.StatusNotFound:
+		return recoverable("the registry failed: %w", err)
+	case isAway(err):
+		return recoverable("containerd went away: %w", err)
+	case errdefs.IsNotFound(err) && strings.Contains(err.Error(), "no match for platform"):
+		return fmt.Errorf("pull image %q: it has nothing for %s; check the option platform: %w", source.given, platform, err)
+	case errdefs.IsNotFound(err):
+		return fmt.Errorf("pull image %q: the registry has no %s; check name and tag: %w", source.given,
+			source.reference, err)
 	}
+	return recoverable("%w", err)
+}
+
+// isNoSpace says whether a disk is full. containerd reports that in text only.
+func isNoSpace(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "no space left on device")
+}
+
+// noSpace adds what to do where an error is about a full disk.
+func noSpace(err error) error {
+	if !isNoSpace(err) {
+		return err
+	}
+	return nstructs.NewRecoverableError(fmt.Errorf("%w; the disk with containerd's root directory is full: free space there, "+
+		"for example by removing images that nothing needs, or shorten the plugin's gc.image_delay", err), true)
 }
 
 // withoutQueries is an error whose text shows the URLs in it without their queries. A registry may redirect to storage

@@ -1,16 +1,15 @@
 package driver
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"testing"
-	"time"
 
 	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
 	"github.com/containerd/errdefs"
+	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/shoenig/test/must"
 )
 
@@ -35,9 +34,43 @@ func TestPullError_ShowsNoQuery(t *testing.T) {
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			err := pullError(context.Background(), imageSource{given: "app", reference: "app:1"}, time.Second, tc.err)
+			err := explainPull(imageSource{given: "app", reference: "app:1"}, "linux/amd64", "", tc.err)
 			must.ErrorContains(t, err, tc.want)
 			must.StrNotContains(t, err.Error(), "secret")
+		})
+	}
+}
+
+func TestExplainPull(t *testing.T) {
+	status := func(code int) error {
+		return fmt.Errorf("fetch: %w", remoteerrors.ErrUnexpectedStatus{Status: fmt.Sprint(code), StatusCode: code})
+	}
+	cases := []struct {
+		name        string
+		err         error
+		credentials string
+		want        string
+		recoverable bool
+	}{
+		{"no credentials", status(401), "", "without credentials", false},
+		{"wrong credentials", status(401), "the task's auth block", "with the credentials from the task's auth block", false},
+		{"not allowed", status(403), "the plugin's auth.config", "with the credentials from the plugin's auth.config", false},
+		{"too often", status(429), "", "limits how often", true},
+		{"out of order", status(503), "", "the registry failed", true},
+		{"not there", status(404), "", "404", true},
+		{"no such tag", fmt.Errorf("x: %w", errdefs.ErrNotFound), "", "check name and tag", false},
+		{"no such platform", fmt.Errorf("no match for platform in manifest: %w", errdefs.ErrNotFound), "",
+			"it has nothing for linux/amd64; check the option platform", false},
+		{"no containerd", fmt.Errorf("x: %w", errdefs.ErrUnavailable), "", "containerd went away", true},
+		{"no room", errors.New("write /x: no space left on device"), "", "free space there", true},
+		{"anything", errors.New("odd"), "", `pull image "app": odd`, true},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			err := explainPull(imageSource{given: "app", reference: "app:1"}, "linux/amd64", c.credentials, c.err)
+			must.ErrorContains(t, err, c.want)
+			must.ErrorContains(t, err, `pull image "app"`)
+			must.Eq(t, c.recoverable, nstructs.IsRecoverable(err))
 		})
 	}
 }

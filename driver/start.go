@@ -169,6 +169,7 @@ func (d *Driver) hold(ctx context.Context, s *startup) (context.Context, func(),
 
 // launch fetches the image, creates the container and starts it.
 func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
+	defer d.useImages(s)()
 	i, err := d.ensureImage(ctx, s)
 	if err != nil {
 		return nil, err

@@ -189,6 +189,7 @@ func (d *Driver) DestroyTask(taskID string, force bool) error {
 	if err != nil {
 		return fmt.Errorf("remove container %s: %w", h.state.ContainerID, err)
 	}
+	d.imageUnused(h.cfg)
 	return nil
 }
 

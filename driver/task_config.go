@@ -16,7 +16,8 @@ type TaskConfig struct {
 	Image string `codec:"image"`
 	// ImagePullTimeout bounds the pull; empty means the plugin's image_pull_timeout.
 	ImagePullTimeout string `codec:"image_pull_timeout"`
-	// ForcePull asks the registry even where containerd has the image already.
+	// ForcePull asks the registry even where containerd has the image already. The tag latest does so, too, if the driver
+	// has pulled the image; without an answer, what is there is used then.
 	ForcePull bool `codec:"force_pull"`
 	// Platform is what to take of an image for several, such as "linux/amd64" or "linux/arm64/v8"; empty means the node's.
 	Platform string `codec:"platform"`

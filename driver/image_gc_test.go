@@ -1,0 +1,280 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/errdefs"
+	"github.com/shoenig/test/must"
+)
+
+func TestImageCollector_UnusedSince(t *testing.T) {
+	now := time.Now()
+	label := func(at time.Time) map[string]string {
+		return map[string]string{labelUnusedSince: at.Format(time.RFC3339Nano)}
+	}
+	cases := []struct {
+		name    string
+		label   map[string]string
+		lastUse time.Time
+		want    time.Time
+	}{
+		{"noted by an earlier life", label(now.Add(-time.Hour)), time.Time{}, now.Add(-time.Hour)},
+		{"used since then", label(now.Add(-time.Hour)), now.Add(-time.Minute), now.Add(-time.Minute)},
+		{"noted by this life", label(now.Add(-time.Minute)), now.Add(-time.Minute), now.Add(-time.Minute)},
+		{"never noted", nil, now.Add(-time.Minute), now.Add(-time.Minute)},
+		{"nobody knows", nil, time.Time{}, now},
+		{"a label that says nothing", map[string]string{labelUnusedSince: "long ago"}, time.Time{}, now},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			collector := newImageCollector(time.Hour)
+			if !c.lastUse.IsZero() {
+				collector.noteUse("busybox:1", c.lastUse)
+			}
+			record := images.Image{Name: "docker.io/library/busybox:1", Labels: c.label}
+			got := collector.unusedSince(record)
+			must.Less(t, time.Minute/2, got.Sub(c.want).Abs())
+			must.Eq(t, got, collector.unusedSince(record), must.Sprint("it must not begin anew"))
+		})
+	}
+}
+
+func TestImageCollector_Due(t *testing.T) {
+	c := newImageCollector(time.Hour)
+	must.Less(t, time.Second, (time.Hour - c.due(time.Now())).Abs())
+	// A plugin that has just started removes nothing yet.
+	must.Less(t, time.Second, (time.Minute - c.due(time.Now().Add(-2*time.Hour))).Abs())
+	c.started = c.started.Add(-time.Minute)
+	must.LessEq(t, 0, c.due(time.Now().Add(-time.Hour)))
+
+	c.noteUse("busybox", time.Now())
+	c.noteUse("busybox", time.Now().Add(-time.Hour))
+	must.Less(t, time.Minute, time.Since(c.lastUseOf("docker.io/library/busybox:latest")))
+	c.noteUse("oci-archive:local/x.tar", time.Now())
+	must.MapLen(t, 1, c.lastUse)
+	(*imageCollector)(nil).noteUse("busybox", time.Now())
+}
+
+// collecting is a driver that removes images after the delay.
+func collecting(t *testing.T, delay string) *testDriver {
+	n := requireNode(t)
+	config := n.config()
+	config.GC = GC{Image: true, ImageDelay: delay}
+	return newTestDriverWith(t, n, config)
+}
+
+func (d *testDriver) hasImage(ref string) bool {
+	d.t.Helper()
+	_, err := d.client.ImageService().Get(d.ctx, ref)
+	if !errdefs.IsNotFound(err) {
+		must.NoError(d.t, err)
+	}
+	return err == nil
+}
+
+func TestImageGC_RemovesWhatNoTaskUses(t *testing.T) {
+	d := collecting(t, "200ms")
+	reg := newTestRegistry(t)
+	running, _ := reg.unique(t, d.node.busybox, "running:1", 1)
+	foreign, _ := reg.unique(t, d.node.busybox, "foreign:1", 1)
+	ended, layer := reg.unique(t, d.node.busybox, "ended:1", 1)
+	_, err := d.client.Pull(d.ctx, foreign, containerd.WithPullUnpack)
+	must.NoError(t, err)
+	t.Cleanup(func() { _ = d.client.ImageService().Delete(d.ctx, foreign) })
+
+	d.start(d.task("sleep 600", func(c *TaskConfig) { c.Image = running }))
+	for _, ref := range []string{foreign, ended} {
+		cfg := d.task("echo done", func(c *TaskConfig) { c.Image = ref })
+		d.run(cfg, "done")
+		// Not before the task is destroyed: Nomad may start it again.
+		must.True(t, d.hasImage(ref))
+		must.NoError(t, d.DestroyTask(cfg.ID, false))
+	}
+	eventually(t, "the removal of the image", func() bool { return !d.hasImage(ended) })
+	eventually(t, "the removal of its layer", func() bool { return !d.hasContent(layer) })
+	must.True(t, d.hasImage(running))
+	must.True(t, d.hasImage(foreign))
+	// What is gone can be had again.
+	d.run(d.task("echo again", func(c *TaskConfig) { c.Image = ended }), "again")
+}
+
+// TestImageGC_ForcePullMakesNothingOurs pulls an image by the driver that somebody else has put there.
+func TestImageGC_ForcePullMakesNothingOurs(t *testing.T) {
+	d := collecting(t, "100ms")
+	reg := newTestRegistry(t)
+	foreign, _ := reg.unique(t, d.node.busybox, "theirs:1", 1)
+	ours, _ := reg.unique(t, d.node.busybox, "ours:1", 1)
+	_, err := d.client.Pull(d.ctx, foreign, containerd.WithPullUnpack, containerd.WithPullLabel("whose", "theirs"))
+	must.NoError(t, err)
+	t.Cleanup(func() { _ = d.client.ImageService().Delete(d.ctx, foreign) })
+	for _, ref := range []string{foreign, ours} {
+		cfg := d.task("echo done", func(c *TaskConfig) { c.Image, c.ForcePull = ref, true })
+		d.run(cfg, "done")
+		must.NoError(t, d.DestroyTask(cfg.ID, false))
+	}
+	eventually(t, "the removal of the other image", func() bool { return !d.hasImage(ours) })
+	record, err := d.client.ImageService().Get(d.ctx, foreign)
+	must.NoError(t, err)
+	must.Eq(t, map[string]string{"whose": "theirs"}, record.Labels)
+}
+
+func TestImageGC_KnowsTheContainersOfAnEarlierLife(t *testing.T) {
+	d := collecting(t, "100ms")
+	reg := newTestRegistry(t)
+	used, _ := reg.unique(t, d.node.busybox, "used:1", 1)
+	ended, _ := reg.unique(t, d.node.busybox, "unused:1", 1)
+	cfg := d.task("sleep 600", func(c *TaskConfig) { c.Image = used })
+	d.start(cfg)
+	d.driver.Shutdown()
+
+	d = collecting(t, "100ms")
+	other := d.task("echo done", func(c *TaskConfig) { c.Image = ended })
+	d.run(other, "done")
+	must.NoError(t, d.DestroyTask(other.ID, false))
+	eventually(t, "the removal of the other image", func() bool { return !d.hasImage(ended) })
+	record, err := d.client.ImageService().Get(d.ctx, used)
+	must.NoError(t, err)
+	must.MapNotContainsKey(t, record.Labels, labelUnusedSince)
+	must.NoError(t, d.DestroyTask(cfg.ID, true))
+	eventually(t, "the removal of the image", func() bool { return !d.hasImage(used) })
+}
+
+// noted waits until it is written down that the image is unused.
+func (d *testDriver) noted(ref string) {
+	d.t.Helper()
+	eventually(d.t, "the note", func() bool {
+		record, err := d.client.ImageService().Get(d.ctx, ref)
+		must.NoError(d.t, err)
+		return record.Labels[labelUnusedSince] != ""
+	})
+}
+
+func TestImageGC_NotesTheEndOfATask(t *testing.T) {
+	d := collecting(t, "1h")
+	reg := newTestRegistry(t)
+	ref, _ := reg.unique(t, d.node.busybox, "noted:1", 1)
+	cfg := d.task("echo done", func(c *TaskConfig) { c.Image = ref })
+	d.run(cfg, "done")
+	must.NoError(t, d.DestroyTask(cfg.ID, false))
+	d.noted(ref)
+}
+
+func TestImageGC_GoesOnAfterARestart(t *testing.T) {
+	d := collecting(t, "5s")
+	reg := newTestRegistry(t)
+	ref, _ := reg.unique(t, d.node.busybox, "goes-on:1", 1)
+	cfg := d.task("echo done", func(c *TaskConfig) { c.Image = ref })
+	d.run(cfg, "done")
+	must.NoError(t, d.DestroyTask(cfg.ID, false))
+	d.noted(ref)
+	d.driver.Shutdown()
+	must.True(t, d.hasImage(ref))
+
+	d = collecting(t, "5s")
+	eventually(t, "the removal of the image", func() bool { return !d.hasImage(ref) })
+}
+
+// TestImageGC_NeverUnderAStart removes an image whenever that may be, again and again, while tasks come and go.
+func TestImageGC_NeverUnderAStart(t *testing.T) {
+	d := collecting(t, "1h")
+	reg := newTestRegistry(t)
+	ref, layer := reg.unique(t, d.node.busybox, "hammered:1", 1)
+	var hammering sync.WaitGroup
+	defer hammering.Wait()
+	ctx, stop := context.WithCancel(d.ctx)
+	defer stop()
+	hammering.Go(func() {
+		for ctx.Err() == nil {
+			if record, err := d.client.ImageService().Get(ctx, ref); err == nil {
+				_, _ = d.driver.removeImage(ctx, record, time.Now().Add(time.Hour))
+			}
+		}
+	})
+	const rounds, tasks = 12, 3
+	for range rounds {
+		var working sync.WaitGroup
+		errs := make([]error, tasks)
+		for i := range tasks {
+			cfg := d.failing(func(c *TaskConfig) { c.Image = ref })
+			cfg.StdoutPath, cfg.StderrPath = "", ""
+			working.Go(func() {
+				if _, _, err := d.driver.StartTask(cfg); err != nil {
+					errs[i] = fmt.Errorf("start: %w", err)
+				} else if err := d.driver.DestroyTask(cfg.ID, true); err != nil {
+					errs[i] = fmt.Errorf("destroy: %w", err)
+				}
+			})
+		}
+		working.Wait()
+		must.NoError(t, errors.Join(errs...))
+	}
+	// It has gone between rounds, and each time come back.
+	must.GreaterEq(t, rounds/3, reg.gets(layer))
+}
+
+// TestImageGC_WaitsForStarts says when an image that is due may go.
+func TestImageGC_WaitsForStarts(t *testing.T) {
+	d := collecting(t, "1h") // Its own sweeps remove nothing.
+	reg := newTestRegistry(t)
+	ref, _ := reg.unique(t, d.node.busybox, "due:1", 1)
+	cfg := d.task("sleep 600", func(c *TaskConfig) { c.Image = ref })
+	d.start(cfg)
+	record, err := d.client.ImageService().Get(d.ctx, ref)
+	must.NoError(t, err)
+	must.Eq(t, PluginName, record.Labels[labelOwned])
+
+	try := func() bool {
+		t.Helper()
+		_, err := d.driver.removeImage(d.ctx, record, time.Now())
+		must.NoError(t, err)
+		return !d.hasImage(ref)
+	}
+	must.False(t, try(), must.Sprint("a container names it"))
+	must.NoError(t, d.DestroyTask(cfg.ID, true))
+
+	release := d.driver.useImages(&startup{options: &TaskConfig{Image: "another"}})
+	must.False(t, try(), must.Sprint("a task is starting"))
+	release()
+
+	wait, err := d.driver.removeImage(d.ctx, record, time.Now().Add(-2*time.Hour))
+	must.NoError(t, err)
+	must.True(t, d.hasImage(ref), must.Sprint("it has been used since it was found due"))
+	must.Less(t, time.Second, (time.Hour - wait).Abs())
+
+	record.Target.Digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	must.False(t, try(), must.Sprint("it is another image now"))
+	record, err = d.client.ImageService().Get(d.ctx, ref)
+	must.NoError(t, err)
+	must.True(t, try())
+}
+
+func TestPull_LeaseOfAnEarlierLifeIsDropped(t *testing.T) {
+	d := newTestDriver(t)
+	lease, err := d.client.LeasesService().Create(d.ctx, leases.WithRandomID(), leases.WithLabel(labelPull, "earlier"))
+	must.NoError(t, err)
+	ctx := leases.WithLease(d.ctx, lease.ID)
+	writer, err := d.client.ContentStore().Writer(ctx, content.WithRef("layer-unfinished"))
+	must.NoError(t, err)
+	_, err = writer.Write([]byte("some of it"))
+	must.NoError(t, err)
+	must.NoError(t, writer.Close())
+
+	newTestDriver(t)
+	eventually(t, "the end of the lease", func() bool {
+		found, err := d.client.LeasesService().List(d.ctx, `labels."`+labelPull+`"`)
+		must.NoError(t, err)
+		return len(found) == 0
+	})
+	statuses, err := d.client.ContentStore().ListStatuses(d.ctx)
+	must.NoError(t, err)
+	must.SliceEmpty(t, statuses)
+}

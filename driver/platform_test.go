@@ -1,0 +1,112 @@
+package driver
+
+import (
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/shoenig/test/must"
+
+	"tranche.dev/tranche/e2e/images"
+)
+
+func TestCheckPlatform(t *testing.T) {
+	for _, good := range []string{"", "linux/amd64", "linux/arm64/v8", "linux/arm/v7", "arm64", "linux"} {
+		must.NoError(t, (&TaskConfig{Image: "busybox", Platform: good}).checkImage(&Config{}), must.Sprint(good))
+	}
+	for _, bad := range []string{"windows/amd64", "linux/*", "a/b/c/d", "pdp11", "linux/", "linux amd64"} {
+		err := (&TaskConfig{Image: "busybox", Platform: bad}).checkImage(&Config{})
+		must.ErrorContains(t, err, `option platform = "`+bad+`"`)
+		must.ErrorContains(t, err, `such as "linux/amd64" or "linux/arm64/v8"`)
+	}
+}
+
+// imageFor says that it is for an architecture, and holds the name of it. Its programs are this machine's all the same.
+func imageFor(t *testing.T, base v1.Image, architecture string) v1.Image {
+	t.Helper()
+	img, err := images.WithFiles(base, images.File{Path: "/for", Content: architecture + "\n"})
+	must.NoError(t, err)
+	file, err := img.ConfigFile()
+	must.NoError(t, err)
+	changed := file.DeepCopy()
+	changed.Architecture = architecture
+	img, err = mutate.ConfigFile(img, changed)
+	must.NoError(t, err)
+	return img
+}
+
+// indexFor is an image for several platforms.
+func indexFor(t *testing.T, base v1.Image, architectures ...string) v1.ImageIndex {
+	t.Helper()
+	var index v1.ImageIndex = empty.Index
+	for _, architecture := range architectures {
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add:        imageFor(t, base, architecture),
+			Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: architecture}},
+		})
+	}
+	return index
+}
+
+func TestImage_Platform(t *testing.T) {
+	d := newTestDriver(t)
+	ref := d.node.registry.Host + "/platforms:1"
+	parsed, err := name.ParseReference(ref)
+	must.NoError(t, err)
+	must.NoError(t, remote.WriteIndex(parsed, indexFor(t, d.node.busybox, "arm64", "amd64", "s390x")))
+	cases := []struct{ platform, want string }{
+		{"", "amd64"},
+		{"linux/arm64", "arm64"},
+		{"linux/arm64/v8", "arm64"},
+		{"linux/s390x", "s390x"},
+		{"linux/amd64", "amd64"},
+	}
+	for _, c := range cases {
+		t.Run("platform "+c.platform, func(t *testing.T) {
+			d := d.in(t)
+			d.run(d.task("cat /for", func(o *TaskConfig) { o.Image, o.Platform = ref, c.platform }), c.want)
+		})
+	}
+	t.Run("none for it", func(t *testing.T) {
+		d := d.in(t)
+		err := d.startFails(func(o *TaskConfig) { o.Image, o.Platform = ref, "linux/riscv64" })
+		must.ErrorContains(t, err, "it has nothing for linux/riscv64; check the option platform")
+	})
+}
+
+func TestImage_ForOnePlatform(t *testing.T) {
+	d := newTestDriver(t)
+	ref, err := d.node.registry.Push(d.ctx, imageFor(t, d.node.busybox, "arm64"), "arm:1")
+	must.NoError(t, err)
+	err = d.startFails(func(o *TaskConfig) { o.Image, o.Platform = ref, "linux/amd64" })
+	must.ErrorContains(t, err, `option platform = "linux/amd64": image "`+ref+`" is for linux/arm64`)
+	d.run(d.task("cat /for", func(o *TaskConfig) { o.Image, o.Platform = ref, "linux/arm64" }), "arm64")
+	must.Zero(t, d.events.said("is for linux/arm64"))
+	// Who does not ask for a platform may have an emulator.
+	d.run(d.task("cat /for", func(o *TaskConfig) { o.Image = ref }), "arm64")
+	must.Eq(t, 1, d.events.said("Image "+ref+" is for linux/arm64, and this node is linux/amd64"))
+}
+
+func TestImage_ArchiveForSeveralPlatforms(t *testing.T) {
+	d := newTestDriver(t)
+	dir := t.TempDir()
+	archive, err := layout.Write(dir, empty.Index)
+	must.NoError(t, err)
+	must.NoError(t, archive.AppendIndex(indexFor(t, d.node.busybox, "arm64", "amd64")))
+	for platform, want := range map[string]string{"": "amd64", "linux/arm64": "arm64"} {
+		cfg := d.task("cat /for", func(o *TaskConfig) { o.Image, o.Platform = "oci-archive:local/image.tar", platform })
+		must.NoError(t, exec.Command("tar", "-C", dir, "-cf", filepath.Join(cfg.TaskDir().LocalDir, "image.tar"), ".").Run())
+		d.run(cfg, want)
+	}
+	cfg := d.failing(func(o *TaskConfig) { o.Image, o.Platform = "oci-archive:local/image.tar", "linux/s390x" })
+	must.NoError(t, exec.Command("tar", "-C", dir, "-cf", filepath.Join(cfg.TaskDir().LocalDir, "image.tar"), ".").Run())
+	_, _, err = d.StartTask(cfg)
+	must.ErrorContains(t, err, "holds no image for linux/s390x")
+	d.nothingLeft(cfg)
+}

@@ -1,0 +1,138 @@
+package driver
+
+import (
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	nstructs "github.com/hashicorp/nomad/nomad/structs"
+	"github.com/shoenig/test/must"
+)
+
+// impatient is a driver that gives a pull up after half a second without progress.
+func impatient(t *testing.T) *testDriver {
+	n := requireNode(t)
+	config := n.config()
+	config.PullActivityTimeout = "500ms"
+	d := newTestDriverWith(t, n, config)
+	d.driver.images.pace = pullPace{look: 50 * time.Millisecond, report: 200 * time.Millisecond}
+	return d
+}
+
+func TestRegistry_SlowIsNotStalled(t *testing.T) {
+	d := impatient(t)
+	reg := newTestRegistry(t)
+	ref, layer := reg.unique(t, d.node.busybox, "slow:1", 200<<10)
+	// Two seconds, in pieces too small for containerd to have been given any before the end.
+	reg.spoilWith(onGet(layer, slowly(10<<10, 100*time.Millisecond)))
+	cfg := d.task("echo there", func(c *TaskConfig) { c.Image = ref })
+	result, _ := d.run(cfg, "there")
+	must.Zero(t, result.ExitCode)
+	must.Positive(t, d.events.said("Pulling image "+ref+": "), must.Sprint(d.events.all()))
+	must.Eq(t, 1, d.events.said("Pulled image "+ref+" ("), must.Sprint(d.events.all()))
+}
+
+func TestRegistry_StalledMidLayer(t *testing.T) {
+	d := impatient(t)
+	reg := newTestRegistry(t)
+	ref, layer := reg.unique(t, d.node.busybox, "stalled:1", 200<<10)
+	reg.spoilWith(onGet(layer, slowly(100<<10, time.Hour)))
+	err := d.startFails(func(c *TaskConfig) { c.Image = ref })
+	must.ErrorContains(t, err, "no progress for 500ms")
+	must.ErrorContains(t, err, "pull_activity_timeout")
+	must.ErrorContains(t, err, " of ")
+	must.True(t, nstructs.IsRecoverable(err))
+	d.nothingPulled(ref, layer)
+}
+
+func TestRegistry_NeverAnswers(t *testing.T) {
+	d := impatient(t)
+	reg := newTestRegistry(t)
+	ref, layer := reg.unique(t, d.node.busybox, "mute:1", 1)
+	reg.spoilWith(func(_ http.ResponseWriter, r *http.Request, _ http.Handler) { <-r.Context().Done() })
+	err := d.startFails(func(c *TaskConfig) { c.Image = ref })
+	must.ErrorContains(t, err, "no progress for 500ms (the registry has not answered)")
+	must.True(t, nstructs.IsRecoverable(err))
+	d.nothingPulled(ref, layer)
+}
+
+func TestRegistry_SlowerThanTheTaskAllows(t *testing.T) {
+	d := newTestDriver(t)
+	reg := newTestRegistry(t)
+	ref, layer := reg.unique(t, d.node.busybox, "endless:1", 200<<10)
+	reg.spoilWith(onGet(layer, slowly(1<<10, 100*time.Millisecond)))
+	err := d.startFails(func(c *TaskConfig) { c.Image, c.ImagePullTimeout = ref, "700ms" })
+	must.ErrorContains(t, err, "not done after 700ms")
+	must.ErrorContains(t, err, "image_pull_timeout")
+	must.True(t, nstructs.IsRecoverable(err))
+	d.nothingPulled(ref, layer)
+}
+
+func TestRegistry_BreaksMidLayerOnce(t *testing.T) {
+	d := newTestDriver(t)
+	reg := newTestRegistry(t)
+	ref, layer := reg.unique(t, d.node.busybox, "breaks:1", 200<<10)
+	var once sync.Once
+	reg.spoilWith(onGet(layer, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		spoil := func(w http.ResponseWriter, r *http.Request, next http.Handler) { next.ServeHTTP(w, r) }
+		once.Do(func() { spoil = cutAfter(100 << 10) })
+		spoil(w, r, next)
+	}))
+	cfg := d.task("echo there", func(c *TaskConfig) { c.Image = ref })
+	result, _ := d.run(cfg, "there")
+	must.Zero(t, result.ExitCode)
+	must.Eq(t, 2, reg.gets(layer))
+}
+
+func TestRegistry_BreaksMidLayerAlways(t *testing.T) {
+	d := newTestDriver(t)
+	reg := newTestRegistry(t)
+	ref, layer := reg.unique(t, d.node.busybox, "broken:1", 200<<10)
+	reg.spoilWith(onGet(layer, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if r.Header.Get("Range") != "" {
+			panic(http.ErrAbortHandler)
+		}
+		cutAfter(100<<10)(w, r, next)
+	}))
+	err := d.startFails(func(c *TaskConfig) { c.Image = ref })
+	must.ErrorContains(t, err, "pull image")
+	must.ErrorContains(t, err, "EOF")
+	must.True(t, nstructs.IsRecoverable(err))
+	d.nothingPulled(ref, layer)
+}
+
+func TestRegistry_Refuses(t *testing.T) {
+	d := newTestDriver(t)
+	reg := newTestRegistry(t)
+	ref, layer := reg.unique(t, d.node.busybox, "refused:1", 1)
+	cases := []struct {
+		name        string
+		status      int
+		want        string
+		recoverable bool
+	}{
+		{"unauthorized", http.StatusUnauthorized, "without credentials", false},
+		{"forbidden", http.StatusForbidden, "without credentials", false},
+		{"too many requests", http.StatusTooManyRequests, "limits how often", true},
+		{"broken", http.StatusInternalServerError, "the registry failed", true},
+		{"overloaded", http.StatusServiceUnavailable, "503", true},
+	}
+	for _, c := range cases {
+		t.Run(c.name+" at once", func(t *testing.T) {
+			d := d.in(t)
+			reg.spoilWith(answer(c.status))
+			err := d.startFails(func(o *TaskConfig) { o.Image = ref })
+			must.ErrorContains(t, err, c.want)
+			must.Eq(t, c.recoverable, nstructs.IsRecoverable(err))
+			d.nothingPulled(ref, layer)
+		})
+		t.Run(c.name+" at a layer", func(t *testing.T) {
+			d := d.in(t)
+			reg.spoilWith(onGet(layer, answer(c.status)))
+			err := d.startFails(func(o *TaskConfig) { o.Image = ref })
+			must.ErrorContains(t, err, c.want)
+			d.nothingPulled(ref, layer)
+		})
+	}
+}
