@@ -43,9 +43,9 @@ func (n *taskNode) newTask(d *taskDriver) (*benchTask, error) {
 		Resources: &drivers.Resources{
 			NomadResources: &structs.AllocatedTaskResources{
 				Cpu:    structs.AllocatedCpuResources{CpuShares: 100},
-				Memory: structs.AllocatedMemoryResources{MemoryMB: 32},
+				Memory: structs.AllocatedMemoryResources{MemoryMB: 64},
 			},
-			LinuxResources: &drivers.LinuxResources{CPUShares: 100, MemoryLimitBytes: 32 << 20},
+			LinuxResources: &drivers.LinuxResources{CPUShares: 100, MemoryLimitBytes: 64 << 20},
 		},
 	}
 	if err := cfg.EncodeConcreteDriverConfig(d.taskConfig); err != nil {
