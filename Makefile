@@ -67,10 +67,10 @@ $(BUILD)/e2e/stopwatch: e2e/programs/stopwatch.c
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -O2 -Wall -Wextra -Werror -static -o $@ $<
 
-$(BUILD)/tools/docker-plugin: e2e/tools/go.mod e2e/tools/go.sum e2e/tools/dockerplugin/main.go
+$(BUILD)/tools/docker-plugin: $(wildcard e2e/tools/dockerplugin/*)
 	@echo "==> building Nomad's docker driver to compare with (it takes minutes, once)"
 	@mkdir -p $(@D)
-	cd e2e/tools && ../../scripts/build-progress $(CURDIR)/$@ ./dockerplugin
+	cd e2e/tools/dockerplugin && ../../../scripts/build-progress $(CURDIR)/$@ .
 
 $(PINNED_NOMAD): e2e/tools/go.mod e2e/tools/go.sum
 	@echo "==> building the Nomad agent (it takes minutes, once)"

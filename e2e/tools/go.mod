@@ -3,7 +3,6 @@ module tranche.dev/tranche/e2e/tools
 go 1.26
 
 require (
-	github.com/hashicorp/go-hclog v1.6.3
 	github.com/hashicorp/nomad v1.11.1
 	github.com/hashicorp/nomad/api v0.0.0-20251209201056-5b76eb053561
 )
