@@ -4,6 +4,7 @@
 // It prints a table and writes build/bench.tsv.
 //
 //	bench -build DIR [-out FILE] [-only PART,…] [-rounds N] [-containers N] [-tasks N] [-at-once N] [-bursts N]
+//	  [-runtimes NAME,…]
 package main
 
 import (
@@ -43,8 +44,9 @@ func main() {
 	flag.IntVar(&s.tasks.one, "tasks", 100, "how many tasks each driver starts one after another, in turns")
 	flag.IntVar(&s.tasks.atOnce, "at-once", 50, "how many tasks each driver starts at once")
 	flag.IntVar(&s.tasks.bursts, "bursts", 3, "how often each driver does so, in turns")
+	runtimes := flag.String("runtimes", dockerRuntime, "the OCI runtimes with which our driver starts tasks")
 	flag.Parse()
-	s.only = strings.Split(*only, ",")
+	s.only, s.tasks.runtimes = strings.Split(*only, ","), strings.Split(*runtimes, ",")
 	if s.out == "" {
 		s.out = filepath.Join(s.build, "bench.tsv")
 	}

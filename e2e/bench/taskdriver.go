@@ -65,11 +65,14 @@ func (d *taskDriver) connect(config map[string]any) error {
 }
 
 // trancheConfig is the configuration of our driver, as the agent hands it over with the schema's defaults filled in.
-func trancheConfig(containerdAddress, dir string) map[string]any {
+func trancheConfig(containerdAddress, dir, runtime string) map[string]any {
+	if runtime == dockerRuntime {
+		runtime = "io.containerd.runc.v2"
+	}
 	return map[string]any{
 		"containerd_address":     containerdAddress,
 		"namespace":              trancheNamespace,
-		"runtime":                "io.containerd.runc.v2",
+		"runtime":                runtime,
 		"snapshotter":            snapshotter,
 		"image_pull_timeout":     "5m",
 		"gpu_host_memory_max":    "0",
@@ -88,7 +91,7 @@ func dockerConfig(host string) map[string]any {
 		"image_pull_timeout":     "5m",
 		"pull_activity_timeout":  "2m",
 		"allow_caps":             capabilities.NomadDefaults().Slice(false),
-		"allow_runtimes":         []string{"runc"},
+		"allow_runtimes":         []string{dockerRuntime},
 		"disable_log_collection": true,
 		"logging":                map[string]any{"type": "none"},
 		"gc":                     map[string]any{"image": false, "container": true},

@@ -22,6 +22,7 @@ import (
 const (
 	trancheNamespace = "nomad"
 	snapshotter      = "overlayfs"
+	dockerRuntime    = "runc"
 	// The image's name in full and as a jobspec has it.
 	taskImageFull = "docker.io/library/stopwatch:bench"
 	taskImage     = "stopwatch:bench"
@@ -40,7 +41,7 @@ type taskNode struct {
 }
 
 // startTaskNode starts all of it, in the sandbox.
-func (b *bench) startTaskNode(ctx context.Context) (_ *taskNode, err error) {
+func (b *bench) startTaskNode(ctx context.Context, runtimes []string) (_ *taskNode, err error) {
 	if os.Getenv("TRANCHE_SANDBOX") != "1" {
 		return nil, errors.New("tasks are measured in a sandbox only: run build/e2e/sandbox --dir DIR -- build/e2e/bench …")
 	}
@@ -65,7 +66,7 @@ func (b *bench) startTaskNode(ctx context.Context) (_ *taskNode, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := n.addTranche(ctx, b.build, archive, logger); err != nil {
+	if err := n.addTranche(ctx, b.build, archive, runtimes, logger); err != nil {
 		return nil, err
 	}
 	if err := node.FindDocker(); err != nil {
@@ -109,20 +110,33 @@ func (b *bench) saveImage(dir string) (archive string, err error) {
 	return archive, images.SaveDockerArchive(image, taskImageFull, archive)
 }
 
-func (n *taskNode) addTranche(ctx context.Context, build, archive string, logger hclog.Logger) error {
+// addTranche starts our driver, once for each OCI runtime.
+func (n *taskNode) addTranche(ctx context.Context, build, archive string, runtimes []string, logger hclog.Logger) error {
 	if err := n.containerd.Import(ctx, trancheNamespace, archive); err != nil {
 		return err
 	}
 	if err := n.unpack(namespaces.WithNamespace(ctx, trancheNamespace)); err != nil {
 		return fmt.Errorf("unpack image %s: %w", taskImageFull, err)
 	}
-	d, err := startDriver("tranche", filepath.Join(build, "bin/nomad-driver-tranche"),
-		trancheConfig(n.containerd.Address, n.dir),
-		map[string]any{"image": taskImage, "network_mode": "host"}, logger)
-	if err == nil {
+	for _, runtime := range runtimes {
+		d, err := startDriver(trancheVariant(runtime), filepath.Join(build, "bin/nomad-driver-tranche"),
+			trancheConfig(n.containerd.Address, n.dir, runtime),
+			map[string]any{"image": taskImage, "network_mode": "host"}, logger)
+		if err != nil {
+			return err
+		}
 		n.drivers = append(n.drivers, d)
 	}
-	return err
+	return nil
+}
+
+// trancheVariant is the name in the results of our driver with an OCI runtime. The one without a runtime in its name is
+// with what docker's has, too.
+func trancheVariant(runtime string) string {
+	if runtime == dockerRuntime {
+		return "tranche"
+	}
+	return "tranche-" + runtime
 }
 
 func (n *taskNode) unpack(ctx context.Context) error {

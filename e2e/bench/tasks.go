@@ -22,10 +22,12 @@ func settle(ctx context.Context, tasks int) error {
 	}
 }
 
-// taskCounts says how much is measured.
+// taskCounts says what is measured of tasks.
 type taskCounts struct {
 	// one is how many tasks each driver starts one after another; atOnce how many in each of the bursts.
 	one, atOnce, bursts int
+	// runtimes are the OCI runtimes that our driver is measured with. docker's has runc.
+	runtimes []string
 }
 
 // taskTimes are what is measured of tasks, in milliseconds.
@@ -42,7 +44,7 @@ func (t *taskTimes) add(more taskTimes) {
 // tasks measures starts and ends of tasks: one after another, and many at once. The drivers take turns, so that a
 // machine that slows down slows down both.
 func (b *bench) tasks(ctx context.Context, counts taskCounts) (_ []result, err error) {
-	n, err := b.startTaskNode(ctx)
+	n, err := b.startTaskNode(ctx, counts.runtimes)
 	if err != nil {
 		return nil, err
 	}
