@@ -1,12 +1,15 @@
 package driver
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/shoenig/test/must"
@@ -72,7 +75,7 @@ func TestBlobMemory(t *testing.T) {
 			for range 3 {
 				data, err := content.ReadBlob(t.Context(), memory, desc)
 				must.NoError(t, err)
-				must.Eq(t, c.data, data)
+				must.True(t, bytes.Equal(c.data, data))
 			}
 			must.Eq(t, c.reads, store.reads[desc.Digest])
 		})
@@ -89,4 +92,25 @@ func TestBlobMemory(t *testing.T) {
 		_, err := content.ReadBlob(t.Context(), memory, desc)
 		must.ErrorIs(t, err, errdefs.ErrNotFound)
 	})
+}
+
+// An image that somebody has removed is pulled again, all of it, although its manifest is remembered.
+func TestBlobMemory_DoesNotStandForTheImage(t *testing.T) {
+	d := newTestDriver(t)
+	ref := d.node.push(t, "removed:1", func(c *v1.Config) { c.Labels = map[string]string{"image": "to be removed"} })
+	run := func() {
+		cfg := d.task("echo ran", func(c *TaskConfig) { c.Image = ref })
+		d.run(cfg, "ran")
+		must.NoError(t, d.DestroyTask(cfg.ID, false))
+	}
+	run()
+	found, err := d.client.GetImage(d.ctx, ref)
+	must.NoError(t, err)
+	must.NoError(t, d.client.ImageService().Delete(d.ctx, ref, images.SynchronousDelete()))
+	_, err = d.client.ContentStore().Info(d.ctx, found.Target().Digest)
+	must.ErrorIs(t, err, errdefs.ErrNotFound)
+
+	run()
+	_, err = d.client.ContentStore().Info(d.ctx, found.Target().Digest)
+	must.NoError(t, err)
 }

@@ -2,9 +2,11 @@ package driver
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/shoenig/test/must"
 )
 
@@ -55,4 +57,35 @@ func TestTurns_OneThatHangsDoesNotHoldUpTheOthers(t *testing.T) {
 	taken(t, turns)
 	late() // It has been given back before.
 	noneFree(t, turns)
+}
+
+func TestStartTask_WaitsForItsTurn(t *testing.T) {
+	d := newTestDriver(t)
+	d.driver.turns = newTurns(1, time.Minute)
+	end := taken(t, d.driver.turns)
+	cfg := d.task("exit 0")
+	started := make(chan error, 1)
+	go func() {
+		_, _, err := d.StartTask(cfg)
+		started <- err
+	}()
+	eventually(t, "the start's lease", func() bool {
+		leases, err := d.client.LeasesService().List(d.ctx, fmt.Sprintf("labels.%q==%q", labelTaskID, cfg.ID))
+		return err == nil && len(leases) == 1
+	})
+	select {
+	case err := <-started:
+		t.Fatalf("it did not wait: %v", err)
+	case <-time.After(500 * time.Millisecond):
+	}
+	_, err := d.client.LoadContainer(d.ctx, containerID(cfg))
+	must.ErrorIs(t, err, errdefs.ErrNotFound)
+
+	end()
+	must.NoError(t, <-started)
+	must.Zero(t, d.wait(cfg).ExitCode)
+	must.NoError(t, d.DestroyTask(cfg.ID, false))
+	d.nothingLeft(cfg)
+	// It has given its turn back.
+	taken(t, d.driver.turns)
 }
