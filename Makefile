@@ -24,6 +24,8 @@ NOMAD ?= $(or $(shell command -v nomad 2>/dev/null),$(PINNED_NOMAD))
 RUN_PACKAGES := ca-certificates libc6-dev containerd runc containernetworking-plugins iptables busybox-static
 TEST_PACKAGES := $(RUN_PACKAGES) crun tini
 LINT_PACKAGES := clang-format cppcheck
+# Docker is what the starts of tasks are compared with. One from elsewhere than Debian will do, too.
+BENCH_PACKAGES := $(RUN_PACKAGES) $(if $(shell command -v dockerd 2>/dev/null),,docker.io)
 
 GOLANGCI_LINT_VERSION := v2.15.0
 GOTESTSUM_VERSION := v1.13.0
@@ -59,6 +61,16 @@ $(BUILD)/e2e/gpu-probe: examples/gpu-probe/gpu-probe.c examples/gpu-probe/driver
 $(BUILD)/e2e/churn: e2e/programs/churn.c examples/gpu-probe/driver.h
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -O2 -Wall -Wextra -Werror -I examples/gpu-probe -o $@ $< -ldl
+
+# What the benchmark runs in containers: an image of nothing else has no libraries.
+$(BUILD)/e2e/stopwatch: e2e/programs/stopwatch.c
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -O2 -Wall -Wextra -Werror -static -o $@ $<
+
+$(BUILD)/tools/docker-plugin: $(wildcard e2e/tools/dockerplugin/*)
+	@echo "==> building Nomad's docker driver to compare with (it takes minutes, once)"
+	@mkdir -p $(@D)
+	cd e2e/tools/dockerplugin && ../../../scripts/build-progress $(CURDIR)/$@ .
 
 $(PINNED_NOMAD): e2e/tools/go.mod e2e/tools/go.sum
 	@echo "==> building the Nomad agent (it takes minutes, once)"
@@ -126,10 +138,11 @@ lint: ## Check the code's form: golangci-lint, clang-format, cppcheck
 		--suppress=missingIncludeSystem -I e2e/simgpu -I intercept $$(git ls-files '*.c')
 
 .PHONY: bench
-bench: ## Measure what the shadow costs per call and the runtime per container, beside doing without
+bench: ## Measure calls, containers and tasks of Nomad, beside doing without Tranche and beside Docker
 	@scripts/need-root "make bench"
-	@scripts/install-packages $(RUN_PACKAGES)
-	@$(MAKE) --no-print-directory build sim shadow-bench-tool $(BUILD)/e2e/sandbox $(BUILD)/e2e/bench
+	@scripts/install-packages $(BENCH_PACKAGES)
+	@$(MAKE) --no-print-directory build sim shadow-bench-tool $(BUILD)/e2e/sandbox $(BUILD)/e2e/bench \
+		$(BUILD)/e2e/stopwatch $$(command -v dockerd >/dev/null && echo $(BUILD)/tools/docker-plugin)
 	@$(SANDBOX) --dir $(CURDIR) -- $(BUILD)/e2e/bench -build $(ABSBUILD)
 
 .PHONY: clean

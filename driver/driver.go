@@ -13,6 +13,7 @@ import (
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content/proxy"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/log"
 	"github.com/hashicorp/go-hclog"
@@ -70,6 +71,7 @@ type Driver struct {
 	startPatience time.Duration
 	// points is called at the points of points.go, in tests alone.
 	points func(point)
+	turns  *turns
 
 	// work counts the goroutines that spawn started; after ended there are no new ones.
 	workMu sync.Mutex
@@ -94,6 +96,7 @@ func New(ctx context.Context, logger hclog.Logger) *Driver {
 		tasks:         newTaskStore(),
 		began:         time.Now(),
 		startPatience: startPatience,
+		turns:         defaultTurns(),
 	}
 }
 
@@ -156,7 +159,12 @@ func (d *Driver) connect(config Config) error {
 	}
 	// containerd's client tells of every registry host it tries; an operator needs the warnings.
 	_ = log.SetLevel(log.WarnLevel.String())
+	blobs, err := newBlobMemory()
+	if err != nil {
+		return err
+	}
 	client, err := containerd.New(config.ContainerdAddress,
+		containerd.WithServices(containerd.WithContentStore(blobs)),
 		containerd.WithExtraDialOpts([]grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, MaxDelay: 2 * time.Second},
 			MinConnectTimeout: 5 * time.Second,
@@ -166,6 +174,7 @@ func (d *Driver) connect(config Config) error {
 	if err != nil {
 		return fmt.Errorf("plugin option containerd_address = %q: %w", config.ContainerdAddress, err)
 	}
+	blobs.Store = proxy.NewContentStore(client.Conn())
 	d.config, d.client = config, client
 	d.grants = &grants{config: config.runtimeConfig(), logger: d.logger}
 	d.sweepStorage()

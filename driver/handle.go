@@ -123,7 +123,7 @@ func (h *taskHandle) askContainerd(ctx context.Context, notices chan<- exitNotic
 		}
 		switch {
 		case err == nil:
-			notices <- exitNotice{status.ExitCode(), status.ExitTime(), countOOMKills(ctx, task), false}
+			notices <- exitNotice{status.ExitCode(), status.ExitTime(), oomKillsOf(ctx, task, status), false}
 			return
 		case ctx.Err() != nil:
 			return

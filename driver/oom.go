@@ -62,6 +62,15 @@ func (d *Driver) noteOOM(container string) {
 		"Out of memory: the kernel ended a process of the task at its limit of %d MiB", limit/mib)
 }
 
+// oomKillsOf is the count of a task that has ended. One that ended well did not end for want of memory, and its end is
+// known sooner if nobody is asked: the runtime reads some dozen files for an answer.
+func oomKillsOf(ctx context.Context, task containerd.Task, status containerd.ExitStatus) uint64 {
+	if status.ExitCode() == 0 {
+		return 0
+	}
+	return countOOMKills(ctx, task)
+}
+
 // countOOMKills asks the kernel how many processes of the task it ended for want of memory. Unlike the event, the count
 // cannot come after the exit, and is not lost while this plugin or containerd is away: it stands until the container is
 // removed. Errors mean that nothing is known.

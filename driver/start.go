@@ -181,6 +181,11 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 	}
 	defer releaseSources()
 	d.sayCreating(s, i)
+	end, err := d.turns.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	container, err := d.createContainer(ctx, s, i)
 	if err != nil {
 		d.discard(s.id)

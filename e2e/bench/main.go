@@ -1,8 +1,10 @@
 // Command bench measures what Tranche costs, side by side with doing without it, in one run: calls of the CUDA driver
-// through the shadow and straight to the simulated driver, and containers through tranche-runtime and through runc.
+// through the shadow and straight to the simulated driver, containers through tranche-runtime and through runc, and
+// tasks of Nomad through our task driver and through Nomad's docker driver, where Docker is installed.
 // It prints a table and writes build/bench.tsv.
 //
-//	bench -build DIR [-out FILE] [-rounds N] [-containers N]
+//	bench -build DIR [-out FILE] [-only PART,…] [-rounds N] [-containers N] [-tasks N] [-at-once N] [-bursts N]
+//	  [-runtimes NAME,…]
 package main
 
 import (
@@ -12,20 +14,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"tranche.dev/tranche/e2e/node"
 )
-
-// result is one line of bench.tsv.
-type result struct {
-	benchmark, variant string
-	threads            int
-	median, p99        float64
-	unit               string
-}
 
 // bench is what the measurements share.
 type bench struct {
@@ -34,85 +26,69 @@ type bench struct {
 	sim   *node.Sim
 }
 
+// settings are what the command line says.
+type settings struct {
+	build, out         string
+	only               []string
+	rounds, containers int
+	tasks              taskCounts
+}
+
 func main() {
-	build := flag.String("build", "build", "the repository's build folder")
-	rounds := flag.Int("rounds", 5, "how often each variant of the calls is measured, in turns")
-	containers := flag.Int("containers", 40, "how many containers each variant starts, in turns")
-	out := flag.String("out", "", "the file to write (default bench.tsv in the build folder)")
+	var s settings
+	flag.StringVar(&s.build, "build", "build", "the repository's build folder")
+	flag.StringVar(&s.out, "out", "", "the file to write (default bench.tsv in the build folder)")
+	only := flag.String("only", "calls,containers,tasks", "what to measure")
+	flag.IntVar(&s.rounds, "rounds", 5, "how often each variant of the calls is measured, in turns")
+	flag.IntVar(&s.containers, "containers", 40, "how many containers each variant starts, in turns")
+	flag.IntVar(&s.tasks.one, "tasks", 100, "how many tasks each driver starts one after another, in turns")
+	flag.IntVar(&s.tasks.atOnce, "at-once", 50, "how many tasks each driver starts at once")
+	flag.IntVar(&s.tasks.bursts, "bursts", 3, "how often each driver does so, in turns")
+	runtimes := flag.String("runtimes", dockerRuntime, "the OCI runtimes with which our driver starts tasks")
 	flag.Parse()
-	if *out == "" {
-		*out = filepath.Join(*build, "bench.tsv")
+	s.only, s.tasks.runtimes = strings.Split(*only, ","), strings.Split(*runtimes, ",")
+	if s.out == "" {
+		s.out = filepath.Join(s.build, "bench.tsv")
 	}
-	if err := run(context.Background(), *build, *out, *rounds, *containers); err != nil {
+	if err := run(context.Background(), s); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, build, out string, rounds, containers int) error {
-	b := &bench{build: build, dir: filepath.Join(build, "bench", "run")}
+func run(ctx context.Context, s settings) error {
+	b := &bench{build: s.build, dir: filepath.Join(s.build, "bench", "run")}
 	if err := os.RemoveAll(b.dir); err != nil {
 		return err
 	}
-	b.sim = node.NewSim(build, filepath.Join(b.dir, "driver"))
+	b.sim = node.NewSim(s.build, filepath.Join(b.dir, "driver"))
 	if err := os.MkdirAll(b.sim.Root, 0o755); err != nil {
 		return err
 	}
-	if err := b.sim.LayOut(ctx, filepath.Join(build, "../e2e/simgpu/topologies/h200x2.conf")); err != nil {
+	if err := b.sim.LayOut(ctx, filepath.Join(s.build, "../e2e/simgpu/topologies/h200x2.conf")); err != nil {
 		return err
 	}
-	results, err := b.calls(ctx, rounds)
-	if err != nil {
-		return err
+	var results []result
+	for _, part := range []struct {
+		name    string
+		measure func() ([]result, error)
+	}{
+		{"calls", func() ([]result, error) { return b.calls(ctx, s.rounds) }},
+		{"containers", func() ([]result, error) { return b.containers(ctx, s.containers) }},
+		{"tasks", func() ([]result, error) { return b.tasks(ctx, s.tasks) }},
+	} {
+		if !slices.Contains(s.only, part.name) {
+			continue
+		}
+		rows, err := part.measure()
+		if err != nil {
+			return err
+		}
+		results = append(results, rows...)
 	}
-	starts, err := b.containers(ctx, containers)
-	if err != nil {
-		return err
-	}
-	results = append(results, starts...)
-	show(results)
-	if err := write(out, results); err != nil {
+	show(os.Stdout, results)
+	if err := write(s.out, results); err != nil {
 		return err
 	}
 	return os.RemoveAll(b.dir)
-}
-
-// medianOf returns the median and the 99th percentile of samples, which it sorts.
-func medianOf(samples []float64) (median, p99 float64) {
-	slices.Sort(samples)
-	return samples[len(samples)/2], samples[(len(samples)*99)/100]
-}
-
-// show prints the results as a table, each variant beside what it costs without Tranche.
-func show(results []result) {
-	bare := map[string]float64{}
-	for _, r := range results {
-		if r.variant == "bare" {
-			bare[r.key()] = r.median
-		}
-	}
-	fmt.Println("SIMULATED GPU; medians. The difference is to the variant \"bare\" of the same run.")
-	tw := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "benchmark\tvariant\tthreads\tmedian\tp99\tunit\tdifference\t")
-	for _, r := range results {
-		difference := ""
-		if r.variant != "bare" {
-			difference = fmt.Sprintf("%+.1f", r.median-bare[r.key()])
-		}
-		fmt.Fprintf(tw, "%s\t%s\t%d\t%.1f\t%.1f\t%s\t%s\t\n", r.benchmark, r.variant, r.threads, r.median, r.p99, r.unit, difference)
-	}
-	_ = tw.Flush()
-}
-
-// key is what a result has in common with its other variants.
-func (r result) key() string { return r.benchmark + " " + strconv.Itoa(r.threads) }
-
-// write writes the results as tab-separated values.
-func write(path string, results []result) error {
-	var b strings.Builder
-	b.WriteString("benchmark\tvariant\tthreads\tmedian\tp99\tunit\n")
-	for _, r := range results {
-		fmt.Fprintf(&b, "%s\t%s\t%d\t%.1f\t%.1f\t%s\n", r.benchmark, r.variant, r.threads, r.median, r.p99, r.unit)
-	}
-	return os.WriteFile(path, []byte(b.String()), 0o644)
 }

@@ -19,18 +19,23 @@ func (n *Node) ImportImage(ctx context.Context, ref string, image v1.Image) erro
 		return fmt.Errorf("save image %s: %w", ref, err)
 	}
 	defer os.Remove(file)
+	return n.Containerd.Import(ctx, "nomad", file)
+}
+
+// Import puts the images of an archive into a namespace.
+func (c *Containerd) Import(ctx context.Context, namespace, file string) error {
 	archive, err := os.Open(file)
 	if err != nil {
 		return err
 	}
 	defer archive.Close()
-	client, err := n.Containerd.Client()
+	client, err := c.Client()
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	if _, err := client.Import(namespaces.WithNamespace(ctx, "nomad"), archive); err != nil {
-		return fmt.Errorf("import image %s into containerd at %s: %w", ref, n.Containerd.Address, err)
+	if _, err := client.Import(namespaces.WithNamespace(ctx, namespace), archive); err != nil {
+		return fmt.Errorf("import %s into containerd at %s: %w", file, c.Address, err)
 	}
 	return nil
 }

@@ -1,0 +1,116 @@
+package driver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/errdefs"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/shoenig/test/must"
+)
+
+// countingStore is a content store that counts how often each blob is asked for.
+type countingStore struct {
+	content.Store
+	blobs map[digest.Digest][]byte
+	reads map[digest.Digest]int
+}
+
+func newCountingStore(blobs ...[]byte) *countingStore {
+	s := &countingStore{blobs: map[digest.Digest][]byte{}, reads: map[digest.Digest]int{}}
+	for _, blob := range blobs {
+		s.blobs[digest.FromBytes(blob)] = blob
+	}
+	return s
+}
+
+func (s *countingStore) ReaderAt(_ context.Context, desc ocispec.Descriptor) (content.ReaderAt, error) {
+	s.reads[desc.Digest]++
+	data, ok := s.blobs[desc.Digest]
+	if !ok {
+		return nil, errdefs.ErrNotFound
+	}
+	return shortReader{data}, nil
+}
+
+// shortReader reads one byte less than it promises where its content says so, as a connection does that breaks.
+type shortReader struct{ data []byte }
+
+func (r shortReader) ReadAt(p []byte, off int64) (int, error) {
+	if string(r.data) == "broken" {
+		return copy(p, r.data[off:len(r.data)-1]), errors.New("the connection broke")
+	}
+	return copy(p, r.data[off:]), nil
+}
+func (r shortReader) Size() int64 { return int64(len(r.data)) }
+func (shortReader) Close() error  { return nil }
+
+func TestBlobMemory(t *testing.T) {
+	manifest, config, layer := []byte("{manifest}"), []byte("{config}"), []byte("layer")
+	large, broken := make([]byte, maxRememberedBytes+1), []byte("broken")
+	cases := []struct {
+		name      string
+		mediaType string
+		data      []byte
+		reads     int
+	}{
+		{"a manifest is asked for once", ocispec.MediaTypeImageManifest, manifest, 1},
+		{"a configuration is asked for once", ocispec.MediaTypeImageConfig, config, 1},
+		{"an index that is too large is not remembered", ocispec.MediaTypeImageIndex, large, 3},
+		{"a layer is not remembered", ocispec.MediaTypeImageLayer, layer, 3},
+	}
+	store := newCountingStore(manifest, config, layer, large, broken)
+	memory, err := newBlobMemory()
+	must.NoError(t, err)
+	memory.Store = store
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			desc := ocispec.Descriptor{MediaType: c.mediaType, Digest: digest.FromBytes(c.data)}
+			for range 3 {
+				data, err := content.ReadBlob(t.Context(), memory, desc)
+				must.NoError(t, err)
+				must.True(t, bytes.Equal(c.data, data))
+			}
+			must.Eq(t, c.reads, store.reads[desc.Digest])
+		})
+	}
+	t.Run("what could not be read whole is not remembered", func(t *testing.T) {
+		desc := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(broken)}
+		for range 2 {
+			_, err := content.ReadBlob(t.Context(), memory, desc)
+			must.ErrorContains(t, err, "the connection broke")
+		}
+	})
+	t.Run("what is not there is not remembered", func(t *testing.T) {
+		desc := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromString("missing")}
+		_, err := content.ReadBlob(t.Context(), memory, desc)
+		must.ErrorIs(t, err, errdefs.ErrNotFound)
+	})
+}
+
+// An image that somebody has removed is pulled again, all of it, although its manifest is remembered.
+func TestBlobMemory_DoesNotStandForTheImage(t *testing.T) {
+	d := newTestDriver(t)
+	ref := d.node.push(t, "removed:1", func(c *v1.Config) { c.Labels = map[string]string{"image": "to be removed"} })
+	run := func() {
+		cfg := d.task("echo ran", func(c *TaskConfig) { c.Image = ref })
+		d.run(cfg, "ran")
+		must.NoError(t, d.DestroyTask(cfg.ID, false))
+	}
+	run()
+	found, err := d.client.GetImage(d.ctx, ref)
+	must.NoError(t, err)
+	must.NoError(t, d.client.ImageService().Delete(d.ctx, ref, images.SynchronousDelete()))
+	_, err = d.client.ContentStore().Info(d.ctx, found.Target().Digest)
+	must.ErrorIs(t, err, errdefs.ErrNotFound)
+
+	run()
+	_, err = d.client.ContentStore().Info(d.ctx, found.Target().Digest)
+	must.NoError(t, err)
+}
