@@ -39,12 +39,14 @@ func TestOption_Hostname(t *testing.T) {
 // The first process is the init: it passes on signals and exit codes, and reaps processes that their parents left.
 func TestOption_Init(t *testing.T) {
 	n := requireNode(t)
-	tini, err := exec.LookPath("tini-static")
-	must.NoError(t, err)
-	for name, path := range map[string]string{"the first that is installed": "", "the operator's": tini} {
+	for i, name := range []string{"the first that is installed", "tini-static", "catatonit"} {
 		t.Run(name, func(t *testing.T) {
 			config := n.config()
-			config.InitPath = path
+			if i > 0 {
+				path, err := exec.LookPath(name)
+				must.NoError(t, err)
+				config.InitPath = path
+			}
 			d := newTestDriverWith(t, n, config)
 			cfg := d.task(`tr '\0' ' ' </proc/1/cmdline; trap 'echo asked; exit 5' TERM; echo up
 				while :; do sleep 0.05; done`, func(o *TaskConfig) { o.Init = true })
