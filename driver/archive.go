@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/images/archive"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
@@ -24,7 +25,12 @@ import (
 //
 // It leaves no image record: the lease in ctx holds the content until the container holds the snapshot, and afterwards
 // containerd collects what no container needs. An image that came with one task goes with it.
-func (d *Driver) importArchive(ctx context.Context, s *startup, source imageSource) (containerd.Image, error) {
+func (d *Driver) importArchive(ctx context.Context, s *startup, source imageSource) (_ containerd.Image, err error) {
+	defer func() {
+		if err != nil {
+			d.dropImport(ctx)
+		}
+	}()
 	file, err := openArchive(s.cfg, source)
 	if err != nil {
 		return nil, importError(source, err)
@@ -51,6 +57,15 @@ func (d *Driver) importArchive(ctx context.Context, s *startup, source imageSour
 			s.options.platformName()), err))
 	}
 	return found, d.unpack(ctx, source, found)
+}
+
+// dropImport has containerd remove at once what a failed import has brought, which only the lease of the start holds: it
+// may have filled the disk.
+func (d *Driver) dropImport(ctx context.Context) {
+	id, _ := leases.FromContext(ctx)
+	if err := d.dropLease(leases.Lease{ID: id}, false); err != nil {
+		d.logger.Warn("what a failed import brought stays until the lease expires", "lease", id, "error", err)
+	}
 }
 
 // openArchive opens the archive beneath the task's directories. The task, or an artifact that it fetched, may have put

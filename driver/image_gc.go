@@ -156,7 +156,7 @@ func (d *Driver) dropOldPulls() error {
 		if lease.Labels[labelPull] == d.images.life {
 			continue
 		}
-		if err := d.dropPull(lease, false); err != nil {
+		if err := d.dropLease(lease, false); err != nil {
 			return fmt.Errorf("remove lease %s of a pull that an earlier life of the plugin began: %w", lease.ID, err)
 		}
 	}

@@ -26,6 +26,7 @@ func TestParseImage(t *testing.T) {
 		{image: "ghcr.io/org/app:1", reference: "ghcr.io/org/app:1"},
 		{image: "127.0.0.1:5000/app", reference: "127.0.0.1:5000/app:latest"},
 		{image: "localhost:5000/app:2", reference: "localhost:5000/app:2"},
+		{image: "https://ghcr.io/org/app:1", reference: "ghcr.io/org/app:1"},
 		{
 			image:     "app:1@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
 			reference: "docker.io/library/app@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
@@ -49,6 +50,46 @@ func TestParseImage(t *testing.T) {
 			must.NoError(t, err)
 			must.Eq(t, imageSource{given: c.image, reference: c.reference, archive: c.archive, name: c.name}, got)
 		})
+	}
+}
+
+func TestConfig_Images(t *testing.T) {
+	cases := []struct {
+		name   string
+		config Config
+		want   string
+	}{
+		{"nothing", Config{}, ""},
+		{"a helper", Config{Auth: PluginAuth{Helper: "ecr-login"}}, ""},
+		{"collection", Config{GC: GC{Image: true, ImageDelay: "3m"}, PullActivityTimeout: "1m"}, ""},
+		{"no collection", Config{GC: GC{ImageDelay: "never"}}, ""},
+		{"a delay that is none", Config{GC: GC{Image: true, ImageDelay: "never"}},
+			`plugin option gc.image_delay = "never": must be a length of time`},
+		{"no patience", Config{PullActivityTimeout: "0s"}, `plugin option pull_activity_timeout = "0s": must be`},
+		{"a helper elsewhere", Config{Auth: PluginAuth{Helper: "../sh"}},
+			`plugin option auth.helper = "../sh": must be the end of a program's name`},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			c.config.ContainerdAddress, c.config.Namespace = defaultAddress, defaultNamespace
+			c.config.Runtime, c.config.Snapshotter = defaultRuntime, defaultSnapshotter
+			c.config.ImagePullTimeout = "1m"
+			err := c.config.validate()
+			if c.want == "" {
+				must.NoError(t, err)
+				return
+			}
+			must.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+func TestTaskConfig_ImageErrorsAreAllTold(t *testing.T) {
+	err := (&TaskConfig{Image: "Not An Image", Platform: "pdp11", ImagePullTimeout: "soon",
+		Auth: AuthConfig{Username: "u"}}).checkImage(&Config{})
+	for _, want := range []string{`option image = "Not An Image"`, `option platform = "pdp11"`,
+		`option image_pull_timeout = "soon"`, "option auth.password"} {
+		must.ErrorContains(t, err, want)
 	}
 }
 

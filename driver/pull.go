@@ -111,10 +111,10 @@ func (d *Driver) holdPull(ctx context.Context) (leased context.Context, release 
 		return nil, nil, d.away(noSpace(fmt.Errorf("take a lease in containerd: %w", err)))
 	}
 	release = func(ok bool) {
-		if err := d.dropPull(lease, ok); err != nil {
+		if err := d.dropLease(lease, ok); err != nil {
 			d.logger.Warn("what a pull fetched could not be put away yet; trying again", "lease", lease.ID, "error", err)
 			d.spawn(func() {
-				for d.pause(collectorRetry) && d.dropPull(lease, ok) != nil {
+				for d.pause(collectorRetry) && d.dropLease(lease, ok) != nil {
 				}
 			})
 		}
@@ -122,8 +122,8 @@ func (d *Driver) holdPull(ctx context.Context) (leased context.Context, release 
 	return leases.WithLease(ctx, lease.ID), release, nil
 }
 
-// dropPull removes the lease of a pull. If the pull failed it waits until containerd has removed what the lease held.
-func (d *Driver) dropPull(lease leases.Lease, ok bool) error {
+// dropLease removes the lease of a pull. If the pull failed it waits until containerd has removed what the lease held.
+func (d *Driver) dropLease(lease leases.Lease, ok bool) error {
 	ctx, cancel := d.call()
 	defer cancel()
 	var opts []leases.DeleteOpt

@@ -87,7 +87,7 @@ func (l *lazySnapshotter) Prepare(ctx context.Context, key, parent string, opts 
 		return nil, err
 	}
 	target := info.Labels[snapshots.LabelSnapshotRef]
-	if err := l.Snapshotter.Commit(ctx, target, key, opts...); err != nil {
+	if err := l.Commit(ctx, target, key, opts...); err != nil {
 		return nil, err
 	}
 	return nil, fmt.Errorf("snapshot %s: %w", target, errdefs.ErrAlreadyExists)
