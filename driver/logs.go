@@ -45,8 +45,9 @@ var errLogsUnread = errors.New("nobody reads the task's logs: Nomad's log proces
 	"again when the task is restarted")
 
 // whileLogsAreRead returns a context for the creation of a task, which ends with errLogsUnread when nobody reads the
-// task's pipes: the shim would wait for a reader for ever. They are looked at when the shim should long have been done, and
-// kept open then: a reader would take the end of the only writer for the end of the logs.
+// task's pipes: the shim would wait for a reader, and in the end fail without a word of that. They are looked at when the
+// shim should long have been done, and kept open then: a reader would take the end of the only writer for the end of the
+// logs.
 func whileLogsAreRead(ctx context.Context, cfg *drivers.TaskConfig) (_ context.Context, created func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})

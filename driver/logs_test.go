@@ -45,7 +45,7 @@ func TestKeepLogsOpen(t *testing.T) {
 	keepLogsOpen(&drivers.TaskConfig{StdoutPath: filepath.Join(dir, "none"), StderrPath: cfg.StderrPath})()
 }
 
-// A shim waits for the reader of a pipe for ever; StartTask does not.
+// A shim waits for the reader of a pipe; StartTask says that there is none.
 func TestStart_NobodyReadsTheLogs(t *testing.T) {
 	d := newTestDriver(t)
 	cfg := d.failing()
