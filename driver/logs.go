@@ -37,37 +37,45 @@ func keepLogsOpen(cfg *drivers.TaskConfig) (release func()) {
 	}
 }
 
-// logPatience is how long a shim may take to connect a task's logs before somebody looks whether they are read at all.
+// logPatience is how long a shim may take to connect a task's logs until it is looked whether they are read at all.
 const logPatience = 5 * time.Second
 
-// errLogsUnread ends the creation of a task whose logs nobody reads.
+// errLogsUnread is the error of a start whose logs nobody reads.
 var errLogsUnread = errors.New("nobody reads the task's logs: Nomad's log process for it has ended; it begins to read " +
 	"again when the task is restarted")
 
-// whileLogsAreRead returns a context for the creation of a task, which ends with errLogsUnread when nobody reads the
-// task's pipes: the shim would wait for a reader, and in the end fail without a word of that. They are looked at when the
-// shim should long have been done, and kept open then: a reader would take the end of the only writer for the end of the
-// logs.
-func whileLogsAreRead(ctx context.Context, cfg *drivers.TaskConfig) (_ context.Context, created func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	done := make(chan struct{})
+// awaitLogReaders watches over the creation of a task, whose shim would wait for a reader of the task's pipes, and not be
+// ended by anybody while it does. When the shim should long have been done, pipes that nobody reads are opened here, so
+// that the creation comes to its end and can be taken back, and those that are read are kept open: a reader would take
+// the end of the only writer for the end of the logs. The function that it returns is to be called after the creation,
+// and says whether anybody reads.
+func awaitLogReaders(cfg *drivers.TaskConfig) (created func() error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	result := make(chan error, 1)
 	go func() {
-		defer close(done)
 		select {
 		case <-ctx.Done():
+			result <- nil
 			return
 		case <-time.After(logPatience):
 		}
-		release := keepLogsOpen(cfg)
-		defer release()
-		if isUnread(cfg.StdoutPath) || isUnread(cfg.StderrPath) {
-			cancel(errLogsUnread)
+		defer keepLogsOpen(cfg)()
+		var err error
+		for _, path := range []string{cfg.StdoutPath, cfg.StderrPath} {
+			if !isUnread(path) {
+				continue
+			}
+			err = errLogsUnread
+			if fd, openErr := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); openErr == nil {
+				defer unix.Close(fd)
+			}
 		}
 		<-ctx.Done()
+		result <- err
 	}()
-	return ctx, func() {
-		cancel(nil)
-		<-done
+	return func() error {
+		cancel()
+		return <-result
 	}
 }
 
