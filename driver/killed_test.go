@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -144,6 +145,25 @@ func TestKilledInStopTask_NotRecovered(t *testing.T) {
 			claims.reserve(t, cfg)
 			d.die(config, cfg, p)
 
+			next := newTestDriverWith(t, n, config)
+			next.driver.agents.see(cfg)
+			_, err := next.driver.reconcileOnce(next.ctx, 0)
+			must.NoError(t, err)
+			next.noTraces(cfg)
+			claims.free(t)
+		})
+	}
+}
+
+// The plugin dies in the midst of a call to containerd, which it cannot finish and containerd may or may not.
+func TestKilledInTheMidstOfACall(t *testing.T) {
+	n, config, claims := killedNode(t)
+	for _, delay := range []time.Duration{0, 10, 20, 30, 40, 50, 60, 80, 100, 120, 150} {
+		t.Run(fmt.Sprintf("%d ms after the container was created", delay), func(t *testing.T) {
+			d := newTestDriverWith(t, n, config)
+			cfg := d.stubborn()
+			claims.reserve(t, cfg)
+			d.dieAfter(config, cfg, startContainerCreated, delay*time.Millisecond)
 			next := newTestDriverWith(t, n, config)
 			next.driver.agents.see(cfg)
 			_, err := next.driver.reconcileOnce(next.ctx, 0)

@@ -41,12 +41,8 @@ func noPipe(path string) bool { return path == "" || path == os.DevNull }
 // A task with a terminal writes nothing to stderr. Nomad's reader is left waiting for a writer there: one that came and
 // went would be the end of the task's logs to Nomad.
 func keepLogsOpen(cfg *drivers.TaskConfig, tty bool) (release func()) {
-	paths := []string{cfg.StdoutPath}
-	if !tty {
-		paths = append(paths, cfg.StderrPath)
-	}
 	var held []int
-	for _, path := range paths {
+	for _, path := range logPipes(cfg, tty) {
 		// Without a reader, opening fails, and there is nothing to keep.
 		if fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
 			held = append(held, fd)
@@ -59,6 +55,14 @@ func keepLogsOpen(cfg *drivers.TaskConfig, tty bool) (release func()) {
 	}
 }
 
+// logPipes are those that the task writes to.
+func logPipes(cfg *drivers.TaskConfig, tty bool) []string {
+	if tty {
+		return []string{cfg.StdoutPath}
+	}
+	return []string{cfg.StdoutPath, cfg.StderrPath}
+}
+
 // endStderr lets Nomad see the end of a stderr that nobody ever wrote to.
 func endStderr(cfg *drivers.TaskConfig) {
 	if fd, err := unix.Open(cfg.StderrPath, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
@@ -66,36 +70,45 @@ func endStderr(cfg *drivers.TaskConfig) {
 	}
 }
 
-// logPatience is how long a shim may take to connect a task's logs before somebody looks whether they are read at all.
+// logPatience is how long a shim may take to connect a task's logs until it is looked whether they are read at all.
 const logPatience = 5 * time.Second
 
-// errLogsUnread ends the creation of a task whose logs nobody reads.
+// errLogsUnread is the error of a start whose logs nobody reads.
 var errLogsUnread = errors.New("nobody reads the task's logs: Nomad's log process for it has ended; it begins to read " +
 	"again when the task is restarted")
 
-// whileLogsAreRead returns a context for the creation of a task, which ends with errLogsUnread when nobody reads the
-// task's pipes: the shim would wait for a reader for ever. They are looked at when the shim should long have been done, and
-// kept open then: a reader would take the end of the only writer for the end of the logs.
-func whileLogsAreRead(ctx context.Context, cfg *drivers.TaskConfig, tty bool) (_ context.Context, created func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	done := make(chan struct{})
+// awaitLogReaders watches over the creation of a task, whose shim would wait for a reader of the task's pipes, and not be
+// ended by anybody while it does. When the shim should long have been done, pipes that nobody reads are opened here, so
+// that the creation comes to its end and can be taken back, and those that are read are kept open: a reader would take
+// the end of the only writer for the end of the logs. The function that it returns is to be called after the creation,
+// and says whether anybody reads.
+func awaitLogReaders(cfg *drivers.TaskConfig, tty bool) (created func() error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	result := make(chan error, 1)
 	go func() {
-		defer close(done)
 		select {
 		case <-ctx.Done():
+			result <- nil
 			return
 		case <-time.After(logPatience):
 		}
-		release := keepLogsOpen(cfg, tty)
-		defer release()
-		if isUnread(cfg.StdoutPath) || !tty && isUnread(cfg.StderrPath) {
-			cancel(errLogsUnread)
+		defer keepLogsOpen(cfg, tty)()
+		var err error
+		for _, path := range logPipes(cfg, tty) {
+			if !isUnread(path) {
+				continue
+			}
+			err = errLogsUnread
+			if fd, openErr := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); openErr == nil {
+				defer unix.Close(fd)
+			}
 		}
 		<-ctx.Done()
+		result <- err
 	}()
-	return ctx, func() {
-		cancel(nil)
-		<-done
+	return func() error {
+		cancel()
+		return <-result
 	}
 }
 

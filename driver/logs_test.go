@@ -97,12 +97,14 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// A shim waits for the reader of a pipe for ever; StartTask does not.
+// A shim waits for the reader of a pipe; StartTask says that there is none.
 func TestStart_NobodyReadsTheLogs(t *testing.T) {
 	d := newTestDriver(t)
 	cfg := d.failing()
-	cfg.StdoutPath = filepath.Join(t.TempDir(), "stdout")
+	dir := t.TempDir()
+	cfg.StdoutPath, cfg.StderrPath = filepath.Join(dir, "stdout"), filepath.Join(dir, "stderr")
 	must.NoError(t, unix.Mkfifo(cfg.StdoutPath, 0o600))
+	must.NoError(t, unix.Mkfifo(cfg.StderrPath, 0o600))
 	_, _, err := d.driver.StartTask(cfg)
 	must.ErrorContains(t, err, errLogsUnread.Error())
 	must.True(t, structs.IsRecoverable(err))

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -63,6 +64,8 @@ type life struct {
 	DiesAt  point
 	// Handle is the file to which it writes the handle that StartTask returns, as Nomad would.
 	Handle string
+	// Lingers has it wait there for somebody else to kill it, and go on with its work meanwhile.
+	Lingers bool
 }
 
 // liveOnce lives such a life. It tells of each point on stdout.
@@ -83,7 +86,7 @@ func (l *life) live() error {
 	d := New(context.Background(), hclog.New(&hclog.LoggerOptions{Level: hclog.Warn}))
 	d.points = func(p point) {
 		fmt.Println(p)
-		if p == l.DiesAt {
+		if p == l.DiesAt && !l.Lingers {
 			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
 			select {}
 		}
@@ -99,6 +102,9 @@ func (l *life) live() error {
 		return err
 	}
 	handle, _, err := d.StartTask(l.Task)
+	if l.Lingers {
+		select {}
+	}
 	if err != nil {
 		return err
 	}
@@ -124,17 +130,8 @@ type lived struct {
 
 // die lives a life of the plugin in a process of its own until it kills itself at the point.
 func (d *testDriver) die(config Config, cfg *drivers.TaskConfig, at point) lived {
-	d.t.Helper()
-	dir := d.t.TempDir()
-	l := life{Config: config, Task: cfg, DiesAt: at, Handle: filepath.Join(dir, "handle.json")}
-	must.NoError(d.t, cfg.DecodeDriverConfig(&l.Options))
-	data, err := json.Marshal(l)
-	must.NoError(d.t, err)
-	file := filepath.Join(dir, "life.json")
-	must.NoError(d.t, os.WriteFile(file, data, 0o600))
-
-	cmd := exec.Command(linkRole(d.t, roleLife), file)
-	cmd.Stderr = os.Stderr
+	l := life{Config: config, Task: cfg, DiesAt: at, Handle: filepath.Join(d.t.TempDir(), "handle.json")}
+	cmd := d.newLife(&l)
 	out, err := cmd.Output()
 	var left lived
 	for line := range strings.Lines(string(out)) {
@@ -151,4 +148,31 @@ func (d *testDriver) die(config Config, cfg *drivers.TaskConfig, at point) lived
 		left.handle.Config = cfg
 	}
 	return left
+}
+
+// newLife is a process that lives the life.
+func (d *testDriver) newLife(l *life) *exec.Cmd {
+	d.t.Helper()
+	must.NoError(d.t, l.Task.DecodeDriverConfig(&l.Options))
+	data, err := json.Marshal(l)
+	must.NoError(d.t, err)
+	file := filepath.Join(d.t.TempDir(), "life.json")
+	must.NoError(d.t, os.WriteFile(file, data, 0o600))
+	cmd := exec.Command(linkRole(d.t, roleLife), file)
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+// dieAfter lives a life that is killed some time after a point, in the midst of whatever it does then.
+func (d *testDriver) dieAfter(config Config, cfg *drivers.TaskConfig, at point, delay time.Duration) {
+	d.t.Helper()
+	cmd := d.newLife(&life{Config: config, Task: cfg, DiesAt: at, Lingers: true})
+	out, err := cmd.StdoutPipe()
+	must.NoError(d.t, err)
+	must.NoError(d.t, cmd.Start())
+	for lines := bufio.NewScanner(out); lines.Scan() && point(lines.Text()) != at; {
+	}
+	time.Sleep(delay)
+	must.NoError(d.t, cmd.Process.Kill())
+	must.Error(d.t, cmd.Wait())
 }

@@ -239,6 +239,10 @@ func (d *Driver) startContainer(ctx context.Context, s *startup, container conta
 		defer remove()
 		stdin = file
 	}
+	// A creation that is cut off in its midst may leave a shim of which containerd does not know. It is seen through even
+	// if the start is superseded; only a containerd that is away ends it.
+	ctx, cancel := d.untilAway(context.WithoutCancel(ctx), d.startPatience)
+	defer cancel()
 	task, err := d.createTask(ctx, s, container, stdin)
 	if err != nil {
 		return taskState{}, err
@@ -250,7 +254,7 @@ func (d *Driver) startContainer(ctx context.Context, s *startup, container conta
 	// What can be told of a process is looked up while it waits: it may be gone as soon as it runs.
 	state := d.look(s, int(task.Pid()))
 	if err := task.Start(ctx); err != nil {
-		return taskState{}, d.startError(s, err)
+		return taskState{}, d.startError(s, explainAway(ctx, err))
 	}
 	state.StartedAt = time.Now()
 	return state, nil
@@ -258,17 +262,16 @@ func (d *Driver) startContainer(ctx context.Context, s *startup, container conta
 
 func (d *Driver) createTask(ctx context.Context, s *startup, container containerd.Container, stdin string,
 ) (containerd.Task, error) {
-	ctx, created := whileLogsAreRead(ctx, s.cfg, s.options.TTY)
-	defer created()
+	created := awaitLogReaders(s.cfg, s.options.TTY)
 	task, err := container.NewTask(ctx, s.streams(stdin, d.config.DisableLogCollection))
-	switch {
-	case err == nil:
-		return task, nil
-	case errors.Is(context.Cause(ctx), errLogsUnread):
-		return nil, nstructs.NewRecoverableError(fmt.Errorf("start the container: %w", errLogsUnread), true)
-	default:
-		return nil, d.startError(s, err)
+	unread := created()
+	if err != nil {
+		return nil, d.startError(s, explainAway(ctx, err))
 	}
+	if unread != nil {
+		return nil, nstructs.NewRecoverableError(fmt.Errorf("start the container: %w", unread), true)
+	}
+	return task, nil
 }
 
 // look returns what can be told of the container's first process. Some runtimes have none on this machine, or no shim
