@@ -48,18 +48,21 @@ type Config struct {
 
 	// AllowPrivileged lets tasks be privileged. AllowCaps are the Linux capabilities that they may have. AllowDevices are
 	// patterns of device paths and of names of CDI devices ("/dev/fuse", "/dev/snd/*", "nvidia.com/gpu=*") that
-	// they may have. AllowHostNamespaces are those of "pid", "ipc", "uts", "cgroup" and "user" whose host's they may share.
+	// they may have. AllowHostNamespaces are those of "pid", "ipc", "uts" and "cgroup" of which they may share the host's.
 	AllowPrivileged     bool     `codec:"allow_privileged"`
 	AllowCaps           []string `codec:"allow_caps"`
 	AllowDevices        []string `codec:"allow_devices"`
 	AllowHostNamespaces []string `codec:"allow_host_namespaces"`
-	// SeccompProfile is the file of the profile for tasks that name none; empty means containerd's default.
+	// SeccompProfile is the file of the profile for tasks that name none; empty means containerd's default. SeccompDir
+	// holds profiles that tasks may name.
 	SeccompProfile string `codec:"seccomp_profile"`
+	SeccompDir     string `codec:"seccomp_dir"`
 	// Volumes says whether tasks may mount paths of the host, and how SELinux labels them. VolumeDir holds the
 	// named volumes.
 	Volumes   VolumesConfig `codec:"volumes"`
 	VolumeDir string        `codec:"volume_dir"`
-	// UsernsRange is the range of host IDs from which tasks with userns_mode = "auto" get theirs, as "FIRST:COUNT".
+	// UsernsRange is the range of host IDs from which tasks with userns_mode = "auto" get theirs, as "FIRST:COUNT"; empty
+	// means the one that /etc/subuid and /etc/subgid set aside for "containers".
 	UsernsRange string `codec:"userns_range"`
 	// DynamicWorkloadUsers has Nomad give each task that names no user one of its own.
 	DynamicWorkloadUsers bool `codec:"dynamic_workload_users"`
@@ -152,6 +155,7 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"allow_devices":         hclspec.NewAttr("allow_devices", "list(string)", false),
 	"allow_host_namespaces": hclspec.NewAttr("allow_host_namespaces", "list(string)", false),
 	"seccomp_profile":       hclspec.NewAttr("seccomp_profile", "string", false),
+	"seccomp_dir":           hclspec.NewAttr("seccomp_dir", "string", false),
 	"volumes": hclspec.NewDefault(hclspec.NewBlock("volumes", false, hclspec.NewObject(map[string]*hclspec.Spec{
 		"enabled":      hclspec.NewAttr("enabled", "bool", false),
 		"selinuxlabel": hclspec.NewAttr("selinuxlabel", "string", false),
@@ -198,6 +202,7 @@ func (c *Config) validate() error {
 		"run_dir":            c.RunDir,
 		"auth.config":        c.Auth.Config,
 		"seccomp_profile":    c.SeccompProfile,
+		"seccomp_dir":        c.SeccompDir,
 		"volume_dir":         c.VolumeDir,
 		"init_path":          c.InitPath,
 	} {
@@ -214,6 +219,9 @@ func (c *Config) validate() error {
 		if value == "" {
 			return fmt.Errorf("plugin option %s must not be empty", option)
 		}
+	}
+	if err := c.checkSecurity(); err != nil {
+		return err
 	}
 	if _, err := c.gpuHostMemoryMaxBytes(); err != nil {
 		return err

@@ -54,6 +54,8 @@ type Driver struct {
 
 	tasks *taskStore
 	pulls keyedLock
+	// hostIDs are those of user namespaces that are being made.
+	hostIDs idReservations
 
 	// work counts the goroutines that spawn started; after ended there are no new ones.
 	workMu sync.Mutex
@@ -106,7 +108,8 @@ func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
 			drivers.NetIsolationModeGroup,
 			drivers.NetIsolationModeNone,
 		},
-		MountConfigs: drivers.MountConfigSupportAll,
+		MountConfigs:         drivers.MountConfigSupportAll,
+		DynamicWorkloadUsers: d.config.DynamicWorkloadUsers,
 	}, nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/drivers/shared/capabilities"
 	"github.com/hashicorp/nomad/helper/uuid"
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/base"
@@ -127,6 +128,7 @@ func (n *testNode) config() Config {
 		Snapshotter:       defaultSnapshotter,
 		RegistryHostsDir:  filepath.Join(n.dir, "certs.d"),
 		ImagePullTimeout:  "1m",
+		AllowCaps:         capabilities.NomadDefaults().Slice(false),
 		StateDir:          filepath.Join(n.dir, "state"),
 		RunDir:            filepath.Join(n.dir, "run"),
 	}

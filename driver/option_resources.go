@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"fmt"
 	"os"
 	"path"
 	"path/filepath"
@@ -131,20 +130,6 @@ var withCgroupMount = oci.WithMounts([]specs.Mount{{
 	Source:      "cgroup",
 	Options:     []string{"ro", "nosuid", "noexec", "nodev"},
 }})
-
-// withDevices adds the devices that Nomad's device plugins give.
-func withDevices(cfg *drivers.TaskConfig) oci.SpecOpts {
-	return specOption(func(s *Spec) error {
-		resources(s) // WithDevices takes them for granted.
-		for _, device := range cfg.Devices {
-			err := oci.WithDevices(device.HostPath, device.TaskPath, device.Permissions)(nil, nil, nil, s)
-			if err != nil {
-				return fmt.Errorf("add device %s of the host as %s: %w", device.HostPath, device.TaskPath, err)
-			}
-		}
-		return nil
-	})
-}
 
 func resources(s *Spec) *specs.LinuxResources {
 	if s.Linux == nil {

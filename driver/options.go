@@ -3,7 +3,6 @@ package driver
 import (
 	"context"
 
-	"github.com/containerd/containerd/v2/contrib/seccomp"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/oci"
 )
@@ -12,17 +11,18 @@ import (
 type Spec = oci.Spec
 
 // specOptions is the task's container as a list: what containerd starts from, then each option of the jobspec, and at
-// the very end the GPU, whose mounts nothing may cover.
+// the end the GPU, whose mounts nothing may cover. A user namespace of the container's own is about all of them.
 func (d *Driver) specOptions(s *startup, i *image) []oci.SpecOpts {
 	return []oci.SpecOpts{
 		oci.WithDefaultSpec(),
 		oci.WithoutRunMount,
-		oci.WithNewPrivileges,
+		withNoNewPrivileges(s.options),
 		withImageEnv(i.config),
 		withTaskEnv(s.cfg),
 		withArgs(s.options, i.config, s.options.Image),
 		withWorkDir(s.options.WorkDir, i.config.WorkingDir),
-		withUser(s.cfg.User, i.config.User, s.options.Image),
+		d.withTaskUser(s.cfg.User, i.config.User, s.options.Image),
+		withCapabilities(s.options, &d.config),
 		withCgroup(s.cfg),
 		withCPU(s.cfg),
 		withMemory(s.cfg, hostAccountsSwap()),
@@ -32,9 +32,17 @@ func (d *Driver) specOptions(s *startup, i *image) []oci.SpecOpts {
 		withNetworkFiles(s.network),
 		withTaskDirs(s.cfg),
 		withVolumes(s.cfg),
+		withNamespaces(s.options),
+		withPrivileged(s.options),
 		withDevices(s.cfg),
-		seccomp.WithDefaultProfile(),
+		withHostDevices(s.options, &d.config),
+		withCDIDevices(s.options, &d.config),
+		withSystemPaths(s.options),
+		withSeccomp(s.cfg, s.options, &d.config),
+		withAppArmor(s.options, hostAppArmor),
+		withSELinux(s.options),
 		withGPU(s.grant),
+		withUserNamespace(s.hostIDs, s.cfg.User, &d.config),
 	}
 }
 

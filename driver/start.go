@@ -24,6 +24,8 @@ type startup struct {
 	// hostMemoryBytes is what the task may allocate beyond its limit of GPU memory.
 	hostMemoryBytes uint64
 	grant           *grant
+	// hostIDs are the host's IDs that the container has; nil where it has no user namespace of its own.
+	hostIDs *idRange
 }
 
 // taskState is what Nomad keeps for us across restarts of the plugin and the agent.
@@ -147,11 +149,20 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 }
 
 func (d *Driver) createContainer(ctx context.Context, s *startup, i *image) (containerd.Container, error) {
+	release, err := d.reserveHostIDs(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if err := d.handOverTaskDirs(s); err != nil {
+		return nil, err
+	}
 	container, err := d.client.NewContainer(ctx, s.id,
 		containerd.WithImageName(i.Name()),
 		containerd.WithContainerLabels(labels(s.cfg, s.options.Image)),
+		withHostIDsLabel(s.hostIDs),
 		containerd.WithSnapshotter(d.config.Snapshotter),
-		containerd.WithNewSnapshot(s.id, i),
+		withSnapshot(s, i),
 		containerd.WithRuntime(s.runtime, runtimeOptions(s.runtime)),
 		containerd.WithNewSpec(d.specOptions(s, i)...))
 	if err != nil {

@@ -90,7 +90,8 @@ type TaskConfig struct {
 	// CapAdd and CapDrop change which Linux capabilities the process may have; allow_caps says which are allowed.
 	CapAdd  []string `codec:"cap_add"`
 	CapDrop []string `codec:"cap_drop"`
-	// SecurityOpt are "no-new-privileges", "seccomp=…", "apparmor=…" and "label=…", as docker has them.
+	// SecurityOpt are "no-new-privileges", "seccomp=…", "apparmor=…", "label=…" and "systempaths=unconfined", as docker has
+	// them.
 	SecurityOpt []string `codec:"security_opt"`
 	// Devices are devices of the host ("/dev/fuse", "/dev/x:/dev/y:rw") and names of CDI devices ("nvidia.com/gpu=0").
 	Devices []string `codec:"devices"`

@@ -1,0 +1,89 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+)
+
+// handOverTaskDirs gives what is in the task's own directories, local and secrets, to the container's IDs: a file of
+// root's becomes its root's. What an earlier life of the task left there under other IDs follows. The alloc directory
+// is left as it is, since the group's other tasks use it too; Nomad lets everybody write there.
+func (d *Driver) handOverTaskDirs(s *startup) error {
+	if s.hostIDs == nil {
+		return nil
+	}
+	all, err := d.config.usernsRange(subIDs)
+	if err != nil {
+		return err
+	}
+	for _, dir := range ownDirs(s.cfg) {
+		if err := handOver(dir, all, *s.hostIDs); err != nil {
+			return fmt.Errorf("give the task's directory %s to the IDs of its user namespace: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+func ownDirs(cfg *drivers.TaskConfig) []string {
+	dirs := cfg.TaskDir()
+	return []string{dirs.LocalDir, dirs.SecretsDir}
+}
+
+// handOver changes the owners of everything in dir. Names in it are the task's to choose, and an attacker would put
+// links there, to have the host's files given to him: links are changed themselves and never followed, a file with
+// further names is left alone, since one of them may lie elsewhere, and so is what is mounted there.
+func handOver(dir string, all, to idRange) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	var device uint64
+	return fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
+		var info fs.FileInfo
+		if err == nil {
+			info, err = root.Lstat(name)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // A template that was rendered anew just now.
+		}
+		if err != nil {
+			return err
+		}
+		stat := info.Sys().(*syscall.Stat_t)
+		if name == "." {
+			device = stat.Dev
+		}
+		if stat.Dev != device {
+			if entry.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if info.Mode().IsRegular() && stat.Nlink > 1 {
+			return nil
+		}
+		uid, gid := to.hostID(stat.Uid, all), to.hostID(stat.Gid, all)
+		if uid == stat.Uid && gid == stat.Gid {
+			return nil
+		}
+		return root.Lchown(name, int(uid), int(gid))
+	})
+}
+
+// hostID is what an owner becomes: an ID as images and jobspecs know it, or one of an earlier life's range, becomes that
+// of the range. Others are the host's own, and stay.
+func (r idRange) hostID(id uint32, all idRange) uint32 {
+	switch offset := uint64(id) - all.first; {
+	case id < idsPerContainer:
+		return uint32(r.first + uint64(id))
+	case uint64(id) >= all.first && offset < all.count:
+		return uint32(r.first + offset%idsPerContainer)
+	}
+	return id
+}

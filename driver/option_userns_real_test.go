@@ -1,0 +1,179 @@
+package driver
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	nstructs "github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+
+	"tranche.dev/tranche/claim"
+)
+
+// newUsernsDriver returns a driver with host IDs for three containers.
+func newUsernsDriver(t *testing.T) (*testDriver, Config) {
+	return newLenientDriver(t, func(c *Config) { c.UsernsRange = "231072:196608" })
+}
+
+func ownUsers(o *TaskConfig) { o.Userns = usernsAuto }
+
+func TestOption_Userns(t *testing.T) {
+	d, _ := newUsernsDriver(t)
+	group := &drivers.NetworkIsolationSpec{Mode: drivers.NetIsolationModeGroup, Path: newNetworkNamespace(t)}
+	for mode, isolation := range map[string]*drivers.NetworkIsolationSpec{
+		networkHost: nil, networkNone: nil, networkBridge: group,
+	} {
+		t.Run(mode, func(t *testing.T) {
+			d := d.in(t)
+			cfg := d.task(`cat /proc/self/uid_map /proc/self/gid_map; readlink /proc/self/ns/user; id
+				echo x > /local/l; echo x > /alloc/a; cat /secrets/s; echo x > /etc/new; mkdir /new && echo writable root
+				ls /sys/class/net; cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null
+				cat /proc/self/status; echo end`, ownUsers, func(o *TaskConfig) { o.NetworkMode = mode })
+			cfg.NetworkIsolation = isolation
+			must.NoError(t, os.WriteFile(filepath.Join(cfg.TaskDir().SecretsDir, "s"), []byte("the secret\n"), 0o600))
+			_, out := d.run(cfg, "end\n")
+			fields := strings.Fields(out)
+			must.Eq(t, []string{"0", "231072", "65536", "0", "231072", "65536"}, fields[:6])
+			must.StrNotContains(t, out, ownNamespace(t, "user"))
+			must.StrContains(t, out, "uid=0(root) gid=0(root)")
+			must.StrContains(t, out, "the secret\n")
+			must.StrContains(t, out, "writable root\n")
+			must.StrContains(t, out, "lo\n")
+			must.StrContains(t, out, "67108864\n")
+			must.StrContains(t, out, "Seccomp:\t2")
+			for _, file := range []string{
+				filepath.Join(cfg.TaskDir().LocalDir, "l"), filepath.Join(cfg.TaskDir().SharedAllocDir, "a"),
+			} {
+				must.Eq(t, [2]uint32{231072, 231072}, ownerOf(t, file), must.Sprint(file))
+			}
+			must.NoError(t, d.DestroyTask(cfg.ID, false))
+			d.nothingLeft(cfg)
+		})
+	}
+}
+
+func TestOption_UsernsOfAUser(t *testing.T) {
+	d, _ := newUsernsDriver(t)
+	cfg := d.task("id; echo x > /local/l; cat /etc/passwd >/dev/null && echo end", ownUsers)
+	cfg.User = "app"
+	_, out := d.run(cfg, "end\n")
+	must.StrContains(t, out, "uid=1000(app) gid=1000(app)")
+	must.Eq(t, [2]uint32{232072, 232072}, ownerOf(t, filepath.Join(cfg.TaskDir().LocalDir, "l")))
+}
+
+// A dynamic user is the same in the namespace and outside.
+func TestOption_UsernsOfADynamicUser(t *testing.T) {
+	d, _ := newLenientDriver(t, func(c *Config) {
+		c.UsernsRange, c.DynamicWorkloadUsers = "231072:65536", true
+	})
+	cfg := d.task("id; echo x > /local/l; echo end", ownUsers)
+	cfg.User = "nomad-80123"
+	_, out := d.run(cfg, "end\n")
+	must.StrContains(t, out, "uid=80123 gid=80123")
+	must.Eq(t, [2]uint32{80123, 80123}, ownerOf(t, filepath.Join(cfg.TaskDir().LocalDir, "l")))
+}
+
+// firstIDs starts a task that stays, and returns it with the first of its host IDs.
+func (d *testDriver) firstIDs() (*drivers.TaskConfig, string) {
+	d.t.Helper()
+	cfg := d.task("cat /proc/self/uid_map; echo end; sleep 1000", ownUsers)
+	d.start(cfg)
+	return cfg, strings.Fields(d.stdout(cfg, "end\n"))[1]
+}
+
+func TestOption_UsernsNoTwoShareIDs(t *testing.T) {
+	d, config := newUsernsDriver(t)
+	first, ids := d.firstIDs()
+	must.Eq(t, "231072", ids)
+	second, ids := d.firstIDs()
+	must.Eq(t, "296608", ids)
+
+	// A later life of the plugin knows of them from containerd alone.
+	d.driver.Shutdown()
+	d = newTestDriverWith(t, d.node, config)
+	third, ids := d.firstIDs()
+	must.Eq(t, "362144", ids)
+	result, err := d.ExecTask(third.ID, []string{"cat", "/proc/self/uid_map"}, time.Minute)
+	must.NoError(t, err)
+	must.StrContains(t, string(result.Stdout), ids)
+
+	fourth := d.failing(ownUsers)
+	_, _, err = d.StartTask(fourth)
+	must.ErrorContains(t, err, "231072:196608, are in use")
+	must.True(t, nstructs.IsRecoverable(err))
+	d.nothingLeft(fourth)
+
+	must.NoError(t, d.driver.DestroyTask(first.ID, true))
+	_, ids = d.firstIDs()
+	must.Eq(t, "231072", ids)
+	for _, cfg := range []*drivers.TaskConfig{second, third} {
+		must.NoError(t, d.driver.DestroyTask(cfg.ID, true))
+	}
+}
+
+// What a task has left in its directories follows it to the IDs of its next life.
+func TestOption_UsernsFilesOfAnEarlierLife(t *testing.T) {
+	d, _ := newUsernsDriver(t)
+	_, ids := d.firstIDs() // Another task has taken the IDs of the earlier life meanwhile.
+	must.Eq(t, "231072", ids)
+	cfg := d.task("cat /local/f; echo end", ownUsers, func(o *TaskConfig) { o.CapDrop = []string{"all"} })
+	file := filepath.Join(cfg.TaskDir().LocalDir, "f")
+	must.NoError(t, os.WriteFile(file, []byte("of the first life\n"), 0o600))
+	must.NoError(t, os.Chown(file, 231072, 231072))
+	_, out := d.run(cfg, "end\n")
+	must.StrContains(t, out, "of the first life\n")
+	must.Eq(t, [2]uint32{296608, 296608}, ownerOf(t, file))
+}
+
+// A device has the task's name for it, and is not the host's of that name.
+func TestOption_UsernsDevices(t *testing.T) {
+	other := hostDeviceBeyondTheUsual(t)
+	d, _ := newLenientDriver(t, func(c *Config) {
+		c.UsernsRange, c.AllowDevices = "231072:65536", []string{"/dev/zero", "/dev/full"}
+	})
+	cfg := d.task("stat -c '%t:%T' "+other+" /dev/full; head -c 3 "+other+" | wc -c; echo end", ownUsers,
+		func(o *TaskConfig) { o.Devices = []string{"/dev/zero:" + other, "/dev/full"} })
+	_, out := d.run(cfg, "end\n")
+	must.Eq(t, "1:5\n1:7\n3\nend\n", out)
+}
+
+func TestOption_UsernsWithoutIDs(t *testing.T) {
+	d := newTestDriver(t)
+	if _, err := d.driver.config.usernsRange(subIDs); err == nil {
+		return // The node sets some aside for containers.
+	}
+	cfg := d.failing(ownUsers)
+	_, _, err := d.StartTask(cfg)
+	must.ErrorContains(t, err, `userns_mode = "auto"`)
+	must.ErrorContains(t, err, "userns_range")
+	d.nothingLeft(cfg)
+}
+
+// The processes of a container write the accounting of their claim, whoever they are on the host.
+func TestOption_UsernsWithAFraction(t *testing.T) {
+	d, config := newLenientDriver(t, func(c *Config) {
+		gpuNode(t, c)
+		c.UsernsRange = "231072:65536"
+	})
+	ledger, err := claim.Open(claim.Options{StateDir: config.StateDir, RunDir: config.RunDir})
+	must.NoError(t, err)
+	_, token, err := ledger.Reserve(d.ctx, claim.Request{
+		GPU:    claim.GPU{UUID: testGPU, Index: 0, Name: "NVIDIA H200", ContextBytes: 300 * mib},
+		Slices: []string{testGPU + "/slice-000"}, LimitBytes: 1 << 30, Owner: claim.OwnerNomad,
+	})
+	must.NoError(t, err)
+	cfg := d.task(`cd /.tranche/claims/*; head -c 8 usage > /tmp/head
+		dd if=/tmp/head of=usage bs=1 conv=notrunc 2>/dev/null && echo wrote usage
+		echo x 2>/dev/null >> limit || echo kept limit; touch x 2>/dev/null || echo kept directory
+		tail -n 1 `+testLibDir+`/libcuda.so.1; : < /dev/nvidia0 && echo opened the GPU; cat /proc/self/uid_map; echo end`,
+		ownUsers)
+	cfg.DeviceEnv = map[string]string{token.EnvName(): token.Reveal()}
+	_, out := d.run(cfg, "end\n")
+	for _, want := range []string{"wrote usage", "kept limit", "kept directory", "shadow libcuda", "opened the GPU", "231072"} {
+		must.StrContains(t, out, want)
+	}
+}

@@ -1,0 +1,210 @@
+package driver
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/shoenig/test/must"
+)
+
+func TestUsernsRange(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		must.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	good := file("good", "root:100000:65536\ncontainers:200000:655360\ncontainers:900000:65536\n")
+	other := file("other", "containers:300000:655360\n")
+	none := file("none", "root:100000:65536\n")
+	low := file("low", "containers:1000:655360\n")
+	cases := []struct {
+		name          string
+		option        string
+		users, groups string
+		want          idRange
+		err           string
+	}{
+		{"the option", "1000000:131072", none, none, idRange{1000000, 131072}, ""},
+		{"the node's", "", good, good, idRange{200000, 655360}, ""},
+		{"other groups than users", "", good, other, idRange{}, "are not the same"},
+		{"no groups", "", good, none, idRange{}, "are not the same"},
+		{"nothing", "", none, none, idRange{}, "userns_range"},
+		{"no file", "", filepath.Join(dir, "missing"), none, idRange{}, "/etc/subuid"},
+		{"the host's users", "", low, low, idRange{}, "65536 or later"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := (&Config{UsernsRange: c.option}).usernsRange(subordinateIDs{c.users, c.groups})
+			if c.err != "" {
+				must.ErrorContains(t, err, c.err)
+				return
+			}
+			must.NoError(t, err)
+			must.Eq(t, c.want, got)
+		})
+	}
+}
+
+func TestIDRange_Free(t *testing.T) {
+	all := idRange{100000, 3*idsPerContainer - 1}
+	first, second := idRange{100000, idsPerContainer}, idRange{165536, idsPerContainer}
+	got, ok := all.free(nil)
+	must.True(t, ok)
+	must.Eq(t, first, got)
+	got, ok = all.free([]idRange{first, {900000, 65536}})
+	must.True(t, ok)
+	must.Eq(t, second, got)
+	// One ID of a range that was configured before is in the way of a whole container.
+	got, ok = all.free([]idRange{{165535, 1}})
+	must.True(t, ok)
+	must.Eq(t, second, got)
+	_, ok = all.free([]idRange{second, first})
+	must.False(t, ok)
+
+	parsed, err := parseHostIDs(second.String())
+	must.NoError(t, err)
+	must.Eq(t, second, parsed)
+	_, err = parseHostIDs("165536")
+	must.Error(t, err)
+}
+
+func TestIDRange_HostID(t *testing.T) {
+	all := idRange{100000, 3 * idsPerContainer}
+	ids := idRange{165536, idsPerContainer}
+	for id, want := range map[uint32]uint32{
+		0: 165536, 1000: 166536, 65535: 231071, // as images and jobspecs have them
+		100000: 165536, 231072 + 7: 165536 + 7, // of an earlier life
+		165536: 165536,
+		70000:  70000, 80123: 80123, 296608: 296608, // the host's
+	} {
+		must.Eq(t, want, ids.hostID(id, all))
+	}
+}
+
+func TestWithUserNamespace(t *testing.T) {
+	sysfs := specs.Mount{Type: "sysfs", Destination: "/sys", Options: []string{"ro"}}
+	network := func(path string) func(*Spec) error {
+		return func(s *Spec) error {
+			s.Mounts = []specs.Mount{sysfs}
+			s.Linux.Namespaces = []specs.LinuxNamespace{{Type: specs.NetworkNamespace, Path: path}}
+			return nil
+		}
+	}
+	ids := &idRange{100000, idsPerContainer}
+	s := apply(t, specOption(network("")), withUserNamespace(ids, "", &Config{}))
+	must.Eq(t, []specs.LinuxIDMapping{{ContainerID: 0, HostID: 100000, Size: 65536}}, s.Linux.UIDMappings)
+	must.Eq(t, s.Linux.UIDMappings, s.Linux.GIDMappings)
+	must.True(t, namespacesOf(s)[specs.UserNamespace])
+	must.Eq(t, sysfs, s.Mounts[0])
+
+	s = apply(t, specOption(network("/run/netns/x")), withUserNamespace(ids, "", &Config{}))
+	must.Eq(t, "bind", s.Mounts[0].Type)
+	must.SliceContains(t, s.Mounts[0].Options, "ro")
+
+	// A user that Nomad made up is itself.
+	s = apply(t, withUserNamespace(ids, "nomad-80123", &Config{DynamicWorkloadUsers: true}))
+	must.Eq(t, specs.LinuxIDMapping{ContainerID: 80123, HostID: 80123, Size: 1}, s.Linux.UIDMappings[1])
+	s = apply(t, withUserNamespace(ids, "nomad-100001", &Config{DynamicWorkloadUsers: true}))
+	must.Len(t, 1, s.Linux.UIDMappings)
+
+	s = apply(t, withUserNamespace(nil, "", &Config{}))
+	must.Len(t, 0, s.Linux.Namespaces)
+}
+
+func TestBindDevices(t *testing.T) {
+	zero := specs.LinuxDevice{Type: "c", Major: 1, Minor: 5}
+	named := func(path string) specs.LinuxDevice { d := zero; d.Path = path; return d }
+	s := &Spec{Linux: &specs.Linux{Devices: []specs.LinuxDevice{named("/dev/zero"), named("/dev/null"), named("/dev/none")}}}
+	must.NoError(t, bindDevices(s))
+	must.Eq(t, []specs.LinuxDevice{named("/dev/zero")}, s.Linux.Devices)
+	must.Len(t, 2, s.Mounts)
+	for i, path := range []string{"/dev/null", "/dev/none"} {
+		must.Eq(t, "/dev/zero", s.Mounts[i].Source)
+		must.Eq(t, path, s.Mounts[i].Destination)
+	}
+	s.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/x", Type: "c", Major: 254, Minor: 99999}}
+	must.ErrorContains(t, bindDevices(s), "device /dev/x (c 254:99999) has no node")
+}
+
+func TestKeepLockedFlags(t *testing.T) {
+	// /proc is mounted nosuid, nodev and noexec everywhere.
+	mounts := []specs.Mount{
+		{Type: "bind", Source: "/proc/version", Options: []string{"ro", "nosuid"}},
+		{Type: "bind", Source: "/proc/version", Options: []string{"rw"}},
+		{Type: "bind", Source: "/no/such/file", Options: []string{"ro"}},
+	}
+	s := apply(t, specOption(func(s *Spec) error { s.Mounts = mounts; keepLockedFlags(s); return nil }))
+	flags := map[bool][]string{true: {"nodev", "noexec", "nosuid", "ro"}, false: {"nosuid", "ro"}}
+	var stat syscall.Statfs_t
+	must.NoError(t, syscall.Statfs("/proc/version", &stat))
+	must.SliceContainsAll(t, flags[stat.Flags&syscall.MS_NODEV != 0], s.Mounts[0].Options)
+	must.Eq(t, []string{"rw"}, s.Mounts[1].Options)
+	must.Eq(t, []string{"ro"}, s.Mounts[2].Options)
+}
+
+func TestHandOver(t *testing.T) {
+	requireNode(t) // Only root may give files away.
+	dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "shadow")
+	touch(t, outside)
+	at := func(name string) string { return filepath.Join(dir, name) }
+	must.NoError(t, os.MkdirAll(at("d/e"), 0o700))
+	for _, name := range []string{"root", "d/e/app", "earlier", "nomads", "twice"} {
+		touch(t, at(name))
+	}
+	must.NoError(t, os.Chown(at("d/e/app"), 1000, 2000))
+	must.NoError(t, os.Chown(at("earlier"), 100007, 100008))
+	must.NoError(t, os.Chown(at("nomads"), 80123, 80123))
+	must.NoError(t, os.Symlink(outside, at("link")))
+	must.NoError(t, os.Link(at("twice"), at("d/again")))
+
+	must.NoError(t, handOver(dir, idRange{100000, 3 * idsPerContainer}, idRange{165536, idsPerContainer}))
+	for name, want := range map[string][2]uint32{
+		".": {165536, 165536}, "root": {165536, 165536}, "d": {165536, 165536}, "d/e/app": {166536, 167536},
+		"earlier": {165543, 165544}, "nomads": {80123, 80123}, "link": {165536, 165536},
+		"twice": {0, 0}, "d/again": {0, 0},
+	} {
+		must.Eq(t, want, ownerOf(t, at(name)), must.Sprint(name))
+	}
+	must.Eq(t, [2]uint32{0, 0}, ownerOf(t, outside))
+}
+
+// ownerOf is the user and group of a file, or of a link itself.
+func ownerOf(t *testing.T, file string) [2]uint32 {
+	t.Helper()
+	var stat syscall.Stat_t
+	must.NoError(t, syscall.Lstat(file, &stat))
+	return [2]uint32{stat.Uid, stat.Gid}
+}
+
+func TestDynamicUser(t *testing.T) {
+	on, off := &Config{DynamicWorkloadUsers: true}, &Config{}
+	id, ok := on.dynamicUser("nomad-80123")
+	must.True(t, ok)
+	must.Eq(t, 80123, id)
+	_, ok = off.dynamicUser("nomad-80123")
+	must.False(t, ok)
+	for _, name := range []string{"", "nomad", "nomad-", "nomad-x", "nomad--1", "nomad-2147483648", "app", "80123"} {
+		_, ok := on.dynamicUser(name)
+		must.False(t, ok, must.Sprint(name))
+	}
+	d := &Driver{config: *on}
+	s := apply(t, d.withTaskUser("nomad-80123", "app", "image"))
+	must.Eq(t, []uint32{80123, 80123}, []uint32{s.Process.User.UID, s.Process.User.GID})
+
+	capabilities, err := d.Capabilities()
+	must.NoError(t, err)
+	must.True(t, capabilities.DynamicWorkloadUsers)
+	capabilities, err = (&Driver{}).Capabilities()
+	must.NoError(t, err)
+	must.False(t, capabilities.DynamicWorkloadUsers)
+}
+
+func TestOwnDirs(t *testing.T) {
+	cfg := &drivers.TaskConfig{Name: "web", AllocDir: "/allocs/a"}
+	must.Eq(t, []string{"/allocs/a/web/local", "/allocs/a/web/secrets"}, ownDirs(cfg))
+}
