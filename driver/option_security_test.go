@@ -333,7 +333,7 @@ func TestWithNamespaces(t *testing.T) {
 		return nil
 	})
 	s := apply(t, start, withNamespaces(&TaskConfig{PidMode: "private"}))
-	must.Len(t, 4, namespacesOf(s))
+	must.MapLen(t, 4, namespacesOf(s))
 	must.Eq(t, "web", s.Hostname)
 
 	s = apply(t, start, withNamespaces(&TaskConfig{PidMode: "host", IPCMode: "host", UTSMode: "host", CgroupNS: "host"}))
@@ -343,6 +343,6 @@ func TestWithNamespaces(t *testing.T) {
 	must.Eq(t, "bind", s.Mounts[0].Type)
 
 	s = apply(t, start, withNamespaces(&TaskConfig{IPCMode: "host"}))
-	must.Len(t, 3, namespacesOf(s))
+	must.MapLen(t, 3, namespacesOf(s))
 	must.False(t, namespacesOf(s)[specs.IPCNamespace])
 }
