@@ -250,15 +250,15 @@ func TestWithSeccomp_BadProfiles(t *testing.T) {
 	} {
 		must.NoError(t, os.WriteFile(filepath.Join(local, name), []byte(text), 0o600))
 	}
-	for name, want := range map[string]string{
-		"none.json": "no such file", "dir.json": "no regular file", "link.json": "open the profile",
-		"text.json": "must be JSON as for docker", "empty.json": "no defaultAction", "large.json": "larger than",
-		"listener.json": "listenerPath",
+	for profile, want := range map[string]string{
+		"local/none.json": "no such file", "secrets/none.json": "no such file", "local/dir.json": "no regular file",
+		"local/link.json": "open the profile", "local/text.json": "must be JSON as for docker",
+		"local/empty.json": "no defaultAction", "local/large.json": "larger than", "local/listener.json": "listenerPath",
 	} {
-		task := &TaskConfig{SecurityOpt: []string{"seccomp=local/" + name}}
+		task := &TaskConfig{SecurityOpt: []string{"seccomp=" + profile}}
 		_, err := tryApply(withCaps(), withSeccomp(cfg, task, &Config{}))
-		must.ErrorContains(t, err, want, must.Sprint(name))
-		must.ErrorContains(t, err, `option security_opt = "seccomp=local/`+name)
+		must.ErrorContains(t, err, want, must.Sprint(profile))
+		must.ErrorContains(t, err, `option security_opt = "seccomp=`+profile)
 		must.StrNotContains(t, err.Error(), cfg.AllocDir)
 	}
 }

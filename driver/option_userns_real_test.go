@@ -10,6 +10,7 @@ import (
 	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 
 	"tranche.dev/tranche/claim"
 )
@@ -142,10 +143,11 @@ func TestOption_UsernsDevices(t *testing.T) {
 }
 
 func TestOption_UsernsWithoutIDs(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "none")
+	nodes := subIDs
+	subIDs = subordinateIDs{none, none} // Whatever this machine sets aside.
+	t.Cleanup(func() { subIDs = nodes })
 	d := newTestDriver(t)
-	if _, err := d.driver.config.usernsRange(subIDs); err == nil {
-		return // The node sets some aside for containers.
-	}
 	cfg := d.failing(ownUsers)
 	_, _, err := d.StartTask(cfg)
 	must.ErrorContains(t, err, `userns_mode = "auto"`)
@@ -176,4 +178,17 @@ func TestOption_UsernsWithAFraction(t *testing.T) {
 	for _, want := range []string{"wrote usage", "kept limit", "kept directory", "shadow libcuda", "opened the GPU", "231072"} {
 		must.StrContains(t, out, want)
 	}
+}
+
+// A volume that is mounted with restrictions on the host can be shown read-only.
+func TestOption_UsernsReadonlyVolume(t *testing.T) {
+	d, _ := newUsernsDriver(t)
+	volume := t.TempDir()
+	must.NoError(t, unix.Mount("tmpfs", volume, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""))
+	t.Cleanup(func() { must.NoError(t, unix.Unmount(volume, unix.MNT_DETACH)) })
+	must.NoError(t, os.WriteFile(filepath.Join(volume, "f"), []byte("from the volume\n"), 0o644))
+	cfg := d.task("cat /vol/f; touch /vol/g 2>/dev/null || echo readonly; echo end", ownUsers)
+	cfg.Mounts = []*drivers.MountConfig{{HostPath: volume, TaskPath: "/vol", Readonly: true}}
+	_, out := d.run(cfg, "end\n")
+	must.Eq(t, "from the volume\nreadonly\nend\n", out)
 }
