@@ -129,14 +129,3 @@ func withHostIDsLabel(ids *idRange) containerd.NewContainerOpts {
 	}
 	return containerd.WithAdditionalContainerLabels(map[string]string{labelHostIDs: ids.String()})
 }
-
-// withSnapshot makes the container's root filesystem. With IDs of its own its files are those IDs': a snapshotter that
-// can shows them so, for others containerd's client makes a copy of the image, which the next container with the same
-// IDs finds again.
-func withSnapshot(s *startup, i *image) containerd.NewContainerOpts {
-	if s.hostIDs == nil {
-		return containerd.WithNewSnapshot(s.id, i)
-	}
-	mappings := s.hostIDs.mappings()
-	return containerd.WithNewSnapshot(s.id, i, containerd.WithUserNSRemapperLabels(mappings, mappings))
-}
