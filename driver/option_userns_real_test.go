@@ -36,7 +36,10 @@ func TestOption_Userns(t *testing.T) {
 			cfg := d.task(`cat /proc/self/uid_map /proc/self/gid_map; readlink /proc/self/ns/user; id
 				echo x > /local/l; echo x > /alloc/a; cat /secrets/s; echo x > /etc/new; mkdir /new && echo writable root
 				ls /sys/class/net; cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null
-				cat /proc/self/status; echo end`, ownUsers, func(o *TaskConfig) { o.NetworkMode = mode })
+				cat /proc/self/status; echo end`, ownUsers, func(o *TaskConfig) {
+				o.NetworkMode = mode
+				o.CgroupNS = map[string]string{networkNone: namespacePrivate}[mode] // Each is tried once.
+			})
 			cfg.NetworkIsolation = isolation
 			must.NoError(t, os.WriteFile(filepath.Join(cfg.TaskDir().SecretsDir, "s"), []byte("the secret\n"), 0o600))
 			_, out := d.run(cfg, "end\n")

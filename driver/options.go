@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 
+	"github.com/containerd/cgroups/v3"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/oci"
 )
@@ -32,7 +33,7 @@ func (d *Driver) specOptions(s *startup, i *image) []oci.SpecOpts {
 		withNetworkFiles(s.network),
 		withTaskDirs(s.cfg),
 		withVolumes(s.cfg),
-		withNamespaces(s.options),
+		withNamespaces(s.options, cgroups.Mode() == cgroups.Unified),
 		withPrivileged(s.options),
 		withDevices(s.cfg),
 		withHostDevices(s.options, &d.config),
