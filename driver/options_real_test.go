@@ -184,15 +184,26 @@ func newNetworkNamespace(t *testing.T) string {
 	file := filepath.Join(t.TempDir(), "netns")
 	touch(t, file)
 	done := make(chan error)
-	go func() {
+	var unshare func()
+	unshare = func() {
 		// The thread is in the namespace for good: it is not unlocked, and ends with this goroutine.
 		goruntime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			// The first thread cannot end, and the process would be seen in the namespace. While this goroutine has it,
+			// another gets another.
+			defer goruntime.UnlockOSThread()
+			left := make(chan struct{})
+			go func() { defer close(left); unshare() }()
+			<-left
+			return
+		}
 		err := unix.Unshare(unix.CLONE_NEWNET)
 		if err == nil {
 			err = unix.Mount("/proc/thread-self/ns/net", file, "", unix.MS_BIND, "")
 		}
 		done <- err
-	}()
+	}
+	go unshare()
 	must.NoError(t, <-done)
 	t.Cleanup(func() { must.NoError(t, unix.Unmount(file, unix.MNT_DETACH)) })
 	return file
