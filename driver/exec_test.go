@@ -13,8 +13,12 @@ import (
 )
 
 func TestExec_NomadConformance(t *testing.T) {
-	d := newTestDriver(t)
-	cfg := d.task("sleep 600")
+	n := requireNode(t)
+	config := n.config()
+	config.AllowHostNamespaces = []string{"cgroup"}
+	d := newTestDriverWith(t, n, config)
+	// The tests look at the names of the task's cgroups from within.
+	cfg := d.task("sleep 600", func(o *TaskConfig) { o.CgroupNS = namespaceHost })
 	d.start(cfg)
 	dtestutil.ExecTaskStreamingConformanceTests(t, d.DriverHarness, cfg.ID)
 }

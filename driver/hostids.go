@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/containerd/containerd/v2/core/snapshots"
 	"strconv"
 	"strings"
 	"sync"
@@ -129,16 +128,4 @@ func withHostIDsLabel(ids *idRange) containerd.NewContainerOpts {
 		return containerd.WithAdditionalContainerLabels(nil)
 	}
 	return containerd.WithAdditionalContainerLabels(map[string]string{labelHostIDs: ids.String()})
-}
-
-// withSnapshot makes the container's root filesystem. With IDs of its own its files are those IDs': a snapshotter that
-// can shows them so, for others containerd's client makes a copy of the image, which the next container with the same
-// IDs finds again.
-func withSnapshot(s *startup, i *image) containerd.NewContainerOpts {
-	opts := []snapshots.Opt{snapshots.WithLabels(labels(s.cfg, s.options.Image))}
-	if s.hostIDs != nil {
-		mappings := s.hostIDs.mappings()
-		opts = append(opts, containerd.WithUserNSRemapperLabels(mappings, mappings))
-	}
-	return containerd.WithNewSnapshot(s.id, i, opts...)
 }

@@ -42,6 +42,7 @@ func withCDIDevices(options *TaskConfig, plugin *Config) oci.SpecOpts {
 		if _, err := cache.InjectDevices(s, names...); err != nil {
 			return fmt.Errorf("option devices = %q: %w", names, err)
 		}
+		hardenHooks(s)
 		return nil
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// What the options about namespaces may be; empty means private.
+// What the options about namespaces may be; empty means private, but see ownCgroupNamespace.
 const (
 	namespaceHost    = "host"
 	namespacePrivate = "private"
@@ -31,10 +31,10 @@ var namespaceOptions = []namespaceOption{
 }
 
 // withNamespaces gives the container a namespace of its own of each kind, or the host's where the task asks for it.
-func withNamespaces(options *TaskConfig) oci.SpecOpts {
-	opts := []oci.SpecOpts{
-		// containerd starts from all the others.
-		oci.WithLinuxNamespace(specs.LinuxNamespace{Type: specs.CgroupNamespace}),
+func withNamespaces(options *TaskConfig, unified bool) oci.SpecOpts {
+	var opts []oci.SpecOpts
+	if options.ownCgroupNamespace(unified) { // containerd starts from all the others.
+		opts = append(opts, oci.WithLinuxNamespace(specs.LinuxNamespace{Type: specs.CgroupNamespace}))
 	}
 	for _, n := range namespaceOptions {
 		if n.value(options) == namespaceHost {
@@ -42,6 +42,12 @@ func withNamespaces(options *TaskConfig) oci.SpecOpts {
 		}
 	}
 	return oci.Compose(opts...)
+}
+
+// ownCgroupNamespace says whether the container sees its own cgroups as the roots. By default it does on cgroup v2 and
+// not on v1, as under docker: programs made for v1 look for their container's ID in the names.
+func (c *TaskConfig) ownCgroupNamespace(unified bool) bool {
+	return c.CgroupNS == namespacePrivate || c.CgroupNS == "" && unified
 }
 
 // withHostIPC shares the host's System V objects and message queues, and its POSIX shared memory, which is a directory.

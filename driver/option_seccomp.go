@@ -150,8 +150,9 @@ func (o *securityOptions) checkSeccomp(plugin *Config) error {
 // checkSeccompProfile makes sure when the plugin starts that the node's own profile is there and can be read.
 func (c *Config) checkSeccompProfile() error {
 	if c.SeccompDir != "" {
-		if info, err := os.Stat(c.SeccompDir); err != nil || !info.IsDir() {
-			return fmt.Errorf("plugin option seccomp_dir = %q: must be a directory with profiles (%v)", c.SeccompDir, err)
+		// The slash makes it an error for what is no directory.
+		if _, err := os.Stat(c.SeccompDir + "/"); err != nil {
+			return fmt.Errorf("plugin option seccomp_dir = %q: must be a directory with profiles: %w", c.SeccompDir, err)
 		}
 	}
 	if c.SeccompProfile == "" || !filepath.IsAbs(c.SeccompProfile) {

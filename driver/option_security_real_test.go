@@ -169,7 +169,9 @@ func TestOption_Namespaces(t *testing.T) {
 	name, err := os.Hostname()
 	must.NoError(t, err)
 
-	_, out := d.run(d.task(script, func(o *TaskConfig) { o.NetworkMode = networkNone }), "end\n")
+	_, out := d.run(d.task(script, func(o *TaskConfig) {
+		o.NetworkMode, o.CgroupNS = networkNone, namespacePrivate
+	}), "end\n")
 	for _, kind := range kinds {
 		must.StrNotContains(t, out, ownNamespace(t, kind))
 	}

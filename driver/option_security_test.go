@@ -332,17 +332,20 @@ func TestWithNamespaces(t *testing.T) {
 		s.Mounts = []specs.Mount{{Type: "tmpfs", Destination: "/dev/shm"}}
 		return nil
 	})
-	s := apply(t, start, withNamespaces(&TaskConfig{PidMode: "private"}))
+	s := apply(t, start, withNamespaces(&TaskConfig{PidMode: "private"}, true))
 	must.MapLen(t, 4, namespacesOf(s))
 	must.Eq(t, "web", s.Hostname)
 
-	s = apply(t, start, withNamespaces(&TaskConfig{PidMode: "host", IPCMode: "host", UTSMode: "host", CgroupNS: "host"}))
+	s = apply(t, start, withNamespaces(&TaskConfig{PidMode: "host", IPCMode: "host", UTSMode: "host", CgroupNS: "host"}, true))
 	must.MapEmpty(t, namespacesOf(s))
 	must.Eq(t, "", s.Hostname)
 	must.Len(t, 2, s.Mounts)
 	must.Eq(t, "bind", s.Mounts[0].Type)
 
-	s = apply(t, start, withNamespaces(&TaskConfig{IPCMode: "host"}))
-	must.MapLen(t, 3, namespacesOf(s))
+	s = apply(t, start, withNamespaces(&TaskConfig{IPCMode: "host"}, false))
+	must.MapLen(t, 2, namespacesOf(s))
 	must.False(t, namespacesOf(s)[specs.IPCNamespace])
+	must.False(t, namespacesOf(s)[specs.CgroupNamespace])
+	s = apply(t, start, withNamespaces(&TaskConfig{CgroupNS: "private"}, false))
+	must.True(t, namespacesOf(s)[specs.CgroupNamespace])
 }

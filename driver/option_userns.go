@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,7 +40,7 @@ func withUserNamespace(ids *idRange, taskUser string, plugin *Config) oci.SpecOp
 				bindSysfs(s)
 			}
 			keepLockedFlags(s)
-			return bindDevices(s)
+			return bindDevices(s, plugin.runtimeConfig().DriverRoot)
 		}),
 	)
 }
@@ -85,29 +86,42 @@ func keepLockedFlags(s *Spec) {
 // bindDevices mounts the nodes of those devices that the container has under another name than the host. In a user
 // namespace nobody can make nodes, and a runtime mounts the host's of the same name for them, which is another device: a
 // task that may have /dev/fuse could ask to have it as /dev/sda, and would get the disk.
-func bindDevices(s *Spec) error {
-	var kept, host []specs.LinuxDevice
+func bindDevices(s *Spec, driverRoot string) error {
+	var kept []specs.LinuxDevice
 	for _, device := range s.Linux.Devices {
-		if node, err := oci.DeviceFromPath(device.Path); err == nil && sameDevice(*node, device) {
+		source, err := nodeOf(device, driverRoot)
+		if err != nil {
+			return err
+		}
+		if source == device.Path {
 			kept = append(kept, device)
 			continue
 		}
-		if host == nil {
-			var err error
-			if host, err = oci.HostDevices(); err != nil {
-				return fmt.Errorf("look for the node of device %s on the host: %w", device.Path, err)
-			}
-		}
-		at := slices.IndexFunc(host, func(node specs.LinuxDevice) bool { return sameDevice(node, device) })
-		if at < 0 {
-			return fmt.Errorf("device %s (%s %d:%d) has no node in the host's /dev, from where it could be mounted; a task with "+
-				"userns_mode = \"auto\" cannot have it", device.Path, device.Type, device.Major, device.Minor)
-		}
-		s.Mounts = append(s.Mounts, specs.Mount{Type: "bind", Source: host[at].Path, Destination: device.Path,
+		s.Mounts = append(s.Mounts, specs.Mount{Type: "bind", Source: source, Destination: device.Path,
 			Options: []string{"bind", "rprivate", "nosuid", "noexec", "rw"}})
 	}
 	s.Linux.Devices = kept
 	return nil
+}
+
+// nodeOf finds a node of the device that can be mounted: of the same name, in /dev or where the GPU's driver has its
+// own, else whichever there is.
+func nodeOf(device specs.LinuxDevice, driverRoot string) (string, error) {
+	for _, path := range []string{device.Path, filepath.Join(driverRoot, device.Path)} {
+		if node, err := oci.DeviceFromPath(path); err == nil && sameDevice(*node, device) {
+			return path, nil
+		}
+	}
+	host, err := oci.HostDevices()
+	if err != nil {
+		return "", fmt.Errorf("look for the node of device %s on the host: %w", device.Path, err)
+	}
+	at := slices.IndexFunc(host, func(node specs.LinuxDevice) bool { return sameDevice(node, device) })
+	if at < 0 {
+		return "", fmt.Errorf("device %s (%s %d:%d) has no node in the host's /dev, from where it could be mounted; a task "+
+			"with userns_mode = \"auto\" cannot have it", device.Path, device.Type, device.Major, device.Minor)
+	}
+	return host[at].Path, nil
 }
 
 func sameDevice(a, b specs.LinuxDevice) bool {

@@ -7,8 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
 	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/opencontainers/image-spec/identity"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
@@ -33,7 +36,10 @@ func TestOption_Userns(t *testing.T) {
 			cfg := d.task(`cat /proc/self/uid_map /proc/self/gid_map; readlink /proc/self/ns/user; id
 				echo x > /local/l; echo x > /alloc/a; cat /secrets/s; echo x > /etc/new; mkdir /new && echo writable root
 				ls /sys/class/net; cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null
-				cat /proc/self/status; echo end`, ownUsers, func(o *TaskConfig) { o.NetworkMode = mode })
+				cat /proc/self/status; echo end`, ownUsers, func(o *TaskConfig) {
+				o.NetworkMode = mode
+				o.CgroupNS = map[string]string{networkNone: namespacePrivate}[mode] // Each is tried once.
+			})
 			cfg.NetworkIsolation = isolation
 			must.NoError(t, os.WriteFile(filepath.Join(cfg.TaskDir().SecretsDir, "s"), []byte("the secret\n"), 0o600))
 			_, out := d.run(cfg, "end\n")
@@ -191,4 +197,28 @@ func TestOption_UsernsReadonlyVolume(t *testing.T) {
 	cfg.Mounts = []*drivers.MountConfig{{HostPath: volume, TaskPath: "/vol", Readonly: true}}
 	_, out := d.run(cfg, "end\n")
 	must.Eq(t, "from the volume\nreadonly\nend\n", out)
+}
+
+// A plugin that dies while it gives an image's files to a container's IDs leaves a copy that is not finished.
+func TestOption_UsernsUnfinishedCopy(t *testing.T) {
+	d, config := newUsernsDriver(t)
+	d.run(d.task("echo end"), "end\n") // The image is there now.
+	image, err := d.client.GetImage(d.ctx, d.node.reference)
+	must.NoError(t, err)
+	layers, err := image.RootFS(d.ctx)
+	must.NoError(t, err)
+	chain := identity.ChainID(layers).String()
+	ids := idRange{500000, idsPerContainer} // Of which no other test has made a finished copy.
+	config.UsernsRange = ids.String()
+	d = newTestDriverWith(t, d.node, config)
+	left, err := unfinishedCopy(chain, ids.mappings())
+	must.NoError(t, err)
+	snapshotter := d.client.SnapshotService(defaultSnapshotter)
+	_, err = snapshotter.Prepare(d.ctx, left, chain, snapshots.WithLabels(map[string]string{"containerd.io/gc.root": "x"}))
+	must.NoError(t, err)
+
+	_, out := d.run(d.task("cat /proc/self/uid_map; echo end", ownUsers), "end\n")
+	must.StrContains(t, out, "500000")
+	_, err = snapshotter.Stat(d.ctx, left)
+	must.True(t, errdefs.IsNotFound(err))
 }

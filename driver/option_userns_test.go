@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 )
 
 func TestUsernsRange(t *testing.T) {
@@ -120,7 +121,7 @@ func TestBindDevices(t *testing.T) {
 	zero := specs.LinuxDevice{Type: "c", Major: 1, Minor: 5}
 	named := func(path string) specs.LinuxDevice { d := zero; d.Path = path; return d }
 	s := &Spec{Linux: &specs.Linux{Devices: []specs.LinuxDevice{named("/dev/zero"), named("/dev/null"), named("/dev/none")}}}
-	must.NoError(t, bindDevices(s))
+	must.NoError(t, bindDevices(s, "/"))
 	must.Eq(t, []specs.LinuxDevice{named("/dev/zero")}, s.Linux.Devices)
 	must.Len(t, 2, s.Mounts)
 	for i, path := range []string{"/dev/null", "/dev/none"} {
@@ -128,7 +129,19 @@ func TestBindDevices(t *testing.T) {
 		must.Eq(t, path, s.Mounts[i].Destination)
 	}
 	s.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/x", Type: "c", Major: 254, Minor: 99999}}
-	must.ErrorContains(t, bindDevices(s), "device /dev/x (c 254:99999) has no node")
+	must.ErrorContains(t, bindDevices(s, "/"), "device /dev/x (c 254:99999) has no node")
+}
+
+// A driver may have its nodes in a directory of its own, with other permissions than those in /dev.
+func TestBindDevices_OfTheDriver(t *testing.T) {
+	requireNode(t) // Only root may make nodes.
+	root := t.TempDir()
+	must.NoError(t, os.Mkdir(filepath.Join(root, "dev"), 0o755))
+	node := filepath.Join(root, "dev/nvidia7")
+	must.NoError(t, unix.Mknod(node, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))))
+	s := &Spec{Linux: &specs.Linux{Devices: []specs.LinuxDevice{{Path: "/dev/nvidia7", Type: "c", Major: 1, Minor: 3}}}}
+	must.NoError(t, bindDevices(s, root))
+	must.Eq(t, node, s.Mounts[0].Source)
 }
 
 func TestKeepLockedFlags(t *testing.T) {

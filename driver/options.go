@@ -46,7 +46,7 @@ func (d *Driver) specOptions(s *startup, i *image) []oci.SpecOpts {
 		withTaskDirs(s.cfg),
 		withVolumes(s.cfg),
 		withStorage(&s.storage),
-		withNamespaces(s.options),
+		withNamespaces(s.options, unifiedCgroups()),
 		withPrivileged(s.options),
 		withDevices(s.cfg),
 		withHostDevices(s.options, &d.config),

@@ -96,7 +96,8 @@ type TaskConfig struct {
 	SecurityOpt []string `codec:"security_opt"`
 	// Devices are devices of the host ("/dev/fuse", "/dev/x:/dev/y:rw") and names of CDI devices ("nvidia.com/gpu=0").
 	Devices []string `codec:"devices"`
-	// PidMode, IPCMode, UTSMode and CgroupNS are "host" for the host's namespace, or "private".
+	// PidMode, IPCMode, UTSMode and CgroupNS are "host" for the host's namespace, or "private". Empty means private, but for
+	// CgroupNS on cgroup v1, where it means the host's.
 	PidMode  string `codec:"pid_mode"`
 	IPCMode  string `codec:"ipc_mode"`
 	UTSMode  string `codec:"uts_mode"`
