@@ -143,6 +143,15 @@ func TestHosts(t *testing.T) {
 	must.Eq(t, filepath.Join(allocDir, "hosts"), file)
 	must.StrContains(t, text, "10.77.0.2 0123456789ab\n")
 
+	// After a restart of the machine the network is another one. What the tasks added to a file of the same one stays.
+	write(t, allocDir, map[string]string{"hosts": text + "10.0.0.9 added\n"})
+	text, _ = hostsOf(t, network("shared", bare, TaskConfig{}))
+	must.StrContains(t, text, "10.0.0.9 added\n")
+	must.NoError(t, addAddress(bare.Path, "10.77.0.3"))
+	text, _ = hostsOf(t, network("shared", bare, TaskConfig{}))
+	must.StrContains(t, text, "10.77.0.3 0123456789ab\n")
+	must.StrNotContains(t, text, "10.77.0.2")
+
 	text, _ = hostsOf(t, network("none", nil, TaskConfig{NetworkMode: networkNone}))
 	must.StrContains(t, text, "127.0.0.1 localhost\n")
 	must.StrContains(t, text, "127.0.0.1 0123456789ab\n")
