@@ -295,7 +295,7 @@ func TestStorage_ImageVolumes(t *testing.T) {
 		must.FileExists(t, filepath.Join(cfg.TaskDir().Dir, anonymousDir, anonymousName("/empty"), "f"))
 	}
 	out, cfg := run("tmpfs", "ls -A /data/sub; stat -c %a /empty /data; "+look)
-	must.StrHasPrefix(t, "1777\n1777\n1\ntmpfs tmpfs\nwritten\nend", out)
+	must.StrHasPrefix(t, "1777\n750\n1\ntmpfs tmpfs\nwritten\nend", out)
 	must.DirNotExists(t, filepath.Join(cfg.TaskDir().Dir, anonymousDir))
 
 	out, _ = run("ignore", "ls -d /empty; grep -E ' /(data|empty)' /proc/mounts; cat /data/a; echo end")
