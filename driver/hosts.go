@@ -1,8 +1,11 @@
 package driver
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -106,6 +109,9 @@ func (n *network) sharedHosts(cfg *drivers.TaskConfig) (*specs.Mount, bool, erro
 		if err != nil || config == nil || config.Hostname != n.hostname {
 			return nil, false, err
 		}
+		if err := dropStaleHosts(filepath.Join(cfg.AllocDir, "hosts"), config); err != nil {
+			return nil, false, err
+		}
 		group := *cfg.NetworkIsolation
 		group.HostsConfig = config
 		hosts, err := hostnames.GenerateEtcHostsMount(cfg.AllocDir, &group, nil)
@@ -116,6 +122,26 @@ func (n *network) sharedHosts(cfg *drivers.TaskConfig) (*specs.Mount, bool, erro
 		return &m, true, nil
 	}
 	return nil, false, nil
+}
+
+// dropStaleHosts removes a group's file that has another address. After a restart of the machine Nomad gives an allocation
+// a new network, and finds the file of the old one. What the tasks have added to a file of this network stays.
+func dropStaleHosts(file string, config *drivers.HostsConfig) error {
+	shared, err := os.Open(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer shared.Close()
+	lines := bufio.NewScanner(io.LimitReader(shared, mib)) // tasks may have written to it
+	for lines.Scan() {
+		if lines.Text() == config.Address+" "+config.Hostname {
+			return nil
+		}
+	}
+	return os.Remove(file)
 }
 
 // groupName is the name and the address of the group's network; nil where it has no address. Nomad says both for networks

@@ -30,7 +30,8 @@ func TestBadInput_Network(t *testing.T) {
 		block string
 		errs  []string
 	}{
-		{"a mode that is none", `network_mode = "cni/x"`, []string{`option network_mode = "cni/x"`, `"host", "bridge" or "none"`}},
+		{"a mode that is none", `network_mode = "cni/x"`,
+			[]string{`option network_mode = "cni/x"`, `"host", "bridge" or "none"`}},
 		{"a host without address", `extra_hosts = ["ok:10.0.0.1", "db"]`,
 			[]string{`option extra_hosts[1] = "db"`, "NAME:ADDRESS", "db:10.0.0.7"}},
 		{"an address that is a name", `extra_hosts = ["db:other"]`, []string{`option extra_hosts[0] = "db:other"`}},
@@ -41,7 +42,8 @@ func TestBadInput_Network(t *testing.T) {
 		{"a second line in a zone", `extra_hosts = ["db:fe80::1%x\n10.0.0.1 localhost"]`, []string{"extra_hosts[0]"}},
 		{"a server that is a name", `dns_servers = ["10.0.0.1", "dns.example.com"]`,
 			[]string{`option dns_servers[1] = "dns.example.com"`, "an IP address"}},
-		{"a domain with a blank", `dns_search_domains = ["a b"]`, []string{`option dns_search_domains[0] = "a b"`, "a domain"}},
+		{"a domain with a blank", `dns_search_domains = ["a b"]`,
+			[]string{`option dns_search_domains[0] = "a b"`, "a domain"}},
 		{"an empty domain", `dns_search_domains = [""]`, []string{`option dns_search_domains[0] = ""`}},
 		{"an option of two lines", `dns_options = ["ndots:1\nnameserver 1.1.1.1"]`, []string{"option dns_options[0]", "ndots:2"}},
 		{"name servers without network", "network_mode = \"none\"\ndns_servers = [\"10.0.0.1\"]",
@@ -119,6 +121,11 @@ func TestHosts(t *testing.T) {
 	must.StrContains(t, text, "172.26.64.2 web-1\n10.0.0.8 cache\n")
 	must.StrNotContains(t, text, "10.0.0.7")
 
+	// A task with a name of its own has it in its file, beside the group's address.
+	text, file = hostsOf(t, network("named", group, TaskConfig{Hostname: "mine"}))
+	must.Eq(t, filepath.Join(allocDir, "named/hosts"), file)
+	must.StrContains(t, text, "172.26.64.2 mine\n")
+
 	// A network of which nobody says an address: there are local names and the task's own at least.
 	requireRoot(t)
 	bare := &drivers.NetworkIsolationSpec{Mode: drivers.NetIsolationModeGroup, Path: newNetworkNamespace(t)}
@@ -135,6 +142,15 @@ func TestHosts(t *testing.T) {
 	text, file = hostsOf(t, network("shared", bare, TaskConfig{}))
 	must.Eq(t, filepath.Join(allocDir, "hosts"), file)
 	must.StrContains(t, text, "10.77.0.2 0123456789ab\n")
+
+	// After a restart of the machine the network is another one. What the tasks added to a file of the same one stays.
+	write(t, allocDir, map[string]string{"hosts": text + "10.0.0.9 added\n"})
+	text, _ = hostsOf(t, network("shared", bare, TaskConfig{}))
+	must.StrContains(t, text, "10.0.0.9 added\n")
+	must.NoError(t, addAddress(bare.Path, "10.77.0.3"))
+	text, _ = hostsOf(t, network("shared", bare, TaskConfig{}))
+	must.StrContains(t, text, "10.77.0.3 0123456789ab\n")
+	must.StrNotContains(t, text, "10.77.0.2")
 
 	text, _ = hostsOf(t, network("none", nil, TaskConfig{NetworkMode: networkNone}))
 	must.StrContains(t, text, "127.0.0.1 localhost\n")

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
 	continuity "github.com/containerd/continuity/fs"
 	"github.com/containerd/errdefs"
 	pathrs "github.com/cyphar/filepath-securejoin/pathrs-lite"
@@ -37,13 +38,13 @@ func (t *imageTree) view(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the layers of image %q: %w", t.image.source.given, err)
 	}
-	snapshots := t.driver.client.SnapshotService(t.driver.config.Snapshotter)
-	parent := identity.ChainID(layers).String()
-	mounts, err := snapshots.View(ctx, t.key(), parent)
+	snapshotter := t.driver.client.SnapshotService(t.driver.config.Snapshotter)
+	parent, owner := identity.ChainID(layers).String(), snapshots.WithLabels(labels(t.startup.cfg, t.startup.options.Image))
+	mounts, err := snapshotter.View(ctx, t.key(), parent, owner)
 	if errdefs.IsAlreadyExists(err) {
 		// An earlier life of the plugin was killed while it read.
-		if err = snapshots.Remove(ctx, t.key()); err == nil {
-			mounts, err = snapshots.View(ctx, t.key(), parent)
+		if err = snapshotter.Remove(ctx, t.key()); err == nil {
+			mounts, err = snapshotter.View(ctx, t.key(), parent, owner)
 		}
 	}
 	if err != nil {

@@ -45,7 +45,8 @@ func imageVolumes(config ocispec.ImageConfig, mode string, taken map[string]bool
 		w := wantedMount{option: fmt.Sprintf("volume %s of the image", declared), kind: mountVolume, target: target,
 			propagation: propagation[""]}
 		if mode == imageVolumesTmpfs {
-			w.kind, w.tmpfs = mountTmpfs, []string{"exec", "mode=1777"}
+			// The runtime gives it the mode of the directory that the image has there.
+			w.kind, w.tmpfs = mountTmpfs, []string{"exec"}
 		}
 		all = append(all, w)
 	}

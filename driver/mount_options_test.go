@@ -130,8 +130,10 @@ func TestBadInput_Storage(t *testing.T) {
 		{"volumes without a target", volumes("/srv"), []string{`option volumes[0] = "/srv"`, "must be SOURCE:TARGET"}},
 		{"volumes without a source", volumes(":/x"), []string{"must be SOURCE:TARGET"}},
 		{"volumes with too much", volumes("a:/b:ro:rw"), []string{"must be SOURCE:TARGET"}},
-		{"volumes with an unknown option", volumes("local/a:/b:ro,fast"), []string{`"fast" is no option`, `"ro"`, `"Z"`, `"rshared"`}},
-		{"volumes with a propagation of a named one", volumes("data:/b:rshared"), []string{`"rshared" is no option`, `"nocopy"`}},
+		{"volumes with an unknown option", volumes("local/a:/b:ro,fast"),
+			[]string{`"fast" is no option`, `"ro"`, `"Z"`, `"rshared"`}},
+		{"volumes with a propagation of a named one", volumes("data:/b:rshared"),
+			[]string{`"rshared" is no option`, `"nocopy"`}},
 		{"volumes with nocopy of a path", volumes("local/a:/b:nocopy"), []string{`"nocopy" is no option`}},
 		{"volumes with a relative target", volumes("local/a:b"), []string{`target = "b"`}},
 		{"tmpfs on nothing", tmpfs("tmp"), []string{`option tmpfs[0] = "tmp"`, `target = "tmp"`}},
@@ -199,6 +201,27 @@ func TestConfig_SelinuxLabel(t *testing.T) {
 	err := (&Config{Volumes: VolumesConfig{SelinuxLabel: "zz"}}).checkVolumes()
 	must.ErrorContains(t, err, `plugin option volumes.selinuxlabel = "zz": must be "z"`)
 	must.ErrorContains(t, err, `"Z"`)
+}
+
+func TestConfig_Volumes(t *testing.T) {
+	var config Config
+	hclutils.NewConfigParser(configSpec).ParseHCL(t, `config {
+		volumes {
+			enabled      = true
+			selinuxlabel = "z"
+		}
+		volume_dir = "/srv/volumes"
+	}`, &config)
+	must.Eq(t, VolumesConfig{Enabled: true, SelinuxLabel: "z"}, config.Volumes)
+	must.Eq(t, "/srv/volumes", config.volumeDir())
+	must.NoError(t, config.validate())
+
+	config = Config{}
+	hclutils.NewConfigParser(configSpec).ParseHCL(t, "config {\n}", &config)
+	must.False(t, config.Volumes.Enabled, must.Sprint("the host's paths must be closed unless the operator opens them"))
+	must.Eq(t, defaultVolumeDir, config.volumeDir())
+	config.VolumeDir = "volumes"
+	must.ErrorContains(t, config.validate(), `plugin option volume_dir = "volumes"`)
 }
 
 func TestTmpfsMount(t *testing.T) {

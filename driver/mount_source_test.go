@@ -96,8 +96,8 @@ func TestOpenInAlloc(t *testing.T) {
 		must.NoError(t, os.Symlink(target, filepath.Join(alloc, link)))
 	}
 	for rel, want := range map[string]string{
-		"web/local/conf/f": "conf", "web/local/inside/f": "conf", "web/local/absolute/f": "conf", "web/f": "in the task's directory",
-		"alloc/data/f": "shared", "db/secrets/s": "another's secret",
+		"web/local/conf/f": "conf", "web/local/inside/f": "conf", "web/local/absolute/f": "conf",
+		"web/f": "in the task's directory", "alloc/data/f": "shared", "db/secrets/s": "another's secret",
 	} {
 		t.Run(rel, func(t *testing.T) {
 			file, err := openInAlloc(alloc, rel, false)

@@ -21,7 +21,7 @@ func TestNetwork_ExtraHosts(t *testing.T) {
 	} {
 		t.Run(mode, func(t *testing.T) {
 			d := d.in(t)
-			cfg := d.task("cat /etc/hosts; echo '10.0.0.9 added' >> /etc/hosts; tail -n1 /etc/hosts; echo end", func(o *TaskConfig) {
+			cfg := d.task("cat /etc/hosts; echo 10.0.0.9 added >> /etc/hosts; tail -n1 /etc/hosts; echo end", func(o *TaskConfig) {
 				o.NetworkMode = mode
 				o.ExtraHosts = []string{"mine:127.0.0.1", "six:[fd00::7]"}
 			})
@@ -81,12 +81,16 @@ func TestNetwork_DNS(t *testing.T) {
 		o.DNSServers, o.DNSOptions = []string{"192.0.2.1", "2001:db8::1"}, []string{"ndots:3"}
 	})
 	cfg.NetworkIsolation = groupNetwork(t)
-	cfg.DNS = &drivers.DNSConfig{Servers: []string{"192.0.2.9"}, Searches: []string{"group.example"}, Options: []string{"rotate"}}
+	cfg.DNS = &drivers.DNSConfig{
+		Servers: []string{"192.0.2.9"}, Searches: []string{"group.example"}, Options: []string{"rotate"},
+	}
 	_, out := d.run(cfg, "end")
 	must.StrHasSuffix(t, "nameserver 192.0.2.1\nnameserver 2001:db8::1\nsearch group.example\noptions ndots:3\nend\n", out)
 	must.StrNotContains(t, out, "192.0.2.9")
 
-	cfg = d.task("cat /etc/resolv.conf; echo end", func(o *TaskConfig) { o.DNSSearchDomains = []string{"a.example", "b.example"} })
+	cfg = d.task("cat /etc/resolv.conf; echo end", func(o *TaskConfig) {
+		o.DNSSearchDomains = []string{"a.example", "b.example"}
+	})
 	_, out = d.run(cfg, "end") // the host's network
 	must.StrHasSuffix(t, "search a.example b.example\nend\n", out)
 }

@@ -48,6 +48,9 @@ func newNetwork(cfg *drivers.TaskConfig, options *TaskConfig) (*network, error) 
 	if err := n.name(cfg); err != nil {
 		return nil, err
 	}
+	if options.Hostname != "" {
+		n.hostname = options.Hostname
+	}
 	return n, n.writeFiles(cfg, options)
 }
 

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/opencontainers/image-spec/identity"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
@@ -69,7 +71,7 @@ func TestStorage_Bind(t *testing.T) {
 			{Type: "bind", Source: "local/conf/a", Target: "/single"},
 		}
 		o.MountsList = []MountConfig{{Type: "bind", Source: "local/link", Target: "/link"}}
-		o.Volumes = []string{"../alloc/data:/data", "./made/deep:/made:ro"}
+		o.Volumes = []string{"../alloc/data:/data", "./made/deep:/made:ro,Z"}
 	})
 	local := cfg.TaskDir().LocalDir
 	write(t, local, map[string]string{"conf/a": "a\n"})
@@ -85,6 +87,16 @@ func TestStorage_Bind(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, "new\n", string(data))
 	d.noStorageLeft(cfg)
+	// What the runtime mounted by its path was none that a task can change.
+	container, err := d.client.LoadContainer(d.ctx, containerID(cfg))
+	must.NoError(t, err)
+	spec, err := container.Spec(d.ctx)
+	must.NoError(t, err)
+	for _, m := range spec.Mounts {
+		if slices.Contains([]string{"/conf", "/single", "/link", "/data", "/made", "/byname"}, m.Destination) {
+			must.StrHasPrefix(t, pinsDir(d.driver.grants.config.RunDir)+"/", m.Source)
+		}
+	}
 	must.NoError(t, d.DestroyTask(cfg.ID, false))
 	d.nothingLeft(cfg)
 }
@@ -111,8 +123,10 @@ func TestBadInput_StorageOfAStart(t *testing.T) {
 			[]string{"option mount[0]", host, "volumes { enabled = true }"}},
 		{"another allocation's directory", MountConfig{Type: "bind", Source: "/var/nomad/alloc/x/web/local", Target: "/x"},
 			[]string{"option mount[0]", "not enabled"}},
-		{"the whole task's directory", MountConfig{Type: "bind", Source: ".", Target: "/x"}, []string{`source = "."`, "whole task"}},
-		{"the private directory", MountConfig{Type: "bind", Source: "private", Target: "/x"}, []string{`"private"`, "not for jobs"}},
+		{"the whole task's directory", MountConfig{Type: "bind", Source: ".", Target: "/x"},
+			[]string{`source = "."`, "whole task"}},
+		{"the private directory", MountConfig{Type: "bind", Source: "private", Target: "/x"},
+			[]string{`"private"`, "not for jobs"}},
 		{"nothing", MountConfig{Type: "bind", Source: "local/none", Target: "/x"},
 			[]string{"task/local/none", "no such file", "artifact or template"}},
 		{"a link to the host", MountConfig{Type: "bind", Source: "local/host/shadow", Target: "/x"},
@@ -179,8 +193,8 @@ func TestStorage_NamedVolume(t *testing.T) {
 		}
 	}
 	// A new one has what the image has, and belongs to whom it belongs to there.
-	cfg := d.task("stat -c '%a %u %g' /data /data/a; stat -c %a /data/sub/tool; readlink /data/link; cat /data/a; /data/sub/tool; "+
-		"echo mine > /data/a; echo end", use())
+	cfg := d.task("stat -c '%a %u %g' /data /data/a; stat -c %a /data/sub/tool; readlink /data/link; cat /data/a; "+
+		"/data/sub/tool; echo mine > /data/a; echo end", use())
 	_, out := d.run(cfg, "end")
 	must.Eq(t, "750 1000 1000\n640 1000 1000\n4755\n/etc/passwd\nthe image's\nruns\nend\n", out)
 	d.noStorageLeft(cfg)
@@ -280,8 +294,8 @@ func TestStorage_ImageVolumes(t *testing.T) {
 		must.StrContains(t, out, "written")
 		must.FileExists(t, filepath.Join(cfg.TaskDir().Dir, anonymousDir, anonymousName("/empty"), "f"))
 	}
-	out, cfg := run("tmpfs", "ls -A /data/sub; stat -c %a /empty; "+look)
-	must.StrHasPrefix(t, "1777\n1\ntmpfs tmpfs\nwritten\nend", out)
+	out, cfg := run("tmpfs", "ls -A /data/sub; stat -c %a /empty /data; "+look)
+	must.StrHasPrefix(t, "1777\n750\n1\ntmpfs tmpfs\nwritten\nend", out)
 	must.DirNotExists(t, filepath.Join(cfg.TaskDir().Dir, anonymousDir))
 
 	out, _ = run("ignore", "ls -d /empty; grep -E ' /(data|empty)' /proc/mounts; cat /data/a; echo end")
@@ -343,7 +357,7 @@ func TestStorage_ImageOfManyLayers(t *testing.T) {
 }
 
 func TestStorage_ImageVolumesOfTheNativeSnapshotter(t *testing.T) {
-	d := newStorageDriver(t, func(c *Config) { c.Snapshotter = "native" })
+	d := newStorageDriver(t, func(c *Config) { c.Snapshotter, c.Volumes.SelinuxLabel = "native", "z" })
 	image := d.node.dataImage(t, "native:1", "/data")
 	cfg := d.task("cat /data/a; grep -c ' /data ' /proc/mounts; echo end", func(o *TaskConfig) { o.Image = image })
 	_, out := d.run(cfg, "end")
@@ -471,6 +485,45 @@ func mountInside(pid int, at string) error {
 		}
 		return err
 	})
+}
+
+// TestStorage_ViewOfALifeThatWasKilled finds the view of the image that an earlier attempt at the start left.
+func TestStorage_ViewOfALifeThatWasKilled(t *testing.T) {
+	d := newTestDriver(t)
+	image := d.node.dataImage(t, "view-left:1", "/data")
+	ignore := d.task("echo end", func(o *TaskConfig) { o.Image, o.ImageVolumes = image, "ignore" })
+	d.run(ignore, "end") // has the image pulled
+	cfg := d.task("cat /data/a; echo end", func(o *TaskConfig) { o.Image = image })
+	left, err := d.client.GetImage(d.ctx, image)
+	must.NoError(t, err)
+	layers, err := left.RootFS(d.ctx)
+	must.NoError(t, err)
+	snapshotter := d.client.SnapshotService(defaultSnapshotter)
+	_, err = snapshotter.View(d.ctx, containerID(cfg)+"-view", identity.ChainID(layers).String())
+	must.NoError(t, err)
+	_, out := d.run(cfg, "end")
+	must.Eq(t, "the image's\nend\n", out)
+	d.noStorageLeft(cfg)
+}
+
+// TestStorage_ViewGoesBeforeTheContainerComes looks while the start's lease still holds everything that it made.
+func TestStorage_ViewGoesBeforeTheContainerComes(t *testing.T) {
+	d := newTestDriver(t)
+	image := d.node.dataImage(t, "view-goes:1", "/data")
+	cfg := d.failing(func(o *TaskConfig) { o.Image = image })
+	s, err := d.driver.prepare(cfg)
+	must.NoError(t, err)
+	ctx, giveBack, err := d.driver.hold(d.ctx, s)
+	must.NoError(t, err)
+	defer giveBack()
+	i, err := d.driver.ensureImage(ctx, s)
+	must.NoError(t, err)
+	release, err := d.driver.prepareStorage(ctx, s, i)
+	must.NoError(t, err)
+	must.FileExists(t, filepath.Join(cfg.TaskDir().Dir, anonymousDir, anonymousName("/data"), "a"))
+	must.Len(t, 2, mountsBelow(t, d.driver.grants.config.RunDir)) // a place for pins, and the volume's
+	release()
+	d.noStorageLeft(cfg)
 }
 
 // TestStorage_SweptByTheNextLife leaves what a plugin leaves that is killed in the midst of a start.

@@ -167,6 +167,6 @@ func (c *Config) checkVolumes() error {
 	case "", relabelShared, relabelPrivate:
 		return nil
 	}
-	return fmt.Errorf("plugin option volumes.selinuxlabel = %q: must be %q (all containers of the node may use a source) or %q "+
-		"(one container)", c.Volumes.SelinuxLabel, relabelShared, relabelPrivate)
+	return fmt.Errorf("plugin option volumes.selinuxlabel = %q: must be %q (all containers of the node may use a source) "+
+		"or %q (one container)", c.Volumes.SelinuxLabel, relabelShared, relabelPrivate)
 }

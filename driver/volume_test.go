@@ -61,6 +61,23 @@ func TestMakeVolume(t *testing.T) {
 	}
 }
 
+func TestNamedVolume_OfManyAtOnce(t *testing.T) {
+	d := &Driver{config: Config{VolumeDir: t.TempDir()}}
+	for round := range 50 {
+		w := wantedMount{source: fmt.Sprintf("v%d", round), noCopy: true}
+		errs := make(chan error)
+		for range 16 {
+			go func() {
+				_, err := d.namedVolume(context.Background(), w, nil)
+				errs <- err
+			}()
+		}
+		for range 16 {
+			must.NoError(t, <-errs)
+		}
+	}
+}
+
 func TestOpenVolumeDir_IsRootsAlone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a/volumes")
 	dir, lock, err := openVolumeDir(path)
@@ -226,7 +243,9 @@ func TestImageVolumes(t *testing.T) {
 
 func TestWithMountOrder(t *testing.T) {
 	var given []specs.Mount
-	for _, at := range []string{"/proc", "/dev", "/dev/pts", "/etc/hosts", "/a/b/c", "/etc", "/a", "/a/b/", "/z", "/etc/hosts"} {
+	for _, at := range []string{
+		"/proc", "/dev", "/dev/pts", "/etc/hosts", "/a/b/c", "/etc", "/a", "/a/b/", "/z", "/etc/hosts",
+	} {
 		given = append(given, specs.Mount{Destination: at, Source: fmt.Sprint(len(given))})
 	}
 	s := apply(t, specOption(func(s *Spec) error { s.Mounts = given; return nil }),

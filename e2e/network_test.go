@@ -159,8 +159,10 @@ dns_search_domains = ["task.example"]
 dns_options = ["ndots:3"]`,
 	})
 	hostname, _, _ := strings.Cut(out, "\n")
-	for _, want := range []string{"\n172.26.", " " + hostname + "\n10.0.0.7 db\nfd00::7 six\n", "nameserver 192.0.2.53\n", "search task.example\n",
-		"options ndots:3\n"} {
+	for _, want := range []string{
+		"\n172.26.", " " + hostname + "\n10.0.0.7 db\nfd00::7 six\n",
+		"nameserver 192.0.2.53\n", "search task.example\n", "options ndots:3\n",
+	} {
 		must.StrContains(t, out, want)
 	}
 	must.StrNotContains(t, out, "group.example")
