@@ -193,9 +193,10 @@ func testNames(t *testing.T, folder string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
 	must.NoError(t, err)
+	declared := regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`)
 	var names []string
 	for _, file := range files {
-		for _, match := range regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`).FindAllStringSubmatch(readFile(t, file), -1) {
+		for _, match := range declared.FindAllStringSubmatch(readFile(t, file), -1) {
 			names = append(names, match[1])
 		}
 	}

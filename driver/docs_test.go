@@ -138,7 +138,7 @@ func TestDocs_ComparisonIsWhole(t *testing.T) {
 				missing = append(missing, name)
 			}
 		}
-		must.SliceEmpty(t, missing, must.Sprintf("options that are missing in column %d of the comparison", column))
+		must.SliceEmpty(t, missing, must.Sprintf("missing in column %d of the comparison: %q", column, missing))
 	}
 	for _, row := range rows {
 		if strings.HasPrefix(row[0], "**") { // The title of a group.
@@ -168,9 +168,9 @@ func TestDocs_TestsExist(t *testing.T) {
 			missing = append(missing, folder+"."+name)
 		}
 	}
-	must.SliceEmpty(t, missing, must.Sprint("tests that the page names"))
+	must.SliceEmpty(t, missing, must.Sprintf("tests that the page names: %q", missing))
 	bare := regexp.MustCompile("`Test\\w+`").FindAllString(readFile(t, docFile), -1)
-	must.SliceEmpty(t, bare, must.Sprint("a test is named with its package"))
+	must.SliceEmpty(t, bare, must.Sprintf("named without their package: %q", bare))
 }
 
 // The tables for those who come from another driver name options that exist here, and the one for nomad-driver-containerd

@@ -1,5 +1,5 @@
-# What an operator can allow tasks, and how the node keeps house, to be added to a client's configuration instead of the block
-# in nomad-agent.hcl. service.nomad.hcl runs on such a node. docs/driver.md has every option and its default.
+# What an operator can allow tasks, and how the node keeps house, to be added to a client's configuration instead of the
+# driver's block in nomad-agent.hcl. service.nomad.hcl runs on such a node. docs/driver.md has every option.
 
 plugin "nomad-driver-tranche" {
   config {
