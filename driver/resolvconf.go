@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 
-	"github.com/google/renameio/v2"
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
@@ -31,10 +29,7 @@ func writeResolvConf(dir string, dns *drivers.DNSConfig, hostNetwork bool) (stri
 			data = real
 		}
 	}
-	// What is there may be a link that an earlier life of the task left, to a file of the host's: it is replaced.
-	file := filepath.Join(dir, "resolv.conf")
-	return file, renameio.WriteFile(file, []byte(resolvConf(string(data), dns)), 0o644,
-		renameio.WithTempDir(dir), renameio.IgnoreUmask())
+	return replaceFile(dir, "resolv.conf", resolvConf(string(data), dns))
 }
 
 // resolvConf is a host's resolv.conf with the parts replaced that the dns block gives.
