@@ -143,7 +143,7 @@ bench: ## Measure calls, containers and tasks of Nomad, beside doing without Tra
 	@scripts/install-packages $(BENCH_PACKAGES)
 	@$(MAKE) --no-print-directory build sim shadow-bench-tool $(BUILD)/e2e/sandbox $(BUILD)/e2e/bench \
 		$(BUILD)/e2e/stopwatch $$(command -v dockerd >/dev/null && echo $(BUILD)/tools/docker-plugin)
-	@$(SANDBOX) --dir $(CURDIR) -- $(BUILD)/e2e/bench -build $(ABSBUILD)
+	@$(SANDBOX) --dir $(CURDIR) -- $(BUILD)/e2e/bench -build $(ABSBUILD) $(BENCH_ARGS)
 
 .PHONY: clean
 clean: demo-stop ## Stop a kept demo and remove the build folder

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -31,7 +32,17 @@ func (d *Driver) handOverTaskDirs(s *startup) error {
 
 func ownDirs(cfg *drivers.TaskConfig) []string {
 	dirs := cfg.TaskDir()
-	return []string{dirs.LocalDir, dirs.SecretsDir}
+	own := []string{dirs.LocalDir, dirs.SecretsDir}
+	// Only tasks with anonymous volumes have this one.
+	if volumes := filepath.Join(dirs.Dir, anonymousDir); isDir(volumes) {
+		own = append(own, volumes)
+	}
+	return own
+}
+
+func isDir(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.IsDir()
 }
 
 // handOver changes the owners of everything in dir. Names in it are the task's to choose, and an attacker would put

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/google/renameio/v2"
 	"github.com/hashicorp/nomad/drivers/shared/hostnames"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -84,7 +83,7 @@ func (n *network) hostsMount(cfg *drivers.TaskConfig, extra []hostLine) (*specs.
 	if err != nil {
 		return nil, err
 	}
-	file, err := writeTaskFile(cfg.TaskDir().Dir, "hosts", text)
+	file, err := replaceFile(cfg.TaskDir().Dir, "hosts", text)
 	if err != nil {
 		return nil, err
 	}
@@ -221,11 +220,4 @@ func (n *network) ownHosts(cfg *drivers.TaskConfig, extra []hostLine) (string, e
 		fmt.Fprintln(&out, line.address, line.name)
 	}
 	return out.String(), nil
-}
-
-// writeTaskFile writes a file into a task's directory and returns its path. What is there may be a link that an earlier
-// life of the task left, to a file of the host's: it is replaced.
-func writeTaskFile(dir, name, text string) (string, error) {
-	file := filepath.Join(dir, name)
-	return file, renameio.WriteFile(file, []byte(text), 0o644, renameio.WithTempDir(dir), renameio.IgnoreUmask())
 }

@@ -79,10 +79,6 @@ func (c *TaskConfig) checkNamespaces(plugin *Config) error {
 				n.option, value))
 		}
 	}
-	if c.UTSMode == namespaceHost && c.Hostname != "" {
-		errs = append(errs, fmt.Errorf("option hostname = %q: with uts_mode = \"host\" the container has the host's name; "+
-			"leave one of the two out", c.Hostname))
-	}
 	if c.IPCMode == namespaceHost && c.ShmSize != "" {
 		errs = append(errs, fmt.Errorf("option shm_size = %q: with ipc_mode = \"host\" /dev/shm is the host's; leave one of "+
 			"the two out", c.ShmSize))

@@ -72,7 +72,6 @@ func TestCheckSecurity_BadInput(t *testing.T) {
 			[]string{`option ipc_mode = "shareable"`, `"private"`, `"host"`}},
 		{"a host name", strict, TaskConfig{UTSMode: "host"}, []string{`option uts_mode = "host"`, `"uts"`}},
 		{"cgroups", strict, TaskConfig{CgroupNS: "host"}, []string{`option cgroupns = "host"`, `"cgroup"`}},
-		{"a name for the host", open, TaskConfig{UTSMode: "host", Hostname: "web"}, []string{`option hostname = "web"`, "uts_mode"}},
 		{"a size for the host's memory", open, TaskConfig{IPCMode: "host", ShmSize: "1MiB"},
 			[]string{`option shm_size = "1MiB"`, "ipc_mode"}},
 

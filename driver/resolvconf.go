@@ -32,7 +32,7 @@ func writeResolvConf(dir string, dns *drivers.DNSConfig, hostNetwork bool) (stri
 			data = real
 		}
 	}
-	return writeTaskFile(dir, "resolv.conf", resolvConf(string(data), dns))
+	return replaceFile(dir, "resolv.conf", resolvConf(string(data), dns))
 }
 
 // resolvConf is a host's resolv.conf with the parts replaced that the dns block gives.

@@ -126,13 +126,8 @@ func (d *Driver) prepare(cfg *drivers.TaskConfig) (*startup, error) {
 	if s.hostMemoryBytes, err = taskOptions.gpuHostMemoryBytes(&d.config); err != nil {
 		return nil, err
 	}
-	if s.network, err = newNetwork(cfg, taskOptions); err != nil {
-		return nil, err
-	}
-	if taskOptions.Hostname != "" {
-		s.network.hostname = taskOptions.Hostname
-	}
-	return s, nil
+	s.network, err = newNetwork(cfg, taskOptions)
+	return s, err
 }
 
 // hold takes a lease that keeps what the start brings to containerd until the container itself does. It ends by itself

@@ -1,0 +1,31 @@
+package driver
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+)
+
+// replaceFile writes a file into a task's directory, for everybody to read, and returns its path. What is there may be a
+// link that an earlier life of the task left, to a file of the host's: it is replaced.
+//
+// Nobody waits for the disk. Each start writes the file anew, so nothing is lost with one that a crash of the machine
+// leaves empty; and a disk that is busy takes longer for it than all else before the container is made.
+func replaceFile(dir, name, text string) (path string, err error) {
+	file, err := os.CreateTemp(dir, "."+name+"-*")
+	if err != nil {
+		return "", err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(file.Name()))
+		}
+	}()
+	_, err = file.WriteString(text)
+	err = errors.Join(err, file.Chmod(0o644), file.Close())
+	if err != nil {
+		return "", err
+	}
+	path = filepath.Join(dir, name)
+	return path, os.Rename(file.Name(), path)
+}
