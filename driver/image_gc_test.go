@@ -68,7 +68,7 @@ func TestImageCollector_Due(t *testing.T) {
 func collecting(t *testing.T, delay string) *testDriver {
 	n := requireNode(t)
 	config := n.config()
-	config.GC = GC{Image: true, ImageDelay: delay}
+	config.GC.Image, config.GC.ImageDelay = true, delay
 	return newTestDriverWith(t, n, config)
 }
 
