@@ -22,7 +22,7 @@ PINNED_NOMAD := $(BUILD)/tools/nomad
 NOMAD ?= $(or $(shell command -v nomad 2>/dev/null),$(PINNED_NOMAD))
 
 RUN_PACKAGES := ca-certificates libc6-dev containerd runc containernetworking-plugins iptables busybox-static
-TEST_PACKAGES := $(RUN_PACKAGES) crun
+TEST_PACKAGES := $(RUN_PACKAGES) crun tini
 LINT_PACKAGES := clang-format cppcheck
 
 GOLANGCI_LINT_VERSION := v2.15.0

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/drivers/shared/capabilities"
@@ -218,6 +217,9 @@ func (c *Config) validate() error {
 	if _, err := c.gpuHostMemoryMaxBytes(); err != nil {
 		return err
 	}
+	if err := c.checkProcess(); err != nil {
+		return err
+	}
 	if err := checkDuration("plugin option image_pull_timeout", c.ImagePullTimeout); err != nil {
 		return err
 	}
@@ -248,11 +250,6 @@ func checkDuration(option, value string) error {
 		return fmt.Errorf("%s = %q: must be a length of time greater than zero, such as \"90s\" or \"5m\"", option, value)
 	}
 	return nil
-}
-
-// allows says whether a task may name the containerd runtime.
-func (c *Config) allows(runtime string) bool {
-	return runtime == c.Runtime || slices.Contains(c.AllowRuntimes, runtime)
 }
 
 // runtimeConfig is the part of the configuration that the edits of an OCI spec need.

@@ -52,6 +52,7 @@ func TestConfig_DefaultsOfTheSchema(t *testing.T) {
 	must.True(t, config.allows(defaultRuntime))
 	must.True(t, config.allows("io.containerd.kata.v2"))
 	must.False(t, config.allows("/bin/sh"))
+	must.False(t, config.allows("crun"))
 }
 
 func TestTaskConfig_Schema(t *testing.T) {

@@ -49,8 +49,9 @@ type Driver struct {
 	config Config
 	client *containerd.Client
 	grants *grants
-	// ticksPerCore is the capacity of one core in MHz, by which Nomad accounts CPU; 0 where unknown.
-	ticksPerCore float64
+	// ticksPerCore is the capacity of one core in MHz, by which Nomad accounts CPU, and totalTicks that of all of them;
+	// 0 where unknown.
+	ticksPerCore, totalTicks float64
 
 	tasks *taskStore
 	pulls keyedLock
@@ -118,7 +119,8 @@ func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
 			drivers.NetIsolationModeGroup,
 			drivers.NetIsolationModeNone,
 		},
-		MountConfigs: drivers.MountConfigSupportAll,
+		MountConfigs:         drivers.MountConfigSupportAll,
+		DisableLogCollection: d.config.DisableLogCollection,
 	}, nil
 }
 
@@ -134,7 +136,8 @@ func (d *Driver) SetConfig(c *base.Config) error {
 		return err
 	}
 	if compute := c.AgentConfig.Compute(); compute.NumCores > 0 {
-		d.ticksPerCore = float64(compute.TotalCompute) / float64(compute.NumCores)
+		d.totalTicks = float64(compute.TotalCompute)
+		d.ticksPerCore = d.totalTicks / float64(compute.NumCores)
 	}
 	return d.connect(config)
 }
@@ -148,7 +151,6 @@ func (d *Driver) connect(config Config) error {
 	// containerd's client tells of every registry host it tries; an operator needs the warnings.
 	_ = log.SetLevel(log.WarnLevel.String())
 	client, err := containerd.New(config.ContainerdAddress,
-		containerd.WithDefaultRuntime(config.Runtime),
 		containerd.WithExtraDialOpts([]grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, MaxDelay: 2 * time.Second},
 			MinConnectTimeout: 5 * time.Second,

@@ -90,6 +90,10 @@ func (h *taskHandle) exec(ctx context.Context, e *execution) (*drivers.ExitResul
 		return nil, fmt.Errorf("execute %q in the task: %w", e.command[0], err)
 	}
 	closeStdin(process)
+	if err := joinCpuset(h.cfg, process.Pid()); err != nil {
+		// It has ended already, or runs on the cores that the runtime gave it.
+		h.driver.logger.Debug("an executed process is not in Nomad's cpuset", "container", h.state.ContainerID, "error", err)
+	}
 
 	resizing, stop := context.WithCancel(ctx)
 	defer stop()
@@ -150,8 +154,8 @@ func execSpec(base *specs.Process, e *execution) *specs.Process {
 	spec.Args = e.command
 	spec.Terminal = e.tty
 	spec.Env = slices.Clone(base.Env)
-	if e.tty && !slices.ContainsFunc(spec.Env, func(entry string) bool { return len(entry) > 5 && entry[:5] == "TERM=" }) {
-		spec.Env = append(spec.Env, "TERM=xterm")
+	if e.tty {
+		spec.Env = withTerm(spec.Env)
 	}
 	return &spec
 }

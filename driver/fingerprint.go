@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -58,6 +59,7 @@ func (d *Driver) fingerprint(ctx context.Context) *drivers.Fingerprint {
 				"driver." + PluginName:                  structs.NewBoolAttribute(true),
 				"driver." + PluginName + ".version":     structs.NewStringAttribute(version.Version),
 				"driver." + PluginName + ".runtime":     structs.NewStringAttribute(d.config.Runtime),
+				"driver." + PluginName + ".runtimes":    structs.NewStringAttribute(strings.Join(d.config.runtimes(), ",")),
 				"driver." + PluginName + ".snapshotter": structs.NewStringAttribute(d.config.Snapshotter),
 			},
 		}

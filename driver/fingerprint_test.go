@@ -36,6 +36,8 @@ func TestFingerprint_FollowsContainerd(t *testing.T) {
 	f := next(t, fingerprints, drivers.HealthStateHealthy)
 	must.NotEq(t, "", f.Attributes["driver.containerd.version"].GoString())
 	must.MapContainsKey(t, f.Attributes, "driver.containerd")
+	runtimes, _ := f.Attributes["driver.containerd.runtimes"].GetString()
+	must.Eq(t, defaultRuntime, runtimes)
 
 	must.NoError(t, d.node.containerd.Kill())
 	f = next(t, fingerprints, drivers.HealthStateUnhealthy)

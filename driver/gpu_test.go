@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -209,26 +208,4 @@ func TestStart_Twice(t *testing.T) {
 	must.ErrorContains(t, d.DestroyTask(cfg.ID, false), "the task runs")
 	_, err = d.InspectTask(cfg.ID)
 	must.NoError(t, err)
-}
-
-func TestStats(t *testing.T) {
-	d := newTestDriver(t)
-	cfg := d.task("while :; do :; done")
-	d.start(cfg)
-	ctx, cancel := context.WithTimeout(d.ctx, 20*time.Second)
-	defer cancel()
-	usages, err := d.TaskStats(ctx, cfg.ID, 200*time.Millisecond)
-	must.NoError(t, err)
-	for usage := range usages {
-		must.Positive(t, usage.ResourceUsage.MemoryStats.Usage)
-		must.Positive(t, usage.Timestamp)
-		if usage.ResourceUsage.CpuStats.Percent > 20 {
-			break
-		}
-	}
-	must.NoError(t, ctx.Err(), must.Sprint("a busy loop was never seen to use the CPU"))
-	must.NoError(t, d.DestroyTask(cfg.ID, true))
-	for range usages { // The stream ends with the task.
-	}
-	must.NoError(t, ctx.Err())
 }

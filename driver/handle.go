@@ -94,6 +94,8 @@ func (h *taskHandle) awaitExit(ctx context.Context) {
 		if notice.lost {
 			h.driver.killRest(h.state)
 		}
+		// Before Nomad can start the task anew, with the same pipes.
+		endStderr(h.cfg)
 		h.finish(h.exitResult(notice), notice.at)
 	case <-ctx.Done():
 	}

@@ -2,8 +2,11 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"path"
+	"strconv"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/containers"
@@ -16,6 +19,9 @@ import (
 
 // defaultPath is what a process gets that neither the image nor the task gives a PATH.
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// maxGroupID is the highest number of a group; the one above means none.
+const maxGroupID = math.MaxUint32 - 1
 
 // withImageEnv sets the environment that the image gives, which never holds a claim: a token in an image would be a
 // stolen one.
@@ -105,10 +111,69 @@ func withUser(task, imageUser, image string) oci.SpecOpts {
 	}
 }
 
+// withGroups adds further groups, by name in the image's /etc/group or by number. It stands after withUser, which sets
+// those that the user has.
+func withGroups(groups []string, image string) oci.SpecOpts {
+	return func(ctx context.Context, client oci.Client, c *containers.Container, s *Spec) error {
+		if len(groups) == 0 {
+			return nil
+		}
+		if err := oci.WithAppendAdditionalGroups(groups...)(ctx, client, c, s); err != nil {
+			return fmt.Errorf("option group_add = %q: %w in image %q; a group must be in the image's /etc/group, or be given by "+
+				"number", groups, err, image)
+		}
+		return nil
+	}
+}
+
+// withReadonlyRootfs lets the container write to mounts only.
+func withReadonlyRootfs(readonly bool) oci.SpecOpts {
+	if readonly {
+		return oci.WithRootFSReadonly()
+	}
+	return specOption(func(*Spec) error { return nil })
+}
+
 // checkProcess checks the options about the process.
 func (c *TaskConfig) checkProcess(*Config) error {
+	return errors.Join(
+		c.checkWorkDir(),
+		c.checkGroupAdd(),
+		c.checkHostname(),
+		c.checkInit(),
+		c.checkUlimit(),
+		c.checkSysctl(),
+		checkOOMScoreAdj("option oom_score_adj", c.OOMScoreAdj),
+		c.checkLabels(),
+	)
+}
+
+// checkProcess checks the plugin's options about processes, their resources and runtimes.
+func (c *Config) checkProcess() error {
+	return errors.Join(
+		c.checkRuntimes(),
+		c.checkInit(),
+		c.checkPidsLimit(),
+		checkOOMScoreAdj("plugin option oom_score_adj", c.OOMScoreAdj),
+		c.checkExtraLabels(),
+	)
+}
+
+func (c *TaskConfig) checkWorkDir() error {
 	if c.WorkDir != "" && !path.IsAbs(c.WorkDir) {
 		return fmt.Errorf("option work_dir = %q: must be an absolute path in the container", c.WorkDir)
+	}
+	return nil
+}
+
+// checkGroupAdd checks what can be checked without the image.
+func (c *TaskConfig) checkGroupAdd() error {
+	for _, group := range c.GroupAdd {
+		number, err := strconv.ParseInt(group, 10, 64)
+		if group == "" || err == nil && (number < 0 || number > maxGroupID) || errors.Is(err, strconv.ErrRange) {
+			return fmt.Errorf("option group_add: %q: must be the name of a group in the image, or a number from 0 to %d", group,
+				int64(maxGroupID))
+		}
 	}
 	return nil
 }

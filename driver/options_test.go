@@ -2,7 +2,6 @@ package driver
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"regexp"
 	"strings"
@@ -92,62 +91,6 @@ func resourcesOf(linux drivers.LinuxResources, memoryMB, memoryMaxMB int64) *dri
 			Memory: structs.AllocatedMemoryResources{MemoryMB: memoryMB, MemoryMaxMB: memoryMaxMB},
 		},
 	}}
-}
-
-func TestWithCPU(t *testing.T) {
-	cases := []struct {
-		shares int64
-		want   uint64
-	}{{100, 100}, {1, 2}, {300000, 262144}}
-	for _, c := range cases {
-		t.Run(fmt.Sprint(c.shares), func(t *testing.T) {
-			cfg := resourcesOf(drivers.LinuxResources{CPUShares: c.shares, CpusetCpus: "0,1"}, 0, 0)
-			cpu := apply(t, withCPU(cfg)).Linux.Resources.CPU
-			must.Eq(t, c.want, *cpu.Shares)
-			must.Eq(t, "0,1", cpu.Cpus)
-		})
-	}
-}
-
-func TestWithMemory(t *testing.T) {
-	memory := apply(t, withMemory(resourcesOf(drivers.LinuxResources{MemoryLimitBytes: 64 * mib}, 64, 0), true)).
-		Linux.Resources.Memory
-	must.Eq(t, 64*mib, *memory.Limit)
-	must.Eq(t, 64*mib, *memory.Swap)
-	must.Nil(t, memory.Reservation)
-
-	memory = apply(t, withMemory(resourcesOf(drivers.LinuxResources{MemoryLimitBytes: 256 * mib}, 64, 256), false)).
-		Linux.Resources.Memory
-	must.Eq(t, 256*mib, *memory.Limit)
-	must.Eq(t, 64*mib, *memory.Reservation)
-	must.Nil(t, memory.Swap)
-
-	must.Nil(t, apply(t, withMemory(&drivers.TaskConfig{}, true)).Linux.Resources)
-}
-
-func TestCgroupPath(t *testing.T) {
-	cases := []struct {
-		name    string
-		given   string
-		unified bool
-		want    string
-	}{
-		{"v1", "/sys/fs/cgroup/cpuset/nomad/share", false, "/nomad/alloc.web"},
-		{"v1, a parent of the operator's", "/sys/fs/cgroup/cpuset/mine/share", false, "/mine/alloc.web"},
-		{"v1, reserved cores", "/sys/fs/cgroup/cpuset/nomad/reserve/alloc.web", false, "/nomad/alloc.web"},
-		{"v1, not said", "", false, "/nomad/alloc.web"},
-		{"v2", "/sys/fs/cgroup/nomad.slice/share.slice/alloc.web.scope", true,
-			"/nomad.slice/share.slice/alloc.web.scope"},
-		{"v2, not said", "", true, "/nomad.slice/share.slice/alloc.web.scope"},
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			cfg := resourcesOf(drivers.LinuxResources{CpusetCgroupPath: c.given}, 0, 0)
-			must.Eq(t, c.want, cgroupPath(cfg, c.unified))
-		})
-	}
-	cfg := &drivers.TaskConfig{AllocID: "alloc", Name: "../../up"}
-	must.Eq(t, "/nomad/alloc..._.._up", cgroupPath(cfg, false))
 }
 
 func TestWithVolumes(t *testing.T) {

@@ -21,7 +21,9 @@ type startup struct {
 	cfg     *drivers.TaskConfig
 	options *TaskConfig
 	id      string // of the container
-	runtime string
+	runtime ociRuntime
+	// init is the host's program for the option init; empty for none.
+	init    string
 	network *network
 	// hostMemoryBytes is what the task may allocate beyond its limit of GPU memory.
 	hostMemoryBytes uint64
@@ -83,6 +85,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 	d.at(startLeaseTaken)
 	h, err := d.launch(ctx, s)
 	if err != nil {
+		endStderr(cfg)
 		return nil, nil, err
 	}
 	handle, err := h.nomadHandle()
@@ -92,6 +95,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 	}
 	d.adopt(h)
 	d.at(startAdopted)
+	d.sayStarted(h, s)
 	for _, line := range s.grant.describe() {
 		d.say(cfg, nil, "%s", line)
 	}
@@ -107,15 +111,23 @@ func (d *Driver) prepare(cfg *drivers.TaskConfig) (*startup, error) {
 	if err := refuseForeignClaims(cfg); err != nil {
 		return nil, err
 	}
-	s := &startup{cfg: cfg, options: taskOptions, id: containerID(cfg), runtime: taskOptions.Runtime}
-	if s.runtime == "" {
-		s.runtime = d.config.Runtime
+	s := &startup{cfg: cfg, options: taskOptions, id: containerID(cfg)}
+	if s.runtime, err = taskOptions.runtime(&d.config); err != nil {
+		return nil, err
+	}
+	if s.init, err = taskOptions.initProgram(&d.config); err != nil {
+		return nil, err
 	}
 	if s.hostMemoryBytes, err = taskOptions.gpuHostMemoryBytes(&d.config); err != nil {
 		return nil, err
 	}
-	s.network, err = newNetwork(cfg, taskOptions.NetworkMode)
-	return s, err
+	if s.network, err = newNetwork(cfg, taskOptions.NetworkMode); err != nil {
+		return nil, err
+	}
+	if taskOptions.Hostname != "" {
+		s.network.hostname = taskOptions.Hostname
+	}
+	return s, nil
 }
 
 // hold takes a lease that keeps what the start brings to containerd until the container itself does. It ends by itself
@@ -157,6 +169,7 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 		return nil, err
 	}
 	d.at(startImageReady)
+	d.sayCreating(s, i)
 	container, err := d.createContainer(ctx, s, i)
 	if err != nil {
 		d.discard(s.id)
@@ -176,14 +189,14 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 func (d *Driver) createContainer(ctx context.Context, s *startup, i *image) (containerd.Container, error) {
 	container, err := d.client.NewContainer(ctx, s.id,
 		containerd.WithImageName(i.Name()),
-		containerd.WithContainerLabels(labels(s.cfg, s.options.Image)),
+		containerd.WithContainerLabels(containerLabels(s, d.config.ExtraLabels)),
 		containerd.WithSnapshotter(d.config.Snapshotter),
 		containerd.WithNewSnapshot(s.id, i, snapshots.WithLabels(labels(s.cfg, s.options.Image))),
 		func(context.Context, *containerd.Client, *containers.Container) error {
 			d.at(startSnapshotMade)
 			return nil
 		},
-		containerd.WithRuntime(s.runtime, runtimeOptions(s.runtime)),
+		containerd.WithRuntime(s.runtime.shim, s.runtime.options()),
 		containerd.WithNewSpec(d.specOptions(s, i)...))
 	if err != nil {
 		return nil, d.away(fmt.Errorf("create the container: %w", err))
@@ -201,6 +214,9 @@ func (d *Driver) startContainer(ctx context.Context, s *startup, container conta
 		return taskState{}, err
 	}
 	d.at(startTaskCreated)
+	if err := joinCpuset(s.cfg, task.Pid()); err != nil {
+		return taskState{}, err
+	}
 	// What can be told of a process is looked up while it waits: it may be gone as soon as it runs.
 	state := d.look(s, int(task.Pid()))
 	if err := task.Start(ctx); err != nil {
@@ -211,8 +227,18 @@ func (d *Driver) startContainer(ctx context.Context, s *startup, container conta
 }
 
 func (d *Driver) createTask(ctx context.Context, s *startup, container containerd.Container) (containerd.Task, error) {
-	created := awaitLogReaders(s.cfg)
-	task, err := container.NewTask(ctx, logsTo(s.cfg))
+	stdin := ""
+	if s.options.Interactive {
+		file, remove, err := makeStdin(s.cfg)
+		if err != nil {
+			return nil, err
+		}
+		defer remove()
+		stdin = file
+	}
+	streams := s.streams(stdin, d.config.DisableLogCollection)
+	created := awaitLogReaders(streams)
+	task, err := container.NewTask(ctx, streams)
 	unread := created()
 	if err != nil {
 		return nil, d.startError(s, explainAway(ctx, err))
@@ -236,13 +262,20 @@ func (d *Driver) look(s *startup, pid int) taskState {
 	return state
 }
 
-// startError says what is wrong when the runtime could not start the process. runc reports in text only.
+// startError says what is wrong when the runtime could not start the process. runc and crun report in text only.
 func (d *Driver) startError(s *startup, err error) error {
-	text := err.Error()
+	text := strings.ToLower(err.Error())
 	switch {
 	case isAway(err):
 		return d.away(fmt.Errorf("start the container: %w", err))
-	case !strings.Contains(text, "exec: "):
+	case strings.Contains(text, "binary not installed"):
+		return fmt.Errorf("start the container: runtime %q is not installed: containerd looks for the program %s on its own "+
+			"PATH; install it there, or choose another with the option runtime: %w", s.runtime.name, s.runtime.shimProgram(),
+			err)
+	case len(s.options.Ulimit) > 0 && strings.Contains(text, "rlimit"):
+		return fmt.Errorf("start the container: the kernel of this node does not allow a limit of the option ulimit, %q: "+
+			"lower it: %w", s.options.Ulimit.merged(), err)
+	case !strings.Contains(text, "exec: ") && !strings.Contains(text, "executable"):
 	case strings.Contains(text, "executable file not found"), strings.Contains(text, "no such file or directory"):
 		return fmt.Errorf("start the container: the command is not in image %q; check the options command and "+
 			"entrypoint, and the image's own: %w", s.options.Image, err)
@@ -268,7 +301,7 @@ func (d *Driver) removeOlderLives(ctx context.Context, s *startup) (releaseLogs 
 	if len(older) == 0 {
 		return func() {}, nil
 	}
-	releaseLogs = keepLogsOpen(s.cfg)
+	releaseLogs = keepLogsOpen(s.cfg, s.options.TTY)
 	for _, container := range older {
 		d.logger.Info("removing a container that an earlier life of the task left", "container", container.ID())
 		if err := d.endLife(ctx, container.ID()); err != nil {

@@ -120,7 +120,7 @@ func swapV1(memory *v1.MemoryStat) uint64 {
 
 func memoryV2(m *v2.Metrics) *drivers.MemoryStats {
 	memory := m.GetMemory()
-	return &drivers.MemoryStats{
+	stats := &drivers.MemoryStats{
 		RSS:         memory.GetAnon(),
 		Cache:       memory.GetFile(),
 		Swap:        memory.GetSwapUsage(),
@@ -128,8 +128,13 @@ func memoryV2(m *v2.Metrics) *drivers.MemoryStats {
 		Usage:       memory.GetUsage(),
 		MaxUsage:    memory.GetMaxUsage(),
 		KernelUsage: memory.GetKernelStack() + memory.GetSlab(),
-		Measured:    []string{"RSS", "Cache", "Swap", "Mapped File", "Usage", "Max Usage", "Kernel Usage"},
+		Measured:    []string{"RSS", "Cache", "Swap", "Mapped File", "Usage", "Kernel Usage"},
 	}
+	if stats.MaxUsage > 0 {
+		// Kernels before 5.19 do not know the peak.
+		stats.Measured = append(stats.Measured, "Max Usage")
+	}
+	return stats
 }
 
 func cpuV1(m *v1.Metrics, now time.Time, meter *cpuMeter) *drivers.CpuStats {

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -51,6 +52,34 @@ func TestReadMetrics(t *testing.T) {
 			must.Eq(t, 5, next.MemoryStats.Swap)
 		})
 	}
+	must.SliceContains(t, memoryV2(v2At(1)).Measured, "Max Usage")
+	must.SliceNotContains(t, memoryV2(&v2.Metrics{}).Measured, "Max Usage") // a kernel that does not know it
+
 	_, err := readMetrics("nonsense", start, &cpuMeter{})
 	must.ErrorContains(t, err, "unknown kind string")
+}
+
+func TestStats(t *testing.T) {
+	d := newTestDriver(t)
+	d.driver.ticksPerCore = 2000
+	cfg := d.task("while :; do :; done")
+	d.start(cfg)
+	ctx, cancel := context.WithTimeout(d.ctx, 20*time.Second)
+	defer cancel()
+	usages, err := d.TaskStats(ctx, cfg.ID, 200*time.Millisecond)
+	must.NoError(t, err)
+	for usage := range usages {
+		must.Positive(t, usage.ResourceUsage.MemoryStats.Usage)
+		must.Positive(t, usage.Timestamp)
+		cpu := usage.ResourceUsage.CpuStats
+		must.InDelta(t, cpu.Percent/100*2000, cpu.TotalTicks, 0.01) // by which Nomad accounts it
+		if cpu.Percent > 20 {
+			break
+		}
+	}
+	must.NoError(t, ctx.Err(), must.Sprint("a busy loop was never seen to use the CPU"))
+	must.NoError(t, d.DestroyTask(cfg.ID, true))
+	for range usages { // The stream ends with the task.
+	}
+	must.NoError(t, ctx.Err())
 }

@@ -45,6 +45,7 @@ func (d *Driver) StopTask(taskID string, timeout time.Duration, signal string) e
 	case <-time.After(timeout):
 	}
 	d.logger.Info("task did not stop in time, killing it", "container", h.state.ContainerID, "timeout", timeout)
+	d.say(h.cfg, nil, "The task did not end within %s of its stop signal, and is killed", timeout)
 	return h.killNow()
 }
 

@@ -6,7 +6,6 @@ import (
 	"os/signal"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/nomad/plugins"
 	"golang.org/x/sys/unix"
 
 	"tranche.dev/tranche/driver"
@@ -16,7 +15,6 @@ func main() {
 	// A plugin outlives its agent, and with it the pipe that its log goes to. The next agent reattaches to it: a line
 	// in the log must not be what kills it in the meantime.
 	signal.Ignore(unix.SIGPIPE)
-	plugins.ServeCtx(func(ctx context.Context, logger hclog.Logger) any {
-		return driver.New(ctx, logger)
-	})
+	logger := hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, JSONFormat: true})
+	driver.Serve(driver.New(context.Background(), logger), logger)
 }
