@@ -221,27 +221,35 @@ func TestCrowd_LeavesNoGoroutines(t *testing.T) {
 	for i := range tasks {
 		tasks[i] = d.node.crowdTask(t, root)
 	}
+	// By then the driver's own are there.
+	first := d.task("true")
+	d.run(first, "")
+	must.NoError(t, d.DestroyTask(first.ID, false))
 	before := driverGoroutines(t)
 	atOnce(t, tasks, func(cfg *drivers.TaskConfig) error {
 		_, _, err := d.driver.StartTask(cfg)
 		return err
 	})
-	must.Greater(t, before, driverGoroutines(t))
+	must.Greater(t, len(before), len(driverGoroutines(t)))
 	atOnce(t, tasks, func(cfg *drivers.TaskConfig) error { return d.driver.DestroyTask(cfg.ID, true) })
-	eventually(t, "the end of the goroutines", func() bool { return driverGoroutines(t) <= before })
+	var left []string
+	ended := waitFor(func() bool {
+		left = driverGoroutines(t)
+		return len(left) <= len(before)
+	})
+	must.True(t, ended, must.Sprintf("these run on:\n%s", strings.Join(left, "\n\n")))
 	d.noTraces(tasks[0])
 }
 
-// driverGoroutines is how many goroutines run code of the driver, the tests' own left out.
-func driverGoroutines(t *testing.T) int {
+// driverGoroutines are the stacks of goroutines that run code of the driver, the tests' own left out.
+func driverGoroutines(t *testing.T) (found []string) {
 	t.Helper()
 	var stacks bytes.Buffer
 	must.NoError(t, pprof.Lookup("goroutine").WriteTo(&stacks, 2))
-	count := 0
 	for stack := range strings.SplitSeq(stacks.String(), "\n\n") {
 		if strings.Contains(stack, "tranche/driver.(*") && !strings.Contains(stack, "_test.go") {
-			count++
+			found = append(found, stack)
 		}
 	}
-	return count
+	return found
 }

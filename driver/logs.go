@@ -41,8 +41,16 @@ func noPipe(path string) bool { return path == "" || path == os.DevNull }
 // A task with a terminal writes nothing to stderr. Nomad's reader is left waiting for a writer there: one that came and
 // went would be the end of the task's logs to Nomad.
 func keepLogsOpen(cfg *drivers.TaskConfig, tty bool) (release func()) {
+	paths := []string{cfg.StdoutPath}
+	if !tty {
+		paths = append(paths, cfg.StderrPath)
+	}
+	return keepOpen(paths)
+}
+
+func keepOpen(paths []string) (release func()) {
 	var held []int
-	for _, path := range logPipes(cfg, tty) {
+	for _, path := range paths {
 		// Without a reader, opening fails, and there is nothing to keep.
 		if fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
 			held = append(held, fd)
@@ -52,21 +60,6 @@ func keepLogsOpen(cfg *drivers.TaskConfig, tty bool) (release func()) {
 		for _, fd := range held {
 			_ = unix.Close(fd)
 		}
-	}
-}
-
-// logPipes are those that the task writes to.
-func logPipes(cfg *drivers.TaskConfig, tty bool) []string {
-	if tty {
-		return []string{cfg.StdoutPath}
-	}
-	return []string{cfg.StdoutPath, cfg.StderrPath}
-}
-
-// endStderr lets Nomad see the end of a stderr that nobody ever wrote to.
-func endStderr(cfg *drivers.TaskConfig) {
-	if fd, err := unix.Open(cfg.StderrPath, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
-		_ = unix.Close(fd)
 	}
 }
 
@@ -82,7 +75,11 @@ var errLogsUnread = errors.New("nobody reads the task's logs: Nomad's log proces
 // that the creation comes to its end and can be taken back, and those that are read are kept open: a reader would take
 // the end of the only writer for the end of the logs. The function that it returns is to be called after the creation,
 // and says whether anybody reads.
-func awaitLogReaders(cfg *drivers.TaskConfig, tty bool) (created func() error) {
+func awaitLogReaders(streams cio.Creator) (created func() error) {
+	var paths []string
+	if io, err := streams(""); err == nil {
+		paths = []string{io.Config().Stdout, io.Config().Stderr}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	result := make(chan error, 1)
 	go func() {
@@ -92,9 +89,9 @@ func awaitLogReaders(cfg *drivers.TaskConfig, tty bool) (created func() error) {
 			return
 		case <-time.After(logPatience):
 		}
-		defer keepLogsOpen(cfg, tty)()
+		defer keepOpen(paths)()
 		var err error
-		for _, path := range logPipes(cfg, tty) {
+		for _, path := range paths {
 			if !isUnread(path) {
 				continue
 			}
@@ -119,6 +116,13 @@ func isUnread(path string) bool {
 		_ = unix.Close(fd)
 	}
 	return errors.Is(err, unix.ENXIO)
+}
+
+// endStderr lets Nomad see the end of a stderr that nobody ever wrote to.
+func endStderr(cfg *drivers.TaskConfig) {
+	if fd, err := unix.Open(cfg.StderrPath, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
+		_ = unix.Close(fd)
+	}
 }
 
 // shimIO is output that the shim carries by itself. There is nothing here to wait for or to close.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
 
@@ -98,9 +99,13 @@ func (d *Driver) orphans(ctx context.Context) ([]orphan, error) {
 	held, err := d.client.LeasesService().List(ctx, owned)
 	for _, l := range held {
 		found = append(found, orphan{kindLease, l.ID, l.Labels, l.CreatedAt,
-			// What it held goes at once.
+			// What it held goes at once. It may have gone with its container.
 			func(ctx context.Context) error {
-				return d.client.LeasesService().Delete(ctx, l, leases.SynchronousDelete)
+				err := d.client.LeasesService().Delete(ctx, l, leases.SynchronousDelete)
+				if errdefs.IsNotFound(err) {
+					return nil
+				}
+				return err
 			}})
 	}
 	walk := func(_ context.Context, info snapshots.Info) error {

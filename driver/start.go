@@ -96,8 +96,8 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 		return nil, nil, err
 	}
 	d.adopt(h)
-	d.sayStarted(h, s)
 	d.at(startAdopted)
+	d.sayStarted(h, s)
 	for _, line := range s.grant.describe() {
 		d.say(cfg, nil, "%s", line)
 	}
@@ -225,20 +225,11 @@ func (d *Driver) createContainer(ctx context.Context, s *startup, i *image) (con
 }
 
 func (d *Driver) startContainer(ctx context.Context, s *startup, container containerd.Container) (taskState, error) {
-	stdin := ""
-	if s.options.Interactive {
-		file, remove, err := makeStdin(s.cfg)
-		if err != nil {
-			return taskState{}, err
-		}
-		defer remove()
-		stdin = file
-	}
 	// A creation that is cut off in its midst may leave a shim of which containerd does not know. It is seen through even
 	// if the start is superseded; only a containerd that is away ends it.
 	ctx, cancel := d.untilAway(context.WithoutCancel(ctx), d.startPatience)
 	defer cancel()
-	task, err := d.createTask(ctx, s, container, stdin)
+	task, err := d.createTask(ctx, s, container)
 	if err != nil {
 		return taskState{}, err
 	}
@@ -255,10 +246,19 @@ func (d *Driver) startContainer(ctx context.Context, s *startup, container conta
 	return state, nil
 }
 
-func (d *Driver) createTask(ctx context.Context, s *startup, container containerd.Container, stdin string,
-) (containerd.Task, error) {
-	created := awaitLogReaders(s.cfg, s.options.TTY)
-	task, err := container.NewTask(ctx, s.streams(stdin, d.config.DisableLogCollection))
+func (d *Driver) createTask(ctx context.Context, s *startup, container containerd.Container) (containerd.Task, error) {
+	stdin := ""
+	if s.options.Interactive {
+		file, remove, err := makeStdin(s.cfg)
+		if err != nil {
+			return nil, err
+		}
+		defer remove()
+		stdin = file
+	}
+	streams := s.streams(stdin, d.config.DisableLogCollection)
+	created := awaitLogReaders(streams)
+	task, err := container.NewTask(ctx, streams)
 	unread := created()
 	if err != nil {
 		return nil, d.startError(s, explainAway(ctx, err))
