@@ -26,13 +26,24 @@ var ipcSysctls = []string{"kernel.msgmax", "kernel.msgmnb", "kernel.msgmni", "ke
 // unprivilegedPorts says from which port on anybody may listen.
 const unprivilegedPorts = "net.ipv4.ip_unprivileged_port_start"
 
-// withSysctls sets kernel parameters of the container's own namespaces.
-func withSysctls(options *TaskConfig, n *network) oci.SpecOpts {
+// withSysctls sets kernel parameters of the container's own namespaces. In a user namespace of its own, a container owns no
+// network but one that was made with it: the group's belongs to the host's root.
+func withSysctls(options *TaskConfig, n *network, userns bool) oci.SpecOpts {
+	var foreign error
+	switch {
+	case n.mode == networkHost:
+		foreign = errHostNetwork
+	case n.mode == networkBridge && userns:
+		foreign = errGroupNetwork
+	}
 	return specOption(func(s *Spec) error {
-		asked, all := options.Sysctl.merged(), defaultSysctls(n)
+		asked, all := options.Sysctl.merged(), map[string]string{}
+		if foreign == nil {
+			all = defaultSysctls()
+		}
 		for _, name := range slices.Sorted(maps.Keys(asked)) {
-			if n.mode == networkHost && isNetSysctl(name) {
-				return sysctlError(name, asked[name], errHostNetwork)
+			if foreign != nil && isNetSysctl(name) {
+				return sysctlError(name, asked[name], foreign)
 			}
 			all[name] = asked[name]
 		}
@@ -45,11 +56,8 @@ func withSysctls(options *TaskConfig, n *network) oci.SpecOpts {
 
 // defaultSysctls let a process without privileges listen on any port where the network is not the host's, as docker and
 // Kubernetes do: images rely on it.
-func defaultSysctls(n *network) map[string]string {
+func defaultSysctls() map[string]string {
 	all := map[string]string{}
-	if n.mode == networkHost {
-		return all
-	}
 	// Older kernels do not have it, and a runtime fails where it is missing.
 	if _, err := os.Stat("/proc/sys/" + strings.ReplaceAll(unprivilegedPorts, ".", "/")); err == nil {
 		all[unprivilegedPorts] = "0"
@@ -59,6 +67,9 @@ func defaultSysctls(n *network) map[string]string {
 
 var errHostNetwork = errors.New("the task uses the node's network; it needs a network of its own for this, with a network " +
 	"block in the group or network_mode = \"none\"")
+
+var errGroupNetwork = errors.New("with userns_mode = \"auto\" the task may change nothing of the group's network, which is not " +
+	"its user namespace's; leave one of the two out")
 
 // checkSysctl checks the option sysctl. Whether the task has a network of its own is known later only.
 func (c *TaskConfig) checkSysctl() error {

@@ -41,7 +41,7 @@ func (d *Driver) specOptions(s *startup, i *image) []oci.SpecOpts {
 		withCgroupMount,
 		withNetwork(s.network),
 		withHostname(s.network),
-		withSysctls(s.options, s.network),
+		withSysctls(s.options, s.network, s.hostIDs != nil),
 		withNetworkFiles(s.network),
 		withTaskDirs(s.cfg),
 		withVolumes(s.cfg),
