@@ -75,25 +75,18 @@ static void give_number(struct process *process, uint32_t number) {
     process->exported.numbers &= ~bit_of(number);
 }
 
+/* Under the lock of exports. */
+static bool make_known(struct process *process, struct charge *charge, const uint8_t tag[static TAG_SIZE],
+                       struct charge *name) {
+    return charge->share == 0 ? charge_share(process, charge, tag) : charge_name(process, charge, tag, name);
+}
+
 uint32_t exports_share(struct process *process, struct charge *charge) {
     uint8_t tag[TAG_SIZE];
     exports_settle(process);
     lock_take(&process->exported.lock);
     uint32_t number = take_number(process, tag);
-    if (number != 0 && !charge_share(process, charge, tag)) {
-        give_number(process, number);
-        number = 0;
-    }
-    lock_give(&process->exported.lock);
-    return number;
-}
-
-uint32_t exports_pass_on(struct process *process, const struct charge *charge) {
-    uint8_t tag[TAG_SIZE];
-    exports_settle(process);
-    lock_take(&process->exported.lock);
-    uint32_t number = take_number(process, tag);
-    if (number != 0 && !charge_name(process, charge, tag, &process->exported.names[number - 1])) {
+    if (number != 0 && !make_known(process, charge, tag, &process->exported.names[number - 1])) {
         give_number(process, number);
         number = 0;
     }

@@ -11,12 +11,9 @@
 /* The driver has exported something as this descriptor. To be called before the number that it is to carry is asked for. */
 void exports_see(struct process *process, int descriptor);
 
-/* Makes a charge outlive this process; the number that its descriptors are to carry. 0, and nothing is to be written on them,
+/* Makes a charge outlive this process, and gives one that another process has shared one more name; the number that its descriptors are to carry. 0, and nothing is to be written on them,
  * if all numbers are in use or the claim has no room for that: then whoever imports it pays. */
 uint32_t exports_share(struct process *process, struct charge *charge);
-
-/* The same for what another process has shared, which gets one more name by which it is found while this process lives. */
-uint32_t exports_pass_on(struct process *process, const struct charge *charge);
 
 /* This process has let go of what was exported with the number: ends the charge as soon as that can be,
  * and with it the number's use. */

@@ -26,18 +26,18 @@ uint64_t physical_number(struct process *process, CUmemGenericAllocationHandle h
 }
 
 static uint32_t export_of(struct process *process, uint64_t number) {
-    struct entry mark;
-    return objects_find(process, KIND_PHYSICAL_EXPORT, number, &mark) ? (uint32_t)mark.with : 0;
+    struct entry exported;
+    return objects_find(process, KIND_PHYSICAL_EXPORT, number, &exported) ? (uint32_t)exported.with : 0;
 }
 
 /* Of what we exported, copies may be on their way. */
 static void end(struct process *process, const struct entry *memory) {
-    struct entry mark = {0};
+    struct entry exported = {0};
     objects_remove_with(process, KIND_PHYSICAL, memory->with, memory->key);
-    objects_remove(process, KIND_PHYSICAL_EXPORT, memory->key, &mark);
+    objects_remove(process, KIND_PHYSICAL_EXPORT, memory->key, &exported);
     if (is_multicast(memory->key))
         physical_whole_gone(process, KIND_BINDING, memory->key);
-    exports_end(process, &memory->charge, (uint32_t)mark.with);
+    exports_end(process, &memory->charge, (uint32_t)exported.with);
 }
 
 /* What had this handle before keeps its number, under which somebody is about to let go of it. */
@@ -187,10 +187,7 @@ CUresult physical_hold_to_use(struct process *process, CUmemGenericAllocationHan
 
 static uint32_t make_export(struct process *process, struct entry *memory) {
     uint32_t known = export_of(process, memory->key);
-    if (known != 0)
-        return known;
-    return memory->charge.share == 0 ? exports_share(process, &memory->charge)
-                                     : exports_pass_on(process, &memory->charge);
+    return known != 0 ? known : exports_share(process, &memory->charge);
 }
 
 /* Of several threads that export one thing, the first shares it. */

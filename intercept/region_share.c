@@ -91,11 +91,16 @@ static bool usable(const struct region *region) {
            region_mapped_intact(region);
 }
 
-static struct region_hold *made(const struct region *region, int share) {
-    if (!usable(region) || share < 0 || share >= (int)REGION_SLOT_COUNT || region->holds == NULL)
+static struct region_hold *held(const struct region *region, int share) {
+    if (region->usage == NULL || region->holds == NULL || share < 0 || share >= (int)REGION_SLOT_COUNT)
         return NULL;
     struct region_hold *hold = &region->holds[share];
-    return hold->held && hold->made ? hold : NULL;
+    return hold->held ? hold : NULL;
+}
+
+static struct region_hold *made(const struct region *region, int share) {
+    struct region_hold *hold = usable(region) ? held(region, share) : NULL;
+    return hold != NULL && hold->made ? hold : NULL;
 }
 
 /* --- making and changing ------------------------------------------------------------------------------------------- */
@@ -242,8 +247,7 @@ static int find_share(struct region *region, struct tag tag) {
 int region_share_name(struct region *region, int share, const uint8_t tag[REGION_TAG_SIZE]) {
     struct tag name;
     memcpy(&name, tag, sizeof name);
-    if (region->usage == NULL || region->holds == NULL || share < 0 || !region->holds[share].held ||
-        name.words[1] != 0 || atomic_load(&region->usage->slots[share].tag[1]) != 0)
+    if (held(region, share) == NULL || name.words[1] != 0 || atomic_load(&region->usage->slots[share].tag[1]) != 0)
         return -1;
     name.words[1] = atomic_load(&region->usage->slots[share].tag[0]);
     return region_share_new(region, (const uint8_t *)name.words);
@@ -263,12 +267,12 @@ int region_share_attach(struct region *region, const uint8_t tag[REGION_TAG_SIZE
 }
 
 void region_share_detach(struct region *region, int share) {
-    if (region->usage == NULL || region->holds == NULL || share < 0 || share >= (int)REGION_SLOT_COUNT ||
-        !region->holds[share].held)
+    struct region_hold *hold = held(region, share);
+    if (hold == NULL)
         return;
     int error = errno;
     int fd = holder(region);
-    region->holds[share] = (struct region_hold){.held = false};
+    *hold = (struct region_hold){.held = false};
     if (fd >= 0) /* else the next description will not have it */
         lock_share(fd, share, F_UNLCK);
     STEP("detach: unlocked");

@@ -109,8 +109,10 @@ void watch_stop(const struct stopwatch *watch, const char *what) {
     uint64_t longest = atomic_load(&board->longest_call_ns);
     while (longest < took && !atomic_compare_exchange_weak(&board->longest_call_ns, &longest, took))
         ;
-    if (took > MAY_WAIT_NS + 8 * atomic_load(&board->heartbeat_ns) && current_call != NULL)
-        wrong(current_call, "waited %llu ms in %.60s", (unsigned long long)(took / 1000000), what);
+    uint64_t allowed = MAY_WAIT_NS + 8 * atomic_load(&board->heartbeat_ns);
+    if (took > allowed && current_call != NULL)
+        wrong(current_call, "waited %llu ms, and %llu without a processor, in %.60s",
+              (unsigned long long)(took / 1000000), (unsigned long long)(waited / 1000000), what);
 }
 
 void calls_begin(struct call *call) {

@@ -260,20 +260,14 @@ static int device_of(int gpu) {
     return -1;
 }
 
-/*
- * A handle to memory that comes from a process which is dead is paid only as far as it is mapped: the driver tells nobody how large
- * it is. Here all that is physically held must be counted, so this goes without such.
- */
-static bool may_stay_unpaid(const struct taken *taken) {
-    return !board->no_death && orphaned(taken);
-}
-
 static void import_handle(struct call *call) {
     struct taken taken;
     CUmemGenericAllocationHandle handle = 0;
     if (!take_offer(call, 1 << OFFER_HANDLE, &taken))
         return;
-    if (may_stay_unpaid(&taken)) {
+    /* It would be paid only as far as it is mapped: the driver tells nobody how large it is. Here all that is physically held
+     * must be counted, so this goes without such. */
+    if (orphaned(&taken)) {
         let_go(&taken);
         return;
     }
