@@ -123,18 +123,22 @@ func TestOption_SecurityOpt(t *testing.T) {
 		c.AllowPrivileged = true
 		c.SeccompDir, c.SeccompProfile = profiles, filepath.Join(profiles, "default.json")
 	})
-	script := "mkdir /tmp/d && echo made; ln -s x /tmp/l && echo linked; " + showStatus
+	script := "mkdir /tmp/d && echo made; ln -s x /tmp/l && echo linked; " +
+		"grep -q ' /proc/sys proc ro' /proc/mounts && echo has read-only paths; " +
+		"grep -q ' /proc/timer_list ' /proc/mounts && echo has masked paths; " + showStatus
 	const made, linked, filtered, unfiltered = "made", "linked", "Seccomp:\t2", "Seccomp:\t0"
+	const readonly, masked = "has read-only paths", "has masked paths"
 	cases := []struct {
 		name       string
 		opts       []string
 		want, lack []string
 	}{
-		{"the node's profile", nil, []string{linked, filtered, "NoNewPrivs:\t0"}, []string{made}},
+		{"the node's profile", nil, []string{linked, filtered, "NoNewPrivs:\t0", readonly, masked}, []string{made}},
 		{"one of the node's", []string{"seccomp=named.json"}, []string{made, filtered}, []string{linked}},
 		{"one of the task's own", []string{"seccomp=local/own.json"}, []string{made, filtered}, []string{linked}},
 		{"containerd's", []string{"seccomp=builtin"}, []string{made, linked, filtered}, nil},
 		{"none", []string{"seccomp=unconfined"}, []string{made, linked, unfiltered}, nil},
+		{"nothing of /proc hidden", []string{"systempaths=unconfined"}, []string{filtered}, []string{readonly, masked}},
 		{"no new privileges", []string{"no-new-privileges"}, []string{"NoNewPrivs:\t1"}, nil},
 	}
 	for _, c := range cases {

@@ -10,6 +10,7 @@ const (
 	startClaimsPrepared   point = "start: claims prepared"
 	startLeaseTaken       point = "start: lease taken"
 	startImageReady       point = "start: image ready"
+	startStorageReady     point = "start: storage ready"
 	startSnapshotMade     point = "start: snapshot made"
 	startContainerCreated point = "start: container created"
 	startTaskCreated      point = "start: task created"
@@ -38,8 +39,8 @@ const (
 // all of them.
 var (
 	startPoints = []point{
-		startOlderGone, startClaimsPrepared, startLeaseTaken, startImageReady, startSnapshotMade,
-		startContainerCreated, startTaskCreated, startTaskStarted, startAdopted, startLeaseGivenBack,
+		startOlderGone, startClaimsPrepared, startLeaseTaken, startImageReady, startStorageReady,
+		startSnapshotMade, startContainerCreated, startTaskCreated, startTaskStarted, startAdopted, startLeaseGivenBack,
 	}
 	stopPoints    = []point{stopSignalSent, stopKillSent, stopEnded}
 	destroyPoints = []point{

@@ -175,6 +175,7 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 		return nil, err
 	}
 	defer releaseSources()
+	d.at(startStorageReady)
 	d.sayCreating(s, i)
 	end, err := d.turns.take(ctx)
 	if err != nil {
