@@ -25,7 +25,7 @@ RUN_PACKAGES := ca-certificates libc6-dev containerd runc containernetworking-pl
 TEST_PACKAGES := $(RUN_PACKAGES) crun tini catatonit
 LINT_PACKAGES := clang-format cppcheck
 # Docker is what the starts of tasks are compared with. One from elsewhere than Debian will do, too.
-BENCH_PACKAGES := $(RUN_PACKAGES) $(if $(shell command -v dockerd 2>/dev/null),,docker.io)
+BENCH_PACKAGES := $(RUN_PACKAGES) crun $(if $(shell command -v dockerd 2>/dev/null),,docker.io)
 
 GOLANGCI_LINT_VERSION := v2.15.0
 GOTESTSUM_VERSION := v1.13.0
@@ -108,7 +108,8 @@ test: test-setup ## Run every test: C under sanitizers, Go with the race detecto
 test-setup:
 	@scripts/need-root "make test"
 	@scripts/install-packages $(TEST_PACKAGES)
-	@$(MAKE) --no-print-directory build sim shadow-bench-tool $(BUILD)/e2e/sandbox $(BUILD)/e2e/demo $(BUILD)/e2e/gpu-probe $(BUILD)/e2e/churn $(PINNED_NOMAD) $(BUILD)/tools/gotestsum
+	@$(MAKE) --no-print-directory build sim shadow-bench-tool $(BUILD)/e2e/sandbox $(BUILD)/e2e/demo $(BUILD)/e2e/gpu-probe $(BUILD)/e2e/churn $(BUILD)/e2e/stopwatch \
+		$(PINNED_NOMAD) $(BUILD)/tools/gotestsum
 
 .PHONY: test-c
 test-c: ## Run the C tests under ASan, UBSan and TSan
@@ -143,7 +144,7 @@ bench: ## Measure calls, containers and tasks of Nomad, beside doing without Tra
 	@scripts/install-packages $(BENCH_PACKAGES)
 	@$(MAKE) --no-print-directory build sim shadow-bench-tool $(BUILD)/e2e/sandbox $(BUILD)/e2e/bench \
 		$(BUILD)/e2e/stopwatch $$(command -v dockerd >/dev/null && echo $(BUILD)/tools/docker-plugin)
-	@$(SANDBOX) --dir $(CURDIR) -- $(BUILD)/e2e/bench -build $(ABSBUILD) $(BENCH_ARGS)
+	@$(SANDBOX) --dir $(CURDIR) -- $(BUILD)/e2e/bench -build $(ABSBUILD) -runtimes runc,crun $(BENCH_ARGS)
 
 .PHONY: clean
 clean: demo-stop ## Stop a kept demo and remove the build folder
