@@ -72,7 +72,7 @@ func (b *bench) startTaskNode(ctx context.Context, runtimes []string) (_ *taskNo
 	if err := n.addTranche(ctx, b.build, archive, runtimes, logger); err != nil {
 		return nil, err
 	}
-	if err := node.FindDocker(); err != nil {
+	if err := findDocker(b.build); err != nil {
 		fmt.Printf("==> %v: there is nothing to compare the starts of tasks with\n", err)
 		return n, nil
 	}
@@ -165,6 +165,20 @@ func (n *taskNode) unpack(ctx context.Context) error {
 	return image.Unpack(ctx, snapshotter)
 }
 
+// dockerPlugin is Nomad's docker driver, which `make bench` builds where Docker is.
+func dockerPlugin(build string) string { return filepath.Join(build, "tools/docker-plugin") }
+
+// findDocker says whether there is a Docker, and Nomad's driver for it, to compare with.
+func findDocker(build string) error {
+	if err := node.FindDocker(); err != nil {
+		return err
+	}
+	if _, err := os.Stat(dockerPlugin(build)); err != nil {
+		return fmt.Errorf("Nomad's docker driver is not built (make bench builds it): %w", err)
+	}
+	return nil
+}
+
 func (n *taskNode) addDocker(ctx context.Context, build, archive string, logger hclog.Logger) (err error) {
 	if n.docker, err = node.StartDocker(ctx, filepath.Join(n.dir, "d"), n.containerd.Address); err != nil {
 		return err
@@ -172,7 +186,7 @@ func (n *taskNode) addDocker(ctx context.Context, build, archive string, logger 
 	if err := n.docker.Load(ctx, archive); err != nil {
 		return err
 	}
-	d, err := startDriver("docker", filepath.Join(build, "tools/docker-plugin"), dockerConfig(n.docker.Host),
+	d, err := startDriver("docker", dockerPlugin(build), dockerConfig(n.docker.Host),
 		map[string]any{"image": taskImage, "network_mode": "host"}, logger)
 	if err == nil {
 		n.drivers = append(n.drivers, d)
