@@ -174,7 +174,7 @@ func findDocker(build string) error {
 		return err
 	}
 	if _, err := os.Stat(dockerPlugin(build)); err != nil {
-		return fmt.Errorf("Nomad's docker driver is not built (make bench builds it): %w", err)
+		return fmt.Errorf("find the plugin of Nomad's docker driver, which make bench builds: %w", err)
 	}
 	return nil
 }
