@@ -125,6 +125,19 @@ func TestPassthrough_Terminal(t *testing.T) {
 	}
 }
 
+// handles tells whether a process has done something about a signal: it catches it, or it blocks and reads it.
+func handles(t *testing.T, pid int, signal syscall.Signal) bool {
+	var sets uint64
+	for line := range strings.Lines(readFile(t, "/proc/"+strconv.Itoa(pid)+"/status")) {
+		if name, value, _ := strings.Cut(line, ":"); name == "SigBlk" || name == "SigCgt" {
+			set, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
+			must.NoError(t, err)
+			sets |= set
+		}
+	}
+	return sets&(1<<(signal-1)) != 0
+}
+
 // A signal to the process that was tranche-runtime reaches the container in the foreground, and its exit status comes
 // back, also where the container dies by one.
 func TestPassthrough_Signals(t *testing.T) {
@@ -146,6 +159,7 @@ func TestPassthrough_Signals(t *testing.T) {
 				must.NoError(t, cmd.Start())
 				_, err = bufio.NewReader(stdout).ReadString('\n')
 				must.NoError(t, err)
+				n.waitFor("the runtime passes signals on", func() bool { return handles(t, cmd.Process.Pid, syscall.SIGTERM) })
 				must.NoError(t, tc.send(n, cmd.Process))
 				var exit *exec.ExitError
 				must.True(t, errors.As(cmd.Wait(), &exit))

@@ -67,6 +67,8 @@ type Config struct {
 	// of Runtimes that is installed; empty Runtimes are runc and crun.
 	Runtime  string
 	Runtimes []string
+	// WithoutClaim is what becomes of a container that asks for GPUs and holds no claim: WithoutClaimDeny or another.
+	WithoutClaim string
 	// GPUHostMemoryMaxBytes is the most that a container may ask for beyond its limit: see GPUHostMemory.
 	GPUHostMemoryMaxBytes uint64
 	// RefreshNodeInfo asks NVML for the node's GPUs; nil has the command at CLIPath do so.
@@ -89,6 +91,7 @@ func (c Config) WithDefaults() Config {
 			filepath.Join(c.DriverRoot, "var/run/cdi"),
 		}
 	}
+	setDefault(&c.WithoutClaim, WithoutClaimDeny)
 	if len(c.Runtimes) == 0 {
 		c.Runtimes = slices.Clone(defaultRuntimes)
 	}

@@ -52,7 +52,8 @@ func become(inv invocation, args, environ []string) error {
 	return fmt.Errorf("become the next OCI runtime, %s: %w", next, syscall.Exec(next, argv, environ))
 }
 
-// editBundle edits the spec in a bundle if the container's environment names claims. It leaves all others untouched.
+// editBundle edits the spec in a bundle if the container's environment names claims. Those that ask for GPUs without a
+// claim are a matter of policy, and all others are left untouched.
 func editBundle(ctx context.Context, cfg Config, inv invocation) error {
 	file, err := readSpecFile(inv.specPath())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -63,7 +64,7 @@ func editBundle(ctx context.Context, cfg Config, inv invocation) error {
 	}
 	env := file.environment()
 	if !namesClaims(env) {
-		return nil
+		return withoutClaim(cfg, file)
 	}
 	hostMemory, err := GPUHostMemory("environment variable "+GPUHostMemoryEnv, env[GPUHostMemoryEnv],
 		cfg.GPUHostMemoryMaxBytes)
