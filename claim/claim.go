@@ -27,7 +27,9 @@ type Claim struct {
 	ID         string   `json:"id"`
 	GPU        GPU      `json:"gpu"`
 	Slices     []string `json:"slices"`
-	LimitBytes uint64   `json:"limit_bytes"`
+	// SliceBytes is the memory of one slice; 0 where it is the limit's part of each.
+	SliceBytes uint64 `json:"slice_bytes,omitempty"`
+	LimitBytes uint64 `json:"limit_bytes"`
 	// GPUHostMemoryBytes is how much the container may allocate beyond the limit, as managed memory that lives on the
 	// host. Each container asks anew: it is 0 until one does, and again when that one is gone.
 	GPUHostMemoryBytes uint64 `json:"gpu_host_memory_bytes,omitempty"`
