@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/memsize"
 	"tranche.dev/tranche/runtime/ask"
 )
 
@@ -58,4 +59,25 @@ func (a *asks) claims(ctx context.Context, cfg Config, ledger *claim.Ledger) (
 	// The reason to cancel may be that the time is up.
 	cancel = func() error { return ledger.Cancel(context.WithoutCancel(ctx), made.ID) }
 	return []*claim.Claim{made}, cancel, nil
+}
+
+// minSliceBytes is the device plugin's.
+const minSliceBytes = 64 << 20
+
+// readAsking reads the settings that are about containers that ask by themselves.
+func (c *Config) readAsking(file configFile) (err error) {
+	if c.LocalClaims, err = ask.ParsePolicy(file.LocalClaims); err != nil {
+		return fmt.Errorf("local_claims: %w", err)
+	}
+	if file.SliceMemory == "" {
+		return nil
+	}
+	if c.SliceBytes, err = memsize.ParseGPU(file.SliceMemory); err != nil {
+		return fmt.Errorf("slice_memory: %w", err)
+	}
+	if c.SliceBytes < minSliceBytes {
+		return fmt.Errorf("slice_memory: %s is too little, it must be %s or more", file.SliceMemory,
+			memsize.Format(minSliceBytes))
+	}
+	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/runtime/ask"
 	"tranche.dev/tranche/runtime/nodeinfo"
 )
 
@@ -27,6 +28,9 @@ const (
 	DefaultStateDir   = "/var/lib/tranche"
 	DefaultRunDir     = "/run/tranche"
 	DefaultRuntime    = "runc"
+
+	// DefaultSliceBytes is the device plugin's default, too.
+	DefaultSliceBytes = 1 << 30
 )
 
 // Modifier is one change to an OCI spec.
@@ -67,6 +71,10 @@ type Config struct {
 	Runtime string
 	// GPUHostMemoryMaxBytes is the most that a container may ask for beyond its limit: see GPUHostMemory.
 	GPUHostMemoryMaxBytes uint64
+	// SliceBytes is the memory of one slice, as the device plugin has it.
+	SliceBytes uint64
+	// LocalClaims is who may ask for a fraction of a GPU without a scheduler.
+	LocalClaims ask.Policy
 	// RefreshNodeInfo asks NVML for the node's GPUs; nil has the command at CLIPath do so.
 	RefreshNodeInfo nodeinfo.Refresher
 	// Logger receives what an operator may want to know; nil logs nothing.
@@ -87,6 +95,9 @@ func (c Config) WithDefaults() Config {
 			filepath.Join(c.DriverRoot, "etc/cdi"),
 			filepath.Join(c.DriverRoot, "var/run/cdi"),
 		}
+	}
+	if c.SliceBytes == 0 {
+		c.SliceBytes = DefaultSliceBytes
 	}
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
