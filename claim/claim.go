@@ -24,9 +24,9 @@ type GPU struct {
 type Claim struct {
 	// ID names the claim in files, logs and messages: 8 hex digits, taken from the hash of the claim token, so that
 	// whoever knows the ID does not know the token.
-	ID         string   `json:"id"`
-	GPU        GPU      `json:"gpu"`
-	Slices     []string `json:"slices"`
+	ID     string   `json:"id"`
+	GPU    GPU      `json:"gpu"`
+	Slices []string `json:"slices"`
 	// SliceBytes is the memory of one slice; 0 where it is the limit's part of each.
 	SliceBytes uint64 `json:"slice_bytes,omitempty"`
 	LimitBytes uint64 `json:"limit_bytes"`

@@ -11,7 +11,9 @@ const sliceInfix = "/slice-"
 
 // SliceName names one slice of a GPU. Everybody who makes claims goes by these names: that two of them mean the same
 // memory can be seen by nothing else.
-func SliceName(gpuUUID string, number int) string { return fmt.Sprintf("%s%s%03d", gpuUUID, sliceInfix, number) }
+func SliceName(gpuUUID string, number int) string {
+	return fmt.Sprintf("%s%s%03d", gpuUUID, sliceInfix, number)
+}
 
 // ParseSliceName is the inverse of SliceName.
 func ParseSliceName(name string) (gpuUUID string, number int, ok bool) {

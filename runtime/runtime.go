@@ -99,6 +99,9 @@ func (c Config) WithDefaults() Config {
 	if c.SliceBytes == 0 {
 		c.SliceBytes = DefaultSliceBytes
 	}
+	if c.LocalClaims == "" {
+		c.LocalClaims = ask.On
+	}
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
 	}
