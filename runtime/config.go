@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
@@ -33,6 +34,9 @@ type configFile struct {
 
 	WithoutClaim     string `toml:"without_claim"`
 	GPUHostMemoryMax string `toml:"gpu_host_memory_max"`
+
+	SliceMemory string `toml:"slice_memory"`
+	LocalClaims string `toml:"local_claims"`
 }
 
 // LoadConfig reads the configuration file of tranche-runtime. An empty path means the default file.
@@ -74,6 +78,9 @@ func LoadConfig(path string) (Config, error) {
 			err = fmt.Errorf("gpu_host_memory_max: %w", err)
 		}
 	}
+	if err == nil {
+		err = cfg.readAsking(file)
+	}
 	if err != nil {
 		return Config{}, fmt.Errorf("read the configuration of tranche-runtime, %s: %w", path, err)
 	}
@@ -88,9 +95,8 @@ func explainTOML(err error) error {
 		for _, missing := range unknown.Errors {
 			keys = append(keys, strings.Join(missing.Key(), "."))
 		}
-		return fmt.Errorf("there is no setting called %s; there are driver_root, shadow_dir, hook_path, cli_path, state_dir, "+
-			"run_dir, cdi_spec_dirs, runtime, runtimes, without_claim and "+
-			"gpu_host_memory_max", strings.Join(keys, " or "))
+		return fmt.Errorf("there is no setting called %s; there are %s", strings.Join(keys, " or "),
+			strings.Join(settings(), ", "))
 	}
 	var syntax *toml.DecodeError
 	if errors.As(err, &syntax) {
@@ -100,7 +106,17 @@ func explainTOML(err error) error {
 	return err
 }
 
-// validate refuses unknown words, and relative paths: they would be taken from wherever the caller happens to be, and hooks run elsewhere.
+// settings are the names of what a configuration file may hold.
+func settings() []string {
+	var names []string
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[configFile]()) {
+		names = append(names, field.Tag.Get("toml"))
+	}
+	return names
+}
+
+// validate refuses unknown words, and relative paths: they would be taken from wherever the caller happens to be, and
+// hooks run elsewhere.
 func (c Config) validate() error {
 	switch c.WithoutClaim {
 	case WithoutClaimDeny, WithoutClaimVoid, WithoutClaimPass:
