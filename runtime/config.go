@@ -31,6 +31,8 @@ type configFile struct {
 	Runtime     string   `toml:"runtime"`
 
 	GPUHostMemoryMax string `toml:"gpu_host_memory_max"`
+
+	DriverCapabilities string `toml:"driver_capabilities"`
 }
 
 // LoadConfig reads the configuration file of tranche-runtime. An empty path means the default file.
@@ -62,6 +64,8 @@ func LoadConfig(path string) (Config, error) {
 		RunDir:      file.RunDir,
 		CDISpecDirs: file.CDISpecDirs,
 		Runtime:     file.Runtime,
+
+		DriverCapabilities: file.DriverCapabilities,
 	}.WithDefaults()
 	err = cfg.validate()
 	if err == nil && file.GPUHostMemoryMax != "" {
@@ -84,7 +88,7 @@ func explainTOML(err error) error {
 			keys = append(keys, strings.Join(missing.Key(), "."))
 		}
 		return fmt.Errorf("there is no setting called %s; there are driver_root, shadow_dir, hook_path, cli_path, state_dir, "+
-			"run_dir, cdi_spec_dirs, runtime and gpu_host_memory_max", strings.Join(keys, " or "))
+			"run_dir, cdi_spec_dirs, runtime, driver_capabilities and gpu_host_memory_max", strings.Join(keys, " or "))
 	}
 	var syntax *toml.DecodeError
 	if errors.As(err, &syntax) {
@@ -114,5 +118,6 @@ func (c Config) validate() error {
 			return fmt.Errorf("%s: %q is not an absolute path", setting, paths[setting])
 		}
 	}
-	return nil
+	_, err := c.allowedCapabilities()
+	return err
 }

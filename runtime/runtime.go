@@ -65,6 +65,8 @@ type Config struct {
 	CDISpecDirs []string
 	// Runtime is the OCI runtime that tranche-runtime becomes: a path, or a name to look up in PATH.
 	Runtime string
+	// DriverCapabilities are those that containers may ask for, as in NVIDIA_DRIVER_CAPABILITIES. Empty means all.
+	DriverCapabilities string
 	// GPUHostMemoryMaxBytes is the most that a container may ask for beyond its limit: see GPUHostMemory.
 	GPUHostMemoryMaxBytes uint64
 	// RefreshNodeInfo asks NVML for the node's GPUs; nil has the command at CLIPath do so.
