@@ -72,6 +72,9 @@ links: libcuda.so.1 libnvidia-ml.so.570.124.06
 	var names []string
 	for _, hook := range append(spec.Hooks.CreateContainer, spec.Hooks.CreateRuntime...) {
 		must.Eq(t, n.cfg.HookPath, hook.Path)
+		if hook.Args[1] == "createContainer" {
+			continue // ours, see shadowedCopies
+		}
 		must.Eq(t, []string{"tranche-hook", "cdi"}, hook.Args[:2])
 		must.SliceNotEmpty(t, hook.Env)
 		names = append(names, hook.Args[2])
