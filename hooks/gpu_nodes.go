@@ -41,6 +41,16 @@ func refuseOtherGPUs(root *os.Root, own []string) error {
 		"/etc/nvidia-container-runtime/config.toml", strings.Join(own, ", "), strings.Join(others, ", "))
 }
 
+// refuseOthersIn does so for the root file system at dir.
+func refuseOthersIn(dir string, own []string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return refuseOtherGPUs(root, own)
+}
+
 // gpuNodes are the paths of NVIDIA's nodes in a directory of the container. What is in /dev may be the image's or a
 // volume's: of a link only the name counts, and nothing is opened.
 func gpuNodes(root *os.Root, dir string) ([]string, error) {

@@ -32,7 +32,7 @@ func TestContainer_DriverCapabilities(t *testing.T) {
 				"nvidia-smi nvidia-xconfig nvidia.icd nvidia_drv nvidia_icd.json",
 		},
 	}
-	n := newGPUNode(t, "runc", "h200x2.conf")
+	n := newNVIDIANode(t, "runc", "h200x2.conf")
 	root := n.cfg.DriverRoot
 	must.NoError(t, os.RemoveAll(filepath.Join(root, "etc/cdi")))
 	for _, library := range []string{
@@ -68,7 +68,7 @@ func TestContainer_DriverCapabilities(t *testing.T) {
 
 // What no table and no operator knows is refused before anything is made.
 func TestContainer_DriverCapabilities_Unknown(t *testing.T) {
-	n := newGPUNode(t, "runc", "h200x2.conf")
+	n := newNVIDIANode(t, "runc", "h200x2.conf")
 	_, env := n.claimOn(h200First)
 	bundle := n.probe("b", env, "NVIDIA_DRIVER_CAPABILITIES=compute,raytracing")
 	message := n.fails(n.oci("run", "--bundle", bundle, "c1"))

@@ -25,7 +25,7 @@ func TestContainer_MIG(t *testing.T) {
 	for _, tc := range cases {
 		for _, source := range []string{"the node's CDI spec", "a generated CDI spec"} {
 			t.Run(tc.name+" by "+source, func(t *testing.T) {
-				n := newGPUNode(t, "runc", "h200-mig.conf")
+				n := newNVIDIANode(t, "runc", "h200-mig.conf")
 				_, env := n.claimOn(tc.claim)
 				bundle := n.probe("b", env)
 				if source == "a generated CDI spec" {
@@ -41,7 +41,7 @@ func TestContainer_MIG(t *testing.T) {
 
 // Two claims on instances of one GPU in one container: the GPU's node once, and each instance's own.
 func TestContainer_TwoMIGInstances(t *testing.T) {
-	n := newGPUNode(t, "runc", "h200-mig.conf")
+	n := newNVIDIANode(t, "runc", "h200-mig.conf")
 	_, first := n.claimOn(migBig)
 	_, second := n.claimOn(migSmall)
 	const nodes = "nvidia-caps/nvidia-cap12 nvidia-caps/nvidia-cap13 nvidia-caps/nvidia-cap84 nvidia-caps/nvidia-cap85 " +
@@ -52,7 +52,7 @@ func TestContainer_TwoMIGInstances(t *testing.T) {
 
 // A CDI spec of before the GPUs were numbered anew would bring somebody else's GPU.
 func TestContainer_CDISpecOfOtherNumbers(t *testing.T) {
-	n := newGPUNode(t, "runc", "h200x2.conf")
+	n := newNVIDIANode(t, "runc", "h200x2.conf")
 	proc := filepath.Join(n.cfg.DriverRoot, "proc/driver/nvidia/gpus")
 	for pci, gpu := range map[string][2]string{"0000:19:00.0": {h200Second, "0"}, "0000:3b:00.0": {h200First, "1"}} {
 		runtime.WriteFile(t, filepath.Join(proc, pci, "information"),

@@ -19,7 +19,7 @@ const (
 
 // nvidia installs NVIDIA's container runtime, hook and CDI hook, which are the real ones; the nvidia-container-cli that
 // the hook calls is simulated. The runtime is in the mode and becomes the low-level runtime.
-func (n *gpuNode) nvidia(mode, lowLevel string, swarm ...string) {
+func (n *nvidiaNode) nvidia(mode, lowLevel string, swarm ...string) {
 	n.t.Helper()
 	settings := map[string]any{
 		"accept-nvidia-visible-devices-as-volume-mounts": true,
@@ -53,13 +53,13 @@ func (n *gpuNode) nvidia(mode, lowLevel string, swarm ...string) {
 var orders = []struct {
 	name string
 	// set makes it so, with NVIDIA's runtime in a mode.
-	set func(n *gpuNode, mode string)
+	set func(n *nvidiaNode, mode string)
 }{
-	{"tranche-runtime becomes nvidia-container-runtime", func(n *gpuNode, mode string) {
+	{"tranche-runtime becomes nvidia-container-runtime", func(n *nvidiaNode, mode string) {
 		n.configure(n.built("tools/nvidia-container-runtime"))
 		n.nvidia(mode, "runc")
 	}},
-	{"nvidia-container-runtime becomes tranche-runtime", func(n *gpuNode, mode string) {
+	{"nvidia-container-runtime becomes tranche-runtime", func(n *nvidiaNode, mode string) {
 		n.front = n.built("tools/nvidia-container-runtime")
 		n.nvidia(mode, n.path("tranche-runtime"))
 	}},
@@ -72,7 +72,7 @@ var nvidiaModes = []string{"legacy", "cdi", "jit-cdi"}
 func TestNVIDIA_WithoutTranche(t *testing.T) {
 	for _, mode := range nvidiaModes {
 		t.Run(mode, func(t *testing.T) {
-			n := newGPUNode(t, "runc", "h200x2.conf")
+			n := newNVIDIANode(t, "runc", "h200x2.conf")
 			n.front = n.built("tools/nvidia-container-runtime")
 			n.nvidia(mode, "runc")
 			bundle := n.simulated(n.probe("b", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"))
@@ -93,7 +93,7 @@ func TestNVIDIA_Runtime(t *testing.T) {
 		for _, mode := range nvidiaModes {
 			for _, visible := range []string{"void", "all"} {
 				t.Run(order.name+" in mode "+mode+", visible "+visible, func(t *testing.T) {
-					n := newGPUNode(t, "runc", "h200x2.conf")
+					n := newNVIDIANode(t, "runc", "h200x2.conf")
 					order.set(n, mode)
 					_, env := n.claimOn(h200First)
 					bundle := n.probe("b", env, "NVIDIA_VISIBLE_DEVICES="+visible, "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
@@ -109,24 +109,24 @@ func TestNVIDIA_Runtime(t *testing.T) {
 func TestNVIDIA_Requests(t *testing.T) {
 	requests := []struct {
 		name, mode string
-		add        func(n *gpuNode, spec map[string]any)
+		add        func(n *nvidiaNode, spec map[string]any)
 	}{
-		{"an annotation", "cdi", func(_ *gpuNode, spec map[string]any) {
+		{"an annotation", "cdi", func(_ *nvidiaNode, spec map[string]any) {
 			spec["annotations"] = map[string]string{"cdi.k8s.io/gpus": "nvidia.com/gpu=all"}
 		}},
-		{"a mount", "cdi", func(_ *gpuNode, spec map[string]any) {
+		{"a mount", "cdi", func(_ *nvidiaNode, spec map[string]any) {
 			spec["mounts"] = append(spec["mounts"].([]any), map[string]any{
 				"destination": "/var/run/nvidia-container-devices/all", "type": "bind", "source": "/dev/null",
 				"options": []string{"bind"},
 			})
 		}},
-		{"the legacy hook", "legacy", func(n *gpuNode, spec map[string]any) {
+		{"the legacy hook", "legacy", func(n *nvidiaNode, spec map[string]any) {
 			spec["hooks"] = map[string]any{"prestart": []any{map[string]any{
 				"path": n.built("tools/nvidia-container-runtime-hook"),
 				"args": []string{"nvidia-container-runtime-hook", "prestart"},
 			}}}
 		}},
-		{"the legacy hook in a script", "legacy", func(n *gpuNode, spec map[string]any) {
+		{"the legacy hook in a script", "legacy", func(n *nvidiaNode, spec map[string]any) {
 			script := n.path("oci-nvidia-hook")
 			must.NoError(n.t, os.WriteFile(script,
 				[]byte("#!/bin/sh\nexec "+n.built("tools/nvidia-container-runtime-hook")+" prestart\n"), 0o755))
@@ -136,7 +136,7 @@ func TestNVIDIA_Requests(t *testing.T) {
 	for _, request := range requests {
 		for _, order := range orders {
 			t.Run(request.name+", "+order.name, func(t *testing.T) {
-				n := newGPUNode(t, "runc", "h200x2.conf")
+				n := newNVIDIANode(t, "runc", "h200x2.conf")
 				order.set(n, request.mode)
 				_, env := n.claimOn(h200First)
 				bundle := n.probe("b", env, "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
@@ -151,7 +151,7 @@ func TestNVIDIA_Requests(t *testing.T) {
 // A hook directory of podman's or CRI-O's puts NVIDIA's hook into the spec, and so does docker --gpus; no runtime of
 // NVIDIA's is there.
 func TestNVIDIA_LegacyHookAlone(t *testing.T) {
-	n := newGPUNode(t, "runc", "h200x2.conf")
+	n := newNVIDIANode(t, "runc", "h200x2.conf")
 	n.nvidia("legacy", "runc")
 	hook := func(spec map[string]any) {
 		spec["hooks"] = map[string]any{"prestart": []any{map[string]any{
@@ -170,4 +170,34 @@ func TestNVIDIA_LegacyHookAlone(t *testing.T) {
 	bundle = n.probe("b2", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
 	n.edit(bundle, hook)
 	must.StrContains(t, n.fills("c2", bundle), nodesOfAll)
+}
+
+// A configuration of NVIDIA's that asks for GPUs by a variable of its own choice gets past all that the spec can say. Who
+// is given more than the claim does not start; who is given the same GPU once more has the shadow in front of what
+// NVIDIA's hook mounted.
+func TestNVIDIA_AskedByAnotherVariable(t *testing.T) {
+	for _, mode := range []string{"legacy", "cdi"} {
+		t.Run("all GPUs, in mode "+mode, func(t *testing.T) {
+			n := newNVIDIANode(t, "runc", "h200x2.conf")
+			n.configure(n.built("tools/nvidia-container-runtime"))
+			n.nvidia(mode, "runc", "SITE_GPUS")
+			made, env := n.claimOn(h200First)
+			bundle := n.probe("b", env, "SITE_GPUS=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
+			must.Error(t, n.create("c1", bundle))
+			for _, named := range []string{"/dev/nvidia1", "claim does not cover", "swarm-resource"} {
+				must.StrContains(t, n.output("c1"), named)
+			}
+			must.Nil(t, n.holder(made.ID))
+			must.MapEmpty(t, n.peaks())
+		})
+		t.Run("the claim's GPU, in mode "+mode, func(t *testing.T) {
+			n := newNVIDIANode(t, "runc", "h200x2.conf")
+			n.configure(n.built("tools/nvidia-container-runtime"))
+			n.nvidia(mode, "runc", "SITE_GPUS")
+			_, env := n.claimOn(h200First)
+			bundle := n.probe("b", env, "SITE_GPUS="+h200First, "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
+			must.Eq(t, nodesOfFirst, n.fills("c1", bundle))
+			must.Eq(t, map[string]uint64{h200First: limitOf}, n.peaks())
+		})
+	}
 }

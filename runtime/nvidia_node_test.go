@@ -22,17 +22,17 @@ const (
 	migSmall   = "MIG-51d40f7e-0c1a-4e6b-9f3d-5a1e00000a02"
 )
 
-// gpuNode is a node with simulated GPUs, Tranche's own shadow libraries, and containers that use the GPU. Whatever a
+// nvidiaNode is a node with simulated GPUs, Tranche's own shadow libraries, and containers that use the GPU. Whatever a
 // test says of their memory is the simulator's record.
-type gpuNode struct {
+type nvidiaNode struct {
 	*node
 	build string
 }
 
-// newGPUNode makes a node with the GPUs of a topology, and a CDI spec that names them.
-func newGPUNode(t *testing.T, next, topology string) *gpuNode {
+// newNVIDIANode makes a node with the GPUs of a topology, and a CDI spec that names them.
+func newNVIDIANode(t *testing.T, next, topology string) *nvidiaNode {
 	t.Helper()
-	n := &gpuNode{node: newContainerNode(t, next), build: os.Getenv("TRANCHE_BUILD")}
+	n := &nvidiaNode{node: newContainerNode(t, next), build: os.Getenv("TRANCHE_BUILD")}
 	if n.build == "" {
 		n.build = "../build"
 	}
@@ -58,14 +58,14 @@ func newGPUNode(t *testing.T, next, topology string) *gpuNode {
 	return n
 }
 
-func (n *gpuNode) built(name string) string {
+func (n *nvidiaNode) built(name string) string {
 	file, err := filepath.Abs(filepath.Join(n.build, name))
 	must.NoError(n.t, err)
 	return file
 }
 
 // simEnv is the environment in which a process of the host finds the GPUs.
-func (n *gpuNode) simEnv() []string {
+func (n *nvidiaNode) simEnv() []string {
 	return []string{
 		"SIMGPU_TOPOLOGY=" + filepath.Join(n.cfg.DriverRoot, "run/simgpu/topology"),
 		"SIMGPU_STATE=" + filepath.Join(n.cfg.DriverRoot, "run/simgpu/state"),
@@ -74,7 +74,7 @@ func (n *gpuNode) simEnv() []string {
 }
 
 // probe is a bundle of a container that lists its device nodes and driver libraries and then takes all memory of its GPUs.
-func (n *gpuNode) probe(name string, env ...string) string {
+func (n *nvidiaNode) probe(name string, env ...string) string {
 	n.t.Helper()
 	bundle := n.image(n.bundle(name, `
 cd /dev; echo "nodes: $(busybox find * -name 'nvidia*' -type c | busybox sort | busybox tr '\n' ' ')"
@@ -99,7 +99,7 @@ exec /bin/gpu-probe fill`, env...))
 }
 
 // simulated mounts the simulated GPUs' memory, which a CDI spec of the simulator's brings and one of nvcdi's does not.
-func (n *gpuNode) simulated(bundle string) string {
+func (n *nvidiaNode) simulated(bundle string) string {
 	n.edit(bundle, func(spec map[string]any) {
 		spec["mounts"] = append(spec["mounts"].([]any), map[string]any{
 			"destination": "/run/simgpu", "type": "bind", "options": []string{"rbind", "rw"},
@@ -110,7 +110,7 @@ func (n *gpuNode) simulated(bundle string) string {
 }
 
 // edit changes a bundle's spec.
-func (n *gpuNode) edit(bundle string, change func(spec map[string]any)) {
+func (n *nvidiaNode) edit(bundle string, change func(spec map[string]any)) {
 	n.t.Helper()
 	file := filepath.Join(bundle, "config.json")
 	spec := map[string]any{}
@@ -123,7 +123,7 @@ func (n *gpuNode) edit(bundle string, change func(spec map[string]any)) {
 
 // fills starts the container of a probe, waits until it has all the memory that it gets, and returns the device nodes
 // that it saw.
-func (n *gpuNode) fills(id, bundle string) string {
+func (n *nvidiaNode) fills(id, bundle string) string {
 	n.t.Helper()
 	must.NoError(n.t, n.create(id, bundle), must.Func(func() string { return n.output(id) }))
 	n.must(n.oci("start", id))
@@ -137,7 +137,7 @@ func (n *gpuNode) fills(id, bundle string) string {
 }
 
 // peaks are the most bytes that containers ever held of each GPU, by the simulator's record.
-func (n *gpuNode) peaks() map[string]uint64 {
+func (n *nvidiaNode) peaks() map[string]uint64 {
 	n.t.Helper()
 	cmd := exec.Command(n.built("sim/bin/simgpu"), "record", "--json")
 	cmd.Env = append(os.Environ(), n.simEnv()...)
@@ -159,7 +159,7 @@ func (n *gpuNode) peaks() map[string]uint64 {
 const limitOf = 1 << 30
 
 // claimOn makes a claim on a GPU, which knows what a context costs as the device plugin does.
-func (n *gpuNode) claimOn(uuid string) (*claim.Claim, string) {
+func (n *nvidiaNode) claimOn(uuid string) (*claim.Claim, string) {
 	n.t.Helper()
 	made, token, err := n.ledger.Reserve(n.t.Context(), claim.Request{
 		GPU:        claim.GPU{UUID: uuid, Name: "NVIDIA H200", ContextBytes: 300 << 20},
