@@ -164,5 +164,6 @@ func TestNodePaths(t *testing.T) {
 	for _, path := range []string{"/dev/nvidiactl", "/dev/fuse", "/dev/../dev/nvidia1", "/dev/nvidiactl2"} {
 		spec.Linux.Devices = append(spec.Linux.Devices, specs.LinuxDevice{Path: path})
 	}
-	must.Eq(t, []string{"/dev/nvidiactl", "/dev/nvidia1"}, NodePaths(spec))
+	spec.Mounts = append(spec.Mounts, bind("/x", "/dev/nvidia-caps/nvidia-cap1"), bind("/x", "/dev/fuse"))
+	must.Eq(t, []string{"/dev/nvidiactl", "/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap1"}, NodePaths(spec))
 }

@@ -25,6 +25,9 @@ const (
 	everyCapability capabilities = 1<<iota - 1
 )
 
+// allNames stands for every capability.
+const allNames = "all"
+
 // usualCapabilities are those of a container that says nothing, as NVIDIA's runtime has it.
 const usualCapabilities = compute | utility
 
@@ -67,7 +70,7 @@ func parseCapabilities(text string) (capabilities, error) {
 }
 
 func capabilityCalled(name string) capabilities {
-	if name == "all" {
+	if name == allNames {
 		return everyCapability
 	}
 	for _, known := range capabilityNames {
@@ -105,6 +108,12 @@ func variable(spec *specs.Spec, name string) string {
 		}
 	}
 	return ""
+}
+
+// CheckDriverCapabilities checks a value of Config.DriverCapabilities.
+func CheckDriverCapabilities(allowed string) error {
+	_, err := Config{DriverCapabilities: allowed}.allowedCapabilities()
+	return err
 }
 
 // allowedCapabilities are those that containers on this node may ask for.

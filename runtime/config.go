@@ -118,6 +118,5 @@ func (c Config) validate() error {
 			return fmt.Errorf("%s: %q is not an absolute path", setting, paths[setting])
 		}
 	}
-	_, err := c.allowedCapabilities()
-	return err
+	return CheckDriverCapabilities(c.DriverCapabilities)
 }

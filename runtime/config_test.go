@@ -18,6 +18,7 @@ state_dir = "/s"
 run_dir = "/r"
 runtime = "crun"
 gpu_host_memory_max = "4GiB"
+driver_capabilities = "compute,utility"
 `)
 	cfg, err := LoadConfig(path)
 	must.NoError(t, err)
@@ -33,6 +34,7 @@ gpu_host_memory_max = "4GiB"
 		CDISpecDirs: []string{"/run/nvidia/driver/etc/cdi", "/run/nvidia/driver/var/run/cdi"},
 
 		GPUHostMemoryMaxBytes: 4 << 30,
+		DriverCapabilities:    "compute,utility",
 	}, cfg)
 }
 
@@ -56,6 +58,7 @@ func TestLoadConfig_Errors(t *testing.T) {
 		{"wrong type", "\nruntime = 3\n", "runtime"},
 		{"relative path", "shadow_dir = \"lib\"", "shadow_dir: \"lib\" is not an absolute path"},
 		{"rounded memory", "gpu_host_memory_max = \"4GB\"", "gpu_host_memory_max: 4GB is not a whole number of MiB"},
+		{"unknown capability", "driver_capabilities = \"compute,games\"", "driver_capabilities: the GPU driver has no capability \"games\""},
 		{"relative CDI directory", "cdi_spec_dirs = [\"cdi\"]", "cdi_spec_dirs: \"cdi\" is not an absolute path"},
 	}
 	for _, tc := range cases {

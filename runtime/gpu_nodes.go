@@ -31,16 +31,21 @@ const (
 // nvidiaVendor is NVIDIA's number in PCI, as sysfs writes it.
 const nvidiaVendor = "0x10de"
 
-// NodePaths are the paths of NVIDIA's device nodes in a spec: those that a container gets.
+// NodePaths are the paths of NVIDIA's device nodes in a spec: those that a container gets, as devices or by mounts.
 func NodePaths(spec *specs.Spec) []string {
 	var paths []string
-	if spec.Linux == nil {
-		return nil
-	}
-	for _, device := range spec.Linux.Devices {
-		if IsGPUNode(containerPath(device.Path)) {
-			paths = append(paths, containerPath(device.Path))
+	add := func(file string) {
+		if at := containerPath(file); IsGPUNode(at) {
+			paths = append(paths, at)
 		}
+	}
+	if spec.Linux != nil {
+		for _, device := range spec.Linux.Devices {
+			add(device.Path)
+		}
+	}
+	for _, mount := range spec.Mounts {
+		add(mount.Destination)
 	}
 	return paths
 }

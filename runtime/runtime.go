@@ -84,6 +84,7 @@ func (c Config) WithDefaults() Config {
 	setDefault(&c.StateDir, DefaultStateDir)
 	setDefault(&c.RunDir, DefaultRunDir)
 	setDefault(&c.Runtime, DefaultRuntime)
+	setDefault(&c.DriverCapabilities, allNames)
 	if len(c.CDISpecDirs) == 0 {
 		c.CDISpecDirs = []string{
 			filepath.Join(c.DriverRoot, "etc/cdi"),
