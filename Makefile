@@ -70,6 +70,18 @@ $(BUILD)/e2e/stopwatch: e2e/programs/stopwatch.c
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -O2 -Wall -Wextra -Werror -static -o $@ $<
 
+# What Tranche's runtime is tried beside: NVIDIA's own, and for its part that is no Go module a simulated one.
+NVIDIA_TOOLS := $(addprefix $(BUILD)/tools/,nvidia-container-runtime nvidia-container-runtime-hook nvidia-cdi-hook)
+
+$(NVIDIA_TOOLS): e2e/tools/nvidia/go.mod e2e/tools/nvidia/go.sum
+	@echo "==> building NVIDIA's $(@F)"
+	@mkdir -p $(@D)
+	cd e2e/tools/nvidia && $(GO) build -o $(CURDIR)/$@ github.com/NVIDIA/nvidia-container-toolkit/cmd/$(@F)
+
+$(BUILD)/e2e/nvidia-container-cli: $(wildcard e2e/simgpu/nvidiacli/*.go)
+	@mkdir -p $(@D)
+	$(GO) build -buildvcs=false -o $@ ./e2e/simgpu/nvidiacli
+
 $(BUILD)/tools/docker-plugin: $(wildcard e2e/tools/dockerplugin/*)
 	@echo "==> building Nomad's docker driver to compare with (it takes minutes, once)"
 	@mkdir -p $(@D)
@@ -112,7 +124,7 @@ test-setup:
 	@scripts/need-root "make test"
 	@scripts/install-packages $(TEST_PACKAGES)
 	@$(MAKE) --no-print-directory build sim shadow-bench-tool $(BUILD)/e2e/sandbox $(BUILD)/e2e/demo $(BUILD)/e2e/gpu-probe $(BUILD)/e2e/churn $(BUILD)/e2e/stopwatch \
-		$(PINNED_NOMAD) $(BUILD)/tools/gotestsum
+		$(PINNED_NOMAD) $(BUILD)/tools/gotestsum $(NVIDIA_TOOLS) $(BUILD)/e2e/nvidia-container-cli
 
 .PHONY: test-c
 test-c: ## Run the C tests under ASan, UBSan and TSan

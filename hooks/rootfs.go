@@ -44,21 +44,30 @@ func refuseForgedDir(state *specs.State) error {
 
 // openRootfs opens the root file system of the container in a bundle.
 func openRootfs(bundle string) (*os.Root, error) {
-	if !filepath.IsAbs(bundle) {
-		return nil, fmt.Errorf("the container's state names no bundle (%q)", bundle)
-	}
-	spec, err := readSpec(filepath.Join(bundle, "config.json"))
+	_, dir, err := readBundle(bundle)
 	if err != nil {
 		return nil, err
 	}
+	return os.OpenRoot(dir)
+}
+
+// readBundle reads the spec of the container in a bundle, and says where its root file system is.
+func readBundle(bundle string) (*specs.Spec, string, error) {
+	if !filepath.IsAbs(bundle) {
+		return nil, "", fmt.Errorf("the container's state names no bundle (%q)", bundle)
+	}
+	spec, err := readSpec(filepath.Join(bundle, "config.json"))
+	if err != nil {
+		return nil, "", err
+	}
 	if spec.Root == nil || spec.Root.Path == "" {
-		return nil, fmt.Errorf("the container's spec in %s names no root file system", bundle)
+		return nil, "", fmt.Errorf("the container's spec in %s names no root file system", bundle)
 	}
 	path := spec.Root.Path
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(bundle, path)
 	}
-	return os.OpenRoot(path)
+	return spec, path, nil
 }
 
 func readSpec(path string) (*specs.Spec, error) {

@@ -35,8 +35,9 @@ type configFile struct {
 	WithoutClaim     string `toml:"without_claim"`
 	GPUHostMemoryMax string `toml:"gpu_host_memory_max"`
 
-	SliceMemory string `toml:"slice_memory"`
-	LocalClaims string `toml:"local_claims"`
+	SliceMemory        string `toml:"slice_memory"`
+	LocalClaims        string `toml:"local_claims"`
+	DriverCapabilities string `toml:"driver_capabilities"`
 }
 
 // LoadConfig reads the configuration file of tranche-runtime. An empty path means the default file.
@@ -70,7 +71,8 @@ func LoadConfig(path string) (Config, error) {
 		Runtime:     file.Runtime,
 		Runtimes:    file.Runtimes,
 
-		WithoutClaim: file.WithoutClaim,
+		WithoutClaim:       file.WithoutClaim,
+		DriverCapabilities: file.DriverCapabilities,
 	}.WithDefaults()
 	err = cfg.validate()
 	if err == nil && file.GPUHostMemoryMax != "" {
@@ -142,5 +144,5 @@ func (c Config) validate() error {
 			return fmt.Errorf("%s: %q is not an absolute path", setting, paths[setting])
 		}
 	}
-	return nil
+	return CheckDriverCapabilities(c.DriverCapabilities)
 }

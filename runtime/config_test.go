@@ -22,6 +22,7 @@ runtime = "crun"
 gpu_host_memory_max = "4GiB"
 slice_memory = "512MiB"
 local_claims = "off"
+driver_capabilities = "compute,utility"
 `)
 	cfg, err := LoadConfig(path)
 	must.NoError(t, err)
@@ -41,6 +42,7 @@ local_claims = "off"
 		GPUHostMemoryMaxBytes: 4 << 30,
 		SliceBytes:            512 << 20,
 		LocalClaims:           ask.Off,
+		DriverCapabilities:    "compute,utility",
 	}, cfg)
 }
 
@@ -69,6 +71,7 @@ func TestLoadConfig_Errors(t *testing.T) {
 		{"a slice of nothing", "slice_memory = \"0\"", "slice_memory: 0 is not a multiple of 2MiB"},
 		{"tiny slices", "slice_memory = \"32MiB\"", "slice_memory: 32MiB is too little, it must be 64MiB or more"},
 		{"another policy", "local_claims = \"yes\"", "local_claims: \"yes\" is none of"},
+		{"unknown capability", "driver_capabilities = \"compute,games\"", "driver_capabilities: the GPU driver has no capability \"games\""},
 		{"relative CDI directory", "cdi_spec_dirs = [\"cdi\"]", "cdi_spec_dirs: \"cdi\" is not an absolute path"},
 	}
 	for _, tc := range cases {

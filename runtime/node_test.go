@@ -1,6 +1,7 @@
 package runtime_test
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -31,6 +32,8 @@ type node struct {
 	withoutClaim string
 	// next is the runtime that it becomes.
 	next string
+	// front is the program that is called instead of tranche-runtime; empty for tranche-runtime itself.
+	front string
 }
 
 func newNode(t *testing.T, next string) *node {
@@ -136,7 +139,7 @@ func (n *node) bundle(name, script string, env ...string) string {
 
 // runtime is a command of tranche-runtime.
 func (n *node) runtime(args ...string) *exec.Cmd {
-	argv := append(append([]string{}, n.prefix...), n.path("tranche-runtime"))
+	argv := append(append([]string{}, n.prefix...), cmp.Or(n.front, n.path("tranche-runtime")))
 	argv = append(argv, args...)
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), "TRANCHE_CONFIG="+n.path("config.toml"))

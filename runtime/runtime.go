@@ -70,6 +70,8 @@ type Config struct {
 	Runtimes []string
 	// WithoutClaim is what becomes of a container that asks for GPUs and holds no claim: WithoutClaimDeny or another.
 	WithoutClaim string
+	// DriverCapabilities are those that containers may ask for, as in NVIDIA_DRIVER_CAPABILITIES. Empty means all.
+	DriverCapabilities string
 	// GPUHostMemoryMaxBytes is the most that a container may ask for beyond its limit: see GPUHostMemory.
 	GPUHostMemoryMaxBytes uint64
 	// SliceBytes is the memory of one slice, as the device plugin has it.
@@ -90,6 +92,7 @@ func (c Config) WithDefaults() Config {
 	setDefault(&c.CLIPath, DefaultCLIPath)
 	setDefault(&c.StateDir, DefaultStateDir)
 	setDefault(&c.RunDir, DefaultRunDir)
+	setDefault(&c.DriverCapabilities, allNames)
 	if len(c.CDISpecDirs) == 0 {
 		c.CDISpecDirs = []string{
 			filepath.Join(c.DriverRoot, "etc/cdi"),
@@ -174,12 +177,14 @@ func Edits(ctx context.Context, cfg Config, grants []Grant) (Modifier, error) {
 	if err != nil {
 		return nil, err
 	}
+	binding := bindingHooks{path: cfg.HookPath, stateDir: cfg.StateDir, runDir: cfg.RunDir, grants: grants}
 	return Modifiers{
 		linuxContainer{},
 		devices,
 		shadowLibraries{dir: cfg.ShadowDir},
 		regionMounts{grants: grants},
-		bindingHooks{path: cfg.HookPath, stateDir: cfg.StateDir, runDir: cfg.RunDir, grants: grants},
+		binding,
+		shadowedCopies{binding: binding, shadowDir: cfg.ShadowDir},
 		environment{},
 	}, nil
 }
