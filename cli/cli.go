@@ -90,7 +90,7 @@ func (a *app) command() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(a.runCommand(), a.statusCommand(), a.versionCommand())
+	root.AddCommand(a.runCommand(), a.statusCommand(), a.installCommand(), a.uninstallCommand(), a.versionCommand())
 	return root
 }
 
