@@ -106,11 +106,12 @@ func (p *Plan) writeConfig(f Files) error {
 	return nil
 }
 
-// nextRuntime is the runtime that does the work: runc where there is one, as for most engines, else crun.
+// nextRuntime is the runtime that does the work: runc where there is one, as for most engines, else crun. It goes by its
+// path, since not every engine calls runtimes with a PATH that leads to it.
 func nextRuntime() string {
 	for _, name := range []string{"runc", "crun"} {
-		if _, err := exec.LookPath(name); err == nil {
-			return name
+		if path, err := exec.LookPath(name); err == nil {
+			return path
 		}
 	}
 	return runtime.DefaultRuntime
