@@ -13,7 +13,6 @@ import (
 
 	"tranche.dev/tranche/claim"
 	"tranche.dev/tranche/cli/install"
-	"tranche.dev/tranche/runtime"
 )
 
 // installOptions are those of `tranche install` and `tranche uninstall`.
@@ -25,13 +24,12 @@ type installOptions struct {
 	files        bool
 	stateDir     string
 	runDir       string
-	runtimeFile  string // the configuration file of tranche-runtime
 }
 
 var engineNames = []string{"containerd", "docker", "podman", "nomad"}
 
 func (a *app) installCommand() *cobra.Command {
-	o := installOptions{runtimeFile: runtime.DefaultConfigFile}
+	var o installOptions
 	cmd := &cobra.Command{
 		Use:   "install [containerd|docker|podman|nomad]...",
 		Short: "Put Tranche on this node, and make container engines know its runtime",
@@ -97,7 +95,7 @@ func (a *app) install(ctx context.Context, engines []string, o installOptions) e
 	if err != nil {
 		return err
 	}
-	files, err := o.planFiles(plans)
+	files, err := o.planFiles(plans, a.configFile)
 	if err != nil {
 		return err
 	}
@@ -184,11 +182,11 @@ func planEngines(ctx context.Context, engines []string, o installOptions, r *ins
 }
 
 // planFiles works out what to copy. The plugins go where Nomad looks for them, if it is among the engines.
-func (o *installOptions) planFiles(plans []enginePlan) (*install.Plan, error) {
+func (o *installOptions) planFiles(plans []enginePlan, configFile string) (*install.Plan, error) {
 	if o.from == "" {
 		return &install.Plan{}, nil
 	}
-	files := install.Files{From: o.from, Prefix: o.prefix, ConfigFile: o.runtimeFile}
+	files := install.Files{From: o.from, Prefix: o.prefix, ConfigFile: configFile}
 	for _, p := range plans {
 		if p.name == "nomad" {
 			files.PluginDir = p.Entry.PluginDir
@@ -199,7 +197,7 @@ func (o *installOptions) planFiles(plans []enginePlan) (*install.Plan, error) {
 
 // carryOut shows the plans or applies them, the files first, since the engines' configurations name them.
 func (a *app) carryOut(ctx context.Context, o installOptions, r *install.Record, files *install.Plan, plans []enginePlan) error {
-	all := &install.Plan{Changes: files.Changes, Notes: files.Notes}
+	all := &install.Plan{Changes: files.Changes, Notes: files.Notes, Dirs: files.Dirs}
 	for _, p := range plans {
 		all.Changes = append(all.Changes, p.Changes...)
 		all.Notes = append(all.Notes, p.Notes...)
@@ -214,6 +212,9 @@ func (a *app) carryOut(ctx context.Context, o installOptions, r *install.Record,
 		return err
 	}
 	r.Written(files)
+	if o.files {
+		clear(r.Files) // what was changed since then is not ours any more
+	}
 	for _, p := range plans {
 		if p.Entry == (install.Entry{}) {
 			delete(r.Engines, p.key)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 )
 
@@ -32,6 +33,9 @@ func (p *Plan) Apply(out io.Writer) error {
 		if _, err := fmt.Fprintln(out, c.Describe(backup)); err != nil {
 			return err
 		}
+	}
+	for _, dir := range p.Dirs {
+		_ = os.Remove(dir) // others have something in it
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"tranche.dev/tranche/runtime"
@@ -121,6 +122,9 @@ func nextRuntime() string {
 func UninstallFiles(r *Record) (*Plan, error) {
 	plan := &Plan{}
 	for path, sum := range r.Files {
+		if dir := filepath.Dir(path); filepath.Base(dir) == "tranche" && !slices.Contains(plan.Dirs, dir) {
+			plan.Dirs = append(plan.Dirs, dir)
+		}
 		text, err := os.ReadFile(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):

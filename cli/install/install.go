@@ -46,6 +46,8 @@ func Engines() map[string]Engine {
 // Plan is what is to be done.
 type Plan struct {
 	Changes []Change
+	// Dirs are removed afterwards, if nothing is in them any more.
+	Dirs []string
 	// Entry is what the record is to hold of the engine afterwards. An empty one means nothing.
 	Entry Entry
 	// Notes are for the operator.

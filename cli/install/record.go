@@ -47,7 +47,10 @@ func OpenRecord(stateDir string) (*Record, error) {
 	if err := r.takeLock(stateDir); err != nil {
 		return nil, err
 	}
-	return r, r.read()
+	if err := r.read(); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
 }
 
 // ReadRecord reads the record without keeping others from changing it.
