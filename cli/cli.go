@@ -91,7 +91,8 @@ func (a *app) command() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(a.runCommand(), a.statusCommand(), a.installCommand(), a.uninstallCommand(), a.versionCommand())
+	root.AddCommand(a.runCommand(), a.statusCommand(), a.installCommand(), a.uninstallCommand(), a.doctorCommand(),
+		a.versionCommand())
 	return root
 }
 
