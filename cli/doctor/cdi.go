@@ -51,6 +51,8 @@ func cdiGPUs(_ context.Context, n *Node) finding {
 		}
 	}
 	switch {
+	case len(n.gpus.GPUs) == 0:
+		return ok(n.cdiDirs(), "NVML names no GPUs to look for")
 	case len(missing) == 0:
 		return ok(n.cdiDirs(), "all %d GPUs by their UUID", len(named))
 	case len(named) == 0:

@@ -41,7 +41,9 @@ func dockerConfigured(path string) (file, runtimePath string, err error) {
 	if err != nil {
 		return path, "", err
 	}
-	var settings struct{ Runtimes map[string]struct{ Path string } }
+	var settings struct {
+		Runtimes map[string]struct{ Path string }
+	}
 	err = json.Unmarshal(root.text(), &settings)
 	return path, settings.Runtimes[RuntimeName].Path, err
 }
