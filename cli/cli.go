@@ -91,8 +91,9 @@ func (a *app) command() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(a.runCommand(), a.statusCommand(), a.installCommand(), a.uninstallCommand(), a.doctorCommand(),
-		a.versionCommand())
+	root.AddCommand(a.runCommand(), a.statusCommand(), a.versionCommand(),
+		a.nodeInfoCommand(), a.cdiHookCommand(),
+		a.installCommand(), a.uninstallCommand(), a.doctorCommand())
 	return root
 }
 

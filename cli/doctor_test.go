@@ -21,7 +21,8 @@ func TestDoctorOnTheSimulatedGPU(t *testing.T) {
 	config := filepath.Join(dir, "config.toml")
 	write := func(hook string) {
 		text := `driver_root = "` + sim.Root + `"` + "\nshadow_dir = \"" + filepath.Join(buildDir, "lib") + "\"\nhook_path = \"" +
-			filepath.Join(buildDir, "bin", hook) + "\"\nruntime = \"/usr/sbin/runc\"\nstate_dir = \"/var/lib/tranche\"\nrun_dir = \"" +
+			filepath.Join(buildDir, "bin", hook) + "\"\ncli_path = \"" + filepath.Join(buildDir, "bin/tranche") +
+			"\"\nruntime = \"/usr/sbin/runc\"\nstate_dir = \"/var/lib/tranche\"\nrun_dir = \"" +
 			filepath.Join(dir, "run") + "\"\n"
 		must.NoError(t, os.WriteFile(config, []byte(text), 0o644))
 	}

@@ -24,11 +24,14 @@ type configFile struct {
 	DriverRoot  string   `toml:"driver_root"`
 	ShadowDir   string   `toml:"shadow_dir"`
 	HookPath    string   `toml:"hook_path"`
+	CLIPath     string   `toml:"cli_path"`
 	StateDir    string   `toml:"state_dir"`
 	RunDir      string   `toml:"run_dir"`
 	CDISpecDirs []string `toml:"cdi_spec_dirs"`
 	Runtime     string   `toml:"runtime"`
+	Runtimes    []string `toml:"runtimes"`
 
+	WithoutClaim     string `toml:"without_claim"`
 	GPUHostMemoryMax string `toml:"gpu_host_memory_max"`
 }
 
@@ -56,10 +59,14 @@ func LoadConfig(path string) (Config, error) {
 		DriverRoot:  file.DriverRoot,
 		ShadowDir:   file.ShadowDir,
 		HookPath:    file.HookPath,
+		CLIPath:     file.CLIPath,
 		StateDir:    file.StateDir,
 		RunDir:      file.RunDir,
 		CDISpecDirs: file.CDISpecDirs,
 		Runtime:     file.Runtime,
+		Runtimes:    file.Runtimes,
+
+		WithoutClaim: file.WithoutClaim,
 	}.WithDefaults()
 	err = cfg.validate()
 	if err == nil && file.GPUHostMemoryMax != "" {
@@ -81,8 +88,9 @@ func explainTOML(err error) error {
 		for _, missing := range unknown.Errors {
 			keys = append(keys, strings.Join(missing.Key(), "."))
 		}
-		return fmt.Errorf("there is no setting called %s; there are driver_root, shadow_dir, hook_path, state_dir, "+
-			"run_dir, cdi_spec_dirs, runtime and gpu_host_memory_max", strings.Join(keys, " or "))
+		return fmt.Errorf("there is no setting called %s; there are driver_root, shadow_dir, hook_path, cli_path, state_dir, "+
+			"run_dir, cdi_spec_dirs, runtime, runtimes, without_claim and "+
+			"gpu_host_memory_max", strings.Join(keys, " or "))
 	}
 	var syntax *toml.DecodeError
 	if errors.As(err, &syntax) {
@@ -92,12 +100,19 @@ func explainTOML(err error) error {
 	return err
 }
 
-// validate refuses relative paths: they would be taken from wherever the caller happens to be, and hooks run elsewhere.
+// validate refuses unknown words, and relative paths: they would be taken from wherever the caller happens to be, and hooks run elsewhere.
 func (c Config) validate() error {
+	switch c.WithoutClaim {
+	case WithoutClaimDeny, WithoutClaimVoid, WithoutClaimPass:
+	default:
+		return fmt.Errorf("without_claim = %q: it may be %q, %q or %q",
+			c.WithoutClaim, WithoutClaimDeny, WithoutClaimVoid, WithoutClaimPass)
+	}
 	paths := map[string]string{
 		"driver_root": c.DriverRoot,
 		"shadow_dir":  c.ShadowDir,
 		"hook_path":   c.HookPath,
+		"cli_path":    c.CLIPath,
 		"state_dir":   c.StateDir,
 		"run_dir":     c.RunDir,
 	}
@@ -106,7 +121,7 @@ func (c Config) validate() error {
 			return fmt.Errorf("cdi_spec_dirs: %q is not an absolute path", dir)
 		}
 	}
-	for _, setting := range []string{"driver_root", "shadow_dir", "hook_path", "state_dir", "run_dir"} {
+	for _, setting := range []string{"driver_root", "shadow_dir", "hook_path", "cli_path", "state_dir", "run_dir"} {
 		if !filepath.IsAbs(paths[setting]) {
 			return fmt.Errorf("%s: %q is not an absolute path", setting, paths[setting])
 		}

@@ -57,7 +57,7 @@ func newHealthy(t *testing.T) *healthy {
 		RuntimePath: filepath.Join(root, "usr/bin/tranche-runtime"),
 		Config: runtime.Config{
 			DriverRoot: sim.Root, ShadowDir: filepath.Join(root, "usr/lib/tranche"),
-			HookPath: filepath.Join(root, "usr/bin/tranche-hook"), StateDir: state, RunDir: t.TempDir(), Runtime: "runc",
+			HookPath: filepath.Join(root, "usr/bin/tranche-hook"), CLIPath: filepath.Join(root, "usr/bin/tranche"), StateDir: state, RunDir: t.TempDir(), Runtime: "runc",
 		}.WithDefaults(),
 	}
 	library := nvml.New(sim.Root)
@@ -85,7 +85,7 @@ func (h *healthy) fill() {
 		h.write(file, text, 0o644)
 	}
 	for _, program := range []string{
-		"/usr/bin/tranche-runtime", "/usr/bin/tranche-hook", "/usr/bin/dockerd", "/usr/bin/containerd", "/usr/bin/podman",
+		"/usr/bin/tranche-runtime", "/usr/bin/tranche-hook", "/usr/bin/tranche", "/usr/bin/dockerd", "/usr/bin/containerd", "/usr/bin/podman",
 		"/opt/plugins/nomad-device-tranche", "/opt/plugins/nomad-driver-tranche",
 	} {
 		h.write(program, "#!/bin/sh\n", 0o755)
@@ -252,12 +252,19 @@ func TestEachFault(t *testing.T) {
 			},
 			"runtimes/hook", Fault, "mounted noexec", "hook_path",
 		},
+		"no command to ask NVML": {
+			func(h *healthy) { h.remove("/usr/bin/tranche") }, "runtimes/tranche", Fault, "no such file", "cli_path",
+		},
+		"none of the next runtimes": {
+			func(h *healthy) { h.Config.Runtime, h.Config.Runtimes = "", []string{"youki", "kata"} },
+			"runtimes/next runtime", Fault, "kata", "set runtimes",
+		},
 		"no next runtime": {
 			func(h *healthy) { h.Config.Runtime = "youki" }, "runtimes/next runtime", Fault, "youki", "install runc or crun",
 		},
 		"itself as the next runtime": {
 			func(h *healthy) { h.Config.Runtime = h.RuntimePath },
-			"runtimes/next runtime", Fault, "tranche-runtime itself", "set runtime in",
+			"runtimes/next runtime", Fault, "tranche-runtime itself", "set runtimes in",
 		},
 		"a next runtime that fails": {
 			func(h *healthy) {

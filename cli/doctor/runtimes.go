@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,6 +22,7 @@ var runtimeChecks = []check{
 	{"runtimes", "configuration", runtimeConfig},
 	{"runtimes", "tranche-runtime", runtimeBinary},
 	{"runtimes", "hook", runtimeHook},
+	{"runtimes", "tranche", runtimeCLI},
 	{"runtimes", "next runtime", runtimeNext},
 	{"runtimes", "permissions", runtimePermissions},
 }
@@ -49,6 +51,14 @@ func runtimeHook(_ context.Context, n *Node) finding {
 	return ok(n.Config.HookPath, "executable")
 }
 
+// runtimeCLI looks for the command that asks NVML for tranche-runtime.
+func runtimeCLI(_ context.Context, n *Node) finding {
+	if err := executable(n.Config.CLIPath); err != nil {
+		return fault(n.Config.CLIPath, err.Error(), installFiles+", or set cli_path in "+n.ConfigFile)
+	}
+	return ok(n.Config.CLIPath, "executable")
+}
+
 // executable says why a program cannot be run.
 func executable(path string) error {
 	info, err := os.Stat(path)
@@ -67,12 +77,13 @@ func executable(path string) error {
 
 // runtimeNext runs it: one that is there and cannot start is no use either.
 func runtimeNext(ctx context.Context, n *Node) finding {
-	path, err := exec.LookPath(n.Config.Runtime)
+	path, err := n.nextRuntime()
 	if err != nil {
-		return fault(n.Config.Runtime, err.Error(), "install runc or crun, or set runtime in "+n.ConfigFile+" to the path of one")
+		return fault(strings.Join(n.Config.Runtimes, ", "), err.Error(), "install runc or crun, or set runtimes in "+n.ConfigFile+
+			" to where they are")
 	}
 	if same(path, n.RuntimePath) {
-		return fault(path, "it is tranche-runtime itself", "set runtime in "+n.ConfigFile+" to the path of runc or crun")
+		return fault(path, "it is tranche-runtime itself", "set runtimes in "+n.ConfigFile+" to the paths of runc and crun")
 	}
 	ctx, cancel := context.WithTimeout(ctx, versionPatience)
 	defer cancel()
@@ -83,9 +94,26 @@ func runtimeNext(ctx context.Context, n *Node) finding {
 	return ok(path, "%s", firstLine(out))
 }
 
+// nextRuntime is the first of the configured runtimes that is there.
+func (n *Node) nextRuntime() (string, error) {
+	names := n.Config.Runtimes
+	if n.Config.Runtime != "" {
+		names = []string{n.Config.Runtime}
+	}
+	var errs []error
+	for _, name := range names {
+		path, err := exec.LookPath(name)
+		if err == nil {
+			return path, nil
+		}
+		errs = append(errs, err)
+	}
+	return "", errors.Join(errs...)
+}
+
 // runtimePermissions looks who may change what runs as root.
 func runtimePermissions(_ context.Context, n *Node) finding {
-	files := []string{n.RuntimePath, n.Config.HookPath, n.ConfigFile, n.Config.ShadowDir}
+	files := []string{n.RuntimePath, n.Config.HookPath, n.Config.CLIPath, n.ConfigFile, n.Config.ShadowDir}
 	for _, file := range files {
 		for _, path := range []string{file, filepath.Dir(file)} {
 			info, err := os.Stat(path)

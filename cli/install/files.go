@@ -102,20 +102,24 @@ func (p *Plan) writeConfig(f Files) error {
 	if err != nil || old.exists {
 		return err
 	}
-	text := strings.NewReplacer("@PREFIX@", f.Prefix, "@RUNTIME@", nextRuntime()).Replace(configTemplate)
+	text := strings.NewReplacer("@PREFIX@", f.Prefix, "@RUNTIMES@", quote(nextRuntimes())).Replace(configTemplate)
 	p.change(old, []byte(text))
 	return nil
 }
 
-// nextRuntime is the runtime that does the work: runc where there is one, as for most engines, else crun. It goes by its
-// path, since not every engine calls runtimes with a PATH that leads to it.
-func nextRuntime() string {
+// nextRuntimes are the runtimes that do the work: runc where there is one, as for most engines, else crun. They go by
+// their paths, since not every engine calls runtimes with a PATH that leads to them.
+func nextRuntimes() []any {
+	var found []any
 	for _, name := range []string{"runc", "crun"} {
 		if path, err := exec.LookPath(name); err == nil {
-			return path
+			found = append(found, path)
 		}
 	}
-	return runtime.DefaultRuntime
+	if found == nil {
+		return []any{"runc", "crun"}
+	}
+	return found
 }
 
 // UninstallFiles plans to remove what the record says was copied. A file that somebody has changed since then stays.
