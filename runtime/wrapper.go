@@ -85,6 +85,7 @@ func editBundle(ctx context.Context, cfg Config, inv invocation) error {
 	if err := giveClaims(ctx, ledger, cfg, inv.id, claims, hostMemory, file); err != nil {
 		return errors.Join(err, cancel())
 	}
+	inv.sayWhatLacks(file, os.Stderr)
 	return nil
 }
 
@@ -99,7 +100,6 @@ func giveClaims(ctx context.Context, ledger *claim.Ledger, cfg Config, id string
 	if err := file.modify(edits); err != nil {
 		return err
 	}
-	inv.sayWhatLacks(file, os.Stderr)
 	return file.write()
 }
 
