@@ -11,11 +11,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/runtime/oneline"
 )
 
 const usage = "usage: tranche-hook prestart|poststop --state-dir DIR --run-dir DIR --claim ID…, " +
@@ -25,7 +25,7 @@ const usage = "usage: tranche-hook prestart|poststop --state-dir DIR --run-dir D
 // it part of their own.
 func Main(args []string, stdin io.Reader, stderr io.Writer) int {
 	if err := run(args[1:], stdin); err != nil {
-		fmt.Fprintf(stderr, "tranche-hook: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+		fmt.Fprintf(stderr, "tranche-hook: %s\n", oneline.Of(err))
 		return 1
 	}
 	return 0

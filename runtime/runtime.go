@@ -149,6 +149,7 @@ func Edits(cfg Config, grants []Grant) (Modifier, error) {
 	return Modifiers{
 		linuxContainer{},
 		devices,
+		foreignHooks{},
 		shadowLibraries{dir: cfg.ShadowDir},
 		regionMounts{grants: grants},
 		bindingHooks{path: cfg.HookPath, stateDir: cfg.StateDir, runDir: cfg.RunDir, grants: grants},
