@@ -24,6 +24,7 @@ type configFile struct {
 	DriverRoot  string   `toml:"driver_root"`
 	ShadowDir   string   `toml:"shadow_dir"`
 	HookPath    string   `toml:"hook_path"`
+	CLIPath     string   `toml:"cli_path"`
 	StateDir    string   `toml:"state_dir"`
 	RunDir      string   `toml:"run_dir"`
 	CDISpecDirs []string `toml:"cdi_spec_dirs"`
@@ -56,6 +57,7 @@ func LoadConfig(path string) (Config, error) {
 		DriverRoot:  file.DriverRoot,
 		ShadowDir:   file.ShadowDir,
 		HookPath:    file.HookPath,
+		CLIPath:     file.CLIPath,
 		StateDir:    file.StateDir,
 		RunDir:      file.RunDir,
 		CDISpecDirs: file.CDISpecDirs,
@@ -81,7 +83,7 @@ func explainTOML(err error) error {
 		for _, missing := range unknown.Errors {
 			keys = append(keys, strings.Join(missing.Key(), "."))
 		}
-		return fmt.Errorf("there is no setting called %s; there are driver_root, shadow_dir, hook_path, state_dir, "+
+		return fmt.Errorf("there is no setting called %s; there are driver_root, shadow_dir, hook_path, cli_path, state_dir, "+
 			"run_dir, cdi_spec_dirs, runtime and gpu_host_memory_max", strings.Join(keys, " or "))
 	}
 	var syntax *toml.DecodeError
@@ -98,6 +100,7 @@ func (c Config) validate() error {
 		"driver_root": c.DriverRoot,
 		"shadow_dir":  c.ShadowDir,
 		"hook_path":   c.HookPath,
+		"cli_path":    c.CLIPath,
 		"state_dir":   c.StateDir,
 		"run_dir":     c.RunDir,
 	}
@@ -106,7 +109,7 @@ func (c Config) validate() error {
 			return fmt.Errorf("cdi_spec_dirs: %q is not an absolute path", dir)
 		}
 	}
-	for _, setting := range []string{"driver_root", "shadow_dir", "hook_path", "state_dir", "run_dir"} {
+	for _, setting := range []string{"driver_root", "shadow_dir", "hook_path", "cli_path", "state_dir", "run_dir"} {
 		if !filepath.IsAbs(paths[setting]) {
 			return fmt.Errorf("%s: %q is not an absolute path", setting, paths[setting])
 		}

@@ -13,6 +13,7 @@ func TestLoadConfig(t *testing.T) {
 driver_root = "/run/nvidia/driver"
 shadow_dir = "/opt/tranche/lib"
 hook_path = "/opt/tranche/bin/tranche-hook"
+cli_path = "/opt/tranche/bin/tranche"
 state_dir = "/s"
 run_dir = "/r"
 runtime = "crun"
@@ -25,6 +26,7 @@ gpu_host_memory_max = "4GiB"
 		DriverRoot:  "/run/nvidia/driver",
 		ShadowDir:   "/opt/tranche/lib",
 		HookPath:    "/opt/tranche/bin/tranche-hook",
+		CLIPath:     "/opt/tranche/bin/tranche",
 		StateDir:    "/s",
 		RunDir:      "/r",
 		Runtime:     "crun",

@@ -7,6 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"tranche.dev/tranche/cli"
+	"tranche.dev/tranche/device/contextcost"
 	"tranche.dev/tranche/hooks"
 	"tranche.dev/tranche/runtime"
 )
@@ -18,6 +20,9 @@ func TestMain(m *testing.M) {
 		exit(runtime.Main(os.Args, os.Environ(), os.Stderr))
 	case "tranche-hook":
 		exit(hooks.Main(os.Args, os.Stdin, os.Stderr))
+	case "tranche":
+		contextcost.ChildMain()
+		exit(cli.Main("v0.0.0-test", os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())
 }
