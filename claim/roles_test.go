@@ -1,6 +1,7 @@
 package claim
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,8 @@ func playRole(role string) {
 		}
 		fmt.Println("locked")
 		select {}
+	case "binder":
+		bindWhenTold(l, os.Stdin, os.Stdout)
 	case "headless":
 		loseFirstThread()
 	default:
@@ -63,6 +66,22 @@ func reserveAtRandom(l *Ledger, times int, report io.Writer) {
 			}
 		}
 		fmt.Fprintln(report, c.ID)
+	}
+}
+
+// bindWhenTold binds a claim to this process as soon as it is told which, and says whether it got it.
+func bindWhenTold(l *Ledger, orders io.Reader, report io.Writer) {
+	for lines := bufio.NewScanner(orders); lines.Scan(); {
+		err := l.Bind(context.Background(), lines.Text(), Container{Runtime: "runc", ID: "c", InitPID: os.Getpid()})
+		var bound *BoundError
+		switch {
+		case err == nil:
+			fmt.Fprintln(report, "got it")
+		case errors.As(err, &bound):
+			fmt.Fprintln(report, "another has it")
+		default:
+			fail(err)
+		}
 	}
 }
 
