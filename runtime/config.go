@@ -29,6 +29,7 @@ type configFile struct {
 	RunDir      string   `toml:"run_dir"`
 	CDISpecDirs []string `toml:"cdi_spec_dirs"`
 	Runtime     string   `toml:"runtime"`
+	Runtimes    []string `toml:"runtimes"`
 
 	GPUHostMemoryMax string `toml:"gpu_host_memory_max"`
 }
@@ -62,6 +63,7 @@ func LoadConfig(path string) (Config, error) {
 		RunDir:      file.RunDir,
 		CDISpecDirs: file.CDISpecDirs,
 		Runtime:     file.Runtime,
+		Runtimes:    file.Runtimes,
 	}.WithDefaults()
 	err = cfg.validate()
 	if err == nil && file.GPUHostMemoryMax != "" {
@@ -84,7 +86,7 @@ func explainTOML(err error) error {
 			keys = append(keys, strings.Join(missing.Key(), "."))
 		}
 		return fmt.Errorf("there is no setting called %s; there are driver_root, shadow_dir, hook_path, cli_path, state_dir, "+
-			"run_dir, cdi_spec_dirs, runtime and gpu_host_memory_max", strings.Join(keys, " or "))
+			"run_dir, cdi_spec_dirs, runtime, runtimes and gpu_host_memory_max", strings.Join(keys, " or "))
 	}
 	var syntax *toml.DecodeError
 	if errors.As(err, &syntax) {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -26,7 +27,6 @@ const (
 	DefaultCLIPath    = "/usr/bin/tranche"
 	DefaultStateDir   = "/var/lib/tranche"
 	DefaultRunDir     = "/run/tranche"
-	DefaultRuntime    = "runc"
 )
 
 // Modifier is one change to an OCI spec.
@@ -63,8 +63,10 @@ type Config struct {
 	// CDISpecDirs are searched for specs of the kind nvidia.com/gpu, later ones first. Empty means etc/cdi and
 	// var/run/cdi under the driver root.
 	CDISpecDirs []string
-	// Runtime is the OCI runtime that tranche-runtime becomes: a path, or a name to look up in PATH.
-	Runtime string
+	// Runtime is the OCI runtime that tranche-runtime becomes: a path, or a name to look up in PATH. Empty means the first
+	// of Runtimes that is installed; empty Runtimes are runc and crun.
+	Runtime  string
+	Runtimes []string
 	// GPUHostMemoryMaxBytes is the most that a container may ask for beyond its limit: see GPUHostMemory.
 	GPUHostMemoryMaxBytes uint64
 	// RefreshNodeInfo asks NVML for the node's GPUs; nil has the command at CLIPath do so.
@@ -81,17 +83,27 @@ func (c Config) WithDefaults() Config {
 	setDefault(&c.CLIPath, DefaultCLIPath)
 	setDefault(&c.StateDir, DefaultStateDir)
 	setDefault(&c.RunDir, DefaultRunDir)
-	setDefault(&c.Runtime, DefaultRuntime)
 	if len(c.CDISpecDirs) == 0 {
 		c.CDISpecDirs = []string{
 			filepath.Join(c.DriverRoot, "etc/cdi"),
 			filepath.Join(c.DriverRoot, "var/run/cdi"),
 		}
 	}
+	if len(c.Runtimes) == 0 {
+		c.Runtimes = slices.Clone(defaultRuntimes)
+	}
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
 	}
 	return c
+}
+
+// runtimes are the OCI runtimes to become, the best first.
+func (c Config) runtimes() []string {
+	if c.Runtime != "" {
+		return []string{c.Runtime}
+	}
+	return c.Runtimes
 }
 
 func setDefault(field *string, value string) {
