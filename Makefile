@@ -65,6 +65,10 @@ $(BUILD)/e2e/churn: e2e/programs/churn.c examples/gpu-probe/driver.h
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -O2 -Wall -Wextra -Werror -I examples/gpu-probe -o $@ $< -ldl
 
+$(BUILD)/e2e/vandal: e2e/programs/vandal.c examples/gpu-probe/driver.h
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -O2 -Wall -Wextra -Werror -I examples/gpu-probe -o $@ $< -ldl
+
 # What the benchmark runs in containers: an image of nothing else has no libraries.
 $(BUILD)/e2e/stopwatch: e2e/programs/stopwatch.c
 	@mkdir -p $(@D)
@@ -111,7 +115,7 @@ test: test-setup ## Run every test: C under sanitizers, Go with the race detecto
 test-setup:
 	@scripts/need-root "make test"
 	@scripts/install-packages $(TEST_PACKAGES)
-	@$(MAKE) --no-print-directory build sim shadow-bench-tool $(BUILD)/e2e/sandbox $(BUILD)/e2e/demo $(BUILD)/e2e/gpu-probe $(BUILD)/e2e/churn $(BUILD)/e2e/stopwatch \
+	@$(MAKE) --no-print-directory build sim shadow-bench-tool $(BUILD)/e2e/sandbox $(BUILD)/e2e/demo $(BUILD)/e2e/gpu-probe $(BUILD)/e2e/churn $(BUILD)/e2e/vandal $(BUILD)/e2e/stopwatch \
 		$(PINNED_NOMAD) $(BUILD)/tools/gotestsum
 
 .PHONY: test-c

@@ -20,7 +20,9 @@ import (
 )
 
 // environmentOf is a container's environment with a token.
-func environmentOf(token Token) map[string]string { return map[string]string{token.EnvName(): token.Reveal()} }
+func environmentOf(token Token) map[string]string {
+	return map[string]string{token.EnvName(): token.Reveal()}
+}
 
 // Tokens that lead nowhere. No error repeats one.
 func TestHostile_Tokens(t *testing.T) {

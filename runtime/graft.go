@@ -3,6 +3,8 @@ package runtime
 import (
 	"encoding/json"
 	"reflect"
+	"strings"
+	"unicode"
 )
 
 // graft makes the change that leads from before to after in document. All three are decoded JSON. The document is what
@@ -34,10 +36,17 @@ func asObject(value any) map[string]any {
 
 func graftObject(document, before, after map[string]any) any {
 	grafted := make(map[string]any, len(document))
+	known := map[string]bool{}
+	for name := range after {
+		known[fold(name)] = true
+	}
 	for name, value := range document {
 		_, was := before[name]
 		if _, is := after[name]; was && !is {
 			continue // taken out by the change
+		}
+		if !was && known[fold(name)] {
+			continue // was read under the name that it is now written by
 		}
 		grafted[name] = value
 	}
@@ -81,4 +90,17 @@ func keyOf(element any) string {
 		panic(err)
 	}
 	return "j" + string(encoded)
+}
+
+// fold gives all spellings of a name that encoding/json takes for the same, which are the runtimes' in Go, one form.
+func fold(name string) string {
+	return strings.Map(func(r rune) rune {
+		for {
+			next := unicode.SimpleFold(r)
+			if next <= r {
+				return next
+			}
+			r = next
+		}
+	}, name)
 }

@@ -78,10 +78,10 @@ func TestHostileSpec_Refused(t *testing.T) {
 			`"process" is there twice`},
 		"env twice, and deep": {raw(`{"linux": {}, "process": {"env": [@ENV@], "user": {"uid": 1, "uid": 0}}}`),
 			`"uid" is there twice`},
-		"a FIFO":      {instead(func(config string) error { return syscall.Mkfifo(config, 0o666) }), "no regular file"},
-		"a device":    {instead(func(config string) error { return os.Symlink("/dev/zero", config) }), "no regular file"},
-		"a link loop": {instead(func(config string) error { return os.Symlink("config.json", config) }), "too many levels"},
-		"a directory": {instead(func(config string) error { return os.Mkdir(config, 0o755) }), "no regular file"},
+		"a FIFO":          {instead(func(config string) error { return syscall.Mkfifo(config, 0o666) }), "no regular file"},
+		"a device":        {instead(func(config string) error { return os.Symlink("/dev/zero", config) }), "no regular file"},
+		"a link loop":     {instead(func(config string) error { return os.Symlink("config.json", config) }), "too many levels"},
+		"a directory":     {instead(func(config string) error { return os.Mkdir(config, 0o755) }), "no regular file"},
 		"larger than any": {func(n *node, config, _ string) { must.NoError(n.t, os.Truncate(config, 17<<20)) }, "larger than 16 MiB"},
 		"a thousand claims": {changed(func(spec map[string]any) {
 			process(spec)["env"] = append(process(spec)["env"].([]any), anySlice(forgedTokens(1000))...)

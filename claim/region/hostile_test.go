@@ -1,8 +1,10 @@
 package region
 
 import (
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -78,4 +80,39 @@ func TestHostile_Sparse(t *testing.T) {
 		_, err := Read(dir)
 		must.ErrorContains(t, err, "not 266240")
 	}
+}
+
+// Noise without end, and a file that becomes shorter and longer meanwhile: every look ends, with an answer or an error.
+func TestHostile_NoiseForEver(t *testing.T) {
+	dir := newRegion(t)
+	f := openAs(t, dir)
+	f.hold(0)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		noise := rand.New(rand.NewPCG(1, 2))
+		for step := 0; ; step++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			_, _ = f.WriteAt([]byte{byte(noise.Uint32())}, offUsageSums+noise.Int64N(UsageSize-offUsageSums))
+			if step%1000 == 0 {
+				_ = f.Truncate(headerSize)
+				_ = f.Truncate(UsageSize)
+				_, _ = f.WriteAt(encodeUsage(testHeader.ClaimID)[:offUsageSums], 0)
+			}
+		}
+	})
+	answers := 0
+	for range 3000 {
+		if _, err := Read(dir); err == nil {
+			answers++
+		}
+		_, _ = InUse(dir)
+	}
+	close(stop)
+	wg.Wait()
+	must.Positive(t, answers)
 }
