@@ -65,6 +65,10 @@ $(BUILD)/e2e/churn: e2e/programs/churn.c examples/gpu-probe/driver.h
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -O2 -Wall -Wextra -Werror -I examples/gpu-probe -o $@ $< -ldl
 
+$(BUILD)/e2e/vandal: e2e/programs/vandal.c examples/gpu-probe/driver.h
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -O2 -Wall -Wextra -Werror -I examples/gpu-probe -o $@ $< -ldl
+
 # What the benchmark runs in containers: an image of nothing else has no libraries.
 $(BUILD)/e2e/stopwatch: e2e/programs/stopwatch.c
 	@mkdir -p $(@D)
@@ -119,12 +123,14 @@ test: test-setup ## Run every test: C under sanitizers, Go with the race detecto
 	@$(MAKE) --no-print-directory gpu-check-test
 	@$(MAKE) --no-print-directory e2e
 
+TEST_PROGRAMS := $(addprefix $(BUILD)/e2e/,sandbox demo gpu-probe churn vandal stopwatch)
+
 .PHONY: test-setup
 test-setup:
 	@scripts/need-root "make test"
 	@scripts/install-packages $(TEST_PACKAGES)
-	@$(MAKE) --no-print-directory build sim shadow-bench-tool $(BUILD)/e2e/sandbox $(BUILD)/e2e/demo $(BUILD)/e2e/gpu-probe $(BUILD)/e2e/churn $(BUILD)/e2e/stopwatch \
-		$(PINNED_NOMAD) $(BUILD)/tools/gotestsum $(NVIDIA_TOOLS) $(BUILD)/e2e/nvidia-container-cli
+	@$(MAKE) --no-print-directory build sim shadow-bench-tool $(TEST_PROGRAMS) $(PINNED_NOMAD) $(BUILD)/tools/gotestsum \
+		$(NVIDIA_TOOLS) $(BUILD)/e2e/nvidia-container-cli
 
 .PHONY: test-c
 test-c: ## Run the C tests under ASan, UBSan and TSan

@@ -11,6 +11,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
+
+	"tranche.dev/tranche/claim/claimtest"
 )
 
 // TestMain lets the test binary be the other process where a test needs one.
@@ -38,6 +40,7 @@ func ledgerAt(t *testing.T, state, run string) *Ledger {
 	t.Helper()
 	l, err := Open(Options{StateDir: state, RunDir: run})
 	must.NoError(t, err)
+	claimtest.RemoveRegions(t, run)
 	return l
 }
 

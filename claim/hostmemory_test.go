@@ -38,6 +38,8 @@ func TestSetGPUHostMemory(t *testing.T) {
 	ctx := context.Background()
 	c, _ := reserve(t, l, 0, 1)
 	checkHostMemory(t, l, c.ID, 0)
+	_, err := l.RegionDir(ctx, c.ID)
+	must.NoError(t, err)
 	mapped, err := os.Open(filepath.Join(l.regionPath(c.ID), region.LimitFile)) // as a process of the claim has it
 	must.NoError(t, err)
 	defer mapped.Close()

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"tranche.dev/tranche/claim/region"
 )
 
 // Where the ledger and the regions are unless Options say otherwise.
@@ -116,7 +118,7 @@ func (l *Ledger) remove(b *book, r *record) {
 }
 
 func (l *Ledger) removeRegion(id string) {
-	if err := os.RemoveAll(l.regionPath(id)); err != nil {
+	if err := region.Remove(l.regionPath(id)); err != nil {
 		l.logger.Warn("removing the region of a claim", "claim", id, "error", err)
 	}
 }

@@ -51,7 +51,7 @@ func (l *Ledger) ensureRegion(r *record, dir string) error {
 	have, err := region.ReadHeader(dir)
 	if err == nil {
 		if have == want {
-			return nil
+			return l.ensureBounded(r, dir)
 		}
 		same := have
 		same.LimitBytes, same.SpillBytes = want.LimitBytes, want.SpillBytes
@@ -70,11 +70,39 @@ func (l *Ledger) ensureRegion(r *record, dir string) error {
 	if !errors.Is(err, os.ErrNotExist) {
 		l.logger.Warn("making a broken region anew", "claim", r.ID, "error", err)
 	}
-	if err := os.RemoveAll(dir); err != nil {
+	return l.makeAnew(r, dir)
+}
+
+// ensureBounded puts a region that was made with its claim on a file system of its own, before a container gets it.
+func (l *Ledger) ensureBounded(r *record, dir string) error {
+	if !canBound() || region.Bounded(dir) {
+		return nil
+	}
+	if inUse, err := region.InUse(dir); err != nil || inUse || r.held() {
+		return nil // made by an earlier version: it stays until its container is gone
+	}
+	return l.makeAnew(r, dir)
+}
+
+// makeAnew makes the region of a claim that no container uses.
+func (l *Ledger) makeAnew(r *record, dir string) error {
+	if err := region.Remove(dir); err != nil {
 		return fmt.Errorf("making the region of claim %s anew: %w", r.ID, err)
 	}
-	return region.Create(dir, want)
+	if !canBound() {
+		return region.Create(dir, r.header())
+	}
+	err := region.CreateBounded(dir, r.header())
+	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, os.ErrPermission) {
+		l.logger.Warn("a container can fill the file system of the regions: its own region could not be bounded",
+			"claim", r.ID, "error", err)
+		return region.Create(dir, r.header())
+	}
+	return err
 }
+
+// canBound tells whether regions can be bounded: mounting takes root, and those of anybody else are in no container.
+func canBound() bool { return os.Geteuid() == 0 }
 
 // Usage gives what the processes of a claim use. A claim without a container, which may have no region, uses nothing.
 func (l *Ledger) Usage(ctx context.Context, id string) (region.Usage, error) {

@@ -1,6 +1,7 @@
 package claim
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,8 @@ func playRole(role string) {
 		select {}
 	case "asker":
 		askOnce(l)
+	case "binder":
+		bindWhenTold(l, os.Stdin, os.Stdout)
 	case "headless":
 		loseFirstThread()
 	default:
@@ -80,6 +83,22 @@ func askOnce(l *Ledger) {
 		fail(err)
 	default:
 		fmt.Println(c.ID)
+	}
+}
+
+// bindWhenTold binds a claim to this process as soon as it is told which, and says whether it got it.
+func bindWhenTold(l *Ledger, orders io.Reader, report io.Writer) {
+	for lines := bufio.NewScanner(orders); lines.Scan(); {
+		err := l.Bind(context.Background(), lines.Text(), Container{Runtime: "runc", ID: "c", InitPID: os.Getpid()})
+		var bound *BoundError
+		switch {
+		case err == nil:
+			fmt.Fprintln(report, "got it")
+		case errors.As(err, &bound):
+			fmt.Fprintln(report, "another has it")
+		default:
+			fail(err)
+		}
 	}
 }
 

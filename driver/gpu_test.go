@@ -13,6 +13,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/claimtest"
 	"tranche.dev/tranche/runtime/shadowtest"
 )
 
@@ -89,6 +90,7 @@ func gpuNode(t *testing.T, config *Config) {
 	config.ShadowDir = filepath.Join(dir, "shadow")
 	config.HookPath = filepath.Join(dir, "tranche-hook")
 	config.StateDir, config.RunDir = filepath.Join(dir, "state"), filepath.Join(dir, "run")
+	claimtest.RemoveRegions(t, config.RunDir)
 	library := filepath.Join(config.DriverRoot, testLibDir, "libcuda.so.570.1")
 	spec := `{"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [{"name": "` + testGPU + `",
 		"containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0", "hostPath": "/dev/null"}]}}],

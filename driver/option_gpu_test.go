@@ -11,6 +11,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/claimtest"
 	"tranche.dev/tranche/runtime"
 )
 
@@ -59,6 +60,7 @@ func TestGrants_WhichErrorsPass(t *testing.T) {
 			}}
 			_, err = g.open()
 			must.NoError(t, err)
+			claimtest.RemoveRegions(t, g.config.RunDir)
 			made, token, err := g.ledger.Reserve(t.Context(), claim.Request{
 				GPU: claim.GPU{UUID: "GPU-11111111-1111-1111-1111-111111111111"}, Slices: []string{"s"},
 				LimitBytes: 1 << 30, Owner: claim.OwnerNomad,

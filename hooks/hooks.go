@@ -12,21 +12,32 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/runtime/oneline"
 )
 
 const usage = "usage: tranche-hook prestart|poststop|createContainer --state-dir DIR --run-dir DIR --claim ID… " +
 	"[--shadow-dir DIR] [--gpu-node PATH…]; OCI runtimes call it, with a container's state on its standard input"
 
+// Program is Main for a process of its own: one that runs on the host gives up the privileges that it does not need.
+func Program(args []string, stdin io.Reader, stderr io.Writer) int {
+	if len(args) > 1 && (args[1] == "prestart" || args[1] == "poststop") {
+		if err := dropPrivileges(); err != nil {
+			fmt.Fprintf(stderr, "tranche-hook: %s\n", oneline.Of(err))
+			return 1
+		}
+	}
+	return Main(args, stdin, stderr)
+}
+
 // Main runs the role that the command line names and returns the exit status. An error is one line: OCI runtimes make
 // it part of their own.
 func Main(args []string, stdin io.Reader, stderr io.Writer) int {
 	if err := run(args[1:], stdin); err != nil {
-		fmt.Fprintf(stderr, "tranche-hook: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+		fmt.Fprintf(stderr, "tranche-hook: %s\n", oneline.Of(err))
 		return 1
 	}
 	return 0

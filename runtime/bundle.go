@@ -1,7 +1,6 @@
 package runtime
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -96,15 +95,6 @@ func generic(spec *specs.Spec) (any, error) {
 		return nil, err
 	}
 	return decode(content)
-}
-
-// decode leaves numbers as they are written: a float64 does not hold every 64-bit integer.
-func decode(content []byte) (any, error) {
-	decoder := json.NewDecoder(bytes.NewReader(content))
-	decoder.UseNumber()
-	var value any
-	err := decoder.Decode(&value)
-	return value, err
 }
 
 // write replaces the file, at once, by one with the same mode and owner.

@@ -10,6 +10,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/claimtest"
 	"tranche.dev/tranche/runtime/shadowtest"
 )
 
@@ -36,6 +37,7 @@ func NodeConfig(t *testing.T) Config {
 		StateDir:   filepath.Join(dir, "state"),
 		RunDir:     filepath.Join(dir, "run"),
 	}.WithDefaults()
+	claimtest.RemoveRegions(t, cfg.RunDir)
 	for file, content := range map[string]string{
 		filepath.Join(cfg.DriverRoot, LibDir, "libcuda.so."+driverVersion):      "driver's libcuda",
 		filepath.Join(cfg.DriverRoot, LibDir, "libnvidia-ml.so."+driverVersion): "driver's libnvidia-ml",

@@ -1,6 +1,11 @@
 package runtime
 
-import "reflect"
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"unicode"
+)
 
 // graft makes the change that leads from before to after in document. All three are decoded JSON. The document is what
 // before was made from, and may hold more than it: members that our version of the spec's types does not know. They
@@ -31,10 +36,17 @@ func asObject(value any) map[string]any {
 
 func graftObject(document, before, after map[string]any) any {
 	grafted := make(map[string]any, len(document))
+	known := map[string]bool{}
+	for name := range after {
+		known[fold(name)] = true
+	}
 	for name, value := range document {
 		_, was := before[name]
 		if _, is := after[name]; was && !is {
 			continue // taken out by the change
+		}
+		if !was && known[fold(name)] {
+			continue // was read under the name that it is now written by
 		}
 		grafted[name] = value
 	}
@@ -48,22 +60,47 @@ func graftObject(document, before, after map[string]any) any {
 	return grafted
 }
 
-// graftArray takes the elements that were there before from the document, and new ones as they are.
+// graftArray takes the elements that were there before from the document, and new ones as they are. A container's
+// environment may have a million entries, so each is looked up, not searched for.
 func graftArray(document, before, after []any) any {
-	taken := make([]bool, len(before))
+	places := map[string][]int{}
+	for i, element := range before {
+		key := keyOf(element)
+		places[key] = append(places[key], i)
+	}
 	grafted := make([]any, 0, len(after))
 	for _, element := range after {
-		grafted = append(grafted, graftElement(document, before, taken, element))
+		key := keyOf(element)
+		if at := places[key]; len(at) > 0 {
+			places[key] = at[1:]
+			element = document[at[0]]
+		}
+		grafted = append(grafted, element)
 	}
 	return grafted
 }
 
-func graftElement(document, before []any, taken []bool, element any) any {
-	for i := range before {
-		if !taken[i] && reflect.DeepEqual(before[i], element) {
-			taken[i] = true
-			return document[i]
-		}
+// keyOf is the same for elements that are equal, and for those only.
+func keyOf(element any) string {
+	if text, ok := element.(string); ok {
+		return "s" + text
 	}
-	return element
+	encoded, err := json.Marshal(element)
+	if err != nil { // what was decoded can be encoded
+		panic(err)
+	}
+	return "j" + string(encoded)
+}
+
+// fold gives all spellings of a name that encoding/json takes for the same, which are the runtimes' in Go, one form.
+func fold(name string) string {
+	return strings.Map(func(r rune) rune {
+		for {
+			next := unicode.SimpleFold(r)
+			if next <= r {
+				return next
+			}
+			r = next
+		}
+	}, name)
 }

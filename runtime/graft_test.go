@@ -28,6 +28,15 @@ func TestGraft(t *testing.T) {
 			`{"p":{"a":1}}`, `{"p":{"a":1,"u":{"uid":0}}}`, `{"p":{"a":2,"u":{"uid":0}}}`, `{"p":{"a":2}}`,
 		},
 		{"null becomes an array", `{"m":null}`, `{"m":null}`, `{"m":[1]}`, `{"m":[1]}`},
+		{
+			"another spelling of a name that is changed",
+			`{"PROCE\u017f\u017f":{"a":1},"other":{"x":1}}`, `{"process":{"a":1}}`, `{"process":{"a":2}}`,
+			`{"process":{"a":2},"other":{"x":1}}`,
+		},
+		{
+			"names that differ in nothing but their spelling", `{"m":{"a":1,"A":2}}`, `{"m":{"a":1,"A":2}}`,
+			`{"m":{"a":3,"A":2}}`, `{"m":{"a":3,"A":2}}`,
+		},
 		{"large numbers", `{"x":1,"n":18446744073709551615}`, `{"x":1}`, `{"x":2}`, `{"x":2,"n":18446744073709551615}`},
 	}
 	for _, tc := range cases {

@@ -3,6 +3,7 @@ package runtime_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -23,11 +24,24 @@ func TestMain(m *testing.M) {
 		exit(runtime.Main(os.Args, os.Environ(), os.Stderr))
 	case "tranche-hook":
 		exit(hooks.Main(os.Args, os.Stdin, os.Stderr))
+	case "tranche-hook-that-records":
+		recordEnvironment(filepath.Join(filepath.Dir(os.Args[3]), "environ-ours-"+os.Args[1])) // beside the state directory
+		exit(hooks.Main(os.Args, os.Stdin, os.Stderr))
+	case "hook-that-records":
+		recordEnvironment(os.Args[1])
+		exit(0)
 	case "tranche":
 		contextcost.ChildMain()
 		exit(cli.Main("v0.0.0-test", os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())
+}
+
+// recordEnvironment writes down this process's environment, each entry with a zero byte behind it.
+func recordEnvironment(file string) {
+	if err := os.WriteFile(file, []byte(strings.Join(os.Environ(), "\x00")+"\x00"), 0o644); err != nil {
+		exit(1)
+	}
 }
 
 // exit ends the process without the second that the race detector would have it wait.

@@ -181,6 +181,7 @@ func Edits(ctx context.Context, cfg Config, grants []Grant) (Modifier, error) {
 	return Modifiers{
 		linuxContainer{},
 		devices,
+		foreignHooks{},
 		shadowLibraries{dir: cfg.ShadowDir},
 		regionMounts{grants: grants},
 		binding,

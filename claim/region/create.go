@@ -26,7 +26,11 @@ func Create(dir string, h Header) error {
 	if err := os.RemoveAll(unfinished); err != nil {
 		return fmt.Errorf("removing an unfinished region: %w", err)
 	}
-	if err := fill(unfinished, h); err != nil {
+	err := os.Mkdir(unfinished, 0o755)
+	if err == nil {
+		err = fill(unfinished, h)
+	}
+	if err != nil {
 		return errors.Join(fmt.Errorf("making the region %s: %w", dir, explainFull(parent, err)),
 			os.RemoveAll(unfinished))
 	}
@@ -39,10 +43,8 @@ func Create(dir string, h Header) error {
 // unfinishedPrefix marks a directory that Create has not finished.
 const unfinishedPrefix = ".new-"
 
+// fill makes the files of a region in its directory.
 func fill(dir string, h Header) error {
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return err
-	}
 	if err := os.Chmod(dir, 0o755); err != nil { // whatever the umask says
 		return err
 	}

@@ -1,6 +1,10 @@
 package region
 
-import "os"
+import (
+	"fmt"
+	"os"
+	"time"
+)
 
 // Usage is what a claim's processes hold.
 type Usage struct {
@@ -103,11 +107,21 @@ func readSpill(m mapping, slots []int, limitBytes uint64) *Spill {
 	return &s
 }
 
+// lookPatience bounds how long it may take to find out which slots are owned. A container may have as many locks on its
+// usage file as its memory holds, and for each slot the kernel looks through all of them: without a bound, a container
+// could keep a processor of the host busy for minutes whenever somebody asks what it uses.
+var lookPatience = 250 * time.Millisecond
+
 func ownedSlots(f *os.File, m mapping) (owned []int, err error) {
 	if any, err := anyLocked(f); err != nil || !any {
 		return nil, err
 	}
+	deadline := time.Now().Add(lookPatience)
 	for slot := range int(min(m.load64(offUsageHighWater), SlotCount)) {
+		if time.Now().After(deadline) {
+			return nil, fmt.Errorf("looking for the owners of the slots in %s takes more than %s: the container's "+
+				"processes have put too many locks on it", f.Name(), lookPatience)
+		}
 		locked, err := slotLocked(f, slot)
 		if err != nil {
 			return nil, err

@@ -8,5 +8,5 @@ import (
 )
 
 func main() {
-	os.Exit(hooks.Main(os.Args, os.Stdin, os.Stderr))
+	os.Exit(hooks.Program(os.Args, os.Stdin, os.Stderr))
 }

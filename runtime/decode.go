@@ -1,0 +1,62 @@
+package runtime
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+)
+
+// decode reads JSON into maps and arrays. Numbers stay as they are written: a float64 does not hold every 64-bit integer.
+//
+// An object that says a thing twice is an error. Of two values, runc takes parts of both and crun takes one of them: what
+// we looked at need not be what the container gets.
+func decode(content []byte) (any, error) {
+	decoder := json.NewDecoder(bytes.NewReader(content))
+	decoder.UseNumber()
+	return decodeValue(decoder)
+}
+
+func decodeValue(decoder *json.Decoder) (any, error) {
+	token, err := decoder.Token()
+	switch {
+	case err != nil:
+		return nil, err
+	case token == json.Delim('{'):
+		return decodeObject(decoder)
+	case token == json.Delim('['):
+		return decodeArray(decoder)
+	}
+	return token, nil
+}
+
+func decodeObject(decoder *json.Decoder) (any, error) {
+	object := map[string]any{}
+	for decoder.More() {
+		token, err := decoder.Token()
+		if err != nil {
+			return nil, err
+		}
+		name, _ := token.(string) // the decoder takes nothing else here
+		if _, said := object[name]; said {
+			return nil, fmt.Errorf("%q is there twice, and only the next runtime knows which counts; remove one", name)
+		}
+		if object[name], err = decodeValue(decoder); err != nil {
+			return nil, err
+		}
+	}
+	_, err := decoder.Token() // the end
+	return object, err
+}
+
+func decodeArray(decoder *json.Decoder) (any, error) {
+	array := []any{}
+	for decoder.More() {
+		element, err := decodeValue(decoder)
+		if err != nil {
+			return nil, err
+		}
+		array = append(array, element)
+	}
+	_, err := decoder.Token() // the end
+	return array, err
+}

@@ -1,0 +1,43 @@
+// Package oneline makes the text of an error fit for logs and terminals.
+package oneline
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// maxBytes bounds a line. The longest that our own words make is far shorter.
+const maxBytes = 4096
+
+// Of is an error as one line that shows on any terminal as it is written. An error may quote what a job has written:
+// a line break would forge a line of a log, an escape sequence could write anything on the operator's terminal, and a
+// megabyte would bury the rest.
+func Of(err error) string { return of(err.Error()) }
+
+func of(text string) string {
+	text = strings.ReplaceAll(text, "\n", "; ")
+	rest := 0
+	if len(text) > maxBytes {
+		cut := maxBytes
+		for cut > 0 && !utf8.RuneStart(text[cut]) {
+			cut--
+		}
+		text, rest = text[:cut], len(text)-cut
+	}
+	var line strings.Builder
+	for _, r := range strings.ToValidUTF8(text, "\uFFFD") {
+		if unicode.IsPrint(r) {
+			line.WriteRune(r)
+			continue
+		}
+		quoted := strconv.QuoteRune(r)
+		line.WriteString(quoted[1 : len(quoted)-1])
+	}
+	if rest > 0 {
+		fmt.Fprintf(&line, "… (and %d bytes more)", rest)
+	}
+	return line.String()
+}
