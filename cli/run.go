@@ -16,7 +16,6 @@ import (
 
 	"tranche.dev/tranche/claim"
 	"tranche.dev/tranche/claim/memsize"
-	"tranche.dev/tranche/device/contextcost"
 	"tranche.dev/tranche/device/nvml"
 )
 
@@ -177,9 +176,7 @@ func (a *app) contextBytes(ctx context.Context, o runOptions, node *nvml.Node, g
 		}
 		return bytes, nil
 	}
-	return a.contextCost(ctx,
-		contextcost.Options{DriverRoot: o.driverRoot, CacheFile: costCache(o.stateDir), Logger: a.logger()},
-		contextcost.GPU{UUID: g.UUID, Name: g.Name, DriverVersion: node.DriverVersion})
+	return a.contextCost(ctx, a.costOptions(o.place), costKey(node, g))
 }
 
 // costCache is where measurements are kept: with the device plugin's, or with the user's own.

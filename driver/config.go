@@ -86,6 +86,7 @@ type Config struct {
 	DriverRoot  string   `codec:"driver_root"`
 	ShadowDir   string   `codec:"shadow_dir"`
 	HookPath    string   `codec:"hook_path"`
+	CLIPath     string   `codec:"cli_path"`
 	StateDir    string   `codec:"state_dir"`
 	RunDir      string   `codec:"run_dir"`
 	CDISpecDirs []string `codec:"cdi_spec_dirs"`
@@ -175,6 +176,7 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"driver_root":         hclspec.NewAttr("driver_root", "string", false),
 	"shadow_dir":          hclspec.NewAttr("shadow_dir", "string", false),
 	"hook_path":           hclspec.NewAttr("hook_path", "string", false),
+	"cli_path":            hclspec.NewAttr("cli_path", "string", false),
 	"state_dir":           hclspec.NewAttr("state_dir", "string", false),
 	"run_dir":             hclspec.NewAttr("run_dir", "string", false),
 	"cdi_spec_dirs":       hclspec.NewAttr("cdi_spec_dirs", "list(string)", false),
@@ -199,6 +201,7 @@ func (c *Config) validate() error {
 		"driver_root":        c.DriverRoot,
 		"shadow_dir":         c.ShadowDir,
 		"hook_path":          c.HookPath,
+		"cli_path":           c.CLIPath,
 		"state_dir":          c.StateDir,
 		"run_dir":            c.RunDir,
 		"auth.config":        c.Auth.Config,
@@ -274,6 +277,7 @@ func (c *Config) runtimeConfig() runtime.Config {
 		DriverRoot:  c.DriverRoot,
 		ShadowDir:   c.ShadowDir,
 		HookPath:    c.HookPath,
+		CLIPath:     c.CLIPath,
 		StateDir:    c.StateDir,
 		RunDir:      c.RunDir,
 		CDISpecDirs: c.CDISpecDirs,
@@ -284,8 +288,8 @@ func (c *Config) runtimeConfig() runtime.Config {
 	return r.WithDefaults()
 }
 
-// setInstalled fills in paths that lie beside the directory bin of the plugin's binary, where they do: the hook in the
-// same directory, the shadow libraries in ../lib/tranche. ../lib itself is not looked at: beside /usr/bin that is where
+// setInstalled fills in paths that lie beside the directory bin of the plugin's binary, where they do: the hook and
+// the command tranche in the same directory, the shadow libraries in ../lib/tranche. ../lib itself is not looked at: beside /usr/bin that is where
 // the GPU driver's own libcuda.so.1 may lie.
 func setInstalled(r *runtime.Config, bin string) {
 	for _, candidate := range []struct {
@@ -294,6 +298,7 @@ func setInstalled(r *runtime.Config, bin string) {
 		file  string
 	}{
 		{&r.HookPath, filepath.Join(bin, "tranche-hook"), ""},
+		{&r.CLIPath, filepath.Join(bin, "tranche"), ""},
 		{&r.ShadowDir, filepath.Join(filepath.Dir(bin), "lib/tranche"), "libcuda.so.1"},
 	} {
 		if *candidate.field != "" {

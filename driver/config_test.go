@@ -109,16 +109,18 @@ func TestSetInstalled(t *testing.T) {
 	setInstalled(&nothing, bin)
 	must.Eq(t, runtime.Config{}, nothing)
 
-	for _, file := range []string{filepath.Join(bin, "tranche-hook"), filepath.Join(shadows, "libcuda.so.1")} {
+	for _, file := range []string{filepath.Join(bin, "tranche-hook"), filepath.Join(bin, "tranche"), filepath.Join(shadows, "libcuda.so.1")} {
 		must.NoError(t, os.WriteFile(file, nil, 0o755))
 	}
 	var found runtime.Config
 	setInstalled(&found, bin)
-	must.Eq(t, runtime.Config{HookPath: filepath.Join(bin, "tranche-hook"), ShadowDir: shadows}, found)
+	must.Eq(t, runtime.Config{
+		HookPath: filepath.Join(bin, "tranche-hook"), CLIPath: filepath.Join(bin, "tranche"), ShadowDir: shadows,
+	}, found)
 
-	given := runtime.Config{HookPath: "/h", ShadowDir: "/s"}
+	given := runtime.Config{HookPath: "/h", CLIPath: "/c", ShadowDir: "/s"}
 	setInstalled(&given, bin)
-	must.Eq(t, runtime.Config{HookPath: "/h", ShadowDir: "/s"}, given)
+	must.Eq(t, runtime.Config{HookPath: "/h", CLIPath: "/c", ShadowDir: "/s"}, given)
 }
 
 func TestSetConfig_SaysWhatIsWrong(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 
 	"tranche.dev/tranche/claim"
 	"tranche.dev/tranche/runtime"
+	"tranche.dev/tranche/runtime/nodeinfo/generate"
 )
 
 const noVisibleDevices = claim.VisibleDevices + "=" + claim.NoDevices
@@ -57,11 +58,18 @@ func (g *grants) of(
 	if err != nil {
 		return nil, retriable(fmt.Errorf("look up the task's claims: %w", err))
 	}
-	edits, err := runtime.Prepare(ctx, ledger, g.config, container, claims, hostMemoryBytes)
+	edits, err := runtime.Prepare(ctx, ledger, g.runtimeConfig(), container, claims, hostMemoryBytes)
 	if err != nil {
 		return nil, retriable(fmt.Errorf("prepare the task's GPU: %w", err))
 	}
 	return &grant{claims: claims, edits: edits, hostMemoryBytes: hostMemoryBytes}, nil
+}
+
+// runtimeConfig has this process ask NVML, where the node's GPUs are not known: it is linked to do so.
+func (g *grants) runtimeConfig() runtime.Config {
+	cfg := g.config
+	cfg.RefreshNodeInfo = generate.Refresher(g.logger)
+	return cfg
 }
 
 // retriable tells Nomad whether to start the task again, for errors of which claim says that they pass. A claim token

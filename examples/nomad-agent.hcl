@@ -15,6 +15,7 @@ plugin "nomad-driver-tranche" {
     containerd_address  = "/run/containerd/containerd.sock"
     driver_root         = "/"
     shadow_dir          = "/usr/lib/tranche"      # unless ../lib/tranche beside the plugin's binary is there
+    cli_path            = "/usr/bin/tranche"      # unless it lies beside the plugin's binary
     hook_path           = "/usr/bin/tranche-hook" # unless tranche-hook lies beside the plugin's binary
     gpu_host_memory_max = "0"                     # most that a task may ask for with gpu_host_memory, such as "16GiB"
   }

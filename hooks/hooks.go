@@ -18,8 +18,8 @@ import (
 	"tranche.dev/tranche/claim"
 )
 
-const usage = "usage: tranche-hook prestart|poststop --state-dir DIR --run-dir DIR --claim ID…, " +
-	"or tranche-hook cdi HOOK …; OCI runtimes call it, with a container's state on its standard input"
+const usage = "usage: tranche-hook prestart|poststop --state-dir DIR --run-dir DIR --claim ID…; " +
+	"OCI runtimes call it, with a container's state on its standard input"
 
 // Main runs the role that the command line names and returns the exit status. An error is one line: OCI runtimes make
 // it part of their own.
@@ -41,8 +41,6 @@ func run(args []string, stdin io.Reader) error {
 		return withContainer(args, stdin, prestart)
 	case "poststop":
 		return withContainer(args, stdin, poststop)
-	case "cdi":
-		return runCDIHook(args)
 	default:
 		return fmt.Errorf("no hook is called %q; %s", role, usage)
 	}

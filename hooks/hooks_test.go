@@ -269,22 +269,3 @@ func TestCommandLine(t *testing.T) {
 		})
 	}
 }
-
-// The CDI role is NVIDIA's command: it has the hooks that generated specs call for, and lets those pass that it has
-// never heard of, since a spec may be newer than it.
-func TestCDIRole(t *testing.T) {
-	status, stderr := newNode(t).hookWith("", "cdi", "noop")
-	must.Zero(t, status, must.Sprint(stderr))
-
-	rootfs := t.TempDir()
-	must.NoError(t, os.MkdirAll(filepath.Join(rootfs, "rootfs"), 0o755))
-	must.NoError(t, os.WriteFile(filepath.Join(rootfs, "config.json"), []byte(`{"root": {"path": "rootfs"}}`), 0o644))
-	state := filepath.Join(rootfs, "state.json")
-	must.NoError(t, os.WriteFile(state, []byte(`{"id": "c1", "bundle": "`+rootfs+`"}`), 0o644))
-	status, stderr = newNode(t).hookWith("", "cdi", "create-symlinks",
-		"--link", "libcuda.so.1::/usr/lib/libcuda.so", "--container-spec", state)
-	must.Zero(t, status, must.Sprint(stderr))
-	target, err := os.Readlink(filepath.Join(rootfs, "rootfs/usr/lib/libcuda.so"))
-	must.NoError(t, err)
-	must.Eq(t, "libcuda.so.1", target)
-}

@@ -24,10 +24,12 @@ type configFile struct {
 	DriverRoot  string   `toml:"driver_root"`
 	ShadowDir   string   `toml:"shadow_dir"`
 	HookPath    string   `toml:"hook_path"`
+	CLIPath     string   `toml:"cli_path"`
 	StateDir    string   `toml:"state_dir"`
 	RunDir      string   `toml:"run_dir"`
 	CDISpecDirs []string `toml:"cdi_spec_dirs"`
 	Runtime     string   `toml:"runtime"`
+	Runtimes    []string `toml:"runtimes"`
 
 	GPUHostMemoryMax string `toml:"gpu_host_memory_max"`
 }
@@ -56,10 +58,12 @@ func LoadConfig(path string) (Config, error) {
 		DriverRoot:  file.DriverRoot,
 		ShadowDir:   file.ShadowDir,
 		HookPath:    file.HookPath,
+		CLIPath:     file.CLIPath,
 		StateDir:    file.StateDir,
 		RunDir:      file.RunDir,
 		CDISpecDirs: file.CDISpecDirs,
 		Runtime:     file.Runtime,
+		Runtimes:    file.Runtimes,
 	}.WithDefaults()
 	err = cfg.validate()
 	if err == nil && file.GPUHostMemoryMax != "" {
@@ -81,8 +85,8 @@ func explainTOML(err error) error {
 		for _, missing := range unknown.Errors {
 			keys = append(keys, strings.Join(missing.Key(), "."))
 		}
-		return fmt.Errorf("there is no setting called %s; there are driver_root, shadow_dir, hook_path, state_dir, "+
-			"run_dir, cdi_spec_dirs, runtime and gpu_host_memory_max", strings.Join(keys, " or "))
+		return fmt.Errorf("there is no setting called %s; there are driver_root, shadow_dir, hook_path, cli_path, state_dir, "+
+			"run_dir, cdi_spec_dirs, runtime, runtimes and gpu_host_memory_max", strings.Join(keys, " or "))
 	}
 	var syntax *toml.DecodeError
 	if errors.As(err, &syntax) {
@@ -98,6 +102,7 @@ func (c Config) validate() error {
 		"driver_root": c.DriverRoot,
 		"shadow_dir":  c.ShadowDir,
 		"hook_path":   c.HookPath,
+		"cli_path":    c.CLIPath,
 		"state_dir":   c.StateDir,
 		"run_dir":     c.RunDir,
 	}
@@ -106,7 +111,7 @@ func (c Config) validate() error {
 			return fmt.Errorf("cdi_spec_dirs: %q is not an absolute path", dir)
 		}
 	}
-	for _, setting := range []string{"driver_root", "shadow_dir", "hook_path", "state_dir", "run_dir"} {
+	for _, setting := range []string{"driver_root", "shadow_dir", "hook_path", "cli_path", "state_dir", "run_dir"} {
 		if !filepath.IsAbs(paths[setting]) {
 			return fmt.Errorf("%s: %q is not an absolute path", setting, paths[setting])
 		}

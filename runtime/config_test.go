@@ -13,6 +13,7 @@ func TestLoadConfig(t *testing.T) {
 driver_root = "/run/nvidia/driver"
 shadow_dir = "/opt/tranche/lib"
 hook_path = "/opt/tranche/bin/tranche-hook"
+cli_path = "/opt/tranche/bin/tranche"
 state_dir = "/s"
 run_dir = "/r"
 runtime = "crun"
@@ -25,9 +26,11 @@ gpu_host_memory_max = "4GiB"
 		DriverRoot:  "/run/nvidia/driver",
 		ShadowDir:   "/opt/tranche/lib",
 		HookPath:    "/opt/tranche/bin/tranche-hook",
+		CLIPath:     "/opt/tranche/bin/tranche",
 		StateDir:    "/s",
 		RunDir:      "/r",
 		Runtime:     "crun",
+		Runtimes:    []string{"runc", "crun"},
 		CDISpecDirs: []string{"/run/nvidia/driver/etc/cdi", "/run/nvidia/driver/var/run/cdi"},
 
 		GPUHostMemoryMaxBytes: 4 << 30,
@@ -40,7 +43,7 @@ func TestLoadConfig_Defaults(t *testing.T) {
 	cfg, err := LoadConfig(path)
 	must.NoError(t, err)
 	must.Eq(t, "/", cfg.DriverRoot)
-	must.Eq(t, "runc", cfg.Runtime)
+	must.Eq(t, []string{"runc", "crun"}, cfg.runtimes())
 	must.Eq(t, "/var/lib/tranche", cfg.StateDir)
 	must.Eq(t, []string{"/etc/cdi", "/var/run/cdi"}, cfg.CDISpecDirs)
 	must.Zero(t, cfg.GPUHostMemoryMaxBytes)

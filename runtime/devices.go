@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,12 +11,8 @@ import (
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// cdiVendor and cdiClass make up the kind of the CDI devices that are GPUs.
-const (
-	cdiVendor = "nvidia.com"
-	cdiClass  = "gpu"
-	cdiKind   = cdiVendor + "/" + cdiClass
-)
+// cdiKind is the kind of the CDI devices that are GPUs.
+const cdiKind = "nvidia.com/gpu"
 
 // cudaCompatHook is the CDI hook that makes the loader prefer the libcuda that an image carries for forward
 // compatibility. That library has no shadow in front of it, so a container with a limit does without the hook.
@@ -40,18 +37,19 @@ func (d deviceEdits) Modify(spec *specs.Spec) error {
 
 // newDeviceEdits finds the CDI edits for the GPUs of the grants: in the node's own CDI specs where these name all of
 // the GPUs, else in a spec that is generated from the driver root.
-func newDeviceEdits(cfg Config, grants []Grant) (Modifier, error) {
+func newDeviceEdits(ctx context.Context, cfg Config, grants []Grant) (Modifier, error) {
 	devices, missing := findDevices(cfg, grants)
+	found := merge(devices)
 	source := "the CDI specs in " + strings.Join(cfg.CDISpecDirs, " and ")
 	if missing != nil {
 		cfg.Logger.Debug("no CDI spec on the node names all GPUs, generating one", "reason", missing)
 		var err error
-		if devices, err = generateDevices(cfg, grants, generateSpec); err != nil {
+		if found, err = generatedEdits(ctx, cfg, grants); err != nil {
 			return nil, fmt.Errorf("%w; and none can be generated: %w", missing, err)
 		}
 		source = "the CDI spec generated from the driver root " + cfg.DriverRoot
 	}
-	edits := hardened(merge(devices))
+	edits := hardened(found)
 	if !slices.ContainsFunc(edits.Mounts, func(m *cdispecs.Mount) bool {
 		return shadowSONAME(m.ContainerPath) == libcuda
 	}) {

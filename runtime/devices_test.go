@@ -37,7 +37,7 @@ func TestDeviceEdits(t *testing.T) {
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			edits, err := newDeviceEdits(NodeConfig(t), tc.grants)
+			edits, err := newDeviceEdits(t.Context(), NodeConfig(t), tc.grants)
 			must.NoError(t, err)
 			spec := containerSpec()
 			must.NoError(t, edits.Modify(spec))
@@ -53,7 +53,7 @@ func TestDeviceEdits_LaterDirectoryFirst(t *testing.T) {
 	WriteCDISpec(t, filepath.Join(cfg.DriverRoot, "var/run/cdi/gpus.json"), cfg.DriverRoot, func(spec string) string {
 		return strings.ReplaceAll(spec, "/dev/nvidia0", "/dev/from-run")
 	})
-	edits, err := newDeviceEdits(cfg, []Grant{grantOf("aaaaaaaa", GPU0, 0)})
+	edits, err := newDeviceEdits(t.Context(), cfg, []Grant{grantOf("aaaaaaaa", GPU0, 0)})
 	must.NoError(t, err)
 	spec := containerSpec()
 	must.NoError(t, edits.Modify(spec))
@@ -70,7 +70,7 @@ func TestDeviceEdits_Hooks(t *testing.T) {
 			{"hookName": "createContainer", "path": "/h", "args": ["h", "create-symlinks"], "env": ["A=1"]}
 		], "mounts": [`, 1)
 	})
-	edits, err := newDeviceEdits(cfg, []Grant{grantOf("aaaaaaaa", GPU0, 0)})
+	edits, err := newDeviceEdits(t.Context(), cfg, []Grant{grantOf("aaaaaaaa", GPU0, 0)})
 	must.NoError(t, err)
 	spec := containerSpec()
 	must.NoError(t, edits.Modify(spec))
@@ -85,7 +85,7 @@ func TestDeviceEdits_Errors(t *testing.T) {
 
 	t.Run("a GPU of which the CDI specs name only the index", func(t *testing.T) {
 		unknown := "GPU-99999999-9999-9999-9999-999999999999"
-		_, err := newDeviceEdits(NodeConfig(t), []Grant{grantOf("aaaaaaaa", unknown, 1)})
+		_, err := newDeviceEdits(t.Context(), NodeConfig(t), []Grant{grantOf("aaaaaaaa", unknown, 1)})
 		for _, named := range []string{"names nvidia.com/gpu=" + unknown, "none can be generated"} {
 			must.ErrorContains(t, err, named)
 		}
@@ -94,7 +94,7 @@ func TestDeviceEdits_Errors(t *testing.T) {
 		cfg := NodeConfig(t)
 		cfg.DriverRoot = t.TempDir()
 		cfg.CDISpecDirs = []string{filepath.Join(cfg.DriverRoot, "etc/cdi")}
-		_, err := newDeviceEdits(cfg, grants)
+		_, err := newDeviceEdits(t.Context(), cfg, grants)
 		for _, named := range []string{cfg.DriverRoot, cfg.CDISpecDirs[0], "libnvidia-ml.so.1", GPU0, "driver_root"} {
 			must.ErrorContains(t, err, named)
 		}
@@ -104,7 +104,7 @@ func TestDeviceEdits_Errors(t *testing.T) {
 		WriteCDISpec(t, filepath.Join(cfg.DriverRoot, "etc/cdi/gpus.json"), cfg.DriverRoot, func(spec string) string {
 			return strings.ReplaceAll(spec, "libcuda", "libother")
 		})
-		_, err := newDeviceEdits(cfg, grants)
+		_, err := newDeviceEdits(t.Context(), cfg, grants)
 		for _, named := range []string{cfg.DriverRoot, "libcuda.so.*", GPU0} {
 			must.ErrorContains(t, err, named)
 		}
@@ -114,7 +114,7 @@ func TestDeviceEdits_Errors(t *testing.T) {
 		broken := filepath.Join(cfg.DriverRoot, "etc/cdi/gpus.json")
 		WriteFile(t, broken, `{"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [`)
 		must.NoError(t, os.RemoveAll(filepath.Join(cfg.DriverRoot, LibDir)))
-		_, err := newDeviceEdits(cfg, grants)
+		_, err := newDeviceEdits(t.Context(), cfg, grants)
 		must.ErrorContains(t, err, broken)
 	})
 }

@@ -44,9 +44,19 @@ func (n *node) simulatedNVML() {
 		// The simulator opens these, which the file system of temporary files need not allow for devices of its own.
 		must.NoError(n.t, os.Symlink(os.DevNull, filepath.Join(n.path("dev"), name)))
 	}
-	n.t.Setenv("SIMGPU_TOPOLOGY", topology)
-	n.t.Setenv("SIMGPU_STATE", n.path("simgpu-state"))
-	n.t.Setenv("SIMGPU_DEV", n.path("dev"))
+	// tranche-runtime gives the command no environment, and the simulator takes its settings from there.
+	script := n.path("tranche-on-simulated-gpus")
+	runtime.WriteFile(n.t, script, "#!/bin/sh\necho asked >>"+n.path("asked")+"\n"+
+		"exec env SIMGPU_TOPOLOGY="+topology+" SIMGPU_STATE="+n.path("simgpu-state")+" SIMGPU_DEV="+n.path("dev")+
+		" "+n.cfg.CLIPath+" \"$@\"\n")
+	n.cfg.CLIPath = script
+	n.configure(n.next)
+}
+
+// asked is how often NVML was asked, or a hook of NVIDIA's was run.
+func (n *node) asked() int {
+	n.t.Helper()
+	return strings.Count(readFile(n.t, n.path("asked")), "asked")
 }
 
 // Without a CDI spec on the node, one is generated through NVML, and tranche-hook does what its hooks are for.
@@ -71,8 +81,8 @@ links: libcuda.so.1 libnvidia-ml.so.570.124.06
 	must.NoError(t, json.Unmarshal([]byte(readFile(t, filepath.Join(bundle, "config.json"))), &spec))
 	var names []string
 	for _, hook := range append(spec.Hooks.CreateContainer, spec.Hooks.CreateRuntime...) {
-		must.Eq(t, n.cfg.HookPath, hook.Path)
-		must.Eq(t, []string{"tranche-hook", "cdi"}, hook.Args[:2])
+		must.Eq(t, n.cfg.CLIPath, hook.Path)
+		must.Eq(t, "cdi-hook", hook.Args[1])
 		must.SliceNotEmpty(t, hook.Env)
 		names = append(names, hook.Args[2])
 	}

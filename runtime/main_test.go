@@ -7,6 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"tranche.dev/tranche/cli"
+	"tranche.dev/tranche/device/contextcost"
 	"tranche.dev/tranche/hooks"
 	"tranche.dev/tranche/runtime"
 )
@@ -15,9 +17,15 @@ import (
 func TestMain(m *testing.M) {
 	switch filepath.Base(os.Args[0]) {
 	case "tranche-runtime":
+		if runtime.PrintVersion(os.Args, "v0.0.0-test", os.Stdout) {
+			exit(0)
+		}
 		exit(runtime.Main(os.Args, os.Environ(), os.Stderr))
 	case "tranche-hook":
 		exit(hooks.Main(os.Args, os.Stdin, os.Stderr))
+	case "tranche":
+		contextcost.ChildMain()
+		exit(cli.Main("v0.0.0-test", os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())
 }

@@ -27,6 +27,8 @@ type node struct {
 	prefix []string
 	// hostMemoryMax is gpu_host_memory_max.
 	hostMemoryMax string
+	// next is the runtime that it becomes.
+	next string
 }
 
 func newNode(t *testing.T, next string) *node {
@@ -37,6 +39,9 @@ func newNode(t *testing.T, next string) *node {
 	must.NoError(t, os.Remove(n.cfg.HookPath))
 	must.NoError(t, os.Symlink(self, n.cfg.HookPath))
 	must.NoError(t, os.Symlink(self, n.path("tranche-runtime")))
+	must.NoError(t, os.MkdirAll(n.path("cli"), 0o755))
+	must.NoError(t, os.Symlink(self, n.path("cli/tranche")))
+	n.cfg.CLIPath = n.path("cli/tranche")
 	n.ledger, err = claim.Open(claim.Options{StateDir: n.cfg.StateDir, RunDir: n.cfg.RunDir})
 	must.NoError(t, err)
 	n.configure(next)
@@ -48,9 +53,10 @@ func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
 // configure writes the configuration file of tranche-runtime.
 func (n *node) configure(next string) {
 	n.t.Helper()
+	n.next = next
 	content, err := toml.Marshal(map[string]any{
 		"driver_root": n.cfg.DriverRoot, "shadow_dir": n.cfg.ShadowDir, "hook_path": n.cfg.HookPath,
-		"state_dir": n.cfg.StateDir, "run_dir": n.cfg.RunDir, "runtime": next, "gpu_host_memory_max": n.hostMemoryMax,
+		"cli_path": n.cfg.CLIPath, "state_dir": n.cfg.StateDir, "run_dir": n.cfg.RunDir, "runtime": next, "gpu_host_memory_max": n.hostMemoryMax,
 	})
 	must.NoError(n.t, err)
 	runtime.WriteFile(n.t, n.path("config.toml"), string(content))

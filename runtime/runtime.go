@@ -10,11 +10,13 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/runtime/nodeinfo"
 )
 
 // Where things are on a node unless its configuration says otherwise.
@@ -22,9 +24,9 @@ const (
 	DefaultDriverRoot = "/"
 	DefaultShadowDir  = "/usr/lib/tranche"
 	DefaultHookPath   = "/usr/bin/tranche-hook"
+	DefaultCLIPath    = "/usr/bin/tranche"
 	DefaultStateDir   = "/var/lib/tranche"
 	DefaultRunDir     = "/run/tranche"
-	DefaultRuntime    = "runc"
 )
 
 // Modifier is one change to an OCI spec.
@@ -53,16 +55,22 @@ type Config struct {
 	ShadowDir string
 	// HookPath is the tranche-hook binary.
 	HookPath string
+	// CLIPath is the tranche binary. It asks NVML for whoever can't, and runs NVIDIA's CDI hooks.
+	CLIPath string
 	// StateDir and RunDir are those of the ledger.
 	StateDir string
 	RunDir   string
 	// CDISpecDirs are searched for specs of the kind nvidia.com/gpu, later ones first. Empty means etc/cdi and
 	// var/run/cdi under the driver root.
 	CDISpecDirs []string
-	// Runtime is the OCI runtime that tranche-runtime becomes: a path, or a name to look up in PATH.
-	Runtime string
+	// Runtime is the OCI runtime that tranche-runtime becomes: a path, or a name to look up in PATH. Empty means the first
+	// of Runtimes that is installed; empty Runtimes are runc and crun.
+	Runtime  string
+	Runtimes []string
 	// GPUHostMemoryMaxBytes is the most that a container may ask for beyond its limit: see GPUHostMemory.
 	GPUHostMemoryMaxBytes uint64
+	// RefreshNodeInfo asks NVML for the node's GPUs; nil has the command at CLIPath do so.
+	RefreshNodeInfo nodeinfo.Refresher
 	// Logger receives what an operator may want to know; nil logs nothing.
 	Logger hclog.Logger
 }
@@ -72,19 +80,30 @@ func (c Config) WithDefaults() Config {
 	setDefault(&c.DriverRoot, DefaultDriverRoot)
 	setDefault(&c.ShadowDir, DefaultShadowDir)
 	setDefault(&c.HookPath, DefaultHookPath)
+	setDefault(&c.CLIPath, DefaultCLIPath)
 	setDefault(&c.StateDir, DefaultStateDir)
 	setDefault(&c.RunDir, DefaultRunDir)
-	setDefault(&c.Runtime, DefaultRuntime)
 	if len(c.CDISpecDirs) == 0 {
 		c.CDISpecDirs = []string{
 			filepath.Join(c.DriverRoot, "etc/cdi"),
 			filepath.Join(c.DriverRoot, "var/run/cdi"),
 		}
 	}
+	if len(c.Runtimes) == 0 {
+		c.Runtimes = slices.Clone(defaultRuntimes)
+	}
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
 	}
 	return c
+}
+
+// runtimes are the OCI runtimes to become, the best first.
+func (c Config) runtimes() []string {
+	if c.Runtime != "" {
+		return []string{c.Runtime}
+	}
+	return c.Runtimes
 }
 
 func setDefault(field *string, value string) {
@@ -124,14 +143,14 @@ func Prepare(
 		}
 		grants = append(grants, Grant{Claim: c, RegionDir: dir})
 	}
-	return Edits(cfg, grants)
+	return Edits(ctx, cfg, grants)
 }
 
 // Edits are all changes to a container's OCI spec that its grants call for. Without grants there are none.
 //
 // The order matters: CDI brings the driver's files, the shadow libraries go over them, and what must not be hidden by
 // anything else in the spec comes after both.
-func Edits(cfg Config, grants []Grant) (Modifier, error) {
+func Edits(ctx context.Context, cfg Config, grants []Grant) (Modifier, error) {
 	if len(grants) == 0 {
 		return Modifiers{}, nil
 	}
@@ -142,7 +161,7 @@ func Edits(cfg Config, grants []Grant) (Modifier, error) {
 	if err := checkHook(cfg.HookPath); err != nil {
 		return nil, err
 	}
-	devices, err := newDeviceEdits(cfg, grants)
+	devices, err := newDeviceEdits(ctx, cfg, grants)
 	if err != nil {
 		return nil, err
 	}

@@ -16,7 +16,7 @@ import (
 
 func TestEdits(t *testing.T) {
 	cfg := NodeConfig(t)
-	edits, err := Edits(cfg, []Grant{grantOf("aaaaaaaa", GPU0, 0)})
+	edits, err := Edits(t.Context(), cfg, []Grant{grantOf("aaaaaaaa", GPU0, 0)})
 	must.NoError(t, err)
 	spec := containerSpec()
 	spec.Process.Env = append(spec.Process.Env, "TRANCHE_CLAIM_aaaaaaaa=secret", "NVIDIA_VISIBLE_DEVICES=all")
@@ -36,7 +36,7 @@ func TestEdits(t *testing.T) {
 }
 
 func TestEdits_NoGrants(t *testing.T) {
-	edits, err := Edits(Config{DriverRoot: "/nonexistent"}, nil)
+	edits, err := Edits(t.Context(), Config{DriverRoot: "/nonexistent"}, nil)
 	must.NoError(t, err)
 	spec := containerSpec()
 	must.NoError(t, edits.Modify(spec))
@@ -48,28 +48,28 @@ func TestEdits_Errors(t *testing.T) {
 	t.Run("relative path in the configuration", func(t *testing.T) {
 		cfg := NodeConfig(t)
 		cfg.ShadowDir = "build/lib"
-		_, err := Edits(cfg, grants)
+		_, err := Edits(t.Context(), cfg, grants)
 		must.ErrorContains(t, err, "shadow_dir")
 		must.ErrorContains(t, err, "build/lib")
 	})
 	t.Run("hook missing", func(t *testing.T) {
 		cfg := NodeConfig(t)
 		must.NoError(t, os.Remove(cfg.HookPath))
-		_, err := Edits(cfg, grants)
+		_, err := Edits(t.Context(), cfg, grants)
 		must.ErrorContains(t, err, cfg.HookPath)
 		must.ErrorContains(t, err, "hook_path")
 	})
 	t.Run("hook not executable", func(t *testing.T) {
 		cfg := NodeConfig(t)
 		must.NoError(t, os.Chmod(cfg.HookPath, 0o644))
-		_, err := Edits(cfg, grants)
+		_, err := Edits(t.Context(), cfg, grants)
 		must.ErrorContains(t, err, "not executable")
 	})
 	for name, spec := range map[string]*specs.Spec{
 		"no spec": nil, "no process": {Linux: &specs.Linux{}}, "not Linux": {Process: &specs.Process{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			edits, err := Edits(NodeConfig(t), grants)
+			edits, err := Edits(t.Context(), NodeConfig(t), grants)
 			must.NoError(t, err)
 			must.Error(t, edits.Modify(spec))
 		})

@@ -168,11 +168,12 @@ func TestMain_Errors(t *testing.T) {
 		},
 		want: []string{"TRANCHE_CLAIM_00000000"},
 	}, {
-		name: "no spec in the bundle",
-		prepare: func(_ *testing.T, n *node) string {
-			return n.path("no-bundle")
+		name: "no OCI spec in the bundle",
+		prepare: func(t *testing.T, n *node) string {
+			runtime.WriteFile(t, filepath.Join(n.path("no-spec"), "config.json"), "process: {}")
+			return n.path("no-spec")
 		},
-		want: []string{"no-bundle/config.json"},
+		want: []string{"no-spec/config.json", "no OCI spec"},
 	}, {
 		name: "a driver root without a driver",
 		prepare: func(t *testing.T, n *node) string {

@@ -48,9 +48,13 @@ func (b *bench) containers(ctx context.Context, count int) ([]result, error) {
 
 // runtimeConfig writes the configuration of tranche-runtime for this run.
 func (b *bench) runtimeConfig() (string, error) {
+	cli, err := b.sim.CLI(b.build, b.dir)
+	if err != nil {
+		return "", err
+	}
 	path := filepath.Join(b.dir, "config.toml")
-	text := fmt.Sprintf("driver_root = %q\nshadow_dir = %q\nhook_path = %q\nstate_dir = %q\nrun_dir = %q\nruntime = \"runc\"\n",
-		b.sim.Root, filepath.Join(b.build, "lib"), filepath.Join(b.build, "bin/tranche-hook"),
+	text := fmt.Sprintf("driver_root = %q\nshadow_dir = %q\nhook_path = %q\ncli_path = %q\nstate_dir = %q\nrun_dir = %q\nruntime = \"runc\"\n",
+		b.sim.Root, filepath.Join(b.build, "lib"), filepath.Join(b.build, "bin/tranche-hook"), cli,
 		filepath.Join(b.dir, "state"), filepath.Join(b.dir, "tranche"))
 	return path, os.WriteFile(path, []byte(text), 0o644)
 }

@@ -177,7 +177,8 @@ func (n *Node) driverConfig() string {
 	return setting("containerd_address", n.Containerd.Address) + setting("driver_root", n.DriverRoot()) +
 		setting("state_dir", n.StateDir()) + setting("run_dir", n.RunDir()) +
 		setting("shadow_dir", filepath.Join(n.BuildDir, "lib")) +
-		setting("hook_path", filepath.Join(n.BuildDir, "bin/tranche-hook")) + n.DriverConfig
+		setting("hook_path", filepath.Join(n.BuildDir, "bin/tranche-hook")) +
+		setting("cli_path", filepath.Join(n.BuildDir, "bin/tranche")) + n.DriverConfig
 }
 
 func setting(key, value string) string { return fmt.Sprintf("    %s = %q\n", key, value) }

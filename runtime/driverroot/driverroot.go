@@ -75,12 +75,22 @@ func LibraryDirs() []string {
 // names an absolute path stays inside it. The error is a *NotFoundError where
 // there is no such library for this machine.
 func FindLibrary(root, soname string) (string, error) {
+	return find(root, soname, checkLibrary)
+}
+
+// FindFile is FindLibrary for whoever does not load the library: any regular
+// file will do.
+func FindFile(root, soname string) (string, error) {
+	return find(root, soname, checkFile)
+}
+
+func find(root, soname string, check func(path string) error) (string, error) {
 	missing := &NotFoundError{Root: root, SONAME: soname}
 	for _, dir := range LibraryDirs() {
 		name := filepath.Join(dir, soname)
 		path, err := securejoin.SecureJoin(root, name)
 		if err == nil {
-			err = checkLibrary(path)
+			err = check(path)
 		}
 		if err == nil {
 			return path, nil
@@ -97,6 +107,16 @@ func describe(path string, err error) string {
 		return path
 	}
 	return fmt.Sprintf("%s: %v", path, err)
+}
+
+func checkFile(path string) error {
+	switch info, err := os.Stat(path); {
+	case err != nil:
+		return errors.Unwrap(err)
+	case !info.Mode().IsRegular():
+		return errors.New("not a regular file")
+	}
+	return nil
 }
 
 // checkLibrary says whether the file is one that the loader can load into a

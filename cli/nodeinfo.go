@@ -1,0 +1,103 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"tranche.dev/tranche/device/contextcost"
+	"tranche.dev/tranche/device/nvml"
+	"tranche.dev/tranche/runtime/nodeinfo"
+	"tranche.dev/tranche/runtime/nodeinfo/generate"
+)
+
+// nodeInfoOptions are those of `tranche node-info refresh`.
+type nodeInfoOptions struct {
+	place
+	hook string
+}
+
+func (a *app) nodeInfoCommand() *cobra.Command {
+	group := &cobra.Command{
+		Use:    "node-info",
+		Short:  "What tranche-runtime has to know of this node's GPUs",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+	}
+	var o nodeInfoOptions
+	refresh := &cobra.Command{
+		Use:   "refresh",
+		Short: "Ask NVML anew, and keep a CDI specification and a list of the GPUs in the run directory",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return a.refreshNodeInfo(cmd.Context(), o) },
+	}
+	o.addFlags(refresh)
+	refresh.Flags().StringVar(&o.hook, "hook", "",
+		"the `command` that the CDI specification names for NVIDIA's hooks (default: this one)")
+	group.AddCommand(refresh)
+	return group
+}
+
+// refreshNodeInfo writes the CDI specification first: most containers need nothing else, and what a context costs is
+// measured on a GPU.
+func (a *app) refreshNodeInfo(ctx context.Context, o nodeInfoOptions) error {
+	place, err := o.nodePlace()
+	if err != nil {
+		return err
+	}
+	if err := generate.Refresher(a.logger())(ctx, place); err != nil {
+		return err
+	}
+	gpus, err := a.inventory(ctx, o.place)
+	if err != nil {
+		return err
+	}
+	return place.KeepGPUs(gpus)
+}
+
+// nodePlace is the place with absolute paths: others look there from another directory.
+func (o nodeInfoOptions) nodePlace() (nodeinfo.Place, error) {
+	if o.hook == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nodeinfo.Place{}, fmt.Errorf("find the path of this command: %w; give it with --hook", err)
+		}
+		o.hook = self
+	}
+	root, err1 := filepath.Abs(o.driverRoot)
+	run, err2 := filepath.Abs(o.runDir)
+	hook, err3 := filepath.Abs(o.hook)
+	return nodeinfo.Place{DriverRoot: root, RunDir: run, CLIPath: hook}, errors.Join(err1, err2, err3)
+}
+
+// inventory lists the GPUs that answer, with what a context costs on each.
+func (a *app) inventory(ctx context.Context, p place) ([]nodeinfo.GPU, error) {
+	node, err := a.readGPUs(ctx, p.driverRoot)
+	if err != nil {
+		return nil, err
+	}
+	gpus := make([]nodeinfo.GPU, 0, len(node.GPUs))
+	for _, g := range node.GPUs {
+		cost, err := a.contextCost(ctx, a.costOptions(p), costKey(node, g))
+		if err != nil {
+			return nil, err
+		}
+		gpus = append(gpus, nodeinfo.GPU{
+			UUID: g.UUID, Index: g.Index, Name: g.Name, PCIBusID: g.PCIBusID, MemoryBytes: g.MemoryBytes,
+			UsableBytes: g.UsableBytes(), ContextBytes: cost, ComputeCapability: g.ComputeCapability,
+		})
+	}
+	return gpus, nil
+}
+
+func (a *app) costOptions(p place) contextcost.Options {
+	return contextcost.Options{DriverRoot: p.driverRoot, CacheFile: costCache(p.stateDir), Logger: a.logger()}
+}
+
+func costKey(node *nvml.Node, g nvml.GPU) contextcost.GPU {
+	return contextcost.GPU{UUID: g.UUID, Name: g.Name, DriverVersion: node.DriverVersion}
+}

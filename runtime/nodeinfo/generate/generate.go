@@ -1,0 +1,101 @@
+// Package generate makes the CDI specification of a node's GPUs, with NVIDIA's nvcdi. It loads NVML, so only dynamically
+// linked programs can use it; package nodeinfo keeps what it makes for the others.
+package generate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
+	"github.com/hashicorp/go-hclog"
+	cdispecs "tags.cncf.io/container-device-interface/specs-go"
+
+	"tranche.dev/tranche/runtime/nodeinfo"
+)
+
+// The kind of the CDI devices that are GPUs.
+const (
+	vendor = "nvidia.com"
+	class  = "gpu"
+)
+
+// HookCommand is the command of tranche that NVIDIA's hooks are called through.
+const HookCommand = "cdi-hook"
+
+// disabledHooks are not for containers with a limit. The first makes the loader prefer a libcuda that the image carries
+// for forward compatibility, which has no shadow in front of it. The second has the driver limit a container's memory to
+// what a variable of the job's says; what a job may use is not the job's to say.
+var disabledHooks = []nvcdi.HookName{"enable-cuda-compat", "apply-cuda-memory-limits"}
+
+// Refresher gives what makes the CDI specification of a place anew, in this process.
+func Refresher(logger hclog.Logger) nodeinfo.Refresher {
+	return func(_ context.Context, place nodeinfo.Place) error {
+		spec, err := Spec(place, logger)
+		if err != nil {
+			return err
+		}
+		return place.KeepSpec(spec)
+	}
+}
+
+// Spec asks nvcdi for a CDI specification that names every GPU and MIG instance of the node by its UUID.
+func Spec(place nodeinfo.Place, logger hclog.Logger) (*cdispecs.Spec, error) {
+	generated, err := spec(place, logger)
+	if err != nil {
+		return nil, fmt.Errorf("generate a CDI spec from the driver root %s: %w", place.DriverRoot, err)
+	}
+	throughCLI(&generated.ContainerEdits)
+	for i := range generated.Devices {
+		throughCLI(&generated.Devices[i].ContainerEdits)
+	}
+	return generated, nil
+}
+
+func spec(place nodeinfo.Place, logger hclog.Logger) (*cdispecs.Spec, error) {
+	namer, err := nvcdi.NewDeviceNamer(nvcdi.DeviceNameStrategyUUID)
+	if err != nil {
+		return nil, err
+	}
+	generator, err := nvcdi.New(
+		nvcdi.WithLogger(nvcdiLogger{logger.Named("nvcdi")}),
+		nvcdi.WithMode(nvcdi.ModeNvml),
+		nvcdi.WithDriverRoot(place.DriverRoot),
+		nvcdi.WithDevRoot(place.DevRoot()),
+		nvcdi.WithDeviceNamers(namer),
+		nvcdi.WithVendor(vendor),
+		nvcdi.WithClass(class),
+		nvcdi.WithNVIDIACDIHookPath(place.CLIPath),
+		nvcdi.WithDisabledHooks(disabledHooks...),
+		// A second library to ask, which is looked for outside the driver root too; NVML knows all that is needed.
+		nvcdi.WithFeatureFlags(nvcdi.FeatureDisableNvsandboxUtils),
+	)
+	if err != nil {
+		return nil, err
+	}
+	generated, err := generator.GetSpec("all")
+	if err != nil {
+		return nil, err
+	}
+	return generated.Raw(), nil
+}
+
+// throughCLI turns "tranche NAME …" into "tranche cdi-hook NAME …".
+func throughCLI(edits *cdispecs.ContainerEdits) {
+	for _, hook := range edits.Hooks {
+		hook.Args = slices.Insert(slices.Clone(hook.Args), 1, HookCommand)
+	}
+}
+
+// nvcdiLogger passes on what nvcdi says. Its warnings are about files that many drivers don't have.
+type nvcdiLogger struct {
+	logger hclog.Logger
+}
+
+func (l nvcdiLogger) Tracef(format string, args ...any) { l.logger.Trace(fmt.Sprintf(format, args...)) }
+func (l nvcdiLogger) Debugf(format string, args ...any) { l.logger.Trace(fmt.Sprintf(format, args...)) }
+func (l nvcdiLogger) Infof(format string, args ...any)  { l.logger.Trace(fmt.Sprintf(format, args...)) }
+func (l nvcdiLogger) Warningf(format string, args ...any) {
+	l.logger.Debug(fmt.Sprintf(format, args...))
+}
+func (l nvcdiLogger) Errorf(format string, args ...any) { l.logger.Error(fmt.Sprintf(format, args...)) }
