@@ -165,6 +165,11 @@ func (e *engines) launch(t *testing.T, engine node.Engine, c node.Container) *la
 	stdout, err := cmd.StdoutPipe()
 	must.NoError(t, err)
 	must.NoError(t, cmd.Start())
+	t.Cleanup(func() { // A test that failed leaves its container; the next one wants its GPU.
+		if t.Failed() {
+			_ = engine.Signal(deadline(t), c.Name, "SIGKILL").Run()
+		}
+	})
 	lines := bufio.NewScanner(stdout)
 	return &launched{
 		says: func(t *testing.T, enough func(string) bool) {
@@ -204,11 +209,22 @@ func exitCode(t *testing.T, err error) int {
 func (e *engines) launchJob(t *testing.T, s task) *launched {
 	t.Helper()
 	start(t, e.Node, s)
+	t.Cleanup(func() {
+		if t.Failed() {
+			_ = e.StopJob(deadline(t), s.job)
+		}
+	})
 	alloc := running(t, e.Node, s.job)
 	return &launched{
 		says: func(t *testing.T, enough func(string) bool) {
 			t.Helper()
-			must.NoError(t, e.Lines(deadline(t), alloc.ID, "t", enough))
+			must.NoError(t, e.Lines(deadline(t), alloc.ID, "t", func(line string) bool {
+				// Podman 4 writes lines into Nomad's logs with their time and stream before them.
+				if _, text, ok := strings.Cut(line, " stdout F "); ok {
+					line = text
+				}
+				return enough(line)
+			}))
 		},
 		end: func(t *testing.T) int {
 			t.Helper()

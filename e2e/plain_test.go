@@ -104,7 +104,11 @@ func testPlainLife(t *testing.T, engine dockerLike, runtime string) {
 	must.StrContains(t, do("logs", c.Name), "err")
 
 	out, err = output(engine.Exec(deadline(t), c.Name, "sh", "-c", "exit 5"))
-	must.Eq(t, 5, exitCode(t, err), must.Sprint(out))
+	if engine.Name() == "nerdctl" { // Whatever the runtime, it ends with 1 and says the code.
+		must.StrContains(t, out, "exit code 5")
+	} else {
+		must.Eq(t, 5, exitCode(t, err), must.Sprint(out))
+	}
 	do("kill", "--signal", "HUP", c.Name)
 	logged("hup")
 	do("stop", c.Name)

@@ -171,7 +171,7 @@ func (e *engines) reserve(t *testing.T) string {
 	gpu := record.GPUs[askedGPU]
 	var taken []string
 	for i := range askedLimit / gib {
-		taken = append(taken, fmt.Sprintf("%s/slice-%03d", gpu.UUID, i))
+		taken = append(taken, fmt.Sprintf("%s/slice-%03d", gpu.UUID, 139-i)) // Nomad begins at the other end.
 	}
 	_, token, err := openLedger(t, e.Node).Reserve(deadline(t), claim.Request{
 		GPU:    claim.GPU{UUID: gpu.UUID, Index: askedGPU, Name: gpu.Name, ContextBytes: 300 * mib},

@@ -55,10 +55,14 @@ func (n *Node) InstallRuntime() (Runtimes, error) {
 }
 
 func (n *Node) writeRuntimeConfig(file, next string) error {
+	cli, err := n.Sim.CLI(n.BuildDir, n.Dir)
+	if err != nil {
+		return err
+	}
 	text, err := toml.Marshal(map[string]any{
 		"driver_root": n.DriverRoot(), "state_dir": n.StateDir(), "run_dir": n.RunDir(),
 		"shadow_dir": filepath.Join(n.BuildDir, "lib"), "hook_path": filepath.Join(n.BuildDir, "bin/tranche-hook"),
-		"runtime": next,
+		"cli_path": cli, "runtime": next,
 	})
 	if err != nil {
 		return err
