@@ -32,6 +32,9 @@ type configFile struct {
 	Runtimes    []string `toml:"runtimes"`
 
 	GPUHostMemoryMax string `toml:"gpu_host_memory_max"`
+
+	SliceMemory string `toml:"slice_memory"`
+	LocalClaims string `toml:"local_claims"`
 }
 
 // LoadConfig reads the configuration file of tranche-runtime. An empty path means the default file.
@@ -71,6 +74,9 @@ func LoadConfig(path string) (Config, error) {
 			err = fmt.Errorf("gpu_host_memory_max: %w", err)
 		}
 	}
+	if err == nil {
+		err = cfg.readAsking(file)
+	}
 	if err != nil {
 		return Config{}, fmt.Errorf("read the configuration of tranche-runtime, %s: %w", path, err)
 	}
@@ -86,7 +92,8 @@ func explainTOML(err error) error {
 			keys = append(keys, strings.Join(missing.Key(), "."))
 		}
 		return fmt.Errorf("there is no setting called %s; there are driver_root, shadow_dir, hook_path, cli_path, state_dir, "+
-			"run_dir, cdi_spec_dirs, runtime, runtimes and gpu_host_memory_max", strings.Join(keys, " or "))
+			"run_dir, cdi_spec_dirs, runtime, runtimes, gpu_host_memory_max, slice_memory and local_claims",
+			strings.Join(keys, " or "))
 	}
 	var syntax *toml.DecodeError
 	if errors.As(err, &syntax) {

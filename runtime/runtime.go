@@ -16,6 +16,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/runtime/ask"
 	"tranche.dev/tranche/runtime/nodeinfo"
 )
 
@@ -27,6 +28,9 @@ const (
 	DefaultCLIPath    = "/usr/bin/tranche"
 	DefaultStateDir   = "/var/lib/tranche"
 	DefaultRunDir     = "/run/tranche"
+
+	// DefaultSliceBytes is the device plugin's default, too.
+	DefaultSliceBytes = 1 << 30
 )
 
 // Modifier is one change to an OCI spec.
@@ -69,6 +73,10 @@ type Config struct {
 	Runtimes []string
 	// GPUHostMemoryMaxBytes is the most that a container may ask for beyond its limit: see GPUHostMemory.
 	GPUHostMemoryMaxBytes uint64
+	// SliceBytes is the memory of one slice, as the device plugin has it.
+	SliceBytes uint64
+	// LocalClaims is who may ask for a fraction of a GPU without a scheduler.
+	LocalClaims ask.Policy
 	// RefreshNodeInfo asks NVML for the node's GPUs; nil has the command at CLIPath do so.
 	RefreshNodeInfo nodeinfo.Refresher
 	// Logger receives what an operator may want to know; nil logs nothing.
@@ -91,6 +99,12 @@ func (c Config) WithDefaults() Config {
 	}
 	if len(c.Runtimes) == 0 {
 		c.Runtimes = slices.Clone(defaultRuntimes)
+	}
+	if c.SliceBytes == 0 {
+		c.SliceBytes = DefaultSliceBytes
+	}
+	if c.LocalClaims == "" {
+		c.LocalClaims = ask.On
 	}
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()

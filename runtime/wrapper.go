@@ -52,7 +52,7 @@ func become(inv invocation, args, environ []string) error {
 	return fmt.Errorf("become the next OCI runtime, %s: %w", next, syscall.Exec(next, argv, environ))
 }
 
-// editBundle edits the spec in a bundle if the container's environment names claims. It leaves all others untouched.
+// editBundle edits the spec in a bundle if the container has claims or asks for one. It leaves all others untouched.
 func editBundle(ctx context.Context, cfg Config, inv invocation) error {
 	file, err := readSpecFile(inv.specPath())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -61,11 +61,11 @@ func editBundle(ctx context.Context, cfg Config, inv invocation) error {
 	if err != nil {
 		return err
 	}
-	env := file.environment()
-	if !namesClaims(env) {
-		return nil
+	asked, err := asksOf(cfg, file)
+	if err != nil || asked == nil {
+		return err
 	}
-	hostMemory, err := GPUHostMemory("environment variable "+GPUHostMemoryEnv, env[GPUHostMemoryEnv],
+	hostMemory, err := GPUHostMemory("environment variable "+GPUHostMemoryEnv, asked.env[GPUHostMemoryEnv],
 		cfg.GPUHostMemoryMaxBytes)
 	if err != nil {
 		return err
@@ -74,11 +74,21 @@ func editBundle(ctx context.Context, cfg Config, inv invocation) error {
 	if err != nil {
 		return fmt.Errorf("open the ledger of claims: %w", err)
 	}
-	claims, err := ledger.FromEnv(ctx, env)
+	claims, cancel, err := asked.claims(ctx, cfg, ledger)
 	if err != nil {
 		return err
 	}
-	edits, err := Prepare(ctx, ledger, cfg, inv.id, claims, hostMemory)
+	if err := giveClaims(ctx, ledger, cfg, inv.id, claims, hostMemory, file); err != nil {
+		return errors.Join(err, cancel())
+	}
+	return nil
+}
+
+// giveClaims edits a spec so that its container has the claims.
+func giveClaims(ctx context.Context, ledger *claim.Ledger, cfg Config, id string, claims []*claim.Claim,
+	hostMemory uint64, file *specFile,
+) error {
+	edits, err := Prepare(ctx, ledger, cfg, id, claims, hostMemory)
 	if err != nil {
 		return err
 	}
