@@ -70,6 +70,9 @@ func startEngines(t *testing.T) *engines {
 		return docker != nil && docker.Healthy && podman != nil && podman.Healthy
 	})
 	must.NoError(t, err)
+	// The command line that finds the simulated GPUs, as a service of the node would run it at each boot.
+	out, err := output(exec.Command(filepath.Join(e.Dir, "tranche"), "cdi", "generate", "--driver-root", e.DriverRoot()))
+	must.NoError(t, err, must.Sprint(out))
 	return e
 }
 
@@ -180,7 +183,7 @@ func (e *engines) launch(t *testing.T, engine node.Engine, c node.Container) *la
 				}
 			}
 			err := cmd.Wait()
-			t.Fatalf("%s ended: %v: %s", strings.Join(cmd.Args, " "), err, stderr.String())
+			t.Fatalf("container %s of %s ended: %v: %s", c.Name, engine.Name(), err, stderr.String())
 		},
 		end: func(t *testing.T) int {
 			t.Helper()
