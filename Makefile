@@ -86,13 +86,14 @@ $(PINNED_NOMAD): e2e/tools/go.mod e2e/tools/go.sum
 ENGINES := $(BUILD)/tools/containerd/containerd $(BUILD)/tools/nerdctl $(BUILD)/tools/nomad-driver-podman
 CONTAINERD_PROGRAMS := containerd containerd-shim-runc-v2 ctr
 
-$(BUILD)/tools/containerd/containerd: $(wildcard e2e/tools/containerd/*)
+$(BUILD)/tools/containerd/containerd: $(wildcard e2e/tools/containerd/go.* e2e/tools/containerd/*/*.go)
 	@echo "==> building containerd 2 for the tests (it takes minutes, once)"
 	@mkdir -p $(@D)
 	@for program in $(CONTAINERD_PROGRAMS); do \
 		(cd e2e/tools/containerd && CGO_ENABLED=0 GOFLAGS="$$GOFLAGS -tags=no_btrfs,no_devmapper" ../../../scripts/build-progress \
 			$(CURDIR)/$(@D)/$$program github.com/containerd/containerd/v2/cmd/$$program) || exit 1; \
 	done
+	cd e2e/tools/containerd && CGO_ENABLED=0 $(GO) build -buildvcs=false -o $(CURDIR)/$(@D)/criclient ./criclient
 
 $(BUILD)/tools/nerdctl: $(wildcard e2e/tools/nerdctl/*)
 	@echo "==> building nerdctl for the tests (it takes minutes, once)"

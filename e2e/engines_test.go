@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
@@ -27,8 +28,8 @@ type engines struct {
 	*node.Node
 	t   *testing.T
 	all map[string]node.Engine
-	// archive is the image of gpu-probe as `docker save` writes it.
-	archive string
+	// archive is the image of gpu-probe as `docker save` writes it, and pause that of a pod's first container.
+	archive, pause string
 }
 
 // nomadDrivers is how an agent's own docker driver and its podman driver come to tranche-runtime. The docker driver takes
@@ -57,12 +58,14 @@ func startEngines(t *testing.T) *engines {
 	t.Helper()
 	e := &engines{t: t, all: map[string]node.Engine{}}
 	e.Node = startNode(t, func(c *node.Config) {
-		c.Docker = true
+		c.Docker, c.CRI = true, true
+		c.ContainerdConfig = node.CRIConfig(node.RuntimesOf(*c))
 		c.Plugins = []string{filepath.Join(build, "tools/nomad-driver-podman")}
 		c.PluginBlocks = strings.ReplaceAll(nomadDrivers, "DIR", c.Dir)
 		c.BeforeAgent = func(ctx context.Context, n *node.Node) error {
 			e.archive = filepath.Join(n.Dir, "gpu-probe.tar")
-			return errors.Join(saveProbe(e.archive), e.start(ctx, n))
+			e.pause = filepath.Join(n.Dir, "pause.tar")
+			return errors.Join(saveProbe(e.archive), savePause(e.pause), e.start(ctx, n))
 		}
 	})
 	_, err := e.WaitNode(deadline(t), func(n *api.Node) bool {
@@ -82,6 +85,17 @@ func saveProbe(archive string) error {
 		return err
 	}
 	return images.SaveDockerArchive(img, probeImage, archive)
+}
+
+func savePause(archive string) error {
+	img, err := images.Busybox()
+	if err == nil {
+		img, err = images.WithConfig(img, func(c *v1.Config) { c.Cmd = []string{"sleep", "100000"} })
+	}
+	if err != nil {
+		return err
+	}
+	return images.SaveDockerArchive(img, node.PauseImage, archive)
 }
 
 // start starts every engine and gives it the image.
@@ -104,7 +118,8 @@ func (e *engines) start(ctx context.Context, n *node.Node) error {
 	if err := podman.Serve(ctx); err != nil {
 		return err
 	}
-	second, err := node.StartContainerd2(ctx, filepath.Join(n.Dir, "c2"), build)
+	second, err := node.StartContainerd2(ctx, filepath.Join(n.Dir, "c2"), build,
+		node.ContainerdOptions{CRI: true, ExtraConfig: node.CRIConfig(runtimes)})
 	if err != nil {
 		return err
 	}
@@ -112,10 +127,16 @@ func (e *engines) start(ctx context.Context, n *node.Node) error {
 	for _, engine := range []node.Engine{
 		docker.Engine(), podman,
 		node.NewCtr("containerd 1", "", n.Containerd, runtimes), node.NewCtr2(second, build, runtimes),
+		node.NewCRI("CRI 1", n.Containerd, build), node.NewCRI("CRI 2", second, build),
 		node.NewNerdctl(filepath.Join(build, "tools/nerdctl"), n.Dir, second, runtimes),
 	} {
 		if err := engine.Load(ctx, e.archive); err != nil {
 			return err
+		}
+		if cri, ok := engine.(*node.CRI); ok {
+			if err := cri.Load(ctx, e.pause); err != nil {
+				return err
+			}
 		}
 		e.all[engine.Name()] = engine
 	}

@@ -85,10 +85,10 @@ func importProgram(t *testing.T, n *node.Node, ref, program string) {
 type task struct {
 	job, image, command string
 	// driver is containerd unless stated.
-	driver string
-	args                []string
-	jobType             string
-	count               int
+	driver  string
+	args    []string
+	jobType string
+	count   int
 	// devices are the bodies of `device "nvidia/slice"` blocks.
 	devices []string
 	// taskExtra, configExtra and groupExtra are further lines for the blocks.

@@ -18,6 +18,7 @@ import (
 type dockerLike interface {
 	node.Engine
 	Command(ctx context.Context, args ...string) *exec.Cmd
+	Exec(ctx context.Context, container string, command ...string) *exec.Cmd
 }
 
 // living is a container that says what happens to it and leaves at SIGTERM.

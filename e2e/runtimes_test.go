@@ -63,18 +63,19 @@ func cells() []cell {
 	return cells
 }
 
-var engineNames = []string{"docker", "podman", "containerd 1", "containerd 2", "nerdctl"}
+var engineNames = []string{"docker", "podman", "containerd 1", "containerd 2", "nerdctl", "CRI 1", "CRI 2"}
 
 // moreWays are those that not every engine has: Docker got annotations and CDI after the version of Debian 12, containerd CDI
 // with 1.7.
 var moreWays = map[string][]way{
 	"podman": {annotation, cdiDevice}, "containerd 1": {annotation},
 	"containerd 2": {annotation, cdiDevice}, "nerdctl": {annotation, cdiDevice},
+	"CRI 1": {annotation}, "CRI 2": {annotation, cdiDevice},
 }
 
 // withoutCrun are the engines whose containers the crun of Debian 12 refuses, whoever starts it: it does not know the
 // version of the OCI specification in their config.json. testCrun shows so.
-var withoutCrun = []string{"containerd 2", "nerdctl"}
+var withoutCrun = []string{"containerd 2", "nerdctl", "CRI 2"}
 
 // TestRuntimes starts a container in every way that docs/runtimes.md has in its table and looks at what arrived in it; and
 // it does what else people do with containers.

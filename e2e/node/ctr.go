@@ -76,12 +76,11 @@ func NewNerdctl(program, dir string, c *Containerd, runtimes Runtimes) *DockerLi
 const containerd2Dir = "tools/containerd"
 
 // StartContainerd2 starts the containerd 2 of the build folder, with the shim that goes with it.
-func StartContainerd2(ctx context.Context, dir, buildDir string) (*Containerd, error) {
+func StartContainerd2(ctx context.Context, dir, buildDir string, options ContainerdOptions) (*Containerd, error) {
 	programs := filepath.Join(buildDir, containerd2Dir)
-	return StartContainerd(ctx, dir, ContainerdOptions{
-		Binary: filepath.Join(programs, "containerd"),
-		Env:    []string{"PATH=" + programs + ":/usr/sbin:/usr/bin:/sbin:/bin"},
-	})
+	options.Binary = filepath.Join(programs, "containerd")
+	options.Env = append(options.Env, "PATH="+programs+":/usr/sbin:/usr/bin:/sbin:/bin")
+	return StartContainerd(ctx, dir, options)
 }
 
 // NewCtr2 is the ctr of the build folder's containerd 2.

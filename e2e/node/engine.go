@@ -32,8 +32,6 @@ type Engine interface {
 	Run(ctx context.Context, c Container) *exec.Cmd
 	// Signal is the command that sends a signal to a container's first process.
 	Signal(ctx context.Context, container, signal string) *exec.Cmd
-	// Exec is the command that runs a further process in a container.
-	Exec(ctx context.Context, container string, command ...string) *exec.Cmd
 }
 
 // DockerLike is an engine whose command line is Docker's, or like it.

@@ -42,16 +42,17 @@ func (n *Node) InstallRuntime() (Runtimes, error) {
 	if err := n.writeRuntimeConfig(crunConfig, RuntimeCrun); err != nil {
 		return nil, err
 	}
-	program := filepath.Join(n.BuildDir, "bin/tranche-runtime")
-	wrapper := filepath.Join(n.Dir, "tranche-crun")
-	script := fmt.Sprintf("#!/bin/sh\nTRANCHE_CONFIG=%s exec %s \"$@\"\n", crunConfig, program)
-	if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil {
-		return nil, err
-	}
+	runtimes := RuntimesOf(n.Config)
+	script := fmt.Sprintf("#!/bin/sh\nTRANCHE_CONFIG=%s exec %s \"$@\"\n", crunConfig, runtimes[RuntimeTranche])
+	return runtimes, os.WriteFile(runtimes[RuntimeTrancheCrun], []byte(script), 0o755)
+}
+
+// RuntimesOf are the runtimes that a node has once InstallRuntime was called.
+func RuntimesOf(c Config) Runtimes {
 	return Runtimes{
-		RuntimeTranche: program, RuntimeTrancheCrun: wrapper,
+		RuntimeTranche: filepath.Join(c.BuildDir, "bin/tranche-runtime"), RuntimeTrancheCrun: filepath.Join(c.Dir, "tranche-crun"),
 		RuntimeRunc: "/usr/sbin/runc", RuntimeCrun: "/usr/bin/crun",
-	}, nil
+	}
 }
 
 func (n *Node) writeRuntimeConfig(file, next string) error {

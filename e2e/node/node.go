@@ -33,6 +33,9 @@ type Config struct {
 	// has inside, in HCL.
 	Plugins      []string
 	PluginBlocks string
+	// ContainerdConfig is appended to the configuration of containerd. CRI has it offer the API that a kubelet speaks.
+	ContainerdConfig string
+	CRI              bool
 	// Docker lets the agent use its own docker driver.
 	Docker bool
 	// BeforeAgent is called when containerd runs and the agent does not yet.
@@ -111,7 +114,7 @@ func (n *Node) AddDriver(ctx context.Context) error { return n.Sim.LayOut(ctx, n
 
 // StartContainerd starts the node's containerd.
 func (n *Node) StartContainerd(ctx context.Context) (err error) {
-	n.Containerd, err = StartContainerd(ctx, filepath.Join(n.Dir, "c"), ContainerdOptions{})
+	n.Containerd, err = StartContainerd(ctx, filepath.Join(n.Dir, "c"), ContainerdOptions{ExtraConfig: n.ContainerdConfig, CRI: n.CRI})
 	return err
 }
 
