@@ -33,6 +33,7 @@ gpu_host_memory_max = "4GiB"
 		Runtimes:    []string{"runc", "crun"},
 		CDISpecDirs: []string{"/run/nvidia/driver/etc/cdi", "/run/nvidia/driver/var/run/cdi"},
 
+		WithoutClaim:          "deny",
 		GPUHostMemoryMaxBytes: 4 << 30,
 	}, cfg)
 }
