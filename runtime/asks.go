@@ -61,8 +61,19 @@ func (a *asks) claims(ctx context.Context, cfg Config, ledger *claim.Ledger) (
 	return []*claim.Claim{made}, cancel, nil
 }
 
-// minSliceBytes is the device plugin's.
-const minSliceBytes = 64 << 20
+// The memory of one slice unless the configuration says otherwise, and the least that it may be. Both are the device
+// plugin's.
+const (
+	DefaultSliceBytes = 1 << 30
+	minSliceBytes     = 64 << 20
+)
+
+func (c *Config) setAskingDefaults() {
+	if c.SliceBytes == 0 {
+		c.SliceBytes = DefaultSliceBytes
+	}
+	setDefault((*string)(&c.LocalClaims), string(ask.On))
+}
 
 // readAsking reads the settings that are about containers that ask by themselves.
 func (c *Config) readAsking(file configFile) (err error) {

@@ -28,9 +28,6 @@ const (
 	DefaultCLIPath    = "/usr/bin/tranche"
 	DefaultStateDir   = "/var/lib/tranche"
 	DefaultRunDir     = "/run/tranche"
-
-	// DefaultSliceBytes is the device plugin's default, too.
-	DefaultSliceBytes = 1 << 30
 )
 
 // Modifier is one change to an OCI spec.
@@ -103,12 +100,7 @@ func (c Config) WithDefaults() Config {
 	if len(c.Runtimes) == 0 {
 		c.Runtimes = slices.Clone(defaultRuntimes)
 	}
-	if c.SliceBytes == 0 {
-		c.SliceBytes = DefaultSliceBytes
-	}
-	if c.LocalClaims == "" {
-		c.LocalClaims = ask.On
-	}
+	c.setAskingDefaults()
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
 	}
