@@ -30,6 +30,8 @@ type engines struct {
 	all map[string]node.Engine
 	// archive is the image of gpu-probe as `docker save` writes it, and pause that of a pod's first container.
 	archive, pause string
+	// ranNVIDIA are traces of NVIDIA's programs, if they were run.
+	ranNVIDIA func() []string
 }
 
 // nomadDrivers is how an agent's own docker driver and its podman driver come to tranche-runtime. The docker driver takes

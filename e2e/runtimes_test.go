@@ -3,7 +3,9 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -80,13 +82,34 @@ var withoutCrun = []string{"containerd 2", "nerdctl", "CRI 2"}
 // TestRuntimes starts a container in every way that docs/runtimes.md has in its table and looks at what arrived in it; and
 // it does what else people do with containers.
 func TestRuntimes(t *testing.T) {
+	ran := addNVIDIAPrograms(t)
 	e := startEngines(t)
+	e.ranNVIDIA = ran
 	for _, c := range cells() {
 		t.Run(c.name(), func(t *testing.T) { e.testArrives(t, c) })
 	}
 	for _, engine := range withoutCrun {
 		t.Run(strings.ReplaceAll(engine, " ", "_")+"/crun", func(t *testing.T) { testCrun(t, e.all[engine]) })
 	}
+	for _, engine := range engineNames {
+		t.Run(strings.ReplaceAll(engine, " ", "_")+"/refused", func(t *testing.T) { e.testRefused(t, e.all[engine]) })
+	}
+	for _, driver := range []string{"docker", "podman"} {
+		t.Run("nomad_"+driver+"/refused", func(t *testing.T) { e.testRefusedTask(t, driver) })
+	}
+	docker, podman := e.all["docker"].(dockerLike), e.all["podman"].(dockerLike)
+	t.Run("docker/build", func(t *testing.T) { testBuild(t, docker) })
+	t.Run("podman/build", func(t *testing.T) { testBuild(t, podman) })
+	t.Run("docker/health", func(t *testing.T) {
+		testHealth(t, docker, func(ctx context.Context, name string) *exec.Cmd {
+			return docker.Command(ctx, "inspect", "--format", "{{.State.Health.Status}}", name)
+		}, "healthy")
+	})
+	t.Run("podman/health", func(t *testing.T) { // Podman leaves the intervals to systemd.
+		testHealth(t, podman, func(ctx context.Context, name string) *exec.Cmd {
+			return podman.Command(ctx, "healthcheck", "run", name)
+		}, "")
+	})
 	for _, engine := range []string{"docker", "podman", "nerdctl"} {
 		t.Run(engine+"/plain", func(t *testing.T) { e.testPlain(t, e.all[engine].(dockerLike)) })
 	}
