@@ -24,10 +24,12 @@ PINNED_NOMAD := $(BUILD)/tools/nomad
 NOMAD ?= $(or $(shell command -v nomad 2>/dev/null),$(PINNED_NOMAD))
 
 RUN_PACKAGES := ca-certificates libc6-dev containerd runc containernetworking-plugins iptables busybox-static
-TEST_PACKAGES := $(RUN_PACKAGES) crun tini catatonit musl-tools
+# Docker may be one from elsewhere than Debian.
+DOCKER_PACKAGE := $(if $(shell command -v dockerd 2>/dev/null),,docker.io)
+TEST_PACKAGES := $(RUN_PACKAGES) crun tini catatonit musl-tools podman $(DOCKER_PACKAGE)
 LINT_PACKAGES := clang-format cppcheck
-# Docker is what the starts of tasks are compared with. One from elsewhere than Debian will do, too.
-BENCH_PACKAGES := $(RUN_PACKAGES) crun $(if $(shell command -v dockerd 2>/dev/null),,docker.io)
+# Docker is what the starts of tasks are compared with.
+BENCH_PACKAGES := $(RUN_PACKAGES) crun $(DOCKER_PACKAGE)
 
 GOLANGCI_LINT_VERSION := v2.15.0
 GOTESTSUM_VERSION := v1.13.0
@@ -96,6 +98,29 @@ $(PINNED_NOMAD): e2e/tools/go.mod e2e/tools/go.sum
 	@mkdir -p $(@D)
 	cd e2e/tools && ../../scripts/build-progress $(CURDIR)/$@ github.com/hashicorp/nomad
 
+# What the tests start containers with that Debian does not have, or not as new: each in a module of its own.
+ENGINES := $(BUILD)/tools/containerd/containerd $(BUILD)/tools/nerdctl $(BUILD)/tools/nomad-driver-podman
+CONTAINERD_PROGRAMS := containerd containerd-shim-runc-v2 ctr
+
+$(BUILD)/tools/containerd/containerd: $(wildcard e2e/tools/containerd/go.* e2e/tools/containerd/*/*.go)
+	@echo "==> building containerd 2 for the tests (it takes minutes, once)"
+	@mkdir -p $(@D)
+	@for program in $(CONTAINERD_PROGRAMS); do \
+		(cd e2e/tools/containerd && CGO_ENABLED=0 GOFLAGS="$$GOFLAGS -tags=no_btrfs,no_devmapper" ../../../scripts/build-progress \
+			$(CURDIR)/$(@D)/$$program github.com/containerd/containerd/v2/cmd/$$program) || exit 1; \
+	done
+	cd e2e/tools/containerd && CGO_ENABLED=0 $(GO) build -buildvcs=false -o $(CURDIR)/$(@D)/criclient ./criclient
+
+$(BUILD)/tools/nerdctl: $(wildcard e2e/tools/nerdctl/*)
+	@echo "==> building nerdctl for the tests (it takes minutes, once)"
+	@mkdir -p $(@D)
+	cd e2e/tools/nerdctl && CGO_ENABLED=0 ../../../scripts/build-progress $(CURDIR)/$@ github.com/containerd/nerdctl/v2/cmd/nerdctl
+
+$(BUILD)/tools/nomad-driver-podman: $(wildcard e2e/tools/podmandriver/*)
+	@echo "==> building Nomad's podman driver for the tests (it takes minutes, once)"
+	@mkdir -p $(@D)
+	cd e2e/tools/podmandriver && CGO_ENABLED=0 ../../../scripts/build-progress $(CURDIR)/$@ github.com/hashicorp/nomad-driver-podman
+
 $(BUILD)/tools/golangci-lint: Makefile
 	@echo "==> building golangci-lint $(GOLANGCI_LINT_VERSION)"
 	GOBIN=$(ABSBUILD)/tools $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
@@ -130,7 +155,7 @@ test-setup:
 	@scripts/need-root "make test"
 	@scripts/install-packages $(TEST_PACKAGES)
 	@$(MAKE) --no-print-directory build sim shadow-bench-tool $(TEST_PROGRAMS) $(PINNED_NOMAD) $(BUILD)/tools/gotestsum \
-		$(NVIDIA_TOOLS) $(BUILD)/e2e/nvidia-container-cli
+		$(ENGINES) $(NVIDIA_TOOLS) $(BUILD)/e2e/nvidia-container-cli
 
 .PHONY: test-c
 test-c: ## Run the C tests under ASan, UBSan and TSan
@@ -145,7 +170,7 @@ test-go: test-setup ## Run the Go tests of the packages with the race detector
 	@$(GOTEST) -race -timeout 20m $(IN_SANDBOX) $$($(GO) list ./... | grep -v '/e2e$$')
 
 .PHONY: e2e
-e2e: test-setup ## Run the end-to-end tests against real Nomad, containerd and runc
+e2e: test-setup ## Run the end-to-end tests against real Nomad, containerd, Docker, Podman, runc and crun
 	@echo "==> end-to-end tests"
 	@$(GOTEST) -tags e2e -timeout 40m $(IN_SANDBOX) ./e2e
 

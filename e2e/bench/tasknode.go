@@ -45,7 +45,7 @@ func (b *bench) startTaskNode(ctx context.Context, runtimes []string) (_ *taskNo
 	if os.Getenv("TRANCHE_SANDBOX") != "1" {
 		return nil, errors.New("tasks are measured in a sandbox only: run build/e2e/sandbox --dir DIR -- build/e2e/bench …")
 	}
-	if err := leaveHybridMode(); err != nil {
+	if err := node.HideUnifiedCgroup(); err != nil {
 		return nil, err
 	}
 	n := &taskNode{}
@@ -77,16 +77,6 @@ func (b *bench) startTaskNode(ctx context.Context, runtimes []string) (_ *taskNo
 		return n, nil
 	}
 	return n, n.addDocker(ctx, b.build, archive, logger)
-}
-
-// leaveHybridMode hides cgroup version 2, in the sandbox, where it is mounted beside version 1, as test machines may have
-// it and nodes seldom do: crun refuses to run then.
-func leaveHybridMode() error {
-	err := unix.Unmount("/sys/fs/cgroup/unified", unix.MNT_DETACH)
-	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("unmount cgroup version 2: %w", err)
-	}
-	return nil
 }
 
 // shortDir makes a directory in the build folder, for the disk is part of what is measured, and gives it a short name,
