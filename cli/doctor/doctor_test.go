@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/region"
 	"tranche.dev/tranche/device/nvml"
 	"tranche.dev/tranche/e2e/node"
 	"tranche.dev/tranche/runtime"
@@ -111,8 +112,9 @@ func (h *healthy) hold() {
 		GPU: claim.GPU{UUID: "GPU-1"}, Slices: []string{"GPU-1/slice-0"}, LimitBytes: 1 << 30, Owner: claim.OwnerNomad,
 	})
 	must.NoError(h.t, err)
-	_, err = h.ledger.RegionDir(h.t.Context(), h.claim.ID)
+	dir, err := h.ledger.RegionDir(h.t.Context(), h.claim.ID)
 	must.NoError(h.t, err)
+	h.t.Cleanup(func() { must.NoError(h.t, region.Remove(dir)) }) // It is a mount.
 	must.NoError(h.t, h.ledger.Bind(h.t.Context(), h.claim.ID,
 		claim.Container{ID: "web", Runtime: "runc", InitPID: os.Getpid()}))
 }
@@ -366,7 +368,9 @@ func TestEachFault(t *testing.T) {
 			"ledger/containers", Warning, "bound to container lost, which is gone", "the next sweep",
 		},
 		"a region that is gone": {
-			func(h *healthy) { must.NoError(h.t, os.RemoveAll(filepath.Join(h.Config.RunDir, "claims"))) },
+			func(h *healthy) {
+				must.NoError(h.t, region.Remove(filepath.Join(h.Config.RunDir, "claims", h.claim.ID)))
+			},
 			"ledger/regions", Fault, "container web runs and its region is gone", "start the container anew",
 		},
 		"a ledger in memory": {
