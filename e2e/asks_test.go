@@ -227,3 +227,71 @@ func (l *local) nomadSees(uuid string, slices int) map[string]string {
 	}
 	return reasons
 }
+
+// TestAsks_PodmanDevice gives a container of Podman's a CDI device, as `tranche cdi generate` describes it.
+func TestAsks_PodmanDevice(t *testing.T) {
+	n := startNode(t)
+	l := newLocal(t, n)
+	l.generateCDI()
+	podman := l.podman()
+	run := podman("run", "--name", "cdi", "--network", "none", "--device", "tranche.dev/slice=3GiB", probeImage, "gpu-probe", "fill")
+	var stderr strings.Builder
+	run.Stderr = &stderr
+	stdout, err := run.StdoutPipe()
+	must.NoError(t, err)
+	must.NoError(t, run.Start())
+	t.Cleanup(func() { _ = podman("rm", "--force", "--time", "1", "cdi").Run() })
+	lines := bufio.NewScanner(stdout)
+	for lines.Scan() && !strings.Contains(lines.Text(), `"computing"`) {
+	}
+	claims, _, err := openLedger(t, n).List(deadline(t))
+	must.NoError(t, err)
+	must.Len(t, 1, claims, must.Func(stderr.String))
+	must.Eq(t, 3*gib, claims[0].LimitBytes)
+	group, err := node.GroupOf(claims[0].Container.InitPID)
+	must.NoError(t, err)
+	(&localContainer{local: l, claim: claims[0], group: group}).holdsExactly(3 * gib)
+	must.NoError(t, podman("stop", "--time", "20", "cdi").Run())
+	_ = run.Wait()
+	claims, _, err = openLedger(t, n).List(deadline(t))
+	must.NoError(t, err)
+	must.SliceEmpty(t, claims)
+}
+
+// generateCDI describes the devices where engines look for them, which lies in the sandbox's own /run.
+func (l *local) generateCDI() {
+	l.t.Helper()
+	cmd := exec.CommandContext(deadline(l.t), filepath.Join(build, "bin/tranche"), "cdi", "generate", "--driver-root", l.n.DriverRoot())
+	cmd.Env = append(append(os.Environ(), l.n.Sim.Env()...), "TRANCHE_CONFIG="+l.config)
+	out, err := cmd.CombinedOutput()
+	must.NoError(l.t, err, must.Sprint(string(out)))
+	l.t.Cleanup(func() { _ = os.Remove("/var/run/cdi/tranche.dev-slice.json") })
+}
+
+// podman is Podman with storage of its own, the image of the probe, and tranche-runtime as its runtime.
+func (l *local) podman() func(args ...string) *exec.Cmd {
+	l.t.Helper()
+	dir := filepath.Join(l.n.Dir, "podman")
+	must.NoError(l.t, os.MkdirAll(dir, 0o711))
+	// Podman gives runtimes an environment of its own.
+	runtime := filepath.Join(dir, "tranche")
+	must.NoError(l.t, os.WriteFile(runtime, []byte("#!/bin/sh\nTRANCHE_CONFIG="+l.config+" exec "+
+		filepath.Join(build, "bin/tranche-runtime")+" \"$@\"\n"), 0o755))
+	config := filepath.Join(dir, "containers.conf")
+	must.NoError(l.t, os.WriteFile(config, []byte("[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n"), 0o644))
+	podman := func(args ...string) *exec.Cmd {
+		cmd := exec.CommandContext(deadline(l.t), "podman", append([]string{
+			"--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "run"), "--storage-driver", "vfs",
+			"--runtime", runtime,
+		}, args...)...)
+		cmd.Env = append(os.Environ(), "CONTAINERS_CONF="+config)
+		return cmd
+	}
+	img, err := images.Program(filepath.Join(build, "e2e/gpu-probe"))
+	must.NoError(l.t, err)
+	archive := filepath.Join(dir, "probe.tar")
+	must.NoError(l.t, images.SaveDockerArchive(img, probeImage, archive))
+	out, err := podman("load", "--quiet", "--input", archive).CombinedOutput()
+	must.NoError(l.t, err, must.Sprint(string(out)))
+	return podman
+}
