@@ -279,9 +279,12 @@ func (l *local) podman() func(args ...string) *exec.Cmd {
 		filepath.Join(build, "bin/tranche-runtime")+" \"$@\"\n"), 0o755))
 	config := filepath.Join(dir, "containers.conf")
 	must.NoError(l.t, os.WriteFile(config, []byte("[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n"), 0o644))
+	run, err := os.MkdirTemp("", "podman") // Podman wants a short name for it.
+	must.NoError(l.t, err)
+	l.t.Cleanup(func() { _ = os.RemoveAll(run) })
 	podman := func(args ...string) *exec.Cmd {
 		cmd := exec.CommandContext(deadline(l.t), "podman", append([]string{
-			"--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "run"), "--storage-driver", "vfs",
+			"--root", filepath.Join(dir, "root"), "--runroot", run, "--storage-driver", "vfs",
 			"--runtime", runtime,
 		}, args...)...)
 		cmd.Env = append(os.Environ(), "CONTAINERS_CONF="+config)
