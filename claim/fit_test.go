@@ -258,11 +258,11 @@ func TestExternal_ContainerGone(t *testing.T) {
 			_, err := l.Sweep(context.Background())
 			return err
 		},
-		"the next one asks": func(l *Ledger, id string, _ Container) error {
+		"the next one asks": func(l *Ledger, _ string, _ Container) error {
 			next, err := l.ReserveFit(context.Background(), fitRequest(1<<30, gpuWith(0, 1)))
 			return errors.Join(err, l.Cancel(context.Background(), next.ID))
 		},
-		"Nomad reserves": func(l *Ledger, id string, _ Container) error {
+		"Nomad reserves": func(l *Ledger, _ string, _ Container) error {
 			next, _, err := l.Reserve(context.Background(), request(0, 0))
 			return errors.Join(err, l.Drop(context.Background(), next.ID))
 		},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	ndevice "github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/shared/structs"
 	"github.com/shoenig/test/must"
 
 	"tranche.dev/tranche/claim"
@@ -65,7 +66,9 @@ func TestFingerprint_asks(t *testing.T) {
 	made := ask(t, ledger, g, 2, 1<<30)
 	reason := "taken outside Nomad by claim " + made.ID + " (external)"
 	want := map[string]string{g.UUID + "/slice-000": reason, g.UUID + "/slice-001": reason}
-	must.Eq(t, want, unhealthy(next(t, stream).Devices[0]))
+	group := next(t, stream).Devices[0]
+	must.Eq(t, want, unhealthy(group))
+	must.Eq(t, structs.NewIntAttribute(138, ""), group.Attributes["healthy_slices"])
 
 	must.NoError(t, ledger.Bind(t.Context(), made.ID, claim.Container{Runtime: "test", ID: "c", InitPID: os.Getpid()}))
 	quiet(t, stream) // it is taken as before

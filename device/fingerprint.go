@@ -172,7 +172,21 @@ func deviceGroup(g *gpu, sliceBytes uint64, taken map[string]*claim.Claim) *ndev
 		}
 		group.Devices = append(group.Devices, slice)
 	}
+	group.Attributes["healthy_slices"] = structs.NewIntAttribute(healthy(group.Devices), "")
 	return group
+}
+
+// healthy counts the slices that Nomad may give out. The count is part of the
+// node's class for a reason: once Nomad has found too few healthy devices on one
+// node, it looks at no other of that class, and a job that waits for one is not
+// tried again when the devices are healthy again.
+func healthy(devices []*ndevice.Device) (count int64) {
+	for _, slice := range devices {
+		if slice.Healthy {
+			count++
+		}
+	}
+	return count
 }
 
 // attributes describe a GPU. Those that tell one node from another of the same
