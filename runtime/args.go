@@ -101,12 +101,40 @@ func nextArgument(args []string, valueFlags []string) (name, value string, posit
 		return "", arg, true, rest
 	}
 	name, value, joined := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+	if arg[1] == '-' {
+		name = unabbreviated(name, valueFlags)
+	} else if !joined && !slices.Contains(valueFlags, name) {
+		name, value, joined = shortFlag(name, valueFlags)
+	}
 	if !joined && slices.Contains(valueFlags, name) && len(rest) > 0 {
 		return name, rest[0], false, rest[1:]
 	}
-	// crun also takes a short flag and its value in one.
-	if !joined && arg[1] != '-' && len(name) > 1 && slices.Contains(valueFlags, name[:1]) {
-		return name[:1], name[1:], false, rest
-	}
 	return name, value, false, rest
+}
+
+// unabbreviated is the one flag that begins with name: crun, like all that uses getopt, takes the beginning of a flag's
+// name for it.
+func unabbreviated(name string, flags []string) string {
+	var found []string
+	for _, flag := range flags {
+		if flag == name {
+			return name
+		}
+		if strings.HasPrefix(flag, name) {
+			found = append(found, flag)
+		}
+	}
+	if len(found) == 1 {
+		return found[0]
+	}
+	return name
+}
+
+// shortFlag takes apart what crun takes in one: "-b" and its value, and short flags without a value before it.
+func shortFlag(name string, valueFlags []string) (flag, value string, joined bool) {
+	short := strings.TrimLeft(name, "d")
+	if short == "" || !slices.Contains(valueFlags, short[:1]) {
+		return name, "", false
+	}
+	return short[:1], short[1:], len(short) > 1
 }

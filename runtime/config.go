@@ -29,7 +29,9 @@ type configFile struct {
 	RunDir      string   `toml:"run_dir"`
 	CDISpecDirs []string `toml:"cdi_spec_dirs"`
 	Runtime     string   `toml:"runtime"`
+	Runtimes    []string `toml:"runtimes"`
 
+	WithoutClaim     string `toml:"without_claim"`
 	GPUHostMemoryMax string `toml:"gpu_host_memory_max"`
 
 	DriverCapabilities string `toml:"driver_capabilities"`
@@ -64,7 +66,9 @@ func LoadConfig(path string) (Config, error) {
 		RunDir:      file.RunDir,
 		CDISpecDirs: file.CDISpecDirs,
 		Runtime:     file.Runtime,
+		Runtimes:    file.Runtimes,
 
+		WithoutClaim:       file.WithoutClaim,
 		DriverCapabilities: file.DriverCapabilities,
 	}.WithDefaults()
 	err = cfg.validate()
@@ -88,7 +92,8 @@ func explainTOML(err error) error {
 			keys = append(keys, strings.Join(missing.Key(), "."))
 		}
 		return fmt.Errorf("there is no setting called %s; there are driver_root, shadow_dir, hook_path, cli_path, state_dir, "+
-			"run_dir, cdi_spec_dirs, runtime, driver_capabilities and gpu_host_memory_max", strings.Join(keys, " or "))
+			"run_dir, cdi_spec_dirs, runtime, runtimes, without_claim, driver_capabilities and "+
+			"gpu_host_memory_max", strings.Join(keys, " or "))
 	}
 	var syntax *toml.DecodeError
 	if errors.As(err, &syntax) {
@@ -98,8 +103,14 @@ func explainTOML(err error) error {
 	return err
 }
 
-// validate refuses relative paths: they would be taken from wherever the caller happens to be, and hooks run elsewhere.
+// validate refuses unknown words, and relative paths: they would be taken from wherever the caller happens to be, and hooks run elsewhere.
 func (c Config) validate() error {
+	switch c.WithoutClaim {
+	case WithoutClaimDeny, WithoutClaimVoid, WithoutClaimPass:
+	default:
+		return fmt.Errorf("without_claim = %q: it may be %q, %q or %q",
+			c.WithoutClaim, WithoutClaimDeny, WithoutClaimVoid, WithoutClaimPass)
+	}
 	paths := map[string]string{
 		"driver_root": c.DriverRoot,
 		"shadow_dir":  c.ShadowDir,

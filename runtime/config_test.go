@@ -31,8 +31,10 @@ driver_capabilities = "compute,utility"
 		StateDir:    "/s",
 		RunDir:      "/r",
 		Runtime:     "crun",
+		Runtimes:    []string{"runc", "crun"},
 		CDISpecDirs: []string{"/run/nvidia/driver/etc/cdi", "/run/nvidia/driver/var/run/cdi"},
 
+		WithoutClaim:          "deny",
 		GPUHostMemoryMaxBytes: 4 << 30,
 		DriverCapabilities:    "compute,utility",
 	}, cfg)
@@ -44,7 +46,7 @@ func TestLoadConfig_Defaults(t *testing.T) {
 	cfg, err := LoadConfig(path)
 	must.NoError(t, err)
 	must.Eq(t, "/", cfg.DriverRoot)
-	must.Eq(t, "runc", cfg.Runtime)
+	must.Eq(t, []string{"runc", "crun"}, cfg.runtimes())
 	must.Eq(t, "/var/lib/tranche", cfg.StateDir)
 	must.Eq(t, []string{"/etc/cdi", "/var/run/cdi"}, cfg.CDISpecDirs)
 	must.Zero(t, cfg.GPUHostMemoryMaxBytes)

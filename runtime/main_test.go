@@ -17,6 +17,9 @@ import (
 func TestMain(m *testing.M) {
 	switch filepath.Base(os.Args[0]) {
 	case "tranche-runtime":
+		if runtime.PrintVersion(os.Args, "v0.0.0-test", os.Stdout) {
+			exit(0)
+		}
 		exit(runtime.Main(os.Args, os.Environ(), os.Stderr))
 	case "tranche-hook":
 		exit(hooks.Main(os.Args, os.Stdin, os.Stderr))

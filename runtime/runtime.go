@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -26,7 +27,6 @@ const (
 	DefaultCLIPath    = "/usr/bin/tranche"
 	DefaultStateDir   = "/var/lib/tranche"
 	DefaultRunDir     = "/run/tranche"
-	DefaultRuntime    = "runc"
 )
 
 // Modifier is one change to an OCI spec.
@@ -63,8 +63,12 @@ type Config struct {
 	// CDISpecDirs are searched for specs of the kind nvidia.com/gpu, later ones first. Empty means etc/cdi and
 	// var/run/cdi under the driver root.
 	CDISpecDirs []string
-	// Runtime is the OCI runtime that tranche-runtime becomes: a path, or a name to look up in PATH.
-	Runtime string
+	// Runtime is the OCI runtime that tranche-runtime becomes: a path, or a name to look up in PATH. Empty means the first
+	// of Runtimes that is installed; empty Runtimes are runc and crun.
+	Runtime  string
+	Runtimes []string
+	// WithoutClaim is what becomes of a container that asks for GPUs and holds no claim: WithoutClaimDeny or another.
+	WithoutClaim string
 	// DriverCapabilities are those that containers may ask for, as in NVIDIA_DRIVER_CAPABILITIES. Empty means all.
 	DriverCapabilities string
 	// GPUHostMemoryMaxBytes is the most that a container may ask for beyond its limit: see GPUHostMemory.
@@ -83,7 +87,6 @@ func (c Config) WithDefaults() Config {
 	setDefault(&c.CLIPath, DefaultCLIPath)
 	setDefault(&c.StateDir, DefaultStateDir)
 	setDefault(&c.RunDir, DefaultRunDir)
-	setDefault(&c.Runtime, DefaultRuntime)
 	setDefault(&c.DriverCapabilities, allNames)
 	if len(c.CDISpecDirs) == 0 {
 		c.CDISpecDirs = []string{
@@ -91,10 +94,22 @@ func (c Config) WithDefaults() Config {
 			filepath.Join(c.DriverRoot, "var/run/cdi"),
 		}
 	}
+	setDefault(&c.WithoutClaim, WithoutClaimDeny)
+	if len(c.Runtimes) == 0 {
+		c.Runtimes = slices.Clone(defaultRuntimes)
+	}
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
 	}
 	return c
+}
+
+// runtimes are the OCI runtimes to become, the best first.
+func (c Config) runtimes() []string {
+	if c.Runtime != "" {
+		return []string{c.Runtime}
+	}
+	return c.Runtimes
 }
 
 func setDefault(field *string, value string) {

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"time"
@@ -37,7 +37,7 @@ func become(inv invocation, args, environ []string) error {
 	if err != nil {
 		return err
 	}
-	next, err := nextRuntime(cfg.Runtime)
+	next, name, err := nextRuntime(cfg.runtimes(), lookUp(environ, "PATH"))
 	if err != nil {
 		return err
 	}
@@ -48,19 +48,23 @@ func become(inv invocation, args, environ []string) error {
 			return err
 		}
 	}
-	argv := append([]string{next}, args[1:]...)
+	argv := append([]string{name}, args[1:]...)
 	return fmt.Errorf("become the next OCI runtime, %s: %w", next, syscall.Exec(next, argv, environ))
 }
 
-// editBundle edits the spec in a bundle if the container's environment names claims. It leaves all others untouched.
+// editBundle edits the spec in a bundle if the container's environment names claims. Those that ask for GPUs without a
+// claim are a matter of policy, and all others are left untouched.
 func editBundle(ctx context.Context, cfg Config, inv invocation) error {
 	file, err := readSpecFile(inv.specPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // the next runtime says so in its own words
+	}
 	if err != nil {
 		return err
 	}
 	env := file.environment()
 	if !namesClaims(env) {
-		return nil
+		return withoutClaim(cfg, file)
 	}
 	hostMemory, err := GPUHostMemory("environment variable "+GPUHostMemoryEnv, env[GPUHostMemoryEnv],
 		cfg.GPUHostMemoryMaxBytes)
@@ -92,24 +96,6 @@ func namesClaims(env map[string]string) bool {
 		}
 	}
 	return false
-}
-
-// nextRuntime finds the runtime to become.
-func nextRuntime(name string) (string, error) {
-	next, err := exec.LookPath(name)
-	if err != nil {
-		return "", fmt.Errorf("find the next OCI runtime: %w; install it, or set runtime in the configuration of "+
-			"tranche-runtime to where it is", err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("find the next OCI runtime: %w", err)
-	}
-	if sameFile(self, next) {
-		return "", fmt.Errorf("find the next OCI runtime: %s is tranche-runtime itself; set runtime in its configuration "+
-			"to runc or crun", next)
-	}
-	return next, nil
 }
 
 func lookUp(environ []string, name string) string {

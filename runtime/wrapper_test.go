@@ -63,7 +63,7 @@ func TestMain_HandsOnEverything(t *testing.T) {
 func TestMain_WithoutClaimsNothingChanges(t *testing.T) {
 	next, _ := recorder(t)
 	n := newNode(t, next)
-	bundle := n.bundle("b", "true", "NVIDIA_VISIBLE_DEVICES=all", "TRANCHE=1")
+	bundle := n.bundle("b", "true", "NVIDIA_VISIBLE_DEVICES=void", "TRANCHE=1")
 	config := filepath.Join(bundle, "config.json")
 	content := readFile(t, config)
 	before, err := os.Stat(config)
@@ -168,11 +168,12 @@ func TestMain_Errors(t *testing.T) {
 		},
 		want: []string{"TRANCHE_CLAIM_00000000"},
 	}, {
-		name: "no spec in the bundle",
-		prepare: func(_ *testing.T, n *node) string {
-			return n.path("no-bundle")
+		name: "no OCI spec in the bundle",
+		prepare: func(t *testing.T, n *node) string {
+			runtime.WriteFile(t, filepath.Join(n.path("no-spec"), "config.json"), "process: {}")
+			return n.path("no-spec")
 		},
-		want: []string{"no-bundle/config.json"},
+		want: []string{"no-spec/config.json", "no OCI spec"},
 	}, {
 		name: "a driver root without a driver",
 		prepare: func(t *testing.T, n *node) string {

@@ -8,6 +8,12 @@ import (
 	"tranche.dev/tranche/runtime"
 )
 
+// version is what --tranche-version says.
+var version = "v0.1.0-dev"
+
 func main() {
+	if runtime.PrintVersion(os.Args, version, os.Stdout) {
+		return
+	}
 	os.Exit(runtime.Main(os.Args, os.Environ(), os.Stderr))
 }
