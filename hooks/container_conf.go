@@ -54,19 +54,30 @@ func (c *config) add(file string, depth int) error {
 	if err != nil {
 		return err
 	}
-	for line := range strings.Lines(string(content)) {
+	dirs, patterns := parseConfig(string(content))
+	if c.dirs = append(c.dirs, dirs...); len(c.dirs) > maxConfigDirs {
+		return rootfs.ErrTooMuch
+	}
+	return c.include(file, patterns, depth)
+}
+
+// parseConfig reads one file: the directories that it names, of which each may say after "=" for which kind of library
+// it is, and the patterns of further files.
+func parseConfig(content string) (dirs, patterns []string) {
+	for line := range strings.Lines(content) {
 		line, _, _ = strings.Cut(strings.TrimSpace(line), "#")
 		fields := strings.FieldsFunc(line, splitter(" \t\r\n:,"))
 		if len(fields) > 1 && fields[0] == "include" {
-			err = c.include(file, fields[1:], depth)
-		} else {
-			err = c.addDirs(fields)
+			patterns = append(patterns, fields[1:]...)
+			continue
 		}
-		if err != nil {
-			return err
+		for _, field := range fields {
+			if dir, _, _ := strings.Cut(field, "="); path.IsAbs(dir) {
+				dirs = append(dirs, dir)
+			}
 		}
 	}
-	return nil
+	return dirs, patterns
 }
 
 func (c *config) include(file string, patterns []string, depth int) error {
@@ -83,20 +94,6 @@ func (c *config) include(file string, patterns []string, depth int) error {
 				return err
 			}
 		}
-	}
-	return nil
-}
-
-// addDirs adds directories, of which each may say after "=" for which kind of library it is.
-func (c *config) addDirs(fields []string) error {
-	for _, field := range fields {
-		dir, _, _ := strings.Cut(field, "=")
-		if path.IsAbs(dir) {
-			c.dirs = append(c.dirs, dir)
-		}
-	}
-	if len(c.dirs) > maxConfigDirs {
-		return rootfs.ErrTooMuch
 	}
 	return nil
 }

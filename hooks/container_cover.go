@@ -22,17 +22,19 @@ type identity struct{ device, inode uint64 }
 
 // covers puts shadows over files.
 type covers struct {
-	root      *rootfs.Root
-	shadowDir string
-	// plain are the shadow libraries that the spec mounts, which seek the driver beside the name they are loaded by;
-	// complete are those that find it wherever they are.
-	plain, complete map[identity]bool
-
-	shelf *shelf // nil until there is something to put on it
+	root *rootfs.Root
+	// plain are the shadow libraries that the spec mounts, which seek the driver beside the name they are loaded by. Those
+	// on the shelf find it wherever they are.
+	plain map[identity]bool
+	shelf *shelf
 }
 
 func newCovers(root *rootfs.Root, shadowDir string) (*covers, error) {
-	c := &covers{root: root, shadowDir: shadowDir, plain: map[identity]bool{}, complete: map[identity]bool{}}
+	shelf, err := openShelf(root, shadowDir)
+	if err != nil {
+		return nil, err
+	}
+	c := &covers{root: root, plain: map[identity]bool{}, shelf: shelf}
 	for _, soname := range []string{"libcuda.so.1", "libnvidia-ml.so.1"} {
 		info, err := os.Stat(filepath.Join(shadowDir, soname))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -46,12 +48,7 @@ func newCovers(root *rootfs.Root, shadowDir string) (*covers, error) {
 	return c, nil
 }
 
-func (c *covers) close() error {
-	if c.shelf == nil {
-		return nil
-	}
-	return c.shelf.close()
-}
+func (c *covers) close() error { return c.shelf.close() }
 
 // cover makes a name in the container lead to the shadow, if it leads to a library at all.
 //
@@ -90,7 +87,7 @@ func (c *covers) try(name string) (done bool, err error) {
 	}
 	soname := runtime.ShadowSONAME(name)
 	switch id := identityOf(info); {
-	case c.complete[id], c.plain[id] && c.has(behind(name, soname)):
+	case c.shelf.holds(id), c.plain[id] && c.has(behind(name, soname)):
 		return true, nil
 	case c.plain[id]:
 		return c.coverShadow(file, soname)
@@ -106,22 +103,10 @@ func (c *covers) put(over, driver *os.File, soname string) error {
 	if err := refuseShared(over); err != nil {
 		return err
 	}
-	if c.shelf == nil {
-		shelf, err := openShelf(c.root, c.shadowDir)
-		if err != nil {
-			return err
-		}
-		c.shelf = shelf
-	}
 	shadow, err := c.shelf.shadowOf(driver, soname)
 	if err != nil {
 		return err
 	}
-	info, err := shadow.Stat()
-	if err != nil {
-		return err
-	}
-	c.complete[identityOf(info)] = true
 	if err := bindMount(shadow, over); err != nil && !errors.Is(err, unix.ENOENT) { // it was removed: look again
 		return fmt.Errorf("mount the shadow over it: %w", err)
 	}

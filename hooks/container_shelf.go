@@ -1,8 +1,10 @@
 package hooks
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -22,12 +24,15 @@ type unixStat = syscall.Stat_t
 // shelf is the directory in the container where copies of the driver lie, each with its shadow: a file system of its
 // own, which the runtime has mounted for that, and which only we write.
 type shelf struct {
-	mount *os.File
-	dir   *os.Root
+	mount  *os.File
+	device uint64
+	// dir is nil until there is something to put on the shelf: it is read-only until then.
+	dir *os.Root
 	// sources are the shadow libraries' contents, by SONAME.
 	sources   map[string][]byte
 	shadowDir string
 	shadows   map[shelved]*os.File
+	next      int
 }
 
 // shelved is a driver's library on the shelf, and as which library it is taken.
@@ -42,16 +47,29 @@ func openShelf(root *rootfs.Root, shadowDir string) (*shelf, error) {
 		return nil, fmt.Errorf("open the place for copies of the driver, %s: %w", runtime.CopiesDir, err)
 	}
 	s := &shelf{mount: mount, shadowDir: shadowDir, sources: map[string][]byte{}, shadows: map[shelved]*os.File{}}
-	if err := s.open(root); err != nil {
+	if err := s.check(root); err != nil {
 		_ = mount.Close()
 		return nil, fmt.Errorf("open the place for copies of the driver, %s: %w", runtime.CopiesDir, err)
 	}
 	return s, nil
 }
 
-// open makes the shelf writable. It has to be a file system that nothing else is in: were it part of another, one of the
-// host's say, we would write there.
-func (s *shelf) open(root *rootfs.Root) error {
+// check makes sure that the shelf is a file system that nothing else is in: were it part of another, one of the host's
+// say, we would write there.
+func (s *shelf) check(root *rootfs.Root) error {
+	above, err := root.Handle(runtime.ContainerDir)
+	if err != nil {
+		return err
+	}
+	defer above.Close()
+	aboveInfo, err := above.Stat()
+	if err != nil {
+		return err
+	}
+	info, err := s.mount.Stat()
+	if err != nil {
+		return err
+	}
 	at, err := root.WhereIs(s.mount)
 	if err != nil {
 		return err
@@ -60,14 +78,30 @@ func (s *shelf) open(root *rootfs.Root) error {
 	if err := unix.Fstatfs(int(s.mount.Fd()), &system); err != nil {
 		return err
 	}
-	if at != runtime.CopiesDir || system.Type != unix.TMPFS_MAGIC {
-		return fmt.Errorf("it is not the tmpfs that Tranche's edits of the spec mount there; another hook or runtime has " +
-			"mounted something over it")
+	s.device = identityOf(info).device
+	if at != runtime.CopiesDir || system.Type != unix.TMPFS_MAGIC || s.device == identityOf(aboveInfo).device {
+		return errors.New("it is not the tmpfs that Tranche's edits of the spec mount there; another hook or runtime has " +
+			"taken it away, or mounted something over it")
+	}
+	return nil
+}
+
+// holds tells whether a file is one of the shadows here. What is mounted here is on file systems of its own.
+func (s *shelf) holds(file identity) bool { return file.device == s.device }
+
+// unlock makes the shelf writable.
+func (s *shelf) unlock() (err error) {
+	if s.dir != nil {
+		return nil
 	}
 	if err := s.remount(0); err != nil {
-		return fmt.Errorf("make it writable: %w", err)
+		return fmt.Errorf("make the place for copies of the driver, %s, writable: %w", runtime.CopiesDir, err)
 	}
-	s.dir, err = os.OpenRoot(fdPath(s.mount))
+	if s.dir, err = os.OpenRoot(fdPath(s.mount)); err != nil {
+		return err
+	}
+	there, err := fs.ReadDir(s.dir.FS(), ".")
+	s.next = len(there)
 	return err
 }
 
@@ -78,11 +112,14 @@ func (s *shelf) remount(flag uintptr) error {
 
 // close makes the shelf read-only again. Whoever could write there could put a library without a limit in a shadow's place.
 func (s *shelf) close() error {
+	defer s.mount.Close()
+	if s.dir == nil {
+		return nil
+	}
 	for _, shadow := range s.shadows {
 		_ = shadow.Close()
 	}
 	_ = s.dir.Close()
-	defer s.mount.Close()
 	if err := s.remount(unix.MS_RDONLY); err != nil {
 		return fmt.Errorf("make the place for copies of the driver, %s, read-only: %w", runtime.CopiesDir, err)
 	}
@@ -99,11 +136,15 @@ func (s *shelf) shadowOf(driver *os.File, soname string) (*os.File, error) {
 	if shadow, ok := s.shadows[key]; ok {
 		return shadow, nil
 	}
-	number := len(s.shadows)
+	if err := s.unlock(); err != nil {
+		return nil, err
+	}
+	number := s.next
 	if number == maxCopies {
 		return nil, fmt.Errorf("it is copy %d of the driver in this container, and at most %d are shadowed; remove some "+
 			"from the image", number+1, maxCopies)
 	}
+	s.next++
 	dir := filepath.Base(runtime.CopyDir(number))
 	if err := s.dir.Mkdir(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make room for a copy of the driver: %w", err)
@@ -142,7 +183,7 @@ func (s *shelf) putDriver(driver *os.File, key shelved, name string) error {
 		return err
 	}
 	if identityOf(info) != key.identity {
-		return fmt.Errorf("another file is mounted than was found")
+		return errors.New("another file is mounted than was found")
 	}
 	return readOnly(mounted)
 }

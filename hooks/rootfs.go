@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tranche.dev/tranche/runtime"
+	"tranche.dev/tranche/runtime/rootfs"
 )
 
 // maxSpecBytes bounds the size of a container's config.json. The largest that are seen in practice are some hundred KiB.
@@ -24,12 +25,12 @@ const maxSpecBytes = 16 << 20
 // hook runs before the runtime changes the root, and sees what the image has. That nothing is there is fine: the
 // runtime makes a directory then.
 func refuseForgedDir(state *specs.State) error {
-	rootfs, err := openRootfs(state.Bundle)
+	root, err := openRootfs(state.Bundle)
 	if err != nil {
 		return fmt.Errorf("look for %s in the root file system of container %s: %w", runtime.ContainerDir, state.ID, err)
 	}
-	defer rootfs.Close()
-	info, err := rootfs.Lstat(runtime.ContainerDir[1:])
+	defer root.Close()
+	info, err := root.Lstat(runtime.ContainerDir[1:])
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return nil
@@ -40,6 +41,20 @@ func refuseForgedDir(state *specs.State) error {
 			"may mount; remove it from the image", state.ID, runtime.ContainerDir, info.Mode())
 	}
 	return nil
+}
+
+// lacks says what keeps programs of the container's image from finding the GPU. It is for people to know, so where it
+// cannot be told, nothing is said.
+func lacks(state *specs.State) string {
+	_, dir, err := readBundle(state.Bundle)
+	if err != nil {
+		return ""
+	}
+	line, err := rootfs.LacksIn(dir)
+	if err != nil {
+		return ""
+	}
+	return line
 }
 
 // openRootfs opens the root file system of the container in a bundle.

@@ -37,7 +37,7 @@ func (r *Root) match(dir, element string) ([]string, error) {
 	for _, name := range names {
 		hidden := name[0] == '.' && element[0] != '.'
 		if ok, err := path.Match(element, name); err == nil && ok && !hidden {
-			matches = append(matches, strings.TrimSuffix(dir, "/") + "/" + name)
+			matches = append(matches, strings.TrimSuffix(dir, "/")+"/"+name)
 		}
 	}
 	return matches, nil

@@ -36,6 +36,16 @@ func Lacks(root *Root) (string, error) {
 		"its programs find no GPU; use an image with glibc", libc, known.glibc), nil
 }
 
+// LacksIn is Lacks for the root file system at a path of the host's.
+func LacksIn(dir string) (string, error) {
+	root, err := Open(dir)
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+	return Lacks(root)
+}
+
 func (r *Root) has(name string) (bool, error) {
 	file, err := r.Handle(name)
 	if Unreachable(err) {
