@@ -85,10 +85,17 @@ links: libcuda.so.1 libnvidia-ml.so.570.124.06
 			continue // ours, see shadowedCopies
 		}
 		must.Eq(t, n.cfg.CLIPath, hook.Path)
-		must.Eq(t, "cdi-hook", hook.Args[1])
+		must.Eq(t, []string{"cdi-hook", runtime.HookBatch}, hook.Args[1:3])
 		must.SliceNotEmpty(t, hook.Env)
-		names = append(names, hook.Args[2])
+		for _, call := range hook.Args[3:] {
+			var args []string
+			must.NoError(t, json.Unmarshal([]byte(call), &args))
+			names = append(names, args[0])
+		}
 	}
+	// Once for NVML, and once for all hooks that run at the same time.
+	must.Eq(t, 1+len(spec.Hooks.CreateContainer)+len(spec.Hooks.CreateRuntime), n.asked())
+	must.Len(t, 1, spec.Hooks.CreateContainer)
 	must.SliceContainsAll(t, names, []string{
 		"create-symlinks", "update-ldcache", "disable-device-node-modification",
 	})
