@@ -47,7 +47,9 @@ func (b besideNVIDIA) Modify(spec *specs.Spec) error {
 		resources.Devices = slices.DeleteFunc(slices.Clone(resources.Devices), b.allowsGPU)
 	}
 	spec.Mounts = slices.DeleteFunc(slices.Clone(spec.Mounts), b.isNVIDIAs)
-	withoutNVIDIAHooks(spec.Hooks)
+	for _, stage := range hookKinds(spec) {
+		*stage = slices.DeleteFunc(slices.Clone(*stage), isNVIDIAHook)
+	}
 	withoutDeviceRequests(spec.Annotations)
 	return nil
 }
@@ -69,43 +71,19 @@ func (b besideNVIDIA) allowsGPU(rule specs.LinuxDeviceCgroup) bool {
 	return b.devices.has(kind, *rule.Major, minor)
 }
 
-// deviceListDir is where a mount of /dev/null asks NVIDIA's runtime for the device that its name says.
-const deviceListDir = "/var/run/nvidia-container-devices"
-
 func (b besideNVIDIA) isNVIDIAs(mount specs.Mount) bool {
 	at := containerPath(mount.Destination)
 	return b.files[[2]string{mount.Source, at}] || b.devices.mounts(mount) ||
-		at == deviceListDir || strings.HasPrefix(at, deviceListDir+"/")
+		at == gpuMounts || strings.HasPrefix(at, gpuMounts+"/")
 }
 
-// nvidiaHooks are the names of NVIDIA's programs that are hooks: the one that configures a container by itself, under
-// its two names, and those that CDI specs call.
-var nvidiaHooks = []string{
-	"nvidia-container-runtime-hook", "nvidia-container-toolkit", "nvidia-cdi-hook", "nvidia-ctk",
-}
-
-// IsNVIDIAHook tells whether a hook is one of NVIDIA's, by the name of its program or of what links lead to.
-func IsNVIDIAHook(hook specs.Hook) bool {
-	if slices.Contains(nvidiaHooks, filepath.Base(hook.Path)) {
+// isNVIDIAHook tells whether a hook is one of NVIDIA's, by the name of its program or of what links lead to.
+func isNVIDIAHook(hook specs.Hook) bool {
+	if isGPUHook(hook) {
 		return true
 	}
 	target, err := filepath.EvalSymlinks(hook.Path)
-	return err == nil && slices.Contains(nvidiaHooks, filepath.Base(target))
-}
-
-// withoutNVIDIAHooks works on every stage.
-//
-//nolint:staticcheck // prestart is deprecated, but it is where NVIDIA's hook is
-func withoutNVIDIAHooks(hooks *specs.Hooks) {
-	if hooks == nil {
-		return
-	}
-	for _, stage := range []*[]specs.Hook{
-		&hooks.Prestart, &hooks.CreateRuntime, &hooks.CreateContainer, &hooks.StartContainer, &hooks.Poststart,
-		&hooks.Poststop,
-	} {
-		*stage = slices.DeleteFunc(slices.Clone(*stage), IsNVIDIAHook)
-	}
+	return err == nil && isGPUHook(specs.Hook{Path: target})
 }
 
 // withoutDeviceRequests takes the names of NVIDIA's CDI devices out of annotations: NVIDIA's runtime heeds those before

@@ -123,12 +123,14 @@ func TestBesideNVIDIA_Hooks(t *testing.T) {
 	}
 	all := append(append([]specs.Hook{}, nvidias...), others...)
 	spec := containerSpec()
-	spec.Hooks = &specs.Hooks{ //nolint:staticcheck // prestart is where NVIDIA's hook is
-		Prestart: all, CreateRuntime: all, CreateContainer: all, StartContainer: all, Poststart: all, Poststop: all,
+	spec.Hooks = &specs.Hooks{
+		Prestart:      all, //nolint:staticcheck // it is where NVIDIA's hook is
+		CreateRuntime: all, CreateContainer: all, StartContainer: all, Poststart: all, Poststop: all,
 	}
 	must.NoError(t, besideNVIDIA{}.Modify(spec))
-	must.Eq(t, &specs.Hooks{ //nolint:staticcheck // as above
-		Prestart: others, CreateRuntime: others, CreateContainer: others, StartContainer: others, Poststart: others,
+	must.Eq(t, &specs.Hooks{
+		Prestart:      others, //nolint:staticcheck // as above
+		CreateRuntime: others, CreateContainer: others, StartContainer: others, Poststart: others,
 		Poststop: others,
 	}, spec.Hooks)
 }

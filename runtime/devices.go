@@ -28,6 +28,8 @@ type deviceEdits struct {
 	edits   *cdi.ContainerEdits
 	beside  besideNVIDIA
 	allowed capabilities
+	// cliPath is the command tranche, which runs hooks of NVIDIA's.
+	cliPath string
 }
 
 // Modify applies the CDI edits, as far as the container asks for what they bring.
@@ -39,7 +41,7 @@ func (d deviceEdits) Modify(spec *specs.Spec) error {
 	if err := d.beside.Modify(spec); err != nil {
 		return err
 	}
-	if err := restricted(d.edits, asked).Apply(spec); err != nil {
+	if err := batched(restricted(d.edits, asked), d.cliPath).Apply(spec); err != nil {
 		return fmt.Errorf("inject the GPU by CDI: %w", err)
 	}
 	return nil
@@ -59,7 +61,7 @@ func newDeviceEdits(ctx context.Context, cfg Config, grants []Grant) (Modifier, 
 		}
 		source = "the CDI spec generated from the driver root " + cfg.DriverRoot
 	}
-	edits := batched(hardened(found), cfg.CLIPath)
+	edits := hardened(found)
 	if !slices.ContainsFunc(edits.Mounts, func(m *cdispecs.Mount) bool {
 		return shadowSONAME(m.ContainerPath) == libcuda
 	}) {
@@ -75,7 +77,7 @@ func newDeviceEdits(ctx context.Context, cfg Config, grants []Grant) (Modifier, 
 	if err != nil {
 		return nil, err
 	}
-	return deviceEdits{edits: edits, beside: beside, allowed: allowed}, nil
+	return deviceEdits{edits: edits, beside: beside, allowed: allowed, cliPath: cfg.CLIPath}, nil
 }
 
 // findDevices finds each grant's GPU in the node's CDI specs, by UUID. An index is no name for it: GPUs may be numbered
