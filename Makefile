@@ -24,7 +24,7 @@ PINNED_NOMAD := $(BUILD)/tools/nomad
 NOMAD ?= $(or $(shell command -v nomad 2>/dev/null),$(PINNED_NOMAD))
 
 RUN_PACKAGES := ca-certificates libc6-dev containerd runc containernetworking-plugins iptables busybox-static
-TEST_PACKAGES := $(RUN_PACKAGES) crun tini catatonit
+TEST_PACKAGES := $(RUN_PACKAGES) crun tini catatonit musl-tools
 LINT_PACKAGES := clang-format cppcheck
 # Docker is what the starts of tasks are compared with. One from elsewhere than Debian will do, too.
 BENCH_PACKAGES := $(RUN_PACKAGES) crun $(if $(shell command -v dockerd 2>/dev/null),,docker.io)

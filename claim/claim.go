@@ -53,6 +53,9 @@ type Container struct {
 	// BootID tells this boot from others, since process IDs and clock ticks start over with each.
 	BootID string    `json:"boot_id"`
 	Bound  time.Time `json:"bound"`
+	// Lacks says in one line what keeps the container's programs from finding the GPU, for people; "" where nothing is
+	// known to.
+	Lacks string `json:"lacks,omitempty"`
 }
 
 // Owners of claims.

@@ -98,7 +98,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 	d.adopt(h)
 	d.at(startAdopted)
 	d.sayStarted(h, s)
-	for _, line := range s.grant.describe() {
+	for _, line := range append(s.grant.describe(), d.grants.lacking(ctx, s.grant)...) {
 		d.say(cfg, nil, "%s", line)
 	}
 	return handle, nil, nil

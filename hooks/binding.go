@@ -22,7 +22,7 @@ func prestart(ctx context.Context, ledger *claim.Ledger, ids []string, state *sp
 	if err := refuseForgedDir(state); err != nil {
 		return err
 	}
-	container := claim.Container{Runtime: callingRuntime(), ID: state.ID, InitPID: state.Pid}
+	container := claim.Container{Runtime: callingRuntime(), ID: state.ID, InitPID: state.Pid, Lacks: lacks(state)}
 	for i, id := range ids {
 		if err := ledger.Bind(ctx, id, container); err != nil {
 			return errors.Join(err, unbind(ctx, ledger, ids[:i], container))

@@ -1,8 +1,9 @@
 // Package hooks is tranche-hook: what has to happen when a container starts and ends and cannot be said in its spec.
 //
 // Before the container's process starts, prestart binds the container's claims to it; when the container is gone,
-// poststop releases them. Both run as root outside the container, with an environment of their own, and trust nothing
-// that comes from the container's image.
+// poststop releases them. Both run as root outside the container. In between, createContainer runs in its mount
+// namespace and puts the shadow over the copies of the driver that it finds there. All have an environment of their own,
+// and trust nothing that comes from the container's image.
 package hooks
 
 import (
@@ -18,16 +19,19 @@ import (
 	"tranche.dev/tranche/runtime/oneline"
 )
 
-const usage = "usage: tranche-hook prestart|poststop --state-dir DIR --run-dir DIR --claim ID…; " +
-	"OCI runtimes call it, with a container's state on its standard input"
+const usage = "usage: tranche-hook prestart|poststop|createContainer --state-dir DIR --run-dir DIR --claim ID… " +
+	"[--shadow-dir DIR]; OCI runtimes call it, with a container's state on its standard input"
 
-// Program is Main for a process of its own: one that runs on the host gives up the privileges that it does not need.
+// Program is Main for a process of its own, which first gives up what it does not need. The role in the container's mount
+// namespace needs its privileges to mount.
 func Program(args []string, stdin io.Reader, stderr io.Writer) int {
-	if len(args) > 1 && (args[1] == "prestart" || args[1] == "poststop") {
-		if err := dropPrivileges(); err != nil {
-			fmt.Fprintf(stderr, "tranche-hook: %s\n", oneline.Of(err))
-			return 1
-		}
+	err := closeProc()
+	if err == nil && len(args) > 1 && (args[1] == "prestart" || args[1] == "poststop") {
+		err = dropPrivileges()
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "tranche-hook: %s\n", oneline.Of(err))
+		return 1
 	}
 	return Main(args, stdin, stderr)
 }
@@ -52,6 +56,8 @@ func run(args []string, stdin io.Reader) error {
 		return withContainer(args, stdin, prestart)
 	case "poststop":
 		return withContainer(args, stdin, poststop)
+	case "createContainer":
+		return inContainer(args, stdin, createContainer)
 	default:
 		return fmt.Errorf("no hook is called %q; %s", role, usage)
 	}
@@ -77,10 +83,28 @@ func withContainer(args []string, stdin io.Reader,
 	return role(context.Background(), ledger, opts.claims, state)
 }
 
+// inContainer calls a role that runs in the container's namespaces. A user namespace is one of them, so it is not given
+// the ledger, which only root outside it can read.
+func inContainer(args []string, stdin io.Reader, role func(options, *specs.State) error) error {
+	opts, err := parseOptions(args)
+	if err == nil && opts.shadowDir == "" {
+		err = errors.New("--shadow-dir has to be given")
+	}
+	if err != nil {
+		return fmt.Errorf("%w; %s", err, usage)
+	}
+	state, err := readState(stdin)
+	if err != nil {
+		return err
+	}
+	return role(opts, state)
+}
+
 type options struct {
-	stateDir string
-	runDir   string
-	claims   []string
+	stateDir  string
+	runDir    string
+	shadowDir string
+	claims    []string
 }
 
 func parseOptions(args []string) (options, error) {
@@ -89,6 +113,7 @@ func parseOptions(args []string) (options, error) {
 	flags.SetOutput(io.Discard)
 	flags.StringVar(&opts.stateDir, "state-dir", "", "")
 	flags.StringVar(&opts.runDir, "run-dir", "", "")
+	flags.StringVar(&opts.shadowDir, "shadow-dir", "", "")
 	flags.Func("claim", "", func(id string) error {
 		opts.claims = append(opts.claims, id)
 		return nil

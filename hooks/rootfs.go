@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tranche.dev/tranche/runtime"
+	"tranche.dev/tranche/runtime/rootfs"
 )
 
 // maxSpecBytes bounds the size of a container's config.json. The largest that are seen in practice are some hundred KiB.
@@ -24,12 +25,12 @@ const maxSpecBytes = 16 << 20
 // hook runs before the runtime changes the root, and sees what the image has. That nothing is there is fine: the
 // runtime makes a directory then.
 func refuseForgedDir(state *specs.State) error {
-	rootfs, err := openRootfs(state.Bundle)
+	root, err := openRootfs(state.Bundle)
 	if err != nil {
 		return fmt.Errorf("look for %s in the root file system of container %s: %w", runtime.ContainerDir, state.ID, err)
 	}
-	defer rootfs.Close()
-	info, err := rootfs.Lstat(runtime.ContainerDir[1:])
+	defer root.Close()
+	info, err := root.Lstat(runtime.ContainerDir[1:])
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return nil
@@ -42,23 +43,46 @@ func refuseForgedDir(state *specs.State) error {
 	return nil
 }
 
+// lacks says what keeps programs of the container's image from finding the GPU. It is for people to know, so where it
+// cannot be told, nothing is said.
+func lacks(state *specs.State) string {
+	_, dir, err := readBundle(state.Bundle)
+	if err != nil {
+		return ""
+	}
+	line, err := rootfs.LacksIn(dir)
+	if err != nil {
+		return ""
+	}
+	return line
+}
+
 // openRootfs opens the root file system of the container in a bundle.
 func openRootfs(bundle string) (*os.Root, error) {
-	if !filepath.IsAbs(bundle) {
-		return nil, fmt.Errorf("the container's state names no bundle (%q)", bundle)
-	}
-	spec, err := readSpec(filepath.Join(bundle, "config.json"))
+	_, dir, err := readBundle(bundle)
 	if err != nil {
 		return nil, err
 	}
+	return os.OpenRoot(dir)
+}
+
+// readBundle reads the spec of the container in a bundle, and says where its root file system is.
+func readBundle(bundle string) (*specs.Spec, string, error) {
+	if !filepath.IsAbs(bundle) {
+		return nil, "", fmt.Errorf("the container's state names no bundle (%q)", bundle)
+	}
+	spec, err := readSpec(filepath.Join(bundle, "config.json"))
+	if err != nil {
+		return nil, "", err
+	}
 	if spec.Root == nil || spec.Root.Path == "" {
-		return nil, fmt.Errorf("the container's spec in %s names no root file system", bundle)
+		return nil, "", fmt.Errorf("the container's spec in %s names no root file system", bundle)
 	}
 	path := spec.Root.Path
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(bundle, path)
 	}
-	return os.OpenRoot(path)
+	return spec, path, nil
 }
 
 func readSpec(path string) (*specs.Spec, error) {

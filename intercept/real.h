@@ -2,7 +2,7 @@
 #ifndef TRANCHE_REAL_H
 #define TRANCHE_REAL_H
 
-/* The function `name` of the driver's library, or NULL. `file` is what that library is called in .tranche beside us. */
+/* The function `name` of the driver's library, or NULL. `file` is what that library is called where it lies behind us. */
 void *real_lookup(const char *file, const char *name);
 
 #endif

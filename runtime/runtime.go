@@ -165,13 +165,15 @@ func Edits(ctx context.Context, cfg Config, grants []Grant) (Modifier, error) {
 	if err != nil {
 		return nil, err
 	}
+	binding := bindingHooks{path: cfg.HookPath, stateDir: cfg.StateDir, runDir: cfg.RunDir, grants: grants}
 	return Modifiers{
 		linuxContainer{},
 		devices,
 		foreignHooks{},
 		shadowLibraries{dir: cfg.ShadowDir},
 		regionMounts{grants: grants},
-		bindingHooks{path: cfg.HookPath, stateDir: cfg.StateDir, runDir: cfg.RunDir, grants: grants},
+		binding,
+		shadowedCopies{binding: binding, shadowDir: cfg.ShadowDir},
 		environment{},
 	}, nil
 }

@@ -86,6 +86,7 @@ func editBundle(ctx context.Context, cfg Config, inv invocation) error {
 	if err := file.modify(edits); err != nil {
 		return err
 	}
+	inv.sayWhatLacks(file, os.Stderr)
 	return file.write()
 }
 
@@ -107,20 +108,23 @@ func lookUp(environ []string, name string) string {
 	return ""
 }
 
-// logError writes the error where the caller said that errors go, in the form that it said: containerd and Docker show
-// their users the last one in this file, and the standard error of the runtime to nobody.
-func (inv invocation) logError(err error) error {
+// logError writes the error where the caller said that errors go: containerd and Docker show their users the last one in
+// this file, and the standard error of the runtime to nobody.
+func (inv invocation) logError(err error) error { return inv.logLine("error", err.Error()) }
+
+// logLine writes a line to the caller's log, where there is one, in the form that it said.
+func (inv invocation) logLine(level, message string) error {
 	if inv.log == "" {
 		return nil
 	}
 	file, openErr := os.OpenFile(inv.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND|syscall.O_NONBLOCK, 0o644)
 	if openErr != nil {
-		return fmt.Errorf("write the error to the log: %w", openErr)
+		return fmt.Errorf("write to the log: %w", openErr)
 	}
 	now := time.Now().Format(time.RFC3339)
-	line := fmt.Sprintf("time=%q level=error msg=%q\n", now, err)
+	line := fmt.Sprintf("time=%q level=%s msg=%q\n", now, level, message)
 	if inv.logFormat == "json" {
-		entry, _ := json.Marshal(map[string]string{"level": "error", "msg": err.Error(), "time": now})
+		entry, _ := json.Marshal(map[string]string{"level": level, "msg": message, "time": now})
 		line = string(entry) + "\n"
 	}
 	_, writeErr := file.WriteString(line)

@@ -83,6 +83,7 @@ version=$(sed -n 's/^driver_version *= *//p' e2e/simgpu/topologies/small.conf)
 driver=$build/sim/lib/libcuda.so.1
 lib=/usr/local/nvidia/lib64 # where the driver's libraries lie, for all programs
 compat=/usr/local/cuda/compat
+copies=/.tranche/c/0000 # where the copy in it lies behind its shadow
 run=/run/tranche/run/0
 container=$work/container
 host=$work/host
@@ -132,12 +133,21 @@ make_container() {
     chroot "$container" ldconfig
     mkdir "$container/.tranche"
     mount -t tmpfs -o mode=755 tmpfs "$container/.tranche"
-    mkdir -p "$container/.tranche/claims/$claim"
+    mkdir -p "$container/.tranche/claims/$claim" "$container$copies"
+    touch "$container$copies/driver-libcuda.so"
     bind "$work/container-regions/$claim" "$container/.tranche/claims/$claim" ro
     bind "$work/container-regions/$claim/usage" "$container/.tranche/claims/$claim/usage"
     mount -o remount,ro "$container/.tranche"
     container_environment=(LD_LIBRARY_PATH=$lib) # as images for CUDA have it
     container_behind=$lib/.tranche
+}
+
+# As hooks/ shadows a copy of the driver's library that it finds in a container.
+cover() { # FILE
+    bind "$1" "$container$copies/driver-libcuda.so" ro
+    LC_ALL=C sed "s|\$ORIGIN/.tranche/driver-libcuda.so|$copies/driver-libcuda.so|" "$build/lib/libcuda.so.1" >"$work/covering"
+    check "the shadow of a copy is as long as the shadow" "$(stat -c %s "$build/lib/libcuda.so.1")" "$(stat -c %s "$work/covering")"
+    bind "$work/covering" "$1" ro
 }
 
 # As cli/ makes a command's private directory.
@@ -328,6 +338,7 @@ row copy-preload env LD_PRELOAD=/image/copy/libcuda.so.1 $probe lazy dlsym libcu
 for root in "$container" "$host"; do
     cp "$driver" "$root$compat/libcuda.so.1"
 done
+cover "$container$compat/libcuda.so.1"
 row compat-path $probe lazy dlsym $compat/libcuda.so.1
 row compat-library-path env LD_LIBRARY_PATH=$compat $probe lazy dlsym libcuda.so.1
 for root in "$container" "$host"; do
@@ -335,6 +346,7 @@ for root in "$container" "$host"; do
     chroot "$root" ldconfig
 done
 row compat-cache env -u LD_LIBRARY_PATH $probe lazy dlsym libcuda.so.1
+umount "$container$compat/libcuda.so.1"
 for root in "$container" "$host"; do
     rm "$root$compat/libcuda.so.1"
     chroot "$root" ldconfig

@@ -1,0 +1,56 @@
+package hooks
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"tranche.dev/tranche/runtime/rootfs"
+)
+
+// createContainer puts the shadow over every copy of the driver that a program in the container may find and that the
+// spec does not know of. It runs in the container's mount namespace, when all its mounts are made and the other hooks
+// have run, before the root is changed: so it sees the container's files as its processes will, and the host's /proc
+// and our shadow libraries still under their own paths.
+//
+// It runs as root on files that the image's author chose, and that others may change meanwhile, through a volume or the
+// image's layers. So it names files by descriptor only, reads no more of them than it has to, and writes to none of
+// them: all that it makes lies in a file system of the container's own.
+func createContainer(opts options, state *specs.State) error {
+	spec, dir, err := readBundle(state.Bundle)
+	if err != nil {
+		return fmt.Errorf("look for copies of the driver in container %s: %w", state.ID, err)
+	}
+	if err := shadowCopies(dir, opts.shadowDir, spec.Process); err != nil {
+		return fmt.Errorf("shadow the copies of the driver in container %s: %w", state.ID, err)
+	}
+	return nil
+}
+
+// shadowCopies shadows the copies of the driver in the root file system at dir.
+func shadowCopies(dir, shadowDir string, process *specs.Process) (err error) {
+	root, err := rootfs.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if err := checkProc(); err != nil {
+		return err
+	}
+	names, err := findDrivers(root, process)
+	if err != nil {
+		return err
+	}
+	covers, err := newCovers(root, shadowDir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, covers.close()) }()
+	for _, name := range names {
+		if err := covers.cover(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,99 @@
+package hooks
+
+import (
+	"path"
+	"strings"
+
+	"tranche.dev/tranche/runtime/rootfs"
+)
+
+// Bounds of the loader's configuration. Images have some ten files of a line or two.
+const (
+	maxConfigBytes   = 256 << 10
+	maxConfigFiles   = 1000
+	maxConfigDirs    = 10_000
+	maxIncludeDepths = 8
+)
+
+// loaderConfig lists the directories that the image's ld.so.conf names for ldconfig (ldconfig(8)), and those of musl.
+func loaderConfig(root *rootfs.Root) ([]string, error) {
+	c := &config{root: root, read: map[string]bool{}}
+	if err := c.add("/etc/ld.so.conf", 0); err != nil {
+		return nil, err
+	}
+	musl, err := root.Glob("/etc/ld-musl-*.path")
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range musl {
+		if err := c.add(file, maxIncludeDepths); err != nil {
+			return nil, err
+		}
+	}
+	return c.dirs, nil
+}
+
+type config struct {
+	root *rootfs.Root
+	read map[string]bool
+	dirs []string
+}
+
+func (c *config) add(file string, depth int) error {
+	if c.read[file] {
+		return nil
+	}
+	c.read[file] = true
+	if len(c.read) > maxConfigFiles {
+		return rootfs.ErrTooMuch
+	}
+	content, err := c.root.ReadFile(file, maxConfigBytes)
+	if rootfs.Unreachable(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	dirs, patterns := parseConfig(string(content))
+	if c.dirs = append(c.dirs, dirs...); len(c.dirs) > maxConfigDirs {
+		return rootfs.ErrTooMuch
+	}
+	return c.include(file, patterns, depth)
+}
+
+// parseConfig reads one file: the directories that it names, of which each may say after "=" for which kind of library
+// it is, and the patterns of further files.
+func parseConfig(content string) (dirs, patterns []string) {
+	for line := range strings.Lines(content) {
+		line, _, _ = strings.Cut(strings.TrimSpace(line), "#")
+		fields := strings.FieldsFunc(line, splitter(" \t\r\n:,"))
+		if len(fields) > 1 && fields[0] == "include" {
+			patterns = append(patterns, fields[1:]...)
+			continue
+		}
+		for _, field := range fields {
+			if dir, _, _ := strings.Cut(field, "="); path.IsAbs(dir) {
+				dirs = append(dirs, dir)
+			}
+		}
+	}
+	return dirs, patterns
+}
+
+func (c *config) include(file string, patterns []string, depth int) error {
+	if depth == maxIncludeDepths {
+		return nil
+	}
+	for _, pattern := range patterns {
+		included, err := c.root.Glob(from(path.Dir(file), pattern))
+		if err != nil {
+			return err
+		}
+		for _, one := range included {
+			if err := c.add(one, depth+1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

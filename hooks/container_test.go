@@ -1,0 +1,304 @@
+package hooks
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+
+	"tranche.dev/tranche/runtime"
+	"tranche.dev/tranche/runtime/shadowtest"
+)
+
+// image is a container's bundle for the createContainer hook, which is run in a mount namespace of its own, as a runtime
+// does. The driver's libraries in it are lines of text that say what they are.
+type image struct {
+	t         *testing.T
+	bundle    string
+	shadowDir string
+	outside   string // a directory that is not the container's
+	env       []string
+	mounts    string // a script that makes mounts before the hook runs, with the root in $root
+	oldKernel bool
+}
+
+func newImage(t *testing.T) *image {
+	t.Helper()
+	requireContainers(t, "unshare")
+	i := &image{t: t, bundle: t.TempDir(), shadowDir: t.TempDir(), outside: t.TempDir()}
+	shadowtest.Write(t, i.shadowDir)
+	content, err := os.ReadFile(busybox)
+	must.NoError(t, err)
+	i.write("bin/busybox", string(content))
+	for _, dir := range []string{"proc", runtime.CopiesDir} {
+		must.NoError(t, os.MkdirAll(i.path(dir), 0o755))
+	}
+	return i
+}
+
+func (i *image) path(name string) string { return filepath.Join(i.bundle, "rootfs", name) }
+
+func (i *image) write(name, content string) {
+	i.t.Helper()
+	must.NoError(i.t, os.MkdirAll(filepath.Dir(i.path(name)), 0o755))
+	must.NoError(i.t, os.WriteFile(i.path(name), []byte(content), 0o755))
+}
+
+func (i *image) link(target, name string) {
+	i.t.Helper()
+	must.NoError(i.t, os.MkdirAll(filepath.Dir(i.path(name)), 0o755))
+	must.NoError(i.t, os.Symlink(target, i.path(name)))
+}
+
+// inNamespace lays the shelf and what else is mounted, runs the hook, and then a script in the image; or, after
+// "mounts:", says what is mounted.
+const inNamespace = `set -e
+root=$1 state=$2 script=$3 before=$4
+shift 4
+mount --bind "$root" "$root"
+mount -t proc proc "$root/proc"
+[ "$before" = no-shelf ] || mount -t tmpfs -o ro,nosuid,nodev,mode=0755 tmpfs "$root/.tranche/c"
+[ "$before" = no-shelf ] || eval "$before"
+cat /proc/self/mountinfo >"$state.before"
+"$@" <"$state"
+cat /proc/self/mountinfo >"$state.after"
+[ -z "$script" ] || chroot "$root" /bin/busybox sh -c "$script"
+`
+
+// run runs the hook, and returns what the script in the image printed.
+func (i *image) run(script string) (string, error) {
+	i.t.Helper()
+	writeSpec(i.t, i.bundle, &specs.Spec{
+		Root: &specs.Root{Path: "rootfs"}, Process: &specs.Process{Env: i.env, Cwd: "/work"},
+	})
+	state, err := json.Marshal(specs.State{Version: "1.0.2", ID: "c1", Bundle: i.bundle})
+	must.NoError(i.t, err)
+	must.NoError(i.t, os.WriteFile(i.state(), state, 0o600))
+	self, err := os.Executable()
+	must.NoError(i.t, err)
+	cmd := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", inNamespace, "sh",
+		i.path(""), i.state(), script, i.mounts,
+		self, "createContainer", "--state-dir", "/none", "--run-dir", "/none", "--shadow-dir", i.shadowDir, "--claim", "0123abcd")
+	cmd.Env = append(os.Environ(), hookVariable+"=1")
+	if i.oldKernel {
+		cmd.Env = append(cmd.Env, oldKernelVariable+"=1")
+	}
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	output, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", err, &stderr)
+	}
+	return string(output), nil
+}
+
+func (i *image) state() string { return filepath.Join(i.bundle, "state.json") }
+
+// covered lists the paths, in the image, that the hook has mounted something on.
+func (i *image) covered() []string {
+	i.t.Helper()
+	read := func(name string) []mountPoint {
+		file, err := os.Open(i.state() + name)
+		must.NoError(i.t, err)
+		defer file.Close()
+		mounts, err := parseMounts(file)
+		must.NoError(i.t, err)
+		return mounts
+	}
+	had := map[string]bool{}
+	for _, mount := range read(".before") {
+		had[mount.id] = true
+	}
+	var paths []string
+	for _, mount := range read(".after") {
+		if !had[mount.id] {
+			at, inside := strings.CutPrefix(mount.at, i.path(""))
+			must.True(i.t, inside, must.Sprintf("the hook has mounted something outside the container, on %s", mount.at))
+			if !strings.HasPrefix(at, runtime.CopiesDir+"/") {
+				paths = append(paths, at)
+			}
+		}
+	}
+	return paths
+}
+
+func TestCreateContainer(t *testing.T) {
+	cases := []struct {
+		name string
+		env  []string
+		lay  func(i *image)
+		want []string // what is covered
+	}{
+		{"nothing", nil, func(*image) {}, nil},
+		{"a library", nil, func(i *image) { i.write("usr/lib/libcuda.so.1", "copy") }, []string{"/usr/lib/libcuda.so.1"}},
+		{"NVML", nil, func(i *image) { i.write("usr/lib/libnvidia-ml.so.1", "copy") }, []string{"/usr/lib/libnvidia-ml.so.1"}},
+		{"other libraries", nil, func(i *image) {
+			i.write("usr/lib/libcudart.so.12", "other")
+			i.write("usr/lib/libcudadebugger.so.1", "other")
+		}, nil},
+		{"the stub to link against", nil, func(i *image) { i.write("usr/local/cuda/lib64/stubs/libcuda.so", "stub") }, nil},
+		{"an absolute link", nil, func(i *image) {
+			i.write("opt/libcuda.so.575", "copy")
+			i.link("/opt/libcuda.so.575", "usr/lib/libcuda.so.1")
+		}, []string{"/opt/libcuda.so.575"}},
+		{"a link with more steps up than there are", nil, func(i *image) {
+			i.write("opt/libcuda.so.575", "copy")
+			i.link("../../../../../../../../../../opt/libcuda.so.575", "usr/lib/libcuda.so.1")
+		}, []string{"/opt/libcuda.so.575"}},
+		{"LD_LIBRARY_PATH, relative", []string{"LD_LIBRARY_PATH=/none:lib:"}, func(i *image) {
+			i.write("work/lib/libcuda.so.1", "copy")
+			i.write("work/libcuda.so", "copy")
+		}, []string{"/work/lib/libcuda.so.1", "/work/libcuda.so"}},
+		{"LD_LIBRARY_PATH with the name of the directory", []string{"LD_LIBRARY_PATH=/opt/${LIB}"}, func(i *image) {
+			i.write("opt/lib64/libcuda.so.1", "copy")
+		}, []string{"/opt/lib64/libcuda.so.1"}},
+		{"LD_LIBRARY_PATH, set twice", []string{"LD_LIBRARY_PATH=/opt/a", "LD_LIBRARY_PATH=/opt/b"}, func(i *image) {
+			i.write("opt/b/libcuda.so.1", "copy")
+		}, []string{"/opt/b/libcuda.so.1"}},
+		{"a directory with the characters of a pattern", []string{"LD_LIBRARY_PATH=/opt/[a]*"}, func(i *image) {
+			i.write("opt/[a]*/libcuda.so.1", "copy")
+			i.write("opt/a/libcuda.so.1", "copy")
+		}, []string{"/opt/[a]*/libcuda.so.1"}},
+		{"LD_PRELOAD", []string{"LD_PRELOAD=/opt/x.so:/opt/libcuda.so.1"}, func(i *image) {
+			i.write("opt/libcuda.so.1", "copy")
+		}, []string{"/opt/libcuda.so.1"}},
+		{"musl's configuration", nil, func(i *image) {
+			i.write("etc/ld-musl-x86_64.path", "/lib:/opt/musl\n")
+			i.write("opt/musl/libcuda.so.1", "copy")
+		}, []string{"/opt/musl/libcuda.so.1"}},
+		{"a configuration that includes itself", nil, func(i *image) {
+			i.write("etc/ld.so.conf", "include /etc/*.conf\ninclude ld.so.conf\n/opt/lib=libc6 # ours\n")
+			i.write("opt/lib/libcuda.so.1", "copy")
+		}, []string{"/opt/lib/libcuda.so.1"}},
+		{"no files", nil, func(i *image) {
+			must.NoError(i.t, os.MkdirAll(i.path("usr/lib/libcuda.so.1"), 0o755))
+			must.NoError(i.t, unix.Mkfifo(i.path("usr/lib/libcuda.so"), 0o644))
+			must.NoError(i.t, unix.Mkfifo(i.path("usr/lib/libcuda.so.2"), 0o644))
+			i.write("etc/none", "")
+			must.NoError(i.t, unix.Mkfifo(i.path("etc/ld.so.conf"), 0o644))
+			must.NoError(i.t, unix.Mkfifo(i.path("etc/ld.so.cache"), 0o644))
+			i.link("libcuda.so.3", "usr/lib/libcuda.so.3")
+		}, nil},
+		{"the driver's name for a file of the kernel's", nil, func(i *image) {
+			i.link("/proc/1/attr/exec", "usr/lib/libcuda.so.1")
+			i.link("/proc/sys/kernel/core_pattern", "usr/lib/libcuda.so")
+		}, nil},
+		{"the driver's name for a file of ours", nil, func(i *image) {
+			i.write(".tranche/claims/0123abcd/limit", "limit")
+			i.link("/.tranche/claims/0123abcd/limit", "usr/lib/libcuda.so.1")
+		}, nil},
+		{"a file of the host's", nil, func(i *image) {
+			must.NoError(i.t, os.WriteFile(filepath.Join(i.outside, "libcuda.so.1"), []byte("host's"), 0o644))
+			i.link(filepath.Join(i.outside, "libcuda.so.1"), "usr/lib/libcuda.so.1")
+			i.link("/proc/self/root"+i.outside+"/libcuda.so.1", "usr/lib/libcuda.so")
+			i.link("/proc/1/root"+i.outside, "usr/lib64")
+			i.link(i.outside, "usr/local/cuda/compat")
+		}, nil},
+	}
+	for _, oldKernel := range []bool{false, true} {
+		for _, tc := range cases {
+			t.Run(fmt.Sprintf("%s/old kernel: %t", tc.name, oldKernel), func(t *testing.T) {
+				i := newImage(t)
+				i.env, i.oldKernel = tc.env, oldKernel
+				tc.lay(i)
+				_, err := i.run("")
+				must.NoError(t, err)
+				must.SliceContainsAll(t, tc.want, i.covered())
+			})
+		}
+	}
+}
+
+// Behind each shadow lies the very copy that it covers, and both can be read only.
+func TestCreateContainer_Behind(t *testing.T) {
+	i := newImage(t)
+	i.write("usr/lib/libcuda.so.1", "copy A\n")
+	i.write("usr/local/cuda/compat/libcuda.so.575", "copy B\n")
+	i.link("libcuda.so.575", "usr/local/cuda/compat/libcuda.so.1")
+	i.write("usr/lib/libnvidia-ml.so.1", "copy C\n")
+	output, err := i.run(`busybox() { /bin/busybox "$@"; }
+for file in /usr/lib/libcuda.so.1 /usr/local/cuda/compat/libcuda.so.1 /usr/lib/libnvidia-ml.so.1; do
+	driver=$(busybox strings $file | busybox grep '^/.tranche/c/')
+	echo "$file: $(busybox tail -n 1 $file), behind it $(busybox cat $driver)"
+	for name in $file $driver /.tranche/c/new; do
+		{ echo >$name; } 2>/dev/null && echo "$name can be written"
+	done
+done; true`)
+	must.NoError(t, err)
+	must.Eq(t, []string{
+		"/usr/lib/libcuda.so.1: shadow libcuda, behind it copy A",
+		"/usr/local/cuda/compat/libcuda.so.1: shadow libcuda, behind it copy B",
+		"/usr/lib/libnvidia-ml.so.1: shadow libnvidia-ml, behind it copy C",
+	}, strings.Split(strings.TrimSpace(output), "\n"))
+	content, err := os.ReadFile(i.path("usr/lib/libcuda.so.1"))
+	must.NoError(t, err)
+	must.Eq(t, "copy A\n", string(content))
+}
+
+// What the hook has done once needs nothing more, as where a runtime calls it twice.
+func TestCreateContainer_Twice(t *testing.T) {
+	i := newImage(t)
+	i.write("usr/lib/libcuda.so.1", "copy")
+	self, err := os.Executable()
+	must.NoError(t, err)
+	i.mounts = fmt.Sprintf(`%s createContainer --state-dir /none --run-dir /none --claim 0 --shadow-dir %s <"$state"`,
+		self, i.shadowDir)
+	_, err = i.run("")
+	must.NoError(t, err)
+	must.Eq(t, nil, i.covered())
+}
+
+func TestCreateContainer_Refuses(t *testing.T) {
+	cases := []struct {
+		name, want string
+		lay        func(i *image)
+	}{
+		{"a volume that is shared with the host", `propagation "shared"`, func(i *image) {
+			must.NoError(i.t, os.WriteFile(filepath.Join(i.outside, "libcuda.so.1"), []byte("host's"), 0o644))
+			must.NoError(i.t, os.MkdirAll(i.path("usr/local/nvidia/lib"), 0o755))
+			i.mounts = fmt.Sprintf(`mount --bind %[1]s "$root/usr/local/nvidia/lib"
+				mount --make-shared "$root/usr/local/nvidia/lib"`, i.outside)
+		}},
+		{"too many copies", "at most 64", func(i *image) {
+			for n := range maxCopies + 1 {
+				i.write(fmt.Sprintf("usr/lib/libcuda.so.%d", n), "copy")
+			}
+		}},
+		{"no place for copies", "not the tmpfs", func(i *image) {
+			i.write("usr/lib/libcuda.so.1", "copy")
+			i.mounts = "no-shelf"
+		}},
+		{"no shadow", "shadow_dir", func(i *image) {
+			i.write("usr/lib/libcuda.so.1", "copy")
+			must.NoError(i.t, os.Remove(filepath.Join(i.shadowDir, "libcuda.so.1")))
+		}},
+		{"a search path without end", "too many", func(i *image) {
+			for n := range maxLookupsAtLeast {
+				i.env = append(i.env, fmt.Sprintf(":/%d", n))
+			}
+			i.env = []string{"LD_LIBRARY_PATH=" + strings.Join(i.env, "")}
+		}},
+		{"a configuration without end", "too many", func(i *image) {
+			i.write("etc/ld.so.conf", strings.Repeat("/a\n", maxConfigDirs+1))
+		}},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			i := newImage(t)
+			tc.lay(i)
+			_, err := i.run("")
+			must.ErrorContains(t, err, tc.want)
+			must.ErrorContains(t, err, "container c1")
+		})
+	}
+}
+
+// maxLookupsAtLeast is more than one container's files are looked up.
+const maxLookupsAtLeast = 20_001

@@ -1,0 +1,28 @@
+package runtime
+
+import (
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"tranche.dev/tranche/runtime/rootfs"
+)
+
+// sayWhatLacks says in one line what keeps the programs of an image from finding the GPU, and starts the container all
+// the same. The line goes to the caller's log and to the standard error: a container without a terminal has its own for
+// that of the runtime that creates it, so `docker run` and `docker logs` show it. For people, hence no error of its own.
+func (inv invocation) sayWhatLacks(file *specFile, stderr io.Writer) {
+	if file.spec.Root == nil || file.spec.Root.Path == "" {
+		return
+	}
+	dir := file.spec.Root.Path
+	if !filepath.IsAbs(dir) {
+		dir = filepath.Join(inv.bundle, dir)
+	}
+	line, err := rootfs.LacksIn(dir)
+	if err != nil || line == "" {
+		return
+	}
+	fmt.Fprintf(stderr, "tranche-runtime: %s\n", line)
+	_ = inv.logLine("warning", line)
+}

@@ -1,0 +1,181 @@
+// Package rootfs looks into a container's root file system from outside, as root, while others may change it.
+//
+// Every path is resolved inside the root by descriptor: a link in the image, or one that somebody swaps in while we
+// look, leads to where it would lead in the container, and never out of it. No device and no FIFO is ever opened, since
+// opening one can do things, or wait for ever.
+package rootfs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	pathrs "github.com/cyphar/filepath-securejoin/pathrs-lite"
+	"golang.org/x/sys/unix"
+)
+
+// Bounds of what is looked at in one root. An image chooses how many directories there are, how large they are, and how
+// often its configuration leads to each.
+const (
+	maxLookups = 20_000
+	maxEntries = 1_000_000
+)
+
+// ErrTooMuch says that a root has more in it than anybody needs for a program's libraries.
+var ErrTooMuch = errors.New("the image has too many files and directories where libraries are looked for")
+
+// Root is a container's root file system. It is for one goroutine.
+type Root struct {
+	dir     *os.File
+	path    string
+	lookups int
+	entries int
+}
+
+// Open opens the root file system at a path of the host's, which its container manager chose.
+func Open(dir string) (*Root, error) {
+	file, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open the container's root file system: %w", err)
+	}
+	at, err := PathOf(file)
+	if err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("open the container's root file system: %w", err)
+	}
+	return &Root{dir: file, path: at}, nil
+}
+
+// Close closes the root.
+func (r *Root) Close() error { return r.dir.Close() }
+
+// Path is where the root is, as the kernel sees it.
+func (r *Root) Path() string { return r.path }
+
+// PathOf is where the kernel says that an open file is.
+func PathOf(file *os.File) (string, error) {
+	return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", file.Fd()))
+}
+
+// Where is the path in the container, without links, of what a path leads to.
+func (r *Root) Where(name string) (string, error) {
+	file, err := r.Handle(name)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	return r.WhereIs(file)
+}
+
+// WhereIs is the path in the container of a file that was looked up in it.
+func (r *Root) WhereIs(file *os.File) (string, error) {
+	at, err := PathOf(file)
+	if err != nil {
+		return "", err
+	}
+	if at == r.path || r.path == "/" {
+		return path.Clean("/" + strings.TrimPrefix(at, r.path)), nil
+	}
+	inside, ok := strings.CutPrefix(at, r.path+"/")
+	if !ok { // somebody has moved it out of the root since
+		return "", &fs.PathError{Op: "find in the container", Path: at, Err: fs.ErrNotExist}
+	}
+	return "/" + inside, nil
+}
+
+// Handle is the file that a path leads to in the container, through links too, open for nothing but to be named
+// (O_PATH).
+func (r *Root) Handle(name string) (*os.File, error) {
+	if r.lookups++; r.lookups > maxLookups {
+		return nil, ErrTooMuch
+	}
+	file, err := pathrs.OpenatInRoot(r.dir, name)
+	if err != nil {
+		return nil, &fs.PathError{Op: "look up in the container", Path: name, Err: err}
+	}
+	return file, nil
+}
+
+// Open opens a regular file or a directory for reading. It makes a Root an fs.FS, but one that links don't leave.
+func (r *Root) Open(name string) (fs.File, error) { return r.open(name) }
+
+func (r *Root) open(name string) (*os.File, error) {
+	handle, err := r.Handle(name)
+	if err != nil {
+		return nil, err
+	}
+	defer handle.Close()
+	info, err := handle.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() && !info.IsDir() {
+		return nil, &fs.PathError{
+			Op: "open in the container", Path: name, Err: fmt.Errorf("it is no file (%s): %w", info.Mode(), fs.ErrInvalid),
+		}
+	}
+	return pathrs.Reopen(handle, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC)
+}
+
+// ReadFile reads a regular file of at most maxBytes.
+func (r *Root) ReadFile(name string, maxBytes int64) ([]byte, error) {
+	file, err := r.open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, maxBytes+1))
+	if err == nil && int64(len(content)) > maxBytes {
+		return nil, &fs.PathError{
+			Op: "read in the container", Path: name, Err: fmt.Errorf("it is larger than %d KiB: %w", maxBytes>>10, ErrTooMuch),
+		}
+	}
+	return content, err
+}
+
+// Names are the names in a directory, in order.
+func (r *Root) Names(name string) ([]string, error) {
+	dir, err := r.open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return r.namesIn(dir)
+}
+
+func (r *Root) namesIn(dir *os.File) ([]string, error) {
+	var names []string
+	for {
+		some, err := dir.Readdirnames(1024)
+		names = append(names, some...)
+		if r.entries += len(some); r.entries > maxEntries {
+			return nil, ErrTooMuch
+		}
+		if errors.Is(err, io.EOF) {
+			slices.Sort(names)
+			return names, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// Unreachable tells whether an error means that a path leads nowhere that a program in the container could read either,
+// rather than that we failed.
+func Unreachable(err error) bool {
+	for _, one := range []error{
+		fs.ErrNotExist, fs.ErrPermission, fs.ErrInvalid,
+		unix.ENOTDIR, unix.ELOOP, unix.ENAMETOOLONG, unix.EINVAL,
+	} {
+		if errors.Is(err, one) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,142 @@
+package rootfs_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+
+	"tranche.dev/tranche/runtime/rootfs"
+)
+
+// newRoot makes a root file system from files' contents; a content that begins with "-> " makes a link.
+func newRoot(t *testing.T, files map[string]string) (*rootfs.Root, string) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "root")
+	must.NoError(t, os.Mkdir(dir, 0o755))
+	for name, content := range files {
+		file := filepath.Join(dir, name)
+		must.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		if target, ok := strings.CutPrefix(content, "-> "); ok {
+			must.NoError(t, os.Symlink(target, file))
+		} else {
+			must.NoError(t, os.WriteFile(file, []byte(content), 0o644))
+		}
+	}
+	root, err := rootfs.Open(dir)
+	must.NoError(t, err)
+	t.Cleanup(func() { _ = root.Close() })
+	return root, dir
+}
+
+func TestReadFile(t *testing.T) {
+	outside := filepath.Join(t.TempDir(), "secret")
+	must.NoError(t, os.WriteFile(outside, []byte("secret"), 0o644))
+	root, dir := newRoot(t, map[string]string{
+		"etc/hostname": "inside", "absolute": "-> /etc/hostname", "up": "-> ../../../../../../etc/hostname",
+		"out": "-> " + outside, "upout": "-> ../../../../../.." + outside, "loop": "-> loop", "dir/x": "x",
+		"long": strings.Repeat("x", 100),
+	})
+	must.NoError(t, unix.Mkfifo(filepath.Join(dir, "fifo"), 0o644))
+	for name, want := range map[string]string{
+		"/etc/hostname": "inside", "etc/hostname": "inside", "/absolute": "inside", "/up": "inside",
+		"/../../etc/hostname": "inside", "/dir/../etc/hostname": "inside",
+	} {
+		content, err := root.ReadFile(name, 64)
+		must.NoError(t, err, must.Sprint(name))
+		must.Eq(t, want, string(content))
+	}
+	for _, name := range []string{"/out", "/upout", "/none", "/loop", "/fifo", "/etc/hostname/x", "/a\x00b"} {
+		_, err := root.ReadFile(name, 64)
+		must.Error(t, err, must.Sprint(name))
+		must.True(t, rootfs.Unreachable(err), must.Sprintf("%s: %v", name, err))
+	}
+	_, err := root.ReadFile("/long", 64)
+	must.ErrorIs(t, err, rootfs.ErrTooMuch)
+	must.False(t, rootfs.Unreachable(err))
+}
+
+func TestWhere(t *testing.T) {
+	root, _ := newRoot(t, map[string]string{"usr/lib/x": "x", "lib": "-> usr/lib", "y": "-> /lib/x"})
+	for name, want := range map[string]string{"/": "/", "/lib": "/usr/lib", "/lib/x": "/usr/lib/x", "y": "/usr/lib/x"} {
+		at, err := root.Where(name)
+		must.NoError(t, err)
+		must.Eq(t, want, at)
+	}
+	_, err := root.Where("/none")
+	must.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+func TestGlob(t *testing.T) {
+	root, _ := newRoot(t, map[string]string{
+		"usr/local/cuda-11/compat/x": "", "usr/local/cuda-12/compat/x": "", "usr/local/cuda": "-> cuda-12",
+		"usr/local/cudnn/x": "", "usr/local/.cuda/x": "", "etc/a[b]*": "",
+	})
+	for pattern, want := range map[string][]string{
+		"/usr/local/cuda*/compat": {
+			"/usr/local/cuda/compat", "/usr/local/cuda-11/compat", "/usr/local/cuda-12/compat",
+		},
+		"/usr/local/*/x":   {"/usr/local/cudnn/x"},
+		"/etc/a\\[b\\]\\*": {"/etc/a[b]*"},
+		"/none/*":          nil,
+		"/plain/../path":   {"/plain/../path"},
+		"/usr/local/[":     nil,
+	} {
+		matches, err := root.Glob(pattern)
+		must.NoError(t, err)
+		if pattern == "/usr/local/*/x" { // what a pattern matches need not be there
+			must.SliceContains(t, matches, want[0])
+			continue
+		}
+		must.Eq(t, want, matches, must.Sprint(pattern))
+	}
+}
+
+// An image whose configuration has us look everywhere gets an error, in time.
+func TestBudget(t *testing.T) {
+	root, _ := newRoot(t, map[string]string{"a/b": ""})
+	var err error
+	for range 100_000 {
+		if _, err = root.Names("/a"); err != nil {
+			break
+		}
+	}
+	must.ErrorIs(t, err, rootfs.ErrTooMuch)
+	must.False(t, rootfs.Unreachable(err))
+}
+
+func TestLacks(t *testing.T) {
+	const glibc, musl = "lib64/ld-linux-x86-64.so.2", "lib/ld-musl-x86_64.so.1"
+	cases := []struct {
+		name  string
+		files map[string]string
+		want  string
+	}{
+		{"glibc", map[string]string{glibc: "loader"}, ""},
+		{"glibc, merged into usr", map[string]string{"lib64": "-> usr/lib64", "usr/" + glibc: "loader"}, ""},
+		{"glibc, by an absolute link", map[string]string{glibc: "-> /lib/ld.so", "lib/ld.so": "loader"}, ""},
+		{"both", map[string]string{glibc: "loader", musl: "loader"}, ""},
+		{"musl", map[string]string{musl: "loader"}, "the image has musl as its C library and no glibc"},
+		{"none", map[string]string{"bin/busybox": ""}, "the image has no C library that programs could load"},
+		{"a link to the host's", map[string]string{glibc: "-> ../../../../../../../../lib64/ld-linux-x86-64.so.2"}, "no C library"},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			root, dir := newRoot(t, tc.files)
+			line, err := rootfs.Lacks(root)
+			must.NoError(t, err)
+			if tc.want == "" {
+				must.Eq(t, "", line)
+			}
+			must.StrContains(t, line, tc.want)
+			must.StrNotContains(t, line, "\n")
+			again, err := rootfs.LacksIn(dir)
+			must.NoError(t, err)
+			must.Eq(t, line, again)
+		})
+	}
+}
