@@ -22,13 +22,16 @@ import (
 const usage = "usage: tranche-hook prestart|poststop|createContainer --state-dir DIR --run-dir DIR --claim ID… " +
 	"[--shadow-dir DIR] [--gpu-node PATH…]; OCI runtimes call it, with a container's state on its standard input"
 
-// Program is Main for a process of its own: one that runs on the host gives up the privileges that it does not need.
+// Program is Main for a process of its own, which first gives up what it does not need. The role in the container's mount
+// namespace needs its privileges to mount.
 func Program(args []string, stdin io.Reader, stderr io.Writer) int {
-	if len(args) > 1 && (args[1] == "prestart" || args[1] == "poststop") {
-		if err := dropPrivileges(); err != nil {
-			fmt.Fprintf(stderr, "tranche-hook: %s\n", oneline.Of(err))
-			return 1
-		}
+	err := closeProc()
+	if err == nil && len(args) > 1 && (args[1] == "prestart" || args[1] == "poststop") {
+		err = dropPrivileges()
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "tranche-hook: %s\n", oneline.Of(err))
+		return 1
 	}
 	return Main(args, stdin, stderr)
 }

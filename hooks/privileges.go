@@ -13,15 +13,19 @@ import (
 // whoever owns them, and to unmount a region.
 var kept = []uint{unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_SYS_PTRACE, unix.CAP_SYS_ADMIN}
 
-// dropPrivileges gives up, for the whole process, what the roles that run on the host do not need: they start no other
-// program, make no device and change no network. An attacker who found a way to steer them would have no more than that.
-//
-// It also closes /proc/PID of this process to those who are not root on the host. A container that shares the host's
-// process IDs sees the hook run, and could otherwise reach the program's file through /proc/PID/exe (CVE-2019-5736).
-func dropPrivileges() error {
+// closeProc closes /proc/PID of this process to those who are not root on the host. A container that shares its process
+// IDs with the host or with another container sees the hook run, and could otherwise reach the program's file through
+// /proc/PID/exe and write to it afterwards (CVE-2019-5736).
+func closeProc() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("close /proc of the hook to others: %w", err)
 	}
+	return nil
+}
+
+// dropPrivileges gives up, for the whole process, what the roles that run on the host do not need: they start no other
+// program, make no device and change no network. An attacker who found a way to steer them would have no more than that.
+func dropPrivileges() error {
 	// Both are a thread's own, and Go moves its work between threads. Only a program without cgo can do it for all, which
 	// tranche-hook is; a test with the race detector is not.
 	if err := onAllThreads(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0); errors.Is(err, errors.ErrUnsupported) {

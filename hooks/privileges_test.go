@@ -42,7 +42,7 @@ func waitingHook(t *testing.T, attributes *syscall.SysProcAttr) *exec.Cmd {
 	must.NoError(t, err)
 	must.NoError(t, cmd.Start())
 	t.Cleanup(func() { _ = stdin.Close(); _ = cmd.Wait() })
-	// A thread in read(2) of a pipe: /proc/PID/task/TID/wchan needs no more than this test has.
+	// A thread is in read(2) of its standard input then.
 	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return readsStdin(cmd.Process.Pid) }),
 		wait.Timeout(20*time.Second), wait.Gap(time.Millisecond)))
 	return cmd

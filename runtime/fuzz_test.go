@@ -1,5 +1,7 @@
 package runtime
 
+// This file needs no other test's: scripts/fuzz-go builds it without them, which takes seconds instead of minutes.
+
 import (
 	"encoding/json"
 	"os"
@@ -16,7 +18,7 @@ import (
 
 // fuzzedEdits are those of the changes to a spec that do not depend on the node's files.
 func fuzzedEdits() Modifiers {
-	grants := []Grant{grantOf("aaaaaaaa", GPU0, 0)}
+	grants := []Grant{{Claim: &claim.Claim{ID: "aaaaaaaa"}, RegionDir: "/run/tranche/claims/aaaaaaaa"}}
 	return Modifiers{
 		linuxContainer{}, foreignHooks{}, regionMounts{grants: grants},
 		bindingHooks{path: "/h", stateDir: "/s", runDir: "/r", grants: grants}, environment{},
@@ -27,7 +29,7 @@ func fuzzedEdits() Modifiers {
 // have made of the spec, no more and no less, and holds no token.
 func FuzzSpec(f *testing.F) {
 	for _, seed := range []string{
-		specWithUnknownFields, "", "{}", "[]", "null", `{"process":null,"linux":{}}`, `{"process":{},"linux":{},"process":{}}`,
+		`{"process":{"env":["A=1"],"new":[1]},"linux":{"namespaces":[{"type":"new","x":1}]},"n":18446744073709551615}`, "", "{}", "[]", "null", `{"process":null,"linux":{}}`, `{"process":{},"linux":{},"process":{}}`,
 		`{"PROCESS":{"env":["A=1"]},"linux":{}}`, `{"process":{"env":["TRANCHE_CLAIM_0=1"]},"linux":{},"hook\u017f":{}}`,
 		`{"process":{"env":["a\ud800"]},"linux":{},"mounts":[{"destination":"/../.tranche/x"}],"Mounts":[]}`,
 		`{"process":{"user":{"uid":0}},"linux":{"resources":{"unified":{"A":"1","a":"2"}}},"annotations":{"B":"","b":""}}`,

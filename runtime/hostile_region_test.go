@@ -90,7 +90,7 @@ func (n *simulatedNode) start(id, slice, event, program string, args ...string) 
 		Slices: []string{uuid + "/" + slice}, LimitBytes: limitOfAttacks, Owner: claim.OwnerNomad,
 	})
 	must.NoError(n.t, err)
-	bundle := n.program(n.bundle(id, "", token.EnvName()+"="+token.Reveal()), program, args...)
+	bundle := n.program(n.bundle(id, "", token.EnvName()+"="+token.Reveal(), "TRANCHE_REGIONS=/tmp"), program, args...)
 	must.NoError(n.t, n.create(id, bundle), must.Func(func() string { return n.output(id) }))
 	init := n.holder(made.ID).InitPID
 	group, err := simgpu.GroupOf(init)
