@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -36,8 +37,8 @@ func addNVIDIAPrograms(t *testing.T) (ran func() []string) {
 
 // refusal is a container that must not start, and what its user has to read.
 type refusal struct {
-	env, flags []string
-	want       []string
+	env, flags, devices []string
+	want                []string
 }
 
 // refusals are the same for all engines; the flags are those that some have.
@@ -58,6 +59,9 @@ func refusals(engine string) map[string]refusal {
 	case "containerd 1":
 		all["gpus-flag"] = refusal{flags: []string{"--gpus", "0"}, want: []string{"the hook \"nvidia-container-cli\""}}
 	}
+	if slices.Contains(moreWays[engine], cdiDevice) {
+		all["NVIDIAs-CDI-device"] = refusal{devices: []string{"nvidia.com/gpu=0"}, want: []string{"/dev/nvidia0", "holds no claim"}}
+	}
 	return all
 }
 
@@ -67,7 +71,7 @@ func (e *engines) testRefused(t *testing.T, engine node.Engine) {
 		t.Run(name, func(t *testing.T) {
 			e.t = t
 			out, err := output(engine.Run(deadline(t), node.Container{
-				Name: "refused-" + name, Image: probeImage, Runtime: node.RuntimeTranche, Env: r.env, Flags: r.flags,
+				Name: "refused-" + name, Image: probeImage, Runtime: node.RuntimeTranche, Env: r.env, Flags: r.flags, Devices: r.devices,
 				Command: []string{"echo", "it started"},
 			}))
 			must.Positive(t, exitCode(t, err), must.Sprint(out))
