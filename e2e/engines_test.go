@@ -75,6 +75,11 @@ func startEngines(t *testing.T) *engines {
 		return docker != nil && docker.Healthy && podman != nil && podman.Healthy
 	})
 	must.NoError(t, err)
+	// NVIDIA's own CDI specification, by which engines hand out whole GPUs to whom the runtime lets have them.
+	nvidia, err := os.ReadFile(filepath.Join(e.DriverRoot(), "etc/cdi/simulated-gpu.json"))
+	must.NoError(t, err)
+	must.NoError(t, os.MkdirAll("/etc/cdi", 0o755))
+	must.NoError(t, os.WriteFile("/etc/cdi/nvidia.json", nvidia, 0o644))
 	// The command line that finds the simulated GPUs, as a service of the node would run it at each boot.
 	out, err := output(exec.Command(filepath.Join(e.Dir, "tranche"), "cdi", "generate", "--driver-root", e.DriverRoot()))
 	must.NoError(t, err, must.Sprint(out))

@@ -32,7 +32,6 @@ while :; do sleep 0.1; done`
 // testPlain does with a container without a claim what people do with containers, through runc and through tranche-runtime,
 // and checks that both do the same.
 func (e *engines) testPlain(t *testing.T, engine dockerLike) {
-	e.t = t
 	for _, runtime := range plainRuntimes(engine) {
 		t.Run(runtime, func(t *testing.T) {
 			testPlainRun(t, engine, runtime)
@@ -147,7 +146,6 @@ func testPlainLife(t *testing.T, engine dockerLike, runtime string) {
 
 // testPlainCtr does the same with containerd's own command line, as far as it has it.
 func (e *engines) testPlainCtr(t *testing.T, ctr *node.Ctr) {
-	e.t = t
 	for _, runtime := range plainRuntimes(ctr) {
 		t.Run(runtime, func(t *testing.T) {
 			testPlainRun(t, ctr, runtime, "--cwd", "/")

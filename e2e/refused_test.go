@@ -3,11 +3,10 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,8 +37,8 @@ func addNVIDIAPrograms(t *testing.T) (ran func() []string) {
 
 // refusal is a container that must not start, and what its user has to read.
 type refusal struct {
-	env, flags []string
-	want       []string
+	env, flags, devices []string
+	want                []string
 }
 
 // refusals are the same for all engines; the flags are those that some have.
@@ -48,28 +47,31 @@ func refusals(engine string) map[string]refusal {
 		"GPUs-without-a-claim": {
 			env: []string{"NVIDIA_VISIBLE_DEVICES=all"},
 			want: []string{
-				"the container asks for GPUs by NVIDIA_VISIBLE_DEVICES=all", "TRANCHE_GPU_MEMORY=8GiB", "NVIDIA_VISIBLE_DEVICES=void",
+				"the container asks for GPUs by NVIDIA_VISIBLE_DEVICES=", "TRANCHE_GPU_MEMORY=8GiB", "NVIDIA_VISIBLE_DEVICES=void",
 			},
 		},
-		"more-than-there-is": {env: []string{"TRANCHE_GPU_MEMORY=900GiB"}, want: []string{"900 GiB"}},
+		"more-than-there-is": {env: []string{"TRANCHE_GPU_MEMORY=900GiB"}, want: []string{"asks for 900GiB"}},
 		"two-ways":           {env: []string{"TRANCHE_GPU_MEMORY=1GiB", "TRANCHE_CLAIM_00000000=x"}, want: []string{"in one way"}},
 	}
 	switch engine {
 	case "docker":
-		all["gpus-flag"] = refusal{flags: []string{"--gpus", "all"}, want: []string{"the hook nvidia-container-runtime-hook"}}
+		all["gpus-flag"] = refusal{flags: []string{"--gpus", "all"}, want: []string{"the hook \"nvidia-container-runtime-hook\""}}
 	case "containerd 1":
-		all["gpus-flag"] = refusal{flags: []string{"--gpus", "0"}, want: []string{"the hook nvidia-container-cli"}}
+		all["gpus-flag"] = refusal{flags: []string{"--gpus", "0"}, want: []string{"the hook \"nvidia-container-cli\""}}
+	}
+	if slices.Contains(moreWays[engine], cdiDevice) {
+		all["NVIDIAs-CDI-device"] = refusal{devices: []string{"nvidia.com/gpu=0"}, want: []string{"/dev/nvidia0", "holds no claim"}}
 	}
 	return all
 }
 
 // testRefused starts containers that are refused, and checks that each engine shows its user why, and that nothing is left.
 func (e *engines) testRefused(t *testing.T, engine node.Engine) {
-	e.t = t
 	for name, r := range refusals(engine.Name()) {
 		t.Run(name, func(t *testing.T) {
+			e.t = t
 			out, err := output(engine.Run(deadline(t), node.Container{
-				Name: "refused-" + name, Image: probeImage, Runtime: node.RuntimeTranche, Env: r.env, Flags: r.flags,
+				Name: "refused-" + name, Image: probeImage, Runtime: node.RuntimeTranche, Env: r.env, Flags: r.flags, Devices: r.devices,
 				Command: []string{"echo", "it started"},
 			}))
 			must.Positive(t, exitCode(t, err), must.Sprint(out))
@@ -85,13 +87,13 @@ func (e *engines) testRefused(t *testing.T, engine node.Engine) {
 
 // testRefusedTask does the same with tasks of Nomad, which may not ask by themselves either.
 func (e *engines) testRefusedTask(t *testing.T, driver string) {
-	e.t = t
 	for name, want := range map[string]string{
-		"NVIDIA_VISIBLE_DEVICES = \"all\"": "the container asks for GPUs by NVIDIA_VISIBLE_DEVICES=all",
+		"NVIDIA_VISIBLE_DEVICES = \"all\"": "the container asks for GPUs by NVIDIA_VISIBLE_DEVICES=",
 		"TRANCHE_GPU_MEMORY = \"1GiB\"":    "jobspec",
 	} {
 		variable, _, _ := strings.Cut(name, " ")
 		t.Run(variable, func(t *testing.T) {
+			e.t = t
 			s := e.job(cell{runtime: node.RuntimeTranche}, "refused-"+driver+"-"+strings.ToLower(variable), driver)
 			s.devices, s.taskExtra = nil, "env {\n"+name+"\n}"
 			start(t, e.Node, s)
@@ -117,15 +119,16 @@ func testBuild(t *testing.T, engine dockerLike) {
 	must.Eq(t, "hello\n", string(said))
 }
 
-// testHealth has the engine look at a container's health, which it does by a process in it.
-func testHealth(t *testing.T, engine dockerLike, look func(ctx context.Context, name string) *exec.Cmd, healthy string) {
+// testHealth has the engine look at a container's health, which it does by a process in it. The arguments, and the
+// container's name, are the engine's question for it.
+func testHealth(t *testing.T, engine dockerLike, healthy string, question ...string) {
 	c := plain(node.RuntimeTranche, "sh", "-c", living)
 	c.Detach, c.Flags = true, []string{"--health-cmd", "test -e /proc/1 || exit 1", "--health-interval", "1s"}
 	out, err := output(engine.Run(deadline(t), c))
 	must.NoError(t, err, must.Sprint(out))
 	t.Cleanup(func() { _, _ = output(engine.Command(deadline(t), "rm", "--force", c.Name)) })
 	must.NoError(t, until(deadline(t), func() (bool, error) {
-		out, err := output(look(deadline(t), c.Name))
+		out, err := output(engine.Command(deadline(t), append(question, c.Name)...))
 		return strings.TrimSpace(out) == healthy, err
 	}))
 }

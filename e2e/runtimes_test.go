@@ -3,9 +3,7 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -80,43 +78,61 @@ var moreWays = map[string][]way{
 var withoutCrun = []string{"containerd 2", "nerdctl", "CRI 2"}
 
 // TestRuntimes starts a container in every way that docs/runtimes.md has in its table and looks at what arrived in it; and
-// it does what else people do with containers.
+// it does what else people do with containers. One node serves all: to start the engines takes longer than a test.
 func TestRuntimes(t *testing.T) {
 	ran := addNVIDIAPrograms(t)
 	e := startEngines(t)
 	e.ranNVIDIA = ran
-	for _, c := range cells() {
-		t.Run(c.name(), func(t *testing.T) { e.testArrives(t, c) })
-	}
-	for _, engine := range withoutCrun {
-		t.Run(strings.ReplaceAll(engine, " ", "_")+"/crun", func(t *testing.T) { testCrun(t, e.all[engine]) })
-	}
-	for _, engine := range engineNames {
-		t.Run(strings.ReplaceAll(engine, " ", "_")+"/refused", func(t *testing.T) { e.testRefused(t, e.all[engine]) })
-	}
-	for _, driver := range []string{"docker", "podman"} {
-		t.Run("nomad_"+driver+"/refused", func(t *testing.T) { e.testRefusedTask(t, driver) })
-	}
-	docker, podman := e.all["docker"].(dockerLike), e.all["podman"].(dockerLike)
-	t.Run("docker/build", func(t *testing.T) { testBuild(t, docker) })
-	t.Run("podman/build", func(t *testing.T) { testBuild(t, podman) })
-	t.Run("docker/health", func(t *testing.T) {
-		testHealth(t, docker, func(ctx context.Context, name string) *exec.Cmd {
-			return docker.Command(ctx, "inspect", "--format", "{{.State.Health.Status}}", name)
-		}, "healthy")
-	})
-	t.Run("podman/health", func(t *testing.T) { // Podman leaves the intervals to systemd.
-		testHealth(t, podman, func(ctx context.Context, name string) *exec.Cmd {
-			return podman.Command(ctx, "healthcheck", "run", name)
-		}, "")
-	})
-	for _, engine := range []string{"docker", "podman", "nerdctl"} {
-		t.Run(engine+"/plain", func(t *testing.T) { e.testPlain(t, e.all[engine].(dockerLike)) })
-	}
-	for _, engine := range []string{"containerd 1", "containerd 2"} {
-		t.Run(strings.ReplaceAll(engine, " ", "_")+"/plain", func(t *testing.T) { e.testPlainCtr(t, e.all[engine].(*node.Ctr)) })
+	for _, s := range e.subtests() {
+		t.Run(s.name, func(t *testing.T) {
+			e.t = t
+			s.run(t)
+		})
 	}
 }
+
+// subtest is one of TestRuntimes, by the name that docs/runtimes.md has for it.
+type subtest struct {
+	name string
+	run  func(t *testing.T)
+}
+
+func (e *engines) subtests() []subtest {
+	var all []subtest
+	add := func(who, what string, run func(t *testing.T)) {
+		all = append(all, subtest{strings.ReplaceAll(who+"/"+what, " ", "_"), run})
+	}
+	for _, c := range cells() {
+		all = append(all, subtest{c.name(), func(t *testing.T) { e.testArrives(t, c) }})
+	}
+	for _, name := range engineNames {
+		add(name, "refused", func(t *testing.T) { e.testRefused(t, e.all[name]) })
+	}
+	for _, driver := range []string{"docker", "podman"} {
+		add(nomad+driver, "refused", func(t *testing.T) { e.testRefusedTask(t, driver) })
+	}
+	for _, name := range []string{"docker", "podman", "nerdctl"} {
+		add(name, "plain", func(t *testing.T) { e.testPlain(t, e.dockerLike(name)) })
+	}
+	for _, name := range []string{"containerd 1", "containerd 2"} {
+		add(name, "plain", func(t *testing.T) { e.testPlainCtr(t, e.all[name].(*node.Ctr)) })
+	}
+	for _, name := range withoutCrun {
+		add(name, "crun", func(t *testing.T) { testCrun(t, e.all[name]) })
+	}
+	for _, name := range []string{"docker", "podman"} {
+		add(name, "build", func(t *testing.T) { testBuild(t, e.dockerLike(name)) })
+	}
+	add("docker", "health", func(t *testing.T) {
+		testHealth(t, e.dockerLike("docker"), "healthy", "inspect", "--format", "{{.State.Health.Status}}")
+	})
+	add("podman", "health", func(t *testing.T) { // Podman leaves the intervals to systemd.
+		testHealth(t, e.dockerLike("podman"), "", "healthcheck", "run")
+	})
+	return all
+}
+
+func (e *engines) dockerLike(name string) dockerLike { return e.all[name].(dockerLike) }
 
 // The GPU that the containers ask for is the second one, so that it is none that they would get by chance.
 const (
@@ -142,7 +158,6 @@ var wantArrived = []string{"devices: /dev/nvidia-uvm /dev/nvidia1 /dev/nvidiactl
 // testArrives starts a container as the cell says, and checks that its GPU has arrived with its limit, and nothing else;
 // that the claim is the container's while it runs; and that the end is the container's own.
 func (e *engines) testArrives(t *testing.T, c cell) {
-	e.t = t
 	run := e.begin(t, c)
 	var said []string
 	run.says(t, func(line string) bool {
@@ -248,12 +263,12 @@ func (e *engines) mustBeReleased(t *testing.T, held *claim.Claim) {
 	}))
 }
 
-// TestRuntimes_Table holds docs/runtimes.md to the cells that TestRuntimes has.
+// TestRuntimes_Table holds docs/runtimes.md to the tests that TestRuntimes has: each is named once, and no other.
 func TestRuntimes_Table(t *testing.T) {
 	var tested []string
-	for _, c := range cells() {
-		tested = append(tested, c.name())
+	for _, s := range (&engines{}).subtests() {
+		tested = append(tested, s.name)
 	}
 	slices.Sort(tested)
-	must.Eq(t, tested, cellsOfPage(t))
+	must.Eq(t, tested, testsOfPage(t))
 }

@@ -77,7 +77,7 @@ func asksForGPUs(spec *specs.Spec) []string {
 	}
 	for _, hook := range allHooks(spec) {
 		if isGPUHook(*hook) {
-			asked = append(asked, "the hook "+excerpt(path.Base(hook.Path)))
+			asked = append(asked, "the hook "+excerpt(gpuProgram(*hook)))
 		}
 	}
 	for _, mount := range spec.Mounts {
@@ -119,8 +119,17 @@ func isNoDevice(value string) bool {
 	return value == "" || value == claim.NoDevices || value == "none"
 }
 
-func isGPUHook(hook specs.Hook) bool {
-	return slices.Contains(gpuHooks, strings.TrimSuffix(path.Base(hook.Path), ".real"))
+// isGPUHook looks at the arguments, too: containerd's --gpus has itself for a hook, and NVIDIA's program as an argument.
+func isGPUHook(hook specs.Hook) bool { return gpuProgram(hook) != "" }
+
+// gpuProgram is the name of NVIDIA's program in a hook, "" for a hook that has nothing to do with GPUs.
+func gpuProgram(hook specs.Hook) string {
+	for _, file := range append([]string{hook.Path}, hook.Args...) {
+		if name := path.Base(file); slices.Contains(gpuHooks, strings.TrimSuffix(name, ".real")) {
+			return name
+		}
+	}
+	return ""
 }
 
 func isGPUNode(at string) bool { return strings.HasPrefix(containerPath(at), gpuNodes) }

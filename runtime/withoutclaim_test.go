@@ -22,6 +22,11 @@ var waysToAsk = []struct{ name, spec, want string }{
 		`the hook "nvidia-container-runtime-hook"`,
 	},
 	{
+		"containerd's --gpus",
+		`{"hooks": {"prestart": [{"path": "/usr/bin/containerd", "args": ["containerd", "oci-hook", "--", "/usr/bin/nvidia-container-cli"]}]}}`,
+		`the hook "nvidia-container-cli"`,
+	},
+	{
 		"NVIDIA's CDI hooks", `{"hooks": {"createContainer": [{"path": "/usr/bin/nvidia-cdi-hook", "args": ["x", "chmod"]}]}}`,
 		`the hook "nvidia-cdi-hook"`,
 	},
