@@ -289,6 +289,10 @@ func TestEachFault(t *testing.T) {
 			},
 			"shadow libraries/libcuda.so.1", Fault, "is no shadow library of Tranche", "tranche install --from",
 		},
+		"no room to try the shadow": {
+			func(h *healthy) { h.t.Setenv("TMPDIR", "/nowhere") },
+			"shadow libraries/libcuda.so.1", Warning, "whether it loads was not tried", "temporary files",
+		},
 		"a shadow that does not load": {
 			func(h *healthy) { unresolved(h, "libnvidia-ml.so.1") },
 			"shadow libraries/libnvidia-ml.so.1", Fault, "it cannot be loaded", "built for another machine",

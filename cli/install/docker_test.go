@@ -13,6 +13,9 @@ func TestDockerWithoutConfiguration(t *testing.T) {
 	entry := applied(t, Docker{}.Install, o, Entry{})
 	must.Eq(t, "{\n    \"runtimes\": {\n        \"tranche\": {\n            \"path\": \""+testRuntime+"\"\n        }\n    }\n}\n",
 		read(t, path))
+	plan, err := Docker{}.Uninstall(t.Context(), Options{ConfigFile: path}, entry)
+	must.NoError(t, err)
+	must.Eq(t, []string{"systemctl", "restart", "docker"}, plan.Reload) // which a reload would not do
 	applied(t, Docker{}.Uninstall, Options{ConfigFile: path}, entry)
 	must.FileNotExists(t, path)
 }
