@@ -57,7 +57,8 @@ func newHealthy(t *testing.T) *healthy {
 		RuntimePath: filepath.Join(root, "usr/bin/tranche-runtime"),
 		Config: runtime.Config{
 			DriverRoot: sim.Root, ShadowDir: filepath.Join(root, "usr/lib/tranche"),
-			HookPath: filepath.Join(root, "usr/bin/tranche-hook"), CLIPath: filepath.Join(root, "usr/bin/tranche"), StateDir: state, RunDir: t.TempDir(), Runtime: "runc",
+			HookPath: filepath.Join(root, "usr/bin/tranche-hook"), CLIPath: filepath.Join(root, "usr/bin/tranche"),
+			StateDir: state, RunDir: t.TempDir(), Runtime: "runc",
 		}.WithDefaults(),
 	}
 	library := nvml.New(sim.Root)
@@ -85,7 +86,8 @@ func (h *healthy) fill() {
 		h.write(file, text, 0o644)
 	}
 	for _, program := range []string{
-		"/usr/bin/tranche-runtime", "/usr/bin/tranche-hook", "/usr/bin/tranche", "/usr/bin/dockerd", "/usr/bin/containerd", "/usr/bin/podman",
+		"/usr/bin/tranche-runtime", "/usr/bin/tranche-hook", "/usr/bin/tranche",
+		"/usr/bin/dockerd", "/usr/bin/containerd", "/usr/bin/podman",
 		"/opt/plugins/nomad-device-tranche", "/opt/plugins/nomad-driver-tranche",
 	} {
 		h.write(program, "#!/bin/sh\n", 0o755)

@@ -44,8 +44,8 @@ func TestInstallPageForDocker(t *testing.T) {
 	must.NoError(t, err)
 	topology, err := filepath.Abs("../../e2e/simgpu/topologies/h200x2.conf")
 	must.NoError(t, err)
-	cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "testdata/page.sh", dir, build,
-		topology)
+	cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "--pid", "--fork", "--kill-child",
+		"sh", "testdata/page.sh", dir, build, topology)
 	out, err := cmd.CombinedOutput()
 	must.NoError(t, err, must.Sprintf("%s", out))
 
