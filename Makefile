@@ -15,7 +15,7 @@ export CGO_ENABLED := 1
 BINARIES := nomad-device-tranche nomad-driver-tranche tranche-runtime tranche-hook tranche
 # Those that start with every container are linked statically, and without symbols: they are small and start fast.
 STATIC_BINARIES := tranche-runtime tranche-hook
-GO_SOURCES := $(shell find cmd cli claim device driver hooks runtime \( -name '*.go' -not -name '*_test.go' -o -name '*.[ch]' \) 2>/dev/null) go.mod go.sum
+GO_SOURCES := $(shell find cmd cli claim device driver hooks runtime \( -name '*.go' -not -name '*_test.go' -o -name '*.[ch]' \) 2>/dev/null) cli/install/config.toml go.mod go.sum
 E2E_SOURCES := $(shell find e2e -name '*.go' -not -path 'e2e/tools/*' 2>/dev/null)
 ABSBUILD := $(CURDIR)/$(BUILD)
 SANDBOX := $(ABSBUILD)/e2e/sandbox

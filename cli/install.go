@@ -104,6 +104,7 @@ func (a *app) install(ctx context.Context, engines []string, o installOptions) e
 
 // complete fills in paths and refuses those that would be taken from wherever the engine happens to be.
 func (o *installOptions) complete(engines []string) error {
+	o.CopiesPlugins = o.from != ""
 	if o.RuntimePath == "" {
 		o.RuntimePath = install.RuntimePath(o.prefix)
 	}

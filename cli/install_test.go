@@ -110,7 +110,12 @@ func TestInstallFromABuildFolder(t *testing.T) {
 	must.FileContains(t, filepath.Join(i.prefix, "bin/tranche-hook"), "second")
 	must.FileContains(t, i.configFile, "crun")
 
+	podman := filepath.Join(i.dir, "etc/containers.conf")
+	i.must(t, "install", "podman", "--runtime-path", filepath.Join(i.prefix, "bin/tranche-runtime"), "--config", podman)
 	i.refused(t, "is configured to use the programs", "uninstall", "--files")
+	i.refused(t, "podman "+podman+" is configured to use the programs", "uninstall", "docker", "--files", "--config", i.config)
+	must.FileExists(t, i.config)
+	i.must(t, "uninstall", "podman", "--config", podman)
 	i.must(t, "uninstall", "docker", "--files", "--config", i.config)
 	must.Eq(t, []string{"etc/tranche/config.toml"}, i.files(t))
 	must.DirNotExists(t, filepath.Join(i.prefix, "lib/tranche"))
@@ -135,7 +140,9 @@ func TestInstallNomadsPlugins(t *testing.T) {
 	plugins := filepath.Join(i.dir, "plugins")
 	must.NoError(t, os.MkdirAll(agent, 0o755))
 	must.NoError(t, os.WriteFile(filepath.Join(agent, "nomad.hcl"), []byte("plugin_dir = \""+plugins+"\"\n"), 0o644))
-	i.must(t, "install", "nomad", "--from", i.build(t, "x"), "--prefix", i.prefix, "--config", agent)
+	code, _, stderr := i.do("install", "nomad", "--from", i.build(t, "x"), "--prefix", i.prefix, "--config", agent)
+	must.Zero(t, code)
+	must.StrNotContains(t, stderr, "plugin directory") // has them now
 	must.SliceContainsSubset(t, i.files(t), []string{"plugins/nomad-device-tranche", "plugins/nomad-driver-tranche"})
 	i.must(t, "uninstall", "nomad", "--files", "--config", agent)
 	must.Eq(t, []string{"nomad.d/nomad.hcl"}, i.files(t))

@@ -10,7 +10,8 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 )
 
-const makeCDI = "write it anew: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml; or remove it, and Tranche generates its own"
+const makeCDI = "write it anew: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml; or remove it, and Tranche " +
+	"generates its own"
 
 var cdiChecks = []check{
 	{"CDI", "specifications", cdiSpecs},

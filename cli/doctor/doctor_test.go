@@ -58,7 +58,8 @@ func newHealthy(t *testing.T) *healthy {
 		RuntimePath: filepath.Join(root, "usr/bin/tranche-runtime"),
 		Config: runtime.Config{
 			DriverRoot: sim.Root, ShadowDir: filepath.Join(root, "usr/lib/tranche"),
-			HookPath: filepath.Join(root, "usr/bin/tranche-hook"), CLIPath: filepath.Join(root, "usr/bin/tranche"), StateDir: state, RunDir: t.TempDir(), Runtime: "runc",
+			HookPath: filepath.Join(root, "usr/bin/tranche-hook"), CLIPath: filepath.Join(root, "usr/bin/tranche"),
+			StateDir: state, RunDir: t.TempDir(), Runtime: "runc",
 		}.WithDefaults(),
 	}
 	library := nvml.New(sim.Root)
@@ -86,7 +87,8 @@ func (h *healthy) fill() {
 		h.write(file, text, 0o644)
 	}
 	for _, program := range []string{
-		"/usr/bin/tranche-runtime", "/usr/bin/tranche-hook", "/usr/bin/tranche", "/usr/bin/dockerd", "/usr/bin/containerd", "/usr/bin/podman",
+		"/usr/bin/tranche-runtime", "/usr/bin/tranche-hook", "/usr/bin/tranche",
+		"/usr/bin/dockerd", "/usr/bin/containerd", "/usr/bin/podman",
 		"/opt/plugins/nomad-device-tranche", "/opt/plugins/nomad-driver-tranche",
 	} {
 		h.write(program, "#!/bin/sh\n", 0o755)
@@ -290,6 +292,10 @@ func TestEachFault(t *testing.T) {
 				h.write("/usr/lib/tranche/libcuda.so.1", string(driver), 0o644)
 			},
 			"shadow libraries/libcuda.so.1", Fault, "is no shadow library of Tranche", "tranche install --from",
+		},
+		"no room to try the shadow": {
+			func(h *healthy) { h.t.Setenv("TMPDIR", "/nowhere") },
+			"shadow libraries/libcuda.so.1", Warning, "whether it loads was not tried", "temporary files",
 		},
 		"a shadow that does not load": {
 			func(h *healthy) { unresolved(h, "libnvidia-ml.so.1") },

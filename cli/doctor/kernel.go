@@ -21,7 +21,8 @@ func kernelVersion(_ context.Context, n *Node) finding {
 	text, err := os.ReadFile(file)
 	release := strings.TrimSpace(string(text))
 	var major, minor int
-	if _, scanErr := fmt.Sscanf(release, "%d.%d", &major, &minor); err == nil && scanErr == nil && (major > 5 || major == 5 && minor >= 6) {
+	_, scanErr := fmt.Sscanf(release, "%d.%d", &major, &minor)
+	if err == nil && scanErr == nil && (major > 5 || major == 5 && minor >= 6) {
 		return ok(file, "%s", release)
 	}
 	return fault(file, orNone(release), "run Linux 5.6 or newer, which has openat2")

@@ -112,7 +112,7 @@ func fileSystem(dir string) (kind int64, found string, err error) {
 		var fsInfo unix.Statfs_t
 		err := unix.Statfs(dir, &fsInfo)
 		if err == nil {
-			return int64(fsInfo.Type), dir, nil
+			return fsInfo.Type, dir, nil
 		}
 		if !errors.Is(err, fs.ErrNotExist) || dir == "/" {
 			return 0, dir, fmt.Errorf("look at %s: %w", dir, err)

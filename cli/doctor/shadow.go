@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -27,46 +28,52 @@ func shadow(soname string) func(context.Context, *Node) finding {
 		if err != nil {
 			return warning(file, "it is a shadow library, but there is no driver to load it with", installDriver)
 		}
-		if err := load(ctx, file, driver, soname); err != nil {
+		dir, err := sideBySide(file, driver, soname)
+		if err != nil {
+			return warning(file, fmt.Sprintf("it is a shadow library; whether it loads was not tried: %v", err),
+				"make the directory for temporary files writable")
+		}
+		defer os.RemoveAll(dir)
+		if err := load(ctx, filepath.Join(dir, soname)); err != nil {
 			return fault(file, err.Error(), "it was built for another machine or driver: "+installFiles)
 		}
 		return ok(file, "loads before %s", driver)
 	}
 }
 
-// load puts the two libraries side by side, as in a container, and has the loader resolve all that they need.
-func load(ctx context.Context, shadow, driver, soname string) error {
+// sideBySide puts links to the two libraries into a directory of their own, as they lie in a container.
+func sideBySide(shadow, driver, soname string) (string, error) {
 	dir, err := os.MkdirTemp("", "tranche-doctor")
 	if err != nil {
-		return err
+		return "", err
 	}
-	defer os.RemoveAll(dir)
 	behind := filepath.Join(dir, runtime.BehindShadow(soname))
-	if err := os.MkdirAll(filepath.Dir(behind), 0o700); err != nil {
-		return err
+	err = os.MkdirAll(filepath.Dir(behind), 0o700)
+	if err == nil {
+		err = os.Symlink(driver, behind)
 	}
-	if err := os.Symlink(driver, behind); err != nil {
-		return err
+	if err == nil {
+		err = os.Symlink(shadow, filepath.Join(dir, soname))
 	}
-	link := filepath.Join(dir, soname)
-	if err := os.Symlink(shadow, link); err != nil {
-		return err
+	if err != nil {
+		return "", errors.Join(err, os.RemoveAll(dir))
 	}
+	return dir, nil
+}
+
+// load has the loader resolve all that a library needs.
+func load(ctx context.Context, library string) error {
 	ctx, cancel := context.WithTimeout(ctx, versionPatience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/bin/true")
 	// The loader only complains about a library that it cannot preload, and goes on.
-	cmd.Env = []string{"LD_PRELOAD=" + link, "LD_BIND_NOW=1"}
+	cmd.Env = []string{"LD_PRELOAD=" + library, "LD_BIND_NOW=1"}
 	out, err := cmd.CombinedOutput()
-	if err != nil || len(out) > 0 {
-		return fmt.Errorf("it cannot be loaded: %s (%w)", firstLine(out), errOr(err))
+	switch {
+	case err != nil:
+		return fmt.Errorf("it cannot be loaded: %s: %w", firstLine(out), err)
+	case len(out) > 0:
+		return fmt.Errorf("it cannot be loaded: %s", firstLine(out))
 	}
 	return nil
-}
-
-func errOr(err error) error {
-	if err != nil {
-		return err
-	}
-	return fmt.Errorf("the loader went on without it")
 }

@@ -91,12 +91,16 @@ func (Docker) Uninstall(_ context.Context, o Options, was Entry) (*Plan, error) 
 			root.remove(dockerRuntimes)
 		}
 	}
+	if root.get(dockerRuntimes) == nil || was.SetDefault && root.get(dockerDefault) == nil {
+		// A reload leaves a setting as it is that the file does not have any more.
+		plan.Reload, plan.ReloadNote = []string{"systemctl", "restart", "docker"}, "containers stop, unless live-restore is on"
+	}
 	if was.Created && root.empty() {
 		plan.remove(f)
-	} else {
-		plan.change(f, root.text())
+		return plan, nil
 	}
-	return plan, nil
+	plan.change(f, root.text())
+	return plan, checkJSON(f.path, root.text())
 }
 
 // readDocker reads the daemon's configuration. One that is missing or empty is one without settings.

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -13,6 +14,9 @@ func TestDockerWithoutConfiguration(t *testing.T) {
 	entry := applied(t, Docker{}.Install, o, Entry{})
 	must.Eq(t, "{\n    \"runtimes\": {\n        \"tranche\": {\n            \"path\": \""+testRuntime+"\"\n        }\n    }\n}\n",
 		read(t, path))
+	plan, err := Docker{}.Uninstall(t.Context(), Options{ConfigFile: path}, entry)
+	must.NoError(t, err)
+	must.Eq(t, []string{"systemctl", "restart", "docker"}, plan.Reload) // which a reload would not do
 	applied(t, Docker{}.Uninstall, Options{ConfigFile: path}, entry)
 	must.FileNotExists(t, path)
 }
@@ -43,4 +47,24 @@ func TestDockerUninstallWithoutARecord(t *testing.T) {
 	applied(t, Docker{}.Uninstall, Options{ConfigFile: path}, Entry{})
 	must.StrNotContains(t, read(t, path), "tranche")
 	must.StrContains(t, read(t, path), `"runtimes": {}`)
+}
+
+// A dockerd with runtimes on its command line would not start any more with some in its file, too.
+func TestDockerWithRuntimesOnItsCommandLine(t *testing.T) {
+	daemon := exec.Command("/bin/sh", "-c", "echo runs; read x", "--add-runtime=kata=/usr/bin/kata")
+	daemon.Args[0] = "dockerd"
+	stdin, err := daemon.StdinPipe()
+	must.NoError(t, err)
+	stdout, err := daemon.StdoutPipe()
+	must.NoError(t, err)
+	must.NoError(t, daemon.Start())
+	_, err = stdout.Read(make([]byte, 1))
+	must.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "daemon.json")
+	_, err = Docker{}.Install(t.Context(), Options{RuntimePath: testRuntime, ConfigFile: path}, Entry{})
+	must.ErrorContains(t, err, "runs with --add-runtime=kata=/usr/bin/kata on its command line")
+	must.NoError(t, stdin.Close())
+	_ = daemon.Wait() // read fails at the end of its input
+	_, err = Docker{}.Install(t.Context(), Options{RuntimePath: testRuntime, ConfigFile: path}, Entry{})
+	must.NoError(t, err)
 }

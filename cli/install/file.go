@@ -103,7 +103,7 @@ func (c Change) Apply(now time.Time) (backup string, err error) {
 		}
 	}
 	if c.removes {
-		return backup, os.Remove(c.file.path)
+		return "", os.Remove(c.file.path)
 	}
 	if err := os.MkdirAll(filepath.Dir(c.file.path), 0o755); err != nil {
 		return backup, fmt.Errorf("make the directory of %s: %w", c.file.path, err)
@@ -125,7 +125,7 @@ func (c Change) unchanged() error {
 
 // keep copies the file to one beside it. Its name ends so that no engine takes it for a part of its configuration.
 func (c Change) keep(now time.Time) (string, error) {
-	if !c.file.exists {
+	if !c.file.exists || c.removes { // one that is removed had nothing in it but ours
 		return "", nil
 	}
 	name := c.file.path + ".before-tranche-" + now.UTC().Format("20060102T150405.000Z")

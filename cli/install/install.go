@@ -26,6 +26,8 @@ type Options struct {
 	Force bool
 	// PluginDir is Nomad's, "" for what its configuration says.
 	PluginDir string
+	// CopiesPlugins says that the plugins are put there, too.
+	CopiesPlugins bool
 }
 
 // Engine is what can be told of the runtime.

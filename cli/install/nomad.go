@@ -48,7 +48,7 @@ func (Nomad) Install(_ context.Context, o Options, was Entry) (*Plan, error) {
 	}
 	plan.Entry.PluginDir = dir
 	for _, name := range nomadPlugins {
-		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil && !o.CopiesPlugins {
 			plan.note("%s is not in the agent's plugin directory %s yet: use --from, or copy it there", name, dir)
 		}
 	}

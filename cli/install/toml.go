@@ -100,13 +100,14 @@ func setKey(text string, table []string, key, value string) (after string, missi
 	return text, []string{tableHeader(table), setting}
 }
 
+// bareKey are the characters of a name that needs no quotes.
+const bareKey = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
 // tableHeader writes a header, with quotes where they are needed.
 func tableHeader(path []string) string {
 	var parts []string
 	for _, name := range path {
-		if strings.ContainsFunc(name, func(r rune) bool {
-			return !(r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z')
-		}) {
+		if strings.Trim(name, bareKey) != "" || name == "" {
 			name = quote(name)
 		}
 		parts = append(parts, name)
