@@ -16,6 +16,9 @@ func TestBatched(t *testing.T) {
 	ten := 10
 	patient := hook("createContainer", ours, "chmod", "f")
 	patient.Timeout = &ten
+	elsewhere := hook("createContainer", ours, "noop")
+	elsewhere.Timeout = &ten
+	elsewhere.Env = []string{"PATH=/opt"}
 	edits := &cdi.ContainerEdits{ContainerEdits: &cdispecs.ContainerEdits{Hooks: []*cdispecs.Hook{
 		hook("createContainer", ours, "create-symlinks", "--link", `a"b::c`),
 		hook("createRuntime", ours, "noop"),
@@ -23,6 +26,7 @@ func TestBatched(t *testing.T) {
 		hook("createContainer", other, "update-ldcache"),
 		hook("createContainer", ours, "chmod"),
 		patient,
+		elsewhere,
 	}}}
 	var got [][]string
 	for _, hook := range batched(edits, ours).Hooks {
@@ -34,5 +38,6 @@ func TestBatched(t *testing.T) {
 		{"createContainer", other, "x", "cdi-hook", "update-ldcache"},
 		{"createContainer", ours, "x", "cdi-hook", "batch", `["chmod"]`},
 		{"createContainer", ours, "x", "cdi-hook", "batch", `["chmod","f"]`},
+		{"createContainer", ours, "x", "cdi-hook", "batch", `["noop"]`},
 	}, got)
 }

@@ -26,8 +26,10 @@ func containerWays() []string {
 
 const nvidiaRuntime = "nvidia-container-runtime"
 
-// containerTimes are what one container took: `create`, and from its beginning to the return of `start`.
-type containerTimes struct{ create, start float64 }
+// containerTimes are the milliseconds that one container took: `create`, and from its beginning to the return of `start`;
+// and the processor time of `create` with all the processes that it waited for, which other load on the machine changes
+// little.
+type containerTimes struct{ create, start, createCPU float64 }
 
 // containers measures containers of each way, in turns.
 func (b *bench) containers(ctx context.Context, count int) ([]result, error) {
@@ -40,19 +42,28 @@ func (b *bench) containers(ctx context.Context, count int) ([]result, error) {
 		return nil, err
 	}
 	fmt.Printf("==> containers, %d of each variant\n", count)
-	creates, starts := map[string][]float64{}, map[string][]float64{}
+	samples := map[string]map[string][]float64{"create": {}, "create-cpu": {}, "create-to-start": {}}
 	for i := range count + 1 {
 		for _, way := range containerWays() {
 			took, err := b.container(ctx, ledger, config, way, fmt.Sprintf("bench-%s-%d", way, i))
 			if err != nil {
 				return nil, fmt.Errorf("container of the variant %s: %w", way, err)
 			}
-			if i > 0 { // the first finds no kept CDI specification, and cold caches
-				creates[way], starts[way] = append(creates[way], took.create), append(starts[way], took.start)
+			if i == 0 {
+				continue // it finds no kept CDI specification, and cold caches
+			}
+			for benchmark, sample := range map[string]float64{
+				"create": took.create, "create-cpu": took.createCPU, "create-to-start": took.start,
+			} {
+				samples[benchmark][way] = append(samples[benchmark][way], sample)
 			}
 		}
 	}
-	return append(containerResults("create", creates), containerResults("create-to-start", starts)...), nil
+	var results []result
+	for _, benchmark := range []string{"create", "create-cpu", "create-to-start"} {
+		results = append(results, containerResults(benchmark, samples[benchmark])...)
+	}
+	return results, nil
 }
 
 func containerResults(benchmark string, samples map[string][]float64) []result {
@@ -94,16 +105,19 @@ func (b *bench) container(ctx context.Context, ledger *claim.Ledger, config, way
 		runtime = filepath.Join(b.build, "bin/tranche-runtime")
 	}
 	began := time.Now()
+	var cpu time.Duration
 	call := func(args ...string) (float64, error) {
 		cmd := exec.CommandContext(ctx, runtime, append([]string{"--root", filepath.Join(b.dir, "runc")}, args...)...)
 		cmd.Env = append(os.Environ(), "TRANCHE_CONFIG="+config)
 		cmd.Stderr = os.Stderr
 		err := cmd.Run()
-		return float64(time.Since(began).Microseconds()) / 1000, err
+		cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+		return milliseconds(time.Since(began)), err
 	}
 	if took.create, err = call("create", "--bundle", bundle, id); err != nil {
 		return took, err
 	}
+	took.createCPU = milliseconds(cpu)
 	if took.start, err = call("start", id); err != nil {
 		return took, err
 	}
@@ -112,6 +126,8 @@ func (b *bench) container(ctx context.Context, ledger *claim.Ledger, config, way
 	}
 	return took, os.RemoveAll(bundle)
 }
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // claimFor makes a claim, where the way calls for one, and returns the variable that names it.
 func (b *bench) claimFor(ctx context.Context, ledger *claim.Ledger, way string) ([]string, error) {

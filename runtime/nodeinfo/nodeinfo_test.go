@@ -28,6 +28,7 @@ func testPlace(t *testing.T) Place {
 		write(t, library(place, soname), "driver")
 	}
 	write(t, filepath.Join(place.DriverRoot, "dev/nvidiactl"), "")
+	write(t, filepath.Join(place.DriverRoot, "dev/nvidia-caps/nvidia-cap0"), "")
 	return place
 }
 
