@@ -52,11 +52,16 @@ func (n *statusNode) reserve(t *testing.T, g nvml.GPU, from, to int) *claim.Clai
 
 func (n *statusNode) bind(t *testing.T, c *claim.Claim, id string) *exec.Cmd {
 	t.Helper()
+	return n.bindLacking(t, c, id, "")
+}
+
+func (n *statusNode) bindLacking(t *testing.T, c *claim.Claim, id, lacks string) *exec.Cmd {
+	t.Helper()
 	init := exec.Command("sleep", "1000")
 	must.NoError(t, init.Start())
 	t.Cleanup(func() { _ = init.Process.Kill(); _ = init.Wait() })
 	must.NoError(t, n.ledger.Bind(context.Background(), c.ID,
-		claim.Container{Runtime: "runc", ID: id, InitPID: init.Process.Pid}))
+		claim.Container{Runtime: "runc", ID: id, InitPID: init.Process.Pid, Lacks: lacks}))
 	return init
 }
 
@@ -167,6 +172,21 @@ func TestStatusShowsHostMemory(t *testing.T) {
 	must.True(t, words(text, allowed.ID, "1024 MiB", "0 of 4096 MiB", "reserved"), must.Sprint(text))
 	must.True(t, words(text, broken.ID, "1024 MiB", "? of 4096 MiB", "reserved"), must.Sprint(text))
 	must.False(t, words(text, none.ID, " of "), must.Sprint(text))
+}
+
+// A container whose image has no glibc runs; why it finds no GPU is said under its claim, as long as it runs.
+func TestStatusShowsWhatAnImageLacks(t *testing.T) {
+	gpu := nvmltest.H200(0)
+	n := newNode(t, nvmltest.New(gpu))
+	made := n.reserve(t, gpu, 0, 7)
+	init := n.bindLacking(t, made, "alloc-1", "the image has musl")
+	must.Eq(t, "the image has musl", n.statusJSON(t, 0).Claims[0].Container.Lacks)
+	_, text, _ := n.status()
+	must.True(t, words(text, "claim "+made.ID+": container alloc-1: the image has musl"), must.Sprint(text))
+	must.NoError(t, init.Process.Kill())
+	_ = init.Wait()
+	_, text, _ = n.status()
+	must.StrNotContains(t, text, "musl")
 }
 
 func TestStatusWithoutNVML(t *testing.T) {

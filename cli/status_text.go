@@ -106,7 +106,7 @@ func (r *report) printClaims(w io.Writer) {
 		if c.UsageError != "" {
 			fmt.Fprintf(w, "claim %s: %s\n", c.ID, c.UsageError)
 		}
-		if c.Container != nil && c.Container.Lacks != "" {
+		if c.State == stateRunning && c.Container.Lacks != "" {
 			fmt.Fprintf(w, "claim %s: container %s: %s\n", c.ID, c.Container.ID, c.Container.Lacks)
 		}
 	}

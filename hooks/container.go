@@ -35,9 +35,6 @@ func shadowCopies(dir, shadowDir string, process *specs.Process) (err error) {
 		return err
 	}
 	defer root.Close()
-	if err := checkProc(); err != nil {
-		return err
-	}
 	names, err := findDrivers(root, process)
 	if err != nil {
 		return err

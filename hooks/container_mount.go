@@ -10,26 +10,16 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"tranche.dev/tranche/runtime/rootfs"
 )
 
 // Files are mounted by descriptor, through /proc/self/fd, on every kernel. That names the very file which was opened,
 // as open_tree and move_mount of kernels since 5.2 do, and spares us a second way for the older ones.
 
-// checkProc makes sure that /proc is the kernel's: everything here is named through it.
-func checkProc() error {
-	var system unix.Statfs_t
-	if err := unix.Statfs("/proc/self", &system); err != nil {
-		return fmt.Errorf("look for /proc: %w", err)
-	}
-	if system.Type != unix.PROC_SUPER_MAGIC {
-		return errors.New("what is mounted on /proc of the container's host is no proc file system")
-	}
-	return nil
-}
-
 // bindMount mounts one open file over another.
 func bindMount(file, over *os.File) error {
-	if err := unix.Mount(fdPath(file), fdPath(over), "", unix.MS_BIND, ""); err != nil {
+	if err := unix.Mount(rootfs.FDPath(file), rootfs.FDPath(over), "", unix.MS_BIND, ""); err != nil {
 		return &os.PathError{Op: "bind mount", Path: file.Name(), Err: err}
 	}
 	return nil
@@ -55,7 +45,7 @@ func readOnly(mounted *os.File) error {
 			flags |= keep
 		}
 	}
-	if err := unix.Mount("", fdPath(mounted), "", flags, ""); err != nil {
+	if err := unix.Mount("", rootfs.FDPath(mounted), "", flags, ""); err != nil {
 		return &os.PathError{Op: "make read-only", Path: mounted.Name(), Err: err}
 	}
 	return nil

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -97,7 +96,7 @@ func (s *shelf) unlock() (err error) {
 	if err := s.remount(0); err != nil {
 		return fmt.Errorf("make the place for copies of the driver, %s, writable: %w", runtime.CopiesDir, err)
 	}
-	if s.dir, err = os.OpenRoot(fdPath(s.mount)); err != nil {
+	if s.dir, err = os.OpenRoot(rootfs.FDPath(s.mount)); err != nil {
 		return err
 	}
 	there, err := fs.ReadDir(s.dir.FS(), ".")
@@ -107,7 +106,7 @@ func (s *shelf) unlock() (err error) {
 
 // remount changes the file system, not just this mount of it: the shadows are mounts of it, too.
 func (s *shelf) remount(flag uintptr) error {
-	return unix.Mount("", fdPath(s.mount), "", unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV|flag, "")
+	return unix.Mount("", rootfs.FDPath(s.mount), "", unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV|flag, "")
 }
 
 // close makes the shelf read-only again. Whoever could write there could put a library without a limit in a shadow's place.
@@ -229,6 +228,3 @@ func (s *shelf) source(soname string) ([]byte, error) {
 func (s *shelf) handle(name string) (*os.File, error) {
 	return s.dir.OpenFile(name, unix.O_PATH|unix.O_NOFOLLOW, 0)
 }
-
-// fdPath names an open file itself, whatever its own path leads to by now.
-func fdPath(file *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(file.Fd())) }

@@ -177,6 +177,11 @@ func TestCreateContainer(t *testing.T) {
 			i.write("etc/ld.so.conf", "include /etc/*.conf\ninclude ld.so.conf\n/opt/lib=libc6 # ours\n")
 			i.write("opt/lib/libcuda.so.1", "copy")
 		}, []string{"/opt/lib/libcuda.so.1"}},
+		{"a mount in a directory that nothing names", nil, func(i *image) {
+			must.NoError(i.t, os.WriteFile(filepath.Join(i.outside, "driver"), []byte("host's"), 0o644))
+			i.write("srv/some where/libcuda.so.575", "")
+			i.mounts = fmt.Sprintf(`mount --bind %s/driver "$root/srv/some where/libcuda.so.575"`, i.outside)
+		}, []string{"/srv/some where/libcuda.so.575"}},
 		{"no files", nil, func(i *image) {
 			must.NoError(i.t, os.MkdirAll(i.path("usr/lib/libcuda.so.1"), 0o755))
 			must.NoError(i.t, unix.Mkfifo(i.path("usr/lib/libcuda.so"), 0o644))
@@ -228,7 +233,7 @@ for file in /usr/lib/libcuda.so.1 /usr/local/cuda/compat/libcuda.so.1 /usr/lib/l
 	driver=$(busybox strings $file | busybox grep '^/.tranche/c/')
 	echo "$file: $(busybox tail -n 1 $file), behind it $(busybox cat $driver)"
 	for name in $file $driver /.tranche/c/new; do
-		{ echo >$name; } 2>/dev/null && echo "$name can be written"
+		if (echo >>$name) 2>&-; then echo "$name can be written"; fi
 	done
 done; true`)
 	must.NoError(t, err)

@@ -220,6 +220,11 @@ make_image() {
     # A program whose libraries are libcuda.so.1 and then the one that asks for the next definition after its own.
     compile -o "$image/behind" $tests/loader_probe.c -Wl,--no-as-needed "$driver" -L"$image" -lnext \
         -Wl,-rpath,'$ORIGIN' -ldl
+    # A program that has a library with a function of the driver's between the shadow and the driver.
+    echo 'int cuInit(unsigned int flags) { return flags == 0 ? 999 : 998; }' |
+        compile -shared -fPIC -o "$image/libbetween.so" -x c -
+    compile -DPROBE_LINKED -o "$image/between" $tests/loader_probe.c -Wl,--no-as-needed "$driver" -L"$image" -lbetween \
+        -Wl,-rpath,'$ORIGIN'
     # A library of a third party that needs libcuda.so.1, and is itself loaded late and privately.
     compile -shared -fPIC -Dmain=third_party_main -DPROBE_LINKED -o "$image/libthird.so" $tests/loader_probe.c "$driver"
     compile -o "$image/third" -x c - -ldl <<'C'
@@ -341,6 +346,10 @@ done
 cover "$container$compat/libcuda.so.1"
 row compat-path $probe lazy dlsym $compat/libcuda.so.1
 row compat-library-path env LD_LIBRARY_PATH=$compat $probe lazy dlsym libcuda.so.1
+for folder in $lib $compat; do
+    check "the shadow in $folder asks the driver behind it, not who is between" shadow \
+        "$(try container env LD_LIBRARY_PATH=$folder /image/between)"
+done
 for root in "$container" "$host"; do
     sed -i "1i $compat" "$root/etc/ld.so.conf"
     chroot "$root" ldconfig

@@ -1,10 +1,12 @@
 package rootfs_test
 
 import (
+	"context"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/shoenig/test/must"
@@ -139,4 +141,25 @@ func TestLacks(t *testing.T) {
 			must.Eq(t, line, again)
 		})
 	}
+}
+
+// Somebody who renames in a loop, anywhere on the machine, does not keep containers with such links from starting.
+func TestLookUp_WhileOthersRename(t *testing.T) {
+	root, dir := newRoot(t, map[string]string{"a/x": "", "b/x": "", "lib/deep/down": "-> ../../../../../../../lib/x", "lib/x": "x"})
+	ctx, cancel := context.WithCancel(t.Context())
+	var renaming sync.WaitGroup
+	for range 2 {
+		renaming.Go(func() {
+			for ctx.Err() == nil {
+				_ = unix.Renameat2(unix.AT_FDCWD, dir+"/a", unix.AT_FDCWD, dir+"/b", unix.RENAME_EXCHANGE)
+			}
+		})
+	}
+	for range 500 {
+		at, err := root.Where("/lib/deep/down")
+		must.NoError(t, err)
+		must.Eq(t, "/lib/x", at)
+	}
+	cancel()
+	renaming.Wait()
 }
