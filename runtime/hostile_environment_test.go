@@ -63,7 +63,7 @@ func TestHostileEnvironment_HooksGetTheirOwn(t *testing.T) {
 				must.Eq(t, "PATH=/usr/sbin:/usr/bin:/sbin:/bin\x00", readFile(t, record), must.Sprint(record))
 			}
 			must.SliceContainsAll(t, names, []string{
-				"ours-prestart", "ours-poststop", "cdi-createContainer", "cdi-createRuntime", "foreign-createContainer",
+				"ours-prestart", "ours-createContainer", "ours-poststop", "cdi-createContainer", "cdi-createRuntime", "foreign-createContainer",
 			})
 		})
 	}
