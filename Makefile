@@ -24,10 +24,12 @@ PINNED_NOMAD := $(BUILD)/tools/nomad
 NOMAD ?= $(or $(shell command -v nomad 2>/dev/null),$(PINNED_NOMAD))
 
 RUN_PACKAGES := ca-certificates libc6-dev containerd runc containernetworking-plugins iptables busybox-static
-TEST_PACKAGES := $(RUN_PACKAGES) crun tini catatonit musl-tools
+# Docker may be one from elsewhere than Debian.
+DOCKER_PACKAGE := $(if $(shell command -v dockerd 2>/dev/null),,docker.io)
+TEST_PACKAGES := $(RUN_PACKAGES) crun tini catatonit musl-tools podman $(DOCKER_PACKAGE)
 LINT_PACKAGES := clang-format cppcheck
-# Docker is what the starts of tasks are compared with. One from elsewhere than Debian will do, too.
-BENCH_PACKAGES := $(RUN_PACKAGES) crun $(if $(shell command -v dockerd 2>/dev/null),,docker.io)
+# Docker is what the starts of tasks are compared with.
+BENCH_PACKAGES := $(RUN_PACKAGES) crun $(DOCKER_PACKAGE)
 
 GOLANGCI_LINT_VERSION := v2.15.0
 GOTESTSUM_VERSION := v1.13.0
@@ -74,6 +76,18 @@ $(BUILD)/e2e/stopwatch: e2e/programs/stopwatch.c
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -O2 -Wall -Wextra -Werror -static -o $@ $<
 
+# What Tranche's runtime is tried beside: NVIDIA's own, and for its part that is no Go module a simulated one.
+NVIDIA_TOOLS := $(addprefix $(BUILD)/tools/,nvidia-container-runtime nvidia-container-runtime-hook nvidia-cdi-hook)
+
+$(NVIDIA_TOOLS): e2e/tools/nvidia/go.mod e2e/tools/nvidia/go.sum
+	@echo "==> building NVIDIA's $(@F)"
+	@mkdir -p $(@D)
+	cd e2e/tools/nvidia && $(GO) build -o $(CURDIR)/$@ github.com/NVIDIA/nvidia-container-toolkit/cmd/$(@F)
+
+$(BUILD)/e2e/nvidia-container-cli: $(wildcard e2e/simgpu/nvidiacli/*.go)
+	@mkdir -p $(@D)
+	$(GO) build -buildvcs=false -o $@ ./e2e/simgpu/nvidiacli
+
 $(BUILD)/tools/docker-plugin: $(wildcard e2e/tools/dockerplugin/*)
 	@echo "==> building Nomad's docker driver to compare with (it takes minutes, once)"
 	@mkdir -p $(@D)
@@ -83,6 +97,29 @@ $(PINNED_NOMAD): e2e/tools/go.mod e2e/tools/go.sum
 	@echo "==> building the Nomad agent (it takes minutes, once)"
 	@mkdir -p $(@D)
 	cd e2e/tools && ../../scripts/build-progress $(CURDIR)/$@ github.com/hashicorp/nomad
+
+# What the tests start containers with that Debian does not have, or not as new: each in a module of its own.
+ENGINES := $(BUILD)/tools/containerd/containerd $(BUILD)/tools/nerdctl $(BUILD)/tools/nomad-driver-podman
+CONTAINERD_PROGRAMS := containerd containerd-shim-runc-v2 ctr
+
+$(BUILD)/tools/containerd/containerd: $(wildcard e2e/tools/containerd/go.* e2e/tools/containerd/*/*.go)
+	@echo "==> building containerd 2 for the tests (it takes minutes, once)"
+	@mkdir -p $(@D)
+	@for program in $(CONTAINERD_PROGRAMS); do \
+		(cd e2e/tools/containerd && CGO_ENABLED=0 GOFLAGS="$$GOFLAGS -tags=no_btrfs,no_devmapper" ../../../scripts/build-progress \
+			$(CURDIR)/$(@D)/$$program github.com/containerd/containerd/v2/cmd/$$program) || exit 1; \
+	done
+	cd e2e/tools/containerd && CGO_ENABLED=0 $(GO) build -buildvcs=false -o $(CURDIR)/$(@D)/criclient ./criclient
+
+$(BUILD)/tools/nerdctl: $(wildcard e2e/tools/nerdctl/*)
+	@echo "==> building nerdctl for the tests (it takes minutes, once)"
+	@mkdir -p $(@D)
+	cd e2e/tools/nerdctl && CGO_ENABLED=0 ../../../scripts/build-progress $(CURDIR)/$@ github.com/containerd/nerdctl/v2/cmd/nerdctl
+
+$(BUILD)/tools/nomad-driver-podman: $(wildcard e2e/tools/podmandriver/*)
+	@echo "==> building Nomad's podman driver for the tests (it takes minutes, once)"
+	@mkdir -p $(@D)
+	cd e2e/tools/podmandriver && CGO_ENABLED=0 ../../../scripts/build-progress $(CURDIR)/$@ github.com/hashicorp/nomad-driver-podman
 
 $(BUILD)/tools/golangci-lint: Makefile
 	@echo "==> building golangci-lint $(GOLANGCI_LINT_VERSION)"
@@ -111,12 +148,14 @@ test: test-setup ## Run every test: C under sanitizers, Go with the race detecto
 	@$(MAKE) --no-print-directory gpu-check-test
 	@$(MAKE) --no-print-directory e2e
 
+TEST_PROGRAMS := $(addprefix $(BUILD)/e2e/,sandbox demo gpu-probe churn vandal stopwatch)
+
 .PHONY: test-setup
 test-setup:
 	@scripts/need-root "make test"
 	@scripts/install-packages $(TEST_PACKAGES)
-	@$(MAKE) --no-print-directory build sim shadow-bench-tool $(BUILD)/e2e/sandbox $(BUILD)/e2e/demo $(BUILD)/e2e/gpu-probe $(BUILD)/e2e/churn $(BUILD)/e2e/vandal $(BUILD)/e2e/stopwatch \
-		$(PINNED_NOMAD) $(BUILD)/tools/gotestsum
+	@$(MAKE) --no-print-directory build sim shadow-bench-tool $(TEST_PROGRAMS) $(PINNED_NOMAD) $(BUILD)/tools/gotestsum \
+		$(ENGINES) $(NVIDIA_TOOLS) $(BUILD)/e2e/nvidia-container-cli
 
 .PHONY: test-c
 test-c: ## Run the C tests under ASan, UBSan and TSan
@@ -131,7 +170,7 @@ test-go: test-setup ## Run the Go tests of the packages with the race detector
 	@$(GOTEST) -race -timeout 20m $(IN_SANDBOX) $$($(GO) list ./... | grep -v '/e2e$$')
 
 .PHONY: e2e
-e2e: test-setup ## Run the end-to-end tests against real Nomad, containerd and runc
+e2e: test-setup ## Run the end-to-end tests against real Nomad, containerd, Docker, Podman, runc and crun
 	@echo "==> end-to-end tests"
 	@$(GOTEST) -tags e2e -timeout 40m $(IN_SANDBOX) ./e2e
 

@@ -70,8 +70,8 @@ func (c *Container) same(o Container) bool {
 }
 
 // Release notes that a container no longer needs a claim. The claim stays, so that a restart in place can bind it
-// again, until it is superseded or has been without a container for DormantFor. A claim that is gone, or that another
-// container has by now, is left as it is.
+// again, until it is superseded or has been without a container for DormantFor. One that was made outside Nomad goes, as
+// nobody comes back for it. A claim that is gone, or that another container has by now, is left as it is.
 //
 // So is one whose container lives: IDs are unique within one runtime's directory only, so the ID may be that of another
 // container, or of a later one. If a container ends just too late for this, the next Bind or Sweep sees that it did.
@@ -81,7 +81,7 @@ func (l *Ledger) Release(ctx context.Context, id, containerID string) error {
 		if !ok || r.Container == nil || r.Container.ID != containerID || !r.Released.IsZero() || r.held() {
 			return nil
 		}
-		return l.release(r)
+		return l.release(b, r)
 	})
 }
 
@@ -94,13 +94,16 @@ func (l *Ledger) Unbind(ctx context.Context, id string, c Container) error {
 			r.Container.Runtime != c.Runtime || r.Container.ID != c.ID || r.Container.InitPID != c.InitPID {
 			return nil
 		}
-		return l.release(r)
+		return l.release(b, r)
 	})
 }
 
 // release notes that the container is gone, and takes the region with it, so that the next container finds a new one,
-// whatever the processes of this one wrote into theirs.
-func (l *Ledger) release(r *record) error {
+// whatever the processes of this one wrote into theirs. A claim that no container comes back for goes altogether.
+func (l *Ledger) release(b *book, r *record) error {
+	if !r.comesBack() && l.sweepExternal(b, r) {
+		return nil
+	}
 	released := *r
 	released.Released = l.now()
 	released.GPUHostMemoryBytes = 0 // the next container has to ask for itself

@@ -24,10 +24,12 @@ type GPU struct {
 type Claim struct {
 	// ID names the claim in files, logs and messages: 8 hex digits, taken from the hash of the claim token, so that
 	// whoever knows the ID does not know the token.
-	ID         string   `json:"id"`
-	GPU        GPU      `json:"gpu"`
-	Slices     []string `json:"slices"`
-	LimitBytes uint64   `json:"limit_bytes"`
+	ID     string   `json:"id"`
+	GPU    GPU      `json:"gpu"`
+	Slices []string `json:"slices"`
+	// SliceBytes is the memory of one slice; 0 where it is the limit's part of each.
+	SliceBytes uint64 `json:"slice_bytes,omitempty"`
+	LimitBytes uint64 `json:"limit_bytes"`
 	// GPUHostMemoryBytes is how much the container may allocate beyond the limit, as managed memory that lives on the
 	// host. Each container asks anew: it is 0 until one does, and again when that one is gone.
 	GPUHostMemoryBytes uint64 `json:"gpu_host_memory_bytes,omitempty"`

@@ -24,7 +24,14 @@ type HeldError struct {
 
 func (e *HeldError) Error() string {
 	return fmt.Sprintf("slices %s are held by claim %s, which %s still uses; they can be reserved when it has ended",
-		strings.Join(e.Slices, ", "), e.Claim.ID, describeHolder(e.Claim.Container))
+		strings.Join(e.Slices, ", "), e.Claim.ID, e.holder())
+}
+
+func (e *HeldError) holder() string {
+	if e.Claim.Container == nil && e.Claim.Owner == OwnerExternal {
+		return "a container that is being started"
+	}
+	return describeHolder(e.Claim.Container)
 }
 
 // Retriable says that the same call may succeed later.

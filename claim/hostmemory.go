@@ -19,16 +19,19 @@ func (l *Ledger) SetGPUHostMemory(ctx context.Context, id, containerID string, b
 		if r.held() {
 			return &BoundError{Claim: r.claim(), Container: Container{ID: containerID}}
 		}
-		if err := l.setGPUHostMemory(r, bytes); err != nil {
+		if err := l.setGPUHostMemory(b, r, bytes); err != nil {
 			return accessError(fmt.Errorf("setting the host memory of claim %s: %w", id, err))
 		}
 		return nil
 	})
 }
 
-func (l *Ledger) setGPUHostMemory(r *record, bytes uint64) error {
+func (l *Ledger) setGPUHostMemory(b *book, r *record, bytes uint64) error {
 	if r.Container != nil && r.Released.IsZero() {
-		if err := l.release(r); err != nil { // now, since it takes back what the container had
+		if err := l.release(b, r); err != nil { // now, since it takes back what the container had
+			return err
+		}
+		if _, err := b.get(r.ID); err != nil {
 			return err
 		}
 	}

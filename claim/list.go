@@ -1,6 +1,9 @@
 package claim
 
-import "context"
+import (
+	"context"
+	"fmt"
+)
 
 // List gives all claims, ordered by GPU and slices, and the files in the ledger that are none.
 func (l *Ledger) List(ctx context.Context) (claims []*Claim, problems []Problem, err error) {
@@ -14,18 +17,36 @@ func (l *Ledger) List(ctx context.Context) (claims []*Claim, problems []Problem,
 	return claims, problems, err
 }
 
-// Drop removes a claim and its region. If a container that lives has it, the error is a *HeldError.
+// Drop removes a claim and its region. If a container that lives, or that is being started, has it, the error is a
+// *HeldError.
 func (l *Ledger) Drop(ctx context.Context, id string) error {
 	return l.read(ctx, func(b *book) error {
 		r, err := b.get(id)
 		if err != nil {
 			return err
 		}
-		if r.held() {
+		if l.used(r) {
 			return &HeldError{Claim: r.claim(), Slices: r.claim().Slices}
 		}
 		l.remove(b, r)
 		l.logger.Info("claim dropped", "claim", id)
 		return nil
+	})
+}
+
+// DropInUse removes a claim whoever has it. Its region stays as long as a process uses it, so that the processes that
+// have memory keep their limit; that memory is no longer seen by those who reserve slices.
+func (l *Ledger) DropInUse(ctx context.Context, id string) error {
+	return l.read(ctx, func(b *book) error {
+		r, err := b.get(id)
+		if err != nil {
+			return err
+		}
+		if err := removeRecord(l.claims, id); err != nil {
+			return accessError(fmt.Errorf("removing claim %s: %w", id, explain(l.claims, err)))
+		}
+		delete(b.records, id)
+		l.logger.Warn("claim dropped although it may be in use", "claim", id, "owner", r.Owner)
+		return l.sweepRegions(b)
 	})
 }

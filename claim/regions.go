@@ -31,8 +31,11 @@ func (l *Ledger) RegionDir(ctx context.Context, id string) (string, error) {
 			return err
 		}
 		if r.Container != nil && r.Released.IsZero() && !r.held() {
-			if err := l.release(r); err != nil { // so that the next container finds a region of its own
+			if err := l.release(b, r); err != nil { // so that the next container finds a region of its own
 				return accessError(err)
+			}
+			if _, err := b.get(id); err != nil {
+				return err
 			}
 		}
 		return accessError(l.ensureRegion(r, dir))

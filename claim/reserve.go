@@ -13,8 +13,10 @@ import (
 
 // Request is what Reserve is asked for.
 type Request struct {
-	GPU        GPU
-	Slices     []string
+	GPU    GPU
+	Slices []string
+	// SliceBytes is the memory of one slice; 0 where it is the limit's part of each.
+	SliceBytes uint64
 	LimitBytes uint64
 	Owner      string
 }
@@ -38,7 +40,7 @@ func (r Request) check() error {
 // Reserve makes a claim on slices of a GPU and returns it with its claim token, which is kept nowhere else.
 //
 // Nomad never says that slices were freed; that it reserves them anew says so. Older claims that share a slice with the
-// request are superseded and gone, unless one is bound to a container that lives: then the error is a *HeldError,
+// request are superseded and gone, unless one is bound to a container that lives, or made for one that is being started: then the error is a *HeldError,
 // nothing has changed, and another try may succeed later.
 func (l *Ledger) Reserve(ctx context.Context, req Request) (*Claim, Token, error) {
 	if err := req.check(); err != nil {
@@ -72,11 +74,11 @@ func (l *Ledger) Reserve(ctx context.Context, req Request) (*Claim, Token, error
 func (l *Ledger) supersededBy(b *book, req Request) ([]string, error) {
 	var older []string
 	for _, r := range b.sorted() {
-		shared := intersect(r.Slices, req.Slices)
+		shared := req.sharedWith(r)
 		if len(shared) == 0 {
 			continue
 		}
-		if r.held() {
+		if l.used(r) {
 			return nil, &HeldError{Claim: r.claim(), Slices: shared}
 		}
 		older = append(older, r.ID)
@@ -94,6 +96,20 @@ func (l *Ledger) heldByBroken(b *book, req Request) error {
 		}
 		if inUse, err := region.InUse(l.regionPath(p.ClaimID)); err == nil && inUse {
 			return &HeldError{Claim: &Claim{ID: p.ClaimID, GPU: req.GPU, Slices: p.MayHold}, Slices: shared}
+		}
+	}
+	return nil
+}
+
+// sharedWith gives the slices of an older claim that the request is about. Slices of another size have other numbers for
+// the same memory.
+func (r Request) sharedWith(older *record) []string {
+	if r.SliceBytes == 0 || older.SliceBytes == 0 || r.SliceBytes == older.SliceBytes {
+		return intersect(older.Slices, r.Slices)
+	}
+	for _, name := range r.Slices {
+		if uuid, number, ok := ParseSliceName(name); ok && older.Covers(uuid, number, r.SliceBytes) {
+			return slices.Clone(older.Slices)
 		}
 	}
 	return nil
@@ -121,6 +137,7 @@ func (l *Ledger) newRecord(b *book, req Request, older []string) (*record, Token
 			ID:         token.claimID(),
 			GPU:        req.GPU,
 			Slices:     slices.Clone(req.Slices),
+			SliceBytes: req.SliceBytes,
 			LimitBytes: req.LimitBytes,
 			Owner:      req.Owner,
 			Created:    l.now(),
@@ -142,8 +159,9 @@ func (l *Ledger) unused(b *book, id string) bool {
 			return false
 		}
 	}
+	// Where the directory can't be looked at, no other ID fares better, and making the region says what is wrong.
 	_, err := os.Lstat(l.regionPath(id))
-	return errors.Is(err, os.ErrNotExist)
+	return err != nil
 }
 
 // enter writes a new claim. The region comes first and the record, which makes the claim, last: whoever dies in between

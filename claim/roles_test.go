@@ -29,6 +29,8 @@ func playRole(role string) {
 		}
 		fmt.Println("locked")
 		select {}
+	case "asker":
+		askOnce(l)
 	case "binder":
 		bindWhenTold(l, os.Stdin, os.Stdout)
 	case "headless":
@@ -66,6 +68,21 @@ func reserveAtRandom(l *Ledger, times int, report io.Writer) {
 			}
 		}
 		fmt.Fprintln(report, c.ID)
+	}
+}
+
+// askOnce makes a claim when the others do, where there is room for it.
+func askOnce(l *Ledger) {
+	_, _ = io.Copy(io.Discard, os.Stdin) // which ends for all at once
+	c, err := l.ReserveFit(context.Background(), fitRequest(5<<29, gpuWith(0, 140), gpuWith(1, 140)))
+	var none *NoRoomError
+	switch {
+	case errors.As(err, &none):
+		fmt.Println("no room")
+	case err != nil:
+		fail(err)
+	default:
+		fmt.Println(c.ID)
 	}
 }
 

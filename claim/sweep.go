@@ -11,28 +11,40 @@ import (
 
 var zeroTime time.Time
 
-// Sweep sets right what nobody reported: it releases the claims whose container is gone, removes those that have been
-// without a container for DormantFor, and regions that belong to no claim. It returns the claims that it released.
+// Sweep sets right what nobody reported: it releases the claims whose container is gone, removes those that no container
+// will come back for, which Nomad's are after DormantFor, and regions that belong to no claim. It returns the claims that
+// it released.
 func (l *Ledger) Sweep(ctx context.Context) (released []*Claim, err error) {
 	err = l.read(ctx, func(b *book) error {
-		var errs []error
-		for _, r := range b.sorted() {
-			switch {
-			case r.held():
-			case r.Container != nil && r.Released.IsZero():
-				if err := l.release(r); err != nil {
-					errs = append(errs, err)
-					continue
-				}
-				released = append(released, r.claim())
-			case l.now().Sub(r.dormantSince()) > DormantFor:
-				l.logger.Info("claim expired", "claim", r.ID, "dormant_since", r.dormantSince())
-				l.remove(b, r)
-			}
-		}
-		return errors.Join(append(errs, l.sweepRegions(b))...)
+		var claimsErr error
+		released, claimsErr = l.sweepClaims(b)
+		return errors.Join(claimsErr, l.sweepRegions(b))
 	})
 	return released, err
+}
+
+// sweepClaims is the part of Sweep that is about claims.
+func (l *Ledger) sweepClaims(b *book) (released []*Claim, err error) {
+	var errs []error
+	for _, r := range b.sorted() {
+		switch {
+		case r.held():
+		case r.Container != nil && r.Released.IsZero():
+			was := r.claim()
+			if err := l.release(b, r); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			was.Released = l.now()
+			released = append(released, was)
+		case !r.comesBack():
+			l.sweepExternal(b, r)
+		case l.now().Sub(r.dormantSince()) > DormantFor:
+			l.logger.Info("claim expired", "claim", r.ID, "dormant_since", r.dormantSince())
+			l.remove(b, r)
+		}
+	}
+	return released, errors.Join(errs...)
 }
 
 // dormantSince is when the claim was last of use to anybody.

@@ -33,6 +33,7 @@ type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	environ        []string
+	configFile     string // of tranche-runtime
 
 	openNVML    func(driverRoot string) nvml.Interface
 	contextCost func(ctx context.Context, o contextcost.Options, gpu contextcost.GPU) (uint64, error)
@@ -43,7 +44,7 @@ func Main(version string, args []string, stdin io.Reader, stdout, stderr io.Writ
 	a := &app{
 		version: version,
 		stdin:   stdin, stdout: stdout, stderr: stderr,
-		environ:  os.Environ(),
+		environ: os.Environ(), configFile: runtime.DefaultConfigFile,
 		openNVML: func(driverRoot string) nvml.Interface { return nvml.New(driverRoot) },
 		contextCost: func(ctx context.Context, o contextcost.Options, gpu contextcost.GPU) (uint64, error) {
 			return contextcost.NewMeter(o).Cost(ctx, gpu)
@@ -90,8 +91,9 @@ func (a *app) command() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(a.runCommand(), a.statusCommand(), a.versionCommand(),
-		a.nodeInfoCommand(), a.cdiHookCommand())
+	root.AddCommand(a.runCommand(), a.statusCommand(), a.claimCommand(), a.cdiCommand(), a.versionCommand(),
+		a.nodeInfoCommand(), a.cdiHookCommand(),
+		a.installCommand(), a.uninstallCommand(), a.doctorCommand())
 	return root
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -56,7 +57,8 @@ type sliceReport struct {
 const (
 	stateReserved = "reserved" // no container yet
 	stateRunning  = "running"  // its container lives
-	stateDormant  = "dormant"  // its container is gone
+	stateDormant  = "dormant"  // its container is gone, and may come back
+	stateEnded    = "ended"    // it was made outside Nomad and waits for a sweep: nobody comes back for it
 )
 
 type claimReport struct {
@@ -157,10 +159,14 @@ func newClaimReport(c *claim.Claim, state string, u region.Usage, err error) cla
 
 func stateOf(c *claim.Claim) string {
 	switch {
+	case c.Container == nil && c.Owner == claim.OwnerExternal && !c.Starting(time.Now()):
+		return stateEnded
 	case c.Container == nil:
 		return stateReserved
 	case claim.Alive(*c.Container):
 		return stateRunning
+	case c.Owner == claim.OwnerExternal:
+		return stateEnded
 	default:
 		return stateDormant
 	}
@@ -236,10 +242,12 @@ func (r *report) countSlices(uuid string, usableBytes, sliceBytes uint64) sliceR
 		if c.GPU.UUID != uuid || len(c.Slices) == 0 {
 			continue
 		}
-		s.SliceBytes = c.LimitBytes / uint64(len(c.Slices))
-		if c.State == stateDormant {
+		s.SliceBytes = c.SliceSize()
+		switch c.State {
+		case stateDormant:
 			s.Dormant += len(c.Slices)
-		} else {
+		case stateEnded:
+		default:
 			s.Taken += len(c.Slices)
 		}
 	}

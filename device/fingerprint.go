@@ -25,11 +25,14 @@ func (m *sliceMode) fingerprint(ctx context.Context, out chan<- *ndevice.Fingerp
 		"slice_memory", memsize.Format(m.sliceBytes), "ignored_gpu_ids", m.ignoredUUIDs())
 	ticker := time.NewTicker(m.fingerprintPeriod)
 	defer ticker.Stop()
+	ledger := m.watchLedger(ctx)
 
 	var sent []*ndevice.DeviceGroup
-	for first := true; ; first = false {
-		m.sweep(ctx)
-		_ = m.scan(ctx)
+	for first, scan := true, true; ; first = false {
+		if scan {
+			m.sweep(ctx)
+			_ = m.scan(ctx)
+		}
 		groups := m.deviceGroups(ctx)
 		if first || !reflect.DeepEqual(sent, groups) {
 			select {
@@ -39,9 +42,12 @@ func (m *sliceMode) fingerprint(ctx context.Context, out chan<- *ndevice.Fingerp
 				return
 			}
 		}
+		scan = true
 		select {
 		case <-ticker.C:
 		case <-m.changed:
+		case <-ledger:
+			scan = false // the GPUs have nothing to do with it
 		case <-ctx.Done():
 			return
 		}
@@ -103,14 +109,45 @@ func (m *sliceMode) takenElsewhere(ctx context.Context) map[string]*claim.Claim 
 		}
 	}
 	for _, c := range claims {
-		if c.Owner == claim.OwnerNomad || c.Container == nil || !c.Released.IsZero() {
-			continue
-		}
-		for _, slice := range c.Slices {
-			taken[slice] = c
+		if outsideNomad(c) {
+			m.addTaken(taken, c)
 		}
 	}
 	return taken
+}
+
+// outsideNomad tells whether a claim keeps its slices from Nomad. One that a container asked for itself does from the
+// moment it is made.
+func outsideNomad(c *claim.Claim) bool {
+	switch c.Owner {
+	case claim.OwnerNomad:
+		return false
+	case claim.OwnerExternal:
+		return true
+	}
+	return c.Container != nil && c.Released.IsZero()
+}
+
+// addTaken notes the slices of a claim as taken. Where it goes by slices of
+// another size, those are that have some of its memory.
+func (m *sliceMode) addTaken(taken map[string]*claim.Claim, c *claim.Claim) {
+	if c.SliceBytes == 0 || c.SliceBytes == m.sliceBytes {
+		for _, slice := range c.Slices {
+			taken[slice] = c
+		}
+		return
+	}
+	if m.reported.changed("slices of another size", errors.New(memsize.Format(c.SliceBytes))) {
+		m.logger.Error("a claim goes by slices of another size: set slice_memory to the same in the plugin's options and "+
+			"in the configuration file of tranche-runtime", "claim", c.ID, "owner", c.Owner,
+			"slice_memory", memsize.Format(m.sliceBytes), "slice_memory_of_the_claim", memsize.Format(c.SliceBytes))
+	}
+	g, _ := m.inventory.find(c.GPU.UUID)
+	for number := range g.slices {
+		if c.Covers(g.UUID, number, m.sliceBytes) {
+			taken[g.sliceID(number)] = c
+		}
+	}
 }
 
 // deviceGroup is a GPU as Nomad sees it.
@@ -135,7 +172,21 @@ func deviceGroup(g *gpu, sliceBytes uint64, taken map[string]*claim.Claim) *ndev
 		}
 		group.Devices = append(group.Devices, slice)
 	}
+	group.Attributes["healthy_slices"] = structs.NewIntAttribute(healthy(group.Devices), "")
 	return group
+}
+
+// healthy counts the slices that Nomad may give out. The count is part of the
+// node's class for a reason: once Nomad has found too few healthy devices on one
+// node, it looks at no other of that class, and a job that waits for one is not
+// tried again when the devices are healthy again.
+func healthy(devices []*ndevice.Device) (count int64) {
+	for _, slice := range devices {
+		if slice.Healthy {
+			count++
+		}
+	}
+	return count
 }
 
 // attributes describe a GPU. Those that tell one node from another of the same

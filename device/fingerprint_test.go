@@ -59,6 +59,7 @@ func TestFingerprint_groups(t *testing.T) {
 		"memory":             structs.NewIntAttribute(143771, "MiB"),
 		"slice_memory":       structs.NewIntAttribute(1024, "MiB"),
 		"slices":             structs.NewIntAttribute(140, ""),
+		"healthy_slices":     structs.NewIntAttribute(140, ""),
 		"driver_version":     structs.NewStringAttribute("570.124.06"),
 		"cuda_version":       structs.NewFloatAttribute(12.8, ""),
 		"compute_capability": structs.NewFloatAttribute(9.0, ""),

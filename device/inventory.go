@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"tranche.dev/tranche/claim"
 	"tranche.dev/tranche/claim/memsize"
 	"tranche.dev/tranche/device/nvml"
 )
@@ -33,7 +34,7 @@ func (g *gpu) String() string { return fmt.Sprintf("%s (%s)", g.groupName(), g.U
 func (g *gpu) groupName() string { return fmt.Sprintf("%s #%d", g.Name, g.Index) }
 
 // sliceID names one slice of the GPU.
-func (g *gpu) sliceID(number int) string { return fmt.Sprintf("%s/slice-%03d", g.UUID, number) }
+func (g *gpu) sliceID(number int) string { return claim.SliceName(g.UUID, number) }
 
 // inventory is what is known of the node's GPUs. A GPU that was seen once stays
 // in it: Nomad has to hear that it is unhealthy rather than that it never was.

@@ -39,6 +39,7 @@ func (m *sliceMode) reserve(ctx context.Context, ids []string) (token claim.Toke
 	_, token, err = m.ledger.Reserve(ctx, claim.Request{
 		GPU:        claim.GPU{UUID: g.UUID, Index: g.Index, Name: g.Name, ContextBytes: contextBytes},
 		Slices:     slices.Sorted(slices.Values(ids)),
+		SliceBytes: m.sliceBytes,
 		LimitBytes: limitBytes,
 		Owner:      claim.OwnerNomad,
 	})
@@ -78,25 +79,13 @@ func (m *sliceMode) resolve(ctx context.Context, ids []string) (*gpu, error) {
 func (m *sliceMode) unknown(ids []string) []string {
 	var unknown []string
 	for _, id := range ids {
-		uuid, number, ok := splitSliceID(id)
+		uuid, number, ok := claim.ParseSliceName(id)
 		g, known := m.inventory.find(uuid)
 		if !ok || !known || number >= g.slices {
 			unknown = append(unknown, strconv.Quote(id))
 		}
 	}
 	return unknown
-}
-
-// splitSliceID is the inverse of gpu.sliceID.
-func splitSliceID(id string) (uuid string, number int, ok bool) {
-	uuid, digits, ok := strings.Cut(id, "/slice-")
-	number, err := strconv.Atoi(digits)
-	g := gpu{}
-	g.UUID = uuid
-	if !ok || err != nil || number < 0 || g.sliceID(number) != id {
-		return "", 0, false
-	}
-	return uuid, number, true
 }
 
 func duplicates(ids []string) []string {
@@ -116,7 +105,7 @@ func gpusOf(ids []string) []string {
 	seen := make(map[string]bool)
 	var uuids []string
 	for _, id := range ids {
-		uuid, _, _ := splitSliceID(id)
+		uuid, _, _ := claim.ParseSliceName(id)
 		if !seen[uuid] {
 			seen[uuid] = true
 			uuids = append(uuids, uuid)

@@ -81,6 +81,8 @@ type Config struct {
 	StatsInterval string `codec:"stats_interval"`
 	// GPUHostMemoryMax is the most that a task may ask for with gpu_host_memory; "0" allows none.
 	GPUHostMemoryMax string `codec:"gpu_host_memory_max"`
+	// DriverCapabilities are those that tasks may ask for by NVIDIA_DRIVER_CAPABILITIES; empty means all.
+	DriverCapabilities string `codec:"driver_capabilities"`
 
 	// Where the parts of a fraction are: see runtime.Config.
 	DriverRoot  string   `codec:"driver_root"`
@@ -173,6 +175,7 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 
 	"stats_interval":      hclspec.NewAttr("stats_interval", "string", false),
 	"gpu_host_memory_max": stringWithDefault("gpu_host_memory_max", "0"),
+	"driver_capabilities": hclspec.NewAttr("driver_capabilities", "string", false),
 	"driver_root":         hclspec.NewAttr("driver_root", "string", false),
 	"shadow_dir":          hclspec.NewAttr("shadow_dir", "string", false),
 	"hook_path":           hclspec.NewAttr("hook_path", "string", false),
@@ -230,6 +233,9 @@ func (c *Config) validate() error {
 	if _, err := c.gpuHostMemoryMaxBytes(); err != nil {
 		return err
 	}
+	if err := runtime.CheckDriverCapabilities(c.DriverCapabilities); err != nil {
+		return fmt.Errorf("plugin option %w", err)
+	}
 	if err := c.checkProcess(); err != nil {
 		return err
 	}
@@ -281,6 +287,8 @@ func (c *Config) runtimeConfig() runtime.Config {
 		StateDir:    c.StateDir,
 		RunDir:      c.RunDir,
 		CDISpecDirs: c.CDISpecDirs,
+
+		DriverCapabilities: c.DriverCapabilities,
 	}
 	if binary, err := os.Executable(); err == nil {
 		setInstalled(&r, filepath.Dir(binary))

@@ -84,9 +84,11 @@ func importProgram(t *testing.T, n *node.Node, ref, program string) {
 // task is a jobspec of one task in the shapes that the tests need.
 type task struct {
 	job, image, command string
-	args                []string
-	jobType             string
-	count               int
+	// driver is containerd unless stated.
+	driver  string
+	args    []string
+	jobType string
+	count   int
 	// devices are the bodies of `device "nvidia/slice"` blocks.
 	devices []string
 	// taskExtra, configExtra and groupExtra are further lines for the blocks.
@@ -104,6 +106,9 @@ func onGPU(n int, gpu int) string {
 func (s task) hcl() string {
 	if s.image == "" {
 		s.image = probeImage
+	}
+	if s.driver == "" {
+		s.driver = "containerd"
 	}
 	if s.jobType == "" {
 		s.jobType = "service"
@@ -143,7 +148,7 @@ job %q {
     }
     %s
     task "t" {
-      driver = "containerd"
+      driver = %q
       %s
       config {
         image = %q
@@ -158,7 +163,7 @@ job %q {
     }
   }
 }
-`, s.job, s.jobType, s.count, s.groupExtra, s.taskExtra, s.image, command, s.configExtra, s.memoryMiB, devices.String())
+`, s.job, s.jobType, s.count, s.groupExtra, s.driver, s.taskExtra, s.image, command, s.configExtra, s.memoryMiB, devices.String())
 }
 
 // start registers a job and returns what its evaluation said.

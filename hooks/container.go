@@ -22,6 +22,9 @@ func createContainer(opts options, state *specs.State) error {
 	if err != nil {
 		return fmt.Errorf("look for copies of the driver in container %s: %w", state.ID, err)
 	}
+	if err := refuseOthersIn(dir, opts.gpuNodes); err != nil {
+		return fmt.Errorf("check the GPUs of container %s: %w", state.ID, err)
+	}
 	if err := shadowCopies(dir, opts.shadowDir, spec.Process); err != nil {
 		return fmt.Errorf("shadow the copies of the driver in container %s: %w", state.ID, err)
 	}

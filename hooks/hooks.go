@@ -20,7 +20,7 @@ import (
 )
 
 const usage = "usage: tranche-hook prestart|poststop|createContainer --state-dir DIR --run-dir DIR --claim ID… " +
-	"[--shadow-dir DIR]; OCI runtimes call it, with a container's state on its standard input"
+	"[--shadow-dir DIR] [--gpu-node PATH…]; OCI runtimes call it, with a container's state on its standard input"
 
 // Program is Main for a process of its own, which first gives up what it does not need. The role in the container's mount
 // namespace needs its privileges to mount.
@@ -105,6 +105,8 @@ type options struct {
 	runDir    string
 	shadowDir string
 	claims    []string
+	// gpuNodes are the device nodes of NVIDIA's that the container has for its claims.
+	gpuNodes []string
 }
 
 func parseOptions(args []string) (options, error) {
@@ -114,6 +116,10 @@ func parseOptions(args []string) (options, error) {
 	flags.StringVar(&opts.stateDir, "state-dir", "", "")
 	flags.StringVar(&opts.runDir, "run-dir", "", "")
 	flags.StringVar(&opts.shadowDir, "shadow-dir", "", "")
+	flags.Func("gpu-node", "", func(path string) error {
+		opts.gpuNodes = append(opts.gpuNodes, path)
+		return nil
+	})
 	flags.Func("claim", "", func(id string) error {
 		opts.claims = append(opts.claims, id)
 		return nil

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
@@ -31,7 +32,12 @@ type configFile struct {
 	Runtime     string   `toml:"runtime"`
 	Runtimes    []string `toml:"runtimes"`
 
+	WithoutClaim     string `toml:"without_claim"`
 	GPUHostMemoryMax string `toml:"gpu_host_memory_max"`
+
+	SliceMemory        string `toml:"slice_memory"`
+	LocalClaims        string `toml:"local_claims"`
+	DriverCapabilities string `toml:"driver_capabilities"`
 }
 
 // LoadConfig reads the configuration file of tranche-runtime. An empty path means the default file.
@@ -64,12 +70,18 @@ func LoadConfig(path string) (Config, error) {
 		CDISpecDirs: file.CDISpecDirs,
 		Runtime:     file.Runtime,
 		Runtimes:    file.Runtimes,
+
+		WithoutClaim:       file.WithoutClaim,
+		DriverCapabilities: file.DriverCapabilities,
 	}.WithDefaults()
 	err = cfg.validate()
 	if err == nil && file.GPUHostMemoryMax != "" {
 		if cfg.GPUHostMemoryMaxBytes, err = memsize.Parse(file.GPUHostMemoryMax); err != nil {
 			err = fmt.Errorf("gpu_host_memory_max: %w", err)
 		}
+	}
+	if err == nil {
+		err = cfg.readAsking(file)
 	}
 	if err != nil {
 		return Config{}, fmt.Errorf("read the configuration of tranche-runtime, %s: %w", path, err)
@@ -85,8 +97,8 @@ func explainTOML(err error) error {
 		for _, missing := range unknown.Errors {
 			keys = append(keys, strings.Join(missing.Key(), "."))
 		}
-		return fmt.Errorf("there is no setting called %s; there are driver_root, shadow_dir, hook_path, cli_path, state_dir, "+
-			"run_dir, cdi_spec_dirs, runtime, runtimes and gpu_host_memory_max", strings.Join(keys, " or "))
+		return fmt.Errorf("there is no setting called %s; there are %s", strings.Join(keys, " or "),
+			strings.Join(settings(), ", "))
 	}
 	var syntax *toml.DecodeError
 	if errors.As(err, &syntax) {
@@ -96,8 +108,24 @@ func explainTOML(err error) error {
 	return err
 }
 
-// validate refuses relative paths: they would be taken from wherever the caller happens to be, and hooks run elsewhere.
+// settings are the names of what a configuration file may hold.
+func settings() []string {
+	var names []string
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[configFile]()) {
+		names = append(names, field.Tag.Get("toml"))
+	}
+	return names
+}
+
+// validate refuses unknown words, and relative paths: they would be taken from wherever the caller happens to be, and
+// hooks run elsewhere.
 func (c Config) validate() error {
+	switch c.WithoutClaim {
+	case WithoutClaimDeny, WithoutClaimVoid, WithoutClaimPass:
+	default:
+		return fmt.Errorf("without_claim = %q: it may be %q, %q or %q",
+			c.WithoutClaim, WithoutClaimDeny, WithoutClaimVoid, WithoutClaimPass)
+	}
 	paths := map[string]string{
 		"driver_root": c.DriverRoot,
 		"shadow_dir":  c.ShadowDir,
@@ -116,5 +144,5 @@ func (c Config) validate() error {
 			return fmt.Errorf("%s: %q is not an absolute path", setting, paths[setting])
 		}
 	}
-	return nil
+	return CheckDriverCapabilities(c.DriverCapabilities)
 }

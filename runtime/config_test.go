@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/shoenig/test/must"
+
+	"tranche.dev/tranche/runtime/ask"
 )
 
 func TestLoadConfig(t *testing.T) {
@@ -18,6 +20,9 @@ state_dir = "/s"
 run_dir = "/r"
 runtime = "crun"
 gpu_host_memory_max = "4GiB"
+slice_memory = "512MiB"
+local_claims = "off"
+driver_capabilities = "compute,utility"
 `)
 	cfg, err := LoadConfig(path)
 	must.NoError(t, err)
@@ -33,7 +38,11 @@ gpu_host_memory_max = "4GiB"
 		Runtimes:    []string{"runc", "crun"},
 		CDISpecDirs: []string{"/run/nvidia/driver/etc/cdi", "/run/nvidia/driver/var/run/cdi"},
 
+		WithoutClaim:          "deny",
 		GPUHostMemoryMaxBytes: 4 << 30,
+		SliceBytes:            512 << 20,
+		LocalClaims:           ask.Off,
+		DriverCapabilities:    "compute,utility",
 	}, cfg)
 }
 
@@ -47,6 +56,8 @@ func TestLoadConfig_Defaults(t *testing.T) {
 	must.Eq(t, "/var/lib/tranche", cfg.StateDir)
 	must.Eq(t, []string{"/etc/cdi", "/var/run/cdi"}, cfg.CDISpecDirs)
 	must.Zero(t, cfg.GPUHostMemoryMaxBytes)
+	must.Eq(t, 1<<30, cfg.SliceBytes)
+	must.Eq(t, ask.On, cfg.LocalClaims)
 }
 
 func TestLoadConfig_Errors(t *testing.T) {
@@ -57,6 +68,10 @@ func TestLoadConfig_Errors(t *testing.T) {
 		{"wrong type", "\nruntime = 3\n", "runtime"},
 		{"relative path", "shadow_dir = \"lib\"", "shadow_dir: \"lib\" is not an absolute path"},
 		{"rounded memory", "gpu_host_memory_max = \"4GB\"", "gpu_host_memory_max: 4GB is not a whole number of MiB"},
+		{"a slice of nothing", "slice_memory = \"0\"", "slice_memory: 0 is not a multiple of 2MiB"},
+		{"tiny slices", "slice_memory = \"32MiB\"", "slice_memory: 32MiB is too little, it must be 64MiB or more"},
+		{"another policy", "local_claims = \"yes\"", "local_claims: \"yes\" is none of"},
+		{"unknown capability", "driver_capabilities = \"compute,games\"", "driver_capabilities: the GPU driver has no capability \"games\""},
 		{"relative CDI directory", "cdi_spec_dirs = [\"cdi\"]", "cdi_spec_dirs: \"cdi\" is not an absolute path"},
 	}
 	for _, tc := range cases {

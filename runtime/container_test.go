@@ -133,6 +133,10 @@ done
 busybox env | busybox sort
 `
 
+// lacksGlibc is what the user of an image without a C library is told, as the first line of the container's stderr.
+const lacksGlibc = "tranche-runtime: the image has no C library that programs could load and no glibc " +
+	"(/lib64/ld-linux-x86-64.so.2), which NVIDIA's driver needs (2.17 or newer): its programs find no GPU; use an image with glibc"
+
 func TestContainer(t *testing.T) {
 	for _, next := range []string{"runc", "crun"} {
 		t.Run(next, func(t *testing.T) {
@@ -153,7 +157,7 @@ func TestContainer(t *testing.T) {
 			n.must(n.oci("start", "c1"))
 			n.waitFor("the container ends", func() bool { return n.status("c1") == "stopped" })
 			want := []string{
-				"shadow: shadow libcuda", "real: driver's libcuda",
+				lacksGlibc, "shadow: shadow libcuda", "real: driver's libcuda",
 				"nvml shadow: shadow libnvidia-ml", "nvml real: driver's libnvidia-ml",
 				"nodes: /dev/nvidia0 /dev/nvidiactl", "node opens: 4", "claims: " + made.ID, "limit: TRNCLIM",
 				"write limit: refused", "write usage: done", "add region: refused",

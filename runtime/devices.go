@@ -22,14 +22,26 @@ const cudaCompatHook = "enable-cuda-compat"
 // says. What a job may use is not the job's to say.
 const cudaMemoryLimitsHook = "apply-cuda-memory-limits"
 
-// deviceEdits brings the GPUs of the grants into the container: device nodes, the driver's files, NVIDIA's hooks.
+// deviceEdits brings the GPUs of the grants into the container: device nodes, the driver's files, NVIDIA's hooks. What
+// others did to bring GPUs goes first.
 type deviceEdits struct {
-	edits *cdi.ContainerEdits
+	edits   *cdi.ContainerEdits
+	beside  besideNVIDIA
+	allowed capabilities
+	// cliPath is the command tranche, which runs hooks of NVIDIA's.
+	cliPath string
 }
 
-// Modify applies the CDI edits.
+// Modify applies the CDI edits, as far as the container asks for what they bring.
 func (d deviceEdits) Modify(spec *specs.Spec) error {
-	if err := d.edits.Apply(spec); err != nil {
+	asked, err := askedCapabilities(spec, d.allowed)
+	if err != nil {
+		return err
+	}
+	if err := d.beside.Modify(spec); err != nil {
+		return err
+	}
+	if err := batched(restricted(d.edits, asked), d.cliPath).Apply(spec); err != nil {
 		return fmt.Errorf("inject the GPU by CDI: %w", err)
 	}
 	return nil
@@ -57,7 +69,15 @@ func newDeviceEdits(ctx context.Context, cfg Config, grants []Grant) (Modifier, 
 			"a limit; install the GPU driver in the driver root %s, or set driver_root to where it is",
 			source, deviceNames(grants), cfg.DriverRoot)
 	}
-	return deviceEdits{edits}, nil
+	beside, err := newBesideNVIDIA(edits)
+	if err != nil {
+		return nil, err
+	}
+	allowed, err := cfg.allowedCapabilities()
+	if err != nil {
+		return nil, err
+	}
+	return deviceEdits{edits: edits, beside: beside, allowed: allowed, cliPath: cfg.CLIPath}, nil
 }
 
 // findDevices finds each grant's GPU in the node's CDI specs, by UUID. An index is no name for it: GPUs may be numbered
@@ -73,6 +93,10 @@ func findDevices(cfg Config, grants []Grant) ([]*cdi.Device, error) {
 		if device == nil {
 			return nil, fmt.Errorf("no CDI spec in %s names %s=%s%s", strings.Join(cfg.CDISpecDirs, " or "),
 				cdiKind, grant.Claim.GPU.UUID, specErrors(cache))
+		}
+		if err := checkCurrent(device, procDriver); err != nil {
+			cfg.Logger.Warn("a CDI spec of the node is left aside", "reason", err)
+			return nil, err
 		}
 		devices = append(devices, device)
 	}

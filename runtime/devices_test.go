@@ -102,8 +102,9 @@ func TestDeviceEdits_Errors(t *testing.T) {
 	t.Run("a CDI spec without libcuda", func(t *testing.T) {
 		cfg := NodeConfig(t)
 		WriteCDISpec(t, filepath.Join(cfg.DriverRoot, "etc/cdi/gpus.json"), cfg.DriverRoot, func(spec string) string {
-			return strings.ReplaceAll(spec, "libcuda", "libother")
+			return strings.ReplaceAll(spec, "libcuda.so", "libother.so")
 		})
+		WriteFile(t, filepath.Join(cfg.DriverRoot, LibDir, "libother.so."+driverVersion), "")
 		_, err := newDeviceEdits(t.Context(), cfg, grants)
 		for _, named := range []string{cfg.DriverRoot, "libcuda.so.*", GPU0} {
 			must.ErrorContains(t, err, named)

@@ -80,17 +80,26 @@ links: libcuda.so.1 libnvidia-ml.so.570.124.06
 	var spec specs.Spec
 	must.NoError(t, json.Unmarshal([]byte(readFile(t, filepath.Join(bundle, "config.json"))), &spec))
 	var names []string
+	batches := 0
 	for _, hook := range append(spec.Hooks.CreateContainer, spec.Hooks.CreateRuntime...) {
-		if hook.Args[1] == "createContainer" {
+		if hook.Path == n.cfg.HookPath {
 			continue // ours, see shadowedCopies
 		}
+		batches++
 		must.Eq(t, n.cfg.CLIPath, hook.Path)
-		must.Eq(t, "cdi-hook", hook.Args[1])
+		must.Eq(t, []string{"cdi-hook", runtime.HookBatch}, hook.Args[1:3])
 		must.SliceNotEmpty(t, hook.Env)
-		names = append(names, hook.Args[2])
+		for _, call := range hook.Args[3:] {
+			var args []string
+			must.NoError(t, json.Unmarshal([]byte(call), &args))
+			names = append(names, args[0])
+		}
 	}
+	// Once for NVML, and once for all hooks that run at the same time.
+	must.Eq(t, 1+batches, n.asked())
+	must.Eq(t, 1, batches)
 	must.SliceContainsAll(t, names, []string{
-		"create-symlinks", "update-ldcache", "disable-device-node-modification", "update-application-profile",
+		"create-symlinks", "update-ldcache", "disable-device-node-modification",
 	})
 }
 

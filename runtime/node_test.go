@@ -1,6 +1,7 @@
 package runtime_test
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -27,8 +28,12 @@ type node struct {
 	prefix []string
 	// hostMemoryMax is gpu_host_memory_max.
 	hostMemoryMax string
+	// withoutClaim is without_claim.
+	withoutClaim string
 	// next is the runtime that it becomes.
 	next string
+	// front is the program that is called instead of tranche-runtime; empty for tranche-runtime itself.
+	front string
 }
 
 func newNode(t *testing.T, next string) *node {
@@ -54,8 +59,12 @@ func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
 func (n *node) configure(next string) {
 	n.t.Helper()
 	n.next = next
+	if n.withoutClaim == "" {
+		n.withoutClaim = runtime.WithoutClaimDeny
+	}
 	content, err := toml.Marshal(map[string]any{
-		"driver_root": n.cfg.DriverRoot, "shadow_dir": n.cfg.ShadowDir, "hook_path": n.cfg.HookPath,
+		"without_claim": n.withoutClaim,
+		"driver_root":   n.cfg.DriverRoot, "shadow_dir": n.cfg.ShadowDir, "hook_path": n.cfg.HookPath,
 		"cli_path": n.cfg.CLIPath, "state_dir": n.cfg.StateDir, "run_dir": n.cfg.RunDir, "runtime": next, "gpu_host_memory_max": n.hostMemoryMax,
 	})
 	must.NoError(n.t, err)
@@ -130,7 +139,7 @@ func (n *node) bundle(name, script string, env ...string) string {
 
 // runtime is a command of tranche-runtime.
 func (n *node) runtime(args ...string) *exec.Cmd {
-	argv := append(append([]string{}, n.prefix...), n.path("tranche-runtime"))
+	argv := append(append([]string{}, n.prefix...), cmp.Or(n.front, n.path("tranche-runtime")))
 	argv = append(argv, args...)
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), "TRANCHE_CONFIG="+n.path("config.toml"))

@@ -16,6 +16,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/runtime/ask"
 	"tranche.dev/tranche/runtime/nodeinfo"
 )
 
@@ -67,8 +68,16 @@ type Config struct {
 	// of Runtimes that is installed; empty Runtimes are runc and crun.
 	Runtime  string
 	Runtimes []string
+	// WithoutClaim is what becomes of a container that asks for GPUs and holds no claim: WithoutClaimDeny or another.
+	WithoutClaim string
+	// DriverCapabilities are those that containers may ask for, as in NVIDIA_DRIVER_CAPABILITIES. Empty means all.
+	DriverCapabilities string
 	// GPUHostMemoryMaxBytes is the most that a container may ask for beyond its limit: see GPUHostMemory.
 	GPUHostMemoryMaxBytes uint64
+	// SliceBytes is the memory of one slice, as the device plugin has it.
+	SliceBytes uint64
+	// LocalClaims is who may ask for a fraction of a GPU without a scheduler.
+	LocalClaims ask.Policy
 	// RefreshNodeInfo asks NVML for the node's GPUs; nil has the command at CLIPath do so.
 	RefreshNodeInfo nodeinfo.Refresher
 	// Logger receives what an operator may want to know; nil logs nothing.
@@ -83,15 +92,18 @@ func (c Config) WithDefaults() Config {
 	setDefault(&c.CLIPath, DefaultCLIPath)
 	setDefault(&c.StateDir, DefaultStateDir)
 	setDefault(&c.RunDir, DefaultRunDir)
+	setDefault(&c.DriverCapabilities, allNames)
 	if len(c.CDISpecDirs) == 0 {
 		c.CDISpecDirs = []string{
 			filepath.Join(c.DriverRoot, "etc/cdi"),
 			filepath.Join(c.DriverRoot, "var/run/cdi"),
 		}
 	}
+	setDefault(&c.WithoutClaim, WithoutClaimDeny)
 	if len(c.Runtimes) == 0 {
 		c.Runtimes = slices.Clone(defaultRuntimes)
 	}
+	c.setAskingDefaults()
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
 	}

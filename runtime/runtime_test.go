@@ -27,12 +27,10 @@ func TestEdits(t *testing.T) {
 	must.Eq(t, []string{
 		LibDir + "/.tranche/driver-libcuda.so", LibDir + "/libcuda.so.570.124.06",
 		LibDir + "/.tranche/driver-libnvidia-ml.so", LibDir + "/libnvidia-ml.so.570.124.06",
-		"/.tranche", "/.tranche/claims/aaaaaaaa", "/.tranche/claims/aaaaaaaa/usage",
-		CopiesDir,
+		"/.tranche", "/.tranche/claims/aaaaaaaa", "/.tranche/claims/aaaaaaaa/usage", "/.tranche/c",
 	}, all[len(all)-8:])
 	must.True(t, slices.Index(all, "/data/deep/down/below") < len(all)-8)
 	must.Eq(t, []string{"/dev/nvidiactl", "/dev/nvidia0"}, devicePaths(spec))
-	must.Len(t, 1, spec.Hooks.CreateContainer)
 	must.Len(t, 1, spec.Hooks.Prestart) //nolint:staticcheck // see bindingHooks
 	must.Eq(t, []string{"PATH=/bin", "LD_PRELOAD=/job/own.so", "NVIDIA_VISIBLE_DEVICES=void"}, spec.Process.Env)
 }

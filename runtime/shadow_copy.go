@@ -33,6 +33,9 @@ func (s shadowedCopies) Modify(spec *specs.Spec) error {
 	}
 	hook := s.binding.hook("createContainer")
 	hook.Args = append(hook.Args, "--shadow-dir", s.shadowDir)
+	for _, node := range NodePaths(spec) { // those of the claims alone: see besideNVIDIA
+		hook.Args = append(hook.Args, "--gpu-node", node)
+	}
 	spec.Hooks.CreateContainer = append(spec.Hooks.CreateContainer, hook)
 	return nil
 }

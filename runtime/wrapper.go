@@ -53,7 +53,8 @@ func become(inv invocation, args, environ []string) error {
 	return fmt.Errorf("become the next OCI runtime, %s: %w", next, syscall.Exec(next, argv, environ))
 }
 
-// editBundle edits the spec in a bundle if the container's environment names claims. It leaves all others untouched.
+// editBundle edits the spec in a bundle if the container has claims or asks for one. Those that ask for GPUs without a
+// claim are a matter of policy, and all others are left untouched.
 func editBundle(ctx context.Context, cfg Config, inv invocation) error {
 	file, err := readSpecFile(inv.specPath())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -62,11 +63,14 @@ func editBundle(ctx context.Context, cfg Config, inv invocation) error {
 	if err != nil {
 		return err
 	}
-	env := file.environment()
-	if !namesClaims(env) {
-		return nil
+	asked, err := asksOf(cfg, file)
+	if err != nil {
+		return err
 	}
-	hostMemory, err := GPUHostMemory("environment variable "+GPUHostMemoryEnv, env[GPUHostMemoryEnv],
+	if asked == nil {
+		return withoutClaim(cfg, file)
+	}
+	hostMemory, err := GPUHostMemory("environment variable "+GPUHostMemoryEnv, asked.env[GPUHostMemoryEnv],
 		cfg.GPUHostMemoryMaxBytes)
 	if err != nil {
 		return err
@@ -75,18 +79,28 @@ func editBundle(ctx context.Context, cfg Config, inv invocation) error {
 	if err != nil {
 		return fmt.Errorf("open the ledger of claims: %w", err)
 	}
-	claims, err := ledger.FromEnv(ctx, env)
+	claims, cancel, err := asked.claims(ctx, cfg, ledger)
 	if err != nil {
 		return err
 	}
-	edits, err := Prepare(ctx, ledger, cfg, inv.id, claims, hostMemory)
+	if err := giveClaims(ctx, ledger, cfg, inv.id, claims, hostMemory, file); err != nil {
+		return errors.Join(err, cancel())
+	}
+	inv.sayWhatLacks(file, os.Stderr)
+	return nil
+}
+
+// giveClaims edits a spec so that its container has the claims.
+func giveClaims(ctx context.Context, ledger *claim.Ledger, cfg Config, id string, claims []*claim.Claim,
+	hostMemory uint64, file *specFile,
+) error {
+	edits, err := Prepare(ctx, ledger, cfg, id, claims, hostMemory)
 	if err != nil {
 		return err
 	}
 	if err := file.modify(edits); err != nil {
 		return err
 	}
-	inv.sayWhatLacks(file, os.Stderr)
 	return file.write()
 }
 

@@ -45,7 +45,7 @@ func (b *bench) startTaskNode(ctx context.Context, runtimes []string) (_ *taskNo
 	if os.Getenv("TRANCHE_SANDBOX") != "1" {
 		return nil, errors.New("tasks are measured in a sandbox only: run build/e2e/sandbox --dir DIR -- build/e2e/bench …")
 	}
-	if err := leaveHybridMode(); err != nil {
+	if err := node.HideUnifiedCgroup(); err != nil {
 		return nil, err
 	}
 	n := &taskNode{}
@@ -72,21 +72,11 @@ func (b *bench) startTaskNode(ctx context.Context, runtimes []string) (_ *taskNo
 	if err := n.addTranche(ctx, b.build, archive, runtimes, logger); err != nil {
 		return nil, err
 	}
-	if err := node.FindDocker(); err != nil {
+	if err := findDocker(b.build); err != nil {
 		fmt.Printf("==> %v: there is nothing to compare the starts of tasks with\n", err)
 		return n, nil
 	}
 	return n, n.addDocker(ctx, b.build, archive, logger)
-}
-
-// leaveHybridMode hides cgroup version 2, in the sandbox, where it is mounted beside version 1, as test machines may have
-// it and nodes seldom do: crun refuses to run then.
-func leaveHybridMode() error {
-	err := unix.Unmount("/sys/fs/cgroup/unified", unix.MNT_DETACH)
-	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("unmount cgroup version 2: %w", err)
-	}
-	return nil
 }
 
 // shortDir makes a directory in the build folder, for the disk is part of what is measured, and gives it a short name,
@@ -165,6 +155,20 @@ func (n *taskNode) unpack(ctx context.Context) error {
 	return image.Unpack(ctx, snapshotter)
 }
 
+// dockerPlugin is Nomad's docker driver, which `make bench` builds where Docker is.
+func dockerPlugin(build string) string { return filepath.Join(build, "tools/docker-plugin") }
+
+// findDocker says whether there is a Docker, and Nomad's driver for it, to compare with.
+func findDocker(build string) error {
+	if err := node.FindDocker(); err != nil {
+		return err
+	}
+	if _, err := os.Stat(dockerPlugin(build)); err != nil {
+		return fmt.Errorf("find the plugin of Nomad's docker driver, which make bench builds: %w", err)
+	}
+	return nil
+}
+
 func (n *taskNode) addDocker(ctx context.Context, build, archive string, logger hclog.Logger) (err error) {
 	if n.docker, err = node.StartDocker(ctx, filepath.Join(n.dir, "d"), n.containerd.Address); err != nil {
 		return err
@@ -172,7 +176,7 @@ func (n *taskNode) addDocker(ctx context.Context, build, archive string, logger 
 	if err := n.docker.Load(ctx, archive); err != nil {
 		return err
 	}
-	d, err := startDriver("docker", filepath.Join(build, "tools/docker-plugin"), dockerConfig(n.docker.Host),
+	d, err := startDriver("docker", dockerPlugin(build), dockerConfig(n.docker.Host),
 		map[string]any{"image": taskImage, "network_mode": "host"}, logger)
 	if err == nil {
 		n.drivers = append(n.drivers, d)

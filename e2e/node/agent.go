@@ -40,6 +40,7 @@ type agentSettings struct {
 	HTTP, RPC, Serf               int
 	Interface                     string
 	DeviceConfig, DriverConfig    string
+	DeniedDrivers, PluginBlocks   string
 }
 
 var agentTemplate = template.Must(template.New("agent").Parse(`# Written for one run of the tests or the demo.
@@ -85,7 +86,7 @@ var clientTemplate = template.Must(template.New("client").Parse(`client {
 
   options = {
     "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean"
-    "driver.denylist"      = "docker,exec,java,qemu,exec2"
+    "driver.denylist"      = "{{.DeniedDrivers}}"
   }
 }
 `))
@@ -100,7 +101,7 @@ plugin "nomad-driver-tranche" {
   config {
 {{.DriverConfig}}  }
 }
-`))
+{{.PluginBlocks}}`))
 
 // writeAgentConfig chooses free ports and writes the agent's configuration.
 func writeAgentConfig(s *agentSettings) error {

@@ -28,6 +28,8 @@ type ContainerdOptions struct {
 	Binary string
 	// ExtraConfig is appended to the configuration file (TOML, version 2).
 	ExtraConfig string
+	// CRI has it offer the API that a kubelet speaks.
+	CRI bool
 	// Env is added to containerd's environment, and so to that of the shims and runtimes it starts.
 	Env []string
 }
@@ -70,10 +72,14 @@ func StartContainerd(ctx context.Context, dir string, options ContainerdOptions)
 
 // config keeps every path that containerd writes to under its own directory.
 func (c *Containerd) config() string {
+	disabled := `"io.containerd.tracing.processor.v1.otlp"`
+	if !c.options.CRI {
+		disabled += `, "io.containerd.grpc.v1.cri"`
+	}
 	return fmt.Sprintf(`version = 2
 root = %[1]q
 state = %[2]q
-disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.tracing.processor.v1.otlp"]
+disabled_plugins = [%[7]s]
 [grpc]
 address = %[3]q
 [ttrpc]
@@ -82,7 +88,7 @@ address = %[4]q
 path = %[5]q
 %[6]s
 `, filepath.Join(c.Dir, "root"), filepath.Join(c.Dir, "state"), c.Address, c.Address+".ttrpc",
-		filepath.Join(c.Dir, "opt"), c.options.ExtraConfig)
+		filepath.Join(c.Dir, "opt"), c.options.ExtraConfig, disabled)
 }
 
 // start runs the binary and waits for the message that it sends once it serves.

@@ -16,7 +16,7 @@ import (
 // dockerConfigDir is where dockerd reads its configuration, and writes a key that no option puts elsewhere.
 const dockerConfigDir = "/etc/docker"
 
-// Docker is a private dockerd, to be compared with. It runs in the sandbox only.
+// Docker is a private dockerd. It runs in the sandbox only.
 type Docker struct {
 	// Host is its address, as DOCKER_HOST has it.
 	Host string
@@ -39,7 +39,9 @@ func FindDocker() error {
 
 // StartDocker starts a dockerd whose state lies in dir and whose containers a running containerd has, and waits until it
 // answers. It makes no bridge and no rules for packets.
-func StartDocker(ctx context.Context, dir, containerdAddress string) (_ *Docker, err error) {
+//
+// Further arguments are for dockerd.
+func StartDocker(ctx context.Context, dir, containerdAddress string, more ...string) (_ *Docker, err error) {
 	if err := hideDockerConfig(); err != nil {
 		return nil, err
 	}
@@ -62,6 +64,7 @@ func StartDocker(ctx context.Context, dir, containerdAddress string) (_ *Docker,
 		"--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "exec"),
 		"--pidfile", filepath.Join(dir, "dockerd.pid"), "--storage-driver", "overlay2",
 		"--bridge", "none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false")
+	d.cmd.Args = append(d.cmd.Args, more...)
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+filepath.Join(dir, "notify.sock"))
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -102,6 +105,26 @@ func (d *Docker) Load(ctx context.Context, archive string) error {
 		return fmt.Errorf("load %s into Docker: %w: %s", archive, err, out)
 	}
 	return nil
+}
+
+// DockerRuntimes are the arguments by which dockerd knows runtimes, and has one for containers that name none.
+func DockerRuntimes(runtimes Runtimes, defaultRuntime string) []string {
+	args := []string{"--default-runtime", defaultRuntime}
+	for name, program := range runtimes {
+		if name != RuntimeRunc { // which it knows, and lets nobody state
+			args = append(args, "--add-runtime", name+"="+program)
+		}
+	}
+	return args
+}
+
+// Engine is Docker's command line.
+func (d *Docker) Engine() *DockerLike {
+	return &DockerLike{
+		name:    "docker",
+		command: []string{"docker", "--host", d.Host},
+		runtime: func(name string) (global, run []string) { return nil, []string{"--runtime", name} },
+	}
 }
 
 // Stop ends dockerd, which ends its containers, and unmounts what it mounted.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -28,6 +29,17 @@ type Config struct {
 	// DeviceConfig and DriverConfig are further lines for the plugins' configuration, in HCL.
 	DeviceConfig string
 	DriverConfig string
+	// Plugins are further plugins, by the paths of their binaries. PluginBlocks configure them, and drivers that the agent
+	// has inside, in HCL.
+	Plugins      []string
+	PluginBlocks string
+	// ContainerdConfig is appended to the configuration of containerd. CRI has it offer the API that a kubelet speaks.
+	ContainerdConfig string
+	CRI              bool
+	// Docker lets the agent use its own docker driver.
+	Docker bool
+	// BeforeAgent is called when containerd runs and the agent does not yet.
+	BeforeAgent func(context.Context, *Node) error
 }
 
 // Node is a running node.
@@ -37,7 +49,13 @@ type Node struct {
 	Sim        *Sim
 	Containerd *Containerd
 	Agent      *Agent
+
+	onStop []func(context.Context) error
 }
+
+// OnStop has Stop call a function once the jobs and the agent are gone, while containerd still runs. The last one is called
+// first.
+func (n *Node) OnStop(f func(context.Context) error) { n.onStop = append(n.onStop, f) }
 
 // StateDir holds the node's ledger.
 func (n *Node) StateDir() string { return filepath.Join(n.Dir, "state") }
@@ -74,6 +92,11 @@ func Start(ctx context.Context, c Config) (_ *Node, err error) {
 	if err := n.StartContainerd(ctx); err != nil {
 		return nil, err
 	}
+	if c.BeforeAgent != nil {
+		if err := c.BeforeAgent(ctx, n); err != nil {
+			return nil, err
+		}
+	}
 	if n.Agent, err = n.newAgent(); err != nil {
 		return nil, err
 	}
@@ -91,7 +114,7 @@ func (n *Node) AddDriver(ctx context.Context) error { return n.Sim.LayOut(ctx, n
 
 // StartContainerd starts the node's containerd.
 func (n *Node) StartContainerd(ctx context.Context) (err error) {
-	n.Containerd, err = StartContainerd(ctx, filepath.Join(n.Dir, "c"), ContainerdOptions{})
+	n.Containerd, err = StartContainerd(ctx, filepath.Join(n.Dir, "c"), ContainerdOptions{ExtraConfig: n.ContainerdConfig, CRI: n.CRI})
 	return err
 }
 
@@ -113,6 +136,10 @@ func (n *Node) newAgent() (*Agent, error) {
 		Interface:    "lo",
 		DeviceConfig: n.deviceConfig(),
 		DriverConfig: n.driverConfig(),
+		PluginBlocks: n.PluginBlocks, DeniedDrivers: "exec,java,qemu,exec2",
+	}
+	if !n.Docker {
+		settings.DeniedDrivers += ",docker"
 	}
 	if err := writeAgentConfig(settings); err != nil {
 		return nil, err
@@ -134,8 +161,9 @@ func (n *Node) pluginDir() (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	for _, name := range []string{"nomad-device-tranche", "nomad-driver-tranche"} {
-		err := os.Symlink(filepath.Join(n.BuildDir, "bin", name), filepath.Join(dir, name))
+	binaries := []string{filepath.Join(n.BuildDir, "bin/nomad-device-tranche"), filepath.Join(n.BuildDir, "bin/nomad-driver-tranche")}
+	for _, binary := range append(binaries, n.Plugins...) {
+		err := os.Symlink(binary, filepath.Join(dir, filepath.Base(binary)))
 		if err != nil && !errors.Is(err, os.ErrExist) {
 			return "", err
 		}
@@ -164,6 +192,9 @@ func (n *Node) Stop(ctx context.Context) error {
 	if n.Agent != nil && n.Agent.ended != nil {
 		errs = append(errs, n.stopJobs(ctx))
 		n.Agent.Stop()
+	}
+	for _, stop := range slices.Backward(n.onStop) {
+		errs = append(errs, stop(ctx))
 	}
 	if n.Containerd != nil {
 		errs = append(errs, n.Containerd.Stop())

@@ -171,6 +171,15 @@ static bool can_open(const char *directory, const char *name) {
     return fd >= 0;
 }
 
+static bool can_use(const char *directory, const struct sim_gpu *gpu) {
+    char node[32], gi[64], ci[64];
+
+    snprintf(node, sizeof(node), "nvidia%d", gpu->minor);
+    snprintf(gi, sizeof(gi), "nvidia-caps/nvidia-cap%u", gpu->gi_cap);
+    snprintf(ci, sizeof(ci), "nvidia-caps/nvidia-cap%u", gpu->ci_cap);
+    return can_open(directory, node) && (!gpu->is_mig || (can_open(directory, gi) && can_open(directory, ci)));
+}
+
 static int find_visible(bool all) {
     const char *directory = setting("SIMGPU_DEV", "/dev");
 
@@ -178,10 +187,7 @@ static int find_visible(bool all) {
     if (!all && !can_open(directory, "nvidiactl"))
         return failed(ENODEV, "%s/nvidiactl cannot be opened: no driver here", directory);
     for (int i = 0; i < sim_local->topology.gpu_count; i++) {
-        char name[32];
-
-        snprintf(name, sizeof(name), "nvidia%d", sim_local->topology.gpus[i].minor);
-        if (all || can_open(directory, name))
+        if (all || can_use(directory, &sim_local->topology.gpus[i]))
             sim_local->visible[sim_local->visible_count++] = i;
     }
     return 0;

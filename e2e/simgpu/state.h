@@ -3,7 +3,8 @@
  * go wrong, and whose turn it is. Both simulated libraries (CUDA driver, NVML) and the simgpu tool stand on it.
  *
  * Everywhere below, `gpu` is an index into the visible GPUs, as in sim_gpu(). A GPU is visible where its device node
- * can be opened (see SIMGPU_DEV); CUDA_VISIBLE_DEVICES is the CUDA library's own matter and not applied here.
+ * can be opened (see SIMGPU_DEV), a MIG instance where the nodes of its two capabilities can be, too; instances come
+ * after all whole GPUs; CUDA_VISIBLE_DEVICES is the CUDA library's own matter and not applied here.
  *
  * Environment: SIMGPU_TOPOLOGY (default /run/simgpu/topology), SIMGPU_STATE (default /run/simgpu/state), SIMGPU_DEV
  * (default /dev), SIMGPU_LABEL (the group that this process is recorded under; default its pid namespace).
@@ -29,7 +30,7 @@ enum {
 struct sim_gpu {
     int index; /* number of its section in the topology file */
     char name[96];
-    char uuid[48];          /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
+    char uuid[48];          /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", or "MIG-…" */
     uint8_t uuid_bytes[16]; /* the same, binary */
     char pci_bus_id[32];    /* as CUDA writes it, "0000:19:00.0"; NVML writes the domain with 8 digits */
     unsigned pci_domain, pci_bus, pci_device;
@@ -39,6 +40,14 @@ struct sim_gpu {
     int sm_count;
     int cc_major, cc_minor;
     uint64_t context_bytes; /* what one CUDA context costs before its first allocation */
+
+    bool mig_mode;   /* a whole GPU that is partitioned: CUDA does not enumerate it */
+    bool is_mig;     /* a MIG instance, whose fields the following are */
+    int mig_of;      /* the section of the GPU that it is a part of */
+    unsigned gi, ci; /* IDs of its GPU instance and its compute instance */
+    unsigned gi_cap; /* of the nodes /dev/nvidia-caps/nvidia-cap<N> without which nobody gets at it */
+    unsigned ci_cap;
+    unsigned mig_slices; /* of the seven that a GPU has */
 };
 
 struct sim_topology {

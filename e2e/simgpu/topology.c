@@ -62,9 +62,13 @@ static int string(struct parser *p, const char *key, const char *value, char *ou
 }
 
 static int uuid(struct parser *p, const char *value, struct sim_gpu *gpu) {
-    static const char shape[] = "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+    static const char gpu_shape[] = "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+    char shape[sizeof(gpu_shape)];
     unsigned digits = 0;
 
+    memcpy(shape, gpu_shape, sizeof(shape));
+    if (strncmp(value, "MIG", 3) == 0)
+        memcpy(shape, "MIG", 3);
     if (strlen(value) != sizeof(shape) - 1)
         return fail(p, "uuid = %s: must look like %s", value, shape);
     for (size_t i = 0; i < sizeof(shape) - 1; i++) {
@@ -100,6 +104,22 @@ static int pci(struct parser *p, const char *value, struct sim_gpu *gpu) {
     return 0;
 }
 
+/* Whose part a MIG instance is. The GPU must have been described before. */
+static int mig_of(struct parser *p, const char *key, const char *value, struct sim_gpu *gpu) {
+    uint64_t n = 0;
+    int ret = gpu->index == 0 ? fail(p, "mig_of: [gpu 0] can be no MIG instance")
+                              : number(p, key, value, 0, (uint64_t)gpu->index - 1, &n);
+
+    if (ret != 0)
+        return ret;
+    if (p->topology->gpus[n].is_mig)
+        return fail(p, "mig_of = %s: that is a MIG instance itself", value);
+    gpu->is_mig = true;
+    gpu->mig_of = (int)n;
+    p->topology->gpus[n].mig_mode = true;
+    return 0;
+}
+
 static int gpu_key(struct parser *p, const char *key, const char *value) {
     struct sim_gpu *gpu = p->gpu;
     uint64_t n = 0;
@@ -112,7 +132,16 @@ static int gpu_key(struct parser *p, const char *key, const char *value) {
         return uuid(p, value, gpu);
     if (strcmp(key, "pci") == 0)
         return pci(p, value, gpu);
-    if (strcmp(key, "minor") == 0) {
+    if (strcmp(key, "mig_of") == 0)
+        return mig_of(p, key, value, gpu);
+    if (strcmp(key, "mig_instances") == 0)
+        return pair(p, key, value, "%u/%u%n", &gpu->gi, &gpu->ci);
+    if (strcmp(key, "mig_caps") == 0)
+        return pair(p, key, value, "%u/%u%n", &gpu->gi_cap, &gpu->ci_cap);
+    if (strcmp(key, "mig_slices") == 0) {
+        ret = number(p, key, value, 1, 7, &n);
+        gpu->mig_slices = (unsigned)n;
+    } else if (strcmp(key, "minor") == 0) {
         ret = number(p, key, value, 0, 1 << 20, &n);
         gpu->minor = (int)n;
     } else if (strcmp(key, "memory_mib") == 0) {
@@ -192,12 +221,52 @@ static int parse_line(struct parser *p, char *line) {
     return p->gpu != NULL ? gpu_key(p, trim(line), trim(equals + 1)) : global_key(p, trim(line), trim(equals + 1));
 }
 
+/* A MIG instance is where its GPU is and computes as it does. */
+static void inherit(struct sim_gpu *mig, const struct sim_gpu *parent) {
+    memcpy(mig->pci_bus_id, parent->pci_bus_id, sizeof(mig->pci_bus_id));
+    mig->pci_domain = parent->pci_domain;
+    mig->pci_bus = parent->pci_bus;
+    mig->pci_device = parent->pci_device;
+    mig->minor = parent->minor;
+    mig->cc_major = parent->cc_major;
+    mig->cc_minor = parent->cc_minor;
+}
+
+static int check_mig(struct parser *p, int i) {
+    struct sim_gpu *gpu = &p->topology->gpus[i];
+
+    if (gpu->is_mig != (strncmp(gpu->uuid, "MIG-", 4) == 0))
+        return fail(p, "[gpu %d]: a MIG instance has mig_of and a uuid MIG-…, a GPU has neither", i);
+    if (!gpu->is_mig && i > 0 && p->topology->gpus[i - 1].is_mig)
+        return fail(p, "[gpu %d]: whole GPUs come before all MIG instances", i);
+    if (gpu->is_mig && (gpu->gi_cap == 0 || gpu->ci_cap == 0 || gpu->mig_slices == 0))
+        return fail(p, "[gpu %d] has no mig_caps or no mig_slices", i);
+    if (gpu->is_mig)
+        inherit(gpu, &p->topology->gpus[gpu->mig_of]);
+    return 0;
+}
+
+/* Whether two are one and the same. The parts of a GPU share its place. */
+static bool collide(const struct sim_gpu *a, const struct sim_gpu *b) {
+    bool place = strcmp(a->pci_bus_id, b->pci_bus_id) == 0 || a->minor == b->minor;
+
+    if (strcmp(a->uuid, b->uuid) == 0)
+        return true;
+    if (a->is_mig && b->is_mig)
+        return a->gi_cap == b->gi_cap && a->ci_cap == b->ci_cap;
+    return place && !a->is_mig && !b->is_mig;
+}
+
 /* Whether every GPU has what it must, and nothing is there twice. */
 static int check(struct parser *p) {
     struct sim_topology *t = p->topology;
 
     for (int i = 0; i < t->gpu_count; i++) {
         struct sim_gpu *gpu = &t->gpus[i];
+        int ret = check_mig(p, i);
+
+        if (ret != 0)
+            return ret;
         const char *missing = gpu->name[0] == '\0'         ? "name"
                               : gpu->uuid[0] == '\0'       ? "uuid"
                               : gpu->pci_bus_id[0] == '\0' ? "pci"
@@ -208,8 +277,7 @@ static int check(struct parser *p) {
         if (missing != NULL)
             return fail(p, "[gpu %d] has no %s", i, missing);
         for (int j = 0; j < i; j++) {
-            if (strcmp(gpu->uuid, t->gpus[j].uuid) == 0 || strcmp(gpu->pci_bus_id, t->gpus[j].pci_bus_id) == 0 ||
-                gpu->minor == t->gpus[j].minor)
+            if (collide(gpu, &t->gpus[j]))
                 return fail(p, "[gpu %d] and [gpu %d] share a uuid, pci or minor", j, i);
         }
     }

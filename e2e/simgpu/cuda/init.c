@@ -38,7 +38,7 @@ static int find_entry(const char *entry, size_t length, const int *gpus, int cou
     long index;
     int found = -1;
 
-    if (length > 4 && strncmp(entry, "GPU-", 4) == 0) {
+    if (length > 4 && (strncmp(entry, "GPU-", 4) == 0 || strncmp(entry, "MIG-", 4) == 0)) {
         for (int i = 0; i < count; i++) {
             if (strncmp(sim_gpu(gpus[i])->uuid, entry, length) == 0) {
                 if (found >= 0)
@@ -75,15 +75,26 @@ static int apply_visible_devices(const char *list, int *gpus, int count) {
     return chosen_count;
 }
 
+/* A process has at most one MIG instance, and then no other GPU: the first that is named, or that there is. */
+static int only_one_mig(int *gpus, int count) {
+    for (int i = 0; i < count; i++) {
+        if (sim_gpu(gpus[i])->is_mig) {
+            gpus[0] = gpus[i];
+            return 1;
+        }
+    }
+    return count;
+}
+
 static int find_devices(int *gpus) {
     const char *list = getenv("CUDA_VISIBLE_DEVICES");
     int count = 0;
 
     for (int i = 0; i < sim_gpu_count(); i++) {
-        if (!sim_gpu_lost(i))
+        if (!sim_gpu_lost(i) && !sim_gpu(i)->mig_mode)
             gpus[count++] = i;
     }
-    return list != NULL ? apply_visible_devices(list, gpus, count) : count;
+    return only_one_mig(gpus, list != NULL ? apply_visible_devices(list, gpus, count) : count);
 }
 
 static uint64_t kernel_ns(void) {

@@ -37,6 +37,14 @@ nvmlReturn_t device_resolve(nvmlDevice_t device, int *gpu) {
     return ret;
 }
 
+int whole_gpu_count(void) {
+    int count = 0;
+
+    while (count < sim_gpu_count() && !sim_gpu(count)->is_mig)
+        count++;
+    return count;
+}
+
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count) {
     nvmlReturn_t ret = library_ready();
 
@@ -44,7 +52,7 @@ nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count) {
         return ret;
     if (count == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
-    *count = (unsigned int)sim_gpu_count();
+    *count = (unsigned int)whole_gpu_count();
     return NVML_SUCCESS;
 }
 
@@ -65,7 +73,7 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *dev
 
     if (ret != NVML_SUCCESS)
         return ret;
-    if (device == NULL || index >= (unsigned int)sim_gpu_count())
+    if (device == NULL || index >= (unsigned int)whole_gpu_count())
         return NVML_ERROR_INVALID_ARGUMENT;
     return give_handle((int)index, device);
 }
@@ -169,6 +177,17 @@ nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int len
     return ret != NVML_SUCCESS ? ret : copy_string(uuid, length, sim_gpu(gpu)->uuid);
 }
 
+/* The place of a MIG instance is that among those of its GPU. */
+static unsigned int index_of(int gpu) {
+    unsigned int before = 0;
+
+    if (!sim_gpu(gpu)->is_mig)
+        return (unsigned int)gpu;
+    for (int i = 0; i < gpu; i++)
+        before += sim_gpu(i)->is_mig && sim_gpu(i)->mig_of == sim_gpu(gpu)->mig_of;
+    return before;
+}
+
 /* Where a GPU stands in the driver's tables is known without asking the GPU. */
 nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index) {
     int gpu;
@@ -178,7 +197,7 @@ nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index) {
         return ret;
     if (index == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
-    *index = (unsigned int)gpu;
+    *index = index_of(gpu);
     return NVML_SUCCESS;
 }
 

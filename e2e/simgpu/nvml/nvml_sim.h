@@ -41,6 +41,9 @@ nvmlReturn_t device_resolve(nvmlDevice_t device, int *gpu);
 /* Resolves a handle of a GPU that may be lost (what the driver knows without asking the GPU). */
 nvmlReturn_t device_resolve_lost(nvmlDevice_t device, int *gpu);
 
+/* How many of the visible GPUs are whole ones, which NVML numbers; MIG instances come after them. */
+int whole_gpu_count(void);
+
 /* Copies a string into a caller's buffer: NVML_ERROR_INSUFFICIENT_SIZE where it and its NUL do not fit. */
 nvmlReturn_t copy_string(char *buffer, unsigned int length, const char *string);
 

@@ -94,10 +94,13 @@ static void make_node(void) {
 }
 
 static void remove_node(void) {
-    static const char *const files[] = {"dev/nvidiactl", "dev/nvidia0", "dev/nvidia3", "topology", "state"};
+    static const char *const files[] = {
+        "dev/nvidiactl", "dev/nvidia0", "dev/nvidia3", "dev/nvidia-caps/nvidia-cap12", "dev/nvidia-caps/nvidia-cap13",
+        "topology",      "state"};
 
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
         unlink(in_node(files[i]));
+    rmdir(in_node("dev/nvidia-caps"));
     rmdir(in_node("dev"));
     rmdir(node);
 }
@@ -732,6 +735,94 @@ static void test_mig(void) {
     CHECK_EQ(nvmlDeviceGetAttributes_v2(gpu_handle(0), &attributes), NVML_ERROR_NOT_SUPPORTED);
 }
 
+#define MIG_UUID "MIG-99999999-2222-3333-4444-555555555555"
+
+/* The H200 with one MIG instance. */
+static void partition(void) {
+    char text[sizeof(topology) + 512];
+
+    snprintf(text, sizeof(text),
+             "%s\n[gpu 2]\nmig_of = 0\nname = NVIDIA H200 MIG 2g.1gb\nuuid = " MIG_UUID "\nmig_instances = 5/0\n"
+             "mig_caps = 12/13\nmig_slices = 2\nmemory_mib = 1024\nsm_count = 32\n",
+             topology);
+    write_file("topology", text);
+    CHECK_EQ(mkdir(in_node("dev/nvidia-caps"), 0777), 0);
+    write_file("dev/nvidia-caps/nvidia-cap12", "");
+    write_file("dev/nvidia-caps/nvidia-cap13", "");
+}
+
+static void test_mig_devices(void) {
+    unsigned int current, pending, value;
+    nvmlDevice_t mig, by_uuid, parent;
+    nvmlDeviceAttributes_t attributes;
+    nvmlMemory_t memory;
+    char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
+
+    partition();
+    OK(nvmlInit_v2());
+    OK(nvmlDeviceGetCount_v2(&value));
+    CHECK_EQ(value, 2); /* instances are not counted */
+    CHECK_EQ(nvmlDeviceGetHandleByIndex_v2(2, &mig), NVML_ERROR_INVALID_ARGUMENT);
+    OK(nvmlDeviceGetMigMode(gpu_handle(0), &current, &pending));
+    CHECK_EQ(current, NVML_DEVICE_MIG_ENABLE);
+    OK(nvmlDeviceGetMaxMigDeviceCount(gpu_handle(0), &value));
+    CHECK_EQ(value, 7);
+    OK(nvmlDeviceGetMigDeviceHandleByIndex(gpu_handle(0), 0, &mig));
+    CHECK_EQ(nvmlDeviceGetMigDeviceHandleByIndex(gpu_handle(0), 1, &parent), NVML_ERROR_NOT_FOUND);
+    OK(nvmlDeviceIsMigDeviceHandle(mig, &value));
+    CHECK_EQ(value, 1);
+    OK(nvmlDeviceGetUUID(mig, uuid, sizeof(uuid)));
+    CHECK_STR(uuid, MIG_UUID);
+    OK(nvmlDeviceGetHandleByUUID(MIG_UUID, &by_uuid));
+    CHECK(by_uuid.handle == mig.handle);
+    OK(nvmlDeviceGetIndex(mig, &value));
+    CHECK_EQ(value, 0);
+    OK(nvmlDeviceGetDeviceHandleFromMigDeviceHandle(mig, &parent));
+    CHECK(parent.handle == gpu_handle(0).handle);
+    OK(nvmlDeviceGetGpuInstanceId(mig, &value));
+    CHECK_EQ(value, 5);
+    OK(nvmlDeviceGetAttributes_v2(mig, &attributes));
+    CHECK_EQ(attributes.memorySizeMB, 1024);
+    OK(nvmlDeviceGetMemoryInfo(mig, &memory));
+    CHECK_EQ(memory.total, 1024 * MIB);
+}
+
+static void test_mig_instances(void) {
+    nvmlGpuInstance_t gi;
+    nvmlComputeInstance_t ci;
+    nvmlGpuInstanceInfo_t gi_info;
+    nvmlComputeInstanceInfo_t ci_info;
+    nvmlGpuInstanceProfileInfo_t gi_profile;
+    nvmlComputeInstanceProfileInfo_t ci_profile;
+
+    partition();
+    OK(nvmlInit_v2());
+    CHECK_EQ(nvmlDeviceGetGpuInstanceById(gpu_handle(0), 4, &gi), NVML_ERROR_NOT_FOUND);
+    OK(nvmlDeviceGetGpuInstanceById(gpu_handle(0), 5, &gi));
+    OK(nvmlGpuInstanceGetInfo(gi, &gi_info));
+    CHECK_EQ(gi_info.id, 5);
+    OK(nvmlDeviceGetGpuInstanceProfileInfo(gpu_handle(0), NVML_GPU_INSTANCE_PROFILE_2_SLICE, &gi_profile));
+    CHECK_EQ(gi_profile.id, gi_info.profileId);
+    CHECK_EQ(gi_profile.sliceCount, 2);
+    CHECK_EQ(nvmlGpuInstanceGetComputeInstanceById(gi, 1, &ci), NVML_ERROR_NOT_FOUND);
+    OK(nvmlGpuInstanceGetComputeInstanceById(gi, 0, &ci));
+    OK(nvmlComputeInstanceGetInfo_v2(ci, &ci_info));
+    OK(nvmlGpuInstanceGetComputeInstanceProfileInfo(gi, NVML_COMPUTE_INSTANCE_PROFILE_2_SLICE, 0, &ci_profile));
+    CHECK_EQ(ci_profile.id, ci_info.profileId);
+    CHECK_EQ(nvmlDeviceGetGpuInstanceProfileInfo(gpu_handle(1), 0, &gi_profile), NVML_ERROR_NOT_SUPPORTED);
+}
+
+/* Without the nodes of its capabilities nobody sees an instance. */
+static void test_mig_nodes(void) {
+    nvmlDevice_t mig;
+
+    partition();
+    unlink(in_node("dev/nvidia-caps/nvidia-cap13"));
+    OK(nvmlInit_v2());
+    CHECK_EQ(nvmlDeviceGetMigDeviceHandleByIndex(gpu_handle(0), 0, &mig), NVML_ERROR_NOT_FOUND);
+    CHECK_EQ(nvmlDeviceGetHandleByUUID(MIG_UUID, &mig), NVML_ERROR_NOT_FOUND);
+}
+
 static void test_settings_and_counters(void) {
     nvmlEnableState_t state, pending;
     nvmlComputeMode_t compute;
@@ -819,6 +910,9 @@ static void test_threads(void) {
     X(utilisation)                                                                                                     \
     X(accounting)                                                                                                      \
     X(mig)                                                                                                             \
+    X(mig_devices)                                                                                                     \
+    X(mig_instances)                                                                                                   \
+    X(mig_nodes)                                                                                                       \
     X(settings_and_counters)                                                                                           \
     X(threads)
 

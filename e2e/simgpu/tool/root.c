@@ -128,6 +128,17 @@ static int make_node(const struct sim_topology *t, const char *name, bool *files
     return 0;
 }
 
+/* The nodes by which a MIG instance's capabilities are had. */
+static int make_cap_nodes(const struct sim_topology *t, const struct sim_gpu *gpu, bool *files) {
+    char gi[64], ci[64];
+
+    if (!gpu->is_mig)
+        return 0;
+    snprintf(gi, sizeof(gi), "nvidia-caps/nvidia-cap%u", gpu->gi_cap);
+    snprintf(ci, sizeof(ci), "nvidia-caps/nvidia-cap%u", gpu->ci_cap);
+    return make_directories(under_root("dev/nvidia-caps")) || make_node(t, gi, files) || make_node(t, ci, files);
+}
+
 static int make_nodes(const struct sim_topology *t) {
     bool files = false;
     int ret = make_node(t, "nvidiactl", &files) || make_node(t, "nvidia-uvm", &files);
@@ -136,12 +147,80 @@ static int make_nodes(const struct sim_topology *t) {
         char name[32];
 
         snprintf(name, sizeof(name), "nvidia%d", t->gpus[i].minor);
-        ret = make_node(t, name, &files);
+        ret = make_node(t, name, &files) || make_cap_nodes(t, &t->gpus[i], &files);
     }
     if (files)
         complain("device nodes need root: %s holds ordinary files instead, good for processes outside containers",
                  under_root("dev"));
     return ret;
+}
+
+static FILE *make_file(const char *path) {
+    char directory[PATH_MAX * 2];
+    FILE *file;
+
+    snprintf(directory, sizeof(directory), "%s", path);
+    *strrchr(directory, '/') = '\0';
+    if (make_directories(directory) != 0)
+        return NULL;
+    file = fopen(path, "we");
+    if (file == NULL)
+        complain("write %s: %s", path, strerror(errno));
+    return file;
+}
+
+/* What the kernel module says of a whole GPU. */
+static int make_proc_gpu(const struct sim_gpu *gpu) {
+    char path[PATH_MAX * 2];
+    FILE *file;
+
+    if (gpu->is_mig)
+        return 0;
+    snprintf(path, sizeof(path), "%s", under_root("proc/driver/nvidia/gpus/%s/information", gpu->pci_bus_id));
+    file = make_file(path);
+    if (file == NULL)
+        return 1;
+    fprintf(file, "Model: \t\t %s (simulated)\nGPU UUID: \t %s\nBus Location: \t %s\nDevice Minor: \t %d\n", gpu->name,
+            gpu->uuid, gpu->pci_bus_id, gpu->minor);
+    return fclose(file) != 0;
+}
+
+/* Which node stands for which capability. The kernel module lists all that could be, here are those that are. */
+static int make_mig_minors(const struct sim_topology *t) {
+    char path[PATH_MAX * 2];
+    FILE *file;
+
+    snprintf(path, sizeof(path), "%s", under_root("proc/driver/nvidia-caps/mig-minors"));
+    file = make_file(path);
+    if (file == NULL)
+        return 1;
+    fprintf(file, "config 1\nmonitor 2\n");
+    for (int i = 0; i < t->gpu_count; i++) {
+        const struct sim_gpu *gpu = &t->gpus[i];
+
+        if (!gpu->is_mig)
+            continue;
+        fprintf(file, "gpu%d/gi%u/access %u\n", gpu->minor, gpu->gi, gpu->gi_cap);
+        fprintf(file, "gpu%d/gi%u/ci%u/access %u\n", gpu->minor, gpu->gi, gpu->ci, gpu->ci_cap);
+    }
+    return fclose(file) != 0;
+}
+
+/* The kernel module's part of /proc, below which a test can mount it over /proc/driver. */
+static int make_proc(const struct sim_topology *t) {
+    char path[PATH_MAX * 2];
+    FILE *file;
+    int ret = 0;
+
+    snprintf(path, sizeof(path), "%s", under_root("proc/driver/nvidia/version"));
+    file = make_file(path);
+    if (file == NULL)
+        return 1;
+    fprintf(file, "NVRM version: NVIDIA UNIX x86_64 Kernel Module  %s  (simulated)\n", t->driver_version);
+    ret = fclose(file) != 0;
+    for (int i = 0; ret == 0 && i < t->gpu_count; i++)
+        ret = make_proc_gpu(&t->gpus[i]);
+    return ret != 0 ? ret : make_mig_minors(t);
 }
 
 static int make_state(const char *topology) {
@@ -178,7 +257,7 @@ static void mount_json(struct json *json, const char *host, const char *containe
 }
 
 static void node_json(struct json *json, const char *name) {
-    char path[64];
+    char path[96];
 
     snprintf(path, sizeof(path), "/dev/%s", name);
     json_open(json, NULL, '{');
@@ -188,21 +267,40 @@ static void node_json(struct json *json, const char *name) {
     json_close(json, '}');
 }
 
+/* A MIG instance is its GPU's node and those of its two capabilities. */
+static void gpu_nodes_json(struct json *json, const struct sim_gpu *gpu) {
+    char node[64];
+
+    snprintf(node, sizeof(node), "nvidia%d", gpu->minor);
+    node_json(json, node);
+    if (!gpu->is_mig)
+        return;
+    snprintf(node, sizeof(node), "nvidia-caps/nvidia-cap%u", gpu->gi_cap);
+    node_json(json, node);
+    snprintf(node, sizeof(node), "nvidia-caps/nvidia-cap%u", gpu->ci_cap);
+    node_json(json, node);
+}
+
 /* One device of the specification: the nodes of GPUs first to last. */
 static void device_json(struct json *json, const struct sim_topology *t, const char *name, int first, int last) {
     json_open(json, NULL, '{');
     json_string(json, "name", name);
     json_open(json, "containerEdits", '{');
     json_open(json, "deviceNodes", '[');
-    for (int i = first; i <= last; i++) {
-        char node[32];
-
-        snprintf(node, sizeof(node), "nvidia%d", t->gpus[i].minor);
-        node_json(json, node);
-    }
+    for (int i = first; i <= last; i++)
+        gpu_nodes_json(json, &t->gpus[i]);
     json_close(json, ']');
     json_close(json, '}');
     json_close(json, '}');
+}
+
+/* The place of an instance among those of its GPU. */
+static int mig_index(const struct sim_topology *t, int instance) {
+    int before = 0;
+
+    for (int i = 0; i < instance; i++)
+        before += t->gpus[i].is_mig && t->gpus[i].mig_of == t->gpus[instance].mig_of;
+    return before;
 }
 
 static void devices_json(struct json *json, const struct sim_topology *t) {
@@ -210,7 +308,13 @@ static void devices_json(struct json *json, const struct sim_topology *t) {
     for (int i = 0; i < t->gpu_count; i++) {
         char index[16];
 
-        snprintf(index, sizeof(index), "%d", i);
+        /* A GPU in MIG mode is no device, its instances are. */
+        if (t->gpus[i].mig_mode)
+            continue;
+        if (t->gpus[i].is_mig)
+            snprintf(index, sizeof(index), "%d:%d", t->gpus[i].mig_of, mig_index(t, i));
+        else
+            snprintf(index, sizeof(index), "%d", i);
         device_json(json, t, index, i, i);
         device_json(json, t, t->gpus[i].uuid, i, i);
     }
@@ -298,5 +402,5 @@ int command_root(int argc, char **argv) {
     /* Containers write there under any user ID when the state has to be made anew. */
     chmod(under_root("run/simgpu"), 01777);
     return make_library("libcuda", t.driver_version) || make_library("libnvidia-ml", t.driver_version) ||
-           make_nodes(&t) || make_smi() || make_state(topology) || make_cdi(&t);
+           make_nodes(&t) || make_proc(&t) || make_smi() || make_state(topology) || make_cdi(&t);
 }

@@ -1,0 +1,62 @@
+package claim
+
+import (
+	"context"
+	"time"
+
+	"tranche.dev/tranche/claim/region"
+)
+
+// BindWithin is how long a claim that was made outside Nomad waits for its container. Between the claim and the binding
+// lie the start of an OCI runtime and what it does before its hooks, so that one which is still unbound by then has none
+// that will come.
+const BindWithin = 2 * time.Minute
+
+// comesBack tells whether a container may come back for the claim. Nomad restarts a task in place by its claim token;
+// whoever starts a container outside Nomad makes a claim anew each time.
+func (c *Claim) comesBack() bool { return c.Owner != OwnerExternal }
+
+// Starting tells whether the claim was made for a container that is being started at the moment.
+func (c *Claim) Starting(now time.Time) bool {
+	return c.Owner == OwnerExternal && c.Container == nil && now.Sub(c.Created) <= BindWithin
+}
+
+// used tells whether the claim must not be taken from whoever has it.
+func (l *Ledger) used(r *record) bool {
+	return r.held() || r.Starting(l.now()) || !r.comesBack() && r.Container != nil && l.lingers(r)
+}
+
+// lingers tells whether processes still use the claim although its container's first process is gone: they hold memory
+// of the GPU, which is nobody else's before they end.
+func (l *Ledger) lingers(r *record) bool {
+	inUse, err := region.InUse(l.regionPath(r.ID))
+	return err == nil && inUse
+}
+
+// sweepExternal removes a claim that was made outside Nomad and has no container any more.
+func (l *Ledger) sweepExternal(b *book, r *record) (removed bool) {
+	if l.used(r) {
+		return false
+	}
+	if r.Container == nil {
+		l.logger.Warn("removing a claim whose container never came", "claim", r.ID, "created", r.Created)
+	} else {
+		l.logger.Info("removing a claim whose container is gone", "claim", r.ID, "container", r.Container.ID)
+	}
+	l.remove(b, r)
+	return true
+}
+
+// Cancel takes back a claim of ReserveFit whose container is not to start after all. One that a container has, or that
+// is gone, is left as it is.
+func (l *Ledger) Cancel(ctx context.Context, id string) error {
+	return l.read(ctx, func(b *book) error {
+		r, ok := b.records[id]
+		if !ok || r.comesBack() || r.Container != nil {
+			return nil
+		}
+		l.logger.Info("claim cancelled", "claim", id)
+		l.remove(b, r)
+		return nil
+	})
+}

@@ -1,0 +1,66 @@
+package claim
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"tranche.dev/tranche/claim/memsize"
+)
+
+// NoRoomError says that no GPU has as many free slices as were asked for. Nothing was changed.
+type NoRoomError struct {
+	LimitBytes, SliceBytes uint64
+	Rooms                  []Room
+}
+
+func (e *NoRoomError) Error() string {
+	rooms := slices.SortedFunc(slices.Values(e.Rooms), func(x, y Room) int { return cmp.Compare(x.GPU.Index, y.GPU.Index) })
+	most := 0
+	var all, dormant []string
+	for _, room := range rooms {
+		most = max(most, len(room.Free))
+		dormant = append(dormant, room.Dormant...)
+		all = append(all, fmt.Sprintf("GPU %d (%s, %s) has %d of %d slices free", room.GPU.Index, room.GPU.Name,
+			room.GPU.UUID, len(room.Free), room.Slices))
+	}
+	text := fmt.Sprintf("no GPU has %s free in slices of %s: %s; ", memsize.Format(e.LimitBytes),
+		memsize.Format(e.SliceBytes), strings.Join(all, ", "))
+	if most == 0 {
+		text += "wait until a container ends"
+	} else {
+		text += fmt.Sprintf("at most %s fits now, so ask for that, or wait until a container ends",
+			memsize.Format(uint64(most)*e.SliceBytes))
+	}
+	return text + describeDormant(dormant)
+}
+
+// Retriable says that the same call may succeed later.
+func (e *NoRoomError) Retriable() bool { return true }
+
+// describeDormant says how to get at the slices that are kept for containers that may come back.
+func describeDormant(ids []string) string {
+	const shown = 8
+	switch {
+	case len(ids) == 0:
+		return ""
+	case len(ids) > shown:
+		ids = append(slices.Clone(ids[:shown]), fmt.Sprintf("%d more", len(ids)-shown))
+	}
+	return "; Nomad may restart the tasks of the claims " + strings.Join(ids, ", ") +
+		", which keep their slices for that: `tranche claim release ID` gives up one whose job is gone"
+}
+
+// SliceSizeError says that a claim's slices are of another size than the caller's.
+type SliceSizeError struct {
+	Claim      *Claim
+	SliceBytes uint64
+}
+
+func (e *SliceSizeError) Error() string {
+	return fmt.Sprintf("claim %s has slices of %s on GPU %s, and slice_memory is %s here: it has to be the same in the "+
+		"device plugin's options and in Tranche's configuration file; if it was changed, end the claims of the old size "+
+		"(tranche claim list, tranche claim release)", e.Claim.ID, memsize.Format(e.Claim.SliceSize()),
+		e.Claim.GPU.UUID, memsize.Format(e.SliceBytes))
+}

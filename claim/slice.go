@@ -1,0 +1,51 @@
+package claim
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// sliceInfix is what stands between a GPU's UUID and a slice's number.
+const sliceInfix = "/slice-"
+
+// SliceName names one slice of a GPU. Everybody who makes claims goes by these names: that two of them mean the same
+// memory can be seen by nothing else.
+func SliceName(gpuUUID string, number int) string {
+	return fmt.Sprintf("%s%s%03d", gpuUUID, sliceInfix, number)
+}
+
+// ParseSliceName is the inverse of SliceName.
+func ParseSliceName(name string) (gpuUUID string, number int, ok bool) {
+	gpuUUID, digits, ok := strings.Cut(name, sliceInfix)
+	number, err := strconv.Atoi(digits)
+	if !ok || err != nil || number < 0 || SliceName(gpuUUID, number) != name {
+		return "", 0, false
+	}
+	return gpuUUID, number, true
+}
+
+// SliceSize is the memory of one of the claim's slices. Claims that don't state it have all of their slices as limit.
+func (c *Claim) SliceSize() uint64 {
+	switch {
+	case c.SliceBytes > 0:
+		return c.SliceBytes
+	case len(c.Slices) > 0:
+		return c.LimitBytes / uint64(len(c.Slices))
+	}
+	return 0
+}
+
+// Covers tells whether the claim has memory that a slice of another size would stand for. Slices are parts of the GPU's
+// memory in the order of their numbers, so that those of two sizes can be compared.
+func (c *Claim) Covers(gpuUUID string, number int, sliceBytes uint64) bool {
+	from, to := uint64(number)*sliceBytes, uint64(number+1)*sliceBytes
+	size := c.SliceSize()
+	for _, name := range c.Slices {
+		uuid, n, ok := ParseSliceName(name)
+		if ok && uuid == gpuUUID && uint64(n)*size < to && from < uint64(n+1)*size {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/google/renameio/v2"
+	"github.com/spf13/cobra"
+
+	"tranche.dev/tranche/claim/memsize"
+	"tranche.dev/tranche/runtime"
+	"tranche.dev/tranche/runtime/ask"
+)
+
+// defaultCDIDir is where programs leave CDI specifications that are made anew at each boot.
+const defaultCDIDir = "/var/run/cdi"
+
+// toStdout is the --output that prints.
+const toStdout = "-"
+
+type cdiOptions struct {
+	driverRoot, sliceMemory, output string
+}
+
+func (a *app) cdiCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cdi",
+		Short: "CDI devices by which containers ask for fractions of GPUs",
+		Args:  cobra.NoArgs,
+	}
+	cmd.AddCommand(a.cdiGenerateCommand())
+	return cmd
+}
+
+func (a *app) cdiGenerateCommand() *cobra.Command {
+	var o cdiOptions
+	cmd := &cobra.Command{
+		Use:   "generate",
+		Short: "Write the CDI specification of the devices tranche.dev/slice=…",
+		Long: `Write the CDI specification of the devices tranche.dev/slice=…, one for each multiple of a slice that fits on the
+largest GPU of this node. A container with the device tranche.dev/slice=8GiB asks for 8 GiB.
+
+The directory /var/run/cdi is empty after a boot, so run this at each.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.generateCDI(cmd.Context(), o) },
+	}
+	cmd.Flags().StringVar(&o.driverRoot, "driver-root", runtime.DefaultDriverRoot,
+		"directory `tree` in which the GPU driver's libraries are found")
+	cmd.Flags().StringVar(&o.sliceMemory, "slice-memory", "",
+		"`size` of a slice (default: slice_memory of tranche-runtime's configuration file)")
+	cmd.Flags().StringVar(&o.output, "output", filepath.Join(defaultCDIDir, ask.CDISpecFile),
+		"`file` to write, \"-\" to print")
+	return cmd
+}
+
+func (a *app) generateCDI(ctx context.Context, o cdiOptions) error {
+	sliceBytes, err := a.sliceBytes(o.sliceMemory)
+	if err != nil {
+		return err
+	}
+	node, err := a.readGPUs(ctx, o.driverRoot)
+	if err != nil {
+		return err
+	}
+	most := 0
+	for _, g := range node.GPUs {
+		most = max(most, int(g.UsableBytes()/sliceBytes))
+	}
+	if most == 0 {
+		return errors.New("this node has no GPU with room for a slice of " + memsize.Format(sliceBytes) +
+			", so there is no device to describe")
+	}
+	spec, err := ask.CDISpec(sliceBytes, most)
+	if err != nil {
+		return fmt.Errorf("describing the devices: %w", err)
+	}
+	content, err := json.MarshalIndent(spec, "", "  ")
+	if err != nil {
+		return err
+	}
+	return a.writeCDI(o.output, append(content, '\n'))
+}
+
+// sliceBytes is what a flag says, else the configuration file.
+func (a *app) sliceBytes(flag string) (uint64, error) {
+	if flag != "" {
+		bytes, err := memsize.ParseGPU(flag)
+		if err != nil {
+			return 0, fmt.Errorf("--slice-memory: %w", err)
+		}
+		return bytes, nil
+	}
+	path, _ := lookupEnv(a.environ, runtime.ConfigEnv)
+	cfg, err := runtime.LoadConfig(path)
+	return cfg.SliceBytes, err
+}
+
+func (a *app) writeCDI(output string, content []byte) error {
+	if output == toStdout {
+		_, err := a.stdout.Write(content)
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(output), 0o755); err != nil {
+		return err
+	}
+	if err := renameio.WriteFile(output, content, 0o644); err != nil {
+		return fmt.Errorf("writing the CDI specification: %w", err)
+	}
+	fmt.Fprintf(a.stdout, "Wrote %s.\n", output)
+	return nil
+}

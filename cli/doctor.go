@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"tranche.dev/tranche/cli/doctor"
+	"tranche.dev/tranche/cli/install"
+	"tranche.dev/tranche/device/nvml"
+	"tranche.dev/tranche/runtime"
+)
+
+type doctorOptions struct {
+	json        bool
+	config      string
+	runtimePath string
+}
+
+func (a *app) doctorCommand() *cobra.Command {
+	var o doctorOptions
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check this node from end to end, and say how to mend what is wrong",
+		Long: `Check this node from end to end: kernel, cgroups, driver, CDI, runtimes, shadow libraries, engines, Nomad, ledger.
+
+It only looks. The exit status is 1 where something is at fault; warnings do not count. It wants to run as root.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.doctor(cmd.Context(), o) },
+	}
+	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON, for programs")
+	cmd.Flags().StringVar(&o.config, "config", "", "configuration `file` of tranche-runtime (default "+a.configFile+")")
+	cmd.Flags().StringVar(&o.runtimePath, "runtime-path", install.RuntimePath("/usr"), "where tranche-runtime is")
+	return cmd
+}
+
+func (a *app) doctor(ctx context.Context, o doctorOptions) error {
+	node := a.nodeToExamine(o)
+	results := node.Examine(ctx)
+	var err error
+	if o.json {
+		encoder := json.NewEncoder(a.stdout)
+		encoder.SetIndent("", "  ")
+		err = encoder.Encode(results)
+	} else {
+		err = printResults(a.stdout, results)
+	}
+	if err == nil && slices.ContainsFunc(results, func(r doctor.Result) bool { return r.State == doctor.Fault }) {
+		return &exitError{code: exitFailure} // the results tell the rest
+	}
+	return err
+}
+
+func (a *app) nodeToExamine(o doctorOptions) *doctor.Node {
+	config, err := runtime.LoadConfig(o.config)
+	if err != nil {
+		config = runtime.Config{}.WithDefaults()
+	}
+	file := o.config
+	if file == "" {
+		file = a.configFile
+	}
+	return &doctor.Node{
+		Root: "/", Config: config, ConfigFile: file, ConfigErr: err, RuntimePath: filepath.Clean(o.runtimePath),
+		ReadGPUs: func(ctx context.Context) (*nvml.Node, error) { return a.readGPUs(ctx, config.DriverRoot) },
+	}
+}
+
+// printResults writes the results for people: a line each, and what to do about it below.
+func printResults(out io.Writer, results []doctor.Result) error {
+	w := &errWriter{w: out}
+	count := map[doctor.State]int{}
+	group := ""
+	for _, r := range results {
+		if r.Group != group {
+			group = r.Group
+			fmt.Fprintf(w, "%s\n", group)
+		}
+		count[r.State]++
+		fmt.Fprintf(w, "  %-7s  %s: %s (%s)\n", r.State, r.Check, r.Found, r.Looked)
+		if r.Remedy != "" {
+			fmt.Fprintf(w, "           to mend it: %s\n", r.Remedy)
+		}
+	}
+	fmt.Fprintf(w, "\n%d checks, %d warnings, %d faults\n", len(results), count[doctor.Warning], count[doctor.Fault])
+	return w.err
+}

@@ -1,0 +1,78 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"tranche.dev/tranche/runtime/driverroot"
+)
+
+const installDriver = "install NVIDIA's driver, or set driver_root to where it is"
+
+var driverChecks = []check{
+	{"driver", "library", driverLibrary},
+	{"driver", "kernel module", driverModule},
+	{"driver", "NVML", driverNVML},
+	{"driver", "device nodes", driverNodes},
+}
+
+// driverLibrary finds libcuda, without which there is nothing to hold to a limit.
+func driverLibrary(_ context.Context, n *Node) finding {
+	found, err := driverroot.FindLibrary(n.Config.DriverRoot, driverroot.CUDALibrary)
+	if err != nil {
+		return fault(n.Config.DriverRoot, err.Error(), installDriver)
+	}
+	return ok(n.Config.DriverRoot, "%s", found)
+}
+
+// driverModule compares the kernel module with the libraries: after an update without a reboot they differ, and the
+// driver refuses every call.
+func driverModule(_ context.Context, n *Node) finding {
+	file := n.path("/proc/driver/nvidia/version")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return warning(file, "not there", "load the kernel module, unless NVML answers without: modprobe nvidia nvidia-uvm")
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	if v := n.gpus.DriverVersion; v != "" && !strings.Contains(line, " "+v+" ") {
+		return fault(file, fmt.Sprintf("%s, but the libraries are %s", line, v), "the driver was updated under the module "+
+			"that runs: reboot, or unload and load nvidia, nvidia-uvm and nvidia-modeset")
+	}
+	return ok(file, "%s", line)
+}
+
+func driverNVML(_ context.Context, n *Node) finding {
+	looked := driverroot.NVMLLibrary + " in " + n.Config.DriverRoot
+	if n.gpusErr != nil {
+		return fault(looked, n.gpusErr.Error(), "see that nvidia-smi works on this node; "+installDriver)
+	}
+	if len(n.gpus.Failed) > 0 {
+		f := n.gpus.Failed[0]
+		return fault(looked, fmt.Sprintf("GPU %d does not answer: %v", f.Index, f.Err), "see dmesg for Xid errors; a GPU that "+
+			"fell off the bus needs a reset (nvidia-smi --gpu-reset) or a reboot")
+	}
+	if len(n.gpus.GPUs) == 0 {
+		return fault(looked, "no GPUs", "see that lspci lists them and nvidia-smi does, too")
+	}
+	return ok(looked, "driver %s, CUDA %s, %d GPUs", n.gpus.DriverVersion, n.gpus.CUDAVersion, len(n.gpus.GPUs))
+}
+
+// driverNodes looks for what containers open. The driver makes some of them only when somebody first asks.
+func driverNodes(_ context.Context, n *Node) finding {
+	dev := filepath.Join(n.Config.DriverRoot, "dev")
+	names := []string{"nvidiactl", "nvidia-uvm"}
+	for _, g := range n.gpus.GPUs {
+		names = append(names, fmt.Sprintf("nvidia%d", g.Minor))
+	}
+	for _, name := range names {
+		info, err := os.Stat(filepath.Join(dev, name))
+		if err != nil || info.Mode()&os.ModeCharDevice == 0 {
+			return fault(dev, name+" is no device node there", "have the driver make them: nvidia-modprobe -u -c 0, at each boot; "+
+				"nvidia-persistenced does so, too")
+		}
+	}
+	return ok(dev, "%s", strings.Join(names, ", "))
+}

@@ -1,0 +1,43 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"tranche.dev/tranche/cli/install"
+)
+
+var engineChecks = []check{
+	{"engines", "docker", engine("docker", "/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd")},
+	{"engines", "containerd", engine("containerd", "/usr/bin/containerd", "/usr/sbin/containerd", "/usr/local/bin/containerd")},
+	{"engines", "podman", engine("podman", "/usr/bin/podman", "/usr/local/bin/podman")},
+}
+
+// engine looks whether an engine that is there knows the runtime. That it need not: a node for Nomad's containerd driver
+// has no use for it.
+func engine(name string, programs ...string) func(context.Context, *Node) finding {
+	return func(_ context.Context, n *Node) finding {
+		program := ""
+		for _, p := range programs {
+			if _, err := os.Stat(n.path(p)); err == nil {
+				program = n.path(p)
+			}
+		}
+		if program == "" {
+			return ok(n.path(programs[0]), "not installed")
+		}
+		file, runtimePath, err := install.Configured(name, n.Root)
+		switch {
+		case err != nil:
+			return fault(file, err.Error(), "correct the file: "+name+" does not start with it either")
+		case runtimePath == "":
+			return ok(file, "does not name the runtime; where its containers are to get GPUs: tranche install %s", name)
+		}
+		if err := executable(runtimePath); err != nil {
+			return fault(file, fmt.Sprintf("it names %s as runtime: %v", runtimePath, err), "tranche install "+name+
+				" --runtime-path "+n.RuntimePath)
+		}
+		return ok(file, "names %s as runtime", runtimePath)
+	}
+}

@@ -1,0 +1,84 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"tranche.dev/tranche/cli/install"
+)
+
+var nomadChecks = []check{
+	{"Nomad", "configuration", nomadConfiguration},
+	{"Nomad", "plugins", nomadPlugins},
+	{"Nomad", "containerd", nomadContainerd},
+}
+
+const nomadDir = "/etc/nomad.d"
+
+// nomadConfig reads the agent's configuration; nil where there is no agent, or none that is to use Tranche.
+func (n *Node) nomadConfig() (*install.NomadConfig, error) {
+	if _, err := os.Stat(n.path(nomadDir)); os.IsNotExist(err) {
+		return nil, nil
+	}
+	return install.ReadNomad(n.path(nomadDir))
+}
+
+func nomadConfiguration(_ context.Context, n *Node) finding {
+	config, err := n.nomadConfig()
+	switch {
+	case err != nil:
+		return fault(n.path(nomadDir), err.Error(), "correct the file: the agent does not start with it either")
+	case config == nil:
+		return ok(n.path(nomadDir), "not there")
+	case !config.OwnBlocks():
+		return ok(config.Dir, "no plugin block for Tranche, so its plugins run with their defaults if they are there")
+	}
+	return ok(config.Dir, "has Tranche's plugin blocks")
+}
+
+// nomadPlugins looks for the two binaries where the agent does.
+func nomadPlugins(_ context.Context, n *Node) finding {
+	config, err := n.nomadConfig()
+	if err != nil || config == nil {
+		return ok(n.path(nomadDir), "no agent to look at")
+	}
+	if config.PluginDir == "" {
+		return warning(config.Dir, "neither plugin_dir nor data_dir is set", "set plugin_dir in the agent's configuration")
+	}
+	dir := n.path(config.PluginDir)
+	names := []string{"nomad-device-tranche", "nomad-driver-tranche"}
+	for _, name := range names {
+		err := executable(filepath.Join(dir, name))
+		switch {
+		case err == nil:
+		case os.IsNotExist(err) && !slices.Contains(config.Configured, name):
+			return warning(dir, name+" is not there", "for Nomad to use Tranche: tranche install nomad --from BUILD-FOLDER")
+		default:
+			return fault(dir, fmt.Sprintf("%s: %v", name, err), "tranche install nomad --from BUILD-FOLDER; the agent does not start "+
+				"with a block for a plugin that is not there")
+		}
+	}
+	return ok(dir, "has both plugins")
+}
+
+// nomadContainerd asks whether the containerd that the task driver needs listens.
+func nomadContainerd(ctx context.Context, n *Node) finding {
+	socket := n.path("/run/containerd/containerd.sock")
+	config, err := n.nomadConfig()
+	if err != nil || config == nil || !slices.Contains(config.Configured, "nomad-driver-tranche") {
+		return ok(socket, "no task driver that needs it")
+	}
+	dialer := net.Dialer{Timeout: 5 * time.Second}
+	connection, err := dialer.DialContext(ctx, "unix", socket)
+	if err != nil {
+		return warning(socket, err.Error(), "the driver waits for containerd: systemctl start containerd; or set "+
+			"containerd_address in the driver's plugin block")
+	}
+	_ = connection.Close()
+	return ok(socket, "listens")
+}

@@ -1,0 +1,259 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/cli/install"
+)
+
+// installOptions are those of `tranche install` and `tranche uninstall`.
+type installOptions struct {
+	install.Options
+	from, prefix string
+	dryRun       bool
+	restart      bool
+	files        bool
+	stateDir     string
+	runDir       string
+}
+
+var engineNames = []string{"containerd", "docker", "podman", "nomad"}
+
+func (a *app) installCommand() *cobra.Command {
+	var o installOptions
+	cmd := &cobra.Command{
+		Use:   "install [containerd|docker|podman|nomad]...",
+		Short: "Put Tranche on this node, and make container engines know its runtime",
+		Long: `Put Tranche on this node, and make container engines know its runtime.
+
+With --from, the programs and shadow libraries are copied from a build folder first. For each engine that is named, its
+configuration gets a runtime called "tranche"; whatever else is in the file stays, and a copy of the file as it was is
+kept beside it. Doing it again changes nothing. No engine is restarted unless --restart says so.`,
+		ValidArgs: engineNames,
+		Args:      cobra.OnlyValidArgs,
+		RunE:      func(cmd *cobra.Command, engines []string) error { return a.install(cmd.Context(), engines, o) },
+	}
+	o.addFlags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.from, "from", "", "build `folder` to copy the programs and shadow libraries from")
+	f.StringVar(&o.prefix, "prefix", "/usr", "`directory` whose bin and lib/tranche get them")
+	f.StringVar(&o.RuntimePath, "runtime-path", "", "the tranche-runtime that engines call (default PREFIX/bin/tranche-runtime)")
+	f.BoolVar(&o.SetDefault, "set-default", false, "make it the runtime of containers that name none")
+	f.StringVar(&o.PluginDir, "plugin-dir", "", "Nomad's plugin `directory` (default what its configuration says)")
+	return cmd
+}
+
+func (a *app) uninstallCommand() *cobra.Command {
+	var o installOptions
+	cmd := &cobra.Command{
+		Use:   "uninstall [containerd|docker|podman|nomad]...",
+		Short: "Take back what tranche install did",
+		Long: `Take back what tranche install did, and nothing else, also where the files were edited since then.
+
+With --files, the programs and shadow libraries go, too, once no engine is configured to use them. The ledger stays.`,
+		ValidArgs: engineNames,
+		Args:      cobra.OnlyValidArgs,
+		RunE:      func(cmd *cobra.Command, engines []string) error { return a.uninstall(cmd.Context(), engines, o) },
+	}
+	o.addFlags(cmd)
+	cmd.Flags().BoolVar(&o.files, "files", false, "remove the programs and shadow libraries, too")
+	cmd.Flags().BoolVar(&o.Force, "force", false, "go on although something still depends on the runtime")
+	cmd.Flags().StringVar(&o.runDir, "run-dir", claim.DefaultRunDir, "`directory` of the regions")
+	return cmd
+}
+
+func (o *installOptions) addFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&o.ConfigFile, "config", "", "the engine's configuration `file`, where it is not the usual one")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "show what would be changed, and change nothing")
+	cmd.Flags().BoolVar(&o.restart, "restart", false, "have the engines read their configuration again")
+	cmd.Flags().StringVar(&o.stateDir, "state-dir", claim.DefaultStateDir, "`directory` of the ledger and of what was installed")
+}
+
+// install works everything out before it changes anything.
+func (a *app) install(ctx context.Context, engines []string, o installOptions) error {
+	if len(engines) == 0 && o.from == "" {
+		return fmt.Errorf("nothing to install: name an engine (%s) or a build folder with --from", strings.Join(engineNames, ", "))
+	}
+	if err := o.complete(engines); err != nil {
+		return err
+	}
+	record, closeRecord, err := o.record()
+	if err != nil {
+		return err
+	}
+	defer closeRecord()
+	plans, err := planEngines(ctx, engines, o, record, install.Engine.Install)
+	if err != nil {
+		return err
+	}
+	files, err := o.planFiles(plans, a.configFile)
+	if err != nil {
+		return err
+	}
+	return a.carryOut(ctx, o, record, files, plans)
+}
+
+// complete fills in paths and refuses those that would be taken from wherever the engine happens to be.
+func (o *installOptions) complete(engines []string) error {
+	if o.RuntimePath == "" {
+		o.RuntimePath = install.RuntimePath(o.prefix)
+	}
+	if err := o.oneConfig(engines); err != nil {
+		return err
+	}
+	for name, path := range map[string]string{"--prefix": o.prefix, "--runtime-path": o.RuntimePath} {
+		if !filepath.IsAbs(path) {
+			return fmt.Errorf("%s: %q has to be an absolute path", name, path)
+		}
+	}
+	if o.from != "" && o.RuntimePath == install.RuntimePath(o.prefix) {
+		return nil // is copied there
+	}
+	info, err := os.Stat(o.RuntimePath)
+	if err == nil && (!info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0) {
+		err = fmt.Errorf("%s is no program (%s)", o.RuntimePath, info.Mode())
+	}
+	if err != nil {
+		return fmt.Errorf("find tranche-runtime: %w; install it with --from, or say where it is with --runtime-path", err)
+	}
+	return nil
+}
+
+// oneConfig makes sure that --config is for one engine, and absolute, since the record is to know it again.
+func (o *installOptions) oneConfig(engines []string) (err error) {
+	if o.ConfigFile == "" {
+		return nil
+	}
+	if len(engines) != 1 {
+		return errors.New("--config names the file of one engine: name one engine with it")
+	}
+	o.ConfigFile, err = filepath.Abs(o.ConfigFile)
+	return err
+}
+
+func (o *installOptions) record() (*install.Record, func(), error) {
+	if o.dryRun {
+		record, err := install.ReadRecord(o.stateDir)
+		return record, func() {}, err
+	}
+	record, err := install.OpenRecord(o.stateDir)
+	if err != nil {
+		return nil, nil, err
+	}
+	return record, func() { _ = record.Close() }, nil
+}
+
+// enginePlan is the plan for one engine.
+type enginePlan struct {
+	name, key string
+	*install.Plan
+}
+
+// planEngines works out what to do for each engine.
+func planEngines(ctx context.Context, engines []string, o installOptions, r *install.Record,
+	plan func(install.Engine, context.Context, install.Options, install.Entry) (*install.Plan, error),
+) ([]enginePlan, error) {
+	var plans []enginePlan
+	for _, name := range engines {
+		key := name
+		if o.ConfigFile != "" {
+			key = name + " " + o.ConfigFile
+		}
+		was, found := r.Engines[key]
+		if !found && r.Engines[name].File == o.ConfigFile {
+			key, was = name, r.Engines[name]
+		}
+		p, err := plan(install.Engines()[name], ctx, o.Options, was)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		plans = append(plans, enginePlan{name, key, p})
+	}
+	return plans, nil
+}
+
+// planFiles works out what to copy. The plugins go where Nomad looks for them, if it is among the engines.
+func (o *installOptions) planFiles(plans []enginePlan, configFile string) (*install.Plan, error) {
+	if o.from == "" {
+		return &install.Plan{}, nil
+	}
+	files := install.Files{From: o.from, Prefix: o.prefix, ConfigFile: configFile}
+	for _, p := range plans {
+		if p.name == "nomad" {
+			files.PluginDir = p.Entry.PluginDir
+		}
+	}
+	return files.Install()
+}
+
+// carryOut shows the plans or applies them, the files first, since the engines' configurations name them.
+func (a *app) carryOut(ctx context.Context, o installOptions, r *install.Record, files *install.Plan, plans []enginePlan) error {
+	all := &install.Plan{Changes: files.Changes, Notes: files.Notes, Dirs: files.Dirs}
+	for _, p := range plans {
+		all.Changes = append(all.Changes, p.Changes...)
+		all.Notes = append(all.Notes, p.Notes...)
+	}
+	if o.dryRun {
+		err := all.Show(a.stdout)
+		a.say(all)
+		fmt.Fprintln(a.stderr, "Nothing was changed (--dry-run).")
+		return err
+	}
+	if err := all.Apply(a.stdout); err != nil {
+		return err
+	}
+	r.Written(files)
+	if o.files {
+		clear(r.Files) // what was changed since then is not ours any more
+	}
+	for _, p := range plans {
+		if p.Entry == (install.Entry{}) {
+			delete(r.Engines, p.key)
+		} else {
+			r.Engines[p.key] = p.Entry
+		}
+	}
+	if err := r.Save(); err != nil {
+		return err
+	}
+	if len(all.Changes) == 0 {
+		fmt.Fprintln(a.stdout, "Nothing to change.")
+	}
+	a.say(all)
+	return a.reload(ctx, o, plans)
+}
+
+func (a *app) say(p *install.Plan) {
+	for _, note := range p.Notes {
+		fmt.Fprintf(a.stderr, "Note: %s\n", note)
+	}
+}
+
+// reload has the engines read what was changed, or says how.
+func (a *app) reload(ctx context.Context, o installOptions, plans []enginePlan) error {
+	for _, p := range plans {
+		if len(p.Changes) == 0 || len(p.Reload) == 0 {
+			continue
+		}
+		command := strings.Join(p.Reload, " ")
+		if !o.restart {
+			fmt.Fprintf(a.stdout, "%s goes by its old configuration until you run: %s (%s)\n", p.name, command, p.ReloadNote)
+			continue
+		}
+		out, err := exec.CommandContext(ctx, p.Reload[0], p.Reload[1:]...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("the configuration is written, but %s does not go by it yet: %s: %w: %s", p.name, command, err, out)
+		}
+		fmt.Fprintf(a.stdout, "ran: %s\n", command)
+	}
+	return nil
+}

@@ -1,0 +1,179 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/hcl"
+)
+
+// nomadConfigDir is what Nomad's packages have the agent read: all files in it, merged.
+const nomadConfigDir = "/etc/nomad.d"
+
+const nomadFile = "tranche.hcl"
+
+// nomadPlugins are the plugins' binaries, by which their blocks go.
+var nomadPlugins = []string{"nomad-device-tranche", "nomad-driver-tranche"}
+
+// Nomad is a Nomad client's agent. It starts whatever lies in its plugin directory, and takes the plugins' options from
+// blocks in its configuration.
+type Nomad struct{}
+
+// Install plans the plugins' blocks as a file of our own.
+func (Nomad) Install(_ context.Context, o Options, was Entry) (*Plan, error) {
+	if o.SetDefault {
+		return nil, errors.New("--set-default is for container engines: a job of Nomad names its driver itself")
+	}
+	config, err := ReadNomad(orDefault(o.ConfigFile, nomadConfigDir))
+	if err != nil {
+		return nil, err
+	}
+	f, err := readFile(filepath.Join(config.Dir, nomadFile))
+	if err != nil {
+		return nil, err
+	}
+	plan := &Plan{
+		Entry:  Entry{File: f.path, Runtime: o.RuntimePath, Created: was.Created || !f.exists},
+		Reload: []string{"systemctl", "restart", "nomad"}, ReloadNote: "tasks go on running",
+	}
+	dir := orDefault(o.PluginDir, config.PluginDir)
+	if dir == "" {
+		return nil, fmt.Errorf("no file in %s sets plugin_dir or data_dir, so it is not known where the agent looks for "+
+			"plugins: name the directory with --plugin-dir; nothing was changed", config.Dir)
+	}
+	plan.Entry.PluginDir = dir
+	for _, name := range nomadPlugins {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			plan.note("%s is not in the agent's plugin directory %s yet: use --from, or copy it there", name, dir)
+		}
+	}
+	plan.note("Nomad's docker driver takes this runtime only where its plugin block allows it: "+
+		"plugin \"docker\" { config { allow_runtimes = [\"runc\", %q] } }", RuntimeName)
+	lines := config.missingBlocks(o)
+	if len(lines) == 0 {
+		plan.Entry = Entry{File: was.File, Runtime: was.Runtime, Created: was.Created, PluginDir: dir}
+		return plan, nil
+	}
+	plan.change(f, []byte(appendMarked(withoutMarked(string(f.text), ""), lines)))
+	return plan, nil
+}
+
+// Uninstall plans to take the blocks out. The plugins' binaries go with the other files.
+func (Nomad) Uninstall(_ context.Context, o Options, was Entry) (*Plan, error) {
+	config, err := ReadNomad(orDefault(o.ConfigFile, orDefault(filepath.Dir(was.File), nomadConfigDir)))
+	if err != nil {
+		return nil, err
+	}
+	f, err := readFile(filepath.Join(config.Dir, nomadFile))
+	if err != nil {
+		return nil, err
+	}
+	plan := &Plan{
+		Reload: []string{"systemctl", "restart", "nomad"}, ReloadNote: "tasks go on running",
+	}
+	after := withoutMarked(string(f.text), "")
+	switch {
+	case !f.exists:
+	case after == "":
+		plan.remove(f)
+	default:
+		plan.change(f, []byte(after))
+	}
+	return plan, nil
+}
+
+// NomadConfig is what is read of an agent's configuration.
+type NomadConfig struct {
+	// Dir is the directory of the configuration.
+	Dir string
+	// PluginDir is where the agent looks for plugins, "" if its configuration does not say.
+	PluginDir string
+	// Plugins are the plugins that have a block outside our own file, and the file.
+	Plugins map[string]string
+	// Configured are those that have a block anywhere.
+	Configured []string
+}
+
+// ReadNomad reads the agent's configuration: a directory, or one file in it.
+func ReadNomad(path string) (*NomadConfig, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("read Nomad's configuration: %w; name the directory that the agent is given by -config "+
+			"with --config", err)
+	}
+	if !info.IsDir() {
+		path = filepath.Dir(path)
+	}
+	c := &NomadConfig{Dir: path, Plugins: map[string]string{}}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, fmt.Errorf("read Nomad's configuration: %w", err)
+	}
+	var dataDir string
+	for _, e := range entries {
+		if ext := filepath.Ext(e.Name()); ext != ".hcl" && ext != ".json" {
+			continue
+		}
+		if err := c.read(filepath.Join(path, e.Name()), &dataDir); err != nil {
+			return nil, err
+		}
+	}
+	if c.PluginDir == "" && dataDir != "" {
+		c.PluginDir = filepath.Join(dataDir, "plugins") // as the agent does
+	}
+	return c, nil
+}
+
+// read adds what one file says.
+func (c *NomadConfig) read(path string, dataDir *string) error {
+	f, err := readFile(path)
+	if err != nil {
+		return err
+	}
+	var whole map[string]any
+	if err := hcl.Unmarshal(f.text, &whole); err != nil {
+		return fmt.Errorf("%s cannot be read: %w; correct it first, nothing was changed", path, err)
+	}
+	blocks, _ := whole["plugin"].([]map[string]any)
+	for _, block := range blocks {
+		for name := range block {
+			c.Configured = append(c.Configured, name)
+			if filepath.Base(path) != nomadFile {
+				c.Plugins[name] = path
+			}
+		}
+	}
+	pluginDir, _ := whole["plugin_dir"].(string)
+	data, _ := whole["data_dir"].(string)
+	c.PluginDir, *dataDir = orDefault(pluginDir, c.PluginDir), orDefault(data, *dataDir)
+	return nil
+}
+
+// missingBlocks writes the blocks of those plugins that have none.
+func (c *NomadConfig) missingBlocks(o Options) []string {
+	prefix := filepath.Dir(filepath.Dir(o.RuntimePath))
+	var lines []string
+	if _, found := c.Plugins[nomadPlugins[0]]; !found {
+		lines = append(lines, `plugin "nomad-device-tranche" {`, "  config {",
+			`    slice_memory = "1GiB" # GPU memory of one slice`, "  }", "}")
+	}
+	if _, found := c.Plugins[nomadPlugins[1]]; !found {
+		if len(lines) > 0 {
+			lines = append(lines, "")
+		}
+		lines = append(lines, `plugin "nomad-driver-tranche" {`, "  config {",
+			fmt.Sprintf("    shadow_dir = %q", filepath.Join(prefix, "lib/tranche")),
+			fmt.Sprintf("    hook_path  = %q", filepath.Join(prefix, "bin/tranche-hook")), "  }", "}")
+	}
+	return lines
+}
+
+// OwnBlocks tells whether a plugin of ours has a block.
+func (c *NomadConfig) OwnBlocks() bool {
+	return slices.ContainsFunc(c.Configured, func(name string) bool { return strings.HasSuffix(name, "-tranche") })
+}

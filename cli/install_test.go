@@ -1,0 +1,258 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shoenig/test/must"
+
+	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/device/nvml/nvmltest"
+)
+
+// installTrial is a node to install on: all in one directory, but for the engines' own files.
+type installTrial struct {
+	*trial
+	dir, prefix, state, config string
+}
+
+func newInstallTrial(t *testing.T) *installTrial {
+	t.Helper()
+	dir := t.TempDir()
+	i := &installTrial{
+		trial: newTrial(t), dir: dir, prefix: filepath.Join(dir, "usr"), state: filepath.Join(dir, "state"),
+		config: filepath.Join(dir, "etc/daemon.json"),
+	}
+	i.app = testApp(nvmltest.New())
+	i.configFile = filepath.Join(dir, "etc/tranche/config.toml")
+	return i
+}
+
+// build makes a build folder, whose programs are scripts and whose libraries are real shadows.
+func (i *installTrial) build(t *testing.T, text string) string {
+	t.Helper()
+	build := filepath.Join(i.dir, "build")
+	for _, name := range []string{"tranche", "tranche-runtime", "tranche-hook", "nomad-device-tranche", "nomad-driver-tranche"} {
+		file := filepath.Join(build, "bin", name)
+		must.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		must.NoError(t, os.WriteFile(file, []byte("#!/bin/sh\n# "+text+"\n"), 0o755))
+	}
+	for _, soname := range sonames {
+		content, err := os.ReadFile(filepath.Join(i.shadowDir, soname))
+		must.NoError(t, err)
+		must.NoError(t, os.MkdirAll(filepath.Join(build, "lib"), 0o755))
+		must.NoError(t, os.WriteFile(filepath.Join(build, "lib", soname), content, 0o644))
+	}
+	return build
+}
+
+func (i *installTrial) do(args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	i.stdout, i.stderr = &out, &errs
+	code = i.main(append(args, "--state-dir", i.state))
+	return code, out.String(), errs.String()
+}
+
+func (i *installTrial) must(t *testing.T, args ...string) string {
+	t.Helper()
+	code, stdout, stderr := i.do(args...)
+	must.Zero(t, code, must.Sprintf("%v: %s", args, stderr))
+	return stdout
+}
+
+func (i *installTrial) refused(t *testing.T, says string, args ...string) {
+	t.Helper()
+	code, _, stderr := i.do(args...)
+	must.Eq(t, exitFailure, code)
+	must.StrContains(t, stderr, says)
+}
+
+// files lists what is below the directory, but for the build folder.
+func (i *installTrial) files(t *testing.T) []string {
+	t.Helper()
+	out, err := exec.Command("find", i.dir, "-path", i.dir+"/build", "-prune", "-o", "-type", "f",
+		"-not", "-name", "*.before-tranche-*", "-printf", "%P\n").Output()
+	must.NoError(t, err)
+	return strings.Fields(string(out))
+}
+
+func TestInstallFromABuildFolder(t *testing.T) {
+	i := newInstallTrial(t)
+	requireRootForOwners(t)
+	build := i.build(t, "first")
+	args := []string{"install", "docker", "--from", build, "--prefix", i.prefix, "--config", i.config}
+
+	code, stdout, stderr := i.do(append(args, "--dry-run")...)
+	must.Zero(t, code)
+	must.StrContains(t, stdout, "+++ "+i.config)
+	must.StrContains(t, stdout, filepath.Join(i.prefix, "bin/tranche-hook")+": ")
+	must.StrContains(t, stderr, "Nothing was changed (--dry-run)")
+	must.SliceEmpty(t, i.files(t))
+
+	must.StrContains(t, i.must(t, args...), "until you run: systemctl reload docker (containers go on running)")
+	must.SliceContainsAll(t, i.files(t), []string{
+		"usr/bin/tranche", "usr/bin/tranche-runtime", "usr/bin/tranche-hook", "usr/lib/tranche/libcuda.so.1",
+		"usr/lib/tranche/libnvidia-ml.so.1", "etc/daemon.json", "etc/tranche/config.toml", "state/installed.json",
+	})
+	must.FileContains(t, i.config, filepath.Join(i.prefix, "bin/tranche-runtime"))
+	must.FileContains(t, i.configFile, `hook_path  = "`+filepath.Join(i.prefix, "bin/tranche-hook")+`"`)
+	must.StrContains(t, i.must(t, args...), "Nothing to change.")
+
+	// An operator's configuration stays, in an update and when all else goes.
+	must.NoError(t, os.WriteFile(i.configFile, []byte("runtime = \"crun\"\n"), 0o644))
+	i.build(t, "second")
+	i.must(t, args...)
+	must.FileContains(t, filepath.Join(i.prefix, "bin/tranche-hook"), "second")
+	must.FileContains(t, i.configFile, "crun")
+
+	i.refused(t, "is configured to use the programs", "uninstall", "--files")
+	i.must(t, "uninstall", "docker", "--files", "--config", i.config)
+	must.Eq(t, []string{"etc/tranche/config.toml"}, i.files(t))
+	must.DirNotExists(t, filepath.Join(i.prefix, "lib/tranche"))
+}
+
+// requireRootForOwners: what is installed belongs to root, which only root can do.
+func requireRootForOwners(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("TRANCHE_REQUIRE_ROOT") == "1" {
+		t.Fatal("this test installs files that belong to root, and needs to be root")
+	}
+	t.Skip("this test installs files that belong to root, and needs to be root")
+}
+
+func TestInstallNomadsPlugins(t *testing.T) {
+	i := newInstallTrial(t)
+	requireRootForOwners(t)
+	agent := filepath.Join(i.dir, "nomad.d")
+	plugins := filepath.Join(i.dir, "plugins")
+	must.NoError(t, os.MkdirAll(agent, 0o755))
+	must.NoError(t, os.WriteFile(filepath.Join(agent, "nomad.hcl"), []byte("plugin_dir = \""+plugins+"\"\n"), 0o644))
+	i.must(t, "install", "nomad", "--from", i.build(t, "x"), "--prefix", i.prefix, "--config", agent)
+	must.SliceContainsSubset(t, i.files(t), []string{"plugins/nomad-device-tranche", "plugins/nomad-driver-tranche"})
+	i.must(t, "uninstall", "nomad", "--files", "--config", agent)
+	must.Eq(t, []string{"nomad.d/nomad.hcl"}, i.files(t))
+}
+
+// The programs stay while a container needs its hook.
+func TestUninstallFilesRefusesWhileAContainerRuns(t *testing.T) {
+	i := newInstallTrial(t)
+	requireRootForOwners(t)
+	i.must(t, "install", "--from", i.build(t, "x"), "--prefix", i.prefix)
+	run := filepath.Join(i.dir, "run")
+	ledger, err := claim.Open(claim.Options{StateDir: i.state, RunDir: run})
+	must.NoError(t, err)
+	c, _, err := ledger.Reserve(t.Context(), claim.Request{
+		GPU: claim.GPU{UUID: "GPU-1"}, Slices: []string{"GPU-1/slice-0"}, LimitBytes: 1 << 30, Owner: claim.OwnerExternal,
+	})
+	must.NoError(t, err)
+	must.NoError(t, ledger.Bind(t.Context(), c.ID, claim.Container{ID: "web", Runtime: "runc", InitPID: os.Getpid()}))
+	i.refused(t, "container web runs with claim "+c.ID, "uninstall", "--files", "--run-dir", run)
+	must.FileExists(t, filepath.Join(i.prefix, "bin/tranche-hook"))
+	i.must(t, "uninstall", "--files", "--run-dir", run, "--force")
+	must.FileNotExists(t, filepath.Join(i.prefix, "bin/tranche-hook"))
+}
+
+func TestUninstallKeepsChangedFiles(t *testing.T) {
+	i := newInstallTrial(t)
+	requireRootForOwners(t)
+	i.must(t, "install", "--from", i.build(t, "x"), "--prefix", i.prefix)
+	hook := filepath.Join(i.prefix, "bin/tranche-hook")
+	must.NoError(t, os.WriteFile(hook, []byte("mine"), 0o755))
+	code, _, stderr := i.do("uninstall", "--files")
+	must.Zero(t, code)
+	must.StrContains(t, stderr, hook+" was changed since it was installed, and stays")
+	must.FileContains(t, hook, "mine")
+}
+
+func TestInstallErrors(t *testing.T) {
+	i := newInstallTrial(t)
+	build := i.build(t, "x")
+	must.NoError(t, os.Remove(filepath.Join(build, "bin/tranche-hook")))
+	notShadow := filepath.Join(i.dir, "other")
+	must.NoError(t, exec.Command("cp", "-a", i.build(t, "x"), notShadow).Run())
+	must.NoError(t, os.WriteFile(filepath.Join(notShadow, "lib/libcuda.so.1"), []byte("x"), 0o644))
+	must.NoError(t, os.Remove(filepath.Join(build, "bin/tranche-hook")))
+	for says, args := range map[string][]string{
+		"nothing to install: name an engine":          {"install"},
+		"nothing to uninstall: name an engine":        {"uninstall"},
+		`invalid argument "lxc"`:                      {"install", "lxc"},
+		"find tranche-runtime: stat /nowhere/runtime": {"install", "docker", "--runtime-path", "/nowhere/runtime"},
+		`"runtime" has to be an absolute path`:        {"install", "docker", "--runtime-path", "runtime"},
+		"is no program":                               {"install", "docker", "--runtime-path", i.dir},
+		"--config names the file of one engine":       {"install", "docker", "podman", "--config", "x"},
+		"it has to be a build folder":                 {"install", "--from", build, "--prefix", i.prefix},
+		"no shadow library":                           {"install", "--from", notShadow, "--prefix", i.prefix},
+	} {
+		i.refused(t, says, args...)
+	}
+	must.SliceNotContains(t, i.files(t), "state/installed.json")
+}
+
+// --restart runs what the operator would be told to run; what that says is not lost.
+func TestInstallRestart(t *testing.T) {
+	i := newInstallTrial(t)
+	bin := t.TempDir()
+	log := filepath.Join(bin, "log")
+	script := "#!/bin/sh\necho \"$@\" >>" + log + "\n[ \"$2\" != containerd ] || { echo Unit not found; exit 5; }\n"
+	must.NoError(t, os.WriteFile(filepath.Join(bin, "systemctl"), []byte(script), 0o755))
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	runtime := filepath.Join(i.build(t, "x"), "bin/tranche-runtime")
+	args := []string{"install", "docker", "--runtime-path", runtime, "--config", i.config, "--restart"}
+	must.StrContains(t, i.must(t, args...), "ran: systemctl reload docker")
+	i.must(t, args...) // changes nothing, so there is nothing to reload
+	must.FileContains(t, log, "reload docker\n")
+	content, err := os.ReadFile(log)
+	must.NoError(t, err)
+	must.Eq(t, 1, strings.Count(string(content), "\n"))
+
+	toml := filepath.Join(i.dir, "etc/config.toml")
+	i.refused(t, "Unit not found", "install", "containerd", "--runtime-path", runtime, "--config", toml, "--restart")
+	must.FileContains(t, toml, runtime)
+}
+
+// Two at once would overwrite each other's record.
+func TestInstallOneAtATime(t *testing.T) {
+	i := newInstallTrial(t)
+	must.NoError(t, os.MkdirAll(i.state, 0o700))
+	holder := exec.Command("flock", i.state, "cat")
+	stdin, err := holder.StdinPipe()
+	must.NoError(t, err)
+	stdout, err := holder.StdoutPipe()
+	must.NoError(t, err)
+	must.NoError(t, holder.Start())
+	_, err = stdin.Write([]byte("x"))
+	must.NoError(t, err)
+	_, err = stdout.Read(make([]byte, 1)) // cat runs, so the lock is held
+	must.NoError(t, err)
+	runtime := filepath.Join(i.build(t, "x"), "bin/tranche-runtime")
+	i.refused(t, "another `tranche install`", "install", "docker", "--runtime-path", runtime, "--config", i.config)
+	must.FileNotExists(t, i.config)
+	must.NoError(t, stdin.Close())
+	must.NoError(t, holder.Wait())
+}
+
+// The record says what to take back, so one that cannot be read is no reason to guess.
+func TestInstallWithABrokenRecord(t *testing.T) {
+	i := newInstallTrial(t)
+	must.NoError(t, os.MkdirAll(i.state, 0o700))
+	record := filepath.Join(i.state, "installed.json")
+	must.NoError(t, os.WriteFile(record, []byte("{"), 0o644))
+	runtime := filepath.Join(i.build(t, "x"), "bin/tranche-runtime")
+	i.refused(t, "read what was installed before, "+record, "install", "docker", "--runtime-path", runtime, "--config", i.config)
+	must.FileNotExists(t, i.config)
+	must.NoError(t, os.Remove(record))
+	i.must(t, "install", "docker", "--runtime-path", runtime, "--config", i.config)
+	var read struct{ Engines map[string]any }
+	content, err := os.ReadFile(record)
+	must.NoError(t, err)
+	must.NoError(t, json.Unmarshal(content, &read))
+	must.MapContainsKey(t, read.Engines, "docker "+i.config)
+}

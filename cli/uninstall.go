@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/cli/install"
+)
+
+// uninstall works everything out before it changes anything, too.
+func (a *app) uninstall(ctx context.Context, engines []string, o installOptions) error {
+	if len(engines) == 0 && !o.files {
+		return fmt.Errorf("nothing to uninstall: name an engine (%s) or use --files", strings.Join(engineNames, ", "))
+	}
+	if err := o.oneConfig(engines); err != nil {
+		return err
+	}
+	record, closeRecord, err := o.record()
+	if err != nil {
+		return err
+	}
+	defer closeRecord()
+	plans, err := planEngines(ctx, engines, o, record, install.Engine.Uninstall)
+	if err != nil {
+		return err
+	}
+	files := &install.Plan{}
+	if o.files {
+		if err := o.refuseInUse(ctx, record, plans); err != nil {
+			return err
+		}
+		if files, err = install.UninstallFiles(record); err != nil {
+			return err
+		}
+	}
+	return a.carryOut(ctx, o, record, files, plans)
+}
+
+// refuseInUse keeps the programs where an engine would call them, or a container that runs needs its poststop hook.
+func (o *installOptions) refuseInUse(ctx context.Context, r *install.Record, plans []enginePlan) error {
+	if o.Force {
+		return nil
+	}
+	for key, entry := range r.Engines {
+		if !slices.ContainsFunc(plans, func(p enginePlan) bool { return p.key == key }) {
+			return fmt.Errorf("%s is configured to use the programs (%s): uninstall that first, or use --force; nothing was "+
+				"changed", key, entry.File)
+		}
+	}
+	ledger, err := claim.Open(claim.Options{StateDir: o.stateDir, RunDir: o.runDir})
+	if err != nil {
+		return err
+	}
+	claims, _, err := ledger.List(ctx)
+	if err != nil {
+		return fmt.Errorf("look for containers that need the programs: %w", err)
+	}
+	for _, c := range claims {
+		if c.Container != nil && claim.Alive(*c.Container) {
+			return fmt.Errorf("container %s runs with claim %s and needs tranche-hook when it ends: stop it first, or use "+
+				"--force; nothing was changed", c.Container.ID, c.ID)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package ask
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/shoenig/test/must"
+)
+
+func TestOf(t *testing.T) {
+	const gib = 1 << 30
+	for name, tc := range map[string]struct {
+		env, annotations map[string]string
+		want             Ask
+		none             bool
+	}{
+		"nothing":            {none: true},
+		"others' variables":  {env: map[string]string{"TRANCHE_GPU_HOST_MEMORY": "1GiB", "TRANCHE_GPUS": "2"}, none: true},
+		"others' annotation": {annotations: map[string]string{"dev.tranche.nomad/driver": "x"}, none: true},
+		"empty ones": {
+			env:         map[string]string{MemoryEnv: "", GPUEnv: "", ComputeEnv: "", "TRANCHE_CDI_SLICE_8GiB": ""},
+			annotations: map[string]string{MemoryAnnotation: "", GPUAnnotation: "", ComputeAnnotation: ""}, none: true,
+		},
+		"the environment":   {env: map[string]string{MemoryEnv: "8GiB"}, want: Ask{MemoryBytes: 8 * gib}},
+		"an annotation":     {annotations: map[string]string{MemoryAnnotation: "8 GiB"}, want: Ask{MemoryBytes: 8 * gib}},
+		"a CDI device":      {env: map[string]string{"TRANCHE_CDI_SLICE_8GiB": "8GiB"}, want: Ask{MemoryBytes: 8 * gib}},
+		"less than a slice": {env: map[string]string{MemoryEnv: "512MiB"}, want: Ask{MemoryBytes: gib / 2}},
+		"all of them, alike": {
+			env:         map[string]string{MemoryEnv: "8GiB", "TRANCHE_CDI_SLICE_8GiB": "8GiB", GPUEnv: "3"},
+			annotations: map[string]string{MemoryAnnotation: "8192MiB", GPUAnnotation: "index:3"},
+			want:        Ask{MemoryBytes: 8 * gib, GPU: Selector{byIndex, "3"}},
+		},
+		"memory here, GPU there": {
+			env: map[string]string{MemoryEnv: "1GiB"}, annotations: map[string]string{GPUAnnotation: "GPU-1"},
+			want: Ask{MemoryBytes: gib, GPU: Selector{byUUID, "GPU-1"}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, asked, err := Of(tc.env, tc.annotations)
+			must.NoError(t, err)
+			must.Eq(t, !tc.none, asked)
+			must.Eq(t, tc.want, got)
+		})
+	}
+}
+
+func TestOf_Refuses(t *testing.T) {
+	long := strings.Repeat("8", 1<<20)
+	for name, tc := range map[string]struct {
+		env, annotations map[string]string
+		want             []string
+	}{
+		"no amount": {
+			env: map[string]string{MemoryEnv: "lots"}, want: []string{"environment variable TRANCHE_GPU_MEMORY", `"lots" is not an amount`},
+		},
+		"nothing": {env: map[string]string{MemoryEnv: "0"}, want: []string{MemoryEnv, "not a multiple of 2MiB"}},
+		"an amount without a unit": {
+			annotations: map[string]string{MemoryAnnotation: "8"}, want: []string{"annotation dev.tranche/gpu-memory", "unit"},
+		},
+		"two amounts": {
+			env: map[string]string{MemoryEnv: "8GiB"}, annotations: map[string]string{MemoryAnnotation: "4GiB"},
+			want: []string{
+				"two different things", `environment variable TRANCHE_GPU_MEMORY = "8GiB"`, `annotation dev.tranche/gpu-memory = "4GiB"`,
+			},
+		},
+		"a CDI device and another amount": {
+			env:  map[string]string{MemoryEnv: "8GiB", "TRANCHE_CDI_SLICE_4GiB": "4GiB"},
+			want: []string{"two different things", `CDI device tranche.dev/slice = "4GiB"`},
+		},
+		"two CDI devices": {
+			env:  map[string]string{"TRANCHE_CDI_SLICE_8GiB": "8GiB", "TRANCHE_CDI_SLICE_4GiB": "4GiB"},
+			want: []string{"two different things"},
+		},
+		"two GPUs": {
+			env: map[string]string{MemoryEnv: "8GiB", GPUEnv: "1"}, annotations: map[string]string{GPUAnnotation: "2"},
+			want: []string{"two different things", `TRANCHE_GPU = "1"`, `dev.tranche/gpu = "2"`},
+		},
+		"a GPU, but no memory": {env: map[string]string{GPUEnv: "1"}, want: []string{"set TRANCHE_GPU_MEMORY too"}},
+		"compute": {
+			env:  map[string]string{MemoryEnv: "8GiB", ComputeEnv: "50%"},
+			want: []string{`TRANCHE_GPU_COMPUTE = "50%"`, "no shares of compute", "remove it"},
+		},
+		"compute alone, as an annotation": {
+			annotations: map[string]string{ComputeAnnotation: "half"}, want: []string{ComputeAnnotation, "no shares of compute"},
+		},
+		"a megabyte":               {env: map[string]string{MemoryEnv: long}, want: []string{"1048576 bytes long"}},
+		"a megabyte of annotation": {annotations: map[string]string{GPUAnnotation: long}, want: []string{"1048576 bytes long"}},
+		"a megabyte of compute":    {env: map[string]string{ComputeEnv: long}, want: []string{"1048576 bytes long"}},
+		"a megabyte by CDI":        {env: map[string]string{"TRANCHE_CDI_SLICE_": long}, want: []string{"1048576 bytes long"}},
+		"no UTF-8":                 {env: map[string]string{MemoryEnv: "8GiB\xff"}, want: []string{"not valid UTF-8"}},
+		"no UTF-8, read as JSON":   {env: map[string]string{GPUEnv: "model:\ufffd"}, want: []string{"not valid UTF-8"}},
+		"control characters":       {env: map[string]string{MemoryEnv: "8GiB\x1b[2J\n"}, want: []string{`\x1b[2J\n`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, asked, err := Of(tc.env, tc.annotations)
+			must.False(t, asked)
+			must.Error(t, err)
+			for _, want := range tc.want {
+				must.StrContains(t, err.Error(), want)
+			}
+			must.Less(t, 1000, len(err.Error()), must.Sprint("an error of anybody's length"))
+			must.StrNotContains(t, err.Error(), "\x1b")
+		})
+	}
+}
+
+func TestPolicy(t *testing.T) {
+	plain := map[string]string{MemoryEnv: "8GiB"}
+	nomads := map[string]string{MemoryEnv: "8GiB", "NOMAD_ALLOC_ID": "1"}
+	for _, text := range []string{"", "on", "always", "off"} {
+		p, err := ParsePolicy(text)
+		must.NoError(t, err)
+		must.Eq(t, p != Off, p.Allow(plain) == nil, must.Sprint(text))
+		must.Eq(t, p == Always, p.Allow(nomads) == nil, must.Sprint(text))
+	}
+	must.ErrorContains(t, Off.Allow(plain), `local_claims = "on"`)
+	must.ErrorContains(t, On.Allow(nomads), `device "nvidia/slice"`)
+	must.ErrorContains(t, On.Allow(nomads), "asks by TRANCHE_GPU_MEMORY;")
+	// A job can empty a variable of Nomad's, and remove some of them.
+	must.Error(t, On.Allow(map[string]string{"NOMAD_ALLOC_ID": ""}))
+	must.ErrorContains(t, On.Allow(map[string]string{"NOMAD_TASK_DIR": "/local"}), "asks by annotations;")
+	_, err := ParsePolicy("maybe")
+	must.ErrorContains(t, err, `"maybe" is none of "on", "always" and "off"`)
+}
+
+func TestVariable(t *testing.T) {
+	for _, name := range []string{MemoryEnv, GPUEnv, ComputeEnv, "TRANCHE_CDI_SLICE_8GiB"} {
+		must.True(t, Variable(name), must.Sprint(name))
+	}
+	for _, name := range []string{"TRANCHE_GPU_HOST_MEMORY", "TRANCHE_GPUS", "PATH", ""} {
+		must.False(t, Variable(name), must.Sprint(name))
+	}
+}

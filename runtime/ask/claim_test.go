@@ -1,0 +1,101 @@
+package ask
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shoenig/test/must"
+
+	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/runtime/nodeinfo"
+)
+
+const gib = 1 << 30
+
+// inventory is a node with a whole GPU, a smaller one, and one that MIG has split in two.
+func inventory() []nodeinfo.GPU {
+	return []nodeinfo.GPU{
+		{UUID: "GPU-a", Index: 0, Name: "NVIDIA H200", MemoryBytes: 141 * gib, UsableBytes: 140*gib + 1, ContextBytes: 500 << 20},
+		{UUID: "GPU-b", Index: 1, Name: "NVIDIA L4", MemoryBytes: 24 * gib, UsableBytes: 22 * gib, ContextBytes: 200 << 20},
+		{UUID: "GPU-c", Index: 2, Name: "NVIDIA A100", MemoryBytes: 40 * gib, UsableBytes: 40 * gib, ContextBytes: 400 << 20},
+		{UUID: "MIG-1", Index: 2, Name: "NVIDIA A100 MIG 3g.20gb", UsableBytes: 19 * gib, ContextBytes: 400 << 20, MIGParent: "GPU-c"},
+		{UUID: "MIG-2", Index: 2, Name: "NVIDIA A100 MIG 3g.20gb", UsableBytes: 19 * gib, ContextBytes: 400 << 20, MIGParent: "GPU-c"},
+	}
+}
+
+func newLedger(t *testing.T) *claim.Ledger {
+	t.Helper()
+	dir := t.TempDir()
+	l, err := claim.Open(claim.Options{StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run")})
+	must.NoError(t, err)
+	return l
+}
+
+func selector(t *testing.T, text string) Selector {
+	t.Helper()
+	s, err := ParseSelector(text)
+	must.NoError(t, err)
+	return s
+}
+
+func TestClaim(t *testing.T) {
+	for name, tc := range map[string]struct {
+		ask    Ask
+		gpu    string
+		slices int
+	}{
+		"the smallest that fits":     {Ask{MemoryBytes: 8 * gib}, "MIG-1", 8},
+		"more than an instance has":  {Ask{MemoryBytes: 20 * gib}, "GPU-b", 20},
+		"all of a GPU":               {Ask{MemoryBytes: 140 * gib}, "GPU-a", 140},
+		"one GPU":                    {Ask{MemoryBytes: 8 * gib, GPU: selector(t, "0")}, "GPU-a", 8},
+		"one model":                  {Ask{MemoryBytes: 3 * gib / 2, GPU: selector(t, "model:*L4")}, "GPU-b", 2},
+		"where a context still fits": {Ask{MemoryBytes: 300 << 20}, "GPU-b", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			made, err := Claim(t.Context(), newLedger(t), inventory(), gib, tc.ask)
+			must.NoError(t, err)
+			must.Eq(t, tc.gpu, made.GPU.UUID)
+			must.Len(t, tc.slices, made.Slices)
+			must.Eq(t, claim.SliceName(tc.gpu, 0), made.Slices[0])
+			must.Eq(t, tc.ask.MemoryBytes, made.LimitBytes)
+			must.Eq(t, claim.OwnerExternal, made.Owner)
+			must.Positive(t, made.GPU.ContextBytes)
+			must.True(t, strings.HasPrefix(made.GPU.Name, "NVIDIA"))
+		})
+	}
+}
+
+func TestClaim_Refuses(t *testing.T) {
+	for name, tc := range map[string]struct {
+		inventory []nodeinfo.GPU
+		ask       Ask
+		want      string
+	}{
+		"no GPUs":              {nil, Ask{MemoryBytes: gib}, "asks for 1GiB of any GPU: this node has no GPU"},
+		"no such GPU":          {inventory(), Ask{MemoryBytes: gib, GPU: selector(t, "7")}, "of index:7: this node has no such GPU"},
+		"those that there are": {inventory(), Ask{MemoryBytes: gib, GPU: selector(t, "7")}, "1 (NVIDIA L4, GPU-b"},
+		"a GPU that is split":  {inventory(), Ask{MemoryBytes: gib, GPU: selector(t, "GPU-c")}, "split into MIG instances"},
+		"less than a context":  {inventory(), Ask{MemoryBytes: 100 << 20}, "a CUDA context takes 200MiB of it"},
+		"more than any has":    {inventory(), Ask{MemoryBytes: 141 * gib}, "at most 140GiB fits now"},
+		"more than it has":     {inventory(), Ask{MemoryBytes: 23 * gib, GPU: selector(t, "1")}, "at most 22GiB fits now"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t)
+			_, err := Claim(t.Context(), l, tc.inventory, gib, tc.ask)
+			must.ErrorContains(t, err, tc.want)
+			claims, _, err := l.List(t.Context())
+			must.NoError(t, err)
+			must.SliceEmpty(t, claims)
+		})
+	}
+}
+
+func environment(entries []string) map[string]string {
+	env := map[string]string{}
+	for _, entry := range entries {
+		name, value, _ := strings.Cut(entry, "=")
+		env[name] = value
+	}
+	return env
+}

@@ -1,0 +1,77 @@
+package runtime
+
+import (
+	"slices"
+	"strings"
+
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+	cdispecs "tags.cncf.io/container-device-interface/specs-go"
+)
+
+// restricted are the edits for containers with these capabilities of the driver alone: the files of the others stay
+// away, and with them the links to them.
+func restricted(edits *cdi.ContainerEdits, asked capabilities) *cdi.ContainerEdits {
+	only := *edits.ContainerEdits
+	only.DeviceNodes = slices.DeleteFunc(slices.Clone(edits.DeviceNodes), func(n *cdispecs.DeviceNode) bool {
+		return capabilitiesOf(n.Path)&asked == 0
+	})
+	only.Mounts = slices.DeleteFunc(slices.Clone(edits.Mounts), func(m *cdispecs.Mount) bool {
+		return capabilitiesOf(m.ContainerPath)&asked == 0 || is32Bit(m.HostPath) && !wants32Bit(m, asked)
+	})
+	only.Hooks = nil
+	for _, hook := range edits.Hooks {
+		if hook := restrictedHook(hook, asked); hook != nil {
+			only.Hooks = append(only.Hooks, hook)
+		}
+	}
+	return &cdi.ContainerEdits{ContainerEdits: &only}
+}
+
+// wants32Bit tells whether a 32-bit library is to arrive. Those that need a shadow never do, since there is none for
+// 32-bit programs: they would be without a limit.
+func wants32Bit(mount *cdispecs.Mount, asked capabilities) bool {
+	return asked&compat32 != 0 && shadowSONAME(mount.ContainerPath) == ""
+}
+
+// The flags of NVIDIA's hooks that name a file, each followed by its value.
+const (
+	linkFlag = "--link" // TARGET::LINK
+	pathFlag = "--path"
+)
+
+// restrictedHook leaves out of a hook's arguments what is about files that stay away; it is nil where nothing is left.
+func restrictedHook(hook *cdispecs.Hook, asked capabilities) *cdispecs.Hook {
+	if slices.Contains(hook.Args, "update-application-profile") && asked&graphics == 0 {
+		return nil
+	}
+	var args []string
+	dropped, kept := 0, 0
+	for i := 0; i < len(hook.Args); i++ {
+		flag := hook.Args[i]
+		if (flag != linkFlag && flag != pathFlag) || i+1 == len(hook.Args) {
+			args = append(args, flag)
+			continue
+		}
+		i++
+		if capabilitiesOf(namedFile(hook.Args[i]))&asked == 0 {
+			dropped++
+			continue
+		}
+		kept++
+		args = append(args, flag, hook.Args[i])
+	}
+	if dropped > 0 && kept == 0 {
+		return nil
+	}
+	only := *hook
+	only.Args = args
+	return &only
+}
+
+// namedFile is the file that a flag's value is about: of a link the link itself.
+func namedFile(value string) string {
+	if _, link, ok := strings.Cut(value, "::"); ok {
+		return link
+	}
+	return value
+}
