@@ -36,7 +36,7 @@ func asObject(value any) map[string]any {
 
 func graftObject(document, before, after map[string]any) any {
 	grafted := make(map[string]any, len(document))
-	known := map[string]bool{}
+	known, respelled := map[string]bool{}, map[string]bool{}
 	for name := range after {
 		known[fold(name)] = true
 	}
@@ -46,11 +46,16 @@ func graftObject(document, before, after map[string]any) any {
 			continue // taken out by the change
 		}
 		if !was && known[fold(name)] {
+			respelled[fold(name)] = true
 			continue // was read under the name that it is now written by
 		}
 		grafted[name] = value
 	}
 	for name, value := range after {
+		if respelled[fold(name)] {
+			grafted[name] = value // read from several members, or from one that is not the document's of this name
+			continue
+		}
 		was, had := before[name]
 		if _, said := document[name]; !said && had && reflect.DeepEqual(was, value) {
 			continue // a zero value that encoding the types has added

@@ -32,7 +32,6 @@ func TestEdits(t *testing.T) {
 	}, all[len(all)-8:])
 	must.True(t, slices.Index(all, "/data/deep/down/below") < len(all)-8)
 	must.Eq(t, []string{"/dev/nvidiactl", "/dev/nvidia0"}, devicePaths(spec))
-	must.Len(t, 1, spec.Hooks.CreateContainer)
 	must.Len(t, 1, spec.Hooks.Prestart) //nolint:staticcheck // see bindingHooks
 	must.Eq(t, []string{"PATH=/bin", "LD_PRELOAD=/job/own.so", "NVIDIA_VISIBLE_DEVICES=void"}, spec.Process.Env)
 }
