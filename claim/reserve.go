@@ -159,8 +159,9 @@ func (l *Ledger) unused(b *book, id string) bool {
 			return false
 		}
 	}
+	// Where the directory can't be looked at, no other ID fares better, and making the region says what is wrong.
 	_, err := os.Lstat(l.regionPath(id))
-	return errors.Is(err, os.ErrNotExist)
+	return err != nil
 }
 
 // enter writes a new claim. The region comes first and the record, which makes the claim, last: whoever dies in between

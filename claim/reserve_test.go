@@ -74,6 +74,16 @@ func TestReserveRefuses(t *testing.T) {
 	}
 }
 
+// A place where no region can be made is an error, and no search for an ID that fits.
+func TestReserveWithoutARunDirectory(t *testing.T) {
+	dir := t.TempDir()
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "run"), nil, 0o600))
+	l, err := Open(Options{StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run")})
+	must.NoError(t, err)
+	_, _, err = l.Reserve(t.Context(), Request{GPU: GPU{UUID: "GPU-1"}, Slices: []string{"s"}, LimitBytes: 1 << 30, Owner: OwnerNomad})
+	must.ErrorContains(t, err, filepath.Join(dir, "run"))
+}
+
 func TestReserveSupersedes(t *testing.T) {
 	l := newLedger(t)
 	whole, wholeToken := reserve(t, l, 0, 3)

@@ -31,6 +31,7 @@ type configFile struct {
 	Runtime     string   `toml:"runtime"`
 	Runtimes    []string `toml:"runtimes"`
 
+	WithoutClaim     string `toml:"without_claim"`
 	GPUHostMemoryMax string `toml:"gpu_host_memory_max"`
 
 	SliceMemory string `toml:"slice_memory"`
@@ -67,6 +68,8 @@ func LoadConfig(path string) (Config, error) {
 		CDISpecDirs: file.CDISpecDirs,
 		Runtime:     file.Runtime,
 		Runtimes:    file.Runtimes,
+
+		WithoutClaim: file.WithoutClaim,
 	}.WithDefaults()
 	err = cfg.validate()
 	if err == nil && file.GPUHostMemoryMax != "" {
@@ -92,7 +95,7 @@ func explainTOML(err error) error {
 			keys = append(keys, strings.Join(missing.Key(), "."))
 		}
 		return fmt.Errorf("there is no setting called %s; there are driver_root, shadow_dir, hook_path, cli_path, state_dir, "+
-			"run_dir, cdi_spec_dirs, runtime, runtimes, gpu_host_memory_max, slice_memory and local_claims",
+			"run_dir, cdi_spec_dirs, runtime, runtimes, without_claim, gpu_host_memory_max, slice_memory and local_claims",
 			strings.Join(keys, " or "))
 	}
 	var syntax *toml.DecodeError
@@ -103,8 +106,14 @@ func explainTOML(err error) error {
 	return err
 }
 
-// validate refuses relative paths: they would be taken from wherever the caller happens to be, and hooks run elsewhere.
+// validate refuses unknown words, and relative paths: they would be taken from wherever the caller happens to be, and hooks run elsewhere.
 func (c Config) validate() error {
+	switch c.WithoutClaim {
+	case WithoutClaimDeny, WithoutClaimVoid, WithoutClaimPass:
+	default:
+		return fmt.Errorf("without_claim = %q: it may be %q, %q or %q",
+			c.WithoutClaim, WithoutClaimDeny, WithoutClaimVoid, WithoutClaimPass)
+	}
 	paths := map[string]string{
 		"driver_root": c.DriverRoot,
 		"shadow_dir":  c.ShadowDir,

@@ -37,6 +37,7 @@ local_claims = "off"
 		Runtimes:    []string{"runc", "crun"},
 		CDISpecDirs: []string{"/run/nvidia/driver/etc/cdi", "/run/nvidia/driver/var/run/cdi"},
 
+		WithoutClaim:          "deny",
 		GPUHostMemoryMaxBytes: 4 << 30,
 		SliceBytes:            512 << 20,
 		LocalClaims:           ask.Off,

@@ -49,7 +49,7 @@ func newDeviceEdits(ctx context.Context, cfg Config, grants []Grant) (Modifier, 
 		}
 		source = "the CDI spec generated from the driver root " + cfg.DriverRoot
 	}
-	edits := hardened(found)
+	edits := batched(hardened(found), cfg.CLIPath)
 	if !slices.ContainsFunc(edits.Mounts, func(m *cdispecs.Mount) bool {
 		return shadowSONAME(m.ContainerPath) == libcuda
 	}) {

@@ -82,13 +82,45 @@ links: libcuda.so.1 libnvidia-ml.so.570.124.06
 	var names []string
 	for _, hook := range append(spec.Hooks.CreateContainer, spec.Hooks.CreateRuntime...) {
 		must.Eq(t, n.cfg.CLIPath, hook.Path)
-		must.Eq(t, "cdi-hook", hook.Args[1])
+		must.Eq(t, []string{"cdi-hook", runtime.HookBatch}, hook.Args[1:3])
 		must.SliceNotEmpty(t, hook.Env)
-		names = append(names, hook.Args[2])
+		for _, call := range hook.Args[3:] {
+			var args []string
+			must.NoError(t, json.Unmarshal([]byte(call), &args))
+			names = append(names, args[0])
+		}
 	}
+	// Once for NVML, and once for all hooks that run at the same time.
+	must.Eq(t, 1+len(spec.Hooks.CreateContainer)+len(spec.Hooks.CreateRuntime), n.asked())
+	must.Len(t, 1, spec.Hooks.CreateContainer)
 	must.SliceContainsAll(t, names, []string{
 		"create-symlinks", "update-ldcache", "disable-device-node-modification", "update-application-profile",
 	})
+}
+
+// The command that makes the CDI spec also lists the GPUs, for those who ask without Nomad.
+func TestNodeInfo_GPUs(t *testing.T) {
+	n := newNode(t, "/bin/true")
+	n.simulatedNVML()
+	for range 2 {
+		gpus, err := n.cfg.GPUs(t.Context())
+		must.NoError(t, err)
+		must.Len(t, 2, gpus)
+		must.Eq(t, simulatedGPU, gpus[0].UUID)
+		must.Eq(t, 1, gpus[1].Index)
+		must.StrContains(t, gpus[0].Name, "H200")
+		must.Positive(t, gpus[0].UsableBytes)
+		must.Less(t, gpus[0].UsableBytes, gpus[0].ContextBytes)
+		must.NotEq(t, "", gpus[0].PCIBusID)
+		must.NotEq(t, "", gpus[0].ComputeCapability)
+		must.Eq(t, 1, n.asked())
+	}
+
+	must.NoError(t, os.RemoveAll(filepath.Join(n.cfg.RunDir, "node")))
+	n.cfg.CLIPath = "/nonexistent/tranche"
+	_, err := n.cfg.GPUs(t.Context())
+	must.ErrorContains(t, err, "/nonexistent/tranche")
+	must.ErrorContains(t, err, "cli_path")
 }
 
 func TestContainer_GeneratedSpec_UnknownGPU(t *testing.T) {

@@ -27,6 +27,8 @@ type node struct {
 	prefix []string
 	// hostMemoryMax is gpu_host_memory_max.
 	hostMemoryMax string
+	// withoutClaim is without_claim.
+	withoutClaim string
 	// next is the runtime that it becomes.
 	next string
 }
@@ -54,8 +56,12 @@ func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
 func (n *node) configure(next string) {
 	n.t.Helper()
 	n.next = next
+	if n.withoutClaim == "" {
+		n.withoutClaim = runtime.WithoutClaimDeny
+	}
 	content, err := toml.Marshal(map[string]any{
-		"driver_root": n.cfg.DriverRoot, "shadow_dir": n.cfg.ShadowDir, "hook_path": n.cfg.HookPath,
+		"without_claim": n.withoutClaim,
+		"driver_root":   n.cfg.DriverRoot, "shadow_dir": n.cfg.ShadowDir, "hook_path": n.cfg.HookPath,
 		"cli_path": n.cfg.CLIPath, "state_dir": n.cfg.StateDir, "run_dir": n.cfg.RunDir, "runtime": next, "gpu_host_memory_max": n.hostMemoryMax,
 	})
 	must.NoError(n.t, err)

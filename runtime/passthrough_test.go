@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 
 	"tranche.dev/tranche/runtime"
 )
@@ -115,7 +116,8 @@ func TestPassthrough(t *testing.T) {
 
 // everySubcommand is a tour of the command line of runc and crun. What one of them does not know is a step as well.
 func (n *node) everySubcommand() []step {
-	waits := n.image(n.bundle("waits", "trap 'exit 0' TERM; while :; do busybox sleep 0.05; done"))
+	waits := n.image(n.bundle("waits", "trap 'exit 0' TERM; read line <>/waits")) // one process, from beginning to end
+	must.NoError(n.t, unix.Mkfifo(filepath.Join(waits, "rootfs/waits"), 0o600))
 	exits := n.image(n.bundle("exits", "busybox cat; exit 7"))
 	dies := n.image(n.bundle("dies", "kill -KILL $$; busybox kill -KILL 1; exit 3"))
 	must.NoError(n.t, os.Remove(filepath.Join(n.image(n.bundle("nothing", "true")), "config.json")))

@@ -68,6 +68,8 @@ type Config struct {
 	// of Runtimes that is installed; empty Runtimes are runc and crun.
 	Runtime  string
 	Runtimes []string
+	// WithoutClaim is what becomes of a container that asks for GPUs and holds no claim: WithoutClaimDeny or another.
+	WithoutClaim string
 	// GPUHostMemoryMaxBytes is the most that a container may ask for beyond its limit: see GPUHostMemory.
 	GPUHostMemoryMaxBytes uint64
 	// SliceBytes is the memory of one slice, as the device plugin has it.
@@ -94,6 +96,7 @@ func (c Config) WithDefaults() Config {
 			filepath.Join(c.DriverRoot, "var/run/cdi"),
 		}
 	}
+	setDefault(&c.WithoutClaim, WithoutClaimDeny)
 	if len(c.Runtimes) == 0 {
 		c.Runtimes = slices.Clone(defaultRuntimes)
 	}

@@ -63,7 +63,7 @@ func TestMain_HandsOnEverything(t *testing.T) {
 func TestMain_WithoutClaimsNothingChanges(t *testing.T) {
 	next, _ := recorder(t)
 	n := newNode(t, next)
-	bundle := n.bundle("b", "true", "NVIDIA_VISIBLE_DEVICES=all", "TRANCHE=1")
+	bundle := n.bundle("b", "true", "NVIDIA_VISIBLE_DEVICES=void", "TRANCHE=1")
 	config := filepath.Join(bundle, "config.json")
 	content := readFile(t, config)
 	before, err := os.Stat(config)

@@ -14,8 +14,24 @@ import (
 	"tranche.dev/tranche/claim"
 )
 
-// containers measures the time from `create` to the return of `start`, through runc alone, through tranche-runtime
-// for a container without a claim, and for one with a claim.
+// containerWays are the ways to make a container: by runc alone; by tranche-runtime, without and with a claim; and by
+// NVIDIA's runtime for a container that asks for no GPU, where it is installed.
+func containerWays() []string {
+	ways := []string{"bare", "tranche-no-claim", "tranche"}
+	if _, err := exec.LookPath(nvidiaRuntime); err == nil {
+		ways = append(ways, nvidiaRuntime)
+	}
+	return ways
+}
+
+const nvidiaRuntime = "nvidia-container-runtime"
+
+// containerTimes are the milliseconds that one container took: `create`, and from its beginning to the return of `start`;
+// and the processor time of `create` with all the processes that it waited for, which other load on the machine changes
+// little.
+type containerTimes struct{ create, start, createCPU float64 }
+
+// containers measures containers of each way, in turns.
 func (b *bench) containers(ctx context.Context, count int) ([]result, error) {
 	config, err := b.runtimeConfig()
 	if err != nil {
@@ -26,24 +42,38 @@ func (b *bench) containers(ctx context.Context, count int) ([]result, error) {
 		return nil, err
 	}
 	fmt.Printf("==> containers, %d of each variant\n", count)
-	samples := map[string][]float64{}
-	variants := []string{"bare", "tranche-no-claim", "tranche"}
-	for i := range count {
-		for _, variant := range variants {
-			took, err := b.container(ctx, ledger, config, variant, fmt.Sprintf("bench-%s-%d", variant, i))
+	samples := map[string]map[string][]float64{"create": {}, "create-cpu": {}, "create-to-start": {}}
+	for i := range count + 1 {
+		for _, way := range containerWays() {
+			took, err := b.container(ctx, ledger, config, way, fmt.Sprintf("bench-%s-%d", way, i))
 			if err != nil {
-				return nil, fmt.Errorf("container of the variant %s: %w", variant, err)
+				return nil, fmt.Errorf("container of the variant %s: %w", way, err)
 			}
-			samples[variant] = append(samples[variant], float64(took.Microseconds())/1000)
+			if i == 0 {
+				continue // it finds no kept CDI specification, and cold caches
+			}
+			for benchmark, sample := range map[string]float64{
+				"create": took.create, "create-cpu": took.createCPU, "create-to-start": took.start,
+			} {
+				samples[benchmark][way] = append(samples[benchmark][way], sample)
+			}
 		}
 	}
 	var results []result
-	for _, variant := range variants {
-		r := result{benchmark: "create-to-start", variant: variant, threads: 1, unit: "ms"}
-		r.median, r.p99 = medianOf(samples[variant])
-		results = append(results, r)
+	for _, benchmark := range []string{"create", "create-cpu", "create-to-start"} {
+		results = append(results, containerResults(benchmark, samples[benchmark])...)
 	}
 	return results, nil
+}
+
+func containerResults(benchmark string, samples map[string][]float64) []result {
+	var results []result
+	for _, way := range containerWays() {
+		r := result{benchmark: benchmark, variant: way, threads: 1, unit: "ms"}
+		r.median, r.p99 = medianOf(samples[way])
+		results = append(results, r)
+	}
+	return results
 }
 
 // runtimeConfig writes the configuration of tranche-runtime for this run.
@@ -60,49 +90,63 @@ func (b *bench) runtimeConfig() (string, error) {
 }
 
 // container makes one container and measures how long it takes to start it.
-func (b *bench) container(ctx context.Context, ledger *claim.Ledger, config, variant, id string) (time.Duration, error) {
+func (b *bench) container(ctx context.Context, ledger *claim.Ledger, config, way, id string) (containerTimes, error) {
+	var took containerTimes
 	bundle := filepath.Join(b.dir, id)
-	var environment []string
-	if variant == "tranche" {
-		record, err := b.sim.Record(ctx)
-		if err != nil {
-			return 0, err
-		}
-		uuid := record.GPUs[0].UUID
-		_, token, err := ledger.Reserve(ctx, claim.Request{
-			GPU:    claim.GPU{UUID: uuid, Name: record.GPUs[0].Name, ContextBytes: 300 << 20},
-			Slices: []string{uuid + "/slice-000"}, LimitBytes: 1 << 30, Owner: "bench",
-		})
-		if err != nil {
-			return 0, err
-		}
-		environment = append(environment, token.EnvName()+"="+token.Reveal())
+	environment, err := b.claimFor(ctx, ledger, way)
+	if err != nil {
+		return took, err
 	}
 	if err := writeBundle(bundle, environment); err != nil {
-		return 0, err
+		return took, err
 	}
-	runtime := filepath.Join(b.build, "bin/tranche-runtime")
-	if variant == "bare" {
-		runtime = "runc"
-	}
-	call := func(args ...string) error {
-		cmd := exec.CommandContext(ctx, runtime, append([]string{"--root", filepath.Join(b.dir, "runc")}, args...)...)
-		cmd.Env = append(append(os.Environ(), "TRANCHE_CONFIG="+config), b.sim.Env()...)
-		cmd.Stderr = os.Stderr
-		return cmd.Run()
+	runtime := map[string]string{"bare": "runc", nvidiaRuntime: nvidiaRuntime}[way]
+	if runtime == "" {
+		runtime = filepath.Join(b.build, "bin/tranche-runtime")
 	}
 	began := time.Now()
-	if err := call("create", "--bundle", bundle, id); err != nil {
-		return 0, err
+	var cpu time.Duration
+	call := func(args ...string) (float64, error) {
+		cmd := exec.CommandContext(ctx, runtime, append([]string{"--root", filepath.Join(b.dir, "runc")}, args...)...)
+		cmd.Env = append(os.Environ(), "TRANCHE_CONFIG="+config)
+		cmd.Stderr = os.Stderr
+		err := cmd.Run()
+		cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+		return milliseconds(time.Since(began)), err
 	}
-	if err := call("start", id); err != nil {
-		return 0, err
+	if took.create, err = call("create", "--bundle", bundle, id); err != nil {
+		return took, err
 	}
-	took := time.Since(began)
-	if err := call("delete", "--force", id); err != nil {
-		return 0, err
+	took.createCPU = milliseconds(cpu)
+	if took.start, err = call("start", id); err != nil {
+		return took, err
+	}
+	if _, err := call("delete", "--force", id); err != nil {
+		return took, err
 	}
 	return took, os.RemoveAll(bundle)
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// claimFor makes a claim, where the way calls for one, and returns the variable that names it.
+func (b *bench) claimFor(ctx context.Context, ledger *claim.Ledger, way string) ([]string, error) {
+	if way != "tranche" {
+		return nil, nil
+	}
+	record, err := b.sim.Record(ctx)
+	if err != nil {
+		return nil, err
+	}
+	uuid := record.GPUs[0].UUID
+	_, token, err := ledger.Reserve(ctx, claim.Request{
+		GPU:    claim.GPU{UUID: uuid, Name: record.GPUs[0].Name, ContextBytes: 300 << 20},
+		Slices: []string{uuid + "/slice-000"}, LimitBytes: 1 << 30, Owner: "bench",
+	})
+	if err != nil {
+		return nil, err
+	}
+	return []string{token.EnvName() + "=" + token.Reveal()}, nil
 }
 
 // writeBundle writes an OCI bundle whose only program is busybox.

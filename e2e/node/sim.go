@@ -45,7 +45,7 @@ func (s *Sim) Env() []string {
 // CLI makes a command in dir that is the command tranche on these GPUs, for cli_path in the configuration of
 // tranche-runtime, which gives it no environment.
 func (s *Sim) CLI(buildDir, dir string) (string, error) {
-	file := filepath.Join(dir, "tranche")
+	file := filepath.Join(dir, "tranche-simulated")
 	script := "#!/bin/sh\nexec env '" + strings.Join(s.Env(), "' '") + "' '" + filepath.Join(buildDir, "bin/tranche") + "' \"$@\"\n"
 	if err := os.WriteFile(file, []byte(script), 0o755); err != nil {
 		return "", fmt.Errorf("make the command tranche for the simulated GPUs: %w", err)

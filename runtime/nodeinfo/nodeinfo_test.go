@@ -27,6 +27,8 @@ func testPlace(t *testing.T) Place {
 	for _, soname := range []string{driverroot.CUDALibrary, driverroot.NVMLLibrary} {
 		write(t, library(place, soname), "driver")
 	}
+	write(t, filepath.Join(place.DriverRoot, "dev/nvidiactl"), "")
+	write(t, filepath.Join(place.DriverRoot, "dev/nvidia-caps/nvidia-cap0"), "")
 	return place
 }
 
@@ -72,10 +74,9 @@ func TestPlace_AsksAgainWhen(t *testing.T) {
 			must.NoError(t, os.Chtimes(library(*p, driverroot.NVMLLibrary), time.Time{}, time.Now().Add(time.Hour)))
 		}, 2},
 		{"a device node appeared", func(t *testing.T, p *Place, _ *driver) {
-			write(t, filepath.Join(p.DriverRoot, "dev/nvidiactl"), "")
+			write(t, filepath.Join(p.DriverRoot, "dev/nvidia0"), "")
 		}, 2},
 		{"a MIG instance appeared", func(t *testing.T, p *Place, _ *driver) {
-			write(t, filepath.Join(p.DriverRoot, "dev/nvidiactl"), "")
 			write(t, filepath.Join(p.DriverRoot, "dev/nvidia-caps/nvidia-cap1"), "")
 		}, 2},
 		{"what is kept is damaged", func(t *testing.T, p *Place, _ *driver) {
