@@ -25,7 +25,7 @@ func (n *statusNode) cdi(args ...string) (code int, stdout, stderr string) {
 func TestCDIGenerate(t *testing.T) {
 	small := nvmltest.H200(1)
 	small.MemoryBytes = 24 << 30
-	n := newNode(t, nvmltest.New(small, nvmltest.H200(0)))
+	n := newNode(t, nvmltest.New(nvmltest.H200(0), small))
 	config := filepath.Join(t.TempDir(), "config.toml")
 	must.NoError(t, os.WriteFile(config, []byte("slice_memory = \"2GiB\"\n"), 0o600))
 	n.environ = append(n.environ, runtime.ConfigEnv+"="+config)

@@ -64,7 +64,7 @@ func TestClaimList(t *testing.T) {
 	asked := n.ask(t, g, 5<<29)
 	n.bind(t, asked, "web")
 	starting := n.ask(t, g, 1<<30)
-	ended, late := n.ask(t, g, 1<<30), n.ask(t, g, 1<<30)
+	ended, late := n.ask(t, g, 1<<30), n.ask(t, g, 3<<29)
 	n.end(t, ended, "job")
 	n.age(t, late, time.Hour)
 

@@ -104,11 +104,12 @@ func TestFingerprint_slicesOfAnotherSize(t *testing.T) {
 	ledger := p.mode.Load().ledger
 	first := ask(t, ledger, g, 1, 1<<30)
 	second := ask(t, ledger, g, 2, 1<<30) // the second and the third GiB
+	third := ask(t, ledger, g, 1, 1<<30)
 	stream := fingerprint(t, p)
 	reasons := unhealthy(next(t, stream).Devices[0])
 	must.MapLen(t, 2, reasons)
 	must.MapContainsKeys(t, reasons, []string{g.UUID + "/slice-000", g.UUID + "/slice-001"})
-	must.StrContains(t, reasons[g.UUID+"/slice-001"], second.ID)
+	must.StrContains(t, reasons[g.UUID+"/slice-001"], third.ID)
 
 	_, err := p.Reserve(sliceIDs(g, 0))
 	must.ErrorContains(t, err, "held by claim")
@@ -116,6 +117,8 @@ func TestFingerprint_slicesOfAnotherSize(t *testing.T) {
 	must.NoError(t, ledger.Cancel(t.Context(), second.ID))
 	_, err = p.Reserve(sliceIDs(g, 0))
 	must.NoError(t, err)
+	_, err = p.Reserve(sliceIDs(g, 1))
+	must.ErrorContains(t, err, "held by claim "+third.ID)
 }
 
 // A ledger that can't be watched is no reason to be silent.

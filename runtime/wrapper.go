@@ -53,8 +53,8 @@ func become(inv invocation, args, environ []string) error {
 	return fmt.Errorf("become the next OCI runtime, %s: %w", next, syscall.Exec(next, argv, environ))
 }
 
-// editBundle edits the spec in a bundle if the container has claims or asks for one. Those that ask for GPUs without a
-// claim are a matter of policy, and all others are left untouched.
+// editBundle edits the spec in a bundle if the container has claims or asks for one. Those that ask for GPUs in another way
+// are a matter of policy, and all others are left untouched.
 func editBundle(ctx context.Context, cfg Config, inv invocation) error {
 	file, err := readSpecFile(inv.specPath())
 	if errors.Is(err, fs.ErrNotExist) {
