@@ -42,10 +42,11 @@ func graftObject(document, before, after map[string]any) any {
 	}
 	for name, value := range document {
 		_, was := before[name]
-		if _, is := after[name]; was && !is {
+		_, is := after[name]
+		if was && !is {
 			continue // taken out by the change
 		}
-		if !was && known[fold(name)] {
+		if !was && !is && known[fold(name)] {
 			respelled[fold(name)] = true
 			continue // was read under the name that it is now written by
 		}
