@@ -143,6 +143,8 @@ func (n *node) runtime(args ...string) *exec.Cmd {
 	argv = append(argv, args...)
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), "TRANCHE_CONFIG="+n.path("config.toml"))
+	// Not /dev/null: older crun gives its stdin to the container's user, and this would be the host's.
+	cmd.Stdin = strings.NewReader("")
 	return cmd
 }
 

@@ -1,4 +1,6 @@
 /* MIG instances as CUDA shows them: where their nodes can be opened, one at a time, with a memory of their own. */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
