@@ -78,10 +78,10 @@ func (l *Ledger) ensureBounded(r *record, dir string) error {
 	if !canBound() || region.Bounded(dir) {
 		return nil
 	}
-	if inUse, err := region.InUse(dir); err != nil || inUse || r.held() {
-		return nil // made by an earlier version: it stays until its container is gone
+	if inUse, err := region.InUse(dir); err == nil && !inUse && !r.held() {
+		return l.makeAnew(r, dir)
 	}
-	return l.makeAnew(r, dir)
+	return nil // made by an earlier version: it stays until its container is gone
 }
 
 // makeAnew makes the region of a claim that no container uses.
