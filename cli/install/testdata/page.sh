@@ -98,6 +98,8 @@ cd /root/node
 umount -l /old
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 unset DOCKER_HOST TMPDIR
+# Where the kernel module would have its part of /proc.
+mount -t tmpfs tmpfs /proc/driver
 SIMGPU_TOPOLOGY=$PWD/topology build/sim/bin/simgpu root /
 export SIMGPU_TOPOLOGY=/run/simgpu/topology SIMGPU_STATE=/run/simgpu/state SIMGPU_DEV=/dev
 exec sh script
