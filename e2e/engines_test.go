@@ -81,7 +81,9 @@ func startEngines(t *testing.T) *engines {
 	must.NoError(t, os.MkdirAll("/etc/cdi", 0o755))
 	must.NoError(t, os.WriteFile("/etc/cdi/nvidia.json", nvidia, 0o644))
 	// The command line that finds the simulated GPUs, as a service of the node would run it at each boot.
-	out, err := output(exec.Command(filepath.Join(e.Dir, "tranche"), "cdi", "generate", "--driver-root", e.DriverRoot()))
+	cli, err := e.Sim.CLI(build, e.Dir)
+	must.NoError(t, err)
+	out, err := output(exec.Command(cli, "cdi", "generate", "--driver-root", e.DriverRoot()))
 	must.NoError(t, err, must.Sprint(out))
 	return e
 }
