@@ -120,8 +120,14 @@ func TestContainerdStartsWithIt(t *testing.T) {
 func criIsOK(t *testing.T, binary, config, socket, plugin string) {
 	t.Helper()
 	cmd := exec.Command(binary, "--config", config)
-	var log bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &log, &log
+	log, err := os.Create(filepath.Join(filepath.Dir(config), "log"))
+	must.NoError(t, err)
+	defer log.Close()
+	said := must.Func(func() string {
+		text, err := os.ReadFile(log.Name())
+		return fmt.Sprintf("%s%v", text, err)
+	})
+	cmd.Stdout, cmd.Stderr = log, log
 	must.NoError(t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
@@ -134,15 +140,14 @@ func criIsOK(t *testing.T, binary, config, socket, plugin string) {
 		plugins, err = exec.CommandContext(t.Context(), "ctr", "--address", socket, "plugins", "ls").CombinedOutput()
 		return err
 	}
-	must.Wait(t, wait.InitialSuccess(wait.ErrorFunc(listening), wait.Timeout(30*time.Second), wait.Gap(20*time.Millisecond)),
-		must.Sprintf("%s", &log))
+	must.Wait(t, wait.InitialSuccess(wait.ErrorFunc(listening), wait.Timeout(30*time.Second), wait.Gap(20*time.Millisecond)), said)
 	kind, id, _ := strings.Cut(strings.Replace(plugin, ".v1.cri", ".v1 cri", 1), " ")
 	if id == "" {
 		kind, id = "io.containerd.cri.v1", "runtime"
 	}
 	for line := range strings.Lines(string(plugins)) {
 		if f := strings.Fields(line); len(f) > 3 && f[0] == kind && f[1] == id {
-			must.Eq(t, "ok", f[len(f)-1], must.Sprintf("%s\n%s", line, &log))
+			must.Eq(t, "ok", f[len(f)-1], must.Sprint(line), said)
 			return
 		}
 	}
