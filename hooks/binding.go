@@ -19,10 +19,14 @@ func prestart(ctx context.Context, ledger *claim.Ledger, ids []string, state *sp
 	if state.Pid <= 0 {
 		return fmt.Errorf("bind claims to container %s: its state names no process (pid %d)", state.ID, state.Pid)
 	}
-	if err := refuseForgedDir(state); err != nil {
+	_, dir, err := readBundle(state.Bundle)
+	if err != nil {
+		return fmt.Errorf("look for the root file system of container %s: %w", state.ID, err)
+	}
+	if err := refuseForgedDir(state, dir); err != nil {
 		return err
 	}
-	container := claim.Container{Runtime: callingRuntime(), ID: state.ID, InitPID: state.Pid, Lacks: lacks(state)}
+	container := claim.Container{Runtime: callingRuntime(), ID: state.ID, InitPID: state.Pid, Lacks: lacks(dir)}
 	for i, id := range ids {
 		if err := ledger.Bind(ctx, id, container); err != nil {
 			return errors.Join(err, unbind(ctx, ledger, ids[:i], container))

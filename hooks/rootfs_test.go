@@ -56,7 +56,7 @@ func TestPrestart_LooksAtTheImage(t *testing.T) {
 			return errors.Join(os.Remove(config), unix.Mkfifo(config, 0o644))
 		}, "no regular file"},
 		{"a spec without end", func(bundle, _ string) error {
-			return os.Truncate(filepath.Join(bundle, "config.json"), maxSpecBytes+1)
+			return os.Truncate(filepath.Join(bundle, "config.json"), runtime.MaxSpecBytes+1)
 		}, "larger than 16 MiB"},
 		{"no JSON", func(bundle, _ string) error {
 			return os.WriteFile(filepath.Join(bundle, "config.json"), []byte("root"), 0o644)

@@ -13,8 +13,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// maxSpecBytes bounds the size of a container's spec. The largest that are seen in practice are some hundred KiB.
-const maxSpecBytes = 16 << 20
+// MaxSpecBytes bounds the size of a container's spec. The largest that are seen in practice are some hundred KiB.
+const MaxSpecBytes = 16 << 20
 
 // specFile is a container's OCI spec, as a file in its bundle.
 type specFile struct {
@@ -39,18 +39,27 @@ func readSpecFile(path string) (*specFile, error) {
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("read the container's spec: %s is no regular file (%s)", path, info.Mode().Type())
 	}
-	content, err := io.ReadAll(io.LimitReader(file, maxSpecBytes+1))
+	content, err := io.ReadAll(io.LimitReader(file, MaxSpecBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("read the container's spec: %w", err)
 	}
-	if len(content) > maxSpecBytes {
-		return nil, fmt.Errorf("read the container's spec: %s is larger than %d MiB", path, maxSpecBytes>>20)
+	if len(content) > MaxSpecBytes {
+		return nil, fmt.Errorf("read the container's spec: %s is larger than %d MiB", path, MaxSpecBytes>>20)
 	}
 	spec := &specs.Spec{}
 	if err := json.Unmarshal(content, spec); err != nil {
 		return nil, fmt.Errorf("read the container's spec: %s is no OCI spec: %w", path, err)
 	}
 	return &specFile{path: path, info: info, content: content, spec: spec}, nil
+}
+
+// ReadSpec reads the spec at path, as the hooks do, to whom it is only to look at.
+func ReadSpec(path string) (*specs.Spec, error) {
+	file, err := readSpecFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return file.spec, nil
 }
 
 // environment is the container's environment; of a variable that is set twice, the last counts.

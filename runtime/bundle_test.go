@@ -98,7 +98,7 @@ func TestReadSpecFile_Errors(t *testing.T) {
 		{"a directory", func(t *testing.T, path string) { must.NoError(t, os.Mkdir(path, 0o700)) }, "no regular file"},
 		{"too large", func(t *testing.T, path string) {
 			WriteFile(t, path, "{}")
-			must.NoError(t, os.Truncate(path, maxSpecBytes+1))
+			must.NoError(t, os.Truncate(path, MaxSpecBytes+1))
 		}, "larger than 16 MiB"},
 	}
 	for _, tc := range cases {
