@@ -53,13 +53,12 @@ func readBook(dir string) (*book, error) {
 
 func (b *book) add(dir, name string) {
 	path := filepath.Join(dir, name)
-	m := recordName.FindStringSubmatch(name)
-	if m == nil {
+	id, ok := idOfFile(name)
+	if !ok {
 		b.problems = append(b.problems, Problem{Path: path,
 			Reason: "no claim has a file of this name, so something else put it here: move it elsewhere"})
 		return
 	}
-	id := m[1]
 	text, err := readRegular(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return // removed by hand in the meantime

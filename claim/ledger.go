@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-
 	"tranche.dev/tranche/claim/region"
 )
 
@@ -28,7 +26,8 @@ type Options struct {
 	StateDir string
 	// RunDir holds the regions, in "claims/<id>". It is empty after a reboot.
 	RunDir string
-	Logger hclog.Logger
+	// Logger is told of what changes; nil tells nobody.
+	Logger Logger
 }
 
 // Ledger is the ledger of claims of this node. Its methods may be called at the same time, from many goroutines and
@@ -37,7 +36,7 @@ type Ledger struct {
 	claims  string // directory of the records
 	regions string // directory of the regions
 	lock    *fileLock
-	logger  hclog.Logger
+	logger  Logger
 	now     func() time.Time
 }
 
@@ -51,7 +50,7 @@ func Open(o Options) (*Ledger, error) {
 		o.RunDir = DefaultRunDir
 	}
 	if o.Logger == nil {
-		o.Logger = hclog.NewNullLogger()
+		o.Logger = silent{}
 	}
 	for what, dir := range map[string]string{"state": o.StateDir, "run": o.RunDir} {
 		if !filepath.IsAbs(dir) {
@@ -61,7 +60,7 @@ func Open(o Options) (*Ledger, error) {
 	l := &Ledger{
 		claims:  filepath.Join(o.StateDir, claimsDir),
 		regions: filepath.Join(o.RunDir, claimsDir),
-		logger:  o.Logger.Named("ledger"),
+		logger:  o.Logger,
 		now:     func() time.Time { return time.Now().UTC().Round(0) },
 	}
 	l.lock = newFileLock(filepath.Join(l.claims, lockName))

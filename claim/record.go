@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // recordFormat is the version of the records' format.
@@ -50,25 +52,36 @@ func encodeRecord(r *record) ([]byte, error) {
 
 // decodeRecord reads a record, and is strict about it: acting on half a claim is worse than reporting it.
 func decodeRecord(id string, text []byte) (*record, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	r := new(record)
+	err := d.Decode(r)
+	if err == nil {
+		if _, after := d.Token(); after != io.EOF {
+			err = errors.New("something follows it")
+		}
+	}
+	if err != nil || r.Format != recordFormat {
+		return nil, noRecord(text, err)
+	}
+	return r, r.check(id)
+}
+
+// noRecord says why a text is no record, of which strict reading said err.
+func noRecord(text []byte, err error) error {
 	if len(bytes.TrimSpace(text)) == 0 {
-		return nil, errors.New("it is empty")
+		return errors.New("it is empty")
 	}
 	var version struct {
 		Format int `json:"tranche_claim"`
 	}
 	if err := json.Unmarshal(text, &version); err != nil {
-		return nil, fmt.Errorf("it is truncated or no claim (%w)", err)
+		return fmt.Errorf("it is truncated or no claim (%w)", err)
 	}
 	if version.Format != recordFormat {
-		return nil, fmt.Errorf("its format is %d, and this program knows format %d", version.Format, recordFormat)
+		return fmt.Errorf("its format is %d, and this program knows format %d", version.Format, recordFormat)
 	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	r := new(record)
-	if err := d.Decode(r); err != nil {
-		return nil, fmt.Errorf("it is no claim as this program writes them (%w)", err)
-	}
-	return r, r.check(id)
+	return fmt.Errorf("it is no claim as this program writes them (%w)", err)
 }
 
 func (r *record) check(id string) error {
@@ -85,18 +98,17 @@ func (r *record) check(id string) error {
 }
 
 var (
-	recordName  = regexp.MustCompile(`^([0-9a-f]{8})\.json$`)
-	slicesField = regexp.MustCompile(`"slices"\s*:\s*\[([^\]]*)(\]?)`)
-	quoted      = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
+	slicesField = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`"slices"\s*:\s*\[([^\]]*)(\]?)`) })
+	quoted      = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`"(?:[^"\\]|\\.)*"`) })
 )
 
 // salvageSlices reads what is left of the slices in a record that cannot be read as a whole.
 func salvageSlices(text []byte) (slices []string, complete bool) {
-	field := slicesField.FindSubmatch(text)
+	field := slicesField().FindSubmatch(text)
 	if field == nil {
 		return nil, false
 	}
-	for _, q := range quoted.FindAll(field[1], -1) {
+	for _, q := range quoted().FindAll(field[1], -1) {
 		if s, err := strconv.Unquote(string(q)); err == nil {
 			slices = append(slices, s)
 		}
@@ -117,4 +129,10 @@ func describeBroken(reason error, slices []string, complete bool) string {
 	}
 	return fmt.Sprintf("%s. %s Its container, if it still runs, keeps its limit, but can't be restarted in place, and "+
 		"slices that can't be told are not kept from others. Remove the file when that container has ended", reason, held)
+}
+
+// idOfFile is the claim that a file in the ledger is, going by its name: <id>.json.
+func idOfFile(name string) (id string, ok bool) {
+	id, ok = strings.CutSuffix(name, ".json")
+	return id, ok && len(id) == idDigits && strings.Trim(id, "0123456789abcdef") == ""
 }

@@ -1,6 +1,7 @@
 package claim
 
 import (
+	"context"
 	"encoding/binary"
 	"io"
 	"os"
@@ -64,4 +65,9 @@ func peakBytes(t *testing.T, dir string) uint64 {
 func waitid(pid int) error {
 	var info unix.Siginfo
 	return unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOWAIT, nil)
+}
+
+func prepare(l *Ledger, id, containerID string, gpuHostMemoryBytes uint64) error {
+	_, err := l.PrepareRegion(context.Background(), id, containerID, gpuHostMemoryBytes)
+	return err
 }

@@ -84,5 +84,8 @@ func (t Token) claimID() string {
 	return idOfHash(sum[:])
 }
 
+// idDigits is the length of a claim's ID.
+const idDigits = 8
+
 // idOfHash derives a claim's ID from its token's hash.
-func idOfHash(sum []byte) string { return hex.EncodeToString(sum[:4]) }
+func idOfHash(sum []byte) string { return hex.EncodeToString(sum[:idDigits/2]) }

@@ -15,4 +15,7 @@ func (l *Ledger) WatchDir() (string, error) {
 }
 
 // IsRecord tells whether a file in the ledger's directory is that of a claim, by its name.
-func IsRecord(path string) bool { return recordName.MatchString(filepath.Base(path)) }
+func IsRecord(path string) bool {
+	_, ok := idOfFile(filepath.Base(path))
+	return ok
+}

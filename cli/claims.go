@@ -91,7 +91,7 @@ goes with it, or, if it is Nomad's, waits for a restart and can be released then
 
 // releaseClaims goes on to the next where one is not released.
 func (a *app) releaseClaims(ctx context.Context, o releaseOptions, ids []string) error {
-	ledger, err := claim.Open(claim.Options{StateDir: o.stateDir, RunDir: o.runDir, Logger: a.logger()})
+	ledger, err := claim.Open(claim.Options{StateDir: o.stateDir, RunDir: o.runDir, Logger: a.logger().Named("ledger")})
 	if err != nil {
 		return err
 	}

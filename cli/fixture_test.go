@@ -16,7 +16,7 @@ import (
 	"tranche.dev/tranche/device/contextcost"
 	"tranche.dev/tranche/device/nvml"
 	"tranche.dev/tranche/device/nvml/nvmltest"
-	trancheruntime "tranche.dev/tranche/runtime"
+	"tranche.dev/tranche/runtime/shadow"
 )
 
 // TestMain lets the test binary be the command line, for tests that need it as a process of its own: "real", or on two
@@ -87,7 +87,7 @@ func (l libraries) build() error {
 		stub := filepath.Join(stubs, soname)
 		for _, args := range [][]string{
 			{"-DWHICH=\"driver\"", "-Wl,-soname," + soname, "-o", filepath.Join(drivers, versioned)},
-			{"-DWHICH=\"stub\"", "-Wl,-soname,$ORIGIN/" + trancheruntime.BehindShadow(soname), "-o", stub},
+			{"-DWHICH=\"stub\"", "-Wl,-soname,$ORIGIN/" + shadow.Behind(soname), "-o", stub},
 			{
 				"-DWHICH=\"shadow\"", "-Wl,-soname," + soname, "-Wl,--no-as-needed", stub,
 				"-o", filepath.Join(l.shadowDir, soname),

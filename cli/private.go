@@ -11,8 +11,8 @@ import (
 
 	"tranche.dev/tranche/claim"
 	"tranche.dev/tranche/claim/region"
-	"tranche.dev/tranche/runtime"
 	"tranche.dev/tranche/runtime/driverroot"
+	"tranche.dev/tranche/runtime/shadow"
 )
 
 // A command under `tranche run` has a directory of its own, with its region and with the libraries that it is to load:
@@ -159,16 +159,16 @@ func (p *privateDir) fill(c *claim.Claim, shadows, driverRoot string) error {
 func (p *privateDir) lib() string { return filepath.Join(p.path, libDir) }
 
 // link gives the shadow every name under which programs look for the driver's library.
-func (p *privateDir) link(soname, shadow, driver string) error {
-	behind := runtime.BehindShadow(soname)
+func (p *privateDir) link(soname, library, driver string) error {
+	behind := shadow.Behind(soname)
 	if err := os.MkdirAll(filepath.Join(p.lib(), filepath.Dir(behind)), 0o700); err != nil {
 		return err
 	}
 	links := map[string]string{
 		behind:                           driver,
-		soname:                           shadow,
-		strings.TrimSuffix(soname, ".1"): shadow,
-		filepath.Base(driver):            shadow,
+		soname:                           library,
+		strings.TrimSuffix(soname, ".1"): library,
+		filepath.Base(driver):            library,
 	}
 	for name, target := range links {
 		target, err := filepath.Abs(target)

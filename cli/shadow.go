@@ -9,6 +9,7 @@ import (
 
 	"tranche.dev/tranche/runtime"
 	"tranche.dev/tranche/runtime/driverroot"
+	"tranche.dev/tranche/runtime/shadow"
 )
 
 var sonames = []string{driverroot.CUDALibrary, driverroot.NVMLLibrary}
@@ -46,7 +47,7 @@ func absolute(flag, dir string, err error) (string, error) {
 
 func checkShadows(dir string) error {
 	for _, soname := range sonames {
-		if err := runtime.CheckShadow(filepath.Join(dir, soname), soname); err != nil {
+		if err := shadow.Check(filepath.Join(dir, soname), soname); err != nil {
 			return err
 		}
 	}

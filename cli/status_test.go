@@ -156,7 +156,8 @@ func TestStatusShowsHostMemory(t *testing.T) {
 	n := newNode(t, nvmltest.New(nvmltest.H200(0)))
 	allowed, none, broken := n.reserve(t, nvmltest.H200(0), 0, 0), n.reserve(t, nvmltest.H200(0), 1, 1), n.reserve(t, nvmltest.H200(0), 2, 2)
 	for _, c := range []*claim.Claim{allowed, broken} {
-		must.NoError(t, n.ledger.SetGPUHostMemory(context.Background(), c.ID, "alloc-1", 4<<30))
+		_, err := n.ledger.PrepareRegion(context.Background(), c.ID, "alloc-1", 4<<30)
+		must.NoError(t, err)
 	}
 	must.NoError(t, os.Truncate(filepath.Join(n.runDir, "claims", broken.ID, region.UsageFile), 3))
 	r := n.statusJSON(t, 0)

@@ -122,7 +122,7 @@ func (p *Plugin) SetConfig(c *base.Config) error {
 }
 
 func newSliceMode(s *settings, library nvml.Interface, logger hclog.Logger) (*sliceMode, error) {
-	ledger, err := claim.Open(claim.Options{StateDir: s.stateDir, RunDir: s.runDir, Logger: logger})
+	ledger, err := claim.Open(claim.Options{StateDir: s.stateDir, RunDir: s.runDir, Logger: logger.Named("ledger")})
 	if err != nil {
 		return nil, err
 	}

@@ -7,12 +7,12 @@ import (
 	"slices"
 	"strings"
 
-	"tranche.dev/tranche/runtime"
+	"tranche.dev/tranche/runtime/shadow"
 )
 
 // Where a job may not mount anything: what makes the kernel's view of the container, and what is ours.
 var (
-	closedTrees = []string{"/proc", "/sys", "/dev/pts", "/dev/mqueue", "/dev/fd", runtime.ContainerDir}
+	closedTrees = []string{"/proc", "/sys", "/dev/pts", "/dev/mqueue", "/dev/fd", shadow.ContainerDir}
 	closedPaths = []string{"/", "/dev", "/dev/console", "/dev/full", "/dev/null", "/dev/ptmx", "/dev/random", "/dev/stderr",
 		"/dev/stdin", "/dev/stdout", "/dev/tty", "/dev/urandom", "/dev/zero",
 		allocDirInContainer, localDirInContainer, secretsDirInContainer}
@@ -31,7 +31,7 @@ func mountTarget(target string) (string, error) {
 	if closed {
 		return "", fmt.Errorf("target = %q: must not be the root, a directory or device that every container has (/proc, "+
 			"/sys, /dev and what belongs there, %s, %s, %s), or lie in %s", target,
-			allocDirInContainer, localDirInContainer, secretsDirInContainer, runtime.ContainerDir)
+			allocDirInContainer, localDirInContainer, secretsDirInContainer, shadow.ContainerDir)
 	}
 	return clean, nil
 }

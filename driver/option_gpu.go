@@ -89,7 +89,7 @@ func (g *grants) open() (*claim.Ledger, error) {
 	if g.ledger != nil {
 		return g.ledger, nil
 	}
-	ledger, err := claim.Open(claim.Options{StateDir: g.config.StateDir, RunDir: g.config.RunDir, Logger: g.logger})
+	ledger, err := claim.Open(claim.Options{StateDir: g.config.StateDir, RunDir: g.config.RunDir, Logger: g.logger.Named("ledger")})
 	if err == nil {
 		g.ledger = ledger
 	}

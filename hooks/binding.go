@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/runtime/bundle"
 )
 
 // prestart binds the claims to the container, all of them or none. If it fails, the runtime does not start the
@@ -19,14 +20,14 @@ func prestart(ctx context.Context, ledger *claim.Ledger, ids []string, state *sp
 	if state.Pid <= 0 {
 		return fmt.Errorf("bind claims to container %s: its state names no process (pid %d)", state.ID, state.Pid)
 	}
-	_, dir, err := readBundle(state.Bundle)
+	program, err := bundle.ReadProgram(state.Bundle)
 	if err != nil {
 		return fmt.Errorf("look for the root file system of container %s: %w", state.ID, err)
 	}
-	if err := refuseForgedDir(state, dir); err != nil {
+	if err := refuseForgedDir(state, program.RootDir); err != nil {
 		return err
 	}
-	container := claim.Container{Runtime: callingRuntime(), ID: state.ID, InitPID: state.Pid, Lacks: lacks(dir)}
+	container := claim.Container{Runtime: callingRuntime(), ID: state.ID, InitPID: state.Pid, Lacks: lacks(program.RootDir)}
 	for i, id := range ids {
 		if err := ledger.Bind(ctx, id, container); err != nil {
 			return errors.Join(err, unbind(ctx, ledger, ids[:i], container))

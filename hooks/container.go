@@ -6,6 +6,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"tranche.dev/tranche/runtime/bundle"
 	"tranche.dev/tranche/runtime/rootfs"
 )
 
@@ -18,27 +19,27 @@ import (
 // image's layers. So it names files by descriptor only, reads no more of them than it has to, and writes to none of
 // them: all that it makes lies in a file system of the container's own.
 func createContainer(opts options, state *specs.State) error {
-	spec, dir, err := readBundle(state.Bundle)
+	program, err := bundle.ReadProgram(state.Bundle)
 	if err != nil {
 		return fmt.Errorf("look for copies of the driver in container %s: %w", state.ID, err)
 	}
-	if err := refuseOthersIn(dir, opts.gpuNodes); err != nil {
+	if err := refuseOthersIn(program.RootDir, opts.gpuNodes); err != nil {
 		return fmt.Errorf("check the GPUs of container %s: %w", state.ID, err)
 	}
-	if err := shadowCopies(dir, opts.shadowDir, spec.Process); err != nil {
+	if err := shadowCopies(program, opts.shadowDir); err != nil {
 		return fmt.Errorf("shadow the copies of the driver in container %s: %w", state.ID, err)
 	}
 	return nil
 }
 
-// shadowCopies shadows the copies of the driver in the root file system at dir.
-func shadowCopies(dir, shadowDir string, process *specs.Process) (err error) {
-	root, err := rootfs.Open(dir)
+// shadowCopies shadows the copies of the driver that a program may find in its root file system.
+func shadowCopies(program bundle.Program, shadowDir string) (err error) {
+	root, err := rootfs.Open(program.RootDir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	names, err := findDrivers(root, process)
+	names, err := findDrivers(root, program)
 	if err != nil {
 		return err
 	}

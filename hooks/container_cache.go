@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 	"slices"
 
-	"tranche.dev/tranche/runtime"
 	"tranche.dev/tranche/runtime/rootfs"
+	"tranche.dev/tranche/runtime/shadow"
 )
 
 // maxCacheBytes bounds the loader's cache. One of a desktop with everything has 300 KiB.
@@ -56,7 +56,7 @@ func loaderCache(content []byte) []string {
 		}
 		path := cache[offset:min(offset+maxPathBytes, int64(len(cache)))]
 		path, _, ended := bytes.Cut(path, []byte{0})
-		if ended && runtime.ShadowSONAME(string(path)) != "" {
+		if ended && shadow.SONAME(string(path)) != "" {
 			paths = append(paths, string(path))
 		}
 	}

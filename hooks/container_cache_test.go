@@ -11,7 +11,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/runtime"
+	"tranche.dev/tranche/runtime/shadow"
 	"tranche.dev/tranche/runtime/shadowtest"
 )
 
@@ -70,7 +70,7 @@ func FuzzLoaderCache(f *testing.F) {
 	f.Add([]byte(cacheMagic))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		for _, path := range loaderCache(content) {
-			if runtime.ShadowSONAME(path) == "" || len(path) >= maxPathBytes || strings.Contains(path, "\x00") ||
+			if shadow.SONAME(path) == "" || len(path) >= maxPathBytes || strings.Contains(path, "\x00") ||
 				!bytes.Contains(content, []byte(path)) {
 				t.Fatalf("the cache holds no library of the driver at %q", path)
 			}

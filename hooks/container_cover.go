@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/runtime"
 	"tranche.dev/tranche/runtime/rootfs"
+	"tranche.dev/tranche/runtime/shadow"
 )
 
 // coverTries bounds how often a file is covered anew because its name leads to another one by then.
@@ -85,7 +85,7 @@ func (c *covers) try(name string) (done bool, err error) {
 	if !info.Mode().IsRegular() {
 		return true, nil
 	}
-	soname := runtime.ShadowSONAME(name)
+	soname := shadow.SONAME(name)
 	switch id := identityOf(info); {
 	case c.shelf.holds(id), c.plain[id] && c.has(behind(name, soname)):
 		return true, nil
@@ -103,11 +103,11 @@ func (c *covers) put(over, driver *os.File, soname string) error {
 	if err := refuseShared(over); err != nil {
 		return err
 	}
-	shadow, err := c.shelf.shadowOf(driver, soname)
+	library, err := c.shelf.shadowOf(driver, soname)
 	if err != nil {
 		return err
 	}
-	if err := bindMount(shadow, over); err != nil && !errors.Is(err, unix.ENOENT) { // it was removed: look again
+	if err := bindMount(library, over); err != nil && !errors.Is(err, unix.ENOENT) { // it was removed: look again
 		return fmt.Errorf("mount the shadow over it: %w", err)
 	}
 	return nil
@@ -140,8 +140,8 @@ func (c *covers) coverShadow(file *os.File, soname string) (bool, error) {
 }
 
 // behind is where a plain shadow that is loaded by a name seeks the driver.
-func behind(shadow, soname string) string {
-	return filepath.Dir(shadow) + "/" + runtime.BehindShadow(soname)
+func behind(at, soname string) string {
+	return filepath.Dir(at) + "/" + shadow.Behind(soname)
 }
 
 // coverable tells whether a file can be a library of the driver. An image that gives the driver's name to a file of the
@@ -151,7 +151,7 @@ func (c *covers) coverable(file *os.File) (bool, error) {
 	if err != nil {
 		return true, nil //nolint:nilerr // moved away since: it is covered all the same, and its name looked up again
 	}
-	if strings.HasPrefix(at, runtime.ContainerDir+"/") {
+	if strings.HasPrefix(at, shadow.ContainerDir+"/") {
 		return false, nil
 	}
 	var system unix.Statfs_t

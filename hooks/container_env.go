@@ -4,34 +4,34 @@ import (
 	"path"
 	"strings"
 
-	"github.com/opencontainers/runtime-spec/specs-go"
+	"tranche.dev/tranche/runtime/bundle"
 )
 
 // searchPath lists the directories in LD_LIBRARY_PATH of the container's process, as the loader reads it: an empty one
 // is the process's working directory, and others may be relative to that.
-func searchPath(process *specs.Process) []string {
-	value, ok := variable(process, "LD_LIBRARY_PATH")
+func searchPath(program bundle.Program) []string {
+	value, ok := variable(program, "LD_LIBRARY_PATH")
 	if !ok || value == "" {
 		return nil
 	}
 	var dirs []string
 	for _, dir := range strings.FieldsFunc(value+":", splitter(":;")) {
-		dirs = append(dirs, expand(from(process.Cwd, dir))...)
+		dirs = append(dirs, expand(from(program.Cwd, dir))...)
 	}
 	if strings.HasPrefix(value, ":") || strings.HasSuffix(value, ":") || strings.Contains(value, "::") {
-		dirs = append(dirs, from(process.Cwd, ""))
+		dirs = append(dirs, from(program.Cwd, ""))
 	}
 	return dirs
 }
 
 // preloaded lists the files that LD_PRELOAD and LD_AUDIT name by a path.
-func preloaded(process *specs.Process) []string {
+func preloaded(program bundle.Program) []string {
 	var files []string
 	for _, name := range []string{"LD_PRELOAD", "LD_AUDIT"} {
-		value, _ := variable(process, name)
+		value, _ := variable(program, name)
 		for _, file := range strings.FieldsFunc(value, splitter(": ")) {
 			if strings.Contains(file, "/") {
-				files = append(files, expand(from(process.Cwd, file))...)
+				files = append(files, expand(from(program.Cwd, file))...)
 			}
 		}
 	}
@@ -39,8 +39,8 @@ func preloaded(process *specs.Process) []string {
 }
 
 // variable is a variable of the container's environment; of one that is set twice, the last counts.
-func variable(process *specs.Process, name string) (value string, ok bool) {
-	for _, entry := range process.Env {
+func variable(program bundle.Program, name string) (value string, ok bool) {
+	for _, entry := range program.Env {
 		if v, is := strings.CutPrefix(entry, name+"="); is {
 			value, ok = v, true
 		}

@@ -6,10 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/opencontainers/runtime-spec/specs-go"
-
-	tranche "tranche.dev/tranche/runtime"
+	"tranche.dev/tranche/runtime/bundle"
 	"tranche.dev/tranche/runtime/rootfs"
+	"tranche.dev/tranche/runtime/shadow"
 )
 
 // libraryDirs are the directories where libraries are, whatever an image's configuration says: those of glibc and of
@@ -45,7 +44,7 @@ type finder struct {
 //
 // The cache alone would not do, since one that is made anew when the container starts holds what the configuration says
 // by then; nor would the configuration alone, since a cache may hold more than that says.
-func findDrivers(root *rootfs.Root, process *specs.Process) ([]string, error) {
+func findDrivers(root *rootfs.Root, program bundle.Program) ([]string, error) {
 	f := &finder{root: root, seen: map[string]bool{}}
 	dirs := slices.Clone(libraryDirs)
 	configured, err := loaderConfig(root)
@@ -55,12 +54,10 @@ func findDrivers(root *rootfs.Root, process *specs.Process) ([]string, error) {
 	for _, dir := range configured {
 		dirs = append(dirs, literal(dir))
 	}
-	if process != nil {
-		for _, dir := range searchPath(process) {
-			dirs = append(dirs, literal(dir))
-		}
-		f.add(preloaded(process)...)
+	for _, dir := range searchPath(program) {
+		dirs = append(dirs, literal(dir))
 	}
+	f.add(preloaded(program)...)
 	cached, err := readLoaderCache(root)
 	if err != nil {
 		return nil, err
@@ -83,7 +80,7 @@ func findDrivers(root *rootfs.Root, process *specs.Process) ([]string, error) {
 // add adds those names that are a driver's library.
 func (f *finder) add(names ...string) {
 	for _, name := range names {
-		if tranche.ShadowSONAME(name) != "" {
+		if shadow.SONAME(name) != "" {
 			f.names = append(f.names, name)
 		}
 	}

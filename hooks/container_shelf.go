@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/runtime"
 	"tranche.dev/tranche/runtime/rootfs"
+	"tranche.dev/tranche/runtime/shadow"
 )
 
 // maxCopies bounds the memory that the shadows of one container take. Images have one copy or two.
@@ -41,14 +41,14 @@ type shelved struct {
 }
 
 func openShelf(root *rootfs.Root, shadowDir string) (*shelf, error) {
-	mount, err := root.Handle(runtime.CopiesDir)
+	mount, err := root.Handle(shadow.CopiesDir)
 	if err != nil {
-		return nil, fmt.Errorf("open the place for copies of the driver, %s: %w", runtime.CopiesDir, err)
+		return nil, fmt.Errorf("open the place for copies of the driver, %s: %w", shadow.CopiesDir, err)
 	}
 	s := &shelf{mount: mount, shadowDir: shadowDir, sources: map[string][]byte{}, shadows: map[shelved]*os.File{}}
 	if err := s.check(root); err != nil {
 		_ = mount.Close()
-		return nil, fmt.Errorf("open the place for copies of the driver, %s: %w", runtime.CopiesDir, err)
+		return nil, fmt.Errorf("open the place for copies of the driver, %s: %w", shadow.CopiesDir, err)
 	}
 	return s, nil
 }
@@ -56,7 +56,7 @@ func openShelf(root *rootfs.Root, shadowDir string) (*shelf, error) {
 // check makes sure that the shelf is a file system that nothing else is in: were it part of another, one of the host's
 // say, we would write there.
 func (s *shelf) check(root *rootfs.Root) error {
-	above, err := root.Handle(runtime.ContainerDir)
+	above, err := root.Handle(shadow.ContainerDir)
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (s *shelf) check(root *rootfs.Root) error {
 		return err
 	}
 	s.device = identityOf(info).device
-	if at != runtime.CopiesDir || system.Type != unix.TMPFS_MAGIC || s.device == identityOf(aboveInfo).device {
+	if at != shadow.CopiesDir || system.Type != unix.TMPFS_MAGIC || s.device == identityOf(aboveInfo).device {
 		return errors.New("it is not the tmpfs that Tranche's edits of the spec mount there; another hook or runtime has " +
 			"taken it away, or mounted something over it")
 	}
@@ -94,7 +94,7 @@ func (s *shelf) unlock() (err error) {
 		return nil
 	}
 	if err := s.remount(0); err != nil {
-		return fmt.Errorf("make the place for copies of the driver, %s, writable: %w", runtime.CopiesDir, err)
+		return fmt.Errorf("make the place for copies of the driver, %s, writable: %w", shadow.CopiesDir, err)
 	}
 	if s.dir, err = os.OpenRoot(rootfs.FDPath(s.mount)); err != nil {
 		return err
@@ -115,12 +115,12 @@ func (s *shelf) close() error {
 	if s.dir == nil {
 		return nil
 	}
-	for _, shadow := range s.shadows {
-		_ = shadow.Close()
+	for _, library := range s.shadows {
+		_ = library.Close()
 	}
 	_ = s.dir.Close()
 	if err := s.remount(unix.MS_RDONLY); err != nil {
-		return fmt.Errorf("make the place for copies of the driver, %s, read-only: %w", runtime.CopiesDir, err)
+		return fmt.Errorf("make the place for copies of the driver, %s, read-only: %w", shadow.CopiesDir, err)
 	}
 	return nil
 }
@@ -132,8 +132,8 @@ func (s *shelf) shadowOf(driver *os.File, soname string) (*os.File, error) {
 		return nil, err
 	}
 	key := shelved{identityOf(info), soname}
-	if shadow, ok := s.shadows[key]; ok {
-		return shadow, nil
+	if library, ok := s.shadows[key]; ok {
+		return library, nil
 	}
 	if err := s.unlock(); err != nil {
 		return nil, err
@@ -144,19 +144,19 @@ func (s *shelf) shadowOf(driver *os.File, soname string) (*os.File, error) {
 			"from the image", number+1, maxCopies)
 	}
 	s.next++
-	dir := filepath.Base(runtime.CopyDir(number))
+	dir := filepath.Base(shadow.CopyDir(number))
 	if err := s.dir.Mkdir(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make room for a copy of the driver: %w", err)
 	}
-	if err := s.putDriver(driver, key, filepath.Join(dir, filepath.Base(runtime.BehindShadow(soname)))); err != nil {
+	if err := s.putDriver(driver, key, filepath.Join(dir, filepath.Base(shadow.Behind(soname)))); err != nil {
 		return nil, fmt.Errorf("put the driver's library behind the shadow: %w", err)
 	}
-	shadow, err := s.putShadow(soname, number, filepath.Join(dir, soname))
+	library, err := s.putShadow(soname, number, filepath.Join(dir, soname))
 	if err != nil {
 		return nil, err
 	}
-	s.shadows[key] = shadow
-	return shadow, nil
+	s.shadows[key] = library
+	return library, nil
 }
 
 // putDriver mounts the library. Its content is not read: the image may hold anything under that name, of any size.
@@ -192,7 +192,7 @@ func (s *shelf) putShadow(soname string, number int, name string) (*os.File, err
 	if err != nil {
 		return nil, err
 	}
-	content, err := runtime.ShadowOfCopy(source, soname, number)
+	content, err := shadow.OfCopy(source, soname, number)
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +211,7 @@ func (s *shelf) source(soname string) ([]byte, error) {
 		return content, nil
 	}
 	path := filepath.Join(s.shadowDir, soname)
-	if err := runtime.CheckShadow(path, soname); err != nil {
+	if err := shadow.Check(path, soname); err != nil {
 		return nil, err
 	}
 	file, err := os.Open(path)

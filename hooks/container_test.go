@@ -13,7 +13,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/runtime"
+	"tranche.dev/tranche/runtime/shadow"
 	"tranche.dev/tranche/runtime/shadowtest"
 )
 
@@ -37,7 +37,7 @@ func newImage(t *testing.T) *image {
 	content, err := os.ReadFile(busybox)
 	must.NoError(t, err)
 	i.write("bin/busybox", string(content))
-	for _, dir := range []string{"proc", runtime.CopiesDir} {
+	for _, dir := range []string{"proc", shadow.CopiesDir} {
 		must.NoError(t, os.MkdirAll(i.path(dir), 0o755))
 	}
 	return i
@@ -121,7 +121,7 @@ func (i *image) covered() []string {
 		if !had[mount.id] {
 			at, inside := strings.CutPrefix(mount.at, i.path(""))
 			must.True(i.t, inside, must.Sprintf("the hook has mounted something outside the container, on %s", mount.at))
-			if !strings.HasPrefix(at, runtime.CopiesDir+"/") {
+			if !strings.HasPrefix(at, shadow.CopiesDir+"/") {
 				paths = append(paths, at)
 			}
 		}

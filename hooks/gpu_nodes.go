@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"tranche.dev/tranche/runtime"
+	"tranche.dev/tranche/runtime/gpunode"
 )
 
 // nodeDirs are where NVIDIA's device nodes are: GPUs and their control, and the capabilities of MIG and of memory
@@ -69,7 +69,7 @@ func gpuNodes(root *os.Root, dir string) ([]string, error) {
 	var nodes []string
 	for _, entry := range entries {
 		node := path.Join("/", dir, entry.Name())
-		if runtime.IsGPUNode(node) && !entry.IsDir() {
+		if gpunode.Is(node) && !entry.IsDir() {
 			nodes = append(nodes, node)
 		}
 	}

@@ -4,12 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"tranche.dev/tranche/runtime"
 	"tranche.dev/tranche/runtime/rootfs"
+	"tranche.dev/tranche/runtime/shadow"
 )
 
 // refuseForgedDir refuses a container whose image has something else than a directory where the regions are mounted.
@@ -21,18 +20,18 @@ import (
 func refuseForgedDir(state *specs.State, dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return fmt.Errorf("look for %s in the root file system of container %s: %w", runtime.ContainerDir, state.ID, err)
+		return fmt.Errorf("look for %s in the root file system of container %s: %w", shadow.ContainerDir, state.ID, err)
 	}
 	defer root.Close()
-	info, err := root.Lstat(runtime.ContainerDir[1:])
+	info, err := root.Lstat(shadow.ContainerDir[1:])
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return nil
 	case err != nil:
-		return fmt.Errorf("look for %s in the root file system of container %s: %w", runtime.ContainerDir, state.ID, err)
+		return fmt.Errorf("look for %s in the root file system of container %s: %w", shadow.ContainerDir, state.ID, err)
 	case !info.IsDir():
 		return fmt.Errorf("the image of container %s has something at %s that is no directory (%s), where only Tranche "+
-			"may mount; remove it from the image", state.ID, runtime.ContainerDir, info.Mode())
+			"may mount; remove it from the image", state.ID, shadow.ContainerDir, info.Mode())
 	}
 	return nil
 }
@@ -45,23 +44,4 @@ func lacks(dir string) string {
 		return ""
 	}
 	return line
-}
-
-// readBundle reads the spec of the container in a bundle, and says where its root file system is.
-func readBundle(bundle string) (*specs.Spec, string, error) {
-	if !filepath.IsAbs(bundle) {
-		return nil, "", fmt.Errorf("the container's state names no bundle (%q)", bundle)
-	}
-	spec, err := runtime.ReadSpec(filepath.Join(bundle, "config.json"))
-	if err != nil {
-		return nil, "", err
-	}
-	if spec.Root == nil || spec.Root.Path == "" {
-		return nil, "", fmt.Errorf("the container's spec in %s names no root file system", bundle)
-	}
-	path := spec.Root.Path
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(bundle, path)
-	}
-	return spec, path, nil
 }

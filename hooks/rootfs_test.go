@@ -14,7 +14,8 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/runtime"
+	specfile "tranche.dev/tranche/runtime/bundle"
+	"tranche.dev/tranche/runtime/shadow"
 )
 
 // newBundle is a container's bundle with nothing in its root file system.
@@ -56,7 +57,7 @@ func TestPrestart_LooksAtTheImage(t *testing.T) {
 			return errors.Join(os.Remove(config), unix.Mkfifo(config, 0o644))
 		}, "no regular file"},
 		{"a spec without end", func(bundle, _ string) error {
-			return os.Truncate(filepath.Join(bundle, "config.json"), runtime.MaxSpecBytes+1)
+			return os.Truncate(filepath.Join(bundle, "config.json"), specfile.MaxSpecBytes+1)
 		}, "larger than 16 MiB"},
 		{"no JSON", func(bundle, _ string) error {
 			return os.WriteFile(filepath.Join(bundle, "config.json"), []byte("root"), 0o644)
@@ -70,7 +71,7 @@ func TestPrestart_LooksAtTheImage(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			n := newNode(t)
 			id := n.reserve("slice-000")
-			must.NoError(t, tc.lay(n.bundle, filepath.Join(n.bundle, "rootfs", runtime.ContainerDir)))
+			must.NoError(t, tc.lay(n.bundle, filepath.Join(n.bundle, "rootfs", shadow.ContainerDir)))
 			status, stderr := n.hook("prestart", "c1", initProcess(t).Process.Pid, id)
 			if tc.want == "" {
 				must.Zero(t, status, must.Sprint(stderr))
@@ -144,7 +145,7 @@ func TestContainer_ImageWithALink(t *testing.T) {
 				n := newNode(t)
 				id := n.reserve("slice-000")
 				n.layContainer(id)
-				must.NoError(t, lay(filepath.Join(n.bundle, "rootfs", runtime.ContainerDir)))
+				must.NoError(t, lay(filepath.Join(n.bundle, "rootfs", shadow.ContainerDir)))
 				output, err := n.runContainer(program)
 				if name != "a link" {
 					must.NoError(t, err, must.Sprint(output))
@@ -186,7 +187,7 @@ func (n *node) layContainer(id string) {
 		Root:    &specs.Root{Path: "rootfs"},
 		Mounts: []specs.Mount{
 			{Destination: "/proc", Type: "proc", Source: "proc"},
-			{Destination: runtime.ContainerDir, Type: "tmpfs", Source: "tmpfs", Options: []string{"ro", "mode=0755"}},
+			{Destination: shadow.ContainerDir, Type: "tmpfs", Source: "tmpfs", Options: []string{"ro", "mode=0755"}},
 		},
 		Hooks: &specs.Hooks{Prestart: hook("prestart"), Poststop: hook("poststop")}, //nolint:staticcheck // as in real specs
 		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{

@@ -8,6 +8,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	"tags.cncf.io/container-device-interface/pkg/parser"
+
+	"tranche.dev/tranche/runtime/gpunode"
 )
 
 // besideNVIDIA takes out of a spec what NVIDIA's tools have put in, or would act upon later: who asked for a fraction of
@@ -41,7 +43,7 @@ func newBesideNVIDIA(edits ...*cdi.ContainerEdits) (besideNVIDIA, error) {
 // Modify takes NVIDIA's edits out.
 func (b besideNVIDIA) Modify(spec *specs.Spec) error {
 	spec.Linux.Devices = slices.DeleteFunc(slices.Clone(spec.Linux.Devices), func(d specs.LinuxDevice) bool {
-		return IsGPUNode(containerPath(d.Path)) || b.devices.has(d.Type, d.Major, d.Minor)
+		return gpunode.Is(containerPath(d.Path)) || b.devices.has(d.Type, d.Major, d.Minor)
 	})
 	if resources := spec.Linux.Resources; resources != nil {
 		resources.Devices = slices.DeleteFunc(slices.Clone(resources.Devices), b.allowsGPU)

@@ -3,7 +3,6 @@ package runtime
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -11,55 +10,27 @@ import (
 	"syscall"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-)
 
-// MaxSpecBytes bounds the size of a container's spec. The largest that are seen in practice are some hundred KiB.
-const MaxSpecBytes = 16 << 20
+	"tranche.dev/tranche/runtime/bundle"
+)
 
 // specFile is a container's OCI spec, as a file in its bundle.
 type specFile struct {
 	path    string
 	info    fs.FileInfo
 	content []byte
-	spec    *specs.Spec
+	// spec is what a glance tells, until the spec is changed.
+	spec *specs.Spec
 }
 
-// readSpecFile reads the spec at path.
+// readSpecFile reads as much of the spec at path as tells whether there is something to do.
 func readSpecFile(path string) (*specFile, error) {
-	// The caller may be anybody who can start a container: don't wait for a writer if they left a FIFO here.
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, fmt.Errorf("read the container's spec: %w", err)
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("read the container's spec: %w", err)
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("read the container's spec: %s is no regular file (%s)", path, info.Mode().Type())
-	}
-	content, err := io.ReadAll(io.LimitReader(file, MaxSpecBytes+1))
-	if err != nil {
-		return nil, fmt.Errorf("read the container's spec: %w", err)
-	}
-	if len(content) > MaxSpecBytes {
-		return nil, fmt.Errorf("read the container's spec: %s is larger than %d MiB", path, MaxSpecBytes>>20)
-	}
-	spec := &specs.Spec{}
-	if err := json.Unmarshal(content, spec); err != nil {
-		return nil, fmt.Errorf("read the container's spec: %s is no OCI spec: %w", path, err)
-	}
-	return &specFile{path: path, info: info, content: content, spec: spec}, nil
-}
-
-// ReadSpec reads the spec at path, as the hooks do, to whom it is only to look at.
-func ReadSpec(path string) (*specs.Spec, error) {
-	file, err := readSpecFile(path)
+	content, info, err := bundle.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	return file.spec, nil
+	spec, err := bundle.Glance(path, content)
+	return &specFile{path: path, info: info, content: content, spec: spec}, err
 }
 
 // environment is the container's environment; of a variable that is set twice, the last counts.
@@ -82,6 +53,11 @@ func (f *specFile) modify(modifier Modifier) error {
 	if err != nil {
 		return fmt.Errorf("edit the container's spec %s: %w", f.path, err)
 	}
+	spec := &specs.Spec{}
+	if err := bundle.Parse(f.path, f.content, spec); err != nil {
+		return err
+	}
+	f.spec = spec
 	before, err := generic(f.spec)
 	if err != nil {
 		return fmt.Errorf("edit the container's spec %s: %w", f.path, err)
@@ -110,24 +86,24 @@ func generic(spec *specs.Spec) (any, error) {
 func (f *specFile) write() error {
 	name := filepath.Base(f.path)
 	// The bundle need not be root's own: as an os.Root it stays the same directory, and no link leads out of it.
-	bundle, err := os.OpenRoot(filepath.Dir(f.path))
+	dir, err := os.OpenRoot(filepath.Dir(f.path))
 	if err != nil {
 		return fmt.Errorf("write the container's spec: %w", err)
 	}
-	defer bundle.Close()
+	defer dir.Close()
 	temporary := fmt.Sprintf(".%s.tranche-%d", name, os.Getpid())
-	if err = f.writeTemporary(bundle, temporary); err == nil {
-		err = bundle.Rename(temporary, name)
+	if err = f.writeTemporary(dir, temporary); err == nil {
+		err = dir.Rename(temporary, name)
 	}
 	if err != nil {
-		_ = bundle.Remove(temporary)
+		_ = dir.Remove(temporary)
 		return fmt.Errorf("write the container's spec %s: %w", f.path, err)
 	}
 	return nil
 }
 
-func (f *specFile) writeTemporary(bundle *os.Root, name string) error {
-	file, err := bundle.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+func (f *specFile) writeTemporary(dir *os.Root, name string) error {
+	file, err := dir.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
+
+	"tranche.dev/tranche/runtime/bundle"
 )
 
 type modifierFunc func(*specs.Spec) error
@@ -98,7 +100,7 @@ func TestReadSpecFile_Errors(t *testing.T) {
 		{"a directory", func(t *testing.T, path string) { must.NoError(t, os.Mkdir(path, 0o700)) }, "no regular file"},
 		{"too large", func(t *testing.T, path string) {
 			WriteFile(t, path, "{}")
-			must.NoError(t, os.Truncate(path, MaxSpecBytes+1))
+			must.NoError(t, os.Truncate(path, bundle.MaxSpecBytes+1))
 		}, "larger than 16 MiB"},
 	}
 	for _, tc := range cases {

@@ -6,6 +6,8 @@ import (
 
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
+
+	"tranche.dev/tranche/runtime/shadow"
 )
 
 // restricted are the edits for containers with these capabilities of the driver alone: the files of the others stay
@@ -30,7 +32,7 @@ func restricted(edits *cdi.ContainerEdits, asked capabilities) *cdi.ContainerEdi
 // wants32Bit tells whether a 32-bit library is to arrive. Those that need a shadow never do, since there is none for
 // 32-bit programs: they would be without a limit.
 func wants32Bit(mount *cdispecs.Mount, asked capabilities) bool {
-	return asked&compat32 != 0 && shadowSONAME(mount.ContainerPath) == ""
+	return asked&compat32 != 0 && shadow.SONAME(mount.ContainerPath) == ""
 }
 
 // The flags of NVIDIA's hooks that name a file, each followed by its value.

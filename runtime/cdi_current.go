@@ -7,10 +7,13 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
+
+	"tranche.dev/tranche/runtime/shadow"
 )
 
 // A node's CDI spec is a file that somebody wrote once. After an update of the driver, or when a GPU was taken out, it
@@ -20,10 +23,10 @@ import (
 const procDriver = "/proc/driver/nvidia"
 
 // kernelVersion finds the version in what the kernel module says of itself.
-var kernelVersion = regexp.MustCompile(`Kernel Module(?: for \S+)?\s+([0-9]+(?:\.[0-9]+)+)`)
+var kernelVersion = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`Kernel Module(?: for \S+)?\s+([0-9]+(?:\.[0-9]+)+)`) })
 
 // libraryVersion finds the version in a library's name.
-var libraryVersion = regexp.MustCompile(`\.so\.([0-9]+(?:\.[0-9]+)+)$`)
+var libraryVersion = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\.so\.([0-9]+(?:\.[0-9]+)+)$`) })
 
 // checkCurrent makes sure that a device of the node's CDI specs is what the driver has now. proc is procDriver.
 func checkCurrent(device *cdi.Device, proc string) error {
@@ -52,7 +55,7 @@ func checkNodes(nodes []*cdispecs.DeviceNode, most int) error {
 		if file == "" {
 			file = node.Path
 		}
-		if wholeGPUNode.MatchString(node.Path) {
+		if wholeGPUNode().MatchString(node.Path) {
 			gpus = append(gpus, node.Path)
 		}
 		if err := checkNode(file, node); err != nil {
@@ -95,16 +98,16 @@ func checkVersion(mounts []*cdispecs.Mount, proc string) error {
 	if err != nil {
 		return nil //nolint:nilerr // the module is not loaded, or lets nobody read it
 	}
-	running := kernelVersion.FindSubmatch(said)
+	running := kernelVersion().FindSubmatch(said)
 	for _, mount := range mounts {
-		if shadowSONAME(mount.ContainerPath) != libcuda || running == nil {
+		if shadow.SONAME(mount.ContainerPath) != shadow.CUDA || running == nil {
 			continue
 		}
 		file, err := filepath.EvalSymlinks(mount.HostPath)
 		if err != nil {
 			return fmt.Errorf("the driver's file %s: %w", mount.HostPath, err)
 		}
-		if version := libraryVersion.FindStringSubmatch(file); version != nil && version[1] != string(running[1]) {
+		if version := libraryVersion().FindStringSubmatch(file); version != nil && version[1] != string(running[1]) {
 			return fmt.Errorf("it brings the driver %s, and the kernel runs %s", version[1], running[1])
 		}
 	}
@@ -132,7 +135,7 @@ func checkMinor(device *cdi.Device, proc string) error {
 
 func checkGPUNodes(nodes []*cdispecs.DeviceNode, minor string) error {
 	for _, node := range nodes {
-		if gpu := wholeGPUNode.FindStringSubmatch(node.Path); gpu != nil && gpu[1] != minor {
+		if gpu := wholeGPUNode().FindStringSubmatch(node.Path); gpu != nil && gpu[1] != minor {
 			return fmt.Errorf("it brings the node %s, and the GPU is number %s now", node.Path, minor)
 		}
 	}

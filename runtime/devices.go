@@ -9,6 +9,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
+
+	"tranche.dev/tranche/runtime/shadow"
 )
 
 // cdiKind is the kind of the CDI devices that are GPUs.
@@ -63,7 +65,7 @@ func newDeviceEdits(ctx context.Context, cfg Config, grants []Grant) (Modifier, 
 	}
 	edits := hardened(found)
 	if !slices.ContainsFunc(edits.Mounts, func(m *cdispecs.Mount) bool {
-		return shadowSONAME(m.ContainerPath) == libcuda
+		return shadow.SONAME(m.ContainerPath) == shadow.CUDA
 	}) {
 		return nil, fmt.Errorf("inject the GPU by CDI: %s mounts no libcuda.so.* for %s, so there is nothing to hold to "+
 			"a limit; install the GPU driver in the driver root %s, or set driver_root to where it is",

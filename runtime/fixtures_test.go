@@ -11,6 +11,7 @@ import (
 
 	"tranche.dev/tranche/claim"
 	"tranche.dev/tranche/claim/claimtest"
+	"tranche.dev/tranche/runtime/shadow"
 	"tranche.dev/tranche/runtime/shadowtest"
 )
 
@@ -47,7 +48,7 @@ func NodeConfig(t *testing.T) Config {
 		WriteFile(t, file, content+"\n")
 	}
 	shadowtest.Write(t, cfg.ShadowDir)
-	for _, soname := range []string{libcuda, libnvml} {
+	for _, soname := range []string{shadow.CUDA, shadow.NVML} {
 		real := strings.TrimSuffix(soname, "1") + driverVersion
 		must.NoError(t, os.Symlink(real, filepath.Join(cfg.DriverRoot, LibDir, soname)))
 	}

@@ -10,17 +10,16 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"tranche.dev/tranche/runtime/gpunode"
 )
 
-// nodePath matches the paths of NVIDIA's device nodes: GPUs, their control, MIG's capabilities, NVLink's switches, memory
-// channels between nodes.
-var nodePath = regexp.MustCompile(`^/dev/nvidia($|[0-9/-]|ctl$)`)
-
 // wholeGPUNode matches the nodes of GPUs themselves, and tells their minor number.
-var wholeGPUNode = regexp.MustCompile(`^/dev/nvidia([0-9]+)$`)
+var wholeGPUNode = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^/dev/nvidia([0-9]+)$`) })
 
 // dri is where display devices have their nodes, GPUs among them; driMajor is their major number.
 const (
@@ -35,7 +34,7 @@ const nvidiaVendor = "0x10de"
 func NodePaths(spec *specs.Spec) []string {
 	var paths []string
 	add := func(file string) {
-		if at := containerPath(file); IsGPUNode(at) {
+		if at := containerPath(file); gpunode.Is(at) {
 			paths = append(paths, at)
 		}
 	}
@@ -49,9 +48,6 @@ func NodePaths(spec *specs.Spec) []string {
 	}
 	return paths
 }
-
-// IsGPUNode tells by the path whether a device node is one of NVIDIA's.
-func IsGPUNode(file string) bool { return nodePath.MatchString(file) }
 
 // nvidiaDevices knows NVIDIA's devices by their numbers, whatever their nodes are called.
 type nvidiaDevices struct {
@@ -110,7 +106,7 @@ func (n nvidiaDevices) mounts(mount specs.Mount) bool {
 	if !isBind(mount) {
 		return false
 	}
-	if IsGPUNode(containerPath(mount.Destination)) || IsGPUNode(path.Clean(mount.Source)) {
+	if gpunode.Is(containerPath(mount.Destination)) || gpunode.Is(path.Clean(mount.Source)) {
 		return true
 	}
 	// The source is a path on the host, which whoever may name it may also change: this is for the honest.

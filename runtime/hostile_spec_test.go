@@ -16,6 +16,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"tranche.dev/tranche/runtime"
+	"tranche.dev/tranche/runtime/shadow"
 )
 
 // respec changes the spec in a bundle.
@@ -190,7 +191,7 @@ func TestHostileSpec_Edited(t *testing.T) {
 			must.Eq(t, append(want, "NVIDIA_VISIBLE_DEVICES=void"), after.Process.Env)
 			var claims []string
 			for _, mount := range after.Mounts {
-				if filepath.Dir(mount.Destination) == runtime.ContainerDir+"/claims" {
+				if filepath.Dir(mount.Destination) == shadow.ContainerDir+"/claims" {
 					claims = append(claims, filepath.Base(mount.Destination))
 				}
 			}

@@ -48,7 +48,8 @@ func TestPrepare_HostMemory(t *testing.T) {
 			GPU: claim.GPU{UUID: uuid, Index: index}, Slices: []string{uuid}, LimitBytes: 1 << 30, Owner: claim.OwnerNomad,
 		})
 		must.NoError(t, err)
-		must.NoError(t, ledger.SetGPUHostMemory(t.Context(), made.ID, "before", 1<<20))
+		_, err = ledger.PrepareRegion(t.Context(), made.ID, "before", 1<<20)
+		must.NoError(t, err)
 		claims = append(claims, made)
 	}
 	for _, hostMemory := range []uint64{4 << 30, 0} {

@@ -8,16 +8,15 @@ import (
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-)
 
-// ContainerDir is the directory in the container that is ours. The shadow library looks for regions in its "claims".
-const ContainerDir = "/.tranche"
+	"tranche.dev/tranche/runtime/shadow"
+)
 
 // usageFile is the part of a region that the container's processes write; see package region.
 const usageFile = "usage"
 
 var (
-	// anchorOptions mount ContainerDir itself. As a mount it cannot be renamed or removed from inside, and since it is
+	// anchorOptions mount shadow.ContainerDir itself. As a mount it cannot be renamed or removed from inside, and since it is
 	// read-only nobody in the container can put a region of his own making beside those that we mount.
 	anchorOptions = []string{"ro", "nosuid", "nodev", "noexec", "mode=0755", "size=64k"}
 	regionOptions = []string{"ro", "nosuid", "nodev", "noexec", "bind"}
@@ -35,19 +34,19 @@ type regionMounts struct {
 func (r regionMounts) Modify(spec *specs.Spec) error {
 	for _, mount := range spec.Mounts {
 		at := containerPath(mount.Destination)
-		if at == ContainerDir || strings.HasPrefix(at, ContainerDir+"/") {
+		if at == shadow.ContainerDir || strings.HasPrefix(at, shadow.ContainerDir+"/") {
 			return fmt.Errorf("mount the regions at %s: the container already mounts %q at %s, which is not for jobs "+
-				"to use; mount it somewhere else", ContainerDir, mount.Source, mount.Destination)
+				"to use; mount it somewhere else", shadow.ContainerDir, mount.Source, mount.Destination)
 		}
 	}
 	spec.Mounts = append(spec.Mounts, specs.Mount{
-		Destination: ContainerDir,
+		Destination: shadow.ContainerDir,
 		Type:        "tmpfs",
 		Source:      "tmpfs",
 		Options:     slices.Clone(anchorOptions),
 	})
 	for _, grant := range r.grants {
-		at := path.Join(ContainerDir, "claims", grant.Claim.ID)
+		at := path.Join(shadow.ContainerDir, "claims", grant.Claim.ID)
 		spec.Mounts = append(spec.Mounts, specs.Mount{
 			Destination: at,
 			Type:        "bind",

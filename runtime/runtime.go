@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"tranche.dev/tranche/claim"
@@ -81,7 +80,7 @@ type Config struct {
 	// RefreshNodeInfo asks NVML for the node's GPUs; nil has the command at CLIPath do so.
 	RefreshNodeInfo nodeinfo.Refresher
 	// Logger receives what an operator may want to know; nil logs nothing.
-	Logger hclog.Logger
+	Logger Logger
 }
 
 // WithDefaults returns the configuration with every empty field filled in.
@@ -105,7 +104,7 @@ func (c Config) WithDefaults() Config {
 	}
 	c.setAskingDefaults()
 	if c.Logger == nil {
-		c.Logger = hclog.NewNullLogger()
+		c.Logger = silent{}
 	}
 	return c
 }
@@ -145,14 +144,11 @@ func Prepare(
 		if held := c.Container; held != nil && c.Released.IsZero() && claim.Alive(*held) {
 			return nil, &claim.BoundError{Claim: c, Container: claim.Container{ID: containerID}}
 		}
-		if err := ledger.SetGPUHostMemory(ctx, c.ID, containerID, hostMemoryBytes); err != nil {
-			return nil, fmt.Errorf("prepare the region of claim %s: %w", c.ID, err)
+		dir, err := ledger.PrepareRegion(ctx, c.ID, containerID, hostMemoryBytes)
+		if err != nil {
+			return nil, fmt.Errorf("give container %s its claim: %w", containerID, err)
 		}
 		hostMemoryBytes = 0
-		dir, err := ledger.RegionDir(ctx, c.ID)
-		if err != nil {
-			return nil, fmt.Errorf("prepare the region of claim %s: %w", c.ID, err)
-		}
 		grants = append(grants, Grant{Claim: c, RegionDir: dir})
 	}
 	return Edits(ctx, cfg, grants)

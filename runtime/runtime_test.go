@@ -12,6 +12,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/runtime/shadow"
 )
 
 func TestEdits(t *testing.T) {
@@ -28,7 +29,7 @@ func TestEdits(t *testing.T) {
 		LibDir + "/.tranche/driver-libcuda.so", LibDir + "/libcuda.so.570.124.06",
 		LibDir + "/.tranche/driver-libnvidia-ml.so", LibDir + "/libnvidia-ml.so.570.124.06",
 		"/.tranche", "/.tranche/claims/aaaaaaaa", "/.tranche/claims/aaaaaaaa/usage",
-		CopiesDir,
+		shadow.CopiesDir,
 	}, all[len(all)-8:])
 	must.True(t, slices.Index(all, "/data/deep/down/below") < len(all)-8)
 	must.Eq(t, []string{"/dev/nvidiactl", "/dev/nvidia0"}, devicePaths(spec))

@@ -8,6 +8,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 
+	"tranche.dev/tranche/runtime/shadow"
 	"tranche.dev/tranche/runtime/shadowtest"
 )
 
@@ -18,10 +19,10 @@ func bind(source, destination string) specs.Mount {
 func TestShadowLibraries(t *testing.T) {
 	cfg := NodeConfig(t)
 	cuda := filepath.Join(cfg.DriverRoot, LibDir, "libcuda.so."+driverVersion)
-	cudaLink := filepath.Join(cfg.DriverRoot, LibDir, libcuda)
+	cudaLink := filepath.Join(cfg.DriverRoot, LibDir, shadow.CUDA)
 	nvml := filepath.Join(cfg.DriverRoot, LibDir, "libnvidia-ml.so."+driverVersion)
-	shadowCUDA := filepath.Join(cfg.ShadowDir, libcuda)
-	shadowNVML := filepath.Join(cfg.ShadowDir, libnvml)
+	shadowCUDA := filepath.Join(cfg.ShadowDir, shadow.CUDA)
+	shadowNVML := filepath.Join(cfg.ShadowDir, shadow.NVML)
 	type layout [][2]string // source, destination
 
 	cases := []struct {
@@ -107,21 +108,21 @@ func TestShadowLibraries_Errors(t *testing.T) {
 
 	t.Run("shadow missing", func(t *testing.T) {
 		cfg := NodeConfig(t)
-		must.NoError(t, os.Remove(filepath.Join(cfg.ShadowDir, libcuda)))
+		must.NoError(t, os.Remove(filepath.Join(cfg.ShadowDir, shadow.CUDA)))
 		err := shadowLibraries{dir: cfg.ShadowDir}.Modify(&specs.Spec{Mounts: []specs.Mount{cuda}})
-		must.ErrorContains(t, err, filepath.Join(cfg.ShadowDir, libcuda))
+		must.ErrorContains(t, err, filepath.Join(cfg.ShadowDir, shadow.CUDA))
 		must.ErrorContains(t, err, "shadow_dir")
 	})
 	t.Run("shadow is no file", func(t *testing.T) {
 		dir := t.TempDir()
-		must.NoError(t, os.Mkdir(filepath.Join(dir, libcuda), 0o755))
+		must.NoError(t, os.Mkdir(filepath.Join(dir, shadow.CUDA), 0o755))
 		err := shadowLibraries{dir: dir}.Modify(&specs.Spec{Mounts: []specs.Mount{cuda}})
 		must.ErrorContains(t, err, "no regular file")
 	})
 	t.Run("the driver as shadow", func(t *testing.T) {
 		cfg := NodeConfig(t)
-		driver := shadowtest.Library(t, libcuda, "libc.so.6")
-		file := filepath.Join(cfg.ShadowDir, libcuda)
+		driver := shadowtest.Library(t, shadow.CUDA, "libc.so.6")
+		file := filepath.Join(cfg.ShadowDir, shadow.CUDA)
 		must.NoError(t, os.WriteFile(file, driver, 0o755))
 		err := shadowLibraries{dir: cfg.ShadowDir}.Modify(&specs.Spec{Mounts: []specs.Mount{cuda}})
 		must.ErrorContains(t, err, file+" is no shadow library")
@@ -133,41 +134,5 @@ func TestShadowLibraries_Errors(t *testing.T) {
 		err := shadowLibraries{dir: cfg.ShadowDir}.Modify(&specs.Spec{Mounts: []specs.Mount{cuda, other}})
 		must.ErrorContains(t, err, "/driver/libcuda.so.570")
 		must.ErrorContains(t, err, "/job/libcuda.so.535")
-	})
-}
-
-func TestCheckShadow(t *testing.T) {
-	const behindCUDA, behindNVML = "$ORIGIN/.tranche/driver-libcuda.so", "$ORIGIN/.tranche/driver-libnvidia-ml.so"
-	cases := []struct {
-		name         string
-		soname       string
-		dependencies []string
-		ok           bool
-	}{
-		{"libcuda", libcuda, []string{behindCUDA, "libc.so.6"}, true},
-		{"libnvidia-ml", libnvml, []string{behindNVML, "libc.so.6"}, true},
-		{"no dependency", libcuda, nil, false},
-		{"the driver's dependencies", libcuda, []string{"libm.so.6", "libc.so.6"}, false},
-		{"the driver's library comes second", libcuda, []string{"libc.so.6", behindCUDA}, false},
-		{"the driver's library under its SONAME", libcuda, []string{"$ORIGIN/.tranche/libcuda.so.1"}, false},
-		{"the shadow of another library", libcuda, []string{behindNVML}, false},
-	}
-	for _, tc := range cases {
-		t.Run(tc.name, func(t *testing.T) {
-			content := shadowtest.Library(t, tc.soname, tc.dependencies...)
-			file := filepath.Join(t.TempDir(), tc.soname)
-			must.NoError(t, os.WriteFile(file, content, 0o755))
-			err := CheckShadow(file, tc.soname)
-			if tc.ok {
-				must.NoError(t, err)
-				return
-			}
-			must.ErrorContains(t, err, file+" is no shadow library")
-		})
-	}
-	t.Run("text", func(t *testing.T) {
-		file := filepath.Join(t.TempDir(), libcuda)
-		WriteFile(t, file, "no library\n")
-		must.ErrorContains(t, CheckShadow(file, libcuda), "no shadow library "+file)
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 const (
@@ -28,7 +29,7 @@ var units = map[string]uint64{
 	"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
 }
 
-var amount = regexp.MustCompile(`^([0-9]+) ?([KMGT]i?B)$`)
+var amount = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([0-9]+) ?([KMGT]i?B)$`) })
 
 // Parse reads an amount of memory in bytes. It is a whole number of MiB, whatever the unit; "0" needs none.
 func Parse(text string) (uint64, error) {
@@ -36,7 +37,7 @@ func Parse(text string) (uint64, error) {
 	if trimmed == "0" {
 		return 0, nil
 	}
-	match := amount.FindStringSubmatch(trimmed)
+	match := amount().FindStringSubmatch(trimmed)
 	if match == nil {
 		return 0, fmt.Errorf("%q is not an amount of memory: it must be a whole number with the unit KiB, MiB, GiB or "+
 			"TiB (powers of 1024) or KB, MB, GB or TB (powers of 1000), such as \"1GiB\" or \"512MiB\"", text)

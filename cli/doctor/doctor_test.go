@@ -19,6 +19,7 @@ import (
 	"tranche.dev/tranche/device/nvml"
 	"tranche.dev/tranche/e2e/node"
 	"tranche.dev/tranche/runtime"
+	"tranche.dev/tranche/runtime/shadow"
 )
 
 // healthy is a node with nothing wrong: its GPUs are simulated, what is in its root besides is made up, and the shadow
@@ -426,7 +427,7 @@ func unresolved(h *healthy, soname string) {
 	stub, source := filepath.Join(dir, "stub.so"), filepath.Join(dir, "x.c")
 	must.NoError(h.t, os.WriteFile(source, []byte("void nobody_has_this(void); void f(void) { nobody_has_this(); }\n"), 0o644))
 	for _, args := range [][]string{
-		{"-shared", "-o", stub, "-Wl,-soname,$ORIGIN/" + runtime.BehindShadow(soname), "-x", "c", "/dev/null"},
+		{"-shared", "-o", stub, "-Wl,-soname,$ORIGIN/" + shadow.Behind(soname), "-x", "c", "/dev/null"},
 		{
 			"-shared", "-fPIC", "-Wl,-z,now", "-Wl,--no-as-needed", "-Wl,-soname," + soname, "-o",
 			h.path("/usr/lib/tranche/" + soname), source, stub,

@@ -8,20 +8,20 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"tranche.dev/tranche/runtime"
 	"tranche.dev/tranche/runtime/driverroot"
+	"tranche.dev/tranche/runtime/shadow"
 )
 
 var shadowChecks = []check{
-	{"shadow libraries", driverroot.CUDALibrary, shadow(driverroot.CUDALibrary)},
-	{"shadow libraries", driverroot.NVMLLibrary, shadow(driverroot.NVMLLibrary)},
+	{"shadow libraries", driverroot.CUDALibrary, shadowLibrary(driverroot.CUDALibrary)},
+	{"shadow libraries", driverroot.NVMLLibrary, shadowLibrary(driverroot.NVMLLibrary)},
 }
 
-// shadow looks whether a shadow library is one, and loads it, with the driver behind it, into a process that does nothing.
-func shadow(soname string) func(context.Context, *Node) finding {
+// shadowLibrary looks whether a shadow library is one, and loads it, with the driver behind it, into a process that does nothing.
+func shadowLibrary(soname string) func(context.Context, *Node) finding {
 	return func(ctx context.Context, n *Node) finding {
 		file := filepath.Join(n.Config.ShadowDir, soname)
-		if err := runtime.CheckShadow(file, soname); err != nil {
+		if err := shadow.Check(file, soname); err != nil {
 			return fault(file, err.Error(), installFiles)
 		}
 		driver, err := driverroot.FindLibrary(n.Config.DriverRoot, soname)
@@ -42,18 +42,18 @@ func shadow(soname string) func(context.Context, *Node) finding {
 }
 
 // sideBySide puts links to the two libraries into a directory of their own, as they lie in a container.
-func sideBySide(shadow, driver, soname string) (string, error) {
+func sideBySide(library, driver, soname string) (string, error) {
 	dir, err := os.MkdirTemp("", "tranche-doctor")
 	if err != nil {
 		return "", err
 	}
-	behind := filepath.Join(dir, runtime.BehindShadow(soname))
+	behind := filepath.Join(dir, shadow.Behind(soname))
 	err = os.MkdirAll(filepath.Dir(behind), 0o700)
 	if err == nil {
 		err = os.Symlink(driver, behind)
 	}
 	if err == nil {
-		err = os.Symlink(shadow, filepath.Join(dir, soname))
+		err = os.Symlink(library, filepath.Join(dir, soname))
 	}
 	if err != nil {
 		return "", errors.Join(err, os.RemoveAll(dir))

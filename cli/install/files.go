@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"tranche.dev/tranche/runtime"
+	"tranche.dev/tranche/runtime/shadow"
 )
 
 // nodePrograms go into the prefix's bin.
@@ -53,7 +53,7 @@ func (f Files) Install() (*Plan, error) {
 	}
 	for _, soname := range []string{"libcuda.so.1", "libnvidia-ml.so.1"} {
 		from := filepath.Join(f.From, "lib", soname)
-		if err := runtime.CheckShadow(from, soname); err != nil {
+		if err := shadow.Check(from, soname); err != nil {
 			return nil, fmt.Errorf("--from: %w", err)
 		}
 		if err := plan.copyFile(from, filepath.Join(f.Prefix, "lib/tranche", soname), 0o644); err != nil {

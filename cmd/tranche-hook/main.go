@@ -1,4 +1,9 @@
 // Command tranche-hook is the OCI hook that binds claims to containers and releases them.
+//
+// It does one thing after another, and for milliseconds: it need not look up how many processors its cgroup allows.
+//
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
 package main
 
 import (

@@ -1,5 +1,10 @@
 // Command tranche-runtime is an OCI runtime that gives containers their fraction of a GPU and then becomes the next
 // one, runc or crun.
+//
+// It does one thing after another, and for milliseconds: it need not look up how many processors its cgroup allows.
+//
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
 package main
 
 import (

@@ -11,13 +11,13 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/runtime"
+	"tranche.dev/tranche/runtime/shadow"
 )
 
 // The bundle leads processes to the shadow libraries as `tranche run` and containers do.
 func TestBehindShadow(t *testing.T) {
 	for _, s := range shadowed {
-		must.Eq(t, runtime.BehindShadow(s.soname), s.behind)
+		must.Eq(t, shadow.Behind(s.soname), s.behind)
 	}
 }
 

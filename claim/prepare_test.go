@@ -33,7 +33,7 @@ func checkHostMemory(t *testing.T, l *Ledger, id string, want uint64) {
 	}
 }
 
-func TestSetGPUHostMemory(t *testing.T) {
+func TestPrepareRegion(t *testing.T) {
 	l := newLedger(t)
 	ctx := context.Background()
 	c, _ := reserve(t, l, 0, 1)
@@ -45,7 +45,7 @@ func TestSetGPUHostMemory(t *testing.T) {
 	defer mapped.Close()
 
 	for _, bytes := range []uint64{hostMemory, hostMemory, 1 << 20, 0, hostMemory} {
-		must.NoError(t, l.SetGPUHostMemory(ctx, c.ID, "c1", bytes))
+		must.NoError(t, prepare(l, c.ID, "c1", bytes))
 		checkHostMemory(t, l, c.ID, bytes)
 	}
 	before, err := mapped.Stat()
@@ -57,7 +57,7 @@ func TestSetGPUHostMemory(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, c.LimitBytes, h.LimitBytes)
 
-	must.ErrorIs(t, l.SetGPUHostMemory(ctx, "0badcafe", "c1", 1), ErrUnknownClaim)
+	must.ErrorIs(t, prepare(l, "0badcafe", "c1", 1), ErrUnknownClaim)
 }
 
 // The region is made anew: after a reboot, or since it broke.
@@ -65,7 +65,7 @@ func TestGPUHostMemoryOutlivesTheRegion(t *testing.T) {
 	l := newLedger(t)
 	ctx := context.Background()
 	c, _ := reserve(t, l, 0, 1)
-	must.NoError(t, l.SetGPUHostMemory(ctx, c.ID, "c1", hostMemory))
+	must.NoError(t, prepare(l, c.ID, "c1", hostMemory))
 	must.NoError(t, os.RemoveAll(l.regions))
 	u, err := l.Usage(ctx, c.ID)
 	must.NoError(t, err)
@@ -101,7 +101,7 @@ func TestGPUHostMemoryEndsWithTheContainer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t)
 			c, _ := reserve(t, l, 0, 1)
-			must.NoError(t, l.SetGPUHostMemory(ctx, c.ID, "c1", hostMemory))
+			must.NoError(t, prepare(l, c.ID, "c1", hostMemory))
 			init := startProcess(t)
 			must.NoError(t, l.Bind(ctx, c.ID, container("c1", init)))
 			checkHostMemory(t, l, c.ID, hostMemory)
@@ -115,21 +115,21 @@ func TestGPUHostMemoryEndsWithTheContainer(t *testing.T) {
 	t.Run("superseded", func(t *testing.T) {
 		l := newLedger(t)
 		c, _ := reserve(t, l, 0, 1)
-		must.NoError(t, l.SetGPUHostMemory(ctx, c.ID, "c1", hostMemory))
+		must.NoError(t, prepare(l, c.ID, "c1", hostMemory))
 		newer, _ := reserve(t, l, 0, 1)
 		checkHostMemory(t, l, newer.ID, 0)
 	})
 }
 
 // The container before died unseen, and what is set is for the next, which binds the claim later.
-func TestSetGPUHostMemoryForARestart(t *testing.T) {
+func TestPrepareRegionForARestart(t *testing.T) {
 	l := newLedger(t)
 	ctx := context.Background()
 	c, _ := reserve(t, l, 0, 1)
 	first := startProcess(t)
 	must.NoError(t, l.Bind(ctx, c.ID, container("c1", first)))
 	endProcess(first)
-	must.NoError(t, l.SetGPUHostMemory(ctx, c.ID, "c2", hostMemory))
+	must.NoError(t, prepare(l, c.ID, "c2", hostMemory))
 	_, err := l.RegionDir(ctx, c.ID)
 	must.NoError(t, err)
 	must.NoError(t, l.Release(ctx, c.ID, "c1")) // late
@@ -137,14 +137,14 @@ func TestSetGPUHostMemoryForARestart(t *testing.T) {
 	checkHostMemory(t, l, c.ID, hostMemory)
 }
 
-func TestSetGPUHostMemoryLeavesALivingContainer(t *testing.T) {
+func TestPrepareRegionLeavesALivingContainer(t *testing.T) {
 	l := newLedger(t)
 	ctx := context.Background()
 	c, _ := reserve(t, l, 0, 1)
-	must.NoError(t, l.SetGPUHostMemory(ctx, c.ID, "c1", hostMemory))
+	must.NoError(t, prepare(l, c.ID, "c1", hostMemory))
 	must.NoError(t, l.Bind(ctx, c.ID, container("c1", startProcess(t))))
 	for _, bytes := range []uint64{0, 2 * hostMemory} {
-		err := l.SetGPUHostMemory(ctx, c.ID, "c2", bytes)
+		_, err := l.PrepareRegion(ctx, c.ID, "c2", bytes)
 		var bound *BoundError
 		must.True(t, asError(err, &bound), must.Sprint(err))
 		must.ErrorContains(t, err, "container c2")

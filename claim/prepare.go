@@ -1,0 +1,48 @@
+package claim
+
+import (
+	"context"
+	"fmt"
+)
+
+// PrepareRegion makes a claim's region ready for the container that is to hold the claim, and gives its directory. The
+// region states the claim's limit, and how much that container may allocate beyond it as managed memory that lives on the
+// host, which is 0 for nothing and holds until that container is gone, also when the region has to be made anew. A
+// region that was there already stays in place.
+//
+// A container that has the claim and lives keeps what it started with: the error is then a *BoundError.
+func (l *Ledger) PrepareRegion(ctx context.Context, id, containerID string, gpuHostMemoryBytes uint64) (string, error) {
+	return l.regionPath(id), l.read(ctx, func(b *book) error {
+		r, err := b.get(id)
+		if err != nil {
+			return err
+		}
+		if r.held() {
+			return &BoundError{Claim: r.claim(), Container: Container{ID: containerID}}
+		}
+		if err := l.prepareRegion(b, r, gpuHostMemoryBytes); err != nil {
+			return accessError(fmt.Errorf("preparing the region of claim %s: %w", id, err))
+		}
+		return nil
+	})
+}
+
+func (l *Ledger) prepareRegion(b *book, r *record, gpuHostMemoryBytes uint64) error {
+	if r.Container != nil && r.Released.IsZero() {
+		if err := l.release(b, r); err != nil { // now, since it takes back what the container had
+			return err
+		}
+		if _, err := b.get(r.ID); err != nil {
+			return err
+		}
+	}
+	if r.GPUHostMemoryBytes != gpuHostMemoryBytes {
+		changed := *r
+		changed.GPUHostMemoryBytes = gpuHostMemoryBytes
+		if err := writeRecord(l.claims, &changed); err != nil {
+			return err
+		}
+		*r = changed
+	}
+	return l.ensureRegion(r, l.regionPath(r.ID))
+}

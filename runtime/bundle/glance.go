@@ -1,0 +1,41 @@
+package bundle
+
+import (
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// glance is the part of a spec by which a container can ask for GPUs.
+type glance struct {
+	Process *struct {
+		Env []string `json:"env"`
+	} `json:"process"`
+	Mounts      []specs.Mount     `json:"mounts"`
+	Hooks       *specs.Hooks      `json:"hooks"`
+	Annotations map[string]string `json:"annotations"`
+	Linux       *struct {
+		Devices   []specs.LinuxDevice `json:"devices"`
+		Resources *struct {
+			Devices []specs.LinuxDeviceCgroup `json:"devices"`
+		} `json:"resources"`
+	} `json:"linux"`
+}
+
+// Glance reads no more of a spec than tells whether its container asks for GPUs: the environment, the mounts, hooks and
+// annotations, the devices and what their cgroup allows. Most containers ask for none, and wait for nothing else of us.
+func Glance(path string, content []byte) (*specs.Spec, error) {
+	var g glance
+	if err := Parse(path, content, &g); err != nil {
+		return nil, err
+	}
+	spec := &specs.Spec{Mounts: g.Mounts, Hooks: g.Hooks, Annotations: g.Annotations}
+	if g.Process != nil {
+		spec.Process = &specs.Process{Env: g.Process.Env}
+	}
+	if g.Linux != nil {
+		spec.Linux = &specs.Linux{Devices: g.Linux.Devices}
+		if g.Linux.Resources != nil {
+			spec.Linux.Resources = &specs.LinuxResources{Devices: g.Linux.Resources.Devices}
+		}
+	}
+	return spec, nil
+}

@@ -1,0 +1,48 @@
+package shadow_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/shoenig/test/must"
+
+	"tranche.dev/tranche/runtime/shadow"
+	"tranche.dev/tranche/runtime/shadowtest"
+)
+
+func TestCheck(t *testing.T) {
+	const behindCUDA, behindNVML = "$ORIGIN/.tranche/driver-libcuda.so", "$ORIGIN/.tranche/driver-libnvidia-ml.so"
+	cases := []struct {
+		name         string
+		soname       string
+		dependencies []string
+		ok           bool
+	}{
+		{"libcuda", shadow.CUDA, []string{behindCUDA, "libc.so.6"}, true},
+		{"libnvidia-ml", shadow.NVML, []string{behindNVML, "libc.so.6"}, true},
+		{"no dependency", shadow.CUDA, nil, false},
+		{"the driver's dependencies", shadow.CUDA, []string{"libm.so.6", "libc.so.6"}, false},
+		{"the driver's library comes second", shadow.CUDA, []string{"libc.so.6", behindCUDA}, false},
+		{"the driver's library under its SONAME", shadow.CUDA, []string{"$ORIGIN/.tranche/libcuda.so.1"}, false},
+		{"the shadow of another library", shadow.CUDA, []string{behindNVML}, false},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			content := shadowtest.Library(t, tc.soname, tc.dependencies...)
+			file := filepath.Join(t.TempDir(), tc.soname)
+			must.NoError(t, os.WriteFile(file, content, 0o755))
+			err := shadow.Check(file, tc.soname)
+			if tc.ok {
+				must.NoError(t, err)
+				return
+			}
+			must.ErrorContains(t, err, file+" is no shadow library")
+		})
+	}
+	t.Run("text", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), shadow.CUDA)
+		must.NoError(t, os.WriteFile(file, []byte("no library\n"), 0o644))
+		must.ErrorContains(t, shadow.Check(file, shadow.CUDA), "no shadow library "+file)
+	})
+}
