@@ -9,6 +9,7 @@ import (
 
 	"tranche.dev/tranche/claim"
 	"tranche.dev/tranche/runtime/nodeinfo"
+	"tranche.dev/tranche/runtime/selector"
 )
 
 const gib = 1 << 30
@@ -32,9 +33,9 @@ func newLedger(t *testing.T) *claim.Ledger {
 	return l
 }
 
-func selector(t *testing.T, text string) Selector {
+func gpuOf(t *testing.T, text string) selector.Selector {
 	t.Helper()
-	s, err := ParseSelector(text)
+	s, err := selector.Parse(text)
 	must.NoError(t, err)
 	return s
 }
@@ -48,8 +49,8 @@ func TestClaim(t *testing.T) {
 		"the smallest that fits":     {Ask{MemoryBytes: 8 * gib}, "MIG-1", 8},
 		"more than an instance has":  {Ask{MemoryBytes: 20 * gib}, "GPU-b", 20},
 		"all of a GPU":               {Ask{MemoryBytes: 140 * gib}, "GPU-a", 140},
-		"one GPU":                    {Ask{MemoryBytes: 8 * gib, GPU: selector(t, "0")}, "GPU-a", 8},
-		"one model":                  {Ask{MemoryBytes: 3 * gib / 2, GPU: selector(t, "model:*L4")}, "GPU-b", 2},
+		"one GPU":                    {Ask{MemoryBytes: 8 * gib, GPU: gpuOf(t, "0")}, "GPU-a", 8},
+		"one model":                  {Ask{MemoryBytes: 3 * gib / 2, GPU: gpuOf(t, "model:*L4")}, "GPU-b", 2},
 		"where a context still fits": {Ask{MemoryBytes: 300 << 20}, "GPU-b", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -73,12 +74,12 @@ func TestClaim_Refuses(t *testing.T) {
 		want      string
 	}{
 		"no GPUs":              {nil, Ask{MemoryBytes: gib}, "asks for 1GiB of any GPU: this node has no GPU"},
-		"no such GPU":          {inventory(), Ask{MemoryBytes: gib, GPU: selector(t, "7")}, "of index:7: this node has no such GPU"},
-		"those that there are": {inventory(), Ask{MemoryBytes: gib, GPU: selector(t, "7")}, "1 (NVIDIA L4, GPU-b"},
-		"a GPU that is split":  {inventory(), Ask{MemoryBytes: gib, GPU: selector(t, "GPU-c")}, "split into MIG instances"},
+		"no such GPU":          {inventory(), Ask{MemoryBytes: gib, GPU: gpuOf(t, "7")}, "of index:7: this node has no such GPU"},
+		"those that there are": {inventory(), Ask{MemoryBytes: gib, GPU: gpuOf(t, "7")}, "1 (NVIDIA L4, GPU-b"},
+		"a GPU that is split":  {inventory(), Ask{MemoryBytes: gib, GPU: gpuOf(t, "GPU-c")}, "split into MIG instances"},
 		"less than a context":  {inventory(), Ask{MemoryBytes: 100 << 20}, "a CUDA context takes 200MiB of it"},
 		"more than any has":    {inventory(), Ask{MemoryBytes: 141 * gib}, "at most 140GiB fits now"},
-		"more than it has":     {inventory(), Ask{MemoryBytes: 23 * gib, GPU: selector(t, "1")}, "at most 22GiB fits now"},
+		"more than it has":     {inventory(), Ask{MemoryBytes: 23 * gib, GPU: gpuOf(t, "1")}, "at most 22GiB fits now"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t)
