@@ -167,7 +167,7 @@ func TestFingerprint_stuckDriver(t *testing.T) {
 	g := nvmltest.H200(0)
 	fake := nvmltest.New(g)
 	p := newPlugin(t, fake, nil)
-	p.mode.Load().nvmlTimeout = 50 * time.Millisecond
+	p.node.Load().nvmlTimeout = 50 * time.Millisecond
 	stream := fingerprint(t, p)
 	next(t, stream)
 	unstick := fake.Stick()
@@ -263,7 +263,7 @@ func TestFingerprint_sliceLargerThanGPU(t *testing.T) {
 func TestFingerprint_takenElsewhere(t *testing.T) {
 	g := nvmltest.H200(0)
 	p := newPlugin(t, nvmltest.New(g), nil)
-	ledger := p.mode.Load().ledger
+	ledger := p.node.Load().ledger
 	reservation, err := p.Reserve(sliceIDs(g, 5))
 	must.NoError(t, err)
 	own, err := ledger.Lookup(t.Context(), tokenOf(t, reservation.Envs))

@@ -38,7 +38,7 @@ func TestReserve_errorAcrossGRPC(t *testing.T) {
 
 	reservation, err := remote.Reserve(sliceIDs(g, 0))
 	must.NoError(t, err)
-	ledger := p.mode.Load().ledger
+	ledger := p.node.Load().ledger
 	made, err := ledger.Lookup(t.Context(), tokenOf(t, reservation.Envs))
 	must.NoError(t, err)
 	must.NoError(t, ledger.Bind(t.Context(), made.ID, claim.Container{Runtime: "test", ID: "c1", InitPID: os.Getpid()}))

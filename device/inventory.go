@@ -19,8 +19,10 @@ import (
 type gpu struct {
 	nvml.GPU
 	driverVersion, cudaVersion string
-	// slices is how many there are. It stays what it was at first, although
-	// what the driver reserves for itself may vary.
+	// policy is how the GPU is shared.
+	policy
+	// slices is how many there are, in the modes that have some. It stays what
+	// it was at first, although what the driver reserves for itself may vary.
 	slices int
 	// problem is why the GPU can't be used at the moment; empty if it can.
 	problem string
@@ -116,18 +118,22 @@ func (inv *inventory) answered(node *nvml.Node, found nvml.GPU) bool {
 		g.GPU = found
 		g.driverVersion, g.cudaVersion = node.DriverVersion, node.CUDAVersion
 		was := g.problem
-		inv.setProblem(g, inv.sliceProblem(g))
+		inv.setProblem(g, inv.ownProblem(g))
 		return was != "" && g.problem == ""
 	}
 	found.Index = inv.freeIndex(found.Index)
 	g = &gpu{
 		GPU: found, driverVersion: node.DriverVersion, cudaVersion: node.CUDAVersion,
-		slices: int(found.UsableBytes() / inv.settings.sliceBytes),
+		policy: inv.settings.sharing.of(found),
+	}
+	if g.sliced() {
+		g.slices = int(found.UsableBytes() / g.sliceBytes)
 	}
 	inv.gpus[found.UUID] = g
 	inv.changed = true
-	inv.logger.Info("GPU found", "gpu", g.UUID, "name", g.groupName(), "memory", memsize.Format(g.MemoryBytes), "slices", g.slices)
-	inv.setProblem(g, inv.sliceProblem(g))
+	inv.logger.Info("GPU found", "gpu", g.UUID, "name", g.groupName(), "memory", memsize.Format(g.MemoryBytes),
+		"mode", string(g.mode), "slices", g.slices)
+	inv.setProblem(g, inv.ownProblem(g))
 	return g.problem == ""
 }
 
@@ -147,13 +153,13 @@ func (inv *inventory) freeIndex(index int) int {
 	return index
 }
 
-// sliceProblem is why a GPU that answers can't be used all the same.
-func (inv *inventory) sliceProblem(g *gpu) string {
-	if g.slices > 0 {
+// ownProblem is why a GPU that answers can't be used all the same.
+func (inv *inventory) ownProblem(g *gpu) string {
+	if !g.sliced() || g.slices > 0 {
 		return ""
 	}
 	return fmt.Sprintf("slice_memory is %s, but the GPU has only %s for processes: set it to less",
-		memsize.Format(inv.settings.sliceBytes), memsize.Format(g.UsableBytes()))
+		memsize.Format(g.sliceBytes), memsize.Format(g.UsableBytes()))
 }
 
 func (inv *inventory) setProblem(g *gpu, problem string) {

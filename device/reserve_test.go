@@ -66,7 +66,7 @@ func TestReserve(t *testing.T) {
 	must.Eq(t, token.Reveal(), reservation.Envs[token.EnvName()])
 	must.StrNotContains(t, log.String(), token.Reveal(), must.Sprint("a claim token was logged"))
 
-	made, err := p.mode.Load().ledger.Lookup(t.Context(), token)
+	made, err := p.node.Load().ledger.Lookup(t.Context(), token)
 	must.NoError(t, err)
 	must.Eq(t, claim.GPU{UUID: g.UUID, Index: 1, Name: "NVIDIA H200", ContextBytes: 300 * mebi}, made.GPU)
 	must.Eq(t, sliceIDs(g, 0, 1, 2, 3, 4, 5, 6, 7), made.Slices)
@@ -128,7 +128,7 @@ func TestReserve_badInput(t *testing.T) {
 			_, err := p.Reserve(tc.ids)
 			must.EqError(t, err, tc.want)
 			must.Eq(t, codes.FailedPrecondition, status.Code(err))
-			claims, _, err := p.mode.Load().ledger.List(t.Context())
+			claims, _, err := p.node.Load().ledger.List(t.Context())
 			must.NoError(t, err)
 			must.SliceEmpty(t, claims)
 		})
@@ -154,7 +154,7 @@ func TestReserve_justEnoughForAContext(t *testing.T) {
 func TestReserve_held(t *testing.T) {
 	g := nvmltest.H200(0)
 	p := newPlugin(t, nvmltest.New(g), nil)
-	ledger := p.mode.Load().ledger
+	ledger := p.node.Load().ledger
 	first, err := p.Reserve(sliceIDs(g, 0, 1))
 	must.NoError(t, err)
 	older, err := ledger.Lookup(t.Context(), tokenOf(t, first.Envs))
@@ -197,7 +197,7 @@ func TestReserve_noLedger(t *testing.T) {
 func TestFingerprint_sweeps(t *testing.T) {
 	g := nvmltest.H200(0)
 	p := newPlugin(t, nvmltest.New(g), nil)
-	ledger := p.mode.Load().ledger
+	ledger := p.node.Load().ledger
 	reservation, err := p.Reserve(sliceIDs(g, 0))
 	must.NoError(t, err)
 	made, err := ledger.Lookup(t.Context(), tokenOf(t, reservation.Envs))

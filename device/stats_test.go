@@ -72,7 +72,7 @@ func TestStats_utilisationUnknown(t *testing.T) {
 	g := nvmltest.H200(0)
 	g.UtilizationPercent = -1
 	p := newPlugin(t, nvmltest.New(g), nil)
-	must.NoError(t, p.mode.Load().scan(t.Context()))
+	must.NoError(t, p.node.Load().scan(t.Context()))
 	stream := stats(t, p, time.Hour)
 	slice := next(t, stream).Groups[0].InstanceStats[sliceIDs(g, 0)[0]]
 	must.MapNotContainsKey(t, slice.Stats.Attributes, "GPU utilization")
