@@ -25,6 +25,9 @@ func (l *Ledger) Bind(ctx context.Context, id string, c Container) error {
 		if r.held() && !r.Container.same(c) {
 			return &BoundError{Claim: r.claim(), Container: c}
 		}
+		if err := r.mustBeMade(); err != nil {
+			return fmt.Errorf("binding to container %s: %w", c.ID, err)
+		}
 		bound := *r
 		bound.Container = &c
 		bound.Released = zeroTime

@@ -23,7 +23,7 @@ func (c *Claim) Starting(now time.Time) bool {
 
 // used tells whether the claim must not be taken from whoever has it.
 func (l *Ledger) used(r *record) bool {
-	return r.held() || r.Starting(l.now()) || !r.comesBack() && r.Container != nil && l.lingers(r)
+	return r.held() || r.Starting(l.now()) || r.beingMade(l.now()) || !r.comesBack() && r.Container != nil && l.lingers(r)
 }
 
 // lingers tells whether processes still use the claim although its container's first process is gone: they hold memory
@@ -47,12 +47,12 @@ func (l *Ledger) sweepExternal(b *book, r *record) (removed bool) {
 	return true
 }
 
-// Cancel takes back a claim of ReserveFit whose container is not to start after all. One that a container has, or that
-// is gone, is left as it is.
+// Cancel takes back a claim of ReserveFit whose container is not to start after all, or one whose instance by MIG could
+// not be made. One that a container has, or that is gone, is left as it is.
 func (l *Ledger) Cancel(ctx context.Context, id string) error {
 	return l.read(ctx, func(b *book) error {
 		r, ok := b.records[id]
-		if !ok || r.comesBack() || r.Container != nil {
+		if !ok || r.Container != nil || r.comesBack() && !r.Making() {
 			return nil
 		}
 		l.logger.Info("claim cancelled", "claim", id)
