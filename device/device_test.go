@@ -49,6 +49,9 @@ func pluginConfig(t *testing.T, options map[string]any) *base.Config {
 		}
 		var value any
 		must.NoError(t, json.Unmarshal([]byte(spec.GetDefault().Default.GetLiteral().Value), &value))
+		if number, ok := value.(float64); ok {
+			value = int(number) // as Nomad sends whole numbers
+		}
 		all[name] = value
 	}
 	for name, value := range options {

@@ -56,6 +56,8 @@ func TestFingerprint_groups(t *testing.T) {
 	must.Eq(t, map[string]*structs.Attribute{
 		"model":              structs.NewStringAttribute("NVIDIA H200"),
 		"index":              structs.NewIntAttribute(0, ""),
+		"isolation":          structs.NewStringAttribute("memory"),
+		"mode":               structs.NewStringAttribute("slice"),
 		"memory":             structs.NewIntAttribute(143771, "MiB"),
 		"slice_memory":       structs.NewIntAttribute(1024, "MiB"),
 		"slices":             structs.NewIntAttribute(140, ""),
@@ -94,7 +96,7 @@ func TestFingerprint_ignored(t *testing.T) {
 	must.Eq(t, []string{"NVIDIA H200 #1"}, groupNames(next(t, stream)))
 
 	_, err := p.Reserve(sliceIDs(nvmltest.H200(0), 0))
-	must.ErrorContains(t, err, "not slices of this node's GPUs")
+	must.ErrorContains(t, err, "not devices of this node's GPUs")
 }
 
 // A GPU that stops answering, is no longer listed, or whose driver is gone is

@@ -64,6 +64,9 @@ func parseGPUBlocks(decoded any, defaults sharingOptions) ([]gpuBlock, error) {
 		}
 		for label, content := range object {
 			found, err := parseGPUBlock(label, content, defaults)
+			if errors.Is(err, errNoGPUBlock) {
+				return nil, err // what looks like a label is an option
+			}
 			if err != nil {
 				return nil, fmt.Errorf("gpu %q: %w", label, err)
 			}

@@ -37,6 +37,7 @@ func (m *exclusiveMode) reserve(ctx context.Context, devices []device) ([]claim.
 			LimitBytes: d.gpu.MemoryBytes,
 			Owner:      claim.OwnerNomad,
 			Mode:       claim.ModeExclusive,
+			Unlimited:  true,
 		})
 	}
 	return m.claim(ctx, requests...)

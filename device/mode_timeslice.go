@@ -62,6 +62,7 @@ func (m *timesliceMode) reserve(ctx context.Context, devices []device) ([]claim.
 		LimitBytes: g.MemoryBytes,
 		Owner:      claim.OwnerNomad,
 		Mode:       claim.ModeTimeslice,
+		Unlimited:  true,
 	})
 }
 

@@ -118,7 +118,7 @@ func TestSharing_Errors(t *testing.T) {
 		`gpu "index:0" { mode = "mig" mig { profiles = "1g.5gb" } }`:                   `profiles is a string, and has to be a list`,
 		"gpu \"0\" { mode = \"mig\" \n mig {}\n mig {} }":                              `gpu "0": mig: it is there twice`,
 		`gpu "0" { mode = "mig" slice_memory = "1GiB" mig { profiles = ["1g.5gb"] } }`: `gpu "0": slice_memory: the instances are`,
-		`gpu { mode = "slice" }`:                                                       `"mode" names no GPU`,
+		`gpu { mode = "slice" }`:                                                       `gpu: it has to be a block with a label`,
 		`gpu "GeForce" {}`:                                                             `gpu "GeForce": "GeForce" is no index of a GPU`,
 		`gpu "a" "b" {}`:                                                               `gpu "a": "a" is no index`,
 		`gpu "0" "1" {}`:                                                               `gpu "0": there is no option "1" here`,
