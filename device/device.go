@@ -58,6 +58,8 @@ type Plugin struct {
 
 	// node is what the configuration made of the plugin; nil before that.
 	node atomic.Pointer[node]
+	// configured counts calls of SetConfig.
+	configured atomic.Int32
 }
 
 // node offers the GPUs of this node. It belongs to one configuration.
@@ -105,6 +107,13 @@ func (p *Plugin) ConfigSchema() (*hclspec.Spec, error) { return configSpec, nil 
 
 // SetConfig implements base.BasePlugin. It starts nothing: Nomad also calls it
 // just to see whether the configuration is good.
+//
+// It does so twice, in a process that it then ends, before an agent starts its
+// work; an error ends the agent, too. The plugin that is to run gets one call,
+// and after an error it would offer nothing. So what the GPUs of the node have to
+// say to the configuration is an error the second time only: a GPU that has
+// fallen off the bus by the time that the plugin is started again is to cost the
+// node no other one.
 func (p *Plugin) SetConfig(c *base.Config) error {
 	var config Config
 	if err := base.MsgPackDecode(c.PluginConfig, &config); err != nil {
@@ -117,6 +126,11 @@ func (p *Plugin) SetConfig(c *base.Config) error {
 	configured, err := newNode(s, p.newNVML(s.driverRoot), p.logger)
 	if err != nil {
 		return err
+	}
+	if p.configured.Add(1) > 1 && s.enabled {
+		if err := configured.checkGPUs(); err != nil {
+			return err
+		}
 	}
 	p.node.Store(configured)
 	return nil

@@ -54,11 +54,14 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 func (n *node) scan(ctx context.Context) error {
 	bounded, cancel := context.WithTimeout(ctx, n.nvmlTimeout)
 	defer cancel()
-	node, err := n.nvml.Read(bounded)
+	found, err := n.nvml.Read(bounded)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	usable, changed := n.inventory.update(node, err)
+	if err == nil {
+		n.reportIdle(found)
+	}
+	usable, changed := n.inventory.update(found, err)
 	for _, g := range usable {
 		// Measured now, the cost is known when the first reservation needs it.
 		go func() { _, _ = n.costs.Cost(ctx, g.costKey()) }()

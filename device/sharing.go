@@ -1,6 +1,8 @@
 package device
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -102,6 +104,34 @@ func (s *sharing) idle(gpus []nvml.GPU) []error {
 		}
 	}
 	return wrong
+}
+
+// checkGPUs asks the driver whether the configuration fits the GPUs. Where it
+// cannot tell about all of them, that is said, and no fault of the configuration.
+func (n *node) checkGPUs() error {
+	ctx, cancel := context.WithTimeout(context.Background(), n.nvmlTimeout)
+	defer cancel()
+	found, err := n.nvml.Read(ctx)
+	if err != nil {
+		n.logger.Warn("cannot tell whether the gpu blocks fit the GPUs", "error", err)
+		return nil
+	}
+	if len(found.Failed) > 0 {
+		n.logger.Warn("cannot tell whether the gpu blocks fit the GPUs: some do not answer", "failed", len(found.Failed))
+		return nil
+	}
+	return errors.Join(n.sharing.idle(found.GPUs)...)
+}
+
+// reportIdle logs the blocks that no GPU is shared by.
+func (n *node) reportIdle(found *nvml.Node) {
+	if len(found.Failed) > 0 {
+		return
+	}
+	err := errors.Join(n.sharing.idle(found.GPUs)...)
+	if n.reported.changed("gpu blocks", err) && err != nil {
+		n.logger.Error("gpu blocks do not fit the GPUs of this node", "error", err)
+	}
 }
 
 func describeGPUs(gpus []nvml.GPU) string {
