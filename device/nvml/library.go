@@ -3,6 +3,7 @@ package nvml
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
@@ -45,6 +46,8 @@ type Library struct {
 	startErr error
 	uuids    map[int]string
 	hasV2Mem bool
+	// hasMIG and hasProfileNames are whether the driver is new enough for them.
+	hasMIG, hasProfileNames bool
 }
 
 // New returns the NVML of a driver root. The library is looked for when it is
@@ -196,7 +199,10 @@ func (l *Library) find() error {
 		return err
 	}
 	l.lib = lib
-	l.hasV2Mem = lib.Extensions().LookupSymbol("nvmlDeviceGetMemoryInfo_v2") == nil
+	has := func(symbol string) bool { return lib.Extensions().LookupSymbol(symbol) == nil }
+	l.hasV2Mem = has("nvmlDeviceGetMemoryInfo_v2")
+	l.hasProfileNames = has(profileNames)
+	l.hasMIG = !slices.ContainsFunc(migSymbols, func(symbol string) bool { return !has(symbol) })
 	return nil
 }
 
