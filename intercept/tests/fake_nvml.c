@@ -24,7 +24,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t, nvmlMemory_t *);
 enum { ROOM = 4 };
 
 static void print_details(const char *name, unsigned int mode) {
-    nvmlProcessDetail_v1_t details[ROOM];
+    nvmlProcessDetail_v1_t details[ROOM] = {{0}};
     nvmlProcessDetailList_t list = {
         .version = (unsigned)sizeof list | 1u << 24, .mode = mode, .numProcArrayEntries = ROOM, .procArray = details};
     printf("\n%s details %d:", name, nvmlDeviceGetRunningProcessDetailList(NULL, &list));
