@@ -123,6 +123,9 @@ func (e *engines) subtests() []subtest {
 	for _, name := range []string{"docker", "podman"} {
 		add(name, "build", func(t *testing.T) { testBuild(t, e.dockerLike(name)) })
 	}
+	for _, name := range []string{"docker", "podman"} {
+		add(name, "again", func(t *testing.T) { e.testAgain(t, e.all[name]) })
+	}
 	add("docker", "health", func(t *testing.T) {
 		testHealth(t, e.dockerLike("docker"), "healthy", "inspect", "--format", "{{.State.Health.Status}}")
 	})

@@ -110,7 +110,7 @@ func (n *nvidiaNode) simulated(bundle string) string {
 }
 
 // edit changes a bundle's spec.
-func (n *nvidiaNode) edit(bundle string, change func(spec map[string]any)) {
+func (n *node) edit(bundle string, change func(spec map[string]any)) {
 	n.t.Helper()
 	file := filepath.Join(bundle, "config.json")
 	spec := map[string]any{}
