@@ -110,7 +110,7 @@ func (d *Driver) prepare(cfg *drivers.TaskConfig) (*startup, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := refuseForeignClaims(cfg); err != nil {
+	if err := errors.Join(refuseForeignClaims(cfg), refuseAsks(cfg)); err != nil {
 		return nil, err
 	}
 	if err := taskOptions.checkMountsOf(cfg, &d.config); err != nil {
@@ -177,6 +177,7 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 	defer releaseSources()
 	d.at(startStorageReady)
 	d.sayCreating(s, i)
+	d.sayUnheard(s, i)
 	end, err := d.turns.take(ctx)
 	if err != nil {
 		return nil, err
