@@ -72,6 +72,8 @@ type Driver struct {
 	// points is called at the points of points.go, in tests alone.
 	points func(point)
 	turns  *turns
+	// runtimes are what the programs of OCI runtimes are.
+	runtimes runtimePrograms
 
 	// work counts the goroutines that spawn started; after ended there are no new ones.
 	workMu sync.Mutex

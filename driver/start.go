@@ -64,7 +64,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 	ctx, cancel := d.untilAway(ctx, d.startPatience)
 	defer cancel()
 	defer func() { err = d.because(ctx, err) }()
-	s, err := d.prepare(cfg)
+	s, err := d.prepare(ctx, cfg)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -105,7 +105,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 }
 
 // prepare checks everything that can be checked before containerd is asked for anything.
-func (d *Driver) prepare(cfg *drivers.TaskConfig) (*startup, error) {
+func (d *Driver) prepare(ctx context.Context, cfg *drivers.TaskConfig) (*startup, error) {
 	taskOptions, err := decodeTaskConfig(cfg, &d.config)
 	if err != nil {
 		return nil, err
@@ -117,7 +117,10 @@ func (d *Driver) prepare(cfg *drivers.TaskConfig) (*startup, error) {
 		return nil, err
 	}
 	s := &startup{cfg: cfg, options: taskOptions, id: containerID(cfg)}
-	if s.runtime, err = taskOptions.runtime(&d.config); err != nil {
+	if s.runtime, err = taskOptions.runtime(&d.config); err == nil {
+		s.runtime, err = d.keepNull(ctx, s.runtime)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if s.init, err = taskOptions.initProgram(&d.config); err != nil {
