@@ -30,6 +30,7 @@ type startup struct {
 	grant           *grant
 	// hostIDs are the host's IDs that the container has; nil where it has no user namespace of its own.
 	hostIDs *idRange
+	ioOwner ioOwner
 }
 
 // taskState is what Nomad keeps for us across restarts of the plugin and the agent.
@@ -221,8 +222,8 @@ func (d *Driver) createContainer(ctx context.Context, s *startup, i *image) (con
 			d.at(startSnapshotMade)
 			return nil
 		},
-		containerd.WithRuntime(s.runtime.shim, s.runtime.options()),
-		containerd.WithNewSpec(d.specOptions(s, i)...))
+		containerd.WithNewSpec(d.specOptions(s, i)...),
+		withRuntime(s))
 	if err != nil {
 		return nil, d.away(fmt.Errorf("create the container: %w", err))
 	}
