@@ -63,13 +63,20 @@ func TestReadFile(t *testing.T) {
 }
 
 func TestWhere(t *testing.T) {
-	root, _ := newRoot(t, map[string]string{"usr/lib/x": "x", "lib": "-> usr/lib", "y": "-> /lib/x"})
+	root, dir := newRoot(t, map[string]string{"usr/lib/x": "x", "lib": "-> usr/lib", "y": "-> /lib/x"})
+	link := filepath.Join(t.TempDir(), "link") // a container manager may name the root by one
+	must.NoError(t, os.Symlink(dir, link))
+	byLink, err := rootfs.Open(link)
+	must.NoError(t, err)
+	defer byLink.Close()
 	for name, want := range map[string]string{"/": "/", "/lib": "/usr/lib", "/lib/x": "/usr/lib/x", "y": "/usr/lib/x"} {
-		at, err := root.Where(name)
-		must.NoError(t, err)
-		must.Eq(t, want, at)
+		for _, r := range []*rootfs.Root{root, byLink} {
+			at, err := r.Where(name)
+			must.NoError(t, err)
+			must.Eq(t, want, at)
+		}
 	}
-	_, err := root.Where("/none")
+	_, err = root.Where("/none")
 	must.ErrorIs(t, err, fs.ErrNotExist)
 }
 
