@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"tags.cncf.io/container-device-interface/pkg/cdi"
@@ -37,7 +38,7 @@ func (c Config) GPUs(ctx context.Context) ([]nodeinfo.GPU, error) {
 var refreshTimeout = editTimeout - 10*time.Second
 
 // refreshWaitDelay is how long the command's standard error is waited for once the command is gone: something that it has
-// started may live on and hold it open.
+// left behind may hold it open.
 const refreshWaitDelay = 250 * time.Millisecond
 
 // refreshByCommand has the command tranche ask NVML, since whoever edits specs as an OCI runtime is linked statically.
@@ -50,6 +51,9 @@ func (c Config) refreshByCommand(ctx context.Context, place nodeinfo.Place) erro
 	cmd.Env = []string{}
 	var stderr bytes.Buffer
 	cmd.Stderr, cmd.WaitDelay = &stderr, refreshWaitDelay
+	// It may be a script. What that has started ends with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	err := cmd.Run()
 	if ctx.Err() != nil {
 		return fmt.Errorf("run %s node-info refresh: it did not end in time: %w; see whether the driver answers at all "+
