@@ -139,7 +139,7 @@ func TestBesideNVIDIA_Annotations(t *testing.T) {
 	spec := containerSpec()
 	spec.Annotations = map[string]string{
 		"cdi.k8s.io/gpu":   "nvidia.com/gpu=all",
-		"cdi.k8s.io/mixed": "nvidia.com/gpu=0,example.com/net=eth0, runtime.nvidia.com/gpu=all",
+		"cdi.k8s.io/mixed": "nvidia.com/gpu=0, nvidia.com/gpu=1,example.com/net=eth0, runtime.nvidia.com/gpu=all",
 		"nvidia.cdi/own":   "nvidia.com/mig=all,management.nvidia.com/gpu=all",
 		"homepage":         "see nvidia.com/gpu for more",
 		"other":            "notnvidia.com/gpu=all",
@@ -153,16 +153,17 @@ func TestBesideNVIDIA_Annotations(t *testing.T) {
 }
 
 func TestNVIDIAMajors(t *testing.T) {
-	const devices = "Character devices:\n  1 mem\n 10 misc\n195 nvidia\n195 nvidiactl\n226 drm\n507 nvidia-nvlink\n" +
+	const devices = "Character devices:\n  1 mem\n 10 misc\n 99 nvidia-low\n195 nvidia\n195 nvidiactl\n226 drm\n507 nvidia-nvlink\n" +
 		"508 nvidia-uvm\n510 nvidia-caps\n\nBlock devices:\n259 nvidia-disk\n"
 	majors, err := nvidiaMajors(strings.NewReader(devices))
 	must.NoError(t, err)
-	must.Eq(t, map[int64]bool{195: true, 507: true, 508: true, 510: true}, majors)
+	must.Eq(t, map[int64]bool{99: true, 195: true, 507: true, 508: true, 510: true}, majors)
 }
 
 func TestNodePaths(t *testing.T) {
 	spec := containerSpec()
 	must.Nil(t, NodePaths(spec))
+	must.Nil(t, NodePaths(&specs.Spec{}))
 	for _, path := range []string{"/dev/nvidiactl", "/dev/fuse", "/dev/../dev/nvidia1", "/dev/nvidiactl2"} {
 		spec.Linux.Devices = append(spec.Linux.Devices, specs.LinuxDevice{Path: path})
 	}

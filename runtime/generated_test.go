@@ -46,7 +46,7 @@ func (n *node) simulatedNVML() {
 	}
 	// tranche-runtime gives the command no environment, and the simulator takes its settings from there.
 	script := n.path("tranche-on-simulated-gpus")
-	runtime.WriteFile(n.t, script, "#!/bin/sh\necho asked >>"+n.path("asked")+"\n"+
+	runtime.WriteFile(n.t, script, "#!/bin/sh\necho asked >>"+n.path("asked")+"\ncat /proc/$$/environ >"+n.path("environ")+"\n"+
 		"exec env SIMGPU_TOPOLOGY="+topology+" SIMGPU_STATE="+n.path("simgpu-state")+" SIMGPU_DEV="+n.path("dev")+
 		" "+n.cfg.CLIPath+" \"$@\"\n")
 	n.cfg.CLIPath = script
@@ -120,6 +120,7 @@ func TestNodeInfo_GPUs(t *testing.T) {
 		must.NotEq(t, "", gpus[0].ComputeCapability)
 		must.Eq(t, 1, n.asked())
 	}
+	must.Eq(t, "", readFile(t, n.path("environ")), must.Sprint("a container engine may have let a job fill it"))
 
 	must.NoError(t, os.RemoveAll(filepath.Join(n.cfg.RunDir, "node")))
 	n.cfg.CLIPath = "/nonexistent/tranche"

@@ -22,6 +22,10 @@ var waysToAsk = []struct{ name, spec, want string }{
 		`the hook "nvidia-container-runtime-hook"`,
 	},
 	{
+		"a hook that NVIDIA's operator has wrapped", `{"hooks": {"prestart": [{"path": "/run/nvidia/toolkit/nvidia-container-runtime-hook.real"}]}}`,
+		`the hook "nvidia-container-runtime-hook.real"`,
+	},
+	{
 		"containerd's --gpus",
 		`{"hooks": {"prestart": [{"path": "/usr/bin/containerd", "args": ["containerd", "oci-hook", "--", "/usr/bin/nvidia-container-cli"]}]}}`,
 		`the hook "nvidia-container-cli"`,
@@ -68,6 +72,7 @@ func TestAsksForGPUs(t *testing.T) {
 		"nothing":             `{}`,
 		"no process":          `{"process": null, "linux": null}`,
 		"void":                `{"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=void"]}}`,
+		"void, and spaces":    `{"process": {"env": ["NVIDIA_VISIBLE_DEVICES= void "]}}`,
 		"none":                `{"process": {"env": ["NVIDIA_VISIBLE_DEVICES=none"]}}`,
 		"empty":               `{"process": {"env": ["NVIDIA_VISIBLE_DEVICES="]}}`,
 		"another variable":    `{"process": {"env": ["NVIDIA_VISIBLE_DEVICES_X=all", "CUDA_VERSION=12"]}}`,
