@@ -9,8 +9,10 @@ import (
 	"tranche.dev/tranche/claim"
 )
 
-// asks lists by what a container asks for GPUs without a claim.
+// asks lists by what a container asks for GPUs without a claim. The devices of one that has every device are no ask: it
+// was given all there are, and GPUs among them because the node has some.
 func (n nvidiaParts) asks(spec *specs.Spec) []string {
+	everyDevice := allowsEveryDevice(spec)
 	var asked []string
 	if value := visibleDevices(spec); !isNoDevice(value) {
 		asked = append(asked, fmt.Sprintf("%s=%s", claim.VisibleDevices, excerpt(value)))
@@ -21,7 +23,7 @@ func (n nvidiaParts) asks(spec *specs.Spec) []string {
 		}
 	}
 	for _, mount := range spec.Mounts {
-		if isRequestVolume(mount) || n.devices.mounts(mount) {
+		if isRequestVolume(mount) || !everyDevice && n.devices.mounts(mount) {
 			asked = append(asked, "a mount at "+excerpt(mount.Destination))
 		}
 	}
@@ -30,7 +32,7 @@ func (n nvidiaParts) asks(spec *specs.Spec) []string {
 			asked = append(asked, "the annotation "+excerpt(name))
 		}
 	}
-	if spec.Linux != nil {
+	if !everyDevice && spec.Linux != nil {
 		asked = append(asked, n.deviceAsks(spec.Linux)...)
 	}
 	return firstFew(asked)

@@ -24,7 +24,7 @@ func (n nvidiaParts) node(device specs.LinuxDevice) bool {
 }
 
 // rule tells whether a rule of the devices' cgroup lets the container at an NVIDIA GPU, whose node it may make itself. One
-// for all devices there are is a privileged container's, which nothing holds back anyway.
+// for all devices there are is no rule of NVIDIA's: see allowsEveryDevice.
 func (n nvidiaParts) rule(rule specs.LinuxDeviceCgroup) bool {
 	if !rule.Allow || rule.Major == nil {
 		return false
