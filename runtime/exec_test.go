@@ -114,22 +114,22 @@ func TestEditProcess_Refused(t *testing.T) {
 	cfg := execNode(t)
 	for _, tc := range []struct {
 		name, want string
-		write      func(t *testing.T, path string) error
+		write      func(path string) error
 	}{
-		{"said twice", `"env" is there twice`, func(t *testing.T, path string) error {
+		{"said twice", `"env" is there twice`, func(path string) error {
 			return os.WriteFile(path, []byte(`{"env": ["TRANCHE_CLAIM_0123abcd=`+execToken+`"], "env": []}`), 0o600)
 		}},
-		{"no process", "no OCI process", func(t *testing.T, path string) error {
+		{"no process", "no OCI process", func(path string) error {
 			return os.WriteFile(path, []byte(`{"env": "TRANCHE_CLAIM_0123abcd=`+execToken+`"}`), 0o600)
 		}},
-		{"a pipe", "no regular file", func(t *testing.T, path string) error { return syscall.Mkfifo(path, 0o600) }},
-		{"too large", "larger than 16 MiB", func(t *testing.T, path string) error {
+		{"a pipe", "no regular file", func(path string) error { return syscall.Mkfifo(path, 0o600) }},
+		{"too large", "larger than 16 MiB", func(path string) error {
 			return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, MaxSpecBytes+1))
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "runc-process1")
-			must.NoError(t, tc.write(t, path))
+			must.NoError(t, tc.write(path))
 			err := editProcess(cfg, invocation{id: "ours", process: path})
 			must.ErrorContains(t, err, tc.want)
 			must.ErrorContains(t, err, path)

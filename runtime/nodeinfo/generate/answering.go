@@ -18,7 +18,7 @@ func answeringDevices(library nvml.Interface, generator nvcdi.Interface) (
 	if ret := library.Init(); ret != nvml.SUCCESS {
 		return nil, nil, fmt.Errorf("begin a session with NVML: %w", ret)
 	}
-	defer library.Shutdown()
+	defer func() { _ = library.Shutdown() }()
 	count, ret := library.DeviceGetCount()
 	if ret != nvml.SUCCESS {
 		return nil, nil, fmt.Errorf("count the GPUs: %w", ret)
