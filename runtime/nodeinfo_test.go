@@ -33,14 +33,14 @@ func TestRefreshByCommand_Ends(t *testing.T) {
 			pid := filepath.Join(t.TempDir(), "pid")
 			cfg.CLIPath = filepath.Join(t.TempDir(), "tranche")
 			WriteFile(t, cfg.CLIPath, "#!/bin/sh\n"+strings.ReplaceAll(tc.script, "PID", pid)+"\n")
-			t.Cleanup(func() { _ = syscall.Kill(processIn(t, pid), syscall.SIGKILL) })
+			t.Cleanup(func() { _ = syscall.Kill(pidIn(t, pid), syscall.SIGKILL) })
 			ended := make(chan error, 1)
 			go func() { ended <- cfg.refreshByCommand(t.Context(), cfg.nodePlace()) }()
 			select {
 			case err := <-ended:
 				must.ErrorContains(t, err, tc.want)
 				must.ErrorContains(t, err, cfg.CLIPath+" node-info refresh")
-				must.Eq(t, tc.goesOn, runs(processIn(t, pid)))
+				must.Eq(t, tc.goesOn, runs(pidIn(t, pid)))
 			case <-time.After(20 * time.Second):
 				t.Fatal("it is waited for without end")
 			}
@@ -48,8 +48,8 @@ func TestRefreshByCommand_Ends(t *testing.T) {
 	}
 }
 
-// processIn is the process that a file names.
-func processIn(t *testing.T, file string) int {
+// pidIn is the process that a file names.
+func pidIn(t *testing.T, file string) int {
 	t.Helper()
 	content, err := os.ReadFile(file)
 	must.NoError(t, err)
