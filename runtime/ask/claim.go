@@ -13,10 +13,15 @@ import (
 )
 
 // Claim makes the claim that a container asks for, on whichever GPU it fits best. The container takes as many slices as
-// hold what it asks for; its limit is what it asks for. The claim has to be bound within claim.BindWithin.
+// hold what it asks for; its limit is what it asks for. The claim has to be bound within claim.BindWithin, and while the
+// calling process lives, which becomes the next OCI runtime by exec.
 func Claim(
 	ctx context.Context, ledger *claim.Ledger, inventory []nodeinfo.GPU, sliceBytes uint64, ask Ask,
 ) (*claim.Claim, error) {
+	starter, err := claim.ThisProcess()
+	if err != nil {
+		return nil, err
+	}
 	candidates, err := ask.candidates(inventory, sliceBytes)
 	if err == nil {
 		var made *claim.Claim
@@ -25,6 +30,7 @@ func Claim(
 			SliceBytes: sliceBytes,
 			LimitBytes: ask.MemoryBytes,
 			Owner:      claim.OwnerExternal,
+			Starter:    &starter,
 		})
 		if err == nil {
 			return made, nil
