@@ -85,6 +85,29 @@ func TestMIG_NeverMade(t *testing.T) {
 	must.ErrorIs(t, l.CompleteMIG(t.Context(), c.ID, madeInstance, 5, 1), ErrUnknownClaim)
 }
 
+// The driver gives an instance the UUID of one that is gone: a claim on that one, which waits for a restart in place, does
+// not lead to the new one.
+func TestMIG_UUIDOfAnEarlierInstance(t *testing.T) {
+	l := newLedger(t)
+	_, token, err := l.Reserve(t.Context(), onInstance(testGPU, migUUID, 0, 2, slicesOf(0, 3)...))
+	must.NoError(t, err)
+	c, _, err := l.Reserve(t.Context(), toCome(4, 4, slicesOf(4, 7)...))
+	must.NoError(t, err)
+	must.NoError(t, l.CompleteMIG(t.Context(), c.ID, madeInstance, 5, 1))
+	must.Eq(t, []string{c.ID}, ids(list(t, l)))
+	_, err = l.Lookup(t.Context(), token)
+	must.ErrorIs(t, err, ErrUnknownToken)
+
+	// If a container lives there, something is wrong, and nobody gets it twice.
+	must.NoError(t, l.Bind(t.Context(), c.ID, container("c1", startProcess(t))))
+	other, _, err := l.Reserve(t.Context(), toCome(0, 2, slicesOf(0, 3)...))
+	must.NoError(t, err)
+	var held *HeldError
+	must.True(t, asError(l.CompleteMIG(t.Context(), other.ID, madeInstance, 5, 1), &held))
+	must.NoError(t, l.Cancel(t.Context(), other.ID))
+	must.Eq(t, []string{c.ID}, ids(list(t, l)))
+}
+
 func TestMIG_CompleteRefuses(t *testing.T) {
 	l := newLedger(t)
 	c, _ := reserve(t, l, 0, 0)

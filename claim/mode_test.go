@@ -47,7 +47,8 @@ func kinds() map[string]Request {
 	mpsOne := inMode(ModeMPS, testGPU, slicesOf(1, 1)...)
 	mpsOne.SliceBytes = 1 << 30
 	return map[string]Request{
-		"slice 0": inMode(ModeSlice, testGPU, slicesOf(0, 0)...), "slice 1": inMode("", testGPU, slicesOf(1, 1)...),
+		"slice of the instance": inMode(ModeSlice, GPU{UUID: migUUID}, SliceName(migUUID, 0)),
+		"slice 0":               inMode(ModeSlice, testGPU, slicesOf(0, 0)...), "slice 1": inMode("", testGPU, slicesOf(1, 1)...),
 		"2GiB slice 0": two, "1GiB slice 1": one,
 		"exclusive":                 inMode(ModeExclusive, testGPU, testGPU.UUID),
 		"exclusive by another name": inMode(ModeExclusive, testGPU, "all of it"),
@@ -67,6 +68,13 @@ func kinds() map[string]Request {
 // beside are the pairs that can be on one GPU at once; all others conflict, each with itself, too.
 var beside = [][2]string{
 	{"slice 0", "slice 1"}, {"slice 0", "1GiB slice 1"},
+	{"slice of the instance", "slice 0"}, {"slice of the instance", "slice 1"}, {"slice of the instance", "2GiB slice 0"},
+	{"slice of the instance", "1GiB slice 1"}, {"slice of the instance", "exclusive"}, // nobody knows whose instance it is
+	{"slice of the instance", "exclusive by another name"}, {"slice of the instance", "share 0"},
+	{"slice of the instance", "share 1"}, {"slice of the instance", "mps 0"}, {"slice of the instance", "mps 1"},
+	{"slice of the instance", "2GiB mps 0"}, {"slice of the instance", "1GiB mps 1"},
+	{"slice of the instance", "instance 2:2"}, {"slice of the instance", "instance 1:2"},
+	{"slice of the instance", "instance 4:4 for slice 0"}, {"slice of the instance", "instance to come 4:1"},
 	{"share 0", "share 1"},
 	{"mps 0", "mps 1"}, {"mps 0", "1GiB mps 1"},
 	{"slice 1", "2GiB slice 0"}, {"mps 1", "2GiB mps 0"}, // by name: sizes compare only where both are stated
@@ -184,7 +192,9 @@ func TestModes_KeptInTheLedger(t *testing.T) {
 			must.Eq(t, req.Mode.orSlice(), found.Mode)
 			must.Eq(t, req.MPS, found.MPS)
 			must.Eq(t, req.MIG, found.MIG)
-			must.Eq(t, testGPU.UUID, found.PhysicalGPU())
+			if name != "slice of the instance" {
+				must.Eq(t, testGPU.UUID, found.PhysicalGPU())
+			}
 			must.Eq(t, found.Mode != ModeExclusive && found.Mode != ModeTimeslice, found.Limited())
 			_, err = os.Stat(l.regionPath(made.ID))
 			must.Eq(t, found.Limited() && !found.Making(), err == nil, must.Sprint("a region"))
@@ -330,7 +340,7 @@ func TestModes_BrokenRecordOfTheLiving(t *testing.T) {
 func TestModes_ReserveFitLeavesOtherModesAlone(t *testing.T) {
 	for name, req := range kinds() {
 		if req.Mode.IsZero() {
-			continue
+			continue // whose slice is one of the GPU's, or of an instance of it
 		}
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t)
@@ -341,6 +351,15 @@ func TestModes_ReserveFitLeavesOtherModesAlone(t *testing.T) {
 			must.Eq(t, cardOf(1).UUID, reserveFit(t, l, 1<<30, gpuWith(0, 140), gpuWith(1, 140)).GPU.UUID)
 		})
 	}
+}
+
+// An instance that Nomad has given whole has no slices for others.
+func TestModes_ReserveFitLeavesInstancesAlone(t *testing.T) {
+	l := newLedger(t)
+	_, _, err := l.Reserve(t.Context(), onInstance(testGPU, migUUID, 0, 2, migUUID))
+	must.NoError(t, err)
+	_, err = l.ReserveFit(t.Context(), fitRequest(1<<30, Candidate{GPU: GPU{UUID: migUUID}, Slices: 19}))
+	must.ErrorContains(t, err, "is still in mode mig")
 }
 
 func TestReserveFit_OtherSizesOnOtherGPUs(t *testing.T) {
