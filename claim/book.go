@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -108,6 +109,13 @@ func (b *book) get(id string) (*record, error) {
 		return r, nil
 	}
 	return nil, fmt.Errorf("claim %s: %w", id, ErrUnknownClaim)
+}
+
+// without is what the ledger holds beside a claim.
+func (b *book) without(id string) *book {
+	others := &book{records: maps.Clone(b.records), problems: b.problems}
+	delete(others.records, id)
+	return others
 }
 
 // sorted gives the records in the order in which a person would list them.

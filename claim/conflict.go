@@ -10,12 +10,15 @@ import (
 // conflict if they share a slice, and on one GPU also if one of them has all of it, if their modes differ, or if they
 // are on instances by MIG in the same place.
 func (c *Claim) conflict(older *Claim) []string {
-	if shared := c.shared(older); len(shared) > 0 || c.PhysicalGPU() != older.PhysicalGPU() {
+	if shared := c.shared(older); len(shared) > 0 {
 		return shared
 	}
 	mode := c.Mode.orSlice()
+	sameDevice := c.GPU.UUID != "" && c.GPU.UUID == older.GPU.UUID
 	switch {
-	case mode != older.Mode.orSlice(), mode == ModeExclusive, mode == ModeMIG && c.MIG.overlaps(older.MIG):
+	case !sameDevice && c.PhysicalGPU() != older.PhysicalGPU():
+		return nil
+	case mode != older.Mode.orSlice(), mode == ModeExclusive, mode == ModeMIG && (sameDevice || c.MIG.overlaps(older.MIG)):
 		return slices.Clone(older.Slices)
 	}
 	return nil

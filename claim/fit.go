@@ -128,7 +128,7 @@ func (b *book) room(c Candidate, sliceBytes uint64) (Room, error) {
 	taken, whole := b.mayBeTaken(c.GPU.UUID)
 	room := Room{GPU: c.GPU, Slices: c.Slices, SliceBytes: sliceBytes}
 	for _, r := range b.sorted() {
-		if r.PhysicalGPU() != c.GPU.UUID {
+		if r.PhysicalGPU() != c.GPU.UUID && r.GPU.UUID != c.GPU.UUID {
 			continue
 		}
 		if !r.Mode.IsZero() {

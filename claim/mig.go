@@ -3,6 +3,7 @@ package claim
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"tranche.dev/tranche/claim/region"
@@ -18,6 +19,8 @@ func (r *record) beingMade(now time.Time) bool { return r.Making() && now.Sub(r.
 // CompleteMIG tells a claim that its instance by MIG is made: gpu is the instance, gi and ci are the driver's IDs of its
 // GPU instance and its compute instance. From then on containers can have the claim. If the claim is gone, so that nobody
 // wants the instance, the error is ErrUnknownClaim.
+//
+// The driver may give the UUID of an instance that is gone to another. Claims on the earlier one are superseded.
 func (l *Ledger) CompleteMIG(ctx context.Context, id string, gpu GPU, gi, ci int) error {
 	if gpu.UUID == "" {
 		return fmt.Errorf("completing claim %s: the instance has no UUID", id)
@@ -35,6 +38,11 @@ func (l *Ledger) CompleteMIG(ctx context.Context, id string, gpu GPU, gi, ci int
 		mig := *r.MIG
 		mig.GPUInstance, mig.ComputeInstance, mig.Created = gi, ci, l.now()
 		made.GPU, made.MIG = gpu, &mig
+		older, err := l.supersededBy(b.without(id), &made.Claim)
+		if err != nil {
+			return fmt.Errorf("completing claim %s: %w", id, err)
+		}
+		made.Supersedes = slices.Concat(made.Supersedes, older)
 		if made.wantsRegion() {
 			if err := region.Create(l.regionPath(id), made.header()); err != nil {
 				return accessError(err)
@@ -44,6 +52,8 @@ func (l *Ledger) CompleteMIG(ctx context.Context, id string, gpu GPU, gi, ci int
 			l.removeRegion(id)
 			return accessError(err)
 		}
+		b.records[id] = &made
+		l.finishSuperseding(b)
 		l.logger.Info("instance of a claim made", "claim", id, "instance", gpu.UUID, "profile", mig.Profile,
 			"gpu", mig.GPUUUID, "start", mig.Start, "size", mig.Size)
 		return nil

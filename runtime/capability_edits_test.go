@@ -130,7 +130,7 @@ func TestRestricted(t *testing.T) {
 	}}
 	for _, tc := range cases {
 		t.Run(tc.asked.String(), func(t *testing.T) {
-			files, nodes, hooks := arrived(t, restricted(driverEdits(t), tc.asked))
+			files, nodes, hooks := arrived(t, restricted(driverEdits(t), tc.asked, true))
 			must.SliceContainsAll(t, files, append(tc.files, always...))
 			must.Eq(t, tc.nodes, nodes)
 			must.Eq(t, tc.hooks, hooks)
@@ -143,11 +143,11 @@ func TestRestricted_All(t *testing.T) {
 	edits := driverEdits(t)
 	before, err := json.Marshal(edits)
 	must.NoError(t, err)
-	files, nodes, hooks := arrived(t, restricted(edits, everyCapability))
+	files, nodes, hooks := arrived(t, restricted(edits, everyCapability, true))
 	must.Len(t, len(edits.Mounts)-2, files)
 	must.Len(t, 6, nodes)
 	must.Len(t, 4, hooks)
-	restricted(edits, compute)
+	restricted(edits, compute, true)
 	after, err := json.Marshal(edits)
 	must.NoError(t, err)
 	must.Eq(t, string(before), string(after))

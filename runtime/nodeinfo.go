@@ -69,7 +69,7 @@ func (c Config) refreshByCommand(ctx context.Context, place nodeinfo.Place) erro
 // generatedEdits are the CDI edits for the GPUs of the grants in the CDI spec that is generated from the driver root.
 func generatedEdits(ctx context.Context, cfg Config, grants []Grant) (*cdi.ContainerEdits, error) {
 	uuids := gpuUUIDs(grants)
-	spec, err := cfg.nodePlace().Spec(ctx, cfg.refresher(), uuids)
+	spec, err := cfg.nodePlace().Spec(ctx, cfg.refresher(), uuids, instancesCheck(grants, procDriver))
 	if err != nil {
 		return nil, err
 	}

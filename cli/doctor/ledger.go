@@ -59,7 +59,8 @@ func ledgerContainers(ctx context.Context, n *Node) finding {
 	return ok(looked, "every container that holds a claim lives")
 }
 
-// ledgerRegions looks at the regions of containers that live: without theirs they cannot allocate any more.
+// ledgerRegions looks at the regions of containers that live: without theirs they cannot allocate any more. Claims without
+// a limit may have none.
 func ledgerRegions(ctx context.Context, n *Node) finding {
 	looked := filepath.Join(n.Config.RunDir, "claims")
 	claims, _, err := n.claims(ctx)
@@ -67,7 +68,7 @@ func ledgerRegions(ctx context.Context, n *Node) finding {
 		return ok(looked, "not looked at")
 	}
 	for _, c := range claims {
-		if c.Container == nil || !claim.Alive(*c.Container) {
+		if c.Container == nil || !c.Limited() || !claim.Alive(*c.Container) {
 			continue
 		}
 		if _, err := region.ReadHeader(filepath.Join(looked, c.ID)); err != nil {

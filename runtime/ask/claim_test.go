@@ -8,6 +8,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/layout"
 	"tranche.dev/tranche/runtime/nodeinfo"
 	"tranche.dev/tranche/runtime/selector"
 )
@@ -54,7 +55,7 @@ func TestClaim(t *testing.T) {
 		"where a context still fits": {Ask{MemoryBytes: 300 << 20}, "GPU-b", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			made, err := Claim(t.Context(), newLedger(t), inventory(), gib, tc.ask)
+			made, err := Claim(t.Context(), newLedger(t), Node{GPUs: inventory(), SliceBytes: gib}, tc.ask)
 			must.NoError(t, err)
 			must.Eq(t, tc.gpu, made.GPU.UUID)
 			must.Len(t, tc.slices, made.Slices)
@@ -83,13 +84,43 @@ func TestClaim_Refuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t)
-			_, err := Claim(t.Context(), l, tc.inventory, gib, tc.ask)
+			_, err := Claim(t.Context(), l, Node{GPUs: tc.inventory, SliceBytes: gib}, tc.ask)
 			must.ErrorContains(t, err, tc.want)
 			claims, _, err := l.List(t.Context())
 			must.NoError(t, err)
 			must.SliceEmpty(t, claims)
 		})
 	}
+}
+
+// The device plugin shares some GPUs in another way than slices, or in slices of another size.
+func TestClaim_ByTheLayout(t *testing.T) {
+	const exclusive, mig = claim.ModeExclusive, claim.ModeMIG
+	for name, tc := range map[string]struct {
+		layout map[string]layout.GPU
+		ask    Ask
+		gpu    string
+		slices int
+	}{
+		"another mode":              {map[string]layout.GPU{"GPU-b": {Mode: exclusive}}, Ask{MemoryBytes: 20 * gib}, "GPU-a", 20},
+		"instances of another mode": {map[string]layout.GPU{"GPU-c": {Mode: mig}}, Ask{MemoryBytes: 8 * gib}, "GPU-b", 8},
+		"larger slices":             {map[string]layout.GPU{"GPU-b": {SliceBytes: 4 * gib}}, Ask{MemoryBytes: 20 * gib}, "GPU-b", 5},
+		"GPUs of no other node":     {map[string]layout.GPU{"GPU-x": {Mode: exclusive}}, Ask{MemoryBytes: 20 * gib}, "GPU-b", 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := Node{GPUs: inventory(), Layout: tc.layout, SliceBytes: gib}
+			made, err := Claim(t.Context(), newLedger(t), node, tc.ask)
+			must.NoError(t, err)
+			must.Eq(t, tc.gpu, made.GPU.UUID)
+			must.Len(t, tc.slices, made.Slices)
+		})
+	}
+	node := Node{GPUs: inventory()[:2], SliceBytes: gib, Layout: map[string]layout.GPU{
+		"GPU-a": {Mode: exclusive}, "GPU-b": {Mode: claim.ModeMPS, SliceBytes: gib},
+	}}
+	_, err := Claim(t.Context(), newLedger(t), node, Ask{MemoryBytes: 8 * gib})
+	must.ErrorContains(t, err, "no such GPU is cut into slices here")
+	must.ErrorContains(t, err, "GPU 0 (NVIDIA H200, GPU-a) is in mode exclusive, GPU 1 (NVIDIA L4, GPU-b) is in mode mps")
 }
 
 func environment(entries []string) map[string]string {

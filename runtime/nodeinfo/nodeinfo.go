@@ -56,13 +56,22 @@ const (
 )
 
 // Spec is the CDI specification of the node's GPUs. Where none is kept for the driver of now, or not one that names all
-// of these devices, it is made anew first.
-func (p Place) Spec(ctx context.Context, refresh Refresher, devices []string) (*cdispecs.Spec, error) {
+// of these devices, or check, which may be nil, refuses one, it is made anew first.
+func (p Place) Spec(
+	ctx context.Context, refresh Refresher, devices []string, check func(*cdispecs.Device) error,
+) (*cdispecs.Spec, error) {
 	return kept(ctx, p, refresh, specFile, func(spec *cdispecs.Spec) error {
 		for _, name := range devices {
-			if !slices.ContainsFunc(spec.Devices, func(d cdispecs.Device) bool { return d.Name == name }) {
+			i := slices.IndexFunc(spec.Devices, func(d cdispecs.Device) bool { return d.Name == name })
+			if i < 0 {
 				gpus, _ := p.unanswered()
 				return fmt.Errorf("NVML knows no device %s in the driver root %s%s", name, p.DriverRoot, missing(gpus))
+			}
+			if check == nil {
+				continue
+			}
+			if err := check(&spec.Devices[i]); err != nil {
+				return err
 			}
 		}
 		return nil
