@@ -17,11 +17,13 @@ NVML_HOLD := $(BUILD)/sim/test/nvml-hold
 NVML_ORDER := $(BUILD)/sim/test/nvml-order
 NVML_HEADER := $(NVML_OBJ)/include/nvml.h
 
-NVML_LIB_SRC := $(addprefix $(NVML_SIM)/,library.c device.c memory.c telemetry.c process.c accounting.c events.c mig.c)
+NVML_LIB_SRC := $(addprefix $(NVML_SIM)/,library.c device.c memory.c telemetry.c process.c accounting.c events.c mig.c \
+	mig_gpu_instance.c mig_compute_instance.c)
 # The simulator's makefile names the sources of the state, where it has included this one.
 NVML_STATE_SRC := $(or $(SIM_STATE_SRC),$(addprefix e2e/simgpu/,state.c sums.c shared_objects.c \
-	shared_contents.c record.c turns.c faults.c processes.c topology.c))
-NVML_HEADERS := $(NVML_SIM)/nvml_sim.h $(wildcard e2e/simgpu/*.h)
+	shared_contents.c record.c turns.c faults.c processes.c topology.c mig.c mig_profiles.c mig_device.c mig_events.c \
+	mig_nodes.c uuid5.c))
+NVML_HEADERS := $(wildcard $(NVML_SIM)/*.h) $(wildcard e2e/simgpu/*.h)
 
 # Names that NVML has deprecated are what programs still call.
 NVML_CFLAGS := -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror -Wno-deprecated-declarations -pthread \

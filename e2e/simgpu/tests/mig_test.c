@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "harness.h"
+#include "mig.h"
 #include "state.h"
 
 #define BIG_UUID "MIG-51d40f7e-0c1a-4e6b-9f3d-5a1e00000a01"
@@ -102,6 +103,7 @@ static void fill(void *unused) {
 /* An instance's memory is its own: what one process takes of it is no other's. */
 static void memory_is_the_instances_own(void) {
     struct worker first, second;
+    int devices[2 * SIM_MIG_SEATS];
 
     use_mig();
     setenv("CUDA_VISIBLE_DEVICES", SMALL_UUID, 1);
@@ -110,9 +112,12 @@ static void memory_is_the_instances_own(void) {
     second = worker_start(fill, NULL);
     worker_join(&second);
     CHECK_INT(sim_open_all(), 0);
-    CHECK_INT(sim_gpu_count(), 4);
-    CHECK(sim_gpu(3)->is_mig && sim_gpu(0)->mig_mode && !sim_gpu(1)->mig_mode);
-    CHECK_INT(sim_gpu(3)->minor, 0);
+    CHECK_INT(sim_gpu_count(), 2);
+    CHECK(sim_mig_on(0) && !sim_mig_on(1));
+    CHECK_INT(sim_mig_devices(0, devices), 2);
+    CHECK_INT(sim_mig_devices(1, devices + 2), 0);
+    CHECK(strcmp(sim_gpu(devices[1])->uuid, SMALL_UUID) == 0);
+    CHECK_INT(sim_gpu(devices[1])->minor, 0);
     sim_close();
 }
 
