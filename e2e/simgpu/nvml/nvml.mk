@@ -80,7 +80,7 @@ $(NVML_ORDER): $(NVML_SIM)/consumers/testdata/order.c $(NVML_STATE_SRC) $(NVML_H
 	@mkdir -p $(@D)
 	$(CC) $(NVML_CFLAGS) -I e2e/simgpu -o $@ $(filter %.c,$^)
 
-NVML_TEST_SRC := $(NVML_SIM)/nvml_test.c $(NVML_LIB_SRC) $(NVML_OBJ)/unsupported.c $(NVML_STATE_SRC)
+NVML_TEST_SRC := $(NVML_SIM)/nvml_test.c $(NVML_SIM)/nvml_mig_test.c $(NVML_LIB_SRC) $(NVML_OBJ)/unsupported.c $(NVML_STATE_SRC)
 
 $(NVML_TEST): $(NVML_TEST_SRC) $(NVML_HEADERS)
 	@mkdir -p $(@D)
