@@ -68,7 +68,7 @@ $(NVML_LIB): $(NVML_LIB_SRC:$(NVML_SIM)/%.c=$(NVML_OBJ)/%.o) $(NVML_OBJ)/unsuppo
 	$(CC) $(NVML_CFLAGS) -fPIC -fvisibility=hidden -shared -Wl,-soname,$(@F) -Wl,-z,defs -Wl,-Bsymbolic \
 		-o $@ $(filter %.o %.c,$^)
 
-$(NVML_SMI): $(NVML_SIM)/smi.c $(NVML_SIM)/smi_main.c $(NVML_SIM)/smi.h $(NVML_HEADER)
+$(NVML_SMI): $(addprefix $(NVML_SIM)/,smi.c smi_main.c smi_mig.c smi_nvml.c smi.h smi_nvml.h) $(NVML_HEADER)
 	@mkdir -p $(@D)
 	$(CC) $(NVML_CFLAGS) -o $@ $(filter %.c,$^) -ldl
 
