@@ -56,6 +56,9 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long ty
         return ret;
     if (set.handle == NULL || types == nvmlEventTypeNone)
         return NVML_ERROR_INVALID_ARGUMENT;
+    /* Events are the whole GPU's. */
+    if (gpu >= sim_gpu_count())
+        return NVML_ERROR_NOT_SUPPORTED;
     if (types & ~SUPPORTED_EVENTS)
         return NVML_ERROR_NOT_SUPPORTED;
     pthread_mutex_lock(&set.handle->mutex);

@@ -56,6 +56,7 @@ static nvmlReturn_t attach_to_driver(void) {
         sim_close();
         return NVML_ERROR_DRIVER_NOT_LOADED;
     }
+    sim_manages();
     return NVML_SUCCESS;
 }
 

@@ -9,6 +9,20 @@ struct memory {
     uint64_t total, reserved, used, free;
 };
 
+/* In MIG mode a GPU's own is all that its instances have. */
+static uint64_t used_of(int gpu) {
+    uint64_t used = sim_gpu_used(gpu);
+    struct sim_gi gi;
+
+    if (gpu >= sim_gpu_count())
+        return used;
+    for (unsigned int seat = 0; seat < SIM_MIG_SEATS; seat++) {
+        if (sim_gi_get(gpu, seat, &gi) == 0)
+            used += gi.used_bytes;
+    }
+    return used;
+}
+
 /* total = reserved + used + free, always: what the driver set aside for itself is beside what can be allocated. `result`
  * is where the caller wants it. */
 static nvmlReturn_t memory_of(nvmlDevice_t device, const void *result, struct memory *m) {
@@ -21,9 +35,9 @@ static nvmlReturn_t memory_of(nvmlDevice_t device, const void *result, struct me
         return NVML_ERROR_INVALID_ARGUMENT;
     /* A process that was seen to die holds nothing any more: look, however lately somebody looked. */
     sim_reap();
-    m->reserved = sim_gpu(gpu)->reserved_bytes;
-    m->total = sim_gpu(gpu)->memory_bytes + m->reserved;
-    m->used = sim_gpu_used(gpu);
+    m->reserved = sim_gpu_or_last(gpu)->reserved_bytes;
+    m->total = sim_gpu_or_last(gpu)->memory_bytes + m->reserved;
+    m->used = used_of(gpu);
     m->free = m->total - m->used - m->reserved;
     return NVML_SUCCESS;
 }
@@ -57,7 +71,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 static uint64_t bar1_bytes(int gpu) {
     uint64_t size = 256 * MIB;
 
-    while (size < sim_gpu(gpu)->memory_bytes)
+    while (size < sim_gpu_or_last(gpu)->memory_bytes)
         size <<= 1;
     return size;
 }
@@ -77,7 +91,8 @@ nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *
 }
 
 /* Large memory is HBM, on a wide bus; small memory is GDDR. */
-DEVICE_QUERY(nvmlDeviceGetMemoryBusWidth, unsigned int, sim_gpu(gpu)->memory_bytes > 48 * 1024 * MIB ? 6144 : 384)
+DEVICE_QUERY(nvmlDeviceGetMemoryBusWidth, unsigned int,
+             sim_gpu_or_last(gpu)->memory_bytes > 48 * 1024 * MIB ? 6144 : 384)
 
 nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, nvmlEnableState_t *current, nvmlEnableState_t *pending) {
     int gpu;
@@ -144,7 +159,7 @@ nvmlReturn_t nvmlDeviceGetDetailedEccErrors(nvmlDevice_t device, nvmlMemoryError
     return NVML_SUCCESS;
 }
 
-/* Rows are remapped on this generation; pages were retired on the ones before it. */
+/* Rows are remapped on this generation; pages were retired on the ones before it. In MIG mode they are not told. */
 nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *correctable, unsigned int *uncorrectable,
                                        unsigned int *pending, unsigned int *failure) {
     int gpu;
@@ -154,6 +169,8 @@ nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *correc
         return ret;
     if (correctable == NULL || uncorrectable == NULL || pending == NULL || failure == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
+    if (sim_mig_on(gpu))
+        return NVML_ERROR_NOT_SUPPORTED;
     *correctable = *uncorrectable = *pending = *failure = 0;
     return NVML_SUCCESS;
 }

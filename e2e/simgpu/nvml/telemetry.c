@@ -71,6 +71,8 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
         return ret;
     if (utilization == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
+    if (sim_mig_on(gpu))
+        return NVML_ERROR_NOT_SUPPORTED;
     utilization->gpu = sim_gpu_utilisation(gpu);
     /* Kernels of the simulator read and write half of the time that they run. */
     utilization->memory = utilization->gpu / 2;
@@ -86,6 +88,8 @@ static nvmlReturn_t idle_engine(nvmlDevice_t device, unsigned int *percent, unsi
         return ret;
     if (percent == NULL || period_us == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
+    if (sim_mig_on(gpu))
+        return NVML_ERROR_NOT_SUPPORTED;
     *percent = 0;
     *period_us = ENCODER_PERIOD_US;
     return NVML_SUCCESS;

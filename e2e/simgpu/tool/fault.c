@@ -4,7 +4,7 @@
 #include "state.h"
 #include "tool.h"
 
-static int parse_number(const char *text, long long max, long long *out) {
+int parse_number(const char *text, long long max, long long *out) {
     char *end;
 
     *out = strtoll(text, &end, 10);
@@ -13,9 +13,21 @@ static int parse_number(const char *text, long long max, long long *out) {
     return 0;
 }
 
-static int parse_gpu(const char *text, int *gpu) {
+static int parse_mig(const char *text, int *gpu) {
+    for (int i = 0; i < sim_index_count(); i++) {
+        if (sim_gpu(i) != NULL && strcmp(sim_gpu(i)->uuid, text) == 0) {
+            *gpu = i;
+            return 0;
+        }
+    }
+    return complain("%s: there is no such MIG device", text);
+}
+
+int parse_gpu(const char *text, int *gpu) {
     long long n;
 
+    if (strncmp(text, "MIG-", 4) == 0)
+        return parse_mig(text, gpu);
     if (parse_number(text, sim_gpu_count() - 1, &n) != 0)
         return 1;
     *gpu = (int)n;
@@ -78,10 +90,13 @@ int command_fault(int argc, char **argv) {
         return fault_lost(argv[1], argv[2]);
     if (argc == 2 && strcmp(argv[0], "nvml-absent") == 0)
         return fault_nvml_absent(argv[1]);
+    if (argc >= 1 && (strcmp(argv[0], "mig") == 0 || strcmp(argv[0], "mig-delay") == 0))
+        return command_fault_mig(argc, argv);
     if (argc == 1 && strcmp(argv[0], "clear") == 0) {
         sim_fault_clear();
         return 0;
     }
-    complain("fault: alloc GPU|any N CODE, xid GPU N, lost GPU on|off, nvml-absent on|off, or clear");
+    complain("fault: alloc GPU|any N CODE, xid GPU N, lost GPU on|off, nvml-absent on|off, mig CALL N CODE, mig-delay "
+             "MS, or clear");
     return 2;
 }

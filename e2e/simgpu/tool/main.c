@@ -14,10 +14,15 @@ static const char usage_text[] =
     "  root DIR                     lay out a driver root in DIR for the topology\n"
     "  record [--json]              who holds how many bytes of which GPU, and the peak of each group\n"
     "  reset-peak                   let every group's peak begin anew from what the group holds now\n"
+    "  reset GPU                    reset an idle GPU: a pending MIG mode takes effect, its instances are gone\n"
+    "  reload [--force]             load the driver anew: MIG instances are gone, and the mode but of A100 and A30\n"
     "  smi                          what nvidia-smi would show\n"
     "  fault alloc GPU|any N CODE   let the next N allocations fail with this CUDA result\n"
     "  fault xid GPU N              post an Xid event\n"
     "  fault lost GPU on|off        let the GPU fall off the bus, or come back\n"
+    "  fault mig CALL N CODE        let the next N of these NVML calls fail with this NVML result: mode, gi-create,\n"
+    "                               gi-destroy, ci-create, ci-destroy\n"
+    "  fault mig-delay MS           let making and destroying MIG instances take so long\n"
     "  fault nvml-absent on|off     let NVML find no driver, or find it again\n"
     "  fault clear                  call every fault off\n";
 
@@ -81,6 +86,10 @@ int main(int argc, char **argv) {
         return command_init();
     if (strcmp(command, "reset-peak") == 0 && argc == 2)
         return command_reset_peak();
+    if (strcmp(command, "reset") == 0)
+        return command_reset(argc - 2, argv + 2);
+    if (strcmp(command, "reload") == 0)
+        return command_reload(argc - 2, argv + 2);
     if (strcmp(command, "smi") == 0)
         return command_smi(argv + 1);
     if (strcmp(command, "help") == 0 || strcmp(command, "--help") == 0)
