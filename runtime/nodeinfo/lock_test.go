@@ -101,7 +101,7 @@ func TestPlace_LockOfAnotherProcess(t *testing.T) {
 func TestPlace_Unanswered(t *testing.T) {
 	place, d := testPlace(t), &driver{gpus: []string{gpu0}}
 	must.NoError(t, place.KeepUnanswered([]Unanswered{{Index: 1, Error: "ERROR_GPU_IS_LOST"}}))
-	_, err := place.Spec(t.Context(), d.refresh, []string{gpu1})
+	_, err := place.Spec(t.Context(), d.refresh, []string{gpu1}, nil)
 	must.ErrorContains(t, err, gpu1)
 	must.ErrorContains(t, err, "#1 (ERROR_GPU_IS_LOST)")
 	must.Eq(t, 1, d.asked)
