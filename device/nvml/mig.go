@@ -82,7 +82,7 @@ func absent(ret gonvml.Return) bool {
 
 // readMIG asks a GPU what MIG has made of it.
 func (l *Library) readMIG(device gonvml.Device, gpu *GPU) gonvml.Return {
-	if !l.hasMIG {
+	if !l.has(migSymbols...) {
 		return gonvml.SUCCESS
 	}
 	current, pending, ret := device.GetMigMode()
@@ -368,7 +368,7 @@ func onGPU[T any](ctx context.Context, l *Library, uuid string, fn func(gonvml.D
 		if err := l.start(); err != nil {
 			return none, err
 		}
-		if !l.hasMIG {
+		if !l.has(migSymbols...) {
 			return none, fmt.Errorf("the driver of %s is older than MIG", l.driverRoot)
 		}
 		device, ret := l.lib.DeviceGetHandleByUUID(uuid)

@@ -12,7 +12,7 @@ const profileNames = "nvmlDeviceGetGpuInstanceProfileInfoV"
 
 // profileName is what the driver calls a profile, such as 1g.10gb+me.
 func (l *Library) profileName(device gonvml.Device, id int, info gonvml.GpuInstanceProfileInfo) (string, gonvml.Return) {
-	if l.hasProfileNames {
+	if l.has(profileNames) {
 		named, ret := device.GetGpuInstanceProfileInfoV(id).V2()
 		if ret == gonvml.SUCCESS {
 			return text(named.Name[:]), ret
