@@ -1,6 +1,7 @@
 package device
 
 import (
+	"maps"
 	"strconv"
 
 	"github.com/hashicorp/nomad/plugins/shared/structs"
@@ -9,7 +10,8 @@ import (
 // attributes describe a GPU, whatever way it is shared. Names and units that
 // nomad-device-nvidia has, too, are as they are there.
 func (g *gpu) attributes(isolation string) map[string]*structs.Attribute {
-	return map[string]*structs.Attribute{
+	all := g.traitAttributes()
+	maps.Copy(all, map[string]*structs.Attribute{
 		"model":              structs.NewStringAttribute(g.Name),
 		"memory":             structs.NewIntAttribute(int64(g.MemoryBytes>>20), structs.UnitMiB),
 		"driver_version":     structs.NewStringAttribute(g.driverVersion),
@@ -17,7 +19,11 @@ func (g *gpu) attributes(isolation string) map[string]*structs.Attribute {
 		"compute_capability": decimalAttribute(g.ComputeCapability),
 		"mode":               structs.NewStringAttribute(string(g.mode)),
 		"isolation":          structs.NewStringAttribute(isolation),
+	})
+	if count := g.multiprocessors(); count > 0 {
+		all["sm_count"] = structs.NewIntAttribute(count, "")
 	}
+	return all
 }
 
 // addPlace adds what tells a group with one GPU from others. Attributes that

@@ -79,6 +79,9 @@ type node struct {
 	changed chan struct{}
 	// modes are the ways to share a GPU.
 	modes map[claim.Mode]mode
+	// xids are errors that made GPUs unfit.
+	xids xids
+	now  func() time.Time
 }
 
 var _ ndevice.DevicePlugin = (*Plugin)(nil)
@@ -151,6 +154,7 @@ func newNode(s *settings, library nvml.Interface, logger hclog.Logger) (*node, e
 		changed:   make(chan struct{}, 1),
 
 		nvmlTimeout: nvmlTimeout,
+		now:         time.Now,
 	}
 	if s.contextBytes == 0 {
 		n.costs = contextcost.NewMeter(contextcost.Options{

@@ -21,6 +21,9 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 	ticker := time.NewTicker(n.fingerprintPeriod)
 	defer ticker.Stop()
 	ledger := n.watchLedger(ctx)
+	events := make(chan struct{})
+	go func() { defer close(events); n.watchEvents(ctx) }()
+	defer func() { <-events }()
 
 	var sent []*ndevice.DeviceGroup
 	for first, scan := true, true; ; first = false {
@@ -58,21 +61,29 @@ func (n *node) scan(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	var conditions map[string]string
 	if err == nil {
 		n.reportIdle(found)
+		conditions = n.conditions(bounded, found.GPUs)
 	}
-	usable, changed := n.inventory.update(found, err)
+	n.forgetXids(found, err)
+	usable, changed := n.inventory.update(found, conditions, err)
 	for _, g := range usable {
 		// Measured now, the cost is known when the first reservation needs it.
 		go func() { _, _ = n.costs.Cost(ctx, g.costKey()) }()
 	}
 	if changed {
-		select {
-		case n.changed <- struct{}{}:
-		default: // it is to be woken anyway
-		}
+		n.wake()
 	}
 	return err
+}
+
+// wake has the fingerprint look at the GPUs now.
+func (n *node) wake() {
+	select {
+	case n.changed <- struct{}{}:
+	default: // it is to be woken anyway
+	}
 }
 
 // costKey is what the cost of a context on this GPU depends on.

@@ -58,6 +58,8 @@ func TestFingerprint_groups(t *testing.T) {
 		"index":              structs.NewIntAttribute(0, ""),
 		"isolation":          structs.NewStringAttribute("memory"),
 		"mode":               structs.NewStringAttribute("slice"),
+		"power":              structs.NewIntAttribute(0, "W"),
+		"pci_bandwidth":      structs.NewIntAttribute(0, "MB/s"),
 		"memory":             structs.NewIntAttribute(143771, "MiB"),
 		"slice_memory":       structs.NewIntAttribute(1024, "MiB"),
 		"slices":             structs.NewIntAttribute(140, ""),

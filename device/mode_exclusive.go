@@ -44,5 +44,5 @@ func (m *exclusiveMode) reserve(ctx context.Context, devices []device) ([]claim.
 }
 
 func (m *exclusiveMode) stats(g *gpu, uses *uses, now time.Time) map[groupKey]deviceStats {
-	return map[groupKey]deviceStats{{gpuType, g.Name}: {g.UUID: gpuStats(g, uses.byDevice[g.UUID], now)}}
+	return map[groupKey]deviceStats{{gpuType, g.Name}: {g.UUID: gpuStats(uses.gpus[g.UUID], uses.byDevice[g.UUID], now)}}
 }

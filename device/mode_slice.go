@@ -96,7 +96,7 @@ func sliceStatistics(g *gpu, uses *uses, now time.Time) map[groupKey]deviceStats
 	all := make(deviceStats, g.slices)
 	for number := range g.slices {
 		id := g.sliceID(number)
-		all[id] = sliceStats(g, uses.byDevice[id], now)
+		all[id] = sliceStats(g, uses.gpus[g.UUID], uses.byDevice[id], now)
 	}
 	return map[groupKey]deviceStats{{sliceType, g.groupName()}: all}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/device/nvml"
 )
 
 // stats sends statistics until the context ends. What can't be found out is
@@ -19,11 +20,6 @@ func (n *node) stats(ctx context.Context, out chan<- *ndevice.StatsResponse, int
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
-		// Looking for a driver where there was none is left to the fingerprint:
-		// each attempt may start a program that tries to load it.
-		if len(n.inventory.list()) > 0 {
-			_ = n.scan(ctx)
-		}
 		select {
 		case out <- &ndevice.StatsResponse{Groups: n.collect(ctx, time.Now())}:
 		case <-ctx.Done():
@@ -40,6 +36,7 @@ func (n *node) stats(ctx context.Context, out chan<- *ndevice.StatsResponse, int
 // collect makes the statistics of all devices.
 func (n *node) collect(ctx context.Context, now time.Time) []*ndevice.DeviceGroupStats {
 	uses := n.uses(ctx)
+	n.measure(ctx, uses)
 	byKey := make(map[groupKey]*ndevice.DeviceGroupStats)
 	groups := []*ndevice.DeviceGroupStats{}
 	for _, g := range n.inventory.list() {
@@ -58,8 +55,35 @@ func (n *node) collect(ctx context.Context, now time.Time) []*ndevice.DeviceGrou
 	return groups
 }
 
-// uses are the claims of the node and what they use, by device.
-type uses struct{ byDevice map[string]*claimUse }
+// uses is what is in use of the node: by claims, by device, and of GPUs, by UUID.
+type uses struct {
+	byDevice map[string]*claimUse
+	gpus     map[string]*nvml.Telemetry
+}
+
+// measure asks the GPUs what they measure of themselves. One that does not tell
+// has no statistics but those of its claims.
+func (n *node) measure(ctx context.Context, uses *uses) {
+	uses.gpus = make(map[string]*nvml.Telemetry)
+	bounded, cancel := context.WithTimeout(ctx, n.nvmlTimeout)
+	defer cancel()
+	for _, g := range n.inventory.list() {
+		uses.gpus[g.UUID] = &nvml.Telemetry{}
+		// What does not answer is left to the fingerprint: it says so, and looks again.
+		if !g.answers {
+			continue
+		}
+		telemetry, err := n.nvml.Telemetry(bounded, g.UUID)
+		if n.reported.changed("telemetry of "+g.UUID, err) && err != nil {
+			n.logger.Debug("no statistics of a GPU", "gpu", g.UUID, "error", err)
+			n.wake()
+		}
+		if err != nil {
+			continue
+		}
+		uses.gpus[g.UUID] = telemetry
+	}
+}
 
 // claimUse is a claim and what it uses.
 type claimUse struct {
@@ -96,8 +120,8 @@ func (n *node) uses(ctx context.Context) *uses {
 
 // sliceStats are the statistics of one slice. Those of a claim are the claim's
 // as a whole, on each of its slices: memory is not bound to one of them.
-func sliceStats(g *gpu, use *claimUse, now time.Time) *ndevice.DeviceStats {
-	stats := gpuStatistics(g)
+func sliceStats(g *gpu, measured *nvml.Telemetry, use *claimUse, now time.Time) *ndevice.DeviceStats {
+	stats := gpuStatistics(measured)
 	summary := mebibytes(0, g.sliceBytes, "Memory in use by the claim on this slice, of its limit; no claim has this slice")
 	if use != nil {
 		summary = mebibytes(use.usedBytes, use.LimitBytes, "Memory in use by the claim on this slice, of its limit")
@@ -112,25 +136,14 @@ func sliceStats(g *gpu, use *claimUse, now time.Time) *ndevice.DeviceStats {
 }
 
 // gpuStats are the statistics of a GPU that nobody has a limit on.
-func gpuStats(g *gpu, use *claimUse, now time.Time) *ndevice.DeviceStats {
-	stats := gpuStatistics(g)
+func gpuStats(measured *nvml.Telemetry, use *claimUse, now time.Time) *ndevice.DeviceStats {
+	stats := gpuStatistics(measured)
 	if use != nil {
 		addClaim(stats, use)
 	}
 	return &ndevice.DeviceStats{
-		Summary: stats["GPU memory"], Stats: &structs.StatObject{Attributes: stats}, Timestamp: now,
+		Summary: stats["Memory state"], Stats: &structs.StatObject{Attributes: stats}, Timestamp: now,
 	}
-}
-
-// gpuStatistics are those of the GPU as a whole.
-func gpuStatistics(g *gpu) map[string]*structs.StatValue {
-	stats := map[string]*structs.StatValue{
-		"GPU memory": mebibytes(g.UsedBytes, g.MemoryBytes, "Memory of the GPU that is in use by all processes, of all it has"),
-	}
-	if g.UtilizationPercent >= 0 && g.problem == "" {
-		stats["GPU utilization"] = number(uint64(g.UtilizationPercent), "%", "Share of time in which a kernel ran on the GPU")
-	}
-	return stats
 }
 
 func addClaim(stats map[string]*structs.StatValue, use *claimUse) {
