@@ -20,7 +20,7 @@ func (g *gpu) attributes(isolation string) map[string]*structs.Attribute {
 		"mode":               structs.NewStringAttribute(string(g.mode)),
 		"isolation":          structs.NewStringAttribute(isolation),
 	})
-	if count := g.multiprocessors(); count > 0 {
+	if count := g.SMs(); count > 0 {
 		all["sm_count"] = structs.NewIntAttribute(count, "")
 	}
 	return all

@@ -55,19 +55,3 @@ var laneMBPerS = map[int64]int64{3: 1024, 4: 2048, 5: 3072, 6: 4096}
 func (g *gpu) pciBandwidth() int64 {
 	return orZero(g.PCIeWidth) * laneMBPerS[orZero(g.PCIeGeneration)]
 }
-
-// coresPerMultiprocessor is how many CUDA cores a multiprocessor has, by compute
-// capability: NVML tells the cores only. The CUDA programming guide has them, as
-// the throughput of 32-bit additions of floating-point numbers.
-var coresPerMultiprocessor = map[string]int64{
-	"5.0": 128, "5.2": 128, "6.0": 64, "6.1": 128, "7.0": 64, "7.5": 64, "8.0": 64, "8.6": 128, "8.7": 128, "8.9": 128,
-	"9.0": 128, "10.0": 128, "10.3": 128, "12.0": 128, "12.1": 128,
-}
-
-// multiprocessors is how many the GPU has; 0 where that can't be told.
-func (g *gpu) multiprocessors() int64 {
-	if per := coresPerMultiprocessor[g.ComputeCapability]; per > 0 {
-		return orZero(g.Cores) / per
-	}
-	return 0
-}

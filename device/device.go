@@ -65,11 +65,13 @@ type Plugin struct {
 // node offers the GPUs of this node. It belongs to one configuration.
 type node struct {
 	*settings
-	logger    hclog.Logger
-	nvml      nvml.Interface
-	ledger    *claim.Ledger
-	costs     costs
-	inventory *inventory
+	logger hclog.Logger
+	nvml   nvml.Interface
+	// partitioner is the same driver, where it can cut GPUs up.
+	partitioner nvml.Partitioner
+	ledger      *claim.Ledger
+	costs       costs
+	inventory   *inventory
 	// reported is for what has no place in the inventory.
 	reported reported
 	// nvmlTimeout bounds one question to the driver.
@@ -164,6 +166,7 @@ func newNode(s *settings, library nvml.Interface, logger hclog.Logger) (*node, e
 		})
 	}
 	n.modes = n.newModes()
+	n.partitioner, _ = library.(nvml.Partitioner)
 	return n, nil
 }
 

@@ -30,6 +30,9 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 		if scan {
 			n.sweep(ctx)
 			_ = n.scan(ctx)
+			if n.layOut(ctx) {
+				_ = n.scan(ctx)
+			}
 		}
 		groups := n.deviceGroups(ctx)
 		if first || !reflect.DeepEqual(sent, groups) {

@@ -234,6 +234,21 @@ func (inv *inventory) find(uuid string) (gpu, bool) {
 	return gpu{}, false
 }
 
+// owner returns the GPU that a device is of, by the device's ID: it begins with
+// the GPU's UUID, or is that of an instance that the GPU has.
+func (inv *inventory) owner(id string) (gpu, bool) {
+	uuid, _, _ := strings.Cut(id, "/")
+	if g, ok := inv.find(uuid); ok {
+		return g, true
+	}
+	for _, g := range inv.list() {
+		if hasInstance(g.MIG.Instances, id) {
+			return g, true
+		}
+	}
+	return gpu{}, false
+}
+
 // names lists the GPUs for messages.
 func (inv *inventory) names() string {
 	var names []string

@@ -53,6 +53,7 @@ func (n *node) newModes() map[claim.Mode]mode {
 		claim.ModeSlice:     &sliceMode{n},
 		claim.ModeExclusive: &exclusiveMode{n},
 		claim.ModeTimeslice: &timesliceMode{n},
+		claim.ModeMIG:       &migMode{n},
 	}
 }
 

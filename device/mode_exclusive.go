@@ -14,10 +14,15 @@ import (
 // that jobs for that plugin run unchanged.
 const gpuType = "gpu"
 
-// exclusiveMode offers whole GPUs. Those of one model are one group.
+// exclusiveMode offers whole GPUs; those of one model are one group. Of a GPU
+// that somebody has cut up by MIG it offers the instances as they are, as
+// nomad-device-nvidia does.
 type exclusiveMode struct{ *node }
 
 func (m *exclusiveMode) groups(g *gpu, taken *taken) []*ndevice.DeviceGroup {
+	if g.MIG.Enabled {
+		return instanceGroups(g, g.MIG.Instances)
+	}
 	whole := g.device(g.UUID)
 	setTaken(whole, taken.byGPU[g.UUID])
 	return []*ndevice.DeviceGroup{{
@@ -26,11 +31,25 @@ func (m *exclusiveMode) groups(g *gpu, taken *taken) []*ndevice.DeviceGroup {
 	}}
 }
 
-func (m *exclusiveMode) has(g *gpu, id string) bool { return id == g.UUID }
+func (m *exclusiveMode) has(g *gpu, id string) bool {
+	if g.MIG.Enabled {
+		return hasInstance(g.MIG.Instances, id)
+	}
+	return id == g.UUID
+}
 
 func (m *exclusiveMode) reserve(ctx context.Context, devices []device) ([]claim.Token, error) {
+	return m.reserveWhole(ctx, devices)
+}
+
+// reserveWhole makes a claim on each of whole GPUs and instances.
+func (n *node) reserveWhole(ctx context.Context, devices []device) ([]claim.Token, error) {
 	var requests []claim.Request
 	for _, d := range devices {
+		if instance, ok := instanceOf(d.gpu.MIG.Instances, d.id); ok {
+			requests = append(requests, instanceRequest(&d.gpu, instance))
+			continue
+		}
 		requests = append(requests, claim.Request{
 			GPU:        claim.GPU{UUID: d.gpu.UUID, Index: d.gpu.Index, Name: d.gpu.Name},
 			Slices:     []string{d.id},
@@ -40,9 +59,14 @@ func (m *exclusiveMode) reserve(ctx context.Context, devices []device) ([]claim.
 			Unlimited:  true,
 		})
 	}
-	return m.claim(ctx, requests...)
+	return n.claim(ctx, requests...)
 }
 
 func (m *exclusiveMode) stats(g *gpu, uses *uses, now time.Time) map[groupKey]deviceStats {
-	return map[groupKey]deviceStats{{gpuType, g.Name}: {g.UUID: gpuStats(uses.gpus[g.UUID], uses.byDevice[g.UUID], now)}}
+	if g.MIG.Enabled {
+		return instanceStatistics(g, g.MIG.Instances, uses, now)
+	}
+	return map[groupKey]deviceStats{
+		{gpuType, g.Name}: {g.UUID: gpuStats(uses.gpus[g.UUID], uses.byDevice[g.UUID], now)},
+	}
 }

@@ -39,7 +39,7 @@ func reservation(how claim.Mode, ids []string, tokens []claim.Token) *ndevice.Co
 		// A container that misses our runtime gets no GPU rather than one without a limit.
 		claim.VisibleDevices: claim.NoDevices,
 	}
-	if how == claim.ModeExclusive {
+	if how == claim.ModeExclusive || how == claim.ModeMIG {
 		// There is no limit to miss, and NVIDIA's runtime, which nomad-device-nvidia's jobs use, goes by this.
 		envs[claim.VisibleDevices] = strings.Join(ids, ",")
 	}
@@ -86,12 +86,10 @@ func (n *node) resolve(ctx context.Context, ids []string) ([]device, error) {
 	return devices, nil
 }
 
-// find finds devices by their IDs, which begin with their GPU's UUID, and
-// returns those IDs that are of none.
+// find finds devices by their IDs, and returns those IDs that are of none.
 func (n *node) find(ids []string) (devices []device, unknown []string) {
 	for _, id := range ids {
-		uuid, _, _ := strings.Cut(id, "/")
-		g, known := n.inventory.find(uuid)
+		g, known := n.inventory.owner(id)
 		if !known || !n.modes[g.mode].has(&g, id) {
 			unknown = append(unknown, strconv.Quote(id))
 			continue

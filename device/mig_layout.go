@@ -1,0 +1,173 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/device/mig"
+)
+
+// layOut cuts the GPUs into the instances that the configuration declares, and
+// says whether anything was changed. What somebody uses stays as it is; the log
+// says what waits for what, and the next look at the GPUs tries again.
+func (n *node) layOut(ctx context.Context) (changed bool) {
+	for _, g := range n.inventory.list() {
+		if g.mode != claim.ModeMIG || g.onDemand() || !g.answers {
+			continue
+		}
+		cut, err := n.cut(ctx, &g)
+		changed = changed || cut
+		if n.reported.changed("layout of "+g.UUID, err) && err != nil {
+			n.logger.Warn("a GPU is not cut into its instances yet", "gpu", g.UUID, "name", g.groupName(),
+				"profiles", g.profiles, "reason", err)
+		}
+	}
+	return changed
+}
+
+// cut makes a GPU have its instances.
+func (n *node) cut(ctx context.Context, g *gpu) (changed bool, err error) {
+	if !g.MIG.Capable {
+		return false, errors.New("it has no MIG: share it in another mode")
+	}
+	if !g.MIG.Enabled {
+		return n.turnOn(ctx, g)
+	}
+	profiles, err := n.partitioner.MIGProfiles(ctx, g.UUID)
+	if err != nil {
+		return false, err
+	}
+	wanted, err := profilesNamed(profiles, g.profiles)
+	if err != nil {
+		return false, err
+	}
+	present, users, err := n.present(ctx, g)
+	if err != nil {
+		return false, err
+	}
+	change, ok := mig.Plan(present, wanted)
+	if !ok {
+		if len(users) == 0 {
+			return false, fmt.Errorf("%s do not fit on it together", strings.Join(g.profiles, ", "))
+		}
+		return false, fmt.Errorf("it waits for %s, whose instances leave no room", strings.Join(users, ", "))
+	}
+	return n.apply(ctx, g, change)
+}
+
+// apply destroys and makes instances.
+func (n *node) apply(ctx context.Context, g *gpu, change mig.Change) (changed bool, err error) {
+	for _, number := range change.Destroy {
+		instance := g.MIG.Instances[number]
+		if err := n.partitioner.DestroyInstance(ctx, g.UUID, instance.GPUInstance); err != nil {
+			return changed, err
+		}
+		changed = true
+		n.logger.Info("MIG instance destroyed", "gpu", g.UUID, "profile", instance.Profile, "slot", instance.Start, "uuid", instance.UUID)
+	}
+	for _, placed := range change.Create {
+		made, err := n.partitioner.CreateInstance(ctx, g.UUID, placed.Profile, placed.Place)
+		if err != nil {
+			return changed, err
+		}
+		changed = true
+		n.logger.Info("MIG instance made", "gpu", g.UUID, "profile", made.Profile, "slot", made.Start, "uuid", made.UUID)
+	}
+	return changed, nil
+}
+
+// turnOn turns MIG on, for which nobody may use the GPU.
+func (n *node) turnOn(ctx context.Context, g *gpu) (changed bool, err error) {
+	users, err := n.users(ctx, g.UUID)
+	if err != nil {
+		return false, err
+	}
+	if len(users) > 0 {
+		return false, fmt.Errorf("it waits for %s to turn MIG on", strings.Join(users, ", "))
+	}
+	if err := n.partitioner.SetMIG(ctx, g.UUID, true); err != nil {
+		return false, err
+	}
+	n.logger.Info("MIG turned on", "gpu", g.UUID)
+	return true, nil
+}
+
+// present are the GPU's instances, and who uses those that are used.
+func (n *node) present(ctx context.Context, g *gpu) (present []mig.Present, users []string, err error) {
+	for _, instance := range g.MIG.Instances {
+		var using []string
+		if instance.UUID != "" {
+			if using, err = n.users(ctx, instance.UUID); err != nil {
+				return nil, nil, err
+			}
+		}
+		users = append(users, using...)
+		present = append(present, mig.Present{Instance: instance.Instance, Used: len(using) > 0})
+	}
+	return present, users, nil
+}
+
+// users are the claims on a GPU or an instance, and the processes that compute on
+// it: containers that NVIDIA's runtime starts bind no claim.
+func (n *node) users(ctx context.Context, uuid string) ([]string, error) {
+	claims, _, err := n.ledger.List(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("who has claims on %s: %w", uuid, err)
+	}
+	var users []string
+	for _, c := range claims {
+		if (c.GPU.UUID == uuid || c.PhysicalGPU() == uuid) && n.holds(c) {
+			users = append(users, "claim "+c.ID)
+		}
+	}
+	processes, err := n.nvml.Processes(ctx, uuid)
+	if err != nil {
+		return nil, fmt.Errorf("who computes on %s: %w", uuid, err)
+	}
+	for _, p := range processes {
+		users = append(users, fmt.Sprintf("process %d", p.PID))
+	}
+	return users, nil
+}
+
+// takenUpWithin is how long after its reservation a claim's container may take to
+// show. Images may have to be pulled first.
+const takenUpWithin = 10 * time.Minute
+
+// holds tells whether a claim's container lives or may still come.
+func (n *node) holds(c *claim.Claim) bool {
+	if c.Container == nil {
+		return n.now().Sub(c.Created) < takenUpWithin
+	}
+	return c.Released.IsZero() && claim.Alive(*c.Container)
+}
+
+// profilesNamed finds profiles by their names.
+func profilesNamed(profiles []mig.Profile, names []string) ([]mig.Profile, error) {
+	var found []mig.Profile
+	for _, name := range names {
+		i := -1
+		for j := range profiles {
+			if profiles[j].Name == name {
+				i = j
+			}
+		}
+		if i < 0 {
+			return nil, fmt.Errorf("it has no profile %q; it has %s", name, profileNames(profiles))
+		}
+		found = append(found, profiles[i])
+	}
+	return found, nil
+}
+
+func profileNames(profiles []mig.Profile) string {
+	var names []string
+	for _, p := range profiles {
+		names = append(names, p.Name)
+	}
+	return strings.Join(names, ", ")
+}

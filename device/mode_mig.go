@@ -1,0 +1,110 @@
+package device
+
+import (
+	"context"
+	"time"
+
+	ndevice "github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+
+	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/device/nvml"
+)
+
+// migMode offers the instances that the configuration declares. Each is a device
+// of the type of whole GPUs, in a group by the driver's name for it, as
+// nomad-device-nvidia has them.
+type migMode struct{ *node }
+
+func (m *migMode) groups(g *gpu, _ *taken) []*ndevice.DeviceGroup {
+	return instanceGroups(g, g.declared())
+}
+
+func (m *migMode) has(g *gpu, id string) bool { return hasInstance(g.declared(), id) }
+
+func (m *migMode) reserve(ctx context.Context, devices []device) ([]claim.Token, error) {
+	return m.reserveWhole(ctx, devices)
+}
+
+func (m *migMode) stats(g *gpu, uses *uses, now time.Time) map[groupKey]deviceStats {
+	return instanceStatistics(g, g.declared(), uses, now)
+}
+
+// declared are the GPU's instances that count as those of its profiles: of each
+// profile as many as there are to be.
+func (g *gpu) declared() []nvml.MIGInstance {
+	left := make(map[string]int)
+	for _, name := range g.profiles {
+		left[name]++
+	}
+	var declared []nvml.MIGInstance
+	for _, instance := range g.MIG.Instances {
+		if instance.UUID != "" && left[instance.Profile] > 0 {
+			left[instance.Profile]--
+			declared = append(declared, instance)
+		}
+	}
+	return declared
+}
+
+// instanceGroups are instances as Nomad sees them.
+func instanceGroups(g *gpu, instances []nvml.MIGInstance) []*ndevice.DeviceGroup {
+	var groups []*ndevice.DeviceGroup
+	for _, instance := range instances {
+		attributes := g.attributes(isolationHardware)
+		attributes["memory"] = structs.NewIntAttribute(int64(instance.MemoryBytes>>20), structs.UnitMiB)
+		attributes["sm_count"] = structs.NewIntAttribute(int64(instance.Multiprocessors), "")
+		groups = append(groups, &ndevice.DeviceGroup{
+			Vendor: vendor, Type: gpuType, Name: instance.Name, Attributes: attributes,
+			Devices: []*ndevice.Device{g.device(instance.UUID)},
+		})
+	}
+	return groups
+}
+
+func hasInstance(instances []nvml.MIGInstance, id string) bool {
+	_, ok := instanceOf(instances, id)
+	return ok
+}
+
+func instanceOf(instances []nvml.MIGInstance, id string) (nvml.MIGInstance, bool) {
+	for _, instance := range instances {
+		if instance.UUID == id {
+			return instance, id != ""
+		}
+	}
+	return nvml.MIGInstance{}, false
+}
+
+// instanceRequest is what to ask the ledger for, for an instance.
+func instanceRequest(g *gpu, instance nvml.MIGInstance) claim.Request {
+	return claim.Request{
+		GPU:        claim.GPU{UUID: instance.UUID, Index: g.Index, Name: instance.Name},
+		Slices:     []string{instance.UUID},
+		LimitBytes: instance.MemoryBytes,
+		Owner:      claim.OwnerNomad,
+		Mode:       claim.ModeMIG,
+		Unlimited:  true,
+		MIG: &claim.MIG{
+			GPUUUID: g.UUID, GPUIndex: g.Index, Profile: instance.Profile,
+			GPUInstance: instance.GPUInstance, ComputeInstance: instance.ComputeInstance,
+			Start: instance.Start, Size: instance.Size,
+		},
+	}
+}
+
+// instanceStatistics are those of instances. What an instance uses, the driver
+// tells of the whole GPU only.
+func instanceStatistics(
+	g *gpu, instances []nvml.MIGInstance, uses *uses, now time.Time,
+) map[groupKey]deviceStats {
+	all := make(map[groupKey]deviceStats)
+	for _, instance := range instances {
+		key := groupKey{gpuType, instance.Name}
+		if all[key] == nil {
+			all[key] = make(deviceStats)
+		}
+		all[key][instance.UUID] = gpuStats(uses.gpus[g.UUID], uses.byDevice[instance.UUID], now)
+	}
+	return all
+}
