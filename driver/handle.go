@@ -143,8 +143,9 @@ func (h *taskHandle) askContainerd(ctx context.Context, notices chan<- exitNotic
 	}
 }
 
-// askShim waits by way of the shim. That it cannot is no news as long as there is one: containerd will tell. But if the
-// shim is dead, nobody will; then the kernel at least tells that the process has ended.
+// askShim waits by way of the shim. That it cannot is no news as long as there is one: containerd will tell. But when the
+// shim is dead, nobody will; then the kernel at least tells that the process has ended. A shim that is being killed closes
+// its connections before it is gone, so its end is waited for.
 func (h *taskHandle) askShim(ctx context.Context, notices chan<- exitNotice) {
 	exit, err := waitAtShim(ctx, h.state.Shim, h.state.ContainerID)
 	if err == nil {
@@ -152,13 +153,20 @@ func (h *taskHandle) askShim(ctx context.Context, notices chan<- exitNotice) {
 		return
 	}
 	h.driver.logger.Debug("a task's shim cannot be asked", "container", h.state.ContainerID, "error", err)
-	if ctx.Err() != nil || !h.shimDied() {
+	if !h.state.ShimProcess.known() || h.state.ShimProcess.wait(ctx) != nil {
 		return
 	}
 	h.driver.logger.Warn("a task's shim has died", "container", h.state.ContainerID, "shim_pid", h.state.ShimProcess.PID)
 	if h.state.Init.known() && h.state.Init.wait(ctx) == nil {
 		notices <- exitNotice{code: containerd.UnknownExitStatus, at: time.Now(), lost: true}
 	}
+}
+
+// shimDies says whether the shim, of which a connection broke, is dead, or is so within a moment.
+func (h *taskHandle) shimDies(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, shimDeathWait)
+	defer cancel()
+	return h.state.ShimProcess.known() && h.state.ShimProcess.wait(ctx) == nil
 }
 
 // shimDied says whether the shim is known and does not run any more.

@@ -90,6 +90,9 @@ func killAtShim(ctx context.Context, endpoint shimEndpoint, container string, si
 // shimTimeout is how long a shim may take to answer.
 const shimTimeout = 5 * time.Second
 
+// shimDeathWait is how long a shim may take to be gone when it has closed its connections.
+const shimDeathWait = time.Second
+
 // shimExit is how a process ended, as its shim tells.
 type shimExit struct {
 	code     uint32

@@ -114,7 +114,7 @@ func (h *taskHandle) killWithoutContainerd(signal syscall.Signal, all bool) erro
 	ctx, cancel := context.WithTimeout(h.driver.namespaced(h.driver.ctx), shimTimeout)
 	defer cancel()
 	err := killAtShim(ctx, h.state.Shim, h.state.ContainerID, signal, all)
-	if err == nil || !h.shimDied() {
+	if err == nil || !h.shimDies(ctx) {
 		return err
 	}
 	if all {
