@@ -54,6 +54,8 @@ func TestMPS(t *testing.T) {
 				mount := mountAt(t, spec, at)
 				must.Eq(t, filepath.Join(dir, name), mount.Source)
 				must.Eq(t, []string{"rw", "nosuid", "nodev", "noexec", "bind"}, mount.Options)
+				must.Greater(t, slices.Index(destinations(spec), at), slices.Index(destinations(spec), LibDir+"/libcuda.so."+driverVersion),
+					must.Sprint("a link in the image would have it cover the shadow"))
 				for _, earlier := range before {
 					if replaced := containerPath(earlier.Destination); replaced == "/dev/shm" || replaced == "/tmp/nvidia-mps" {
 						continue
