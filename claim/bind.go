@@ -30,6 +30,7 @@ func (l *Ledger) Bind(ctx context.Context, id string, c Container) error {
 		}
 		bound := *r
 		bound.Container = &c
+		bound.Starter = nil
 		bound.Released = zeroTime
 		if err := writeRecord(l.claims, &bound); err != nil {
 			return fmt.Errorf("binding claim %s to container %s: %w", id, c.ID, err)

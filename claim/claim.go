@@ -37,6 +37,8 @@ type Claim struct {
 	// Owner says who asked for the claim: "nomad", "run" or "external".
 	Owner   string    `json:"owner"`
 	Created time.Time `json:"created"`
+	// Starter is the process that starts the container, where that is known and the container is not bound yet.
+	Starter *Process `json:"starter,omitempty"`
 	// Container is the container that the claim is or was last bound to; nil until the first.
 	Container *Container `json:"container,omitempty"`
 	// Released is when that container was found to be gone; zero unless it was.

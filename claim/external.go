@@ -16,9 +16,12 @@ const BindWithin = 2 * time.Minute
 // whoever starts a container outside Nomad makes a claim anew each time.
 func (c *Claim) comesBack() bool { return c.Owner != OwnerExternal }
 
-// Starting tells whether the claim was made for a container that is being started at the moment.
+// Starting tells whether the claim was made for a container that is being started at the moment. The OCI runtime that
+// builds it waits for its hooks, so once that process is gone, unbound, no container comes. Nobody says so: no prestart hook
+// has run by then, and at poststop crun runs none for what it failed to build.
 func (c *Claim) Starting(now time.Time) bool {
-	return c.Owner == OwnerExternal && c.Container == nil && now.Sub(c.Created) <= BindWithin
+	return c.Owner == OwnerExternal && c.Container == nil && now.Sub(c.Created) <= BindWithin &&
+		(c.Starter == nil || c.Starter.alive())
 }
 
 // used tells whether the claim must not be taken from whoever has it.

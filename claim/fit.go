@@ -25,6 +25,8 @@ type FitRequest struct {
 	// LimitBytes is what the container may have. It takes as many slices as hold that much.
 	LimitBytes uint64
 	Owner      string
+	// Starter is the process that starts the container and lives until it is bound; nil where that is not known.
+	Starter *Process
 }
 
 func (r FitRequest) check() error {
@@ -54,8 +56,8 @@ func (r FitRequest) slices(sliceBytes uint64) int {
 // then, and of several the one with the lowest index. Unlike Reserve it supersedes nothing. Nomad may still restart a
 // task whose container is gone, so a slice is free only if no claim in the ledger has it, dormant ones included.
 //
-// The claim has no token: it is for the caller alone, who binds it to a container within BindWithin. If no candidate
-// has room, the error is a *NoRoomError.
+// The claim has no token: it is for the caller alone, who binds it to a container within BindWithin, and while the
+// request's Starter lives. If no candidate has room, the error is a *NoRoomError.
 func (l *Ledger) ReserveFit(ctx context.Context, req FitRequest) (*Claim, error) {
 	if err := req.check(); err != nil {
 		return nil, fmt.Errorf("reserving slices: %w", err)
@@ -72,6 +74,7 @@ func (l *Ledger) ReserveFit(ctx context.Context, req FitRequest) (*Claim, error)
 		r, _ := l.newRecord(b, nil, Request{
 			GPU: room.GPU, Slices: room.Free, SliceBytes: room.SliceBytes, LimitBytes: req.LimitBytes, Owner: req.Owner,
 		}.claim(), nil)
+		r.Starter = req.Starter
 		made = r.claim()
 		return l.enter(b, r)
 	})

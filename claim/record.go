@@ -35,6 +35,10 @@ func (r *record) held() bool { return r.Container != nil && Alive(*r.Container) 
 func (r *record) claim() *Claim {
 	c := r.Claim
 	c.Slices = append([]string(nil), r.Slices...)
+	if r.Starter != nil {
+		starter := *r.Starter
+		c.Starter = &starter
+	}
 	if r.Container != nil {
 		container := *r.Container
 		c.Container = &container

@@ -131,11 +131,13 @@ func refuseForeignClaims(cfg *drivers.TaskConfig) error {
 }
 
 // withGPU gives the container its fractions, and no other GPU. It stands last in the list of options, so that neither
-// image nor job can put anything over what it mounts.
+// image nor job can put anything over what it mounts. What an image's ENV, or a CDI device's, says of GPUs goes here, of
+// which tranche-runtime would make something of its own if the operator has tasks run by it.
 func withGPU(g *grant) oci.SpecOpts {
 	return specOption(func(s *Spec) error {
 		s.Process.Env = slices.DeleteFunc(s.Process.Env, func(entry string) bool {
-			return strings.HasPrefix(entry, claim.EnvPrefix) || strings.HasPrefix(entry, claim.VisibleDevices+"=")
+			return strings.HasPrefix(entry, claim.EnvPrefix) || strings.HasPrefix(entry, claim.VisibleDevices+"=") ||
+				isAskEntry(entry)
 		})
 		s.Process.Env = append(s.Process.Env, noVisibleDevices)
 		if g.edits == nil {
@@ -178,7 +180,7 @@ func describeClaim(c *claim.Claim) string {
 // checkGPU checks the options about GPUs.
 func (c *TaskConfig) checkGPU(plugin *Config) error {
 	_, err := c.gpuHostMemoryBytes(plugin)
-	return err
+	return errors.Join(err, c.checkAsks())
 }
 
 // gpuHostMemoryBytes is gpu_host_memory, of which validate has made sure.

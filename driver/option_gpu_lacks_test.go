@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
 
 	"tranche.dev/tranche/claim"
@@ -28,7 +29,7 @@ func TestGrants_Lacking(t *testing.T) {
 		return made
 	}
 	musl, other, well := reserve("slice-000", "the image has musl"), reserve("slice-001", "another's"), reserve("slice-002", "")
-	g := &grants{config: config}
+	g := &grants{config: config, logger: hclog.NewNullLogger()}
 	must.Eq(t, []string{"GPU: the image has musl"}, g.lacking(t.Context(), &grant{claims: []*claim.Claim{musl, well}}))
 	must.Eq(t, []string{"GPU: another's"}, g.lacking(t.Context(), &grant{claims: []*claim.Claim{other}}))
 	must.Eq(t, nil, g.lacking(t.Context(), &grant{claims: []*claim.Claim{well}}))

@@ -52,7 +52,8 @@ func ledgerContainers(ctx context.Context, n *Node) finding {
 	for _, c := range claims {
 		if c.Container != nil && c.Released.IsZero() && !claim.Alive(*c.Container) {
 			return warning(looked, fmt.Sprintf("claim %s is bound to container %s, which is gone", c.ID, c.Container.ID),
-				"the next sweep releases it; if it stays, the device plugin does not run: see Nomad's log")
+				"whoever asks for its slices next, or starts its task again, gets them; the next sweep of Nomad's device plugin "+
+					"releases it, and if it stays on a node of Nomad's, that plugin does not run: see Nomad's log")
 		}
 	}
 	return ok(looked, "every container that holds a claim lives")

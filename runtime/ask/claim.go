@@ -33,8 +33,13 @@ func (n Node) sharing(g nodeinfo.GPU) layout.GPU {
 }
 
 // Claim makes the claim that a container asks for, on whichever GPU it fits best. The container takes as many slices as
-// hold what it asks for; its limit is what it asks for. The claim has to be bound within claim.BindWithin.
+// hold what it asks for; its limit is what it asks for. The claim has to be bound within claim.BindWithin, and while the
+// calling process lives, which becomes the next OCI runtime by exec.
 func Claim(ctx context.Context, ledger *claim.Ledger, node Node, ask Ask) (*claim.Claim, error) {
+	starter, err := claim.ThisProcess()
+	if err != nil {
+		return nil, err
+	}
 	candidates, err := ask.candidates(node)
 	if err == nil {
 		var made *claim.Claim
@@ -43,6 +48,7 @@ func Claim(ctx context.Context, ledger *claim.Ledger, node Node, ask Ask) (*clai
 			SliceBytes: node.SliceBytes,
 			LimitBytes: ask.MemoryBytes,
 			Owner:      claim.OwnerExternal,
+			Starter:    &starter,
 		})
 		if err == nil {
 			return made, nil
