@@ -199,7 +199,7 @@ func TestShim_Killed(t *testing.T) {
 			ended(d, cfg, state)
 			must.NoError(t, d.DestroyTask(cfg.ID, false))
 		}
-		must.False(t, state.Init.alive())
+		eventually(t, "the end of the task's program", func() bool { return !state.Init.alive() })
 		d.noTraces(cfg)
 	})
 	t.Run("while plugin and containerd are away", func(t *testing.T) {

@@ -39,7 +39,7 @@ func TestGrants_WhichErrorsPass(t *testing.T) {
 		{"the region cannot be made", func(t *testing.T, g *grants, _ map[string]string, _ *claim.Claim) {
 			must.NoError(t, os.RemoveAll(g.config.RunDir))
 			must.NoError(t, os.WriteFile(g.config.RunDir, nil, 0o600))
-		}, "prepare the region", true},
+		}, "preparing the region", true},
 		{"an unknown token", func(_ *testing.T, _ *grants, env map[string]string, _ *claim.Claim) {
 			clear(env)
 			env[unknown.EnvName()] = unknown.Reveal()
