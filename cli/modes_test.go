@@ -30,10 +30,11 @@ func (n *statusNode) reserveIn(t *testing.T, g nvml.GPU, mode claim.Mode, change
 }
 
 func TestStatus_Modes(t *testing.T) {
-	gpus := []nvml.GPU{nvmltest.H200(0), nvmltest.H200(1), nvmltest.H200(2), nvmltest.H200(3)}
+	gpus := []nvml.GPU{nvmltest.H200(0), nvmltest.H200(1), nvmltest.H200(2), nvmltest.H200(3), nvmltest.H200(4), nvmltest.H200(5)}
 	n := newNode(t, nvmltest.New(gpus...))
 	must.NoError(t, layout.Write(n.runDir, map[string]layout.GPU{
 		gpus[1].UUID: {Mode: claim.ModeMIG, SliceBytes: 4 << 30}, gpus[2].UUID: {Mode: claim.ModeMPS, SliceBytes: 2 << 30},
+		gpus[4].UUID: {Mode: claim.ModeTimeslice}, gpus[5].UUID: {Mode: claim.ModeMPS, SliceBytes: 4 << 30},
 	}))
 	whole := n.reserveIn(t, gpus[0], claim.ModeExclusive, nil)
 	n.bind(t, whole, "alloc-1")
@@ -48,12 +49,14 @@ func TestStatus_Modes(t *testing.T) {
 	})
 
 	r := n.statusJSON(t, 0)
-	must.Len(t, 4, r.GPUs, must.Sprint("an instance is no GPU that NVML forgot"))
+	must.Len(t, 6, r.GPUs, must.Sprint("an instance is no GPU that NVML forgot"))
 	for i, want := range []gpuReport{
 		{Mode: claim.ModeExclusive, Slices: sliceReport{Taken: 1}},
 		{Mode: claim.ModeMIG, Slices: sliceReport{SliceBytes: 4 << 30, Total: 35, Taken: 1, Free: 34}},
 		{Mode: claim.ModeMPS, Slices: sliceReport{SliceBytes: 2 << 30, Total: 70, Taken: 1, Free: 69}},
 		{Mode: claim.ModeSlice, Slices: sliceReport{SliceBytes: 1 << 30, Total: 140, Free: 140}},
+		{Mode: claim.ModeTimeslice},
+		{Mode: claim.ModeMPS, Slices: sliceReport{SliceBytes: 4 << 30, Total: 35, Free: 35}},
 	} {
 		must.Eq(t, want.Mode, r.GPUs[i].Mode)
 		must.Eq(t, want.Slices, r.GPUs[i].Slices)

@@ -255,6 +255,12 @@ func TestCommandLine(t *testing.T) {
 	}{
 		{"nothing", nil, "usage"},
 		{"unknown role", []string{"createContainer"}, "createContainer"},
+		{"neither a shadow nor none", []string{"createContainer", "--state-dir", "/s", "--run-dir", "/r", "--claim", "0"}, "either --shadow-dir or"},
+		{
+			"a shadow and none",
+			[]string{"createContainer", "--state-dir", "/s", "--run-dir", "/r", "--claim", "0", "--shadow-dir", "/d", "--unlimited"},
+			"either --shadow-dir or",
+		},
 		{"no claim", []string{"prestart", "--state-dir", "/s", "--run-dir", "/r"}, "no --claim"},
 		{"no state directory", []string{"prestart", "--run-dir", "/r", "--claim", "00000000"}, "--state-dir"},
 		{"relative directory", []string{"poststop", "--state-dir", "s", "--run-dir", "/r", "--claim", "0"}, "absolute"},

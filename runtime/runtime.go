@@ -175,8 +175,8 @@ func Edits(ctx context.Context, cfg Config, grants []Grant) (Modifier, error) {
 		return append(edits, binding, othersCheck{binding: binding}, environment{}), nil
 	}
 	return append(edits,
+		mps, // before the shadow: an image may have a link where these mounts go, so that they would lie over it
 		shadowLibraries{dir: cfg.ShadowDir},
-		mps,
 		regionMounts{grants: grants},
 		binding,
 		shadowedCopies{binding: binding, shadowDir: cfg.ShadowDir},

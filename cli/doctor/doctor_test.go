@@ -140,6 +140,20 @@ func TestHealthyNode(t *testing.T) {
 	}
 }
 
+// A claim without a limit has no region, and nothing is missing.
+func TestHealthyNode_Unlimited(t *testing.T) {
+	h := newHealthy(t)
+	c, _, err := h.ledger.Reserve(t.Context(), claim.Request{
+		GPU: claim.GPU{UUID: "GPU-3"}, Slices: []string{"GPU-3"}, LimitBytes: 1 << 30, Owner: claim.OwnerNomad,
+		Mode: claim.ModeExclusive,
+	})
+	must.NoError(t, err)
+	must.NoError(t, h.ledger.Bind(t.Context(), c.ID, claim.Container{ID: "all", Runtime: "runc", InitPID: os.Getpid()}))
+	for _, r := range h.Examine(t.Context()) {
+		must.Eq(t, OK, r.State, must.Sprintf("%+v", r))
+	}
+}
+
 // Each thing is broken once, and the check that is about it says so, with how to mend it.
 func TestEachFault(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -56,9 +56,9 @@ const (
 )
 
 // Spec is the CDI specification of the node's GPUs. Where none is kept for the driver of now, or not one that names all
-// of these devices, or check, which may be nil, refuses one, it is made anew first.
+// of these devices such that no check refuses one, it is made anew first.
 func (p Place) Spec(
-	ctx context.Context, refresh Refresher, devices []string, check func(*cdispecs.Device) error,
+	ctx context.Context, refresh Refresher, devices []string, checks ...func(*cdispecs.Device) error,
 ) (*cdispecs.Spec, error) {
 	return kept(ctx, p, refresh, specFile, func(spec *cdispecs.Spec) error {
 		for _, name := range devices {
@@ -67,11 +67,10 @@ func (p Place) Spec(
 				gpus, _ := p.unanswered()
 				return fmt.Errorf("NVML knows no device %s in the driver root %s%s", name, p.DriverRoot, missing(gpus))
 			}
-			if check == nil {
-				continue
-			}
-			if err := check(&spec.Devices[i]); err != nil {
-				return err
+			for _, check := range checks {
+				if err := check(&spec.Devices[i]); err != nil {
+					return err
+				}
 			}
 		}
 		return nil
