@@ -33,6 +33,13 @@ type Node struct {
 // so that the simulated driver finds them. The driver reads it once per process.
 func H200x2(t *testing.T) *Node {
 	t.Helper()
+	return Topology(t, "h200x2.conf")
+}
+
+// Topology makes a node with the GPUs of a file in e2e/simgpu/topologies, as
+// H200x2 does.
+func Topology(t *testing.T, name string) *Node {
+	t.Helper()
 	source := moduleRoot(t)
 	for _, built := range []string{"bin/simgpu", "lib/libcuda.so.1", "lib/libnvidia-ml.so.1"} {
 		if _, err := os.Stat(filepath.Join(source, "build/sim", built)); err != nil {
@@ -42,7 +49,7 @@ func H200x2(t *testing.T) *Node {
 	tool := filepath.Join(source, "build/sim/bin/simgpu")
 	root := filepath.Join(t.TempDir(), "root")
 	node := &Node{DriverRoot: root, tool: tool}
-	t.Setenv("SIMGPU_TOPOLOGY", filepath.Join(source, "e2e/simgpu/topologies/h200x2.conf"))
+	t.Setenv("SIMGPU_TOPOLOGY", filepath.Join(source, "e2e/simgpu/topologies", name))
 	node.Run(t, "root", root)
 	t.Setenv("SIMGPU_TOPOLOGY", filepath.Join(root, "run/simgpu/topology"))
 	t.Setenv("SIMGPU_STATE", filepath.Join(root, "run/simgpu/state"))
