@@ -279,6 +279,14 @@ uint64_t mig_reserved(int section, const struct sim_mig_profile *profile) {
     return (whole(section)->reserved_bytes * profile->size / model->slots) & ~(uint64_t)0xffff;
 }
 
+/* How long it takes on hardware, if a test says so. */
+static void take_time(void) {
+    uint64_t ms = atomic_load(&sim_local->state->mig_delay_ms);
+    struct timespec time = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
+
+    nanosleep(&time, NULL);
+}
+
 static void write_gi(int section, unsigned seat, const struct sim_mig_profile *profile, unsigned start) {
     const struct sim_mig_model *model = mig_model_of(whole(section));
     struct state_mig *mig = mig_state(section);
@@ -309,19 +317,12 @@ static int create_gi(int section, const struct sim_mig_profile *profile, int sta
     seat = start < 0 ? start : free_gi_seat(section);
     if (seat < 0)
         return seat;
+    take_time();
     forget_statistics(INSTANCE_ENTRY(section, seat));
     write_gi(section, (unsigned)seat, profile, (unsigned)start);
     mig_nodes();
     mig_event_gi(MIG_GI_CREATED, section, (unsigned)seat, 0);
     return seat;
-}
-
-/* How long it takes on hardware, if a test says so. */
-static void take_time(void) {
-    uint64_t ms = atomic_load(&sim_local->state->mig_delay_ms);
-    struct timespec time = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
-
-    nanosleep(&time, NULL);
 }
 
 int sim_gi_create(int gpu, const struct sim_mig_profile *profile, int start, struct sim_gi *gi) {
@@ -330,7 +331,6 @@ int sim_gi_create(int gpu, const struct sim_mig_profile *profile, int start, str
     if (!in_range(gpu))
         return -EINVAL;
     mig_lock();
-    take_time();
     seat = create_gi(section_of(gpu), profile, start);
     if (seat >= 0)
         fill_gi(section_of(gpu), (unsigned)seat, gi);
@@ -345,12 +345,9 @@ unsigned sim_gi_capacity(int gpu, const struct sim_mig_profile *profile) {
         return 0;
     taken = occupied_slots(mig_state(section_of(gpu)));
     room = profile->max - count_of(section_of(gpu), profile);
-    for (unsigned start = 0; start < 8 && count < room; start++) {
-        if (starts_at(profile, start, taken)) {
-            taken |= ((1u << profile->size) - 1) << start;
-            count++;
-        }
-    }
+    /* Places of one profile share no slot. */
+    for (unsigned start = 0; start < 8 && count < room; start++)
+        count += starts_at(profile, start, taken);
     return count;
 }
 
@@ -414,6 +411,7 @@ static int create_ci(int section, unsigned gi_seat, unsigned slices, int start) 
     seat = start < 0 ? start : free_ci_seat(mig);
     if (seat < 0)
         return seat;
+    take_time();
     c = &mig->ci[seat];
     atomic_store(&c->id, free_ci_id(mig, gi_seat));
     atomic_store(&c->gi, gi_seat);
@@ -434,7 +432,6 @@ int sim_ci_create(int gpu, unsigned gi_seat, unsigned slices, int start, struct 
     if (!in_range(gpu) || gi_seat >= SIM_MIG_SEATS)
         return -EINVAL;
     mig_lock();
-    take_time();
     seat = create_ci(section_of(gpu), gi_seat, slices, start);
     if (seat >= 0)
         sim_ci_get(gpu, (unsigned)seat, ci);

@@ -194,16 +194,20 @@ static bool undecided(int entry) {
     return (atomic_load(&ci_state(sim_local->bound - 1)->live) & LIVE_CLOSING) != 0;
 }
 
-bool mig_may_take(int entry) {
-    bool whole = entry % ENTRIES == 0;
+bool mig_entry_gone(int entry) {
+    if (entry % ENTRIES == 0)
+        return false;
+    return sim_local->bound == 0 || entry != sim_local->bound_entry || bound_gone();
+}
 
-    if (!whole && (sim_local->bound == 0 || entry != sim_local->bound_entry))
+bool mig_may_take(int entry) {
+    if (mig_entry_gone(entry))
         return false;
     if (undecided(entry)) {
         mig_lock();
         mig_unlock();
     }
-    return whole ? atomic_load(&mig_state(entry / ENTRIES)->mode) == 0 : !bound_gone();
+    return entry % ENTRIES == 0 ? atomic_load(&mig_state(entry / ENTRIES)->mode) == 0 : !bound_gone();
 }
 
 void sim_manages(void) {

@@ -17,7 +17,7 @@
 /* Those below stand for managing MIG, and are no instance's. */
 #define FIRST_INSTANCE_CAP 3
 
-int node_make(const char *path, const struct sim_topology *topology, bool *file) {
+int sim_node_make(const char *path, const struct sim_topology *topology, bool *file) {
     dev_t number = makedev(topology->device_major, topology->device_minor);
     struct stat info;
     int fd;
@@ -73,7 +73,7 @@ static void make_cap(const char *name, unsigned cap, void *arg) {
     (void)name, (void)arg;
     snprintf(path, sizeof(path), "%s/nvidia-caps/nvidia-cap%u", sim_local->dev, cap);
     if (access(path, F_OK) != 0)
-        node_make(path, &sim_local->topology, &file);
+        sim_node_make(path, &sim_local->topology, &file);
 }
 
 struct wanted {

@@ -130,6 +130,9 @@ void mig_seed(struct state *st, const struct sim_topology *topology);
 /* The MIG device in a seat, as long as the process lives; NULL if it is empty. */
 const struct sim_gpu *mig_gpu(int section, unsigned seat);
 
+/* Whether there is nothing to take memory of: without waiting for whoever is about to change that. */
+bool mig_entry_gone(int entry);
+
 /* Whether this process may take memory of the entry, as it has just done. */
 bool mig_may_take(int entry);
 
@@ -142,7 +145,7 @@ unsigned mig_gi_cap(int section, unsigned seat);
 unsigned mig_ci_cap(int section, unsigned seat);
 
 /* A device node of the simulated GPUs at path; where nodes cannot be made, an ordinary file. 0 or -errno. */
-int node_make(const char *path, const struct sim_topology *topology, bool *file);
+int sim_node_make(const char *path, const struct sim_topology *topology, bool *file);
 
 /* Whether the nodes can be opened. */
 bool can_use(const struct sim_gpu *gpu);

@@ -261,7 +261,7 @@ static void raise_own_peak(int index) {
 int sums_change(unsigned slot, int index, int64_t units) {
     int ret;
 
-    if (units > 0 && !mig_may_take(index))
+    if (units > 0 && mig_entry_gone(index))
         return -ENODEV;
     pthread_mutex_lock(&sim_local->op_mutex[index]);
     ret = change_sums(slot, index, units);

@@ -35,10 +35,12 @@ static nvmlReturn_t memory_of(nvmlDevice_t device, const void *result, struct me
         return NVML_ERROR_INVALID_ARGUMENT;
     /* A process that was seen to die holds nothing any more: look, however lately somebody looked. */
     sim_reap();
-    m->reserved = sim_gpu_or_last(gpu)->reserved_bytes;
-    m->total = sim_gpu_or_last(gpu)->memory_bytes + m->reserved;
+    /* Once: another instance may come to sit there meanwhile. */
+    const struct sim_gpu *g = sim_gpu_or_last(gpu);
+    m->reserved = g->reserved_bytes;
+    m->total = g->memory_bytes + m->reserved;
     m->used = used_of(gpu);
-    m->free = m->total - m->used - m->reserved;
+    m->free = m->used < g->memory_bytes ? g->memory_bytes - m->used : 0;
     return NVML_SUCCESS;
 }
 

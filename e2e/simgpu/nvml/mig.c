@@ -106,6 +106,9 @@ nvmlReturn_t nvmlDeviceSetMigMode(nvmlDevice_t device, unsigned int mode, nvmlRe
     return NVML_SUCCESS;
 }
 
+/* The driver of a machine's own GPUs: a guest with a virtual GPU could make no instances. */
+DEVICE_QUERY(nvmlDeviceGetVirtualizationMode, nvmlGpuVirtualizationMode_t, NVML_GPU_VIRTUALIZATION_MODE_NONE)
+
 /* Zero where MIG is disabled, as the driver answers. */
 static unsigned int max_devices(int gpu) {
     const struct sim_mig_model *model = sim_mig_model(gpu);

@@ -172,7 +172,7 @@ static nvmlReturn_t create(nvmlGpuInstance_t instance, unsigned int profile, int
                            nvmlComputeInstance_t *compute) {
     struct instance_seat at;
     struct sim_gi gi;
-    struct sim_ci ci;
+    struct sim_ci ci = {0};
     nvmlReturn_t ret = resolve_profile(instance, profile, compute, &at, &gi);
 
     if (ret == NVML_SUCCESS)

@@ -235,7 +235,7 @@ nvmlReturn_t nvmlDeviceGetGpuInstanceRemainingCapacity(nvmlDevice_t device, unsi
 static nvmlReturn_t create(nvmlDevice_t device, unsigned int id, int start, nvmlGpuInstance_t *instance) {
     int gpu;
     const struct sim_mig_profile *profile;
-    struct sim_gi gi;
+    struct sim_gi gi = {0};
     nvmlReturn_t ret = resolve_profile(device, id, instance, &gpu, &profile);
 
     if (ret == NVML_SUCCESS)

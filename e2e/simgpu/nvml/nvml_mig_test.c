@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -123,8 +124,12 @@ void test_mig_mode_of_hopper(void) {
     unsigned int value;
     nvmlGpuInstance_t gi;
 
+    nvmlGpuVirtualizationMode_t virtualization;
+
     use_topology("mixed");
     nvmlDevice_t before = gpu_handle(H100);
+    OK(nvmlDeviceGetVirtualizationMode(before, &virtualization));
+    CHECK_EQ(virtualization, NVML_GPU_VIRTUALIZATION_MODE_NONE);
     check_mode(H100, 0, 0);
     OK(set_mode(H100, 1));
     check_mode(H100, 1, 1);
@@ -442,6 +447,10 @@ void test_mig_capacity(void) {
     CHECK_EQ(capacity(ID_4G), 0);
     CHECK_EQ(capacity(ID_7G), 0);
     OK(nvmlGpuInstanceDestroy(gi));
+    CHECK_EQ(capacity(ID_1G_MEDIA), 1);
+    OK(create_at(0, ID_1G_MEDIA, 0, 1, &gi));
+    CHECK_EQ(capacity(ID_1G_MEDIA), 0);
+    OK(nvmlGpuInstanceDestroy(gi));
     for (int i = 0; i < 7; i++)
         OK(create_anywhere(ID_1G, &start));
     CHECK_EQ(create_anywhere(ID_1G, &start), NVML_ERROR_INSUFFICIENT_RESOURCES);
@@ -610,6 +619,7 @@ void test_mig_in_use(void) {
 void test_mig_processes(void) {
     nvmlProcessInfo_t infos[4];
     nvmlMemory_t memory;
+    nvmlMemory_v2_t whole = {.version = nvmlMemory_v2};
     nvmlUtilization_t rates;
     unsigned int count = 4, failed;
 
@@ -632,8 +642,8 @@ void test_mig_processes(void) {
     CHECK_EQ(infos[0].gpuInstanceId, 5);
     OK(nvmlDeviceGetMemoryInfo(mig, &memory));
     CHECK_EQ(memory.total, 20096 * MIB);
-    OK(nvmlDeviceGetMemoryInfo(gpu_handle(H100), &memory));
-    CHECK(memory.used >= 64 * MIB);
+    OK(nvmlDeviceGetMemoryInfo_v2(gpu_handle(H100), &whole));
+    CHECK_EQ(whole.used, 64 * MIB);
     CHECK_EQ(nvmlDeviceGetUtilizationRates(mig, &rates), NVML_ERROR_NOT_SUPPORTED);
     CHECK_EQ(nvmlDeviceGetUtilizationRates(gpu_handle(H100), &rates), NVML_ERROR_NOT_SUPPORTED);
     CHECK_EQ(nvmlDeviceGetRemappedRows(gpu_handle(H100), &count, &count, &count, &failed), NVML_ERROR_NOT_SUPPORTED);
@@ -644,14 +654,17 @@ void test_mig_processes(void) {
 
 enum { ROUNDS = 40 };
 
-/* Tries to make an instance at each of the first places in turn; tells which it got. */
-static void make_many(int to) {
+/* Tries to make an instance at each of the first places in turn, when the other does; tells which it got. */
+static void make_many(int to, unsigned int *arrived) {
     char got[ROUNDS];
     nvmlGpuInstance_t gi;
 
     if (nvmlInit_v2() != NVML_SUCCESS)
         _exit(1);
     for (int round = 0; round < ROUNDS; round++) {
+        __atomic_fetch_add(arrived, 1, __ATOMIC_SEQ_CST);
+        while (__atomic_load_n(arrived, __ATOMIC_SEQ_CST) < 2 * ((unsigned int)round + 1)) {
+        }
         /* Rounds are apart in places, so that nobody destroys what the other makes. */
         got[round] = create_at((unsigned int)round / 7, ID_1G, (unsigned int)round % 7, 1, &gi) == NVML_SUCCESS;
     }
@@ -663,15 +676,18 @@ void test_mig_two_makers(void) {
     char got[2][ROUNDS];
     int ends[2][2];
     nvmlGpuInstance_t gi;
+    unsigned int *arrived = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
+    CHECK(arrived != MAP_FAILED);
     use_topology("h100x8");
     for (unsigned int gpu = 0; gpu < 8; gpu++)
         OK(set_mode(gpu, 1));
+    sim_fault_mig_delay(2);
     OK(nvmlShutdown());
     for (int i = 0; i < 2; i++) {
         CHECK_EQ(pipe(ends[i]), 0);
         if (fork() == 0)
-            make_many(ends[i][1]);
+            make_many(ends[i][1], arrived);
     }
     for (int i = 0; i < 2; i++)
         CHECK_EQ(read(ends[i][0], got[i], ROUNDS), ROUNDS);

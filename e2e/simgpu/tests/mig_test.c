@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "harness.h"
-#include "mig.h"
+#include "mig_local.h"
 #include "state.h"
 
 #define BIG_UUID "MIG-51d40f7e-0c1a-4e6b-9f3d-5a1e00000a01"
@@ -127,10 +127,10 @@ static void memory_is_the_instances_own(void) {
 
 /* ---- Instances that are made while the driver is loaded ---- */
 
-static void use_h100(void) {
+static void use_eight(const char *topology) {
     char name[32];
 
-    node_use_topology("h100x8.conf");
+    node_use_topology(topology);
     for (int minor = 0; minor < 8; minor++) {
         snprintf(name, sizeof(name), "dev/nvidia%d", minor);
         node_file(name);
@@ -184,7 +184,7 @@ static void an_instance_made_later_is_a_device(void) {
     struct worker worker;
     int device;
 
-    use_h100();
+    use_eight("h100x8.conf");
     CHECK_INT(sim_open_all(), 0);
     CHECK_INT(sim_mig_set_mode(0, true), 0);
     device = make_device(14, 2);
@@ -192,6 +192,9 @@ static void an_instance_made_later_is_a_device(void) {
     worker = worker_start(takes_all, NULL);
     CHECK_INT(worker_hear(&worker), 'r');
     CHECK_INT(destroy_device(device), -EBUSY);
+    worker_join(&worker);
+    worker = worker_start(takes_all, NULL);
+    CHECK_INT(worker_hear(&worker), 'r');
     worker_kill(&worker, SIGKILL);
     CHECK_INT(destroy_device(device), 0);
     CHECK_INT(sim_gpu(device) == NULL, 1);
@@ -214,7 +217,7 @@ static void the_first_instance_is_taken(void) {
     uint8_t uuid[16];
     int second, first;
 
-    use_h100();
+    use_eight("h100x8.conf");
     CHECK_INT(sim_open_all(), 0);
     CHECK_INT(sim_mig_set_mode(0, true), 0);
     second = make_device(19, 4);
@@ -224,7 +227,7 @@ static void the_first_instance_is_taken(void) {
     setenv("CUDA_VISIBLE_DEVICES", sim_gpu(second)->uuid, 1);
     worker = worker_start(uses_first, (void *)sim_gpu(second)->uuid_bytes);
     worker_join(&worker);
-    setenv("CUDA_VISIBLE_DEVICES", "1", 1); /* the second of the whole ones, as GPU 0 is none */
+    setenv("CUDA_VISIBLE_DEVICES", "1", 1);             /* the second of the whole ones, as GPU 0 is none */
     memcpy(uuid, sim_gpu(2)->uuid_bytes, sizeof(uuid)); /* a child has no topology */
     worker = worker_start(uses_first, uuid);
     worker_join(&worker);
@@ -247,7 +250,7 @@ static void a_destroyed_instance_is_of_no_use(void) {
     struct worker worker;
     int device;
 
-    use_h100();
+    use_eight("h100x8.conf");
     CHECK_INT(sim_open_all(), 0);
     CHECK_INT(sim_mig_set_mode(0, true), 0);
     device = make_device(19, 0);
@@ -280,7 +283,7 @@ static void a_driver_loaded_anew_takes_instances(void) {
     struct sim_gi gi;
     int device;
 
-    use_h100();
+    use_eight("h100x8.conf");
     CHECK_INT(sim_open_all(), 0);
     CHECK_INT(sim_mig_set_mode(0, true), 0);
     device = make_device(19, 0);
@@ -298,11 +301,69 @@ static void a_driver_loaded_anew_takes_instances(void) {
     CHECK_INT(gi.used_bytes, 0);
 }
 
+/* The mode of an A100 stays, so that an instance can be made at once: not in the seat that still has somebody's memory. */
+static void a_seat_with_memory_is_not_used_again(void) {
+    struct worker worker;
+    struct sim_gi gi;
+
+    use_eight("a100-40x8.conf");
+    CHECK_INT(sim_open_all(), 0);
+    CHECK_INT(sim_mig_set_mode(0, true), 0);
+    make_device(19, 0);
+    worker = worker_start(uses_until_it_is_gone, NULL);
+    CHECK_INT(worker_hear(&worker), 'r');
+    CHECK_INT(sim_mig_reload(true), 0);
+    CHECK_INT(sim_gi_create(0, sim_mig_profile(0, 19), 0, &gi), 0);
+    CHECK_INT(gi.used_bytes, 0);
+    worker_tell(&worker, 'g');
+    CHECK_INT(worker_hear(&worker), 'd');
+    worker_join(&worker);
+}
+
+static void makes_a_context_in_vain(void *unused) {
+    CUcontext context;
+
+    (void)unused;
+    OK(cuInit(0));
+    say('r');
+    hear();
+    CHECK_INT(cuCtxCreate_v2(&context, 0, 0), CUDA_ERROR_DEVICE_UNAVAILABLE);
+    say('d');
+    hear();
+}
+
+/* Who takes memory between the look for it and the end of the instance waits, finds the end, and gives it back. */
+static void memory_taken_at_the_end_is_given_back(void) {
+    struct worker worker;
+    struct state_ci *ci;
+    int device, entry;
+
+    use_eight("h100x8.conf");
+    CHECK_INT(sim_open_all(), 0);
+    CHECK_INT(sim_mig_set_mode(0, true), 0);
+    device = make_device(19, 0);
+    entry = entry_of(device);
+    ci = ci_state(device);
+    worker = worker_start(makes_a_context_in_vain, NULL);
+    CHECK_INT(worker_hear(&worker), 'r');
+    mig_lock();
+    atomic_fetch_or(&ci->live, LIVE_CLOSING);
+    worker_tell(&worker, 'g');
+    for (int i = 0; i < 5000 && entry_used(entry) == 0; i++)
+        sleep_ms(1);
+    CHECK(entry_used(entry) != 0);
+    atomic_store(&ci->live, 0);
+    mig_unlock();
+    CHECK_INT(worker_hear(&worker), 'd');
+    CHECK_INT(entry_used(entry), 0);
+    worker_join(&worker);
+}
+
 /* A process that saw the whole GPU gets nothing of it once it is partitioned. */
 static void a_gpu_in_mig_mode_is_no_device(void) {
     struct worker worker;
 
-    use_h100();
+    use_eight("h100x8.conf");
     CHECK_INT(sim_open_all(), 0);
     setenv("CUDA_VISIBLE_DEVICES", "0", 1);
     worker = worker_start(waits_and_makes_a_context, NULL);
@@ -336,7 +397,7 @@ static void destroying_and_taking_at_once(void) {
     struct sim_ci ci;
     int device, refused = 0;
 
-    use_h100();
+    use_eight("h100x8.conf");
     CHECK_INT(sim_open_all(), 0);
     CHECK_INT(sim_mig_set_mode(0, true), 0);
     for (int round = 0; round < 5; round++) {
@@ -367,6 +428,8 @@ const struct test mig_tests[] = {
     {"the first instance is taken", the_first_instance_is_taken},
     {"a destroyed instance is of no use", a_destroyed_instance_is_of_no_use},
     {"a driver loaded anew takes instances", a_driver_loaded_anew_takes_instances},
+    {"a seat with memory is not used again", a_seat_with_memory_is_not_used_again},
+    {"memory taken at the end is given back", memory_taken_at_the_end_is_given_back},
     {"a GPU in MIG mode is no device", a_gpu_in_mig_mode_is_no_device},
     {"destroying and taking at once", destroying_and_taking_at_once},
     {0},

@@ -106,7 +106,7 @@ static int make_library(const char *name, const char *version) {
 /* A device node; where nodes cannot be made, an ordinary file, which opens just as well outside a container. */
 static int make_node(const struct sim_topology *t, const char *name, bool *files) {
     const char *path = under_root("dev/%s", name);
-    int ret = node_make(path, t, files);
+    int ret = sim_node_make(path, t, files);
 
     return ret != 0 ? complain("make the device node %s: %s", path, strerror(-ret)) : 0;
 }
