@@ -15,7 +15,7 @@ func TestMIG_recordOfInstances(t *testing.T) {
 		}
 		t.Skip("skipped: to make MIG instances needs root")
 	}
-	node := Topology(t, "mixed.conf")
+	node := New(t, "mixed.conf")
 	node.SMI(t, "-i", "2", "-mig", "1")
 	node.SMI(t, "mig", "-i", "2", "-cgi", "3g.40gb:4", "-C")
 	record := node.MIG(t)
