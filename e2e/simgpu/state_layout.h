@@ -38,11 +38,12 @@
 
 #include <stdatomic.h>
 
+#include "health.h"
 #include "shared_objects.h"
 #include "state.h"
 
 #define STATE_MAGIC "SIMGPUS"
-#define STATE_VERSION 2
+#define STATE_VERSION 3
 
 /* Sums count units of 64 KiB. */
 #define UNIT_SHIFT 16
@@ -106,6 +107,8 @@ struct state_event {
     word gpu;
     word xid;
     word time_ns;
+    word type;
+    word instance; /* {GPU instance:32, compute instance:32} */
 };
 
 struct state_group {
@@ -162,6 +165,8 @@ struct state {
     struct state_event events[EVENTS];
     struct state_group groups[SIM_MAX_GROUPS];
     struct state_slot slots[SIM_MAX_PROCESSES];
+    struct state_health health;
+    struct state_health_gpu gpu_health[SIM_MAX_GPUS];
 };
 
 #endif

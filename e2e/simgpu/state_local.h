@@ -71,4 +71,8 @@ bool slot_lock(int fd, off_t byte, int type);
 /* Gives up what this process holds of objects. */
 void shared_close(void);
 
+/* Calls off what was ordered of health, and of calls of NVML. */
+void health_clear(void);
+void orders_clear(void);
+
 #endif

@@ -23,7 +23,7 @@ nvmlReturn_t device_resolve_lost(nvmlDevice_t device, int *gpu) {
     for (int i = 0; i < sim_gpu_count(); i++) {
         if (device.handle == &handles[i]) {
             *gpu = i;
-            return NVML_SUCCESS;
+            return ordered_error(i);
         }
     }
     return NVML_ERROR_INVALID_ARGUMENT;
@@ -62,6 +62,10 @@ nvmlReturn_t nvmlDeviceGetCount(unsigned int *count) {
 
 /* A GPU that was lost is still counted, but no handle to it is given out. */
 static nvmlReturn_t give_handle(int gpu, nvmlDevice_t *device) {
+    nvmlReturn_t ret = ordered_error(gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
     if (sim_gpu_lost(gpu))
         return NVML_ERROR_GPU_IS_LOST;
     *device = device_handle(gpu);

@@ -16,10 +16,20 @@ static const char usage_text[] =
     "  reset-peak                   let every group's peak begin anew from what the group holds now\n"
     "  smi                          what nvidia-smi would show\n"
     "  fault alloc GPU|any N CODE   let the next N allocations fail with this CUDA result\n"
-    "  fault xid GPU N              post an Xid event\n"
-    "  fault lost GPU on|off        let the GPU fall off the bus, or come back\n"
+    "  fault xid GPU N [GI [CI]]    post an Xid event, of the GPU or of a MIG instance\n"
+    "  fault lost GPU on|off        let the GPU fall off the bus, or come back: NVML goes on counting it\n"
+    "  fault removed GPU on|off     take the GPU out, or put it in: a new session does not find it, or does\n"
+    "  fault ecc GPU KIND WHERE N   let N errors occur: corrected or uncorrected; dram, l1, l2, registers, sram\n"
+    "  fault recovery GPU ACTION    have the driver ask for an action, by NVML's number; 0 for none\n"
+    "  fault driver unload|load     take the driver away, or bring it back: old sessions stay broken\n"
+    "  fault mismatch on|off        let the driver be of another version than NVML: new sessions are refused\n"
+    "  fault hang FUNCTION on|off   let calls of this NVML function (all: of any) hang until it is called off\n"
+    "  fault nvml-error GPU|any FUNCTION CODE  let such calls about the GPU fail; CODE 0 calls it off\n"
     "  fault nvml-absent on|off     let NVML find no driver, or find it again\n"
-    "  fault clear                  call every fault off\n";
+    "  fault clear                  call every fault off, and whatever was set\n"
+    "  set                          list what can be set\n"
+    "  set GPU NAME VALUE           have the GPU tell this of itself: a number, unsupported, or default\n"
+    "  reset GPU                    reset the GPU: volatile counters begin anew, what waits for a reset is done\n";
 
 int complain(const char *format, ...) {
     va_list args;
@@ -75,6 +85,10 @@ int main(int argc, char **argv) {
         return command_record(argc - 2, argv + 2);
     if (strcmp(command, "fault") == 0)
         return command_fault(argc - 2, argv + 2);
+    if (strcmp(command, "set") == 0)
+        return command_set(argc - 2, argv + 2);
+    if (strcmp(command, "reset") == 0)
+        return command_reset(argc - 2, argv + 2);
     if (strcmp(command, "root") == 0)
         return command_root(argc - 2, argv + 2);
     if (strcmp(command, "init") == 0 && argc == 2)

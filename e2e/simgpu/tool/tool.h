@@ -2,9 +2,29 @@
 #ifndef SIMGPU_TOOL_H
 #define SIMGPU_TOOL_H
 
+#include <stdbool.h>
+
 int command_record(int argc, char **argv);
 int command_fault(int argc, char **argv);
 int command_root(int argc, char **argv);
+int command_set(int argc, char **argv);
+int command_reset(int argc, char **argv);
+
+/* The faults of tool/health.c: as many words as `fault` has counted. */
+int fault_xid(int argc, char **argv);
+int fault_ecc(int argc, char **argv);
+int fault_recovery(int argc, char **argv);
+int fault_removed(int argc, char **argv);
+int fault_clear(int argc, char **argv);
+int fault_driver(int argc, char **argv);
+int fault_mismatch(int argc, char **argv);
+int fault_hang(int argc, char **argv);
+int fault_nvml_error(int argc, char **argv);
+
+/* 0, or 1 after a complaint. */
+int parse_number(const char *text, long long max, long long *out);
+int parse_gpu(const char *text, int *gpu);
+int parse_switch(const char *text, bool *on);
 
 /* One line on stderr with the tool's name in front; returns 1. */
 __attribute__((format(printf, 1, 2))) int complain(const char *format, ...);
