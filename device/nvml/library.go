@@ -2,7 +2,12 @@ package nvml
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
@@ -44,7 +49,19 @@ type Library struct {
 	restart  bool
 	startErr error
 	uuids    map[int]string
-	hasV2Mem bool
+	traits   map[string]Traits
+	// symbols tells of which functions the library has.
+	symbols map[string]bool
+	// listed are the GPUs that the kernel module listed when the session began.
+	listed []string
+
+	// waiting holds a token while NVML waits for events, and while the session
+	// ends or begins. It is taken after turn.
+	waiting chan struct{}
+	// events is where the session's events arrive; nil if nobody asked for them.
+	events atomic.Pointer[eventSet]
+	// begun gets a token when a session has begun.
+	begun chan struct{}
 }
 
 // New returns the NVML of a driver root. The library is looked for when it is
@@ -55,30 +72,43 @@ func New(driverRoot string) *Library {
 		load:       loadLibrary,
 		now:        time.Now,
 		turn:       make(chan struct{}, 1),
+		waiting:    make(chan struct{}, 1),
+		begun:      make(chan struct{}, 1),
 	}
+}
+
+// NewWith returns an NVML that is there already, such as one that a test made.
+func NewWith(lib gonvml.Interface) *Library {
+	l := New("/")
+	l.lib = lib
+	return l
 }
 
 // Read implements Interface.
 func (l *Library) Read(ctx context.Context) (*Node, error) {
 	return call(ctx, l, func() (*Node, error) {
 		if err := l.start(); err != nil {
+			l.traits = nil
 			return nil, err
 		}
 		node, err := l.read()
-		l.restart = err != nil || len(node.Failed) > 0
-		return node, err
+		if err != nil {
+			l.restart, l.traits = true, nil
+			return nil, err
+		}
+		l.keepTraits(node.GPUs)
+		// A session has the GPUs that were there when it began.
+		l.restart = len(node.Failed) > 0 || !slices.Equal(l.listed, l.listGPUs())
+		return node, nil
 	})
 }
 
 // Processes implements Interface.
 func (l *Library) Processes(ctx context.Context, uuid string) ([]Process, error) {
 	return call(ctx, l, func() ([]Process, error) {
-		if err := l.start(); err != nil {
+		device, err := l.find(uuid)
+		if err != nil {
 			return nil, err
-		}
-		device, ret := l.lib.DeviceGetHandleByUUID(uuid)
-		if ret != gonvml.SUCCESS {
-			return nil, failure("find the GPU "+uuid, ret)
 		}
 		infos, ret := device.GetComputeRunningProcesses()
 		if ret != gonvml.SUCCESS {
@@ -136,13 +166,15 @@ func call[T any](ctx context.Context, l *Library, fn func() (T, error)) (T, erro
 func (l *Library) start() error {
 	if l.started && l.restart && l.now().Sub(l.startAt) >= restartInterval {
 		// Whether the old session ended well doesn't matter to the new one.
-		_ = l.stop()
+		if err := l.stop(); errors.Is(err, errStillWaiting) {
+			l.startAt = l.now() // the old one has to do, for a while
+		}
 	}
 	if l.started {
 		return nil
 	}
 	if l.lib == nil {
-		if err := l.find(); err != nil {
+		if err := l.findLibrary(); err != nil {
 			return err
 		}
 	}
@@ -155,6 +187,43 @@ func (l *Library) start() error {
 	}
 	l.started, l.restart = true, false
 	l.uuids = make(map[int]string)
+	l.symbols = make(map[string]bool)
+	l.listed = l.listGPUs()
+	select {
+	case l.begun <- struct{}{}:
+	default: // whoever waits is told already
+	}
+	return nil
+}
+
+// has tells whether the library has all of these functions. It knows as long as
+// there is a session only.
+func (l *Library) has(symbols ...string) bool {
+	for _, symbol := range symbols {
+		if _, asked := l.symbols[symbol]; !asked {
+			l.symbols[symbol] = l.lib.Extensions().LookupSymbol(symbol) == nil
+		}
+		if !l.symbols[symbol] {
+			return false
+		}
+	}
+	return true
+}
+
+// listGPUs are the bus IDs of the GPUs that the kernel module has, as far as it
+// tells here.
+func (l *Library) listGPUs() []string {
+	for _, root := range []string{l.driverRoot, "/"} {
+		entries, err := os.ReadDir(filepath.Join(root, "proc/driver/nvidia/gpus"))
+		if err != nil {
+			continue // a driver root need not have a /proc
+		}
+		ids := make([]string, 0, len(entries))
+		for _, entry := range entries {
+			ids = append(ids, entry.Name())
+		}
+		return ids
+	}
 	return nil
 }
 
@@ -178,6 +247,11 @@ func (l *Library) stop() error {
 	if !l.started {
 		return nil
 	}
+	resume, err := l.endEvents()
+	if err != nil {
+		return err
+	}
+	defer resume()
 	l.started = false
 	if ret := l.lib.Shutdown(); ret != gonvml.SUCCESS {
 		return failure("end the session", ret)
@@ -185,8 +259,8 @@ func (l *Library) stop() error {
 	return nil
 }
 
-// find loads the library from the driver root.
-func (l *Library) find() error {
+// findLibrary loads the library from the driver root.
+func (l *Library) findLibrary() error {
 	path, err := driverroot.FindLibrary(l.driverRoot, driverroot.NVMLLibrary)
 	if err != nil {
 		return &NoDriverError{l.driverRoot, err}
@@ -196,7 +270,6 @@ func (l *Library) find() error {
 		return err
 	}
 	l.lib = lib
-	l.hasV2Mem = lib.Extensions().LookupSymbol("nvmlDeviceGetMemoryInfo_v2") == nil
 	return nil
 }
 

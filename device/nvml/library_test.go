@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -42,6 +43,17 @@ func device() *mock.Device {
 	}
 }
 
+// hasOnly is the symbol table of a library that has these functions beside the
+// required ones.
+func hasOnly(symbols ...string) func(string) error {
+	return func(symbol string) error {
+		if slices.Contains(symbols, symbol) {
+			return nil
+		}
+		return errors.New("no symbol " + symbol)
+	}
+}
+
 // library answers as the NVML of a node with one GPU does.
 func library(d gonvml.Device) *mock.Interface {
 	return &mock.Interface{
@@ -55,16 +67,15 @@ func library(d gonvml.Device) *mock.Interface {
 		DeviceGetHandleByIndexFunc: func(int) (gonvml.Device, gonvml.Return) { return d, gonvml.SUCCESS },
 		DeviceGetHandleByUUIDFunc:  func(string) (gonvml.Device, gonvml.Return) { return d, gonvml.SUCCESS },
 		ExtensionsFunc: func() gonvml.ExtendedInterface {
-			return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
+			return &mock.ExtendedInterface{LookupSymbolFunc: hasOnly("nvmlDeviceGetMemoryInfo_v2")}
 		},
 	}
 }
 
 // loaded is a Library whose NVML is the mock, at a time that the test sets.
 func loaded(lib gonvml.Interface, now *time.Time) *Library {
-	l := New("/")
+	l := NewWith(lib)
 	l.now = func() time.Time { return *now }
-	l.lib, l.hasV2Mem = lib, true
 	return l
 }
 

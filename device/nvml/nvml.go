@@ -17,6 +17,18 @@ type Interface interface {
 	// Processes lists the processes that compute on a GPU, with process IDs as
 	// the caller's PID namespace has them.
 	Processes(ctx context.Context, uuid string) ([]Process, error)
+	// Telemetry tells what a GPU measures of itself now.
+	Telemetry(ctx context.Context, uuid string) (*Telemetry, error)
+	// Health tells in what state a GPU is.
+	Health(ctx context.Context, uuid string) (*Health, error)
+	// SetComputeMode sets who may compute on a GPU, until the driver is loaded
+	// anew.
+	SetComputeMode(ctx context.Context, uuid string, mode ComputeMode) error
+	// Events delivers Xid errors until the context ends, and closes the channel
+	// then. They come as long as Read has begun a session, and are those from
+	// then on only: whoever listens reads the Health of GPUs, too. There may be
+	// one listener at a time, and no call waits for it.
+	Events(ctx context.Context) <-chan Event
 	// Close ends the session with the driver. Read begins a new one.
 	Close(ctx context.Context) error
 }
@@ -53,6 +65,7 @@ type GPU struct {
 	// UtilizationPercent is the share of the last sample period in which a
 	// kernel ran; -1 where the GPU doesn't say.
 	UtilizationPercent int
+	Traits
 }
 
 // UsableBytes is the memory that processes can get.

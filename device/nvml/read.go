@@ -59,6 +59,9 @@ func (l *Library) readGPU(index int) (*GPU, error) {
 			return nil, failure(fmt.Sprintf("tell the %s of the GPU at index %d", question.about, index), ret)
 		}
 	}
+	if err := l.readTraits(device, gpu); err != nil {
+		return nil, err
+	}
 	return gpu, nil
 }
 
@@ -108,7 +111,7 @@ func readMemory(device gonvml.Device, gpu *GPU) gonvml.Return {
 // readReserved asks for what only the second version of the memory information
 // tells; a driver that doesn't have it is no failure.
 func (l *Library) readReserved(device gonvml.Device, gpu *GPU) gonvml.Return {
-	if !l.hasV2Mem {
+	if !l.has("nvmlDeviceGetMemoryInfo_v2") {
 		return gonvml.SUCCESS
 	}
 	memory, ret := device.GetMemoryInfo_v2()

@@ -10,8 +10,8 @@ import (
 	"tranche.dev/tranche/device/nvml"
 )
 
-// A library as the loader sees it. There is one test of this kind because a
-// process is bound to the first NVML that it loads.
+// A library as the loader sees it. A process is bound to the first NVML that it
+// loads: tests share it, each with a node of its own.
 func TestLibrary_simulated(t *testing.T) {
 	node := simtest.H200x2(t)
 	library := nvml.New(node.DriverRoot)

@@ -31,7 +31,10 @@ type Node struct {
 
 // H200x2 makes a node with two simulated H200 and sets the test's environment
 // so that the simulated driver finds them. The driver reads it once per process.
-func H200x2(t *testing.T) *Node {
+func H200x2(t *testing.T) *Node { return New(t, "h200x2.conf") }
+
+// New makes a node with the simulated GPUs of a topology, as H200x2 does.
+func New(t *testing.T, topology string) *Node {
 	t.Helper()
 	source := moduleRoot(t)
 	for _, built := range []string{"bin/simgpu", "lib/libcuda.so.1", "lib/libnvidia-ml.so.1"} {
@@ -42,7 +45,7 @@ func H200x2(t *testing.T) *Node {
 	tool := filepath.Join(source, "build/sim/bin/simgpu")
 	root := filepath.Join(t.TempDir(), "root")
 	node := &Node{DriverRoot: root, tool: tool}
-	t.Setenv("SIMGPU_TOPOLOGY", filepath.Join(source, "e2e/simgpu/topologies/h200x2.conf"))
+	t.Setenv("SIMGPU_TOPOLOGY", filepath.Join(source, "e2e/simgpu/topologies", topology))
 	node.Run(t, "root", root)
 	t.Setenv("SIMGPU_TOPOLOGY", filepath.Join(root, "run/simgpu/topology"))
 	t.Setenv("SIMGPU_STATE", filepath.Join(root, "run/simgpu/state"))

@@ -19,6 +19,10 @@ type Fake struct {
 	err       error
 	stuck     chan struct{}
 	reads     int
+	telemetry map[string]nvml.Telemetry
+	health    map[string]nvml.Health
+	compute   map[string]nvml.ComputeMode
+	events    chan nvml.Event
 }
 
 var _ nvml.Interface = (*Fake)(nil)
@@ -118,6 +122,104 @@ func (f *Fake) Processes(ctx context.Context, uuid string) ([]nvml.Process, erro
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.processes[uuid]), f.err
+}
+
+// SetTelemetry sets what a GPU measures.
+func (f *Fake) SetTelemetry(uuid string, telemetry nvml.Telemetry) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.telemetry == nil {
+		f.telemetry = make(map[string]nvml.Telemetry)
+	}
+	f.telemetry[uuid] = telemetry
+}
+
+// SetHealth sets the state of a GPU, but for its compute mode.
+func (f *Fake) SetHealth(uuid string, health nvml.Health) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.health == nil {
+		f.health = make(map[string]nvml.Health)
+	}
+	f.health[uuid] = health
+}
+
+// Post delivers an event to whoever listens, and returns when it has it.
+func (f *Fake) Post(ctx context.Context, event nvml.Event) error {
+	select {
+	case f.eventChannel() <- event:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (f *Fake) eventChannel() chan nvml.Event {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.events == nil {
+		f.events = make(chan nvml.Event)
+	}
+	return f.events
+}
+
+// Telemetry implements nvml.Interface.
+func (f *Fake) Telemetry(ctx context.Context, uuid string) (*nvml.Telemetry, error) {
+	if err := f.enter(ctx); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	telemetry := f.telemetry[uuid]
+	return &telemetry, f.err
+}
+
+// Health implements nvml.Interface.
+func (f *Fake) Health(ctx context.Context, uuid string) (*nvml.Health, error) {
+	if err := f.enter(ctx); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	health := f.health[uuid]
+	mode := f.compute[uuid]
+	health.ComputeMode = &mode
+	return &health, f.err
+}
+
+// SetComputeMode implements nvml.Interface.
+func (f *Fake) SetComputeMode(ctx context.Context, uuid string, mode nvml.ComputeMode) error {
+	if err := f.enter(ctx); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.compute == nil {
+		f.compute = make(map[string]nvml.ComputeMode)
+	}
+	f.compute[uuid] = mode
+	return f.err
+}
+
+// Events implements nvml.Interface.
+func (f *Fake) Events(ctx context.Context) <-chan nvml.Event {
+	posted, out := f.eventChannel(), make(chan nvml.Event)
+	go func() {
+		defer close(out)
+		for {
+			select {
+			case event := <-posted:
+				select {
+				case out <- event:
+				case <-ctx.Done():
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
 }
 
 // Close implements nvml.Interface.

@@ -1,0 +1,195 @@
+package nvml
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// Health is the state that a GPU is in. A field is nil where the GPU doesn't
+// tell, which may be so for a time only: one with MIG instances tells nothing of
+// its rows.
+type Health struct {
+	// Rows are told of by GPUs since Ampere, Pages by those before.
+	Rows  *RemappedRows
+	Pages *RetiredPages
+	// Uncorrected are errors that ECC noticed and could not put right.
+	Uncorrected *UncorrectedErrors
+	// Recovery is what the driver wants done, told since its version 570.
+	Recovery *RecoveryAction
+	// ComputeMode is set by an operator, or by who shares the GPU.
+	ComputeMode *ComputeMode
+}
+
+// RemappedRows are rows of memory that broke, and spare ones that took their
+// place.
+type RemappedRows struct {
+	// Correctable and Uncorrectable are how many were remapped for errors of
+	// these kinds.
+	Correctable, Uncorrectable int
+	// Pending says that some are remapped only when the GPU is reset. Until
+	// then the driver keeps processes off them.
+	Pending bool
+	// Failed says that a row could not be remapped: the GPU is to be replaced.
+	Failed bool
+	// BanksWithoutSpares is how many banks of memory could not stand another
+	// broken row; nil where the GPU doesn't tell.
+	BanksWithoutSpares *int64
+}
+
+// RetiredPages are pages of memory that the driver doesn't use any more.
+type RetiredPages struct {
+	// Correctable and Uncorrectable are how many were retired for repeated
+	// errors that were corrected, and for one that was not.
+	Correctable, Uncorrectable int
+	// Pending says that some are retired only when the GPU is reset.
+	Pending bool
+}
+
+// UncorrectedErrors count since the GPU was last reset, and in all its life.
+type UncorrectedErrors struct {
+	Volatile, Aggregate *int64
+}
+
+// RecoveryAction is what the driver says that makes a GPU work again.
+type RecoveryAction int
+
+// The recovery actions of NVML.
+const (
+	RecoveryNone RecoveryAction = iota
+	RecoveryReset
+	RecoveryReboot
+	RecoveryDrainP2P
+	RecoveryDrainAndReset
+	RecoveryIMEXDomain
+	RecoveryBusReset
+	RecoverySystemReboot
+)
+
+var recoveryTexts = map[RecoveryAction]string{
+	RecoveryNone:          "nothing",
+	RecoveryReset:         "a reset of the GPU",
+	RecoveryReboot:        "a reboot of the node",
+	RecoveryDrainP2P:      "that its peer-to-peer traffic be drained",
+	RecoveryDrainAndReset: "that its work be drained and the GPU be reset",
+	RecoveryIMEXDomain:    "that the IMEX domain be recovered",
+	RecoveryBusReset:      "a reset of its PCIe bus",
+	RecoverySystemReboot:  "a reboot of the whole system",
+}
+
+// String says what has to be done.
+func (a RecoveryAction) String() string {
+	if text, ok := recoveryTexts[a]; ok {
+		return text
+	}
+	return fmt.Sprintf("recovery action %d", int(a))
+}
+
+// Unfit is why no work should be given to the GPU, empty if some can. What
+// damage a single error did is told by an Xid, not here.
+func (h *Health) Unfit() string {
+	switch {
+	case h.Rows != nil && h.Rows.Failed:
+		return "a row of its memory could not be remapped: have the GPU replaced"
+	case h.Recovery != nil && *h.Recovery != RecoveryNone:
+		return "the driver asks for " + h.Recovery.String()
+	}
+	return ""
+}
+
+// Warnings are what an operator should see to although the GPU works.
+func (h *Health) Warnings() []string {
+	var warnings []string
+	if h.Rows != nil && h.Rows.Pending {
+		warnings = append(warnings, "rows of its memory are remapped with the next reset of the GPU")
+	}
+	if h.Rows != nil && h.Rows.BanksWithoutSpares != nil && *h.Rows.BanksWithoutSpares > 0 {
+		warnings = append(warnings, fmt.Sprintf("%d banks of its memory have no spare row left", *h.Rows.BanksWithoutSpares))
+	}
+	if h.Pages != nil && h.Pages.Pending {
+		warnings = append(warnings, "pages of its memory are retired with the next reset of the GPU")
+	}
+	return warnings
+}
+
+var healthQuestions = []question[Health]{
+	{"remapped rows", "nvmlDeviceGetRemappedRows", askRows},
+	{"spare rows", "nvmlDeviceGetRowRemapperHistogram", askSpareRows},
+	{"retired pages", "nvmlDeviceGetRetiredPages", askPages},
+	{"pages to be retired", "nvmlDeviceGetRetiredPagesPendingStatus", askPendingPages},
+	{"uncorrected ECC errors", "nvmlDeviceGetTotalEccErrors", askUncorrected},
+	{"recovery action", "nvmlDeviceGetFieldValues", askRecovery},
+	{"compute mode", "nvmlDeviceGetComputeMode", askComputeMode},
+}
+
+// Health implements Interface.
+func (l *Library) Health(ctx context.Context, uuid string) (*Health, error) {
+	return askGPU(ctx, l, uuid, healthQuestions)
+}
+
+func askRows(device gonvml.Device, h *Health) gonvml.Return {
+	correctable, uncorrectable, pending, failed, ret := device.GetRemappedRows()
+	if ret == gonvml.SUCCESS {
+		h.Rows = &RemappedRows{Correctable: correctable, Uncorrectable: uncorrectable, Pending: pending, Failed: failed}
+	}
+	return ret
+}
+
+func askSpareRows(device gonvml.Device, h *Health) gonvml.Return {
+	if h.Rows == nil {
+		return gonvml.SUCCESS
+	}
+	banks, ret := device.GetRowRemapperHistogram()
+	return told(banks.None, ret).into(&h.Rows.BanksWithoutSpares)
+}
+
+func askPages(device gonvml.Device, h *Health) gonvml.Return {
+	correctable, ret := device.GetRetiredPages(gonvml.PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS)
+	if ret != gonvml.SUCCESS {
+		return ret
+	}
+	uncorrectable, ret := device.GetRetiredPages(gonvml.PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR)
+	if ret == gonvml.SUCCESS {
+		h.Pages = &RetiredPages{Correctable: len(correctable), Uncorrectable: len(uncorrectable)}
+	}
+	return ret
+}
+
+func askPendingPages(device gonvml.Device, h *Health) gonvml.Return {
+	if h.Pages == nil {
+		return gonvml.SUCCESS
+	}
+	pending, ret := device.GetRetiredPagesPendingStatus()
+	h.Pages.Pending = ret == gonvml.SUCCESS && pending == gonvml.FEATURE_ENABLED
+	return ret
+}
+
+func askUncorrected(device gonvml.Device, h *Health) gonvml.Return {
+	var errors UncorrectedErrors
+	ret := told(device.GetTotalEccErrors(gonvml.MEMORY_ERROR_TYPE_UNCORRECTED, gonvml.VOLATILE_ECC)).into(&errors.Volatile)
+	if ret != gonvml.SUCCESS {
+		return ret
+	}
+	h.Uncorrected = &errors
+	return told(device.GetTotalEccErrors(gonvml.MEMORY_ERROR_TYPE_UNCORRECTED, gonvml.AGGREGATE_ECC)).into(&errors.Aggregate)
+}
+
+// askRecovery asks for a field, whose own answer is beside the call's.
+func askRecovery(device gonvml.Device, h *Health) gonvml.Return {
+	fields := []gonvml.FieldValue{{FieldId: gonvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
+	if ret := device.GetFieldValues(fields); ret != gonvml.SUCCESS {
+		return ret
+	}
+	switch ret := gonvml.Return(fields[0].NvmlReturn); ret {
+	case gonvml.SUCCESS:
+		action := RecoveryAction(binary.NativeEndian.Uint32(fields[0].Value[:]))
+		h.Recovery = &action
+		return gonvml.SUCCESS
+	case gonvml.ERROR_INVALID_ARGUMENT: // a driver that doesn't know the field
+		return gonvml.ERROR_NOT_SUPPORTED
+	default:
+		return ret
+	}
+}

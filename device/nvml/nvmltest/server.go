@@ -1,0 +1,176 @@
+package nvmltest
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
+)
+
+// missingSymbols are functions that a Server's library does not have: what they
+// answer can't be put into a mock, or the mock has no data for it.
+var missingSymbols = map[string]bool{
+	"nvmlDeviceGetMemoryInfo_v2":           true,
+	"nvmlDeviceGetGpuInstanceProfileInfoV": true,
+}
+
+// Server completes one of go-nvml's mock servers (dgxa100.New() and others) in
+// place: what those leave out would panic. What is added is idle, healthy, and
+// the same on every GPU; a test may replace any function afterwards.
+func Server(s *server.Server) gonvml.Interface {
+	s.LookupSymbolFunc = func(symbol string) error {
+		if missingSymbols[symbol] {
+			return errors.New("no symbol " + symbol)
+		}
+		return nil
+	}
+	s.EventSetCreateFunc = func() (gonvml.EventSet, gonvml.Return) { return noEvents(), gonvml.SUCCESS }
+	migs := &instances{server: s}
+	byUUID := s.DeviceGetHandleByUUIDFunc
+	s.DeviceGetHandleByUUIDFunc = func(uuid string) (gonvml.Device, gonvml.Return) {
+		if device := migs.find(uuid); device != nil {
+			return device, gonvml.SUCCESS
+		}
+		device, ret := byUUID(uuid)
+		if ret == gonvml.ERROR_INVALID_ARGUMENT {
+			ret = gonvml.ERROR_NOT_FOUND // as the driver says it
+		}
+		return device, ret
+	}
+	for _, device := range s.Devices {
+		gpu := device.(*server.Device)
+		completeIdentity(gpu)
+		completeTelemetry(&gpu.Device)
+		completeHealth(&gpu.Device)
+		completeComputeMode(&gpu.Device)
+		migs.complete(gpu)
+	}
+	return s
+}
+
+// noEvents is a set in which nothing ever arrives.
+func noEvents() gonvml.EventSet {
+	freed := make(chan struct{})
+	return &mock.EventSet{
+		WaitFunc: func(milliseconds uint32) (gonvml.EventData, gonvml.Return) {
+			select {
+			case <-time.After(time.Duration(milliseconds) * time.Millisecond):
+				return gonvml.EventData{}, gonvml.ERROR_TIMEOUT
+			case <-freed:
+				return gonvml.EventData{}, gonvml.ERROR_INVALID_ARGUMENT
+			}
+		},
+		FreeFunc: sync.OnceValue(func() gonvml.Return { close(freed); return gonvml.SUCCESS }),
+	}
+}
+
+// completeIdentity gives the GPU a bus ID as the driver writes it.
+func completeIdentity(gpu *server.Device) {
+	pci := gpu.GetPciInfoFunc
+	gpu.GetPciInfoFunc = func() (gonvml.PciInfo, gonvml.Return) {
+		info, ret := pci()
+		for i, c := range fmt.Sprintf("%08X:%02X:00.0", 0, gpu.Index) {
+			info.BusId[i] = int8(c)
+		}
+		return info, ret
+	}
+	gpu.GetVirtualizationModeFunc = func() (gonvml.GpuVirtualizationMode, gonvml.Return) {
+		return gonvml.GPU_VIRTUALIZATION_MODE_NONE, gonvml.SUCCESS
+	}
+	gpu.IsMigDeviceHandleFunc = func() (bool, gonvml.Return) { return false, gonvml.SUCCESS }
+	gpu.GetNumGpuCoresFunc = func() (int, gonvml.Return) {
+		sms := fullSMs(gpu)
+		if sms == 0 {
+			return 0, gonvml.ERROR_NOT_SUPPORTED
+		}
+		perSM := 128
+		if gpu.Config.CudaMajor == 8 && gpu.Config.CudaMinor == 0 {
+			perSM = 64
+		}
+		return sms * perSM, gonvml.SUCCESS
+	}
+}
+
+// fullSMs is how many multiprocessors the GPU's largest MIG profile has, which
+// is all that the mocks know of them.
+func fullSMs(gpu *server.Device) int {
+	return int(max(
+		gpu.Config.MIGProfiles.GpuInstanceProfiles[gonvml.GPU_INSTANCE_PROFILE_7_SLICE].MultiprocessorCount,
+		gpu.Config.MIGProfiles.GpuInstanceProfiles[gonvml.GPU_INSTANCE_PROFILE_4_SLICE].MultiprocessorCount,
+	))
+}
+
+// completeTelemetry has a device measure what an idle one would.
+func completeTelemetry(d *mock.Device) {
+	d.GetUtilizationRatesFunc = func() (gonvml.Utilization, gonvml.Return) { return gonvml.Utilization{}, gonvml.SUCCESS }
+	d.GetPowerUsageFunc = func() (uint32, gonvml.Return) { return 68000, gonvml.SUCCESS }
+	d.GetEnforcedPowerLimitFunc = func() (uint32, gonvml.Return) { return 700000, gonvml.SUCCESS }
+	d.GetTemperatureFunc = func(gonvml.TemperatureSensors) (uint32, gonvml.Return) { return 33, gonvml.SUCCESS }
+	d.GetClockInfoFunc = func(clock gonvml.ClockType) (uint32, gonvml.Return) {
+		if clock == gonvml.CLOCK_MEM {
+			return 2619, gonvml.SUCCESS
+		}
+		return 345, gonvml.SUCCESS
+	}
+	idle := func() (uint32, uint32, gonvml.Return) { return 0, 167000, gonvml.SUCCESS }
+	d.GetEncoderUtilizationFunc, d.GetDecoderUtilizationFunc = idle, idle
+	d.GetBAR1MemoryInfoFunc = func() (gonvml.BAR1Memory, gonvml.Return) {
+		return gonvml.BAR1Memory{Bar1Total: 128 << 30, Bar1Used: 1 << 20, Bar1Free: 128<<30 - 1<<20}, gonvml.SUCCESS
+	}
+	d.GetMaxPcieLinkWidthFunc = func() (int, gonvml.Return) { return 16, gonvml.SUCCESS }
+	d.GetMaxPcieLinkGenerationFunc = func() (int, gonvml.Return) { return 5, gonvml.SUCCESS }
+	d.GetDisplayModeFunc = func() (gonvml.EnableState, gonvml.Return) { return gonvml.FEATURE_DISABLED, gonvml.SUCCESS }
+	d.GetPersistenceModeFunc = func() (gonvml.EnableState, gonvml.Return) { return gonvml.FEATURE_ENABLED, gonvml.SUCCESS }
+	d.GetComputeRunningProcessesFunc = func() ([]gonvml.ProcessInfo, gonvml.Return) { return nil, gonvml.SUCCESS }
+}
+
+// completeHealth has a device be well. The mocks' driver is older than recovery
+// actions, and their GPUs than retired pages.
+func completeHealth(d *mock.Device) {
+	d.GetEccModeFunc = func() (gonvml.EnableState, gonvml.EnableState, gonvml.Return) {
+		return gonvml.FEATURE_ENABLED, gonvml.FEATURE_ENABLED, gonvml.SUCCESS
+	}
+	d.GetTotalEccErrorsFunc = func(gonvml.MemoryErrorType, gonvml.EccCounterType) (uint64, gonvml.Return) {
+		return 0, gonvml.SUCCESS
+	}
+	d.GetDetailedEccErrorsFunc = func(gonvml.MemoryErrorType, gonvml.EccCounterType) (gonvml.EccErrorCounts, gonvml.Return) {
+		return gonvml.EccErrorCounts{}, gonvml.SUCCESS
+	}
+	d.GetRemappedRowsFunc = func() (int, int, bool, bool, gonvml.Return) { return 0, 0, false, false, gonvml.SUCCESS }
+	d.GetRowRemapperHistogramFunc = func() (gonvml.RowRemapperHistogramValues, gonvml.Return) {
+		return gonvml.RowRemapperHistogramValues{Max: 640}, gonvml.SUCCESS
+	}
+	d.GetRetiredPagesFunc = func(gonvml.PageRetirementCause) ([]uint64, gonvml.Return) {
+		return nil, gonvml.ERROR_NOT_SUPPORTED
+	}
+	d.GetRetiredPagesPendingStatusFunc = func() (gonvml.EnableState, gonvml.Return) { return 0, gonvml.ERROR_NOT_SUPPORTED }
+	d.GetFieldValuesFunc = func(fields []gonvml.FieldValue) gonvml.Return {
+		for i := range fields {
+			fields[i].NvmlReturn = uint32(gonvml.ERROR_NOT_SUPPORTED)
+		}
+		return gonvml.SUCCESS
+	}
+	d.GetSupportedEventTypesFunc = func() (uint64, gonvml.Return) { return gonvml.EventTypeXidCriticalError, gonvml.SUCCESS }
+	d.RegisterEventsFunc = func(uint64, gonvml.EventSet) gonvml.Return { return gonvml.SUCCESS }
+}
+
+// completeComputeMode has a device keep its compute mode.
+func completeComputeMode(d *mock.Device) {
+	var mu sync.Mutex
+	mode := gonvml.COMPUTEMODE_DEFAULT
+	d.GetComputeModeFunc = func() (gonvml.ComputeMode, gonvml.Return) {
+		mu.Lock()
+		defer mu.Unlock()
+		return mode, gonvml.SUCCESS
+	}
+	d.SetComputeModeFunc = func(wanted gonvml.ComputeMode) gonvml.Return {
+		mu.Lock()
+		defer mu.Unlock()
+		mode = wanted
+		return gonvml.SUCCESS
+	}
+}

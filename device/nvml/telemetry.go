@@ -1,0 +1,114 @@
+package nvml
+
+import (
+	"context"
+
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// Telemetry is what a GPU measures of itself. A field is nil where the GPU
+// doesn't tell: one in MIG mode tells no utilisation, one without ECC no errors.
+type Telemetry struct {
+	// PowerMilliwatts is what the GPU draws, PowerLimitMilliwatts the most that
+	// it may.
+	PowerMilliwatts, PowerLimitMilliwatts *int64
+	TemperatureCelsius                    *int64
+	GraphicsMHz, MemoryMHz                *int64
+	// GPUPercent and MemoryPercent are the shares of the last sample period in
+	// which a kernel ran, and in which memory was read or written;
+	// EncoderPercent and DecoderPercent those of the video engines.
+	GPUPercent, MemoryPercent      *int64
+	EncoderPercent, DecoderPercent *int64
+	// UsedBytes and BAR1UsedBytes are in use, of MemoryBytes and BAR1Bytes.
+	UsedBytes, MemoryBytes   *int64
+	BAR1UsedBytes, BAR1Bytes *int64
+	// Corrected are errors that ECC put right since the GPU was last reset.
+	Corrected *CorrectedErrors
+}
+
+// CorrectedErrors are errors of memory that did no harm.
+type CorrectedErrors struct {
+	L1Cache, L2Cache, Memory int64
+}
+
+var telemetryQuestions = []question[Telemetry]{
+	{"power usage", "nvmlDeviceGetPowerUsage", func(d gonvml.Device, t *Telemetry) gonvml.Return {
+		return told(d.GetPowerUsage()).into(&t.PowerMilliwatts)
+	}},
+	{"power limit", "nvmlDeviceGetEnforcedPowerLimit", func(d gonvml.Device, t *Telemetry) gonvml.Return {
+		return told(d.GetEnforcedPowerLimit()).into(&t.PowerLimitMilliwatts)
+	}},
+	{"temperature", "nvmlDeviceGetTemperature", func(d gonvml.Device, t *Telemetry) gonvml.Return {
+		return told(d.GetTemperature(gonvml.TEMPERATURE_GPU)).into(&t.TemperatureCelsius)
+	}},
+	{"graphics clock", "nvmlDeviceGetClockInfo", func(d gonvml.Device, t *Telemetry) gonvml.Return {
+		return told(d.GetClockInfo(gonvml.CLOCK_GRAPHICS)).into(&t.GraphicsMHz)
+	}},
+	{"memory clock", "nvmlDeviceGetClockInfo", func(d gonvml.Device, t *Telemetry) gonvml.Return {
+		return told(d.GetClockInfo(gonvml.CLOCK_MEM)).into(&t.MemoryMHz)
+	}},
+	{"utilisation", "nvmlDeviceGetUtilizationRates", func(d gonvml.Device, t *Telemetry) gonvml.Return {
+		rates, ret := d.GetUtilizationRates()
+		_ = told(rates.Memory, ret).into(&t.MemoryPercent)
+		return told(rates.Gpu, ret).into(&t.GPUPercent)
+	}},
+	{"encoder utilisation", "nvmlDeviceGetEncoderUtilization", func(d gonvml.Device, t *Telemetry) gonvml.Return {
+		percent, _, ret := d.GetEncoderUtilization()
+		return told(percent, ret).into(&t.EncoderPercent)
+	}},
+	{"decoder utilisation", "nvmlDeviceGetDecoderUtilization", func(d gonvml.Device, t *Telemetry) gonvml.Return {
+		percent, _, ret := d.GetDecoderUtilization()
+		return told(percent, ret).into(&t.DecoderPercent)
+	}},
+	{"memory", "nvmlDeviceGetMemoryInfo", func(d gonvml.Device, t *Telemetry) gonvml.Return {
+		memory, ret := d.GetMemoryInfo()
+		_ = told(memory.Used, ret).into(&t.UsedBytes)
+		return told(memory.Total, ret).into(&t.MemoryBytes)
+	}},
+	{"BAR1 memory", "nvmlDeviceGetBAR1MemoryInfo", func(d gonvml.Device, t *Telemetry) gonvml.Return {
+		memory, ret := d.GetBAR1MemoryInfo()
+		_ = told(memory.Bar1Used, ret).into(&t.BAR1UsedBytes)
+		return told(memory.Bar1Total, ret).into(&t.BAR1Bytes)
+	}},
+	{"corrected ECC errors", "nvmlDeviceGetDetailedEccErrors", func(d gonvml.Device, t *Telemetry) gonvml.Return {
+		counts, ret := d.GetDetailedEccErrors(gonvml.MEMORY_ERROR_TYPE_CORRECTED, gonvml.VOLATILE_ECC)
+		if ret == gonvml.SUCCESS {
+			t.Corrected = &CorrectedErrors{
+				L1Cache: int64(counts.L1Cache), L2Cache: int64(counts.L2Cache), Memory: int64(counts.DeviceMemory),
+			}
+		}
+		return ret
+	}},
+}
+
+// Telemetry implements Interface.
+func (l *Library) Telemetry(ctx context.Context, uuid string) (*Telemetry, error) {
+	return askGPU(ctx, l, uuid, telemetryQuestions)
+}
+
+// askGPU asks questions of the GPU with this UUID.
+func askGPU[T any](ctx context.Context, l *Library, uuid string, questions []question[T]) (*T, error) {
+	return call(ctx, l, func() (*T, error) {
+		device, err := l.find(uuid)
+		if err != nil {
+			return nil, err
+		}
+		answer := new(T)
+		if err := askAll(l, device, uuid, questions, answer); err != nil {
+			return nil, err
+		}
+		return answer, nil
+	})
+}
+
+// find returns the handle of the GPU with this UUID.
+func (l *Library) find(uuid string) (gonvml.Device, error) {
+	if err := l.start(); err != nil {
+		return nil, err
+	}
+	device, ret := l.lib.DeviceGetHandleByUUID(uuid)
+	if ret != gonvml.SUCCESS {
+		return nil, failure("find the GPU "+uuid, ret)
+	}
+	return device, nil
+}
