@@ -205,6 +205,7 @@ func TestLibrary_simulatedHealth(t *testing.T) {
 	must.Eq(t, "", got.Unfit())
 	must.Eq(t, []string{"rows of its memory are remapped with the next reset of the GPU", "3 banks of its memory have no spare row left"},
 		got.Warnings())
+	must.NoError(t, s.library.Close(t.Context())) // a GPU that somebody has open is not reset
 	s.Run(t, "reset", "0")
 	got = health(hopper)
 	must.Eq(t, &nvml.UncorrectedErrors{Volatile: ptr[int64](0), Aggregate: ptr[int64](4)}, got.Uncorrected)

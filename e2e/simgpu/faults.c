@@ -8,9 +8,11 @@
 #include "state_local.h"
 
 int sim_fault_alloc(int gpu, uint32_t count, int cu_result) {
-    if (sim_local == NULL || sim_local->state == NULL || (gpu != -1 && !known(gpu)) || cu_result <= 0)
+    int index = entry_of(gpu);
+
+    if (sim_local == NULL || sim_local->state == NULL || (gpu != -1 && index < 0) || cu_result <= 0)
         return -EINVAL;
-    atomic_store(gpu == -1 ? &sim_local->state->failing_allocs : &gpu_state(gpu)->failing_allocs,
+    atomic_store(gpu == -1 ? &sim_local->state->failing_allocs : &sim_local->state->gpus[index].failing_allocs,
                  (uint64_t)count << 32 | (uint32_t)cu_result);
     return 0;
 }
@@ -26,11 +28,11 @@ static int take_fault(word *order) {
 }
 
 int sim_fault_alloc_take(int gpu) {
-    int result;
+    int result, index = entry_of(gpu);
 
-    if (!known(gpu))
+    if (index < 0)
         return 0;
-    result = take_fault(&gpu_state(gpu)->failing_allocs);
+    result = take_fault(&sim_local->state->gpus[index].failing_allocs);
     return result != 0 ? result : take_fault(&sim_local->state->failing_allocs);
 }
 
@@ -39,13 +41,13 @@ int sim_event_post(int gpu, enum sim_event_type type, struct sim_event posted) {
     struct state_event *event;
     uint64_t serial;
 
-    if (!known(gpu))
+    if (!in_range(gpu))
         return -EINVAL;
     st = sim_local->state;
     serial = atomic_fetch_add(&st->event_serial, 1) + 1;
     event = &st->events[serial % EVENTS];
     atomic_store(&event->serial, 0);
-    atomic_store(&event->gpu, (uint64_t)sim_local->visible[gpu]);
+    atomic_store(&event->gpu, (uint64_t)section_of(gpu));
     atomic_store(&event->type, type);
     atomic_store(&event->xid, posted.xid);
     atomic_store(&event->instance, (uint64_t)posted.gi << 32 | posted.ci);
@@ -61,18 +63,38 @@ int sim_fault_xid(int gpu, uint64_t xid) {
                           (struct sim_event){.xid = xid, .gi = SIM_NO_INSTANCE, .ci = SIM_NO_INSTANCE});
 }
 
+/* A GPU falls off the bus with all its instances. */
+static word *lost_word(int gpu) {
+    return &sim_local->state->gpus[WHOLE_ENTRY(section_of(gpu))].lost;
+}
+
 int sim_fault_lost(int gpu, bool lost) {
-    if (!known(gpu))
+    if (!in_range(gpu))
         return -EINVAL;
-    if (atomic_exchange(&gpu_state(gpu)->lost, lost) == 0 && lost)
+    if (atomic_exchange(lost_word(gpu), lost) == 0 && lost)
         sim_fault_xid(gpu, 79);
     return 0;
 }
 
 bool sim_gpu_lost(int gpu) {
-    if (!known(gpu))
+    if (!in_range(gpu))
         return false;
-    return atomic_load_explicit(&gpu_state(gpu)->lost, memory_order_relaxed) != 0 || sim_gpu_removed(gpu);
+    return atomic_load_explicit(lost_word(gpu), memory_order_relaxed) != 0 || sim_gpu_removed(gpu) ||
+           mig_bound_gone(gpu);
+}
+
+void sim_fault_mig(enum sim_mig_act act, uint32_t count, int nvml_result) {
+    if (sim_local != NULL && sim_local->state != NULL)
+        atomic_store(&sim_local->state->mig_fault[act], (uint64_t)count << 32 | (uint32_t)nvml_result);
+}
+
+int sim_fault_mig_take(enum sim_mig_act act) {
+    return sim_local != NULL && sim_local->state != NULL ? take_fault(&sim_local->state->mig_fault[act]) : 0;
+}
+
+void sim_fault_mig_delay(uint32_t ms) {
+    if (sim_local != NULL && sim_local->state != NULL)
+        atomic_store(&sim_local->state->mig_delay_ms, ms);
 }
 
 void sim_fault_nvml_absent(bool absent) {
@@ -89,7 +111,10 @@ void sim_fault_clear(void) {
         return;
     atomic_store(&sim_local->state->failing_allocs, 0);
     atomic_store(&sim_local->state->nvml_absent, 0);
-    for (int i = 0; i < sim_local->topology.gpu_count; i++) {
+    atomic_store(&sim_local->state->mig_delay_ms, 0);
+    for (int act = 0; act < MIG_ACTS; act++)
+        atomic_store(&sim_local->state->mig_fault[act], 0);
+    for (int i = 0; i < entry_count(); i++) {
         atomic_store(&sim_local->state->gpus[i].failing_allocs, 0);
         atomic_store(&sim_local->state->gpus[i].lost, 0);
     }

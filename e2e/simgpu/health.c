@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "mig.h"
 #include "state_local.h"
 
 #define SETTING_UNSUPPORTED UINT64_MAX
@@ -35,13 +36,11 @@ uint64_t sim_setting_max(enum sim_setting setting) {
 
 /* The health of the board that a visible GPU is, or is a part of. */
 static struct state_health_gpu *board(int gpu) {
-    const struct sim_gpu *g = sim_gpu(gpu);
-
-    return &sim_local->state->gpu_health[g->is_mig ? g->mig_of : sim_local->visible[gpu]];
+    return &sim_local->state->gpu_health[section_of(gpu)];
 }
 
 static int put(int gpu, enum sim_setting setting, uint64_t word) {
-    if (!known(gpu) || setting >= SIM_SETTINGS)
+    if (!in_range(gpu) || setting >= SIM_SETTINGS)
         return -EINVAL;
     atomic_store(&board(gpu)->settings[setting], word);
     return 0;
@@ -60,14 +59,14 @@ int sim_set_default(int gpu, enum sim_setting setting) {
 }
 
 bool sim_setting(int gpu, enum sim_setting setting, uint64_t fallback, uint64_t *value) {
-    uint64_t word = known(gpu) ? atomic_load(&board(gpu)->settings[setting]) : 0;
+    uint64_t word = in_range(gpu) ? atomic_load(&board(gpu)->settings[setting]) : 0;
 
     *value = word == 0 ? fallback : word - 1;
     return word != SETTING_UNSUPPORTED;
 }
 
 int sim_ecc_occur(int gpu, enum sim_ecc_error error, enum sim_ecc_location location, uint64_t count) {
-    if (!known(gpu) || error >= SIM_ECC_ERRORS || location >= SIM_ECC_LOCATIONS)
+    if (!in_range(gpu) || error >= SIM_ECC_ERRORS || location >= SIM_ECC_LOCATIONS)
         return -EINVAL;
     for (int counter = 0; counter < SIM_ECC_COUNTERS; counter++)
         atomic_fetch_add(&board(gpu)->ecc[error][counter][location], count);
@@ -77,7 +76,7 @@ int sim_ecc_occur(int gpu, enum sim_ecc_error error, enum sim_ecc_location locat
 
 uint64_t sim_ecc_count(int gpu, enum sim_ecc_error error, enum sim_ecc_counter counter,
                        enum sim_ecc_location location) {
-    return known(gpu) ? atomic_load(&board(gpu)->ecc[error][counter][location]) : 0;
+    return in_range(gpu) ? atomic_load(&board(gpu)->ecc[error][counter][location]) : 0;
 }
 
 static void reset_board(struct state_health_gpu *health) {
@@ -94,7 +93,7 @@ static void reset_board(struct state_health_gpu *health) {
 }
 
 int sim_gpu_reset(int gpu) {
-    if (!known(gpu))
+    if (!in_range(gpu))
         return -EINVAL;
     reset_board(board(gpu));
     return 0;
@@ -106,7 +105,7 @@ static void wake_waiters(void) {
 }
 
 int sim_gpu_remove(int gpu, bool removed) {
-    if (!known(gpu))
+    if (!in_range(gpu))
         return -EINVAL;
     atomic_store(&board(gpu)->removed, removed);
     wake_waiters();
@@ -114,7 +113,7 @@ int sim_gpu_remove(int gpu, bool removed) {
 }
 
 bool sim_gpu_removed(int gpu) {
-    return known(gpu) && atomic_load_explicit(&board(gpu)->removed, memory_order_relaxed) != 0;
+    return in_range(gpu) && atomic_load_explicit(&board(gpu)->removed, memory_order_relaxed) != 0;
 }
 
 void sim_driver_unload(void) {
@@ -140,6 +139,7 @@ void sim_driver_load(void) {
         atomic_store(&health->settings[SIM_COMPUTE_MODE], 0);
         atomic_store(&health->settings[SIM_PERSISTENCE_MODE], 0);
     }
+    sim_mig_reload(true);
     atomic_compare_exchange_strong(&sim_local->state->health.driver, &driver, driver + 1);
 }
 

@@ -74,10 +74,10 @@ int sim_order_hang(const char *function, bool on) {
 }
 
 int sim_order_error(int gpu, const char *function, int result) {
-    if (!is_open() || (gpu != -1 && !known(gpu)))
+    if (!is_open() || (gpu != -1 && !in_range(gpu)))
         return -EINVAL;
     if (gpu != -1)
-        gpu = sim_local->visible[gpu];
+        gpu = section_of(gpu);
     call_off(FAIL, gpu, hash(function));
     return result != 0 ? order(WHAT(FAIL, gpu, result), hash(function)) : 0;
 }
@@ -119,7 +119,7 @@ void sim_order_obey_hang(const char *function) {
 int sim_order_error_of(int gpu, const char *function) {
     if (!sim_orders())
         return 0;
-    return WHAT_RESULT(find(FAIL, known(gpu) ? sim_local->visible[gpu] : -1, function));
+    return WHAT_RESULT(find(FAIL, in_range(gpu) ? section_of(gpu) : -1, function));
 }
 
 void orders_clear(void) {

@@ -4,6 +4,23 @@
 #include "processes.h"
 #include "shared_local.h"
 
+/* Compute instances of one GPU instance share its memory, but each process is bound to one of them. */
+static bool slot_uses(struct state_slot *s, int gpu) {
+    return gpu < sim_local->visible_count ||
+           atomic_load(&s->instance) == LIVE_GENERATION(atomic_load(&ci_state(gpu)->live));
+}
+
+/* What a group has of a GPU instance stands at its first compute instance. */
+static bool is_first_of_instance(int gpu) {
+    int first = gpu - (gpu < sim_local->visible_count ? 0 : (int)seat_of(gpu));
+
+    for (int i = first; i < gpu; i++) {
+        if (entry_of(i) == entry_of(gpu))
+            return false;
+    }
+    return true;
+}
+
 static void fill_process(unsigned slot, uint64_t owner, struct process_map *map, struct sim_process_info *info) {
     struct state *st = sim_local->state;
     struct state_slot *s = &st->slots[slot];
@@ -16,9 +33,11 @@ static void fill_process(unsigned slot, uint64_t owner, struct process_map *map,
     info->pid = processes_find(map, info->pid_namespace, info->nspid);
     memcpy(info->group, st->groups[atomic_load(&s->group)].key, sizeof(info->group));
     info->group[sizeof(info->group) - 1] = '\0';
-    for (int gpu = 0; gpu < sim_local->visible_count; gpu++) {
-        int i = sim_local->visible[gpu];
+    for (int gpu = 0; gpu < sim_index_count(); gpu++) {
+        int i = entry_of(gpu);
 
+        if (i < 0 || !slot_uses(s, gpu))
+            continue;
         sums_help(i, atomic_load(&st->gpus[i].total));
         info->gpus[gpu] = (struct sim_process_gpu){
             .bytes = COMMITTED_UNITS(atomic_load(&s->gpus[i].committed)) << UNIT_SHIFT,
@@ -72,7 +91,7 @@ static void fill_shared(unsigned slot, uint64_t owner, struct process_map *map, 
                                      .nspid = process.nspid,
                                      .start_ns = process.start_ns};
     memcpy(info->group, process.group, sizeof(info->group));
-    for (int gpu = 0; gpu < sim_local->visible_count; gpu++)
+    for (int gpu = 0; gpu < sim_index_count(); gpu++)
         info->bytes[gpu] = process.gpus[gpu].bytes;
 }
 
@@ -103,9 +122,11 @@ static void fill_group(unsigned group, struct sim_group_info *info) {
     memset(info, 0, sizeof(*info));
     memcpy(info->group, st->groups[group].key, sizeof(info->group));
     info->group[sizeof(info->group) - 1] = '\0';
-    for (int gpu = 0; gpu < sim_local->visible_count; gpu++) {
-        int i = sim_local->visible[gpu];
+    for (int gpu = 0; gpu < sim_index_count(); gpu++) {
+        int i = entry_of(gpu);
 
+        if (i < 0 || !is_first_of_instance(gpu))
+            continue;
         sums_help(i, atomic_load(&st->gpus[i].total));
         info->gpus[gpu].bytes = SUM_UNITS(atomic_load(&st->groups[group].gpus[i].sum)) << UNIT_SHIFT;
         info->gpus[gpu].peak_bytes = atomic_load(&st->groups[group].gpus[i].peak) << UNIT_SHIFT;
@@ -116,8 +137,12 @@ static void fill_group(unsigned group, struct sim_group_info *info) {
             atomic_load(&st->slots[slot].kind) != 0)
             continue;
         info->processes++;
-        for (int gpu = 0; gpu < sim_local->visible_count; gpu++)
-            info->gpus[gpu].launches += atomic_load(&st->slots[slot].gpus[sim_local->visible[gpu]].launches);
+        for (int gpu = 0; gpu < sim_index_count(); gpu++) {
+            int i = entry_of(gpu);
+
+            if (i >= 0 && is_first_of_instance(gpu))
+                info->gpus[gpu].launches += atomic_load(&st->slots[slot].gpus[i].launches);
+        }
     }
 }
 
@@ -138,12 +163,16 @@ int sim_each_group(int (*fn)(const struct sim_group_info *, void *), void *arg) 
 }
 
 void sim_set_accounting(int gpu, bool on) {
-    if (known(gpu))
-        atomic_store(&gpu_state(gpu)->accounting, on);
+    int index = entry_of(gpu);
+
+    if (index >= 0)
+        atomic_store(&sim_local->state->gpus[index].accounting, on);
 }
 
 bool sim_accounting(int gpu) {
-    return known(gpu) && atomic_load(&gpu_state(gpu)->accounting) != 0;
+    int index = entry_of(gpu);
+
+    return index >= 0 && atomic_load(&sim_local->state->gpus[index].accounting) != 0;
 }
 
 void sim_reset_peaks(void) {
@@ -154,7 +183,7 @@ void sim_reset_peaks(void) {
     st = sim_local->state;
     sim_reap();
     for (unsigned group = 0; group < atomic_load(&st->groups_used); group++) {
-        for (int i = 0; i < sim_local->topology.gpu_count; i++) {
+        for (int i = 0; i < entry_count(); i++) {
             uint64_t peak = atomic_load(&st->groups[group].gpus[i].peak);
 
             while (!atomic_compare_exchange_weak(&st->groups[group].gpus[i].peak, &peak,

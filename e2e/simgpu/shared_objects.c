@@ -75,7 +75,7 @@ static int open_locked(uint64_t object, enum sim_shared_kind kind) {
 static void empty(unsigned slot) {
     struct state_slot *s = &sim_local->state->slots[slot];
 
-    for (int i = 0; i < sim_local->topology.gpu_count; i++)
+    for (int i = 0; i < entry_count(); i++)
         sums_empty_slot(slot, i, true);
     sums_retire_slot(slot, atomic_load(&s->owner));
 }
@@ -124,6 +124,8 @@ static uint64_t make(unsigned slot, enum sim_shared_kind kind, int index, uint64
     atomic_store(&s->pid_namespace, processes_namespace());
     atomic_store(&s->start_ns, sim_now_ns());
     atomic_store(&s->gpu, (uint64_t)index);
+    atomic_store(&s->opened, 0);
+    atomic_store(&s->instance, sim_local->bound_generation);
     atomic_store(&s->size, size);
     for (int i = 0; i < SIM_SHARED_WORDS; i++)
         atomic_store(&s->words[i], 0);
@@ -134,14 +136,14 @@ static uint64_t make(unsigned slot, enum sim_shared_kind kind, int index, uint64
 }
 
 int sim_shared_new(enum sim_shared_kind kind, int gpu, uint64_t size, uint64_t *object) {
-    int slot;
+    int slot, index = entry_of(gpu);
 
-    if (!ready() || !known(gpu))
+    if (!ready() || index < 0)
         return -EINVAL;
     pthread_mutex_lock(&sim_local->shared_mutex);
     slot = slot_find();
     if (slot >= 0)
-        *object = make((unsigned)slot, kind, sim_local->visible[gpu], size);
+        *object = make((unsigned)slot, kind, index, size);
     pthread_mutex_unlock(&sim_local->shared_mutex);
     return slot < 0 ? slot : 0;
 }
@@ -153,7 +155,7 @@ int sim_shared_reserve(uint64_t object, uint64_t bytes) {
     if (!held(object))
         return -EINVAL;
     index = (int)atomic_load(&sim_local->state->slots[slot].gpu);
-    if (bytes > sim_local->topology.gpus[index].memory_bytes)
+    if (bytes > entry_bytes(index))
         return -ENOMEM;
     return bytes == 0 ? 0 : sums_change(slot, index, to_units(bytes));
 }
@@ -243,8 +245,9 @@ struct sim_shared_about sim_shared_about(uint64_t object) {
     about.kind = (enum sim_shared_kind)atomic_load(&s->kind);
     about.size = atomic_load(&s->size);
     about.words = s->words;
-    for (int gpu = 0; gpu < sim_local->visible_count; gpu++) {
-        if (sim_local->visible[gpu] == (int)atomic_load(&s->gpu))
+    for (int gpu = 0; about.gpu < 0 && gpu < sim_index_count(); gpu++) {
+        /* A process that is bound to a MIG device knows no other one of the same GPU instance. */
+        if (entry_of(gpu) == (int)atomic_load(&s->gpu) && (sim_local->bound == 0 || sim_local->bound == gpu + 1))
             about.gpu = gpu;
     }
     return about;

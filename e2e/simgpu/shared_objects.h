@@ -85,7 +85,7 @@ struct sim_shared_info {
     int nspid; /* as the maker knew itself */
     uint64_t start_ns;
     char group[SIM_GROUP_KEY_SIZE];
-    uint64_t bytes[SIM_MAX_GPUS]; /* [gpu] */
+    uint64_t bytes[SIM_MAX_INDICES]; /* [gpu] */
 };
 
 /* Calls fn for every living object; stops when fn returns non-zero and returns that. */

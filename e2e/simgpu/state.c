@@ -81,9 +81,10 @@ static int create_state(const char *path, bool replace) {
     memcpy(st->magic, STATE_MAGIC, sizeof(STATE_MAGIC));
     st->version = STATE_VERSION;
     st->size = sizeof(*st);
-    st->gpu_count = (uint32_t)sim_local->topology.gpu_count;
-    for (int i = 0; i < sim_local->topology.gpu_count; i++)
-        memcpy(st->gpus[i].uuid, sim_local->topology.gpus[i].uuid, sizeof(st->gpus[i].uuid));
+    st->gpu_count = (uint32_t)sim_local->topology.section_count;
+    for (int i = 0; i < sim_local->topology.section_count; i++)
+        memcpy(st->uuid[i], sim_local->topology.gpus[i].uuid, sizeof(st->uuid[i]));
+    mig_seed(st, &sim_local->topology);
     munmap(st, sizeof(*st));
     if (replace ? rename(temporary, path) != 0 : link(temporary, path) != 0 && errno != EEXIST)
         ret = failed(errno, "create the state %s: %s", path, strerror(errno));
@@ -100,7 +101,7 @@ static int check_state(const char *path, const struct state *st) {
         st->size != sizeof(*st))
         return failed(EPROTO, "%s is no state of this simulator's version: make a new one with `simgpu init`", path);
     for (int i = 0; i < SIM_MAX_GPUS; i++) {
-        if (strcmp(st->gpus[i].uuid, i < t->gpu_count ? t->gpus[i].uuid : "") != 0)
+        if (strcmp(st->uuid[i], i < t->section_count ? t->gpus[i].uuid : "") != 0)
             return failed(ESTALE,
                           "%s is the state of other GPUs than the topology's: make a new one with `simgpu init`", path);
     }
@@ -171,7 +172,8 @@ static bool can_open(const char *directory, const char *name) {
     return fd >= 0;
 }
 
-static bool can_use(const char *directory, const struct sim_gpu *gpu) {
+bool can_use(const struct sim_gpu *gpu) {
+    const char *directory = sim_local->dev;
     char node[32], gi[64], ci[64];
 
     snprintf(node, sizeof(node), "nvidia%d", gpu->minor);
@@ -181,13 +183,15 @@ static bool can_use(const char *directory, const struct sim_gpu *gpu) {
 }
 
 static int find_visible(bool all) {
-    const char *directory = setting("SIMGPU_DEV", "/dev");
-
+    snprintf(sim_local->dev, sizeof(sim_local->dev), "%s", setting("SIMGPU_DEV", "/dev"));
+    sim_local->all = all;
     sim_local->visible_count = 0;
-    if (!all && !can_open(directory, "nvidiactl"))
-        return failed(ENODEV, "%s/nvidiactl cannot be opened: no driver here", directory);
+    memset((void *)sim_local->usable, 0, sizeof(sim_local->usable));
+    atomic_store(&sim_local->bound, 0);
+    if (!all && !can_open(sim_local->dev, "nvidiactl"))
+        return failed(ENODEV, "%s/nvidiactl cannot be opened: no driver here", sim_local->dev);
     for (int i = 0; i < sim_local->topology.gpu_count; i++) {
-        if (all || can_use(directory, &sim_local->topology.gpus[i]))
+        if (all || can_use(&sim_local->topology.gpus[i]))
             sim_local->visible[sim_local->visible_count++] = i;
     }
     return 0;
@@ -199,9 +203,8 @@ static void drop_removed(void) {
 
     for (int i = 0; i < sim_local->visible_count; i++) {
         int index = sim_local->visible[i];
-        const struct sim_gpu *gpu = &sim_local->topology.gpus[index];
 
-        if (atomic_load(&sim_local->state->gpu_health[gpu->is_mig ? gpu->mig_of : index].removed) == 0)
+        if (atomic_load(&sim_local->state->gpu_health[index].removed) == 0)
             sim_local->visible[left++] = index;
     }
     sim_local->visible_count = left;
@@ -246,7 +249,7 @@ void sim_close(void) {
     if (sim_local->opens > 0 && --sim_local->opens == 0) {
         if (sim_local->joined) {
             shared_close();
-            for (int i = 0; i < sim_local->topology.gpu_count; i++)
+            for (int i = 0; i < entry_count(); i++)
                 sums_empty_slot(sim_local->slot, i, true);
             sums_retire_slot(sim_local->slot, atomic_load(&sim_local->state->slots[sim_local->slot].owner));
             sim_local->joined = false;
@@ -282,8 +285,18 @@ int sim_gpu_count(void) {
     return sim_local != NULL && sim_local->state != NULL ? sim_local->visible_count : 0;
 }
 
+int sim_index_count(void) {
+    return sim_gpu_count() * ENTRIES;
+}
+
 const struct sim_gpu *sim_gpu(int gpu) {
-    return known(gpu) ? &sim_local->topology.gpus[sim_local->visible[gpu]] : NULL;
+    if (!in_range(gpu))
+        return NULL;
+    if (gpu < sim_local->visible_count)
+        return &sim_local->topology.gpus[sim_local->visible[gpu]];
+    if (atomic_load_explicit(&sim_local->bound, memory_order_acquire) == gpu + 1)
+        return sim_local->bound_gpu;
+    return mig_gpu(section_of(gpu), seat_of(gpu));
 }
 
 const struct sim_topology *sim_topology(void) {
@@ -368,11 +381,13 @@ static int join_locked(void) {
 
     if (slot < 0)
         return slot;
-    for (int i = 0; i < sim_local->topology.gpu_count; i++)
+    for (int i = 0; i < entry_count(); i++)
         sums_empty_slot((unsigned)slot, i, true);
     sums_retire_slot((unsigned)slot, atomic_load(&st->slots[slot].owner));
     generation = (atomic_load(&st->slots[slot].owner) >> 32) + 1;
     atomic_store(&st->slots[slot].kind, 0);
+    atomic_store(&st->slots[slot].opened, 0);
+    atomic_store(&st->slots[slot].instance, 0);
     atomic_store(&st->slots[slot].group, (uint64_t)group);
     atomic_store(&st->slots[slot].pid_namespace, processes_namespace());
     atomic_store(&st->slots[slot].start_ns, sim_now_ns());

@@ -2,9 +2,10 @@
  * The state that all processes on the simulated GPUs share: who holds how many bytes of which GPU, what was ordered to
  * go wrong, and whose turn it is. Both simulated libraries (CUDA driver, NVML) and the simgpu tool stand on it.
  *
- * Everywhere below, `gpu` is an index into the visible GPUs, as in sim_gpu(). A GPU is visible where its device node
- * can be opened (see SIMGPU_DEV), a MIG instance where the nodes of its two capabilities can be, too; instances come
- * after all whole GPUs; CUDA_VISIBLE_DEVICES is the CUDA library's own matter and not applied here.
+ * Everywhere below, `gpu` is an index into the visible GPUs, as in sim_gpu(): first the whole ones, then seven seats of
+ * each for its MIG devices, empty or taken, so that an index stays good while instances come and go. A GPU is visible
+ * where its device node can be opened (see SIMGPU_DEV), a MIG device where the nodes of its two capabilities can be, too;
+ * CUDA_VISIBLE_DEVICES is the CUDA library's own matter and not applied here.
  *
  * Environment: SIMGPU_TOPOLOGY (default /run/simgpu/topology), SIMGPU_STATE (default /run/simgpu/state), SIMGPU_DEV
  * (default /dev), SIMGPU_LABEL (the group that this process is recorded under; default its pid namespace).
@@ -17,7 +18,9 @@
 #include <stdint.h>
 
 enum {
-    SIM_MAX_GPUS = 16,
+    SIM_MAX_GPUS = 16, /* whole ones, and sections of a topology */
+    SIM_MIG_SEATS = 7, /* of each GPU, for GPU instances and for compute instances */
+    SIM_MAX_INDICES = SIM_MAX_GPUS * (1 + SIM_MIG_SEATS),
     SIM_MAX_PROCESSES = 4096,
     SIM_MAX_GROUPS = 1024,
     SIM_GROUP_KEY_SIZE = 64,
@@ -41,13 +44,14 @@ struct sim_gpu {
     int cc_major, cc_minor;
     uint64_t context_bytes; /* what one CUDA context costs before its first allocation */
 
-    bool mig_mode;   /* a whole GPU that is partitioned: CUDA does not enumerate it */
-    bool is_mig;     /* a MIG instance, whose fields the following are */
-    int mig_of;      /* the section of the GPU that it is a part of */
-    unsigned gi, ci; /* IDs of its GPU instance and its compute instance */
-    unsigned gi_cap; /* of the nodes /dev/nvidia-caps/nvidia-cap<N> without which nobody gets at it */
+    bool mig_at_start; /* a whole GPU that is in MIG mode when the simulated driver is loaded: see mig.h */
+    bool is_mig;       /* a MIG instance, whose fields the following are */
+    int mig_of;        /* the section of the GPU that it is a part of */
+    unsigned gi, ci;   /* IDs of its GPU instance and its compute instance */
+    unsigned gi_cap;   /* of the nodes /dev/nvidia-caps/nvidia-cap<N> without which nobody gets at it */
     unsigned ci_cap;
-    unsigned mig_slices; /* of the seven that a GPU has */
+    unsigned mig_slices; /* compute slices of its GPU instance, of the seven that most GPUs have */
+    unsigned ci_slices;  /* and of its compute instance */
 };
 
 struct sim_topology {
@@ -56,7 +60,8 @@ struct sim_topology {
     unsigned device_major, device_minor; /* the device numbers that simulated nodes carry */
     uint32_t kernel_us;  /* how long a kernel takes unless its name or SIMGPU_KERNEL_US says otherwise */
     uint32_t quantum_us; /* longest turn of one process on a GPU */
-    int gpu_count;
+    int gpu_count;       /* whole ones */
+    int section_count;   /* and the MIG instances that are there at the start, behind them */
     struct sim_gpu gpus[SIM_MAX_GPUS];
 };
 
@@ -78,8 +83,9 @@ int sim_state_create(void);
 /* Why the last sim_open of this process failed, in words; "" if it did not. */
 const char *sim_error(void);
 
-int sim_gpu_count(void);
-const struct sim_gpu *sim_gpu(int gpu); /* NULL outside 0..sim_gpu_count()-1 */
+int sim_gpu_count(void);                /* whole ones */
+int sim_index_count(void);              /* with all seats */
+const struct sim_gpu *sim_gpu(int gpu); /* NULL for an empty seat, and outside 0..sim_index_count()-1 */
 const struct sim_topology *sim_topology(void);
 
 /*
@@ -88,6 +94,18 @@ const struct sim_topology *sim_topology(void);
  * driver's own descriptors). 0, -ENOSPC if all slots are taken, or -errno. sim_reserve and friends need it.
  */
 int sim_join(void);
+
+/* The GPUs that this process has opened, for others to know that they are in use. */
+void sim_opens(const int *gpus, int count);
+
+/*
+ * Binds this process to a MIG device for good: whatever comes to sit there later, the index means this one. 0, or -ENODEV
+ * if it is gone. Once it is destroyed, sim_gpu_lost says so of it, and no memory can be had of it.
+ */
+int sim_bind(int gpu);
+
+/* Marks this process as one that manages the GPUs (NVML): a GPU of before Hopper changes its MIG mode only without. */
+void sim_manages(void);
 
 /*
  * sim_reserve takes physical memory for this process, or says -ENOMEM; sim_release gives back. Bytes are rounded up to
@@ -102,7 +120,8 @@ void sim_count_context(int gpu, int64_t bytes); /* bytes of contexts, which are 
 void sim_count_allocation(int gpu, int change); /* live allocations */
 void sim_count_launch(int gpu);
 
-/* Bytes taken from the GPU by living processes. Looks for dead ones first, at most once a millisecond. */
+/* Bytes taken from the GPU by living processes. Looks for dead ones first, at most once a millisecond. MIG instances are
+ * counted for themselves; compute instances of one GPU instance share its memory. */
 uint64_t sim_gpu_used(int gpu);
 
 /* Gives back, now, what dead processes held. */
@@ -126,7 +145,7 @@ struct sim_process_info {
     uint64_t pid_namespace; /* inode */
     uint64_t start_ns;      /* CLOCK_MONOTONIC when it joined */
     char group[SIM_GROUP_KEY_SIZE];
-    struct sim_process_gpu gpus[SIM_MAX_GPUS]; /* [gpu] */
+    struct sim_process_gpu gpus[SIM_MAX_INDICES]; /* [gpu] */
 };
 
 /* Calls fn for every process that has joined and still lives; stops when fn returns non-zero and returns that. */
@@ -139,7 +158,7 @@ struct sim_group_info {
         uint64_t bytes;      /* now */
         uint64_t peak_bytes; /* ever, or since sim_reset_peaks */
         uint64_t launches;   /* of the dead too */
-    } gpus[SIM_MAX_GPUS];
+    } gpus[SIM_MAX_INDICES];
 };
 
 int sim_each_group(int (*fn)(const struct sim_group_info *, void *), void *arg);

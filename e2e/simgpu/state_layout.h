@@ -32,6 +32,12 @@
  * A change may also move memory from a process's slot to an object's: the object's `from` and `from_sequence` name the
  * process's slot and the sequence number of its `committed`, which is changed in the same way, before the object's own.
  * The GPU's and the group's sums stay as they are.
+ *
+ * Sums are kept by entry: a whole GPU has eight, the first its own, the others those of its GPU instances. Which instances
+ * there are is changed under a lock of the file only, and read without: an instance is there as long as its `live` word
+ * is not 0, and its other words do not change meanwhile. To destroy a compute instance is to mark it as closing first
+ * and to look for memory then; who takes memory of it looks for the mark afterwards, and where it finds one, waits for the
+ * lock to know how it went.
  */
 #ifndef SIMGPU_STATE_LAYOUT_H
 #define SIMGPU_STATE_LAYOUT_H
@@ -39,6 +45,7 @@
 #include <stdatomic.h>
 
 #include "health.h"
+#include "mig.h"
 #include "shared_objects.h"
 #include "state.h"
 
@@ -83,6 +90,22 @@
 #define CONTENT_START ((off_t)1 << 28)
 #define CONTENT_OFFSET(slot) (CONTENT_START + (off_t)(slot) * (off_t)SIM_SHARED_CONTENT_BYTES)
 
+/* Locks beside those of slots: around changes of instances, and of who manages GPUs. */
+#define MIG_LOCK_BYTE LOCK_BYTE(SIM_MAX_PROCESSES, 0)
+#define MANAGER_LOCK_BYTE LOCK_BYTE(SIM_MAX_PROCESSES, 1)
+
+/* Entries of a whole GPU, and which of them is whose. */
+#define ENTRIES (1 + SIM_MIG_SEATS)
+#define WHOLE_ENTRY(section) ((section)*ENTRIES)
+#define INSTANCE_ENTRY(section, seat) ((section)*ENTRIES + 1 + (int)(seat))
+
+/* `live`: {generation:63, closing:1}. */
+#define LIVE(generation) ((uint64_t)(generation) << 1)
+#define LIVE_GENERATION(l) ((l) >> 1)
+#define LIVE_CLOSING ((uint64_t)1)
+
+#define MIG_EVENTS 1024
+
 #define BUCKETS 32
 #define BUCKET_NS 125000000ull
 #define EVENTS 256
@@ -99,7 +122,48 @@ struct state_gpu {
     word lost;             /* it fell off the bus */
     word failing_allocs;   /* {count:32, CUDA result:32} */
     word buckets[BUCKETS]; /* {number of the 125 ms since boot:32, busy ns in it:32} */
-    char uuid[48];
+};
+
+/* A GPU instance. `start` and `size` are slots of memory. */
+struct state_gi {
+    word live;
+    word id;
+    word profile; /* its place in the model's table */
+    word start, size;
+    word memory_bytes;
+    word section; /* 1 + that of the topology which describes it, 0: made later */
+    word created_ns;
+};
+
+/* A compute instance, which is a MIG device. `start` and `size` are slices of the GPU instance. */
+struct state_ci {
+    word live;
+    word id;
+    word gi; /* seat */
+    word gi_generation;
+    word start, size;
+    word section;
+    word created_ns;
+};
+
+struct state_mig {
+    word mode, pending;
+    word binding; /* changes when the GPU is bound to the driver anew */
+    word pad[5];
+    struct state_gi gi[SIM_MIG_SEATS];
+    struct state_ci ci[SIM_MIG_SEATS];
+};
+
+struct state_mig_event {
+    word serial;
+    word what; /* enum sim_mig_what */
+    word section;
+    word gi, ci; /* IDs */
+    word profile;
+    word start, size;
+    word time_ns;
+    word pid, pid_namespace;
+    word peak_bytes;
 };
 
 struct state_event {
@@ -120,7 +184,7 @@ struct state_group {
         word peak; /* units */
         word launches_of_dead;
         char pad[40];
-    } gpus[SIM_MAX_GPUS];
+    } gpus[SIM_MAX_INDICES];
 };
 
 struct state_slot {
@@ -133,6 +197,8 @@ struct state_slot {
     word gpu; /* of an object, in the topology */
     word size;
     word words[SIM_SHARED_WORDS];
+    word opened;   /* bit for each section: whole GPUs that the process has opened */
+    word instance; /* generation of the compute instance that the process is bound to, 0: none */
     struct {
         word op;
         word committed;
@@ -143,7 +209,7 @@ struct state_slot {
         word peak; /* units, the most that it ever held */
         word from;
         word from_sequence;
-    } gpus[SIM_MAX_GPUS];
+    } gpus[SIM_MAX_INDICES];
 };
 
 struct state {
@@ -160,8 +226,15 @@ struct state {
     word failing_allocs; /* of any GPU */
     word event_serial;
     _Atomic uint32_t event_futex;
-    char pad2[4032 - 64 - 6 * 8 - 4];
-    struct state_gpu gpus[SIM_MAX_GPUS];
+    uint32_t pad2;
+    word generation;          /* of the newest instance */
+    word mig_serial;          /* of the newest event of instances */
+    word mig_delay_ms;        /* how long making and destroying take */
+    word mig_fault[MIG_ACTS]; /* {count:32, NVML result:32} */
+    char uuid[SIM_MAX_GPUS][48];
+    struct state_mig mig[SIM_MAX_GPUS];
+    struct state_mig_event mig_events[MIG_EVENTS];
+    struct state_gpu gpus[SIM_MAX_INDICES];
     struct state_event events[EVENTS];
     struct state_group groups[SIM_MAX_GROUPS];
     struct state_slot slots[SIM_MAX_PROCESSES];

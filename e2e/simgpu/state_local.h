@@ -18,10 +18,19 @@ struct sim_local {
     int low, high; /* descriptors of the two descriptions */
     bool joined;
     unsigned slot, group;
-    int visible_count;
+    bool all;          /* GPUs are visible without their nodes, too */
+    char dev[1024];    /* where nodes are */
+    int visible_count; /* of whole GPUs */
     int visible[SIM_MAX_GPUS];
     struct sim_topology topology;
-    pthread_mutex_t op_mutex[SIM_MAX_GPUS];
+    pthread_mutex_t op_mutex[SIM_MAX_INDICES]; /* [entry] */
+    pthread_mutex_t mig_mutex;                 /* around the state's lock of instances */
+    word usable[SIM_MAX_GPUS][SIM_MIG_SEATS];  /* generation of the compute instance whose nodes were opened */
+    /* The MIG device that this process is bound to: 1 + its index, 0: none. */
+    _Atomic int bound;
+    int bound_entry;
+    uint64_t bound_generation;
+    const struct sim_gpu *bound_gpu;
     pthread_mutex_t shared_mutex;              /* around holds */
     _Atomic uint32_t holds[SIM_MAX_PROCESSES]; /* [slot] of an object: how often this process holds it */
     char error[512];
@@ -29,13 +38,55 @@ struct sim_local {
 
 extern struct sim_local *sim_local;
 
-/* Whether the state is open and gpu is a visible GPU. */
-static inline bool known(int gpu) {
-    return sim_local != NULL && sim_local->state != NULL && gpu >= 0 && gpu < sim_local->visible_count;
+/* Entries of the state that are in use: those of whole GPUs and of all their seats. */
+static inline int entry_count(void) {
+    return sim_local->topology.gpu_count * ENTRIES;
 }
 
-static inline struct state_gpu *gpu_state(int gpu) {
-    return &sim_local->state->gpus[sim_local->visible[gpu]];
+static inline bool in_range(int gpu) {
+    return sim_local != NULL && sim_local->state != NULL && gpu >= 0 && gpu < sim_local->visible_count * ENTRIES;
+}
+
+/* For an index in range: the section of its whole GPU, and its seat. */
+static inline int section_of(int gpu) {
+    int n = sim_local->visible_count;
+
+    return sim_local->visible[gpu < n ? gpu : (gpu - n) / SIM_MIG_SEATS];
+}
+
+static inline unsigned seat_of(int gpu) {
+    return (unsigned)(gpu - sim_local->visible_count) % SIM_MIG_SEATS;
+}
+
+static inline struct state_ci *ci_state(int gpu) {
+    return &sim_local->state->mig[section_of(gpu)].ci[seat_of(gpu)];
+}
+
+/* The entry of an index, -1 for an empty seat and outside the range. */
+static inline int entry_of(int gpu) {
+    unsigned gi;
+
+    if (!in_range(gpu))
+        return -1;
+    if (gpu < sim_local->visible_count)
+        return WHOLE_ENTRY(sim_local->visible[gpu]);
+    if (atomic_load_explicit(&sim_local->bound, memory_order_acquire) == gpu + 1)
+        return sim_local->bound_entry;
+    if (atomic_load(&ci_state(gpu)->live) == 0)
+        return -1;
+    gi = (unsigned)atomic_load(&ci_state(gpu)->gi);
+    return INSTANCE_ENTRY(section_of(gpu), gi);
+}
+
+/* What an entry has for all. */
+static inline uint64_t entry_bytes(int entry) {
+    if (entry % ENTRIES == 0)
+        return sim_local->topology.gpus[entry / ENTRIES].memory_bytes;
+    return atomic_load(&sim_local->state->mig[entry / ENTRIES].gi[entry % ENTRIES - 1].memory_bytes);
+}
+
+static inline uint64_t entry_used(int entry) {
+    return SUM_UNITS(atomic_load(&sim_local->state->gpus[entry].total)) << UNIT_SHIFT;
 }
 
 /* Completes the change that word w of a GPU's total names, if it still is the GPU's total and incomplete. */
@@ -67,6 +118,37 @@ int slot_find(void);
 
 /* F_RDLCK, F_WRLCK or F_UNLCK on a byte of the state file. */
 bool slot_lock(int fd, off_t byte, int type);
+
+/* ---- MIG ---- */
+
+const struct sim_mig_profile *mig_profile_by_id(const struct sim_mig_model *model, unsigned id);
+uint64_t mig_memory_of(const struct sim_gpu *whole, const struct sim_mig_profile *profile);
+
+/* Makes the instances that the topology says are there at the start, in a state that nobody else has yet. */
+void mig_seed(struct state *st, const struct sim_topology *topology);
+
+/* The MIG device in a seat, as long as the process lives; NULL if it is empty. */
+const struct sim_gpu *mig_gpu(int section, unsigned seat);
+
+/* Whether there is nothing to take memory of: without waiting for whoever is about to change that. */
+bool mig_entry_gone(int entry);
+
+/* Whether this process may take memory of the entry, as it has just done. */
+bool mig_may_take(int entry);
+
+/* Whether this process is bound to a MIG device that is no more. */
+bool mig_bound_gone(int gpu);
+
+/* Nodes of capabilities, and the list of them, as the instances are now. Under the lock of instances. */
+void mig_nodes(void);
+unsigned mig_gi_cap(int section, unsigned seat);
+unsigned mig_ci_cap(int section, unsigned seat);
+
+/* A device node of the simulated GPUs at path; where nodes cannot be made, an ordinary file. 0 or -errno. */
+int sim_node_make(const char *path, const struct sim_topology *topology, bool *file);
+
+/* Whether the nodes can be opened. */
+bool can_use(const struct sim_gpu *gpu);
 
 /* Gives up what this process holds of objects. */
 void shared_close(void);

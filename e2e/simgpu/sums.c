@@ -110,7 +110,7 @@ void sums_retire_slot(unsigned slot, uint64_t owner) {
     struct state *st = sim_local->state;
     uint64_t group = atomic_load(&st->slots[slot].group);
 
-    for (int i = 0; i < sim_local->topology.gpu_count; i++) {
+    for (int i = 0; i < entry_count(); i++) {
         uint64_t launches = atomic_exchange(&st->slots[slot].gpus[i].launches, 0);
 
         if (launches != 0)
@@ -139,7 +139,7 @@ void sums_reap_slot(unsigned slot) {
 
     if ((uint32_t)owner == 0 || (atomic_load(&s->kind) != 0 ? !object_is_doomed(slot) : slot_alive(slot)))
         return;
-    for (int i = 0; i < sim_local->topology.gpu_count; i++) {
+    for (int i = 0; i < entry_count(); i++) {
         if (!sums_empty_slot(slot, i, false))
             return;
     }
@@ -184,7 +184,7 @@ static bool peak_may_rise(int index, uint64_t w, int64_t delta) {
 static int change_sums(unsigned slot, int index, int64_t delta) {
     struct state *st = sim_local->state;
     word *total = &st->gpus[index].total;
-    uint64_t capacity = sim_local->topology.gpus[index].memory_bytes >> UNIT_SHIFT;
+    uint64_t capacity = entry_bytes(index) >> UNIT_SHIFT;
     uint64_t committed = atomic_load(&st->slots[slot].gpus[index].committed);
     unsigned sequence = next_sequence(COMMITTED_SEQUENCE(committed));
     bool reaped = false;
@@ -261,8 +261,15 @@ static void raise_own_peak(int index) {
 int sums_change(unsigned slot, int index, int64_t units) {
     int ret;
 
+    if (units > 0 && mig_entry_gone(index))
+        return -ENODEV;
     pthread_mutex_lock(&sim_local->op_mutex[index]);
     ret = change_sums(slot, index, units);
+    /* It may have been destroyed since. */
+    if (ret == 0 && units > 0 && !mig_may_take(index)) {
+        change_sums(slot, index, -units);
+        ret = -ENODEV;
+    }
     if (slot == sim_local->slot)
         raise_own_peak(index);
     pthread_mutex_unlock(&sim_local->op_mutex[index]);
@@ -270,12 +277,11 @@ int sums_change(unsigned slot, int index, int64_t units) {
 }
 
 int sim_reserve(int gpu, uint64_t bytes) {
-    int index;
+    int index = entry_of(gpu);
 
-    if (!known(gpu) || !sim_local->joined)
+    if (index < 0 || !sim_local->joined)
         return -EINVAL;
-    index = sim_local->visible[gpu];
-    if (bytes > sim_local->topology.gpus[index].memory_bytes)
+    if (bytes > entry_bytes(index))
         return -ENOMEM;
     if (bytes == 0)
         return 0;
@@ -283,36 +289,45 @@ int sim_reserve(int gpu, uint64_t bytes) {
 }
 
 void sim_release(int gpu, uint64_t bytes) {
-    if (known(gpu) && sim_local->joined && bytes != 0)
-        sums_change(sim_local->slot, sim_local->visible[gpu], -to_units(bytes));
+    int index = entry_of(gpu);
+
+    if (index >= 0 && sim_local->joined && bytes != 0)
+        sums_change(sim_local->slot, index, -to_units(bytes));
 }
 
 uint64_t sim_gpu_used(int gpu) {
     uint64_t last, now;
+    int index = entry_of(gpu);
 
-    if (!known(gpu))
+    if (index < 0)
         return 0;
     last = atomic_load(&sim_local->state->last_reap_ns);
     now = sim_now_ns();
     if (now - last >= REAP_INTERVAL_NS && atomic_compare_exchange_strong(&sim_local->state->last_reap_ns, &last, now))
         sim_reap();
-    return SUM_UNITS(atomic_load(&sim_local->state->gpus[sim_local->visible[gpu]].total)) << UNIT_SHIFT;
+    return entry_used(index);
 }
 
 void sim_count_context(int gpu, int64_t bytes) {
-    if (known(gpu) && sim_local->joined)
-        atomic_fetch_add_explicit(&sim_local->state->slots[sim_local->slot].gpus[sim_local->visible[gpu]].context_bytes,
-                                  (uint64_t)bytes, memory_order_relaxed);
+    int index = entry_of(gpu);
+
+    if (index >= 0 && sim_local->joined)
+        atomic_fetch_add_explicit(&sim_local->state->slots[sim_local->slot].gpus[index].context_bytes, (uint64_t)bytes,
+                                  memory_order_relaxed);
 }
 
 void sim_count_allocation(int gpu, int change) {
-    if (known(gpu) && sim_local->joined)
-        atomic_fetch_add_explicit(&sim_local->state->slots[sim_local->slot].gpus[sim_local->visible[gpu]].allocations,
+    int index = entry_of(gpu);
+
+    if (index >= 0 && sim_local->joined)
+        atomic_fetch_add_explicit(&sim_local->state->slots[sim_local->slot].gpus[index].allocations,
                                   (uint64_t)(int64_t)change, memory_order_relaxed);
 }
 
 void sim_count_launch(int gpu) {
-    if (known(gpu) && sim_local->joined)
-        atomic_fetch_add_explicit(&sim_local->state->slots[sim_local->slot].gpus[sim_local->visible[gpu]].launches, 1,
+    int index = entry_of(gpu);
+
+    if (index >= 0 && sim_local->joined)
+        atomic_fetch_add_explicit(&sim_local->state->slots[sim_local->slot].gpus[index].launches, 1,
                                   memory_order_relaxed);
 }

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mig.h"
+
 #define MIB ((uint64_t)1 << 20)
 
 struct parser {
@@ -116,7 +118,15 @@ static int mig_of(struct parser *p, const char *key, const char *value, struct s
         return fail(p, "mig_of = %s: that is a MIG instance itself", value);
     gpu->is_mig = true;
     gpu->mig_of = (int)n;
-    p->topology->gpus[n].mig_mode = true;
+    p->topology->gpus[n].mig_at_start = true;
+    return 0;
+}
+
+/* The mode in which the GPU begins. */
+static int mig_mode(struct parser *p, const char *key, const char *value, struct sim_gpu *gpu) {
+    if (strcmp(value, "on") != 0 && strcmp(value, "off") != 0)
+        return fail(p, "%s = %s: must be on or off", key, value);
+    gpu->mig_at_start = strcmp(value, "on") == 0;
     return 0;
 }
 
@@ -134,6 +144,8 @@ static int gpu_key(struct parser *p, const char *key, const char *value) {
         return pci(p, value, gpu);
     if (strcmp(key, "mig_of") == 0)
         return mig_of(p, key, value, gpu);
+    if (strcmp(key, "mig") == 0)
+        return mig_mode(p, key, value, gpu);
     if (strcmp(key, "mig_instances") == 0)
         return pair(p, key, value, "%u/%u%n", &gpu->gi, &gpu->ci);
     if (strcmp(key, "mig_caps") == 0)
@@ -196,9 +208,9 @@ static int section(struct parser *p, const char *line) {
 
     if (sscanf(line, "[gpu %d]%n", &index, &end) != 1 || end == 0 || line[end] != '\0')
         return fail(p, "%s: a section must be [gpu N]", line);
-    if (index != t->gpu_count || index >= SIM_MAX_GPUS)
+    if (index != t->section_count || index >= SIM_MAX_GPUS)
         return fail(p, "%s: sections must be numbered 0, 1, 2… up to %d", line, SIM_MAX_GPUS - 1);
-    p->gpu = &t->gpus[t->gpu_count++];
+    p->gpu = &t->gpus[t->section_count++];
     p->gpu->index = index;
     p->gpu->minor = index;
     return 0;
@@ -230,6 +242,7 @@ static void inherit(struct sim_gpu *mig, const struct sim_gpu *parent) {
     mig->minor = parent->minor;
     mig->cc_major = parent->cc_major;
     mig->cc_minor = parent->cc_minor;
+    mig->ci_slices = mig->mig_slices;
 }
 
 static int check_mig(struct parser *p, int i) {
@@ -239,6 +252,8 @@ static int check_mig(struct parser *p, int i) {
         return fail(p, "[gpu %d]: a MIG instance has mig_of and a uuid MIG-…, a GPU has neither", i);
     if (!gpu->is_mig && i > 0 && p->topology->gpus[i - 1].is_mig)
         return fail(p, "[gpu %d]: whole GPUs come before all MIG instances", i);
+    if (gpu->mig_at_start && mig_model_of(gpu) == NULL)
+        return fail(p, "[gpu %d]: %s has no MIG", i, gpu->name);
     if (gpu->is_mig && (gpu->gi_cap == 0 || gpu->ci_cap == 0 || gpu->mig_slices == 0))
         return fail(p, "[gpu %d] has no mig_caps or no mig_slices", i);
     if (gpu->is_mig)
@@ -261,7 +276,7 @@ static bool collide(const struct sim_gpu *a, const struct sim_gpu *b) {
 static int check(struct parser *p) {
     struct sim_topology *t = p->topology;
 
-    for (int i = 0; i < t->gpu_count; i++) {
+    for (int i = 0; i < t->section_count; i++) {
         struct sim_gpu *gpu = &t->gpus[i];
         int ret = check_mig(p, i);
 
@@ -280,6 +295,7 @@ static int check(struct parser *p) {
             if (collide(gpu, &t->gpus[j]))
                 return fail(p, "[gpu %d] and [gpu %d] share a uuid, pci or minor", j, i);
         }
+        t->gpu_count += !gpu->is_mig;
     }
     return 0;
 }

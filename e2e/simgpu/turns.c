@@ -29,9 +29,9 @@ struct sim_turn sim_turn_book(int gpu, uint64_t want_ns, uint64_t not_before_ns)
     word *booked;
     int index;
 
-    if (!known(gpu))
+    index = entry_of(gpu);
+    if (index < 0)
         return turn;
-    index = sim_local->visible[gpu];
     booked = &sim_local->state->gpus[index].until_ns;
     quantum = (uint64_t)sim_local->topology.quantum_us * 1000;
     until = atomic_load(booked);
@@ -55,9 +55,9 @@ uint64_t sim_turn_extend(int gpu, struct sim_turn *turn, uint64_t want_ns) {
     uint64_t until = turn->end_ns, most;
     int index;
 
-    if (!known(gpu))
+    index = entry_of(gpu);
+    if (index < 0)
         return 0;
-    index = sim_local->visible[gpu];
     most = turn->start_ns + (uint64_t)sim_local->topology.quantum_us * 1000;
     if (until >= most)
         return 0;
@@ -72,11 +72,12 @@ uint64_t sim_turn_extend(int gpu, struct sim_turn *turn, uint64_t want_ns) {
 
 unsigned sim_gpu_utilisation(int gpu) {
     uint64_t now = sim_now_ns() / BUCKET_NS, busy = 0;
+    int index = entry_of(gpu);
 
-    if (!known(gpu))
+    if (index < 0)
         return 0;
     for (uint64_t number = now < 8 ? 0 : now - 8; number < now; number++) {
-        uint64_t bucket = atomic_load(&gpu_state(gpu)->buckets[number % BUCKETS]);
+        uint64_t bucket = atomic_load(&sim_local->state->gpus[index].buckets[number % BUCKETS]);
 
         if (bucket >> 32 == (number & UINT32_MAX))
             busy += bucket & UINT32_MAX;
@@ -87,11 +88,12 @@ unsigned sim_gpu_utilisation(int gpu) {
 
 uint64_t sim_gpu_busy_ns(int gpu) {
     uint64_t until, busy, now;
+    int index = entry_of(gpu);
 
-    if (!known(gpu))
+    if (index < 0)
         return 0;
-    busy = atomic_load(&gpu_state(gpu)->busy_ns);
-    until = atomic_load(&gpu_state(gpu)->until_ns);
+    busy = atomic_load(&sim_local->state->gpus[index].busy_ns);
+    until = atomic_load(&sim_local->state->gpus[index].until_ns);
     now = sim_now_ns();
     /* Whatever is booked from now on, without a gap, has not happened yet. */
     return until > now ? busy - (until - now) : busy;

@@ -249,11 +249,15 @@ void *heap_range_owner(CUdeviceptr address, enum extent_kind kind) {
 }
 
 CUresult heap_reserve_physical(int gpu, uint64_t bytes) {
-    int fault = sim_fault_alloc_take(gpu);
+    int fault = sim_fault_alloc_take(gpu), ret;
 
     if (fault != 0)
         return (CUresult)fault;
-    return sim_reserve(gpu, bytes) != 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+    ret = sim_reserve(gpu, bytes);
+    /* Its MIG instance was destroyed, or the GPU is in MIG mode now. */
+    if (ret == -ENODEV)
+        return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    return ret != 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
 /* ---- Packed blocks. Each hangs in its context's bin for the longest run that it may have free. ---- */

@@ -7,6 +7,7 @@
 
 #include "driver.h"
 #include "heap.h"
+#include "mig.h"
 #include "topology.h"
 
 struct driver *driver;
@@ -40,7 +41,7 @@ static int find_entry(const char *entry, size_t length, const int *gpus, int cou
 
     if (length > 4 && (strncmp(entry, "GPU-", 4) == 0 || strncmp(entry, "MIG-", 4) == 0)) {
         for (int i = 0; i < count; i++) {
-            if (strncmp(sim_gpu(gpus[i])->uuid, entry, length) == 0) {
+            if (sim_gpu(gpus[i]) != NULL && strncmp(sim_gpu(gpus[i])->uuid, entry, length) == 0) {
                 if (found >= 0)
                     return -1; /* ambiguous */
                 found = gpus[i];
@@ -54,7 +55,7 @@ static int find_entry(const char *entry, size_t length, const int *gpus, int cou
 
 /* Enumeration ends at the first entry that names no GPU; a GPU that is named twice spoils the whole list. */
 static int apply_visible_devices(const char *list, int *gpus, int count) {
-    int chosen[SIM_MAX_GPUS], chosen_count = 0;
+    int chosen[SIM_MAX_INDICES], chosen_count = 0;
 
     for (const char *entry = list;; entry++) {
         size_t length = strcspn(entry, ",");
@@ -78,7 +79,7 @@ static int apply_visible_devices(const char *list, int *gpus, int count) {
 /* A process has at most one MIG instance, and then no other GPU: the first that is named, or that there is. */
 static int only_one_mig(int *gpus, int count) {
     for (int i = 0; i < count; i++) {
-        if (sim_gpu(gpus[i])->is_mig) {
+        if (gpus[i] >= sim_gpu_count()) {
             gpus[0] = gpus[i];
             return 1;
         }
@@ -86,15 +87,36 @@ static int only_one_mig(int *gpus, int count) {
     return count;
 }
 
-static int find_devices(int *gpus) {
-    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+/* Whole GPUs that are not partitioned, and behind them all MIG devices. */
+static int enumerate(int *gpus) {
     int count = 0;
 
     for (int i = 0; i < sim_gpu_count(); i++) {
-        if (!sim_gpu_lost(i) && !sim_gpu(i)->mig_mode)
+        if (!sim_gpu_lost(i) && !sim_mig_on(i))
             gpus[count++] = i;
     }
-    return only_one_mig(gpus, list != NULL ? apply_visible_devices(list, gpus, count) : count);
+    for (int i = 0; i < sim_gpu_count(); i++) {
+        if (!sim_gpu_lost(i))
+            count += sim_mig_devices(i, gpus + count);
+    }
+    return count;
+}
+
+static int find_devices(int *gpus) {
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    int found[SIM_MAX_INDICES], count = enumerate(found);
+
+    count = only_one_mig(found, list != NULL ? apply_visible_devices(list, found, count) : count);
+    memcpy(gpus, found, (size_t)count * sizeof(*gpus));
+    return count;
+}
+
+/* Before anything is taken of them: a MIG device is this process's only one, and for good. */
+static CUresult open_devices(void) {
+    sim_opens(driver->gpus, driver->device_count);
+    if (sim_gpu(driver->gpus[0]) == NULL || (sim_gpu(driver->gpus[0])->is_mig && sim_bind(driver->gpus[0]) != 0))
+        return CUDA_ERROR_NO_DEVICE;
+    return CUDA_SUCCESS;
 }
 
 static uint64_t kernel_ns(void) {
@@ -141,6 +163,11 @@ static CUresult initialise(void) {
     if (sim_join() != 0 || !heap_init()) {
         sim_close();
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    ret = open_devices();
+    if (ret != CUDA_SUCCESS) {
+        sim_close();
+        return ret;
     }
     atomic_store(&driver->initialised, true);
     return CUDA_SUCCESS;

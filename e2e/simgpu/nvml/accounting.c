@@ -18,7 +18,7 @@ static struct {
     uint64_t at_ns;
     struct gpu_process *processes;
     unsigned int count;
-} windows[SIM_MAX_GPUS];
+} windows[SIM_MAX_INDICES];
 static pthread_mutex_t windows_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 /* A process that came after the window was opened has a window of its own, from its start. */
@@ -110,6 +110,8 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
         return ret;
     if (count == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
+    if (sim_mig_on(gpu))
+        return NVML_ERROR_NOT_SUPPORTED;
     ret = check_room(gpu, samples, count);
     if (ret == NVML_SUCCESS)
         ret = recent_usage(gpu, &usages, &found);
@@ -145,6 +147,8 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProc
         return NVML_ERROR_INVALID_ARGUMENT;
     if (info->version != nvmlProcessesUtilizationInfo_v1)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    if (sim_mig_on(gpu))
+        return NVML_ERROR_NOT_SUPPORTED;
     ret = check_room(gpu, info->procUtilArray, &info->processSamplesCount);
     if (ret == NVML_SUCCESS)
         ret = recent_usage(gpu, &usages, &found);

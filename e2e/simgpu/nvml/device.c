@@ -8,10 +8,12 @@
 #define PCI_CLASS_DISPLAY 0x03u
 #define PCI_SUBCLASS_3D 0x02u
 
-static struct nvmlDevice_st handles[SIM_MAX_GPUS];
+enum { BINDINGS = 8 };
+
+static struct nvmlDevice_st handles[SIM_MAX_INDICES][BINDINGS];
 
 nvmlDevice_t device_handle(int gpu) {
-    return (nvmlDevice_t){.handle = &handles[gpu]};
+    return (nvmlDevice_t){.handle = &handles[gpu][sim_mig_binding(gpu) % BINDINGS]};
 }
 
 nvmlReturn_t device_resolve_lost(nvmlDevice_t device, int *gpu) {
@@ -19,14 +21,15 @@ nvmlReturn_t device_resolve_lost(nvmlDevice_t device, int *gpu) {
 
     if (ret != NVML_SUCCESS)
         return ret;
-    /* Compared entry by entry: pointers that are not into the table may not be subtracted or ordered. */
-    for (int i = 0; i < sim_gpu_count(); i++) {
-        if (device.handle == &handles[i]) {
-            *gpu = i;
-            return ordered_error(i);
-        }
-    }
-    return NVML_ERROR_INVALID_ARGUMENT;
+    /* As numbers: pointers that are not into the table may not be subtracted or ordered. */
+    uintptr_t offset = (uintptr_t)device.handle - (uintptr_t)handles;
+    if (offset >= sizeof(handles))
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *gpu = (int)(offset / sizeof(handles[0]));
+    /* Of a MIG device that is gone, or of a GPU before it was bound anew. */
+    if (sim_gpu(*gpu) == NULL || device.handle != device_handle(*gpu).handle)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    return ordered_error(*gpu);
 }
 
 nvmlReturn_t device_resolve(nvmlDevice_t device, int *gpu) {
@@ -38,11 +41,7 @@ nvmlReturn_t device_resolve(nvmlDevice_t device, int *gpu) {
 }
 
 int whole_gpu_count(void) {
-    int count = 0;
-
-    while (count < sim_gpu_count() && !sim_gpu(count)->is_mig)
-        count++;
-    return count;
+    return sim_gpu_count();
 }
 
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count) {
@@ -93,8 +92,10 @@ nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
         return ret;
     if (uuid == NULL || device == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
-    for (int gpu = 0; gpu < sim_gpu_count(); gpu++) {
-        if (strcmp(uuid, sim_gpu(gpu)->uuid) == 0)
+    for (int gpu = 0; gpu < sim_index_count(); gpu++) {
+        const struct sim_gpu *g = sim_gpu(gpu);
+
+        if (g != NULL && strcmp(uuid, g->uuid) == 0)
             return give_handle(gpu, device);
     }
     return NVML_ERROR_NOT_FOUND;
@@ -111,8 +112,10 @@ nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevice_t *de
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     if (uuid->type != NVML_UUID_TYPE_ASCII && uuid->type != NVML_UUID_TYPE_BINARY)
         return NVML_ERROR_INVALID_ARGUMENT;
-    for (int gpu = 0; gpu < sim_gpu_count(); gpu++) {
+    for (int gpu = 0; gpu < sim_index_count(); gpu++) {
         const struct sim_gpu *g = sim_gpu(gpu);
+        if (g == NULL)
+            continue;
         bool same = uuid->type == NVML_UUID_TYPE_ASCII
                         ? strncmp(uuid->value.str, g->uuid, sizeof(uuid->value.str)) == 0
                         : memcmp(uuid->value.bytes, g->uuid_bytes, sizeof(uuid->value.bytes)) == 0;
@@ -171,25 +174,27 @@ nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int len
     int gpu;
     nvmlReturn_t ret = device_resolve(device, &gpu);
 
-    return ret != NVML_SUCCESS ? ret : copy_string(name, length, sim_gpu(gpu)->name);
+    return ret != NVML_SUCCESS ? ret : copy_string(name, length, sim_gpu_or_last(gpu)->name);
 }
 
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length) {
     int gpu;
     nvmlReturn_t ret = device_resolve(device, &gpu);
 
-    return ret != NVML_SUCCESS ? ret : copy_string(uuid, length, sim_gpu(gpu)->uuid);
+    return ret != NVML_SUCCESS ? ret : copy_string(uuid, length, sim_gpu_or_last(gpu)->uuid);
 }
 
 /* The place of a MIG instance is that among those of its GPU. */
 static unsigned int index_of(int gpu) {
-    unsigned int before = 0;
+    int devices[SIM_MIG_SEATS], count;
+    unsigned int index = 0;
 
-    if (!sim_gpu(gpu)->is_mig)
+    if (gpu < sim_gpu_count())
         return (unsigned int)gpu;
-    for (int i = 0; i < gpu; i++)
-        before += sim_gpu(i)->is_mig && sim_gpu(i)->mig_of == sim_gpu(gpu)->mig_of;
-    return before;
+    count = sim_mig_devices(sim_mig_parent(gpu), devices);
+    for (int i = 0; i < count && devices[i] != gpu; i++)
+        index++;
+    return index;
 }
 
 /* Where a GPU stands in the driver's tables is known without asking the GPU. */
@@ -205,9 +210,9 @@ nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index) {
     return NVML_SUCCESS;
 }
 
-DEVICE_QUERY(nvmlDeviceGetMinorNumber, unsigned int, (unsigned int)sim_gpu(gpu)->minor)
+DEVICE_QUERY(nvmlDeviceGetMinorNumber, unsigned int, (unsigned int)sim_gpu_or_last(gpu)->minor)
 DEVICE_QUERY(nvmlDeviceGetModuleId, unsigned int, (unsigned int)gpu + 1)
-DEVICE_QUERY(nvmlDeviceGetBoardId, unsigned int, sim_gpu(gpu)->pci_bus << 8)
+DEVICE_QUERY(nvmlDeviceGetBoardId, unsigned int, sim_gpu_or_last(gpu)->pci_bus << 8)
 DEVICE_QUERY(nvmlDeviceGetMultiGpuBoard, unsigned int, 0)
 DEVICE_QUERY(nvmlDeviceGetBusType, nvmlBusType_t, NVML_BUS_TYPE_PCIE)
 
@@ -219,7 +224,7 @@ nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned int
 
     if (ret != NVML_SUCCESS)
         return ret;
-    snprintf(string, sizeof(string), "1650%09u", sim_gpu(gpu)->pci_bus << 8 | sim_gpu(gpu)->pci_device);
+    snprintf(string, sizeof(string), "1650%09u", sim_gpu_or_last(gpu)->pci_bus << 8 | sim_gpu_or_last(gpu)->pci_device);
     return copy_string(serial, length, string);
 }
 
@@ -247,8 +252,9 @@ static unsigned int pci_device_id(const char *name) {
     static const struct {
         const char *part;
         unsigned int id;
-    } known[] = {{"H200", 0x2335}, {"H100", 0x2330}, {"A100", 0x20B2},
-                 {"L40S", 0x26B9}, {"L4", 0x27B8},   {"T4", 0x1EB8}};
+    } known[] = {{"H200", 0x2335},           {"H100", 0x2330}, {"B200", 0x2901},
+                 {"A100-SXM4-40GB", 0x20B0}, {"A100", 0x20B2}, {"A30", 0x20B7},
+                 {"L40S", 0x26B9},           {"L4", 0x27B8},   {"T4", 0x1EB8}};
 
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
         if (strstr(name, known[i].part) != NULL)
@@ -266,7 +272,7 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *info) {
     if (info == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
 
-    const struct sim_gpu *g = sim_gpu(gpu);
+    const struct sim_gpu *g = sim_gpu_or_last(gpu);
     memset(info, 0, sizeof(*info));
     info->domain = g->pci_domain;
     info->bus = g->pci_bus;
@@ -329,7 +335,7 @@ static nvmlBrandType_t brand_of(int gpu) {
     };
 
     for (size_t i = 0; i < sizeof(brands) / sizeof(brands[0]); i++) {
-        if (strstr(sim_gpu(gpu)->name, brands[i].part) != NULL)
+        if (strstr(sim_gpu_or_last(gpu)->name, brands[i].part) != NULL)
             return brands[i].brand;
     }
     return NVML_BRAND_NVIDIA;
@@ -338,9 +344,9 @@ static nvmlBrandType_t brand_of(int gpu) {
 DEVICE_QUERY(nvmlDeviceGetBrand, nvmlBrandType_t, brand_of(gpu))
 
 static nvmlDeviceArchitecture_t architecture_of(int gpu) {
-    int capability = sim_gpu(gpu)->cc_major * 10 + sim_gpu(gpu)->cc_minor;
+    int capability = sim_gpu_or_last(gpu)->cc_major * 10 + sim_gpu_or_last(gpu)->cc_minor;
 
-    switch (sim_gpu(gpu)->cc_major) {
+    switch (sim_gpu_or_last(gpu)->cc_major) {
     case 3:
         return NVML_DEVICE_ARCH_KEPLER;
     case 5:
@@ -371,20 +377,20 @@ nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major,
         return ret;
     if (major == NULL || minor == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
-    *major = sim_gpu(gpu)->cc_major;
-    *minor = sim_gpu(gpu)->cc_minor;
+    *major = sim_gpu_or_last(gpu)->cc_major;
+    *minor = sim_gpu_or_last(gpu)->cc_minor;
     return NVML_SUCCESS;
 }
 
 /* FP32 lanes of one SM: 64 up to compute capability 8.0, but for 6.1 and Maxwell, and 128 after it. */
 static unsigned int cores_per_sm(int gpu) {
-    int capability = sim_gpu(gpu)->cc_major * 10 + sim_gpu(gpu)->cc_minor;
+    int capability = sim_gpu_or_last(gpu)->cc_major * 10 + sim_gpu_or_last(gpu)->cc_minor;
     bool narrow = capability == 60 || (capability >= 70 && capability <= 80);
 
     return narrow ? 64 : 128;
 }
 
-DEVICE_QUERY(nvmlDeviceGetNumGpuCores, unsigned int, cores_per_sm(gpu) * (unsigned int)sim_gpu(gpu)->sm_count)
+DEVICE_QUERY(nvmlDeviceGetNumGpuCores, unsigned int, cores_per_sm(gpu) * (unsigned int)sim_gpu_or_last(gpu)->sm_count)
 
 nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t device1, nvmlDevice_t device2, int *same) {
     int gpu1, gpu2;

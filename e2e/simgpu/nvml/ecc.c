@@ -117,21 +117,13 @@ nvmlReturn_t nvmlDeviceGetDetailedEccErrors(nvmlDevice_t device, nvmlMemoryError
     return NVML_SUCCESS;
 }
 
-static bool has_instances(int gpu) {
-    for (int i = 0; i < sim_gpu_count(); i++) {
-        if (sim_gpu(i)->is_mig && sim_gpu(i)->mig_of == sim_gpu(gpu)->index)
-            return true;
-    }
-    return false;
-}
-
-/* Remapped rows are told of by GPUs that remap them, and by no instance nor a GPU that has any. */
+/* Remapped rows are told of by GPUs that remap them, and by none in MIG mode. */
 static nvmlReturn_t resolve_remapper(nvmlDevice_t device, int *gpu) {
     nvmlReturn_t ret = device_resolve(device, gpu);
 
     if (ret != NVML_SUCCESS)
         return ret;
-    if (sim_gpu(*gpu)->cc_major < REMAPS_ROWS_SINCE_MAJOR || sim_gpu(*gpu)->is_mig || has_instances(*gpu))
+    if (sim_gpu_or_last(*gpu)->cc_major < REMAPS_ROWS_SINCE_MAJOR || sim_mig_on(*gpu))
         return NVML_ERROR_NOT_SUPPORTED;
     return NVML_SUCCESS;
 }
@@ -183,8 +175,8 @@ static nvmlReturn_t resolve_retirer(nvmlDevice_t device, int *gpu) {
 
     if (ret != NVML_SUCCESS)
         return ret;
-    return sim_gpu(*gpu)->cc_major < REMAPS_ROWS_SINCE_MAJOR && ecc_enabled(*gpu) ? NVML_SUCCESS
-                                                                                  : NVML_ERROR_NOT_SUPPORTED;
+    return sim_gpu_or_last(*gpu)->cc_major < REMAPS_ROWS_SINCE_MAJOR && ecc_enabled(*gpu) ? NVML_SUCCESS
+                                                                                          : NVML_ERROR_NOT_SUPPORTED;
 }
 
 /* Addresses are asked for by how many there is room for; without an array, only their number is. */

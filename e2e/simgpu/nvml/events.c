@@ -61,8 +61,11 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long ty
 
     if (ret != NVML_SUCCESS)
         return ret;
-    if (!is_current(set) || types == nvmlEventTypeNone || sim_gpu(gpu)->is_mig)
+    if (!is_current(set) || types == nvmlEventTypeNone)
         return NVML_ERROR_INVALID_ARGUMENT;
+    /* Events are the whole GPU's. */
+    if (gpu >= sim_gpu_count())
+        return NVML_ERROR_NOT_SUPPORTED;
     if (!sim_setting(gpu, SIM_EVENT_TYPES, SUPPORTED_EVENTS, &supported) || (types & ~supported) != 0)
         return NVML_ERROR_NOT_SUPPORTED;
     pthread_mutex_lock(&set.handle->mutex);

@@ -91,6 +91,8 @@ static nvmlReturn_t attach_to_driver(void) {
     nvmlReturn_t ret = driver_refuses();
     if (ret != NVML_SUCCESS)
         sim_close();
+    else
+        sim_manages();
     return ret;
 }
 

@@ -9,6 +9,20 @@ struct memory {
     uint64_t total, reserved, used, free;
 };
 
+/* In MIG mode a GPU's own is all that its instances have. */
+static uint64_t used_of(int gpu) {
+    uint64_t used = sim_gpu_used(gpu);
+    struct sim_gi gi;
+
+    if (gpu >= sim_gpu_count())
+        return used;
+    for (unsigned int seat = 0; seat < SIM_MIG_SEATS; seat++) {
+        if (sim_gi_get(gpu, seat, &gi) == 0)
+            used += gi.used_bytes;
+    }
+    return used;
+}
+
 /* total = reserved + used + free, always: what the driver set aside for itself is beside what can be allocated. `result`
  * is where the caller wants it. */
 static nvmlReturn_t memory_of(nvmlDevice_t device, const void *result, struct memory *m) {
@@ -21,10 +35,12 @@ static nvmlReturn_t memory_of(nvmlDevice_t device, const void *result, struct me
         return NVML_ERROR_INVALID_ARGUMENT;
     /* A process that was seen to die holds nothing any more: look, however lately somebody looked. */
     sim_reap();
-    m->reserved = sim_gpu(gpu)->reserved_bytes;
-    m->total = sim_gpu(gpu)->memory_bytes + m->reserved;
-    m->used = sim_gpu_used(gpu);
-    m->free = m->total - m->used - m->reserved;
+    /* Once: another instance may come to sit there meanwhile. */
+    const struct sim_gpu *g = sim_gpu_or_last(gpu);
+    m->reserved = g->reserved_bytes;
+    m->total = g->memory_bytes + m->reserved;
+    m->used = used_of(gpu);
+    m->free = m->used < g->memory_bytes ? g->memory_bytes - m->used : 0;
     return NVML_SUCCESS;
 }
 
@@ -57,7 +73,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 static uint64_t bar1_bytes(int gpu) {
     uint64_t size = 256 * MIB;
 
-    while (size < sim_gpu(gpu)->memory_bytes)
+    while (size < sim_gpu_or_last(gpu)->memory_bytes)
         size <<= 1;
     return size;
 }
@@ -79,4 +95,5 @@ nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *
 }
 
 /* Large memory is HBM, on a wide bus; small memory is GDDR. */
-DEVICE_QUERY(nvmlDeviceGetMemoryBusWidth, unsigned int, sim_gpu(gpu)->memory_bytes > 48 * 1024 * MIB ? 6144 : 384)
+DEVICE_QUERY(nvmlDeviceGetMemoryBusWidth, unsigned int,
+             sim_gpu_or_last(gpu)->memory_bytes > 48 * 1024 * MIB ? 6144 : 384)

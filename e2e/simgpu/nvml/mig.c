@@ -1,34 +1,14 @@
 /*
- * MIG. Where a topology has MIG instances, their GPU is in MIG mode, and each is a device of its own: with a memory, with
- * processes, and with a handle, which is that of its entry among the visible GPUs. A GPU instance holds one compute
- * instance here, so the handle of either is the device's, too.
+ * MIG: the mode of GPUs, and MIG devices. Each compute instance is a device of its own: with a memory, with processes,
+ * and with a handle, which is that of its seat among the visible GPUs.
  */
+#include <errno.h>
+#include <linux/capability.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "nvml_sim.h"
-
-#define MIG_CAPABLE_SINCE_MAJOR 8
-#define MAX_MIG_DEVICES 7
-
-/* Of compute capability 8 only the first has MIG; 9.0 and 10.0 have it, 12.x partly: left out. */
-static bool mig_capable(int gpu) {
-    const struct sim_gpu *g = sim_gpu(gpu);
-
-    return (g->cc_major >= MIG_CAPABLE_SINCE_MAJOR && g->cc_major <= 10) && g->cc_minor == 0;
-}
-
-static bool part_of(int mig, int gpu) {
-    return sim_gpu(mig)->is_mig && sim_gpu(mig)->mig_of == sim_gpu(gpu)->index;
-}
-
-/* The visible GPU that a MIG instance is a part of: who can open the nodes of the instance can open its GPU's. */
-static int parent_of(int mig) {
-    int gpu = 0;
-
-    while (!part_of(mig, gpu))
-        gpu++;
-    return gpu;
-}
 
 /* Resolves the handle of a MIG instance; others get `otherwise`. */
 static nvmlReturn_t resolve_mig(nvmlDevice_t device, int *mig, nvmlReturn_t otherwise) {
@@ -36,45 +16,128 @@ static nvmlReturn_t resolve_mig(nvmlDevice_t device, int *mig, nvmlReturn_t othe
 
     if (ret != NVML_SUCCESS)
         return ret;
-    return sim_gpu(*mig)->is_mig ? NVML_SUCCESS : otherwise;
+    return *mig >= sim_gpu_count() ? NVML_SUCCESS : otherwise;
+}
+
+/* A whole GPU that has MIG. */
+static nvmlReturn_t resolve_capable(nvmlDevice_t device, int *gpu) {
+    nvmlReturn_t ret = device_resolve(device, gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    return *gpu < sim_gpu_count() && sim_mig_model(*gpu) != NULL ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+}
+
+nvmlReturn_t resolve_partitioned(nvmlDevice_t device, int *gpu) {
+    nvmlReturn_t ret = resolve_capable(device, gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    return sim_mig_on(*gpu) ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+}
+
+/* The driver asks for CAP_SYS_ADMIN, which root in a container does not have. */
+nvmlReturn_t may_manage(void) {
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
+
+    if (syscall(SYS_capget, &header, data) != 0 || (data[0].effective >> CAP_SYS_ADMIN & 1) == 0)
+        return NVML_ERROR_NO_PERMISSION;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t fault_of(enum sim_mig_act act) {
+    return (nvmlReturn_t)sim_fault_mig_take(act);
+}
+
+nvmlReturn_t instance_error(int error) {
+    switch (-error) {
+    case 0:
+        return NVML_SUCCESS;
+    case EBUSY:
+        return NVML_ERROR_IN_USE;
+    case ENOSPC:
+        return NVML_ERROR_INSUFFICIENT_RESOURCES;
+    case ENOTSUP:
+        return NVML_ERROR_NOT_SUPPORTED;
+    default:
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+}
+
+unsigned int count_bits(unsigned int mask) {
+    return (unsigned int)__builtin_popcount(mask);
 }
 
 nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, unsigned int *pending) {
     int gpu;
+    bool now, then;
     nvmlReturn_t ret = device_resolve(device, &gpu);
 
     if (ret != NVML_SUCCESS)
         return ret;
     if (current == NULL || pending == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
-    if (sim_gpu(gpu)->is_mig || !mig_capable(gpu))
-        return NVML_ERROR_NOT_SUPPORTED;
-    *current = sim_gpu(gpu)->mig_mode ? NVML_DEVICE_MIG_ENABLE : NVML_DEVICE_MIG_DISABLE;
-    *pending = *current;
+    ret = resolve_capable(device, &gpu);
+    if (ret != NVML_SUCCESS)
+        return ret;
+    sim_mig_mode(gpu, &now, &then);
+    *current = now ? NVML_DEVICE_MIG_ENABLE : NVML_DEVICE_MIG_DISABLE;
+    *pending = then ? NVML_DEVICE_MIG_ENABLE : NVML_DEVICE_MIG_DISABLE;
     return NVML_SUCCESS;
 }
 
+nvmlReturn_t nvmlDeviceSetMigMode(nvmlDevice_t device, unsigned int mode, nvmlReturn_t *activation) {
+    int gpu;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (activation == NULL || (mode != NVML_DEVICE_MIG_DISABLE && mode != NVML_DEVICE_MIG_ENABLE))
+        return NVML_ERROR_INVALID_ARGUMENT;
+    ret = resolve_capable(device, &gpu);
+    if (ret == NVML_SUCCESS)
+        ret = may_manage();
+    if (ret == NVML_SUCCESS)
+        ret = fault_of(MIG_ACT_MODE);
+    if (ret != NVML_SUCCESS)
+        return ret;
+    *activation = instance_error(sim_mig_set_mode(gpu, mode == NVML_DEVICE_MIG_ENABLE));
+    return NVML_SUCCESS;
+}
+
+/* The driver of a machine's own GPUs: a guest with a virtual GPU could make no instances. */
+DEVICE_QUERY(nvmlDeviceGetVirtualizationMode, nvmlGpuVirtualizationMode_t, NVML_GPU_VIRTUALIZATION_MODE_NONE)
+
 /* Zero where MIG is disabled, as the driver answers. */
-DEVICE_QUERY(nvmlDeviceGetMaxMigDeviceCount, unsigned int, sim_gpu(gpu)->mig_mode ? MAX_MIG_DEVICES : 0)
-DEVICE_QUERY(nvmlDeviceIsMigDeviceHandle, unsigned int, sim_gpu(gpu)->is_mig)
+static unsigned int max_devices(int gpu) {
+    const struct sim_mig_model *model = sim_mig_model(gpu);
+
+    if (gpu >= sim_gpu_count() || !sim_mig_on(gpu))
+        return 0;
+    return model->slots < SIM_MIG_SEATS ? model->slots : SIM_MIG_SEATS;
+}
+
+DEVICE_QUERY(nvmlDeviceGetMaxMigDeviceCount, unsigned int, max_devices(gpu))
+DEVICE_QUERY(nvmlDeviceIsMigDeviceHandle, unsigned int, gpu >= sim_gpu_count())
 
 nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index, nvmlDevice_t *mig) {
-    int gpu;
+    int gpu, devices[SIM_MIG_SEATS];
     nvmlReturn_t ret = device_resolve(device, &gpu);
 
     if (ret != NVML_SUCCESS)
         return ret;
     if (mig == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
-    if (sim_gpu(gpu)->is_mig || !mig_capable(gpu))
-        return NVML_ERROR_NOT_SUPPORTED;
-    for (int i = 0; i < sim_gpu_count(); i++) {
-        if (part_of(i, gpu) && index-- == 0) {
-            *mig = device_handle(i);
-            return NVML_SUCCESS;
-        }
-    }
-    return NVML_ERROR_NOT_FOUND;
+    ret = resolve_capable(device, &gpu);
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (sim_mig_on(gpu) && index >= max_devices(gpu))
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (index >= (unsigned int)sim_mig_devices(gpu, devices))
+        return NVML_ERROR_NOT_FOUND;
+    *mig = device_handle(devices[index]);
+    return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t mig, nvmlDevice_t *device) {
@@ -85,7 +148,7 @@ nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t mig, nvml
         return ret;
     if (device == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
-    *device = device_handle(parent_of(instance));
+    *device = device_handle(sim_mig_parent(instance));
     return NVML_SUCCESS;
 }
 
@@ -103,149 +166,26 @@ nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t mig, nvml
     }
 
 static nvmlDeviceAttributes_t attributes_of(int mig) {
+    const struct sim_gpu *gpu = sim_gpu_or_last(mig);
+    const struct sim_mig_profile *profile = sim_mig_device_profile(mig);
+
     return (nvmlDeviceAttributes_t){
-        .multiprocessorCount = (unsigned int)sim_gpu(mig)->sm_count,
-        .sharedCopyEngineCount = 1,
-        .gpuInstanceSliceCount = sim_gpu(mig)->mig_slices,
-        .computeInstanceSliceCount = sim_gpu(mig)->mig_slices,
-        .memorySizeMB = sim_gpu(mig)->memory_bytes >> 20,
+        .multiprocessorCount = (unsigned int)gpu->sm_count,
+        .sharedCopyEngineCount = profile->copy_engines,
+        .sharedDecoderCount = profile->decoders,
+        .sharedEncoderCount = profile->encoders,
+        .sharedJpegCount = profile->jpegs,
+        .sharedOfaCount = profile->ofas,
+        .gpuInstanceSliceCount = gpu->mig_slices,
+        .computeInstanceSliceCount = gpu->ci_slices,
+        .memorySizeMB = (gpu->memory_bytes + gpu->reserved_bytes) >> 20,
     };
 }
 
-MIG_QUERY(nvmlDeviceGetGpuInstanceId, unsigned int, sim_gpu(mig)->gi)
-MIG_QUERY(nvmlDeviceGetComputeInstanceId, unsigned int, sim_gpu(mig)->ci)
+MIG_QUERY(nvmlDeviceGetGpuInstanceId, unsigned int, sim_gpu_or_last(mig)->gi)
+MIG_QUERY(nvmlDeviceGetComputeInstanceId, unsigned int, sim_gpu_or_last(mig)->ci)
 MIG_QUERY(nvmlDeviceGetAttributes_v2, nvmlDeviceAttributes_t, attributes_of(mig))
 
 nvmlReturn_t nvmlDeviceGetAttributes(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes) {
     return nvmlDeviceGetAttributes_v2(device, attributes);
-}
-
-/* ---- Instances and their profiles ---- */
-
-/* One profile for each number of slices, the same for GPU and compute instances. */
-static const struct {
-    unsigned int slices, id;
-} profiles[] = {
-    [NVML_GPU_INSTANCE_PROFILE_1_SLICE] = {1, 19}, [NVML_GPU_INSTANCE_PROFILE_2_SLICE] = {2, 14},
-    [NVML_GPU_INSTANCE_PROFILE_3_SLICE] = {3, 9},  [NVML_GPU_INSTANCE_PROFILE_4_SLICE] = {4, 5},
-    [NVML_GPU_INSTANCE_PROFILE_7_SLICE] = {7, 0},
-};
-#define PROFILES (sizeof(profiles) / sizeof(profiles[0]))
-
-static unsigned int profile_of(int mig) {
-    for (size_t i = 0; i < PROFILES; i++) {
-        if (profiles[i].slices == sim_gpu(mig)->mig_slices)
-            return profiles[i].id;
-    }
-    return profiles[0].id;
-}
-
-nvmlReturn_t nvmlDeviceGetGpuInstanceById(nvmlDevice_t device, unsigned int id, nvmlGpuInstance_t *instance) {
-    int gpu;
-    nvmlReturn_t ret = device_resolve(device, &gpu);
-
-    if (ret != NVML_SUCCESS)
-        return ret;
-    if (instance == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    for (int i = 0; i < sim_gpu_count(); i++) {
-        if (part_of(i, gpu) && sim_gpu(i)->gi == id) {
-            instance->handle = (struct nvmlGpuInstance_st *)(void *)device_handle(i).handle;
-            return NVML_SUCCESS;
-        }
-    }
-    return NVML_ERROR_NOT_FOUND;
-}
-
-static nvmlReturn_t resolve_instance(void *handle, int *mig) {
-    return resolve_mig((nvmlDevice_t){.handle = handle}, mig, NVML_ERROR_INVALID_ARGUMENT);
-}
-
-nvmlReturn_t nvmlGpuInstanceGetInfo(nvmlGpuInstance_t instance, nvmlGpuInstanceInfo_t *info) {
-    int mig;
-    nvmlReturn_t ret = resolve_instance(instance.handle, &mig);
-
-    if (ret != NVML_SUCCESS)
-        return ret;
-    if (info == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    *info = (nvmlGpuInstanceInfo_t){
-        .device = device_handle(parent_of(mig)),
-        .id = sim_gpu(mig)->gi,
-        .profileId = profile_of(mig),
-        .placement = {.size = sim_gpu(mig)->mig_slices},
-    };
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlGpuInstanceGetComputeInstanceById(nvmlGpuInstance_t instance, unsigned int id,
-                                                   nvmlComputeInstance_t *compute) {
-    int mig;
-    nvmlReturn_t ret = resolve_instance(instance.handle, &mig);
-
-    if (ret != NVML_SUCCESS)
-        return ret;
-    if (compute == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    if (sim_gpu(mig)->ci != id)
-        return NVML_ERROR_NOT_FOUND;
-    compute->handle = (struct nvmlComputeInstance_st *)(void *)instance.handle;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlComputeInstanceGetInfo_v2(nvmlComputeInstance_t compute, nvmlComputeInstanceInfo_t *info) {
-    int mig;
-    nvmlReturn_t ret = resolve_instance(compute.handle, &mig);
-
-    if (ret != NVML_SUCCESS)
-        return ret;
-    if (info == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    *info = (nvmlComputeInstanceInfo_t){
-        .device = device_handle(parent_of(mig)),
-        .gpuInstance = {.handle = (struct nvmlGpuInstance_st *)(void *)compute.handle},
-        .id = sim_gpu(mig)->ci,
-        .profileId = profile_of(mig),
-        .placement = {.size = sim_gpu(mig)->mig_slices},
-    };
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned int profile,
-                                                 nvmlGpuInstanceProfileInfo_t *info) {
-    int gpu;
-    nvmlReturn_t ret = device_resolve(device, &gpu);
-
-    if (ret != NVML_SUCCESS)
-        return ret;
-    if (info == NULL || profile >= NVML_GPU_INSTANCE_PROFILE_COUNT)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    if (!sim_gpu(gpu)->mig_mode || profile >= PROFILES)
-        return NVML_ERROR_NOT_SUPPORTED;
-    *info = (nvmlGpuInstanceProfileInfo_t){
-        .id = profiles[profile].id,
-        .sliceCount = profiles[profile].slices,
-        .instanceCount = MAX_MIG_DEVICES / profiles[profile].slices,
-    };
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance_t instance, unsigned int profile,
-                                                          unsigned int engines,
-                                                          nvmlComputeInstanceProfileInfo_t *info) {
-    int mig;
-    nvmlReturn_t ret = resolve_instance(instance.handle, &mig);
-
-    if (ret != NVML_SUCCESS)
-        return ret;
-    if (info == NULL || engines != NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    if (profile >= PROFILES || profiles[profile].slices > sim_gpu(mig)->mig_slices)
-        return NVML_ERROR_NOT_SUPPORTED;
-    *info = (nvmlComputeInstanceProfileInfo_t){
-        .id = profiles[profile].id,
-        .sliceCount = profiles[profile].slices,
-        .instanceCount = sim_gpu(mig)->mig_slices / profiles[profile].slices,
-    };
-    return NVML_SUCCESS;
 }

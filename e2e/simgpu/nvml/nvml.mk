@@ -17,11 +17,13 @@ NVML_HOLD := $(BUILD)/sim/test/nvml-hold
 NVML_ORDER := $(BUILD)/sim/test/nvml-order
 NVML_HEADER := $(NVML_OBJ)/include/nvml.h
 
-NVML_LIB_SRC := $(addprefix $(NVML_SIM)/,library.c device.c memory.c telemetry.c process.c accounting.c events.c mig.c ecc.c call.c)
+NVML_LIB_SRC := $(addprefix $(NVML_SIM)/,library.c device.c memory.c telemetry.c process.c accounting.c events.c mig.c \
+	mig_gpu_instance.c mig_compute_instance.c ecc.c call.c)
 # The simulator's makefile names the sources of the state, where it has included this one.
 NVML_STATE_SRC := $(or $(SIM_STATE_SRC),$(addprefix e2e/simgpu/,state.c sums.c shared_objects.c \
-	shared_contents.c record.c turns.c faults.c health.c orders.c processes.c topology.c))
-NVML_HEADERS := $(NVML_SIM)/nvml_sim.h $(wildcard e2e/simgpu/*.h)
+	shared_contents.c record.c turns.c faults.c health.c orders.c processes.c topology.c mig.c mig_profiles.c \
+	mig_device.c mig_events.c mig_nodes.c uuid5.c))
+NVML_HEADERS := $(wildcard $(NVML_SIM)/*.h) $(wildcard e2e/simgpu/*.h)
 
 # Names that NVML has deprecated are what programs still call.
 NVML_CFLAGS := -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror -Wno-deprecated-declarations -pthread \
@@ -68,7 +70,7 @@ $(NVML_LIB): $(NVML_LIB_SRC:$(NVML_SIM)/%.c=$(NVML_OBJ)/%.o) $(NVML_OBJ)/unsuppo
 	$(CC) $(NVML_CFLAGS) -fPIC -fvisibility=hidden -shared -Wl,-soname,$(@F) -Wl,-z,defs -Wl,-Bsymbolic \
 		-o $@ $(filter %.o %.c,$^)
 
-$(NVML_SMI): $(NVML_SIM)/smi.c $(NVML_SIM)/smi_main.c $(NVML_SIM)/smi.h $(NVML_HEADER)
+$(NVML_SMI): $(addprefix $(NVML_SIM)/,smi.c smi_main.c smi_mig.c smi_nvml.c smi.h smi_nvml.h) $(NVML_HEADER)
 	@mkdir -p $(@D)
 	$(CC) $(NVML_CFLAGS) -o $@ $(filter %.c,$^) -ldl
 
@@ -81,9 +83,10 @@ $(NVML_ORDER): $(NVML_SIM)/consumers/testdata/order.c $(NVML_STATE_SRC) $(NVML_H
 	$(CC) $(NVML_CFLAGS) -I e2e/simgpu -o $@ $(filter %.c,$^)
 
 # The tests are one program with the library, whose functions it exports for their names to be found.
-NVML_TEST_FLAGS := $(NVML_INSTRUMENT) -rdynamic $(addprefix -finstrument-functions-exclude-file-list=,nvml_test.c \
-	e2e/simgpu/state_local.h $(NVML_STATE_SRC))
-NVML_TEST_SRC := $(NVML_SIM)/nvml_test.c $(NVML_LIB_SRC) $(NVML_OBJ)/unsupported.c $(NVML_STATE_SRC)
+NVML_TEST_FLAGS := $(NVML_INSTRUMENT) -rdynamic $(addprefix -finstrument-functions-exclude-file-list=,nvml_test \
+	nvml_mig_test.c state_local.h simgpu/mig $(NVML_STATE_SRC))
+NVML_TEST_SRC := $(NVML_SIM)/nvml_test.c $(NVML_SIM)/nvml_mig_test.c $(NVML_LIB_SRC) $(NVML_OBJ)/unsupported.c \
+	$(NVML_STATE_SRC)
 
 $(NVML_TEST): $(NVML_TEST_SRC) $(NVML_HEADERS)
 	@mkdir -p $(@D)

@@ -19,12 +19,14 @@
 #pragma GCC visibility pop
 
 #include "../health.h"
+#include "../mig.h"
 #include "../state.h"
 
 /* What a GPU without MIG answers where an instance ID is asked for. */
 #define NO_INSTANCE 0xFFFFFFFFu
 
-/* A handle is the address of an entry of one table: the entry's place in it is the GPU's index, its content nothing. */
+/* A handle is the address of an entry of one table: the entry's place in it is the GPU's index, its content nothing. The
+ * table has several entries for each GPU, of which one is good at a time: when a GPU is bound to the driver anew, the next. */
 struct nvmlDevice_st {
     char nothing;
 };
@@ -65,8 +67,9 @@ uint64_t wall_clock_us(void);
 struct gpu_process {
     unsigned int pid; /* in the caller's pid namespace */
     uint64_t bytes, peak_bytes;
-    uint64_t busy_ns;  /* GPU time since the process began to use GPUs */
-    uint64_t start_ns; /* CLOCK_MONOTONIC when it began to */
+    uint64_t busy_ns;    /* GPU time since the process began to use GPUs */
+    uint64_t start_ns;   /* CLOCK_MONOTONIC when it began to */
+    unsigned int gi, ci; /* NO_INSTANCE outside MIG */
 };
 
 /* The processes that hold memory of a GPU, ordered by pid, one entry per pid. On success `*processes` is to be freed. */
@@ -76,6 +79,28 @@ nvmlReturn_t processes_of_gpu(int gpu, struct gpu_process **processes, unsigned 
  * NVML_ERROR_INSUFFICIENT_SIZE. `put` writes entry i. */
 typedef void put_process(void *array, unsigned int i, const struct gpu_process *process);
 nvmlReturn_t list_processes(int gpu, unsigned int *count, void *array, put_process *put);
+
+/* ---- MIG ---- */
+
+/* A whole GPU in MIG mode: NVML_ERROR_NOT_SUPPORTED for others, MIG devices among them. */
+nvmlReturn_t resolve_partitioned(nvmlDevice_t device, int *gpu);
+
+/* Whether the caller may manage instances, and no fault is ordered: NVML_SUCCESS. */
+nvmlReturn_t may_manage(void);
+nvmlReturn_t fault_of(enum sim_mig_act act);
+
+/* Handles of instances are those of their seats. */
+struct instance_seat {
+    int gpu;
+    unsigned int seat;
+};
+nvmlGpuInstance_t gpu_instance_handle(int gpu, unsigned int seat);
+nvmlReturn_t resolve_gpu_instance(nvmlGpuInstance_t handle, struct instance_seat *at, struct sim_gi *gi);
+
+nvmlReturn_t instance_error(int error);
+
+/* Writes the starts of a placement mask; `put` one by one. */
+unsigned int count_bits(unsigned int mask);
 
 /* Defines an NVML function that answers one value about a device. `gpu` is in scope in the expression. */
 #define DEVICE_QUERY(function, type, expression)                                                                       \

@@ -2,6 +2,7 @@
  * directory with a topology, a state and device nodes (regular files, which the simulator opens as gladly). */
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -13,9 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "nvml_sim.h"
+#include "nvml_test.h"
 
-#define MIB ((uint64_t)1 << 20)
 #define H200_UUID "GPU-11111111-2222-3333-4444-555555555555"
 #define T4_UUID "GPU-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
 
@@ -48,31 +48,23 @@ static char node[] = "/tmp/nvml-test-XXXXXX";
 
 static void remove_node(void);
 
-static void fail_at(int line, const char *what, long long got, long long want) {
-    printf("    line %d: %s is %lld, want %lld\n", line, what, got, want);
+void fail_at(const char *file, int line, const char *what, long long got, long long want) {
+    printf("    %s:%d: %s is %lld, want %lld\n", file, line, what, got, want);
     fflush(stdout);
     remove_node();
     _exit(1);
 }
 
-#define CHECK_EQ(got, want)                                                                                            \
-    do {                                                                                                               \
-        long long got_ = (long long)(got), want_ = (long long)(want);                                                  \
-        if (got_ != want_)                                                                                             \
-            fail_at(__LINE__, #got, got_, want_);                                                                      \
-    } while (0)
-#define CHECK(condition) CHECK_EQ(!!(condition), 1)
-#define CHECK_STR(got, want) CHECK_EQ(strcmp(got, want), 0)
-#define OK(call) CHECK_EQ(call, NVML_SUCCESS)
+const char *in_node(const char *name) {
+    static char paths[4][256];
+    static unsigned int next;
+    char *path = paths[next++ % 4];
 
-static const char *in_node(const char *name) {
-    static char path[256];
-
-    snprintf(path, sizeof(path), "%s/%s", node, name);
+    snprintf(path, sizeof(paths[0]), "%s/%s", node, name);
     return path;
 }
 
-static void write_file(const char *name, const char *content) {
+void write_file(const char *name, const char *content) {
     int fd = open(in_node(name), O_WRONLY | O_CREAT | O_TRUNC, 0666);
 
     CHECK(fd >= 0);
@@ -93,19 +85,16 @@ static void make_node(void) {
     unsetenv("SIMGPU_LABEL");
 }
 
-static void remove_node(void) {
-    static const char *const files[] = {
-        "dev/nvidiactl", "dev/nvidia0", "dev/nvidia3", "dev/nvidia-caps/nvidia-cap12", "dev/nvidia-caps/nvidia-cap13",
-        "topology",      "state"};
-
-    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
-        unlink(in_node(files[i]));
-    rmdir(in_node("dev/nvidia-caps"));
-    rmdir(in_node("dev"));
-    rmdir(node);
+static int remove_one(const char *path, const struct stat *info, int type, struct FTW *where) {
+    (void)info, (void)type, (void)where;
+    return remove(path);
 }
 
-static nvmlDevice_t gpu_handle(unsigned int index) {
+static void remove_node(void) {
+    nftw(node, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+nvmlDevice_t gpu_handle(unsigned int index) {
     nvmlDevice_t device;
 
     OK(nvmlDeviceGetHandleByIndex_v2(index, &device));
@@ -114,16 +103,14 @@ static nvmlDevice_t gpu_handle(unsigned int index) {
 
 /* ---- Processes that use a GPU ---- */
 
-struct user {
-    pid_t pid;
-    int stop; /* closing it ends the process */
-};
-
 /* The program of such a process, started afresh by exec: it holds `bytes` of the GPU until its standard input ends. */
 static int use_gpu(int gpu, uint64_t bytes, uint64_t busy_ns) {
     char byte = 1;
 
-    if (sim_open() != 0 || sim_join() != 0 || sim_reserve(gpu, bytes) != 0)
+    if (sim_open() != 0 || sim_join() != 0 || (gpu >= sim_gpu_count() && sim_bind(gpu) != 0))
+        return 1;
+    sim_opens(&gpu, 1);
+    if (sim_reserve(gpu, bytes) != 0)
         return 1;
     while (busy_ns > 0) {
         struct sim_turn turn = sim_turn_book(gpu, busy_ns, 0);
@@ -135,7 +122,7 @@ static int use_gpu(int gpu, uint64_t bytes, uint64_t busy_ns) {
 }
 
 /* Starts one and returns when it holds the memory. */
-static struct user start_user(int gpu, uint64_t bytes, uint64_t busy_ns) {
+struct user start_user(int gpu, uint64_t bytes, uint64_t busy_ns) {
     int ready[2], stop[2];
     char byte, gpu_arg[16], bytes_arg[32], busy_arg[32];
 
@@ -159,12 +146,12 @@ static struct user start_user(int gpu, uint64_t bytes, uint64_t busy_ns) {
     return (struct user){pid, stop[1]};
 }
 
-static void end_user(struct user user) {
+void end_user(struct user user) {
     close(user.stop);
     CHECK_EQ(waitpid(user.pid, NULL, 0), user.pid);
 }
 
-static void kill_user(struct user user) {
+void kill_user(struct user user) {
     kill(user.pid, SIGKILL);
     end_user(user);
 }
@@ -921,7 +908,7 @@ static const struct {
     void (*run)(void);
 } tests[] = {
 #define ENTRY(name) {#name, test_##name},
-    TESTS(ENTRY)
+    TESTS(ENTRY) MIG_TESTS(ENTRY)
 #undef ENTRY
 };
 

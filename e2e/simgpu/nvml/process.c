@@ -8,6 +8,7 @@
 
 struct collection {
     int gpu;
+    unsigned int gi, ci;
     bool failed;
     unsigned int count, capacity;
     struct gpu_process *processes;
@@ -22,12 +23,14 @@ static int collect(const struct sim_process_info *info, void *arg) {
         .peak_bytes = info->gpus[c->gpu].peak_bytes,
         .busy_ns = info->gpus[c->gpu].busy_ns,
         .start_ns = info->start_ns,
+        .gi = c->gi,
+        .ci = c->ci,
     };
 
     if (info->pid <= 0 || !info->alive || seen.bytes == 0)
         return 0;
     for (unsigned int i = 0; i < c->count; i++) {
-        if (c->processes[i].pid == seen.pid) {
+        if (c->processes[i].pid == seen.pid && c->processes[i].gi == seen.gi) {
             c->processes[i].bytes += seen.bytes;
             c->processes[i].peak_bytes += seen.peak_bytes;
             c->processes[i].busy_ns += seen.busy_ns;
@@ -56,10 +59,25 @@ static int by_pid(const void *a, const void *b) {
     return (left > right) - (left < right);
 }
 
-nvmlReturn_t processes_of_gpu(int gpu, struct gpu_process **processes, unsigned int *count) {
-    struct collection c = {.gpu = gpu};
+static void collect_of(struct collection *c, int gpu) {
+    const struct sim_gpu *g = sim_gpu(gpu);
 
-    sim_each_process(collect, &c);
+    if (g == NULL)
+        return;
+    c->gpu = gpu;
+    c->gi = g->is_mig ? g->gi : NO_INSTANCE;
+    c->ci = g->is_mig ? g->ci : NO_INSTANCE;
+    sim_each_process(collect, c);
+}
+
+/* Those of a GPU in MIG mode are those of its instances. */
+nvmlReturn_t processes_of_gpu(int gpu, struct gpu_process **processes, unsigned int *count) {
+    struct collection c = {0};
+    int devices[SIM_MIG_SEATS], instances = gpu < sim_gpu_count() ? sim_mig_devices(gpu, devices) : 0;
+
+    collect_of(&c, gpu);
+    for (int i = 0; i < instances; i++)
+        collect_of(&c, devices[i]);
     if (c.failed) {
         free(c.processes);
         return NVML_ERROR_MEMORY;
@@ -106,8 +124,8 @@ static void put_v2(void *infos, unsigned int i, const struct gpu_process *proces
     ((nvmlProcessInfo_v2_t *)infos)[i] = (nvmlProcessInfo_v2_t){
         .pid = process->pid,
         .usedGpuMemory = process->bytes,
-        .gpuInstanceId = NO_INSTANCE,
-        .computeInstanceId = NO_INSTANCE,
+        .gpuInstanceId = process->gi,
+        .computeInstanceId = process->ci,
     };
 }
 
@@ -179,8 +197,8 @@ static void put_detail(void *infos, unsigned int i, const struct gpu_process *pr
     ((nvmlProcessDetail_v1_t *)infos)[i] = (nvmlProcessDetail_v1_t){
         .pid = process->pid,
         .usedGpuMemory = process->bytes,
-        .gpuInstanceId = NO_INSTANCE,
-        .computeInstanceId = NO_INSTANCE,
+        .gpuInstanceId = process->gi,
+        .computeInstanceId = process->ci,
     };
 }
 

@@ -1,83 +1,11 @@
 /* An nvidia-smi for the simulated GPU: the same questions to NVML, the same table, and SIMULATED in its header. */
 #include "smi.h"
 
-#include <dlfcn.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define NVML_NO_UNVERSIONED_FUNC_DEFS
-#include <nvml.h>
-
-#define NVML_SONAME "libnvidia-ml.so.1"
-#define MIB (1024ull * 1024ull)
-
-/* The functions asked of NVML, by name, found with dlsym in whatever library the loader gives for the SONAME. */
-#define NVML_FUNCTIONS(X)                                                                                              \
-    X(nvmlInit_v2)                                                                                                     \
-    X(nvmlShutdown)                                                                                                    \
-    X(nvmlErrorString)                                                                                                 \
-    X(nvmlSystemGetDriverVersion)                                                                                      \
-    X(nvmlSystemGetCudaDriverVersion_v2)                                                                               \
-    X(nvmlSystemGetProcessName)                                                                                        \
-    X(nvmlDeviceGetCount_v2)                                                                                           \
-    X(nvmlDeviceGetHandleByIndex_v2)                                                                                   \
-    X(nvmlDeviceGetName)                                                                                               \
-    X(nvmlDeviceGetUUID)                                                                                               \
-    X(nvmlDeviceGetPciInfo_v3)                                                                                         \
-    X(nvmlDeviceGetPersistenceMode)                                                                                    \
-    X(nvmlDeviceGetDisplayActive)                                                                                      \
-    X(nvmlDeviceGetTotalEccErrors)                                                                                     \
-    X(nvmlDeviceGetTemperature)                                                                                        \
-    X(nvmlDeviceGetPowerUsage)                                                                                         \
-    X(nvmlDeviceGetPowerManagementLimit)                                                                               \
-    X(nvmlDeviceGetMemoryInfo)                                                                                         \
-    X(nvmlDeviceGetMemoryInfo_v2)                                                                                      \
-    X(nvmlDeviceGetUtilizationRates)                                                                                   \
-    X(nvmlDeviceGetMigMode)                                                                                            \
-    X(nvmlDeviceGetComputeRunningProcesses_v3)
-
-struct nvml {
-    void *library;
-#define MEMBER(name) __typeof__(&name) name;
-    NVML_FUNCTIONS(MEMBER)
-#undef MEMBER
-};
-
-static int fail(FILE *out, const char *reason, int code) {
-    fprintf(out, "SIMULATED nvidia-smi: cannot communicate with the driver: %s\n", reason);
-    return code;
-}
-
-/* Loads NVML and initialises it; on success nvml_close must follow. */
-static int nvml_open(struct nvml *nvml, FILE *out) {
-    nvml->library = dlopen(NVML_SONAME, RTLD_NOW | RTLD_LOCAL);
-    if (nvml->library == NULL)
-        return fail(out, dlerror(), NVML_ERROR_LIBRARY_NOT_FOUND);
-        /* POSIX gives function pointers through void pointers; ISO C has no other way than to copy the bytes. */
-#define LOOK_UP(name)                                                                                                  \
-    {                                                                                                                  \
-        void *symbol = dlsym(nvml->library, #name);                                                                    \
-        if (symbol == NULL) {                                                                                          \
-            dlclose(nvml->library);                                                                                    \
-            return fail(out, NVML_SONAME " has no " #name, NVML_ERROR_FUNCTION_NOT_FOUND);                             \
-        }                                                                                                              \
-        memcpy(&nvml->name, &symbol, sizeof(symbol));                                                                  \
-    }
-    NVML_FUNCTIONS(LOOK_UP)
-#undef LOOK_UP
-    nvmlReturn_t ret = nvml->nvmlInit_v2();
-    if (ret != NVML_SUCCESS) {
-        fail(out, nvml->nvmlErrorString(ret), ret);
-        dlclose(nvml->library);
-    }
-    return ret;
-}
-
-static void nvml_close(struct nvml *nvml) {
-    nvml->nvmlShutdown();
-    dlclose(nvml->library);
-}
+#include "smi_nvml.h"
 
 static const char *const rule =
     "+-----------------------------------------+------------------------+----------------------+";
@@ -163,6 +91,13 @@ static nvmlProcessInfo_t *running(const struct nvml *nvml, nvmlDevice_t device, 
     }
 }
 
+static void put_instance(char *text, size_t size, unsigned int id) {
+    if (id == NVML_GPU_INSTANCE_ID_ANY)
+        snprintf(text, size, "N/A");
+    else
+        snprintf(text, size, "%u", id);
+}
+
 static unsigned int print_processes_of(const struct nvml *nvml, FILE *out, unsigned int index) {
     nvmlDevice_t device;
     unsigned int count = 0;
@@ -173,7 +108,10 @@ static unsigned int print_processes_of(const struct nvml *nvml, FILE *out, unsig
     for (unsigned int i = 0; i < count; i++) {
         char name[256] = "[Not Found]";
         nvml->nvmlSystemGetProcessName(infos[i].pid, name, sizeof(name));
-        fprintf(out, "| %4u   N/A  N/A %15u      C   %-34.34s %8lluMiB |\n", index, infos[i].pid, name,
+        char gi[16], ci[16];
+        put_instance(gi, sizeof(gi), infos[i].gpuInstanceId);
+        put_instance(ci, sizeof(ci), infos[i].computeInstanceId);
+        fprintf(out, "| %4u  %4s %4s %15u      C   %-34.34s %8lluMiB |\n", index, gi, ci, infos[i].pid, name,
                 infos[i].usedGpuMemory / MIB);
     }
     free(infos);
@@ -215,6 +153,25 @@ int simgpu_smi(FILE *out) {
     return 0;
 }
 
+/* The name of a MIG device is its GPU's and the profile's: "  MIG 1g.5gb      Device  0: (UUID: MIG-…)". */
+static void list_mig_devices(const struct nvml *nvml, FILE *out, nvmlDevice_t gpu) {
+    unsigned int max = 0;
+
+    nvml->nvmlDeviceGetMaxMigDeviceCount(gpu, &max);
+    for (unsigned int i = 0; i < max; i++) {
+        nvmlDevice_t device;
+        char name[NVML_DEVICE_NAME_V2_BUFFER_SIZE] = "N/A", uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = "N/A";
+        const char *profile;
+
+        if (nvml->nvmlDeviceGetMigDeviceHandleByIndex(gpu, i, &device) != NVML_SUCCESS)
+            continue;
+        nvml->nvmlDeviceGetName(device, name, sizeof(name));
+        nvml->nvmlDeviceGetUUID(device, uuid, sizeof(uuid));
+        profile = strstr(name, "MIG ");
+        fprintf(out, "  MIG %-11s Device %2u: (UUID: %s)\n", profile != NULL ? profile + 4 : name, i, uuid);
+    }
+}
+
 int simgpu_smi_list(FILE *out) {
     struct nvml nvml;
     unsigned int gpus = 0;
@@ -234,6 +191,7 @@ int simgpu_smi_list(FILE *out) {
         nvml.nvmlDeviceGetName(device, name, sizeof(name));
         nvml.nvmlDeviceGetUUID(device, uuid, sizeof(uuid));
         fprintf(out, "GPU %u: %s (UUID: %s)\n", i, name, uuid);
+        list_mig_devices(&nvml, out, device);
     }
     nvml_close(&nvml);
     return 0;

@@ -16,4 +16,8 @@ int simgpu_smi_list(FILE *out);
  * are turned off. Returns as simgpu_smi, or NVML_ERROR_INVALID_ARGUMENT for a field that it does not know. */
 int simgpu_smi_query(FILE *out, const char *fields, int header, int units);
 
+/* `nvidia-smi mig …` and `nvidia-smi [-i GPU] -mig 0|1`: argv begins behind "mig", or with the options. Exit status. */
+int simgpu_smi_mig(FILE *out, int argc, char **argv);
+int simgpu_smi_mig_mode(FILE *out, const char *gpu, const char *mode);
+
 #endif

@@ -8,7 +8,10 @@
 #define FORMAT "--format="
 
 static int usage(void) {
-    fputs("usage: nvidia-smi [-L | " QUERY "FIELD,... [" FORMAT "csv[,noheader][,nounits]]]   (SIMULATED)\n", stderr);
+    fputs("usage: nvidia-smi [-L | " QUERY "FIELD,... [" FORMAT "csv[,noheader][,nounits]] |\n"
+          "                   [-i GPU] -mig 0|1 | mig [-i GPU] -lgip|-lgipp|-lgi|-lci|-cgi PROFILE[:START],... [-C]|\n"
+          "                   -cci [-gi ID]|-dci [-gi ID]|-dgi [-gi ID]]   (SIMULATED)\n",
+          stderr);
     return 2;
 }
 
@@ -19,6 +22,12 @@ int main(int argc, char **argv) {
         return simgpu_smi(stdout);
     if (argc == 2 && (strcmp(argv[1], "-L") == 0 || strcmp(argv[1], "--list-gpus") == 0))
         return simgpu_smi_list(stdout);
+    if (strcmp(argv[1], "mig") == 0)
+        return simgpu_smi_mig(stdout, argc - 2, argv + 2);
+    if (argc == 3 && strcmp(argv[1], "-mig") == 0)
+        return simgpu_smi_mig_mode(stdout, NULL, argv[2]);
+    if (argc == 5 && strcmp(argv[1], "-i") == 0 && strcmp(argv[3], "-mig") == 0)
+        return simgpu_smi_mig_mode(stdout, argv[2], argv[4]);
     for (int i = 1; i < argc; i++) {
         if (strncmp(argv[i], QUERY, strlen(QUERY)) == 0)
             fields = argv[i] + strlen(QUERY);

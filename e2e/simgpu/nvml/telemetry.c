@@ -57,7 +57,7 @@ nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, nvmlComputeMode_t mod
     if (geteuid() != 0)
         return NVML_ERROR_NO_PERMISSION;
     /* Threads cannot have a GPU for themselves any more since CUDA 8. */
-    if (mode == NVML_COMPUTEMODE_EXCLUSIVE_THREAD || sim_gpu(gpu)->is_mig)
+    if (mode == NVML_COMPUTEMODE_EXCLUSIVE_THREAD || gpu >= sim_gpu_count())
         return NVML_ERROR_NOT_SUPPORTED;
     return sim_set(gpu, SIM_COMPUTE_MODE, mode) == 0 ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
 }
@@ -92,7 +92,7 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
     if (utilization == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
     /* Neither a GPU in MIG mode nor an instance of one tells it. */
-    if (sim_gpu(gpu)->mig_mode || sim_gpu(gpu)->is_mig)
+    if (sim_mig_on(gpu))
         return NVML_ERROR_NOT_SUPPORTED;
     uint64_t percent, memory;
     if (!sim_setting(gpu, SIM_GPU_UTILISATION, sim_gpu_utilisation(gpu), &percent))
@@ -114,7 +114,7 @@ static nvmlReturn_t video_engine(nvmlDevice_t device, enum sim_setting setting, 
         return ret;
     if (percent == NULL || period_us == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
-    if (!sim_setting(gpu, setting, 0, &set))
+    if (sim_mig_on(gpu) || !sim_setting(gpu, setting, 0, &set))
         return NVML_ERROR_NOT_SUPPORTED;
     *percent = (unsigned int)set;
     *period_us = ENCODER_PERIOD_US;
@@ -130,6 +130,8 @@ static nvmlReturn_t idle_engine(nvmlDevice_t device, unsigned int *percent, unsi
         return ret;
     if (percent == NULL || period_us == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
+    if (sim_mig_on(gpu))
+        return NVML_ERROR_NOT_SUPPORTED;
     *percent = 0;
     *period_us = ENCODER_PERIOD_US;
     return NVML_SUCCESS;

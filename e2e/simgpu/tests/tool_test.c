@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "harness.h"
+#include "mig.h"
 
 static char output[65536];
 
@@ -86,6 +87,36 @@ static void faults_from_outside(void) {
     CHECK(sim_nvml_absent());
 }
 
+/* What `simgpu` says of MIG, and does to it. */
+static void mig_from_outside(void) {
+    struct sim_gi gi;
+    struct sim_ci ci;
+
+    node_use_topology("mixed.conf");
+    CHECK_INT(sim_open_all(), 0);
+    CHECK_INT(sim_mig_set_mode(0, true), 0);
+    CHECK_INT(sim_gi_create(0, sim_mig_profile(0, 14), 2, &gi), 0);
+    CHECK_INT(TOOL("%s record --json", tool_path), 0);
+    CHECK_OUTPUT("\"mig\":{\"gpus\":[{\"uuid\":\"GPU-51d40f7e-a140-4e6b-9f3d-5a1e00000000\",\"mode\":true,"
+                 "\"pending\":true,\"gpu_instances\":[{\"id\":4,\"profile\":\"2g.10gb\",\"profile_id\":14,\"start\":2,"
+                 "\"size\":2,\"memory_bytes\":");
+    CHECK_OUTPUT("\"compute_instances\":[]}");
+    CHECK_OUTPUT("\"what\":\"gi-created\"");
+    CHECK_INT(sim_ci_create(0, gi.seat, 2, -1, &ci), 0);
+    CHECK_INT(TOOL("%s record --json", tool_path), 0);
+    CHECK_OUTPUT("\"compute_instances\":[{\"id\":0,\"uuid\":\"MIG-");
+    CHECK_OUTPUT("\"name\":\"NVIDIA A100-SXM4-40GB MIG 2g.10gb\",\"start\":0,\"size\":2,\"sm_count\":28,");
+    CHECK_INT(TOOL("%s fault mig gi-create 1 19 && %s fault mig-delay 3", tool_path, tool_path), 0);
+    CHECK_INT(sim_fault_mig_take(MIG_ACT_GI_CREATE), 19);
+    CHECK_INT(sim_fault_mig_take(MIG_ACT_GI_CREATE), 0);
+    CHECK_INT(TOOL("%s reset 1", tool_path), 0);
+    CHECK_INT(sim_gi_get(0, gi.seat, &gi), 0);
+    CHECK_INT(TOOL("%s reload", tool_path), 0);
+    CHECK(sim_gi_get(0, gi.seat, &gi) != 0 && sim_mig_on(0));
+    CHECK_INT(TOOL("%s record", tool_path), 0);
+    CHECK_OUTPUT("reloaded");
+}
+
 static void bad_commands(void) {
     static const struct {
         const char *arguments, *says;
@@ -104,6 +135,10 @@ static void bad_commands(void) {
         {"set 0 encoder_utilisation 101", "101: must be a whole number from 0 to 100"},
         {"set 0 power_mw", "GPU NAME VALUE|unsupported|default must follow"},
         {"reset", "reset: the GPU must follow"},
+        {"fault mig x 1 2", "x: must be mode, gi-create"},
+        {"fault alloc MIG-1 1 2", "MIG-1: there is no such MIG device"},
+        {"reload x", "only --force"},
+        {"reset 9", "9: must be a whole number"},
         {"record --xml", "only --json"},
         {"root", "the directory must follow"},
     };
@@ -205,6 +240,7 @@ const struct test tool_tests[] = {
     {"the record", the_record},
     {"the default group is the pid namespace", the_default_group_is_the_pid_namespace},
     {"faults from outside", faults_from_outside},
+    {"MIG from outside", mig_from_outside},
     {"bad commands", bad_commands},
     {"a driver root", a_driver_root},
     {"a driver root without being root", a_driver_root_without_being_root},

@@ -14,9 +14,21 @@ int parse_number(const char *text, long long max, long long *out) {
     return 0;
 }
 
+static int parse_mig(const char *text, int *gpu) {
+    for (int i = 0; i < sim_index_count(); i++) {
+        if (sim_gpu(i) != NULL && strcmp(sim_gpu(i)->uuid, text) == 0) {
+            *gpu = i;
+            return 0;
+        }
+    }
+    return complain("%s: there is no such MIG device", text);
+}
+
 int parse_gpu(const char *text, int *gpu) {
     long long n;
 
+    if (strncmp(text, "MIG-", 4) == 0)
+        return parse_mig(text, gpu);
     if (parse_number(text, sim_gpu_count() - 1, &n) != 0)
         return 1;
     *gpu = (int)n;
@@ -63,6 +75,11 @@ static int fault_nvml_absent(int argc, char **argv) {
     return 0;
 }
 
+/* Its own words tell which it is. */
+static int fault_mig(int argc, char **argv) {
+    return command_fault_mig(argc + 1, argv - 1);
+}
+
 static const struct {
     const char *name, *arguments;
     int least, most; /* words behind the name */
@@ -78,6 +95,8 @@ static const struct {
     {"mismatch", "on|off", 1, 1, fault_mismatch},
     {"hang", "FUNCTION|all on|off", 2, 2, fault_hang},
     {"nvml-error", "GPU|any FUNCTION|all CODE", 3, 3, fault_nvml_error},
+    {"mig", "CALL N CODE", 3, 3, fault_mig},
+    {"mig-delay", "MS", 1, 1, fault_mig},
     {"nvml-absent", "on|off", 1, 1, fault_nvml_absent},
     {"clear", "", 0, 0, fault_clear},
 };

@@ -48,16 +48,6 @@ int command_set(int argc, char **argv) {
     return parse_gpu(argv[0], &gpu) != 0 ? 1 : set(gpu, argv[1], argv[2]);
 }
 
-int command_reset(int argc, char **argv) {
-    int gpu;
-
-    if (open_state() != 0)
-        return 1;
-    if (argc != 1)
-        return complain("reset: the GPU must follow"), 2;
-    return parse_gpu(argv[0], &gpu) != 0 ? 1 : sim_gpu_reset(gpu) != 0;
-}
-
 int fault_xid(int argc, char **argv) {
     long long xid, gi = SIM_NO_INSTANCE, ci = SIM_NO_INSTANCE;
     int gpu;

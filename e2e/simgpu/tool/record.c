@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "json.h"
+#include "record_mig.h"
 #include "shared_objects.h"
 #include "state.h"
 #include "tool.h"
@@ -24,10 +25,10 @@ static int process_json(const struct sim_process_info *info, void *arg) {
     json_string(json, "group", info->group);
     json_bool(json, "alive", info->alive);
     json_open(json, "gpus", '[');
-    for (int i = 0; i < sim_gpu_count(); i++) {
+    for (int i = 0; i < sim_index_count(); i++) {
         const struct sim_process_gpu *gpu = &info->gpus[i];
 
-        if (!touches(gpu))
+        if (sim_gpu(i) == NULL || !touches(gpu))
             continue;
         json_open(json, NULL, '{');
         json_string(json, "uuid", sim_gpu(i)->uuid);
@@ -47,8 +48,8 @@ static int process_json(const struct sim_process_info *info, void *arg) {
 static int shared_json(const struct sim_shared_info *info, void *arg) {
     struct json *json = arg;
 
-    for (int i = 0; i < sim_gpu_count(); i++) {
-        if (info->bytes[i] == 0)
+    for (int i = 0; i < sim_index_count(); i++) {
+        if (sim_gpu(i) == NULL || info->bytes[i] == 0)
             continue;
         json_open(json, NULL, '{');
         json_string(json, "kind", info->kind);
@@ -66,8 +67,9 @@ static int shared_json(const struct sim_shared_info *info, void *arg) {
 static int group_json(const struct sim_group_info *info, void *arg) {
     struct json *json = arg;
 
-    for (int i = 0; i < sim_gpu_count(); i++) {
-        if (info->gpus[i].peak_bytes == 0 && info->gpus[i].bytes == 0 && info->gpus[i].launches == 0)
+    for (int i = 0; i < sim_index_count(); i++) {
+        if (sim_gpu(i) == NULL ||
+            (info->gpus[i].peak_bytes == 0 && info->gpus[i].bytes == 0 && info->gpus[i].launches == 0))
             continue;
         json_open(json, NULL, '{');
         json_string(json, "group", info->group);
@@ -81,22 +83,30 @@ static int group_json(const struct sim_group_info *info, void *arg) {
     return 0;
 }
 
+/* A whole GPU or a MIG device. */
+static void gpu_json(struct json *json, int i) {
+    const struct sim_gpu *gpu = sim_gpu(i);
+
+    if (gpu == NULL)
+        return;
+    json_open(json, NULL, '{');
+    json_string(json, "uuid", gpu->uuid);
+    json_string(json, "name", gpu->name);
+    json_number(json, "memory_bytes", gpu->memory_bytes);
+    json_number(json, "used_bytes", sim_gpu_used(i));
+    json_number(json, "busy_ns", sim_gpu_busy_ns(i));
+    json_bool(json, "lost", sim_gpu_lost(i));
+    json_close(json, '}');
+}
+
 static int print_json(void) {
     struct json json = {.out = stdout};
 
     json_open(&json, NULL, '{');
     json_bool(&json, "simulated", true);
     json_open(&json, "gpus", '[');
-    for (int i = 0; i < sim_gpu_count(); i++) {
-        json_open(&json, NULL, '{');
-        json_string(&json, "uuid", sim_gpu(i)->uuid);
-        json_string(&json, "name", sim_gpu(i)->name);
-        json_number(&json, "memory_bytes", sim_gpu(i)->memory_bytes);
-        json_number(&json, "used_bytes", sim_gpu_used(i));
-        json_number(&json, "busy_ns", sim_gpu_busy_ns(i));
-        json_bool(&json, "lost", sim_gpu_lost(i));
-        json_close(&json, '}');
-    }
+    for (int i = 0; i < sim_index_count(); i++)
+        gpu_json(&json, i);
     json_close(&json, ']');
     json_open(&json, "processes", '[');
     sim_each_process(process_json, &json);
@@ -107,6 +117,7 @@ static int print_json(void) {
     json_open(&json, "groups", '[');
     sim_each_group(group_json, &json);
     json_close(&json, ']');
+    mig_json(&json);
     json_close(&json, '}');
     putchar('\n');
     return fflush(stdout) != 0 ? complain("write the record") : 0;
@@ -114,10 +125,10 @@ static int print_json(void) {
 
 static int process_text(const struct sim_process_info *info, void *arg) {
     (void)arg;
-    for (int i = 0; i < sim_gpu_count(); i++) {
+    for (int i = 0; i < sim_index_count(); i++) {
         const struct sim_process_gpu *gpu = &info->gpus[i];
 
-        if (touches(gpu))
+        if (sim_gpu(i) != NULL && touches(gpu))
             printf("%8d %-24s %3d %12.2f %12.2f %12" PRIu64 " %12" PRIu64 "\n", info->pid ? info->pid : info->nspid,
                    info->group, i, (double)gpu->bytes / MIB, (double)gpu->context_bytes / MIB, gpu->allocations,
                    gpu->launches);
@@ -127,7 +138,7 @@ static int process_text(const struct sim_process_info *info, void *arg) {
 
 static int shared_text(const struct sim_shared_info *info, void *arg) {
     (void)arg;
-    for (int i = 0; i < sim_gpu_count(); i++) {
+    for (int i = 0; i < sim_index_count(); i++) {
         if (info->bytes[i] != 0)
             printf("%8s %-24s %3d %12.2f  made by %d\n", info->kind, info->group, i, (double)info->bytes[i] / MIB,
                    info->pid ? info->pid : info->nspid);
@@ -137,7 +148,7 @@ static int shared_text(const struct sim_shared_info *info, void *arg) {
 
 static int group_text(const struct sim_group_info *info, void *arg) {
     (void)arg;
-    for (int i = 0; i < sim_gpu_count(); i++) {
+    for (int i = 0; i < sim_index_count(); i++) {
         if (info->gpus[i].peak_bytes != 0)
             printf("%-33s %3d %12.2f %12.2f %12d %12" PRIu64 "\n", info->group, i, (double)info->gpus[i].bytes / MIB,
                    (double)info->gpus[i].peak_bytes / MIB, info->processes, info->gpus[i].launches);
@@ -147,10 +158,13 @@ static int group_text(const struct sim_group_info *info, void *arg) {
 
 static int print_text(void) {
     printf("SIMULATED GPUs\n");
-    for (int i = 0; i < sim_gpu_count(); i++)
+    for (int i = 0; i < sim_index_count(); i++) {
+        if (sim_gpu(i) == NULL)
+            continue;
         printf("%3d %-24s %s  %.2f of %.2f MiB used%s\n", i, sim_gpu(i)->name, sim_gpu(i)->uuid,
                (double)sim_gpu_used(i) / MIB, (double)sim_gpu(i)->memory_bytes / MIB,
                sim_gpu_lost(i) ? ", fallen off the bus" : "");
+    }
     printf("\n%8s %-24s %3s %12s %12s %12s %12s\n", "PID", "group", "GPU", "MiB", "contexts", "allocations",
            "launches");
     sim_each_process(process_text, NULL);
@@ -158,6 +172,7 @@ static int print_text(void) {
     sim_each_shared(shared_text, NULL);
     printf("\n%-33s %3s %12s %12s %12s %12s\n", "group", "GPU", "MiB", "peak MiB", "processes", "launches");
     sim_each_group(group_text, NULL);
+    mig_text();
     return 0;
 }
 

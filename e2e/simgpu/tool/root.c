@@ -10,11 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "json.h"
+#include "mig.h"
 #include "state.h"
+#include "state_local.h"
 #include "tool.h"
 #include "topology.h"
 
@@ -105,38 +106,9 @@ static int make_library(const char *name, const char *version) {
 /* A device node; where nodes cannot be made, an ordinary file, which opens just as well outside a container. */
 static int make_node(const struct sim_topology *t, const char *name, bool *files) {
     const char *path = under_root("dev/%s", name);
-    dev_t number = makedev(t->device_major, t->device_minor);
-    struct stat info;
-    int fd;
+    int ret = sim_node_make(path, t, files);
 
-    if (lstat(path, &info) == 0) {
-        if (S_ISCHR(info.st_mode) && info.st_rdev == number)
-            return chmod(path, 0666) != 0;
-        if (unlink(path) != 0)
-            return complain("replace %s: %s", path, strerror(errno));
-    }
-    if (mknod(path, S_IFCHR | 0666, number) == 0)
-        return chmod(path, 0666) != 0;
-    if (errno != EPERM && errno != EACCES)
-        return complain("make the device node %s: %s", path, strerror(errno));
-    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return complain("make %s: %s", path, strerror(errno));
-    fchmod(fd, 0666);
-    close(fd);
-    *files = true;
-    return 0;
-}
-
-/* The nodes by which a MIG instance's capabilities are had. */
-static int make_cap_nodes(const struct sim_topology *t, const struct sim_gpu *gpu, bool *files) {
-    char gi[64], ci[64];
-
-    if (!gpu->is_mig)
-        return 0;
-    snprintf(gi, sizeof(gi), "nvidia-caps/nvidia-cap%u", gpu->gi_cap);
-    snprintf(ci, sizeof(ci), "nvidia-caps/nvidia-cap%u", gpu->ci_cap);
-    return make_directories(under_root("dev/nvidia-caps")) || make_node(t, gi, files) || make_node(t, ci, files);
+    return ret != 0 ? complain("make the device node %s: %s", path, strerror(-ret)) : 0;
 }
 
 static int make_nodes(const struct sim_topology *t) {
@@ -147,7 +119,7 @@ static int make_nodes(const struct sim_topology *t) {
         char name[32];
 
         snprintf(name, sizeof(name), "nvidia%d", t->gpus[i].minor);
-        ret = make_node(t, name, &files) || make_cap_nodes(t, &t->gpus[i], &files);
+        ret = make_node(t, name, &files);
     }
     if (files)
         complain("device nodes need root: %s holds ordinary files instead, good for processes outside containers",
@@ -174,8 +146,6 @@ static int make_proc_gpu(const struct sim_gpu *gpu) {
     char path[PATH_MAX * 2];
     FILE *file;
 
-    if (gpu->is_mig)
-        return 0;
     snprintf(path, sizeof(path), "%s", under_root("proc/driver/nvidia/gpus/%s/information", gpu->pci_bus_id));
     file = make_file(path);
     if (file == NULL)
@@ -185,25 +155,22 @@ static int make_proc_gpu(const struct sim_gpu *gpu) {
     return fclose(file) != 0;
 }
 
-/* Which node stands for which capability. The kernel module lists all that could be, here are those that are. */
-static int make_mig_minors(const struct sim_topology *t) {
-    char path[PATH_MAX * 2];
-    FILE *file;
+/*
+ * Which node stands for which capability, and these nodes. The kernel module lists all that could be, here are those
+ * that are; who makes an instance keeps the list.
+ */
+static int make_mig_nodes(void) {
+    char dev[PATH_MAX * 2];
 
-    snprintf(path, sizeof(path), "%s", under_root("proc/driver/nvidia-caps/mig-minors"));
-    file = make_file(path);
-    if (file == NULL)
+    if (make_directories(under_root("proc/driver/nvidia-caps")) != 0)
         return 1;
-    fprintf(file, "config 1\nmonitor 2\n");
-    for (int i = 0; i < t->gpu_count; i++) {
-        const struct sim_gpu *gpu = &t->gpus[i];
-
-        if (!gpu->is_mig)
-            continue;
-        fprintf(file, "gpu%d/gi%u/access %u\n", gpu->minor, gpu->gi, gpu->gi_cap);
-        fprintf(file, "gpu%d/gi%u/ci%u/access %u\n", gpu->minor, gpu->gi, gpu->ci, gpu->ci_cap);
-    }
-    return fclose(file) != 0;
+    snprintf(dev, sizeof(dev), "%s", under_root("dev"));
+    setenv("SIMGPU_DEV", dev, 1);
+    if (open_state() != 0)
+        return 1;
+    sim_mig_nodes();
+    sim_close();
+    return 0;
 }
 
 /* The kernel module's part of /proc, below which a test can mount it over /proc/driver. */
@@ -220,7 +187,7 @@ static int make_proc(const struct sim_topology *t) {
     ret = fclose(file) != 0;
     for (int i = 0; ret == 0 && i < t->gpu_count; i++)
         ret = make_proc_gpu(&t->gpus[i]);
-    return ret != 0 ? ret : make_mig_minors(t);
+    return ret;
 }
 
 static int make_state(const char *topology) {
@@ -305,11 +272,11 @@ static int mig_index(const struct sim_topology *t, int instance) {
 
 static void devices_json(struct json *json, const struct sim_topology *t) {
     json_open(json, "devices", '[');
-    for (int i = 0; i < t->gpu_count; i++) {
+    for (int i = 0; i < t->section_count; i++) {
         char index[16];
 
         /* A GPU in MIG mode is no device, its instances are. */
-        if (t->gpus[i].mig_mode)
+        if (t->gpus[i].mig_at_start)
             continue;
         if (t->gpus[i].is_mig)
             snprintf(index, sizeof(index), "%d:%d", t->gpus[i].mig_of, mig_index(t, i));
@@ -318,8 +285,8 @@ static void devices_json(struct json *json, const struct sim_topology *t) {
         device_json(json, t, index, i, i);
         device_json(json, t, t->gpus[i].uuid, i, i);
     }
-    if (t->gpu_count > 0)
-        device_json(json, t, "all", 0, t->gpu_count - 1);
+    if (t->section_count > 0)
+        device_json(json, t, "all", 0, t->section_count - 1);
     json_close(json, ']');
 }
 
@@ -402,5 +369,5 @@ int command_root(int argc, char **argv) {
     /* Containers write there under any user ID when the state has to be made anew. */
     chmod(under_root("run/simgpu"), 01777);
     return make_library("libcuda", t.driver_version) || make_library("libnvidia-ml", t.driver_version) ||
-           make_nodes(&t) || make_proc(&t) || make_smi() || make_state(topology) || make_cdi(&t);
+           make_nodes(&t) || make_proc(&t) || make_smi() || make_state(topology) || make_mig_nodes() || make_cdi(&t);
 }

@@ -13,11 +13,13 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// simgpu runs the simulator's tool on the node of this test.
-func simgpu(t *testing.T, args ...string) {
+// resetH200 resets the GPU, which nobody may have open meanwhile, and returns it.
+func resetH200(t *testing.T, lib nvml.Interface) nvml.Device {
 	t.Helper()
-	out, err := exec.Command(tool("simgpu"), args...).CombinedOutput()
-	must.NoError(t, err, must.Sprintf("simgpu %v: %s", args, out))
+	must.Eq(t, nvml.SUCCESS, lib.Shutdown())
+	simgpu(t, "reset", "0")
+	must.Eq(t, nvml.SUCCESS, lib.Init())
+	return gpuByUUID(t, lib, h200UUID)
 }
 
 func TestTelemetryThatATestSets(t *testing.T) {
@@ -91,7 +93,7 @@ func TestECCErrors(t *testing.T) {
 	must.Eq(t, nvml.EccErrorCounts{L2Cache: 3}, value[nvml.EccErrorCounts](t)(dev.GetDetailedEccErrors(corrected, nvml.VOLATILE_ECC)))
 	must.Eq(t, nvml.EventTypeDoubleBitEccError, value[nvml.EventData](t)(set.Wait(10000)).EventType)
 
-	simgpu(t, "reset", "0")
+	dev = resetH200(t, lib)
 	must.Eq(t, 0, value[uint64](t)(dev.GetTotalEccErrors(uncorrected, nvml.VOLATILE_ECC)))
 	must.Eq(t, 3, value[uint64](t)(dev.GetTotalEccErrors(uncorrected, nvml.AGGREGATE_ECC)))
 
@@ -114,7 +116,8 @@ func TestRowsAndPages(t *testing.T) {
 	_, _, _, _, ret = turing.GetRemappedRows()
 	must.Eq(t, nvml.ERROR_NOT_SUPPORTED, ret)
 	simgpu(t, "set", "0", "rows_failed", "1")
-	simgpu(t, "reset", "0")
+	hopper = resetH200(t, lib)
+	turing = gpuByUUID(t, lib, t4UUID)
 	_, _, pending, failed, _ = hopper.GetRemappedRows()
 	must.Eq(t, []bool{false, true}, []bool{pending, failed}, must.Sprint("a reset does what waits for it, and repairs nothing"))
 
@@ -144,7 +147,7 @@ func TestRecoveryAction(t *testing.T) {
 	simgpu(t, "fault", "recovery", "0", "4")
 	must.Eq(t, 4, action())
 	must.Eq(t, 154, value[nvml.EventData](t)(set.Wait(10000)).EventData)
-	simgpu(t, "reset", "0")
+	dev = resetH200(t, lib)
 	must.Eq(t, 0, action())
 }
 
@@ -302,4 +305,31 @@ func TestCallsThatFail(t *testing.T) {
 	simgpu(t, "fault", "clear")
 	must.Eq(t, nvml.SUCCESS, lib.Init())
 	must.Eq(t, h200UUID, value[string](t)(gpuByUUID(t, lib, h200UUID).GetUUID()))
+}
+
+// A GPU in MIG mode tells less of itself; its instances, and on Hopper the mode, end with the driver.
+func TestHealthInMIGMode(t *testing.T) {
+	newNode(t)
+	lib := openNVML(t)
+	ret, _ := gpuByUUID(t, lib, h200UUID).SetMigMode(nvml.DEVICE_MIG_ENABLE)
+	must.Eq(t, nvml.SUCCESS, ret)
+	dev := gpuByUUID(t, lib, h200UUID)
+	profile := value[nvml.GpuInstanceProfileInfo](t)(dev.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_2_SLICE))
+	value[nvml.GpuInstance](t)(dev.CreateGpuInstance(&profile))
+	_, _, _, _, ret = dev.GetRemappedRows()
+	must.Eq(t, nvml.ERROR_NOT_SUPPORTED, ret)
+	_, ret = dev.GetUtilizationRates()
+	must.Eq(t, nvml.ERROR_NOT_SUPPORTED, ret)
+	simgpu(t, "set", "0", "temperature", "55")
+	must.Eq(t, 55, value[uint32](t)(dev.GetTemperature(nvml.TEMPERATURE_GPU)))
+
+	simgpu(t, "fault", "driver", "unload")
+	simgpu(t, "fault", "driver", "load")
+	must.Eq(t, nvml.SUCCESS, lib.Shutdown())
+	must.Eq(t, nvml.SUCCESS, lib.Init())
+	current, _, ret := gpuByUUID(t, lib, h200UUID).GetMigMode()
+	must.Eq(t, nvml.SUCCESS, ret)
+	must.Eq(t, nvml.DEVICE_MIG_DISABLE, current)
+	_, _, _, _, ret = gpuByUUID(t, lib, h200UUID).GetRemappedRows()
+	must.Eq(t, nvml.SUCCESS, ret)
 }

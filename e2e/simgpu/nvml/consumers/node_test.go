@@ -59,6 +59,13 @@ func TestMain(m *testing.M) {
 		}
 		buildDir = filepath.Join(root, "build")
 	}
+	if root := os.Getenv(cdiRoot); root != "" {
+		if err := printSpec(root); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	for _, name := range []string{library("libnvidia-ml.so.1"), library("libcuda.so.1"), tool("simgpu")} {
 		if _, err := os.Stat(name); err != nil {
 			fmt.Fprintf(os.Stderr, "the simulated GPU is not built (%v): run `make sim nvml-sim` first\n", err)
