@@ -101,8 +101,6 @@ int main(int argc, char **argv) {
         return command_init();
     if (strcmp(command, "reset-peak") == 0 && argc == 2)
         return command_reset_peak();
-    if (strcmp(command, "reset") == 0)
-        return command_reset(argc - 2, argv + 2);
     if (strcmp(command, "reload") == 0)
         return command_reload(argc - 2, argv + 2);
     if (strcmp(command, "smi") == 0)
