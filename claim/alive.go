@@ -14,17 +14,42 @@ import (
 // Alive tells whether a container's init process lives: the same process, in the same boot. A zombie is dead. Where the
 // kernel does not say, the container counts as living, since nothing may be taken from under one that is.
 func Alive(c Container) bool {
-	if boot, err := bootID(); err == nil && boot != c.BootID {
+	return Process{PID: c.InitPID, StartTime: c.InitStartTime, BootID: c.BootID}.alive()
+}
+
+// Process names a process for good, as Container names its init process.
+type Process struct {
+	PID       int    `json:"pid"`
+	StartTime uint64 `json:"start_time"`
+	BootID    string `json:"boot_id"`
+}
+
+// ThisProcess is the calling process, also once it has become another program by exec.
+func ThisProcess() (Process, error) {
+	pid := os.Getpid()
+	p, err := statProcess(pid)
+	if err != nil {
+		return Process{}, fmt.Errorf("looking for this process: %w", err)
+	}
+	boot, err := bootID()
+	if err != nil {
+		return Process{}, fmt.Errorf("reading the boot ID: %w", err)
+	}
+	return Process{PID: pid, StartTime: p.startTime, BootID: boot}, nil
+}
+
+func (p Process) alive() bool {
+	if boot, err := bootID(); err == nil && boot != p.BootID {
 		return false
 	}
-	p, err := statProcess(c.InitPID)
+	now, err := statProcess(p.PID)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 		return false
 	}
 	if err != nil {
 		return true
 	}
-	return p.startTime == c.InitStartTime && !p.dead()
+	return now.startTime == p.StartTime && !now.dead()
 }
 
 // bootID is the kernel's name for this boot.

@@ -25,8 +25,12 @@ func (l *Ledger) Bind(ctx context.Context, id string, c Container) error {
 		if r.held() && !r.Container.same(c) {
 			return &BoundError{Claim: r.claim(), Container: c}
 		}
+		if err := r.mustBeMade(); err != nil {
+			return fmt.Errorf("binding to container %s: %w", c.ID, err)
+		}
 		bound := *r
 		bound.Container = &c
+		bound.Starter = nil
 		bound.Released = zeroTime
 		if err := writeRecord(l.claims, &bound); err != nil {
 			return fmt.Errorf("binding claim %s to container %s: %w", id, c.ID, err)

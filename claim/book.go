@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,6 +23,15 @@ type Problem struct {
 	ClaimID string `json:"claim_id,omitempty"`
 	// MayHold names the slices that can still be read in it.
 	MayHold []string `json:"may_hold,omitempty"`
+	// GPUUUID is the GPU that it was on, as far as that can still be read.
+	GPUUUID string `json:"gpu_uuid,omitempty"`
+}
+
+// mayBeOn tells whether the claim may have been on a GPU.
+func (p Problem) mayBeOn(gpuUUID string) bool {
+	return p.GPUUUID == gpuUUID || slices.ContainsFunc(p.MayHold, func(name string) bool {
+		return name == gpuUUID || strings.HasPrefix(name, gpuUUID+"/")
+	})
 }
 
 // book is what the ledger holds at one moment.
@@ -43,7 +53,7 @@ func readBook(dir string) (*book, error) {
 	}
 	b := newBook()
 	for _, e := range entries {
-		if e.Name() == lockName || e.Name() == unfinishedName {
+		if e.Name() == lockName || e.Name() == unfinishedName || e.Name() == groupName {
 			continue
 		}
 		b.add(dir, e.Name())
@@ -72,7 +82,7 @@ func (b *book) add(dir, name string) {
 	}
 	held, complete := salvageSlices(text)
 	b.problems = append(b.problems, Problem{
-		Path: path, ClaimID: id, MayHold: held, Reason: describeBroken(err, held, complete),
+		Path: path, ClaimID: id, MayHold: held, GPUUUID: salvageCard(text), Reason: describeBroken(err, held, complete),
 	})
 }
 
@@ -99,6 +109,13 @@ func (b *book) get(id string) (*record, error) {
 		return r, nil
 	}
 	return nil, fmt.Errorf("claim %s: %w", id, ErrUnknownClaim)
+}
+
+// without is what the ledger holds beside a claim.
+func (b *book) without(id string) *book {
+	others := &book{records: maps.Clone(b.records), problems: b.problems}
+	delete(others.records, id)
+	return others
 }
 
 // sorted gives the records in the order in which a person would list them.

@@ -29,6 +29,7 @@ type Claim struct {
 	Slices []string `json:"slices"`
 	// SliceBytes is the memory of one slice; 0 where it is the limit's part of each.
 	SliceBytes uint64 `json:"slice_bytes,omitempty"`
+	// LimitBytes is the limit, or where there is none all memory that there is: see Limited.
 	LimitBytes uint64 `json:"limit_bytes"`
 	// GPUHostMemoryBytes is how much the container may allocate beyond the limit, as managed memory that lives on the
 	// host. Each container asks anew: it is 0 until one does, and again when that one is gone.
@@ -36,10 +37,24 @@ type Claim struct {
 	// Owner says who asked for the claim: "nomad", "run" or "external".
 	Owner   string    `json:"owner"`
 	Created time.Time `json:"created"`
+	// Starter is the process that starts the container, where that is known and the container is not bound yet.
+	Starter *Process `json:"starter,omitempty"`
 	// Container is the container that the claim is or was last bound to; nil until the first.
 	Container *Container `json:"container,omitempty"`
 	// Released is when that container was found to be gone; zero unless it was.
 	Released time.Time `json:"released,omitzero"`
+
+	// What follows is of the modes beside ModeSlice. Programs that do not know them refuse a record with a field that they
+	// do not know, which is right; so a claim of ModeSlice must not have one.
+
+	Mode Mode `json:"mode,omitzero"`
+	// Unlimited says that the claim has no limit of its own: see Limited.
+	Unlimited bool `json:"unlimited,omitempty"`
+	// MIG is the instance of a claim of ModeMIG. GPU is then that instance, with its UUID, which is empty as long as the
+	// instance is being made.
+	MIG *MIG `json:"mig,omitempty"`
+	// MPS is the share of a claim of ModeMPS.
+	MPS *MPS `json:"mps,omitempty"`
 }
 
 // Container is the container that a claim is bound to. Its init process stands for it: the container lives as long as

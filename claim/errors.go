@@ -20,14 +20,23 @@ type HeldError struct {
 	// Claim is the older claim, Slices those of its slices that were asked for.
 	Claim  *Claim
 	Slices []string
+	// Mode is how the GPU was to be shared by who asked; empty where nobody asked for a mode.
+	Mode Mode
 }
 
 func (e *HeldError) Error() string {
+	if has := e.Claim.Mode.orSlice(); e.Mode != "" && e.Mode != has {
+		return fmt.Sprintf("GPU %s is still in mode %s by claim %s, which %s still uses; it can be reserved in mode %s when that "+
+			"has ended", e.Claim.PhysicalGPU(), has, e.Claim.ID, e.holder(), e.Mode)
+	}
 	return fmt.Sprintf("slices %s are held by claim %s, which %s still uses; they can be reserved when it has ended",
 		strings.Join(e.Slices, ", "), e.Claim.ID, e.holder())
 }
 
 func (e *HeldError) holder() string {
+	if e.Claim.Making() {
+		return "a process that makes its MIG instance"
+	}
 	if e.Claim.Container == nil && e.Claim.Owner == OwnerExternal {
 		return "a container that is being started"
 	}

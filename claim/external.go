@@ -16,14 +16,17 @@ const BindWithin = 2 * time.Minute
 // whoever starts a container outside Nomad makes a claim anew each time.
 func (c *Claim) comesBack() bool { return c.Owner != OwnerExternal }
 
-// Starting tells whether the claim was made for a container that is being started at the moment.
+// Starting tells whether the claim was made for a container that is being started at the moment. The OCI runtime that
+// builds it waits for its hooks, so once that process is gone, unbound, no container comes. Nobody says so: no prestart hook
+// has run by then, and at poststop crun runs none for what it failed to build.
 func (c *Claim) Starting(now time.Time) bool {
-	return c.Owner == OwnerExternal && c.Container == nil && now.Sub(c.Created) <= BindWithin
+	return c.Owner == OwnerExternal && c.Container == nil && now.Sub(c.Created) <= BindWithin &&
+		(c.Starter == nil || c.Starter.alive())
 }
 
 // used tells whether the claim must not be taken from whoever has it.
 func (l *Ledger) used(r *record) bool {
-	return r.held() || r.Starting(l.now()) || !r.comesBack() && r.Container != nil && l.lingers(r)
+	return r.held() || r.Starting(l.now()) || r.beingMade(l.now()) || !r.comesBack() && r.Container != nil && l.lingers(r)
 }
 
 // lingers tells whether processes still use the claim although its container's first process is gone: they hold memory
@@ -47,12 +50,12 @@ func (l *Ledger) sweepExternal(b *book, r *record) (removed bool) {
 	return true
 }
 
-// Cancel takes back a claim of ReserveFit whose container is not to start after all. One that a container has, or that
-// is gone, is left as it is.
+// Cancel takes back a claim of ReserveFit whose container is not to start after all, or one whose instance by MIG could
+// not be made. One that a container has, or that is gone, is left as it is.
 func (l *Ledger) Cancel(ctx context.Context, id string) error {
 	return l.read(ctx, func(b *book) error {
 		r, ok := b.records[id]
-		if !ok || r.comesBack() || r.Container != nil {
+		if !ok || r.Container != nil || r.comesBack() && !r.Making() {
 			return nil
 		}
 		l.logger.Info("claim cancelled", "claim", id)

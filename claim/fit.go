@@ -11,8 +11,9 @@ import (
 // Candidate is a GPU that a claim may be made on.
 type Candidate struct {
 	GPU GPU
-	// Slices is how many the GPU has.
-	Slices int
+	// Slices is how many the GPU has, SliceBytes the memory of one; 0 is what the request says.
+	Slices     int
+	SliceBytes uint64
 }
 
 // FitRequest is what ReserveFit is asked for.
@@ -24,6 +25,8 @@ type FitRequest struct {
 	// LimitBytes is what the container may have. It takes as many slices as hold that much.
 	LimitBytes uint64
 	Owner      string
+	// Starter is the process that starts the container and lives until it is bound; nil where that is not known.
+	Starter *Process
 }
 
 func (r FitRequest) check() error {
@@ -40,10 +43,10 @@ func (r FitRequest) check() error {
 	return nil
 }
 
-// slices is how many slices hold the limit.
-func (r FitRequest) slices() int {
-	whole := r.LimitBytes / r.SliceBytes
-	if r.LimitBytes%r.SliceBytes > 0 {
+// slices is how many slices of a size hold the limit.
+func (r FitRequest) slices(sliceBytes uint64) int {
+	whole := r.LimitBytes / sliceBytes
+	if r.LimitBytes%sliceBytes > 0 {
 		whole++
 	}
 	return int(whole)
@@ -53,8 +56,8 @@ func (r FitRequest) slices() int {
 // then, and of several the one with the lowest index. Unlike Reserve it supersedes nothing. Nomad may still restart a
 // task whose container is gone, so a slice is free only if no claim in the ledger has it, dormant ones included.
 //
-// The claim has no token: it is for the caller alone, who binds it to a container within BindWithin. If no candidate
-// has room, the error is a *NoRoomError.
+// The claim has no token: it is for the caller alone, who binds it to a container within BindWithin, and while the
+// request's Starter lives. If no candidate has room, the error is a *NoRoomError.
 func (l *Ledger) ReserveFit(ctx context.Context, req FitRequest) (*Claim, error) {
 	if err := req.check(); err != nil {
 		return nil, fmt.Errorf("reserving slices: %w", err)
@@ -64,71 +67,73 @@ func (l *Ledger) ReserveFit(ctx context.Context, req FitRequest) (*Claim, error)
 		if _, err := l.sweepClaims(b); err != nil { // nobody else may be there to do it
 			return err
 		}
-		gpu, names, err := b.fit(req)
+		room, err := b.fit(req)
 		if err != nil {
 			return err
 		}
-		r, _ := l.newRecord(b, Request{
-			GPU: gpu, Slices: names, SliceBytes: req.SliceBytes, LimitBytes: req.LimitBytes, Owner: req.Owner,
-		}, nil)
+		r, _ := l.newRecord(b, nil, Request{
+			GPU: room.GPU, Slices: room.Free, SliceBytes: room.SliceBytes, LimitBytes: req.LimitBytes, Owner: req.Owner,
+		}.claim(), nil)
+		r.Starter = req.Starter
 		made = r.claim()
 		return l.enter(b, r)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("reserving %d slices: %w", req.slices(), err)
+		return nil, fmt.Errorf("reserving %d slices: %w", req.slices(req.SliceBytes), err)
 	}
-	l.logger.Info("slices reserved", "claim", made.ID, "gpu", made.GPU.UUID, "slices", made.Slices,
-		"limit_bytes", made.LimitBytes, "owner", made.Owner)
+	l.logReserved(made)
 	return made, nil
 }
 
-// fit chooses the GPU and the slices on it.
-func (b *book) fit(req FitRequest) (GPU, []string, error) {
+// fit chooses the GPU and the slices on it, which are all that is free in the Room that it gives.
+func (b *book) fit(req FitRequest) (Room, error) {
 	rooms := make([]Room, 0, len(req.Candidates))
 	for _, c := range req.Candidates {
-		room, err := b.room(c, req.SliceBytes)
+		room, err := b.room(c, cmp.Or(c.SliceBytes, req.SliceBytes))
 		if err != nil {
-			return GPU{}, nil, err
+			return Room{}, err
 		}
 		rooms = append(rooms, room)
 	}
 	slices.SortStableFunc(rooms, func(x, y Room) int {
-		return cmp.Or(cmp.Compare(len(x.Free), len(y.Free)), cmp.Compare(x.GPU.Index, y.GPU.Index))
+		return cmp.Or(cmp.Compare(x.freeBytes(), y.freeBytes()), cmp.Compare(x.GPU.Index, y.GPU.Index))
 	})
-	wanted := req.slices()
 	for _, room := range rooms {
-		if len(room.Free) >= wanted {
-			return room.GPU, room.Free[:wanted], nil
+		if wanted := req.slices(room.SliceBytes); len(room.Free) >= wanted {
+			room.Free = room.Free[:wanted]
+			return room, nil
 		}
 	}
-	return GPU{}, nil, &NoRoomError{LimitBytes: req.LimitBytes, SliceBytes: req.SliceBytes, Rooms: rooms}
+	return Room{}, &NoRoomError{LimitBytes: req.LimitBytes, SliceBytes: req.SliceBytes, Rooms: rooms}
 }
 
 // Room is what a GPU has free.
 type Room struct {
 	GPU GPU
-	// Slices is how many the GPU has, Free names those that no claim has.
-	Slices int
-	Free   []string
+	// Slices is how many the GPU has, SliceBytes the memory of one, and Free names those that no claim has.
+	Slices     int
+	SliceBytes uint64
+	Free       []string
 	// Dormant are the claims on this GPU whose container is gone, but which keep their slices.
 	Dormant []string
+	// Mode is the mode of claims on this GPU that leave no room for slices; else it is empty.
+	Mode Mode
 }
 
-// room looks at what is free on a GPU. Slices of another size than the request's are an error: by their names nobody
-// could tell which memory is whose.
+func (r Room) freeBytes() uint64 { return uint64(len(r.Free)) * r.SliceBytes }
+
+// room looks at what is free on a GPU. Slices of another size are an error: by their names nobody could tell which memory
+// is whose. A GPU with claims of another mode has no slices.
 func (b *book) room(c Candidate, sliceBytes uint64) (Room, error) {
-	taken := map[string]bool{}
-	for _, p := range b.problems {
-		for _, name := range p.MayHold {
-			taken[name] = true
-		}
-	}
-	room := Room{GPU: c.GPU, Slices: c.Slices}
+	taken, whole := b.mayBeTaken(c.GPU.UUID)
+	room := Room{GPU: c.GPU, Slices: c.Slices, SliceBytes: sliceBytes}
 	for _, r := range b.sorted() {
-		if r.GPU.UUID != c.GPU.UUID {
+		if r.PhysicalGPU() != c.GPU.UUID && r.GPU.UUID != c.GPU.UUID {
 			continue
 		}
-		if size := r.SliceSize(); size != sliceBytes {
+		if !r.Mode.IsZero() {
+			room.Mode = r.Mode
+		} else if size := r.SliceSize(); size != sliceBytes {
 			return Room{}, &SliceSizeError{Claim: r.claim(), SliceBytes: sliceBytes}
 		}
 		for _, name := range r.Slices {
@@ -139,9 +144,20 @@ func (b *book) room(c Candidate, sliceBytes uint64) (Room, error) {
 		}
 	}
 	for number := range c.Slices {
-		if name := SliceName(c.GPU.UUID, number); !taken[name] {
+		if name := SliceName(c.GPU.UUID, number); !taken[name] && !whole && room.Mode == "" {
 			room.Free = append(room.Free, name)
 		}
 	}
 	return room, nil
+}
+
+// mayBeTaken gives the slices that claims may have whose records cannot be read, and whether one may have the whole GPU.
+func (b *book) mayBeTaken(gpuUUID string) (taken map[string]bool, whole bool) {
+	taken = map[string]bool{}
+	for _, p := range b.problems {
+		for _, name := range p.MayHold {
+			taken[name] = true
+		}
+	}
+	return taken, taken[gpuUUID]
 }

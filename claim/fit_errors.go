@@ -17,23 +17,33 @@ type NoRoomError struct {
 
 func (e *NoRoomError) Error() string {
 	rooms := slices.SortedFunc(slices.Values(e.Rooms), func(x, y Room) int { return cmp.Compare(x.GPU.Index, y.GPU.Index) })
-	most := 0
+	var most uint64
 	var all, dormant []string
 	for _, room := range rooms {
-		most = max(most, len(room.Free))
+		most = max(most, room.freeBytes())
 		dormant = append(dormant, room.Dormant...)
-		all = append(all, fmt.Sprintf("GPU %d (%s, %s) has %d of %d slices free", room.GPU.Index, room.GPU.Name,
-			room.GPU.UUID, len(room.Free), room.Slices))
+		all = append(all, e.describe(room))
 	}
 	text := fmt.Sprintf("no GPU has %s free in slices of %s: %s; ", memsize.Format(e.LimitBytes),
 		memsize.Format(e.SliceBytes), strings.Join(all, ", "))
 	if most == 0 {
 		text += "wait until a container ends"
 	} else {
-		text += fmt.Sprintf("at most %s fits now, so ask for that, or wait until a container ends",
-			memsize.Format(uint64(most)*e.SliceBytes))
+		text += fmt.Sprintf("at most %s fits now, so ask for that, or wait until a container ends", memsize.Format(most))
 	}
 	return text + describeDormant(dormant)
+}
+
+func (e *NoRoomError) describe(room Room) string {
+	text := fmt.Sprintf("GPU %d (%s, %s)", room.GPU.Index, room.GPU.Name, room.GPU.UUID)
+	if room.Mode != "" {
+		return text + fmt.Sprintf(" is still in mode %s", room.Mode)
+	}
+	text += fmt.Sprintf(" has %d of %d slices free", len(room.Free), room.Slices)
+	if room.SliceBytes != e.SliceBytes {
+		text += " of " + memsize.Format(room.SliceBytes)
+	}
+	return text
 }
 
 // Retriable says that the same call may succeed later.

@@ -249,6 +249,53 @@ func TestExternal_NeverBound(t *testing.T) {
 	must.DirNotExists(t, l.regionPath(c.ID))
 }
 
+// A container that could not be built never comes. Who was to start it is gone by then, also where nobody has waited for
+// that process yet.
+func TestExternal_StarterGone(t *testing.T) {
+	for name, notice := range map[string]func(*Ledger) error{
+		"a sweep sees it": func(l *Ledger) error {
+			_, err := l.Sweep(context.Background())
+			return err
+		},
+		"the next one asks": func(l *Ledger) error {
+			next, err := l.ReserveFit(context.Background(), fitRequest(1<<30, gpuWith(0, 1)))
+			return errors.Join(err, l.Cancel(context.Background(), next.ID))
+		},
+		"Nomad reserves": func(l *Ledger) error {
+			next, _, err := l.Reserve(context.Background(), request(0, 0))
+			return errors.Join(err, l.Drop(context.Background(), next.ID))
+		},
+		"a person releases it": func(l *Ledger) error {
+			return l.Drop(context.Background(), list(t, l)[0].ID)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t)
+			starts := startProcess(t)
+			req := fitRequest(1<<30, gpuWith(0, 1))
+			p, err := statProcess(starts.Process.Pid)
+			must.NoError(t, err)
+			boot, err := bootID()
+			must.NoError(t, err)
+			req.Starter = &Process{PID: starts.Process.Pid, StartTime: p.startTime, BootID: boot}
+			c, err := l.ReserveFit(t.Context(), req)
+			must.NoError(t, err)
+			_, err = l.Sweep(t.Context())
+			must.NoError(t, err)
+			must.Eq(t, []string{c.ID}, ids(list(t, l)))
+			var held *HeldError
+			must.True(t, errors.As(l.Drop(t.Context(), c.ID), &held))
+
+			must.NoError(t, starts.Process.Kill())
+			must.NoError(t, waitid(starts.Process.Pid))
+			must.False(t, list(t, l)[0].Starting(l.now()))
+			must.NoError(t, notice(l))
+			must.SliceEmpty(t, list(t, l))
+			must.DirNotExists(t, l.regionPath(c.ID))
+		})
+	}
+}
+
 func TestExternal_ContainerGone(t *testing.T) {
 	for name, notice := range map[string]func(*Ledger, string, Container) error{
 		"the hook says so": func(l *Ledger, id string, c Container) error {

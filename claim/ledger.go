@@ -81,6 +81,9 @@ func (l *Ledger) read(ctx context.Context, fn func(*book) error) error {
 	if err != nil {
 		return accessError(err)
 	}
+	if err := l.takeBackGroup(b); err != nil { // first, since what the claims would supersede is to stay
+		return accessError(err)
+	}
 	l.finishSuperseding(b)
 	return fn(b)
 }

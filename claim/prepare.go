@@ -20,6 +20,9 @@ func (l *Ledger) PrepareRegion(ctx context.Context, id, containerID string, gpuH
 		if r.held() {
 			return &BoundError{Claim: r.claim(), Container: Container{ID: containerID}}
 		}
+		if err := r.mustBeMade(); err != nil {
+			return err
+		}
 		if err := l.prepareRegion(b, r, gpuHostMemoryBytes); err != nil {
 			return accessError(fmt.Errorf("preparing the region of claim %s: %w", id, err))
 		}

@@ -35,9 +35,21 @@ func (r *record) held() bool { return r.Container != nil && Alive(*r.Container) 
 func (r *record) claim() *Claim {
 	c := r.Claim
 	c.Slices = append([]string(nil), r.Slices...)
+	if r.Starter != nil {
+		starter := *r.Starter
+		c.Starter = &starter
+	}
 	if r.Container != nil {
 		container := *r.Container
 		c.Container = &container
+	}
+	if r.MIG != nil {
+		mig := *r.MIG
+		c.MIG = &mig
+	}
+	if r.MPS != nil {
+		mps := *r.MPS
+		c.MPS = &mps
 	}
 	return &c
 }
@@ -64,6 +76,7 @@ func decodeRecord(id string, text []byte) (*record, error) {
 	if err != nil || r.Format != recordFormat {
 		return nil, noRecord(text, err)
 	}
+	r.Mode = r.Mode.orSlice()
 	return r, r.check(id)
 }
 
@@ -91,13 +104,16 @@ func (r *record) check(id string) error {
 		return fmt.Errorf("it holds claim %q, which its name denies", r.ID)
 	case err != nil || len(sum) != 32 || idOfHash(sum) != id:
 		return errors.New("the hash of its claim token does not fit its name")
-	case r.GPU.UUID == "" || len(r.Slices) == 0 || r.LimitBytes == 0:
+	case r.GPU.UUID == "" && !r.Making() || len(r.Slices) == 0 || r.LimitBytes == 0:
 		return errors.New("it lacks a GPU, slices or a limit")
+	case r.Making() && r.Container != nil:
+		return errors.New("it has a container although its instance by MIG is not made yet")
 	}
-	return nil
+	return r.checkMode()
 }
 
 var (
+	cardField   = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`"(gpu_)?uuid"\s*:\s*"([^"\\]*)"`) })
 	slicesField = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`"slices"\s*:\s*\[([^\]]*)(\]?)`) })
 	quoted      = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`"(?:[^"\\]|\\.)*"`) })
 )
@@ -114,6 +130,18 @@ func salvageSlices(text []byte) (slices []string, complete bool) {
 		}
 	}
 	return slices, len(field[2]) > 0
+}
+
+// salvageCard reads on which GPU the claim was in a record that cannot be read as a whole: that of the MIG instance, if it
+// names one.
+func salvageCard(text []byte) string {
+	var uuid string
+	for _, field := range cardField().FindAllSubmatch(text, -1) {
+		if uuid = string(field[2]); len(field[1]) > 0 {
+			return uuid
+		}
+	}
+	return uuid
 }
 
 // describeBroken says what a record that cannot be read means for the slices that it may have held.

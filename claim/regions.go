@@ -30,6 +30,9 @@ func (l *Ledger) RegionDir(ctx context.Context, id string) (string, error) {
 		if err != nil {
 			return err
 		}
+		if err := r.mustBeMade(); err != nil {
+			return err
+		}
 		if r.Container != nil && r.Released.IsZero() && !r.held() {
 			if err := l.release(b, r); err != nil { // so that the next container finds a region of its own
 				return accessError(err)
@@ -104,7 +107,11 @@ func (l *Ledger) makeAnew(r *record, dir string) error {
 // canBound tells whether regions can be bounded: mounting takes root, and those of anybody else are in no container.
 func canBound() bool { return os.Geteuid() == 0 }
 
-// Usage gives what the processes of a claim use. A claim without a container, which may have no region, uses nothing.
+// ErrNotCounted is returned for the use of a claim that has no limit: no shadow library counts what its container uses.
+var ErrNotCounted = errors.New("the claim has no limit, so what its container uses is not counted")
+
+// Usage gives what the processes of a claim use. A claim without a container, which may have no region, uses nothing. One
+// without a limit is ErrNotCounted, unless its container has another claim with one.
 func (l *Ledger) Usage(ctx context.Context, id string) (region.Usage, error) {
 	u, err := region.Read(l.regionPath(id)) // without the lock, since this is asked for often
 	if err == nil {
@@ -115,6 +122,9 @@ func (l *Ledger) Usage(ctx context.Context, id string) (region.Usage, error) {
 		r, getErr := b.get(id)
 		if getErr != nil {
 			return getErr
+		}
+		if errors.Is(err, os.ErrNotExist) && !r.Limited() {
+			return ErrNotCounted
 		}
 		if errors.Is(err, os.ErrNotExist) && !r.held() {
 			u = region.Usage{LimitBytes: r.LimitBytes, ContextBytes: r.GPU.ContextBytes, Processes: []region.Process{}}

@@ -3,7 +3,6 @@ package claim
 import (
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -11,137 +10,74 @@ import (
 	"tranche.dev/tranche/claim/region"
 )
 
-// Request is what Reserve is asked for.
-type Request struct {
-	GPU    GPU
-	Slices []string
-	// SliceBytes is the memory of one slice; 0 where it is the limit's part of each.
-	SliceBytes uint64
-	LimitBytes uint64
-	Owner      string
-}
-
-func (r Request) check() error {
-	switch {
-	case r.GPU.UUID == "":
-		return errors.New("the request names no GPU")
-	case len(r.Slices) == 0:
-		return errors.New("the request names no slices")
-	case slices.Contains(r.Slices, ""):
-		return errors.New("the request names a slice without a name")
-	case len(slices.Compact(slices.Sorted(slices.Values(r.Slices)))) != len(r.Slices):
-		return fmt.Errorf("the request names a slice twice: %q", r.Slices)
-	case r.LimitBytes == 0:
-		return errors.New("the request has no limit")
-	}
-	return nil
-}
-
 // Reserve makes a claim on slices of a GPU and returns it with its claim token, which is kept nowhere else.
 //
-// Nomad never says that slices were freed; that it reserves them anew says so. Older claims that share a slice with the
+// Nomad never says that slices were freed; that it reserves them anew says so. Older claims that conflict with the
 // request are superseded and gone, unless one is bound to a container that lives, or made for one that is being started: then the error is a *HeldError,
 // nothing has changed, and another try may succeed later.
 func (l *Ledger) Reserve(ctx context.Context, req Request) (*Claim, Token, error) {
-	if err := req.check(); err != nil {
-		return nil, Token{}, fmt.Errorf("reserving slices: %w", err)
+	made, tokens, err := l.ReserveAll(ctx, []Request{req})
+	if err != nil {
+		return nil, Token{}, err
 	}
-	var made *Claim
-	var token Token
+	return made[0], tokens[0], nil
+}
+
+// ReserveAll is Reserve for claims that belong together, such as those of one task on several GPUs: all are made, in the
+// order of the requests, or none is and nothing has changed. That is also so where the process dies in its midst.
+func (l *Ledger) ReserveAll(ctx context.Context, reqs []Request) ([]*Claim, []Token, error) {
+	if err := checkTogether(reqs); err != nil {
+		return nil, nil, fmt.Errorf("reserving slices: %w", err)
+	}
+	var made []*Claim
+	var tokens []Token
+	count := 0
 	err := l.write(ctx, func(b *book) error {
-		older, err := l.supersededBy(b, req)
-		if err != nil {
-			return err
+		records := make([]*record, 0, len(reqs))
+		for _, req := range reqs {
+			count += len(req.Slices)
+			asked := req.claim()
+			older, err := l.supersededBy(b, &asked)
+			if err != nil {
+				return err
+			}
+			r, token := l.newRecord(b, records, asked, older)
+			records, tokens = append(records, r), append(tokens, token)
 		}
-		var r *record
-		r, token = l.newRecord(b, req, older)
-		if err := l.enter(b, r); err != nil {
+		if err := l.enterAll(b, records); err != nil {
 			return err
 		}
 		l.finishSuperseding(b)
-		made = r.claim()
+		for _, r := range records {
+			made = append(made, r.claim())
+		}
 		return nil
 	})
 	if err != nil {
-		return nil, Token{}, fmt.Errorf("reserving %d slices of GPU %s: %w", len(req.Slices), req.GPU.UUID, err)
+		return nil, nil, fmt.Errorf("reserving %d slices of GPU %s: %w", count, gpus(reqs), err)
 	}
-	l.logger.Info("slices reserved", "claim", made.ID, "gpu", made.GPU.UUID, "slices", made.Slices,
-		"limit_bytes", made.LimitBytes, "owner", made.Owner)
-	return made, token, nil
+	for _, c := range made {
+		l.logReserved(c)
+	}
+	return made, tokens, nil
 }
 
-// supersededBy gives the claims that would have to go, or says who holds one of them.
-func (l *Ledger) supersededBy(b *book, req Request) ([]string, error) {
-	var older []string
-	for _, r := range b.sorted() {
-		shared := req.sharedWith(r)
-		if len(shared) == 0 {
-			continue
-		}
-		if l.used(r) {
-			return nil, &HeldError{Claim: r.claim(), Slices: shared}
-		}
-		older = append(older, r.ID)
-	}
-	return older, l.heldByBroken(b, req)
+func (l *Ledger) logReserved(c *Claim) {
+	l.logger.Info("slices reserved", "claim", c.ID, "mode", string(c.Mode), "gpu", c.PhysicalGPU(), "slices", c.Slices,
+		"limit_bytes", c.LimitBytes, "owner", c.Owner)
 }
 
-// heldByBroken looks at the records that cannot be read. Who they were bound to is lost, but their regions still tell
-// whether a process uses them.
-func (l *Ledger) heldByBroken(b *book, req Request) error {
-	for _, p := range b.problems {
-		shared := intersect(p.MayHold, req.Slices)
-		if len(shared) == 0 {
-			continue
-		}
-		if inUse, err := region.InUse(l.regionPath(p.ClaimID)); err == nil && inUse {
-			return &HeldError{Claim: &Claim{ID: p.ClaimID, GPU: req.GPU, Slices: p.MayHold}, Slices: shared}
-		}
-	}
-	return nil
-}
-
-// sharedWith gives the slices of an older claim that the request is about. Slices of another size have other numbers for
-// the same memory.
-func (r Request) sharedWith(older *record) []string {
-	if r.SliceBytes == 0 || older.SliceBytes == 0 || r.SliceBytes == older.SliceBytes {
-		return intersect(older.Slices, r.Slices)
-	}
-	for _, name := range r.Slices {
-		if uuid, number, ok := ParseSliceName(name); ok && older.Covers(uuid, number, r.SliceBytes) {
-			return slices.Clone(older.Slices)
-		}
-	}
-	return nil
-}
-
-func intersect(x, y []string) []string {
-	var both []string
-	for _, s := range x {
-		if slices.Contains(y, s) {
-			both = append(both, s)
-		}
-	}
-	return both
-}
-
-func (l *Ledger) newRecord(b *book, req Request, older []string) (*record, Token) {
+// newRecord makes the record of a claim, under an ID that neither the ledger nor the records beside it have.
+func (l *Ledger) newRecord(b *book, beside []*record, asked Claim, older []string) (*record, Token) {
 	token := newToken()
-	for !l.unused(b, token.claimID()) {
+	for !l.unused(b, token.claimID()) || slices.ContainsFunc(beside, func(r *record) bool { return r.ID == token.claimID() }) {
 		token = newToken()
 	}
 	sum := token.hash()
+	asked.ID, asked.Created = token.claimID(), l.now()
 	return &record{
-		Format: recordFormat,
-		Claim: Claim{
-			ID:         token.claimID(),
-			GPU:        req.GPU,
-			Slices:     slices.Clone(req.Slices),
-			SliceBytes: req.SliceBytes,
-			LimitBytes: req.LimitBytes,
-			Owner:      req.Owner,
-			Created:    l.now(),
-		},
+		Format:      recordFormat,
+		Claim:       asked,
 		TokenSHA256: hex.EncodeToString(sum[:]),
 		Supersedes:  older,
 	}, token
@@ -167,8 +103,10 @@ func (l *Ledger) unused(b *book, id string) bool {
 // enter writes a new claim. The region comes first and the record, which makes the claim, last: whoever dies in between
 // leaves a region that belongs to nobody, and the next sweep removes it.
 func (l *Ledger) enter(b *book, r *record) error {
-	if err := region.Create(l.regionPath(r.ID), r.header()); err != nil {
-		return err
+	if r.wantsRegion() {
+		if err := region.Create(l.regionPath(r.ID), r.header()); err != nil {
+			return err
+		}
 	}
 	if err := writeRecord(l.claims, r); err != nil {
 		l.removeRegion(r.ID)
@@ -177,3 +115,7 @@ func (l *Ledger) enter(b *book, r *record) error {
 	b.records[r.ID] = r
 	return nil
 }
+
+// wantsRegion tells whether the claim has a region from the start. One without a limit gets it only with a container
+// that has another claim with one; one whose instance is being made gets it with that.
+func (r *record) wantsRegion() bool { return r.Limited() && !r.Making() }

@@ -33,6 +33,8 @@ func playRole(role string) {
 		askOnce(l)
 	case "binder":
 		bindWhenTold(l, os.Stdin, os.Stdout)
+	case "group reserver":
+		reserveGroups(l)
 	case "headless":
 		loseFirstThread()
 	default:

@@ -44,8 +44,11 @@ func writeDurably(path string, text []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-func removeRecord(dir, id string) error {
-	err := os.Remove(filepath.Join(dir, id+".json"))
+func removeRecord(dir, id string) error { return removeFile(filepath.Join(dir, id+".json")) }
+
+// removeFile removes a file if it is there.
+func removeFile(path string) error {
+	err := os.Remove(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}

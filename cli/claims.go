@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -121,8 +122,14 @@ func releaseClaim(ctx context.Context, ledger *claim.Ledger, id string, force bo
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "Released claim %s: slices %s of GPU %d (%s) are free.\n", id,
-		describeSlices(c.GPU.UUID, c.Slices), c.GPU.Index, c.GPU.UUID)
+	g := physicalGPU(c)
+	if c.Mode == claim.ModeSlice || c.Mode == claim.ModeMPS {
+		fmt.Fprintf(out, "Released claim %s: slices %s of GPU %d (%s) are free.\n", id,
+			describeSlices(g.UUID, c.Slices), g.Index, g.UUID)
+	} else {
+		fmt.Fprintf(out, "Released claim %s: what it had of GPU %d (%s) in mode %s is free: %s.\n", id, g.Index, g.UUID, c.Mode,
+			strings.Join(c.Slices, ", "))
+	}
 	fmt.Fprint(out, describeAftermath(c, used != ""))
 	return nil
 }
@@ -158,8 +165,7 @@ func describeAftermath(c *claim.Claim, used bool) string {
 	const anew = "If Nomad starts its task again in place, that fails, as the claim is gone: stop the job and run it again.\n"
 	switch {
 	case used && c.Container != nil:
-		text := fmt.Sprintf("Container %s goes on, and what it holds of the GPU is no longer counted by anybody: its programs "+
-			"that use the GPU now keep their limit, and new ones get none of it. Stop it soon.\n", describeContainer(c.Container))
+		text := fmt.Sprintf("Container %s goes on, %s Stop it soon.\n", describeContainer(c.Container), describeRest(c))
 		if c.Owner == claim.OwnerNomad {
 			text += anew
 		}
@@ -170,4 +176,13 @@ func describeAftermath(c *claim.Claim, used bool) string {
 		return anew
 	}
 	return ""
+}
+
+// describeRest says what a container keeps whose claim was taken from it.
+func describeRest(c *claim.Claim) string {
+	if !c.Limited() {
+		return "with all that it was given of the GPU, and without a claim that would keep it from others."
+	}
+	return "and what it holds of the GPU is no longer counted by anybody: its programs that use the GPU now keep their limit, " +
+		"and new ones get none of it."
 }

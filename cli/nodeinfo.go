@@ -52,11 +52,11 @@ func (a *app) refreshNodeInfo(ctx context.Context, o nodeInfoOptions) error {
 	if err := generate.Refresher(a.logger())(ctx, place); err != nil {
 		return err
 	}
-	gpus, err := a.inventory(ctx, o.place)
+	gpus, unanswered, err := a.inventory(ctx, o.place)
 	if err != nil {
 		return err
 	}
-	return place.KeepGPUs(gpus)
+	return errors.Join(place.KeepUnanswered(unanswered), place.KeepGPUs(gpus))
 }
 
 // nodePlace is the place with absolute paths: others look there from another directory.
@@ -74,24 +74,36 @@ func (o nodeInfoOptions) nodePlace() (nodeinfo.Place, error) {
 	return nodeinfo.Place{DriverRoot: root, RunDir: run, CLIPath: hook}, errors.Join(err1, err2, err3)
 }
 
-// inventory lists the GPUs that answer, with what a context costs on each.
-func (a *app) inventory(ctx context.Context, p place) ([]nodeinfo.GPU, error) {
+// inventory lists the GPUs that answer, with what a context costs on each, and those that don't. A cost that
+// can be measured on none is an error: that is no fault of one GPU's.
+func (a *app) inventory(ctx context.Context, p place) ([]nodeinfo.GPU, []nodeinfo.Unanswered, error) {
 	node, err := a.readGPUs(ctx, p.driverRoot)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	gpus := make([]nodeinfo.GPU, 0, len(node.GPUs))
+	var unanswered []nodeinfo.Unanswered
+	var errs []error
+	for _, failed := range node.Failed {
+		unanswered = append(unanswered, nodeinfo.Unanswered{Index: failed.Index, Error: failed.Err.Error()})
+	}
 	for _, g := range node.GPUs {
 		cost, err := a.contextCost(ctx, a.costOptions(p), costKey(node, g))
 		if err != nil {
-			return nil, err
+			a.logger().Warn("a GPU is left out of those that containers may ask for", "gpu", g.Index, "error", err)
+			unanswered = append(unanswered, nodeinfo.Unanswered{Index: g.Index, Error: err.Error()})
+			errs = append(errs, err)
+			continue
 		}
 		gpus = append(gpus, nodeinfo.GPU{
 			UUID: g.UUID, Index: g.Index, Name: g.Name, PCIBusID: g.PCIBusID, MemoryBytes: g.MemoryBytes,
 			UsableBytes: g.UsableBytes(), ContextBytes: cost, ComputeCapability: g.ComputeCapability,
 		})
 	}
-	return gpus, nil
+	if len(gpus) == 0 && len(errs) > 0 {
+		return nil, nil, errors.Join(errs...)
+	}
+	return gpus, unanswered, nil
 }
 
 func (a *app) costOptions(p place) contextcost.Options {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/layout"
 	"tranche.dev/tranche/claim/memsize"
 	"tranche.dev/tranche/claim/region"
 	"tranche.dev/tranche/device/nvml"
@@ -24,7 +26,9 @@ type report struct {
 	// NVMLError says why nothing is known from NVML; the GPUs are then those that the claims name.
 	NVMLError string `json:"nvml_error,omitempty"`
 	// LedgerError says why nothing is known from the ledger.
-	LedgerError string          `json:"ledger_error,omitempty"`
+	LedgerError string `json:"ledger_error,omitempty"`
+	// LayoutError says why it is not known how the device plugin shares the GPUs.
+	LayoutError string          `json:"layout_error,omitempty"`
 	GPUs        []gpuReport     `json:"gpus"`
 	Claims      []claimReport   `json:"claims"`
 	Problems    []claim.Problem `json:"problems"`
@@ -34,6 +38,8 @@ type gpuReport struct {
 	Index int    `json:"index"`
 	UUID  string `json:"uuid,omitempty"`
 	Name  string `json:"name,omitempty"`
+	// Mode is how the GPU is shared: as the device plugin says, else as the claims on it do.
+	Mode claim.Mode `json:"mode"`
 	// Error says why the GPU does not answer.
 	Error              string      `json:"error,omitempty"`
 	MemoryBytes        uint64      `json:"memory_bytes,omitempty"`
@@ -42,7 +48,8 @@ type gpuReport struct {
 	Slices             sliceReport `json:"slices"`
 }
 
-// sliceReport counts the slices of a GPU. Total and Free are 0 where NVML does not say how large the GPU is.
+// sliceReport counts the slices of a GPU. Total and Free are 0 where NVML does not say how large the GPU is. In a mode
+// without slices all are 0 but Taken and Dormant, which count what claims have of the GPU: itself, shares, instances.
 type sliceReport struct {
 	SliceBytes uint64 `json:"slice_bytes"`
 	Total      int    `json:"total"`
@@ -63,8 +70,10 @@ const (
 
 type claimReport struct {
 	claim.Claim
-	State string `json:"state"`
-	// Usage is nil, and UsageError says why, where it cannot be read.
+	// Mode is the claim's, which records leave out where it is slice.
+	Mode  claim.Mode `json:"mode"`
+	State string     `json:"state"`
+	// Usage is nil, and UsageError says why, where it cannot be read; of a claim without a limit nobody counts it.
 	Usage      *region.Usage `json:"usage,omitempty"`
 	UsageError string        `json:"usage_error,omitempty"`
 }
@@ -106,7 +115,11 @@ func (a *app) status(ctx context.Context, o statusOptions) error {
 	}
 	ledgerErr := r.addLedger(ctx, o.place)
 	r.addRuns(filepath.Join(o.runDir, runsDir))
-	r.addGPUs(node, sliceBytes)
+	shared, err := layout.Read(o.runDir)
+	if err != nil {
+		r.LayoutError = err.Error()
+	}
+	r.addGPUs(node, shared, sliceBytes)
 
 	if o.json {
 		encoder := json.NewEncoder(a.stdout)
@@ -150,9 +163,12 @@ func (r *report) addClaims(ctx context.Context, ledger *claim.Ledger) error {
 }
 
 func newClaimReport(c *claim.Claim, state string, u region.Usage, err error) claimReport {
-	cr := claimReport{Claim: *c, State: state, Usage: &u}
+	cr := claimReport{Claim: *c, Mode: cmp.Or(c.Mode, claim.ModeSlice), State: state, Usage: &u}
 	if err != nil {
-		cr.Usage, cr.UsageError = nil, err.Error()
+		cr.Usage = nil
+	}
+	if err != nil && !errors.Is(err, claim.ErrNotCounted) {
+		cr.UsageError = err.Error()
 	}
 	return cr
 }
@@ -199,61 +215,4 @@ func (r *report) addRuns(base string) {
 		}
 		r.Claims = append(r.Claims, newClaimReport(c, stateRunning, u, err))
 	}
-}
-
-// addGPUs adds the GPUs that NVML knows, and those that only claims do.
-func (r *report) addGPUs(node *nvml.Node, sliceBytes uint64) {
-	r.DriverVersion, r.CUDAVersion = node.DriverVersion, node.CUDAVersion
-	known := map[string]nvml.GPU{}
-	for _, g := range node.GPUs {
-		known[g.UUID] = g
-		r.GPUs = append(r.GPUs, gpuReport{
-			Index: g.Index, UUID: g.UUID, Name: g.Name,
-			MemoryBytes: g.MemoryBytes, UsedBytes: g.UsedBytes, UtilizationPercent: g.UtilizationPercent,
-			Slices: r.countSlices(g.UUID, g.UsableBytes(), sliceBytes),
-		})
-	}
-	for _, f := range node.Failed {
-		known[f.UUID] = nvml.GPU{Index: f.Index}
-		r.GPUs = append(r.GPUs, gpuReport{
-			Index: f.Index, UUID: f.UUID, Error: fmt.Sprint(f.Err), UtilizationPercent: -1,
-			Slices: r.countSlices(f.UUID, 0, sliceBytes),
-		})
-	}
-	for i := range r.Claims {
-		g := &r.Claims[i].GPU
-		if _, ok := known[g.UUID]; !ok && g.UUID != "" {
-			known[g.UUID] = nvml.GPU{Index: g.Index, Name: g.Name}
-			r.GPUs = append(r.GPUs, gpuReport{
-				Index: g.Index, UUID: g.UUID, Name: g.Name, UtilizationPercent: -1,
-				Error:  "NVML does not list it",
-				Slices: r.countSlices(g.UUID, 0, sliceBytes),
-			})
-		}
-		if g.Name == "" { // of `tranche run`, whose regions name the UUID only
-			g.Index, g.Name = known[g.UUID].Index, known[g.UUID].Name
-		}
-	}
-}
-
-func (r *report) countSlices(uuid string, usableBytes, sliceBytes uint64) sliceReport {
-	s := sliceReport{SliceBytes: sliceBytes}
-	for _, c := range r.Claims {
-		if c.GPU.UUID != uuid || len(c.Slices) == 0 {
-			continue
-		}
-		s.SliceBytes = c.SliceSize()
-		switch c.State {
-		case stateDormant:
-			s.Dormant += len(c.Slices)
-		case stateEnded:
-		default:
-			s.Taken += len(c.Slices)
-		}
-	}
-	if s.SliceBytes > 0 {
-		s.Total = int(usableBytes / s.SliceBytes)
-	}
-	s.Free = max(0, s.Total-s.Taken)
-	return s
 }

@@ -118,7 +118,7 @@ func TestStatus(t *testing.T) {
 	must.Eq(t, "12.8", r.CUDAVersion)
 	must.Len(t, 3, r.GPUs)
 	must.Eq(t, gpuReport{
-		UUID: busy.UUID, Name: "NVIDIA H200", MemoryBytes: 143771 << 20, UsedBytes: 5 << 30, UtilizationPercent: 37,
+		UUID: busy.UUID, Name: "NVIDIA H200", Mode: claim.ModeSlice, MemoryBytes: 143771 << 20, UsedBytes: 5 << 30, UtilizationPercent: 37,
 		Slices: sliceReport{SliceBytes: 1 << 30, Total: 140, Taken: 10, Dormant: 3, Free: 130},
 	}, r.GPUs[0])
 	must.Eq(t, sliceReport{SliceBytes: 1 << 30, Total: 140, Free: 140}, r.GPUs[1].Slices)

@@ -50,16 +50,19 @@ func (r *report) printGPUs(w io.Writer) {
 	}
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "GPU\tNAME\tUUID\tMEMORY\tUSED\tBUSY\tSLICES TAKEN\tFREE")
+	fmt.Fprintln(t, "GPU\tNAME\tUUID\tMODE\tMEMORY\tUSED\tBUSY\tSLICES TAKEN\tFREE")
 	for _, g := range r.GPUs {
 		memory, used, busy, free := "?", "?", "?", "?"
 		if g.Error == "" {
 			memory, used, free = mebibytes(g.MemoryBytes), mebibytes(g.UsedBytes), strconv.Itoa(g.Slices.Free)
 		}
+		if g.Slices.SliceBytes == 0 {
+			free = "-"
+		}
 		if g.UtilizationPercent >= 0 {
 			busy = fmt.Sprintf("%d%%", g.UtilizationPercent)
 		}
-		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.Index, orUnknown(g.Name), orUnknown(g.UUID),
+		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.Index, orUnknown(g.Name), orUnknown(g.UUID), g.Mode,
 			memory, used, busy, g.Slices.describeTaken(), free)
 	}
 	_ = t.Flush() // errWriter keeps the error
@@ -74,6 +77,9 @@ func (s sliceReport) describeTaken() string {
 	text := strconv.Itoa(s.Taken)
 	if s.Total > 0 {
 		text = fmt.Sprintf("%d of %d", s.Taken, s.Total)
+	}
+	if s.SliceBytes == 0 {
+		return text
 	}
 	return text + " (" + memsize.Format(s.SliceBytes) + " each)"
 }
@@ -90,15 +96,11 @@ func (r *report) printClaims(w io.Writer) {
 	}
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "CLAIM\tGPU\tSLICES\tLIMIT\tUSED\tPEAK\tHOST MEMORY\tREFUSED\tPROCESSES\tSTATE\tOWNER\tCONTAINER")
+	fmt.Fprintln(t, "CLAIM\tGPU\tMODE\tSLICES\tLIMIT\tUSED\tPEAK\tHOST MEMORY\tREFUSED\tPROCESSES\tSTATE\tOWNER\tCONTAINER")
 	for _, c := range r.Claims {
-		used, peak, refused, processes := "?", "?", "?", "?"
-		if u := c.Usage; u != nil {
-			used, peak = mebibytes(u.UsedBytes), mebibytes(u.PeakBytes)
-			refused, processes = strconv.FormatUint(u.Refused, 10), strconv.Itoa(len(u.Processes))
-		}
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.ID, c.GPU.Index,
-			describeSlices(c.GPU.UUID, c.Slices), mebibytes(c.LimitBytes), used, peak, describeHostMemory(&c), refused,
+		used, peak, refused, processes := c.describeUsage()
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.ID, physicalGPU(&c.Claim).Index, c.Mode,
+			describeSlices(c.PhysicalGPU(), c.Slices), describeLimit(&c.Claim), used, peak, describeHostMemory(&c), refused,
 			processes, c.State, c.Owner, describeContainer(c.Container))
 	}
 	_ = t.Flush() // errWriter keeps the error
@@ -113,12 +115,33 @@ func (r *report) printClaims(w io.Writer) {
 }
 
 func (r *report) printProblems(w io.Writer) {
+	if r.LayoutError != "" {
+		fmt.Fprintf(w, "\nHow the GPUs are shared is not known: %s\n", r.LayoutError)
+	}
 	if len(r.Problems) > 0 {
 		fmt.Fprintln(w, "\nFiles in the ledger that are no readable claims:")
 	}
 	for _, p := range r.Problems {
 		fmt.Fprintf(w, "  %s: %s\n", p.Path, p.Reason)
 	}
+}
+
+// describeUsage says what the claim uses; "-" is what nobody counts.
+func (c *claimReport) describeUsage() (used, peak, refused, processes string) {
+	if u := c.Usage; u != nil {
+		return mebibytes(u.UsedBytes), mebibytes(u.PeakBytes), strconv.FormatUint(u.Refused, 10), strconv.Itoa(len(u.Processes))
+	}
+	if c.UsageError == "" {
+		return "-", "-", "-", "-"
+	}
+	return "?", "?", "?", "?"
+}
+
+func describeLimit(c *claim.Claim) string {
+	if !c.Limited() {
+		return "none"
+	}
+	return mebibytes(c.LimitBytes)
 }
 
 // describeHostMemory says how much of what the claim may allocate beyond its limit is in use.

@@ -29,13 +29,18 @@ const (
 // configSpec is what the plugin's block in an agent's configuration may hold.
 var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"enabled":            withDefault("enabled", "bool", `true`),
-	"slice_memory":       withDefault("slice_memory", "string", `"1GiB"`),
+	"slice_memory":       withDefault("slice_memory", "string", strconv.Quote(defaultSliceMemory)),
 	"ignored_gpu_ids":    withDefault("ignored_gpu_ids", "list(string)", `[]`),
 	"fingerprint_period": withDefault("fingerprint_period", "string", `"1m"`),
 	"driver_root":        withDefault("driver_root", "string", `"/"`),
 	"state_dir":          withDefault("state_dir", "string", strconv.Quote(claim.DefaultStateDir)),
 	"run_dir":            withDefault("run_dir", "string", strconv.Quote(claim.DefaultRunDir)),
 	"context_memory":     withDefault("context_memory", "string", strconv.Quote(autoContextMemory)),
+	"max_slices":         withDefault("max_slices", "number", `0`),
+	"mode":               withDefault("mode", "string", strconv.Quote(string(claim.ModeSlice))),
+	"replicas":           hclspec.NewAttr("replicas", "number", false),
+	"mig":                hclspec.NewAttr("mig", "any", false),
+	"gpu":                hclspec.NewAttr("gpu", "any", false),
 })
 
 func withDefault(name, kind, value string) *hclspec.Spec {
@@ -59,12 +64,21 @@ type Config struct {
 	RunDir   string `codec:"run_dir"`
 	// ContextMemory is what a CUDA context costs, or "auto" to measure it.
 	ContextMemory string `codec:"context_memory"`
+	// MaxSlices is how many slices one reservation may have; 0 is any number.
+	MaxSlices int `codec:"max_slices"`
+	// Mode, Replicas and MIG say how the GPUs are shared that no gpu block matches.
+	Mode     string `codec:"mode"`
+	Replicas *int   `codec:"replicas"`
+	MIG      any    `codec:"mig"`
+	// GPU holds the gpu blocks, as HCL has decoded them.
+	GPU any `codec:"gpu"`
 }
 
 // settings are a Config that was found to be good.
 type settings struct {
 	enabled           bool
-	sliceBytes        uint64
+	sharing           sharing
+	maxSlices         int
 	ignored           map[string]bool
 	fingerprintPeriod time.Duration
 	driverRoot        string
@@ -80,11 +94,11 @@ func (s *settings) ignoredUUIDs() []string { return slices.Sorted(maps.Keys(s.ig
 func (c Config) parse() (*settings, error) {
 	s := &settings{enabled: c.Enabled, ignored: make(map[string]bool)}
 	var err error
-	if s.sliceBytes, err = memsize.ParseGPU(c.SliceMemory); err != nil {
-		return nil, fmt.Errorf("slice_memory: %w", err)
+	if s.sharing, err = c.parseSharing(); err != nil {
+		return nil, err
 	}
-	if s.sliceBytes < minSliceBytes {
-		return nil, fmt.Errorf("slice_memory: %s is too little, it must be 64MiB or more", c.SliceMemory)
+	if s.maxSlices = c.MaxSlices; s.maxSlices < 0 {
+		return nil, fmt.Errorf("max_slices: %d is less than nothing; 0 is for as many as a GPU has", s.maxSlices)
 	}
 	if c.ContextMemory != autoContextMemory {
 		if s.contextBytes, err = memsize.ParseGPU(c.ContextMemory); err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
 
+	"tranche.dev/tranche/claim"
 	"tranche.dev/tranche/device/nvml"
 	"tranche.dev/tranche/device/nvml/nvmltest"
 )
@@ -18,13 +19,13 @@ func TestSetConfig_defaults(t *testing.T) {
 	must.NoError(t, p.SetConfig(pluginConfig(t, nil)))
 	must.Eq(t, &settings{
 		enabled:           true,
-		sliceBytes:        1 << 30,
+		sharing:           sharing{others: policy{mode: claim.ModeSlice, sliceBytes: 1 << 30}},
 		ignored:           map[string]bool{},
 		fingerprintPeriod: time.Minute,
 		driverRoot:        "/",
 		stateDir:          "/var/lib/tranche",
 		runDir:            "/run/tranche",
-	}, p.mode.Load().settings, must.Cmp(cmp.AllowUnexported(settings{})))
+	}, p.node.Load().settings, must.Cmp(cmp.AllowUnexported(settings{}, sharing{}, policy{})))
 }
 
 func TestSetConfig(t *testing.T) {
@@ -38,9 +39,9 @@ func TestSetConfig(t *testing.T) {
 	})))
 	must.Eq(t, "/run/nvidia/driver", root)
 	must.Eq(t, &settings{
-		enabled: true, sliceBytes: 512 * mebi, ignored: map[string]bool{uuid: true}, fingerprintPeriod: 5 * time.Second,
+		enabled: true, sharing: sharing{others: policy{mode: claim.ModeSlice, sliceBytes: 512 * mebi}}, ignored: map[string]bool{uuid: true}, fingerprintPeriod: 5 * time.Second,
 		driverRoot: "/run/nvidia/driver", stateDir: "/state", runDir: "/run/x", contextBytes: 300 * mebi,
-	}, p.mode.Load().settings, must.Cmp(cmp.AllowUnexported(settings{})))
+	}, p.node.Load().settings, must.Cmp(cmp.AllowUnexported(settings{}, sharing{}, policy{})))
 }
 
 func TestSetConfig_badInput(t *testing.T) {
@@ -70,12 +71,16 @@ func TestSetConfig_badInput(t *testing.T) {
 		{"driver_root", "driver", `driver_root: "driver" is not an absolute path`},
 		{"state_dir", "", `state_dir: "" is not an absolute path`},
 		{"run_dir", "./run", `run_dir: "./run" is not an absolute path`},
+		{"max_slices", -1, "max_slices: -1 is less than nothing; 0 is for as many as a GPU has"},
+		{"mode", "slices", `mode: "slices" is none of "slice", "exclusive", "timeslice", "mps", "mig"`},
+		{"mode", "timeslice", `replicas: mode "timeslice" needs to know by how many the GPU may be shared, such as replicas = 10`},
+		{"replicas", 2, `replicas: it belongs to mode "timeslice", and the mode is "slice"`},
 	}
 	for _, tc := range cases {
 		t.Run(tc.want, func(t *testing.T) {
 			p := New(hclog.NewNullLogger(), "v0.0.1")
 			must.EqError(t, p.SetConfig(pluginConfig(t, map[string]any{tc.option: tc.value})), tc.want)
-			must.Nil(t, p.mode.Load())
+			must.Nil(t, p.node.Load())
 		})
 	}
 }

@@ -1,6 +1,6 @@
-// Package device is Nomad's device plugin for slices of GPUs: it tells Nomad
-// what slices there are, reserves them in the ledger, and reports what is used
-// of them.
+// Package device is Nomad's device plugin for GPUs that are shared: it tells
+// Nomad what there is of them, reserves it in the ledger, and reports what is
+// used.
 package device
 
 import (
@@ -25,9 +25,8 @@ const (
 	// PluginName is the plugin's name in an agent's configuration.
 	PluginName = "nomad-device-tranche"
 
-	// vendor and sliceType make the device name of jobspecs, nvidia/slice.
-	vendor    = "nvidia"
-	sliceType = "slice"
+	// vendor begins the device names of jobspecs, such as nvidia/slice.
+	vendor = "nvidia"
 
 	// reserveTimeout bounds one reservation, for which Nomad sets no limit.
 	reserveTimeout = 90 * time.Second
@@ -57,12 +56,14 @@ type Plugin struct {
 	version string
 	newNVML func(driverRoot string) nvml.Interface
 
-	// mode is what the configuration made of the plugin; nil before that.
-	mode atomic.Pointer[sliceMode]
+	// node is what the configuration made of the plugin; nil before that.
+	node atomic.Pointer[node]
+	// configured counts calls of SetConfig.
+	configured atomic.Int32
 }
 
-// sliceMode offers GPUs in slices. It belongs to one configuration.
-type sliceMode struct {
+// node offers the GPUs of this node. It belongs to one configuration.
+type node struct {
 	*settings
 	logger    hclog.Logger
 	nvml      nvml.Interface
@@ -76,6 +77,11 @@ type sliceMode struct {
 	// changed wakes the fingerprint when something else than its own period
 	// noticed a change of the inventory.
 	changed chan struct{}
+	// modes are the ways to share a GPU.
+	modes map[claim.Mode]mode
+	// xids are errors that made GPUs unfit.
+	xids xids
+	now  func() time.Time
 }
 
 var _ ndevice.DevicePlugin = (*Plugin)(nil)
@@ -104,6 +110,13 @@ func (p *Plugin) ConfigSchema() (*hclspec.Spec, error) { return configSpec, nil 
 
 // SetConfig implements base.BasePlugin. It starts nothing: Nomad also calls it
 // just to see whether the configuration is good.
+//
+// It does so twice, in a process that it then ends, before an agent starts its
+// work; an error ends the agent, too. The plugin that is to run gets one call,
+// and after an error it would offer nothing. So what the GPUs of the node have to
+// say to the configuration is an error the second time only: a GPU that has
+// fallen off the bus by the time that the plugin is started again is to cost the
+// node no other one.
 func (p *Plugin) SetConfig(c *base.Config) error {
 	var config Config
 	if err := base.MsgPackDecode(c.PluginConfig, &config); err != nil {
@@ -113,20 +126,25 @@ func (p *Plugin) SetConfig(c *base.Config) error {
 	if err != nil {
 		return err
 	}
-	mode, err := newSliceMode(s, p.newNVML(s.driverRoot), p.logger)
+	configured, err := newNode(s, p.newNVML(s.driverRoot), p.logger)
 	if err != nil {
 		return err
 	}
-	p.mode.Store(mode)
+	if p.configured.Add(1) > 1 && s.enabled {
+		if err := configured.checkGPUs(); err != nil {
+			return err
+		}
+	}
+	p.node.Store(configured)
 	return nil
 }
 
-func newSliceMode(s *settings, library nvml.Interface, logger hclog.Logger) (*sliceMode, error) {
+func newNode(s *settings, library nvml.Interface, logger hclog.Logger) (*node, error) {
 	ledger, err := claim.Open(claim.Options{StateDir: s.stateDir, RunDir: s.runDir, Logger: logger.Named("ledger")})
 	if err != nil {
 		return nil, err
 	}
-	mode := &sliceMode{
+	n := &node{
 		settings:  s,
 		logger:    logger,
 		nvml:      library,
@@ -136,63 +154,61 @@ func newSliceMode(s *settings, library nvml.Interface, logger hclog.Logger) (*sl
 		changed:   make(chan struct{}, 1),
 
 		nvmlTimeout: nvmlTimeout,
+		now:         time.Now,
 	}
 	if s.contextBytes == 0 {
-		mode.costs = contextcost.NewMeter(contextcost.Options{
+		n.costs = contextcost.NewMeter(contextcost.Options{
 			DriverRoot: s.driverRoot,
 			CacheFile:  filepath.Join(s.stateDir, "context-cost.json"),
 			Logger:     logger,
 		})
 	}
-	return mode, nil
+	n.modes = n.newModes()
+	return n, nil
 }
 
 // Fingerprint implements ndevice.DevicePlugin.
 func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *ndevice.FingerprintResponse, error) {
-	mode := p.mode.Load()
-	if mode == nil {
+	n := p.node.Load()
+	if n == nil {
 		return nil, errNotConfigured
 	}
-	if !mode.enabled {
+	if !n.enabled {
 		return nil, ndevice.ErrPluginDisabled
 	}
 	out := make(chan *ndevice.FingerprintResponse)
-	go mode.fingerprint(ctx, out)
+	go n.fingerprint(ctx, out)
 	return out, nil
 }
 
-// Reserve implements ndevice.DevicePlugin: it makes a claim on the slices and
+// Reserve implements ndevice.DevicePlugin: it makes a claim on the devices and
 // hands its claim token to the task. The environment is all that Nomad restores
 // after a restart, so there is nothing else in the answer.
 func (p *Plugin) Reserve(ids []string) (*ndevice.ContainerReservation, error) {
-	mode := p.mode.Load()
-	if mode == nil {
+	n := p.node.Load()
+	if n == nil {
 		return nil, errNotConfigured
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reserveTimeout)
 	defer cancel()
-	token, err := mode.reserve(ctx, ids)
+	reservation, err := n.reserve(ctx, ids)
 	if err != nil {
-		p.logger.Error("reservation refused", "slices", ids, "error", err)
+		p.logger.Error("reservation refused", "devices", ids, "error", err)
 		return nil, reserveError{err}
 	}
-	return &ndevice.ContainerReservation{Envs: map[string]string{
-		token.EnvName(): token.Reveal(),
-		// A container that misses our runtime gets no GPU rather than a whole one.
-		claim.VisibleDevices: claim.NoDevices,
-	}}, nil
+	return reservation, nil
 }
 
 // Stats implements ndevice.DevicePlugin.
 func (p *Plugin) Stats(ctx context.Context, interval time.Duration) (<-chan *ndevice.StatsResponse, error) {
-	mode := p.mode.Load()
-	if mode == nil {
+	n := p.node.Load()
+	if n == nil {
 		return nil, errNotConfigured
 	}
 	if interval <= 0 {
 		return nil, fmt.Errorf("statistics every %s were asked for, which is no interval", interval)
 	}
 	out := make(chan *ndevice.StatsResponse)
-	go mode.stats(ctx, out, interval)
+	go n.stats(ctx, out, interval)
 	return out, nil
 }

@@ -44,12 +44,18 @@ func pluginConfig(t *testing.T, options map[string]any) *base.Config {
 	t.Helper()
 	all := make(map[string]any)
 	for name, spec := range configSpec.GetObject().Attributes {
+		if spec.GetDefault() == nil {
+			continue
+		}
 		var value any
 		must.NoError(t, json.Unmarshal([]byte(spec.GetDefault().Default.GetLiteral().Value), &value))
+		if number, ok := value.(float64); ok {
+			value = int(number) // as Nomad sends whole numbers
+		}
 		all[name] = value
 	}
 	for name, value := range options {
-		_, known := all[name]
+		_, known := configSpec.GetObject().Attributes[name]
 		must.True(t, known, must.Sprintf("the schema has no option %s", name))
 		all[name] = value
 	}

@@ -57,7 +57,7 @@ func TestFingerprint_asks(t *testing.T) {
 	g := nvmltest.H200(0)
 	fake := nvmltest.New(g)
 	p := newPlugin(t, fake, neverByItself)
-	ledger := p.mode.Load().ledger
+	ledger := p.node.Load().ledger
 	stream := fingerprint(t, p)
 	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))
 	quiet(t, stream) // that the GPU is new has it look twice
@@ -86,7 +86,7 @@ func TestFingerprint_asks(t *testing.T) {
 func TestFingerprint_asksAndIsKilled(t *testing.T) {
 	g := nvmltest.H200(0)
 	p := newPlugin(t, nvmltest.New(g), nil)
-	ledger := p.mode.Load().ledger
+	ledger := p.node.Load().ledger
 	made := ask(t, ledger, g, 1, 1<<30)
 	init := startSleep(t)
 	must.NoError(t, ledger.Bind(t.Context(), made.ID, claim.Container{Runtime: "test", ID: "c", InitPID: init.Process.Pid}))
@@ -101,7 +101,7 @@ func TestFingerprint_asksAndIsKilled(t *testing.T) {
 func TestFingerprint_slicesOfAnotherSize(t *testing.T) {
 	g := nvmltest.H200(0)
 	p := newPlugin(t, nvmltest.New(g), map[string]any{"slice_memory": "2GiB", "fingerprint_period": "1h"})
-	ledger := p.mode.Load().ledger
+	ledger := p.node.Load().ledger
 	first := ask(t, ledger, g, 1, 1<<30)
 	second := ask(t, ledger, g, 2, 1<<30) // the second and the third GiB
 	third := ask(t, ledger, g, 1, 1<<30)

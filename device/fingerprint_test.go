@@ -56,6 +56,10 @@ func TestFingerprint_groups(t *testing.T) {
 	must.Eq(t, map[string]*structs.Attribute{
 		"model":              structs.NewStringAttribute("NVIDIA H200"),
 		"index":              structs.NewIntAttribute(0, ""),
+		"isolation":          structs.NewStringAttribute("memory"),
+		"mode":               structs.NewStringAttribute("slice"),
+		"power":              structs.NewIntAttribute(0, "W"),
+		"pci_bandwidth":      structs.NewIntAttribute(0, "MB/s"),
 		"memory":             structs.NewIntAttribute(143771, "MiB"),
 		"slice_memory":       structs.NewIntAttribute(1024, "MiB"),
 		"slices":             structs.NewIntAttribute(140, ""),
@@ -94,7 +98,7 @@ func TestFingerprint_ignored(t *testing.T) {
 	must.Eq(t, []string{"NVIDIA H200 #1"}, groupNames(next(t, stream)))
 
 	_, err := p.Reserve(sliceIDs(nvmltest.H200(0), 0))
-	must.ErrorContains(t, err, "not slices of this node's GPUs")
+	must.ErrorContains(t, err, "not devices of this node's GPUs")
 }
 
 // A GPU that stops answering, is no longer listed, or whose driver is gone is
@@ -167,7 +171,7 @@ func TestFingerprint_stuckDriver(t *testing.T) {
 	g := nvmltest.H200(0)
 	fake := nvmltest.New(g)
 	p := newPlugin(t, fake, nil)
-	p.mode.Load().nvmlTimeout = 50 * time.Millisecond
+	p.node.Load().nvmlTimeout = 50 * time.Millisecond
 	stream := fingerprint(t, p)
 	next(t, stream)
 	unstick := fake.Stick()
@@ -263,7 +267,7 @@ func TestFingerprint_sliceLargerThanGPU(t *testing.T) {
 func TestFingerprint_takenElsewhere(t *testing.T) {
 	g := nvmltest.H200(0)
 	p := newPlugin(t, nvmltest.New(g), nil)
-	ledger := p.mode.Load().ledger
+	ledger := p.node.Load().ledger
 	reservation, err := p.Reserve(sliceIDs(g, 5))
 	must.NoError(t, err)
 	own, err := ledger.Lookup(t.Context(), tokenOf(t, reservation.Envs))

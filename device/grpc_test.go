@@ -38,7 +38,7 @@ func TestReserve_errorAcrossGRPC(t *testing.T) {
 
 	reservation, err := remote.Reserve(sliceIDs(g, 0))
 	must.NoError(t, err)
-	ledger := p.mode.Load().ledger
+	ledger := p.node.Load().ledger
 	made, err := ledger.Lookup(t.Context(), tokenOf(t, reservation.Envs))
 	must.NoError(t, err)
 	must.NoError(t, ledger.Bind(t.Context(), made.ID, claim.Container{Runtime: "test", ID: "c1", InitPID: os.Getpid()}))
@@ -47,7 +47,7 @@ func TestReserve_errorAcrossGRPC(t *testing.T) {
 	must.StrHasPrefix(t, "rpc error: code = Aborted desc = ", err.Error())
 	must.StrHasSuffix(t, "nothing was changed, and the reservation can be retried", err.Error())
 	_, err = remote.Reserve([]string{"x"})
-	must.StrHasPrefix(t, `rpc error: code = FailedPrecondition desc = not slices of this node's GPUs: "x"`, err.Error())
+	must.StrHasPrefix(t, `rpc error: code = FailedPrecondition desc = not devices of this node's GPUs: "x"`, err.Error())
 }
 
 // process is the plugin in a process of its own, started as Nomad does.

@@ -19,9 +19,13 @@ import (
 type gpu struct {
 	nvml.GPU
 	driverVersion, cudaVersion string
-	// slices is how many there are. It stays what it was at first, although
-	// what the driver reserves for itself may vary.
+	// policy is how the GPU is shared.
+	policy
+	// slices is how many there are, in the modes that have some. It stays what
+	// it was at first, although what the driver reserves for itself may vary.
 	slices int
+	// answers is whether the driver tells of the GPU at the moment.
+	answers bool
 	// problem is why the GPU can't be used at the moment; empty if it can.
 	problem string
 }
@@ -53,9 +57,10 @@ func newInventory(s *settings, logger hclog.Logger) *inventory {
 	return &inventory{settings: s, logger: logger, gpus: make(map[string]*gpu)}
 }
 
-// update takes in what NVML said. It returns the GPUs that are new or usable
+// update takes in what NVML said, and what makes GPUs that answer unfit all the
+// same. It returns the GPUs that are new or usable
 // again, and whether anything changed that Nomad should know.
-func (inv *inventory) update(node *nvml.Node, err error) (usable []gpu, changed bool) {
+func (inv *inventory) update(node *nvml.Node, conditions map[string]string, err error) (usable []gpu, changed bool) {
 	inv.mu.Lock()
 	defer inv.mu.Unlock()
 	inv.changed = false
@@ -72,7 +77,7 @@ func (inv *inventory) update(node *nvml.Node, err error) (usable []gpu, changed 
 			continue
 		}
 		answered[found.UUID] = true
-		if inv.answered(node, found) {
+		if inv.answered(node, found, conditions[found.UUID]) {
 			usable = append(usable, *inv.gpus[found.UUID])
 		}
 	}
@@ -93,6 +98,7 @@ func (inv *inventory) update(node *nvml.Node, err error) (usable []gpu, changed 
 // driverFailed takes in that no GPU answers.
 func (inv *inventory) driverFailed(err error) {
 	for _, g := range inv.gpus {
+		g.answers = false
 		inv.setProblem(g, "the GPU driver does not answer: "+err.Error())
 	}
 	if !inv.reported.changed("driver", err) {
@@ -109,25 +115,29 @@ func (inv *inventory) driverFailed(err error) {
 }
 
 // answered takes in a GPU that answered, and says whether it is new or back.
-func (inv *inventory) answered(node *nvml.Node, found nvml.GPU) bool {
+func (inv *inventory) answered(node *nvml.Node, found nvml.GPU, condition string) bool {
 	g, known := inv.gpus[found.UUID]
 	if known {
-		found.Index = g.Index
-		g.GPU = found
+		found.Index, found.Traits = g.Index, g.Traits
+		g.GPU, g.answers = found, true
 		g.driverVersion, g.cudaVersion = node.DriverVersion, node.CUDAVersion
 		was := g.problem
-		inv.setProblem(g, inv.sliceProblem(g))
+		inv.setProblem(g, cmp.Or(condition, g.ownProblem()))
 		return was != "" && g.problem == ""
 	}
 	found.Index = inv.freeIndex(found.Index)
 	g = &gpu{
-		GPU: found, driverVersion: node.DriverVersion, cudaVersion: node.CUDAVersion,
-		slices: int(found.UsableBytes() / inv.settings.sliceBytes),
+		GPU: found, answers: true, driverVersion: node.DriverVersion, cudaVersion: node.CUDAVersion,
+		policy: inv.settings.sharing.of(found),
+	}
+	if g.sliced() {
+		g.slices = int(found.UsableBytes() / g.sliceBytes)
 	}
 	inv.gpus[found.UUID] = g
 	inv.changed = true
-	inv.logger.Info("GPU found", "gpu", g.UUID, "name", g.groupName(), "memory", memsize.Format(g.MemoryBytes), "slices", g.slices)
-	inv.setProblem(g, inv.sliceProblem(g))
+	inv.logger.Info("GPU found", "gpu", g.UUID, "name", g.groupName(), "memory", memsize.Format(g.MemoryBytes),
+		"mode", string(g.mode), "slices", g.slices)
+	inv.setProblem(g, cmp.Or(condition, g.ownProblem()))
 	return g.problem == ""
 }
 
@@ -147,13 +157,17 @@ func (inv *inventory) freeIndex(index int) int {
 	return index
 }
 
-// sliceProblem is why a GPU that answers can't be used all the same.
-func (inv *inventory) sliceProblem(g *gpu) string {
-	if g.slices > 0 {
+// ownProblem is why a GPU that answers can't be used all the same.
+func (g *gpu) ownProblem() string {
+	if g.MIG.Enabled && g.mode != claim.ModeMIG && g.mode != claim.ModeExclusive {
+		return fmt.Sprintf("MIG is on, so that nothing can use the GPU as a whole: turn it off (nvidia-smi -i %d -mig 0), or "+
+			"share the GPU in mode %q", g.Index, claim.ModeMIG)
+	}
+	if !g.sliced() || g.slices > 0 {
 		return ""
 	}
 	return fmt.Sprintf("slice_memory is %s, but the GPU has only %s for processes: set it to less",
-		memsize.Format(inv.settings.sliceBytes), memsize.Format(g.UsableBytes()))
+		memsize.Format(g.sliceBytes), memsize.Format(g.UsableBytes()))
 }
 
 func (inv *inventory) setProblem(g *gpu, problem string) {
@@ -174,6 +188,7 @@ func (inv *inventory) setProblem(g *gpu, problem string) {
 // first reason stays: NVML forgets which GPU it was that doesn't answer as soon
 // as a new session with it is begun.
 func (inv *inventory) lost(g *gpu, failed []nvml.Failure) {
+	g.answers = false
 	for _, f := range failed {
 		if f.UUID == g.UUID {
 			inv.setProblem(g, "the GPU does not answer: "+f.Err.Error())

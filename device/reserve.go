@@ -4,89 +4,112 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
+	ndevice "github.com/hashicorp/nomad/plugins/device"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/memsize"
 )
 
-// reserve makes a claim on the slices.
-func (m *sliceMode) reserve(ctx context.Context, ids []string) (token claim.Token, err error) {
-	g, err := m.resolve(ctx, ids)
+// reserve makes claims on devices.
+func (n *node) reserve(ctx context.Context, ids []string) (*ndevice.ContainerReservation, error) {
+	devices, err := n.resolve(ctx, ids)
 	if err != nil {
-		return token, err
+		return nil, err
 	}
-	if g.problem != "" {
-		return token, fmt.Errorf("the GPU %s cannot be used: %s", g, g.problem)
+	for _, d := range devices {
+		if d.gpu.problem != "" {
+			return nil, fmt.Errorf("the GPU %s cannot be used: %s", &d.gpu, d.gpu.problem)
+		}
 	}
-	contextBytes, err := m.costs.Cost(ctx, g.costKey())
+	how := devices[0].gpu.mode
+	tokens, err := n.modes[how].reserve(ctx, devices)
 	if err != nil {
-		return token, err
+		return nil, err
 	}
-	limitBytes := uint64(len(ids)) * m.sliceBytes
-	if limitBytes < contextBytes {
-		return token, fmt.Errorf("%d slices of %s make a limit of %s, but a CUDA context on the GPU %s takes %s before the "+
-			"first allocation: ask for at least %d slices",
-			len(ids), memsize.Format(m.sliceBytes), memsize.Format(limitBytes), g, memsize.Format(contextBytes),
-			(contextBytes+m.sliceBytes-1)/m.sliceBytes)
-	}
-	m.sweep(ctx)
-	_, token, err = m.ledger.Reserve(ctx, claim.Request{
-		GPU:        claim.GPU{UUID: g.UUID, Index: g.Index, Name: g.Name, ContextBytes: contextBytes},
-		Slices:     slices.Sorted(slices.Values(ids)),
-		SliceBytes: m.sliceBytes,
-		LimitBytes: limitBytes,
-		Owner:      claim.OwnerNomad,
-	})
-	return token, err
+	return reservation(how, ids, tokens), nil
 }
 
-// resolve finds the one GPU that all the slices are of. Nomad may ask before
-// the first fingerprint: an agent that restarted knows the slices from before.
-func (m *sliceMode) resolve(ctx context.Context, ids []string) (*gpu, error) {
+// reservation is the answer to Nomad.
+func reservation(how claim.Mode, ids []string, tokens []claim.Token) *ndevice.ContainerReservation {
+	envs := map[string]string{
+		// A container that misses our runtime gets no GPU rather than one without a limit.
+		claim.VisibleDevices: claim.NoDevices,
+	}
+	if how == claim.ModeExclusive {
+		// There is no limit to miss, and NVIDIA's runtime, which nomad-device-nvidia's jobs use, goes by this.
+		envs[claim.VisibleDevices] = strings.Join(ids, ",")
+	}
+	for _, token := range tokens {
+		envs[token.EnvName()] = token.Reveal()
+	}
+	return &ndevice.ContainerReservation{Envs: envs}
+}
+
+// claim has the ledger make claims, all or none.
+func (n *node) claim(ctx context.Context, requests ...claim.Request) ([]claim.Token, error) {
+	n.sweep(ctx)
+	_, tokens, err := n.ledger.ReserveAll(ctx, requests)
+	return tokens, err
+}
+
+// resolve finds the devices with these IDs, which are of GPUs that are shared in
+// the same way. Nomad may ask before the first fingerprint: an agent that
+// restarted knows the devices from before.
+func (n *node) resolve(ctx context.Context, ids []string) ([]device, error) {
 	if len(ids) == 0 {
-		return nil, errors.New("the reservation names no slices")
+		return nil, errors.New("the reservation names no devices")
 	}
 	if twice := duplicates(ids); len(twice) > 0 {
-		return nil, fmt.Errorf("the reservation names slices more than once: %s", strings.Join(twice, ", "))
+		return nil, fmt.Errorf("the reservation names devices more than once: %s", list(twice))
 	}
-	unknown := m.unknown(ids)
+	devices, unknown := n.find(ids)
 	if len(unknown) > 0 {
-		if err := m.scan(ctx); err != nil {
-			return nil, fmt.Errorf("cannot tell whose slices these are: %s: %w", strings.Join(unknown, ", "), err)
+		if err := n.scan(ctx); err != nil {
+			return nil, fmt.Errorf("cannot tell whose devices these are: %s: %w", list(unknown), err)
 		}
-		unknown = m.unknown(ids)
+		devices, unknown = n.find(ids)
 	}
 	if len(unknown) > 0 {
-		return nil, fmt.Errorf("not slices of this node's GPUs: %s; the GPUs are: %s. If a GPU, slice_memory or "+
-			"ignored_gpu_ids was changed, stop the job and run it again", strings.Join(unknown, ", "), m.inventory.names())
+		return nil, fmt.Errorf("not devices of this node's GPUs: %s; the GPUs are: %s. If a GPU, its mode, slice_memory or "+
+			"ignored_gpu_ids was changed, stop the job and run it again", list(unknown), n.inventory.names())
 	}
-	uuids := gpusOf(ids)
-	if len(uuids) > 1 {
-		return nil, fmt.Errorf("the reservation names slices of %d GPUs: %s (GPUs %s); a claim is on one GPU, so ask for "+
-			"each GPU in a device block of its own", len(uuids), strings.Join(ids, ", "), strings.Join(uuids, ", "))
+	for _, d := range devices {
+		if d.gpu.mode != devices[0].gpu.mode {
+			return nil, fmt.Errorf("the reservation names devices of GPUs that are shared in different ways: %s is in mode "+
+				"%q, %s in mode %q", devices[0].id, devices[0].gpu.mode, d.id, d.gpu.mode)
+		}
 	}
-	g, _ := m.inventory.find(uuids[0])
-	return &g, nil
+	return devices, nil
 }
 
-// unknown returns those IDs that are no slices of this node's GPUs.
-func (m *sliceMode) unknown(ids []string) []string {
-	var unknown []string
+// find finds devices by their IDs, which begin with their GPU's UUID, and
+// returns those IDs that are of none.
+func (n *node) find(ids []string) (devices []device, unknown []string) {
 	for _, id := range ids {
-		uuid, number, ok := claim.ParseSliceName(id)
-		g, known := m.inventory.find(uuid)
-		if !ok || !known || number >= g.slices {
+		uuid, _, _ := strings.Cut(id, "/")
+		g, known := n.inventory.find(uuid)
+		if !known || !n.modes[g.mode].has(&g, id) {
 			unknown = append(unknown, strconv.Quote(id))
+			continue
 		}
+		devices = append(devices, device{id: id, gpu: g})
 	}
-	return unknown
+	return devices, unknown
 }
+
+func ids(devices []device) []string {
+	var ids []string
+	for _, d := range devices {
+		ids = append(ids, d.id)
+	}
+	return ids
+}
+
+func list(texts []string) string { return strings.Join(texts, ", ") }
 
 func duplicates(ids []string) []string {
 	count := make(map[string]int)
@@ -98,20 +121,6 @@ func duplicates(ids []string) []string {
 		}
 	}
 	return twice
-}
-
-// gpusOf returns the UUIDs of the slices' GPUs, each once.
-func gpusOf(ids []string) []string {
-	seen := make(map[string]bool)
-	var uuids []string
-	for _, id := range ids {
-		uuid, _, _ := claim.ParseSliceName(id)
-		if !seen[uuid] {
-			seen[uuid] = true
-			uuids = append(uuids, uuid)
-		}
-	}
-	return uuids
 }
 
 // reserveError carries an error across gRPC. Nomad drops everything but the

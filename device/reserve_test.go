@@ -66,7 +66,7 @@ func TestReserve(t *testing.T) {
 	must.Eq(t, token.Reveal(), reservation.Envs[token.EnvName()])
 	must.StrNotContains(t, log.String(), token.Reveal(), must.Sprint("a claim token was logged"))
 
-	made, err := p.mode.Load().ledger.Lookup(t.Context(), token)
+	made, err := p.node.Load().ledger.Lookup(t.Context(), token)
 	must.NoError(t, err)
 	must.Eq(t, claim.GPU{UUID: g.UUID, Index: 1, Name: "NVIDIA H200", ContextBytes: 300 * mebi}, made.GPU)
 	must.Eq(t, sliceIDs(g, 0, 1, 2, 3, 4, 5, 6, 7), made.Slices)
@@ -90,9 +90,9 @@ func TestReserve_badInput(t *testing.T) {
 	a, b := nvmltest.H200(0), nvmltest.H200(1)
 	foreign := nvmltest.H200(7)
 	gpus := "; the GPUs are: NVIDIA H200 #0 (" + a.UUID + "), NVIDIA H200 #1 (" + b.UUID + "). " +
-		"If a GPU, slice_memory or ignored_gpu_ids was changed, stop the job and run it again"
+		"If a GPU, its mode, slice_memory or ignored_gpu_ids was changed, stop the job and run it again"
 	unknown := func(ids ...string) string {
-		return `not slices of this node's GPUs: "` + strings.Join(ids, `", "`) + `"` + gpus
+		return `not devices of this node's GPUs: "` + strings.Join(ids, `", "`) + `"` + gpus
 	}
 	cases := []struct {
 		name    string
@@ -100,7 +100,7 @@ func TestReserve_badInput(t *testing.T) {
 		ids     []string
 		want    string
 	}{
-		{name: "none", want: "the reservation names no slices"},
+		{name: "none", want: "the reservation names no devices"},
 		{name: "no slice at all", ids: []string{"x", ""}, want: unknown("x", "")},
 		{name: "whole GPU", ids: []string{a.UUID}, want: unknown(a.UUID)},
 		{name: "other spelling", ids: []string{a.UUID + "/slice-7"}, want: unknown(a.UUID + "/slice-7")},
@@ -109,7 +109,7 @@ func TestReserve_badInput(t *testing.T) {
 		{name: "beyond the last", ids: sliceIDs(a, 139, 140), want: unknown(sliceIDs(a, 140)[0])},
 		{
 			name: "twice", ids: sliceIDs(a, 1, 2, 1, 1),
-			want: `the reservation names slices more than once: "` + sliceIDs(a, 1)[0] + `"`,
+			want: `the reservation names devices more than once: "` + sliceIDs(a, 1)[0] + `"`,
 		},
 		{
 			name: "two GPUs", ids: append(sliceIDs(a, 1), sliceIDs(b, 2)...),
@@ -128,7 +128,7 @@ func TestReserve_badInput(t *testing.T) {
 			_, err := p.Reserve(tc.ids)
 			must.EqError(t, err, tc.want)
 			must.Eq(t, codes.FailedPrecondition, status.Code(err))
-			claims, _, err := p.mode.Load().ledger.List(t.Context())
+			claims, _, err := p.node.Load().ledger.List(t.Context())
 			must.NoError(t, err)
 			must.SliceEmpty(t, claims)
 		})
@@ -140,7 +140,7 @@ func TestReserve_noDriver(t *testing.T) {
 	fake := nvmltest.New(g)
 	fake.SetError(errors.New("driver not loaded"))
 	_, err := newPlugin(t, fake, nil).Reserve(sliceIDs(g, 0))
-	must.EqError(t, err, `cannot tell whose slices these are: "`+sliceIDs(g, 0)[0]+`": driver not loaded`)
+	must.EqError(t, err, `cannot tell whose devices these are: "`+sliceIDs(g, 0)[0]+`": driver not loaded`)
 }
 
 func TestReserve_justEnoughForAContext(t *testing.T) {
@@ -154,7 +154,7 @@ func TestReserve_justEnoughForAContext(t *testing.T) {
 func TestReserve_held(t *testing.T) {
 	g := nvmltest.H200(0)
 	p := newPlugin(t, nvmltest.New(g), nil)
-	ledger := p.mode.Load().ledger
+	ledger := p.node.Load().ledger
 	first, err := p.Reserve(sliceIDs(g, 0, 1))
 	must.NoError(t, err)
 	older, err := ledger.Lookup(t.Context(), tokenOf(t, first.Envs))
@@ -197,7 +197,7 @@ func TestReserve_noLedger(t *testing.T) {
 func TestFingerprint_sweeps(t *testing.T) {
 	g := nvmltest.H200(0)
 	p := newPlugin(t, nvmltest.New(g), nil)
-	ledger := p.mode.Load().ledger
+	ledger := p.node.Load().ledger
 	reservation, err := p.Reserve(sliceIDs(g, 0))
 	must.NoError(t, err)
 	made, err := ledger.Lookup(t.Context(), tokenOf(t, reservation.Envs))

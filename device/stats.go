@@ -2,29 +2,26 @@ package device
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/device/nvml"
 )
 
 // stats sends statistics until the context ends. What can't be found out is
 // left out of a message: an error would end the statistics of all GPUs for a
 // while.
-func (m *sliceMode) stats(ctx context.Context, out chan<- *ndevice.StatsResponse, interval time.Duration) {
+func (n *node) stats(ctx context.Context, out chan<- *ndevice.StatsResponse, interval time.Duration) {
 	defer close(out)
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
-		// Looking for a driver where there was none is left to the fingerprint:
-		// each attempt may start a program that tries to load it.
-		if len(m.inventory.list()) > 0 {
-			_ = m.scan(ctx)
-		}
 		select {
-		case out <- &ndevice.StatsResponse{Groups: m.collect(ctx, time.Now())}:
+		case out <- &ndevice.StatsResponse{Groups: n.collect(ctx, time.Now())}:
 		case <-ctx.Done():
 			return
 		}
@@ -36,24 +33,56 @@ func (m *sliceMode) stats(ctx context.Context, out chan<- *ndevice.StatsResponse
 	}
 }
 
-// collect makes the statistics of all slices.
-func (m *sliceMode) collect(ctx context.Context, now time.Time) []*ndevice.DeviceGroupStats {
-	claims := m.claimsBySlice(ctx)
+// collect makes the statistics of all devices.
+func (n *node) collect(ctx context.Context, now time.Time) []*ndevice.DeviceGroupStats {
+	uses := n.uses(ctx)
+	n.measure(ctx, uses)
+	byKey := make(map[groupKey]*ndevice.DeviceGroupStats)
 	groups := []*ndevice.DeviceGroupStats{}
-	for _, g := range m.inventory.list() {
-		group := &ndevice.DeviceGroupStats{
-			Vendor:        vendor,
-			Type:          sliceType,
-			Name:          g.groupName(),
-			InstanceStats: make(map[string]*ndevice.DeviceStats, g.slices),
+	for _, g := range n.inventory.list() {
+		for key, stats := range n.modes[g.mode].stats(&g, uses, now) {
+			group := byKey[key]
+			if group == nil {
+				group = &ndevice.DeviceGroupStats{
+					Vendor: vendor, Type: key.kind, Name: key.name, InstanceStats: make(map[string]*ndevice.DeviceStats),
+				}
+				byKey[key] = group
+				groups = append(groups, group)
+			}
+			maps.Copy(group.InstanceStats, stats)
 		}
-		for number := range g.slices {
-			id := g.sliceID(number)
-			group.InstanceStats[id] = sliceStats(&g, claims[id], m.sliceBytes, now)
-		}
-		groups = append(groups, group)
 	}
 	return groups
+}
+
+// uses is what is in use of the node: by claims, by device, and of GPUs, by UUID.
+type uses struct {
+	byDevice map[string]*claimUse
+	gpus     map[string]*nvml.Telemetry
+}
+
+// measure asks the GPUs what they measure of themselves. One that does not tell
+// has no statistics but those of its claims.
+func (n *node) measure(ctx context.Context, uses *uses) {
+	uses.gpus = make(map[string]*nvml.Telemetry)
+	bounded, cancel := context.WithTimeout(ctx, n.nvmlTimeout)
+	defer cancel()
+	for _, g := range n.inventory.list() {
+		uses.gpus[g.UUID] = &nvml.Telemetry{}
+		// What does not answer is left to the fingerprint: it says so, and looks again.
+		if !g.answers {
+			continue
+		}
+		telemetry, err := n.nvml.Telemetry(bounded, g.UUID)
+		if n.reported.changed("telemetry of "+g.UUID, err) && err != nil {
+			n.logger.Debug("no statistics of a GPU", "gpu", g.UUID, "error", err)
+			n.wake()
+		}
+		if err != nil {
+			continue
+		}
+		uses.gpus[g.UUID] = telemetry
+	}
 }
 
 // claimUse is a claim and what it uses.
@@ -64,45 +93,39 @@ type claimUse struct {
 	processes            int
 }
 
-// claimsBySlice maps each slice to the claim that has it, if any.
-func (m *sliceMode) claimsBySlice(ctx context.Context) map[string]*claimUse {
-	claims, _, err := m.ledger.List(ctx)
+// uses finds what claims use.
+func (n *node) uses(ctx context.Context) *uses {
+	claims, _, err := n.ledger.List(ctx)
 	if err != nil && ctx.Err() == nil {
-		m.logger.Debug("no statistics of claims: could not read the ledger", "error", err)
+		n.logger.Debug("no statistics of claims: could not read the ledger", "error", err)
 	}
-	bySlice := make(map[string]*claimUse)
+	found := &uses{byDevice: make(map[string]*claimUse)}
 	for _, c := range claims {
 		if !c.Released.IsZero() {
 			continue
 		}
 		use := &claimUse{Claim: c}
-		if usage, err := m.ledger.Usage(ctx, c.ID); err == nil {
+		if usage, err := n.ledger.Usage(ctx, c.ID); err == nil {
 			use.usedBytes, use.peakBytes = usage.UsedBytes, usage.PeakBytes
 			use.refused, use.processes = usage.Refused, len(usage.Processes)
 		} else {
-			m.logger.Debug("no statistics of a claim", "claim", c.ID, "error", err)
+			n.logger.Debug("no statistics of a claim", "claim", c.ID, "error", err)
 		}
-		for _, slice := range c.Slices {
-			bySlice[slice] = use
+		for _, device := range c.Slices {
+			found.byDevice[device] = use
 		}
 	}
-	return bySlice
+	return found
 }
 
 // sliceStats are the statistics of one slice. Those of a claim are the claim's
 // as a whole, on each of its slices: memory is not bound to one of them.
-func sliceStats(g *gpu, use *claimUse, sliceBytes uint64, now time.Time) *ndevice.DeviceStats {
-	stats := map[string]*structs.StatValue{
-		"GPU memory": mebibytes(g.UsedBytes, g.MemoryBytes, "Memory of the GPU that is in use by all processes, of all it has"),
-	}
-	if g.UtilizationPercent >= 0 && g.problem == "" {
-		stats["GPU utilization"] = number(uint64(g.UtilizationPercent), "%", "Share of time in which a kernel ran on the GPU")
-	}
-	summary := mebibytes(0, sliceBytes, "Memory in use by the claim on this slice, of its limit; no claim has this slice")
+func sliceStats(g *gpu, measured *nvml.Telemetry, use *claimUse, now time.Time) *ndevice.DeviceStats {
+	stats := gpuStatistics(measured)
+	summary := mebibytes(0, g.sliceBytes, "Memory in use by the claim on this slice, of its limit; no claim has this slice")
 	if use != nil {
 		summary = mebibytes(use.usedBytes, use.LimitBytes, "Memory in use by the claim on this slice, of its limit")
-		id := use.ID
-		stats["Claim"] = &structs.StatValue{StringVal: &id, Desc: "Claim that has this slice"}
+		addClaim(stats, use)
 		stats["Claim slices"] = number(uint64(len(use.Slices)), "", "Slices of the claim")
 		stats["Claim memory"] = summary
 		stats["Claim peak memory"] = mebibytes(use.peakBytes, use.LimitBytes, "Most memory that the claim had in use, of its limit")
@@ -110,6 +133,22 @@ func sliceStats(g *gpu, use *claimUse, sliceBytes uint64, now time.Time) *ndevic
 		stats["Claim refused allocations"] = number(use.refused, "", "Allocations that the claim's limit refused")
 	}
 	return &ndevice.DeviceStats{Summary: summary, Stats: &structs.StatObject{Attributes: stats}, Timestamp: now}
+}
+
+// gpuStats are the statistics of a GPU that nobody has a limit on.
+func gpuStats(measured *nvml.Telemetry, use *claimUse, now time.Time) *ndevice.DeviceStats {
+	stats := gpuStatistics(measured)
+	if use != nil {
+		addClaim(stats, use)
+	}
+	return &ndevice.DeviceStats{
+		Summary: stats["Memory state"], Stats: &structs.StatObject{Attributes: stats}, Timestamp: now,
+	}
+}
+
+func addClaim(stats map[string]*structs.StatValue, use *claimUse) {
+	id := use.ID
+	stats["Claim"] = &structs.StatValue{StringVal: &id, Desc: "Claim that has this device"}
 }
 
 func number(value uint64, unit, description string) *structs.StatValue {

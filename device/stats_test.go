@@ -1,6 +1,7 @@
 package device
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/device/nvml"
 	"tranche.dev/tranche/device/nvml/nvmltest"
 )
 
@@ -37,8 +39,20 @@ func texts(s *ndevice.DeviceStats) map[string]string {
 
 func TestStats(t *testing.T) {
 	g := nvmltest.H200(0)
-	g.UsedBytes, g.UtilizationPercent = 5000*mebi, 42
-	p := newPlugin(t, nvmltest.New(g), nil)
+	fake := nvmltest.New(g)
+	number := func(n int64) *int64 { return &n }
+	fake.SetTelemetry(g.UUID, nvml.Telemetry{
+		PowerMilliwatts: number(345_600), PowerLimitMilliwatts: number(700_000), TemperatureCelsius: number(55),
+		GPUPercent: number(42), MemoryPercent: number(17), UsedBytes: number(5000 << 20), MemoryBytes: number(143771 << 20),
+		BAR1UsedBytes: number(3 << 20), BAR1Bytes: number(256 << 30),
+		Corrected: &nvml.CorrectedErrors{L1Cache: 1, L2Cache: 2, Memory: 3},
+	})
+	whole := map[string]string{
+		"Power usage": "345/700W", "Temperature": "55C", "GPU utilization": "42%", "Memory utilization": "17%",
+		"Memory state": "5000/143771MiB", "BAR1 buffer state": "3/262144MiB", "ECC L1 errors": "1#", "ECC L2 errors": "2#",
+		"ECC memory errors": "3#", "Encoder utilization": "N/A", "Decoder utilization": "N/A",
+	}
+	p := newPlugin(t, fake, nil)
 	reservation, err := p.Reserve(sliceIDs(g, 3, 4))
 	must.NoError(t, err)
 	id := tokenOf(t, reservation.Envs).EnvName()[len(claim.EnvPrefix):]
@@ -52,15 +66,12 @@ func TestStats(t *testing.T) {
 	group := response.Groups[0]
 	must.Eq(t, "nvidia/slice/NVIDIA H200 #0", group.Vendor+"/"+group.Type+"/"+group.Name)
 	must.MapLen(t, 140, group.InstanceStats)
-	must.Eq(t, map[string]string{
-		"summary": "0/1024MiB", "GPU memory": "5000/143771MiB", "GPU utilization": "42%",
-	}, texts(group.InstanceStats[sliceIDs(g, 0)[0]]))
+	must.Eq(t, with(whole, map[string]string{"summary": "0/1024MiB"}), texts(group.InstanceStats[sliceIDs(g, 0)[0]]))
 	for _, slice := range sliceIDs(g, 3, 4) {
-		must.Eq(t, map[string]string{
-			"summary": "0/2048MiB", "GPU memory": "5000/143771MiB", "GPU utilization": "42%",
-			"Claim": id, "Claim slices": "2", "Claim memory": "0/2048MiB", "Claim peak memory": "0/2048MiB",
+		must.Eq(t, with(whole, map[string]string{
+			"summary": "0/2048MiB", "Claim": id, "Claim slices": "2", "Claim memory": "0/2048MiB", "Claim peak memory": "0/2048MiB",
 			"Claim processes": "0", "Claim refused allocations": "0",
-		}, texts(group.InstanceStats[slice]))
+		}), texts(group.InstanceStats[slice]))
 	}
 	next(t, stream)
 	cancel()
@@ -68,14 +79,10 @@ func TestStats(t *testing.T) {
 	}
 }
 
-func TestStats_utilisationUnknown(t *testing.T) {
-	g := nvmltest.H200(0)
-	g.UtilizationPercent = -1
-	p := newPlugin(t, nvmltest.New(g), nil)
-	must.NoError(t, p.mode.Load().scan(t.Context()))
-	stream := stats(t, p, time.Hour)
-	slice := next(t, stream).Groups[0].InstanceStats[sliceIDs(g, 0)[0]]
-	must.MapNotContainsKey(t, slice.Stats.Attributes, "GPU utilization")
+func with(base, more map[string]string) map[string]string {
+	all := maps.Clone(base)
+	maps.Copy(all, more)
+	return all
 }
 
 func TestStats_noInterval(t *testing.T) {

@@ -16,12 +16,12 @@ const ledgerSettles = 200 * time.Millisecond
 
 // watchLedger tells of changes of the ledger, until the context ends. Where it
 // can't be watched, changes are seen once a period.
-func (m *sliceMode) watchLedger(ctx context.Context) <-chan struct{} {
+func (n *node) watchLedger(ctx context.Context) <-chan struct{} {
 	told := make(chan struct{}, 1)
-	watcher, err := m.newWatcher()
-	if m.reported.changed("watching the ledger", err) && err != nil {
-		m.logger.Warn("cannot watch the ledger, so what others take shows once a period only",
-			"state_dir", m.stateDir, "period", m.fingerprintPeriod.String(), "error", err)
+	watcher, err := n.newWatcher()
+	if n.reported.changed("watching the ledger", err) && err != nil {
+		n.logger.Warn("cannot watch the ledger, so what others take shows once a period only",
+			"state_dir", n.stateDir, "period", n.fingerprintPeriod.String(), "error", err)
 	}
 	if err != nil {
 		return told
@@ -33,8 +33,8 @@ func (m *sliceMode) watchLedger(ctx context.Context) <-chan struct{} {
 	return told
 }
 
-func (m *sliceMode) newWatcher() (*fsnotify.Watcher, error) {
-	dir, err := m.ledger.WatchDir()
+func (n *node) newWatcher() (*fsnotify.Watcher, error) {
+	dir, err := n.ledger.WatchDir()
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package driver
 import (
 	"bytes"
 	"context"
+	"fmt"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
@@ -16,11 +17,16 @@ const (
 	rememberedBlobs = 128
 	// maxRememberedBytes is the size of the largest that is. Those of real images have a few thousand bytes.
 	maxRememberedBytes = 64 << 10
+	// maxMetadataBytes is how large any may be. Registries take manifests of up to 4 MiB.
+	maxMetadataBytes = 32 << 20
 )
 
 // blobMemory is containerd's content store with a memory for the manifests and configurations of images. A start reads
 // them several times over, two calls each; what a digest names never changes. That an image is there is not taken from
 // here: its record, its layers and its snapshots are asked for each time.
+//
+// It bounds them, too. containerd's client reads a manifest or a configuration into this plugin's memory, of whatever size
+// it is; who made an image must not decide how much that is. Layers are read by containerd itself.
 type blobMemory struct {
 	content.Store
 	known *lru.Cache[digest.Digest, []byte]
@@ -34,16 +40,28 @@ func newBlobMemory() (*blobMemory, error) {
 
 // ReaderAt reads a blob, from memory where it has been read before.
 func (m *blobMemory) ReaderAt(ctx context.Context, desc ocispec.Descriptor) (content.ReaderAt, error) {
-	if !isMetadata(desc.MediaType) {
-		return m.Store.ReaderAt(ctx, desc)
-	}
-	if data, ok := m.known.Get(desc.Digest); ok {
+	metadata := isMetadata(desc.MediaType)
+	if data, ok := m.known.Get(desc.Digest); ok && metadata {
 		return blobReader{bytes.NewReader(data)}, nil
 	}
 	reader, err := m.Store.ReaderAt(ctx, desc)
-	if err != nil || reader.Size() > maxRememberedBytes {
-		return reader, err
+	if err != nil {
+		return nil, err
 	}
+	switch size := reader.Size(); {
+	case !metadata:
+		return pieceReader{reader}, nil
+	case size > maxMetadataBytes:
+		reader.Close()
+		return nil, fmt.Errorf("%s: %w, but %s", desc.Digest, errTooLarge, byteSize(size))
+	case size > maxRememberedBytes:
+		return reader, nil
+	}
+	return m.remember(desc, reader)
+}
+
+// remember reads a blob whole.
+func (m *blobMemory) remember(desc ocispec.Descriptor, reader content.ReaderAt) (content.ReaderAt, error) {
 	defer reader.Close()
 	data := make([]byte, reader.Size())
 	if n, err := reader.ReadAt(data, 0); n < len(data) {
@@ -55,6 +73,21 @@ func (m *blobMemory) ReaderAt(ctx context.Context, desc ocispec.Descriptor) (con
 
 func isMetadata(mediaType string) bool {
 	return images.IsManifestType(mediaType) || images.IsIndexType(mediaType) || images.IsConfigType(mediaType)
+}
+
+// errTooLarge is the error of an image that nobody made to be run.
+var errTooLarge = fmt.Errorf("a manifest or configuration of an image must not have more than %s", byteSize(maxMetadataBytes))
+
+// pieceReader is a blob that does not say that it is a manifest or a configuration. An image can call anything a layer:
+// it can be read piece by piece, and not at once.
+type pieceReader struct{ content.ReaderAt }
+
+// ReadAt implements io.ReaderAt.
+func (r pieceReader) ReadAt(p []byte, off int64) (int, error) {
+	if len(p) > maxMetadataBytes {
+		return 0, fmt.Errorf("%w, but %s", errTooLarge, byteSize(int64(len(p))))
+	}
+	return r.ReaderAt.ReadAt(p, off)
 }
 
 // blobReader is a blob in memory.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -86,6 +87,21 @@ func TestBlobMemory(t *testing.T) {
 			_, err := content.ReadBlob(t.Context(), memory, desc)
 			must.ErrorContains(t, err, "the connection broke")
 		}
+	})
+	t.Run("what is too large is not read", func(t *testing.T) {
+		huge := make([]byte, maxMetadataBytes+1)
+		store.blobs[digest.FromBytes(huge)] = huge
+		for _, mediaType := range []string{ocispec.MediaTypeImageConfig, ocispec.MediaTypeImageLayer, "text/plain"} {
+			desc := ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(huge)}
+			_, err := content.ReadBlob(t.Context(), memory, desc)
+			must.ErrorIs(t, err, errTooLarge)
+		}
+		layer := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Digest: digest.FromBytes(huge)}
+		reader, err := memory.ReaderAt(t.Context(), layer)
+		must.NoError(t, err)
+		n, err := io.Copy(io.Discard, content.NewReader(reader))
+		must.NoError(t, err)
+		must.Eq(t, int64(len(huge)), n)
 	})
 	t.Run("what is not there is not remembered", func(t *testing.T) {
 		desc := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromString("missing")}

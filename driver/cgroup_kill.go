@@ -56,7 +56,7 @@ func killCgroup(ctx context.Context, path string) error {
 			return err
 		}
 	}
-	return fmt.Errorf("processes in cgroup %s go on in spite of SIGKILL: %w", path, ctx.Err())
+	return fmt.Errorf("make sure that SIGKILL has ended all processes in cgroup %s: %w", path, ctx.Err())
 }
 
 // killRound ends the processes that are there now and returns how many those were. On cgroup v1 they are frozen meanwhile,

@@ -296,9 +296,9 @@ func (c *Config) runtimeConfig() runtime.Config {
 	return r.WithDefaults()
 }
 
-// setInstalled fills in paths that lie beside the directory bin of the plugin's binary, where they do: the hook and
-// the command tranche in the same directory, the shadow libraries in ../lib/tranche. ../lib itself is not looked at: beside /usr/bin that is where
-// the GPU driver's own libcuda.so.1 may lie.
+// setInstalled fills in paths that lie beside the directory bin of the plugin's binary, where they do: the hook and the
+// command tranche in the same directory, the shadow libraries in ../lib/tranche. ../lib itself is not looked at: beside
+// /usr/bin that is where the GPU driver's own libcuda.so.1 may lie.
 func setInstalled(r *runtime.Config, bin string) {
 	for _, candidate := range []struct {
 		field *string

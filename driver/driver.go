@@ -72,6 +72,8 @@ type Driver struct {
 	// points is called at the points of points.go, in tests alone.
 	points func(point)
 	turns  *turns
+	// runtimes are what the programs of OCI runtimes are.
+	runtimes runtimePrograms
 
 	// work counts the goroutines that spawn started; after ended there are no new ones.
 	workMu sync.Mutex
@@ -135,6 +137,10 @@ func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
 
 // SetConfig takes the plugin's configuration and connects to containerd, which need not run yet.
 func (d *Driver) SetConfig(c *base.Config) error {
+	if d.client != nil {
+		// Nomad configures a plugin once per process; a change of configuration starts it anew.
+		return nil
+	}
 	var config Config
 	if len(c.PluginConfig) != 0 {
 		if err := base.MsgPackDecode(c.PluginConfig, &config); err != nil {
@@ -153,10 +159,6 @@ func (d *Driver) SetConfig(c *base.Config) error {
 
 // connect prepares the client and starts to listen for events.
 func (d *Driver) connect(config Config) error {
-	if d.client != nil {
-		// Nomad configures a plugin once per process; a change of configuration starts it anew.
-		return nil
-	}
 	// containerd's client tells of every registry host it tries; an operator needs the warnings.
 	_ = log.SetLevel(log.WarnLevel.String())
 	blobs, err := newBlobMemory()

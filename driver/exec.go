@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -30,7 +29,7 @@ type execution struct {
 	resizes <-chan drivers.TerminalSize
 }
 
-// ExecTask runs a command in the task's container and returns its output.
+// ExecTask runs a command in the task's container and returns its output, or the end of that.
 func (d *Driver) ExecTask(taskID string, command []string, timeout time.Duration) (*drivers.ExecTaskResult, error) {
 	h, ok := d.tasks.get(taskID)
 	if !ok {
@@ -38,7 +37,7 @@ func (d *Driver) ExecTask(taskID string, command []string, timeout time.Duration
 	}
 	ctx, cancel := context.WithTimeout(d.ctx, timeout)
 	defer cancel()
-	var stdout, stderr bytes.Buffer
+	var stdout, stderr tail
 	result, err := h.exec(ctx, &execution{command: command, stdout: &stdout, stderr: &stderr})
 	if err != nil {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -46,7 +45,7 @@ func (d *Driver) ExecTask(taskID string, command []string, timeout time.Duration
 		}
 		return nil, err
 	}
-	return &drivers.ExecTaskResult{Stdout: stdout.Bytes(), Stderr: stderr.Bytes(), ExitResult: result}, nil
+	return &drivers.ExecTaskResult{Stdout: stdout.bytes(), Stderr: stderr.bytes(), ExitResult: result}, nil
 }
 
 // ExecTaskStreaming runs a command in the task's container, connected to the caller's streams.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -171,6 +172,29 @@ func TestGPU_FractionInARealContainer(t *testing.T) {
 	_, _, err = d.StartTask(stranger)
 	must.ErrorContains(t, err, "claim")
 	d.nothingLeft(stranger)
+}
+
+// What Nomad executes in a task sees no more of its claim than the task does.
+func TestGPU_ExecSeesNoToken(t *testing.T) {
+	n := requireNode(t)
+	config := n.config()
+	gpuNode(t, &config)
+	d := newTestDriverWith(t, n, config)
+	ledger, err := claim.Open(claim.Options{StateDir: config.StateDir, RunDir: config.RunDir})
+	must.NoError(t, err)
+	_, token, err := ledger.Reserve(d.ctx, claim.Request{
+		GPU: claim.GPU{UUID: testGPU}, Slices: []string{testGPU + "/slice-000"}, LimitBytes: 1 << 30, Owner: claim.OwnerNomad,
+	})
+	must.NoError(t, err)
+	cfg := d.task("sleep 600")
+	cfg.DeviceEnv = map[string]string{token.EnvName(): token.Reveal()}
+	cfg.Env[token.EnvName()], cfg.Env["GREETING"] = token.Reveal(), "hello"
+	d.start(cfg)
+	result, err := d.ExecTask(cfg.ID, []string{"/bin/sh", "-c", "env"}, 10*time.Second)
+	must.NoError(t, err)
+	must.StrContains(t, string(result.Stdout), "GREETING=hello\n")
+	must.StrContains(t, string(result.Stdout), noVisibleDevices+"\n")
+	must.StrNotContains(t, string(result.Stdout), claim.EnvPrefix)
 }
 
 func TestGPU_NoneWithoutADeviceBlock(t *testing.T) {

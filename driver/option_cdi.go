@@ -62,6 +62,9 @@ func (c *Config) checkCDIName(name string) error {
 	if err != nil {
 		return fmt.Errorf("option devices = %q: %w", name, err)
 	}
+	if isAskDevice(name) {
+		return nil // checkAsks refuses it, and says what to write instead.
+	}
 	return c.allowCDI(name, vendor == nvidiaVendor || strings.HasSuffix(vendor, "."+nvidiaVendor))
 }
 

@@ -25,7 +25,7 @@ const noVisibleDevices = claim.VisibleDevices + "=" + claim.NoDevices
 type grant struct {
 	claims []*claim.Claim
 	edits  runtime.Modifier
-	// hostMemoryBytes is what may be allocated beyond the limit of the first claim.
+	// hostMemoryBytes is what may be allocated beyond the limit of runtime.HostMemoryClaim.
 	hostMemoryBytes uint64
 }
 
@@ -57,6 +57,10 @@ func (g *grants) of(
 	claims, err := ledger.FromEnv(ctx, cfg.DeviceEnv)
 	if err != nil {
 		return nil, retriable(fmt.Errorf("look up the task's claims: %w", err))
+	}
+	if hostMemoryBytes > 0 && runtime.HostMemoryClaim(claims) == nil {
+		return nil, errors.New("option gpu_host_memory: the task's GPUs have no limit beyond which it could allocate; leave the " +
+			"option out, or ask for slices with device \"nvidia/slice\"")
 	}
 	edits, err := runtime.Prepare(ctx, ledger, g.runtimeConfig(), container, claims, hostMemoryBytes)
 	if err != nil {
@@ -127,11 +131,13 @@ func refuseForeignClaims(cfg *drivers.TaskConfig) error {
 }
 
 // withGPU gives the container its fractions, and no other GPU. It stands last in the list of options, so that neither
-// image nor job can put anything over what it mounts.
+// image nor job can put anything over what it mounts. What an image's ENV, or a CDI device's, says of GPUs goes here, of
+// which tranche-runtime would make something of its own if the operator has tasks run by it.
 func withGPU(g *grant) oci.SpecOpts {
 	return specOption(func(s *Spec) error {
 		s.Process.Env = slices.DeleteFunc(s.Process.Env, func(entry string) bool {
-			return strings.HasPrefix(entry, claim.EnvPrefix) || strings.HasPrefix(entry, claim.VisibleDevices+"=")
+			return strings.HasPrefix(entry, claim.EnvPrefix) || strings.HasPrefix(entry, claim.VisibleDevices+"=") ||
+				isAskEntry(entry)
 		})
 		s.Process.Env = append(s.Process.Env, noVisibleDevices)
 		if g.edits == nil {
@@ -148,20 +154,33 @@ func withGPU(g *grant) oci.SpecOpts {
 func (g *grant) describe() []string {
 	var lines []string
 	for _, c := range g.claims {
-		lines = append(lines, fmt.Sprintf("GPU memory: %s of %s #%d (%s), %d slices, claim %s",
-			humanize.IBytes(c.LimitBytes), c.GPU.Name, c.GPU.Index, c.GPU.UUID, len(c.Slices), c.ID))
+		lines = append(lines, describeClaim(c))
 	}
-	if g.hostMemoryBytes > 0 {
+	if c := runtime.HostMemoryClaim(g.claims); c != nil && g.hostMemoryBytes > 0 {
 		lines = append(lines, fmt.Sprintf("GPU memory beyond the limit of claim %s: %s, on the host",
-			g.claims[0].ID, humanize.IBytes(g.hostMemoryBytes)))
+			c.ID, humanize.IBytes(g.hostMemoryBytes)))
 	}
 	return lines
+}
+
+func describeClaim(c *claim.Claim) string {
+	gpu := fmt.Sprintf("%s #%d (%s)", c.GPU.Name, c.GPU.Index, c.GPU.UUID)
+	switch {
+	case c.Mode == claim.ModeTimeslice:
+		return fmt.Sprintf("GPU: %s, shared with others and without a limit, claim %s", gpu, c.ID)
+	case !c.Limited():
+		return fmt.Sprintf("GPU: %s, all of it, claim %s", gpu, c.ID)
+	case c.MPS != nil:
+		return fmt.Sprintf("GPU memory: %s of %s, %d slices, behind an MPS control daemon with at most %d%% of the GPU at once, "+
+			"claim %s", humanize.IBytes(c.LimitBytes), gpu, len(c.Slices), c.MPS.Percentage, c.ID)
+	}
+	return fmt.Sprintf("GPU memory: %s of %s, %d slices, claim %s", humanize.IBytes(c.LimitBytes), gpu, len(c.Slices), c.ID)
 }
 
 // checkGPU checks the options about GPUs.
 func (c *TaskConfig) checkGPU(plugin *Config) error {
 	_, err := c.gpuHostMemoryBytes(plugin)
-	return err
+	return errors.Join(err, c.checkAsks())
 }
 
 // gpuHostMemoryBytes is gpu_host_memory, of which validate has made sure.

@@ -90,7 +90,9 @@ func (c *TaskConfig) checkLabels() error {
 	if !c.Privileged {
 		refused = slices.Concat(reservedKeys, runtimeAnnotations)
 	}
-	return errors.Join(append(errs, checkKeys("annotations", c.Annotations.merged(), refused))...)
+	annotations := c.Annotations.merged()
+	maps.DeleteFunc(annotations, func(key, _ string) bool { return isAskAnnotation(key) }) // checkAsks knows what to do.
+	return errors.Join(append(errs, checkKeys("annotations", annotations, refused))...)
 }
 
 // checkKeys checks keys and values, whose size containerd bounds. Values may be long, and are not shown.

@@ -185,14 +185,15 @@ func TestParseRuntime(t *testing.T) {
 	kata, err := parseRuntime("io.containerd.kata.v2")
 	must.NoError(t, err)
 	must.Eq(t, "containerd-shim-kata-v2", kata.shimProgram())
-	must.Nil(t, kata.options())
+	must.Nil(t, kata.options(ioOwner{7, 8}))
 
 	// The cgroup is named by its path, on both versions: never in the words of systemd.
 	crun, err := parseRuntime("crun")
 	must.NoError(t, err)
-	given, ok := crun.options().(*options.Options)
+	given, ok := crun.options(ioOwner{7, 8}).(*options.Options)
 	must.True(t, ok)
 	must.Eq(t, "crun", given.GetBinaryName())
+	must.Eq(t, [2]uint32{7, 8}, [2]uint32{given.GetIoUid(), given.GetIoGid()})
 	must.False(t, given.GetSystemdCgroup())
 }
 

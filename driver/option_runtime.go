@@ -61,9 +61,9 @@ func (r ociRuntime) same(other ociRuntime) bool {
 //
 // They leave SystemdCgroup unset: the container's cgroup is named by its path, as Nomad names it, and Nomad makes its own
 // without systemd.
-func (r ociRuntime) options() any {
+func (r ociRuntime) options(owner ioOwner) any {
 	if strings.HasPrefix(r.shim, "io.containerd.runc.") {
-		return &options.Options{BinaryName: r.program}
+		return &options.Options{BinaryName: r.program, IoUid: owner.uid, IoGid: owner.gid}
 	}
 	return nil
 }

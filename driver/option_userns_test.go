@@ -221,3 +221,11 @@ func TestOwnDirs(t *testing.T) {
 	cfg := &drivers.TaskConfig{Name: "web", AllocDir: "/allocs/a"}
 	must.Eq(t, []string{"/allocs/a/web/local", "/allocs/a/web/secrets"}, ownDirs(cfg))
 }
+
+func TestHostID(t *testing.T) {
+	mappings := append(idRange{231072, idsPerContainer}.mappings(), specs.LinuxIDMapping{ContainerID: 80123, HostID: 80123, Size: 1})
+	for id, want := range map[uint32]uint32{0: 231072, 1000: 232072, 65535: 296607, 65536: 0, 80122: 0, 80123: 80123, 80124: 0} {
+		must.Eq(t, want, hostID(mappings, id), must.Sprint(id))
+	}
+	must.Eq(t, uint32(0), hostID(nil, 5))
+}

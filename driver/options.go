@@ -60,6 +60,7 @@ func (d *Driver) specOptions(s *startup, i *image) []oci.SpecOpts {
 		withMountOrder(),
 		withGPU(s.grant),
 		withUserNamespace(s.hostIDs, s.cfg.User, &d.config),
+		withIOOwner(s),
 	}
 }
 

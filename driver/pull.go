@@ -180,6 +180,8 @@ func explainPull(source imageSource, platform, credentials string, err error) er
 	switch {
 	case isNoSpace(err):
 		return noSpace(fmt.Errorf("pull image %q: %w", source.given, err))
+	case errors.Is(err, errTooLarge):
+		return fmt.Errorf("pull image %q: %w", source.given, err)
 	case refused && credentials != "":
 		return fmt.Errorf("pull image %q: the registry refuses %s with the credentials from %s: %w", source.given,
 			source.reference, credentials, err)

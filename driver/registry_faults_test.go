@@ -2,12 +2,19 @@ package driver
 
 import (
 	"net/http"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/shoenig/test/must"
+
+	"tranche.dev/tranche/e2e/images"
 )
 
 // impatient is a driver that gives a pull up after half a second without progress.
@@ -135,4 +142,58 @@ func TestRegistry_Refuses(t *testing.T) {
 			d.nothingPulled(ref, layer)
 		})
 	}
+}
+
+// An image whose configuration would fill the plugin's memory is not read, whatever it calls that.
+func TestHugeConfiguration(t *testing.T) {
+	d := newTestDriver(t)
+	huge, err := images.WithConfig(d.node.busybox, func(c *v1.Config) {
+		c.Labels = map[string]string{"huge": strings.Repeat(" ", maxMetadataBytes)}
+	})
+	must.NoError(t, err)
+	const tooLarge = "must not have more than 32 MiB"
+	t.Run("from a registry", func(t *testing.T) {
+		d := d.in(t)
+		ref, err := d.node.registry.Push(t.Context(), oddConfig{huge, types.OCIConfigJSON}, "huge:1")
+		must.NoError(t, err)
+		err = d.startFails(func(c *TaskConfig) { c.Image = ref })
+		must.ErrorContains(t, err, tooLarge)
+		must.False(t, nstructs.IsRecoverable(err), must.Sprint(err))
+	})
+	for name, mediaType := range map[string]types.MediaType{
+		"as it is": types.OCIConfigJSON, "as a layer": types.OCIUncompressedLayer,
+	} {
+		t.Run("from an archive, "+name, func(t *testing.T) {
+			d := d.in(t)
+			cfg := d.failing(func(c *TaskConfig) { c.Image = "oci-archive:local/huge.tar" })
+			file := filepath.Join(cfg.TaskDir().LocalDir, "huge.tar")
+			must.NoError(t, images.SaveOCIArchive(oddConfig{huge, mediaType}, "huge:1", file))
+			_, _, err := d.StartTask(cfg)
+			must.ErrorContains(t, err, tooLarge)
+			d.nothingLeft(cfg)
+		})
+	}
+}
+
+// oddConfig is an image whose manifest says something else of its configuration than is true.
+type oddConfig struct {
+	v1.Image
+	mediaType types.MediaType
+}
+
+func (o oddConfig) Manifest() (*v1.Manifest, error) {
+	manifest, err := o.Image.Manifest()
+	if err != nil {
+		return nil, err
+	}
+	manifest = manifest.DeepCopy()
+	manifest.MediaType, manifest.Config.MediaType = types.OCIManifestSchema1, o.mediaType
+	return manifest, nil
+}
+
+func (o oddConfig) RawManifest() ([]byte, error) { return partial.RawManifest(o) }
+func (o oddConfig) Digest() (v1.Hash, error)     { return partial.Digest(o) }
+func (o oddConfig) Size() (int64, error)         { return partial.Size(o) }
+func (oddConfig) MediaType() (types.MediaType, error) {
+	return types.OCIManifestSchema1, nil
 }

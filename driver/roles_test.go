@@ -19,6 +19,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"tranche.dev/tranche/driver/ownnull"
 	"tranche.dev/tranche/hooks"
 )
 
@@ -30,6 +31,10 @@ const (
 
 // playRole does what the program does by whose name this one was started.
 func playRole() (status int, ok bool) {
+	if runtime, ok := ownnull.Runtime(os.Args[0]); ok {
+		fmt.Fprintln(os.Stderr, ownnull.Become(runtime, os.Args[1:]))
+		return 1, true
+	}
 	switch filepath.Base(os.Args[0]) {
 	case roleHook:
 		return hooks.Main(os.Args, os.Stdin, os.Stderr), true

@@ -46,7 +46,8 @@ func findShim(pid int) (process, shimEndpoint, error) {
 
 func readEndpoint(bundle string) (endpoint shimEndpoint, err error) {
 	if data, err := os.ReadFile(filepath.Join(bundle, "bootstrap.json")); err == nil {
-		return endpoint, json.Unmarshal(data, &endpoint)
+		err = json.Unmarshal(data, &endpoint)
+		return endpoint, err
 	}
 	data, err := os.ReadFile(filepath.Join(bundle, "address"))
 	return shimEndpoint{Address: string(data), Version: 2}, err

@@ -30,6 +30,7 @@ type startup struct {
 	grant           *grant
 	// hostIDs are the host's IDs that the container has; nil where it has no user namespace of its own.
 	hostIDs *idRange
+	ioOwner ioOwner
 }
 
 // taskState is what Nomad keeps for us across restarts of the plugin and the agent.
@@ -64,7 +65,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 	ctx, cancel := d.untilAway(ctx, d.startPatience)
 	defer cancel()
 	defer func() { err = d.because(ctx, err) }()
-	s, err := d.prepare(cfg)
+	s, err := d.prepare(ctx, cfg)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -105,19 +106,22 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 }
 
 // prepare checks everything that can be checked before containerd is asked for anything.
-func (d *Driver) prepare(cfg *drivers.TaskConfig) (*startup, error) {
+func (d *Driver) prepare(ctx context.Context, cfg *drivers.TaskConfig) (*startup, error) {
 	taskOptions, err := decodeTaskConfig(cfg, &d.config)
 	if err != nil {
 		return nil, err
 	}
-	if err := refuseForeignClaims(cfg); err != nil {
+	if err := errors.Join(refuseForeignClaims(cfg), refuseAsks(cfg)); err != nil {
 		return nil, err
 	}
 	if err := taskOptions.checkMountsOf(cfg, &d.config); err != nil {
 		return nil, err
 	}
 	s := &startup{cfg: cfg, options: taskOptions, id: containerID(cfg)}
-	if s.runtime, err = taskOptions.runtime(&d.config); err != nil {
+	if s.runtime, err = taskOptions.runtime(&d.config); err == nil {
+		s.runtime, err = d.keepNull(ctx, s.runtime)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if s.init, err = taskOptions.initProgram(&d.config); err != nil {
@@ -177,6 +181,7 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 	defer releaseSources()
 	d.at(startStorageReady)
 	d.sayCreating(s, i)
+	d.sayUnheard(s, i)
 	end, err := d.turns.take(ctx)
 	if err != nil {
 		return nil, err
@@ -217,8 +222,8 @@ func (d *Driver) createContainer(ctx context.Context, s *startup, i *image) (con
 			d.at(startSnapshotMade)
 			return nil
 		},
-		containerd.WithRuntime(s.runtime.shim, s.runtime.options()),
-		containerd.WithNewSpec(d.specOptions(s, i)...))
+		containerd.WithNewSpec(d.specOptions(s, i)...),
+		withRuntime(s))
 	if err != nil {
 		return nil, d.away(fmt.Errorf("create the container: %w", err))
 	}

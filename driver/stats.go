@@ -42,6 +42,8 @@ func (h *taskHandle) streamStats(ctx context.Context, interval time.Duration, us
 			case usages <- usage:
 			case <-h.ended:
 				return
+			case <-h.driver.ctx.Done():
+				return
 			case <-ctx.Done():
 				return
 			}

@@ -511,7 +511,7 @@ func TestStorage_ViewGoesBeforeTheContainerComes(t *testing.T) {
 	d := newTestDriver(t)
 	image := d.node.dataImage(t, "view-goes:1", "/data")
 	cfg := d.failing(func(o *TaskConfig) { o.Image = image })
-	s, err := d.driver.prepare(cfg)
+	s, err := d.driver.prepare(d.ctx, cfg)
 	must.NoError(t, err)
 	ctx, giveBack, err := d.driver.hold(d.ctx, s)
 	must.NoError(t, err)

@@ -3,7 +3,9 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -41,6 +43,9 @@ func (c cell) name() string {
 	}
 	return strings.ReplaceAll(name, " ", "_")
 }
+
+// container is the name of its container.
+func (c cell) container() string { return strings.NewReplacer("/", "-", "_", "-").Replace(c.name()) }
 
 // nomad is what stands before the name of a driver of Nomad, where that is who starts the container.
 const nomad = "nomad "
@@ -123,6 +128,9 @@ func (e *engines) subtests() []subtest {
 	for _, name := range []string{"docker", "podman"} {
 		add(name, "build", func(t *testing.T) { testBuild(t, e.dockerLike(name)) })
 	}
+	for _, name := range []string{"docker", "podman"} {
+		add(name, "again", func(t *testing.T) { e.testAgain(t, e.all[name]) })
+	}
 	add("docker", "health", func(t *testing.T) {
 		testHealth(t, e.dockerLike("docker"), "healthy", "inspect", "--format", "{{.State.Health.Status}}")
 	})
@@ -179,15 +187,32 @@ func (e *engines) testArrives(t *testing.T, c cell) {
 	must.Eq(t, askedLimit, groups[held.GPU.UUID].Bytes)
 	must.Eq(t, askedLimit, groups[held.GPU.UUID].PeakBytes)
 
+	e.mustExecWithoutSecrets(t, c)
 	must.Eq(t, wantExit, run.end(t))
 	e.mustBeReleased(t, c, held)
 	mustBeFree(t, e.Node)
 }
 
+// mustExecWithoutSecrets checks that what is executed in the container sees no token, nor what it asked for. Engines give it
+// the environment that they have configured.
+func (e *engines) mustExecWithoutSecrets(t *testing.T, c cell) {
+	t.Helper()
+	engine, ok := e.all[c.who].(interface {
+		Exec(ctx context.Context, container string, command ...string) *exec.Cmd
+	})
+	if !ok { // Nomad, of whose containers driver.TestGPU_ExecSeesNoToken is about one; the CRI's command line has no exec.
+		return
+	}
+	out, err := output(engine.Exec(deadline(t), c.container(), "env"))
+	must.NoError(t, err, must.Sprint(out))
+	must.StrContains(t, out, "NVIDIA_VISIBLE_DEVICES=void")
+	must.StrNotContains(t, out, "TRANCHE_")
+}
+
 // begin starts the cell's container.
 func (e *engines) begin(t *testing.T, c cell) *launched {
 	t.Helper()
-	id := strings.NewReplacer("/", "-", "_", "-").Replace(c.name())
+	id := c.container()
 	if driver, ok := strings.CutPrefix(c.who, nomad); ok {
 		return e.launchJob(t, e.job(c, id, driver))
 	}

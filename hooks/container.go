@@ -10,8 +10,8 @@ import (
 	"tranche.dev/tranche/runtime/rootfs"
 )
 
-// createContainer puts the shadow over every copy of the driver that a program in the container may find and that the
-// spec does not know of. It runs in the container's mount namespace, when all its mounts are made and the other hooks
+// createContainer refuses a container that has other GPUs than its own, and puts the shadow over every copy of the driver
+// that a program in the container may find and that the spec does not know of, unless the container has no limit. It runs in the container's mount namespace, when all its mounts are made and the other hooks
 // have run, before the root is changed: so it sees the container's files as its processes will, and the host's /proc
 // and our shadow libraries still under their own paths.
 //
@@ -25,6 +25,9 @@ func createContainer(opts options, state *specs.State) error {
 	}
 	if err := refuseOthersIn(program.RootDir, opts.gpuNodes); err != nil {
 		return fmt.Errorf("check the GPUs of container %s: %w", state.ID, err)
+	}
+	if opts.unlimited {
+		return nil
 	}
 	if err := shadowCopies(program, opts.shadowDir); err != nil {
 		return fmt.Errorf("shadow the copies of the driver in container %s: %w", state.ID, err)

@@ -80,8 +80,8 @@ func FuzzLoaderCache(f *testing.F) {
 
 func TestParseConfig(t *testing.T) {
 	dirs, patterns := parseConfig("# ours\ninclude /etc/ld.so.conf.d/*.conf  more/*\n\n/opt/a \t/opt/b:/opt/c\n" +
-		"/opt/d=libc6 # d\nrelative\nhwcap 0 nosegneg\ninclude\n")
-	must.Eq(t, []string{"/opt/a", "/opt/b", "/opt/c", "/opt/d"}, dirs)
+		"/opt/d=libc6 # /opt/e\n#/opt/f\n/opt/g#/opt/h\nrelative\nhwcap 0 nosegneg\ninclude\n")
+	must.Eq(t, []string{"/opt/a", "/opt/b", "/opt/c", "/opt/d", "/opt/g"}, dirs)
 	must.Eq(t, []string{"/etc/ld.so.conf.d/*.conf", "more/*"}, patterns)
 }
 

@@ -16,10 +16,11 @@ func TestRefuseOtherGPUs(t *testing.T) {
 		other string // "" where the container is fine
 	}{
 		{"no nodes", nil, ""},
-		{"its own", []string{"nvidiactl", "nvidia0", "nvidia-caps/nvidia-cap12", "fuse", "nvidiagadget"}, ""},
+		{"its own", []string{"nvidiactl", "nvidia0", "nvidia-caps/nvidia-cap12", "fuse", "nv"}, ""},
 		{"another GPU", []string{"nvidiactl", "nvidia0", "nvidia1"}, "/dev/nvidia1"},
 		{"unified memory that was not asked for", []string{"nvidia-uvm"}, "/dev/nvidia-uvm"},
 		{"another MIG instance", []string{"nvidia-caps/nvidia-cap12", "nvidia-caps/nvidia-cap21"}, "/dev/nvidia-caps/nvidia-cap21"},
+		{"a node of a driver to come", []string{"nvidia_next"}, "/dev/nvidia_next"},
 		{"a memory channel", []string{"nvidia-caps-imex-channels/channel0"}, "/dev/nvidia-caps-imex-channels/channel0"},
 	}
 	for _, tc := range cases {

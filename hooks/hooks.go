@@ -20,7 +20,7 @@ import (
 )
 
 const usage = "usage: tranche-hook prestart|poststop|createContainer --state-dir DIR --run-dir DIR --claim ID… " +
-	"[--shadow-dir DIR] [--gpu-node PATH…]; OCI runtimes call it, with a container's state on its standard input"
+	"[--shadow-dir DIR | --unlimited] [--gpu-node PATH…]; OCI runtimes call it, with a container's state on its standard input"
 
 // Program is Main for a process of its own, which first gives up what it does not need. The role in the container's mount
 // namespace needs its privileges to mount.
@@ -87,8 +87,8 @@ func withContainer(args []string, stdin io.Reader,
 // the ledger, which only root outside it can read.
 func inContainer(args []string, stdin io.Reader, role func(options, *specs.State) error) error {
 	opts, err := parseOptions(args)
-	if err == nil && opts.shadowDir == "" {
-		err = errors.New("--shadow-dir has to be given")
+	if err == nil && (opts.shadowDir == "") != opts.unlimited {
+		err = errors.New("either --shadow-dir or --unlimited has to be given")
 	}
 	if err != nil {
 		return fmt.Errorf("%w; %s", err, usage)
@@ -104,6 +104,8 @@ type options struct {
 	stateDir  string
 	runDir    string
 	shadowDir string
+	// unlimited says that no claim of the container has a limit, so that it gets no shadow.
+	unlimited bool
 	claims    []string
 	// gpuNodes are the device nodes of NVIDIA's that the container has for its claims.
 	gpuNodes []string
@@ -116,6 +118,7 @@ func parseOptions(args []string) (options, error) {
 	flags.StringVar(&opts.stateDir, "state-dir", "", "")
 	flags.StringVar(&opts.runDir, "run-dir", "", "")
 	flags.StringVar(&opts.shadowDir, "shadow-dir", "", "")
+	flags.BoolVar(&opts.unlimited, "unlimited", false, "")
 	flags.Func("gpu-node", "", func(path string) error {
 		opts.gpuNodes = append(opts.gpuNodes, path)
 		return nil

@@ -15,6 +15,8 @@ type invocation struct {
 	bundle string
 	// specFile is crun's way to name another file than config.json in the bundle.
 	specFile string
+	// process is the file that holds the process for exec to start, "" where the command line says it.
+	process string
 	// log and logFormat say where the caller looks for errors.
 	log       string
 	logFormat string
@@ -24,6 +26,10 @@ type invocation struct {
 var (
 	globalValueFlags = []string{"log", "log-format", "log-level", "root", "criu", "rootless", "cgroup-manager"}
 	createValueFlags = []string{"bundle", "b", "config", "f", "console-socket", "pid-file", "pidfd-socket", "preserve-fds"}
+	execValueFlags   = []string{
+		"process", "p", "console-socket", "cwd", "env", "e", "user", "u", "additional-gids", "g", "pid-file", "pidfd-socket",
+		"process-label", "apparmor", "cap", "c", "preserve-fds", "cgroup",
+	}
 )
 
 // subcommands are those of runc and crun. Whatever else stands between the global flags and one of them is the value of
@@ -56,9 +62,15 @@ func parseInvocation(args []string) invocation {
 }
 
 func (inv *invocation) parseSubcommand(args []string) {
-	if !inv.creates() {
-		return
+	switch {
+	case inv.creates():
+		inv.parseCreate(args)
+	case inv.subcommand == "exec":
+		inv.parseExec(args)
 	}
+}
+
+func (inv *invocation) parseCreate(args []string) {
 	for len(args) > 0 {
 		var name, value string
 		var positional bool
@@ -70,6 +82,21 @@ func (inv *invocation) parseSubcommand(args []string) {
 			inv.bundle = value
 		case name == "config", name == "f":
 			inv.specFile = value
+		}
+	}
+}
+
+// parseExec ends at the container's ID: what follows is the command to execute, with flags of its own.
+func (inv *invocation) parseExec(args []string) {
+	for len(args) > 0 && inv.id == "" {
+		var name, value string
+		var positional bool
+		name, value, positional, args = nextArgument(args, execValueFlags)
+		switch {
+		case positional:
+			inv.id = value
+		case name == "process", name == "p":
+			inv.process = value
 		}
 	}
 }
@@ -132,7 +159,7 @@ func unabbreviated(name string, flags []string) string {
 
 // shortFlag takes apart what crun takes in one: "-b" and its value, and short flags without a value before it.
 func shortFlag(name string, valueFlags []string) (flag, value string, joined bool) {
-	short := strings.TrimLeft(name, "d")
+	short := strings.TrimLeft(name, "dt")
 	if short == "" || !slices.Contains(valueFlags, short[:1]) {
 		return name, "", false
 	}

@@ -43,7 +43,20 @@ func TestParseInvocation(t *testing.T) {
 			invocation{subcommand: "create", id: "c1", bundle: "/b", specFile: "other.json"},
 		},
 		{"delete --force create", invocation{subcommand: "delete"}},
-		{"exec --process /b/config.json c1 create -b /x", invocation{subcommand: "exec"}},
+		{"exec --process /b/p.json c1 create -b /x", invocation{subcommand: "exec", id: "c1", process: "/b/p.json"}},
+		{"exec c1 cmd --process /x", invocation{subcommand: "exec", id: "c1"}},
+		{"exec --env A=1 --cwd / -t c1 -p /x", invocation{subcommand: "exec", id: "c1"}},
+		{"exec -p /p --detach -u 1:1 -g 5 c1", invocation{subcommand: "exec", id: "c1", process: "/p"}},
+		{"exec -e --process -c -p c1", invocation{subcommand: "exec", id: "c1"}},
+		{"exec -p/p c1", invocation{subcommand: "exec", id: "c1", process: "/p"}},
+		{"exec -dtp /p c1", invocation{subcommand: "exec", id: "c1", process: "/p"}},
+		{"exec -p /old --process=/p -- c1", invocation{subcommand: "exec", id: "c1", process: "/p"}},
+		{"exec --process-label l --pid-file /f --process /p c1", invocation{subcommand: "exec", id: "c1", process: "/p"}},
+		{
+			"--root /r --log /l --log-format json exec --process /tmp/runc-process1 --console-socket /s --pid-file /f c1",
+			invocation{subcommand: "exec", id: "c1", process: "/tmp/runc-process1", log: "/l", logFormat: "json"},
+		},
+		{"exec --process", invocation{subcommand: "exec"}},
 		{"create --bundle", invocation{subcommand: "create"}},
 	}
 	for _, tc := range cases {

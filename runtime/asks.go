@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/layout"
 	"tranche.dev/tranche/claim/memsize"
 	"tranche.dev/tranche/runtime/ask"
 )
@@ -52,7 +53,11 @@ func (a *asks) claims(ctx context.Context, cfg Config, ledger *claim.Ledger) (
 	if err != nil {
 		return nil, nothing, err
 	}
-	made, err := ask.Claim(ctx, ledger, gpus, cfg.SliceBytes, *a.local)
+	shared, err := layout.Read(cfg.RunDir)
+	if err != nil {
+		return nil, nothing, err
+	}
+	made, err := ask.Claim(ctx, ledger, ask.Node{GPUs: gpus, Layout: shared, SliceBytes: cfg.SliceBytes}, *a.local)
 	if err != nil {
 		return nil, nothing, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/layout"
 	"tranche.dev/tranche/runtime"
 	"tranche.dev/tranche/runtime/nodeinfo"
 )
@@ -102,6 +103,28 @@ func TestMain_Asks(t *testing.T) {
 			must.SliceContains(t, spec.Hooks.Prestart[0].Args, made[0].ID) //nolint:staticcheck // see bindingHooks
 		})
 	}
+}
+
+// What the device plugin says of the GPUs counts for containers that ask by themselves, too.
+func TestMain_AsksByTheLayout(t *testing.T) {
+	next, _ := recorder(t)
+	n := newAskingNode(t, next)
+	must.NoError(t, layout.Write(n.cfg.RunDir, map[string]layout.GPU{
+		runtime.GPU0: {Mode: claim.ModeExclusive}, runtime.GPU1: {Mode: claim.ModeSlice, SliceBytes: 4 << 30},
+	}))
+	_ = n.runtime("create", "--bundle", n.bundle("b", "true", asks8GiB), "c1").Run()
+	made := n.claims()
+	must.Len(t, 1, made)
+	must.Eq(t, runtime.GPU1, made[0].GPU.UUID)
+	must.Len(t, 2, made[0].Slices)
+
+	must.NoError(t, layout.Write(n.cfg.RunDir, map[string]layout.GPU{
+		runtime.GPU0: {Mode: claim.ModeExclusive}, runtime.GPU1: {Mode: claim.ModeTimeslice},
+	}))
+	message := n.fails(n.runtime("create", "--bundle", n.bundle("b2", "true", asks8GiB), "c2"))
+	must.StrContains(t, message, "is in mode exclusive")
+	must.StrContains(t, message, "is in mode timeslice")
+	must.Eq(t, made, n.claims())
 }
 
 func TestMain_AsksForNothing(t *testing.T) {

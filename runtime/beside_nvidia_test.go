@@ -72,7 +72,7 @@ func TestBesideNVIDIA_Devices(t *testing.T) {
 	sysfs := t.TempDir()
 	WriteFile(t, filepath.Join(sysfs, "226:1/device/vendor"), "0x10de\n")
 	WriteFile(t, filepath.Join(sysfs, "226:0/device/vendor"), "0x8086\n")
-	beside := besideNVIDIA{devices: nvidiaDevices{majors: map[int64]bool{195: true, 508: true}, sysfs: sysfs}}
+	beside := besideNVIDIA{nvidia: nvidiaParts{devices: nvidiaDevices{majors: testNVIDIA.devices.majors, sysfs: sysfs}}}
 	spec := containerSpec()
 	spec.Linux.Devices = []specs.LinuxDevice{
 		{Path: "/dev/fuse", Type: "c", Major: 10, Minor: 229},
@@ -83,24 +83,26 @@ func TestBesideNVIDIA_Devices(t *testing.T) {
 		{Path: "/dev/disk", Type: "b", Major: 195, Minor: 1},
 		{Path: "/dev/dri/card0", Type: "c", Major: 226, Minor: 0},
 		{Path: "/dev/dri/card1", Type: "c", Major: 226, Minor: 1},
-		{Path: "/dev/nvidiagadget", Type: "c", Major: 7, Minor: 7},
+		{Path: "/dev/nvidia_next", Type: "c", Major: 7, Minor: 7},
 	}
 	spec.Linux.Resources = &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{
 		{Allow: false, Access: "rwm"},
 		{Allow: true, Type: "c", Major: number(10), Minor: number(229), Access: "rwm"},
 		{Allow: true, Type: "c", Major: number(195), Minor: number(1), Access: "rw"},
 		{Allow: true, Type: "c", Major: number(195), Access: "rwm"},
+		{Allow: true, Type: "c", Major: number(7), Minor: number(7), Access: "rwm"},
 		{Allow: true, Type: "a", Major: number(508), Access: "rwm"},
 		{Allow: false, Type: "c", Major: number(195), Access: "rwm"},
 		{Allow: true, Access: "m", Type: "c"},
 	}}
 	spec.Mounts = []specs.Mount{
 		bind("/dev/nvidia1", "/tmp/x"), bind("/tmp/x", "/dev/nvidia1"), bind("/dev/null", "/dev/mine"),
+		bind("/dev/../dev/nvidia1", "/tmp/y"),
 		bind("/dev/null", "/var/run/nvidia-container-devices/all"), bind("/srv", "/var/run/nvidia-container-devicesx"),
 		{Type: "tmpfs", Source: "tmpfs", Destination: "/dev/nvidia9"},
 	}
 	must.NoError(t, beside.Modify(spec))
-	must.Eq(t, []string{"/dev/fuse", "/dev/disk", "/dev/dri/card0", "/dev/nvidiagadget"}, devicePaths(spec))
+	must.Eq(t, []string{"/dev/fuse", "/dev/disk", "/dev/dri/card0"}, devicePaths(spec))
 	var rules []string
 	for _, rule := range spec.Linux.Resources.Devices {
 		rules = append(rules, rule.Access)
@@ -110,11 +112,18 @@ func TestBesideNVIDIA_Devices(t *testing.T) {
 	must.Eq(t, []string{"/dev/mine", "/var/run/nvidia-container-devicesx", "/dev/nvidia9"}, destinations(spec))
 }
 
-func TestBesideNVIDIA_Hooks(t *testing.T) {
+// linkToNVIDIAHook is a hook of NVIDIA's under a name of somebody's own.
+func linkToNVIDIAHook(t *testing.T) string {
+	t.Helper()
 	dir := t.TempDir()
 	hidden := filepath.Join(dir, "10-gpu")
 	WriteFile(t, filepath.Join(dir, "nvidia-container-toolkit"), "")
 	must.NoError(t, os.Symlink("nvidia-container-toolkit", hidden))
+	return hidden
+}
+
+func TestBesideNVIDIA_Hooks(t *testing.T) {
+	hidden := linkToNVIDIAHook(t)
 	others := []specs.Hook{{Path: "/usr/libexec/netavark"}, {Path: "/opt/nvidia-container-runtime-hook/run"}}
 	nvidias := []specs.Hook{
 		{Path: "/usr/bin/nvidia-container-runtime-hook", Args: []string{"nvidia-container-runtime-hook", "prestart"}},
@@ -139,7 +148,7 @@ func TestBesideNVIDIA_Annotations(t *testing.T) {
 	spec := containerSpec()
 	spec.Annotations = map[string]string{
 		"cdi.k8s.io/gpu":   "nvidia.com/gpu=all",
-		"cdi.k8s.io/mixed": "nvidia.com/gpu=0,example.com/net=eth0, runtime.nvidia.com/gpu=all",
+		"cdi.k8s.io/mixed": "nvidia.com/gpu=0, nvidia.com/gpu=1,example.com/net=eth0, runtime.nvidia.com/gpu=all",
 		"nvidia.cdi/own":   "nvidia.com/mig=all,management.nvidia.com/gpu=all",
 		"homepage":         "see nvidia.com/gpu for more",
 		"other":            "notnvidia.com/gpu=all",
@@ -153,17 +162,18 @@ func TestBesideNVIDIA_Annotations(t *testing.T) {
 }
 
 func TestNVIDIAMajors(t *testing.T) {
-	const devices = "Character devices:\n  1 mem\n 10 misc\n195 nvidia\n195 nvidiactl\n226 drm\n507 nvidia-nvlink\n" +
+	const devices = "Character devices:\n  1 mem\n 10 misc\n 99 nvidia-low\n195 nvidia\n195 nvidiactl\n226 drm\n507 nvidia-nvlink\n" +
 		"508 nvidia-uvm\n510 nvidia-caps\n\nBlock devices:\n259 nvidia-disk\n"
 	majors, err := nvidiaMajors(strings.NewReader(devices))
 	must.NoError(t, err)
-	must.Eq(t, map[int64]bool{195: true, 507: true, 508: true, 510: true}, majors)
+	must.Eq(t, map[int64]bool{99: true, 195: true, 507: true, 508: true, 510: true}, majors)
 }
 
 func TestNodePaths(t *testing.T) {
 	spec := containerSpec()
 	must.Nil(t, NodePaths(spec))
-	for _, path := range []string{"/dev/nvidiactl", "/dev/fuse", "/dev/../dev/nvidia1", "/dev/nvidiactl2"} {
+	must.Nil(t, NodePaths(&specs.Spec{}))
+	for _, path := range []string{"/dev/nvidiactl", "/dev/fuse", "/dev/../dev/nvidia1", "/srv/nvidia2"} {
 		spec.Linux.Devices = append(spec.Linux.Devices, specs.LinuxDevice{Path: path})
 	}
 	spec.Mounts = append(spec.Mounts, bind("/x", "/dev/nvidia-caps/nvidia-cap1"), bind("/x", "/dev/fuse"))

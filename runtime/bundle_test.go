@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 
@@ -112,4 +113,17 @@ func TestReadSpecFile_Errors(t *testing.T) {
 			must.ErrorContains(t, err, path)
 		})
 	}
+}
+
+// What is too large is not even read: it would be in memory before it is refused.
+func TestReadSpecFile_ReadsNoMoreThanItTakes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.json")
+	WriteFile(t, path, "{}")
+	must.NoError(t, os.Truncate(path, 512<<20))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := readSpecFile(path)
+	runtime.ReadMemStats(&after)
+	must.ErrorContains(t, err, "larger than 16 MiB")
+	must.Less(t, 256<<20, after.TotalAlloc-before.TotalAlloc) // a buffer that grows is counted each time
 }

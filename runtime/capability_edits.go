@@ -12,13 +12,13 @@ import (
 
 // restricted are the edits for containers with these capabilities of the driver alone: the files of the others stay
 // away, and with them the links to them.
-func restricted(edits *cdi.ContainerEdits, asked capabilities) *cdi.ContainerEdits {
+func restricted(edits *cdi.ContainerEdits, asked capabilities, limited bool) *cdi.ContainerEdits {
 	only := *edits.ContainerEdits
 	only.DeviceNodes = slices.DeleteFunc(slices.Clone(edits.DeviceNodes), func(n *cdispecs.DeviceNode) bool {
 		return capabilitiesOf(n.Path)&asked == 0
 	})
 	only.Mounts = slices.DeleteFunc(slices.Clone(edits.Mounts), func(m *cdispecs.Mount) bool {
-		return capabilitiesOf(m.ContainerPath)&asked == 0 || is32Bit(m.HostPath) && !wants32Bit(m, asked)
+		return capabilitiesOf(m.ContainerPath)&asked == 0 || is32Bit(m.HostPath) && !wants32Bit(m, asked, limited)
 	})
 	only.Hooks = nil
 	for _, hook := range edits.Hooks {
@@ -29,10 +29,10 @@ func restricted(edits *cdi.ContainerEdits, asked capabilities) *cdi.ContainerEdi
 	return &cdi.ContainerEdits{ContainerEdits: &only}
 }
 
-// wants32Bit tells whether a 32-bit library is to arrive. Those that need a shadow never do, since there is none for
-// 32-bit programs: they would be without a limit.
-func wants32Bit(mount *cdispecs.Mount, asked capabilities) bool {
-	return asked&compat32 != 0 && shadow.SONAME(mount.ContainerPath) == ""
+// wants32Bit tells whether a 32-bit library is to arrive. Those that need a shadow don't where there is a limit, since
+// there is no shadow for 32-bit programs: they would be without the limit.
+func wants32Bit(mount *cdispecs.Mount, asked capabilities, limited bool) bool {
+	return asked&compat32 != 0 && (!limited || shadow.SONAME(mount.ContainerPath) == "")
 }
 
 // The flags of NVIDIA's hooks that name a file, each followed by its value.

@@ -30,6 +30,8 @@ type deviceEdits struct {
 	edits   *cdi.ContainerEdits
 	beside  besideNVIDIA
 	allowed capabilities
+	// limited says that the container is held to a limit.
+	limited bool
 	// cliPath is the command tranche, which runs hooks of NVIDIA's.
 	cliPath string
 }
@@ -43,7 +45,7 @@ func (d deviceEdits) Modify(spec *specs.Spec) error {
 	if err := d.beside.Modify(spec); err != nil {
 		return err
 	}
-	if err := batched(restricted(d.edits, asked), d.cliPath).Apply(spec); err != nil {
+	if err := batched(restricted(d.edits, asked, d.limited), d.cliPath).Apply(spec); err != nil {
 		return fmt.Errorf("inject the GPU by CDI: %w", err)
 	}
 	return nil
@@ -63,8 +65,9 @@ func newDeviceEdits(ctx context.Context, cfg Config, grants []Grant) (Modifier, 
 		}
 		source = "the CDI spec generated from the driver root " + cfg.DriverRoot
 	}
-	edits := hardened(found)
-	if !slices.ContainsFunc(edits.Mounts, func(m *cdispecs.Mount) bool {
+	limited := anyLimited(grants)
+	edits := hardened(found, limited)
+	if limited && !slices.ContainsFunc(edits.Mounts, func(m *cdispecs.Mount) bool {
 		return shadow.SONAME(m.ContainerPath) == shadow.CUDA
 	}) {
 		return nil, fmt.Errorf("inject the GPU by CDI: %s mounts no libcuda.so.* for %s, so there is nothing to hold to "+
@@ -79,7 +82,7 @@ func newDeviceEdits(ctx context.Context, cfg Config, grants []Grant) (Modifier, 
 	if err != nil {
 		return nil, err
 	}
-	return deviceEdits{edits: edits, beside: beside, allowed: allowed, cliPath: cfg.CLIPath}, nil
+	return deviceEdits{edits: edits, beside: beside, allowed: allowed, limited: limited, cliPath: cfg.CLIPath}, nil
 }
 
 // findDevices finds each grant's GPU in the node's CDI specs, by UUID. An index is no name for it: GPUs may be numbered
@@ -96,7 +99,11 @@ func findDevices(cfg Config, grants []Grant) ([]*cdi.Device, error) {
 			return nil, fmt.Errorf("no CDI spec in %s names %s=%s%s", strings.Join(cfg.CDISpecDirs, " or "),
 				cdiKind, grant.Claim.GPU.UUID, specErrors(cache))
 		}
-		if err := checkCurrent(device, procDriver); err != nil {
+		err := checkCurrent(device, procDriver)
+		if err == nil {
+			err = checkInstance(device.ContainerEdits.DeviceNodes, grant.Claim.MIG, procDriver)
+		}
+		if err != nil {
 			cfg.Logger.Warn("a CDI spec of the node is left aside", "reason", err)
 			return nil, err
 		}
@@ -138,12 +145,12 @@ func merge(devices []*cdi.Device) *cdi.ContainerEdits {
 	return merged
 }
 
-// hardened leaves out the hooks that would lead past the shadow or let the job say what it may use, and gives an
+// hardened leaves out the hooks that would lead past the shadow, where there is one, or let the job say what it may use, and gives an
 // environment to hooks that state none.
-func hardened(edits *cdi.ContainerEdits) *cdi.ContainerEdits {
+func hardened(edits *cdi.ContainerEdits, limited bool) *cdi.ContainerEdits {
 	var hooks []*cdispecs.Hook
 	for _, hook := range edits.Hooks {
-		if slices.Contains(hook.Args, cudaCompatHook) || slices.Contains(hook.Args, cudaMemoryLimitsHook) {
+		if limited && slices.Contains(hook.Args, cudaCompatHook) || slices.Contains(hook.Args, cudaMemoryLimitsHook) {
 			continue
 		}
 		if len(hook.Env) == 0 {

@@ -48,7 +48,7 @@ func FuzzSpec(f *testing.F) {
 			return
 		}
 		read := &specs.Spec{}
-		must.NoError(t, json.Unmarshal(file.content, read))
+		must.NoError(t, json.Unmarshal(file.Content, read))
 		want, err := generic(file.spec)
 		must.NoError(t, err)
 		got, err := generic(read)
@@ -66,7 +66,7 @@ func FuzzSpec(f *testing.F) {
 func FuzzInvocation(f *testing.F) {
 	for _, seed := range []string{
 		"", "create\x00c1", "--root\x00/r\x00--log=/l\x00create\x00-b/b\x00c1", "run\x00--\x00-x", "--\x00create", "-\x00-b\x00=",
-		"create\x00--bundle", "--log\x00create\x00run\x00--config=/x\x00c1", "exec\x00create\x00-b\x00x",
+		"create\x00--bundle", "--log\x00create\x00run\x00--config=/x\x00c1", "exec\x00create\x00-b\x00x", "exec\x00-tp\x00/p\x00c1\x00-p\x00/q",
 	} {
 		f.Add(seed)
 	}
@@ -74,7 +74,7 @@ func FuzzInvocation(f *testing.F) {
 		args := strings.Split(line, "\x00")
 		inv := parseInvocation(args)
 		// Whatever it understood stands there.
-		for _, value := range []string{inv.subcommand, inv.id, inv.bundle, inv.specFile, inv.log, inv.logFormat} {
+		for _, value := range []string{inv.subcommand, inv.id, inv.bundle, inv.specFile, inv.process, inv.log, inv.logFormat} {
 			must.StrContains(t, line, value)
 		}
 		if inv.creates() {

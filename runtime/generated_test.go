@@ -1,8 +1,10 @@
 package runtime_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,8 +16,11 @@ import (
 	"tranche.dev/tranche/runtime"
 )
 
-// simulatedGPU is the UUID of the first GPU of the topology that these tests use.
-const simulatedGPU = "GPU-51d40f7e-0c1a-4e6b-9f3d-5a1e00000000"
+// The UUIDs of the GPUs of the topology that these tests use.
+const (
+	simulatedGPU = "GPU-51d40f7e-0c1a-4e6b-9f3d-5a1e00000000"
+	secondGPU    = "GPU-51d40f7e-0c1a-4e6b-9f3d-5a1e00000001"
+)
 
 // simulatedNVML gives the node's driver root the NVML of the simulated GPU and device nodes, and takes its CDI spec
 // away.
@@ -46,7 +51,7 @@ func (n *node) simulatedNVML() {
 	}
 	// tranche-runtime gives the command no environment, and the simulator takes its settings from there.
 	script := n.path("tranche-on-simulated-gpus")
-	runtime.WriteFile(n.t, script, "#!/bin/sh\necho asked >>"+n.path("asked")+"\n"+
+	runtime.WriteFile(n.t, script, "#!/bin/sh\necho asked >>"+n.path("asked")+"\ncat /proc/$$/environ >"+n.path("environ")+"\n"+
 		"exec env SIMGPU_TOPOLOGY="+topology+" SIMGPU_STATE="+n.path("simgpu-state")+" SIMGPU_DEV="+n.path("dev")+
 		" "+n.cfg.CLIPath+" \"$@\"\n")
 	n.cfg.CLIPath = script
@@ -57,6 +62,58 @@ func (n *node) simulatedNVML() {
 func (n *node) asked() int {
 	n.t.Helper()
 	return strings.Count(readFile(n.t, n.path("asked")), "asked")
+}
+
+// fault orders a fault of the simulated GPUs.
+func (n *node) fault(args ...string) {
+	n.t.Helper()
+	topology, err := filepath.Abs("../e2e/simgpu/topologies/h200x2.conf")
+	must.NoError(n.t, err)
+	tool := exec.Command(filepath.Join(cmp.Or(os.Getenv("TRANCHE_BUILD"), "../build"), "sim/bin/simgpu"), append([]string{"fault"}, args...)...)
+	tool.Env = append(os.Environ(), "SIMGPU_TOPOLOGY="+topology, "SIMGPU_STATE="+n.path("simgpu-state"), "SIMGPU_DEV="+n.path("dev"))
+	out, err := tool.CombinedOutput()
+	must.NoError(n.t, err, must.Sprintf("%s", out))
+}
+
+// A GPU that fell off the bus keeps no container from another one. Who wants it is told that it does not answer.
+func TestContainer_GeneratedSpec_LostGPU(t *testing.T) {
+	for _, lost := range []string{"0", "1"} {
+		t.Run("number "+lost, func(t *testing.T) {
+			n := newContainerNode(t, "runc")
+			n.simulatedNVML()
+			healthy, gone := secondGPU, simulatedGPU
+			if lost == "1" {
+				healthy, gone = simulatedGPU, secondGPU
+			}
+			n.fault("lost", lost, "on")
+			_, env := n.reserve(healthy, "slice-000")
+			bundle := n.image(n.bundle("b", "busybox echo /dev/nvidia[0-9]", env))
+			must.Eq(t, "/dev/nvidia"+string('1'-lost[0]+'0')+"\n", n.must(n.oci("run", "--bundle", bundle, "c1")))
+			gpus, err := n.cfg.GPUs(t.Context())
+			must.NoError(t, err)
+			must.Len(t, 1, gpus)
+			must.Eq(t, healthy, gpus[0].UUID)
+
+			_, env = n.reserve(gone, "slice-000")
+			bundle = n.image(n.bundle("gone", "busybox echo /dev/nvidia[0-9]", env))
+			message := n.fails(n.oci("run", "--bundle", bundle, "c2"))
+			for _, want := range []string{gone, "do not answer: #" + lost, "GPU is lost"} {
+				must.StrContains(t, message, want)
+			}
+			n.fault("clear")
+			must.Eq(t, "/dev/nvidia"+lost+"\n", n.must(n.oci("run", "--bundle", bundle, "c2")))
+		})
+	}
+}
+
+func TestContainer_GeneratedSpec_NoGPUAnswers(t *testing.T) {
+	n := newContainerNode(t, "runc")
+	n.simulatedNVML()
+	n.fault("lost", "0", "on")
+	n.fault("lost", "1", "on")
+	_, env := n.reserve(simulatedGPU, "slice-000")
+	message := n.fails(n.oci("run", "--bundle", n.image(n.bundle("b", "true", env)), "c1"))
+	must.StrContains(t, message, "GPU is lost")
 }
 
 // Without a CDI spec on the node, one is generated through NVML, and tranche-hook does what its hooks are for.
@@ -120,6 +177,7 @@ func TestNodeInfo_GPUs(t *testing.T) {
 		must.NotEq(t, "", gpus[0].ComputeCapability)
 		must.Eq(t, 1, n.asked())
 	}
+	must.Eq(t, "", readFile(t, n.path("environ")), must.Sprint("a container engine may have let a job fill it"))
 
 	must.NoError(t, os.RemoveAll(filepath.Join(n.cfg.RunDir, "node")))
 	n.cfg.CLIPath = "/nonexistent/tranche"

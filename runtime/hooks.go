@@ -49,6 +49,19 @@ func (b bindingHooks) hook(role string) specs.Hook {
 	return specs.Hook{Path: b.path, Args: args, Env: hookEnv(), Timeout: &timeout}
 }
 
+// appendCreateContainer has the hook look at the container when all its mounts are made, after the hooks of others.
+func (b bindingHooks) appendCreateContainer(spec *specs.Spec, args ...string) {
+	if spec.Hooks == nil {
+		spec.Hooks = &specs.Hooks{}
+	}
+	hook := b.hook("createContainer")
+	hook.Args = append(hook.Args, args...)
+	for _, node := range NodePaths(spec) { // those of the claims alone: see besideNVIDIA
+		hook.Args = append(hook.Args, "--gpu-node", node)
+	}
+	spec.Hooks.CreateContainer = append(spec.Hooks.CreateContainer, hook)
+}
+
 // checkHook makes sure that the hook can be run: a runtime that can't would say so in a way that leads nobody here.
 func checkHook(path string) error {
 	info, err := os.Stat(path)

@@ -63,7 +63,8 @@ func TestHostileDescriptors_NoMask(t *testing.T) {
 	n.prefix = []string{"/bin/sh", "-c", `umask 0; exec "$0" "$@"`}
 	_ = n.runtime("--log", n.path("log"), "create", "--bundle", bundle, "c1").Run()
 	must.Len(t, 1, n.spec(bundle).Hooks.Poststop)
-	for _, dir := range []string{n.cfg.StateDir, n.cfg.RunDir, bundle} {
+	must.FileExists(t, n.path("log"), must.Sprint("nothing was said of the image, which lacks glibc"))
+	for _, dir := range []string{n.cfg.StateDir, n.cfg.RunDir, bundle, n.path("log")} {
 		must.NoError(t, filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
 			if err != nil || info.Mode()&os.ModeSymlink != 0 || filepath.Base(path) == "usage" {
 				return err

@@ -16,6 +16,7 @@ import (
 
 // TestMain lets the test binary stand in for our own binaries, under whose names the tests link to it.
 func TestMain(m *testing.M) {
+	contextcost.ChildMain() // under its own name, the child would run all tests here
 	switch filepath.Base(os.Args[0]) {
 	case "tranche-runtime":
 		if runtime.PrintVersion(os.Args, "v0.0.0-test", os.Stdout) {
@@ -31,7 +32,6 @@ func TestMain(m *testing.M) {
 		recordEnvironment(os.Args[1])
 		exit(0)
 	case "tranche":
-		contextcost.ChildMain()
 		exit(cli.Main("v0.0.0-test", os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())

@@ -2,6 +2,7 @@ package runtime_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -37,6 +38,20 @@ func TestContainer_MIG(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The instances of a GPU that answers are there while another GPU does not answer.
+func TestContainer_MIG_BesideALostGPU(t *testing.T) {
+	n := newNVIDIANode(t, "runc", "h200-mig.conf")
+	must.NoError(t, os.RemoveAll(filepath.Join(n.cfg.DriverRoot, "etc/cdi")))
+	fault := exec.Command(n.built("sim/bin/simgpu"), "fault", "lost", "1", "on")
+	fault.Env = n.simEnv()
+	out, err := fault.CombinedOutput()
+	must.NoError(t, err, must.Sprintf("%s", out))
+	_, env := n.claimOn(migSmall)
+	const nodes = "nvidia-caps/nvidia-cap84 nvidia-caps/nvidia-cap85 nvidia-uvm nvidia0 nvidiactl"
+	must.Eq(t, nodes, n.fills("c1", n.simulated(n.probe("b", env))))
+	must.Eq(t, map[string]uint64{migSmall: limitOf}, n.peaks())
 }
 
 // Two claims on instances of one GPU in one container: the GPU's node once, and each instance's own.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pelletier/go-toml/v2"
 	"github.com/shoenig/test/must"
@@ -148,12 +149,16 @@ func (n *node) runtime(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// fails runs a command that must fail and returns what it wrote to its standard error.
+// fails runs a command that must fail and returns what it wrote to its standard error. A container that was not to start
+// may run for ever, and hold the standard error open.
 func (n *node) fails(cmd *exec.Cmd) string {
 	n.t.Helper()
 	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	err := cmd.Run()
+	cmd.Stderr, cmd.WaitDelay = &stderr, time.Second
+	must.NoError(n.t, cmd.Start())
+	late := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	err := cmd.Wait()
+	must.True(n.t, late.Stop(), must.Sprintf("%v did not end: %s", cmd.Args, &stderr))
 	must.Error(n.t, err, must.Sprintf("%v did not fail", cmd.Args))
 	return stderr.String()
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"tranche.dev/tranche/claim"
+	simgpu "tranche.dev/tranche/e2e/node"
 	"tranche.dev/tranche/runtime"
 )
 
@@ -110,7 +111,7 @@ func (n *nvidiaNode) simulated(bundle string) string {
 }
 
 // edit changes a bundle's spec.
-func (n *nvidiaNode) edit(bundle string, change func(spec map[string]any)) {
+func (n *node) edit(bundle string, change func(spec map[string]any)) {
 	n.t.Helper()
 	file := filepath.Join(bundle, "config.json")
 	spec := map[string]any{}
@@ -136,21 +137,27 @@ func (n *nvidiaNode) fills(id, bundle string) string {
 	return strings.TrimSpace(nodes)
 }
 
-// peaks are the most bytes that containers ever held of each GPU, by the simulator's record.
+// peaks are the most bytes that containers ever held of each GPU, by the simulator's record. What the command tranche
+// held on the host, to measure what a context costs, is no container's.
 func (n *nvidiaNode) peaks() map[string]uint64 {
 	n.t.Helper()
 	cmd := exec.Command(n.built("sim/bin/simgpu"), "record", "--json")
 	cmd.Env = append(os.Environ(), n.simEnv()...)
 	var record struct {
 		Groups []struct {
-			GPU  string `json:"gpu_uuid"`
-			Peak uint64 `json:"peak_bytes"`
+			Group string
+			GPU   string `json:"gpu_uuid"`
+			Peak  uint64 `json:"peak_bytes"`
 		}
 	}
 	must.NoError(n.t, json.Unmarshal([]byte(n.must(cmd)), &record))
+	host, err := simgpu.PIDNamespace(os.Getpid())
+	must.NoError(n.t, err)
 	peaks := map[string]uint64{}
 	for _, group := range record.Groups {
-		peaks[group.GPU] += group.Peak
+		if !strings.HasPrefix(group.Group, "pidns:"+host+":") {
+			peaks[group.GPU] += group.Peak
+		}
 	}
 	return peaks
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
@@ -113,6 +114,9 @@ func TestPassthrough_Terminal(t *testing.T) {
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 			must.NoError(t, cmd.Start())
+			// Whoever does not get the line waits for it for ever: the end of all that the terminal is open in ends the test.
+			late := time.AfterFunc(30*time.Second, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+			defer late.Stop()
 			must.NoError(t, slave.Close())
 			_, err := io.WriteString(master, "a line\n")
 			must.NoError(t, err)

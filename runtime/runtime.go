@@ -8,7 +8,6 @@ package runtime
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"slices"
 
@@ -123,33 +122,25 @@ func setDefault(field *string, value string) {
 	}
 }
 
-// Grant is one claim that a container is to hold, and the directory of its region on the host.
+// Grant is one claim that a container is to hold, and the directory of its region on the host, which is empty where nothing
+// of the container's is limited.
 type Grant struct {
 	Claim     *claim.Claim
 	RegionDir string
 }
 
 // Prepare turns claims into the edits that the container containerID, which is to hold them, needs. It makes sure that
-// each claim's region exists, and refuses claims that another living container holds: binding would refuse them too,
+// the regions which it needs exist, and refuses claims that another living container holds: binding would refuse them too,
 // but only once the container has been built.
 //
-// What the container may allocate beyond its limit, hostMemoryBytes, is of the first claim, where there are several:
-// claims are in the order of their GPUs.
+// What the container may allocate beyond its limit, hostMemoryBytes, is of HostMemoryClaim.
 func Prepare(
 	ctx context.Context, ledger *claim.Ledger, cfg Config, containerID string, claims []*claim.Claim,
 	hostMemoryBytes uint64,
 ) (Modifier, error) {
-	grants := make([]Grant, 0, len(claims))
-	for _, c := range claims {
-		if held := c.Container; held != nil && c.Released.IsZero() && claim.Alive(*held) {
-			return nil, &claim.BoundError{Claim: c, Container: claim.Container{ID: containerID}}
-		}
-		dir, err := ledger.PrepareRegion(ctx, c.ID, containerID, hostMemoryBytes)
-		if err != nil {
-			return nil, fmt.Errorf("give container %s its claim: %w", containerID, err)
-		}
-		hostMemoryBytes = 0
-		grants = append(grants, Grant{Claim: c, RegionDir: dir})
+	grants, err := newGrants(ctx, ledger, containerID, claims, hostMemoryBytes)
+	if err != nil {
+		return nil, err
 	}
 	return Edits(ctx, cfg, grants)
 }
@@ -157,7 +148,8 @@ func Prepare(
 // Edits are all changes to a container's OCI spec that its grants call for. Without grants there are none.
 //
 // The order matters: CDI brings the driver's files, the shadow libraries go over them, and what must not be hidden by
-// anything else in the spec comes after both.
+// anything else in the spec comes after both. Where no claim has a limit, there is nothing that a shadow would hold to one,
+// and the container gets the driver as it is.
 func Edits(ctx context.Context, cfg Config, grants []Grant) (Modifier, error) {
 	if len(grants) == 0 {
 		return Modifiers{}, nil
@@ -173,17 +165,23 @@ func Edits(ctx context.Context, cfg Config, grants []Grant) (Modifier, error) {
 	if err != nil {
 		return nil, err
 	}
+	mps, err := newMPSClient(cfg, grants)
+	if err != nil {
+		return nil, err
+	}
 	binding := bindingHooks{path: cfg.HookPath, stateDir: cfg.StateDir, runDir: cfg.RunDir, grants: grants}
-	return Modifiers{
-		linuxContainer{},
-		devices,
-		foreignHooks{},
+	edits := Modifiers{linuxContainer{}, devices, foreignHooks{}}
+	if !anyLimited(grants) {
+		return append(edits, binding, othersCheck{binding: binding}, environment{}), nil
+	}
+	return append(edits,
 		shadowLibraries{dir: cfg.ShadowDir},
+		mps,
 		regionMounts{grants: grants},
 		binding,
 		shadowedCopies{binding: binding, shadowDir: cfg.ShadowDir},
 		environment{},
-	}, nil
+	), nil
 }
 
 // linuxContainer refuses specs that the other edits have no meaning for.

@@ -22,14 +22,6 @@ func (s shadowedCopies) Modify(spec *specs.Spec) error {
 	spec.Mounts = append(spec.Mounts, specs.Mount{
 		Destination: shadow.CopiesDir, Type: "tmpfs", Source: "tmpfs", Options: append([]string(nil), copiesOptions...),
 	})
-	if spec.Hooks == nil {
-		spec.Hooks = &specs.Hooks{}
-	}
-	hook := s.binding.hook("createContainer")
-	hook.Args = append(hook.Args, "--shadow-dir", s.shadowDir)
-	for _, node := range NodePaths(spec) { // those of the claims alone: see besideNVIDIA
-		hook.Args = append(hook.Args, "--gpu-node", node)
-	}
-	spec.Hooks.CreateContainer = append(spec.Hooks.CreateContainer, hook)
+	s.binding.appendCreateContainer(spec, "--shadow-dir", s.shadowDir)
 	return nil
 }

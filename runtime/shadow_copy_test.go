@@ -14,18 +14,19 @@ func TestShadowedCopies(t *testing.T) {
 	spec := &specs.Spec{
 		Hooks:  &specs.Hooks{CreateContainer: []specs.Hook{other}},
 		Mounts: []specs.Mount{{Destination: shadow.ContainerDir}},
+		Linux:  &specs.Linux{Devices: []specs.LinuxDevice{{Path: "/dev/fuse"}, {Path: "/dev/nvidia0"}}},
 	}
 	binding := bindingHooks{path: "/usr/bin/tranche-hook", stateDir: "/s", runDir: "/r", grants: []Grant{grantOf("aaaaaaaa", GPU0, 0)}}
 	must.NoError(t, shadowedCopies{binding: binding, shadowDir: "/lib/tranche"}.Modify(spec))
 	must.Eq(t, []string{shadow.ContainerDir, shadow.CopiesDir}, destinations(spec))
 	mount := spec.Mounts[1]
 	must.Eq(t, "tmpfs", mount.Type)
-	must.SliceContains(t, mount.Options, "ro")
+	must.SliceContainsSubset(t, mount.Options, []string{"ro", "nosuid", "nodev", "size=128m"})
 	must.SliceNotContains(t, mount.Options, "noexec")
 	must.Len(t, 2, spec.Hooks.CreateContainer)
 	must.Eq(t, other, spec.Hooks.CreateContainer[0])
 	hook := spec.Hooks.CreateContainer[1]
 	must.Eq(t, []string{"tranche-hook", "createContainer", "--state-dir", "/s", "--run-dir", "/r", "--claim", "aaaaaaaa",
-		"--shadow-dir", "/lib/tranche"}, hook.Args)
+		"--shadow-dir", "/lib/tranche", "--gpu-node", "/dev/nvidia0"}, hook.Args)
 	must.Eq(t, hookEnv(), hook.Env)
 }

@@ -14,7 +14,7 @@ import (
 // askingBundle is a container that asks for a GPU as images of CUDA do, and by a device and a hook besides.
 func (n *node) askingBundle(name string, env ...string) string {
 	n.t.Helper()
-	script := "echo devices: $(busybox ls /dev | busybox grep nvidia); busybox env | busybox grep NVIDIA"
+	script := "echo devices: $(busybox ls /dev | busybox grep nvidia); busybox env | busybox grep NVIDIA || true"
 	bundle := n.image(n.bundle(name, script, env...))
 	file := filepath.Join(bundle, "config.json")
 	var spec map[string]any
@@ -79,4 +79,30 @@ func TestContainer_WithoutClaim_NotAsking(t *testing.T) {
 	held := n.image(n.bundle("held", script, env, "NVIDIA_VISIBLE_DEVICES=all"))
 	output := n.must(n.oci("run", "--bundle", held, "c2"))
 	must.True(t, strings.HasPrefix(output, "NVIDIA_VISIBLE_DEVICES=void\n/dev/nvidia0"), must.Sprint(output))
+}
+
+// A privileged container has every node of the host's /dev, and those of GPUs because the node has some. It starts as it is.
+func TestContainer_WithoutClaim_Privileged(t *testing.T) {
+	for _, next := range nextRuntimes {
+		t.Run(next, func(t *testing.T) {
+			n := newContainerNode(t, next)
+			bundle := n.askingBundle("b")
+			file := filepath.Join(bundle, "config.json")
+			var spec map[string]any
+			must.NoError(t, json.Unmarshal([]byte(readFile(t, file)), &spec))
+			delete(spec, "hooks")
+			spec["linux"].(map[string]any)["resources"] = map[string]any{
+				"devices": []any{map[string]any{"allow": true, "access": "rwm"}},
+			}
+			content, err := json.Marshal(spec)
+			must.NoError(t, err)
+			runtime.WriteFile(t, file, string(content))
+			for _, policy := range []string{runtime.WithoutClaimDeny, runtime.WithoutClaimVoid} {
+				n.withoutClaim = policy
+				n.configure(next)
+				must.Eq(t, "devices: nvidia0\n", n.must(n.oci("run", "--bundle", bundle, "c-"+policy)))
+				must.Eq(t, string(content), readFile(t, file))
+			}
+		})
+	}
 }

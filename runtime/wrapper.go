@@ -21,7 +21,7 @@ import (
 const editTimeout = time.Minute
 
 // Main is tranche-runtime: an OCI runtime that edits the spec of a container that holds claims, and then becomes the
-// next runtime. Every other command it only hands on. It returns, with an exit status, only if that fails.
+// next runtime. Of exec, it edits the process. Every other command it only hands on. It returns, with an exit status, only if that fails.
 func Main(args, environ []string, stderr io.Writer) int {
 	inv := parseInvocation(args[1:])
 	err := errors.New(oneline.Of(become(inv, args, environ)))
@@ -46,6 +46,11 @@ func become(inv invocation, args, environ []string) error {
 		ctx, cancel := context.WithTimeout(context.Background(), editTimeout)
 		defer cancel()
 		if err := editBundle(ctx, cfg, inv); err != nil {
+			return err
+		}
+	}
+	if inv.process != "" {
+		if err := editProcess(cfg, inv); err != nil {
 			return err
 		}
 	}

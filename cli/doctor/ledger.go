@@ -52,13 +52,15 @@ func ledgerContainers(ctx context.Context, n *Node) finding {
 	for _, c := range claims {
 		if c.Container != nil && c.Released.IsZero() && !claim.Alive(*c.Container) {
 			return warning(looked, fmt.Sprintf("claim %s is bound to container %s, which is gone", c.ID, c.Container.ID),
-				"the next sweep releases it; if it stays, the device plugin does not run: see Nomad's log")
+				"whoever asks for its slices next, or starts its task again, gets them; the next sweep of Nomad's device plugin "+
+					"releases it, and if it stays on a node of Nomad's, that plugin does not run: see Nomad's log")
 		}
 	}
 	return ok(looked, "every container that holds a claim lives")
 }
 
-// ledgerRegions looks at the regions of containers that live: without theirs they cannot allocate any more.
+// ledgerRegions looks at the regions of containers that live: without theirs they cannot allocate any more. Claims without
+// a limit may have none.
 func ledgerRegions(ctx context.Context, n *Node) finding {
 	looked := filepath.Join(n.Config.RunDir, "claims")
 	claims, _, err := n.claims(ctx)
@@ -66,7 +68,7 @@ func ledgerRegions(ctx context.Context, n *Node) finding {
 		return ok(looked, "not looked at")
 	}
 	for _, c := range claims {
-		if c.Container == nil || !claim.Alive(*c.Container) {
+		if c.Container == nil || !c.Limited() || !claim.Alive(*c.Container) {
 			continue
 		}
 		if _, err := region.ReadHeader(filepath.Join(looked, c.ID)); err != nil {

@@ -18,6 +18,9 @@ const installFiles = "tranche install --from BUILD-FOLDER"
 // versionPatience bounds the call of a program that only prints its version.
 const versionPatience = 10 * time.Second
 
+// pipePatience is how long what such a program has started may hold its output open.
+const pipePatience = time.Second
+
 var runtimeChecks = []check{
 	{"runtimes", "configuration", runtimeConfig},
 	{"runtimes", "tranche-runtime", runtimeBinary},
@@ -87,7 +90,9 @@ func runtimeNext(ctx context.Context, n *Node) finding {
 	}
 	ctx, cancel := context.WithTimeout(ctx, versionPatience)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, path, "--version").CombinedOutput()
+	cmd := exec.CommandContext(ctx, path, "--version")
+	cmd.WaitDelay = pipePatience
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fault(path, fmt.Sprintf("--version: %v: %s", err, firstLine(out)), "install runc or crun anew")
 	}

@@ -67,6 +67,7 @@ func load(ctx context.Context, library string) error {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/bin/true")
 	// The loader only complains about a library that it cannot preload, and goes on.
+	cmd.WaitDelay = pipePatience
 	cmd.Env = []string{"LD_PRELOAD=" + library, "LD_BIND_NOW=1"}
 	out, err := cmd.CombinedOutput()
 	switch {

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"time"
 )
 
 // defaultContainerdConfig is what containerd reads unless it is told otherwise.
@@ -108,9 +109,16 @@ func (c Containerd) target(ctx context.Context, files []containerdFile) containe
 
 var versionPattern = regexp.MustCompile(`\bv?(\d+)\.(\d+)\.\d`)
 
+// versionPatience bounds how long a program may take to say its version.
+const versionPatience = 10 * time.Second
+
 // containerdVersion asks the containerd on the PATH.
 func containerdVersion(ctx context.Context) string {
-	out, err := exec.CommandContext(ctx, "containerd", "--version").Output()
+	ctx, cancel := context.WithTimeout(ctx, versionPatience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "containerd", "--version")
+	cmd.WaitDelay = time.Second // what it has started may hold its output open
+	out, err := cmd.Output()
 	if err != nil {
 		return ""
 	}

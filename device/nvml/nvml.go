@@ -65,6 +65,8 @@ type GPU struct {
 	// UtilizationPercent is the share of the last sample period in which a
 	// kernel ran; -1 where the GPU doesn't say.
 	UtilizationPercent int
+	// MIG is what MIG has made of the GPU.
+	MIG MIG
 	Traits
 }
 

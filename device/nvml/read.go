@@ -54,6 +54,7 @@ func (l *Library) readGPU(index int) (*GPU, error) {
 		{"memory", readMemory},
 		{"reserved memory", l.readReserved},
 		{"utilisation", readUtilization},
+		{"MIG instances", l.readMIG},
 	} {
 		if ret := question.ask(device, gpu); ret != gonvml.SUCCESS {
 			return nil, failure(fmt.Sprintf("tell the %s of the GPU at index %d", question.about, index), ret)

@@ -6,11 +6,15 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
+
+// scratch is where the sandbox keeps what it needs for itself.
+const scratch = "/run/sandbox"
 
 func lockThread() { runtime.LockOSThread() }
 
@@ -91,10 +95,38 @@ func arrangeMounts(keepDir string) error {
 	if err := unix.Mount("tmpfs", tempDir, "tmpfs", unix.MS_NOSUID, "mode=1777"); err != nil {
 		return fmt.Errorf("mount %s: %w", tempDir, err)
 	}
+	if err := ownNullDevice(); err != nil {
+		return err
+	}
 	if err := scratchOver("/var/lib"); err != nil {
 		return err
 	}
 	return keep.restore()
+}
+
+// ownNullDevice lays a node of the sandbox's own over /dev/null, which is the machine's: there are runtimes that give
+// their stdin to the user of a container, and tests that see whether they do.
+func ownNullDevice() error {
+	const dir = scratch + "/dev"
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	// Not nodev like /run, and only for this.
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=0755,size=4k"); err != nil {
+		return fmt.Errorf("mount a place for the sandbox's own /dev/null: %w", err)
+	}
+	node := filepath.Join(dir, "null")
+	if err := unix.Mknod(node, unix.S_IFCHR, int(unix.Mkdev(1, 3))); err != nil {
+		return fmt.Errorf("make the sandbox's own /dev/null: %w", err)
+	}
+	// The umask takes from what mknod is asked for.
+	if err := os.Chmod(node, 0o666); err != nil {
+		return err
+	}
+	if err := unix.Mount(node, os.DevNull, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount the sandbox's own /dev/null: %w", err)
+	}
+	return nil
 }
 
 // kept is a directory that must stay what it was although a file system is mounted over one of its parents.
@@ -131,7 +163,6 @@ func (k kept) restore() error {
 
 // scratchOver lays a writable layer in memory over dir.
 func scratchOver(dir string) error {
-	const scratch = "/run/sandbox"
 	upper, work := scratch+"/upper", scratch+"/work"
 	for _, d := range []string{upper, work} {
 		if err := os.MkdirAll(d, 0o755); err != nil {

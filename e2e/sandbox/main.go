@@ -6,9 +6,9 @@
 //
 //	sandbox [--dir DIR] [--keep-file FILE] COMMAND [ARG…]
 //
-// Inside, /run is empty, TMPDIR lies in it, /var/lib is a scratch layer over the host's, the loopback interface is up and
-// there is no other. With --keep-file the sandbox
-// writes the host's process ID of its init there, for nsenter(1).
+// Inside, /run is empty, TMPDIR lies in it, /var/lib is a scratch layer over the host's, /dev/null is a node of its own,
+// the loopback interface is up and there is no other. With --keep-file the sandbox writes the host's process ID of its
+// init there, for nsenter(1).
 package main
 
 import (

@@ -212,7 +212,8 @@ TRANCHE_REGIONS=/nonexistent expect "without a region" bash -c "'$work/check' 0 
 mig=$work/mig
 mkdir -p "$mig/.tranche"
 cp "$build/lib/libnvidia-ml.so.1" "$mig/"
-compile -shared -fPIC -o "$mig/.tranche/driver-libnvidia-ml.so" $tests/fake_nvml.c
+# -Bsymbolic, as the driver's: its own calls are not the shadow's to answer.
+compile -shared -fPIC -Wl,-Bsymbolic -o "$mig/.tranche/driver-libnvidia-ml.so" $tests/fake_nvml.c
 compile -DFAKE_NVML_PROBE -o "$work/probe" $tests/fake_nvml.c -L"$build/sim/lib" -l:libnvidia-ml.so.1
 start a 32
 start a 0
@@ -221,8 +222,12 @@ strangers=$(seq -s, 100001 100100)
 same "a MIG device" "compute 0: $u1=96 in 3.1 $u2=64 in 3.1
 graphics 0: $u2=64
 mps 0: $u2=64 in 3.1
+compute details 0: $u1=96 in 3.1 $u2=64 in 3.1
+mps details 0: $u2=64 in 3.1
 attributes 0: 512
+first attributes 0: 512
 protected 0: 400 112
+mostly protected 0: 512 0
 protected in use 0: 160 of 512
 memory 13" "$(FAKE_NVML_PIDS=$strangers,$u2,1 LD_LIBRARY_PATH=$mig under a "$work/probe")"
 

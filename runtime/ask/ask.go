@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"tranche.dev/tranche/claim/memsize"
+	"tranche.dev/tranche/runtime/selector"
 )
 
 // The environment variables and annotations by which a container asks. Empty ones ask for nothing, so that what an image
@@ -33,7 +34,7 @@ type Ask struct {
 	// MemoryBytes is the limit.
 	MemoryBytes uint64
 	// GPU says which GPU it may be.
-	GPU Selector
+	GPU selector.Selector
 }
 
 // wish is one value, and where it was found, as errors are to name it.
@@ -66,11 +67,11 @@ func Of(env, annotations map[string]string) (Ask, bool, error) {
 	if err != nil {
 		return Ask{}, false, err
 	}
-	selector, err := agreed(gpu, ParseSelector)
+	which, err := agreed(gpu, selector.Parse)
 	if err != nil {
 		return Ask{}, false, err
 	}
-	return Ask{MemoryBytes: bytes, GPU: selector}, true, nil
+	return Ask{MemoryBytes: bytes, GPU: which}, true, nil
 }
 
 // wishes are the values of a variable and an annotation that are there and not empty.

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/shoenig/test/must"
+
+	"tranche.dev/tranche/runtime/selector"
 )
 
 func TestOf(t *testing.T) {
@@ -28,11 +30,11 @@ func TestOf(t *testing.T) {
 		"all of them, alike": {
 			env:         map[string]string{MemoryEnv: "8GiB", "TRANCHE_CDI_SLICE_8GiB": "8GiB", GPUEnv: "3"},
 			annotations: map[string]string{MemoryAnnotation: "8192MiB", GPUAnnotation: "index:3"},
-			want:        Ask{MemoryBytes: 8 * gib, GPU: Selector{byIndex, "3"}},
+			want:        Ask{MemoryBytes: 8 * gib, GPU: gpuOf(t, "3")},
 		},
 		"memory here, GPU there": {
 			env: map[string]string{MemoryEnv: "1GiB"}, annotations: map[string]string{GPUAnnotation: "GPU-1"},
-			want: Ask{MemoryBytes: gib, GPU: Selector{byUUID, "GPU-1"}},
+			want: Ask{MemoryBytes: gib, GPU: gpuOf(t, "GPU-1")},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -130,4 +132,29 @@ func TestVariable(t *testing.T) {
 	for _, name := range []string{"TRANCHE_GPU_HOST_MEMORY", "TRANCHE_GPUS", "PATH", ""} {
 		must.False(t, Variable(name), must.Sprint(name))
 	}
+}
+
+func FuzzOf(f *testing.F) {
+	f.Add("8GiB", "0", "", "", "", "")
+	f.Add("8GiB", "", "", "8192MiB", "model:*", "8GiB")
+	f.Add("", "", "50%", "4GiB", "", "")
+	f.Add("\xff", "index:1", "", "", "uuid:GPU-1", "1TiB")
+	f.Add("99999999999999999999GiB", "", "", "", "", "")
+	f.Fuzz(func(t *testing.T, memory, gpu, compute, memoryAnnotation, gpuAnnotation, device string) {
+		ask, asked, err := Of(
+			map[string]string{MemoryEnv: memory, GPUEnv: gpu, ComputeEnv: compute, "TRANCHE_CDI_SLICE_x": device},
+			map[string]string{MemoryAnnotation: memoryAnnotation, GPUAnnotation: gpuAnnotation})
+		switch {
+		case err != nil:
+			must.False(t, asked)
+			must.Less(t, 2000, len(err.Error()))
+		case asked:
+			must.Positive(t, ask.MemoryBytes)
+			must.Zero(t, ask.MemoryBytes%(2<<20))
+			must.Eq(t, "", compute)
+			must.Eq(t, gpu+gpuAnnotation == "", ask.GPU == selector.Selector{})
+		default:
+			must.Eq(t, "", memory+gpu+compute+memoryAnnotation+gpuAnnotation+device, must.Sprint("an ask went unheard"))
+		}
+	})
 }

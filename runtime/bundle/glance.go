@@ -20,11 +20,11 @@ type glance struct {
 	} `json:"linux"`
 }
 
-// Glance reads no more of a spec than tells whether its container asks for GPUs: the environment, the mounts, hooks and
+// Glance reads no more of a spec that was read than tells whether its container asks for GPUs: the environment, the mounts, hooks and
 // annotations, the devices and what their cgroup allows. Most containers ask for none, and wait for nothing else of us.
-func Glance(path string, content []byte) (*specs.Spec, error) {
+func (f *File) Glance() (*specs.Spec, error) {
 	var g glance
-	if err := Parse(path, content, &g); err != nil {
+	if err := f.Parse(&g); err != nil {
 		return nil, err
 	}
 	spec := &specs.Spec{Mounts: g.Mounts, Hooks: g.Hooks, Annotations: g.Annotations}

@@ -37,7 +37,8 @@ func TestGlance(t *testing.T) {
 	content, err := json.Marshal(whole)
 	must.NoError(t, err)
 
-	glanced, err := Glance("config.json", content)
+	file := File{Content: content}
+	glanced, err := file.Glance()
 	must.NoError(t, err)
 	must.Eq(t, whole.Process.Env, glanced.Process.Env)
 	must.Eq(t, whole.Mounts, glanced.Mounts)
@@ -49,7 +50,8 @@ func TestGlance(t *testing.T) {
 
 func TestGlance_OfLittle(t *testing.T) {
 	for _, text := range []string{`{}`, `{"process": null, "linux": null}`, `{"linux": {"resources": null}}`} {
-		spec, err := Glance("config.json", []byte(text))
+		file := File{Content: []byte(text)}
+		spec, err := file.Glance()
 		must.NoError(t, err)
 		must.Nil(t, spec.Process)
 	}

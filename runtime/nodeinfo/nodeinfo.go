@@ -56,21 +56,31 @@ const (
 )
 
 // Spec is the CDI specification of the node's GPUs. Where none is kept for the driver of now, or not one that names all
-// of these devices, it is made anew first.
-func (p Place) Spec(ctx context.Context, refresh Refresher, devices []string) (*cdispecs.Spec, error) {
+// of these devices, or check, which may be nil, refuses one, it is made anew first.
+func (p Place) Spec(
+	ctx context.Context, refresh Refresher, devices []string, check func(*cdispecs.Device) error,
+) (*cdispecs.Spec, error) {
 	return kept(ctx, p, refresh, specFile, func(spec *cdispecs.Spec) error {
 		for _, name := range devices {
-			if !slices.ContainsFunc(spec.Devices, func(d cdispecs.Device) bool { return d.Name == name }) {
-				return fmt.Errorf("NVML knows no device %s in the driver root %s", name, p.DriverRoot)
+			i := slices.IndexFunc(spec.Devices, func(d cdispecs.Device) bool { return d.Name == name })
+			if i < 0 {
+				gpus, _ := p.unanswered()
+				return fmt.Errorf("NVML knows no device %s in the driver root %s%s", name, p.DriverRoot, missing(gpus))
+			}
+			if check == nil {
+				continue
+			}
+			if err := check(&spec.Devices[i]); err != nil {
+				return err
 			}
 		}
 		return nil
 	})
 }
 
-// GPUs are the node's, in the order of their index. Where they are not kept for the driver of now, NVML is asked first.
+// GPUs are those of the node that answer, in the order of their index. Where they are not kept for the driver of now, NVML is asked first.
 func (p Place) GPUs(ctx context.Context, refresh Refresher) ([]GPU, error) {
-	gpus, err := kept(ctx, p, refresh, gpusFile, func(*[]GPU) error { return nil })
+	gpus, err := kept(ctx, p, refresh, gpusFile, func(*[]GPU) error { return p.mayBeBack() })
 	if err != nil {
 		return nil, err
 	}
@@ -85,6 +95,17 @@ func kept[T any](ctx context.Context, p Place, refresh Refresher, name string, c
 	}
 	if value, err := read(filepath.Join(dir, name), check); err == nil {
 		return value, nil
+	}
+	unlock, err := p.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if dir, err = p.dir(); err != nil {
+		return nil, err
+	}
+	if value, err := read(filepath.Join(dir, name), check); err == nil {
+		return value, nil // somebody else has asked while we waited
 	}
 	if err := refresh(ctx, p); err != nil {
 		return nil, fmt.Errorf("ask NVML of the driver root %s for the node's GPUs: %w", p.DriverRoot, err)

@@ -92,12 +92,12 @@ func TestPlace_AsksAgainWhen(t *testing.T) {
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			place, d := testPlace(t), &driver{gpus: []string{gpu0}}
-			_, err := place.Spec(t.Context(), d.refresh, d.gpus)
+			_, err := place.Spec(t.Context(), d.refresh, d.gpus, nil)
 			must.NoError(t, err)
 			must.Eq(t, 1, d.asked)
 
 			tc.change(t, &place, d)
-			spec, err := place.Spec(t.Context(), d.refresh, d.gpus)
+			spec, err := place.Spec(t.Context(), d.refresh, d.gpus, nil)
 			must.NoError(t, err)
 			must.Len(t, len(d.gpus), spec.Devices)
 			gpus, err := place.GPUs(t.Context(), d.refresh)
@@ -112,7 +112,7 @@ func TestPlace_AsksAgainWhen(t *testing.T) {
 func TestPlace_RemovesWhatIsOfOlderDrivers(t *testing.T) {
 	place, d := testPlace(t), &driver{gpus: []string{gpu0}}
 	for range 3 {
-		_, err := place.Spec(t.Context(), d.refresh, d.gpus)
+		_, err := place.Spec(t.Context(), d.refresh, d.gpus, nil)
 		must.NoError(t, err)
 		write(t, library(place, driverroot.CUDALibrary), string(make([]byte, 100+d.asked)))
 	}
@@ -125,13 +125,13 @@ func TestPlace_RemovesWhatIsOfOlderDrivers(t *testing.T) {
 func TestPlace_Errors(t *testing.T) {
 	t.Run("NVML does not answer", func(t *testing.T) {
 		place, broken := testPlace(t), errors.New("ERROR_GPU_IS_LOST")
-		_, err := place.Spec(t.Context(), func(context.Context, Place) error { return broken }, []string{gpu0})
+		_, err := place.Spec(t.Context(), func(context.Context, Place) error { return broken }, []string{gpu0}, nil)
 		must.ErrorIs(t, err, broken)
 		must.ErrorContains(t, err, place.DriverRoot)
 	})
 	t.Run("no such GPU", func(t *testing.T) {
 		place, d := testPlace(t), &driver{gpus: []string{gpu0}}
-		_, err := place.Spec(t.Context(), d.refresh, []string{gpu1})
+		_, err := place.Spec(t.Context(), d.refresh, []string{gpu1}, nil)
 		must.ErrorContains(t, err, gpu1)
 		must.ErrorContains(t, err, place.DriverRoot)
 	})

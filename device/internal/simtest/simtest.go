@@ -29,11 +29,15 @@ type Node struct {
 	tool string
 }
 
-// H200x2 makes a node with two simulated H200 and sets the test's environment
-// so that the simulated driver finds them. The driver reads it once per process.
-func H200x2(t *testing.T) *Node { return New(t, "h200x2.conf") }
+// H200x2 makes a node with two simulated H200: see New.
+func H200x2(t *testing.T) *Node {
+	t.Helper()
+	return New(t, "h200x2.conf")
+}
 
-// New makes a node with the simulated GPUs of a topology, as H200x2 does.
+// New makes a node with the simulated GPUs of a topology and sets the test's
+// environment so that the simulated driver finds them. The driver reads it once
+// per process.
 func New(t *testing.T, topology string) *Node {
 	t.Helper()
 	source := moduleRoot(t)

@@ -2,6 +2,7 @@
 package nvmltest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -171,6 +172,9 @@ func (f *Fake) Telemetry(ctx context.Context, uuid string) (*nvml.Telemetry, err
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	telemetry := f.telemetry[uuid]
+	if !slices.ContainsFunc(f.node.GPUs, func(g nvml.GPU) bool { return g.UUID == uuid }) {
+		return nil, cmp.Or(f.err, fmt.Errorf("there is no GPU %s", uuid))
+	}
 	return &telemetry, f.err
 }
 

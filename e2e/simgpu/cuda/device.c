@@ -30,15 +30,24 @@ CUresult cuDeviceGetName(char *name, int len, CUdevice dev) {
     return CUDA_SUCCESS;
 }
 
+/* The first version is from before MIG: of an instance it tells the GPU's. */
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev) {
+    const struct sim_gpu *gpu;
+
     REQUIRE_DEVICE(dev);
     REQUIRE(uuid != NULL, CUDA_ERROR_INVALID_VALUE);
-    memcpy(uuid->bytes, device_gpu(dev)->uuid_bytes, sizeof(uuid->bytes));
+    gpu = device_gpu(dev);
+    if (gpu->is_mig)
+        gpu = sim_gpu(gpu->mig_of);
+    memcpy(uuid->bytes, gpu->uuid_bytes, sizeof(uuid->bytes));
     return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev) {
-    return cuDeviceGetUuid(uuid, dev);
+    REQUIRE_DEVICE(dev);
+    REQUIRE(uuid != NULL, CUDA_ERROR_INVALID_VALUE);
+    memcpy(uuid->bytes, device_gpu(dev)->uuid_bytes, sizeof(uuid->bytes));
+    return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev) {

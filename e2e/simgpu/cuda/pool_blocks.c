@@ -199,8 +199,9 @@ static void settle(struct pool *pool, bool all) {
 static bool follows(const struct pool *pool, struct CUstream_st *stream, const struct block *block) {
     if (block->stream == stream && block->stream_id == stream->id)
         return true;
+    /* Marks say nothing of host functions: what was freed behind one is nobody else's until it is over. */
     return pool->follow_events && block->freed_on == stream->context->device &&
-           block->mark <= atomic_load(&stream->waited_mark);
+           block->mark <= atomic_load(&stream->waited_mark) && stream_calls_done(block->stream, block->stream_id);
 }
 
 static struct block *take_pending(struct pool *pool, struct CUstream_st *stream, uint64_t size) {

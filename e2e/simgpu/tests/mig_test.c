@@ -57,6 +57,8 @@ static void device_is(void *arg) {
     CHECK_INT(count, 1);
     OK(cuDeviceGetUuid_v2(&uuid, 0));
     CHECK_INT((unsigned char)uuid.bytes[15], want->last);
+    OK(cuDeviceGetUuid(&uuid, 0));
+    CHECK_INT(uuid.bytes[15], 0); /* the GPU's */
     OK(cuDeviceTotalMem_v2(&bytes, 0));
     CHECK_INT(bytes, want->bytes);
 }

@@ -4,13 +4,16 @@ package generate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
 	"github.com/hashicorp/go-hclog"
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
 
+	"tranche.dev/tranche/runtime/driverroot"
 	"tranche.dev/tranche/runtime/nodeinfo"
 )
 
@@ -31,35 +34,75 @@ var disabledHooks = []nvcdi.HookName{"enable-cuda-compat", "apply-cuda-memory-li
 // Refresher gives what makes the CDI specification of a place anew, in this process.
 func Refresher(logger hclog.Logger) nodeinfo.Refresher {
 	return func(_ context.Context, place nodeinfo.Place) error {
-		spec, err := Spec(place, logger)
+		spec, unanswered, err := Spec(place, logger)
 		if err != nil {
 			return err
 		}
-		return place.KeepSpec(spec)
+		for _, gpu := range unanswered {
+			logger.Warn("a GPU does not answer, so no container gets it", "gpu", gpu.Index, "error", gpu.Error)
+		}
+		// First, so that whoever misses a GPU in the specification learns why.
+		return errors.Join(place.KeepUnanswered(unanswered), place.KeepSpec(spec))
 	}
 }
 
-// Spec asks nvcdi for a CDI specification that names every GPU and MIG instance of the node by its UUID.
-func Spec(place nodeinfo.Place, logger hclog.Logger) (*cdispecs.Spec, error) {
-	generated, err := spec(place, logger)
+// Spec asks nvcdi for a CDI specification that names every GPU and MIG instance of the node by its UUID, but for those GPUs
+// that do not answer. If none does, that is an error.
+func Spec(place nodeinfo.Place, logger hclog.Logger) (*cdispecs.Spec, []nodeinfo.Unanswered, error) {
+	generated, unanswered, err := spec(place, logger)
 	if err != nil {
-		return nil, fmt.Errorf("generate a CDI spec from the driver root %s: %w", place.DriverRoot, err)
+		return nil, nil, fmt.Errorf("generate a CDI spec from the driver root %s: %w", place.DriverRoot, err)
 	}
 	throughCLI(&generated.ContainerEdits)
 	for i := range generated.Devices {
 		throughCLI(&generated.Devices[i].ContainerEdits)
 	}
-	return generated, nil
+	return generated, unanswered, nil
 }
 
-func spec(place nodeinfo.Place, logger hclog.Logger) (*cdispecs.Spec, error) {
+func spec(place nodeinfo.Place, logger hclog.Logger) (*cdispecs.Spec, []nodeinfo.Unanswered, error) {
+	file, err := driverroot.FindFile(place.DriverRoot, driverroot.NVMLLibrary)
+	if err != nil {
+		return nil, nil, err
+	}
+	library := nvml.New(nvml.WithLibraryPath(file))
+	generator, err := newGenerator(place, library, logger)
+	if err != nil {
+		return nil, nil, err
+	}
+	generated, err := generator.GetSpec("all")
+	if err == nil {
+		return generated.Raw(), nil, nil
+	}
+	devices, unanswered, oneByOne := answeringDevices(library, generator)
+	if oneByOne != nil || len(devices) == 0 {
+		return nil, nil, errors.Join(err, oneByOne)
+	}
+	common, err := generator.GetCommonEdits()
+	if err != nil {
+		return nil, nil, err
+	}
+	return rawSpec(devices, common.ContainerEdits), unanswered, nil
+}
+
+// rawSpec puts a specification together as nvcdi does it for all devices.
+func rawSpec(devices []cdispecs.Device, common *cdispecs.ContainerEdits) *cdispecs.Spec {
+	raw := &cdispecs.Spec{Kind: vendor + "/" + class, Devices: devices, ContainerEdits: *common}
+	if version, err := cdispecs.MinimumRequiredVersion(raw); err == nil {
+		raw.Version = version
+	}
+	return raw
+}
+
+func newGenerator(place nodeinfo.Place, library nvml.Interface, logger hclog.Logger) (nvcdi.Interface, error) {
 	namer, err := nvcdi.NewDeviceNamer(nvcdi.DeviceNameStrategyUUID)
 	if err != nil {
 		return nil, err
 	}
-	generator, err := nvcdi.New(
+	return nvcdi.New(
 		nvcdi.WithLogger(nvcdiLogger{logger.Named("nvcdi")}),
 		nvcdi.WithMode(nvcdi.ModeNvml),
+		nvcdi.WithNvmlLib(library),
 		nvcdi.WithDriverRoot(place.DriverRoot),
 		nvcdi.WithDevRoot(place.DevRoot()),
 		nvcdi.WithDeviceNamers(namer),
@@ -70,14 +113,6 @@ func spec(place nodeinfo.Place, logger hclog.Logger) (*cdispecs.Spec, error) {
 		// A second library to ask, which is looked for outside the driver root too; NVML knows all that is needed.
 		nvcdi.WithFeatureFlags(nvcdi.FeatureDisableNvsandboxUtils),
 	)
-	if err != nil {
-		return nil, err
-	}
-	generated, err := generator.GetSpec("all")
-	if err != nil {
-		return nil, err
-	}
-	return generated.Raw(), nil
 }
 
 // throughCLI turns "tranche NAME …" into "tranche cdi-hook NAME …".

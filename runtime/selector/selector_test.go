@@ -1,4 +1,4 @@
-package ask
+package selector
 
 import (
 	"strings"
@@ -40,7 +40,7 @@ func TestSelector(t *testing.T) {
 		"model:NVIDIA [AH]?00*":      {0, 1, 10},
 		"model:T4":                   nil,
 	} {
-		s, err := ParseSelector(text)
+		s, err := Parse(text)
 		must.NoError(t, err, must.Sprint(text))
 		var got []int
 		for _, g := range gpus {
@@ -49,7 +49,7 @@ func TestSelector(t *testing.T) {
 			}
 		}
 		must.Eq(t, want, got, must.Sprint(text))
-		again, err := ParseSelector(s.String())
+		again, err := Parse(s.String())
 		must.NoError(t, err)
 		must.Eq(t, s, again)
 	}
@@ -59,7 +59,7 @@ func TestSelector(t *testing.T) {
 	must.Eq(t, "any GPU", Selector{}.String())
 }
 
-func TestParseSelector_Refuses(t *testing.T) {
+func TestParse_Refuses(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                   "names no GPU",
 		"  ":                 "names no GPU",
@@ -80,18 +80,18 @@ func TestParseSelector_Refuses(t *testing.T) {
 		"pci:0000:3b:00.-1":  "no PCI address",
 		"model:NVIDIA [H200": "no pattern for the name of a GPU",
 	} {
-		_, err := ParseSelector(text)
+		_, err := Parse(text)
 		must.ErrorContains(t, err, want, must.Sprint(text))
 	}
 }
 
-func FuzzParseSelector(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	for _, text := range []string{"0", "index:1", "uuid:GPU-1", "pci:0000:3b:00.0", "pci:3b:0.0", "model:NVIDIA H200*", "model:[", "::"} {
 		f.Add(text)
 	}
 	gpu := nodeinfo.GPU{UUID: "GPU-1", Name: "NVIDIA H200", PCIBusID: "00000000:18:00.0"}
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := ParseSelector(text)
+		s, err := Parse(text)
 		if err != nil {
 			must.Eq(t, Selector{}, s)
 			return
@@ -99,34 +99,9 @@ func FuzzParseSelector(f *testing.F) {
 		must.NotEq(t, Selector{}, s, must.Sprint("whoever names a GPU does not get any"))
 		s.Matches(gpu)
 		if strings.TrimSpace(s.value) == s.value {
-			again, err := ParseSelector(s.String())
+			again, err := Parse(s.String())
 			must.NoError(t, err)
 			must.Eq(t, s, again)
-		}
-	})
-}
-
-func FuzzOf(f *testing.F) {
-	f.Add("8GiB", "0", "", "", "", "")
-	f.Add("8GiB", "", "", "8192MiB", "model:*", "8GiB")
-	f.Add("", "", "50%", "4GiB", "", "")
-	f.Add("\xff", "index:1", "", "", "uuid:GPU-1", "1TiB")
-	f.Add("99999999999999999999GiB", "", "", "", "", "")
-	f.Fuzz(func(t *testing.T, memory, gpu, compute, memoryAnnotation, gpuAnnotation, device string) {
-		ask, asked, err := Of(
-			map[string]string{MemoryEnv: memory, GPUEnv: gpu, ComputeEnv: compute, "TRANCHE_CDI_SLICE_x": device},
-			map[string]string{MemoryAnnotation: memoryAnnotation, GPUAnnotation: gpuAnnotation})
-		switch {
-		case err != nil:
-			must.False(t, asked)
-			must.Less(t, 2000, len(err.Error()))
-		case asked:
-			must.Positive(t, ask.MemoryBytes)
-			must.Zero(t, ask.MemoryBytes%(2<<20))
-			must.Eq(t, "", compute)
-			must.Eq(t, gpu+gpuAnnotation == "", ask.GPU == Selector{})
-		default:
-			must.Eq(t, "", memory+gpu+compute+memoryAnnotation+gpuAnnotation+device, must.Sprint("an ask went unheard"))
 		}
 	})
 }

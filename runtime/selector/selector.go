@@ -1,4 +1,5 @@
-package ask
+// Package selector names GPUs as people do: by index, UUID, place on the PCI bus or model.
+package selector
 
 import (
 	"fmt"
@@ -9,7 +10,7 @@ import (
 	"tranche.dev/tranche/runtime/nodeinfo"
 )
 
-// Selector says which GPU a container asks for. The zero Selector takes any.
+// Selector says which GPUs are meant. The zero Selector means any.
 type Selector struct {
 	by, value string
 }
@@ -26,8 +27,8 @@ const (
 const forms = `"index:0", "uuid:GPU-…", "pci:0000:3b:00.0" or "model:NVIDIA H200*"; a number alone is an index, ` +
 	`and what begins with GPU- or MIG- a UUID`
 
-// ParseSelector reads which GPU a container asks for.
-func ParseSelector(text string) (Selector, error) {
+// Parse reads which GPUs are meant.
+func Parse(text string) (Selector, error) {
 	text = strings.TrimSpace(text)
 	by, value, ok := strings.Cut(text, ":")
 	switch {
@@ -91,6 +92,9 @@ func pciAddress(text string) (string, error) {
 	}
 	return fmt.Sprintf("%08x:%02x:%02x.%x", numbers[0], numbers[1], numbers[2], numbers[3]), nil
 }
+
+// Way is how the selector names GPUs: "index", "uuid", "pci" or "model"; "" for the zero Selector.
+func (s Selector) Way() string { return s.by }
 
 // String is the selector as it can be written.
 func (s Selector) String() string {

@@ -1,0 +1,100 @@
+package claim
+
+import (
+	"slices"
+
+	"tranche.dev/tranche/claim/region"
+)
+
+// conflict gives the slices of an older claim that a new one cannot be made beside; none where both may be. Two claims
+// conflict if they share a slice, and on one GPU also if one of them has all of it, if their modes differ, or if they
+// are on instances by MIG in the same place.
+func (c *Claim) conflict(older *Claim) []string {
+	if shared := c.shared(older); len(shared) > 0 {
+		return shared
+	}
+	mode := c.Mode.orSlice()
+	sameDevice := c.GPU.UUID != "" && c.GPU.UUID == older.GPU.UUID
+	switch {
+	case !sameDevice && c.PhysicalGPU() != older.PhysicalGPU():
+		return nil
+	case mode != older.Mode.orSlice(), mode == ModeExclusive, mode == ModeMIG && (sameDevice || c.MIG.overlaps(older.MIG)):
+		return slices.Clone(older.Slices)
+	}
+	return nil
+}
+
+// shared gives the slices of an older claim that are a new one's too. Where slices are parts of the memory, those of
+// another size have other numbers for the same memory.
+func (c *Claim) shared(older *Claim) []string {
+	parts := c.partsMemory() && older.partsMemory()
+	if !parts || c.SliceBytes == 0 || older.SliceBytes == 0 || c.SliceBytes == older.SliceBytes {
+		return intersect(older.Slices, c.Slices)
+	}
+	for _, name := range c.Slices {
+		if uuid, number, ok := ParseSliceName(name); ok && older.Covers(uuid, number, c.SliceBytes) {
+			return slices.Clone(older.Slices)
+		}
+	}
+	return nil
+}
+
+// partsMemory tells whether the claim's slices are parts of the GPU's memory.
+func (c *Claim) partsMemory() bool { return c.Mode.IsZero() || c.Mode == ModeMPS }
+
+// supersededBy gives the claims that would have to go for a new one, or says who holds one of them.
+func (l *Ledger) supersededBy(b *book, asked *Claim) ([]string, error) {
+	var older []string
+	for _, r := range b.sorted() {
+		shared := asked.conflict(&r.Claim)
+		if len(shared) == 0 {
+			continue
+		}
+		if l.used(r) {
+			return nil, &HeldError{Claim: r.claim(), Slices: shared, Mode: asked.Mode.orSlice()}
+		}
+		older = append(older, r.ID)
+	}
+	return older, l.heldByBroken(b, asked)
+}
+
+// heldByBroken looks at the records that cannot be read. Who they were bound to is lost, but their regions still tell
+// whether a process uses them.
+func (l *Ledger) heldByBroken(b *book, asked *Claim) error {
+	for _, p := range b.problems {
+		shared := asked.sharedWithBroken(p)
+		if len(shared) == 0 {
+			continue
+		}
+		if inUse, err := region.InUse(l.regionPath(p.ClaimID)); err == nil && inUse {
+			return &HeldError{Claim: &Claim{ID: p.ClaimID, GPU: asked.GPU, Slices: p.MayHold, Mode: asked.Mode}, Slices: shared}
+		}
+	}
+	return nil
+}
+
+// sharedWithBroken gives what a new claim may share with one whose record cannot be read. Who wants a whole GPU wants
+// whatever that claim had of it, and if its name for what it had is the GPU's own, it had all.
+func (c *Claim) sharedWithBroken(p Problem) []string {
+	if shared := intersect(p.MayHold, c.Slices); len(shared) > 0 {
+		return shared
+	}
+	card := c.PhysicalGPU()
+	if p.ClaimID == "" || c.Mode != ModeExclusive && !slices.Contains(p.MayHold, card) || !p.mayBeOn(card) {
+		return nil
+	}
+	if len(p.MayHold) == 0 {
+		return []string{card}
+	}
+	return slices.Clone(p.MayHold)
+}
+
+func intersect(x, y []string) []string {
+	var both []string
+	for _, s := range x {
+		if slices.Contains(y, s) {
+			both = append(both, s)
+		}
+	}
+	return both
+}

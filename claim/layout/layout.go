@@ -1,0 +1,111 @@
+// Package layout is the file by which the device plugin tells others on its node how it shares each GPU. It lies in the
+// run directory, so that it is gone after a reboot, as long as the plugin has not started again.
+package layout
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"tranche.dev/tranche/claim"
+)
+
+// fileName is the file's name in the run directory.
+const fileName = "layout.json"
+
+// format is the version of the file's format.
+const format = 1
+
+// GPU is how the device plugin shares a GPU.
+type GPU struct {
+	Mode claim.Mode `json:"mode"`
+	// SliceBytes is the memory of one slice, in the modes that have slices.
+	SliceBytes uint64 `json:"slice_bytes,omitempty"`
+}
+
+type file struct {
+	Format int            `json:"tranche_layout"`
+	GPUs   map[string]GPU `json:"gpus"`
+}
+
+// Write says how each GPU is shared, by its UUID. Whoever reads meanwhile sees what was said before or all of this.
+func Write(runDir string, gpus map[string]GPU) error {
+	content, err := json.MarshalIndent(file{Format: format, GPUs: named(gpus)}, "", "  ")
+	if err == nil {
+		err = os.MkdirAll(runDir, 0o755)
+	}
+	if err == nil {
+		err = replace(filepath.Join(runDir, fileName), append(content, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("writing how the GPUs are shared to %s: %w", filepath.Join(runDir, fileName), err)
+	}
+	return nil
+}
+
+// named writes every mode out.
+func named(gpus map[string]GPU) map[string]GPU {
+	all := make(map[string]GPU, len(gpus))
+	for uuid, gpu := range gpus {
+		if gpu.Mode.IsZero() {
+			gpu.Mode = claim.ModeSlice
+		}
+		all[uuid] = gpu
+	}
+	return all
+}
+
+// replace writes a file under a name of its own first, since others read it at any time.
+func replace(path string, content []byte) error {
+	temporary, err := os.CreateTemp(filepath.Dir(path), "."+fileName+"-*")
+	if err != nil {
+		return err
+	}
+	_, err = temporary.Write(content)
+	err = errors.Join(err, temporary.Chmod(0o644), temporary.Close())
+	if err == nil {
+		err = os.Rename(temporary.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(temporary.Name())
+	}
+	return err
+}
+
+// Read gives how each GPU is shared. Where nobody has said so, there are none in the answer: all GPUs are then in slices
+// of the size that the reader was configured with, and so is a GPU that the answer does not have.
+func Read(runDir string) (map[string]GPU, error) {
+	path := filepath.Join(runDir, fileName)
+	content, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var f file
+	if err == nil {
+		err = json.Unmarshal(content, &f)
+	}
+	if err == nil {
+		err = f.check()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading how the device plugin shares the GPUs from %s: %w; restart Nomad's agent, whose device "+
+			"plugin writes it anew, or remove it where there is no such plugin", path, err)
+	}
+	return f.GPUs, nil
+}
+
+// check is strict: a GPU in an unknown mode must not be taken for one in slices.
+func (f file) check() error {
+	if f.Format != format {
+		return fmt.Errorf("its format is %d, and this program knows format %d", f.Format, format)
+	}
+	for uuid, gpu := range f.GPUs {
+		if _, err := claim.ParseMode(string(gpu.Mode)); err != nil {
+			return fmt.Errorf("GPU %s: %w", uuid, err)
+		}
+	}
+	return nil
+}

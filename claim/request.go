@@ -1,0 +1,94 @@
+package claim
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Request is what Reserve is asked for.
+type Request struct {
+	// GPU is what the container is to get. Its UUID is empty where that is an instance by MIG that is still to be made.
+	GPU    GPU
+	Slices []string
+	// SliceBytes is the memory of one slice; 0 where it is the limit's part of each.
+	SliceBytes uint64
+	// LimitBytes is the limit; of a claim without one all memory of the GPU or the instance.
+	LimitBytes uint64
+	Owner      string
+	// Mode is ModeSlice where nothing is said.
+	Mode Mode
+	// Unlimited has a claim of ModeMIG have no limit, as those of ModeExclusive and ModeTimeslice never have one.
+	Unlimited bool
+	// MIG and MPS are what those modes take.
+	MIG *MIG
+	MPS *MPS
+}
+
+// claim is the claim that the request is for, without what makes it this one and no other.
+func (r Request) claim() Claim {
+	mode := r.Mode.orSlice()
+	c := Claim{
+		GPU: r.GPU, Slices: slices.Clone(r.Slices), SliceBytes: r.SliceBytes, LimitBytes: r.LimitBytes, Owner: r.Owner,
+		Mode: mode, Unlimited: r.Unlimited || mode == ModeExclusive || mode == ModeTimeslice,
+	}
+	if r.MIG != nil {
+		mig := *r.MIG
+		c.MIG = &mig
+	}
+	if r.MPS != nil {
+		mps := *r.MPS
+		c.MPS = &mps
+	}
+	return c
+}
+
+func (r Request) check() error {
+	c := r.claim()
+	switch {
+	case r.GPU.UUID == "" && !c.Making():
+		return errors.New("the request names no GPU")
+	case len(r.Slices) == 0:
+		return errors.New("the request names no slices")
+	case slices.Contains(r.Slices, ""):
+		return errors.New("the request names a slice without a name")
+	case len(slices.Compact(slices.Sorted(slices.Values(r.Slices)))) != len(r.Slices):
+		return fmt.Errorf("the request names a slice twice: %q", r.Slices)
+	case r.LimitBytes == 0:
+		return errors.New("the request has no limit")
+	}
+	if err := c.checkMode(); err != nil {
+		return fmt.Errorf("the request: %w", err)
+	}
+	return nil
+}
+
+// checkTogether checks requests for claims that are to be made together.
+func checkTogether(reqs []Request) error {
+	if len(reqs) == 0 {
+		return errors.New("there is no request")
+	}
+	for i, req := range reqs {
+		if err := req.check(); err != nil {
+			return err
+		}
+		asked := req.claim()
+		for _, other := range reqs[:i] {
+			if c := other.claim(); len(asked.conflict(&c)) > 0 {
+				return fmt.Errorf("two of the requests want the same: %q and %q", other.Slices, req.Slices)
+			}
+		}
+	}
+	return nil
+}
+
+// gpus names the requests' GPUs in errors.
+func gpus(reqs []Request) string {
+	var names []string
+	for _, req := range reqs {
+		c := req.claim()
+		names = append(names, c.PhysicalGPU())
+	}
+	slices.Sort(names)
+	return fmt.Sprint(slices.Compact(names))
+}

@@ -1,0 +1,103 @@
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/shoenig/test/must"
+
+	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/layout"
+	"tranche.dev/tranche/device/nvml"
+	"tranche.dev/tranche/device/nvml/nvmltest"
+)
+
+// reserveIn makes a claim in a mode on a GPU.
+func (n *statusNode) reserveIn(t *testing.T, g nvml.GPU, mode claim.Mode, change func(*claim.Request)) *claim.Claim {
+	t.Helper()
+	req := claim.Request{
+		GPU: claim.GPU{UUID: g.UUID, Index: g.Index, Name: g.Name}, Slices: []string{g.UUID}, LimitBytes: g.MemoryBytes,
+		Owner: claim.OwnerNomad, Mode: mode,
+	}
+	if change != nil {
+		change(&req)
+	}
+	c, _, err := n.ledger.Reserve(t.Context(), req)
+	must.NoError(t, err)
+	return c
+}
+
+func TestStatus_Modes(t *testing.T) {
+	gpus := []nvml.GPU{nvmltest.H200(0), nvmltest.H200(1), nvmltest.H200(2), nvmltest.H200(3)}
+	n := newNode(t, nvmltest.New(gpus...))
+	must.NoError(t, layout.Write(n.runDir, map[string]layout.GPU{
+		gpus[1].UUID: {Mode: claim.ModeMIG, SliceBytes: 4 << 30}, gpus[2].UUID: {Mode: claim.ModeMPS, SliceBytes: 2 << 30},
+	}))
+	whole := n.reserveIn(t, gpus[0], claim.ModeExclusive, nil)
+	n.bind(t, whole, "alloc-1")
+	instance := n.reserveIn(t, gpus[1], claim.ModeMIG, func(r *claim.Request) {
+		r.GPU.UUID, r.GPU.Name, r.GPU.Index = "MIG-1", "NVIDIA H200 MIG 1g.18gb", 7
+		r.MIG = &claim.MIG{GPUUUID: gpus[1].UUID, GPUIndex: 1, Profile: "1g.18gb", Start: 0, Size: 1}
+		r.Slices, r.SliceBytes, r.LimitBytes = []string{claim.SliceName(gpus[1].UUID, 3)}, 4<<30, 4<<30
+	})
+	shared := n.reserveIn(t, gpus[2], claim.ModeMPS, func(r *claim.Request) {
+		r.Slices, r.SliceBytes, r.LimitBytes = []string{claim.SliceName(gpus[2].UUID, 5)}, 2<<30, 2<<30
+		r.MPS = &claim.MPS{Percentage: 2}
+	})
+
+	r := n.statusJSON(t, 0)
+	must.Len(t, 4, r.GPUs, must.Sprint("an instance is no GPU that NVML forgot"))
+	for i, want := range []gpuReport{
+		{Mode: claim.ModeExclusive, Slices: sliceReport{Taken: 1}},
+		{Mode: claim.ModeMIG, Slices: sliceReport{SliceBytes: 4 << 30, Total: 35, Taken: 1, Free: 34}},
+		{Mode: claim.ModeMPS, Slices: sliceReport{SliceBytes: 2 << 30, Total: 70, Taken: 1, Free: 69}},
+		{Mode: claim.ModeSlice, Slices: sliceReport{SliceBytes: 1 << 30, Total: 140, Free: 140}},
+	} {
+		must.Eq(t, want.Mode, r.GPUs[i].Mode)
+		must.Eq(t, want.Slices, r.GPUs[i].Slices)
+	}
+	must.Nil(t, r.Claims[0].Usage, must.Sprint("nobody counts what it uses"))
+	must.Eq(t, "", r.Claims[0].UsageError)
+
+	_, text, _ := n.status()
+	must.True(t, words(text, "0", "NVIDIA H200", gpus[0].UUID, "exclusive", "1", "-"), must.Sprint(text))
+	must.True(t, words(text, whole.ID, "0", "exclusive", gpus[0].UUID, "none", "-", "-", "-", "-", "running"), must.Sprint(text))
+	must.True(t, words(text, instance.ID, "1", "mig", "3", "4096 MiB", "0 MiB", "reserved"), must.Sprint(text))
+	must.True(t, words(text, shared.ID, "2", "mps", "5", "2048 MiB", "0 MiB"), must.Sprint(text))
+
+	_, out, _ := n.claim("list", "--json")
+	var list struct {
+		Claims []struct {
+			ID, Mode  string
+			Unlimited bool
+		}
+	}
+	must.NoError(t, json.Unmarshal([]byte(out), &list))
+	must.Eq(t, "exclusive", list.Claims[0].Mode)
+	must.True(t, list.Claims[0].Unlimited)
+
+	code, out, _ := n.claim("release", "--force", whole.ID)
+	must.Eq(t, 0, code)
+	must.StrContains(t, out, "what it had of GPU 0 ("+gpus[0].UUID+") in mode exclusive is free")
+	must.StrContains(t, out, "goes on, with all that it was given of the GPU")
+}
+
+func TestStatus_ModeOfSlicesIsNamed(t *testing.T) {
+	g := nvmltest.H200(0)
+	n := newNode(t, nvmltest.New(g))
+	c := n.reserve(t, g, 0, 1)
+	_, out, _ := n.claim("list", "--json")
+	must.StrContains(t, out, `"mode": "slice"`)
+	_, out, _ = n.claim("list")
+	must.True(t, words(out, c.ID, "0", "slice", "0-1", "2048 MiB"), must.Sprint(out))
+}
+
+func TestStatus_BrokenLayout(t *testing.T) {
+	n := newNode(t, nvmltest.New(nvmltest.H200(0)))
+	must.NoError(t, os.WriteFile(filepath.Join(n.runDir, "layout.json"), []byte("{"), 0o644))
+	must.StrContains(t, n.statusJSON(t, 0).LayoutError, "layout.json")
+	_, text, _ := n.status()
+	must.StrContains(t, text, "How the GPUs are shared is not known")
+}

@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+
+	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/layout"
+	"tranche.dev/tranche/device/nvml"
+)
+
+// addGPUs adds the GPUs that NVML knows, and those that only claims do.
+func (r *report) addGPUs(node *nvml.Node, shared map[string]layout.GPU, sliceBytes uint64) {
+	r.DriverVersion, r.CUDAVersion = node.DriverVersion, node.CUDAVersion
+	known := map[string]claim.GPU{}
+	add := func(g gpuReport, usableBytes uint64) {
+		sharing := r.sharing(g.UUID, shared, sliceBytes)
+		g.Mode, g.Slices = sharing.Mode, r.countSlices(g.UUID, usableBytes, sharing.SliceBytes)
+		r.GPUs = append(r.GPUs, g)
+		known[g.UUID] = claim.GPU{Index: g.Index, Name: g.Name}
+	}
+	for _, g := range node.GPUs {
+		add(gpuReport{
+			Index: g.Index, UUID: g.UUID, Name: g.Name,
+			MemoryBytes: g.MemoryBytes, UsedBytes: g.UsedBytes, UtilizationPercent: g.UtilizationPercent,
+		}, g.UsableBytes())
+	}
+	for _, f := range node.Failed {
+		add(gpuReport{Index: f.Index, UUID: f.UUID, Error: fmt.Sprint(f.Err), UtilizationPercent: -1}, 0)
+	}
+	for i := range r.Claims {
+		c := &r.Claims[i].Claim
+		g := physicalGPU(c)
+		if _, ok := known[g.UUID]; !ok && g.UUID != "" {
+			add(gpuReport{
+				Index: g.Index, UUID: g.UUID, Name: g.Name, UtilizationPercent: -1, Error: "NVML does not list it",
+			}, 0)
+		}
+		if c.GPU.Name == "" { // of `tranche run`, whose regions name the UUID only
+			c.GPU.Index, c.GPU.Name = known[g.UUID].Index, known[g.UUID].Name
+		}
+	}
+}
+
+// physicalGPU is the GPU that a claim is on, or on an instance of; the name of that one is in no record.
+func physicalGPU(c *claim.Claim) claim.GPU {
+	if c.MIG != nil {
+		return claim.GPU{UUID: c.MIG.GPUUUID, Index: c.MIG.GPUIndex}
+	}
+	return c.GPU
+}
+
+// sharing is how a GPU is shared: as the device plugin says, else as the claims on it do. SliceBytes is 0 in a mode
+// without slices.
+func (r *report) sharing(uuid string, shared map[string]layout.GPU, sliceBytes uint64) layout.GPU {
+	said, ok := shared[uuid]
+	for _, c := range r.Claims {
+		if c.PhysicalGPU() == uuid && !ok {
+			said.Mode = c.Mode
+		}
+	}
+	said.Mode = cmp.Or(said.Mode, claim.ModeSlice)
+	if said.Mode == claim.ModeSlice || said.Mode == claim.ModeMPS {
+		said.SliceBytes = cmp.Or(said.SliceBytes, sliceBytes)
+	}
+	return said
+}
+
+// countSlices counts the slices of a GPU. Where claims say of which size they are, those count.
+func (r *report) countSlices(uuid string, usableBytes, sliceBytes uint64) sliceReport {
+	s := sliceReport{SliceBytes: sliceBytes}
+	for _, c := range r.Claims {
+		if c.PhysicalGPU() != uuid || len(c.Slices) == 0 {
+			continue
+		}
+		if c.SliceBytes > 0 || c.Mode == claim.ModeSlice || c.Mode == claim.ModeMPS {
+			s.SliceBytes = c.SliceSize()
+		}
+		switch c.State {
+		case stateDormant:
+			s.Dormant += len(c.Slices)
+		case stateEnded:
+		default:
+			s.Taken += len(c.Slices)
+		}
+	}
+	if s.SliceBytes > 0 {
+		s.Total = int(usableBytes / s.SliceBytes)
+	}
+	s.Free = max(0, s.Total-s.Taken)
+	return s
+}

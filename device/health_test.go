@@ -1,0 +1,105 @@
+package device
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	ndevice "github.com/hashicorp/nomad/plugins/device"
+	"github.com/shoenig/test/must"
+
+	"tranche.dev/tranche/device/nvml"
+	"tranche.dev/tranche/device/nvml/nvmltest"
+)
+
+// sickNode is a plugin with one GPU, whose clock the test moves.
+type sickNode struct {
+	gpu    nvml.GPU
+	fake   *nvmltest.Fake
+	stream <-chan *ndevice.FingerprintResponse
+	later  *atomic.Int64
+}
+
+func newSickNode(t *testing.T) *sickNode {
+	t.Helper()
+	n := &sickNode{gpu: nvmltest.H200(0), later: new(atomic.Int64)}
+	n.fake = nvmltest.New(n.gpu)
+	p := newPlugin(t, n.fake, nil)
+	p.node.Load().now = func() time.Time { return time.Now().Add(time.Duration(n.later.Load())) }
+	n.stream = fingerprint(t, p)
+	must.Eq(t, "", n.next(t))
+	return n
+}
+
+// next is why the GPU's devices are unhealthy in the next message; empty if they are not.
+func (n *sickNode) next(t *testing.T) string {
+	t.Helper()
+	devices := next(t, n.stream).Devices[0].Devices
+	for _, d := range devices {
+		must.Eq(t, devices[0].HealthDesc, d.HealthDesc)
+		must.Eq(t, d.HealthDesc == "", d.Healthy)
+	}
+	return devices[0].HealthDesc
+}
+
+func (n *sickNode) recovery(action nvml.RecoveryAction) {
+	n.fake.SetHealth(n.gpu.UUID, nvml.Health{Recovery: &action})
+}
+
+// An error that takes a reset makes the GPU unhealthy, until the driver says that it has recovered.
+func TestHealth_Xid(t *testing.T) {
+	n := newSickNode(t)
+	n.recovery(nvml.RecoveryNone)
+	must.NoError(t, n.fake.Post(t.Context(), nvml.Event{UUID: n.gpu.UUID, Xid: 31})) // a program's fault
+	must.NoError(t, n.fake.Post(t.Context(), nvml.Event{UUID: n.gpu.UUID, Xid: 119}))
+	must.StrContains(t, n.next(t), "Xid 119: ")
+
+	n.recovery(nvml.RecoveryReset)
+	must.StrContains(t, n.next(t), "a reset of the GPU")
+	n.later.Store(int64(time.Minute))
+	n.recovery(nvml.RecoveryNone)
+	must.Eq(t, "", n.next(t))
+}
+
+// Drivers that do not tell of recovery: the GPU is taken to have been reset when it was away.
+func TestHealth_XidOfAnOldDriver(t *testing.T) {
+	n := newSickNode(t)
+	must.NoError(t, n.fake.Post(t.Context(), nvml.Event{UUID: n.gpu.UUID, Xid: 79}))
+	must.StrContains(t, n.next(t), "and then the Nomad agent")
+	n.later.Store(int64(time.Hour))
+	n.fake.SetError(&nvml.NoDriverError{Err: errors.New("the module is not loaded")})
+	must.StrContains(t, n.next(t), "the module is not loaded")
+	n.fake.SetError(nil)
+	must.Eq(t, "", n.next(t))
+}
+
+// A driver that is merely slow does not make a GPU fit again.
+func TestHealth_XidAndASlowDriver(t *testing.T) {
+	n := newSickNode(t)
+	must.NoError(t, n.fake.Post(t.Context(), nvml.Event{UUID: n.gpu.UUID, Xid: 79}))
+	must.StrContains(t, n.next(t), "Xid 79")
+	n.fake.SetError(errors.New("NVML did not answer in time"))
+	must.StrContains(t, n.next(t), "in time")
+	n.fake.SetError(nil)
+	must.StrContains(t, n.next(t), "Xid 79")
+}
+
+func TestHealth_RemappedRows(t *testing.T) {
+	n := newSickNode(t)
+	n.fake.SetHealth(n.gpu.UUID, nvml.Health{Rows: &nvml.RemappedRows{Failed: true}})
+	must.StrContains(t, n.next(t), "could not be remapped: have the GPU replaced")
+	n.fake.SetHealth(n.gpu.UUID, nvml.Health{Rows: &nvml.RemappedRows{Pending: true}})
+	must.Eq(t, "", n.next(t), must.Sprint("rows that wait for a reset are kept from processes by the driver"))
+}
+
+// A GPU that MIG has cut up can't be used as a whole.
+func TestHealth_MIGBehindTheBack(t *testing.T) {
+	n := newSickNode(t)
+	cut := n.gpu
+	cut.MIG = nvml.MIG{Capable: true, Enabled: true}
+	n.fake.SetGPUs(cut)
+	must.StrContains(t, n.next(t), "MIG is on")
+	n.fake.SetGPUs(n.gpu)
+	must.Eq(t, "", n.next(t))
+}

@@ -1,0 +1,48 @@
+package device
+
+import (
+	"context"
+	"time"
+
+	ndevice "github.com/hashicorp/nomad/plugins/device"
+
+	"tranche.dev/tranche/claim"
+)
+
+// gpuType is the type of whole GPUs and of MIG instances, as in jobspecs:
+// nvidia/gpu. It is nomad-device-nvidia's, with its names and attributes, so
+// that jobs for that plugin run unchanged.
+const gpuType = "gpu"
+
+// exclusiveMode offers whole GPUs. Those of one model are one group.
+type exclusiveMode struct{ *node }
+
+func (m *exclusiveMode) groups(g *gpu, taken *taken) []*ndevice.DeviceGroup {
+	whole := g.device(g.UUID)
+	setTaken(whole, taken.byGPU[g.UUID])
+	return []*ndevice.DeviceGroup{{
+		Vendor: vendor, Type: gpuType, Name: g.Name, Attributes: g.attributes(isolationExclusive),
+		Devices: []*ndevice.Device{whole},
+	}}
+}
+
+func (m *exclusiveMode) has(g *gpu, id string) bool { return id == g.UUID }
+
+func (m *exclusiveMode) reserve(ctx context.Context, devices []device) ([]claim.Token, error) {
+	var requests []claim.Request
+	for _, d := range devices {
+		requests = append(requests, claim.Request{
+			GPU:        claim.GPU{UUID: d.gpu.UUID, Index: d.gpu.Index, Name: d.gpu.Name},
+			Slices:     []string{d.id},
+			LimitBytes: d.gpu.MemoryBytes,
+			Owner:      claim.OwnerNomad,
+			Mode:       claim.ModeExclusive,
+			Unlimited:  true,
+		})
+	}
+	return m.claim(ctx, requests...)
+}
+
+func (m *exclusiveMode) stats(g *gpu, uses *uses, now time.Time) map[groupKey]deviceStats {
+	return map[groupKey]deviceStats{{gpuType, g.Name}: {g.UUID: gpuStats(uses.gpus[g.UUID], uses.byDevice[g.UUID], now)}}
+}

@@ -1,0 +1,165 @@
+package device
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	ndevice "github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+	"github.com/shoenig/test/must"
+
+	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/device/nvml"
+	"tranche.dev/tranche/device/nvml/nvmltest"
+)
+
+// gpuBlocks are what HCL makes of gpu blocks.
+func gpuBlocks(blocks ...map[string]any) []any {
+	var all []any
+	for _, block := range blocks {
+		label := block["gpu"].(string)
+		delete(block, "gpu")
+		all = append(all, map[string]any{label: []any{block}})
+	}
+	return all
+}
+
+// lines are the groups as a person would note them: type, name, how many devices
+// are healthy of how many.
+func lines(groups []*ndevice.DeviceGroup) []string {
+	var all []string
+	for _, group := range groups {
+		healthy := 0
+		for _, d := range group.Devices {
+			if d.Healthy {
+				healthy++
+			}
+		}
+		all = append(all, strings.Join([]string{group.Type, group.Name}, " ")+": "+strings.Repeat("+", healthy)+
+			strings.Repeat("-", len(group.Devices)-healthy))
+	}
+	return all
+}
+
+func TestModes_Fingerprint(t *testing.T) {
+	p := newPlugin(t, nvmltest.New(mixed()...), map[string]any{"slice_memory": "32GiB", "gpu": gpuBlocks(
+		map[string]any{"gpu": "model:*A100*", "mode": "exclusive"},
+		map[string]any{"gpu": "index:2", "mode": "timeslice", "replicas": 3},
+	)})
+	response := next(t, fingerprint(t, p))
+	must.Eq(t, []string{
+		"gpu NVIDIA A100-SXM4-40GB: +", "gpu NVIDIA A100-SXM4-80GB: +", "timeslice Tesla T4 #2: +++", "slice NVIDIA H200 #3: ++++",
+	}, lines(response.Devices))
+	for _, group := range response.Devices {
+		must.NoError(t, group.Validate())
+	}
+	must.Eq(t, structs.NewStringAttribute("exclusive"), response.Devices[0].Attributes["isolation"])
+	must.Eq(t, structs.NewStringAttribute("none"), response.Devices[2].Attributes["isolation"])
+	must.Eq(t, structs.NewIntAttribute(3, ""), response.Devices[2].Attributes["replicas"])
+	must.Eq(t, structs.NewStringAttribute("memory"), response.Devices[3].Attributes["isolation"])
+}
+
+// GPUs of one model are one group, as with nomad-device-nvidia, whose attributes are those of the lowest UUID.
+func TestExclusive_Groups(t *testing.T) {
+	a, b := nvmltest.H200(0), nvmltest.H200(1)
+	a.UUID, b.UUID = b.UUID, a.UUID
+	b.MemoryBytes = 7 << 30
+	p := newPlugin(t, nvmltest.New(a, b), map[string]any{"mode": "exclusive"})
+	groups := next(t, fingerprint(t, p)).Devices
+	must.Eq(t, []string{"gpu NVIDIA H200: ++"}, lines(groups))
+	must.Eq(t, structs.NewIntAttribute(7<<10, "MiB"), groups[0].Attributes["memory"])
+	must.Eq(t, structs.NewIntAttribute(2, ""), groups[0].Attributes["healthy_devices"])
+	must.Eq(t, []string{b.UUID, a.UUID}, []string{groups[0].Devices[0].ID, groups[0].Devices[1].ID})
+	for _, unwanted := range []string{"index", "unique.uuid", "slice_memory", "healthy_slices"} {
+		must.MapNotContainsKey(t, groups[0].Attributes, unwanted)
+	}
+}
+
+func TestExclusive_Reserve(t *testing.T) {
+	a, b := nvmltest.H200(0), nvmltest.H200(1)
+	p := newPlugin(t, nvmltest.New(a, b), map[string]any{"mode": "exclusive"})
+	next(t, fingerprint(t, p))
+	reservation, err := p.Reserve([]string{b.UUID, a.UUID})
+	must.NoError(t, err)
+	must.Eq(t, b.UUID+","+a.UUID, reservation.Envs["NVIDIA_VISIBLE_DEVICES"])
+	must.MapLen(t, 3, reservation.Envs)
+
+	claims := claimsOf(t, p)
+	must.Len(t, 2, claims)
+	for i, g := range []nvml.GPU{a, b} {
+		must.Eq(t, claim.ModeExclusive, claims[i].Mode)
+		must.False(t, claims[i].Limited())
+		must.Eq(t, g.UUID, claims[i].GPU.UUID)
+		must.Eq(t, g.MemoryBytes, claims[i].LimitBytes)
+	}
+	for _, id := range []string{a.UUID + "/slice-000", a.UUID + "/share-000", "GPU-x"} {
+		_, err := p.Reserve([]string{id})
+		must.ErrorContains(t, err, "not devices of this node's GPUs")
+	}
+}
+
+func TestTimeslice_Reserve(t *testing.T) {
+	g := nvmltest.H200(0)
+	p := newPlugin(t, nvmltest.New(g), map[string]any{"mode": "timeslice", "replicas": 2})
+	groups := next(t, fingerprint(t, p)).Devices
+	must.Eq(t, []string{"timeslice NVIDIA H200 #0: ++"}, lines(groups))
+	for _, d := range groups[0].Devices {
+		reservation, err := p.Reserve([]string{d.ID})
+		must.NoError(t, err)
+		must.Eq(t, "void", reservation.Envs["NVIDIA_VISIBLE_DEVICES"])
+	}
+	claims := claimsOf(t, p)
+	must.Len(t, 2, claims, must.Sprint("shares of one GPU exclude each other"))
+	must.Eq(t, claim.ModeTimeslice, claims[0].Mode)
+
+	_, err := p.Reserve([]string{groups[0].Devices[0].ID, groups[0].Devices[1].ID})
+	must.ErrorContains(t, err, "ask for one")
+	for _, id := range []string{g.UUID, g.UUID + "/share-002", g.UUID + "/share-0", g.UUID + "/share--01"} {
+		_, err := p.Reserve([]string{id})
+		must.ErrorContains(t, err, "not devices of this node's GPUs", must.Sprint(id))
+	}
+}
+
+func TestReserve_DifferentModes(t *testing.T) {
+	a, b := nvmltest.H200(0), nvmltest.H200(1)
+	p := newPlugin(t, nvmltest.New(a, b), map[string]any{
+		"gpu": gpuBlocks(map[string]any{"gpu": "index:0", "mode": "exclusive"}),
+	})
+	next(t, fingerprint(t, p))
+	_, err := p.Reserve([]string{a.UUID, b.UUID + "/slice-000"})
+	must.ErrorContains(t, err, "shared in different ways")
+	must.SliceEmpty(t, claimsOf(t, p))
+}
+
+func TestReserve_MaxSlices(t *testing.T) {
+	g := nvmltest.H200(0)
+	p := newPlugin(t, nvmltest.New(g), map[string]any{"max_slices": 2})
+	next(t, fingerprint(t, p))
+	ids := []string{g.UUID + "/slice-000", g.UUID + "/slice-001", g.UUID + "/slice-002"}
+	_, err := p.Reserve(ids)
+	must.ErrorContains(t, err, "3 slices are more than one task may have on this node, which is 2 (max_slices")
+	_, err = p.Reserve(ids[:2])
+	must.NoError(t, err)
+}
+
+// The hardware has a say when Nomad validates, which is the second call, and never costs a plugin that runs its GPUs.
+func TestSetConfig_GPUs(t *testing.T) {
+	options := testOptions(t, map[string]any{"gpu": gpuBlocks(map[string]any{"gpu": "index:7", "mode": "exclusive"})})
+	errLost := errors.New("GPU is lost")
+	fake := nvmltest.New(nvmltest.H200(0))
+	p := newPlugin(t, fake, options)
+	must.ErrorContains(t, p.SetConfig(pluginConfig(t, options)), `gpu "index:7" matches no GPU of this node`)
+	fake.SetFailed(nvml.Failure{Index: 1, Err: errLost})
+	must.NoError(t, p.SetConfig(pluginConfig(t, options)), must.Sprint("a GPU does not answer, and may be the one"))
+	fake.SetError(errLost)
+	must.NoError(t, p.SetConfig(pluginConfig(t, options)), must.Sprint("there is no driver yet"))
+}
+
+func claimsOf(t *testing.T, p *Plugin) []*claim.Claim {
+	t.Helper()
+	claims, problems, err := p.node.Load().ledger.List(t.Context())
+	must.NoError(t, err)
+	must.SliceEmpty(t, problems)
+	return claims
+}

@@ -1,0 +1,76 @@
+package device
+
+import (
+	"context"
+	"errors"
+
+	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/memsize"
+)
+
+// taken is what somebody outside Nomad has, and the claim that says so.
+type taken struct {
+	bySlice map[string]*claim.Claim
+	byGPU   map[string]*claim.Claim
+}
+
+// takenElsewhere finds what somebody outside Nomad uses.
+func (n *node) takenElsewhere(ctx context.Context) *taken {
+	taken := &taken{bySlice: make(map[string]*claim.Claim), byGPU: make(map[string]*claim.Claim)}
+	claims, problems, err := n.ledger.List(ctx)
+	if ctx.Err() != nil {
+		return taken
+	}
+	if n.reported.changed("reading the ledger", err) && err != nil {
+		n.logger.Error("could not read the ledger", "state_dir", n.stateDir, "error", err)
+	}
+	for _, problem := range problems {
+		if n.reported.changed(problem.Path, errors.New(problem.Reason)) {
+			n.logger.Warn("the ledger holds a file that is no claim", "file", problem.Path, "reason", problem.Reason)
+		}
+	}
+	for _, c := range claims {
+		if outsideNomad(c) {
+			n.addTaken(taken, c)
+		}
+	}
+	return taken
+}
+
+// outsideNomad tells whether a claim keeps its slices from Nomad. One that a container asked for itself does from the
+// moment it is made.
+func outsideNomad(c *claim.Claim) bool {
+	switch c.Owner {
+	case claim.OwnerNomad:
+		return false
+	case claim.OwnerExternal:
+		return true
+	}
+	return c.Container != nil && c.Released.IsZero()
+}
+
+// addTaken notes what a claim has. Where it goes by slices of another size than
+// the GPU, those are taken that have some of its memory.
+func (n *node) addTaken(taken *taken, c *claim.Claim) {
+	taken.byGPU[c.GPU.UUID] = c
+	g, _ := n.inventory.find(c.GPU.UUID)
+	if c.SliceBytes == 0 || c.SliceBytes == g.sliceBytes {
+		for _, slice := range c.Slices {
+			taken.bySlice[slice] = c
+		}
+		return
+	}
+	if !g.sliced() {
+		return
+	}
+	if n.reported.changed("slices of another size", errors.New(memsize.Format(c.SliceBytes))) {
+		n.logger.Error("a claim goes by slices of another size: set slice_memory to the same in the plugin's options and "+
+			"in the configuration file of tranche-runtime", "claim", c.ID, "owner", c.Owner,
+			"slice_memory", memsize.Format(g.sliceBytes), "slice_memory_of_the_claim", memsize.Format(c.SliceBytes))
+	}
+	for number := range g.slices {
+		if c.Covers(g.UUID, number, g.sliceBytes) {
+			taken.bySlice[g.sliceID(number)] = c
+		}
+	}
+}

@@ -1,0 +1,151 @@
+package driver
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/shoenig/test/must"
+
+	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/runtime/ask"
+)
+
+func TestRefuseAsks(t *testing.T) {
+	for name, tc := range map[string]struct {
+		env  map[string]string
+		want []string // none: nothing is refused
+	}{
+		"nothing":               {env: map[string]string{"PATH": "/bin", "TRANCHE_GPU_HOST_MEMORY": "1GiB"}},
+		"taken back":            {env: map[string]string{ask.MemoryEnv: "", ask.GPUEnv: "", ask.ComputeEnv: ""}},
+		"an amount":             {map[string]string{ask.MemoryEnv: "8GiB"}, []string{`TRANCHE_GPU_MEMORY = "8GiB"`}},
+		"a GPU":                 {map[string]string{ask.GPUEnv: "index:0"}, []string{`TRANCHE_GPU = "index:0"`, "constraint"}},
+		"compute":               {map[string]string{ask.ComputeEnv: "50%"}, []string{`TRANCHE_GPU_COMPUTE = "50%"`}},
+		"a device of CDI's":     {map[string]string{"TRANCHE_CDI_SLICE_8GiB": "8GiB"}, []string{"TRANCHE_CDI_SLICE_8GiB"}},
+		"nonsense":              {map[string]string{ask.MemoryEnv: "lots"}, []string{`"lots"`}},
+		"control characters":    {map[string]string{ask.MemoryEnv: "8\x1b[2J\n"}, []string{`"8\x1b[2J\n"`}},
+		"a megabyte":            {map[string]string{ask.MemoryEnv: strings.Repeat("8", 1<<20)}, []string{`88"…`}},
+		"an amount and a GPU":   {map[string]string{ask.MemoryEnv: "1GiB", ask.GPUEnv: "1"}, []string{`TRANCHE_GPU = "1" and TRANCHE_GPU_MEMORY`}},
+		"one empty, one is not": {map[string]string{ask.MemoryEnv: "", ask.GPUEnv: "1"}, []string{`sets TRANCHE_GPU = "1",`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := refuseAsks(&drivers.TaskConfig{Env: tc.env})
+			if tc.want == nil {
+				must.NoError(t, err)
+				return
+			}
+			for _, want := range append(tc.want, `device "nvidia/slice"`, "env or template block") {
+				must.ErrorContains(t, err, want)
+			}
+			must.Less(t, 600, len(err.Error()))
+		})
+	}
+}
+
+func TestCheckAsks(t *testing.T) {
+	for name, block := range map[string]string{
+		"memory":  `annotations = { "dev.tranche/gpu-memory" = "8GiB" }`,
+		"a GPU":   `annotations = { "dev.tranche/gpu" = "0" }`,
+		"compute": `annotations = { "dev.tranche/gpu-compute" = "50%" }`,
+		"CDI":     `devices = ["tranche.dev/slice=8GiB"]`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			options := decodeTaskBlock(t, "config {\nimage = \"busybox\"\n"+block+"\n}")
+			err := options.validate(&Config{AllowDevices: []string{"tranche.dev/slice=*"}})
+			must.ErrorContains(t, err, "tranche")
+			must.ErrorContains(t, err, `device "nvidia/slice"`)
+			must.StrNotContains(t, err.Error(), "use another")
+			must.StrNotContains(t, options.validate(&Config{}).Error(), "allow_devices")
+		})
+	}
+	must.NoError(t, decodeTaskBlock(t, `config {
+		image       = "busybox"
+		annotations = { "com.example/gpu-memory" = "8GiB" }
+	}`).validate(&Config{}))
+}
+
+// askingImage is an image that asks by its own ENV in every way.
+func (d *testDriver) askingImage() string {
+	d.t.Helper()
+	return d.node.push(d.t, "asking:1", func(c *v1.Config) {
+		c.Env = append(c.Env, ask.MemoryEnv+"=8GiB", ask.GPUEnv+"=0", "TRANCHE_CDI_SLICE_8GiB=8GiB", ask.ComputeEnv+"=",
+			"GREETING=hello")
+	})
+}
+
+// asksNothing asserts that neither the task's processes nor its spec, as the runtime has read it, say what an image asks.
+func (d *testDriver) asksNothing(cfg *drivers.TaskConfig, env string) {
+	d.t.Helper()
+	must.StrContains(d.t, env, "GREETING=hello\n")
+	container, err := d.client.LoadContainer(d.ctx, containerID(cfg))
+	must.NoError(d.t, err)
+	spec, err := container.Spec(d.ctx)
+	must.NoError(d.t, err)
+	bundled := d.bundledSpec(cfg)
+	must.Eq(d.t, spec.Process.Env, bundled.Process.Env)
+	for _, entry := range append(strings.Split(env, "\n"), bundled.Process.Env...) {
+		name, _, _ := strings.Cut(entry, "=")
+		must.False(d.t, ask.Variable(name), must.Sprint(entry))
+	}
+	must.SliceContains(d.t, bundled.Process.Env, noVisibleDevices)
+}
+
+// bundledSpec is the spec of a task that runs, from the file of it that its runtime was given.
+func (d *testDriver) bundledSpec(cfg *drivers.TaskConfig) *specs.Spec {
+	d.t.Helper()
+	files, err := filepath.Glob(filepath.Join(d.node.containerd.Dir, "state", "io.containerd.runtime.v2.task", "*", containerID(cfg),
+		"config.json"))
+	must.NoError(d.t, err)
+	must.Len(d.t, 1, files)
+	data, err := os.ReadFile(files[0])
+	must.NoError(d.t, err)
+	var spec specs.Spec
+	must.NoError(d.t, json.Unmarshal(data, &spec))
+	return &spec
+}
+
+const showEnv = "env; echo end; sleep 1000"
+
+func TestGPU_AsksInARealContainer(t *testing.T) {
+	d := newTestDriver(t)
+	image := d.askingImage()
+	const heard = "The image asks for GPU memory by its own TRANCHE_CDI_SLICE_8GiB and TRANCHE_GPU and TRANCHE_GPU_MEMORY"
+	cfg := d.task(showEnv, func(c *TaskConfig) { c.Image = image })
+	cfg.Env[ask.MemoryEnv] = "" // takes back what the image asks, and is no ask
+	d.start(cfg)
+	d.asksNothing(cfg, d.stdout(cfg, "end\n"))
+	eventually(t, "the event", func() bool { return d.events.said(heard) == 1 })
+
+	asking := d.failing(func(c *TaskConfig) { c.Image = image })
+	asking.Env[ask.MemoryEnv] = "4GiB"
+	_, _, err := d.StartTask(asking)
+	must.ErrorContains(t, err, `TRANCHE_GPU_MEMORY = "4GiB"`)
+	must.ErrorContains(t, err, `device "nvidia/slice"`)
+	d.nothingLeft(asking)
+}
+
+// With a device block the same image gets what the block says, and only that.
+func TestGPU_AskingImageWithADeviceBlock(t *testing.T) {
+	var claims testClaims
+	d, _ := newLenientDriver(t, func(c *Config) {
+		c.Namespace = "nomad-asks"
+		claims = newTestClaims(t, c)
+	})
+	cfg := d.task("ls /.tranche/claims; "+showEnv, func(c *TaskConfig) { c.Image = d.askingImage() })
+	claims.reserve(t, cfg)
+	made, _, err := claims.List(t.Context())
+	must.NoError(t, err)
+	must.Len(t, 1, made)
+	d.start(cfg)
+	env := d.stdout(cfg, "end\n")
+	must.StrContains(t, env, made[0].ID)
+	must.StrNotContains(t, env, claim.EnvPrefix)
+	d.asksNothing(cfg, env)
+	eventually(t, "the event", func() bool { return d.events.said("GPU memory: 1.0 GiB") == 1 })
+	must.Zero(t, d.events.said("The image asks"))
+}
