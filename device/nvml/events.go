@@ -125,6 +125,10 @@ func (l *Library) subscribe(ctx context.Context) error {
 			return struct{}{}, errNoEvents
 		}
 		l.events.Store(subscribed)
+		select {
+		case <-l.begun: // it told of this session
+		default:
+		}
 		return struct{}{}, nil
 	})
 	return err
@@ -190,7 +194,7 @@ func (l *Library) nextEvent(ctx context.Context) (*Event, error) {
 	}
 }
 
-// wait is one call of NVML.
+// wait is one call of NVML. Nothing else than Xids was registered for.
 func (s *eventSet) wait() (*Event, error) {
 	data, ret := s.Wait(uint32(eventWait.Milliseconds()))
 	switch ret {
@@ -199,9 +203,6 @@ func (s *eventSet) wait() (*Event, error) {
 		return nil, nil
 	default:
 		return nil, failure("wait for events", ret)
-	}
-	if data.EventType != gonvml.EventTypeXidCriticalError {
-		return nil, nil
 	}
 	const none = ^uint32(0)
 	event := &Event{UUID: s.uuids[data.Device], Xid: data.EventData}

@@ -108,4 +108,7 @@ func TestVerdictOn(t *testing.T) {
 		must.Eq(t, tc.unfit, verdict.Unfit(), must.Sprintf("Xid %d", tc.xid))
 		must.NotEq(t, "", verdict.Meaning)
 	}
+	// One that has words of its own in the midst of others.
+	must.Eq(t, "a program's graphics work was invalid", VerdictOn(69).Meaning)
+	must.Eq(t, VerdictOn(66), VerdictOn(70))
 }

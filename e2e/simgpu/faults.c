@@ -36,7 +36,7 @@ int sim_fault_alloc_take(int gpu) {
     return result != 0 ? result : take_fault(&sim_local->state->failing_allocs);
 }
 
-int sim_fault_xid(int gpu, uint64_t xid) {
+int sim_event_post(int gpu, enum sim_event_type type, struct sim_event posted) {
     struct state *st;
     struct state_event *event;
     uint64_t serial;
@@ -48,12 +48,19 @@ int sim_fault_xid(int gpu, uint64_t xid) {
     event = &st->events[serial % EVENTS];
     atomic_store(&event->serial, 0);
     atomic_store(&event->gpu, (uint64_t)section_of(gpu));
-    atomic_store(&event->xid, xid);
+    atomic_store(&event->type, type);
+    atomic_store(&event->xid, posted.xid);
+    atomic_store(&event->instance, (uint64_t)posted.gi << 32 | posted.ci);
     atomic_store(&event->time_ns, sim_now_ns());
     atomic_store(&event->serial, serial);
     atomic_fetch_add(&st->event_futex, 1);
     syscall(SYS_futex, &st->event_futex, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
     return 0;
+}
+
+int sim_fault_xid(int gpu, uint64_t xid) {
+    return sim_event_post(gpu, SIM_EVENT_XID,
+                          (struct sim_event){.xid = xid, .gi = SIM_NO_INSTANCE, .ci = SIM_NO_INSTANCE});
 }
 
 /* A GPU falls off the bus with all its instances. */
@@ -70,7 +77,10 @@ int sim_fault_lost(int gpu, bool lost) {
 }
 
 bool sim_gpu_lost(int gpu) {
-    return in_range(gpu) && (atomic_load_explicit(lost_word(gpu), memory_order_relaxed) != 0 || mig_bound_gone(gpu));
+    if (!in_range(gpu))
+        return false;
+    return atomic_load_explicit(lost_word(gpu), memory_order_relaxed) != 0 || sim_gpu_removed(gpu) ||
+           mig_bound_gone(gpu);
 }
 
 void sim_fault_mig(enum sim_mig_act act, uint32_t count, int nvml_result) {
@@ -108,6 +118,7 @@ void sim_fault_clear(void) {
         atomic_store(&sim_local->state->gpus[i].failing_allocs, 0);
         atomic_store(&sim_local->state->gpus[i].lost, 0);
     }
+    health_clear();
 }
 
 uint64_t sim_event_last(void) {
@@ -127,8 +138,16 @@ static bool event_after(uint64_t after, struct sim_event *event) {
         if (atomic_load(&e->serial) != serial)
             continue;
         index = (int)atomic_load(&e->gpu);
+        uint64_t instance = atomic_load(&e->instance);
         *event = (struct sim_event){
-            .serial = serial, .gpu = -1, .xid = atomic_load(&e->xid), .time_ns = atomic_load(&e->time_ns)};
+            .serial = serial,
+            .gpu = -1,
+            .type = (enum sim_event_type)atomic_load(&e->type),
+            .xid = atomic_load(&e->xid),
+            .time_ns = atomic_load(&e->time_ns),
+            .gi = (uint32_t)(instance >> 32),
+            .ci = (uint32_t)instance,
+        };
         for (int gpu = 0; gpu < sim_local->visible_count; gpu++) {
             if (sim_local->visible[gpu] == index)
                 event->gpu = gpu;

@@ -197,6 +197,19 @@ static int find_visible(bool all) {
     return 0;
 }
 
+/* Who begins now does not find the GPUs that are not on the bus. */
+static void drop_removed(void) {
+    int left = 0;
+
+    for (int i = 0; i < sim_local->visible_count; i++) {
+        int index = sim_local->visible[i];
+
+        if (atomic_load(&sim_local->state->gpu_health[index].removed) == 0)
+            sim_local->visible[left++] = index;
+    }
+    sim_local->visible_count = left;
+}
+
 static int open_local(bool all) {
     int ret = 0;
 
@@ -212,6 +225,8 @@ static int open_local(bool all) {
             ret = find_visible(all);
         if (ret == 0)
             ret = map_state(setting("SIMGPU_STATE", "/run/simgpu/state"));
+        if (ret == 0 && !all)
+            drop_removed();
     }
     if (ret == 0)
         sim_local->opens++;

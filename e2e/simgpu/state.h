@@ -207,15 +207,31 @@ bool sim_gpu_lost(int gpu);
 void sim_fault_nvml_absent(bool absent);
 bool sim_nvml_absent(void);
 
-/* An Xid event. Falling off the bus also posts one (Xid 79). */
-int sim_fault_xid(int gpu, uint64_t xid);
+/* What an event is about, by NVML's numbers. One of no kind is for nobody, and wakes who waits. */
+enum sim_event_type {
+    SIM_EVENT_NONE = 0,
+    SIM_EVENT_SINGLE_BIT_ECC = 1,
+    SIM_EVENT_DOUBLE_BIT_ECC = 2,
+    SIM_EVENT_XID = 8,
+};
+
+/* The whole GPU rather than an instance of it. */
+#define SIM_NO_INSTANCE UINT32_MAX
 
 struct sim_event {
     uint64_t serial; /* 1, 2, 3… over all events */
     int gpu;         /* -1: a GPU that is not visible here */
+    enum sim_event_type type;
     uint64_t xid;
     uint64_t time_ns;
+    uint32_t gi, ci; /* the MIG instance that it is about, or SIM_NO_INSTANCE */
 };
+
+/* An Xid event. Falling off the bus also posts one (Xid 79). */
+int sim_fault_xid(int gpu, uint64_t xid);
+
+/* An event of this type; of `event` the Xid and the instance count. */
+int sim_event_post(int gpu, enum sim_event_type type, struct sim_event event);
 
 /* Serial of the newest event, 0 if none yet: where somebody who wants only later events starts. */
 uint64_t sim_event_last(void);

@@ -44,6 +44,7 @@
 
 #include <stdatomic.h>
 
+#include "health.h"
 #include "mig.h"
 #include "shared_objects.h"
 #include "state.h"
@@ -170,6 +171,8 @@ struct state_event {
     word gpu;
     word xid;
     word time_ns;
+    word type;
+    word instance; /* {GPU instance:32, compute instance:32} */
 };
 
 struct state_group {
@@ -235,6 +238,8 @@ struct state {
     struct state_event events[EVENTS];
     struct state_group groups[SIM_MAX_GROUPS];
     struct state_slot slots[SIM_MAX_PROCESSES];
+    struct state_health health;
+    struct state_health_gpu gpu_health[SIM_MAX_GPUS];
 };
 
 #endif

@@ -153,4 +153,8 @@ bool can_use(const struct sim_gpu *gpu);
 /* Gives up what this process holds of objects. */
 void shared_close(void);
 
+/* Calls off what was ordered of health, and of calls of NVML. */
+void health_clear(void);
+void orders_clear(void);
+
 #endif

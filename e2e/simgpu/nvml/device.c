@@ -29,7 +29,7 @@ nvmlReturn_t device_resolve_lost(nvmlDevice_t device, int *gpu) {
     /* Of a MIG device that is gone, or of a GPU before it was bound anew. */
     if (sim_gpu(*gpu) == NULL || device.handle != device_handle(*gpu).handle)
         return NVML_ERROR_INVALID_ARGUMENT;
-    return NVML_SUCCESS;
+    return ordered_error(*gpu);
 }
 
 nvmlReturn_t device_resolve(nvmlDevice_t device, int *gpu) {
@@ -61,6 +61,10 @@ nvmlReturn_t nvmlDeviceGetCount(unsigned int *count) {
 
 /* A GPU that was lost is still counted, but no handle to it is given out. */
 static nvmlReturn_t give_handle(int gpu, nvmlDevice_t *device) {
+    nvmlReturn_t ret = ordered_error(gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
     if (sim_gpu_lost(gpu))
         return NVML_ERROR_GPU_IS_LOST;
     *device = device_handle(gpu);

@@ -1,4 +1,4 @@
-/* Events: Xid errors that a test orders reach whoever registered for them. */
+/* Events: Xid and ECC errors that a test orders reach whoever registered for them. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -6,14 +6,14 @@
 
 #include "nvml_sim.h"
 
-/* ECC errors may be waited for, as on a real GPU, but the simulator never has one. */
 #define SUPPORTED_EVENTS                                                                                               \
     ((unsigned long long)(nvmlEventTypeXidCriticalError | nvmlEventTypeSingleBitEccError |                             \
                           nvmlEventTypeDoubleBitEccError))
 
 struct nvmlEventSet_st {
     pthread_mutex_t mutex;
-    uint64_t after; /* serial of the last event that was delivered or passed over */
+    unsigned int session; /* in which it was made: it ends with it */
+    uint64_t after;       /* serial of the last event that was delivered or passed over */
     unsigned long long types[SIM_MAX_GPUS];
     uint64_t registered_at[SIM_MAX_GPUS]; /* serial of the newest event when the GPU was registered */
 };
@@ -29,6 +29,7 @@ nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set) {
     if (created == NULL)
         return NVML_ERROR_MEMORY;
     pthread_mutex_init(&created->mutex, NULL);
+    created->session = session_number();
     set->handle = created;
     return NVML_SUCCESS;
 }
@@ -45,21 +46,27 @@ nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set) {
     return NVML_SUCCESS;
 }
 
-DEVICE_QUERY(nvmlDeviceGetSupportedEventTypes, unsigned long long, SUPPORTED_EVENTS)
+DEVICE_SETTING(nvmlDeviceGetSupportedEventTypes, unsigned long long, SIM_EVENT_TYPES, SUPPORTED_EVENTS)
+
+/* A set of an earlier session has GPUs by numbers that may be others' now. */
+static bool is_current(nvmlEventSet_t set) {
+    return set.handle != NULL && set.handle->session == session_number();
+}
 
 /* Events from before the registration are not delivered. */
 nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types, nvmlEventSet_t set) {
     int gpu;
+    uint64_t supported;
     nvmlReturn_t ret = device_resolve(device, &gpu);
 
     if (ret != NVML_SUCCESS)
         return ret;
-    if (set.handle == NULL || types == nvmlEventTypeNone)
+    if (!is_current(set) || types == nvmlEventTypeNone)
         return NVML_ERROR_INVALID_ARGUMENT;
     /* Events are the whole GPU's. */
     if (gpu >= sim_gpu_count())
         return NVML_ERROR_NOT_SUPPORTED;
-    if (types & ~SUPPORTED_EVENTS)
+    if (!sim_setting(gpu, SIM_EVENT_TYPES, SUPPORTED_EVENTS, &supported) || (types & ~supported) != 0)
         return NVML_ERROR_NOT_SUPPORTED;
     pthread_mutex_lock(&set.handle->mutex);
     if (set.handle->types[gpu] == nvmlEventTypeNone)
@@ -76,8 +83,8 @@ static bool take(struct nvmlEventSet_st *set, const struct sim_event *event) {
     pthread_mutex_lock(&set->mutex);
     if (event->serial > set->after) {
         set->after = event->serial;
-        taken = event->gpu >= 0 && (set->types[event->gpu] & nvmlEventTypeXidCriticalError) &&
-                event->serial > set->registered_at[event->gpu];
+        taken =
+            event->gpu >= 0 && (set->types[event->gpu] & event->type) && event->serial > set->registered_at[event->gpu];
     }
     pthread_mutex_unlock(&set->mutex);
     return taken;
@@ -110,6 +117,9 @@ static nvmlReturn_t wait_for_event(struct nvmlEventSet_st *set, unsigned int tim
             if (take(set, event))
                 return NVML_SUCCESS;
         }
+        nvmlReturn_t driver = driver_answers();
+        if (driver != NVML_SUCCESS)
+            return driver;
         if (has_lost_gpu(set))
             return NVML_ERROR_GPU_IS_LOST;
         uint64_t now_ns = sim_now_ns();
@@ -131,7 +141,7 @@ nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsi
 
     if (ret != NVML_SUCCESS)
         return ret;
-    if (set.handle == NULL || data == NULL)
+    if (!is_current(set) || data == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
     /* Holds the state open while this thread waits in it, whoever else calls nvmlShutdown meanwhile. */
     if (sim_open() != 0)
@@ -142,10 +152,10 @@ nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsi
         return ret;
     *data = (nvmlEventData_t){
         .device = device_handle(event.gpu),
-        .eventType = nvmlEventTypeXidCriticalError,
+        .eventType = event.type,
         .eventData = event.xid,
-        .gpuInstanceId = NO_INSTANCE,
-        .computeInstanceId = NO_INSTANCE,
+        .gpuInstanceId = event.gi,
+        .computeInstanceId = event.ci,
     };
     return NVML_SUCCESS;
 }

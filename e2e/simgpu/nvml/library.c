@@ -12,8 +12,31 @@
 static pthread_mutex_t init_mutex = PTHREAD_MUTEX_INITIALIZER;
 static unsigned int init_count;
 
+/* sim_driver_loads when the session was begun, and how many were begun. */
+static uint64_t session_loads;
+static unsigned int sessions;
+
+unsigned int session_number(void) {
+    return __atomic_load_n(&sessions, __ATOMIC_RELAXED);
+}
+
+/* The driver cannot be unloaded under a session; but GPUs are reset and rebound under one, and containers keep theirs.
+ * What such a session hears is written nowhere; that it is never heard by a new one, is. */
+nvmlReturn_t driver_answers(void) {
+    uint64_t loads = sim_driver_loads();
+
+    if (loads % 2 != 0)
+        return NVML_ERROR_DRIVER_NOT_LOADED;
+    return loads == __atomic_load_n(&session_loads, __ATOMIC_RELAXED) ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
+}
+
 nvmlReturn_t library_ready(void) {
-    return __atomic_load_n(&init_count, __ATOMIC_ACQUIRE) > 0 ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
+    nvmlReturn_t ret;
+
+    if (__atomic_load_n(&init_count, __ATOMIC_ACQUIRE) == 0)
+        return NVML_ERROR_UNINITIALIZED;
+    ret = driver_answers();
+    return ret != NVML_SUCCESS ? ret : ordered_error(-1);
 }
 
 nvmlReturn_t copy_string(char *buffer, unsigned int length, const char *string) {
@@ -34,6 +57,19 @@ uint64_t wall_clock_us(void) {
     return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
 }
 
+/* Why there can be no session with the driver now; with NVML_SUCCESS it has begun. */
+static nvmlReturn_t driver_refuses(void) {
+    uint64_t loads = sim_driver_loads();
+
+    if (sim_nvml_absent() || loads % 2 != 0)
+        return NVML_ERROR_DRIVER_NOT_LOADED;
+    if (sim_driver_mismatched())
+        return NVML_ERROR_LIB_RM_VERSION_MISMATCH;
+    __atomic_store_n(&session_loads, loads, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&sessions, 1, __ATOMIC_RELAXED);
+    return ordered_error(-1);
+}
+
 /* Opens the simulated node: its topology and device nodes are looked at afresh by every first nvmlInit, as a driver
  * that is loaded later is found later. */
 static nvmlReturn_t attach_to_driver(void) {
@@ -52,12 +88,12 @@ static nvmlReturn_t attach_to_driver(void) {
     default:
         return NVML_ERROR_UNKNOWN;
     }
-    if (sim_nvml_absent()) {
+    nvmlReturn_t ret = driver_refuses();
+    if (ret != NVML_SUCCESS)
         sim_close();
-        return NVML_ERROR_DRIVER_NOT_LOADED;
-    }
-    sim_manages();
-    return NVML_SUCCESS;
+    else
+        sim_manages();
+    return ret;
 }
 
 /* Initialisation is counted: the library is initialised until as many nvmlShutdown calls were made. */

@@ -1,4 +1,4 @@
-/* GPU memory: how much there is, how much is taken, and its errors (of which the simulated kind has none). */
+/* GPU memory: how much there is, and how much is taken. */
 #include <string.h>
 
 #include "nvml_sim.h"
@@ -86,93 +86,14 @@ nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *
         return ret;
     if (memory == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
-    memory->bar1Total = bar1_bytes(gpu);
-    memory->bar1Used = 2 * MIB;
-    memory->bar1Free = memory->bar1Total - memory->bar1Used;
+    uint64_t total, used;
+    if (!sim_setting(gpu, SIM_BAR1_MIB, bar1_bytes(gpu) / MIB, &total))
+        return NVML_ERROR_NOT_SUPPORTED;
+    sim_setting(gpu, SIM_BAR1_USED_MIB, 2, &used);
+    *memory = (nvmlBAR1Memory_t){.bar1Total = total * MIB, .bar1Free = (total - used) * MIB, .bar1Used = used * MIB};
     return NVML_SUCCESS;
 }
 
 /* Large memory is HBM, on a wide bus; small memory is GDDR. */
 DEVICE_QUERY(nvmlDeviceGetMemoryBusWidth, unsigned int,
              sim_gpu_or_last(gpu)->memory_bytes > 48 * 1024 * MIB ? 6144 : 384)
-
-nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, nvmlEnableState_t *current, nvmlEnableState_t *pending) {
-    int gpu;
-    nvmlReturn_t ret = device_resolve(device, &gpu);
-
-    if (ret != NVML_SUCCESS)
-        return ret;
-    if (current == NULL || pending == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    *current = NVML_FEATURE_ENABLED;
-    *pending = NVML_FEATURE_ENABLED;
-    return NVML_SUCCESS;
-}
-
-DEVICE_QUERY(nvmlDeviceGetDefaultEccMode, nvmlEnableState_t, NVML_FEATURE_ENABLED)
-
-nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, nvmlMemoryErrorType_t error, nvmlEccCounterType_t counter,
-                                         unsigned long long *count) {
-    int gpu;
-    nvmlReturn_t ret = device_resolve(device, &gpu);
-
-    if (ret != NVML_SUCCESS)
-        return ret;
-    if (count == NULL || error >= NVML_MEMORY_ERROR_TYPE_COUNT || counter >= NVML_ECC_COUNTER_TYPE_COUNT)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    *count = 0;
-    return NVML_SUCCESS;
-}
-
-/* Memory, caches and registers have counters; texture units of this generation have none. */
-nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, nvmlMemoryErrorType_t error,
-                                             nvmlEccCounterType_t counter, nvmlMemoryLocation_t location,
-                                             unsigned long long *count) {
-    nvmlReturn_t ret = nvmlDeviceGetTotalEccErrors(device, error, counter, count);
-
-    if (ret != NVML_SUCCESS)
-        return ret;
-    switch (location) {
-    case NVML_MEMORY_LOCATION_L1_CACHE:
-    case NVML_MEMORY_LOCATION_L2_CACHE:
-    case NVML_MEMORY_LOCATION_DRAM:
-    case NVML_MEMORY_LOCATION_REGISTER_FILE:
-    case NVML_MEMORY_LOCATION_SRAM:
-        return NVML_SUCCESS;
-    case NVML_MEMORY_LOCATION_TEXTURE_MEMORY:
-    case NVML_MEMORY_LOCATION_TEXTURE_SHM:
-    case NVML_MEMORY_LOCATION_CBU:
-        return NVML_ERROR_NOT_SUPPORTED;
-    default:
-        return NVML_ERROR_INVALID_ARGUMENT;
-    }
-}
-
-nvmlReturn_t nvmlDeviceGetDetailedEccErrors(nvmlDevice_t device, nvmlMemoryErrorType_t error,
-                                            nvmlEccCounterType_t counter, nvmlEccErrorCounts_t *counts) {
-    unsigned long long total;
-    nvmlReturn_t ret = nvmlDeviceGetTotalEccErrors(device, error, counter, &total);
-
-    if (ret != NVML_SUCCESS)
-        return ret;
-    if (counts == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    memset(counts, 0, sizeof(*counts));
-    return NVML_SUCCESS;
-}
-
-/* Rows are remapped on this generation; pages were retired on the ones before it. In MIG mode they are not told. */
-nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *correctable, unsigned int *uncorrectable,
-                                       unsigned int *pending, unsigned int *failure) {
-    int gpu;
-    nvmlReturn_t ret = device_resolve(device, &gpu);
-
-    if (ret != NVML_SUCCESS)
-        return ret;
-    if (correctable == NULL || uncorrectable == NULL || pending == NULL || failure == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    if (sim_mig_on(gpu))
-        return NVML_ERROR_NOT_SUPPORTED;
-    *correctable = *uncorrectable = *pending = *failure = 0;
-    return NVML_SUCCESS;
-}

@@ -18,17 +18,19 @@ NVML_ORDER := $(BUILD)/sim/test/nvml-order
 NVML_HEADER := $(NVML_OBJ)/include/nvml.h
 
 NVML_LIB_SRC := $(addprefix $(NVML_SIM)/,library.c device.c memory.c telemetry.c process.c accounting.c events.c mig.c \
-	mig_gpu_instance.c mig_compute_instance.c)
+	mig_gpu_instance.c mig_compute_instance.c ecc.c call.c)
 # The simulator's makefile names the sources of the state, where it has included this one.
 NVML_STATE_SRC := $(or $(SIM_STATE_SRC),$(addprefix e2e/simgpu/,state.c sums.c shared_objects.c \
-	shared_contents.c record.c turns.c faults.c processes.c topology.c mig.c mig_profiles.c mig_device.c mig_events.c \
-	mig_nodes.c uuid5.c))
+	shared_contents.c record.c turns.c faults.c health.c orders.c processes.c topology.c mig.c mig_profiles.c \
+	mig_device.c mig_events.c mig_nodes.c uuid5.c))
 NVML_HEADERS := $(wildcard $(NVML_SIM)/*.h) $(wildcard e2e/simgpu/*.h)
 
 # Names that NVML has deprecated are what programs still call.
 NVML_CFLAGS := -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror -Wno-deprecated-declarations -pthread \
 	-isystem $(NVML_OBJ)/include
 NVML_SANITIZE := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+# What a test ordered for a call is obeyed at the head of every function (call.c).
+NVML_INSTRUMENT := -finstrument-functions
 NVML_TSAN := -O1 -fno-omit-frame-pointer -fsanitize=thread
 
 .PHONY: nvml-sim nvml-sim-test sim
@@ -45,7 +47,7 @@ $(NVML_HEADER): go.mod
 	install -m 0644 "$$($(GO) list -m -f '{{.Dir}}' github.com/NVIDIA/go-nvml)/pkg/nvml/nvml.h" $@
 
 $(NVML_OBJ)/%.o: $(NVML_SIM)/%.c $(NVML_HEADERS) $(NVML_HEADER)
-	$(CC) $(NVML_CFLAGS) -fPIC -fvisibility=hidden -c -o $@ $<
+	$(CC) $(NVML_CFLAGS) $(NVML_INSTRUMENT) -fPIC -fvisibility=hidden -c -o $@ $<
 
 # Every function of nvml.h that is written nowhere in the library answers that it is not supported, as a driver answers
 # for a GPU without the feature: a program that looks it up finds it, as it would in the driver's own library.
@@ -60,7 +62,7 @@ $(NVML_OBJ)/unsupported.c: $(NVML_LIB_SRC:$(NVML_SIM)/%.c=$(NVML_OBJ)/%.o) $(NVM
 $(NVML_OBJ)/unsupported.c: SHELL := /bin/bash
 
 $(NVML_OBJ)/unsupported.o: $(NVML_OBJ)/unsupported.c
-	$(CC) $(NVML_CFLAGS) -fPIC -fvisibility=hidden -c -o $@ $<
+	$(CC) $(NVML_CFLAGS) $(NVML_INSTRUMENT) -fPIC -fvisibility=hidden -c -o $@ $<
 
 # As in the driver's own library, a call from one of its functions to another is not to lead to whoever stands in front.
 $(NVML_LIB): $(NVML_LIB_SRC:$(NVML_SIM)/%.c=$(NVML_OBJ)/%.o) $(NVML_OBJ)/unsupported.o $(NVML_STATE_SRC) $(NVML_HEADERS)
@@ -80,15 +82,19 @@ $(NVML_ORDER): $(NVML_SIM)/consumers/testdata/order.c $(NVML_STATE_SRC) $(NVML_H
 	@mkdir -p $(@D)
 	$(CC) $(NVML_CFLAGS) -I e2e/simgpu -o $@ $(filter %.c,$^)
 
-NVML_TEST_SRC := $(NVML_SIM)/nvml_test.c $(NVML_SIM)/nvml_mig_test.c $(NVML_LIB_SRC) $(NVML_OBJ)/unsupported.c $(NVML_STATE_SRC)
+# The tests are one program with the library, whose functions it exports for their names to be found.
+NVML_TEST_FLAGS := $(NVML_INSTRUMENT) -rdynamic $(addprefix -finstrument-functions-exclude-file-list=,nvml_test \
+	nvml_mig_test.c state_local.h simgpu/mig $(NVML_STATE_SRC))
+NVML_TEST_SRC := $(NVML_SIM)/nvml_test.c $(NVML_SIM)/nvml_mig_test.c $(NVML_LIB_SRC) $(NVML_OBJ)/unsupported.c \
+	$(NVML_STATE_SRC)
 
 $(NVML_TEST): $(NVML_TEST_SRC) $(NVML_HEADERS)
 	@mkdir -p $(@D)
-	$(CC) $(NVML_CFLAGS) $(NVML_SANITIZE) -o $@ $(filter %.c,$^)
+	$(CC) $(NVML_CFLAGS) $(NVML_TEST_FLAGS) $(NVML_SANITIZE) -o $@ $(filter %.c,$^)
 
 $(NVML_TSAN_TEST): $(NVML_TEST_SRC) $(NVML_HEADERS)
 	@mkdir -p $(@D)
-	$(CC) $(NVML_CFLAGS) $(NVML_TSAN) -o $@ $(filter %.c,$^)
+	$(CC) $(NVML_CFLAGS) $(NVML_TEST_FLAGS) $(NVML_TSAN) -o $@ $(filter %.c,$^)
 
 # ThreadSanitizer's shadow memory does not fit the addresses that newer kernels give at random.
 nvml-sim-test: nvml-sim $(NVML_TEST) $(NVML_TSAN_TEST)

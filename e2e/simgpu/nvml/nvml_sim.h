@@ -18,6 +18,7 @@
 #include <nvml.h>
 #pragma GCC visibility pop
 
+#include "../health.h"
 #include "../mig.h"
 #include "../state.h"
 
@@ -30,8 +31,18 @@ struct nvmlDevice_st {
     char nothing;
 };
 
-/* NVML_SUCCESS between the first nvmlInit and the last nvmlShutdown, else NVML_ERROR_UNINITIALIZED. */
+/* NVML_SUCCESS between the first nvmlInit and the last nvmlShutdown, else NVML_ERROR_UNINITIALIZED; or what keeps the
+ * driver from answering anything. */
 nvmlReturn_t library_ready(void);
+
+/* Another number in each session. */
+unsigned int session_number(void);
+
+/* NVML_SUCCESS while the driver is the one that the session was begun with. */
+nvmlReturn_t driver_answers(void);
+
+/* What a test ordered that this call fails with, about this GPU or (-1) about none. */
+nvmlReturn_t ordered_error(int gpu);
 
 /* The handle of GPU `gpu`. */
 nvmlDevice_t device_handle(int gpu);
@@ -101,6 +112,22 @@ unsigned int count_bits(unsigned int mask);
         if (value == NULL)                                                                                             \
             return NVML_ERROR_INVALID_ARGUMENT;                                                                        \
         *value = (expression);                                                                                         \
+        return NVML_SUCCESS;                                                                                           \
+    }
+
+/* The same of a value that a test can set, or have the GPU not support. */
+#define DEVICE_SETTING(function, type, setting, fallback)                                                              \
+    nvmlReturn_t function(nvmlDevice_t device, type *value) {                                                          \
+        int gpu;                                                                                                       \
+        uint64_t set;                                                                                                  \
+        nvmlReturn_t ret = device_resolve(device, &gpu);                                                               \
+        if (ret != NVML_SUCCESS)                                                                                       \
+            return ret;                                                                                                \
+        if (value == NULL)                                                                                             \
+            return NVML_ERROR_INVALID_ARGUMENT;                                                                        \
+        if (!sim_setting(gpu, setting, fallback, &set))                                                                \
+            return NVML_ERROR_NOT_SUPPORTED;                                                                           \
+        *value = (type)set;                                                                                            \
         return NVML_SUCCESS;                                                                                           \
     }
 

@@ -1,5 +1,8 @@
 /* What is measured on a GPU: utilisation, temperature, power, clocks, the PCIe link. Utilisation comes from the GPU
  * time that the simulator books; the rest follows from it, so that a busy GPU looks busy. */
+#include <stdlib.h>
+#include <unistd.h>
+
 #include "nvml_sim.h"
 
 #define IDLE_POWER_MW 76000u
@@ -16,24 +19,24 @@
 #define PCIE_LANE_MBPS 32000u
 #define ENCODER_PERIOD_US 167000u
 
-DEVICE_QUERY(nvmlDeviceGetPowerUsage, unsigned int,
-             IDLE_POWER_MW + (MAX_POWER_MW - IDLE_POWER_MW) / 100 * sim_gpu_utilisation(gpu))
+DEVICE_SETTING(nvmlDeviceGetPowerUsage, unsigned int, SIM_POWER_MW,
+               IDLE_POWER_MW + (MAX_POWER_MW - IDLE_POWER_MW) / 100 * sim_gpu_utilisation(gpu))
 DEVICE_QUERY(nvmlDeviceGetPowerManagementMode, nvmlEnableState_t, NVML_FEATURE_ENABLED)
-DEVICE_QUERY(nvmlDeviceGetPowerManagementLimit, unsigned int, MAX_POWER_MW)
+DEVICE_SETTING(nvmlDeviceGetPowerManagementLimit, unsigned int, SIM_POWER_LIMIT_MW, MAX_POWER_MW)
 DEVICE_QUERY(nvmlDeviceGetPowerManagementDefaultLimit, unsigned int, MAX_POWER_MW)
-DEVICE_QUERY(nvmlDeviceGetEnforcedPowerLimit, unsigned int, MAX_POWER_MW)
+DEVICE_SETTING(nvmlDeviceGetEnforcedPowerLimit, unsigned int, SIM_POWER_LIMIT_MW, MAX_POWER_MW)
 DEVICE_QUERY(nvmlDeviceGetPowerSource, nvmlPowerSource_t, NVML_POWER_SOURCE_AC)
 DEVICE_QUERY(nvmlDeviceGetPerformanceState, nvmlPstates_t, NVML_PSTATE_0)
 DEVICE_QUERY(nvmlDeviceGetPowerState, nvmlPstates_t, NVML_PSTATE_0)
-DEVICE_QUERY(nvmlDeviceGetComputeMode, nvmlComputeMode_t, NVML_COMPUTEMODE_DEFAULT)
-DEVICE_QUERY(nvmlDeviceGetPersistenceMode, nvmlEnableState_t, NVML_FEATURE_ENABLED)
-DEVICE_QUERY(nvmlDeviceGetDisplayMode, nvmlEnableState_t, NVML_FEATURE_DISABLED)
+DEVICE_SETTING(nvmlDeviceGetComputeMode, nvmlComputeMode_t, SIM_COMPUTE_MODE, NVML_COMPUTEMODE_DEFAULT)
+DEVICE_SETTING(nvmlDeviceGetPersistenceMode, nvmlEnableState_t, SIM_PERSISTENCE_MODE, NVML_FEATURE_ENABLED)
+DEVICE_SETTING(nvmlDeviceGetDisplayMode, nvmlEnableState_t, SIM_DISPLAY_MODE, NVML_FEATURE_DISABLED)
 DEVICE_QUERY(nvmlDeviceGetDisplayActive, nvmlEnableState_t, NVML_FEATURE_DISABLED)
-DEVICE_QUERY(nvmlDeviceGetMaxPcieLinkGeneration, unsigned int, PCIE_GENERATION)
-DEVICE_QUERY(nvmlDeviceGetGpuMaxPcieLinkGeneration, unsigned int, PCIE_GENERATION)
-DEVICE_QUERY(nvmlDeviceGetMaxPcieLinkWidth, unsigned int, PCIE_WIDTH)
-DEVICE_QUERY(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, PCIE_GENERATION)
-DEVICE_QUERY(nvmlDeviceGetCurrPcieLinkWidth, unsigned int, PCIE_WIDTH)
+DEVICE_SETTING(nvmlDeviceGetMaxPcieLinkGeneration, unsigned int, SIM_PCIE_GENERATION, PCIE_GENERATION)
+DEVICE_SETTING(nvmlDeviceGetGpuMaxPcieLinkGeneration, unsigned int, SIM_PCIE_GENERATION, PCIE_GENERATION)
+DEVICE_SETTING(nvmlDeviceGetMaxPcieLinkWidth, unsigned int, SIM_PCIE_WIDTH, PCIE_WIDTH)
+DEVICE_SETTING(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, SIM_PCIE_GENERATION, PCIE_GENERATION)
+DEVICE_SETTING(nvmlDeviceGetCurrPcieLinkWidth, unsigned int, SIM_PCIE_WIDTH, PCIE_WIDTH)
 DEVICE_QUERY(nvmlDeviceGetPcieLinkMaxSpeed, unsigned int, NVML_PCIE_LINK_MAX_SPEED_32000MBPS)
 DEVICE_QUERY(nvmlDeviceGetPcieSpeed, unsigned int, PCIE_LANE_MBPS)
 DEVICE_QUERY(nvmlDeviceGetPcieReplayCounter, unsigned int, 0)
@@ -41,6 +44,23 @@ DEVICE_QUERY(nvmlDeviceGetNumFans, unsigned int, 0)
 DEVICE_QUERY(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long,
              sim_gpu_utilisation(gpu) == 0 ? nvmlClocksEventReasonGpuIdle : nvmlClocksEventReasonNone)
 DEVICE_QUERY(nvmlDeviceGetSupportedClocksEventReasons, unsigned long long, nvmlClocksEventReasonGpuIdle)
+
+/* Who may change the node may; MIG instances are always shared. */
+nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, nvmlComputeMode_t mode) {
+    int gpu;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (mode >= NVML_COMPUTEMODE_COUNT)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (geteuid() != 0)
+        return NVML_ERROR_NO_PERMISSION;
+    /* Threads cannot have a GPU for themselves any more since CUDA 8. */
+    if (mode == NVML_COMPUTEMODE_EXCLUSIVE_THREAD || gpu >= sim_gpu_count())
+        return NVML_ERROR_NOT_SUPPORTED;
+    return sim_set(gpu, SIM_COMPUTE_MODE, mode) == 0 ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
+}
 
 nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device, unsigned long long *reasons) {
     return nvmlDeviceGetCurrentClocksEventReasons(device, reasons);
@@ -71,15 +91,37 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
         return ret;
     if (utilization == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
+    /* Neither a GPU in MIG mode nor an instance of one tells it. */
     if (sim_mig_on(gpu))
         return NVML_ERROR_NOT_SUPPORTED;
-    utilization->gpu = sim_gpu_utilisation(gpu);
+    uint64_t percent, memory;
+    if (!sim_setting(gpu, SIM_GPU_UTILISATION, sim_gpu_utilisation(gpu), &percent))
+        return NVML_ERROR_NOT_SUPPORTED;
     /* Kernels of the simulator read and write half of the time that they run. */
-    utilization->memory = utilization->gpu / 2;
+    sim_setting(gpu, SIM_MEMORY_UTILISATION, percent / 2, &memory);
+    *utilization = (nvmlUtilization_t){.gpu = (unsigned int)percent, .memory = (unsigned int)memory};
     return NVML_SUCCESS;
 }
 
-/* No process encodes or decodes video on the simulated GPU. */
+/* No process encodes or decodes video on the simulated GPU, unless a test says so. */
+static nvmlReturn_t video_engine(nvmlDevice_t device, enum sim_setting setting, unsigned int *percent,
+                                 unsigned int *period_us) {
+    int gpu;
+    uint64_t set;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (percent == NULL || period_us == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (sim_mig_on(gpu) || !sim_setting(gpu, setting, 0, &set))
+        return NVML_ERROR_NOT_SUPPORTED;
+    *percent = (unsigned int)set;
+    *period_us = ENCODER_PERIOD_US;
+    return NVML_SUCCESS;
+}
+
+/* Pictures and optical flow are nobody's matter here. */
 static nvmlReturn_t idle_engine(nvmlDevice_t device, unsigned int *percent, unsigned int *period_us) {
     int gpu;
     nvmlReturn_t ret = device_resolve(device, &gpu);
@@ -96,11 +138,11 @@ static nvmlReturn_t idle_engine(nvmlDevice_t device, unsigned int *percent, unsi
 }
 
 nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned int *percent, unsigned int *period_us) {
-    return idle_engine(device, percent, period_us);
+    return video_engine(device, SIM_ENCODER_UTILISATION, percent, period_us);
 }
 
 nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned int *percent, unsigned int *period_us) {
-    return idle_engine(device, percent, period_us);
+    return video_engine(device, SIM_DECODER_UTILISATION, percent, period_us);
 }
 
 nvmlReturn_t nvmlDeviceGetJpgUtilization(nvmlDevice_t device, unsigned int *percent, unsigned int *period_us) {
@@ -124,8 +166,10 @@ nvmlReturn_t nvmlDeviceGetEncoderStats(nvmlDevice_t device, unsigned int *sessio
     return NVML_SUCCESS;
 }
 
-static unsigned int celsius(int gpu) {
-    return IDLE_CELSIUS + (BUSY_CELSIUS - IDLE_CELSIUS) * sim_gpu_utilisation(gpu) / 100;
+static bool celsius(int gpu, uint64_t *temperature) {
+    unsigned int fallback = IDLE_CELSIUS + (BUSY_CELSIUS - IDLE_CELSIUS) * sim_gpu_utilisation(gpu) / 100;
+
+    return sim_setting(gpu, SIM_TEMPERATURE, fallback, temperature);
 }
 
 nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t sensor, unsigned int *temperature) {
@@ -136,7 +180,10 @@ nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensor
         return ret;
     if (temperature == NULL || sensor != NVML_TEMPERATURE_GPU)
         return NVML_ERROR_INVALID_ARGUMENT;
-    *temperature = celsius(gpu);
+    uint64_t set;
+    if (!celsius(gpu, &set))
+        return NVML_ERROR_NOT_SUPPORTED;
+    *temperature = (unsigned int)set;
     return NVML_SUCCESS;
 }
 
@@ -150,7 +197,10 @@ nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature_t *t
         return NVML_ERROR_INVALID_ARGUMENT;
     if (temperature->version != nvmlTemperature_v1)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    temperature->temperature = (int)celsius(gpu);
+    uint64_t set;
+    if (!celsius(gpu, &set))
+        return NVML_ERROR_NOT_SUPPORTED;
+    temperature->temperature = (int)set;
     return NVML_SUCCESS;
 }
 
@@ -205,7 +255,15 @@ nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t type, u
 
     if (ret != NVML_SUCCESS)
         return ret;
-    *mhz = sim_gpu_utilisation(gpu) == 0 ? clocks[type].idle_mhz : clocks[type].max_mhz;
+    uint64_t set = sim_gpu_utilisation(gpu) == 0 ? clocks[type].idle_mhz : clocks[type].max_mhz;
+    bool supported = true;
+    if (type == NVML_CLOCK_GRAPHICS || type == NVML_CLOCK_SM)
+        supported = sim_setting(gpu, SIM_GRAPHICS_MHZ, set, &set);
+    else if (type == NVML_CLOCK_MEM)
+        supported = sim_setting(gpu, SIM_MEMORY_MHZ, set, &set);
+    if (!supported)
+        return NVML_ERROR_NOT_SUPPORTED;
+    *mhz = (unsigned int)set;
     return NVML_SUCCESS;
 }
 
@@ -252,6 +310,18 @@ nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilCounte
     return NVML_SUCCESS;
 }
 
+#define RECOVERY_ACTION_SINCE_DRIVER 570
+
+static nvmlReturn_t recovery_action(int gpu, unsigned int *action) {
+    uint64_t set;
+
+    if (atoi(sim_topology()->driver_version) < RECOVERY_ACTION_SINCE_DRIVER ||
+        !sim_setting(gpu, SIM_RECOVERY_ACTION, NVML_GPU_RECOVERY_ACTION_NONE, &set))
+        return NVML_ERROR_NOT_SUPPORTED;
+    *action = (unsigned int)set;
+    return NVML_SUCCESS;
+}
+
 /* What the field API can answer from the simulator; every other field answers for itself that it is not supported. */
 static nvmlReturn_t field_value(int gpu, nvmlFieldValue_t *field) {
     field->valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
@@ -272,6 +342,8 @@ static nvmlReturn_t field_value(int gpu, nvmlFieldValue_t *field) {
     case NVML_FI_DEV_POWER_REQUESTED_LIMIT:
         field->value.uiVal = MAX_POWER_MW;
         return NVML_SUCCESS;
+    case NVML_FI_DEV_GET_GPU_RECOVERY_ACTION:
+        return recovery_action(gpu, &field->value.uiVal);
     case NVML_FI_DEV_PCIE_REPLAY_COUNTER:
     case NVML_FI_DEV_NVLINK_LINK_COUNT:
         field->value.uiVal = 0;

@@ -1,3 +1,4 @@
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,15 +35,17 @@ int parse_gpu(const char *text, int *gpu) {
     return 0;
 }
 
-static int parse_switch(const char *text, bool *on) {
+int parse_switch(const char *text, bool *on) {
     *on = strcmp(text, "on") == 0;
     return *on || strcmp(text, "off") == 0 ? 0 : complain("%s: must be on or off", text);
 }
 
-static int fault_alloc(const char *where, const char *count_text, const char *code_text) {
+static int fault_alloc(int argc, char **argv) {
+    const char *where = argv[0], *count_text = argv[1], *code_text = argv[2];
     long long count, code;
     int gpu = -1;
 
+    (void)argc;
     if (strcmp(where, "any") != 0 && parse_gpu(where, &gpu) != 0)
         return 1;
     if (parse_number(count_text, UINT32_MAX, &count) != 0 || parse_number(code_text, 999, &code) != 0)
@@ -52,51 +55,61 @@ static int fault_alloc(const char *where, const char *count_text, const char *co
     return 0;
 }
 
-static int fault_xid(const char *where, const char *number) {
-    long long xid;
-    int gpu;
-
-    if (parse_gpu(where, &gpu) != 0 || parse_number(number, INT32_MAX, &xid) != 0)
-        return 1;
-    return sim_fault_xid(gpu, (uint64_t)xid) != 0;
-}
-
-static int fault_lost(const char *where, const char *text) {
+static int fault_lost(int argc, char **argv) {
     bool lost;
     int gpu;
 
-    if (parse_gpu(where, &gpu) != 0 || parse_switch(text, &lost) != 0)
+    (void)argc;
+    if (parse_gpu(argv[0], &gpu) != 0 || parse_switch(argv[1], &lost) != 0)
         return 1;
     return sim_fault_lost(gpu, lost) != 0;
 }
 
-static int fault_nvml_absent(const char *text) {
+static int fault_nvml_absent(int argc, char **argv) {
     bool absent;
 
-    if (parse_switch(text, &absent) != 0)
+    (void)argc;
+    if (parse_switch(argv[0], &absent) != 0)
         return 1;
     sim_fault_nvml_absent(absent);
     return 0;
 }
 
+/* Its own words tell which it is. */
+static int fault_mig(int argc, char **argv) {
+    return command_fault_mig(argc + 1, argv - 1);
+}
+
+static const struct {
+    const char *name, *arguments;
+    int least, most; /* words behind the name */
+    int (*run)(int argc, char **argv);
+} faults[] = {
+    {"alloc", "GPU|any N CODE", 3, 3, fault_alloc},
+    {"xid", "GPU N [GI [CI]]", 2, 4, fault_xid},
+    {"lost", "GPU on|off", 2, 2, fault_lost},
+    {"removed", "GPU on|off", 2, 2, fault_removed},
+    {"ecc", "GPU corrected|uncorrected dram|l1|l2|registers|sram N", 4, 4, fault_ecc},
+    {"recovery", "GPU ACTION", 2, 2, fault_recovery},
+    {"driver", "unload|load", 1, 1, fault_driver},
+    {"mismatch", "on|off", 1, 1, fault_mismatch},
+    {"hang", "FUNCTION|all on|off", 2, 2, fault_hang},
+    {"nvml-error", "GPU|any FUNCTION|all CODE", 3, 3, fault_nvml_error},
+    {"mig", "CALL N CODE", 3, 3, fault_mig},
+    {"mig-delay", "MS", 1, 1, fault_mig},
+    {"nvml-absent", "on|off", 1, 1, fault_nvml_absent},
+    {"clear", "", 0, 0, fault_clear},
+};
+
 int command_fault(int argc, char **argv) {
     if (open_state() != 0)
         return 1;
-    if (argc == 4 && strcmp(argv[0], "alloc") == 0)
-        return fault_alloc(argv[1], argv[2], argv[3]);
-    if (argc == 3 && strcmp(argv[0], "xid") == 0)
-        return fault_xid(argv[1], argv[2]);
-    if (argc == 3 && strcmp(argv[0], "lost") == 0)
-        return fault_lost(argv[1], argv[2]);
-    if (argc == 2 && strcmp(argv[0], "nvml-absent") == 0)
-        return fault_nvml_absent(argv[1]);
-    if (argc >= 1 && (strcmp(argv[0], "mig") == 0 || strcmp(argv[0], "mig-delay") == 0))
-        return command_fault_mig(argc, argv);
-    if (argc == 1 && strcmp(argv[0], "clear") == 0) {
-        sim_fault_clear();
-        return 0;
+    for (size_t i = 0; argc > 0 && i < sizeof(faults) / sizeof(faults[0]); i++) {
+        if (strcmp(argv[0], faults[i].name) == 0 && argc - 1 >= faults[i].least && argc - 1 <= faults[i].most)
+            return faults[i].run(argc - 1, argv + 1);
     }
-    complain("fault: alloc GPU|any N CODE, xid GPU N, lost GPU on|off, nvml-absent on|off, mig CALL N CODE, mig-delay "
-             "MS, or clear");
+    complain("fault: one of these must follow:");
+    for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
+        fprintf(stderr, "  %s %s\n", faults[i].name, faults[i].arguments);
     return 2;
 }

@@ -14,17 +14,28 @@ static const char usage_text[] =
     "  root DIR                     lay out a driver root in DIR for the topology\n"
     "  record [--json]              who holds how many bytes of which GPU, and the peak of each group\n"
     "  reset-peak                   let every group's peak begin anew from what the group holds now\n"
-    "  reset GPU                    reset an idle GPU: a pending MIG mode takes effect, its instances are gone\n"
+    "  reset GPU                    reset an idle GPU: a pending MIG mode takes effect, its instances are gone, "
+    "volatile\n"
+    "                               counters begin anew, what waits for a reset is done\n"
     "  reload [--force]             load the driver anew: MIG instances are gone, and the mode but of A100 and A30\n"
     "  smi                          what nvidia-smi would show\n"
     "  fault alloc GPU|any N CODE   let the next N allocations fail with this CUDA result\n"
-    "  fault xid GPU N              post an Xid event\n"
-    "  fault lost GPU on|off        let the GPU fall off the bus, or come back\n"
+    "  fault xid GPU N [GI [CI]]    post an Xid event, of the GPU or of a MIG instance\n"
+    "  fault lost GPU on|off        let the GPU fall off the bus, or come back: NVML goes on counting it\n"
+    "  fault removed GPU on|off     take the GPU out, or put it in: a new session does not find it, or does\n"
+    "  fault ecc GPU KIND WHERE N   let N errors occur: corrected or uncorrected; dram, l1, l2, registers, sram\n"
+    "  fault recovery GPU ACTION    have the driver ask for an action, by NVML's number; 0 for none\n"
+    "  fault driver unload|load     take the driver away, or bring it back: old sessions stay broken\n"
+    "  fault mismatch on|off        let the driver be of another version than NVML: new sessions are refused\n"
+    "  fault hang FUNCTION on|off   let calls of this NVML function (all: of any) hang until it is called off\n"
+    "  fault nvml-error GPU|any FUNCTION CODE  let such calls about the GPU fail; CODE 0 calls it off\n"
     "  fault mig CALL N CODE        let the next N of these NVML calls fail with this NVML result: mode, gi-create,\n"
     "                               gi-destroy, ci-create, ci-destroy\n"
     "  fault mig-delay MS           let making and destroying MIG instances take so long\n"
     "  fault nvml-absent on|off     let NVML find no driver, or find it again\n"
-    "  fault clear                  call every fault off\n";
+    "  fault clear                  call every fault off, and whatever was set\n"
+    "  set                          list what can be set\n"
+    "  set GPU NAME VALUE           have the GPU tell this of itself: a number, unsupported, or default\n";
 
 int complain(const char *format, ...) {
     va_list args;
@@ -80,14 +91,16 @@ int main(int argc, char **argv) {
         return command_record(argc - 2, argv + 2);
     if (strcmp(command, "fault") == 0)
         return command_fault(argc - 2, argv + 2);
+    if (strcmp(command, "set") == 0)
+        return command_set(argc - 2, argv + 2);
+    if (strcmp(command, "reset") == 0)
+        return command_reset(argc - 2, argv + 2);
     if (strcmp(command, "root") == 0)
         return command_root(argc - 2, argv + 2);
     if (strcmp(command, "init") == 0 && argc == 2)
         return command_init();
     if (strcmp(command, "reset-peak") == 0 && argc == 2)
         return command_reset_peak();
-    if (strcmp(command, "reset") == 0)
-        return command_reset(argc - 2, argv + 2);
     if (strcmp(command, "reload") == 0)
         return command_reload(argc - 2, argv + 2);
     if (strcmp(command, "smi") == 0)

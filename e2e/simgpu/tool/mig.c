@@ -2,6 +2,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "health.h"
 #include "mig.h"
 #include "state.h"
 #include "tool.h"
@@ -25,7 +26,9 @@ int command_reset(int argc, char **argv) {
         return complain("reset: the GPU must follow");
     if (open_state() != 0 || parse_gpu(argv[0], &gpu) != 0)
         return 1;
-    return sim_mig_reset(gpu) != 0 ? complain("reset: GPU %s is in use", argv[0]) : 0;
+    if (sim_mig_reset(gpu) != 0)
+        return complain("reset: GPU %s is in use", argv[0]);
+    return sim_gpu_reset(gpu) != 0;
 }
 
 int command_fault_mig(int argc, char **argv) {
