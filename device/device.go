@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/layout"
 	"tranche.dev/tranche/device/contextcost"
 	"tranche.dev/tranche/device/nvml"
 )
@@ -81,6 +82,9 @@ type node struct {
 	changed chan struct{}
 	// modes are the ways to share a GPU.
 	modes map[claim.Mode]mode
+	// told is what was last written down of how the GPUs are shared. It belongs
+	// to the fingerprint.
+	told map[string]layout.GPU
 	// xids are errors that made GPUs unfit.
 	xids xids
 	now  func() time.Time

@@ -30,7 +30,12 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 		if scan {
 			n.sweep(ctx)
 			_ = n.scan(ctx)
-			if n.layOut(ctx) {
+			n.tellLayout()
+			// MIG is turned on first, and instances are made then.
+			for range 2 {
+				if !n.layOut(ctx) {
+					break
+				}
 				_ = n.scan(ctx)
 			}
 		}

@@ -16,7 +16,7 @@ import (
 // says what waits for what, and the next look at the GPUs tries again.
 func (n *node) layOut(ctx context.Context) (changed bool) {
 	for _, g := range n.inventory.list() {
-		if g.mode != claim.ModeMIG || g.onDemand() || !g.answers {
+		if g.mode != claim.ModeMIG || !g.answers {
 			continue
 		}
 		cut, err := n.cut(ctx, &g)

@@ -43,7 +43,6 @@ type deviceStats map[string]*ndevice.DeviceStats
 const (
 	isolationNone      = "none"      // nothing does
 	isolationMemory    = "memory"    // each has a limit of memory; they take turns at computing, and share faults
-	isolationMPS       = "mps"       // so, and they compute side by side
 	isolationHardware  = "hardware"  // memory, computing and faults are each one's own
 	isolationExclusive = "exclusive" // nobody shares
 )
@@ -57,7 +56,7 @@ func (n *node) newModes() map[claim.Mode]mode {
 	}
 }
 
-// whole is a device that is a part of a GPU, or all of it, as Nomad sees it.
+// device is a part of a GPU, or all of it, as Nomad sees it.
 func (g *gpu) device(id string) *ndevice.Device {
 	return &ndevice.Device{
 		ID:         id,

@@ -53,7 +53,7 @@ func TestMIG_Declared(t *testing.T) {
 			"gpu Mock NVIDIA A100-SXM4-40GB MIG 1g.5gb: ++++++++++++++++",
 		}},
 		"H100": {dgxh100.New(), []string{"7g.80gb"}, []string{"gpu NVIDIA H100 80GB HBM3 MIG 7g.80gb: ++++++++"}},
-		"H200": {dgxh200.New(), []string{"4g.71gb"}, []string{"gpu NVIDIA H200 141GB HBM3e MIG 4g.71gb: ++++++++"}},
+		"H200": {dgxh200.New(), []string{"7g.141gb"}, []string{"gpu NVIDIA H200 141GB HBM3e MIG 7g.141gb: ++++++++"}},
 		"B200": {dgxb200.New(), []string{"2g.45gb", "2g.45gb"}, []string{"gpu NVIDIA B200 180GB HBM3e MIG 2g.45gb: ++++++++++++++++"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -200,6 +200,26 @@ func TestMIG_Impossible(t *testing.T) {
 		_, err := n.plugin.node.Load().cut(t.Context(), &g)
 		must.ErrorContains(t, err, want)
 	}
+}
+
+// What cannot be ends the start of an agent, with the block's name.
+func TestSetConfig_ImpossibleMIG(t *testing.T) {
+	none := nvmltest.New(mixed()...)
+	options := testOptions(t, map[string]any{"gpu": gpuBlocks(migBlock("model:Tesla T4", "1g.4gb"))})
+	p := newPlugin(t, none, options)
+	must.ErrorContains(t, p.SetConfig(pluginConfig(t, options)),
+		`gpu "model:Tesla T4": the GPU 2, Tesla T4 (GPU-00000002-1111-2222-3333-444444444444), cannot be in mode "mig": it has no MIG`)
+
+	for want, profiles := range map[string][]string{
+		`gpu "index:0": the GPU 0, NVIDIA H100 80GB HBM3`: {"3g.40gb", "4g.40gb", "1g.10gb"},
+		`it has no profile "1g.5gb"; it has 1g.10gb`:      {"1g.5gb"},
+	} {
+		n := newMIGNode(t, profiles...)
+		must.NoError(t, n.library.SetMIG(t.Context(), n.gpu(t).UUID, true))
+		must.ErrorContains(t, n.plugin.SetConfig(pluginConfig(t, n.options)), want)
+	}
+	n := newMIGNode(t, "3g.40gb", "1g.10gb")
+	must.NoError(t, n.plugin.SetConfig(pluginConfig(t, n.options)))
 }
 
 // Whole GPUs that somebody has cut up are offered as they are, as nomad-device-nvidia does.

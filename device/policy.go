@@ -17,17 +17,12 @@ type policy struct {
 	sliceBytes uint64
 	// replicas is how many share the GPU in mode timeslice.
 	replicas int
-	// profiles are the MIG instances to make; empty in mode mig means on demand.
+	// profiles are the MIG instances to make, in mode mig.
 	profiles []string
 }
 
-// onDemand tells whether MIG instances are made as they are reserved.
-func (p *policy) onDemand() bool { return p.mode == claim.ModeMIG && len(p.profiles) == 0 }
-
 // sliced tells whether Nomad counts slices of the GPU.
-func (p *policy) sliced() bool {
-	return p.mode == claim.ModeSlice || p.mode == claim.ModeMPS || p.onDemand()
-}
+func (p *policy) sliced() bool { return p.mode == claim.ModeSlice }
 
 const (
 	// minReplicas and maxReplicas bound by how many a GPU may be shared in turns.
@@ -37,7 +32,7 @@ const (
 )
 
 // modes are those that an operator may choose.
-var modes = []claim.Mode{claim.ModeSlice, claim.ModeExclusive, claim.ModeTimeslice, claim.ModeMPS, claim.ModeMIG}
+var modes = []claim.Mode{claim.ModeSlice, claim.ModeExclusive, claim.ModeTimeslice, claim.ModeMIG}
 
 // or takes from the defaults what the options leave open. A block that chooses a mode of its own takes over only the
 // memory of a slice: the rest belongs to the default's mode.
@@ -61,10 +56,8 @@ func (o sharingOptions) or(defaults sharingOptions) sharingOptions {
 // hasSlices tells whether slice_memory has a meaning.
 func (o sharingOptions) hasSlices() bool {
 	switch claim.Mode(o.Mode) {
-	case claim.ModeExclusive, claim.ModeTimeslice:
+	case claim.ModeExclusive, claim.ModeTimeslice, claim.ModeMIG:
 		return false
-	case claim.ModeMIG:
-		return len(o.profiles()) == 0
 	}
 	return true
 }
@@ -82,6 +75,10 @@ func (o sharingOptions) parse() (policy, error) {
 	p := policy{mode: claim.Mode(o.Mode), profiles: o.profiles()}
 	if !slices.Contains(modes, p.mode) {
 		return policy{}, fmt.Errorf("mode: %q is none of %s", o.Mode, quotedModes())
+	}
+	if p.mode == claim.ModeMIG && len(p.profiles) == 0 {
+		return policy{}, fmt.Errorf("mig: mode %q needs to know which instances to make, such as "+
+			"mig { profiles = [\"3g.40gb\", \"2g.20gb\"] }", p.mode)
 	}
 	if err := o.checkOthers(p); err != nil {
 		return policy{}, err

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
+	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/device/mig"
 	"tranche.dev/tranche/device/nvml"
 	"tranche.dev/tranche/runtime/nodeinfo"
 )
@@ -120,7 +123,7 @@ func (n *node) checkGPUs() error {
 		n.logger.Warn("cannot tell whether the gpu blocks fit the GPUs: some do not answer", "failed", len(found.Failed))
 		return nil
 	}
-	return errors.Join(n.sharing.idle(found.GPUs)...)
+	return errors.Join(append(n.sharing.idle(found.GPUs), n.impossible(ctx, found.GPUs)...)...)
 }
 
 // reportIdle logs the blocks that no GPU is shared by.
@@ -132,6 +135,50 @@ func (n *node) reportIdle(found *nvml.Node) {
 	if n.reported.changed("gpu blocks", err) && err != nil {
 		n.logger.Error("gpu blocks do not fit the GPUs of this node", "error", err)
 	}
+}
+
+// impossible lists what is wanted of GPUs that they cannot be.
+func (n *node) impossible(ctx context.Context, gpus []nvml.GPU) []error {
+	var wrong []error
+	for _, g := range gpus {
+		how := n.sharing.of(g)
+		if how.mode != claim.ModeMIG {
+			continue
+		}
+		if err := n.checkMIG(ctx, g, how.profiles); err != nil {
+			wrong = append(wrong, fmt.Errorf("%s: the GPU %d, %s (%s), cannot be in mode %q: %w", n.sharing.where(g), g.Index,
+				g.Name, g.UUID, how.mode, err))
+		}
+	}
+	return wrong
+}
+
+// checkMIG tells whether a GPU can have instances of all the profiles. Many
+// drivers tell of profiles only while MIG is on.
+func (n *node) checkMIG(ctx context.Context, g nvml.GPU, names []string) error {
+	if !g.MIG.Capable {
+		return errors.New("it has no MIG")
+	}
+	profiles, err := n.partitioner.MIGProfiles(ctx, g.UUID)
+	if err != nil || len(profiles) == 0 {
+		return nil //nolint:nilerr // it is told when MIG is on, and said in the log then
+	}
+	wanted, err := profilesNamed(profiles, names)
+	if err != nil {
+		return err
+	}
+	if _, ok := mig.Pack(nil, wanted); !ok {
+		return fmt.Errorf("%s do not fit on it together", strings.Join(names, ", "))
+	}
+	return nil
+}
+
+// where is what in the configuration says how a GPU is shared.
+func (s *sharing) where(g nvml.GPU) string {
+	if block := s.block(g); block != nil {
+		return block.String()
+	}
+	return "mode"
 }
 
 func describeGPUs(gpus []nvml.GPU) string {

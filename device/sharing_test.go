@@ -59,11 +59,11 @@ func TestSharing(t *testing.T) {
 			{mode: claim.ModeExclusive}, {mode: claim.ModeTimeslice, replicas: 20},
 		}},
 		"the first match wins": {`
-			gpu "index:0" { mode = "mps" slice_memory = "4GiB" }
-			gpu "model:*A100*" { mode = "mig" }
+			gpu "index:0" { slice_memory = "4GiB" }
+			gpu "model:*A100*" { mode = "mig" mig { profiles = ["1g.10gb"] } }
 			gpu "pci:0000:1a:00.0" { slice_memory = "64MiB" }
 			gpu "model:*" { mode = "exclusive" }`, [4]policy{
-			{mode: claim.ModeMPS, sliceBytes: 4096 * mebi}, {mode: claim.ModeMIG, sliceBytes: 1024 * mebi},
+			{mode: claim.ModeSlice, sliceBytes: 4096 * mebi}, {mode: claim.ModeMIG, profiles: []string{"1g.10gb"}},
 			{mode: claim.ModeSlice, sliceBytes: 64 * mebi}, {mode: claim.ModeExclusive},
 		}},
 		"other defaults": {`
@@ -71,9 +71,9 @@ func TestSharing(t *testing.T) {
 			replicas = 8
 			gpu "1" { replicas = 3 }
 			gpu "2" { mode = "slice" }
-			gpu "3" { mode = "mig" mig {} }`, [4]policy{
+			gpu "3" { mode = "exclusive" }`, [4]policy{
 			{mode: claim.ModeTimeslice, replicas: 8}, {mode: claim.ModeTimeslice, replicas: 3},
-			{mode: claim.ModeSlice, sliceBytes: 1024 * mebi}, {mode: claim.ModeMIG, sliceBytes: 1024 * mebi},
+			{mode: claim.ModeSlice, sliceBytes: 1024 * mebi}, {mode: claim.ModeExclusive},
 		}},
 		"instances for all": {`
 			mode = "mig"
@@ -116,8 +116,9 @@ func TestSharing_Errors(t *testing.T) {
 		`gpu "index:0" { mig { profiles = ["1g.5gb"] } }`:                              `gpu "index:0": mig: it belongs to mode "mig"`,
 		`gpu "index:0" { mode = "mig" mig { profile = ["1g.5gb"] } }`:                  `gpu "index:0": there is no option "profile" here`,
 		`gpu "index:0" { mode = "mig" mig { profiles = "1g.5gb" } }`:                   `profiles is a string, and has to be a list`,
-		"gpu \"0\" { mode = \"mig\" \n mig {}\n mig {} }":                              `gpu "0": mig: it is there twice`,
+		"gpu \"0\" { mode = \"mig\" \n mig { profiles = [\"1g.5gb\"] }\n mig {} }":     `gpu "0": mig: it is there twice`,
 		`gpu "0" { mode = "mig" slice_memory = "1GiB" mig { profiles = ["1g.5gb"] } }`: `gpu "0": slice_memory: the instances are`,
+		`gpu "index:0" { mode = "mig" }`:                                               `gpu "index:0": mig: mode "mig" needs to know which instances to make`,
 		`gpu { mode = "slice" }`:                                                       `gpu: it has to be a block with a label`,
 		`gpu "GeForce" {}`:                                                             `gpu "GeForce": "GeForce" is no index of a GPU`,
 		`gpu "a" "b" {}`:                                                               `gpu "a": "a" is no index`,

@@ -52,8 +52,8 @@ func outsideNomad(c *claim.Claim) bool {
 // addTaken notes what a claim has. Where it goes by slices of another size than
 // the GPU, those are taken that have some of its memory.
 func (n *node) addTaken(taken *taken, c *claim.Claim) {
-	taken.byGPU[c.GPU.UUID] = c
-	g, _ := n.inventory.find(c.GPU.UUID)
+	taken.byGPU[c.PhysicalGPU()] = c
+	g, _ := n.inventory.find(c.PhysicalGPU())
 	if c.SliceBytes == 0 || c.SliceBytes == g.sliceBytes {
 		for _, slice := range c.Slices {
 			taken.bySlice[slice] = c

@@ -15,7 +15,7 @@ func (l *Library) profileName(device gonvml.Device, id int, info gonvml.GpuInsta
 	if l.has(profileNames) {
 		named, ret := device.GetGpuInstanceProfileInfoV(id).V2()
 		if ret == gonvml.SUCCESS {
-			return text(named.Name[:]), ret
+			return text(named.Name[:]), gonvml.SUCCESS
 		}
 		if !absent(ret) && ret != gonvml.ERROR_ARGUMENT_VERSION_MISMATCH {
 			return "", ret
