@@ -104,7 +104,10 @@ func (n *node) deviceGroups(ctx context.Context) []*ndevice.DeviceGroup {
 	taken := n.takenElsewhere(ctx)
 	var groups []*ndevice.DeviceGroup
 	for _, g := range n.inventory.list() {
-		groups = append(groups, n.modes[g.mode].groups(&g, taken)...)
+		for _, group := range n.modes[g.mode].groups(&g, taken) {
+			taken.setEarlier(&g, group)
+			groups = append(groups, group)
+		}
 	}
 	return joined(groups)
 }

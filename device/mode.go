@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/memsize"
 )
 
 // mode is one way to share a GPU: what Nomad sees of it, and what a
@@ -72,6 +73,28 @@ func setTaken(d *ndevice.Device, holder *claim.Claim) {
 		d.Healthy = false
 		d.HealthDesc = "taken outside Nomad by claim " + holder.ID + " (" + holder.Owner + ")"
 	}
+}
+
+// setEarlier says on devices that they wait for a claim from before a change of
+// the configuration.
+func (t *taken) setEarlier(g *gpu, group *ndevice.DeviceGroup) {
+	for _, d := range group.Devices {
+		holder := t.earlier[g.UUID]
+		if holder == nil {
+			holder = t.earlier[d.ID]
+		}
+		if holder != nil && d.Healthy {
+			d.Healthy = false
+			d.HealthDesc = "waits for claim " + holder.ID + ", whose GPU is in mode " + describeMode(holder) + " until its task has ended"
+		}
+	}
+}
+
+func describeMode(c *claim.Claim) string {
+	if c.Mode != claim.ModeSlice {
+		return string(c.Mode)
+	}
+	return string(c.Mode) + " (" + memsize.Format(c.SliceSize()) + ")"
 }
 
 // joined puts groups of one name together. Their attributes are those of the

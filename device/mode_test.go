@@ -2,6 +2,8 @@ package device
 
 import (
 	"errors"
+	"maps"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -149,6 +151,47 @@ func TestReserve_MaxSlices(t *testing.T) {
 	must.ErrorContains(t, err, "3 slices are more than one task may have on this node, which is 2 (max_slices")
 	_, err = p.Reserve(ids[:2])
 	must.NoError(t, err)
+}
+
+// A configuration that changed over a restart takes effect on a GPU when the tasks have ended that have it as it was.
+func TestModes_Change(t *testing.T) {
+	for name, tc := range map[string]struct {
+		options        map[string]any
+		waits, changed string
+	}{
+		"another mode":           {map[string]any{"mode": "exclusive"}, "gpu NVIDIA H200: -", "gpu NVIDIA H200: +"},
+		"slices of another size": {map[string]any{"slice_memory": "35GiB"}, "slice NVIDIA H200 #0: +++-", "slice NVIDIA H200 #0: ++++"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := nvmltest.H200(0)
+			options := testOptions(t, map[string]any{"slice_memory": "1GiB"})
+			p := newPlugin(t, nvmltest.New(g), options)
+			ctx, cancel := contextWithCancel(t)
+			stream, err := p.Fingerprint(ctx)
+			must.NoError(t, err)
+			next(t, stream)
+			_, err = p.Reserve([]string{g.UUID + "/slice-000"})
+			must.NoError(t, err)
+			cancel()
+			ledger, made := p.node.Load().ledger, claimsOf(t, p)[0]
+			init := exec.Command("sleep", "1000")
+			must.NoError(t, init.Start())
+			t.Cleanup(func() { _ = init.Process.Kill(); _ = init.Wait() })
+			must.NoError(t, ledger.Bind(t.Context(), made.ID, claim.Container{Runtime: "test", ID: "c", InitPID: init.Process.Pid}))
+
+			maps.Copy(options, tc.options)
+			p = newPlugin(t, nvmltest.New(g), options)
+			changes := fingerprint(t, p)
+			groups := next(t, changes).Devices
+			must.Eq(t, []string{tc.waits}, lines(groups))
+			for _, d := range groups[0].Devices {
+				must.Eq(t, !d.Healthy, strings.HasPrefix(d.HealthDesc, "waits for claim "+made.ID+", whose GPU is in mode slice (1GiB)"))
+			}
+			must.NoError(t, init.Process.Kill())
+			_ = init.Wait()
+			must.Eq(t, []string{tc.changed}, lines(next(t, changes).Devices))
+		})
+	}
 }
 
 // The hardware has a say when Nomad validates, which is the second call, and never costs a plugin that runs its GPUs.

@@ -12,11 +12,17 @@ import (
 type taken struct {
 	bySlice map[string]*claim.Claim
 	byGPU   map[string]*claim.Claim
+	// earlier is what Nomad's own claims from before a change of the
+	// configuration still have: GPUs that were shared in another mode, and slices
+	// that were of another size.
+	earlier map[string]*claim.Claim
 }
 
 // takenElsewhere finds what somebody outside Nomad uses.
 func (n *node) takenElsewhere(ctx context.Context) *taken {
-	taken := &taken{bySlice: make(map[string]*claim.Claim), byGPU: make(map[string]*claim.Claim)}
+	taken := &taken{
+		bySlice: make(map[string]*claim.Claim), byGPU: make(map[string]*claim.Claim), earlier: make(map[string]*claim.Claim),
+	}
 	claims, problems, err := n.ledger.List(ctx)
 	if ctx.Err() != nil {
 		return taken
@@ -32,10 +38,37 @@ func (n *node) takenElsewhere(ctx context.Context) *taken {
 	for _, c := range claims {
 		if outsideNomad(c) {
 			n.addTaken(taken, c)
+		} else if n.holds(c) {
+			n.addEarlier(taken, c)
 		}
 	}
 	return taken
 }
+
+// addEarlier notes what a claim of Nomad's has that does not fit how its GPU is
+// shared now. The task keeps it; what it stands in the way of waits.
+func (n *node) addEarlier(taken *taken, c *claim.Claim) {
+	g, known := n.inventory.find(c.PhysicalGPU())
+	asFound := c.Mode == claim.ModeMIG && g.MIG.Enabled && g.mode == claim.ModeExclusive
+	switch {
+	case !known || asFound:
+	case c.Mode != g.mode:
+		taken.earlier[g.UUID] = c
+		if n.reported.changed("claim "+c.ID, errWaits) {
+			n.logger.Warn("a GPU takes on its new mode when a task that has it in another one has ended",
+				"gpu", g.UUID, "mode", string(g.mode), "claim", c.ID, "mode_of_the_claim", string(c.Mode))
+		}
+	case g.sliced() && c.SliceSize() != g.sliceBytes:
+		for number := range g.slices {
+			if c.Covers(g.UUID, number, g.sliceBytes) {
+				taken.earlier[g.sliceID(number)] = c
+			}
+		}
+	}
+}
+
+// errWaits is what is remembered of a claim that something waits for.
+var errWaits = errors.New("something waits for it")
 
 // outsideNomad tells whether a claim keeps its slices from Nomad. One that a container asked for itself does from the
 // moment it is made.
