@@ -7,6 +7,7 @@ import (
 
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 
+	"tranche.dev/tranche/claim/memsize"
 	"tranche.dev/tranche/device/contextcost"
 )
 
@@ -17,7 +18,8 @@ import (
 func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintResponse) {
 	defer close(out)
 	n.logger.Info("looking for GPUs", "driver_root", n.driverRoot, "period", n.fingerprintPeriod.String(),
-		"ignored_gpu_ids", n.ignoredUUIDs())
+		"mode", string(n.sharing.others.mode), "slice_memory", memsize.Format(n.sharing.others.sliceBytes),
+		"gpu_blocks", len(n.sharing.blocks), "ignored_gpu_ids", n.ignoredUUIDs())
 	ticker := time.NewTicker(n.fingerprintPeriod)
 	defer ticker.Stop()
 	ledger := n.watchLedger(ctx)
@@ -77,6 +79,9 @@ func (n *node) scan(ctx context.Context) error {
 	n.forgetXids(found, err)
 	usable, changed := n.inventory.update(found, conditions, err)
 	for _, g := range usable {
+		if !g.sliced() {
+			continue // nobody has to fit a context into a limit there
+		}
 		// Measured now, the cost is known when the first reservation needs it.
 		go func() { _, _ = n.costs.Cost(ctx, g.costKey()) }()
 	}

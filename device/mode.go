@@ -43,7 +43,7 @@ type deviceStats map[string]*ndevice.DeviceStats
 // "isolation" says.
 const (
 	isolationNone      = "none"      // nothing does
-	isolationMemory    = "memory"    // each has a limit of memory; they take turns at computing, and share faults
+	isolationMemory    = "memory"    // each has a limit of memory; they take turns at computing
 	isolationHardware  = "hardware"  // memory, computing and faults are each one's own
 	isolationExclusive = "exclusive" // nobody shares
 )

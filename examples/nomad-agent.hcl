@@ -3,8 +3,9 @@
 
 plugin "nomad-device-tranche" {
   config {
-    slice_memory       = "1GiB" # GPU memory of one slice
-    ignored_gpu_ids    = []     # UUIDs of GPUs that are not for Nomad
+    mode               = "slice" # how GPUs are shared: docs/device.md has the other ways, and how to say so for each GPU
+    slice_memory       = "1GiB"  # GPU memory of one slice
+    ignored_gpu_ids    = []      # UUIDs of GPUs that are not for Nomad
     fingerprint_period = "1m"
     driver_root        = "/"
   }
