@@ -150,20 +150,45 @@ func TestMIG_LayoutChanges(t *testing.T) {
 	stream, err := n.plugin.Fingerprint(ctx)
 	must.NoError(t, err)
 	next(t, stream)
-	used := n.gpu(t).MIG.Instances[0]
+	used, free := n.gpu(t).MIG.Instances[0], n.gpu(t).MIG.Instances[1]
 	_, err = n.plugin.Reserve([]string{used.UUID})
 	must.NoError(t, err)
 	cancel()
 
-	n.again(t, "3g.40gb", "7g.80gb")
-	stream = fingerprint(t, n.plugin)
-	next(t, stream)
-	must.MapContainsKey(t, n.layout(t), used.Start, must.Sprint("an instance in use was destroyed"))
+	n.again(t, "3g.40gb")
+	groups := next(t, fingerprint(t, n.plugin)).Devices
+	must.Eq(t, map[int]string{used.Start: "1g.10gb", 4: "3g.40gb"}, n.layout(t), must.Sprint("the free one was in slot ", free.Start))
+	must.SliceContains(t, lines(groups), "gpu NVIDIA H100 80GB HBM3 MIG 3g.40gb: +")
+	must.SliceNotContains(t, lines(groups), "gpu NVIDIA H100 80GB HBM3 MIG 1g.10gb: +")
+
+	n.again(t, "7g.80gb")
+	next(t, fingerprint(t, n.plugin))
+	must.Eq(t, map[int]string{used.Start: "1g.10gb", 4: "3g.40gb"}, n.layout(t), must.Sprint("nothing changes while it would not do"))
 
 	n.again(t, "7g.80gb")
 	n.plugin.node.Load().now = func() time.Time { return time.Now().Add(time.Hour) } // the claim's container never came
 	next(t, fingerprint(t, n.plugin))
 	must.Eq(t, map[int]string{0: "7g.80gb"}, n.layout(t))
+}
+
+// Of a profile no more instances are offered than are declared, also while others of it are used.
+func TestMIG_Surplus(t *testing.T) {
+	n := newMIGNode(t, "1g.10gb", "1g.10gb")
+	groups := next(t, fingerprint(t, n.plugin)).Devices
+	must.SliceContains(t, lines(groups), "gpu NVIDIA H100 80GB HBM3 MIG 1g.10gb: ++")
+	for _, group := range groups {
+		if group.Name == "NVIDIA H100 80GB HBM3 MIG 1g.10gb" {
+			must.Eq(t, structs.NewIntAttribute(16, ""), group.Attributes["sm_count"])
+			must.Eq(t, structs.NewIntAttribute(10<<10, "MiB"), group.Attributes["memory"])
+		}
+	}
+	for _, instance := range n.gpu(t).MIG.Instances {
+		_, err := n.plugin.Reserve([]string{instance.UUID})
+		must.NoError(t, err)
+	}
+	n.again(t, "1g.10gb")
+	must.SliceContains(t, lines(next(t, fingerprint(t, n.plugin)).Devices), "gpu NVIDIA H100 80GB HBM3 MIG 1g.10gb: +")
+	must.MapLen(t, 2, n.layout(t))
 }
 
 // A GPU instance without a compute instance is what a plugin leaves that dies in between.

@@ -194,6 +194,24 @@ func TestModes_Change(t *testing.T) {
 	}
 }
 
+// What a GPU draws and how fast it runs changes all the time; its attributes stay as they were.
+func TestAttributes_Stay(t *testing.T) {
+	watts, megahertz := int64(68_000), int64(1980)
+	g := nvmltest.H200(0)
+	g.PowerMilliwatts, g.GraphicsMHz = &watts, &megahertz
+	fake := nvmltest.New(g)
+	p := newPlugin(t, fake, nil)
+	stream := fingerprint(t, p)
+	must.Eq(t, structs.NewIntAttribute(68, "W"), next(t, stream).Devices[0].Attributes["power"])
+	more, slower := int64(700_000), int64(345)
+	g.PowerMilliwatts, g.GraphicsMHz = &more, &slower
+	other := nvmltest.H200(1)
+	fake.SetGPUs(g, other)
+	attributes := next(t, stream).Devices[0].Attributes
+	must.Eq(t, structs.NewIntAttribute(68, "W"), attributes["power"])
+	must.Eq(t, structs.NewIntAttribute(1980, "MHz"), attributes["cores_clock"])
+}
+
 // The hardware has a say when Nomad validates, which is the second call, and never costs a plugin that runs its GPUs.
 func TestSetConfig_GPUs(t *testing.T) {
 	options := testOptions(t, map[string]any{"gpu": gpuBlocks(map[string]any{"gpu": "index:7", "mode": "exclusive"})})
