@@ -112,6 +112,9 @@ func (s *sharing) idle(gpus []nvml.GPU) []error {
 // checkGPUs asks the driver whether the configuration fits the GPUs. Where it
 // cannot tell about all of them, that is said, and no fault of the configuration.
 func (n *node) checkGPUs() error {
+	if len(n.sharing.blocks) == 0 && n.sharing.others.mode != claim.ModeMIG {
+		return nil // any GPU can be shared so
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), n.nvmlTimeout)
 	defer cancel()
 	found, err := n.nvml.Read(ctx)
