@@ -45,6 +45,7 @@ func TestLibrary_Events(t *testing.T) {
 		must.Eq(t, Event{UUID: uuid, Xid: 48}, <-events)
 
 		// In a new session, again.
+		synctest.Wait() // it has the next event
 		must.NoError(t, l.Close(t.Context()))
 		must.Eq(t, Event{UUID: uuid, Xid: 48}, <-events, must.Sprint("the one that was on its way"))
 		synctest.Wait()
