@@ -104,6 +104,7 @@ func TestMIG_None(t *testing.T) {
 		for _, gpu := range gpus {
 			must.Eq(t, gpu.Name != "Tesla T4", gpu.MIG.Capable, must.Sprint(gpu.Name))
 		}
+		must.Eq(t, 621<<20, gpus[0].ReservedBytes, must.Sprint("what the topology says that the driver keeps"))
 		t4 := gpus[len(gpus)-1]
 		must.Error(t, library.SetMIG(t.Context(), t4.UUID, true))
 		_, err := library.CreateInstance(t.Context(), t4.UUID, mig.Profile{Name: "1g.4gb"}, mig.Place{Size: 1})
