@@ -17,17 +17,17 @@ import (
 type migMode struct{ *node }
 
 func (m *migMode) groups(g *gpu, _ *taken) []*ndevice.DeviceGroup {
-	return instanceGroups(g, g.declared())
+	return instanceGroups(g, m.offered(g.declared()))
 }
 
-func (m *migMode) has(g *gpu, id string) bool { return hasInstance(g.declared(), id) }
+func (m *migMode) has(g *gpu, id string) bool { return hasInstance(m.offered(g.declared()), id) }
 
 func (m *migMode) reserve(ctx context.Context, devices []device) ([]claim.Token, error) {
 	return m.reserveWhole(ctx, devices)
 }
 
 func (m *migMode) stats(g *gpu, uses *uses, now time.Time) map[groupKey]deviceStats {
-	return instanceStatistics(g, g.declared(), uses, now)
+	return instanceStatistics(g, m.offered(g.declared()), uses, now)
 }
 
 // declared are the GPU's instances that count as those of its profiles: of each
@@ -45,6 +45,17 @@ func (g *gpu) declared() []nvml.MIGInstance {
 		}
 	}
 	return declared
+}
+
+// offered are those of the instances that the configuration leaves to Nomad.
+func (n *node) offered(instances []nvml.MIGInstance) []nvml.MIGInstance {
+	var offered []nvml.MIGInstance
+	for _, instance := range instances {
+		if !n.ignored[instance.UUID] {
+			offered = append(offered, instance)
+		}
+	}
+	return offered
 }
 
 // instanceGroups are instances as Nomad sees them.
