@@ -86,8 +86,9 @@ type node struct {
 	// to the fingerprint.
 	told map[string]layout.GPU
 	// xids are errors that made GPUs unfit.
-	xids xids
-	now  func() time.Time
+	xids  xids
+	now   func() time.Time
+	after func(time.Duration) <-chan time.Time
 }
 
 var _ ndevice.DevicePlugin = (*Plugin)(nil)
@@ -161,6 +162,7 @@ func newNode(s *settings, library nvml.Interface, logger hclog.Logger) (*node, e
 
 		nvmlTimeout: nvmlTimeout,
 		now:         time.Now,
+		after:       time.After,
 	}
 	if s.contextBytes == 0 {
 		n.costs = contextcost.NewMeter(contextcost.Options{

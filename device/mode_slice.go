@@ -31,6 +31,7 @@ func sliceGroup(g *gpu, taken *taken, isolation string) *ndevice.DeviceGroup {
 	g.addPlace(group.Attributes)
 	group.Attributes["slice_memory"] = structs.NewIntAttribute(int64(g.sliceBytes>>20), structs.UnitMiB)
 	group.Attributes["slices"] = structs.NewIntAttribute(int64(g.slices), "")
+	group.Attributes[hintAttribute] = structs.NewIntAttribute(taken.calm.used[g.UUID], "")
 	// A GPU without a single slice still shows one, so that its problem is seen.
 	for number := range max(g.slices, 1) {
 		slice := g.device(g.sliceID(number))
