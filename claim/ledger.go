@@ -39,6 +39,7 @@ type Ledger struct {
 	lock    *fileLock
 	logger  Logger
 	now     func() time.Time
+	recent  recent
 }
 
 // Open gives the ledger at the places that the options name. It touches nothing yet: directories are made with the

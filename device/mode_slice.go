@@ -91,13 +91,3 @@ func (n *node) sliceRequest(ctx context.Context, devices []device) (claim.Reques
 func (m *sliceMode) stats(g *gpu, uses *uses, now time.Time) map[groupKey]deviceStats {
 	return sliceStatistics(g, uses, now)
 }
-
-// sliceStatistics are those of a GPU's slices.
-func sliceStatistics(g *gpu, uses *uses, now time.Time) map[groupKey]deviceStats {
-	all := make(deviceStats, g.slices)
-	for number := range g.slices {
-		id := g.sliceID(number)
-		all[id] = sliceStats(g, uses.gpus[g.UUID], uses.byDevice[id], now)
-	}
-	return map[groupKey]deviceStats{{sliceType, g.groupName()}: all}
-}
