@@ -87,7 +87,9 @@ type node struct {
 	told map[string]layout.GPU
 	// xids are errors that made GPUs unfit.
 	xids xids
-	now  func() time.Time
+	// demand is what is known of GPUs whose MIG instances are made on demand.
+	demand demand
+	now    func() time.Time
 }
 
 var _ ndevice.DevicePlugin = (*Plugin)(nil)

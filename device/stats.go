@@ -82,6 +82,7 @@ func (n *node) measure(ctx context.Context, uses *uses) {
 			continue
 		}
 		uses.gpus[g.UUID] = telemetry
+		n.measureInstances(bounded, &g, uses)
 	}
 }
 
