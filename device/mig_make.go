@@ -50,7 +50,7 @@ func (m *demandMode) reserve(ctx context.Context, devices []device) ([]claim.Tok
 		m.wake()
 		return nil, &instanceError{fmt.Errorf("MIG was turned off on the GPU %s; it is turned on again when nobody uses the GPU", g)}
 	}
-	profile, at, ok := mig.Smallest(s.stay, s.idlePlaces(), uint64(len(devices))*g.sliceBytes, g.sizes)
+	profile, at, ok := mig.Smallest(s.stay, s.spared(ids(devices)), uint64(len(devices))*g.sliceBytes, g.sizes)
 	if !ok {
 		m.wake()
 		return nil, s.noRoom(g, len(devices))

@@ -69,7 +69,7 @@ func (n *node) keeps(c *claim.Claim, wanted []string) bool {
 	switch {
 	case c.Making():
 		return n.now().Sub(c.Created) <= claim.MakeWithin
-	case c.Container == nil && slices.ContainsFunc(c.Slices, func(s string) bool { return slices.Contains(wanted, s) }):
+	case c.Container == nil && shares(c, wanted):
 		return false
 	}
 	return n.holds(c)
@@ -138,13 +138,20 @@ func mayHide(problems []claim.Problem, uuid string) bool {
 	})
 }
 
-// idlePlaces are where the idle instances lie.
-func (s *standing) idlePlaces() []mig.Instance {
+// spared are the idle instances that better stay: a container may still come
+// back for them. wanted are slices that Nomad gives to somebody else now.
+func (s *standing) spared(wanted []string) []mig.Instance {
 	var places []mig.Instance
 	for _, i := range s.idle {
-		places = append(places, i.Instance)
+		if i.claim != nil && !shares(i.claim, wanted) {
+			places = append(places, i.Instance)
+		}
 	}
 	return places
+}
+
+func shares(c *claim.Claim, wanted []string) bool {
+	return slices.ContainsFunc(c.Slices, func(s string) bool { return slices.Contains(wanted, s) })
 }
 
 // room is what else a GPU has room for, for the fingerprint to tell Nomad.

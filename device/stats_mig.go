@@ -74,7 +74,8 @@ func demandStats(g *gpu, uses *uses, use *claimUse, now time.Time) *ndevice.Devi
 	measured = uses.of(use.GPU.UUID, g.UUID)
 	stats := gpuStatistics(measured)
 	addClaim(stats, use)
-	stats["Claim slices"] = number(uint64(len(use.Slices)), "", "Slices of the claim")
+	slices := int64(len(use.Slices))
+	stats["Claim slices"] = told(&slices, "", "Slices of the claim")
 	stats["Claim memory"] = ratio(measured.UsedBytes, measured.MemoryBytes, 1<<20, structs.UnitMiB,
 		"Memory in use of the claim's MIG instance, of all it has")
 	return &ndevice.DeviceStats{
