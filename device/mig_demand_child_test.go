@@ -38,6 +38,13 @@ func simChildMain() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}
+	if text := os.Getenv(childEdits); text != "" {
+		if err := editMain(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if text := os.Getenv(childReserves); text != "" {
 		var order dyingOrder
 		err := json.Unmarshal([]byte(text), &order)
