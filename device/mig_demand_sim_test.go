@@ -1,9 +1,10 @@
 package device
 
 import (
-	"context"
+	"bufio"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -253,28 +254,39 @@ func TestDemandSim_Foreign(t *testing.T) {
 
 		n.sim.SMI(t, "mig", "-i", "0", "-cgi", "3g.40gb:4", "-C")
 		used := n.record(0)[0]
-		n.node().nvml = computing{n.library, used.Compute[0].UUID}
+		probe := n.compute(used.Compute[0].UUID)
 		must.Eq(t, upTo(4), healthyOf(n.look()[0]))
-		must.Eq(t, used, n.record(0)[0])
+		must.Eq(t, used.CreatedNS, n.record(0)[0].CreatedNS)
 		n.reserve(g, 0, 1)
 		must.Len(t, 2, n.record(0))
 		_, err := n.plugin.Reserve(sliceIDs(g, 2, 3, 4, 5))
 		must.ErrorContains(t, err, "in use by claim ")
-		must.ErrorContains(t, err, ", process 4711.")
+		must.ErrorContains(t, err, fmt.Sprintf(", process %d.", probe.Process.Pid))
+		must.NoError(t, probe.Process.Kill())
+		_ = probe.Wait()
+		must.Len(t, 2+4, healthyOf(n.look()[0]))
+		n.agrees()
 	})
 }
 
-// computing is an NVML that tells of a process on an instance.
-type computing struct {
-	*nvml.Library
-	uuid string
-}
-
-func (c computing) Processes(ctx context.Context, uuid string) ([]nvml.Process, error) {
-	if uuid == c.uuid {
-		return []nvml.Process{{PID: 4711}}, nil
+// compute has a program take memory of an instance, as much as it gets.
+func (n *simNode) compute(uuid string) *exec.Cmd {
+	n.t.Helper()
+	probe, err := filepath.Abs("../build/e2e/gpu-probe")
+	must.NoError(n.t, err)
+	command := exec.CommandContext(n.t.Context(), probe, "fill")
+	command.Env = append(n.sim.SMIEnv(), "CUDA_VISIBLE_DEVICES="+uuid)
+	stdout, err := command.StdoutPipe()
+	must.NoError(n.t, err)
+	must.NoError(n.t, command.Start())
+	n.t.Cleanup(func() { _ = command.Process.Kill(); _ = command.Wait() })
+	for lines := bufio.NewScanner(stdout); lines.Scan(); {
+		if strings.Contains(lines.Text(), `"computing"`) {
+			return command
+		}
 	}
-	return c.Library.Processes(ctx, uuid)
+	n.t.Fatal("the probe has ended")
+	return nil
 }
 
 // spoil has a claim's record be cut off.

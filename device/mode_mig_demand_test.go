@@ -271,3 +271,19 @@ func TestDemand_BadReservations(t *testing.T) {
 	must.NoError(t, err)
 	must.True(t, strings.HasPrefix(claimsOf(t, n.plugin)[0].GPU.UUID, "MIG-"))
 }
+
+// Nomad hears at once of what a reservation leaves, and of what the end of a task gives back; the period has nothing to do
+// with it.
+func TestDemand_Woken(t *testing.T) {
+	n := newDemandNode(t, onServer(t, dgxh100.New()), map[string]any{"slice_memory": "10GiB"})
+	stream := fingerprint(t, n.plugin)
+	healthy := func() int { return len(healthyOf(next(t, stream).Devices[0])) }
+	must.Eq(t, 8, healthy())
+	reservation, err := n.plugin.Reserve(sliceIDs(n.gpus()[0], 0))
+	must.NoError(t, err)
+	must.Eq(t, 1+4, healthy())
+	end := n.start(n.claim(reservation))
+	quiet(t, stream)
+	end()
+	must.Eq(t, 8, healthy())
+}
