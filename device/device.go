@@ -86,9 +86,11 @@ type node struct {
 	// to the fingerprint.
 	told map[string]layout.GPU
 	// xids are errors that made GPUs unfit.
-	xids  xids
-	now   func() time.Time
-	after func(time.Duration) <-chan time.Time
+	xids xids
+	// demand is what is known of GPUs whose MIG instances are made on demand.
+	demand demand
+	now    func() time.Time
+	after  func(time.Duration) <-chan time.Time
 }
 
 var _ ndevice.DevicePlugin = (*Plugin)(nil)

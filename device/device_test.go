@@ -25,6 +25,7 @@ const servePlugin = "TRANCHE_TEST_SERVE_DEVICE_PLUGIN"
 
 func TestMain(m *testing.M) {
 	contextcost.ChildMain()
+	simChildMain()
 	if os.Getenv(servePlugin) != "" {
 		plugins.Serve(func(logger hclog.Logger) any { return New(logger, "v0.0.1") })
 		return

@@ -40,6 +40,7 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 				_ = n.scan(ctx)
 			}
 		}
+		n.tendAll(ctx)
 		taken := n.takenElsewhere(ctx)
 		if groups, ok := tell.news(taken); ok {
 			select {
@@ -54,7 +55,7 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 		case <-ticker.C:
 		case <-n.changed:
 		case <-ledger:
-			scan = false // the GPUs have nothing to do with it
+			scan = false // the GPUs have nothing to do with it, but for MIG instances made on demand
 		case <-tell.due:
 			scan, tell.due = false, nil
 		case <-ctx.Done():
@@ -79,6 +80,7 @@ func (n *node) scan(ctx context.Context) error {
 	}
 	n.forgetXids(found, err)
 	usable, changed := n.inventory.update(found, conditions, err)
+	changed = n.learnSizes(bounded) || changed
 	for _, g := range usable {
 		if !g.sliced() {
 			continue // nobody has to fit a context into a limit there

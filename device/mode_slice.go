@@ -57,15 +57,21 @@ func (m *sliceMode) reserve(ctx context.Context, devices []device) ([]claim.Toke
 	return m.claim(ctx, request)
 }
 
+// oneGPUWithin returns the GPU that all devices are of, if one task may have as
+// many.
+func (n *node) oneGPUWithin(devices []device) (*gpu, error) {
+	if n.maxSlices > 0 && len(devices) > n.maxSlices {
+		return nil, fmt.Errorf("%d slices are more than one task may have on this node, which is %d "+
+			"(max_slices in the plugin's configuration): ask for fewer", len(devices), n.maxSlices)
+	}
+	return oneGPU(devices)
+}
+
 // sliceRequest is what to ask the ledger for, for slices of one GPU.
 func (n *node) sliceRequest(ctx context.Context, devices []device) (claim.Request, error) {
-	g, err := oneGPU(devices)
+	g, err := n.oneGPUWithin(devices)
 	if err != nil {
 		return claim.Request{}, err
-	}
-	if n.maxSlices > 0 && len(devices) > n.maxSlices {
-		return claim.Request{}, fmt.Errorf("%d slices are more than one task may have on this node, which is %d "+
-			"(max_slices in the plugin's configuration): ask for fewer", len(devices), n.maxSlices)
 	}
 	contextBytes, err := n.costs.Cost(ctx, g.costKey())
 	if err != nil {

@@ -81,6 +81,7 @@ func (n *node) measure(ctx context.Context, uses *uses) {
 			continue
 		}
 		uses.gpus[g.UUID] = gpuStatistics(telemetry)
+		n.measureInstances(bounded, &g, telemetry, uses)
 	}
 }
 
@@ -133,9 +134,19 @@ func (m measurements) on(device string, first bool, use *claimUse) measurements 
 // leads tells whether a device is the first of a claim's.
 func (u *claimUse) leads(device string) bool { return u != nil && device == u.Slices[0] }
 
-// sliceStatistics are those of a GPU's slices. There is something for each of
-// them: Nomad's commands do not expect that there is nothing.
+// sliceStatistics are those of a GPU's slices whose claims have a limit.
 func sliceStatistics(g *gpu, uses *uses, now time.Time) map[groupKey]deviceStats {
+	return claimStatistics(g, uses, now, func(id string, first bool, use *claimUse) *ndevice.DeviceStats {
+		return sliceStats(uses.gpus[g.UUID].on(id, first, use), id, use, now)
+	})
+}
+
+// claimStatistics are those of a GPU's slices, claimed being those of one that a
+// claim has. There is something for each of them: Nomad's commands do not expect
+// that there is nothing.
+func claimStatistics(
+	g *gpu, uses *uses, now time.Time, claimed func(id string, first bool, use *claimUse) *ndevice.DeviceStats,
+) map[groupKey]deviceStats {
 	all := make(deviceStats, g.slices)
 	summary := mebibytes(0, g.sliceBytes, "No claim has this slice")
 	free := make(measurements).withSummary(summary, now)
@@ -143,7 +154,7 @@ func sliceStatistics(g *gpu, uses *uses, now time.Time) map[groupKey]deviceStats
 		id := g.sliceID(number)
 		switch use := uses.byDevice[id]; {
 		case use != nil:
-			all[id] = sliceStats(uses.gpus[g.UUID].on(id, number == 0, use), id, use, now)
+			all[id] = claimed(id, number == 0, use)
 		case number == 0:
 			all[id] = uses.gpus[g.UUID].withSummary(summary, now)
 		default:

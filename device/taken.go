@@ -57,6 +57,8 @@ func (n *node) addEarlier(taken *taken, c *claim.Claim) {
 	g, known := n.inventory.find(c.PhysicalGPU())
 	asFound := c.Mode == claim.ModeMIG && g.MIG.Enabled && g.mode == claim.ModeExclusive
 	switch {
+	case known && madeOnDemand(c) && !g.onDemand() && (asFound || c.Mode == g.mode):
+		taken.earlier[c.GPU.UUID] = c // which is offered as an instance like others
 	case !known || asFound:
 	case c.Mode != g.mode:
 		taken.earlier[g.UUID] = c

@@ -2,6 +2,7 @@ package nvml
 
 import (
 	"context"
+	"slices"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -53,16 +54,6 @@ var telemetryQuestions = []question[Telemetry]{
 		percent, _, ret := d.GetDecoderUtilization()
 		return told(percent, ret).into(&t.DecoderPercent)
 	}},
-	{"memory", "nvmlDeviceGetMemoryInfo", func(d gonvml.Device, t *Telemetry) gonvml.Return {
-		memory, ret := d.GetMemoryInfo()
-		_ = told(memory.Used, ret).into(&t.UsedBytes)
-		return told(memory.Total, ret).into(&t.MemoryBytes)
-	}},
-	{"BAR1 memory", "nvmlDeviceGetBAR1MemoryInfo", func(d gonvml.Device, t *Telemetry) gonvml.Return {
-		memory, ret := d.GetBAR1MemoryInfo()
-		_ = told(memory.Bar1Used, ret).into(&t.BAR1UsedBytes)
-		return told(memory.Bar1Total, ret).into(&t.BAR1Bytes)
-	}},
 	{"corrected ECC errors", "nvmlDeviceGetDetailedEccErrors", func(d gonvml.Device, t *Telemetry) gonvml.Return {
 		counts, ret := d.GetDetailedEccErrors(gonvml.MEMORY_ERROR_TYPE_CORRECTED, gonvml.VOLATILE_ECC)
 		if ret == gonvml.SUCCESS {
@@ -74,9 +65,23 @@ var telemetryQuestions = []question[Telemetry]{
 	}},
 }
 
+// memoryQuestions are the only ones that a MIG instance has an answer of its own to.
+var memoryQuestions = []question[Telemetry]{
+	{"memory", "nvmlDeviceGetMemoryInfo", func(d gonvml.Device, t *Telemetry) gonvml.Return {
+		memory, ret := d.GetMemoryInfo()
+		_ = told(memory.Used, ret).into(&t.UsedBytes)
+		return told(memory.Total, ret).into(&t.MemoryBytes)
+	}},
+	{"BAR1 memory", "nvmlDeviceGetBAR1MemoryInfo", func(d gonvml.Device, t *Telemetry) gonvml.Return {
+		memory, ret := d.GetBAR1MemoryInfo()
+		_ = told(memory.Bar1Used, ret).into(&t.BAR1UsedBytes)
+		return told(memory.Bar1Total, ret).into(&t.BAR1Bytes)
+	}},
+}
+
 // Telemetry implements Interface.
 func (l *Library) Telemetry(ctx context.Context, uuid string) (*Telemetry, error) {
-	return askGPU(ctx, l, uuid, telemetryQuestions)
+	return askGPU(ctx, l, uuid, slices.Concat(telemetryQuestions, memoryQuestions))
 }
 
 // askGPU asks questions of the GPU with this UUID.
