@@ -1,6 +1,8 @@
 package device
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -175,6 +177,10 @@ func TestDemand(t *testing.T) {
 			must.Eq(t, instance.MemoryBytes, c.LimitBytes)
 			must.Len(t, 1, n.instances(3))
 			must.SliceEmpty(t, n.instances(2))
+
+			n.restart() // Nomad may reserve before it asked what there is
+			other := n.reserve(n.gpus()[2], 0)
+			must.Eq(t, 2, other.GPU.Index)
 		})
 	}
 }
@@ -286,4 +292,36 @@ func TestDemand_Woken(t *testing.T) {
 	quiet(t, stream)
 	end()
 	must.Eq(t, 8, healthy())
+}
+
+// As long as the driver does not tell which instances there are, Nomad hears what it was told before, and at first that
+// nothing is known.
+func TestDemand_LookFails(t *testing.T) {
+	library := &failingLibrary{Library: onServer(t, dgxh100.New())}
+	n := newDemandNode(t, library.Library, map[string]any{"slice_memory": "10GiB"})
+	n.node().partitioner = library
+	library.err = errors.New("no answer")
+	group := n.look()[0]
+	must.SliceEmpty(t, healthyOf(group))
+	must.Eq(t, "which MIG instances there are is not known: no answer", group.Devices[0].HealthDesc)
+	_, err := n.plugin.Reserve(sliceIDs(n.gpus()[0], 0))
+	must.EqError(t, err, "no answer")
+	must.SliceEmpty(t, claimsOf(t, n.plugin))
+	library.err = nil
+	must.Len(t, 8, healthyOf(n.look()[0]))
+	library.err = errors.New("no answer")
+	must.Len(t, 8, healthyOf(n.look()[0]))
+}
+
+// failingLibrary does not tell which instances a GPU has, if there is an error.
+type failingLibrary struct {
+	*nvml.Library
+	err error
+}
+
+func (l *failingLibrary) ReadMIG(ctx context.Context, uuid string) (nvml.MIG, error) {
+	if l.err != nil {
+		return nvml.MIG{}, l.err
+	}
+	return l.Library.ReadMIG(ctx, uuid)
 }
