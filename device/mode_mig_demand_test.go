@@ -244,6 +244,11 @@ func TestDemand_Problem(t *testing.T) {
 	_, err := p.Reserve(sliceIDs(h200, 0))
 	must.ErrorContains(t, err, "not devices of this node's GPUs")
 
+	options := testOptions(t, map[string]any{"gpu": gpuBlocks(migBlock("index:0"))})
+	p = newPlugin(t, nvmltest.New(h200), options)
+	must.ErrorContains(t, p.SetConfig(pluginConfig(t, options)), `gpu "index:0": the GPU 0, NVIDIA H200 (`+h200.UUID+
+		`), cannot be in mode "mig": it has no MIG`)
+
 	n := newDemandNode(t, onServer(t, dgxa100.New()), map[string]any{"slice_memory": "50GiB"})
 	group = n.look()[0]
 	must.Len(t, 1, group.Devices)
@@ -324,4 +329,24 @@ func (l *failingLibrary) ReadMIG(ctx context.Context, uuid string) (nvml.MIG, er
 		return nvml.MIG{}, l.err
 	}
 	return l.Library.ReadMIG(ctx, uuid)
+}
+
+// Slices of a container that lives are refused, and its instance stays.
+func TestDemand_Held(t *testing.T) {
+	n := newDemandNode(t, onServer(t, dgxh100.New()), map[string]any{"slice_memory": "10GiB"})
+	n.look()
+	g := n.gpus()[0]
+	c := n.reserve(g, 0)
+	end := n.start(c)
+	before := n.gpus()[0].MIG.Instances
+	_, err := n.plugin.Reserve(sliceIDs(g, 0, 1))
+	var held *claim.HeldError
+	must.True(t, errors.As(err, &held), must.Sprint(err))
+	must.Eq(t, codes.Aborted, status.Code(err))
+	must.Eq(t, before, n.gpus()[0].MIG.Instances)
+	must.Len(t, 1, claimsOf(t, n.plugin))
+	end()
+	must.Eq(t, "1g.20gb", n.reserve(g, 0, 1).MIG.Profile)
+	n.look()
+	must.Eq(t, 1, len(n.instances(0)))
 }
