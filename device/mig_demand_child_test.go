@@ -149,6 +149,7 @@ func TestDemandSim_Killed(t *testing.T) {
 
 				n.restart()
 				must.Eq(t, upTo(8), healthyOf(n.look()[0]), must.Sprint("four slices are the dead plugin's, four can be had"))
+				must.Eq(t, want, n.profilesOf(0), must.Sprint("whoever makes it may just be slow"))
 				must.Len(t, 1, claimsOf(t, n.plugin))
 				must.Eq(t, point != "completed", claimsOf(t, n.plugin)[0].Making())
 				if point != "completed" {

@@ -54,7 +54,15 @@ func (d *demand) room(uuid string) *room {
 	if r := d.rooms[uuid]; r != nil {
 		return r
 	}
-	return &room{unknown: "they are being looked at"}
+	return &room{unknown: "nobody has looked yet"}
+}
+
+// noRoom says why nothing could be found of a GPU. What was found before stays:
+// if the GPU does not answer, that is a problem of the GPU's.
+func (d *demand) noRoom(uuid string, reason error) {
+	if d.room(uuid).unknown != "" {
+		d.setRoom(uuid, &room{unknown: reason.Error()})
+	}
 }
 
 func (d *demand) setRoom(uuid string, r *room) {
@@ -101,7 +109,7 @@ func (n *node) tend(ctx context.Context, g *gpu) error {
 func (n *node) tidy(ctx context.Context, g *gpu) error {
 	s, err := n.look(ctx, g, nil)
 	if err != nil {
-		n.demand.setRoom(g.UUID, &room{unknown: err.Error()})
+		n.demand.noRoom(g.UUID, err)
 		return err
 	}
 	if !s.enabled {

@@ -1,6 +1,8 @@
 package device
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -175,6 +177,10 @@ func TestDemand(t *testing.T) {
 			must.Eq(t, instance.MemoryBytes, c.LimitBytes)
 			must.Len(t, 1, n.instances(3))
 			must.SliceEmpty(t, n.instances(2))
+
+			n.restart() // Nomad may reserve before it asked what there is
+			other := n.reserve(n.gpus()[2], 0)
+			must.Eq(t, 2, other.GPU.Index)
 		})
 	}
 }
@@ -238,6 +244,11 @@ func TestDemand_Problem(t *testing.T) {
 	_, err := p.Reserve(sliceIDs(h200, 0))
 	must.ErrorContains(t, err, "not devices of this node's GPUs")
 
+	options := testOptions(t, map[string]any{"gpu": gpuBlocks(migBlock("index:0"))})
+	p = newPlugin(t, nvmltest.New(h200), options)
+	must.ErrorContains(t, p.SetConfig(pluginConfig(t, options)), `gpu "index:0": the GPU 0, NVIDIA H200 (`+h200.UUID+
+		`), cannot be in mode "mig": it has no MIG`)
+
 	n := newDemandNode(t, onServer(t, dgxa100.New()), map[string]any{"slice_memory": "50GiB"})
 	group = n.look()[0]
 	must.Len(t, 1, group.Devices)
@@ -286,4 +297,56 @@ func TestDemand_Woken(t *testing.T) {
 	quiet(t, stream)
 	end()
 	must.Eq(t, 8, healthy())
+}
+
+// As long as the driver does not tell which instances there are, Nomad hears what it was told before, and at first that
+// nothing is known.
+func TestDemand_LookFails(t *testing.T) {
+	library := &failingLibrary{Library: onServer(t, dgxh100.New())}
+	n := newDemandNode(t, library.Library, map[string]any{"slice_memory": "10GiB"})
+	n.node().partitioner = library
+	library.err = errors.New("no answer")
+	group := n.look()[0]
+	must.SliceEmpty(t, healthyOf(group))
+	must.Eq(t, "which MIG instances there are is not known: no answer", group.Devices[0].HealthDesc)
+	_, err := n.plugin.Reserve(sliceIDs(n.gpus()[0], 0))
+	must.EqError(t, err, "no answer")
+	must.SliceEmpty(t, claimsOf(t, n.plugin))
+	library.err = nil
+	must.Len(t, 8, healthyOf(n.look()[0]))
+	library.err = errors.New("no answer")
+	must.Len(t, 8, healthyOf(n.look()[0]))
+}
+
+// failingLibrary does not tell which instances a GPU has, if there is an error.
+type failingLibrary struct {
+	*nvml.Library
+	err error
+}
+
+func (l *failingLibrary) ReadMIG(ctx context.Context, uuid string) (nvml.MIG, error) {
+	if l.err != nil {
+		return nvml.MIG{}, l.err
+	}
+	return l.Library.ReadMIG(ctx, uuid)
+}
+
+// Slices of a container that lives are refused, and its instance stays.
+func TestDemand_Held(t *testing.T) {
+	n := newDemandNode(t, onServer(t, dgxh100.New()), map[string]any{"slice_memory": "10GiB"})
+	n.look()
+	g := n.gpus()[0]
+	c := n.reserve(g, 0)
+	end := n.start(c)
+	before := n.gpus()[0].MIG.Instances
+	_, err := n.plugin.Reserve(sliceIDs(g, 0, 1))
+	var held *claim.HeldError
+	must.True(t, errors.As(err, &held), must.Sprint(err))
+	must.Eq(t, codes.Aborted, status.Code(err))
+	must.Eq(t, before, n.gpus()[0].MIG.Instances)
+	must.Len(t, 1, claimsOf(t, n.plugin))
+	end()
+	must.Eq(t, "1g.20gb", n.reserve(g, 0, 1).MIG.Profile)
+	n.look()
+	must.Eq(t, 1, len(n.instances(0)))
 }
