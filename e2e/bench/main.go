@@ -42,7 +42,7 @@ func main() {
 	var s settings
 	flag.StringVar(&s.build, "build", "build", "the repository's build folder")
 	flag.StringVar(&s.out, "out", "", "the file to write (default bench.tsv in the build folder)")
-	only := flag.String("only", "calls,containers,tasks,device,packing", "what to measure")
+	only := flag.String("only", strings.Join(partNames(), ","), "what to measure")
 	flag.IntVar(&s.rounds, "rounds", 5, "how often each variant of the calls is measured, in turns")
 	flag.IntVar(&s.containers, "containers", 40, "how many containers each variant starts, in turns")
 	flag.IntVar(&s.tasks.one, "tasks", 100, "how many tasks each driver starts one after another, in turns")
@@ -66,7 +66,47 @@ func main() {
 	}
 }
 
+// part is something that is measured by itself.
+type part struct {
+	name    string
+	measure func(*bench, context.Context, settings) ([]result, error)
+}
+
+var parts = []part{
+	{"calls", func(b *bench, ctx context.Context, s settings) ([]result, error) { return b.calls(ctx, s.rounds) }},
+	{"containers", func(b *bench, ctx context.Context, s settings) ([]result, error) {
+		return b.containers(ctx, s.containers)
+	}},
+	{"tasks", func(b *bench, ctx context.Context, s settings) ([]result, error) { return b.tasks(ctx, s.tasks) }},
+	{"device", func(b *bench, ctx context.Context, s settings) ([]result, error) { return b.device(ctx, s.device) }},
+	{"packing", func(b *bench, ctx context.Context, s settings) ([]result, error) { return b.packing(ctx, s.packing) }},
+}
+
+// partNames lists what can be measured.
+func partNames() []string {
+	var names []string
+	for _, p := range parts {
+		names = append(names, p.name)
+	}
+	return names
+}
+
+// chosen are the parts of these names, in the order in which they are measured.
+func chosen(names []string) ([]part, error) {
+	for _, name := range names {
+		if !slices.Contains(partNames(), name) {
+			return nil, fmt.Errorf("-only %s: %q is nothing that can be measured; there are %s",
+				strings.Join(names, ","), name, strings.Join(partNames(), ", "))
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(parts), func(p part) bool { return !slices.Contains(names, p.name) }), nil
+}
+
 func run(ctx context.Context, s settings) error {
+	measured, err := chosen(s.only)
+	if err != nil {
+		return err
+	}
 	b := &bench{build: s.build, dir: filepath.Join(s.build, "bench", "run")}
 	if err := os.RemoveAll(b.dir); err != nil {
 		return err
@@ -79,20 +119,8 @@ func run(ctx context.Context, s settings) error {
 		return err
 	}
 	var results []result
-	for _, part := range []struct {
-		name    string
-		measure func() ([]result, error)
-	}{
-		{"calls", func() ([]result, error) { return b.calls(ctx, s.rounds) }},
-		{"containers", func() ([]result, error) { return b.containers(ctx, s.containers) }},
-		{"tasks", func() ([]result, error) { return b.tasks(ctx, s.tasks) }},
-		{"device", func() ([]result, error) { return b.device(ctx, s.device) }},
-		{"packing", func() ([]result, error) { return b.packing(ctx, s.packing) }},
-	} {
-		if !slices.Contains(s.only, part.name) {
-			continue
-		}
-		rows, err := part.measure()
+	for _, p := range measured {
+		rows, err := p.measure(b, ctx, s)
 		if err != nil {
 			return err
 		}

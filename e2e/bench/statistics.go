@@ -45,6 +45,9 @@ func (n *deviceNode) statisticsOf(ctx context.Context, claims, ticks int) ([]flo
 	if err := p.fill(ctx, uuids, claims); err != nil {
 		return nil, err
 	}
+	if err := age(ctx); err != nil {
+		return nil, err
+	}
 	if _, _, err := p.firstMessage(ctx); err != nil { // the statistics are of GPUs that it has seen
 		return nil, err
 	}
