@@ -31,6 +31,7 @@ const (
 var build = os.Getenv("TRANCHE_BUILD")
 
 func TestMain(m *testing.M) {
+	node.RuntimeMain()
 	if build == "" || os.Getenv("TRANCHE_SANDBOX") == "" {
 		fmt.Fprintln(os.Stderr, "run these tests with: make e2e")
 		os.Exit(1)

@@ -1,0 +1,157 @@
+package device
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	ndevice "github.com/hashicorp/nomad/plugins/device"
+	"github.com/shoenig/test/must"
+
+	"tranche.dev/tranche/claim"
+)
+
+// Each way to share a GPU is changed into each other one over a restart of the agent, while a task has the GPU as it was and
+// while none has.
+func TestTransition(t *testing.T) {
+	for _, from := range waysToShare {
+		for _, to := range waysToShare {
+			if from.mode == to.mode {
+				continue
+			}
+			for task, test := range map[string]func(t *testing.T, from, to *way){
+				"free": testFreeTransition, "in use": testTransitionInUse,
+			} {
+				t.Run(fmt.Sprintf("%s to %s/%s", from.mode, to.mode, task), func(t *testing.T) {
+					t.Parallel()
+					test(t, &from, &to)
+				})
+			}
+		}
+	}
+}
+
+// begin shares the first GPU in one way and reserves of it what a job takes, for a container that has begun. The end of the
+// container is what it returns.
+func (n *sharedNode) begin(t *testing.T, from *way) (made *claim.Claim, token claim.Token, end func()) {
+	t.Helper()
+	n.restart(t, from.block("index:0"))
+	ctx, cancel := contextWithCancel(t)
+	stream, err := n.plugin.Fingerprint(ctx)
+	must.NoError(t, err)
+	defer func() { cancel(); drain(stream) }()
+	seen := offeredOf(next(t, stream).Devices, n.gpus[0])
+	from.mustOffer(t, seen)
+	made, token = n.reserve(t, from, n.gpus[0], seen)
+	init := startSleep(t)
+	ledger := n.plugin.node.Load().ledger
+	must.NoError(t, ledger.Bind(t.Context(), made.ID, claim.Container{Runtime: "test", ID: "c", InitPID: init.Process.Pid}))
+	made, err = ledger.Lookup(t.Context(), token)
+	must.NoError(t, err)
+	return made, token, func() { _ = init.Process.Kill(); _ = init.Wait() }
+}
+
+// testFreeTransition changes a GPU that no living task has.
+func testFreeTransition(t *testing.T, from, to *way) {
+	n := newSharedNode(t)
+	_, _, end := n.begin(t, from)
+	end()
+	n.restart(t, to.block("index:0"))
+	stream := fingerprint(t, n.plugin)
+	n.mustBecome(t, from, to, stream, next(t, stream))
+}
+
+// testTransitionInUse changes a GPU that a living task has, and then ends the task.
+func testTransitionInUse(t *testing.T, from, to *way) {
+	n := newSharedNode(t)
+	made, token, end := n.begin(t, from)
+	n.restart(t, to.block("index:0"))
+	stream := fingerprint(t, n.plugin)
+	response := next(t, stream)
+	n.mustWait(t, from, to, response, made)
+	n.mustKeep(t, made, token)
+	end()
+	if from.mode != claim.ModeMIG { // which stays on
+		response = next(t, stream)
+	}
+	n.mustBecome(t, from, to, stream, response)
+}
+
+// mustWait checks that nothing of the GPU is given out but what its living claim lets be.
+func (n *sharedNode) mustWait(t *testing.T, from, to *way, response *ndevice.FingerprintResponse, made *claim.Claim) {
+	t.Helper()
+	seen := offeredOf(response.Devices, n.gpus[0])
+	switch {
+	case from.mode == claim.ModeMIG && to.mode == claim.ModeExclusive:
+		must.Len(t, from.offers[gpuType], seen.healthy, must.Sprint("instances as they are found"))
+		return
+	case from.mode == claim.ModeMIG:
+		must.Eq(t, to.offers, seen.types)
+		must.True(t, startsWith("MIG is on", seen.reasons), must.Sprint(seen.reasons))
+	case to.mode == claim.ModeMIG:
+		must.MapEmpty(t, seen.types, must.Sprint("there are no instances while the GPU is used as a whole"))
+	default:
+		must.Eq(t, to.offers, seen.types)
+		must.True(t, startsWith("waits for claim "+made.ID+", whose GPU is in mode "+string(from.mode), seen.reasons), must.Sprint(seen.reasons))
+	}
+	must.SliceEmpty(t, seen.healthy)
+}
+
+// mustKeep checks that a living claim is as it was, limit and all.
+func (n *sharedNode) mustKeep(t *testing.T, made *claim.Claim, token claim.Token) {
+	t.Helper()
+	kept, err := n.plugin.node.Load().ledger.Lookup(t.Context(), token)
+	must.NoError(t, err)
+	must.Eq(t, made, kept)
+	if made.MIG == nil {
+		return
+	}
+	found, err := n.library.Read(t.Context())
+	must.NoError(t, err)
+	instance, ok := instanceOf(found.GPUs[0].MIG.Instances, made.GPU.UUID)
+	must.True(t, ok, must.Sprint("the instance that a task has was destroyed"))
+	must.Eq(t, made.LimitBytes, instance.MemoryBytes)
+}
+
+// mustBecome checks that the GPU becomes what is configured, and can be taken. MIG is only ever turned off by an operator.
+func (n *sharedNode) mustBecome(
+	t *testing.T, from, to *way, stream <-chan *ndevice.FingerprintResponse, response *ndevice.FingerprintResponse,
+) {
+	t.Helper()
+	g := n.gpus[0]
+	seen := offeredOf(response.Devices, g)
+	if from.mode == claim.ModeMIG {
+		if to.mode == claim.ModeExclusive {
+			from.mustOffer(t, seen)
+		} else {
+			must.True(t, startsWith("MIG is on", seen.reasons), must.Sprint(seen.reasons))
+			must.SliceEmpty(t, seen.healthy)
+		}
+		n.turnMIGOff(t)
+		for seen = offeredOf(next(t, stream).Devices, g); !to.offersAll(seen); {
+			seen = offeredOf(next(t, stream).Devices, g)
+		}
+	}
+	to.mustOffer(t, seen)
+	n.reserve(t, to, g, seen)
+}
+
+// offersAll tells whether Nomad may give out all of a GPU that is shared so.
+func (w *way) offersAll(seen offered) bool {
+	count := 0
+	for _, devices := range w.offers {
+		count += devices
+	}
+	return len(seen.healthy) == count && strings.Join(seen.isolation, "") == w.isolation
+}
+
+// turnMIGOff does what an operator does.
+func (n *sharedNode) turnMIGOff(t *testing.T) {
+	t.Helper()
+	found, err := n.library.Read(t.Context())
+	must.NoError(t, err)
+	for _, instance := range found.GPUs[0].MIG.Instances {
+		must.NoError(t, n.library.DestroyInstance(t.Context(), n.gpus[0].UUID, instance.GPUInstance))
+	}
+	must.NoError(t, n.library.SetMIG(t.Context(), n.gpus[0].UUID, false))
+}

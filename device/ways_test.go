@@ -1,0 +1,146 @@
+package device
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxh100"
+	ndevice "github.com/hashicorp/nomad/plugins/device"
+	"github.com/shoenig/test/must"
+
+	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/device/nvml"
+)
+
+// way is a way to share an H100, as an operator asks for it, and what has to come of it.
+type way struct {
+	mode    claim.Mode
+	options map[string]any
+	// offers is how many devices Nomad sees, by type, and isolation their attribute.
+	offers    map[string]int
+	isolation string
+	// takes is how many of them a job reserves, and limit what its claim says that it has of the memory; 0 is what the GPU
+	// or the instance has.
+	takes int
+	limit uint64
+}
+
+// waysToShare are all of them. A DGX H100 has MIG on all its GPUs.
+var waysToShare = []way{
+	{
+		mode: claim.ModeSlice, options: map[string]any{"slice_memory": "10GiB"}, isolation: isolationMemory,
+		offers: map[string]int{sliceType: 8}, takes: 2, limit: 20 << 30,
+	},
+	{
+		mode: claim.ModeExclusive, options: map[string]any{"mode": "exclusive"}, isolation: isolationExclusive,
+		offers: map[string]int{gpuType: 1}, takes: 1,
+	},
+	{
+		mode: claim.ModeTimeslice, options: map[string]any{"mode": "timeslice", "replicas": 3}, isolation: isolationNone,
+		offers: map[string]int{timesliceType: 3}, takes: 1,
+	},
+	{
+		mode: claim.ModeMIG, isolation: isolationHardware,
+		options: map[string]any{"mode": "mig", "mig": []any{map[string]any{"profiles": []any{"3g.40gb", "2g.20gb", "1g.10gb"}}}},
+		offers:  map[string]int{gpuType: 3}, takes: 1,
+	},
+}
+
+// block is a gpu block that shares GPUs so.
+func (w *way) block(gpus string) map[string]any {
+	block := maps.Clone(w.options)
+	block["gpu"] = gpus
+	return block
+}
+
+// sharedNode is a plugin on a mock DGX H100, which keeps its GPUs, its ledger and their instances over restarts.
+type sharedNode struct {
+	library *nvml.Library
+	options map[string]any
+	plugin  *Plugin
+	gpus    []nvml.GPU
+}
+
+func newSharedNode(t *testing.T) *sharedNode {
+	t.Helper()
+	n := &sharedNode{library: onServer(t, dgxh100.New()), options: testOptions(t, nil)}
+	found, err := n.library.Read(t.Context())
+	must.NoError(t, err)
+	n.gpus = found.GPUs
+	return n
+}
+
+// restart is the plugin as an agent starts it with these gpu blocks.
+func (n *sharedNode) restart(t *testing.T, blocks ...map[string]any) {
+	t.Helper()
+	n.options["gpu"] = gpuBlocks(blocks...)
+	n.plugin = newPlugin(t, n.library, n.options)
+}
+
+// offered is what Nomad sees of a GPU.
+type offered struct {
+	types     map[string]int
+	isolation []string
+	healthy   []string // IDs
+	reasons   []string // why the others are not
+}
+
+// offeredOf sorts what Nomad sees of a GPU out of all groups, by where the devices are.
+func offeredOf(groups []*ndevice.DeviceGroup, g nvml.GPU) offered {
+	all := offered{types: map[string]int{}}
+	for _, group := range groups {
+		for _, d := range group.Devices {
+			if d.HwLocality.PciBusID != g.PCIBusID {
+				continue
+			}
+			all.types[group.Type]++
+			all.isolation = append(all.isolation, *group.Attributes["isolation"].String)
+			if d.Healthy {
+				all.healthy = append(all.healthy, d.ID)
+			} else {
+				all.reasons = append(all.reasons, d.HealthDesc)
+			}
+		}
+	}
+	all.isolation, all.reasons = distinct(all.isolation), distinct(all.reasons)
+	return all
+}
+
+func distinct(texts []string) []string { return slices.Compact(slices.Sorted(slices.Values(texts))) }
+
+// mustOffer checks that Nomad sees a GPU as one that is shared so, and may give out all of it.
+func (w *way) mustOffer(t *testing.T, seen offered) {
+	t.Helper()
+	must.Eq(t, w.offers, seen.types)
+	must.Eq(t, []string{w.isolation}, seen.isolation)
+	must.SliceEmpty(t, seen.reasons)
+}
+
+// reserve takes what a job takes of a GPU that is shared so, and returns the claim and its token.
+func (n *sharedNode) reserve(t *testing.T, w *way, g nvml.GPU, seen offered) (*claim.Claim, claim.Token) {
+	t.Helper()
+	reservation, err := n.plugin.Reserve(seen.healthy[:w.takes])
+	must.NoError(t, err)
+	token := tokenOf(t, reservation.Envs)
+	made, err := n.plugin.node.Load().ledger.Lookup(t.Context(), token)
+	must.NoError(t, err)
+	must.Eq(t, w.mode, made.Mode)
+	must.Eq(t, g.UUID, made.PhysicalGPU())
+	must.Eq(t, slices.Sorted(slices.Values(seen.healthy[:w.takes])), made.Slices)
+	switch {
+	case w.limit > 0:
+		must.Eq(t, w.limit, made.LimitBytes)
+	case w.mode == claim.ModeMIG:
+		must.Less(t, g.MemoryBytes, made.LimitBytes, must.Sprint("an instance has less than its GPU"))
+	default:
+		must.Eq(t, g.MemoryBytes, made.LimitBytes)
+	}
+	return made, token
+}
+
+// startsWith tells whether all texts do, and that there are some.
+func startsWith(prefix string, texts []string) bool {
+	return len(texts) > 0 && !slices.ContainsFunc(texts, func(text string) bool { return !strings.HasPrefix(text, prefix) })
+}
