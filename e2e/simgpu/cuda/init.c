@@ -7,6 +7,7 @@
 
 #include "driver.h"
 #include "heap.h"
+#include "mps_client.h"
 #include "topology.h"
 #include "visible.h"
 
@@ -34,8 +35,9 @@ static bool make_driver(void) {
 }
 
 static int find_devices(int *gpus) {
-    int found[SIM_MAX_INDICES], count = visible_apply(getenv("CUDA_VISIBLE_DEVICES"), found, visible_all(found));
+    int found[SIM_MAX_INDICES], count = mps_client() ? mps_client_gpus(found) : visible_all(found);
 
+    count = visible_apply(getenv("CUDA_VISIBLE_DEVICES"), found, count);
     memcpy(gpus, found, (size_t)count * sizeof(*gpus));
     return count;
 }
@@ -75,6 +77,18 @@ static CUresult open_result(int error) {
     }
 }
 
+/* With the state open, and the MPS server where there is one. */
+static CUresult begin(void) {
+    driver->device_count = find_devices(driver->gpus);
+    REQUIRE(driver->device_count != 0, CUDA_ERROR_NO_DEVICE);
+    driver->kernel_ns = kernel_ns();
+    REQUIRE(sim_join() == 0 && heap_init(), CUDA_ERROR_OUT_OF_MEMORY);
+    TRY(open_devices());
+    if (mps_client())
+        mps_client_begin();
+    return CUDA_SUCCESS;
+}
+
 static CUresult initialise(void) {
     CUresult ret;
 
@@ -83,18 +97,11 @@ static CUresult initialise(void) {
     ret = open_result(sim_open());
     if (ret != CUDA_SUCCESS)
         return ret;
-    driver->device_count = find_devices(driver->gpus);
-    if (driver->device_count == 0) {
-        sim_close();
-        return CUDA_ERROR_NO_DEVICE;
-    }
-    driver->kernel_ns = kernel_ns();
-    if (sim_join() != 0 || !heap_init()) {
-        sim_close();
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    ret = open_devices();
+    ret = mps_client_connect();
+    if (ret == CUDA_SUCCESS)
+        ret = begin();
     if (ret != CUDA_SUCCESS) {
+        mps_client_disconnect();
         sim_close();
         return ret;
     }
