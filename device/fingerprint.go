@@ -7,6 +7,7 @@ import (
 
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 
+	"tranche.dev/tranche/claim"
 	"tranche.dev/tranche/claim/memsize"
 	"tranche.dev/tranche/device/contextcost"
 )
@@ -26,6 +27,7 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 	events := make(chan struct{})
 	go func() { defer close(events); n.watchEvents(ctx) }()
 	defer func() { <-events }()
+	defer n.mps.close()
 
 	var sent []*ndevice.DeviceGroup
 	for first, scan := true, true; ; first = false {
@@ -33,6 +35,7 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 			n.sweep(ctx)
 			_ = n.scan(ctx)
 			n.tellLayout()
+			n.mps.tend(ctx)
 			// MIG is turned on first, and instances are made then.
 			for range 2 {
 				if !n.layOut(ctx) {
@@ -56,6 +59,8 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 		case <-n.changed:
 		case <-ledger:
 			scan = false // the GPUs have nothing to do with it
+		case <-n.mps.keeper.Changed():
+			scan = false
 		case <-ctx.Done():
 			return
 		}
@@ -79,8 +84,8 @@ func (n *node) scan(ctx context.Context) error {
 	n.forgetXids(found, err)
 	usable, changed := n.inventory.update(found, conditions, err)
 	for _, g := range usable {
-		if !g.sliced() {
-			continue // nobody has to fit a context into a limit there
+		if g.mode != claim.ModeSlice {
+			continue // nobody has to fit a context into a limit there, or it is measured before the GPU goes behind MPS
 		}
 		// Measured now, the cost is known when the first reservation needs it.
 		go func() { _, _ = n.costs.Cost(ctx, g.costKey()) }()
@@ -111,6 +116,7 @@ func (n *node) deviceGroups(ctx context.Context) []*ndevice.DeviceGroup {
 	for _, g := range n.inventory.list() {
 		for _, group := range n.modes[g.mode].groups(&g, taken) {
 			taken.setEarlier(&g, group)
+			n.mps.setLeaving(&g, group)
 			groups = append(groups, group)
 		}
 	}

@@ -66,7 +66,7 @@ func (n *node) sliceRequest(ctx context.Context, devices []device) (claim.Reques
 		return claim.Request{}, fmt.Errorf("%d slices are more than one task may have on this node, which is %d "+
 			"(max_slices in the plugin's configuration): ask for fewer", len(devices), n.maxSlices)
 	}
-	contextBytes, err := n.costs.Cost(ctx, g.costKey())
+	contextBytes, err := n.contextBytes(ctx, g)
 	if err != nil {
 		return claim.Request{}, err
 	}
@@ -85,6 +85,14 @@ func (n *node) sliceRequest(ctx context.Context, devices []device) (claim.Reques
 		Owner:      claim.OwnerNomad,
 		Mode:       g.mode,
 	}, nil
+}
+
+// contextBytes is what a context costs on a GPU.
+func (n *node) contextBytes(ctx context.Context, g *gpu) (uint64, error) {
+	if g.mode == claim.ModeMPS {
+		return n.mps.contextBytes(ctx, g)
+	}
+	return n.costs.Cost(ctx, g.costKey())
 }
 
 func (m *sliceMode) stats(g *gpu, uses *uses, now time.Time) map[groupKey]deviceStats {

@@ -178,7 +178,6 @@ func (m *Manager) Release(ctx context.Context, uuid string) error {
 	if err := m.dirs(uuid).remove(); err != nil {
 		return fmt.Errorf("remove what the MPS control daemon of GPU %s had: %w", uuid, err)
 	}
-	m.options.Logger.Info("the MPS control daemon of a GPU was ended, and its compute mode put back", "gpu", uuid)
 	return nil
 }
 
@@ -198,17 +197,24 @@ func (m *Manager) Clients(ctx context.Context, uuid string) ([]int, error) {
 // Stop ends the daemon of a GPU whoever its clients are, as is called for when the GPU is gone. The rest stays as it is,
 // for Ensure to go on with.
 func (m *Manager) Stop(ctx context.Context, uuid string) error {
-	m.unwatch(uuid)
+	if err := checkUUID(uuid); err != nil {
+		return err
+	}
+	watched := m.unwatch(uuid)
 	d := m.dirs(uuid)
 	d.withdraw()
 	id, err := d.readIdentity()
 	if err != nil {
 		return err
 	}
+	alive := id.Process.Alive()
 	if err := m.end(ctx, uuid, id); err != nil {
 		return err
 	}
-	m.notify()
+	if watched || alive {
+		m.options.Logger.Info("ended the MPS control daemon of a GPU", "gpu", uuid)
+		m.notify()
+	}
 	return nil
 }
 
@@ -240,7 +246,8 @@ func (m *Manager) watch(uuid string) *watch {
 	return w
 }
 
-func (m *Manager) unwatch(uuid string) {
+// unwatch tells whether there was one.
+func (m *Manager) unwatch(uuid string) bool {
 	m.mu.Lock()
 	w := m.watched[uuid]
 	delete(m.watched, uuid)
@@ -248,6 +255,7 @@ func (m *Manager) unwatch(uuid string) {
 	if w != nil {
 		w.leave()
 	}
+	return w != nil
 }
 
 func (m *Manager) notify() {

@@ -330,10 +330,10 @@ func TestEnsure_fails(t *testing.T) {
 			func(t *testing.T, root string) {
 				must.NoError(t, os.WriteFile(filepath.Join(root, "usr/bin", controlProgram), nil, 0o755))
 			},
-			"exec format error",
+			"before it answered it ended with status 1",
 		},
 		"a program that ends": {
-			func(t *testing.T, root string) { behave(t, root, fakeManners{Broken: true}) }, "ended with status 1; the last it said",
+			func(t *testing.T, root string) { behave(t, root, fakeManners{Broken: true}) }, "before it answered it ended with status 1 (what it printed is in ",
 		},
 		"no library": {
 			func(t *testing.T, root string) {

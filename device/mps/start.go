@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 	"time"
 
@@ -19,7 +20,7 @@ import (
 const multiuser = "-multiuser-server"
 
 // errEarly says that a daemon ended before it answered.
-var errEarly = errors.New("it ended before it answered")
+var errEarly = errors.New("before it answered")
 
 // start takes over the daemon of a GPU, or starts one, and returns when it answers.
 func (m *Manager) start(ctx context.Context, uuid string) (*process, error) {
@@ -111,9 +112,9 @@ func (m *Manager) launch(ctx context.Context, uuid string, daemon *control, oneU
 		return nil, err
 	}
 	defer output.Close()
-	child := exec.Command("/proc/self/exe")
+	child := exec.Command("/proc/self/exe") //nolint:noctx // it is to outlive this process
 	child.Args = []string{childName, string(task)}
-	child.Env = append(daemon.env, "CUDA_VISIBLE_DEVICES="+uuid)
+	child.Env = append(slices.Clone(daemon.env), "CUDA_VISIBLE_DEVICES="+uuid)
 	child.Dir = "/"
 	child.Stdout, child.Stderr = output, output
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWNS}
@@ -167,7 +168,7 @@ func untilAnswer(ctx context.Context, d dirs, daemon *control, p *process) error
 		case <-again.C:
 		case <-p.ended:
 			again.Stop()
-			return fmt.Errorf("%w: %s", errEarly, p.exit())
+			return fmt.Errorf("%w %s", errEarly, p.exit())
 		case <-ctx.Done():
 			again.Stop()
 			return fmt.Errorf("it did not answer: %w", ctx.Err())

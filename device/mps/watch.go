@@ -60,7 +60,7 @@ func (w *watch) run() {
 			if !ended {
 				return
 			}
-			reason := "it ended: " + daemon.exit()
+			reason := daemon.exit()
 			w.fail(reason)
 			if time.Since(began) >= w.manager.timing.ranWell {
 				pause = w.manager.timing.firstPause
@@ -77,8 +77,10 @@ func (w *watch) run() {
 }
 
 func (w *watch) fail(reason string) {
-	w.manager.dirs(w.uuid).withdraw()
-	w.manager.options.Logger.Error("the MPS control daemon of a GPU does not run", "gpu", w.uuid, "reason", reason)
+	d := w.manager.dirs(w.uuid)
+	d.withdraw()
+	w.manager.options.Logger.Error("the MPS control daemon of a GPU does not run", "gpu", w.uuid, "reason", reason,
+		"printed_last", tail(d.output()))
 	w.turn(pausing, Status{Reason: reason})
 }
 
