@@ -89,7 +89,7 @@ func (m *Manager) launchAny(ctx context.Context, uuid string, daemon *control) (
 		return nil, retryErr
 	}
 	m.options.Logger.Warn("the MPS control daemon of a GPU serves programs of one user at a time: it does not start for "+
-		"several, as one of a driver before 550 does not", "gpu", uuid, "option", multiuser, "error", err)
+		"several, as older ones do not", "gpu", uuid, "option", multiuser, "error", err)
 	return p, nil
 }
 
