@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 
-#include "state_local.h"
+#include "shared_local.h"
 
 /* ---- Compute modes ---- */
 
@@ -104,10 +104,10 @@ bool limit_charge(int index, int64_t units) {
     return true;
 }
 
-void sim_count_busy(int gpu, uint64_t ns) {
+void sim_count_busy(uint64_t process, int gpu, uint64_t ns) {
     int index = entry_of(gpu);
 
-    if (index >= 0 && joined())
-        atomic_fetch_add_explicit(&sim_local->state->slots[sim_local->slot].gpus[index].busy_ns, ns,
+    if (index >= 0 && sim_shared_process_alive(process))
+        atomic_fetch_add_explicit(&sim_local->state->slots[shared_slot(process)].gpus[index].busy_ns, ns,
                                   memory_order_relaxed);
 }

@@ -31,7 +31,7 @@ uint64_t sim_limit_of(int gpu);
 /* What counts towards the limit. */
 uint64_t sim_charged(int gpu);
 
-/* GPU time that this process had in another one's turns. */
-void sim_count_busy(int gpu, uint64_t ns);
+/* GPU time that another process (sim_shared_process) had in this one's turns. */
+void sim_count_busy(uint64_t process, int gpu, uint64_t ns);
 
 #endif

@@ -82,7 +82,7 @@ static CUresult begin(void) {
     driver->device_count = find_devices(driver->gpus);
     REQUIRE(driver->device_count != 0, CUDA_ERROR_NO_DEVICE);
     driver->kernel_ns = kernel_ns();
-    REQUIRE(sim_join() == 0 && heap_init(), CUDA_ERROR_OUT_OF_MEMORY);
+    REQUIRE(heap_init(), CUDA_ERROR_OUT_OF_MEMORY);
     TRY(open_devices());
     if (mps_client())
         mps_client_begin();
@@ -97,7 +97,7 @@ static CUresult initialise(void) {
     ret = open_result(sim_open());
     if (ret != CUDA_SUCCESS)
         return ret;
-    ret = mps_client_connect();
+    ret = sim_join() == 0 ? mps_client_connect() : CUDA_ERROR_OUT_OF_MEMORY;
     if (ret == CUDA_SUCCESS)
         ret = begin();
     if (ret != CUDA_SUCCESS) {

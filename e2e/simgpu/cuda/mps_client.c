@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "../mps/mps.h"
+#include "../shared_objects.h"
 #include "../sharing.h"
 #include "../visible.h"
 
@@ -54,7 +55,7 @@ static bool map_shared(const char *name) {
 }
 
 static CUresult greet(void) {
-    struct mps_message hello = {.kind = MPS_HELLO}, welcome;
+    struct mps_message hello = {.kind = MPS_HELLO, .a = sim_shared_process()}, welcome;
 
     mps_parse_percentage(getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), &hello.value);
     if (!mps_send(client.fd, &hello, -1) || !mps_receive(client.fd, &welcome, NULL) || welcome.kind != MPS_WELCOME)
@@ -125,6 +126,8 @@ void mps_client_begin(void) {
 }
 
 int mps_client_multiprocessors(CUdevice device) {
+    if (!client.active)
+        return device_gpu(device)->sm_count;
     return (int)mps_multiprocessors((uint32_t)device_gpu(device)->sm_count, client.percentage);
 }
 
@@ -185,7 +188,6 @@ bool mps_client_turn(CUdevice device, uint64_t want_ns, uint64_t not_before_ns, 
     if (ask(&message) != CUDA_SUCCESS || message.b < message.a)
         return false;
     *turn = (struct sim_turn){message.a, message.b};
-    sim_count_busy(driver->gpus[device], turn->end_ns - turn->start_ns);
     return true;
 }
 

@@ -7,7 +7,7 @@
 
 #include "driver.h"
 
-/* Connects to the control daemon, where there is one. CUDA_SUCCESS without one, too: see mps_client. */
+/* Connects to the control daemon, where there is one; this process has its slot in the state by then. CUDA_SUCCESS without one, too: see mps_client. */
 CUresult mps_client_connect(void);
 void mps_client_disconnect(void);
 
@@ -17,7 +17,7 @@ bool mps_client(void);
 /* The GPUs, in the server's order. Returns how many. */
 int mps_client_gpus(int *gpus);
 
-/* The devices are known, and this process has its slot in the state: takes on the limits that it has. */
+/* The devices are known: takes on the limits that it has. */
 void mps_client_begin(void);
 
 /* What is wrong with the server, or with this process as its client; all calls give it from then on. */
@@ -27,7 +27,7 @@ CUresult mps_client_error(void);
 CUresult mps_client_context_new(CUdevice device);
 void mps_client_context_gone(CUdevice device);
 
-/* How many multiprocessors this process's kernels have of those of the device. */
+/* How many multiprocessors this process's kernels have of those of the device: all, where it is no client. */
 int mps_client_multiprocessors(CUdevice device);
 
 /* The next turn on the device; false if there is none any more. */

@@ -44,7 +44,7 @@ static int run_in_background(bool for_all_users) {
     }
     close(ends[0]);
     setsid();
-    if (chdir("/") != 0 || !daemon_open(for_all_users))
+    if (!daemon_open(for_all_users))
         return 1;
     if (write(ends[1], "r", 1) != 1)
         return 1;

@@ -57,7 +57,7 @@ struct mps_shared {
 
 enum mps_kind {
     /* From a client to the daemon, and on to the server with the connection. */
-    MPS_HELLO = 1, /* value: percentage of its own */
+    MPS_HELLO = 1, /* value: percentage of its own; a: the client's name in the state */
     MPS_WELCOME,   /* the answer: result; index: its entry; a: the server's name in the state; text: the file's name */
     MPS_CONTEXT_NEW, /* index: device. The answer is the same with a result */
     MPS_CONTEXT_GONE,

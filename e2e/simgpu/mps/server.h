@@ -12,10 +12,10 @@ extern struct mps_shared *shared;
 /* The GPUs that clients see, [device]. */
 struct server_device {
     int gpu; /* in state.h */
-    uint32_t multiprocessors;
     uint32_t most_contexts;
 };
 extern struct server_device devices[SIM_MAX_GPUS];
+extern uint32_t device_count;
 
 /* ---- GPUs ---- */
 
@@ -37,7 +37,8 @@ void shared_remove(void);
 struct client {
     int fd;
     struct mps_client_entry *entry;
-    bool faulted; /* was on a GPU when that had a fatal fault */
+    uint64_t name; /* in the state */
+    bool faulted;  /* was on a GPU when that had a fatal fault */
 };
 
 /* Those that are connected; the number of them changes with adopting and dropping only. */
@@ -56,9 +57,9 @@ int clients_terminate(uint32_t pid);
 /* ---- GPU time ---- */
 
 /*
- * When a client with so many multiprocessors has the GPU next. Each of them is one client's at a time, so that clients run
- * side by side as long as there are enough; with whoever else is on the GPU, the server takes turns.
+ * When a client with this percentage has the GPU next. Clients run side by side as long as their percentages are no more
+ * than the whole; with whoever else is on the GPU, the server takes turns.
  */
-struct sim_turn turn_book(uint32_t device, uint32_t multiprocessors, uint64_t want_ns, uint64_t not_before_ns);
+struct sim_turn turn_book(uint32_t device, uint32_t percentage, uint64_t want_ns, uint64_t not_before_ns);
 
 #endif

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../sharing.h"
 #include "log.h"
 #include "server.h"
 
@@ -63,7 +64,7 @@ void client_adopt(int fd, const struct mps_message *hello) {
     answer.index = (uint32_t)(entry - shared->clients);
     answer.value = entry->percentage;
     snprintf(answer.text, sizeof(answer.text), "%s", shared_name());
-    clients[client_count++] = (struct client){.fd = fd, .entry = entry};
+    clients[client_count++] = (struct client){.fd = fd, .entry = entry, .name = hello->a};
     mps_log("New client %d connected", pid);
     mps_send(fd, &answer, -1);
 }
@@ -198,8 +199,9 @@ static void answer(struct client *client, struct mps_message *m) {
     else if (m->kind == MPS_FATAL && error == 0)
         handle_fault(client, m->index, m->value);
     else if (m->kind == MPS_TURN && error == 0) {
-        turn =
-            turn_book(m->index, mps_multiprocessors(devices[m->index].multiprocessors, entry->percentage), m->a, m->b);
+        turn = turn_book(m->index, entry->percentage, m->a, m->b);
+        /* Here, not by the client, which may be stopped meanwhile. */
+        sim_count_busy(client->name, devices[m->index].gpu, turn.end_ns - turn.start_ns);
         m->a = turn.start_ns;
         m->b = turn.end_ns;
     }

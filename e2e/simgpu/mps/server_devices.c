@@ -9,6 +9,7 @@
 #include "server.h"
 
 struct server_device devices[SIM_MAX_GPUS];
+uint32_t device_count;
 
 static uint64_t name;
 static char problem[512];
@@ -74,9 +75,8 @@ const char *devices_open(void) {
 
         if (wrong != NULL)
             return wrong;
-        devices[i] = (struct server_device){.gpu = gpus[i],
-                                            .multiprocessors = (uint32_t)sim_gpu(gpus[i])->sm_count,
-                                            .most_contexts = most_contexts(sim_gpu(gpus[i]))};
+        devices[device_count++] =
+            (struct server_device){.gpu = gpus[i], .most_contexts = most_contexts(sim_gpu(gpus[i]))};
     }
     return NULL;
 }

@@ -18,10 +18,9 @@ const char *shared_name(void) {
 }
 
 static void describe_devices(struct mps_shared *s) {
-    while (s->device_count < SIM_MAX_GPUS && devices[s->device_count].multiprocessors != 0) {
-        snprintf(s->uuid[s->device_count], sizeof(s->uuid[0]), "%s", sim_gpu(devices[s->device_count].gpu)->uuid);
-        s->device_count++;
-    }
+    s->device_count = device_count;
+    for (uint32_t i = 0; i < device_count; i++)
+        snprintf(s->uuid[i], sizeof(s->uuid[i]), "%s", sim_gpu(devices[i].gpu)->uuid);
 }
 
 bool shared_make(void) {
