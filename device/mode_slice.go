@@ -73,7 +73,7 @@ func (n *node) sliceRequest(ctx context.Context, devices []device) (claim.Reques
 	if err != nil {
 		return claim.Request{}, err
 	}
-	contextBytes, err := n.costs.Cost(ctx, g.costKey())
+	contextBytes, err := n.contextBytes(ctx, g)
 	if err != nil {
 		return claim.Request{}, err
 	}
@@ -92,6 +92,14 @@ func (n *node) sliceRequest(ctx context.Context, devices []device) (claim.Reques
 		Owner:      claim.OwnerNomad,
 		Mode:       g.mode,
 	}, nil
+}
+
+// contextBytes is what a context costs on a GPU.
+func (n *node) contextBytes(ctx context.Context, g *gpu) (uint64, error) {
+	if g.mode == claim.ModeMPS {
+		return n.mps.contextBytes(ctx, g)
+	}
+	return n.costs.Cost(ctx, g.costKey())
 }
 
 func (m *sliceMode) stats(g *gpu, uses *uses, now time.Time) map[groupKey]deviceStats {
