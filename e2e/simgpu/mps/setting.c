@@ -6,7 +6,7 @@
 #include "mps.h"
 
 const char *mps_pipe_path(const char *name) {
-    static __thread char path[4096];
+    static char path[4096]; /* no variable of a thread: programs have next to no room for those of libraries */
     const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
 
     snprintf(path, sizeof(path), "%s/%s", directory != NULL && *directory != '\0' ? directory : "/tmp/nvidia-mps",
