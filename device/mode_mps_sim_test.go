@@ -12,18 +12,6 @@ import (
 	"tranche.dev/tranche/device/nvml"
 )
 
-// requireMounts skips a test that makes namespaces and mounts where that isn't possible.
-func requireMounts(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("TRANCHE_REQUIRE_ROOT") == "1" {
-		t.Fatal("to start an MPS control daemon needs root")
-	}
-	t.Skip("skipped: to start an MPS control daemon needs root")
-}
-
 // computeModes are the compute modes of the GPUs.
 func computeModes(t *testing.T, gpus nvml.Interface) [2]nvml.ComputeMode {
 	t.Helper()
@@ -38,7 +26,7 @@ func computeModes(t *testing.T, gpus nvml.Interface) [2]nvml.ComputeMode {
 
 // A GPU's way behind the simulated daemon, through restarts of the plugin and away from the bus, and back.
 func TestMPS_simulated(t *testing.T) {
-	requireMounts(t)
+	simtest.RequireRoot(t, "to start an MPS control daemon")
 	node := simtest.H200x2(t)
 	gpus := nvml.New(node.DriverRoot)
 	runDir, err := os.MkdirTemp("", "mps")

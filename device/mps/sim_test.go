@@ -31,7 +31,7 @@ type simulated struct {
 
 func newSimulated(t *testing.T) *simulated {
 	t.Helper()
-	requireMounts(t)
+	simtest.RequireRoot(t, "to start an MPS control daemon")
 	node := simtest.H200x2(t)
 	// Programs run as other users, too.
 	must.NoError(t, os.Chmod(filepath.Dir(filepath.Dir(node.DriverRoot)), 0o755))
