@@ -15,6 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"tranche.dev/tranche/device/internal/simtest"
 	"tranche.dev/tranche/device/nvml"
 	"tranche.dev/tranche/device/nvml/nvmltest"
 )
@@ -23,22 +24,10 @@ const patience = 20 * time.Second
 
 var gpu0, gpu1 = nvmltest.H200(0).UUID, nvmltest.H200(1).UUID
 
-// requireMounts skips a test that makes namespaces and mounts where that isn't possible.
-func requireMounts(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("TRANCHE_REQUIRE_ROOT") == "1" {
-		t.Fatal("to start an MPS control daemon needs root")
-	}
-	t.Skip("skipped: to start an MPS control daemon needs root")
-}
-
 // newManager is a Manager whose daemons go with the test.
 func newManager(t *testing.T, options Options) *Manager {
 	t.Helper()
-	requireMounts(t)
+	simtest.RequireRoot(t, "to start an MPS control daemon")
 	if options.RunDir == "" {
 		options.RunDir = shortDir(t)
 	}
@@ -255,7 +244,7 @@ func (m *Manager) namespace(t *testing.T, uuid string) string {
 
 func TestEnsure_quitBehindItsBack(t *testing.T) {
 	m := newManager(t, Options{DriverRoot: fakeRoot(t, fakeManners{})})
-	m.timing.ranWell = 0 // so that there is no pause
+	m.timing.ranWell, m.timing.firstPause = 0, time.Hour // so that there is no pause
 	must.NoError(t, m.Ensure(t.Context(), gpu0))
 	pid := pidOf(t, m, gpu0)
 	tell(t, m, gpu0, "quit")
