@@ -90,6 +90,7 @@ type node struct {
 	// demand is what is known of GPUs whose MIG instances are made on demand.
 	demand demand
 	now    func() time.Time
+	after  func(time.Duration) <-chan time.Time
 }
 
 var _ ndevice.DevicePlugin = (*Plugin)(nil)
@@ -163,6 +164,7 @@ func newNode(s *settings, library nvml.Interface, logger hclog.Logger) (*node, e
 
 		nvmlTimeout: nvmlTimeout,
 		now:         time.Now,
+		after:       time.After,
 	}
 	if s.contextBytes == 0 {
 		n.costs = contextcost.NewMeter(contextcost.Options{

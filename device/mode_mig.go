@@ -21,11 +21,11 @@ func (m *migMode) groups(g *gpu, taken *taken) []*ndevice.DeviceGroup {
 	if g.onDemand() {
 		return m.demand.groups(g, taken)
 	}
-	return instanceGroups(g, g.declared())
+	return instanceGroups(g, m.demand.offered(g.declared()))
 }
 
 func (m *migMode) has(g *gpu, id string) bool {
-	return hasInstance(g.declared(), id) || g.onDemand() && g.hasSlice(id)
+	return hasInstance(m.demand.offered(g.declared()), id) || g.onDemand() && g.hasSlice(id)
 }
 
 func (m *migMode) reserve(ctx context.Context, devices []device) ([]claim.Token, error) {
@@ -41,7 +41,7 @@ func (m *migMode) stats(g *gpu, uses *uses, now time.Time) map[groupKey]deviceSt
 	if g.onDemand() {
 		return m.demand.stats(g, uses, now)
 	}
-	return instanceStatistics(g, g.declared(), uses, now)
+	return instanceStatistics(g, m.demand.offered(g.declared()), uses, now)
 }
 
 // declared are the GPU's instances that count as those of its profiles: of each
@@ -59,6 +59,17 @@ func (g *gpu) declared() []nvml.MIGInstance {
 		}
 	}
 	return declared
+}
+
+// offered are those of the instances that the configuration leaves to Nomad.
+func (n *node) offered(instances []nvml.MIGInstance) []nvml.MIGInstance {
+	var offered []nvml.MIGInstance
+	for _, instance := range instances {
+		if !n.ignored[instance.UUID] {
+			offered = append(offered, instance)
+		}
+	}
+	return offered
 }
 
 // instanceGroups are instances as Nomad sees them.

@@ -141,10 +141,7 @@ func (n *node) instancesOf(ctx context.Context, tokens []claim.Token) ([]string,
 }
 
 func (m *demandMode) stats(g *gpu, uses *uses, now time.Time) map[groupKey]deviceStats {
-	all := make(deviceStats, g.slices)
-	for number := range g.slices {
-		id := g.sliceID(number)
-		all[id] = demandStats(g, uses, uses.byDevice[id], now)
-	}
-	return map[groupKey]deviceStats{{sliceType, g.groupName()}: all}
+	return claimStatistics(g, uses, now, func(id string, first bool, use *claimUse) *ndevice.DeviceStats {
+		return demandStats(uses.of(use.GPU.UUID, g.UUID), id, first, use, now)
+	})
 }

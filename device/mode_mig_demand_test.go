@@ -63,7 +63,7 @@ func (n *demandNode) look() []*ndevice.DeviceGroup {
 		must.NoError(n.t, node.scan(n.t.Context()))
 	}
 	node.tendAll(n.t.Context())
-	return node.deviceGroups(n.t.Context())
+	return node.groupsOf(node.takenElsewhere(n.t.Context()))
 }
 
 // gpus are what the driver says of the GPUs.

@@ -31,6 +31,7 @@ func sliceGroup(g *gpu, taken *taken, isolation string) *ndevice.DeviceGroup {
 	g.addPlace(group.Attributes)
 	group.Attributes["slice_memory"] = structs.NewIntAttribute(int64(g.sliceBytes>>20), structs.UnitMiB)
 	group.Attributes["slices"] = structs.NewIntAttribute(int64(g.slices), "")
+	group.Attributes[hintAttribute] = structs.NewIntAttribute(taken.calm.used[g.UUID], "")
 	// A GPU without a single slice still shows one, so that its problem is seen.
 	for number := range max(g.slices, 1) {
 		slice := g.device(g.sliceID(number))
@@ -95,14 +96,4 @@ func (n *node) sliceRequest(ctx context.Context, devices []device) (claim.Reques
 
 func (m *sliceMode) stats(g *gpu, uses *uses, now time.Time) map[groupKey]deviceStats {
 	return sliceStatistics(g, uses, now)
-}
-
-// sliceStatistics are those of a GPU's slices.
-func sliceStatistics(g *gpu, uses *uses, now time.Time) map[groupKey]deviceStats {
-	all := make(deviceStats, g.slices)
-	for number := range g.slices {
-		id := g.sliceID(number)
-		all[id] = sliceStats(g, uses.gpus[g.UUID], uses.byDevice[id], now)
-	}
-	return map[groupKey]deviceStats{{sliceType, g.groupName()}: all}
 }

@@ -386,15 +386,12 @@ func destroyFailure(attempt string, ret gonvml.Return) error {
 func onGPU[T any](ctx context.Context, l *Library, uuid string, fn func(gonvml.Device) (T, error)) (T, error) {
 	return call(ctx, l, func() (T, error) {
 		var none T
-		if err := l.start(); err != nil {
+		device, err := l.find(uuid)
+		if err != nil {
 			return none, err
 		}
 		if !l.has(migSymbols...) {
 			return none, fmt.Errorf("the driver of %s is older than MIG", l.driverRoot)
-		}
-		device, ret := l.lib.DeviceGetHandleByUUID(uuid)
-		if ret != gonvml.SUCCESS {
-			return none, failure("find the GPU "+uuid, ret)
 		}
 		return fn(device)
 	})

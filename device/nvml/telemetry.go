@@ -14,7 +14,6 @@ type Telemetry struct {
 	// it may.
 	PowerMilliwatts, PowerLimitMilliwatts *int64
 	TemperatureCelsius                    *int64
-	GraphicsMHz, MemoryMHz                *int64
 	// GPUPercent and MemoryPercent are the shares of the last sample period in
 	// which a kernel ran, and in which memory was read or written;
 	// EncoderPercent and DecoderPercent those of the video engines.
@@ -41,12 +40,6 @@ var telemetryQuestions = []question[Telemetry]{
 	}},
 	{"temperature", "nvmlDeviceGetTemperature", func(d gonvml.Device, t *Telemetry) gonvml.Return {
 		return told(d.GetTemperature(gonvml.TEMPERATURE_GPU)).into(&t.TemperatureCelsius)
-	}},
-	{"graphics clock", "nvmlDeviceGetClockInfo", func(d gonvml.Device, t *Telemetry) gonvml.Return {
-		return told(d.GetClockInfo(gonvml.CLOCK_GRAPHICS)).into(&t.GraphicsMHz)
-	}},
-	{"memory clock", "nvmlDeviceGetClockInfo", func(d gonvml.Device, t *Telemetry) gonvml.Return {
-		return told(d.GetClockInfo(gonvml.CLOCK_MEM)).into(&t.MemoryMHz)
 	}},
 	{"utilisation", "nvmlDeviceGetUtilizationRates", func(d gonvml.Device, t *Telemetry) gonvml.Return {
 		rates, ret := d.GetUtilizationRates()

@@ -111,12 +111,19 @@ func (n *Node) WaitNode(ctx context.Context, wanted func(*api.Node) bool) (*api.
 	return node, nil
 }
 
+// WaitAllocs waits until the job's allocations are as wanted.
+func (n *Node) WaitAllocs(
+	ctx context.Context, jobID string, wanted func([]*api.AllocationListStub) bool,
+) ([]*api.AllocationListStub, error) {
+	return wait(ctx, func(q *api.QueryOptions) ([]*api.AllocationListStub, *api.QueryMeta, error) {
+		return n.Agent.API.Jobs().Allocations(jobID, false, q)
+	}, wanted)
+}
+
 // WaitAlloc waits until the job's newest allocation is as wanted.
 func (n *Node) WaitAlloc(ctx context.Context, jobID string, wanted func(*api.AllocationListStub) bool) (*api.AllocationListStub, error) {
 	var newest *api.AllocationListStub
-	_, err := wait(ctx, func(q *api.QueryOptions) ([]*api.AllocationListStub, *api.QueryMeta, error) {
-		return n.Agent.API.Jobs().Allocations(jobID, false, q)
-	}, func(allocs []*api.AllocationListStub) bool {
+	_, err := n.WaitAllocs(ctx, jobID, func(allocs []*api.AllocationListStub) bool {
 		newest = nil
 		for _, a := range allocs {
 			if newest == nil || a.CreateIndex > newest.CreateIndex {

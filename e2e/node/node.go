@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
 )
 
 // Config says what a node is like.
@@ -24,6 +25,9 @@ type Config struct {
 	NomadBinary string
 	// Topology names the simulator's topology file. Empty means the machine's own GPUs.
 	Topology string
+	// Proc has the sandbox see what the simulated driver's kernel module says in /proc/driver, which MIG takes. There is
+	// room for one node's in a sandbox.
+	Proc bool
 	// DriverLater starts the node with an empty driver root; AddDriver fills it.
 	DriverLater bool
 	// DeviceConfig and DriverConfig are further lines for the plugins' configuration, in HCL.
@@ -88,6 +92,11 @@ func Start(ctx context.Context, c Config) (_ *Node, err error) {
 				return nil, err
 			}
 		}
+		if c.Proc {
+			if err := n.mountProc(); err != nil {
+				return nil, err
+			}
+		}
 	}
 	if err := n.StartContainerd(ctx); err != nil {
 		return nil, err
@@ -111,6 +120,16 @@ func Start(ctx context.Context, c Config) (_ *Node, err error) {
 
 // AddDriver lays out the simulated driver in the node's driver root.
 func (n *Node) AddDriver(ctx context.Context) error { return n.Sim.LayOut(ctx, n.Topology) }
+
+// mountProc lays the kernel module's part of /proc over that of the sandbox, until the node stops.
+func (n *Node) mountProc() error {
+	const dir = "/proc/driver"
+	if err := unix.Mount(filepath.Join(n.Sim.Root, dir), dir, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount what the simulated driver says over %s: %w", dir, err)
+	}
+	n.OnStop(func(context.Context) error { return unix.Unmount(dir, unix.MNT_DETACH) })
+	return nil
+}
 
 // StartContainerd starts the node's containerd.
 func (n *Node) StartContainerd(ctx context.Context) (err error) {

@@ -3,9 +3,10 @@
  * It calls the CUDA driver API and NVML, found at run time, as any CUDA program ends up doing, and knows nothing of
  * Tranche. Each line on stdout is one JSON object.
  *
- *   gpu-probe look     what is there, then exit
- *   gpu-probe fill     allocate on each GPU until the driver refuses, then launch kernels until SIGTERM
- *   gpu-probe greedy   never stop allocating, by every size, until SIGTERM
+ *   gpu-probe look        what is there, then exit
+ *   gpu-probe fill        allocate on each GPU until the driver refuses, then launch kernels until SIGTERM
+ *   gpu-probe take MIB    allocate so much on each GPU, a multiple of 2, then the same
+ *   gpu-probe greedy      never stop allocating, by every size, until SIGTERM
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -120,6 +121,16 @@ static void fill(void) {
         error_name(result));
 }
 
+/* Takes so much of the current context's GPU, and no more. */
+static bool take_some(unsigned long long bytes) {
+    CUdeviceptr pointer;
+    if (failed("cuMemAlloc", cuMemAlloc_v2(&pointer, bytes))) {
+        return false;
+    }
+    say("{\"event\":\"took\",\"taken\":%llu}", bytes);
+    return true;
+}
+
 static uint64_t now_ms(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -172,15 +183,19 @@ static bool load_kernel(CUfunction *kernel) {
            !failed("cuModuleGetFunction", cuModuleGetFunction(kernel, module, "nothing"));
 }
 
-/* Opens each GPU that there is and fills it, then computes on the last. */
-static int fill_and_compute(void) {
+/* Opens each GPU that there is and takes so much of it, all with 0, then computes on the last. */
+static int take_and_compute(unsigned long long bytes) {
     CUfunction kernel = NULL;
     int count = look();
     for (int i = 0; i < count; i++) {
         if (!open_gpu(i) || !load_kernel(&kernel)) {
             return 1;
         }
-        fill();
+        if (bytes == 0) {
+            fill();
+        } else if (!take_some(bytes)) {
+            return 1;
+        }
     }
     return count > 0 ? compute(kernel) : 1;
 }
@@ -190,16 +205,19 @@ int main(int argc, char **argv) {
     sigaction(SIGTERM, &stop, NULL);
     sigaction(SIGINT, &stop, NULL);
     const char *what = argc == 2 ? argv[1] : "";
+    if (argc == 3 && strcmp(argv[1], "take") == 0 && atoi(argv[2]) > 0) {
+        return take_and_compute((unsigned long long)atoi(argv[2]) * MIB);
+    }
     if (strcmp(what, "look") == 0) {
         look();
         return 0;
     }
     if (strcmp(what, "fill") == 0) {
-        return fill_and_compute();
+        return take_and_compute(0);
     }
     if (strcmp(what, "greedy") == 0) {
         return look() > 0 && open_gpu(0) ? greedy() : 1;
     }
-    fprintf(stderr, "usage: gpu-probe look|fill|greedy\n");
+    fprintf(stderr, "usage: gpu-probe look|fill|take MIB|greedy\n");
     return 2;
 }
