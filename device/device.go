@@ -84,7 +84,8 @@ type node struct {
 	modes map[claim.Mode]mode
 	// told is what was last written down of how the GPUs are shared. It belongs
 	// to the fingerprint.
-	told map[string]layout.GPU
+	told      map[string]layout.GPU
+	strangers strangers
 	// xids are errors that made GPUs unfit.
 	xids  xids
 	now   func() time.Time

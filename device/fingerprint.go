@@ -39,6 +39,7 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 				}
 				_ = n.scan(ctx)
 			}
+			n.lookForStrangers(ctx)
 		}
 		taken := n.takenElsewhere(ctx)
 		if groups, ok := tell.news(taken); ok {
@@ -53,6 +54,7 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 		select {
 		case <-ticker.C:
 		case <-n.changed:
+		case <-n.strangers.due:
 		case <-ledger:
 			scan = false // the GPUs have nothing to do with it
 		case <-tell.due:
