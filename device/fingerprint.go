@@ -55,6 +55,7 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 		case <-ticker.C:
 		case <-n.changed:
 		case <-n.strangers.due:
+			n.strangers.due = nil
 		case <-ledger:
 			scan = false // the GPUs have nothing to do with it
 		case <-tell.due:

@@ -77,7 +77,7 @@ func (n *node) lookForStrangers(ctx context.Context) {
 	}
 	bounded, cancel := context.WithTimeout(ctx, n.nvmlTimeout)
 	defer cancel()
-	n.strangers.due = nil
+	turning := false
 	if n.strangers.gpus == nil {
 		n.strangers.gpus = make(map[string]*withheld)
 	}
@@ -95,9 +95,13 @@ func (n *node) lookForStrangers(ctx context.Context) {
 			log := n.logger.With("gpu", g.UUID, "name", g.groupName(), "slices_that_cannot_be_had", w.count)
 			log.Warn("what is held of a GPU's memory outside of any claim has changed", "what", found.String())
 		}
-		if w.turn != nil && n.strangers.due == nil {
-			n.strangers.due = n.after(strangersSettle)
-		}
+		turning = turning || w.turn != nil
+	}
+	switch {
+	case !turning:
+		n.strangers.due = nil
+	case n.strangers.due == nil:
+		n.strangers.due = n.after(strangersSettle)
 	}
 }
 

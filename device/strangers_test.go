@@ -200,11 +200,17 @@ func TestStrangers_Simulated(t *testing.T) {
 	outside := node.UsedBytes(t, simtest.H200UUID0) - ofClaims
 	must.GreaterEq(t, 5<<30, outside)
 	left := int((simtest.MemoryBytes - outside) >> 30)
-	for _, wait := range []time.Duration{strangersSettle, calmPeriod} { // the plugin looks every 100 ms
-		next(t, clock.set)
-		clock.later.Add(int64(wait))
+	var reasons map[string]string
+	for reasons == nil { // the plugin looks every 100 ms
+		select {
+		case response := <-stream:
+			reasons = unhealthy(response.Devices[0])
+		case <-clock.set:
+			clock.later.Add(int64(time.Minute))
+		case <-time.After(patience):
+			t.Fatal("no message came")
+		}
 	}
-	reasons := unhealthy(next(t, stream).Devices[0])
 	must.MapLen(t, 140-left, reasons)
 	for id := range reasons {
 		must.SliceNotContains(t, made.Slices, id)
