@@ -87,7 +87,8 @@ type node struct {
 	modes map[claim.Mode]mode
 	// told is what was last written down of how the GPUs are shared. It belongs
 	// to the fingerprint.
-	told map[string]layout.GPU
+	told      map[string]layout.GPU
+	strangers strangers
 	// xids are errors that made GPUs unfit.
 	xids xids
 	// mps are the GPUs that are behind an MPS control daemon.

@@ -42,6 +42,7 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 				}
 				_ = n.scan(ctx)
 			}
+			n.lookForStrangers(ctx)
 		}
 		n.tendAll(ctx)
 		taken := n.takenElsewhere(ctx)
@@ -57,6 +58,8 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 		select {
 		case <-ticker.C:
 		case <-n.changed:
+		case <-n.strangers.due:
+			n.strangers.due = nil
 		case <-ledger:
 			scan = false // the GPUs have nothing to do with it, but for MIG instances made on demand
 		case <-n.mps.keeper.Changed():

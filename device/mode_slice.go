@@ -38,6 +38,7 @@ func sliceGroup(g *gpu, taken *taken, isolation string) *ndevice.DeviceGroup {
 		setTaken(slice, taken.bySlice[slice.ID])
 		group.Devices = append(group.Devices, slice)
 	}
+	taken.setWithheld(group)
 	return group
 }
 

@@ -48,6 +48,7 @@ func (n *node) takenElsewhere(ctx context.Context) *taken {
 		}
 	}
 	taken.calm.used = n.usedSlices(taken)
+	taken.calm.withheld = n.withheldSlices(taken)
 	return taken
 }
 
