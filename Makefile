@@ -185,11 +185,11 @@ lint: ## Check the code's form: golangci-lint, clang-format, cppcheck
 		--suppress=missingIncludeSystem -I e2e/simgpu -I intercept $$(git ls-files '*.c')
 
 .PHONY: bench
-bench: ## Measure calls, containers and tasks of Nomad, beside doing without Tranche and beside Docker
+bench: ## Measure calls, containers, tasks of Nomad, the device plugin and packing, beside doing without Tranche and beside Docker
 	@scripts/need-root "make bench"
 	@scripts/install-packages $(BENCH_PACKAGES)
 	@$(MAKE) --no-print-directory build sim shadow-bench-tool $(BUILD)/e2e/sandbox $(BUILD)/e2e/bench \
-		$(BUILD)/e2e/stopwatch $$(command -v dockerd >/dev/null && echo $(BUILD)/tools/docker-plugin)
+		$(BUILD)/e2e/stopwatch $(PINNED_NOMAD) $$(command -v dockerd >/dev/null && echo $(BUILD)/tools/docker-plugin)
 	@$(SANDBOX) --dir $(CURDIR) -- $(BUILD)/e2e/bench -build $(ABSBUILD) -runtimes runc,crun $(BENCH_ARGS)
 
 .PHONY: clean

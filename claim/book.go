@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -45,62 +46,79 @@ func newBook() *book { return &book{records: map[string]*record{}} }
 // maxRecordBytes is far more than any claim takes; a larger file is none.
 const maxRecordBytes = 1 << 20
 
-// readBook reads all records. A file that cannot be read is a problem of that file alone.
-func readBook(dir string) (*book, error) {
+// readBook reads all records, but those that are as they were when they were seen before. A file that cannot be read is a
+// problem of that file alone. What there is to be seen next time comes with it.
+func readBook(dir string, before seen) (*book, seen, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, fmt.Errorf("reading the ledger: %w", explain(dir, err))
+		return nil, nil, fmt.Errorf("reading the ledger: %w", explain(dir, err))
 	}
-	b := newBook()
+	b, now := newBook(), make(seen, len(entries))
 	for _, e := range entries {
 		if e.Name() == lockName || e.Name() == unfinishedName || e.Name() == groupName {
 			continue
 		}
-		b.add(dir, e.Name())
+		known, ok := before.find(e.Name(), e)
+		if !ok {
+			known = b.add(dir, e.Name())
+		} else {
+			b.records[known.record.ID] = known.record.clone()
+		}
+		if known.record != nil {
+			now[e.Name()] = known
+		}
 	}
-	return b, nil
+	return b, now, nil
 }
 
-func (b *book) add(dir, name string) {
+// add reads one file. It returns the record, if that can be known by the file's stamp from now on.
+func (b *book) add(dir, name string) (known seenRecord) {
 	path := filepath.Join(dir, name)
 	id, ok := idOfFile(name)
 	if !ok {
 		b.problems = append(b.problems, Problem{Path: path,
 			Reason: "no claim has a file of this name, so something else put it here: move it elsewhere"})
-		return
+		return known
 	}
-	text, err := readRegular(path)
+	began := time.Now()
+	text, info, err := readRegular(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return // removed by hand in the meantime
+		return known // removed by hand in the meantime
 	}
 	if err == nil {
 		var r *record
 		if r, err = decodeRecord(id, text); err == nil {
 			b.records[id] = r
-			return
+			if stamp, ok := stampOfFile(info); ok && stamp.settledAt(began) {
+				known = seenRecord{stamp: stamp, record: r.clone()}
+			}
+			return known
 		}
 	}
 	held, complete := salvageSlices(text)
 	b.problems = append(b.problems, Problem{
 		Path: path, ClaimID: id, MayHold: held, GPUUUID: salvageCard(text), Reason: describeBroken(err, held, complete),
 	})
+	return known
 }
 
-// readRegular reads a file that has to be one: no link to elsewhere, no pipe to wait for.
-func readRegular(path string) ([]byte, error) {
+// readRegular reads a file that has to be one: no link to elsewhere, no pipe to wait for. What is known of it is from before
+// it was read.
+func readRegular(path string) ([]byte, os.FileInfo, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > maxRecordBytes {
-		return nil, fmt.Errorf("it is no file of a claim (%s, %d bytes)", info.Mode(), info.Size())
+		return nil, nil, fmt.Errorf("it is no file of a claim (%s, %d bytes)", info.Mode(), info.Size())
 	}
-	return io.ReadAll(f)
+	text, err := io.ReadAll(f)
+	return text, info, err
 }
 
 // get gives the record of a claim, or ErrUnknownClaim.

@@ -162,6 +162,23 @@ func TestWaitingHasAnEnd(t *testing.T) {
 	checkWhole(t, ledgerAt(t, filepath.Dir(l.claims), filepath.Dir(l.regions))) // and nobody kept the lock
 }
 
+// Who has given up begins nothing that goes on without them.
+func TestGivenUpBeginsNothing(t *testing.T) {
+	l := newLedger(t)
+	_, err := l.WatchDir() // makes the directory
+	must.NoError(t, err)
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 200 {
+		_, _, err = l.List(cancelled)
+		must.ErrorIs(t, err, context.Canceled)
+	}
+	must.False(t, l.lock.waiting)
+	entries, err := os.ReadDir(l.claims)
+	must.NoError(t, err)
+	must.SliceEmpty(t, entries)
+}
+
 func TestHeadlessProcessIsAlive(t *testing.T) {
 	l := newLedger(t)
 	c, _ := reserve(t, l, 0, 0)

@@ -59,7 +59,7 @@ func (l *Ledger) endGroup() error {
 // takeBackGroup removes the claims of a group that was not finished, where there is one. The records go before the file
 // that names them, and it stays where one of them does. All of this takes no room on the disk.
 func (l *Ledger) takeBackGroup(b *book) error {
-	text, err := readRegular(filepath.Join(l.claims, groupName))
+	text, _, err := readRegular(filepath.Join(l.claims, groupName))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}

@@ -35,9 +35,11 @@ type Options struct {
 type Ledger struct {
 	claims  string // directory of the records
 	regions string // directory of the regions
+	seen    seen   // records as they were read last
 	lock    *fileLock
 	logger  Logger
 	now     func() time.Time
+	recent  recent
 }
 
 // Open gives the ledger at the places that the options name. It touches nothing yet: directories are made with the
@@ -77,10 +79,11 @@ func (l *Ledger) read(ctx context.Context, fn func(*book) error) error {
 		return accessError(fmt.Errorf("opening the ledger: %w", explain(l.claims, err)))
 	}
 	defer unlock()
-	b, err := readBook(l.claims)
+	b, now, err := readBook(l.claims, l.seen)
 	if err != nil {
 		return accessError(err)
 	}
+	l.seen = now
 	if err := l.takeBackGroup(b); err != nil { // first, since what the claims would supersede is to stay
 		return accessError(err)
 	}

@@ -44,6 +44,9 @@ func newFileLock(path string) *fileLock { return &fileLock{path: path, turn: mak
 func (l *fileLock) acquire(ctx context.Context) (unlock func(), err error) {
 	ctx, cancel := withPatience(ctx)
 	defer cancel()
+	if ctx.Err() != nil {
+		return nil, l.tooLate(ctx) // the wait would go on without them, and may make the file
+	}
 	select {
 	case l.turn <- struct{}{}:
 	case <-ctx.Done():

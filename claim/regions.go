@@ -10,13 +10,13 @@ import (
 )
 
 // header is what the claim's region has to say.
-func (r *record) header() region.Header {
+func (c *Claim) header() region.Header {
 	return region.Header{
-		ClaimID:      r.ID,
-		GPUUUID:      r.GPU.UUID,
-		LimitBytes:   r.LimitBytes,
-		ContextBytes: r.GPU.ContextBytes,
-		SpillBytes:   r.GPUHostMemoryBytes,
+		ClaimID:      c.ID,
+		GPUUUID:      c.GPU.UUID,
+		LimitBytes:   c.LimitBytes,
+		ContextBytes: c.GPU.ContextBytes,
+		SpillBytes:   c.GPUHostMemoryBytes,
 	}
 }
 
@@ -117,23 +117,38 @@ func (l *Ledger) Usage(ctx context.Context, id string) (region.Usage, error) {
 	if err == nil {
 		return u, nil
 	}
-	err = fmt.Errorf("reading what claim %s uses: %w", id, err)
 	lockErr := l.read(ctx, func(b *book) error {
 		r, getErr := b.get(id)
 		if getErr != nil {
 			return getErr
 		}
-		if errors.Is(err, os.ErrNotExist) && !r.Limited() {
-			return ErrNotCounted
-		}
-		if errors.Is(err, os.ErrNotExist) && !r.held() {
-			u = region.Usage{LimitBytes: r.LimitBytes, ContextBytes: r.GPU.ContextBytes, Processes: []region.Process{}}
-			if r.GPUHostMemoryBytes > 0 {
-				u.Spill = &region.Spill{LimitBytes: r.GPUHostMemoryBytes}
-			}
-			return nil
-		}
+		u, err = r.withoutRegion(err)
 		return err
 	})
 	return u, lockErr
+}
+
+// UsageOf is Usage for a claim as List or Recent gave it.
+func (l *Ledger) UsageOf(c *Claim) (region.Usage, error) {
+	u, err := region.ReadOf(l.regionPath(c.ID), c.header())
+	if err == nil {
+		return u, nil
+	}
+	return c.withoutRegion(err)
+}
+
+// withoutRegion is what a claim uses whose region could not be read.
+func (c *Claim) withoutRegion(err error) (region.Usage, error) {
+	none := errors.Is(err, os.ErrNotExist)
+	if none && !c.Limited() {
+		return region.Usage{}, ErrNotCounted
+	}
+	if !none || c.Container != nil && Alive(*c.Container) {
+		return region.Usage{}, fmt.Errorf("reading what claim %s uses: %w", c.ID, err)
+	}
+	u := region.Usage{LimitBytes: c.LimitBytes, ContextBytes: c.GPU.ContextBytes, Processes: []region.Process{}}
+	if c.GPUHostMemoryBytes > 0 {
+		u.Spill = &region.Spill{LimitBytes: c.GPUHostMemoryBytes}
+	}
+	return u, nil
 }

@@ -1,7 +1,6 @@
 package claim
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 )
@@ -9,10 +8,17 @@ import (
 // sliceInfix is what stands between a GPU's UUID and a slice's number.
 const sliceInfix = "/slice-"
 
+// sliceDigits is how many digits a slice's number has at least.
+const sliceDigits = 3
+
 // SliceName names one slice of a GPU. Everybody who makes claims goes by these names: that two of them mean the same
 // memory can be seen by nothing else.
 func SliceName(gpuUUID string, number int) string {
-	return fmt.Sprintf("%s%s%03d", gpuUUID, sliceInfix, number)
+	digits := strconv.Itoa(number)
+	if number >= 0 && len(digits) < sliceDigits {
+		digits = "000"[len(digits):] + digits
+	}
+	return gpuUUID + sliceInfix + digits
 }
 
 // ParseSliceName is the inverse of SliceName.

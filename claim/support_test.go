@@ -24,7 +24,7 @@ func replace(text []byte, from, to string) []byte {
 // spoil rewrites a record behind the ledger's back.
 func spoil(t *testing.T, l *Ledger, id string, change func(*record)) {
 	t.Helper()
-	b, err := readBook(l.claims)
+	b, _, err := readBook(l.claims, nil)
 	must.NoError(t, err)
 	r, err := b.get(id)
 	must.NoError(t, err)

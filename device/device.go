@@ -87,7 +87,10 @@ type node struct {
 	told map[string]layout.GPU
 	// xids are errors that made GPUs unfit.
 	xids xids
-	now  func() time.Time
+	// demand is what is known of GPUs whose MIG instances are made on demand.
+	demand demand
+	now    func() time.Time
+	after  func(time.Duration) <-chan time.Time
 }
 
 var _ ndevice.DevicePlugin = (*Plugin)(nil)
@@ -161,6 +164,7 @@ func newNode(s *settings, library nvml.Interface, logger hclog.Logger) (*node, e
 
 		nvmlTimeout: nvmlTimeout,
 		now:         time.Now,
+		after:       time.After,
 	}
 	if s.contextBytes == 0 {
 		n.costs = contextcost.NewMeter(contextcost.Options{

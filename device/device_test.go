@@ -25,6 +25,7 @@ const servePlugin = "TRANCHE_TEST_SERVE_DEVICE_PLUGIN"
 
 func TestMain(m *testing.M) {
 	contextcost.ChildMain()
+	simChildMain()
 	if os.Getenv(servePlugin) != "" {
 		plugins.Serve(func(logger hclog.Logger) any { return New(logger, "v0.0.1") })
 		return
@@ -40,7 +41,7 @@ const (
 
 // pluginConfig is what Nomad sends: the options that are set, and the defaults
 // of the others as the schema states them.
-func pluginConfig(t *testing.T, options map[string]any) *base.Config {
+func pluginConfig(t testing.TB, options map[string]any) *base.Config {
 	t.Helper()
 	all := make(map[string]any)
 	for name, spec := range configSpec.GetObject().Attributes {
@@ -65,7 +66,7 @@ func pluginConfig(t *testing.T, options map[string]any) *base.Config {
 }
 
 // testOptions keep a plugin within the test's own directories.
-func testOptions(t *testing.T, options map[string]any) map[string]any {
+func testOptions(t testing.TB, options map[string]any) map[string]any {
 	t.Helper()
 	all := map[string]any{
 		"state_dir":          t.TempDir(),

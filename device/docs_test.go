@@ -35,4 +35,5 @@ func TestDocs(t *testing.T) {
 	for name := range (&gpu{}).attributes("") {
 		must.StrContains(t, page, "`"+name+"`")
 	}
+	must.StrContains(t, page, "`"+hintAttribute+"`")
 }

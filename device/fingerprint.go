@@ -2,7 +2,6 @@ package device
 
 import (
 	"context"
-	"reflect"
 	"time"
 
 	ndevice "github.com/hashicorp/nomad/plugins/device"
@@ -27,8 +26,8 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 	go func() { defer close(events); n.watchEvents(ctx) }()
 	defer func() { <-events }()
 
-	var sent []*ndevice.DeviceGroup
-	for first, scan := true, true; ; first = false {
+	tell := &teller{node: n}
+	for scan := true; ; {
 		if scan {
 			n.sweep(ctx)
 			_ = n.scan(ctx)
@@ -41,11 +40,12 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 				_ = n.scan(ctx)
 			}
 		}
-		groups := n.deviceGroups(ctx)
-		if first || !reflect.DeepEqual(sent, groups) {
+		n.tendAll(ctx)
+		taken := n.takenElsewhere(ctx)
+		if groups, ok := tell.news(taken); ok {
 			select {
 			case out <- ndevice.NewFingerprint(groups...):
-				sent = groups
+				tell.sent(groups, taken.calm)
 			case <-ctx.Done():
 				return
 			}
@@ -55,7 +55,9 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 		case <-ticker.C:
 		case <-n.changed:
 		case <-ledger:
-			scan = false // the GPUs have nothing to do with it
+			scan = false // the GPUs have nothing to do with it, but for MIG instances made on demand
+		case <-tell.due:
+			scan, tell.due = false, nil
 		case <-ctx.Done():
 			return
 		}
@@ -78,6 +80,7 @@ func (n *node) scan(ctx context.Context) error {
 	}
 	n.forgetXids(found, err)
 	usable, changed := n.inventory.update(found, conditions, err)
+	changed = n.learnSizes(bounded) || changed
 	for _, g := range usable {
 		if !g.sliced() {
 			continue // nobody has to fit a context into a limit there
@@ -104,9 +107,8 @@ func (g *gpu) costKey() contextcost.GPU {
 	return contextcost.GPU{UUID: g.UUID, Name: g.Name, DriverVersion: g.driverVersion}
 }
 
-// deviceGroups is what Nomad should know.
-func (n *node) deviceGroups(ctx context.Context) []*ndevice.DeviceGroup {
-	taken := n.takenElsewhere(ctx)
+// groupsOf is what Nomad should know.
+func (n *node) groupsOf(taken *taken) []*ndevice.DeviceGroup {
 	var groups []*ndevice.DeviceGroup
 	for _, g := range n.inventory.list() {
 		for _, group := range n.modes[g.mode].groups(&g, taken) {

@@ -63,6 +63,16 @@ func startProcess(t *testing.T, options map[string]any) *process {
 	must.NoError(t, err)
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), servePlugin+"=1")
+	p := launch(t, cmd)
+	config := pluginConfig(t, options)
+	config.ApiVersion = ndevice.ApiVersion010
+	must.NoError(t, p.SetConfig(config))
+	return p
+}
+
+// launch starts a plugin's program as Nomad does.
+func launch(t *testing.T, cmd *exec.Cmd) *process {
+	t.Helper()
 	client := plugin.NewClient(&plugin.ClientConfig{
 		HandshakeConfig:  base.Handshake,
 		Plugins:          pluginTypes(nil),
@@ -75,11 +85,7 @@ func startProcess(t *testing.T, options map[string]any) *process {
 	must.NoError(t, err)
 	raw, err := protocol.Dispense(base.PluginTypeDevice)
 	must.NoError(t, err)
-	p := &process{raw.(ndevice.DevicePlugin), client, cmd}
-	config := pluginConfig(t, options)
-	config.ApiVersion = ndevice.ApiVersion010
-	must.NoError(t, p.SetConfig(config))
-	return p
+	return &process{raw.(ndevice.DevicePlugin), client, cmd}
 }
 
 // The whole plugin on the simulated driver, through what Nomad would go through:

@@ -12,6 +12,7 @@ import (
 
 	"tranche.dev/tranche/claim"
 	"tranche.dev/tranche/claim/memsize"
+	"tranche.dev/tranche/device/mig"
 	"tranche.dev/tranche/device/nvml"
 )
 
@@ -24,6 +25,12 @@ type gpu struct {
 	// slices is how many there are, in the modes that have some. It stays what
 	// it was at first, although what the driver reserves for itself may vary.
 	slices int
+	// sizes are the profiles to choose from where instances are made on demand;
+	// none before they are known.
+	sizes []mig.Profile
+	// condition is what makes the GPU unfit although it answers, and waits what
+	// keeps it from being cut up by MIG; empty if nothing does.
+	condition, waits string
 	// answers is whether the driver tells of the GPU at the moment.
 	answers bool
 	// problem is why the GPU can't be used at the moment; empty if it can.
@@ -122,13 +129,14 @@ func (inv *inventory) answered(node *nvml.Node, found nvml.GPU, condition string
 		g.GPU, g.answers = found, true
 		g.driverVersion, g.cudaVersion = node.DriverVersion, node.CUDAVersion
 		was := g.problem
-		inv.setProblem(g, cmp.Or(condition, g.ownProblem()))
+		g.condition = condition
+		inv.setOwnProblem(g)
 		return was != "" && g.problem == ""
 	}
 	found.Index = inv.freeIndex(found.Index)
 	g = &gpu{
 		GPU: found, answers: true, driverVersion: node.DriverVersion, cudaVersion: node.CUDAVersion,
-		policy: inv.settings.sharing.of(found),
+		policy: inv.settings.sharing.of(found), condition: condition,
 	}
 	if g.sliced() {
 		g.slices = int(found.UsableBytes() / g.sliceBytes)
@@ -137,7 +145,7 @@ func (inv *inventory) answered(node *nvml.Node, found nvml.GPU, condition string
 	inv.changed = true
 	inv.logger.Info("GPU found", "gpu", g.UUID, "name", g.groupName(), "memory", memsize.Format(g.MemoryBytes),
 		"mode", string(g.mode), "slices", g.slices)
-	inv.setProblem(g, cmp.Or(condition, g.ownProblem()))
+	inv.setOwnProblem(g)
 	return g.problem == ""
 }
 
@@ -159,6 +167,9 @@ func (inv *inventory) freeIndex(index int) int {
 
 // ownProblem is why a GPU that answers can't be used all the same.
 func (g *gpu) ownProblem() string {
+	if g.onDemand() {
+		return g.demandProblem()
+	}
 	if g.MIG.Enabled && g.mode != claim.ModeMIG && g.mode != claim.ModeExclusive {
 		return fmt.Sprintf("MIG is on, so that nothing can use the GPU as a whole: turn it off (nvidia-smi -i %d -mig 0), or "+
 			"share the GPU in mode %q", g.Index, claim.ModeMIG)
@@ -168,6 +179,13 @@ func (g *gpu) ownProblem() string {
 	}
 	return fmt.Sprintf("slice_memory is %s, but the GPU has only %s for processes: set it to less",
 		memsize.Format(g.sliceBytes), memsize.Format(g.UsableBytes()))
+}
+
+// setOwnProblem says of a GPU that answers what keeps it from being used.
+func (inv *inventory) setOwnProblem(g *gpu) {
+	if g.answers {
+		inv.setProblem(g, cmp.Or(g.condition, g.ownProblem()))
+	}
 }
 
 func (inv *inventory) setProblem(g *gpu, problem string) {

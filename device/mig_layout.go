@@ -21,6 +21,7 @@ func (n *node) layOut(ctx context.Context) (changed bool) {
 		}
 		cut, err := n.cut(ctx, &g)
 		changed = changed || cut
+		n.inventory.setWaits(g.UUID, err)
 		if n.reported.changed("layout of "+g.UUID, err) && err != nil {
 			n.logger.Warn("a GPU is not cut into its instances yet", "gpu", g.UUID, "name", g.groupName(),
 				"profiles", g.profiles, "reason", err)
@@ -36,6 +37,9 @@ func (n *node) cut(ctx context.Context, g *gpu) (changed bool, err error) {
 	}
 	if !g.MIG.Enabled {
 		return n.turnOn(ctx, g)
+	}
+	if g.onDemand() {
+		return false, nil // its instances are made as they are reserved
 	}
 	profiles, err := n.partitioner.MIGProfiles(ctx, g.UUID)
 	if err != nil {

@@ -53,7 +53,7 @@ func (n *node) newModes() map[claim.Mode]mode {
 		claim.ModeSlice:     &sliceMode{n},
 		claim.ModeExclusive: &exclusiveMode{n},
 		claim.ModeTimeslice: &timesliceMode{n},
-		claim.ModeMIG:       &migMode{n},
+		claim.ModeMIG:       &migMode{demandMode{n}},
 	}
 }
 
@@ -91,7 +91,7 @@ func (t *taken) setEarlier(g *gpu, group *ndevice.DeviceGroup) {
 }
 
 func describeMode(c *claim.Claim) string {
-	if c.Mode != claim.ModeSlice {
+	if c.Mode != claim.ModeSlice && !madeOnDemand(c) {
 		return string(c.Mode)
 	}
 	return string(c.Mode) + " (" + memsize.Format(c.SliceSize()) + ")"

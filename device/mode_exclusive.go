@@ -21,7 +21,7 @@ type exclusiveMode struct{ *node }
 
 func (m *exclusiveMode) groups(g *gpu, taken *taken) []*ndevice.DeviceGroup {
 	if g.MIG.Enabled {
-		return instanceGroups(g, g.MIG.Instances)
+		return instanceGroups(g, m.offered(g.MIG.Instances))
 	}
 	whole := g.device(g.UUID)
 	setTaken(whole, taken.byGPU[g.UUID])
@@ -33,7 +33,7 @@ func (m *exclusiveMode) groups(g *gpu, taken *taken) []*ndevice.DeviceGroup {
 
 func (m *exclusiveMode) has(g *gpu, id string) bool {
 	if g.MIG.Enabled {
-		return hasInstance(g.MIG.Instances, id)
+		return hasInstance(m.offered(g.MIG.Instances), id)
 	}
 	return id == g.UUID
 }
@@ -64,7 +64,7 @@ func (n *node) reserveWhole(ctx context.Context, devices []device) ([]claim.Toke
 
 func (m *exclusiveMode) stats(g *gpu, uses *uses, now time.Time) map[groupKey]deviceStats {
 	if g.MIG.Enabled {
-		return instanceStatistics(g, g.MIG.Instances, uses, now)
+		return instanceStatistics(g, m.offered(g.MIG.Instances), uses, now)
 	}
 	return map[groupKey]deviceStats{
 		{gpuType, g.Name}: {g.UUID: gpuStats(uses.gpus[g.UUID], uses.byDevice[g.UUID], now)},

@@ -13,21 +13,35 @@ import (
 
 // migMode offers the instances that the configuration declares. Each is a device
 // of the type of whole GPUs, in a group by the driver's name for it, as
-// nomad-device-nvidia has them.
-type migMode struct{ *node }
+// nomad-device-nvidia has them. Of GPUs of which nothing is declared it offers
+// slices: see demandMode.
+type migMode struct{ demand demandMode }
 
-func (m *migMode) groups(g *gpu, _ *taken) []*ndevice.DeviceGroup {
-	return instanceGroups(g, g.declared())
+func (m *migMode) groups(g *gpu, taken *taken) []*ndevice.DeviceGroup {
+	if g.onDemand() {
+		return m.demand.groups(g, taken)
+	}
+	return instanceGroups(g, m.demand.offered(g.declared()))
 }
 
-func (m *migMode) has(g *gpu, id string) bool { return hasInstance(g.declared(), id) }
+func (m *migMode) has(g *gpu, id string) bool {
+	return hasInstance(m.demand.offered(g.declared()), id) || g.onDemand() && g.hasSlice(id)
+}
 
 func (m *migMode) reserve(ctx context.Context, devices []device) ([]claim.Token, error) {
-	return m.reserveWhole(ctx, devices)
+	for _, d := range devices {
+		if d.gpu.onDemand() {
+			return m.demand.reserve(ctx, devices)
+		}
+	}
+	return m.demand.reserveWhole(ctx, devices)
 }
 
 func (m *migMode) stats(g *gpu, uses *uses, now time.Time) map[groupKey]deviceStats {
-	return instanceStatistics(g, g.declared(), uses, now)
+	if g.onDemand() {
+		return m.demand.stats(g, uses, now)
+	}
+	return instanceStatistics(g, m.demand.offered(g.declared()), uses, now)
 }
 
 // declared are the GPU's instances that count as those of its profiles: of each
@@ -45,6 +59,17 @@ func (g *gpu) declared() []nvml.MIGInstance {
 		}
 	}
 	return declared
+}
+
+// offered are those of the instances that the configuration leaves to Nomad.
+func (n *node) offered(instances []nvml.MIGInstance) []nvml.MIGInstance {
+	var offered []nvml.MIGInstance
+	for _, instance := range instances {
+		if !n.ignored[instance.UUID] {
+			offered = append(offered, instance)
+		}
+	}
+	return offered
 }
 
 // instanceGroups are instances as Nomad sees them.
@@ -93,8 +118,8 @@ func instanceRequest(g *gpu, instance nvml.MIGInstance) claim.Request {
 	}
 }
 
-// instanceStatistics are those of instances. What an instance uses, the driver
-// tells of the whole GPU only.
+// instanceStatistics are those of instances. All but the memory, the driver tells
+// of the whole GPU only.
 func instanceStatistics(
 	g *gpu, instances []nvml.MIGInstance, uses *uses, now time.Time,
 ) map[groupKey]deviceStats {
@@ -104,7 +129,7 @@ func instanceStatistics(
 		if all[key] == nil {
 			all[key] = make(deviceStats)
 		}
-		all[key][instance.UUID] = gpuStats(uses.gpus[g.UUID], uses.byDevice[instance.UUID], now)
+		all[key][instance.UUID] = gpuStats(uses.of(instance.UUID, g.UUID), uses.byDevice[instance.UUID], now)
 	}
 	return all
 }

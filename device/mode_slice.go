@@ -31,6 +31,7 @@ func sliceGroup(g *gpu, taken *taken, isolation string) *ndevice.DeviceGroup {
 	g.addPlace(group.Attributes)
 	group.Attributes["slice_memory"] = structs.NewIntAttribute(int64(g.sliceBytes>>20), structs.UnitMiB)
 	group.Attributes["slices"] = structs.NewIntAttribute(int64(g.slices), "")
+	group.Attributes[hintAttribute] = structs.NewIntAttribute(taken.calm.used[g.UUID], "")
 	// A GPU without a single slice still shows one, so that its problem is seen.
 	for number := range max(g.slices, 1) {
 		slice := g.device(g.sliceID(number))
@@ -56,15 +57,21 @@ func (m *sliceMode) reserve(ctx context.Context, devices []device) ([]claim.Toke
 	return m.claim(ctx, request)
 }
 
+// oneGPUWithin returns the GPU that all devices are of, if one task may have as
+// many.
+func (n *node) oneGPUWithin(devices []device) (*gpu, error) {
+	if n.maxSlices > 0 && len(devices) > n.maxSlices {
+		return nil, fmt.Errorf("%d slices are more than one task may have on this node, which is %d "+
+			"(max_slices in the plugin's configuration): ask for fewer", len(devices), n.maxSlices)
+	}
+	return oneGPU(devices)
+}
+
 // sliceRequest is what to ask the ledger for, for slices of one GPU.
 func (n *node) sliceRequest(ctx context.Context, devices []device) (claim.Request, error) {
-	g, err := oneGPU(devices)
+	g, err := n.oneGPUWithin(devices)
 	if err != nil {
 		return claim.Request{}, err
-	}
-	if n.maxSlices > 0 && len(devices) > n.maxSlices {
-		return claim.Request{}, fmt.Errorf("%d slices are more than one task may have on this node, which is %d "+
-			"(max_slices in the plugin's configuration): ask for fewer", len(devices), n.maxSlices)
 	}
 	contextBytes, err := n.costs.Cost(ctx, g.costKey())
 	if err != nil {
@@ -89,14 +96,4 @@ func (n *node) sliceRequest(ctx context.Context, devices []device) (claim.Reques
 
 func (m *sliceMode) stats(g *gpu, uses *uses, now time.Time) map[groupKey]deviceStats {
 	return sliceStatistics(g, uses, now)
-}
-
-// sliceStatistics are those of a GPU's slices.
-func sliceStatistics(g *gpu, uses *uses, now time.Time) map[groupKey]deviceStats {
-	all := make(deviceStats, g.slices)
-	for number := range g.slices {
-		id := g.sliceID(number)
-		all[id] = sliceStats(g, uses.gpus[g.UUID], uses.byDevice[id], now)
-	}
-	return map[groupKey]deviceStats{{sliceType, g.groupName()}: all}
 }

@@ -70,7 +70,7 @@ func (m *timesliceMode) stats(g *gpu, uses *uses, now time.Time) map[groupKey]de
 	all := make(deviceStats, g.replicas)
 	for number := range g.replicas {
 		id := shareID(g.UUID, number)
-		all[id] = gpuStats(uses.gpus[g.UUID], uses.byDevice[id], now)
+		all[id] = uses.gpus[g.UUID].ofShare(id, number == 0, uses.byDevice[id], now)
 	}
 	return map[groupKey]deviceStats{{timesliceType, g.groupName()}: all}
 }

@@ -13,7 +13,7 @@ import (
 // policy is how one GPU is shared.
 type policy struct {
 	mode claim.Mode
-	// sliceBytes is the memory of a slice, in the modes that have slices.
+	// sliceBytes is the memory of a slice, in the modes that have slices; mode mig has some where it has no profiles.
 	sliceBytes uint64
 	// replicas is how many share the GPU in mode timeslice.
 	replicas int
@@ -23,6 +23,9 @@ type policy struct {
 
 // sliced tells whether Nomad counts slices of the GPU.
 func (p *policy) sliced() bool { return p.mode == claim.ModeSlice }
+
+// onDemand tells whether MIG instances are made as slices are reserved.
+func (p *policy) onDemand() bool { return p.mode == claim.ModeMIG && len(p.profiles) == 0 }
 
 const (
 	// minReplicas and maxReplicas bound by how many a GPU may be shared in turns.
@@ -41,14 +44,14 @@ func (o sharingOptions) or(defaults sharingOptions) sharingOptions {
 	if o.Mode == "" {
 		o.Mode = defaults.Mode
 	}
-	if o.SliceMemory == "" && o.hasSlices() {
-		o.SliceMemory = defaults.SliceMemory
-	}
 	if o.Replicas == nil && !own {
 		o.Replicas = defaults.Replicas
 	}
 	if o.MIG == nil && !own {
 		o.MIG = defaults.MIG
+	}
+	if o.SliceMemory == "" && o.hasSlices() {
+		o.SliceMemory = defaults.SliceMemory
 	}
 	return o
 }
@@ -56,8 +59,10 @@ func (o sharingOptions) or(defaults sharingOptions) sharingOptions {
 // hasSlices tells whether slice_memory has a meaning.
 func (o sharingOptions) hasSlices() bool {
 	switch claim.Mode(o.Mode) {
-	case claim.ModeExclusive, claim.ModeTimeslice, claim.ModeMIG:
+	case claim.ModeExclusive, claim.ModeTimeslice:
 		return false
+	case claim.ModeMIG:
+		return len(o.profiles()) == 0
 	}
 	return true
 }
@@ -76,15 +81,11 @@ func (o sharingOptions) parse() (policy, error) {
 	if !slices.Contains(modes, p.mode) {
 		return policy{}, fmt.Errorf("mode: %q is none of %s", o.Mode, quotedModes())
 	}
-	if p.mode == claim.ModeMIG && len(p.profiles) == 0 {
-		return policy{}, fmt.Errorf("mig: mode %q needs to know which instances to make, such as "+
-			"mig { profiles = [\"3g.40gb\", \"2g.20gb\"] }", p.mode)
-	}
 	if err := o.checkOthers(p); err != nil {
 		return policy{}, err
 	}
 	var err error
-	if p.sliced() {
+	if p.sliced() || p.onDemand() {
 		if p.sliceBytes, err = parseSliceMemory(o.SliceMemory); err != nil {
 			return policy{}, err
 		}
@@ -108,7 +109,7 @@ func (o sharingOptions) checkOthers(p policy) error {
 		return fmt.Errorf("replicas: it belongs to mode %q, and the mode is %q", claim.ModeTimeslice, p.mode)
 	case o.SliceMemory != "" && len(p.profiles) > 0:
 		return errors.New("slice_memory: the instances are what mig.profiles say, so there are no slices; remove one of the two")
-	case o.SliceMemory != "" && !p.sliced():
+	case o.SliceMemory != "" && !p.sliced() && !p.onDemand():
 		return fmt.Errorf("slice_memory: there are no slices in mode %q", p.mode)
 	}
 	return nil

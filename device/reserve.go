@@ -30,18 +30,24 @@ func (n *node) reserve(ctx context.Context, ids []string) (*ndevice.ContainerRes
 	if err != nil {
 		return nil, err
 	}
-	return reservation(how, ids, tokens), nil
+	visible := ids
+	if devices[0].gpu.onDemand() {
+		if visible, err = n.instancesOf(ctx, tokens); err != nil {
+			return nil, err
+		}
+	}
+	return reservation(how, visible, tokens), nil
 }
 
 // reservation is the answer to Nomad.
-func reservation(how claim.Mode, ids []string, tokens []claim.Token) *ndevice.ContainerReservation {
+func reservation(how claim.Mode, visible []string, tokens []claim.Token) *ndevice.ContainerReservation {
 	envs := map[string]string{
 		// A container that misses our runtime gets no GPU rather than one without a limit.
 		claim.VisibleDevices: claim.NoDevices,
 	}
 	if how == claim.ModeExclusive || how == claim.ModeMIG {
 		// There is no limit to miss, and NVIDIA's runtime, which nomad-device-nvidia's jobs use, goes by this.
-		envs[claim.VisibleDevices] = strings.Join(ids, ",")
+		envs[claim.VisibleDevices] = strings.Join(visible, ",")
 	}
 	for _, token := range tokens {
 		envs[token.EnvName()] = token.Reveal()
@@ -138,7 +144,8 @@ func (e reserveError) text() string {
 // GRPCStatus is what gRPC asks an error for.
 func (e reserveError) GRPCStatus() *status.Status {
 	code := codes.FailedPrecondition
-	if held := (*claim.HeldError)(nil); errors.As(e.err, &held) {
+	held, missing := (*claim.HeldError)(nil), (*instanceError)(nil)
+	if errors.As(e.err, &held) || errors.As(e.err, &missing) {
 		code = codes.Aborted
 	}
 	return status.New(code, e.text())

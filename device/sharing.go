@@ -148,7 +148,7 @@ func (n *node) impossible(ctx context.Context, gpus []nvml.GPU) []error {
 		if how.mode != claim.ModeMIG {
 			continue
 		}
-		if err := n.checkMIG(ctx, g, how.profiles); err != nil {
+		if err := n.checkMIG(ctx, g, how); err != nil {
 			wrong = append(wrong, fmt.Errorf("%s: the GPU %d, %s (%s), cannot be in mode %q: %w", n.sharing.where(g), g.Index,
 				g.Name, g.UUID, how.mode, err))
 		}
@@ -156,9 +156,9 @@ func (n *node) impossible(ctx context.Context, gpus []nvml.GPU) []error {
 	return wrong
 }
 
-// checkMIG tells whether a GPU can have instances of all the profiles. Many
-// drivers tell of profiles only while MIG is on.
-func (n *node) checkMIG(ctx context.Context, g nvml.GPU, names []string) error {
+// checkMIG tells whether a GPU can have instances of all the profiles, or one
+// that has a slice. Many drivers tell of profiles only while MIG is on.
+func (n *node) checkMIG(ctx context.Context, g nvml.GPU, how policy) error {
 	if !g.MIG.Capable {
 		return errors.New("it has no MIG")
 	}
@@ -166,12 +166,15 @@ func (n *node) checkMIG(ctx context.Context, g nvml.GPU, names []string) error {
 	if err != nil || len(profiles) == 0 {
 		return nil //nolint:nilerr // it is told when MIG is on, and said in the log then
 	}
-	wanted, err := profilesNamed(profiles, names)
+	if how.onDemand() {
+		return how.checkSliceOf(mig.Plain(profiles))
+	}
+	wanted, err := profilesNamed(profiles, how.profiles)
 	if err != nil {
 		return err
 	}
 	if _, ok := mig.Pack(nil, wanted); !ok {
-		return fmt.Errorf("%s do not fit on it together", strings.Join(names, ", "))
+		return fmt.Errorf("%s do not fit on it together", strings.Join(how.profiles, ", "))
 	}
 	return nil
 }

@@ -83,6 +83,25 @@ func TestSharing(t *testing.T) {
 			{mode: claim.ModeMIG, profiles: []string{"7g.80gb"}}, {mode: claim.ModeMIG, profiles: []string{"7g.80gb"}},
 			{mode: claim.ModeSlice, sliceBytes: 1024 * mebi}, {mode: claim.ModeMIG, profiles: []string{"1g.18gb"}},
 		}},
+		"instances on demand": {`
+			mode = "mig"
+			mig { profiles = ["7g.80gb"] }
+			gpu "0" { mode = "mig" mig { profiles = [] } slice_memory = "5GiB" }
+			gpu "1" { mig {} }
+			gpu "2" { mode = "mig" }
+			gpu "3" { mode = "slice" }`, [4]policy{
+			{mode: claim.ModeMIG, sliceBytes: 5 << 30}, {mode: claim.ModeMIG, sliceBytes: 1 << 30},
+			{mode: claim.ModeMIG, profiles: []string{"7g.80gb"}}, {mode: claim.ModeSlice, sliceBytes: 1 << 30},
+		}},
+		"instances on demand for all": {`
+			mode         = "mig"
+			slice_memory = "2GiB"
+			gpu "1" { slice_memory = "4GiB" }
+			gpu "2" { mig { profiles = ["1g.5gb"] } }
+			gpu "3" { mode = "exclusive" }`, [4]policy{
+			{mode: claim.ModeMIG, sliceBytes: 2 << 30}, {mode: claim.ModeMIG, sliceBytes: 4 << 30},
+			{mode: claim.ModeMIG, profiles: []string{"1g.5gb"}}, {mode: claim.ModeExclusive},
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := parseHCL(t, tc.text)
@@ -118,7 +137,6 @@ func TestSharing_Errors(t *testing.T) {
 		`gpu "index:0" { mode = "mig" mig { profiles = "1g.5gb" } }`:                   `profiles is a string, and has to be a list`,
 		"gpu \"0\" { mode = \"mig\" \n mig { profiles = [\"1g.5gb\"] }\n mig {} }":     `gpu "0": mig: it is there twice`,
 		`gpu "0" { mode = "mig" slice_memory = "1GiB" mig { profiles = ["1g.5gb"] } }`: `gpu "0": slice_memory: the instances are`,
-		`gpu "index:0" { mode = "mig" }`:                                               `gpu "index:0": mig: mode "mig" needs to know which instances to make`,
 		`gpu { mode = "slice" }`:                                                       `gpu: it has to be a block with a label`,
 		`gpu "GeForce" {}`:                                                             `gpu "GeForce": "GeForce" is no index of a GPU`,
 		`gpu "a" "b" {}`:                                                               `gpu "a": "a" is no index`,

@@ -2,6 +2,7 @@ package device
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"time"
 
@@ -41,15 +42,13 @@ func (n *node) collect(ctx context.Context, now time.Time) []*ndevice.DeviceGrou
 	groups := []*ndevice.DeviceGroupStats{}
 	for _, g := range n.inventory.list() {
 		for key, stats := range n.modes[g.mode].stats(&g, uses, now) {
-			group := byKey[key]
-			if group == nil {
-				group = &ndevice.DeviceGroupStats{
-					Vendor: vendor, Type: key.kind, Name: key.name, InstanceStats: make(map[string]*ndevice.DeviceStats),
-				}
-				byKey[key] = group
-				groups = append(groups, group)
+			if group := byKey[key]; group != nil {
+				maps.Copy(group.InstanceStats, stats)
+				continue
 			}
-			maps.Copy(group.InstanceStats, stats)
+			group := &ndevice.DeviceGroupStats{Vendor: vendor, Type: key.kind, Name: key.name, InstanceStats: stats}
+			byKey[key] = group
+			groups = append(groups, group)
 		}
 	}
 	return groups
@@ -58,17 +57,17 @@ func (n *node) collect(ctx context.Context, now time.Time) []*ndevice.DeviceGrou
 // uses is what is in use of the node: by claims, by device, and of GPUs, by UUID.
 type uses struct {
 	byDevice map[string]*claimUse
-	gpus     map[string]*nvml.Telemetry
+	gpus     map[string]measurements
 }
 
 // measure asks the GPUs what they measure of themselves. One that does not tell
 // has no statistics but those of its claims.
 func (n *node) measure(ctx context.Context, uses *uses) {
-	uses.gpus = make(map[string]*nvml.Telemetry)
+	uses.gpus = make(map[string]measurements)
 	bounded, cancel := context.WithTimeout(ctx, n.nvmlTimeout)
 	defer cancel()
 	for _, g := range n.inventory.list() {
-		uses.gpus[g.UUID] = &nvml.Telemetry{}
+		uses.gpus[g.UUID] = gpuStatistics(&nvml.Telemetry{})
 		// What does not answer is left to the fingerprint: it says so, and looks again.
 		if !g.answers {
 			continue
@@ -81,7 +80,8 @@ func (n *node) measure(ctx context.Context, uses *uses) {
 		if err != nil {
 			continue
 		}
-		uses.gpus[g.UUID] = telemetry
+		uses.gpus[g.UUID] = gpuStatistics(telemetry)
+		n.measureInstances(bounded, &g, telemetry, uses)
 	}
 }
 
@@ -95,7 +95,7 @@ type claimUse struct {
 
 // uses finds what claims use.
 func (n *node) uses(ctx context.Context) *uses {
-	claims, _, err := n.ledger.List(ctx)
+	claims, _, err := n.ledger.Recent(ctx)
 	if err != nil && ctx.Err() == nil {
 		n.logger.Debug("no statistics of claims: could not read the ledger", "error", err)
 	}
@@ -105,10 +105,10 @@ func (n *node) uses(ctx context.Context) *uses {
 			continue
 		}
 		use := &claimUse{Claim: c}
-		if usage, err := n.ledger.Usage(ctx, c.ID); err == nil {
+		if usage, err := n.ledger.UsageOf(c); err == nil {
 			use.usedBytes, use.peakBytes = usage.UsedBytes, usage.PeakBytes
 			use.refused, use.processes = usage.Refused, len(usage.Processes)
-		} else {
+		} else if !errors.Is(err, claim.ErrNotCounted) {
 			n.logger.Debug("no statistics of a claim", "claim", c.ID, "error", err)
 		}
 		for _, device := range c.Slices {
@@ -118,42 +118,95 @@ func (n *node) uses(ctx context.Context) *uses {
 	return found
 }
 
-// sliceStats are the statistics of one slice. Those of a claim are the claim's
-// as a whole, on each of its slices: memory is not bound to one of them.
-func sliceStats(g *gpu, measured *nvml.Telemetry, use *claimUse, now time.Time) *ndevice.DeviceStats {
-	stats := gpuStatistics(measured)
-	summary := mebibytes(0, g.sliceBytes, "Memory in use by the claim on this slice, of its limit; no claim has this slice")
-	if use != nil {
-		summary = mebibytes(use.usedBytes, use.LimitBytes, "Memory in use by the claim on this slice, of its limit")
-		addClaim(stats, use)
-		stats["Claim slices"] = number(uint64(len(use.Slices)), "", "Slices of the claim")
+// measurements are what a GPU measures of itself, as statistics.
+type measurements map[string]*structs.StatValue
+
+// on are those for one of many devices of a GPU. A node may have a thousand, and
+// says all this once a second; so the GPU's first device has them, that they can
+// be looked up, and the first of each claim, for whoever has the claim.
+func (m measurements) on(device string, first bool, use *claimUse) measurements {
+	if first || use.leads(device) {
+		return maps.Clone(m)
+	}
+	return make(measurements)
+}
+
+// leads tells whether a device is the first of a claim's.
+func (u *claimUse) leads(device string) bool { return u != nil && device == u.Slices[0] }
+
+// sliceStatistics are those of a GPU's slices whose claims have a limit.
+func sliceStatistics(g *gpu, uses *uses, now time.Time) map[groupKey]deviceStats {
+	return claimStatistics(g, uses, now, func(id string, first bool, use *claimUse) *ndevice.DeviceStats {
+		return sliceStats(uses.gpus[g.UUID].on(id, first, use), id, use, now)
+	})
+}
+
+// claimStatistics are those of a GPU's slices, claimed being those of one that a
+// claim has. There is something for each of them: Nomad's commands do not expect
+// that there is nothing.
+func claimStatistics(
+	g *gpu, uses *uses, now time.Time, claimed func(id string, first bool, use *claimUse) *ndevice.DeviceStats,
+) map[groupKey]deviceStats {
+	all := make(deviceStats, g.slices)
+	summary := mebibytes(0, g.sliceBytes, "No claim has this slice")
+	free := make(measurements).withSummary(summary, now)
+	for number := range g.slices {
+		id := g.sliceID(number)
+		switch use := uses.byDevice[id]; {
+		case use != nil:
+			all[id] = claimed(id, number == 0, use)
+		case number == 0:
+			all[id] = uses.gpus[g.UUID].withSummary(summary, now)
+		default:
+			all[id] = free
+		}
+	}
+	return map[groupKey]deviceStats{{sliceType, g.groupName()}: all}
+}
+
+// sliceStats are the statistics of a slice that a claim has. Memory is not bound
+// to one of its slices: the summary of each is the claim's, and the first has the
+// rest.
+func sliceStats(stats measurements, id string, use *claimUse, now time.Time) *ndevice.DeviceStats {
+	summary := mebibytes(use.usedBytes, use.LimitBytes, "Memory in use by the claim on this slice, of its limit")
+	stats.addClaim(use)
+	if use.leads(id) {
+		stats["Claim slices"] = count(uint64(len(use.Slices)), "Slices of the claim")
 		stats["Claim memory"] = summary
 		stats["Claim peak memory"] = mebibytes(use.peakBytes, use.LimitBytes, "Most memory that the claim had in use, of its limit")
-		stats["Claim processes"] = number(uint64(use.processes), "", "Processes of the claim that hold memory")
-		stats["Claim refused allocations"] = number(use.refused, "", "Allocations that the claim's limit refused")
+		stats["Claim processes"] = count(uint64(use.processes), "Processes of the claim that hold memory")
+		stats["Claim refused allocations"] = count(use.refused, "Allocations that the claim's limit refused")
 	}
-	return &ndevice.DeviceStats{Summary: summary, Stats: &structs.StatObject{Attributes: stats}, Timestamp: now}
+	return stats.withSummary(summary, now)
 }
 
-// gpuStats are the statistics of a GPU that nobody has a limit on.
-func gpuStats(measured *nvml.Telemetry, use *claimUse, now time.Time) *ndevice.DeviceStats {
-	stats := gpuStatistics(measured)
+// gpuStats are the statistics of a GPU or an instance, which nobody has a limit
+// on.
+func gpuStats(measured measurements, use *claimUse, now time.Time) *ndevice.DeviceStats {
+	return measured.ofShare("", true, use, now)
+}
+
+// ofShare are the statistics of one of a GPU's shares.
+func (m measurements) ofShare(id string, first bool, use *claimUse, now time.Time) *ndevice.DeviceStats {
+	stats := m.on(id, first, use)
 	if use != nil {
-		addClaim(stats, use)
+		stats.addClaim(use)
 	}
-	return &ndevice.DeviceStats{
-		Summary: stats["Memory state"], Stats: &structs.StatObject{Attributes: stats}, Timestamp: now,
-	}
+	return stats.withSummary(m["Memory state"], now)
 }
 
-func addClaim(stats map[string]*structs.StatValue, use *claimUse) {
+func (m measurements) withSummary(summary *structs.StatValue, now time.Time) *ndevice.DeviceStats {
+	return &ndevice.DeviceStats{Summary: summary, Stats: &structs.StatObject{Attributes: m}, Timestamp: now}
+}
+
+func (m measurements) addClaim(use *claimUse) {
 	id := use.ID
-	stats["Claim"] = &structs.StatValue{StringVal: &id, Desc: "Claim that has this device"}
+	m["Claim"] = &structs.StatValue{StringVal: &id, Desc: "Claim that has this device"}
 }
 
-func number(value uint64, unit, description string) *structs.StatValue {
+func count(value uint64, description string) *structs.StatValue {
 	n := int64(value)
-	return &structs.StatValue{IntNumeratorVal: &n, Unit: unit, Desc: description}
+	return &structs.StatValue{IntNumeratorVal: &n, Desc: description}
 }
 
 func mebibytes(part, whole uint64, description string) *structs.StatValue {

@@ -11,7 +11,7 @@ const notTold = "N/A"
 
 // gpuStatistics are those of a GPU as a whole, by nomad-device-nvidia's names and
 // in its units.
-func gpuStatistics(t *nvml.Telemetry) map[string]*structs.StatValue {
+func gpuStatistics(t *nvml.Telemetry) measurements {
 	corrected := func(count func(*nvml.CorrectedErrors) int64) *int64 {
 		if t.Corrected == nil {
 			return nil
@@ -19,7 +19,7 @@ func gpuStatistics(t *nvml.Telemetry) map[string]*structs.StatValue {
 		value := count(t.Corrected)
 		return &value
 	}
-	return map[string]*structs.StatValue{
+	return measurements{
 		"Power usage": ratio(t.PowerMilliwatts, t.PowerLimitMilliwatts, 1000, structs.UnitW,
 			"Power that the GPU and its memory draw, of the most that they may"),
 		"GPU utilization":     told(t.GPUPercent, "%", "Share of time in which a kernel ran on the GPU"),

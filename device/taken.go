@@ -16,12 +16,16 @@ type taken struct {
 	// configuration still have: GPUs that were shared in another mode, and slices
 	// that were of another size.
 	earlier map[string]*claim.Claim
+	// used are the slices that any claim has.
+	used map[string]bool
+	calm *calm
 }
 
-// takenElsewhere finds what somebody outside Nomad uses.
+// takenElsewhere finds what somebody outside Nomad uses, and how full the GPUs are.
 func (n *node) takenElsewhere(ctx context.Context) *taken {
 	taken := &taken{
 		bySlice: make(map[string]*claim.Claim), byGPU: make(map[string]*claim.Claim), earlier: make(map[string]*claim.Claim),
+		used: make(map[string]bool), calm: &calm{},
 	}
 	claims, problems, err := n.ledger.List(ctx)
 	if ctx.Err() != nil {
@@ -36,12 +40,14 @@ func (n *node) takenElsewhere(ctx context.Context) *taken {
 		}
 	}
 	for _, c := range claims {
+		n.addUsed(taken, c)
 		if outsideNomad(c) {
 			n.addTaken(taken, c)
 		} else if n.holds(c) {
 			n.addEarlier(taken, c)
 		}
 	}
+	taken.calm.used = n.usedSlices(taken)
 	return taken
 }
 
@@ -51,6 +57,8 @@ func (n *node) addEarlier(taken *taken, c *claim.Claim) {
 	g, known := n.inventory.find(c.PhysicalGPU())
 	asFound := c.Mode == claim.ModeMIG && g.MIG.Enabled && g.mode == claim.ModeExclusive
 	switch {
+	case known && madeOnDemand(c) && !g.onDemand() && (asFound || c.Mode == g.mode):
+		taken.earlier[c.GPU.UUID] = c // which is offered as an instance like others
 	case !known || asFound:
 	case c.Mode != g.mode:
 		taken.earlier[g.UUID] = c

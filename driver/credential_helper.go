@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -66,11 +65,37 @@ func (p *helperProcess) Input(in io.Reader) { p.cmd.Stdin = in }
 
 // Output implements client.Program.
 func (p *helperProcess) Output() ([]byte, error) {
-	var stderr bytes.Buffer
-	p.cmd.Stderr = &stderr
-	p.stdout, p.err = p.cmd.Output()
-	p.stderr = stderr.Bytes()
+	var stdout head
+	var stderr tail
+	p.cmd.Stdout, p.cmd.Stderr = &stdout, &stderr
+	p.err = p.cmd.Run()
+	if stdout.tooLong {
+		p.err = errHelperAnswer // what has ended the helper, whatever it said of that
+	}
+	p.stdout, p.stderr = stdout.kept, stderr.bytes()
 	return p.stdout, p.err
+}
+
+// maxHelperAnswer is far more than any credential takes.
+const maxHelperAnswer = 1 << 20
+
+// errHelperAnswer ends a helper that writes without end.
+var errHelperAnswer = fmt.Errorf("its answer is longer than %d bytes", maxHelperAnswer)
+
+// head keeps what is written to it, and refuses too much. The zero value is ready.
+type head struct {
+	kept    []byte
+	tooLong bool
+}
+
+// Write implements io.Writer.
+func (h *head) Write(p []byte) (int, error) {
+	if len(h.kept)+len(p) > maxHelperAnswer {
+		h.kept, h.tooLong = nil, true
+		return 0, errHelperAnswer
+	}
+	h.kept = append(h.kept, p...)
+	return len(p), nil
 }
 
 // failure says why the helper was of no use, without the secret that it may have written.
@@ -78,6 +103,8 @@ func (p *helperProcess) failure(ctx context.Context, program string, patience ti
 	switch {
 	case errors.Is(p.err, exec.ErrNotFound):
 		return fmt.Errorf("the program %s is not on the PATH of the Nomad agent", program)
+	case errors.Is(p.err, errHelperAnswer):
+		return fmt.Errorf("the program %s is no credential helper: %w", program, p.err)
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return fmt.Errorf("the program %s did not answer within %s", program, patience)
 	case p.err == nil:

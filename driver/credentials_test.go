@@ -151,6 +151,7 @@ func TestCredentials_Failures(t *testing.T) {
 	helper(t, "says", `echo "the vault is sealed"; exit 3`)
 	helper(t, "tells", `printf '{"Username":"u","Secret":"`+testSecret+`"}'; exit 3`)
 	helper(t, "babbles", `echo `+testSecret+` no JSON; exit 0`)
+	helper(t, "floods", `cat /dev/zero`)
 	helper(t, "hangs", `sleep 600 & wait`)
 	cases := []struct {
 		name   string
@@ -167,16 +168,20 @@ func TestCredentials_Failures(t *testing.T) {
 		{"a helper that fails", PluginAuth{Helper: "says"}, []string{"exit status 3", "the vault is sealed"}},
 		{"a helper that fails and tells", PluginAuth{Helper: "tells"}, []string{"docker-credential-tells failed: exit status 3"}},
 		{"a helper that babbles", PluginAuth{Helper: "babbles"}, []string{"docker-credential-babbles", "no JSON object"}},
+		{"a helper that floods", PluginAuth{Helper: "floods"}, []string{"docker-credential-floods", "longer than 1048576 bytes"}},
 		{"a helper that hangs", PluginAuth{Helper: "hangs"}, []string{"docker-credential-hangs did not answer within 300ms"}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			warned := error(nil)
+			warned, patience := error(nil), time.Minute
+			if c.plugin.Helper == "hangs" {
+				patience = 300 * time.Millisecond
+			}
 			search := &credentialSearch{
 				plugin: c.plugin,
 				warn:   func(err error) { warned = err },
 				ask: func(suffix, server string) (credential, error) {
-					return askHelper(t.Context(), 300*time.Millisecond, suffix, server)
+					return askHelper(t.Context(), patience, suffix, server)
 				},
 			}
 			began := time.Now()

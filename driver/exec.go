@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -76,7 +77,7 @@ func (h *taskHandle) exec(ctx context.Context, e *execution) (*drivers.ExitResul
 		return nil, fmt.Errorf("execute %q in the task: the task has ended", e.command[0])
 	}
 	ctx = h.driver.namespaced(ctx)
-	process, closeStdin, err := h.newProcess(ctx, e)
+	process, startedAs, err := h.newProcess(ctx, e)
 	if err != nil {
 		return nil, fmt.Errorf("execute %q in the task: %w", e.command[0], err)
 	}
@@ -88,7 +89,7 @@ func (h *taskHandle) exec(ctx context.Context, e *execution) (*drivers.ExitResul
 	if err != nil {
 		return nil, fmt.Errorf("execute %q in the task: %w", e.command[0], err)
 	}
-	closeStdin(process)
+	startedAs(process)
 	if err := joinCpuset(h.cfg, process.Pid()); err != nil {
 		// It has ended already, or runs on the cores that the runtime gave it.
 		h.driver.logger.Debug("an executed process is not in Nomad's cpuset", "container", h.state.ContainerID, "error", err)
@@ -106,7 +107,8 @@ func (h *taskHandle) exec(ctx context.Context, e *execution) (*drivers.ExitResul
 }
 
 // newProcess creates the process, with the environment, user and directory of the task's own. The function it returns
-// is to be called when the process has started: its stdin is closed when the caller's ends, and not before it exists.
+// is to be called when the process has started: its stdin is closed when the caller's ends, and not before it exists, and
+// its output is read to the end.
 func (h *taskHandle) newProcess(ctx context.Context, e *execution,
 ) (containerd.Process, func(containerd.Process), error) {
 	task, err := h.load(ctx)
@@ -117,16 +119,18 @@ func (h *taskHandle) newProcess(ctx context.Context, e *execution,
 	if err != nil {
 		return nil, nil, err
 	}
-	started := make(chan containerd.Process, 1)
+	running := make(chan containerd.Process, 1)
+	var started atomic.Bool
 	opts := []cio.Opt{
-		cio.WithStreams(stdinOf(ctx, e, started), e.stdout, e.stderr),
+		cio.WithStreams(stdinOf(ctx, e, running), e.stdout, e.stderr),
 		cio.WithFIFODir(h.driver.execDir()),
 	}
 	if e.tty {
 		opts = append(opts, cio.WithTerminal)
 	}
-	process, err := task.Exec(ctx, "exec-"+rand.Text(), execSpec(spec.Process, e), cio.NewCreator(opts...))
-	return process, func(p containerd.Process) { started <- p }, err
+	streams := readToEnd(ctx, cio.NewCreator(opts...), &started)
+	process, err := task.Exec(ctx, "exec-"+rand.Text(), execSpec(spec.Process, e), streams)
+	return process, func(p containerd.Process) { started.Store(true); running <- p }, err
 }
 
 // execDir holds the named pipes of executed commands.

@@ -110,7 +110,10 @@ func (d *Driver) ensureImage(ctx context.Context, s *startup) (*image, error) {
 
 // unpack makes snapshots of the image's layers, once however many tasks wait for it.
 func (d *Driver) unpack(ctx context.Context, source imageSource, i containerd.Image) error {
-	unlock := d.images.unpacking.lock(i.Target().Digest.String())
+	unlock, err := d.images.unpacking.lock(ctx, i.Target().Digest.String())
+	if err != nil {
+		return fmt.Errorf("unpack image %q: %w", source.given, err)
+	}
 	defer unlock()
 	unpacked, err := i.IsUnpacked(ctx, d.config.Snapshotter)
 	if err == nil && !unpacked {

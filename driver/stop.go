@@ -208,7 +208,11 @@ const kept = "true"
 // more than disk: shim, cgroup, mounts. It is marked, so that neither a later life of the task nor the reconciler takes
 // it for something forgotten; once the operator sets gc.container = true again, the reconciler removes it.
 func (d *Driver) keep(ctx context.Context, id string) error {
-	defer d.removals.lock(id)()
+	unlock, err := d.removals.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	container, err := d.client.LoadContainer(ctx, id)
 	if err == nil {
 		err = removeTask(ctx, container)
@@ -278,7 +282,11 @@ func (d *Driver) destroyUnknown(taskID string) error {
 // record, the snapshot and the lease of its start.
 func (d *Driver) remove(ctx context.Context, id string) error {
 	defer d.calm.stir()
-	defer d.removals.lock(id)()
+	unlock, err := d.removals.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	container, err := d.client.LoadContainer(ctx, id)
 	if err == nil {
 		err = removeTask(ctx, container)

@@ -56,38 +56,3 @@ func (s *taskStore) hasContainer(id string) bool {
 	_, ok := s.byContainer(id)
 	return ok
 }
-
-// keyedLock is a lock per key. The zero value is ready.
-type keyedLock struct {
-	mu    sync.Mutex
-	locks map[string]*countedLock
-}
-
-type countedLock struct {
-	sync.Mutex
-	users int
-}
-
-// lock waits for the key's lock, and returns how to give it back.
-func (k *keyedLock) lock(key string) (unlock func()) {
-	k.mu.Lock()
-	if k.locks == nil {
-		k.locks = map[string]*countedLock{}
-	}
-	l := k.locks[key]
-	if l == nil {
-		l = &countedLock{}
-		k.locks[key] = l
-	}
-	l.users++
-	k.mu.Unlock()
-	l.Lock()
-	return func() {
-		l.Unlock()
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if l.users--; l.users == 0 {
-			delete(k.locks, key)
-		}
-	}
-}

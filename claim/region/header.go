@@ -24,29 +24,45 @@ type Header struct {
 
 // ReadHeader reads what the region in dir says about its claim, and checks both files for being what they should be.
 func ReadHeader(dir string) (Header, error) {
-	limit, err := open(dir, LimitFile, false)
+	h, usage, err := openBoth(dir)
 	if err != nil {
 		return Header{}, err
+	}
+	usage.Close()
+	return h, nil
+}
+
+// openBoth reads the header, and leaves the usage file open.
+func openBoth(dir string) (Header, *os.File, error) {
+	limit, err := open(dir, LimitFile, false)
+	if err != nil {
+		return Header{}, nil, err
 	}
 	defer limit.Close()
 	page := make([]byte, LimitSize)
 	if err := readStart(limit, page); err != nil {
-		return Header{}, err
+		return Header{}, nil, err
 	}
 	h, err := decodeLimit(page)
 	if err != nil {
-		return Header{}, fmt.Errorf("region file %s: %w", limit.Name(), err)
+		return Header{}, nil, fmt.Errorf("region file %s: %w", limit.Name(), err)
 	}
 
-	usage, err := open(dir, UsageFile, false)
+	usage, err := openUsage(dir, h.ClaimID)
+	return h, usage, err
+}
+
+// openUsage opens the usage file of a claim's region.
+func openUsage(dir, claimID string) (*os.File, error) {
+	f, err := open(dir, UsageFile, false)
 	if err != nil {
-		return Header{}, err
+		return nil, err
 	}
-	defer usage.Close()
-	if err := checkUsage(usage, h.ClaimID); err != nil {
-		return Header{}, err
+	if err := checkUsage(f, claimID); err != nil {
+		f.Close()
+		return nil, err
 	}
-	return h, nil
+	return f, nil
 }
 
 // open opens a file of the region. The files are ours, but a link or a pipe in their place must not lead anywhere.

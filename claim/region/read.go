@@ -43,19 +43,28 @@ type Process struct {
 // Read sums up what the living processes of the region in dir hold. It writes nothing and waits for nobody: what dead
 // processes have left behind is not counted here and is cleared away by the living.
 func Read(dir string) (Usage, error) {
-	h, err := ReadHeader(dir)
-	if err != nil {
-		return Usage{}, err
-	}
-	f, err := open(dir, UsageFile, false)
+	h, f, err := openBoth(dir)
 	if err != nil {
 		return Usage{}, err
 	}
 	defer f.Close()
+	return readUsage(f, h)
+}
 
+// ReadOf is Read for those who know what the region says about its claim, which it does not read then.
+func ReadOf(dir string, h Header) (Usage, error) {
+	f, err := openUsage(dir, h.ClaimID)
+	if err != nil {
+		return Usage{}, err
+	}
+	defer f.Close()
+	return readUsage(f, h)
+}
+
+func readUsage(f *os.File, h Header) (Usage, error) {
 	u := Usage{LimitBytes: h.LimitBytes, ContextBytes: h.ContextBytes}
 	var lockErr error
-	err = withMapping(f, UsageSize, false, func(m mapping) {
+	err := withMapping(f, UsageSize, false, func(m mapping) {
 		var slots []int
 		if slots, lockErr = ownedSlots(f, m); lockErr == nil {
 			u.fill(m, slots)

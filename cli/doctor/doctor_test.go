@@ -355,6 +355,19 @@ func TestEachFault(t *testing.T) {
 			func(h *healthy) { h.write("/etc/nomad.d/nomad.hcl", "", 0o644) },
 			"Nomad/plugins", Warning, "neither plugin_dir nor data_dir", "set plugin_dir",
 		},
+		"Nomad with a second plugin": {
+			func(h *healthy) {
+				h.write("/etc/nomad.d/a.hcl", "plugin \"nomad-device-tranche\" {}\nplugin \"nomad-device-nvidia\" {}\n", 0o644)
+			},
+			"Nomad/other device plugins", Fault, "counts GPUs twice: GPU-", "set enabled = false in one of the two blocks",
+		},
+		"Nomad with two plugins": {
+			func(h *healthy) {
+				h.write("/etc/nomad.d/a.hcl", "plugin \"nomad-device-tranche\" {\n config {\n ignored_gpu_ids = [\"GPU-51d40f7e-0c1a-4e6b-9f3d-5a1e00000000\"]\n }\n}\n"+
+					"plugin \"nomad-device-nvidia\" {\n config {\n ignored_gpu_ids = [\"GPU-51d40f7e-0c1a-4e6b-9f3d-5a1e00000001\"]\n }\n}\n", 0o644)
+			},
+			"Nomad/other device plugins", OK, "each GPU is left to one", "",
+		},
 		"no containerd for the driver": {
 			func(h *healthy) { h.remove("/run/containerd") },
 			"Nomad/containerd", Warning, "no such file", "systemctl start containerd",

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"tranche.dev/tranche/cli/install"
@@ -15,6 +16,7 @@ import (
 var nomadChecks = []check{
 	{"Nomad", "configuration", nomadConfiguration},
 	{"Nomad", "plugins", nomadPlugins},
+	{"Nomad", "other device plugins", nomadOtherDevices},
 	{"Nomad", "containerd", nomadContainerd},
 }
 
@@ -64,6 +66,30 @@ func nomadPlugins(_ context.Context, n *Node) finding {
 		}
 	}
 	return ok(dir, "has both plugins")
+}
+
+// nomadOtherDevices looks for another plugin that offers the same GPUs: the scheduler would give each out twice.
+func nomadOtherDevices(_ context.Context, n *Node) finding {
+	config, err := n.nomadConfig()
+	if err != nil || config == nil {
+		return ok(n.path(nomadDir), "no agent to look at")
+	}
+	file, ignored, both := config.BothDevicePlugins()
+	if !both {
+		return ok(config.Dir, "no other plugin for these GPUs is to run beside nomad-device-tranche")
+	}
+	var twice []string
+	for _, g := range n.gpus.GPUs {
+		if !slices.Contains(ignored, g.UUID) {
+			twice = append(twice, g.UUID)
+		}
+	}
+	if len(twice) == 0 && len(n.gpus.GPUs) > 0 {
+		return ok(file, "configures nomad-device-nvidia, and each GPU is left to one of the two plugins")
+	}
+	return fault(file, "configures nomad-device-nvidia beside nomad-device-tranche, so that Nomad counts GPUs twice: "+
+		strings.Join(twice, ", "), "set enabled = false in one of the two blocks, or leave each GPU to one of them by "+
+		"ignored_gpu_ids; docs/from-nomad-device-nvidia.md is about switching")
 }
 
 // nomadContainerd asks whether the containerd that the task driver needs listens.

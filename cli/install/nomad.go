@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -54,7 +55,10 @@ func (Nomad) Install(_ context.Context, o Options, was Entry) (*Plan, error) {
 	}
 	plan.note("Nomad's docker driver takes this runtime only where its plugin block allows it: "+
 		"plugin \"docker\" { config { allow_runtimes = [\"runc\", %q] } }", RuntimeName)
-	lines := config.missingBlocks(o)
+	if err := config.checkNvidia(plan); err != nil {
+		return nil, err
+	}
+	lines := config.missingBlocks(o, string(f.text))
 	if len(lines) == 0 {
 		plan.Entry = Entry{File: was.File, Runtime: was.Runtime, Created: was.Created, PluginDir: dir}
 		return plan, nil
@@ -97,6 +101,15 @@ type NomadConfig struct {
 	Plugins map[string]string
 	// Configured are those that have a block anywhere.
 	Configured []string
+
+	// blocks are all blocks of plugins, in the order in which the agent reads them.
+	blocks []pluginBlock
+}
+
+// pluginBlock is what a file says of a plugin.
+type pluginBlock struct {
+	name, file string
+	config     map[string]any
 }
 
 // ReadNomad reads the agent's configuration: a directory, or one file in it.
@@ -141,8 +154,9 @@ func (c *NomadConfig) read(path string, dataDir *string) error {
 	}
 	blocks, _ := whole["plugin"].([]map[string]any)
 	for _, block := range blocks {
-		for name := range block {
+		for name, content := range block {
 			c.Configured = append(c.Configured, name)
+			c.blocks = append(c.blocks, pluginBlock{name, path, innerBlock(innerBlock(content)["config"])})
 			if filepath.Base(path) != nomadFile {
 				c.Plugins[name] = path
 			}
@@ -154,23 +168,77 @@ func (c *NomadConfig) read(path string, dataDir *string) error {
 	return nil
 }
 
-// missingBlocks writes the blocks of those plugins that have none.
-func (c *NomadConfig) missingBlocks(o Options) []string {
-	prefix := filepath.Dir(filepath.Dir(o.RuntimePath))
-	var lines []string
+// innerBlock is what HCL makes of a block: a list of objects, all of whose members belong to it.
+func innerBlock(decoded any) map[string]any {
+	members := map[string]any{}
+	objects, _ := decoded.([]map[string]any)
+	for _, object := range objects {
+		maps.Copy(members, object)
+	}
+	return members
+}
+
+// missingBlocks writes the blocks of those plugins that have none, text being our own file as it is: how the GPUs are
+// shared there stays as it is.
+func (c *NomadConfig) missingBlocks(o Options, text string) []string {
+	var blocks [][]string
 	if _, found := c.Plugins[nomadPlugins[0]]; !found {
-		lines = append(lines, `plugin "nomad-device-tranche" {`, "  config {",
-			`    slice_memory = "1GiB" # GPU memory of one slice`, "  }", "}")
+		device := markedBlock(text, nomadPlugins[0])
+		if device == nil {
+			device = c.deviceBlock()
+		}
+		blocks = append(blocks, device)
+		if c.nvidiaToTurnOff() != nil {
+			blocks = append(blocks, c.nvidiaOff())
+		}
 	}
 	if _, found := c.Plugins[nomadPlugins[1]]; !found {
-		if len(lines) > 0 {
+		prefix := filepath.Dir(filepath.Dir(o.RuntimePath))
+		blocks = append(blocks, pluginLines(nomadPlugins[1],
+			fmt.Sprintf("shadow_dir = %q", filepath.Join(prefix, "lib/tranche")),
+			fmt.Sprintf("hook_path  = %q", filepath.Join(prefix, "bin/tranche-hook"))))
+	}
+	var lines []string
+	for i, block := range blocks {
+		if i > 0 {
 			lines = append(lines, "")
 		}
-		lines = append(lines, `plugin "nomad-driver-tranche" {`, "  config {",
-			fmt.Sprintf("    shadow_dir = %q", filepath.Join(prefix, "lib/tranche")),
-			fmt.Sprintf("    hook_path  = %q", filepath.Join(prefix, "bin/tranche-hook")), "  }", "}")
+		lines = append(lines, block...)
 	}
 	return lines
+}
+
+// deviceBlock is the device plugin's block on a node that has none yet.
+func (c *NomadConfig) deviceBlock() []string {
+	if nvidia := c.nvidiaToTurnOff(); nvidia != nil {
+		return nvidia.converted()
+	}
+	return pluginLines(nomadPlugins[0], `slice_memory = "1GiB" # GPU memory of one slice`)
+}
+
+// pluginLines is a plugin's block.
+func pluginLines(name string, options ...string) []string {
+	lines := []string{fmt.Sprintf("plugin %q {", name), "  config {"}
+	for _, option := range options {
+		lines = append(lines, "    "+option)
+	}
+	return append(lines, "  }", "}")
+}
+
+// markedBlock is a plugin's block between our marks; nil if there is none.
+func markedBlock(text, name string) []string {
+	_, marked, _ := strings.Cut(text, beginMark+"\n")
+	marked, _, _ = strings.Cut(marked, endMark)
+	lines := strings.Split(marked, "\n")
+	begin := slices.Index(lines, fmt.Sprintf("plugin %q {", name))
+	if begin < 0 {
+		return nil
+	}
+	length := slices.Index(lines[begin:], "}")
+	if length < 0 {
+		return nil
+	}
+	return lines[begin : begin+length+1]
 }
 
 // OwnBlocks tells whether a plugin of ours has a block.

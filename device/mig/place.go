@@ -10,6 +10,7 @@ package mig
 import (
 	"cmp"
 	"slices"
+	"strings"
 )
 
 // Place is where an instance lies: the memory slots from Start, Size of them.
@@ -107,8 +108,9 @@ func (p *Profile) size() int {
 }
 
 // Choose finds the place for one more instance that leaves the most room for others: those of the profiles given, the
-// largest first. It is false if there is no place.
-func Choose(there []Instance, p Profile, others []Profile) (Place, bool) {
+// largest first. Instances that are idle can be destroyed for it, and are not counted as there; one stays if another place
+// leaves as much memory for the largest instance to come. It is false if there is no place.
+func Choose(there, idle []Instance, p Profile, others []Profile) (Place, bool) {
 	r := newRoom(there)
 	var best Place
 	var most []int
@@ -117,12 +119,22 @@ func Choose(there []Instance, p Profile, others []Profile) (Place, bool) {
 			continue
 		}
 		var left []int
-		r.with(&p, at, func() bool { left = r.left(others); return true })
+		r.with(&p, at, func() bool { left = r.worth(at, idle, others); return true })
 		if most == nil || slices.Compare(left, most) > 0 {
 			best, most = at, left
 		}
 	}
 	return best, most != nil
+}
+
+// worth ranks what is left when an instance is made at a place: the most memory that one more can have, whether no idle
+// instance is in the way, and how many places there are still for each profile.
+func (r *room) worth(at Place, idle []Instance, profiles []Profile) []int {
+	spares := 1
+	if slices.ContainsFunc(idle, func(i Instance) bool { return i.Overlaps(at) }) {
+		spares = 0
+	}
+	return append([]int{int(r.largest(profiles) >> 20), spares}, r.left(profiles)...)
 }
 
 // left counts for each profile, the largest first, how many places it still has.
@@ -141,8 +153,9 @@ func (r *room) left(profiles []Profile) []int {
 }
 
 // Smallest finds the smallest profile that has at least so much memory and a place beside the instances that there are,
-// and the place to choose for it.
-func Smallest(there []Instance, bytes uint64, profiles []Profile) (Profile, Place, bool) {
+// and the place to choose for it. Of two that take as many slots and have as much memory, the one that computes on less is
+// the smaller, so that whoever asks for the same gets the same as long as it can be had. What is idle goes as with Choose.
+func Smallest(there, idle []Instance, bytes uint64, profiles []Profile) (Profile, Place, bool) {
 	ordered := slices.Clone(profiles)
 	slices.SortStableFunc(ordered, func(a, b Profile) int {
 		return cmp.Or(cmp.Compare(a.size(), b.size()), cmp.Compare(a.Bytes, b.Bytes), cmp.Compare(a.Multiprocessors, b.Multiprocessors))
@@ -151,7 +164,7 @@ func Smallest(there []Instance, bytes uint64, profiles []Profile) (Profile, Plac
 		if p.Bytes < bytes {
 			continue
 		}
-		if at, ok := Choose(there, p, profiles); ok {
+		if at, ok := Choose(there, idle, p, profiles); ok {
 			return p, at, true
 		}
 	}
@@ -161,6 +174,10 @@ func Smallest(there []Instance, bytes uint64, profiles []Profile) (Profile, Plac
 // Largest is the most memory that one more instance can have; 0 if there is no room for any.
 func Largest(there []Instance, profiles []Profile) uint64 {
 	r := newRoom(there)
+	return r.largest(profiles)
+}
+
+func (r *room) largest(profiles []Profile) uint64 {
 	var most uint64
 	for i := range profiles {
 		if slices.ContainsFunc(profiles[i].Places, func(at Place) bool { return r.fits(&profiles[i], at) }) {
@@ -169,3 +186,12 @@ func Largest(there []Instance, profiles []Profile) uint64 {
 	}
 	return most
 }
+
+// Plain leaves out the profiles that are another one with engines added or taken away, such as 1g.10gb+me: they take the
+// same room, and who wants them has to name them.
+func Plain(profiles []Profile) []Profile {
+	return slices.DeleteFunc(slices.Clone(profiles), func(p Profile) bool { return strings.ContainsAny(p.Name, "+-") })
+}
+
+// Overlaps tells whether two places have a slot in common.
+func (p Place) Overlaps(o Place) bool { return p.slots()&o.slots() != 0 }

@@ -119,28 +119,28 @@ func TestPack_All(t *testing.T) {
 
 func TestChoose(t *testing.T) {
 	one, three := named(t, "1g.10gb")[0], named(t, "3g.40gb")[0]
-	at, ok := Choose(nil, one, a100)
+	at, ok := Choose(nil, nil, one, a100)
 	must.True(t, ok)
 	must.Eq(t, Place{6, 1}, at, must.Sprint("slot 6 is in the way of the least: a 3g at 0, a 4g and all 2g still fit"))
-	at, ok = Choose([]Instance{{"1g.10gb", Place{6, 1}}}, one, a100)
+	at, ok = Choose([]Instance{{"1g.10gb", Place{6, 1}}}, nil, one, a100)
 	must.True(t, ok)
 	must.Between(t, 4, at.Start, 5)
-	at, ok = Choose(nil, three, a100)
+	at, ok = Choose(nil, nil, three, a100)
 	must.True(t, ok)
 	must.Eq(t, Place{4, 4}, at, must.Sprint("a 4g still fits"))
-	_, ok = Choose([]Instance{{"7g.80gb", Place{0, 8}}}, one, a100)
+	_, ok = Choose([]Instance{{"7g.80gb", Place{0, 8}}}, nil, one, a100)
 	must.False(t, ok)
 }
 
 func TestSmallest(t *testing.T) {
 	for gib, want := range map[uint64]string{1: "1g.10gb", 10: "1g.10gb", 11: "2g.20gb", 20: "2g.20gb", 21: "3g.40gb", 41: "7g.80gb", 80: "7g.80gb"} {
-		p, _, ok := Smallest(nil, gib<<30, named(t, "1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"))
+		p, _, ok := Smallest(nil, nil, gib<<30, named(t, "1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"))
 		must.True(t, ok, must.Sprint(gib))
 		must.Eq(t, want, p.Name, must.Sprint(gib))
 	}
-	_, _, ok := Smallest(nil, 81<<30, a100)
+	_, _, ok := Smallest(nil, nil, 81<<30, a100)
 	must.False(t, ok)
-	_, _, ok = Smallest([]Instance{{"1g.10gb", Place{0, 1}}, {"1g.10gb", Place{4, 1}}}, 40<<30, a100)
+	_, _, ok = Smallest([]Instance{{"1g.10gb", Place{0, 1}}, {"1g.10gb", Place{4, 1}}}, nil, 40<<30, a100)
 	must.False(t, ok, must.Sprint("there is room for 60 GiB, but nowhere for 40"))
 }
 
@@ -157,7 +157,7 @@ func TestLargest_IsFound(t *testing.T) {
 	for range 2000 {
 		var there []Instance
 		for {
-			p, at, ok := Smallest(there, uint64(1+random.IntN(45))<<30, a100)
+			p, at, ok := Smallest(there, nil, uint64(1+random.IntN(45))<<30, a100)
 			if !ok {
 				break
 			}
@@ -166,9 +166,38 @@ func TestLargest_IsFound(t *testing.T) {
 				there = slices.Delete(there, 0, min(1, len(there)))
 			}
 			if largest := Largest(there, a100); largest > 0 {
-				_, _, ok := Smallest(there, largest, a100)
+				_, _, ok := Smallest(there, nil, largest, a100)
 				must.True(t, ok, must.Sprint(there))
 			}
 		}
 	}
+}
+
+// An idle instance goes only where its room is wanted.
+func TestChoose_Idle(t *testing.T) {
+	one, three, seven := named(t, "1g.10gb")[0], named(t, "3g.40gb")[0], named(t, "7g.80gb")[0]
+	idle := []Instance{{"1g.10gb", Place{6, 1}}}
+	at, ok := Choose(nil, idle, one, a100)
+	must.True(t, ok)
+	must.Between(t, 4, at.Start, 5, must.Sprint("40 GiB can still be had beside both"))
+	at, ok = Choose(nil, idle, three, a100)
+	must.True(t, ok)
+	must.Eq(t, 0, at.Start, must.Sprint("the other half has as much room"))
+	at, ok = Choose(nil, idle, seven, a100)
+	must.True(t, ok)
+	must.Eq(t, Place{0, 8}, at)
+	at, ok = Choose([]Instance{{"1g.10gb", Place{4, 1}}}, []Instance{{"1g.10gb", Place{6, 1}}, {"1g.10gb", Place{5, 1}}}, one, a100)
+	must.True(t, ok)
+	must.Between(t, 5, at.Start, 6, must.Sprint("anywhere else the last 40 GiB in one piece would go"))
+}
+
+// Profiles with other engines are not for who asks for memory.
+func TestPlain(t *testing.T) {
+	all := append(slices.Clone(a100), profile("1g.10gb+gfx", 10, 1, 1, 0), profile("1g.10gb-me", 10, 7, 1, 0))
+	var names []string
+	for _, p := range Plain(all) {
+		names = append(names, p.Name)
+	}
+	must.Eq(t, []string{"1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"}, names)
+	must.Len(t, len(a100)+2, all, must.Sprint("what was given stays"))
 }

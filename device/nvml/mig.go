@@ -16,6 +16,11 @@ type Partitioner interface {
 	// MIGProfiles are the sizes that instances of a GPU can have. Many drivers
 	// tell only while MIG is on.
 	MIGProfiles(ctx context.Context, uuid string) ([]mig.Profile, error)
+	// ReadMIG is what a GPU says of MIG now.
+	ReadMIG(ctx context.Context, uuid string) (MIG, error)
+	// InstanceMemory tells what is used of an instance, by the UUID of the device
+	// that programs see: the fields of Telemetry that are about memory.
+	InstanceMemory(ctx context.Context, uuid string) (*Telemetry, error)
 	// SetMIG turns MIG on or off. On GPUs before Hopper that may take effect only
 	// after a reset of the GPU, which nobody may use then: the error is
 	// ErrMIGPending.
@@ -99,6 +104,22 @@ func (l *Library) readMIG(device gonvml.Device, gpu *GPU) gonvml.Return {
 		gpu.MIG.Instances, ret = l.instances(device)
 	}
 	return ret
+}
+
+// ReadMIG implements Partitioner.
+func (l *Library) ReadMIG(ctx context.Context, uuid string) (MIG, error) {
+	return onGPU(ctx, l, uuid, func(device gonvml.Device) (MIG, error) {
+		var gpu GPU
+		if ret := l.readMIG(device, &gpu); ret != gonvml.SUCCESS {
+			return MIG{}, failure("tell the MIG instances of the GPU "+uuid, ret)
+		}
+		return gpu.MIG, nil
+	})
+}
+
+// InstanceMemory implements Partitioner.
+func (l *Library) InstanceMemory(ctx context.Context, uuid string) (*Telemetry, error) {
+	return askGPU(ctx, l, uuid, memoryQuestions)
 }
 
 // instances lists the GPU instances, those that have no compute instance
@@ -365,15 +386,12 @@ func destroyFailure(attempt string, ret gonvml.Return) error {
 func onGPU[T any](ctx context.Context, l *Library, uuid string, fn func(gonvml.Device) (T, error)) (T, error) {
 	return call(ctx, l, func() (T, error) {
 		var none T
-		if err := l.start(); err != nil {
+		device, err := l.find(uuid)
+		if err != nil {
 			return none, err
 		}
 		if !l.has(migSymbols...) {
 			return none, fmt.Errorf("the driver of %s is older than MIG", l.driverRoot)
-		}
-		device, ret := l.lib.DeviceGetHandleByUUID(uuid)
-		if ret != gonvml.SUCCESS {
-			return none, failure("find the GPU "+uuid, ret)
 		}
 		return fn(device)
 	})

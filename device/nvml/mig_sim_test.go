@@ -2,8 +2,6 @@ package nvml_test
 
 import (
 	"context"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -13,21 +11,6 @@ import (
 	"tranche.dev/tranche/device/mig"
 	"tranche.dev/tranche/device/nvml"
 )
-
-// inProcess runs a test in a process of its own: one is bound to the first NVML that it loads.
-func inProcess(t *testing.T, fn func(t *testing.T)) {
-	t.Helper()
-	const child = "TRANCHE_TEST_IN_PROCESS"
-	if os.Getenv(child) == t.Name() {
-		fn(t)
-		return
-	}
-	command := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.run", "^"+t.Name()+"$")
-	command.Env = append(os.Environ(), child+"="+t.Name())
-	output, err := command.CombinedOutput()
-	must.NoError(t, err, must.Sprint(string(output)))
-	must.StrContains(t, string(output), "--- PASS: "+t.Name())
-}
 
 func profileNamed(t *testing.T, profiles []mig.Profile, name string) mig.Profile {
 	t.Helper()
@@ -50,7 +33,7 @@ func read(t *testing.T, library *nvml.Library) []nvml.GPU {
 
 // Instances are made, listed and destroyed, as the driver's own rules have it.
 func TestMIG_simulated(t *testing.T) {
-	inProcess(t, func(t *testing.T) {
+	simtest.InProcess(t, func(t *testing.T) {
 		node := simtest.New(t, "h100x8.conf")
 		library := nvml.New(node.DriverRoot)
 		ctx := t.Context()
@@ -97,7 +80,7 @@ func TestMIG_simulated(t *testing.T) {
 
 // A GPU that has no MIG says so, and what was asked of it fails.
 func TestMIG_None(t *testing.T) {
-	inProcess(t, func(t *testing.T) {
+	simtest.InProcess(t, func(t *testing.T) {
 		node := simtest.New(t, "mixed.conf")
 		library := nvml.New(node.DriverRoot)
 		gpus := read(t, library)

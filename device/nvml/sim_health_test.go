@@ -112,11 +112,11 @@ func ptr[T any](value T) *T { return &value }
 
 func TestLibrary_simulatedTraits(t *testing.T) {
 	s := newSimulated(t)
-	s.set(t, "0", map[string]string{"power_mw": "80500", "power_limit_mw": "600000", "graphics_mhz": "1410", "memory_mhz": "2619",
+	s.set(t, "0", map[string]string{"power_mw": "80500", "graphics_mhz": "1410", "memory_mhz": "2619",
 		"bar1_mib": "65536", "pcie_width": "8", "pcie_generation": "4", "display_mode": "1", "persistence_mode": "0"})
 	s.set(t, "1", map[string]string{"power_mw": "unsupported", "memory_mhz": "unsupported", "bar1_mib": "unsupported"})
 	traits := nvml.Traits{
-		PowerMilliwatts: ptr[int64](80500), PowerLimitMilliwatts: ptr[int64](600000), GraphicsMHz: ptr[int64](1410),
+		PowerMilliwatts: ptr[int64](80500), GraphicsMHz: ptr[int64](1410),
 		MemoryMHz: ptr[int64](2619), BAR1Bytes: ptr[int64](64 << 30), PCIeWidth: ptr[int64](8), PCIeGeneration: ptr[int64](4),
 		DisplayMode: ptr(true), PersistenceMode: ptr(false), Cores: ptr[int64](132 * 128),
 	}
@@ -153,7 +153,7 @@ func TestLibrary_simulatedTelemetry(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, &nvml.Telemetry{
 		PowerMilliwatts: ptr[int64](123456), PowerLimitMilliwatts: ptr[int64](650000), TemperatureCelsius: ptr[int64](71),
-		GraphicsMHz: ptr[int64](1410), MemoryMHz: ptr[int64](2619), GPUPercent: ptr[int64](37), MemoryPercent: ptr[int64](21),
+		GPUPercent: ptr[int64](37), MemoryPercent: ptr[int64](21),
 		EncoderPercent: ptr[int64](5), DecoderPercent: ptr[int64](6),
 		UsedBytes: ptr[int64](500 << 20), MemoryBytes: ptr[int64](143771 << 20),
 		BAR1UsedBytes: ptr[int64](9 << 20), BAR1Bytes: ptr[int64](64 << 30),

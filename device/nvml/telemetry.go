@@ -2,6 +2,7 @@ package nvml
 
 import (
 	"context"
+	"slices"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -13,7 +14,6 @@ type Telemetry struct {
 	// it may.
 	PowerMilliwatts, PowerLimitMilliwatts *int64
 	TemperatureCelsius                    *int64
-	GraphicsMHz, MemoryMHz                *int64
 	// GPUPercent and MemoryPercent are the shares of the last sample period in
 	// which a kernel ran, and in which memory was read or written;
 	// EncoderPercent and DecoderPercent those of the video engines.
@@ -41,12 +41,6 @@ var telemetryQuestions = []question[Telemetry]{
 	{"temperature", "nvmlDeviceGetTemperature", func(d gonvml.Device, t *Telemetry) gonvml.Return {
 		return told(d.GetTemperature(gonvml.TEMPERATURE_GPU)).into(&t.TemperatureCelsius)
 	}},
-	{"graphics clock", "nvmlDeviceGetClockInfo", func(d gonvml.Device, t *Telemetry) gonvml.Return {
-		return told(d.GetClockInfo(gonvml.CLOCK_GRAPHICS)).into(&t.GraphicsMHz)
-	}},
-	{"memory clock", "nvmlDeviceGetClockInfo", func(d gonvml.Device, t *Telemetry) gonvml.Return {
-		return told(d.GetClockInfo(gonvml.CLOCK_MEM)).into(&t.MemoryMHz)
-	}},
 	{"utilisation", "nvmlDeviceGetUtilizationRates", func(d gonvml.Device, t *Telemetry) gonvml.Return {
 		rates, ret := d.GetUtilizationRates()
 		_ = told(rates.Memory, ret).into(&t.MemoryPercent)
@@ -60,16 +54,6 @@ var telemetryQuestions = []question[Telemetry]{
 		percent, _, ret := d.GetDecoderUtilization()
 		return told(percent, ret).into(&t.DecoderPercent)
 	}},
-	{"memory", "nvmlDeviceGetMemoryInfo", func(d gonvml.Device, t *Telemetry) gonvml.Return {
-		memory, ret := d.GetMemoryInfo()
-		_ = told(memory.Used, ret).into(&t.UsedBytes)
-		return told(memory.Total, ret).into(&t.MemoryBytes)
-	}},
-	{"BAR1 memory", "nvmlDeviceGetBAR1MemoryInfo", func(d gonvml.Device, t *Telemetry) gonvml.Return {
-		memory, ret := d.GetBAR1MemoryInfo()
-		_ = told(memory.Bar1Used, ret).into(&t.BAR1UsedBytes)
-		return told(memory.Bar1Total, ret).into(&t.BAR1Bytes)
-	}},
 	{"corrected ECC errors", "nvmlDeviceGetDetailedEccErrors", func(d gonvml.Device, t *Telemetry) gonvml.Return {
 		counts, ret := d.GetDetailedEccErrors(gonvml.MEMORY_ERROR_TYPE_CORRECTED, gonvml.VOLATILE_ECC)
 		if ret == gonvml.SUCCESS {
@@ -81,9 +65,23 @@ var telemetryQuestions = []question[Telemetry]{
 	}},
 }
 
+// memoryQuestions are the only ones that a MIG instance has an answer of its own to.
+var memoryQuestions = []question[Telemetry]{
+	{"memory", "nvmlDeviceGetMemoryInfo", func(d gonvml.Device, t *Telemetry) gonvml.Return {
+		memory, ret := d.GetMemoryInfo()
+		_ = told(memory.Used, ret).into(&t.UsedBytes)
+		return told(memory.Total, ret).into(&t.MemoryBytes)
+	}},
+	{"BAR1 memory", "nvmlDeviceGetBAR1MemoryInfo", func(d gonvml.Device, t *Telemetry) gonvml.Return {
+		memory, ret := d.GetBAR1MemoryInfo()
+		_ = told(memory.Bar1Used, ret).into(&t.BAR1UsedBytes)
+		return told(memory.Bar1Total, ret).into(&t.BAR1Bytes)
+	}},
+}
+
 // Telemetry implements Interface.
 func (l *Library) Telemetry(ctx context.Context, uuid string) (*Telemetry, error) {
-	return askGPU(ctx, l, uuid, telemetryQuestions)
+	return askGPU(ctx, l, uuid, slices.Concat(telemetryQuestions, memoryQuestions))
 }
 
 // askGPU asks questions of the GPU with this UUID.

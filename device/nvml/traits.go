@@ -10,8 +10,6 @@ type Traits struct {
 	// fast it ran, when it was asked.
 	PowerMilliwatts        *int64
 	GraphicsMHz, MemoryMHz *int64
-	// PowerLimitMilliwatts is the most that it may draw.
-	PowerLimitMilliwatts *int64
 	// BAR1Bytes is the size of the window through which the bus sees its memory.
 	BAR1Bytes *int64
 	// PCIeWidth is how many lanes its link may have, PCIeGeneration of which
@@ -28,9 +26,6 @@ type Traits struct {
 var traitQuestions = []question[Traits]{
 	{"power usage", "nvmlDeviceGetPowerUsage", func(d gonvml.Device, t *Traits) gonvml.Return {
 		return told(d.GetPowerUsage()).into(&t.PowerMilliwatts)
-	}},
-	{"power limit", "nvmlDeviceGetEnforcedPowerLimit", func(d gonvml.Device, t *Traits) gonvml.Return {
-		return told(d.GetEnforcedPowerLimit()).into(&t.PowerLimitMilliwatts)
 	}},
 	{"graphics clock", "nvmlDeviceGetClockInfo", func(d gonvml.Device, t *Traits) gonvml.Return {
 		return told(d.GetClockInfo(gonvml.CLOCK_GRAPHICS)).into(&t.GraphicsMHz)

@@ -71,3 +71,22 @@ func TestWrite(t *testing.T) {
 	must.Eq(t, "benchmark\tvariant\tthreads\tmedian\tp99\tunit\n"+
 		"task-start\ttranche\t1\t100.0\t150.0\tms\ntask-start\tdocker\t1\t250.0\t300.0\tms\n", string(data))
 }
+
+func TestChosen(t *testing.T) {
+	names := func(parts []part) (names []string) {
+		for _, p := range parts {
+			names = append(names, p.name)
+		}
+		return names
+	}
+	all, err := chosen(partNames())
+	must.NoError(t, err)
+	must.Eq(t, []string{"calls", "containers", "tasks", "device", "packing"}, names(all))
+	some, err := chosen([]string{"packing", "calls"})
+	must.NoError(t, err)
+	must.Eq(t, []string{"calls", "packing"}, names(some))
+	for _, only := range []string{"", "devices"} {
+		_, err := chosen([]string{"calls", only})
+		must.ErrorContains(t, err, "there are calls, containers, tasks, device, packing", must.Sprint(only))
+	}
+}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os/exec"
 	"path/filepath"
 
 	"github.com/hashicorp/go-hclog"
@@ -24,44 +23,21 @@ type taskDriver struct {
 
 // startDriver starts the plugin and configures it.
 func startDriver(variant, binary string, config, taskConfig map[string]any, logger hclog.Logger) (*taskDriver, error) {
-	process := plugin.NewClient(&plugin.ClientConfig{
-		HandshakeConfig: base.Handshake,
-		Plugins: map[string]plugin.Plugin{
-			base.PluginTypeBase:   &base.PluginBase{},
-			base.PluginTypeDriver: drivers.NewDriverPlugin(nil, logger),
-		},
-		Cmd:              exec.Command(binary),
-		AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
-		Logger:           logger,
-	})
-	d := &taskDriver{variant: variant, taskConfig: taskConfig, process: process}
-	if err := d.connect(config); err != nil {
-		process.Kill()
-		return nil, fmt.Errorf("start the plugin %s: %w", binary, err)
-	}
-	return d, nil
-}
-
-func (d *taskDriver) connect(config map[string]any) error {
-	client, err := d.process.Client()
+	process, raw, err := startPlugin(binary, nil, base.PluginTypeDriver, drivers.NewDriverPlugin(nil, logger), logger)
 	if err != nil {
-		return err
-	}
-	raw, err := client.Dispense(base.PluginTypeDriver)
-	if err != nil {
-		return err
+		return nil, err
 	}
 	driver, ok := raw.(drivers.DriverPlugin)
 	if !ok {
-		return fmt.Errorf("it is no task driver but a %T", raw)
+		err = fmt.Errorf("it is no task driver but a %T", raw)
+	} else {
+		err = configure(driver, config, drivers.ApiVersion010, &base.AgentConfig{Driver: &base.ClientDriverConfig{}})
 	}
-	d.DriverPlugin = driver
-	var data []byte
-	if err := base.MsgPackEncode(&data, config); err != nil {
-		return err
+	if err != nil {
+		process.client.Kill()
+		return nil, fmt.Errorf("start the plugin %s: %w", binary, err)
 	}
-	return d.SetConfig(&base.Config{PluginConfig: data, ApiVersion: drivers.ApiVersion010,
-		AgentConfig: &base.AgentConfig{Driver: &base.ClientDriverConfig{}}})
+	return &taskDriver{DriverPlugin: driver, variant: variant, taskConfig: taskConfig, process: process.client}, nil
 }
 
 // trancheConfig is the configuration of our driver, as the agent hands it over with the schema's defaults filled in.

@@ -33,6 +33,7 @@ const (
 type taskNode struct {
 	// dir holds everything that they write.
 	dir        string
+	removeDir  func() error
 	containerd *node.Containerd
 	docker     *node.Docker // nil where Docker is not installed
 	drivers    []*taskDriver
@@ -54,7 +55,7 @@ func (b *bench) startTaskNode(ctx context.Context, runtimes []string) (_ *taskNo
 			err = errors.Join(err, n.stop())
 		}
 	}()
-	if n.dir, err = b.shortDir(); err != nil {
+	if n.dir, n.removeDir, err = b.shortDir("tasks"); err != nil {
 		return nil, err
 	}
 	if n.containerd, err = node.StartContainerd(ctx, filepath.Join(n.dir, "c"), node.ContainerdOptions{}); err != nil {
@@ -81,19 +82,18 @@ func (b *bench) startTaskNode(ctx context.Context, runtimes []string) (_ *taskNo
 
 // shortDir makes a directory in the build folder, for the disk is part of what is measured, and gives it a short name,
 // since the path of a Unix socket holds no more than 107 bytes.
-func (b *bench) shortDir() (string, error) {
-	long := filepath.Join(b.dir, "tasks")
+func (b *bench) shortDir(name string) (short string, remove func() error, err error) {
+	long := filepath.Join(b.dir, name)
 	if err := os.MkdirAll(long, 0o755); err != nil {
-		return "", err
+		return "", nil, err
 	}
-	short, err := os.MkdirTemp("", "bench")
-	if err != nil {
-		return "", err
+	if short, err = os.MkdirTemp("", "bench"); err != nil {
+		return "", nil, err
 	}
 	if err := unix.Mount(long, short, "", unix.MS_BIND, ""); err != nil {
-		return "", fmt.Errorf("mount %s at %s: %w", long, short, err)
+		return "", nil, fmt.Errorf("mount %s at %s: %w", long, short, err)
 	}
-	return short, nil
+	return short, func() error { return unix.Unmount(short, unix.MNT_DETACH) }, nil
 }
 
 // saveImage writes an archive of an image that holds the program and nothing else.
@@ -196,8 +196,8 @@ func (n *taskNode) stop() error {
 	if n.containerd != nil {
 		errs = append(errs, n.containerd.Stop())
 	}
-	if n.dir != "" {
-		errs = append(errs, unix.Unmount(n.dir, unix.MNT_DETACH))
+	if n.removeDir != nil {
+		errs = append(errs, n.removeDir())
 	}
 	return errors.Join(errs...)
 }

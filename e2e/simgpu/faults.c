@@ -36,6 +36,21 @@ int sim_fault_alloc_take(int gpu) {
     return result != 0 ? result : take_fault(&sim_local->state->failing_allocs);
 }
 
+int sim_fault_kernel(int gpu, uint32_t count, int cu_result) {
+    int index = entry_of(gpu);
+
+    if (index < 0 || cu_result <= 0)
+        return -EINVAL;
+    atomic_store(&sim_local->state->gpus[index].failing_kernels, (uint64_t)count << 32 | (uint32_t)cu_result);
+    return 0;
+}
+
+int sim_fault_kernel_take(int gpu) {
+    int index = entry_of(gpu);
+
+    return index >= 0 ? take_fault(&sim_local->state->gpus[index].failing_kernels) : 0;
+}
+
 int sim_event_post(int gpu, enum sim_event_type type, struct sim_event posted) {
     struct state *st;
     struct state_event *event;
@@ -116,6 +131,7 @@ void sim_fault_clear(void) {
         atomic_store(&sim_local->state->mig_fault[act], 0);
     for (int i = 0; i < entry_count(); i++) {
         atomic_store(&sim_local->state->gpus[i].failing_allocs, 0);
+        atomic_store(&sim_local->state->gpus[i].failing_kernels, 0);
         atomic_store(&sim_local->state->gpus[i].lost, 0);
     }
     health_clear();

@@ -21,6 +21,20 @@ static bool is_first_of_instance(int gpu) {
     return true;
 }
 
+static void fill_mps(uint64_t role, struct process_map *map, struct sim_process_info *info) {
+    struct state_slot *server;
+    uint64_t owner;
+
+    info->mps_server = role == MPS_ROLE_SERVER;
+    info->mps_client = role > MPS_ROLE_SERVER;
+    if (!info->mps_client)
+        return;
+    server = &sim_local->state->slots[shared_slot(role)];
+    owner = atomic_load(&server->owner);
+    if ((uint32_t)owner != 0 && owner >> 32 == NAME_GENERATION(role) && slot_alive(shared_slot(role)))
+        info->mps_server_pid = processes_find(map, atomic_load(&server->pid_namespace), (int)(uint32_t)owner);
+}
+
 static void fill_process(unsigned slot, uint64_t owner, struct process_map *map, struct sim_process_info *info) {
     struct state *st = sim_local->state;
     struct state_slot *s = &st->slots[slot];
@@ -33,6 +47,7 @@ static void fill_process(unsigned slot, uint64_t owner, struct process_map *map,
     info->pid = processes_find(map, info->pid_namespace, info->nspid);
     memcpy(info->group, st->groups[atomic_load(&s->group)].key, sizeof(info->group));
     info->group[sizeof(info->group) - 1] = '\0';
+    fill_mps(atomic_load(&s->mps), map, info);
     for (int gpu = 0; gpu < sim_index_count(); gpu++) {
         int i = entry_of(gpu);
 

@@ -80,8 +80,17 @@ static void empty(unsigned slot) {
     sums_retire_slot(slot, atomic_load(&s->owner));
 }
 
+/* Counts units of an object towards the limit of this process, which made it. */
+static bool charge(unsigned slot, int index, int64_t units) {
+    if (!limit_charge(index, units))
+        return false;
+    atomic_fetch_add(&sim_local->shared_units[slot], units);
+    return true;
+}
+
 /* Ends this process's hold. If nobody else has one, nobody can get one any more either while it is locked for writing. */
 static void let_go(unsigned slot) {
+    charge(slot, (int)atomic_load(&sim_local->state->slots[slot].gpu), -atomic_load(&sim_local->shared_units[slot]));
     if (lock_slot(slot, F_WRLCK)) {
         shared_content_clear(slot);
         empty(slot);
@@ -150,29 +159,47 @@ int sim_shared_new(enum sim_shared_kind kind, int gpu, uint64_t size, uint64_t *
 
 int sim_shared_reserve(uint64_t object, uint64_t bytes) {
     unsigned slot = shared_slot(object);
-    int index;
+    int index, ret;
 
     if (!held(object))
         return -EINVAL;
     index = (int)atomic_load(&sim_local->state->slots[slot].gpu);
     if (bytes > entry_bytes(index))
         return -ENOMEM;
-    return bytes == 0 ? 0 : sums_change(slot, index, to_units(bytes));
+    if (bytes == 0)
+        return 0;
+    if (!charge(slot, index, to_units(bytes)))
+        return -ENOMEM;
+    ret = sums_change(slot, index, to_units(bytes));
+    if (ret != 0)
+        charge(slot, index, -to_units(bytes));
+    return ret;
 }
 
 void sim_shared_release(uint64_t object, uint64_t bytes) {
     unsigned slot = shared_slot(object);
+    int index;
 
-    if (held(object) && bytes != 0)
-        sums_change(slot, (int)atomic_load(&sim_local->state->slots[slot].gpu), -to_units(bytes));
+    if (!held(object) || bytes == 0)
+        return;
+    index = (int)atomic_load(&sim_local->state->slots[slot].gpu);
+    sums_change(slot, index, -to_units(bytes));
+    charge(slot, index, -to_units(bytes));
 }
 
 int sim_shared_adopt(uint64_t object, uint64_t bytes) {
     unsigned slot = shared_slot(object);
+    int ret;
 
     if (!held(object))
         return -EINVAL;
-    return bytes == 0 ? 0 : sums_move(slot, (int)atomic_load(&sim_local->state->slots[slot].gpu), to_units(bytes));
+    if (bytes == 0)
+        return 0;
+    ret = sums_move(slot, (int)atomic_load(&sim_local->state->slots[slot].gpu), to_units(bytes));
+    /* It has been counted already. */
+    if (ret == 0)
+        atomic_fetch_add(&sim_local->shared_units[slot], to_units(bytes));
+    return ret;
 }
 
 int sim_shared_open(uint64_t object, enum sim_shared_kind kind) {

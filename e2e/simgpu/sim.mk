@@ -10,8 +10,9 @@ SIM_LIB := $(BUILD)/sim/lib/libcuda.so.1
 SIM_TOOL := $(BUILD)/sim/bin/simgpu
 
 SIM_STATE_SRC := $(addprefix $(SIM)/,state.c sums.c shared_objects.c shared_contents.c record.c turns.c faults.c \
-	health.c orders.c processes.c topology.c mig.c mig_profiles.c mig_device.c mig_events.c mig_nodes.c uuid5.c)
-SIM_CUDA_SRC := $(wildcard $(SIM)/cuda/*.c)
+	health.c orders.c processes.c topology.c mig.c mig_profiles.c mig_device.c mig_events.c mig_nodes.c visible.c sharing.c uuid5.c)
+# MPS has a part in the driver: messages and settings.
+SIM_CUDA_SRC := $(wildcard $(SIM)/cuda/*.c) $(addprefix $(SIM)/mps/,message.c setting.c)
 SIM_TOOL_SRC := $(wildcard $(SIM)/tool/*.c)
 SIM_TEST_SRC := $(wildcard $(SIM)/tests/*.c)
 
@@ -64,7 +65,9 @@ $(SIM_TEST): $(call sim_objects,$(SIM_ASAN_OBJ),$(SIM_TEST_SRC) $(SIM_STATE_SRC)
 	$(CC) $(SIM_CFLAGS) $(SIM_SANITIZE) -o $@ $(filter %.o,$^) $(SIM_ASAN_LIB) \
 		-Wl,-rpath,'$$ORIGIN/../lib' -ldl
 
-sim-test: $(SIM_TEST) $(SIM_ASAN_TOOL)
+include $(SIM)/mps/mps.mk
+
+sim-test: $(SIM_TEST) $(SIM_ASAN_TOOL) $(MPS_ASAN_PROGRAMS)
 	$(SIM_TEST) $(SIM)/topologies $(SIM_ASAN_TOOL)
 
 -include $(SIM)/nvml/nvml.mk

@@ -254,6 +254,9 @@ void sim_close(void) {
             sums_retire_slot(sim_local->slot, atomic_load(&sim_local->state->slots[sim_local->slot].owner));
             sim_local->joined = false;
         }
+        memset(sim_local->uses, 0, sizeof(sim_local->uses));
+        memset((void *)sim_local->limits, 0, sizeof(sim_local->limits));
+        memset((void *)sim_local->charged, 0, sizeof(sim_local->charged));
         munmap(sim_local->state, sizeof(*sim_local->state));
         sim_local->state = NULL;
         close(sim_local->low);
@@ -388,6 +391,7 @@ static int join_locked(void) {
     atomic_store(&st->slots[slot].kind, 0);
     atomic_store(&st->slots[slot].opened, 0);
     atomic_store(&st->slots[slot].instance, 0);
+    atomic_store(&st->slots[slot].mps, 0);
     atomic_store(&st->slots[slot].group, (uint64_t)group);
     atomic_store(&st->slots[slot].pid_namespace, processes_namespace());
     atomic_store(&st->slots[slot].start_ns, sim_now_ns());

@@ -145,6 +145,8 @@ struct sim_process_info {
     uint64_t pid_namespace; /* inode */
     uint64_t start_ns;      /* CLOCK_MONOTONIC when it joined */
     char group[SIM_GROUP_KEY_SIZE];
+    bool mps_server, mps_client;                  /* what it is to MPS */
+    int mps_server_pid;                           /* of a client's server, as `pid`; 0 if that is gone */
     struct sim_process_gpu gpus[SIM_MAX_INDICES]; /* [gpu] */
 };
 
@@ -198,6 +200,11 @@ uint64_t sim_gpu_busy_ns(int gpu);
 int sim_fault_alloc(int gpu, uint32_t count, int cu_result);
 /* To be asked before each allocation: 0, or the CUDA result that it fails with (and the order counts down). */
 int sim_fault_alloc_take(int gpu);
+
+/* The next `count` kernels on the GPU end with an exception, which the CUDA result says: a fatal fault, as a bad pointer. */
+int sim_fault_kernel(int gpu, uint32_t count, int cu_result);
+/* To be asked at each launch. */
+int sim_fault_kernel_take(int gpu);
 
 /* The GPU falls off the bus, or comes back. */
 int sim_fault_lost(int gpu, bool lost);

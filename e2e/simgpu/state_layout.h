@@ -50,7 +50,7 @@
 #include "state.h"
 
 #define STATE_MAGIC "SIMGPUS"
-#define STATE_VERSION 3
+#define STATE_VERSION 4
 
 /* Sums count units of 64 KiB. */
 #define UNIT_SHIFT 16
@@ -90,9 +90,10 @@
 #define CONTENT_START ((off_t)1 << 28)
 #define CONTENT_OFFSET(slot) (CONTENT_START + (off_t)(slot) * (off_t)SIM_SHARED_CONTENT_BYTES)
 
-/* Locks beside those of slots: around changes of instances, and of who manages GPUs. */
+/* Locks beside those of slots: around changes of instances, of who manages GPUs, and of who has contexts on a GPU. */
 #define MIG_LOCK_BYTE LOCK_BYTE(SIM_MAX_PROCESSES, 0)
 #define MANAGER_LOCK_BYTE LOCK_BYTE(SIM_MAX_PROCESSES, 1)
+#define USER_LOCK_BYTE(section) LOCK_BYTE(SIM_MAX_PROCESSES + 1 + (section), 0)
 
 /* Entries of a whole GPU, and which of them is whose. */
 #define ENTRIES (1 + SIM_MIG_SEATS)
@@ -103,6 +104,9 @@
 #define LIVE(generation) ((uint64_t)(generation) << 1)
 #define LIVE_GENERATION(l) ((l) >> 1)
 #define LIVE_CLOSING ((uint64_t)1)
+
+/* `mps` of a process: 0 for none, this of a server, and of a client the name of its server (sim_shared_process). */
+#define MPS_ROLE_SERVER ((uint64_t)1)
 
 #define MIG_EVENTS 1024
 
@@ -119,8 +123,9 @@ struct state_gpu {
     word busy_ns;    /* the lengths of all turns booked so far */
     word accounting; /* NVML's accounting mode is on */
     char pad1[40];
-    word lost;             /* it fell off the bus */
-    word failing_allocs;   /* {count:32, CUDA result:32} */
+    word lost;           /* it fell off the bus */
+    word failing_allocs; /* {count:32, CUDA result:32} */
+    word failing_kernels;
     word buckets[BUCKETS]; /* {number of the 125 ms since boot:32, busy ns in it:32} */
 };
 
@@ -199,6 +204,7 @@ struct state_slot {
     word words[SIM_SHARED_WORDS];
     word opened;   /* bit for each section: whole GPUs that the process has opened */
     word instance; /* generation of the compute instance that the process is bound to, 0: none */
+    word mps;      /* what the process is to MPS */
     struct {
         word op;
         word committed;

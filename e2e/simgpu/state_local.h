@@ -33,6 +33,10 @@ struct sim_local {
     const struct sim_gpu *bound_gpu;
     pthread_mutex_t shared_mutex;              /* around holds */
     _Atomic uint32_t holds[SIM_MAX_PROCESSES]; /* [slot] of an object: how often this process holds it */
+    unsigned uses[SIM_MAX_GPUS];               /* [gpu] contexts that stand for this process's lock; under `mutex` */
+    word limits[SIM_MAX_INDICES];              /* [entry] bytes, 0: none */
+    word charged[SIM_MAX_INDICES];             /* [entry] units that count towards the limit */
+    _Atomic int64_t shared_units[SIM_MAX_PROCESSES]; /* [slot] of them, those of objects that this process made */
     char error[512];
 };
 
@@ -112,6 +116,9 @@ void sums_reap_slot(unsigned slot);
 static inline int64_t to_units(uint64_t bytes) {
     return (int64_t)((bytes + (1u << UNIT_SHIFT) - 1) >> UNIT_SHIFT);
 }
+
+/* Counts units towards this process's limit, or less of them; false, and nothing, if that would be too much. */
+bool limit_charge(int index, int64_t units);
 
 /* Takes a free slot and leaves it locked for writing. Its number, or -errno. */
 int slot_find(void);

@@ -277,7 +277,7 @@ int sums_change(unsigned slot, int index, int64_t units) {
 }
 
 int sim_reserve(int gpu, uint64_t bytes) {
-    int index = entry_of(gpu);
+    int index = entry_of(gpu), ret;
 
     if (index < 0 || !sim_local->joined)
         return -EINVAL;
@@ -285,14 +285,21 @@ int sim_reserve(int gpu, uint64_t bytes) {
         return -ENOMEM;
     if (bytes == 0)
         return 0;
-    return sums_change(sim_local->slot, index, to_units(bytes));
+    if (!limit_charge(index, to_units(bytes)))
+        return -ENOMEM;
+    ret = sums_change(sim_local->slot, index, to_units(bytes));
+    if (ret != 0)
+        limit_charge(index, -to_units(bytes));
+    return ret;
 }
 
 void sim_release(int gpu, uint64_t bytes) {
     int index = entry_of(gpu);
 
-    if (index >= 0 && sim_local->joined && bytes != 0)
+    if (index >= 0 && sim_local->joined && bytes != 0) {
         sums_change(sim_local->slot, index, -to_units(bytes));
+        limit_charge(index, -to_units(bytes));
+    }
 }
 
 uint64_t sim_gpu_used(int gpu) {

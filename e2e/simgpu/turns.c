@@ -5,7 +5,8 @@ static void add_busy(int index, uint64_t start, uint64_t end) {
     struct state_gpu *gpu = &sim_local->state->gpus[index];
 
     atomic_fetch_add_explicit(&gpu->busy_ns, end - start, memory_order_relaxed);
-    if (sim_local->joined)
+    /* An MPS server's turns are its clients', who count for themselves what they have of them. */
+    if (sim_local->joined && atomic_load(&sim_local->state->slots[sim_local->slot].mps) != MPS_ROLE_SERVER)
         atomic_fetch_add_explicit(&sim_local->state->slots[sim_local->slot].gpus[index].busy_ns, end - start,
                                   memory_order_relaxed);
     if (end - start > BUCKETS * BUCKET_NS)

@@ -2,6 +2,7 @@ package simtest
 
 import (
 	"encoding/json"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -85,9 +86,17 @@ func (n *Node) MIG(t *testing.T) MIG {
 // administrator does behind the back of whoever is tested.
 func (n *Node) SMI(t *testing.T, args ...string) string {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), filepath.Join(filepath.Dir(n.tool), "nvidia-smi"), args...)
-	command.Env = append(command.Environ(), "LD_LIBRARY_PATH="+filepath.Join(n.tool, "../../lib"))
+	command := exec.CommandContext(t.Context(), n.SMIPath(), args...)
+	command.Env = n.SMIEnv()
 	output, err := command.CombinedOutput()
 	must.NoError(t, err, must.Sprintf("nvidia-smi %v: %s", args, output))
 	return string(output)
+}
+
+// SMIPath is the simulated nvidia-smi.
+func (n *Node) SMIPath() string { return filepath.Join(filepath.Dir(n.tool), "nvidia-smi") }
+
+// SMIEnv is the environment that the simulated nvidia-smi needs.
+func (n *Node) SMIEnv() []string {
+	return append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(n.tool, "../../lib"))
 }

@@ -5,7 +5,10 @@
 #include "capture.h"
 #include "engine.h"
 #include "heap.h"
+#include "mps_client.h"
 #include "pool.h"
+
+#include "../sharing.h"
 
 #define STACK_DEPTH 64
 #define THREADS_PER_SM 2048
@@ -52,8 +55,7 @@ CUresult context_current(struct CUctx_st **context) {
     current = stack.entries[stack.depth - 1].context;
     if (!context_alive(current) || current->id != stack.entries[stack.depth - 1].id)
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    if (sim_gpu_lost(context_gpu(current)))
-        return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    TRY(gpu_error(context_gpu(current)));
     *context = current->target;
     return CUDA_SUCCESS;
 }
@@ -69,6 +71,23 @@ static void set_default_limits(struct CUctx_st *context) {
     context->limits[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 128;
 }
 
+/* The server has the GPU for the clients of MPS, but nobody gets a context where the compute mode is to have none. */
+static CUresult enter_gpu(CUdevice device) {
+    int gpu = driver->gpus[device];
+
+    if (mps_client())
+        return sim_compute_mode(gpu) == SIM_COMPUTE_PROHIBITED ? CUDA_ERROR_DEVICE_UNAVAILABLE
+                                                               : mps_client_context_new(device);
+    return sim_use(gpu) == 0 ? CUDA_SUCCESS : CUDA_ERROR_DEVICE_UNAVAILABLE;
+}
+
+static void leave_gpu(CUdevice device) {
+    if (mps_client())
+        mps_client_context_gone(device);
+    else
+        sim_unuse(driver->gpus[device]);
+}
+
 /* Gives back everything that the context holds. */
 static void clear(struct CUctx_st *context) {
     uint64_t heaps = context->overhead_bytes;
@@ -82,6 +101,7 @@ static void clear(struct CUctx_st *context) {
     memory_context_gone(context);
     sim_count_context(context_gpu(context), -(int64_t)heaps);
     sim_release(context_gpu(context), heaps);
+    leave_gpu(context->device);
     context->overhead_bytes = 0;
     context->peers = 0;
 }
@@ -97,12 +117,16 @@ static CUresult revive(struct CUctx_st *context) {
     uint64_t overhead = device_gpu(context->device)->context_bytes;
     CUresult ret;
 
-    if (sim_gpu_lost(context_gpu(context)))
-        return CUDA_ERROR_DEVICE_UNAVAILABLE;
-    TRY(heap_reserve_physical(context_gpu(context), overhead));
-    if (!streams_context_new(context)) {
+    TRY(gpu_error(context_gpu(context)));
+    TRY(enter_gpu(context->device));
+    ret = heap_reserve_physical(context_gpu(context), overhead);
+    if (ret == CUDA_SUCCESS && !streams_context_new(context)) {
         sim_release(context_gpu(context), overhead);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        ret = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (ret != CUDA_SUCCESS) {
+        leave_gpu(context->device);
+        return ret;
     }
     context->target = context;
     context->overhead_bytes = overhead;
@@ -272,7 +296,7 @@ CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev) {
     return create(pctx, flags, dev, 3020);
 }
 
-/* Execution affinity is for MPS clients, which there are none of here. */
+/* Execution affinity is for MPS clients; the simulated MPS knows percentages only. */
 CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags,
                         CUdevice dev) {
     REQUIRE_INITIALISED();
@@ -501,7 +525,7 @@ CUresult cuCtxSynchronize(void) {
     TRY(capture_forbid_context(context));
     context_wait(context);
     pools_synchronised(context->device);
-    return sim_gpu_lost(context_gpu(context)) ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
+    return gpu_error(context_gpu(context));
 }
 
 /* What a context takes beyond its overhead, more or less of it: all of it goes when the context does. */
@@ -534,7 +558,7 @@ static CUresult resize_heap(struct CUctx_st *context, CUlimit limit, size_t valu
 
 /* There is local memory for every thread that the GPU can run at once. What 1 KiB for each takes is in the overhead. */
 static uint64_t local_memory(const struct CUctx_st *context, uint64_t bytes) {
-    uint64_t threads = (uint64_t)device_gpu(context->device)->sm_count * THREADS_PER_SM;
+    uint64_t threads = (uint64_t)mps_client_multiprocessors(context->device) * THREADS_PER_SM;
 
     return bytes > INCLUDED_LOCAL_BYTES ? round_up((bytes - INCLUDED_LOCAL_BYTES) * threads, SIM_GRANULARITY) : 0;
 }

@@ -2,7 +2,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../sharing.h"
 #include "driver.h"
+#include "mps_client.h"
 
 #define REQUIRE_DEVICE(device)                                                                                         \
     REQUIRE_INITIALISED();                                                                                             \
@@ -128,7 +130,10 @@ CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev) 
     gpu = device_gpu(dev);
     switch (attrib) {
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-        *pi = gpu->sm_count;
+        *pi = mps_client_multiprocessors(dev);
+        break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
+        *pi = (int)sim_compute_mode(driver->gpus[dev]);
         break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
         *pi = gpu->cc_major;
@@ -232,7 +237,7 @@ CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdev
     return CUDA_SUCCESS;
 }
 
-/* Affinity to a share of the multiprocessors is MPS's; there is none here. */
+/* Affinity to a share of the multiprocessors is for MPS clients; the simulated MPS knows percentages only. */
 CUresult cuDeviceGetExecAffinitySupport(int *pi, CUexecAffinityType type, CUdevice dev) {
     REQUIRE_DEVICE(dev);
     REQUIRE(pi != NULL && type == CU_EXEC_AFFINITY_TYPE_SM_COUNT, CUDA_ERROR_INVALID_VALUE);

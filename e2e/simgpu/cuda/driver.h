@@ -24,6 +24,7 @@ struct driver {
     int device_count;
     int gpus[SIM_MAX_GPUS]; /* device ordinal → GPU of the shared state */
     uint64_t kernel_ns;     /* how long a kernel takes whose name says nothing */
+    _Atomic int fatal;      /* the CUDA result of a kernel's exception: all calls give it from then on */
 };
 
 extern struct driver *driver;
@@ -61,6 +62,13 @@ static inline bool device_valid(CUdevice device) {
 static inline const struct sim_gpu *device_gpu(CUdevice device) {
     return sim_gpu(driver->gpus[device]);
 }
+
+/* What all calls give that have to do with a GPU, or with this one; CUDA_SUCCESS as long as nothing is wrong. */
+CUresult driver_error(void);
+CUresult gpu_error(int gpu);
+
+/* Counts a launch. The kernel may have been ordered to end with an exception, which the next call tells. */
+void kernel_launched(CUdevice device);
 
 /* ---- Handles ---- */
 

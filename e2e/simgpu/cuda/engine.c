@@ -1,5 +1,7 @@
 #include "engine.h"
 
+#include "mps_client.h"
+
 #include <signal.h>
 #include <stdlib.h>
 #include <time.h>
@@ -69,9 +71,24 @@ static void write_stamps(struct engine *e) {
     }
 }
 
+/* The next turn for so much work. Where there are none any more, all of it has ended now. */
+static struct sim_turn book(CUdevice device, uint64_t want_ns, uint64_t not_before) {
+    struct sim_turn turn;
+    uint64_t now;
+
+    if (driver_error() == CUDA_SUCCESS) {
+        if (!mps_client())
+            return sim_turn_book(driver->gpus[device], want_ns, not_before);
+        if (mps_client_turn(device, want_ns, not_before, &turn))
+            return turn;
+    }
+    now = sim_now_ns();
+    return (struct sim_turn){now > want_ns ? now - want_ns : 0, now};
+}
+
 static void next_turn(struct engine *e, CUdevice device, uint64_t not_before) {
     e->base = covered(e);
-    e->turn = sim_turn_book(driver->gpus[device], atomic_load(&e->submitted) - e->base, not_before);
+    e->turn = book(device, atomic_load(&e->submitted) - e->base, not_before);
     write_stamps(e);
     pthread_cond_broadcast(&e->covered_more);
 }
@@ -223,7 +240,7 @@ uint64_t engine_submit(CUdevice device, uint64_t ns) {
     if (!backlog) {
         if (now >= e->turn.end_ns)
             next_turn(e, device, 0);
-        else
+        else if (!mps_client())
             sim_turn_extend(driver->gpus[device], &e->turn, ns);
         /* Whatever did not fit is the thread's, which must be told only at the beginning of such work. */
         if (covered(e) < mark)

@@ -136,8 +136,9 @@ CUresult cuEventQuery(CUevent hEvent) {
         return ipc_event_done(hEvent->object) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
     if (!hEvent->recorded)
         return CUDA_SUCCESS;
-    return engine_done(hEvent->device, hEvent->stamp.mark) && calls_point_reached(hEvent->calls) ? CUDA_SUCCESS
-                                                                                                 : CUDA_ERROR_NOT_READY;
+    if (!engine_done(hEvent->device, hEvent->stamp.mark) || !calls_point_reached(hEvent->calls))
+        return CUDA_ERROR_NOT_READY;
+    return gpu_error(driver->gpus[hEvent->device]);
 }
 
 CUresult cuEventSynchronize(CUevent hEvent) {
@@ -149,7 +150,7 @@ CUresult cuEventSynchronize(CUevent hEvent) {
     if (hEvent->object != 0)
         ipc_event_wait(hEvent->object);
     pools_synchronised(hEvent->device);
-    return sim_gpu_lost(driver->gpus[hEvent->device]) ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
+    return gpu_error(driver->gpus[hEvent->device]);
 }
 
 CUresult cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "heap.h"
+#include "mps_client.h"
 #include "stream.h"
 
 #define GREEN_BYTES (16 * MIB)
@@ -65,14 +66,15 @@ static CUresult give_resource(CUdevResource *out, CUdevResourceType type, CUdevi
 CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, CUdevResourceType type) {
     REQUIRE_INITIALISED();
     REQUIRE(device_valid(device), CUDA_ERROR_INVALID_DEVICE);
-    return give_resource(resource, type, device, (unsigned)device_gpu(device)->sm_count);
+    return give_resource(resource, type, device, (unsigned)mps_client_multiprocessors(device));
 }
 
 CUresult cuCtxGetDevResource(CUcontext hCtx, CUdevResource *resource, CUdevResourceType type) {
     REQUIRE_INITIALISED();
     REQUIRE(handle_valid(&contexts, hCtx), CUDA_ERROR_INVALID_CONTEXT);
     return give_resource(resource, type, hCtx->device,
-                         hCtx->green != NULL ? hCtx->green->sm_count : (unsigned)device_gpu(hCtx->device)->sm_count);
+                         hCtx->green != NULL ? hCtx->green->sm_count
+                                             : (unsigned)mps_client_multiprocessors(hCtx->device));
 }
 
 CUresult cuGreenCtxGetDevResource(CUgreenCtx hCtx, CUdevResource *resource, CUdevResourceType type) {

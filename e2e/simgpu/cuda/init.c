@@ -7,8 +7,9 @@
 
 #include "driver.h"
 #include "heap.h"
-#include "mig.h"
+#include "mps_client.h"
 #include "topology.h"
+#include "visible.h"
 
 struct driver *driver;
 
@@ -33,80 +34,10 @@ static bool make_driver(void) {
     return true;
 }
 
-/* The GPU that one entry of CUDA_VISIBLE_DEVICES means: an index among the GPUs, or the beginning of a UUID. -1: none. */
-static int find_entry(const char *entry, size_t length, const int *gpus, int count) {
-    char *end;
-    long index;
-    int found = -1;
-
-    if (length > 4 && (strncmp(entry, "GPU-", 4) == 0 || strncmp(entry, "MIG-", 4) == 0)) {
-        for (int i = 0; i < count; i++) {
-            if (sim_gpu(gpus[i]) != NULL && strncmp(sim_gpu(gpus[i])->uuid, entry, length) == 0) {
-                if (found >= 0)
-                    return -1; /* ambiguous */
-                found = gpus[i];
-            }
-        }
-        return found;
-    }
-    index = strtol(entry, &end, 10);
-    return end == entry + length && length > 0 && index >= 0 && index < count ? gpus[index] : -1;
-}
-
-/* Enumeration ends at the first entry that names no GPU; a GPU that is named twice spoils the whole list. */
-static int apply_visible_devices(const char *list, int *gpus, int count) {
-    int chosen[SIM_MAX_INDICES], chosen_count = 0;
-
-    for (const char *entry = list;; entry++) {
-        size_t length = strcspn(entry, ",");
-        int gpu = find_entry(entry, length, gpus, count);
-
-        if (gpu < 0)
-            break;
-        for (int i = 0; i < chosen_count; i++) {
-            if (chosen[i] == gpu)
-                return 0;
-        }
-        chosen[chosen_count++] = gpu;
-        entry += length;
-        if (*entry == '\0')
-            break;
-    }
-    memcpy(gpus, chosen, (size_t)chosen_count * sizeof(*gpus));
-    return chosen_count;
-}
-
-/* A process has at most one MIG instance, and then no other GPU: the first that is named, or that there is. */
-static int only_one_mig(int *gpus, int count) {
-    for (int i = 0; i < count; i++) {
-        if (gpus[i] >= sim_gpu_count()) {
-            gpus[0] = gpus[i];
-            return 1;
-        }
-    }
-    return count;
-}
-
-/* Whole GPUs that are not partitioned, and behind them all MIG devices. */
-static int enumerate(int *gpus) {
-    int count = 0;
-
-    for (int i = 0; i < sim_gpu_count(); i++) {
-        if (!sim_gpu_lost(i) && !sim_mig_on(i))
-            gpus[count++] = i;
-    }
-    for (int i = 0; i < sim_gpu_count(); i++) {
-        if (!sim_gpu_lost(i))
-            count += sim_mig_devices(i, gpus + count);
-    }
-    return count;
-}
-
 static int find_devices(int *gpus) {
-    const char *list = getenv("CUDA_VISIBLE_DEVICES");
-    int found[SIM_MAX_INDICES], count = enumerate(found);
+    int found[SIM_MAX_INDICES], count = mps_client() ? mps_client_gpus(found) : visible_all(found);
 
-    count = only_one_mig(found, list != NULL ? apply_visible_devices(list, found, count) : count);
+    count = visible_apply(getenv("CUDA_VISIBLE_DEVICES"), found, count);
     memcpy(gpus, found, (size_t)count * sizeof(*gpus));
     return count;
 }
@@ -146,6 +77,18 @@ static CUresult open_result(int error) {
     }
 }
 
+/* With the state open, and the MPS server where there is one. */
+static CUresult begin(void) {
+    driver->device_count = find_devices(driver->gpus);
+    REQUIRE(driver->device_count != 0, CUDA_ERROR_NO_DEVICE);
+    driver->kernel_ns = kernel_ns();
+    REQUIRE(heap_init(), CUDA_ERROR_OUT_OF_MEMORY);
+    TRY(open_devices());
+    if (mps_client())
+        mps_client_begin();
+    return CUDA_SUCCESS;
+}
+
 static CUresult initialise(void) {
     CUresult ret;
 
@@ -154,18 +97,11 @@ static CUresult initialise(void) {
     ret = open_result(sim_open());
     if (ret != CUDA_SUCCESS)
         return ret;
-    driver->device_count = find_devices(driver->gpus);
-    if (driver->device_count == 0) {
-        sim_close();
-        return CUDA_ERROR_NO_DEVICE;
-    }
-    driver->kernel_ns = kernel_ns();
-    if (sim_join() != 0 || !heap_init()) {
-        sim_close();
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    ret = open_devices();
+    ret = sim_join() == 0 ? mps_client_connect() : CUDA_ERROR_OUT_OF_MEMORY;
+    if (ret == CUDA_SUCCESS)
+        ret = begin();
     if (ret != CUDA_SUCCESS) {
+        mps_client_disconnect();
         sim_close();
         return ret;
     }

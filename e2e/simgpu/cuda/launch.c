@@ -1,6 +1,7 @@
 /* Kernel launches. A kernel does nothing but take time. */
 #include "capture.h"
 #include "module.h"
+#include "mps_client.h"
 #include "stream.h"
 
 #define MAX_BLOCK_THREADS 1024
@@ -47,7 +48,7 @@ static CUresult launch(CUfunction f, struct shape shape, CUstream hStream, void 
     if (captured)
         return capture_launch(stream, f, &shape);
     stream_submit(stream, function->duration_ns);
-    sim_count_launch(context_gpu(context));
+    kernel_launched(context->device);
     return CUDA_SUCCESS;
 }
 
@@ -95,7 +96,7 @@ static CUresult launch_cooperative(CUfunction f, struct shape shape, CUstream hS
     REQUIRE(shape_valid(&shape), CUDA_ERROR_INVALID_VALUE);
     TRY(cuOccupancyMaxActiveBlocksPerMultiprocessor(
         &per_multiprocessor, f, (int)(shape.block[0] * shape.block[1] * shape.block[2]), shape.shared_bytes));
-    REQUIRE(blocks <= (uint64_t)per_multiprocessor * (uint64_t)device_gpu(context->device)->sm_count,
+    REQUIRE(blocks <= (uint64_t)per_multiprocessor * (uint64_t)mps_client_multiprocessors(context->device),
             CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
     return launch(f, shape, hStream, params, NULL, per_thread);
 }

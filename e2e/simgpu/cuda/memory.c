@@ -1,4 +1,5 @@
 /* Linear device memory: allocating, freeing, asking about it. */
+#include "../sharing.h"
 #include "capture.h"
 #include "engine.h"
 #include "heap.h"
@@ -72,6 +73,18 @@ CUresult cuMemFree(CUdeviceptr_v1 dptr) {
     return cuMemFree_v2(dptr);
 }
 
+static void apply_limit(int gpu, size_t *free, size_t *total) {
+    uint64_t limit = sim_limit_of(gpu), charged = sim_charged(gpu);
+
+    if (limit == 0 || limit >= *total)
+        return;
+    *total = limit;
+    if (charged >= limit)
+        *free = 0;
+    else if (*free > limit - charged)
+        *free = limit - charged;
+}
+
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
     uint64_t used;
 
@@ -80,6 +93,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
     used = sim_gpu_used(context_gpu(context));
     *total = device_gpu(context->device)->memory_bytes;
     *free = used < *total ? *total - used : 0;
+    apply_limit(context_gpu(context), free, total);
     return CUDA_SUCCESS;
 }
 

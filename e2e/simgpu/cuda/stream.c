@@ -350,7 +350,7 @@ static CUresult synchronize(CUstream hStream, bool per_thread) {
     TRY(capture_forbid(stream));
     stream_wait(stream);
     pools_synchronised(context->device);
-    return sim_gpu_lost(context_gpu(context)) ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
+    return gpu_error(context_gpu(context));
 }
 
 static CUresult query(CUstream hStream, bool per_thread) {

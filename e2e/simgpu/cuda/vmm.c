@@ -87,7 +87,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     REQUIRE(((unsigned)prop->requestedHandleTypes & ~(unsigned)EXPORTABLE) == 0, CUDA_ERROR_NOT_SUPPORTED);
     if (prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
         gpu = driver->gpus[prop->location.id];
-        REQUIRE(!sim_gpu_lost(gpu), CUDA_ERROR_DEVICE_UNAVAILABLE);
+        TRY(gpu_error(gpu));
         TRY(heap_reserve_physical(gpu, size));
     }
     pthread_mutex_lock(&vmm_mutex);

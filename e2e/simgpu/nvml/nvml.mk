@@ -22,7 +22,7 @@ NVML_LIB_SRC := $(addprefix $(NVML_SIM)/,library.c device.c memory.c telemetry.c
 # The simulator's makefile names the sources of the state, where it has included this one.
 NVML_STATE_SRC := $(or $(SIM_STATE_SRC),$(addprefix e2e/simgpu/,state.c sums.c shared_objects.c \
 	shared_contents.c record.c turns.c faults.c health.c orders.c processes.c topology.c mig.c mig_profiles.c \
-	mig_device.c mig_events.c mig_nodes.c uuid5.c))
+	mig_device.c mig_events.c mig_nodes.c visible.c sharing.c uuid5.c))
 NVML_HEADERS := $(wildcard $(NVML_SIM)/*.h) $(wildcard e2e/simgpu/*.h)
 
 # Names that NVML has deprecated are what programs still call.

@@ -57,7 +57,8 @@ static void touch(const char *path) {
 }
 
 static void node_make(void) {
-    static const char *const unset[] = {"CUDA_VISIBLE_DEVICES", "SIMGPU_KERNEL_US", "CUDA_DEVICE_ORDER"};
+    static const char *const unset[] = {"CUDA_VISIBLE_DEVICES", "SIMGPU_KERNEL_US", "CUDA_DEVICE_ORDER",
+                                        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"};
 
     snprintf(directory, sizeof(directory), "/tmp/simgpu-test.XXXXXX");
     if (mkdtemp(directory) == NULL)
@@ -70,6 +71,8 @@ static void node_make(void) {
     setenv("SIMGPU_STATE", node_path("state"), 1);
     setenv("SIMGPU_DEV", node_path("dev"), 1);
     setenv("SIMGPU_LABEL", "test", 1);
+    setenv("CUDA_MPS_PIPE_DIRECTORY", node_path("pipe"), 1);
+    setenv("CUDA_MPS_LOG_DIRECTORY", node_path("log"), 1);
     for (size_t i = 0; i < sizeof(unset) / sizeof(unset[0]); i++)
         unsetenv(unset[i]);
 }
@@ -302,11 +305,11 @@ int main(int argc, char **argv) {
         const char *name;
         const struct test *tests;
     } files[] = {
-        {"mig", mig_tests},         {"init", init_tests},     {"context", context_tests}, {"memory", memory_tests},
-        {"sums", sums_tests},       {"module", module_tests}, {"time", time_tests},       {"fault", fault_tests},
-        {"tool", tool_tests},       {"pool", pool_tests},     {"graph", graph_tests},     {"vmm", vmm_tests},
-        {"ipc", ipc_tests},         {"array", array_tests},   {"image", image_tests},     {"limits", limits_tests},
-        {"managed", managed_tests},
+        {"mig", mig_tests},         {"init", init_tests},       {"context", context_tests}, {"memory", memory_tests},
+        {"sums", sums_tests},       {"module", module_tests},   {"time", time_tests},       {"fault", fault_tests},
+        {"tool", tool_tests},       {"pool", pool_tests},       {"graph", graph_tests},     {"vmm", vmm_tests},
+        {"ipc", ipc_tests},         {"array", array_tests},     {"image", image_tests},     {"limits", limits_tests},
+        {"managed", managed_tests}, {"sharing", sharing_tests}, {"mps", mps_tests},
     };
     int passed = 0, failed = 0;
 

@@ -55,6 +55,19 @@ static int fault_alloc(int argc, char **argv) {
     return 0;
 }
 
+static int fault_kernel(int argc, char **argv) {
+    long long count, code;
+    int gpu;
+
+    (void)argc;
+    if (parse_gpu(argv[0], &gpu) != 0 || parse_number(argv[1], UINT32_MAX, &count) != 0 ||
+        parse_number(argv[2], 999, &code) != 0)
+        return 1;
+    if (sim_fault_kernel(gpu, (uint32_t)count, (int)code) != 0)
+        return complain("%s: no CUDA result to fail with", argv[2]);
+    return 0;
+}
+
 static int fault_lost(int argc, char **argv) {
     bool lost;
     int gpu;
@@ -86,6 +99,7 @@ static const struct {
     int (*run)(int argc, char **argv);
 } faults[] = {
     {"alloc", "GPU|any N CODE", 3, 3, fault_alloc},
+    {"kernel", "GPU N CODE", 3, 3, fault_kernel},
     {"xid", "GPU N [GI [CI]]", 2, 4, fault_xid},
     {"lost", "GPU on|off", 2, 2, fault_lost},
     {"removed", "GPU on|off", 2, 2, fault_removed},

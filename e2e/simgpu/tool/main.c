@@ -20,6 +20,7 @@ static const char usage_text[] =
     "  reload [--force]             load the driver anew: MIG instances are gone, and the mode but of A100 and A30\n"
     "  smi                          what nvidia-smi would show\n"
     "  fault alloc GPU|any N CODE   let the next N allocations fail with this CUDA result\n"
+    "  fault kernel GPU N CODE      let the next N kernels on the GPU end with this exception, a CUDA result\n"
     "  fault xid GPU N [GI [CI]]    post an Xid event, of the GPU or of a MIG instance\n"
     "  fault lost GPU on|off        let the GPU fall off the bus, or come back: NVML goes on counting it\n"
     "  fault removed GPU on|off     take the GPU out, or put it in: a new session does not find it, or does\n"

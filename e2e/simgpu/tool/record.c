@@ -16,6 +16,16 @@ static bool touches(const struct sim_process_gpu *gpu) {
     return gpu->bytes != 0 || gpu->launches != 0 || gpu->allocations != 0;
 }
 
+/* Of processes that have to do with MPS. */
+static void mps_json(struct json *json, const struct sim_process_info *info) {
+    if (info->mps_server)
+        json_bool(json, "mps_server", true);
+    if (info->mps_client) {
+        json_bool(json, "mps_client", true);
+        json_number(json, "mps_server_pid", (uint64_t)info->mps_server_pid);
+    }
+}
+
 static int process_json(const struct sim_process_info *info, void *arg) {
     struct json *json = arg;
 
@@ -40,6 +50,7 @@ static int process_json(const struct sim_process_info *info, void *arg) {
         json_close(json, '}');
     }
     json_close(json, ']');
+    mps_json(json, info);
     json_close(json, '}');
     return 0;
 }
@@ -129,9 +140,12 @@ static int process_text(const struct sim_process_info *info, void *arg) {
         const struct sim_process_gpu *gpu = &info->gpus[i];
 
         if (sim_gpu(i) != NULL && touches(gpu))
-            printf("%8d %-24s %3d %12.2f %12.2f %12" PRIu64 " %12" PRIu64 "\n", info->pid ? info->pid : info->nspid,
+            printf("%8d %-24s %3d %12.2f %12.2f %12" PRIu64 " %12" PRIu64 "%s\n", info->pid ? info->pid : info->nspid,
                    info->group, i, (double)gpu->bytes / MIB, (double)gpu->context_bytes / MIB, gpu->allocations,
-                   gpu->launches);
+                   gpu->launches,
+                   info->mps_server   ? "  MPS server"
+                   : info->mps_client ? "  MPS client"
+                                      : "");
     }
     return 0;
 }

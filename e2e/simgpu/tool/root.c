@@ -337,13 +337,18 @@ static int make_cdi(const struct sim_topology *t) {
     return 0;
 }
 
-static int make_smi(void) {
+static int make_program(const char *name) {
     char from[PATH_MAX * 2];
 
-    snprintf(from, sizeof(from), "%s/nvidia-smi", tool_directory());
+    snprintf(from, sizeof(from), "%s/%s", tool_directory(), name);
     if (access(from, X_OK) != 0)
         return complain("%s is not built yet, and not in the driver root", from), 0;
-    return copy_file(from, under_root("usr/bin/nvidia-smi"), 0755);
+    return copy_file(from, under_root("usr/bin/%s", name), 0755);
+}
+
+static int make_programs(void) {
+    return make_program("nvidia-smi") || make_program("nvidia-cuda-mps-control") ||
+           make_program("nvidia-cuda-mps-server");
 }
 
 int command_root(int argc, char **argv) {
@@ -369,5 +374,6 @@ int command_root(int argc, char **argv) {
     /* Containers write there under any user ID when the state has to be made anew. */
     chmod(under_root("run/simgpu"), 01777);
     return make_library("libcuda", t.driver_version) || make_library("libnvidia-ml", t.driver_version) ||
-           make_nodes(&t) || make_proc(&t) || make_smi() || make_state(topology) || make_mig_nodes() || make_cdi(&t);
+           make_nodes(&t) || make_proc(&t) || make_programs() || make_state(topology) || make_mig_nodes() ||
+           make_cdi(&t);
 }

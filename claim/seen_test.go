@@ -1,0 +1,146 @@
+package claim
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+)
+
+// fromMemory is an owner that no file in these tests has: a record with it was not read.
+const fromMemory = "from memory"
+
+// seenNow is what is known of the ledger's files as they are, however fresh they are, with the owner fromMemory.
+func seenNow(t *testing.T, l *Ledger) seen {
+	t.Helper()
+	b, _, err := readBook(l.claims, nil)
+	must.NoError(t, err)
+	known := seen{}
+	for id, r := range b.records {
+		r.Owner = fromMemory
+		known[id+".json"] = seenRecord{stamp: stampNow(t, filepath.Join(l.claims, id+".json")), record: r}
+	}
+	return known
+}
+
+func stampNow(t *testing.T, path string) fileStamp {
+	t.Helper()
+	info, err := os.Lstat(path)
+	must.NoError(t, err)
+	stamp, ok := stampOfFile(info)
+	must.True(t, ok)
+	return stamp
+}
+
+func TestSeen(t *testing.T) {
+	replaced := func(t *testing.T, path string) {
+		text, err := os.ReadFile(path)
+		must.NoError(t, err)
+		must.NoError(t, os.WriteFile(path+".tmp", text, 0o600))
+		must.NoError(t, os.Rename(path+".tmp", path))
+	}
+	// Of the same size, in place, and with the times set back as far as anybody can.
+	edited := func(t *testing.T, path string) {
+		before, err := os.Stat(path)
+		must.NoError(t, err)
+		text, err := os.ReadFile(path)
+		must.NoError(t, err)
+		for stamp := stampNow(t, path); stampNow(t, path) == stamp; { // the kernel's clock may stand still for a moment
+			must.NoError(t, os.WriteFile(path, bytes.Replace(text, []byte(`"nomad"`), []byte(`"radon"`), 1), 0o600))
+			must.NoError(t, os.Chtimes(path, before.ModTime(), before.ModTime()))
+		}
+	}
+	cases := []struct {
+		name   string
+		change func(t *testing.T, path string)
+		// want are the owners of the two claims, "" for one that is gone.
+		want [2]string
+	}{
+		{"untouched", func(*testing.T, string) {}, [2]string{fromMemory, fromMemory}},
+		{"replaced", replaced, [2]string{OwnerNomad, fromMemory}},
+		{"edited behind the ledger's back", edited, [2]string{"radon", fromMemory}},
+		{"removed", func(t *testing.T, path string) { must.NoError(t, os.Remove(path)) }, [2]string{"", fromMemory}},
+		{"spoilt", func(t *testing.T, path string) { must.NoError(t, os.Truncate(path, 20)) }, [2]string{"", fromMemory}},
+		{"a link in its place", func(t *testing.T, path string) {
+			must.NoError(t, os.Rename(path, path+".elsewhere"))
+			must.NoError(t, os.Symlink(path+".elsewhere", path))
+		}, [2]string{"", fromMemory}},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			l := newLedger(t)
+			first, _ := reserve(t, l, 0, 3)
+			second, _ := reserve(t, l, 4, 5)
+			l.seen = seenNow(t, l)
+			tc.change(t, filepath.Join(l.claims, first.ID+".json"))
+			owners := map[string]string{}
+			for _, c := range list(t, l) {
+				owners[c.ID] = c.Owner
+			}
+			must.Eq(t, tc.want, [2]string{owners[first.ID], owners[second.ID]})
+			_, still := l.seen[first.ID+".json"]
+			must.Eq(t, tc.want[0] == fromMemory, still, must.Sprint("what is known of a file that changed just now"))
+			must.MapContainsKey(t, l.seen, second.ID+".json")
+		})
+	}
+}
+
+// What a caller makes of a record, or a call that then fails, changes nothing that is known.
+func TestSeen_isNotChanged(t *testing.T) {
+	l := newLedger(t)
+	older, _ := reserve(t, l, 0, 3)
+	c, _ := reserve(t, l, 0, 3)
+	cmd := startProcess(t)
+	must.NoError(t, l.Bind(t.Context(), c.ID, container("c1", cmd)))
+	l.seen = seenNow(t, l)
+	b, known, err := readBook(l.claims, l.seen)
+	must.NoError(t, err)
+	r := b.records[c.ID]
+	must.Eq(t, known[c.ID+".json"].record, r)
+	r.Slices[0], r.Container.ID, r.Supersedes[0], r.Released = "other", "other", "other", time.Now()
+	must.NotEq(t, known[c.ID+".json"].record, r)
+	must.Eq(t, slicesOf(0, 3), known[c.ID+".json"].record.Slices)
+	must.Eq(t, "c1", known[c.ID+".json"].record.Container.ID)
+	must.Eq(t, []string{older.ID}, known[c.ID+".json"].record.Supersedes)
+}
+
+// A file that changed just now may change once more and look the same, so it is read again.
+func TestSeen_notWhatIsFresh(t *testing.T) {
+	l := newLedger(t)
+	c, _ := reserve(t, l, 0, 3)
+	_, known, err := readBook(l.claims, nil)
+	must.NoError(t, err)
+	must.MapEmpty(t, known)
+
+	stamp := stampNow(t, filepath.Join(l.claims, c.ID+".json"))
+	changed := time.Unix(stamp.changed.Unix())
+	for after, want := range map[time.Duration]bool{-time.Hour: false, 0: false, settled: false, settled + 1: true} {
+		must.Eq(t, want, stamp.settledAt(changed.Add(after)), must.Sprint(after))
+	}
+}
+
+// With all files as old as that, a ledger reads none of them twice: nobody could tell from what it gives.
+func TestSeen_afterAWhile(t *testing.T) {
+	l := newLedger(t)
+	c, _ := reserve(t, l, 0, 3)
+	before := list(t, l)
+	time.Sleep(settled + 100*time.Millisecond) // no event tells that time has passed
+	must.Eq(t, before, list(t, l))
+	must.MapContainsKey(t, l.seen, c.ID+".json")
+	must.Eq(t, before, list(t, l))
+
+	cmd := startProcess(t)
+	must.NoError(t, l.Bind(t.Context(), c.ID, container("c1", cmd)))
+	must.Eq(t, "c1", list(t, l)[0].Container.ID)
+	endProcess(cmd)
+	released, err := l.Sweep(t.Context())
+	must.NoError(t, err)
+	must.Len(t, 1, released)
+	must.False(t, list(t, l)[0].Released.IsZero())
+	must.NoError(t, l.Drop(t.Context(), c.ID))
+	must.SliceEmpty(t, list(t, l))
+	must.MapEmpty(t, l.seen)
+}

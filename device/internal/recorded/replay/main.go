@@ -1,0 +1,26 @@
+// Command replay is a Nomad device plugin that repeats a recording, for tests of nodes that had another plugin before.
+// The recording lies beside it, in a file of the program's name with ".json".
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/plugins"
+
+	"tranche.dev/tranche/device/internal/recorded"
+)
+
+func main() {
+	self, err := os.Executable()
+	if err == nil {
+		var recording *recorded.Recording
+		if recording, err = recorded.Read(self + ".json"); err == nil {
+			plugins.Serve(func(hclog.Logger) any { return recorded.NewPlugin(recording) })
+			return
+		}
+	}
+	fmt.Fprintln(os.Stderr, "replay:", err)
+	os.Exit(1)
+}

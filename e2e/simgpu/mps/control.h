@@ -1,0 +1,81 @@
+/* What the files of the simulated MPS control daemon share. */
+#ifndef SIMGPU_MPS_CONTROL_H
+#define SIMGPU_MPS_CONTROL_H
+
+#include <stddef.h>
+
+#include "mps.h"
+
+/* ---- The daemon ---- */
+
+/* Takes the pipe directory and listens; says why not on stderr, and returns false then. */
+bool daemon_open(bool multiuser);
+/* Serves until it is told to quit. The exit status. */
+int daemon_run(void);
+
+/* Begins to quit: nobody new, and the end with the server's. After `timeout_s` (-1: never) the server is killed. */
+void daemon_quit(int timeout_s);
+
+/* ---- The server: one at a time ---- */
+
+struct server {
+    pid_t pid; /* 0: there is none */
+    int fd;
+    uid_t uid;
+    bool ready;
+    bool closing; /* has no new clients, and ends with its last */
+    struct mps_shared *shared;
+    char shm[64];
+};
+extern struct server server;
+
+/* Starts one for the user. False if that can't be. */
+bool server_start(uid_t uid);
+/* Has it end with its last client, or at once. */
+void server_shut_down(void);
+void server_kill(void);
+/* What it says. */
+void server_attend(void);
+/* It may have ended. */
+void server_reap(void);
+
+/* What servers that come are told, and the next clients of the one there is. */
+extern uint32_t default_percentage;
+/* "0=1G,GPU-…=512M"; the last entry of a device counts. */
+extern char default_limits[4096];
+
+/* ---- Clients that wait for a server ---- */
+
+/* Somebody connected: a client, once it has said hello. */
+void waiting_add(int fd);
+/* For poll: how many there are, and their descriptors while they have not said hello (-1 then). */
+unsigned waiting_count(void);
+int waiting_fd(unsigned i);
+void waiting_attend(unsigned i);
+/* Passes on those who can be, and starts a server for who is first where there is none. */
+void waiting_serve(void);
+/* Nobody gets a server any more. */
+void waiting_refuse(void);
+/* A server did not start: those who waited for it learn of it. */
+void waiting_failed(uid_t uid);
+
+extern bool multiuser;
+
+/* ---- Commands ---- */
+
+/*
+ * Runs one command for whoever is at the socket. The answer is in the buffer; false if it comes later, or never: that the
+ * connection ends is the answer to `quit`.
+ */
+bool command_run(char *line, int console, char *out, size_t size);
+/* A server's answer to what a command has asked of it. */
+void command_answered(const struct mps_message *message);
+/* The server is gone, and answers nothing any more. */
+void command_unanswered(void);
+/* A console is gone. */
+void command_forget(int console);
+
+/* The client: runs the commands on stdin. The exit status. */
+int console_run(void);
+
+#endif
