@@ -10,12 +10,12 @@ import (
 	"tranche.dev/tranche/claim"
 )
 
-// standing is in what relation a process that uses a GPU stands to this node's
+// relation is how a process that uses a GPU stands to this node's
 // claims.
-type standing int
+type relation int
 
 const (
-	stranger standing = iota // it belongs to nobody who has a claim on the GPU
+	stranger relation = iota // it belongs to nobody who has a claim on the GPU
 	claimed                  // it is in the container of a claim
 	own                      // it is the plugin's, which measures what a context costs
 	gone                     // it has ended in the meantime
@@ -50,7 +50,7 @@ func membersOf(claims []*claim.Claim) *members {
 }
 
 // of tells how a process stands.
-func (m *members) of(pid int) standing {
+func (m *members) of(pid int) relation {
 	process, ok := footingOf(pid)
 	switch {
 	case !ok:
