@@ -22,10 +22,12 @@ type calm struct {
 // teller decides when Nomad is told what. It belongs to the fingerprint.
 type teller struct {
 	*node
-	// groups and calm are what Nomad was told last, and told is when.
+	// groups and calm are what Nomad was told last, and told is as of when.
 	groups []*ndevice.DeviceGroup
 	calm   *calm
 	told   time.Time
+	// asked is when the last news were asked for.
+	asked time.Time
 	// due fires when what waits has waited long enough; nil if nothing does.
 	due <-chan time.Time
 }
@@ -33,7 +35,7 @@ type teller struct {
 // news returns what to tell Nomad now; not ok if there is nothing. What can
 // wait goes along with what can't, and at the latest when it is due.
 func (t *teller) news(taken *taken) (groups []*ndevice.DeviceGroup, ok bool) {
-	groups = t.groupsOf(taken)
+	groups, t.asked = t.groupsOf(taken), t.now()
 	switch {
 	case t.calm == nil: // the agent waits for the first message, even if there are no devices
 		return groups, true
@@ -48,7 +50,7 @@ func (t *teller) news(taken *taken) (groups []*ndevice.DeviceGroup, ok bool) {
 	if !reflect.DeepEqual(t.groups, t.groupsOf(&old)) {
 		return groups, true
 	}
-	wait := calmPeriod - t.now().Sub(t.told)
+	wait := calmPeriod - t.asked.Sub(t.told)
 	if wait <= 0 {
 		return groups, true
 	}
@@ -58,7 +60,7 @@ func (t *teller) news(taken *taken) (groups []*ndevice.DeviceGroup, ok bool) {
 	return nil, false
 }
 
-// sent takes in that Nomad was told.
+// sent takes in that Nomad was told the last news.
 func (t *teller) sent(groups []*ndevice.DeviceGroup, calm *calm) {
-	t.groups, t.calm, t.told, t.due = groups, calm, t.now(), nil
+	t.groups, t.calm, t.told, t.due = groups, calm, t.asked, nil
 }
