@@ -30,6 +30,15 @@ static void print_head(const struct nvml *nvml, FILE *out) {
     fprintf(out, "|=========================================+========================+======================|\n");
 }
 
+static const char *compute_mode(const struct nvml *nvml, nvmlDevice_t device) {
+    nvmlComputeMode_t mode = NVML_COMPUTEMODE_DEFAULT;
+
+    nvml->nvmlDeviceGetComputeMode(device, &mode);
+    return mode == NVML_COMPUTEMODE_EXCLUSIVE_PROCESS ? "E. Process"
+           : mode == NVML_COMPUTEMODE_PROHIBITED      ? "Prohibited"
+                                                      : "Default";
+}
+
 /* A GPU that is lost has a line of its own, as nvidia-smi shows "ERR!". */
 static void print_gpu(const struct nvml *nvml, FILE *out, unsigned int index) {
     nvmlDevice_t device;
@@ -64,8 +73,8 @@ static void print_gpu(const struct nvml *nvml, FILE *out, unsigned int index) {
     fprintf(out, "| %3u  %-28.28s %5s | %-16s %5s | %20llu |\n", index, name,
             persistence == NVML_FEATURE_ENABLED ? "On" : "Off", pci.busId,
             display == NVML_FEATURE_ENABLED ? "On" : "Off", ecc);
-    fprintf(out, "| N/A  %3uC    P0          %5uW / %4uW | %22s | %6u%%      Default |\n", celsius, power / 1000,
-            cap / 1000, usage, utilisation.gpu);
+    fprintf(out, "| N/A  %3uC    P0          %5uW / %4uW | %22s | %6u%% %12s |\n", celsius, power / 1000, cap / 1000,
+            usage, utilisation.gpu, compute_mode(nvml, device));
     fprintf(out, "| %39s | %22s | %20s |\n%s\n", "", "",
             mig_ret != NVML_SUCCESS ? "N/A" : (mig == NVML_DEVICE_MIG_ENABLE ? "Enabled" : "Disabled"), rule);
 }

@@ -51,7 +51,8 @@
     X(nvmlComputeInstanceGetInfo_v2)                                                                                   \
     X(nvmlComputeInstanceDestroy)                                                                                      \
     X(nvmlDeviceGetComputeRunningProcesses_v3)                                                                         \
-    X(nvmlDeviceGetMPSComputeRunningProcesses_v3)
+    X(nvmlDeviceGetMPSComputeRunningProcesses_v3)                                                                      \
+    X(nvmlDeviceGetComputeMode)
 
 struct nvml {
     void *library;

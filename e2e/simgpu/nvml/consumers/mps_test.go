@@ -43,6 +43,7 @@ func TestMPSProcesses(t *testing.T) {
 	lib := openNVML(t)
 	dev := gpuByUUID(t, lib, h200UUID)
 	startMPS(t)
+	simgpu(t, "set", "0", "compute_mode", fmt.Sprint(int(nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)))
 	client := hold(t, 64*mib)
 	server, err := strconv.Atoi(strings.TrimSpace(mpsControl(t, "get_server_list")))
 	must.NoError(t, err)
@@ -64,6 +65,7 @@ func TestMPSProcesses(t *testing.T) {
 
 	out, err := exec.Command(tool("nvidia-smi")).CombinedOutput()
 	must.NoError(t, err, must.Sprintf("%s", out))
+	must.StrContains(t, string(out), "E. Process |")
 	must.StrContains(t, string(out), fmt.Sprintf("%d    M+C   ", client.Process.Pid))
 	must.StrContains(t, string(out), fmt.Sprintf("%d      C   ", server))
 }
