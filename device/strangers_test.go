@@ -179,7 +179,9 @@ func TestStrangers_Text(t *testing.T) {
 }
 
 // A program that somebody started by hand, on the simulated GPU: the simulator's record says what it took.
-func TestStrangers_Simulated(t *testing.T) {
+func TestStrangers_Simulated(t *testing.T) { simtest.InProcess(t, testStrangersSimulated) }
+
+func testStrangersSimulated(t *testing.T) {
 	node := simtest.H200x2(t)
 	p := newPlugin(t, nvml.New(node.DriverRoot), map[string]any{"driver_root": node.DriverRoot, "context_memory": "auto"})
 	clock := moveByHand(p)
