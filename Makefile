@@ -59,6 +59,11 @@ $(BUILD)/e2e/sandbox $(BUILD)/e2e/demo $(BUILD)/e2e/bench &: $(E2E_SOURCES) $(GO
 	@mkdir -p $(BUILD)/e2e
 	$(GO) build -buildvcs=false -o $(BUILD)/e2e/ ./e2e/sandbox ./e2e/demo ./e2e/bench
 
+# Stands in for another device plugin, by what that one was recorded to say.
+$(BUILD)/e2e/replay: $(wildcard device/internal/recorded/*.go device/internal/recorded/replay/*.go)
+	@mkdir -p $(@D)
+	$(GO) build -buildvcs=false -o $@ ./device/internal/recorded/replay
+
 $(BUILD)/e2e/gpu-probe: examples/gpu-probe/gpu-probe.c examples/gpu-probe/driver.h
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -O2 -Wall -Wextra -Werror -o $@ $< -ldl
@@ -148,7 +153,7 @@ test: test-setup ## Run every test: C under sanitizers, Go with the race detecto
 	@$(MAKE) --no-print-directory gpu-check-test
 	@$(MAKE) --no-print-directory e2e
 
-TEST_PROGRAMS := $(addprefix $(BUILD)/e2e/,sandbox demo gpu-probe churn vandal stopwatch)
+TEST_PROGRAMS := $(addprefix $(BUILD)/e2e/,sandbox demo gpu-probe replay churn vandal stopwatch)
 
 .PHONY: test-setup
 test-setup:

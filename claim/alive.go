@@ -14,7 +14,7 @@ import (
 // Alive tells whether a container's init process lives: the same process, in the same boot. A zombie is dead. Where the
 // kernel does not say, the container counts as living, since nothing may be taken from under one that is.
 func Alive(c Container) bool {
-	return Process{PID: c.InitPID, StartTime: c.InitStartTime, BootID: c.BootID}.alive()
+	return Process{PID: c.InitPID, StartTime: c.InitStartTime, BootID: c.BootID}.Alive()
 }
 
 // Process names a process for good, as Container names its init process.
@@ -38,7 +38,8 @@ func ThisProcess() (Process, error) {
 	return Process{PID: pid, StartTime: p.startTime, BootID: boot}, nil
 }
 
-func (p Process) alive() bool {
+// Alive tells whether the process lives, as the function Alive does of a container's.
+func (p Process) Alive() bool {
 	if boot, err := bootID(); err == nil && boot != p.BootID {
 		return false
 	}

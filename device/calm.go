@@ -15,6 +15,8 @@ const calmPeriod = 30 * time.Second
 type calm struct {
 	// used counts the slices that claims have, in steps, by GPU.
 	used map[string]int64
+	// withheld are the slices that cannot be had because of strangers, with the reason.
+	withheld map[string]string
 }
 
 // teller decides when Nomad is told what. It belongs to the fingerprint.

@@ -72,7 +72,7 @@ func TestSetConfig_badInput(t *testing.T) {
 		{"state_dir", "", `state_dir: "" is not an absolute path`},
 		{"run_dir", "./run", `run_dir: "./run" is not an absolute path`},
 		{"max_slices", -1, "max_slices: -1 is less than nothing; 0 is for as many as a GPU has"},
-		{"mode", "slices", `mode: "slices" is none of "slice", "exclusive", "timeslice", "mig"`},
+		{"mode", "slices", `mode: "slices" is none of "slice", "exclusive", "timeslice", "mps", "mig"`},
 		{"mode", "timeslice", `replicas: mode "timeslice" needs to know by how many the GPU may be shared, such as replicas = 10`},
 		{"replicas", 2, `replicas: it belongs to mode "timeslice", and the mode is "slice"`},
 	}

@@ -43,12 +43,15 @@ var errNotConfigured = errors.New(PluginName + " was called before it was config
 // costs tells what a CUDA context costs on a GPU.
 type costs interface {
 	Cost(ctx context.Context, gpu contextcost.GPU) (uint64, error)
+	// Known is Cost for where a context cannot be made to find out.
+	Known(gpu contextcost.GPU) (uint64, bool)
 }
 
 // fixedCost is what the operator said that a context costs.
 type fixedCost uint64
 
 func (f fixedCost) Cost(context.Context, contextcost.GPU) (uint64, error) { return uint64(f), nil }
+func (f fixedCost) Known(contextcost.GPU) (uint64, bool)                  { return uint64(f), true }
 
 // Plugin implements Nomad's device plugin interface. A process may hold any
 // number; each is configured on its own.
@@ -84,9 +87,12 @@ type node struct {
 	modes map[claim.Mode]mode
 	// told is what was last written down of how the GPUs are shared. It belongs
 	// to the fingerprint.
-	told map[string]layout.GPU
+	told      map[string]layout.GPU
+	strangers strangers
 	// xids are errors that made GPUs unfit.
 	xids xids
+	// mps are the GPUs that are behind an MPS control daemon.
+	mps *daemons
 	// demand is what is known of GPUs whose MIG instances are made on demand.
 	demand demand
 	now    func() time.Time
@@ -173,6 +179,7 @@ func newNode(s *settings, library nvml.Interface, logger hclog.Logger) (*node, e
 			Logger:     logger,
 		})
 	}
+	n.mps = newDaemons(n)
 	n.modes = n.newModes()
 	n.partitioner, _ = library.(nvml.Partitioner)
 	return n, nil

@@ -16,6 +16,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"tranche.dev/tranche/device/contextcost"
+	"tranche.dev/tranche/device/mps"
 	"tranche.dev/tranche/device/nvml"
 	"tranche.dev/tranche/device/nvml/nvmltest"
 )
@@ -25,6 +26,7 @@ const servePlugin = "TRANCHE_TEST_SERVE_DEVICE_PLUGIN"
 
 func TestMain(m *testing.M) {
 	contextcost.ChildMain()
+	mps.ChildMain()
 	simChildMain()
 	if os.Getenv(servePlugin) != "" {
 		plugins.Serve(func(logger hclog.Logger) any { return New(logger, "v0.0.1") })

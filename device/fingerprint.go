@@ -6,6 +6,7 @@ import (
 
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 
+	"tranche.dev/tranche/claim"
 	"tranche.dev/tranche/claim/memsize"
 	"tranche.dev/tranche/device/contextcost"
 )
@@ -25,6 +26,7 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 	events := make(chan struct{})
 	go func() { defer close(events); n.watchEvents(ctx) }()
 	defer func() { <-events }()
+	defer n.mps.close()
 
 	tell := &teller{node: n}
 	for scan := true; ; {
@@ -32,6 +34,7 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 			n.sweep(ctx)
 			_ = n.scan(ctx)
 			n.tellLayout()
+			n.mps.tend(ctx)
 			// MIG is turned on first, and instances are made then.
 			for range 2 {
 				if !n.layOut(ctx) {
@@ -39,6 +42,7 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 				}
 				_ = n.scan(ctx)
 			}
+			n.lookForStrangers(ctx)
 		}
 		n.tendAll(ctx)
 		taken := n.takenElsewhere(ctx)
@@ -54,8 +58,12 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 		select {
 		case <-ticker.C:
 		case <-n.changed:
+		case <-n.strangers.due:
+			n.strangers.due = nil
 		case <-ledger:
 			scan = false // the GPUs have nothing to do with it, but for MIG instances made on demand
+		case <-n.mps.keeper.Changed():
+			scan = false
 		case <-tell.due:
 			scan, tell.due = false, nil
 		case <-ctx.Done():
@@ -82,8 +90,8 @@ func (n *node) scan(ctx context.Context) error {
 	usable, changed := n.inventory.update(found, conditions, err)
 	changed = n.learnSizes(bounded) || changed
 	for _, g := range usable {
-		if !g.sliced() {
-			continue // nobody has to fit a context into a limit there
+		if g.mode != claim.ModeSlice {
+			continue // nobody has to fit a context into a limit there, or it is measured before the GPU goes behind MPS
 		}
 		// Measured now, the cost is known when the first reservation needs it.
 		go func() { _, _ = n.costs.Cost(ctx, g.costKey()) }()
@@ -113,6 +121,7 @@ func (n *node) groupsOf(taken *taken) []*ndevice.DeviceGroup {
 	for _, g := range n.inventory.list() {
 		for _, group := range n.modes[g.mode].groups(&g, taken) {
 			taken.setEarlier(&g, group)
+			n.mps.setLeaving(&g, group)
 			groups = append(groups, group)
 		}
 	}

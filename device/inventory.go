@@ -33,6 +33,8 @@ type gpu struct {
 	condition, waits string
 	// answers is whether the driver tells of the GPU at the moment.
 	answers bool
+	// gone is whether nothing can use the GPU, since it is off the bus, or its driver is away.
+	gone bool
 	// problem is why the GPU can't be used at the moment; empty if it can.
 	problem string
 }
@@ -104,14 +106,14 @@ func (inv *inventory) update(node *nvml.Node, conditions map[string]string, err 
 
 // driverFailed takes in that no GPU answers.
 func (inv *inventory) driverFailed(err error) {
+	var noDriver *nvml.NoDriverError
 	for _, g := range inv.gpus {
-		g.answers = false
+		g.answers, g.gone = false, errors.As(err, &noDriver)
 		inv.setProblem(g, "the GPU driver does not answer: "+err.Error())
 	}
 	if !inv.reported.changed("driver", err) {
 		return
 	}
-	var noDriver *nvml.NoDriverError
 	if errors.As(err, &noDriver) {
 		inv.logger.Warn("no GPU driver, so this node offers no slices until there is one",
 			"driver_root", inv.settings.driverRoot, "looking_again_every", inv.settings.fingerprintPeriod.String(), "error", err)
@@ -126,7 +128,7 @@ func (inv *inventory) answered(node *nvml.Node, found nvml.GPU, condition string
 	g, known := inv.gpus[found.UUID]
 	if known {
 		found.Index, found.Traits = g.Index, g.Traits
-		g.GPU, g.answers = found, true
+		g.GPU, g.answers, g.gone = found, true, false
 		g.driverVersion, g.cudaVersion = node.DriverVersion, node.CUDAVersion
 		was := g.problem
 		g.condition = condition
@@ -174,6 +176,11 @@ func (g *gpu) ownProblem() string {
 		return fmt.Sprintf("MIG is on, so that nothing can use the GPU as a whole: turn it off (nvidia-smi -i %d -mig 0), or "+
 			"share the GPU in mode %q", g.Index, claim.ModeMIG)
 	}
+	if g.mode == claim.ModeMPS {
+		if err := lacksMPS(g.GPU); err != nil {
+			return err.Error()
+		}
+	}
 	if !g.sliced() || g.slices > 0 {
 		return ""
 	}
@@ -206,7 +213,7 @@ func (inv *inventory) setProblem(g *gpu, problem string) {
 // first reason stays: NVML forgets which GPU it was that doesn't answer as soon
 // as a new session with it is begun.
 func (inv *inventory) lost(g *gpu, failed []nvml.Failure) {
-	g.answers = false
+	g.answers, g.gone = false, true
 	for _, f := range failed {
 		if f.UUID == g.UUID {
 			inv.setProblem(g, "the GPU does not answer: "+f.Err.Error())

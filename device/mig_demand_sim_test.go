@@ -89,7 +89,8 @@ func TestDemandSim_EveryCount(t *testing.T) {
 				all := len(n.look()[7].Devices)
 				for count := 1; count <= all; count++ {
 					c := n.reserve(g, upTo(count)...)
-					n.look()
+					found, _ := n.node().inventory.find(g.UUID)
+					must.NoError(t, n.node().tend(t.Context(), &found))
 					record := n.record(7)
 					must.Len(t, 1, record, must.Sprint("what was there of fewer slices is gone"))
 					must.Eq(t, c.GPU.UUID, record[0].Compute[0].UUID)
@@ -266,6 +267,12 @@ func TestDemandSim_Foreign(t *testing.T) {
 		_ = probe.Wait()
 		must.Len(t, 2+4, healthyOf(n.look()[0]))
 		n.agrees()
+
+		n.sim.SMI(t, "mig", "-i", "1", "-cgi", "3g.40gb:4", "-C")
+		n.options["ignored_gpu_ids"] = []string{n.record(1)[0].Compute[0].UUID}
+		n.restart()
+		must.Eq(t, upTo(4), healthyOf(n.look()[1]), must.Sprint("what is not for Nomad stays"))
+		must.Len(t, 1, n.record(1))
 	})
 }
 

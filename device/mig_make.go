@@ -73,14 +73,13 @@ func (m *demandMode) makeInstance(ctx context.Context, g *gpu, s *standing, c *c
 		}
 		instance.claim = nil // superseded
 		if err := m.retire(ctx, g, instance); err != nil {
-			return fmt.Errorf("no MIG instance was made for claim %s: one is in the way that cannot be destroyed: %w; the "+
-				"reservation can be retried", c.ID, err)
+			return fmt.Errorf("no MIG instance was made for claim %s: one is in the way that cannot be destroyed: %w", c.ID, err)
 		}
 	}
 	made, err := m.partitioner.CreateInstance(ctx, g.UUID, wanted.Profile, wanted.Place)
 	if err != nil {
-		return fmt.Errorf("no MIG instance was made for claim %s: %w; the reservation can be retried; if this goes on, see "+
-			"`nvidia-smi mig -lgi` for who else cuts up the GPU", c.ID, err)
+		return fmt.Errorf("no MIG instance was made for claim %s: %w; if this goes on, see `nvidia-smi mig -lgi` for who else "+
+			"cuts up the GPU", c.ID, err)
 	}
 	m.logger.Info("MIG instance made", "gpu", g.UUID, "profile", made.Profile, "slot", made.Start, "uuid", made.UUID, "claim", c.ID)
 	gpu := claim.GPU{UUID: made.UUID, Index: g.Index, Name: made.Name}
@@ -109,7 +108,7 @@ func (s *standing) noRoom(g *gpu, count int) error {
 	fit := int(mig.Largest(s.stay, g.sizes) / g.sliceBytes)
 	users := slices.Sorted(slices.Values(s.users))
 	return &instanceError{fmt.Errorf("MIG has no room on the GPU %s for an instance with the memory of %d slices (%s), but for "+
-		"%d slices at most: in use by %s. Nothing was changed, and the reservation can be retried, or made for fewer slices",
+		"%d slices at most, beside what is in use by %s: ask for fewer",
 		g, count, memsize.Format(bytes), fit, strings.Join(users, ", "))}
 }
 

@@ -96,7 +96,10 @@ func (n *node) addInstance(ctx context.Context, s *standing, instance nvml.MIGIn
 		return nil
 	}
 	user := ""
-	if instance.UUID != "" { // else nothing can be on it
+	switch {
+	case n.ignored[instance.UUID]:
+		user = instance.UUID + " of ignored_gpu_ids"
+	case instance.UUID != "": // else nothing can be on it
 		processes, err := n.nvml.Processes(ctx, instance.UUID)
 		if err != nil {
 			return fmt.Errorf("who computes on the MIG instance %s: %w", instance.UUID, err)

@@ -44,6 +44,7 @@ type deviceStats map[string]*ndevice.DeviceStats
 const (
 	isolationNone      = "none"      // nothing does
 	isolationMemory    = "memory"    // each has a limit of memory; they take turns at computing
+	isolationMPS       = "mps"       // each has a limit of memory and of multiprocessors; they compute side by side
 	isolationHardware  = "hardware"  // memory, computing and faults are each one's own
 	isolationExclusive = "exclusive" // nobody shares
 )
@@ -53,6 +54,7 @@ func (n *node) newModes() map[claim.Mode]mode {
 		claim.ModeSlice:     &sliceMode{n},
 		claim.ModeExclusive: &exclusiveMode{n},
 		claim.ModeTimeslice: &timesliceMode{n},
+		claim.ModeMPS:       &mpsMode{n},
 		claim.ModeMIG:       &migMode{demandMode{n}},
 	}
 }

@@ -38,6 +38,7 @@ func sliceGroup(g *gpu, taken *taken, isolation string) *ndevice.DeviceGroup {
 		setTaken(slice, taken.bySlice[slice.ID])
 		group.Devices = append(group.Devices, slice)
 	}
+	taken.setWithheld(group)
 	return group
 }
 
@@ -73,7 +74,7 @@ func (n *node) sliceRequest(ctx context.Context, devices []device) (claim.Reques
 	if err != nil {
 		return claim.Request{}, err
 	}
-	contextBytes, err := n.costs.Cost(ctx, g.costKey())
+	contextBytes, err := n.contextBytes(ctx, g)
 	if err != nil {
 		return claim.Request{}, err
 	}
@@ -92,6 +93,14 @@ func (n *node) sliceRequest(ctx context.Context, devices []device) (claim.Reques
 		Owner:      claim.OwnerNomad,
 		Mode:       g.mode,
 	}, nil
+}
+
+// contextBytes is what a context costs on a GPU.
+func (n *node) contextBytes(ctx context.Context, g *gpu) (uint64, error) {
+	if g.mode == claim.ModeMPS {
+		return n.mps.contextBytes(ctx, g)
+	}
+	return n.costs.Cost(ctx, g.costKey())
 }
 
 func (m *sliceMode) stats(g *gpu, uses *uses, now time.Time) map[groupKey]deviceStats {

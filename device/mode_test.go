@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/shared/structs"
@@ -192,6 +193,28 @@ func TestModes_Change(t *testing.T) {
 			must.Eq(t, []string{tc.changed}, lines(next(t, changes).Devices))
 		})
 	}
+}
+
+// NVIDIA's runtime binds no claim. A whole GPU that was given out for it is waited for as long as anything computes there.
+func TestModes_ChangeUnbound(t *testing.T) {
+	g := nvmltest.H200(0)
+	options := testOptions(t, map[string]any{"mode": "exclusive"})
+	p := newPlugin(t, nvmltest.New(g), options)
+	_, err := p.Reserve([]string{g.UUID})
+	must.NoError(t, err)
+	made := claimsOf(t, p)[0]
+
+	fake := nvmltest.New(g)
+	fake.SetProcesses(g.UUID, nvml.Process{PID: 1})
+	maps.Copy(options, map[string]any{"mode": "slice", "slice_memory": "35GiB"})
+	p = newPlugin(t, fake, options)
+	p.node.Load().now = func() time.Time { return time.Now().Add(takenUpWithin) }
+	changes := fingerprint(t, p)
+	groups := next(t, changes).Devices
+	must.Eq(t, []string{"slice NVIDIA H200 #0: ----"}, lines(groups))
+	must.StrHasPrefix(t, "waits for claim "+made.ID+", whose GPU is in mode exclusive", groups[0].Devices[0].HealthDesc)
+	fake.SetProcesses(g.UUID)
+	must.Eq(t, []string{"slice NVIDIA H200 #0: ++++"}, lines(next(t, changes).Devices))
 }
 
 // What a GPU draws and how fast it runs changes all the time; its attributes stay as they were.

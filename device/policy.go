@@ -22,7 +22,7 @@ type policy struct {
 }
 
 // sliced tells whether Nomad counts slices of the GPU.
-func (p *policy) sliced() bool { return p.mode == claim.ModeSlice }
+func (p *policy) sliced() bool { return p.mode == claim.ModeSlice || p.mode == claim.ModeMPS }
 
 // onDemand tells whether MIG instances are made as slices are reserved.
 func (p *policy) onDemand() bool { return p.mode == claim.ModeMIG && len(p.profiles) == 0 }
@@ -35,7 +35,7 @@ const (
 )
 
 // modes are those that an operator may choose.
-var modes = []claim.Mode{claim.ModeSlice, claim.ModeExclusive, claim.ModeTimeslice, claim.ModeMIG}
+var modes = []claim.Mode{claim.ModeSlice, claim.ModeExclusive, claim.ModeTimeslice, claim.ModeMPS, claim.ModeMIG}
 
 // or takes from the defaults what the options leave open. A block that chooses a mode of its own takes over only the
 // memory of a slice: the rest belongs to the default's mode.

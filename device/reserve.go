@@ -24,6 +24,9 @@ func (n *node) reserve(ctx context.Context, ids []string) (*ndevice.ContainerRes
 		if d.gpu.problem != "" {
 			return nil, fmt.Errorf("the GPU %s cannot be used: %s", &d.gpu, d.gpu.problem)
 		}
+		if err := n.mps.leaving(&d.gpu); err != nil {
+			return nil, err
+		}
 	}
 	how := devices[0].gpu.mode
 	tokens, err := n.modes[how].reserve(ctx, devices)
@@ -135,17 +138,22 @@ func (e reserveError) Error() string { return e.text() }
 func (e reserveError) Unwrap() error { return e.err }
 
 func (e reserveError) text() string {
-	if held := (*claim.HeldError)(nil); errors.As(e.err, &held) {
+	if e.passes() {
 		return e.err.Error() + "; nothing was changed, and the reservation can be retried"
 	}
 	return e.err.Error()
 }
 
+// passes tells whether the same reservation may succeed later.
+func (e reserveError) passes() bool {
+	var passing interface{ Retriable() bool }
+	return errors.As(e.err, &passing) && passing.Retriable()
+}
+
 // GRPCStatus is what gRPC asks an error for.
 func (e reserveError) GRPCStatus() *status.Status {
 	code := codes.FailedPrecondition
-	held, missing := (*claim.HeldError)(nil), (*instanceError)(nil)
-	if errors.As(e.err, &held) || errors.As(e.err, &missing) {
+	if e.passes() {
 		code = codes.Aborted
 	}
 	return status.New(code, e.text())

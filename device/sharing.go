@@ -112,7 +112,7 @@ func (s *sharing) idle(gpus []nvml.GPU) []error {
 // checkGPUs asks the driver whether the configuration fits the GPUs. Where it
 // cannot tell about all of them, that is said, and no fault of the configuration.
 func (n *node) checkGPUs() error {
-	if len(n.sharing.blocks) == 0 && n.sharing.others.mode != claim.ModeMIG {
+	if how := n.sharing.others.mode; len(n.sharing.blocks) == 0 && how != claim.ModeMIG && how != claim.ModeMPS {
 		return nil // any GPU can be shared so
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), n.nvmlTimeout)
@@ -145,10 +145,14 @@ func (n *node) impossible(ctx context.Context, gpus []nvml.GPU) []error {
 	var wrong []error
 	for _, g := range gpus {
 		how := n.sharing.of(g)
-		if how.mode != claim.ModeMIG {
-			continue
+		var err error
+		switch how.mode {
+		case claim.ModeMIG:
+			err = n.checkMIG(ctx, g, how)
+		case claim.ModeMPS:
+			err = n.checkMPS(g)
 		}
-		if err := n.checkMIG(ctx, g, how); err != nil {
+		if err != nil {
 			wrong = append(wrong, fmt.Errorf("%s: the GPU %d, %s (%s), cannot be in mode %q: %w", n.sharing.where(g), g.Index,
 				g.Name, g.UUID, how.mode, err))
 		}

@@ -43,12 +43,28 @@ func (n *node) takenElsewhere(ctx context.Context) *taken {
 		n.addUsed(taken, c)
 		if outsideNomad(c) {
 			n.addTaken(taken, c)
-		} else if n.holds(c) {
+		} else if n.holds(c) || n.computesUnbound(ctx, c) {
 			n.addEarlier(taken, c)
 		}
 	}
 	taken.calm.used = n.usedSlices(taken)
+	taken.calm.withheld = n.withheldSlices(taken)
 	return taken
+}
+
+// computesUnbound tells whether a claim on a whole GPU or an instance that is
+// shared in another way now may be in use although no container is bound to it:
+// NVIDIA's runtime binds none, so that it counts as long as anything computes there.
+func (n *node) computesUnbound(ctx context.Context, c *claim.Claim) bool {
+	g, known := n.inventory.find(c.PhysicalGPU())
+	whole := c.Mode == claim.ModeExclusive || c.Mode == claim.ModeMIG
+	if !known || !whole || c.Container != nil || c.Mode == g.mode || !g.answers {
+		return false
+	}
+	bounded, cancel := context.WithTimeout(ctx, n.nvmlTimeout)
+	defer cancel()
+	processes, err := n.nvml.Processes(bounded, c.GPU.UUID)
+	return err == nil && len(processes) > 0
 }
 
 // addEarlier notes what a claim of Nomad's has that does not fit how its GPU is

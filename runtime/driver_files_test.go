@@ -17,9 +17,11 @@ func TestContainer_DriverCapabilities(t *testing.T) {
 		ask  string // the variable's value; "-" for none
 		want string
 	}{
-		{"-", "libcuda libnvidia-allocator libnvidia-ml libnvidia-ptxjitcompiler nvidia-smi nvidia.icd"},
+		{"-", "libcuda libnvidia-allocator libnvidia-ml libnvidia-ptxjitcompiler nvidia-cuda-mps-control " +
+			"nvidia-cuda-mps-server nvidia-smi nvidia.icd"},
 		{"utility", "libnvidia-ml nvidia-smi"},
-		{"compute,video", "libcuda libnvcuvid libnvidia-allocator libnvidia-encode libnvidia-ptxjitcompiler nvidia.icd"},
+		{"compute,video", "libcuda libnvcuvid libnvidia-allocator libnvidia-encode libnvidia-ptxjitcompiler " +
+			"nvidia-cuda-mps-control nvidia-cuda-mps-server nvidia.icd"},
 		{
 			"graphics", "10_nvidia.json libEGL_nvidia libnvidia-allocator libnvidia-egl-gbm libnvidia-glcore " +
 				"libnvidia-ptxjitcompiler nvidia_icd.json",
@@ -29,7 +31,7 @@ func TestContainer_DriverCapabilities(t *testing.T) {
 		{
 			"all", "10-nvidia.conf 10_nvidia.json libEGL_nvidia libcuda libglxserver_nvidia libnvcuvid libnvidia-allocator " +
 				"libnvidia-egl-gbm libnvidia-encode libnvidia-glcore libnvidia-ml libnvidia-ngx libnvidia-ptxjitcompiler " +
-				"nvidia-smi nvidia-xconfig nvidia.icd nvidia_drv nvidia_icd.json",
+				"nvidia-cuda-mps-control nvidia-cuda-mps-server nvidia-smi nvidia-xconfig nvidia.icd nvidia_drv nvidia_icd.json",
 		},
 	}
 	n := newNVIDIANode(t, "runc", "h200x2.conf")

@@ -10,6 +10,7 @@ import (
 
 	"tranche.dev/tranche/cli"
 	"tranche.dev/tranche/device/contextcost"
+	"tranche.dev/tranche/device/mps"
 	"tranche.dev/tranche/hooks"
 	"tranche.dev/tranche/runtime"
 )
@@ -17,6 +18,7 @@ import (
 // TestMain lets the test binary stand in for our own binaries, under whose names the tests link to it.
 func TestMain(m *testing.M) {
 	contextcost.ChildMain() // under its own name, the child would run all tests here
+	mps.ChildMain()
 	switch filepath.Base(os.Args[0]) {
 	case "tranche-runtime":
 		if runtime.PrintVersion(os.Args, "v0.0.0-test", os.Stdout) {

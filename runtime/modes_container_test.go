@@ -124,7 +124,7 @@ func TestContainer_MPS(t *testing.T) {
 			n := newNVIDIANode(t, next, "h200x2.conf")
 			dir := runtime.MPSDir(n.cfg.RunDir, h200First)
 			must.NoError(t, os.MkdirAll(filepath.Join(dir, "shm"), 0o755))
-			runtime.WriteFile(t, filepath.Join(dir, "pipe/control"), "the daemon's")
+			runtime.WriteFile(t, filepath.Join(dir, "client/control"), "the daemon's")
 			_, env := n.claimIn(h200First, claim.ModeMPS, func(r *claim.Request) {
 				r.Slices, r.LimitBytes = []string{claim.SliceName(h200First, 0)}, limitOf
 				r.MPS = &claim.MPS{Percentage: 12}
@@ -136,12 +136,13 @@ func TestContainer_MPS(t *testing.T) {
 				})
 				args := spec["process"].(map[string]any)["args"].([]any)
 				args[len(args)-1] = `echo "pipes: $(busybox cat /tmp/nvidia-mps/control)"; echo client >/dev/shm/seen
+busybox rm /tmp/nvidia-mps/control || echo "it stays"
 busybox env | busybox grep CUDA_MPS | busybox sort; ` + args[len(args)-1].(string)
 			})
 			must.Eq(t, "nvidia-uvm nvidia0 nvidiactl", n.fills("c1", bundle))
 			must.Eq(t, map[string]uint64{h200First: limitOf}, n.peaks())
 			must.Eq(t, "client\n", readFile(t, filepath.Join(dir, "shm/seen")))
-			must.StrContains(t, n.output("c1"), "pipes: the daemon's\n"+strings.Join([]string{
+			must.StrContains(t, n.output("c1"), "pipes: the daemon's\nrm: can't remove '/tmp/nvidia-mps/control': Read-only file system\nit stays\n"+strings.Join([]string{
 				"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=12", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1024M", "CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps",
 			}, "\n"))
 		})

@@ -11,18 +11,15 @@ import (
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"tranche.dev/tranche/runtime/mpsdir"
 )
 
-// What a client of an MPS control daemon has: the directory of the daemon's pipes, and the file system in which the daemon
-// and its clients share memory. The device plugin makes both on the host, below MPSDir.
+// What a client of an MPS control daemon has: the socket on which the daemon listens, and the file system in which the
+// daemon and its clients share memory. The device plugin makes both on the host, below MPSDir.
 const (
 	mpsPipesAt = "/tmp/nvidia-mps"
 	mpsShmAt   = "/dev/shm"
-
-	mpsPipes = "pipe"
-	mpsShm   = "shm"
-	// mpsControl is the socket on which the daemon listens.
-	mpsControl = "control"
 )
 
 // The variables by which a client finds its daemon and says what it may have.
@@ -32,11 +29,13 @@ const (
 	mpsPercentageEnv = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 )
 
-// mpsOptions mount the two. Clients write in both: a daemon's clients trust each other, as docs/architecture.md says.
-var mpsOptions = []string{"rw", "nosuid", "nodev", "noexec", "bind"}
+// A client connects to the socket, for which the kernel asks of the socket's own mode only. In a directory that is
+// writable it could put a socket of its own in the place of the daemon's, and have the programs of other containers.
+// The shared memory is for writing: a daemon's clients trust each other that far, as docs/device.md says.
+const mpsPipesAccess, mpsShmAccess = "ro", "rw"
 
-// MPSDir is where the MPS control daemon of a GPU has its directories pipe and shm.
-func MPSDir(runDir, gpuUUID string) string { return filepath.Join(runDir, "mps", gpuUUID) }
+// MPSDir is where the MPS control daemon of a GPU has its directories.
+func MPSDir(runDir, gpuUUID string) string { return mpsdir.Of(runDir, gpuUUID) }
 
 // MPSDownError says that the MPS control daemon of a GPU is not there.
 type MPSDownError struct {
@@ -76,7 +75,7 @@ func newMPSClient(cfg Config, grants []Grant) (Modifiers, error) {
 			"ask for one device, or for a GPU in another mode", c.ID, other.ID, other.Mode, other.PhysicalGPU())
 	}
 	dir := MPSDir(cfg.RunDir, c.PhysicalGPU())
-	for _, needed := range []string{filepath.Join(dir, mpsPipes, mpsControl), filepath.Join(dir, mpsShm)} {
+	for _, needed := range []string{filepath.Join(dir, mpsdir.Client, mpsdir.Control), filepath.Join(dir, mpsdir.Shm)} {
 		if _, err := os.Stat(needed); err != nil {
 			return nil, &MPSDownError{GPUUUID: c.PhysicalGPU(), err: err}
 		}
@@ -94,7 +93,7 @@ func (m mpsClient) Modify(spec *specs.Spec) error {
 		at := containerPath(mount.Destination)
 		return at == mpsShmAt || at == mpsPipesAt
 	})
-	spec.Mounts = append(spec.Mounts, m.mount(mpsPipes, mpsPipesAt), m.mount(mpsShm, mpsShmAt))
+	spec.Mounts = append(spec.Mounts, m.mount(mpsdir.Client, mpsPipesAt, mpsPipesAccess), m.mount(mpsdir.Shm, mpsShmAt, mpsShmAccess))
 	setVariable(spec, mpsPipesEnv, mpsPipesAt)
 	// The daemon sees one GPU, so that it is the first to its clients. A limit of nothing would be none.
 	setVariable(spec, mpsMemoryEnv, fmt.Sprintf("0=%dM", max(1, m.limitBytes>>20)))
@@ -102,8 +101,10 @@ func (m mpsClient) Modify(spec *specs.Spec) error {
 	return nil
 }
 
-func (m mpsClient) mount(name, at string) specs.Mount {
-	return specs.Mount{Destination: at, Type: "bind", Source: filepath.Join(m.dir, name), Options: slices.Clone(mpsOptions)}
+func (m mpsClient) mount(name, at, access string) specs.Mount {
+	return specs.Mount{
+		Destination: at, Type: "bind", Source: filepath.Join(m.dir, name), Options: []string{access, "nosuid", "nodev", "noexec", "bind"},
+	}
 }
 
 // refuseShmOf refuses a container whose /dev/shm is the host's: its programs would look there for what only the daemon's

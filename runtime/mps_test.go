@@ -26,7 +26,7 @@ func startMPS(t *testing.T, runDir, uuid string) string {
 	t.Helper()
 	dir := MPSDir(runDir, uuid)
 	must.NoError(t, os.MkdirAll(filepath.Join(dir, "shm"), 0o755))
-	WriteFile(t, filepath.Join(dir, "pipe", "control"), "")
+	WriteFile(t, filepath.Join(dir, "client", "control"), "")
 	return dir
 }
 
@@ -50,10 +50,10 @@ func TestMPS(t *testing.T) {
 			spec.Process.Env = append(spec.Process.Env, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100",
 				"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=80000M", "CUDA_MPS_PIPE_DIRECTORY=/job", "CUDA_MPS_PIPE_DIRECTORY_OLD=1")
 			must.NoError(t, edits.Modify(spec))
-			for at, name := range map[string]string{"/tmp/nvidia-mps": "pipe", "/dev/shm": "shm"} {
+			for at, want := range map[string][2]string{"/tmp/nvidia-mps": {"client", "ro"}, "/dev/shm": {"shm", "rw"}} {
 				mount := mountAt(t, spec, at)
-				must.Eq(t, filepath.Join(dir, name), mount.Source)
-				must.Eq(t, []string{"rw", "nosuid", "nodev", "noexec", "bind"}, mount.Options)
+				must.Eq(t, filepath.Join(dir, want[0]), mount.Source)
+				must.Eq(t, []string{want[1], "nosuid", "nodev", "noexec", "bind"}, mount.Options)
 				must.Greater(t, slices.Index(destinations(spec), at), slices.Index(destinations(spec), LibDir+"/libcuda.so."+driverVersion),
 					must.Sprint("a link in the image would have it cover the shadow"))
 				for _, earlier := range before {
@@ -132,7 +132,7 @@ func TestMPS_RefusedBesideOthers(t *testing.T) {
 }
 
 func TestMPS_DaemonIsDown(t *testing.T) {
-	for _, missing := range []string{"pipe/control", "shm", ""} {
+	for _, missing := range []string{"client/control", "shm", ""} {
 		cfg := NodeConfig(t)
 		dir := startMPS(t, cfg.RunDir, GPU0)
 		must.NoError(t, os.RemoveAll(filepath.Join(dir, missing)))

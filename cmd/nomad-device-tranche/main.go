@@ -10,6 +10,7 @@ import (
 
 	"tranche.dev/tranche/device"
 	"tranche.dev/tranche/device/contextcost"
+	"tranche.dev/tranche/device/mps"
 )
 
 // version is a semantic version, as Nomad demands of plugins.
@@ -17,6 +18,7 @@ var version = "v0.1.0-dev"
 
 func main() {
 	contextcost.ChildMain()
+	mps.ChildMain()
 	// A plugin outlives its agent, and with it the pipe that its log goes to. The next agent reattaches to it: a line
 	// in the log must not be what kills it in the meantime.
 	signal.Ignore(unix.SIGPIPE)

@@ -42,9 +42,11 @@ type Library struct {
 	// turn holds a token while a call is in the driver. What follows belongs to
 	// the holder. It is no mutex because a caller must be able to give up
 	// waiting for a call that never returns.
-	turn     chan struct{}
-	lib      gonvml.Interface
-	started  bool
+	turn    chan struct{}
+	lib     gonvml.Interface
+	started bool
+	// had is whether there ever was a session.
+	had      bool
 	startAt  time.Time
 	restart  bool
 	startErr error
@@ -185,7 +187,7 @@ func (l *Library) start() error {
 	if l.startErr != nil {
 		return l.startErr
 	}
-	l.started, l.restart = true, false
+	l.started, l.had, l.restart = true, true, false
 	l.uuids = make(map[int]string)
 	l.symbols = make(map[string]bool)
 	l.listed = l.listGPUs()
@@ -236,10 +238,21 @@ func (l *Library) begin() error {
 		return &NoDriverError{l.driverRoot, failure(
 			"begin a session with the library of the driver root "+l.driverRoot+" (is the kernel module loaded?)", ret)}
 	case gonvml.ERROR_LIB_RM_VERSION_MISMATCH:
-		return failure("begin a session: the driver was replaced while this process had the old library loaded, restart it", ret)
+		return failure("begin a session: "+l.mismatch(), ret)
 	default:
 		return failure("begin a session", ret)
 	}
+}
+
+// mismatch says what to do where the library and the kernel module are of
+// different versions. A library stays loaded as long as the process lives.
+func (l *Library) mismatch() string {
+	if l.had {
+		return "the driver was replaced while this process had the old library loaded: restart it (of the device plugin, " +
+			"restart the Nomad agent; tasks go on running)"
+	}
+	return "the driver's library is of another version than the kernel module that is loaded, as after an update of the " +
+		"driver: restart the node, or have nothing use the GPUs and load the module anew"
 }
 
 // stop ends the session with the driver.

@@ -175,7 +175,7 @@ func TestLibrary_sessionRefused(t *testing.T) {
 		want     string
 	}{
 		{gonvml.ERROR_DRIVER_NOT_LOADED, true, "no NVIDIA driver to talk to: NVML could not begin a session with the library of the driver root / (is the kernel module loaded?): "},
-		{gonvml.ERROR_LIB_RM_VERSION_MISMATCH, false, "the driver was replaced while this process had the old library loaded, restart it"},
+		{gonvml.ERROR_LIB_RM_VERSION_MISMATCH, false, "is of another version than the kernel module that is loaded, as after an update of the driver: restart the node"},
 		{gonvml.ERROR_NO_PERMISSION, false, "NVML could not begin a session: "},
 	}
 	for _, tc := range cases {

@@ -315,6 +315,7 @@ func TestLibrary_simulatedDriverReload(t *testing.T) {
 	s.Run(t, "fault", "driver", "load")
 	_, err := s.library.Read(t.Context())
 	must.ErrorIs(t, err, gonvml.ERROR_LIB_RM_VERSION_MISMATCH)
+	must.ErrorContains(t, err, "the driver was replaced while this process had the old library loaded: restart it")
 	s.Run(t, "fault", "mismatch", "off")
 	must.Len(t, 2, s.read(t).GPUs)
 }

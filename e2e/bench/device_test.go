@@ -46,6 +46,8 @@ func TestCheckMessage(t *testing.T) {
 	must.ErrorContains(t, checkMessage(two, 1, 3), "2 groups with 3 devices")
 	lost := &proto.FingerprintResponse{DeviceGroup: []*proto.DeviceGroup{group(device(true), device(false))}}
 	must.ErrorContains(t, checkMessage(lost, 1, 2), "GPU-1/slice-000 is unhealthy: off the bus")
+	must.True(t, allHealthy(two))
+	must.False(t, allHealthy(lost))
 }
 
 func TestCheckStatistics(t *testing.T) {

@@ -26,6 +26,8 @@ const (
 	// windowPeriods is over how many periods the processor time of one is averaged: what it takes by itself is less than
 	// what the Go runtime does now and then.
 	windowPeriods = 10
+	// devicePatience is how long the plugin may take for what it does in seconds.
+	devicePatience = 10 * time.Minute
 )
 
 // fingerprints measures the message that tells Nomad of the GPUs, and what it takes to make it.
@@ -86,7 +88,7 @@ func (n *deviceNode) firstMessages(ctx context.Context, mode string, groups, dev
 
 // firstMessage asks for a fingerprint, and ends it when the first message is there.
 func (p *devicePlugin) firstMessage(ctx context.Context) (*proto.FingerprintResponse, time.Duration, error) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, devicePatience)
 	defer cancel()
 	began := time.Now()
 	stream, err := p.messages.Fingerprint(ctx, &proto.FingerprintRequest{})
@@ -123,7 +125,7 @@ func (n *deviceNode) periods(ctx context.Context, mode string, count int) (quiet
 		return nil, nil, err
 	}
 	defer p.stop()
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, devicePatience)
 	defer cancel()
 	stream, err := p.messages.Fingerprint(ctx, &proto.FingerprintRequest{})
 	if err != nil {
@@ -140,11 +142,15 @@ func (n *deviceNode) periods(ctx context.Context, mode string, count int) (quiet
 		quiet = append(quiet, milliseconds(used)*float64(quickPeriod)/float64(elapsed))
 	}
 	for i := range count + count%2 {
-		used, err := p.cpuOf(func() error { return n.loseOrFind(ctx, stream, i%2 == 0) })
+		messages := 0
+		used, err := p.cpuOf(func() (err error) {
+			messages, err = n.loseOrFind(ctx, stream, i%2 == 0)
+			return err
+		})
 		if err != nil {
 			return nil, nil, err
 		}
-		updates = append(updates, milliseconds(used))
+		updates = append(updates, milliseconds(used)/float64(messages))
 	}
 	return quiet, updates, nil
 }
@@ -163,24 +169,32 @@ func (p *devicePlugin) quietWindow(ctx context.Context) (used, elapsed time.Dura
 	return used, time.Since(began), err
 }
 
-// loseOrFind takes a GPU off the bus or puts it back, and waits for the message that says so.
-func (n *deviceNode) loseOrFind(ctx context.Context, stream proto.DevicePlugin_FingerprintClient, lose bool) error {
+// loseOrFind takes a GPU off the bus or puts it back, and waits for the message that says so. It returns how many messages
+// there were: where something else about the GPU changes, too, that is told of before.
+func (n *deviceNode) loseOrFind(ctx context.Context, stream proto.DevicePlugin_FingerprintClient, lose bool) (messages int, err error) {
 	to := map[bool]string{true: "on", false: "off"}[lose]
 	if _, err := n.sim.Run(ctx, "fault", "lost", "1", to); err != nil {
-		return err
+		return 0, err
 	}
-	message, err := stream.Recv()
-	if err != nil {
-		return err
-	}
-	healthy := true
-	for _, group := range message.DeviceGroup {
-		for _, device := range group.Devices {
-			healthy = healthy && device.Healthy
+	for {
+		message, err := stream.Recv()
+		if err != nil {
+			return messages, fmt.Errorf("wait for the message after GPU 1 was lost (%s): %w", to, err)
+		}
+		messages++
+		if allHealthy(message) != lose {
+			return messages, nil
 		}
 	}
-	if healthy == lose {
-		return fmt.Errorf("after GPU 1 was lost (%s) the fingerprint says that all devices are healthy: %t", to, healthy)
+}
+
+func allHealthy(message *proto.FingerprintResponse) bool {
+	for _, group := range message.DeviceGroup {
+		for _, device := range group.Devices {
+			if !device.Healthy {
+				return false
+			}
+		}
 	}
-	return nil
+	return true
 }

@@ -17,10 +17,10 @@ import (
 
 const (
 	idleImage = "tranche.local/idle:bench"
-	// placePatience is how long one job may take to get its place and start, hintPatience how long the hint may take: it is
-	// sent twice a minute at most.
-	placePatience = 2 * time.Minute
-	hintPatience  = 3 * time.Minute
+	// placePatience is how long one job may take to get its place and start, and all of a round to end; hintPatience how
+	// long the hint may take, which is sent twice a minute at most.
+	placePatience = 5 * time.Minute
+	hintPatience  = 5 * time.Minute
 	// hintAttribute is the packing hint's name.
 	hintAttribute = "unique.slices_used"
 )
@@ -200,7 +200,12 @@ func (n *packingNode) end(ctx context.Context, jobs []string) error {
 	var group errgroup.Group
 	group.SetLimit(4)
 	for _, id := range jobs {
-		group.Go(func() error { return n.StopJob(ctx, id) })
+		group.Go(func() error {
+			if err := n.StopJob(ctx, id); err != nil {
+				return fmt.Errorf("end job %s on %s: %w", id, n.Dir, err)
+			}
+			return nil
+		})
 	}
 	clear(n.used)
 	return group.Wait()

@@ -51,7 +51,7 @@ func (n *deviceNode) statisticsOf(ctx context.Context, claims, ticks int) ([]flo
 	if _, _, err := p.firstMessage(ctx); err != nil { // the statistics are of GPUs that it has seen
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, devicePatience)
 	defer cancel()
 	stream, err := p.messages.Stats(ctx, &proto.StatsRequest{CollectionInterval: durationpb.New(statsInterval)})
 	if err != nil {

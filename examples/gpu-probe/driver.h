@@ -27,6 +27,7 @@ typedef struct {
     F(CUresult, cuDeviceGet, (CUdevice *, int))                                                                        \
     F(CUresult, cuDeviceGetName, (char *, int, CUdevice))                                                              \
     F(CUresult, cuDeviceTotalMem_v2, (size_t *, CUdevice))                                                             \
+    F(CUresult, cuDeviceGetAttribute, (int *, int, CUdevice))                                                          \
     F(CUresult, cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                                                     \
     F(CUresult, cuCtxSetCurrent, (CUcontext))                                                                          \
     F(CUresult, cuCtxSynchronize, (void))                                                                              \

@@ -22,6 +22,7 @@
 #include "driver.h"
 
 #define MIB (1024ULL * 1024)
+#define CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT 16
 
 /* A kernel that does nothing, for any GPU that the driver still compiles for. */
 static const char kernel_ptx[] = ".version 6.0\n"
@@ -82,18 +83,21 @@ static bool open_gpu(int index) {
     CUcontext context;
     char name[96] = "";
     size_t total = 0, free_bytes = 0, info_total = 0;
+    int multiprocessors = 0;
     if (failed("cuDeviceGet", cuDeviceGet(&device, index)) ||
         failed("cuDeviceGetName", cuDeviceGetName(name, sizeof name, device)) ||
         failed("cuDeviceTotalMem", cuDeviceTotalMem_v2(&total, device)) ||
+        failed("cuDeviceGetAttribute",
+               cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device)) ||
         failed("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain(&context, device)) ||
         failed("cuCtxSetCurrent", cuCtxSetCurrent(context)) ||
         failed("cuMemGetInfo", cuMemGetInfo_v2(&free_bytes, &info_total))) {
         return false;
     }
     nvmlMemory_t nvml = nvml_memory((unsigned)index);
-    say("{\"event\":\"gpu\",\"name\":\"%s\",\"cuDeviceTotalMem\":%zu,\"cuMemGetInfo\":{\"total\":%zu,\"free\":%zu},"
-        "\"nvml\":{\"total\":%llu,\"used\":%llu,\"free\":%llu}}",
-        name, total, info_total, free_bytes, nvml.total, nvml.used, nvml.free);
+    say("{\"event\":\"gpu\",\"name\":\"%s\",\"multiprocessors\":%d,\"cuDeviceTotalMem\":%zu,"
+        "\"cuMemGetInfo\":{\"total\":%zu,\"free\":%zu},\"nvml\":{\"total\":%llu,\"used\":%llu,\"free\":%llu}}",
+        name, multiprocessors, total, info_total, free_bytes, nvml.total, nvml.used, nvml.free);
     return true;
 }
 

@@ -1,4 +1,4 @@
-// Package driverroot finds the GPU driver's libraries in a driver root: the
+// Package driverroot finds the GPU driver's libraries and programs in a driver root: the
 // directory tree that holds the driver's libraries, device nodes and binaries.
 // That is "/" on most nodes, and another tree where the driver lives in a
 // container or an image of its own.
@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	securejoin "github.com/cyphar/filepath-securejoin"
+	"golang.org/x/sys/unix"
 )
 
 // The SONAMEs of the driver libraries that Tranche knows of.
@@ -34,11 +35,11 @@ var platforms = map[string]struct {
 	"arm64": {"aarch64-linux-gnu", 183},
 }
 
-// NotFoundError says that a driver root holds no usable library of that name.
+// NotFoundError says that a driver root holds no usable library or program of that name.
 type NotFoundError struct {
 	// Root is the driver root that was searched.
 	Root string
-	// SONAME is the library that was looked for.
+	// SONAME is the library or program that was looked for.
 	SONAME string
 	// Searched lists each file that was looked for, as a path in the driver root,
 	// with what was wrong with it where there was one.
@@ -75,19 +76,27 @@ func LibraryDirs() []string {
 // names an absolute path stays inside it. The error is a *NotFoundError where
 // there is no such library for this machine.
 func FindLibrary(root, soname string) (string, error) {
-	return find(root, soname, checkLibrary)
+	return find(root, LibraryDirs(), soname, checkLibrary)
 }
 
 // FindFile is FindLibrary for whoever does not load the library: any regular
 // file will do.
 func FindFile(root, soname string) (string, error) {
-	return find(root, soname, checkFile)
+	return find(root, LibraryDirs(), soname, checkFile)
 }
 
-func find(root, soname string, check func(path string) error) (string, error) {
-	missing := &NotFoundError{Root: root, SONAME: soname}
-	for _, dir := range LibraryDirs() {
-		name := filepath.Join(dir, soname)
+// programDirs are where NVIDIA Container Toolkit looks for the driver's programs.
+var programDirs = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+
+// FindProgram is FindLibrary for one of the driver's programs.
+func FindProgram(root, name string) (string, error) {
+	return find(root, programDirs, name, checkProgram)
+}
+
+func find(root string, dirs []string, file string, check func(path string) error) (string, error) {
+	missing := &NotFoundError{Root: root, SONAME: file}
+	for _, dir := range dirs {
+		name := filepath.Join(dir, file)
 		path, err := securejoin.SecureJoin(root, name)
 		if err == nil {
 			err = check(path)
@@ -115,6 +124,16 @@ func checkFile(path string) error {
 		return errors.Unwrap(err)
 	case !info.Mode().IsRegular():
 		return errors.New("not a regular file")
+	}
+	return nil
+}
+
+func checkProgram(path string) error {
+	if err := checkFile(path); err != nil {
+		return err
+	}
+	if err := unix.Access(path, unix.X_OK); err != nil {
+		return fmt.Errorf("not to be executed: %w", err)
 	}
 	return nil
 }

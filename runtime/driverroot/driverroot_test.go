@@ -114,3 +114,20 @@ func TestFindLibrary_noRoot(t *testing.T) {
 	_, err := FindLibrary("/nonexistent-driver-root", NVMLLibrary)
 	must.StrContains(t, err.Error(), "no libnvidia-ml.so.1 in the driver root /nonexistent-driver-root")
 }
+
+func TestFindProgram(t *testing.T) {
+	root := t.TempDir()
+	write(t, root, "/usr/sbin/nvidia-smi", []byte("not to be executed"))
+	_, err := FindProgram(root, "nvidia-smi")
+	var missing *NotFoundError
+	must.True(t, errors.As(err, &missing))
+	must.SliceContains(t, missing.Searched, "/usr/sbin/nvidia-smi: not to be executed: permission denied")
+	must.SliceContains(t, missing.Searched, "/usr/bin/nvidia-smi")
+
+	program := write(t, root, "/opt/driver/nvidia-smi", []byte("#!/bin/sh"))
+	must.NoError(t, os.Chmod(program, 0o755))
+	link(t, root, "/usr/bin/nvidia-smi", "/opt/driver/nvidia-smi")
+	got, err := FindProgram(root, "nvidia-smi")
+	must.NoError(t, err)
+	must.Eq(t, program, got)
+}

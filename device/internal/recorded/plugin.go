@@ -16,13 +16,14 @@ import (
 // It has no statistics.
 type Plugin struct {
 	recording *Recording
+	enabled   bool
 	ignored   []string
 }
 
 var _ ndevice.DevicePlugin = (*Plugin)(nil)
 
 // NewPlugin returns a plugin that repeats a recording.
-func NewPlugin(r *Recording) *Plugin { return &Plugin{recording: r} }
+func NewPlugin(r *Recording) *Plugin { return &Plugin{recording: r, enabled: true} }
 
 // PluginInfo implements base.BasePlugin.
 func (p *Plugin) PluginInfo() (*base.PluginInfoResponse, error) {
@@ -35,7 +36,7 @@ func (p *Plugin) PluginInfo() (*base.PluginInfoResponse, error) {
 // ConfigSchema implements base.BasePlugin. The options are nomad-device-nvidia's.
 func (p *Plugin) ConfigSchema() (*hclspec.Spec, error) {
 	return hclspec.NewObject(map[string]*hclspec.Spec{
-		"enabled":            hclspec.NewAttr("enabled", "bool", false),
+		"enabled":            hclspec.NewDefault(hclspec.NewAttr("enabled", "bool", false), hclspec.NewLiteral("true")),
 		"ignored_gpu_ids":    hclspec.NewAttr("ignored_gpu_ids", "list(string)", false),
 		"fingerprint_period": hclspec.NewAttr("fingerprint_period", "string", false),
 	}), nil
@@ -44,18 +45,22 @@ func (p *Plugin) ConfigSchema() (*hclspec.Spec, error) {
 // SetConfig implements base.BasePlugin. A recording has no period.
 func (p *Plugin) SetConfig(c *base.Config) error {
 	var config struct {
+		Enabled bool     `codec:"enabled"`
 		Ignored []string `codec:"ignored_gpu_ids"`
 	}
 	if len(c.PluginConfig) == 0 {
 		return nil
 	}
 	err := base.MsgPackDecode(c.PluginConfig, &config)
-	p.ignored = config.Ignored
+	p.enabled, p.ignored = config.Enabled, config.Ignored
 	return err
 }
 
 // Fingerprint implements ndevice.DevicePlugin.
 func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *ndevice.FingerprintResponse, error) {
+	if !p.enabled {
+		return nil, ndevice.ErrPluginDisabled
+	}
 	var groups []*ndevice.DeviceGroup
 	for _, g := range p.recording.Groups {
 		group := g.deviceGroup()

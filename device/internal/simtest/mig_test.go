@@ -1,7 +1,6 @@
 package simtest
 
 import (
-	"os"
 	"testing"
 
 	"github.com/shoenig/test/must"
@@ -9,12 +8,7 @@ import (
 
 // Every field of the record that a test may judge by has its value.
 func TestMIG_recordOfInstances(t *testing.T) {
-	if os.Geteuid() != 0 {
-		if os.Getenv("TRANCHE_REQUIRE_ROOT") == "1" {
-			t.Fatal("to make MIG instances needs root")
-		}
-		t.Skip("skipped: to make MIG instances needs root")
-	}
+	RequireRoot(t, "to make MIG instances")
 	node := New(t, "mixed.conf")
 	node.SMI(t, "-i", "2", "-mig", "1")
 	node.SMI(t, "mig", "-i", "2", "-cgi", "3g.40gb:4", "-C")

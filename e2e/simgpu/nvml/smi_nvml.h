@@ -50,7 +50,8 @@
     X(nvmlGpuInstanceGetComputeInstances)                                                                              \
     X(nvmlComputeInstanceGetInfo_v2)                                                                                   \
     X(nvmlComputeInstanceDestroy)                                                                                      \
-    X(nvmlDeviceGetComputeRunningProcesses_v3)
+    X(nvmlDeviceGetComputeRunningProcesses_v3)                                                                         \
+    X(nvmlDeviceGetMPSComputeRunningProcesses_v3)
 
 struct nvml {
     void *library;

@@ -1,0 +1,114 @@
+package device
+
+import (
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"tranche.dev/tranche/claim"
+)
+
+// relation is how a process that uses a GPU stands to this node's
+// claims.
+type relation int
+
+const (
+	stranger relation = iota // it belongs to nobody who has a claim on the GPU
+	claimed                  // it is in the container of a claim
+	own                      // it is the plugin's, which measures what a context costs
+	gone                     // it has ended in the meantime
+)
+
+// members knows the processes of containers.
+type members struct {
+	self       footing
+	containers []footing
+}
+
+// footing is what is known of a process from /proc.
+type footing struct {
+	pid        int
+	parent     int
+	executable string
+	pidSpace   string
+	// cgroups are the process's, by hierarchy.
+	cgroups map[string]string
+}
+
+// membersOf knows the processes of the containers of claims.
+func membersOf(claims []*claim.Claim) *members {
+	self, _ := footingOf(os.Getpid())
+	m := &members{self: self}
+	for _, c := range claims {
+		if init, ok := footingOf(c.Container.InitPID); ok {
+			m.containers = append(m.containers, init)
+		}
+	}
+	return m
+}
+
+// of tells how a process stands.
+func (m *members) of(pid int) relation {
+	process, ok := footingOf(pid)
+	switch {
+	case !ok:
+		return gone
+	case slices.ContainsFunc(m.containers, func(init footing) bool { return m.inside(process, init) }):
+		return claimed
+	case process.executable != "" && process.executable == m.self.executable:
+		return own
+	}
+	return stranger
+}
+
+// inside tells whether a process is in the container of an init process: by its
+// PID namespace or its cgroups, which those that were put into the container
+// later share as well, or because it descends from it. What the plugin shares,
+// too, is not the container's.
+func (m *members) inside(process, init footing) bool {
+	if process.pidSpace != "" && process.pidSpace == init.pidSpace && init.pidSpace != m.self.pidSpace {
+		return true
+	}
+	for hierarchy, group := range init.cgroups {
+		if !below(m.self.cgroups[hierarchy], group) && below(process.cgroups[hierarchy], group) {
+			return true
+		}
+	}
+	for ok := true; ok; process, ok = footingOf(process.parent) {
+		if process.pid == init.pid {
+			return true
+		}
+	}
+	return false
+}
+
+// below tells whether a cgroup is another one or in it.
+func below(group, in string) bool {
+	return group != "" && (group == in || strings.HasPrefix(group, strings.TrimSuffix(in, "/")+"/"))
+}
+
+// footingOf reads what /proc tells; not ok if the process has ended.
+func footingOf(pid int) (footing, bool) {
+	dir := path.Join("/proc", strconv.Itoa(pid))
+	status, err := os.ReadFile(path.Join(dir, "stat"))
+	if pid <= 0 || err != nil {
+		return footing{}, false
+	}
+	f := footing{pid: pid, cgroups: make(map[string]string)}
+	// The command's name stands in parentheses and may hold any others.
+	fields := strings.Fields(string(status[strings.LastIndexByte(string(status), ')')+1:]))
+	if len(fields) > 1 {
+		f.parent, _ = strconv.Atoi(fields[1])
+	}
+	f.executable, _ = os.Readlink(path.Join(dir, "exe"))
+	f.pidSpace, _ = os.Readlink(path.Join(dir, "ns/pid"))
+	groups, _ := os.ReadFile(path.Join(dir, "cgroup"))
+	for line := range strings.Lines(string(groups)) {
+		if hierarchy, group, ok := strings.Cut(strings.TrimSpace(line), "/"); ok {
+			f.cgroups[hierarchy] = "/" + group
+		}
+	}
+	return f, true
+}

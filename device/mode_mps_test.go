@@ -1,0 +1,384 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+	"github.com/shoenig/test/must"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/device/contextcost"
+	"tranche.dev/tranche/device/mps"
+	"tranche.dev/tranche/device/nvml"
+	"tranche.dev/tranche/device/nvml/nvmltest"
+)
+
+// fakeKeeper is a keeper of daemons that are none.
+type fakeKeeper struct {
+	mu       sync.Mutex
+	changed  chan struct{}
+	running  map[string]bool
+	owned    map[string]bool
+	err      error // of Ensure
+	clients  []int
+	released []string
+	stopped  []string
+	ensured  int
+}
+
+func newFakeKeeper(owned ...string) *fakeKeeper {
+	k := &fakeKeeper{changed: make(chan struct{}, 1), running: make(map[string]bool), owned: make(map[string]bool)}
+	for _, uuid := range owned {
+		k.owned[uuid] = true
+	}
+	return k
+}
+
+func (k *fakeKeeper) Ensure(_ context.Context, uuid string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.ensured++
+	if k.err != nil {
+		return k.err
+	}
+	k.owned[uuid], k.running[uuid] = true, true
+	return nil
+}
+
+func (k *fakeKeeper) Status(uuid string) mps.Status {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.running[uuid] {
+		return mps.Status{Running: true}
+	}
+	return mps.Status{Reason: "it fell over"}
+}
+
+func (k *fakeKeeper) Changed() <-chan struct{} { return k.changed }
+
+func (k *fakeKeeper) Left() ([]string, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Sorted(maps.Keys(k.owned)), nil
+}
+
+func (k *fakeKeeper) Owns(uuid string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.owned[uuid]
+}
+
+func (k *fakeKeeper) Release(_ context.Context, uuid string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.clients) > 0 {
+		return &mps.BusyError{GPUUUID: uuid, Clients: k.clients}
+	}
+	delete(k.owned, uuid)
+	k.released = append(k.released, uuid)
+	return nil
+}
+
+func (k *fakeKeeper) Stop(_ context.Context, uuid string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.running[uuid] = false
+	k.stopped = append(k.stopped, uuid)
+	return nil
+}
+
+func (k *fakeKeeper) Close() {}
+
+// set changes how things are, and tells of it.
+func (k *fakeKeeper) set(change func()) {
+	k.mu.Lock()
+	change()
+	k.mu.Unlock()
+	select {
+	case k.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (k *fakeKeeper) get(what func() any) any {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return what()
+}
+
+// newMPSPlugin is a plugin whose daemons are the fake's.
+func newMPSPlugin(t *testing.T, gpus nvml.Interface, k *fakeKeeper, options map[string]any) *Plugin {
+	t.Helper()
+	all := map[string]any{"mode": "mps", "slice_memory": "20GiB"}
+	maps.Copy(all, options)
+	p := newPlugin(t, gpus, all)
+	p.node.Load().mps.keeper = k
+	return p
+}
+
+func healthyIn(lines []string) int { return strings.Count(strings.Join(lines, ""), "+") }
+
+func TestMPS(t *testing.T) {
+	g := nvmltest.H200(0)
+	k := newFakeKeeper()
+	p := newMPSPlugin(t, nvmltest.New(g), k, neverByItself)
+	stream := fingerprint(t, p)
+	groups := next(t, stream).Devices
+	must.Eq(t, []string{"slice NVIDIA H200 #0: +++++++"}, lines(groups))
+	must.NoError(t, groups[0].Validate())
+	must.Eq(t, structs.NewStringAttribute("mps"), groups[0].Attributes["isolation"])
+	must.Eq(t, structs.NewStringAttribute("mps"), groups[0].Attributes["mode"])
+	must.Eq(t, structs.NewIntAttribute(20<<10, "MiB"), groups[0].Attributes["slice_memory"])
+
+	reservation, err := p.Reserve(sliceIDs(g, 0, 1, 2))
+	must.NoError(t, err)
+	must.Eq(t, "void", reservation.Envs["NVIDIA_VISIBLE_DEVICES"])
+	made := claimsOf(t, p)[0]
+	must.Eq(t, claim.ModeMPS, made.Mode)
+	must.Eq(t, &claim.MPS{Percentage: 43}, made.MPS)
+	must.Eq(t, uint64(60<<30), made.LimitBytes)
+	must.Eq(t, 300*mebi, made.GPU.ContextBytes)
+
+	// The daemon ends, and is started again.
+	k.set(func() { k.running[g.UUID] = false })
+	for _, reason := range unhealthy(next(t, stream).Devices[0]) {
+		must.Eq(t, "the MPS control daemon does not run: it fell over", reason)
+	}
+	k.set(func() { k.running[g.UUID] = true })
+	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))
+}
+
+func TestPercentageOf(t *testing.T) {
+	for _, tc := range []struct{ count, slices, want int }{
+		{1, 140, 1}, {2, 140, 2}, {70, 140, 50}, {71, 140, 51}, {140, 140, 100}, {1, 3, 34}, {1, 1, 100}, {3, 3, 100}, {1, 1000, 1},
+	} {
+		must.Eq(t, tc.want, percentageOf(tc.count, tc.slices), must.Sprintf("%d of %d", tc.count, tc.slices))
+	}
+}
+
+// Without its daemon a GPU has nothing to offer, and a reservation can be tried again.
+func TestMPS_daemonFails(t *testing.T) {
+	g := nvmltest.H200(0)
+	k := newFakeKeeper()
+	k.err = &mps.DownError{GPUUUID: g.UUID, Reason: "it fell over"}
+	p := newMPSPlugin(t, nvmltest.New(g), k, nil)
+	_, err := p.Reserve(sliceIDs(g, 0))
+	must.ErrorContains(t, err, "it fell over")
+	must.StrHasSuffix(t, "and the reservation can be retried", err.Error())
+	must.Eq(t, codes.Aborted, status.Code(err))
+	must.SliceEmpty(t, claimsOf(t, p))
+	stream := fingerprint(t, p)
+	must.MapLen(t, 7, unhealthy(next(t, stream).Devices[0]))
+	k.set(func() { k.err = nil })
+	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))
+}
+
+// onlyOnce is a cost that can be measured as long as nobody owns the GPU.
+type onlyOnce struct {
+	t        *testing.T
+	k        *fakeKeeper
+	uuid     string
+	known    bool
+	measured int
+}
+
+func (c *onlyOnce) Cost(context.Context, contextcost.GPU) (uint64, error) {
+	must.False(c.t, c.k.Owns(c.uuid), must.Sprint("a context is made past the daemon"))
+	c.measured++
+	c.known = true
+	return 200 * mebi, nil
+}
+
+func (c *onlyOnce) Known(contextcost.GPU) (uint64, bool) { return 200 * mebi, c.known }
+
+// What a context costs is measured before nobody but the daemon can make one.
+func TestMPS_measuresFirst(t *testing.T) {
+	g := nvmltest.H200(0)
+	for name, tc := range map[string]struct {
+		known, owned bool
+		measured     int
+		want         uint64
+	}{
+		"at first":                      {false, false, 1, 200 * mebi},
+		"after a restart":               {true, true, 0, 200 * mebi},
+		"after a restart, not known":    {false, true, 0, contextcost.DefaultBytes},
+		"at first, by an earlier model": {true, false, 0, 200 * mebi},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := newFakeKeeper()
+			k.owned[g.UUID] = tc.owned
+			p := newMPSPlugin(t, nvmltest.New(g), k, nil)
+			cost := &onlyOnce{t: t, k: k, uuid: g.UUID, known: tc.known}
+			p.node.Load().costs = cost
+			_, err := p.Reserve(sliceIDs(g, 0))
+			must.NoError(t, err)
+			must.Eq(t, tc.want, claimsOf(t, p)[0].GPU.ContextBytes)
+			must.Eq(t, tc.measured, cost.measured)
+			must.MapEmpty(t, unhealthy(next(t, fingerprint(t, p)).Devices[0]))
+			must.Eq(t, tc.measured, cost.measured)
+		})
+	}
+}
+
+// A GPU goes behind its daemon when nobody uses it past that.
+func TestMPS_waitsForStrangers(t *testing.T) {
+	g := nvmltest.H200(0)
+	fake, k := nvmltest.New(g), newFakeKeeper()
+	fake.SetProcesses(g.UUID, nvml.Process{PID: 4711})
+	p := newMPSPlugin(t, fake, k, nil)
+	stream := fingerprint(t, p)
+	for _, reason := range unhealthy(next(t, stream).Devices[0]) {
+		must.StrContains(t, reason, "when process 4711 is gone")
+	}
+	_, err := p.Reserve(sliceIDs(g, 0))
+	must.ErrorContains(t, err, "when process 4711 is gone")
+	must.Eq(t, codes.Aborted, status.Code(err))
+	must.False(t, k.Owns(g.UUID))
+	fake.SetProcesses(g.UUID)
+	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))
+
+	// Behind it, they are its server and clients.
+	fake.SetProcesses(g.UUID, nvml.Process{PID: 4712})
+	_, err = p.Reserve(sliceIDs(g, 0))
+	must.NoError(t, err)
+}
+
+// From slices to MPS and back: what a living task has stays as it is.
+func TestMPS_change(t *testing.T) {
+	g := nvmltest.H200(0)
+	options := testOptions(t, map[string]any{"slice_memory": "20GiB"})
+	reserved := func(p *Plugin) (string, func()) {
+		_, err := p.Reserve(sliceIDs(g, 0))
+		must.NoError(t, err)
+		made := claimsOf(t, p)[0]
+		pid, end := startInit(t)
+		must.NoError(t, p.node.Load().ledger.Bind(t.Context(), made.ID, claim.Container{Runtime: "test", ID: "c", InitPID: pid}))
+		return made.ID, end
+	}
+	waiting := func(p *Plugin, id, mode string) (check func()) {
+		stream := fingerprint(t, p)
+		for _, reason := range unhealthy(next(t, stream).Devices[0]) {
+			must.StrHasPrefix(t, "waits for claim "+id+", whose GPU is in mode "+mode, reason)
+		}
+		_, err := p.Reserve(sliceIDs(g, 0))
+		must.ErrorContains(t, err, id)
+		must.Eq(t, codes.Aborted, status.Code(err))
+		return func() { must.Eq(t, 7, healthyIn(lines(next(t, stream).Devices))) }
+	}
+	k := newFakeKeeper()
+	first := newPlugin(t, nvmltest.New(g), options)
+	first.node.Load().mps.keeper = k
+	id, end := reserved(first)
+
+	options["mode"] = "mps"
+	second := newMPSPlugin(t, nvmltest.New(g), k, options)
+	healthy := waiting(second, id, "slice")
+	must.False(t, k.Owns(g.UUID), must.Sprint("the task's next process would find no GPU"))
+	end()
+	healthy()
+	must.True(t, k.Owns(g.UUID))
+	id, end = reserved(second)
+
+	options["mode"] = "slice"
+	third := newPlugin(t, nvmltest.New(g), options)
+	third.node.Load().mps.keeper = k
+	healthy = waiting(third, id, "mps")
+	must.True(t, k.Owns(g.UUID))
+	end()
+	healthy()
+	must.False(t, k.Owns(g.UUID))
+	must.Eq(t, []string{g.UUID}, k.released)
+}
+
+// A daemon with clients of nobody's knowledge, or that cannot be ended, keeps its GPU.
+func TestMPS_leavesLate(t *testing.T) {
+	g := nvmltest.H200(0)
+	k := newFakeKeeper(g.UUID)
+	k.clients = []int{77}
+	p := newMPSPlugin(t, nvmltest.New(g), k, map[string]any{"mode": "slice"})
+	_, err := p.Reserve(sliceIDs(g, 0))
+	must.ErrorContains(t, err, "waits for the end of the MPS control daemon")
+	must.Eq(t, codes.Aborted, status.Code(err))
+	stream := fingerprint(t, p)
+	for _, reason := range unhealthy(next(t, stream).Devices[0]) {
+		must.StrContains(t, reason, "waits for processes that compute through the MPS control daemon")
+	}
+	k.set(func() { k.clients = nil })
+	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))
+	_, err = p.Reserve(sliceIDs(g, 0))
+	must.NoError(t, err)
+}
+
+// One that is not for Nomad any more is given back, too.
+func TestMPS_ignored(t *testing.T) {
+	a, b := nvmltest.H200(0), nvmltest.H200(1)
+	k := newFakeKeeper(a.UUID, b.UUID)
+	p := newMPSPlugin(t, nvmltest.New(a, b), k, map[string]any{"ignored_gpu_ids": []string{a.UUID}})
+	next(t, fingerprint(t, p))
+	must.Eq(t, []string{a.UUID}, k.get(func() any { return slices.Clone(k.released) }).([]string))
+	must.True(t, k.Owns(b.UUID))
+}
+
+// A daemon ends when its GPU is gone, not when the driver is merely slow, and is back with it.
+func TestMPS_gone(t *testing.T) {
+	g := nvmltest.H200(0)
+	fake, k := nvmltest.New(g), newFakeKeeper()
+	p := newMPSPlugin(t, fake, k, nil)
+	stream := fingerprint(t, p)
+	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))
+	fake.SetError(errors.New("it takes long"))
+	must.MapLen(t, 7, unhealthy(next(t, stream).Devices[0]))
+	must.True(t, k.Status(g.UUID).Running)
+	fake.SetError(&nvml.NoDriverError{Err: errors.New("not loaded")})
+	must.MapLen(t, 7, unhealthy(next(t, stream).Devices[0]))
+	must.False(t, k.Status(g.UUID).Running)
+	fake.SetError(nil)
+	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))
+	must.True(t, k.Status(g.UUID).Running)
+	fake.SetGPUs()
+	must.MapLen(t, 7, unhealthy(next(t, stream).Devices[0]))
+	must.False(t, k.Status(g.UUID).Running)
+}
+
+func TestMPS_impossible(t *testing.T) {
+	pascal, cut := nvmltest.H200(0), nvmltest.H200(0)
+	pascal.Name, pascal.ComputeCapability = "Tesla P100-PCIE-16GB", "6.0"
+	cut.MIG.Capable, cut.MIG.Enabled = true, true
+	for name, tc := range map[string]struct {
+		gpu     nvml.GPU
+		options map[string]any
+		want    []string
+	}{
+		"too old": {pascal, map[string]any{"mode": "mps"}, []string{"mode: the GPU 0, Tesla P100", `cannot be in mode "mps"`, "6.0"}},
+		"cut up": {
+			cut, map[string]any{"gpu": gpuBlocks(map[string]any{"gpu": "index:0", "mode": "mps"})},
+			[]string{`gpu "index:0": the GPU 0, NVIDIA H200`, "MIG is on"},
+		},
+		"no program": {nvmltest.H200(0), map[string]any{"mode": "mps"}, []string{"no nvidia-cuda-mps-control in the driver root"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			options := testOptions(t, tc.options)
+			p := newPlugin(t, nvmltest.New(tc.gpu), options)
+			err := p.SetConfig(pluginConfig(t, options))
+			must.Error(t, err)
+			for _, want := range tc.want {
+				must.StrContains(t, err.Error(), want)
+			}
+		})
+	}
+	// What turns out later makes them unhealthy.
+	k := newFakeKeeper()
+	p := newMPSPlugin(t, nvmltest.New(pascal), k, nil)
+	for _, reason := range unhealthy(next(t, fingerprint(t, p)).Devices[0]) {
+		must.StrContains(t, reason, "compute capability is 6.0")
+	}
+	must.Eq(t, 0, k.ensured)
+}

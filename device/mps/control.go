@@ -1,0 +1,123 @@
+package mps
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"tranche.dev/tranche/runtime/driverroot"
+)
+
+// controlProgram is both the daemon and the program that talks to it.
+const controlProgram = "nvidia-cuda-mps-control"
+
+// control talks to the daemon of a GPU.
+type control struct {
+	uuid, program string
+	// env is all that the daemon and the program need.
+	env []string
+	// timeout bounds one answer.
+	timeout time.Duration
+}
+
+// FindProgram finds the control daemon's program in a driver root.
+func FindProgram(driverRoot string) (string, error) {
+	return driverroot.FindProgram(driverRoot, controlProgram)
+}
+
+// control finds the daemon's program, and the driver's library for it.
+func (m *Manager) control(uuid string) (*control, error) {
+	program, err := FindProgram(m.options.DriverRoot)
+	if err != nil {
+		return nil, err
+	}
+	library, err := driverroot.FindLibrary(m.options.DriverRoot, driverroot.CUDALibrary)
+	if err != nil {
+		return nil, err
+	}
+	d := m.dirs(uuid)
+	if err := link(library, filepath.Join(d.library(), driverroot.CUDALibrary)); err != nil {
+		return nil, err
+	}
+	return &control{uuid: uuid, program: program, timeout: m.timing.answer, env: []string{
+		"PATH=" + filepath.Dir(program) + ":/usr/bin:/bin",
+		// The link is for driver roots in which links lead somewhere else than on the host.
+		"LD_LIBRARY_PATH=" + d.library() + ":" + filepath.Dir(library),
+		"CUDA_MPS_PIPE_DIRECTORY=" + d.pipe(),
+		"CUDA_MPS_LOG_DIRECTORY=" + d.log(),
+	}}, nil
+}
+
+// link makes a symbolic link in place of what is there.
+func link(target, at string) error {
+	if now, err := os.Readlink(at); err == nil && now == target {
+		return nil
+	}
+	err := os.MkdirAll(filepath.Dir(at), 0o755)
+	if err == nil {
+		_ = os.Remove(at)
+		err = os.Symlink(target, at)
+	}
+	if err != nil {
+		return fmt.Errorf("link to the driver's library for an MPS control daemon: %w", err)
+	}
+	return nil
+}
+
+// ask has the daemon carry out a command, and returns what it says.
+func (c *control) ask(ctx context.Context, command string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	var said bytes.Buffer
+	program := exec.CommandContext(ctx, c.program)
+	program.Env = c.env
+	program.Dir = "/"
+	program.Stdin = strings.NewReader(command + "\n")
+	program.Stdout, program.Stderr = &said, &said
+	program.WaitDelay = time.Second
+	if err := program.Run(); err != nil {
+		return "", fmt.Errorf("ask the MPS control daemon of GPU %s %q: %w: %s", c.uuid, command,
+			errors.Join(err, ctx.Err()), strings.Join(strings.Fields(said.String()), " "))
+	}
+	return said.String(), nil
+}
+
+func (c *control) answers(ctx context.Context) error {
+	_, err := c.ask(ctx, "get_server_list")
+	return err
+}
+
+// clients are the processes that the daemon's servers have as clients.
+func (c *control) clients(ctx context.Context) ([]int, error) {
+	servers, err := c.ask(ctx, "get_server_list")
+	if err != nil {
+		return nil, err
+	}
+	var clients []int
+	for _, server := range numbers(servers) {
+		text, err := c.ask(ctx, "get_client_list "+strconv.Itoa(server))
+		if err != nil {
+			return nil, err
+		}
+		clients = append(clients, numbers(text)...)
+	}
+	return clients, nil
+}
+
+// numbers are the lines that are process IDs.
+func numbers(text string) []int {
+	var found []int
+	for line := range strings.Lines(text) {
+		if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && pid > 0 {
+			found = append(found, pid)
+		}
+	}
+	return found
+}

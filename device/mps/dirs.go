@@ -1,0 +1,181 @@
+package mps
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/google/renameio/v2"
+	"golang.org/x/sys/unix"
+
+	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/runtime/mpsdir"
+)
+
+// dirs are the directories of a GPU's daemon.
+type dirs struct{ runDir, root string }
+
+// pipe is the daemon's own directory. Clients have no part in it: who may write there can put a socket of his own in the
+// place of the daemon's, and who can open control_privileged can tell the daemon anything.
+func (d dirs) pipe() string { return filepath.Join(d.root, "pipe") }
+
+// client has what clients need of that, as links.
+func (d dirs) client() string { return filepath.Join(d.root, mpsdir.Client) }
+
+// shm is the /dev/shm of the daemon and its clients.
+func (d dirs) shm() string { return filepath.Join(d.root, mpsdir.Shm) }
+
+func (d dirs) log() string         { return filepath.Join(d.root, "log") }
+func (d dirs) library() string     { return filepath.Join(d.root, "lib") }
+func (d dirs) control() string     { return filepath.Join(d.pipe(), mpsdir.Control) }
+func (d dirs) identity() string    { return filepath.Join(d.root, "daemon.json") }
+func (d dirs) computeMode() string { return filepath.Join(d.root, "compute-mode.json") }
+
+// longestSocket is how long the name of a Unix socket may be (unix(7)).
+const longestSocket = 107
+
+// make makes what is missing. A server may run as the user of its clients, and then has to get at its directories.
+func (d dirs) make() error {
+	if socket := filepath.Join(d.pipe(), "control_privileged"); len(socket) > longestSocket {
+		return fmt.Errorf("the MPS control daemon's socket would be %s, whose name is longer than the %d bytes that the kernel "+
+			"allows: choose a shorter run_dir", socket, longestSocket)
+	}
+	for _, dir := range []string{d.runDir, filepath.Dir(d.root), d.root} {
+		if err := makePassable(dir); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{d.pipe(), d.client(), d.shm(), d.log(), d.library()} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("make the directories of an MPS control daemon: %w", err)
+		}
+	}
+	return d.mountShm()
+}
+
+// makePassable makes a directory that anybody can go through.
+func makePassable(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make the directories of an MPS control daemon: %w", err)
+	}
+	info, err := os.Stat(dir)
+	if err == nil && info.Mode()&0o111 != 0o111 {
+		err = os.Chmod(dir, info.Mode().Perm()|0o111)
+	}
+	if err != nil {
+		return fmt.Errorf("let the servers of an MPS control daemon at %s: %w", dir, err)
+	}
+	return nil
+}
+
+// mountShm makes shm a file system of its own, so that what clients write there takes no room from the run directory. It
+// stays as long as there is a daemon: containers that run have it mounted.
+func (d dirs) mountShm() error {
+	mounted, err := isMount(d.shm())
+	if err != nil {
+		return fmt.Errorf("look at %s: %w", d.shm(), err)
+	}
+	if mounted {
+		return nil
+	}
+	if err := unix.Mount("tranche-mps", d.shm(), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=1777"); err != nil {
+		return fmt.Errorf("mount a tmpfs at %s: %w", d.shm(), err)
+	}
+	return nil
+}
+
+func isMount(dir string) (bool, error) {
+	var stat unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_TYPE, &stat); err != nil {
+		return false, err
+	}
+	return stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
+}
+
+// shared are the files of the daemon's directory that clients see: the socket at which it listens, and the pipe into its
+// log, which the servers' clients may write in, too.
+var shared = []string{mpsdir.Control, "log"}
+
+// publish lets clients at the daemon. A link to a socket leads to whoever listens at it, and a client cannot put anything
+// in its place: containers have the directory read-only.
+func (d dirs) publish() error {
+	for _, name := range shared {
+		from, fresh := filepath.Join(d.pipe(), name), filepath.Join(d.client(), ".new")
+		_ = os.Remove(fresh)
+		err := os.Link(from, fresh)
+		if errors.Is(err, fs.ErrNotExist) && name != mpsdir.Control {
+			continue
+		}
+		if err == nil {
+			err = os.Rename(fresh, filepath.Join(d.client(), name))
+		}
+		if err != nil {
+			return fmt.Errorf("let clients at an MPS control daemon: %w", err)
+		}
+		_ = os.Remove(fresh) // a rename of a link to what it leads to does nothing
+	}
+	return nil
+}
+
+// withdraw keeps clients from a daemon that is none any more.
+func (d dirs) withdraw() {
+	for _, name := range shared {
+		_ = os.Remove(filepath.Join(d.client(), name))
+	}
+}
+
+// remove removes everything.
+func (d dirs) remove() error {
+	mounted, err := isMount(d.shm())
+	if err == nil && mounted {
+		err = unix.Unmount(d.shm(), unix.MNT_DETACH)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("unmount %s: %w", d.shm(), err)
+	}
+	return os.RemoveAll(d.root)
+}
+
+// identity is who a daemon is, as it noted itself when it was started.
+type identity struct {
+	Process claim.Process `json:"process"`
+	// Namespace is its mount namespace, in which nobody is but the daemon and its servers.
+	Namespace string `json:"namespace"`
+	OneUser   bool   `json:"one_user"`
+}
+
+// readIdentity is empty where no daemon was started.
+func (d dirs) readIdentity() (identity, error) {
+	var id identity
+	err := readJSON(d.identity(), &id)
+	return id, err
+}
+
+// readJSON leaves the value as it is if there is no such file.
+func readJSON(path string, value any) error {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, value)
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	return nil
+}
+
+func writeJSON(path string, value any) error {
+	text, err := json.Marshal(value)
+	if err == nil {
+		err = renameio.WriteFile(path, append(text, '\n'), 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}

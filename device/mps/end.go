@@ -1,0 +1,113 @@
+package mps
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// end ends a daemon, and the servers that it left behind.
+func (m *Manager) end(ctx context.Context, uuid string, id identity) error {
+	if id.Process.PID == 0 {
+		return nil
+	}
+	if id.Process.Alive() {
+		if err := m.quit(ctx, uuid, id); err != nil {
+			return err
+		}
+	}
+	return m.endServers(ctx, uuid, id)
+}
+
+// quit asks a daemon to end, and kills it if it does not.
+func (m *Manager) quit(ctx context.Context, uuid string, id identity) error {
+	p, err := follow(id.Process.PID, id, m.dirs(uuid).output())
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer p.leave()
+	if !id.Process.Alive() {
+		return nil
+	}
+	timed, cancel := context.WithTimeout(ctx, m.timing.quit)
+	defer cancel()
+	daemon, err := m.control(uuid)
+	if err == nil {
+		_, err = daemon.ask(timed, "quit -t 3")
+	}
+	if err == nil && p.wait(timed) {
+		return nil
+	}
+	m.options.Logger.Warn("an MPS control daemon did not end when it was asked to, and is killed", "gpu", uuid, "pid", p.pid, "error", err)
+	if err := p.signal(unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("kill the MPS control daemon of GPU %s, process %d: %w", uuid, p.pid, err)
+	}
+	if !p.wait(ctx) {
+		return fmt.Errorf("wait for the end of the MPS control daemon of GPU %s, process %d: %w", uuid, p.pid, ctx.Err())
+	}
+	return nil
+}
+
+// endServers kills what a daemon has left behind: it holds the GPU, and no client finds it any more.
+func (m *Manager) endServers(ctx context.Context, uuid string, id identity) error {
+	for _, pid := range m.dirs(uuid).orphans(id.Namespace) {
+		p, err := follow(pid, identity{}, "")
+		if errors.Is(err, unix.ESRCH) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		// The number may have become another's before the descriptor was there.
+		if m.dirs(uuid).isOrphan(pid, id.Namespace) {
+			m.options.Logger.Warn("ending a process that an MPS control daemon left behind", "gpu", uuid, "pid", pid)
+			err = p.signal(unix.SIGKILL)
+			if err == nil && !p.wait(ctx) {
+				err = ctx.Err()
+			}
+		}
+		p.leave()
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("end process %d, which the MPS control daemon of GPU %s left behind: %w", pid, uuid, err)
+		}
+	}
+	return nil
+}
+
+// orphans are the processes that are left of a daemon.
+func (d dirs) orphans(namespace string) []int {
+	entries, _ := os.ReadDir("/proc")
+	var pids []int
+	for _, entry := range entries {
+		if pid, err := strconv.Atoi(entry.Name()); err == nil && d.isOrphan(pid, namespace) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// isOrphan knows them by two marks, since neither does alone: the kernel gives the number of a namespace to another one,
+// and anybody may set a variable.
+func (d dirs) isOrphan(pid int, namespace string) bool {
+	at := filepath.Join("/proc", strconv.Itoa(pid))
+	if now, err := os.Readlink(filepath.Join(at, "ns/mnt")); err != nil || now != namespace || namespace == "" {
+		return false
+	}
+	environ, err := os.ReadFile(filepath.Join(at, "environ"))
+	mark := []byte("CUDA_MPS_PIPE_DIRECTORY=" + d.pipe())
+	for _, entry := range bytes.Split(environ, []byte{0}) {
+		if bytes.Equal(entry, mark) {
+			return err == nil
+		}
+	}
+	return false
+}

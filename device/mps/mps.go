@@ -1,0 +1,274 @@
+// Package mps starts, watches and restarts MPS control daemons, one for each GPU whose programs are to compute side by
+// side. A daemon outlives the process that started it: whoever comes next takes it over as it is.
+//
+// A daemon is started by the caller's own binary, whose main must call ChildMain before anything else.
+package mps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tranche.dev/tranche/device/nvml"
+	"tranche.dev/tranche/runtime/mpsdir"
+)
+
+// GPUs is what a Manager asks of NVML.
+type GPUs interface {
+	Health(ctx context.Context, uuid string) (*nvml.Health, error)
+	SetComputeMode(ctx context.Context, uuid string, mode nvml.ComputeMode) error
+}
+
+// Options configure a Manager.
+type Options struct {
+	// DriverRoot is where the driver and its programs are.
+	DriverRoot string
+	// RunDir is below which the daemons have their directories. It is empty after a restart of the machine.
+	RunDir string
+	GPUs   GPUs
+	Logger hclog.Logger
+}
+
+// timing is how long things may take, and how long is waited between them.
+type timing struct {
+	// start bounds the start of a daemon until it answers, answer one answer of it, and quit its end, before it is killed.
+	start, answer, quit time.Duration
+	// firstPause and longestPause are how long after a failure a daemon is started again.
+	firstPause, longestPause time.Duration
+	// ranWell is how long a daemon has to have run for the next one to be started at once.
+	ranWell time.Duration
+}
+
+var usual = timing{
+	start: 30 * time.Second, answer: 10 * time.Second, quit: 10 * time.Second,
+	firstPause: time.Second, longestPause: 2 * time.Minute, ranWell: time.Minute,
+}
+
+// Manager has the MPS control daemons of a node. All methods may be called at any time.
+type Manager struct {
+	options Options
+	timing  timing
+	changed chan struct{}
+
+	mu      sync.Mutex
+	watched map[string]*watch
+}
+
+// New returns a Manager that has started nothing.
+func New(options Options) *Manager {
+	if options.Logger == nil {
+		options.Logger = hclog.NewNullLogger()
+	}
+	return &Manager{options: options, timing: usual, changed: make(chan struct{}, 1), watched: make(map[string]*watch)}
+}
+
+// Status is how a GPU's daemon is.
+type Status struct {
+	// Running says that the daemon answered and has not ended since.
+	Running bool
+	// Reason is why it doesn't run.
+	Reason string
+	// OneUser says that the daemon serves programs of one user of the host at a time.
+	OneUser bool
+}
+
+// DownError says that a GPU's daemon could not be started.
+type DownError struct {
+	GPUUUID string
+	Reason  string
+}
+
+func (e *DownError) Error() string {
+	return fmt.Sprintf("the MPS control daemon of GPU %s does not run: %s; it is tried again by itself", e.GPUUUID, e.Reason)
+}
+
+// Retriable says that the same call may succeed later.
+func (e *DownError) Retriable() bool { return true }
+
+// BusyError says that a GPU's daemon has clients.
+type BusyError struct {
+	GPUUUID string
+	// Clients are process IDs.
+	Clients []int
+}
+
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("the MPS control daemon of GPU %s has clients, processes %v: it is ended when they are gone", e.GPUUUID, e.Clients)
+}
+
+// Ensure has a daemon serve a GPU, in compute mode Exclusive_Process so that nobody gets past it, and returns when it
+// answers. It takes over a daemon that is there. From then on the daemon is started again whenever it ends. The error is
+// a *DownError where it can't be started now, which is tried again with growing pauses.
+func (m *Manager) Ensure(ctx context.Context, uuid string) error {
+	if err := checkUUID(uuid); err != nil {
+		return err
+	}
+	if err := m.watch(uuid).wait(ctx); err != nil {
+		return err
+	}
+	// Somebody may have set it, or loaded the driver anew.
+	if err := m.takeOver(ctx, uuid); err != nil {
+		return err
+	}
+	m.dirs(uuid).boundLogs(m.options.Logger)
+	return nil
+}
+
+// Status tells how the daemon of a GPU is.
+func (m *Manager) Status(uuid string) Status {
+	m.mu.Lock()
+	w := m.watched[uuid]
+	m.mu.Unlock()
+	if w == nil {
+		return Status{Reason: "it was not started yet"}
+	}
+	return w.status()
+}
+
+// Changed has a value whenever the status of a daemon has changed since the last was taken.
+func (m *Manager) Changed() <-chan struct{} { return m.changed }
+
+// Left lists the GPUs that have directories of a daemon, of this life or an earlier one.
+func (m *Manager) Left() ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(m.options.RunDir, "mps"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	var left []string
+	for _, entry := range entries {
+		if checkUUID(entry.Name()) == nil && entry.IsDir() {
+			left = append(left, entry.Name())
+		}
+	}
+	return left, err
+}
+
+// Owns tells whether a GPU's compute mode was set by Ensure, of this life or an earlier one, and was not put back.
+func (m *Manager) Owns(uuid string) bool {
+	_, err := os.Stat(m.dirs(uuid).computeMode())
+	return err == nil
+}
+
+// Release ends the daemon of a GPU, puts the compute mode back and removes the directories. The error is a *BusyError
+// where the daemon has clients.
+func (m *Manager) Release(ctx context.Context, uuid string) error {
+	if err := checkUUID(uuid); err != nil {
+		return err
+	}
+	clients, err := m.Clients(ctx, uuid)
+	if err != nil {
+		return err
+	}
+	if len(clients) > 0 {
+		return &BusyError{GPUUUID: uuid, Clients: clients}
+	}
+	if err := m.Stop(ctx, uuid); err != nil {
+		return err
+	}
+	if err := m.giveBack(ctx, uuid); err != nil {
+		return err
+	}
+	if err := m.dirs(uuid).remove(); err != nil {
+		return fmt.Errorf("remove what the MPS control daemon of GPU %s had: %w", uuid, err)
+	}
+	return nil
+}
+
+// Clients are the processes that compute through the daemon of a GPU; none if it doesn't run.
+func (m *Manager) Clients(ctx context.Context, uuid string) ([]int, error) {
+	id, err := m.dirs(uuid).readIdentity()
+	if err != nil || !id.Process.Alive() {
+		return nil, err
+	}
+	daemon, err := m.control(uuid)
+	if err != nil {
+		return nil, err
+	}
+	return daemon.clients(ctx)
+}
+
+// Stop ends the daemon of a GPU whoever its clients are, as is called for when the GPU is gone. The rest stays as it is,
+// for Ensure to go on with.
+func (m *Manager) Stop(ctx context.Context, uuid string) error {
+	if err := checkUUID(uuid); err != nil {
+		return err
+	}
+	watched := m.unwatch(uuid)
+	d := m.dirs(uuid)
+	d.withdraw()
+	id, err := d.readIdentity()
+	if err != nil {
+		return err
+	}
+	alive := id.Process.Alive()
+	if err := m.end(ctx, uuid, id); err != nil {
+		return err
+	}
+	if watched || alive {
+		m.options.Logger.Info("ended the MPS control daemon of a GPU", "gpu", uuid)
+		m.notify()
+	}
+	return nil
+}
+
+// Close stops watching. The daemons live on; a later Ensure takes them over.
+func (m *Manager) Close() {
+	m.mu.Lock()
+	watched := m.watched
+	m.watched = make(map[string]*watch)
+	m.mu.Unlock()
+	for _, w := range watched {
+		w.leave()
+	}
+}
+
+func (m *Manager) dirs(uuid string) dirs {
+	return dirs{runDir: m.options.RunDir, root: mpsdir.Of(m.options.RunDir, uuid)}
+}
+
+// watch is the one of a GPU, which is begun where there is none.
+func (m *Manager) watch(uuid string) *watch {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w := m.watched[uuid]
+	if w == nil {
+		w = newWatch(m, uuid)
+		m.watched[uuid] = w
+		go w.run()
+	}
+	return w
+}
+
+// unwatch tells whether there was one.
+func (m *Manager) unwatch(uuid string) bool {
+	m.mu.Lock()
+	w := m.watched[uuid]
+	delete(m.watched, uuid)
+	m.mu.Unlock()
+	if w != nil {
+		w.leave()
+	}
+	return w != nil
+}
+
+func (m *Manager) notify() {
+	select {
+	case m.changed <- struct{}{}:
+	default: // it is to be told anyway
+	}
+}
+
+// checkUUID keeps what becomes part of a path from leading anywhere else.
+func checkUUID(uuid string) error {
+	if filepath.Base(uuid) != uuid || !slices.Contains([]string{"GPU-", "MIG-"}, uuid[:min(4, len(uuid))]) {
+		return fmt.Errorf("%q is not the UUID of a GPU", uuid)
+	}
+	return nil
+}

@@ -1,0 +1,178 @@
+package mps
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+)
+
+// multiuser has one server serve programs of all users of the host. Without it, a program waits until the server of
+// another user has no clients.
+const multiuser = "-multiuser-server"
+
+// errEarly says that a daemon ended before it answered.
+var errEarly = errors.New("before it answered")
+
+// start takes over the daemon of a GPU, or starts one, and returns when it answers.
+func (m *Manager) start(ctx context.Context, uuid string) (*process, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.timing.start)
+	defer cancel()
+	d := m.dirs(uuid)
+	daemon, err := m.control(uuid)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.make(); err != nil {
+		return nil, err
+	}
+	if err := m.takeOver(ctx, uuid); err != nil {
+		return nil, err
+	}
+	id, err := d.readIdentity()
+	if err != nil {
+		return nil, err
+	}
+	if p, err := m.adopt(ctx, uuid, daemon, id); p != nil || err != nil {
+		return p, err
+	}
+	if err := m.end(ctx, uuid, id); err != nil {
+		return nil, err
+	}
+	return m.launchAny(ctx, uuid, daemon)
+}
+
+// adopt takes over the daemon that an earlier life started, if it still answers.
+func (m *Manager) adopt(ctx context.Context, uuid string, daemon *control, id identity) (*process, error) {
+	if !id.Process.Alive() {
+		return nil, nil
+	}
+	p, err := follow(id.Process.PID, id, m.dirs(uuid).output())
+	if err != nil {
+		return nil, err
+	}
+	log := m.options.Logger.With("gpu", uuid, "pid", p.pid)
+	// It may have ended in the meantime, and its number be another's.
+	if !id.Process.Alive() {
+		p.leave()
+		return nil, nil
+	}
+	if err := daemon.answers(ctx); err != nil {
+		p.leave()
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		log.Warn("an MPS control daemon from before does not answer, and is ended", "error", err)
+		return nil, nil
+	}
+	log.Info("took over the MPS control daemon of a GPU")
+	return p, m.dirs(uuid).publish()
+}
+
+// launchAny starts a daemon for all users or, where it is too old for that, for one at a time. The program itself is
+// asked whether it knows the option, by having it: what it says otherwise is for people.
+func (m *Manager) launchAny(ctx context.Context, uuid string, daemon *control) (*process, error) {
+	p, err := m.launch(ctx, uuid, daemon, false)
+	if !errors.Is(err, errEarly) || ctx.Err() != nil {
+		return p, err
+	}
+	p, retryErr := m.launch(ctx, uuid, daemon, true)
+	if retryErr != nil {
+		return nil, retryErr
+	}
+	m.options.Logger.Warn("the MPS control daemon of a GPU serves programs of one user at a time: it does not start for "+
+		"several, as older ones do not", "gpu", uuid, "option", multiuser, "error", err)
+	return p, nil
+}
+
+// launch starts a daemon and waits until it answers.
+func (m *Manager) launch(ctx context.Context, uuid string, daemon *control, oneUser bool) (*process, error) {
+	d := m.dirs(uuid)
+	args := []string{daemon.program, "-f"}
+	if !oneUser {
+		args = append(args, multiuser)
+	}
+	task, err := json.Marshal(childTask{Shm: d.shm(), Identity: d.identity(), Args: args, OneUser: oneUser})
+	if err != nil {
+		return nil, err
+	}
+	if !childReady {
+		return nil, errors.New("start an MPS control daemon: main has to call mps.ChildMain first")
+	}
+	output, err := d.openOutput()
+	if err != nil {
+		return nil, err
+	}
+	defer output.Close()
+	child := exec.Command("/proc/self/exe") //nolint:noctx // it is to outlive this process
+	child.Args = []string{childName, string(task)}
+	child.Env = append(slices.Clone(daemon.env), "CUDA_VISIBLE_DEVICES="+uuid)
+	child.Dir = "/"
+	child.Stdout, child.Stderr = output, output
+	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWNS}
+	if err := child.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", daemon.program, err)
+	}
+	p, err := follow(child.Process.Pid, identity{OneUser: oneUser}, d.output())
+	if err != nil {
+		_ = child.Process.Kill()
+		_ = child.Wait()
+		return nil, err
+	}
+	_ = child.Process.Release()
+	if err := m.settle(ctx, d, daemon, p); err != nil {
+		// Whoever starts the next one ends this one first, if it has to.
+		_ = p.signal(unix.SIGKILL)
+		<-p.stopped
+		p.leave()
+		return nil, err
+	}
+	m.options.Logger.Info("started the MPS control daemon of a GPU", "gpu", uuid, "pid", p.pid, "one_user", oneUser)
+	return p, nil
+}
+
+// settle waits until a daemon answers, and lets clients at it.
+func (m *Manager) settle(ctx context.Context, d dirs, daemon *control, p *process) error {
+	if err := untilAnswer(ctx, d, daemon, p); err != nil {
+		return err
+	}
+	return d.publish()
+}
+
+// untilAnswer asks the daemon whenever something happens in its directory. That it listens at its socket is no event,
+// so that it is asked again after a while, too.
+func untilAnswer(ctx context.Context, d dirs, daemon *control, p *process) error {
+	watcher, err := fsnotify.NewWatcher()
+	if err == nil {
+		defer watcher.Close()
+		err = watcher.Add(d.pipe())
+	}
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", d.pipe(), err)
+	}
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		if _, err := os.Stat(d.control()); err == nil && daemon.answers(ctx) == nil {
+			return nil
+		}
+		again := time.NewTimer(pause)
+		select {
+		case <-watcher.Events:
+		case <-again.C:
+		case <-p.ended:
+			again.Stop()
+			return fmt.Errorf("%w %s", errEarly, p.exit())
+		case <-ctx.Done():
+			again.Stop()
+			return fmt.Errorf("it did not answer: %w", ctx.Err())
+		}
+		again.Stop()
+	}
+}

@@ -1,0 +1,17 @@
+// Package mpsdir names the directories that the MPS control daemon of a GPU shares with its clients. The device plugin
+// makes them, containers have them mounted.
+package mpsdir
+
+import "path/filepath"
+
+const (
+	// Client is what clients see of the daemon's pipes: the socket Control and no more.
+	Client = "client"
+	// Shm is the file system in which the daemon's servers and their clients share memory.
+	Shm = "shm"
+	// Control is the socket on which the daemon listens for clients.
+	Control = "control"
+)
+
+// Of is the directory above those of a GPU.
+func Of(runDir, gpuUUID string) string { return filepath.Join(runDir, "mps", gpuUUID) }
