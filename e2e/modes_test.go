@@ -21,35 +21,31 @@ type modeExample struct {
 	group          string
 	// gpu is the index of the GPU that all are on.
 	gpu int
-	// on is what the simulator calls the GPU or instance, given the ID of the first device.
-	on func(id string) string
 	// seesName and sees are the name and the memory of the GPU in the container, and nvml is what NVML says of the GPU that it
 	// is or is on, with what the driver keeps for itself. takes is how much the program holds, or less than slack short of it.
 	seesName                 string
 	sees, nvml, takes, slack uint64
 }
 
-func itself(id string) string { return id }
-func ofGPU(id string) string  { return strings.Split(id, "/")[0] }
-
 // modeExamples are those of the modes on a node of examples/mixed-agent.hcl.
 var modeExamples = []modeExample{
 	{
-		name: "exclusive", count: 1, devices: 1, group: "nvidia/gpu/NVIDIA H100 80GB HBM3", gpu: 3, on: itself,
+		name: "exclusive", count: 1, devices: 1, group: "nvidia/gpu/NVIDIA H100 80GB HBM3", gpu: 3,
 		seesName: "NVIDIA H100 80GB HBM3", sees: 81079 * mib, nvml: (81079 + 480) * mib, takes: 81079 * mib, slack: 2 * mib,
 	},
 	{
-		name: "timeslice", count: 2, devices: 1, group: "nvidia/timeslice/Tesla T4 #7", gpu: 7, on: ofGPU,
+		name: "timeslice", count: 2, devices: 1, group: "nvidia/timeslice/Tesla T4 #7", gpu: 7,
 		seesName: "Tesla T4", sees: 14927 * mib, nvml: (14927 + 433) * mib, takes: (4096 + 160) * mib, slack: 1,
 	},
 	{
-		name: "constraints", count: 1, devices: 16, group: "nvidia/slice/NVIDIA H200 #6", gpu: 6, on: ofGPU,
+		name: "constraints", count: 1, devices: 16, group: "nvidia/slice/NVIDIA H200 #6", gpu: 6,
 		seesName: "NVIDIA H200", sees: 16 * gib, nvml: 16 * gib, takes: 16 * gib, slack: 2 * mib,
 	},
 	{
-		name: "mig", count: 1, devices: 1, group: "nvidia/gpu/NVIDIA A100-SXM4-40GB MIG 3g.20gb", gpu: 0, on: itself,
+		name: "mig", count: 1, devices: 1, group: "nvidia/gpu/NVIDIA A100-SXM4-40GB MIG 3g.20gb", gpu: 0,
 		seesName: "NVIDIA A100-SXM4-40GB MIG 3g.20gb", sees: threeG, nvml: 40960 * mib, takes: threeG, slack: 2 * mib,
 	},
+	onDemand,
 }
 
 // threeG is the memory of an instance 3g.20gb of an A100 with 40 GB in bytes, as the simulated driver cuts it.
@@ -104,7 +100,7 @@ func (e *modeExample) check(t *testing.T, n *node.Node, allocs []*api.Allocation
 		must.Eq(t, e.sees, said["gpu"].CUDeviceTotalMem)
 		must.Eq(t, e.nvml, said["gpu"].NVML.Total)
 		must.Eq(t, "void", containerEnv(t, claims[0].Container.InitPID, "NVIDIA_VISIBLE_DEVICES"))
-		e.checkRecord(t, n, alloc.ID, e.on(device.DeviceIDs[0]))
+		e.checkRecord(t, n, alloc.ID, claims[0].GPU.UUID)
 	}
 }
 

@@ -14,6 +14,12 @@ plugin "nomad-device-tranche" {
       mig { profiles = ["3g.20gb", "2g.10gb", "1g.5gb"] }
     }
 
+    # Cut into instances as tasks come and go: mig-slices.nomad.hcl.
+    gpu "index:1" {
+      mode         = "mig"
+      slice_memory = "4GiB"
+    }
+
     # Whole, for one task at a time: exclusive.nomad.hcl.
     gpu "index:3" { mode = "exclusive" }
 

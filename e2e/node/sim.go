@@ -74,6 +74,30 @@ type Record struct {
 	GPUs      []RecordGPU     `json:"gpus"`
 	Processes []RecordProcess `json:"processes"`
 	Groups    []RecordGroup   `json:"groups"`
+	MIG       struct {
+		GPUs []RecordMIG `json:"gpus"`
+	} `json:"mig"`
+}
+
+// RecordMIG is a simulated GPU that has MIG, and the instances that it is cut into.
+type RecordMIG struct {
+	UUID      string `json:"uuid"`
+	Mode      bool   `json:"mode"`
+	Instances []struct {
+		Profile string `json:"profile"`
+	} `json:"gpu_instances"`
+}
+
+// Profiles are those of the instances that a GPU is cut into.
+func (r *Record) Profiles(uuid string) (profiles []string) {
+	for _, gpu := range r.MIG.GPUs {
+		for _, instance := range gpu.Instances {
+			if gpu.UUID == uuid {
+				profiles = append(profiles, instance.Profile)
+			}
+		}
+	}
+	return profiles
 }
 
 // RecordGPU is one simulated GPU and the bytes of it that living processes hold.
