@@ -50,19 +50,36 @@ func TestDocs_Choosing(t *testing.T) {
 	for _, mode := range modes {
 		must.RegexMatch(t, regexp.MustCompile("(?m)^\\| `"+string(mode)+"`"), page)
 	}
-	_, block, _ := strings.Cut(page, "```hcl\n")
-	block, _, _ = strings.Cut(block, "```")
-	var whole map[string]any
-	must.NoError(t, hcl.Unmarshal([]byte(block), &whole))
-	plugin := whole["plugin"].([]map[string]any)[0][PluginName].([]map[string]any)[0]["config"].([]map[string]any)[0]
-	var options []any
-	for _, gpu := range plugin["gpu"].([]map[string]any) {
-		options = append(options, gpu)
-	}
-	p := newPlugin(t, nvmltest.New(nvmltest.H200(0)), map[string]any{
-		"mode": plugin["mode"], "slice_memory": plugin["slice_memory"], "gpu": options,
-	})
+	p := newPlugin(t, nvmltest.New(nvmltest.H200(0)), documentedOptions(t, page))
 	must.NoError(t, p.node.Load().checkGPUs())
 	must.Eq(t, []string{"gpu NVIDIA H200: +"}, lines(next(t, fingerprint(t, p)).Devices))
 	must.Len(t, 3, p.node.Load().sharing.blocks)
+}
+
+func TestDocs_Quotas(t *testing.T) {
+	content, err := os.ReadFile("../docs/quotas.md")
+	must.NoError(t, err)
+	p := newPlugin(t, nvmltest.New(nvmltest.H200(0)), documentedOptions(t, string(content)))
+	must.Eq(t, 16, p.node.Load().maxSlices)
+	_, err = p.Reserve(sliceIDs(nvmltest.H200(0), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16))
+	must.ErrorContains(t, err, "slices are more than one task may have on this node, which is 16 (max_slices")
+}
+
+// documentedOptions are those of the first configuration of the plugin on a page.
+func documentedOptions(t *testing.T, page string) map[string]any {
+	t.Helper()
+	_, block, _ := strings.Cut(page, "```hcl\nplugin \""+PluginName+"\"")
+	block, _, found := strings.Cut(block, "```")
+	must.True(t, found)
+	var whole map[string]any
+	must.NoError(t, hcl.Unmarshal([]byte("plugin"+block), &whole))
+	options := whole["plugin"].([]map[string]any)[0]["config"].([]map[string]any)[0]
+	if blocks, some := options["gpu"].([]map[string]any); some {
+		var all []any
+		for _, gpu := range blocks {
+			all = append(all, gpu)
+		}
+		options["gpu"] = all
+	}
+	return options
 }
