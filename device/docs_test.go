@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/hcl"
 	"github.com/shoenig/test/must"
 
+	"tranche.dev/tranche/claim"
 	"tranche.dev/tranche/device/nvml/nvmltest"
 )
 
@@ -54,6 +55,22 @@ func TestDocs_Choosing(t *testing.T) {
 	must.NoError(t, p.node.Load().checkGPUs())
 	must.Eq(t, []string{"gpu NVIDIA H200: +"}, lines(next(t, fingerprint(t, p)).Devices))
 	must.Len(t, 3, p.node.Load().sharing.blocks)
+}
+
+// README's configuration has a block of each mode, and its table a row.
+func TestDocs_Readme(t *testing.T) {
+	content, err := os.ReadFile("../README.md")
+	must.NoError(t, err)
+	page := string(content)
+	for _, mode := range modes {
+		must.RegexMatch(t, regexp.MustCompile("(?m)^\\| `"+string(mode)+"` \\| "), page)
+	}
+	sharing := newPlugin(t, nvmltest.New(), documentedOptions(t, page)).node.Load().sharing
+	used := []claim.Mode{sharing.others.mode}
+	for _, block := range sharing.blocks {
+		used = append(used, block.mode)
+	}
+	must.SliceContainsAll(t, modes, used)
 }
 
 func TestDocs_Quotas(t *testing.T) {
