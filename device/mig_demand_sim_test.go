@@ -262,7 +262,7 @@ func TestDemandSim_Foreign(t *testing.T) {
 		must.Len(t, 2, n.record(0))
 		_, err := n.plugin.Reserve(sliceIDs(g, 2, 3, 4, 5))
 		must.ErrorContains(t, err, "in use by claim ")
-		must.ErrorContains(t, err, fmt.Sprintf(", process %d.", probe.Process.Pid))
+		must.ErrorContains(t, err, fmt.Sprintf(", process %d: ask for fewer", probe.Process.Pid))
 		must.NoError(t, probe.Process.Kill())
 		_ = probe.Wait()
 		must.Len(t, 2+4, healthyOf(n.look()[0]))

@@ -222,7 +222,7 @@ func TestDemand_Fragmentation(t *testing.T) {
 	}
 	_, err := n.plugin.Reserve(sliceIDs(g, others(stay, 8)[:3]...))
 	must.ErrorContains(t, err, "MIG has no room on the GPU NVIDIA H100 80GB HBM3 #0 ("+g.UUID+") for an instance with the memory of "+
-		"3 slices (27GiB), but for 2 slices at most: in use by claim ")
+		"3 slices (27GiB), but for 2 slices at most, beside what is in use by claim ")
 	must.Eq(t, codes.Aborted, status.Code(err))
 	must.Len(t, 7, n.instances(0), must.Sprint("nothing was destroyed for nothing"))
 	c := n.reserve(g, others(stay, 8)[:2]...)
