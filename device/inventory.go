@@ -172,6 +172,9 @@ func (g *gpu) ownProblem() string {
 	if g.onDemand() {
 		return g.demandProblem()
 	}
+	if g.MIG.Enabled && g.mode != claim.ModeMIG && g.waits != "" {
+		return "MIG is still on: " + g.waits
+	}
 	if g.MIG.Enabled && g.mode != claim.ModeMIG && g.mode != claim.ModeExclusive {
 		return fmt.Sprintf("MIG is on, so that nothing can use the GPU as a whole: turn it off (nvidia-smi -i %d -mig 0), or "+
 			"share the GPU in mode %q", g.Index, claim.ModeMIG)

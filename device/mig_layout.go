@@ -11,20 +11,27 @@ import (
 	"tranche.dev/tranche/device/mig"
 )
 
-// layOut cuts the GPUs into the instances that the configuration declares, and
-// says whether anything was changed. What somebody uses stays as it is; the log
+// layOut cuts the GPUs into the instances that the configuration declares, makes
+// those whole again that are shared in another mode, and says whether anything was
+// changed. What somebody uses stays as it is; the log
 // says what waits for what, and the next look at the GPUs tries again.
 func (n *node) layOut(ctx context.Context) (changed bool) {
 	for _, g := range n.inventory.list() {
-		if g.mode != claim.ModeMIG || !g.answers {
+		work := n.cut
+		switch {
+		case !g.answers:
+			continue
+		case n.leavesMIG(&g):
+			work = n.leaveMIG
+		case g.mode != claim.ModeMIG:
 			continue
 		}
-		cut, err := n.cut(ctx, &g)
-		changed = changed || cut
+		done, err := work(ctx, &g)
+		changed = changed || done
 		n.inventory.setWaits(g.UUID, err)
 		if n.reported.changed("layout of "+g.UUID, err) && err != nil {
-			n.logger.Warn("a GPU is not cut into its instances yet", "gpu", g.UUID, "name", g.groupName(),
-				"profiles", g.profiles, "reason", err)
+			n.logger.Warn("a GPU is not cut into instances yet as it is to be", "gpu", g.UUID, "name", g.groupName(),
+				"mode", string(g.mode), "profiles", g.profiles, "reason", err)
 		}
 	}
 	return changed
@@ -92,6 +99,9 @@ func (n *node) turnOn(ctx context.Context, g *gpu) (changed bool, err error) {
 	}
 	if len(users) > 0 {
 		return false, fmt.Errorf("it waits for %s to turn MIG on", strings.Join(users, ", "))
+	}
+	if err := n.markMIG(g.UUID); err != nil {
+		return false, err
 	}
 	if err := n.partitioner.SetMIG(ctx, g.UUID, true); err != nil {
 		return false, err

@@ -85,7 +85,7 @@ func lacksMPS(g nvml.GPU) error {
 
 // checkMPS tells whether a GPU of this node can be shared by MPS.
 func (n *node) checkMPS(g nvml.GPU) error {
-	if err := lacksMPS(g); err != nil {
+	if err := lacksMPS(n.withoutOwnMIG(g)); err != nil {
 		return err
 	}
 	_, err := mps.FindProgram(n.driverRoot)

@@ -9,6 +9,8 @@ import (
 	"github.com/shoenig/test/must"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/device/mig"
+	"tranche.dev/tranche/device/nvml"
 )
 
 // Each way to share a GPU is changed into each other one over a restart of the agent, while a task has the GPU as it was and
@@ -71,10 +73,7 @@ func testTransitionInUse(t *testing.T, from, to *way) {
 	n.mustWait(t, from, to, response, made)
 	n.mustKeep(t, made, token)
 	end()
-	if from.mode != claim.ModeMIG { // which stays on
-		response = next(t, stream)
-	}
-	n.mustBecome(t, from, to, stream, response)
+	n.mustBecome(t, from, to, stream, next(t, stream))
 }
 
 // mustWait checks that nothing of the GPU is given out but what its living claim lets be.
@@ -82,12 +81,8 @@ func (n *sharedNode) mustWait(t *testing.T, from, to *way, response *ndevice.Fin
 	t.Helper()
 	seen := offeredOf(response.Devices, n.gpus[0])
 	switch {
-	case from.mode == claim.ModeMIG && to.mode == claim.ModeExclusive:
-		must.Len(t, from.offers[gpuType], seen.healthy, must.Sprint("instances as they are found"))
-		return
 	case from.mode == claim.ModeMIG:
-		must.Eq(t, to.offers, seen.types)
-		must.True(t, startsWith("MIG is on", seen.reasons), must.Sprint(seen.reasons))
+		must.True(t, startsWith("MIG is still on: it waits for claim "+made.ID+" to turn MIG off", seen.reasons), must.Sprint(seen.reasons))
 	case to.mode == claim.ModeMIG:
 		must.MapEmpty(t, seen.types, must.Sprint("there are no instances while the GPU is used as a whole"))
 	default:
@@ -113,27 +108,21 @@ func (n *sharedNode) mustKeep(t *testing.T, made *claim.Claim, token claim.Token
 	must.Eq(t, made.LimitBytes, instance.MemoryBytes)
 }
 
-// mustBecome checks that the GPU becomes what is configured, and can be taken. MIG is only ever turned off by an operator.
+// mustBecome checks that the GPU becomes what is configured, and can be taken.
 func (n *sharedNode) mustBecome(
 	t *testing.T, from, to *way, stream <-chan *ndevice.FingerprintResponse, response *ndevice.FingerprintResponse,
 ) {
 	t.Helper()
 	g := n.gpus[0]
 	seen := offeredOf(response.Devices, g)
-	if from.mode == claim.ModeMIG {
-		if to.mode == claim.ModeExclusive {
-			from.mustOffer(t, seen)
-		} else {
-			must.True(t, startsWith("MIG is on", seen.reasons), must.Sprint(seen.reasons))
-			must.SliceEmpty(t, seen.healthy)
-		}
-		n.turnMIGOff(t)
-		for seen = offeredOf(next(t, stream).Devices, g); !to.offersAll(seen); {
-			seen = offeredOf(next(t, stream).Devices, g)
-		}
+	for from.mode == claim.ModeMIG && !to.offersAll(seen) {
+		seen = offeredOf(next(t, stream).Devices, g)
 	}
 	to.mustOffer(t, seen)
 	n.reserve(t, to, g, seen)
+	found, err := n.library.Read(t.Context())
+	must.NoError(t, err)
+	must.Eq(t, to.mode == claim.ModeMIG, found.GPUs[0].MIG.Enabled)
 }
 
 // offersAll tells whether Nomad may give out all of a GPU that is shared so.
@@ -145,13 +134,36 @@ func (w *way) offersAll(seen offered) bool {
 	return len(seen.healthy) == count && strings.Join(seen.isolation, "") == w.isolation
 }
 
-// turnMIGOff does what an operator does.
-func (n *sharedNode) turnMIGOff(t *testing.T) {
-	t.Helper()
+// MIG that an operator turned on is not the plugin's to turn off, nor are the instances its to destroy.
+func TestTransition_OperatorsMIG(t *testing.T) {
+	n := newSharedNode(t)
+	uuid := n.gpus[0].UUID
+	must.NoError(t, n.library.SetMIG(t.Context(), uuid, true))
+	profiles, err := n.library.MIGProfiles(t.Context(), uuid)
+	must.NoError(t, err)
+	smallest, at, ok := mig.Smallest(nil, nil, 1, profiles)
+	must.True(t, ok)
+	made, err := n.library.CreateInstance(t.Context(), uuid, smallest, at)
+	must.NoError(t, err)
+	for i := range waysToShare {
+		to := &waysToShare[i]
+		if to.mode == claim.ModeMIG {
+			continue
+		}
+		n.restart(t, to.block("index:0"))
+		ctx, cancel := contextWithCancel(t)
+		stream, err := n.plugin.Fingerprint(ctx)
+		must.NoError(t, err)
+		seen := offeredOf(next(t, stream).Devices, n.gpus[0])
+		cancel()
+		drain(stream)
+		if to.mode == claim.ModeExclusive {
+			must.Eq(t, []string{made.UUID}, seen.healthy)
+		} else {
+			must.True(t, startsWith("MIG is on, so that nothing can use the GPU as a whole", seen.reasons), must.Sprint(seen.reasons))
+		}
+	}
 	found, err := n.library.Read(t.Context())
 	must.NoError(t, err)
-	for _, instance := range found.GPUs[0].MIG.Instances {
-		must.NoError(t, n.library.DestroyInstance(t.Context(), n.gpus[0].UUID, instance.GPUInstance))
-	}
-	must.NoError(t, n.library.SetMIG(t.Context(), n.gpus[0].UUID, false))
+	must.Eq(t, []nvml.MIGInstance{made}, found.GPUs[0].MIG.Instances)
 }
