@@ -355,6 +355,11 @@ func TestEnsure_recovers(t *testing.T) {
 	behave(t, root, fakeManners{})
 	until(t, m, gpu0, func(s Status) bool { return s.Running })
 	must.NoError(t, m.Ensure(t.Context(), gpu0))
+
+	behave(t, root, fakeManners{Broken: true})
+	must.NoError(t, unix.Kill(pidOf(t, m, gpu0), unix.SIGKILL))
+	until(t, m, gpu0, func(s Status) bool { return !s.Running })
+	must.FileNotExists(t, filepath.Join(m.dirs(gpu0).client(), "control"), must.Sprint("a container would start without a daemon"))
 }
 
 // An older program refuses the option.
