@@ -95,6 +95,10 @@ type RecordProcess struct {
 		ContextBytes uint64 `json:"context_bytes"`
 		Launches     uint64 `json:"launches"`
 	} `json:"gpus"`
+	// MPSServer and MPSClient say what the process is to MPS, and MPSServerPID, of a client, which server's it is.
+	MPSServer    bool `json:"mps_server"`
+	MPSClient    bool `json:"mps_client"`
+	MPSServerPID int  `json:"mps_server_pid"`
 }
 
 // RecordGroup is what the processes of one container (one PID namespace) or one label hold of one GPU, now and at most

@@ -106,7 +106,7 @@ struct mps_peer mps_peer(int socket);
 
 /* ---- Settings ---- */
 
-/* A file of this name in the pipe directory, CUDA_MPS_PIPE_DIRECTORY. */
+/* A file of this name in the pipe directory, CUDA_MPS_PIPE_DIRECTORY; good until the next call, for one thread at a time. */
 const char *mps_pipe_path(const char *name);
 
 /* "12.5" to thousandths; MPS_WHOLE for what is no percentage above 0. False then. */

@@ -6,8 +6,7 @@
 #include "mps.h"
 
 const char *mps_pipe_path(const char *name) {
-    /* Small: who loads libcuda by dlopen has little room for what is the thread's own. A socket's name is no longer. */
-    static __thread char path[256];
+    static char path[4096]; /* no variable of a thread: programs have next to no room for those of libraries */
     const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
 
     snprintf(path, sizeof(path), "%s/%s", directory != NULL && *directory != '\0' ? directory : "/tmp/nvidia-mps",

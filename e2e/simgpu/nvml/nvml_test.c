@@ -103,6 +103,23 @@ nvmlDevice_t gpu_handle(unsigned int index) {
 
 /* ---- Processes that use a GPU ---- */
 
+/* "server", or "client" of a server that does not matter. */
+static void be_to_mps(const char *role) {
+    if (role != NULL && strcmp(role, "server") == 0)
+        sim_mps_serve();
+    if (role != NULL && strcmp(role, "client") == 0)
+        sim_mps_join(sim_shared_process());
+}
+
+static struct user start_mps_user(const char *role, uint64_t bytes) {
+    struct user user;
+
+    setenv("NVML_TEST_MPS", role, 1);
+    user = start_user(0, bytes, 0);
+    unsetenv("NVML_TEST_MPS");
+    return user;
+}
+
 /* The program of such a process, started afresh by exec: it holds `bytes` of the GPU until its standard input ends. */
 static int use_gpu(int gpu, uint64_t bytes, uint64_t busy_ns) {
     char byte = 1;
@@ -110,6 +127,7 @@ static int use_gpu(int gpu, uint64_t bytes, uint64_t busy_ns) {
     if (sim_open() != 0 || sim_join() != 0 || (gpu >= sim_gpu_count() && sim_bind(gpu) != 0))
         return 1;
     sim_opens(&gpu, 1);
+    be_to_mps(getenv("NVML_TEST_MPS"));
     if (sim_reserve(gpu, bytes) != 0)
         return 1;
     while (busy_ns > 0) {
@@ -458,6 +476,41 @@ static void test_running_processes(void) {
     CHECK_EQ(count, 0);
     end_user(users[1]);
     end_user(other);
+}
+
+static void test_mps_processes(void) {
+    nvmlProcessInfo_v1_t v1[4];
+    nvmlProcessInfo_v2_t v2[4];
+    nvmlProcessInfo_t v3[4];
+    unsigned int count = 0;
+
+    OK(nvmlInit_v2());
+    nvmlDevice_t device = gpu_handle(0);
+    struct user users[3] = {start_mps_user("server", 50 * MIB), start_mps_user("client", 100 * MIB),
+                            start_user(0, 200 * MIB, 0)};
+    CHECK_EQ(nvmlDeviceGetMPSComputeRunningProcesses_v3(device, &count, NULL), NVML_ERROR_INSUFFICIENT_SIZE);
+    CHECK_EQ(count, 1);
+    count = 4;
+    OK(nvmlDeviceGetMPSComputeRunningProcesses(device, &count, v1));
+    CHECK_EQ(count, 1);
+    count = 4;
+    OK(nvmlDeviceGetMPSComputeRunningProcesses_v2(device, &count, v2));
+    CHECK_EQ(count, 1);
+    count = 4;
+    OK(nvmlDeviceGetMPSComputeRunningProcesses_v3(device, &count, v3));
+    CHECK_EQ(count, 1);
+    CHECK_EQ(v1[0].pid, users[1].pid);
+    CHECK_EQ(v2[0].pid, users[1].pid);
+    CHECK_EQ(v3[0].pid, users[1].pid);
+    CHECK_EQ(v3[0].usedGpuMemory, 100 * MIB);
+    count = 4;
+    OK(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, v3));
+    CHECK_EQ(count, 3);
+    count = 4;
+    OK(nvmlDeviceGetMPSComputeRunningProcesses_v3(gpu_handle(1), &count, v3));
+    CHECK_EQ(count, 0);
+    for (int i = 0; i < 3; i++)
+        end_user(users[i]);
 }
 
 /* The init of a pid namespace of its own: its process is there under its own number, the one outside not at all. */
@@ -890,6 +943,7 @@ static void test_threads(void) {
     X(string_buffers)                                                                                                  \
     X(memory)                                                                                                          \
     X(running_processes)                                                                                               \
+    X(mps_processes)                                                                                                   \
     X(pid_namespaces)                                                                                                  \
     X(lost_gpu)                                                                                                        \
     X(events)                                                                                                          \

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <sys/types.h>
 
+#include "../shared_objects.h"
+#include "../sharing.h"
 #include "nvml_sim.h"
 
 #define MIB ((uint64_t)1 << 20)

@@ -25,6 +25,7 @@ static int collect(const struct sim_process_info *info, void *arg) {
         .start_ns = info->start_ns,
         .gi = c->gi,
         .ci = c->ci,
+        .mps_client = info->mps_client,
     };
 
     if (info->pid <= 0 || !info->alive || seen.bytes == 0)
@@ -89,7 +90,18 @@ nvmlReturn_t processes_of_gpu(int gpu, struct gpu_process **processes, unsigned 
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t list_processes(int gpu, unsigned int *count, void *array, put_process *put) {
+/* Leaves only the clients of MPS. */
+static unsigned int keep_clients(struct gpu_process *processes, unsigned int count) {
+    unsigned int left = 0;
+
+    for (unsigned int i = 0; i < count; i++) {
+        if (processes[i].mps_client)
+            processes[left++] = processes[i];
+    }
+    return left;
+}
+
+static nvmlReturn_t list(int gpu, bool clients_only, unsigned int *count, void *array, put_process *put) {
     struct gpu_process *processes;
     unsigned int found;
     nvmlReturn_t ret;
@@ -99,6 +111,8 @@ nvmlReturn_t list_processes(int gpu, unsigned int *count, void *array, put_proce
     ret = processes_of_gpu(gpu, &processes, &found);
     if (ret != NVML_SUCCESS)
         return ret;
+    if (clients_only)
+        found = keep_clients(processes, found);
     if (*count < found)
         ret = NVML_ERROR_INSUFFICIENT_SIZE;
     for (unsigned int i = 0; i < found && ret == NVML_SUCCESS; i++)
@@ -108,12 +122,24 @@ nvmlReturn_t list_processes(int gpu, unsigned int *count, void *array, put_proce
     return ret;
 }
 
+nvmlReturn_t list_processes(int gpu, unsigned int *count, void *array, put_process *put) {
+    return list(gpu, false, count, array, put);
+}
+
 /* The three versions of the list differ in the entry only. */
 static nvmlReturn_t running_processes(nvmlDevice_t device, unsigned int *count, void *infos, put_process *put) {
     int gpu;
     nvmlReturn_t ret = device_resolve(device, &gpu);
 
     return ret != NVML_SUCCESS ? ret : list_processes(gpu, count, infos, put);
+}
+
+/* Clients of MPS are among the compute processes, too; their server is one of these only. */
+static nvmlReturn_t mps_processes(nvmlDevice_t device, unsigned int *count, void *infos, put_process *put) {
+    int gpu;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    return ret != NVML_SUCCESS ? ret : list(gpu, true, count, infos, put);
 }
 
 static void put_v1(void *infos, unsigned int i, const struct gpu_process *process) {
@@ -144,7 +170,7 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
     return running_processes(device, count, infos, put_v2);
 }
 
-/* No graphics context and no MPS client exists on the simulated GPU. */
+/* No graphics context exists on the simulated GPU. */
 static nvmlReturn_t no_processes(nvmlDevice_t device, unsigned int *count) {
     int gpu;
     nvmlReturn_t ret = device_resolve(device, &gpu);
@@ -177,20 +203,17 @@ nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsig
 
 nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
                                                      nvmlProcessInfo_v1_t *infos) {
-    (void)infos;
-    return no_processes(device, count);
+    return mps_processes(device, count, infos, put_v1);
 }
 
 nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
                                                         nvmlProcessInfo_v2_t *infos) {
-    (void)infos;
-    return no_processes(device, count);
+    return mps_processes(device, count, infos, put_v2);
 }
 
 nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
                                                         nvmlProcessInfo_t *infos) {
-    (void)infos;
-    return no_processes(device, count);
+    return mps_processes(device, count, infos, put_v2);
 }
 
 static void put_detail(void *infos, unsigned int i, const struct gpu_process *process) {

@@ -30,6 +30,15 @@ static void print_head(const struct nvml *nvml, FILE *out) {
     fprintf(out, "|=========================================+========================+======================|\n");
 }
 
+static const char *compute_mode(const struct nvml *nvml, nvmlDevice_t device) {
+    nvmlComputeMode_t mode = NVML_COMPUTEMODE_DEFAULT;
+
+    nvml->nvmlDeviceGetComputeMode(device, &mode);
+    return mode == NVML_COMPUTEMODE_EXCLUSIVE_PROCESS ? "E. Process"
+           : mode == NVML_COMPUTEMODE_PROHIBITED      ? "Prohibited"
+                                                      : "Default";
+}
+
 /* A GPU that is lost has a line of its own, as nvidia-smi shows "ERR!". */
 static void print_gpu(const struct nvml *nvml, FILE *out, unsigned int index) {
     nvmlDevice_t device;
@@ -64,18 +73,20 @@ static void print_gpu(const struct nvml *nvml, FILE *out, unsigned int index) {
     fprintf(out, "| %3u  %-28.28s %5s | %-16s %5s | %20llu |\n", index, name,
             persistence == NVML_FEATURE_ENABLED ? "On" : "Off", pci.busId,
             display == NVML_FEATURE_ENABLED ? "On" : "Off", ecc);
-    fprintf(out, "| N/A  %3uC    P0          %5uW / %4uW | %22s | %6u%%      Default |\n", celsius, power / 1000,
-            cap / 1000, usage, utilisation.gpu);
+    fprintf(out, "| N/A  %3uC    P0          %5uW / %4uW | %22s | %6u%% %12s |\n", celsius, power / 1000, cap / 1000,
+            usage, utilisation.gpu, compute_mode(nvml, device));
     fprintf(out, "| %39s | %22s | %20s |\n%s\n", "", "",
             mig_ret != NVML_SUCCESS ? "N/A" : (mig == NVML_DEVICE_MIG_ENABLE ? "Enabled" : "Disabled"), rule);
 }
 
 /* The list may grow between the question for its length and the list itself: ask again until it fits. */
-static nvmlProcessInfo_t *running(const struct nvml *nvml, nvmlDevice_t device, unsigned int *count) {
+typedef nvmlReturn_t list_running(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos);
+
+static nvmlProcessInfo_t *running(list_running *list, nvmlDevice_t device, unsigned int *count) {
     nvmlProcessInfo_t *infos = NULL;
 
     for (*count = 0;;) {
-        nvmlReturn_t ret = nvml->nvmlDeviceGetComputeRunningProcesses_v3(device, count, infos);
+        nvmlReturn_t ret = list(device, count, infos);
         if (ret == NVML_SUCCESS)
             return infos;
         free(infos);
@@ -98,22 +109,33 @@ static void put_instance(char *text, size_t size, unsigned int id) {
         snprintf(text, size, "%u", id);
 }
 
+/* Clients of MPS are compute processes in both lists. */
+static const char *type_of(unsigned int pid, const nvmlProcessInfo_t *clients, unsigned int count) {
+    for (unsigned int i = 0; i < count; i++) {
+        if (clients[i].pid == pid)
+            return "M+C";
+    }
+    return "C";
+}
+
 static unsigned int print_processes_of(const struct nvml *nvml, FILE *out, unsigned int index) {
     nvmlDevice_t device;
-    unsigned int count = 0;
+    unsigned int count = 0, client_count = 0;
 
     if (nvml->nvmlDeviceGetHandleByIndex_v2(index, &device) != NVML_SUCCESS)
         return 0;
-    nvmlProcessInfo_t *infos = running(nvml, device, &count);
+    nvmlProcessInfo_t *clients = running(nvml->nvmlDeviceGetMPSComputeRunningProcesses_v3, device, &client_count);
+    nvmlProcessInfo_t *infos = running(nvml->nvmlDeviceGetComputeRunningProcesses_v3, device, &count);
     for (unsigned int i = 0; i < count; i++) {
         char name[256] = "[Not Found]";
         nvml->nvmlSystemGetProcessName(infos[i].pid, name, sizeof(name));
         char gi[16], ci[16];
         put_instance(gi, sizeof(gi), infos[i].gpuInstanceId);
         put_instance(ci, sizeof(ci), infos[i].computeInstanceId);
-        fprintf(out, "| %4u  %4s %4s %15u      C   %-34.34s %8lluMiB |\n", index, gi, ci, infos[i].pid, name,
-                infos[i].usedGpuMemory / MIB);
+        fprintf(out, "| %4u  %4s %4s %15u %6s   %-34.34s %8lluMiB |\n", index, gi, ci, infos[i].pid,
+                type_of(infos[i].pid, clients, client_count), name, infos[i].usedGpuMemory / MIB);
     }
+    free(clients);
     free(infos);
     return count;
 }

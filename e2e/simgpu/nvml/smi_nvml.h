@@ -50,7 +50,9 @@
     X(nvmlGpuInstanceGetComputeInstances)                                                                              \
     X(nvmlComputeInstanceGetInfo_v2)                                                                                   \
     X(nvmlComputeInstanceDestroy)                                                                                      \
-    X(nvmlDeviceGetComputeRunningProcesses_v3)
+    X(nvmlDeviceGetComputeRunningProcesses_v3)                                                                         \
+    X(nvmlDeviceGetMPSComputeRunningProcesses_v3)                                                                      \
+    X(nvmlDeviceGetComputeMode)
 
 struct nvml {
     void *library;

@@ -287,6 +287,7 @@ static bool run_test(const char *file, const struct test *test) {
     fflush(NULL);
     pid = fork();
     if (pid == 0) {
+        alarm(180); /* a hang ends, too, and with it the workers */
         test->run();
         _exit(failures != 0);
     }
