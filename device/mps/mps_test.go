@@ -215,7 +215,7 @@ func TestEnsure_adoptsNoDeadOne(t *testing.T) {
 				must.NoError(t, err)
 			}
 			second := newManager(t, options)
-			second.timing.answer, second.timing.quit = 200*time.Millisecond, 200*time.Millisecond
+			second.timing.answer, second.timing.quit = 2*time.Second, 2*time.Second
 			must.NoError(t, second.Ensure(t.Context(), gpu0))
 			must.NotEq(t, pid, pidOf(t, second, gpu0))
 		})
