@@ -219,6 +219,28 @@ func TestMeter_default(t *testing.T) {
 	must.Eq(t, 2, *measured)
 }
 
+// What is known is so without a measurement; a default is not known.
+func TestMeter_Known(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "context-cost.json")
+	fail := errors.New("the GPU is full")
+	m, _, _ := meter(file, func() (uint64, error) { return 300 << 20, fail })
+	_, known := m.Known(h200)
+	must.False(t, known)
+	must.Eq(t, DefaultBytes, cost(t, m, h200))
+	_, known = m.Known(h200)
+	must.False(t, known)
+
+	m, _, _ = meter(file, func() (uint64, error) { return 300 << 20, nil })
+	must.Eq(t, 300<<20, cost(t, m, h200))
+	later, _, measured := meter(file, nil)
+	for _, m := range []*Meter{m, later} {
+		bytes, known := m.Known(h200)
+		must.True(t, known)
+		must.Eq(t, 300<<20, bytes)
+	}
+	must.Eq(t, 0, *measured)
+}
+
 func TestMeter_waitsNoLongerThanItsContext(t *testing.T) {
 	release := make(chan struct{})
 	defer close(release)

@@ -215,7 +215,7 @@ func TestEnsure_adoptsNoDeadOne(t *testing.T) {
 				must.NoError(t, err)
 			}
 			second := newManager(t, options)
-			second.timing.answer, second.timing.quit = 200*time.Millisecond, 200*time.Millisecond
+			second.timing.answer, second.timing.quit = 2*time.Second, 2*time.Second
 			must.NoError(t, second.Ensure(t.Context(), gpu0))
 			must.NotEq(t, pid, pidOf(t, second, gpu0))
 		})
@@ -355,6 +355,11 @@ func TestEnsure_recovers(t *testing.T) {
 	behave(t, root, fakeManners{})
 	until(t, m, gpu0, func(s Status) bool { return s.Running })
 	must.NoError(t, m.Ensure(t.Context(), gpu0))
+
+	behave(t, root, fakeManners{Broken: true})
+	must.NoError(t, unix.Kill(pidOf(t, m, gpu0), unix.SIGKILL))
+	until(t, m, gpu0, func(s Status) bool { return !s.Running })
+	must.FileNotExists(t, filepath.Join(m.dirs(gpu0).client(), "control"), must.Sprint("a container would start without a daemon"))
 }
 
 // An older program refuses the option.
