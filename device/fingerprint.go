@@ -39,6 +39,7 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 				}
 				_ = n.scan(ctx)
 			}
+			n.tellHealth()
 			n.lookForStrangers(ctx)
 		}
 		taken := n.takenElsewhere(ctx)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/rundir"
 )
 
 // fileName is the file's name in the run directory.
@@ -35,10 +36,7 @@ type file struct {
 func Write(runDir string, gpus map[string]GPU) error {
 	content, err := json.MarshalIndent(file{Format: format, GPUs: named(gpus)}, "", "  ")
 	if err == nil {
-		err = os.MkdirAll(runDir, 0o755)
-	}
-	if err == nil {
-		err = replace(filepath.Join(runDir, fileName), append(content, '\n'))
+		err = rundir.Write(runDir, fileName, append(content, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("writing how the GPUs are shared to %s: %w", filepath.Join(runDir, fileName), err)
@@ -56,23 +54,6 @@ func named(gpus map[string]GPU) map[string]GPU {
 		all[uuid] = gpu
 	}
 	return all
-}
-
-// replace writes a file under a name of its own first, since others read it at any time.
-func replace(path string, content []byte) error {
-	temporary, err := os.CreateTemp(filepath.Dir(path), "."+fileName+"-*")
-	if err != nil {
-		return err
-	}
-	_, err = temporary.Write(content)
-	err = errors.Join(err, temporary.Chmod(0o644), temporary.Close())
-	if err == nil {
-		err = os.Rename(temporary.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(temporary.Name())
-	}
-	return err
 }
 
 // Read gives how each GPU is shared. Where nobody has said so, there are none in the answer: all GPUs are then in slices
