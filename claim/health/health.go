@@ -3,11 +3,7 @@
 package health
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -38,11 +34,7 @@ func Write(runDir string, unfit map[string]Condition) error {
 	if unfit == nil {
 		unfit = map[string]Condition{}
 	}
-	content, err := json.MarshalIndent(file{Format: format, GPUs: unfit}, "", "  ")
-	if err == nil {
-		err = rundir.Write(runDir, FileName, append(content, '\n'))
-	}
-	if err != nil {
+	if err := rundir.Write(runDir, FileName, file{Format: format, GPUs: unfit}); err != nil {
 		return fmt.Errorf("writing which GPUs are fit for work to %s: %w", filepath.Join(runDir, FileName), err)
 	}
 	return nil
@@ -50,21 +42,14 @@ func Write(runDir string, unfit map[string]Condition) error {
 
 // Read gives the GPUs that are not fit for work. Where nobody has said so, there are none.
 func Read(runDir string) (map[string]Condition, error) {
-	path := filepath.Join(runDir, FileName)
-	content, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	var f file
-	if err == nil {
-		err = json.Unmarshal(content, &f)
-	}
-	if err == nil && f.Format != format {
+	found, err := rundir.Read(runDir, FileName, &f)
+	if found && err == nil && f.Format != format {
 		err = fmt.Errorf("its format is %d, and this program knows format %d", f.Format, format)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading which GPUs are fit for work from %s: %w; restart Nomad's agent, whose device plugin "+
-			"writes it anew, or remove it where there is no such plugin", path, err)
+			"writes it anew, or remove it where there is no such plugin", filepath.Join(runDir, FileName), err)
 	}
 	return f.GPUs, nil
 }

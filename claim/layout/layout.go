@@ -3,11 +3,7 @@
 package layout
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 
 	"tranche.dev/tranche/claim"
@@ -34,11 +30,7 @@ type file struct {
 
 // Write says how each GPU is shared, by its UUID. Whoever reads meanwhile sees what was said before or all of this.
 func Write(runDir string, gpus map[string]GPU) error {
-	content, err := json.MarshalIndent(file{Format: format, GPUs: named(gpus)}, "", "  ")
-	if err == nil {
-		err = rundir.Write(runDir, fileName, append(content, '\n'))
-	}
-	if err != nil {
+	if err := rundir.Write(runDir, fileName, file{Format: format, GPUs: named(gpus)}); err != nil {
 		return fmt.Errorf("writing how the GPUs are shared to %s: %w", filepath.Join(runDir, fileName), err)
 	}
 	return nil
@@ -59,21 +51,14 @@ func named(gpus map[string]GPU) map[string]GPU {
 // Read gives how each GPU is shared. Where nobody has said so, there are none in the answer: all GPUs are then in slices
 // of the size that the reader was configured with, and so is a GPU that the answer does not have.
 func Read(runDir string) (map[string]GPU, error) {
-	path := filepath.Join(runDir, fileName)
-	content, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	var f file
-	if err == nil {
-		err = json.Unmarshal(content, &f)
-	}
-	if err == nil {
+	found, err := rundir.Read(runDir, fileName, &f)
+	if found && err == nil {
 		err = f.check()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading how the device plugin shares the GPUs from %s: %w; restart Nomad's agent, whose device "+
-			"plugin writes it anew, or remove it where there is no such plugin", path, err)
+			"plugin writes it anew, or remove it where there is no such plugin", filepath.Join(runDir, fileName), err)
 	}
 	return f.GPUs, nil
 }
