@@ -56,6 +56,7 @@ func (a *app) listClaims(ctx context.Context, p place, asJSON bool) error {
 	if err := r.addLedger(ctx, p); err != nil {
 		return err
 	}
+	r.addHealth(p.runDir)
 	if !asJSON {
 		w := &errWriter{w: a.stdout}
 		r.printClaims(w)

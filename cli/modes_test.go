@@ -1,14 +1,17 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/shoenig/test/must"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/health"
 	"tranche.dev/tranche/claim/layout"
 	"tranche.dev/tranche/device/nvml"
 	"tranche.dev/tranche/device/nvml/nvmltest"
@@ -103,4 +106,31 @@ func TestStatus_BrokenLayout(t *testing.T) {
 	must.StrContains(t, n.statusJSON(t, 0).LayoutError, "layout.json")
 	_, text, _ := n.status()
 	must.StrContains(t, text, "How the GPUs are shared is not known")
+}
+
+// What the device plugin says of a GPU's health shows with the GPU and with the claims on it.
+func TestStatus_Health(t *testing.T) {
+	a, b := nvmltest.H200(0), nvmltest.H200(1)
+	n := newNode(t, nvmltest.New(a, b))
+	hit, spared := n.reserve(t, a, 0, 1), n.reserve(t, b, 0, 1)
+	condition := health.Condition{Problem: "Xid 79: the GPU has fallen off the bus", Since: time.Unix(1_700_000_000, 0).UTC()}
+	must.NoError(t, health.Write(n.runDir, map[string]health.Condition{a.UUID: condition}))
+	r := n.statusJSON(t, 0)
+	must.Eq(t, &condition, r.GPUs[0].Unfit)
+	must.Nil(t, r.GPUs[1].Unfit)
+	must.Eq(t, &condition, r.Claims[0].GPUUnfit)
+	must.Nil(t, r.Claims[1].GPUUnfit)
+	_, text, _ := n.status()
+	must.StrContains(t, text, "GPU 0 is not fit for work since 2023-11-14T22:13:20Z: "+condition.Problem+"\n")
+	must.StrContains(t, text, "claim "+hit.ID+": its GPU is not fit for work: "+condition.Problem+"\n")
+	must.StrNotContains(t, text, "claim "+spared.ID+": its GPU")
+
+	var out bytes.Buffer
+	n.stdout = &out
+	must.Eq(t, 0, n.main([]string{"claim", "list", "--state-dir", n.stateDir, "--run-dir", n.runDir}))
+	must.StrContains(t, out.String(), "claim "+hit.ID+": its GPU is not fit for work")
+
+	must.NoError(t, os.WriteFile(filepath.Join(n.runDir, health.FileName), []byte("{"), 0o644))
+	_, text, _ = n.status()
+	must.StrContains(t, text, "Which GPUs are fit for work is not known: ")
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/health"
 	"tranche.dev/tranche/claim/layout"
 	"tranche.dev/tranche/claim/memsize"
 	"tranche.dev/tranche/claim/region"
@@ -28,7 +29,9 @@ type report struct {
 	// LedgerError says why nothing is known from the ledger.
 	LedgerError string `json:"ledger_error,omitempty"`
 	// LayoutError says why it is not known how the device plugin shares the GPUs.
-	LayoutError string          `json:"layout_error,omitempty"`
+	LayoutError string `json:"layout_error,omitempty"`
+	// HealthError says why it is not known which GPUs the device plugin takes to be fit for work.
+	HealthError string          `json:"health_error,omitempty"`
 	GPUs        []gpuReport     `json:"gpus"`
 	Claims      []claimReport   `json:"claims"`
 	Problems    []claim.Problem `json:"problems"`
@@ -41,11 +44,13 @@ type gpuReport struct {
 	// Mode is how the GPU is shared: as the device plugin says, else as the claims on it do.
 	Mode claim.Mode `json:"mode"`
 	// Error says why the GPU does not answer.
-	Error              string      `json:"error,omitempty"`
-	MemoryBytes        uint64      `json:"memory_bytes,omitempty"`
-	UsedBytes          uint64      `json:"used_bytes"`
-	UtilizationPercent int         `json:"utilization_percent"` // -1: not known
-	Slices             sliceReport `json:"slices"`
+	Error string `json:"error,omitempty"`
+	// Unfit is what makes the GPU unfit for work, as the device plugin says; nil if nothing does.
+	Unfit              *health.Condition `json:"unfit,omitempty"`
+	MemoryBytes        uint64            `json:"memory_bytes,omitempty"`
+	UsedBytes          uint64            `json:"used_bytes"`
+	UtilizationPercent int               `json:"utilization_percent"` // -1: not known
+	Slices             sliceReport       `json:"slices"`
 }
 
 // sliceReport counts the slices of a GPU. Total and Free are 0 where NVML does not say how large the GPU is. In a mode
@@ -76,6 +81,8 @@ type claimReport struct {
 	// Usage is nil, and UsageError says why, where it cannot be read; of a claim without a limit nobody counts it.
 	Usage      *region.Usage `json:"usage,omitempty"`
 	UsageError string        `json:"usage_error,omitempty"`
+	// GPUUnfit is what makes the claim's GPU unfit for work; nil if nothing does.
+	GPUUnfit *health.Condition `json:"gpu_unfit,omitempty"`
 }
 
 type statusOptions struct {
@@ -120,6 +127,7 @@ func (a *app) status(ctx context.Context, o statusOptions) error {
 		r.LayoutError = err.Error()
 	}
 	r.addGPUs(node, shared, sliceBytes)
+	r.addHealth(o.runDir)
 
 	if o.json {
 		encoder := json.NewEncoder(a.stdout)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/health"
 	"tranche.dev/tranche/claim/layout"
 	"tranche.dev/tranche/device/nvml"
 )
@@ -89,4 +90,22 @@ func (r *report) countSlices(uuid string, usableBytes, sliceBytes uint64) sliceR
 	}
 	s.Free = max(0, s.Total-s.Taken)
 	return s
+}
+
+// addHealth adds which GPUs are not fit for work, as the device plugin says.
+func (r *report) addHealth(runDir string) {
+	unfit, err := health.Read(runDir)
+	if err != nil {
+		r.HealthError = err.Error()
+	}
+	for i, g := range r.GPUs {
+		if condition, ok := unfit[g.UUID]; ok {
+			r.GPUs[i].Unfit = &condition
+		}
+	}
+	for i, c := range r.Claims {
+		if condition, ok := unfit[c.PhysicalGPU()]; ok {
+			r.Claims[i].GPUUnfit = &condition
+		}
+	}
 }

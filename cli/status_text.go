@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"tranche.dev/tranche/claim"
 	"tranche.dev/tranche/claim/memsize"
@@ -70,6 +71,9 @@ func (r *report) printGPUs(w io.Writer) {
 		if g.Error != "" && r.NVMLError == "" {
 			fmt.Fprintf(w, "GPU %d: %s\n", g.Index, g.Error)
 		}
+		if g.Unfit != nil {
+			fmt.Fprintf(w, "GPU %d is not fit for work since %s: %s\n", g.Index, g.Unfit.Since.Format(time.RFC3339), g.Unfit.Problem)
+		}
 	}
 }
 
@@ -105,6 +109,9 @@ func (r *report) printClaims(w io.Writer) {
 	}
 	_ = t.Flush() // errWriter keeps the error
 	for _, c := range r.Claims {
+		if c.GPUUnfit != nil {
+			fmt.Fprintf(w, "claim %s: its GPU is not fit for work: %s\n", c.ID, c.GPUUnfit.Problem)
+		}
 		if c.UsageError != "" {
 			fmt.Fprintf(w, "claim %s: %s\n", c.ID, c.UsageError)
 		}
@@ -115,6 +122,9 @@ func (r *report) printClaims(w io.Writer) {
 }
 
 func (r *report) printProblems(w io.Writer) {
+	if r.HealthError != "" {
+		fmt.Fprintf(w, "\nWhich GPUs are fit for work is not known: %s\n", r.HealthError)
+	}
 	if r.LayoutError != "" {
 		fmt.Fprintf(w, "\nHow the GPUs are shared is not known: %s\n", r.LayoutError)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/health"
 	"tranche.dev/tranche/claim/layout"
 	"tranche.dev/tranche/device/contextcost"
 	"tranche.dev/tranche/device/nvml"
@@ -87,7 +88,10 @@ type node struct {
 	modes map[claim.Mode]mode
 	// told is what was last written down of how the GPUs are shared. It belongs
 	// to the fingerprint.
-	told      map[string]layout.GPU
+	told map[string]layout.GPU
+	// unfit is what was last written down of GPUs that are not fit for work; nil
+	// if nothing was yet. It belongs to the fingerprint.
+	unfit     map[string]health.Condition
 	strangers strangers
 	// xids are errors that made GPUs unfit.
 	xids xids

@@ -42,6 +42,7 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 				}
 				_ = n.scan(ctx)
 			}
+			n.tellHealth()
 			n.lookForStrangers(ctx)
 		}
 		n.tendAll(ctx)

@@ -3,6 +3,7 @@ package device
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	ndevice "github.com/hashicorp/nomad/plugins/device"
@@ -199,7 +200,7 @@ func (w *withheld) choose(g *gpu, used map[string]bool) {
 			others = append(others, id)
 		}
 	}
-	free := append(before, others...)
+	free := slices.Concat(before, others)
 	w.chosen = make(map[string]bool)
 	for _, id := range free[:min(w.count, len(free))] {
 		w.chosen[id] = true

@@ -66,6 +66,7 @@ type Driver struct {
 	removals keyedLock
 	agents   agents
 	calm     calm
+	health   gpuHealth
 	// began is when this life of the plugin did; startPatience is how long a start waits for containerd.
 	began         time.Time
 	startPatience time.Duration
@@ -99,6 +100,7 @@ func New(ctx context.Context, logger hclog.Logger) *Driver {
 		began:         time.Now(),
 		startPatience: startPatience,
 		turns:         defaultTurns(),
+		health:        gpuHealth{tasks: make(chan struct{}, 1)},
 	}
 }
 

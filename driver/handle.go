@@ -55,6 +55,7 @@ func (h *taskHandle) nomadHandle() (*drivers.TaskHandle, error) {
 func (d *Driver) adopt(h *taskHandle) {
 	d.tasks.put(h)
 	d.spawn(func() { h.awaitExit(d.namespaced(d.ctx)) })
+	d.healthOf(h)
 }
 
 // load returns the task in containerd.

@@ -3,14 +3,11 @@
 package layout
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/rundir"
 )
 
 // fileName is the file's name in the run directory.
@@ -33,14 +30,7 @@ type file struct {
 
 // Write says how each GPU is shared, by its UUID. Whoever reads meanwhile sees what was said before or all of this.
 func Write(runDir string, gpus map[string]GPU) error {
-	content, err := json.MarshalIndent(file{Format: format, GPUs: named(gpus)}, "", "  ")
-	if err == nil {
-		err = os.MkdirAll(runDir, 0o755)
-	}
-	if err == nil {
-		err = replace(filepath.Join(runDir, fileName), append(content, '\n'))
-	}
-	if err != nil {
+	if err := rundir.Write(runDir, fileName, file{Format: format, GPUs: named(gpus)}); err != nil {
 		return fmt.Errorf("writing how the GPUs are shared to %s: %w", filepath.Join(runDir, fileName), err)
 	}
 	return nil
@@ -58,41 +48,17 @@ func named(gpus map[string]GPU) map[string]GPU {
 	return all
 }
 
-// replace writes a file under a name of its own first, since others read it at any time.
-func replace(path string, content []byte) error {
-	temporary, err := os.CreateTemp(filepath.Dir(path), "."+fileName+"-*")
-	if err != nil {
-		return err
-	}
-	_, err = temporary.Write(content)
-	err = errors.Join(err, temporary.Chmod(0o644), temporary.Close())
-	if err == nil {
-		err = os.Rename(temporary.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(temporary.Name())
-	}
-	return err
-}
-
 // Read gives how each GPU is shared. Where nobody has said so, there are none in the answer: all GPUs are then in slices
 // of the size that the reader was configured with, and so is a GPU that the answer does not have.
 func Read(runDir string) (map[string]GPU, error) {
-	path := filepath.Join(runDir, fileName)
-	content, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	var f file
-	if err == nil {
-		err = json.Unmarshal(content, &f)
-	}
-	if err == nil {
+	found, err := rundir.Read(runDir, fileName, &f)
+	if found && err == nil {
 		err = f.check()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading how the device plugin shares the GPUs from %s: %w; restart Nomad's agent, whose device "+
-			"plugin writes it anew, or remove it where there is no such plugin", path, err)
+			"plugin writes it anew, or remove it where there is no such plugin", filepath.Join(runDir, fileName), err)
 	}
 	return f.GPUs, nil
 }

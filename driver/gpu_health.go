@@ -1,0 +1,124 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+
+	"github.com/fsnotify/fsnotify"
+
+	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/health"
+)
+
+// gpuHealth tells tasks when a GPU of theirs is no longer fit for work, and when it is again. The device plugin knows, and
+// cannot reach them.
+type gpuHealth struct {
+	// watch starts to watch, with the first task that has a claim: there is a run directory by then.
+	watch sync.Once
+	// tasks has a value when there is a task to tell that may not have been told.
+	tasks chan struct{}
+	// told is the problem that each task was told last of each GPU, by task ID and GPU's UUID.
+	told map[string]map[string]string
+}
+
+// healthOf has a task told of its GPUs' health.
+func (d *Driver) healthOf(h *taskHandle) {
+	if !holdsClaims(h.cfg.DeviceEnv) {
+		return
+	}
+	d.health.watch.Do(func() { d.spawn(d.watchHealth) })
+	select {
+	case d.health.tasks <- struct{}{}:
+	default: // it will be looked anyway
+	}
+}
+
+// watchHealth tells tasks of their GPUs' health until the driver ends.
+func (d *Driver) watchHealth() {
+	runDir := d.grants.config.RunDir
+	watcher, err := fsnotify.NewWatcher()
+	if err == nil {
+		defer watcher.Close()
+		err = watcher.Add(runDir)
+	}
+	if err != nil {
+		d.logger.Warn("tasks will not be told when their GPUs are unfit for work: cannot watch the run directory",
+			"run_dir", runDir, "error", err)
+		return
+	}
+	for {
+		select {
+		case <-d.health.tasks:
+		case event := <-watcher.Events:
+			if filepath.Base(event.Name) != health.FileName {
+				continue
+			}
+		case <-watcher.Errors: // events were lost
+		case <-d.ctx.Done():
+			return
+		}
+		d.tellHealth(d.ctx)
+	}
+}
+
+// tellHealth tells each task that runs what has changed of its GPUs.
+func (d *Driver) tellHealth(ctx context.Context) {
+	unfit, err := health.Read(d.grants.config.RunDir)
+	if err != nil {
+		d.logger.Warn("cannot tell tasks of their GPUs' health", "error", err)
+		return
+	}
+	told := make(map[string]map[string]string)
+	for _, h := range d.tasks.all() {
+		before := d.health.told[h.cfg.ID]
+		if h.exit() != nil || !holdsClaims(h.cfg.DeviceEnv) || len(unfit) == 0 && len(before) == 0 {
+			continue
+		}
+		claims, err := d.grants.claimsOf(ctx, h)
+		if err != nil {
+			d.logger.Warn("cannot tell a task of its GPUs' health", "task_id", h.cfg.ID, "error", err)
+			told[h.cfg.ID] = before
+			continue
+		}
+		told[h.cfg.ID] = d.tellTask(h, claims, unfit, before)
+	}
+	d.health.told = told
+}
+
+// claimsOf are the claims of a task that runs.
+func (g *grants) claimsOf(ctx context.Context, h *taskHandle) ([]*claim.Claim, error) {
+	ledger, err := g.open()
+	if err != nil {
+		return nil, err
+	}
+	return ledger.FromEnv(ctx, h.cfg.DeviceEnv)
+}
+
+// tellTask tells a task what is new of its GPUs. It returns what the task knows then.
+func (d *Driver) tellTask(
+	h *taskHandle, claims []*claim.Claim, unfit map[string]health.Condition, before map[string]string,
+) map[string]string {
+	known := make(map[string]string)
+	for _, c := range claims {
+		uuid := c.PhysicalGPU()
+		if _, said := known[uuid]; said {
+			continue
+		}
+		name := fmt.Sprintf("%s #%d (%s)", c.GPU.Name, c.GPU.Index, uuid)
+		annotations := map[string]string{"gpu": uuid, "claim": c.ID}
+		condition, bad := unfit[uuid]
+		switch {
+		case bad && condition.Problem != before[uuid]:
+			d.say(h.cfg, annotations, "GPU %s is not fit for work: %s. The task keeps its claim there; `nomad alloc stop` has it "+
+				"placed elsewhere", name, condition.Problem)
+		case !bad && before[uuid] != "":
+			d.say(h.cfg, annotations, "GPU %s is fit for work again; a program that failed on it has to be restarted", name)
+		}
+		if bad {
+			known[uuid] = condition.Problem
+		}
+	}
+	return known
+}
