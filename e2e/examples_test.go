@@ -32,10 +32,12 @@ func startMixed(t *testing.T, change ...func(*node.Config)) *node.Node {
 	text := readFile(t, filepath.Join(build, "../examples/mixed-agent.hcl"))
 	block := regexp.MustCompile(`(?s)plugin "nomad-device-tranche" \{\n  config \{\n(.*)\n  \}\n\}`).FindStringSubmatch(text)
 	must.SliceLen(t, 2, block)
+	run, err := os.MkdirTemp("/run", "tranche-")
+	must.NoError(t, err)
 	return startNode(t, append([]func(*node.Config){func(c *node.Config) {
 		c.Topology = filepath.Join(build, "../e2e/simgpu/topologies/mixed8.conf")
 		c.DeviceConfig = block[1] + "\n"
-		c.MIG = true
+		c.MIG, c.RunAt = true, run
 	}}, change...)...)
 }
 
@@ -144,7 +146,15 @@ func endsClean(t *testing.T, n *node.Node, jobs ...string) {
 		living, err := livingClaims(deadline(t), n)
 		return len(living) == 0, err
 	}))
-	mustBeFree(t, n)
+	record, err := n.Sim.Record(deadline(t))
+	must.NoError(t, err)
+	for _, g := range record.GPUs {
+		if g.UUID == mixedGPUs[2] {
+			must.LessEq(t, 300*mib, g.UsedBytes, must.Sprint("more than the context of MPS's server, which stays"))
+			continue
+		}
+		must.Zero(t, g.UsedBytes, must.Sprintf("of GPU %s", g.UUID))
+	}
 }
 
 // livingClaims maps the IDs of claims that a container has to their slices.

@@ -46,6 +46,7 @@ var modeExamples = []modeExample{
 		seesName: "NVIDIA A100-SXM4-40GB MIG 3g.20gb", sees: threeG, nvml: 40960 * mib, takes: threeG, slack: 2 * mib,
 	},
 	onDemand,
+	sideBySide,
 }
 
 // threeG is the memory of an instance 3g.20gb of an A100 with 40 GB in bytes, as the simulated driver cuts it.

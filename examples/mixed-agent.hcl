@@ -20,6 +20,9 @@ plugin "nomad-device-tranche" {
       slice_memory = "4GiB"
     }
 
+    # Computed on side by side: mps.nomad.hcl.
+    gpu "index:2" { mode = "mps" }
+
     # Whole, for one task at a time: exclusive.nomad.hcl.
     gpu "index:3" { mode = "exclusive" }
 

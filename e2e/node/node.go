@@ -4,6 +4,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,8 @@ type Config struct {
 	NomadBinary string
 	// Topology names the simulator's topology file. Empty means the machine's own GPUs.
 	Topology string
+	// RunAt is where the regions of the node's claims lie, if not in Dir. Sockets of MPS need a short name.
+	RunAt string
 	// MIG has containers find simulated instances by MIG. There is room for one such node in a sandbox, since what the
 	// driver's kernel module says in /proc/driver belongs to it.
 	MIG bool
@@ -64,7 +67,7 @@ func (n *Node) OnStop(f func(context.Context) error) { n.onStop = append(n.onSto
 func (n *Node) StateDir() string { return filepath.Join(n.Dir, "state") }
 
 // RunDir holds the regions of the node's claims.
-func (n *Node) RunDir() string { return filepath.Join(n.Dir, "run/tranche") }
+func (n *Node) RunDir() string { return cmp.Or(n.RunAt, filepath.Join(n.Dir, "run/tranche")) }
 
 func (n *Node) driverRoot() string { return filepath.Join(n.Dir, "driver") }
 
