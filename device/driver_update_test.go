@@ -18,7 +18,7 @@ func TestProcess_DriverUpdate(t *testing.T) {
 	options := testOptions(t, map[string]any{"driver_root": node.DriverRoot})
 	p := startProcess(t, options)
 	stream := fingerprint(t, p)
-	before := health(next(t, stream))
+	before := healthReasons(next(t, stream))
 	must.Eq(t, map[string]int{"": 280}, before)
 	ids := []string{simtest.H200UUID0 + "/slice-000"}
 	_, err := p.Reserve(ids)
@@ -31,7 +31,7 @@ func TestProcess_DriverUpdate(t *testing.T) {
 		"the old library loaded: restart it (of the device plugin, restart the Nomad agent; tasks go on running): Driver/library " +
 		"version mismatch"
 	for now := before; !maps.Equal(now, map[string]int{refused: 280}); {
-		now = health(next(t, stream))
+		now = healthReasons(next(t, stream))
 		t.Logf("%v", now)
 	}
 	_, err = p.Reserve(ids)
@@ -40,7 +40,7 @@ func TestProcess_DriverUpdate(t *testing.T) {
 
 	node.Run(t, "fault", "mismatch", "off") // the library that a new process loads is the new driver's
 	p = startProcess(t, options)
-	must.Eq(t, before, health(next(t, fingerprint(t, p))))
+	must.Eq(t, before, healthReasons(next(t, fingerprint(t, p))))
 	ledger, err := claim.Open(claim.Options{StateDir: options["state_dir"].(string), RunDir: options["run_dir"].(string)})
 	must.NoError(t, err)
 	claims, _, err := ledger.List(t.Context())
@@ -48,8 +48,8 @@ func TestProcess_DriverUpdate(t *testing.T) {
 	must.Len(t, 1, claims)
 }
 
-// health counts devices by what makes them unhealthy; nothing does the healthy ones.
-func health(response *ndevice.FingerprintResponse) map[string]int {
+// healthReasons counts devices by what makes them unhealthy; nothing does the healthy ones.
+func healthReasons(response *ndevice.FingerprintResponse) map[string]int {
 	count := map[string]int{}
 	for _, group := range response.Devices {
 		for _, d := range group.Devices {
