@@ -31,8 +31,9 @@ const (
 
 // A client connects to the socket, for which the kernel asks of the socket's own mode only. In a directory that is
 // writable it could put a socket of its own in the place of the daemon's, and have the programs of other containers.
-// The shared memory is for writing: a daemon's clients trust each other that far, as docs/device.md says.
-const mpsPipesAccess, mpsShmAccess = "ro", "rw"
+// The shared memory is for writing: a daemon's clients trust each other that far, as docs/device.md says. So is the file that
+// the daemon keeps locked: it is empty, and a program that opens it to look for the lock may do so for writing.
+const mpsPipesAccess, mpsShmAccess, mpsLockAccess = "ro", "rw", "rw"
 
 // MPSDir is where the MPS control daemon of a GPU has its directories.
 func MPSDir(runDir, gpuUUID string) string { return mpsdir.Of(runDir, gpuUUID) }
@@ -91,14 +92,23 @@ func (m mpsClient) Modify(spec *specs.Spec) error {
 	}
 	spec.Mounts = slices.DeleteFunc(slices.Clone(spec.Mounts), func(mount specs.Mount) bool {
 		at := containerPath(mount.Destination)
-		return at == mpsShmAt || at == mpsPipesAt
+		return at == mpsShmAt || at == mpsPipesAt || strings.HasPrefix(at, mpsPipesAt+"/")
 	})
 	spec.Mounts = append(spec.Mounts, m.mount(mpsdir.Client, mpsPipesAt, mpsPipesAccess), m.mount(mpsdir.Shm, mpsShmAt, mpsShmAccess))
+	if lock := filepath.Join(mpsdir.Client, mpsdir.Lock); m.has(lock) {
+		spec.Mounts = append(spec.Mounts, m.mount(lock, filepath.Join(mpsPipesAt, mpsdir.Lock), mpsLockAccess))
+	}
 	setVariable(spec, mpsPipesEnv, mpsPipesAt)
 	// The daemon sees one GPU, so that it is the first to its clients. A limit of nothing would be none.
 	setVariable(spec, mpsMemoryEnv, fmt.Sprintf("0=%dM", max(1, m.limitBytes>>20)))
 	setVariable(spec, mpsPercentageEnv, strconv.Itoa(m.percentage))
 	return nil
+}
+
+// has tells whether the daemon shares a file, which depends on its version.
+func (m mpsClient) has(name string) bool {
+	_, err := os.Stat(filepath.Join(m.dir, name))
+	return err == nil
 }
 
 func (m mpsClient) mount(name, at, access string) specs.Mount {

@@ -125,7 +125,7 @@ busybox ls /tmp/nvidia-mps; exec /bin/gpu-probe fill`
 	})
 	for id, bundle := range map[string]string{"c1": root, "c2": user} {
 		output := n.runs(id, bundle, `"computing"`)
-		must.StrHasPrefix(t, "control\nlog\ncontrol\nlog\n{", strings.TrimPrefix(output, lacksGlibc+"\n"))
+		must.StrHasPrefix(t, "control\ncontrol_lock\nlog\ncontrol\ncontrol_lock\nlog\n{", strings.TrimPrefix(output, lacksGlibc+"\n"))
 		must.StrContains(t, output, portion)
 	}
 	for _, id := range []string{"c1", "c2"} {

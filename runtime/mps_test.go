@@ -27,6 +27,7 @@ func startMPS(t *testing.T, runDir, uuid string) string {
 	dir := MPSDir(runDir, uuid)
 	must.NoError(t, os.MkdirAll(filepath.Join(dir, "shm"), 0o755))
 	WriteFile(t, filepath.Join(dir, "client", "control"), "")
+	WriteFile(t, filepath.Join(dir, "client", "control_lock"), "")
 	return dir
 }
 
@@ -41,7 +42,7 @@ func TestMPS(t *testing.T) {
 		"the engine's own":        {{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"size=64m"}}},
 		"what engines bind":       {bind(t.TempDir(), "/dev/shm")},
 		"written in another way":  {bind(t.TempDir(), "//dev/./shm/")},
-		"another daemon":          {bind(t.TempDir(), "/tmp/nvidia-mps")},
+		"another daemon":          {bind(t.TempDir(), "/tmp/nvidia-mps"), bind(t.TempDir(), "/tmp/nvidia-mps/log")},
 		"a directory above those": {bind(t.TempDir(), "/tmp"), {Destination: "/dev", Type: "tmpfs", Source: "tmpfs"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -50,20 +51,23 @@ func TestMPS(t *testing.T) {
 			spec.Process.Env = append(spec.Process.Env, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100",
 				"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=80000M", "CUDA_MPS_PIPE_DIRECTORY=/job", "CUDA_MPS_PIPE_DIRECTORY_OLD=1")
 			must.NoError(t, edits.Modify(spec))
-			for at, want := range map[string][2]string{"/tmp/nvidia-mps": {"client", "ro"}, "/dev/shm": {"shm", "rw"}} {
+			for at, want := range map[string][2]string{
+				"/tmp/nvidia-mps": {"client", "ro"}, "/tmp/nvidia-mps/control_lock": {"client/control_lock", "rw"}, "/dev/shm": {"shm", "rw"},
+			} {
 				mount := mountAt(t, spec, at)
 				must.Eq(t, filepath.Join(dir, want[0]), mount.Source)
 				must.Eq(t, []string{want[1], "nosuid", "nodev", "noexec", "bind"}, mount.Options)
 				must.Greater(t, slices.Index(destinations(spec), at), slices.Index(destinations(spec), LibDir+"/libcuda.so."+driverVersion),
 					must.Sprint("a link in the image would have it cover the shadow"))
 				for _, earlier := range before {
-					if replaced := containerPath(earlier.Destination); replaced == "/dev/shm" || replaced == "/tmp/nvidia-mps" {
+					if replaced := containerPath(earlier.Destination); replaced == "/dev/shm" || strings.HasPrefix(replaced, "/tmp/nvidia-mps") {
 						continue
 					}
 					must.Less(t, slices.Index(destinations(spec), at), slices.Index(destinations(spec), earlier.Destination))
 				}
 			}
-			must.Len(t, 2, mountsAt(spec, "/tmp/nvidia-mps", "/dev/shm"))
+			must.Len(t, 3, mountsAt(spec, "/tmp/nvidia-mps", "/tmp/nvidia-mps/control_lock", "/tmp/nvidia-mps/log", "/dev/shm"))
+			must.Less(t, slices.Index(destinations(spec), "/tmp/nvidia-mps/control_lock"), slices.Index(destinations(spec), "/tmp/nvidia-mps"))
 			must.Eq(t, []string{
 				"PATH=/bin", "LD_PRELOAD=/job/own.so", "CUDA_MPS_PIPE_DIRECTORY_OLD=1",
 				"CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3M",

@@ -95,9 +95,9 @@ func isMount(dir string) (bool, error) {
 	return stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
 }
 
-// shared are the files of the daemon's directory that clients see: the socket at which it listens, and the pipe into its
-// log, which the servers' clients may write in, too.
-var shared = []string{mpsdir.Control, "log"}
+// shared are the files of the daemon's directory that clients see: the socket at which it listens, the file that it keeps
+// locked, by which programs may tell that it lives, and the pipe into its log, which clients may write in, too.
+var shared = []string{mpsdir.Control, mpsdir.Lock, "log"}
 
 // publish lets clients at the daemon. A link to a socket leads to whoever listens at it, and a client cannot put anything
 // in its place: containers have the directory read-only.

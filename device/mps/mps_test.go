@@ -138,20 +138,21 @@ func TestEnsure(t *testing.T) {
 	must.SliceEmpty(t, left)
 }
 
-// Clients see the socket and the log's pipe, as they are after a restart, too; nothing by which they could take the
+// Clients see the socket, the lock and the log's pipe, as they are after a restart, too; nothing by which they could take the
 // daemon's place or give it orders.
 func TestEnsure_clients(t *testing.T) {
 	m := newManager(t, Options{DriverRoot: fakeRoot(t, fakeManners{})})
 	d := m.dirs(gpu0)
 	must.NoError(t, os.MkdirAll(d.pipe(), 0o755))
 	must.NoError(t, unix.Mkfifo(filepath.Join(d.pipe(), "log"), 0o666))
+	must.NoError(t, os.WriteFile(filepath.Join(d.pipe(), "control_lock"), nil, 0o666))
 	must.NoError(t, m.Ensure(t.Context(), gpu0))
-	for _, name := range []string{"control", "log"} {
+	for _, name := range []string{"control", "control_lock", "log"} {
 		must.True(t, sameFile(t, filepath.Join(d.pipe(), name), filepath.Join(d.client(), name)), must.Sprint(name))
 	}
 	entries, err := os.ReadDir(d.client())
 	must.NoError(t, err)
-	must.Len(t, 2, entries)
+	must.Len(t, 3, entries)
 
 	pid := pidOf(t, m, gpu0)
 	must.NoError(t, unix.Kill(pid, unix.SIGKILL))

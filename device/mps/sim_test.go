@@ -137,7 +137,7 @@ func TestSimulated(t *testing.T) {
 	}
 	entries, err := os.ReadDir(s.dirs(simtest.H200UUID1).client())
 	must.NoError(t, err)
-	must.Len(t, 2, entries)
+	must.Len(t, 3, entries)
 
 	// Programs of two users at once, each with its own limit, on the second GPU only.
 	const limit = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0="

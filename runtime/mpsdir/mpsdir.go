@@ -5,12 +5,14 @@ package mpsdir
 import "path/filepath"
 
 const (
-	// Client is what clients see of the daemon's pipes: the socket Control and no more.
+	// Client is what clients see of the daemon's directory: Control, Lock, and the pipe into its log.
 	Client = "client"
 	// Shm is the file system in which the daemon's servers and their clients share memory.
 	Shm = "shm"
 	// Control is the socket on which the daemon listens for clients.
 	Control = "control"
+	// Lock is the file that the daemon keeps locked. What clients do with it is not documented; they may write to it.
+	Lock = "control_lock"
 )
 
 // Of is the directory above those of a GPU.
