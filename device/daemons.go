@@ -27,6 +27,7 @@ type daemonKeeper interface {
 	Changed() <-chan struct{}
 	Left() ([]string, error)
 	Owns(uuid string) bool
+	Has(uuid string, pid int) bool
 	Release(ctx context.Context, uuid string) error
 	Stop(ctx context.Context, uuid string) error
 	Close()

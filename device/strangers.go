@@ -133,6 +133,11 @@ func (n *node) strangersOn(ctx context.Context, g *gpu, claims []*claim.Claim) o
 	for _, p := range processes {
 		switch members.of(p.PID) {
 		case stranger:
+			// What an MPS server takes for all its clients, their limits answer for: each counts a context of its own.
+			if g.mode == claim.ModeMPS && n.mps.keeper.Has(g.UUID, p.PID) {
+				covered += p.UsedBytes
+				continue
+			}
 			found.processes = append(found.processes, p)
 			found.bytes += p.UsedBytes
 		case own:

@@ -78,6 +78,25 @@ func TestStrangers(t *testing.T) {
 	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))
 }
 
+// What the server of an MPS control daemon holds, the claims of its clients answer for.
+func TestStrangers_MPSServer(t *testing.T) {
+	g := nvmltest.H200(0)
+	g.UsedBytes = 5 << 30
+	n := &strangeNode{gpu: g, fake: nvmltest.New(g)}
+	k := newFakeKeeper(g.UUID)
+	n.Plugin = newMPSPlugin(t, n.fake, k, neverByItself)
+	n.clock = moveByHand(n.Plugin)
+	server, program := startSleep(t), startSleep(t)
+	k.set(func() { k.servers = []int{server.Process.Pid} })
+	n.fake.SetProcesses(g.UUID, holding(server.Process.Pid, 5<<10))
+	stream := fingerprint(t, n)
+	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))
+	must.SliceEmpty(t, drained(n.clock.set), must.Sprint("nothing has to settle"))
+
+	n.hold(holding(server.Process.Pid, 5<<10), holding(program.Process.Pid, 5<<10))
+	must.Eq(t, strangersSettle, next(t, n.clock.set).wait)
+}
+
 // What was there for a moment only is not told.
 func TestStrangers_Blip(t *testing.T) {
 	n := newStrangeNode(t)

@@ -68,7 +68,7 @@ func (m *Manager) endServers(ctx context.Context, uuid string, id identity) erro
 			return err
 		}
 		// The number may have become another's before the descriptor was there.
-		if m.dirs(uuid).isOrphan(pid, id.Namespace) {
+		if m.dirs(uuid).isServer(pid, id.Namespace) {
 			m.options.Logger.Warn("ending a process that an MPS control daemon left behind", "gpu", uuid, "pid", pid)
 			err = p.signal(unix.SIGKILL)
 			if err == nil && !p.wait(ctx) {
@@ -88,16 +88,22 @@ func (d dirs) orphans(namespace string) []int {
 	entries, _ := os.ReadDir("/proc")
 	var pids []int
 	for _, entry := range entries {
-		if pid, err := strconv.Atoi(entry.Name()); err == nil && d.isOrphan(pid, namespace) {
+		if pid, err := strconv.Atoi(entry.Name()); err == nil && d.isServer(pid, namespace) {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
 }
 
-// isOrphan knows them by two marks, since neither does alone: the kernel gives the number of a namespace to another one,
-// and anybody may set a variable.
-func (d dirs) isOrphan(pid int, namespace string) bool {
+// Has tells whether a process is the daemon of a GPU or one of its servers.
+func (m *Manager) Has(uuid string, pid int) bool {
+	id, err := m.dirs(uuid).readIdentity()
+	return err == nil && (pid == id.Process.PID || m.dirs(uuid).isServer(pid, id.Namespace))
+}
+
+// isServer knows a daemon's servers by two marks, since neither does alone: the kernel gives the number of a namespace to
+// another one, and anybody may set a variable.
+func (d dirs) isServer(pid int, namespace string) bool {
 	at := filepath.Join("/proc", strconv.Itoa(pid))
 	if now, err := os.Readlink(filepath.Join(at, "ns/mnt")); err != nil || now != namespace || namespace == "" {
 		return false

@@ -229,10 +229,14 @@ func TestEnsure_endsOrphans(t *testing.T) {
 	must.NoError(t, m.Ensure(t.Context(), gpu0))
 	tell(t, m, gpu0, "start_server")
 	server := number(t, tell(t, m, gpu0, "get_server_list"))
+	for pid, has := range map[int]bool{server: true, pidOf(t, m, gpu0): true, os.Getpid(): false} {
+		must.Eq(t, has, m.Has(gpu0, pid))
+		must.False(t, m.Has(gpu1, pid))
+	}
 	must.NoError(t, unix.Kill(pidOf(t, m, gpu0), unix.SIGKILL))
 	until(t, m, gpu0, func(s Status) bool { return !s.Running })
 	until(t, m, gpu0, func(s Status) bool { return s.Running })
-	must.False(t, m.dirs(gpu0).isOrphan(server, m.namespace(t, gpu0)))
+	must.False(t, m.dirs(gpu0).isServer(server, m.namespace(t, gpu0)))
 	must.Eq(t, "", tell(t, m, gpu0, "get_server_list"))
 }
 
