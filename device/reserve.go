@@ -58,9 +58,9 @@ func reservation(how claim.Mode, visible []string, tokens []claim.Token) *ndevic
 	return &ndevice.ContainerReservation{Envs: envs}
 }
 
-// claim has the ledger make claims, all or none.
+// claim has the ledger make claims, all or none. The ledger sees for itself which
+// older claims' containers live.
 func (n *node) claim(ctx context.Context, requests ...claim.Request) ([]claim.Token, error) {
-	n.sweep(ctx)
 	_, tokens, err := n.ledger.ReserveAll(ctx, requests)
 	return tokens, err
 }
