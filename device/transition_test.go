@@ -167,3 +167,19 @@ func TestTransition_OperatorsMIG(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, []nvml.MIGInstance{made}, found.GPUs[0].MIG.Instances)
 }
+
+// A GPU may go behind an MPS control daemon if MIG will be off by then, which is so where the plugin turned it on.
+func TestTransition_MIGToMPS(t *testing.T) {
+	n := newSharedNode(t)
+	must.NoError(t, n.library.SetMIG(t.Context(), n.gpus[1].UUID, true))
+	n.restart(t, waysToShare[len(waysToShare)-1].block("index:0"))
+	next(t, fingerprint(t, n.plugin))
+	found, err := n.library.Read(t.Context())
+	must.NoError(t, err)
+	for _, g := range found.GPUs[:2] {
+		must.True(t, g.MIG.Enabled)
+	}
+	node := n.plugin.node.Load()
+	must.ErrorContains(t, node.checkMPS(found.GPUs[0]), "nvidia-cuda-mps-control", must.Sprint("that this node lacks"))
+	must.ErrorContains(t, node.checkMPS(found.GPUs[1]), "MIG is on")
+}
