@@ -2,6 +2,7 @@ package device
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,13 +19,13 @@ import (
 func TestTransition(t *testing.T) {
 	for _, from := range waysToShare {
 		for _, to := range waysToShare {
-			if from.mode == to.mode {
+			if from.name == to.name {
 				continue
 			}
 			for task, test := range map[string]func(t *testing.T, from, to *way){
 				"free": testFreeTransition, "in use": testTransitionInUse,
 			} {
-				t.Run(fmt.Sprintf("%s to %s/%s", from.mode, to.mode, task), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s to %s/%s", from.name, to.name, task), func(t *testing.T) {
 					t.Parallel()
 					test(t, &from, &to)
 				})
@@ -73,7 +74,11 @@ func testTransitionInUse(t *testing.T, from, to *way) {
 	n.mustWait(t, from, to, response, made)
 	n.mustKeep(t, made, token)
 	end()
-	n.mustBecome(t, from, to, stream, next(t, stream))
+	// An instance that was made on demand may be one of those declared, so that nothing has to wait.
+	if !to.offersAll(offeredOf(response.Devices, n.gpus[0])) {
+		response = next(t, stream)
+	}
+	n.mustBecome(t, from, to, stream, response)
 }
 
 // mustWait checks that nothing of the GPU is given out but what its living claim lets be.
@@ -81,8 +86,13 @@ func (n *sharedNode) mustWait(t *testing.T, from, to *way, response *ndevice.Fin
 	t.Helper()
 	seen := offeredOf(response.Devices, n.gpus[0])
 	switch {
+	case from.mode == claim.ModeMIG && to.mode == claim.ModeMIG:
+		return // MIG stays on, and what there is beside the instance may be had
 	case from.mode == claim.ModeMIG:
 		must.True(t, startsWith("MIG is still on: it waits for claim "+made.ID+" to turn MIG off", seen.reasons), must.Sprint(seen.reasons))
+	case to.onDemand():
+		must.Eq(t, map[string]int{sliceType: 1}, seen.types)
+		must.True(t, startsWith("MIG is not on: it waits for claim "+made.ID, seen.reasons), must.Sprint(seen.reasons))
 	case to.mode == claim.ModeMIG:
 		must.MapEmpty(t, seen.types, must.Sprint("there are no instances while the GPU is used as a whole"))
 	default:
@@ -115,7 +125,9 @@ func (n *sharedNode) mustBecome(
 	t.Helper()
 	g := n.gpus[0]
 	seen := offeredOf(response.Devices, g)
-	for from.mode == claim.ModeMIG && !to.offersAll(seen) {
+	// MIG is turned on and off, and daemons are begun and ended, in more than one look.
+	stepwise := from.mode == claim.ModeMIG || from.mode == claim.ModeMPS || to.onDemand() || to.mode == claim.ModeMPS
+	for stepwise && !to.offersAll(seen) {
 		seen = offeredOf(next(t, stream).Devices, g)
 	}
 	to.mustOffer(t, seen)
@@ -123,6 +135,7 @@ func (n *sharedNode) mustBecome(
 	found, err := n.library.Read(t.Context())
 	must.NoError(t, err)
 	must.Eq(t, to.mode == claim.ModeMIG, found.GPUs[0].MIG.Enabled)
+	must.Eq(t, to.mode == claim.ModeMPS, n.daemons.Owns(g.UUID))
 }
 
 // offersAll tells whether Nomad may give out all of a GPU that is shared so.
@@ -148,7 +161,7 @@ func TestTransition_OperatorsMIG(t *testing.T) {
 	for i := range waysToShare {
 		to := &waysToShare[i]
 		if to.mode == claim.ModeMIG {
-			continue
+			continue // it is the plugin's to cut up then
 		}
 		n.restart(t, to.block("index:0"))
 		ctx, cancel := contextWithCancel(t)
@@ -172,7 +185,7 @@ func TestTransition_OperatorsMIG(t *testing.T) {
 func TestTransition_MIGToMPS(t *testing.T) {
 	n := newSharedNode(t)
 	must.NoError(t, n.library.SetMIG(t.Context(), n.gpus[1].UUID, true))
-	n.restart(t, waysToShare[len(waysToShare)-1].block("index:0"))
+	n.restart(t, waysToShare[slices.IndexFunc(waysToShare, func(w way) bool { return w.name == "mig" })].block("index:0"))
 	next(t, fingerprint(t, n.plugin))
 	found, err := n.library.Read(t.Context())
 	must.NoError(t, err)
