@@ -75,14 +75,15 @@ func TestDemandSim_Changes(t *testing.T) {
 		_, err = n.plugin.Reserve([]string{c.GPU.UUID})
 		must.ErrorContains(t, err, c.ID)
 
+		still := "MIG is still on: it waits for claim " + c.ID + " to turn MIG off"
 		n.again(map[string]any{"mode": "exclusive"})
+		groups = n.look()
 		must.Eq(t, []string{
-			"gpu NVIDIA H100 80GB HBM3 MIG 1g.10gb: -", "gpu NVIDIA H100 80GB HBM3 MIG 3g.40gb: +",
-		}, groupsOf(n.look()))
-
+			"gpu NVIDIA H100 80GB HBM3 MIG 1g.10gb: -", "gpu NVIDIA H100 80GB HBM3 MIG 3g.40gb: -",
+		}, groupsOf(groups), must.Sprint("they will be gone"))
+		must.Eq(t, still, reasons(groups)[0])
 		n.again(map[string]any{"mode": "slice"})
-		must.Eq(t, "MIG is on, so that nothing can use the GPU as a whole: turn it off (nvidia-smi -i 0 -mig 0), or share the GPU in mode \"mig\"",
-			reasons(n.look())[0])
+		must.Eq(t, still, reasons(n.look())[0])
 
 		n.again(map[string]any{"mode": "mig"})
 		must.Eq(t, []string{"slice NVIDIA H100 80GB HBM3 #0: +++++---"}, groupsOf(n.look()))

@@ -155,11 +155,13 @@ func TestMPS(t *testing.T) {
 	must.Eq(t, 300*mebi, made.GPU.ContextBytes)
 
 	// The daemon ends, and is started again.
-	k.set(func() { k.running[g.UUID] = false })
-	for _, reason := range unhealthy(next(t, stream).Devices[0]) {
+	k.set(func() { k.running[g.UUID], k.err = false, &mps.DownError{GPUUUID: g.UUID, Reason: "it fell over"} })
+	reasons := unhealthy(next(t, stream).Devices[0])
+	must.MapLen(t, 7, reasons)
+	for _, reason := range reasons {
 		must.Eq(t, "the MPS control daemon does not run: it fell over", reason)
 	}
-	k.set(func() { k.running[g.UUID] = true })
+	k.set(func() { k.running[g.UUID], k.err = true, nil })
 	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))
 }
 

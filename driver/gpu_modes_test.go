@@ -81,8 +81,8 @@ func TestGPU_MPS(t *testing.T) {
 	dir := runtime.MPSDir(m.config.RunDir, testGPU)
 	must.NoError(t, os.MkdirAll(filepath.Join(dir, "shm"), 0o777))
 	must.NoError(t, os.Chmod(filepath.Join(dir, "shm"), 0o777))
-	must.NoError(t, os.MkdirAll(filepath.Join(dir, "pipe"), 0o755))
-	must.NoError(t, os.WriteFile(filepath.Join(dir, "pipe/control"), []byte("the daemon's"), 0o644))
+	must.NoError(t, os.MkdirAll(filepath.Join(dir, "client"), 0o755))
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "client/control"), []byte("the daemon's"), 0o644))
 	cfg := m.task("tail -n 1 " + testLibDir + "/libcuda.so.1; cat /tmp/nvidia-mps/control; echo; echo client >/dev/shm/seen; env; echo end")
 	cfg.Env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = "100"
 	made := m.reserved(cfg, claim.ModeMPS, share, "void")
