@@ -162,10 +162,10 @@ func (o outside) slices(g *gpu) int {
 func (o outside) String() string {
 	text := memsize.Format(o.bytes) + " of the GPU's memory are held outside of any claim"
 	for i, p := range o.processes {
-		switch {
-		case i == namedStrangers:
+		switch i {
+		case namedStrangers:
 			return fmt.Sprintf("%s, and %d more", text, len(o.processes)-i)
-		case i == 0:
+		case 0:
 			text += ": process "
 		default:
 			text += ", process "

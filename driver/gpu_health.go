@@ -55,7 +55,8 @@ func (d *Driver) watchHealth() {
 			if filepath.Base(event.Name) != health.FileName {
 				continue
 			}
-		case <-watcher.Errors: // events were lost
+		case err := <-watcher.Errors:
+			d.logger.Debug("changes of the run directory were lost, so it is looked at now", "error", err)
 		case <-d.ctx.Done():
 			return
 		}
