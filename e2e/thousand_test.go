@@ -230,7 +230,7 @@ func (c *crowd) order(job *crowdJob) {
 	case job.fate == isKilled:
 		claims, err := c.n.Claims(c.ctx, job.alloc.ID, "t")
 		must.NoError(c.t, err)
-		must.NoError(c.t, unix.Kill(claims[0].Container.InitPID, unix.SIGKILL))
+		must.NoError(c.t, unix.Kill(claims[0].Container.InitPID, unix.SIGKILL), must.Sprintf("%s has ended by itself", job.name))
 	case job.fate == isRestarted && job.wants == 0:
 		must.NoError(c.t, api.Allocations().Restart(job.alloc, "t", nil))
 		job.wants = 1

@@ -16,7 +16,7 @@ func (n *Node) Claims(ctx context.Context, allocID, task string) ([]*claim.Claim
 	if err != nil {
 		return nil, err
 	}
-	all, err := n.AllClaims(ctx)
+	all, problems, err := n.listClaims(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -24,7 +24,8 @@ func (n *Node) Claims(ctx context.Context, allocID, task string) ([]*claim.Claim
 	for _, device := range info.AllocatedResources.Tasks[task].Devices {
 		i := slices.IndexFunc(all, func(c *claim.Claim) bool { return slices.Contains(c.Slices, device.DeviceIDs[0]) })
 		if i < 0 {
-			return nil, fmt.Errorf("no claim holds %s of allocation %s", device.DeviceIDs[0], allocID)
+			return nil, fmt.Errorf("no claim holds %s of allocation %s (problems in the ledger: %v)",
+				device.DeviceIDs[0], allocID, problems)
 		}
 		held = append(held, all[i])
 	}
@@ -34,15 +35,19 @@ func (n *Node) Claims(ctx context.Context, allocID, task string) ([]*claim.Claim
 
 // AllClaims are the claims in the node's ledger, in which everything has to be readable.
 func (n *Node) AllClaims(ctx context.Context) ([]*claim.Claim, error) {
-	ledger, err := claim.Open(claim.Options{StateDir: n.StateDir(), RunDir: n.RunDir()})
-	if err != nil {
-		return nil, err
-	}
-	all, problems, err := ledger.List(ctx)
+	all, problems, err := n.listClaims(ctx)
 	if err == nil && len(problems) > 0 {
 		err = fmt.Errorf("the ledger of %s has problems: %v", n.StateDir(), problems)
 	}
 	return all, err
+}
+
+func (n *Node) listClaims(ctx context.Context) ([]*claim.Claim, []claim.Problem, error) {
+	ledger, err := claim.Open(claim.Options{StateDir: n.StateDir(), RunDir: n.RunDir()})
+	if err != nil {
+		return nil, nil, err
+	}
+	return ledger.List(ctx)
 }
 
 // InitPID is the first process of the container that a task's claims are bound to.

@@ -22,7 +22,7 @@ enum {
     SIM_MIG_SEATS = 7, /* of each GPU, for GPU instances and for compute instances */
     SIM_MAX_INDICES = SIM_MAX_GPUS * (1 + SIM_MIG_SEATS),
     SIM_MAX_PROCESSES = 4096,
-    SIM_MAX_GROUPS = 1024,
+    SIM_MAX_GROUPS = 8192, /* containers that there ever were */
     SIM_GROUP_KEY_SIZE = 64,
 };
 

@@ -50,7 +50,7 @@
 #include "state.h"
 
 #define STATE_MAGIC "SIMGPUS"
-#define STATE_VERSION 4
+#define STATE_VERSION 5
 
 /* Sums count units of 64 KiB. */
 #define UNIT_SHIFT 16
