@@ -61,12 +61,13 @@
 #define SUM_SLOT(w) ((w) >> 52)
 #define SUM(slot, sequence, units) ((uint64_t)(slot) << 52 | (uint64_t)(sequence) << 25 | (uint64_t)(units))
 
-/* `op`: {sequence:27, group:10, delta:27, signed}. */
+/* `op`: {sequence:27, group:13, delta:24, signed}. 24 bits of units are 512 GiB each way, which is more than a GPU has. */
 #define OP_SEQUENCE(o) ((o) >> 37)
-#define OP_GROUP(o) ((o) >> 27 & 0x3ff)
-#define OP_DELTA(o) ((int64_t)((o) << 37) >> 37)
+#define OP_GROUP(o) ((o) >> 24 & 0x1fff)
+#define OP_DELTA(o) ((int64_t)((o) << 40) >> 40)
 #define OP(sequence, group, delta)                                                                                     \
-    ((uint64_t)(sequence) << 37 | (uint64_t)(group) << 27 | ((uint64_t)(int64_t)(delta)&0x7ffffff))
+    ((uint64_t)(sequence) << 37 | (uint64_t)(group) << 24 | ((uint64_t)(int64_t)(delta)&0xffffff))
+_Static_assert(SIM_MAX_GROUPS <= 0x1fff + 1, "an op has no room for so many groups");
 
 /* `committed`: {sequence:27, units:37}. */
 #define COMMITTED_SEQUENCE(c) ((c) >> 37)
