@@ -55,7 +55,7 @@ static bool map_shared(const char *name) {
 }
 
 static CUresult greet(void) {
-    struct mps_message hello = {.kind = MPS_HELLO, .a = sim_shared_process()}, welcome;
+    struct mps_message hello = {.kind = MPS_HELLO, .a = sim_shared_process()}, welcome = {0};
 
     mps_parse_percentage(getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), &hello.value);
     if (!mps_send(client.fd, &hello, -1) || !mps_receive(client.fd, &welcome, NULL) || welcome.kind != MPS_WELCOME)

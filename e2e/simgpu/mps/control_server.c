@@ -114,7 +114,7 @@ static void became_ready(const struct mps_message *message) {
 }
 
 void server_attend(void) {
-    struct mps_message message;
+    struct mps_message message = {0};
 
     if (!mps_receive(server.fd, &message, NULL)) {
         /* Its end comes as a signal, too. */

@@ -50,7 +50,7 @@ int waiting_fd(unsigned i) {
 
 /* Who has said hello says nothing more, unless it is gone. */
 void waiting_attend(unsigned i) {
-    struct mps_message message;
+    struct mps_message message = {0};
 
     if (waiting[i].greeted || !mps_receive(waiting[i].fd, &message, NULL) || message.kind != MPS_HELLO) {
         if (!waiting[i].greeted)

@@ -208,7 +208,7 @@ static void answer(struct client *client, struct mps_message *m) {
 }
 
 bool client_attend(unsigned client) {
-    struct mps_message message;
+    struct mps_message message = {0};
 
     if (!mps_receive(clients[client].fd, &message, NULL)) {
         drop(client);

@@ -48,7 +48,7 @@ static bool start(void) {
 
 /* Without its daemon, the server goes on for the clients that it has. */
 static void attend_daemon(void) {
-    struct mps_message message;
+    struct mps_message message = {0};
     int fd;
 
     if (!mps_receive(SERVER_DAEMON_FD, &message, &fd)) {
