@@ -67,6 +67,25 @@ type devicePlugin struct {
 	ledger   *claim.Ledger
 }
 
+// startFilled starts a plugin whose ledger holds so many claims, as old as those of a node at work. It also returns the UUIDs
+// of the GPUs.
+func (n *deviceNode) startFilled(ctx context.Context, claims int) (p *devicePlugin, uuids []string, err error) {
+	if p, err = n.start(nil); err != nil {
+		return nil, nil, err
+	}
+	if uuids, err = n.uuids(ctx); err == nil {
+		err = p.fill(ctx, uuids, claims)
+	}
+	if err == nil {
+		err = age(ctx)
+	}
+	if err != nil {
+		p.stop()
+		return nil, nil, err
+	}
+	return p, uuids, nil
+}
+
 // start starts the plugin with options beside those that every agent's configuration has.
 func (n *deviceNode) start(options map[string]any) (*devicePlugin, error) {
 	n.ledgers++

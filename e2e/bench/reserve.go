@@ -37,21 +37,11 @@ func (n *deviceNode) reservations(ctx context.Context, counts deviceCounts) ([]r
 // reserveBeside measures calls of Reserve while the ledger holds so many other claims, each bound to a living container.
 func (n *deviceNode) reserveBeside(ctx context.Context, claims, count int) ([]result, error) {
 	fmt.Printf("==> %d reservations each by %v threads beside %d claims\n", count, reserveThreads, claims)
-	p, err := n.start(nil)
+	p, uuids, err := n.startFilled(ctx, claims)
 	if err != nil {
 		return nil, err
 	}
 	defer p.stop()
-	uuids, err := n.uuids(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := p.fill(ctx, uuids, claims); err != nil {
-		return nil, err
-	}
-	if err := age(ctx); err != nil {
-		return nil, err
-	}
 	// As on a node at work: what is reserved is also told of, if it means anything to Nomad.
 	fingerprint, err := p.Fingerprint(ctx)
 	if err != nil {

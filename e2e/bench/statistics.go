@@ -33,21 +33,11 @@ func (n *deviceNode) statistics(ctx context.Context, counts deviceCounts) ([]res
 }
 
 func (n *deviceNode) statisticsOf(ctx context.Context, claims, ticks int) ([]float64, error) {
-	p, err := n.start(nil)
+	p, _, err := n.startFilled(ctx, claims)
 	if err != nil {
 		return nil, err
 	}
 	defer p.stop()
-	uuids, err := n.uuids(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := p.fill(ctx, uuids, claims); err != nil {
-		return nil, err
-	}
-	if err := age(ctx); err != nil {
-		return nil, err
-	}
 	if _, _, err := p.firstMessage(ctx); err != nil { // the statistics are of GPUs that it has seen
 		return nil, err
 	}
