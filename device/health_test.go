@@ -21,10 +21,14 @@ type sickNode struct {
 	later  *atomic.Int64
 }
 
-func newSickNode(t *testing.T) *sickNode {
+// newSickNode is a node whose GPU tells of recoveries from the start, if one is given.
+func newSickNode(t *testing.T, told ...nvml.RecoveryAction) *sickNode {
 	t.Helper()
 	n := &sickNode{gpu: nvmltest.H200(0), later: new(atomic.Int64)}
 	n.fake = nvmltest.New(n.gpu)
+	for _, action := range told {
+		n.recovery(action)
+	}
 	p := newPlugin(t, n.fake, nil)
 	p.node.Load().now = func() time.Time { return time.Now().Add(time.Duration(n.later.Load())) }
 	n.stream = fingerprint(t, p)
@@ -49,8 +53,7 @@ func (n *sickNode) recovery(action nvml.RecoveryAction) {
 
 // An error that takes a reset makes the GPU unhealthy, until the driver says that it has recovered.
 func TestHealth_Xid(t *testing.T) {
-	n := newSickNode(t)
-	n.recovery(nvml.RecoveryNone)
+	n := newSickNode(t, nvml.RecoveryNone)
 	must.NoError(t, n.fake.Post(t.Context(), nvml.Event{UUID: n.gpu.UUID, Xid: 31})) // a program's fault
 	must.NoError(t, n.fake.Post(t.Context(), nvml.Event{UUID: n.gpu.UUID, Xid: 119}))
 	must.StrContains(t, n.next(t), "Xid 119: ")
