@@ -21,11 +21,11 @@ func (n *node) tellHealth() {
 	unfit := make(map[string]health.Condition)
 	maps.Copy(unfit, before)
 	for _, g := range n.inventory.list() {
-		switch {
-		case g.problem == "":
+		switch problem := g.unfit(); {
+		case problem == "":
 			delete(unfit, g.UUID)
-		case unfit[g.UUID].Problem != g.problem:
-			unfit[g.UUID] = health.Condition{Problem: g.problem, Since: n.now().UTC().Truncate(time.Second)}
+		case unfit[g.UUID].Problem != problem:
+			unfit[g.UUID] = health.Condition{Problem: problem, Since: n.now().UTC().Truncate(time.Second)}
 		}
 	}
 	if n.unfit != nil && maps.Equal(n.unfit, unfit) {
@@ -38,4 +38,13 @@ func (n *node) tellHealth() {
 	if err == nil {
 		n.unfit = unfit
 	}
+}
+
+// unfit is what tells against work on the GPU; empty if nothing does. That the GPU
+// waits to be shared in another way is nothing to those who have it until then.
+func (g *gpu) unfit() string {
+	if g.answers && g.condition == "" && g.waits != "" {
+		return ""
+	}
+	return g.problem
 }

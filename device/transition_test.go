@@ -10,6 +10,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/health"
 	"tranche.dev/tranche/device/mig"
 	"tranche.dev/tranche/device/nvml"
 )
@@ -72,6 +73,9 @@ func testTransitionInUse(t *testing.T, from, to *way) {
 	stream := fingerprint(t, n.plugin)
 	response := next(t, stream)
 	n.mustWait(t, from, to, response, made)
+	unfit, err := health.Read(n.plugin.node.Load().runDir)
+	must.NoError(t, err)
+	must.MapEmpty(t, unfit, must.Sprint("the task would hear that its GPU is not fit"))
 	n.mustKeep(t, made, token)
 	end()
 	// An instance that was made on demand may be one of those declared, so that nothing has to wait.
