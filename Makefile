@@ -15,7 +15,7 @@ export CGO_ENABLED := 1
 BINARIES := nomad-device-tranche nomad-driver-tranche tranche-runtime tranche-hook tranche
 # Those that start with every container are linked statically, and without symbols: they are small and start fast.
 STATIC_BINARIES := tranche-runtime tranche-hook
-GO_SOURCES := $(shell find cmd cli claim device driver hooks runtime \( -name '*.go' -not -name '*_test.go' -o -name '*.[ch]' \) 2>/dev/null) cli/install/config.toml go.mod go.sum
+GO_SOURCES := $(shell find cmd cli claim device driver hooks internal runtime \( -name '*.go' -not -name '*_test.go' -o -name '*.[ch]' \) 2>/dev/null) cli/install/config.toml go.mod go.sum
 E2E_SOURCES := $(shell find e2e -name '*.go' -not -path 'e2e/tools/*' 2>/dev/null)
 ABSBUILD := $(CURDIR)/$(BUILD)
 SANDBOX := $(ABSBUILD)/e2e/sandbox
@@ -172,12 +172,12 @@ IN_SANDBOX := -exec '$(SANDBOX) --dir $(CURDIR) --'
 .PHONY: test-go
 test-go: test-setup ## Run the Go tests of the packages with the race detector
 	@echo "==> Go tests"
-	@$(GOTEST) -race -timeout 20m $(IN_SANDBOX) $$($(GO) list ./... | grep -v '/e2e$$')
+	@$(GOTEST) -race -timeout 40m $(IN_SANDBOX) $$($(GO) list ./... | grep -v '/e2e$$')
 
 .PHONY: e2e
 e2e: test-setup ## Run the end-to-end tests against real Nomad, containerd, Docker, Podman, runc and crun
 	@echo "==> end-to-end tests"
-	@$(GOTEST) -tags e2e -timeout 40m $(IN_SANDBOX) ./e2e
+	@$(GOTEST) -tags e2e -timeout 60m $(IN_SANDBOX) ./e2e
 
 .PHONY: lint
 lint: ## Check the code's form: golangci-lint, clang-format, cppcheck

@@ -14,15 +14,21 @@ static struct shard *shard_of(struct process *process, CUdeviceptr address) {
 
 _Static_assert(SHARDS == 16, "the highest four bits name a shard");
 
-CUresult allocations_grant(struct grant *grant, uint64_t bytes) {
+static uint32_t takes_so_far(const struct grant *grant) {
+    return atomic_load_explicit(&grant->process->regions[grant->charge.region].takes, memory_order_relaxed);
+}
+
+CUresult allocations_grant(struct grant *grant, CUcontext current, uint64_t bytes) {
     struct place place;
-    CUresult result = contexts_current(&grant->process, &place);
+    CUresult result = contexts_place(current, &grant->process, &place);
     if (result != CUDA_SUCCESS)
         return result;
     grant->context = place.context;
     grant->packed = bytes < PACKED_BELOW_BYTES;
     grant->elsewhere = NULL;
-    return charge_take(grant->process, place.gpu, pages_of(bytes), &grant->charge);
+    result = charge_take(grant->process, place.gpu, pages_of(bytes), &grant->charge);
+    grant->takes = takes_so_far(grant);
+    return result;
 }
 
 /* What of a grant was not needed, or not to be had. */
@@ -32,8 +38,9 @@ static void give_back(struct grant *grant) {
         charge_give(grant->process, &grant->elsewhere->charges[i]);
 }
 
-CUresult allocations_grant_everywhere(struct grant *grant, struct elsewhere *elsewhere, uint64_t bytes) {
-    CUresult result = allocations_grant(grant, bytes);
+CUresult allocations_grant_everywhere(struct grant *grant, CUcontext current, struct elsewhere *elsewhere,
+                                      uint64_t bytes) {
+    CUresult result = allocations_grant(grant, current, bytes);
     if (result != CUDA_SUCCESS)
         return result;
     uint64_t visible = gpus_visible(grant->process);
@@ -50,15 +57,17 @@ CUresult allocations_grant_everywhere(struct grant *grant, struct elsewhere *els
     return result;
 }
 
-CUresult allocations_grant_spilled(struct grant *grant, uint64_t bytes) {
+CUresult allocations_grant_spilled(struct grant *grant, CUcontext current, uint64_t bytes) {
     struct place place;
-    CUresult result = contexts_current(&grant->process, &place);
+    CUresult result = contexts_place(current, &grant->process, &place);
     if (result != CUDA_SUCCESS)
         return result;
     grant->context = place.context;
     grant->packed = false;
     grant->elsewhere = NULL;
-    return charge_spill(grant->process, place.gpu, pages_of(bytes), &grant->charge);
+    result = charge_spill(grant->process, place.gpu, pages_of(bytes), &grant->charge);
+    grant->takes = takes_so_far(grant);
+    return result;
 }
 
 CUresult allocations_resize(struct grant *grant, uint64_t bytes) {
@@ -106,6 +115,7 @@ static bool charge_alone(struct shard *shard, struct grant *grant, struct entry 
 static bool write_down(struct shard *shard, struct grant *grant, CUdeviceptr address, uint64_t bytes) {
     struct entry allocation = {.key = address,
                                .context = grant->context,
+                               .references = takes_so_far(grant),
                                .charge = {.gpu = grant->charge.gpu, .region = grant->charge.region}};
     /* One that spans two blocks was not packed after all, and is charged by itself. */
     bool packed = grant->packed && address >> BLOCK_SHIFT == (address + bytes - 1) >> BLOCK_SHIFT;
@@ -120,21 +130,33 @@ static bool write_down(struct shard *shard, struct grant *grant, CUdeviceptr add
 
 #define WITHOUT_ADDRESS (UINT64_C(1) << 63) /* no address begins with that bit */
 
+/* Goes when its context has gone, and until then by a number. */
+static bool set_aside(struct shard *shard, struct entry *aside) {
+    if (is_packed(aside) && !blocks_set_aside(shard, aside))
+        return false;
+    aside->key = WITHOUT_ADDRESS | ++shard->last_number;
+    return table_put(&shard->allocations, *aside) != NULL;
+}
+
+/* Whether the driver surely allocated it before it was asked for what was granted: it was written down by then. */
+static bool is_older(const struct entry *allocation, const struct grant *grant) {
+    return allocation->charge.region == grant->charge.region && (int32_t)(allocation->references - grant->takes) < 0;
+}
+
 /*
- * What had an address that the driver has given out again. If it lived in another context, that is being destroyed at this
- * moment: it goes when the context has gone, and until then by a number. Else the driver freed it in a way that we did not see.
+ * Two allocations have one address. What is older is gone: the driver freed it in a way that we did not see, or its context, if
+ * that is another, is being destroyed at this moment. If neither is surely older, a program has freed what it was just being
+ * given, by an address from before, and the one that is written down may be the one that lives.
  */
-static void replace(struct process *process, struct shard *shard, struct entry *former, uint32_t context) {
+static void replace(struct shard *shard, struct entry *former, const struct grant *grant) {
     struct entry aside = *former;
     table_remove(&shard->allocations, former);
-    if (aside.context != context && aside.context != 0 && (!is_packed(&aside) || blocks_set_aside(shard, &aside))) {
-        aside.key = WITHOUT_ADDRESS | ++shard->last_number;
-        if (table_put(&shard->allocations, aside) != NULL)
-            return;
-    }
+    bool may_live = aside.context != grant->context || !is_older(&aside, grant);
+    if (may_live && aside.context != 0 && contexts_lives(grant->process, aside.context) && set_aside(shard, &aside))
+        return;
     if (is_packed(&aside))
         blocks_leaving(shard, &aside);
-    end(process, shard, &aside);
+    end(grant->process, shard, &aside);
 }
 
 CUresult allocations_allocated(struct grant *grant, CUresult result, CUdeviceptr address, uint64_t bytes) {
@@ -144,7 +166,7 @@ CUresult allocations_allocated(struct grant *grant, CUresult result, CUdeviceptr
         lock_take(&shard->lock);
         struct entry *former = table_find(&shard->allocations, address);
         if (former != NULL)
-            replace(grant->process, shard, former, grant->context);
+            replace(shard, former, grant);
         if (!write_down(shard, grant, address, bytes))
             result = CUDA_ERROR_OUT_OF_MEMORY;
         lock_give(&shard->lock);
@@ -170,9 +192,12 @@ bool allocations_freeing(CUdeviceptr address, struct entry *allocation) {
     return known != NULL;
 }
 
-/* The driver did not free it after all; but if it has given its address out again, it has. Under the shard's lock. */
+/* The driver did not free it after all; but if it has ended its context or given its address out again, it has. Under the shard's
+ * lock. */
 static void stay(struct process *process, struct shard *shard, const struct entry *allocation) {
-    if (table_find(&shard->allocations, allocation->key) != NULL || table_put(&shard->allocations, *allocation) == NULL)
+    bool freed =
+        table_find(&shard->allocations, allocation->key) != NULL || !contexts_lives(process, allocation->context);
+    if (freed || table_put(&shard->allocations, *allocation) == NULL)
         end(process, shard, allocation);
     else if (is_packed(allocation))
         blocks_stayed(shard, allocation);
@@ -186,10 +211,10 @@ void allocations_freed(const struct entry *allocation, CUresult result) {
         return;
     }
     lock_take(&shard->lock);
-    if (result == CUDA_SUCCESS)
-        end(process, shard, allocation);
-    else
+    if (result != CUDA_SUCCESS)
         stay(process, shard, allocation);
+    else
+        end(process, shard, allocation);
     lock_give(&shard->lock);
 }
 

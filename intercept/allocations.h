@@ -15,6 +15,7 @@ struct grant {
     struct process *process;
     struct charge charge;
     uint32_t context;
+    uint32_t takes;              /* from the claim before the driver is asked */
     bool packed;                 /* the driver packs allocations of this size into larger blocks */
     struct elsewhere *elsewhere; /* NULL: it can only lie on the current context's GPU */
 };
@@ -26,19 +27,20 @@ struct elsewhere {
 };
 
 /*
- * An allocation: grant before the driver is asked, in its current context; allocated with what it answered. An allocation
+ * An allocation: grant before the driver is asked, in the current context; allocated with what it answered. An allocation
  * whose size is known only afterwards is granted by an estimate and then resized. What allocations_allocated returns is
  * what the program gets; if it returns an error although the driver allocated, the caller frees that.
  */
-CUresult allocations_grant(struct grant *grant, uint64_t bytes);
+CUresult allocations_grant(struct grant *grant, CUcontext current, uint64_t bytes);
 CUresult allocations_resize(struct grant *grant, uint64_t bytes);
 CUresult allocations_allocated(struct grant *grant, CUresult result, CUdeviceptr address, uint64_t bytes);
 
 /* The same for memory that may come to lie on any GPU of the process: each that it sees must have room for all of it. */
-CUresult allocations_grant_everywhere(struct grant *grant, struct elsewhere *elsewhere, uint64_t bytes);
+CUresult allocations_grant_everywhere(struct grant *grant, CUcontext current, struct elsewhere *elsewhere,
+                                      uint64_t bytes);
 
 /* The same for memory beyond the limit, which lives on the host. */
-CUresult allocations_grant_spilled(struct grant *grant, uint64_t bytes);
+CUresult allocations_grant_spilled(struct grant *grant, CUcontext current, uint64_t bytes);
 
 /* Whether any of these bytes belong to memory that was granted so. Costs a load where there is none. */
 bool allocations_on_host(struct process *process, CUdeviceptr address, uint64_t bytes);

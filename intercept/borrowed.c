@@ -5,6 +5,8 @@
  */
 #include "borrowed.h"
 
+#include "cuda_real.h"
+#include "gpus.h"
 #include "objects.h"
 
 bool borrowed_imported(struct process *process, CUexternalMemory memory, struct charge charge, uint32_t context) {
@@ -49,11 +51,31 @@ void borrowed_mapped(struct process *process, struct entry *mapped, CUresult res
         let_go(process, mapped->with);
 }
 
-void borrowed_from_pool(struct process *process, CUmemoryPool pool, CUdeviceptr address) {
+/* To import takes no memory; so how large it is can be asked first. */
+static CUresult pay(struct process *process, CUdeviceptr address, struct charge *charge) {
+    int device = -1, gpu;
+    size_t size = 0;
+    CUresult result = REAL(cuPointerGetAttribute)(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuMemGetAddressRange_v2)(NULL, &size, address);
+    if (result == CUDA_SUCCESS)
+        result = gpus_find_claimed(process, device, &gpu);
+    return result == CUDA_SUCCESS ? charge_take(process, gpu, pages_of(size), charge) : result;
+}
+
+CUresult borrowed_from_pool(struct process *process, CUmemoryPool pool, CUdeviceptr address) {
     struct entry known, mapped = {.key = address};
-    if (process != NULL && objects_find(process, KIND_POOL, (uintptr_t)pool, &known) &&
-        charge_hold(process, &known.charge, &mapped.charge) && !objects_put(process, KIND_BORROWED, mapped))
-        charge_end(process, &mapped.charge);
+    CUresult result = CUDA_SUCCESS;
+    if (process == NULL || !objects_find(process, KIND_POOL, (uintptr_t)pool, &known))
+        return CUDA_SUCCESS;
+    if (known.charge.unpaid)
+        result = pay(process, address, &mapped.charge);
+    else if (!charge_hold(process, &known.charge, &mapped.charge))
+        return CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS || objects_put(process, KIND_BORROWED, mapped))
+        return result;
+    charge_end(process, &mapped.charge);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 bool borrowed_freeing(struct process *process, uint64_t address, struct entry *mapped) {

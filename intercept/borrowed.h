@@ -19,8 +19,9 @@ void borrowed_destroyed(struct process *process, const struct entry *handle, CUr
 bool borrowed_mapping(struct process *process, CUexternalMemory memory, struct entry *mapped);
 void borrowed_mapped(struct process *process, struct entry *mapped, CUresult result, uint64_t address);
 
-/* A pointer that was imported from a pool of another process. */
-void borrowed_from_pool(struct process *process, CUmemoryPool pool, CUdeviceptr address);
+/* A pointer that was imported from a pool of another process: what keeps the pool counted, if its owner is of this claim; else
+ * this process pays for what lies at the pointer, and must free it if there is no room for that. */
+CUresult borrowed_from_pool(struct process *process, CUmemoryPool pool, CUdeviceptr address);
 
 /* Freeing, of any of these: as in allocations.h. */
 bool borrowed_freeing(struct process *process, uint64_t address, struct entry *mapped);

@@ -29,6 +29,12 @@ static CUresult result_of(struct process *process, unsigned region, enum region_
                                    : broken(process, region);
 }
 
+/* Under the region's lock. */
+static void count_take(struct process *process, unsigned region) {
+    _Atomic uint32_t *takes = &process->regions[region].takes;
+    atomic_store_explicit(takes, atomic_load_explicit(takes, memory_order_relaxed) + 1, memory_order_relaxed);
+}
+
 static CUresult take(struct process *process, int gpu, enum region_ledger ledger, uint64_t pages,
                      struct charge *charge) {
     struct claims *claims = &process->claims;
@@ -40,6 +46,7 @@ static CUresult take(struct process *process, int gpu, enum region_ledger ledger
         region = i;
         lock_region(process, i);
         result = region_reserve(&claims->regions[i], ledger, pages);
+        count_take(process, i);
         unlock_region(process, i);
     }
     *charge = (struct charge){.pages = result == REGION_OK ? (uint32_t)pages : 0,
@@ -49,20 +56,13 @@ static CUresult take(struct process *process, int gpu, enum region_ledger ledger
     return result_of(process, region, result);
 }
 
-/* Tries again after this process's pools have given back what they do not use. */
-#define TRIMMING(process, gpu, result, attempt)                                                                        \
-    for (enum pools_effort effort = POOLS_WHAT_IS_FREE;                                                                \
-         (result) == CUDA_ERROR_OUT_OF_MEMORY && effort < POOLS_EFFORTS; effort++)                                     \
-        if (pools_trim(process, gpu, effort))                                                                          \
-    (result) = (attempt)
-
 CUresult charge_try(struct process *process, int gpu, uint64_t pages, struct charge *charge) {
     return take(process, gpu, REGION_GPU, pages, charge);
 }
 
 CUresult charge_take(struct process *process, int gpu, uint64_t pages, struct charge *charge) {
     CUresult result = take(process, gpu, REGION_GPU, pages, charge);
-    TRIMMING(process, gpu, result, take(process, gpu, REGION_GPU, pages, charge));
+    POOLS_TRIMMING(process, gpu, result, take(process, gpu, REGION_GPU, pages, charge));
     return result;
 }
 
@@ -85,7 +85,7 @@ CUresult charge_try_like(struct process *process, const struct charge *other, ui
 
 CUresult charge_take_like(struct process *process, const struct charge *other, uint64_t pages, struct charge *charge) {
     CUresult result = take_in(process, other->region, pages);
-    TRIMMING(process, other->gpu, result, take_in(process, other->region, pages));
+    POOLS_TRIMMING(process, other->gpu, result, take_in(process, other->region, pages));
     *charge = charge_of(other, result == CUDA_SUCCESS ? pages : 0);
     return result;
 }
@@ -142,24 +142,26 @@ CUresult charge_grow(struct process *process, struct charge *charge, uint64_t pa
     return result_of(process, charge->region, result);
 }
 
-/* The region knows only that we hold a share, so we count what for; what is not written down is held once. Under the region's
- * lock, both. */
-static void hold_share(struct process *process, unsigned region, int share) {
+/* The region knows only that we hold a share, so we count what for. False when there is no memory to write one down: then it is not
+ * held. Under the region's lock, both. */
+static bool hold_share(struct process *process, unsigned region, int share) {
     struct table *shares = &process->regions[region].shares;
     struct entry *known = table_find(shares, (uint64_t)share + 1);
     if (known == NULL)
         known = table_put(shares, (struct entry){.key = (uint64_t)share + 1});
     if (known != NULL)
         known->references++;
+    else
+        region_share_detach(&process->claims.regions[region], share);
+    return known != NULL;
 }
 
 static void let_go_of_share(struct process *process, unsigned region, int share) {
     struct table *shares = &process->regions[region].shares;
     struct entry *known = table_find(shares, (uint64_t)share + 1);
-    if (known != NULL && --known->references > 0)
+    if (known == NULL || --known->references > 0)
         return;
-    if (known != NULL)
-        table_remove(shares, known);
+    table_remove(shares, known);
     region_share_detach(&process->claims.regions[region], share);
 }
 
@@ -167,12 +169,12 @@ bool charge_share(struct process *process, struct charge *charge, const uint8_t 
     struct region *region = region_of(process, charge);
     lock_region(process, charge->region);
     int share = charge->spilled ? -1 : region_share_new(region, tag);
+    if (share >= 0 && !hold_share(process, charge->region, share))
+        share = -1;
     if (share >= 0 && region_share_adopt(region, share, charge->pages) != REGION_OK) {
-        region_share_detach(region, share);
+        let_go_of_share(process, charge->region, share);
         share = -1;
     }
-    if (share >= 0)
-        hold_share(process, charge->region, share);
     unlock_region(process, charge->region);
     if (share >= 0)
         charge->share = (uint16_t)(share + 1);
@@ -182,26 +184,38 @@ bool charge_share(struct process *process, struct charge *charge, const uint8_t 
 bool charge_name(struct process *process, const struct charge *charge, const uint8_t tag[16], struct charge *name) {
     lock_region(process, charge->region);
     int index = region_share_name(region_of(process, charge), charge->share - 1, tag);
-    if (index >= 0)
-        hold_share(process, charge->region, index);
+    if (index >= 0 && !hold_share(process, charge->region, index))
+        index = -1;
     unlock_region(process, charge->region);
     *name = (struct charge){.share = (uint16_t)(index + 1), .region = charge->region, .gpu = charge->gpu};
     return index >= 0;
 }
 
-bool charge_join(struct process *process, const uint8_t tag[16], struct charge *charge) {
-    struct claims *claims = &process->claims;
-    int share = -1;
-    for (unsigned i = 0; i < claims->count && share < 0; i++) {
-        lock_region(process, i);
-        share = region_share_attach(&claims->regions[i], tag);
+static int attach(struct process *process, unsigned region, const uint8_t tag[16]) {
+    lock_region(process, region);
+    int share = region_share_attach(&process->claims.regions[region], tag);
+    if (share >= 0 && !hold_share(process, region, share))
+        share = REGION_SHARE_UNKNOWN;
+    unlock_region(process, region);
+    return share;
+}
+
+CUresult charge_find(struct process *process, const uint8_t tag[16], struct charge *charge) {
+    const struct claims *claims = &process->claims;
+    bool unknown = false;
+    *charge = (struct charge){0};
+    for (unsigned i = 0; i < claims->count && charge->share == 0; i++) {
+        int share = attach(process, i, tag);
+        unknown = unknown || share == REGION_SHARE_UNKNOWN;
         if (share >= 0)
-            hold_share(process, i, share);
-        unlock_region(process, i);
-        *charge = (struct charge){
-            .share = (uint16_t)(share + 1), .region = (uint8_t)(i & 0x7f), .gpu = (uint8_t)(claims->gpu[i] & 0x7f)};
+            *charge = (struct charge){
+                .share = (uint16_t)(share + 1), .region = (uint8_t)(i & 0x7f), .gpu = (uint8_t)(claims->gpu[i] & 0x7f)};
     }
-    return share >= 0;
+    return charge->share == 0 && unknown ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+bool charge_join(struct process *process, const uint8_t tag[16], struct charge *charge) {
+    return charge_find(process, tag, charge) == CUDA_SUCCESS && charge->share != 0;
 }
 
 bool charge_hold(struct process *process, const struct charge *charge, struct charge *another) {
@@ -214,6 +228,12 @@ bool charge_hold(struct process *process, const struct charge *charge, struct ch
     unlock_region(process, charge->region);
     *another = *charge;
     return held;
+}
+
+uint64_t charge_left(struct process *process, const struct charge *charge) {
+    struct region *region = region_of(process, charge);
+    uint64_t bytes = region_limit_bytes(region, REGION_GPU), used = region_used_bytes(region, REGION_GPU);
+    return used < bytes ? (bytes - used) >> REGION_PAGE_SHIFT : 0;
 }
 
 bool charge_is_empty(struct process *process, const struct charge *charge) {

@@ -61,11 +61,18 @@ bool charge_share(struct process *process, struct charge *charge, const uint8_t 
  * process is. False if there is no room for that, or it was not shared as a descriptor. */
 bool charge_name(struct process *process, const struct charge *charge, const uint8_t tag[16], struct charge *name);
 
-/* Joins in a charge that another process of the claim has shared. False if there is none with this tag. */
+/* Joins in a charge that another process of the claim has shared; none with this tag is a charge of nothing, without a share. An
+ * error if it cannot be looked for. */
+CUresult charge_find(struct process *process, const uint8_t tag[16], struct charge *charge);
+
+/* The same: whether there is one that could be joined. For whoever pays in full by himself if not. */
 bool charge_join(struct process *process, const uint8_t tag[16], struct charge *charge);
 
 /* Takes hold once more of a share that we hold, for something that is ended by itself. False if we do not hold it. */
 bool charge_hold(struct process *process, const struct charge *charge, struct charge *another);
+
+/* The pages that are left of the GPU in the claim where a charge lies. */
+uint64_t charge_left(struct process *process, const struct charge *charge);
 
 /* Whether what is shared takes no memory. */
 bool charge_is_empty(struct process *process, const struct charge *charge);

@@ -6,6 +6,7 @@
 #include "gpus.h"
 #include "libraries.h"
 #include "objects.h"
+#include "streams.h"
 
 /* --- the current one ----------------------------------------------------------------------------------------------- */
 
@@ -45,8 +46,11 @@ static bool find(struct contexts *contexts, CUcontext context, struct place *pla
 }
 
 CUresult contexts_current(struct process **process, struct place *place) {
-    CUcontext context = NULL;
-    CUresult result = REAL(cuCtxGetCurrent)(&context);
+    return contexts_place(NULL, process, place);
+}
+
+CUresult contexts_place(CUcontext context, struct process **process, struct place *place) {
+    CUresult result = context == NULL ? REAL(cuCtxGetCurrent)(&context) : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS)
         return result;
     if (context == NULL)
@@ -149,12 +153,17 @@ CUresult contexts_grant(struct context_grant *grant, CUdevice device) {
     return result;
 }
 
-/* Takes a context and its other views out of the table, and gives back what lived in it and then itself. */
-static void drop(struct process *process, uint32_t serial) {
+/* Gives back what lived in a context. Under the libraries' lock. */
+static void drop_memory(struct process *process, uint32_t serial) {
+    allocations_context_gone(process, serial);
+    objects_context_gone(process, serial);
+}
+
+/* Takes a context and its other views out of the table, and gives back what itself took. Under the libraries' lock. */
+static void drop_context(struct process *process, uint32_t serial) {
     struct contexts *contexts = &process->contexts;
     struct charge charge = {0};
     bool counted = false;
-    lock_take(&process->libraries);
     lock_take(&contexts->lock);
     for (size_t i = 0; i < contexts->table.capacity;) {
         struct entry *entry = &contexts->table.entries[i];
@@ -170,13 +179,24 @@ static void drop(struct process *process, uint32_t serial) {
         table_remove(&contexts->table, entry); /* another may move here, so look at this place again */
     }
     lock_give(&contexts->lock);
-    allocations_context_gone(process, serial);
-    objects_context_gone(process, serial);
-    lock_give(&process->libraries);
     if (counted) {
         charge_give(process, &charge);
         count_contexts(process, &charge, -1);
     }
+}
+
+/* The context first: what is found to have ended with it is not written down again. */
+static void drop(struct process *process, uint32_t serial) {
+    lock_take(&process->libraries);
+    drop_context(process, serial);
+    drop_memory(process, serial);
+    lock_give(&process->libraries);
+}
+
+/* The serial number of a context; 0 if unknown. */
+static uint32_t serial_of(struct process *process, CUcontext context) {
+    struct place place = {0};
+    return find(&process->contexts, context, &place) ? place.context : 0;
 }
 
 CUresult contexts_created(const struct context_grant *grant, CUresult result, CUcontext context) {
@@ -185,13 +205,28 @@ CUresult contexts_created(const struct context_grant *grant, CUresult result, CU
         withdraw(grant);
         return result;
     }
-    uint32_t former = contexts_serial(process, context);
+    uint32_t former = serial_of(process, context);
     if (former != 0) /* destroyed in a way that we did not see */
         drop(process, former);
     /* Without memory to write it down it stays charged until this process ends. */
     if (put_context(&process->contexts, grant, (uintptr_t)context))
         count_contexts(process, &grant->charge, 1);
+    libraries_entered(process, &grant->place);
     return result;
+}
+
+CUcontext contexts_handle(struct process *process, uint32_t serial) {
+    struct contexts *contexts = &process->contexts;
+    uint64_t handle = 0;
+    lock_take(&contexts->lock);
+    for (size_t i = 0; i < contexts->table.capacity && handle == 0; i++) {
+        const struct entry *entry = &contexts->table.entries[i];
+        if (entry->charge.pages != 0 && (serial == 0 || entry->context == serial) &&
+            entry->key != key_without_handle(entry->context))
+            handle = entry->key;
+    }
+    lock_give(&contexts->lock);
+    return (CUcontext)(uintptr_t)handle; /* NOLINT(performance-no-int-to-ptr) */
 }
 
 void contexts_alias(struct process *process, CUcontext context, CUcontext of) {
@@ -203,7 +238,8 @@ void contexts_alias(struct process *process, CUcontext context, CUcontext of) {
     if (table_find(&contexts->table, (uintptr_t)context) == NULL)
         table_put(&contexts->table, (struct entry){.key = (uintptr_t)context,
                                                    .charge = {.gpu = (uint8_t)(place.gpu & 0x7f)},
-                                                   .context = place.context});
+                                                   .context = place.context,
+                                                   .with = (uintptr_t)of});
     lock_give(&contexts->lock);
 }
 
@@ -218,15 +254,101 @@ void contexts_unalias(struct process *process, CUcontext context) {
     lock_give(&contexts->lock);
 }
 
-uint32_t contexts_serial(struct process *process, CUcontext context) {
-    struct place place = {0};
-    return process != NULL && find(&process->contexts, context, &place) ? place.context : 0;
+bool contexts_lives(struct process *process, uint32_t serial) {
+    struct contexts *contexts = &process->contexts;
+    bool lives = serial == 0;
+    lock_take(&contexts->lock);
+    for (size_t i = 0; i < contexts->table.capacity && !lives; i++)
+        lives = contexts->table.entries[i].key != 0 && contexts->table.entries[i].context == serial;
+    lock_give(&contexts->lock);
+    return lives;
 }
 
-void contexts_destroyed(struct process *process, CUcontext context, uint32_t serial) {
-    if (serial != 0 && contexts_serial(process, context) == serial)
-        drop(process, serial);
+/* --- working in them, and ending them --------------------------------------------------------------------------------- */
+
+/* Of another view, the context that it is a view of. */
+static CUcontext whole(struct process *process, CUcontext context) {
+    struct contexts *contexts = &process->contexts;
+    if (!objects_any(process, KIND_GREEN_CONTEXT))
+        return context;
+    lock_take(&contexts->lock);
+    const struct entry *known = table_find(&contexts->table, (uintptr_t)context);
+    if (known != NULL && known->with != 0)
+        context = (CUcontext)(uintptr_t)known->with; /* NOLINT(performance-no-int-to-ptr) */
+    lock_give(&contexts->lock);
+    return context;
 }
+
+/* Two contexts may have the same one, and wait for each other without need. */
+static struct gate *gate_of(struct process *process, CUcontext context) {
+    uint64_t mixed = (uintptr_t)whole(process, context) * UINT64_C(0x9e3779b97f4a7c15);
+    return &process->contexts.gates[mixed >> 58];
+}
+
+_Static_assert(GATES == 64, "the highest six bits name a gate");
+
+static struct gate *enter(CUcontext context) {
+    struct process *process = process_if_open();
+    if (process == NULL || context == NULL)
+        return NULL;
+    struct gate *gate = gate_of(process, context);
+    gate_enter(gate);
+    return gate;
+}
+
+struct gate *contexts_work(CUcontext *current) {
+    return REAL(cuCtxGetCurrent)(current) == CUDA_SUCCESS ? enter(*current) : NULL;
+}
+
+struct gate *contexts_work_for(CUstream stream) {
+    CUcontext context = NULL;
+    if (streams_is_default(stream) || REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
+        return contexts_work(&context);
+    return enter(context);
+}
+
+struct gate *contexts_try_to_work(struct process *process, CUcontext context) {
+    struct gate *gate = gate_of(process, context);
+    return gate_try(gate) ? gate : NULL;
+}
+
+void contexts_rest(struct gate **gate) {
+    if (*gate != NULL)
+        gate_leave(*gate);
+}
+
+void contexts_await_end(CUcontext context) {
+    struct gate *gate = enter(context);
+    contexts_rest(&gate);
+}
+
+void contexts_ending(struct process *process, CUcontext context, struct context_end *end) {
+    *end = (struct context_end){.process = context != NULL ? process : NULL, .context = context};
+    if (end->process == NULL)
+        return;
+    end->gate = gate_of(process, context);
+    gate_close(end->gate);
+    end->serial = serial_of(process, context);
+}
+
+/* The driver may have given the handle to another context meanwhile. */
+void contexts_ended(const struct context_end *end, enum ended ended) {
+    struct process *process = end->process;
+    if (process == NULL)
+        return;
+    if (end->serial != 0 && ended == ENDED_CONTEXT) {
+        drop(process, end->serial);
+    } else if (end->serial != 0 && ended == ENDED_MEMORY) {
+        lock_take(&process->libraries);
+        drop_memory(process, end->serial);
+        lock_give(&process->libraries);
+    }
+    if (ended == ENDED_CONTEXT)
+        streams_context_gone(process, end->context);
+    gate_open(end->gate);
+}
+
+/* --- all of them ------------------------------------------------------------------------------------------------------ */
 
 /* The one with the next higher serial number. */
 static bool next_context(struct contexts *contexts, struct place *place) {
@@ -275,40 +397,46 @@ static bool is_active(CUdevice device) {
     return REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS || active;
 }
 
-CUresult contexts_primary_retain(struct process *process, CUdevice device, CUcontext *context) {
+void contexts_primary_ending(struct process *process, CUdevice device, struct context_end *end) {
+    contexts_ending(process, contexts_primary(process, device), end);
+}
+
+void contexts_primary_ended(CUdevice device, const struct context_end *end, CUresult result, bool resets) {
+    enum ended ended = ENDED_NOTHING;
+    if (end->process != NULL && result == CUDA_SUCCESS && !is_active(device)) {
+        end->process->contexts.former_primaries[device] = end->context;
+        end->process->contexts.primaries[device] = NULL;
+        ended = ENDED_CONTEXT;
+    } else if (result == CUDA_SUCCESS && resets) {
+        ended = ENDED_MEMORY;
+    }
+    contexts_ended(end, ended);
+}
+
+/* Somebody may have the handle of a former one current: he does not work in the new one before that is written down. */
+static CUresult make_primary(struct process *process, CUdevice device, CUcontext *context) {
+    struct contexts *contexts = &process->contexts;
     struct context_grant grant;
-    /* If it is charged for, but ended in a way that we did not see, its memory ended with it. */
-    if (process->contexts.primaries[device] != NULL && !is_active(device))
-        contexts_primary_reset(process, device);
-    if (process->contexts.primaries[device] != NULL)
-        return REAL(cuDevicePrimaryCtxRetain)(context, device);
+    struct context_end former;
+    contexts_ending(process, contexts->former_primaries[device], &former);
     CUresult result = contexts_grant(&grant, device);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = REAL(cuDevicePrimaryCtxRetain)(context, device);
-    contexts_created(&grant, result, result == CUDA_SUCCESS ? *context : NULL);
+    if (result == CUDA_SUCCESS) {
+        result = REAL(cuDevicePrimaryCtxRetain)(context, device);
+        contexts_created(&grant, result, result == CUDA_SUCCESS ? *context : NULL);
+    }
     if (result == CUDA_SUCCESS)
-        process->contexts.primaries[device] = *context;
+        contexts->primaries[device] = *context;
+    contexts_ended(&former, ENDED_NOTHING);
     return result;
 }
 
-void contexts_primary_released(struct process *process, CUdevice device) {
-    CUcontext primary = process->contexts.primaries[device];
-    if (primary == NULL || is_active(device))
-        return;
-    contexts_destroyed(process, primary, contexts_serial(process, primary));
-    process->contexts.primaries[device] = NULL;
-}
-
-void contexts_primary_reset(struct process *process, CUdevice device) {
-    CUcontext primary = process->contexts.primaries[device];
-    if (primary == NULL)
-        return;
-    /* Whether or not the context itself goes on, what was made in it is gone. */
-    uint32_t serial = contexts_serial(process, primary);
-    lock_take(&process->libraries);
-    allocations_context_gone(process, serial);
-    objects_context_gone(process, serial);
-    lock_give(&process->libraries);
-    contexts_primary_released(process, device);
+CUresult contexts_primary_retain(struct process *process, CUdevice device, CUcontext *context) {
+    struct context_end end;
+    if (contexts_primary(process, device) == NULL)
+        return make_primary(process, device, context);
+    if (is_active(device))
+        return REAL(cuDevicePrimaryCtxRetain)(context, device);
+    contexts_primary_ending(process, device, &end); /* it ended in a way that we did not see, and its memory with it */
+    contexts_primary_ended(device, &end, CUDA_SUCCESS, false);
+    return make_primary(process, device, context);
 }

@@ -15,6 +15,7 @@ typedef enum CUresult {
     CUDA_ERROR_OUT_OF_MEMORY = 2,
     CUDA_ERROR_NOT_INITIALIZED = 3,
     CUDA_ERROR_INVALID_DEVICE = 101,
+    CUDA_ERROR_INVALID_IMAGE = 200,
     CUDA_ERROR_INVALID_CONTEXT = 201,
     CUDA_ERROR_NOT_FOUND = 500,
     CUDA_ERROR_NOT_PERMITTED = 800,
@@ -189,9 +190,12 @@ typedef struct CUmemPoolProps {
     unsigned char reserved[54];
 } CUmemPoolProps;
 
+typedef enum CUpointer_attribute {
+    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9, /* int */
+} CUpointer_attribute;
+
 typedef enum CUmemPool_attribute {
-    CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC = 2, /* int; the others here are of 64 bits */
-    CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
+    CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5, /* of 64 bits, as the next */
     CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
 } CUmemPool_attribute;
 

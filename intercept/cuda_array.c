@@ -77,6 +77,7 @@ static CUresult after(struct making *making, enum kind kind, CUresult result, ui
 #define CREATE(kind, array, wanted, levels, call)                                                                      \
     do {                                                                                                               \
         struct making making = {0};                                                                                    \
+        WORK_IN_CONTEXT;                                                                                               \
         CUresult result = before(&making, wanted, levels);                                                             \
         if (result != CUDA_SUCCESS)                                                                                    \
             return result;                                                                                             \
@@ -138,7 +139,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
         if (borrowed)                                                                                                  \
             borrowed_freed(process, &entry, result);                                                                   \
         else if (ours && result != CUDA_SUCCESS)                                                                       \
-            objects_put(process, kind, entry);                                                                         \
+            objects_put_back(process, kind, entry);                                                                    \
         else if (ours)                                                                                                 \
             charge_end(process, &entry.charge);                                                                        \
         physical_released(process, &releases, result);                                                                 \

@@ -5,7 +5,6 @@
 #include "gpus.h"
 #include "objects.h"
 #include "pools.h"
-#include "streams.h"
 
 CUresult cuInit(unsigned int flags) {
     struct process *process;
@@ -22,7 +21,10 @@ CUresult cuInit(unsigned int flags) {
         if (result != CUDA_SUCCESS)                                                                                    \
             return result;                                                                                             \
         result = call;                                                                                                 \
-        return contexts_created(&grant, result, result == CUDA_SUCCESS ? *(context) : NULL);                           \
+        result = contexts_created(&grant, result, result == CUDA_SUCCESS ? *(context) : NULL);                         \
+        if (result == CUDA_SUCCESS)                                                                                    \
+            contexts_await_end(*(context));                                                                            \
+        return result;                                                                                                 \
     } while (0)
 
 CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device) {
@@ -45,13 +47,12 @@ CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *create, unsigned 
 /* Pools outlive contexts, but may have been waiting for their streams. */
 static CUresult destroy(cuCtxDestroy_v2_function real, CUcontext context) {
     struct process *process = process_if_open();
-    uint32_t serial = contexts_serial(process, context);
+    struct context_end end;
+    contexts_ending(process, context, &end);
     CUresult result = real(context);
-    if (result == CUDA_SUCCESS && process != NULL) {
-        contexts_destroyed(process, context, serial);
-        streams_context_gone(process, context);
+    contexts_ended(&end, result == CUDA_SUCCESS ? ENDED_CONTEXT : ENDED_NOTHING);
+    if (result == CUDA_SUCCESS)
         pools_settle(process);
-    }
     return result;
 }
 
@@ -66,18 +67,38 @@ CUresult cuCtxDestroy_v2(CUcontext context) {
 /* Destroys the context when nobody else is attached to it, which shows by the driver's not knowing it any more. */
 CUresult cuCtxDetach(CUcontext context) {
     struct process *process = process_if_open();
-    uint32_t serial = contexts_serial(process, context);
+    struct context_end end;
     unsigned int version;
+    contexts_ending(process, context, &end);
     CUresult result = REAL(cuCtxDetach)(context);
-    if (result == CUDA_SUCCESS && serial != 0 && REAL(cuCtxGetApiVersion)(context, &version) != CUDA_SUCCESS) {
-        contexts_destroyed(process, context, serial);
-        streams_context_gone(process, context);
+    bool gone = result == CUDA_SUCCESS && REAL(cuCtxGetApiVersion)(context, &version) != CUDA_SUCCESS;
+    contexts_ended(&end, gone ? ENDED_CONTEXT : ENDED_NOTHING);
+    if (gone)
         pools_settle(process);
-    }
     return result;
 }
 
 /* --- primary contexts ------------------------------------------------------------------------------------------------ */
+
+/* Green contexts outlive the primary context that they are views of: after a reset they are views of the next one. Between
+ * contexts_primary_enter and leave. */
+static void alias_green(struct process *process, CUdevice device, CUcontext primary) {
+    struct entry known;
+    CUcontext view;
+    for (size_t at = 0; objects_copy(process, KIND_GREEN_CONTEXT, at, &known, 1) != 0; at++) {
+        CUgreenCtx green = (CUgreenCtx)(uintptr_t)known.key; /* NOLINT(performance-no-int-to-ptr) */
+        if ((CUdevice)known.with == device && REAL(cuCtxFromGreenCtx)(&view, green) == CUDA_SUCCESS)
+            contexts_alias(process, view, primary);
+    }
+}
+
+/* Likewise. */
+static CUresult retain_primary(struct process *process, CUdevice device, CUcontext *context) {
+    CUresult result = contexts_primary_retain(process, device, context);
+    if (result == CUDA_SUCCESS)
+        alias_green(process, device, *context);
+    return result;
+}
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     struct process *process;
@@ -88,23 +109,26 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
         result = contexts_primary_enter(process, device);
     if (result != CUDA_SUCCESS)
         return result;
-    result = contexts_primary_retain(process, device, context);
+    result = retain_primary(process, device, context);
     contexts_primary_leave(process, device);
     return result;
 }
 
-/* Releases or resets a primary context by `real`, and has the end of it written down by `ended`. */
-static CUresult end_primary(cuDevicePrimaryCtxRelease_function real, void (*ended)(struct process *, CUdevice),
-                            CUdevice device) {
+/* Releases or resets a primary context by `real`. */
+static CUresult end_held(struct process *process, cuDevicePrimaryCtxRelease_function real, bool resets,
+                         CUdevice device) {
+    struct context_end end;
+    contexts_primary_ending(process, device, &end);
+    CUresult result = real(device);
+    contexts_primary_ended(device, &end, result, resets);
+    return result;
+}
+
+static CUresult end_primary(cuDevicePrimaryCtxRelease_function real, bool resets, CUdevice device) {
     struct process *process = process_if_open();
     if (process == NULL || contexts_primary_enter(process, device) != CUDA_SUCCESS)
         return real(device);
-    CUcontext primary = contexts_primary(process, device);
-    CUresult result = real(device);
-    if (result == CUDA_SUCCESS)
-        ended(process, device);
-    if (result == CUDA_SUCCESS && contexts_primary(process, device) == NULL)
-        streams_context_gone(process, primary);
+    CUresult result = end_held(process, real, resets, device);
     contexts_primary_leave(process, device);
     if (result == CUDA_SUCCESS)
         pools_primary_gone(process);
@@ -112,19 +136,19 @@ static CUresult end_primary(cuDevicePrimaryCtxRelease_function real, void (*ende
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
-    return end_primary(REAL(cuDevicePrimaryCtxRelease), contexts_primary_released, device);
+    return end_primary(REAL(cuDevicePrimaryCtxRelease), false, device);
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-    return end_primary(REAL(cuDevicePrimaryCtxRelease_v2), contexts_primary_released, device);
+    return end_primary(REAL(cuDevicePrimaryCtxRelease_v2), false, device);
 }
 
 CUresult cuDevicePrimaryCtxReset(CUdevice device) {
-    return end_primary(REAL(cuDevicePrimaryCtxReset), contexts_primary_reset, device);
+    return end_primary(REAL(cuDevicePrimaryCtxReset), true, device);
 }
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
-    return end_primary(REAL(cuDevicePrimaryCtxReset_v2), contexts_primary_reset, device);
+    return end_primary(REAL(cuDevicePrimaryCtxReset_v2), true, device);
 }
 
 /* --- green contexts: a part of the processors of a primary context, whose memory they share -------------------------- */
@@ -136,11 +160,10 @@ static CUresult create_green(struct process *process, CUgreenCtx *green, CUdevRe
     CUresult result = contexts_primary_enter(process, device);
     if (result != CUDA_SUCCESS)
         return result;
-    result = contexts_primary_retain(process, device, &primary);
+    result = retain_primary(process, device, &primary);
     if (result == CUDA_SUCCESS) {
         result = REAL(cuGreenCtxCreate)(green, resources, device, flags);
-        REAL(cuDevicePrimaryCtxRelease_v2)(device);
-        contexts_primary_released(process, device);
+        end_held(process, REAL(cuDevicePrimaryCtxRelease_v2), false, device);
     }
     contexts_primary_leave(process, device);
     return result;
@@ -166,16 +189,18 @@ CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevi
 CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     struct process *process = process_if_open();
     struct entry entry;
+    struct context_end end;
     CUcontext view = NULL;
     if (process == NULL || !objects_remove(process, KIND_GREEN_CONTEXT, (uintptr_t)green, &entry))
         return REAL(cuGreenCtxDestroy)(green);
     CUdevice device = (CUdevice)entry.with;
     REAL(cuCtxFromGreenCtx)(&view, green);
     contexts_primary_enter(process, device);
+    contexts_primary_ending(process, device, &end);
     contexts_unalias(process, view); /* its handle may be another's at once */
     CUresult result = REAL(cuGreenCtxDestroy)(green);
+    contexts_primary_ended(device, &end, result, false);
     if (result == CUDA_SUCCESS) {
-        contexts_primary_released(process, device);
         charge_end(process, &entry.charge);
     } else {
         contexts_alias(process, view, contexts_primary(process, device));
@@ -234,6 +259,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
     struct place place;
     if ((unsigned)limit > CU_LIMIT_MALLOC_HEAP_SIZE)
         return REAL(cuCtxSetLimit)(limit, value);
+    WORK_IN_CONTEXT;
     CUresult result = contexts_current(&process, &place);
     if (result != CUDA_SUCCESS)
         return result;

@@ -186,6 +186,7 @@ static CUresult after(struct opening *opening, CUresult result, CUdeviceptr addr
 #define OPEN(address, handle, call)                                                                                    \
     do {                                                                                                               \
         struct opening opening = {0};                                                                                  \
+        WORK_IN_CONTEXT;                                                                                               \
         CUresult result = before(&opening, &(handle));                                                                 \
         if (result != CUDA_SUCCESS)                                                                                    \
             return result;                                                                                             \
@@ -220,6 +221,7 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_ME
     struct place place;
     struct charge charge = {0};
     uint8_t tag[TAG_SIZE];
+    WORK_IN_CONTEXT;
     CUresult result = contexts_current(&process, &place);
     if (result != CUDA_SUCCESS)
         return result;
@@ -246,6 +248,7 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_ME
     do {                                                                                                               \
         struct process *process = process_if_open();                                                                   \
         struct entry mapped;                                                                                           \
+        WORK_IN_CONTEXT;                                                                                               \
         bool ours = (made) != NULL && borrowed_mapping(process, memory, &mapped);                                      \
         CUresult result = call;                                                                                        \
         if (ours)                                                                                                      \

@@ -19,6 +19,7 @@
         struct grant grant;                                                                                            \
         if ((address) == NULL || (size) == 0)                                                                          \
             return call;                                                                                               \
+        WORK_IN_CONTEXT;                                                                                               \
         CUresult result = granting;                                                                                    \
         if (result != CUDA_SUCCESS)                                                                                    \
             return result;                                                                                             \
@@ -29,7 +30,8 @@
         return result;                                                                                                 \
     } while (0)
 
-#define ALLOCATE(address, size, call, free) ALLOCATE_BY(allocations_grant(&grant, size), address, size, call, free)
+#define ALLOCATE(address, size, call, free)                                                                            \
+    ALLOCATE_BY(allocations_grant(&grant, current_at_work, size), address, size, call, free)
 
 CUresult cuMemAlloc(CUdeviceptr_v1 *address, unsigned int size) {
     ALLOCATE(address, size, REAL(cuMemAlloc)(address, size), REAL(cuMemFree)(*address));
@@ -42,7 +44,7 @@ static CUresult allocate(CUdeviceptr *address, size_t size) {
 /* Counted in full from the start, on every GPU of the process: each may come to hold all of it at any time. */
 CUresult cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned int flags) {
     struct elsewhere elsewhere;
-    ALLOCATE_BY(allocations_grant_everywhere(&grant, &elsewhere, size), address, size,
+    ALLOCATE_BY(allocations_grant_everywhere(&grant, current_at_work, &elsewhere, size), address, size,
                 REAL(cuMemAllocManaged)(address, size, flags), REAL(cuMemFree_v2)(*address));
 }
 
@@ -66,7 +68,8 @@ static CUresult allocate_on_host(CUdeviceptr *address, size_t size) {
 
 static CUresult spill(CUdeviceptr *address, size_t size) {
     struct grant grant;
-    CUresult result = allocations_grant_spilled(&grant, size);
+    WORK_IN_CONTEXT;
+    CUresult result = allocations_grant_spilled(&grant, current_at_work, size);
     if (result != CUDA_SUCCESS)
         return result;
     CUresult answer = allocate_on_host(address, size);
@@ -131,9 +134,10 @@ CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr address, size_t size, CUmemLocat
     MOVE(address, size, location, REAL(cuMemPrefetchAsync_v2_ptsz)(address, size, location, flags, stream));
 }
 
-/* Other advice moves nothing, and some does not look at the place. */
+/* Advice that brings memory to a place, or maps it there. Other advice does neither, and some does not look at the place. */
 static CUmemLocation advised_place(CUmem_advise advice, CUmemLocation location) {
-    return advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION ? location : (CUmemLocation){CU_MEM_LOCATION_TYPE_INVALID, 0};
+    bool looks = advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION || advice == CU_MEM_ADVISE_SET_ACCESSED_BY;
+    return looks ? location : (CUmemLocation){CU_MEM_LOCATION_TYPE_INVALID, 0};
 }
 
 CUresult cuMemAdvise(CUdeviceptr address, size_t size, CUmem_advise advice, CUdevice device) {
@@ -183,7 +187,8 @@ static uint64_t padded(uint64_t width) {
         struct grant grant;                                                                                            \
         if ((address) == NULL || (pitch) == NULL || (width) == 0 || (height) == 0)                                     \
             return call;                                                                                               \
-        CUresult result = allocations_grant(&grant, product(padded(width), height));                                   \
+        WORK_IN_CONTEXT;                                                                                               \
+        CUresult result = allocations_grant(&grant, current_at_work, product(padded(width), height));                  \
         if (result != CUDA_SUCCESS)                                                                                    \
             return result;                                                                                             \
         CUresult answer = call;                                                                                        \

@@ -5,8 +5,10 @@
  * Code is small, and the driver packs that of all modules of a context together; so does the sum that we keep of it for each
  * context. Variables are charged module by module.
  *
- * What compressed fat binaries declare cannot be seen before, nor whatever else image.h calls hidden. After one was loaded, the driver is asked how much less is free
- * of the whole GPU; a difference that is too large to be code is charged as the module's, or the module is unloaded again.
+ * What a malformed image takes nobody can tell, so the driver does not get it. What an image takes of which image.h calls
+ * something hidden shows only when the driver takes it: when it is loaded, or later, when something in it is asked for. These
+ * calls are watched, one at a time in a process. What is taken beyond what was charged before is charged then, without any
+ * threshold; if there is no room for that, the module or library is unloaded.
  */
 #include "context_extra.h"
 #include "contexts.h"
@@ -14,11 +16,12 @@
 #include "gpus.h"
 #include "image.h"
 #include "libraries.h"
+#include "mapped.h"
 #include "objects.h"
+#include "watch.h"
 
 #define CODE_SHIFT 12 /* what is remembered of a library's code, rounded up */
 #define LIBRARIES_AT_ONCE 64
-#define HIDDEN_MIN_BYTES (UINT64_C(16) << 20) /* less may be code, or others' */
 
 /* --- one module in one context -------------------------------------------------------------------------------------- */
 
@@ -27,35 +30,76 @@ struct loading {
     struct place place;
     struct image_size size;
     struct charge data;
-    size_t free_before;
+    struct watch watch; /* if something is hidden */
 };
 
 static CUresult before(struct loading *loading) {
     CUresult result = contexts_current(&loading->process, &loading->place);
-    size_t total;
+    if (result == CUDA_SUCCESS && loading->size.malformed)
+        result = CUDA_ERROR_INVALID_IMAGE;
     if (result == CUDA_SUCCESS && loading->size.data != 0)
         result = charge_take(loading->process, loading->place.gpu, pages_of(loading->size.data), &loading->data);
     if (result != CUDA_SUCCESS)
         return result;
     result = context_extra_add(loading->process, &loading->place, EXTRA_CODE, loading->size.code);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         charge_give(loading->process, &loading->data);
-    if (loading->size.hidden && REAL(cuMemGetInfo_v2)(&loading->free_before, &total) != CUDA_SUCCESS)
-        loading->free_before = 0;
+        return result;
+    }
+    if (loading->size.hidden) {
+        lock_take(&loading->process->libraries);
+        watch_begin(&loading->watch, loading->process, 0);
+    }
     return result;
 }
 
-/* What a compressed image turned out to take. */
-static CUresult charge_hidden(struct loading *loading) {
-    size_t free, total;
-    if (!loading->size.hidden || REAL(cuMemGetInfo_v2)(&free, &total) != CUDA_SUCCESS || free >= loading->free_before)
+/* Takes more into a charge, after pools were made smaller if need be. */
+static CUresult grow(struct process *process, struct charge *charge, int gpu, uint64_t pages) {
+    struct charge more;
+    CUresult result =
+        charge->pages != 0 ? charge_take_like(process, charge, pages, &more) : charge_take(process, gpu, pages, &more);
+    if (result == CUDA_SUCCESS)
+        charge_move(process, &more, charge, pages);
+    return result;
+}
+
+/* What was taken uses up what was charged before, `left`; the pages that must be charged beyond that. */
+static uint64_t pages_beyond(uint64_t *left, uint64_t taken) {
+    uint64_t pages = taken > *left ? pages_of(taken - *left) : 0;
+    *left = pages != 0 ? pages_to_bytes(pages) - (taken - *left) : *left - taken;
+    return pages;
+}
+
+/* A module's entry among the unseen says what is charged beyond the image's own word, and how much of all that the driver has
+ * not taken yet. */
+static CUresult settle_module(struct process *process, CUmodule module, int gpu, uint64_t taken) {
+    struct entry unseen;
+    if (!objects_find(process, KIND_UNSEEN, (uintptr_t)module, &unseen))
         return CUDA_SUCCESS;
-    uint64_t taken = loading->free_before - free, seen = loading->size.code + loading->size.data;
-    if (taken < seen + HIDDEN_MIN_BYTES)
-        return CUDA_SUCCESS;
-    return loading->data.pages != 0
-               ? charge_grow(loading->process, &loading->data, pages_of(taken - seen))
-               : charge_take(loading->process, loading->place.gpu, pages_of(taken - seen), &loading->data);
+    uint64_t pages = pages_beyond(&unseen.with, taken);
+    CUresult result = pages != 0 ? grow(process, &unseen.charge, gpu, pages) : CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS)
+        objects_update(process, KIND_UNSEEN, (uintptr_t)module, unseen.charge, unseen.with);
+    return result;
+}
+
+static CUresult end_watch(struct loading *loading, CUresult result, CUmodule module) {
+    uint64_t taken = watch_taken(&loading->watch);
+    struct entry unseen = {.key = (uintptr_t)module,
+                           .charge = {.gpu = (uint8_t)(loading->place.gpu & 0x7f)},
+                           .context = loading->place.context,
+                           .with = pages_to_bytes(loading->data.pages) + loading->size.code};
+    if (result == CUDA_SUCCESS) {
+        bool put = objects_put(loading->process, KIND_UNSEEN, unseen);
+        result = put ? settle_module(loading->process, module, loading->place.gpu, taken) : CUDA_ERROR_OUT_OF_MEMORY;
+        if (result != CUDA_SUCCESS) {
+            REAL(cuModuleUnload)(module);
+            objects_remove(loading->process, KIND_UNSEEN, (uintptr_t)module, &unseen);
+        }
+    }
+    watch_end(&loading->watch);
+    lock_give(&loading->process->libraries);
+    return result;
 }
 
 static void give_back(struct loading *loading) {
@@ -64,11 +108,8 @@ static void give_back(struct loading *loading) {
 }
 
 static CUresult after(struct loading *loading, CUresult result, CUmodule module) {
-    if (result == CUDA_SUCCESS) {
-        result = charge_hidden(loading);
-        if (result != CUDA_SUCCESS)
-            REAL(cuModuleUnload)(module);
-    }
+    if (loading->size.hidden)
+        result = end_watch(loading, result, module);
     if (result != CUDA_SUCCESS) {
         give_back(loading);
         return result;
@@ -88,6 +129,7 @@ static CUresult after(struct loading *loading, CUresult result, CUmodule module)
         if ((module) == NULL || (from) == NULL)                                                                        \
             return call;                                                                                               \
         struct loading loading = {.size = image_size};                                                                 \
+        WORK_IN_CONTEXT;                                                                                               \
         CUresult result = before(&loading);                                                                            \
         if (result != CUDA_SUCCESS)                                                                                    \
             return result;                                                                                             \
@@ -95,8 +137,16 @@ static CUresult after(struct loading *loading, CUresult result, CUmodule module)
         return after(&loading, result, result == CUDA_SUCCESS ? *(module) : NULL);                                     \
     } while (0)
 
+static CUresult load_file(CUmodule *module, const struct image_file *file) {
+    LOAD(module, file->path, file->size, REAL(cuModuleLoad)(module, file->path));
+}
+
 CUresult cuModuleLoad(CUmodule *module, const char *path) {
-    LOAD(module, path, image_file_size(path), REAL(cuModuleLoad)(module, path));
+    struct image_file file;
+    image_file_open(&file, path);
+    CUresult result = load_file(module, &file);
+    image_file_close(&file);
+    return result;
 }
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
@@ -112,6 +162,13 @@ CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
     LOAD(module, image, image_size(image), REAL(cuModuleLoadFatBinary)(module, image));
 }
 
+static void end_unseen(struct process *process, enum kind kind, uint64_t key) {
+    struct entry unseen;
+    if (objects_remove(process, kind, key, &unseen))
+        charge_end(process, &unseen.charge);
+}
+
+/* A library's module, which has another thing's handle in `with`, is not unloaded by itself: the driver says so. */
 CUresult cuModuleUnload(CUmodule module) {
     struct process *process = process_if_open();
     struct entry entry;
@@ -120,11 +177,13 @@ CUresult cuModuleUnload(CUmodule module) {
     if (!ours)
         return result;
     if (result != CUDA_SUCCESS) {
-        objects_put(process, KIND_MODULE, entry);
+        objects_put_back(process, KIND_MODULE, entry);
         return result;
     }
-    context_extra_subtract(process, entry.context, EXTRA_CODE, entry.with);
+    if (entry.references == 0)
+        context_extra_subtract(process, entry.context, EXTRA_CODE, entry.with);
     charge_end(process, &entry.charge);
+    end_unseen(process, KIND_UNSEEN, (uintptr_t)module);
     return result;
 }
 
@@ -134,8 +193,8 @@ struct library {
     struct process *process;
     CUlibrary handle;
     struct image_size size;
-    size_t free_before; /* on the current context's GPU; 0: it is not to be compared */
-    unsigned contexts;  /* it was loaded into */
+    struct watch watch; /* if something is hidden */
+    bool watched;       /* there is a context in which it can be */
     CUresult result;
 };
 
@@ -161,7 +220,6 @@ static void load_into(uint32_t context, int gpu, void *argument) {
                                .with = library->size.code,
                                .context = context,
                                .references = objects_mark((uintptr_t)library->handle)});
-    library->contexts++;
 }
 
 static void unload(struct process *process, CUlibrary library) {
@@ -182,53 +240,105 @@ static void rename_to(struct process *process, CUlibrary library) {
     }
 }
 
-static void look_at_free(struct library *library) {
-    size_t total;
-    if (library->size.hidden && REAL(cuMemGetInfo_v2)(&library->free_before, &total) != CUDA_SUCCESS)
-        library->free_before = 0;
+static void library_unloaded(struct process *process, CUlibrary library) {
+    struct entry entry;
+    objects_remove(process, KIND_LIBRARY, (uintptr_t)library, &entry);
+    objects_remove(process, KIND_LIBRARY_KERNELS, (uintptr_t)library, &entry);
+    objects_remove(process, KIND_UNSEEN_LIBRARY, (uintptr_t)library, &entry);
+    while (objects_remove_one_of(process, KIND_UNSEEN, objects_mark((uintptr_t)library), &entry)) {
+        /* what is left of its charges, which themselves follow */
+    }
+    while (objects_remove_one_of(process, KIND_MODULE, objects_mark((uintptr_t)library), &entry)) {
+        /* what cuLibraryGetModule put there, which is charged with nothing */
+    }
+    unload(process, library);
 }
 
-/* What a library with compressed images turned out to take on the current context's GPU, beyond what was seen: as a module's.
- * Later contexts are charged with as much as each of these. */
-static CUresult charge_hidden_of(struct library *library, CUlibrary handle) {
-    struct place place;
-    struct charge charge;
-    size_t free, total;
-    if (library->free_before == 0 || library->contexts == 0 || REAL(cuMemGetInfo_v2)(&free, &total) != CUDA_SUCCESS ||
-        contexts_current(&library->process, &place) != CUDA_SUCCESS || free >= library->free_before)
+/* A library in a context turned out to take more. */
+struct beyond {
+    struct process *process;
+    uint64_t library; /* its handle */
+    uint64_t pages;
+    CUresult result;
+};
+
+static void charge_beyond(uint32_t context, int gpu, void *argument) {
+    struct beyond *beyond = argument;
+    struct process *process = beyond->process;
+    uint64_t key = objects_key(beyond->library, context);
+    struct entry known = {.key = key,
+                          .charge = {.gpu = (uint8_t)(gpu & 0x7f)},
+                          .context = context,
+                          .references = objects_mark(beyond->library)};
+    struct entry unseen;
+    if (beyond->result != CUDA_SUCCESS)
+        return;
+    bool loaded = objects_find(process, KIND_LIBRARY_IN_CONTEXT, key, &known);
+    beyond->result = grow(process, &known.charge, gpu, beyond->pages);
+    if (beyond->result != CUDA_SUCCESS)
+        return;
+    if (loaded)
+        objects_update(process, KIND_LIBRARY_IN_CONTEXT, key, known.charge, known.with);
+    else
+        objects_put(process, KIND_LIBRARY_IN_CONTEXT, known);
+    if (objects_find(process, KIND_UNSEEN, key, &unseen))
+        objects_update(process, KIND_UNSEEN, key, unseen.charge, unseen.with + pages_to_bytes(beyond->pages));
+}
+
+/* A library's entries among the unseen, by context, say how much of what is charged there the driver has not taken yet. What it
+ * takes beyond that in one context it may take in every other, now or later. */
+static CUresult settle_library(struct process *process, CUlibrary library, const struct place *place, uint64_t taken) {
+    uint64_t key = objects_key((uintptr_t)library, place->context);
+    struct beyond beyond = {.process = process, .library = (uintptr_t)library};
+    struct entry whole, unseen;
+    if (!objects_find(process, KIND_LIBRARY, (uintptr_t)library, &whole))
         return CUDA_SUCCESS;
-    uint64_t seen = product(library->size.code + library->size.data, library->contexts);
-    uint64_t taken = library->free_before - free;
-    if (taken < seen + HIDDEN_MIN_BYTES)
-        return CUDA_SUCCESS;
-    CUresult result = charge_take(library->process, place.gpu, pages_of(taken - seen), &charge);
-    if (result != CUDA_SUCCESS)
-        return result;
-    library->size.data += (taken - seen) / library->contexts;
-    objects_put(library->process, KIND_LIBRARY_IN_CONTEXT,
-                (struct entry){.key = objects_key((uintptr_t)handle, 0),
-                               .charge = charge,
-                               .context = place.context,
-                               .references = objects_mark((uintptr_t)handle)});
-    return CUDA_SUCCESS;
+    if (!objects_find(process, KIND_UNSEEN, key, &unseen)) {
+        uint64_t code = ((uint64_t)whole.references - 2) << CODE_SHIFT;
+        unseen = (struct entry){.key = key,
+                                .context = place->context,
+                                .with = code + (whole.with != 0 ? pages_to_bytes(pages_of(whole.with)) : 0),
+                                .references = objects_mark((uintptr_t)library)};
+    }
+    beyond.pages = pages_beyond(&unseen.with, taken);
+    if (beyond.pages != 0) {
+        contexts_each(process, charge_beyond, &beyond);
+        if (place->context == 0)
+            charge_beyond(place->context, place->gpu, &beyond);
+        objects_update(process, KIND_LIBRARY, (uintptr_t)library, whole.charge,
+                       whole.with + pages_to_bytes(beyond.pages));
+    }
+    if (beyond.result == CUDA_SUCCESS && !objects_put(process, KIND_UNSEEN, unseen))
+        beyond.result = CUDA_ERROR_OUT_OF_MEMORY;
+    return beyond.result;
+}
+
+/* Whether it is to be measured in the next context that is made, for want of one now. */
+static void set_owed(struct process *process, uint64_t library, bool owed) {
+    objects_put(process, KIND_UNSEEN_LIBRARY, (struct entry){.key = library, .with = owed});
 }
 
 static CUresult library_loaded(struct library *library, CUlibrary handle) {
-    if (library->result == CUDA_SUCCESS) {
-        library->result = charge_hidden_of(library, handle);
-        if (library->result != CUDA_SUCCESS)
-            REAL(cuLibraryUnload)(handle);
-    }
+    struct process *process = library->process;
+    uint64_t taken = library->watched ? watch_taken(&library->watch) : 0;
     if (library->result != CUDA_SUCCESS) {
-        unload(library->process, NULL);
+        unload(process, NULL);
         return library->result;
     }
-    rename_to(library->process, handle);
-    objects_put(library->process, KIND_LIBRARY,
+    rename_to(process, handle);
+    objects_put(process, KIND_LIBRARY,
                 (struct entry){.key = (uintptr_t)handle,
                                .with = library->size.data,
                                .references = (uint32_t)(library->size.code >> CODE_SHIFT) + 2});
-    return CUDA_SUCCESS;
+    if (library->size.hidden)
+        set_owed(process, (uintptr_t)handle, !library->watched);
+    if (library->watched)
+        library->result = settle_library(process, handle, &library->watch.place, taken);
+    if (library->result != CUDA_SUCCESS) {
+        REAL(cuLibraryUnload)(handle);
+        library_unloaded(process, handle);
+    }
+    return library->result;
 }
 
 #define LOAD_LIBRARY(library, from, image_size, call)                                                                  \
@@ -238,12 +348,17 @@ static CUresult library_loaded(struct library *library, CUlibrary handle) {
         struct library loading = {.process = process_if_open(), .size = image_size};                                   \
         if (loading.process == NULL)                                                                                   \
             return call;                                                                                               \
+        if (loading.size.malformed)                                                                                    \
+            return CUDA_ERROR_INVALID_IMAGE;                                                                           \
+        WORK_IN_CONTEXT;                                                                                               \
         lock_take(&loading.process->libraries);                                                                        \
         contexts_each(loading.process, load_into, &loading);                                                           \
-        look_at_free(&loading);                                                                                        \
+        loading.watched = loading.size.hidden && watch_begin(&loading.watch, loading.process, 0);                      \
         if (loading.result == CUDA_SUCCESS)                                                                            \
             loading.result = call;                                                                                     \
         loading.result = library_loaded(&loading, loading.result == CUDA_SUCCESS ? *(library) : NULL);                 \
+        if (loading.watched)                                                                                           \
+            watch_end(&loading.watch);                                                                                 \
         lock_give(&loading.process->libraries);                                                                        \
         return loading.result;                                                                                         \
     } while (0)
@@ -254,20 +369,20 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *j
                  REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values, count));
 }
 
-CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *jit, void **jit_values,
-                               unsigned int jit_count, CUlibraryOption *options, void **values, unsigned int count) {
-    LOAD_LIBRARY(library, path, image_file_size(path),
-                 REAL(cuLibraryLoadFromFile)(library, path, jit, jit_values, jit_count, options, values, count));
+static CUresult load_library_file(CUlibrary *library, const struct image_file *file, CUjit_option *jit,
+                                  void **jit_values, unsigned int jit_count, CUlibraryOption *options, void **values,
+                                  unsigned int count) {
+    LOAD_LIBRARY(library, file->path, file->size,
+                 REAL(cuLibraryLoadFromFile)(library, file->path, jit, jit_values, jit_count, options, values, count));
 }
 
-static void library_unloaded(struct process *process, CUlibrary library) {
-    struct entry entry;
-    objects_remove(process, KIND_LIBRARY, (uintptr_t)library, &entry);
-    objects_remove(process, KIND_LIBRARY_KERNELS, (uintptr_t)library, &entry);
-    while (objects_remove_one_of(process, KIND_MODULE, objects_mark((uintptr_t)library), &entry)) {
-        /* what cuLibraryGetModule put there, which is charged with nothing */
-    }
-    unload(process, library);
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *jit, void **jit_values,
+                               unsigned int jit_count, CUlibraryOption *options, void **values, unsigned int count) {
+    struct image_file file;
+    image_file_open(&file, path);
+    CUresult result = load_library_file(library, &file, jit, jit_values, jit_count, options, values, count);
+    image_file_close(&file);
+    return result;
 }
 
 /* No other library gets the handle before this one is forgotten, since none is loaded meanwhile. */
@@ -280,20 +395,6 @@ CUresult cuLibraryUnload(CUlibrary library) {
     if (result == CUDA_SUCCESS)
         library_unloaded(process, library);
     lock_give(&process->libraries);
-    return result;
-}
-
-/* Its functions live where it does. */
-CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
-    struct process *process;
-    struct place place;
-    CUresult result = REAL(cuLibraryGetModule)(module, library);
-    if (result == CUDA_SUCCESS && contexts_current(&process, &place) == CUDA_SUCCESS)
-        objects_put(process, KIND_MODULE,
-                    (struct entry){.key = (uintptr_t)*module,
-                                   .charge = {.gpu = (uint8_t)(place.gpu & 0x7f)},
-                                   .context = place.context,
-                                   .references = objects_mark((uintptr_t)library)});
     return result;
 }
 
@@ -328,6 +429,173 @@ CUresult libraries_enter(struct process *process, const struct place *place) {
     CUresult result = libraries_load_into(process, place);
     uint64_t most = most_of_kernels(process);
     return result == CUDA_SUCCESS && most != 0 ? context_extra_local(process, place, most) : result;
+}
+
+/* --- the use of what was loaded, where the driver may take more --------------------------------------------------------- */
+
+struct use {
+    struct process *process;
+    CUmodule module; /* NULL: of a library */
+    CUlibrary library;
+    struct watch watch;
+};
+
+/* Watches the use of what an image hides something of. False if there is nothing to watch. */
+static bool use_begin(struct use *use, uint32_t context) {
+    enum kind kind = use->module != NULL ? KIND_UNSEEN : KIND_UNSEEN_LIBRARY;
+    uint64_t key = use->module != NULL ? (uintptr_t)use->module : (uintptr_t)use->library;
+    struct entry unseen;
+    if (!objects_find(use->process, kind, key, &unseen))
+        return false;
+    lock_take(&use->process->libraries);
+    if (objects_find(use->process, kind, key, &unseen) && watch_begin(&use->watch, use->process, context))
+        return true;
+    lock_give(&use->process->libraries);
+    return false;
+}
+
+static CUresult use_end(struct use *use, CUresult result) {
+    uint64_t taken = watch_taken(&use->watch);
+    CUresult settled = use->module != NULL ? settle_module(use->process, use->module, use->watch.place.gpu, taken)
+                                           : settle_library(use->process, use->library, &use->watch.place, taken);
+    if (settled != CUDA_SUCCESS && use->module != NULL) {
+        cuModuleUnload(use->module);
+    } else if (settled != CUDA_SUCCESS && REAL(cuLibraryUnload)(use->library) == CUDA_SUCCESS) {
+        library_unloaded(use->process, use->library);
+    }
+    watch_end(&use->watch);
+    lock_give(&use->process->libraries);
+    return result == CUDA_SUCCESS ? settled : result;
+}
+
+static bool has_unseen(struct process *process) {
+    return objects_any(process, KIND_UNSEEN) || objects_any(process, KIND_UNSEEN_LIBRARY);
+}
+
+/* In the module's own context. */
+static bool use_module(struct use *use, CUmodule module) {
+    struct entry entry;
+    *use = (struct use){.process = process_if_open(), .module = module};
+    if (!has_unseen(use->process) || !objects_find(use->process, KIND_MODULE, (uintptr_t)module, &entry))
+        return false;
+    if (entry.references != 0)
+        *use = (struct use){.process = use->process,
+                            .library = (CUlibrary)(uintptr_t)entry.with}; /* NOLINT(performance-no-int-to-ptr) */
+    return use_begin(use, entry.context);
+}
+
+/* In the current context, without which the driver refuses the call. */
+static bool use_library(struct use *use, CUlibrary library) {
+    CUcontext current = NULL;
+    *use = (struct use){.process = process_if_open(), .library = library};
+    return has_unseen(use->process) && REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current != NULL &&
+           use_begin(use, 0);
+}
+
+#define WATCHED(begins, call)                                                                                          \
+    do {                                                                                                               \
+        struct use use;                                                                                                \
+        if (!(begins))                                                                                                 \
+            return call;                                                                                               \
+        CUresult result = call;                                                                                        \
+        return use_end(&use, result);                                                                                  \
+    } while (0)
+
+CUresult cuModuleGetGlobal(CUdeviceptr_v1 *address, unsigned int *size, CUmodule module, const char *name) {
+    WORK_IN_CONTEXT;
+    WATCHED(use_module(&use, module), REAL(cuModuleGetGlobal)(address, size, module, name));
+}
+
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *size, CUmodule module, const char *name) {
+    WORK_IN_CONTEXT;
+    WATCHED(use_module(&use, module), REAL(cuModuleGetGlobal_v2)(address, size, module, name));
+}
+
+CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *size, CUlibrary library, const char *name) {
+    WORK_IN_CONTEXT;
+    WATCHED(use_library(&use, library), REAL(cuLibraryGetGlobal)(address, size, library, name));
+}
+
+CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *size, CUlibrary library, const char *name) {
+    WORK_IN_CONTEXT;
+    WATCHED(use_library(&use, library), REAL(cuLibraryGetManaged)(address, size, library, name));
+}
+
+/* Its functions live where it does. */
+static CUresult get_module(CUmodule *module, CUlibrary library) {
+    WATCHED(use_library(&use, library), REAL(cuLibraryGetModule)(module, library));
+}
+
+CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
+    WORK_IN_CONTEXT;
+    struct process *process;
+    struct place place;
+    CUresult result = get_module(module, library);
+    if (result == CUDA_SUCCESS && contexts_current(&process, &place) == CUDA_SUCCESS)
+        objects_put(process, KIND_MODULE,
+                    (struct entry){.key = (uintptr_t)*module,
+                                   .charge = {.gpu = (uint8_t)(place.gpu & 0x7f)},
+                                   .with = (uintptr_t)library,
+                                   .context = place.context,
+                                   .references = objects_mark((uintptr_t)library)});
+    return result;
+}
+
+/* A kernel can be launched wherever there is a context, and only then the driver would load it. So it is loaded when its handle
+ * is asked for, in one context for all. */
+static CUresult load_kernels(struct process *process, CUlibrary library, CUkernel *kernels, unsigned count) {
+    struct use use = {.process = process, .library = library};
+    CUfunction function;
+    struct entry unseen;
+    if (!objects_find(process, KIND_UNSEEN_LIBRARY, (uintptr_t)library, &unseen))
+        return CUDA_SUCCESS;
+    if (!use_begin(&use, 0)) {
+        lock_take(&process->libraries);
+        if (objects_find(process, KIND_UNSEEN_LIBRARY, (uintptr_t)library, &unseen))
+            set_owed(process, (uintptr_t)library, true);
+        lock_give(&process->libraries);
+        return CUDA_SUCCESS;
+    }
+    for (unsigned i = 0; i < count; i++)
+        if (REAL(cuKernelGetFunction)(&function, kernels[i]) == CUDA_SUCCESS)
+            REAL(cuFuncLoad)(function);
+    return use_end(&use, CUDA_SUCCESS);
+}
+
+/* All of a library, in the current context. */
+static void load_whole(CUlibrary library) {
+    unsigned count = 0;
+    CUmodule module;
+    if (REAL(cuLibraryGetModule)(&module, library) != CUDA_SUCCESS ||
+        REAL(cuModuleGetFunctionCount)(&count, module) != CUDA_SUCCESS || count == 0)
+        return;
+    CUfunction *functions = mapped_new(count * sizeof *functions);
+    if (functions != NULL && REAL(cuModuleEnumerateFunctions)(functions, count, module) == CUDA_SUCCESS)
+        for (unsigned i = 0; i < count; i++)
+            REAL(cuFuncLoad)(functions[i]);
+    if (functions != NULL)
+        munmap(functions, count * sizeof *functions);
+}
+
+static bool next_owed(struct process *process, size_t *at, CUlibrary *library) {
+    struct entry entry;
+    while (objects_copy(process, KIND_UNSEEN_LIBRARY, (*at)++, &entry, 1) == 1) {
+        *library = (CUlibrary)(uintptr_t)entry.key; /* NOLINT(performance-no-int-to-ptr) */
+        if (entry.with != 0)
+            return true;
+    }
+    return false;
+}
+
+void libraries_entered(struct process *process, const struct place *place) {
+    struct use use = {.process = process};
+    for (size_t at = 0; next_owed(process, &at, &use.library);) {
+        if (!use_begin(&use, place->context))
+            continue;
+        load_whole(use.library);
+        set_owed(process, (uintptr_t)use.library, false);
+        use_end(&use, CUDA_SUCCESS);
+    }
 }
 
 /* --- kernels that need more local memory than a context has ---------------------------------------------------------- */
@@ -409,10 +677,15 @@ static CUresult charge_in_library(struct process *process, CUlibrary library, ui
     return result;
 }
 
+static CUresult get_function(CUfunction *function, CUmodule module, const char *name) {
+    WATCHED(use_module(&use, module), REAL(cuModuleGetFunction)(function, module, name));
+}
+
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+    WORK_IN_CONTEXT;
     CUfunction found = NULL;
     uint64_t bytes = 0;
-    CUresult result = REAL(cuModuleGetFunction)(function != NULL ? &found : NULL, module, name);
+    CUresult result = get_function(function != NULL ? &found : NULL, module, name);
     if (result != CUDA_SUCCESS)
         return result;
     local_of_function(found, &bytes);
@@ -422,25 +695,37 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     return result;
 }
 
-/* In an array that is larger than it need be, only as much is looked at as there is. */
+/* In an array that is larger than it need be, only as much is looked at as there is. To say what they need, the functions are
+ * loaded. */
+static CUresult local_of_listed(CUfunction *functions, unsigned count, CUmodule module, uint64_t *most) {
+    unsigned there = 0;
+    CUresult result = REAL(cuModuleGetFunctionCount)(&there, module);
+    there = there < count ? there : count;
+    for (unsigned i = 0; i < there && result == CUDA_SUCCESS; i++)
+        result = local_of_function(functions[i], most);
+    return result;
+}
+
+static CUresult local_of_listed_watched(CUfunction *functions, unsigned count, CUmodule module, uint64_t *most) {
+    WATCHED(use_module(&use, module), local_of_listed(functions, count, module, most));
+}
+
 CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int count, CUmodule module) {
-    unsigned int there = 0;
+    WORK_IN_CONTEXT;
     uint64_t bytes = 0;
     CUresult result = REAL(cuModuleEnumerateFunctions)(functions, count, module);
     if (result != CUDA_SUCCESS || functions == NULL)
         return result;
-    result = REAL(cuModuleGetFunctionCount)(&there, module);
-    there = there < count ? there : count;
-    for (unsigned i = 0; i < there && result == CUDA_SUCCESS; i++)
-        result = local_of_function(functions[i], &bytes);
+    result = local_of_listed_watched(functions, count, module, &bytes);
     if (result == CUDA_SUCCESS)
         result = charge_in_module(module, bytes);
-    for (unsigned i = 0; i < there && result != CUDA_SUCCESS; i++)
+    for (unsigned i = 0; i < count && result != CUDA_SUCCESS; i++)
         functions[i] = NULL;
     return result;
 }
 
 CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
+    WORK_IN_CONTEXT;
     CUfunction found = NULL;
     uint64_t bytes = 0;
     CUresult result = REAL(cuKernelGetFunction)(function != NULL ? &found : NULL, kernel);
@@ -454,10 +739,13 @@ CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
 }
 
 CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
+    WORK_IN_CONTEXT;
     struct process *process = process_if_open();
     CUkernel found = NULL;
     uint64_t bytes = 0;
     CUresult result = REAL(cuLibraryGetKernel)(kernel != NULL ? &found : NULL, library, name);
+    if (result == CUDA_SUCCESS && process != NULL)
+        result = load_kernels(process, library, &found, 1);
     if (result == CUDA_SUCCESS && process != NULL) {
         local_of_kernel(process, found, &bytes);
         result = charge_in_library(process, library, bytes);
@@ -468,6 +756,7 @@ CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *nam
 }
 
 CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int count, CUlibrary library) {
+    WORK_IN_CONTEXT;
     struct process *process = process_if_open();
     unsigned int there = 0;
     uint64_t bytes = 0;
@@ -476,6 +765,8 @@ CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int count, CUlibr
         return result;
     result = REAL(cuLibraryGetKernelCount)(&there, library);
     there = there < count ? there : count;
+    if (result == CUDA_SUCCESS)
+        result = load_kernels(process, library, kernels, there);
     for (unsigned i = 0; i < there && result == CUDA_SUCCESS; i++)
         local_of_kernel(process, kernels[i], &bytes);
     if (result == CUDA_SUCCESS)

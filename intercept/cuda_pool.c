@@ -1,7 +1,9 @@
 /* Stream-ordered allocation: what a pool has reserved counts, see pools.h. And the synchronisations at which pools shrink. */
 #include "allocations.h"
 #include "borrowed.h"
+#include "calls.h"
 #include "cuda_real.h"
+#include "explain.h"
 #include "exports.h"
 #include "gpus.h"
 #include "objects.h"
@@ -38,9 +40,7 @@ struct allocating {
     struct process *process;
     CUmemoryPool handle;
     struct pool *pool; /* NULL: it is not ours to count */
-    struct charge growth;
     int gpu;
-    bool may_not_grow;
 };
 
 /* Whose default pool a handle is that we have not seen being made: it may be another device's than the stream's. */
@@ -78,51 +78,37 @@ static CUresult find_pool(struct allocating *allocating, CUmemoryPool handle, CU
     return result != CUDA_SUCCESS || allocating->pool != NULL ? result : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Makes room for `bytes`. Near the limit there may be none for the pool to grow, but a place among what was freed in it. */
+/* Takes what the pool may grow by when `bytes` are allocated from it, and holds the pool. */
 static CUresult before(struct allocating *allocating, CUmemoryPool handle, CUstream stream, size_t bytes) {
     CUresult result = find_pool(allocating, handle, stream);
     struct pool *pool = allocating->pool;
     if (result != CUDA_SUCCESS || pool == NULL)
         return result;
-    result = pools_try(allocating->process, pool, bytes, &allocating->growth);
+    result = pools_try(allocating->process, pool, bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && is_capturing(stream)) {
         /* Becomes a node of a graph, which takes memory when it is launched. */
         allocating->pool = NULL;
         return CUDA_SUCCESS;
     }
-    if (result != CUDA_ERROR_OUT_OF_MEMORY)
-        return result;
-    result = pools_before(allocating->process, pool, bytes, &allocating->growth);
-    if (result == CUDA_SUCCESS)
-        pools_enter(pool);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && pools_enter_for_room(allocating->process, pool, bytes)) {
-        allocating->growth = (struct charge){0};
-        allocating->may_not_grow = true;
-        return CUDA_SUCCESS;
-    }
-    return result;
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? pools_enter(allocating->process, pool, bytes) : result;
 }
 
-static CUresult after(struct allocating *allocating, CUresult result, CUdeviceptr *address, size_t bytes,
-                      CUstream stream) {
-    struct pool *pool = allocating->pool;
+static CUresult after(struct allocating *allocating, CUresult result, CUdeviceptr *address, CUstream stream) {
+    struct process *process = allocating->process;
     struct allocated allocated = {0};
-    struct entry memory = {0};
-    if (pool == NULL)
+    struct entry memory;
+    if (allocating->pool == NULL)
         return result;
     if (result == CUDA_SUCCESS)
-        allocated = (struct allocated){*address, bytes, is_capturing(stream)};
-    pools_leave(allocating->process, pool, &allocating->growth, allocated);
-    if (allocating->may_not_grow)
-        pools_settle(allocating->process); /* asking the streams may have made others smaller */
-    if (result != CUDA_SUCCESS || !allocating->may_not_grow || pools_is_covered(pool))
+        allocated = (struct allocated){*address, is_capturing(stream)};
+    if (pools_leave(process, allocating->pool, allocated) || allocated.address == 0 || allocated.of_graph)
         return result;
-    /* It grew all the same. */
-    bool ours = pools_freeing(allocating->process, *address, &memory);
+    bool ours = pools_freeing(process, *address, &memory);
     result = REAL(cuMemFreeAsync)(*address, stream);
     if (ours)
-        pools_freed(allocating->process, &memory, stream, result);
-    pools_trim(allocating->process, allocating->gpu, POOLS_AFTER_WAITING);
+        pools_freed(process, &memory, stream, result);
+    *address = 0;
+    pools_trim(process, pools_gpu(allocating->pool), POOLS_WHAT_IS_FREE);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -131,8 +117,9 @@ static CUresult after(struct allocating *allocating, CUresult result, CUdevicept
         struct allocating allocating = {0};                                                                            \
         if ((address) == NULL || (bytes) == 0)                                                                         \
             return call;                                                                                               \
+        WORK_IN_STREAM(stream);                                                                                        \
         CUresult result = before(&allocating, pool, stream, bytes);                                                    \
-        return result == CUDA_SUCCESS ? after(&allocating, call, address, bytes, stream) : result;                     \
+        return result == CUDA_SUCCESS ? after(&allocating, call, address, stream) : result;                            \
     } while (0)
 
 /* From the very pool that was charged: another thread may make another the device's current one meanwhile. */
@@ -168,35 +155,57 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemo
 }
 
 /* Memory that was not allocated in stream order can be freed so too, and goes when the stream comes to it. */
-#define FREE(address, stream, call, synchronize)                                                                       \
-    do {                                                                                                               \
-        struct process *process = process_if_open();                                                                   \
-        struct entry allocation;                                                                                       \
-        bool of_pool = pools_freeing(process, address, &allocation);                                                   \
-        bool linear = !of_pool && allocations_freeing(address, &allocation);                                           \
-        bool borrowed = !of_pool && !linear && borrowed_freeing(process, address, &allocation);                        \
-        CUresult result = call;                                                                                        \
-        if ((linear || borrowed) && result == CUDA_SUCCESS)                                                            \
-            synchronize(stream);                                                                                       \
-        if (of_pool) {                                                                                                 \
-            pools_freed(process, &allocation, stream, result);                                                         \
-        } else if (linear) {                                                                                           \
-            allocations_freed(&allocation, result);                                                                    \
-            pools_settle(process);                                                                                     \
-        } else if (borrowed) {                                                                                         \
-            borrowed_freed(process, &allocation, result);                                                              \
-            pools_settle(process);                                                                                     \
-        }                                                                                                              \
-        return result;                                                                                                 \
-    } while (0)
+struct freeing {
+    struct process *process;
+    streams_freed *freed; /* NULL: it is a pool's, if `known` */
+    bool known;
+    struct entry memory;
+};
+
+static void linear_freed(struct process *process, const struct entry *memory, CUresult result) {
+    (void)process;
+    allocations_freed(memory, result);
+}
+
+static struct freeing free_begins(CUdeviceptr address) {
+    struct freeing freeing = {.process = process_if_open()};
+    freeing.known = pools_freeing(freeing.process, address, &freeing.memory);
+    if (freeing.known)
+        return freeing;
+    if (allocations_freeing(address, &freeing.memory))
+        freeing.freed = linear_freed;
+    else if (borrowed_freeing(freeing.process, address, &freeing.memory))
+        freeing.freed = borrowed_freed;
+    freeing.known = freeing.freed != NULL;
+    return freeing;
+}
+
+static CUresult free_ends(struct freeing *freeing, CUstream stream, CUresult result) {
+    if (!freeing->known)
+        return result;
+    if (freeing->freed == NULL) {
+        pools_freed(freeing->process, &freeing->memory, stream, result);
+        return result;
+    }
+    if (result == CUDA_SUCCESS && streams_free_later(freeing->process, stream, &freeing->memory, freeing->freed))
+        return result;
+    if (result == CUDA_SUCCESS)
+        REAL(cuStreamSynchronize)(stream);
+    freeing->freed(freeing->process, &freeing->memory, result);
+    return result;
+}
 
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
-    FREE(address, stream, REAL(cuMemFreeAsync)(address, stream), REAL(cuStreamSynchronize));
+    WORK_IN_STREAM(stream);
+    struct freeing freeing = free_begins(address);
+    return free_ends(&freeing, stream, REAL(cuMemFreeAsync)(address, stream));
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
     CUstream named = stream != NULL ? stream : CU_STREAM_PER_THREAD;
-    FREE(address, named, REAL(cuMemFreeAsync_ptsz)(address, stream), REAL(cuStreamSynchronize));
+    WORK_IN_STREAM(named);
+    struct freeing freeing = free_begins(address);
+    return free_ends(&freeing, named, REAL(cuMemFreeAsync_ptsz)(address, stream));
 }
 
 /* --- pools themselves ------------------------------------------------------------------------------------------------ */
@@ -225,7 +234,7 @@ static CUresult destroy_ours(struct process *process, struct pool *pool, CUmemor
     streams_wait(process); /* soon it cannot be asked any more what it holds */
     REAL(cuMemPoolTrimTo)(handle, 0);
     pools_settle(process);
-    if (!pools_destroying(pool))
+    if (!pools_destroying(process, pool))
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = REAL(cuMemPoolDestroy)(handle);
     pools_destroyed(process, pool, result);
@@ -254,32 +263,50 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
     return result;
 }
 
+/* Gives an exported pool's descriptor the number by which those who import the pool find its charge. */
+static bool mark_exported(struct process *process, struct pool *pool, int descriptor) {
+    exports_see(process, descriptor);
+    uint32_t number = pools_share(process, pool);
+    if (number != 0)
+        exports_mark(process, descriptor, number);
+    return number != 0;
+}
+
+/* What an importer holds of a pool is not in its pointers alone. So one that nobody would count after its owner's death is not
+ * exported. */
 CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool memory, CUmemAllocationHandleType type,
                                           unsigned long long flags) {
     struct process *process = process_if_open();
     struct pool *pool = pools_find(process, memory);
     CUresult result = REAL(cuMemPoolExportToShareableHandle)(handle, memory, type, flags);
-    if (result == CUDA_SUCCESS && pool != NULL && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-        exports_see(process, *(int *)handle);
-        uint32_t number = pools_share(process, pool);
-        if (number != 0)
-            tag_write(*(int *)handle, number);
-    }
-    return result;
+    if (result != CUDA_SUCCESS || pool == NULL || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+        mark_exported(process, pool, *(int *)handle))
+        return result;
+    call_close(*(int *)handle);
+    explain(
+        CAUSE_EXPORTS,
+        "a memory pool cannot be exported: this process has %d exports whose descriptors are open, or its claim has no "
+        "room for another; close descriptors that were sent",
+        TAG_NUMBERS);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Its owner pays for it, and we for nothing: an imported pool cannot be allocated from. */
+/* An imported pool cannot be allocated from. Its owner pays for it if that is of this claim; else we do, for the pointers that we
+ * import. */
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type,
                                             unsigned long long flags) {
     struct process *process;
     struct charge charge = {0};
     uint8_t tag[TAG_SIZE];
     CUresult result = process_open(&process);
+    if (result == CUDA_SUCCESS && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
+        tag_read((int)(uintptr_t)handle, tag))
+        result = charge_find(process, tag, &charge);
     if (result != CUDA_SUCCESS)
         return result;
-    bool joined = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && tag_read((int)(uintptr_t)handle, tag) &&
-                  charge_join(process, tag, &charge);
+    bool joined = charge.share != 0;
     result = REAL(cuMemPoolImportFromShareableHandle)(pool, handle, type, flags);
+    charge.unpaid = !joined;
     if (result == CUDA_SUCCESS)
         objects_put(process, KIND_POOL, (struct entry){.key = (uintptr_t)*pool, .charge = charge});
     else if (joined)
@@ -289,8 +316,11 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CU
 
 CUresult cuMemPoolImportPointer(CUdeviceptr *address, CUmemoryPool pool, CUmemPoolPtrExportData *data) {
     CUresult result = REAL(cuMemPoolImportPointer)(address, pool, data);
-    if (result == CUDA_SUCCESS)
-        borrowed_from_pool(process_if_open(), pool, *address);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = borrowed_from_pool(process_if_open(), pool, *address);
+    if (result != CUDA_SUCCESS)
+        REAL(cuMemFree_v2)(*address);
     return result;
 }
 

@@ -1,4 +1,5 @@
 /* Virtual memory management: physical memory is charged when it is made and until nothing holds it any more, see physical.h. */
+#include "calls.h"
 #include "contexts.h"
 #include "cuda_real.h"
 #include "exports.h"
@@ -71,11 +72,11 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
     if (result != CUDA_SUCCESS || process == NULL || physical_hold(process, physical_number(process, *handle)))
         return result;
     int gpu = find_gpu(process, *handle);
-    if (gpu != NO_CLAIM)
-        physical_imported(
-            process, false, *handle,
-            (struct charge){.region = (uint8_t)(gpu & 0x7f), .gpu = (uint8_t)(gpu & 0x7f), .unpaid = true});
-    return result;
+    struct charge charge = {.region = (uint8_t)(gpu & 0x7f), .gpu = (uint8_t)(gpu & 0x7f), .unpaid = true};
+    if (gpu == NO_CLAIM || physical_imported(process, false, *handle, charge))
+        return result;
+    REAL(cuMemRelease)(*handle);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
@@ -99,31 +100,43 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
 
 /* --- between processes ----------------------------------------------------------------------------------------------- */
 
+static CUresult count_export(struct process *process, uint64_t number, bool by_descriptor, const int *descriptor) {
+    if (by_descriptor)
+        exports_see(process, *descriptor);
+    uint32_t exported = physical_share(process, number, by_descriptor);
+    if (exported != 0 && by_descriptor)
+        exports_mark(process, *descriptor, exported);
+    if (exported == 0 && by_descriptor)
+        call_close(*descriptor);
+    return exported != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 CUresult cuMemExportToShareableHandle(void *exported, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType type, unsigned long long flags) {
     struct process *process = process_if_open();
+    uint64_t number = physical_number(process, handle);
+    if (!physical_hold(process, number)) /* so that no other thread ends it before it is known to be exported */
+        return REAL(cuMemExportToShareableHandle)(exported, handle, type, flags);
     CUresult result = REAL(cuMemExportToShareableHandle)(exported, handle, type, flags);
-    if (result == CUDA_SUCCESS && process != NULL && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-        exports_see(process, *(int *)exported);
-        uint32_t number = physical_share(process, handle);
-        if (number != 0)
-            tag_write(*(int *)exported, number);
-    }
+    if (result == CUDA_SUCCESS)
+        result = count_export(process, number, type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, exported);
+    physical_let_go(process, number);
     return result;
 }
 
 /* Imported memory whose maker is not of this claim is paid when it is mapped; that which is on no GPU takes nothing. An object
  * without memory of its own, which has no place either, is a multicast one. */
-static void imported(struct process *process, CUmemGenericAllocationHandle handle, bool joined, struct charge charge) {
+static bool imported(struct process *process, CUmemGenericAllocationHandle handle, struct charge charge) {
     CUmemAllocationProp properties;
+    bool joined = charge.share != 0;
     bool placed = REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, handle) == CUDA_SUCCESS;
     int gpu = find_gpu(process, handle);
     bool multicast = joined ? charge_is_empty(process, &charge) : !placed;
     if (!joined && !multicast && gpu == NO_CLAIM)
-        return; /* the host's memory */
+        return true; /* the host's memory */
     if (!joined && !multicast)
         charge = (struct charge){.gpu = (uint8_t)(gpu & 0x7f), .unpaid = true};
-    physical_imported(process, multicast, handle, charge);
+    return physical_imported(process, multicast, handle, charge);
 }
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *exported,
@@ -134,13 +147,17 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     CUresult result = process_open(&process);
     if (result != CUDA_SUCCESS)
         return REAL(cuMemImportFromShareableHandle)(handle, exported, type);
-    bool joined = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && tag_read((int)(uintptr_t)exported, tag) &&
-                  charge_join(process, tag, &charge);
+    if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && tag_read((int)(uintptr_t)exported, tag))
+        result = charge_find(process, tag, &charge);
+    if (result != CUDA_SUCCESS)
+        return result;
     result = REAL(cuMemImportFromShareableHandle)(handle, exported, type);
-    if (result == CUDA_SUCCESS)
-        imported(process, *handle, joined, joined ? charge : (struct charge){0});
-    else if (joined)
+    if (result == CUDA_SUCCESS && !imported(process, *handle, charge)) {
+        REAL(cuMemRelease)(*handle);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    } else if (result != CUDA_SUCCESS && charge.share != 0) {
         charge_end(process, &charge);
+    }
     return result;
 }
 

@@ -7,6 +7,7 @@ enum cause {
     CAUSE_NO_CLAIM,      /* a GPU without a claim */
     CAUSE_CONTEXT_SIZE,  /* the limit is below what one context costs */
     CAUSE_REGION_BROKEN, /* a region was destroyed while in use */
+    CAUSE_EXPORTS,       /* a pool that cannot be exported */
     CAUSE_DRIVER,        /* the driver's own library is missing or cannot be used */
 };
 

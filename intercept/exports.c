@@ -49,10 +49,10 @@ static bool is_free(struct process *process, uint32_t number, uint8_t tag[static
     if ((process->exported.numbers & bit_of(number)) != 0 ||
         (is_witness(witness) && tag_is_alive(witness->descriptor, number)))
         return false;
-    bool lives = charge_join(process, tag, &living);
+    bool known = charge_find(process, tag, &living) == CUDA_SUCCESS, lives = living.share != 0;
     if (lives)
         charge_end(process, &living);
-    return !lives;
+    return known && !lives;
 }
 
 /* Under the lock of exports. */
@@ -91,7 +91,15 @@ uint32_t exports_share(struct process *process, struct charge *charge) {
         number = 0;
     }
     lock_give(&process->exported.lock);
-    return number;
+    return number != 0 ? number : EXPORTS_UNTRACKED;
+}
+
+void exports_mark(struct process *process, int descriptor, uint32_t number) {
+    if (number == EXPORTS_UNTRACKED || tag_write(descriptor, number))
+        return;
+    lock_take(&process->exported.lock);
+    process->exported.unseen = true;
+    lock_give(&process->exported.lock);
 }
 
 void exports_see(struct process *process, int descriptor) {
@@ -112,12 +120,16 @@ void exports_end(struct process *process, const struct charge *charge, uint32_t 
         charge_end(process, charge);
         return;
     }
+    if (number == EXPORTS_UNTRACKED)
+        return;
     lock_take(&process->exported.lock);
-    bool lives = may_live(process, number);
-    if (!lives || !objects_put(process, KIND_EXPORTED, (struct entry){.key = number, .charge = *charge}))
+    if (may_live(process, number)) {
+        /* Without memory to write it down it stays charged until this process ends. */
+        objects_put(process, KIND_EXPORTED, (struct entry){.key = number, .charge = *charge});
+    } else {
         charge_end(process, charge);
-    if (!lives)
         give_number(process, number);
+    }
     lock_give(&process->exported.lock);
 }
 

@@ -11,9 +11,16 @@
 /* The driver has exported something as this descriptor. To be called before the number that it is to carry is asked for. */
 void exports_see(struct process *process, int descriptor);
 
-/* Makes a charge outlive this process, and gives one that another process has shared one more name; the number that its descriptors are to carry. 0, and nothing is to be written on them,
- * if all numbers are in use or the claim has no room for that: then whoever imports it pays. */
+/* What is exported beyond the numbers that there are: nobody can see when its descriptors are closed, so it stays charged until this
+ * process ends. Whoever imports it pays for it as well. */
+#define EXPORTS_UNTRACKED (TAG_NUMBERS + 1)
+
+/* Makes a charge outlive this process, and gives one that another process has shared one more name; the number that its descriptors
+ * are to carry, or EXPORTS_UNTRACKED if all numbers are in use or the claim has no room for that. Never 0. */
 uint32_t exports_share(struct process *process, struct charge *charge);
+
+/* Writes a number on a descriptor. */
+void exports_mark(struct process *process, int descriptor, uint32_t number);
 
 /* This process has let go of what was exported with the number: ends the charge as soon as that can be,
  * and with it the number's use. */

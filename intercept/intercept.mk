@@ -13,7 +13,7 @@ INTERCEPT_CFLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -g -fPIC -f
 INTERCEPT_HEADERS := $(wildcard $(INTERCEPT)/*.h)
 SHADOW_REGION := region region_file region_guard region_last region_look region_share
 SHADOW_COMMON := $(SHADOW_REGION) claims explain real
-SHADOW_CUDA := $(SHADOW_COMMON) table process gpus charge contexts context_extra allocations blocks elsewhere objects pools chunks streams physical tags exports borrowed \
+SHADOW_CUDA := $(SHADOW_COMMON) table process gpus charge contexts context_extra allocations blocks elsewhere objects pools streams physical watch tags exports borrowed \
     image image_ptx cuda_real cuda_context cuda_memory cuda_pool cuda_graph cuda_vmm cuda_sparse cuda_array cuda_module cuda_ipc cuda_procaddr
 SHADOW_NVML := $(SHADOW_COMMON) nvml nvml_members nvml_memory nvml_processes nvml_usage
 
@@ -49,7 +49,8 @@ INTERCEPT_TEST_BUILD := $(INTERCEPT_BUILD)/tests
 INTERCEPT_TEST_CFLAGS := -std=c11 -D_GNU_SOURCE -DREGION_TEST -Wall -Wextra -Werror -O1 -g -fno-omit-frame-pointer
 INTERCEPT_ASAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 INTERCEPT_TSAN := -fsanitize=thread
-INTERCEPT_TEST_SOURCES := $(wildcard $(INTERCEPT_TESTS)/*.[ch]) $(wildcard $(INTERCEPT)/*.[ch])
+INTERCEPT_TEST_SOURCES := $(wildcard $(INTERCEPT_TESTS)/*.[ch]) $(wildcard $(INTERCEPT)/*.[ch]) \
+    $(wildcard e2e/simgpu/cuda/image*.[ch])
 
 INTERCEPT_REGION_TEST := $(addprefix $(INTERCEPT_TESTS)/,region_steps.c check.c fixture.c) $(SHADOW_REGION:%=$(INTERCEPT)/%.c)
 INTERCEPT_region_test := $(INTERCEPT_TESTS)/region_test.c $(INTERCEPT_REGION_TEST)
@@ -57,9 +58,12 @@ INTERCEPT_region_share_test := $(INTERCEPT_TESTS)/region_share_test.c $(INTERCEP
 INTERCEPT_region_fault_test := $(INTERCEPT_TESTS)/region_fault_test.c $(INTERCEPT_REGION_TEST)
 INTERCEPT_region_threads := $(addprefix $(INTERCEPT_TESTS)/,region_threads.c check.c fixture.c) $(SHADOW_REGION:%=$(INTERCEPT)/%.c)
 # The shadow's own sources without real.c, in whose place the fake driver stands.
-INTERCEPT_shadow_test := $(addprefix $(INTERCEPT_TESTS)/,shadow_test.c fake_driver.c no_steps.c check.c fixture.c) \
+INTERCEPT_shadow_test := $(addprefix $(INTERCEPT_TESTS)/,shadow_test.c fake_driver.c fake_streams.c no_steps.c check.c fixture.c) \
     $(addprefix $(INTERCEPT)/,$(addsuffix .c,$(filter-out real,$(SHADOW_CUDA))))
-INTERCEPT_image_test := $(addprefix $(INTERCEPT_TESTS)/,image_test.c check.c) $(addprefix $(INTERCEPT)/,image.c image_ptx.c)
+# Beside the simulated driver's reader of images.
+INTERCEPT_image_test := $(addprefix $(INTERCEPT_TESTS)/,image_test.c image_driver.c check.c) \
+    $(addprefix $(INTERCEPT)/,image.c image_ptx.c) \
+    -Ie2e/simgpu -Ie2e/simgpu/include $(addprefix e2e/simgpu/cuda/,image.c image_cubin.c image_ptx.c)
 
 $(INTERCEPT_TEST_BUILD)/%-asan: $(INTERCEPT_TEST_SOURCES)
 	@mkdir -p $(@D)
@@ -68,6 +72,16 @@ $(INTERCEPT_TEST_BUILD)/%-asan: $(INTERCEPT_TEST_SOURCES)
 $(INTERCEPT_TEST_BUILD)/%-tsan: $(INTERCEPT_TEST_SOURCES)
 	@mkdir -p $(@D)
 	$(CC) $(INTERCEPT_TEST_CFLAGS) $(INTERCEPT_TSAN) -o $@ $(INTERCEPT_$*) -pthread
+
+# Without sanitizers: it steps through the lock's own instructions.
+$(INTERCEPT_TEST_BUILD)/lock_test: $(INTERCEPT_TESTS)/lock_test.c $(INTERCEPT_TESTS)/check.c $(INTERCEPT_TESTS)/check.h $(INTERCEPT)/lock.h
+	@mkdir -p $(@D)
+	$(CC) $(INTERCEPT_TEST_CFLAGS) -o $@ $(filter %.c,$^) -pthread
+
+# Without sanitizers: its threads are coroutines.
+$(INTERCEPT_TEST_BUILD)/gate_test: $(INTERCEPT_TESTS)/gate_test.c $(INTERCEPT_TESTS)/check.c $(INTERCEPT_TESTS)/check.h $(INTERCEPT)/gate.h $(INTERCEPT)/lock.h
+	@mkdir -p $(@D)
+	$(CC) $(INTERCEPT_TEST_CFLAGS) -o $@ $(filter %.c,$^) -pthread
 
 $(INTERCEPT_TEST_BUILD)/layout: $(INTERCEPT_TESTS)/layout.c $(INTERCEPT)/region.h
 	@mkdir -p $(@D)
@@ -93,7 +107,9 @@ shadow-life: shadow $(if $(SIM_LIB),sim)
 # SHADOW_TEST_SEED makes a random test that failed run again as it was. The last test needs the simulated GPU, which the top
 # Makefile knows how to build, and says so where there is none.
 .PHONY: shadow-test
-shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,layout region_test-asan region_share_test-asan region_fault_test-asan image_test-asan shadow_test-asan) shadow-nvml-headers shadow-cuda-headers
+shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,layout lock_test gate_test region_test-asan region_share_test-asan region_fault_test-asan image_test-asan shadow_test-asan) shadow-nvml-headers shadow-cuda-headers
+	$(INTERCEPT_TEST_BUILD)/lock_test
+	$(INTERCEPT_TEST_BUILD)/gate_test
 	$(INTERCEPT_TEST_BUILD)/region_test-asan $(SHADOW_TEST_SEED)
 	$(INTERCEPT_TEST_BUILD)/region_share_test-asan $(SHADOW_TEST_SEED)
 	$(INTERCEPT_TEST_BUILD)/region_fault_test-asan

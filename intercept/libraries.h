@@ -8,4 +8,8 @@
  * of their kernels that somebody has. The caller holds the lock of the libraries. */
 CUresult libraries_enter(struct process *process, const struct place *place);
 
+/* Loads into a context that was made what could not be measured for want of one: libraries whose images cannot be read
+ * beforehand. What does not fit is unloaded. */
+void libraries_entered(struct process *process, const struct place *place);
+
 #endif

@@ -1,5 +1,6 @@
 #include "objects.h"
 
+#include "contexts.h"
 #include "physical.h"
 
 static void count(struct objects *objects, enum kind kind) {
@@ -34,6 +35,16 @@ bool objects_put(struct process *process, enum kind kind, struct entry entry) {
     lock_give(&objects->lock);
     end(process, kind, &former);
     return put;
+}
+
+void objects_put_back(struct process *process, enum kind kind, struct entry entry) {
+    struct objects *objects = &process->objects;
+    lock_take(&objects->lock);
+    bool put = contexts_lives(process, entry.context) && table_put(&objects->tables[kind], entry) != NULL;
+    count(objects, kind);
+    lock_give(&objects->lock);
+    if (!put)
+        end(process, kind, &entry);
 }
 
 bool objects_find(struct process *process, enum kind kind, uint64_t key, struct entry *copy) {

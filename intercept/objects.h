@@ -13,6 +13,9 @@ static inline bool objects_any(struct process *process, enum kind kind) {
  * for it: the caller ends its charge. */
 bool objects_put(struct process *process, enum kind kind, struct entry entry);
 
+/* Writes one down again that the driver did not end after all; if its context ended meanwhile, it did. */
+void objects_put_back(struct process *process, enum kind kind, struct entry entry);
+
 bool objects_find(struct process *process, enum kind kind, uint64_t key, struct entry *copy);
 bool objects_remove(struct process *process, enum kind kind, uint64_t key, struct entry *copy);
 

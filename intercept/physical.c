@@ -185,21 +185,27 @@ CUresult physical_hold_to_use(struct process *process, CUmemGenericAllocationHan
     return result;
 }
 
-static uint32_t make_export(struct process *process, struct entry *memory) {
-    uint32_t known = export_of(process, memory->key);
-    return known != 0 ? known : exports_share(process, &memory->charge);
+/* What is paid as it is mapped cannot be shared: how much it will be is not known yet. */
+static uint32_t make_export(struct process *process, uint64_t number) {
+    struct entry memory;
+    if (!objects_find(process, KIND_PHYSICAL_MEMORY, number, &memory) || memory.charge.unpaid)
+        return EXPORTS_UNTRACKED;
+    uint32_t exported = exports_share(process, &memory.charge);
+    objects_update(process, KIND_PHYSICAL_MEMORY, number, memory.charge, memory.with);
+    return exported;
 }
 
 /* Of several threads that export one thing, the first shares it. */
-uint32_t physical_share(struct process *process, CUmemGenericAllocationHandle handle) {
-    struct entry memory;
-    uint32_t exported = 0;
+uint32_t physical_share(struct process *process, uint64_t number, bool by_descriptor) {
     lock_take(&process->exported.sharing);
-    uint64_t number = physical_number(process, handle);
-    if (number != 0 && objects_find(process, KIND_PHYSICAL_MEMORY, number, &memory) && !memory.charge.unpaid)
-        exported = make_export(process, &memory);
-    if (exported != 0 && objects_update(process, KIND_PHYSICAL_MEMORY, memory.key, memory.charge, memory.with))
-        objects_put(process, KIND_PHYSICAL_EXPORT, (struct entry){.key = memory.key, .with = exported});
+    uint32_t known = export_of(process, number), exported = known;
+    if (!by_descriptor)
+        exported = EXPORTS_UNTRACKED;
+    else if (known == 0)
+        exported = make_export(process, number);
+    if (exported != known &&
+        !objects_put(process, KIND_PHYSICAL_EXPORT, (struct entry){.key = number, .with = exported}))
+        exported = 0;
     lock_give(&process->exported.sharing);
     return exported;
 }

@@ -54,8 +54,9 @@ void physical_unbind(struct process *process, enum kind kind, uint64_t whole, ui
 void physical_unbind_all(struct process *process, enum kind kind, uint64_t whole, struct releases *releases);
 void physical_released(struct process *process, struct releases *releases, CUresult result);
 
-/* Makes it outlive this process; the number that exported descriptors are to carry, or 0. */
-uint32_t physical_share(struct process *process, CUmemGenericAllocationHandle handle);
+/* Something that the caller holds was exported: as a descriptor, which is to carry the number returned, or in another way, so that
+ * nobody can see what becomes of it. 0 when there is no memory to write that down: then it is not to be given to the program. */
+uint32_t physical_share(struct process *process, uint64_t number, bool by_descriptor);
 
 /* Mappings, by address, and what is bound below: held by the caller before. */
 void physical_mapped(struct process *process, CUdeviceptr address, uint64_t size, uint64_t number);

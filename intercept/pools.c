@@ -1,6 +1,5 @@
 #include "pools.h"
 
-#include "chunks.h"
 #include "cuda_real.h"
 #include "exports.h"
 #include "mapped.h"
@@ -10,6 +9,7 @@
 
 /* Pools grow by pieces of this size, or what is asked for if that is more. Were it more on some driver, settling sees it. */
 #define GROWTH_BYTES (UINT64_C(32) << 20)
+#define GROWTH_PAGES (GROWTH_BYTES >> REGION_PAGE_SHIFT)
 
 struct pool {
     struct pool *next;
@@ -23,8 +23,9 @@ struct pool {
     bool placed;                  /* its memory lies in the region of its charge */
     _Atomic uint32_t allocations; /* live ones */
     uint32_t export;              /* the number that exported descriptors carry */
-    struct chunks chunks;
-    struct charge charge;
+    struct charge charge;         /* what it has reserved */
+    struct charge
+        headroom; /* taken for what it may grow by; always this process's own, also where the pool is shared */
 };
 
 static struct pool *new_pool(struct process *process) {
@@ -49,7 +50,6 @@ static struct pool *find(struct process *process, CUmemoryPool handle, CUdevice 
     if (idle != NULL) {
         idle->destroyed = idle->placed = false;
         idle->export = 0;
-        idle->chunks.count = 0;
     } else {
         idle = new_pool(process);
     }
@@ -77,6 +77,10 @@ struct pool *pools_graphs(struct process *process, CUdevice device, int gpu) {
     return get(process, NULL, device, gpu, true);
 }
 
+int pools_gpu(const struct pool *pool) {
+    return pool->gpu;
+}
+
 struct pool *pools_find(struct process *process, CUmemoryPool handle) {
     struct pool *pool = process == NULL ? NULL : atomic_load(&process->pools.first);
     while (pool != NULL && (pool->destroyed || pool->going || pool->graphs || pool->handle != handle))
@@ -91,7 +95,6 @@ static struct entry take_rest(struct pool *pool) {
     struct entry rest = {.charge = pool->charge, .references = pool->export};
     pool->charge = (struct charge){0};
     pool->export = 0;
-    pool->chunks.count = 0;
     return rest;
 }
 
@@ -110,15 +113,22 @@ static bool reserved_pages(const struct pool *pool, uint64_t *pages) {
 }
 
 /* Under the pool's lock. */
+static void move_grown(struct process *process, struct pool *pool, struct charge *from, uint64_t reserved) {
+    uint64_t grown = reserved > pool->charge.pages ? reserved - pool->charge.pages : 0;
+    if (grown != 0 && from->pages != 0)
+        charge_move(process, from, &pool->charge, grown < from->pages ? grown : from->pages);
+}
+
+/* Under the pool's lock: charges what it has reserved, first out of what was taken for that; `growth` may be NULL. */
 static void settle(struct process *process, struct pool *pool, struct charge *growth) {
     struct charge late;
-    uint64_t reserved;
-    if (pool->destroyed || pool->going || !reserved_pages(pool, &reserved))
-        reserved = pool->charge.pages;
-    if (reserved > pool->charge.pages && growth != NULL) {
-        uint64_t grown = reserved - pool->charge.pages;
-        charge_move(process, growth, &pool->charge, grown < growth->pages ? grown : growth->pages);
-    }
+    uint64_t reserved = pool->charge.pages;
+    if (!pool->destroyed && !pool->going &&
+        !reserved_pages(pool, &reserved)) /* then it may be all that was taken for it */
+        reserved = pool->charge.pages + pool->headroom.pages + (growth != NULL ? growth->pages : 0);
+    move_grown(process, pool, &pool->headroom, reserved);
+    if (growth != NULL)
+        move_grown(process, pool, growth, reserved);
     /* More than was foreseen: the limit may be exceeded now, and nothing more is granted until that is over. */
     if (reserved > pool->charge.pages && (pool->charge.pages != 0 || pool->charge.share != 0))
         charge_grow(process, &pool->charge, reserved - pool->charge.pages);
@@ -126,6 +136,29 @@ static void settle(struct process *process, struct pool *pool, struct charge *gr
         pool->charge = late;
     if (reserved < pool->charge.pages)
         charge_give_part(process, &pool->charge, pool->charge.pages - reserved);
+}
+
+/* --- headroom ------------------------------------------------------------------------------------------------------ */
+
+/*
+ * Nothing tells beforehand whether an allocation will find a place in a pool or make it grow. So a pool is asked only while as much
+ * is taken as it may grow by, its headroom. Where the claim is nearly full, a pool keeps one piece of headroom from one call to
+ * the next, and may not grow by its last piece: else what is freed in a full pool could not be allocated again.
+ */
+
+/* Under the pool's lock. */
+static void give_headroom(struct process *process, struct pool *pool, uint64_t keep) {
+    if (pool->headroom.pages > keep)
+        charge_give_part(process, &pool->headroom, pool->headroom.pages - keep);
+}
+
+/* Under the pool's lock: gives back what it need not keep. */
+static void settle_headroom(struct process *process, struct pool *pool) {
+    if (pool->headroom.pages == 0)
+        return;
+    bool keeps = pool->charge.pages != 0 && !pool->destroyed && !pool->going &&
+                 charge_left(process, &pool->headroom) + pool->headroom.pages < 2 * GROWTH_PAGES;
+    give_headroom(process, pool, keeps ? GROWTH_PAGES : 0);
 }
 
 /* A pool that was destroyed cannot be asked: it is gone when its last memory was freed and the streams have come to that. */
@@ -144,18 +177,23 @@ static void end_if_gone(struct process *process, struct pool *pool) {
 
 /* Asking the streams may make pools smaller, so that comes first. */
 void pools_settle(struct process *process) {
-    struct pool *first = process == NULL ? NULL : atomic_load(&process->pools.first);
+    if (process == NULL)
+        return;
+    streams_settle(process);
+    struct pool *first = atomic_load(&process->pools.first);
     for (struct pool *pool = first; pool != NULL; pool = pool->next)
         end_if_gone(process, pool);
     for (struct pool *pool = first; pool != NULL; pool = pool->next) {
         lock_take(&pool->lock);
         settle(process, pool, NULL);
+        settle_headroom(process, pool);
         lock_give(&pool->lock);
     }
 }
 
-static void trim(struct pool *pool) {
+static void trim(struct process *process, struct pool *pool) {
     lock_take(&pool->lock);
+    give_headroom(process, pool, 0);
     if (pool->graphs)
         REAL(cuDeviceGraphMemTrim)(pool->device);
     else if (!pool->destroyed && !pool->going)
@@ -171,18 +209,19 @@ static bool may_shrink(struct pool *pool, int gpu) {
 }
 
 bool pools_trim(struct process *process, int gpu, enum pools_effort effort) {
-    bool any = false, exported = exports_settle(process);
-    for (struct pool *pool = atomic_load(&process->pools.first); pool != NULL; pool = pool->next) {
-        if (!may_shrink(pool, gpu))
-            continue;
-        if (effort == POOLS_AFTER_WAITING && !any)
-            streams_wait(process);
-        any = true;
-        trim(pool);
-    }
-    if (any)
-        pools_settle(process);
-    return any || exported;
+    bool exported = exports_settle(process), any = atomic_load(&process->streams.waiting) != 0;
+    struct pool *first = atomic_load(&process->pools.first);
+    for (struct pool *pool = first; pool != NULL && !any; pool = pool->next)
+        any = may_shrink(pool, gpu);
+    if (!any)
+        return exported;
+    if (effort == POOLS_AFTER_WAITING)
+        streams_wait(process);
+    for (struct pool *pool = first; pool != NULL; pool = pool->next)
+        if (may_shrink(pool, gpu))
+            trim(process, pool);
+    pools_settle(process);
+    return true;
 }
 
 /* --- growing ------------------------------------------------------------------------------------------------------- */
@@ -202,20 +241,70 @@ static void place(struct pool *pool, const struct charge *growth) {
     pool->placed = true;
 }
 
-CUresult pools_try(struct process *process, struct pool *pool, uint64_t bytes, struct charge *growth) {
-    uint64_t pages = pages_to_grow(bytes);
-    lock_take(&pool->lock);
+/* Under the pool's lock: has it have this headroom. */
+static CUresult widen(struct process *process, struct pool *pool, uint64_t pages) {
+    struct charge more;
+    uint64_t missing = pages > pool->headroom.pages ? pages - pool->headroom.pages : 0;
+    if (missing == 0)
+        return CUDA_SUCCESS;
     bool placed = is_placed(pool);
-    CUresult result =
-        placed ? charge_try_like(process, &pool->charge, pages, growth) : charge_try(process, pool->gpu, pages, growth);
-    if (result == CUDA_SUCCESS && !placed)
-        place(pool, growth);
+    CUresult result = placed ? charge_try_like(process, &pool->charge, missing, &more)
+                             : charge_try(process, pool->gpu, missing, &more);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!placed)
+        place(pool, &more);
+    more.pages += pool->headroom.pages;
+    pool->headroom = more;
+    return CUDA_SUCCESS;
+}
+
+static CUresult enter(struct process *process, struct pool *pool, uint64_t pages) {
+    lock_take(&pool->lock);
+    CUresult result = widen(process, pool, pages);
     if (result != CUDA_SUCCESS)
         lock_give(&pool->lock);
     return result;
 }
 
-CUresult pools_before(struct process *process, struct pool *pool, uint64_t bytes, struct charge *growth) {
+CUresult pools_try(struct process *process, struct pool *pool, uint64_t bytes) {
+    return enter(process, pool, pages_to_grow(bytes));
+}
+
+CUresult pools_enter(struct process *process, struct pool *pool, uint64_t bytes) {
+    CUresult result = pools_try(process, pool, bytes);
+    POOLS_TRIMMING(process, pool->gpu, result, pools_try(process, pool, bytes));
+    return result;
+}
+
+/* After a pool grew: whether it has the headroom that lets what is freed in it be allocated again. */
+static bool has_headroom(struct process *process, struct pool *pool) {
+    CUresult result = enter(process, pool, GROWTH_PAGES);
+    POOLS_TRIMMING(process, pool->gpu, result, enter(process, pool, GROWTH_PAGES));
+    if (result != CUDA_SUCCESS)
+        return false;
+    settle_headroom(process, pool);
+    lock_give(&pool->lock);
+    return true;
+}
+
+bool pools_leave(struct process *process, struct pool *pool, struct allocated allocated) {
+    uint32_t before = pool->charge.pages;
+    settle(process, pool, NULL);
+    bool grew = pool->charge.pages > before;
+    if (allocated.address != 0 && !allocated.of_graph) {
+        atomic_fetch_add(&pool->allocations, 1);
+        objects_put(process, KIND_POOL_MEMORY, (struct entry){.key = allocated.address, .with = (uintptr_t)pool});
+    }
+    if (!grew)
+        settle_headroom(process, pool);
+    lock_give(&pool->lock);
+    return !grew || has_headroom(process, pool);
+}
+
+/* --- graphs -------------------------------------------------------------------------------------------------------- */
+
+CUresult pools_graphs_before(struct process *process, struct pool *pool, uint64_t bytes, struct charge *growth) {
     uint64_t pages = pages_to_grow(bytes);
     lock_take(&pool->lock);
     struct charge like = pool->charge;
@@ -237,56 +326,14 @@ CUresult pools_before(struct process *process, struct pool *pool, uint64_t bytes
     return charge_take_like(process, &like, pages, growth);
 }
 
-void pools_enter(struct pool *pool) {
+void pools_graphs_enter(struct pool *pool) {
     lock_take(&pool->lock);
 }
 
-void pools_leave(struct process *process, struct pool *pool, struct charge *growth, struct allocated allocated) {
-    uint32_t before = pool->charge.pages;
+void pools_graphs_leave(struct process *process, struct pool *pool, struct charge *growth) {
     settle(process, pool, growth);
-    if (allocated.address != 0 && pool->charge.pages > before)
-        chunks_add(&pool->chunks, allocated.address, pages_to_bytes(pool->charge.pages - before));
-    if (allocated.address != 0 && !allocated.of_graph) {
-        atomic_fetch_add(&pool->allocations, 1);
-        objects_put(process, KIND_POOL_MEMORY,
-                    (struct entry){.key = allocated.address,
-                                   .with = (uintptr_t)pool,
-                                   .references = chunks_units(allocated.bytes)});
-    }
     lock_give(&pool->lock);
     charge_give(process, growth);
-}
-
-bool pools_is_covered(struct pool *pool) {
-    uint64_t reserved;
-    lock_take(&pool->lock);
-    bool covered = !reserved_pages(pool, &reserved) || reserved <= pool->charge.pages;
-    lock_give(&pool->lock);
-    return covered;
-}
-
-/* Memory that was freed in one stream is to be had in all of them only if the pool is left as the driver makes it. */
-static bool is_shared_by_streams(const struct pool *pool) {
-    int allowed = 0;
-    return REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &allowed) ==
-               CUDA_SUCCESS &&
-           allowed != 0;
-}
-
-/* First what is free, then whether the streams have come to that: a free is written down with the streams before it is taken
- * out of what lives. */
-static bool has_room(struct process *process, struct pool *pool, uint64_t bytes) {
-    return !pool->destroyed && !pool->going && is_shared_by_streams(pool) &&
-           chunks_have_room(&pool->chunks, process, pool, pages_to_bytes(pool->charge.pages), bytes) &&
-           streams_are_idle(process);
-}
-
-bool pools_enter_for_room(struct process *process, struct pool *pool, uint64_t bytes) {
-    lock_take(&pool->lock);
-    if (has_room(process, pool, bytes))
-        return true;
-    lock_give(&pool->lock);
-    return false;
 }
 
 /* --- what is in them ----------------------------------------------------------------------------------------------- */
@@ -339,9 +386,10 @@ void pools_address_taken(struct process *process, CUdeviceptr address) {
         atomic_fetch_sub(&pool_of(&memory)->allocations, 1);
 }
 
-bool pools_destroying(struct pool *pool) {
+bool pools_destroying(struct process *process, struct pool *pool) {
     lock_take(&pool->lock);
     bool first = !atomic_exchange(&pool->going, true);
+    give_headroom(process, pool, 0);
     lock_give(&pool->lock);
     return first;
 }
@@ -360,11 +408,12 @@ void pools_destroyed(struct process *process, struct pool *pool, CUresult result
 
 uint32_t pools_share(struct process *process, struct pool *pool) {
     lock_take(&pool->lock);
-    if (pool->charge.share == 0) {
+    if (pool->export == 0) {
         pool->charge.gpu = (uint8_t)(pool->gpu & 0x7f);
         if (pool->charge.pages == 0) /* it lies nowhere yet: then where the GPU's first claim is */
             pool->charge.region = (uint8_t)(pool->gpu & 0x7f);
-        pool->export = exports_share(process, &pool->charge);
+        uint32_t number = exports_share(process, &pool->charge);
+        pool->export = number != EXPORTS_UNTRACKED ? number : 0;
     }
     uint32_t number = pool->export;
     lock_give(&pool->lock);

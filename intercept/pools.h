@@ -27,30 +27,36 @@ void pools_settle(struct process *process);
 struct pool *pools_memory(struct process *process, CUmemoryPool handle, CUdevice device, int gpu);
 struct pool *pools_graphs(struct process *process, CUdevice device, int gpu);
 
+/* The GPU whose memory a pool holds. */
+int pools_gpu(const struct pool *pool);
+
+/* Tries again after this process's pools have given back what they do not use. */
+#define POOLS_TRIMMING(process, gpu, result, attempt)                                                                  \
+    for (enum pools_effort effort = POOLS_WHAT_IS_FREE;                                                                \
+         (result) == CUDA_ERROR_OUT_OF_MEMORY && effort < POOLS_EFFORTS; effort++)                                     \
+        if (pools_trim(process, gpu, effort))                                                                          \
+    (result) = (attempt)
+
 /*
- * A call that may make a pool grow: pools_try takes what the pool may grow by when `bytes` are allocated from it, if there is room
- * for that; then the pool was entered, too. pools_before takes the same, after pools were made smaller if need be, and pools_enter
- * and pools_leave bracket the driver's call; after it what was taken goes into the pool or back, and what was allocated is
- * written down.
+ * A call that may make a pool grow, when `bytes` are allocated from it. pools_try makes sure that as much is taken as the pool may
+ * grow by then, and on CUDA_SUCCESS holds the pool until pools_leave. pools_enter does the same after pools were made smaller if
+ * need be. pools_leave counts what the pool grew by, and writes down what was allocated; it returns whether that may stay: if not,
+ * the caller frees it and says that there is no memory.
  */
-CUresult pools_try(struct process *process, struct pool *pool, uint64_t bytes, struct charge *growth);
-CUresult pools_before(struct process *process, struct pool *pool, uint64_t bytes, struct charge *growth);
-void pools_enter(struct pool *pool);
+CUresult pools_try(struct process *process, struct pool *pool, uint64_t bytes);
+CUresult pools_enter(struct process *process, struct pool *pool, uint64_t bytes);
 
 /* What the driver allocated: all zero is nothing, or it is not known. */
 struct allocated {
     CUdeviceptr address;
-    uint64_t bytes;
     bool of_graph; /* that is being recorded */
 };
-void pools_leave(struct process *process, struct pool *pool, struct charge *growth, struct allocated allocated);
+bool pools_leave(struct process *process, struct pool *pool, struct allocated allocated);
 
-/* The same bracket for a pool that may not grow: false if it has no place for `bytes` among what was freed in it and the streams
- * have come to; then it was not entered. Frees of other threads only make more room. */
-bool pools_enter_for_room(struct process *process, struct pool *pool, uint64_t bytes);
-
-/* Whether a pool holds no more than is charged for it. */
-bool pools_is_covered(struct pool *pool);
+/* The same for the memory of graphs. A launch may need that of several devices: all of it is taken before any is entered. */
+CUresult pools_graphs_before(struct process *process, struct pool *pool, uint64_t bytes, struct charge *growth);
+void pools_graphs_enter(struct pool *pool);
+void pools_graphs_leave(struct process *process, struct pool *pool, struct charge *growth);
 
 /* The freeing of memory of a pool, before the driver is asked and after. Meanwhile its place is not known to be free, and another
  * thread may be given the same address. False if it is not a pool's, as far as is known. */
@@ -69,7 +75,7 @@ void pools_address_taken(struct process *process, CUdeviceptr address);
 
 /* A pool's end: before the driver is asked, and after. What was allocated from it lives on. */
 struct pool *pools_find(struct process *process, CUmemoryPool handle);
-bool pools_destroying(struct pool *pool); /* false if another thread is about that */
+bool pools_destroying(struct process *process, struct pool *pool); /* false if another thread is about that */
 void pools_destroyed(struct process *process, struct pool *pool, CUresult result);
 
 /* Makes a pool's memory outlive this process; the number that exported descriptors are to carry, or 0. */

@@ -3,16 +3,16 @@
  * process, with slots of its own once it needs them, and cannot touch what belongs to its parent.
  *
  * Each part has a lock of its own. They are taken in this order, and never the other way round: a pool's, the streams' two,
- * objects', contexts', an allocation shard's, a region's. None is held while the driver is called, but a pool's, a device's and
- * that for asking the streams, and before all of these, in this order: a device's lifecycle, libraries, extras. What is opened or
- * imported comes before objects.
+ * objects', an allocation shard's, contexts', a region's. None is held while the driver is called, but a pool's, a device's and
+ * that for asking the streams, and before all of these, in this order: a device's lifecycle, a context's gate, those of graphs,
+ * libraries, extras. What is opened or imported comes before objects.
  */
 #ifndef TRANCHE_PROCESS_H
 #define TRANCHE_PROCESS_H
 
 #include "claims.h"
 #include "cuda_api.h"
-#include "lock.h"
+#include "gate.h"
 #include "table.h"
 
 #include <stdatomic.h>
@@ -21,6 +21,7 @@
 
 #define DEVICES_MAX 64
 #define HINTS 8
+#define GATES 64
 #define SHARDS 16
 
 /* The contexts that were asked for lately, for those who only want to know their GPU and so need no lock. Written under the
@@ -37,8 +38,10 @@ struct contexts {
     struct table table; /* by handle */
     uint32_t last_serial;
     struct hint hints[HINTS];
+    struct gate gates[GATES]; /* by handle; see contexts_work */
     struct lock lifecycles[DEVICES_MAX];
     CUcontext primaries[DEVICES_MAX];
+    CUcontext former_primaries[DEVICES_MAX]; /* those that ended */
 };
 
 /* Linear memory. Threads that allocate at once seldom meet in one shard. */
@@ -59,6 +62,8 @@ enum kind {
     KIND_LIBRARY,
     KIND_LIBRARY_IN_CONTEXT,
     KIND_LIBRARY_KERNELS,
+    KIND_UNSEEN,
+    KIND_UNSEEN_LIBRARY,
     KIND_CONTEXT_LIMIT,
     KIND_GREEN_CONTEXT,
     KIND_PHYSICAL,
@@ -94,6 +99,11 @@ struct pools {
     _Atomic(struct pool *) first; /* all of them; never taken out again */
 };
 
+/* Their instances are destroyed while nobody is in the first, and made in the second; see cuda_graph.c. */
+struct graphs {
+    struct gate launches, instantiations;
+};
+
 /* See streams.h. */
 struct streams {
     struct lock lock;
@@ -101,7 +111,10 @@ struct streams {
     struct freed_in *each; /* in places that stay theirs: whoever goes through them misses none */
     size_t count, room;
     uint64_t frees;
-    bool incomplete; /* there was no memory for one */
+    _Atomic size_t waiting; /* places with memory that is no pool's */
+    size_t swept;           /* the place after the one that was looked at last; under `asking`, as the next */
+    bool unsynchronized;    /* something was found to be done, and nothing was synchronised since */
+    bool incomplete;        /* there was no memory for one */
 };
 
 /* Numbers of what is exported are 1 to this: the signals that F_SETSIG takes. */
@@ -128,7 +141,8 @@ struct process {
     struct claims claims;
     struct {
         _Alignas(64) struct lock lock;
-        struct table shares; /* that this process holds, by their index + 1: how many times */
+        struct table shares;    /* that this process holds, by their index + 1: how many times */
+        _Atomic uint32_t takes; /* from the claim so far; it wraps */
     } regions[CLAIMS_MAX];
     _Atomic int gpus[DEVICES_MAX]; /* by device: its GPU + 1, or NO_CLAIM; 0 is unknown */
     struct contexts contexts;
@@ -136,6 +150,7 @@ struct process {
     _Atomic uint32_t on_host; /* allocations that are charged to the host's memory */
     struct objects objects;
     struct pools pools;
+    struct graphs graphs;
     struct streams streams;
     struct lock extras;    /* see context_extra.c */
     struct lock libraries; /* one is loaded or unloaded at a time, while no context comes or goes; see cuda_module.c */

@@ -346,10 +346,10 @@ void region_reap(struct region *region) {
     int fd = region_ask_descriptor(region, &gone);
     uint64_t end = atomic_load(&usage->high_water);
     for (unsigned i = 0; i < end && i < REGION_SLOT_COUNT && fd >= 0 && !gone; i++)
-        if ((int)i != region->slot && !is_empty(&usage->slots[i]))
+        if ((int)i != region->slot && !is_empty(&usage->slots[i]) &&
+            (fd != region->descriptor || region_is_usage(region, fd)))
             region_reap_slot(usage, fd, i);
-    if (fd >= 0)
-        call_close(fd);
+    region_asked(region, fd);
     if (gone || !region_sums_agree(usage, REGION_GPU) || !region_sums_agree(usage, REGION_SPILL) ||
         !region_mapped_intact(region))
         broken(region);

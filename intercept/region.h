@@ -244,7 +244,9 @@ enum region_result region_share_adopt(struct region *region, int share, uint64_t
  * returned. The second half of both tags is zero. -1 if there is no room for that. */
 int region_share_name(struct region *region, int share, const uint8_t tag[REGION_TAG_SIZE]);
 
-/* Takes hold of the share with this tag. Its slot, or -1 if there is none. */
+/* Takes hold of the share with this tag. Its slot, -1 if there is none, or REGION_SHARE_UNKNOWN if it cannot be looked for: the
+ * process has no descriptor or memory left for that, or the region is broken. */
+#define REGION_SHARE_UNKNOWN (-2)
 int region_share_attach(struct region *region, const uint8_t tag[REGION_TAG_SIZE]);
 
 /* Lets go of a share. When nobody else holds it, what it was is given back at once. */

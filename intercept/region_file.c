@@ -85,15 +85,21 @@ int region_ask_descriptor(const struct region *region, bool *gone) {
     /* A program that has changed its root finds nothing there any more. */
     if (fd < 0)
         fd = (int)syscall(SYS_fcntl, region->descriptor, F_DUPFD_CLOEXEC, 0);
+    /* Nor does one that has no descriptor left. The one that holds the lock on our own slot sees all but that. */
     if (fd < 0)
-        return -1;
+        fd = region->descriptor;
     if (call_fstat(fd, &status) && is_usage(region, &status) &&
         lseek(fd, 0, SEEK_CUR) != region_holder_position(region)) {
         *gone = status.st_size != REGION_USAGE_SIZE || status.st_nlink == 0;
         return fd;
     }
-    call_close(fd);
+    region_asked(region, fd);
     return -1;
+}
+
+void region_asked(const struct region *region, int fd) {
+    if (fd >= 0 && fd != region->descriptor)
+        call_close(fd);
 }
 
 bool region_is_usage(const struct region *region, int fd) {

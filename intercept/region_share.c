@@ -239,7 +239,7 @@ static int find_named(struct region *region, int fd, struct tag name) {
 static int find_share(struct region *region, struct tag tag) {
     int fd = holder(region);
     if (fd < 0 || !make_holds(region))
-        return -1;
+        return REGION_SHARE_UNKNOWN;
     int index = find_called(region, fd, tag);
     return index >= 0 ? index : find_named(region, fd, tag);
 }
@@ -257,10 +257,10 @@ int region_share_attach(struct region *region, const uint8_t tag[REGION_TAG_SIZE
     struct tag words;
     int error = errno;
     memcpy(&words, tag, sizeof words);
-    int index = usable(region) ? find_share(region, words) : -1;
+    int index = usable(region) ? find_share(region, words) : REGION_SHARE_UNKNOWN;
     if (index >= 0 && !region_mapped_intact(region)) {
         region_share_detach(region, index);
-        index = -1;
+        index = REGION_SHARE_UNKNOWN;
     }
     errno = error;
     return index;
@@ -280,7 +280,6 @@ void region_share_detach(struct region *region, int share) {
     int ask = region_ask_descriptor(region, &gone);
     if (ask >= 0 && !gone)
         region_reap_slot(region->usage, ask, (unsigned)share);
-    if (ask >= 0)
-        call_close(ask);
+    region_asked(region, ask);
     errno = error;
 }

@@ -154,6 +154,9 @@ int region_open_usage(const struct region *region, int access, char *why, size_t
  * is not the claim's any more. */
 int region_ask_descriptor(const struct region *region, bool *gone);
 
+/* Afterwards; -1 is nothing. */
+void region_asked(const struct region *region, int fd);
+
 /* Whether a descriptor is of the region's file `usage`. */
 bool region_is_usage(const struct region *region, int fd);
 

@@ -160,6 +160,14 @@
     X(cuModuleLoadFatBinary, "cuModuleLoadFatBinary", 2000, ANY, (CUmodule *module, const void *image))                \
     X(cuModuleUnload, "cuModuleUnload", 2000, ANY, (CUmodule module))                                                  \
     X(cuModuleGetFunction, "cuModuleGetFunction", 2000, ANY, (CUfunction *function, CUmodule module, const char *name))\
+    X(cuModuleGetGlobal, "cuModuleGetGlobal", 2000, ANY,                                                               \
+      (CUdeviceptr_v1 *address, unsigned int *size, CUmodule module, const char *name))                                \
+    X(cuModuleGetGlobal_v2, "cuModuleGetGlobal", 3020, ANY,                                                            \
+      (CUdeviceptr *address, size_t *size, CUmodule module, const char *name))                                         \
+    X(cuLibraryGetGlobal, "cuLibraryGetGlobal", 12000, ANY,                                                            \
+      (CUdeviceptr *address, size_t *size, CUlibrary library, const char *name))                                       \
+    X(cuLibraryGetManaged, "cuLibraryGetManaged", 12000, ANY,                                                          \
+      (CUdeviceptr *address, size_t *size, CUlibrary library, const char *name))                                       \
     X(cuModuleEnumerateFunctions, "cuModuleEnumerateFunctions", 12040, ANY,                                            \
       (CUfunction *functions, unsigned int count, CUmodule module))                                                    \
     X(cuLibraryLoadData, "cuLibraryLoadData", 12000, ANY,                                                              \
@@ -208,6 +216,7 @@
     X(cuDeviceGetGraphMemAttribute, (CUdevice device, CUgraphMem_attribute attribute, void *value))                    \
     X(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, void *value))                          \
     X(cuMemGetAddressRange_v2, (CUdeviceptr *base, size_t *size, CUdeviceptr address))                                 \
+    X(cuPointerGetAttribute, (void *value, CUpointer_attribute attribute, CUdeviceptr address))                        \
     X(cuMemGetAllocationPropertiesFromHandle, (CUmemAllocationProp *properties, CUmemGenericAllocationHandle handle))  \
     X(cuDeviceGetCount, (int *count))                                                                                  \
     X(cuDeviceGetDefaultMemPool, (CUmemoryPool *pool, CUdevice device))                                                \

@@ -17,6 +17,14 @@ static inline bool streams_is_default(CUstream stream) {
 /* Something was freed in a stream: of the current context, if it is one of the default ones. */
 void streams_freed_in(struct process *process, CUstream stream);
 
+/*
+ * Memory that is no pool's was freed in a stream: `done` is called when the stream has come to it, which is seen when another is
+ * freed so or when these are settled. False if that cannot be seen: then the caller waits for the stream.
+ */
+typedef void streams_freed(struct process *process, const struct entry *memory, CUresult result);
+bool streams_free_later(struct process *process, CUstream stream, const struct entry *memory, streams_freed *done);
+void streams_settle(struct process *process); /* costs a load where there is none */
+
 /* A stream that is about to be destroyed, and a context that was, with all of its streams. */
 void streams_gone(struct process *process, CUstream stream);
 void streams_context_gone(struct process *process, CUcontext context);

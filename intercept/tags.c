@@ -45,11 +45,11 @@ static struct flock lock_of(short type, uint32_t number) {
                           .l_len = 1};
 }
 
-void tag_write(int descriptor, uint32_t number) {
+bool tag_write(int descriptor, uint32_t number) {
     struct flock lock = lock_of(F_RDLCK, number); /* several descriptions may have the same number */
     control(descriptor, F_SETOWN, (uintptr_t)getpid());
     control(descriptor, F_SETSIG, number);
-    control(descriptor, F_OFD_SETLK, (uintptr_t)&lock);
+    return control(descriptor, F_OFD_SETLK, (uintptr_t)&lock) == 0;
 }
 
 int tag_open_witness(int descriptor) {

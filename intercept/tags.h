@@ -21,8 +21,9 @@ void tag_of_handle(const CUipcMemHandle *handle, uint8_t tag[static TAG_SIZE]);
 /* The tag of what this process exports as a descriptor with a number, from 1 to TAG_NUMBERS. Its second half is zero. */
 void tag_of_number(uint32_t number, uint8_t tag[static TAG_SIZE]);
 
-/* Writes a number of this process's on a descriptor, and a lock by which one sees how long its description lives. */
-void tag_write(int descriptor, uint32_t number);
+/* Writes a number of this process's on a descriptor, and a lock by which one sees how long its description lives. False if there
+ * can be no lock. */
+bool tag_write(int descriptor, uint32_t number);
 
 /* A description of our own on the file that a descriptor is of, to look for such locks through; -1 if there can be none. */
 int tag_open_witness(int descriptor);

@@ -17,6 +17,7 @@ enum {
     OPERATIONS_MAX = 256,
     TEXT_SIZE = 240,
     OFFERS = 8,
+    CROWD_CLAIMS = 3,
 };
 
 /* What became of an operation. */
@@ -54,6 +55,7 @@ struct desk {
 struct offered {
     uint32_t kind;      /* its family knows which there are */
     int32_t pid;        /* whose it is */
+    uint32_t claim;     /* of its seat */
     int32_t descriptor; /* in that process, or -1 */
     int32_t gpu;
     uint32_t context; /* serial number of the context that it lives in; 0: in none */
@@ -81,6 +83,7 @@ struct seat {
     _Atomic uint32_t cut_off;     /* `initialised` of those it was forked from: the driver is of no use to it */
     _Atomic uint32_t initialised; /* 1: calls cuInit, 2: has called it */
     _Atomic uint32_t stops;       /* how often it was stopped or continued; odd: it is stopped now */
+    _Atomic uint32_t claim;       /* 0: the claims of lockstep and storm; else 1 + one of the crowd's */
     uint64_t seed;
     uint32_t devices_variant; /* which CUDA_VISIBLE_DEVICES it was started with */
     /* What the shadow may count beyond what is physically held, by its documented rules; may go below 0 for a moment. */
@@ -96,6 +99,17 @@ struct totals {
 
 enum mode { MODE_LOCKSTEP, MODE_STORM };
 
+/* What a bout of a crowd is like. */
+struct crowd_dials {
+    uint32_t claims;   /* so many share the GPU */
+    uint64_t most_kib; /* of one allocation */
+    uint32_t hesitate; /* threads sleep at one of so many mutexes; 0: at none */
+    uint32_t few;      /* streams, pools or graphs that a process has at most: with few, its threads share them */
+    bool rest;         /* many sizes are about what is left of the limit */
+    bool misuse;       /* objects are used by one thread while another one ends them */
+    bool mixed;        /* claims share memory with each other */
+};
+
 struct board {
     _Atomic uint32_t mode; /* in a storm, threads choose what to do themselves */
     int32_t conductor;     /* its process: without it, workers end */
@@ -106,7 +120,10 @@ struct board {
     bool no_death; /* and nobody is killed, ends, or calls exec: to find out what a finding needs */
     uint8_t gpu_uuid[GPUS][16];
     uint64_t context_bytes[GPUS];
-    uint64_t limit_bytes[GPUS]; /* 0: no claim on this GPU */
+    uint64_t limit_bytes[GPUS];               /* 0: no claim on this GPU */
+    uint64_t crowd_limit_bytes[CROWD_CLAIMS]; /* all of them on GPU 0 */
+    bool crowd;                               /* who starts belongs to the crowd */
+    struct crowd_dials dials;
     uint32_t weights[OPERATIONS_MAX];
     _Atomic uint32_t enabled[OPERATIONS_MAX];
     struct totals totals[OPERATIONS_MAX];

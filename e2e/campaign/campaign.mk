@@ -13,7 +13,7 @@ campaign: $(CAMPAIGN_BIN)
 $(CAMPAIGN_BIN): $(CAMPAIGN_SRC) $(CAMPAIGN_OTHER_SRC) $(wildcard $(CAMPAIGN)/*.h $(SIM)/*.h $(SIM)/include/*.h \
     $(wildcard $(INTERCEPT)/region*.h)) $(CAMPAIGN)/campaign.mk
 	@mkdir -p $(@D)
-	$(CC) $(CAMPAIGN_CFLAGS) -o $@ $(CAMPAIGN_SRC) $(CAMPAIGN_OTHER_SRC) -ldl
+	$(CC) $(CAMPAIGN_CFLAGS) -o $@ $(CAMPAIGN_SRC) $(CAMPAIGN_OTHER_SRC) -rdynamic -ldl
 
 # Four known rounds, and one that nobody has run before: its seed is printed.
 campaign-short: campaign shadow sim

@@ -151,12 +151,14 @@ bool actor_start(unsigned seat, uint64_t *random) {
     atomic_store(&place->initialised, 0);
     atomic_store(&place->stops, 0);
     place->seed = random_next(random);
-    place->devices_variant = (unsigned)random_below(random, node_devices_variants());
+    place->devices_variant =
+        node_board->crowd ? CROWD_DEVICES_VARIANT : (unsigned)random_below(random, node_devices_variants());
+    atomic_store(&place->claim, node_board->crowd ? 1 + (uint32_t)random_below(random, node_board->dials.claims) : 0);
     snprintf(number, sizeof number, "%u", seat);
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
-        node_enter(place->devices_variant);
+        node_enter(place->devices_variant, atomic_load(&place->claim));
         signal(SIGINT, SIG_DFL);
         signal(SIGTERM, SIG_DFL);
         execl("/proc/self/exe", "campaign", "worker", number, (char *)NULL);
@@ -503,8 +505,7 @@ bool check_quiet(uint64_t *campaign_random, bool patient) {
     return true;
 }
 
-bool check_dead(uint64_t *random) {
-    struct reading reading;
+bool actors_end(uint64_t *random) {
     for (unsigned i = 0; i < SEATS; i++) {
         if (!actors[i].alive)
             continue;
@@ -519,6 +520,13 @@ bool check_dead(uint64_t *random) {
     for (unsigned i = 0; i < SEATS; i++)
         if (!actor_bury(i))
             return false;
+    return true;
+}
+
+bool check_dead(uint64_t *random) {
+    struct reading reading;
+    if (!actors_end(random))
+        return false;
     for (int gpu = 0; gpu < GPUS; gpu++) {
         if (!settled(gpu, 0, true, &reading))
             return found("GPU %d: all are dead, but %llu bytes are physically taken", gpu,

@@ -13,8 +13,10 @@ enum { ANSWER_SECONDS = 30 };
 struct plan {
     uint64_t seed;
     uint64_t steps;
-    double seconds; /* of a storm, or 0 */
-    unsigned processes, threads;
+    double seconds;              /* of a storm, or 0 */
+    unsigned processes, threads; /* of a crowd: 0: each bout says */
+    unsigned bouts;              /* of a crowd */
+    uint32_t crowd_weights[OPERATIONS_MAX];
 };
 
 /* The conductor's side of a seat. */
@@ -71,10 +73,18 @@ uint64_t need_of(const struct desk *desk, int gpu);
 bool check_limit(const struct reading *reading);
 /* Frees everything everywhere, and sees that nothing but contexts is left; `patient`: others may be about to end. */
 bool check_quiet(uint64_t *random, bool patient);
-/* Ends everybody, and sees that nothing is left. */
+/* Ends everybody. */
+bool actors_end(uint64_t *random);
+/* The same, and sees that nothing is left. */
 bool check_dead(uint64_t *random);
 
 bool lockstep(const struct plan *plan);
 bool storm(const struct plan *plan);
+bool crowd(const struct plan *plan);
+
+/* Lets everybody do what he likes for a while, and waits until all are at rest again. */
+bool rage(uint64_t *random, unsigned processes, double duration);
+/* That no claim of the crowd is beyond its limit. */
+bool crowd_check_limits(bool at_rest);
 
 #endif

@@ -2,15 +2,28 @@
 #include "family.h"
 
 #include <stddef.h>
+#include <string.h>
 
 extern const struct family family_context, family_detach, family_linear, family_query, family_bad, family_stream,
     family_host, family_pool, family_graph, family_array, family_module, family_limit, family_vmm, family_ipc,
-    family_green;
+    family_green, family_crowd, family_crowd_pool, family_crowd_context, family_crowd_graph, family_crowd_share,
+    family_crowd_image;
 
-const struct family *const families[] = {&family_context, &family_detach, &family_linear, &family_host,
-                                         &family_query,   &family_bad,    &family_stream, &family_pool,
-                                         &family_graph,   &family_array,  &family_module, &family_limit,
-                                         &family_vmm,     &family_ipc,    &family_green,  NULL};
+const struct family *const families[] = {&family_context,     &family_detach,
+                                         &family_linear,      &family_host,
+                                         &family_query,       &family_bad,
+                                         &family_stream,      &family_pool,
+                                         &family_graph,       &family_array,
+                                         &family_module,      &family_limit,
+                                         &family_vmm,         &family_ipc,
+                                         &family_green,       &family_crowd,
+                                         &family_crowd_pool,  &family_crowd_context,
+                                         &family_crowd_graph, &family_crowd_share,
+                                         &family_crowd_image, NULL};
+
+bool is_of_crowd(unsigned index) {
+    return strncmp(family_of(index)->name, "crowd", 5) == 0;
+}
 
 const struct operation *operation_at(unsigned index) {
     for (unsigned f = 0; families[f] != NULL; f++)

@@ -51,6 +51,8 @@ unsigned operations_count(void);
 
 const struct operation *operation_at(unsigned index);
 const struct family *family_of(unsigned index);
+/* Whether it is done in crowds, and in nothing else. */
+bool is_of_crowd(unsigned index);
 
 /*
  * A family's functions:

@@ -1,15 +1,12 @@
 /*
- * Memory that goes from process to process: handles and pools by file descriptor, legacy IPC, external memory. Whoever has
- * something to share offers it at its seat; others take the descriptor out of its process (pidfd_getfd) as if it had been sent.
+ * Memory that goes from process to process: handles and pools by file descriptor, legacy IPC, external memory.
  */
-#include <errno.h>
-#include <poll.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "family_pool.h"
+#include "offers.h"
 #include "vmm_objects.h"
 #include "worker.h"
 
@@ -42,7 +39,6 @@ FAMILY_FUNCTIONS(FUNCTIONS)
 #define GROWTH (32 * MIB) /* of pools */
 #define BY_DESCRIPTOR CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 
-enum { OFFER_HANDLE = 1, OFFER_LEGACY, OFFER_POOL };
 enum { WAY_WHOLE, WAY_BUFFER_ONLY }; /* of external memory: the object is destroyed, its buffer not yet */
 
 /* ---- Offers. An object that is offered remembers where, and its descriptor. ---- */
@@ -61,111 +57,6 @@ static int descriptor_of(const struct object *object) {
 
 static uint32_t memory_of(const struct object *object) {
     return object->other & 0xffff;
-}
-
-static void withdraw(unsigned slot) {
-    struct offer *offer = &my_seat->offers[slot];
-    if (atomic_load(&offer->sequence) % 2 != 0)
-        atomic_fetch_add(&offer->sequence, 1);
-    atomic_store(&offer->busy, 0);
-}
-
-/* A place that nobody uses. OFFERS: none. */
-static unsigned take_slot(uint64_t *random) {
-    unsigned start = (unsigned)random_below(random, OFFERS);
-    for (unsigned n = 0; n < OFFERS; n++) {
-        struct offer *offer = &my_seat->offers[(start + n) % OFFERS];
-        uint32_t idle = 0;
-        if (atomic_compare_exchange_strong(&offer->busy, &idle, 1))
-            return (start + n) % OFFERS;
-    }
-    return OFFERS;
-}
-
-static void publish(unsigned slot, struct offered what) {
-    struct offer *offer = &my_seat->offers[slot];
-    what.pid = getpid();
-    offer->what = what;
-    atomic_fetch_add(&offer->sequence, 1);
-}
-
-/* What another process offers, or this one. */
-struct taken {
-    struct offered what;
-    struct desk *desk;
-    const struct offer *offer;
-    uint32_t sequence;
-    int process, descriptor; /* of the process, and a copy of what it offers; -1: none */
-};
-
-static bool unchanged(const struct taken *taken) {
-    return atomic_load(&taken->offer->sequence) == taken->sequence;
-}
-
-static bool take_descriptor(struct taken *taken) {
-    taken->process = (int)syscall(SYS_pidfd_open, taken->what.pid, 0);
-    if (taken->process < 0)
-        return false;
-    if (taken->what.descriptor >= 0)
-        taken->descriptor = (int)syscall(SYS_pidfd_getfd, taken->process, taken->what.descriptor, 0);
-    /* Only what still is offered is what was offered. */
-    return (taken->what.descriptor < 0 || taken->descriptor >= 0) && unchanged(taken);
-}
-
-static void let_go(struct taken *taken) {
-    if (taken->descriptor >= 0)
-        close(taken->descriptor);
-    if (taken->process >= 0)
-        close(taken->process);
-    atomic_store(&taken->desk->copy_of, 0);
-    pthread_rwlock_unlock(&copies_lock);
-}
-
-/* See seat_may_die, and copies_lock. */
-static bool may_copy(const struct taken *taken, const struct seat *seat) {
-    pthread_rwlock_rdlock(&copies_lock);
-    atomic_store(&taken->desk->copy_of, (uint32_t)(seat - board->seats) + 1);
-    return !atomic_load(&seat->dying);
-}
-
-static bool look_at(struct call *call, const struct seat *seat, const struct offer *offer, unsigned kinds,
-                    struct taken *taken) {
-    *taken = (struct taken){
-        .desk = call->desk, .offer = offer, .sequence = atomic_load(&offer->sequence), .process = -1, .descriptor = -1};
-    if (taken->sequence % 2 == 0)
-        return false;
-    taken->what = offer->what;
-    if (!unchanged(taken) || (kinds >> taken->what.kind & 1) == 0)
-        return false;
-    /* Not every process sees every GPU. */
-    bool seen = false;
-    for (int device = 0; device < device_count(); device++)
-        seen = seen || gpu_of_device(device) == taken->what.gpu;
-    if (!seen)
-        return false;
-    if (may_copy(taken, seat) && take_descriptor(taken)) {
-        call->gpu = taken->what.gpu;
-        return true;
-    }
-    let_go(taken);
-    return false;
-}
-
-static bool take_offer(struct call *call, unsigned kinds, struct taken *taken) {
-    unsigned start = (unsigned)random_below(&call->random, SEATS * OFFERS);
-    for (unsigned n = 0; n < SEATS * OFFERS; n++) {
-        unsigned i = (start + n) % (SEATS * OFFERS);
-        const struct seat *seat = &board->seats[i / OFFERS];
-        if (atomic_load(&seat->state) == SEAT_ALIVE && look_at(call, seat, &seat->offers[i % OFFERS], kinds, taken))
-            return true;
-    }
-    return false;
-}
-
-/* What was imported is counted already, unless its maker was dead by then: then whoever imports it pays once more. */
-static bool orphaned(const struct taken *taken) {
-    struct pollfd poller = {.fd = taken->process, .events = POLLIN};
-    return poll(&poller, 1, 0) != 0;
 }
 
 static void shrinks(struct call *call, uint64_t size) {
@@ -195,7 +86,7 @@ static void may_wait(const struct object *ended) {
 
 static CUresult release_offered(const struct object *object) {
     struct change change = {0};
-    withdraw(slot_of(object));
+    offer_withdraw(slot_of(object));
     if (object->way == 0)
         close(descriptor_of(object));
     CUresult result = cu.cuMemRelease(object->handle);
@@ -216,11 +107,11 @@ static void export_handle(struct call *call, struct object *handle, unsigned slo
     CUresult result = CALL(cu.cuMemExportToShareableHandle(&descriptor, handle->handle, BY_DESCRIPTOR, 0));
     if (!expect(call, result, CUDA_SUCCESS, "cuMemExportToShareableHandle"))
         return;
-    publish(slot, (struct offered){.kind = OFFER_HANDLE,
-                                   .descriptor = descriptor,
-                                   .gpu = handle->gpu,
-                                   .size = memory->size,
-                                   .tile_pool = memory->tile_pool});
+    offer_publish(slot, (struct offered){.kind = OFFER_HANDLE,
+                                         .descriptor = descriptor,
+                                         .gpu = handle->gpu,
+                                         .size = memory->size,
+                                         .tile_pool = memory->tile_pool});
     handle->kind = KIND_OFFER;
     handle->other = packed_place(slot, descriptor, (uint32_t)handle->other);
     handle->way = (uint8_t)random_below(&call->random, 2);
@@ -228,7 +119,7 @@ static void export_handle(struct call *call, struct object *handle, unsigned slo
 
 static void offer_handle(struct call *call) {
     struct object handle;
-    unsigned slot = take_slot(&call->random);
+    unsigned slot = offer_slot(&call->random);
     if (slot == OFFERS)
         return;
     if (object_take(&call->random, KIND_HANDLE, -1, &handle)) {
@@ -239,7 +130,7 @@ static void offer_handle(struct call *call) {
         if (handle.kind == KIND_OFFER)
             return;
     }
-    withdraw(slot);
+    offer_withdraw(slot);
 }
 
 static void end_offer(struct call *call) {
@@ -263,12 +154,12 @@ static int device_of(int gpu) {
 static void import_handle(struct call *call) {
     struct taken taken;
     CUmemGenericAllocationHandle handle = 0;
-    if (!take_offer(call, 1 << OFFER_HANDLE, &taken))
+    if (!offer_take(call, 1 << OFFER_HANDLE, &taken))
         return;
     /* It would be paid only as far as it is mapped: the driver tells nobody how large it is. Here all that is physically held
      * must be counted, so this goes without such. */
-    if (orphaned(&taken)) {
-        let_go(&taken);
+    if (offer_orphaned(&taken)) {
+        offer_done(&taken);
         return;
     }
     say(call, "cuMemImportFromShareableHandle from %d, of %llu", taken.what.pid, (unsigned long long)taken.what.size);
@@ -281,7 +172,7 @@ static void import_handle(struct call *call) {
                             .tile_pool = taken.what.tile_pool,
                             .exportable = random_once_in(&call->random, 2),
                             .shared = true};
-    let_go(&taken);
+    offer_done(&taken);
     if (!expect(call, result, CUDA_SUCCESS, "cuMemImportFromShareableHandle"))
         return;
     uint32_t number = memory_new(memory);
@@ -322,25 +213,25 @@ static void import_external(struct call *call) {
     if (!need_context(call))
         return;
     int device = call->device, gpu = call->gpu;
-    if (!take_offer(call, 1 << OFFER_HANDLE, &taken))
+    if (!offer_take(call, 1 << OFFER_HANDLE, &taken))
         return;
     /* On another GPU than that of the current context it could only fail. */
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC from = {
         .type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .handle = {.fd = taken.descriptor}, .size = taken.what.size};
     if (taken.what.gpu != gpu) {
-        let_go(&taken);
+        offer_done(&taken);
         return;
     }
     needs(call, taken.what.size);
     grows(call, 0, 0);
     say(call, "cuImportExternalMemory from %d, of %llu", taken.what.pid, (unsigned long long)taken.what.size);
     CUresult result = CALL(cu.cuImportExternalMemory(&external, &from));
-    bool orphan = orphaned(&taken);
+    bool orphan = offer_orphaned(&taken);
     if (!orphan)
         needs(call, 0);
     if (result == CUDA_SUCCESS)
         taken.descriptor = -1; /* it is the driver's now */
-    let_go(&taken);
+    offer_done(&taken);
     if (!judged(call, result))
         return;
     struct object object = {.handle = (uintptr_t)external,
@@ -378,7 +269,7 @@ static void end_external(struct call *call) {
 /* ---- Legacy IPC ---- */
 
 static CUresult free_legacy(const struct object *object) {
-    withdraw(slot_of(object));
+    offer_withdraw(slot_of(object));
     return cu.cuMemFree_v2(object->handle);
 }
 
@@ -394,7 +285,7 @@ static void withdraw_stale(void) {
     for (unsigned slot = 0; slot < OFFERS; slot++) {
         struct offer *offer = &my_seat->offers[slot];
         if (atomic_load(&offer->sequence) % 2 != 0 && offer->what.context != 0 && !context_lives(offer->what.context))
-            withdraw(slot);
+            offer_withdraw(slot);
     }
 }
 
@@ -404,7 +295,7 @@ static void offer_legacy(struct call *call) {
     if (!need_context(call))
         return;
     withdraw_stale();
-    unsigned slot = take_slot(&call->random);
+    unsigned slot = offer_slot(&call->random);
     if (slot == OFFERS)
         return;
     what.size = random_size(call);
@@ -413,14 +304,14 @@ static void offer_legacy(struct call *call) {
     needs(call, rounded(what.size, BLOCK));
     say(call, "cuMemAlloc_v2(%llu) on %d, and cuIpcGetMemHandle", (unsigned long long)what.size, call->device);
     if (!judged(call, CALL(cu.cuMemAlloc_v2(&address, what.size)))) {
-        withdraw(slot);
+        offer_withdraw(slot);
         return;
     }
     grows(call, what.size < MIB ? 0 : (int64_t)rounded(what.size, BLOCK), (int64_t)rounded(what.size, BLOCK));
     CUipcMemHandle handle = {0};
     if (expect(call, CALL(cu.cuIpcGetMemHandle(&handle, address)), CUDA_SUCCESS, "cuIpcGetMemHandle")) {
         memcpy(what.bytes, &handle, sizeof handle);
-        publish(slot, what);
+        offer_publish(slot, what);
     }
     struct object object = {.handle = address,
                             .other = packed_place(slot, -1, 0),
@@ -457,10 +348,10 @@ static void open_legacy(struct call *call) {
     if (!need_context(call))
         return;
     int device = call->device, gpu = call->gpu;
-    if (!take_offer(call, 1 << OFFER_LEGACY, &taken))
+    if (!offer_take(call, 1 << OFFER_LEGACY, &taken))
         return;
     if (taken.what.gpu != gpu || taken.what.pid == getpid()) {
-        let_go(&taken);
+        offer_done(&taken);
         return;
     }
     memcpy(&handle, taken.what.bytes, sizeof handle);
@@ -470,10 +361,10 @@ static void open_legacy(struct call *call) {
     unsigned flags = CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS;
     CUresult result = random_once_in(&call->random, 2) ? CALL(cu.cuIpcOpenMemHandle(&address, handle, flags))
                                                        : CALL(cu.cuIpcOpenMemHandle_v2(&address, handle, flags));
-    bool small = taken.what.size < MIB, orphan = orphaned(&taken);
+    bool small = taken.what.size < MIB, orphan = offer_orphaned(&taken);
     if (!orphan && !small)
         needs(call, BLOCK);
-    let_go(&taken);
+    offer_done(&taken);
     if (result == CUDA_ERROR_INVALID_HANDLE) {
         say(call, ": it is gone");
         return;
@@ -505,7 +396,7 @@ static void close_one(struct call *call) {
 /* ---- Pools ---- */
 
 static CUresult end_offered_pool(const struct object *object) {
-    withdraw(slot_of(object));
+    offer_withdraw(slot_of(object));
     close(descriptor_of(object));
     CUresult result = free_in_keeper(object->size);
     CUresult destroyed = cu.cuMemPoolDestroy((CUmemoryPool)(uintptr_t)object->handle);
@@ -520,7 +411,7 @@ static bool export_pool(struct call *call, CUmemoryPool pool, CUdeviceptr addres
         !expect(call, CALL(cu.cuMemPoolExportPointer(&data, address)), CUDA_SUCCESS, "cuMemPoolExportPointer"))
         return false;
     memcpy(what->bytes, &data, sizeof data);
-    publish(slot, *what);
+    offer_publish(slot, *what);
     return true;
 }
 
@@ -529,7 +420,7 @@ static void offer_pool(struct call *call) {
     CUdeviceptr address = 0;
     if (!need_context(call) || !need_keeper(call) || objects_count(KIND_OFFERED_POOL) >= 4)
         return;
-    unsigned slot = take_slot(&call->random);
+    unsigned slot = offer_slot(&call->random);
     if (slot == OFFERS)
         return;
     struct offered what = {.kind = OFFER_POOL, .gpu = call->gpu, .size = 1 + random_below(&call->random, 48 * MIB)};
@@ -539,14 +430,14 @@ static void offer_pool(struct call *call) {
     uint64_t most = rounded(what.size, GROWTH);
     say(call, "a pool on %d, and %llu from it", call->device, (unsigned long long)what.size);
     if (!expect(call, CALL(cu.cuMemPoolCreate(&pool, &wanted)), CUDA_SUCCESS, "cuMemPoolCreate")) {
-        withdraw(slot);
+        offer_withdraw(slot);
         return;
     }
-    needs(call, most);
+    needs(call, most + GROWTH); /* a pool does not grow by the last piece */
     grows(call, (int64_t)rounded(what.size, BLOCK), (int64_t)most);
     if (!judged(call, CALL(cu.cuMemAllocFromPoolAsync(&address, what.size, pool, NULL))) ||
         !export_pool(call, pool, address, slot, &what)) {
-        withdraw(slot);
+        offer_withdraw(slot);
         CUresult destroyed = CALL(cu.cuMemPoolDestroy(pool));
         if (destroyed != CUDA_SUCCESS)
             wrong(call, "cuMemPoolDestroy gave %d", destroyed);
@@ -556,6 +447,7 @@ static void offer_pool(struct call *call) {
     struct object object = {.handle = (uintptr_t)pool,
                             .other = packed_place(slot, what.descriptor, 0),
                             .size = address,
+                            .slack = GROWTH, /* near the limit, a pool keeps room for one piece */
                             .device = (int16_t)call->device,
                             .gpu = (int16_t)call->gpu,
                             .kind = KIND_OFFERED_POOL};
@@ -584,19 +476,19 @@ static void import_pool(struct call *call) {
     if (!need_context(call) || !need_keeper(call) || objects_count(KIND_IMPORTED_POOL) >= 8)
         return;
     int device = call->device, gpu = call->gpu;
-    if (!take_offer(call, 1 << OFFER_POOL, &taken))
+    if (!offer_take(call, 1 << OFFER_POOL, &taken))
         return;
     if (taken.what.gpu != gpu || taken.what.pid == getpid()) {
-        let_go(&taken);
+        offer_done(&taken);
         return;
     }
     say(call, "cuMemPoolImportFromShareableHandle from %d", taken.what.pid);
     grows(call, 0, 0);
     CUresult result =
         CALL(cu.cuMemPoolImportFromShareableHandle(&pool, (void *)(intptr_t)taken.descriptor, BY_DESCRIPTOR, 0));
-    bool orphan = orphaned(&taken);
-    bool offered = unchanged(&taken);
-    let_go(&taken);
+    bool orphan = offer_orphaned(&taken);
+    bool offered = offer_unchanged(&taken);
+    offer_done(&taken);
     if (!expect(call, result, CUDA_SUCCESS, "cuMemPoolImportFromShareableHandle"))
         return;
     struct object object = {.handle = (uintptr_t)pool,
@@ -608,9 +500,15 @@ static void import_pool(struct call *call) {
     CUmemPoolPtrExportData data;
     CUdeviceptr address = 0;
     memcpy(&data, taken.what.bytes, sizeof data);
-    if (offered && !orphan && random_once_in(&call->random, 2) &&
-        expect(call, CALL(cu.cuMemPoolImportPointer(&address, pool, &data)), CUDA_SUCCESS, "cuMemPoolImportPointer"))
-        object.other = address;
+    /* Whoever cannot see that the claim pays for the pool already pays for what lies there. */
+    uint64_t most = rounded(taken.what.size, BLOCK);
+    if (offered && !orphan && random_once_in(&call->random, 2)) {
+        needs(call, most);
+        if (judged(call, CALL(cu.cuMemPoolImportPointer(&address, pool, &data)))) {
+            object.other = address;
+            object.slack = most;
+        }
+    }
     if (!object_put(&object))
         expect(call, CALL(end_imported_pool(&object)), CUDA_SUCCESS, "cuMemPoolDestroy");
 }

@@ -318,11 +318,22 @@ static void kernel(struct call *call) {
     object_put(&module);
 }
 
+/* Where there is no room for what seems to be taken for a compressed image, the module is unloaded and its handle ended, also when
+ * it is only used. */
+static void use_compressed(struct call *call, CUmodule module) {
+    CUfunction function = NULL;
+    CUresult result = CALL(cu.cuModuleGetFunction(&function, module, "anything"));
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && atomic_load(&board->mode) == MODE_STORM)
+        return;
+    if (expect(call, result, CUDA_SUCCESS, "cuModuleGetFunction"))
+        launch(call, function);
+    expect(call, CALL(cu.cuModuleUnload(module)), CUDA_SUCCESS, "cuModuleUnload");
+}
+
 /* Of what is compressed only the code's size can be seen; whatever else goes on on the GPU may be taken for its own. */
 static void compressed(struct call *call) {
     struct program program = {0};
     CUmodule module = NULL;
-    CUfunction function = NULL;
     if (!need_context(call))
         return;
     uint64_t size = 1 + random_below(&call->random, random_once_in(&call->random, 2) ? 48 * MIB : MIB);
@@ -331,10 +342,7 @@ static void compressed(struct call *call) {
     needs(call, UINT64_MAX / 4);
     say(call, "a compressed image of %llu, ", (unsigned long long)size);
     if (judged(call, load_by(call, &program, &module))) {
-        if (expect(call, CALL(cu.cuModuleGetFunction(&function, module, "anything")), CUDA_SUCCESS,
-                   "cuModuleGetFunction"))
-            launch(call, function);
-        expect(call, CALL(cu.cuModuleUnload(module)), CUDA_SUCCESS, "cuModuleUnload");
+        use_compressed(call, module);
         grows(call, -(int64_t)BLOCK, (int64_t)1 << 50); /* managed memory */
     }
     program_free(&program);

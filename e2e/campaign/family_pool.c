@@ -2,6 +2,7 @@
 #include "family_pool.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include "worker.h"
@@ -30,6 +31,8 @@
     X(cuCtxPushCurrent_v2, "cuCtxPushCurrent", 4000)                                                                   \
     X(cuCtxPopCurrent_v2, "cuCtxPopCurrent", 4000)                                                                     \
     X(cuCtxSynchronize, "cuCtxSynchronize", 2000)                                                                      \
+    X(cuStreamCreate, "cuStreamCreate", 2000)                                                                          \
+    X(cuStreamDestroy_v2, "cuStreamDestroy", 4000)                                                                     \
     X(cuStreamSynchronize, "cuStreamSynchronize", 2000)                                                                \
     X(cuStreamSynchronize_ptsz, "cuStreamSynchronize", 7000)                                                           \
     X(cuEventCreate, "cuEventCreate", 2000)                                                                            \
@@ -44,6 +47,8 @@
     X(cuModuleUnload, "cuModuleUnload", 2000)                                                                          \
     X(cuModuleGetFunction, "cuModuleGetFunction", 2000)
 FAMILY_FUNCTIONS(FUNCTIONS)
+
+enum { STREAM_CYCLES = 2000 };
 
 /* The objects of KIND_POOL. */
 enum way {
@@ -114,6 +119,7 @@ void async_note_device(const struct call *call) {
     if (atomic_exchange(&noted[call->device], true))
         return;
     struct object object = object_of(call, KIND_POOL, 0, 0, WAY_DEVICE);
+    object.slack = PIECE; /* near the limit, a pool keeps room for one */
     if (!object_put(&object))
         atomic_store(&noted[call->device], false); /* the next one will */
 }
@@ -187,10 +193,15 @@ bool async_take_of_graph(struct call *call, struct object *object) {
 
 /* ---- Allocating ---- */
 
+/* What there must be room for. A pool does not grow by the last piece, so that what is freed in it can be allocated again. */
+static uint64_t most_for(uint64_t size) {
+    return size > UINT64_MAX - 2 * PIECE ? UINT64_MAX : rounded(size, PIECE) + PIECE;
+}
+
 static uint64_t pool_size(struct call *call) {
     uint64_t room = call->desk->room[call->gpu];
-    if (room != UINT64_MAX && room >= PIECE && random_once_in(&call->random, 8))
-        return room / PIECE * PIECE; /* exactly what fits */
+    if (room != UINT64_MAX && room >= 2 * PIECE && random_once_in(&call->random, 8))
+        return room / PIECE * PIECE - PIECE; /* exactly what fits */
     return random_once_in(&call->random, 3) ? 1 + random_below(&call->random, 80 * MIB) : random_size(call);
 }
 
@@ -226,7 +237,7 @@ static void allocate(struct call *call) {
         return;
     uint64_t size = pool_size(call);
     stream_choose(call, &choice);
-    needs(call, rounded(size, PIECE));
+    needs(call, most_for(size));
     say(call, "cuMemAllocAsync%s(%llu) in %p on %d", choice.per_thread ? "_ptsz" : "", (unsigned long long)size,
         (void *)choice.stream, call->device);
     if (judged(call, CALL(allocate_in(&choice, &address, size, NULL))))
@@ -266,7 +277,7 @@ static void allocate_from(struct call *call) {
         return;
     uint64_t size = pool_size(call), held = reserved(handle_of(&pool));
     stream_choose(call, &choice);
-    needs(call, rounded(size, PIECE));
+    needs(call, most_for(size));
     say(call, "cuMemAllocFromPoolAsync%s(%llu) in %p on %d", choice.per_thread ? "_ptsz" : "", (unsigned long long)size,
         (void *)choice.stream, call->device);
     if (judged(call, CALL(allocate_in(&choice, &address, size, handle_of(&pool)))))
@@ -409,6 +420,7 @@ static void create(struct call *call) {
     async_note_device(call);
     struct object object = object_of(call, KIND_POOL, (uintptr_t)pool, 0, WAY_POOL);
     object.other = most;
+    object.slack = PIECE;
     if (!object_put(&object))
         expect(call, CALL(cu.cuMemPoolDestroy(pool)), CUDA_SUCCESS, "cuMemPoolDestroy");
 }
@@ -569,7 +581,7 @@ static void free_later(struct call *call) {
         return;
     uint64_t size = 1 + random_below(&call->random, 96 * MIB);
     stream_choose(call, &choice);
-    needs(call, 2 * rounded(size, PIECE) + 4 * BLOCK);
+    needs(call, rounded(size, PIECE) + most_for(size) + 4 * BLOCK);
     say(call, "%llu allocated and freed in %p on %d, slowly", (unsigned long long)size, (void *)choice.stream,
         call->device);
     if (judged(call, CALL(allocate_in(&choice, &address, size, NULL)))) {
@@ -603,7 +615,7 @@ static void destroy_early(struct call *call) {
     if (!need_context(call) || !need_keeper(call))
         return;
     uint64_t size = 1 + random_below(&call->random, 48 * MIB);
-    needs(call, 2 * rounded(size, PIECE) + 4 * BLOCK);
+    needs(call, rounded(size, PIECE) + most_for(size) + 4 * BLOCK);
     if (!expect(call, new_pool(call, &pool, 0, random_threshold(call)), CUDA_SUCCESS, "cuMemPoolCreate"))
         return;
     async_note_device(call);
@@ -666,12 +678,12 @@ static void take_from_pool(struct call *call) {
     if (!need_context(call) || !need_keeper(call))
         return;
     uint64_t room = call->desk->room[call->gpu];
-    uint64_t size = room == UINT64_MAX ? PIECE : room / BLOCK * BLOCK;
-    if (size < PIECE)
+    uint64_t size = room == UINT64_MAX ? 2 * PIECE : room / BLOCK * BLOCK;
+    if (size < 2 * PIECE)
         return;
     stream_choose(call, &choice);
     needs(call, size);
-    uint64_t idle = (1 + random_below(&call->random, size / PIECE)) * PIECE;
+    uint64_t idle = (1 + random_below(&call->random, size / PIECE - 1)) * PIECE;
     say(call, "cuMemAlloc_v2(%llu) on %d, while a pool holds %llu", (unsigned long long)size, call->device,
         (unsigned long long)idle);
     if (!expect(call, new_pool(call, &pool, 0, UINT64_MAX), CUDA_SUCCESS, "cuMemPoolCreate"))
@@ -689,7 +701,7 @@ static void take_from_pool(struct call *call) {
     stream_done(&choice);
 }
 
-/* What fits into what a pool holds needs nothing more. */
+/* What fits into what a pool holds can be had as long as a piece is left beside it, which it does not take. */
 static void reuse(struct call *call) {
     CUdeviceptr address = 0, rest = 0, again = 0;
     CUmemoryPool pool = NULL;
@@ -697,24 +709,76 @@ static void reuse(struct call *call) {
     if (!need_context(call) || !need_keeper(call))
         return;
     uint64_t room = call->desk->room[call->gpu];
-    if (room == UINT64_MAX || room < 2 * PIECE)
+    if (room == UINT64_MAX || room < 3 * PIECE)
         return;
     stream_choose(call, &choice);
     needs(call, room / BLOCK * BLOCK);
-    say(call, "half a pool's %llu on %d, the GPU's rest, then the other half", (unsigned long long)PIECE, call->device);
+    say(call, "half a pool's %llu on %d, the GPU's rest but a piece, then the other half", (unsigned long long)PIECE,
+        call->device);
     if (!expect(call, new_pool(call, &pool, 0, 0), CUDA_SUCCESS, "cuMemPoolCreate"))
         return stream_done(&choice);
     async_note_device(call);
     if (judged(call, CALL(allocate_in(&choice, &address, PIECE / 2, pool))) &&
-        judged(call, CALL(cu.cuMemAlloc_v2(&rest, (room - PIECE) / BLOCK * BLOCK)))) {
-        if (reserved(pool) == PIECE && CALL(allocate_in(&choice, &again, PIECE / 2, pool)) != CUDA_SUCCESS)
-            wrong(call, "the pool holds what is needed, and yet it was refused");
-        if (again != 0)
+        judged(call, CALL(cu.cuMemAlloc_v2(&rest, (room - 2 * PIECE) / BLOCK * BLOCK)))) {
+        if (reserved(pool) == PIECE && judged(call, CALL(allocate_in(&choice, &again, PIECE / 2, pool))))
             expect(call, CALL(free_in(&choice, again)), CUDA_SUCCESS, "cuMemFreeAsync");
         expect(call, CALL(cu.cuMemFree_v2(rest)), CUDA_SUCCESS, "cuMemFree_v2");
     }
     end_pool(call, &choice, pool, address);
     stream_done(&choice);
+}
+
+/* ---- What must not grow ---- */
+
+/* Bytes of this process's own memory that it has touched. */
+static uint64_t own_memory(void) {
+    unsigned long long kib = 0;
+    char line[128];
+    FILE *file = fopen("/proc/self/status", "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "RssAnon: %llu", &kib) == 1)
+            break;
+    if (file != NULL)
+        fclose(file);
+    return kib * KIB;
+}
+
+/* Streams in which pool memory was freed, one after another, none of which is left. */
+static bool streams_come_and_go(struct call *call, unsigned count) {
+    for (unsigned i = 0; i < count; i++) {
+        CUstream stream = NULL;
+        CUdeviceptr address = 0;
+        if (!expect(call, CALL(cu.cuStreamCreate(&stream, 0)), CUDA_SUCCESS, "cuStreamCreate"))
+            return false;
+        bool done = judged(call, CALL(cu.cuMemAllocAsync(&address, 4 * KIB, stream)));
+        if (done)
+            expect(call, CALL(cu.cuMemFreeAsync(address, stream)), CUDA_SUCCESS, "cuMemFreeAsync");
+        CUresult result = CALL(cu.cuStreamDestroy_v2(stream));
+        if (result != CUDA_SUCCESS)
+            wrong(call, "cuStreamDestroy gave %d", result);
+        if (!done)
+            return false;
+        call->desk->text[0] = '\0';
+    }
+    return true;
+}
+
+/* Exclusive: nothing else of this process takes memory meanwhile. The first half is for what is kept to be used again. */
+static void cycle_streams(struct call *call) {
+    if (!need_context(call) || !need_keeper(call))
+        return;
+    needs(call, 2 * PIECE);
+    async_note_device(call);
+    if (streams_come_and_go(call, STREAM_CYCLES)) {
+        uint64_t before = own_memory();
+        if (streams_come_and_go(call, STREAM_CYCLES)) {
+            uint64_t after = own_memory();
+            say(call, "%d streams came and went", STREAM_CYCLES);
+            if (after > before + STREAM_CYCLES * 32)
+                wrong(call, "and %llu KiB of the process's memory stayed", (unsigned long long)(after - before) / KIB);
+        }
+    }
+    grows(call, ANYTHING_LESS, (int64_t)PIECE);
 }
 
 /* ---- Giving back ---- */
@@ -804,6 +868,7 @@ static const struct operation operations[] = {
     {"pool.free_later", 12, free_later, MAKES "cuLaunchHostFunc cuLaunchKernel cuModuleLoadData", false, false},
     {"pool.destroy_early", 8, destroy_early, MAKES "cuLaunchHostFunc cuLaunchKernel cuModuleLoadData", false, false},
     {"pool.give_way", 8, take_from_pool, MAKES "cuMemAlloc_v2", false, false},
+    {"pool.streams", 1, cycle_streams, "cuStreamCreate cuStreamDestroy_v2 cuMemAllocAsync cuMemFreeAsync", true, false},
     {"pool.reuse", 8, reuse, MAKES "cuMemAlloc_v2", false, false},
     {0},
 };

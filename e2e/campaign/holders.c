@@ -12,27 +12,62 @@
 enum { PATH_SIZE = 300, LINE_SIZE = 200 };
 
 /* A line of a lock: its number and nature, then the file as device and inode, and the first and last byte. */
-static bool is_locked_by(const char *line, uint64_t inode, int64_t byte) {
+static bool read_lock(const char *line, uint64_t inode, int64_t *first, int64_t *last) {
     uint64_t of;
-    int64_t first;
-    char last[32];
-    int fields =
-        sscanf(line, "lock: %*s %*s %*s %*s %*s %*[^:]:%*[^:]:%" SCNu64 " %" SCNd64 " %31s", &of, &first, last);
-    if (fields != 3 || of != inode || byte < first)
+    char end[32];
+    int fields = sscanf(line, "lock: %*s %*s %*s %*s %*s %*[^:]:%*[^:]:%" SCNu64 " %" SCNd64 " %31s", &of, first, end);
+    if (fields != 3 || of != inode)
         return false;
-    return strcmp(last, "EOF") == 0 || byte <= strtoll(last, NULL, 10);
+    *last = strcmp(end, "EOF") == 0 ? INT64_MAX : strtoll(end, NULL, 10);
+    return true;
+}
+
+typedef void (*each_lock)(int64_t first, int64_t last, void *argument);
+
+static void each_lock_of_descriptor(const char *path, uint64_t inode, each_lock each, void *argument) {
+    char line[LINE_SIZE];
+    int64_t first, last;
+    FILE *file = fopen(path, "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (read_lock(line, inode, &first, &last))
+            each(first, last, argument);
+    if (file != NULL)
+        fclose(file);
+}
+
+static uint64_t inode_of(const char *path) {
+    struct stat file;
+    return stat(path, &file) == 0 ? file.st_ino : 0;
+}
+
+void holders_each_lock(const char *path, pid_t pid, each_lock each, void *argument) {
+    char name[PATH_SIZE];
+    uint64_t inode = inode_of(path);
+    snprintf(name, sizeof name, "/proc/%d/fdinfo", pid);
+    DIR *directory = inode != 0 ? opendir(name) : NULL;
+    for (struct dirent *entry; directory != NULL && (entry = readdir(directory)) != NULL;) {
+        snprintf(name, sizeof name, "/proc/%d/fdinfo/%.200s", pid, entry->d_name);
+        if (entry->d_name[0] != '.')
+            each_lock_of_descriptor(name, inode, each, argument);
+    }
+    if (directory != NULL)
+        closedir(directory);
+}
+
+struct wanted {
+    int64_t byte;
+    bool locked;
+};
+
+static void look_for_byte(int64_t first, int64_t last, void *argument) {
+    struct wanted *wanted = argument;
+    wanted->locked |= first <= wanted->byte && wanted->byte <= last;
 }
 
 static bool has_lock(const char *path, uint64_t inode, int64_t byte) {
-    char line[LINE_SIZE];
-    bool found = false;
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return false;
-    while (!found && fgets(line, sizeof line, file) != NULL)
-        found = is_locked_by(line, inode, byte);
-    fclose(file);
-    return found;
+    struct wanted wanted = {.byte = byte};
+    each_lock_of_descriptor(path, inode, look_for_byte, &wanted);
+    return wanted.locked;
 }
 
 static void tell_process(const char *pid, uint64_t inode, int64_t byte, void (*tell)(const char *, ...)) {
@@ -49,12 +84,12 @@ static void tell_process(const char *pid, uint64_t inode, int64_t byte, void (*t
 }
 
 void holders_tell(const char *path, int64_t byte, void (*tell)(const char *format, ...)) {
-    struct stat file;
-    DIR *processes = stat(path, &file) == 0 ? opendir("/proc") : NULL;
+    uint64_t inode = inode_of(path);
+    DIR *processes = inode != 0 ? opendir("/proc") : NULL;
     if (processes == NULL)
         return;
     for (struct dirent *entry; (entry = readdir(processes)) != NULL;)
         if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9')
-            tell_process(entry->d_name, file.st_ino, byte, tell);
+            tell_process(entry->d_name, inode, byte, tell);
     closedir(processes);
 }

@@ -197,10 +197,10 @@ bool program_cubin(uint64_t *random, const struct program_wish *wish, struct pro
     set_section(cubin, C_NAMES, &names, ".shstrtab", SHT_STRTAB, sizeof cubin->names);
     cubin->sections[C_NAMES].sh_offset = offsetof(struct cubin, names);
     set_section(cubin, C_GLOBAL, &names, ".nv.global", SHT_NOBITS, global);
-    set_section(cubin, C_INIT, &names, ".nv.global.init", SHT_PROGBITS, init);
-    set_section(cubin, C_CONSTANT, &names, ".nv.constant3", SHT_PROGBITS, constant);
-    set_section(cubin, C_K0, &names, ".text.k0", SHT_PROGBITS, code);
-    set_section(cubin, C_K1, &names, ".text.k1", SHT_PROGBITS, 512);
+    set_section(cubin, C_INIT, &names, ".nv.global.init", SHT_NOBITS, init);
+    set_section(cubin, C_CONSTANT, &names, ".nv.constant3", SHT_NOBITS, constant);
+    set_section(cubin, C_K0, &names, ".text.k0", SHT_NOBITS, code);
+    set_section(cubin, C_K1, &names, ".text.k1", SHT_NOBITS, 512);
     *program = (struct program){.bytes = (char *)cubin,
                                 .size = round_to(sizeof *cubin, 8),
                                 .code = code + 512 + constant,

@@ -2,12 +2,12 @@
  * campaign: random sequences of CUDA driver calls, from random numbers of processes and threads, against the shadow
  * library in front of the simulated driver; the judge is the simulator's record of physical memory.
  *
- *   campaign [--seed N] [--steps N] [--seconds N] [--mode lockstep|storm|both] [--processes N] [--threads N]
- *            [--families a,b] [--without a.b,c.d] [--rounds N] [--shadow FILE] [--bare] [--no-fork] [--no-death]
+ *   campaign [--seed N] [--steps N] [--seconds N] [--mode lockstep|storm|crowd|all|A,B]
+ *            [--processes N] [--threads N] [--families a,b] [--without a.b,c.d] [--rounds N] [--shadow FILE] [--bare] [--no-fork] [--no-death]
  *            [--hold] [--verbose] [--list]
  *
  * A round has a seed of its own, from which everything follows: the claims, the steps, the choices of the workers. It is
- * --steps steps of lockstep, then a storm of a few seconds. With --seconds, rounds follow each other for so long. What
+ * --steps steps of lockstep, then a storm of a few seconds, then a crowd. With --seconds, rounds follow each other for so long. What
  * a finding prints is enough to run its round again; a round in lockstep runs as it did, a storm like it did. With --hold,
  * the processes of a finding stay as they are until the campaign is interrupted, for a debugger to look at.
  */
@@ -27,17 +27,18 @@
 #include "family.h"
 #include "worker.h"
 
-/* After ENOUGH_STEPS an operation that was never done is one that cannot be done. */
-enum { DEFAULT_STEPS = 6000, ENOUGH_STEPS = 24000, STORM_SECONDS = 6 };
+/* After ENOUGH_STEPS an operation that was never done is one that cannot be done; one of a crowd, whose bouts do not do everything,
+ * when it was tried ENOUGH_TRIES times. */
+enum { DEFAULT_STEPS = 6000, ENOUGH_STEPS = 24000, ENOUGH_TRIES = 1000, STORM_SECONDS = 3, CROWD_BOUTS = 2 };
 
 static struct options {
     uint64_t seed, steps, rounds;
     double seconds;
-    bool do_lockstep, do_storm, no_fork, no_death, bare, hold, verbose, list, limited_families;
+    bool do_lockstep, do_storm, do_crowd, no_fork, no_death, bare, hold, verbose, list, limited_families;
     unsigned processes, threads; /* 0: the seed says */
     const char *families, *without, *shadow;
     char build[256];
-} options = {.steps = DEFAULT_STEPS, .rounds = 1, .do_lockstep = true, .do_storm = true};
+} options = {.steps = DEFAULT_STEPS, .rounds = 1, .do_lockstep = true, .do_storm = true, .do_crowd = true};
 
 static struct { uint64_t tried, done, refused; } sums[OPERATIONS_MAX];
 static bool ever_enabled[OPERATIONS_MAX];
@@ -53,16 +54,33 @@ static double seconds(void) {
 /* ---- Options ---- */
 
 static int usage(void) {
-    fprintf(stderr, "usage: campaign [--seed N] [--steps N] [--seconds N] [--mode lockstep|storm|both] [--processes N] "
-                    "[--threads N]\n                [--families a,b] [--without a.b,c.d] [--rounds N] [--shadow FILE] "
-                    "[--bare] [--no-fork]\n                [--no-death] [--hold] [--verbose] [--list]\n");
+    fprintf(
+        stderr,
+        "usage: campaign [--seed N] [--steps N] [--seconds N] [--mode lockstep|storm|crowd|all|A,B]\n                "
+        "[--processes N] [--threads N] [--families a,b] [--without a.b,c.d] [--rounds N] [--shadow FILE] "
+        "[--bare] [--no-fork]\n                [--no-death] [--hold] [--verbose] [--list]\n");
     return 2;
 }
 
-static bool set_mode(const char *mode) {
-    options.do_lockstep = strcmp(mode, "storm") != 0;
-    options.do_storm = strcmp(mode, "lockstep") != 0;
-    return strcmp(mode, "both") == 0 || options.do_lockstep != options.do_storm;
+/* One of the modes, several with commas between, or all. */
+static bool set_modes(const char *modes) {
+    static const struct {
+        const char *name;
+        bool *set;
+    } known[] = {{"lockstep", &options.do_lockstep}, {"storm", &options.do_storm}, {"crowd", &options.do_crowd}};
+    options.do_lockstep = options.do_storm = options.do_crowd = strcmp(modes, "all") == 0;
+    if (options.do_crowd)
+        return true;
+    for (size_t length = strcspn(modes, ","); length > 0; length = strcspn(modes, ",")) {
+        bool found = false;
+        for (size_t i = 0; i < sizeof known / sizeof known[0] && !found; i++)
+            if ((found = strlen(known[i].name) == length && strncmp(known[i].name, modes, length) == 0))
+                *known[i].set = true;
+        if (!found)
+            return false;
+        modes += length + (modes[length] == ',');
+    }
+    return options.do_lockstep || options.do_storm || options.do_crowd;
 }
 
 static bool set_option(const char *name, const char *value) {
@@ -85,7 +103,7 @@ static bool set_option(const char *name, const char *value) {
     else if (strcmp(name, "--shadow") == 0)
         options.shadow = value;
     else if (strcmp(name, "--mode") == 0)
-        return set_mode(value);
+        return set_modes(value);
     else
         return false;
     return true;
@@ -153,13 +171,20 @@ static void choose_limits(uint64_t *random, uint64_t limit_bytes[GPUS]) {
     }
 }
 
+/* By a number of its own, so that what follows from a seed in the other modes stays. */
+static void choose_crowd_limits(uint64_t seed, uint64_t limit_bytes[CROWD_CLAIMS]) {
+    uint64_t random = ~seed;
+    for (unsigned claim = 0; claim < CROWD_CLAIMS; claim++)
+        limit_bytes[claim] = (200 + random_below(&random, random_once_in(&random, 2) ? 300 : 2800)) << 20;
+}
+
 /* Which operations the driver has functions for: a process looks that has nothing else to do. */
-static bool probe(void) {
+static bool probe(struct plan *plan) {
     int status = -1;
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
-        node_enter(0);
+        node_enter(0, 0);
         execl("/proc/self/exe", "campaign", "probe", (char *)NULL);
         _exit(127);
     }
@@ -167,7 +192,7 @@ static bool probe(void) {
         return found("no worker can load the driver");
     for (unsigned i = 0; i < operations_count(); i++) {
         bool on = wanted(i) && atomic_load(&node_board->enabled[i]);
-        node_board->weights[i] = on ? operation_at(i)->weight : 0;
+        *(is_of_crowd(i) ? &plan->crowd_weights[i] : &node_board->weights[i]) = on ? operation_at(i)->weight : 0;
         ever_enabled[i] |= on;
     }
     return true;
@@ -201,9 +226,12 @@ static void *heartbeat(void *unused) {
     return unused;
 }
 
-static void print_finding(uint64_t seed, bool in_storm) {
-    printf("\nFOUND, in the %s of seed %llu, step %llu: %s\n\nThe last steps:\n", in_storm ? "storm" : "lockstep",
-           (unsigned long long)seed, (unsigned long long)step_number, finding());
+static char found_text[900]; /* for the last line of what is printed: of a long log often only the end is seen */
+
+static void print_finding(uint64_t seed, const char *mode) {
+    snprintf(found_text, sizeof found_text, "FOUND, in the %s of seed %llu, step %llu: %s", mode,
+             (unsigned long long)seed, (unsigned long long)step_number, finding());
+    printf("\n%s\n\nThe last steps:\n", found_text);
     trace_print();
     char messages[600];
     snprintf(messages, sizeof messages, "sort %s 2>/dev/null | uniq -c | tail -20", node_path("messages"));
@@ -212,7 +240,7 @@ static void print_finding(uint64_t seed, bool in_storm) {
     if (system(messages) != 0)
         printf("  (nothing)\n");
     printf("\nAgain:\n  %s/e2e/campaign --seed %llu --mode %s --steps %llu", options.build, (unsigned long long)seed,
-           in_storm ? "storm" : "lockstep", (unsigned long long)options.steps);
+           mode, (unsigned long long)options.steps);
     if (options.processes != 0)
         printf(" --processes %u", options.processes);
     if (options.threads != 0)
@@ -250,9 +278,11 @@ static bool run_round(uint64_t seed) {
     struct plan plan = {.seed = seed, .steps = options.steps};
     struct node_options node = {.build = options.build, .shadow = options.shadow, .bare = options.bare};
     choose_limits(&random, node.limit_bytes);
+    choose_crowd_limits(seed, node.crowd_limit_bytes);
     plan.processes = options.processes != 0 ? options.processes : 1 + (unsigned)random_below(&random, 8);
     plan.threads = options.threads != 0 ? options.threads : 1 + (unsigned)random_below(&random, 4);
     plan.seconds = STORM_SECONDS;
+    plan.bouts = CROWD_BOUTS;
     conductor_begin(options.verbose);
     if (!node_make(&node)) {
         node_remove();
@@ -265,17 +295,24 @@ static bool run_round(uint64_t seed) {
     pthread_t heart;
     atomic_store(&heart_stops, false);
     pthread_create(&heart, NULL, heartbeat, NULL);
-    bool in_storm = false, fine = probe() && (!options.do_lockstep || lockstep(&plan));
+    const char *mode = "lockstep";
+    bool fine = probe(&plan) && (!options.do_lockstep || lockstep(&plan));
     if (fine && options.do_storm) {
-        in_storm = true;
+        mode = "storm";
         plan.processes = options.processes != 0 ? options.processes : 4 + (unsigned)random_below(&random, 16);
         fine = storm(&plan);
+    }
+    if (fine && options.do_crowd) {
+        mode = "crowd";
+        plan.processes = options.processes;
+        plan.threads = options.threads;
+        fine = crowd(&plan);
     }
     atomic_store(&heart_stops, true);
     pthread_join(heart, NULL);
     add_sums();
     if (!fine) {
-        print_finding(seed, in_storm);
+        print_finding(seed, mode);
         hold();
         kill_all();
     }
@@ -286,6 +323,11 @@ static bool run_round(uint64_t seed) {
 /* ---- The whole ---- */
 
 /* What was never done tests nothing. */
+static bool should_have_been_done(unsigned operation) {
+    return ever_enabled[operation] && !operation_at(operation)->rare &&
+           (!is_of_crowd(operation) || sums[operation].tried >= ENOUGH_TRIES);
+}
+
 static bool print_totals(uint64_t rounds) {
     bool complete = true;
     double took = seconds() - began;
@@ -299,7 +341,7 @@ static bool print_totals(uint64_t rounds) {
         printf("%-24s %10llu %10llu %10llu%s\n", operation->name, (unsigned long long)sums[i].tried,
                (unsigned long long)sums[i].done, (unsigned long long)sums[i].refused, note);
         tried += sums[i].tried;
-        complete = complete && (sums[i].done > 0 || !ever_enabled[i] || operation->rare);
+        complete = complete && (sums[i].done > 0 || !should_have_been_done(i));
     }
     printf("%llu rounds, %llu operations, %llu calls of the driver, %.0f s, %.0f operations per second; the longest "
            "call took %llu ms\n",
@@ -345,7 +387,10 @@ static int conduct(int argc, char **argv) {
         fine = run_round(options.seed + rounds);
         rounds++;
     }
-    return print_totals(rounds) && fine ? 0 : 1;
+    bool complete = print_totals(rounds);
+    if (!fine)
+        printf("%s\n", found_text);
+    return complete && fine ? 0 : 1;
 }
 
 int main(int argc, char **argv) {

@@ -18,6 +18,9 @@
 #define MIB ((uint64_t)1 << 20)
 #define LABEL "claim"
 
+/* Of the crowd's claims: names of groups in the record, and of directories. */
+static const char *const crowd_labels[CROWD_CLAIMS] = {"crowd1", "crowd2", "crowd3"};
+
 struct board *node_board;
 static char root[200];
 
@@ -86,7 +89,7 @@ static bool copy(const char *from, const char *name) {
 }
 
 static bool make_files(const struct node_options *options) {
-    static const char *const directories[] = {"", "dev", "lib", "lib/.tranche", "claims"};
+    static const char *const directories[] = {"", "dev", "lib", "lib/.tranche", "claims", "crowd1", "crowd2", "crowd3"};
     static const char *const nodes[] = {"dev/nvidiactl", "dev/nvidia0", "dev/nvidia1", "dev/nvidia-uvm"};
     char shadow[512], driver[512];
     for (unsigned i = 0; i < sizeof directories / sizeof directories[0]; i++)
@@ -121,6 +124,7 @@ static bool make_board(const struct node_options *options) {
         node_board->context_bytes[gpu] = context_bytes[gpu];
         node_board->limit_bytes[gpu] = options->limit_bytes[gpu];
     }
+    memcpy(node_board->crowd_limit_bytes, options->crowd_limit_bytes, sizeof node_board->crowd_limit_bytes);
     return true;
 }
 
@@ -131,6 +135,12 @@ static bool make_claims(const struct node_options *options) {
     for (int gpu = 0; gpu < GPUS; gpu++) {
         if (options->limit_bytes[gpu] != 0 &&
             !region_view_make(gpu, directory, ids[gpu], uuids[gpu], options->limit_bytes[gpu], context_bytes[gpu]))
+            return false;
+    }
+    for (unsigned claim = 0; claim < CROWD_CLAIMS; claim++) {
+        snprintf(directory, sizeof directory, "%s", node_path(crowd_labels[claim]));
+        if (!region_view_make((int)(GPUS + claim), directory, ids[0], uuids[0], options->crowd_limit_bytes[claim],
+                              context_bytes[0]))
             return false;
     }
     return true;
@@ -186,12 +196,12 @@ unsigned node_devices_variants(void) {
     return sizeof devices_variants / sizeof devices_variants[0];
 }
 
-void node_enter(unsigned devices_variant) {
+void node_enter(unsigned devices_variant, uint32_t claim) {
     int messages = open(node_path("messages"), O_WRONLY | O_CREAT | O_APPEND, 0600);
     if (messages >= 0)
         dup2(messages, 2);
-    setenv("SIMGPU_LABEL", LABEL, 1);
-    setenv("TRANCHE_REGIONS", node_path("claims"), 1);
+    setenv("SIMGPU_LABEL", claim == 0 ? LABEL : crowd_labels[claim - 1], 1);
+    setenv("TRANCHE_REGIONS", node_path(claim == 0 ? "claims" : crowd_labels[claim - 1]), 1);
     setenv("LD_LIBRARY_PATH", node_path("lib"), 1);
     setenv("CAMPAIGN_BOARD", node_path("board"), 1);
     if (devices_variants[devices_variant] != NULL)
@@ -200,22 +210,103 @@ void node_enter(unsigned devices_variant) {
         unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
+struct wanted {
+    const char *label;
+    struct reading *reading;
+};
+
 static int read_group(const struct sim_group_info *info, void *argument) {
-    struct reading *reading = argument;
-    if (strcmp(info->group, LABEL) != 0)
+    const struct wanted *wanted = argument;
+    if (strcmp(info->group, wanted->label) != 0)
         return 0;
     for (int gpu = 0; gpu < GPUS; gpu++) {
-        reading->bytes[gpu] = info->gpus[gpu].bytes;
-        reading->peak[gpu] = info->gpus[gpu].peak_bytes;
+        wanted->reading->bytes[gpu] = info->gpus[gpu].bytes;
+        wanted->reading->peak[gpu] = info->gpus[gpu].peak_bytes;
     }
     return 1;
 }
 
-void node_read(struct reading *reading) {
+static void read_label(const char *label, struct reading *reading) {
     memset(reading, 0, sizeof *reading);
-    sim_each_group(read_group, reading);
+    struct wanted wanted = {label, reading};
+    sim_each_group(read_group, &wanted);
+}
+
+void node_read_crowd(unsigned claim, struct reading *reading) {
+    read_label(crowd_labels[claim], reading);
+    reading->counted[0] = node_board->bare ? reading->bytes[0] : region_view_counted((int)(GPUS + claim));
+}
+
+void node_read(struct reading *reading) {
+    read_label(LABEL, reading);
     for (int gpu = 0; gpu < GPUS; gpu++)
         reading->counted[gpu] = node_board->bare ? reading->bytes[gpu] : region_view_counted(gpu);
+}
+
+/* ---- By holder ---- */
+
+struct shared_memory {
+    int64_t byte; /* which its holders have locked */
+    uint64_t bytes;
+    unsigned claims; /* that hold it, by bit */
+    unsigned owner;  /* the bit of the one that counts it as long as it holds it; 0: all that hold it do */
+};
+
+static struct {
+    struct shared_memory objects[SIM_MAX_PROCESSES];
+    unsigned count;
+    uint64_t *bytes; /* by claim */
+} held;
+
+/* A pool is its maker's claim's to count, whoever has imported it: docs/counting.md. */
+static unsigned owner_of(const struct sim_shared_info *info) {
+    for (unsigned claim = 0; claim < CROWD_CLAIMS && strcmp(info->kind, "pool") == 0; claim++)
+        if (strcmp(info->group, crowd_labels[claim]) == 0)
+            return 1u << claim;
+    return 0;
+}
+
+static int add_object(const struct sim_shared_info *info, void *argument) {
+    (void)argument;
+    if (info->bytes[0] != 0 && held.count < SIM_MAX_PROCESSES)
+        held.objects[held.count++] =
+            (struct shared_memory){.byte = info->lock_byte, .bytes = info->bytes[0], .owner = owner_of(info)};
+    return 0;
+}
+
+static bool counts(const struct shared_memory *object, unsigned claim) {
+    unsigned counting = object->claims & object->owner ? object->owner : object->claims;
+    return counting >> claim & 1;
+}
+
+static void add_holder(int64_t first, int64_t last, void *argument) {
+    const unsigned *claim = argument;
+    for (unsigned i = 0; i < held.count; i++)
+        if (first <= held.objects[i].byte && held.objects[i].byte <= last)
+            held.objects[i].claims |= 1u << *claim;
+}
+
+static int add_process(const struct sim_process_info *info, void *argument) {
+    (void)argument;
+    for (unsigned claim = 0; claim < CROWD_CLAIMS; claim++) {
+        if (strcmp(info->group, crowd_labels[claim]) != 0)
+            continue;
+        held.bytes[claim] += info->gpus[0].bytes;
+        holders_each_lock(node_path("state"), info->nspid, add_holder, &claim);
+    }
+    return 0;
+}
+
+void node_held_crowd(uint64_t bytes[CROWD_CLAIMS]) {
+    memset(bytes, 0, CROWD_CLAIMS * sizeof bytes[0]);
+    held.count = 0;
+    held.bytes = bytes;
+    sim_each_shared(add_object, NULL);
+    sim_each_process(add_process, NULL);
+    for (unsigned i = 0; i < held.count; i++)
+        for (unsigned claim = 0; claim < CROWD_CLAIMS; claim++)
+            if (counts(&held.objects[i], claim))
+                bytes[claim] += held.objects[i].bytes;
 }
 
 /* What the record says at one moment, or nearly. */
@@ -257,8 +348,8 @@ void node_look(void) {
     seen.process_count = seen.object_count = 0;
     sim_each_shared(see_object, NULL);
     sim_each_process(see_process, NULL);
-    for (int gpu = 0; gpu < GPUS && !node_board->bare; gpu++)
-        region_view_look(gpu);
+    for (int view = 0; view < REGION_VIEWS && !node_board->bare; view++)
+        region_view_look(view);
     node_read(&seen.reading);
 }
 
@@ -267,13 +358,17 @@ void node_tell(void (*tell)(const char *format, ...)) {
         tell_process(&seen.processes[i], tell);
     for (unsigned i = 0; i < seen.object_count; i++)
         tell_object(&seen.objects[i], tell);
-    for (int gpu = 0; gpu < GPUS && !node_board->bare; gpu++)
-        region_view_tell(gpu, tell);
+    for (int view = 0; view < REGION_VIEWS && !node_board->bare; view++)
+        region_view_tell(view, tell);
     for (int gpu = 0; gpu < GPUS; gpu++)
         tell("GPU %d: record %llu KiB, peak %llu KiB, region %llu KiB, limit %llu KiB", gpu,
              (unsigned long long)seen.reading.bytes[gpu] >> 10, (unsigned long long)seen.reading.peak[gpu] >> 10,
              (unsigned long long)seen.reading.counted[gpu] >> 10,
              (unsigned long long)node_board->limit_bytes[gpu] >> 10);
+}
+
+uint64_t node_counted_alive_crowd(unsigned claim) {
+    return node_board->bare ? 0 : region_view_counted_alive((int)(GPUS + claim));
 }
 
 uint64_t node_counted_alive(int gpu) {

@@ -7,7 +7,7 @@
 #include "random.h"
 #include "worker.h"
 
-enum { OBJECTS = 2048 };
+enum { OBJECTS = 4096 };
 
 static pthread_mutex_t mutex;
 static struct object objects[OBJECTS];
@@ -44,7 +44,7 @@ static void remove_at(unsigned i) {
     objects[i] = objects[--object_count];
 }
 
-static bool take(uint64_t *random, enum kind kind, int device, uint32_t context, struct object *object) {
+static bool find(uint64_t *random, enum kind kind, int device, uint32_t context, bool take, struct object *object) {
     bool found = false;
     pthread_mutex_lock(&mutex);
     unsigned start = (unsigned)random_below(random, object_count);
@@ -53,7 +53,8 @@ static bool take(uint64_t *random, enum kind kind, int device, uint32_t context,
         if (objects[i].kind == kind && (device < 0 || objects[i].device == device) &&
             (context == 0 || objects[i].context == context)) {
             *object = objects[i];
-            remove_at(i);
+            if (take)
+                remove_at(i);
             found = true;
         }
     }
@@ -62,11 +63,15 @@ static bool take(uint64_t *random, enum kind kind, int device, uint32_t context,
 }
 
 bool object_take(uint64_t *random, enum kind kind, int device, struct object *object) {
-    return take(random, kind, device, 0, object);
+    return find(random, kind, device, 0, true, object);
 }
 
 bool object_take_in(uint64_t *random, enum kind kind, uint32_t context, struct object *object) {
-    return take(random, kind, -1, context, object);
+    return find(random, kind, -1, context, true, object);
+}
+
+bool object_look(uint64_t *random, enum kind kind, struct object *object) {
+    return find(random, kind, -1, 0, false, object);
 }
 
 void objects_forget(enum kind kind, int device, uint8_t way) {

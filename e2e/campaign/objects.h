@@ -44,6 +44,18 @@ enum kind {
     KIND_EVENT,
     KIND_STREAM,
     KIND_GREEN,
+    /* Of a crowd, which gives nothing back in order. */
+    KIND_CROWD_LINEAR,
+    KIND_CROWD_ASYNC,
+    KIND_CROWD_STREAM,
+    KIND_CROWD_CONTEXT,
+    KIND_CROWD_GRAPH,
+    KIND_CROWD_POOL,
+    KIND_CROWD_SHARED,
+    KIND_CROWD_LEGACY,
+    KIND_CROWD_OPENED,
+    KIND_CROWD_IMPORTED_POOL,
+    KIND_CROWD_MODULE,
     KINDS,
 };
 
@@ -75,6 +87,8 @@ void objects_reset(void);
 bool object_put(const struct object *object);
 /* Takes out a random object of a kind, on a device (-1: any). The caller owns it then. */
 bool object_take(uint64_t *random, enum kind kind, int device, struct object *object);
+/* A random object of a kind, which stays where it is: others may take it, and end it, at any moment. */
+bool object_look(uint64_t *random, enum kind kind, struct object *object);
 bool object_take_in(uint64_t *random, enum kind kind, uint32_t context, struct object *object);
 unsigned objects_count(enum kind kind);
 /* The objects of this kind, device and way are gone. */

@@ -11,14 +11,14 @@
 #include "board.h"
 #include "holders.h"
 
-static struct region regions[GPUS];
-static const struct region_usage *usages[GPUS]; /* NULL: no claim on this GPU */
+static struct region regions[REGION_VIEWS];
+static const struct region_usage *usages[REGION_VIEWS]; /* NULL: no claim */
 
-bool region_view_make(int gpu, const char *directory, const char *id, const char *uuid, uint64_t limit_bytes,
+bool region_view_make(int view, const char *directory, const char *id, const char *uuid, uint64_t limit_bytes,
                       uint64_t context_bytes) {
     char why[256] = "", path[512];
     fixture_claim(directory, id, uuid, limit_bytes, context_bytes);
-    bool opened = region_open(&regions[gpu], directory, id, why, sizeof why);
+    bool opened = region_open(&regions[view], directory, id, why, sizeof why);
     snprintf(path, sizeof path, "%s/%s/" REGION_USAGE_FILE, directory, id);
     int file = open(path, O_RDONLY | O_CLOEXEC);
     void *map = file < 0 ? MAP_FAILED : mmap(NULL, sizeof(struct region_usage), PROT_READ, MAP_SHARED, file, 0);
@@ -28,58 +28,58 @@ bool region_view_make(int gpu, const char *directory, const char *id, const char
         fprintf(stderr, "campaign: no region in %s: %s\n", path, why);
         return false;
     }
-    usages[gpu] = map;
+    usages[view] = map;
     return true;
 }
 
 void region_view_close(void) {
-    for (int gpu = 0; gpu < GPUS; gpu++) {
-        if (usages[gpu] == NULL)
+    for (int view = 0; view < REGION_VIEWS; view++) {
+        if (usages[view] == NULL)
             continue;
-        munmap((void *)(uintptr_t)usages[gpu], sizeof(struct region_usage));
-        usages[gpu] = NULL;
-        region_close(&regions[gpu]);
+        munmap((void *)(uintptr_t)usages[view], sizeof(struct region_usage));
+        usages[view] = NULL;
+        region_close(&regions[view]);
     }
 }
 
 /* Read from the file itself: whoever asks the region makes it look for the dead, which is the workers' to do. */
-uint64_t region_view_counted(int gpu) {
-    if (usages[gpu] == NULL)
+uint64_t region_view_counted(int view) {
+    if (usages[view] == NULL)
         return 0;
-    uint64_t total = atomic_load(&usages[gpu]->sums[REGION_GPU].total);
+    uint64_t total = atomic_load(&usages[view]->sums[REGION_GPU].total);
     return (total & ((UINT64_C(1) << REGION_TOTAL_PAGES_BITS) - 1)) << REGION_PAGE_SHIFT;
 }
 
-uint64_t region_view_counted_alive(int gpu) {
-    if (usages[gpu] == NULL)
+uint64_t region_view_counted_alive(int view) {
+    if (usages[view] == NULL)
         return 0;
-    return region_used_bytes(&regions[gpu], REGION_GPU);
+    return region_used_bytes(&regions[view], REGION_GPU);
 }
 
 /* Telling takes a while, in which others may reap. */
-static struct region_slot seen[GPUS][REGION_SLOT_COUNT];
+static struct region_slot seen[REGION_VIEWS][REGION_SLOT_COUNT];
 
-void region_view_look(int gpu) {
-    if (usages[gpu] != NULL)
-        memcpy(seen[gpu], usages[gpu]->slots, sizeof seen[gpu]);
+void region_view_look(int view) {
+    if (usages[view] != NULL)
+        memcpy(seen[view], usages[view]->slots, sizeof seen[view]);
 }
 
-static void tell_slot(int gpu, unsigned index, void (*tell)(const char *format, ...)) {
-    const struct region_slot *slot = &seen[gpu][index];
+static void tell_slot(int view, unsigned index, void (*tell)(const char *format, ...)) {
+    const struct region_slot *slot = &seen[view][index];
     uint64_t pages = committed_pages(atomic_load(&slot->held[REGION_GPU].committed));
     unsigned long long kib = (unsigned long long)(pages << REGION_PAGE_SHIFT) >> 10;
     bool is_share = life_kind(atomic_load(&slot->life)) == REGION_KIND_SHARE;
     if (pages != 0 && !is_share)
-        tell("the region of GPU %d: slot %u, process %d holds %llu KiB, contexts: %d", gpu, index,
-             atomic_load(&slot->pid), kib, atomic_load(&slot->contexts));
+        tell("region %d: slot %u, process %d holds %llu KiB, contexts: %d", view, index, atomic_load(&slot->pid), kib,
+             atomic_load(&slot->contexts));
     if (pages == 0 || !is_share)
         return;
-    tell("the region of GPU %d: slot %u, shared memory called %#llx.%#llx has %llu KiB", gpu, index,
+    tell("region %d: slot %u, shared memory called %#llx.%#llx has %llu KiB", view, index,
          (unsigned long long)atomic_load(&slot->tag[0]), (unsigned long long)atomic_load(&slot->tag[1]), kib);
-    holders_tell(regions[gpu].usage_path, REGION_SLOTS_OFFSET + (int64_t)index * REGION_SLOT_SIZE, tell);
+    holders_tell(regions[view].usage_path, REGION_SLOTS_OFFSET + (int64_t)index * REGION_SLOT_SIZE, tell);
 }
 
-void region_view_tell(int gpu, void (*tell)(const char *format, ...)) {
-    for (unsigned i = 0; usages[gpu] != NULL && i < REGION_SLOT_COUNT; i++)
-        tell_slot(gpu, i, tell);
+void region_view_tell(int view, void (*tell)(const char *format, ...)) {
+    for (unsigned i = 0; usages[view] != NULL && i < REGION_SLOT_COUNT; i++)
+        tell_slot(view, i, tell);
 }

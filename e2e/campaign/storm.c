@@ -67,7 +67,7 @@ static bool watch(void) {
     struct reading reading;
     look_for_children();
     node_read(&reading);
-    if (!check_limit(&reading) || !actors_look())
+    if (!check_limit(&reading) || !actors_look() || (node_board->crowd && !crowd_check_limits(false)))
         return false;
     if (atomic_load(&node_board->wrong) == 1)
         return found("%s", node_board->wrong_text);
@@ -93,6 +93,15 @@ static unsigned find_busy(void) {
     return SEATS;
 }
 
+static const char *what_is_done(unsigned seat) {
+    for (unsigned i = 0; i < DESKS; i++) {
+        const struct desk *desk = &node_board->seats[seat].desks[i];
+        if (atomic_load(&desk->taken) && !atomic_load(&desk->waiting) && desk->operation < OPERATIONS_MAX)
+            return operation_at(desk->operation)->name;
+    }
+    return "what is no operation";
+}
+
 /* Until all threads of all processes are at their desks. */
 static bool calm_down(void) {
     atomic_store(&node_board->mode, MODE_LOCKSTEP);
@@ -106,13 +115,13 @@ static bool calm_down(void) {
         unsigned busy = find_busy();
         calm = busy == SEATS;
         if (!calm && seconds() > end)
-            return found("process %u (%d) is still busy long after it was called for quiet", busy,
-                         actors[busy].alive ? actors[busy].pid : 0);
+            return found("process %u (%d) is still busy long after it was called for quiet, with %s", busy,
+                         actors[busy].alive ? actors[busy].pid : 0, what_is_done(busy));
     }
     return watch();
 }
 
-static bool rage(uint64_t *random, unsigned processes, double duration) {
+bool rage(uint64_t *random, unsigned processes, double duration) {
     atomic_store(&node_board->mode, MODE_STORM);
     for (double end = seconds() + duration; seconds() < end; nap(500000 + random_below(random, 4000000)))
         if (!watch() || !disturb(random, processes))

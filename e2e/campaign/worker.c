@@ -1,6 +1,8 @@
 #include "worker.h"
 
+#include <dlfcn.h>
 #include <errno.h>
+#include <execinfo.h>
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -14,6 +16,7 @@
 
 #include "calls.h"
 #include "family.h"
+#include "hesitate.h"
 
 struct board *board;
 struct seat *my_seat;
@@ -290,7 +293,8 @@ static void perform(struct desk *desk) {
     desk->reported_used = UINT64_MAX;
     atomic_store(&desk->need, 0);
     atomic_store(&desk->also, 0);
-    calls_begin(&call);
+    if (!board->crowd) /* which does not look at the clock */
+        calls_begin(&call);
     if (desk->operation >= OPERATIONS_MAX && desk->operation > ORDER_WHOLE) {
         obey(&call);
         return;
@@ -312,7 +316,10 @@ static void perform(struct desk *desk) {
         pthread_rwlock_wrlock(&contexts_lock);
     else
         pthread_rwlock_rdlock(&contexts_lock);
+    if (board->crowd)
+        hesitate(call.random, board->dials.hesitate);
     operation->perform(&call);
+    hesitate(0, 0);
     pthread_rwlock_unlock(&contexts_lock);
 }
 
@@ -437,6 +444,35 @@ void worker_serve(unsigned desk) {
 
 /* ---- Beginning ---- */
 
+/* A fault ends the process as it does any other; but first it says where, in one line of the messages. */
+static void on_fault(int signal_number, siginfo_t *info, void *unused) {
+    void *frames[24];
+    char line[2000];
+    (void)unused;
+    int count = backtrace(frames, sizeof frames / sizeof frames[0]);
+    size_t length = (size_t)snprintf(line, sizeof line, "signal %d at %p in", signal_number, info->si_addr);
+    for (int i = 2; i < count && length < sizeof line - 200; i++) {
+        Dl_info where = {0};
+        dladdr(frames[i], &where);
+        const char *file = where.dli_fname != NULL ? strrchr(where.dli_fname, '/') : NULL;
+        length += (size_t)snprintf(line + length, 200, " %s+%#tx(%s)", file != NULL ? file + 1 : "?",
+                                   (char *)frames[i] - (char *)where.dli_fbase,
+                                   where.dli_sname != NULL ? where.dli_sname : "");
+    }
+    fprintf(stderr, "%s\n", line);
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
+static void tell_of_faults(void) {
+    struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
+    void *first;
+    backtrace(&first, 1); /* loads what it needs */
+    sigaction(SIGSEGV, &action, NULL);
+    sigaction(SIGBUS, &action, NULL);
+    sigaction(SIGABRT, &action, NULL);
+}
+
 static bool load(void) {
     char why[256];
     if (!calls_load(my_seat->seed % 2 == 0, why, sizeof why)) {
@@ -492,6 +528,7 @@ static void give_up_seats(void) {
 
 int worker_main(unsigned seat) {
     signal(SIGCHLD, SIG_IGN); /* children that end are nobody's business but the conductor's */
+    tell_of_faults();
     sit_down(seat);
     give_up_seats();
     family_give(board, seat); /* if it called exec */

@@ -171,8 +171,10 @@ func (f *filling) slack() uint64 {
 	switch {
 	case f.unitless():
 		return f.contextBytes + 2*granularity
-	case strings.HasPrefix(f.way.Name, "async"), f.way.Name == "pool", strings.HasPrefix(f.way.Name, "graph"):
-		return 32*mib + 2*granularity // a pool grows by so much
+	case strings.HasPrefix(f.way.Name, "async"), f.way.Name == "pool":
+		return 2*32*mib + 2*granularity // a pool grows by 32 MiB, and leaves as much
+	case strings.HasPrefix(f.way.Name, "graph"):
+		return 32*mib + 2*granularity // graphs' memory grows by so much
 	default:
 		return max(2*f.way.Smallest, 2*granularity)
 	}

@@ -1,6 +1,7 @@
 #include "fake_driver.h"
 
 #include "../real.h"
+#include "fake_streams.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -170,6 +171,21 @@ CUresult FAKE(cuCtxGetCurrent)(CUcontext *context) {
 
 CUresult FAKE(cuCtxSetCurrent)(CUcontext context) {
     set_current(context);
+    return CUDA_SUCCESS;
+}
+
+/* One deep, and of one thread at a time. */
+static CUcontext pushed_over;
+
+CUresult FAKE(cuCtxPushCurrent_v2)(CUcontext context) {
+    pushed_over = current();
+    set_current(context);
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuCtxPopCurrent_v2)(CUcontext *context) {
+    *context = current();
+    set_current(pushed_over);
     return CUDA_SUCCESS;
 }
 
@@ -380,10 +396,15 @@ CUresult FAKE(cuMemAlloc_v2)(CUdeviceptr *address, size_t size) {
     pthread_mutex_lock(&mutex);
     CUdeviceptr placed =
         size < FAKE_MIB ? place_small((unsigned)((size + 511) / 512)) : take_blocks((size + BLOCK - 1) / BLOCK, false);
+    void (*allocated)(CUdeviceptr) = fake_orders.allocated;
+    fake_orders.allocated = NULL;
     pthread_mutex_unlock(&mutex);
-    if (placed != 0)
-        *address = placed;
-    return placed != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    if (placed == 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *address = placed;
+    if (allocated != NULL)
+        allocated(placed);
+    return CUDA_SUCCESS;
 }
 
 CUresult FAKE(cuMemAllocManaged)(CUdeviceptr *address, size_t size, unsigned int flags) {
@@ -495,6 +516,16 @@ static void *new_image(bool library, struct image *of) {
     return NULL;
 }
 
+/* What lazy loading left out, in the current context. */
+static void use_image(struct image *image) {
+    if (fake_orders.use_blocks == 0 || current() == NULL)
+        return;
+    image->device = current()->device;
+    image->blocks += fake_orders.use_blocks;
+    take(image->device, fake_orders.use_blocks * BLOCK);
+    fake_orders.use_blocks = 0;
+}
+
 static void end_image(struct image *image) {
     if (image->used)
         physical[image->device].now -= image->blocks * BLOCK;
@@ -502,6 +533,10 @@ static void end_image(struct image *image) {
 }
 
 CUresult FAKE(cuModuleLoadData)(CUmodule *module, const void *image) {
+    void (*in_image)(void) = fake_orders.in_image;
+    fake_orders.in_image = NULL;
+    if (in_image != NULL)
+        in_image();
     *module = new_image(false, NULL);
     return *module != NULL && image != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -545,13 +580,32 @@ CUresult FAKE(cuModuleGetFunction)(CUfunction *function, CUmodule module, const 
     if (function == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = named((struct image *)module, name, function);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
+        use_image((struct image *)module);
         (*function)->loaded = true;
+    }
     return result;
 }
 
 CUresult FAKE(cuLibraryGetKernel)(CUkernel *kernel, CUlibrary library, const char *name) {
     return kernel == NULL ? CUDA_ERROR_INVALID_VALUE : named((struct image *)library, name, (CUfunction *)kernel);
+}
+
+/* Into the current context, as the first launch would. The kernel is the library's whatever its context. */
+CUresult FAKE(cuKernelGetFunction)(CUfunction *function, CUkernel kernel) {
+    *function = (CUfunction)kernel;
+    for (int i = 0; i < IMAGES; i++)
+        if (images[i].used && *function >= images[i].functions && *function < images[i].functions + FAKE_KERNELS)
+            use_image(&images[i]);
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuModuleGetGlobal_v2)(CUdeviceptr *address, size_t *size, CUmodule module, const char *name) {
+    (void)name;
+    use_image((struct image *)module);
+    *address = BASE;
+    *size = 1;
+    return CUDA_SUCCESS;
 }
 
 CUresult FAKE(cuModuleGetFunctionCount)(unsigned int *count, CUmodule module) {
@@ -648,6 +702,8 @@ static const struct {
     F(cuCtxGetCurrent, "cuCtxGetCurrent", 4000),
     F(cuCtxSetCurrent, "cuCtxSetCurrent", 4000),
     F(cuCtxGetDevice, "cuCtxGetDevice", 2000),
+    F(cuCtxPushCurrent_v2, "cuCtxPushCurrent", 4000),
+    F(cuCtxPopCurrent_v2, "cuCtxPopCurrent", 4000),
     F(cuCtxCreate, "cuCtxCreate", 2000),
     F(cuCtxCreate_v2, "cuCtxCreate", 3020),
     F(cuCtxCreate_v3, "cuCtxCreate", 11040),
@@ -671,6 +727,8 @@ static const struct {
     F(cuModuleLoadData, "cuModuleLoadData", 2000),
     F(cuModuleUnload, "cuModuleUnload", 2000),
     F(cuModuleGetFunction, "cuModuleGetFunction", 2000),
+    F(cuModuleGetGlobal_v2, "cuModuleGetGlobal", 3020),
+    F(cuKernelGetFunction, "cuKernelGetFunction", 12000),
     F(cuModuleGetFunctionCount, "cuModuleGetFunctionCount", 12040),
     F(cuModuleEnumerateFunctions, "cuModuleEnumerateFunctions", 12040),
     F(cuLibraryLoadData, "cuLibraryLoadData", 12000),
@@ -729,6 +787,16 @@ void *real_lookup(const char *soname, const char *name) {
     for (unsigned i = 0; i < FUNCTIONS; i++)
         if (strcmp(functions[i].symbol, name) == 0)
             return (void *)functions[i].function;
-    return NULL;
+    return fake_streams_lookup(name);
+}
+
+CUcontext fake_current(void) {
+    return current();
+}
+
+void fake_take(CUdevice device, int64_t bytes) {
+    pthread_mutex_lock(&mutex);
+    take(device, (uint64_t)bytes);
+    pthread_mutex_unlock(&mutex);
 }
 #endif

@@ -23,12 +23,15 @@ enum fake_answers {
 };
 
 struct fake_orders {
-    CUresult fail_allocation; /* what the next allocation returns */
+    CUresult fail_allocation;       /* what the next allocation returns */
+    void (*allocated)(CUdeviceptr); /* called after the next allocation, before its caller hears of it */
     CUresult fail_free;
     CUresult fail_context;
     void (*in_context)(void); /* called when the next context is about to be made */
     CUresult fail_unload;     /* what the next cuModuleUnload or cuLibraryUnload returns */
     uint64_t image_blocks;    /* of 2 MiB that the next module or library takes of the current device */
+    void (*in_image)(void);   /* called when the next module is about to be loaded */
+    uint64_t use_blocks;      /* the same when something in it is next asked for */
     size_t pitch;             /* what the next pitched allocation takes as pitch; 0 is the usual */
     enum fake_answers answers;
 };

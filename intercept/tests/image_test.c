@@ -1,18 +1,21 @@
 /*
  * Tests of how much memory images are said to take: cubins, fat binaries, their wrappers and PTX, all made here. Then every
  * image cut off at each length, and many with bytes changed at random, each in memory that ends where the image does, so that
- * the address sanitizer sees what is read beyond.
+ * the address sanitizer and the processor see what is read beyond. The simulated driver takes no more of them than was said.
  *
  *   image_test [SEED]
  */
 #include "../image.h"
 #include "check.h"
+#include "image_driver.h"
 
 #include <elf.h>
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define MIB (UINT64_C(1) << 20)
@@ -77,6 +80,8 @@ static struct image cubin_of(const struct section *sections, unsigned count) {
     return image;
 }
 
+#define MANAGED_BYTES 70000u
+
 static struct image cubin(void) {
     static const struct section sections[] = {{".text.k0", 5000, 128},    {".nv.global", 3 * MIB, 256},
                                               {".nv.global.init", 77, 8}, {".nv.constant3", 1000, 4},
@@ -86,6 +91,30 @@ static struct image cubin(void) {
 
 #define CUBIN_CODE 5300u
 #define CUBIN_DATA (3 * MIB + 77 + 1000 + 3 * 512)
+
+/* The same with a table of symbols: a variable in a section, and one that is managed. */
+static struct image cubin_with_symbols(void) {
+    static const struct section sections[] = {{".text.k0", 5000, 128}, {".nv.global", 4096, 256}, {".symtab", 0, 8}};
+    struct image image = cubin_of(sections, sizeof sections / sizeof sections[0]);
+    const Elf64_Sym symbols[] = {
+        {0},
+        {.st_name = 1, .st_info = ELF64_ST_INFO(STB_GLOBAL, STT_OBJECT), .st_shndx = 3, .st_size = 4000},
+        {.st_name = 1,
+         .st_info = ELF64_ST_INFO(STB_GLOBAL, STT_OBJECT),
+         .st_other = 4,
+         .st_shndx = 3,
+         .st_size = MANAGED_BYTES}};
+    Elf64_Shdr header;
+    size_t at = sizeof(Elf64_Ehdr) + 4 * sizeof header;
+    memcpy(&header, image.bytes + at, sizeof header);
+    header.sh_type = SHT_SYMTAB;
+    header.sh_link = 1;
+    header.sh_offset = image.length;
+    header.sh_size = sizeof symbols;
+    memcpy(image.bytes + at, &header, sizeof header);
+    append(&image, symbols, sizeof symbols);
+    return image;
+}
 
 static struct image text(const char *ptx) {
     struct image image = {0};
@@ -149,8 +178,42 @@ static struct image_size size_of(const void *bytes, size_t length) {
     return size;
 }
 
+#define ROOM 65536               /* for an image */
+#define BEHIND ((size_t)1 << 40) /* bytes behind it that are no memory, further than a damaged number often leads */
+
+/* The size of an image in memory, which nobody says the end of, and behind which there is no more memory. */
+static struct image_size size_in_memory(const void *bytes, size_t length) {
+    static char *memory;
+    if (memory == NULL)
+        memory = mmap(NULL, ROOM + BEHIND, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED || mprotect(memory, ROOM, PROT_READ | PROT_WRITE) != 0)
+        abort();
+    memcpy(memory + ROOM - length, bytes, length);
+    return image_size(memory + ROOM - length);
+}
+
 static bool same(struct image_size one, struct image_size other) {
-    return one.code == other.code && one.data == other.data && one.hidden == other.hidden;
+    return one.code == other.code && one.data == other.data && one.hidden == other.hidden &&
+           one.malformed == other.malformed;
+}
+
+static bool is_binary(const struct image *image) {
+    return image->length >= 4 &&
+           (memcmp(image->bytes, ELFMAG, 4) == 0 || memcmp(image->bytes, "\x50\xed\x55\xba", 4) == 0);
+}
+
+/* What the driver is given of a file is what was counted, whatever becomes of the file. */
+static void check_copy(int descriptor, const struct image_file *file, const struct image *image) {
+    char *read_back = malloc(image->length + 1);
+    int copy = open(file->path, O_RDONLY | O_CLOEXEC);
+    if (read_back == NULL || pwrite(descriptor, "changed", 7, 0) != 7)
+        abort();
+    CHECK(copy >= 0 && read(copy, read_back, image->length + 1) == (ssize_t)image->length &&
+              memcmp(read_back, image->bytes, image->length) == 0,
+          "the copy is as the file was");
+    CHECK(pwrite(file->copy, "", 1, 0) < 0, "nobody changes the copy");
+    close(copy);
+    free(read_back);
 }
 
 /* The same of a file, and of memory whose end nobody says. */
@@ -160,23 +223,23 @@ static struct image_size size_in_all_ways(const struct image *image) {
     int file = mkstemp(path);
     if (file < 0 || write(file, image->bytes, image->length) != (ssize_t)image->length)
         abort();
-    CHECK(same(image_file_size(path), size), "in a file");
+    struct image_file opened;
+    image_file_open(&opened, path);
+    CHECK(same(opened.size, image->length != 0 ? size : opened.size), "in a file");
+    if (image->length != 0)
+        check_copy(file, &opened, image);
+    image_file_close(&opened);
     unlink(path);
     close(file);
-    char *copy = malloc(image->length + 1);
-    if (copy == NULL)
-        abort();
-    memcpy(copy, image->bytes, image->length);
-    copy[image->length] = '\0';
-    CHECK(same(image_size(copy), size), "in memory");
-    free(copy);
+    CHECK(same(size_in_memory(image->bytes, image->length + !is_binary(image)), size), "in memory");
     return size;
 }
 
 static void says(const struct image *image, uint64_t code, uint64_t data, bool hidden, const char *what) {
     struct image_size size = size_in_all_ways(image);
-    CHECK(size.code == code && size.data == data && size.hidden == hidden, "%s: %llu + %llu, hidden %d", what,
-          (unsigned long long)size.code, (unsigned long long)size.data, size.hidden);
+    CHECK(size.code == code && size.data == data && size.hidden == hidden && !size.malformed,
+          "%s: %llu + %llu, hidden %d, malformed %d", what, (unsigned long long)size.code,
+          (unsigned long long)size.data, size.hidden, size.malformed);
 }
 
 /* What PTX declares, of which nothing is hidden. */
@@ -198,32 +261,46 @@ static void test_cubin(void) {
     const struct section aligned = {".nv.global", 10, 4096};
     image = cubin_of(&aligned, 1);
     says(&image, 0, 10 + 4096, false, "a section with an alignment");
+    image = cubin_with_symbols();
+    says(&image, 5000, 4096 + 512 + BLOCK + MANAGED_BYTES + 512, false, "what is managed");
     const struct section huge[] = {{".nv.global", UINT64_MAX, 1}, {".nv.global.init", UINT64_MAX, 1}};
     image = cubin_of(huge, 2);
     says(&image, 0, MOST, false, "more than all memory");
 }
 
+/* A number that leads out of the image, or one that only says that the file is of a kind that we do not know. */
+struct broken {
+    size_t offset;
+    uint64_t value;
+    size_t bytes;
+    bool malformed;
+};
+
+static void breaks(struct image image, const struct broken *broken, size_t number) {
+    memcpy(image.bytes + broken->offset, &broken->value, broken->bytes);
+    struct image_size size = size_in_all_ways(&image);
+    CHECK(size.malformed == broken->malformed && size.hidden == !broken->malformed, "%zu: hidden %d, malformed %d",
+          number, size.hidden, size.malformed);
+}
+
+#define SECTION(index, field) (sizeof(Elf64_Ehdr) + (index) * sizeof(Elf64_Shdr) + offsetof(Elf64_Shdr, field))
+
 static void test_broken_cubins(void) {
-    static const struct {
-        size_t offset;
-        uint64_t value;
-        size_t bytes;
-    } broken[] = {{offsetof(Elf64_Ehdr, e_shoff), UINT64_MAX, 8},
-                  {offsetof(Elf64_Ehdr, e_shoff), UINT64_MAX - 63, 8},
-                  {offsetof(Elf64_Ehdr, e_shoff), 8000, 8},
-                  {offsetof(Elf64_Ehdr, e_shnum), UINT16_MAX, 2},
-                  {offsetof(Elf64_Ehdr, e_shnum), 0, 2},
-                  {offsetof(Elf64_Ehdr, e_shstrndx), UINT16_MAX, 2},
-                  {offsetof(Elf64_Ehdr, e_shentsize), 1, 2},
-                  {EI_CLASS, ELFCLASS32, 1},
-                  {sizeof(Elf64_Ehdr) + sizeof(Elf64_Shdr) + offsetof(Elf64_Shdr, sh_offset), UINT64_MAX, 8},
-                  {sizeof(Elf64_Ehdr) + sizeof(Elf64_Shdr) + offsetof(Elf64_Shdr, sh_size), UINT64_MAX, 8},
-                  {sizeof(Elf64_Ehdr) + 2 * sizeof(Elf64_Shdr) + offsetof(Elf64_Shdr, sh_name), UINT32_MAX, 4}};
-    for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++) {
-        struct image image = cubin();
-        memcpy(image.bytes + broken[i].offset, &broken[i].value, broken[i].bytes);
-        CHECK(size_of(image.bytes, image.length).hidden, "broken cubin %zu", i);
-    }
+    static const struct broken broken[] = {{offsetof(Elf64_Ehdr, e_shoff), UINT64_MAX, 8, true},
+                                           {offsetof(Elf64_Ehdr, e_shoff), UINT64_MAX - 63, 8, true},
+                                           {offsetof(Elf64_Ehdr, e_shoff), 8000, 8, true},
+                                           {offsetof(Elf64_Ehdr, e_shnum), UINT16_MAX, 2, true},
+                                           {offsetof(Elf64_Ehdr, e_phoff), UINT64_MAX, 8, true},
+                                           {offsetof(Elf64_Ehdr, e_shnum), 0, 2, false},
+                                           {offsetof(Elf64_Ehdr, e_shstrndx), UINT16_MAX, 2, false},
+                                           {offsetof(Elf64_Ehdr, e_shentsize), 1, 2, false},
+                                           {EI_CLASS, ELFCLASS32, 1, false},
+                                           {SECTION(1, sh_offset), UINT64_MAX, 8, true},
+                                           {SECTION(1, sh_size), UINT64_MAX, 8, true},
+                                           {SECTION(2, sh_type), SHT_PROGBITS, 4, true},
+                                           {SECTION(2, sh_name), UINT32_MAX, 4, false}};
+    for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++)
+        breaks(cubin(), &broken[i], i);
 }
 
 /* --- fat binaries -------------------------------------------------------------------------------------------------- */
@@ -254,27 +331,36 @@ static void test_fatbin_of_unknown_parts(void) {
     says(&image, part.length, 0, true, "no cubin");
 }
 
+#define ENTRY(field) (sizeof(struct fatbin_header) + offsetof(struct fatbin_entry, field))
+
 static void test_broken_fatbins(void) {
-    static const struct {
-        size_t offset;
-        uint64_t value;
-        size_t bytes;
-    } broken[] = {
-        {offsetof(struct fatbin_header, size), 1, 2},
-        {offsetof(struct fatbin_header, size), UINT16_MAX, 2},
-        {offsetof(struct fatbin_header, contents), UINT64_MAX, 8},
-        {offsetof(struct fatbin_header, contents), UINT64_MAX - 15, 8},
-        {sizeof(struct fatbin_header) + offsetof(struct fatbin_entry, size), 0, 4},
-        {sizeof(struct fatbin_header) + offsetof(struct fatbin_entry, size), UINT32_MAX, 4},
-        {sizeof(struct fatbin_header) + offsetof(struct fatbin_entry, payload), UINT64_MAX, 8},
-        {sizeof(struct fatbin_header) + offsetof(struct fatbin_entry, payload), UINT64_MAX - 63, 8},
-    };
+    static const struct broken broken[] = {{offsetof(struct fatbin_header, size), 1, 2, true},
+                                           {offsetof(struct fatbin_header, size), UINT16_MAX, 2, true},
+                                           {offsetof(struct fatbin_header, contents), UINT64_MAX, 8, true},
+                                           {offsetof(struct fatbin_header, contents), UINT64_MAX - 15, 8, true},
+                                           {ENTRY(size), 0, 4, false},
+                                           {ENTRY(size), UINT32_MAX, 4, true},
+                                           {ENTRY(payload), UINT64_MAX, 8, true},
+                                           {ENTRY(payload), UINT64_MAX - 63, 8, true},
+                                           {ENTRY(kind), INTERMEDIATE, 2, false}};
     for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++) {
         struct image image = fatbin(), part = cubin();
         add_entry(&image, CUBIN, 0, 0, &part);
-        memcpy(image.bytes + broken[i].offset, &broken[i].value, broken[i].bytes);
-        CHECK(size_of(image.bytes, image.length).hidden, "broken fat binary %zu", i);
+        breaks(image, &broken[i], i);
     }
+}
+
+/* Memory ends at once, or in the midst of what an image says that it has. */
+static void test_memory_that_ends(void) {
+    struct image image = fatbin(), part = cubin();
+    add_entry(&image, CUBIN, 0, 0, &part);
+    for (size_t length = 1; length < image.length; length++)
+        CHECK(size_in_memory(image.bytes, length).malformed, "%zu bytes of a fat binary", length);
+    for (size_t length = 1; length < part.length; length++)
+        CHECK(size_in_memory(part.bytes, length).malformed, "%zu bytes of a cubin", length);
+    CHECK(size_in_memory(".version 8.0", 12).malformed, "a text without an end");
+    CHECK(image_size((const void *)8).malformed, "where there is no memory");
+    CHECK(image_size((const void *)UINTPTR_MAX).malformed, "at the end of all addresses");
 }
 
 /* A wrapper is found in memory only: in a file its pointer leads nowhere. */
@@ -286,11 +372,11 @@ static void test_wrapper(void) {
         const void *data;
         void *unused;
     } wrapper = {0x466243b1u, 1, image.bytes, NULL};
-    CHECK(same(image_size(&wrapper), (struct image_size){CUBIN_CODE, CUBIN_DATA, false}), "in memory");
+    CHECK(same(image_size(&wrapper), (struct image_size){CUBIN_CODE, CUBIN_DATA, false, false}), "in memory");
     struct image_size size = size_of(&wrapper, sizeof wrapper);
     CHECK(size.hidden && size.code == 0 && size.data == 0, "in a file");
     wrapper.data = NULL;
-    CHECK(image_size(&wrapper).hidden, "around nothing");
+    CHECK(image_size(&wrapper).malformed, "around nothing");
     CHECK(size_of(&wrapper, 5).hidden, "a part of one");
     CHECK(same(image_size(NULL), (struct image_size){0}), "no image");
 }
@@ -414,7 +500,7 @@ static void test_ptx_that_is_not_understood(void) {
 
 /* --- every length, and any bytes ----------------------------------------------------------------------------------- */
 
-#define SAMPLES 5
+#define SAMPLES 8
 
 static void make_samples(struct image samples[SAMPLES]) {
     samples[0] = cubin();
@@ -430,10 +516,14 @@ static void make_samples(struct image samples[SAMPLES]) {
     add_entry(&samples[3], PTX, ZSTD, 5000, &samples[1]);
     add_entry(&samples[3], PTX, 0, 0, &samples[1]);
     samples[4] = text(".global .b8 a[((((1?2:3)+4)<<5)%100)*~-8];.global .b8 b[] = \"text\";");
-}
-
-static bool is_binary(const struct image *image) {
-    return image->bytes[0] != '.';
+    samples[5] =
+        text(".version 8.0\n.extern .global .b8 x[99];.visible .global .align 16 .v4 .f32 a[64], b, c<4>;.global "
+             ".b16 d[]={1,2,3};\n.global .b8 e[8388608];.const .u32 f[0x10][017];.weak .global .texref t;");
+    samples[6] = cubin_with_symbols();
+    samples[7] = fatbin();
+    add_entry(&samples[7], CUBIN, 0, 0, &samples[6]);
+    add_entry(&samples[7], INTERMEDIATE, 0, 0, &samples[1]);
+    add_entry(&samples[7], PTX, 0, 0, &samples[5]);
 }
 
 /* Of what has headers nothing is overlooked without a word. */
@@ -443,8 +533,8 @@ static void test_truncations(void) {
     for (unsigned i = 0; i < SAMPLES; i++)
         for (size_t length = 0; length < samples[i].length; length++) {
             struct image_size size = size_of(samples[i].bytes, length);
-            if (is_binary(&samples[i]) && length >= 4 && !size.hidden)
-                CHECK(false, "image %u with %zu bytes of %zu hides nothing", i, length, samples[i].length);
+            if (is_binary(&samples[i]) && length >= 4 && !size.malformed)
+                CHECK(false, "image %u with %zu bytes of %zu is said to be whole", i, length, samples[i].length);
             if (size.code > MOST || size.data > MOST)
                 CHECK(false, "image %u with %zu bytes", i, length);
         }
@@ -491,34 +581,71 @@ static void change_character(uint64_t *random, struct image *image) {
     image->bytes[next_random(random) % image->length] = characters[next_random(random) % sizeof characters];
 }
 
+static void flip_bit(uint64_t *random, struct image *image) {
+    image->bytes[next_random(random) % image->length] ^= (char)(1 << next_random(random) % 8);
+}
+
+static void cut(struct image *image, size_t bytes) {
+    image->length -= bytes;
+    memset(image->bytes + image->length, 0, bytes);
+}
+
 static void mutate(uint64_t *random, struct image *image) {
     for (uint64_t times = 1 + next_random(random) % 6; times > 0; times--) {
         uint64_t way = next_random(random) % 8;
-        if (way < 4 && is_binary(image))
+        if (way < 3 && is_binary(image))
             change_number(random, image);
+        else if (way < 4)
+            flip_bit(random, image);
         else if (way < 6)
             change_character(random, image);
         else if (way == 6)
             change_piece(random, image);
         else if (image->length > 1)
-            image->length -= next_random(random) % (next_random(random) % 2 ? image->length : 8 % image->length + 1);
+            cut(image, next_random(random) % (next_random(random) % 2 ? image->length : 8 % image->length + 1));
     }
+}
+
+/* Nobody overlooks what the driver takes, in a copy of just the image's length. True if the driver loads it. */
+static bool driver_agrees(const struct image *image, struct image_size size, unsigned mutation) {
+    uint64_t taken = 0;
+    char *copy = calloc(1, image->length + !is_binary(image));
+    if (copy == NULL)
+        abort();
+    memcpy(copy, image->bytes, image->length);
+    bool loads = !size.malformed && image_driver_takes(copy, &taken);
+    if (loads && !size.hidden && taken > size.code + size.data)
+        CHECK(false, "mutation %u of seed %llu: the driver takes %llu of %llu + %llu: %.*s", mutation,
+              (unsigned long long)seed, (unsigned long long)taken, (unsigned long long)size.code,
+              (unsigned long long)size.data, is_binary(image) ? 0 : (int)image->length, image->bytes);
+    free(copy);
+    return loads;
 }
 
 static void test_mutations(void) {
     static struct image samples[SAMPLES];
     make_samples(samples);
-    uint64_t random = seed, seen = 0;
+    uint64_t random = seed;
+    unsigned known = 0, malformed = 0, loaded = 0;
     for (unsigned i = 0; i < MUTATIONS; i++) {
         struct image image = samples[next_random(&random) % SAMPLES];
         mutate(&random, &image);
         struct image_size size = size_of(image.bytes, image.length);
         if (size.code > MOST || size.data > MOST)
             CHECK(false, "mutation %u of seed %llu", i, (unsigned long long)seed);
-        seen += !size.hidden;
+        struct image_size memory = size_in_memory(image.bytes, image.length + !is_binary(&image));
+        /* In memory an image may say that it has more than it makes use of. */
+        if (!same(memory, size) && (memory.malformed || !size.malformed))
+            CHECK(false, "mutation %u of seed %llu: %d%d in memory, %d%d in a file", i, (unsigned long long)seed,
+                  memory.hidden, memory.malformed, size.hidden, size.malformed);
+        loaded += driver_agrees(&image, size, i);
+        known += !size.hidden && !size.malformed;
+        malformed += size.malformed;
     }
-    CHECK(seen > MUTATIONS / 50 && seen < MUTATIONS - MUTATIONS / 50, "%llu of %u hide nothing: too few or too many",
-          (unsigned long long)seen, MUTATIONS);
+    printf("image_test: %u known, %u malformed, %u loaded of %u\n", known, malformed, loaded, MUTATIONS);
+    CHECK(known > MUTATIONS / 50 && malformed > MUTATIONS / 50 && loaded > MUTATIONS / 50 &&
+              loaded < MUTATIONS - MUTATIONS / 50,
+          "too few of a kind");
 }
 
 int main(int argc, char **argv) {
@@ -531,6 +658,7 @@ int main(int argc, char **argv) {
     RUN(test_fatbin);
     RUN(test_fatbin_of_unknown_parts);
     RUN(test_broken_fatbins);
+    RUN(test_memory_that_ends);
     RUN(test_wrapper);
     RUN(test_ptx_declarations);
     RUN(test_ptx_spaces_and_comments);

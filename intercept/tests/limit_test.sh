@@ -57,19 +57,23 @@ limit=512
 first=GPU-7e570000-0000-4000-8000-000000000000
 second=GPU-7e570000-0000-4000-8000-000000000001
 lib=$work/lib
-mkdir -p "$work/dev" "$lib/.tranche" "$work/a" "$work/b"
+mkdir -p "$work/dev" "$lib/.tranche" "$work/a" "$work/b" "$work/two" "$work/three"
 touch "$work/dev/nvidiactl" "$work/dev/nvidia0" "$work/dev/nvidia1" "$work/dev/nvidia-uvm"
 for library in libcuda.so.1 libnvidia-ml.so.1; do
     cp "$build/lib/$library" "$lib/"
     cp "$build/sim/lib/$library" "$lib/.tranche/driver-${library%.1}"
 done
 compile -o "$work/claim" $tests/make_claim.c $tests/fixture.c
-compile -o "$work/worker" $tests/worker.c -L"$build/sim/lib" -l:libcuda.so.1
+compile -o "$work/worker" $tests/worker.c -L"$build/sim/lib" -l:libcuda.so.1 -pthread
+compile -o "$work/table_ends" $tests/table_ends.c -L"$build/sim/lib" -l:libcuda.so.1
+compile -o "$work/images" $tests/image_worker.c e2e/campaign/images.c -L"$build/sim/lib" -l:libcuda.so.1 -ldl
 compile -o "$work/nvml" $tests/nvml_probe.c -L"$build/sim/lib" -l:libnvidia-ml.so.1
 compile -o "$work/probe" $tests/probe.c -ldl
 "$work/claim" "$work/a" 0000000a $first $limit 64
 "$work/claim" "$work/b" 0000000b $first 256 64
 "$work/claim" "$work/b" 000000b2 $second 300 96
+"$work/claim" "$work/two" 00000002 $first $limit 64
+"$work/claim" "$work/three" 00000003 $first $limit 64
 
 export SIMGPU_TOPOLOGY=$PWD/e2e/simgpu/topologies/small.conf
 export SIMGPU_STATE=$work/state
@@ -140,7 +144,61 @@ check "says why" 1 "$(grep -c 'no claim on it' "$work/said")"
 check "a forked child" 0 "$(under a "$work/worker" forked >/dev/null; echo $?)"
 check_at_most "a forked child, by the record" $((limit * mib)) "$(record a $first peak_bytes)"
 
+# --- threads that are in each other's way ---
+
+for what in launch reset; do
+    rm -rf "$work/t" && mkdir "$work/t"
+    "$work/claim" "$work/t" 0000000c $first $limit 64
+    check "$what: ends" 0 "$(TRANCHE_REGIONS=$work/t SIMGPU_LABEL=$what "$work/worker" $what 2 >/dev/null; echo $?)"
+    check_at_most "$what: at no moment more than the limit" $((limit * mib)) "$(record $what $first peak_bytes)"
+done
+
+check "advice about a GPU without a claim" 0 "$(under a "$work/worker" advise 2>/dev/null; echo $?)"
+
+check "refused from a pool in the stream of another GPU" 0 "$(under b "$work/worker" elsewhere 2>&1; echo $?)"
+
+check "limits of green contexts of two GPUs, after resets" 0 "$(under b "$work/worker" green 2>&1; echo $?)"
+
+check "what a child had that died, without a descriptor left" 0 "$(under a "$work/worker" spare 2>&1; echo $?)"
+
+# --- tables filled to their ends ---
+
+for scenario in exports imports blind pools "full $work/t/0000000c/usage"; do
+    rm -rf "$work/t" && mkdir "$work/t"
+    "$work/claim" "$work/t" 0000000c $first $limit 64
+    check "$scenario: ends" 0 "$(TRANCHE_REGIONS=$work/t SIMGPU_LABEL=${scenario% *} "$work/table_ends" $scenario 2>"$work/said" >/dev/null; echo $?)"
+    check "$scenario: says" "$([ "$scenario" = pools ] && echo 'a memory pool cannot be exported')" "$(sed 's/^tranche: \(.*\): this process.*/\1/' "$work/said")"
+    check_at_most "$scenario: at no moment more than the limit" $((limit * mib)) "$(record "${scenario% *}" $first peak_bytes)"
+    check "$scenario: nothing stays" 0 "$(record "${scenario% *}" $first bytes)"
+done
+
+# --- damaged images: alone on their GPU ---
+
+for mode in LAZY EAGER; do
+    for images in $seed $((seed + 1)) $((seed + 2)); do
+        CUDA_MODULE_LOADING=$mode under a "$work/images" "$lib/.tranche/driver-libcuda.so" "$images" 400 >"$work/said"
+        check "seed $images: damaged images, $mode" 0 $?
+    done
+done
+check_at_most "damaged images, by the record" $((limit * mib)) "$(record a $first peak_bytes)"
+check "nothing is left of them" "512 0 512 / 512 0 512" "$(under a "$work/nvml")"
+
+# --- memory of other claims ---
+
+# What was imported of another claim's pool is its importer's to pay, since nobody else can be seen to when its owner is dead.
+hold three borrow "$work/two" two 256 >"$work/said"
+check_at_most "what is held in all, the pool of a dead process of another claim included" $((limit * mib)) \
+    $(($(record two $first bytes) + $(record three $first bytes)))
+drop
+
 # --- many processes ---
+
+# A pool grows as the driver likes: each time it is asked, there must be room for that. Nobody is killed here.
+for count in two:2 three:3; do
+    name=${count%:*}
+    check "seed $seed: $name processes with pools" 0 "$(under $name "$work/worker" pools ${count#*:} 4000 "$seed" >&2; echo $?)"
+    check_at_most "seed $seed: peak of $name processes with pools" $((limit * mib)) "$(record $name $first peak_bytes)"
+done
 
 under a "$work/worker" campaign 12 5 "$seed" >"$work/a.log" &
 campaign=$!

@@ -643,7 +643,8 @@ static void test_random_campaign(unsigned seed, double duration) {
     fresh_claim();
     open_or_die(&region, true);
     srandom(seed);
-    for (double end = seconds() + duration; seconds() < end; rounds++) {
+    /* For a time, and until enough has happened, however slow the machine is. */
+    for (double end = seconds() + duration; seconds() < end || rounds <= 10 || killed <= 5 || ended == 0; rounds++) {
         for (unsigned i = 0; i < WORKERS; i++) {
             unsigned child_seed = (unsigned)random();
             if (workers[i] == 0 && (workers[i] = fork()) == 0)
@@ -684,7 +685,6 @@ static void test_random_campaign(unsigned seed, double duration) {
             kill_and_wait(workers[i]);
     region_reap(&region);
     CHECK_SUM(&region, 0u);
-    CHECK(rounds > 10 && killed > 5 && ended > 0, "%lu rounds, %lu killed, %lu ended", rounds, killed, ended);
     printf("campaign: seed %u, %lu rounds, %lu processes killed, %lu ended\n", seed, rounds, killed, ended);
     region_close(&region);
 }

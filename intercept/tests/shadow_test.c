@@ -5,6 +5,7 @@
 #include "../cuda_real.h"
 #include "check.h"
 #include "fake_driver.h"
+#include "fake_streams.h"
 #include "fixture.h"
 
 #include <errno.h>
@@ -333,6 +334,12 @@ static void test_hidden_in_libraries(void) {
           "unloaded");
 }
 
+static CUdeviceptr to_free;
+
+static void free_now(void) {
+    CHECK(cuMemFree_v2(to_free) == CUDA_SUCCESS, "freed");
+}
+
 static void test_hidden_that_does_not_fit(void) {
     CUmodule module = NULL;
     CUlibrary library = NULL;
@@ -344,6 +351,129 @@ static void test_hidden_that_does_not_fit(void) {
     fake_orders.image_blocks = LIMIT / (2 * MIB);
     CHECK(cuLibraryLoadData(&library, hidden, NULL, NULL, 0, NULL, NULL, 0) == CUDA_ERROR_OUT_OF_MEMORY, "a library");
     CHECK(used() == 100 * MIB && fake_physical(0) == 100 * MIB, "likewise: %llu", (unsigned long long)used());
+}
+
+/* However little it is, and also what lazy loading takes later; less what was charged for it before. */
+static void test_hidden_when_used(void) {
+    CUfunction function;
+    CUdeviceptr address;
+    CUmodule module;
+    size_t size;
+    with_context(LIMIT);
+    fake_orders.image_blocks = 1;
+    CHECK(cuModuleLoadData(&module, hidden) == CUDA_SUCCESS && used() == 102 * MIB, "a block: %llu",
+          (unsigned long long)used());
+    fake_orders.use_blocks = HIDDEN_BLOCKS;
+    CHECK(cuModuleGetFunction(&function, module, "k0") == CUDA_SUCCESS && used() >= 142 * MIB, "a function: %llu",
+          (unsigned long long)used());
+    CHECK(cuModuleGetFunction(&function, module, "k0") == CUDA_SUCCESS && used() <= 144 * MIB, "nothing more");
+    fake_orders.use_blocks = HIDDEN_BLOCKS;
+    CHECK(cuModuleGetGlobal_v2(&address, &size, module, "v") == CUDA_SUCCESS, "a variable");
+    CHECK(used() >= fake_physical(0) && used() <= fake_physical(0) + 4 * MIB, "counted %llu",
+          (unsigned long long)used());
+    CHECK(cuModuleUnload(module) == CUDA_SUCCESS && used() == 100 * MIB && fake_physical(0) == 100 * MIB, "unloaded");
+}
+
+/* What does not fit when it is used is unloaded. */
+static void test_hidden_that_does_not_fit_when_used(void) {
+    CUfunction function = NULL;
+    CUkernel kernel = NULL;
+    CUmodule module;
+    CUlibrary library;
+    with_context(LIMIT);
+    CHECK(cuModuleLoadData(&module, hidden) == CUDA_SUCCESS, "a module");
+    fake_orders.use_blocks = LIMIT / (2 * MIB);
+    CHECK(cuModuleGetFunction(&function, module, "k0") == CUDA_ERROR_OUT_OF_MEMORY && function == NULL, "a function");
+    CHECK(used() == 100 * MIB && fake_physical(0) == 100 * MIB, "nothing is kept: %llu", (unsigned long long)used());
+    library = load_library(hidden);
+    fake_orders.use_blocks = LIMIT / (2 * MIB);
+    CHECK(cuLibraryGetKernel(&kernel, library, "k0") == CUDA_ERROR_OUT_OF_MEMORY && kernel == NULL, "a kernel");
+    CHECK(used() == 100 * MIB && fake_physical(0) == 100 * MIB, "likewise: %llu", (unsigned long long)used());
+}
+
+/* A kernel is loaded when its handle is asked for, and counts in all contexts. */
+static void test_hidden_kernels(void) {
+    CUcontext first = with_context(LIMIT), second;
+    CUlibrary library = load_library(hidden);
+    CUkernel kernel;
+    CHECK(cuCtxCreate_v2(&second, 0, 1) == CUDA_SUCCESS && used() == 100 * MIB, "second");
+    fake_cuCtxSetCurrent(first);
+    fake_orders.use_blocks = HIDDEN_BLOCKS;
+    CHECK(cuLibraryGetKernel(&kernel, library, "k0") == CUDA_SUCCESS && fake_physical(0) == 140 * MIB, "a kernel");
+    CHECK(used_of(first) >= 140 * MIB && used_of(second) >= 140 * MIB, "in both");
+    CHECK(cuLibraryUnload(library) == CUDA_SUCCESS && used_of(first) == 100 * MIB && used_of(second) == 100 * MIB,
+          "unloaded");
+}
+
+/* Without a context it is measured in the next. */
+static void test_hidden_without_a_context(void) {
+    CUcontext context;
+    CUkernel kernel;
+    claims(LIMIT);
+    CHECK(cuInit(0) == CUDA_SUCCESS, "cuInit");
+    CUlibrary library = load_library(hidden);
+    CHECK(cuLibraryGetKernel(&kernel, library, "k0") == CUDA_SUCCESS, "a kernel");
+    fake_orders.image_blocks = HIDDEN_BLOCKS;
+    CHECK(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS && fake_physical(0) == 140 * MIB, "loaded into it");
+    CHECK(used_of(context) == 140 * MIB, "counted: %llu", (unsigned long long)used_of(context));
+    CHECK(cuLibraryUnload(library) == CUDA_SUCCESS && used_of(context) == 100 * MIB, "unloaded");
+}
+
+/* The driver does not get to see it. */
+static void test_malformed(void) {
+    static const uint32_t fatbin[4] = {0xba55ed50u, 0x00100001, UINT32_MAX, UINT32_MAX};
+    CUmodule module = NULL;
+    CUlibrary library = NULL;
+    CHECK(cuModuleLoadData(&module, fatbin) == CUDA_ERROR_NOT_INITIALIZED, "before cuInit the driver speaks");
+    with_context(LIMIT);
+    fake_orders.image_blocks = HIDDEN_BLOCKS;
+    CHECK(cuModuleLoadData(&module, fatbin) == CUDA_ERROR_INVALID_IMAGE && module == NULL, "a module");
+    CHECK(cuLibraryLoadData(&library, fatbin, NULL, NULL, 0, NULL, NULL, 0) == CUDA_ERROR_INVALID_IMAGE, "a library");
+    CHECK(fake_physical(0) == 100 * MIB && used() == 100 * MIB, "nothing is taken");
+}
+
+static uint64_t to_allocate;
+
+static void free_and_allocate(CUdeviceptr address) {
+    CUdeviceptr other;
+    CHECK(cuMemFree_v2(address) == CUDA_SUCCESS, "freed by an address from before");
+    CHECK(cuMemAlloc_v2(&other, to_allocate) == CUDA_SUCCESS && other == address, "given out again");
+}
+
+/* A program frees what another of its threads is just being given, and allocates: of the two at one address that one lives. */
+static void allocate_twice_at_once(CUcontext context, uint64_t dead, uint64_t alive) {
+    CUdeviceptr address;
+    to_allocate = alive;
+    fake_orders.allocated = free_and_allocate;
+    CHECK(cuMemAlloc_v2(&address, dead) == CUDA_SUCCESS, "allocated");
+    CHECK(used() >= fake_physical(0), "%llu used of %llu", (unsigned long long)used(),
+          (unsigned long long)fake_physical(0));
+    CHECK(cuMemFree_v2(address) == CUDA_SUCCESS && fake_physical(0) == 100 * MIB, "freed");
+    CHECK(cuCtxDestroy_v2(context) == CUDA_SUCCESS, "what it had is gone");
+    CHECK(cuCtxCreate_v2(&context, 0, 0) == CUDA_SUCCESS, "another one with the same handle");
+    CHECK(used() == 100 * MIB, "nothing stays: %llu", (unsigned long long)used());
+}
+
+static void test_two_at_one_address(void) {
+    CUcontext context = with_context(LIMIT);
+    allocate_twice_at_once(context, 4 * MIB, 40 * MIB);
+    allocate_twice_at_once(context, 40 * MIB, 4 * MIB);
+    allocate_twice_at_once(context, 512, 40 * MIB);
+    allocate_twice_at_once(context, 4 * MIB, 512);
+}
+
+/* Memory that another thread frees during the load does not hide what is taken. */
+static void test_hidden_beside_a_free(void) {
+    CUdeviceptr address;
+    CUmodule module;
+    with_context(LIMIT);
+    CHECK(cuMemAlloc_v2(&address, 40 * MIB) == CUDA_SUCCESS, "some memory");
+    to_free = address;
+    fake_orders.in_image = free_now;
+    fake_orders.image_blocks = HIDDEN_BLOCKS;
+    CHECK(cuModuleLoadData(&module, hidden) == CUDA_SUCCESS && used() >= 140 * MIB, "counted: %llu",
+          (unsigned long long)used());
+    CHECK(fake_physical(0) == 140 * MIB, "physical");
 }
 
 /* In the context that the module lies in, whichever is current. */
@@ -690,6 +820,82 @@ static void test_errno_is_kept(void) {
     CHECK(waitpid(pid, &status, 0) == pid && status == 0, "cuInit that fails");
 }
 
+/* --- pools and streams ----------------------------------------------------------------------------------------------- */
+
+/* Each stream had memory of a pool freed in it. Stuck ones are not done when they are destroyed. */
+static void destroy_streams(CUstream *streams, int count, bool stuck) {
+    CUdeviceptr address;
+    for (int i = 0; i < count; i++) {
+        streams[i] = fake_stream_new();
+        fake_stream_stick(streams[i], stuck);
+        CHECK(cuMemAllocAsync(&address, MIB, streams[i]) == CUDA_SUCCESS, "stream %d", i);
+        CHECK(cuMemFreeAsync(address, streams[i]) == CUDA_SUCCESS, "stream %d", i);
+        CHECK(cuStreamDestroy_v2(streams[i]) == CUDA_SUCCESS, "stream %d", i);
+    }
+}
+
+static void test_destroyed_streams_leave_nothing(void) {
+    enum { MANY = 400 };
+    static CUstream streams[MANY], others[MANY];
+    with_context(LIMIT);
+    destroy_streams(streams, MANY, false);
+    CHECK(fake_counts.events == 0, "%u events live", fake_counts.events);
+    unsigned queries = fake_counts.queries;
+    CHECK(queries <= 8 * MANY, "%u queries", queries);
+
+    destroy_streams(streams, MANY, true);
+    CHECK(fake_counts.events == MANY, "%u events live, for as many streams that are not done", fake_counts.events);
+    for (int i = 0; i < MANY; i++)
+        fake_stream_stick(streams[i], false);
+    destroy_streams(others, MANY, false);
+    CHECK(fake_counts.events == 0, "%u events live", fake_counts.events);
+    CHECK(fake_counts.queries - queries <= 16 * MANY, "%u queries", fake_counts.queries - queries);
+}
+
+static void test_asynchronous_free_of_linear_memory(void) {
+    CUdeviceptr address, other;
+    with_context(LIMIT);
+    CUstream stream = fake_stream_new();
+    CHECK(cuMemAlloc_v2(&address, 600 * MIB) == CUDA_SUCCESS, "alloc");
+    CHECK(cuMemFreeAsync(address, stream) == CUDA_SUCCESS && used() == 100 * MIB, "an idle stream");
+    CHECK(cuMemAlloc_v2(&address, 600 * MIB) == CUDA_SUCCESS, "alloc");
+    fake_stream_stick(stream, true);
+    CHECK(cuMemFreeAsync(address, stream) == CUDA_SUCCESS, "a stream that is not done");
+    CHECK(fake_counts.synchronizations == 0, "%u times waited", fake_counts.synchronizations);
+    CHECK(used() == 700 * MIB && fake_physical(0) == 700 * MIB, "used %llu", (unsigned long long)used());
+    CHECK(cuMemAlloc_v2(&other, 302 * MIB) == CUDA_ERROR_OUT_OF_MEMORY, "it is not free yet");
+    fake_stream_stick(stream, false);
+    CHECK(cuMemAlloc_v2(&other, 302 * MIB) == CUDA_SUCCESS, "now it is");
+    CHECK(used() == 402 * MIB && fake_physical(0) == 402 * MIB, "used %llu", (unsigned long long)used());
+    CHECK(fake_counts.events == 0, "%u events live", fake_counts.events);
+}
+
+/* In a full claim what is freed in a pool can be allocated again, without as much as a look at the streams. */
+static void test_full_pool_is_used_again(void) {
+    enum { MANY = 200 };
+    CUdeviceptr addresses[MANY], linear;
+    int count = 0;
+    with_context(LIMIT);
+    CUstream stream = fake_stream_new();
+    while (count < MANY && cuMemAllocAsync(&addresses[count], 5 * MIB, stream) == CUDA_SUCCESS)
+        count++;
+    CHECK(count == 27 * 6, "%d allocations", count); /* six in each piece, and a piece is left */
+    fake_counts = (struct fake_counts){.events = fake_counts.events};
+    fake_stream_stick(stream, true); /* what is free is free */
+    for (int round = 0; round < 10; round++) {
+        fake_stream_stick(stream, false);
+        for (int i = 0; i < count; i += 2)
+            CHECK(cuMemFreeAsync(addresses[i], stream) == CUDA_SUCCESS, "%d", i);
+        for (int i = 0; i < count; i += 2)
+            CHECK(cuMemAllocAsync(&addresses[i], 5 * MIB, stream) == CUDA_SUCCESS, "%d", i);
+    }
+    CHECK(fake_counts.trims == 0 && fake_counts.queries == 0 && fake_counts.synchronizations == 0,
+          "%u trims, %u queries, %u synchronizations", fake_counts.trims, fake_counts.queries,
+          fake_counts.synchronizations);
+    CHECK(fake_peak(0) <= LIMIT, "peak %llu", (unsigned long long)fake_peak(0));
+    CHECK(cuMemAlloc_v2(&linear, LIMIT - fake_physical(0)) == CUDA_SUCCESS, "the rest is there for other memory");
+}
+
 /* --- forks --------------------------------------------------------------------------------------------------------- */
 
 /* This driver goes on working in a forked child, which the real one does not: the child has an account of its own. */
@@ -992,6 +1198,13 @@ int main(int argc, char **argv) {
     RUN(test_kernels_need_local_memory);
     RUN(test_kernels_that_do_not_fit_everywhere);
     RUN(test_hidden_in_libraries);
+    RUN(test_hidden_when_used);
+    RUN(test_hidden_that_does_not_fit_when_used);
+    RUN(test_hidden_kernels);
+    RUN(test_hidden_without_a_context);
+    RUN(test_hidden_beside_a_free);
+    RUN(test_two_at_one_address);
+    RUN(test_malformed);
     RUN(test_hidden_that_does_not_fit);
     RUN(test_library_during_the_making_of_a_context);
     RUN(test_libraries_and_contexts_at_once);
@@ -1008,6 +1221,9 @@ int main(int argc, char **argv) {
     RUN(test_what_is_left_of_two_claims);
     RUN(test_reports);
     RUN(test_errno_is_kept);
+    RUN(test_destroyed_streams_leave_nothing);
+    RUN(test_asynchronous_free_of_linear_memory);
+    RUN(test_full_pool_is_used_again);
     RUN(test_fork);
     RUN(test_fork_under_threads);
     RUN(test_threads);

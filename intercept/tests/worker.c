@@ -7,15 +7,29 @@
  *   worker random SEED          allocates, frees, makes and destroys contexts at random, without end
  *   worker campaign N S SEED    runs N random workers for S seconds, and kills, stops and replaces some all the time
  *   worker init N               N processes call cuInit at once; prints how many milliseconds the last one took
+ *   worker reset SECONDS        resets the primary context in which other threads allocate at that moment
+ *   worker launch SECONDS       destroys executable graphs that other threads launch at that moment, with little left of the limit
+ *   worker advise               advises managed memory to a GPU with a claim, and to one without
+ *   worker elsewhere            is refused memory of one GPU's pool in the other one's stream, on a full GPU
+ *   worker green                sets limits in green contexts whose primary ones were reset, of two GPUs
+ *   worker spare                allocates what a child had that died, without a descriptor left
+ *   worker pools N ROUNDS SEED   N processes at once allocate from memory pools at the limit, and free; none is killed
+ *   worker borrow CLAIMS LABEL MIB  imports memory from a pool of a process of other claims, which ends; then as greedy
  *   worker forked               allocates in a child of a process that has a context
  */
 #include "../cuda_api.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -31,9 +45,42 @@ CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
 CUresult cuMemAllocPitch_v2(CUdeviceptr *, size_t *, size_t, size_t, unsigned int);
 CUresult cuMemAllocManaged(CUdeviceptr *, size_t, unsigned int);
 CUresult cuMemFree_v2(CUdeviceptr);
+CUresult cuCtxSetLimit(CUlimit, size_t);
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice);
+typedef union {
+    uint64_t words[64]; /* more than any driver's */
+} CUdevResource;
+CUresult cuDeviceGetDevResource(CUdevice, CUdevResource *, int);
+CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *, CUdevResource *, unsigned int);
+CUresult cuGreenCtxCreate(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned int);
+CUresult cuCtxFromGreenCtx(CUcontext *, CUgreenCtx);
 CUresult cuMemGetInfo_v2(size_t *, size_t *);
+CUresult cuMemAdvise(CUdeviceptr, size_t, CUmem_advise, CUdevice);
+CUresult cuMemAdvise_v2(CUdeviceptr, size_t, CUmem_advise, CUmemLocation);
+CUresult cuCtxSynchronize(void);
+CUresult cuGraphCreate(CUgraph *, unsigned int);
+CUresult cuGraphAddMemAllocNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUDA_MEM_ALLOC_NODE_PARAMS *);
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long);
+CUresult cuGraphLaunch(CUgraphExec, CUstream);
+CUresult cuGraphExecDestroy(CUgraphExec);
+CUresult cuMemAllocAsync(CUdeviceptr *, size_t, CUstream);
+CUresult cuMemFreeAsync(CUdeviceptr, CUstream);
+CUresult cuMemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute, void *);
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *, CUdevice);
+CUresult cuMemPoolCreate(CUmemoryPool *, const CUmemPoolProps *);
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
+CUresult cuMemPoolExportToShareableHandle(void *, CUmemoryPool, CUmemAllocationHandleType, unsigned long long);
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *, void *, CUmemAllocationHandleType, unsigned long long);
+CUresult cuMemPoolExportPointer(void *, CUdeviceptr);
+CUresult cuMemPoolImportPointer(CUdeviceptr *, CUmemoryPool, void *);
+CUresult cuStreamCreate(CUstream *, unsigned int);
+CUresult cuStreamSynchronize(CUstream);
 
 #define MIB ((size_t)1 << 20)
+#define NON_BLOCKING 1u                            /* CU_STREAM_NON_BLOCKING */
+#define RESOURCE_PROCESSORS 1                      /* CU_DEV_RESOURCE_TYPE_SM */
+#define GREEN_DEFAULT_STREAM 1                     /* CU_GREEN_CTX_DEFAULT_STREAM */
+#define RELEASE_THRESHOLD ((CUmemPool_attribute)4) /* CU_MEMPOOL_ATTR_RELEASE_THRESHOLD */
 
 static int fail(const char *what, CUresult result) {
     fprintf(stderr, "worker: %s: %d\n", what, result);
@@ -116,6 +163,356 @@ static int random_calls(unsigned seed) {
     }
 }
 
+static double seconds(void);
+
+/* --- a primary context that is reset ----------------------------------------------------------------------------------- */
+
+static _Atomic bool reset_ends;
+static CUcontext primary;
+
+/* Takes all that it can get, and gives back what is still there. */
+static void *take_and_give(void *unused) {
+    CUdeviceptr live[64];
+    (void)unused;
+    cuCtxSetCurrent(primary);
+    while (!reset_ends) {
+        size_t count = 0;
+        while (count < sizeof live / sizeof live[0] && cuMemAlloc_v2(&live[count], 8 * MIB) == CUDA_SUCCESS)
+            count++;
+        while (count > 0)
+            cuMemFree_v2(live[--count]);
+    }
+    return NULL;
+}
+
+static int reset(double duration) {
+    pthread_t threads[3];
+    int resets = 0;
+    /* Held twice, so that the context goes on. */
+    if (cuDevicePrimaryCtxRetain(&primary, 0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&primary, 0) != CUDA_SUCCESS)
+        return fail("cuDevicePrimaryCtxRetain", CUDA_SUCCESS);
+    for (int i = 0; i < 3; i++)
+        if (pthread_create(&threads[i], NULL, take_and_give, NULL) != 0)
+            abort();
+    for (double end = seconds() + duration; seconds() < end; resets++) {
+        cuDevicePrimaryCtxReset_v2(0);
+        cuDevicePrimaryCtxRetain(&primary, 0);
+        sched_yield();
+    }
+    reset_ends = true;
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    printf("%d resets\n", resets);
+    return 0;
+}
+
+/* --- graphs that are destroyed ----------------------------------------------------------------------------------------- */
+
+static _Atomic(CUgraphExec) launchable;
+static _Atomic bool launch_ends;
+static _Atomic int launching;
+
+static void *launch(void *unused) {
+    (void)unused;
+    cuCtxSetCurrent(primary);
+    while (!launch_ends) {
+        if (launchable == NULL) {
+            sched_yield();
+            continue;
+        }
+        launching++;
+        CUgraphExec exec = launchable;
+        if (exec != NULL && cuGraphLaunch(exec, NULL) == CUDA_SUCCESS)
+            cuCtxSynchronize();
+        launching--;
+    }
+    return NULL;
+}
+
+/* Each launch would take more than what is left. */
+static int launch_and_destroy(double duration) {
+    CUDA_MEM_ALLOC_NODE_PARAMS allocation = {
+        .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}},
+        .bytesize = 64 * MIB};
+    pthread_t threads[12];
+    CUgraph graph;
+    CUgraphNode node;
+    CUdeviceptr address;
+    size_t free, total;
+    if (cuDevicePrimaryCtxRetain(&primary, 0) != CUDA_SUCCESS || cuCtxSetCurrent(primary) != CUDA_SUCCESS ||
+        cuMemGetInfo_v2(&free, &total) != CUDA_SUCCESS || cuMemAlloc_v2(&address, free - 4 * MIB) != CUDA_SUCCESS ||
+        cuGraphCreate(&graph, 0) != CUDA_SUCCESS ||
+        cuGraphAddMemAllocNode(&node, graph, NULL, 0, &allocation) != CUDA_SUCCESS)
+        return fail("launch", CUDA_SUCCESS);
+    for (int i = 0; i < 12; i++)
+        if (pthread_create(&threads[i], NULL, launch, NULL) != 0)
+            abort();
+    for (double end = seconds() + duration; seconds() < end;) {
+        CUgraphExec exec;
+        if (cuGraphInstantiateWithFlags(&exec, graph, 0) != CUDA_SUCCESS)
+            return fail("cuGraphInstantiate", CUDA_SUCCESS);
+        launchable = exec;
+        while (launching == 0)
+            sched_yield();
+        cuGraphExecDestroy(exec);
+        /* The driver may give the same handle to the next one. */
+        for (launchable = NULL; launching != 0;)
+            sched_yield();
+    }
+    launch_ends = true;
+    for (int i = 0; i < 12; i++)
+        pthread_join(threads[i], NULL);
+    return 0;
+}
+
+/* --- advice -------------------------------------------------------------------------------------------------------------- */
+
+#define SET_READ_MOSTLY ((CUmem_advise)1)
+#define UNSET_ACCESSED_BY ((CUmem_advise)6)
+
+static int advise(void) {
+    static const CUmem_advise refused[] = {CU_MEM_ADVISE_SET_PREFERRED_LOCATION, CU_MEM_ADVISE_SET_ACCESSED_BY};
+    CUdeviceptr address;
+    int wrong = 0;
+    if (cuDevicePrimaryCtxRetain(&primary, 0) != CUDA_SUCCESS || cuCtxSetCurrent(primary) != CUDA_SUCCESS ||
+        cuMemAllocManaged(&address, 4 * MIB, CU_MEM_ATTACH_GLOBAL) != CUDA_SUCCESS)
+        return fail("cuMemAllocManaged", CUDA_SUCCESS);
+    for (unsigned i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        CUmemLocation other = {CU_MEM_LOCATION_TYPE_DEVICE, 1};
+        wrong += cuMemAdvise(address, 4 * MIB, refused[i], 0) != CUDA_SUCCESS;
+        wrong += cuMemAdvise(address, 4 * MIB, refused[i], CU_DEVICE_CPU) != CUDA_SUCCESS;
+        wrong += cuMemAdvise(address, 4 * MIB, refused[i], 1) != CUDA_ERROR_NOT_PERMITTED;
+        wrong += cuMemAdvise_v2(address, 4 * MIB, refused[i], other) != CUDA_ERROR_NOT_PERMITTED;
+    }
+    wrong += cuMemAdvise(address, 4 * MIB, UNSET_ACCESSED_BY, 1) != CUDA_SUCCESS;
+    wrong += cuMemAdvise(address, 4 * MIB, SET_READ_MOSTLY, 1) != CUDA_SUCCESS;
+    if (wrong != 0)
+        fprintf(stderr, "worker: %d wrong answers to advice\n", wrong);
+    return wrong != 0;
+}
+
+/* --- a pool of another GPU ------------------------------------------------------------------------------------------------- */
+
+static size_t free_now(CUcontext context) {
+    size_t free = 0, total;
+    return cuCtxSetCurrent(context) == CUDA_SUCCESS && cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS ? free : 0;
+}
+
+/* What a pool grew by when it was refused is given back at once, whichever GPU's stream that was in. */
+static int refused_elsewhere(void) {
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    CUcontext here, there;
+    CUmemoryPool pool;
+    CUdeviceptr address;
+    CUstream stream;
+    if (cuCtxCreate_v2(&here, 0, 0) != CUDA_SUCCESS || cuMemPoolCreate(&pool, &properties) != CUDA_SUCCESS ||
+        cuMemAlloc_v2(&address, free_now(here) - 92 * MIB) != CUDA_SUCCESS)
+        return fail("all but 92 MiB", CUDA_SUCCESS);
+    if (cuCtxCreate_v2(&there, 0, 1) != CUDA_SUCCESS || cuStreamCreate(&stream, 1) != CUDA_SUCCESS)
+        return fail("a stream of the other GPU", CUDA_SUCCESS);
+    CUresult result = cuMemAllocFromPoolAsync(&address, 60 * MIB, pool, stream);
+    size_t left = free_now(here);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && left == 92 * MIB)
+        return 0;
+    fprintf(stderr, "worker: %zu MiB are left\n", left / MIB);
+    return fail("memory of a pool of a full GPU", result);
+}
+
+/* --- green contexts after a reset ---------------------------------------------------------------------------------------- */
+
+/* A green context of a device, whose primary one is reset then. */
+static CUcontext green_and_reset(CUdevice device) {
+    CUdevResource resource;
+    CUdevResourceDesc described;
+    CUgreenCtx green;
+    CUcontext view;
+    bool made = cuDeviceGetDevResource(device, &resource, RESOURCE_PROCESSORS) == CUDA_SUCCESS &&
+                cuDevResourceGenerateDesc(&described, &resource, 1) == CUDA_SUCCESS &&
+                cuGreenCtxCreate(&green, described, device, GREEN_DEFAULT_STREAM) == CUDA_SUCCESS &&
+                cuCtxFromGreenCtx(&view, green) == CUDA_SUCCESS && cuDevicePrimaryCtxReset_v2(device) == CUDA_SUCCESS;
+    return made ? view : NULL;
+}
+
+/* What is set in it counts for its own GPU. */
+static int green_limits(void) {
+    CUcontext views[2] = {green_and_reset(0), green_and_reset(1)};
+    CUdeviceptr address;
+    for (CUdevice device = 1; device >= 0; device--)
+        if (views[device] == NULL || cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS ||
+            cuCtxSetCurrent(views[device]) != CUDA_SUCCESS ||
+            cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 100 * MIB) != CUDA_SUCCESS)
+            return fail("a green context", CUDA_SUCCESS);
+    size_t left = free_now(views[0]);
+    CUresult result = cuMemAlloc_v2(&address, 100 * MIB);
+    return left < 100 * MIB && result == CUDA_ERROR_OUT_OF_MEMORY ? 0 : fail("beside a limit of 100 MiB", result);
+}
+
+/* --- no descriptor left -------------------------------------------------------------------------------------------------- */
+
+static int without_spare_descriptors(void) {
+    int ready[2];
+    char byte = 0;
+    struct rlimit few;
+    CUdeviceptr address;
+    CUcontext context;
+    if (pipe(ready) != 0)
+        return 1;
+    pid_t pid = fork();
+    bool child = pid == 0;
+    if (cuInit(0) != CUDA_SUCCESS || cuCtxCreate_v2(&context, 0, 0) != CUDA_SUCCESS ||
+        (child && (cuMemAlloc_v2(&address, 200 * MIB) != CUDA_SUCCESS || write(ready[1], &byte, 1) != 1)))
+        return fail("spare", CUDA_SUCCESS);
+    if (child)
+        return pause();
+    if (read(ready[0], &byte, 1) != 1 || getrlimit(RLIMIT_NOFILE, &few) != 0)
+        return 1;
+    few.rlim_cur = 3;
+    if (setrlimit(RLIMIT_NOFILE, &few) != 0 || kill(pid, SIGKILL) != 0 || waitpid(pid, NULL, 0) != pid)
+        return 1;
+    CUresult result = cuMemAlloc_v2(&address, 400 * MIB);
+    return result == CUDA_SUCCESS ? 0 : fail("what the child had", result);
+}
+
+/* Frees in one of the ways that there are. */
+static CUresult pool_free(CUdeviceptr *address, CUstream stream) {
+    CUresult result = *address == 0       ? CUDA_SUCCESS
+                      : random() % 3 != 0 ? cuMemFreeAsync(*address, stream)
+                                          : cuMemFree_v2(*address);
+    *address = 0;
+    return result;
+}
+
+/*
+ * Fills the pool, and frees it again so that there is one place for `large` behind many that are too small for it. A driver does
+ * not look at all of them before it has the pool grow.
+ */
+static CUresult pool_round(CUdeviceptr *live, int count, CUstream stream) {
+    const size_t large = 1008 << 10, small = 630 << 10;
+    CUresult result = CUDA_SUCCESS;
+    CUdeviceptr last = 0;
+    for (int i = 0; i < count && result == CUDA_SUCCESS; i++)
+        if ((result = cuMemAllocAsync(&live[i], i == 0 ? large : small, stream)) != CUDA_SUCCESS)
+            live[i] = 0;
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY)
+        result = cuStreamSynchronize(stream);
+    for (int i = 0; i < count && result == CUDA_SUCCESS; i += 2)
+        result = pool_free(&live[i], stream);
+    if (result == CUDA_SUCCESS)
+        result = cuStreamSynchronize(stream);
+    if (result == CUDA_SUCCESS && (result = cuMemAllocAsync(&last, large, stream)) == CUDA_ERROR_OUT_OF_MEMORY)
+        result = CUDA_SUCCESS, last = 0;
+    for (int i = 1; i < count && result == CUDA_SUCCESS; i += 2)
+        result = pool_free(&live[i], stream);
+    return result == CUDA_SUCCESS ? pool_free(&last, stream) : result;
+}
+
+static int pool_calls(int rounds, unsigned seed) {
+    enum { ALLOCATIONS = 1000, STREAMS = 3 };
+    CUdeviceptr live[ALLOCATIONS] = {0};
+    CUstream streams[STREAMS] = {0};
+    cuuint64_t threshold = UINT64_MAX;
+    CUmemoryPool pool;
+    CUcontext context;
+    srandom(seed);
+    CUresult result = cuCtxCreate_v2(&context, 0, 0);
+    for (int i = 1; i < STREAMS && result == CUDA_SUCCESS; i++)
+        result = cuStreamCreate(&streams[i], NON_BLOCKING);
+    if (result == CUDA_SUCCESS)
+        result = cuDeviceGetDefaultMemPool(&pool, 0);
+    if (result == CUDA_SUCCESS && random() % 2)
+        result = cuMemPoolSetAttribute(pool, RELEASE_THRESHOLD, &threshold);
+    char byte = 0;
+    if (write(STDOUT_FILENO, &byte, 1) != 1 || read(STDIN_FILENO, &byte, 1) != 0) /* until all have their contexts */
+        return 2;
+    for (int round = 0; round < rounds && result == CUDA_SUCCESS; round++)
+        result = pool_round(live, ALLOCATIONS, streams[random() % STREAMS]);
+    return result == CUDA_SUCCESS ? 0 : fail("pool", result);
+}
+
+/* A pointer into a pool, and a descriptor of the pool beside it. */
+struct lent {
+    unsigned char pointer[64];
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+};
+
+static struct msghdr message_of(struct lent *lent, struct iovec *data) {
+    *data = (struct iovec){lent->pointer, sizeof lent->pointer};
+    return (struct msghdr){.msg_iov = data,
+                           .msg_iovlen = 1,
+                           .msg_control = lent->control.room,
+                           .msg_controllen = sizeof lent->control.room};
+}
+
+/* Its stdin is a socket. */
+static int lend(size_t mib) {
+    const CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                       .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                       .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    struct lent lent = {0};
+    struct iovec data;
+    struct msghdr message = message_of(&lent, &data);
+    CUdeviceptr address;
+    CUmemoryPool pool;
+    CUcontext context;
+    int descriptor;
+    CUresult result = cuCtxCreate_v2(&context, 0, 0);
+    if (result != CUDA_SUCCESS || (result = cuMemPoolCreate(&pool, &properties)) != CUDA_SUCCESS ||
+        (result = cuMemAllocFromPoolAsync(&address, mib * MIB, pool, NULL)) != CUDA_SUCCESS ||
+        (result = cuMemPoolExportToShareableHandle(&descriptor, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)) !=
+            CUDA_SUCCESS ||
+        (result = cuMemPoolExportPointer(lent.pointer, address)) != CUDA_SUCCESS)
+        return fail("lend", result);
+    lent.control.header = (struct cmsghdr){CMSG_LEN(sizeof descriptor), SOL_SOCKET, SCM_RIGHTS};
+    memcpy(CMSG_DATA(&lent.control.header), &descriptor, sizeof descriptor);
+    return sendmsg(STDIN_FILENO, &message, 0) < 0 || pause();
+}
+
+static pid_t start_lender(const char *self, char **arguments, int socket) {
+    pid_t pid = fork();
+    if (pid == 0) {
+        setenv("TRANCHE_REGIONS", arguments[0], 1);
+        setenv("SIMGPU_LABEL", arguments[1], 1);
+        dup2(socket, STDIN_FILENO);
+        execl(self, self, "lend", arguments[2], (char *)NULL);
+        _exit(127);
+    }
+    return pid;
+}
+
+static int borrow(const char *self, char **arguments) {
+    struct lent lent = {0};
+    struct iovec data;
+    struct msghdr message = message_of(&lent, &data);
+    CUdeviceptr address;
+    CUmemoryPool pool;
+    CUcontext context;
+    int sockets[2], descriptor;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0)
+        return 1;
+    pid_t lender = start_lender(self, arguments, sockets[1]);
+    close(sockets[1]);
+    CUresult result = cuInit(0);
+    if (result != CUDA_SUCCESS || (result = cuCtxCreate_v2(&context, 0, 0)) != CUDA_SUCCESS)
+        return fail("borrow", result);
+    if (recvmsg(sockets[0], &message, 0) <= 0 || message.msg_controllen == 0)
+        return fail("receive", CUDA_SUCCESS);
+    memcpy(&descriptor, CMSG_DATA(&lent.control.header), sizeof descriptor);
+    result = cuMemPoolImportFromShareableHandle(&pool, (void *)(intptr_t)descriptor,
+                                                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (result == CUDA_SUCCESS)
+        result = cuMemPoolImportPointer(&address, pool, lent.pointer);
+    if (result != CUDA_SUCCESS)
+        return fail("import", result);
+    close(descriptor);
+    kill(lender, SIGKILL);
+    waitpid(lender, NULL, 0);
+    return greedy();
+}
+
 static double seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -165,6 +562,31 @@ static int campaign(const char *self, int count, double duration, unsigned seed)
         ;
     printf("%lu killed, %lu failed\n", killed, failed);
     return failed != 0 || killed == 0;
+}
+
+static int pools_at_once(const char *self, int count, const char *rounds, unsigned seed) {
+    int failed = 0, status, ready[2], start_line[2];
+    char byte;
+    if (pipe(ready) != 0 || pipe(start_line) != 0)
+        return 1;
+    for (int i = 0; i < count; i++) {
+        char argument[32];
+        snprintf(argument, sizeof argument, "%u", seed + (unsigned)i);
+        if (fork() == 0) {
+            dup2(ready[1], STDOUT_FILENO);
+            dup2(start_line[0], STDIN_FILENO);
+            close(start_line[1]);
+            execl(self, self, "pool", rounds, argument, (char *)NULL);
+            _exit(127);
+        }
+    }
+    close(ready[1]);
+    for (int i = 0; i < count; i++)
+        failed += read(ready[0], &byte, 1) != 1;
+    close(start_line[1]);
+    while (wait(&status) > 0)
+        failed += status != 0;
+    return failed != 0;
 }
 
 static int init_at_once(int count) {
@@ -219,8 +641,14 @@ int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "";
     if (strcmp(mode, "campaign") == 0 && argc == 5)
         return campaign(argv[0], atoi(argv[2]), atof(argv[3]), (unsigned)strtoul(argv[4], NULL, 10));
+    if (strcmp(mode, "pools") == 0 && argc == 5)
+        return pools_at_once(argv[0], atoi(argv[2]), argv[3], (unsigned)strtoul(argv[4], NULL, 10));
+    if (strcmp(mode, "borrow") == 0 && argc == 5)
+        return borrow(argv[0], argv + 2);
     if (strcmp(mode, "init") == 0 && argc == 3)
         return init_at_once(atoi(argv[2]));
+    if (strcmp(mode, "spare") == 0)
+        return without_spare_descriptors();
     CUresult result = cuInit(0);
     if (result != CUDA_SUCCESS)
         return fail("cuInit", result);
@@ -228,8 +656,22 @@ int main(int argc, char **argv) {
         return greedy();
     if (strcmp(mode, "hold") == 0 && argc == 3)
         return hold((size_t)atoi(argv[2]));
+    if (strcmp(mode, "lend") == 0 && argc == 3)
+        return lend((size_t)atoi(argv[2]));
     if (strcmp(mode, "random") == 0 && argc == 3)
         return random_calls((unsigned)strtoul(argv[2], NULL, 10));
+    if (strcmp(mode, "launch") == 0 && argc == 3)
+        return launch_and_destroy(atof(argv[2]));
+    if (strcmp(mode, "advise") == 0)
+        return advise();
+    if (strcmp(mode, "green") == 0)
+        return green_limits();
+    if (strcmp(mode, "elsewhere") == 0)
+        return refused_elsewhere();
+    if (strcmp(mode, "reset") == 0 && argc == 3)
+        return reset(atof(argv[2]));
+    if (strcmp(mode, "pool") == 0 && argc == 4)
+        return pool_calls(atoi(argv[2]), (unsigned)strtoul(argv[3], NULL, 10));
     if (strcmp(mode, "forked") == 0)
         return forked();
     fprintf(stderr, "usage: see the beginning of %s\n", __FILE__);

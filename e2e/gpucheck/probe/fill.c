@@ -117,7 +117,7 @@ int probe_fill(int argc, char **argv) {
          (unsigned long long)taken, count, result, error_name(result), (unsigned long long)free_bytes(),
          (unsigned long long)way->smallest);
     CUresult gave = give_first(way, piece);
-    result = gave == CUDA_SUCCESS ? take(way, piece) : gave;
+    result = gave == CUDA_SUCCESS ? take(way, pool_most_again(way, piece)) : gave;
     step("again", "\"taken\":%llu,\"result\":%d,\"name\":\"%s\"", (unsigned long long)taken, result,
          error_name(result));
     result = give_all(way);

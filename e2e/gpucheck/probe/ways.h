@@ -33,6 +33,9 @@ struct way {
 extern const struct way linear_ways[], array_ways[], pool_ways[], vmm_ways[], graph_ways[], module_ways[],
     context_ways[]; /* each ends with a way without a name */
 
+/* The largest piece that is to be had again in a full claim after one of `bytes` was freed. */
+uint64_t pool_most_again(const struct way *way, uint64_t bytes);
+
 const struct way *find_way(const char *name);
 void each_way(void (*call)(const struct way *way));
 

@@ -93,3 +93,10 @@ const struct way pool_ways[] = {
      prepare_pool, take_from_pool, give_async, destroy},
     {0},
 };
+
+/* docs/counting.md, "Memory pools in a full claim". */
+uint64_t pool_most_again(const struct way *way, uint64_t bytes) {
+    const uint64_t most = 32 * MIB;
+    const struct way *end = pool_ways + sizeof pool_ways / sizeof pool_ways[0];
+    return way >= pool_ways && way < end && bytes > most ? most : bytes;
+}

@@ -577,7 +577,9 @@ CUresult context_grow_local(struct CUctx_st *context, uint64_t bytes) {
     CUresult ret = CUDA_SUCCESS;
 
     pthread_mutex_lock(&mutex);
-    if (bytes > context->kernel_local_bytes)
+    if (!context_alive(context))
+        ret = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    else if (bytes > context->kernel_local_bytes)
         ret = resize_local(context, context->limits[CU_LIMIT_STACK_SIZE], bytes);
     pthread_mutex_unlock(&mutex);
     return ret;
@@ -591,20 +593,25 @@ static bool limit_supported(CUlimit limit) {
     return limit <= CU_LIMIT_PERSISTING_L2_CACHE_SIZE;
 }
 
+static CUresult set_limit(struct CUctx_st *context, CUlimit limit, size_t value) {
+    REQUIRE(context_alive(context), CUDA_ERROR_CONTEXT_IS_DESTROYED); /* since the caller found it */
+    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE)
+        return resize_heap(context, limit, value);
+    if (limit == CU_LIMIT_STACK_SIZE)
+        return value <= MAX_LOCAL_BYTES ? resize_local(context, value, context->kernel_local_bytes)
+                                        : CUDA_ERROR_INVALID_VALUE;
+    context->limits[limit] = value;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
-    CUresult ret = CUDA_SUCCESS;
+    CUresult ret;
 
     REQUIRE_CONTEXT(context);
     REQUIRE(limit_known(limit), CUDA_ERROR_INVALID_VALUE);
     REQUIRE(limit_supported(limit), CUDA_ERROR_UNSUPPORTED_LIMIT);
     pthread_mutex_lock(&mutex);
-    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE)
-        ret = resize_heap(context, limit, value);
-    else if (limit == CU_LIMIT_STACK_SIZE)
-        ret = value <= MAX_LOCAL_BYTES ? resize_local(context, value, context->kernel_local_bytes)
-                                       : CUDA_ERROR_INVALID_VALUE;
-    else
-        context->limits[limit] = value;
+    ret = set_limit(context, limit, value);
     pthread_mutex_unlock(&mutex);
     return ret;
 }

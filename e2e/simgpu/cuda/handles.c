@@ -47,9 +47,10 @@ void handle_delete(struct handle_table *table, void *handle) {
     struct handle *element = handle;
 
     pthread_mutex_lock(&table->mutex);
-    atomic_store(&element->live, 0);
-    element->next_free = table->free_head;
-    table->free_head = (uint32_t)(((char *)handle - table->base) >> table->shift) + 1;
+    if (atomic_exchange(&element->live, 0) != 0) { /* else another thread was faster */
+        element->next_free = table->free_head;
+        table->free_head = (uint32_t)(((char *)handle - table->base) >> table->shift) + 1;
+    }
     pthread_mutex_unlock(&table->mutex);
 }
 

@@ -475,11 +475,11 @@ CUresult heap_free(CUdeviceptr address) {
 
     pthread_mutex_lock(&mutex);
     ret = free_locked(address, &gpu, &physical);
-    pthread_mutex_unlock(&mutex);
     if (ret == CUDA_SUCCESS) {
-        sim_release(gpu, physical);
+        sim_release(gpu, physical); /* before the address can be given out again */
         sim_count_allocation(gpu, -1);
     }
+    pthread_mutex_unlock(&mutex);
     return ret;
 }
 
@@ -637,7 +637,7 @@ void memory_context_gone(struct CUctx_st *context) {
         extent_delete(extent);
     }
     memset(context->packs, 0, sizeof(context->packs));
-    pthread_mutex_unlock(&mutex);
-    sim_release(context_gpu(context), physical);
+    sim_release(context_gpu(context), physical); /* before the addresses can be given out again */
     sim_count_allocation(context_gpu(context), -count);
+    pthread_mutex_unlock(&mutex);
 }

@@ -11,7 +11,7 @@
 #define FATBIN_WRAPPER_MAGIC 0x466243b1u
 #define FATBIN_PTX 1
 #define FATBIN_CUBIN 2
-#define FATBIN_COMPRESSED 0x2000u
+#define FATBIN_COMPRESSED (0x2000u | 0x8000u) /* by LZ4, by Zstandard */
 #define SIZE_LIMIT ((uint64_t)1 << 40)
 
 /* What nvcc puts before a fat binary's contents, and before each entry of them. */
@@ -19,7 +19,7 @@ struct fatbin_header {
     uint32_t magic;
     uint16_t version, header_bytes;
     uint64_t content_bytes;
-};
+} __attribute__((packed));
 
 struct fatbin_entry {
     uint16_t kind, version;
@@ -35,7 +35,7 @@ struct fatbin_wrapper {
     uint32_t magic, version;
     const void *data;
     void *unused;
-};
+} __attribute__((packed));
 
 /* ---- What an image holds ---- */
 
@@ -138,6 +138,17 @@ static bool is_text(const char *s) {
     return *s != '\0';
 }
 
+/* The PTX need not end with a zero here. */
+static CUresult read_ptx_entry(const char *contents, uint64_t bytes, struct image *image) {
+    char *text = strndup(contents, bytes);
+    CUresult ret;
+
+    REQUIRE(text != NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    ret = image_read_ptx(text, image);
+    free(text);
+    return ret;
+}
+
 /* Compressed entries are counted by what they become, and may hold any kernel; they have no variables here. */
 static CUresult read_entry(const struct fatbin_entry *entry, struct image *image) {
     const char *contents = (const char *)entry + entry->header_bytes;
@@ -148,7 +159,9 @@ static CUresult read_entry(const struct fatbin_entry *entry, struct image *image
         return CUDA_SUCCESS;
     }
     if (entry->kind == FATBIN_PTX)
-        return image_read_ptx(contents, image);
+        return read_ptx_entry(contents, entry->content_bytes, image);
+    REQUIRE(entry->content_bytes >= sizeof(Elf64_Ehdr) && memcmp(contents, ELFMAG, SELFMAG) == 0,
+            CUDA_ERROR_INVALID_IMAGE);
     return image_read_cubin(contents, image);
 }
 
@@ -165,19 +178,17 @@ static CUresult read_fatbin(const struct fatbin_header *header, struct image *im
     while (end - offset >= sizeof(*largest)) {
         const struct fatbin_entry *entry = (const void *)((const char *)header + offset);
 
-        if ((entry->kind != FATBIN_PTX && entry->kind != FATBIN_CUBIN) || entry->header_bytes < sizeof(*entry) ||
-            entry->content_bytes > end - offset || entry->header_bytes > end - offset - entry->content_bytes ||
-            entry->uncompressed_bytes >= SIZE_LIMIT)
-            break;
-        if (largest == NULL || entry_bytes(entry) > entry_bytes(largest))
+        REQUIRE(entry->header_bytes >= sizeof(*entry) && entry->content_bytes <= end - offset &&
+                    entry->header_bytes <= end - offset - entry->content_bytes &&
+                    entry->uncompressed_bytes < SIZE_LIMIT,
+                CUDA_ERROR_INVALID_IMAGE);
+        if ((entry->kind == FATBIN_PTX || entry->kind == FATBIN_CUBIN) &&
+            (largest == NULL || entry_bytes(entry) > entry_bytes(largest)))
             largest = entry;
         offset += entry->header_bytes + entry->content_bytes;
     }
-    if (largest != NULL)
-        return read_entry(largest, image);
-    image->open = true;
-    image->code_bytes = end;
-    return CUDA_SUCCESS;
+    REQUIRE(largest != NULL, CUDA_ERROR_NO_BINARY_FOR_GPU);
+    return read_entry(largest, image);
 }
 
 static CUresult read_any(const void *data, struct image *image) {
@@ -188,6 +199,7 @@ static CUresult read_any(const void *data, struct image *image) {
         REQUIRE(strstr(data, ".version") != NULL, CUDA_ERROR_INVALID_PTX);
         return image_read_ptx(data, image);
     }
+    REQUIRE(strnlen(data, sizeof(magic)) == sizeof(magic), CUDA_ERROR_INVALID_IMAGE);
     memcpy(&magic, data, sizeof(magic));
     if (magic == FATBIN_WRAPPER_MAGIC) {
         data = wrapper->data;

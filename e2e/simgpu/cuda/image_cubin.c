@@ -14,34 +14,40 @@
 #define INFO_SIZED 0x04
 #define INFO_FRAME_SIZE 0x11
 
+/* An image may lie at any address. */
+typedef Elf64_Ehdr file_header __attribute__((aligned(1)));
+typedef Elf64_Shdr section_header __attribute__((aligned(1)));
+typedef Elf64_Sym symbol_entry __attribute__((aligned(1)));
+
 struct cubin {
     const char *bytes;
     uint64_t size; /* as far as can be told */
-    const Elf64_Shdr *sections;
+    const section_header *sections;
     unsigned count;
-    const Elf64_Shdr *names;
+    const section_header *names;
 };
 
-static bool inside(const struct cubin *cubin, const Elf64_Shdr *section) {
-    return section->sh_type == SHT_NOBITS ||
-           (section->sh_offset <= cubin->size && section->sh_size <= cubin->size - section->sh_offset);
+/* Whether a section has contents, which lie in the file. */
+static bool has_contents(const struct cubin *cubin, const section_header *section) {
+    return section->sh_type != SHT_NOBITS && section->sh_type != SHT_NULL && section->sh_offset <= cubin->size &&
+           section->sh_size <= cubin->size - section->sh_offset;
 }
 
 /* A string of a table, "" where it is none. */
-static const char *string_at(const struct cubin *cubin, const Elf64_Shdr *table, uint64_t offset) {
+static const char *string_at(const struct cubin *cubin, const section_header *table, uint64_t offset) {
     const char *strings = cubin->bytes + table->sh_offset;
 
-    if (!inside(cubin, table) || table->sh_type == SHT_NOBITS || offset >= table->sh_size ||
+    if (!has_contents(cubin, table) || offset >= table->sh_size ||
         memchr(strings + offset, '\0', table->sh_size - offset) == NULL)
         return "";
     return strings + offset;
 }
 
-static const char *name_of(const struct cubin *cubin, const Elf64_Shdr *section) {
+static const char *name_of(const struct cubin *cubin, const section_header *section) {
     return string_at(cubin, cubin->names, section->sh_name);
 }
 
-static const Elf64_Shdr *find_section(const struct cubin *cubin, const char *name) {
+static const section_header *find_section(const struct cubin *cubin, const char *name) {
     for (unsigned i = 0; i < cubin->count; i++) {
         if (strcmp(name_of(cubin, &cubin->sections[i]), name) == 0)
             return &cubin->sections[i];
@@ -50,10 +56,10 @@ static const Elf64_Shdr *find_section(const struct cubin *cubin, const char *nam
 }
 
 static bool open_cubin(const void *data, struct cubin *cubin) {
-    const Elf64_Ehdr *elf = data;
+    const file_header *elf = data;
     uint64_t end = elf->e_phoff + (uint64_t)elf->e_phnum * elf->e_phentsize;
 
-    if (elf->e_ident[EI_CLASS] != ELFCLASS64 || elf->e_shentsize != sizeof(Elf64_Shdr) || elf->e_shnum == 0 ||
+    if (elf->e_ident[EI_CLASS] != ELFCLASS64 || elf->e_shentsize != sizeof(section_header) || elf->e_shnum == 0 ||
         elf->e_shstrndx >= elf->e_shnum || elf->e_shoff >= (uint64_t)1 << 40 || end >= (uint64_t)1 << 40)
         return false;
     *cubin = (struct cubin){.bytes = data, .count = elf->e_shnum};
@@ -77,7 +83,7 @@ static bool holds_variables(const char *name) {
 /* Where each section's variables begin among the image's data; UINT64_MAX for a section that has none. */
 static CUresult read_sections(const struct cubin *cubin, struct image *image, uint64_t *begin) {
     for (unsigned i = 0; i < cubin->count; i++) {
-        const Elf64_Shdr *section = &cubin->sections[i];
+        const section_header *section = &cubin->sections[i];
         const char *name = name_of(cubin, section);
 
         begin[i] = UINT64_MAX;
@@ -95,14 +101,20 @@ static CUresult read_sections(const struct cubin *cubin, struct image *image, ui
     return CUDA_SUCCESS;
 }
 
-static CUresult read_symbol(const struct cubin *cubin, const Elf64_Sym *symbol, const char *name, const uint64_t *begin,
-                            struct image *image) {
+/* A symbol's value is its offset in its section. */
+static bool is_in_section(const section_header *section, const symbol_entry *symbol) {
+    return symbol->st_value <= section->sh_size && symbol->st_size <= section->sh_size - symbol->st_value;
+}
+
+static CUresult read_symbol(const struct cubin *cubin, const symbol_entry *symbol, const char *name,
+                            const uint64_t *begin, struct image *image) {
     struct image_variable variable = {.size = symbol->st_size, .alignment = 1};
 
     if (ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT || *name == '\0' || symbol->st_size == 0 ||
         symbol->st_shndx >= cubin->count || begin[symbol->st_shndx] == UINT64_MAX)
         return CUDA_SUCCESS;
     variable.managed = (symbol->st_other & MANAGED) != 0;
+    REQUIRE(variable.managed || is_in_section(&cubin->sections[symbol->st_shndx], symbol), CUDA_ERROR_INVALID_IMAGE);
     variable.offset = variable.managed ? UINT64_MAX : begin[symbol->st_shndx] + symbol->st_value;
     if (variable.managed)
         variable.alignment = SECTION_ALIGNMENT;
@@ -110,26 +122,26 @@ static CUresult read_symbol(const struct cubin *cubin, const Elf64_Sym *symbol, 
 }
 
 struct symbols {
-    const Elf64_Sym *first;
+    const symbol_entry *first;
     uint64_t count;
-    const Elf64_Shdr *names;
+    const section_header *names;
 };
 
 static struct symbols find_symbols(const struct cubin *cubin) {
-    const Elf64_Shdr *table = find_section(cubin, ".symtab");
+    const section_header *table = find_section(cubin, ".symtab");
 
-    if (table == NULL || !inside(cubin, table) || table->sh_type == SHT_NOBITS || table->sh_link >= cubin->count)
+    if (table == NULL || !has_contents(cubin, table) || table->sh_link >= cubin->count)
         return (struct symbols){0};
-    return (struct symbols){(const void *)(cubin->bytes + table->sh_offset), table->sh_size / sizeof(Elf64_Sym),
+    return (struct symbols){(const void *)(cubin->bytes + table->sh_offset), table->sh_size / sizeof(symbol_entry),
                             &cubin->sections[table->sh_link]};
 }
 
 /* Entries of .nv.info: a format, an attribute, and two bytes, which with INFO_SIZED say how many more there are. */
 static void read_frame_sizes(const struct cubin *cubin, struct symbols symbols, struct image *image) {
-    const Elf64_Shdr *info = find_section(cubin, ".nv.info");
+    const section_header *info = find_section(cubin, ".nv.info");
     const uint8_t *at, *end;
 
-    if (info == NULL || !inside(cubin, info) || info->sh_type == SHT_NOBITS)
+    if (info == NULL || !has_contents(cubin, info))
         return;
     at = (const uint8_t *)cubin->bytes + info->sh_offset;
     for (end = at + info->sh_size; end - at >= 4;) {

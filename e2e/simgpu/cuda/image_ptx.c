@@ -3,6 +3,7 @@
  * and .const outside of functions with the module, .local inside of a kernel with each of its threads.
  */
 #include <ctype.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,7 +72,7 @@ static void skip_to(const char **text, char open, char close) {
     }
 }
 
-/* ---- Declarations ---- */
+/* ---- Declarations: what PTX ISA does not allow, ptxas refuses ---- */
 
 struct declaration {
     uint64_t element, alignment;
@@ -92,7 +93,22 @@ static uint64_t type_bytes(struct token token) {
         bits = strtoull(token.at + 2, &after, 10);
     else
         return 0;
-    return (*after == 'x' ? 2 : 1) * bits / 8;
+    if (after == token.at + token.length)
+        return bits < 8 ? 0 : bits / 8;
+    return is((struct token){after, (size_t)(token.at + token.length - after)}, "x2") ? bits / 4 : 0;
+}
+
+/* 12, 0x1f, 017, 0b11, with or without U. Of constant expressions no others are read here. */
+static bool is_number(struct token token, uint64_t *number) {
+    bool binary = token.length > 2 && token.at[0] == '0' && (token.at[1] == 'b' || token.at[1] == 'B');
+    char *after;
+
+    if (token.length == 0 || !isdigit((unsigned char)*token.at))
+        return false;
+    errno = 0;
+    *number = binary ? strtoull(token.at + 2, &after, 2) : strtoull(token.at, &after, 0);
+    after += *after == 'U';
+    return errno == 0 && after == token.at + token.length;
 }
 
 /* The values between braces, as many as there are commas and one. */
@@ -106,56 +122,121 @@ static uint64_t count_values(const char *text) {
 }
 
 /* [4][8], and [] where the values tell. */
-static uint64_t count_elements(const char **text) {
-    const char *ahead = *text;
-    uint64_t count = 1;
-
-    while (is_char(next(&ahead), '[')) {
+static CUresult count_elements(const char **text, uint64_t *count) {
+    for (const char *ahead = *text; is_char(next(&ahead), '['); *text = ahead) {
         struct token size = next(&ahead);
+        uint64_t number;
 
-        if (is_char(size, ']')) {
-            count *= count_values(ahead);
-        } else {
-            count *= strtoull(size.at, NULL, 0);
-            next(&ahead);
-        }
-        *text = ahead;
+        if (is_char(size, ']'))
+            number = count_values(ahead);
+        else
+            REQUIRE(is_number(size, &number) && is_char(next(&ahead), ']'), CUDA_ERROR_INVALID_PTX);
+        REQUIRE(!__builtin_mul_overflow(*count, number, count), CUDA_ERROR_INVALID_PTX);
     }
-    return count;
+    return CUDA_SUCCESS;
+}
+
+/* name<4>: as many variables. */
+static CUresult count_names(const char **text, uint64_t *count) {
+    const char *ahead = *text;
+
+    *count = 1;
+    if (!is_char(next(&ahead), '<'))
+        return CUDA_SUCCESS;
+    REQUIRE(is_number(next(&ahead), count) && is_char(next(&ahead), '>'), CUDA_ERROR_INVALID_PTX);
+    *text = ahead;
+    return CUDA_SUCCESS;
+}
+
+static CUresult read_attribute(const char **text, struct declaration *d) {
+    REQUIRE(is_char(next(text), '('), CUDA_ERROR_INVALID_PTX);
+    d->managed = is(next(text), ".managed");
+    skip_to(text, '(', ')');
+    return CUDA_SUCCESS;
+}
+
+/* ".align 16 .v4 .f32", up to the first name. */
+static CUresult read_directives(const char **text, struct declaration *d) {
+    bool typed = false;
+
+    for (const char *ahead = *text;; *text = ahead) {
+        struct token token = next(&ahead);
+        uint64_t number;
+
+        if (is_char(token, '[')) { /* a bank of constants */
+            REQUIRE(!typed && is_number(next(&ahead), &number) && is_char(next(&ahead), ']'), CUDA_ERROR_INVALID_PTX);
+        } else if (*token.at != '.') {
+            break;
+        } else if (is(token, ".align")) {
+            REQUIRE(is_number(next(&ahead), &d->alignment), CUDA_ERROR_INVALID_PTX);
+            REQUIRE(d->alignment != 0 && (d->alignment & (d->alignment - 1)) == 0, CUDA_ERROR_INVALID_PTX);
+        } else if (is(token, ".attribute")) {
+            TRY(read_attribute(&ahead, d));
+        } else if (is(token, ".v2") || is(token, ".v4")) {
+            d->vector = token.at[2] == '2' ? 2 : 4;
+        } else {
+            d->element = type_bytes(token);
+            REQUIRE(d->element != 0 || is(token, ".texref") || is(token, ".surfref") || is(token, ".samplerref"),
+                    CUDA_ERROR_INVALID_PTX);
+            typed = true;
+        }
+    }
+    return typed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_PTX;
+}
+
+/* Goes past a value, to the comma or the semicolon after it. */
+static CUresult skip_value(const char **text) {
+    int depth = 0;
+
+    for (const char *ahead = *text;; *text = ahead) {
+        struct token token = next(&ahead);
+
+        REQUIRE(token.length != 0, CUDA_ERROR_INVALID_PTX);
+        if (depth == 0 && (is_char(token, ';') || is_char(token, ',')))
+            return CUDA_SUCCESS;
+        depth += is_char(token, '{') || is_char(token, '(');
+        depth -= is_char(token, '}') || is_char(token, ')');
+        REQUIRE(depth >= 0 && !is_char(token, ';'), CUDA_ERROR_INVALID_PTX);
+    }
 }
 
 typedef CUresult declared_fn(void *arg, struct token name, struct image_variable variable);
+
+static CUresult read_variable(const char **text, const struct declaration *d, declared_fn *fn, void *arg) {
+    uint64_t element = d->element * d->vector, names;
+    struct image_variable variable = {
+        .alignment = d->alignment != 0 ? d->alignment : element, .offset = UINT64_MAX, .managed = d->managed};
+    struct token name = next(text), after;
+    const char *ahead;
+
+    REQUIRE(name.length != 0 && (isalpha((unsigned char)*name.at) || strchr("_$%", *name.at) != NULL) &&
+                memchr(name.at, '.', name.length) == NULL,
+            CUDA_ERROR_INVALID_PTX);
+    TRY(count_names(text, &variable.size));
+    names = variable.size;
+    TRY(count_elements(text, &variable.size));
+    REQUIRE(!__builtin_mul_overflow(variable.size, element, &variable.size), CUDA_ERROR_INVALID_PTX);
+    ahead = *text;
+    after = next(&ahead);
+    if (is_char(after, '=')) {
+        REQUIRE(names == 1, CUDA_ERROR_INVALID_PTX);
+        TRY(skip_value(&ahead));
+        *text = ahead;
+    }
+    return fn(arg, name, variable);
+}
 
 /* Reads what follows .global and its like up to the semicolon; calls fn for each variable. */
 static CUresult read_declaration(const char **text, declared_fn *fn, void *arg) {
     struct declaration d = {.vector = 1};
     struct token token;
 
-    while ((token = next(text)).length != 0 && !is_char(token, ';')) {
-        if (is(token, ".align")) {
-            d.alignment = strtoull(next(text).at, NULL, 0);
-        } else if (is(token, ".attribute")) {
-            next(text);
-            d.managed = is(next(text), ".managed");
-            skip_to(text, '(', ')');
-        } else if (is(token, ".v2") || is(token, ".v4")) {
-            d.vector = token.at[2] == '2' ? 2 : 4;
-        } else if (*token.at == '.') {
-            d.element = d.element != 0 ? d.element : type_bytes(token);
-        } else if (is_char(token, '=')) {
-            while ((token = next(text)).length != 0 && !is_char(token, ';')) {
-            }
-            break;
-        } else if (!is_char(token, ',') && d.element != 0) {
-            uint64_t element = d.element * d.vector;
-            struct image_variable variable = {
-                .alignment = d.alignment != 0 ? d.alignment : element, .offset = UINT64_MAX, .managed = d.managed};
-
-            variable.size = element * count_elements(text);
-            TRY(fn(arg, token, variable));
-        }
-    }
-    return CUDA_SUCCESS;
+    TRY(read_directives(text, &d));
+    do {
+        TRY(read_variable(text, &d, fn, arg));
+        token = next(text);
+    } while (is_char(token, ','));
+    return is_char(token, ';') ? CUDA_SUCCESS : CUDA_ERROR_INVALID_PTX;
 }
 
 static CUresult add_variable(void *image, struct token name, struct image_variable variable) {

@@ -23,7 +23,8 @@ struct block {
     struct block *next_in_bucket;  /* of those in use */
     struct CUstream_st *stream;    /* in which it was freed */
     uint64_t stream_id, mark;
-    CUdevice freed_on; /* the stream's device */
+    struct calls_point *calls; /* host functions that the free comes after, or NULL */
+    CUdevice freed_on;         /* the stream's device */
 };
 
 struct chunk {
@@ -140,7 +141,13 @@ static void swallow(struct block *block) {
     free(after);
 }
 
+static void drop_calls(struct block *block) {
+    calls_point_drop(block->calls);
+    block->calls = NULL;
+}
+
 static void make_free(struct pool *pool, struct block *block) {
+    drop_calls(block);
     if (block->after != NULL && block->after->state == BLOCK_FREE) {
         bin_remove(pool, block->after);
         swallow(block);
@@ -170,6 +177,7 @@ static bool cut(struct pool *pool, struct block *block, uint64_t size, bool pend
         rest->after->before = rest;
     block->after = rest;
     block->size = size;
+    block->calls = NULL; /* the rest's, if it is pending */
     if (pending)
         pending_insert(pool, rest);
     else
@@ -177,9 +185,9 @@ static bool cut(struct pool *pool, struct block *block, uint64_t size, bool pend
     return true;
 }
 
-/* Host functions that were queued before the free come before it too. */
+/* Host functions that were queued before the free come before it too; those that were queued after it do not. */
 static bool free_done(const struct block *block) {
-    return engine_done(block->freed_on, block->mark) && stream_calls_done(block->stream, block->stream_id);
+    return engine_done(block->freed_on, block->mark) && calls_point_reached(block->calls);
 }
 
 /* Whatever the GPU has got to is free for everybody. Frees are mostly done in order: `all` looks beyond the first. */
@@ -201,7 +209,7 @@ static bool follows(const struct pool *pool, struct CUstream_st *stream, const s
         return true;
     /* Marks say nothing of host functions: what was freed behind one is nobody else's until it is over. */
     return pool->follow_events && block->freed_on == stream->context->device &&
-           block->mark <= atomic_load(&stream->waited_mark) && stream_calls_done(block->stream, block->stream_id);
+           block->mark <= atomic_load(&stream->waited_mark) && calls_point_reached(block->calls);
 }
 
 static struct block *take_pending(struct pool *pool, struct CUstream_st *stream, uint64_t size) {
@@ -431,7 +439,7 @@ static void take_over_pending(struct pool *pool, struct CUstream_st *stream) {
     while (pool->pending_first != NULL) {
         struct block *block = pool->pending_first;
 
-        if (block->freed_on != stream->context->device || !stream_calls_done(block->stream, block->stream_id))
+        if (block->freed_on != stream->context->device || !calls_point_reached(block->calls))
             return;
         stream_follow(stream, block->mark);
         pending_remove(pool, block);
@@ -465,6 +473,7 @@ static struct block *take(struct pool *pool, struct CUstream_st *stream, uint64_
 }
 
 static void put_in_use(struct pool *pool, struct block *block, uint64_t size) {
+    drop_calls(block);
     block->state = BLOCK_USED;
     block->asked = size;
     block->id = next_id++;
@@ -496,11 +505,14 @@ CUresult pool_alloc(struct pool *pool, struct CUstream_st *stream, uint64_t size
     return CUDA_SUCCESS;
 }
 
-static void take_back(struct pool *pool, struct block *block, struct CUstream_st *stream) {
+/* Takes over the caller's hold on the point. */
+static void take_back(struct pool *pool, struct block *block, struct CUstream_st *stream, struct calls_point *calls) {
     bucket_remove(block);
     pool->blocks_in_use--;
     pool->used -= block->size;
+    block->calls = calls;
     if (pool->imported) {
+        drop_calls(block);
         chunk_delete(block->chunk);
         free(block);
         return;
@@ -520,20 +532,24 @@ static void take_back(struct pool *pool, struct block *block, struct CUstream_st
 }
 
 CUresult pool_free(CUdeviceptr address, struct CUstream_st *stream) {
+    struct calls_point *calls = NULL;
     struct block *block;
     struct pool *pool;
     CUdevice device;
     bool last;
 
+    if (stream != NULL)
+        TRY(calls_point_new(stream, &calls));
     pthread_mutex_lock(&mutex);
     block = in_use(address);
     if (block == NULL) {
         pthread_mutex_unlock(&mutex);
+        calls_point_drop(calls);
         return CUDA_ERROR_INVALID_VALUE;
     }
     pool = block->chunk->pool;
     device = pool->device;
-    take_back(pool, block, stream);
+    take_back(pool, block, stream, calls);
     last = pool->handle == NULL && pool->blocks_in_use == 0;
     pthread_mutex_unlock(&mutex);
     sim_count_allocation(driver->gpus[device], -1);
@@ -625,6 +641,7 @@ void pool_clear(struct pool *pool) {
                 bucket_remove(block);
                 count++;
             }
+            drop_calls(block);
             free(block);
         }
     }

@@ -164,10 +164,6 @@ bool stream_done(struct CUstream_st *stream) {
     return engine_done(stream->context->device, stream_mark(stream)) && atomic_load(calls_of(stream)) == 0;
 }
 
-bool stream_calls_done(const struct CUstream_st *stream, uint64_t id) {
-    return !handle_valid(&streams, stream) || stream->id != id || atomic_load(calls_of((void *)(uintptr_t)stream)) == 0;
-}
-
 void stream_wait_mark(struct CUstream_st *stream, uint64_t mark) {
     raise_mark(&stream->waited_mark, mark);
     stream_follow(stream, mark);
@@ -186,24 +182,76 @@ struct host_call {
     CUhostFn fn;
     CUstreamCallback callback;
     void *data;
+    uint64_t number; /* grows with each call, and each point between them */
 };
 
-static void count_in(struct CUstream_st *stream) {
+/*
+ * What comes after the calls that were queued in a stream when it was made, and after no others: calls of different
+ * streams are made one at a time as well, and what is queued in a stream later says nothing of what came before.
+ */
+struct calls_point {
+    struct CUstream_st *stream; /* there as long as calls of it are ahead */
+    struct CUctx_st *context;
+    uint64_t number;          /* greater than those of the calls that it comes after */
+    struct calls_point *next; /* of those that are not reached */
+    _Atomic uint32_t references;
+    _Atomic uint32_t ahead; /* calls that it waits for; a futex */
+};
+
+static pthread_mutex_t calls_mutex = PTHREAD_MUTEX_INITIALIZER; /* around what follows, and the counts of calls */
+static struct calls_point *points, **points_end = &points;      /* in their order, in which they are reached as well */
+static uint64_t last_number;
+
+static void count_in(struct host_call *call) {
+    struct CUstream_st *stream = call->stream;
+
+    pthread_mutex_lock(&calls_mutex);
+    call->number = ++last_number;
     atomic_fetch_add(&stream->calls, 1);
     atomic_fetch_add(&stream->context->calls, 1);
     if ((stream->flags & CU_STREAM_NON_BLOCKING) == 0)
         atomic_fetch_add(&stream->context->blocking_calls, 1);
+    pthread_mutex_unlock(&calls_mutex);
+}
+
+static bool is_ahead(const struct calls_point *point, const struct host_call *call) {
+    bool covered = point->stream == point->context->legacy
+                       ? call->stream->context == point->context && (call->stream->flags & CU_STREAM_NON_BLOCKING) == 0
+                       : call->stream == point->stream;
+
+    return covered && call->number < point->number;
+}
+
+/* Under the mutex. */
+static void reach_points(const struct host_call *call) {
+    for (struct calls_point **link = &points, *point; (point = *link) != NULL;) {
+        bool ahead = is_ahead(point, call);
+
+        if (!ahead || atomic_load(&point->ahead) > 1) {
+            atomic_fetch_sub(&point->ahead, ahead);
+            link = &point->next;
+            continue;
+        }
+        *link = point->next;
+        if (point->next == NULL)
+            points_end = link;
+        futex_decrement(&point->ahead);
+        calls_point_drop(point);
+    }
 }
 
 /* Of the stream first, so that what waits for the context finds its streams done; after that the stream may be gone. */
-static void count_out(struct CUstream_st *stream) {
-    struct CUctx_st *context = stream->context;
-    bool blocking = (stream->flags & CU_STREAM_NON_BLOCKING) == 0;
+static void count_out(const struct host_call *call) {
+    struct CUctx_st *context = call->stream->context;
+    bool blocking = (call->stream->flags & CU_STREAM_NON_BLOCKING) == 0;
 
-    futex_decrement(&stream->calls);
+    pthread_mutex_lock(&calls_mutex);
+    reach_points(call);
+    futex_decrement(&call->stream->calls);
     if (blocking)
         futex_decrement(&context->blocking_calls);
     futex_decrement(&context->calls);
+    pthread_mutex_unlock(&calls_mutex);
 }
 
 static void run_host_call(void *arg) {
@@ -214,33 +262,30 @@ static void run_host_call(void *arg) {
         call.fn(call.data);
     else
         call.callback(call.handle, CUDA_SUCCESS, call.data);
-    count_out(call.stream);
-}
-
-/* Calls are made in the order of their marks, and one at a time: what is queued after them is called after them. */
-struct calls_point {
-    _Atomic uint32_t references, ahead; /* `ahead`: 1 until it is reached; a futex */
-};
-
-static void reach(void *arg) {
-    struct calls_point *point = arg;
-
-    futex_decrement(&point->ahead);
-    calls_point_drop(point);
+    count_out(&call);
 }
 
 CUresult calls_point_new(struct CUstream_st *stream, struct calls_point **point) {
+    struct calls_point *fresh;
+    uint32_t ahead;
+
     *point = NULL;
     if (atomic_load(calls_of(stream)) == 0)
         return CUDA_SUCCESS;
-    *point = malloc(sizeof(**point));
-    REQUIRE(*point != NULL, CUDA_ERROR_OUT_OF_MEMORY);
-    **point = (struct calls_point){.references = 2, .ahead = 1};
-    if (engine_call(stream->context->device, stream_mark(stream), reach, *point))
-        return CUDA_SUCCESS;
-    free(*point);
-    *point = NULL;
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    fresh = malloc(sizeof(*fresh));
+    REQUIRE(fresh != NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    pthread_mutex_lock(&calls_mutex);
+    ahead = atomic_load(calls_of(stream));
+    *fresh = (struct calls_point){
+        .stream = stream, .context = stream->context, .number = ++last_number, .references = 2, .ahead = ahead};
+    if (ahead != 0) {
+        *points_end = *point = fresh;
+        points_end = &fresh->next;
+    } else {
+        free(fresh);
+    }
+    pthread_mutex_unlock(&calls_mutex);
+    return CUDA_SUCCESS;
 }
 
 bool calls_point_reached(struct calls_point *point) {
@@ -273,11 +318,11 @@ static CUresult queue_host_call(CUstream hStream, bool per_thread, struct host_c
     call.handle = hStream;
     copy = malloc(sizeof(*copy));
     REQUIRE(copy != NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    count_in(&call);
     *copy = call;
-    count_in(call.stream);
     if (engine_call(context->device, stream_mark(call.stream), run_host_call, copy))
         return CUDA_SUCCESS;
-    count_out(call.stream);
+    count_out(&call);
     free(copy);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -324,11 +369,18 @@ CUresult cuStreamCreate(CUstream *phStream, unsigned int Flags) {
     return cuStreamCreateWithPriority(phStream, Flags, LEAST_PRIORITY);
 }
 
+/* One that another thread is making at this moment has no context yet. */
+static bool is_destroyable(CUstream stream) {
+    const struct CUctx_st *context =
+        stream > CU_STREAM_PER_THREAD && handle_valid(&streams, stream) ? stream->context : NULL;
+
+    return context != NULL && stream != context->legacy;
+}
+
 /* Work that is still in it goes on, and is waited for with its context's. */
 CUresult cuStreamDestroy_v2(CUstream hStream) {
     REQUIRE_INITIALISED();
-    REQUIRE(hStream > CU_STREAM_PER_THREAD && handle_valid(&streams, hStream) && hStream != hStream->context->legacy,
-            CUDA_ERROR_INVALID_HANDLE);
+    REQUIRE(is_destroyable(hStream), CUDA_ERROR_INVALID_HANDLE);
     stream_wait_calls(hStream);
     capture_stream_gone(hStream);
     handle_delete(&streams, hStream);

@@ -41,12 +41,9 @@ void stream_wait_calls(struct CUstream_st *stream);
 
 bool stream_done(struct CUstream_st *stream);
 
-/* Whether no host function is queued in the stream with this id; true once there is no such stream. */
-bool stream_calls_done(const struct CUstream_st *stream, uint64_t id);
-
 /*
- * The host functions that are queued in a stream at this moment, for an event that comes after them: NULL if there are none.
- * CUDA_ERROR_OUT_OF_MEMORY if there is no memory or thread for it. Whoever has it drops it.
+ * The host functions that are queued in a stream at this moment, for an event or a free that comes after them: NULL if
+ * there are none. CUDA_ERROR_OUT_OF_MEMORY if there is no memory for it. Whoever has it drops it.
  */
 struct calls_point;
 CUresult calls_point_new(struct CUstream_st *stream, struct calls_point **point);

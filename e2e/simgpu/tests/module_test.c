@@ -84,6 +84,7 @@ static void cubins(void) {
     cubin.header.e_shstrndx = 1;
     memcpy(cubin.names, names, sizeof(names));
     cubin.sections[1].sh_name = 1;
+    cubin.sections[1].sh_type = SHT_STRTAB;
     cubin.sections[1].sh_offset = sizeof(Elf64_Ehdr);
     cubin.sections[1].sh_size = sizeof(names);
     cubin.sections[2].sh_name = 11;

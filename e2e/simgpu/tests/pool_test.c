@@ -379,6 +379,49 @@ static void a_destroyed_pool_ends_with_its_work(void) {
     CHECK_INT(taken(), 0);
 }
 
+/* Memory that is freed behind one host function, with another behind the free, and perhaps a third in another stream between. */
+static void free_between(CUstream stream, CUstream other) {
+    _Atomic bool before = false, elsewhere = false, after = false;
+    CUmemoryPool pool = new_pool(0, 0);
+    CUdeviceptr pointer;
+    CUevent event;
+    bool done = false;
+
+    OK(cuEventCreate(&event, 0));
+    OK(cuMemAllocFromPoolAsync(&pointer, CHUNK, pool, stream));
+    gate(stream, &before);
+    if (other != NULL)
+        gate(other, &elsewhere);
+    OK(cuMemFreeAsync(pointer, stream));
+    OK(cuEventRecord(event, stream));
+    gate(stream, &after);
+    OK(cuMemPoolDestroy(pool));
+    CHECK_INT(cuEventQuery(event), CUDA_ERROR_NOT_READY);
+    CHECK_INT(taken(), CHUNK);
+    atomic_store(&before, true);
+    for (uint64_t start = now_ns(); !(done = cuEventQuery(event) == CUDA_SUCCESS) && now_ns() - start < 2000000000u;)
+        sleep_ms(1);
+    CHECK(done);
+    if (done)
+        OK(cuEventSynchronize(event));
+    CHECK_INT(taken(), 0);
+    atomic_store(&elsewhere, true);
+    atomic_store(&after, true);
+    OK(cuCtxSynchronize());
+}
+
+static void a_free_waits_only_for_what_comes_before_it(void) {
+    CUstream stream, other;
+
+    context_on(0);
+    stream = new_stream();
+    other = new_stream();
+    free_between(stream, NULL);
+    free_between(NULL, NULL);
+    free_between(stream, other);
+    free_between(NULL, other);
+}
+
 static void a_device_has_a_current_pool(void) {
     CUmemoryPool pool, current, other;
     CUdeviceptr pointer;
@@ -783,6 +826,7 @@ const struct test pool_tests[] = {
     {"a pool has a largest size", a_pool_has_a_largest_size},
     {"a destroyed pool lives until its last free", a_destroyed_pool_lives_until_its_last_free},
     {"a destroyed pool ends with its work", a_destroyed_pool_ends_with_its_work},
+    {"a free waits only for what comes before it", a_free_waits_only_for_what_comes_before_it},
     {"a device has a current pool", a_device_has_a_current_pool},
     {"a pool may lie on another gpu", a_pool_may_lie_on_another_gpu},
     {"pointers tell their pool", pointers_tell_their_pool},

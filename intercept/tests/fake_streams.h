@@ -1,0 +1,32 @@
+/* Streams, events and one memory pool for each device, of the driver in fake_driver.c. */
+#ifndef TRANCHE_TESTS_FAKE_STREAMS_H
+#define TRANCHE_TESTS_FAKE_STREAMS_H
+
+#include "fake_driver.h"
+
+#include <stdbool.h>
+
+/* A pool grows by pieces of this size, finds the first place that is free, and keeps pieces until it is trimmed. */
+#define FAKE_PIECE_BYTES (32 * FAKE_MIB)
+
+CUstream fake_stream_new(void);
+
+/* Whether a stream, or everything, is stuck before what is put into it from now on; what was put in before is done. */
+void fake_stream_stick(CUstream stream, bool stuck);
+
+/* What the library in front has done. */
+struct fake_counts {
+    unsigned events;           /* that live */
+    unsigned queries;          /* of events */
+    unsigned synchronizations; /* of streams and events */
+    unsigned trims;
+};
+extern struct fake_counts fake_counts;
+
+void *fake_streams_lookup(const char *name);
+
+/* What fake_driver.c has for these. */
+CUcontext fake_current(void);
+void fake_take(CUdevice device, int64_t bytes);
+
+#endif

@@ -1,0 +1,247 @@
+/*
+ * Memory handed over until a table is full or a descriptor is missing, and further on. It is linked with libcuda.so.1, and ends
+ * when nothing more is granted or it has made MADE_MAX pieces, far more than its claim allows; the simulator's record says what it
+ * held at most.
+ *
+ *   table_ends exports      keeps only descriptors of what it made
+ *   table_ends imports      keeps only what another process has imported and not mapped
+ *   table_ends blind        the same, where that process cannot look for who pays: its descriptors are closed, the claim out of reach
+ *   table_ends pools        keeps only pools of a dead process that had exported as much as has numbers
+ *   table_ends full         as exports, when the claim has no place for another share
+ */
+#include "../cuda_api.h"
+#include "../region.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+CUresult cuInit(unsigned int);
+CUresult cuCtxCreate_v2(CUcontext *, unsigned int, CUdevice);
+CUresult cuMemCreate(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
+CUresult cuMemRelease(CUmemGenericAllocationHandle);
+CUresult cuMemExportToShareableHandle(void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType,
+                                      unsigned long long);
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType);
+CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
+CUresult cuMemPoolCreate(CUmemoryPool *, const CUmemPoolProps *);
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
+CUresult cuMemPoolExportToShareableHandle(void *, CUmemoryPool, CUmemAllocationHandleType, unsigned long long);
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *, void *, CUmemAllocationHandleType, unsigned long long);
+
+#define MIB ((size_t)1 << 20)
+#define PIECE (4 * MIB)
+#define MADE_MAX 220
+#define BY_DESCRIPTOR CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+
+#define MUST(condition)                                                                                                \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "table_ends: line %d: not so: %s\n", __LINE__, #condition);                                \
+            _exit(1);                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
+static void begin(void) {
+    CUcontext context;
+    MUST(cuInit(0) == CUDA_SUCCESS && cuCtxCreate_v2(&context, 0, 0) == CUDA_SUCCESS);
+}
+
+/* Makes a piece and lets go of all of it but a descriptor; -1 if that is refused. */
+static int export_piece(size_t bytes) {
+    static const CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                                   .requestedHandleTypes = BY_DESCRIPTOR,
+                                                   .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUmemGenericAllocationHandle handle;
+    int descriptor = -1;
+    if (cuMemCreate(&handle, bytes, &properties, 0) != CUDA_SUCCESS)
+        return -1;
+    if (cuMemExportToShareableHandle(&descriptor, handle, BY_DESCRIPTOR, 0) != CUDA_SUCCESS)
+        descriptor = -1;
+    MUST(cuMemRelease(handle) == CUDA_SUCCESS);
+    return descriptor;
+}
+
+static int exports(size_t bytes) {
+    int made = 0;
+    begin();
+    while (made < MADE_MAX && export_piece(bytes) >= 0)
+        made++;
+    return made;
+}
+
+/* --- another process ------------------------------------------------------------------------------------------------- */
+
+union control {
+    char bytes[CMSG_SPACE(sizeof(int))];
+    struct cmsghdr header;
+};
+
+static void send_descriptor(int to, int descriptor) {
+    union control control = {
+        .header = {.cmsg_len = CMSG_LEN(sizeof descriptor), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+    struct iovec byte = {.iov_base = (char[]){0}, .iov_len = 1};
+    struct msghdr message = {
+        .msg_iov = &byte, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control.bytes};
+    memcpy(CMSG_DATA(&control.header), &descriptor, sizeof descriptor);
+    MUST(sendmsg(to, &message, 0) == 1 && close(descriptor) == 0);
+}
+
+static int receive_descriptor(int from) {
+    union control control;
+    struct iovec byte = {.iov_base = (char[]){0}, .iov_len = 1};
+    struct msghdr message = {
+        .msg_iov = &byte, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    int descriptor;
+    if (recvmsg(from, &message, 0) != 1)
+        return -1;
+    MUST(message.msg_controllen != 0);
+    memcpy(&descriptor, CMSG_DATA(&control.header), sizeof descriptor);
+    return descriptor;
+}
+
+static pid_t child;
+static int channel; /* to the other process */
+
+/* Closes the claim's descriptors and goes where its path leads to nothing. */
+static void begin_blind(void) {
+    char path[64], target[256];
+    MUST(chdir(getenv("TRANCHE_REGIONS")) == 0 && setenv("TRANCHE_REGIONS", ".", 1) == 0);
+    begin();
+    MUST(chdir("/") == 0);
+    for (int descriptor = 3; descriptor < 2048; descriptor++) {
+        snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
+        ssize_t length = readlink(path, target, sizeof target);
+        if (length > 6 && memcmp(target + length - 6, "/usage", 6) == 0)
+            close(descriptor);
+    }
+}
+
+static CUresult import_piece(int descriptor) {
+    CUmemGenericAllocationHandle handle;
+    return cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)descriptor, BY_DESCRIPTOR);
+}
+
+static CUresult import_pool(int descriptor) {
+    CUmemoryPool pool;
+    return cuMemPoolImportFromShareableHandle(&pool, (void *)(intptr_t)descriptor, BY_DESCRIPTOR, 0);
+}
+
+/* Another process, which imports what comes and answers whether that was granted, and in the end allocates what it can. Before
+ * this one has begun. */
+static void start_importer(void (*begin_there)(void), CUresult (*import)(int descriptor)) {
+    CUdeviceptr address;
+    int ends[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    child = fork();
+    channel = ends[child == 0];
+    close(ends[child != 0]);
+    if (child != 0)
+        return;
+    begin_there();
+    for (int descriptor; (descriptor = receive_descriptor(channel)) >= 0;) {
+        char granted = import(descriptor) == CUDA_SUCCESS;
+        MUST(close(descriptor) == 0 && write(channel, &granted, 1) == 1);
+    }
+    while (cuMemAlloc_v2(&address, PIECE) == CUDA_SUCCESS)
+        ;
+    _exit(0);
+}
+
+static bool was_granted(void) {
+    char granted;
+    MUST(read(channel, &granted, 1) == 1);
+    return granted;
+}
+
+static void end_importer(void) {
+    close(channel);
+    MUST(waitpid(child, NULL, 0) == child);
+}
+
+static int imports(void (*begin_there)(void)) {
+    int made = 0;
+    start_importer(begin_there, import_piece);
+    begin();
+    for (bool granted = true; granted && made < MADE_MAX; made += granted) {
+        int descriptor = export_piece(PIECE);
+        if (descriptor < 0)
+            break;
+        send_descriptor(channel, descriptor);
+        granted = was_granted();
+    }
+    end_importer();
+    return made;
+}
+
+/* Exports pieces until there are no numbers left, then pools with a little in each. */
+static void export_pools(void) {
+    static const CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                              .handleTypes = BY_DESCRIPTOR,
+                                              .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUmemoryPool pool;
+    CUdeviceptr address;
+    int descriptor, pieces = 0;
+    begin();
+    while (pieces < 64 && export_piece(2 * MIB) >= 0)
+        pieces++;
+    MUST(pieces == 64);
+    while (cuMemPoolCreate(&pool, &properties) == CUDA_SUCCESS &&
+           cuMemAllocFromPoolAsync(&address, 64, pool, NULL) == CUDA_SUCCESS &&
+           cuMemPoolExportToShareableHandle(&descriptor, pool, BY_DESCRIPTOR, 0) == CUDA_SUCCESS) {
+        send_descriptor(channel, descriptor);
+        if (!was_granted())
+            break;
+    }
+    _exit(0);
+}
+
+static int pools(void) {
+    int status;
+    start_importer(begin, import_pool);
+    pid_t importer = child;
+    child = fork();
+    if (child == 0)
+        export_pools();
+    MUST(waitpid(child, &status, 0) == child && status == 0);
+    child = importer;
+    end_importer();
+    return 0;
+}
+
+/* --- tables that others have filled ------------------------------------------------------------------------------------- */
+
+/* Holds all places of the claim that nobody has, as that many shares of other processes would. */
+static int full(const char *usage) {
+    int file = open(usage, O_RDWR | O_CLOEXEC);
+    MUST(file >= 0 && cuInit(0) == CUDA_SUCCESS); /* which takes a place for this process */
+    for (unsigned i = 0; i < REGION_SLOT_COUNT; i++) {
+        struct flock lock = {.l_type = F_RDLCK,
+                             .l_whence = SEEK_SET,
+                             .l_start = REGION_SLOTS_OFFSET + (off_t)i * REGION_SLOT_SIZE,
+                             .l_len = REGION_SLOT_SIZE}; /* neighbours become one lock */
+        fcntl(file, F_OFD_SETLK, &lock);
+    }
+    return exports(8 * PIECE);
+}
+
+int main(int argc, char **argv) {
+    const char *scenario = argc > 1 ? argv[1] : "";
+    int made = -1;
+    if (strcmp(scenario, "exports") == 0)
+        made = exports(PIECE);
+    else if (strcmp(scenario, "imports") == 0)
+        made = imports(begin);
+    else if (strcmp(scenario, "blind") == 0)
+        made = imports(begin_blind);
+    else if (strcmp(scenario, "pools") == 0)
+        made = pools();
+    else if (strcmp(scenario, "full") == 0 && argc > 2)
+        made = full(argv[2]);
+    printf("%d pieces were granted\n", made);
+    return made >= 0 ? 0 : 1;
+}
