@@ -32,7 +32,7 @@ func (l *Ledger) Bind(ctx context.Context, id string, c Container) error {
 		bound.Container = &c
 		bound.Starter = nil
 		bound.Released = zeroTime
-		if err := writeRecord(l.claims, &bound); err != nil {
+		if err := l.replace(b, &bound); err != nil {
 			return fmt.Errorf("binding claim %s to container %s: %w", id, c.ID, err)
 		}
 		l.logger.Info("claim bound", "claim", id, "container", c.ID, "runtime", c.Runtime, "pid", c.InitPID)
@@ -111,7 +111,7 @@ func (l *Ledger) release(b *book, r *record) error {
 	released := *r
 	released.Released = l.now()
 	released.GPUHostMemoryBytes = 0 // the next container has to ask for itself
-	if err := writeRecord(l.claims, &released); err != nil {
+	if err := l.replace(b, &released); err != nil {
 		return fmt.Errorf("releasing claim %s: %w", r.ID, err)
 	}
 	*r = released

@@ -302,6 +302,38 @@ func TestSweepKeepsRegionsInUse(t *testing.T) {
 	must.DirNotExists(t, l.regionPath("0badcafe"))
 }
 
+// A region that a process of the container still uses when its claim is released goes once nobody does.
+func TestSweep_RemovesRegionsOfReleasedClaims(t *testing.T) {
+	l := newLedger(t)
+	ctx := context.Background()
+	c, _ := reserve(t, l, 0, 0)
+	init := startProcess(t)
+	must.NoError(t, l.Bind(ctx, c.ID, container("c1", init)))
+	endProcess(init)
+	user := holdSlot(t, l.regionPath(c.ID), 3)
+	sweep := func() {
+		t.Helper()
+		_, err := l.Sweep(ctx)
+		must.NoError(t, err)
+	}
+	sweep()
+	later(l, BindWithin+time.Minute)
+	sweep()
+	must.DirExists(t, l.regionPath(c.ID), must.Sprint("it is used"))
+	must.NoError(t, user.Close())
+	sweep()
+	must.DirNotExists(t, l.regionPath(c.ID))
+
+	_, err := l.PrepareRegion(ctx, c.ID, "c2", 0)
+	must.NoError(t, err)
+	sweep()
+	must.DirExists(t, l.regionPath(c.ID), must.Sprint("the next container counts on it"))
+	later(l, BindWithin+time.Minute)
+	sweep()
+	must.DirNotExists(t, l.regionPath(c.ID), must.Sprint("it never came"))
+	must.Eq(t, []string{c.ID}, ids(list(t, l)))
+}
+
 func TestFromEnv(t *testing.T) {
 	l := newLedger(t)
 	ctx := context.Background()

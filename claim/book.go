@@ -39,9 +39,13 @@ func (p Problem) mayBeOn(gpuUUID string) bool {
 type book struct {
 	records  map[string]*record
 	problems []Problem
+	// largest is the length of the largest record, in bytes.
+	largest int64
+	// changed are the files of the records that were replaced, by claim, which are to be synced.
+	changed map[string]*os.File
 }
 
-func newBook() *book { return &book{records: map[string]*record{}} }
+func newBook() *book { return &book{records: map[string]*record{}, changed: map[string]*os.File{}} }
 
 // maxRecordBytes is far more than any claim takes; a larger file is none.
 const maxRecordBytes = 1 << 20
@@ -66,6 +70,7 @@ func readBook(dir string, before seen) (*book, seen, error) {
 		}
 		if known.record != nil {
 			now[e.Name()] = known
+			b.largest = max(b.largest, known.stamp.size)
 		}
 	}
 	return b, now, nil
@@ -88,7 +93,7 @@ func (b *book) add(dir, name string) (known seenRecord) {
 	if err == nil {
 		var r *record
 		if r, err = decodeRecord(id, text); err == nil {
-			b.records[id] = r
+			b.records[id], b.largest = r, max(b.largest, info.Size())
 			if stamp, ok := stampOfFile(info); ok && stamp.settledAt(began) {
 				known = seenRecord{stamp: stamp, record: r.clone()}
 			}

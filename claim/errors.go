@@ -30,7 +30,7 @@ func (e *HeldError) Error() string {
 			"has ended", e.Claim.PhysicalGPU(), has, e.Claim.ID, e.holder(), e.Mode)
 	}
 	return fmt.Sprintf("slices %s are held by claim %s, which %s still uses; they can be reserved when it has ended",
-		strings.Join(e.Slices, ", "), e.Claim.ID, e.holder())
+		ListNames(e.Slices), e.Claim.ID, e.holder())
 }
 
 func (e *HeldError) holder() string {
@@ -77,6 +77,24 @@ func accessError(err error) error {
 		return nil
 	}
 	return &AccessError{err}
+}
+
+// countSlices is how many slices, in words.
+func countSlices(count int) string {
+	if count == 1 {
+		return "1 slice"
+	}
+	return fmt.Sprintf("%d slices", count)
+}
+
+// ListNames lists names in a message: of many the first few and how many more there are, since a GPU has up to thousands of
+// slices.
+func ListNames(names []string) string {
+	const shown = 8
+	if len(names) <= shown {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
 }
 
 func describeHolder(c *Container) string {

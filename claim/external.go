@@ -46,7 +46,10 @@ func (l *Ledger) sweepExternal(b *book, r *record) (removed bool) {
 	} else {
 		l.logger.Info("removing a claim whose container is gone", "claim", r.ID, "container", r.Container.ID)
 	}
-	l.remove(b, r)
+	if err := l.remove(b, r); err != nil {
+		l.logger.Warn("removing a claim that nobody comes back for", "claim", r.ID, "error", err)
+		return false
+	}
 	return true
 }
 
@@ -59,7 +62,6 @@ func (l *Ledger) Cancel(ctx context.Context, id string) error {
 			return nil
 		}
 		l.logger.Info("claim cancelled", "claim", id)
-		l.remove(b, r)
-		return nil
+		return l.remove(b, r)
 	})
 }

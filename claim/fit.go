@@ -76,10 +76,14 @@ func (l *Ledger) ReserveFit(ctx context.Context, req FitRequest) (*Claim, error)
 		}.claim(), nil)
 		r.Starter = req.Starter
 		made = r.claim()
-		return l.enter(b, r)
+		if err := l.enter(b, r); err != nil {
+			return err
+		}
+		l.keepRoom(b)
+		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("reserving %d slices: %w", req.slices(req.SliceBytes), err)
+		return nil, fmt.Errorf("reserving %s: %w", countSlices(req.slices(req.SliceBytes)), err)
 	}
 	l.logReserved(made)
 	return made, nil

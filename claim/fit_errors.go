@@ -51,14 +51,10 @@ func (e *NoRoomError) Retriable() bool { return true }
 
 // describeDormant says how to get at the slices that are kept for containers that may come back.
 func describeDormant(ids []string) string {
-	const shown = 8
-	switch {
-	case len(ids) == 0:
+	if len(ids) == 0 {
 		return ""
-	case len(ids) > shown:
-		ids = append(slices.Clone(ids[:shown]), fmt.Sprintf("%d more", len(ids)-shown))
 	}
-	return "; Nomad may restart the tasks of the claims " + strings.Join(ids, ", ") +
+	return "; Nomad may restart the tasks of the claims " + ListNames(ids) +
 		", which keep their slices for that: `tranche claim release ID` gives up one whose job is gone"
 }
 

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // groupName is the file that names claims while they are made together, one ID a line. It is there before the first of
@@ -22,68 +24,99 @@ func (l *Ledger) enterAll(b *book, records []*record) error {
 	if len(records) == 1 {
 		return l.enter(b, records[0])
 	}
-	if err := l.announceGroup(records); err != nil {
-		return fmt.Errorf("writing %s to the ledger, which stays as it was: %w", groupName, explain(l.claims, err))
+	err := l.announceGroup(records)
+	for i := 0; i < len(records) && err == nil; i++ {
+		err = l.enter(b, records[i])
 	}
-	for _, r := range records {
-		if err := l.enter(b, r); err != nil {
-			return errors.Join(err, l.takeBackGroup(b))
-		}
+	if err == nil {
+		err = l.endGroup()
 	}
-	if err := l.endGroup(); err != nil {
+	if err != nil {
 		return errors.Join(err, l.takeBackGroup(b))
 	}
 	return nil
 }
 
+// announceGroup writes the file. One that is there already names claims that could not be taken back yet.
 func (l *Ledger) announceGroup(records []*record) error {
 	var ids strings.Builder
 	for _, r := range records {
 		fmt.Fprintln(&ids, r.ID)
 	}
-	path := filepath.Join(l.claims, groupName)
-	if err := writeDurably(path, []byte(ids.String())); err != nil {
-		return errors.Join(err, removeFile(path))
+	f, err := os.OpenFile(l.groupPath(), os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return l.notAnnounced(err)
 	}
-	return syncDir(l.claims)
+	_, err = f.WriteString(ids.String())
+	if err == nil {
+		err = l.sync(f)
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = l.syncDir()
+	}
+	if err != nil {
+		return errors.Join(l.notAnnounced(err), removeFile(l.groupPath()))
+	}
+	return nil
 }
 
-// endGroup removes the file, and makes sure that a power cut does not bring it back.
+func (l *Ledger) notAnnounced(err error) error {
+	return fmt.Errorf("writing %s to the ledger, which stays as it was: %w", groupName, explain(l.claims, markFull(err)))
+}
+
+// endGroup takes the file its name, and makes sure that a power cut does not bring it back. Where it cannot be sure, the file
+// has its name again. No room on the disk is needed for either.
 func (l *Ledger) endGroup() error {
-	if err := removeFile(filepath.Join(l.claims, groupName)); err != nil {
+	group, ended := l.groupPath(), l.unfinishedPath()
+	err := os.Rename(group, ended)
+	if err == nil {
+		if err = l.syncDir(); err != nil {
+			err = errors.Join(err, os.Rename(ended, group))
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("removing %s from the ledger: %w", groupName, explain(l.claims, err))
 	}
-	return syncDir(l.claims)
+	return nil
 }
 
+func (l *Ledger) groupPath() string { return filepath.Join(l.claims, groupName) }
+
 // takeBackGroup removes the claims of a group that was not finished, where there is one. The records go before the file
-// that names them, and it stays where one of them does. All of this takes no room on the disk.
+// that names them. It stays where the disk does not let them go, and nobody sees the claims that it names. All of this takes
+// no room on the disk. The error is for a file that cannot be read.
 func (l *Ledger) takeBackGroup(b *book) error {
-	text, _, err := readRegular(filepath.Join(l.claims, groupName))
+	text, _, err := readRegular(l.groupPath())
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("reading which claims were not finished from %s: %w; if that is no file of ours, remove it",
-			filepath.Join(l.claims, groupName), err)
+			l.groupPath(), err)
 	}
+	var errs []error
 	for id := range strings.Lines(string(text)) {
 		id = strings.TrimSpace(id)
 		if _, ok := idOfFile(id + ".json"); !ok {
 			continue // the file itself was not finished, and no record was begun
 		}
-		if err := removeRecord(l.claims, id); err != nil {
-			return fmt.Errorf("taking back claim %s, which was not finished: %w", id, explain(l.claims, err))
-		}
 		if _, ok := b.records[id]; ok {
 			l.logger.Warn("taking back a claim that was not finished", "claim", id)
 		}
+		errs = append(errs, l.removeRecord(id))
 		delete(b.records, id)
 		b.problems = slices.DeleteFunc(b.problems, func(p Problem) bool { return p.ClaimID == id })
 		l.removeRegion(id)
 	}
-	if err := syncDir(l.claims); err != nil {
-		return err
+	err = errors.Join(errs...)
+	if err == nil {
+		err = l.syncDir()
 	}
-	return l.endGroup()
+	if err == nil {
+		err = l.endGroup()
+	}
+	if err != nil {
+		l.logger.Warn("claims that were not finished could not be taken back for good", "error", err)
+	}
+	return nil
 }

@@ -206,9 +206,10 @@ func TestReserveAll_ManyProcesses(t *testing.T) {
 }
 
 func TestReserveAll_FullDisk(t *testing.T) {
-	disk := smallDisk(t)
+	disk := smallDisk(t, "512k")
 	l := ledgerAt(t, disk, t.TempDir())
-	older, _ := reserve(t, l, 0, 3)
+	older, _, err := l.Reserve(t.Context(), wholeGPUs(9, 9)[0]) // which stays, as nobody wants its GPU
+	must.NoError(t, err)
 	makeRoom := fillUp(t, disk)
 	makeRoom()
 	// Room for some of the records, not for all.

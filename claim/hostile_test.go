@@ -210,7 +210,7 @@ func TestHostile_UnboundedRegionInUseStays(t *testing.T) {
 // Containers that make their regions longer, all of them: whoever comes next still gets one, and the ledger notices
 // nothing. The regions' file system is small, so that a region which took more than its own would be missed.
 func TestHostile_RegionsDoNotFillEachOther(t *testing.T) {
-	disk := smallDisk(t)
+	disk := smallDisk(t, "512k")
 	l := ledgerAt(t, t.TempDir(), disk)
 	claimtest.RemoveRegions(t, disk)
 	ctx := context.Background()

@@ -39,6 +39,7 @@ type Ledger struct {
 	lock    *fileLock
 	logger  Logger
 	now     func() time.Time
+	sync    func(*os.File) error // writes a file or a directory to the disk
 	recent  recent
 }
 
@@ -64,6 +65,7 @@ func Open(o Options) (*Ledger, error) {
 		regions: filepath.Join(o.RunDir, claimsDir),
 		logger:  o.Logger,
 		now:     func() time.Time { return time.Now().UTC().Round(0) },
+		sync:    (*os.File).Sync,
 	}
 	l.lock = newFileLock(filepath.Join(l.claims, lockName))
 	return l, nil
@@ -75,28 +77,54 @@ func (l *Ledger) read(ctx context.Context, fn func(*book) error) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return fn(newBook())
 	}
-	if err != nil {
-		return accessError(fmt.Errorf("opening the ledger: %w", explain(l.claims, err)))
-	}
-	defer unlock()
-	b, now, err := readBook(l.claims, l.seen)
-	if err != nil {
-		return accessError(err)
-	}
-	l.seen = now
-	if err := l.takeBackGroup(b); err != nil { // first, since what the claims would supersede is to stay
-		return accessError(err)
-	}
-	l.finishSuperseding(b)
-	return fn(b)
+	return l.locked(unlock, err, fn)
 }
 
-// write is read for changes that may be the first: it makes the ledger where it is missing.
+// write is read for changes that may be the first: it makes the ledger where it is missing. It never changes one without the
+// lock, whatever becomes of the directory meanwhile.
 func (l *Ledger) write(ctx context.Context, fn func(*book) error) error {
 	if err := makeDir(l.claims); err != nil {
 		return accessError(fmt.Errorf("making the ledger: %w", explain(l.claims, err)))
 	}
-	return l.read(ctx, fn)
+	unlock, err := l.lock.acquire(ctx)
+	return l.locked(unlock, err, fn)
+}
+
+// locked calls fn under the lock, if that could be taken. What fn has replaced is synced when the lock is free again, so that
+// nobody else waits for the disk.
+func (l *Ledger) locked(unlock func(), err error, fn func(*book) error) error {
+	if err != nil {
+		return accessError(fmt.Errorf("opening the ledger: %w", explain(l.claims, err)))
+	}
+	var b *book
+	err = func() (err error) {
+		defer unlock()
+		if b, err = l.load(); err != nil {
+			return accessError(err)
+		}
+		return fn(b)
+	}()
+	if b == nil {
+		return err
+	}
+	if syncErr := l.syncChanged(b); syncErr != nil {
+		return errors.Join(err, syncErr)
+	}
+	return err
+}
+
+// load reads what the ledger holds, and finishes what others have left unfinished.
+func (l *Ledger) load() (*book, error) {
+	b, now, err := readBook(l.claims, l.seen)
+	if err != nil {
+		return nil, err
+	}
+	l.seen = now
+	if err := l.takeBackGroup(b); err != nil { // first, since what the claims would supersede is to stay
+		return nil, err
+	}
+	l.finishSuperseding(b)
+	return b, nil
 }
 
 // finishSuperseding removes the claims that a later one names as superseded. Reserve does so itself; this is for one
@@ -105,21 +133,31 @@ func (l *Ledger) finishSuperseding(b *book) {
 	for _, r := range b.records {
 		for _, id := range r.Supersedes {
 			if older, ok := b.records[id]; ok {
-				l.logger.Info("claim superseded", "claim", older.ID, "by", r.ID, "slices", older.Slices)
-				l.remove(b, older)
+				l.supersede(b, older, r)
 			}
 		}
 	}
 }
 
-// remove takes a claim and its region away. A file that cannot be removed is logged only: the claim is gone all the
-// same where a later one supersedes it, and a region without a claim falls to the next sweep.
-func (l *Ledger) remove(b *book, r *record) {
-	delete(b.records, r.ID)
-	if err := removeRecord(l.claims, r.ID); err != nil {
-		l.logger.Warn("removing a claim from the ledger", "claim", r.ID, "error", err)
+// supersede removes a claim that another one names as superseded. It is gone whether or not its file is: others, too, go by
+// what the later one says.
+func (l *Ledger) supersede(b *book, older, by *record) {
+	l.logger.Info("claim superseded", "claim", older.ID, "by", by.ID, "slices", older.Slices)
+	if err := l.remove(b, older); err != nil {
+		l.logger.Warn("removing a superseded claim", "claim", older.ID, "error", err)
+		delete(b.records, older.ID)
+		l.removeRegion(older.ID)
 	}
+}
+
+// remove takes a claim and its region away. A region that stays falls to the next sweep.
+func (l *Ledger) remove(b *book, r *record) error {
+	if err := l.removeRecord(r.ID); err != nil {
+		return accessError(err)
+	}
+	delete(b.records, r.ID)
 	l.removeRegion(r.ID)
+	return nil
 }
 
 func (l *Ledger) removeRegion(id string) {

@@ -2,7 +2,6 @@ package claim
 
 import (
 	"context"
-	"fmt"
 )
 
 // List gives all claims, ordered by GPU and slices, and the files in the ledger that are none.
@@ -28,7 +27,9 @@ func (l *Ledger) Drop(ctx context.Context, id string) error {
 		if l.used(r) {
 			return &HeldError{Claim: r.claim(), Slices: r.claim().Slices}
 		}
-		l.remove(b, r)
+		if err := l.remove(b, r); err != nil {
+			return err
+		}
 		l.logger.Info("claim dropped", "claim", id)
 		return nil
 	})
@@ -42,8 +43,8 @@ func (l *Ledger) DropInUse(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
-		if err := removeRecord(l.claims, id); err != nil {
-			return accessError(fmt.Errorf("removing claim %s: %w", id, explain(l.claims, err)))
+		if err := l.removeRecord(id); err != nil {
+			return accessError(err)
 		}
 		delete(b.records, id)
 		l.logger.Warn("claim dropped although it may be in use", "claim", id, "owner", r.Owner)

@@ -116,6 +116,9 @@ func (l *fileLock) wait() {
 
 func takeLock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if errors.Is(err, unix.EROFS) { // what is there can still be seen
+		f, err = os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -48,7 +48,7 @@ func (l *Ledger) CompleteMIG(ctx context.Context, id string, gpu GPU, gi, ci int
 				return accessError(err)
 			}
 		}
-		if err := writeRecord(l.claims, &made); err != nil {
+		if err := l.replaceDurably(b, r, &made); err != nil {
 			l.removeRegion(id)
 			return accessError(err)
 		}

@@ -42,10 +42,13 @@ func (l *Ledger) prepareRegion(b *book, r *record, gpuHostMemoryBytes uint64) er
 	if r.GPUHostMemoryBytes != gpuHostMemoryBytes {
 		changed := *r
 		changed.GPUHostMemoryBytes = gpuHostMemoryBytes
-		if err := writeRecord(l.claims, &changed); err != nil {
+		if err := l.replace(b, &changed); err != nil {
 			return err
 		}
 		*r = changed
+	}
+	if err := l.Refresh(r.ID, l.now()); err != nil {
+		return err
 	}
 	return l.ensureRegion(r, l.regionPath(r.ID))
 }

@@ -149,9 +149,9 @@ func describeBroken(reason error, slices []string, complete bool) string {
 	var held string
 	switch {
 	case complete:
-		held = "It held the slices " + strings.Join(slices, ", ") + "."
+		held = "It held the slices " + ListNames(slices) + "."
 	case len(slices) > 0:
-		held = "It held at least the slices " + strings.Join(slices, ", ") + "; the list is cut off."
+		held = "It held at least the slices " + ListNames(slices) + "; the list is cut off."
 	default:
 		held = "Which slices it held cannot be told."
 	}

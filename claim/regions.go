@@ -41,6 +41,9 @@ func (l *Ledger) RegionDir(ctx context.Context, id string) (string, error) {
 				return err
 			}
 		}
+		if err := l.Refresh(id, l.now()); err != nil {
+			return accessError(err)
+		}
 		return accessError(l.ensureRegion(r, dir))
 	})
 	if err != nil {

@@ -53,7 +53,7 @@ func (r Request) check() error {
 	case slices.Contains(r.Slices, ""):
 		return errors.New("the request names a slice without a name")
 	case len(slices.Compact(slices.Sorted(slices.Values(r.Slices)))) != len(r.Slices):
-		return fmt.Errorf("the request names a slice twice: %q", r.Slices)
+		return fmt.Errorf("the request names a slice twice: %s", ListNames(r.Slices))
 	case r.LimitBytes == 0:
 		return errors.New("the request has no limit")
 	}
@@ -75,7 +75,7 @@ func checkTogether(reqs []Request) error {
 		asked := req.claim()
 		for _, other := range reqs[:i] {
 			if c := other.claim(); len(asked.conflict(&c)) > 0 {
-				return fmt.Errorf("two of the requests want the same: %q and %q", other.Slices, req.Slices)
+				return fmt.Errorf("two of the requests want the same: %s and %s", ListNames(other.Slices), ListNames(req.Slices))
 			}
 		}
 	}

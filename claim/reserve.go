@@ -3,9 +3,11 @@ package claim
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
+	"time"
 
 	"tranche.dev/tranche/claim/region"
 )
@@ -13,8 +15,8 @@ import (
 // Reserve makes a claim on slices of a GPU and returns it with its claim token, which is kept nowhere else.
 //
 // Nomad never says that slices were freed; that it reserves them anew says so. Older claims that conflict with the
-// request are superseded and gone, unless one is bound to a container that lives, or made for one that is being started: then the error is a *HeldError,
-// nothing has changed, and another try may succeed later.
+// request are superseded and gone, unless one is bound to a container that lives, or made for one that is being started:
+// then the error is a *HeldError, nothing has changed, and another try may succeed later.
 func (l *Ledger) Reserve(ctx context.Context, req Request) (*Claim, Token, error) {
 	made, tokens, err := l.ReserveAll(ctx, []Request{req})
 	if err != nil {
@@ -24,7 +26,8 @@ func (l *Ledger) Reserve(ctx context.Context, req Request) (*Claim, Token, error
 }
 
 // ReserveAll is Reserve for claims that belong together, such as those of one task on several GPUs: all are made, in the
-// order of the requests, or none is and nothing has changed. That is also so where the process dies in its midst.
+// order of the requests, or none is and nothing has changed. That is also so where the process dies in its midst. On a disk
+// that is full, the claims that would be superseded go first, and then dormant ones, so that these may be gone all the same.
 func (l *Ledger) ReserveAll(ctx context.Context, reqs []Request) ([]*Claim, []Token, error) {
 	if err := checkTogether(reqs); err != nil {
 		return nil, nil, fmt.Errorf("reserving slices: %w", err)
@@ -32,10 +35,12 @@ func (l *Ledger) ReserveAll(ctx context.Context, reqs []Request) ([]*Claim, []To
 	var made []*Claim
 	var tokens []Token
 	count := 0
+	for _, req := range reqs {
+		count += len(req.Slices)
+	}
 	err := l.write(ctx, func(b *book) error {
 		records := make([]*record, 0, len(reqs))
 		for _, req := range reqs {
-			count += len(req.Slices)
 			asked := req.claim()
 			older, err := l.supersededBy(b, &asked)
 			if err != nil {
@@ -44,17 +49,18 @@ func (l *Ledger) ReserveAll(ctx context.Context, reqs []Request) ([]*Claim, []To
 			r, token := l.newRecord(b, records, asked, older)
 			records, tokens = append(records, r), append(tokens, token)
 		}
-		if err := l.enterAll(b, records); err != nil {
+		if err := l.enterWithRoom(b, records); err != nil {
 			return err
 		}
 		l.finishSuperseding(b)
+		l.keepRoom(b)
 		for _, r := range records {
 			made = append(made, r.claim())
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("reserving %d slices of GPU %s: %w", count, gpus(reqs), err)
+		return nil, nil, fmt.Errorf("reserving %s of GPU %s: %w", countSlices(count), gpus(reqs), err)
 	}
 	for _, c := range made {
 		l.logReserved(c)
@@ -100,6 +106,62 @@ func (l *Ledger) unused(b *book, id string) bool {
 	return err != nil
 }
 
+// mostEvicted is how many dormant claims are given up at most for a reservation on a disk that is full: others may use up
+// whatever room they leave.
+const mostEvicted = 8
+
+// enterWithRoom is enterAll that makes room on a disk that is full: claims that the new ones supersede go first, and then
+// those that have been dormant longest, which yield to anybody who asks, and those whose container never came.
+func (l *Ledger) enterWithRoom(b *book, records []*record) error {
+	err := l.enterAll(b, records)
+	for evicted := 0; errors.Is(err, errFull) && evicted <= mostEvicted; evicted++ {
+		if !l.evict(b, records) {
+			break
+		}
+		err = l.enterAll(b, records)
+	}
+	return err
+}
+
+// evict removes claims of containers that are gone, or never came, for new ones. It reports whether there was any.
+func (l *Ledger) evict(b *book, records []*record) bool {
+	var dead []*record
+	for _, r := range records {
+		for _, id := range r.Supersedes {
+			if older, ok := b.records[id]; ok {
+				dead = append(dead, older)
+			}
+		}
+	}
+	if oldest := l.longestDead(b); len(dead) == 0 && oldest != nil {
+		dead = append(dead, oldest)
+	}
+	for _, r := range dead {
+		l.logger.Warn("the disk under the ledger is full: removing a claim without a container", "claim", r.ID,
+			"slices", r.Slices)
+		if err := l.remove(b, r); err != nil {
+			l.logger.Warn("removing a claim", "claim", r.ID, "error", err)
+			return false
+		}
+	}
+	return len(dead) > 0
+}
+
+// unboundFor is how long a claim without a container is not given up for others: an image may have to be pulled first.
+const unboundFor = 10 * time.Minute
+
+// longestDead gives the claim whose container has been gone for longest, or has not come for longest; nil if there is none.
+func (l *Ledger) longestDead(b *book) *record {
+	var oldest *record
+	for _, r := range b.sorted() {
+		dead := !l.used(r) && (r.Container != nil || l.now().Sub(l.Refreshed(&r.Claim)) > unboundFor)
+		if dead && (oldest == nil || r.dormantSince().Before(oldest.dormantSince())) {
+			oldest = r
+		}
+	}
+	return oldest
+}
+
 // enter writes a new claim. The region comes first and the record, which makes the claim, last: whoever dies in between
 // leaves a region that belongs to nobody, and the next sweep removes it.
 func (l *Ledger) enter(b *book, r *record) error {
@@ -108,7 +170,7 @@ func (l *Ledger) enter(b *book, r *record) error {
 			return err
 		}
 	}
-	if err := writeRecord(l.claims, r); err != nil {
+	if err := l.writeNew(b, r); err != nil {
 		l.removeRegion(r.ID)
 		return err
 	}

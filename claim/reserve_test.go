@@ -325,3 +325,43 @@ func TestExplain(t *testing.T) {
 	plain := errors.New("plain")
 	must.Eq(t, plain, explain("/x", plain))
 }
+
+// A refusal says how many slices were asked for, and names a few of them only: Nomad shows it to people, once an attempt.
+func TestReserve_RefusalIsShort(t *testing.T) {
+	const slices = 2000
+	l := newLedger(t)
+	held, _ := reserve(t, l, 0, slices-1)
+	must.NoError(t, l.Bind(t.Context(), held.ID, container("c1", startProcess(t))))
+	_, _, err := l.Reserve(t.Context(), request(0, slices-1))
+	must.ErrorContains(t, err, "reserving 2000 slices of GPU ")
+	must.ErrorContains(t, err, "/slice-000, ")
+	must.ErrorContains(t, err, "and 1992 more are held by claim "+held.ID)
+	must.Less(t, 1000, len(err.Error()))
+
+	twice := request(0, slices-1)
+	twice.Slices[1] = twice.Slices[0]
+	_, _, err = l.Reserve(t.Context(), twice)
+	must.ErrorContains(t, err, "twice")
+	must.Less(t, 1000, len(err.Error()))
+	_, _, err = l.ReserveAll(t.Context(), []Request{request(0, slices-1), request(1, slices-1)})
+	must.ErrorContains(t, err, "want the same")
+	must.Less(t, 2000, len(err.Error()))
+
+	must.NoError(t, os.Truncate(l.recordPath(held.ID), 100_000))
+	_, problems, err := l.List(t.Context())
+	must.NoError(t, err)
+	must.Len(t, 1, problems)
+	must.Greater(t, 1000, len(problems[0].MayHold))
+	must.Less(t, 1500, len(problems[0].Reason))
+}
+
+// Also where the ledger could not even be looked at.
+func TestReserve_RefusalCountsSlices(t *testing.T) {
+	l := newLedger(t)
+	must.NoError(t, os.MkdirAll(filepath.Dir(l.claims), 0o700))
+	must.NoError(t, os.WriteFile(l.claims, nil, 0o600))
+	_, _, err := l.Reserve(t.Context(), request(3, 3))
+	must.ErrorContains(t, err, "reserving 1 slice of GPU ")
+	_, err = l.ReserveFit(t.Context(), fitRequest(3<<30, gpuWith(0, 140)))
+	must.ErrorContains(t, err, "reserving 3 slices")
+}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"runtime"
 	"syscall"
 )
@@ -35,6 +36,8 @@ func playRole(role string) {
 		bindWhenTold(l, os.Stdin, os.Stdout)
 	case "group reserver":
 		reserveGroups(l)
+	case "churner":
+		churnForEver(l)
 	case "headless":
 		loseFirstThread()
 	default:
@@ -70,6 +73,33 @@ func reserveAtRandom(l *Ledger, times int, report io.Writer) {
 			}
 		}
 		fmt.Fprintln(report, c.ID)
+	}
+}
+
+// churnForEver has containers come and die, one after the other, as churn does, for as long as it lives.
+func churnForEver(l *Ledger) {
+	runtime.LockOSThread() // whose end ends the containers
+	ctx := context.Background()
+	for round := 0; ; round++ {
+		init := exec.Command("sleep", "1000")
+		init.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		if err := init.Start(); err != nil {
+			fail(err)
+		}
+		from := round * 5 % 26
+		c, _, err := l.Reserve(ctx, request(from, from+round%4))
+		if err == nil {
+			err = l.Bind(ctx, c.ID, Container{Runtime: "runc", ID: "self", InitPID: init.Process.Pid})
+		}
+		_ = init.Process.Kill()
+		_ = init.Wait()
+		if err == nil {
+			err = l.Release(ctx, c.ID, "self")
+		}
+		if err != nil {
+			fail(err)
+		}
+		fmt.Println(round)
 	}
 }
 

@@ -29,7 +29,8 @@ func spoil(t *testing.T, l *Ledger, id string, change func(*record)) {
 	r, err := b.get(id)
 	must.NoError(t, err)
 	change(r)
-	must.NoError(t, writeRecord(l.claims, r))
+	must.NoError(t, l.replace(b, r))
+	must.NoError(t, l.syncChanged(b))
 }
 
 // holdSlot takes a slot of a region as a process that uses it does.

@@ -12,7 +12,7 @@ import (
 var zeroTime time.Time
 
 // Sweep sets right what nobody reported: it releases the claims whose container is gone, removes those that no container
-// will come back for, which Nomad's are after DormantFor, and regions that belong to no claim. It returns the claims that
+// will come back for, which Nomad's are after DormantFor, and regions that belong to no claim or that nobody uses any more. It returns the claims that
 // it released.
 func (l *Ledger) Sweep(ctx context.Context) (released []*Claim, err error) {
 	err = l.read(ctx, func(b *book) error {
@@ -41,10 +41,26 @@ func (l *Ledger) sweepClaims(b *book) (released []*Claim, err error) {
 			l.sweepExternal(b, r)
 		case l.now().Sub(r.dormantSince()) > DormantFor:
 			l.logger.Info("claim expired", "claim", r.ID, "dormant_since", r.dormantSince())
-			l.remove(b, r)
+			errs = append(errs, l.remove(b, r))
+		case !r.Released.IsZero():
+			l.sweepReleased(r)
 		}
 	}
 	return released, errors.Join(errs...)
+}
+
+// sweepReleased removes the region of a claim without a container that processes of the container still used when the
+// claim was released. The next container may be on its way and count on the region: its start refreshes the claim.
+func (l *Ledger) sweepReleased(r *record) {
+	dir := l.regionPath(r.ID)
+	if _, err := os.Lstat(dir); err != nil || l.now().Sub(l.Refreshed(&r.Claim)) <= BindWithin {
+		return
+	}
+	if inUse, err := region.InUse(dir); err == nil && inUse {
+		return
+	}
+	l.logger.Info("removing the region of a released claim", "claim", r.ID)
+	l.removeRegion(r.ID)
 }
 
 // dormantSince is when the claim was last of use to anybody.

@@ -87,9 +87,11 @@ func (a *app) command() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "tranche",
 		Short:         "Fractions of GPUs: run a program under a limit, and see who holds what",
+		Version:       a.version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(a.runCommand(), a.statusCommand(), a.claimCommand(), a.cdiCommand(), a.versionCommand(),
 		a.nodeInfoCommand(), a.cdiHookCommand(),

@@ -35,7 +35,8 @@ It only looks. The exit status is 1 where something is at fault; warnings do not
 	}
 	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON, for programs")
 	cmd.Flags().StringVar(&o.config, "config", "", "configuration `file` of tranche-runtime (default "+a.configFile+")")
-	cmd.Flags().StringVar(&o.runtimePath, "runtime-path", install.RuntimePath("/usr"), "where tranche-runtime is")
+	cmd.Flags().StringVar(&o.runtimePath, "runtime-path", "", "where tranche-runtime is (default where tranche install put it, else "+
+		install.RuntimePath(install.DefaultPrefix)+")")
 	return cmd
 }
 
@@ -66,9 +67,20 @@ func (a *app) nodeToExamine(o doctorOptions) *doctor.Node {
 		file = a.configFile
 	}
 	return &doctor.Node{
-		Root: "/", Config: config, ConfigFile: file, ConfigErr: err, RuntimePath: filepath.Clean(o.runtimePath),
+		Root: "/", Config: config, ConfigFile: file, ConfigErr: err, RuntimePath: o.findRuntime(config.StateDir),
 		ReadGPUs: func(ctx context.Context) (*nvml.Node, error) { return a.readGPUs(ctx, config.DriverRoot) },
 	}
+}
+
+// findRuntime returns where tranche-runtime is expected.
+func (o *doctorOptions) findRuntime(stateDir string) string {
+	if o.runtimePath != "" {
+		return filepath.Clean(o.runtimePath)
+	}
+	if record, err := install.ReadRecord(stateDir); err == nil {
+		return record.RuntimePath()
+	}
+	return install.RuntimePath(install.DefaultPrefix)
 }
 
 // printResults writes the results for people: a line each, and what to do about it below.

@@ -30,6 +30,9 @@ func TestMain(m *testing.M) {
 			_ = os.RemoveAll(filepath.Dir(l.driverRoot))
 		}
 		os.Exit(code)
+	case "closes", "maps":
+		remain(os.Getenv("TRANCHE_TEST_CLI"), os.Args[1])
+		return
 	case "real":
 		os.Exit(Main("v0.0.0-test", os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}

@@ -45,7 +45,7 @@ kept beside it. Doing it again changes nothing. No engine is restarted unless --
 	o.addFlags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.from, "from", "", "build `folder` to copy the programs and shadow libraries from")
-	f.StringVar(&o.prefix, "prefix", "/usr", "`directory` whose bin and lib/tranche get them")
+	f.StringVar(&o.prefix, "prefix", install.DefaultPrefix, "`directory` whose bin and lib/tranche get them")
 	f.StringVar(&o.RuntimePath, "runtime-path", "", "the tranche-runtime that engines call (default PREFIX/bin/tranche-runtime)")
 	f.BoolVar(&o.SetDefault, "set-default", false, "make it the runtime of containers that name none")
 	f.StringVar(&o.PluginDir, "plugin-dir", "", "Nomad's plugin `directory` (default what its configuration says)")
@@ -65,6 +65,7 @@ With --files, the programs and shadow libraries go, too, once no engine is confi
 		RunE:      func(cmd *cobra.Command, engines []string) error { return a.uninstall(cmd.Context(), engines, o) },
 	}
 	o.addFlags(cmd)
+	cmd.Flags().StringVar(&o.prefix, "prefix", "", "refuse unless this is the `directory` that was installed below (default any)")
 	cmd.Flags().BoolVar(&o.files, "files", false, "remove the programs and shadow libraries, too")
 	cmd.Flags().BoolVar(&o.Force, "force", false, "go on although something still depends on the runtime")
 	cmd.Flags().StringVar(&o.runDir, "run-dir", claim.DefaultRunDir, "`directory` of the regions")

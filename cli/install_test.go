@@ -6,12 +6,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/shoenig/test/must"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/cli/doctor"
 	"tranche.dev/tranche/device/nvml/nvmltest"
 )
 
@@ -262,4 +264,29 @@ func TestInstallWithABrokenRecord(t *testing.T) {
 	must.NoError(t, err)
 	must.NoError(t, json.Unmarshal(content, &read))
 	must.MapContainsKey(t, read.Engines, "docker "+i.config)
+}
+
+// What was installed below another prefix is found there by doctor, and taken back from there.
+func TestInstall_AnotherPrefix(t *testing.T) {
+	requireRootForOwners(t)
+	i := newInstallTrial(t)
+	must.NoError(t, os.MkdirAll(filepath.Dir(i.configFile), 0o755))
+	must.NoError(t, os.WriteFile(i.configFile, []byte("state_dir = \""+i.state+"\"\n"), 0o644))
+	agent := filepath.Join(i.dir, "nomad.d")
+	must.NoError(t, os.MkdirAll(agent, 0o755))
+	must.NoError(t, os.WriteFile(filepath.Join(agent, "client.hcl"), []byte("data_dir = \""+i.dir+"/data\"\n"), 0o644))
+	i.must(t, "install", "nomad", "--from", i.build(t, "x"), "--prefix", i.prefix, "--config", agent)
+
+	var out bytes.Buffer
+	i.stdout = &out
+	i.main([]string{"doctor", "--json", "--config", i.configFile})
+	var results []doctor.Result
+	must.NoError(t, json.Unmarshal(out.Bytes(), &results), must.Sprint(out.String()))
+	found := slices.IndexFunc(results, func(r doctor.Result) bool { return r.Check == "tranche-runtime" })
+	must.Eq(t, filepath.Join(i.prefix, "bin/tranche-runtime"), results[found].Looked)
+	must.Eq(t, doctor.OK, results[found].State)
+
+	i.refused(t, "not below /opt; nothing was changed", "uninstall", "nomad", "--config", agent, "--files", "--prefix", "/opt")
+	i.must(t, "uninstall", "nomad", "--config", agent, "--files", "--prefix", i.prefix)
+	must.FileNotExists(t, filepath.Join(i.prefix, "bin/tranche-runtime"))
 }

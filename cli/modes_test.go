@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -114,7 +115,7 @@ func TestStatus_Health(t *testing.T) {
 	n := newNode(t, nvmltest.New(a, b))
 	hit, spared := n.reserve(t, a, 0, 1), n.reserve(t, b, 0, 1)
 	condition := health.Condition{Problem: "Xid 79: the GPU has fallen off the bus", Since: time.Unix(1_700_000_000, 0).UTC()}
-	must.NoError(t, health.Write(n.runDir, map[string]health.Condition{a.UUID: condition}))
+	must.NoError(t, health.Write(n.runDir, health.Report{GPUs: map[string]health.Condition{a.UUID: condition}}))
 	r := n.statusJSON(t, 0)
 	must.Eq(t, &condition, r.GPUs[0].Unfit)
 	must.Nil(t, r.GPUs[1].Unfit)
@@ -133,4 +134,33 @@ func TestStatus_Health(t *testing.T) {
 	must.NoError(t, os.WriteFile(filepath.Join(n.runDir, health.FileName), []byte("{"), 0o644))
 	_, text, _ = n.status()
 	must.StrContains(t, text, "Which GPUs are fit for work is not known: ")
+}
+
+// A claim that the device plugin sees bypassed shows so, as long as its container lives.
+func TestStatus_Bypassing(t *testing.T) {
+	g := nvmltest.H200(0)
+	n := newNode(t, nvmltest.New(g))
+	bypassed, kept, ended := n.reserve(t, g, 0, 1), n.reserve(t, g, 2, 3), n.reserve(t, g, 4, 5)
+	n.bind(t, bypassed, "c1")
+	n.bind(t, kept, "c2")
+	n.end(t, ended, "c3")
+	condition := health.Condition{Problem: "GPU memory of process 4711 (5GiB) is not counted", Since: time.Unix(1_700_000_000, 0).UTC()}
+	must.NoError(t, health.Write(n.runDir, health.Report{
+		Bypassing: map[string]health.Condition{bypassed.ID: condition, ended.ID: condition},
+	}))
+	line := "claim " + bypassed.ID + " is bypassing its limit since 2023-11-14T22:13:20Z: " + condition.Problem + "\n"
+	for _, command := range []func(...string) (int, string, string){
+		n.status, func(args ...string) (int, string, string) { return n.claim(append([]string{"list"}, args...)...) },
+	} {
+		_, text, _ := command()
+		must.StrContains(t, text, line)
+		must.Eq(t, 1, strings.Count(text, "is bypassing"))
+		must.Eq(t, 2, strings.Count(text, "bypassing"), must.Sprint("its state, too"))
+		_, out, _ := command("--json")
+		var list claimList
+		must.NoError(t, json.Unmarshal([]byte(out), &list))
+		must.Eq(t, []*health.Condition{&condition, nil, nil},
+			[]*health.Condition{list.Claims[0].Bypassing, list.Claims[1].Bypassing, list.Claims[2].Bypassing})
+		must.Eq(t, stateRunning, list.Claims[0].State)
+	}
 }

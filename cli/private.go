@@ -20,7 +20,7 @@ import (
 //	regions/<claim ID>/             the region
 //	lib/libcuda.so.1                link to the shadow library; its $ORIGIN is lib
 //	lib/.tranche/driver-libcuda.so  link to the driver's
-//	lock                            locked by the command and everything that it started
+//	lock                            locked by `tranche run`
 //
 // Such a claim has no slices and is not in the ledger, whose claims outlive their container: this one ends with its
 // command.
@@ -40,11 +40,11 @@ type privateDir struct {
 // baseDir gives the directory in which this user's commands have theirs.
 func baseDir(runDir string, environ []string) (string, error) {
 	if os.Geteuid() == 0 {
-		dir, err := filepath.Abs(filepath.Join(runDir, runsDir))
-		if err != nil {
+		dir := filepath.Join(runDir, runsDir)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return "", err
 		}
-		return dir, os.MkdirAll(dir, 0o700)
+		return realPath(dir)
 	}
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("tranche-%d", os.Geteuid()))
 	if own, _ := lookupEnv(environ, "XDG_RUNTIME_DIR"); filepath.IsAbs(own) {
@@ -53,7 +53,19 @@ func baseDir(runDir string, environ []string) (string, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return "", err
 	}
-	return dir, checkOwn(dir)
+	if err := checkOwn(dir); err != nil {
+		return "", err
+	}
+	return realPath(dir)
+}
+
+// realPath returns the path by which the kernel names a file that is mapped.
+func realPath(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(dir)
 }
 
 // checkOwn makes sure that a directory is this user's alone: anybody can make one under /tmp before we do, and would
@@ -101,32 +113,30 @@ func (p *privateDir) takeLock() (err error) {
 }
 
 func removeLeftovers(base string) {
+	used, err := usedDirs(base)
+	if err != nil {
+		return
+	}
 	entries, _ := os.ReadDir(base)
 	for _, e := range entries {
-		if dir := filepath.Join(base, e.Name()); e.IsDir() && !inUse(dir) {
+		dir := filepath.Join(base, e.Name())
+		if _, inUse := used[dir]; e.IsDir() && !inUse {
 			_ = os.RemoveAll(dir)
 		}
 	}
 }
 
-// inUse tells whether a command, or something that it has started, still has a directory.
-func inUse(dir string) bool {
-	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return !errors.Is(err, os.ErrNotExist)
-	}
-	defer f.Close()
-	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil
-}
-
 // remove removes the directory, unless something that the command has left running still needs it: a process that
 // finds no shadow library to load would run without a limit. The next `tranche run` removes it then.
 func (p *privateDir) remove() error {
-	// Our lock would not tell: the command's processes share it.
 	if err := p.lock.Close(); err != nil {
 		return err
 	}
-	if inUse(p.path) {
+	used, err := usedDirs(filepath.Dir(p.path))
+	if err != nil {
+		return err
+	}
+	if _, inUse := used[p.path]; inUse {
 		return nil
 	}
 	return os.RemoveAll(p.path)

@@ -100,7 +100,6 @@ func (a *app) runUnderLimit(ctx context.Context, o runOptions, args []string) (c
 		Path: path, Args: args,
 		Env:   private.environment(a.environ, c.GPU.UUID),
 		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
-		ExtraFiles: []*os.File{private.lock}, // see privateDir.remove
 	}
 	return runChild(cmd)
 }

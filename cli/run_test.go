@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -218,37 +219,68 @@ func TestRunForwardsSignals(t *testing.T) {
 	must.Eq(t, 143, cmd.ProcessState.ExitCode())
 }
 
-// What the command leaves running keeps its limit: the directory stays until the last process is gone.
-func TestRunKeepsTheDirectoryForWhatRemains(t *testing.T) {
-	tr := newTrial(t)
-	cmd, pid := tr.start(t, `sleep 1000 >/dev/null 2>&1 & echo $!`)
-	must.NoError(t, cmd.Wait())
-	must.Len(t, 1, tr.privateDirs(t))
-	code, _, _ := tr.run("--memory", "1GiB", "--", "true")
-	must.Eq(t, 0, code)
-	must.Len(t, 1, tr.privateDirs(t))
+// What the command leaves running keeps its limit: the directory stays until the last process is gone, whatever became
+// of the descriptors, of the environment and of `tranche run` itself.
+func TestRun_KeepsTheDirectoryForWhatRemains(t *testing.T) {
+	const remain = `"$REMAINS" "$TRANCHE_REGIONS"/*/usage >"$READY" & read pid <"$READY"; echo $pid`
+	ended := func(cmd *exec.Cmd) error { return cmd.Wait() }
+	for name, tc := range map[string]struct {
+		script string
+		end    func(*exec.Cmd) error
+	}{
+		"a background job":                  {`sleep 1000 >/dev/null 2>&1 & echo $!`, ended},
+		"one that has closed descriptors":   {"TRANCHE_TEST_CLI=closes " + remain, ended}, // as Python's subprocess does
+		"one that has the region mapped":    {"env -i TRANCHE_TEST_CLI=maps " + remain, ended},
+		"one whose `tranche run` is killed": {"TRANCHE_TEST_CLI=closes " + remain + "; wait", killed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := newTrial(t)
+			self, err := os.Executable()
+			must.NoError(t, err)
+			t.Setenv("REMAINS", self)
+			t.Setenv("READY", filepath.Join(t.TempDir(), "ready"))
+			must.NoError(t, unix.Mkfifo(os.Getenv("READY"), 0o600))
 
-	kill(t, pid)
-	code, _, _ = tr.run("--memory", "1GiB", "--", "true")
-	must.Eq(t, 0, code)
-	must.SliceEmpty(t, tr.privateDirs(t))
+			cmd, pid := tr.start(t, tc.script)
+			must.NoError(t, tc.end(cmd))
+			must.Len(t, 1, tr.privateDirs(t))
+			code, _, _ := tr.run("--memory", "1GiB", "--", "true")
+			must.Eq(t, 0, code)
+			must.Len(t, 1, tr.privateDirs(t))
+
+			kill(t, pid)
+			code, _, _ = tr.run("--memory", "1GiB", "--", "true")
+			must.Eq(t, 0, code)
+			must.SliceEmpty(t, tr.privateDirs(t))
+		})
+	}
 }
 
-func TestRunCleansUpAfterOneThatWasKilled(t *testing.T) {
-	tr := newTrial(t)
-	cmd, pid := tr.start(t, `echo $$; exec sleep 1000`)
-	must.NoError(t, cmd.Process.Kill())
+// killed kills `tranche run` and leaves its command alone.
+func killed(cmd *exec.Cmd) error {
+	err := cmd.Process.Kill()
 	_ = cmd.Wait()
-	code, _, _ := tr.run("--memory", "1GiB", "--", "true")
-	must.Eq(t, 0, code)
-	dirs := tr.privateDirs(t)
-	must.Len(t, 1, dirs) // its command lives
-	must.FileExists(t, filepath.Join(dirs[0], lockFile))
+	return err
+}
 
-	kill(t, pid)
-	code, _, _ = tr.run("--memory", "1GiB", "--", "true")
-	must.Eq(t, 0, code)
-	must.SliceEmpty(t, tr.privateDirs(t))
+// remain is a process that `tranche run` has left behind: one without descriptors, or one that has only the region mapped.
+// It prints its process ID and waits to be killed.
+func remain(mode, usage string) {
+	if mode == "maps" {
+		fd, err := unix.Open(usage, unix.O_RDONLY, 0)
+		if err != nil {
+			panic(err)
+		}
+		if _, err := unix.Mmap(fd, 0, region.UsageSize, unix.PROT_READ, unix.MAP_SHARED); err != nil {
+			panic(err)
+		}
+	}
+	if mode == "closes" {
+		_ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
+		panic(unix.Exec("/bin/sh", []string{"sh", "-c", "echo $$; exec sleep 1000 >&-"}, os.Environ()))
+	}
+	fmt.Println(os.Getpid())
+	_ = unix.Pause()
 }
 
 // kill ends a process that is no child of ours, and returns when it is gone.

@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -81,8 +83,12 @@ type claimReport struct {
 	// Usage is nil, and UsageError says why, where it cannot be read; of a claim without a limit nobody counts it.
 	Usage      *region.Usage `json:"usage,omitempty"`
 	UsageError string        `json:"usage_error,omitempty"`
+	// UsageWarning says why Usage is not to be believed; empty if nothing speaks against it.
+	UsageWarning string `json:"usage_warning,omitempty"`
 	// GPUUnfit is what makes the claim's GPU unfit for work; nil if nothing does.
 	GPUUnfit *health.Condition `json:"gpu_unfit,omitempty"`
+	// Bypassing says that the container holds GPU memory that the claim's region does not count; nil if it is not seen to.
+	Bypassing *health.Condition `json:"bypassing,omitempty"`
 }
 
 type statusOptions struct {
@@ -178,6 +184,10 @@ func newClaimReport(c *claim.Claim, state string, u region.Usage, err error) cla
 	if err != nil && !errors.Is(err, claim.ErrNotCounted) {
 		cr.UsageError = err.Error()
 	}
+	if err == nil && u.UsedBytes > u.LimitBytes {
+		cr.UsageWarning = fmt.Sprintf("its region says %s used of a limit of %s: the driver took more than was foreseen, or a "+
+			"process of the claim damaged its region; nvidia-smi on the host shows what is held", mebibytes(u.UsedBytes), mebibytes(u.LimitBytes))
+	}
 	return cr
 }
 
@@ -198,29 +208,46 @@ func stateOf(c *claim.Claim) string {
 
 // addRuns adds what root has running under `tranche run`, which is in no ledger.
 func (r *report) addRuns(base string) {
-	dirs, _ := filepath.Glob(filepath.Join(base, "*", regionsDir, "*"))
-	for _, dir := range dirs {
-		if !inUse(filepath.Dir(filepath.Dir(dir))) {
-			continue
-		}
-		h, err := region.ReadHeader(dir)
-		if errors.Is(err, os.ErrNotExist) {
-			continue // ended in the meantime
-		}
-		var u region.Usage
-		if err == nil {
-			u, err = region.Read(dir)
-		}
-		c := &claim.Claim{
-			ID:         filepath.Base(dir),
-			GPU:        claim.GPU{UUID: h.GPUUUID, ContextBytes: h.ContextBytes},
-			Slices:     []string{},
-			LimitBytes: h.LimitBytes, GPUHostMemoryBytes: h.SpillBytes,
-			Owner: claim.OwnerRun,
-		}
-		if info, statErr := os.Stat(dir); statErr == nil {
-			c.Created = info.ModTime().UTC()
-		}
-		r.Claims = append(r.Claims, newClaimReport(c, stateRunning, u, err))
+	base, err := realPath(base)
+	if err != nil {
+		return // nothing ever ran
 	}
+	used, err := usedDirs(base)
+	if err != nil {
+		return
+	}
+	for _, dir := range slices.Sorted(maps.Keys(used)) {
+		if !used[dir] {
+			continue // is being set up, or has ended
+		}
+		regions, _ := filepath.Glob(filepath.Join(dir, regionsDir, "*"))
+		if len(regions) == 0 {
+			regions = []string{filepath.Join(dir, regionsDir, "?")} // the program has removed its region
+		}
+		for _, region := range regions {
+			r.addRun(region)
+		}
+	}
+}
+
+func (r *report) addRun(dir string) {
+	h, err := region.ReadHeader(dir)
+	var u region.Usage
+	if err == nil {
+		u, err = region.Read(dir)
+	}
+	if _, statErr := os.Stat(filepath.Dir(filepath.Dir(dir))); statErr != nil {
+		return // ended in the meantime
+	}
+	c := &claim.Claim{
+		ID:         filepath.Base(dir),
+		GPU:        claim.GPU{UUID: h.GPUUUID, ContextBytes: h.ContextBytes},
+		Slices:     []string{},
+		LimitBytes: h.LimitBytes, GPUHostMemoryBytes: h.SpillBytes,
+		Owner: claim.OwnerRun,
+	}
+	if info, statErr := os.Stat(dir); statErr == nil {
+		c.Created = info.ModTime().UTC()
+	}
+	r.Claims = append(r.Claims, newClaimReport(c, stateRunning, u, err))
 }

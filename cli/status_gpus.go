@@ -92,20 +92,23 @@ func (r *report) countSlices(uuid string, usableBytes, sliceBytes uint64) sliceR
 	return s
 }
 
-// addHealth adds which GPUs are not fit for work, as the device plugin says.
+// addHealth adds which GPUs are not fit for work and which claims are bypassed, as the device plugin says.
 func (r *report) addHealth(runDir string) {
-	unfit, err := health.Read(runDir)
+	published, err := health.Read(runDir)
 	if err != nil {
 		r.HealthError = err.Error()
 	}
 	for i, g := range r.GPUs {
-		if condition, ok := unfit[g.UUID]; ok {
+		if condition, ok := published.GPUs[g.UUID]; ok {
 			r.GPUs[i].Unfit = &condition
 		}
 	}
 	for i, c := range r.Claims {
-		if condition, ok := unfit[c.PhysicalGPU()]; ok {
+		if condition, ok := published.GPUs[c.PhysicalGPU()]; ok {
 			r.Claims[i].GPUUnfit = &condition
+		}
+		if condition, ok := published.Bypassing[c.ID]; ok && c.State == stateRunning {
+			r.Claims[i].Bypassing = &condition
 		}
 	}
 }

@@ -276,8 +276,11 @@ func TestStatusRefuses(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	a := testApp(nil)
-	must.Eq(t, 0, a.main([]string{"version"}))
-	must.Eq(t, "v0.0.0-test\n", a.stdout.(*bytes.Buffer).String())
+	for _, args := range [][]string{{"version"}, {"--version"}} {
+		a.stdout = new(bytes.Buffer)
+		must.Eq(t, 0, a.main(args), must.Sprint(a.stderr))
+		must.Eq(t, "v0.0.0-test\n", a.stdout.(*bytes.Buffer).String())
+	}
 	must.Eq(t, exitFailure, a.main([]string{"conjure"}))
 	must.StrContains(t, a.stderr.(*bytes.Buffer).String(), "conjure")
 }

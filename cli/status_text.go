@@ -105,17 +105,24 @@ func (r *report) printClaims(w io.Writer) {
 		used, peak, refused, processes := c.describeUsage()
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.ID, physicalGPU(&c.Claim).Index, c.Mode,
 			describeSlices(c.PhysicalGPU(), c.Slices), describeLimit(&c.Claim), used, peak, describeHostMemory(&c), refused,
-			processes, c.State, c.Owner, describeContainer(c.Container))
+			processes, c.describeState(), c.Owner, describeContainer(c.Container))
 	}
 	_ = t.Flush() // errWriter keeps the error
 	for _, c := range r.Claims {
 		if c.GPUUnfit != nil {
 			fmt.Fprintf(w, "claim %s: its GPU is not fit for work: %s\n", c.ID, c.GPUUnfit.Problem)
 		}
+		if c.Bypassing != nil {
+			fmt.Fprintf(w, "claim %s is bypassing its limit since %s: %s\n", c.ID, c.Bypassing.Since.Format(time.RFC3339),
+				c.Bypassing.Problem)
+		}
 		if c.UsageError != "" {
 			fmt.Fprintf(w, "claim %s: %s\n", c.ID, c.UsageError)
 		}
-		if c.State == stateRunning && c.Container.Lacks != "" {
+		if c.UsageWarning != "" {
+			fmt.Fprintf(w, "claim %s: %s\n", c.ID, c.UsageWarning)
+		}
+		if c.State == stateRunning && c.Container != nil && c.Container.Lacks != "" {
 			fmt.Fprintf(w, "claim %s: container %s: %s\n", c.ID, c.Container.ID, c.Container.Lacks)
 		}
 	}
@@ -136,10 +143,22 @@ func (r *report) printProblems(w io.Writer) {
 	}
 }
 
+// describeState is the claim's state, or that what it uses is not counted.
+func (c *claimReport) describeState() string {
+	if c.Bypassing != nil {
+		return "bypassing"
+	}
+	return c.State
+}
+
 // describeUsage says what the claim uses; "-" is what nobody counts.
 func (c *claimReport) describeUsage() (used, peak, refused, processes string) {
 	if u := c.Usage; u != nil {
-		return mebibytes(u.UsedBytes), mebibytes(u.PeakBytes), strconv.FormatUint(u.Refused, 10), strconv.Itoa(len(u.Processes))
+		used = mebibytes(u.UsedBytes)
+		if c.UsageWarning != "" {
+			used += " (!)"
+		}
+		return used, mebibytes(u.PeakBytes), strconv.FormatUint(u.Refused, 10), strconv.Itoa(len(u.Processes))
 	}
 	if c.UsageError == "" {
 		return "-", "-", "-", "-"
@@ -148,8 +167,11 @@ func (c *claimReport) describeUsage() (used, peak, refused, processes string) {
 }
 
 func describeLimit(c *claim.Claim) string {
-	if !c.Limited() {
+	switch {
+	case !c.Limited():
 		return "none"
+	case c.LimitBytes == 0:
+		return "?" // a run whose region cannot be read
 	}
 	return mebibytes(c.LimitBytes)
 }

@@ -23,6 +23,11 @@ func (a *app) uninstall(ctx context.Context, engines []string, o installOptions)
 		return err
 	}
 	defer closeRecord()
+	if o.prefix != "" {
+		if err := record.CheckPrefix(o.prefix); err != nil {
+			return err
+		}
+	}
 	plans, err := planEngines(ctx, engines, o, record, install.Engine.Uninstall)
 	if err != nil {
 		return err

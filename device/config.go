@@ -3,6 +3,7 @@ package device
 import (
 	"fmt"
 	"maps"
+	"math"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -64,12 +65,13 @@ type Config struct {
 	RunDir   string `codec:"run_dir"`
 	// ContextMemory is what a CUDA context costs, or "auto" to measure it.
 	ContextMemory string `codec:"context_memory"`
-	// MaxSlices is how many slices one reservation may have; 0 is any number.
-	MaxSlices int `codec:"max_slices"`
+	// MaxSlices is how many slices one reservation may have; 0 is any number. Like Replicas it may have a fraction here,
+	// so that the error about it can name the option.
+	MaxSlices float64 `codec:"max_slices"`
 	// Mode, Replicas and MIG say how the GPUs are shared that no gpu block matches.
-	Mode     string `codec:"mode"`
-	Replicas *int   `codec:"replicas"`
-	MIG      any    `codec:"mig"`
+	Mode     string   `codec:"mode"`
+	Replicas *float64 `codec:"replicas"`
+	MIG      any      `codec:"mig"`
 	// GPU holds the gpu blocks, as HCL has decoded them.
 	GPU any `codec:"gpu"`
 }
@@ -97,7 +99,10 @@ func (c Config) parse() (*settings, error) {
 	if s.sharing, err = c.parseSharing(); err != nil {
 		return nil, err
 	}
-	if s.maxSlices = c.MaxSlices; s.maxSlices < 0 {
+	if s.maxSlices, err = wholeNumber("max_slices", c.MaxSlices); err != nil {
+		return nil, err
+	}
+	if s.maxSlices < 0 {
 		return nil, fmt.Errorf("max_slices: %d is less than nothing; 0 is for as many as a GPU has", s.maxSlices)
 	}
 	if c.ContextMemory != autoContextMemory {
@@ -131,6 +136,14 @@ func (c Config) parse() (*settings, error) {
 		*dir.setting = filepath.Clean(dir.value)
 	}
 	return s, nil
+}
+
+// wholeNumber is the value of an option that has no fraction.
+func wholeNumber(option string, value float64) (int, error) {
+	if value != math.Trunc(value) || math.Abs(value) > 1<<53 {
+		return 0, fmt.Errorf("%s: %v is not a whole number", option, value)
+	}
+	return int(value), nil
 }
 
 // gpuUUID is how NVML writes the UUID of a GPU or a MIG instance.

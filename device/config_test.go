@@ -74,6 +74,9 @@ func TestSetConfig_badInput(t *testing.T) {
 		{"max_slices", -1, "max_slices: -1 is less than nothing; 0 is for as many as a GPU has"},
 		{"mode", "slices", `mode: "slices" is none of "slice", "exclusive", "timeslice", "mps", "mig"`},
 		{"mode", "timeslice", `replicas: mode "timeslice" needs to know by how many the GPU may be shared, such as replicas = 10`},
+		{"replicas", 2.5, "replicas: 2.5 is not a whole number"},
+		{"max_slices", 0.5, "max_slices: 0.5 is not a whole number"},
+		{"max_slices", 1e30, "max_slices: 1e+30 is not a whole number"},
 		{"replicas", 2, `replicas: it belongs to mode "timeslice", and the mode is "slice"`},
 	}
 	for _, tc := range cases {
@@ -82,5 +85,30 @@ func TestSetConfig_badInput(t *testing.T) {
 			must.EqError(t, p.SetConfig(pluginConfig(t, map[string]any{tc.option: tc.value})), tc.want)
 			must.Nil(t, p.node.Load())
 		})
+	}
+}
+
+// What a context takes at most is what the GPU has, or no program ever starts. It is said at the agent's start, and where the
+// GPU comes later, by its slices.
+func TestSetConfig_contextMemory(t *testing.T) {
+	g := nvmltest.H200(0)
+	for text, wrong := range map[string]bool{"140GiB": false, "143770MiB": false, "143772MiB": true, "1TiB": true} {
+		options := testOptions(t, map[string]any{"context_memory": text})
+		err := startedAgent(t, nvmltest.New(g), options)
+		p := newPlugin(t, nvmltest.New(g), options)
+		reasons := unhealthy(next(t, fingerprint(t, p)).Devices[0])
+		if !wrong {
+			must.NoError(t, err)
+			must.MapEmpty(t, reasons)
+			continue
+		}
+		must.ErrorContains(t, err, "mode: the GPU 0, NVIDIA H200 ("+g.UUID+`), cannot be in mode "slice": context_memory is `)
+		must.ErrorContains(t, err, "but the GPU has only 143771MiB for processes")
+		must.MapLen(t, 140, reasons)
+		for _, reason := range reasons {
+			must.StrContains(t, err.Error(), reason)
+		}
+		options["mode"] = "exclusive"
+		must.NoError(t, startedAgent(t, nvmltest.New(g), options), must.Sprint("there it means nothing"))
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -23,6 +24,8 @@ const daemonsSettle = 5 * time.Second
 // daemonKeeper has the MPS control daemons: see mps.Manager.
 type daemonKeeper interface {
 	Ensure(ctx context.Context, uuid string) error
+	Serve(ctx context.Context, uuid string) error
+	Clients(ctx context.Context, uuid string) ([]int, error)
 	Status(uuid string) mps.Status
 	Changed() <-chan struct{}
 	Left() ([]string, error)
@@ -155,7 +158,83 @@ func (d *daemons) ensure(ctx context.Context, g *gpu) error {
 	if _, err := d.contextBytes(ctx, g); err != nil {
 		return err
 	}
-	return d.keeper.Ensure(ctx, g.UUID)
+	if err := d.keeper.Ensure(ctx, g.UUID); err != nil {
+		return err
+	}
+	past, err := d.past(ctx, g.UUID)
+	if err != nil {
+		return err
+	}
+	if len(past) > 0 {
+		return pastDaemon(g, past)
+	}
+	err = d.keeper.Serve(ctx, g.UUID)
+	if failed := (*mps.ServerError)(nil); errors.As(err, &failed) {
+		if past, listErr := d.holders(ctx, g.UUID); listErr == nil && len(past) > 0 {
+			return pastDaemon(g, past)
+		}
+	}
+	return err
+}
+
+// pastDaemon says who computes on a GPU past its daemon: programs of the tasks find no GPU then.
+func pastDaemon(g *gpu, pids []int) error {
+	return &waitsError{fmt.Sprintf("the GPU %s is computed on past its MPS control daemon, by process %s: end it", g,
+		strings.Trim(strings.ReplaceAll(fmt.Sprint(pids), " ", ", process "), "[]"))}
+}
+
+// past are the processes that compute on a GPU past its daemon. A client that has just ended may be on the driver's list and
+// not on the daemon's any more, so that two looks have to agree.
+func (d *daemons) past(ctx context.Context, uuid string) ([]int, error) {
+	first, err := d.lookPast(ctx, uuid)
+	if err != nil || len(first) == 0 {
+		return nil, err
+	}
+	second, err := d.lookPast(ctx, uuid)
+	both := slices.DeleteFunc(second, func(pid int) bool { return !slices.Contains(first, pid) })
+	return both, err
+}
+
+// lookPast looks for processes that are neither the server, nor in a container with a claim, nor clients that the daemon
+// knows.
+func (d *daemons) lookPast(ctx context.Context, uuid string) ([]int, error) {
+	found, err := d.holders(ctx, uuid)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	claims, _, err := d.node.ledger.List(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("who has claims on %s: %w", uuid, err)
+	}
+	var living []*claim.Claim
+	for _, c := range claims {
+		if c.Container != nil && d.node.holds(c) {
+			living = append(living, c)
+		}
+	}
+	clients, err := d.keeper.Clients(ctx, uuid)
+	if err != nil {
+		return nil, err
+	}
+	members := membersOf(living)
+	return slices.DeleteFunc(found, func(pid int) bool {
+		return slices.Contains(clients, pid) || members.of(pid) != stranger
+	}), nil
+}
+
+// holders are the processes that compute on a GPU, but for its daemon's server.
+func (d *daemons) holders(ctx context.Context, uuid string) ([]int, error) {
+	processes, err := d.node.nvml.Processes(ctx, uuid)
+	if err != nil {
+		return nil, fmt.Errorf("who computes on %s: %w", uuid, err)
+	}
+	var pids []int
+	for _, p := range processes {
+		if !d.keeper.Has(uuid, p.PID) {
+			pids = append(pids, p.PID)
+		}
+	}
+	return pids, nil
 }
 
 // strangers are those who use a GPU past its daemon.

@@ -89,18 +89,22 @@ type node struct {
 	// told is what was last written down of how the GPUs are shared. It belongs
 	// to the fingerprint.
 	told map[string]layout.GPU
-	// unfit is what was last written down of GPUs that are not fit for work; nil
-	// if nothing was yet. It belongs to the fingerprint.
-	unfit     map[string]health.Condition
+	// published is what was last published of GPUs and claims; nil if nothing was
+	// yet. It belongs to the fingerprint.
+	published *health.Report
 	strangers strangers
+	known     known
+	bypasses  bypasses
 	// xids are errors that made GPUs unfit.
 	xids xids
 	// mps are the GPUs that are behind an MPS control daemon.
 	mps *daemons
 	// demand is what is known of GPUs whose MIG instances are made on demand.
 	demand demand
-	now    func() time.Time
-	after  func(time.Duration) <-chan time.Time
+	// measuring are GPUs that statistics wait for.
+	measuring measuring
+	now       func() time.Time
+	after     func(time.Duration) <-chan time.Time
 }
 
 var _ ndevice.DevicePlugin = (*Plugin)(nil)
@@ -215,7 +219,7 @@ func (p *Plugin) Reserve(ids []string) (*ndevice.ContainerReservation, error) {
 	defer cancel()
 	reservation, err := n.reserve(ctx, ids)
 	if err != nil {
-		p.logger.Error("reservation refused", "devices", ids, "error", err)
+		p.logger.Error("reservation refused", "devices", len(ids), "error", err)
 		return nil, reserveError{err}
 	}
 	return reservation, nil

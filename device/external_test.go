@@ -13,6 +13,7 @@ import (
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 
 	"tranche.dev/tranche/claim"
 	"tranche.dev/tranche/device/nvml"
@@ -121,12 +122,59 @@ func TestFingerprint_slicesOfAnotherSize(t *testing.T) {
 	must.ErrorContains(t, err, "held by claim "+third.ID)
 }
 
-// A ledger that can't be watched is no reason to be silent.
-func TestFingerprint_unwatchable(t *testing.T) {
-	state := t.TempDir()
-	must.NoError(t, os.WriteFile(filepath.Join(state, "claims"), nil, 0o600))
-	p := newPlugin(t, nvmltest.New(nvmltest.H200(0)), map[string]any{"state_dir": state})
-	must.Eq(t, []string{"NVIDIA H200 #0"}, groupNames(next(t, fingerprint(t, p))))
+// A ledger in which nothing can be written is no place to send tasks to: all devices are unhealthy, with the reason, until it
+// can.
+func TestFingerprint_unusableLedger(t *testing.T) {
+	a, b := nvmltest.H200(0), nvmltest.H200(1)
+	state := filepath.Join(t.TempDir(), "state")
+	must.NoError(t, os.WriteFile(state, nil, 0o600))
+	p := newPlugin(t, nvmltest.New(a, b), map[string]any{
+		"state_dir": state, "gpu": gpuBlocks(map[string]any{"gpu": "index:1", "mode": "exclusive"}),
+	})
+	stream := fingerprint(t, p)
+	for _, group := range next(t, stream).Devices {
+		for _, device := range group.Devices {
+			must.False(t, device.Healthy)
+			must.StrContains(t, device.HealthDesc, "no claim can be made: ")
+			must.StrContains(t, device.HealthDesc, state)
+			must.StrContains(t, device.HealthDesc, "not a directory")
+		}
+	}
+	_, err := p.Reserve(sliceIDs(a, 0))
+	must.ErrorContains(t, err, "not a directory")
+	quiet(t, stream)
+	must.NoError(t, os.Remove(state))
+	for _, group := range next(t, stream).Devices {
+		must.MapEmpty(t, unhealthy(group))
+	}
+}
+
+// What others have stays theirs while the ledger cannot be read.
+func TestFingerprint_takenWhileTheLedgerIsUnreadable(t *testing.T) {
+	g := nvmltest.H200(0)
+	options := testOptions(t, nil)
+	p := newPlugin(t, nvmltest.New(g), options)
+	made := ask(t, p.node.Load().ledger, g, 2, 1<<30)
+	init := startSleep(t)
+	must.NoError(t, p.node.Load().ledger.Bind(t.Context(), made.ID, claim.Container{Runtime: "test", ID: "c", InitPID: init.Process.Pid}))
+	stream := fingerprint(t, p)
+	must.MapContainsKeys(t, unhealthy(next(t, stream).Devices[0]), sliceIDs(g, 0, 1))
+
+	lock := filepath.Join(options["state_dir"].(string), "claims", ".lock")
+	must.NoError(t, os.Mkdir(lock+"ed", 0o700))
+	// At once: whoever looks at the ledger in between makes the file again.
+	exchange := func() error {
+		return unix.Renameat2(unix.AT_FDCWD, lock, unix.AT_FDCWD, lock+"ed", unix.RENAME_EXCHANGE)
+	}
+	must.NoError(t, exchange())
+	reasons := unhealthy(next(t, stream).Devices[0])
+	must.MapLen(t, 140, reasons)
+	for _, id := range sliceIDs(g, 0, 1) {
+		must.Eq(t, "taken outside Nomad by claim "+made.ID+" (external)", reasons[id])
+	}
+	must.StrContains(t, reasons[sliceIDs(g, 2)[0]], "no claim can be made: ")
+	must.NoError(t, exchange())
+	must.MapLen(t, 2, unhealthy(next(t, stream).Devices[0]))
 }
 
 // Containers come in crowds, and each message registers the node anew.

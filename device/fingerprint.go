@@ -42,8 +42,8 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 				}
 				_ = n.scan(ctx)
 			}
-			n.tellHealth()
 			n.lookForStrangers(ctx)
+			n.tellHealth()
 		}
 		n.tendAll(ctx)
 		taken := n.takenElsewhere(ctx)
@@ -123,6 +123,7 @@ func (n *node) groupsOf(taken *taken) []*ndevice.DeviceGroup {
 		for _, group := range n.modes[g.mode].groups(&g, taken) {
 			taken.setEarlier(&g, group)
 			n.mps.setLeaving(&g, group)
+			taken.setUnusable(group)
 			groups = append(groups, group)
 		}
 	}

@@ -7,19 +7,14 @@ import (
 	"tranche.dev/tranche/claim/health"
 )
 
-// tellHealth writes down which GPUs are not fit for work: the driver of the tasks
-// that have claims on them tells these. Of a GPU that was not seen yet what was
-// written down before holds: the driver may be away since the plugin started.
+// tellHealth publishes which GPUs are not fit for work, and which claims are
+// bypassed: the driver of the tasks that have claims on them tells these. Of a
+// GPU that was not seen yet what was published before holds: the driver may be
+// away since the plugin started.
 func (n *node) tellHealth() {
-	before := n.unfit
-	if before == nil {
-		var err error
-		if before, err = health.Read(n.runDir); err != nil {
-			n.logger.Warn("what was known of the GPUs' health cannot be read, and is written anew", "error", err)
-		}
-	}
+	before := n.readHealth()
 	unfit := make(map[string]health.Condition)
-	maps.Copy(unfit, before)
+	maps.Copy(unfit, before.GPUs)
 	for _, g := range n.inventory.list() {
 		switch problem := g.unfit(); {
 		case problem == "":
@@ -28,16 +23,29 @@ func (n *node) tellHealth() {
 			unfit[g.UUID] = health.Condition{Problem: problem, Since: n.now().UTC().Truncate(time.Second)}
 		}
 	}
-	if n.unfit != nil && maps.Equal(n.unfit, unfit) {
+	report := health.Report{GPUs: unfit, Bypassing: n.bypasses.lasting()}
+	if n.published != nil && maps.Equal(before.GPUs, report.GPUs) && maps.Equal(before.Bypassing, report.Bypassing) {
 		return
 	}
-	err := health.Write(n.runDir, unfit)
+	err := health.Write(n.runDir, report)
 	if n.reported.changed("health", err) && err != nil {
-		n.logger.Error("cannot tell others on this node which GPUs are fit for work", "run_dir", n.runDir, "error", err)
+		n.logger.Error("cannot publish which GPUs are fit for work and which claims are bypassed", "run_dir", n.runDir, "error", err)
 	}
 	if err == nil {
-		n.unfit = unfit
+		n.published = &report
 	}
+}
+
+// readHealth returns what was published last, by this plugin or an earlier one.
+func (n *node) readHealth() health.Report {
+	if n.published != nil {
+		return *n.published
+	}
+	before, err := health.Read(n.runDir)
+	if n.reported.changed("reading health", err) && err != nil {
+		n.logger.Warn("what was known of the GPUs' health cannot be read, and is written anew", "error", err)
+	}
+	return before
 }
 
 // unfit is what tells against work on the GPU; empty if nothing does. That the GPU

@@ -17,7 +17,7 @@ func unfitOf(t *testing.T, p *Plugin) map[string]health.Condition {
 	t.Helper()
 	unfit, err := health.Read(p.node.Load().runDir)
 	must.NoError(t, err)
-	return unfit
+	return unfit.GPUs
 }
 
 // Others on the node read why a GPU is not fit for work, by the time that Nomad hears of it, and since when.

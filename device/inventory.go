@@ -193,9 +193,14 @@ func (g *gpu) ownProblem() string {
 
 // setOwnProblem says of a GPU that answers what keeps it from being used.
 func (inv *inventory) setOwnProblem(g *gpu) {
-	if g.answers {
-		inv.setProblem(g, cmp.Or(g.condition, g.ownProblem()))
+	if !g.answers {
+		return
 	}
+	problem := cmp.Or(g.condition, g.ownProblem())
+	if err := inv.settings.checkContext(g.GPU, g.policy); problem == "" && err != nil {
+		problem = err.Error()
+	}
+	inv.setProblem(g, problem)
 }
 
 func (inv *inventory) setProblem(g *gpu, problem string) {

@@ -25,6 +25,7 @@ const (
 type members struct {
 	self       footing
 	containers []footing
+	claims     []*claim.Claim // those of the containers
 }
 
 // footing is what is known of a process from /proc.
@@ -43,7 +44,7 @@ func membersOf(claims []*claim.Claim) *members {
 	m := &members{self: self}
 	for _, c := range claims {
 		if init, ok := footingOf(c.Container.InitPID); ok {
-			m.containers = append(m.containers, init)
+			m.containers, m.claims = append(m.containers, init), append(m.claims, c)
 		}
 	}
 	return m
@@ -61,6 +62,18 @@ func (m *members) of(pid int) relation {
 		return own
 	}
 	return stranger
+}
+
+// claimsOf gives the claims in whose container a process is.
+func (m *members) claimsOf(pid int) []*claim.Claim {
+	var claims []*claim.Claim
+	process, ok := footingOf(pid)
+	for i, init := range m.containers {
+		if ok && m.inside(process, init) {
+			claims = append(claims, m.claims[i])
+		}
+	}
+	return claims
 }
 
 // inside tells whether a process is in the container of an init process: by its

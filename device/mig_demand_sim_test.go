@@ -244,6 +244,33 @@ func TestDemandSim_RestartInPlace(t *testing.T) {
 	})
 }
 
+// A container that is long in coming finds the claim and its instance as long as somebody says that it comes.
+func TestDemandSim_LongStart(t *testing.T) {
+	onSimulator(t, "h100x8.conf", map[string]any{"slice_memory": "9GiB"}, func(t *testing.T, n *simNode) {
+		const long = 3 * (takenUpWithin + restartWithin)
+		c := n.reserve(n.gpus()[0], 0)
+		made := n.record(0)
+		refresh := func(after time.Duration) {
+			t.Helper()
+			must.NoError(t, n.node().ledger.Refresh(c.ID, time.Now().Add(after)))
+		}
+		refresh(long - time.Minute)
+		n.later(long)
+		must.Eq(t, []int{0, 1, 2, 3, 4}, healthyOf(n.look()[0]), must.Sprint("its place is held"))
+		must.Eq(t, made, n.record(0))
+
+		n.start(c)() // and once more, in place
+		refresh(2*long - time.Minute)
+		n.later(2 * long)
+		n.look()
+		must.Eq(t, made, n.record(0))
+		n.later(3 * long)
+		n.look()
+		must.SliceEmpty(t, n.record(0))
+		must.SliceEmpty(t, claimsOf(t, n.plugin))
+	})
+}
+
 // What nobody uses goes from a GPU whose instances are made on demand; what a process uses stays, whoever made it.
 func TestDemandSim_Foreign(t *testing.T) {
 	onSimulator(t, "h100x8.conf", map[string]any{"slice_memory": "9GiB"}, func(t *testing.T, n *simNode) {

@@ -43,6 +43,12 @@ func (n *node) cut(ctx context.Context, g *gpu) (changed bool, err error) {
 		return false, errors.New("it has no MIG: share it in another mode")
 	}
 	if !g.MIG.Enabled {
+		if model, known := mig.ModelOf(g.Name, g.MemoryBytes); known {
+			err = g.checkInstances(model)
+		}
+		if err != nil {
+			return false, err
+		}
 		return n.turnOn(ctx, g)
 	}
 	if g.onDemand() {
@@ -52,7 +58,7 @@ func (n *node) cut(ctx context.Context, g *gpu) (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	wanted, err := profilesNamed(profiles, g.profiles)
+	wanted, err := mig.Named(profiles, g.profiles)
 	if err != nil {
 		return false, err
 	}
@@ -148,40 +154,15 @@ func (n *node) users(ctx context.Context, uuid string) ([]string, error) {
 	return users, nil
 }
 
-// takenUpWithin is how long after its reservation a claim's container may take to
-// show. Images may have to be pulled first.
+// takenUpWithin is how long a claim's container may take to show after its
+// reservation, or after it was last said to be on its way: whoever starts it says
+// so every minute, while its image is pulled, say.
 const takenUpWithin = 10 * time.Minute
 
 // holds tells whether a claim's container lives or may still come.
 func (n *node) holds(c *claim.Claim) bool {
 	if c.Container == nil {
-		return n.now().Sub(c.Created) < takenUpWithin
+		return n.now().Sub(n.ledger.Refreshed(c)) < takenUpWithin
 	}
 	return c.Released.IsZero() && claim.Alive(*c.Container)
-}
-
-// profilesNamed finds profiles by their names.
-func profilesNamed(profiles []mig.Profile, names []string) ([]mig.Profile, error) {
-	var found []mig.Profile
-	for _, name := range names {
-		i := -1
-		for j := range profiles {
-			if profiles[j].Name == name {
-				i = j
-			}
-		}
-		if i < 0 {
-			return nil, fmt.Errorf("it has no profile %q; it has %s", name, profileNames(profiles))
-		}
-		found = append(found, profiles[i])
-	}
-	return found, nil
-}
-
-func profileNames(profiles []mig.Profile) string {
-	var names []string
-	for _, p := range profiles {
-		names = append(names, p.Name)
-	}
-	return strings.Join(names, ", ")
 }

@@ -12,10 +12,10 @@ import (
 )
 
 // restartWithin is how long the instance of a claim whose container has ended
-// waits for the next one. Nomad restarts a task in place with the claim that it
-// has, by default 15 seconds later, and an image may have to be pulled first. A
-// task that comes later than this gets an error, and with it a new reservation. An
-// instance whose room is wanted does not wait.
+// waits for the next one to be started. Nomad restarts a task in place with the
+// claim that it has, by default 15 seconds later. A task that comes later than this
+// gets an error, and with it a new reservation. An instance whose room is wanted
+// does not wait.
 const restartWithin = 10 * time.Minute
 
 // demand is what is known of the GPUs whose instances are made on demand. Its
@@ -136,9 +136,9 @@ func (n *node) tidy(ctx context.Context, g *gpu) error {
 // expired tells whether the container of a dormant claim has not come back in
 // time.
 func (n *node) expired(c *claim.Claim) bool {
-	since := c.Released
-	if since.IsZero() {
-		since = c.Created.Add(takenUpWithin)
+	since := n.ledger.Refreshed(c)
+	if c.Released.IsZero() {
+		since = since.Add(takenUpWithin)
 	}
 	return n.now().Sub(since) > restartWithin
 }

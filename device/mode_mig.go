@@ -1,7 +1,10 @@
 package device
 
 import (
+	"cmp"
 	"context"
+	"slices"
+	"strings"
 	"time"
 
 	ndevice "github.com/hashicorp/nomad/plugins/device"
@@ -21,7 +24,11 @@ func (m *migMode) groups(g *gpu, taken *taken) []*ndevice.DeviceGroup {
 	if g.onDemand() {
 		return m.demand.groups(g, taken)
 	}
-	return instanceGroups(g, m.demand.offered(g.declared()))
+	groups := instanceGroups(g, m.demand.offered(g.declared()))
+	if unmade := g.unmade(); len(unmade) > 0 {
+		groups = append(groups, unmadeGroup(g, unmade))
+	}
+	return groups
 }
 
 func (m *migMode) has(g *gpu, id string) bool {
@@ -41,7 +48,11 @@ func (m *migMode) stats(g *gpu, uses *uses, now time.Time) map[groupKey]deviceSt
 	if g.onDemand() {
 		return m.demand.stats(g, uses, now)
 	}
-	return instanceStatistics(g, m.demand.offered(g.declared()), uses, now)
+	all := instanceStatistics(g, m.demand.offered(g.declared()), uses, now)
+	if len(g.unmade()) > 0 {
+		all[groupKey{gpuType, g.unmadeName()}] = deviceStats{g.UUID: gpuStats(uses.gpus[g.UUID], nil, now)}
+	}
+	return all
 }
 
 // declared are the GPU's instances that count as those of its profiles: of each
@@ -59,6 +70,30 @@ func (g *gpu) declared() []nvml.MIGInstance {
 		}
 	}
 	return declared
+}
+
+// unmade are the profiles of which there are fewer instances than there are to be.
+func (g *gpu) unmade() []string {
+	unmade := slices.Clone(g.profiles)
+	for _, instance := range g.declared() {
+		i := slices.Index(unmade, instance.Profile)
+		unmade = slices.Delete(unmade, i, i+1)
+	}
+	return unmade
+}
+
+// unmadeName is not a name of instances: those that are there keep their attributes to themselves.
+func (g *gpu) unmadeName() string { return g.Name + " MIG" }
+
+// unmadeGroup is one unhealthy device that stands for all instances that are not there, so that Nomad has the reason.
+func unmadeGroup(g *gpu, unmade []string) *ndevice.DeviceGroup {
+	reason := cmp.Or(g.waits, "the next look at the GPU tries to make them")
+	group := &ndevice.DeviceGroup{
+		Vendor: vendor, Type: gpuType, Name: g.unmadeName(), Attributes: g.attributes(isolationHardware),
+		Devices: []*ndevice.Device{g.device(g.UUID)},
+	}
+	setWaits(group, "MIG instances "+strings.Join(unmade, ", ")+" are not there: "+reason)
+	return group
 }
 
 // offered are those of the instances that the configuration leaves to Nomad.

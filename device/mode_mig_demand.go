@@ -64,20 +64,19 @@ func (g *gpu) demandProblem() string {
 	case len(g.sizes) == 0:
 		return "the driver does not tell which MIG instances the GPU can have"
 	}
-	if err := g.checkSliceOf(g.sizes); err != nil {
+	if err := g.checkSlice(mig.Largest(nil, g.sizes)); err != nil {
 		return err.Error()
 	}
 	return ""
 }
 
-// checkSliceOf tells whether the largest instance has a slice.
-func (p *policy) checkSliceOf(sizes []mig.Profile) error {
-	largest := mig.Largest(nil, sizes)
-	if largest >= p.sliceBytes {
+// checkSlice tells whether the largest instance has a slice.
+func (p *policy) checkSlice(largestBytes uint64) error {
+	if largestBytes >= p.sliceBytes {
 		return nil
 	}
 	return fmt.Errorf("slice_memory is %s, but the largest MIG instance of the GPU has only %s: set it to less",
-		memsize.Format(p.sliceBytes), memsize.Format(largest))
+		memsize.Format(p.sliceBytes), memsize.Format(largestBytes))
 }
 
 // madeOnDemand tells whether a claim's instance was made for it.

@@ -89,5 +89,5 @@ func (n *node) checkMPS(g nvml.GPU) error {
 		return err
 	}
 	_, err := mps.FindProgram(n.driverRoot)
-	return err
+	return errors.Join(err, mps.CheckRunDir(n.runDir, g.UUID))
 }

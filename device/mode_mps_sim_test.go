@@ -1,11 +1,17 @@
 package device
 
 import (
+	"bufio"
 	"context"
+	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 
 	"tranche.dev/tranche/claim"
 	"tranche.dev/tranche/device/internal/simtest"
@@ -91,4 +97,108 @@ func TestMPS_simulated(t *testing.T) {
 	left, err := third.node.Load().mps.keeper.Left()
 	must.NoError(t, err)
 	must.SliceEmpty(t, left)
+}
+
+// mpsOnSimulator is a plugin on simulated GPUs, the second of which is in mode mps. What is returned makes another one, as
+// after a restart of the agent.
+func mpsOnSimulator(t *testing.T) (node *simtest.Node, start func() *Plugin) {
+	t.Helper()
+	simtest.RequireRoot(t, "to start an MPS control daemon")
+	node = simtest.H200x2(t)
+	gpus := nvml.New(node.DriverRoot)
+	runDir, err := os.MkdirTemp("", "mps")
+	must.NoError(t, err)
+	options := testOptions(t, map[string]any{
+		"driver_root": node.DriverRoot, "run_dir": runDir, "slice_memory": "10GiB",
+		"gpu": gpuBlocks(map[string]any{"gpu": "index:1", "mode": "mps"}),
+	})
+	var last *Plugin
+	t.Cleanup(func() {
+		keeper := last.node.Load().mps.keeper
+		keeper.Close()
+		_ = keeper.Release(context.Background(), simtest.H200UUID1)
+		must.NoError(t, gpus.Close(context.Background()))
+		must.NoError(t, os.RemoveAll(runDir))
+	})
+	return node, func() *Plugin {
+		last = newPlugin(t, gpus, options)
+		return last
+	}
+}
+
+// pastMPS starts a program that knows nothing of MPS and takes all of a GPU's memory. It returns when the program says a
+// line that has one of the texts in it, and which it was.
+func pastMPS(t *testing.T, node *simtest.Node, texts ...string) (pid int, said string) {
+	t.Helper()
+	probe, err := filepath.Abs("../build/e2e/gpu-probe")
+	must.NoError(t, err)
+	command := exec.CommandContext(t.Context(), probe, "fill")
+	command.Env = append(node.SMIEnv(), "CUDA_VISIBLE_DEVICES="+simtest.H200UUID1)
+	stdout, err := command.StdoutPipe()
+	must.NoError(t, err)
+	must.NoError(t, command.Start())
+	t.Cleanup(func() { _ = command.Process.Kill(); _ = command.Wait() })
+	for lines := bufio.NewScanner(stdout); lines.Scan(); {
+		for _, text := range texts {
+			if strings.Contains(lines.Text(), text) {
+				return command.Process.Pid, text
+			}
+		}
+	}
+	t.Fatalf("the program said nothing of %q", texts)
+	return 0, ""
+}
+
+// Nobody gets past the daemon, not even while there is no client yet; who was quicker makes the GPU unhealthy and is named.
+func TestMPSSim_nobodyGetsPast(t *testing.T) {
+	simtest.InProcess(t, func(t *testing.T) {
+		node, start := mpsOnSimulator(t)
+		first := start()
+		ctx, cancel := contextWithCancel(t)
+		stream, err := first.Fingerprint(ctx)
+		must.NoError(t, err)
+		must.MapEmpty(t, unhealthy(next(t, stream).Devices[1]))
+		_, said := pastMPS(t, node, "CUDA_ERROR_DEVICE_UNAVAILABLE", `"computing"`)
+		must.Eq(t, "CUDA_ERROR_DEVICE_UNAVAILABLE", said)
+		cancel()
+		drain(stream)
+
+		// The agent is away, and the daemon is ended.
+		must.NoError(t, first.node.Load().mps.keeper.Stop(t.Context(), simtest.H200UUID1))
+		quicker, _ := pastMPS(t, node, `"computing"`)
+		second := start()
+		stream = fingerprint(t, second)
+		reasons := unhealthy(next(t, stream).Devices[1])
+		must.MapLen(t, 14, reasons)
+		for _, reason := range reasons {
+			must.StrContains(t, reason, fmt.Sprintf("past its MPS control daemon, by process %d: end it", quicker))
+		}
+		_, err = second.Reserve([]string{claim.SliceName(simtest.H200UUID1, 0)})
+		must.ErrorContains(t, err, fmt.Sprint("by process ", quicker))
+		must.NoError(t, unix.Kill(quicker, unix.SIGKILL))
+		for len(unhealthy(next(t, stream).Devices[1])) > 0 { // its memory may be told of before
+		}
+		_, said = pastMPS(t, node, "CUDA_ERROR_DEVICE_UNAVAILABLE", `"computing"`)
+		must.Eq(t, "CUDA_ERROR_DEVICE_UNAVAILABLE", said)
+	})
+}
+
+// A daemon whose sockets are removed is replaced, and leaves its GPU, without anybody asking for either.
+func TestMPSSim_pipeRemoved(t *testing.T) {
+	simtest.InProcess(t, func(t *testing.T) {
+		_, start := mpsOnSimulator(t)
+		p := start()
+		keeper := p.node.Load().mps.keeper
+		stream := fingerprint(t, p)
+		must.MapEmpty(t, unhealthy(next(t, stream).Devices[1]))
+		must.NoError(t, os.RemoveAll(filepath.Join(p.node.Load().runDir, "mps", simtest.H200UUID1, "pipe")))
+		for _, reason := range unhealthy(next(t, stream).Devices[1]) {
+			must.StrContains(t, reason, "the MPS control daemon does not run: it does not answer")
+		}
+		for len(unhealthy(next(t, stream).Devices[1])) > 0 {
+		}
+		clients, err := keeper.Clients(t.Context(), simtest.H200UUID1)
+		must.NoError(t, err)
+		must.SliceEmpty(t, clients)
+	})
 }

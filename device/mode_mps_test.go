@@ -3,14 +3,17 @@ package device
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 	"github.com/shoenig/test/must"
+	"github.com/shoenig/test/wait"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -33,6 +36,8 @@ type fakeKeeper struct {
 	released []string
 	stopped  []string
 	ensured  int
+	// serverless has no server be started.
+	serverless bool
 }
 
 func newFakeKeeper(owned ...string) *fakeKeeper {
@@ -52,6 +57,21 @@ func (k *fakeKeeper) Ensure(_ context.Context, uuid string) error {
 	}
 	k.owned[uuid], k.running[uuid] = true, true
 	return nil
+}
+
+func (k *fakeKeeper) Serve(_ context.Context, uuid string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.serverless {
+		return &mps.ServerError{GPUUUID: uuid, Reason: "it fell over"}
+	}
+	return nil
+}
+
+func (k *fakeKeeper) Clients(context.Context, string) ([]int, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.clients), nil
 }
 
 func (k *fakeKeeper) Status(uuid string) mps.Status {
@@ -254,10 +274,47 @@ func TestMPS_waitsForStrangers(t *testing.T) {
 	fake.SetProcesses(g.UUID)
 	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))
 
-	// Behind it, they are its server and clients.
-	fake.SetProcesses(g.UUID, nvml.Process{PID: 4712})
+}
+
+// Behind it, those who compute are its server and clients, and what is in a container with a claim. Whoever else does keeps
+// the tasks' programs from the GPU, or computes beside them without a limit: that is said, and nothing is given out.
+func TestMPS_pastTheDaemon(t *testing.T) {
+	g := nvmltest.H200(0)
+	fake, k := nvmltest.New(g), newFakeKeeper()
+	p := newMPSPlugin(t, fake, k, nil)
+	stream := fingerprint(t, p)
+	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))
+	server, _ := startInit(t)
+	client, _ := startInit(t)
+	contained, _ := startInit(t)
+	k.set(func() { k.servers, k.clients = []int{server}, []int{client} })
+	fake.SetProcesses(g.UUID, nvml.Process{PID: server}, nvml.Process{PID: client}, nvml.Process{PID: contained})
+	reasons := unhealthy(next(t, stream).Devices[0])
+	must.MapLen(t, 7, reasons)
+	for _, reason := range reasons {
+		must.Eq(t, fmt.Sprintf("the GPU NVIDIA H200 #0 (%s) is computed on past its MPS control daemon, by process %d: end it",
+			g.UUID, contained), reason)
+	}
+	_, err := p.Reserve(sliceIDs(g, 0))
+	must.ErrorContains(t, err, fmt.Sprint("by process ", contained))
+	must.Eq(t, codes.Aborted, status.Code(err))
+
+	fake.SetProcesses(g.UUID, nvml.Process{PID: server}, nvml.Process{PID: client})
+	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))
 	_, err = p.Reserve(sliceIDs(g, 0))
 	must.NoError(t, err)
+	made := claimsOf(t, p)[0]
+	must.NoError(t, p.node.Load().ledger.Bind(t.Context(), made.ID, claim.Container{Runtime: "test", ID: "c", InitPID: contained}))
+	fake.SetProcesses(g.UUID, nvml.Process{PID: server}, nvml.Process{PID: client}, nvml.Process{PID: contained})
+	_, err = p.Reserve(sliceIDs(g, 1))
+	must.NoError(t, err, must.Sprint("a client may be known to the daemon by another number"))
+
+	k.set(func() { k.serverless = true })
+	_, err = p.Reserve(sliceIDs(g, 2))
+	must.ErrorContains(t, err, fmt.Sprintf("by process %d, process %d: end it", client, contained))
+	fake.SetProcesses(g.UUID)
+	_, err = p.Reserve(sliceIDs(g, 2))
+	must.ErrorContains(t, err, "cannot start a server: it fell over")
 }
 
 // From slices to MPS and back: what a living task has stays as it is.
@@ -357,7 +414,8 @@ func TestMPS_gone(t *testing.T) {
 	must.True(t, k.Status(g.UUID).Running)
 	fake.SetError(&nvml.NoDriverError{Err: errors.New("not loaded")})
 	must.MapLen(t, 7, unhealthy(next(t, stream).Devices[0]))
-	must.False(t, k.Status(g.UUID).Running)
+	ended := func() bool { return !k.Status(g.UUID).Running }
+	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(ended), wait.Timeout(patience), wait.Gap(time.Millisecond)))
 	fake.SetError(nil)
 	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))
 	must.True(t, k.Status(g.UUID).Running)
@@ -379,6 +437,10 @@ func TestMPS_impossible(t *testing.T) {
 		"cut up": {
 			cut, map[string]any{"gpu": gpuBlocks(map[string]any{"gpu": "index:0", "mode": "mps"})},
 			[]string{`gpu "index:0": the GPU 0, NVIDIA H200`, "MIG is on"},
+		},
+		"no room for a socket's name": {
+			nvmltest.H200(0), map[string]any{"mode": "mps", "run_dir": "/run/" + strings.Repeat("x", 34)},
+			[]string{"mode: the GPU 0, NVIDIA H200", "longer than the 107 bytes that the kernel allows: choose a shorter run_dir"},
 		},
 		"no program": {nvmltest.H200(0), map[string]any{"mode": "mps"}, []string{"no nvidia-cuda-mps-control in the driver root"}},
 	} {

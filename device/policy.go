@@ -3,6 +3,7 @@ package device
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -103,6 +104,9 @@ func (o sharingOptions) checkOthers(p policy) error {
 	switch {
 	case len(o.MIG) > 1:
 		return errors.New("mig: it is there twice; put all profiles into one")
+	case slices.ContainsFunc(p.profiles, isNoProfile):
+		return fmt.Errorf("mig.profiles: %q is not the name of a profile, such as \"3g.20gb\"",
+			p.profiles[slices.IndexFunc(p.profiles, isNoProfile)])
 	case o.MIG != nil && p.mode != claim.ModeMIG:
 		return fmt.Errorf("mig: it belongs to mode %q, and the mode is %q", claim.ModeMIG, p.mode)
 	case o.Replicas != nil && p.mode != claim.ModeTimeslice:
@@ -114,6 +118,12 @@ func (o sharingOptions) checkOthers(p policy) error {
 	}
 	return nil
 }
+
+// profileName is how drivers name the profiles of MIG instances: slices of computing, memory, and engines that are added
+// or left out.
+var profileName = regexp.MustCompile(`^[0-9]+g\.[0-9]+gb([+-][a-z.]+)?$`)
+
+func isNoProfile(name string) bool { return !profileName.MatchString(name) }
 
 func (o sharingOptions) parseReplicas() (int, error) {
 	if o.Replicas == nil {

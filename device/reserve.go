@@ -116,7 +116,7 @@ func ids(devices []device) []string {
 	return ids
 }
 
-func list(texts []string) string { return strings.Join(texts, ", ") }
+func list(texts []string) string { return claim.ListNames(texts) }
 
 func duplicates(ids []string) []string {
 	count := make(map[string]int)

@@ -212,3 +212,18 @@ func TestFingerprint_sweeps(t *testing.T) {
 	must.NoError(t, err)
 	must.False(t, made.Released.IsZero())
 }
+
+// However many devices Nomad names, the refusal fits on a screen.
+func TestReserve_refusalIsShort(t *testing.T) {
+	p := newPlugin(t, nvmltest.New(nvmltest.H200(0)), nil)
+	var unknown []string
+	for i := range 2000 {
+		unknown = append(unknown, sliceIDs(nvmltest.H200(7), i)...)
+	}
+	_, err := p.Reserve(unknown)
+	must.ErrorContains(t, err, "and 1992 more; the GPUs are")
+	must.Less(t, 1500, len(err.Error()))
+	_, err = p.Reserve(append(unknown, unknown...))
+	must.ErrorContains(t, err, "more than once")
+	must.Less(t, 1500, len(err.Error()))
+}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"tranche.dev/tranche/claim"
+	"tranche.dev/tranche/claim/memsize"
 	"tranche.dev/tranche/device/mig"
 	"tranche.dev/tranche/device/nvml"
 	"tranche.dev/tranche/runtime/nodeinfo"
@@ -46,7 +47,14 @@ func (c Config) parseSharing() (sharing, error) {
 
 // defaultSharing are the options outside of blocks.
 func (c Config) defaultSharing() (sharingOptions, error) {
-	defaults := sharingOptions{Mode: c.Mode, SliceMemory: c.SliceMemory, Replicas: c.Replicas}
+	defaults := sharingOptions{Mode: c.Mode, SliceMemory: c.SliceMemory}
+	if c.Replicas != nil {
+		replicas, err := wholeNumber("replicas", *c.Replicas)
+		if err != nil {
+			return defaults, err
+		}
+		defaults.Replicas = &replicas
+	}
 	if c.MIG == nil {
 		return defaults, nil
 	}
@@ -112,7 +120,8 @@ func (s *sharing) idle(gpus []nvml.GPU) []error {
 // checkGPUs asks the driver whether the configuration fits the GPUs. Where it
 // cannot tell about all of them, that is said, and no fault of the configuration.
 func (n *node) checkGPUs() error {
-	if how := n.sharing.others.mode; len(n.sharing.blocks) == 0 && how != claim.ModeMIG && how != claim.ModeMPS {
+	if how := n.sharing.others.mode; len(n.sharing.blocks) == 0 && how != claim.ModeMIG && how != claim.ModeMPS &&
+		n.settings.contextBytes == 0 {
 		return nil // any GPU can be shared so
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), n.nvmlTimeout)
@@ -152,6 +161,9 @@ func (n *node) impossible(ctx context.Context, gpus []nvml.GPU) []error {
 		case claim.ModeMPS:
 			err = n.checkMPS(g)
 		}
+		if err == nil {
+			err = n.checkContext(g, how)
+		}
 		if err != nil {
 			wrong = append(wrong, fmt.Errorf("%s: the GPU %d, %s (%s), cannot be in mode %q: %w", n.sharing.where(g), g.Index,
 				g.Name, g.UUID, how.mode, err))
@@ -160,25 +172,49 @@ func (n *node) impossible(ctx context.Context, gpus []nvml.GPU) []error {
 	return wrong
 }
 
-// checkMIG tells whether a GPU can have instances of all the profiles, or one
-// that has a slice. Many drivers tell of profiles only while MIG is on.
+// checkContext tells whether a GPU with slices has room for a context, if it is known what one takes.
+func (s *settings) checkContext(g nvml.GPU, how policy) error {
+	if !how.sliced() || s.contextBytes < g.UsableBytes() {
+		return nil
+	}
+	return fmt.Errorf("context_memory is %s, but the GPU has only %s for processes: set it to less, or to %q",
+		memsize.Format(s.contextBytes), memsize.Format(g.UsableBytes()), autoContextMemory)
+}
+
+// checkMIG tells whether a GPU can have instances of all the profiles, or one that has a slice, by what is known of its
+// model. The driver tells of profiles only while MIG is on: by what it says, a configuration that was accepted before
+// would end a later start. So it can only allow what the table does not know of, and what turns out to be impossible
+// later makes the GPU's devices unhealthy.
 func (n *node) checkMIG(ctx context.Context, g nvml.GPU, how policy) error {
 	if !g.MIG.Capable {
 		return errors.New("it has no MIG")
 	}
+	model, known := mig.ModelOf(g.Name, g.MemoryBytes)
+	if !known {
+		return nil
+	}
+	wrong := how.checkInstances(model)
+	if wrong == nil {
+		return nil
+	}
 	profiles, err := n.partitioner.MIGProfiles(ctx, g.UUID)
 	if err != nil || len(profiles) == 0 {
-		return nil //nolint:nilerr // it is told when MIG is on, and said in the log then
+		return wrong
 	}
-	if how.onDemand() {
-		return how.checkSliceOf(mig.Plain(profiles))
+	return how.checkInstances(mig.Model{Profiles: profiles, LargestBytes: mig.Largest(nil, mig.Plain(profiles))})
+}
+
+// checkInstances tells whether a GPU can be cut up as the policy says.
+func (p *policy) checkInstances(model mig.Model) error {
+	if p.onDemand() {
+		return p.checkSlice(model.LargestBytes)
 	}
-	wanted, err := profilesNamed(profiles, how.profiles)
+	wanted, err := model.Named(p.profiles)
 	if err != nil {
 		return err
 	}
 	if _, ok := mig.Pack(nil, wanted); !ok {
-		return fmt.Errorf("%s do not fit on it together", strings.Join(how.profiles, ", "))
+		return fmt.Errorf("%s do not fit on it together", strings.Join(p.profiles, ", "))
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"sync"
 	"time"
 
 	ndevice "github.com/hashicorp/nomad/plugins/device"
@@ -60,29 +61,85 @@ type uses struct {
 	gpus     map[string]measurements
 }
 
-// measure asks the GPUs what they measure of themselves. One that does not tell
-// has no statistics but those of its claims.
+// measureWithin is how long a message of statistics waits for GPUs.
+const measureWithin = 2 * time.Second
+
+// measuring are the GPUs that were asked what they measure and have not answered
+// yet. Its zero value is ready.
+type measuring struct {
+	mu   sync.Mutex
+	gpus map[string]bool
+}
+
+// begin is false if the GPU has not answered yet.
+func (m *measuring) begin(uuid string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.gpus == nil {
+		m.gpus = make(map[string]bool)
+	}
+	began := !m.gpus[uuid]
+	m.gpus[uuid] = true
+	return began
+}
+
+func (m *measuring) done(uuid string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.gpus, uuid)
+}
+
+// measure asks the GPUs what they measure of themselves, all at once. One that
+// does not tell in time has no statistics but those of its claims, and is asked
+// again when it has answered: the others do not wait for it.
 func (n *node) measure(ctx context.Context, uses *uses) {
+	gpus := n.inventory.list()
 	uses.gpus = make(map[string]measurements)
-	bounded, cancel := context.WithTimeout(ctx, n.nvmlTimeout)
-	defer cancel()
-	for _, g := range n.inventory.list() {
+	answers := make(chan map[string]measurements, len(gpus))
+	asked := 0
+	for _, g := range gpus {
 		uses.gpus[g.UUID] = gpuStatistics(&nvml.Telemetry{})
 		// What does not answer is left to the fingerprint: it says so, and looks again.
-		if !g.answers {
+		if !g.answers || !n.measuring.begin(g.UUID) {
 			continue
 		}
-		telemetry, err := n.nvml.Telemetry(bounded, g.UUID)
-		if n.reported.changed("telemetry of "+g.UUID, err) && err != nil {
-			n.logger.Debug("no statistics of a GPU", "gpu", g.UUID, "error", err)
-			n.wake()
-		}
-		if err != nil {
-			continue
-		}
-		uses.gpus[g.UUID] = gpuStatistics(telemetry)
-		n.measureInstances(bounded, &g, telemetry, uses)
+		asked++
+		go func() {
+			measured := n.measureGPU(ctx, &g, uses.byDevice)
+			n.measuring.done(g.UUID)
+			answers <- measured
+		}()
 	}
+	enough := time.NewTimer(measureWithin)
+	defer enough.Stop()
+	for ; asked > 0; asked-- {
+		select {
+		case measured := <-answers:
+			maps.Copy(uses.gpus, measured)
+		case <-enough.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// measureGPU asks one GPU, and what it has of MIG instances. The answers are by
+// UUID.
+func (n *node) measureGPU(ctx context.Context, g *gpu, byDevice map[string]*claimUse) map[string]measurements {
+	bounded, cancel := context.WithTimeout(ctx, n.nvmlTimeout)
+	defer cancel()
+	telemetry, err := n.nvml.Telemetry(bounded, g.UUID)
+	if n.reported.changed("telemetry of "+g.UUID, err) && err != nil {
+		n.logger.Debug("no statistics of a GPU", "gpu", g.UUID, "error", err)
+		n.wake()
+	}
+	if err != nil {
+		return nil
+	}
+	measured := map[string]measurements{g.UUID: gpuStatistics(telemetry)}
+	n.measureInstances(bounded, g, telemetry, byDevice, measured)
+	return measured
 }
 
 // claimUse is a claim and what it uses.

@@ -12,11 +12,13 @@ import (
 
 // measureInstances asks what is used of the MIG instances of a GPU that devices
 // stand for. All else is the GPU's, which tells it as a whole only.
-func (n *node) measureInstances(ctx context.Context, g *gpu, whole *nvml.Telemetry, uses *uses) {
+func (n *node) measureInstances(
+	ctx context.Context, g *gpu, whole *nvml.Telemetry, byDevice map[string]*claimUse, all map[string]measurements,
+) {
 	if !g.MIG.Enabled || n.partitioner == nil {
 		return
 	}
-	for _, uuid := range instancesToMeasure(g, uses) {
+	for _, uuid := range instancesToMeasure(g, byDevice) {
 		measured := *whole
 		measured.UsedBytes, measured.MemoryBytes, measured.BAR1UsedBytes, measured.BAR1Bytes = nil, nil, nil, nil
 		memory, err := n.partitioner.InstanceMemory(ctx, uuid)
@@ -27,12 +29,12 @@ func (n *node) measureInstances(ctx context.Context, g *gpu, whole *nvml.Telemet
 			measured.UsedBytes, measured.MemoryBytes = memory.UsedBytes, memory.MemoryBytes
 			measured.BAR1UsedBytes, measured.BAR1Bytes = memory.BAR1UsedBytes, memory.BAR1Bytes
 		}
-		uses.gpus[uuid] = gpuStatistics(&measured)
+		all[uuid] = gpuStatistics(&measured)
 	}
 }
 
 // instancesToMeasure are the UUIDs of a GPU's instances that statistics are about.
-func instancesToMeasure(g *gpu, uses *uses) []string {
+func instancesToMeasure(g *gpu, byDevice map[string]*claimUse) []string {
 	var uuids []string
 	if !g.onDemand() {
 		for _, instance := range g.MIG.Instances {
@@ -43,7 +45,7 @@ func instancesToMeasure(g *gpu, uses *uses) []string {
 		return uuids
 	}
 	seen := make(map[*claimUse]bool)
-	for _, use := range uses.byDevice {
+	for _, use := range byDevice {
 		if use.Mode == claim.ModeMIG && use.PhysicalGPU() == g.UUID && !use.Making() && !seen[use] {
 			seen[use] = true
 			uuids = append(uuids, use.GPU.UUID)

@@ -78,6 +78,7 @@ func (n *node) lookForStrangers(ctx context.Context) {
 	}
 	bounded, cancel := context.WithTimeout(ctx, n.nvmlTimeout)
 	defer cancel()
+	n.bypasses.begin(claims, n.readHealth().Bypassing)
 	turning := false
 	if n.strangers.gpus == nil {
 		n.strangers.gpus = make(map[string]*withheld)
@@ -96,7 +97,7 @@ func (n *node) lookForStrangers(ctx context.Context) {
 			log := n.logger.With("gpu", g.UUID, "name", g.groupName(), "slices_that_cannot_be_had", w.count)
 			log.Warn("what is held of a GPU's memory outside of any claim has changed", "what", found.String())
 		}
-		turning = turning || w.turn != nil
+		turning = n.bypasses.take(n, &g, found.bypassed) || w.turn != nil || turning
 	}
 	switch {
 	case !turning:
@@ -110,6 +111,9 @@ func (n *node) lookForStrangers(ctx context.Context) {
 type outside struct {
 	bytes     uint64
 	processes []nvml.Process
+	// bypassed are the claims whose containers hold memory that nobody counts, by
+	// ID; nil if NVML did not say.
+	bypassed map[string]*bypass
 }
 
 // strangersOn finds what is held of a GPU outside of any claim: what NVML says
@@ -143,6 +147,9 @@ func (n *node) strangersOn(ctx context.Context, g *gpu, claims []*claim.Claim) o
 		case own:
 			covered += p.UsedBytes
 		}
+	}
+	if err == nil {
+		found.bypassed = n.bypassedBy(members, processes)
 	}
 	covered += g.ReservedBytes
 	if g.UsedBytes > covered+found.bytes+unexplained {

@@ -237,13 +237,14 @@ func testStrangersSimulated(t *testing.T) {
 	}
 }
 
-// holdMemory starts a program that takes memory of the simulated GPU 0, and returns when it has it.
-func holdMemory(t *testing.T, bytes int) *exec.Cmd {
+// holdMemory starts a program that takes memory of the simulated GPU 0, and returns when it has it. Without more in its
+// environment it loads the driver itself.
+func holdMemory(t *testing.T, bytes int, env ...string) *exec.Cmd {
 	t.Helper()
 	sim, err := filepath.Abs("../build/sim")
 	must.NoError(t, err)
 	cmd := exec.Command(filepath.Join(sim, "test/nvml-hold"), fmt.Sprint(bytes))
-	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(sim, "lib"))
+	cmd.Env = append(append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(sim, "lib")), env...)
 	cmd.Stderr = t.Output()
 	stdin, err := cmd.StdinPipe()
 	must.NoError(t, err)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 
+	ndevice "github.com/hashicorp/nomad/plugins/device"
+
 	"tranche.dev/tranche/claim"
 	"tranche.dev/tranche/claim/memsize"
 )
@@ -18,10 +20,19 @@ type taken struct {
 	earlier map[string]*claim.Claim
 	// used are the slices that any claim has.
 	used map[string]bool
-	calm *calm
+	// unusable is why no claim can be made; empty if nothing is known to be in the way.
+	unusable string
+	calm     *calm
 }
 
-// takenElsewhere finds what somebody outside Nomad uses, and how full the GPUs are.
+// known is what the ledger held when it was read last. It belongs to the fingerprint.
+type known struct {
+	claims []*claim.Claim
+	read   bool
+}
+
+// takenElsewhere finds what somebody outside Nomad uses, and how full the GPUs are. What a ledger held that cannot be read
+// any more holds on.
 func (n *node) takenElsewhere(ctx context.Context) *taken {
 	taken := &taken{
 		bySlice: make(map[string]*claim.Claim), byGPU: make(map[string]*claim.Claim), earlier: make(map[string]*claim.Claim),
@@ -39,7 +50,11 @@ func (n *node) takenElsewhere(ctx context.Context) *taken {
 			n.logger.Warn("the ledger holds a file that is no claim", "file", problem.Path, "reason", problem.Reason)
 		}
 	}
-	for _, c := range claims {
+	if err == nil {
+		n.known = known{claims, true}
+	}
+	taken.unusable = n.unusable(ctx, err)
+	for _, c := range n.known.claims {
 		n.addUsed(taken, c)
 		if outsideNomad(c) {
 			n.addTaken(taken, c)
@@ -50,6 +65,31 @@ func (n *node) takenElsewhere(ctx context.Context) *taken {
 	taken.calm.used = n.usedSlices(taken)
 	taken.calm.withheld = n.withheldSlices(taken)
 	return taken
+}
+
+// unusable is why no claim can be made; empty if nothing is known to be in the way. As long as the ledger could not be read
+// once, nobody knows which devices are free.
+func (n *node) unusable(ctx context.Context, err error) string {
+	if err == nil || n.known.read {
+		err = n.ledger.CheckUsable(ctx)
+	}
+	if n.reported.changed("use of the ledger", err) && err != nil {
+		n.logger.Error("no claim can be made, so that all devices are unhealthy", "state_dir", n.stateDir, "run_dir", n.runDir,
+			"error", err)
+	}
+	if err == nil {
+		return ""
+	}
+	return "no claim can be made: " + err.Error()
+}
+
+// setUnusable says on healthy devices that no claim can be made.
+func (t *taken) setUnusable(group *ndevice.DeviceGroup) {
+	for _, d := range group.Devices {
+		if t.unusable != "" && d.Healthy {
+			d.Healthy, d.HealthDesc = false, t.unusable
+		}
+	}
 }
 
 // computesUnbound tells whether a claim on a whole GPU or an instance that is

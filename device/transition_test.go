@@ -75,7 +75,7 @@ func testTransitionInUse(t *testing.T, from, to *way) {
 	n.mustWait(t, from, to, response, made)
 	unfit, err := health.Read(n.plugin.node.Load().runDir)
 	must.NoError(t, err)
-	must.MapEmpty(t, unfit, must.Sprint("the task would hear that its GPU is not fit"))
+	must.MapEmpty(t, unfit.GPUs, must.Sprint("the task would hear that its GPU is not fit"))
 	n.mustKeep(t, made, token)
 	end()
 	// An instance that was made on demand may be one of those declared, so that nothing has to wait.
@@ -98,7 +98,10 @@ func (n *sharedNode) mustWait(t *testing.T, from, to *way, response *ndevice.Fin
 		must.Eq(t, map[string]int{sliceType: 1}, seen.types)
 		must.True(t, startsWith("MIG is not on: it waits for claim "+made.ID, seen.reasons), must.Sprint(seen.reasons))
 	case to.mode == claim.ModeMIG:
-		must.MapEmpty(t, seen.types, must.Sprint("there are no instances while the GPU is used as a whole"))
+		// There are no instances while the GPU is used as a whole, and one device says why.
+		must.Eq(t, map[string]int{gpuType: 1}, seen.types)
+		must.True(t, startsWith("MIG instances ", seen.reasons), must.Sprint(seen.reasons))
+		must.StrContains(t, fmt.Sprint(seen.reasons), " are not there: it waits for claim "+made.ID+" to turn MIG on")
 	default:
 		must.Eq(t, to.offers, seen.types)
 		must.True(t, startsWith("waits for claim "+made.ID+", whose GPU is in mode "+string(from.mode), seen.reasons), must.Sprint(seen.reasons))

@@ -15,6 +15,8 @@ type agents struct {
 	// roots are the directories below which the agent keeps those of its allocations. They tell its containers from
 	// those of another agent that uses the same containerd.
 	roots map[string]bool
+	// cgroupParents are the cgroups below which tasks have theirs on cgroup v1, relative to the root of the hierarchies.
+	cgroupParents map[string]bool
 	// listening is how many calls listen for fingerprints, which an agent does as long as it lives; since is when the
 	// first of them began.
 	listening int
@@ -29,9 +31,12 @@ func (a *agents) see(cfg *drivers.TaskConfig) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.roots == nil {
-		a.roots = map[string]bool{}
+		a.roots, a.cgroupParents = map[string]bool{}, map[string]bool{}
 	}
 	a.roots[filepath.Dir(cfg.AllocDir)] = true
+	if cfg.AllocID != "" {
+		a.cgroupParents[filepath.Dir(cgroupPath(cfg, false))] = true
+	}
 }
 
 // owns says whether the directory of an allocation is among those of this agent.

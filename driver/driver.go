@@ -7,7 +7,6 @@ package driver
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"sync"
 	"time"
@@ -24,6 +23,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+
+	"tranche.dev/tranche/internal/version"
 )
 
 const (
@@ -36,9 +37,6 @@ const (
 	callTimeout = 30 * time.Second
 )
 
-// Version is the plugin's version, a semantic version as Nomad demands.
-var Version = "v0.1.0"
-
 // Driver is the task driver. Make one with New.
 type Driver struct {
 	*eventer.Eventer
@@ -47,8 +45,9 @@ type Driver struct {
 	cancel context.CancelFunc
 	logger hclog.Logger
 
-	// Set by SetConfig, and not changed afterwards.
+	// Set by SetConfig, and not changed afterwards. owner is what labelOwner is to this process.
 	config Config
+	owner  string
 	client *containerd.Client
 	grants *grants
 	// ticksPerCore is the capacity of one core in MHz, by which Nomad accounts CPU, and totalTicks that of all of them;
@@ -65,11 +64,14 @@ type Driver struct {
 	starts   starts
 	removals keyedLock
 	agents   agents
+	empty    emptyCgroups
 	calm     calm
 	health   gpuHealth
-	// began is when this life of the plugin did; startPatience is how long a start waits for containerd.
+	// began is when this life of the plugin did; startPatience is how long a start waits for containerd, killWait how
+	// long a process may take to end after SIGKILL.
 	began         time.Time
 	startPatience time.Duration
+	killWait      time.Duration
 	// points is called at the points of points.go, in tests alone.
 	points func(point)
 	turns  *turns
@@ -99,6 +101,7 @@ func New(ctx context.Context, logger hclog.Logger) *Driver {
 		tasks:         newTaskStore(),
 		began:         time.Now(),
 		startPatience: startPatience,
+		killWait:      killWait,
 		turns:         defaultTurns(),
 		health:        gpuHealth{tasks: make(chan struct{}, 1)},
 	}
@@ -109,7 +112,7 @@ func (d *Driver) PluginInfo() (*base.PluginInfoResponse, error) {
 	return &base.PluginInfoResponse{
 		Type:              base.PluginTypeDriver,
 		PluginApiVersions: []string{drivers.ApiVersion010},
-		PluginVersion:     Version,
+		PluginVersion:     version.Version,
 		Name:              PluginName,
 	}, nil
 }
@@ -167,6 +170,9 @@ func (d *Driver) connect(config Config) error {
 	if err != nil {
 		return err
 	}
+	if d.owner, err = thisOwner(); err != nil {
+		return err
+	}
 	client, err := containerd.New(config.ContainerdAddress,
 		containerd.WithServices(containerd.WithContentStore(blobs)),
 		containerd.WithExtraDialOpts([]grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
@@ -180,17 +186,15 @@ func (d *Driver) connect(config Config) error {
 	}
 	blobs.Store = proxy.NewContentStore(client.Conn())
 	d.config, d.client = config, client
-	d.grants = &grants{config: config.runtimeConfig(), logger: d.logger}
+	d.grants = &grants{config: config.runtimeConfig(), logger: d.logger, refreshPeriod: claimRefreshPeriod}
 	d.sweepStorage()
 	d.spawn(d.watchOOM)
 	if config.GC.DanglingContainers.Enabled {
 		d.spawn(d.reconcile)
 	}
-	d.images.life = rand.Text()
 	if config.GC.Image {
 		d.images.collector = newImageCollector(firstDuration(config.GC.ImageDelay))
 	}
-	d.spawn(d.tendImages)
 	return nil
 }
 

@@ -18,11 +18,17 @@ const (
 	fingerprintPeriod = 30 * time.Second
 	// restartGrace is how long containerd may be away before the driver is reported unhealthy: a restart takes less.
 	restartGrace = 5 * time.Second
+	// fingerprintPause comes before containerd is asked again that gave no answer: an error may come at once.
+	fingerprintPause = time.Second
 )
 
 // Fingerprint tells Nomad whether containerd answers, as soon as that changes.
 func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, error) {
 	fingerprints := make(chan *drivers.Fingerprint)
+	if d.client != nil {
+		// An agent listens that uses the driver. Nomad also starts the plugin to have its configuration checked.
+		d.images.tending.Do(func() { d.spawn(d.tendImages) })
+	}
 	go func() {
 		defer close(fingerprints)
 		defer d.agents.listen()()
@@ -30,22 +36,22 @@ func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, 
 		defer cancel()
 		defer context.AfterFunc(d.ctx, cancel)()
 		for ctx.Err() == nil {
-			f := d.fingerprint(ctx)
+			f, answered := d.fingerprint(ctx)
 			select {
 			case fingerprints <- f:
 			case <-ctx.Done():
 				return
 			}
-			d.awaitChange(ctx, f.Health == drivers.HealthStateHealthy)
+			d.awaitChange(ctx, answered)
 		}
 	}()
 	return fingerprints, nil
 }
 
-// fingerprint asks containerd for its version.
-func (d *Driver) fingerprint(ctx context.Context) *drivers.Fingerprint {
+// fingerprint asks containerd for its version, and reports whether it answered.
+func (d *Driver) fingerprint(ctx context.Context) (f *drivers.Fingerprint, answered bool) {
 	if d.client == nil {
-		return unwell(drivers.HealthStateUndetected, "the plugin has not been configured")
+		return unwell(drivers.HealthStateUndetected, "the plugin has not been configured"), false
 	}
 	ctx, cancel := context.WithTimeout(d.namespaced(ctx), restartGrace)
 	defer cancel()
@@ -53,7 +59,7 @@ func (d *Driver) fingerprint(ctx context.Context) *drivers.Fingerprint {
 	address := d.config.ContainerdAddress
 	if err == nil {
 		if missing := d.checkSnapshotter(ctx); missing != nil {
-			return unwell(drivers.HealthStateUnhealthy, missing.Error())
+			return unwell(drivers.HealthStateUnhealthy, missing.Error()), true
 		}
 		return &drivers.Fingerprint{
 			Health:            drivers.HealthStateHealthy,
@@ -65,33 +71,34 @@ func (d *Driver) fingerprint(ctx context.Context) *drivers.Fingerprint {
 				"driver." + PluginName + ".runtimes":    structs.NewStringAttribute(strings.Join(d.config.runtimes(), ",")),
 				"driver." + PluginName + ".snapshotter": structs.NewStringAttribute(d.config.Snapshotter),
 			},
-		}
+		}, true
 	}
 	if _, statErr := os.Stat(address); os.IsNotExist(statErr) {
 		return unwell(drivers.HealthStateUndetected, fmt.Sprintf("there is no containerd at %s: install and start it, "+
-			"or set the plugin's containerd_address", address))
+			"or set the plugin's containerd_address", address)), false
 	}
 	return unwell(drivers.HealthStateUnhealthy, fmt.Sprintf("containerd at %s does not answer (%v): check that it "+
-		"runs and that this plugin runs as root", address, err))
+		"runs and that this plugin runs as root", address, err)), false
 }
 
 func unwell(state drivers.HealthState, why string) *drivers.Fingerprint {
 	return &drivers.Fingerprint{Health: state, HealthDescription: why}
 }
 
-// awaitChange waits until the connection to containerd breaks, or comes back, or the period is over.
-func (d *Driver) awaitChange(ctx context.Context, healthy bool) {
+// awaitChange waits until the connection to containerd breaks, or comes back, or the period is over. What a containerd
+// that answers offers, its snapshotters among it, changes only when it starts again.
+func (d *Driver) awaitChange(ctx context.Context, answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, fingerprintPeriod)
 	defer cancel()
 	switch {
 	case d.client == nil:
 		<-ctx.Done()
-	case healthy:
+	case answered:
 		// The call that follows waits for restartGrace before it gives containerd up.
 		if conn, ok := d.client.Conn().(*grpc.ClientConn); ok {
 			conn.WaitForStateChange(ctx, connectivity.Ready)
 		}
-	default:
+	case d.pause(fingerprintPause):
 		// Returns when containerd answers.
 		_, _ = d.client.IsServing(ctx)
 	}

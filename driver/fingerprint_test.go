@@ -76,3 +76,25 @@ func TestFingerprint_GraceCoversARestart(t *testing.T) {
 		t.Fatal("the restart was not noticed")
 	}
 }
+
+// A containerd that answers and cannot run tasks is asked once a period, and again as soon as it has restarted.
+func TestFingerprint_AsksAnUnhealthyContainerdOnceAPeriod(t *testing.T) {
+	d := withSnapshotter(t, requireNode(t), "none-such")
+	fingerprints, err := d.Fingerprint(d.ctx)
+	must.NoError(t, err)
+	count := 0
+	for window := time.After(2 * time.Second); window != nil; {
+		select {
+		case f := <-fingerprints:
+			must.NoError(t, f.Err)
+			must.Eq(t, drivers.HealthStateUnhealthy, f.Health)
+			count++
+		case <-window:
+			window = nil
+		}
+	}
+	must.Between(t, 1, count, 2)
+
+	must.NoError(t, d.node.containerd.Restart(d.ctx))
+	next(t, fingerprints, drivers.HealthStateUnhealthy)
+}

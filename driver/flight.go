@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
@@ -17,12 +16,9 @@ type imageState struct {
 	flights   flights
 	unpacking keyedLock
 	pace      pullPace
-	// inUse is held for reading from before a start looks for its image until its container names it, and by the
-	// collector while it removes one: between the two the image of a start cannot go.
-	inUse     sync.RWMutex
 	collector *imageCollector // nil where images are not collected
-	// life tells the leases of this life of the plugin from those of earlier ones.
-	life string
+	// tending starts tendImages.
+	tending sync.Once
 }
 
 // flights are the fetches that are under way.
@@ -159,6 +155,9 @@ func (d *Driver) obtain(ctx context.Context, f *flight) (containerd.Image, error
 	if !unpacked {
 		err = d.unpack(ctx, f.source, found)
 	}
+	if errdefs.IsNotFound(err) {
+		return d.pull(ctx, f) // A part of it was removed meanwhile.
+	}
 	if err != nil || !f.source.latest() || found.Labels()[labelOwned] != PluginName {
 		return found, err
 	}
@@ -204,13 +203,4 @@ func (f *flight) fetched(d *Driver) string {
 		return ""
 	}
 	return " (" + f.progress.state().String() + ")"
-}
-
-// useImages keeps every image until the function that it returns is called, and notes then that the task's was used.
-func (d *Driver) useImages(s *startup) (release func()) {
-	d.images.inUse.RLock()
-	return func() {
-		d.images.collector.noteUse(s.options.Image, time.Now())
-		d.images.inUse.RUnlock()
-	}
 }

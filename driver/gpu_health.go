@@ -12,14 +12,14 @@ import (
 	"tranche.dev/tranche/claim/health"
 )
 
-// gpuHealth tells tasks when a GPU of theirs is no longer fit for work, and when it is again. The device plugin knows, and
-// cannot reach them.
+// gpuHealth tells tasks when a GPU of theirs is no longer fit for work, or a claim of theirs is bypassed, and when that is
+// over. The device plugin knows, and cannot reach them.
 type gpuHealth struct {
 	// watch starts to watch, with the first task that has a claim: there is a run directory by then.
 	watch sync.Once
 	// tasks has a value when there is a task to tell that may not have been told.
 	tasks chan struct{}
-	// told is the problem that each task was told last of each GPU, by task ID and GPU's UUID.
+	// told is the problem that each task was told last of each GPU and claim, by task ID and the GPU's UUID or the claim's ID.
 	told map[string]map[string]string
 }
 
@@ -66,7 +66,7 @@ func (d *Driver) watchHealth() {
 
 // tellHealth tells each task that runs what has changed of its GPUs.
 func (d *Driver) tellHealth(ctx context.Context) {
-	unfit, err := health.Read(d.grants.config.RunDir)
+	report, err := health.Read(d.grants.config.RunDir)
 	if err != nil {
 		d.logger.Warn("cannot tell tasks of their GPUs' health", "error", err)
 		return
@@ -74,7 +74,8 @@ func (d *Driver) tellHealth(ctx context.Context) {
 	told := make(map[string]map[string]string)
 	for _, h := range d.tasks.all() {
 		before := d.health.told[h.cfg.ID]
-		if h.exit() != nil || !holdsClaims(h.cfg.DeviceEnv) || len(unfit) == 0 && len(before) == 0 {
+		well := len(report.GPUs) == 0 && len(report.Bypassing) == 0 && len(before) == 0
+		if well || h.exit() != nil || !holdsClaims(h.cfg.DeviceEnv) {
 			continue
 		}
 		claims, err := d.grants.claimsOf(ctx, h)
@@ -83,7 +84,7 @@ func (d *Driver) tellHealth(ctx context.Context) {
 			told[h.cfg.ID] = before
 			continue
 		}
-		told[h.cfg.ID] = d.tellTask(h, claims, unfit, before)
+		told[h.cfg.ID] = d.tellTask(h, claims, report, before)
 	}
 	d.health.told = told
 }
@@ -97,19 +98,22 @@ func (g *grants) claimsOf(ctx context.Context, h *taskHandle) ([]*claim.Claim, e
 	return ledger.FromEnv(ctx, h.cfg.DeviceEnv)
 }
 
-// tellTask tells a task what is new of its GPUs. It returns what the task knows then.
+// tellTask tells a task what is new of its GPUs and claims. It returns what the task knows then.
 func (d *Driver) tellTask(
-	h *taskHandle, claims []*claim.Claim, unfit map[string]health.Condition, before map[string]string,
+	h *taskHandle, claims []*claim.Claim, report health.Report, before map[string]string,
 ) map[string]string {
 	known := make(map[string]string)
 	for _, c := range claims {
+		if problem := d.tellBypassing(h, c, report.Bypassing[c.ID].Problem, before[c.ID]); problem != "" {
+			known[c.ID] = problem
+		}
 		uuid := c.PhysicalGPU()
 		if _, said := known[uuid]; said {
 			continue
 		}
 		name := fmt.Sprintf("%s #%d (%s)", c.GPU.Name, c.GPU.Index, uuid)
 		annotations := map[string]string{"gpu": uuid, "claim": c.ID}
-		condition, bad := unfit[uuid]
+		condition, bad := report.GPUs[uuid]
 		switch {
 		case bad && condition.Problem != before[uuid]:
 			d.say(h.cfg, annotations, "GPU %s is not fit for work: %s. The task keeps its claim there; `nomad alloc stop` has it "+
@@ -122,4 +126,17 @@ func (d *Driver) tellTask(
 		}
 	}
 	return known
+}
+
+// tellBypassing tells a task that a claim of its is bypassed, or no longer is; a problem that is empty is none. It returns
+// what the task knows then.
+func (d *Driver) tellBypassing(h *taskHandle, c *claim.Claim, problem, before string) string {
+	annotations := map[string]string{"gpu": c.PhysicalGPU(), "claim": c.ID}
+	switch {
+	case problem != "" && problem != before:
+		d.say(h.cfg, annotations, "the task is bypassing the limit of its claim %s: %s", c.ID, problem)
+	case problem == "" && before != "":
+		d.say(h.cfg, annotations, "the task no longer bypasses the limit of its claim %s", c.ID)
+	}
+	return problem
 }

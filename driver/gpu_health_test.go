@@ -63,7 +63,7 @@ func (n *healthNode) unfit(problems map[string]string) {
 	for uuid, problem := range problems {
 		conditions[uuid] = health.Condition{Problem: problem, Since: time.Now()}
 	}
-	must.NoError(n.t, health.Write(n.runDir, conditions))
+	must.NoError(n.t, health.Write(n.runDir, health.Report{GPUs: conditions}))
 }
 
 // heard are the next so many events, by task.
@@ -130,4 +130,24 @@ func TestGPUHealth_Before(t *testing.T) {
 	n.unfit(map[string]string{"GPU-a": xid79})
 	n.start("one", "GPU-a")
 	must.MapContainsKeys(t, n.heard(1), []string{"one"})
+}
+
+// A task whose claim is bypassed hears so once, and when that is over; others hear nothing.
+func TestGPUHealth_Bypassing(t *testing.T) {
+	n := newHealthNode(t)
+	n.start("none")
+	h := n.start("one", "GPU-a")
+	n.start("other", "GPU-a")
+	n.heard(0)
+	claims, err := n.grants.claimsOf(t.Context(), h)
+	must.NoError(t, err)
+	bypassing := map[string]health.Condition{claims[0].ID: {Problem: "process 4711 (1GiB)", Since: time.Now()}}
+	must.NoError(t, health.Write(n.runDir, health.Report{Bypassing: bypassing}))
+	said := "the task is bypassing the limit of its claim " + claims[0].ID + ": process 4711 (1GiB)"
+	must.Eq(t, map[string][]string{"one": {said}}, n.heard(1))
+	gone := map[string]health.Condition{"GPU-b": {Problem: xid79, Since: time.Now()}}
+	must.NoError(t, health.Write(n.runDir, health.Report{GPUs: gone, Bypassing: bypassing}))
+	n.heard(0)
+	must.NoError(t, health.Write(n.runDir, health.Report{}))
+	must.Eq(t, map[string][]string{"one": {"the task no longer bypasses the limit of its claim " + claims[0].ID}}, n.heard(1))
 }

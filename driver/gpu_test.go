@@ -241,3 +241,25 @@ func TestStart_Twice(t *testing.T) {
 	_, err = d.InspectTask(cfg.ID)
 	must.NoError(t, err)
 }
+
+// A claim is not given up while its container's image is pulled.
+func TestStart_RefreshesItsClaimsWhileItPulls(t *testing.T) {
+	n, config, claims := killedNode(t)
+	d := newTestDriverWith(t, n, config)
+	d.driver.grants.refreshPeriod = 10 * time.Millisecond
+	reg := newTestRegistry(t)
+	ref, layer := reg.unique(t, n.busybox, "long:1", 1)
+	held := newGate()
+	reg.spoilWith(onGet(layer, held.pass))
+	cfg := d.failing(func(c *TaskConfig) { c.Image = ref })
+	claims.reserve(t, cfg)
+	made, _, err := claims.List(t.Context())
+	must.NoError(t, err)
+	wait := d.startAll([]*drivers.TaskConfig{cfg})
+	eventually(t, "the pull", func() bool { return reg.gets(layer) > 0 })
+	before := claims.Refreshed(made[0])
+	refreshed := waitFor(func() bool { return claims.Refreshed(made[0]).After(before) })
+	close(held.opened)
+	must.NoError(t, wait()[0])
+	must.True(t, refreshed)
+}

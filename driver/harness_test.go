@@ -203,6 +203,18 @@ func newTestDriverWith(t *testing.T, n *testNode, config Config) *testDriver {
 	return d
 }
 
+// listen has an agent listen for fingerprints, as one does that uses the driver.
+func (d *testDriver) listen() {
+	d.t.Helper()
+	fingerprints, err := d.Fingerprint(d.ctx)
+	must.NoError(d.t, err)
+	<-fingerprints
+	go func() {
+		for range fingerprints { //nolint:revive // until the driver ends
+		}
+	}()
+}
+
 // in returns the driver for a subtest, whose failures are then its own.
 func (d *testDriver) in(t *testing.T) *testDriver {
 	copied := *d

@@ -11,9 +11,11 @@ import (
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
 	"github.com/distribution/reference"
+	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -78,8 +80,8 @@ type image struct {
 	config ocispec.ImageConfig
 }
 
-// ensureImage makes the task's image ready. ctx holds the lease that keeps what comes from an archive until the
-// container does; what comes from a registry is kept by the image's record.
+// ensureImage makes the task's image ready. ctx holds the lease that keeps it until the container does, whatever becomes
+// of the image's record.
 func (d *Driver) ensureImage(ctx context.Context, s *startup) (*image, error) {
 	source, err := parseImage(s.options.Image)
 	if err != nil {
@@ -89,7 +91,7 @@ func (d *Driver) ensureImage(ctx context.Context, s *startup) (*image, error) {
 	if source.archive != "" {
 		found, err = d.importArchive(ctx, s, source)
 	} else {
-		found, err = d.fetch(ctx, s, source)
+		found, err = d.fetchKept(ctx, s, source)
 	}
 	if err != nil {
 		// Without its snapshotter containerd fails in words that do not help.
@@ -106,6 +108,44 @@ func (d *Driver) ensureImage(ctx context.Context, s *startup) (*image, error) {
 		return nil, err
 	}
 	return &image{Image: found, source: source, config: parsed.Config}, nil
+}
+
+// fetchTries is how often an image is fetched that somebody removes before the start's lease keeps it.
+const fetchTries = 3
+
+// fetchKept fetches the image and adds it to the lease in ctx, which is only then sure to keep it.
+func (d *Driver) fetchKept(ctx context.Context, s *startup, source imageSource) (containerd.Image, error) {
+	for try := 1; ; try++ {
+		found, err := d.fetch(ctx, s, source)
+		if err != nil {
+			return nil, err
+		}
+		kept, err := d.keepImage(ctx, found)
+		switch {
+		case err != nil:
+			return nil, d.away(fmt.Errorf("keep image %q while the task starts: %w", source.given, err))
+		case kept:
+			return found, nil
+		case try == fetchTries:
+			return nil, nstructs.NewRecoverableError(fmt.Errorf("image %q was removed from containerd each time that it "+
+				"was there, %d times", source.given, try), true)
+		}
+	}
+}
+
+// keepImage adds the image to the lease in ctx, and reports whether all of it was still there then.
+func (d *Driver) keepImage(ctx context.Context, i containerd.Image) (kept bool, err error) {
+	id, _ := leases.FromContext(ctx)
+	err = d.client.LeasesService().AddResource(ctx, leases.Lease{ID: id},
+		leases.Resource{ID: i.Target().Digest.String(), Type: "content"})
+	if err != nil {
+		return false, err
+	}
+	kept, err = i.IsUnpacked(ctx, d.config.Snapshotter)
+	if errdefs.IsNotFound(err) {
+		return false, nil
+	}
+	return kept, err
 }
 
 // unpack makes snapshots of the image's layers, once however many tasks wait for it.

@@ -18,7 +18,7 @@ const labelUnusedSince = labelPrefix + "unused-since"
 const (
 	// collectorGrace is how long a new life of the plugin removes nothing: Nomad is just starting its tasks again.
 	collectorGrace = time.Minute
-	// collectorRetry is when an image is tried again that could not be removed, since a task was starting.
+	// collectorRetry is when an image is tried again that could not be removed, since a task with it was starting.
 	collectorRetry = 5 * time.Second
 	// collectorSettle is what the collector waits for more tasks to end, so that a job of many is one sweep.
 	collectorSettle = time.Second
@@ -110,11 +110,11 @@ func (d *Driver) imageUnused(cfg *drivers.TaskConfig) {
 	}
 }
 
-// tendImages removes what earlier lives of the plugin began to pull, and then images that are no longer used, until the
+// tendImages removes what plugin processes that are dead began to pull, and then images that are no longer used, until the
 // driver ends.
 func (d *Driver) tendImages() {
-	for err := d.dropOldPulls(); err != nil; err = d.dropOldPulls() {
-		d.logger.Debug("what an earlier life of the plugin pulled in part is still there; trying again", "error", err)
+	for err := d.dropDeadPulls(); err != nil; err = d.dropDeadPulls() {
+		d.logger.Debug("what a dead plugin process pulled in part is still there; trying again", "error", err)
 		if !d.pause(collectorRetry) {
 			return
 		}
@@ -144,8 +144,9 @@ func (d *Driver) tendImages() {
 	}
 }
 
-// dropOldPulls removes the leases of pulls that died with an earlier life of the plugin, and so what they had fetched.
-func (d *Driver) dropOldPulls() error {
+// dropDeadPulls removes the leases of pulls whose plugin process is dead, this agent's or another's, and so what they had
+// fetched.
+func (d *Driver) dropDeadPulls() error {
 	ctx, cancel := d.call()
 	defer cancel()
 	found, err := d.client.LeasesService().List(ctx, fmt.Sprintf("labels.%q", labelPull))
@@ -153,11 +154,11 @@ func (d *Driver) dropOldPulls() error {
 		return fmt.Errorf("list leases: %w", err)
 	}
 	for _, lease := range found {
-		if lease.Labels[labelPull] == d.images.life {
+		if !ownerDied(lease.Labels[labelOwner]) {
 			continue
 		}
 		if err := d.dropLease(lease, false); err != nil {
-			return fmt.Errorf("remove lease %s of a pull that an earlier life of the plugin began: %w", lease.ID, err)
+			return fmt.Errorf("remove lease %s of a pull that a dead plugin process began: %w", lease.ID, err)
 		}
 	}
 	return nil
@@ -172,7 +173,7 @@ func (d *Driver) sweepImages() (time.Duration, error) {
 	if err != nil {
 		return 0, fmt.Errorf("list images: %w", err)
 	}
-	used, err := d.imagesOfContainers(ctx)
+	used, err := d.imagesInUse(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -197,13 +198,25 @@ func (d *Driver) sweepImages() (time.Duration, error) {
 	return next, nil
 }
 
-// imagesOfContainers are the names of the images that containers in the namespace were made from, whoever made them.
-func (d *Driver) imagesOfContainers(ctx context.Context) (map[string]bool, error) {
+// imagesInUse are the names of the images from which containers in the namespace were made, whoever made them, and from
+// which a task is being started, by this agent or another: the lease of a start names its image.
+func (d *Driver) imagesInUse(ctx context.Context) (map[string]bool, error) {
+	// First, since a start that ends now has a container afterwards.
+	starting, err := d.client.LeasesService().List(ctx, labelled(labelOwned, PluginName))
+	if err != nil {
+		return nil, fmt.Errorf("list leases: %w", err)
+	}
+	used := map[string]bool{}
+	for _, lease := range starting {
+		source, err := parseImage(lease.Labels[labelImage])
+		if err == nil && !ownerDied(lease.Labels[labelOwner]) {
+			used[source.reference] = true
+		}
+	}
 	found, err := d.client.ContainerService().List(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list containers: %w", err)
 	}
-	used := map[string]bool{}
 	for _, container := range found {
 		used[container.Image] = true
 	}
@@ -227,21 +240,17 @@ func (d *Driver) noteUnused(ctx context.Context, record images.Image, since time
 // removeImage removes an image that has been unused since then, and returns how long to wait if it may not yet go.
 func (d *Driver) removeImage(ctx context.Context, record images.Image, since time.Time) (time.Duration, error) {
 	c := d.images.collector
-	// While a start is between looking for its image and having a container that names it, nothing is removed. It
-	// covers other images, too: a pull counts on the layers that it finds.
-	if !d.images.inUse.TryLock() {
+	// A start that looks for its image only now finds it, and keeps it by its lease, or finds that it is gone. A pull that
+	// counts on layers of this image keeps them by its own.
+	used, err := d.imagesInUse(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if used[record.Name] {
 		return c.retry, nil
 	}
-	defer d.images.inUse.Unlock()
 	if last := c.lastUseOf(record.Name); last.After(since) {
 		return c.due(last), nil
-	}
-	users, err := d.client.ContainerService().List(ctx, fmt.Sprintf("image==%q", record.Name))
-	if err != nil {
-		return 0, fmt.Errorf("list the containers of image %s: %w", record.Name, err)
-	}
-	if len(users) > 0 {
-		return c.retry, nil
 	}
 	now, err := d.client.ImageService().Get(ctx, record.Name)
 	if err == nil && (now.Labels[labelOwned] != PluginName || now.Target.Digest != record.Target.Digest) {

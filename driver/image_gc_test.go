@@ -9,10 +9,10 @@ import (
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
-	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
+	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 )
 
@@ -69,7 +69,9 @@ func collecting(t *testing.T, delay string) *testDriver {
 	n := requireNode(t)
 	config := n.config()
 	config.GC.Image, config.GC.ImageDelay = true, delay
-	return newTestDriverWith(t, n, config)
+	d := newTestDriverWith(t, n, config)
+	d.listen()
+	return d
 }
 
 func (d *testDriver) hasImage(ref string) bool {
@@ -241,7 +243,8 @@ func TestImageGC_WaitsForStarts(t *testing.T) {
 	must.False(t, try(), must.Sprint("a container names it"))
 	must.NoError(t, d.DestroyTask(cfg.ID, true))
 
-	release := d.driver.useImages(&startup{options: &TaskConfig{Image: "another"}})
+	_, release, err := d.driver.hold(d.ctx, &startup{id: "starting", cfg: cfg, options: &TaskConfig{Image: ref}})
+	must.NoError(t, err)
 	must.False(t, try(), must.Sprint("a task is starting"))
 	release()
 
@@ -257,24 +260,121 @@ func TestImageGC_WaitsForStarts(t *testing.T) {
 	must.True(t, try())
 }
 
-func TestPull_LeaseOfAnEarlierLifeIsDropped(t *testing.T) {
-	d := newTestDriver(t)
-	lease, err := d.client.LeasesService().Create(d.ctx, leases.WithRandomID(), leases.WithLabel(labelPull, "earlier"))
+// TestImageGC_GoesOnDuringAPull removes an image while another that shares layers with it is pulled.
+func TestImageGC_GoesOnDuringAPull(t *testing.T) {
+	d := collecting(t, "1h") // Its own sweeps remove nothing.
+	reg := newTestRegistry(t)
+	shared, _ := uniqueImage(t, d.node.busybox, 1000)
+	ended, _ := reg.unique(t, shared, "ended:1", 1)
+	pulled, layer := reg.unique(t, shared, "pulled:1", 2)
+	cfg := d.task("echo done", func(c *TaskConfig) { c.Image = ended })
+	d.run(cfg, "done")
+	must.NoError(t, d.DestroyTask(cfg.ID, false))
+	record, err := d.client.ImageService().Get(d.ctx, ended)
 	must.NoError(t, err)
-	ctx := leases.WithLease(d.ctx, lease.ID)
-	writer, err := d.client.ContentStore().Writer(ctx, content.WithRef("layer-unfinished"))
-	must.NoError(t, err)
-	_, err = writer.Write([]byte("some of it"))
-	must.NoError(t, err)
-	must.NoError(t, writer.Close())
 
-	newTestDriver(t)
-	eventually(t, "the end of the lease", func() bool {
-		found, err := d.client.LeasesService().List(d.ctx, `labels."`+labelPull+`"`)
-		must.NoError(t, err)
-		return len(found) == 0
+	held := newGate()
+	reg.spoilWith(onGet(layer, held.pass))
+	cfg = d.failing(func(c *TaskConfig) { c.Image = pulled })
+	wait := d.startAll([]*drivers.TaskConfig{cfg})
+	eventually(t, "the pull of the layer", func() bool { return reg.gets(layer) > 0 })
+	_, err = d.driver.removeImage(d.ctx, record, time.Now())
+	must.NoError(t, err)
+	must.False(t, d.hasImage(ended))
+	close(held.opened)
+	must.NoError(t, wait()[0])
+}
+
+// TestImageGC_LeavesStartsOfOthersAlone has an agent remove an image with which another begins to start a task.
+func TestImageGC_LeavesStartsOfOthersAlone(t *testing.T) {
+	d, other := newTestDriver(t), collecting(t, "1h")
+	ref, _ := newTestRegistry(t).unique(t, d.node.busybox, "others:1", 1)
+	must.NoError(t, d.startUnlogged(ref, func() error {
+		record, err := other.client.ImageService().Get(other.ctx, ref)
+		if err == nil {
+			_, err = other.driver.removeImage(other.ctx, record, time.Now())
+		}
+		return err
+	}))
+	must.True(t, d.hasImage(ref))
+}
+
+// startUnlogged starts a task whose image is ready when f is called, and removes it.
+func (d *testDriver) startUnlogged(image string, f func() error) (err error) {
+	cfg := d.failing(func(c *TaskConfig) { c.Image = image })
+	cfg.StdoutPath, cfg.StderrPath = "", ""
+	d.driver.points = func(p point) {
+		if p == startImageReady {
+			err = f()
+		}
+	}
+	_, _, startErr := d.driver.StartTask(cfg)
+	_ = d.driver.DestroyTask(cfg.ID, true)
+	return errors.Join(err, startErr)
+}
+
+// Whatever removes an image takes nothing from a start that has found it.
+func TestImage_RemovedUnderAStart(t *testing.T) {
+	d := newTestDriver(t)
+	ref, _ := newTestRegistry(t).unique(t, d.node.busybox, "removed:1", 1)
+	must.NoError(t, d.startUnlogged(ref, func() error {
+		return d.client.ImageService().Delete(d.ctx, ref, images.SynchronousDelete())
+	}))
+}
+
+func (d *testDriver) pullLeases() int {
+	d.t.Helper()
+	found, err := d.client.LeasesService().List(d.ctx, `labels."`+labelPull+`"`)
+	must.NoError(d.t, err)
+	return len(found)
+}
+
+// dieInAPull lives a life of the plugin that is killed in the midst of a pull.
+func (d *testDriver) dieInAPull() {
+	d.t.Helper()
+	reg := newTestRegistry(d.t)
+	ref, layer := reg.unique(d.t, d.node.busybox, "dead:1", 1)
+	reg.spoilWith(onGet(layer, newGate().pass))
+	cfg := d.failing(func(c *TaskConfig) { c.Image = ref })
+	cmd := d.newLife(&life{Config: d.node.config(), Task: cfg, Lingers: true})
+	must.NoError(d.t, cmd.Start())
+	kill := sync.OnceFunc(func() {
+		must.NoError(d.t, cmd.Process.Kill())
+		must.Error(d.t, cmd.Wait())
 	})
+	d.t.Cleanup(kill)
+	eventually(d.t, "the pull", func() bool { return reg.gets(layer) > 0 })
+	kill()
+	d.t.Cleanup(func() { _ = d.client.LeasesService().Delete(d.ctx, leases.Lease{ID: containerID(cfg)}) })
+}
+
+// Two agents may use one namespace of a containerd.
+func TestPull_OfADeadPluginIsDroppedAndOthersAreNot(t *testing.T) {
+	d := newTestDriver(t)
+	reg := newTestRegistry(t)
+	ref, layer := reg.unique(t, d.node.busybox, "living:1", 1)
+	held := newGate()
+	reg.spoilWith(onGet(layer, held.pass))
+	wait := d.startAll([]*drivers.TaskConfig{d.failing(func(c *TaskConfig) { c.Image = ref })})
+	eventually(t, "the pull", func() bool { return reg.gets(layer) > 0 })
+	d.dieInAPull()
+	must.Eq(t, 2, d.pullLeases())
+
+	newTestDriver(t).listen()
+	eventually(t, "the end of the dead one's lease", func() bool { return d.pullLeases() == 1 })
+	close(held.opened)
+	must.NoError(t, wait()[0])
 	statuses, err := d.client.ContentStore().ListStatuses(d.ctx)
 	must.NoError(t, err)
 	must.SliceEmpty(t, statuses)
+}
+
+// Nomad also starts the plugin to have its configuration checked.
+func TestImageGC_NotBeforeAnAgentListens(t *testing.T) {
+	newTestDriver(t).dieInAPull()
+	d := newTestDriver(t)
+	d.run(d.task("echo up"), "up")
+	must.Eq(t, 1, d.pullLeases())
+	d.listen()
+	eventually(t, "the end of the dead one's lease", func() bool { return d.pullLeases() == 0 })
 }

@@ -80,7 +80,17 @@ func (t *imageTree) copy(ctx context.Context, from string, to *os.Root, name str
 		return err
 	}
 	defer target.Close()
-	place, err := filepath.Abs(t.driver.grants.config.RunDir)
+	err = t.driver.lookInto(t.mounts, func(root string) error { return copyFromRoot(root, from, target) })
+	if err != nil {
+		return fmt.Errorf("look into image %q: %w", t.image.source.given, err)
+	}
+	return nil
+}
+
+// lookInto calls f on a thread that has a snapshot mounted, at root, and on no other. f must not start goroutines that
+// rely on it.
+func (d *Driver) lookInto(mounts []mount.Mount, f func(root string) error) error {
+	place, err := filepath.Abs(d.grants.config.RunDir)
 	if err == nil {
 		err = os.MkdirAll(place, 0o755)
 	}
@@ -88,10 +98,10 @@ func (t *imageTree) copy(ctx context.Context, from string, to *os.Root, name str
 		return err
 	}
 	return inPrivateMounts(func() error {
-		if err := mountHere(t.mounts, place); err != nil {
-			return fmt.Errorf("look into image %q: %w", t.image.source.given, err)
+		if err := mountHere(mounts, place); err != nil {
+			return err
 		}
-		return copyFromRoot(place, from, target)
+		return f(place)
 	})
 }
 

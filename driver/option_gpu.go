@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/dustin/go-humanize"
@@ -18,6 +19,10 @@ import (
 	"tranche.dev/tranche/runtime"
 	"tranche.dev/tranche/runtime/nodeinfo/generate"
 )
+
+// claimRefreshPeriod is far less than the ten minutes after which the device plugin gives up on a claim that nobody
+// refreshes.
+const claimRefreshPeriod = time.Minute
 
 const noVisibleDevices = claim.VisibleDevices + "=" + claim.NoDevices
 
@@ -33,6 +38,8 @@ type grant struct {
 type grants struct {
 	config runtime.Config
 	logger hclog.Logger
+	// refreshPeriod is how often a start says of its claims that the container is still to come.
+	refreshPeriod time.Duration
 
 	mu     sync.Mutex
 	ledger *claim.Ledger
@@ -67,6 +74,42 @@ func (g *grants) of(
 		return nil, retriable(fmt.Errorf("prepare the task's GPU: %w", err))
 	}
 	return &grant{claims: claims, edits: edits, hostMemoryBytes: hostMemoryBytes}, nil
+}
+
+// keepFresh says that the container of the claims is to come, again and again until stop is called.
+func (g *grants) keepFresh(granted *grant) (stop func()) {
+	if len(granted.claims) == 0 {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var refreshing sync.WaitGroup
+	refreshing.Go(func() {
+		tick := time.NewTicker(g.refreshPeriod)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			g.refresh(granted.claims)
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+			}
+		}
+	})
+	return func() {
+		cancel()
+		refreshing.Wait()
+	}
+}
+
+func (g *grants) refresh(claims []*claim.Claim) {
+	ledger, err := g.open()
+	if err != nil {
+		return // It was opened for the grant.
+	}
+	for _, c := range claims {
+		if err := ledger.Refresh(c.ID, time.Now()); err != nil {
+			g.logger.Warn("a claim whose container is being started may be given up", "claim", c.ID, "error", err)
+		}
+	}
 }
 
 // runtimeConfig has this process ask NVML, where the node's GPUs are not known: it is linked to do so.

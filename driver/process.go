@@ -5,20 +5,27 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"tranche.dev/tranche/claim"
 )
 
-// process is a process of the host. The kernel uses process IDs again; with the start time one is never mistaken for
-// another. The zero value is a process that is not known.
+// process is a process of the host. The kernel uses process IDs again; with the start time and the boot one is never
+// mistaken for another. The zero value is a process that is not known.
 type process struct {
 	PID int
 	// StartTime is in ticks of the clock since the machine booted.
 	StartTime uint64
+	// BootID names the boot, as IDs and start times begin anew with each. Drivers up to 0.1 left it out of what they
+	// wrote down; see taskState.identify.
+	BootID string
 }
 
 // Where fields of /proc/PID/stat lie behind the command's name (proc_pid_stat(5)).
@@ -35,8 +42,21 @@ func findProcess(pid int) (process, error) {
 		return process{}, err
 	}
 	start, err := strconv.ParseUint(fields[statStartTime], 10, 64)
-	return process{PID: pid, StartTime: start}, err
+	if err != nil {
+		return process{}, fmt.Errorf("read the start time of process %d: %w", pid, err)
+	}
+	boot, err := bootID()
+	if err != nil {
+		return process{}, err
+	}
+	return process{PID: pid, StartTime: start, BootID: boot}, nil
 }
+
+// bootID is the kernel's name for this boot.
+var bootID = sync.OnceValues(func() (string, error) {
+	self, err := claim.ThisProcess()
+	return self.BootID, err
+})
 
 // statFields reads /proc/PID/stat behind its second field, which may hold anything, blanks and brackets too.
 func statFields(pid int) ([]string, error) {
@@ -60,10 +80,50 @@ func parentOf(pid int) (int, error) {
 	return strconv.Atoi(fields[statParent])
 }
 
+// processIDs are the IDs of all processes.
+func processIDs() (ids []string) {
+	dirs, _ := filepath.Glob("/proc/[0-9]*") // The pattern is good.
+	for _, dir := range dirs {
+		ids = append(ids, filepath.Base(dir))
+	}
+	return ids
+}
+
+// hasChildren reports whether the process has children; also where that cannot be told.
+func (p process) hasChildren() bool {
+	for _, id := range processIDs() {
+		pid, err := strconv.Atoi(id)
+		if err != nil {
+			return true
+		}
+		if parent, err := parentOf(pid); err == nil && parent == p.PID {
+			return true
+		}
+	}
+	return false
+}
+
+// userHZ is how many ticks the kernel tells user space for a second, on every architecture that Go runs on.
+const userHZ = 100
+
+// startedBefore reports whether the process started before a moment.
+func (p process) startedBefore(t time.Time) bool {
+	var sinceBoot unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &sinceBoot); err != nil {
+		return false
+	}
+	age := time.Duration(sinceBoot.Nano()) - time.Duration(p.StartTime)*time.Second/userHZ
+	return time.Now().Add(-age).Before(t)
+}
+
 func (p process) known() bool { return p.PID > 0 && p.StartTime > 0 }
 
-// alive says whether the process runs. One that has ended and waits for its parent does not.
+// alive says whether the process runs. One that has ended and waits for its parent does not, nor does one of another boot
+// or of a boot that is not known.
 func (p process) alive() bool {
+	if boot, err := bootID(); err != nil || boot != p.BootID {
+		return false
+	}
 	fields, err := statFields(p.PID)
 	return err == nil && fields[statStartTime] == strconv.FormatUint(p.StartTime, 10) && fields[statState] != "Z"
 }

@@ -38,11 +38,22 @@ func TestProcess(t *testing.T) {
 	must.True(t, p.alive())
 
 	t.Run("a later one with the same ID is another", func(t *testing.T) {
-		other := process{PID: p.PID, StartTime: p.StartTime - 1}
+		other := p
+		other.StartTime--
 		must.False(t, other.alive())
 		must.NoError(t, other.signal(unix.SIGKILL))
 		must.NoError(t, other.wait(t.Context()))
 		must.True(t, p.alive())
+	})
+	t.Run("one of another boot, or of one that is not known, is another", func(t *testing.T) {
+		for _, boot := range []string{"", "00000000-0000-4000-8000-000000000000"} {
+			other := p
+			other.BootID = boot
+			must.False(t, other.alive())
+			must.NoError(t, other.signal(unix.SIGKILL))
+			must.NoError(t, other.wait(t.Context()))
+			must.True(t, p.alive())
+		}
 	})
 	t.Run("one that is not known", func(t *testing.T) {
 		must.False(t, process{}.alive())

@@ -23,8 +23,8 @@ import (
 	nstructs "github.com/hashicorp/nomad/nomad/structs"
 )
 
-// labelPull is on the lease of a pull, and holds which life of the plugin it belongs to.
-const labelPull = labelPrefix + "pull"
+// labelPull is on the lease of a pull, and holds what is pulled.
+const labelPull = labelPrefix + "pulls"
 
 // pullLeaseLife is after what time containerd drops what a pull has fetched if nobody did. No pull takes so long.
 const pullLeaseLife = 24 * time.Hour
@@ -35,7 +35,7 @@ func (d *Driver) pull(ctx context.Context, f *flight) (containerd.Image, error) 
 	p := &progress{store: d.client.ContentStore()}
 	d.startPulling(f, p)
 	began := time.Now()
-	ctx, release, err := d.holdPull(ctx)
+	ctx, release, err := d.holdPull(ctx, f.source)
 	if err != nil {
 		return nil, err
 	}
@@ -104,9 +104,10 @@ func (d *Driver) watchPull(ctx context.Context, f *flight, p *progress, stop con
 }
 
 // holdPull takes the lease of a pull. What a pull that failed has fetched is gone when release returns.
-func (d *Driver) holdPull(ctx context.Context) (leased context.Context, release func(ok bool), err error) {
+func (d *Driver) holdPull(ctx context.Context, source imageSource,
+) (leased context.Context, release func(ok bool), err error) {
 	lease, err := d.client.LeasesService().Create(ctx, leases.WithRandomID(), leases.WithExpiration(pullLeaseLife),
-		leases.WithLabel(labelPull, d.images.life))
+		leases.WithLabel(labelPull, source.reference), leases.WithLabel(labelOwner, d.owner))
 	if err != nil {
 		return nil, nil, d.away(noSpace(fmt.Errorf("take a lease in containerd: %w", err)))
 	}

@@ -14,8 +14,8 @@ import (
 )
 
 // The reconciler removes what nobody owns: what an earlier life of the plugin left behind that died in the midst of a
-// start or a removal, and tasks that Nomad has lost. It goes by labels: it touches nothing that this driver did not make,
-// and nothing that another agent on the same containerd may own.
+// start or a removal, and tasks that Nomad has lost. It goes by labels, and by names where there are none (leftovers.go): it
+// touches nothing that this driver did not make, and nothing that another agent on the same containerd may own.
 
 // check checks the block gc.dangling_containers.
 func (c DanglingContainers) check() error {
@@ -74,7 +74,8 @@ func (d *Driver) reconcileOnce(ctx context.Context, grace time.Duration) ([]stri
 			removed = append(removed, o.kind+" "+o.id)
 		}
 	}
-	return removed, err
+	removed = append(removed, d.removeStaleCgroups(grace)...)
+	return append(removed, d.endEmptyShims(ctx, time.Now().Add(-grace))...), err
 }
 
 // orphans lists what has our labels and belongs to no task that this life of the plugin knows.

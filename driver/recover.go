@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -34,6 +35,7 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	if err := handle.GetDriverState(&state); err != nil {
 		return fmt.Errorf("recover task %s: read its state: %w", handle.Config.ID, err)
 	}
+	state.identify()
 	d.agents.see(handle.Config)
 	h := newTaskHandle(d, handle.Config, state)
 	ctx, cancel := context.WithTimeout(d.namespaced(d.ctx), recoverTimeout)
@@ -41,7 +43,9 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	if _, err := h.load(ctx); errdefs.IsNotFound(err) {
 		// After a reboot the record of the container is there and its processes are not; after the end of its shim
 		// it may be the other way round.
-		d.killRest(state)
+		if !state.ofAnotherBoot() {
+			d.killRest(state)
+		}
 		d.discard(state.ContainerID)
 		return fmt.Errorf("recover task %s: containerd has no process for container %s", handle.Config.ID,
 			state.ContainerID)
@@ -52,4 +56,34 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	}
 	d.adopt(h)
 	return nil
+}
+
+// identify completes the processes that a driver up to 0.1 wrote down, which left out the boot: an ID and a start time alone
+// may be a stranger's by now. A process is the task's if it is where only the task's can be: the container's first one in
+// the container's cgroup, its shim in the directory with the shim's address. Others stay without a boot, and so count as
+// ended.
+func (s *taskState) identify() {
+	inCgroup := s.Cgroup != "" && within(cgroupOf(strconv.Itoa(s.Init.PID)), s.Cgroup)
+	if s.Init.BootID == "" && inCgroup {
+		s.Init = s.Init.sinceBoot()
+	}
+	at, err := readEndpoint(fmt.Sprintf("/proc/%d/cwd", s.ShimProcess.PID))
+	if s.ShimProcess.BootID == "" && err == nil && at.Address == s.Shim.Address {
+		s.ShimProcess = s.ShimProcess.sinceBoot()
+	}
+}
+
+// sinceBoot returns the process as one of this boot, if there is one with its ID and start time.
+func (p process) sinceBoot() process {
+	now, err := findProcess(p.PID)
+	if err != nil || now.StartTime != p.StartTime {
+		return p
+	}
+	return now
+}
+
+// ofAnotherBoot says whether the machine has booted since the task started, so that nothing of it can be left.
+func (s *taskState) ofAnotherBoot() bool {
+	boot, err := bootID()
+	return err == nil && s.Init.BootID != "" && s.Init.BootID != boot
 }

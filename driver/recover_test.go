@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 )
 
 func TestRecover_RunningTask(t *testing.T) {
@@ -114,4 +116,56 @@ func TestContainerd_AwayWhenATaskIsRecovered(t *testing.T) {
 	must.Eq(t, 6, d.wait(cfg).ExitCode)
 	must.NoError(t, d.DestroyTask(cfg.ID, false))
 	d.nothingLeft(cfg)
+}
+
+// stored returns a handle with another state than the task's own.
+func (d *testDriver) stored(cfg *drivers.TaskConfig, state taskState) *drivers.TaskHandle {
+	d.t.Helper()
+	handle, err := newTaskHandle(d.driver, cfg, state).nomadHandle()
+	must.NoError(d.t, err)
+	return handle
+}
+
+// A process ID and a start time come again after a reboot, and may then be anybody's.
+func TestRecover_LeavesProcessesOfOthersAlone(t *testing.T) {
+	d := newTestDriver(t)
+	for name, boot := range map[string]string{
+		"after a reboot":                       "00000000-0000-4000-8000-000000000000",
+		"after a reboot, from an older driver": "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			stranger := sleeper(t)
+			theirs := stranger
+			theirs.BootID = boot
+			cfg := d.failing()
+			err := d.RecoverTask(d.stored(cfg, taskState{ContainerID: containerID(cfg), PID: uint32(theirs.PID),
+				Init: theirs, ShimProcess: theirs, Cgroup: "/nomad/" + cfg.AllocID + ".task"}))
+			must.ErrorContains(t, err, "no process for container")
+			must.True(t, stranger.alive())
+		})
+	}
+}
+
+// Drivers up to 0.1 wrote down processes without the boot ID. Theirs are known by where they are.
+func TestRecover_HandleOfAnOlderDriver(t *testing.T) {
+	d := newTestDriver(t)
+	cfg := d.stubborn()
+	handle := d.start(cfg)
+	d.stdout(cfg, "life ")
+	var state taskState
+	must.NoError(t, handle.GetDriverState(&state))
+	older := state
+	older.Init.BootID, older.ShimProcess.BootID = "", ""
+	d.withoutContainerd()
+	d = d.restart()
+	must.NoError(t, d.RecoverTask(d.stored(cfg, older)))
+	must.NoError(t, state.ShimProcess.signal(unix.SIGKILL))
+	must.NoError(t, state.ShimProcess.wait(t.Context()))
+	must.True(t, state.Init.alive(), must.Sprint("it went with its shim, so nothing is shown"))
+	must.NoError(t, d.StopTask(cfg.ID, 50*time.Millisecond, "SIGTERM"))
+	must.ErrorContains(t, d.wait(cfg).Err, "is dead")
+	must.False(t, state.Init.alive())
+	must.NoError(t, d.DestroyTask(cfg.ID, false))
+	must.NoError(t, d.node.containerd.Restart(d.ctx))
+	d.noTraces(cfg)
 }

@@ -109,13 +109,15 @@ func (r *testRegistry) unique(t *testing.T, base v1.Image, name string, size int
 	return ref, layer
 }
 
-// uniqueImage has one more layer than base, of so many bytes, that no other image has.
+// uniqueImage has one more layer than base that no other image has: a file /noise of so many bytes, and a name of its own.
 func uniqueImage(t *testing.T, base v1.Image, size int) (v1.Image, v1.Hash) {
 	t.Helper()
 	noise := make([]byte, size)
 	_, err := rand.Read(noise)
 	must.NoError(t, err)
-	img, err := images.WithFiles(base, images.File{Path: "/noise", Content: string(noise)})
+	img, err := images.WithFiles(base,
+		images.File{Path: "/noise", Content: string(noise)},
+		images.File{Path: "/unique", Content: rand.Text()})
 	must.NoError(t, err)
 	layers, err := img.Layers()
 	must.NoError(t, err)

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"slices"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/go-plugin"
@@ -12,11 +13,11 @@ import (
 )
 
 // Serve runs the driver as a plugin of the Nomad agent that started this process, and returns when the agent is done with
-// it.
+// it. The options are for the plugin's gRPC server.
 //
 // It is what Nomad's own function of the name does, and one thing more: up to Nomad 1.11 the server's side of its plugin
 // protocol passes on all that a driver can do but disable_log_collection.
-func Serve(d *Driver, logger hclog.Logger) {
+func Serve(d *Driver, logger hclog.Logger, options ...grpc.ServerOption) {
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: base.Handshake,
 		Plugins: map[string]plugin.Plugin{
@@ -24,7 +25,7 @@ func Serve(d *Driver, logger hclog.Logger) {
 			base.PluginTypeDriver: drivers.NewDriverPlugin(d, logger),
 		},
 		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {
-			return plugin.DefaultGRPCServer(append(opts, grpc.ChainUnaryInterceptor(d.completeCapabilities)))
+			return plugin.DefaultGRPCServer(slices.Concat(opts, options, []grpc.ServerOption{grpc.ChainUnaryInterceptor(d.completeCapabilities)}))
 		},
 		Logger: logger,
 	})

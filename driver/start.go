@@ -79,6 +79,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 	if s.grant, err = d.grants.of(ctx, cfg, s.id, s.hostMemoryBytes); err != nil {
 		return nil, nil, err
 	}
+	defer d.grants.keepFresh(s.grant)()
 	d.at(startClaimsPrepared)
 	ctx, release, err := d.hold(ctx, s)
 	if err != nil {
@@ -134,7 +135,8 @@ func (d *Driver) prepare(ctx context.Context, cfg *drivers.TaskConfig) (*startup
 	return s, err
 }
 
-// hold takes a lease that keeps what the start brings to containerd until the container itself does. It ends by itself
+// hold takes a lease that keeps what the start brings to containerd, and the image that it finds there, until the
+// container itself does. While there is one that names an image, no collector removes that image. It ends by itself
 // if the plugin dies first. It has the container's name: if there is one already, the plugin died in an earlier attempt
 // at this very start, which may also have left a snapshot.
 func (d *Driver) hold(ctx context.Context, s *startup) (context.Context, func(), error) {
@@ -142,6 +144,7 @@ func (d *Driver) hold(ctx context.Context, s *startup) (context.Context, func(),
 		leases.WithID(s.id),
 		leases.WithExpiration(s.options.pullTimeout(&d.config) + time.Hour),
 		leases.WithLabels(labels(s.cfg, s.options.Image)),
+		leases.WithLabel(labelOwner, d.owner),
 	}
 	leased, done, err := d.client.WithLease(ctx, opts...)
 	if errdefs.IsAlreadyExists(err) {
@@ -168,7 +171,7 @@ func (d *Driver) hold(ctx context.Context, s *startup) (context.Context, func(),
 
 // launch fetches the image, creates the container and starts it.
 func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
-	defer d.useImages(s)()
+	defer func() { d.images.collector.noteUse(s.options.Image, time.Now()) }()
 	i, err := d.ensureImage(ctx, s)
 	if err != nil {
 		return nil, err
@@ -218,6 +221,7 @@ func (d *Driver) createContainer(ctx context.Context, s *startup, i *image) (con
 		withHostIDsLabel(s.hostIDs),
 		containerd.WithSnapshotter(d.config.Snapshotter),
 		withSnapshot(s, i),
+		d.withoutLinkedDirs(s),
 		func(context.Context, *containerd.Client, *containers.Container) error {
 			d.at(startSnapshotMade)
 			return nil

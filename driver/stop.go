@@ -19,7 +19,7 @@ import (
 // maxSignal is the highest signal that the kernel has.
 const maxSignal = 64
 
-// killWait is how long a process may take to end after SIGKILL.
+// killWait is how long a process may take to end after SIGKILL, unless a test says otherwise.
 const killWait = 15 * time.Second
 
 // StopTask asks the task to end by the signal, and makes it end when it has not after timeout. Without a signal it is
@@ -136,9 +136,9 @@ func (h *taskHandle) killNow() error {
 		return nil
 	case <-h.driver.ctx.Done():
 		return h.driver.ctx.Err()
-	case <-time.After(killWait):
+	case <-time.After(h.driver.killWait):
 		return fmt.Errorf("container %s still runs %s after SIGKILL: a process of it hangs in the kernel, or "+
-			"containerd does not tell of its end", h.state.ContainerID, killWait)
+			"containerd does not tell of its end", h.state.ContainerID, h.driver.killWait)
 	}
 }
 
@@ -161,8 +161,8 @@ func (d *Driver) SignalTask(taskID string, signal string) error {
 // DestroyTask removes everything of the task: container, snapshot and whatever its shim holds. A task that runs is
 // killed first if force is set.
 //
-// Nomad asks only once and heeds no error: what could not be removed is forgotten all the same, so that the reconciler
-// finds that nobody owns it. With gc.container = false the record and the snapshot stay for a look; see keep.
+// Nomad asks only once and heeds no error: what could not be killed or removed is forgotten all the same, so that the
+// reconciler finds that nobody owns it. With gc.container = false the record and the snapshot stay for a look; see keep.
 func (d *Driver) DestroyTask(taskID string, force bool) error {
 	h, ok := d.tasks.get(taskID)
 	if !ok {
@@ -173,6 +173,7 @@ func (d *Driver) DestroyTask(taskID string, force bool) error {
 			return errors.New("the task runs; stop it first, or destroy it with force")
 		}
 		if err := h.killNow(); err != nil {
+			d.tasks.remove(taskID)
 			return err
 		}
 	}

@@ -47,6 +47,8 @@ func poststop(ctx context.Context, ledger *claim.Ledger, ids []string, state *sp
 
 // unbind takes back what prestart has bound. The container's init process still waits for the runtime to end it.
 func unbind(ctx context.Context, ledger *claim.Ledger, ids []string, container claim.Container) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoPatience) // all other time may be up
+	defer cancel()
 	var errs []error
 	for _, id := range ids {
 		errs = append(errs, ledger.Unbind(ctx, id, container))

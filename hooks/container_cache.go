@@ -3,65 +3,144 @@ package hooks
 import (
 	"bytes"
 	"encoding/binary"
-	"slices"
+	"errors"
+	"fmt"
 
 	"tranche.dev/tranche/runtime/rootfs"
-	"tranche.dev/tranche/runtime/shadow"
 )
 
-// maxCacheBytes bounds the loader's cache. One of a desktop with everything has 300 KiB.
-const maxCacheBytes = 4 << 20
+// Bounds of the loader's cache. One of a desktop with everything has 300 KiB.
+const (
+	maxCacheBytes     = 4 << 20
+	maxCacheLibraries = 1000 // of the driver
+)
 
-// readLoaderCache lists the driver's libraries in the image's loader cache.
-func readLoaderCache(root *rootfs.Root) ([]string, error) {
-	const file = "/etc/ld.so.cache"
-	content, err := root.ReadFile(file, maxCacheBytes)
+// cacheFile is where glibc keeps its cache.
+const cacheFile = "/etc/ld.so.cache"
+
+// cached is a library in the loader's cache: the name that programs ask for, and the file that they get.
+type cached struct{ name, path string }
+
+// readLoaderCache lists those libraries in the image's loader cache of which the name or the file's is wanted.
+func readLoaderCache(root *rootfs.Root, wanted func(name string) bool) ([]cached, error) {
+	content, err := root.ReadFile(cacheFile, maxCacheBytes)
 	if rootfs.Unreachable(err) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return loaderCache(content), nil
+	libraries, err := loaderCache(content, wanted)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", cacheFile, err)
+	}
+	return libraries, nil
 }
 
-// The loader's cache, as glibc writes it: maybe one in an old format, which holds the same, and then one in this. It
-// has a header, entries, and strings that the entries point to, counted from the header. Byte order is the machine's.
+// The loader's cache, as glibc writes it (sysdeps/generic/dl-cache.h): one in the new format, or one in the old, behind
+// which one in the new may lie. Each has a header, entries, and strings that the entries point to. Byte order is the
+// machine's.
 const (
-	cacheMagic        = "glibc-ld.so.cache1.1"
-	cacheHeaderBytes  = 48 // magic, number of entries, bytes of strings, flags, extensions
-	cacheEntryBytes   = 24 // flags, name, path, kernel version, hardware capabilities
-	cachePathInEntry  = 8
-	cacheCountInMagic = len(cacheMagic)
+	cacheMagicOld       = "ld.so-1.7.0"
+	cacheHeaderBytesOld = 16 // magic, number of entries
+	cacheCountOld       = 12
+	cacheEntryBytesOld  = 12 // flags, name, path
+
+	cacheMagic       = "glibc-ld.so.cache1.1"
+	cacheHeaderBytes = 48 // magic, number of entries, bytes of strings, flags, extensions
+	cacheCount       = len(cacheMagic)
+	cacheEntryBytes  = 24 // flags, name, path, kernel version, hardware capabilities
+
+	cacheNameInEntry = 4
+	cachePathInEntry = 8
 )
 
-// loaderCache lists the paths of the driver's libraries that a cache holds. What is no cache, or is cut off, holds none,
-// as for the loader. Entries may share their strings, so those that are nothing to us are not kept.
-func loaderCache(content []byte) []string {
-	start := bytes.Index(content, []byte(cacheMagic))
-	if start < 0 || len(content)-start < cacheHeaderBytes {
-		return nil
+// Beginnings of caches of any version.
+const cacheAnyOld, cacheAny = "ld.so-", "glibc-ld.so.cache"
+
+var errUnknownCache = errors.New("it is a loader's cache in a format that Tranche does not know, so where it leads is not " +
+	"known either; have the image's ldconfig write it with --format=new")
+
+// loaderCache lists the libraries that a cache holds and that are wanted, by the name or by the file's. What is no cache
+// holds none, as for the loader. It takes more than a loader would: both formats where there are two, which are for loaders
+// of different age, and of one that is cut off what is there, which some loaders read, too.
+func loaderCache(content []byte, wanted func(name string) bool) ([]cached, error) {
+	c := cacheReader{wanted: wanted, seen: map[cached]bool{}}
+	switch {
+	case startsWith(content, 0, cacheMagic):
+		c.readNew(content)
+	case startsWith(content, 0, cacheMagicOld):
+		end := c.readOld(content)
+		for _, alignment := range []int{4, 8} { // on 32-bit and 64-bit machines
+			if at := (end + alignment - 1) &^ (alignment - 1); startsWith(content, at, cacheMagic) {
+				c.readNew(content[at:])
+			}
+		}
+	case startsWith(content, 0, cacheAnyOld), startsWith(content, 0, cacheAny):
+		return nil, errUnknownCache
 	}
-	cache := content[start:]
-	count := int64(binary.NativeEndian.Uint32(cache[cacheCountInMagic:]))
-	if count > int64(len(cache)-cacheHeaderBytes)/cacheEntryBytes {
-		return nil
+	if len(c.libraries) > maxCacheLibraries {
+		return nil, rootfs.ErrTooMuch
 	}
-	var paths []string
-	for i := range int(count) {
-		entry := cache[cacheHeaderBytes+i*cacheEntryBytes:]
-		offset := int64(binary.NativeEndian.Uint32(entry[cachePathInEntry:]))
-		if offset >= int64(len(cache)) {
+	return c.libraries, nil
+}
+
+func startsWith(content []byte, at int, magic string) bool {
+	return at <= len(content) && bytes.HasPrefix(content[at:], []byte(magic))
+}
+
+type cacheReader struct {
+	wanted    func(name string) bool
+	seen      map[cached]bool
+	libraries []cached
+}
+
+func (c *cacheReader) readNew(cache []byte) {
+	if len(cache) >= cacheHeaderBytes {
+		count := binary.NativeEndian.Uint32(cache[cacheCount:])
+		c.read(cache, cache[cacheHeaderBytes:], count, cacheEntryBytes)
+	}
+}
+
+// readOld returns where the entries end, from which strings are counted.
+func (c *cacheReader) readOld(cache []byte) (end int) {
+	if len(cache) < cacheHeaderBytesOld {
+		return len(cache)
+	}
+	count := binary.NativeEndian.Uint32(cache[cacheCountOld:])
+	end = int(min(cacheHeaderBytesOld+int64(count)*cacheEntryBytesOld, int64(len(cache))))
+	c.read(cache[end:], cache[cacheHeaderBytesOld:], count, cacheEntryBytesOld)
+	return end
+}
+
+// read takes what is wanted of so many entries, whose strings are counted from the beginning of texts. Entries may share
+// their strings, so the others are not kept.
+func (c *cacheReader) read(texts, entries []byte, count uint32, entryBytes int) {
+	for ; count > 0 && len(entries) >= entryBytes && len(c.libraries) <= maxCacheLibraries; count-- {
+		name, path := textAt(texts, entries[cacheNameInEntry:]), textAt(texts, entries[cachePathInEntry:])
+		entries = entries[entryBytes:]
+		if len(path) == 0 || !c.wanted(string(name)) && !c.wanted(string(path)) {
 			continue
 		}
-		path := cache[offset:min(offset+maxPathBytes, int64(len(cache)))]
-		path, _, ended := bytes.Cut(path, []byte{0})
-		if ended && shadow.SONAME(string(path)) != "" {
-			paths = append(paths, string(path))
+		library := cached{string(name), string(path)}
+		if !c.seen[library] {
+			c.seen[library] = true
+			c.libraries = append(c.libraries, library)
 		}
 	}
-	slices.Sort(paths)
-	return slices.Compact(paths)
+}
+
+// textAt is the text that a field of an entry points to; nil for none.
+func textAt(texts, field []byte) []byte {
+	offset := int64(binary.NativeEndian.Uint32(field))
+	if offset >= int64(len(texts)) {
+		return nil
+	}
+	text, _, ended := bytes.Cut(texts[offset:min(offset+maxPathBytes, int64(len(texts)))], []byte{0})
+	if !ended {
+		return nil
+	}
+	return text
 }
 
 // maxPathBytes is the kernel's limit.

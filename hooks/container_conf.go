@@ -9,16 +9,16 @@ import (
 
 // Bounds of the loader's configuration. Images have some ten files of a line or two.
 const (
-	maxConfigBytes   = 256 << 10
-	maxConfigFiles   = 1000
-	maxConfigDirs    = 10_000
-	maxIncludeDepths = 8
+	maxConfigBytes = 256 << 10
+	maxConfigFiles = 1000
+	maxConfigDirs  = 10_000
 )
 
 // loaderConfig lists the directories that the image's ld.so.conf names for ldconfig (ldconfig(8)), and those of musl.
-func loaderConfig(root *rootfs.Root) ([]string, error) {
+// Relative ones are those of a working directory.
+func loaderConfig(root *rootfs.Root, cwd string) ([]string, error) {
 	c := &config{root: root, read: map[string]bool{}}
-	if err := c.add("/etc/ld.so.conf", 0); err != nil {
+	if err := c.add("/etc/ld.so.conf"); err != nil {
 		return nil, err
 	}
 	musl, err := root.Glob("/etc/ld-musl-*.path")
@@ -26,9 +26,12 @@ func loaderConfig(root *rootfs.Root) ([]string, error) {
 		return nil, err
 	}
 	for _, file := range musl {
-		if err := c.add(file, maxIncludeDepths); err != nil {
+		if err := c.add(file); err != nil {
 			return nil, err
 		}
+	}
+	for i, dir := range c.dirs {
+		c.dirs[i] = from(cwd, dir)
 	}
 	return c.dirs, nil
 }
@@ -39,7 +42,7 @@ type config struct {
 	dirs []string
 }
 
-func (c *config) add(file string, depth int) error {
+func (c *config) add(file string) error {
 	if c.read[file] {
 		return nil
 	}
@@ -58,21 +61,27 @@ func (c *config) add(file string, depth int) error {
 	if c.dirs = append(c.dirs, dirs...); len(c.dirs) > maxConfigDirs {
 		return rootfs.ErrTooMuch
 	}
-	return c.include(file, patterns, depth)
+	return c.include(file, patterns)
 }
 
 // parseConfig reads one file: the directories that it names, of which each may say after "=" for which kind of library
-// it is, and the patterns of further files.
+// it is, and the patterns of further files. A line is one directory for ldconfig today, and was a list of them once, as it
+// is for musl: both are taken.
 func parseConfig(content string) (dirs, patterns []string) {
 	for line := range strings.Lines(content) {
-		line, _, _ = strings.Cut(strings.TrimSpace(line), "#")
-		fields := strings.FieldsFunc(line, splitter(" \t\r\n:,"))
+		line, _, _ = strings.Cut(line, "#")
+		line = strings.Trim(line, configBlanks)
+		fields := strings.FieldsFunc(line, splitter(configBlanks+":,"))
 		if len(fields) > 1 && fields[0] == "include" {
 			patterns = append(patterns, fields[1:]...)
 			continue
 		}
+		if len(fields) > 1 {
+			fields = append(fields, line)
+		}
 		for _, field := range fields {
-			if dir, _, _ := strings.Cut(field, "="); path.IsAbs(dir) {
+			dir, _, _ := strings.Cut(field, "=")
+			if dir = strings.TrimRight(dir, configBlanks); dir != "" {
 				dirs = append(dirs, dir)
 			}
 		}
@@ -80,17 +89,16 @@ func parseConfig(content string) (dirs, patterns []string) {
 	return dirs, patterns
 }
 
-func (c *config) include(file string, patterns []string, depth int) error {
-	if depth == maxIncludeDepths {
-		return nil
-	}
+const configBlanks = " \t\r\n\v\f"
+
+func (c *config) include(file string, patterns []string) error {
 	for _, pattern := range patterns {
 		included, err := c.root.Glob(from(path.Dir(file), pattern))
 		if err != nil {
 			return err
 		}
 		for _, one := range included {
-			if err := c.add(one, depth+1); err != nil {
+			if err := c.add(one); err != nil {
 				return err
 			}
 		}

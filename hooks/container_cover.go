@@ -54,23 +54,23 @@ func (c *covers) close() error { return c.shelf.close() }
 //
 // Whoever can change the directory may swap the file while we work. What is covered is the file that was opened, never
 // what is under its name by then; so the name is looked up again, until it leads to a shadow.
-func (c *covers) cover(name string) error {
+func (c *covers) cover(lib library) error {
 	for range coverTries {
-		done, err := c.try(name)
+		done, err := c.try(lib)
 		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+			return fmt.Errorf("%s: %w", lib.path, err)
 		}
 		if done {
 			return nil
 		}
 	}
 	return fmt.Errorf("%s is another file each time it is looked at; something outside the container changes it: "+
-		"stop that, or take the directory out of the container", name)
+		"stop that, or take the directory out of the container", lib.path)
 }
 
 // try covers what a name leads to, and reports whether there was nothing left to do.
-func (c *covers) try(name string) (done bool, err error) {
-	file, err := c.root.Handle(name)
+func (c *covers) try(lib library) (done bool, err error) {
+	file, err := c.root.Handle(lib.path)
 	if rootfs.Unreachable(err) {
 		return true, nil
 	}
@@ -85,17 +85,40 @@ func (c *covers) try(name string) (done bool, err error) {
 	if !info.Mode().IsRegular() {
 		return true, nil
 	}
-	soname := shadow.SONAME(name)
+	if coverable, err := c.coverable(file); err != nil || !coverable {
+		return !coverable, err
+	}
+	soname, err := c.sonameOf(file, lib)
+	if err != nil || soname == "" {
+		return soname == "", err
+	}
 	switch id := identityOf(info); {
-	case c.shelf.holds(id), c.plain[id] && c.has(behind(name, soname)):
+	case c.shelf.holds(id), c.plain[id] && c.has(behind(lib.path, soname)):
 		return true, nil
 	case c.plain[id]:
 		return c.coverShadow(file, soname)
 	}
-	if coverable, err := c.coverable(file); err != nil || !coverable {
-		return !coverable, err
-	}
 	return false, c.put(file, file, soname)
+}
+
+// sonameOf is the library of the driver that a file is, "" for none. A program that asks for libcuda by whatever name gets
+// what the loader has already loaded as such, by the name that the library itself has.
+func (c *covers) sonameOf(file *os.File, lib library) (string, error) {
+	if lib.soname == shadow.CUDA {
+		return lib.soname, nil
+	}
+	opened, err := c.root.Reopen(file)
+	if rootfs.Unreachable(err) {
+		return lib.soname, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer opened.Close()
+	if own := shadow.SONAME(librarySONAME(opened)); own == shadow.CUDA || lib.soname == "" {
+		return own, nil
+	}
+	return lib.soname, nil
 }
 
 // put mounts the shadow for a driver's library over a file, which is that library or a shadow of it.

@@ -1,51 +1,98 @@
 package hooks
 
 import (
+	"fmt"
 	"path"
+	"regexp"
 	"strings"
 
 	"tranche.dev/tranche/runtime/bundle"
+	"tranche.dev/tranche/runtime/rootfs"
 )
 
-// searchPath lists the directories in LD_LIBRARY_PATH of the container's process, as the loader reads it: an empty one
-// is the process's working directory, and others may be relative to that.
-func searchPath(program bundle.Program) []string {
-	value, ok := variable(program, "LD_LIBRARY_PATH")
-	if !ok || value == "" {
-		return nil
+// searchPath lists patterns for the directories in LD_LIBRARY_PATH of the container's process, as the loader reads it: an
+// empty one is the process's working directory, and others may be relative to that.
+func searchPath(program bundle.Program) ([]string, error) {
+	var patterns []string
+	for _, value := range variable(program, "LD_LIBRARY_PATH") {
+		if value == "" {
+			continue
+		}
+		for dir := range strings.SplitSeq(strings.ReplaceAll(value, ";", ":"), ":") {
+			more, err := expand(program.Cwd, dir)
+			if err != nil {
+				return nil, fmt.Errorf("LD_LIBRARY_PATH: %w", err)
+			}
+			patterns = append(patterns, more...)
+		}
 	}
-	var dirs []string
-	for _, dir := range strings.FieldsFunc(value+":", splitter(":;")) {
-		dirs = append(dirs, expand(from(program.Cwd, dir))...)
-	}
-	if strings.HasPrefix(value, ":") || strings.HasSuffix(value, ":") || strings.Contains(value, "::") {
-		dirs = append(dirs, from(program.Cwd, ""))
-	}
-	return dirs
+	return patterns, nil
 }
 
-// preloaded lists the files that LD_PRELOAD and LD_AUDIT name by a path.
-func preloaded(program bundle.Program) []string {
-	var files []string
+// preload is what the loader loads into each program, whatever that asks for.
+type preload struct {
+	patterns []string        // for files that are named by a path
+	names    map[string]bool // of those that are searched for
+}
+
+// preloaded reads LD_PRELOAD and LD_AUDIT of the container's process, and /etc/ld.so.preload of its image (ld.so(8)).
+func preloaded(root *rootfs.Root, program bundle.Program) (preload, error) {
+	p := preload{names: map[string]bool{}}
 	for _, name := range []string{"LD_PRELOAD", "LD_AUDIT"} {
-		value, _ := variable(program, name)
-		for _, file := range strings.FieldsFunc(value, splitter(": ")) {
-			if strings.Contains(file, "/") {
-				files = append(files, expand(from(program.Cwd, file))...)
+		for _, value := range variable(program, name) {
+			if err := p.add(program.Cwd, value); err != nil {
+				return preload{}, fmt.Errorf("%s: %w", name, err)
 			}
 		}
 	}
-	return files
-}
-
-// variable is a variable of the container's environment; of one that is set twice, the last counts.
-func variable(program bundle.Program, name string) (value string, ok bool) {
-	for _, entry := range program.Env {
-		if v, is := strings.CutPrefix(entry, name+"="); is {
-			value, ok = v, true
+	const file = "/etc/ld.so.preload"
+	content, err := root.ReadFile(file, maxConfigBytes)
+	if rootfs.Unreachable(err) {
+		return p, nil
+	}
+	if err != nil {
+		return preload{}, err
+	}
+	for line := range strings.Lines(string(content)) {
+		line, _, _ = strings.Cut(line, "#")
+		if err := p.add(program.Cwd, line); err != nil {
+			return preload{}, fmt.Errorf("%s: %w", file, err)
 		}
 	}
-	return value, ok
+	return p, nil
+}
+
+// separators are what divides a list of preloaded files: for LD_AUDIT, for LD_PRELOAD, in glibc's file, and for musl. A
+// name may hold what divides other lists, so each list is read in each way.
+var separators = []string{":\x00", ": \x00", ": \t\n\x00", ": \t\r\n\v\f\x00"}
+
+func (p *preload) add(cwd, list string) error {
+	for _, each := range separators {
+		for _, name := range strings.FieldsFunc(list, splitter(each)) {
+			if !strings.Contains(name, "/") {
+				p.names[name] = true
+				continue
+			}
+			patterns, err := expand(cwd, name)
+			if err != nil {
+				return err
+			}
+			p.patterns = append(p.patterns, patterns...)
+		}
+	}
+	return nil
+}
+
+// variable lists the values of a variable in the container's environment. If it is set twice it is for the shell or the
+// loader to say which counts. A value ends where one of C's does.
+func variable(program bundle.Program, name string) (values []string) {
+	for _, entry := range program.Env {
+		if value, is := strings.CutPrefix(entry, name+"="); is {
+			value, _, _ = strings.Cut(value, "\x00")
+			values = append(values, value)
+		}
+	}
+	return values
 }
 
 func splitter(separators string) func(rune) bool {
@@ -60,16 +107,36 @@ func from(dir, name string) string {
 	return "/" + strings.TrimPrefix(dir, "/") + "/" + name
 }
 
-// expand replaces the loader's variables for the name of the directory with libraries by each that it may stand for.
-// $ORIGIN is the program's directory, which nobody knows before it runs.
-func expand(name string) []string {
-	name = strings.ReplaceAll(name, "${LIB}", "$LIB")
-	if !strings.Contains(name, "$LIB") {
-		return []string{name}
+// The loader's variables in paths (ld.so(8)), with braces or without.
+var (
+	originVariable   = regexp.MustCompile(`\$(ORIGIN\b|\{ORIGIN\})`)
+	platformVariable = regexp.MustCompile(`\$(PLATFORM\b|\{PLATFORM\})`)
+	libVariable      = regexp.MustCompile(`\$(LIB\b|\{LIB\})`)
+)
+
+// libNames are what $LIB may stand for: the names of directories with libraries on Red Hat and Debian.
+var libNames = []string{"lib", "lib64", "lib32", "libx32", "lib/" + triplet, "lib/i386-linux-gnu"}
+
+// expand lists patterns for the paths that a name with the loader's variables may stand for, the name itself among them:
+// neither musl nor old versions of glibc replace them everywhere. A relative one is in the working directory. $PLATFORM is a processor's name, of which glibc has had
+// many for the same one. $ORIGIN is the directory of the program, which nobody knows before it runs.
+func expand(cwd, name string) ([]string, error) {
+	if originVariable.MatchString(name) {
+		return nil, fmt.Errorf("%s: $ORIGIN is another directory for each program; name the directory itself", name)
 	}
-	var names []string
-	for _, lib := range []string{"lib", "lib64", "lib/" + triplet} {
-		names = append(names, strings.ReplaceAll(name, "$LIB", lib))
+	whole := literal(from(cwd, name))
+	patterns := []string{whole}
+	pattern := platformVariable.ReplaceAllLiteralString(whole, "*")
+	if !libVariable.MatchString(pattern) {
+		return append(patterns, pattern), nil // the same twice, mostly, which costs nothing
 	}
-	return names
+	for _, lib := range libNames {
+		patterns = append(patterns, libVariable.ReplaceAllLiteralString(pattern, lib))
+	}
+	return patterns, nil
 }
+
+// literal is the pattern that matches a path only.
+func literal(name string) string { return globMeta.Replace(name) }
+
+var globMeta = strings.NewReplacer(`*`, `\*`, `?`, `\?`, `[`, `\[`, `\`, `\\`)

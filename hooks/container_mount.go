@@ -2,11 +2,9 @@ package hooks
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -54,7 +52,7 @@ func readOnly(mounted *os.File) error {
 // refuseShared refuses to mount over a file on a mount that passes its mounts on, as a volume with the propagation
 // "rshared" does: the host, or another container, would find the shadow in the place of its own file.
 func refuseShared(file *os.File) error {
-	id, err := mountID(file)
+	id, err := rootfs.MountID(file)
 	if err != nil {
 		return err
 	}
@@ -69,20 +67,6 @@ func refuseShared(file *os.File) error {
 		}
 	}
 	return nil
-}
-
-// mountID is the kernel's number for the mount that a file was opened through.
-func mountID(file *os.File) (string, error) {
-	content, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(int(file.Fd())))
-	if err != nil {
-		return "", err
-	}
-	for line := range strings.Lines(string(content)) {
-		if id, ok := strings.CutPrefix(line, "mnt_id:"); ok {
-			return strings.TrimSpace(id), nil
-		}
-	}
-	return "", errors.New("the kernel does not say on which mount a file is")
 }
 
 // mountPoint is one line of /proc/self/mountinfo (proc_pid_mountinfo(5)).

@@ -1,7 +1,9 @@
 package hooks
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -25,8 +27,13 @@ type image struct {
 	shadowDir string
 	outside   string // a directory that is not the container's
 	env       []string
+	cwd       string // of the container's process; empty for /work
+	unhooked  string // a script that is run in the image before the hook
 	mounts    string // a script that makes mounts before the hook runs, with the root in $root
 	oldKernel bool
+	// unprivileged has the hook read no more than the owners of files let it, as root of a user namespace may not read
+	// those whose owners the namespace does not have.
+	unprivileged bool
 }
 
 func newImage(t *testing.T) *image {
@@ -60,12 +67,13 @@ func (i *image) link(target, name string) {
 // inNamespace lays the shelf and what else is mounted, runs the hook, and then a script in the image; or, after
 // "mounts:", says what is mounted.
 const inNamespace = `set -e
-root=$1 state=$2 script=$3 before=$4
-shift 4
+root=$1 state=$2 script=$3 before=$4 unhooked=$5
+shift 5
 mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
 [ "$before" = no-shelf ] || mount -t tmpfs -o ro,nosuid,nodev,mode=0755 tmpfs "$root/.tranche/c"
 [ "$before" = no-shelf ] || eval "$before"
+[ -z "$unhooked" ] || chroot "$root" /bin/busybox sh -c "$unhooked"
 cat /proc/self/mountinfo >"$state.before"
 "$@" <"$state"
 cat /proc/self/mountinfo >"$state.after"
@@ -76,16 +84,22 @@ cat /proc/self/mountinfo >"$state.after"
 func (i *image) run(script string) (string, error) {
 	i.t.Helper()
 	writeSpec(i.t, i.bundle, &specs.Spec{
-		Root: &specs.Root{Path: "rootfs"}, Process: &specs.Process{Env: i.env, Cwd: "/work"},
+		Root: &specs.Root{Path: "rootfs"}, Process: &specs.Process{Env: i.env, Cwd: cmp.Or(i.cwd, "/work")},
 	})
 	state, err := json.Marshal(specs.State{Version: "1.0.2", ID: "c1", Bundle: i.bundle})
 	must.NoError(i.t, err)
 	must.NoError(i.t, os.WriteFile(i.state(), state, 0o600))
 	self, err := os.Executable()
 	must.NoError(i.t, err)
-	cmd := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", inNamespace, "sh",
-		i.path(""), i.state(), script, i.mounts,
-		self, "createContainer", "--state-dir", "/none", "--run-dir", "/none", "--shadow-dir", i.shadowDir, "--claim", "0123abcd")
+	hook := []string{
+		self, "createContainer", "--state-dir", "/none", "--run-dir", "/none", "--shadow-dir", i.shadowDir, "--claim", "0123abcd",
+	}
+	if i.unprivileged {
+		hook = append([]string{"setpriv", "--bounding-set=-dac_override,-dac_read_search"}, hook...)
+	}
+	cmd := exec.Command("unshare", append([]string{
+		"--mount", "--propagation", "private", "sh", "-c", inNamespace, "sh", i.path(""), i.state(), script, i.mounts, i.unhooked,
+	}, hook...)...)
 	cmd.Env = append(os.Environ(), hookVariable+"=1")
 	if i.oldKernel {
 		cmd.Env = append(cmd.Env, oldKernelVariable+"=1")
@@ -169,6 +183,22 @@ func TestCreateContainer(t *testing.T) {
 		{"LD_PRELOAD", []string{"LD_PRELOAD=/opt/x.so:/opt/libcuda.so.1"}, func(i *image) {
 			i.write("opt/libcuda.so.1", "copy")
 		}, []string{"/opt/libcuda.so.1"}},
+		{"directories for a processor's features", nil, func(i *image) {
+			i.write("usr/lib/tls/haswell/avx512_1/mmx/sse/sse2/libcuda.so.1", "copy")
+			i.link("..", "usr/lib/tls/tls")
+		}, []string{"/usr/lib/tls/haswell/avx512_1/mmx/sse/sse2/libcuda.so.1"}},
+		{"variables that end early", []string{"LD_LIBRARY_PATH=/opt/a\x00b", "LD_PRELOAD=/opt/libcuda.so.2\x00b"}, func(i *image) {
+			i.write("opt/a/libcuda.so.1", "copy")
+			i.write("opt/libcuda.so.2", "copy")
+		}, []string{"/opt/a/libcuda.so.1", "/opt/libcuda.so.2"}},
+		{"a configuration of many files", nil, func(i *image) {
+			for n := range 40 {
+				i.write(fmt.Sprintf("etc/%d.conf", n), fmt.Sprintf("include %d.conf\n", n+1))
+			}
+			i.write("etc/ld.so.conf", "include 0.conf")
+			i.write("etc/40.conf", "/opt/some where\n")
+			i.write("opt/some where/libcuda.so.1", "copy")
+		}, []string{"/opt/some where/libcuda.so.1"}},
 		{"musl's configuration", nil, func(i *image) {
 			i.write("etc/ld-musl-x86_64.path", "/lib:/opt/musl\n")
 			i.write("opt/musl/libcuda.so.1", "copy")
@@ -192,33 +222,46 @@ func TestCreateContainer(t *testing.T) {
 			i.link("libcuda.so.3", "usr/lib/libcuda.so.3")
 		}, nil},
 		{"the driver's name for a file of the kernel's", nil, func(i *image) {
-			i.link("/proc/1/attr/exec", "usr/lib/libcuda.so.1")
 			i.link("/proc/sys/kernel/core_pattern", "usr/lib/libcuda.so")
 		}, nil},
 		{"the driver's name for a file of ours", nil, func(i *image) {
 			i.write(".tranche/claims/0123abcd/limit", "limit")
 			i.link("/.tranche/claims/0123abcd/limit", "usr/lib/libcuda.so.1")
 		}, nil},
+		{"a volume that root may not read", []string{"LD_LIBRARY_PATH=/srv/volume:/srv/volume/lib"}, func(i *image) {
+			i.unprivileged = true
+			must.NoError(i.t, os.MkdirAll(i.path("srv/volume"), 0o755))
+			must.NoError(i.t, errors.Join(os.Chmod(i.outside, 0o700), os.Chown(i.outside, 1, 1)))
+			i.mounts = fmt.Sprintf(`mount --bind %s "$root/srv/volume"`, i.outside)
+		}, nil},
 		{"a file of the host's", nil, func(i *image) {
 			must.NoError(i.t, os.WriteFile(filepath.Join(i.outside, "libcuda.so.1"), []byte("host's"), 0o644))
 			i.link(filepath.Join(i.outside, "libcuda.so.1"), "usr/lib/libcuda.so.1")
 			i.link("/proc/self/root"+i.outside+"/libcuda.so.1", "usr/lib/libcuda.so")
-			i.link("/proc/1/root"+i.outside, "usr/lib64")
 			i.link(i.outside, "usr/local/cuda/compat")
 		}, nil},
 	}
-	for _, oldKernel := range []bool{false, true} {
-		for _, tc := range cases {
-			t.Run(fmt.Sprintf("%s/old kernel: %t", tc.name, oldKernel), func(t *testing.T) {
-				i := newImage(t)
-				i.env, i.oldKernel = tc.env, oldKernel
-				tc.lay(i)
-				_, err := i.run("")
-				must.NoError(t, err)
-				must.SliceContainsAll(t, tc.want, i.covered())
-			})
-		}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			i := newImage(t)
+			i.env = tc.env
+			tc.lay(i)
+			_, err := i.run("")
+			must.NoError(t, err)
+			must.SliceContainsAll(t, tc.want, i.covered())
+		})
 	}
+}
+
+// No system call is needed that came with Linux 5.2 or later.
+func TestCreateContainer_OldKernel(t *testing.T) {
+	i := newImage(t)
+	i.oldKernel = true
+	i.write("opt/libcuda.so.575", "copy")
+	i.link("../../../../opt/libcuda.so.575", "usr/lib/libcuda.so.1")
+	_, err := i.run("")
+	must.NoError(t, err)
+	must.Eq(t, []string{"/opt/libcuda.so.575"}, i.covered())
 }
 
 // Behind each shadow lies the very copy that it covers, and both can be read only.
@@ -279,6 +322,23 @@ func TestCreateContainer_Refuses(t *testing.T) {
 		{"no place for copies", "not the tmpfs", func(i *image) {
 			i.write("usr/lib/libcuda.so.1", "copy")
 			i.mounts = "no-shelf"
+		}},
+		{"a file of a process", "process 1 in /proc", func(i *image) { i.link("/proc/1/attr/exec", "usr/lib/libcuda.so.1") }},
+		{"a link of a process", "process 1 in /proc", func(i *image) { i.link("/proc/1/root"+i.outside, "usr/lib64") }},
+		{"a directory that may be searched and not listed", "the container's root may not look into it", func(i *image) {
+			i.write("opt/real/libcuda.so.1", "copy")
+			i.env, i.unprivileged = []string{"LD_LIBRARY_PATH=/opt/real"}, true
+			must.NoError(i.t, errors.Join(os.Chmod(i.path("opt/real"), 0o711), os.Chown(i.path("opt/real"), 1, 1)))
+		}},
+		{"a cache for a group alone", "the container's root may not look into it", func(i *image) {
+			i.write("etc/ld.so.cache", "")
+			i.unprivileged = true
+			must.NoError(i.t, errors.Join(os.Chmod(i.path("etc/ld.so.cache"), 0o040), os.Chown(i.path("etc/ld.so.cache"), 1, 1)))
+		}},
+		{"a directory for a group alone", "the container's root may not look into it", func(i *image) {
+			i.write("opt/group/real/libcuda.so.1", "copy")
+			i.env, i.unprivileged = []string{"LD_LIBRARY_PATH=/opt/group/real"}, true
+			must.NoError(i.t, errors.Join(os.Chmod(i.path("opt/group"), 0o070), os.Chown(i.path("opt/group"), 1, 1)))
 		}},
 		{"no shadow", "shadow_dir", func(i *image) {
 			i.write("usr/lib/libcuda.so.1", "copy")

@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -36,26 +37,36 @@ func Program(args []string, stdin io.Reader, stderr io.Writer) int {
 	return Main(args, stdin, stderr)
 }
 
+// How long a hook takes at most: what it waits for the ledger in all, and what it then takes to undo what it has done. OCI
+// runtimes kill one that takes longer than the container's spec allows, and what it had to say is lost.
+const (
+	ledgerPatience = 20 * time.Second
+	undoPatience   = 5 * time.Second
+	Patience       = ledgerPatience + undoPatience
+)
+
 // Main runs the role that the command line names and returns the exit status. An error is one line: OCI runtimes make
 // it part of their own.
 func Main(args []string, stdin io.Reader, stderr io.Writer) int {
-	if err := run(args[1:], stdin); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), ledgerPatience)
+	defer cancel()
+	if err := run(ctx, args[1:], stdin); err != nil {
 		fmt.Fprintf(stderr, "tranche-hook: %s\n", oneline.Of(err))
 		return 1
 	}
 	return 0
 }
 
-func run(args []string, stdin io.Reader) error {
+func run(ctx context.Context, args []string, stdin io.Reader) error {
 	if len(args) == 0 {
 		return errors.New(usage)
 	}
 	role, args := args[0], args[1:]
 	switch role {
 	case "prestart":
-		return withContainer(args, stdin, prestart)
+		return withContainer(ctx, args, stdin, prestart)
 	case "poststop":
-		return withContainer(args, stdin, poststop)
+		return withContainer(ctx, args, stdin, poststop)
 	case "createContainer":
 		return inContainer(args, stdin, createContainer)
 	default:
@@ -64,7 +75,7 @@ func run(args []string, stdin io.Reader) error {
 }
 
 // withContainer calls a role with what the command line and the container's state say.
-func withContainer(args []string, stdin io.Reader,
+func withContainer(ctx context.Context, args []string, stdin io.Reader,
 	role func(context.Context, *claim.Ledger, []string, *specs.State) error,
 ) error {
 	opts, err := parseOptions(args)
@@ -79,8 +90,7 @@ func withContainer(args []string, stdin io.Reader,
 	if err != nil {
 		return fmt.Errorf("open the ledger of claims: %w", err)
 	}
-	// The runtime bounds the hook's time, and the ledger how long it waits for its lock.
-	return role(context.Background(), ledger, opts.claims, state)
+	return role(ctx, ledger, opts.claims, state)
 }
 
 // inContainer calls a role that runs in the container's namespaces. A user namespace is one of them, so it is not given

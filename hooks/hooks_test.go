@@ -1,15 +1,20 @@
 package hooks
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 
 	"tranche.dev/tranche/claim"
 )
@@ -70,6 +75,31 @@ func (n *node) hook(role, container string, pid int, ids ...string) (int, string
 	state, err := json.Marshal(specs.State{Version: "1.0.2", ID: container, Status: "creating", Pid: pid, Bundle: n.bundle})
 	must.NoError(n.t, err)
 	return n.hookWith(string(state), n.args(role, ids...)...)
+}
+
+// lock holds the ledger's lock until the test ends, as a process does that was stopped in the midst of a change.
+func (n *node) lock() {
+	n.t.Helper()
+	f, err := os.Open(filepath.Join(n.stateDir, "claims", ".lock"))
+	must.NoError(n.t, err)
+	n.t.Cleanup(func() { _ = f.Close() })
+	must.NoError(n.t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
+}
+
+// A hook that waits for the ledger's lock in vain says so before its runtime kills it, however many claims it has.
+func TestHooks_LedgerLocked(t *testing.T) {
+	n := newNode(t)
+	first, second := n.reserve("slice-000"), n.reserve("slice-001")
+	n.lock()
+	for _, role := range []string{"prestart", "poststop"} {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		state, err := json.Marshal(specs.State{Version: "1.0.2", ID: "c1", Pid: os.Getpid(), Bundle: n.bundle})
+		must.NoError(t, err)
+		err = run(ctx, n.args(role, first, second), bytes.NewReader(state))
+		must.ErrorIs(t, err, context.DeadlineExceeded, must.Sprint(role))
+		must.ErrorContains(t, err, fmt.Sprintf("which process %d (", os.Getpid()))
+	}
 }
 
 func (n *node) args(role string, ids ...string) []string {

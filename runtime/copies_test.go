@@ -172,6 +172,42 @@ var copyCases = []struct {
 		must.NoError(t, os.Remove(filepath.Join(bundle, "rootfs/etc/ld.so.conf")))
 	},
 }, {
+	name:  "the image's cache, of the old format only",
+	probe: "libcuda.so.1",
+	lay: func(t *testing.T, g *gpuNode, bundle string) {
+		g.copyTo(bundle, g.driver(), "/opt/forward/libcuda.so.1")
+		runtime.WriteFile(t, filepath.Join(bundle, "rootfs/etc/ld.so.conf"), "/opt/forward\n"+runtime.LibDir+"\n")
+		g.must(exec.Command("ldconfig", "-c", "old", "-r", filepath.Join(bundle, "rootfs")))
+		must.NoError(t, os.Remove(filepath.Join(bundle, "rootfs/etc/ld.so.conf")))
+	},
+}, {
+	name:  "compat by a link through /proc",
+	env:   []string{"LD_LIBRARY_PATH=/usr/local/cuda/compat"},
+	probe: "libcuda.so.1",
+	lay: func(t *testing.T, g *gpuNode, bundle string) {
+		g.copyTo(bundle, g.driver(), "/opt/real/libcuda.so.1")
+		link(t, bundle, "/proc/self/root/opt/real", "/usr/local/cuda/compat")
+	},
+}, {
+	name:  "preloaded, under another name",
+	probe: "libcuda.so.1",
+	lay: func(t *testing.T, g *gpuNode, bundle string) {
+		g.copyTo(bundle, g.driver(), "/opt/real/tool.so")
+		runtime.WriteFile(t, filepath.Join(bundle, "rootfs/etc/ld.so.preload"), "/opt/real/tool.so\n")
+	},
+}, {
+	name:  "the driver behind the shadow, preloaded",
+	env:   []string{"LD_PRELOAD=" + runtime.LibDir + "/.tranche/driver-libcuda.so"},
+	probe: "libcuda.so.1",
+	lay:   func(*testing.T, *gpuNode, string) {},
+}, {
+	name:  "a link to the driver behind the shadow",
+	env:   []string{"LD_LIBRARY_PATH=/opt/links"},
+	probe: "libcuda.so.1",
+	lay: func(t *testing.T, _ *gpuNode, bundle string) {
+		link(t, bundle, runtime.LibDir+"/.tranche/driver-libcuda.so", "/opt/links/libcuda.so.1")
+	},
+}, {
 	name:  "an older driver beside the mounted one",
 	probe: runtime.LibDir + "/libcuda.so.535.1",
 	lay: func(_ *testing.T, g *gpuNode, bundle string) {
@@ -306,6 +342,23 @@ func TestCopies(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// An image whose loader would search where only a running process can tell does not start.
+func TestCopies_Undecided(t *testing.T) {
+	for _, next := range []string{"runc", "crun"} {
+		t.Run(next, func(t *testing.T) {
+			g := newGPUNode(t, next)
+			bundle := g.glibcImage("b", "probe lazy dlsym libcuda.so.1", "LD_LIBRARY_PATH=/usr/local/cuda/compat")
+			g.copyTo(bundle, g.driver(), "/opt/real/libcuda.so.1")
+			link(t, bundle, "/proc/1/root/opt/real", "/usr/local/cuda/compat")
+			stderr := g.fails(g.oci("run", "--bundle", bundle, "c1"))
+			if next == "runc" { // crun does not pass on what a hook says
+				must.StrContains(t, stderr, "/usr/local/cuda/compat: it leads through process 1 in /proc")
+			}
+			must.Zero(t, g.peakMiB())
+		})
 	}
 }
 

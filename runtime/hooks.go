@@ -9,7 +9,7 @@ import (
 )
 
 // hookTimeoutSeconds bounds a hook's time. Binding takes milliseconds; what may take longer is the wait for the
-// ledger's lock when many containers start at once.
+// ledger's lock when many containers start at once. It is more than hooks.Patience, so that the hook says what it waited for.
 const hookTimeoutSeconds = 30
 
 // hookEnv is the whole environment of a hook. It is always stated: a runtime gives a hook without one its own, and that

@@ -130,7 +130,34 @@ func TestHostileRootfs_Links(t *testing.T) {
 	}
 }
 
-// The same for hooks alone, with links that come and go while they work, as a container that shares its files with
+// An image whose /dev, /proc or /sys is a link has the next runtime make files where that leads on the host, which is for
+// nobody to find out: it is not started.
+func TestHostileRootfs_LinkedSystemDirs(t *testing.T) {
+	for _, next := range []string{"runc", "crun"} {
+		t.Run(next, func(t *testing.T) {
+			n := newContainerNode(t, next)
+			n.simulatedNVML()
+			_, env := n.reserve(simulatedGPU, "slice-000")
+			o := newOutside(t)
+			for _, dir := range []string{"/dev", "/proc", "/sys"} {
+				must.NoError(t, os.MkdirAll(filepath.Join(o.dir, dir), 0o755))
+			}
+			o.observe()
+			for _, claim := range []string{env, "NO=claim"} {
+				for _, dir := range []string{"/dev", "/proc", "/sys"} {
+					bundle := n.image(n.bundle("b"+dir+claim[:2], "busybox true", claim))
+					o.link(filepath.Join(bundle, "rootfs"), dir, "absolute")
+					stderr := n.fails(n.oci("run", "--bundle", bundle, "c1"))
+					events := o.drain()
+					must.SliceEmpty(t, events, must.Sprintf("%s is a link: %s", dir, strings.Join(events, ", ")))
+					must.StrContains(t, stderr, dir+" of the image: it is a link")
+				}
+			}
+		})
+	}
+}
+
+// The links of TestHostileRootfs_Links for hooks alone, and ones that come and go while they work, as a container that shares its files with
 // another could make them. No runtime is at work here: runc before 1.1.14 itself opens files outside then (CVE-2024-45310).
 func TestHostileRootfs_LinksThatComeAndGo(t *testing.T) {
 	n := newContainerNode(t, "/bin/true")

@@ -11,23 +11,28 @@ import (
 
 func TestHealth(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
-	unfit, err := Read(dir)
+	read, err := Read(dir)
 	must.NoError(t, err)
-	must.MapEmpty(t, unfit)
+	must.Eq(t, Report{}, read)
 
-	said := map[string]Condition{"GPU-1": {Problem: "Xid 79: it fell off the bus", Since: time.Unix(1_700_000_000, 0).UTC()}}
+	since := time.Unix(1_700_000_000, 0).UTC()
+	said := Report{
+		GPUs:      map[string]Condition{"GPU-1": {Problem: "Xid 79: it fell off the bus", Since: since}},
+		Bypassing: map[string]Condition{"0badcafe": {Problem: "process 4711 (1GiB)", Since: since}},
+	}
 	must.NoError(t, Write(dir, said))
-	unfit, err = Read(dir)
+	read, err = Read(dir)
 	must.NoError(t, err)
-	must.Eq(t, said, unfit)
+	must.Eq(t, said, read)
 	info, err := os.Stat(filepath.Join(dir, FileName))
 	must.NoError(t, err)
 	must.Eq(t, 0o644, info.Mode().Perm())
 
-	must.NoError(t, Write(dir, nil))
-	unfit, err = Read(dir)
+	must.NoError(t, Write(dir, Report{}))
+	read, err = Read(dir)
 	must.NoError(t, err)
-	must.MapEmpty(t, unfit)
+	must.MapEmpty(t, read.GPUs)
+	must.MapEmpty(t, read.Bypassing)
 	entries, err := os.ReadDir(dir)
 	must.NoError(t, err)
 	must.Len(t, 1, entries)

@@ -58,6 +58,9 @@ func fill(dir string, h Header) error {
 // Few claims ever need more, and all of it for each claim would fill /run.
 const allocatedSize = 2 * 4096
 
+// CreateBytes is how much room Create needs.
+const CreateBytes = LimitSize + allocatedSize
+
 // writeFile makes a file that begins with start and is size bytes long. A page that is not allocated and that the file
 // system has no room for when it is needed is a SIGBUS in somebody's program, which then gets no more GPU memory.
 func writeFile(path string, start []byte, size, allocated int64, mode os.FileMode) error {

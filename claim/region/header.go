@@ -22,11 +22,12 @@ type Header struct {
 	SpillBytes uint64
 }
 
-// ReadHeader reads what the region in dir says about its claim, and checks both files for being what they should be.
+// ReadHeader reads what the region in dir says about its claim, and checks both files for being what they should be. It
+// returns the header also with the error that the usage file is damaged or missing.
 func ReadHeader(dir string) (Header, error) {
 	h, usage, err := openBoth(dir)
 	if err != nil {
-		return Header{}, err
+		return h, err
 	}
 	usage.Close()
 	return h, nil

@@ -31,6 +31,9 @@ type Files struct {
 	ConfigFile string
 }
 
+// DefaultPrefix is what programs and libraries are installed below.
+const DefaultPrefix = "/usr"
+
 // RuntimePath is where tranche-runtime is below a prefix.
 func RuntimePath(prefix string) string { return filepath.Join(prefix, "bin/tranche-runtime") }
 

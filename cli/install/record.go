@@ -107,5 +107,24 @@ func (r *Record) Save() error {
 	return nil
 }
 
+// RuntimePath is where tranche-runtime was installed, or would be by default.
+func (r *Record) RuntimePath() string {
+	for path := range r.Files {
+		if filepath.Base(path) == filepath.Base(RuntimePath("")) {
+			return path
+		}
+	}
+	return RuntimePath(DefaultPrefix)
+}
+
+// CheckPrefix makes sure that the programs were installed below a prefix.
+func (r *Record) CheckPrefix(prefix string) error {
+	if r.RuntimePath() == RuntimePath(prefix) {
+		return nil
+	}
+	return fmt.Errorf("--prefix: the programs were installed as %s and the like, not below %s; nothing was changed",
+		r.RuntimePath(), prefix)
+}
+
 // Close lets others change the record.
 func (r *Record) Close() error { return r.lock.Close() }

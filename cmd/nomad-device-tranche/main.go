@@ -2,25 +2,29 @@
 package main
 
 import (
+	"os"
 	"os/signal"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/plugins"
 	"golang.org/x/sys/unix"
 
+	"tranche.dev/tranche/cmd/internal/agent"
 	"tranche.dev/tranche/device"
 	"tranche.dev/tranche/device/contextcost"
 	"tranche.dev/tranche/device/mps"
+	"tranche.dev/tranche/internal/version"
 )
-
-// version is a semantic version, as Nomad demands of plugins.
-var version = "v0.1.0-dev"
 
 func main() {
 	contextcost.ChildMain()
 	mps.ChildMain()
-	// A plugin outlives its agent, and with it the pipe that its log goes to. The next agent reattaches to it: a line
-	// in the log must not be what kills it in the meantime.
+	// The pipe that the log goes to ends with the agent. A line in it must not kill the plugin in the midst of something.
 	signal.Ignore(unix.SIGPIPE)
-	plugins.Serve(func(logger hclog.Logger) any { return device.New(logger, version) })
+	watch := agent.NewWatch()
+	go func() {
+		watch.Gone(0)
+		os.Exit(0)
+	}()
+	plugins.Serve(func(logger hclog.Logger) any { return device.New(logger, version.Version) })
 }

@@ -3,11 +3,14 @@ package main
 
 import (
 	"context"
+	"os"
 	"os/signal"
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
 
+	"tranche.dev/tranche/cmd/internal/agent"
 	"tranche.dev/tranche/driver"
 )
 
@@ -16,5 +19,10 @@ func main() {
 	// in the log must not be what kills it in the meantime.
 	signal.Ignore(unix.SIGPIPE)
 	logger := hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, JSONFormat: true})
-	driver.Serve(driver.New(context.Background(), logger), logger)
+	watch := agent.NewWatch()
+	go func() {
+		watch.Gone(agent.ReattachWithin)
+		os.Exit(0)
+	}()
+	driver.Serve(driver.New(context.Background(), logger), logger, grpc.StatsHandler(watch))
 }

@@ -10,14 +10,12 @@ package main
 import (
 	"os"
 
+	"tranche.dev/tranche/internal/version"
 	"tranche.dev/tranche/runtime"
 )
 
-// version is what --tranche-version says.
-var version = "v0.1.0-dev"
-
 func main() {
-	if runtime.PrintVersion(os.Args, version, os.Stdout) {
+	if runtime.PrintVersion(os.Args, version.Version, os.Stdout) {
 		return
 	}
 	os.Exit(runtime.Main(os.Args, os.Environ(), os.Stderr))

@@ -6,12 +6,10 @@ import (
 
 	"tranche.dev/tranche/cli"
 	"tranche.dev/tranche/device/contextcost"
+	"tranche.dev/tranche/internal/version"
 )
-
-// version is what "tranche version" says.
-var version = "v0.1.0-dev"
 
 func main() {
 	contextcost.ChildMain()
-	os.Exit(cli.Main(version, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	os.Exit(cli.Main(version.Version, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }

@@ -23,12 +23,12 @@ func (m *Manager) takeOver(ctx context.Context, uuid string) error {
 	}
 	noted := m.Owns(uuid)
 	if !noted {
-		if err := writeJSON(m.dirs(uuid).computeMode(), earlierMode{Was: now}); err != nil {
+		if err := writeJSON(m.dirs(uuid).computeMode(), earlierMode{Was: m.was(uuid, now)}); err != nil {
 			return err
 		}
 	}
 	if now == nvml.ComputeExclusiveProcess {
-		return nil
+		return m.remember(uuid)
 	}
 	if err := m.options.GPUs.SetComputeMode(ctx, uuid, nvml.ComputeExclusiveProcess); err != nil {
 		if !noted {
@@ -37,7 +37,29 @@ func (m *Manager) takeOver(ctx context.Context, uuid string) error {
 		return fmt.Errorf("let programs at the GPU through MPS only: %w", err)
 	}
 	m.options.Logger.Info("set the compute mode of a GPU", "gpu", uuid, "mode", nvml.ComputeExclusiveProcess.String(), "was", now.String())
+	return m.remember(uuid)
+}
+
+// remember keeps in mind what is noted, for when somebody removes the file.
+func (m *Manager) remember(uuid string) error {
+	var earlier earlierMode
+	if err := readJSON(m.dirs(uuid).computeMode(), &earlier); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.earlier[uuid] = earlier.Was
 	return nil
+}
+
+// was is the compute mode from before, as far as it is remembered; now otherwise.
+func (m *Manager) was(uuid string, now nvml.ComputeMode) nvml.ComputeMode {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if was, known := m.earlier[uuid]; known {
+		return was
+	}
+	return now
 }
 
 // giveBack puts back the compute mode, unless somebody else has changed it.
@@ -56,6 +78,9 @@ func (m *Manager) giveBack(ctx context.Context, uuid string) error {
 	if err != nil {
 		return fmt.Errorf("put back the compute mode %s: %w", earlier.Was, err)
 	}
+	m.mu.Lock()
+	delete(m.earlier, uuid)
+	m.mu.Unlock()
 	return os.Remove(m.dirs(uuid).computeMode())
 }
 

@@ -90,18 +90,24 @@ func (c *control) ask(ctx context.Context, command string) (string, error) {
 }
 
 func (c *control) answers(ctx context.Context) error {
-	_, err := c.ask(ctx, "get_server_list")
+	_, err := c.servers(ctx)
 	return err
+}
+
+// servers are the daemon's servers.
+func (c *control) servers(ctx context.Context) ([]int, error) {
+	text, err := c.ask(ctx, "get_server_list")
+	return numbers(text), err
 }
 
 // clients are the processes that the daemon's servers have as clients.
 func (c *control) clients(ctx context.Context) ([]int, error) {
-	servers, err := c.ask(ctx, "get_server_list")
+	servers, err := c.servers(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var clients []int
-	for _, server := range numbers(servers) {
+	for _, server := range servers {
 		text, err := c.ask(ctx, "get_client_list "+strconv.Itoa(server))
 		if err != nil {
 			return nil, err

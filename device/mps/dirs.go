@@ -37,11 +37,20 @@ func (d dirs) computeMode() string { return filepath.Join(d.root, "compute-mode.
 // longestSocket is how long the name of a Unix socket may be (unix(7)).
 const longestSocket = 107
 
-// make makes what is missing. A server may run as the user of its clients, and then has to get at its directories.
-func (d dirs) make() error {
+// CheckRunDir tells whether a GPU's daemon can have its sockets below a run directory.
+func CheckRunDir(runDir, uuid string) error {
+	d := dirs{runDir: runDir, root: mpsdir.Of(runDir, uuid)}
 	if socket := filepath.Join(d.pipe(), "control_privileged"); len(socket) > longestSocket {
 		return fmt.Errorf("the MPS control daemon's socket would be %s, whose name is longer than the %d bytes that the kernel "+
 			"allows: choose a shorter run_dir", socket, longestSocket)
+	}
+	return nil
+}
+
+// make makes what is missing. A server may run as the user of its clients, and then has to get at its directories.
+func (d dirs) make() error {
+	if err := CheckRunDir(d.runDir, filepath.Base(d.root)); err != nil {
+		return err
 	}
 	for _, dir := range []string{d.runDir, filepath.Dir(d.root), d.root} {
 		if err := makePassable(dir); err != nil {

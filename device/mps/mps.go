@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -40,6 +42,8 @@ type Options struct {
 type timing struct {
 	// start bounds the start of a daemon until it answers, answer one answer of it, and quit its end, before it is killed.
 	start, answer, quit time.Duration
+	// serve bounds the start of a server.
+	serve time.Duration
 	// firstPause and longestPause are how long after a failure a daemon is started again.
 	firstPause, longestPause time.Duration
 	// ranWell is how long a daemon has to have run for the next one to be started at once.
@@ -47,7 +51,7 @@ type timing struct {
 }
 
 var usual = timing{
-	start: 30 * time.Second, answer: 10 * time.Second, quit: 10 * time.Second,
+	start: 30 * time.Second, answer: 10 * time.Second, quit: 10 * time.Second, serve: 20 * time.Second,
 	firstPause: time.Second, longestPause: 2 * time.Minute, ranWell: time.Minute,
 }
 
@@ -59,6 +63,8 @@ type Manager struct {
 
 	mu      sync.Mutex
 	watched map[string]*watch
+	// earlier are the compute modes that GPUs had before, by UUID. Their files may be removed.
+	earlier map[string]nvml.ComputeMode
 }
 
 // New returns a Manager that has started nothing.
@@ -66,7 +72,10 @@ func New(options Options) *Manager {
 	if options.Logger == nil {
 		options.Logger = hclog.NewNullLogger()
 	}
-	return &Manager{options: options, timing: usual, changed: make(chan struct{}, 1), watched: make(map[string]*watch)}
+	return &Manager{
+		options: options, timing: usual, changed: make(chan struct{}, 1),
+		watched: make(map[string]*watch), earlier: make(map[string]nvml.ComputeMode),
+	}
 }
 
 // Status is how a GPU's daemon is.
@@ -92,6 +101,19 @@ func (e *DownError) Error() string {
 // Retriable says that the same call may succeed later.
 func (e *DownError) Retriable() bool { return true }
 
+// ServerError says that a GPU's daemon has no server and can start none.
+type ServerError struct {
+	GPUUUID string
+	Reason  string
+}
+
+func (e *ServerError) Error() string {
+	return fmt.Sprintf("the MPS control daemon of GPU %s cannot start a server: %s", e.GPUUUID, e.Reason)
+}
+
+// Retriable says that the same call may succeed later.
+func (e *ServerError) Retriable() bool { return true }
+
 // BusyError says that a GPU's daemon has clients.
 type BusyError struct {
 	GPUUUID string
@@ -104,13 +126,15 @@ func (e *BusyError) Error() string {
 }
 
 // Ensure has a daemon serve a GPU, in compute mode Exclusive_Process so that nobody gets past it, and returns when it
-// answers. It takes over a daemon that is there. From then on the daemon is started again whenever it ends. The error is
+// answers. It takes over a daemon that is there, and replaces one that does not answer. From then on the daemon is started again whenever it ends. The error is
 // a *DownError where it can't be started now, which is tried again with growing pauses.
 func (m *Manager) Ensure(ctx context.Context, uuid string) error {
 	if err := checkUUID(uuid); err != nil {
 		return err
 	}
-	if err := m.watch(uuid).wait(ctx); err != nil {
+	w := m.watch(uuid)
+	w.recheck(ctx)
+	if err := w.wait(ctx); err != nil {
 		return err
 	}
 	// Somebody may have set it, or loaded the driver anew.
@@ -119,6 +143,34 @@ func (m *Manager) Ensure(ctx context.Context, uuid string) error {
 	}
 	m.dirs(uuid).boundLogs(m.options.Logger)
 	return nil
+}
+
+// Serve has the daemon of a GPU, which Ensure started, have a server, and returns when it is there. From then on the server
+// has the GPU, and the compute mode keeps it from all others; without one, the first program that comes would get it. The
+// error is a *ServerError where none can be started.
+func (m *Manager) Serve(ctx context.Context, uuid string) error {
+	daemon, err := m.control(uuid)
+	if err != nil {
+		return err
+	}
+	servers, err := daemon.servers(ctx)
+	if err != nil || len(servers) > 0 {
+		return err
+	}
+	said, err := daemon.ask(ctx, "start_server -uid "+strconv.Itoa(os.Geteuid()))
+	if err != nil {
+		return err
+	}
+	timed, cancel := context.WithTimeout(ctx, m.timing.serve)
+	defer cancel()
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		if servers, err := daemon.servers(timed); err == nil && len(servers) > 0 {
+			return nil
+		}
+		if !sleep(timed, pause) {
+			return &ServerError{GPUUUID: uuid, Reason: strings.TrimSpace(said + " see " + m.dirs(uuid).log())}
+		}
+	}
 }
 
 // Status tells how the daemon of a GPU is.
@@ -163,8 +215,11 @@ func (m *Manager) Release(ctx context.Context, uuid string) error {
 		return err
 	}
 	clients, err := m.Clients(ctx, uuid)
-	if err != nil {
+	if ctx.Err() != nil {
 		return err
+	}
+	if err != nil {
+		m.options.Logger.Warn("an MPS control daemon does not answer, and is ended whoever its clients are", "gpu", uuid, "error", err)
 	}
 	if len(clients) > 0 {
 		return &BusyError{GPUUUID: uuid, Clients: clients}

@@ -309,6 +309,41 @@ func TestRelease_ofAnEarlierLife(t *testing.T) {
 	must.DirNotExists(t, second.dirs(gpu0).root)
 }
 
+// One that lost its sockets while nobody watched is ended all the same.
+func TestRelease_pipeRemoved(t *testing.T) {
+	options := Options{DriverRoot: fakeRoot(t, fakeManners{Clients: "41"}), RunDir: shortDir(t), GPUs: nvmltest.New(nvmltest.H200(0))}
+	first := newManager(t, options)
+	must.NoError(t, first.Ensure(t.Context(), gpu0))
+	must.NoError(t, first.Serve(t.Context(), gpu0))
+	pid, server := pidOf(t, first, gpu0), number(t, tell(t, first, gpu0, "get_server_list"))
+	first.Close()
+	must.NoError(t, os.RemoveAll(first.dirs(gpu0).pipe()))
+	second := newManager(t, options)
+	must.NoError(t, second.Release(t.Context(), gpu0))
+	must.ErrorIs(t, unix.Kill(pid, 0), unix.ESRCH)
+	must.ErrorIs(t, unix.Kill(server, 0), unix.ESRCH)
+	must.Eq(t, nvml.ComputeDefault, modeOf(t, options.GPUs, gpu0))
+}
+
+// Somebody quits it while it has clients: these compute on, nobody else gets in, and the next one comes after them.
+func TestEnsure_quitWithClients(t *testing.T) {
+	root := fakeRoot(t, fakeManners{Clients: "41"})
+	m := newManager(t, Options{DriverRoot: root})
+	must.NoError(t, m.Ensure(t.Context(), gpu0))
+	must.NoError(t, m.Serve(t.Context(), gpu0))
+	pid := pidOf(t, m, gpu0)
+	d := m.dirs(gpu0)
+	must.NoError(t, os.Remove(filepath.Join(d.pipe(), "control")))
+	down := until(t, m, gpu0, func(s Status) bool { return !s.Running })
+	must.Eq(t, "its socket for clients is gone; it is replaced when processes [41] have ended", down.Reason)
+	must.ErrorContains(t, m.Ensure(t.Context(), gpu0), down.Reason)
+	must.Eq(t, pid, pidOf(t, m, gpu0))
+	behave(t, root, fakeManners{})
+	must.Error(t, m.Ensure(t.Context(), gpu0))
+	until(t, m, gpu0, func(s Status) bool { return s.Running })
+	must.NotEq(t, pid, pidOf(t, m, gpu0))
+}
+
 func TestEnsure_fails(t *testing.T) {
 	for name, tc := range map[string]struct {
 		prepare func(t *testing.T, root string)

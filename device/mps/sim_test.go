@@ -3,6 +3,7 @@ package mps
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -150,7 +151,7 @@ func TestSimulated(t *testing.T) {
 		must.LessEq(t, most, held)
 		must.Greater(t, most*9/10, held, must.Sprint("it got less than its limit"))
 	}
-	must.Eq(t, 0, s.node.UsedBytes(t, simtest.H200UUID0))
+	must.Eq(t, 0, s.node.UsedBytes(t, simtest.H200UUID0), must.Sprint("that GPU has no server"))
 	clients, err := s.Clients(t.Context(), simtest.H200UUID1)
 	must.NoError(t, err)
 	slices.Sort(clients)
@@ -223,4 +224,72 @@ func TestSimulated_adopts(t *testing.T) {
 	must.StrContains(t, client.said(t), `"stopped"`)
 	idle(t, next, uuid)
 	must.NoError(t, next.Release(t.Context(), uuid))
+}
+
+// The server has the GPU before any client comes: a program that knows nothing of MPS gets no part of it. When it is killed,
+// the next one takes its place.
+func TestSimulated_serves(t *testing.T) {
+	s := newSimulated(t)
+	const uuid = simtest.H200UUID0
+	must.NoError(t, s.Ensure(t.Context(), uuid))
+	for range 2 {
+		must.NoError(t, s.Serve(t.Context(), uuid))
+		server := number(t, tell(t, s.Manager, uuid, "get_server_list"))
+		must.NoError(t, s.Serve(t.Context(), uuid))
+		must.Eq(t, server, number(t, tell(t, s.Manager, uuid, "get_server_list")))
+		s.start(t, "", "fill", 0, "CUDA_VISIBLE_DEVICES="+uuid).says(t, `"name":"CUDA_ERROR_DEVICE_UNAVAILABLE"`)
+		client := s.start(t, uuid, "fill", 1000)
+		client.says(t, `"computing"`)
+		must.NoError(t, unix.Kill(server, unix.SIGKILL))
+		client.says(t, `"event":"error"`)
+		client.end()
+		must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return tell(t, s.Manager, uuid, "get_server_list") == "" }),
+			wait.Timeout(patience), wait.Gap(10*time.Millisecond)))
+	}
+	must.Eq(t, 0, s.node.UsedBytes(t, uuid))
+
+	// Somebody who was quicker keeps it.
+	quicker := s.start(t, "", "fill", 0, "CUDA_VISIBLE_DEVICES="+uuid)
+	quicker.says(t, `"computing"`)
+	s.timing.serve = 100 * time.Millisecond
+	err := s.Serve(t.Context(), uuid)
+	var failed *ServerError
+	must.True(t, errors.As(err, &failed), must.Sprint(err))
+	quicker.end()
+	s.timing.serve = patience
+	must.NoError(t, s.Serve(t.Context(), uuid))
+}
+
+// What cleans up /run removes the sockets of a daemon that lives. It is replaced at once, with its server, so that clients
+// get in again.
+func TestSimulated_pipeRemoved(t *testing.T) {
+	for name, remove := range map[string]func(d dirs) []string{
+		"the sockets": func(d dirs) []string { return []string{d.pipe() + "/control", d.pipe() + "/control_privileged"} },
+		"the pipe":    func(d dirs) []string { return []string{d.pipe()} },
+		"all":         func(d dirs) []string { return []string{d.client(), d.log(), d.identity(), d.computeMode(), d.pipe()} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSimulated(t)
+			const uuid = simtest.H200UUID0
+			must.NoError(t, s.Ensure(t.Context(), uuid))
+			must.NoError(t, s.Serve(t.Context(), uuid))
+			daemon, server := pidOf(t, s.Manager, uuid), number(t, tell(t, s.Manager, uuid, "get_server_list"))
+			for _, path := range remove(s.dirs(uuid)) {
+				must.NoError(t, os.RemoveAll(path))
+			}
+			until(t, s.Manager, uuid, func(s Status) bool { return !s.Running })
+			until(t, s.Manager, uuid, func(s Status) bool { return s.Running })
+			must.NoError(t, s.Ensure(t.Context(), uuid))
+			must.NoError(t, s.Serve(t.Context(), uuid))
+			must.ErrorIs(t, unix.Kill(daemon, 0), unix.ESRCH)
+			must.ErrorIs(t, unix.Kill(server, 0), unix.ESRCH)
+			client := s.start(t, uuid, "fill", 0)
+			client.says(t, `"computing"`)
+			client.end()
+			idle(t, s.Manager, uuid)
+			must.NoError(t, s.Release(t.Context(), uuid))
+			must.Eq(t, nvml.ComputeDefault, modeOf(t, s.gpus, uuid))
+			must.Eq(t, 0, s.node.UsedBytes(t, uuid))
+		})
+	}
 }

@@ -23,7 +23,8 @@ const multiuser = "-multiuser-server"
 var errEarly = errors.New("before it answered")
 
 // start takes over the daemon of a GPU, or starts one, and returns when it answers.
-func (m *Manager) start(ctx context.Context, uuid string) (*process, error) {
+// What was started before, earlier, is ended if nothing else is left by which to know it.
+func (m *Manager) start(ctx context.Context, uuid string, earlier identity) (*process, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.timing.start)
 	defer cancel()
 	d := m.dirs(uuid)
@@ -40,6 +41,9 @@ func (m *Manager) start(ctx context.Context, uuid string) (*process, error) {
 	id, err := d.readIdentity()
 	if err != nil {
 		return nil, err
+	}
+	if id.Process.PID == 0 {
+		id = earlier
 	}
 	if p, err := m.adopt(ctx, uuid, daemon, id); p != nil || err != nil {
 		return p, err
@@ -65,16 +69,37 @@ func (m *Manager) adopt(ctx context.Context, uuid string, daemon *control, id id
 		p.leave()
 		return nil, nil
 	}
-	if err := daemon.answers(ctx); err != nil {
+	closedFor, err := m.open(ctx, uuid, daemon)
+	if err != nil {
 		p.leave()
 		if ctx.Err() != nil {
 			return nil, err
 		}
-		log.Warn("an MPS control daemon from before does not answer, and is ended", "error", err)
+		log.Warn("an MPS control daemon from before cannot be taken over, and is ended", "reason", err)
 		return nil, nil
 	}
 	log.Info("took over the MPS control daemon of a GPU")
+	if len(closedFor) > 0 {
+		return p, nil
+	}
 	return p, m.dirs(uuid).publish()
+}
+
+// open tells whether a daemon answers, and new clients get in. Where only these don't, since its socket for them was removed
+// or somebody has told it to quit, it is of use as long as it has others, which are returned then.
+func (m *Manager) open(ctx context.Context, uuid string, daemon *control) (closedFor []int, err error) {
+	clients, err := daemon.clients(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("it does not answer: %w", err)
+	}
+	_, err = os.Stat(m.dirs(uuid).control())
+	switch {
+	case err == nil:
+		return nil, nil
+	case len(clients) > 0:
+		return clients, nil
+	}
+	return nil, fmt.Errorf("clients don't get in: %w", err)
 }
 
 // launchAny starts a daemon for all users or, where it is too old for that, for one at a time. The program itself is

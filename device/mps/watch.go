@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
 )
 
 // watch keeps a GPU's daemon running.
@@ -14,6 +16,10 @@ type watch struct {
 	cancel  context.CancelFunc
 	ctx     context.Context
 	ended   chan struct{}
+	// checks are requests to ask the daemon whether it still answers. Each channel is closed when the status says so.
+	checks chan chan struct{}
+	// identity is that of the daemon that was started last. Its file may be removed while it runs.
+	identity identity
 
 	mu    sync.Mutex
 	phase phase
@@ -28,6 +34,7 @@ type phase int
 const (
 	starting phase = iota
 	running
+	closing // it has clients, but new ones don't get in
 	pausing
 	left
 )
@@ -36,7 +43,8 @@ func newWatch(m *Manager, uuid string) *watch {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &watch{
 		manager: m, uuid: uuid, ctx: ctx, cancel: cancel, ended: make(chan struct{}), turned: make(chan struct{}),
-		now: Status{Reason: "it is being started"},
+		checks: make(chan chan struct{}),
+		now:    Status{Reason: "it is being started"},
 	}
 }
 
@@ -47,21 +55,18 @@ func (w *watch) run() {
 	pause := w.manager.timing.firstPause
 	for w.ctx.Err() == nil {
 		began := time.Now()
-		daemon, err := w.manager.start(w.ctx, w.uuid)
+		daemon, err := w.manager.start(w.ctx, w.uuid, w.identity)
 		if err != nil {
 			if w.ctx.Err() != nil {
 				return
 			}
 			w.fail(err.Error())
 		} else {
-			w.turn(running, Status{Running: true, OneUser: daemon.oneUser})
-			ended := daemon.wait(w.ctx)
+			reason := w.serve(daemon)
 			daemon.leave()
-			if !ended {
+			if reason == "" {
 				return
 			}
-			reason := daemon.exit()
-			w.fail(reason)
 			if time.Since(began) >= w.manager.timing.ranWell {
 				pause = w.manager.timing.firstPause
 				w.turn(starting, Status{Reason: reason + "; it is being started again"})
@@ -73,6 +78,104 @@ func (w *watch) run() {
 		}
 		pause = min(2*pause, w.manager.timing.longestPause)
 		w.turn(starting, Status{Reason: w.status().Reason})
+	}
+}
+
+// endsWithin is how long after its sockets a daemon that quits is gone itself.
+const endsWithin = 100 * time.Millisecond
+
+// serve returns when the daemon has ended or does not answer any more, and says which. The reason is empty if the watch was
+// left. A daemon that lives but whose sockets were removed, as those do that clean up /run, is seen by the removal.
+func (w *watch) serve(p *process) (reason string) {
+	w.identity, _ = w.manager.dirs(w.uuid).readIdentity()
+	removed, stop := w.watchPipe()
+	defer stop()
+	var checked chan struct{}
+	for {
+		reason = w.check(p)
+		if reason != "" && w.ctx.Err() == nil {
+			w.fail(reason)
+		}
+		if checked != nil {
+			close(checked)
+			checked = nil
+		}
+		if reason != "" {
+			return reason
+		}
+		select {
+		case <-p.ended:
+		case <-w.ctx.Done():
+			return ""
+		case <-removed:
+		case checked = <-w.checks:
+		}
+	}
+}
+
+// check asks the daemon through its socket, and notes whether new clients get in. It returns why it has to be replaced.
+func (w *watch) check(p *process) (reason string) {
+	daemon, err := w.manager.control(w.uuid)
+	var closedFor []int
+	if err == nil {
+		closedFor, err = w.manager.open(w.ctx, w.uuid, daemon)
+	}
+	switch {
+	case err != nil:
+		select {
+		case <-p.ended:
+			return p.exit()
+		case <-time.After(endsWithin):
+			return err.Error()
+		}
+	case len(closedFor) > 0:
+		w.turn(closing, Status{Reason: fmt.Sprintf("its socket for clients is gone; it is replaced when processes %v have ended", closedFor)})
+	default:
+		w.turn(running, Status{Running: true, OneUser: p.oneUser})
+	}
+	return ""
+}
+
+// watchPipe tells when something is removed from the daemon's directory. Where that cannot be watched, it is left to Ensure
+// to have the daemon asked.
+func (w *watch) watchPipe() (removed <-chan struct{}, stop func()) {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, func() {}
+	}
+	_ = watcher.Add(w.manager.dirs(w.uuid).pipe())
+	tell := make(chan struct{}, 1)
+	go func() {
+		for event := range watcher.Events {
+			if event.Has(fsnotify.Remove) || event.Has(fsnotify.Rename) {
+				select {
+				case tell <- struct{}{}:
+				default: // it is to be asked anyway
+				}
+			}
+		}
+	}()
+	return tell, func() { watcher.Close() }
+}
+
+// recheck has a daemon that runs be asked whether it still answers. What comes of it, wait tells.
+func (w *watch) recheck(ctx context.Context) {
+	w.mu.Lock()
+	phase, turned := w.phase, w.turned
+	w.mu.Unlock()
+	if phase != running && phase != closing {
+		return
+	}
+	checked := make(chan struct{})
+	select {
+	case w.checks <- checked:
+		select {
+		case <-checked:
+		case <-ctx.Done():
+		}
+	case <-turned:
+	case <-w.ended:
+	case <-ctx.Done():
 	}
 }
 
@@ -112,7 +215,7 @@ func (w *watch) wait(ctx context.Context) error {
 		switch phase {
 		case running:
 			return nil
-		case pausing, left:
+		case closing, pausing, left:
 			return &DownError{GPUUUID: w.uuid, Reason: now.Reason}
 		case starting:
 		}

@@ -33,7 +33,8 @@ var requiredSymbols = []string{
 }
 
 // Library is the NVML of one driver root. It may be used by many goroutines;
-// calls into the driver are made one at a time.
+// calls into the driver are made one at a time, but for questions to single
+// GPUs: see gpuCalls.
 type Library struct {
 	driverRoot string
 	load       func(path string) (gonvml.Interface, error)
@@ -52,8 +53,6 @@ type Library struct {
 	startErr error
 	uuids    map[int]string
 	traits   map[string]Traits
-	// symbols tells of which functions the library has.
-	symbols map[string]bool
 	// listed are the GPUs that the kernel module listed when the session began.
 	listed []string
 
@@ -64,6 +63,8 @@ type Library struct {
 	events atomic.Pointer[eventSet]
 	// begun gets a token when a session has begun.
 	begun chan struct{}
+
+	gpuCalls gpuCalls
 }
 
 // New returns the NVML of a driver root. The library is looked for when it is
@@ -140,19 +141,26 @@ func (l *Library) Close(ctx context.Context) error {
 // context ends. A call that is stuck keeps its turn, so that no more than one
 // goroutine ever hangs in the driver.
 func call[T any](ctx context.Context, l *Library, fn func() (T, error)) (T, error) {
-	type result struct {
-		value T
-		err   error
-	}
 	var none T
 	select {
 	case l.turn <- struct{}{}:
 	case <-ctx.Done():
 		return none, fmt.Errorf("NVML is still busy with an earlier call: %w", ctx.Err())
 	}
+	return wait(ctx, func() (T, error) {
+		defer func() { <-l.turn }()
+		return fn()
+	})
+}
+
+// wait waits for a call until the context ends. The call goes on then.
+func wait[T any](ctx context.Context, fn func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
 	done := make(chan result, 1)
 	go func() {
-		defer func() { <-l.turn }()
 		value, err := fn()
 		done <- result{value, err}
 	}()
@@ -160,6 +168,7 @@ func call[T any](ctx context.Context, l *Library, fn func() (T, error)) (T, erro
 	case r := <-done:
 		return r.value, r.err
 	case <-ctx.Done():
+		var none T
 		return none, fmt.Errorf("NVML did not answer in time: %w", ctx.Err())
 	}
 }
@@ -168,7 +177,7 @@ func call[T any](ctx context.Context, l *Library, fn func() (T, error)) (T, erro
 func (l *Library) start() error {
 	if l.started && l.restart && l.now().Sub(l.startAt) >= restartInterval {
 		// Whether the old session ended well doesn't matter to the new one.
-		if err := l.stop(); errors.Is(err, errStillWaiting) {
+		if err := l.stop(); errors.Is(err, errStillWaiting) || errors.Is(err, errStillAsked) {
 			l.startAt = l.now() // the old one has to do, for a while
 		}
 	}
@@ -189,7 +198,7 @@ func (l *Library) start() error {
 	}
 	l.started, l.had, l.restart = true, true, false
 	l.uuids = make(map[int]string)
-	l.symbols = make(map[string]bool)
+	l.gpuCalls.forgetSymbols()
 	l.listed = l.listGPUs()
 	select {
 	case l.begun <- struct{}{}:
@@ -201,15 +210,7 @@ func (l *Library) start() error {
 // has tells whether the library has all of these functions. It knows as long as
 // there is a session only.
 func (l *Library) has(symbols ...string) bool {
-	for _, symbol := range symbols {
-		if _, asked := l.symbols[symbol]; !asked {
-			l.symbols[symbol] = l.lib.Extensions().LookupSymbol(symbol) == nil
-		}
-		if !l.symbols[symbol] {
-			return false
-		}
-	}
-	return true
+	return l.gpuCalls.hasAll(symbols, func(symbol string) bool { return l.lib.Extensions().LookupSymbol(symbol) == nil })
 }
 
 // listGPUs are the bus IDs of the GPUs that the kernel module has, as far as it
@@ -259,6 +260,9 @@ func (l *Library) mismatch() string {
 func (l *Library) stop() error {
 	if !l.started {
 		return nil
+	}
+	if err := l.gpuCalls.end(); err != nil {
+		return err
 	}
 	resume, err := l.endEvents()
 	if err != nil {

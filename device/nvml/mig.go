@@ -35,7 +35,7 @@ type Partitioner interface {
 
 // ErrMIGPending says that MIG will be on, or off, when the GPU has been reset.
 var ErrMIGPending = errors.New("it takes effect when the GPU is reset, for which nothing may use it: end what " +
-	"`nvidia-smi` lists and monitoring (DCGM), then run `nvidia-smi --gpu-reset`, or restart the machine")
+	"`nvidia-smi` lists, monitoring (DCGM) and the Nomad agent, then run `nvidia-smi --gpu-reset`; or restart the machine")
 
 // ErrInUse says that something uses an instance.
 var ErrInUse = errors.New("something uses it")
@@ -274,7 +274,7 @@ func (l *Library) SetMIG(ctx context.Context, uuid string, on bool) error {
 	}
 	_, err := onGPU(ctx, l, uuid, func(device gonvml.Device) (struct{}, error) {
 		// Turning it takes the GPU away from the driver for a moment, so that handles from before mean nothing.
-		defer func() { l.restart = true }()
+		defer func() { l.restart = true; l.gpuCalls.forgetHandles() }()
 		activation, ret := device.SetMigMode(mode)
 		if ret != gonvml.SUCCESS {
 			return struct{}{}, failure("set MIG's mode of the GPU "+uuid, ret)

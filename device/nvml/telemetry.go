@@ -84,21 +84,6 @@ func (l *Library) Telemetry(ctx context.Context, uuid string) (*Telemetry, error
 	return askGPU(ctx, l, uuid, slices.Concat(telemetryQuestions, memoryQuestions))
 }
 
-// askGPU asks questions of the GPU with this UUID.
-func askGPU[T any](ctx context.Context, l *Library, uuid string, questions []question[T]) (*T, error) {
-	return call(ctx, l, func() (*T, error) {
-		device, err := l.find(uuid)
-		if err != nil {
-			return nil, err
-		}
-		answer := new(T)
-		if err := askAll(l, device, uuid, questions, answer); err != nil {
-			return nil, err
-		}
-		return answer, nil
-	})
-}
-
 // find returns the handle of the GPU with this UUID.
 func (l *Library) find(uuid string) (gonvml.Device, error) {
 	if err := l.start(); err != nil {

@@ -4,11 +4,12 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// glance is the part of a spec by which a container can ask for GPUs.
+// glance is the part of a spec by which a container can ask for GPUs, and where its files are.
 type glance struct {
 	Process *struct {
 		Env []string `json:"env"`
 	} `json:"process"`
+	Root        *specs.Root       `json:"root"`
 	Mounts      []specs.Mount     `json:"mounts"`
 	Hooks       *specs.Hooks      `json:"hooks"`
 	Annotations map[string]string `json:"annotations"`
@@ -21,13 +22,13 @@ type glance struct {
 }
 
 // Glance reads no more of a spec that was read than tells whether its container asks for GPUs: the environment, the mounts, hooks and
-// annotations, the devices and what their cgroup allows. Most containers ask for none, and wait for nothing else of us.
+// annotations, the devices and what their cgroup allows; and the root file system. Most containers ask for none, and wait for nothing else of us.
 func (f *File) Glance() (*specs.Spec, error) {
 	var g glance
 	if err := f.Parse(&g); err != nil {
 		return nil, err
 	}
-	spec := &specs.Spec{Mounts: g.Mounts, Hooks: g.Hooks, Annotations: g.Annotations}
+	spec := &specs.Spec{Root: g.Root, Mounts: g.Mounts, Hooks: g.Hooks, Annotations: g.Annotations}
 	if g.Process != nil {
 		spec.Process = &specs.Process{Env: g.Process.Env}
 	}

@@ -38,7 +38,7 @@ func Lacks(root *Root) (string, error) {
 
 // LacksIn is Lacks for the root file system at a path of the host's.
 func LacksIn(dir string) (string, error) {
-	root, err := Open(dir)
+	root, err := Open(dir, "/")
 	if err != nil {
 		return "", err
 	}

@@ -1,7 +1,8 @@
 // Package rootfs looks into a container's root file system from outside, as root, while others may change it.
 //
 // Every path is resolved inside the root by descriptor: a link in the image, or one that somebody swaps in while we
-// look, leads to where it would lead in the container, and never out of it. No device and no FIFO is ever opened, since
+// look, leads to where it would lead in the container, and never out of it. A path that leads each process elsewhere is
+// an error (ErrUndecided). No device and no FIFO is ever opened, since
 // opening one can do things, or wait for ever.
 package rootfs
 
@@ -33,12 +34,16 @@ var ErrTooMuch = errors.New("the image has too many files and directories where 
 type Root struct {
 	dir     *os.File
 	path    string
+	cwd     string
+	refused string // see Refuse
 	lookups int
+	steps   int
 	entries int
 }
 
-// Open opens the root file system at a path of the host's, which its container manager chose.
-func Open(dir string) (*Root, error) {
+// Open opens the root file system at a path of the host's, which its container manager chose. The working directory of the
+// container's process is cwd, a path in the container.
+func Open(dir, cwd string) (*Root, error) {
 	if err := checkProc(); err != nil {
 		return nil, fmt.Errorf("open the container's root file system: %w", err)
 	}
@@ -51,8 +56,12 @@ func Open(dir string) (*Root, error) {
 		_ = file.Close()
 		return nil, fmt.Errorf("open the container's root file system: %w", err)
 	}
-	return &Root{dir: file, path: at}, nil
+	return &Root{dir: file, path: at, cwd: cwd}, nil
 }
+
+// Refuse makes it an error to look up a directory of the container's, by whatever path, or anything in it that is there or
+// will be. It is a path without links.
+func (r *Root) Refuse(dir string) { r.refused = dir }
 
 // Close closes the root.
 func (r *Root) Close() error { return r.dir.Close() }
@@ -62,7 +71,11 @@ func (r *Root) Path() string { return r.path }
 
 // PathOf is where the kernel says that an open file is.
 func PathOf(file *os.File) (string, error) {
-	return os.Readlink(FDPath(file))
+	at, err := os.Readlink(FDPath(file))
+	if errors.Is(err, unix.ENAMETOOLONG) { // by links one gets there all the same
+		return "", fmt.Errorf("%w: a directory lies deeper than the kernel can say", ErrTooMuch)
+	}
+	return at, err
 }
 
 // FDPath names an open file itself, whatever its own path leads to by now.
@@ -112,7 +125,7 @@ func (r *Root) Handle(name string) (*os.File, error) {
 	if r.lookups++; r.lookups > maxLookups {
 		return nil, ErrTooMuch
 	}
-	file, err := lookUp(r.dir, name)
+	file, err := r.lookUp(name)
 	if err != nil {
 		return nil, &fs.PathError{Op: "look up in the container", Path: name, Err: err}
 	}
@@ -137,9 +150,58 @@ func (r *Root) open(name string) (*os.File, error) {
 			Op: "open in the container", Path: name, Err: fmt.Errorf("it is no file (%s): %w", info.Mode(), fs.ErrInvalid),
 		}
 	}
-	// The file itself, not what its path leads to by now. Open has made sure of /proc; a library that looks at it anew for
-	// each file mounts one of its own each time, which took a container's start twenty milliseconds.
-	return os.OpenFile(FDPath(handle), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	file, err := r.Reopen(handle)
+	if errors.Is(err, ErrUnreadable) {
+		return nil, &fs.PathError{Op: "open in the container", Path: name, Err: err}
+	}
+	return file, err
+}
+
+// Reopen opens for reading what a handle names: the file itself, not what its path leads to by now.
+//
+// Open has made sure of /proc; a library that looks at it anew for each file mounts one of its own each time, which took a
+// container's start twenty milliseconds.
+func (r *Root) Reopen(handle *os.File) (*os.File, error) {
+	file, err := os.OpenFile(FDPath(handle), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, r.denied(int(handle.Fd()), err)
+	}
+	return file, nil
+}
+
+// ErrUnreadable says that the root file system holds something that we may not read.
+var ErrUnreadable = errors.New("the container's root may not look into it, though other users in the container might; have " +
+	"the image give it to a user that the container has")
+
+// denied makes an error of what was not allowed with an open file or in an open directory. Root is kept out of volumes on
+// network file systems, and the container with it; but out of the root file system only where it belongs to nobody in the
+// container's user namespace, which an image can bring about by itself.
+func (r *Root) denied(fd int, err error) error {
+	if !errors.Is(err, unix.EACCES) {
+		return err
+	}
+	at, err1 := mountID(fd)
+	own, err2 := mountID(int(r.dir.Fd()))
+	if err1 == nil && err2 == nil && at != own {
+		return err
+	}
+	return ErrUnreadable
+}
+
+// MountID is the kernel's number for the mount that a file was opened through.
+func MountID(file *os.File) (string, error) { return mountID(int(file.Fd())) }
+
+func mountID(fd int) (string, error) {
+	content, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(content)) {
+		if id, ok := strings.CutPrefix(line, "mnt_id:"); ok {
+			return strings.TrimSpace(id), nil
+		}
+	}
+	return "", errors.New("the kernel does not say on which mount a file is")
 }
 
 // ReadFile reads a regular file of at most maxBytes.

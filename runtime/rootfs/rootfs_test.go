@@ -2,6 +2,8 @@ package rootfs_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -29,7 +31,7 @@ func newRoot(t *testing.T, files map[string]string) (*rootfs.Root, string) {
 			must.NoError(t, os.WriteFile(file, []byte(content), 0o644))
 		}
 	}
-	root, err := rootfs.Open(dir)
+	root, err := rootfs.Open(dir, "/work")
 	must.NoError(t, err)
 	t.Cleanup(func() { _ = root.Close() })
 	return root, dir
@@ -66,7 +68,7 @@ func TestWhere(t *testing.T) {
 	root, dir := newRoot(t, map[string]string{"usr/lib/x": "x", "lib": "-> usr/lib", "y": "-> /lib/x"})
 	link := filepath.Join(t.TempDir(), "link") // a container manager may name the root by one
 	must.NoError(t, os.Symlink(dir, link))
-	byLink, err := rootfs.Open(link)
+	byLink, err := rootfs.Open(link, "/")
 	must.NoError(t, err)
 	defer byLink.Close()
 	for name, want := range map[string]string{"/": "/", "/lib": "/usr/lib", "/lib/x": "/usr/lib/x", "y": "/usr/lib/x"} {
@@ -78,6 +80,88 @@ func TestWhere(t *testing.T) {
 	}
 	_, err = root.Where("/none")
 	must.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+// Of what /proc has of each process, only its root and its working directory lead each to the same place.
+func TestWhere_Proc(t *testing.T) {
+	cwd := t.TempDir()
+	must.NoError(t, os.Mkdir(filepath.Join(cwd, "dir"), 0o755))
+	for name, target := range map[string]string{"root": "/proc/self/root", "first": "/proc/1/root", "fd": "/dev/fd/0"} {
+		must.NoError(t, os.Symlink(target, filepath.Join(cwd, name)))
+	}
+	root, err := rootfs.Open("/", cwd)
+	must.NoError(t, err)
+	defer root.Close()
+	for name, want := range map[string]string{
+		"/proc/self/root":                                "/",
+		"/proc/self/root/usr":                            "/usr",
+		"/proc/./self/./root/../usr":                     "/usr",
+		"/proc/thread-self/root/usr":                     "/usr",
+		"/proc/self/cwd/dir":                             cwd + "/dir",
+		"/proc/thread-self/cwd/../" + filepath.Base(cwd): cwd,
+		"/proc/self/root/proc/self/cwd":                  cwd,
+		cwd + "/root" + cwd + "/root/usr":                "/usr",
+		"/proc/sys/kernel":                               "/proc/sys/kernel",
+		"/proc/sys/../cmdline":                           "/proc/cmdline",
+	} {
+		at, err := root.Where(name)
+		must.NoError(t, err)
+		must.Eq(t, want, at, must.Sprint(name))
+	}
+	for _, name := range []string{
+		"/proc/1/root", "/proc/1", "/proc/4194304/cwd/x", "/proc/self", "/proc/self/fd/0", "/proc/self/../self/root",
+		"/proc/self/task/1/root", "/proc/thread-self/exe", "/proc/mounts", "/proc/net/dev", cwd + "/first/usr", cwd + "/fd",
+		"/proc/sys/../1/root",
+	} {
+		_, err := root.Where(name)
+		must.ErrorIs(t, err, rootfs.ErrUndecided, must.Sprint(name))
+		must.ErrorContains(t, err, name)
+		must.False(t, rootfs.Unreachable(err))
+	}
+}
+
+func TestRefuse(t *testing.T) {
+	root, _ := newRoot(t, map[string]string{"a/b/c": "", "a/x": "", "x/a/b": "", "link": "-> x/../a/./b/none", "up": "-> /a/b/.."})
+	root.Refuse("/a/b")
+	for _, name := range []string{"/a/b", "a//b/c", "/link", "/up/x", "/a/b/none"} {
+		_, err := root.Where(name)
+		must.ErrorIs(t, err, rootfs.ErrRefused, must.Sprint(name))
+		must.False(t, rootfs.Unreachable(err))
+	}
+	for _, name := range []string{"/a", "/a/x", "/x/a/b"} {
+		_, err := root.Where(name)
+		must.NoError(t, err)
+	}
+}
+
+// A working directory may have as many links in it as the kernel follows, and a path from there as many again.
+func TestWhere_ManyLinks(t *testing.T) {
+	links := map[string]string{"l80/x": "x", "loop": "-> loop"}
+	for n := range 80 {
+		links[fmt.Sprintf("l%d", n)] = fmt.Sprintf("-> l%d", n+1)
+	}
+	root, _ := newRoot(t, links)
+	at, err := root.Where("/l0/x")
+	must.NoError(t, err)
+	must.Eq(t, "/l80/x", at)
+	_, err = root.Where("/loop")
+	must.ErrorIs(t, err, unix.ELOOP)
+}
+
+func TestWhere_TooDeep(t *testing.T) {
+	root, dir := newRoot(t, nil)
+	name := strings.Repeat("x", 250)
+	at, err := unix.Open(dir, unix.O_PATH, 0)
+	must.NoError(t, err)
+	for range 20 {
+		must.NoError(t, unix.Mkdirat(at, name, 0o755))
+		next, err := unix.Openat(at, name, unix.O_PATH, 0)
+		must.NoError(t, errors.Join(err, unix.Close(at)))
+		at = next
+	}
+	must.NoError(t, unix.Close(at))
+	_, err = root.Where(strings.Repeat("/"+name, 20))
+	must.ErrorIs(t, err, rootfs.ErrTooMuch)
 }
 
 func TestGlob(t *testing.T) {
@@ -170,4 +254,14 @@ func TestLookUp_WhileOthersRename(t *testing.T) {
 	}
 	cancel()
 	renaming.Wait()
+}
+
+func TestRefuseLinkedDirs(t *testing.T) {
+	_, dir := newRoot(t, map[string]string{"dev/null": "", "proc/x": "", "etc": "-> /none", "run/dev": "-> /"})
+	must.NoError(t, rootfs.RefuseLinkedDirs(dir))
+	must.NoError(t, rootfs.RefuseLinkedDirs(filepath.Join(dir, "none")))
+	for name, target := range map[string]string{"dev": "/", "proc": "run", "sys": "/none"} {
+		_, dir := newRoot(t, map[string]string{name: "-> " + target, "run/x": ""})
+		must.ErrorContains(t, rootfs.RefuseLinkedDirs(dir), "/"+name+" of the image: it is a link")
+	}
 }

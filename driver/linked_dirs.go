@@ -1,0 +1,56 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/mount"
+
+	"tranche.dev/tranche/runtime/rootfs"
+)
+
+// withoutLinkedDirs refuses a container whose image would have the OCI runtime make files on the host: see
+// rootfs.RefuseLinkedDirs. No hook could, since the runtime has made them by then.
+func (d *Driver) withoutLinkedDirs(s *startup) containerd.NewContainerOpts {
+	return func(ctx context.Context, client *containerd.Client, c *containers.Container) error {
+		mounts, err := client.SnapshotService(c.Snapshotter).Mounts(ctx, c.SnapshotKey)
+		if err == nil {
+			err = d.lookInto(readOnlyMounts(mounts), rootfs.RefuseLinkedDirs)
+		}
+		if err != nil {
+			return fmt.Errorf("look into image %q: %w", s.options.Image, err)
+		}
+		return nil
+	}
+}
+
+// readOnlyMounts are those of a snapshot for looking at it. An overlay's upper directory must not be that of two mounts at
+// once, and the one made here may end a moment after it was used: here it is one of the lower ones.
+func readOnlyMounts(mounts []mount.Mount) []mount.Mount {
+	mounts = slices.Clone(mounts)
+	for i, m := range mounts {
+		if m.Type != "overlay" {
+			continue
+		}
+		upper, lower, options := "", "", []string{}
+		for _, option := range m.Options {
+			name, value, _ := strings.Cut(option, "=")
+			switch name {
+			case "upperdir":
+				upper = value + ":"
+			case "lowerdir":
+				lower = value
+			case "workdir", "uidmap", "gidmap":
+			default:
+				options = append(options, option)
+			}
+		}
+		options = append(options, "lowerdir="+upper+lower)
+		mounts[i].Options = options
+	}
+	return mounts
+}
