@@ -34,7 +34,7 @@ func TestThousandJobs(t *testing.T) {
 	n := startNode(t, func(c *node.Config) {
 		c.Topology = filepath.Join(build, "../e2e/simgpu/topologies/h200x8.conf")
 	})
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 25*time.Minute)
 	defer cancel()
 	c := &crowd{t: t, n: n, ctx: ctx, random: rand.New(rand.NewPCG(seed, 0)), left: jobsToCome(), jobs: map[string]*crowdJob{}}
 	c.run()
