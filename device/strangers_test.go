@@ -226,8 +226,8 @@ func testStrangersSimulated(t *testing.T) {
 		select {
 		case response := <-stream:
 			reasons = unhealthy(response.Devices[0])
-		case <-clock.set:
-			clock.later.Add(int64(time.Minute))
+		case timer := <-clock.set: // of the hint, or of what has to last
+			clock.goOff(timer)
 		case <-time.After(patience):
 			t.Fatal("no message came")
 		}
