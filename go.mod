@@ -1,4 +1,4 @@
-module tranche.dev/tranche
+module github.com/tranche-gpu/tranche
 
 go 1.26.6
 

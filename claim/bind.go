@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"tranche.dev/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/claim/region"
 )
 
 // Bind gives a claim to a container. The container's ID, runtime and init process have to be stated; the process's

@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim/claimtest"
+	"github.com/tranche-gpu/tranche/claim/claimtest"
 )
 
 // TestMain lets the test binary be the other process where a test needs one.

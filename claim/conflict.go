@@ -3,7 +3,7 @@ package claim
 import (
 	"slices"
 
-	"tranche.dev/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/claim/region"
 )
 
 // conflict gives the slices of an older claim that a new one cannot be made beside; none where both may be. Two claims

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"tranche.dev/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/claim/region"
 )
 
 // BindWithin is how long a claim that was made outside Nomad waits for its container. Between the claim and the binding

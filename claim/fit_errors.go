@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"tranche.dev/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/claim/memsize"
 )
 
 // NoRoomError says that no GPU has as many free slices as were asked for. Nothing was changed.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/claim/region"
 )
 
 // gpuWith is a GPU with so many slices; the first is that of the other tests.

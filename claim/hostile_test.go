@@ -15,8 +15,8 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim/claimtest"
-	"tranche.dev/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/claim/claimtest"
+	"github.com/tranche-gpu/tranche/claim/region"
 )
 
 // environmentOf is a container's environment with a token.

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"tranche.dev/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/claim/region"
 )
 
 // Where the ledger and the regions are unless Options say otherwise.

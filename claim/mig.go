@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"tranche.dev/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/claim/region"
 )
 
 // MakeWithin is how long a claim on an instance by MIG that is still to be made is not given to others. Making one takes

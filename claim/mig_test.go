@@ -6,7 +6,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/claim/region"
 )
 
 func toCome(start, size int, names ...string) Request {

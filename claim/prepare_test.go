@@ -8,7 +8,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/claim/region"
 )
 
 const hostMemory = 4 << 30

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 
-	"tranche.dev/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/claim/region"
 )
 
 // header is what the claim's region has to say.

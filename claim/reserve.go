@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"tranche.dev/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/claim/region"
 )
 
 // Reserve makes a claim on slices of a GPU and returns it with its claim token, which is kept nowhere else.

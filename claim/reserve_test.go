@@ -12,7 +12,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/claim/region"
 )
 
 func TestReserve(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/claim/region"
 )
 
 func indexOf(text []byte, part string) int { return strings.Index(string(text), part) }

@@ -6,7 +6,7 @@ import (
 	"os"
 	"time"
 
-	"tranche.dev/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/claim/region"
 )
 
 var zeroTime time.Time

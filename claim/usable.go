@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/claim/region"
 )
 
 // CheckUsable returns why no new claim can be made whatever it is for, such as a state directory that is none, or a disk that

@@ -11,9 +11,9 @@ import (
 	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
-	"tranche.dev/tranche/claim/memsize"
-	"tranche.dev/tranche/runtime"
-	"tranche.dev/tranche/runtime/ask"
+	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/ask"
 )
 
 // defaultCDIDir is where programs leave CDI specifications that are made anew at each boot.

@@ -11,8 +11,8 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
 
-	"tranche.dev/tranche/device/nvml/nvmltest"
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 func (n *statusNode) cdi(args ...string) (code int, stdout, stderr string) {

@@ -13,8 +13,8 @@ import (
 	nvcli "github.com/urfave/cli/v3"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/runtime"
-	"tranche.dev/tranche/runtime/nodeinfo/generate"
+	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/nodeinfo/generate"
 )
 
 // maxStateBytes bounds what a runtime hands to a hook. A container's annotations are part of its state.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"tranche.dev/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // addLedgerFlags is addFlags for commands that need no driver.

@@ -11,10 +11,10 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/device/contextcost"
-	"tranche.dev/tranche/device/nvml"
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/device/contextcost"
+	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 // Exit codes of Tranche itself. Under `tranche run` every other one is the command's own; these follow what shells and

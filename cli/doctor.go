@@ -10,10 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"tranche.dev/tranche/cli/doctor"
-	"tranche.dev/tranche/cli/install"
-	"tranche.dev/tranche/device/nvml"
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/cli/doctor"
+	"github.com/tranche-gpu/tranche/cli/install"
+	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 type doctorOptions struct {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/cli/doctor"
+	"github.com/tranche-gpu/tranche/cli/doctor"
 )
 
 // The whole command on simulated GPUs: what is there is found to be well, and one thing that is missing is a fault and

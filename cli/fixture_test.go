@@ -13,10 +13,10 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/device/contextcost"
-	"tranche.dev/tranche/device/nvml"
-	"tranche.dev/tranche/device/nvml/nvmltest"
-	"tranche.dev/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/device/contextcost"
+	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // TestMain lets the test binary be the command line, for tests that need it as a process of its own: "real", or on two

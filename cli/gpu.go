@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"tranche.dev/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
 // nvmlPatience bounds a look at the GPUs. A driver that is not kept loaded takes seconds to begin; one that does not

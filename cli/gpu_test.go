@@ -6,8 +6,8 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/device/nvml"
-	"tranche.dev/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 )
 
 func TestChooseGPU(t *testing.T) {

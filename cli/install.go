@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/cli/install"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/cli/install"
 )
 
 // installOptions are those of `tranche install` and `tranche uninstall`.

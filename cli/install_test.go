@@ -12,9 +12,9 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/cli/doctor"
-	"tranche.dev/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/cli/doctor"
+	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 )
 
 // installTrial is a node to install on: all in one directory, but for the engines' own files.

@@ -11,11 +11,11 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/health"
-	"tranche.dev/tranche/claim/layout"
-	"tranche.dev/tranche/device/nvml"
-	"tranche.dev/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/claim/layout"
+	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 )
 
 // reserveIn makes a claim in a mode on a GPU.

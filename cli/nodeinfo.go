@@ -9,10 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"tranche.dev/tranche/device/contextcost"
-	"tranche.dev/tranche/device/nvml"
-	"tranche.dev/tranche/runtime/nodeinfo"
-	"tranche.dev/tranche/runtime/nodeinfo/generate"
+	"github.com/tranche-gpu/tranche/device/contextcost"
+	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/runtime/nodeinfo/generate"
 )
 
 // nodeInfoOptions are those of `tranche node-info refresh`.

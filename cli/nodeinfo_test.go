@@ -7,10 +7,10 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/device/contextcost"
-	"tranche.dev/tranche/device/nvml"
-	"tranche.dev/tranche/device/nvml/nvmltest"
-	"tranche.dev/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/device/contextcost"
+	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
 )
 
 // A GPU that does not answer, or on which no context can be made, keeps no container from the others.

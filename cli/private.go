@@ -9,10 +9,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/region"
-	"tranche.dev/tranche/runtime/driverroot"
-	"tranche.dev/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/runtime/driverroot"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // A command under `tranche run` has a directory of its own, with its region and with the libraries that it is to load:

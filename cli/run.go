@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/memsize"
-	"tranche.dev/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
 type runOptions struct {

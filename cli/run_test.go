@@ -17,9 +17,9 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/claim/region"
-	"tranche.dev/tranche/device/nvml"
-	"tranche.dev/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 )
 
 func TestRunPreparesTheCommand(t *testing.T) {

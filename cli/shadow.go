@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 	"slices"
 
-	"tranche.dev/tranche/runtime"
-	"tranche.dev/tranche/runtime/driverroot"
-	"tranche.dev/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/driverroot"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 var sonames = []string{driverroot.CUDALibrary, driverroot.NVMLLibrary}

@@ -12,8 +12,8 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim/memsize"
-	"tranche.dev/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
 // simulatedNode lays out the simulated GPUs, and gives the environment that leads to them and where things were built.

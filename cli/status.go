@@ -14,12 +14,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/health"
-	"tranche.dev/tranche/claim/layout"
-	"tranche.dev/tranche/claim/memsize"
-	"tranche.dev/tranche/claim/region"
-	"tranche.dev/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/claim/layout"
+	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
 // report is what `tranche status --json` prints. Programs rely on its names.

@@ -11,10 +11,10 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/health"
-	"tranche.dev/tranche/claim/region"
-	"tranche.dev/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 )
 
 // updateGolden names the variable that makes the golden tests write what they get, to be read before it is committed.

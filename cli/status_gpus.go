@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"fmt"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/health"
-	"tranche.dev/tranche/claim/layout"
-	"tranche.dev/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/claim/layout"
+	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
 // addGPUs adds the GPUs that NVML knows, and those that only claims do.

@@ -9,8 +9,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/memsize"
 )
 
 // print writes the report for people.

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/cli/install"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/cli/install"
 )
 
 // uninstall works everything out before it changes anything, too.

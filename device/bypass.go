@@ -6,10 +6,10 @@ import (
 	"slices"
 	"time"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/health"
-	"tranche.dev/tranche/claim/memsize"
-	"tranche.dev/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
 // bypassSettles is how long a claim has to be bypassed before it is published. A

@@ -10,11 +10,11 @@ import (
 	"github.com/shoenig/test/must"
 	"github.com/shoenig/test/wait"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/claimtest"
-	"tranche.dev/tranche/claim/health"
-	"tranche.dev/tranche/device/internal/simtest"
-	"tranche.dev/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/claimtest"
+	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/device/internal/simtest"
+	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
 // reserved makes a claim on a slice, and its region.

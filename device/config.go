@@ -12,8 +12,8 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/memsize"
 )
 
 const (

@@ -11,10 +11,10 @@ import (
 
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/memsize"
-	"tranche.dev/tranche/device/contextcost"
-	"tranche.dev/tranche/device/mps"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/device/contextcost"
+	"github.com/tranche-gpu/tranche/device/mps"
 )
 
 // daemonsSettle is how long a look at the GPUs waits for the MPS control daemons, so that a daemon that is only taken over

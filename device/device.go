@@ -16,11 +16,11 @@ import (
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/health"
-	"tranche.dev/tranche/claim/layout"
-	"tranche.dev/tranche/device/contextcost"
-	"tranche.dev/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/claim/layout"
+	"github.com/tranche-gpu/tranche/device/contextcost"
+	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
 const (

@@ -15,10 +15,10 @@ import (
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/device/contextcost"
-	"tranche.dev/tranche/device/mps"
-	"tranche.dev/tranche/device/nvml"
-	"tranche.dev/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/device/contextcost"
+	"github.com/tranche-gpu/tranche/device/mps"
+	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 )
 
 // servePlugin makes the test binary the plugin's own.

@@ -10,8 +10,8 @@ import (
 	"github.com/hashicorp/hcl"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 )
 
 // docs/device.md has every option of the plugin, every mode and every attribute of the groups, and no option that is none.

@@ -7,8 +7,8 @@ import (
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/device/internal/simtest"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/device/internal/simtest"
 )
 
 // The driver is updated under an agent that runs: the old library cannot talk to the new kernel module. The slices are

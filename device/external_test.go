@@ -15,9 +15,9 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/device/nvml"
-	"tranche.dev/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 )
 
 // neverByItself is a period of the fingerprint in which no test ends.

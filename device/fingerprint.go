@@ -6,9 +6,9 @@ import (
 
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/memsize"
-	"tranche.dev/tranche/device/contextcost"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/device/contextcost"
 )
 
 // fingerprint sends what devices there are: at once, even if there are none,

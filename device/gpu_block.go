@@ -8,7 +8,7 @@ import (
 	"reflect"
 	"strings"
 
-	"tranche.dev/tranche/runtime/selector"
+	"github.com/tranche-gpu/tranche/runtime/selector"
 )
 
 // gpuBlock is one block `gpu "index:0" { … }` of the plugin's configuration.

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"tranche.dev/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
 // xidSettles is how long the driver has to say which recovery an error calls

@@ -9,8 +9,8 @@ import (
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/device/nvml"
-	"tranche.dev/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 )
 
 // sickNode is a plugin with one GPU, whose clock the test moves.

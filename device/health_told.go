@@ -4,7 +4,7 @@ import (
 	"maps"
 	"time"
 
-	"tranche.dev/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/claim/health"
 )
 
 // tellHealth publishes which GPUs are not fit for work, and which claims are

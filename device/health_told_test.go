@@ -8,9 +8,9 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim/health"
-	"tranche.dev/tranche/device/nvml"
-	"tranche.dev/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 )
 
 func unfitOf(t *testing.T, p *Plugin) map[string]health.Condition {

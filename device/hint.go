@@ -1,6 +1,6 @@
 package device
 
-import "tranche.dev/tranche/claim"
+import "github.com/tranche-gpu/tranche/claim"
 
 const (
 	// hintAttribute says how full a GPU is, for jobs that want the fullest one on

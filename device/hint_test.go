@@ -8,8 +8,8 @@ import (
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 )
 
 // handClock is a clock that a test moves.

@@ -10,10 +10,10 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/memsize"
-	"tranche.dev/tranche/device/mig"
-	"tranche.dev/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/device/mig"
+	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
 // gpu is a GPU that this node has, or had since the plugin started.

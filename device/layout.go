@@ -3,7 +3,7 @@ package device
 import (
 	"maps"
 
-	"tranche.dev/tranche/claim/layout"
+	"github.com/tranche-gpu/tranche/claim/layout"
 )
 
 // tellLayout writes down how the GPUs are shared, for those on this node that

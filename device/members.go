@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"tranche.dev/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // relation is how a process that uses a GPU stands to this node's

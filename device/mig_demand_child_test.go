@@ -18,10 +18,10 @@ import (
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/device/internal/simtest"
-	"tranche.dev/tranche/device/mig"
-	"tranche.dev/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/device/internal/simtest"
+	"github.com/tranche-gpu/tranche/device/mig"
+	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
 // Processes beside the test's, which is the test binary itself again: what they are to do is in these variables.

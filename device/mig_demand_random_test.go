@@ -10,7 +10,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // randomNode has allocations come and go as Nomad has them do it. Nomad counts the slices of an allocation as taken until it

@@ -14,8 +14,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 // A container that starts with the reservation's environment gets the nodes of its own instance, and of no other; one that is

@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
 // someMIG are configurations of an A100 with 40 GB; an error that is expected makes one impossible.

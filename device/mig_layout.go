@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/device/mig"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/device/mig"
 )
 
 // layOut cuts the GPUs into the instances that the configuration declares, makes

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/memsize"
-	"tranche.dev/tranche/device/mig"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/device/mig"
 )
 
 // undoWithin bounds what is done when an instance could not be made. With

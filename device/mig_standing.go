@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/device/mig"
-	"tranche.dev/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/device/mig"
+	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
 // standing is what there is at one moment on a GPU whose instances are made on

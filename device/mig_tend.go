@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"tranche.dev/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // restartWithin is how long the instance of a claim whose container has ended

@@ -7,7 +7,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // choice is one of some values at one of some places.

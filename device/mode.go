@@ -8,8 +8,8 @@ import (
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/memsize"
 )
 
 // mode is one way to share a GPU: what Nomad sees of it, and what a

@@ -6,7 +6,7 @@ import (
 
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 
-	"tranche.dev/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // gpuType is the type of whole GPUs and of MIG instances, as in jobspecs:

@@ -10,9 +10,9 @@ import (
 
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/device/mps"
-	"tranche.dev/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/device/mps"
+	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
 // mpsMode offers a GPU's memory in slices, as sliceMode does. Their programs compute side by side, behind the GPU's MPS

@@ -9,8 +9,8 @@ import (
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/memsize"
 )
 
 // sliceType is the type of slices, as in jobspecs: nvidia/slice.

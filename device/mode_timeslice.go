@@ -10,7 +10,7 @@ import (
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
-	"tranche.dev/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // timesliceType is the type of shares without a limit, as in jobspecs:

@@ -17,9 +17,9 @@ import (
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/device/internal/recorded"
-	"tranche.dev/tranche/device/internal/simtest"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/device/internal/recorded"
+	"github.com/tranche-gpu/tranche/device/internal/simtest"
 )
 
 var (

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/memsize"
 )
 
 // policy is how one GPU is shared.

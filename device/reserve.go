@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"tranche.dev/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // reserve makes claims on devices.

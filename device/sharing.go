@@ -7,11 +7,11 @@ import (
 	"slices"
 	"strings"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/memsize"
-	"tranche.dev/tranche/device/mig"
-	"tranche.dev/tranche/device/nvml"
-	"tranche.dev/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/device/mig"
+	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
 )
 
 // sharing is how the GPUs of a node are shared, as the configuration says.

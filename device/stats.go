@@ -10,8 +10,8 @@ import (
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
 // stats sends statistics until the context ends. What can't be found out is

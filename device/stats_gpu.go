@@ -3,7 +3,7 @@ package device
 import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
-	"tranche.dev/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
 // notTold is what stands for a number that a GPU does not tell.

@@ -6,8 +6,8 @@ import (
 
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
 // measureInstances asks what is used of the MIG instances of a GPU that devices

@@ -7,8 +7,8 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/device/internal/simtest"
-	"tranche.dev/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/internal/simtest"
+	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
 // statsOf are the statistics of one device.

@@ -9,10 +9,10 @@ import (
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/health"
-	"tranche.dev/tranche/device/mig"
-	"tranche.dev/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/device/mig"
+	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
 // Each way to share a GPU is changed into each other one over a restart of the agent, while a task has the GPU as it was and

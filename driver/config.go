@@ -9,8 +9,8 @@ import (
 	"github.com/hashicorp/nomad/drivers/shared/capabilities"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
-	"tranche.dev/tranche/claim/memsize"
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 // Defaults of the plugin's configuration.

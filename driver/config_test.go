@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 func TestConfig_Validate(t *testing.T) {

@@ -42,7 +42,7 @@ func startPlugin(t *testing.T, config Config) *pluginProcess {
 	binary := filepath.Join(os.Getenv("TRANCHE_BUILD"), "bin/nomad-driver-tranche")
 	if os.Getenv("TRANCHE_BUILD") == "" {
 		binary = filepath.Join(t.TempDir(), "nomad-driver-tranche")
-		out, err := exec.Command("go", "build", "-o", binary, "tranche.dev/tranche/cmd/nomad-driver-tranche").CombinedOutput()
+		out, err := exec.Command("go", "build", "-o", binary, "github.com/tranche-gpu/tranche/cmd/nomad-driver-tranche").CombinedOutput()
 		must.NoError(t, err, must.Sprint(string(out)))
 	}
 	client := plugin.NewClient(&plugin.ClientConfig{

@@ -24,7 +24,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
-	"tranche.dev/tranche/internal/version"
+	"github.com/tranche-gpu/tranche/internal/version"
 )
 
 const (

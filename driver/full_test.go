@@ -11,7 +11,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
 // smallDisk is a node whose containerd has everything on a file system of its own, and the directory of that.

@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // A task gets of the driver what its environment asks for, and fails where the plugin's option does not allow that.

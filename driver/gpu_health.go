@@ -8,8 +8,8 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/health"
 )
 
 // gpuHealth tells tasks when a GPU of theirs is no longer fit for work, or a claim of theirs is bypassed, and when that is

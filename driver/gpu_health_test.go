@@ -10,9 +10,9 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/claimtest"
-	"tranche.dev/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/claimtest"
+	"github.com/tranche-gpu/tranche/claim/health"
 )
 
 // healthNode is a driver, its ledger, and the file that the device plugin writes. Nothing of it needs containerd.

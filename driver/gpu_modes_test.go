@@ -10,8 +10,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 // gpuModes is a driver on a node with a GPU, and its ledger.

@@ -13,9 +13,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/claimtest"
-	"tranche.dev/tranche/runtime/shadowtest"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/claimtest"
+	"github.com/tranche-gpu/tranche/runtime/shadowtest"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/e2e/images"
+	"github.com/tranche-gpu/tranche/e2e/images"
 )
 
 // hosts lays a hosts.toml for a registry, and files beside it.

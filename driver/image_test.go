@@ -9,7 +9,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/e2e/images"
+	"github.com/tranche-gpu/tranche/e2e/images"
 )
 
 func TestParseImage(t *testing.T) {

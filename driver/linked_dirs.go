@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/mount"
 
-	"tranche.dev/tranche/runtime/rootfs"
+	"github.com/tranche-gpu/tranche/runtime/rootfs"
 )
 
 // withoutLinkedDirs refuses a container whose image would have the OCI runtime make files on the host: see

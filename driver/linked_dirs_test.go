@@ -10,9 +10,9 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/e2e/images"
-	"tranche.dev/tranche/runtime"
-	"tranche.dev/tranche/runtime/rootfs"
+	"github.com/tranche-gpu/tranche/e2e/images"
+	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/rootfs"
 )
 
 // A task whose image has a link where the runtime makes device nodes is not started, so that nothing is made where it leads.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"tranche.dev/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // Where a job may not mount anything: what makes the kernel's view of the container, and what is ours.

@@ -15,9 +15,9 @@ import (
 	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/runtime"
-	"tranche.dev/tranche/runtime/nodeinfo/generate"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/nodeinfo/generate"
 )
 
 // claimRefreshPeriod is far less than the ten minutes after which the device plugin gives up on a claim that nobody

@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"tags.cncf.io/container-device-interface/pkg/parser"
 
-	"tranche.dev/tranche/runtime/ask"
+	"github.com/tranche-gpu/tranche/runtime/ask"
 )
 
 // Where no scheduler does it for them, containers ask for a fraction of a GPU themselves: by environment variables,

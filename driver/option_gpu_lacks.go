@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"tranche.dev/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // lacking says what keeps the programs of a started task from finding its GPU: the hook that bound the claims has looked

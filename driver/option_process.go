@@ -14,7 +14,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"tranche.dev/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // defaultPath is what a process gets that neither the image nor the task gives a PATH.

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"tranche.dev/tranche/driver/ownnull"
+	"github.com/tranche-gpu/tranche/driver/ownnull"
 )
 
 // Programs of other runtimes than runc can give the host's /dev/null to a container's user: see package ownnull.

@@ -12,7 +12,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 func TestTakesNull(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"tranche.dev/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // labelOwner is on the leases of starts and pulls, and names the plugin process that took them: agents that share a

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/e2e/images"
+	"github.com/tranche-gpu/tranche/e2e/images"
 )
 
 func TestCheckPlatform(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/internal/version"
+	"github.com/tranche-gpu/tranche/internal/version"
 )
 
 func TestPluginInfo_VersionOfAllPrograms(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // process is a process of the host. The kernel uses process IDs again; with the start time and the boot one is never

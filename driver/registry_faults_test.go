@@ -14,7 +14,7 @@ import (
 	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/e2e/images"
+	"github.com/tranche-gpu/tranche/e2e/images"
 )
 
 // impatient is a driver that gives a pull up after half a second without progress.

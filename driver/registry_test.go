@@ -20,7 +20,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/e2e/images"
+	"github.com/tranche-gpu/tranche/e2e/images"
 )
 
 // spoiler answers a request in the place of the registry, or lets next do so.

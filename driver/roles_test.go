@@ -19,8 +19,8 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/driver/ownnull"
-	"tranche.dev/tranche/hooks"
+	"github.com/tranche-gpu/tranche/driver/ownnull"
+	"github.com/tranche-gpu/tranche/hooks"
 )
 
 // The test binary stands in for other programs under whose names tests link to it.

@@ -23,8 +23,8 @@ import (
 	"github.com/shoenig/test/must"
 	"google.golang.org/grpc"
 
-	"tranche.dev/tranche/e2e/images"
-	"tranche.dev/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/e2e/images"
+	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
 func withSnapshotter(t *testing.T, n *testNode, snapshotter string) *testDriver {

@@ -15,7 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/e2e/images"
+	"github.com/tranche-gpu/tranche/e2e/images"
 )
 
 // Each option about storage is tried here in a real container.

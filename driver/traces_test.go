@@ -15,7 +15,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // traces lists everything on the node that a task could have left, in containerd and outside. While no task is there it

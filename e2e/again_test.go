@@ -8,7 +8,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
 // mistake is something in a command line for which no runtime can create the container.

@@ -17,9 +17,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/e2e/images"
-	"tranche.dev/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/e2e/images"
+	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
 // TestAsks has containers ask for a fraction by themselves, on a node where Nomad gives out the same GPUs: each gets what

@@ -11,7 +11,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
 // TestBadJobs runs jobs that cannot run. Each fails with a message in `nomad alloc status` that names the thing, and

@@ -10,8 +10,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
 type nodeUnderTest = *node.Node

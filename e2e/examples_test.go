@@ -15,7 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
 // The GPUs of the topology mixed8.conf, by their index.

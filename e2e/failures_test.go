@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
 // TestKilledComponents kills each part of the node with SIGKILL under running tasks: the tasks go on, their limits hold, and

@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
 // trouble is what happens to the GPU 1 of a node that has two, and what ends it.

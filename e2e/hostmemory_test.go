@@ -8,7 +8,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
 // TestHostMemory runs the same program with and without host memory beyond its limit: with it the program gets that much

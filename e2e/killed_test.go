@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
 // TestKilledWhileStarting kills a part of the node while it starts many tasks. Afterwards there is one container for each

@@ -17,7 +17,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
 // lan is a CNI network as an operator writes it: its tasks get an address of 10.77.0.0/24.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
 // nvidiaPrograms stand in for the programs of NVIDIA's container toolkit that Docker's --gpus and containerd's --gpus put

@@ -12,8 +12,8 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
 // way is one way in which a container asks for a fraction of a GPU.

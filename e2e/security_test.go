@@ -9,7 +9,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
 // TestUsers covers whom a task runs as: a user that Nomad makes up for it, and users of its own.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/e2e/images"
+	"github.com/tranche-gpu/tranche/e2e/images"
 )
 
 // switchPage is docs/from-nomad-device-nvidia.md.

@@ -16,8 +16,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/e2e/images"
-	"tranche.dev/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/e2e/images"
+	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
 // TestTask covers what Nomad's users do with a task of the driver: where its image comes from, how it runs, how it is

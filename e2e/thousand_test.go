@@ -17,8 +17,8 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
 // TestThousandJobs has a thousand jobs come and go at random over eight GPUs, forty at a time: some end by themselves, some

@@ -10,8 +10,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/runtime/bundle"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/runtime/bundle"
 )
 
 // prestart binds the claims to the container, all of them or none. If it fails, the runtime does not start the

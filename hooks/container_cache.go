@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"tranche.dev/tranche/runtime/rootfs"
+	"github.com/tranche-gpu/tranche/runtime/rootfs"
 )
 
 // Bounds of the loader's cache. One of a desktop with everything has 300 KiB.

@@ -11,9 +11,9 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/runtime/rootfs"
-	"tranche.dev/tranche/runtime/shadow"
-	"tranche.dev/tranche/runtime/shadowtest"
+	"github.com/tranche-gpu/tranche/runtime/rootfs"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/runtime/shadowtest"
 )
 
 // madeCache is a cache that the machine's own ldconfig has written.

@@ -4,7 +4,7 @@ import (
 	"path"
 	"strings"
 
-	"tranche.dev/tranche/runtime/rootfs"
+	"github.com/tranche-gpu/tranche/runtime/rootfs"
 )
 
 // Bounds of the loader's configuration. Images have some ten files of a line or two.

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/runtime/rootfs"
-	"tranche.dev/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/runtime/rootfs"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // coverTries bounds how often a file is covered anew because its name leads to another one by then.

@@ -6,8 +6,8 @@ import (
 	"regexp"
 	"strings"
 
-	"tranche.dev/tranche/runtime/bundle"
-	"tranche.dev/tranche/runtime/rootfs"
+	"github.com/tranche-gpu/tranche/runtime/bundle"
+	"github.com/tranche-gpu/tranche/runtime/rootfs"
 )
 
 // searchPath lists patterns for the directories in LD_LIBRARY_PATH of the container's process, as the loader reads it: an

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"tranche.dev/tranche/runtime/bundle"
-	"tranche.dev/tranche/runtime/rootfs"
-	"tranche.dev/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/runtime/bundle"
+	"github.com/tranche-gpu/tranche/runtime/rootfs"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // libraryDirs are the directories where libraries are, whatever an image's configuration says: those of glibc and of

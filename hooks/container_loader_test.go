@@ -14,7 +14,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // The tests here have the real loader of glibc judge which file is loaded, in an image with glibc, a program that asks

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/runtime/rootfs"
+	"github.com/tranche-gpu/tranche/runtime/rootfs"
 )
 
 // Files are mounted by descriptor, through /proc/self/fd, on every kernel. That names the very file which was opened,

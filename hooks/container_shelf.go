@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/runtime/rootfs"
-	"tranche.dev/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/runtime/rootfs"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // maxCopies bounds the memory that the shadows of one container take. Images have one copy or two.

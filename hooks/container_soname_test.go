@@ -8,7 +8,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/runtime/shadowtest"
+	"github.com/tranche-gpu/tranche/runtime/shadowtest"
 )
 
 func TestLibrarySONAME(t *testing.T) {

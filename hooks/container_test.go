@@ -15,8 +15,8 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/runtime/shadow"
-	"tranche.dev/tranche/runtime/shadowtest"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/runtime/shadowtest"
 )
 
 // image is a container's bundle for the createContainer hook, which is run in a mount namespace of its own, as a runtime

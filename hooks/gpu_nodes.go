@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"tranche.dev/tranche/runtime/gpunode"
+	"github.com/tranche-gpu/tranche/runtime/gpunode"
 )
 
 // nodeDirs are where NVIDIA's device nodes are: GPUs and their control, and the capabilities of MIG and of memory

@@ -16,8 +16,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/runtime/oneline"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/runtime/oneline"
 )
 
 const usage = "usage: tranche-hook prestart|poststop|createContainer --state-dir DIR --run-dir DIR --claim ID… " +

@@ -7,8 +7,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"tranche.dev/tranche/runtime/rootfs"
-	"tranche.dev/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/runtime/rootfs"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // refuseForgedDir refuses a container whose image has something else than a directory where the regions are mounted.

@@ -14,8 +14,8 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	specfile "tranche.dev/tranche/runtime/bundle"
-	"tranche.dev/tranche/runtime/shadow"
+	specfile "github.com/tranche-gpu/tranche/runtime/bundle"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // newBundle is a container's bundle with nothing in its root file system.

@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/layout"
-	"tranche.dev/tranche/claim/memsize"
-	"tranche.dev/tranche/runtime/ask"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/layout"
+	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/runtime/ask"
 )
 
 // asks is how a container comes by its claims: by claim tokens in its environment, which somebody has reserved for it,

@@ -11,10 +11,10 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/layout"
-	"tranche.dev/tranche/runtime"
-	"tranche.dev/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/layout"
+	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
 )
 
 const asks8GiB = "TRANCHE_GPU_MEMORY=8GiB"

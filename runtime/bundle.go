@@ -5,7 +5,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"tranche.dev/tranche/runtime/bundle"
+	"github.com/tranche-gpu/tranche/runtime/bundle"
 )
 
 // specFile is a container's OCI spec, as a file in its bundle.

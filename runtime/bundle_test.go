@@ -11,7 +11,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/runtime/bundle"
+	"github.com/tranche-gpu/tranche/runtime/bundle"
 )
 
 type modifierFunc func(*specs.Spec) error

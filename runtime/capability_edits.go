@@ -7,7 +7,7 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
 
-	"tranche.dev/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // restricted are the edits for containers with these capabilities of the driver alone: the files of the others stay

@@ -13,7 +13,7 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
 
-	"tranche.dev/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // A node's CDI spec is a file that somebody wrote once. After an update of the driver, or when a GPU was taken out, it

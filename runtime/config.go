@@ -11,7 +11,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
-	"tranche.dev/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/claim/memsize"
 )
 
 // ConfigEnv names the environment variable, of tranche-runtime itself, that says where its configuration file is.

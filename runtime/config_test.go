@@ -6,7 +6,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/runtime/ask"
+	"github.com/tranche-gpu/tranche/runtime/ask"
 )
 
 func TestLoadConfig(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 // gpuNode is a node with a simulated GPU, whose containers are held to their limit by the real shadow libraries. What

@@ -7,7 +7,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 // A driver as its packages install it, as far as this matters here: what NVIDIA's own nvcdi finds of it is sorted by

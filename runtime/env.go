@@ -6,8 +6,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/runtime/ask"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/runtime/ask"
 )
 
 // environment takes the claim tokens out of the container's environment, where any of its processes could read and

@@ -12,8 +12,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/runtime/bundle"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/runtime/bundle"
 )
 
 // lookTimeout bounds how long exec waits for the ledger. Engines run health checks by it, which have little time.

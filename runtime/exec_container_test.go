@@ -10,7 +10,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 // process writes what an engine hands to exec: the environment that it has configured.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/runtime/bundle"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/runtime/bundle"
 )
 
 const execToken = "00112233445566778899aabbccddeeff"

@@ -9,10 +9,10 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/claimtest"
-	"tranche.dev/tranche/runtime/shadow"
-	"tranche.dev/tranche/runtime/shadowtest"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/claimtest"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/runtime/shadowtest"
 )
 
 // The GPUs that testdata/cdi names.

@@ -13,7 +13,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 // The UUIDs of the GPUs of the topology that these tests use.

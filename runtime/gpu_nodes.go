@@ -6,7 +6,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"tranche.dev/tranche/runtime/gpunode"
+	"github.com/tranche-gpu/tranche/runtime/gpunode"
 )
 
 // wholeGPUNode matches the nodes of GPUs themselves, and tells their minor number.

@@ -12,7 +12,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/runtime/gpunode"
+	"github.com/tranche-gpu/tranche/runtime/gpunode"
 )
 
 // driMajor is the major number of display devices, GPUs among them.

@@ -7,7 +7,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 
-	program "tranche.dev/tranche/hooks"
+	program "github.com/tranche-gpu/tranche/hooks"
 )
 
 //nolint:staticcheck // prestart, see bindingHooks

@@ -8,7 +8,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 // CVE-2024-21626: a descriptor of the host's that a container's process inherits is a way out. Of all that tranche-runtime

@@ -9,7 +9,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 // steering is an environment by which an image or a job may try to steer what runs as root on the host.

@@ -14,10 +14,10 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/region"
-	simgpu "tranche.dev/tranche/e2e/node"
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/region"
+	simgpu "github.com/tranche-gpu/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 // simulatedNode is a node whose GPUs are simulated and whose libraries are the real shadow and the simulated driver.

@@ -17,7 +17,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 // touched are the paths in a root file system at which something of ours, or of NVIDIA's hooks, is mounted, made, read or

@@ -3,7 +3,7 @@ package runtime
 import (
 	"fmt"
 
-	"tranche.dev/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/claim/memsize"
 )
 
 // GPUHostMemoryEnv names the environment variable by which a container asks tranche-runtime for memory beyond its limit,

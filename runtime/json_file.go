@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"tranche.dev/tranche/runtime/bundle"
+	"github.com/tranche-gpu/tranche/runtime/bundle"
 )
 
 // jsonFile is a file that an engine has written for the OCI runtime, and that we may change on its way there.

@@ -5,7 +5,7 @@ import (
 	"io"
 	"path/filepath"
 
-	"tranche.dev/tranche/runtime/rootfs"
+	"github.com/tranche-gpu/tranche/runtime/rootfs"
 )
 
 // sayWhatLacks says in one line what keeps the programs of an image from finding the GPU, and starts the container all

@@ -10,7 +10,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 const (

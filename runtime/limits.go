@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/memsize"
 )
 
 // anyLimited tells whether a container with these grants is held to a limit. If it is on one GPU, the shadow is in front

@@ -1,6 +1,6 @@
 package runtime
 
-import "tranche.dev/tranche/claim"
+import "github.com/tranche-gpu/tranche/claim"
 
 // Logger receives what an operator may want to know: a message, and names and values in turns. An hclog.Logger is one.
 // tranche-runtime has nobody to tell, and is spared the start of a logging library.

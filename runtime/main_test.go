@@ -8,11 +8,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/cli"
-	"tranche.dev/tranche/device/contextcost"
-	"tranche.dev/tranche/device/mps"
-	"tranche.dev/tranche/hooks"
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/cli"
+	"github.com/tranche-gpu/tranche/device/contextcost"
+	"github.com/tranche-gpu/tranche/device/mps"
+	"github.com/tranche-gpu/tranche/hooks"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 // TestMain lets the test binary stand in for our own binaries, under whose names the tests link to it.

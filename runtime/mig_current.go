@@ -9,7 +9,7 @@ import (
 
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
 
-	"tranche.dev/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // The driver may give an instance by MIG the UUID of an earlier one that was destroyed, so that a CDI spec which was made in

@@ -7,7 +7,7 @@ import (
 	"github.com/shoenig/test/must"
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
 
-	"tranche.dev/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 func TestCheckInstance(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 // A claim on a MIG instance gets the node of its GPU and those of its own capabilities, and the limit holds. So it is by

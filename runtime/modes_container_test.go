@@ -8,8 +8,8 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 // wholeGPU and wholeInstance are all memory of the GPUs and of the smaller instance of the topologies; mostOfGPU is what a

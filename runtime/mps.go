@@ -12,7 +12,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"tranche.dev/tranche/runtime/mpsdir"
+	"github.com/tranche-gpu/tranche/runtime/mpsdir"
 )
 
 // What a client of an MPS control daemon has: the socket on which the daemon listens, and the file system in which the

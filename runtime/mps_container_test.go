@@ -8,11 +8,11 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/claimtest"
-	"tranche.dev/tranche/device/mps"
-	"tranche.dev/tranche/device/nvml"
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/claimtest"
+	"github.com/tranche-gpu/tranche/device/mps"
+	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 // mpsNode is a node whose first GPU is behind a simulated MPS control daemon.

@@ -11,7 +11,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // mpsGrant is a grant of 30 % and 3.5 MiB behind an MPS control daemon.

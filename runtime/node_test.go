@@ -15,8 +15,8 @@ import (
 	"github.com/pelletier/go-toml/v2"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 // node is a node with a ledger, a fake driver root and tranche-runtime, all in a temporary directory.

@@ -12,7 +12,7 @@ import (
 
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 
-	"tranche.dev/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
 )
 
 // nodePlace is where what NVML says of this node is kept.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"tranche.dev/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // asks lists by what a container asks for GPUs without a claim. The devices of one that has every device are no ask: it

@@ -10,9 +10,9 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	simgpu "tranche.dev/tranche/e2e/node"
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/claim"
+	simgpu "github.com/tranche-gpu/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 // The GPUs of the topologies in e2e/simgpu.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"tranche.dev/tranche/runtime/gpunode"
+	"github.com/tranche-gpu/tranche/runtime/gpunode"
 )
 
 // nvidiaParts tells what in a spec is NVIDIA's: by what a container gets at a GPU, or asks NVIDIA's tools for one. It is

@@ -7,7 +7,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"tags.cncf.io/container-device-interface/pkg/parser"
 
-	"tranche.dev/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // NVIDIA's runtime and hook are asked for GPUs by a variable, by annotations, or by volumes.

@@ -10,7 +10,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // The GPU's nodes that a container with a claim on the first H200 gets, and those of one that gets all GPUs.

@@ -15,7 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 // nextRuntimes are the runtimes that tranche-runtime is to become without anybody noticing.

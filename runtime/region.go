@@ -9,7 +9,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"tranche.dev/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // usageFile is the part of a region that the container's processes write; see package region.

@@ -13,9 +13,9 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/runtime/ask"
-	"tranche.dev/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/runtime/ask"
+	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
 )
 
 // Where things are on a node unless its configuration says otherwise.

@@ -11,8 +11,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 func TestEdits(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"tranche.dev/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // shadowOptions mount a shadow library: nobody in the container may write it, and the loader may map it executable.

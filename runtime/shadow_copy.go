@@ -3,7 +3,7 @@ package runtime
 import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"tranche.dev/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // copiesOptions mount shadow.CopiesDir. Programs map the libraries in it executable. The hook lifts "ro" for as long as it works.

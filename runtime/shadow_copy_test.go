@@ -6,7 +6,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 func TestShadowedCopies(t *testing.T) {

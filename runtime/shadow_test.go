@@ -8,8 +8,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/runtime/shadow"
-	"tranche.dev/tranche/runtime/shadowtest"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/runtime/shadowtest"
 )
 
 func bind(source, destination string) specs.Mount {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 // failure is a way in which runc and crun fail to create a container.

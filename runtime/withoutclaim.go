@@ -7,7 +7,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"tranche.dev/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // What becomes of a container that asks for GPUs and holds no claim, as without_claim in the configuration has it.

@@ -12,8 +12,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim/region"
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 // recorder makes a runtime that records the bytes of its command line and of its environment.

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"tranche.dev/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/claim/region"
 )
 
 // RemoveRegions removes the regions below a run directory when the test ends: as long as one that a container was to

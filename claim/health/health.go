@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"tranche.dev/tranche/claim/rundir"
+	"github.com/tranche-gpu/tranche/claim/rundir"
 )
 
 // FileName is the file's name in the run directory.

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/rundir"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/rundir"
 )
 
 // fileName is the file's name in the run directory.

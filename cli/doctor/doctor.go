@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"tranche.dev/tranche/device/nvml"
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 // State says how bad a finding is.

@@ -14,12 +14,12 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/region"
-	"tranche.dev/tranche/device/nvml"
-	"tranche.dev/tranche/e2e/node"
-	"tranche.dev/tranche/runtime"
-	"tranche.dev/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // healthy is a node with nothing wrong: its GPUs are simulated, what is in its root besides is made up, and the shadow

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"tranche.dev/tranche/runtime/driverroot"
+	"github.com/tranche-gpu/tranche/runtime/driverroot"
 )
 
 const installDriver = "install NVIDIA's driver, or set driver_root to where it is"

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 
-	"tranche.dev/tranche/cli/install"
+	"github.com/tranche-gpu/tranche/cli/install"
 )
 
 var engineChecks = []check{

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/region"
 )
 
 var ledgerChecks = []check{

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"tranche.dev/tranche/cli/install"
+	"github.com/tranche-gpu/tranche/cli/install"
 )
 
 var nomadChecks = []check{

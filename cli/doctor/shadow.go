@@ -8,8 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"tranche.dev/tranche/runtime/driverroot"
-	"tranche.dev/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/runtime/driverroot"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 var shadowChecks = []check{

@@ -19,8 +19,8 @@ import (
 	"github.com/shoenig/test/wait"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/cli/install"
-	"tranche.dev/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/cli/install"
+	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
 // busybox is the whole image of the containers here. It has to be linked statically.

@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"tranche.dev/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // nodePrograms go into the prefix's bin.

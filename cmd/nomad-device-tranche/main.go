@@ -9,11 +9,11 @@ import (
 	"github.com/hashicorp/nomad/plugins"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/cmd/internal/agent"
-	"tranche.dev/tranche/device"
-	"tranche.dev/tranche/device/contextcost"
-	"tranche.dev/tranche/device/mps"
-	"tranche.dev/tranche/internal/version"
+	"github.com/tranche-gpu/tranche/cmd/internal/agent"
+	"github.com/tranche-gpu/tranche/device"
+	"github.com/tranche-gpu/tranche/device/contextcost"
+	"github.com/tranche-gpu/tranche/device/mps"
+	"github.com/tranche-gpu/tranche/internal/version"
 )
 
 func main() {

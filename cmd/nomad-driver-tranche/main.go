@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
-	"tranche.dev/tranche/cmd/internal/agent"
-	"tranche.dev/tranche/driver"
+	"github.com/tranche-gpu/tranche/cmd/internal/agent"
+	"github.com/tranche-gpu/tranche/driver"
 )
 
 func main() {

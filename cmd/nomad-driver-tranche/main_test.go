@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"tranche.dev/tranche/cmd/internal/agent/agenttest"
+	"github.com/tranche-gpu/tranche/cmd/internal/agent/agenttest"
 )
 
 func TestMain(m *testing.M) {

@@ -11,8 +11,8 @@ import (
 	"fmt"
 	"os"
 
-	"tranche.dev/tranche/driver/ownnull"
-	"tranche.dev/tranche/hooks"
+	"github.com/tranche-gpu/tranche/driver/ownnull"
+	"github.com/tranche-gpu/tranche/hooks"
 )
 
 func main() {

@@ -10,8 +10,8 @@ package main
 import (
 	"os"
 
-	"tranche.dev/tranche/internal/version"
-	"tranche.dev/tranche/runtime"
+	"github.com/tranche-gpu/tranche/internal/version"
+	"github.com/tranche-gpu/tranche/runtime"
 )
 
 func main() {

@@ -4,9 +4,9 @@ package main
 import (
 	"os"
 
-	"tranche.dev/tranche/cli"
-	"tranche.dev/tranche/device/contextcost"
-	"tranche.dev/tranche/internal/version"
+	"github.com/tranche-gpu/tranche/cli"
+	"github.com/tranche-gpu/tranche/device/contextcost"
+	"github.com/tranche-gpu/tranche/internal/version"
 )
 
 func main() {

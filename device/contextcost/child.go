@@ -16,8 +16,8 @@ import (
 	"strings"
 	"unsafe"
 
-	"tranche.dev/tranche/device/nvml"
-	"tranche.dev/tranche/runtime/driverroot"
+	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/runtime/driverroot"
 )
 
 // plausibleBytes bounds a cost that was learned from the whole GPU's memory,

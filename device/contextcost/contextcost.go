@@ -21,7 +21,7 @@ import (
 	"syscall"
 	"time"
 
-	"tranche.dev/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/claim/memsize"
 )
 
 const (

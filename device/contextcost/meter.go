@@ -14,7 +14,7 @@ import (
 	"github.com/google/renameio/v2"
 	"github.com/hashicorp/go-hclog"
 
-	"tranche.dev/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/claim/memsize"
 )
 
 // retryAfter is how long a failed measurement stands before it is tried again.

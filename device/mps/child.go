@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/runtime/mpsdir"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/runtime/mpsdir"
 )
 
 // childName is the name under which the binary becomes a daemon.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 
-	"tranche.dev/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
 // earlierMode is the compute mode that a GPU had before.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"tranche.dev/tranche/runtime/driverroot"
+	"github.com/tranche-gpu/tranche/runtime/driverroot"
 )
 
 // controlProgram is both the daemon and the program that talks to it.

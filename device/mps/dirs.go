@@ -11,8 +11,8 @@ import (
 	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/runtime/mpsdir"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/runtime/mpsdir"
 )
 
 // dirs are the directories of a GPU's daemon.

@@ -18,8 +18,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"tranche.dev/tranche/device/nvml"
-	"tranche.dev/tranche/runtime/mpsdir"
+	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/runtime/mpsdir"
 )
 
 // GPUs is what a Manager asks of NVML.

@@ -18,9 +18,9 @@ import (
 	"github.com/shoenig/test/wait"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/device/internal/simtest"
-	"tranche.dev/tranche/device/nvml"
-	"tranche.dev/tranche/runtime/driverroot"
+	"github.com/tranche-gpu/tranche/device/internal/simtest"
+	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/runtime/driverroot"
 )
 
 // simulated is a Manager with the simulated daemon, and programs that compute through that.

@@ -12,7 +12,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/runtime/driverroot"
+	"github.com/tranche-gpu/tranche/runtime/driverroot"
 )
 
 const uuid = "GPU-00000000-1111-2222-3333-444444444444"

@@ -7,7 +7,7 @@ import (
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"tranche.dev/tranche/device/mig"
+	"github.com/tranche-gpu/tranche/device/mig"
 )
 
 // Partitioner is what Tranche asks of NVML to cut GPUs into instances. Each call

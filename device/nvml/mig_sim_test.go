@@ -7,9 +7,9 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/device/internal/simtest"
-	"tranche.dev/tranche/device/mig"
-	"tranche.dev/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/internal/simtest"
+	"github.com/tranche-gpu/tranche/device/mig"
+	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
 func profileNamed(t *testing.T, profiles []mig.Profile, name string) mig.Profile {

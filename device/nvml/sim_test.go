@@ -6,8 +6,8 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/device/internal/simtest"
-	"tranche.dev/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/internal/simtest"
+	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
 // A library as the loader sees it. A process is bound to the first NVML that it

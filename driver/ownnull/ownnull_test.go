@@ -11,7 +11,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/driver/ownnull"
+	"github.com/tranche-gpu/tranche/driver/ownnull"
 )
 
 // The test binary is the program to which links lead.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"tranche.dev/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // containerWays are the ways to make a container: by runc alone; by tranche-runtime, without and with a claim; and by

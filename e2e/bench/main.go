@@ -18,7 +18,7 @@ import (
 	"slices"
 	"strings"
 
-	"tranche.dev/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
 // bench is what the measurements share.

@@ -11,8 +11,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sync/errgroup"
 
-	"tranche.dev/tranche/e2e/images"
-	"tranche.dev/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/e2e/images"
+	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
 const (

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"tranche.dev/tranche/device/nvml"
-	"tranche.dev/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
 // holding is what a container holds of the physical memory of its GPU, in bytes.

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/e2e/images"
-	"tranche.dev/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/e2e/images"
+	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
 // image is the reference under which the demo's containerd holds the image of examples/gpu-probe.

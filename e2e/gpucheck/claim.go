@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"tranche.dev/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/claim/region"
 )
 
 // shadowed are the driver's libraries that have a shadow, and where the shadow looks for the driver's own, beside itself.

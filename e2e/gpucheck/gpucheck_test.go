@@ -11,7 +11,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // The bundle leads processes to the shadow libraries as `tranche run` and containers do.

@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"tranche.dev/tranche/e2e/images"
+	"github.com/tranche-gpu/tranche/e2e/images"
 )
 
 // ImportImage puts an image into the node's containerd, in the namespace of the task driver, under a reference.

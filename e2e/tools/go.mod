@@ -1,4 +1,4 @@
-module tranche.dev/tranche/e2e/tools
+module github.com/tranche-gpu/tranche/e2e/tools
 
 go 1.26
 

@@ -3,5 +3,5 @@ package version
 
 // Version is a semantic version, as Nomad demands of plugins. A release sets it with
 //
-//	go build -ldflags '-X tranche.dev/tranche/internal/version.Version=v1.2.3'
+//	go build -ldflags '-X github.com/tranche-gpu/tranche/internal/version.Version=v1.2.3'
 var Version = "v0.1.0-dev"

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"tranche.dev/tranche/claim/memsize"
-	"tranche.dev/tranche/runtime/selector"
+	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/runtime/selector"
 )
 
 // The environment variables and annotations by which a container asks. Empty ones ask for nothing, so that what an image

@@ -6,7 +6,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/runtime/selector"
+	"github.com/tranche-gpu/tranche/runtime/selector"
 )
 
 func TestOf(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
 
-	"tranche.dev/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/claim/memsize"
 )
 
 // The kind of the CDI devices by which containers ask, such as tranche.dev/slice=8GiB, and the file that CDI wants their

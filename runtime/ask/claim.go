@@ -8,10 +8,10 @@ import (
 	"slices"
 	"strings"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/layout"
-	"tranche.dev/tranche/claim/memsize"
-	"tranche.dev/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/layout"
+	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
 )
 
 // Node is where a container asks.

@@ -7,10 +7,10 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/claim"
-	"tranche.dev/tranche/claim/layout"
-	"tranche.dev/tranche/runtime/nodeinfo"
-	"tranche.dev/tranche/runtime/selector"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/layout"
+	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/runtime/selector"
 )
 
 const gib = 1 << 30

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/runtime/driverroot"
+	"github.com/tranche-gpu/tranche/runtime/driverroot"
 )
 
 // format is part of the name under which files are kept. Raise it when they change.

@@ -11,7 +11,7 @@ import (
 	"github.com/shoenig/test/must"
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
 
-	"tranche.dev/tranche/runtime/driverroot"
+	"github.com/tranche-gpu/tranche/runtime/driverroot"
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"tranche.dev/tranche/runtime/rootfs"
+	"github.com/tranche-gpu/tranche/runtime/rootfs"
 )
 
 // newRoot makes a root file system from files' contents; a content that begins with "-> " makes a link.

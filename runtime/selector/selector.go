@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"tranche.dev/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
 )
 
 // Selector says which GPUs are meant. The zero Selector means any.

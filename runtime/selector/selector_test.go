@@ -6,7 +6,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
 )
 
 func TestSelector(t *testing.T) {

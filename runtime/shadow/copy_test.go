@@ -10,8 +10,8 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"tranche.dev/tranche/runtime/shadow"
-	"tranche.dev/tranche/runtime/shadowtest"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/runtime/shadowtest"
 )
 
 func TestOfCopy(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/emptypb"
 
-	"tranche.dev/tranche/cmd/internal/agent/agenttest"
+	"github.com/tranche-gpu/tranche/cmd/internal/agent/agenttest"
 )
 
 const (

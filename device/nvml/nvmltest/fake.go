@@ -8,7 +8,7 @@ import (
 	"slices"
 	"sync"
 
-	"tranche.dev/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
 // Fake is an nvml.Interface that answers what a test told it. Its zero value is

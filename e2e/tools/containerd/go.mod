@@ -1,6 +1,6 @@
 // containerd 2.x for the end-to-end tests: the daemon, its shim and its command line. A module of its own, because the
 // product links containerd's client in another version.
-module tranche.dev/tranche/e2e/tools/containerd
+module github.com/tranche-gpu/tranche/e2e/tools/containerd
 
 go 1.26.6
 

@@ -1,4 +1,4 @@
-module tranche.dev/tranche/e2e/tools/dockerplugin
+module github.com/tranche-gpu/tranche/e2e/tools/dockerplugin
 
 go 1.26
 

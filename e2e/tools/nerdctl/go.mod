@@ -1,5 +1,5 @@
 // nerdctl for the end-to-end tests.
-module tranche.dev/tranche/e2e/tools/nerdctl
+module github.com/tranche-gpu/tranche/e2e/tools/nerdctl
 
 go 1.26
 

@@ -1,4 +1,4 @@
-module tranche.dev/tranche/e2e/tools/nvidia
+module github.com/tranche-gpu/tranche/e2e/tools/nvidia
 
 go 1.26.0
 

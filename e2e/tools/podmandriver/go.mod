@@ -1,5 +1,5 @@
 // Nomad's podman driver, a plugin, for the end-to-end tests.
-module tranche.dev/tranche/e2e/tools/podmandriver
+module github.com/tranche-gpu/tranche/e2e/tools/podmandriver
 
 go 1.26
 

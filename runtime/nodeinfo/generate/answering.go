@@ -7,7 +7,7 @@ import (
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
 
-	"tranche.dev/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
 )
 
 // answeringDevices asks for each GPU by itself: asked for all, nvcdi gives none where one of them does not answer, and

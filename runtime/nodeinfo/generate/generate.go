@@ -13,8 +13,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
 
-	"tranche.dev/tranche/runtime/driverroot"
-	"tranche.dev/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/runtime/driverroot"
+	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
 )
 
 // The kind of the CDI devices that are GPUs.

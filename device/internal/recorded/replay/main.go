@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/plugins"
 
-	"tranche.dev/tranche/device/internal/recorded"
+	"github.com/tranche-gpu/tranche/device/internal/recorded"
 )
 
 func main() {
