@@ -1,4 +1,4 @@
-# The shadow libraries and their tests. Included by the top Makefile; works alone too, from the repository's root:
+# The shadow libraries and their tests. Included by the top GNUmakefile; works alone too, from the repository's root:
 #   make -f intercept/intercept.mk shadow shadow-test
 CC ?= gcc
 GO ?= go
@@ -105,7 +105,7 @@ shadow-life: shadow $(if $(SIM_LIB),sim)
 	CC='$(CC)' $(INTERCEPT_TESTS)/life_test.sh $(BUILD) 60
 
 # SHADOW_TEST_SEED makes a random test that failed run again as it was. The last test needs the simulated GPU, which the top
-# Makefile knows how to build, and says so where there is none.
+# GNUmakefile knows how to build, and says so where there is none.
 .PHONY: shadow-test
 shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,layout lock_test gate_test region_test-asan region_share_test-asan region_fault_test-asan image_test-asan shadow_test-asan) shadow-nvml-headers shadow-cuda-headers
 	$(INTERCEPT_TEST_BUILD)/lock_test

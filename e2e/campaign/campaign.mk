@@ -1,4 +1,4 @@
-# The property campaign of the shadow library. The top Makefile includes it, after sim.mk and intercept.mk.
+# The property campaign of the shadow library. The top GNUmakefile includes it, after sim.mk and intercept.mk.
 CAMPAIGN := e2e/campaign
 CAMPAIGN_BIN := $(BUILD)/e2e/campaign
 CAMPAIGN_SRC := $(wildcard $(CAMPAIGN)/*.c)

@@ -1,5 +1,5 @@
 # The checks on a real GPU, as a bundle that needs nothing but the machine with the GPU, and the test that it works.
-# The top Makefile includes this file.
+# The top GNUmakefile includes this file.
 #   make gpu-check         build/gpu-check.tar.gz, and the same as the folder build/gpu-check
 #   make gpu-check-test    runs the bundle against the simulated GPU
 CC ?= gcc

@@ -1,5 +1,5 @@
 # The simulated GPU: build/sim/lib/libcuda.so.1, build/sim/bin/simgpu, and their tests.
-# The top Makefile includes it; it is good by itself too, from the root of the repository:
+# The top GNUmakefile includes it; it is good by itself too, from the root of the repository:
 # make -f e2e/simgpu/sim.mk sim sim-test
 
 CC ?= gcc
