@@ -231,7 +231,7 @@ func TestRun_KeepsTheDirectoryForWhatRemains(t *testing.T) {
 		"a background job":                  {`sleep 1000 >/dev/null 2>&1 & echo $!`, ended},
 		"one that has closed descriptors":   {"TRANCHE_TEST_CLI=closes " + remain, ended}, // as Python's subprocess does
 		"one that has the region mapped":    {"env -i TRANCHE_TEST_CLI=maps " + remain, ended},
-		"one whose `tranche run` is killed": {"TRANCHE_TEST_CLI=closes " + remain + "; wait", killed},
+		"one whose `tranche run` is killed": {`TRANCHE_TEST_CLI=closes exec "$REMAINS" "$TRANCHE_REGIONS"/*/usage`, killed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tr := newTrial(t)
