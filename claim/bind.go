@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/tranche-gpu/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
 // Bind gives a claim to a container. The container's ID, runtime and init process have to be stated; the process's
@@ -45,17 +46,15 @@ func (l *Ledger) complete(c Container) (Container, error) {
 	if c.ID == "" {
 		return c, fmt.Errorf("the container has no ID")
 	}
-	p, err := statProcess(c.InitPID)
+	p, err := proc.Find(c.InitPID)
 	if err != nil {
 		return c, fmt.Errorf("looking for its init process %d: %w", c.InitPID, err)
 	}
 	if c.InitStartTime == 0 {
-		c.InitStartTime = p.startTime
+		c.InitStartTime = p.StartTime
 	}
 	if c.BootID == "" {
-		if c.BootID, err = bootID(); err != nil {
-			return c, fmt.Errorf("reading the boot ID: %w", err)
-		}
+		c.BootID = p.BootID
 	}
 	if c.Bound.IsZero() {
 		c.Bound = l.now()

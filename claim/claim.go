@@ -6,7 +6,11 @@
 // effect in one rename, so that a process that dies in the midst of one leaves the ledger as it was or as it should be.
 package claim
 
-import "time"
+import (
+	"time"
+
+	"github.com/tranche-gpu/tranche/internal/proc"
+)
 
 // GPU is the GPU that a claim is on.
 type GPU struct {
@@ -38,7 +42,7 @@ type Claim struct {
 	Owner   string    `json:"owner"`
 	Created time.Time `json:"created"`
 	// Starter is the process that starts the container, where that is known and the container is not bound yet.
-	Starter *Process `json:"starter,omitempty"`
+	Starter *proc.ID `json:"starter,omitempty"`
 	// Container is the container that the claim is or was last bound to; nil until the first.
 	Container *Container `json:"container,omitempty"`
 	// Released is when that container was found to be gone; zero unless it was.

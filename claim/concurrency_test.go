@@ -173,7 +173,6 @@ func TestGivenUpBeginsNothing(t *testing.T) {
 		_, _, err = l.List(cancelled)
 		must.ErrorIs(t, err, context.Canceled)
 	}
-	must.False(t, l.lock.waiting)
 	entries, err := os.ReadDir(l.claims)
 	must.NoError(t, err)
 	must.SliceEmpty(t, entries)
@@ -186,10 +185,7 @@ func TestHeadlessProcessIsAlive(t *testing.T) {
 	must.NoError(t, l.Bind(context.Background(), c.ID, container("c1", cmd)))
 	_, err := out.ReadString('\n')
 	must.NoError(t, err, must.Sprint(stderr))
-	for state := byte(0); state != 'Z'; { // the end of a thread raises no event outside
-		p, err := statProcess(cmd.Process.Pid)
-		must.NoError(t, err)
-		state = p.state
+	for stateOf(t, cmd.Process.Pid) != "Z" { // the end of a thread raises no event outside
 		runtime.Gosched()
 	}
 	must.True(t, Alive(*list(t, l)[0].Container))

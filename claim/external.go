@@ -21,7 +21,7 @@ func (c *Claim) comesBack() bool { return c.Owner != OwnerExternal }
 // has run by then, and at poststop crun runs none for what it failed to build.
 func (c *Claim) Starting(now time.Time) bool {
 	return c.Owner == OwnerExternal && c.Container == nil && now.Sub(c.Created) <= BindWithin &&
-		(c.Starter == nil || c.Starter.Alive())
+		(c.Starter == nil || c.Starter.MayLive())
 }
 
 // used tells whether the claim must not be taken from whoever has it.

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
 // Candidate is a GPU that a claim may be made on.
@@ -26,7 +28,7 @@ type FitRequest struct {
 	LimitBytes uint64
 	Owner      string
 	// Starter is the process that starts the container and lives until it is bound; nil where that is not known.
-	Starter *Process
+	Starter *proc.ID
 }
 
 func (r FitRequest) check() error {

@@ -14,6 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
 // gpuWith is a GPU with so many slices; the first is that of the other tests.
@@ -273,11 +274,9 @@ func TestExternal_StarterGone(t *testing.T) {
 			l := newLedger(t)
 			starts := startProcess(t)
 			req := fitRequest(1<<30, gpuWith(0, 1))
-			p, err := statProcess(starts.Process.Pid)
+			starter, err := proc.Find(starts.Process.Pid)
 			must.NoError(t, err)
-			boot, err := bootID()
-			must.NoError(t, err)
-			req.Starter = &Process{PID: starts.Process.Pid, StartTime: p.startTime, BootID: boot}
+			req.Starter = &starter
 			c, err := l.ReserveFit(t.Context(), req)
 			must.NoError(t, err)
 			_, err = l.Sweep(t.Context())

@@ -220,8 +220,9 @@ func TestCheckUsable(t *testing.T) {
 		must.ErrorIs(t, err, syscall.ENOTDIR, must.Sprint(name))
 		must.ErrorContains(t, err, "/proc/version")
 	}
-	must.NoError(t, os.Remove(l.lock.path))
-	must.NoError(t, os.Mkdir(l.lock.path, 0o700))
+	lock := filepath.Join(l.claims, lockName)
+	must.NoError(t, os.Remove(lock))
+	must.NoError(t, os.Mkdir(lock, 0o700))
 	must.ErrorIs(t, l.CheckUsable(t.Context()), syscall.EISDIR)
 }
 

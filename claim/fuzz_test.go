@@ -83,22 +83,3 @@ func FuzzEnvironment(f *testing.F) {
 		}
 	})
 }
-
-// FuzzStat reads /proc/PID/stat of a process whose name is the attacker's to choose: it must not pass for other fields.
-func FuzzStat(f *testing.F) {
-	for _, seed := range []string{"sh", "", ") S 1 1", "a) Z 1 (b", "\n", "((((", "\xff\x00"} {
-		f.Add(seed, uint64(12345))
-	}
-	f.Fuzz(func(t *testing.T, comm string, start uint64) {
-		tail := " S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 7 0 " + json.Number(uintText(start)).String() + " 1 2 3\n"
-		p, err := parseStat("77 (" + comm + ")" + tail)
-		must.NoError(t, err)
-		must.Eq(t, process{state: 'S', threads: 7, startTime: start}, p)
-		_, _ = parseStat(comm) // anything at all
-	})
-}
-
-func uintText(n uint64) string {
-	text, _ := json.Marshal(n) // a number can be written
-	return string(text)
-}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tranche-gpu/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/internal/filelock"
 )
 
 // Where the ledger and the regions are unless Options say otherwise.
@@ -30,13 +31,19 @@ type Options struct {
 	Logger Logger
 }
 
+const lockName = ".lock"
+
+// lockPatience is how long a call waits for the ledger when its context sets no deadline. A change takes milliseconds;
+// whoever holds the lock for this long is stopped.
+const lockPatience = 30 * time.Second
+
 // Ledger is the ledger of claims of this node. Its methods may be called at the same time, from many goroutines and
 // many processes. A context bounds how long they wait for each other; without a deadline it is lockPatience.
 type Ledger struct {
 	claims  string // directory of the records
 	regions string // directory of the regions
 	seen    seen   // records as they were read last
-	lock    *fileLock
+	lock    *filelock.Lock
 	logger  Logger
 	now     func() time.Time
 	sync    func(*os.File) error // writes a file or a directory to the disk
@@ -67,13 +74,13 @@ func Open(o Options) (*Ledger, error) {
 		now:     func() time.Time { return time.Now().UTC().Round(0) },
 		sync:    (*os.File).Sync,
 	}
-	l.lock = newFileLock(filepath.Join(l.claims, lockName))
+	l.lock = filelock.New(filepath.Join(l.claims, lockName), lockPatience)
 	return l, nil
 }
 
 // read calls fn with what the ledger holds, while nobody changes it. A ledger that was never written to is empty.
 func (l *Ledger) read(ctx context.Context, fn func(*book) error) error {
-	unlock, err := l.lock.acquire(ctx)
+	unlock, err := l.lock.Acquire(ctx)
 	if errors.Is(err, os.ErrNotExist) {
 		return fn(newBook())
 	}
@@ -86,7 +93,7 @@ func (l *Ledger) write(ctx context.Context, fn func(*book) error) error {
 	if err := makeDir(l.claims); err != nil {
 		return accessError(fmt.Errorf("making the ledger: %w", explain(l.claims, err)))
 	}
-	unlock, err := l.lock.acquire(ctx)
+	unlock, err := l.lock.Acquire(ctx)
 	return l.locked(unlock, err, fn)
 }
 

@@ -146,9 +146,7 @@ func TestAZombieHoldsNothing(t *testing.T) {
 func waitForZombie(t *testing.T, pid int) {
 	t.Helper()
 	must.NoError(t, waitid(pid))
-	p, err := statProcess(pid)
-	must.NoError(t, err)
-	must.Eq(t, "Z", string(p.state))
+	must.Eq(t, "Z", stateOf(t, pid))
 }
 
 func TestReserveThatDiedBeforeRemovingTheOlder(t *testing.T) {

@@ -25,7 +25,7 @@ func playRole(role string) {
 	case "endless reserver":
 		reserveAtRandom(l, 1<<30, os.Stdout)
 	case "lock holder":
-		if _, err := l.lock.acquire(context.Background()); err != nil {
+		if _, err := l.lock.Acquire(context.Background()); err != nil {
 			fail(err)
 		}
 		fmt.Println("locked")

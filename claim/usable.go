@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -18,7 +19,7 @@ func (l *Ledger) CheckUsable(ctx context.Context) error {
 	if err := makeDir(l.claims); err != nil {
 		return fmt.Errorf("making the ledger: %w", explain(l.claims, err))
 	}
-	lock, err := os.OpenFile(l.lock.path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	lock, err := os.OpenFile(filepath.Join(l.claims, lockName), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return fmt.Errorf("opening the ledger: %w", explain(l.claims, err))
 	}

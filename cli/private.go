@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/internal/filelock"
 	"github.com/tranche-gpu/tranche/runtime/driverroot"
 	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
@@ -89,7 +90,7 @@ func newPrivateDir(base string) (*privateDir, error) {
 		return nil, err
 	}
 	defer b.Close()
-	if err := unix.Flock(int(b.Fd()), unix.LOCK_EX); err != nil {
+	if err := filelock.Exclusive(b); err != nil {
 		return nil, fmt.Errorf("locking %s: %w", base, err)
 	}
 	removeLeftovers(base)
@@ -109,7 +110,7 @@ func (p *privateDir) takeLock() (err error) {
 	if p.lock, err = os.OpenFile(filepath.Join(p.path, lockFile), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return err
 	}
-	return unix.Flock(int(p.lock.Fd()), unix.LOCK_EX)
+	return filelock.Exclusive(p.lock)
 }
 
 func removeLeftovers(base string) {

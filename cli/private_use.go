@@ -9,6 +9,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/internal/filelock"
 )
 
 // usedDirs returns the private directories under base that are in use: `tranche run` holds their lock, or, for which the
@@ -44,7 +46,7 @@ func locked(dir string) bool {
 		return !errors.Is(err, fs.ErrNotExist)
 	}
 	defer f.Close()
-	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil
+	return filelock.TryExclusive(f) != nil
 }
 
 // addUsedByProcesses adds the directories that processes use. A process that cannot be read is another user's, who

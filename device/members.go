@@ -7,7 +7,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/prometheus/procfs"
+
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
 // relation is how a process that uses a GPU stands to this node's
@@ -34,8 +37,8 @@ type footing struct {
 	parent     int
 	executable string
 	pidSpace   string
-	// cgroups are the process's, by hierarchy.
-	cgroups map[string]string
+	// cgroups are the process's, by the ID of their hierarchy.
+	cgroups map[int]string
 }
 
 // membersOf knows the processes of the containers of claims.
@@ -104,24 +107,21 @@ func below(group, in string) bool {
 
 // footingOf reads what /proc tells; not ok if the process has ended.
 func footingOf(pid int) (footing, bool) {
-	dir := path.Join("/proc", strconv.Itoa(pid))
-	status, err := os.ReadFile(path.Join(dir, "stat"))
-	if pid <= 0 || err != nil {
+	f := footing{pid: pid, cgroups: make(map[int]string)}
+	var err error
+	if f.parent, err = proc.Parent(pid); err != nil {
 		return footing{}, false
 	}
-	f := footing{pid: pid, cgroups: make(map[string]string)}
-	// The command's name stands in parentheses and may hold any others.
-	fields := strings.Fields(string(status[strings.LastIndexByte(string(status), ')')+1:]))
-	if len(fields) > 1 {
-		f.parent, _ = strconv.Atoi(fields[1])
-	}
+	dir := path.Join("/proc", strconv.Itoa(pid))
 	f.executable, _ = os.Readlink(path.Join(dir, "exe"))
 	f.pidSpace, _ = os.Readlink(path.Join(dir, "ns/pid"))
-	groups, _ := os.ReadFile(path.Join(dir, "cgroup"))
-	for line := range strings.Lines(string(groups)) {
-		if hierarchy, group, ok := strings.Cut(strings.TrimSpace(line), "/"); ok {
-			f.cgroups[hierarchy] = "/" + group
-		}
+	process, err := procfs.NewProc(pid)
+	if err != nil {
+		return footing{}, false
+	}
+	groups, _ := process.Cgroups()
+	for _, group := range groups {
+		f.cgroups[group.HierarchyID] = group.Path
 	}
 	return f, true
 }

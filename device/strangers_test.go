@@ -259,21 +259,21 @@ func holdMemory(t *testing.T, bytes int, env ...string) *exec.Cmd {
 
 // What shares a container's PID namespace or cgroup, or descends from its init process, is in it.
 func TestMembers_Inside(t *testing.T) {
-	m := &members{self: footing{pid: 10, pidSpace: "host", cgroups: map[string]string{"0::": "/nomad", "1:memory:": "/"}}}
-	init := footing{pid: 20, pidSpace: "box", cgroups: map[string]string{"0::": "/task", "1:memory:": "/"}}
+	m := &members{self: footing{pid: 10, pidSpace: "host", cgroups: map[int]string{0: "/nomad", 1: "/"}}}
+	init := footing{pid: 20, pidSpace: "box", cgroups: map[int]string{0: "/task", 1: "/"}}
 	for name, tc := range map[string]struct {
 		process footing
 		init    footing
 		want    bool
 	}{
 		"its PID namespace":           {footing{pid: 30, pidSpace: "box"}, init, true},
-		"its cgroup":                  {footing{pid: 30, pidSpace: "inner", cgroups: map[string]string{"0::": "/task"}}, init, true},
-		"below its cgroup":            {footing{pid: 30, cgroups: map[string]string{"0::": "/task/sub"}}, init, true},
-		"a name that begins the same": {footing{pid: 30, cgroups: map[string]string{"0::": "/task2"}}, init, false},
-		"a cgroup that all are in":    {footing{pid: 30, cgroups: map[string]string{"1:memory:": "/x"}}, init, false},
+		"its cgroup":                  {footing{pid: 30, pidSpace: "inner", cgroups: map[int]string{0: "/task"}}, init, true},
+		"below its cgroup":            {footing{pid: 30, cgroups: map[int]string{0: "/task/sub"}}, init, true},
+		"a name that begins the same": {footing{pid: 30, cgroups: map[int]string{0: "/task2"}}, init, false},
+		"a cgroup that all are in":    {footing{pid: 30, cgroups: map[int]string{1: "/x"}}, init, false},
 		"the host's PID namespace":    {footing{pid: 30, pidSpace: "host"}, footing{pid: 20, pidSpace: "host"}, false},
-		"the plugin's cgroup": {footing{pid: 30, cgroups: map[string]string{"0::": "/nomad"}},
-			footing{pid: 20, cgroups: map[string]string{"0::": "/nomad"}}, false},
+		"the plugin's cgroup": {footing{pid: 30, cgroups: map[int]string{0: "/nomad"}},
+			footing{pid: 20, cgroups: map[int]string{0: "/nomad"}}, false},
 		"the init process": {footing{pid: 20}, footing{pid: 20}, true},
 		"nothing known":    {footing{pid: 30}, footing{pid: 20}, false},
 	} {

@@ -155,15 +155,15 @@ func TestShim_Killed(t *testing.T) {
 		return d, cfg, handle, state
 	}
 	killed := func(t *testing.T, state taskState) {
-		must.NoError(t, state.ShimProcess.signal(unix.SIGKILL))
-		must.NoError(t, state.ShimProcess.wait(t.Context()))
+		must.NoError(t, state.ShimProcess.Signal(unix.SIGKILL))
+		must.NoError(t, state.ShimProcess.Wait(t.Context()))
 	}
 	ended := func(d *testDriver, cfg *drivers.TaskConfig, state taskState) {
 		d.t.Helper()
 		result := d.wait(cfg)
 		must.ErrorContains(d.t, result.Err, "the shim of container "+state.ContainerID)
 		must.ErrorContains(d.t, result.Err, "is dead")
-		must.False(d.t, state.Init.alive())
+		must.False(d.t, state.Init.Lives())
 	}
 
 	t.Run("while containerd is there", func(t *testing.T) {
@@ -177,7 +177,7 @@ func TestShim_Killed(t *testing.T) {
 		d, cfg, _, state := start(t)
 		d.withoutContainerd()
 		killed(t, state)
-		must.True(t, state.Init.alive(), must.Sprint("it went with its shim, so nothing is shown"))
+		must.True(t, state.Init.Lives(), must.Sprint("it went with its shim, so nothing is shown"))
 		must.NoError(t, d.StopTask(cfg.ID, 50*time.Millisecond, "SIGTERM"))
 		ended(d, cfg, state)
 		must.NoError(t, d.DestroyTask(cfg.ID, false))
@@ -199,7 +199,7 @@ func TestShim_Killed(t *testing.T) {
 			ended(d, cfg, state)
 			must.NoError(t, d.DestroyTask(cfg.ID, false))
 		}
-		eventually(t, "the end of the task's program", func() bool { return !state.Init.alive() })
+		eventually(t, "the end of the task's program", func() bool { return !state.Init.Lives() })
 		d.noTraces(cfg)
 	})
 	t.Run("while plugin and containerd are away", func(t *testing.T) {

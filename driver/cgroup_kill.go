@@ -13,6 +13,8 @@ import (
 
 	"github.com/containerd/cgroups/v3"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
 // Hierarchies of cgroup v1. Runtimes put every container into both, by the same path.
@@ -70,7 +72,7 @@ func killRound(ctx context.Context, path string) (int, error) {
 	}
 	victims, err := processesIn(dir, path)
 	for _, p := range victims {
-		err = errors.Join(err, p.signal(unix.SIGKILL))
+		err = errors.Join(err, p.Signal(unix.SIGKILL))
 	}
 	if cgroups.Mode() == cgroups.Unified {
 		// Kernels before 5.14 have no such file.
@@ -79,13 +81,13 @@ func killRound(ctx context.Context, path string) (int, error) {
 		setFrozen(path, "THAWED")
 	}
 	for _, p := range victims {
-		err = errors.Join(err, p.wait(ctx))
+		err = errors.Join(err, p.Wait(ctx))
 	}
 	return len(victims), err
 }
 
 // processesIn lists the living processes in the cgroup at path, whose directory is dir, and those below it.
-func processesIn(dir, path string) (found []process, err error) {
+func processesIn(dir, path string) (found []proc.ID, err error) {
 	err = filepath.WalkDir(dir, func(file string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.Name() != "cgroup.procs" {
 			return ignoreGone(err)
@@ -97,8 +99,8 @@ func processesIn(dir, path string) (found []process, err error) {
 				return err
 			}
 			// One that has left the cgroup by now, or another with its ID, is not meant.
-			p, err := findProcess(number)
-			if err == nil && within(cgroupOf(string(pid)), path) && p.alive() {
+			p, err := proc.Find(number)
+			if err == nil && within(cgroupOf(string(pid)), path) && p.Lives() {
 				found = append(found, p)
 			}
 		}

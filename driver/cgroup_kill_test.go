@@ -11,11 +11,12 @@ import (
 
 	"github.com/containerd/cgroups/v3"
 	"github.com/shoenig/test/must"
-	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
 // sleeper starts a process that sleeps until the test is over.
-func sleeper(t *testing.T) process {
+func sleeper(t *testing.T) proc.ID {
 	t.Helper()
 	cmd := exec.Command("sleep", "600")
 	must.NoError(t, cmd.Start())
@@ -28,51 +29,9 @@ func sleeper(t *testing.T) process {
 		_ = cmd.Process.Kill()
 		<-reaped
 	})
-	p, err := findProcess(cmd.Process.Pid)
+	p, err := proc.Find(cmd.Process.Pid)
 	must.NoError(t, err)
 	return p
-}
-
-func TestProcess(t *testing.T) {
-	p := sleeper(t)
-	must.True(t, p.alive())
-
-	t.Run("a later one with the same ID is another", func(t *testing.T) {
-		other := p
-		other.StartTime--
-		must.False(t, other.alive())
-		must.NoError(t, other.signal(unix.SIGKILL))
-		must.NoError(t, other.wait(t.Context()))
-		must.True(t, p.alive())
-	})
-	t.Run("one of another boot, or of one that is not known, is another", func(t *testing.T) {
-		for _, boot := range []string{"", "00000000-0000-4000-8000-000000000000"} {
-			other := p
-			other.BootID = boot
-			must.False(t, other.alive())
-			must.NoError(t, other.signal(unix.SIGKILL))
-			must.NoError(t, other.wait(t.Context()))
-			must.True(t, p.alive())
-		}
-	})
-	t.Run("one that is not known", func(t *testing.T) {
-		must.False(t, process{}.alive())
-		must.Error(t, process{}.signal(unix.SIGKILL))
-		must.Error(t, process{}.wait(t.Context()))
-	})
-	t.Run("waiting ends with the context", func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		must.ErrorIs(t, p.wait(ctx), context.DeadlineExceeded)
-	})
-	t.Run("waiting ends with the process", func(t *testing.T) {
-		waited := make(chan error)
-		go func() { waited <- p.wait(t.Context()) }()
-		must.NoError(t, p.signal(unix.SIGKILL))
-		must.NoError(t, <-waited)
-		must.False(t, p.alive())
-		must.NoError(t, p.signal(unix.SIGKILL))
-	})
 }
 
 // newTestCgroup makes a cgroup and returns its path and how to put a process into it.
@@ -119,9 +78,9 @@ func TestKillCgroup(t *testing.T) {
 	defer cancel()
 	must.Eq(t, path, containerCgroup(inside.PID))
 	must.NoError(t, killCgroup(ctx, path))
-	must.NoError(t, inside.wait(ctx))
-	must.NoError(t, below.wait(ctx))
-	must.True(t, outside.alive())
+	must.NoError(t, inside.Wait(ctx))
+	must.NoError(t, below.Wait(ctx))
+	must.True(t, outside.Lives())
 	must.NoError(t, killCgroup(ctx, path), must.Sprint("an empty one"))
 	must.NoError(t, killCgroup(ctx, "/tranche-none"), must.Sprint("none"))
 	must.NoError(t, killCgroup(ctx, ""), must.Sprint("one that is not known"))

@@ -154,11 +154,11 @@ func (h *taskHandle) askShim(ctx context.Context, notices chan<- exitNotice) {
 		return
 	}
 	h.driver.logger.Debug("a task's shim cannot be asked", "container", h.state.ContainerID, "error", err)
-	if !h.state.ShimProcess.known() || h.state.ShimProcess.wait(ctx) != nil {
+	if h.state.ShimProcess.IsZero() || h.state.ShimProcess.Wait(ctx) != nil {
 		return
 	}
 	h.driver.logger.Warn("a task's shim has died", "container", h.state.ContainerID, "shim_pid", h.state.ShimProcess.PID)
-	if h.state.Init.known() && h.state.Init.wait(ctx) == nil {
+	if !h.state.Init.IsZero() && h.state.Init.Wait(ctx) == nil {
 		notices <- exitNotice{code: containerd.UnknownExitStatus, at: time.Now(), lost: true}
 	}
 }
@@ -167,12 +167,12 @@ func (h *taskHandle) askShim(ctx context.Context, notices chan<- exitNotice) {
 func (h *taskHandle) shimDies(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, shimDeathWait)
 	defer cancel()
-	return h.state.ShimProcess.known() && h.state.ShimProcess.wait(ctx) == nil
+	return !h.state.ShimProcess.IsZero() && h.state.ShimProcess.Wait(ctx) == nil
 }
 
 // shimDied says whether the shim is known and does not run any more.
 func (h *taskHandle) shimDied() bool {
-	return h.state.ShimProcess.known() && !h.state.ShimProcess.alive()
+	return !h.state.ShimProcess.IsZero() && !h.state.ShimProcess.MayLive()
 }
 
 // killRest ends what may be left of a container's processes when its shim is dead. containerd ends them too when it
@@ -181,8 +181,8 @@ func (d *Driver) killRest(state taskState) {
 	ctx, cancel := context.WithTimeout(d.ctx, killWait)
 	defer cancel()
 	var err error
-	if state.Init.known() {
-		err = state.Init.signal(unix.SIGKILL)
+	if !state.Init.IsZero() {
+		err = state.Init.Signal(unix.SIGKILL)
 	}
 	if err = errors.Join(err, killCgroup(ctx, state.Cgroup)); err != nil {
 		d.logger.Error("processes of a container without a shim may be left", "container", state.ContainerID, "error", err)

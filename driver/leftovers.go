@@ -9,13 +9,15 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
 // What containerd and runtimes leave outside containerd's database when they are killed in the midst of a start or a
@@ -180,9 +182,13 @@ func removeCgroupTree(dir string) error {
 // endEmptyShims ends shims of this containerd and namespace that have no container and no process, of which containerd
 // does not know.
 func (d *Driver) endEmptyShims(ctx context.Context, before time.Time) (removed []string) {
-	for _, pid := range processIDs() {
-		p, id, ok := d.shimOf(pid)
-		if ok && p.startedBefore(before) && d.agents.ownsAlloc(allocOf(id)) && d.shimIsEmpty(ctx, p, id) && d.endShim(p, id) {
+	processes, err := procfs.AllProcs()
+	if err != nil {
+		d.logger.Warn("cannot list processes to find shims without a container; trying again later", "error", err)
+	}
+	for _, running := range processes {
+		p, id, ok := d.shimOf(running)
+		if ok && p.StartedBefore(before) && d.agents.ownsAlloc(allocOf(id)) && d.shimIsEmpty(ctx, p, id) && d.endShim(p, id) {
 			removed = append(removed, "shim "+id)
 		}
 	}
@@ -198,19 +204,19 @@ func (a *agents) ownsAlloc(id string) bool {
 
 // shimIsEmpty reports whether containerd has no container of the shim's, and the shim no process. A container's record is
 // there before its shim, and as long as its processes.
-func (d *Driver) shimIsEmpty(ctx context.Context, p process, id string) bool {
+func (d *Driver) shimIsEmpty(ctx context.Context, p proc.ID, id string) bool {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	_, err := d.client.ContainerService().Get(ctx, id)
-	return errdefs.IsNotFound(err) && !p.hasChildren()
+	return errdefs.IsNotFound(err) && !p.HasChildren()
 }
 
-func (d *Driver) endShim(p process, id string) bool {
+func (d *Driver) endShim(p proc.ID, id string) bool {
 	if d.config.GC.DanglingContainers.DryRun {
 		d.logger.Info("this shim has no container; dry_run keeps it", "pid", p.PID, "container", id)
 		return false
 	}
-	if err := p.signal(unix.SIGKILL); err != nil {
+	if err := p.Signal(unix.SIGKILL); err != nil {
 		d.logger.Warn("a shim without a container could not be ended; trying again later", "container", id, "error", err)
 		return false
 	}
@@ -219,20 +225,18 @@ func (d *Driver) endShim(p process, id string) bool {
 }
 
 // shimOf returns the process and the container's ID if the process is a shim of this containerd and namespace.
-func (d *Driver) shimOf(pid string) (p process, id string, ok bool) {
-	data, err := os.ReadFile(filepath.Join("/proc", pid, "cmdline"))
-	args := strings.Split(string(data), "\x00")
-	if err != nil || !strings.HasPrefix(filepath.Base(args[0]), "containerd-shim-") {
-		return process{}, "", false
+func (d *Driver) shimOf(running procfs.Proc) (p proc.ID, id string, ok bool) {
+	args, err := running.CmdLine()
+	if err != nil || len(args) == 0 || !strings.HasPrefix(filepath.Base(args[0]), "containerd-shim-") {
+		return proc.ID{}, "", false
 	}
 	flags := map[string]string{}
 	for i := 1; i+1 < len(args); i++ {
 		flags[args[i]] = args[i+1]
 	}
-	number, err := strconv.Atoi(pid)
-	if err != nil || flags["-namespace"] != d.config.Namespace || flags["-address"] != d.config.ContainerdAddress {
-		return process{}, "", false
+	if flags["-namespace"] != d.config.Namespace || flags["-address"] != d.config.ContainerdAddress {
+		return proc.ID{}, "", false
 	}
-	p, err = findProcess(number)
+	p, err = proc.Find(running.PID)
 	return p, flags["-id"], err == nil
 }

@@ -22,7 +22,7 @@ func TestReconcile_ShimsAndCgroupsThatContainerdLost(t *testing.T) {
 	var state taskState
 	must.NoError(t, handle.GetDriverState(&state))
 	d.withoutContainerd()
-	must.NoError(t, state.Init.signal(unix.SIGKILL))
+	must.NoError(t, state.Init.Signal(unix.SIGKILL))
 	d.wait(cfg)
 	bundles, err := filepath.Glob(filepath.Join(d.node.containerd.Dir, "*", "io.containerd.runtime.v2.task", "*", state.ContainerID))
 	must.NoError(t, err)
@@ -32,14 +32,14 @@ func TestReconcile_ShimsAndCgroupsThatContainerdLost(t *testing.T) {
 	}
 	must.NoError(t, d.node.containerd.Restart(d.ctx))
 	must.NoError(t, d.DestroyTask(cfg.ID, false))
-	must.True(t, state.ShimProcess.alive(), must.Sprint("it went by itself, so nothing is shown"))
+	must.True(t, state.ShimProcess.Lives(), must.Sprint("it went by itself, so nothing is shown"))
 	must.SliceNotEmpty(t, taskCgroups(t, cfg))
 
 	stays := func(why string, grace time.Duration, other *testDriver) {
 		t.Helper()
 		_, err := other.driver.reconcileOnce(other.ctx, grace)
 		must.NoError(t, err)
-		must.True(t, state.ShimProcess.alive(), must.Sprint(why))
+		must.True(t, state.ShimProcess.Lives(), must.Sprint(why))
 		must.SliceNotEmpty(t, taskCgroups(t, cfg), must.Sprint(why))
 	}
 	stays("it is young", time.Hour, d)
@@ -68,8 +68,8 @@ func TestReconcile_LeavesShimsWithProcesses(t *testing.T) {
 	removed, err := d.driver.reconcileOnce(d.ctx, 0)
 	must.NoError(t, err)
 	must.SliceNotContains(t, removed, "shim "+state.ContainerID)
-	must.True(t, state.ShimProcess.alive())
-	must.True(t, state.Init.alive())
+	must.True(t, state.ShimProcess.Lives())
+	must.True(t, state.Init.Lives())
 	must.SliceNotEmpty(t, taskCgroups(t, cfg))
 
 	_, err = d.client.ContainerService().Create(d.ctx, record)

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
 // labelOwner is on the leases of starts and pulls, and names the plugin process that took them: agents that share a
@@ -15,7 +15,7 @@ const labelOwner = labelPrefix + "owner"
 
 // thisOwner is the value of labelOwner for this process: boot, PID namespace, process ID and start time.
 func thisOwner() (string, error) {
-	self, err := claim.ThisProcess()
+	self, err := proc.Self()
 	if err != nil {
 		return "", err
 	}
@@ -33,7 +33,7 @@ func ownerDied(owner string) bool {
 	if len(parts) != 4 {
 		return false
 	}
-	if boot, err := bootID(); err != nil || boot != parts[0] {
+	if boot, err := proc.BootID(); err != nil || boot != parts[0] {
 		return err == nil
 	}
 	namespace, err := pidNamespace()
@@ -43,7 +43,7 @@ func ownerDied(owner string) bool {
 	pid, errPID := strconv.Atoi(parts[2])
 	start, errStart := strconv.ParseUint(parts[3], 10, 64)
 	return errPID == nil && errStart == nil &&
-		!claim.Process{PID: pid, StartTime: start, BootID: parts[0]}.Alive()
+		!proc.ID{PID: pid, StartTime: start, BootID: parts[0]}.MayLive()
 }
 
 func pidNamespace() (string, error) { return os.Readlink("/proc/self/ns/pid") }

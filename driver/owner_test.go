@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
 func TestOwnerDied(t *testing.T) {
@@ -13,7 +15,7 @@ func TestOwnerDied(t *testing.T) {
 	must.NoError(t, err)
 	must.False(t, ownerDied(self))
 
-	boot, err := bootID()
+	boot, err := proc.BootID()
 	must.NoError(t, err)
 	namespace, err := pidNamespace()
 	must.NoError(t, err)

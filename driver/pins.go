@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/internal/filelock"
 )
 
 // pins hold the sources of one start's bind mounts where no task can change what they lead to.
@@ -66,7 +68,7 @@ func lockPins(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := filelock.TryExclusive(lock); err != nil {
 		lock.Close()
 		return nil, err
 	}

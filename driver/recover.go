@@ -9,6 +9,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
 // recoverTimeout is how long RecoverTask waits for containerd before it takes the task back unseen.
@@ -65,17 +67,17 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 func (s *taskState) identify() {
 	inCgroup := s.Cgroup != "" && within(cgroupOf(strconv.Itoa(s.Init.PID)), s.Cgroup)
 	if s.Init.BootID == "" && inCgroup {
-		s.Init = s.Init.sinceBoot()
+		s.Init = withBoot(s.Init)
 	}
 	at, err := readEndpoint(fmt.Sprintf("/proc/%d/cwd", s.ShimProcess.PID))
 	if s.ShimProcess.BootID == "" && err == nil && at.Address == s.Shim.Address {
-		s.ShimProcess = s.ShimProcess.sinceBoot()
+		s.ShimProcess = withBoot(s.ShimProcess)
 	}
 }
 
-// sinceBoot returns the process as one of this boot, if there is one with its ID and start time.
-func (p process) sinceBoot() process {
-	now, err := findProcess(p.PID)
+// withBoot returns a process with this boot, if one with its ID and start time runs in it.
+func withBoot(p proc.ID) proc.ID {
+	now, err := proc.Find(p.PID)
 	if err != nil || now.StartTime != p.StartTime {
 		return p
 	}
@@ -84,6 +86,6 @@ func (p process) sinceBoot() process {
 
 // ofAnotherBoot says whether the machine has booted since the task started, so that nothing of it can be left.
 func (s *taskState) ofAnotherBoot() bool {
-	boot, err := bootID()
+	boot, err := proc.BootID()
 	return err == nil && s.Init.BootID != "" && s.Init.BootID != boot
 }

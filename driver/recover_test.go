@@ -141,7 +141,7 @@ func TestRecover_LeavesProcessesOfOthersAlone(t *testing.T) {
 			err := d.RecoverTask(d.stored(cfg, taskState{ContainerID: containerID(cfg), PID: uint32(theirs.PID),
 				Init: theirs, ShimProcess: theirs, Cgroup: "/nomad/" + cfg.AllocID + ".task"}))
 			must.ErrorContains(t, err, "no process for container")
-			must.True(t, stranger.alive())
+			must.True(t, stranger.Lives())
 		})
 	}
 }
@@ -159,12 +159,12 @@ func TestRecover_HandleOfAnOlderDriver(t *testing.T) {
 	d.withoutContainerd()
 	d = d.restart()
 	must.NoError(t, d.RecoverTask(d.stored(cfg, older)))
-	must.NoError(t, state.ShimProcess.signal(unix.SIGKILL))
-	must.NoError(t, state.ShimProcess.wait(t.Context()))
-	must.True(t, state.Init.alive(), must.Sprint("it went with its shim, so nothing is shown"))
+	must.NoError(t, state.ShimProcess.Signal(unix.SIGKILL))
+	must.NoError(t, state.ShimProcess.Wait(t.Context()))
+	must.True(t, state.Init.Lives(), must.Sprint("it went with its shim, so nothing is shown"))
 	must.NoError(t, d.StopTask(cfg.ID, 50*time.Millisecond, "SIGTERM"))
 	must.ErrorContains(t, d.wait(cfg).Err, "is dead")
-	must.False(t, state.Init.alive())
+	must.False(t, state.Init.Lives())
 	must.NoError(t, d.DestroyTask(cfg.ID, false))
 	must.NoError(t, d.node.containerd.Restart(d.ctx))
 	d.noTraces(cfg)

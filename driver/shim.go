@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
 // shimEndpoint is where a container's shim listens. A shim outlives containerd, and knows how its process ended; a
@@ -31,16 +33,16 @@ type shimEndpoint struct {
 // findShim returns the shim of a container, and where it listens, by the container's first process, whose parent the
 // shim is. Its working directory is the container's bundle, in which containerd keeps the address. A runtime that is
 // built otherwise has none.
-func findShim(pid int) (process, shimEndpoint, error) {
-	parent, err := parentOf(pid)
+func findShim(pid int) (proc.ID, shimEndpoint, error) {
+	parent, err := proc.Parent(pid)
 	if err != nil {
-		return process{}, shimEndpoint{}, err
+		return proc.ID{}, shimEndpoint{}, err
 	}
 	endpoint, err := readEndpoint(fmt.Sprintf("/proc/%d/cwd", parent))
 	if err != nil {
-		return process{}, shimEndpoint{}, err
+		return proc.ID{}, shimEndpoint{}, err
 	}
-	shim, err := findProcess(parent)
+	shim, err := proc.Find(parent)
 	return shim, endpoint, err
 }
 

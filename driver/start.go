@@ -13,6 +13,8 @@ import (
 	"github.com/containerd/errdefs"
 	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
 // startup is one StartTask on its way.
@@ -42,8 +44,8 @@ type taskState struct {
 	StartedAt   time.Time
 	// Init is the container's first process, ShimProcess its shim, Cgroup where its processes are: they are needed when
 	// neither containerd nor the shim is there to ask.
-	Init        process
-	ShimProcess process
+	Init        proc.ID
+	ShimProcess proc.ID
 	Cgroup      string
 }
 
@@ -284,7 +286,7 @@ func (d *Driver) createTask(ctx context.Context, s *startup, container container
 func (d *Driver) look(s *startup, pid int) taskState {
 	state := taskState{ContainerID: s.id, PID: uint32(pid), Cgroup: containerCgroup(pid)}
 	var errInit, errShim error
-	state.Init, errInit = findProcess(pid)
+	state.Init, errInit = proc.Find(pid)
 	state.ShimProcess, state.Shim, errShim = findShim(pid)
 	if err := errors.Join(errInit, errShim); err != nil {
 		d.logger.Debug("no process or shim of the task can be asked about it", "container", s.id, "error", err)

@@ -121,7 +121,7 @@ func (h *taskHandle) killWithoutContainerd(signal syscall.Signal, all bool) erro
 		h.driver.killRest(h.state)
 		return nil
 	}
-	return h.state.Init.signal(signal)
+	return h.state.Init.Signal(signal)
 }
 
 // killNow ends the task with SIGKILL and waits until it has ended.

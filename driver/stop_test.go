@@ -5,14 +5,16 @@ import (
 	"errors"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"testing"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/prometheus/procfs"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+
+	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
 func TestRemoveWhenBack_PausesAfterErrorsThatComeAtOnce(t *testing.T) {
@@ -62,11 +64,11 @@ func hang(t *testing.T, pid int) (release func()) {
 func childOf(t *testing.T, parent int) (child int) {
 	t.Helper()
 	eventually(t, "a child of the process", func() bool {
-		for _, id := range processIDs() {
-			pid, err := strconv.Atoi(id)
-			must.NoError(t, err)
-			if p, err := parentOf(pid); err == nil && p == parent {
-				child = pid
+		processes, err := procfs.AllProcs()
+		must.NoError(t, err)
+		for _, p := range processes {
+			if of, err := proc.Parent(p.PID); err == nil && of == parent {
+				child = p.PID
 			}
 		}
 		return child != 0

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/tranche-gpu/tranche/internal/filelock"
 )
 
 const (
@@ -115,7 +115,7 @@ func openVolumeDir(path string) (*os.Root, *os.File, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	err = unix.Flock(int(lock.Fd()), unix.LOCK_SH)
+	err = filelock.Shared(lock)
 	var dir *os.Root
 	if err == nil {
 		dir, err = os.OpenRoot(path)
@@ -138,7 +138,7 @@ func sweepVolumeDrafts(path string) error {
 		return err
 	}
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := filelock.TryExclusive(lock); err != nil {
 		return nil //nolint:nilerr // Another plugin is at work there.
 	}
 	dir, err := os.OpenRoot(path)

@@ -9,7 +9,8 @@ import (
 	"path/filepath"
 
 	"github.com/google/renameio/v2"
-	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/internal/filelock"
 )
 
 // recordName is the file, in the state directory, that says what was installed.
@@ -82,7 +83,7 @@ func (r *Record) takeLock(stateDir string) (err error) {
 	if r.lock, err = os.Open(stateDir); err != nil {
 		return fmt.Errorf("open the state directory: %w; run this as root", err)
 	}
-	if err := unix.Flock(int(r.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := filelock.TryExclusive(r.lock); err != nil {
 		_ = r.lock.Close()
 		return fmt.Errorf("another `tranche install` or `tranche uninstall` runs (%s is locked): %w", stateDir, err)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/internal/proc"
 	"github.com/tranche-gpu/tranche/runtime/mpsdir"
 )
 
@@ -55,7 +55,7 @@ func become(args []string) error {
 	if err := unix.Mount(task.Shm, hostShm, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("mount %s at %s: %w", task.Shm, hostShm, err)
 	}
-	self, err := claim.ThisProcess()
+	self, err := proc.Self()
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
 
-	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/internal/proc"
 	"github.com/tranche-gpu/tranche/runtime/mpsdir"
 )
 
@@ -150,7 +150,7 @@ func (d dirs) remove() error {
 
 // identity is who a daemon is, as it noted itself when it was started.
 type identity struct {
-	Process claim.Process `json:"process"`
+	Process proc.ID `json:"process"`
 	// Namespace is its mount namespace, in which nobody is but the daemon and its servers.
 	Namespace string `json:"namespace"`
 	OneUser   bool   `json:"one_user"`

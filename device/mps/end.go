@@ -10,6 +10,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
 // end ends a daemon, and the servers that it left behind.
@@ -17,7 +19,7 @@ func (m *Manager) end(ctx context.Context, uuid string, id identity) error {
 	if id.Process.PID == 0 {
 		return nil
 	}
-	if id.Process.Alive() {
+	if id.Process.MayLive() {
 		if err := m.quit(ctx, uuid, id); err != nil {
 			return err
 		}
@@ -35,7 +37,7 @@ func (m *Manager) quit(ctx context.Context, uuid string, id identity) error {
 		return err
 	}
 	defer p.leave()
-	if !id.Process.Alive() {
+	if !id.Process.MayLive() {
 		return nil
 	}
 	timed, cancel := context.WithTimeout(ctx, m.timing.quit)
@@ -48,7 +50,7 @@ func (m *Manager) quit(ctx context.Context, uuid string, id identity) error {
 		return nil
 	}
 	m.options.Logger.Warn("an MPS control daemon did not end when it was asked to, and is killed", "gpu", uuid, "pid", p.pid, "error", err)
-	if err := p.signal(unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+	if err := proc.SignalTo(p.file, unix.SIGKILL); err != nil {
 		return fmt.Errorf("kill the MPS control daemon of GPU %s, process %d: %w", uuid, p.pid, err)
 	}
 	if !p.wait(ctx) {
@@ -70,13 +72,13 @@ func (m *Manager) endServers(ctx context.Context, uuid string, id identity) erro
 		// The number may have become another's before the descriptor was there.
 		if m.dirs(uuid).isServer(pid, id.Namespace) {
 			m.options.Logger.Warn("ending a process that an MPS control daemon left behind", "gpu", uuid, "pid", pid)
-			err = p.signal(unix.SIGKILL)
+			err = proc.SignalTo(p.file, unix.SIGKILL)
 			if err == nil && !p.wait(ctx) {
 				err = ctx.Err()
 			}
 		}
 		p.leave()
-		if err != nil && !errors.Is(err, unix.ESRCH) {
+		if err != nil {
 			return fmt.Errorf("end process %d, which the MPS control daemon of GPU %s left behind: %w", pid, uuid, err)
 		}
 	}

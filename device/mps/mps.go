@@ -239,7 +239,7 @@ func (m *Manager) Release(ctx context.Context, uuid string) error {
 // Clients are the processes that compute through the daemon of a GPU; none if it doesn't run.
 func (m *Manager) Clients(ctx context.Context, uuid string) ([]int, error) {
 	id, err := m.dirs(uuid).readIdentity()
-	if err != nil || !id.Process.Alive() {
+	if err != nil || !id.Process.MayLive() {
 		return nil, err
 	}
 	daemon, err := m.control(uuid)
@@ -262,7 +262,7 @@ func (m *Manager) Stop(ctx context.Context, uuid string) error {
 	if err != nil {
 		return err
 	}
-	alive := id.Process.Alive()
+	alive := id.Process.MayLive()
 	if err := m.end(ctx, uuid, id); err != nil {
 		return err
 	}

@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
 // process is a control daemon that was started or taken over. Its end is seen through a descriptor, whoever its parent is.
@@ -25,7 +27,7 @@ type process struct {
 
 // follow begins to wait for a process. The caller makes sure that the ID is its own.
 func follow(pid int, id identity, log string) (*process, error) {
-	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK) // not by its identity: it may be a child that has ended
 	if err != nil {
 		return nil, fmt.Errorf("watch process %d: %w", pid, err)
 	}
@@ -40,22 +42,11 @@ func follow(pid int, id identity, log string) (*process, error) {
 // run waits until the process has ended or was left.
 func (p *process) run() {
 	defer close(p.stopped)
-	conn, err := p.file.SyscallConn()
-	if err == nil {
-		err = conn.Read(hasEnded)
-	}
-	if err != nil {
+	if proc.WaitFor(p.file) != nil {
 		return // left
 	}
 	p.status = reap(p.pid)
 	close(p.ended)
-}
-
-// hasEnded tells whether the process of a descriptor has ended.
-func hasEnded(fd uintptr) bool {
-	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	n, err := unix.Poll(fds, 0)
-	return err == nil && n == 1
 }
 
 // reap takes the status of a child. Of somebody else's there is none.
@@ -84,20 +75,6 @@ func (p *process) wait(ctx context.Context) bool {
 func (p *process) leave() {
 	p.file.Close()
 	<-p.stopped
-}
-
-// signal sends a signal to this very process.
-func (p *process) signal(signal unix.Signal) error {
-	conn, err := p.file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	sendErr := error(nil)
-	err = conn.Control(func(fd uintptr) { sendErr = unix.PidfdSendSignal(int(fd), signal, nil, 0) })
-	if err == nil {
-		err = sendErr
-	}
-	return err
 }
 
 // exit says how the process ended. It says the same each time that the same happens.

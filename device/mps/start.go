@@ -13,6 +13,8 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
 // multiuser has one server serve programs of all users of the host. Without it, a program waits until the server of
@@ -56,7 +58,7 @@ func (m *Manager) start(ctx context.Context, uuid string, earlier identity) (*pr
 
 // adopt takes over the daemon that an earlier life started, if it still answers.
 func (m *Manager) adopt(ctx context.Context, uuid string, daemon *control, id identity) (*process, error) {
-	if !id.Process.Alive() {
+	if !id.Process.MayLive() {
 		return nil, nil
 	}
 	p, err := follow(id.Process.PID, id, m.dirs(uuid).output())
@@ -65,7 +67,7 @@ func (m *Manager) adopt(ctx context.Context, uuid string, daemon *control, id id
 	}
 	log := m.options.Logger.With("gpu", uuid, "pid", p.pid)
 	// It may have ended in the meantime, and its number be another's.
-	if !id.Process.Alive() {
+	if !id.Process.MayLive() {
 		p.leave()
 		return nil, nil
 	}
@@ -155,7 +157,7 @@ func (m *Manager) launch(ctx context.Context, uuid string, daemon *control, oneU
 	_ = child.Process.Release()
 	if err := m.settle(ctx, d, daemon, p); err != nil {
 		// Whoever starts the next one ends this one first, if it has to.
-		_ = p.signal(unix.SIGKILL)
+		_ = proc.SignalTo(p.file, unix.SIGKILL)
 		<-p.stopped
 		p.leave()
 		return nil, err

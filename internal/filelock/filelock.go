@@ -1,4 +1,5 @@
-package claim
+// Package filelock locks files between processes (flock(2)). A lock ends with its holder.
+package filelock
 
 import (
 	"context"
@@ -13,36 +14,53 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const lockName = ".lock"
+// Exclusive locks an open file for this process alone. It blocks while others have a lock on it. Closing the file
+// unlocks it, once no child that is between fork and exec has a copy of the descriptor.
+func Exclusive(file *os.File) error { return lock(file, unix.LOCK_EX) }
 
-// lockPatience is how long a call waits for the ledger when its context sets no deadline. A change takes milliseconds;
-// whoever holds the lock for this long is stopped.
-const lockPatience = 30 * time.Second
+// Shared locks an open file against Exclusive. It blocks while another process has it exclusively.
+func Shared(file *os.File) error { return lock(file, unix.LOCK_SH) }
 
-// fileLock is an exclusive lock between processes that can be waited for with a context.
-//
-// The kernel's wait for a file lock cannot be called off, so it goes on in a goroutine; when nobody wants the lock any
-// more by the time it comes, the goroutine gives it back. There is never more than one such goroutine per fileLock:
-// those who come later take over its wait.
-type fileLock struct {
-	path string
-	turn chan struct{} // one goroutine of this process at a time
+// TryExclusive is like Exclusive, but fails with EWOULDBLOCK instead of blocking.
+func TryExclusive(file *os.File) error { return lock(file, unix.LOCK_EX|unix.LOCK_NB) }
 
-	mu      sync.Mutex
-	waiting bool            // a goroutine is in the kernel's wait
-	wanted  chan lockResult // where its result goes; nil if nobody wants it
+func lock(file *os.File, how int) error {
+	for {
+		if err := unix.Flock(int(file.Fd()), how); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
-type lockResult struct {
+// Lock is an exclusive lock on a file, which Acquire takes with a context.
+//
+// The kernel's wait for a file lock cannot be cancelled, so it continues in a goroutine. If no caller wants the lock by the
+// time it is granted, the goroutine releases it. A Lock has one such goroutine at most: later callers take over its wait.
+type Lock struct {
+	path     string
+	patience time.Duration
+	turn     chan struct{} // holds an element while a goroutine of this process has the lock or waits for it
+
+	mu      sync.Mutex
+	waiting bool        // a goroutine is in the kernel's wait
+	wanted  chan result // where its result goes; nil if nobody wants it
+}
+
+type result struct {
 	file *os.File
 	err  error
 }
 
-func newFileLock(path string) *fileLock { return &fileLock{path: path, turn: make(chan struct{}, 1)} }
+// New returns the lock on the file at path, which Acquire makes if there is none. Acquire waits for patience where its
+// context has no deadline.
+func New(path string, patience time.Duration) *Lock {
+	return &Lock{path: path, patience: patience, turn: make(chan struct{}, 1)}
+}
 
-// acquire takes the lock. The function that it returns gives it back.
-func (l *fileLock) acquire(ctx context.Context) (unlock func(), err error) {
-	ctx, cancel := withPatience(ctx)
+// Acquire takes the lock. The function that it returns releases it. The error names the process that has the lock. On a
+// read-only file system the file is locked as it is.
+func (l *Lock) Acquire(ctx context.Context) (unlock func(), err error) {
+	ctx, cancel := l.bounded(ctx)
 	defer cancel()
 	if ctx.Err() != nil {
 		return nil, l.tooLate(ctx) // the wait would go on without them, and may make the file
@@ -53,7 +71,7 @@ func (l *fileLock) acquire(ctx context.Context) (unlock func(), err error) {
 		return nil, l.tooLate(ctx)
 	}
 	got := l.want()
-	var r lockResult
+	var r result
 	select {
 	case r = <-got:
 	case <-ctx.Done():
@@ -66,21 +84,21 @@ func (l *fileLock) acquire(ctx context.Context) (unlock func(), err error) {
 		<-l.turn
 		return nil, r.err
 	}
-	return func() { giveBack(r.file); <-l.turn }, nil
+	return func() { release(r.file); <-l.turn }, nil
 }
 
-func withPatience(ctx context.Context) (context.Context, context.CancelFunc) {
+func (l *Lock) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeout(ctx, lockPatience)
+	return context.WithTimeout(ctx, l.patience)
 }
 
-// want asks for the next lock to be delivered, and starts the wait unless one is under way.
-func (l *fileLock) want() <-chan lockResult {
+// want has the next lock delivered, and starts the wait unless one is under way.
+func (l *Lock) want() <-chan result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.wanted = make(chan lockResult, 1)
+	l.wanted = make(chan result, 1)
 	if !l.waiting {
 		l.waiting = true
 		go l.wait()
@@ -88,8 +106,8 @@ func (l *fileLock) want() <-chan lockResult {
 	return l.wanted
 }
 
-// unwant calls the delivery off, and returns the lock if it came just now.
-func (l *fileLock) unwant(got <-chan lockResult) lockResult {
+// unwant cancels the delivery, and returns the lock if it came just now.
+func (l *Lock) unwant(got <-chan result) result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.wanted = nil
@@ -97,24 +115,24 @@ func (l *fileLock) unwant(got <-chan lockResult) lockResult {
 	case r := <-got:
 		return r
 	default:
-		return lockResult{}
+		return result{}
 	}
 }
 
-func (l *fileLock) wait() {
-	file, err := takeLock(l.path)
+func (l *Lock) wait() {
+	file, err := take(l.path)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waiting = false
 	if l.wanted != nil {
-		l.wanted <- lockResult{file, err}
+		l.wanted <- result{file, err}
 		l.wanted = nil
 	} else if file != nil {
-		giveBack(file)
+		release(file)
 	}
 }
 
-func takeLock(path string) (*os.File, error) {
+func take(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if errors.Is(err, unix.EROFS) { // what is there can still be seen
 		f, err = os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
@@ -122,31 +140,26 @@ func takeLock(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if err == nil {
-			return f, nil
-		}
-		if !errors.Is(err, unix.EINTR) {
-			f.Close()
-			return nil, fmt.Errorf("locking %s: %w", path, err)
-		}
+	if err := Exclusive(f); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
+	return f, nil
 }
 
-// giveBack unlocks before it closes: a child that is between fork and exec has a copy of the descriptor, and would keep
+// release unlocks before it closes: a child that is between fork and exec has a copy of the descriptor, and would keep
 // the lock that long.
-func giveBack(f *os.File) {
+func release(f *os.File) {
 	_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
 	f.Close()
 }
 
-func (l *fileLock) tooLate(ctx context.Context) error {
-	return fmt.Errorf("waiting for the lock %s, which %s holds: %w", l.path, lockHolder(l.path), ctx.Err())
+func (l *Lock) tooLate(ctx context.Context) error {
+	return fmt.Errorf("wait for the lock %s, which %s holds: %w", l.path, holder(l.path), ctx.Err())
 }
 
-// lockHolder names the process that holds a file lock, for the person who has to find out why it does.
-func lockHolder(path string) string {
+// holder names the process that holds a file lock, for the person who has to find out why it does.
+func holder(path string) string {
 	const unknown = "another process"
 	var st unix.Stat_t
 	if unix.Stat(path, &st) != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/internal/proc"
 	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
 )
 
@@ -36,7 +37,7 @@ func (n Node) sharing(g nodeinfo.GPU) layout.GPU {
 // hold what it asks for; its limit is what it asks for. The claim has to be bound within claim.BindWithin, and while the
 // calling process lives, which becomes the next OCI runtime by exec.
 func Claim(ctx context.Context, ledger *claim.Ledger, node Node, ask Ask) (*claim.Claim, error) {
-	starter, err := claim.ThisProcess()
+	starter, err := proc.Self()
 	if err != nil {
 		return nil, err
 	}
