@@ -47,7 +47,7 @@ func (l *Ledger) sweepExternal(b *book, r *record) (removed bool) {
 		l.logger.Info("removing a claim whose container is gone", "claim", r.ID, "container", r.Container.ID)
 	}
 	if err := l.remove(b, r); err != nil {
-		l.logger.Warn("removing a claim that nobody comes back for", "claim", r.ID, "error", err)
+		l.logger.Warn("a claim that nobody comes back for could not be removed; trying again later", "claim", r.ID, "error", err)
 		return false
 	}
 	return true

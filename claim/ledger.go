@@ -151,7 +151,7 @@ func (l *Ledger) finishSuperseding(b *book) {
 func (l *Ledger) supersede(b *book, older, by *record) {
 	l.logger.Info("claim superseded", "claim", older.ID, "by", by.ID, "slices", older.Slices)
 	if err := l.remove(b, older); err != nil {
-		l.logger.Warn("removing a superseded claim", "claim", older.ID, "error", err)
+		l.logger.Warn("a superseded claim could not be removed from the ledger", "claim", older.ID, "error", err)
 		delete(b.records, older.ID)
 		l.removeRegion(older.ID)
 	}

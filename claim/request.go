@@ -90,5 +90,5 @@ func gpus(reqs []Request) string {
 		names = append(names, c.PhysicalGPU())
 	}
 	slices.Sort(names)
-	return fmt.Sprint(slices.Compact(names))
+	return ListNames(slices.Compact(names))
 }

@@ -114,7 +114,7 @@ const mostEvicted = 8
 // those that have been dormant longest, which yield to anybody who asks, and those whose container never came.
 func (l *Ledger) enterWithRoom(b *book, records []*record) error {
 	err := l.enterAll(b, records)
-	for evicted := 0; errors.Is(err, errFull) && evicted <= mostEvicted; evicted++ {
+	for evicted := 0; errors.As(err, new(fullError)) && evicted <= mostEvicted; evicted++ {
 		if !l.evict(b, records) {
 			break
 		}
@@ -138,9 +138,9 @@ func (l *Ledger) evict(b *book, records []*record) bool {
 	}
 	for _, r := range dead {
 		l.logger.Warn("the disk under the ledger is full: removing a claim without a container", "claim", r.ID,
-			"slices", r.Slices)
+			"slices", ListNames(r.Slices))
 		if err := l.remove(b, r); err != nil {
-			l.logger.Warn("removing a claim", "claim", r.ID, "error", err)
+			l.logger.Warn("a claim without a container could not be removed", "claim", r.ID, "error", err)
 			return false
 		}
 	}

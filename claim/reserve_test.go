@@ -320,6 +320,8 @@ func TestExplain(t *testing.T) {
 	must.ErrorContains(t, explain("/x", syscall.ENOSPC), "df -h /x")
 	must.ErrorContains(t, explain("/x", syscall.EROFS), "has to be writable")
 	must.ErrorContains(t, explain("/x", syscall.EACCES), "as root")
+	must.ErrorContains(t, explain("/x", syscall.ENOTDIR), "/x has to be a directory")
+	must.ErrorContains(t, explain("/x", syscall.EIO), "see `dmesg`")
 	plain := errors.New("plain")
 	must.Eq(t, plain, explain("/x", plain))
 }

@@ -19,11 +19,13 @@ const unfinishedName = ".new"
 // changeBytes is how much longer a record may become by being bound: the container's ID alone has up to 1,024 bytes.
 const changeBytes = 2 << 10
 
-// errFull says that the file system of the ledger has no room for another claim.
-var errFull = errors.New("no room in the ledger")
+// fullError says that the file system of the ledger has no room for another claim.
+type fullError struct{ error }
+
+func (e fullError) Unwrap() error { return e.error }
 
 // writeNew puts the record of a new claim in the ledger. When it returns, the record survives a power cut; when it fails,
-// the claim is not there. It is errFull where there would be no room left for a change of a record.
+// the claim is not there. It is a fullError where there would be no room left for a change of a record.
 func (l *Ledger) writeNew(b *book, r *record) error {
 	f, err := l.writeUnfinished(b, r, true)
 	if err != nil {
@@ -88,7 +90,7 @@ func (l *Ledger) syncChanged(b *book) error {
 	var errs []error
 	for id, f := range b.changed {
 		if err := l.sync(f); err != nil {
-			errs = append(errs, accessError(fmt.Errorf("syncing claim %s, whose change a power cut may undo: %w", id, err)))
+			errs = append(errs, accessError(fmt.Errorf("syncing claim %s, whose change a power cut may undo: %w", id, explain(l.claims, err))))
 		}
 		_ = f.Close()
 	}
@@ -186,10 +188,10 @@ func (l *Ledger) notWritten(id string, err error) error {
 	return fmt.Errorf("writing claim %s to the ledger, which stays as it was: %w", id, explain(l.claims, markFull(err)))
 }
 
-// markFull marks an error of a file system that is full as errFull.
+// markFull makes an error of a file system that is full a fullError.
 func markFull(err error) error {
 	if isFull(err) {
-		return fmt.Errorf("%w: %w", errFull, err)
+		return fullError{err}
 	}
 	return err
 }
@@ -231,13 +233,10 @@ func (l *Ledger) syncDir() error { return syncDir(l.claims, l.sync) }
 func syncDir(dir string, sync func(*os.File) error) error {
 	d, err := os.Open(dir)
 	if err != nil {
-		return fmt.Errorf("syncing %s: %w", dir, err)
+		return err
 	}
 	defer d.Close()
-	if err := sync(d); err != nil {
-		return fmt.Errorf("syncing %s: %w", dir, err)
-	}
-	return nil
+	return sync(d)
 }
 
 // explain adds what to do about the errors that an operator can do something about.
@@ -250,6 +249,10 @@ func explain(dir string, err error) error {
 		return fmt.Errorf("%w; the file system of %s has to be writable", err, dir)
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("%w; the ledger %s is for root alone: run this as root", err, dir)
+	case errors.Is(err, unix.ENOTDIR):
+		return fmt.Errorf("%w; %s has to be a directory, and all above it: remove what is in the way", err, dir)
+	case errors.Is(err, unix.EIO):
+		return fmt.Errorf("%w; the disk under %s fails: the kernel's log says more (see `dmesg`)", err, dir)
 	}
 	return err
 }
