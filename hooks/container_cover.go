@@ -57,6 +57,9 @@ func (c *covers) close() error { return c.shelf.close() }
 func (c *covers) cover(lib library) error {
 	for range coverTries {
 		done, err := c.try(lib)
+		if named := (*fs.PathError)(nil); errors.As(err, &named) && named.Path == lib.path {
+			return err
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", lib.path, err)
 		}

@@ -122,7 +122,7 @@ var libNames = []string{"lib", "lib64", "lib32", "libx32", "lib/" + triplet, "li
 // many for the same one. $ORIGIN is the directory of the program, which nobody knows before it runs.
 func expand(cwd, name string) ([]string, error) {
 	if originVariable.MatchString(name) {
-		return nil, fmt.Errorf("%s: $ORIGIN is another directory for each program; name the directory itself", name)
+		return nil, fmt.Errorf("%q: $ORIGIN is another directory for each program; name the directory itself", strings.TrimSpace(name))
 	}
 	whole := literal(from(cwd, name))
 	patterns := []string{whole}

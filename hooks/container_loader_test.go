@@ -255,7 +255,7 @@ var loaderCases = []struct {
 	{"$ORIGIN in /etc/ld.so.preload", nil, func(i *image) {
 		layReal(i)
 		i.write("etc/ld.so.preload", "$ORIGIN/../opt/real/libcuda.so.1\n")
-	}, "$ORIGIN"},
+	}, `/etc/ld.so.preload: "$ORIGIN/../opt/real/libcuda.so.1": $ORIGIN`},
 	{"the copy behind a shadow, preloaded", []string{"LD_PRELOAD=/.tranche/c/0000/driver-libcuda.so"}, layCompat, "/.tranche/c"},
 	{"the copy behind a shadow, preloaded by name", []string{
 		"LD_PRELOAD=driver-libcuda.so", "LD_LIBRARY_PATH=/.tranche/c/0000",

@@ -323,7 +323,7 @@ func TestCreateContainer_Refuses(t *testing.T) {
 			i.write("usr/lib/libcuda.so.1", "copy")
 			i.mounts = "no-shelf"
 		}},
-		{"a file of a process", "process 1 in /proc", func(i *image) { i.link("/proc/1/attr/exec", "usr/lib/libcuda.so.1") }},
+		{"a file of a process", "c1: look up in the container /usr/lib/libcuda.so.1: it leads through process 1 in /proc", func(i *image) { i.link("/proc/1/attr/exec", "usr/lib/libcuda.so.1") }},
 		{"a link of a process", "process 1 in /proc", func(i *image) { i.link("/proc/1/root"+i.outside, "usr/lib64") }},
 		{"a directory that may be searched and not listed", "the container's root may not look into it", func(i *image) {
 			i.write("opt/real/libcuda.so.1", "copy")

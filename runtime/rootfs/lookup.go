@@ -22,8 +22,8 @@ const maxSteps = 1_000_000
 const maxPathBytes = 4096
 
 // ErrUndecided says that each process that follows a path is led elsewhere by it, as by most links in /proc.
-var ErrUndecided = errors.New("where that leads is known only to the process that follows it; name what is meant by its " +
-	"own path")
+var ErrUndecided = errors.New("only the process that follows the path knows where that is; name a path that does not lead " +
+	"through /proc")
 
 // walk resolves one path, element by element.
 //
@@ -53,7 +53,7 @@ type place struct {
 }
 
 // ErrRefused says that a path leads to a directory that Refuse has named.
-var ErrRefused = errors.New("it leads to where nothing of the image's may lead")
+var ErrRefused = errors.New("it leads to a directory that is Tranche's own")
 
 // procRootInode is that of the root of each proc file system.
 const procRootInode = 1
@@ -115,7 +115,7 @@ func (w *walk) step(element string) error {
 		}
 	}
 	if len(w.dirs) == strings.Count(w.root.refused, "/") && w.pathOf(element) == w.root.refused {
-		return fmt.Errorf("%w, %s", ErrRefused, w.root.refused)
+		return fmt.Errorf("%w, %s; have the image or the environment name another", ErrRefused, w.root.refused)
 	}
 	fd, err := w.open(element)
 	if err != nil {

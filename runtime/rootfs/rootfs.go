@@ -28,7 +28,7 @@ const (
 )
 
 // ErrTooMuch says that a root has more in it than anybody needs for a program's libraries.
-var ErrTooMuch = errors.New("the image has too many files and directories where libraries are looked for")
+var ErrTooMuch = errors.New("the image has too many files and directories where libraries are looked for; remove some of them")
 
 // Root is a container's root file system. It is for one goroutine.
 type Root struct {
@@ -73,7 +73,7 @@ func (r *Root) Path() string { return r.path }
 func PathOf(file *os.File) (string, error) {
 	at, err := os.Readlink(FDPath(file))
 	if errors.Is(err, unix.ENAMETOOLONG) { // by links one gets there all the same
-		return "", fmt.Errorf("%w: a directory lies deeper than the kernel can say", ErrTooMuch)
+		return "", fmt.Errorf("find a directory whose path is longer than the kernel allows: %w", ErrTooMuch)
 	}
 	return at, err
 }
@@ -170,8 +170,8 @@ func (r *Root) Reopen(handle *os.File) (*os.File, error) {
 }
 
 // ErrUnreadable says that the root file system holds something that we may not read.
-var ErrUnreadable = errors.New("the container's root may not look into it, though other users in the container might; have " +
-	"the image give it to a user that the container has")
+var ErrUnreadable = errors.New("the container's root may not look into it, though other users in the container might; " +
+	"change its owner in the image (chown) to a user that the container's user namespace has")
 
 // denied makes an error of what was not allowed with an open file or in an open directory. Root is kept out of volumes on
 // network file systems, and the container with it; but out of the root file system only where it belongs to nobody in the
