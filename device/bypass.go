@@ -121,5 +121,6 @@ func (b *bypass) String() string {
 	for _, p := range b.processes {
 		names = append(names, fmt.Sprintf("process %d (%s)", p.PID, memsize.Format(p.UsedBytes)))
 	}
-	return fmt.Sprintf("GPU memory of %s is not counted: it uses the driver past the shadow library", claim.ListNames(names))
+	return fmt.Sprintf("GPU memory of %s is not counted, since the driver is used past the shadow library: stop the program, or have "+
+		"it load libcuda.so.1 by that name", claim.ListNames(names))
 }

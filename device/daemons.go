@@ -179,8 +179,12 @@ func (d *daemons) ensure(ctx context.Context, g *gpu) error {
 
 // pastDaemon says who computes on a GPU past its daemon: programs of the tasks find no GPU then.
 func pastDaemon(g *gpu, pids []int) error {
-	return &waitsError{fmt.Sprintf("the GPU %s is computed on past its MPS control daemon, by process %s: end it", g,
-		strings.Trim(strings.ReplaceAll(fmt.Sprint(pids), " ", ", process "), "[]"))}
+	by, end := "process", "end it"
+	if len(pids) > 1 {
+		by, end = "processes", "end them"
+	}
+	return &waitsError{fmt.Sprintf("the GPU %s is computed on past its MPS control daemon, by %s %s: %s", g, by,
+		strings.Trim(strings.ReplaceAll(fmt.Sprint(pids), " ", ", "), "[]"), end)}
 }
 
 // past are the processes that compute on a GPU past its daemon. A client that has just ended may be on the driver's list and
@@ -204,7 +208,7 @@ func (d *daemons) lookPast(ctx context.Context, uuid string) ([]int, error) {
 	}
 	claims, _, err := d.node.ledger.List(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("who has claims on %s: %w", uuid, err)
+		return nil, fmt.Errorf("find the claims on %s: %w", uuid, err)
 	}
 	var living []*claim.Claim
 	for _, c := range claims {
@@ -226,7 +230,7 @@ func (d *daemons) lookPast(ctx context.Context, uuid string) ([]int, error) {
 func (d *daemons) holders(ctx context.Context, uuid string) ([]int, error) {
 	processes, err := d.node.nvml.Processes(ctx, uuid)
 	if err != nil {
-		return nil, fmt.Errorf("who computes on %s: %w", uuid, err)
+		return nil, fmt.Errorf("list the processes on %s: %w", uuid, err)
 	}
 	var pids []int
 	for _, p := range processes {
@@ -241,7 +245,7 @@ func (d *daemons) holders(ctx context.Context, uuid string) ([]int, error) {
 func (d *daemons) strangers(ctx context.Context, uuid string) ([]string, error) {
 	claims, _, err := d.node.ledger.List(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("who has claims on %s: %w", uuid, err)
+		return nil, fmt.Errorf("find the claims on %s: %w", uuid, err)
 	}
 	var strangers []string
 	for _, c := range claims {
@@ -251,7 +255,7 @@ func (d *daemons) strangers(ctx context.Context, uuid string) ([]string, error) 
 	}
 	processes, err := d.node.nvml.Processes(ctx, uuid)
 	if err != nil {
-		return nil, fmt.Errorf("who computes on %s: %w", uuid, err)
+		return nil, fmt.Errorf("list the processes on %s: %w", uuid, err)
 	}
 	for _, p := range processes {
 		strangers = append(strangers, fmt.Sprintf("process %d", p.PID))

@@ -1,6 +1,7 @@
 package device
 
 import (
+	"errors"
 	"maps"
 	"time"
 
@@ -43,7 +44,9 @@ func (n *node) readHealth() health.Report {
 	}
 	before, err := health.Read(n.runDir)
 	if n.reported.changed("reading health", err) && err != nil {
-		n.logger.Warn("what was known of the GPUs' health cannot be read, and is written anew", "error", err)
+		// What the error itself advises is for others: the plugin writes the file anew.
+		n.logger.Warn("what was published of the GPUs' health cannot be read, and is written anew", "run_dir", n.runDir,
+			"error", errors.Unwrap(err))
 	}
 	return before
 }

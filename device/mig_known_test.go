@@ -28,9 +28,9 @@ var someMIG = map[string]struct {
 
 	"no such size":       {profiles: []string{"5g.25gb"}, wrong: `it has no profile "5g.25gb"; it has 1g.5gb, `},
 	"of another GPU":     {profiles: []string{"3g.40gb"}, wrong: `it has no profile "3g.40gb"`},
-	"one too many":       {profiles: slices.Repeat([]string{"1g.5gb"}, 8), wrong: "do not fit on it together"},
-	"no memory left":     {profiles: []string{"3g.20gb", "3g.20gb", "1g.5gb"}, wrong: "do not fit on it together"},
-	"two with engines":   {profiles: []string{"1g.5gb+me", "1g.5gb+me"}, wrong: "1g.5gb+me, 1g.5gb+me do not fit on it together"},
+	"one too many":       {profiles: slices.Repeat([]string{"1g.5gb"}, 8), wrong: "mig.profiles do not fit on the GPU together: name fewer"},
+	"no memory left":     {profiles: []string{"3g.20gb", "3g.20gb", "1g.5gb"}, wrong: "mig.profiles do not fit on the GPU together: name fewer"},
+	"two with engines":   {profiles: []string{"1g.5gb+me", "1g.5gb+me"}, wrong: "mig.profiles do not fit on the GPU together: name fewer"},
 	"capitals":           {profiles: []string{"3G.20GB"}, wrong: `mig.profiles: "3G.20GB" is not the name of a profile, such as "3g.20gb"`},
 	"nothing":            {profiles: []string{""}, wrong: `mig.profiles: "" is not the name of a profile`},
 	"too large a slice":  {slice: "41GiB", wrong: "slice_memory is 41GiB, but the largest MIG instance of the GPU has only "},

@@ -69,12 +69,15 @@ func (n *node) cut(ctx context.Context, g *gpu) (changed bool, err error) {
 	change, ok := mig.Plan(present, wanted)
 	if !ok {
 		if len(users) == 0 {
-			return false, fmt.Errorf("%s do not fit on it together", strings.Join(g.profiles, ", "))
+			return false, errNoFit
 		}
 		return false, fmt.Errorf("it waits for %s, whose instances leave no room", strings.Join(users, ", "))
 	}
 	return n.apply(ctx, g, change)
 }
+
+// errNoFit says that no layout has instances of all the profiles.
+var errNoFit = errors.New("mig.profiles do not fit on the GPU together: name fewer or smaller ones")
 
 // apply destroys and makes instances.
 func (n *node) apply(ctx context.Context, g *gpu, change mig.Change) (changed bool, err error) {
@@ -136,7 +139,7 @@ func (n *node) present(ctx context.Context, g *gpu) (present []mig.Present, user
 func (n *node) users(ctx context.Context, uuid string) ([]string, error) {
 	claims, _, err := n.ledger.List(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("who has claims on %s: %w", uuid, err)
+		return nil, fmt.Errorf("find the claims on %s: %w", uuid, err)
 	}
 	var users []string
 	for _, c := range claims {
@@ -146,7 +149,7 @@ func (n *node) users(ctx context.Context, uuid string) ([]string, error) {
 	}
 	processes, err := n.nvml.Processes(ctx, uuid)
 	if err != nil {
-		return nil, fmt.Errorf("who computes on %s: %w", uuid, err)
+		return nil, fmt.Errorf("list the processes on %s: %w", uuid, err)
 	}
 	for _, p := range processes {
 		users = append(users, fmt.Sprintf("process %d", p.PID))

@@ -47,7 +47,7 @@ func (n *node) look(ctx context.Context, g *gpu, wanted []string) (*standing, er
 	}
 	claims, problems, err := n.ledger.List(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("who has claims on the GPU %s: %w", g.UUID, err)
+		return nil, fmt.Errorf("find the claims on the GPU %s: %w", g.UUID, err)
 	}
 	s := &standing{enabled: read.Enabled}
 	for _, c := range claims {
@@ -102,7 +102,7 @@ func (n *node) addInstance(ctx context.Context, s *standing, instance nvml.MIGIn
 	case instance.UUID != "": // else nothing can be on it
 		processes, err := n.nvml.Processes(ctx, instance.UUID)
 		if err != nil {
-			return fmt.Errorf("who computes on the MIG instance %s: %w", instance.UUID, err)
+			return fmt.Errorf("list the processes on the MIG instance %s: %w", instance.UUID, err)
 		}
 		if len(processes) > 0 {
 			user = fmt.Sprintf("process %d", processes[0].PID)

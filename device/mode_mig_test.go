@@ -215,8 +215,8 @@ func TestMIG_Leftover(t *testing.T) {
 // What can't be is said, and nothing is changed.
 func TestMIG_Impossible(t *testing.T) {
 	for want, profiles := range map[string][]string{
-		"3g.40gb, 4g.40gb, 1g.10gb do not fit on it together": {"3g.40gb", "4g.40gb", "1g.10gb"},
-		`it has no profile "3g.20gb"; it has 1g.10gb`:         {"3g.20gb"},
+		"mig.profiles do not fit on the GPU together": {"3g.40gb", "4g.40gb", "1g.10gb"},
+		`it has no profile "3g.20gb"; it has 1g.10gb`: {"3g.20gb"},
 	} {
 		n := newMIGNode(t, profiles...)
 		next(t, fingerprint(t, n.plugin))

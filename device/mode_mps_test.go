@@ -311,7 +311,7 @@ func TestMPS_pastTheDaemon(t *testing.T) {
 
 	k.set(func() { k.serverless = true })
 	_, err = p.Reserve(sliceIDs(g, 2))
-	must.ErrorContains(t, err, fmt.Sprintf("by process %d, process %d: end it", client, contained))
+	must.ErrorContains(t, err, fmt.Sprintf("by processes %d, %d: end them", client, contained))
 	fake.SetProcesses(g.UUID)
 	_, err = p.Reserve(sliceIDs(g, 2))
 	must.ErrorContains(t, err, "cannot start a server: it fell over")

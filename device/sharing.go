@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/memsize"
@@ -214,7 +213,7 @@ func (p *policy) checkInstances(model mig.Model) error {
 		return err
 	}
 	if _, ok := mig.Pack(nil, wanted); !ok {
-		return fmt.Errorf("%s do not fit on it together", strings.Join(p.profiles, ", "))
+		return errNoFit
 	}
 	return nil
 }

@@ -122,7 +122,7 @@ type BusyError struct {
 }
 
 func (e *BusyError) Error() string {
-	return fmt.Sprintf("the MPS control daemon of GPU %s has clients, processes %v: it is ended when they are gone", e.GPUUUID, e.Clients)
+	return fmt.Sprintf("the MPS control daemon of GPU %s has clients, %s: it is ended when they are gone", e.GPUUUID, listProcesses(e.Clients))
 }
 
 // Ensure has a daemon serve a GPU, in compute mode Exclusive_Process so that nobody gets past it, and returns when it
@@ -168,7 +168,7 @@ func (m *Manager) Serve(ctx context.Context, uuid string) error {
 			return nil
 		}
 		if !sleep(timed, pause) {
-			return &ServerError{GPUUUID: uuid, Reason: strings.TrimSpace(said + " see " + m.dirs(uuid).log())}
+			return &ServerError{GPUUUID: uuid, Reason: strings.TrimPrefix(strings.TrimSpace(said)+"; ", "; ") + "see " + m.dirs(uuid).log()}
 		}
 	}
 }

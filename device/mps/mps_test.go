@@ -335,7 +335,7 @@ func TestEnsure_quitWithClients(t *testing.T) {
 	d := m.dirs(gpu0)
 	must.NoError(t, os.Remove(filepath.Join(d.pipe(), "control")))
 	down := until(t, m, gpu0, func(s Status) bool { return !s.Running })
-	must.Eq(t, "its socket for clients is gone; it is replaced when processes [41] have ended", down.Reason)
+	must.Eq(t, "its socket for clients is gone; it is replaced when its clients have ended: process 41", down.Reason)
 	must.ErrorContains(t, m.Ensure(t.Context(), gpu0), down.Reason)
 	must.Eq(t, pid, pidOf(t, m, gpu0))
 	behave(t, root, fakeManners{})

@@ -255,6 +255,7 @@ func TestSimulated_serves(t *testing.T) {
 	err := s.Serve(t.Context(), uuid)
 	var failed *ServerError
 	must.True(t, errors.As(err, &failed), must.Sprint(err))
+	must.ErrorContains(t, err, "see "+s.dirs(uuid).log())
 	quicker.end()
 	s.timing.serve = patience
 	must.NoError(t, s.Serve(t.Context(), uuid))

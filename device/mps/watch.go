@@ -3,6 +3,8 @@ package mps
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -129,11 +131,19 @@ func (w *watch) check(p *process) (reason string) {
 			return err.Error()
 		}
 	case len(closedFor) > 0:
-		w.turn(closing, Status{Reason: fmt.Sprintf("its socket for clients is gone; it is replaced when processes %v have ended", closedFor)})
+		w.turn(closing, Status{Reason: "its socket for clients is gone; it is replaced when its clients have ended: " + listProcesses(closedFor)})
 	default:
 		w.turn(running, Status{Running: true, OneUser: p.oneUser})
 	}
 	return ""
+}
+
+func listProcesses(pids []int) string {
+	names := make([]string, 0, len(pids))
+	for _, pid := range pids {
+		names = append(names, "process "+strconv.Itoa(pid))
+	}
+	return strings.Join(names, ", ")
 }
 
 // watchPipe tells when something is removed from the daemon's directory. Where that cannot be watched, it is left to Ensure

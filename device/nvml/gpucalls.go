@@ -28,7 +28,7 @@ type gpuCalls struct {
 }
 
 // errStillAsked says that a session can't be ended.
-var errStillAsked = errors.New("a GPU was asked something and has not answered: the session cannot end before")
+var errStillAsked = errors.New("an NVML call about a GPU has not returned, and the session cannot end before it does")
 
 // askGPU asks questions of the GPU with this UUID.
 func askGPU[T any](ctx context.Context, l *Library, uuid string, questions []question[T]) (*T, error) {
