@@ -74,11 +74,16 @@ func isAway(err error) bool {
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errAway)
 }
 
+// awayError is an error of away, which says what to check.
+type awayError struct{ error }
+
+func (e awayError) Unwrap() error { return e.error }
+
 // away marks an error as worth another try if containerd could not be reached.
 func (d *Driver) away(err error) error {
 	if isAway(err) {
-		return nstructs.NewRecoverableError(fmt.Errorf("%w; containerd at %s went away, check that it runs",
-			err, d.config.ContainerdAddress), true)
+		return nstructs.NewRecoverableError(awayError{fmt.Errorf("%w; containerd at %s went away, check that it runs",
+			err, d.config.ContainerdAddress)}, true)
 	}
 	return err
 }
@@ -90,6 +95,8 @@ func (d *Driver) because(ctx context.Context, err error) error {
 	}
 	cause := context.Cause(ctx)
 	switch {
+	case errors.Is(cause, errAway) && errors.As(err, new(awayError)):
+		return nstructs.NewRecoverableError(err, true)
 	case errors.Is(cause, errAway):
 		return nstructs.NewRecoverableError(fmt.Errorf("%w; containerd at %s has not answered for %s, check that it runs",
 			err, d.config.ContainerdAddress, d.startPatience), true)

@@ -104,6 +104,7 @@ func TestAway_InStartTask(t *testing.T) {
 			began := time.Now()
 			_, _, err := d.driver.StartTask(cfg)
 			must.ErrorContains(t, err, d.node.containerd.Address)
+			must.Eq(t, 1, strings.Count(err.Error(), "check that it runs"), must.Sprint(err))
 			must.True(t, structs.IsRecoverable(err), must.Sprint(err))
 			must.Less(t, 20*time.Second, time.Since(began))
 			must.NoError(t, d.node.containerd.Restart(d.ctx))

@@ -127,8 +127,9 @@ func (d *Driver) fetchKept(ctx context.Context, s *startup, source imageSource) 
 		case kept:
 			return found, nil
 		case try == fetchTries:
-			return nil, nstructs.NewRecoverableError(fmt.Errorf("image %q was removed from containerd each time that it "+
-				"was there, %d times", source.given, try), true)
+			return nil, nstructs.NewRecoverableError(fmt.Errorf("image %q was removed from containerd %d times before "+
+				"the task could use it; stop what removes images from containerd's namespace %q", source.given, try,
+				d.config.Namespace), true)
 		}
 	}
 }

@@ -138,7 +138,7 @@ func (h *taskHandle) killNow() error {
 		return h.driver.ctx.Err()
 	case <-time.After(h.driver.killWait):
 		return fmt.Errorf("container %s still runs %s after SIGKILL: a process of it hangs in the kernel, or "+
-			"containerd does not tell of its end", h.state.ContainerID, h.driver.killWait)
+			"containerd does not report its end; restart containerd or, if that does not help, the node", h.state.ContainerID, h.driver.killWait)
 	}
 }
 
