@@ -286,7 +286,7 @@ func TestInstall_AnotherPrefix(t *testing.T) {
 	must.Eq(t, filepath.Join(i.prefix, "bin/tranche-runtime"), results[found].Looked)
 	must.Eq(t, doctor.OK, results[found].State)
 
-	i.refused(t, "not below /opt; nothing was changed", "uninstall", "nomad", "--config", agent, "--files", "--prefix", "/opt")
+	i.refused(t, "/usr/bin/tranche-runtime, not below /opt; nothing was changed: leave out --prefix", "uninstall", "nomad", "--config", agent, "--files", "--prefix", "/opt")
 	i.must(t, "uninstall", "nomad", "--config", agent, "--files", "--prefix", i.prefix)
 	must.FileNotExists(t, filepath.Join(i.prefix, "bin/tranche-runtime"))
 }

@@ -123,8 +123,8 @@ func (r *Record) CheckPrefix(prefix string) error {
 	if r.RuntimePath() == RuntimePath(prefix) {
 		return nil
 	}
-	return fmt.Errorf("--prefix: the programs were installed as %s and the like, not below %s; nothing was changed",
-		r.RuntimePath(), prefix)
+	return fmt.Errorf("--prefix: tranche-runtime was installed as %s, not below %s; nothing was changed: leave out --prefix "+
+		"to uninstall it all the same", r.RuntimePath(), prefix)
 }
 
 // Close lets others change the record.
