@@ -1,4 +1,4 @@
-// Package rundir writes the files by which programs of one node tell each other what holds until the next boot.
+// Package rundir reads and writes the files by which programs of one node exchange what holds until the next boot.
 package rundir
 
 import (
@@ -7,10 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/google/renameio/v2"
 )
 
-// Write puts a value as JSON into a file of the run directory, which it makes where it is missing. Whoever reads the file
-// meanwhile sees what was there before or all of this. Everybody may read it.
+// Write writes a value as JSON into a file of the run directory, which it creates if it is missing. Readers see the former
+// content or all of the new one. The file is readable for everybody.
 func Write(runDir, name string, value any) error {
 	content, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
@@ -19,22 +21,11 @@ func Write(runDir, name string, value any) error {
 	if err := os.MkdirAll(runDir, 0o755); err != nil {
 		return err
 	}
-	temporary, err := os.CreateTemp(runDir, "."+name+"-*")
-	if err != nil {
-		return err
-	}
-	_, err = temporary.Write(append(content, '\n'))
-	err = errors.Join(err, temporary.Chmod(0o644), temporary.Close())
-	if err == nil {
-		err = os.Rename(temporary.Name(), filepath.Join(runDir, name))
-	}
-	if err != nil {
-		_ = os.Remove(temporary.Name())
-	}
-	return err
+	return renameio.WriteFile(filepath.Join(runDir, name), append(content, '\n'), 0o644,
+		renameio.WithTempDir(runDir), renameio.WithStaticPermissions(0o644))
 }
 
-// Read reads such a file into a value. Where there is none, the value stays as it is.
+// Read reads such a file into a value. If there is none, it leaves the value as it is.
 func Read(runDir, name string, value any) (found bool, err error) {
 	content, err := os.ReadFile(filepath.Join(runDir, name))
 	if errors.Is(err, fs.ErrNotExist) {

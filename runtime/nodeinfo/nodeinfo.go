@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/google/renameio/v2"
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
 )
 
@@ -145,26 +146,13 @@ func (p Place) keep(name string, value any) error {
 		err = os.MkdirAll(dir, 0o755)
 	}
 	if err == nil {
-		err = replace(filepath.Join(dir, name), content)
+		err = renameio.WriteFile(filepath.Join(dir, name), content, 0o644, renameio.WithTempDir(dir),
+			renameio.WithStaticPermissions(0o644))
 	}
 	if err != nil {
 		return fmt.Errorf("keep what NVML says of the node's GPUs: %w", err)
 	}
 	return p.removeOthers(dir)
-}
-
-// replace writes a file under a name of its own first: several processes may do so at once, and others read it.
-func replace(file string, content []byte) error {
-	temporary, err := os.CreateTemp(filepath.Dir(file), ".new-*")
-	if err != nil {
-		return err
-	}
-	_, err = temporary.Write(content)
-	if err := errors.Join(err, temporary.Chmod(0o644), temporary.Close()); err != nil {
-		_ = os.Remove(temporary.Name())
-		return err
-	}
-	return os.Rename(temporary.Name(), file)
 }
 
 func (p Place) removeOthers(dir string) error {
