@@ -31,6 +31,8 @@ static bool is_on(const char *family, uint64_t on) {
     return false;
 }
 
+static char bout_text[256];
+
 /* Not all of everything at once: what happens often hides what needs repetition. Returns false where nothing is left to do. */
 static bool draw_weights(uint64_t *random, const uint32_t wanted[OPERATIONS_MAX]) {
     uint64_t on = random_next(random) | (random_once_in(random, 2) ? UINT64_MAX : 0), sum = 0;
@@ -66,12 +68,15 @@ static unsigned draw_bout(uint64_t *random, const struct plan *plan) {
         processes = node_board->threads_max = dials->claims = 1;
         node_board->no_death = true;
     }
-    trace("a bout of %u processes of %u claims, up to %u threads each, allocations of up to %llu KiB, hesitating once "
-          "in %u%s%s%s%s%s%s",
-          processes, dials->claims, node_board->threads_max, (unsigned long long)dials->most_kib, dials->hesitate,
-          dials->few != UINT32_MAX ? ", few objects" : "", dials->rest ? ", sizes about what is left" : "",
-          dials->misuse ? ", misuse" : "", dials->mixed ? ", claims share memory" : "",
-          images ? ", images with damage" : "", node_board->no_death ? "" : ", some are killed");
+    snprintf(
+        bout_text, sizeof bout_text,
+        "a bout of %u processes of %u claims, up to %u threads each, allocations of up to %llu KiB, hesitating once "
+        "in %u%s%s%s%s%s%s",
+        processes, dials->claims, node_board->threads_max, (unsigned long long)dials->most_kib, dials->hesitate,
+        dials->few != UINT32_MAX ? ", few objects" : "", dials->rest ? ", sizes about what is left" : "",
+        dials->misuse ? ", misuse" : "", dials->mixed ? ", claims share memory" : "",
+        images ? ", images with damage" : "", node_board->no_death ? "" : ", some are killed");
+    trace("%s", bout_text);
     return processes;
 }
 
@@ -81,6 +86,7 @@ static bool over(const char *what, uint64_t bytes, uint64_t limit) {
     node_look();
     actors_stop();
     node_tell(trace);
+    trace("%s", bout_text);
     return found("%s: %llu bytes were physically taken, over the limit of %llu", what, (unsigned long long)bytes,
                  (unsigned long long)limit);
 }

@@ -128,9 +128,13 @@ static bool object_is_doomed(unsigned slot) {
     word *attach = &sim_local->state->slots[slot].attach;
     uint64_t before = atomic_load(attach);
 
-    if (slot_alive(slot))
-        return false;
-    return (before & ATTACH_DYING) != 0 || atomic_compare_exchange_strong(attach, &before, before | ATTACH_DYING);
+    do {
+        if (slot_alive(slot))
+            return false;
+        if ((before & ATTACH_DYING) != 0)
+            return true;
+    } while (!atomic_compare_exchange_weak(attach, &before, before | ATTACH_DYING));
+    return true;
 }
 
 void sums_reap_slot(unsigned slot) {

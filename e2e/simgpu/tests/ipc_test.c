@@ -445,6 +445,36 @@ static void external_memory_is_the_exporters(void) {
     CHECK_INT(look("test").used[0], GPU0_CONTEXT);
 }
 
+static void reap_for_ever(void *unused) {
+    (void)unused;
+    CHECK_INT(sim_open_all(), 0);
+    for (say('r');;)
+        sim_reap();
+}
+
+/* A descriptor's end is seen by others at once: so the memory behind it counts no more, whoever is about to notice. */
+static void the_peak_does_not_count_what_others_reap(void) {
+    struct worker workers[4];
+
+    context_on(0);
+    for (int i = 0; i < 4; i++)
+        workers[i] = worker_start(reap_for_ever, NULL);
+    for (int i = 0; i < 4; i++)
+        worker_hear(&workers[i]);
+    for (int i = 0; i < 20000; i++) {
+        CUmemGenericAllocationHandle handle = create(4 * MIB);
+        int fd = export(handle);
+
+        OK(cuMemRelease(handle));
+        close(fd);
+        handle = create(4 * MIB);
+        OK(cuMemRelease(handle));
+    }
+    CHECK_INT(look("test").group_peak[0], GPU0_CONTEXT + 4 * MIB);
+    for (int i = 0; i < 4; i++)
+        worker_kill(&workers[i], SIGKILL);
+}
+
 /* ---- Death at any moment ---- */
 
 #define MAKERS 6
@@ -649,6 +679,7 @@ const struct test ipc_tests[] = {
     {"an event is seen by others", an_event_is_seen_by_others},
     {"a team of one process each", a_team_of_one_process_each},
     {"external memory is the exporter's", external_memory_is_the_exporters},
+    {"the peak does not count what others reap", the_peak_does_not_count_what_others_reap},
     {"killing sharers at random loses nothing", killing_sharers_at_random_loses_nothing},
     {"opening races with freeing", opening_races_with_freeing},
     {"threads share side by side", threads_share_side_by_side},
