@@ -9,7 +9,7 @@
  * Median and 99th percentile are over batches of calls, each batch's mean being one value; of loading the library, which a
  * process does once, over as many processes.
  */
-#include "cuda_api.h"
+#include "driver/cuda_api.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -8,14 +8,18 @@ INTERCEPT := intercept
 INTERCEPT_BUILD := $(BUILD)/intercept
 # initial-exec: in a static program that calls dlopen, glibc's general model for variables of a thread crashes.
 INTERCEPT_CFLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -g -fPIC -fvisibility=hidden -fno-plt \
-    -ftls-model=initial-exec
+    -ftls-model=initial-exec -I$(INTERCEPT)
 
-INTERCEPT_HEADERS := $(wildcard $(INTERCEPT)/*.h)
-SHADOW_REGION := region region_file region_guard region_last region_look region_share
-SHADOW_COMMON := $(SHADOW_REGION) claims explain real
-SHADOW_CUDA := $(SHADOW_COMMON) table process gpus charge contexts context_extra allocations blocks elsewhere objects pools streams physical watch tags exports borrowed \
-    image image_ptx cuda_real cuda_context cuda_memory cuda_pool cuda_graph cuda_vmm cuda_sparse cuda_array cuda_module cuda_ipc cuda_procaddr
-SHADOW_NVML := $(SHADOW_COMMON) nvml nvml_members nvml_memory nvml_processes nvml_usage
+INTERCEPT_HEADERS := $(wildcard $(INTERCEPT)/*/*.h)
+SHADOW_REGION := $(addprefix region/,region file guard teardown read share)
+SHADOW_COMMON := $(SHADOW_REGION) region/claims system/explain driver/real
+SHADOW_IMAGE := $(addprefix image/,image ptx)
+SHADOW_STATE := $(addprefix state/,process table charge gpus contexts)
+SHADOW_MEMORY := $(addprefix memory/,objects allocations blocks further borrowed physical exports tags pools streams)
+SHADOW_CONTEXT := $(addprefix context/,extra watch)
+SHADOW_CUDA := $(SHADOW_COMMON) driver/cuda_real $(SHADOW_IMAGE) $(SHADOW_STATE) $(SHADOW_MEMORY) $(SHADOW_CONTEXT) \
+    $(addprefix cuda/,array context graph ipc memory module pool procaddr sparse vmm)
+SHADOW_NVML := $(SHADOW_COMMON) $(addprefix nvml/,nvml members memory processes usage)
 
 # -z nodelete: what a process holds outlives dlclose. libdl.so.2: where dlsym lived before glibc 2.34, see real.c.
 SHADOW_LDFLAGS := -shared -Wl,-z,defs -Wl,-z,nodelete -Wl,-z,now -Wl,-z,relro -Wl,--no-as-needed
@@ -46,10 +50,10 @@ $(eval $(call shadow_library,libnvidia-ml.so.1,$(SHADOW_NVML)))
 
 INTERCEPT_TESTS := $(INTERCEPT)/tests
 INTERCEPT_TEST_BUILD := $(INTERCEPT_BUILD)/tests
-INTERCEPT_TEST_CFLAGS := -std=c11 -D_GNU_SOURCE -DREGION_TEST -Wall -Wextra -Werror -O1 -g -fno-omit-frame-pointer
+INTERCEPT_TEST_CFLAGS := -std=c11 -D_GNU_SOURCE -DREGION_TEST -Wall -Wextra -Werror -O1 -g -fno-omit-frame-pointer -I$(INTERCEPT)
 INTERCEPT_ASAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 INTERCEPT_TSAN := -fsanitize=thread
-INTERCEPT_TEST_SOURCES := $(wildcard $(INTERCEPT_TESTS)/*.[ch]) $(wildcard $(INTERCEPT)/*.[ch]) \
+INTERCEPT_TEST_SOURCES := $(wildcard $(INTERCEPT)/*/*.[ch]) \
     $(wildcard e2e/simgpu/cuda/image*.[ch])
 
 INTERCEPT_REGION_TEST := $(addprefix $(INTERCEPT_TESTS)/,region_steps.c check.c fixture.c) $(SHADOW_REGION:%=$(INTERCEPT)/%.c)
@@ -59,10 +63,10 @@ INTERCEPT_region_fault_test := $(INTERCEPT_TESTS)/region_fault_test.c $(INTERCEP
 INTERCEPT_region_threads := $(addprefix $(INTERCEPT_TESTS)/,region_threads.c check.c fixture.c) $(SHADOW_REGION:%=$(INTERCEPT)/%.c)
 # The shadow's own sources without real.c, in whose place the fake driver stands.
 INTERCEPT_shadow_test := $(addprefix $(INTERCEPT_TESTS)/,shadow_test.c fake_driver.c fake_streams.c no_steps.c check.c fixture.c) \
-    $(addprefix $(INTERCEPT)/,$(addsuffix .c,$(filter-out real,$(SHADOW_CUDA))))
+    $(addprefix $(INTERCEPT)/,$(addsuffix .c,$(filter-out driver/real,$(SHADOW_CUDA))))
 # Beside the simulated driver's reader of images.
 INTERCEPT_image_test := $(addprefix $(INTERCEPT_TESTS)/,image_test.c image_driver.c check.c) \
-    $(addprefix $(INTERCEPT)/,image.c image_ptx.c) \
+    $(SHADOW_IMAGE:%=$(INTERCEPT)/%.c) \
     -Ie2e/simgpu -Ie2e/simgpu/include $(addprefix e2e/simgpu/cuda/,image.c image_cubin.c image_ptx.c)
 
 $(INTERCEPT_TEST_BUILD)/%-asan: $(INTERCEPT_TEST_SOURCES)
@@ -74,16 +78,16 @@ $(INTERCEPT_TEST_BUILD)/%-tsan: $(INTERCEPT_TEST_SOURCES)
 	$(CC) $(INTERCEPT_TEST_CFLAGS) $(INTERCEPT_TSAN) -o $@ $(INTERCEPT_$*) -pthread
 
 # Without sanitizers: it steps through the lock's own instructions.
-$(INTERCEPT_TEST_BUILD)/lock_test: $(INTERCEPT_TESTS)/lock_test.c $(INTERCEPT_TESTS)/check.c $(INTERCEPT_TESTS)/check.h $(INTERCEPT)/lock.h
+$(INTERCEPT_TEST_BUILD)/lock_test: $(INTERCEPT_TESTS)/lock_test.c $(INTERCEPT_TESTS)/check.c $(INTERCEPT_TESTS)/check.h $(INTERCEPT)/system/lock.h
 	@mkdir -p $(@D)
 	$(CC) $(INTERCEPT_TEST_CFLAGS) -o $@ $(filter %.c,$^) -pthread
 
 # Without sanitizers: its threads are coroutines.
-$(INTERCEPT_TEST_BUILD)/gate_test: $(INTERCEPT_TESTS)/gate_test.c $(INTERCEPT_TESTS)/check.c $(INTERCEPT_TESTS)/check.h $(INTERCEPT)/gate.h $(INTERCEPT)/lock.h
+$(INTERCEPT_TEST_BUILD)/gate_test: $(INTERCEPT_TESTS)/gate_test.c $(INTERCEPT_TESTS)/check.c $(INTERCEPT_TESTS)/check.h $(INTERCEPT)/system/gate.h $(INTERCEPT)/system/lock.h
 	@mkdir -p $(@D)
 	$(CC) $(INTERCEPT_TEST_CFLAGS) -o $@ $(filter %.c,$^) -pthread
 
-$(INTERCEPT_TEST_BUILD)/layout: $(INTERCEPT_TESTS)/layout.c $(INTERCEPT)/region.h
+$(INTERCEPT_TEST_BUILD)/layout: $(INTERCEPT_TESTS)/layout.c $(INTERCEPT)/region/region.h
 	@mkdir -p $(@D)
 	$(CC) $(INTERCEPT_TEST_CFLAGS) -o $@ $<
 
@@ -130,6 +134,6 @@ shadow-tsan: $(addprefix $(INTERCEPT_TEST_BUILD)/,region_threads-tsan shadow_tes
 .PHONY: shadow-bench-tool
 shadow-bench-tool: $(BUILD)/bench/callbench
 
-$(BUILD)/bench/callbench: $(INTERCEPT)/bench.c $(INTERCEPT)/cuda_api.h
+$(BUILD)/bench/callbench: $(INTERCEPT)/bench.c $(INTERCEPT)/driver/cuda_api.h
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -g -o $@ $< -ldl -pthread

@@ -1,7 +1,7 @@
 // Package region is the Go side of a claim's region: the two small files through which the claim's processes account
 // for GPU memory and the host states the limit.
 //
-// The processes map `limit` read-only and `usage` for writing, and account in it without locks; intercept/region.h is
+// The processes map `limit` read-only and `usage` for writing, and account in it without locks; intercept/region/region.h is
 // the statement of the layout and of the protocol, and a test of this package holds both sides against each other. The
 // host makes the files, changes the limit and reads what is used; it never writes to `usage` once that exists.
 //

@@ -3,7 +3,8 @@ CAMPAIGN := e2e/campaign
 CAMPAIGN_BIN := $(BUILD)/e2e/campaign
 CAMPAIGN_SRC := $(wildcard $(CAMPAIGN)/*.c)
 CAMPAIGN_OTHER_SRC := $(SIM_STATE_SRC) $(SHADOW_REGION:%=$(INTERCEPT)/%.c) $(INTERCEPT)/tests/fixture.c
-CAMPAIGN_CFLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -g -pthread -I$(SIM) -I$(SIM)/include -I$(CAMPAIGN)
+CAMPAIGN_CFLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -g -pthread -I$(SIM) -I$(SIM)/include -I$(CAMPAIGN) \
+    -I$(INTERCEPT)
 
 FUZZ_SECONDS ?= 600
 
@@ -11,7 +12,7 @@ FUZZ_SECONDS ?= 600
 campaign: $(CAMPAIGN_BIN)
 
 $(CAMPAIGN_BIN): $(CAMPAIGN_SRC) $(CAMPAIGN_OTHER_SRC) $(wildcard $(CAMPAIGN)/*.h $(SIM)/*.h $(SIM)/include/*.h \
-    $(wildcard $(INTERCEPT)/region*.h)) $(CAMPAIGN)/campaign.mk
+    $(INTERCEPT)/region/*.h $(INTERCEPT)/system/*.h) $(CAMPAIGN)/campaign.mk
 	@mkdir -p $(@D)
 	$(CC) $(CAMPAIGN_CFLAGS) -o $@ $(CAMPAIGN_SRC) $(CAMPAIGN_OTHER_SRC) -rdynamic -ldl
 

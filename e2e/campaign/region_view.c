@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../../intercept/region_words.h"
+#include "../../intercept/region/words.h"
 #include "../../intercept/tests/fixture.h"
 #include "board.h"
 #include "holders.h"

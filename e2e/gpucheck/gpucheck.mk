@@ -28,7 +28,7 @@ $(GPUCHECK_BUNDLE)/bin/watch: $(addprefix $(GPUCHECK)/probe/,watch.c talk.c talk
 	$(CC) $(GPUCHECK_CFLAGS) $(GPUCHECK_LDFLAGS) -o $@ $(filter %.c,$^) $(GPUCHECK_LIBS)
 
 # A two hundredth of the calls that `make bench` makes: a real driver's allocation takes a hundred times as long.
-$(GPUCHECK_BUNDLE)/bin/callbench: intercept/bench.c $(wildcard intercept/*.h) $(addprefix $(GPUCHECK)/probe/,start.S old_glibc.h) \
+$(GPUCHECK_BUNDLE)/bin/callbench: intercept/bench.c intercept/driver/cuda_api.h $(addprefix $(GPUCHECK)/probe/,start.S old_glibc.h) \
 		$(GPUCHECK)/gpucheck.mk
 	@mkdir -p $(@D)
 	$(CC) $(GPUCHECK_CFLAGS) -DBATCHES=50 -DCALLS=20 $(GPUCHECK_LDFLAGS) -o $@ $< $(GPUCHECK_LIBS)

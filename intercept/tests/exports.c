@@ -1,5 +1,5 @@
 /* Prints what each shadow library must export, and nothing else: the table of shadowed.h. */
-#include "../shadowed.h"
+#include "../driver/shadowed.h"
 
 #include <stdio.h>
 #include <string.h>

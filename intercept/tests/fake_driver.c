@@ -1,6 +1,6 @@
 #include "fake_driver.h"
 
-#include "../real.h"
+#include "../driver/real.h"
 #include "fake_streams.h"
 
 #include <pthread.h>

@@ -6,7 +6,7 @@
 #ifndef TRANCHE_TESTS_FAKE_DRIVER_H
 #define TRANCHE_TESTS_FAKE_DRIVER_H
 
-#include "../cuda_api.h"
+#include "../driver/cuda_api.h"
 
 #include <stdint.h>
 

@@ -3,7 +3,7 @@
  * graphics and of MPS. Which, FAKE_NVML_PIDS says, "12,34". Built as a driver's library, and once more as the program that
  * asks it through the shadow (FAKE_NVML_PROBE), which prints what it is told.
  */
-#include "../nvml_api.h"
+#include "../driver/nvml_api.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef TRANCHE_TESTS_FIXTURE_H
 #define TRANCHE_TESTS_FIXTURE_H
 
-#include "../region.h"
+#include "../region/region.h"
 
 #define FIXTURE_ID "0123abcd"
 #define FIXTURE_UUID "GPU-00000000-0000-0000-0000-000000000001"

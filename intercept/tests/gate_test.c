@@ -3,7 +3,7 @@
  * before every atomic operation, lock and wait, and a depth-first search tries every choice of who goes on, from every state that it
  * has not seen yet. In none is anybody in a closed gate, and in none does anybody wait for ever.
  */
-#include "../lock.h"
+#include "../system/lock.h"
 
 struct gate;
 static void take(struct lock *lock);
@@ -18,7 +18,7 @@ static void step(void);
 #define GATE_WAKE(gate) wake(gate)
 #define GATE_STEP() step()
 
-#include "../gate.h"
+#include "../system/gate.h"
 #include "check.h"
 
 #include <stdbool.h>

@@ -5,7 +5,7 @@
  *
  *   image_test [SEED]
  */
-#include "../image.h"
+#include "../image/image.h"
 #include "check.h"
 #include "image_driver.h"
 

@@ -7,7 +7,7 @@
  */
 #include "../../e2e/campaign/images.h"
 #include "../../e2e/campaign/random.h"
-#include "../cuda_api.h"
+#include "../driver/cuda_api.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* Prints every offset, size and constant of a region as `name value` lines, for a test that compares another language's
  * view of the layout with this one. */
-#include "../region.h"
+#include "../region/region.h"
 
 #include <stdio.h>
 

@@ -5,8 +5,8 @@
  *   life SCENARIO [NUMBER]     see scenarios, at the end
  */
 #include "life.h"
-#include "../cuda_api.h"
-#include "../shadowed.h"
+#include "../driver/cuda_api.h"
+#include "../driver/shadowed.h"
 
 #include <dirent.h>
 #include <dlfcn.h>

@@ -5,7 +5,7 @@
  *
  *   life_broken     with SIMGPU_* and LD_LIBRARY_PATH in the environment
  */
-#include "../cuda_api.h"
+#include "../driver/cuda_api.h"
 #include "check.h"
 #include "fixture.h"
 #include "life.h"

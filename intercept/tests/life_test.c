@@ -8,8 +8,8 @@
  *
  * The environment is that of the processes: SIMGPU_*, TRANCHE_REGIONS, LD_LIBRARY_PATH; and LIFE_PAGE.
  */
-#include "../cuda_api.h"
-#include "../shadowed.h"
+#include "../driver/cuda_api.h"
+#include "../driver/shadowed.h"
 #include "check.h"
 #include "life.h"
 #include "state.h"

@@ -2,7 +2,7 @@
  * A program that lets go of its region while it holds memory, so that its claim takes it for dead, and then starts itself
  * once more to take the same again. Says what came of it, as loader_probe does. Linked with libcuda.so.1.
  */
-#include "../cuda_api.h"
+#include "../driver/cuda_api.h"
 
 #include <spawn.h>
 #include <stdio.h>

@@ -10,8 +10,8 @@
  *
  * With PROBE_LINKED it is linked directly and has no arguments; with PROBE_STATIC it has only what a static program has.
  */
-#include "../cuda_api.h"
-#include "../shadowed.h"
+#include "../driver/cuda_api.h"
+#include "../driver/shadowed.h"
 
 #include <dlfcn.h>
 #include <link.h>

@@ -3,7 +3,7 @@
  * lock in turn (the processor's trap flag steps through them), and goes on when another has given the lock and taken it again
  * meanwhile. Whoever waits for the lock must get it in the end.
  */
-#include "../lock.h"
+#include "../system/lock.h"
 #include "check.h"
 
 #include <pthread.h>

@@ -13,8 +13,8 @@
  *
  * Prints what is not as it should be; its status says whether all is.
  */
-#include "../nvml_api.h"
-#include "../shadowed.h"
+#include "../driver/nvml_api.h"
+#include "../driver/shadowed.h"
 
 #include <signal.h>
 #include <stdbool.h>

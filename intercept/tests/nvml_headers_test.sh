@@ -1,12 +1,12 @@
 #!/bin/bash
-# Compares what intercept/nvml_api.h and shadowed.h say of NVML with NVIDIA's own header: the values of enumerators and
+# Compares what intercept/driver/nvml_api.h and shadowed.h say of NVML with NVIDIA's own header: the values of enumerators and
 # constants, the sizes of types, where in a structure each field lies, and the prototypes.
 #
 #   nvml_headers_test.sh NVML.H    (run from the repository's root; $CC compiles)
 set -eu -o pipefail
 
 theirs=$1
-ours=$PWD/intercept/nvml_api.h
+ours=$PWD/intercept/driver/nvml_api.h
 cc=${CC:-gcc}
 work=$(mktemp -d "${TMPDIR:-/tmp}/tranche-nvml-headers-XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -51,7 +51,7 @@ C
 
 # A declaration that differs from theirs is an error of the compiler, and so is the address of what they do not have.
 cat >"$work/prototypes.c" <<'C'
-#include "shadowed.h"
+#include "driver/shadowed.h"
 #define X(symbol, parameters) (void (*)(void)) & symbol,
 void (*const known[])(void) = {NVML_SHADOWED(X) NVML_CALLED(X)};
 #undef X
@@ -79,11 +79,11 @@ if [ "$fields" -lt $((written - closings)) ]; then
     exit 1
 fi
 if ! diff "$work/facts.theirs" "$work/facts.ours"; then
-    echo "nvml_headers: intercept/nvml_api.h (>) differs from $theirs (<)" >&2
+    echo "nvml_headers: intercept/driver/nvml_api.h (>) differs from $theirs (<)" >&2
     exit 1
 fi
 if ! compile "$theirs" -c -o "$work/prototypes.o" "$work/prototypes.c"; then
-    echo "nvml_headers: intercept/shadowed.h differs from $theirs" >&2
+    echo "nvml_headers: intercept/driver/shadowed.h differs from $theirs" >&2
     exit 1
 fi
 echo "nvml_headers: $facts facts and $(nm "$work/prototypes.o" | grep -c ' U ') prototypes agree"

@@ -1,5 +1,5 @@
 /* Prints what NVML says of the first GPU's memory: "total used free" in MiB, by the first form and by the second. */
-#include "../nvml_api.h"
+#include "../driver/nvml_api.h"
 
 #include <stdio.h>
 

@@ -2,7 +2,7 @@
  * A process on the first GPU for the tests of NVML: nvml_user MIB [busy]. It holds a context and that much memory, says
  * "ready", and waits to be killed; a busy one has the GPU work all the time.
  */
-#include "../cuda_api.h"
+#include "../driver/cuda_api.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
  *
  * With PROBE_LINKED it is linked directly; with PROBE_STATIC there is no dlmopen.
  */
-#include "../cuda_api.h"
+#include "../driver/cuda_api.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #ifndef TRANCHE_TESTS_REGION_STEPS_H
 #define TRANCHE_TESTS_REGION_STEPS_H
 
-#include "../region.h"
+#include "../region/region.h"
 #include "check.h"
 #include "fixture.h"
 

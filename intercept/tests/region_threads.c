@@ -2,7 +2,7 @@
  * The region's protocol between threads, for the thread sanitizer: each thread has a mapping and a slot of its own, as if it
  * were a process. A thread "dies" by closing its mapping while it holds pages; the others reap them.
  */
-#include "../region.h"
+#include "../region/region.h"
 #include "check.h"
 #include "fixture.h"
 

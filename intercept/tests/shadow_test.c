@@ -2,7 +2,7 @@
  * Tests of the shadow library's own code, in front of a driver that counts what is physically taken and misbehaves on
  * order (fake_driver.c). Each test is a process of its own.
  */
-#include "../cuda_real.h"
+#include "../driver/cuda_real.h"
 #include "check.h"
 #include "fake_driver.h"
 #include "fake_streams.h"

@@ -9,8 +9,8 @@
  *   table_ends pools        keeps only pools of a dead process that had exported as much as has numbers
  *   table_ends full         as exports, when the claim has no place for another share
  */
-#include "../cuda_api.h"
-#include "../region.h"
+#include "../driver/cuda_api.h"
+#include "../region/region.h"
 
 #include <fcntl.h>
 #include <stdio.h>

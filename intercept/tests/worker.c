@@ -17,7 +17,7 @@
  *   worker borrow CLAIMS LABEL MIB  imports memory from a pool of a process of other claims, which ends; then as greedy
  *   worker forked               allocates in a child of a process that has a context
  */
-#include "../cuda_api.h"
+#include "../driver/cuda_api.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -3,7 +3,7 @@
  * its slots until its standard input ends.
  */
 #define _GNU_SOURCE
-#include "region.h"
+#include "region/region.h"
 
 #include <fcntl.h>
 #include <stdio.h>

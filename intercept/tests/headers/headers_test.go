@@ -17,8 +17,8 @@ const root = "../../.."
 const nvidias = "#define __CUDA_API_VERSION_INTERNAL\n#include <cuda.h>\n"
 
 // What the shadow library declares: types, and each function of its table.
-const shadows = `#include "intercept/cuda_api.h"
-#include "intercept/shadowed.h"
+const shadows = `#include "intercept/driver/cuda_api.h"
+#include "intercept/driver/shadowed.h"
 #define X(symbol, name, since, stream, parameters) CUresult symbol parameters;
 CUDA_SHADOWED(X)
 #undef X

@@ -1,0 +1,186 @@
+#include "context/extra.h"
+
+#include "driver/cuda_real.h"
+#include "memory/objects.h"
+#include "state/gpus.h"
+
+static uint64_t key_of(uint32_t context, enum extra extra) {
+    return (uint64_t)context << 8 | (unsigned)extra | 0x80;
+}
+
+/* Every context has room for some code: its cost was measured with a module in it. */
+#define INCLUDED_CODE_BYTES (UINT64_C(1) << 20)
+
+static uint64_t pages_for(enum extra extra, uint64_t bytes) {
+    uint64_t included = extra == EXTRA_CODE ? INCLUDED_CODE_BYTES : 0;
+    return bytes > included ? pages_of(bytes - included) : 0;
+}
+
+void context_extra_enter(struct process *process) {
+    lock_take(&process->extras);
+}
+
+void context_extra_leave(struct process *process) {
+    lock_give(&process->extras);
+}
+
+/* Takes more where the charge lies, after pools were made smaller if need be. */
+static CUresult extend(struct process *process, struct charge *charge, int gpu, uint64_t pages) {
+    struct charge more;
+    CUresult result =
+        charge->pages != 0 ? charge_take_like(process, charge, pages, &more) : charge_take(process, gpu, pages, &more);
+    if (result == CUDA_SUCCESS)
+        charge_move(process, &more, charge, pages);
+    return result;
+}
+
+static CUresult change(struct process *process, const struct place *place, enum extra extra, uint64_t bytes, bool add,
+                       bool raise) {
+    uint64_t key = key_of(place->context, extra);
+    CUresult result = CUDA_SUCCESS;
+    struct entry now = {.key = key, .context = place->context, .charge = {.gpu = (uint8_t)(place->gpu & 0x7f)}};
+    bool known = objects_find(process, KIND_CONTEXT_LIMIT, key, &now);
+    uint64_t wanted = add ? now.with + bytes : raise && now.with > bytes ? now.with : bytes;
+    uint64_t pages = pages_for(extra, wanted);
+    if (pages > now.charge.pages)
+        result = extend(process, &now.charge, place->gpu, pages - now.charge.pages);
+    else
+        charge_give_part(process, &now.charge, now.charge.pages - pages);
+    now.with = wanted;
+    if (result == CUDA_SUCCESS && known)
+        objects_update(process, KIND_CONTEXT_LIMIT, key, now.charge, now.with);
+    else if (result == CUDA_SUCCESS && wanted != 0)
+        objects_put(process, KIND_CONTEXT_LIMIT, now);
+    return result;
+}
+
+CUresult context_extra_add(struct process *process, const struct place *place, enum extra extra, uint64_t bytes) {
+    if (bytes == 0)
+        return CUDA_SUCCESS;
+    context_extra_enter(process);
+    CUresult result = change(process, place, extra, bytes, true, false);
+    context_extra_leave(process);
+    return result;
+}
+
+void context_extra_subtract(struct process *process, uint32_t context, enum extra extra, uint64_t bytes) {
+    struct place place = {.context = context};
+    struct entry now;
+    context_extra_enter(process);
+    if (bytes != 0 && objects_find(process, KIND_CONTEXT_LIMIT, key_of(context, extra), &now)) {
+        place.gpu = now.charge.gpu;
+        change(process, &place, extra, (uint64_t)0 - bytes, true, false); /* wraps to less */
+    }
+    context_extra_leave(process);
+}
+
+CUresult context_extra_set(struct process *process, const struct place *place, enum extra extra, uint64_t bytes) {
+    return change(process, place, extra, bytes, false, false);
+}
+
+CUresult context_extra_raise(struct process *process, const struct place *place, enum extra extra, uint64_t bytes) {
+    return change(process, place, extra, bytes, false, true);
+}
+
+uint64_t context_extra_base(struct process *process, const struct place *place, enum extra extra, uint64_t now) {
+    uint64_t key = key_of(place->context, extra);
+    struct entry entry;
+    if (!objects_find(process, KIND_CONTEXT_LIMIT, key, &entry)) {
+        /* What a context has at first is a few MiB at most. */
+        entry = (struct entry){.key = key,
+                               .context = place->context,
+                               .references = now < UINT32_MAX ? (uint32_t)now + 1 : UINT32_MAX,
+                               .charge = {.gpu = (uint8_t)(place->gpu & 0x7f)}};
+        objects_put(process, KIND_CONTEXT_LIMIT, entry);
+    }
+    return entry.references - 1;
+}
+
+/* Writes a number down that is charged for elsewhere, or reads it. */
+static uint64_t noted(struct process *process, const struct place *place, enum extra extra) {
+    struct entry entry;
+    return objects_find(process, KIND_CONTEXT_LIMIT, key_of(place->context, extra), &entry) ? entry.with : 0;
+}
+
+static void note(struct process *process, const struct place *place, enum extra extra, uint64_t value) {
+    objects_put(process, KIND_CONTEXT_LIMIT,
+                (struct entry){.key = key_of(place->context, extra), .context = place->context, .with = value});
+}
+
+/* What each thread of a context has for its stack before anybody changes it. */
+#define FIRST_STACK_BYTES 1024
+
+/* The same as the driver says of the current context; others, and those that are about to be made, are not asked. */
+static uint64_t first_stack(const struct place *place) {
+    struct process *process;
+    struct place current;
+    size_t now = FIRST_STACK_BYTES;
+    if (contexts_current(&process, &current) == CUDA_SUCCESS && current.context == place->context)
+        REAL(cuCtxGetLimit)(&now, CU_LIMIT_STACK_SIZE);
+    return now;
+}
+
+/* Local memory is for whichever is more, the stack's limit or what a kernel needs. */
+static CUresult set_local(struct process *process, const struct place *place, uint64_t threads, uint64_t stack,
+                          uint64_t kernel) {
+    uint64_t base = context_extra_base(process, place, EXTRA_LOCAL, first_stack(place));
+    uint64_t most = stack > kernel ? stack : kernel;
+    CUresult result = context_extra_set(process, place, EXTRA_LOCAL, most > base ? product(most - base, threads) : 0);
+    if (result == CUDA_SUCCESS) {
+        note(process, place, EXTRA_STACK, stack);
+        note(process, place, EXTRA_KERNEL, kernel);
+    }
+    return result;
+}
+
+CUresult context_extra_stack(struct process *process, const struct place *place, uint64_t threads, uint64_t stack) {
+    return set_local(process, place, threads, stack, noted(process, place, EXTRA_KERNEL));
+}
+
+/* Sets what kernels need, up or down. */
+static CUresult set_kernel(struct process *process, const struct place *place, uint64_t kernel) {
+    return set_local(process, place, gpus_threads_of(process, place->gpu), noted(process, place, EXTRA_STACK), kernel);
+}
+
+CUresult context_extra_local(struct process *process, const struct place *place, uint64_t kernel) {
+    context_extra_enter(process);
+    CUresult result = kernel > noted(process, place, EXTRA_KERNEL) ? set_kernel(process, place, kernel) : CUDA_SUCCESS;
+    context_extra_leave(process);
+    return result;
+}
+
+#define RAISED_MAX 64 /* of more contexts, what was taken before one refused stays taken */
+
+struct everywhere {
+    struct process *process;
+    uint64_t kernel;
+    unsigned count;
+    struct {
+        struct place place;
+        uint64_t had;
+    } raised[RAISED_MAX];
+    CUresult result;
+};
+
+static void raise_kernel(uint32_t context, int gpu, void *argument) {
+    struct everywhere *all = argument;
+    struct place place = {gpu, context};
+    uint64_t had = noted(all->process, &place, EXTRA_KERNEL);
+    if (all->result != CUDA_SUCCESS || all->kernel <= had)
+        return;
+    all->result = set_kernel(all->process, &place, all->kernel);
+    if (all->result != CUDA_SUCCESS || all->count == RAISED_MAX)
+        return;
+    all->raised[all->count].place = place;
+    all->raised[all->count++].had = had;
+}
+
+CUresult context_extra_local_everywhere(struct process *process, uint64_t kernel) {
+    struct everywhere all = {.process = process, .kernel = kernel};
+    context_extra_enter(process);
+    contexts_each(process, raise_kernel, &all);
+    for (unsigned i = 0; all.result != CUDA_SUCCESS && i < all.count; i++)
+        set_kernel(process, &all.raised[i].place, all.raised[i].had);
+    context_extra_leave(process);
+    return all.result;
+}

@@ -1,0 +1,155 @@
+/*
+ * Arrays and mipmapped arrays. How much one takes is the driver's own matter, so it is asked: of an array that is made like the
+ * wanted one, but without memory behind it (deferred mapping, CUDA 11.6), it tells what memory that would need. Where a driver
+ * cannot be asked, its rows are counted generously.
+ */
+#include "driver/cuda_real.h"
+#include "memory/borrowed.h"
+#include "memory/objects.h"
+#include "memory/physical.h"
+#include "state/contexts.h"
+
+#define UNBACKED (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)
+#define TEXEL_BYTES_MAX 16u
+#define ROW_ALIGNMENT 512u
+
+/* Each dimension padded, the largest texels there are; with the smaller levels of a mipmapped array twice as much. */
+static uint64_t guess(const CUDA_ARRAY3D_DESCRIPTOR *array, bool mipmapped) {
+    uint64_t row = product(array->Width, TEXEL_BYTES_MAX) + ROW_ALIGNMENT;
+    uint64_t rows = product(array->Height ? array->Height + 16 : 1, array->Depth ? array->Depth : 1);
+    return product(product(row, rows), mipmapped ? 2 : 1);
+}
+
+static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *wanted, CUdevice device) {
+    CUDA_ARRAY3D_DESCRIPTOR like = *wanted;
+    CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {0};
+    CUarray array;
+    like.Flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
+    if (REAL(cuArray3DCreate_v2)(&array, &like) != CUDA_SUCCESS)
+        return guess(wanted, false);
+    CUresult result = REAL(cuArrayGetMemoryRequirements)(&needs, array, device);
+    REAL(cuArrayDestroy)(array);
+    return result == CUDA_SUCCESS ? needs.size : guess(wanted, false);
+}
+
+static uint64_t mipmap_bytes(const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned int levels, CUdevice device) {
+    CUDA_ARRAY3D_DESCRIPTOR like = *wanted;
+    CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {0};
+    CUmipmappedArray array;
+    like.Flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
+    if (REAL(cuMipmappedArrayCreate)(&array, &like, levels) != CUDA_SUCCESS)
+        return guess(wanted, true);
+    CUresult result = REAL(cuMipmappedArrayGetMemoryRequirements)(&needs, array, device);
+    REAL(cuMipmappedArrayDestroy)(array);
+    return result == CUDA_SUCCESS ? needs.size : guess(wanted, true);
+}
+
+struct making {
+    struct process *process;
+    struct place place;
+    struct charge charge;
+};
+
+/* Takes what an array will; nothing if it has no memory of its own. */
+static CUresult before(struct making *making, const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned int levels) {
+    CUdevice device;
+    CUresult result = contexts_current(&making->process, &making->place);
+    if (result != CUDA_SUCCESS || (wanted->Flags & UNBACKED))
+        return result;
+    result = REAL(cuCtxGetDevice)(&device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    uint64_t bytes = levels != 0 ? mipmap_bytes(wanted, levels, device) : array_bytes(wanted, device);
+    return charge_take(making->process, making->place.gpu, pages_of(bytes), &making->charge);
+}
+
+static CUresult after(struct making *making, enum kind kind, CUresult result, uint64_t handle) {
+    /* Without memory to write it down it stays charged until this process ends. */
+    if (result == CUDA_SUCCESS)
+        objects_put(making->process, kind,
+                    (struct entry){.key = handle, .charge = making->charge, .context = making->place.context});
+    else
+        charge_give(making->process, &making->charge);
+    return result;
+}
+
+/* Makes an array by `call`, which stores it in `array`. */
+#define CREATE(kind, array, wanted, levels, call)                                                                      \
+    do {                                                                                                               \
+        struct making making = {0};                                                                                    \
+        WORK_IN_CONTEXT;                                                                                               \
+        CUresult result = before(&making, wanted, levels);                                                             \
+        if (result != CUDA_SUCCESS)                                                                                    \
+            return result;                                                                                             \
+        result = call;                                                                                                 \
+        return after(&making, kind, result, result == CUDA_SUCCESS ? (uintptr_t) * (array) : 0);                       \
+    } while (0)
+
+/* What is wrong with the arguments is the driver's to say. */
+#define DESCRIBE(given, depth, flags)                                                                                  \
+    (CUDA_ARRAY3D_DESCRIPTOR) {                                                                                        \
+        .Width = (given)->Width, .Height = (given)->Height, .Depth = depth, .Format = (given)->Format,                 \
+        .NumChannels = (given)->NumChannels, .Flags = flags                                                            \
+    }
+
+CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *wanted) {
+    if (array == NULL || wanted == NULL)
+        return REAL(cuArrayCreate)(array, wanted);
+    CUDA_ARRAY3D_DESCRIPTOR full = DESCRIBE(wanted, 0, 0);
+    CREATE(KIND_ARRAY, array, &full, 0, REAL(cuArrayCreate)(array, wanted));
+}
+
+CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *wanted) {
+    if (array == NULL || wanted == NULL)
+        return REAL(cuArrayCreate_v2)(array, wanted);
+    CUDA_ARRAY3D_DESCRIPTOR full = DESCRIBE(wanted, 0, 0);
+    CREATE(KIND_ARRAY, array, &full, 0, REAL(cuArrayCreate_v2)(array, wanted));
+}
+
+CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *wanted) {
+    if (array == NULL || wanted == NULL)
+        return REAL(cuArray3DCreate)(array, wanted);
+    CUDA_ARRAY3D_DESCRIPTOR full = DESCRIBE(wanted, wanted->Depth, wanted->Flags);
+    CREATE(KIND_ARRAY, array, &full, 0, REAL(cuArray3DCreate)(array, wanted));
+}
+
+CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted) {
+    if (array == NULL || wanted == NULL)
+        return REAL(cuArray3DCreate_v2)(array, wanted);
+    CREATE(KIND_ARRAY, array, wanted, 0, REAL(cuArray3DCreate_v2)(array, wanted));
+}
+
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned int levels) {
+    if (array == NULL || wanted == NULL || levels == 0)
+        return REAL(cuMipmappedArrayCreate)(array, wanted, levels);
+    CREATE(KIND_MIPMAP, array, wanted, levels, REAL(cuMipmappedArrayCreate)(array, wanted, levels));
+}
+
+/* Ends an array by `call`. Its entry is taken out first: the driver may use the handle again at once. */
+#define DESTROY(kind, handle, call)                                                                                    \
+    do {                                                                                                               \
+        struct process *process = process_if_open();                                                                   \
+        struct releases releases = {0};                                                                                \
+        struct entry entry;                                                                                            \
+        if (objects_any(process, KIND_ARRAY_MAPPING))                                                                  \
+            physical_unbind_all(process, KIND_ARRAY_MAPPING, handle, &releases);                                       \
+        bool ours = process != NULL && objects_remove(process, kind, handle, &entry);                                  \
+        bool borrowed = !ours && borrowed_freeing(process, handle, &entry);                                            \
+        CUresult result = call;                                                                                        \
+        if (borrowed)                                                                                                  \
+            borrowed_freed(process, &entry, result);                                                                   \
+        else if (ours && result != CUDA_SUCCESS)                                                                       \
+            objects_put_back(process, kind, entry);                                                                    \
+        else if (ours)                                                                                                 \
+            charge_end(process, &entry.charge);                                                                        \
+        physical_released(process, &releases, result);                                                                 \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuArrayDestroy(CUarray array) {
+    DESTROY(KIND_ARRAY, (uintptr_t)array, REAL(cuArrayDestroy)(array));
+}
+
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
+    DESTROY(KIND_MIPMAP, (uintptr_t)array, REAL(cuMipmappedArrayDestroy)(array));
+}

@@ -1,0 +1,270 @@
+/* cuInit, and the life of contexts: each is charged with what it costs before its first allocation. */
+#include "context/extra.h"
+#include "driver/cuda_real.h"
+#include "memory/objects.h"
+#include "memory/pools.h"
+#include "state/contexts.h"
+#include "state/gpus.h"
+
+CUresult cuInit(unsigned int flags) {
+    struct process *process;
+    /* The regions first: see map_low in region_file.c. */
+    CUresult result = process_open(&process);
+    return result == CUDA_SUCCESS ? REAL(cuInit)(flags) : result;
+}
+
+/* Creates an explicit context by `call`, which stores it in `context`. */
+#define CREATE(context, device, call)                                                                                  \
+    do {                                                                                                               \
+        struct context_grant grant;                                                                                    \
+        CUresult result = contexts_grant(&grant, device);                                                              \
+        if (result != CUDA_SUCCESS)                                                                                    \
+            return result;                                                                                             \
+        result = call;                                                                                                 \
+        result = contexts_created(&grant, result, result == CUDA_SUCCESS ? *(context) : NULL);                         \
+        if (result == CUDA_SUCCESS)                                                                                    \
+            contexts_await_end(*(context));                                                                            \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device) {
+    CREATE(context, device, REAL(cuCtxCreate)(context, flags, device));
+}
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device) {
+    CREATE(context, device, REAL(cuCtxCreate_v2)(context, flags, device));
+}
+
+CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int count, unsigned int flags,
+                        CUdevice device) {
+    CREATE(context, device, REAL(cuCtxCreate_v3)(context, affinity, count, flags, device));
+}
+
+CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *create, unsigned int flags, CUdevice device) {
+    CREATE(context, device, REAL(cuCtxCreate_v4)(context, create, flags, device));
+}
+
+/* Pools outlive contexts, but may have been waiting for their streams. */
+static CUresult destroy(cuCtxDestroy_v2_function real, CUcontext context) {
+    struct process *process = process_if_open();
+    struct context_end end;
+    contexts_ending(process, context, &end);
+    CUresult result = real(context);
+    contexts_ended(&end, result == CUDA_SUCCESS ? ENDED_CONTEXT : ENDED_NOTHING);
+    if (result == CUDA_SUCCESS)
+        pools_settle(process);
+    return result;
+}
+
+CUresult cuCtxDestroy(CUcontext context) {
+    return destroy(REAL(cuCtxDestroy), context);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context) {
+    return destroy(REAL(cuCtxDestroy_v2), context);
+}
+
+/* Destroys the context when nobody else is attached to it, which shows by the driver's not knowing it any more. */
+CUresult cuCtxDetach(CUcontext context) {
+    struct process *process = process_if_open();
+    struct context_end end;
+    unsigned int version;
+    contexts_ending(process, context, &end);
+    CUresult result = REAL(cuCtxDetach)(context);
+    bool gone = result == CUDA_SUCCESS && REAL(cuCtxGetApiVersion)(context, &version) != CUDA_SUCCESS;
+    contexts_ended(&end, gone ? ENDED_CONTEXT : ENDED_NOTHING);
+    if (gone)
+        pools_settle(process);
+    return result;
+}
+
+/* --- primary contexts ------------------------------------------------------------------------------------------------ */
+
+/* Green contexts outlive the primary context that they are views of: after a reset they are views of the next one. Between
+ * contexts_primary_enter and leave. */
+static void alias_green(struct process *process, CUdevice device, CUcontext primary) {
+    struct entry known;
+    CUcontext view;
+    for (size_t at = 0; objects_copy(process, KIND_GREEN_CONTEXT, at, &known, 1) != 0; at++) {
+        CUgreenCtx green = (CUgreenCtx)(uintptr_t)known.key; /* NOLINT(performance-no-int-to-ptr) */
+        if ((CUdevice)known.with == device && REAL(cuCtxFromGreenCtx)(&view, green) == CUDA_SUCCESS)
+            contexts_alias(process, view, primary);
+    }
+}
+
+/* Likewise. */
+static CUresult retain_primary(struct process *process, CUdevice device, CUcontext *context) {
+    CUresult result = contexts_primary_retain(process, device, context);
+    if (result == CUDA_SUCCESS)
+        alias_green(process, device, *context);
+    return result;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    struct process *process;
+    CUresult result = gpus_check(device);
+    if (result == CUDA_SUCCESS)
+        result = process_open(&process);
+    if (result == CUDA_SUCCESS)
+        result = contexts_primary_enter(process, device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = retain_primary(process, device, context);
+    contexts_primary_leave(process, device);
+    return result;
+}
+
+/* Releases or resets a primary context by `real`. */
+static CUresult end_held(struct process *process, cuDevicePrimaryCtxRelease_function real, bool resets,
+                         CUdevice device) {
+    struct context_end end;
+    contexts_primary_ending(process, device, &end);
+    CUresult result = real(device);
+    contexts_primary_ended(device, &end, result, resets);
+    return result;
+}
+
+static CUresult end_primary(cuDevicePrimaryCtxRelease_function real, bool resets, CUdevice device) {
+    struct process *process = process_if_open();
+    if (process == NULL || contexts_primary_enter(process, device) != CUDA_SUCCESS)
+        return real(device);
+    CUresult result = end_held(process, real, resets, device);
+    contexts_primary_leave(process, device);
+    if (result == CUDA_SUCCESS)
+        pools_primary_gone(process);
+    return result;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+    return end_primary(REAL(cuDevicePrimaryCtxRelease), false, device);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+    return end_primary(REAL(cuDevicePrimaryCtxRelease_v2), false, device);
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+    return end_primary(REAL(cuDevicePrimaryCtxReset), true, device);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+    return end_primary(REAL(cuDevicePrimaryCtxReset_v2), true, device);
+}
+
+/* --- green contexts: a part of the processors of a primary context, whose memory they share -------------------------- */
+
+/* Creates one while the primary context is held by us, since creating it holds that too, and makes it if there is none. */
+static CUresult create_green(struct process *process, CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device,
+                             unsigned int flags) {
+    CUcontext primary;
+    CUresult result = contexts_primary_enter(process, device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = retain_primary(process, device, &primary);
+    if (result == CUDA_SUCCESS) {
+        result = REAL(cuGreenCtxCreate)(green, resources, device, flags);
+        end_held(process, REAL(cuDevicePrimaryCtxRelease_v2), false, device);
+    }
+    contexts_primary_leave(process, device);
+    return result;
+}
+
+/* What one takes of its own the driver does not say; a whole context's worth is surely enough. */
+CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device, unsigned int flags) {
+    struct process *process;
+    struct charge charge;
+    CUresult result = contexts_take_cost(&process, device, &charge);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = create_green(process, green, resources, device, flags);
+    if (result == CUDA_SUCCESS)
+        objects_put(process, KIND_GREEN_CONTEXT,
+                    (struct entry){.key = (uintptr_t)*green, .charge = charge, .with = (uint64_t)device});
+    else
+        charge_give(process, &charge);
+    return result;
+}
+
+/* It may have been the last that held the primary context. */
+CUresult cuGreenCtxDestroy(CUgreenCtx green) {
+    struct process *process = process_if_open();
+    struct entry entry;
+    struct context_end end;
+    CUcontext view = NULL;
+    if (process == NULL || !objects_remove(process, KIND_GREEN_CONTEXT, (uintptr_t)green, &entry))
+        return REAL(cuGreenCtxDestroy)(green);
+    CUdevice device = (CUdevice)entry.with;
+    REAL(cuCtxFromGreenCtx)(&view, green);
+    contexts_primary_enter(process, device);
+    contexts_primary_ending(process, device, &end);
+    contexts_unalias(process, view); /* its handle may be another's at once */
+    CUresult result = REAL(cuGreenCtxDestroy)(green);
+    contexts_primary_ended(device, &end, result, false);
+    if (result == CUDA_SUCCESS) {
+        charge_end(process, &entry.charge);
+    } else {
+        contexts_alias(process, view, contexts_primary(process, device));
+        objects_put(process, KIND_GREEN_CONTEXT, entry);
+    }
+    contexts_primary_leave(process, device);
+    return result;
+}
+
+CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
+    CUresult result = REAL(cuCtxFromGreenCtx)(context, green);
+    struct process *process = process_if_open();
+    struct entry entry;
+    if (result == CUDA_SUCCESS && process != NULL &&
+        objects_find(process, KIND_GREEN_CONTEXT, (uintptr_t)green, &entry))
+        contexts_alias(process, *context, contexts_primary(process, (CUdevice)entry.with));
+    return result;
+}
+
+/* --- limits that take memory ----------------------------------------------------------------------------------------- */
+
+/* Between context_extra_enter and leave, which bracket the driver's call too: two threads may set one limit at once. */
+static CUresult set_heap(struct process *process, const struct place *place, CUlimit limit, size_t value) {
+    enum extra extra = limit == CU_LIMIT_PRINTF_FIFO_SIZE ? EXTRA_PRINTF : EXTRA_HEAP;
+    size_t now = 0;
+    CUresult result = REAL(cuCtxGetLimit)(&now, limit);
+    if (result != CUDA_SUCCESS)
+        return result;
+    uint64_t base = context_extra_base(process, place, extra, now);
+    result = context_extra_raise(process, place, extra, value > base ? value - base : 0);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuCtxSetLimit)(limit, value);
+    REAL(cuCtxGetLimit)(&now, limit); /* what it is now, whether or not the driver took what it was told */
+    context_extra_set(process, place, extra, now > base ? now - base : 0);
+    return result;
+}
+
+static CUresult set_stack(struct process *process, const struct place *place, size_t value) {
+    size_t before = 0, after = 0;
+    uint64_t threads = gpus_threads();
+    CUresult result = REAL(cuCtxGetLimit)(&before, CU_LIMIT_STACK_SIZE);
+    if (result == CUDA_SUCCESS)
+        result = context_extra_stack(process, place, threads, value > before ? value : before);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuCtxSetLimit)(CU_LIMIT_STACK_SIZE, value);
+    REAL(cuCtxGetLimit)(&after, CU_LIMIT_STACK_SIZE);
+    context_extra_stack(process, place, threads, after);
+    return result;
+}
+
+/* A context has room for its limits as they are at first; what is beyond that is taken before they are raised. */
+CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
+    struct process *process;
+    struct place place;
+    if ((unsigned)limit > CU_LIMIT_MALLOC_HEAP_SIZE)
+        return REAL(cuCtxSetLimit)(limit, value);
+    WORK_IN_CONTEXT;
+    CUresult result = contexts_current(&process, &place);
+    if (result != CUDA_SUCCESS)
+        return result;
+    context_extra_enter(process);
+    result = limit == CU_LIMIT_STACK_SIZE ? set_stack(process, &place, value) : set_heap(process, &place, limit, value);
+    context_extra_leave(process);
+    return result;
+}

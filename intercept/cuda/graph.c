@@ -1,0 +1,330 @@
+/*
+ * Graphs that allocate. The driver takes memory for them when they are launched, from a pool of the device that all graphs
+ * share, and keeps it until it is trimmed: see pools.h. What one launch can take is the sum of its allocations, seen when the
+ * graph is instantiated.
+ */
+#include "driver/cuda_real.h"
+#include "memory/objects.h"
+#include "memory/pools.h"
+#include "memory/streams.h"
+#include "state/contexts.h"
+#include "state/gpus.h"
+#include "system/mapped.h"
+
+#define GRAPH_DEVICES DEVICES_MAX
+#define DEPTH_MAX 16
+#define PIECE_BYTES (UINT64_C(32) << 20)
+
+struct sizes {
+    uint64_t bytes[GRAPH_DEVICES];
+};
+
+static bool add_graph(CUgraph graph, struct sizes *sizes, int depth);
+
+static bool add_node(CUgraphNode node, struct sizes *sizes, int depth) {
+    CUgraphNodeType type;
+    CUDA_MEM_ALLOC_NODE_PARAMS allocation;
+    CUgraph child;
+    if (REAL(cuGraphNodeGetType)(node, &type) != CUDA_SUCCESS)
+        return true;
+    if (type == CU_GRAPH_NODE_TYPE_GRAPH && REAL(cuGraphChildGraphNodeGetGraph)(node, &child) == CUDA_SUCCESS)
+        return add_graph(child, sizes, depth + 1);
+    if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || REAL(cuGraphMemAllocNodeGetParams)(node, &allocation) != CUDA_SUCCESS ||
+        allocation.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return true;
+    int device = allocation.poolProps.location.id;
+    if (device < 0 || device >= GRAPH_DEVICES)
+        return false;
+    sizes->bytes[device] += (allocation.bytesize + PIECE_BYTES - 1) / PIECE_BYTES * PIECE_BYTES;
+    return true;
+}
+
+/* False if not all of it can be told. */
+static bool add_graph(CUgraph graph, struct sizes *sizes, int depth) {
+    size_t count = 0;
+    if (depth > DEPTH_MAX)
+        return false;
+    if (REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
+        return true;
+    size_t room = count * sizeof(CUgraphNode);
+    CUgraphNode *nodes = mapped_new(room);
+    if (nodes == NULL)
+        return false;
+    bool added = true;
+    if (REAL(cuGraphGetNodes)(graph, nodes, &count) == CUDA_SUCCESS)
+        for (size_t i = 0; i < count && added; i++)
+            added = add_node(nodes[i], sizes, depth);
+    munmap(nodes, room);
+    return added;
+}
+
+/*
+ * An instance is known by a number, since the driver may give its handle out again before whoever destroyed it has come to forget
+ * it. By the number there is an entry with a bit for each device, and one for each device with the bytes.
+ */
+static uint64_t key_of_devices(uint64_t number) {
+    return objects_key(number, 0);
+}
+
+static uint64_t key_of(uint64_t number, int device) {
+    return objects_key(number, (uint64_t)device + 1);
+}
+
+static uint64_t number_of(struct process *process, CUgraphExec exec) {
+    struct entry instance;
+    return objects_find(process, KIND_GRAPH_EXEC, (uintptr_t)exec, &instance) ? instance.with : 0;
+}
+
+static void forget(struct process *process, CUgraphExec exec, uint64_t number) {
+    struct entry devices, of_device;
+    if (number == 0)
+        return;
+    objects_remove_with(process, KIND_GRAPH_EXEC, (uintptr_t)exec, number);
+    if (!objects_remove(process, KIND_GRAPH_EXEC, key_of_devices(number), &devices))
+        return;
+    for (int device = 0; device < GRAPH_DEVICES; device++)
+        if (devices.with >> device & 1)
+            objects_remove(process, KIND_GRAPH_EXEC, key_of(number, device), &of_device);
+}
+
+/* Also one that allocates nothing, so that every living instance is known. False when there is no memory for it. */
+static bool write_down(struct process *process, CUgraphExec exec, const struct sizes *sizes) {
+    static _Atomic uint64_t last_number;
+    uint64_t devices = 0, number = 1 + atomic_fetch_add(&last_number, 1);
+    bool put = true;
+    for (int device = 0; device < GRAPH_DEVICES && put; device++) {
+        if (sizes->bytes[device] == 0)
+            continue;
+        devices |= UINT64_C(1) << device;
+        put = objects_put(process, KIND_GRAPH_EXEC,
+                          (struct entry){.key = key_of(number, device), .with = sizes->bytes[device]});
+    }
+    if (devices != 0)
+        put = put &&
+              objects_put(process, KIND_GRAPH_EXEC, (struct entry){.key = key_of_devices(number), .with = devices});
+    return put && objects_put(process, KIND_GRAPH_EXEC, (struct entry){.key = (uintptr_t)exec, .with = number});
+}
+
+/* --- launching ------------------------------------------------------------------------------------------------------- */
+
+struct launching {
+    struct process *process;
+    struct pool *pools[GRAPH_DEVICES];
+    struct charge growth[GRAPH_DEVICES];
+    bool alone; /* nothing is being instantiated */
+};
+
+static CUresult take_for(struct launching *launching, CUdevice device, uint64_t bytes) {
+    int gpu;
+    CUresult result = gpus_find_claimed(launching->process, device, &gpu);
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct pool *pool = pools_graphs(launching->process, device, gpu);
+    if (pool == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    result = pools_graphs_before(launching->process, pool, bytes, &launching->growth[device]);
+    if (result == CUDA_SUCCESS)
+        launching->pools[device] = pool;
+    return result;
+}
+
+/* In the order of devices, so that two launches do not wait for each other. */
+static CUresult before(struct launching *launching, const struct sizes *sizes) {
+    CUresult result = CUDA_SUCCESS;
+    for (int device = 0; device < GRAPH_DEVICES && result == CUDA_SUCCESS; device++)
+        if (sizes->bytes[device] != 0)
+            result = take_for(launching, device, sizes->bytes[device]);
+    for (int device = 0; device < GRAPH_DEVICES; device++) {
+        if (launching->pools[device] == NULL)
+            continue;
+        if (result == CUDA_SUCCESS)
+            pools_graphs_enter(launching->pools[device]);
+        else
+            charge_give(launching->process, &launching->growth[device]);
+    }
+    return result;
+}
+
+/* What a launch frees, it frees when the stream comes to it. */
+static CUresult launched(struct launching *launching, CUstream stream, CUresult result) {
+    bool any = false;
+    for (int device = 0; device < GRAPH_DEVICES; device++)
+        any = any || launching->pools[device] != NULL;
+    if (any && result == CUDA_SUCCESS)
+        streams_freed_in(launching->process, stream);
+    return result;
+}
+
+static CUresult after(struct launching *launching, CUresult result) {
+    for (int device = 0; device < GRAPH_DEVICES; device++)
+        if (launching->pools[device] != NULL)
+            pools_graphs_leave(launching->process, launching->pools[device], &launching->growth[device]);
+    return result;
+}
+
+/* What each device may have to take when an instance is launched. False if it is not known: it is being made, or was destroyed. */
+static bool find_sizes(struct process *process, CUgraphExec exec, struct sizes *sizes) {
+    struct entry devices, entry;
+    uint64_t number = number_of(process, exec);
+    if (number == 0 || !objects_find(process, KIND_GRAPH_EXEC, key_of_devices(number), &devices))
+        return number != 0;
+    for (int device = 0; device < GRAPH_DEVICES; device++)
+        if (devices.with >> device & 1 && objects_find(process, KIND_GRAPH_EXEC, key_of(number, device), &entry))
+            sizes->bytes[device] = entry.with;
+    return true;
+}
+
+/*
+ * An instance stays the one that its handle names for as long as it is being launched: nothing is destroyed meanwhile, and if it is
+ * not known, nothing is being made.
+ */
+static CUresult launch_begins(struct launching *launching, CUgraphExec exec) {
+    struct graphs *graphs = &launching->process->graphs;
+    struct sizes sizes = {0};
+    gate_enter(&graphs->launches);
+    if (!find_sizes(launching->process, exec, &sizes)) {
+        gate_leave(&graphs->launches);
+        gate_close(&graphs->instantiations);
+        launching->alone = true;
+        gate_enter(&graphs->launches);
+        find_sizes(launching->process, exec, &sizes);
+    }
+    return before(launching, &sizes);
+}
+
+static void launch_ends(struct launching *launching) {
+    struct graphs *graphs = &launching->process->graphs;
+    gate_leave(&graphs->launches);
+    if (launching->alone)
+        gate_open(&graphs->instantiations);
+}
+
+#define LAUNCH(exec, stream, call)                                                                                     \
+    do {                                                                                                               \
+        struct launching launching = {.process = process_if_open()};                                                   \
+        if (launching.process == NULL)                                                                                 \
+            return call;                                                                                               \
+        WORK_IN_STREAM(stream);                                                                                        \
+        CUresult result = launch_begins(&launching, exec);                                                             \
+        if (result == CUDA_SUCCESS)                                                                                    \
+            result = launched(&launching, stream, after(&launching, call));                                            \
+        launch_ends(&launching);                                                                                       \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
+    LAUNCH(exec, stream, REAL(cuGraphLaunch)(exec, stream));
+}
+
+CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
+    LAUNCH(exec, stream != NULL ? stream : CU_STREAM_PER_THREAD, REAL(cuGraphLaunch_ptsz)(exec, stream));
+}
+
+CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
+    LAUNCH(exec, stream, REAL(cuGraphUpload)(exec, stream));
+}
+
+CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
+    LAUNCH(exec, stream != NULL ? stream : CU_STREAM_PER_THREAD, REAL(cuGraphUpload_ptsz)(exec, stream));
+}
+
+CUresult cuDeviceGraphMemTrim(CUdevice device) {
+    CUresult result = REAL(cuDeviceGraphMemTrim)(device);
+    pools_settle(process_if_open());
+    return result;
+}
+
+/* --- instantiating ---------------------------------------------------------------------------------------------------- */
+
+static CUresult instantiated(struct process *process, CUresult result, CUgraphExec *exec, CUgraph graph) {
+    struct sizes sizes = {0};
+    if (result != CUDA_SUCCESS)
+        return result;
+    forget(process, *exec, number_of(process, *exec));
+    if (add_graph(graph, &sizes, 0) && write_down(process, *exec, &sizes))
+        return CUDA_SUCCESS;
+    REAL(cuGraphExecDestroy)(*exec); /* what it takes when it is launched could not be counted */
+    forget(process, *exec, number_of(process, *exec));
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+#define INSTANTIATE(exec, graph, call)                                                                                 \
+    do {                                                                                                               \
+        struct process *process = process_if_open();                                                                   \
+        if (process == NULL)                                                                                           \
+            return call;                                                                                               \
+        gate_enter(&process->graphs.instantiations);                                                                   \
+        CUresult result = instantiated(process, call, exec, graph);                                                    \
+        gate_leave(&process->graphs.instantiations);                                                                   \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t size) {
+    INSTANTIATE(exec, graph, REAL(cuGraphInstantiate)(exec, graph, error, log, size));
+}
+
+CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t size) {
+    INSTANTIATE(exec, graph, REAL(cuGraphInstantiate_v2)(exec, graph, error, log, size));
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
+    INSTANTIATE(exec, graph, REAL(cuGraphInstantiateWithFlags)(exec, graph, flags));
+}
+
+/* One of the flags uploads the graph at once, which takes the memory that a launch would. */
+#define UPLOAD 2u
+
+static CUresult uploading(struct launching *launching, CUgraph graph) {
+    struct sizes sizes = {0};
+    return add_graph(graph, &sizes, 0) ? before(launching, &sizes) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+#define INSTANTIATE_WITH(exec, graph, parameters, call)                                                                \
+    do {                                                                                                               \
+        struct launching launching = {.process = process_if_open()};                                                   \
+        if (launching.process == NULL || (parameters) == NULL || !(*(const cuuint64_t *)(parameters)&UPLOAD))          \
+            INSTANTIATE(exec, graph, call);                                                                            \
+        WORK_IN_CONTEXT;                                                                                               \
+        gate_enter(&launching.process->graphs.instantiations);                                                         \
+        CUresult result = uploading(&launching, graph);                                                                \
+        if (result == CUDA_SUCCESS)                                                                                    \
+            result = instantiated(launching.process, after(&launching, call), exec, graph);                            \
+        gate_leave(&launching.process->graphs.instantiations);                                                         \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
+    INSTANTIATE_WITH(exec, graph, parameters, REAL(cuGraphInstantiateWithParams)(exec, graph, parameters));
+}
+
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph,
+                                           CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
+    INSTANTIATE_WITH(exec, graph, parameters, REAL(cuGraphInstantiateWithParams_ptsz)(exec, graph, parameters));
+}
+
+/* As for launch_begins: one that is not known is not the one that is being made. */
+static bool destroy_begins(struct process *process, CUgraphExec exec) {
+    struct graphs *graphs = &process->graphs;
+    gate_close(&graphs->launches);
+    if (number_of(process, exec) != 0)
+        return false;
+    gate_open(&graphs->launches);
+    gate_close(&graphs->instantiations);
+    gate_close(&graphs->launches);
+    return true;
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec exec) {
+    struct process *process = process_if_open();
+    if (process == NULL)
+        return REAL(cuGraphExecDestroy)(exec);
+    bool alone = destroy_begins(process, exec);
+    uint64_t number = number_of(process, exec);
+    CUresult result = REAL(cuGraphExecDestroy)(exec);
+    if (result == CUDA_SUCCESS)
+        forget(process, exec, number);
+    gate_open(&process->graphs.launches);
+    if (alone)
+        gate_open(&process->graphs.instantiations);
+    return result;
+}

@@ -1,0 +1,277 @@
+/* Memory of other processes: whoever made it pays for it, and whoever holds it after that one's death; see tags.h. Memory whose
+ * maker is not of this claim is paid by whoever opens it. */
+#include "driver/cuda_real.h"
+#include "memory/allocations.h"
+#include "memory/borrowed.h"
+#include "memory/objects.h"
+#include "memory/tags.h"
+
+#include <string.h>
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
+    CUresult result = REAL(cuIpcGetMemHandle)(handle, address);
+    CUdeviceptr base = address;
+    uint8_t tag[TAG_SIZE];
+    size_t size;
+    if (result == CUDA_SUCCESS && REAL(cuMemGetAddressRange_v2)(&base, &size, address) == CUDA_SUCCESS) {
+        tag_of_handle(handle, tag);
+        allocations_share(base, tag);
+    }
+    return result;
+}
+
+/*
+ * KIND_IPC_MEMORY has what is charged, with a reference for each opening of one handle in one context, by a key; KIND_IPC the
+ * addresses, by which a key is known. The key is made of the handle and the context, and not of the address: the driver may give
+ * that out again before all those who closed what was there have come to count that.
+ *
+ * One address may stand for several keys: what the owner has freed is still open here when it has made something else in its
+ * place, in the same block, of which it gives another handle. The further ones are in KIND_IPC_BESIDE, each by address and key.
+ * Which of them is closed when the address is makes no difference, if each is as often as it was opened.
+ */
+#define ONE_OPEN 1
+#define ONE_CLOSING (1 << 22) /* above that in `references` */
+
+struct opening {
+    struct process *process;
+    struct place place;
+    uint64_t key;
+    struct charge charge;
+    bool known; /* it was open already, and is held by a reference; else there is a charge of its own */
+};
+
+static bool count_in(struct opening *opening) {
+    struct entry memory;
+    return objects_refer(opening->process, KIND_IPC_MEMORY, opening->key, ONE_OPEN, &memory);
+}
+
+/* How large that is which we cannot join, the driver tells only when it is open; it is at least one block. */
+static CUresult before(struct opening *opening, const CUipcMemHandle *handle) {
+    uint64_t halves[2];
+    uint8_t tag[TAG_SIZE];
+    CUresult result = contexts_current(&opening->process, &opening->place);
+    if (result != CUDA_SUCCESS)
+        return result;
+    tag_of_handle(handle, tag);
+    memcpy(halves, tag, TAG_SIZE);
+    opening->key = objects_key(objects_key(halves[0], halves[1]), opening->place.context);
+    opening->known = count_in(opening);
+    if (opening->known || charge_join(opening->process, tag, &opening->charge))
+        return CUDA_SUCCESS;
+    return charge_take(opening->process, opening->place.gpu, BLOCK_PAGES, &opening->charge);
+}
+
+/* Under the lock of what is opened. */
+static bool is_open(struct process *process, uint64_t key) {
+    struct entry memory;
+    return objects_find(process, KIND_IPC_MEMORY, key, &memory) && memory.references % ONE_CLOSING != 0;
+}
+
+/* Under the lock of what is opened. */
+static bool name_it(struct process *process, uint64_t address, uint64_t key, uint32_t context) {
+    struct entry name = {.key = address, .with = key, .context = context}, known;
+    enum kind kind = KIND_IPC;
+    if (objects_find(process, KIND_IPC, address, &known) && known.with != key && is_open(process, known.with)) {
+        kind = KIND_IPC_BESIDE;
+        name.key = objects_key(address, key);
+        name.references = objects_mark(address);
+    }
+    return objects_put(process, kind, name);
+}
+
+/* Under the lock of what is opened. */
+static bool find_beside(struct process *process, uint64_t address, uint64_t *key) {
+    struct entry name;
+    for (size_t at = 0; objects_copy(process, KIND_IPC_BESIDE, at, &name, 1) != 0; at++) {
+        if (name.references != objects_mark(address) || name.key != objects_key(address, name.with) ||
+            !is_open(process, name.with))
+            continue;
+        *key = name.with;
+        return true;
+    }
+    return false;
+}
+
+/* The key of something that is about to be closed. False if nothing of ours is open there. */
+static bool closing(struct process *process, uint64_t address, uint64_t *key) {
+    struct entry name = {0}, memory;
+    if (!objects_any(process, KIND_IPC) && !objects_any(process, KIND_IPC_BESIDE))
+        return false;
+    lock_take(&process->opened);
+    bool found = objects_find(process, KIND_IPC, address, &name) && is_open(process, name.with);
+    *key = name.with;
+    if (found || (found = find_beside(process, address, key)))
+        objects_refer(process, KIND_IPC_MEMORY, *key, ONE_CLOSING - ONE_OPEN, &memory);
+    lock_give(&process->opened);
+    return found;
+}
+
+/* `change` is one opening less, or one closing. */
+static void let_go(struct process *process, uint64_t address, uint64_t key, int change) {
+    struct entry memory, name;
+    lock_take(&process->opened);
+    if (objects_refer(process, KIND_IPC_MEMORY, key, -change, &memory) && memory.references == 0) {
+        objects_remove_with(process, KIND_IPC, address, key);
+        objects_remove(process, KIND_IPC_BESIDE, objects_key(address, key), &name);
+        charge_end(process, &memory.charge);
+    }
+    lock_give(&process->opened);
+}
+
+static void stay_open(struct process *process, uint64_t key) {
+    struct entry memory;
+    objects_refer(process, KIND_IPC_MEMORY, key, ONE_OPEN - ONE_CLOSING, &memory);
+}
+
+static void give_up(struct opening *opening) {
+    if (opening->known)
+        let_go(opening->process, 0, opening->key, ONE_OPEN);
+    else
+        charge_end(opening->process, &opening->charge);
+}
+
+/* Now we know how large it is. */
+static CUresult pay(struct opening *opening, CUdeviceptr address) {
+    struct process *process = opening->process;
+    struct charge more;
+    size_t size = 0;
+    if (opening->known || opening->charge.share != 0)
+        return CUDA_SUCCESS;
+    REAL(cuMemGetAddressRange_v2)(NULL, &size, address);
+    uint64_t pages = pages_of(size);
+    if (pages == opening->charge.pages)
+        return CUDA_SUCCESS;
+    if (charge_take_like(process, &opening->charge, pages - opening->charge.pages, &more) == CUDA_SUCCESS) {
+        opening->charge.pages = (uint32_t)pages;
+        return CUDA_SUCCESS;
+    }
+    CUresult result = charge_take(process, opening->place.gpu, pages, &more); /* perhaps in another region */
+    if (result == CUDA_SUCCESS) {
+        charge_give(process, &opening->charge);
+        opening->charge = more;
+    }
+    return result;
+}
+
+/* Another thread may have opened the same meanwhile, which counts for us too. False when there is no memory for it. Under the lock
+ * of what is opened. */
+static bool write_down(struct opening *opening, CUdeviceptr address) {
+    struct process *process = opening->process;
+    struct entry memory = {
+        .key = opening->key, .charge = opening->charge, .context = opening->place.context, .references = ONE_OPEN};
+    bool counted = opening->known || count_in(opening);
+    if (counted && !opening->known)
+        charge_end(process, &opening->charge);
+    opening->known = counted || objects_put(process, KIND_IPC_MEMORY, memory);
+    return opening->known && name_it(process, address, opening->key, opening->place.context);
+}
+
+static CUresult after(struct opening *opening, CUresult result, CUdeviceptr address) {
+    bool opened = result == CUDA_SUCCESS;
+    if (opened)
+        result = pay(opening, address);
+    if (result == CUDA_SUCCESS) {
+        lock_take(&opening->process->opened);
+        result = write_down(opening, address) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+        lock_give(&opening->process->opened);
+    }
+    if (result == CUDA_SUCCESS)
+        return result;
+    if (opened)
+        REAL(cuIpcCloseMemHandle)(address);
+    give_up(opening);
+    return result;
+}
+
+#define OPEN(address, handle, call)                                                                                    \
+    do {                                                                                                               \
+        struct opening opening = {0};                                                                                  \
+        WORK_IN_CONTEXT;                                                                                               \
+        CUresult result = before(&opening, &(handle));                                                                 \
+        if (result != CUDA_SUCCESS)                                                                                    \
+            return result;                                                                                             \
+        result = call;                                                                                                 \
+        return after(&opening, result, result == CUDA_SUCCESS ? *(address) : 0);                                       \
+    } while (0)
+
+CUresult cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags) {
+    OPEN(address, handle, REAL(cuIpcOpenMemHandle)(address, handle, flags));
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags) {
+    OPEN(address, handle, REAL(cuIpcOpenMemHandle_v2)(address, handle, flags));
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
+    struct process *process = process_if_open();
+    uint64_t key;
+    bool ours = closing(process, address, &key);
+    CUresult result = REAL(cuIpcCloseMemHandle)(address);
+    if (ours && result == CUDA_SUCCESS)
+        let_go(process, address, key, ONE_CLOSING);
+    else if (ours)
+        stay_open(process, key);
+    return result;
+}
+
+/* --- memory of other APIs -------------------------------------------------------------------------------------------- */
+
+CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *from) {
+    struct process *process;
+    struct place place;
+    struct charge charge = {0};
+    uint8_t tag[TAG_SIZE];
+    WORK_IN_CONTEXT;
+    CUresult result = contexts_current(&process, &place);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (memory == NULL || from == NULL)
+        return REAL(cuImportExternalMemory)(memory, from);
+    /* The driver takes the descriptor over, so it is looked at before. */
+    if (from->type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD && tag_read(from->handle.fd, tag))
+        charge_join(process, tag, &charge);
+    if (charge.share == 0) {
+        result = charge_take(process, place.gpu, pages_of(from->size), &charge);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    result = REAL(cuImportExternalMemory)(memory, from);
+    if (result == CUDA_SUCCESS)
+        borrowed_imported(process, *memory, charge, place.context);
+    else
+        charge_end(process, &charge);
+    return result;
+}
+
+/* A buffer or array made by `call` on external memory, which stores it in `made`. */
+#define MAP(memory, made, call)                                                                                        \
+    do {                                                                                                               \
+        struct process *process = process_if_open();                                                                   \
+        struct entry mapped;                                                                                           \
+        WORK_IN_CONTEXT;                                                                                               \
+        bool ours = (made) != NULL && borrowed_mapping(process, memory, &mapped);                                      \
+        CUresult result = call;                                                                                        \
+        if (ours)                                                                                                      \
+            borrowed_mapped(process, &mapped, result, result == CUDA_SUCCESS ? (uintptr_t) * (made) : 0);              \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *address, CUexternalMemory memory,
+                                         const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *wanted) {
+    MAP(memory, address, REAL(cuExternalMemoryGetMappedBuffer)(address, memory, wanted));
+}
+
+CUresult cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *array, CUexternalMemory memory,
+                                                 const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *wanted) {
+    MAP(memory, array, REAL(cuExternalMemoryGetMappedMipmappedArray)(array, memory, wanted));
+}
+
+CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
+    struct process *process = process_if_open();
+    struct entry handle;
+    bool ours = borrowed_destroying(process, memory, &handle);
+    CUresult result = REAL(cuDestroyExternalMemory)(memory);
+    if (ours)
+        borrowed_destroyed(process, &handle, result);
+    return result;
+}

@@ -1,0 +1,333 @@
+/* Allocating and freeing, and what reports memory. */
+#include "driver/cuda_real.h"
+#include "memory/allocations.h"
+#include "memory/borrowed.h"
+#include "memory/exports.h"
+#include "memory/objects.h"
+#include "memory/pools.h"
+#include "state/gpus.h"
+
+#include <stdint.h>
+
+/* No driver pads the rows of a pitched allocation to more; were it so, allocations_resize sees it. */
+#define PITCH_ALIGNMENT_MAX 512u
+
+/* Allocates `size` bytes by `call`, which stores the address in `address`, once they are granted; `free` undoes what cannot be
+ * written down. A call that allocates nothing is the driver's to refuse. */
+#define ALLOCATE_BY(granting, address, size, call, free)                                                               \
+    do {                                                                                                               \
+        struct grant grant;                                                                                            \
+        if ((address) == NULL || (size) == 0)                                                                          \
+            return call;                                                                                               \
+        WORK_IN_CONTEXT;                                                                                               \
+        CUresult result = granting;                                                                                    \
+        if (result != CUDA_SUCCESS)                                                                                    \
+            return result;                                                                                             \
+        CUresult answer = call;                                                                                        \
+        result = allocations_allocated(&grant, answer, answer == CUDA_SUCCESS ? *(address) : 0, size);                 \
+        if (result != answer)                                                                                          \
+            free;                                                                                                      \
+        return result;                                                                                                 \
+    } while (0)
+
+#define ALLOCATE(address, size, call, free)                                                                            \
+    ALLOCATE_BY(allocations_grant(&grant, current_at_work, size), address, size, call, free)
+
+CUresult cuMemAlloc(CUdeviceptr_v1 *address, unsigned int size) {
+    ALLOCATE(address, size, REAL(cuMemAlloc)(address, size), REAL(cuMemFree)(*address));
+}
+
+static CUresult allocate(CUdeviceptr *address, size_t size) {
+    ALLOCATE(address, size, REAL(cuMemAlloc_v2)(address, size), REAL(cuMemFree_v2)(*address));
+}
+
+/* Counted in full from the start, on every GPU of the process: each may come to hold all of it at any time. */
+CUresult cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned int flags) {
+    struct elsewhere elsewhere;
+    ALLOCATE_BY(allocations_grant_everywhere(&grant, current_at_work, &elsewhere, size), address, size,
+                REAL(cuMemAllocManaged)(address, size, flags), REAL(cuMemFree_v2)(*address));
+}
+
+/* --- beyond the limit, for jobs that asked for that ------------------------------------------------------------------ */
+
+/* Managed memory that stays on the host: the GPU reads and writes it there, and takes none of its own for it. */
+static CUresult allocate_on_host(CUdeviceptr *address, size_t size) {
+    CUdevice device;
+    CUresult result = REAL(cuCtxGetDevice)(&device);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuMemAllocManaged)(address, size, CU_MEM_ATTACH_GLOBAL);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuMemAdvise)(*address, size, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, CU_DEVICE_CPU);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuMemAdvise)(*address, size, CU_MEM_ADVISE_SET_ACCESSED_BY, device);
+    if (result != CUDA_SUCCESS)
+        REAL(cuMemFree_v2)(*address);
+    return result;
+}
+
+static CUresult spill(CUdeviceptr *address, size_t size) {
+    struct grant grant;
+    WORK_IN_CONTEXT;
+    CUresult result = allocations_grant_spilled(&grant, current_at_work, size);
+    if (result != CUDA_SUCCESS)
+        return result;
+    CUresult answer = allocate_on_host(address, size);
+    result = allocations_allocated(&grant, answer, answer == CUDA_SUCCESS ? *address : 0, size);
+    if (result != answer)
+        REAL(cuMemFree_v2)(*address);
+    return result;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size) {
+    CUresult result = allocate(address, size);
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? spill(address, size) : result;
+}
+
+/* --- where managed memory lies --------------------------------------------------------------------------------------- */
+
+/*
+ * Memory that lies on the host since it did not fit under the limit must not come to the GPU. To the program it is what
+ * cuMemAlloc gave it, and such memory can be neither prefetched nor advised.
+ */
+static CUresult movable(CUdeviceptr address, size_t size) {
+    return allocations_on_host(process_if_open(), address, size) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+/* Nor must any memory come to a GPU without a claim, for which it takes no context there. */
+static CUresult allowed_at(CUmemLocation location) {
+    struct process *process = process_if_open();
+    int gpu;
+    if (process == NULL || location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return CUDA_SUCCESS;
+    return gpus_find_claimed(process, location.id, &gpu);
+}
+
+static CUmemLocation location_of(CUdevice device) {
+    return device == CU_DEVICE_CPU ? (CUmemLocation){CU_MEM_LOCATION_TYPE_HOST, 0}
+                                   : (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device};
+}
+
+#define MOVE(address, size, location, call)                                                                            \
+    do {                                                                                                               \
+        CUresult result = movable(address, size);                                                                      \
+        if (result == CUDA_SUCCESS)                                                                                    \
+            result = allowed_at(location);                                                                             \
+        return result == CUDA_SUCCESS ? call : result;                                                                 \
+    } while (0)
+
+CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t size, CUdevice device, CUstream stream) {
+    MOVE(address, size, location_of(device), REAL(cuMemPrefetchAsync)(address, size, device, stream));
+}
+
+CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr address, size_t size, CUdevice device, CUstream stream) {
+    MOVE(address, size, location_of(device), REAL(cuMemPrefetchAsync_ptsz)(address, size, device, stream));
+}
+
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t size, CUmemLocation location, unsigned int flags,
+                               CUstream stream) {
+    MOVE(address, size, location, REAL(cuMemPrefetchAsync_v2)(address, size, location, flags, stream));
+}
+
+CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr address, size_t size, CUmemLocation location, unsigned int flags,
+                                    CUstream stream) {
+    MOVE(address, size, location, REAL(cuMemPrefetchAsync_v2_ptsz)(address, size, location, flags, stream));
+}
+
+/* Advice that brings memory to a place, or maps it there. Other advice does neither, and some does not look at the place. */
+static CUmemLocation advised_place(CUmem_advise advice, CUmemLocation location) {
+    bool looks = advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION || advice == CU_MEM_ADVISE_SET_ACCESSED_BY;
+    return looks ? location : (CUmemLocation){CU_MEM_LOCATION_TYPE_INVALID, 0};
+}
+
+CUresult cuMemAdvise(CUdeviceptr address, size_t size, CUmem_advise advice, CUdevice device) {
+    MOVE(address, size, advised_place(advice, location_of(device)), REAL(cuMemAdvise)(address, size, advice, device));
+}
+
+CUresult cuMemAdvise_v2(CUdeviceptr address, size_t size, CUmem_advise advice, CUmemLocation location) {
+    MOVE(address, size, advised_place(advice, location), REAL(cuMemAdvise_v2)(address, size, advice, location));
+}
+
+/* The first of several that may not be moved decides. What is not there is the driver's to judge. */
+static CUresult batch_movable(const CUdeviceptr *addresses, const size_t *sizes, size_t count,
+                              const CUmemLocation *locations, size_t locations_count) {
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; addresses != NULL && sizes != NULL && i < count && result == CUDA_SUCCESS; i++)
+        result = movable(addresses[i], sizes[i]);
+    for (size_t i = 0; locations != NULL && i < locations_count && result == CUDA_SUCCESS; i++)
+        result = allowed_at(locations[i]);
+    return result;
+}
+
+#define BATCH(function)                                                                                                \
+    CUresult function(CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations, size_t *firsts,   \
+                      size_t locations_count, unsigned long long flags, CUstream stream) {                             \
+        CUresult result = batch_movable(addresses, sizes, count, locations, locations_count);                          \
+        return result != CUDA_SUCCESS                                                                                  \
+                   ? result                                                                                            \
+                   : REAL(function)(addresses, sizes, count, locations, firsts, locations_count, flags, stream);       \
+    }
+
+BATCH(cuMemPrefetchBatchAsync)
+BATCH(cuMemPrefetchBatchAsync_ptsz)
+BATCH(cuMemDiscardAndPrefetchBatchAsync)
+BATCH(cuMemDiscardAndPrefetchBatchAsync_ptsz)
+
+/* --- rows ------------------------------------------------------------------------------------------------------------ */
+
+static uint64_t padded(uint64_t width) {
+    return width > UINT64_MAX - PITCH_ALIGNMENT_MAX
+               ? width
+               : (width + PITCH_ALIGNMENT_MAX - 1) & ~(uint64_t)(PITCH_ALIGNMENT_MAX - 1);
+}
+
+/* A pitched allocation has the driver's pitch, known only afterwards. `free` undoes one that does not fit after all. */
+#define ALLOCATE_PITCH(address, pitch, width, height, call, free)                                                      \
+    do {                                                                                                               \
+        struct grant grant;                                                                                            \
+        if ((address) == NULL || (pitch) == NULL || (width) == 0 || (height) == 0)                                     \
+            return call;                                                                                               \
+        WORK_IN_CONTEXT;                                                                                               \
+        CUresult result = allocations_grant(&grant, current_at_work, product(padded(width), height));                  \
+        if (result != CUDA_SUCCESS)                                                                                    \
+            return result;                                                                                             \
+        CUresult answer = call;                                                                                        \
+        uint64_t bytes = answer == CUDA_SUCCESS ? product(*(pitch), height) : 0;                                       \
+        result = answer == CUDA_SUCCESS ? allocations_resize(&grant, bytes) : answer;                                  \
+        result = allocations_allocated(&grant, result, result == CUDA_SUCCESS ? *(address) : 0, bytes);                \
+        if (result != answer)                                                                                          \
+            free;                                                                                                      \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuMemAllocPitch(CUdeviceptr_v1 *address, unsigned int *pitch, unsigned int width, unsigned int height,
+                         unsigned int element) {
+    ALLOCATE_PITCH(address, pitch, width, height, REAL(cuMemAllocPitch)(address, pitch, width, height, element),
+                   REAL(cuMemFree)(*address));
+}
+
+static CUresult allocate_pitch(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element) {
+    ALLOCATE_PITCH(address, pitch, width, height, REAL(cuMemAllocPitch_v2)(address, pitch, width, height, element),
+                   REAL(cuMemFree_v2)(*address));
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element) {
+    CUresult result = allocate_pitch(address, pitch, width, height, element);
+    if (result != CUDA_ERROR_OUT_OF_MEMORY)
+        return result;
+    result = spill(address, product(padded(width), height));
+    if (result == CUDA_SUCCESS)
+        *pitch = padded(width);
+    return result;
+}
+
+/* --- freeing --------------------------------------------------------------------------------------------------------- */
+
+/* What we do not know (NULL, a foreign or already freed address) is the driver's to judge. */
+#define FREE(address, call)                                                                                            \
+    do {                                                                                                               \
+        struct process *process = process_if_open();                                                                   \
+        struct entry allocation;                                                                                       \
+        bool linear = allocations_freeing(address, &allocation);                                                       \
+        bool borrowed = !linear && borrowed_freeing(process, address, &allocation);                                    \
+        bool of_pool = !linear && !borrowed && pools_freeing(process, address, &allocation);                           \
+        CUresult result = call;                                                                                        \
+        if (linear)                                                                                                    \
+            allocations_freed(&allocation, result);                                                                    \
+        else if (borrowed)                                                                                             \
+            borrowed_freed(process, &allocation, result);                                                              \
+        else if (of_pool)                                                                                              \
+            pools_freed(process, &allocation, NULL, result);                                                           \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuMemFree(CUdeviceptr_v1 address) {
+    FREE(address, REAL(cuMemFree)(address));
+}
+
+CUresult cuMemFree_v2(CUdeviceptr address) {
+    FREE(address, REAL(cuMemFree_v2)(address));
+}
+
+/* --- what reports memory --------------------------------------------------------------------------------------------- */
+
+/* What a device's claim allows; nothing of a device without a claim. */
+static CUresult device_limit(CUdevice device, uint64_t *limit) {
+    struct process *process;
+    int gpu;
+    CUresult result = process_open(&process);
+    if (result == CUDA_SUCCESS)
+        result = gpus_find(process, device, &gpu);
+    if (result == CUDA_SUCCESS)
+        *limit = gpu == NO_CLAIM ? 0 : claims_limit_bytes(&process->claims, gpu);
+    return result;
+}
+
+/* The same for the current context's device, and what is left of it. */
+static CUresult current_limit(uint64_t *limit, uint64_t *left) {
+    struct process *process;
+    int gpu;
+    CUresult result = contexts_current_gpu(&process, &gpu);
+    if (result != CUDA_SUCCESS)
+        return result;
+    pools_settle(process);
+    exports_settle(process);
+    *limit = *left = 0;
+    for (unsigned i = (unsigned)gpu; i < process->claims.count; i++) {
+        struct region *region = &process->claims.regions[i];
+        if (process->claims.gpu[i] != gpu)
+            continue;
+        uint64_t bytes = region_limit_bytes(region, REGION_GPU), used = region_used_bytes(region, REGION_GPU);
+        *limit += bytes;
+        /* A limit may have been lowered below what is used; that takes nothing from another claim. */
+        *left += used < bytes ? bytes - used : 0;
+    }
+    return result;
+}
+
+/* The smaller of what the driver says and what the claim says: others may have taken of the physical memory. */
+#define LOWER(number, bound)                                                                                           \
+    do {                                                                                                               \
+        if ((number) != NULL && *(number) > (bound))                                                                   \
+            *(number) = (bound);                                                                                       \
+    } while (0)
+
+#define GET_INFO(free, total, call)                                                                                    \
+    do {                                                                                                               \
+        uint64_t limit, left;                                                                                          \
+        CUresult result = call;                                                                                        \
+        if (result == CUDA_SUCCESS)                                                                                    \
+            result = current_limit(&limit, &left);                                                                     \
+        if (result == CUDA_SUCCESS) {                                                                                  \
+            LOWER(free, left);                                                                                         \
+            LOWER(total, limit);                                                                                       \
+        }                                                                                                              \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuMemGetInfo(unsigned int *free, unsigned int *total) {
+    GET_INFO(free, total, REAL(cuMemGetInfo)(free, total));
+}
+
+CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
+    GET_INFO(free, total, REAL(cuMemGetInfo_v2)(free, total));
+}
+
+#define TOTAL_MEMORY(bytes, device, call)                                                                              \
+    do {                                                                                                               \
+        uint64_t limit;                                                                                                \
+        CUresult result = call;                                                                                        \
+        if (result == CUDA_SUCCESS)                                                                                    \
+            result = device_limit(device, &limit);                                                                     \
+        if (result == CUDA_SUCCESS)                                                                                    \
+            LOWER(bytes, limit);                                                                                       \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device) {
+    TOTAL_MEMORY(bytes, device, REAL(cuDeviceTotalMem)(bytes, device));
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
+    TOTAL_MEMORY(bytes, device, REAL(cuDeviceTotalMem_v2)(bytes, device));
+}

@@ -1,0 +1,366 @@
+/* Stream-ordered allocation: what a pool has reserved counts, see pools.h. And the synchronisations at which pools shrink. */
+#include "driver/cuda_real.h"
+#include "memory/allocations.h"
+#include "memory/borrowed.h"
+#include "memory/exports.h"
+#include "memory/objects.h"
+#include "memory/pools.h"
+#include "memory/streams.h"
+#include "memory/tags.h"
+#include "state/gpus.h"
+#include "system/calls.h"
+#include "system/explain.h"
+
+/* The device that a stream works on, and its GPU. */
+static CUresult find_device(struct process **process, CUstream stream, CUdevice *device, int *gpu) {
+    CUcontext context = NULL;
+    CUresult result = contexts_current_gpu(process, gpu);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuCtxGetDevice)(device);
+    if (result != CUDA_SUCCESS || streams_is_default(stream) || REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
+        return result;
+    /* A stream of another context, perhaps of another device. */
+    CUcontext current = NULL;
+    if (REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == context ||
+        REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuCtxGetDevice)(device);
+    REAL(cuCtxPopCurrent_v2)(&current);
+    return result == CUDA_SUCCESS ? gpus_find_claimed(*process, *device, gpu) : result;
+}
+
+static bool is_capturing(CUstream stream) {
+    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    REAL(cuStreamIsCapturing)(stream, &capturing);
+    return capturing != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+struct allocating {
+    struct process *process;
+    CUmemoryPool handle;
+    struct pool *pool; /* NULL: it is not ours to count */
+    int gpu;
+};
+
+/* Whose default pool a handle is that we have not seen being made: it may be another device's than the stream's. */
+static CUresult find_owner(struct process *process, CUmemoryPool handle, CUdevice *device, int *gpu) {
+    int count = 0;
+    REAL(cuDeviceGetCount)(&count);
+    for (CUdevice other = 0; other < count; other++) {
+        CUmemoryPool pool = NULL;
+        if (other == *device || REAL(cuDeviceGetDefaultMemPool)(&pool, other) != CUDA_SUCCESS || pool != handle)
+            continue;
+        *device = other;
+        return gpus_find_claimed(process, other, gpu);
+    }
+    return CUDA_SUCCESS;
+}
+
+/* The pool `handle`, or the current one of the stream's device. */
+static CUresult find_pool(struct allocating *allocating, CUmemoryPool handle, CUstream stream) {
+    CUdevice device;
+    struct entry not_ours;
+    CUresult result = find_device(&allocating->process, stream, &device, &allocating->gpu);
+    if (result != CUDA_SUCCESS || objects_find(allocating->process, KIND_POOL, (uintptr_t)handle, &not_ours))
+        return result;
+    bool named = handle != NULL;
+    if (!named && (result = REAL(cuDeviceGetMemPool)(&handle, device)) != CUDA_SUCCESS)
+        return result;
+    allocating->handle = handle;
+    allocating->pool = pools_find(allocating->process, handle);
+    if (allocating->pool != NULL)
+        return CUDA_SUCCESS;
+    if (named)
+        result = find_owner(allocating->process, handle, &device, &allocating->gpu);
+    if (result == CUDA_SUCCESS)
+        allocating->pool = pools_memory(allocating->process, handle, device, allocating->gpu);
+    return result != CUDA_SUCCESS || allocating->pool != NULL ? result : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Takes what the pool may grow by when `bytes` are allocated from it, and holds the pool. */
+static CUresult before(struct allocating *allocating, CUmemoryPool handle, CUstream stream, size_t bytes) {
+    CUresult result = find_pool(allocating, handle, stream);
+    struct pool *pool = allocating->pool;
+    if (result != CUDA_SUCCESS || pool == NULL)
+        return result;
+    result = pools_try(allocating->process, pool, bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && is_capturing(stream)) {
+        /* Becomes a node of a graph, which takes memory when it is launched. */
+        allocating->pool = NULL;
+        return CUDA_SUCCESS;
+    }
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? pools_enter(allocating->process, pool, bytes) : result;
+}
+
+static CUresult after(struct allocating *allocating, CUresult result, CUdeviceptr *address, CUstream stream) {
+    struct process *process = allocating->process;
+    struct allocated allocated = {0};
+    struct entry memory;
+    if (allocating->pool == NULL)
+        return result;
+    if (result == CUDA_SUCCESS)
+        allocated = (struct allocated){*address, is_capturing(stream)};
+    if (pools_leave(process, allocating->pool, allocated) || allocated.address == 0 || allocated.of_graph)
+        return result;
+    bool ours = pools_freeing(process, *address, &memory);
+    result = REAL(cuMemFreeAsync)(*address, stream);
+    if (ours)
+        pools_freed(process, &memory, stream, result);
+    *address = 0;
+    pools_trim(process, pools_gpu(allocating->pool), POOLS_WHAT_IS_FREE);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+#define ALLOCATE(address, bytes, pool, stream, call)                                                                   \
+    do {                                                                                                               \
+        struct allocating allocating = {0};                                                                            \
+        if ((address) == NULL || (bytes) == 0)                                                                         \
+            return call;                                                                                               \
+        WORK_IN_STREAM(stream);                                                                                        \
+        CUresult result = before(&allocating, pool, stream, bytes);                                                    \
+        return result == CUDA_SUCCESS ? after(&allocating, call, address, stream) : result;                            \
+    } while (0)
+
+/* From the very pool that was charged: another thread may make another the device's current one meanwhile. */
+#define FROM_CURRENT(address, bytes, stream, real, real_from)                                                          \
+    (allocating.pool != NULL ? real_from(address, bytes, allocating.handle, stream) : real(address, bytes, stream))
+
+CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream) {
+    if (address == NULL || bytes == 0)
+        return REAL(cuMemAllocAsync)(address, bytes, stream);
+    ALLOCATE(address, bytes, NULL, stream,
+             FROM_CURRENT(address, bytes, stream, REAL(cuMemAllocAsync), REAL(cuMemAllocFromPoolAsync)));
+}
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *address, size_t bytes, CUstream stream) {
+    CUstream named = stream != NULL ? stream : CU_STREAM_PER_THREAD;
+    if (address == NULL || bytes == 0)
+        return REAL(cuMemAllocAsync_ptsz)(address, bytes, stream);
+    ALLOCATE(address, bytes, NULL, named,
+             FROM_CURRENT(address, bytes, stream, REAL(cuMemAllocAsync_ptsz), REAL(cuMemAllocFromPoolAsync_ptsz)));
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    if (pool == NULL)
+        return REAL(cuMemAllocFromPoolAsync)(address, bytes, pool, stream);
+    ALLOCATE(address, bytes, pool, stream, REAL(cuMemAllocFromPoolAsync)(address, bytes, pool, stream));
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    if (pool == NULL)
+        return REAL(cuMemAllocFromPoolAsync_ptsz)(address, bytes, pool, stream);
+    CUstream named = stream != NULL ? stream : CU_STREAM_PER_THREAD;
+    ALLOCATE(address, bytes, pool, named, REAL(cuMemAllocFromPoolAsync_ptsz)(address, bytes, pool, stream));
+}
+
+/* Memory that was not allocated in stream order can be freed so too, and goes when the stream comes to it. */
+struct freeing {
+    struct process *process;
+    streams_freed *freed; /* NULL: it is a pool's, if `known` */
+    bool known;
+    struct entry memory;
+};
+
+static void linear_freed(struct process *process, const struct entry *memory, CUresult result) {
+    (void)process;
+    allocations_freed(memory, result);
+}
+
+static struct freeing free_begins(CUdeviceptr address) {
+    struct freeing freeing = {.process = process_if_open()};
+    freeing.known = pools_freeing(freeing.process, address, &freeing.memory);
+    if (freeing.known)
+        return freeing;
+    if (allocations_freeing(address, &freeing.memory))
+        freeing.freed = linear_freed;
+    else if (borrowed_freeing(freeing.process, address, &freeing.memory))
+        freeing.freed = borrowed_freed;
+    freeing.known = freeing.freed != NULL;
+    return freeing;
+}
+
+static CUresult free_ends(struct freeing *freeing, CUstream stream, CUresult result) {
+    if (!freeing->known)
+        return result;
+    if (freeing->freed == NULL) {
+        pools_freed(freeing->process, &freeing->memory, stream, result);
+        return result;
+    }
+    if (result == CUDA_SUCCESS && streams_free_later(freeing->process, stream, &freeing->memory, freeing->freed))
+        return result;
+    if (result == CUDA_SUCCESS)
+        REAL(cuStreamSynchronize)(stream);
+    freeing->freed(freeing->process, &freeing->memory, result);
+    return result;
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
+    WORK_IN_STREAM(stream);
+    struct freeing freeing = free_begins(address);
+    return free_ends(&freeing, stream, REAL(cuMemFreeAsync)(address, stream));
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
+    CUstream named = stream != NULL ? stream : CU_STREAM_PER_THREAD;
+    WORK_IN_STREAM(named);
+    struct freeing freeing = free_begins(address);
+    return free_ends(&freeing, named, REAL(cuMemFreeAsync_ptsz)(address, stream));
+}
+
+/* --- pools themselves ------------------------------------------------------------------------------------------------ */
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
+    struct process *process;
+    int gpu;
+    CUresult result = REAL(cuMemPoolCreate)(pool, properties);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = process_open(&process);
+    if (result == CUDA_SUCCESS && properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+        objects_put(process, KIND_POOL, (struct entry){.key = (uintptr_t)*pool}); /* of the host's memory */
+        return result;
+    }
+    if (result == CUDA_SUCCESS)
+        result = gpus_find_claimed(process, properties->location.id, &gpu);
+    if (result == CUDA_SUCCESS && pools_memory(process, *pool, properties->location.id, gpu) == NULL)
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (result != CUDA_SUCCESS)
+        REAL(cuMemPoolDestroy)(*pool);
+    return result;
+}
+
+static CUresult destroy_ours(struct process *process, struct pool *pool, CUmemoryPool handle) {
+    streams_wait(process); /* soon it cannot be asked any more what it holds */
+    REAL(cuMemPoolTrimTo)(handle, 0);
+    pools_settle(process);
+    if (!pools_destroying(process, pool))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = REAL(cuMemPoolDestroy)(handle);
+    pools_destroyed(process, pool, result);
+    return result;
+}
+
+/* Taken out before the driver is asked: it may use the handle again at once. */
+CUresult cuMemPoolDestroy(CUmemoryPool handle) {
+    struct process *process = process_if_open();
+    struct pool *pool = pools_find(process, handle);
+    struct entry foreign;
+    if (pool != NULL)
+        return destroy_ours(process, pool, handle);
+    bool ours = process != NULL && objects_remove(process, KIND_POOL, (uintptr_t)handle, &foreign);
+    CUresult result = REAL(cuMemPoolDestroy)(handle);
+    if (ours && result != CUDA_SUCCESS)
+        objects_put(process, KIND_POOL, foreign);
+    else if (ours && foreign.charge.share != 0)
+        charge_end(process, &foreign.charge);
+    return result;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+    CUresult result = REAL(cuMemPoolTrimTo)(pool, keep);
+    pools_settle(process_if_open());
+    return result;
+}
+
+/* Gives an exported pool's descriptor the number by which those who import the pool find its charge. */
+static bool mark_exported(struct process *process, struct pool *pool, int descriptor) {
+    exports_see(process, descriptor);
+    uint32_t number = pools_share(process, pool);
+    if (number != 0)
+        exports_mark(process, descriptor, number);
+    return number != 0;
+}
+
+/* What an importer holds of a pool is not in its pointers alone. So one that nobody would count after its owner's death is not
+ * exported. */
+CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool memory, CUmemAllocationHandleType type,
+                                          unsigned long long flags) {
+    struct process *process = process_if_open();
+    struct pool *pool = pools_find(process, memory);
+    CUresult result = REAL(cuMemPoolExportToShareableHandle)(handle, memory, type, flags);
+    if (result != CUDA_SUCCESS || pool == NULL || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+        mark_exported(process, pool, *(int *)handle))
+        return result;
+    call_close(*(int *)handle);
+    explain(
+        CAUSE_EXPORTS,
+        "a memory pool cannot be exported: this process has %d exports whose descriptors are open, or its claim has no "
+        "room for another; close descriptors that were sent",
+        TAG_NUMBERS);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* An imported pool cannot be allocated from. Its owner pays for it if that is of this claim; else we do, for the pointers that we
+ * import. */
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type,
+                                            unsigned long long flags) {
+    struct process *process;
+    struct charge charge = {0};
+    uint8_t tag[TAG_SIZE];
+    CUresult result = process_open(&process);
+    if (result == CUDA_SUCCESS && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
+        tag_read((int)(uintptr_t)handle, tag))
+        result = charge_find(process, tag, &charge);
+    if (result != CUDA_SUCCESS)
+        return result;
+    bool joined = charge.share != 0;
+    result = REAL(cuMemPoolImportFromShareableHandle)(pool, handle, type, flags);
+    charge.unpaid = !joined;
+    if (result == CUDA_SUCCESS)
+        objects_put(process, KIND_POOL, (struct entry){.key = (uintptr_t)*pool, .charge = charge});
+    else if (joined)
+        charge_end(process, &charge);
+    return result;
+}
+
+CUresult cuMemPoolImportPointer(CUdeviceptr *address, CUmemoryPool pool, CUmemPoolPtrExportData *data) {
+    CUresult result = REAL(cuMemPoolImportPointer)(address, pool, data);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = borrowed_from_pool(process_if_open(), pool, *address);
+    if (result != CUDA_SUCCESS)
+        REAL(cuMemFree_v2)(*address);
+    return result;
+}
+
+/* --- streams ---------------------------------------------------------------------------------------------------------- */
+
+CUresult cuStreamDestroy(CUstream stream) {
+    struct process *process = process_if_open();
+    if (process != NULL)
+        streams_gone(process, stream);
+    return REAL(cuStreamDestroy)(stream);
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream) {
+    struct process *process = process_if_open();
+    if (process != NULL)
+        streams_gone(process, stream);
+    return REAL(cuStreamDestroy_v2)(stream);
+}
+
+/* --- synchronisations ------------------------------------------------------------------------------------------------ */
+
+#define SYNCHRONIZE(call)                                                                                              \
+    do {                                                                                                               \
+        CUresult result = call;                                                                                        \
+        pools_settle(process_if_open());                                                                               \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuCtxSynchronize(void) {
+    SYNCHRONIZE(REAL(cuCtxSynchronize)());
+}
+
+CUresult cuStreamSynchronize(CUstream stream) {
+    SYNCHRONIZE(REAL(cuStreamSynchronize)(stream));
+}
+
+CUresult cuStreamSynchronize_ptsz(CUstream stream) {
+    SYNCHRONIZE(REAL(cuStreamSynchronize_ptsz)(stream));
+}
+
+CUresult cuEventSynchronize(CUevent event) {
+    SYNCHRONIZE(REAL(cuEventSynchronize)(event));
+}

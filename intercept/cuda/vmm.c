@@ -1,0 +1,230 @@
+/* Virtual memory management: physical memory is charged when it is made and until nothing holds it any more, see physical.h. */
+#include "driver/cuda_real.h"
+#include "memory/exports.h"
+#include "memory/objects.h"
+#include "memory/physical.h"
+#include "memory/tags.h"
+#include "state/contexts.h"
+#include "state/gpus.h"
+#include "system/calls.h"
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
+                     unsigned long long flags) {
+    struct process *process;
+    struct charge charge;
+    int gpu;
+    if (handle == NULL || properties == NULL || size == 0 || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return REAL(cuMemCreate)(handle, size, properties, flags);
+    CUresult result = gpus_check(properties->location.id);
+    if (result == CUDA_SUCCESS)
+        result = process_open(&process);
+    if (result == CUDA_SUCCESS)
+        result = gpus_find_claimed(process, properties->location.id, &gpu);
+    if (result == CUDA_SUCCESS)
+        exports_settle(process);
+    if (result == CUDA_SUCCESS)
+        result = charge_take(process, gpu, pages_of(size), &charge);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuMemCreate)(handle, size, properties, flags);
+    if (result != CUDA_SUCCESS) {
+        charge_give(process, &charge);
+    } else if (!physical_made(process, false, *handle, charge)) {
+        REAL(cuMemRelease)(*handle);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return result;
+}
+
+/* Lets go by `call` of what `release` says. */
+#define RELEASE(release, call)                                                                                         \
+    do {                                                                                                               \
+        struct process *process = process_if_open();                                                                   \
+        struct releases releases = {0};                                                                                \
+        if (objects_any(process, KIND_PHYSICAL_MEMORY))                                                                \
+            release;                                                                                                   \
+        CUresult result = call;                                                                                        \
+        physical_released(process, &releases, result);                                                                 \
+        exports_settle(process);                                                                                       \
+        return result;                                                                                                 \
+    } while (0)
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+    RELEASE(physical_release(process, handle, &releases), REAL(cuMemRelease)(handle));
+}
+
+/* The GPU that memory is on; NO_CLAIM if it is on none, or the driver does not say. */
+static int find_gpu(struct process *process, CUmemGenericAllocationHandle handle) {
+    CUmemAllocationProp properties;
+    int gpu = NO_CLAIM;
+    if (REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, handle) != CUDA_SUCCESS ||
+        properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        gpus_find(process, properties.location.id, &gpu) != CUDA_SUCCESS)
+        return NO_CLAIM;
+    return gpu;
+}
+
+/* What we do not know was made in a way that we have not seen, or another thread let go of it a moment before: then it is paid
+ * when it is mapped again. */
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
+    CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
+    struct process *process = process_if_open();
+    if (result != CUDA_SUCCESS || process == NULL || physical_hold(process, physical_number(process, *handle)))
+        return result;
+    int gpu = find_gpu(process, *handle);
+    struct charge charge = {.region = (uint8_t)(gpu & 0x7f), .gpu = (uint8_t)(gpu & 0x7f), .unpaid = true};
+    if (gpu == NO_CLAIM || physical_imported(process, false, *handle, charge))
+        return result;
+    REAL(cuMemRelease)(*handle);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
+    struct process *process = process_if_open();
+    uint64_t number;
+    CUresult result = physical_hold_to_use(process, handle, offset + size, &number);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuMemMap)(address, size, offset, handle, flags);
+    if (result == CUDA_SUCCESS && process != NULL)
+        physical_mapped(process, address, size, number);
+    else
+        physical_let_go(process, number);
+    return result;
+}
+
+CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
+    RELEASE(physical_unmap(process, address, size, &releases), REAL(cuMemUnmap)(address, size));
+}
+
+/* --- between processes ----------------------------------------------------------------------------------------------- */
+
+static CUresult count_export(struct process *process, uint64_t number, bool by_descriptor, const int *descriptor) {
+    if (by_descriptor)
+        exports_see(process, *descriptor);
+    uint32_t exported = physical_share(process, number, by_descriptor);
+    if (exported != 0 && by_descriptor)
+        exports_mark(process, *descriptor, exported);
+    if (exported == 0 && by_descriptor)
+        call_close(*descriptor);
+    return exported != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuMemExportToShareableHandle(void *exported, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType type, unsigned long long flags) {
+    struct process *process = process_if_open();
+    uint64_t number = physical_number(process, handle);
+    if (!physical_hold(process, number)) /* so that no other thread ends it before it is known to be exported */
+        return REAL(cuMemExportToShareableHandle)(exported, handle, type, flags);
+    CUresult result = REAL(cuMemExportToShareableHandle)(exported, handle, type, flags);
+    if (result == CUDA_SUCCESS)
+        result = count_export(process, number, type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, exported);
+    physical_let_go(process, number);
+    return result;
+}
+
+/* Imported memory whose maker is not of this claim is paid when it is mapped; that which is on no GPU takes nothing. An object
+ * without memory of its own, which has no place either, is a multicast one. */
+static bool imported(struct process *process, CUmemGenericAllocationHandle handle, struct charge charge) {
+    CUmemAllocationProp properties;
+    bool joined = charge.share != 0;
+    bool placed = REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, handle) == CUDA_SUCCESS;
+    int gpu = find_gpu(process, handle);
+    bool multicast = joined ? charge_is_empty(process, &charge) : !placed;
+    if (!joined && !multicast && gpu == NO_CLAIM)
+        return true; /* the host's memory */
+    if (!joined && !multicast)
+        charge = (struct charge){.gpu = (uint8_t)(gpu & 0x7f), .unpaid = true};
+    return physical_imported(process, multicast, handle, charge);
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *exported,
+                                        CUmemAllocationHandleType type) {
+    struct process *process;
+    struct charge charge = {0};
+    uint8_t tag[TAG_SIZE];
+    CUresult result = process_open(&process);
+    if (result != CUDA_SUCCESS)
+        return REAL(cuMemImportFromShareableHandle)(handle, exported, type);
+    if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && tag_read((int)(uintptr_t)exported, tag))
+        result = charge_find(process, tag, &charge);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuMemImportFromShareableHandle)(handle, exported, type);
+    if (result == CUDA_SUCCESS && !imported(process, *handle, charge)) {
+        REAL(cuMemRelease)(*handle);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    } else if (result != CUDA_SUCCESS && charge.share != 0) {
+        charge_end(process, &charge);
+    }
+    return result;
+}
+
+/* --- multicast: an object takes nothing, but what is bound to it lives as long as the binding ------------------------- */
+
+CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *properties) {
+    CUresult result = REAL(cuMulticastCreate)(handle, properties);
+    struct process *process;
+    if (result == CUDA_SUCCESS && process_open(&process) == CUDA_SUCCESS)
+        physical_made(process, true, *handle, (struct charge){0});
+    return result;
+}
+
+/* Bindings of different devices may begin at the same place. */
+static uint64_t part_of(CUdevice device, size_t offset) {
+    return (uint64_t)offset << 8 | (uint8_t)device;
+}
+
+static CUdevice device_of(CUmemGenericAllocationHandle handle) {
+    CUmemAllocationProp properties;
+    return REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, handle) == CUDA_SUCCESS ? properties.location.id
+                                                                                             : -1;
+}
+
+static void bound(struct process *process, CUmemGenericAllocationHandle object, uint64_t part, uint64_t number) {
+    if (number != 0)
+        physical_bound(process, KIND_BINDING, physical_number(process, object), part, number);
+}
+
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t offset, CUmemGenericAllocationHandle memory,
+                            size_t memory_offset, size_t size, unsigned long long flags) {
+    struct process *process = process_if_open();
+    uint64_t number;
+    CUresult result = physical_hold_to_use(process, memory, memory_offset + size, &number);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuMulticastBindMem)(object, offset, memory, memory_offset, size, flags);
+    if (result == CUDA_SUCCESS)
+        bound(process, object, part_of(device_of(memory), offset), number);
+    else
+        physical_let_go(process, number);
+    return result;
+}
+
+/* What is mapped at the address is paid already, as far as it is mapped. It is held until the handle that we ask for is
+ * released, which may be the last that holds it. */
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr address, size_t size,
+                             unsigned long long flags) {
+    struct process *process = process_if_open();
+    CUmemGenericAllocationHandle memory;
+    void *pointer = (void *)(uintptr_t)address; /* NOLINT(performance-no-int-to-ptr) */
+    bool retained = process != NULL && REAL(cuMemRetainAllocationHandle)(&memory, pointer) == CUDA_SUCCESS;
+    uint64_t number = retained ? physical_number(process, memory) : 0;
+    if (!physical_hold(process, number))
+        number = 0;
+    CUresult result = REAL(cuMulticastBindAddr)(object, offset, address, size, flags);
+    if (result == CUDA_SUCCESS && number != 0)
+        bound(process, object, part_of(device_of(memory), offset), number);
+    if (retained)
+        REAL(cuMemRelease)(memory);
+    if (result != CUDA_SUCCESS)
+        physical_let_go(process, number);
+    return result;
+}
+
+CUresult cuMulticastUnbind(CUmemGenericAllocationHandle object, CUdevice device, size_t offset, size_t size) {
+    RELEASE(
+        physical_unbind(process, KIND_BINDING, physical_number(process, object), part_of(device, offset), &releases),
+        REAL(cuMulticastUnbind)(object, device, offset, size));
+}

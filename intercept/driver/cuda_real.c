@@ -1,0 +1,62 @@
+#include "driver/cuda_real.h"
+
+#include "driver/real.h"
+
+#include <stdatomic.h>
+
+typedef void (*any_function)(void);
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#define X(symbol, name, since, stream, parameters)                                                                     \
+    static CUresult absent_##symbol parameters {                                                                       \
+        return CUDA_ERROR_NOT_SUPPORTED;                                                                               \
+    }
+CUDA_SHADOWED(X)
+#undef X
+#define X(symbol, parameters)                                                                                          \
+    static CUresult absent_##symbol parameters {                                                                       \
+        return CUDA_ERROR_NOT_SUPPORTED;                                                                               \
+    }
+CUDA_CALLED(X)
+#undef X
+#pragma GCC diagnostic pop
+
+static const struct {
+    const char *symbol;
+    any_function absent;
+} functions[CUDA_FUNCTION_COUNT] = {
+#define X(symbol, name, since, stream, parameters) {#symbol, (any_function)absent_##symbol},
+    CUDA_SHADOWED(X)
+#undef X
+#define X(symbol, parameters) {#symbol, (any_function)absent_##symbol},
+        CUDA_CALLED(X)
+#undef X
+};
+
+static _Atomic(any_function) found[CUDA_FUNCTION_COUNT];
+
+/* Finding twice gives the same, so threads need no lock here, nor does a child that was forked in the midst of it. */
+static any_function find(enum cuda_function function) {
+    any_function real = (any_function)real_lookup("driver-libcuda.so", functions[function].symbol);
+    if (real == NULL)
+        real = functions[function].absent;
+    atomic_store_explicit(&found[function], real, memory_order_release);
+    return real;
+}
+
+any_function cuda_real(enum cuda_function function) {
+    any_function real = atomic_load_explicit(&found[function], memory_order_acquire);
+    return real != NULL ? real : find(function);
+}
+
+bool cuda_driver_has(enum cuda_function function) {
+    return cuda_real(function) != functions[function].absent;
+}
+
+/* All at once while we are loaded: later, in a child forked from a program with threads, the loader's own locks may be
+ * held by a thread that does not exist there. */
+__attribute__((constructor)) static void find_all(void) {
+    for (int function = 0; function < CUDA_FUNCTION_COUNT; function++)
+        find((enum cuda_function)function);
+}

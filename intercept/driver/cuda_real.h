@@ -1,0 +1,42 @@
+/* The functions of the shadow libcuda.so.1 and, behind them, the driver's: both made from the table in shadowed.h. */
+#ifndef TRANCHE_CUDA_REAL_H
+#define TRANCHE_CUDA_REAL_H
+
+#include "driver/cuda_api.h"
+#include "driver/shadowed.h"
+
+#include <stdbool.h>
+
+/* What we export. */
+#define X(symbol, name, since, stream, parameters) __attribute__((visibility("default"))) CUresult symbol parameters;
+CUDA_SHADOWED(X)
+#undef X
+
+#define X(symbol, name, since, stream, parameters) typedef CUresult(*symbol##_function) parameters;
+CUDA_SHADOWED(X)
+#undef X
+#define X(symbol, parameters) typedef CUresult(*symbol##_function) parameters;
+CUDA_CALLED(X)
+#undef X
+
+enum cuda_function {
+#define X(symbol, name, since, stream, parameters) CUDA_##symbol,
+    CUDA_SHADOWED(X)
+#undef X
+        CUDA_SHADOWED_COUNT,
+    CUDA_BEFORE_CALLED = CUDA_SHADOWED_COUNT - 1,
+#define X(symbol, parameters) CUDA_##symbol,
+    CUDA_CALLED(X)
+#undef X
+        CUDA_FUNCTION_COUNT
+};
+
+/* The driver's own function. Where this driver has none, one that returns CUDA_ERROR_NOT_SUPPORTED. */
+#define REAL(symbol) ((symbol##_function)cuda_real(CUDA_##symbol))
+
+void (*cuda_real(enum cuda_function function))(void);
+
+/* Whether this driver has the function. */
+bool cuda_driver_has(enum cuda_function function);
+
+#endif

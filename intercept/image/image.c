@@ -1,0 +1,390 @@
+/*
+ * The formats, as far as sizes go. A cubin is an ELF file, whose sections .nv.global and .nv.global.init are variables, those
+ * that are managed once more by their symbols; sections of shared and local memory take nothing when they are loaded. PTX is
+ * text, see image_ptx.c. A fat binary is a header and entries of both, for several architectures, of which the driver takes one.
+ *
+ * Nothing is read that an image's own headers do not lead to, nor that is not in memory: where they lead elsewhere, the image
+ * is malformed. What cannot be made out otherwise is said to be hidden.
+ */
+#include "image/image.h"
+
+#include "image/ptx.h"
+#include "state/charge.h"
+#include "system/calls.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define FATBIN_WRAPPER_MAGIC 0x466243b1u
+#define FATBIN_MAGIC 0xba55ed50u
+#define FATBIN_PTX 1
+#define FATBIN_ELF 2
+#define FATBIN_COMPRESSED (0x2000u | 0x8000u)
+
+struct fatbin_wrapper {
+    uint32_t magic, version;
+    const void *data;
+};
+
+struct fatbin_header {
+    uint32_t magic;
+    uint16_t version, size;
+    uint64_t contents;
+};
+
+struct fatbin_entry {
+    uint16_t kind, version;
+    uint32_t size;
+    uint64_t payload;
+    uint32_t compressed, unused;
+    uint16_t minor, major;
+    uint32_t arch, name_offset, name_size;
+    uint64_t flags, zero, uncompressed;
+};
+
+static const struct image_size unseen = {.hidden = true};
+static const struct image_size malformed = {.malformed = true};
+
+/* An image, or a part of one: `room` bytes that may belong to it, of which those that are not `present` may not even be in
+ * memory. */
+struct view {
+    const char *at;
+    uint64_t room;
+    bool present;
+};
+
+static void add(uint64_t *sum, uint64_t more) {
+    if (__builtin_add_overflow(*sum, more, sum))
+        *sum = UINT64_MAX;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+#define PAGE_BYTES 4096u /* the smallest that any of our architectures has */
+
+/* Whether a page can be read. Asks the kernel to read a signal mask from there, for a change of the mask that does not exist: it
+ * reads first. At the page's beginning it would take the address 0 for no mask. */
+static bool page_readable(uintptr_t page) {
+    const int no_change = ~0;
+    int error = errno;
+    syscall(SYS_rt_sigprocmask, no_change, page + 8, NULL, (size_t)8);
+    bool readable = errno != EFAULT;
+    errno = error;
+    return readable;
+}
+
+static bool readable(const char *from, uint64_t bytes) {
+    uintptr_t first = (uintptr_t)from & ~(uintptr_t)(PAGE_BYTES - 1);
+    uintptr_t last = ((uintptr_t)from + (bytes != 0 ? bytes - 1 : 0)) & ~(uintptr_t)(PAGE_BYTES - 1);
+    for (uintptr_t page = first; bytes != 0 && page_readable(page); page += PAGE_BYTES)
+        if (page == last)
+            return true;
+    return bytes == 0;
+}
+
+/* Whether so many bytes from an offset on may belong to the image. They need not be there. */
+static bool fits(const struct view *image, uint64_t offset, uint64_t bytes) {
+    return offset <= image->room && bytes <= image->room - offset;
+}
+
+/* Whether they can be read. */
+static bool reaches(const struct view *image, uint64_t offset, uint64_t bytes) {
+    return fits(image, offset, bytes) && (image->present || readable(image->at + offset, bytes));
+}
+
+/* A part of an image, as far as that goes. */
+static struct view part_of(const struct view *image, uint64_t offset, uint64_t bytes) {
+    return (struct view){image->at + offset, bytes, image->present};
+}
+
+/* Copies what lies at an offset, which need not be aligned. */
+static bool read_at(void *to, size_t bytes, const struct view *image, uint64_t offset) {
+    if (!reaches(image, offset, bytes))
+        return false;
+    memcpy(to, image->at + offset, bytes);
+    return true;
+}
+
+/* Characters before the zero that ends a text; all of them if there is none. False if memory ends before that. */
+static bool text_length(const struct view *text, uint64_t *length) {
+    for (*length = 0; *length < text->room;) {
+        uint64_t step = PAGE_BYTES - ((uintptr_t)(text->at + *length) & (PAGE_BYTES - 1));
+        step = step < text->room - *length ? step : text->room - *length;
+        if (!reaches(text, *length, step))
+            return false;
+        size_t characters = strnlen(text->at + *length, step);
+        *length += characters;
+        if (characters < step)
+            return true;
+    }
+    return true;
+}
+
+/* --- cubin --------------------------------------------------------------------------------------------------------- */
+
+#define SECTION_ALIGNMENT 512
+
+/* Whether a name, of which there are so many bytes at most, begins so. */
+static bool begins(const char *name, uint64_t room, const char *with) {
+    size_t length = strlen(with);
+    return room >= length && strncmp(name, with, length) == 0;
+}
+
+static void add_section(struct image_size *size, const char *name, uint64_t room, const Elf64_Shdr *section) {
+    if (begins(name, room, ".nv.global") || begins(name, room, ".nv.constant")) {
+        add(&size->data, section->sh_size);
+        add(&size->data, larger(section->sh_addralign, SECTION_ALIGNMENT));
+    } else if (begins(name, room, ".text.")) {
+        add(&size->code, section->sh_size);
+    }
+}
+
+/* Whether a section lies in the image; of others the place means nothing. */
+static bool holds_bytes(const Elf64_Shdr *section) {
+    return section->sh_type != SHT_NOBITS && section->sh_type != SHT_NULL;
+}
+
+/* What a cubin's symbols have in st_other if they are managed variables, which lie apart from the sections. */
+#define SYMBOL_MANAGED 0x4
+
+static void add_symbols(struct image_size *size, const struct view *image, const Elf64_Shdr *table) {
+    uint64_t managed = 0;
+    for (uint64_t at = 0; holds_bytes(table) && table->sh_size - at >= sizeof(Elf64_Sym); at += sizeof(Elf64_Sym)) {
+        Elf64_Sym symbol;
+        memcpy(&symbol, image->at + table->sh_offset + at, sizeof symbol);
+        if (ELF64_ST_TYPE(symbol.st_info) != STT_OBJECT || !(symbol.st_other & SYMBOL_MANAGED))
+            continue;
+        add(&managed, symbol.st_size);
+        add(&managed, SECTION_ALIGNMENT);
+    }
+    if (managed != 0)
+        add(&size->data, BLOCK_BYTES);
+    add(&size->data, managed);
+}
+
+/* Files of another class, and of so many sections that their number is somewhere else, are not made by any compiler. */
+static bool is_usual(const Elf64_Ehdr *header) {
+    return header->e_ident[EI_CLASS] == ELFCLASS64 && header->e_shentsize == sizeof(Elf64_Shdr) &&
+           header->e_shstrndx < header->e_shnum;
+}
+
+static struct image_size elf_size(const struct view *image) {
+    struct image_size size = {0};
+    Elf64_Ehdr header;
+    Elf64_Shdr names, section;
+    if (!read_at(&header, sizeof header, image, 0))
+        return malformed;
+    if (!is_usual(&header))
+        return unseen;
+    if (!reaches(image, header.e_phoff, (uint64_t)header.e_phnum * header.e_phentsize) ||
+        !reaches(image, header.e_shoff, header.e_shnum * sizeof section) ||
+        !read_at(&names, sizeof names, image, header.e_shoff + header.e_shstrndx * sizeof section) ||
+        !reaches(image, names.sh_offset, names.sh_size))
+        return malformed;
+    for (unsigned i = 0; i < header.e_shnum; i++) {
+        memcpy(&section, image->at + header.e_shoff + i * sizeof section, sizeof section);
+        uint64_t room = section.sh_name < names.sh_size ? names.sh_size - section.sh_name : 0;
+        const char *name = image->at + names.sh_offset + section.sh_name;
+        add_section(&size, name, room, &section);
+        size.hidden = size.hidden || room == 0;
+        if (holds_bytes(&section) && !reaches(image, section.sh_offset, section.sh_size))
+            return malformed;
+        if (section.sh_type == SHT_SYMTAB || begins(name, room, ".symtab"))
+            add_symbols(&size, image, &section);
+    }
+    return size;
+}
+
+/* --- PTX ----------------------------------------------------------------------------------------------------------- */
+
+static struct image_size text_size(const struct view *text) {
+    uint64_t length;
+    return text_length(text, &length) ? image_ptx_size(text->at, length) : malformed;
+}
+
+/* --- fat binaries -------------------------------------------------------------------------------------------------- */
+
+/* Text that ends without a zero may go on, for all we know, in what follows it: the driver's reader may not know the entry's
+ * size. */
+static struct image_size entry_size(const struct fatbin_entry *entry, const struct view *payload) {
+    char magic[SELFMAG];
+    if (entry->flags & FATBIN_COMPRESSED)
+        return (struct image_size){.code = larger(entry->uncompressed, entry->payload), .hidden = true};
+    if (fits(payload, 0, sizeof magic) && !read_at(magic, sizeof magic, payload, 0))
+        return malformed;
+    if (entry->kind == FATBIN_ELF && payload->room >= sizeof magic && memcmp(magic, ELFMAG, SELFMAG) == 0)
+        return elf_size(payload);
+    if (entry->kind != FATBIN_PTX)
+        return (struct image_size){.code = entry->payload, .hidden = true};
+    struct image_size size = text_size(payload);
+    size.hidden = size.hidden || size.code == payload->room;
+    return size;
+}
+
+/* An entry that is smaller than any that we know ends the list: of what follows nobody can tell where it begins. */
+static struct image_size fatbin_size(const struct view *image) {
+    struct image_size size = {0};
+    struct fatbin_header header;
+    struct fatbin_entry entry;
+    if (!read_at(&header, sizeof header, image, 0) || header.size < sizeof header ||
+        !fits(image, header.size, header.contents))
+        return malformed;
+    struct view contents = part_of(image, header.size, header.contents);
+    for (uint64_t at = 0; fits(&contents, at, sizeof entry); at += entry.size + entry.payload) {
+        if (!read_at(&entry, sizeof entry, &contents, at))
+            return malformed;
+        if (entry.size < sizeof entry) {
+            size.hidden = true;
+            break;
+        }
+        if (!fits(&contents, at + entry.size, entry.payload))
+            return malformed;
+        struct view payload = part_of(&contents, at + entry.size, entry.payload);
+        struct image_size one = entry_size(&entry, &payload);
+        if (one.malformed)
+            return malformed;
+        size.code = larger(size.code, one.code);
+        size.data = larger(size.data, one.data);
+        size.hidden = size.hidden || one.hidden;
+    }
+    return size;
+}
+
+/* --- images -------------------------------------------------------------------------------------------------------- */
+
+/* The first four bytes; 0 for a text that is shorter. No magic number has a zero in it. */
+static bool magic_of(const struct view *image, uint32_t *magic) {
+    struct view first = part_of(image, 0, image->room < sizeof *magic ? image->room : sizeof *magic);
+    uint64_t length;
+    *magic = 0;
+    if (!text_length(&first, &length))
+        return false;
+    if (length == sizeof *magic)
+        memcpy(magic, image->at, sizeof *magic);
+    return true;
+}
+
+static struct image_size bare_size(const struct view *image) {
+    uint32_t magic;
+    if ((image->room == 0 && !image->present) || !magic_of(image, &magic))
+        return malformed;
+    if (magic == FATBIN_MAGIC)
+        return fatbin_size(image);
+    if (memcmp(&magic, ELFMAG, sizeof magic) == 0)
+        return elf_size(image);
+    if (magic == 0 || magic == FATBIN_WRAPPER_MAGIC)
+        return unseen;
+    return text_size(image);
+}
+
+/* So much memory as a program can have at most from an address on. */
+static struct view memory_from(const void *address) {
+    uintptr_t from = (uintptr_t)address;
+    return (struct view){.at = address, .room = from < INT64_MAX ? INT64_MAX - from : 0};
+}
+
+/* A wrapper holds a pointer, which only in memory leads somewhere. */
+static struct image_size memory_size(const struct view *image) {
+    struct fatbin_wrapper wrapper;
+    uint32_t magic;
+    if (!magic_of(image, &magic) || magic != FATBIN_WRAPPER_MAGIC)
+        return bare_size(image);
+    if (!read_at(&wrapper, sizeof wrapper, image, 0))
+        return malformed;
+    struct view wrapped = memory_from(wrapper.data);
+    return bare_size(&wrapped);
+}
+
+/* What is more than any GPU has is refused; as much of it as sums can be made of is enough for that. */
+static struct image_size bounded(struct image_size size) {
+    const uint64_t most = UINT64_C(1) << 52;
+    size.code = size.code < most ? size.code : most;
+    size.data = size.data < most ? size.data : most;
+    return size;
+}
+
+struct image_size image_size(const void *image) {
+    struct view memory = memory_from(image);
+    return image != NULL ? bounded(memory_size(&memory)) : (struct image_size){0};
+}
+
+struct image_size image_contents_size(const void *contents, size_t length) {
+    struct view file = {contents, length, .present = true};
+    return bounded(bare_size(&file));
+}
+
+/* The kernel copies less than 2 GiB at a time. Returns how many bytes there were, or -1. */
+static off_t copy_all(int from, int to) {
+    ssize_t copied;
+    off_t length = 0;
+    do {
+        copied = call_sendfile(to, from, INT_MAX);
+        length += copied > 0 ? copied : 0;
+    } while (copied > 0 || (copied < 0 && errno == EINTR));
+    return copied == 0 ? length : -1;
+}
+
+/* A file of its own in memory, without a name. */
+static int copy_of(int descriptor, off_t *length) {
+    struct stat status;
+    if (!call_fstat(descriptor, &status) || !S_ISREG(status.st_mode))
+        return -1;
+    int copy = call_memfd("image");
+    *length = copy >= 0 ? copy_all(descriptor, copy) : -1;
+    if (*length > 0 && call_fcntl(copy, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW) == 0)
+        return copy;
+    if (copy >= 0)
+        call_close(copy);
+    return -1;
+}
+
+/* Whether it can be opened by its path, as the driver does. */
+static bool can_open(const char *path) {
+    int descriptor = call_open(path, O_RDONLY | O_CLOEXEC);
+    if (descriptor >= 0)
+        call_close(descriptor);
+    return descriptor >= 0;
+}
+
+/* Takes the copy for the file where it can be read. */
+static void take_copy(struct image_file *file, off_t length) {
+    snprintf(file->copy_path, sizeof file->copy_path, "/proc/self/fd/%d", file->copy);
+    char *contents = mmap(NULL, (size_t)length, PROT_READ, MAP_PRIVATE, file->copy, 0);
+    if (contents == MAP_FAILED)
+        return;
+    if (can_open(file->copy_path)) {
+        file->size = image_contents_size(contents, (size_t)length);
+        file->path = file->copy_path;
+    }
+    munmap(contents, (size_t)length);
+}
+
+void image_file_open(struct image_file *file, const char *path) {
+    int error = errno;
+    off_t length = 0;
+    *file = (struct image_file){.path = path, .copy = -1};
+    int descriptor = path == NULL ? -1 : call_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (descriptor >= 0) {
+        file->size = unseen;
+        file->copy = copy_of(descriptor, &length);
+        call_close(descriptor);
+    }
+    if (file->copy >= 0)
+        take_copy(file, length);
+    errno = error;
+}
+
+void image_file_close(const struct image_file *file) {
+    int error = errno;
+    if (file->copy >= 0)
+        call_close(file->copy);
+    errno = error;
+}

@@ -1,0 +1,470 @@
+/*
+ * PTX, as far as sizes go (PTX ISA, "State Spaces", "Variables", "Constant Expressions"): .global and .const declare variables.
+ * Everything works on a copy without comments that ends in a zero, so that nobody needs to know where the text ends. A
+ * declaration that cannot be understood leaves something hidden.
+ */
+#include "image/ptx.h"
+
+#include "state/charge.h"
+#include "system/mapped.h"
+
+#include <string.h>
+
+/* --- characters and words ------------------------------------------------------------------------------------------ */
+
+static bool is_space(char c) {
+    return c == ' ' || (c >= '\t' && c <= '\r'); /* \t \n \v \f \r */
+}
+
+static bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
+static bool is_letter(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$' || c == '%';
+}
+
+static bool in_word(char c) {
+    return is_letter(c) || is_digit(c);
+}
+
+static const char *skip_spaces(const char *text) {
+    while (is_space(*text))
+        text++;
+    return text;
+}
+
+static const char *skip_word(const char *text) {
+    while (in_word(*text))
+        text++;
+    return text;
+}
+
+static bool is(const char *word, size_t length, const char *what) {
+    return strlen(what) == length && strncmp(word, what, length) == 0;
+}
+
+static void add(uint64_t *sum, uint64_t more) {
+    if (__builtin_add_overflow(*sum, more, sum))
+        *sum = UINT64_MAX;
+}
+
+/* --- numbers and expressions --------------------------------------------------------------------------------------- */
+
+/* Where reading is. Once something is not understood it stays so. */
+struct reader {
+    const char *at;
+    unsigned depth; /* of what calls itself */
+    bool failed;
+};
+
+#define DEPTH_MAX 64
+#define UNARY 11 /* binds more tightly than any operator between two */
+
+static char peek(struct reader *reader) {
+    reader->at = skip_spaces(reader->at);
+    return *reader->at;
+}
+
+static bool accept(struct reader *reader, char c) {
+    if (peek(reader) != c || c == '\0')
+        return false;
+    reader->at++;
+    return true;
+}
+
+static void expect(struct reader *reader, char c) {
+    if (!accept(reader, c))
+        reader->failed = true;
+}
+
+static unsigned digit_value(char c) {
+    return is_digit(c)            ? (unsigned)(c - '0')
+           : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a') + 10
+           : c >= 'A' && c <= 'F' ? (unsigned)(c - 'A') + 10
+                                  : 16;
+}
+
+/* 10, 0xa, 012, 0b1010, each perhaps with a U. */
+static uint64_t read_number(struct reader *reader) {
+    unsigned base = 10;
+    uint64_t number = 0;
+    if (!is_digit(peek(reader)))
+        reader->failed = true;
+    if (*reader->at == '0') {
+        char kind = reader->at[1];
+        base = kind == 'x' || kind == 'X' ? 16 : kind == 'b' || kind == 'B' ? 2 : 8;
+        reader->at += base == 8 ? 1 : 2;
+        if (base != 8 && digit_value(*reader->at) >= base)
+            reader->failed = true;
+    }
+    for (; digit_value(*reader->at) < base; reader->at++)
+        if (__builtin_mul_overflow(number, base, &number) ||
+            __builtin_add_overflow(number, digit_value(*reader->at), &number))
+            reader->failed = true;
+    if (*reader->at == 'U')
+        reader->at++;
+    if ((in_word(*reader->at) && *reader->at != '%') || *reader->at == '.')
+        reader->failed = true;
+    return number;
+}
+
+static bool is_type(struct reader *reader, const char *type) {
+    size_t length = strlen(type);
+    reader->at = skip_spaces(reader->at);
+    if (strncmp(reader->at, type, length) != 0 || in_word(reader->at[length]))
+        return false;
+    reader->at += length;
+    return true;
+}
+
+static int64_t read_above(struct reader *reader, unsigned precedence);
+
+/* "(.s64)" and "(.u64)" before an operand change nothing here: all that we count with is signed and has 64 bits. */
+static int64_t read_bracketed(struct reader *reader) {
+    bool cast = is_type(reader, ".s64") || is_type(reader, ".u64");
+    int64_t value = cast ? 0 : read_above(reader, 0);
+    expect(reader, ')');
+    return cast ? read_above(reader, UNARY) : value;
+}
+
+static int64_t read_operand(struct reader *reader) {
+    int64_t value;
+    if (accept(reader, '('))
+        return read_bracketed(reader);
+    if (accept(reader, '+'))
+        return read_above(reader, UNARY);
+    if (accept(reader, '!'))
+        return !read_above(reader, UNARY);
+    if (accept(reader, '~'))
+        return ~read_above(reader, UNARY);
+    if (accept(reader, '-')) {
+        if (__builtin_sub_overflow(0, read_above(reader, UNARY), &value))
+            reader->failed = true;
+        return value;
+    }
+    uint64_t number = read_number(reader);
+    if (number > INT64_MAX)
+        reader->failed = true;
+    return (int64_t)(number & INT64_MAX);
+}
+
+/* Those of two characters before those of one that they begin with. */
+static const struct operator{
+    char text[3];
+    unsigned precedence;
+}
+operators[] = {{"||", 1}, {"&&", 2}, {"==", 6}, {"!=", 6}, {"<=", 7}, {">=", 7}, {"<<", 8}, {">>", 8}, {"|", 3},
+               {"^", 4},  {"&", 5},  {"<", 7},  {">", 7},  {"+", 9},  {"-", 9},  {"*", 10}, {"/", 10}, {"%", 10}};
+
+static const struct operator* peek_operator(struct reader *reader) {
+    reader->at = skip_spaces(reader->at);
+    for (size_t i = 0; i < sizeof operators / sizeof operators[0]; i++)
+        if (strncmp(reader->at, operators[i].text, strlen(operators[i].text)) == 0)
+            return &operators[i];
+    return NULL;
+}
+
+/* Shifts what fits; what does not fit, or is not defined, is not understood. */
+static int64_t shift(struct reader *reader, bool left, int64_t a, int64_t by) {
+    if (by < 0 || by > 62 || (left && (a < 0 || a > INT64_MAX >> by))) {
+        reader->failed = true;
+        return 0;
+    }
+    return left ? a << by : a >> by;
+}
+
+static int64_t divide(struct reader *reader, bool rest, int64_t a, int64_t b) {
+    if (b == 0 || (a == INT64_MIN && b == -1)) {
+        reader->failed = true;
+        return 0;
+    }
+    return rest ? a % b : a / b;
+}
+
+static int64_t calculate(struct reader *reader, const struct operator* operator, int64_t a, int64_t b) {
+    int64_t value = 0;
+    bool equal = operator->text[1] == '=', twice = operator->text[1] == operator->text[0];
+    switch (operator->text[0]) {
+    case '|':
+        return twice ? a != 0 || b != 0 : a | b;
+    case '&':
+        return twice ? a != 0 && b != 0 : a & b;
+    case '^':
+        return a ^ b;
+    case '=':
+        return a == b;
+    case '!':
+        return a != b;
+    case '<':
+        return twice ? shift(reader, true, a, b) : equal ? a <= b : a < b;
+    case '>':
+        return twice ? shift(reader, false, a, b) : equal ? a >= b : a > b;
+    case '+':
+        reader->failed |= __builtin_add_overflow(a, b, &value);
+        return value;
+    case '-':
+        reader->failed |= __builtin_sub_overflow(a, b, &value);
+        return value;
+    case '*':
+        reader->failed |= __builtin_mul_overflow(a, b, &value);
+        return value;
+    default:
+        return divide(reader, operator->text[0] == '%', a, b);
+    }
+}
+
+/* Operands joined by operators that bind more tightly than that. Outside of them all there may be a choice. */
+static int64_t read_above(struct reader *reader, unsigned precedence) {
+    const struct operator* operator;
+    if (reader->depth >= DEPTH_MAX || reader->failed) {
+        reader->failed = true;
+        return 0;
+    }
+    reader->depth++;
+    int64_t value = read_operand(reader);
+    while (!reader->failed && (operator= peek_operator(reader)) != NULL && operator->precedence> precedence) {
+        reader->at += strlen(operator->text);
+        int64_t right = read_above(reader, operator->precedence);
+        value = reader->failed ? 0 : calculate(reader, operator, value, right);
+    }
+    if (precedence == 0 && !reader->failed && accept(reader, '?')) {
+        int64_t then = read_above(reader, 0);
+        expect(reader, ':');
+        int64_t otherwise = read_above(reader, 0);
+        value = value != 0 ? then : otherwise;
+    }
+    reader->depth--;
+    return value;
+}
+
+/* A number of elements, which is not negative. */
+static uint64_t read_expression(struct reader *reader) {
+    int64_t value = read_above(reader, 0);
+    if (value < 0)
+        reader->failed = true;
+    return reader->failed ? 0 : (uint64_t)value;
+}
+
+/* --- declarations -------------------------------------------------------------------------------------------------- */
+
+/* What a declaration says before the names: ".align 16 .v4 .f32". */
+struct declared {
+    uint64_t bytes, vector, alignment;
+};
+
+/* Bytes of a type without its dot: b8, u32, f64, f16x2, bf16x2; 0 if it is none. References to textures and the like are 8. */
+static uint64_t type_bytes(const char *type, size_t length) {
+    struct reader reader = {.at = type};
+    if (is(type, length, "texref") || is(type, length, "surfref") || is(type, length, "samplerref"))
+        return 8;
+    if (length < 2 || strchr("busf", *type) == NULL)
+        return 0;
+    const char *digit = type + (type[0] == 'b' && type[1] == 'f' ? 2 : 1);
+    uint64_t bits = 0, times = 1;
+    for (; is_digit(*digit) && bits < 4096; digit++)
+        bits = bits * 10 + digit_value(*digit);
+    if (*digit == 'x') {
+        reader.at = digit + 1;
+        times = read_number(&reader);
+        digit = reader.at;
+    }
+    if (bits == 0 || digit != type + length || reader.failed)
+        return 0;
+    return product(bits >= 8 ? bits / 8 : 1, times);
+}
+
+/* Goes past what is between two brackets, which may hold others. */
+static void skip_brackets(struct reader *reader, char open, char close) {
+    uint64_t depth = 0;
+    if (peek(reader) != open)
+        return;
+    for (; *reader->at != '\0'; reader->at++) {
+        depth += *reader->at == open;
+        depth -= *reader->at == close;
+        if (depth == 0) {
+            reader->at++;
+            return;
+        }
+    }
+    reader->failed = true;
+}
+
+static void read_directive(struct reader *reader, struct declared *declared) {
+    const char *word = reader->at;
+    reader->at = skip_word(word);
+    size_t length = (size_t)(reader->at - word);
+    uint64_t bytes = type_bytes(word, length);
+    if (bytes != 0)
+        declared->bytes = bytes;
+    else if (is(word, length, "align"))
+        declared->alignment = read_number(reader);
+    else if (length == 2 && word[0] == 'v' && is_digit(word[1]))
+        declared->vector = digit_value(word[1]);
+    else if (is(word, length, "attribute"))
+        skip_brackets(reader, '(', ')');
+    else
+        reader->failed = true;
+}
+
+static struct declared read_directives(struct reader *reader) {
+    struct declared declared = {1, 1, 1};
+    skip_brackets(reader, '[', ']'); /* a bank of constants */
+    while (!reader->failed && accept(reader, '.'))
+        read_directive(reader, &declared);
+    return declared;
+}
+
+/* Goes past a value: braces, or an expression. How many characters it has is at least as much as how many numbers. */
+static uint64_t skip_value(struct reader *reader) {
+    const char *from = reader->at;
+    uint64_t depth = 0;
+    for (; *reader->at != '\0' && *reader->at != ';' && (depth != 0 || *reader->at != ','); reader->at++) {
+        depth += *reader->at == '{' || *reader->at == '(';
+        if (depth != 0 && (*reader->at == '}' || *reader->at == ')'))
+            depth--;
+    }
+    return (uint64_t)(reader->at - from);
+}
+
+/* Elements of "name[4][16]", of "name<8>", which is eight variables, and at most of "name[] = {1, 2, 3}". */
+static uint64_t read_variable(struct reader *reader) {
+    uint64_t count = 1;
+    bool open = false;
+    reader->failed = reader->failed || !is_letter(peek(reader));
+    reader->at = skip_word(reader->at);
+    if (!reader->failed && accept(reader, '<')) {
+        count = read_number(reader);
+        expect(reader, '>');
+    }
+    while (!reader->failed && accept(reader, '[')) {
+        if (accept(reader, ']')) {
+            open = true;
+            continue;
+        }
+        uint64_t more = read_expression(reader);
+        expect(reader, ']');
+        count = reader->failed ? count : product(count, more);
+    }
+    if (!reader->failed && accept(reader, '=')) {
+        uint64_t values = skip_value(reader) + 1;
+        count = open ? product(count, values) : count;
+    }
+    return count;
+}
+
+/* A module's variables may lie together or each by itself: large ones take whole blocks, small ones share some, with gaps. */
+static void add_variable(struct image_size *size, const struct declared *declared, uint64_t count) {
+    uint64_t bytes = product(product(declared->bytes, declared->vector), count);
+    if (bytes >= UINT64_MAX / 4) {
+        size->data = UINT64_MAX;
+        return;
+    }
+    add(&size->data, bytes >= BLOCK_BYTES / 2 ? pages_to_bytes(pages_of(bytes)) : 2 * bytes);
+    add(&size->data, declared->alignment);
+}
+
+/* " .align 4 .b8 a[8], b = 1, c[] = {1, 2};" after .global. */
+static const char *add_declaration(struct image_size *size, const char *from) {
+    struct reader reader = {.at = from};
+    struct declared declared = read_directives(&reader);
+    if (!reader.failed)
+        do
+            add_variable(size, &declared, read_variable(&reader));
+        while (!reader.failed && accept(&reader, ','));
+    size->hidden = size->hidden || reader.failed || peek(&reader) != ';';
+    return reader.at;
+}
+
+/* --- finding them -------------------------------------------------------------------------------------------------- */
+
+/* What begins the instructions that name a state space, as ld.global.u32 does. */
+static const char *const instructions[] = {
+    "ld",        "ldu",   "st",           "atom",     "red",      "prefetch",      "prefetchu",
+    "isspacep",  "cvta",  "cp",           "mbarrier", "multimem", "applypriority", "discard",
+    "tensormap", "fence", "createpolicy", "wmma",     "tcgen05"};
+
+#define INSTRUCTION_MAX 256 /* characters; what is longer than any instruction is none */
+
+/* Whether the word with dots that ends here is an instruction's. */
+static bool in_instruction(const char *text, const char *end) {
+    const char *word = end;
+    while (word > text && end - word < INSTRUCTION_MAX && (in_word(word[-1]) || word[-1] == '.' || word[-1] == ':'))
+        word--;
+    size_t length = (size_t)(skip_word(word) - word);
+    for (size_t i = 0; i < sizeof instructions / sizeof instructions[0]; i++)
+        if (is(word, length, instructions[i]))
+            return true;
+    return false;
+}
+
+/* Whether a parameter is said to be a pointer into the state space: ".param .u64 .ptr .global p". */
+static bool after_ptr(const char *text, const char *end) {
+    while (end > text && is_space(end[-1]))
+        end--;
+    return end - text >= 4 && strncmp(end - 4, ".ptr", 4) == 0;
+}
+
+static void add_variables(struct image_size *size, const char *text, const char *space) {
+    for (const char *at = text; (at = strstr(at, space)) != NULL;) {
+        const char *found = at;
+        at += strlen(space);
+        if (!in_word(*at) && !in_instruction(text, found) && !after_ptr(text, found))
+            at = add_declaration(size, at);
+    }
+}
+
+/* --- the text ------------------------------------------------------------------------------------------------------ */
+
+/* The end of a string that lies in one line; NULL if it is none. */
+static const char *string_end(const char *from, const char *end) {
+    for (const char *at = from + 1; at < end && *at != '\n'; at++)
+        if (*at == '"')
+            return at + 1;
+    return NULL;
+}
+
+static const char *comment_end(const char *from, const char *end) {
+    if (end - from < 2 || from[0] != '/' || (from[1] != '/' && from[1] != '*'))
+        return NULL;
+    bool line = from[1] == '/';
+    for (const char *at = from + 2; at < end; at++) {
+        if (line && *at == '\n')
+            return at;
+        if (!line && at[0] == '*' && end - at >= 2 && at[1] == '/')
+            return at + 2;
+    }
+    return end;
+}
+
+/* A copy without comments and strings, which may hold anything. Of a string as many spaces are left as it has characters: it
+ * may be a variable's value. */
+static void strip(char *to, const char *from, size_t length) {
+    const char *end = from + length;
+    while (from < end) {
+        bool quoted = *from == '"';
+        const char *after = quoted ? string_end(from, end) : comment_end(from, end);
+        size_t spaces = after == NULL ? 0 : quoted ? (size_t)(after - from) : 1;
+        memset(to, ' ', spaces);
+        if (after == NULL)
+            *to = *from;
+        to += after == NULL ? 1 : spaces;
+        from = after == NULL ? from + 1 : after;
+    }
+    *to = '\0';
+}
+
+struct image_size image_ptx_size(const char *text, size_t length) {
+    struct image_size size = {.code = length};
+    size_t room = length + 1;
+    char *copy = mapped_new(room);
+    if (copy == NULL)
+        return (struct image_size){.code = size.code, .data = UINT64_MAX}; /* more than any limit */
+    strip(copy, text, length);
+    add_variables(&size, copy, ".global");
+    add_variables(&size, copy, ".const");
+    if (strstr(copy, ".managed") != NULL) /* these lie apart from the others */
+        add(&size.data, BLOCK_BYTES);
+    munmap(copy, room);
+    return size;
+}

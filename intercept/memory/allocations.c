@@ -1,0 +1,276 @@
+#include "memory/allocations.h"
+
+#include "memory/blocks.h"
+#include "memory/further.h"
+#include "memory/pools.h"
+#include "state/gpus.h"
+
+#define PACKED_BELOW_BYTES (UINT64_C(1) << 20)
+
+static struct shard *shard_of(struct process *process, CUdeviceptr address) {
+    /* By block, so that an allocation and its block share a lock. */
+    return &process->shards[((address >> BLOCK_SHIFT) * UINT64_C(0x9e3779b97f4a7c15)) >> 60];
+}
+
+_Static_assert(SHARDS == 16, "the highest four bits name a shard");
+
+static uint32_t takes_so_far(const struct grant *grant) {
+    return atomic_load_explicit(&grant->process->regions[grant->charge.region].takes, memory_order_relaxed);
+}
+
+CUresult allocations_grant(struct grant *grant, CUcontext current, uint64_t bytes) {
+    struct place place;
+    CUresult result = contexts_place(current, &grant->process, &place);
+    if (result != CUDA_SUCCESS)
+        return result;
+    grant->context = place.context;
+    grant->packed = bytes < PACKED_BELOW_BYTES;
+    grant->elsewhere = NULL;
+    result = charge_take(grant->process, place.gpu, pages_of(bytes), &grant->charge);
+    grant->takes = takes_so_far(grant);
+    return result;
+}
+
+/* What of a grant was not needed, or not to be had. */
+static void give_back(struct grant *grant) {
+    charge_give(grant->process, &grant->charge);
+    for (unsigned i = 0; grant->elsewhere != NULL && i < grant->elsewhere->count; i++)
+        charge_give(grant->process, &grant->elsewhere->charges[i]);
+}
+
+CUresult allocations_grant_everywhere(struct grant *grant, CUcontext current, struct elsewhere *elsewhere,
+                                      uint64_t bytes) {
+    CUresult result = allocations_grant(grant, current, bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    uint64_t visible = gpus_visible(grant->process);
+    elsewhere->count = 0;
+    grant->elsewhere = elsewhere;
+    for (unsigned gpu = 0; gpu < CLAIMS_MAX && result == CUDA_SUCCESS; gpu++) {
+        if (!(visible >> gpu & 1) || gpu == grant->charge.gpu)
+            continue;
+        result = charge_take(grant->process, (int)gpu, pages_of(bytes), &elsewhere->charges[elsewhere->count]);
+        elsewhere->count += result == CUDA_SUCCESS;
+    }
+    if (result != CUDA_SUCCESS)
+        give_back(grant);
+    return result;
+}
+
+CUresult allocations_grant_spilled(struct grant *grant, CUcontext current, uint64_t bytes) {
+    struct place place;
+    CUresult result = contexts_place(current, &grant->process, &place);
+    if (result != CUDA_SUCCESS)
+        return result;
+    grant->context = place.context;
+    grant->packed = false;
+    grant->elsewhere = NULL;
+    result = charge_spill(grant->process, place.gpu, pages_of(bytes), &grant->charge);
+    grant->takes = takes_so_far(grant);
+    return result;
+}
+
+CUresult allocations_resize(struct grant *grant, uint64_t bytes) {
+    uint64_t pages = pages_of(bytes);
+    grant->packed = bytes < PACKED_BELOW_BYTES;
+    if (pages > grant->charge.pages)
+        return charge_grow(grant->process, &grant->charge, pages - grant->charge.pages);
+    charge_give_part(grant->process, &grant->charge, grant->charge.pages - pages);
+    return CUDA_SUCCESS;
+}
+
+static bool is_packed(const struct entry *allocation) {
+    return allocation->charge.pages == 0;
+}
+
+/* Ends what an allocation is charged with, which the driver has freed and whose entry is no longer in the table. Under the
+ * shard's lock. */
+static void end(struct process *process, struct shard *shard, const struct entry *allocation) {
+    struct charge charge = allocation->charge;
+    if (is_packed(allocation))
+        charge = blocks_left(process, shard, allocation);
+    else if (charge.spilled)
+        atomic_fetch_sub_explicit(&process->on_host, 1, memory_order_relaxed);
+    else
+        elsewhere_end(process, shard, allocation->with);
+    if (charge.pages != 0)
+        charge_end(process, &charge);
+}
+
+/* Charges an allocation by itself. The `with` of one on the host is its size, else a number if there are further charges. */
+static bool charge_alone(struct shard *shard, struct grant *grant, struct entry *allocation, uint64_t bytes) {
+    if (grant->charge.spilled)
+        allocation->with = bytes;
+    else if (grant->elsewhere != NULL && grant->elsewhere->count != 0)
+        allocation->with = ++shard->last_number;
+    if (!grant->charge.spilled && !elsewhere_put(shard, grant, allocation->with))
+        return false;
+    allocation->charge = grant->charge;
+    grant->charge.pages = 0;
+    if (allocation->charge.spilled)
+        atomic_fetch_add_explicit(&grant->process->on_host, 1, memory_order_relaxed);
+    return true;
+}
+
+static bool write_down(struct shard *shard, struct grant *grant, CUdeviceptr address, uint64_t bytes) {
+    struct entry allocation = {.key = address,
+                               .context = grant->context,
+                               .references = takes_so_far(grant),
+                               .charge = {.gpu = grant->charge.gpu, .region = grant->charge.region}};
+    /* One that spans two blocks was not packed after all, and is charged by itself. */
+    bool packed = grant->packed && address >> BLOCK_SHIFT == (address + bytes - 1) >> BLOCK_SHIFT;
+    struct entry *put = table_put(&shard->allocations, allocation);
+    if (put == NULL)
+        return false;
+    if (packed ? blocks_join(shard, grant, put) : charge_alone(shard, grant, put, bytes))
+        return true;
+    table_remove(&shard->allocations, put);
+    return false;
+}
+
+#define WITHOUT_ADDRESS (UINT64_C(1) << 63) /* no address begins with that bit */
+
+/* Goes when its context has gone, and until then by a number. */
+static bool set_aside(struct shard *shard, struct entry *aside) {
+    if (is_packed(aside) && !blocks_set_aside(shard, aside))
+        return false;
+    aside->key = WITHOUT_ADDRESS | ++shard->last_number;
+    return table_put(&shard->allocations, *aside) != NULL;
+}
+
+/* Whether the driver surely allocated it before it was asked for what was granted: it was written down by then. */
+static bool is_older(const struct entry *allocation, const struct grant *grant) {
+    return allocation->charge.region == grant->charge.region && (int32_t)(allocation->references - grant->takes) < 0;
+}
+
+/*
+ * Two allocations have one address. What is older is gone: the driver freed it in a way that we did not see, or its context, if
+ * that is another, is being destroyed at this moment. If neither is surely older, a program has freed what it was just being
+ * given, by an address from before, and the one that is written down may be the one that lives.
+ */
+static void replace(struct shard *shard, struct entry *former, const struct grant *grant) {
+    struct entry aside = *former;
+    table_remove(&shard->allocations, former);
+    bool may_live = aside.context != grant->context || !is_older(&aside, grant);
+    if (may_live && aside.context != 0 && contexts_lives(grant->process, aside.context) && set_aside(shard, &aside))
+        return;
+    if (is_packed(&aside))
+        blocks_leaving(shard, &aside);
+    end(grant->process, shard, &aside);
+}
+
+CUresult allocations_allocated(struct grant *grant, CUresult result, CUdeviceptr address, uint64_t bytes) {
+    if (result == CUDA_SUCCESS && address != 0) {
+        struct shard *shard = shard_of(grant->process, address);
+        pools_address_taken(grant->process, address);
+        lock_take(&shard->lock);
+        struct entry *former = table_find(&shard->allocations, address);
+        if (former != NULL)
+            replace(shard, former, grant);
+        if (!write_down(shard, grant, address, bytes))
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+        lock_give(&shard->lock);
+    }
+    give_back(grant);
+    return result;
+}
+
+bool allocations_freeing(CUdeviceptr address, struct entry *allocation) {
+    struct process *process = process_if_open();
+    if (process == NULL)
+        return false;
+    struct shard *shard = shard_of(process, address);
+    lock_take(&shard->lock);
+    struct entry *known = table_find(&shard->allocations, address);
+    if (known != NULL) {
+        *allocation = *known;
+        table_remove(&shard->allocations, known);
+        if (is_packed(allocation))
+            blocks_leaving(shard, allocation);
+    }
+    lock_give(&shard->lock);
+    return known != NULL;
+}
+
+/* The driver did not free it after all; but if it has ended its context or given its address out again, it has. Under the shard's
+ * lock. */
+static void stay(struct process *process, struct shard *shard, const struct entry *allocation) {
+    bool freed =
+        table_find(&shard->allocations, allocation->key) != NULL || !contexts_lives(process, allocation->context);
+    if (freed || table_put(&shard->allocations, *allocation) == NULL)
+        end(process, shard, allocation);
+    else if (is_packed(allocation))
+        blocks_stayed(shard, allocation);
+}
+
+void allocations_freed(const struct entry *allocation, CUresult result) {
+    struct process *process = process_memory();
+    struct shard *shard = shard_of(process, allocation->key);
+    if (result == CUDA_SUCCESS && !is_packed(allocation) && allocation->with == 0) {
+        charge_end(process, &allocation->charge);
+        return;
+    }
+    lock_take(&shard->lock);
+    if (result != CUDA_SUCCESS)
+        stay(process, shard, allocation);
+    else
+        end(process, shard, allocation);
+    lock_give(&shard->lock);
+}
+
+static void context_gone_from(struct process *process, struct shard *shard, uint32_t context) {
+    struct table *table = &shard->allocations;
+    lock_take(&shard->lock);
+    for (size_t i = 0; i < table->capacity;) {
+        struct entry allocation = table->entries[i];
+        if (allocation.key == 0 || allocation.context != context) {
+            i++;
+            continue;
+        }
+        table_remove(table, &table->entries[i]); /* another may move here, so look at this place again */
+        if (is_packed(&allocation))
+            blocks_leaving(shard, &allocation);
+        end(process, shard, &allocation);
+    }
+    lock_give(&shard->lock);
+}
+
+void allocations_context_gone(struct process *process, uint32_t context) {
+    for (unsigned i = 0; i < SHARDS && context != 0; i++)
+        context_gone_from(process, &process->shards[i], context);
+}
+
+static bool on_host(struct shard *shard, CUdeviceptr address, CUdeviceptr last) {
+    bool found = false;
+    lock_take(&shard->lock);
+    for (size_t i = 0; i < shard->allocations.capacity && !found; i++) {
+        const struct entry *entry = &shard->allocations.entries[i];
+        found = entry->key != 0 && entry->charge.spilled && entry->key <= last && entry->key + entry->with > address;
+    }
+    lock_give(&shard->lock);
+    return found;
+}
+
+bool allocations_on_host(struct process *process, CUdeviceptr address, uint64_t bytes) {
+    bool found = false;
+    if (process == NULL || bytes == 0 || atomic_load_explicit(&process->on_host, memory_order_relaxed) == 0)
+        return false;
+    CUdeviceptr last = bytes - 1 > UINT64_MAX - address ? UINT64_MAX : address + bytes - 1;
+    for (unsigned i = 0; i < SHARDS && !found; i++)
+        found = on_host(&process->shards[i], address, last);
+    return found;
+}
+
+void allocations_share(CUdeviceptr address, const uint8_t tag[16]) {
+    struct process *process = process_if_open();
+    if (process == NULL)
+        return;
+    struct shard *shard = shard_of(process, address);
+    lock_take(&shard->lock);
+    struct entry *entry = table_find(&shard->allocations, address);
+    if (entry != NULL && is_packed(entry))
+        entry = blocks_of(shard, entry);
+    if (entry != NULL && entry->charge.share == 0)
+        charge_share(process, &entry->charge, tag);
+    lock_give(&shard->lock);
+}

@@ -1,0 +1,92 @@
+/*
+ * KIND_EXTERNAL has the handles, by which a number is known; KIND_EXTERNAL_MEMORY, by that number, what is charged, with a
+ * reference for the handle and each address; KIND_BORROWED the addresses, with the number or with a hold of their own. A number
+ * and not the handle, since the driver may give that out again while addresses live.
+ */
+#include "memory/borrowed.h"
+
+#include "driver/cuda_real.h"
+#include "memory/objects.h"
+#include "state/gpus.h"
+
+bool borrowed_imported(struct process *process, CUexternalMemory memory, struct charge charge, uint32_t context) {
+    uint64_t number = 1 + atomic_fetch_add(&process->externals, 1);
+    return objects_put(process, KIND_EXTERNAL_MEMORY,
+                       (struct entry){.key = number, .charge = charge, .context = context, .references = 1}) &&
+           objects_put(process, KIND_EXTERNAL,
+                       (struct entry){.key = (uintptr_t)memory, .with = number, .context = context});
+}
+
+static void let_go(struct process *process, uint64_t number) {
+    struct entry memory;
+    if (objects_refer(process, KIND_EXTERNAL_MEMORY, number, -1, &memory) && memory.references == 0)
+        charge_end(process, &memory.charge);
+}
+
+bool borrowed_destroying(struct process *process, CUexternalMemory memory, struct entry *handle) {
+    return process != NULL && objects_remove(process, KIND_EXTERNAL, (uintptr_t)memory, handle);
+}
+
+void borrowed_destroyed(struct process *process, const struct entry *handle, CUresult result) {
+    if (result == CUDA_SUCCESS)
+        let_go(process, handle->with);
+    else
+        objects_put(process, KIND_EXTERNAL, *handle);
+}
+
+bool borrowed_mapping(struct process *process, CUexternalMemory memory, struct entry *mapped) {
+    struct entry handle, held;
+    if (process == NULL || !objects_find(process, KIND_EXTERNAL, (uintptr_t)memory, &handle) ||
+        !objects_refer(process, KIND_EXTERNAL_MEMORY, handle.with, 1, &held))
+        return false;
+    *mapped = (struct entry){.with = handle.with, .context = handle.context};
+    return true;
+}
+
+void borrowed_mapped(struct process *process, struct entry *mapped, CUresult result, uint64_t address) {
+    mapped->key = address;
+    if (result == CUDA_SUCCESS)
+        objects_put(process, KIND_BORROWED, *mapped);
+    else
+        let_go(process, mapped->with);
+}
+
+/* To import takes no memory; so how large it is can be asked first. */
+static CUresult pay(struct process *process, CUdeviceptr address, struct charge *charge) {
+    int device = -1, gpu;
+    size_t size = 0;
+    CUresult result = REAL(cuPointerGetAttribute)(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuMemGetAddressRange_v2)(NULL, &size, address);
+    if (result == CUDA_SUCCESS)
+        result = gpus_find_claimed(process, device, &gpu);
+    return result == CUDA_SUCCESS ? charge_take(process, gpu, pages_of(size), charge) : result;
+}
+
+CUresult borrowed_from_pool(struct process *process, CUmemoryPool pool, CUdeviceptr address) {
+    struct entry known, mapped = {.key = address};
+    CUresult result = CUDA_SUCCESS;
+    if (process == NULL || !objects_find(process, KIND_POOL, (uintptr_t)pool, &known))
+        return CUDA_SUCCESS;
+    if (known.charge.unpaid)
+        result = pay(process, address, &mapped.charge);
+    else if (!charge_hold(process, &known.charge, &mapped.charge))
+        return CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS || objects_put(process, KIND_BORROWED, mapped))
+        return result;
+    charge_end(process, &mapped.charge);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+bool borrowed_freeing(struct process *process, uint64_t address, struct entry *mapped) {
+    return process != NULL && objects_remove(process, KIND_BORROWED, address, mapped);
+}
+
+void borrowed_freed(struct process *process, const struct entry *mapped, CUresult result) {
+    if (result != CUDA_SUCCESS)
+        objects_put(process, KIND_BORROWED, *mapped);
+    else if (mapped->with != 0)
+        let_go(process, mapped->with);
+    else
+        charge_end(process, &mapped->charge);
+}

@@ -1,0 +1,240 @@
+#include "memory/physical.h"
+
+#include "memory/exports.h"
+#include "memory/objects.h"
+#include "memory/tags.h"
+#include "system/mapped.h"
+
+/* Sizes of mappings are multiples of this. */
+#define MAPPING_SHIFT 12
+
+/*
+ * KIND_PHYSICAL has the handles, by which a number is known; KIND_PHYSICAL_MEMORY, by that number, what is charged, with a
+ * reference for each handle, mapping and binding, and the handle; KIND_PHYSICAL_EXPORT, by the number, that with which it
+ * was exported. Everything but the program knows memory by its number: the driver may give a handle out again before
+ * all those who let go of what it named have come to count that. The lowest bit of a number says that it is a multicast object's.
+ */
+#define STEP 2
+
+static bool is_multicast(uint64_t number) {
+    return number % STEP != 0;
+}
+
+uint64_t physical_number(struct process *process, CUmemGenericAllocationHandle handle) {
+    struct entry name;
+    return process != NULL && objects_find(process, KIND_PHYSICAL, handle, &name) ? name.with : 0;
+}
+
+static uint32_t export_of(struct process *process, uint64_t number) {
+    struct entry exported;
+    return objects_find(process, KIND_PHYSICAL_EXPORT, number, &exported) ? (uint32_t)exported.with : 0;
+}
+
+/* Of what we exported, copies may be on their way. */
+static void end(struct process *process, const struct entry *memory) {
+    struct entry exported = {0};
+    objects_remove_with(process, KIND_PHYSICAL, memory->with, memory->key);
+    objects_remove(process, KIND_PHYSICAL_EXPORT, memory->key, &exported);
+    if (is_multicast(memory->key))
+        physical_whole_gone(process, KIND_BINDING, memory->key);
+    exports_end(process, &memory->charge, (uint32_t)exported.with);
+}
+
+/* What had this handle before keeps its number, under which somebody is about to let go of it. */
+static bool write_down(struct process *process, bool multicast, CUmemGenericAllocationHandle handle,
+                       struct charge charge) {
+    uint64_t number = STEP * (1 + atomic_fetch_add(&process->physicals, 1)) + multicast;
+    struct entry memory = {.key = number, .references = 1, .charge = charge, .with = handle}, gone;
+    if (!objects_put(process, KIND_PHYSICAL_MEMORY, memory))
+        return false;
+    if (objects_put(process, KIND_PHYSICAL, (struct entry){.key = handle, .with = number}))
+        return true;
+    objects_remove(process, KIND_PHYSICAL_MEMORY, number, &gone);
+    return false;
+}
+
+bool physical_made(struct process *process, bool multicast, CUmemGenericAllocationHandle handle, struct charge charge) {
+    if (write_down(process, multicast, handle, charge))
+        return true;
+    charge_end(process, &charge);
+    return false;
+}
+
+static void let_go(struct process *process, uint64_t number) {
+    struct entry memory;
+    if (objects_refer(process, KIND_PHYSICAL_MEMORY, number, -1, &memory) && memory.references == 0)
+        end(process, &memory);
+}
+
+bool physical_imported(struct process *process, bool multicast, CUmemGenericAllocationHandle handle,
+                       struct charge charge) {
+    /* Whoever imports the same at this moment gets the same handle, and must not write it down once more. */
+    lock_take(&process->importing);
+    uint64_t number = physical_number(process, handle);
+    struct entry memory;
+    bool is_known = number != 0 && objects_refer(process, KIND_PHYSICAL_MEMORY, number, 1, &memory);
+    if (is_known && (memory.charge.share != charge.share || memory.charge.region != charge.region ||
+                     memory.charge.unpaid != charge.unpaid || is_multicast(number) != multicast)) {
+        let_go(process, number); /* other memory, that had this handle before */
+        is_known = false;
+    }
+    bool is_new = !is_known && write_down(process, multicast, handle, charge);
+    lock_give(&process->importing);
+    if (!is_new)
+        charge_end(process, &charge);
+    return is_known || is_new;
+}
+
+bool physical_hold(struct process *process, uint64_t number) {
+    struct entry memory;
+    return number != 0 && objects_refer(process, KIND_PHYSICAL_MEMORY, number, 1, &memory);
+}
+
+void physical_let_go(struct process *process, uint64_t number) {
+    if (number != 0)
+        let_go(process, number);
+}
+
+/* Room for one release more; NULL when there is no memory for it. */
+static struct release *next_release(struct releases *releases) {
+    if (releases->count < RELEASES_FEW)
+        return &releases->few[releases->count];
+    size_t more = releases->count - RELEASES_FEW;
+    if (more == releases->room) {
+        struct release *larger = mapped_grow(releases->many, &releases->room, sizeof *larger);
+        if (larger == NULL)
+            return NULL;
+        releases->many = larger;
+    }
+    return &releases->many[more];
+}
+
+static const struct release *release_at(const struct releases *releases, size_t index) {
+    return index < RELEASES_FEW ? &releases->few[index] : &releases->many[index - RELEASES_FEW];
+}
+
+void physical_release(struct process *process, CUmemGenericAllocationHandle handle, struct releases *releases) {
+    struct release *release = next_release(releases);
+    release->holder = KINDS;
+    release->number = physical_number(process, handle);
+    releases->count++;
+}
+
+/* Takes out a mapping or binding. Its size, in the units of mappings; 0 if there is none. */
+static uint64_t release_held(struct process *process, enum kind holder, uint64_t key, struct releases *releases) {
+    struct release *release = next_release(releases);
+    if (release == NULL || !objects_remove(process, holder, key, &release->holding))
+        return 0;
+    release->holder = holder;
+    release->number = release->holding.with;
+    releases->count++;
+    return release->holding.references;
+}
+
+void physical_unmap(struct process *process, CUdeviceptr address, uint64_t size, struct releases *releases) {
+    for (uint64_t at = 0, step = 1; at < size && step != 0; at += step)
+        step = release_held(process, KIND_MAPPING, address + at, releases) << MAPPING_SHIFT;
+}
+
+void physical_unbind(struct process *process, enum kind kind, uint64_t whole, uint64_t part,
+                     struct releases *releases) {
+    release_held(process, kind, objects_key(whole, part), releases);
+}
+
+void physical_released(struct process *process, struct releases *releases, CUresult result) {
+    for (size_t i = 0; i < releases->count; i++) {
+        const struct release *release = release_at(releases, i);
+        if (result == CUDA_SUCCESS)
+            physical_let_go(process, release->number);
+        else if (release->holder != KINDS)
+            objects_put(process, release->holder, release->holding);
+    }
+    if (releases->room != 0)
+        munmap(releases->many, releases->room * sizeof *releases->many);
+}
+
+/* Imported memory whose owner is not of this claim is paid by us, as far as it is used. */
+static CUresult pay(struct process *process, uint64_t number, uint64_t bytes) {
+    struct entry memory;
+    struct charge more;
+    while (objects_find(process, KIND_PHYSICAL_MEMORY, number, &memory) && memory.charge.unpaid &&
+           pages_of(bytes) > memory.charge.pages) {
+        uint64_t pages = pages_of(bytes) - memory.charge.pages;
+        CUresult result = memory.charge.pages != 0 ? charge_take_like(process, &memory.charge, pages, &more)
+                                                   : charge_take(process, memory.charge.gpu, pages, &more);
+        if (result != CUDA_SUCCESS)
+            return result;
+        struct charge sum = more;
+        sum.pages += memory.charge.pages;
+        sum.unpaid = true;
+        if (objects_recharge(process, KIND_PHYSICAL_MEMORY, number, &memory.charge, sum))
+            break;
+        charge_give(process, &more); /* another thread has paid meanwhile */
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult physical_hold_to_use(struct process *process, CUmemGenericAllocationHandle handle, uint64_t bytes,
+                              uint64_t *number) {
+    *number = physical_number(process, handle);
+    if (!physical_hold(process, *number))
+        *number = 0;
+    CUresult result = *number != 0 ? pay(process, *number, bytes) : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS)
+        physical_let_go(process, *number);
+    return result;
+}
+
+/* What is paid as it is mapped cannot be shared: how much it will be is not known yet. */
+static uint32_t make_export(struct process *process, uint64_t number) {
+    struct entry memory;
+    if (!objects_find(process, KIND_PHYSICAL_MEMORY, number, &memory) || memory.charge.unpaid)
+        return EXPORTS_UNTRACKED;
+    uint32_t exported = exports_share(process, &memory.charge);
+    objects_update(process, KIND_PHYSICAL_MEMORY, number, memory.charge, memory.with);
+    return exported;
+}
+
+/* Of several threads that export one thing, the first shares it. */
+uint32_t physical_share(struct process *process, uint64_t number, bool by_descriptor) {
+    lock_take(&process->exported.sharing);
+    uint32_t known = export_of(process, number), exported = known;
+    if (!by_descriptor)
+        exported = EXPORTS_UNTRACKED;
+    else if (known == 0)
+        exported = make_export(process, number);
+    if (exported != known &&
+        !objects_put(process, KIND_PHYSICAL_EXPORT, (struct entry){.key = number, .with = exported}))
+        exported = 0;
+    lock_give(&process->exported.sharing);
+    return exported;
+}
+
+void physical_mapped(struct process *process, CUdeviceptr address, uint64_t size, uint64_t number) {
+    objects_put(process, KIND_MAPPING,
+                (struct entry){.key = address, .with = number, .references = (uint32_t)(size >> MAPPING_SHIFT)});
+}
+
+void physical_bound(struct process *process, enum kind kind, uint64_t whole, uint64_t part, uint64_t number) {
+    struct entry before;
+    if (objects_remove(process, kind, objects_key(whole, part), &before))
+        physical_let_go(process, before.with);
+    objects_put(process, kind,
+                (struct entry){.key = objects_key(whole, part), .with = number, .references = objects_mark(whole)});
+}
+
+void physical_unbind_all(struct process *process, enum kind kind, uint64_t whole, struct releases *releases) {
+    struct release *release;
+    while ((release = next_release(releases)) != NULL &&
+           objects_remove_one_of(process, kind, objects_mark(whole), &release->holding)) {
+        release->holder = kind;
+        release->number = release->holding.with;
+        releases->count++;
+    }
+}
+
+void physical_whole_gone(struct process *process, enum kind kind, uint64_t whole) {
+    struct entry binding;
+    while (objects_remove_one_of(process, kind, objects_mark(whole), &binding))
+        physical_let_go(process, binding.with);
+}

@@ -1,0 +1,421 @@
+#include "memory/pools.h"
+
+#include "driver/cuda_real.h"
+#include "memory/exports.h"
+#include "memory/objects.h"
+#include "memory/streams.h"
+#include "memory/tags.h"
+#include "system/mapped.h"
+
+/* Pools grow by pieces of this size, or what is asked for if that is more. Were it more on some driver, settling sees it. */
+#define GROWTH_BYTES (UINT64_C(32) << 20)
+#define GROWTH_PAGES (GROWTH_BYTES >> REGION_PAGE_SHIFT)
+
+struct pool {
+    struct pool *next;
+    struct lock lock;    /* held while the driver is called */
+    CUmemoryPool handle; /* NULL: the memory of graphs; or the pool was destroyed */
+    CUdevice device;
+    int gpu;
+    bool graphs;
+    _Atomic bool destroyed;
+    _Atomic bool going;           /* the driver is asked to destroy it, and may give its handle out again */
+    bool placed;                  /* its memory lies in the region of its charge */
+    _Atomic uint32_t allocations; /* live ones */
+    uint32_t export;              /* the number that exported descriptors carry */
+    struct charge charge;         /* what it has reserved */
+    struct charge
+        headroom; /* taken for what it may grow by; always this process's own, also where the pool is shared */
+};
+
+static struct pool *new_pool(struct process *process) {
+    struct pool *pool = mapped_new(sizeof *pool);
+    if (pool == NULL)
+        return NULL;
+    pool->next = atomic_load(&process->pools.first);
+    atomic_store(&process->pools.first, pool);
+    return pool;
+}
+
+/* Under the pools' lock. One that was destroyed and is empty is used again. */
+static struct pool *find(struct process *process, CUmemoryPool handle, CUdevice device, bool graphs) {
+    struct pool *idle = NULL;
+    for (struct pool *pool = atomic_load(&process->pools.first); pool != NULL; pool = pool->next) {
+        if (pool->destroyed && pool->allocations == 0 && pool->charge.pages == 0 && pool->charge.share == 0)
+            idle = pool;
+        else if (!pool->destroyed && !pool->going && pool->graphs == graphs &&
+                 (graphs ? pool->device == device : pool->handle == handle))
+            return pool;
+    }
+    if (idle != NULL) {
+        idle->destroyed = idle->placed = false;
+        idle->export = 0;
+    } else {
+        idle = new_pool(process);
+    }
+    return idle;
+}
+
+static struct pool *get(struct process *process, CUmemoryPool handle, CUdevice device, int gpu, bool graphs) {
+    lock_take(&process->pools.lock);
+    struct pool *pool = find(process, handle, device, graphs);
+    if (pool != NULL) {
+        pool->handle = handle;
+        pool->device = device;
+        pool->gpu = gpu;
+        pool->graphs = graphs;
+    }
+    lock_give(&process->pools.lock);
+    return pool;
+}
+
+struct pool *pools_memory(struct process *process, CUmemoryPool handle, CUdevice device, int gpu) {
+    return get(process, handle, device, gpu, false);
+}
+
+struct pool *pools_graphs(struct process *process, CUdevice device, int gpu) {
+    return get(process, NULL, device, gpu, true);
+}
+
+int pools_gpu(const struct pool *pool) {
+    return pool->gpu;
+}
+
+struct pool *pools_find(struct process *process, CUmemoryPool handle) {
+    struct pool *pool = process == NULL ? NULL : atomic_load(&process->pools.first);
+    while (pool != NULL && (pool->destroyed || pool->going || pool->graphs || pool->handle != handle))
+        pool = pool->next;
+    return pool;
+}
+
+/* --- settling ------------------------------------------------------------------------------------------------------ */
+
+/* What a pool was that is empty and destroyed. Under its lock; what it returns is to be ended after it. */
+static struct entry take_rest(struct pool *pool) {
+    struct entry rest = {.charge = pool->charge, .references = pool->export};
+    pool->charge = (struct charge){0};
+    pool->export = 0;
+    return rest;
+}
+
+static void end_rest(struct process *process, const struct entry *rest) {
+    if (rest->charge.pages != 0 || rest->charge.share != 0)
+        exports_end(process, &rest->charge, rest->references);
+}
+
+static bool reserved_pages(const struct pool *pool, uint64_t *pages) {
+    cuuint64_t bytes = 0;
+    CUresult result =
+        pool->graphs ? REAL(cuDeviceGetGraphMemAttribute)(pool->device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes)
+                     : REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes);
+    *pages = region_pages(bytes);
+    return result == CUDA_SUCCESS;
+}
+
+/* Under the pool's lock. */
+static void move_grown(struct process *process, struct pool *pool, struct charge *from, uint64_t reserved) {
+    uint64_t grown = reserved > pool->charge.pages ? reserved - pool->charge.pages : 0;
+    if (grown != 0 && from->pages != 0)
+        charge_move(process, from, &pool->charge, grown < from->pages ? grown : from->pages);
+}
+
+/* Under the pool's lock: charges what it has reserved, first out of what was taken for that; `growth` may be NULL. */
+static void settle(struct process *process, struct pool *pool, struct charge *growth) {
+    struct charge late;
+    uint64_t reserved = pool->charge.pages;
+    if (!pool->destroyed && !pool->going &&
+        !reserved_pages(pool, &reserved)) /* then it may be all that was taken for it */
+        reserved = pool->charge.pages + pool->headroom.pages + (growth != NULL ? growth->pages : 0);
+    move_grown(process, pool, &pool->headroom, reserved);
+    if (growth != NULL)
+        move_grown(process, pool, growth, reserved);
+    /* More than was foreseen: the limit may be exceeded now, and nothing more is granted until that is over. */
+    if (reserved > pool->charge.pages && (pool->charge.pages != 0 || pool->charge.share != 0))
+        charge_grow(process, &pool->charge, reserved - pool->charge.pages);
+    else if (reserved > pool->charge.pages && charge_try(process, pool->gpu, reserved, &late) == CUDA_SUCCESS)
+        pool->charge = late;
+    if (reserved < pool->charge.pages)
+        charge_give_part(process, &pool->charge, pool->charge.pages - reserved);
+}
+
+/* --- headroom ------------------------------------------------------------------------------------------------------ */
+
+/*
+ * Nothing tells beforehand whether an allocation will find a place in a pool or make it grow. So a pool is asked only while as much
+ * is taken as it may grow by, its headroom. Where the claim is nearly full, a pool keeps one piece of headroom from one call to
+ * the next, and may not grow by its last piece: else what is freed in a full pool could not be allocated again.
+ */
+
+/* Under the pool's lock. */
+static void give_headroom(struct process *process, struct pool *pool, uint64_t keep) {
+    if (pool->headroom.pages > keep)
+        charge_give_part(process, &pool->headroom, pool->headroom.pages - keep);
+}
+
+/* Under the pool's lock: gives back what it need not keep. */
+static void settle_headroom(struct process *process, struct pool *pool) {
+    if (pool->headroom.pages == 0)
+        return;
+    bool keeps = pool->charge.pages != 0 && !pool->destroyed && !pool->going &&
+                 charge_left(process, &pool->headroom) + pool->headroom.pages < 2 * GROWTH_PAGES;
+    give_headroom(process, pool, keeps ? GROWTH_PAGES : 0);
+}
+
+/* A pool that was destroyed cannot be asked: it is gone when its last memory was freed and the streams have come to that. */
+static bool is_going(const struct pool *pool) {
+    return pool->destroyed && pool->allocations == 0 && (pool->charge.pages != 0 || pool->charge.share != 0);
+}
+
+static void end_if_gone(struct process *process, struct pool *pool) {
+    struct entry rest = {0};
+    lock_take(&pool->lock);
+    if (is_going(pool) && streams_are_idle(process))
+        rest = take_rest(pool);
+    lock_give(&pool->lock);
+    end_rest(process, &rest);
+}
+
+/* Asking the streams may make pools smaller, so that comes first. */
+void pools_settle(struct process *process) {
+    if (process == NULL)
+        return;
+    streams_settle(process);
+    struct pool *first = atomic_load(&process->pools.first);
+    for (struct pool *pool = first; pool != NULL; pool = pool->next)
+        end_if_gone(process, pool);
+    for (struct pool *pool = first; pool != NULL; pool = pool->next) {
+        lock_take(&pool->lock);
+        settle(process, pool, NULL);
+        settle_headroom(process, pool);
+        lock_give(&pool->lock);
+    }
+}
+
+static void trim(struct process *process, struct pool *pool) {
+    lock_take(&pool->lock);
+    give_headroom(process, pool, 0);
+    if (pool->graphs)
+        REAL(cuDeviceGraphMemTrim)(pool->device);
+    else if (!pool->destroyed && !pool->going)
+        REAL(cuMemPoolTrimTo)(pool->handle, 0);
+    lock_give(&pool->lock);
+}
+
+static bool may_shrink(struct pool *pool, int gpu) {
+    lock_take(&pool->lock);
+    bool may = pool->gpu == gpu && (!pool->destroyed || is_going(pool));
+    lock_give(&pool->lock);
+    return may;
+}
+
+bool pools_trim(struct process *process, int gpu, enum pools_effort effort) {
+    bool exported = exports_settle(process), any = atomic_load(&process->streams.waiting) != 0;
+    struct pool *first = atomic_load(&process->pools.first);
+    for (struct pool *pool = first; pool != NULL && !any; pool = pool->next)
+        any = may_shrink(pool, gpu);
+    if (!any)
+        return exported;
+    if (effort == POOLS_AFTER_WAITING)
+        streams_wait(process);
+    for (struct pool *pool = first; pool != NULL; pool = pool->next)
+        if (may_shrink(pool, gpu))
+            trim(process, pool);
+    pools_settle(process);
+    return true;
+}
+
+/* --- growing ------------------------------------------------------------------------------------------------------- */
+
+static uint64_t pages_to_grow(uint64_t bytes) {
+    uint64_t pieces = bytes / GROWTH_BYTES + (bytes % GROWTH_BYTES != 0);
+    return (pieces ? pieces : 1) * (GROWTH_BYTES >> REGION_PAGE_SHIFT);
+}
+
+/* A pool's memory lies in one region: that where it grew first. Under its lock. */
+static bool is_placed(const struct pool *pool) {
+    return pool->placed || pool->charge.pages != 0 || pool->charge.share != 0;
+}
+
+static void place(struct pool *pool, const struct charge *growth) {
+    pool->charge = (struct charge){.region = growth->region, .gpu = growth->gpu};
+    pool->placed = true;
+}
+
+/* Under the pool's lock: has it have this headroom. */
+static CUresult widen(struct process *process, struct pool *pool, uint64_t pages) {
+    struct charge more;
+    uint64_t missing = pages > pool->headroom.pages ? pages - pool->headroom.pages : 0;
+    if (missing == 0)
+        return CUDA_SUCCESS;
+    bool placed = is_placed(pool);
+    CUresult result = placed ? charge_try_like(process, &pool->charge, missing, &more)
+                             : charge_try(process, pool->gpu, missing, &more);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!placed)
+        place(pool, &more);
+    more.pages += pool->headroom.pages;
+    pool->headroom = more;
+    return CUDA_SUCCESS;
+}
+
+static CUresult enter(struct process *process, struct pool *pool, uint64_t pages) {
+    lock_take(&pool->lock);
+    CUresult result = widen(process, pool, pages);
+    if (result != CUDA_SUCCESS)
+        lock_give(&pool->lock);
+    return result;
+}
+
+CUresult pools_try(struct process *process, struct pool *pool, uint64_t bytes) {
+    return enter(process, pool, pages_to_grow(bytes));
+}
+
+CUresult pools_enter(struct process *process, struct pool *pool, uint64_t bytes) {
+    CUresult result = pools_try(process, pool, bytes);
+    POOLS_TRIMMING(process, pool->gpu, result, pools_try(process, pool, bytes));
+    return result;
+}
+
+/* After a pool grew: whether it has the headroom that lets what is freed in it be allocated again. */
+static bool has_headroom(struct process *process, struct pool *pool) {
+    CUresult result = enter(process, pool, GROWTH_PAGES);
+    POOLS_TRIMMING(process, pool->gpu, result, enter(process, pool, GROWTH_PAGES));
+    if (result != CUDA_SUCCESS)
+        return false;
+    settle_headroom(process, pool);
+    lock_give(&pool->lock);
+    return true;
+}
+
+bool pools_leave(struct process *process, struct pool *pool, struct allocated allocated) {
+    uint32_t before = pool->charge.pages;
+    settle(process, pool, NULL);
+    bool grew = pool->charge.pages > before;
+    if (allocated.address != 0 && !allocated.of_graph) {
+        atomic_fetch_add(&pool->allocations, 1);
+        objects_put(process, KIND_POOL_MEMORY, (struct entry){.key = allocated.address, .with = (uintptr_t)pool});
+    }
+    if (!grew)
+        settle_headroom(process, pool);
+    lock_give(&pool->lock);
+    return !grew || has_headroom(process, pool);
+}
+
+/* --- graphs -------------------------------------------------------------------------------------------------------- */
+
+CUresult pools_graphs_before(struct process *process, struct pool *pool, uint64_t bytes, struct charge *growth) {
+    uint64_t pages = pages_to_grow(bytes);
+    lock_take(&pool->lock);
+    struct charge like = pool->charge;
+    bool placed = is_placed(pool);
+    lock_give(&pool->lock);
+    /* Not under the lock: this may make this very pool smaller. */
+    CUresult result =
+        placed ? charge_take_like(process, &like, pages, growth) : charge_take(process, pool->gpu, pages, growth);
+    if (result != CUDA_SUCCESS || placed)
+        return result;
+    lock_take(&pool->lock);
+    if (!is_placed(pool))
+        place(pool, growth);
+    like = pool->charge;
+    lock_give(&pool->lock);
+    if (like.region == growth->region)
+        return CUDA_SUCCESS;
+    charge_give(process, growth); /* another thread has placed it elsewhere meanwhile */
+    return charge_take_like(process, &like, pages, growth);
+}
+
+void pools_graphs_enter(struct pool *pool) {
+    lock_take(&pool->lock);
+}
+
+void pools_graphs_leave(struct process *process, struct pool *pool, struct charge *growth) {
+    settle(process, pool, growth);
+    lock_give(&pool->lock);
+    charge_give(process, growth);
+}
+
+/* --- what is in them ----------------------------------------------------------------------------------------------- */
+
+static struct pool *pool_of(const struct entry *memory) {
+    return (struct pool *)(uintptr_t)(memory->with & ~POOLS_FREEING); /* NOLINT(performance-no-int-to-ptr) */
+}
+
+/* What is being freed goes with its pool and a number: whoever allocates at the same address meanwhile puts another entry there. */
+bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *memory) {
+    static _Atomic uint64_t frees;
+    if (!objects_any(process, KIND_POOL_MEMORY))
+        return false;
+    uint64_t number = atomic_fetch_add_explicit(&frees, 1, memory_order_relaxed);
+    return objects_flag(process, KIND_POOL_MEMORY, address, POOLS_FREEING, (number * 2 | 1) & POOLS_FREEING, memory);
+}
+
+void pools_freed(struct process *process, const struct entry *memory, CUstream stream, CUresult result) {
+    struct pool *pool = pool_of(memory);
+    if (result != CUDA_SUCCESS) {
+        objects_unflag(process, KIND_POOL_MEMORY, memory->key, memory->with, POOLS_FREEING);
+        return;
+    }
+    streams_freed_in(process, stream);
+    objects_remove_with(process, KIND_POOL_MEMORY, memory->key, memory->with);
+    if (atomic_fetch_sub(&pool->allocations, 1) == 1 && pool->destroyed)
+        pools_settle(process);
+}
+
+/* Where nothing is in use, whatever is still written down ended in another way than by being freed. */
+static void forget_if_cleared(struct process *process, struct pool *pool) {
+    cuuint64_t used = 0;
+    lock_take(&pool->lock);
+    if (!pool->graphs && !pool->destroyed && !pool->going && atomic_load(&pool->allocations) != 0 &&
+        REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) == CUDA_SUCCESS && used == 0)
+        atomic_fetch_sub(&pool->allocations,
+                         (uint32_t)objects_remove_all_with(process, KIND_POOL_MEMORY, (uintptr_t)pool));
+    lock_give(&pool->lock);
+}
+
+void pools_primary_gone(struct process *process) {
+    for (struct pool *pool = atomic_load(&process->pools.first); pool != NULL; pool = pool->next)
+        forget_if_cleared(process, pool);
+    pools_settle(process);
+}
+
+void pools_address_taken(struct process *process, CUdeviceptr address) {
+    struct entry memory;
+    if (objects_remove(process, KIND_POOL_MEMORY, address, &memory) && (memory.with & POOLS_FREEING) == 0)
+        atomic_fetch_sub(&pool_of(&memory)->allocations, 1);
+}
+
+bool pools_destroying(struct process *process, struct pool *pool) {
+    lock_take(&pool->lock);
+    bool first = !atomic_exchange(&pool->going, true);
+    give_headroom(process, pool, 0);
+    lock_give(&pool->lock);
+    return first;
+}
+
+void pools_destroyed(struct process *process, struct pool *pool, CUresult result) {
+    lock_take(&pool->lock);
+    if (result == CUDA_SUCCESS) {
+        pool->destroyed = true;
+        pool->handle = NULL;
+    }
+    atomic_store(&pool->going, false);
+    lock_give(&pool->lock);
+    if (result == CUDA_SUCCESS)
+        pools_settle(process);
+}
+
+uint32_t pools_share(struct process *process, struct pool *pool) {
+    lock_take(&pool->lock);
+    if (pool->export == 0) {
+        pool->charge.gpu = (uint8_t)(pool->gpu & 0x7f);
+        if (pool->charge.pages == 0) /* it lies nowhere yet: then where the GPU's first claim is */
+            pool->charge.region = (uint8_t)(pool->gpu & 0x7f);
+        uint32_t number = exports_share(process, &pool->charge);
+        pool->export = number != EXPORTS_UNTRACKED ? number : 0;
+    }
+    uint32_t number = pool->export;
+    lock_give(&pool->lock);
+    return number;
+}

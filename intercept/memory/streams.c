@@ -1,0 +1,352 @@
+#include "memory/streams.h"
+
+#include "driver/cuda_real.h"
+#include "state/contexts.h"
+#include "system/mapped.h"
+
+#include <errno.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define WAIT_NS UINT64_C(500000000)
+#define POLL_NS 20000
+
+/* How many places are looked at for each that may come: more than one, so that what is done does not pile up. */
+#define SWEEP 4
+
+/* A stream, or once somebody has asked for it, an event that was recorded in it after the frees. All zero is a place that is free. */
+struct freed_in {
+    CUcontext context;
+    CUstream stream;
+    CUevent event;
+    long thread;     /* whose default stream it is; 0: not a thread's */
+    uint64_t number; /* of the last free in it: one that has not changed was not used again; 0: the place is free */
+    streams_freed *freed; /* to be called when it is done, with `memory`; NULL if it is a pool's */
+    struct entry memory;
+};
+
+static long this_thread(void) {
+    return syscall(SYS_gettid);
+}
+
+/* Under the lock. */
+static bool grow(struct streams *streams) {
+    struct freed_in *larger = mapped_grow(streams->each, &streams->room, sizeof *larger);
+    if (larger != NULL)
+        streams->each = larger;
+    return larger != NULL;
+}
+
+/* Under the lock: the place of what is the same, or a free one. An event is like no other. */
+static struct freed_in *place_for(struct streams *streams, const struct freed_in *freed) {
+    size_t unused = streams->count;
+    for (size_t i = 0; i < streams->count; i++) {
+        const struct freed_in *known = &streams->each[i];
+        if (known->number == 0)
+            unused = i < unused ? i : unused;
+        else if (freed->event == NULL && known->event == NULL && known->stream == freed->stream &&
+                 known->context == freed->context && known->thread == freed->thread)
+            return &streams->each[i];
+    }
+    if (unused == streams->room && !grow(streams))
+        return NULL;
+    streams->count += unused == streams->count;
+    return &streams->each[unused];
+}
+
+static CUcontext context_of(CUstream stream) {
+    CUcontext context = NULL;
+    if (streams_is_default(stream))
+        REAL(cuCtxGetCurrent)(&context);
+    else
+        REAL(cuStreamGetCtx)(stream, &context);
+    return context;
+}
+
+void streams_freed_in(struct process *process, CUstream stream) {
+    struct streams *streams = &process->streams;
+    struct freed_in freed = {.stream = stream, .context = context_of(stream)};
+    if (stream == CU_STREAM_PER_THREAD)
+        freed.thread = this_thread();
+    lock_take(&streams->lock);
+    struct freed_in *place = place_for(streams, &freed);
+    freed.number = ++streams->frees;
+    if (place != NULL)
+        *place = freed;
+    else
+        streams->incomplete = true;
+    lock_give(&streams->lock);
+}
+
+static bool at(struct streams *streams, size_t index, struct freed_in *freed) {
+    lock_take(&streams->lock);
+    bool any = index < streams->count;
+    if (any)
+        *freed = streams->each[index];
+    lock_give(&streams->lock);
+    return any;
+}
+
+/* Puts another in a place. False if something was freed in it since. */
+static bool replace(struct streams *streams, size_t index, const struct freed_in *freed, struct freed_in other) {
+    lock_take(&streams->lock);
+    bool same = index < streams->count && streams->each[index].number == freed->number;
+    if (same)
+        streams->each[index] = other;
+    while (streams->count > 0 && streams->each[streams->count - 1].number == 0)
+        streams->count--;
+    lock_give(&streams->lock);
+    return same;
+}
+
+/* What waited for it is free now. */
+static void take_out(struct process *process, size_t index, const struct freed_in *freed) {
+    struct streams *streams = &process->streams;
+    if (!replace(streams, index, freed, (struct freed_in){0}))
+        return;
+    if (freed->event != NULL)
+        REAL(cuEventDestroy_v2)(freed->event);
+    if (freed->freed == NULL)
+        return;
+    atomic_fetch_sub(&streams->waiting, 1);
+    freed->freed(process, &freed->memory, CUDA_SUCCESS);
+}
+
+static bool is_recorded(CUstream stream) {
+    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    return REAL(cuStreamIsCapturing)(stream, &capturing) != CUDA_SUCCESS || capturing != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* --- events instead of streams ------------------------------------------------------------------------------------- */
+
+/* Another thread's default stream can only be asked by way of the one that waits for it. */
+static CUstream stream_to_ask(const struct freed_in *freed) {
+    return freed->thread == 0 || freed->thread == this_thread() ? freed->stream : CU_STREAM_LEGACY;
+}
+
+/* In the stream's context; `freed` is the event then. Where something was freed meanwhile, the stream stays. */
+static bool record(struct streams *streams, size_t index, struct freed_in *freed) {
+    struct freed_in recorded = {.context = freed->context, .number = freed->number};
+    CUstream stream = stream_to_ask(freed);
+    if (is_recorded(stream) || REAL(cuEventCreate)(&recorded.event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        return false;
+    if (REAL(cuEventRecord)(recorded.event, stream) == CUDA_SUCCESS && replace(streams, index, freed, recorded)) {
+        *freed = recorded;
+        return true;
+    }
+    REAL(cuEventDestroy_v2)(recorded.event);
+    return false;
+}
+
+/* --- asking -------------------------------------------------------------------------------------------------------- */
+
+/* By an event in it, since a stream may never be idle, or be busy again by the time that it is synchronised. What was freed is the
+ * pools' again once something was synchronised, which takes no time when it is done. Under `asking`, as all that follows. */
+static bool is_done(struct process *process, size_t index, struct freed_in *freed, bool synchronize) {
+    struct streams *streams = &process->streams;
+    if (freed->event == NULL && !record(streams, index, freed))
+        return false;
+    if (REAL(cuEventQuery)(freed->event) != CUDA_SUCCESS)
+        return false;
+    if (synchronize && REAL(cuEventSynchronize)(freed->event) != CUDA_SUCCESS)
+        return false;
+    streams->unsynchronized = streams->unsynchronized || !synchronize;
+    take_out(process, index, freed);
+    return true;
+}
+
+/* A stream whose context is being ended is not done, and not to be asked. */
+static bool is_done_in_context(struct process *process, size_t index, struct freed_in *freed, bool synchronize) {
+    CUcontext current = NULL;
+    WORK(contexts_try_to_work(process, freed->context));
+    if (gate_of_work == NULL)
+        return false;
+    bool other = REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current != freed->context;
+    if (other && REAL(cuCtxPushCurrent_v2)(freed->context) != CUDA_SUCCESS) {
+        freed->event = NULL; /* the context is gone, and its work and events with it */
+        take_out(process, index, freed);
+        return true;
+    }
+    bool done = is_done(process, index, freed, synchronize);
+    if (other)
+        REAL(cuCtxPopCurrent_v2)(&current);
+    return done;
+}
+
+/* What follows must not break the recording of a stream. */
+static bool relax(CUstreamCaptureMode *mode) {
+    *mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    return REAL(cuThreadExchangeStreamCaptureMode)(mode) == CUDA_SUCCESS;
+}
+
+/* Takes out what is done among the next few places that were not looked at lately, and at `index`. */
+static void sweep(struct process *process, size_t index) {
+    struct streams *streams = &process->streams;
+    CUstreamCaptureMode mode;
+    struct freed_in freed;
+    if (!relax(&mode))
+        return;
+    if (at(streams, index, &freed) && freed.number != 0)
+        is_done_in_context(process, index, &freed, false);
+    for (int i = 0; i < SWEEP; i++) {
+        streams->swept = at(streams, streams->swept, &freed) ? streams->swept + 1 : 0;
+        if (streams->swept != 0 && freed.event != NULL)
+            is_done_in_context(process, streams->swept - 1, &freed, false);
+    }
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+}
+
+/* --- what ends ------------------------------------------------------------------------------------------------------- */
+
+/* The place of a stream. False if nothing was freed in it. */
+static bool find(struct streams *streams, CUstream stream, size_t *index) {
+    lock_take(&streams->lock);
+    size_t i = 0;
+    while (i < streams->count && (streams->each[i].number == 0 || streams->each[i].stream != stream))
+        i++;
+    bool found = i < streams->count;
+    lock_give(&streams->lock);
+    *index = i;
+    return found;
+}
+
+/* An event stands for it where it is not done. */
+void streams_gone(struct process *process, CUstream stream) {
+    struct streams *streams = &process->streams;
+    struct freed_in freed;
+    size_t index;
+    if (streams_is_default(stream) || !find(streams, stream, &index))
+        return;
+    lock_take(&streams->asking);
+    sweep(process, index);
+    if (at(streams, index, &freed) && freed.number != 0 && freed.stream == stream)
+        take_out(process, index, &freed); /* none could be recorded */
+    lock_give(&streams->asking);
+}
+
+/* Its events are gone with it. */
+void streams_context_gone(struct process *process, CUcontext context) {
+    struct streams *streams = &process->streams;
+    struct freed_in freed;
+    lock_take(&streams->asking);
+    for (size_t i = 0; at(streams, i, &freed); i++) {
+        if (freed.number == 0 || freed.context != context)
+            continue;
+        freed.event = NULL;
+        take_out(process, i, &freed);
+    }
+    lock_give(&streams->asking);
+}
+
+/* --- memory that is no pool's ------------------------------------------------------------------------------------------ */
+
+static bool put(struct streams *streams, const struct freed_in *freed, size_t *index) {
+    lock_take(&streams->lock);
+    struct freed_in *place = place_for(streams, freed);
+    if (place != NULL) {
+        *place = *freed;
+        place->number = ++streams->frees;
+        *index = (size_t)(place - streams->each);
+    }
+    lock_give(&streams->lock);
+    return place != NULL;
+}
+
+static bool record_free(struct process *process, CUstream stream, struct freed_in *freed) {
+    size_t index = 0;
+    if (is_recorded(stream) || REAL(cuEventCreate)(&freed->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        return false;
+    atomic_fetch_add(&process->streams.waiting, 1);
+    if (REAL(cuEventRecord)(freed->event, stream) != CUDA_SUCCESS || !put(&process->streams, freed, &index)) {
+        atomic_fetch_sub(&process->streams.waiting, 1);
+        REAL(cuEventDestroy_v2)(freed->event);
+        return false;
+    }
+    lock_take(&process->streams.asking);
+    sweep(process, index);
+    lock_give(&process->streams.asking);
+    return true;
+}
+
+bool streams_free_later(struct process *process, CUstream stream, const struct entry *memory, streams_freed *done) {
+    struct freed_in freed = {.context = context_of(stream), .memory = *memory, .freed = done};
+    CUcontext current = NULL;
+    bool other = REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current != freed.context;
+    if (freed.context == NULL || (other && REAL(cuCtxPushCurrent_v2)(freed.context) != CUDA_SUCCESS))
+        return false;
+    bool recorded = record_free(process, stream, &freed);
+    if (other)
+        REAL(cuCtxPopCurrent_v2)(&current);
+    return recorded;
+}
+
+void streams_settle(struct process *process) {
+    struct streams *streams = &process->streams;
+    CUstreamCaptureMode mode;
+    struct freed_in freed;
+    if (atomic_load_explicit(&streams->waiting, memory_order_relaxed) == 0 || !relax(&mode))
+        return;
+    lock_take(&streams->asking);
+    for (size_t i = 0; at(streams, i, &freed); i++)
+        if (freed.number != 0 && freed.freed != NULL)
+            is_done_in_context(process, i, &freed, false);
+    lock_give(&streams->asking);
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+}
+
+/* --- all of them ----------------------------------------------------------------------------------------------------- */
+
+/* For what was found to be done without being synchronised: an event that nothing was recorded in does not wait. */
+static void synchronize(struct streams *streams) {
+    CUevent event = NULL;
+    if (!streams->unsynchronized || REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        return;
+    streams->unsynchronized = REAL(cuEventSynchronize)(event) != CUDA_SUCCESS;
+    REAL(cuEventDestroy_v2)(event);
+}
+
+/* Whether all frees up to this number are done. */
+static bool are_done(struct process *process, uint64_t last) {
+    struct streams *streams = &process->streams;
+    CUstreamCaptureMode mode;
+    struct freed_in freed;
+    bool done = true, relaxed = false;
+    lock_take(&streams->asking);
+    for (size_t i = 0; done && at(streams, i, &freed); i++) {
+        if (freed.number == 0 || freed.number > last)
+            continue;
+        relaxed = relaxed || relax(&mode);
+        done = relaxed && is_done_in_context(process, i, &freed, true);
+    }
+    if (streams->unsynchronized && (relaxed || (relaxed = relax(&mode))))
+        synchronize(streams);
+    if (relaxed)
+        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    done = done && !streams->incomplete;
+    lock_give(&streams->asking);
+    return done;
+}
+
+bool streams_are_idle(struct process *process) {
+    return are_done(process, UINT64_MAX);
+}
+
+static uint64_t now_ns(void) {
+    struct timespec time = {0};
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
+}
+
+/* Polls, since the driver knows no wait with an end. */
+void streams_wait(struct process *process) {
+    const struct timespec pause = {.tv_nsec = POLL_NS};
+    struct streams *streams = &process->streams;
+    int error = errno;
+    lock_take(&streams->lock);
+    uint64_t last = streams->frees;
+    lock_give(&streams->lock);
+    for (uint64_t end = now_ns() + WAIT_NS; !are_done(process, last) && now_ns() < end;)
+        syscall(SYS_nanosleep, &pause, NULL);
+    errno = error;
+}

@@ -1,0 +1,97 @@
+/* The shadow libnvidia-ml.so.1: how it finds the driver's own, and the claim that is for a device. It only looks at the
+ * regions, and takes no slot in them. */
+#include "driver/real.h"
+#include "nvml/claim.h"
+#include "system/explain.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#define X(symbol, parameters)                                                                                          \
+    static nvmlReturn_t absent_##symbol parameters {                                                                   \
+        return NVML_ERROR_FUNCTION_NOT_FOUND;                                                                          \
+    }
+NVML_SHADOWED(X)
+NVML_CALLED(X)
+#undef X
+#pragma GCC diagnostic pop
+
+static const struct {
+    const char *symbol;
+    nvml_any_function absent;
+} functions[NVML_FUNCTION_COUNT] = {
+#define X(symbol, parameters) {#symbol, (nvml_any_function)absent_##symbol},
+    NVML_SHADOWED(X) NVML_CALLED(X)
+#undef X
+};
+
+nvml_any_function nvml_find(enum nvml_function function) {
+    static _Atomic(nvml_any_function) found[NVML_FUNCTION_COUNT];
+    nvml_any_function real = atomic_load_explicit(&found[function], memory_order_acquire);
+    if (real != NULL)
+        return real;
+    /* Two threads may do this at once and find the same. */
+    real = (nvml_any_function)real_lookup("driver-libnvidia-ml.so", functions[function].symbol);
+    if (real == NULL)
+        real = functions[function].absent;
+    atomic_store_explicit(&found[function], real, memory_order_release);
+    return real;
+}
+
+/* The claims, opened by the first who asks; of several at once, one keeps them. A forked child may go on using them:
+ * nothing in them is ours alone. */
+static struct claims *claims(void) {
+    static _Atomic(struct claims *) kept;
+    struct claims *all = atomic_load_explicit(&kept, memory_order_acquire);
+    if (all != NULL)
+        return all;
+    int error = errno;
+    char why[512] = "no memory";
+    struct claims *fresh = nvml_take_room(sizeof *fresh);
+    if (fresh == NULL || !claims_open(fresh, false, why, sizeof why)) {
+        explain(CAUSE_REGION,
+                "NVML tells nothing of GPU memory, because this process's limit cannot be read: %s; start it in a "
+                "container that was given GPU slices, or by `tranche run`",
+                why);
+        if (fresh != NULL)
+            nvml_drop_room(fresh, sizeof *fresh);
+    } else if (atomic_compare_exchange_strong(&kept, &all, fresh)) {
+        all = fresh;
+    } else {
+        claims_close(fresh);
+        nvml_drop_room(fresh, sizeof *fresh);
+    }
+    errno = error;
+    return all;
+}
+
+nvmlReturn_t nvml_read_fraction(nvmlDevice_t device, struct fraction *fraction) {
+    char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
+    struct claims *all = claims();
+    if (all == NULL)
+        return NVML_ERROR_OPERATING_SYSTEM;
+    nvmlReturn_t result = REAL(nvmlDeviceGetUUID)(device, uuid, sizeof uuid);
+    if (result != NVML_SUCCESS)
+        return result;
+    int gpu = claims_find_gpu(all, uuid);
+    *fraction = (struct fraction){.claims = all, .gpu = gpu};
+    if (gpu >= 0) {
+        claims_reap(all, gpu); /* nobody asks NVML so often that it would matter */
+        fraction->limit = claims_limit_bytes(all, gpu);
+        fraction->used = claims_used_bytes(all, gpu);
+    }
+    return NVML_SUCCESS;
+}
+
+/* Not by the program's malloc: who asks NVML may stand in the midst of it. */
+void *nvml_take_room(size_t size) {
+    void *room = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return room == MAP_FAILED ? NULL : room;
+}
+
+void nvml_drop_room(void *room, size_t size) {
+    if (room != NULL)
+        munmap(room, size);
+}

@@ -1,0 +1,172 @@
+/*
+ * How much of a device's time the processes had: the driver's samples and its accounting, of the claims' processes only.
+ *
+ * The shares are the driver's own, of the whole device, and exact. They are matched by process ID, so none are shown where
+ * the driver gives the host's (see nvml_keep_members). The driver keeps accounts of the dead too; a region forgets them,
+ * and nobody can tell a claim's dead from others', so of the dead nothing is shown.
+ */
+#include "nvml/claim.h"
+
+#include <string.h>
+
+static nvmlReturn_t read_members_of(nvmlDevice_t device, struct fraction *fraction, struct members *members) {
+    nvmlReturn_t result = nvml_read_fraction(device, fraction);
+    *members = (struct members){0};
+    return result == NVML_SUCCESS ? nvml_read_members(fraction, members) : result;
+}
+
+/*
+ * The caller needs room for as many entries as there are members, one each, and is told so before the driver's samples
+ * are read, since reading may begin the next period. Then what was kept of them is copied; none is an error of its own.
+ */
+static nvmlReturn_t give_samples(struct answer *answer, const struct members *members, unsigned int *count,
+                                 void *array) {
+    nvml_keep_members(answer, members);
+    unsigned int room = *count;
+    *count = answer->count;
+    if (answer->count == 0)
+        return NVML_ERROR_NOT_FOUND;
+    if (answer->count > room)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    memcpy(array, answer->list, answer->count * answer->entry);
+    return NVML_SUCCESS;
+}
+
+static bool has_room(unsigned int *count, const void *array, const struct members *members) {
+    unsigned int room = *count;
+    if (nvml_check_room(count, array, members->count) != NVML_SUCCESS)
+        return false;
+    *count = room;
+    return true;
+}
+
+/* Asked for no samples, the driver says whether there is anything to be asked. */
+static bool may_ask(nvmlReturn_t asked) {
+    return asked == NVML_SUCCESS || asked == NVML_ERROR_INSUFFICIENT_SIZE || asked == NVML_ERROR_NOT_FOUND;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
+                                             unsigned int *count, unsigned long long since) {
+    struct answer answer = {
+        .entry = sizeof *samples,
+        .pid_offset = offsetof(nvmlProcessUtilizationSample_t, pid),
+    };
+    struct fraction fraction;
+    struct members members = {0};
+    unsigned int theirs = 0;
+    if (count == NULL)
+        return REAL(nvmlDeviceGetProcessUtilization)(device, samples, count, since);
+    nvmlReturn_t result = REAL(nvmlDeviceGetProcessUtilization)(device, NULL, &theirs, since);
+    if (may_ask(result))
+        result = read_members_of(device, &fraction, &members);
+    if (result == NVML_SUCCESS && !has_room(count, samples, &members))
+        result = NVML_ERROR_INSUFFICIENT_SIZE;
+    if (result == NVML_SUCCESS)
+        result =
+            NVML_ASK(answer, REAL(nvmlDeviceGetProcessUtilization)(device, (void *)answer.list, &answer.count, since));
+    if (result == NVML_SUCCESS)
+        result = give_samples(&answer, &members, count, samples);
+    else if (result == NVML_ERROR_NOT_FOUND)
+        *count = 0;
+    nvml_drop_members(&members);
+    nvml_drop_answer(&answer);
+    return result;
+}
+
+/* One question to the driver, on a copy of what the caller asks. */
+static nvmlReturn_t ask_info(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t info, struct answer *answer) {
+    info.processSamplesCount = answer->count;
+    info.procUtilArray = (nvmlProcessUtilizationInfo_v1_t *)(void *)answer->list;
+    nvmlReturn_t result = REAL(nvmlDeviceGetProcessesUtilizationInfo)(device, &info);
+    answer->count = info.processSamplesCount;
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *info) {
+    struct answer none = {0}, answer = {
+                                  .entry = sizeof *info->procUtilArray,
+                                  .pid_offset = offsetof(nvmlProcessUtilizationInfo_v1_t, pid),
+                              };
+    struct fraction fraction;
+    struct members members = {0};
+    if (info == NULL)
+        return REAL(nvmlDeviceGetProcessesUtilizationInfo)(device, info);
+    nvmlReturn_t result = ask_info(device, *info, &none);
+    if (may_ask(result))
+        result = read_members_of(device, &fraction, &members);
+    if (result == NVML_SUCCESS && !has_room(&info->processSamplesCount, info->procUtilArray, &members))
+        result = NVML_ERROR_INSUFFICIENT_SIZE;
+    if (result == NVML_SUCCESS)
+        result = NVML_ASK(answer, ask_info(device, *info, &answer));
+    if (result == NVML_SUCCESS)
+        result = give_samples(&answer, &members, &info->processSamplesCount, info->procUtilArray);
+    else if (result == NVML_ERROR_NOT_FOUND)
+        info->processSamplesCount = 0;
+    nvml_drop_members(&members);
+    nvml_drop_answer(&answer);
+    return result;
+}
+
+/* --- accounting --- */
+
+nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count, unsigned int *pids) {
+    struct answer answer = {.entry = sizeof *pids};
+    struct fraction fraction;
+    struct members members = {0};
+    if (count == NULL || (*count > 0 && pids == NULL))
+        return REAL(nvmlDeviceGetAccountingPids)(device, NULL, NULL);
+    nvmlReturn_t result =
+        NVML_ASK(answer, REAL(nvmlDeviceGetAccountingPids)(device, &answer.count, (void *)answer.list));
+    if (result == NVML_SUCCESS)
+        result = read_members_of(device, &fraction, &members);
+    if (result == NVML_SUCCESS) {
+        nvml_keep_members(&answer, &members);
+        result = nvml_check_room(count, pids, answer.count);
+    }
+    if (result == NVML_SUCCESS && answer.count > 0)
+        memcpy(pids, answer.list, answer.count * sizeof *pids);
+    nvml_drop_members(&members);
+    nvml_drop_answer(&answer);
+    return result;
+}
+
+/* Whether a process's account may be seen, and if so its greatest use as the claim counts it: what the driver measured,
+ * which is never above the limit, and not less than what the process is said to hold now. */
+static nvmlReturn_t account_of(nvmlDevice_t device, unsigned int pid, unsigned long long *bytes) {
+    struct answer answer = {.entry = sizeof pid, .count = 1, .list = (char *)&pid};
+    struct fraction fraction;
+    struct members members;
+    nvmlReturn_t result = read_members_of(device, &fraction, &members);
+    if (result == NVML_SUCCESS) {
+        nvml_keep_members(&answer, &members);
+        if (answer.count == 0)
+            result = NVML_ERROR_NOT_FOUND;
+        else
+            *bytes = maximum(minimum(*bytes, fraction.limit), nvml_find_member(&members, pid)->bytes);
+    }
+    nvml_drop_members(&members);
+    return result;
+}
+
+/* What the driver said of another's process must not stay in the caller's structure. */
+nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid, nvmlAccountingStats_t *stats) {
+    nvmlAccountingStats_t said;
+    nvmlReturn_t result = REAL(nvmlDeviceGetAccountingStats)(device, pid, stats == NULL ? NULL : &said);
+    if (result == NVML_SUCCESS)
+        result = account_of(device, pid, &said.maxMemoryUsage);
+    if (result == NVML_SUCCESS)
+        *stats = said;
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device, nvmlAccountingStats_v2_t *stats) {
+    if (stats == NULL)
+        return REAL(nvmlDeviceGetAccountingStats_v2)(device, stats);
+    nvmlAccountingStats_v2_t said = *stats;
+    nvmlReturn_t result = REAL(nvmlDeviceGetAccountingStats_v2)(device, &said);
+    if (result == NVML_SUCCESS)
+        result = account_of(device, said.pid, &said.maxMemoryUsage);
+    if (result == NVML_SUCCESS)
+        *stats = said;
+    return result;
+}

@@ -1,0 +1,148 @@
+#include "region/claims.h"
+#include "system/calls.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define CONTAINER_ROOT "/.tranche"
+#define CONTAINER_CLAIMS CONTAINER_ROOT "/claims"
+#define CLAIMS_VARIABLE "TRANCHE_REGIONS"
+
+/* Where the regions lie. The variable is for processes outside containers; a container's program cannot choose. */
+static const char *claims_directory(void) {
+    if (access(CONTAINER_ROOT, F_OK) == 0 || errno != ENOENT)
+        return CONTAINER_CLAIMS;
+    return secure_getenv(CLAIMS_VARIABLE);
+}
+
+static bool is_claim_id(const char *name) {
+    return strlen(name) == REGION_CLAIM_ID_LENGTH && strspn(name, "0123456789abcdef") == REGION_CLAIM_ID_LENGTH;
+}
+
+static bool open_one(struct claims *claims, const char *directory, const char *id, bool join, char *why,
+                     size_t why_size) {
+    if (claims->count == CLAIMS_MAX) {
+        snprintf(why, why_size, "%s holds more than %d claims", directory, CLAIMS_MAX);
+        return false;
+    }
+    struct region *region = &claims->regions[claims->count];
+    if (!region_open(region, directory, id, why, why_size))
+        return false;
+    if (join && !region_join(region, why, why_size)) {
+        region_close(region);
+        return false;
+    }
+    int gpu = claims_find_gpu(claims, region->gpu_uuid);
+    claims->gpu[claims->count] = (uint16_t)(gpu >= 0 ? (unsigned)gpu : claims->count);
+    claims->count++;
+    return true;
+}
+
+/* What getdents64 returns; readdir would use the program's malloc. */
+struct directory_entry {
+    uint64_t inode;
+    int64_t offset;
+    uint16_t length;
+    uint8_t type;
+    char name[];
+};
+
+static bool open_all(struct claims *claims, const char *directory, int fd, bool join, char *why, size_t why_size) {
+    _Alignas(struct directory_entry) char buffer[4096];
+    long size;
+    while ((size = syscall(SYS_getdents64, fd, buffer, sizeof buffer)) > 0) {
+        for (long at = 0; at < size;) {
+            const struct directory_entry *entry = (const void *)(buffer + at);
+            if (is_claim_id(entry->name) && !open_one(claims, directory, entry->name, join, why, why_size))
+                return false;
+            at += entry->length;
+        }
+    }
+    if (size < 0)
+        snprintf(why, why_size, "cannot list %s: errno %d", directory, errno);
+    else if (claims->count == 0)
+        snprintf(why, why_size, "%s holds no claim", directory);
+    return size == 0 && claims->count > 0;
+}
+
+bool claims_open(struct claims *claims, bool join, char *why, size_t why_size) {
+    memset(claims, 0, sizeof *claims);
+    const char *directory = claims_directory();
+    if (directory == NULL) {
+        snprintf(why, why_size, "there is neither " CONTAINER_CLAIMS " nor the variable " CLAIMS_VARIABLE);
+        return false;
+    }
+    int fd = call_open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) {
+        snprintf(why, why_size, "cannot open %s: errno %d", directory, errno);
+        return false;
+    }
+    bool opened = open_all(claims, directory, fd, join, why, why_size);
+    call_close(fd);
+    if (!opened)
+        claims_close(claims);
+    return opened;
+}
+
+void claims_close(struct claims *claims) {
+    for (unsigned i = 0; i < claims->count; i++)
+        region_close(&claims->regions[i]);
+    claims->count = 0;
+}
+
+int claims_find_gpu(const struct claims *claims, const char *uuid) {
+    /* CUDA does not say whether a UUID is a GPU's or a MIG instance's, so what stands before it does not count. */
+    const size_t prefix = sizeof "GPU-" - 1;
+    if (strlen(uuid) <= prefix)
+        return -1;
+    for (unsigned i = 0; i < claims->count; i++) {
+        const char *other = claims->regions[i].gpu_uuid;
+        if (strlen(other) > prefix && strcmp(other + prefix, uuid + prefix) == 0)
+            return claims->gpu[i];
+    }
+    return -1;
+}
+
+uint64_t claims_limit_bytes(const struct claims *claims, int gpu) {
+    uint64_t sum = 0;
+    for (unsigned i = (unsigned)gpu; i < claims->count; i++)
+        if (claims->gpu[i] == gpu)
+            sum += region_limit_bytes(&claims->regions[i], REGION_GPU);
+    return sum;
+}
+
+uint64_t claims_used_bytes(struct claims *claims, int gpu) {
+    uint64_t sum = 0;
+    for (unsigned i = (unsigned)gpu; i < claims->count; i++)
+        if (claims->gpu[i] == gpu)
+            sum += region_used_bytes(&claims->regions[i], REGION_GPU);
+    return sum;
+}
+
+uint64_t claims_context_bytes(const struct claims *claims, int gpu) {
+    return claims->regions[gpu].context_bytes;
+}
+
+void claims_reap(struct claims *claims, int gpu) {
+    for (unsigned i = (unsigned)gpu; i < claims->count; i++)
+        if (claims->gpu[i] == gpu)
+            region_reap(&claims->regions[i]);
+}
+
+enum region_result claims_reserve(struct claims *claims, int gpu, uint64_t pages, uint16_t *region) {
+    enum region_result result = REGION_FULL;
+    for (unsigned i = (unsigned)gpu; i < claims->count; i++) {
+        if (claims->gpu[i] != gpu)
+            continue;
+        result = region_reserve(&claims->regions[i], REGION_GPU, pages);
+        *region = (uint16_t)i;
+        if (result != REGION_FULL)
+            break;
+    }
+    return result;
+}

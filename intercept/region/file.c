@@ -1,0 +1,310 @@
+/* Opening, mapping and closing a region, and the locks on its slots. */
+#include "region/words.h"
+#include "system/calls.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+__attribute__((format(printf, 3, 4))) static bool fail(char *why, size_t why_size, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(why, why_size, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+/* --- files --------------------------------------------------------------------------------------------------------- */
+
+/* Whatever is there instead of the file must neither lead elsewhere nor hold us up. */
+#define OPEN_FLAGS (O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY)
+
+int region_lock_slot(int fd, int command, unsigned index, short *type) {
+    struct flock lock = {
+        .l_type = *type,
+        .l_whence = SEEK_SET,
+        .l_start = REGION_SLOTS_OFFSET + (off_t)index * REGION_SLOT_SIZE,
+        .l_len = 1,
+    };
+    int rc = (int)call_fcntl(fd, command, (uintptr_t)&lock);
+    *type = lock.l_type;
+    return rc;
+}
+
+/* Opens a whole file of a known size. -1, and the reason in `why`, if it is not one. */
+static int open_file(const char *path, int access, size_t size, struct stat *status, char *why, size_t why_size) {
+    int fd = call_open(path, access | OPEN_FLAGS);
+    if (fd < 0 && errno == ELOOP)
+        fail(why, why_size, "%s is a symbolic link", path);
+    else if (fd < 0 && errno != EISDIR)
+        fail(why, why_size, "cannot open %s: errno %d", path, errno);
+    else if (fd < 0)
+        fail(why, why_size, "%s is no regular file", path);
+    else if (!call_fstat(fd, status))
+        fail(why, why_size, "cannot look at %s: errno %d", path, errno);
+    else if (!S_ISREG(status->st_mode))
+        fail(why, why_size, "%s is no regular file", path);
+    else if (status->st_size != (off_t)size)
+        fail(why, why_size, "%s has %lld bytes instead of %zu", path, (long long)status->st_size, size);
+    else
+        return fd;
+    if (fd >= 0)
+        call_close(fd);
+    return -1;
+}
+
+int region_open_limit(const struct region *region, char *why, size_t why_size) {
+    struct stat status;
+    return open_file(region->limit_path, O_RDONLY, REGION_LIMIT_SIZE, &status, why, why_size);
+}
+
+static bool is_usage(const struct region *region, const struct stat *status) {
+    return status->st_dev == region->device && status->st_ino == region->inode;
+}
+
+int region_open_usage(const struct region *region, int access, char *why, size_t why_size) {
+    struct stat status;
+    int fd = open_file(region->usage_path, access, REGION_USAGE_SIZE, &status, why, why_size);
+    if (fd < 0 || is_usage(region, &status))
+        return fd;
+    fail(why, why_size, "%s was replaced by another file", region->usage_path);
+    call_close(fd);
+    return -1;
+}
+
+int region_ask_descriptor(const struct region *region, bool *gone) {
+    struct stat status;
+    int fd = call_open(region->usage_path, O_RDWR | OPEN_FLAGS);
+    *gone = fd >= 0;
+    /* A program that has changed its root finds nothing there any more. */
+    if (fd < 0)
+        fd = (int)syscall(SYS_fcntl, region->descriptor, F_DUPFD_CLOEXEC, 0);
+    /* Nor does one that has no descriptor left. The one that holds the lock on our own slot sees all but that. */
+    if (fd < 0)
+        fd = region->descriptor;
+    if (call_fstat(fd, &status) && is_usage(region, &status) &&
+        lseek(fd, 0, SEEK_CUR) != region_holder_position(region)) {
+        *gone = status.st_size != REGION_USAGE_SIZE || status.st_nlink == 0;
+        return fd;
+    }
+    region_asked(region, fd);
+    return -1;
+}
+
+void region_asked(const struct region *region, int fd) {
+    if (fd >= 0 && fd != region->descriptor)
+        call_close(fd);
+}
+
+bool region_is_usage(const struct region *region, int fd) {
+    struct stat status;
+    return call_fstat(fd, &status) && is_usage(region, &status);
+}
+
+/* --- opening ------------------------------------------------------------------------------------------------------- */
+
+/* What both files begin with. */
+struct heading {
+    char magic[8];
+    uint32_t version;
+    uint32_t size;
+    uint8_t claim_id[REGION_CLAIM_ID_LENGTH];
+};
+
+static bool check_heading(const void *file, const char *magic, uint32_t size, const char *path, const char *id,
+                          char *why, size_t why_size) {
+    const struct heading *heading = file;
+    if (memcmp(heading->magic, magic, sizeof heading->magic) != 0)
+        return fail(why, why_size, "%s is not a file of a claim's region", path);
+    if (heading->version != REGION_VERSION)
+        return fail(why, why_size, "%s has version %u, this library knows version %u", path, heading->version,
+                    REGION_VERSION);
+    if (heading->size != size)
+        return fail(why, why_size, "%s says that it has %u bytes instead of %u", path, heading->size, size);
+    if (memcmp(heading->claim_id, id, REGION_CLAIM_ID_LENGTH) != 0)
+        return fail(why, why_size, "%s belongs to claim %.8s, not to claim %.8s", path, (const char *)heading->claim_id,
+                    id);
+    return true;
+}
+
+/* Reads the beginning of a file and closes it. */
+static bool read_start(int fd, void *start, size_t size, const char *path, char *why, size_t why_size) {
+    ssize_t got = call_pread(fd, start, size, 0);
+    int error = errno;
+    call_close(fd);
+    if (got < 0)
+        return fail(why, why_size, "cannot read %s: errno %d", path, error);
+    return got == (ssize_t)size || fail(why, why_size, "%s has become shorter", path);
+}
+
+static bool read_limit(struct region *region, const char *id, char *why, size_t why_size) {
+    const char *path = region->limit_path;
+    struct region_limit limit;
+    int fd = region_open_limit(region, why, why_size);
+    if (fd < 0 || !read_start(fd, &limit, sizeof limit, path, why, why_size) ||
+        !check_heading(&limit, REGION_LIMIT_MAGIC, REGION_LIMIT_SIZE, path, id, why, why_size))
+        return false;
+    memcpy(region->gpu_uuid, limit.gpu_uuid, sizeof region->gpu_uuid);
+    region->context_bytes = limit.context_bytes;
+    if (region->gpu_uuid[0] == '\0' || memchr(region->gpu_uuid, '\0', sizeof region->gpu_uuid) == NULL)
+        return fail(why, why_size, "%s names no GPU", path);
+    return true;
+}
+
+static bool read_usage(struct region *region, const char *id, char *why, size_t why_size) {
+    const char *path = region->usage_path;
+    struct {
+        struct heading heading;
+        uint32_t slot_count;
+        uint32_t page_shift;
+    } start;
+    _Static_assert(sizeof start == offsetof(struct region_usage, reserved0), "usage file");
+    struct stat status;
+    int fd = open_file(path, O_RDWR, REGION_USAGE_SIZE, &status, why, why_size);
+    if (fd < 0 || !read_start(fd, &start, sizeof start, path, why, why_size) ||
+        !check_heading(&start, REGION_USAGE_MAGIC, REGION_USAGE_SIZE, path, id, why, why_size))
+        return false;
+    if (start.slot_count != REGION_SLOT_COUNT || start.page_shift != REGION_PAGE_SHIFT)
+        return fail(why, why_size, "%s has slots or pages of a size that version %u does not have", path,
+                    REGION_VERSION);
+    region->device = status.st_dev;
+    region->inode = status.st_ino;
+    return true;
+}
+
+bool region_open(struct region *region, const char *directory, const char *id, char *why, size_t why_size) {
+    memset(region, 0, sizeof *region);
+    region->slot = region->descriptor = region->holder.descriptor = -1;
+    region->queue.socket = region->holder.queue.socket = -1;
+    if (strlen(id) != REGION_CLAIM_ID_LENGTH)
+        return fail(why, why_size, "%s is not the name of a claim", id);
+    int length = snprintf(region->usage_path, sizeof region->usage_path, "%s/%s/" REGION_USAGE_FILE, directory, id);
+    if (length < 0 || (size_t)length >= sizeof region->usage_path)
+        return fail(why, why_size, "the path %s is too long", directory);
+    snprintf(region->limit_path, sizeof region->limit_path, "%s/%s/" REGION_LIMIT_FILE, directory, id);
+    return read_limit(region, id, why, why_size) && read_usage(region, id, why, why_size);
+}
+
+/* --- joining ------------------------------------------------------------------------------------------------------- */
+
+/*
+ * A mapping keeps the description of our lock when the program closes its descriptor. Of all that a process has mapped, the kernel
+ * finalises last what lies lowest, and the lock must go after what the driver has mapped, see region_last.c: hence the hints.
+ */
+void *region_map_low(int fd, size_t size, int protection) {
+    /* Above position-dependent programs, below everything that the kernel places by itself. */
+    const uintptr_t from = UINT64_C(0x100000000), step = 0x80000;
+    for (uintptr_t address = from; address < from + 64 * step; address += step) {
+        void *hint = (void *)address; /* NOLINT(performance-no-int-to-ptr) */
+        void *map = mmap(hint, size, protection, MAP_SHARED, fd, 0);
+        if (map == hint || map == MAP_FAILED)
+            return map;
+        munmap(map, size);
+    }
+    return mmap(NULL, size, protection, MAP_SHARED, fd, 0);
+}
+
+static bool map_usage(struct region *region, char *why, size_t why_size) {
+    int fd = region_open_usage(region, O_RDWR, why, why_size);
+    if (fd < 0)
+        return false;
+    void *map = region_map_low(fd, REGION_USAGE_SIZE, PROT_READ | PROT_WRITE);
+    if (map == MAP_FAILED) {
+        fail(why, why_size, "cannot map %s: errno %d", region->usage_path, errno);
+        call_close(fd);
+        return false;
+    }
+    region_guard(map, REGION_USAGE_SIZE);
+    region->usage = map;
+    region->descriptor = fd;
+    region->queue = region_queue_of(fd);
+    return true;
+}
+
+static bool map_limit(struct region *region, char *why, size_t why_size) {
+    int fd = region_open_limit(region, why, why_size);
+    if (fd < 0)
+        return false;
+    void *map = mmap(NULL, REGION_LIMIT_SIZE, PROT_READ, MAP_SHARED, fd, 0);
+    int error = errno;
+    call_close(fd);
+    if (map == MAP_FAILED)
+        return fail(why, why_size, "cannot map %s: errno %d", region->limit_path, error);
+    region_guard(map, REGION_LIMIT_SIZE);
+    region->limit = map;
+    return true;
+}
+
+static bool take_slot(struct region *region, char *why, size_t why_size) {
+    struct region_usage *usage = region->usage;
+    int index = region_take_slot(region, region->descriptor);
+    if (index < 0 && errno == EUCLEAN)
+        return fail(why, why_size, "the slots in %s are not in order", region->usage_path);
+    if (index < 0 && errno == EAGAIN)
+        return fail(why, why_size,
+                    "%u processes and pieces of shared memory already use the claim of %s, which is the most it "
+                    "can count",
+                    REGION_SLOT_COUNT, region->usage_path);
+    if (index < 0)
+        return fail(why, why_size, "cannot lock a slot in %s: errno %d", region->usage_path, errno);
+    struct region_slot *slot = &usage->slots[index];
+    atomic_store(&slot->pid, (int32_t)getpid());
+    atomic_store(&slot->contexts, 0);
+    atomic_store(&slot->life, next_life(atomic_load(&slot->life), REGION_KIND_PROCESS));
+    for (unsigned i = 0; i < REGION_LEDGER_COUNT; i++)
+        region->said[i] = atomic_load(&slot->held[i].committed);
+    region->slot = index;
+    return true;
+}
+
+static bool join(struct region *region, char *why, size_t why_size) {
+    if (!map_usage(region, why, why_size) || !map_limit(region, why, why_size) || !take_slot(region, why, why_size))
+        return false;
+    if (!region_holder_open(region))
+        return fail(why, why_size, "cannot open %s twice: errno %d", region->usage_path, errno);
+    if (!region_sums_agree(region->usage, REGION_GPU) || !region_sums_agree(region->usage, REGION_SPILL))
+        return fail(why, why_size, "the sums in %s are not those of its slots", region->usage_path);
+    return region_intact(region) || fail(why, why_size, "%s is no longer a region", region->usage_path);
+}
+
+bool region_join(struct region *region, char *why, size_t why_size) {
+    bool joined = join(region, why, why_size);
+    if (!joined)
+        region_close(region);
+    return joined;
+}
+
+void region_close(struct region *region) {
+    region_holder_close(region);
+    if (region->usage != NULL) {
+        region_unguard(region->usage);
+        munmap(region->usage, REGION_USAGE_SIZE);
+        call_close(region->descriptor);
+        region_queue_empty(&region->queue);
+    }
+    if (region->limit != NULL) {
+        region_unguard(region->limit);
+        munmap((void *)(uintptr_t)region->limit, REGION_LIMIT_SIZE);
+    }
+    region->usage = NULL;
+    region->limit = NULL;
+    region->slot = region->descriptor = -1;
+}
+
+uint64_t region_limit_bytes(const struct region *region, enum region_ledger ledger) {
+    const struct region_limit *limit = region->limit;
+    if (limit == NULL)
+        return region_look_limit_bytes(region, ledger);
+    return atomic_load_explicit(ledger == REGION_SPILL ? &limit->spill_bytes : &limit->limit_bytes,
+                                memory_order_relaxed);
+}
+
+bool region_intact(const struct region *region) {
+    return region->usage != NULL ? region_mapped_intact(region) : region_look_intact(region);
+}

@@ -1,0 +1,424 @@
+/*
+ * How processes account for GPU memory without locks.
+ *
+ * There is a ledger for each kind of memory, and none of them knows of the others. The sum of a ledger is one word, `total`
+ * = {seq, slot, pages}: the sum in pages, and which operation of which slot produced it. What each slot holds is its word
+ * `committed` = {seq, pages}. An operation (taking or giving back pages) has three steps:
+ *
+ *   announce   op[s] = {q, delta}             q is the slot's next sequence number: committed[s].seq + 1
+ *   take       total: w -> {q, s, w.pages+delta}   one compare-and-swap: the check against the limit and the reservation
+ *   commit     committed[s]: {q-1, p} -> {q, p+delta}
+ *
+ * Nobody may replace a total that names an operation before that operation is committed, so whoever wants to take first
+ * commits the operation which `total` names ("helps"). All that is needed for it is in shared memory, so it does not
+ * matter whether the process that took is running, stopped or dead. From this follow the invariants:
+ *
+ *   I1  An operation that was taken and is not committed is the one that `total` names. Hence the sum over all slots of
+ *       committed.pages differs from total.pages by at most one operation, whose delta can be read in op.
+ *   I2  If w was read from `total`, w does not name (s, q), and committed[s].seq == q-1 is read afterwards, then q was
+ *       not taken before w was read. (Had it been, `total` moved on from naming it only after committed[s].seq reached q.)
+ *   I3  If in addition the compare-and-swap from that w succeeds, q had not been taken until then: it is taken once.
+ *   I4  op[s] = {q, delta} does not change between taking and committing q. The owner announces q+1 only after it has seen
+ *       q committed; others announce only in slots of the dead, as described below.
+ *
+ * An operation that was announced and never taken (it did not fit, or its process died) has had no effect, and the next
+ * announcement overwrites it.
+ *
+ * Moving. A process that owns two slots s and t moves n pages from one to the other by one operation, which leaves the sum
+ * as it is:
+ *
+ *   announce   op[t] = {r, +n}, then op[s] = {q, move to t, n}        r is t's next sequence number, q that of s
+ *   take       total: w -> {q, s, w.pages}
+ *   commit     committed[t]: {r-1, x} -> {r, x+n}, then committed[s]: {q-1, p} -> {q, p-n}
+ *
+ * To take q is to take r, which is never taken by its own name. As long as committed[s] is {q-1, p} the owner has not
+ * gone on, so op[t] is still {r, +n}: whoever helps reads op[t] and committed[t] first, and commits r only if it finds
+ * committed[s] unchanged after that. If it is, what it read of t was of this operation; and the compare-and-swap from a
+ * committed[t] whose sequence number is r-1 can succeed only once. A `total` that names the move is replaced only after
+ * committed[s] has reached q, hence after committed[t] has reached r, so I1 to I4 hold for t's operation r as well, with
+ * "names (s, q)" for "names (t, r)". In I1, two slots then differ from what they will be, by what cancels out.
+ *
+ * The slots of the dead. A process owns slot s as long as it holds a lock on the slot's byte that belongs to an open file
+ * description (F_OFD_SETLK). The kernel drops it with the last reference to the description, and everybody else can ask
+ * whether it is there. Whoever finds a slot with pages and without a lock may give them back ("reap"), many processes at
+ * once, and none of them holds anything up if it stops half-way:
+ *
+ *   1  help; c = committed[s] = {q-1, p}, p > 0
+ *   2  ask for the lock: not there. Whoever wrote c is dead, or will never write again if c is still there in step 3.
+ *   3  help; o = op[s]; committed[s] is still c
+ *   4  announce by compare-and-swap: op[s]: o -> {q, -p}
+ *   5  take as above, but before each attempt committed[s] must still be c
+ *
+ * Step 3 after step 2: what the dead took is now committed, or c is still there and q was never taken (I2) and never will
+ * be by the dead; so the announcement in 4 changes no delta that anybody needs (I4). Step 4 fails if another reaper was
+ * faster. Two reapers of the same c announce the same {q, -p}, and I3 makes it count once. A new owner of the slot, whose
+ * lock shows that the former owner is dead, does the same before its first own operation, so whatever a reaper finds
+ * there later differs from c, or p was 0 and there was nothing to reap. A reaper that was stopped between any two steps
+ * and wakes up later fails in 3, 4 or 5.
+ *
+ * Shares. A share is a slot on whose byte any number of processes hold a lock for reading. Its maker writes in it as if it
+ * owned it, for as long as it has such a lock itself; the others only hold it. So much is as above: no lock, then no maker.
+ * But somebody may come and lock it just after a reaper has found no lock, and must not believe that it is counted. What
+ * decides between the two is the slot's word `life` = {generation, kind}. Between steps 2 and 3,
+ *
+ *   a reaper    has read life = {g, share} after step 1 and before step 2, and now changes it to {g+1, ended}, or starts anew;
+ *   a newcomer  locks, then changes life from {g, share} to {g+1, share}; if it finds another kind, it has come too late.
+ *
+ * Once the newcomer has changed it, a reaper that read it before fails, and one that reads it afterwards finds the lock. Once
+ * a reaper has ended it, it stays so until a new owner has locked the slot for writing (which nobody can while anybody
+ * holds it), emptied it as above, and given it a new life. So of an ended share, c is what it was last, and if read before
+ * `life` it is the share's and no successor's: no question is needed any more, and whoever comes by can go on with step 3.
+ *
+ * Sequence numbers have 24 bits. A process that stops between reading a word and its compare-and-swap is deceived only if
+ * at its return the word is the same to the last bit after a multiple of 2^24 operations.
+ *
+ * Noise. All this believes what is in the file, and any process of the claim can write there. So each process remembers what
+ * its own slots must say; whoever looks at all slots compares their sum with the total; and that both files are what they
+ * were is checked before an operation and after it: see also region_guard.c. What is found broken stays so, and grants
+ * nothing.
+ */
+#include "region/words.h"
+#include "system/calls.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <time.h>
+#include <unistd.h>
+
+#define REAP_EVERY_NS (50 * 1000 * 1000ull)
+#define REAP_ATTEMPTS 64
+#define CHECK_ATTEMPTS 3
+
+/* Where processes look for a slot first, and after how many that are taken they look in twice as many. */
+#define SLOTS_FIRST 64u
+#define REFUSED_MAX 16u
+
+/* Commits the receiving half of a move, of which `committed` is what its sender holds before it. */
+__attribute__((noinline, cold)) static void help_receiver(struct region_usage *usage, enum region_ledger ledger,
+                                                          struct region_held *sender, uint64_t committed, uint64_t op) {
+    struct region_held *receiver = &usage->slots[move_receiver(op)].held[ledger];
+    uint64_t announced = atomic_load(&receiver->op);
+    uint64_t before = atomic_load(&receiver->committed);
+    STEP("help: before receiver");
+    if (atomic_load(&sender->committed) != committed || next_seq(seq_of(before)) != seq_of(announced))
+        return;
+    STEP("help: before receiver's commit");
+    uint64_t pages = add_pages(committed_pages(before), (int64_t)move_pages(op));
+    atomic_compare_exchange_strong(&receiver->committed, &before, committed_word(seq_of(announced), pages));
+}
+
+/* Commits the operation that `total` names, if nobody has done it yet. */
+static inline void help(struct region_usage *usage, enum region_ledger ledger, uint64_t total) {
+    uint64_t seq = seq_of(total);
+    if (seq == 0)
+        return;
+    struct region_held *held = &usage->slots[total_slot(total)].held[ledger];
+    uint64_t committed = atomic_load(&held->committed);
+    if (next_seq(seq_of(committed)) != seq)
+        return;
+    uint64_t op = atomic_load(&held->op);
+    if (seq_of(op) != seq)
+        return;
+    if (op_moves(op))
+        help_receiver(usage, ledger, held, committed, op);
+    STEP("help: before commit");
+    uint64_t after = committed_word(seq, add_pages(committed_pages(committed), op_change(op)));
+    atomic_compare_exchange_strong(&held->committed, &committed, after);
+}
+
+/* Reads `total` with everything committed that was taken before. */
+static uint64_t settled_total(struct region_usage *usage, enum region_ledger ledger) {
+    uint64_t total = atomic_load(&usage->sums[ledger].total);
+    help(usage, ledger, total);
+    return total;
+}
+
+/* --- operations ---------------------------------------------------------------------------------------------------- */
+
+static uint64_t limit_pages(const struct region *region, enum region_ledger ledger) {
+    uint64_t pages = region_limit_bytes(region, ledger) >> REGION_PAGE_SHIFT;
+    return pages > PAGES_MAX ? PAGES_MAX : pages;
+}
+
+static enum region_result broken(struct region *region) {
+    atomic_store(&region->broken, true);
+    return REGION_BROKEN;
+}
+
+/* Whether an operation that came to `result` came to it in a region: the files may have gone meanwhile. */
+static enum region_result if_intact(struct region *region, enum region_result result) {
+    return region_mapped_intact(region) ? result : broken(region);
+}
+
+enum region_result region_operate(struct region *region, enum region_ledger ledger, unsigned slot, uint64_t *said,
+                                  int64_t delta) {
+    struct region_usage *usage = region->usage;
+    struct region_sum *sum = &usage->sums[ledger];
+    struct region_held *held = &usage->slots[slot].held[ledger];
+    if (!region_mapped_intact(region) || atomic_load(&held->committed) != *said)
+        return broken(region);
+    uint64_t ours = committed_pages(*said), seq = next_seq(seq_of(*said));
+    if (delta < 0 && (uint64_t)-delta > ours)
+        return REGION_FULL;
+    atomic_store_explicit(&held->op, op_word(seq, delta), memory_order_release);
+    STEP("operate: announced");
+    for (;;) {
+        uint64_t before = settled_total(usage, ledger);
+        if (total_pages(before) < ours)
+            return broken(region);
+        uint64_t pages = total_pages(before) + (uint64_t)delta;
+        if (delta > 0 && pages > limit_pages(region, ledger))
+            return if_intact(region, REGION_FULL);
+        uint64_t after = total_word(seq, slot, pages);
+        STEP("operate: before take");
+        if (atomic_compare_exchange_strong(&sum->total, &before, after)) {
+            STEP("operate: taken");
+            uint64_t committed = *said; /* as `help` would, and others may have done */
+            *said = committed_word(seq, ours + (uint64_t)delta);
+            atomic_compare_exchange_strong(&held->committed, &committed, *said);
+            STEP("operate: committed");
+            if (delta > 0)
+                raise_to(&sum->peak_pages, pages);
+            return if_intact(region, REGION_OK);
+        }
+    }
+}
+
+enum region_result region_move(struct region *region, unsigned from, uint64_t *from_said, unsigned to,
+                               uint64_t *to_said, uint64_t pages) {
+    struct region_usage *usage = region->usage;
+    struct region_sum *sum = &usage->sums[REGION_GPU];
+    struct region_held *sender = &usage->slots[from].held[REGION_GPU];
+    struct region_held *receiver = &usage->slots[to].held[REGION_GPU];
+    if (!region_mapped_intact(region) || atomic_load(&sender->committed) != *from_said ||
+        atomic_load(&receiver->committed) != *to_said)
+        return broken(region);
+    uint64_t seq = next_seq(seq_of(*from_said)), receiver_seq = next_seq(seq_of(*to_said));
+    if (pages > MOVE_PAGES_MAX || pages > committed_pages(*from_said))
+        return REGION_FULL;
+    atomic_store(&receiver->op, op_word(receiver_seq, (int64_t)pages));
+    STEP("move: receiver announced");
+    atomic_store(&sender->op, move_word(seq, to, pages));
+    STEP("move: announced");
+    for (;;) {
+        uint64_t before = settled_total(usage, REGION_GPU);
+        if (total_pages(before) < committed_pages(*from_said))
+            return broken(region);
+        uint64_t after = total_word(seq, from, total_pages(before));
+        STEP("move: before take");
+        if (atomic_compare_exchange_strong(&sum->total, &before, after)) {
+            STEP("move: taken");
+            help(usage, REGION_GPU, after);
+            STEP("move: committed");
+            *from_said = committed_word(seq, committed_pages(*from_said) - pages);
+            *to_said = committed_word(receiver_seq, committed_pages(*to_said) + pages);
+            return if_intact(region, REGION_OK);
+        }
+    }
+}
+
+enum region_result region_reserve(struct region *region, enum region_ledger ledger, uint64_t pages) {
+    if (region->slot < 0 || atomic_load_explicit(&region->broken, memory_order_relaxed))
+        return REGION_BROKEN;
+    enum region_result result = REGION_FULL;
+    if (pages <= PAGES_MAX) {
+        unsigned slot = (unsigned)region->slot;
+        result = region_operate(region, ledger, slot, &region->said[ledger], (int64_t)pages);
+        if (result == REGION_FULL) {
+            region_reap(region);
+            if (!atomic_load(&region->broken))
+                result = region_operate(region, ledger, slot, &region->said[ledger], (int64_t)pages);
+        }
+    }
+    if (result == REGION_FULL)
+        atomic_fetch_add_explicit(&region->usage->sums[ledger].refused, 1, memory_order_relaxed);
+    return atomic_load_explicit(&region->broken, memory_order_relaxed) ? REGION_BROKEN : result;
+}
+
+void region_release(struct region *region, enum region_ledger ledger, uint64_t pages) {
+    if (pages == 0 || region->slot < 0 || atomic_load_explicit(&region->broken, memory_order_relaxed))
+        return;
+    /* Nobody gives back more than it has, unless the accounts were wrong before; then what there is. */
+    uint64_t ours = committed_pages(region->said[ledger]);
+    region_operate(region, ledger, (unsigned)region->slot, &region->said[ledger],
+                   -(int64_t)(pages < ours ? pages : ours));
+}
+
+void region_count_contexts(struct region *region, int change) {
+    if (region->slot >= 0)
+        atomic_fetch_add_explicit(&region->usage->slots[region->slot].contexts, change, memory_order_relaxed);
+}
+
+/* --- the slots of the dead ----------------------------------------------------------------------------------------- */
+
+/* Steps 3 to 5 of reaping: gives back what a slot held when it was `committed`. The slot's owner is known to be dead. */
+static void take_back(struct region_usage *usage, enum region_ledger ledger, unsigned index, uint64_t committed) {
+    struct region_held *held = &usage->slots[index].held[ledger];
+    uint64_t pages = committed_pages(committed);
+    uint64_t seq = next_seq(seq_of(committed));
+    uint64_t wanted = op_word(seq, -(int64_t)pages);
+
+    settled_total(usage, ledger);
+    STEP("reap: settled");
+    uint64_t op = atomic_load(&held->op);
+    if (atomic_load(&held->committed) != committed)
+        return;
+    STEP("reap: before announce");
+    if (op != wanted && !atomic_compare_exchange_strong(&held->op, &op, wanted))
+        return;
+    STEP("reap: announced");
+    for (;;) {
+        uint64_t before = settled_total(usage, ledger);
+        if (atomic_load(&held->committed) != committed)
+            return;
+        uint64_t after = total_word(seq, index, add_pages(total_pages(before), -(int64_t)pages));
+        STEP("reap: before take");
+        if (atomic_compare_exchange_strong(&usage->sums[ledger].total, &before, after)) {
+            STEP("reap: taken");
+            help(usage, ledger, after);
+            return;
+        }
+    }
+}
+
+static bool owned_by_somebody(int fd, unsigned index) {
+    short type = F_WRLCK;
+    return region_lock_slot(fd, F_OFD_GETLK, index, &type) != 0 || type != F_UNLCK;
+}
+
+bool region_reap_slot(struct region_usage *usage, int fd, unsigned index) {
+    struct region_slot *slot = &usage->slots[index];
+    for (int attempt = 0; attempt < REAP_ATTEMPTS; attempt++) {
+        uint64_t committed[REGION_LEDGER_COUNT], pages = 0;
+        for (unsigned i = 0; i < REGION_LEDGER_COUNT; i++) {
+            settled_total(usage, (enum region_ledger)i);
+            committed[i] = atomic_load(&slot->held[i].committed);
+            pages += committed_pages(committed[i]);
+        }
+        if (pages == 0)
+            return true;
+        uint64_t life = atomic_load(&slot->life);
+        if (life_kind(life) != REGION_KIND_ENDED) {
+            STEP("reap: before question");
+            if (owned_by_somebody(fd, index))
+                return false;
+            STEP("reap: dead");
+            if (life_kind(life) == REGION_KIND_SHARE &&
+                !atomic_compare_exchange_strong(&slot->life, &life, next_life(life, REGION_KIND_ENDED)))
+                continue;
+            STEP("reap: ended");
+        }
+        for (unsigned i = 0; i < REGION_LEDGER_COUNT; i++)
+            if (committed_pages(committed[i]) != 0)
+                take_back(usage, (enum region_ledger)i, index, committed[i]);
+    }
+    return false;
+}
+
+/* Whether the slots hold together what the total says. No operation was taken while it stayed the same, so a difference is
+ * none of ours; but nobody is told so by one look. */
+bool region_sums_agree(struct region_usage *usage, enum region_ledger ledger) {
+    for (int attempt = 0; attempt < CHECK_ATTEMPTS; attempt++) {
+        uint64_t total = settled_total(usage, ledger), end = atomic_load(&usage->high_water), pages = 0;
+        for (unsigned i = 0; i < end && i < REGION_SLOT_COUNT; i++)
+            pages += committed_pages(atomic_load(&usage->slots[i].held[ledger].committed));
+        if (pages == total_pages(total) || atomic_load(&usage->sums[ledger].total) != total)
+            return true;
+    }
+    return false;
+}
+
+static bool is_empty(const struct region_slot *slot) {
+    return committed_pages(atomic_load(&slot->held[REGION_GPU].committed)) == 0 &&
+           committed_pages(atomic_load(&slot->held[REGION_SPILL].committed)) == 0;
+}
+
+void region_reap(struct region *region) {
+    struct region_usage *usage = region->usage;
+    if (usage == NULL)
+        return;
+    int error = errno;
+    /* A descriptor of our own for the question, and only while we ask: the program may close descriptors that it does not
+     * know, and open others under the same number. */
+    bool gone;
+    for (unsigned i = 0; i < REGION_LEDGER_COUNT; i++)
+        settled_total(usage, (enum region_ledger)i);
+    int fd = region_ask_descriptor(region, &gone);
+    uint64_t end = atomic_load(&usage->high_water);
+    for (unsigned i = 0; i < end && i < REGION_SLOT_COUNT && fd >= 0 && !gone; i++)
+        if ((int)i != region->slot && !is_empty(&usage->slots[i]) &&
+            (fd != region->descriptor || region_is_usage(region, fd)))
+            region_reap_slot(usage, fd, i);
+    region_asked(region, fd);
+    if (gone || !region_sums_agree(usage, REGION_GPU) || !region_sums_agree(usage, REGION_SPILL) ||
+        !region_mapped_intact(region))
+        broken(region);
+    errno = error;
+}
+
+uint64_t region_used_bytes(struct region *region, enum region_ledger ledger) {
+    struct region_usage *usage = region->usage;
+    if (usage == NULL)
+        return region_look_used_bytes(region, ledger);
+    struct timespec time = {0};
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+    uint64_t now = (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+    uint64_t last = atomic_load_explicit(&usage->last_reap_ns, memory_order_relaxed);
+    /* A time in the future wraps to a huge difference, so it cannot keep us from looking. */
+    if (now - last >= REAP_EVERY_NS && atomic_compare_exchange_strong(&usage->last_reap_ns, &last, now))
+        region_reap(region);
+    uint64_t pages = total_pages(atomic_load(&usage->sums[ledger].total));
+    if (atomic_load(&region->broken) || !region_mapped_intact(region))
+        pages = PAGES_MAX;
+    return pages << REGION_PAGE_SHIFT;
+}
+
+/* --- finding a slot ------------------------------------------------------------------------------------------------ */
+
+/* Locks a slot and empties it. False and EAGAIN (or EACCES) if somebody else has it. */
+static bool take(struct region *region, int fd, unsigned index) {
+    struct region_usage *usage = region->usage;
+    errno = EAGAIN;
+    /* Our own lock on a share would be no obstacle to us. */
+    if (region->holds != NULL && region->holds[index].held)
+        return false;
+    /* Reaped before we lock it: if we were stopped in between, nobody else could reap it. */
+    if (!region_reap_slot(usage, fd, index))
+        return false;
+    STEP("slot: before lock");
+    short type = F_WRLCK;
+    if (region_lock_slot(fd, F_OFD_SETLK, index, &type) != 0)
+        return false;
+    STEP("slot: locked");
+    raise_to(&usage->high_water, index + 1);
+    /* Our lock is no obstacle to ourselves, so this asks only whether somebody came and died meanwhile. */
+    if (region_reap_slot(usage, fd, index)) {
+        STEP("slot: emptied");
+        return true;
+    }
+    type = F_UNLCK;
+    region_lock_slot(fd, F_OFD_SETLK, index, &type);
+    errno = EUCLEAN;
+    return false;
+}
+
+int region_take_slot(struct region *region, int fd) {
+    struct region_usage *usage = region->usage;
+    /* As few slots as possible are ever used, since whoever looks for the dead looks at all that were; and everybody starts
+     * elsewhere, or hundreds of processes that start at once would all try the same ones in turn. */
+    unsigned range = SLOTS_FIRST, refused = 0;
+    while (range < REGION_SLOT_COUNT && range < atomic_load(&usage->high_water))
+        range *= 2;
+    /* The second round is for those whose slots were all taken while others became free behind them. */
+    for (unsigned last = 0; last < 2 * REGION_SLOT_COUNT; last += range == REGION_SLOT_COUNT) {
+        unsigned index = (unsigned)(atomic_fetch_add(&usage->next_slot, 1) % range);
+        if (take(region, fd, index))
+            return (int)index;
+        if (errno != EAGAIN && errno != EACCES)
+            return -1;
+        if (++refused % REFUSED_MAX == 0 && range < REGION_SLOT_COUNT)
+            range *= 2;
+    }
+    errno = EAGAIN;
+    return -1;
+}

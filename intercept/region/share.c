@@ -1,0 +1,285 @@
+/*
+ * Shares, as one process sees them: which it holds, and the description of `usage` through which it holds them.
+ *
+ * A descriptor may be closed by the program at any time, and its number may then be another file's. So the description is
+ * kept by a mapping as well, and known by its file position, which is its own: no other description of this file has it.
+ * Where the descriptor is gone, another description takes over its locks.
+ */
+#include "region/words.h"
+#include "system/calls.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define HOLDER_SIZE 4096u
+#define HOLDS_SIZE (REGION_SLOT_COUNT * sizeof(struct region_hold))
+
+/* --- the description ----------------------------------------------------------------------------------------------- */
+
+static bool lock_held(const struct region *region, int fd) {
+    for (unsigned i = 0; region->holds != NULL && i < REGION_SLOT_COUNT; i++) {
+        short type = F_RDLCK;
+        if (region->holds[i].held && region_lock_slot(fd, F_OFD_SETLK, i, &type) != 0)
+            return false;
+    }
+    return true;
+}
+
+bool region_holder_open(struct region *region) {
+    char why[64]; /* errno says enough */
+    int fd = region_open_usage(region, O_RDWR, why, sizeof why);
+    if (fd < 0)
+        return false;
+    void *mapping = region_map_low(fd, HOLDER_SIZE, PROT_NONE);
+    if (mapping == MAP_FAILED || lseek(fd, region_holder_position(region), SEEK_SET) < 0 || !lock_held(region, fd)) {
+        if (mapping != MAP_FAILED)
+            munmap(mapping, HOLDER_SIZE);
+        call_close(fd);
+        return false;
+    }
+    if (region->holder.mapping != NULL)
+        munmap(region->holder.mapping, HOLDER_SIZE);
+    region_queue_empty(&region->holder.queue);
+    region->holder = (struct region_holder){.descriptor = fd, .mapping = mapping, .queue = region_queue_of(fd)};
+    return true;
+}
+
+static bool is_holder(const struct region *region, int fd) {
+    return fd >= 0 && region_is_usage(region, fd) && lseek(fd, 0, SEEK_CUR) == region_holder_position(region);
+}
+
+/* Its descriptor, or -1. */
+static int holder(struct region *region) {
+    if (!is_holder(region, region->holder.descriptor) && !region_holder_open(region))
+        return -1;
+    return region->holder.descriptor;
+}
+
+void region_holder_close(struct region *region) {
+    if (is_holder(region, region->holder.descriptor))
+        call_close(region->holder.descriptor);
+    if (region->holder.mapping != NULL)
+        munmap(region->holder.mapping, HOLDER_SIZE);
+    if (region->holds != NULL)
+        munmap(region->holds, HOLDS_SIZE);
+    region_queue_empty(&region->holder.queue);
+    region->holder = (struct region_holder){.descriptor = -1, .queue = {.socket = -1}};
+    region->holds = NULL;
+}
+
+static bool lock_share(int fd, int index, short type) {
+    return region_lock_slot(fd, F_OFD_SETLK, (unsigned)index, &type) == 0;
+}
+
+/* --- what we hold -------------------------------------------------------------------------------------------------- */
+
+/* Only pages of it that are written take memory. */
+static bool make_holds(struct region *region) {
+    if (region->holds != NULL)
+        return true;
+    void *map = mmap(NULL, HOLDS_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED)
+        return false;
+    region->holds = map;
+    return true;
+}
+
+static bool usable(const struct region *region) {
+    return region->slot >= 0 && !atomic_load_explicit(&region->broken, memory_order_relaxed) &&
+           region_mapped_intact(region);
+}
+
+static struct region_hold *held(const struct region *region, int share) {
+    if (region->usage == NULL || region->holds == NULL || share < 0 || share >= (int)REGION_SLOT_COUNT)
+        return NULL;
+    struct region_hold *hold = &region->holds[share];
+    return hold->held ? hold : NULL;
+}
+
+static struct region_hold *made(const struct region *region, int share) {
+    struct region_hold *hold = usable(region) ? held(region, share) : NULL;
+    return hold != NULL && hold->made ? hold : NULL;
+}
+
+/* --- making and changing ------------------------------------------------------------------------------------------- */
+
+struct tag {
+    uint64_t words[REGION_TAG_SIZE / 8];
+};
+
+static int make_share(struct region *region, struct tag tag) {
+    int fd = holder(region);
+    int index = fd >= 0 && make_holds(region) ? region_take_slot(region, fd) : -1;
+    if (index < 0)
+        return -1;
+    struct region_slot *slot = &region->usage->slots[index];
+    atomic_store(&slot->pid, 0);
+    atomic_store(&slot->contexts, 0);
+    for (unsigned i = 0; i < REGION_TAG_SIZE / 8; i++)
+        atomic_store(&slot->tag[i], tag.words[i]);
+    STEP("share: named");
+    atomic_store(&slot->life, next_life(atomic_load(&slot->life), REGION_KIND_SHARE));
+    region->holds[index] =
+        (struct region_hold){.held = true, .made = true, .said = atomic_load(&slot->held[REGION_GPU].committed)};
+    STEP("share: alive");
+    if (!lock_share(fd, index, F_RDLCK) || !region_mapped_intact(region)) {
+        region_share_detach(region, index);
+        return -1;
+    }
+    STEP("share: open to all");
+    return index;
+}
+
+int region_share_new(struct region *region, const uint8_t tag[REGION_TAG_SIZE]) {
+    struct tag words;
+    int error = errno;
+    memcpy(&words, tag, sizeof words);
+    int index = usable(region) ? make_share(region, words) : -1;
+    errno = error;
+    return index;
+}
+
+enum region_result region_share_reserve(struct region *region, int share, uint64_t pages) {
+    struct region_hold *hold = made(region, share);
+    if (hold == NULL)
+        return REGION_BROKEN;
+    enum region_result result = REGION_FULL;
+    if (pages <= PAGES_MAX)
+        result = region_operate(region, REGION_GPU, (unsigned)share, &hold->said, (int64_t)pages);
+    if (result == REGION_FULL && pages <= PAGES_MAX) {
+        region_reap(region);
+        result = usable(region) ? region_operate(region, REGION_GPU, (unsigned)share, &hold->said, (int64_t)pages)
+                                : REGION_BROKEN;
+    }
+    if (result == REGION_FULL)
+        atomic_fetch_add_explicit(&region->usage->sums[REGION_GPU].refused, 1, memory_order_relaxed);
+    return result;
+}
+
+void region_share_release(struct region *region, int share, uint64_t pages) {
+    struct region_hold *hold = made(region, share);
+    if (hold == NULL || pages == 0)
+        return;
+    uint64_t ours = committed_pages(hold->said);
+    region_operate(region, REGION_GPU, (unsigned)share, &hold->said, -(int64_t)(pages < ours ? pages : ours));
+}
+
+enum region_result region_share_adopt(struct region *region, int share, uint64_t pages) {
+    struct region_hold *hold = made(region, share);
+    if (hold == NULL)
+        return REGION_BROKEN;
+    return region_move(region, (unsigned)region->slot, &region->said[REGION_GPU], (unsigned)share, &hold->said, pages);
+}
+
+/* --- holding ------------------------------------------------------------------------------------------------------- */
+
+static bool is_called(const struct region_slot *slot, struct tag tag) {
+    if (life_kind(atomic_load(&slot->life)) != REGION_KIND_SHARE)
+        return false;
+    for (unsigned i = 0; i < REGION_TAG_SIZE / 8; i++)
+        if (atomic_load(&slot->tag[i]) != tag.words[i])
+            return false;
+    return true;
+}
+
+/* Takes hold of a share that had this tag a moment ago. */
+static bool attach(struct region *region, int fd, unsigned index, struct tag tag) {
+    struct region_slot *slot = &region->usage->slots[index];
+    STEP("attach: before lock");
+    if (!lock_share(fd, (int)index, F_RDLCK)) /* somebody is making another of it */
+        return false;
+    STEP("attach: locked");
+    /* Now nobody can make another of it; but it may have become one before, or have ended. */
+    uint64_t life = atomic_load(&slot->life);
+    while (is_called(slot, tag)) {
+        if (atomic_compare_exchange_strong(&slot->life, &life, next_life(life, REGION_KIND_SHARE))) {
+            STEP("attach: alive");
+            region->holds[index] = (struct region_hold){.held = true};
+            return true;
+        }
+    }
+    lock_share(fd, (int)index, F_UNLCK);
+    return false;
+}
+
+static int find_called(struct region *region, int fd, struct tag tag) {
+    const struct region_usage *usage = region->usage;
+    uint64_t end = atomic_load(&usage->high_water);
+    for (unsigned i = 0; i < end && i < REGION_SLOT_COUNT; i++)
+        if (is_called(&usage->slots[i], tag) && (region->holds[i].held || attach(region, fd, i, tag)))
+            return (int)i;
+    return -1;
+}
+
+/*
+ * A further name is a share without memory. The first half of its tag is the name, and the second the first half of the share's
+ * own. Whoever made it holds that share too, so it leads to no other as long as its maker lives. One whose maker is dead may be
+ * found beside a newer one, but leads nowhere: its tag is not given again before what it named is gone.
+ */
+static uint64_t name_means(const struct region_slot *slot, struct tag name) {
+    return life_kind(atomic_load(&slot->life)) == REGION_KIND_SHARE && atomic_load(&slot->tag[0]) == name.words[0]
+               ? atomic_load(&slot->tag[1])
+               : 0;
+}
+
+static int find_named(struct region *region, int fd, struct tag name) {
+    const struct region_usage *usage = region->usage;
+    uint64_t end = atomic_load(&usage->high_water);
+    int index = -1;
+    for (unsigned i = 0; i < end && i < REGION_SLOT_COUNT && index < 0 && name.words[1] == 0; i++) {
+        uint64_t own = name_means(&usage->slots[i], name);
+        if (own != 0)
+            index = find_called(region, fd, (struct tag){{own, 0}});
+    }
+    return index;
+}
+
+static int find_share(struct region *region, struct tag tag) {
+    int fd = holder(region);
+    if (fd < 0 || !make_holds(region))
+        return REGION_SHARE_UNKNOWN;
+    int index = find_called(region, fd, tag);
+    return index >= 0 ? index : find_named(region, fd, tag);
+}
+
+int region_share_name(struct region *region, int share, const uint8_t tag[REGION_TAG_SIZE]) {
+    struct tag name;
+    memcpy(&name, tag, sizeof name);
+    if (held(region, share) == NULL || name.words[1] != 0 || atomic_load(&region->usage->slots[share].tag[1]) != 0)
+        return -1;
+    name.words[1] = atomic_load(&region->usage->slots[share].tag[0]);
+    return region_share_new(region, (const uint8_t *)name.words);
+}
+
+int region_share_attach(struct region *region, const uint8_t tag[REGION_TAG_SIZE]) {
+    struct tag words;
+    int error = errno;
+    memcpy(&words, tag, sizeof words);
+    int index = usable(region) ? find_share(region, words) : REGION_SHARE_UNKNOWN;
+    if (index >= 0 && !region_mapped_intact(region)) {
+        region_share_detach(region, index);
+        index = REGION_SHARE_UNKNOWN;
+    }
+    errno = error;
+    return index;
+}
+
+void region_share_detach(struct region *region, int share) {
+    struct region_hold *hold = held(region, share);
+    if (hold == NULL)
+        return;
+    int error = errno;
+    int fd = holder(region);
+    *hold = (struct region_hold){.held = false};
+    if (fd >= 0) /* else the next description will not have it */
+        lock_share(fd, share, F_UNLCK);
+    STEP("detach: unlocked");
+    bool gone;
+    int ask = region_ask_descriptor(region, &gone);
+    if (ask >= 0 && !gone)
+        region_reap_slot(region->usage, ask, (unsigned)share);
+    region_asked(region, ask);
+    errno = error;
+}

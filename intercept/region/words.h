@@ -1,0 +1,198 @@
+/* What the parts of the region's implementation share: its packed words, and the steps of its protocol. */
+#ifndef TRANCHE_REGION_WORDS_H
+#define TRANCHE_REGION_WORDS_H
+
+#include "region/region.h"
+
+#include <string.h>
+#include <sys/types.h>
+
+/* Tests stop or kill a process at a named step. */
+#ifdef REGION_TEST
+void region_test_step(const char *step);
+#define STEP(name) region_test_step(name)
+#else
+#define STEP(name) ((void)0)
+#endif
+
+#ifndef F_OFD_GETLK
+#define F_OFD_GETLK 36
+#define F_OFD_SETLK 37
+#endif
+
+#define BITS(n) ((UINT64_C(1) << (n)) - 1)
+#define SEQ_MASK BITS(REGION_SEQ_BITS)
+#define PAGES_MAX BITS(REGION_TOTAL_PAGES_BITS)
+#define MOVE_PAGES_MAX BITS(REGION_OP_MOVE_PAGES_BITS)
+
+static inline uint64_t seq_of(uint64_t word) {
+    return word >> (64 - REGION_SEQ_BITS);
+}
+
+/* Sequence number 0 means "no operation", so counting skips it. */
+static inline uint64_t next_seq(uint64_t seq) {
+    seq = (seq + 1) & SEQ_MASK;
+    return seq ? seq : 1;
+}
+
+static inline uint64_t op_word(uint64_t seq, int64_t delta) {
+    return seq << (64 - REGION_SEQ_BITS) | ((uint64_t)delta & BITS(REGION_OP_DELTA_BITS));
+}
+
+static inline int64_t op_delta(uint64_t op) {
+    uint64_t delta = op & BITS(REGION_OP_DELTA_BITS);
+    uint64_t sign = UINT64_C(1) << (REGION_OP_DELTA_BITS - 1);
+    return (int64_t)(delta ^ sign) - (int64_t)sign;
+}
+
+#define OP_MOVE (UINT64_C(1) << REGION_OP_DELTA_BITS)
+
+static inline uint64_t move_word(uint64_t seq, unsigned receiver, uint64_t pages) {
+    return seq << (64 - REGION_SEQ_BITS) | OP_MOVE | (uint64_t)receiver << REGION_OP_MOVE_PAGES_BITS | pages;
+}
+
+static inline bool op_moves(uint64_t op) {
+    return (op & OP_MOVE) != 0;
+}
+
+static inline unsigned move_receiver(uint64_t op) {
+    return (unsigned)(op >> REGION_OP_MOVE_PAGES_BITS & BITS(REGION_OP_MOVE_SLOT_BITS));
+}
+
+static inline uint64_t move_pages(uint64_t op) {
+    return op & MOVE_PAGES_MAX;
+}
+
+static inline uint64_t committed_word(uint64_t seq, uint64_t pages) {
+    return seq << REGION_COMMITTED_PAGES_BITS | (pages & BITS(REGION_COMMITTED_PAGES_BITS));
+}
+
+static inline uint64_t committed_pages(uint64_t committed) {
+    return committed & BITS(REGION_COMMITTED_PAGES_BITS);
+}
+
+static inline uint64_t total_word(uint64_t seq, unsigned slot, uint64_t pages) {
+    return seq << (64 - REGION_SEQ_BITS) | (uint64_t)slot << REGION_TOTAL_PAGES_BITS | pages;
+}
+
+static inline unsigned total_slot(uint64_t total) {
+    return (unsigned)(total >> REGION_TOTAL_PAGES_BITS & BITS(REGION_TOTAL_SLOT_BITS));
+}
+
+static inline uint64_t total_pages(uint64_t total) {
+    return total & PAGES_MAX;
+}
+
+/* What the slot that an operation names holds after it, as far as that operation says. */
+static inline int64_t op_change(uint64_t op) {
+    return op_moves(op) ? -(int64_t)move_pages(op) : op_delta(op);
+}
+
+/* Only a region that somebody scribbled over can get out of bounds; then we count the bound rather than wrap. */
+static inline uint64_t add_pages(uint64_t pages, int64_t delta) {
+    if (delta < 0 && (uint64_t)-delta > pages)
+        return 0;
+    uint64_t sum = pages + (uint64_t)delta;
+    return sum > PAGES_MAX ? PAGES_MAX : sum;
+}
+
+static inline enum region_kind life_kind(uint64_t life) {
+    return (enum region_kind)(life & BITS(REGION_LIFE_KIND_BITS));
+}
+
+/* The life that follows: a new generation of the same kind, or of another. */
+static inline uint64_t next_life(uint64_t life, enum region_kind kind) {
+    return ((life >> REGION_LIFE_KIND_BITS) + 1) << REGION_LIFE_KIND_BITS | (uint64_t)kind;
+}
+
+static inline void raise_to(_Atomic uint64_t *maximum, uint64_t value) {
+    uint64_t seen = atomic_load_explicit(maximum, memory_order_relaxed);
+    while (seen < value && !atomic_compare_exchange_weak(maximum, &seen, value))
+        ;
+}
+
+/* Whether the mapped files say what they must. The handler of region_guard.c may have put zeros in their place a moment ago,
+ * so they are read each time. */
+static inline bool region_mapped_intact(const struct region *region) {
+    const uint64_t *usage = (const void *)region->usage, *limit = (const void *)region->limit;
+    uint64_t usage_magic, limit_magic;
+    memcpy(&usage_magic, REGION_USAGE_MAGIC, sizeof usage_magic);
+    memcpy(&limit_magic, REGION_LIMIT_MAGIC, sizeof limit_magic);
+    return __atomic_load_n(&usage[0], __ATOMIC_RELAXED) == usage_magic &&
+           __atomic_load_n(&usage[1], __ATOMIC_RELAXED) == ((uint64_t)REGION_USAGE_SIZE << 32 | REGION_VERSION) &&
+           __atomic_load_n(&limit[0], __ATOMIC_RELAXED) == limit_magic &&
+           __atomic_load_n(&limit[1], __ATOMIC_RELAXED) == ((uint64_t)REGION_LIMIT_SIZE << 32 | REGION_VERSION);
+}
+
+/* --- region.c ------------------------------------------------------------------------------------------------------ */
+
+/* One operation on a slot that only we write, and of which `said` is what it must say. */
+enum region_result region_operate(struct region *region, enum region_ledger ledger, unsigned slot, uint64_t *said,
+                                  int64_t delta);
+
+/* Moves pages of the GPU's memory between two such slots. */
+enum region_result region_move(struct region *region, unsigned from, uint64_t *from_said, unsigned to,
+                               uint64_t *to_said, uint64_t pages);
+
+/* Gives back what the dead left in a slot. False if the slot is not empty afterwards: somebody owns it. */
+bool region_reap_slot(struct region_usage *usage, int fd, unsigned index);
+
+/* Finds a slot that nobody owns, locks it for writing through `fd` and empties it. Its index, or -1 and errno: EAGAIN if
+ * there is none, EUCLEAN if what is in it cannot be. */
+int region_take_slot(struct region *region, int fd);
+
+/* Whether the slots hold together what the total says. */
+bool region_sums_agree(struct region_usage *usage, enum region_ledger ledger);
+
+/* --- region_file.c ------------------------------------------------------------------------------------------------- */
+
+/* Open the files anew, if they are what they were. -1, and the reason in `why`, if not. */
+int region_open_limit(const struct region *region, char *why, size_t why_size);
+int region_open_usage(const struct region *region, int access, char *why, size_t why_size);
+
+/* A description for asking whether slots are locked, which is not that of our shares. `gone` if the file that we have mapped
+ * is not the claim's any more. */
+int region_ask_descriptor(const struct region *region, bool *gone);
+
+/* Afterwards; -1 is nothing. */
+void region_asked(const struct region *region, int fd);
+
+/* Whether a descriptor is of the region's file `usage`. */
+bool region_is_usage(const struct region *region, int fd);
+
+/* Locks a slot's byte, unlocks it, or asks whether it is locked through another description. */
+int region_lock_slot(int fd, int command, unsigned index, short *type);
+
+/* Maps `usage` so that the locks of its description are dropped late. */
+void *region_map_low(int fd, size_t size, int protection);
+
+/* --- region_last.c ------------------------------------------------------------------------------------------------- */
+
+/* When this process ends, the description that this descriptor is of is let go of after all that other descriptors are of. If there
+ * is no room for that, it is let go of in turn. */
+struct region_queue region_queue_of(int fd);
+void region_queue_empty(struct region_queue *queue);
+
+/* --- region_look.c: the questions of region.h, asked without a mapping ---------------------------------------------- */
+
+uint64_t region_look_used_bytes(const struct region *region, enum region_ledger ledger);
+uint64_t region_look_limit_bytes(const struct region *region, enum region_ledger ledger);
+bool region_look_intact(const struct region *region);
+
+/* --- region_share.c ------------------------------------------------------------------------------------------------ */
+
+/* The file position by which the description that holds our shares is known. */
+static inline off_t region_holder_position(const struct region *region) {
+    return (off_t)REGION_USAGE_SIZE + 1 + region->slot;
+}
+
+bool region_holder_open(struct region *region);
+void region_holder_close(struct region *region);
+
+/* --- region_guard.c ------------------------------------------------------------------------------------------------ */
+
+/* From now on, a page of this mapping that is gone reads as zeros instead of ending the program. */
+void region_guard(void *start, size_t size);
+void region_unguard(const void *start);
+
+#endif

@@ -1,0 +1,82 @@
+#include "state/gpus.h"
+
+#include "driver/cuda_real.h"
+#include "system/explain.h"
+
+#include <stdio.h>
+
+static CUresult read_uuid(CUdevice device, char uuid[static 41]) {
+    CUuuid raw;
+    /* The second version tells MIG instances apart. */
+    CUresult result = REAL(cuDeviceGetUuid_v2)(&raw, device);
+    if (result == CUDA_ERROR_NOT_SUPPORTED)
+        result = REAL(cuDeviceGetUuid)(&raw, device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    char *at = uuid + snprintf(uuid, 41, "GPU-");
+    for (int i = 0; i < 16; i++)
+        at += snprintf(at, 4, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", (unsigned char)raw.bytes[i]);
+    return CUDA_SUCCESS;
+}
+
+CUresult gpus_check(CUdevice device) {
+    char uuid[41];
+    return read_uuid(device, uuid);
+}
+
+CUresult gpus_find(struct process *process, CUdevice device, int *gpu) {
+    bool remembered = device >= 0 && device < DEVICES_MAX;
+    int known = remembered ? atomic_load_explicit(&process->gpus[device], memory_order_relaxed) : 0;
+    if (known == 0) {
+        char uuid[41];
+        CUresult result = read_uuid(device, uuid);
+        if (result != CUDA_SUCCESS)
+            return result;
+        int found = claims_find_gpu(&process->claims, uuid);
+        known = found >= 0 ? found + 1 : NO_CLAIM;
+        if (remembered)
+            atomic_store_explicit(&process->gpus[device], known, memory_order_relaxed);
+    }
+    *gpu = known == NO_CLAIM ? NO_CLAIM : known - 1;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpus_find_claimed(struct process *process, CUdevice device, int *gpu) {
+    CUresult result = gpus_find(process, device, gpu);
+    if (result != CUDA_SUCCESS || *gpu != NO_CLAIM)
+        return result;
+    explain(CAUSE_NO_CLAIM,
+            "CUDA device %d is visible, but this process has no claim on it; hide it with "
+            "CUDA_VISIBLE_DEVICES, or ask for slices of it",
+            device);
+    return CUDA_ERROR_NOT_PERMITTED;
+}
+
+uint64_t gpus_visible(struct process *process) {
+    uint64_t bits = 0;
+    int count = 0, gpu;
+    REAL(cuDeviceGetCount)(&count);
+    for (CUdevice device = 0; device < count; device++)
+        if (gpus_find(process, device, &gpu) == CUDA_SUCCESS && gpu != NO_CLAIM)
+            bits |= UINT64_C(1) << gpu;
+    return bits;
+}
+
+static uint64_t device_threads(CUdevice device) {
+    int processors = 0, threads = 0;
+    REAL(cuDeviceGetAttribute)(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+    REAL(cuDeviceGetAttribute)(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device);
+    return (uint64_t)processors * (uint64_t)threads;
+}
+
+uint64_t gpus_threads(void) {
+    CUdevice device;
+    return REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS ? device_threads(device) : 0;
+}
+
+uint64_t gpus_threads_of(struct process *process, int gpu) {
+    for (CUdevice device = 0; device < DEVICES_MAX; device++)
+        if (atomic_load_explicit(&process->gpus[device], memory_order_relaxed) == gpu + 1)
+            return device_threads(device);
+    return gpus_threads();
+}
