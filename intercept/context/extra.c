@@ -2,6 +2,7 @@
 
 #include "driver/cuda_real.h"
 #include "memory/objects.h"
+#include "memory/pools.h"
 #include "state/gpus.h"
 
 static uint64_t key_of(uint32_t context, enum extra extra) {
@@ -24,16 +25,6 @@ void context_extra_leave(struct process *process) {
     lock_give(&process->extras);
 }
 
-/* Takes more where the charge lies, after pools were made smaller if need be. */
-static CUresult extend(struct process *process, struct charge *charge, int gpu, uint64_t pages) {
-    struct charge more;
-    CUresult result =
-        charge->pages != 0 ? charge_take_like(process, charge, pages, &more) : charge_take(process, gpu, pages, &more);
-    if (result == CUDA_SUCCESS)
-        charge_move(process, &more, charge, pages);
-    return result;
-}
-
 static CUresult change(struct process *process, const struct place *place, enum extra extra, uint64_t bytes, bool add,
                        bool raise) {
     uint64_t key = key_of(place->context, extra);
@@ -43,7 +34,7 @@ static CUresult change(struct process *process, const struct place *place, enum 
     uint64_t wanted = add ? now.with + bytes : raise && now.with > bytes ? now.with : bytes;
     uint64_t pages = pages_for(extra, wanted);
     if (pages > now.charge.pages)
-        result = extend(process, &now.charge, place->gpu, pages - now.charge.pages);
+        result = pools_extend(process, &now.charge, place->gpu, pages - now.charge.pages);
     else
         charge_give_part(process, &now.charge, now.charge.pages - pages);
     now.with = wanted;

@@ -7,6 +7,7 @@
 #include "memory/borrowed.h"
 #include "memory/objects.h"
 #include "memory/physical.h"
+#include "memory/pools.h"
 #include "state/contexts.h"
 
 #define UNBACKED (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)
@@ -60,7 +61,7 @@ static CUresult before(struct making *making, const CUDA_ARRAY3D_DESCRIPTOR *wan
     if (result != CUDA_SUCCESS)
         return result;
     uint64_t bytes = levels != 0 ? mipmap_bytes(wanted, levels, device) : array_bytes(wanted, device);
-    return charge_take(making->process, making->place.gpu, pages_of(bytes), &making->charge);
+    return pools_take(making->process, making->place.gpu, pages_of(bytes), &making->charge);
 }
 
 static CUresult after(struct making *making, enum kind kind, CUresult result, uint64_t handle) {
@@ -131,7 +132,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
         struct process *process = process_if_open();                                                                   \
         struct releases releases = {0};                                                                                \
         struct entry entry;                                                                                            \
-        if (objects_any(process, KIND_ARRAY_MAPPING))                                                                  \
+        if (process_has(process, KIND_ARRAY_MAPPING))                                                                  \
             physical_unbind_all(process, KIND_ARRAY_MAPPING, handle, &releases);                                       \
         bool ours = process != NULL && objects_remove(process, kind, handle, &entry);                                  \
         bool borrowed = !ours && borrowed_freeing(process, handle, &entry);                                            \

@@ -1,9 +1,9 @@
 /* cuInit, and the life of contexts: each is charged with what it costs before its first allocation. */
 #include "context/extra.h"
+#include "context/lifecycle.h"
 #include "driver/cuda_real.h"
 #include "memory/objects.h"
 #include "memory/pools.h"
-#include "state/contexts.h"
 #include "state/gpus.h"
 
 CUresult cuInit(unsigned int flags) {
@@ -17,11 +17,11 @@ CUresult cuInit(unsigned int flags) {
 #define CREATE(context, device, call)                                                                                  \
     do {                                                                                                               \
         struct context_grant grant;                                                                                    \
-        CUresult result = contexts_grant(&grant, device);                                                              \
+        CUresult result = context_grant(&grant, device);                                                               \
         if (result != CUDA_SUCCESS)                                                                                    \
             return result;                                                                                             \
         result = call;                                                                                                 \
-        result = contexts_created(&grant, result, result == CUDA_SUCCESS ? *(context) : NULL);                         \
+        result = context_created(&grant, result, result == CUDA_SUCCESS ? *(context) : NULL);                          \
         if (result == CUDA_SUCCESS)                                                                                    \
             contexts_await_end(*(context));                                                                            \
         return result;                                                                                                 \
@@ -48,9 +48,9 @@ CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *create, unsigned 
 static CUresult destroy(cuCtxDestroy_v2_function real, CUcontext context) {
     struct process *process = process_if_open();
     struct context_end end;
-    contexts_ending(process, context, &end);
+    context_ending(process, context, &end);
     CUresult result = real(context);
-    contexts_ended(&end, result == CUDA_SUCCESS ? ENDED_CONTEXT : ENDED_NOTHING);
+    context_ended(&end, result == CUDA_SUCCESS ? ENDED_CONTEXT : ENDED_NOTHING);
     if (result == CUDA_SUCCESS)
         pools_settle(process);
     return result;
@@ -69,10 +69,10 @@ CUresult cuCtxDetach(CUcontext context) {
     struct process *process = process_if_open();
     struct context_end end;
     unsigned int version;
-    contexts_ending(process, context, &end);
+    context_ending(process, context, &end);
     CUresult result = REAL(cuCtxDetach)(context);
     bool gone = result == CUDA_SUCCESS && REAL(cuCtxGetApiVersion)(context, &version) != CUDA_SUCCESS;
-    contexts_ended(&end, gone ? ENDED_CONTEXT : ENDED_NOTHING);
+    context_ended(&end, gone ? ENDED_CONTEXT : ENDED_NOTHING);
     if (gone)
         pools_settle(process);
     return result;
@@ -81,7 +81,7 @@ CUresult cuCtxDetach(CUcontext context) {
 /* --- primary contexts ------------------------------------------------------------------------------------------------ */
 
 /* Green contexts outlive the primary context that they are views of: after a reset they are views of the next one. Between
- * contexts_primary_enter and leave. */
+ * context_primary_enter and leave. */
 static void alias_green(struct process *process, CUdevice device, CUcontext primary) {
     struct entry known;
     CUcontext view;
@@ -94,7 +94,7 @@ static void alias_green(struct process *process, CUdevice device, CUcontext prim
 
 /* Likewise. */
 static CUresult retain_primary(struct process *process, CUdevice device, CUcontext *context) {
-    CUresult result = contexts_primary_retain(process, device, context);
+    CUresult result = context_primary_retain(process, device, context);
     if (result == CUDA_SUCCESS)
         alias_green(process, device, *context);
     return result;
@@ -106,11 +106,11 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     if (result == CUDA_SUCCESS)
         result = process_open(&process);
     if (result == CUDA_SUCCESS)
-        result = contexts_primary_enter(process, device);
+        result = context_primary_enter(process, device);
     if (result != CUDA_SUCCESS)
         return result;
     result = retain_primary(process, device, context);
-    contexts_primary_leave(process, device);
+    context_primary_leave(process, device);
     return result;
 }
 
@@ -118,18 +118,18 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
 static CUresult end_held(struct process *process, cuDevicePrimaryCtxRelease_function real, bool resets,
                          CUdevice device) {
     struct context_end end;
-    contexts_primary_ending(process, device, &end);
+    context_primary_ending(process, device, &end);
     CUresult result = real(device);
-    contexts_primary_ended(device, &end, result, resets);
+    context_primary_ended(device, &end, result, resets);
     return result;
 }
 
 static CUresult end_primary(cuDevicePrimaryCtxRelease_function real, bool resets, CUdevice device) {
     struct process *process = process_if_open();
-    if (process == NULL || contexts_primary_enter(process, device) != CUDA_SUCCESS)
+    if (process == NULL || context_primary_enter(process, device) != CUDA_SUCCESS)
         return real(device);
     CUresult result = end_held(process, real, resets, device);
-    contexts_primary_leave(process, device);
+    context_primary_leave(process, device);
     if (result == CUDA_SUCCESS)
         pools_primary_gone(process);
     return result;
@@ -157,7 +157,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
 static CUresult create_green(struct process *process, CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device,
                              unsigned int flags) {
     CUcontext primary;
-    CUresult result = contexts_primary_enter(process, device);
+    CUresult result = context_primary_enter(process, device);
     if (result != CUDA_SUCCESS)
         return result;
     result = retain_primary(process, device, &primary);
@@ -165,7 +165,7 @@ static CUresult create_green(struct process *process, CUgreenCtx *green, CUdevRe
         result = REAL(cuGreenCtxCreate)(green, resources, device, flags);
         end_held(process, REAL(cuDevicePrimaryCtxRelease_v2), false, device);
     }
-    contexts_primary_leave(process, device);
+    context_primary_leave(process, device);
     return result;
 }
 
@@ -173,7 +173,7 @@ static CUresult create_green(struct process *process, CUgreenCtx *green, CUdevRe
 CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device, unsigned int flags) {
     struct process *process;
     struct charge charge;
-    CUresult result = contexts_take_cost(&process, device, &charge);
+    CUresult result = context_take_cost(&process, device, &charge);
     if (result != CUDA_SUCCESS)
         return result;
     result = create_green(process, green, resources, device, flags);
@@ -195,18 +195,18 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
         return REAL(cuGreenCtxDestroy)(green);
     CUdevice device = (CUdevice)entry.with;
     REAL(cuCtxFromGreenCtx)(&view, green);
-    contexts_primary_enter(process, device);
-    contexts_primary_ending(process, device, &end);
+    context_primary_enter(process, device);
+    context_primary_ending(process, device, &end);
     contexts_unalias(process, view); /* its handle may be another's at once */
     CUresult result = REAL(cuGreenCtxDestroy)(green);
-    contexts_primary_ended(device, &end, result, false);
+    context_primary_ended(device, &end, result, false);
     if (result == CUDA_SUCCESS) {
         charge_end(process, &entry.charge);
     } else {
-        contexts_alias(process, view, contexts_primary(process, device));
+        contexts_alias(process, view, context_primary(process, device));
         objects_put(process, KIND_GREEN_CONTEXT, entry);
     }
-    contexts_primary_leave(process, device);
+    context_primary_leave(process, device);
     return result;
 }
 
@@ -216,7 +216,7 @@ CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
     struct entry entry;
     if (result == CUDA_SUCCESS && process != NULL &&
         objects_find(process, KIND_GREEN_CONTEXT, (uintptr_t)green, &entry))
-        contexts_alias(process, *context, contexts_primary(process, (CUdevice)entry.with));
+        contexts_alias(process, *context, context_primary(process, (CUdevice)entry.with));
     return result;
 }
 

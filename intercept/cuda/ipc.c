@@ -4,6 +4,7 @@
 #include "memory/allocations.h"
 #include "memory/borrowed.h"
 #include "memory/objects.h"
+#include "memory/pools.h"
 #include "memory/tags.h"
 
 #include <string.h>
@@ -58,7 +59,7 @@ static CUresult before(struct opening *opening, const CUipcMemHandle *handle) {
     opening->known = count_in(opening);
     if (opening->known || charge_join(opening->process, tag, &opening->charge))
         return CUDA_SUCCESS;
-    return charge_take(opening->process, opening->place.gpu, BLOCK_PAGES, &opening->charge);
+    return pools_take(opening->process, opening->place.gpu, BLOCK_PAGES, &opening->charge);
 }
 
 /* Under the lock of what is opened. */
@@ -95,7 +96,7 @@ static bool find_beside(struct process *process, uint64_t address, uint64_t *key
 /* The key of something that is about to be closed. False if nothing of ours is open there. */
 static bool closing(struct process *process, uint64_t address, uint64_t *key) {
     struct entry name = {0}, memory;
-    if (!objects_any(process, KIND_IPC) && !objects_any(process, KIND_IPC_BESIDE))
+    if (!process_has(process, KIND_IPC) && !process_has(process, KIND_IPC_BESIDE))
         return false;
     lock_take(&process->opened);
     bool found = objects_find(process, KIND_IPC, address, &name) && is_open(process, name.with);
@@ -141,11 +142,11 @@ static CUresult pay(struct opening *opening, CUdeviceptr address) {
     uint64_t pages = pages_of(size);
     if (pages == opening->charge.pages)
         return CUDA_SUCCESS;
-    if (charge_take_like(process, &opening->charge, pages - opening->charge.pages, &more) == CUDA_SUCCESS) {
+    if (pools_take_like(process, &opening->charge, pages - opening->charge.pages, &more) == CUDA_SUCCESS) {
         opening->charge.pages = (uint32_t)pages;
         return CUDA_SUCCESS;
     }
-    CUresult result = charge_take(process, opening->place.gpu, pages, &more); /* perhaps in another region */
+    CUresult result = pools_take(process, opening->place.gpu, pages, &more); /* perhaps in another region */
     if (result == CUDA_SUCCESS) {
         charge_give(process, &opening->charge);
         opening->charge = more;
@@ -231,7 +232,7 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_ME
     if (from->type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD && tag_read(from->handle.fd, tag))
         charge_join(process, tag, &charge);
     if (charge.share == 0) {
-        result = charge_take(process, place.gpu, pages_of(from->size), &charge);
+        result = pools_take(process, place.gpu, pages_of(from->size), &charge);
         if (result != CUDA_SUCCESS)
             return result;
     }

@@ -16,6 +16,7 @@
 #include "driver/cuda_real.h"
 #include "image/image.h"
 #include "memory/objects.h"
+#include "memory/pools.h"
 #include "state/contexts.h"
 #include "state/gpus.h"
 #include "system/mapped.h"
@@ -38,7 +39,7 @@ static CUresult before(struct loading *loading) {
     if (result == CUDA_SUCCESS && loading->size.malformed)
         result = CUDA_ERROR_INVALID_IMAGE;
     if (result == CUDA_SUCCESS && loading->size.data != 0)
-        result = charge_take(loading->process, loading->place.gpu, pages_of(loading->size.data), &loading->data);
+        result = pools_take(loading->process, loading->place.gpu, pages_of(loading->size.data), &loading->data);
     if (result != CUDA_SUCCESS)
         return result;
     result = context_extra_add(loading->process, &loading->place, EXTRA_CODE, loading->size.code);
@@ -50,16 +51,6 @@ static CUresult before(struct loading *loading) {
         lock_take(&loading->process->libraries);
         watch_begin(&loading->watch, loading->process, 0);
     }
-    return result;
-}
-
-/* Takes more into a charge, after pools were made smaller if need be. */
-static CUresult grow(struct process *process, struct charge *charge, int gpu, uint64_t pages) {
-    struct charge more;
-    CUresult result =
-        charge->pages != 0 ? charge_take_like(process, charge, pages, &more) : charge_take(process, gpu, pages, &more);
-    if (result == CUDA_SUCCESS)
-        charge_move(process, &more, charge, pages);
     return result;
 }
 
@@ -77,7 +68,7 @@ static CUresult settle_module(struct process *process, CUmodule module, int gpu,
     if (!objects_find(process, KIND_UNSEEN, (uintptr_t)module, &unseen))
         return CUDA_SUCCESS;
     uint64_t pages = pages_beyond(&unseen.with, taken);
-    CUresult result = pages != 0 ? grow(process, &unseen.charge, gpu, pages) : CUDA_SUCCESS;
+    CUresult result = pages != 0 ? pools_extend(process, &unseen.charge, gpu, pages) : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS)
         objects_update(process, KIND_UNSEEN, (uintptr_t)module, unseen.charge, unseen.with);
     return result;
@@ -206,7 +197,7 @@ static void load_into(uint32_t context, int gpu, void *argument) {
     if (library->result != CUDA_SUCCESS)
         return;
     if (library->size.data != 0)
-        library->result = charge_take(library->process, gpu, pages_of(library->size.data), &charge);
+        library->result = pools_take(library->process, gpu, pages_of(library->size.data), &charge);
     if (library->result != CUDA_SUCCESS)
         return;
     library->result = context_extra_add(library->process, &place, EXTRA_CODE, library->size.code);
@@ -274,7 +265,7 @@ static void charge_beyond(uint32_t context, int gpu, void *argument) {
     if (beyond->result != CUDA_SUCCESS)
         return;
     bool loaded = objects_find(process, KIND_LIBRARY_IN_CONTEXT, key, &known);
-    beyond->result = grow(process, &known.charge, gpu, beyond->pages);
+    beyond->result = pools_extend(process, &known.charge, gpu, beyond->pages);
     if (beyond->result != CUDA_SUCCESS)
         return;
     if (loaded)
@@ -469,7 +460,7 @@ static CUresult use_end(struct use *use, CUresult result) {
 }
 
 static bool has_unseen(struct process *process) {
-    return objects_any(process, KIND_UNSEEN) || objects_any(process, KIND_UNSEEN_LIBRARY);
+    return process_has(process, KIND_UNSEEN) || process_has(process, KIND_UNSEEN_LIBRARY);
 }
 
 /* In the module's own context. */

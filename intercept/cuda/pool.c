@@ -18,7 +18,8 @@ static CUresult find_device(struct process **process, CUstream stream, CUdevice 
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuCtxGetDevice)(device);
-    if (result != CUDA_SUCCESS || streams_is_default(stream) || REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS || contexts_is_default_stream(stream) ||
+        REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
         return result;
     /* A stream of another context, perhaps of another device. */
     CUcontext current = NULL;

@@ -3,6 +3,7 @@
 #include "memory/exports.h"
 #include "memory/objects.h"
 #include "memory/physical.h"
+#include "memory/pools.h"
 #include "memory/tags.h"
 #include "state/contexts.h"
 #include "state/gpus.h"
@@ -23,7 +24,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     if (result == CUDA_SUCCESS)
         exports_settle(process);
     if (result == CUDA_SUCCESS)
-        result = charge_take(process, gpu, pages_of(size), &charge);
+        result = pools_take(process, gpu, pages_of(size), &charge);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuMemCreate)(handle, size, properties, flags);
@@ -41,7 +42,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     do {                                                                                                               \
         struct process *process = process_if_open();                                                                   \
         struct releases releases = {0};                                                                                \
-        if (objects_any(process, KIND_PHYSICAL_MEMORY))                                                                \
+        if (process_has(process, KIND_PHYSICAL_MEMORY))                                                                \
             release;                                                                                                   \
         CUresult result = call;                                                                                        \
         physical_released(process, &releases, result);                                                                 \

@@ -9,7 +9,7 @@
 #include "image/image.h"
 
 #include "image/ptx.h"
-#include "state/charge.h"
+#include "region/pages.h"
 #include "system/calls.h"
 
 #include <elf.h>

@@ -5,7 +5,7 @@
  */
 #include "image/ptx.h"
 
-#include "state/charge.h"
+#include "region/pages.h"
 #include "system/mapped.h"
 
 #include <string.h>

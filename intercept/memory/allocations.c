@@ -26,7 +26,7 @@ CUresult allocations_grant(struct grant *grant, CUcontext current, uint64_t byte
     grant->context = place.context;
     grant->packed = bytes < PACKED_BELOW_BYTES;
     grant->elsewhere = NULL;
-    result = charge_take(grant->process, place.gpu, pages_of(bytes), &grant->charge);
+    result = pools_take(grant->process, place.gpu, pages_of(bytes), &grant->charge);
     grant->takes = takes_so_far(grant);
     return result;
 }
@@ -49,7 +49,7 @@ CUresult allocations_grant_everywhere(struct grant *grant, CUcontext current, st
     for (unsigned gpu = 0; gpu < CLAIMS_MAX && result == CUDA_SUCCESS; gpu++) {
         if (!(visible >> gpu & 1) || gpu == grant->charge.gpu)
             continue;
-        result = charge_take(grant->process, (int)gpu, pages_of(bytes), &elsewhere->charges[elsewhere->count]);
+        result = pools_take(grant->process, (int)gpu, pages_of(bytes), &elsewhere->charges[elsewhere->count]);
         elsewhere->count += result == CUDA_SUCCESS;
     }
     if (result != CUDA_SUCCESS)

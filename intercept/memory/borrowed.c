@@ -7,6 +7,7 @@
 
 #include "driver/cuda_real.h"
 #include "memory/objects.h"
+#include "memory/pools.h"
 #include "state/gpus.h"
 
 bool borrowed_imported(struct process *process, CUexternalMemory memory, struct charge charge, uint32_t context) {
@@ -60,7 +61,7 @@ static CUresult pay(struct process *process, CUdeviceptr address, struct charge 
         result = REAL(cuMemGetAddressRange_v2)(NULL, &size, address);
     if (result == CUDA_SUCCESS)
         result = gpus_find_claimed(process, device, &gpu);
-    return result == CUDA_SUCCESS ? charge_take(process, gpu, pages_of(size), charge) : result;
+    return result == CUDA_SUCCESS ? pools_take(process, gpu, pages_of(size), charge) : result;
 }
 
 CUresult borrowed_from_pool(struct process *process, CUmemoryPool pool, CUdeviceptr address) {

@@ -136,7 +136,7 @@ void exports_end(struct process *process, const struct charge *charge, uint32_t 
 bool exports_settle(struct process *process) {
     struct entry entry, gone;
     bool any = false;
-    if (!objects_any(process, KIND_EXPORTED))
+    if (!process_has(process, KIND_EXPORTED))
         return false;
     lock_take(&process->exported.lock);
     for (size_t at = 0; objects_copy(process, KIND_EXPORTED, at, &entry, 1) != 0;) {

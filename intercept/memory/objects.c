@@ -49,7 +49,7 @@ void objects_put_back(struct process *process, enum kind kind, struct entry entr
 
 bool objects_find(struct process *process, enum kind kind, uint64_t key, struct entry *copy) {
     struct objects *objects = &process->objects;
-    if (!objects_any(process, kind))
+    if (!process_has(process, kind))
         return false;
     lock_take(&objects->lock);
     const struct entry *known = table_find(&objects->tables[kind], key);
@@ -61,7 +61,7 @@ bool objects_find(struct process *process, enum kind kind, uint64_t key, struct 
 
 bool objects_remove(struct process *process, enum kind kind, uint64_t key, struct entry *copy) {
     struct objects *objects = &process->objects;
-    if (!objects_any(process, kind))
+    if (!process_has(process, kind))
         return false;
     lock_take(&objects->lock);
     bool found = take_out(objects, kind, table_find(&objects->tables[kind], key), copy);
@@ -73,7 +73,7 @@ bool objects_remove_one_of(struct process *process, enum kind kind, uint32_t ref
     struct objects *objects = &process->objects;
     struct table *table = &objects->tables[kind];
     bool found = false;
-    if (!objects_any(process, kind))
+    if (!process_has(process, kind))
         return false;
     lock_take(&objects->lock);
     /* From where the last one was, since whoever asks mostly asks again: for all of them, that is once around. */
@@ -89,7 +89,7 @@ bool objects_remove_one_of(struct process *process, enum kind kind, uint32_t ref
 
 bool objects_refer(struct process *process, enum kind kind, uint64_t key, int change, struct entry *copy) {
     struct objects *objects = &process->objects;
-    if (!objects_any(process, kind))
+    if (!process_has(process, kind))
         return false;
     lock_take(&objects->lock);
     struct entry *known = table_find(&objects->tables[kind], key);
@@ -191,7 +191,7 @@ size_t objects_copy(struct process *process, enum kind kind, size_t at, struct e
     struct objects *objects = &process->objects;
     const struct table *table = &objects->tables[kind];
     size_t count = 0;
-    if (!objects_any(process, kind))
+    if (!process_has(process, kind))
         return 0;
     lock_take(&objects->lock);
     for (size_t i = 0; i < table->capacity && count < room; i++) {
@@ -220,6 +220,6 @@ static bool remove_one_in(struct objects *objects, enum kind kind, uint32_t cont
 void objects_context_gone(struct process *process, uint32_t context) {
     struct entry gone;
     for (enum kind kind = 0; kind < KINDS && context != 0; kind++)
-        while (objects_any(process, kind) && remove_one_in(&process->objects, kind, context, &gone))
+        while (process_has(process, kind) && remove_one_in(&process->objects, kind, context, &gone))
             end(process, kind, &gone);
 }

@@ -4,11 +4,6 @@
 
 #include "state/charge.h"
 
-/* Whether there may be any of a kind; costs a load. */
-static inline bool objects_any(struct process *process, enum kind kind) {
-    return process != NULL && atomic_load_explicit(&process->objects.counts[kind], memory_order_relaxed) != 0;
-}
-
 /* Writes one down. One of the same kind and handle went away without our seeing it: it is ended. False when there is no memory
  * for it: the caller ends its charge. */
 bool objects_put(struct process *process, enum kind kind, struct entry entry);

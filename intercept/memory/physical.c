@@ -2,6 +2,7 @@
 
 #include "memory/exports.h"
 #include "memory/objects.h"
+#include "memory/pools.h"
 #include "memory/tags.h"
 #include "system/mapped.h"
 
@@ -160,8 +161,8 @@ static CUresult pay(struct process *process, uint64_t number, uint64_t bytes) {
     while (objects_find(process, KIND_PHYSICAL_MEMORY, number, &memory) && memory.charge.unpaid &&
            pages_of(bytes) > memory.charge.pages) {
         uint64_t pages = pages_of(bytes) - memory.charge.pages;
-        CUresult result = memory.charge.pages != 0 ? charge_take_like(process, &memory.charge, pages, &more)
-                                                   : charge_take(process, memory.charge.gpu, pages, &more);
+        CUresult result = memory.charge.pages != 0 ? pools_take_like(process, &memory.charge, pages, &more)
+                                                   : pools_take(process, memory.charge.gpu, pages, &more);
         if (result != CUDA_SUCCESS)
             return result;
         struct charge sum = more;

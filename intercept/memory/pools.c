@@ -88,6 +88,36 @@ struct pool *pools_find(struct process *process, CUmemoryPool handle) {
     return pool;
 }
 
+/* --- taking ----------------------------------------------------------------------------------------------------------- */
+
+/* Repeats an attempt that was refused for want of memory, after this process's pools gave back what they do not use. */
+#define TRIMMING(process, gpu, result, attempt)                                                                        \
+    for (enum pools_effort effort = POOLS_WHAT_IS_FREE;                                                                \
+         (result) == CUDA_ERROR_OUT_OF_MEMORY && effort < POOLS_EFFORTS; effort++)                                     \
+        if (pools_trim(process, gpu, effort))                                                                          \
+    (result) = (attempt)
+
+CUresult pools_take(struct process *process, int gpu, uint64_t pages, struct charge *charge) {
+    CUresult result = charge_try(process, gpu, pages, charge);
+    TRIMMING(process, gpu, result, charge_try(process, gpu, pages, charge));
+    return result;
+}
+
+CUresult pools_take_like(struct process *process, const struct charge *other, uint64_t pages, struct charge *charge) {
+    CUresult result = charge_try_like(process, other, pages, charge);
+    TRIMMING(process, other->gpu, result, charge_try_like(process, other, pages, charge));
+    return result;
+}
+
+CUresult pools_extend(struct process *process, struct charge *charge, int gpu, uint64_t pages) {
+    struct charge more;
+    CUresult result =
+        charge->pages != 0 ? pools_take_like(process, charge, pages, &more) : pools_take(process, gpu, pages, &more);
+    if (result == CUDA_SUCCESS)
+        charge_move(process, &more, charge, pages);
+    return result;
+}
+
 /* --- settling ------------------------------------------------------------------------------------------------------ */
 
 /* What a pool was that is empty and destroyed. Under its lock; what it returns is to be ended after it. */
@@ -273,14 +303,14 @@ CUresult pools_try(struct process *process, struct pool *pool, uint64_t bytes) {
 
 CUresult pools_enter(struct process *process, struct pool *pool, uint64_t bytes) {
     CUresult result = pools_try(process, pool, bytes);
-    POOLS_TRIMMING(process, pool->gpu, result, pools_try(process, pool, bytes));
+    TRIMMING(process, pool->gpu, result, pools_try(process, pool, bytes));
     return result;
 }
 
 /* After a pool grew: whether it has the headroom that lets what is freed in it be allocated again. */
 static bool has_headroom(struct process *process, struct pool *pool) {
     CUresult result = enter(process, pool, GROWTH_PAGES);
-    POOLS_TRIMMING(process, pool->gpu, result, enter(process, pool, GROWTH_PAGES));
+    TRIMMING(process, pool->gpu, result, enter(process, pool, GROWTH_PAGES));
     if (result != CUDA_SUCCESS)
         return false;
     settle_headroom(process, pool);
@@ -312,7 +342,7 @@ CUresult pools_graphs_before(struct process *process, struct pool *pool, uint64_
     lock_give(&pool->lock);
     /* Not under the lock: this may make this very pool smaller. */
     CUresult result =
-        placed ? charge_take_like(process, &like, pages, growth) : charge_take(process, pool->gpu, pages, growth);
+        placed ? pools_take_like(process, &like, pages, growth) : pools_take(process, pool->gpu, pages, growth);
     if (result != CUDA_SUCCESS || placed)
         return result;
     lock_take(&pool->lock);
@@ -323,7 +353,7 @@ CUresult pools_graphs_before(struct process *process, struct pool *pool, uint64_
     if (like.region == growth->region)
         return CUDA_SUCCESS;
     charge_give(process, growth); /* another thread has placed it elsewhere meanwhile */
-    return charge_take_like(process, &like, pages, growth);
+    return pools_take_like(process, &like, pages, growth);
 }
 
 void pools_graphs_enter(struct pool *pool) {
@@ -345,7 +375,7 @@ static struct pool *pool_of(const struct entry *memory) {
 /* What is being freed goes with its pool and a number: whoever allocates at the same address meanwhile puts another entry there. */
 bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *memory) {
     static _Atomic uint64_t frees;
-    if (!objects_any(process, KIND_POOL_MEMORY))
+    if (!process_has(process, KIND_POOL_MEMORY))
         return false;
     uint64_t number = atomic_fetch_add_explicit(&frees, 1, memory_order_relaxed);
     return objects_flag(process, KIND_POOL_MEMORY, address, POOLS_FREEING, (number * 2 | 1) & POOLS_FREEING, memory);

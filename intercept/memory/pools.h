@@ -30,12 +30,13 @@ struct pool *pools_graphs(struct process *process, CUdevice device, int gpu);
 /* The GPU whose memory a pool holds. */
 int pools_gpu(const struct pool *pool);
 
-/* Tries again after this process's pools have given back what they do not use. */
-#define POOLS_TRIMMING(process, gpu, result, attempt)                                                                  \
-    for (enum pools_effort effort = POOLS_WHAT_IS_FREE;                                                                \
-         (result) == CUDA_ERROR_OUT_OF_MEMORY && effort < POOLS_EFFORTS; effort++)                                     \
-        if (pools_trim(process, gpu, effort))                                                                          \
-    (result) = (attempt)
+/* Takes pages as charge_try and charge_try_like do. If the limit refuses, has this process's pools give back what they do not
+ * use, and tries again. */
+CUresult pools_take(struct process *process, int gpu, uint64_t pages, struct charge *charge);
+CUresult pools_take_like(struct process *process, const struct charge *other, uint64_t pages, struct charge *charge);
+
+/* Takes more pages into a charge, likewise: in the region where it lies, or anywhere on the GPU if it is empty. */
+CUresult pools_extend(struct process *process, struct charge *charge, int gpu, uint64_t pages);
 
 /*
  * A call that may make a pool grow, when `bytes` are allocated from it. pools_try makes sure that as much is taken as the pool may

@@ -57,7 +57,7 @@ static struct freed_in *place_for(struct streams *streams, const struct freed_in
 
 static CUcontext context_of(CUstream stream) {
     CUcontext context = NULL;
-    if (streams_is_default(stream))
+    if (contexts_is_default_stream(stream))
         REAL(cuCtxGetCurrent)(&context);
     else
         REAL(cuStreamGetCtx)(stream, &context);
@@ -216,7 +216,7 @@ void streams_gone(struct process *process, CUstream stream) {
     struct streams *streams = &process->streams;
     struct freed_in freed;
     size_t index;
-    if (streams_is_default(stream) || !find(streams, stream, &index))
+    if (contexts_is_default_stream(stream) || !find(streams, stream, &index))
         return;
     lock_take(&streams->asking);
     sweep(process, index);

@@ -9,11 +9,6 @@
 
 #include "state/process.h"
 
-/* Default streams have no handle of their own: they are the current context's, and CU_STREAM_PER_THREAD the calling thread's. */
-static inline bool streams_is_default(CUstream stream) {
-    return (uintptr_t)stream <= (uintptr_t)CU_STREAM_PER_THREAD;
-}
-
 /* Something was freed in a stream: of the current context, if it is one of the default ones. */
 void streams_freed_in(struct process *process, CUstream stream);
 

@@ -1,6 +1,5 @@
 #include "state/charge.h"
 
-#include "memory/pools.h"
 #include "region/words.h"
 #include "system/explain.h"
 
@@ -60,12 +59,6 @@ CUresult charge_try(struct process *process, int gpu, uint64_t pages, struct cha
     return take(process, gpu, REGION_GPU, pages, charge);
 }
 
-CUresult charge_take(struct process *process, int gpu, uint64_t pages, struct charge *charge) {
-    CUresult result = take(process, gpu, REGION_GPU, pages, charge);
-    POOLS_TRIMMING(process, gpu, result, take(process, gpu, REGION_GPU, pages, charge));
-    return result;
-}
-
 static CUresult take_in(struct process *process, unsigned region, uint64_t pages) {
     lock_region(process, region);
     enum region_result result = region_reserve(&process->claims.regions[region], REGION_GPU, pages);
@@ -79,13 +72,6 @@ static struct charge charge_of(const struct charge *other, uint64_t pages) {
 
 CUresult charge_try_like(struct process *process, const struct charge *other, uint64_t pages, struct charge *charge) {
     CUresult result = take_in(process, other->region, pages);
-    *charge = charge_of(other, result == CUDA_SUCCESS ? pages : 0);
-    return result;
-}
-
-CUresult charge_take_like(struct process *process, const struct charge *other, uint64_t pages, struct charge *charge) {
-    CUresult result = take_in(process, other->region, pages);
-    POOLS_TRIMMING(process, other->gpu, result, take_in(process, other->region, pages));
     *charge = charge_of(other, result == CUDA_SUCCESS ? pages : 0);
     return result;
 }

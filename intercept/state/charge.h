@@ -1,83 +1,64 @@
 /*
- * Taking from a claim, and giving back. Bytes are taken before the driver is asked for them and given back after it has taken
- * them back, so what a region says is never less than what is physically held.
+ * Taking memory from a claim, and giving it back. Pages are taken before the driver is called to allocate, and given back after it
+ * has freed; so a region never counts less than what is physically held.
+ *
+ * A charge (state/table.h) says how many pages were taken, in which region, and whether in this process's own slot or in a share. A
+ * share outlives this process as long as another process of the claim holds it. Each function takes the lock of the regions that
+ * it uses. memory/pools.h has pools_take, which makes room first.
  */
 #ifndef TRANCHE_CHARGE_H
 #define TRANCHE_CHARGE_H
 
+#include "region/pages.h"
 #include "state/process.h"
 
-#define BLOCK_SHIFT 21 /* the GPU maps memory in blocks of 2 MiB */
-#define BLOCK_BYTES (UINT64_C(1) << BLOCK_SHIFT)
-#define BLOCK_PAGES (BLOCK_BYTES >> REGION_PAGE_SHIFT)
-
-/* The pages of as many whole blocks as it takes; at least one. Sizes that would wrap are more than any limit anyway. */
-static inline uint64_t pages_of(uint64_t bytes) {
-    uint64_t blocks = (bytes >> BLOCK_SHIFT) + ((bytes & (BLOCK_BYTES - 1)) != 0);
-    return (blocks ? blocks : 1) * BLOCK_PAGES;
-}
-
-static inline uint64_t pages_to_bytes(uint64_t pages) {
-    return pages << REGION_PAGE_SHIFT;
-}
-
-/* a * b, or as much as there is. */
-static inline uint64_t product(uint64_t a, uint64_t b) {
-    uint64_t result;
-    return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX : result;
-}
-
-/* Takes pages of a GPU into this process's own slot. If the limit allows no more, what the process's own memory pools hold
- * unused is given back first. What is refused is a charge of nothing. */
-CUresult charge_take(struct process *process, int gpu, uint64_t pages, struct charge *charge);
-
-/* The same without that. */
+/* Takes pages of a GPU into this process's own slot, in the first claim of that GPU with room. CUDA_ERROR_OUT_OF_MEMORY, and a
+ * charge of 0 pages, if no limit allows it. */
 CUresult charge_try(struct process *process, int gpu, uint64_t pages, struct charge *charge);
+
+/* The same in the region where another charge lies. */
 CUresult charge_try_like(struct process *process, const struct charge *other, uint64_t pages, struct charge *charge);
 
-/* Takes in the region where another charge lies. */
-CUresult charge_take_like(struct process *process, const struct charge *other, uint64_t pages, struct charge *charge);
-
-/* Moves pages from a charge in this process's own slot to another, which may be shared. An empty charge that is not shared goes
- * wherever the first lies. To one in another region nothing can be moved: there as much is taken anew, if it has that left, and
- * the first stays as it is, to be given back. */
-void charge_move(struct process *process, struct charge *from, struct charge *to, uint64_t pages);
-
-/* Takes pages beyond the limit, of the host's memory, as far as the claim allows that at all. */
+/* Takes pages of host memory, for what lies beyond the limit, as far as the claim allows that. */
 CUresult charge_spill(struct process *process, int gpu, uint64_t pages, struct charge *charge);
 
-/* Gives all or a part back. Whatever it says, the region has less then, or is broken. */
+/* Takes more pages into a charge, in the region where that lies. */
+CUresult charge_grow(struct process *process, struct charge *charge, uint64_t pages);
+
+/* Moves pages from a charge in this process's own slot to another charge, which may be a share. An empty `to` that is no share is
+ * put in the region of `from`. Between two regions nothing can be moved: then `to` grows in its own region, if there is room, and
+ * `from` keeps its pages, for the caller to give back. */
+void charge_move(struct process *process, struct charge *from, struct charge *to, uint64_t pages);
+
+/* Gives all or some of a charge back. The region has less afterwards, or is broken. */
 void charge_give(struct process *process, const struct charge *charge);
 void charge_give_part(struct process *process, struct charge *charge, uint64_t pages);
 
-/* Takes more into a charge, where that is: a charge lies in one region. */
-CUresult charge_grow(struct process *process, struct charge *charge, uint64_t pages);
-
-/* Makes the charge outlive this process, for as long as anybody in the claim holds what it is for, who will know it by the
- * tag. False if there is no room for that: then it stays as it is. */
+/* Turns a charge into a share, which other processes find by the tag. False if the region has no room for one: then the charge
+ * is unchanged. */
 bool charge_share(struct process *process, struct charge *charge, const uint8_t tag[16]);
 
-/* Gives what another process has shared one more name, by which it is joined as by its first, until `name` is ended or this
- * process is. False if there is no room for that, or it was not shared as a descriptor. */
+/* Gives a share of another process one more tag, until `name` is ended or this process is. False if the region has no room for
+ * that, or if the share was not made for a file descriptor. */
 bool charge_name(struct process *process, const struct charge *charge, const uint8_t tag[16], struct charge *name);
 
-/* Joins in a charge that another process of the claim has shared; none with this tag is a charge of nothing, without a share. An
- * error if it cannot be looked for. */
+/* Takes hold of the share with a tag, in any claim of this process. If there is none, `charge` has no share. An error if the
+ * regions could not be searched. */
 CUresult charge_find(struct process *process, const uint8_t tag[16], struct charge *charge);
 
-/* The same: whether there is one that could be joined. For whoever pays in full by himself if not. */
+/* The same; true if a share was found. For a caller that pays in full itself if not. */
 bool charge_join(struct process *process, const uint8_t tag[16], struct charge *charge);
 
-/* Takes hold once more of a share that we hold, for something that is ended by itself. False if we do not hold it. */
+/* Takes hold of a share once more, for a holder that is ended by itself. False if this process does not hold it. */
 bool charge_hold(struct process *process, const struct charge *charge, struct charge *another);
 
-/* The pages that are left of the GPU in the claim where a charge lies. */
+/* The pages that the limit still allows in the claim where a charge lies. */
 uint64_t charge_left(struct process *process, const struct charge *charge);
 
-/* Whether what is shared takes no memory. */
+/* Whether a charge is a share of 0 pages. */
 bool charge_is_empty(struct process *process, const struct charge *charge);
 
-/* Ends our part in a charge, shared or not. */
+/* Ends a charge: gives its pages back, or lets go of its share. */
 void charge_end(struct process *process, const struct charge *charge);
 
 #endif

@@ -1,12 +1,7 @@
 #include "state/contexts.h"
 
-#include "context/libraries.h"
 #include "driver/cuda_real.h"
-#include "memory/allocations.h"
-#include "memory/objects.h"
-#include "memory/streams.h"
 #include "state/gpus.h"
-#include "system/explain.h"
 
 /* --- the current one ----------------------------------------------------------------------------------------------- */
 
@@ -72,36 +67,10 @@ CUresult contexts_current_gpu(struct process **process, int *gpu) {
     return result;
 }
 
-/* --- their life ----------------------------------------------------------------------------------------------------- */
+/* --- the table ------------------------------------------------------------------------------------------------------- */
 
-CUresult contexts_take_cost(struct process **process, CUdevice device, struct charge *charge) {
-    int gpu;
-    CUresult result = gpus_check(device); /* the driver's word first: not initialised, no such device */
-    if (result == CUDA_SUCCESS)
-        result = process_open(process);
-    if (result == CUDA_SUCCESS)
-        result = gpus_find_claimed(*process, device, &gpu);
-    if (result != CUDA_SUCCESS)
-        return result;
-
-    uint64_t bytes = claims_context_bytes(&(*process)->claims, gpu);
-    uint64_t limit = claims_limit_bytes(&(*process)->claims, gpu);
-    if (bytes > limit) {
-        explain(CAUSE_CONTEXT_SIZE,
-                "a CUDA context takes %llu MiB of GPU memory, but the limit is %llu MiB; ask for more",
-                (unsigned long long)(bytes >> 20), (unsigned long long)(limit >> 20));
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    uint64_t page = UINT64_C(1) << REGION_PAGE_SHIFT;
-    return charge_take(*process, gpu, (bytes + page - 1) >> REGION_PAGE_SHIFT, charge);
-}
-
-static void count_contexts(struct process *process, const struct charge *charge, int change) {
-    struct region *region = &process->claims.regions[charge->region];
-    region_count_contexts(region, change);
-}
-
-static uint32_t next_serial(struct contexts *contexts) {
+uint32_t contexts_new_serial(struct process *process) {
+    struct contexts *contexts = &process->contexts;
     lock_take(&contexts->lock);
     if (++contexts->last_serial == 0)
         contexts->last_serial = 1;
@@ -110,60 +79,38 @@ static uint32_t next_serial(struct contexts *contexts) {
     return serial;
 }
 
-/* A context that has no handle yet, by its serial number: no address begins with that bit alone. */
-static uint64_t key_without_handle(uint32_t serial) {
+/* The key of a context that has no handle yet: its serial number, and a bit that no address has alone. */
+static uint64_t pending_key(uint32_t serial) {
     return UINT64_C(1) << 63 | serial;
 }
 
-/* Puts a context into the table, in place of itself without a handle. */
-static bool put_context(struct contexts *contexts, const struct context_grant *grant, uint64_t key) {
+/* Under the contexts' lock. */
+static void remove_pending(struct contexts *contexts, uint32_t serial) {
+    struct entry *pending = table_find(&contexts->table, pending_key(serial));
+    if (pending != NULL)
+        table_remove(&contexts->table, pending);
+}
+
+bool contexts_put(struct process *process, CUcontext context, uint32_t serial, const struct charge *charge) {
+    struct contexts *contexts = &process->contexts;
+    uint64_t key = context != NULL ? (uintptr_t)context : pending_key(serial);
     lock_take(&contexts->lock);
-    struct entry *without = table_find(&contexts->table, key_without_handle(grant->place.context));
-    if (without != NULL)
-        table_remove(&contexts->table, without);
-    bool put = key != 0 &&
-               table_put(&contexts->table,
-                         (struct entry){.key = key, .charge = grant->charge, .context = grant->place.context}) != NULL;
+    remove_pending(contexts, serial);
+    bool put = table_put(&contexts->table, (struct entry){.key = key, .charge = *charge, .context = serial}) != NULL;
     lock_give(&contexts->lock);
     return put;
 }
 
-/* Of one that was not made: nothing is left. */
-static void withdraw(const struct context_grant *grant) {
-    struct process *process = grant->process;
-    lock_take(&process->libraries);
-    put_context(&process->contexts, grant, 0);
-    objects_context_gone(process, grant->place.context);
-    lock_give(&process->libraries);
-    charge_give(process, &grant->charge);
-}
-
-CUresult contexts_grant(struct context_grant *grant, CUdevice device) {
-    CUresult result = contexts_take_cost(&grant->process, device, &grant->charge);
-    if (result != CUDA_SUCCESS)
-        return result;
-    struct process *process = grant->process;
-    grant->place = (struct place){grant->charge.gpu, next_serial(&process->contexts)};
-    lock_take(&process->libraries);
-    bool put = put_context(&process->contexts, grant, key_without_handle(grant->place.context));
-    result = put ? libraries_enter(process, &grant->place) : CUDA_ERROR_OUT_OF_MEMORY;
-    lock_give(&process->libraries);
-    if (result != CUDA_SUCCESS)
-        withdraw(grant);
-    return result;
-}
-
-/* Gives back what lived in a context. Under the libraries' lock. */
-static void drop_memory(struct process *process, uint32_t serial) {
-    allocations_context_gone(process, serial);
-    objects_context_gone(process, serial);
-}
-
-/* Takes a context and its other views out of the table, and gives back what itself took. Under the libraries' lock. */
-static void drop_context(struct process *process, uint32_t serial) {
+void contexts_remove_pending(struct process *process, uint32_t serial) {
     struct contexts *contexts = &process->contexts;
-    struct charge charge = {0};
-    bool counted = false;
+    lock_take(&contexts->lock);
+    remove_pending(contexts, serial);
+    lock_give(&contexts->lock);
+}
+
+bool contexts_remove(struct process *process, uint32_t serial, struct charge *charge) {
+    struct contexts *contexts = &process->contexts;
+    bool charged = false;
     lock_take(&contexts->lock);
     for (size_t i = 0; i < contexts->table.capacity;) {
         struct entry *entry = &contexts->table.entries[i];
@@ -173,46 +120,18 @@ static void drop_context(struct process *process, uint32_t serial) {
         }
         set_hint(contexts, (CUcontext)(uintptr_t)entry->key, NULL); /* NOLINT(performance-no-int-to-ptr) */
         if (entry->charge.pages != 0) {
-            charge = entry->charge;
-            counted = true;
+            *charge = entry->charge;
+            charged = true;
         }
-        table_remove(&contexts->table, entry); /* another may move here, so look at this place again */
+        table_remove(&contexts->table, entry); /* may move another entry to this index: look at it again */
     }
     lock_give(&contexts->lock);
-    if (counted) {
-        charge_give(process, &charge);
-        count_contexts(process, &charge, -1);
-    }
+    return charged;
 }
 
-/* The context first: what is found to have ended with it is not written down again. */
-static void drop(struct process *process, uint32_t serial) {
-    lock_take(&process->libraries);
-    drop_context(process, serial);
-    drop_memory(process, serial);
-    lock_give(&process->libraries);
-}
-
-/* The serial number of a context; 0 if unknown. */
-static uint32_t serial_of(struct process *process, CUcontext context) {
+uint32_t contexts_serial(struct process *process, CUcontext context) {
     struct place place = {0};
     return find(&process->contexts, context, &place) ? place.context : 0;
-}
-
-CUresult contexts_created(const struct context_grant *grant, CUresult result, CUcontext context) {
-    struct process *process = grant->process;
-    if (result != CUDA_SUCCESS || context == NULL) {
-        withdraw(grant);
-        return result;
-    }
-    uint32_t former = serial_of(process, context);
-    if (former != 0) /* destroyed in a way that we did not see */
-        drop(process, former);
-    /* Without memory to write it down it stays charged until this process ends. */
-    if (put_context(&process->contexts, grant, (uintptr_t)context))
-        count_contexts(process, &grant->charge, 1);
-    libraries_entered(process, &grant->place);
-    return result;
 }
 
 CUcontext contexts_handle(struct process *process, uint32_t serial) {
@@ -222,7 +141,7 @@ CUcontext contexts_handle(struct process *process, uint32_t serial) {
     for (size_t i = 0; i < contexts->table.capacity && handle == 0; i++) {
         const struct entry *entry = &contexts->table.entries[i];
         if (entry->charge.pages != 0 && (serial == 0 || entry->context == serial) &&
-            entry->key != key_without_handle(entry->context))
+            entry->key != pending_key(entry->context))
             handle = entry->key;
     }
     lock_give(&contexts->lock);
@@ -264,12 +183,12 @@ bool contexts_lives(struct process *process, uint32_t serial) {
     return lives;
 }
 
-/* --- working in them, and ending them --------------------------------------------------------------------------------- */
+/* --- working in them --------------- --------------------------------------------------------------------------------- */
 
 /* Of another view, the context that it is a view of. */
 static CUcontext whole(struct process *process, CUcontext context) {
     struct contexts *contexts = &process->contexts;
-    if (!objects_any(process, KIND_GREEN_CONTEXT))
+    if (!process_has(process, KIND_GREEN_CONTEXT))
         return context;
     lock_take(&contexts->lock);
     const struct entry *known = table_find(&contexts->table, (uintptr_t)context);
@@ -279,8 +198,7 @@ static CUcontext whole(struct process *process, CUcontext context) {
     return context;
 }
 
-/* Two contexts may have the same one, and wait for each other without need. */
-static struct gate *gate_of(struct process *process, CUcontext context) {
+struct gate *contexts_gate(struct process *process, CUcontext context) {
     uint64_t mixed = (uintptr_t)whole(process, context) * UINT64_C(0x9e3779b97f4a7c15);
     return &process->contexts.gates[mixed >> 58];
 }
@@ -291,7 +209,7 @@ static struct gate *enter(CUcontext context) {
     struct process *process = process_if_open();
     if (process == NULL || context == NULL)
         return NULL;
-    struct gate *gate = gate_of(process, context);
+    struct gate *gate = contexts_gate(process, context);
     gate_enter(gate);
     return gate;
 }
@@ -302,13 +220,13 @@ struct gate *contexts_work(CUcontext *current) {
 
 struct gate *contexts_work_for(CUstream stream) {
     CUcontext context = NULL;
-    if (streams_is_default(stream) || REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
+    if (contexts_is_default_stream(stream) || REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
         return contexts_work(&context);
     return enter(context);
 }
 
 struct gate *contexts_try_to_work(struct process *process, CUcontext context) {
-    struct gate *gate = gate_of(process, context);
+    struct gate *gate = contexts_gate(process, context);
     return gate_try(gate) ? gate : NULL;
 }
 
@@ -320,32 +238,6 @@ void contexts_rest(struct gate **gate) {
 void contexts_await_end(CUcontext context) {
     struct gate *gate = enter(context);
     contexts_rest(&gate);
-}
-
-void contexts_ending(struct process *process, CUcontext context, struct context_end *end) {
-    *end = (struct context_end){.process = context != NULL ? process : NULL, .context = context};
-    if (end->process == NULL)
-        return;
-    end->gate = gate_of(process, context);
-    gate_close(end->gate);
-    end->serial = serial_of(process, context);
-}
-
-/* The driver may have given the handle to another context meanwhile. */
-void contexts_ended(const struct context_end *end, enum ended ended) {
-    struct process *process = end->process;
-    if (process == NULL)
-        return;
-    if (end->serial != 0 && ended == ENDED_CONTEXT) {
-        drop(process, end->serial);
-    } else if (end->serial != 0 && ended == ENDED_MEMORY) {
-        lock_take(&process->libraries);
-        drop_memory(process, end->serial);
-        lock_give(&process->libraries);
-    }
-    if (ended == ENDED_CONTEXT)
-        streams_context_gone(process, end->context);
-    gate_open(end->gate);
 }
 
 /* --- all of them ------------------------------------------------------------------------------------------------------ */
@@ -372,71 +264,4 @@ void contexts_each(struct process *process, void (*visit)(uint32_t, int, void *)
     struct place place = {0};
     while (next_context(&process->contexts, &place))
         visit(place.context, place.gpu, argument);
-}
-
-/* --- primary contexts ---------------------------------------------------------------------------------------------- */
-
-CUresult contexts_primary_enter(struct process *process, CUdevice device) {
-    if (device < 0 || device >= DEVICES_MAX)
-        return CUDA_ERROR_INVALID_DEVICE;
-    lock_take(&process->contexts.lifecycles[device]);
-    return CUDA_SUCCESS;
-}
-
-void contexts_primary_leave(struct process *process, CUdevice device) {
-    lock_give(&process->contexts.lifecycles[device]);
-}
-
-CUcontext contexts_primary(struct process *process, CUdevice device) {
-    return device >= 0 && device < DEVICES_MAX ? process->contexts.primaries[device] : NULL;
-}
-
-static bool is_active(CUdevice device) {
-    unsigned int flags;
-    int active = 0;
-    return REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS || active;
-}
-
-void contexts_primary_ending(struct process *process, CUdevice device, struct context_end *end) {
-    contexts_ending(process, contexts_primary(process, device), end);
-}
-
-void contexts_primary_ended(CUdevice device, const struct context_end *end, CUresult result, bool resets) {
-    enum ended ended = ENDED_NOTHING;
-    if (end->process != NULL && result == CUDA_SUCCESS && !is_active(device)) {
-        end->process->contexts.former_primaries[device] = end->context;
-        end->process->contexts.primaries[device] = NULL;
-        ended = ENDED_CONTEXT;
-    } else if (result == CUDA_SUCCESS && resets) {
-        ended = ENDED_MEMORY;
-    }
-    contexts_ended(end, ended);
-}
-
-/* Somebody may have the handle of a former one current: he does not work in the new one before that is written down. */
-static CUresult make_primary(struct process *process, CUdevice device, CUcontext *context) {
-    struct contexts *contexts = &process->contexts;
-    struct context_grant grant;
-    struct context_end former;
-    contexts_ending(process, contexts->former_primaries[device], &former);
-    CUresult result = contexts_grant(&grant, device);
-    if (result == CUDA_SUCCESS) {
-        result = REAL(cuDevicePrimaryCtxRetain)(context, device);
-        contexts_created(&grant, result, result == CUDA_SUCCESS ? *context : NULL);
-    }
-    if (result == CUDA_SUCCESS)
-        contexts->primaries[device] = *context;
-    contexts_ended(&former, ENDED_NOTHING);
-    return result;
-}
-
-CUresult contexts_primary_retain(struct process *process, CUdevice device, CUcontext *context) {
-    struct context_end end;
-    if (contexts_primary(process, device) == NULL)
-        return make_primary(process, device, context);
-    if (is_active(device))
-        return REAL(cuDevicePrimaryCtxRetain)(context, device);
-    contexts_primary_ending(process, device, &end); /* it ended in a way that we did not see, and its memory with it */
-    contexts_primary_ended(device, &end, CUDA_SUCCESS, false);
-    return make_primary(process, device, context);
 }

@@ -1,93 +1,91 @@
-/* Contexts, and what is charged for them. What lives in a context ends with it, and is known by the context's serial number,
- * which is never used again. */
+/*
+ * The CUDA contexts of this process: which exist, on which GPU each is, and which calls are working in them.
+ *
+ * A context has a serial number, which is never used again, unlike its handle. Whatever lives in a context is recorded with the
+ * serial number and ends with the context. context/lifecycle.h creates and ends contexts.
+ */
 #ifndef TRANCHE_CONTEXTS_H
 #define TRANCHE_CONTEXTS_H
 
 #include "state/charge.h"
 
-/* Where a thread's calls work: in its current context, on the GPU of that. A context that we have not seen being made has the
- * serial number 0. */
+/* Where a call works: in a context, on that context's GPU. A context whose creation was not seen has the serial number 0. */
 struct place {
     int gpu;
-    uint32_t context;
+    uint32_t context; /* serial number */
 };
 
-/* The calling thread's place. Asks the driver first, so that what is wrong without us is said as without us. */
+/* The calling thread's place. Queries the driver first, so that the program gets the driver's own error where there is one. */
 CUresult contexts_current(struct process **process, struct place *place);
 
-/* The same for whoever knows which context is current; NULL if not. */
+/* The same for a caller that knows the current context; `current` is NULL if it does not. */
 CUresult contexts_place(CUcontext current, struct process **process, struct place *place);
 
-/* The GPU alone; a device without a claim is an error here too. */
+/* The same, for the GPU alone. A device without a claim is CUDA_ERROR_NOT_PERMITTED, as above. */
 CUresult contexts_current_gpu(struct process **process, int *gpu);
 
-/* A new context: granted on a device, with what the driver loads into every context, then created or not. */
-struct context_grant {
-    struct process *process;
-    struct charge charge;
-    struct place place; /* where it will be */
-};
+/* Whether a stream handle names a default stream. Default streams have no handle of their own: NULL and CU_STREAM_LEGACY are the
+ * current context's, CU_STREAM_PER_THREAD is the calling thread's. */
+static inline bool contexts_is_default_stream(CUstream stream) {
+    return (uintptr_t)stream <= (uintptr_t)CU_STREAM_PER_THREAD;
+}
 
-CUresult contexts_grant(struct context_grant *grant, CUdevice device);
-CUresult contexts_created(const struct context_grant *grant, CUresult result, CUcontext context);
+/* Whether a context has not ended yet. Serial number 0 never ends. */
+bool contexts_lives(struct process *process, uint32_t serial);
 
-/* What one context costs on a device, for what is like one. */
-CUresult contexts_take_cost(struct process **process, CUdevice device, struct charge *charge);
+/* The handle of the context with this serial number, or of any context if that is 0. NULL if there is none, or if the driver has
+ * not created it yet. */
+CUcontext contexts_handle(struct process *process, uint32_t serial);
 
-/* A context that is another view of one that is charged already: what is made in it lives in that. */
+/* Calls `visit` for every charged context, including those that the driver is about to create. While the caller holds the
+ * libraries' lock, no context is removed, and none is added without a call of libraries_enter. */
+void contexts_each(struct process *process, void (*visit)(uint32_t context, int gpu, void *argument), void *argument);
+
+/* An alias is another handle for a context that is charged already (a green context's): what is made by it lives in that one. */
 void contexts_alias(struct process *process, CUcontext context, CUcontext of);
 void contexts_unalias(struct process *process, CUcontext context);
 
-/* Whether a context has not ended yet. One that we have not seen being made never does. */
-bool contexts_lives(struct process *process, uint32_t serial);
-
 /*
- * A call that takes memory for what lives in a context works in that from before it takes it until all is written down. Whoever ends
- * a context, or makes the primary one, waits for those, and lets nobody work in it meanwhile: so what ends with a context is what
- * is written down for it, and nothing that is made in the next one is.
+ * A call that takes memory in a context is "working" in it from before the memory is charged until all of it is recorded. Ending
+ * the context, or creating a primary one, waits for those calls and keeps new ones out. So the records of a context are complete
+ * when it ends, and nothing of the next context is recorded under the former.
+ *
+ * Each function but the last enters the context's gate and returns it; NULL if there is nothing to enter.
  */
-struct gate *contexts_work(CUcontext *current);                                /* in the current one */
-struct gate *contexts_work_for(CUstream stream);                               /* in the stream's context */
-struct gate *contexts_try_to_work(struct process *process, CUcontext context); /* NULL: it is being ended */
+struct gate *contexts_work(CUcontext *current);  /* in the current context */
+struct gate *contexts_work_for(CUstream stream); /* in the stream's context */
+struct gate *contexts_try_to_work(struct process *process,
+                                  CUcontext context); /* without waiting; NULL: it is being ended */
 void contexts_rest(struct gate **gate);
 
-/* Until the end of the block. */
+/* Works in a context until the end of the block. */
 #define WORK(how) __attribute__((cleanup(contexts_rest), unused)) struct gate *gate_of_work = how
 #define WORK_IN_CONTEXT                                                                                                \
     CUcontext current_at_work = NULL;                                                                                  \
     WORK(contexts_work(&current_at_work))
 #define WORK_IN_STREAM(stream) WORK(contexts_work_for(stream))
 
-/* Waits for whoever is ending the one that had a new one's handle before. */
+/* Waits until the former context with this handle has been removed, if another thread is ending it. */
 void contexts_await_end(CUcontext context);
 
-/* Ending one: nobody works in it between ending and ended. `ended` is whether it is gone, or has lost its memory at least. */
-struct context_end {
-    struct process *process; /* NULL: nothing is known of it */
-    CUcontext context;
-    uint32_t serial; /* 0: unknown */
-    struct gate *gate;
-};
-enum ended { ENDED_NOTHING, ENDED_MEMORY, ENDED_CONTEXT };
-void contexts_ending(struct process *process, CUcontext context, struct context_end *end);
-void contexts_ended(const struct context_end *end, enum ended ended);
+/* --- for context/lifecycle.c ------------------------------------------------------------------------------------------ */
 
-/* A device's primary context. Between enter and leave, which bracket the driver's calls that create and destroy it, the
- * state that the driver reports for it does not change under us. */
-CUresult contexts_primary_enter(struct process *process, CUdevice device);
-void contexts_primary_leave(struct process *process, CUdevice device);
-CUresult contexts_primary_retain(struct process *process, CUdevice device, CUcontext *context);
-CUcontext contexts_primary(struct process *process, CUdevice device);
+/* The gate of a context's calls. Several contexts may share one. */
+struct gate *contexts_gate(struct process *process, CUcontext context);
 
-/* What may end it, or end what is in it at least, which `resets` says, goes between these. */
-void contexts_primary_ending(struct process *process, CUdevice device, struct context_end *end);
-void contexts_primary_ended(CUdevice device, const struct context_end *end, CUresult result, bool resets);
+uint32_t contexts_new_serial(struct process *process);
 
-/* The handle of a context by its serial number, or of any if that is 0. NULL if there is none, or it is only about to be made. */
-CUcontext contexts_handle(struct process *process, uint32_t serial);
+/* The serial number of a context; 0 if it is unknown. */
+uint32_t contexts_serial(struct process *process, CUcontext context);
 
-/* Calls `visit` for every context that is charged, also for those that the driver is about to make. For as long as the caller
- * holds the lock of the libraries, none of them is forgotten, and none comes that libraries_enter was not called for. */
-void contexts_each(struct process *process, void (*visit)(uint32_t context, int gpu, void *argument), void *argument);
+/* Records a context with its charge: first without a handle (NULL), while the driver is about to create it, then with its
+ * handle, which replaces the former record. False if there is no memory for the record. */
+bool contexts_put(struct process *process, CUcontext context, uint32_t serial, const struct charge *charge);
+
+/* Removes a context that was recorded without a handle. */
+void contexts_remove_pending(struct process *process, uint32_t serial);
+
+/* Removes a context and its aliases. True if it was charged: then `charge` is to be given back. */
+bool contexts_remove(struct process *process, uint32_t serial, struct charge *charge);
 
 #endif

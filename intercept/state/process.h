@@ -171,4 +171,9 @@ CUresult process_open(struct process **process);
 /* Whether this process has opened its regions; if not, it holds nothing. NULL then. */
 struct process *process_if_open(void);
 
+/* Whether there may be any object of a kind (memory/objects.h has the others). Costs one load. */
+static inline bool process_has(const struct process *process, enum kind kind) {
+    return process != NULL && atomic_load_explicit(&process->objects.counts[kind], memory_order_relaxed) != 0;
+}
+
 #endif

@@ -1,0 +1,190 @@
+#include "context/lifecycle.h"
+
+#include "context/libraries.h"
+#include "driver/cuda_real.h"
+#include "memory/allocations.h"
+#include "memory/objects.h"
+#include "memory/pools.h"
+#include "memory/streams.h"
+#include "state/gpus.h"
+#include "system/explain.h"
+
+CUresult context_take_cost(struct process **process, CUdevice device, struct charge *charge) {
+    int gpu;
+    CUresult result = gpus_check(device); /* the driver's word first: not initialised, no such device */
+    if (result == CUDA_SUCCESS)
+        result = process_open(process);
+    if (result == CUDA_SUCCESS)
+        result = gpus_find_claimed(*process, device, &gpu);
+    if (result != CUDA_SUCCESS)
+        return result;
+
+    uint64_t bytes = claims_context_bytes(&(*process)->claims, gpu);
+    uint64_t limit = claims_limit_bytes(&(*process)->claims, gpu);
+    if (bytes > limit) {
+        explain(CAUSE_CONTEXT_SIZE,
+                "a CUDA context takes %llu MiB of GPU memory, but the limit is %llu MiB; ask for more",
+                (unsigned long long)(bytes >> 20), (unsigned long long)(limit >> 20));
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    uint64_t page = UINT64_C(1) << REGION_PAGE_SHIFT;
+    return pools_take(*process, gpu, (bytes + page - 1) >> REGION_PAGE_SHIFT, charge);
+}
+
+static void count_contexts(struct process *process, const struct charge *charge, int change) {
+    region_count_contexts(&process->claims.regions[charge->region], change);
+}
+
+/* Of one that was not made: nothing is left. */
+static void withdraw(const struct context_grant *grant) {
+    struct process *process = grant->process;
+    lock_take(&process->libraries);
+    contexts_remove_pending(process, grant->place.context);
+    objects_context_gone(process, grant->place.context);
+    lock_give(&process->libraries);
+    charge_give(process, &grant->charge);
+}
+
+CUresult context_grant(struct context_grant *grant, CUdevice device) {
+    CUresult result = context_take_cost(&grant->process, device, &grant->charge);
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct process *process = grant->process;
+    grant->place = (struct place){grant->charge.gpu, contexts_new_serial(process)};
+    lock_take(&process->libraries);
+    bool put = contexts_put(process, NULL, grant->place.context, &grant->charge);
+    result = put ? libraries_enter(process, &grant->place) : CUDA_ERROR_OUT_OF_MEMORY;
+    lock_give(&process->libraries);
+    if (result != CUDA_SUCCESS)
+        withdraw(grant);
+    return result;
+}
+
+/* Gives back what lived in a context. Under the libraries' lock. */
+static void drop_memory(struct process *process, uint32_t serial) {
+    allocations_context_gone(process, serial);
+    objects_context_gone(process, serial);
+}
+
+/* The context first: what is found to have ended with it is not written down again. */
+static void drop(struct process *process, uint32_t serial) {
+    struct charge charge;
+    lock_take(&process->libraries);
+    if (contexts_remove(process, serial, &charge)) {
+        charge_give(process, &charge);
+        count_contexts(process, &charge, -1);
+    }
+    drop_memory(process, serial);
+    lock_give(&process->libraries);
+}
+
+CUresult context_created(const struct context_grant *grant, CUresult result, CUcontext context) {
+    struct process *process = grant->process;
+    if (result != CUDA_SUCCESS || context == NULL) {
+        withdraw(grant);
+        return result;
+    }
+    uint32_t former = contexts_serial(process, context);
+    if (former != 0) /* destroyed in a way that we did not see */
+        drop(process, former);
+    /* Without memory to write it down it stays charged until this process ends. */
+    if (contexts_put(process, context, grant->place.context, &grant->charge))
+        count_contexts(process, &grant->charge, 1);
+    libraries_entered(process, &grant->place);
+    return result;
+}
+
+/* --- the end ---------------------------------------------------------------------------------------------------------- */
+
+void context_ending(struct process *process, CUcontext context, struct context_end *end) {
+    *end = (struct context_end){.process = context != NULL ? process : NULL, .context = context};
+    if (end->process == NULL)
+        return;
+    end->gate = contexts_gate(process, context);
+    gate_close(end->gate);
+    end->serial = contexts_serial(process, context);
+}
+
+/* The driver may have given the handle to another context meanwhile. */
+void context_ended(const struct context_end *end, enum ended ended) {
+    struct process *process = end->process;
+    if (process == NULL)
+        return;
+    if (end->serial != 0 && ended == ENDED_CONTEXT) {
+        drop(process, end->serial);
+    } else if (end->serial != 0 && ended == ENDED_MEMORY) {
+        lock_take(&process->libraries);
+        drop_memory(process, end->serial);
+        lock_give(&process->libraries);
+    }
+    if (ended == ENDED_CONTEXT)
+        streams_context_gone(process, end->context);
+    gate_open(end->gate);
+}
+
+/* --- primary contexts ---------------------------------------------------------------------------------------------- */
+
+CUresult context_primary_enter(struct process *process, CUdevice device) {
+    if (device < 0 || device >= DEVICES_MAX)
+        return CUDA_ERROR_INVALID_DEVICE;
+    lock_take(&process->contexts.lifecycles[device]);
+    return CUDA_SUCCESS;
+}
+
+void context_primary_leave(struct process *process, CUdevice device) {
+    lock_give(&process->contexts.lifecycles[device]);
+}
+
+CUcontext context_primary(struct process *process, CUdevice device) {
+    return device >= 0 && device < DEVICES_MAX ? process->contexts.primaries[device] : NULL;
+}
+
+static bool is_active(CUdevice device) {
+    unsigned int flags;
+    int active = 0;
+    return REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS || active;
+}
+
+void context_primary_ending(struct process *process, CUdevice device, struct context_end *end) {
+    context_ending(process, context_primary(process, device), end);
+}
+
+void context_primary_ended(CUdevice device, const struct context_end *end, CUresult result, bool resets) {
+    enum ended ended = ENDED_NOTHING;
+    if (end->process != NULL && result == CUDA_SUCCESS && !is_active(device)) {
+        end->process->contexts.former_primaries[device] = end->context;
+        end->process->contexts.primaries[device] = NULL;
+        ended = ENDED_CONTEXT;
+    } else if (result == CUDA_SUCCESS && resets) {
+        ended = ENDED_MEMORY;
+    }
+    context_ended(end, ended);
+}
+
+/* Somebody may have the handle of a former one current: he does not work in the new one before that is written down. */
+static CUresult make_primary(struct process *process, CUdevice device, CUcontext *context) {
+    struct contexts *contexts = &process->contexts;
+    struct context_grant grant;
+    struct context_end former;
+    context_ending(process, contexts->former_primaries[device], &former);
+    CUresult result = context_grant(&grant, device);
+    if (result == CUDA_SUCCESS) {
+        result = REAL(cuDevicePrimaryCtxRetain)(context, device);
+        context_created(&grant, result, result == CUDA_SUCCESS ? *context : NULL);
+    }
+    if (result == CUDA_SUCCESS)
+        contexts->primaries[device] = *context;
+    context_ended(&former, ENDED_NOTHING);
+    return result;
+}
+
+CUresult context_primary_retain(struct process *process, CUdevice device, CUcontext *context) {
+    struct context_end end;
+    if (context_primary(process, device) == NULL)
+        return make_primary(process, device, context);
+    if (is_active(device))
+        return REAL(cuDevicePrimaryCtxRetain)(context, device);
+    context_primary_ending(process, device, &end); /* it ended in a way that we did not see, and its memory with it */
+    context_primary_ended(device, &end, CUDA_SUCCESS, false);
+    return make_primary(process, device, context);
+}

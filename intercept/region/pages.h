@@ -1,0 +1,31 @@
+/*
+ * Units of memory. Regions account in pages of 64 KiB. The GPU maps memory in blocks of 2 MiB (the granularity that
+ * cuMemGetAllocationGranularity reports), so what is charged is a whole number of blocks.
+ */
+#ifndef TRANCHE_PAGES_H
+#define TRANCHE_PAGES_H
+
+#include "region/region.h"
+
+#define BLOCK_SHIFT 21
+#define BLOCK_BYTES (UINT64_C(1) << BLOCK_SHIFT)
+#define BLOCK_PAGES (BLOCK_BYTES >> REGION_PAGE_SHIFT)
+
+/* The pages of the blocks that hold so many bytes; at least one block's. A result too large for its type cannot occur within
+ * any limit. */
+static inline uint64_t pages_of(uint64_t bytes) {
+    uint64_t blocks = (bytes >> BLOCK_SHIFT) + ((bytes & (BLOCK_BYTES - 1)) != 0);
+    return (blocks ? blocks : 1) * BLOCK_PAGES;
+}
+
+static inline uint64_t pages_to_bytes(uint64_t pages) {
+    return pages << REGION_PAGE_SHIFT;
+}
+
+/* a * b; UINT64_MAX if that overflows. */
+static inline uint64_t product(uint64_t a, uint64_t b) {
+    uint64_t result;
+    return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX : result;
+}
+
+#endif
