@@ -16,9 +16,9 @@ SHADOW_COMMON := $(SHADOW_REGION) region/claims system/explain driver/real
 SHADOW_IMAGE := $(addprefix image/,image ptx)
 SHADOW_STATE := $(addprefix state/,process table charge gpus contexts)
 SHADOW_MEMORY := $(addprefix memory/,objects allocations blocks further borrowed physical exports tags pools streams)
-SHADOW_CONTEXT := $(addprefix context/,lifecycle extra watch)
+SHADOW_CONTEXT := $(addprefix context/,lifecycle extra measure modules libraries hidden kernels)
 SHADOW_CUDA := $(SHADOW_COMMON) driver/cuda_real $(SHADOW_IMAGE) $(SHADOW_STATE) $(SHADOW_MEMORY) $(SHADOW_CONTEXT) \
-    $(addprefix cuda/,array context graph ipc memory module pool procaddr sparse vmm)
+    $(addprefix cuda/,array context graph ipc library memory module pool procaddr sparse vmm)
 SHADOW_NVML := $(SHADOW_COMMON) $(addprefix nvml/,nvml members memory processes usage)
 
 # -z nodelete: what a process holds outlives dlclose. libdl.so.2: where dlsym lived before glibc 2.34, see real.c.

@@ -1,5 +1,6 @@
 #include "context/lifecycle.h"
 
+#include "context/hidden.h"
 #include "context/libraries.h"
 #include "driver/cuda_real.h"
 #include "memory/allocations.h"
@@ -90,7 +91,7 @@ CUresult context_created(const struct context_grant *grant, CUresult result, CUc
     /* Without memory to write it down it stays charged until this process ends. */
     if (contexts_put(process, context, grant->place.context, &grant->charge))
         count_contexts(process, &grant->charge, 1);
-    libraries_entered(process, &grant->place);
+    hidden_load_owed(process, &grant->place);
     return result;
 }
 

@@ -1,0 +1,77 @@
+#include "context/kernels.h"
+
+#include "context/extra.h"
+#include "driver/cuda_real.h"
+#include "memory/objects.h"
+#include "state/gpus.h"
+
+/* A function that was only listed is not loaded yet, and tells only then what it needs. */
+CUresult kernels_local_of_function(CUfunction function, uint64_t *most) {
+    int bytes = 0;
+    CUresult result = REAL(cuFuncGetAttribute)(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function);
+    if (result != CUDA_SUCCESS && REAL(cuFuncLoad)(function) == CUDA_SUCCESS)
+        result = REAL(cuFuncGetAttribute)(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function);
+    if (result == CUDA_SUCCESS && bytes > 0 && (uint64_t)bytes > *most)
+        *most = (uint64_t)bytes;
+    return result;
+}
+
+/* On whichever GPU of ours it needs most. */
+void kernels_local_of(struct process *process, CUkernel kernel, uint64_t *most) {
+    int devices = 0, gpu, bytes;
+    REAL(cuDeviceGetCount)(&devices);
+    for (CUdevice device = 0; device < devices; device++) {
+        bytes = 0;
+        if (gpus_find(process, device, &gpu) != CUDA_SUCCESS || gpu == NO_CLAIM)
+            continue;
+        REAL(cuKernelGetAttribute)(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, kernel, device);
+        if (bytes > 0 && (uint64_t)bytes > *most)
+            *most = (uint64_t)bytes;
+    }
+}
+
+/* In the current context, without which nothing can be launched. */
+CUresult kernels_charge_here(uint64_t bytes) {
+    struct process *process;
+    struct place place;
+    if (bytes == 0 || contexts_current(&process, &place) != CUDA_SUCCESS)
+        return CUDA_SUCCESS;
+    return context_extra_local(process, &place, bytes);
+}
+
+/* In all contexts: also in the current one, if we have not seen it being made. */
+static CUresult charge_everywhere(struct process *process, uint64_t bytes) {
+    struct place place;
+    CUresult result = context_extra_local_everywhere(process, bytes);
+    if (result == CUDA_SUCCESS && contexts_current(&process, &place) == CUDA_SUCCESS && place.context == 0)
+        result = context_extra_local(process, &place, bytes);
+    return result;
+}
+
+CUresult kernels_charge_in_module(CUmodule module, uint64_t bytes) {
+    struct process *process = process_if_open();
+    struct entry entry;
+    if (bytes == 0 || process == NULL)
+        return CUDA_SUCCESS;
+    if (objects_find(process, KIND_MODULE, (uintptr_t)module, &entry))
+        return context_extra_local(process, &(struct place){entry.charge.gpu, entry.context}, bytes);
+    return charge_everywhere(process, bytes);
+}
+
+/* Remembered for the contexts that come. What its kernels needed before is charged wherever it must be. */
+CUresult kernels_charge_in_library(struct process *process, CUlibrary library, uint64_t bytes) {
+    struct entry known = {0};
+    CUresult result = CUDA_SUCCESS;
+    objects_find(process, KIND_LIBRARY_KERNELS, (uintptr_t)library, &known);
+    if (bytes <= known.with)
+        return CUDA_SUCCESS;
+    lock_take(&process->libraries);
+    objects_find(process, KIND_LIBRARY_KERNELS, (uintptr_t)library, &known);
+    if (bytes > known.with)
+        result = charge_everywhere(process, bytes);
+    if (result == CUDA_SUCCESS && bytes > known.with &&
+        !objects_put(process, KIND_LIBRARY_KERNELS, (struct entry){.key = (uintptr_t)library, .with = bytes}))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    lock_give(&process->libraries);
+    return result;
+}

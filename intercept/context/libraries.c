@@ -1,0 +1,214 @@
+#include "context/libraries.h"
+
+#include "context/extra.h"
+#include "context/modules.h"
+#include "driver/cuda_real.h"
+#include "memory/objects.h"
+#include "memory/pools.h"
+
+#define CODE_SHIFT 12 /* what is remembered of a library's code, rounded up */
+#define LIBRARIES_AT_ONCE 64
+
+/* A library in a context. Also called when a context is made after the library was loaded. */
+static void load_into(uint32_t context, int gpu, void *argument) {
+    struct library_loading *library = argument;
+    struct place place = {gpu, context};
+    struct charge charge = {.gpu = (uint8_t)(gpu & 0x7f)};
+    if (library->result != CUDA_SUCCESS)
+        return;
+    if (library->size.data != 0)
+        library->result = pools_take(library->process, gpu, pages_of(library->size.data), &charge);
+    if (library->result != CUDA_SUCCESS)
+        return;
+    library->result = context_extra_add(library->process, &place, EXTRA_CODE, library->size.code);
+    if (library->result != CUDA_SUCCESS) {
+        charge_give(library->process, &charge);
+        return;
+    }
+    objects_put(library->process, KIND_LIBRARY_IN_CONTEXT,
+                (struct entry){.key = objects_key((uintptr_t)library->handle, context),
+                               .charge = charge,
+                               .with = library->size.code,
+                               .context = context,
+                               .references = objects_mark((uintptr_t)library->handle)});
+}
+
+static void unload(struct process *process, CUlibrary library) {
+    struct entry entry;
+    while (objects_remove_one_of(process, KIND_LIBRARY_IN_CONTEXT, objects_mark((uintptr_t)library), &entry)) {
+        context_extra_subtract(process, entry.context, EXTRA_CODE, entry.with);
+        charge_end(process, &entry.charge);
+    }
+}
+
+/* What was taken for a library before it had a handle goes by that. */
+static void rename_to(struct process *process, CUlibrary library) {
+    struct entry entry;
+    while (objects_remove_one_of(process, KIND_LIBRARY_IN_CONTEXT, objects_mark(0), &entry)) {
+        entry.key = objects_key((uintptr_t)library, entry.context);
+        entry.references = objects_mark((uintptr_t)library);
+        objects_put(process, KIND_LIBRARY_IN_CONTEXT, entry);
+    }
+}
+
+void libraries_unloaded(struct process *process, CUlibrary library) {
+    struct entry entry;
+    objects_remove(process, KIND_LIBRARY, (uintptr_t)library, &entry);
+    objects_remove(process, KIND_LIBRARY_KERNELS, (uintptr_t)library, &entry);
+    objects_remove(process, KIND_HIDDEN_LIBRARY, (uintptr_t)library, &entry);
+    while (objects_remove_one_of(process, KIND_HIDDEN, objects_mark((uintptr_t)library), &entry)) {
+        /* what is left of its charges, which themselves follow */
+    }
+    while (objects_remove_one_of(process, KIND_MODULE, objects_mark((uintptr_t)library), &entry)) {
+        /* what cuLibraryGetModule put there, which is charged with nothing */
+    }
+    unload(process, library);
+}
+
+/* A library in a context turned out to take more. */
+struct beyond {
+    struct process *process;
+    uint64_t library; /* its handle */
+    uint64_t pages;
+    CUresult result;
+};
+
+static void charge_beyond(uint32_t context, int gpu, void *argument) {
+    struct beyond *beyond = argument;
+    struct process *process = beyond->process;
+    uint64_t key = objects_key(beyond->library, context);
+    struct entry known = {.key = key,
+                          .charge = {.gpu = (uint8_t)(gpu & 0x7f)},
+                          .context = context,
+                          .references = objects_mark(beyond->library)};
+    struct entry hidden;
+    if (beyond->result != CUDA_SUCCESS)
+        return;
+    bool loaded = objects_find(process, KIND_LIBRARY_IN_CONTEXT, key, &known);
+    beyond->result = pools_extend(process, &known.charge, gpu, beyond->pages);
+    if (beyond->result != CUDA_SUCCESS)
+        return;
+    if (loaded)
+        objects_update(process, KIND_LIBRARY_IN_CONTEXT, key, known.charge, known.with);
+    else
+        objects_put(process, KIND_LIBRARY_IN_CONTEXT, known);
+    if (objects_find(process, KIND_HIDDEN, key, &hidden))
+        objects_update(process, KIND_HIDDEN, key, hidden.charge, hidden.with + pages_to_bytes(beyond->pages));
+}
+
+/* A library's entries among the hidden, by context, say how much of what is charged there the driver has not taken yet. What it
+ * takes beyond that in one context it may take in every other, now or later. */
+CUresult libraries_settle(struct process *process, CUlibrary library, const struct place *place, uint64_t taken) {
+    uint64_t key = objects_key((uintptr_t)library, place->context);
+    struct beyond beyond = {.process = process, .library = (uintptr_t)library};
+    struct entry whole, hidden;
+    if (!objects_find(process, KIND_LIBRARY, (uintptr_t)library, &whole))
+        return CUDA_SUCCESS;
+    if (!objects_find(process, KIND_HIDDEN, key, &hidden)) {
+        uint64_t code = ((uint64_t)whole.references - 2) << CODE_SHIFT;
+        hidden = (struct entry){.key = key,
+                                .context = place->context,
+                                .with = code + (whole.with != 0 ? pages_to_bytes(pages_of(whole.with)) : 0),
+                                .references = objects_mark((uintptr_t)library)};
+    }
+    beyond.pages = modules_pages_beyond(&hidden.with, taken);
+    if (beyond.pages != 0) {
+        contexts_each(process, charge_beyond, &beyond);
+        if (place->context == 0)
+            charge_beyond(place->context, place->gpu, &beyond);
+        objects_update(process, KIND_LIBRARY, (uintptr_t)library, whole.charge,
+                       whole.with + pages_to_bytes(beyond.pages));
+    }
+    if (beyond.result == CUDA_SUCCESS && !objects_put(process, KIND_HIDDEN, hidden))
+        beyond.result = CUDA_ERROR_OUT_OF_MEMORY;
+    return beyond.result;
+}
+
+/* Whether it is to be measured in the next context that is made, for want of one now. */
+void libraries_set_owed(struct process *process, uint64_t library, bool owed) {
+    objects_put(process, KIND_HIDDEN_LIBRARY, (struct entry){.key = library, .with = owed});
+}
+
+static CUresult loaded(struct library_loading *library, CUlibrary handle) {
+    struct process *process = library->process;
+    uint64_t taken = library->measured ? measure_taken(&library->measurement) : 0;
+    if (library->result != CUDA_SUCCESS) {
+        unload(process, NULL);
+        return library->result;
+    }
+    rename_to(process, handle);
+    objects_put(process, KIND_LIBRARY,
+                (struct entry){.key = (uintptr_t)handle,
+                               .with = library->size.data,
+                               .references = (uint32_t)(library->size.code >> CODE_SHIFT) + 2});
+    if (library->size.hidden)
+        libraries_set_owed(process, (uintptr_t)handle, !library->measured);
+    if (library->measured)
+        library->result = libraries_settle(process, handle, &library->measurement.place, taken);
+    if (library->result != CUDA_SUCCESS) {
+        REAL(cuLibraryUnload)(handle);
+        libraries_unloaded(process, handle);
+    }
+    return library->result;
+}
+
+CUresult libraries_before(struct library_loading *library) {
+    lock_take(&library->process->libraries);
+    contexts_each(library->process, load_into, library);
+    library->measured = library->size.hidden && measure_begin(&library->measurement, library->process, 0);
+    return library->result;
+}
+
+CUresult libraries_after(struct library_loading *library, CUresult result, CUlibrary handle) {
+    library->result = result;
+    result = loaded(library, handle);
+    if (library->measured)
+        measure_end(&library->measurement);
+    lock_give(&library->process->libraries);
+    return result;
+}
+
+/* No other library gets the handle before this one is removed, since none is loaded meanwhile. */
+CUresult libraries_unload(struct process *process, CUlibrary library) {
+    if (process == NULL)
+        return REAL(cuLibraryUnload)(library);
+    lock_take(&process->libraries);
+    CUresult result = REAL(cuLibraryUnload)(library);
+    if (result == CUDA_SUCCESS)
+        libraries_unloaded(process, library);
+    lock_give(&process->libraries);
+    return result;
+}
+
+static CUresult load_all_into(struct process *process, const struct place *place) {
+    struct library_loading library = {.process = process};
+    struct entry entries[LIBRARIES_AT_ONCE];
+    for (size_t at = 0, count = 1; library.result == CUDA_SUCCESS && count != 0; at += count) {
+        count = objects_copy(process, KIND_LIBRARY, at, entries, LIBRARIES_AT_ONCE);
+        for (size_t i = 0; i < count; i++) {
+            library.handle = (CUlibrary)(uintptr_t)entries[i].key; /* NOLINT(performance-no-int-to-ptr) */
+            library.size = (struct image_size){.code = ((uint64_t)entries[i].references - 1) << CODE_SHIFT,
+                                               .data = entries[i].with};
+            load_into(place->context, place->gpu, &library);
+        }
+    }
+    return library.result;
+}
+
+/* The most local memory that a kernel needs whose handle somebody has, of any library. */
+static uint64_t most_of_kernels(struct process *process) {
+    struct entry entries[LIBRARIES_AT_ONCE];
+    uint64_t most = 0;
+    for (size_t at = 0, count = 1; count != 0; at += count) {
+        count = objects_copy(process, KIND_LIBRARY_KERNELS, at, entries, LIBRARIES_AT_ONCE);
+        for (size_t i = 0; i < count; i++)
+            most = entries[i].with > most ? entries[i].with : most;
+    }
+    return most;
+}
+
+CUresult libraries_enter(struct process *process, const struct place *place) {
+    CUresult result = load_all_into(process, place);
+    uint64_t most = most_of_kernels(process);
+    return result == CUDA_SUCCESS && most != 0 ? context_extra_local(process, place, most) : result;
+}

@@ -1,0 +1,131 @@
+/* Libraries, and their kernels; see context/libraries.h. */
+#include "context/hidden.h"
+#include "context/kernels.h"
+#include "context/libraries.h"
+#include "driver/cuda_real.h"
+#include "memory/objects.h"
+
+/* Loads a library by `call`, which stores its handle in `library`. The driver answers to missing arguments. */
+#define LOAD_LIBRARY(library, from, image_size, call)                                                                  \
+    do {                                                                                                               \
+        if ((library) == NULL || (from) == NULL)                                                                       \
+            return call;                                                                                               \
+        struct library_loading loading = {.process = process_if_open(), .size = image_size};                           \
+        if (loading.process == NULL)                                                                                   \
+            return call;                                                                                               \
+        if (loading.size.malformed)                                                                                    \
+            return CUDA_ERROR_INVALID_IMAGE;                                                                           \
+        WORK_IN_CONTEXT;                                                                                               \
+        CUresult result = libraries_before(&loading);                                                                  \
+        if (result == CUDA_SUCCESS)                                                                                    \
+            result = call;                                                                                             \
+        return libraries_after(&loading, result, result == CUDA_SUCCESS ? *(library) : NULL);                          \
+    } while (0)
+
+CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit, void **jit_values,
+                           unsigned int jit_count, CUlibraryOption *options, void **values, unsigned int count) {
+    LOAD_LIBRARY(library, code, image_size(code),
+                 REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values, count));
+}
+
+static CUresult load_library_file(CUlibrary *library, const struct image_file *file, CUjit_option *jit,
+                                  void **jit_values, unsigned int jit_count, CUlibraryOption *options, void **values,
+                                  unsigned int count) {
+    LOAD_LIBRARY(library, file->path, file->size,
+                 REAL(cuLibraryLoadFromFile)(library, file->path, jit, jit_values, jit_count, options, values, count));
+}
+
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *jit, void **jit_values,
+                               unsigned int jit_count, CUlibraryOption *options, void **values, unsigned int count) {
+    struct image_file file;
+    image_file_open(&file, path);
+    CUresult result = load_library_file(library, &file, jit, jit_values, jit_count, options, values, count);
+    image_file_close(&file);
+    return result;
+}
+
+CUresult cuLibraryUnload(CUlibrary library) {
+    return libraries_unload(process_if_open(), library);
+}
+
+CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *size, CUlibrary library, const char *name) {
+    WORK_IN_CONTEXT;
+    MEASURED(hidden_use_library(&use, library), REAL(cuLibraryGetGlobal)(address, size, library, name));
+}
+
+CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *size, CUlibrary library, const char *name) {
+    WORK_IN_CONTEXT;
+    MEASURED(hidden_use_library(&use, library), REAL(cuLibraryGetManaged)(address, size, library, name));
+}
+
+/* Its functions live where it does. */
+static CUresult get_module(CUmodule *module, CUlibrary library) {
+    MEASURED(hidden_use_library(&use, library), REAL(cuLibraryGetModule)(module, library));
+}
+
+CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
+    WORK_IN_CONTEXT;
+    struct process *process;
+    struct place place;
+    CUresult result = get_module(module, library);
+    if (result == CUDA_SUCCESS && contexts_current(&process, &place) == CUDA_SUCCESS)
+        objects_put(process, KIND_MODULE,
+                    (struct entry){.key = (uintptr_t)*module,
+                                   .charge = {.gpu = (uint8_t)(place.gpu & 0x7f)},
+                                   .with = (uintptr_t)library,
+                                   .context = place.context,
+                                   .references = objects_mark((uintptr_t)library)});
+    return result;
+}
+
+CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
+    WORK_IN_CONTEXT;
+    CUfunction found = NULL;
+    uint64_t bytes = 0;
+    CUresult result = REAL(cuKernelGetFunction)(function != NULL ? &found : NULL, kernel);
+    if (result != CUDA_SUCCESS)
+        return result;
+    kernels_local_of_function(found, &bytes);
+    result = kernels_charge_here(bytes);
+    if (result == CUDA_SUCCESS)
+        *function = found;
+    return result;
+}
+
+CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
+    WORK_IN_CONTEXT;
+    struct process *process = process_if_open();
+    CUkernel found = NULL;
+    uint64_t bytes = 0;
+    CUresult result = REAL(cuLibraryGetKernel)(kernel != NULL ? &found : NULL, library, name);
+    if (result == CUDA_SUCCESS && process != NULL)
+        result = hidden_load_kernels(process, library, &found, 1);
+    if (result == CUDA_SUCCESS && process != NULL) {
+        kernels_local_of(process, found, &bytes);
+        result = kernels_charge_in_library(process, library, bytes);
+    }
+    if (result == CUDA_SUCCESS)
+        *kernel = found;
+    return result;
+}
+
+CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int count, CUlibrary library) {
+    WORK_IN_CONTEXT;
+    struct process *process = process_if_open();
+    unsigned int there = 0;
+    uint64_t bytes = 0;
+    CUresult result = REAL(cuLibraryEnumerateKernels)(kernels, count, library);
+    if (result != CUDA_SUCCESS || kernels == NULL || process == NULL)
+        return result;
+    result = REAL(cuLibraryGetKernelCount)(&there, library);
+    there = there < count ? there : count;
+    if (result == CUDA_SUCCESS)
+        result = hidden_load_kernels(process, library, kernels, there);
+    for (unsigned i = 0; i < there && result == CUDA_SUCCESS; i++)
+        kernels_local_of(process, kernels[i], &bytes);
+    if (result == CUDA_SUCCESS)
+        result = kernels_charge_in_library(process, library, bytes);
+    for (unsigned i = 0; i < there && result != CUDA_SUCCESS; i++)
+        kernels[i] = NULL;
+    return result;
+}
