@@ -162,33 +162,40 @@ static CUresult after(struct launching *launching, CUresult result) {
     return result;
 }
 
-/* What each device may have to take when an instance is launched. False if it is not known: it is being made, or was destroyed. */
-static bool find_sizes(struct process *process, CUgraphExec exec, struct sizes *sizes) {
+/* What each device may have to take when an instance is launched. */
+static void find_sizes(struct process *process, uint64_t number, struct sizes *sizes) {
     struct entry devices, entry;
-    uint64_t number = number_of(process, exec);
     if (number == 0 || !objects_find(process, KIND_GRAPH_EXEC, key_of_devices(number), &devices))
-        return number != 0;
+        return;
     for (int device = 0; device < GRAPH_DEVICES; device++)
         if (devices.with >> device & 1 && objects_find(process, KIND_GRAPH_EXEC, key_of(number, device), &entry))
             sizes->bytes[device] = entry.with;
-    return true;
 }
 
 /*
- * An instance stays the one that its handle names for as long as it is being launched: nothing is destroyed meanwhile, and if it is
- * not known, nothing is being made.
+ * Takes the gate of launches, by `take`, so that a handle names the same instance until the gate is given back. A handle without a
+ * record may be that of an instance which another thread is making at this moment; so that the record is there, nothing is
+ * instantiated meanwhile: then `alone` is true, and the gate of instantiations is closed. Returns the instance's number; 0 if the
+ * instance is not known.
  */
+static inline uint64_t hold_instance(struct process *process, CUgraphExec exec, void (*take)(struct gate *),
+                                     void (*give)(struct gate *), bool *alone) {
+    struct graphs *graphs = &process->graphs;
+    take(&graphs->launches);
+    uint64_t number = number_of(process, exec);
+    *alone = number == 0;
+    if (!*alone)
+        return number;
+    give(&graphs->launches);
+    gate_close(&graphs->instantiations);
+    take(&graphs->launches);
+    return number_of(process, exec);
+}
+
 static CUresult launch_begins(struct launching *launching, CUgraphExec exec) {
-    struct graphs *graphs = &launching->process->graphs;
     struct sizes sizes = {0};
-    gate_enter(&graphs->launches);
-    if (!find_sizes(launching->process, exec, &sizes)) {
-        gate_leave(&graphs->launches);
-        gate_close(&graphs->instantiations);
-        launching->alone = true;
-        gate_enter(&graphs->launches);
-        find_sizes(launching->process, exec, &sizes);
-    }
+    uint64_t number = hold_instance(launching->process, exec, gate_enter, gate_leave, &launching->alone);
+    find_sizes(launching->process, number, &sizes);
     return before(launching, &sizes);
 }
 
@@ -302,24 +309,12 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph,
     INSTANTIATE_WITH(exec, graph, parameters, REAL(cuGraphInstantiateWithParams_ptsz)(exec, graph, parameters));
 }
 
-/* As for launch_begins: one that is not known is not the one that is being made. */
-static bool destroy_begins(struct process *process, CUgraphExec exec) {
-    struct graphs *graphs = &process->graphs;
-    gate_close(&graphs->launches);
-    if (number_of(process, exec) != 0)
-        return false;
-    gate_open(&graphs->launches);
-    gate_close(&graphs->instantiations);
-    gate_close(&graphs->launches);
-    return true;
-}
-
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
     struct process *process = process_if_open();
     if (process == NULL)
         return REAL(cuGraphExecDestroy)(exec);
-    bool alone = destroy_begins(process, exec);
-    uint64_t number = number_of(process, exec);
+    bool alone;
+    uint64_t number = hold_instance(process, exec, gate_close, gate_open, &alone);
     CUresult result = REAL(cuGraphExecDestroy)(exec);
     if (result == CUDA_SUCCESS)
         forget(process, exec, number);

@@ -9,26 +9,34 @@
 
 static struct shard *shard_of(struct process *process, CUdeviceptr address) {
     /* By block, so that an allocation and its block share a lock. */
-    return &process->shards[((address >> BLOCK_SHIFT) * UINT64_C(0x9e3779b97f4a7c15)) >> 60];
+    return &process->shards[table_hash(address >> BLOCK_SHIFT, SHARD_BITS)];
 }
-
-_Static_assert(SHARDS == 16, "the highest four bits name a shard");
 
 static uint32_t takes_so_far(const struct grant *grant) {
     return atomic_load_explicit(&grant->process->regions[grant->charge.region].takes, memory_order_relaxed);
 }
 
-CUresult allocations_grant(struct grant *grant, CUcontext current, uint64_t bytes) {
+typedef CUresult take_function(struct process *process, int gpu, uint64_t pages, struct charge *charge);
+
+static CUresult grant_by(take_function *take, struct grant *grant, CUcontext current, uint64_t bytes, bool packed) {
     struct place place;
     CUresult result = contexts_place(current, &grant->process, &place);
     if (result != CUDA_SUCCESS)
         return result;
     grant->context = place.context;
-    grant->packed = bytes < PACKED_BELOW_BYTES;
+    grant->packed = packed;
     grant->elsewhere = NULL;
-    result = pools_take(grant->process, place.gpu, pages_of(bytes), &grant->charge);
+    result = take(grant->process, place.gpu, pages_of(bytes), &grant->charge);
     grant->takes = takes_so_far(grant);
     return result;
+}
+
+CUresult allocations_grant(struct grant *grant, CUcontext current, uint64_t bytes) {
+    return grant_by(pools_take, grant, current, bytes, bytes < PACKED_BELOW_BYTES);
+}
+
+CUresult allocations_grant_spilled(struct grant *grant, CUcontext current, uint64_t bytes) {
+    return grant_by(charge_spill, grant, current, bytes, false);
 }
 
 /* What of a grant was not needed, or not to be had. */
@@ -54,19 +62,6 @@ CUresult allocations_grant_everywhere(struct grant *grant, CUcontext current, st
     }
     if (result != CUDA_SUCCESS)
         give_back(grant);
-    return result;
-}
-
-CUresult allocations_grant_spilled(struct grant *grant, CUcontext current, uint64_t bytes) {
-    struct place place;
-    CUresult result = contexts_place(current, &grant->process, &place);
-    if (result != CUDA_SUCCESS)
-        return result;
-    grant->context = place.context;
-    grant->packed = false;
-    grant->elsewhere = NULL;
-    result = charge_spill(grant->process, place.gpu, pages_of(bytes), &grant->charge);
-    grant->takes = takes_so_far(grant);
     return result;
 }
 

@@ -6,10 +6,8 @@
 /* --- the current one ----------------------------------------------------------------------------------------------- */
 
 static struct hint *hint_of(struct contexts *contexts, CUcontext context) {
-    return &contexts->hints[((uintptr_t)context * UINT64_C(0x9e3779b97f4a7c15)) >> 61];
+    return &contexts->hints[table_hash((uintptr_t)context, HINT_BITS)];
 }
-
-_Static_assert(HINTS == 8, "the highest three bits name a hint");
 
 static void set_hint(struct contexts *contexts, CUcontext context, const struct place *place) {
     struct hint *hint = hint_of(contexts, context);
@@ -199,11 +197,8 @@ static CUcontext whole(struct process *process, CUcontext context) {
 }
 
 struct gate *contexts_gate(struct process *process, CUcontext context) {
-    uint64_t mixed = (uintptr_t)whole(process, context) * UINT64_C(0x9e3779b97f4a7c15);
-    return &process->contexts.gates[mixed >> 58];
+    return &process->contexts.gates[table_hash((uintptr_t)whole(process, context), GATE_BITS)];
 }
-
-_Static_assert(GATES == 64, "the highest six bits name a gate");
 
 static struct gate *enter(CUcontext context) {
     struct process *process = process_if_open();

@@ -20,9 +20,12 @@
 #include <stdint.h>
 
 #define DEVICES_MAX 64
-#define HINTS 8
-#define GATES 64
-#define SHARDS 16
+#define HINT_BITS 3
+#define HINTS (1u << HINT_BITS)
+#define GATE_BITS 6
+#define GATES (1u << GATE_BITS)
+#define SHARD_BITS 4
+#define SHARDS (1u << SHARD_BITS)
 
 /* The contexts that were asked for lately, for those who only want to know their GPU and so need no lock. Written under the
  * contexts' lock; `version` is odd meanwhile, and a reader that sees it odd or changed has read nothing. */

@@ -5,10 +5,9 @@
 /* One page of 4 KiB holds so many entries with room to spare. */
 #define FIRST_CAPACITY 128
 
-/* Addresses of allocations differ in their middle bits only; multiplying brings them to the top. */
+/* The index at which the search for a key begins. */
 static size_t home(const struct table *table, uint64_t key) {
-    uint64_t hash = key * UINT64_C(0x9e3779b97f4a7c15);
-    return (size_t)(hash >> 32) & (table->capacity - 1);
+    return (size_t)table_hash(key, 32) & (table->capacity - 1);
 }
 
 static size_t after(const struct table *table, size_t index) {

@@ -25,6 +25,12 @@ struct entry {
     uint64_t with;       /* another thing that it goes with; what the kind of thing says */
 };
 
+/* The highest `bits` bits of a key's hash. Addresses and handles differ mostly in their middle bits; multiplying by 2^64 divided by
+ * the golden ratio (Knuth, The Art of Computer Programming, volume 3, section 6.4) carries these into the highest. */
+static inline uint64_t table_hash(uint64_t key, unsigned bits) {
+    return key * UINT64_C(0x9e3779b97f4a7c15) >> (64 - bits);
+}
+
 /* All zero is an empty table. */
 struct table {
     struct entry *entries;
