@@ -36,7 +36,7 @@ static const struct {
 
 static _Atomic(any_function) found[CUDA_FUNCTION_COUNT];
 
-/* Finding twice gives the same, so threads need no lock here, nor does a child that was forked in the midst of it. */
+/* Needs no lock: two threads find the same function. So a child that was forked meanwhile finds no lock held. */
 static any_function find(enum cuda_function function) {
     any_function real = (any_function)real_lookup("driver-libcuda.so", functions[function].symbol);
     if (real == NULL)

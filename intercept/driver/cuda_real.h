@@ -1,4 +1,5 @@
-/* The functions of the shadow libcuda.so.1 and, behind them, the driver's: both made from the table in shadowed.h. */
+/* The functions of the shadow libcuda.so.1, and those of the driver's behind them; both are generated from the table in
+ * driver/shadowed.h. */
 #ifndef TRANCHE_CUDA_REAL_H
 #define TRANCHE_CUDA_REAL_H
 
@@ -7,7 +8,7 @@
 
 #include <stdbool.h>
 
-/* What we export. */
+/* The exported functions. */
 #define X(symbol, name, since, stream, parameters) __attribute__((visibility("default"))) CUresult symbol parameters;
 CUDA_SHADOWED(X)
 #undef X
@@ -31,7 +32,7 @@ enum cuda_function {
         CUDA_FUNCTION_COUNT
 };
 
-/* The driver's own function. Where this driver has none, one that returns CUDA_ERROR_NOT_SUPPORTED. */
+/* The driver's function. If this driver has none, a function that returns CUDA_ERROR_NOT_SUPPORTED. */
 #define REAL(symbol) ((symbol##_function)cuda_real(CUDA_##symbol))
 
 void (*cuda_real(enum cuda_function function))(void);

@@ -1,12 +1,11 @@
 /*
- * Finding the driver's own functions.
+ * The driver's library is the first dependency (DT_NEEDED) of the shadow library, so the loader has mapped it before any code here
+ * runs. The dependency is a path: $ORIGIN/.tranche/driver-libcuda.so or driver-libnvidia-ml.so, and an absolute path in a copy of
+ * the shadow that tranche-hook made for another driver library in a container. That file is not named after its SONAME, so that no
+ * search by SONAME, for example in a job's LD_LIBRARY_PATH, finds it.
  *
- * The driver's library is our first dependency, so the loader has mapped it before any of our code runs. We name it by a
- * path, $ORIGIN/.tranche/driver-libcuda.so or driver-libnvidia-ml.so; in a copy of us that tranche-hook has made for
- * another driver's library in a container, the path is an absolute one. The file does not have its SONAME for a name: no
- * search by SONAME, such as one in a job's own LD_LIBRARY_PATH, is to find it. We ask that very library, by the path that
- * we name it by; only where this is not known do we ask for the next definition in the order of search (RTLD_NEXT), since
- * that one may belong to somebody else who stands between us and the driver.
+ * Functions are looked up in that library, which dlopen finds by the same path. Only if the path is not known are they looked up as
+ * the next definition in the search order (RTLD_NEXT), which may be that of a library between the shadow and the driver.
  */
 #include "driver/real.h"
 
@@ -19,8 +18,8 @@
 #include <string.h>
 
 /*
- * Since glibc 2.34 these live in libc.so.6 under a new version, which older ones do not have. The old version exists
- * everywhere: in libc.so.6 since then, in libdl.so.2 before; so we name it, and libdl.so.2 as a dependency.
+ * glibc 2.34 moved these functions from libdl.so.2 to libc.so.6 and gave them a new symbol version, which older releases lack. Their
+ * old version exists in every release; so it is named here, and libdl.so.2 is a dependency.
  */
 #if defined(__x86_64__)
 #define OLDEST_GLIBC "GLIBC_2.2.5"
@@ -33,13 +32,13 @@ __asm__(".symver dlopen, dlopen@" OLDEST_GLIBC);
 __asm__(".symver dlsym, dlsym@" OLDEST_GLIBC);
 __asm__(".symver dladdr, dladdr@" OLDEST_GLIBC);
 
-/* The dependency of ours whose last part is `file`, as we name it: our own dynamic section says. */
+/* The path of this library's dependency whose last part is `file`, from this library's dynamic section; NULL if there is none. */
 static const char *dependency_named(const char *file, uintptr_t base) {
     uintptr_t strings = 0;
     for (const ElfW(Dyn) *entry = _DYNAMIC; entry->d_tag != DT_NULL; entry++)
         if (entry->d_tag == DT_STRTAB)
             strings = entry->d_un.d_ptr;
-    if (strings < base) /* not every loader makes an address of this offset */
+    if (strings < base) /* glibc relocates this entry; other loaders leave it an offset */
         strings += base;
     for (const ElfW(Dyn) *entry = _DYNAMIC; entry->d_tag != DT_NULL; entry++) {
         if (entry->d_tag != DT_NEEDED)
@@ -78,8 +77,8 @@ void *real_lookup(const char *file, const char *name) {
     int error = errno;
     void *library = atomic_load(&dependency);
     if (library == NULL) {
-        /* Two threads may do this at once and get the same. The reference is never given back, since neither we are ever
-         * unloaded (-z nodelete) nor is our dependency. */
+        /* Two threads may do this at once, with the same result. The handle is never closed: this library is not unloaded
+         * (-z nodelete), and so neither is its dependency. */
         library = open_dependency(file);
         atomic_store(&dependency, library);
     }

@@ -1,14 +1,15 @@
 /*
- * What the shadow libraries define, one row per function, and nothing else is exported. From a row come the function's
- * declaration and its export, the pointer to the driver's own function, and its place in what cuGetProcAddress answers.
- * Adding a function means a row here and its body in cuda_*.c or nvml_*.c.
+ * The functions that the shadow libraries define: one row per function. Nothing else is exported. A row generates the function's
+ * declaration and export, the pointer to the driver's function, and the answer of cuGetProcAddress.
+ *
+ * To add a function: add a row here, and its body in cuda/ or nvml/.
  *
  * A row of CUDA_SHADOWED:
  *
  *   symbol   as exported
- *   name     as asked of cuGetProcAddress, which knows no suffixes
- *   since    the CUDA version from which cuGetProcAddress answers the name with this symbol (12000 is 12.0)
- *   stream   ANY, or which default stream the symbol means: LEGACY, PER_THREAD
+ *   name     the name that programs pass to cuGetProcAddress, which has no suffixes
+ *   since    the CUDA version from which cuGetProcAddress returns this symbol for the name (12000 is 12.0)
+ *   stream   the default stream that the symbol uses: LEGACY, PER_THREAD, or ANY if it uses none
  *   parameters
  */
 #ifndef TRANCHE_SHADOWED_H

@@ -23,8 +23,7 @@ void explain(enum cause cause, const char *format, ...) {
     if (length > 0) {
         used += (size_t)length < room ? (size_t)length : room - 1;
         line[used++] = '\n';
-        /* In one piece, so that the lines of many processes do not mix, and not by write(): that may end a cancelled
-         * thread in the midst of our work. */
+        /* One system call, so that lines of several processes do not mix. Not write(), which is a cancellation point. */
         syscall(SYS_write, STDERR_FILENO, line, used);
     }
     errno = error;

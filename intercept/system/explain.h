@@ -1,14 +1,17 @@
-/* One line on stderr, once per process and cause, for what a CUDA error code cannot say. */
+/*
+ * Error messages. A CUDA error code cannot name a cause, so explain() writes one line to stderr, at most once per process and
+ * cause. errno is preserved.
+ */
 #ifndef TRANCHE_EXPLAIN_H
 #define TRANCHE_EXPLAIN_H
 
 enum cause {
-    CAUSE_REGION,        /* a region is missing or cannot be used */
+    CAUSE_REGION,        /* a region is missing or not usable */
     CAUSE_NO_CLAIM,      /* a GPU without a claim */
     CAUSE_CONTEXT_SIZE,  /* the limit is below what one context costs */
-    CAUSE_REGION_BROKEN, /* a region was destroyed while in use */
-    CAUSE_EXPORTS,       /* a pool that cannot be exported */
-    CAUSE_DRIVER,        /* the driver's own library is missing or cannot be used */
+    CAUSE_REGION_BROKEN, /* a region was damaged while in use */
+    CAUSE_EXPORTS,       /* a memory pool that cannot be exported */
+    CAUSE_DRIVER,        /* the driver's library is missing or not usable */
 };
 
 __attribute__((format(printf, 2, 3))) void explain(enum cause cause, const char *format, ...);

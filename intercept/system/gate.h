@@ -1,10 +1,10 @@
 /*
- * A gate: many may be in it at a time, or one who has closed it. Whoever closes it waits for those who are in it, and nobody enters
- * meanwhile. All zero is open, as in lock.h. Nobody enters a gate who is in it.
+ * A gate is a readers-writer lock: any number of threads may be in it, or one thread has closed it. gate_close waits for the threads
+ * that are in it and keeps others out. All zero is open, as in lock.h. It is not recursive: a thread that is in a gate must not
+ * enter it again.
  *
- * To enter and leave takes one atomic operation each where nobody closes it. The C library's own lock of this kind has another
- * symbol version since glibc 2.34, and the shadow library runs with older ones. tests/gate_test.c goes through every order of its
- * steps.
+ * Entering and leaving take one atomic operation each while no thread closes the gate. pthread_rwlock_t is not used, since its
+ * functions have another symbol version since glibc 2.34. tests/gate_test.c runs every order of the steps.
  */
 #ifndef TRANCHE_GATE_H
 #define TRANCHE_GATE_H
@@ -18,13 +18,13 @@
 #define GATE_SHUT (UINT32_C(1) << 31)
 
 struct gate {
-    _Atomic uint32_t state; /* how many are in it, or about to see that they may not; GATE_SHUT */
-    struct lock turn;       /* of those who close it */
-    struct lock lock;       /* of those who wait for another state */
+    _Atomic uint32_t state; /* threads in it, or about to see that it is closed; GATE_SHUT */
+    struct lock turn;       /* one thread closes at a time */
+    struct lock lock;       /* guards `changed` */
     pthread_cond_t changed;
 };
 
-/* A test puts others in the place of these. */
+/* Replaced by tests/gate_test.c. */
 #ifndef GATE_TAKE
 #define GATE_TAKE(lock) lock_take(lock)
 #define GATE_GIVE(lock) lock_give(lock)
@@ -33,7 +33,7 @@ struct gate {
 #define GATE_STEP() ((void)0)
 #endif
 
-/* Waits until none of these bits is set. */
+/* Waits until none of these bits of the state is set. */
 static inline void gate_wait_for(struct gate *gate, uint32_t bits) {
     GATE_TAKE(&gate->lock);
     while ((GATE_STEP(), atomic_load(&gate->state) & bits) != 0)
@@ -41,7 +41,7 @@ static inline void gate_wait_for(struct gate *gate, uint32_t bits) {
     GATE_GIVE(&gate->lock);
 }
 
-/* Whoever has seen the former state has the lock until he waits. */
+/* Wakes the threads that wait. A thread that has seen the former state holds the lock until it waits, so none is missed. */
 static inline void gate_changed(struct gate *gate) {
     GATE_TAKE(&gate->lock);
     GATE_WAKE(gate);
@@ -53,7 +53,7 @@ static inline void gate_leave(struct gate *gate) {
         gate_changed(gate);
 }
 
-/* Without waiting. Whoever is in it already may do this. */
+/* Enters without waiting; false if the gate is closed. A thread that is in it already may call this. */
 static inline bool gate_try(struct gate *gate) {
     if (((GATE_STEP(), atomic_fetch_add(&gate->state, 1)) & GATE_SHUT) == 0)
         return true;

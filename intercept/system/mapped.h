@@ -1,4 +1,4 @@
-/* Memory from the kernel, since the program's malloc may be anything. errno stays what it is. */
+/* Memory from mmap. The program may have replaced malloc, and malloc's locks may be held at a fork. errno is preserved. */
 #ifndef TRANCHE_MAPPED_H
 #define TRANCHE_MAPPED_H
 
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* So many zero bytes, for munmap to give back; NULL if there are none. */
+/* Zeroed memory, to be released with munmap; NULL if there is none. */
 static inline void *mapped_new(size_t bytes) {
     int error = errno;
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -15,8 +15,8 @@ static inline void *mapped_new(size_t bytes) {
     return memory != MAP_FAILED ? memory : NULL;
 }
 
-/* An array of `*room` elements made twice as large, or of a page if it had none. NULL if there is no memory for it: then it stays
- * as it was. */
+/* Doubles an array of `*room` elements of `size` bytes, or allocates one of a page if `*room` is 0; updates `*room`. NULL if there is
+ * no memory: then the array is unchanged. */
 static inline void *mapped_grow(void *each, size_t *room, size_t size) {
     size_t larger = *room != 0 ? 2 * *room : 4096 / size;
     void *memory = mapped_new(larger * size);
