@@ -13,7 +13,7 @@
 #define CONTAINER_CLAIMS CONTAINER_ROOT "/claims"
 #define CLAIMS_VARIABLE "TRANCHE_REGIONS"
 
-/* Where the regions lie. The variable is for processes outside containers; a container's program cannot choose. */
+/* The directory of the regions. The variable is for processes outside containers; in a container it is ignored. */
 static const char *claims_directory(void) {
     if (access(CONTAINER_ROOT, F_OK) == 0 || errno != ENOENT)
         return CONTAINER_CLAIMS;
@@ -43,7 +43,7 @@ static bool open_one(struct claims *claims, const char *directory, const char *i
     return true;
 }
 
-/* What getdents64 returns; readdir would use the program's malloc. */
+/* As getdents64(2) returns it; readdir would use the program's malloc. */
 struct directory_entry {
     uint64_t inode;
     int64_t offset;
@@ -96,7 +96,7 @@ void claims_close(struct claims *claims) {
 }
 
 int claims_find_gpu(const struct claims *claims, const char *uuid) {
-    /* CUDA does not say whether a UUID is a GPU's or a MIG instance's, so what stands before it does not count. */
+    /* CUDA does not report whether a UUID is a GPU's or a MIG instance's, so the prefixes are not compared. */
     const size_t prefix = sizeof "GPU-" - 1;
     if (strlen(uuid) <= prefix)
         return -1;

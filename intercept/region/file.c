@@ -1,4 +1,4 @@
-/* Opening, mapping and closing a region, and the locks on its slots. */
+/* Opening, mapping and closing a region, and the locks on its slots. Errors are texts, for the one line that explain() writes. */
 #include "region/words.h"
 #include "system/calls.h"
 
@@ -22,7 +22,7 @@ __attribute__((format(printf, 3, 4))) static bool fail(char *why, size_t why_siz
 
 /* --- files --------------------------------------------------------------------------------------------------------- */
 
-/* Whatever is there instead of the file must neither lead elsewhere nor hold us up. */
+/* Something else in place of the file, such as a symbolic link or a FIFO, must neither lead elsewhere nor block. */
 #define OPEN_FLAGS (O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY)
 
 int region_lock_slot(int fd, int command, unsigned index, short *type) {
@@ -37,7 +37,7 @@ int region_lock_slot(int fd, int command, unsigned index, short *type) {
     return rc;
 }
 
-/* Opens a whole file of a known size. -1, and the reason in `why`, if it is not one. */
+/* Opens a regular file of a known size. -1, with the reason in `why`, if it is not one. */
 static int open_file(const char *path, int access, size_t size, struct stat *status, char *why, size_t why_size) {
     int fd = call_open(path, access | OPEN_FLAGS);
     if (fd < 0 && errno == ELOOP)
@@ -78,14 +78,14 @@ int region_open_usage(const struct region *region, int access, char *why, size_t
     return -1;
 }
 
-int region_ask_descriptor(const struct region *region, bool *gone) {
+int region_open_query(const struct region *region, bool *gone) {
     struct stat status;
     int fd = call_open(region->usage_path, O_RDWR | OPEN_FLAGS);
     *gone = fd >= 0;
-    /* A program that has changed its root finds nothing there any more. */
+    /* A program that called chroot does not find the path. */
     if (fd < 0)
         fd = (int)syscall(SYS_fcntl, region->descriptor, F_DUPFD_CLOEXEC, 0);
-    /* Nor does one that has no descriptor left. The one that holds the lock on our own slot sees all but that. */
+    /* A program without a free descriptor cannot open it. The descriptor that holds the own slot's lock reports all other locks. */
     if (fd < 0)
         fd = region->descriptor;
     if (call_fstat(fd, &status) && is_usage(region, &status) &&
@@ -93,11 +93,11 @@ int region_ask_descriptor(const struct region *region, bool *gone) {
         *gone = status.st_size != REGION_USAGE_SIZE || status.st_nlink == 0;
         return fd;
     }
-    region_asked(region, fd);
+    region_close_query(region, fd);
     return -1;
 }
 
-void region_asked(const struct region *region, int fd) {
+void region_close_query(const struct region *region, int fd) {
     if (fd >= 0 && fd != region->descriptor)
         call_close(fd);
 }
@@ -109,7 +109,7 @@ bool region_is_usage(const struct region *region, int fd) {
 
 /* --- opening ------------------------------------------------------------------------------------------------------- */
 
-/* What both files begin with. */
+/* The beginning of both files. */
 struct heading {
     char magic[8];
     uint32_t version;
@@ -194,11 +194,12 @@ bool region_open(struct region *region, const char *directory, const char *id, c
 /* --- joining ------------------------------------------------------------------------------------------------------- */
 
 /*
- * A mapping keeps the description of our lock when the program closes its descriptor. Of all that a process has mapped, the kernel
- * finalises last what lies lowest, and the lock must go after what the driver has mapped, see region_last.c: hence the hints.
+ * A mapping keeps the lock's open file description when the program closes its descriptor. When a process ends, the kernel closes the
+ * files of its mappings from the highest address to the lowest, and the lock must go after the driver's (see teardown.c). So the
+ * mapping is placed as low as possible.
  */
 void *region_map_low(int fd, size_t size, int protection) {
-    /* Above position-dependent programs, below everything that the kernel places by itself. */
+    /* Above position-dependent programs, below everything that the kernel places itself. */
     const uintptr_t from = UINT64_C(0x100000000), step = 0x80000;
     for (uintptr_t address = from; address < from + 64 * step; address += step) {
         void *hint = (void *)address; /* NOLINT(performance-no-int-to-ptr) */
@@ -223,7 +224,7 @@ static bool map_usage(struct region *region, char *why, size_t why_size) {
     region_guard(map, REGION_USAGE_SIZE);
     region->usage = map;
     region->descriptor = fd;
-    region->queue = region_queue_of(fd);
+    region->queue = region_queue_new(fd);
     return true;
 }
 
@@ -258,7 +259,7 @@ static bool take_slot(struct region *region, char *why, size_t why_size) {
     atomic_store(&slot->contexts, 0);
     atomic_store(&slot->life, next_life(atomic_load(&slot->life), REGION_KIND_PROCESS));
     for (unsigned i = 0; i < REGION_LEDGER_COUNT; i++)
-        region->said[i] = atomic_load(&slot->held[i].committed);
+        region->expected[i] = atomic_load(&slot->held[i].committed);
     region->slot = index;
     return true;
 }
@@ -286,7 +287,7 @@ void region_close(struct region *region) {
         region_unguard(region->usage);
         munmap(region->usage, REGION_USAGE_SIZE);
         call_close(region->descriptor);
-        region_queue_empty(&region->queue);
+        region_queue_close(&region->queue);
     }
     if (region->limit != NULL) {
         region_unguard(region->limit);
@@ -300,11 +301,11 @@ void region_close(struct region *region) {
 uint64_t region_limit_bytes(const struct region *region, enum region_ledger ledger) {
     const struct region_limit *limit = region->limit;
     if (limit == NULL)
-        return region_look_limit_bytes(region, ledger);
+        return region_read_limit_bytes(region, ledger);
     return atomic_load_explicit(ledger == REGION_SPILL ? &limit->spill_bytes : &limit->limit_bytes,
                                 memory_order_relaxed);
 }
 
 bool region_intact(const struct region *region) {
-    return region->usage != NULL ? region_mapped_intact(region) : region_look_intact(region);
+    return region->usage != NULL ? region_mapped_intact(region) : region_read_intact(region);
 }

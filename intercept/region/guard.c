@@ -1,11 +1,10 @@
 /*
- * What keeps a program alive whose region's files are cut off.
+ * Keeps a program alive when its region's files are truncated.
  *
- * Touching a page of a mapping whose file has become shorter is a SIGBUS, and to ask before each operation would take a
- * system call, which is many times what the operation itself takes. So where a program leaves that signal to the kernel,
- * which would end it, we handle it: if what was touched is a region's, zeros take the place of the whole mapping, and the
- * operation then finds that they are no region. Anything else goes the way that it would have gone without us. A program
- * that has its own handler keeps it, and is asked by the kernel as ever.
+ * Access to a page of a mapping beyond the end of its file raises SIGBUS. Checking before each operation would need a system call,
+ * which takes many times as long as the operation. So if the program leaves SIGBUS at its default, which ends the program, this
+ * file handles it: if the address is in a region, the whole mapping is replaced by zeros, and the operation then finds a broken
+ * region. Any other fault has its default effect. A program's own handler for SIGBUS is left in place.
  */
 #include "region/words.h"
 
@@ -18,10 +17,10 @@
 
 #define GUARDED_MAX 256
 
-/* Lies outside the memory that is wiped on fork, as the mappings themselves are there in a child. But nobody touches
- * them there, so their places can be taken by the child's own. */
+/* Not in the memory that is wiped on fork, since a child inherits the mappings. It does not use them, so its own mappings may take
+ * their entries. Changed by compare-and-swap of `owner`. */
 static struct guarded {
-    _Atomic(pid_t) owner; /* 0: none; -1: being changed */
+    _Atomic(pid_t) owner; /* a process; 0: free; -1: being changed */
     _Atomic uintptr_t start;
     _Atomic size_t size;
 } guarded[GUARDED_MAX];
@@ -47,12 +46,12 @@ static bool replace(uintptr_t address) {
 static void on_fault(int number, siginfo_t *info, void *context) {
     (void)context;
     int error = errno;
-    /* Above 0 are the codes of faults; the others were sent by somebody. */
+    /* Codes above 0 are faults; others were sent by a process (sigaction(2)). */
     bool fault = info->si_code > 0;
     if (!fault || info->si_code == BUS_MCEERR_AR || !replace((uintptr_t)info->si_addr)) {
         struct sigaction original = {.sa_handler = SIG_DFL};
         sigaction(number, &original, NULL);
-        /* A fault comes again when we return; what was sent does not. */
+        /* A fault recurs after the return; a sent signal does not. */
         if (!fault || info->si_code == BUS_MCEERR_AO)
             syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), number);
     }

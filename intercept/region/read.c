@@ -1,6 +1,6 @@
 /*
- * Looking at a region without taking part in it: everything is read by system calls, so nothing that happens to the files
- * can end the program, and nothing is written. Who looks gives back nothing either: what the dead held is not counted.
+ * Reading a region without a slot and without a mapping: everything is read by system calls, so damage to the files cannot end the
+ * program. Nothing is written. Slots of dead processes are not given back but left out of the sum.
  */
 #include "region/words.h"
 #include "system/calls.h"
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define SLOTS_AT_ONCE 64u
-#define LOOKS_MAX 8
+#define READS_MAX 8
 
 /* The words before the slots. */
 #define HEAD_SIZE offsetof(struct region_usage, reserved1)
@@ -20,10 +20,10 @@ struct head {
     uint32_t version;
     uint32_t size;
     uint64_t totals[REGION_LEDGER_COUNT];
-    uint64_t end; /* of the slots in use */
+    uint64_t end; /* of the slots that were ever used */
 };
 
-/* The operation that the total names, if it has not reached its slot. */
+/* The operation that the total names, if it is not committed yet. */
 struct pending {
     bool any;
     unsigned slot;
@@ -65,7 +65,7 @@ static bool read_pending(int fd, uint64_t total, enum region_ledger ledger, stru
     return true;
 }
 
-/* What a slot holds with the last operation counted, even if it has not reached the slot. */
+/* The pages of a slot, including a pending operation. */
 static uint64_t held_pages(const struct region_held *held, unsigned index, const struct pending *pending) {
     uint64_t committed = held->committed, pages = committed_pages(committed);
     if (!pending->any)
@@ -82,16 +82,16 @@ static bool is_owned(int fd, unsigned index) {
     return region_lock_slot(fd, F_OFD_GETLK, index, &type) == 0 && type != F_UNLCK;
 }
 
-typedef void see_function(int32_t pid, uint64_t pages, int32_t contexts, void *arg);
+typedef void visit_function(int32_t pid, uint64_t pages, int32_t contexts, void *arg);
 
 struct view {
-    see_function *see; /* each process, or NULL */
+    visit_function *visit; /* called for each process; may be NULL */
     void *arg;
-    uint64_t pages; /* of all who live, shares included */
+    uint64_t pages; /* of all living processes and shares */
 };
 
-/* Looks at all slots once. False if they could not be read. */
-static bool look_once(int fd, enum region_ledger ledger, const struct head *head, struct view *view) {
+/* Reads all slots once. False if that failed. */
+static bool read_slots(int fd, enum region_ledger ledger, const struct head *head, struct view *view) {
     struct region_slot slots[SLOTS_AT_ONCE];
     struct pending pending;
     view->pages = 0;
@@ -104,31 +104,31 @@ static bool look_once(int fd, enum region_ledger ledger, const struct head *head
             const struct region_slot *slot = &slots[i];
             uint64_t pages = held_pages(&slot->held[ledger], from + i, &pending);
             bool process = life_kind(slot->life) == REGION_KIND_PROCESS;
-            if ((pages == 0 && (!process || view->see == NULL)) || !is_owned(fd, from + i))
+            if ((pages == 0 && (!process || view->visit == NULL)) || !is_owned(fd, from + i))
                 continue;
             view->pages += pages;
-            if (process && view->see != NULL)
-                view->see(slot->pid, pages, slot->contexts, view->arg);
+            if (process && view->visit != NULL)
+                view->visit(slot->pid, pages, slot->contexts, view->arg);
         }
     }
     return true;
 }
 
-static int open_for_looking(const struct region *region) {
-    char why[64]; /* nobody asks */
+static int open_usage(const struct region *region) {
+    char why[64]; /* unused */
     return region_open_usage(region, O_RDONLY, why, sizeof why);
 }
 
-uint64_t region_look_used_bytes(const struct region *region, enum region_ledger ledger) {
+uint64_t region_read_used_bytes(const struct region *region, enum region_ledger ledger) {
     uint64_t pages = PAGES_MAX;
     int error = errno;
-    int fd = open_for_looking(region);
+    int fd = open_usage(region);
     struct head before, after;
-    struct view view = {.see = NULL};
+    struct view view = {.visit = NULL};
     bool read = fd >= 0 && read_head(fd, &before);
-    /* What was read while the total stayed the same was there at one moment. */
-    for (int i = 0; i < LOOKS_MAX && read; i++) {
-        read = look_once(fd, ledger, &before, &view) && read_head(fd, &after);
+    /* If the total is unchanged, what was read is consistent. */
+    for (int i = 0; i < READS_MAX && read; i++) {
+        read = read_slots(fd, ledger, &before, &view) && read_head(fd, &after);
         if (read && after.totals[ledger] == before.totals[ledger])
             break;
         before = after;
@@ -141,13 +141,13 @@ uint64_t region_look_used_bytes(const struct region *region, enum region_ledger 
     return pages << REGION_PAGE_SHIFT;
 }
 
-int region_each(struct region *region, see_function *fn, void *arg) {
+int region_each(struct region *region, visit_function *fn, void *arg) {
     int error = errno;
-    int fd = open_for_looking(region);
+    int fd = open_usage(region);
     struct head head;
-    struct view view = {.see = fn, .arg = arg};
+    struct view view = {.visit = fn, .arg = arg};
     bool read =
-        !atomic_load(&region->broken) && fd >= 0 && read_head(fd, &head) && look_once(fd, REGION_GPU, &head, &view);
+        !atomic_load(&region->broken) && fd >= 0 && read_head(fd, &head) && read_slots(fd, REGION_GPU, &head, &view);
     if (fd >= 0)
         call_close(fd);
     errno = error;
@@ -175,17 +175,17 @@ static bool limit_intact(const struct region *region) {
            start.size == REGION_LIMIT_SIZE;
 }
 
-uint64_t region_look_limit_bytes(const struct region *region, enum region_ledger ledger) {
+uint64_t region_read_limit_bytes(const struct region *region, enum region_ledger ledger) {
     uint64_t bytes;
     size_t offset = ledger == REGION_SPILL ? offsetof(struct region_limit, spill_bytes)
                                            : offsetof(struct region_limit, limit_bytes);
     return limit_intact(region) && read_limit(region, &bytes, sizeof bytes, offset) ? bytes : 0;
 }
 
-bool region_look_intact(const struct region *region) {
+bool region_read_intact(const struct region *region) {
     struct head head;
     int error = errno;
-    int fd = open_for_looking(region);
+    int fd = open_usage(region);
     bool intact = fd >= 0 && read_head(fd, &head) && limit_intact(region);
     if (fd >= 0)
         call_close(fd);

@@ -1,16 +1,16 @@
 /*
- * How processes account for GPU memory without locks.
+ * The protocol by which processes account for GPU memory without locks.
  *
- * There is a ledger for each kind of memory, and none of them knows of the others. The sum of a ledger is one word, `total`
- * = {seq, slot, pages}: the sum in pages, and which operation of which slot produced it. What each slot holds is its word
- * `committed` = {seq, pages}. An operation (taking or giving back pages) has three steps:
+ * Each kind of memory has a ledger of its own; the ledgers are independent. The sum of a ledger is one word, `total` =
+ * {seq, slot, pages}: the sum in pages, and the operation of which slot produced it. The pages that a slot holds are its word
+ * `committed` = {seq, pages}. An operation (taking pages or giving them back) has three steps:
  *
  *   announce   op[s] = {q, delta}             q is the slot's next sequence number: committed[s].seq + 1
  *   take       total: w -> {q, s, w.pages+delta}   one compare-and-swap: the check against the limit and the reservation
  *   commit     committed[s]: {q-1, p} -> {q, p+delta}
  *
- * Nobody may replace a total that names an operation before that operation is committed, so whoever wants to take first
- * commits the operation which `total` names ("helps"). All that is needed for it is in shared memory, so it does not
+ * A `total` that names an operation must not be replaced before that operation is committed. So a process that is about to take
+ * first commits the operation that `total` names: it "helps". Everything needed for that is in shared memory, so it does not
  * matter whether the process that took is running, stopped or dead. From this follow the invariants:
  *
  *   I1  An operation that was taken and is not committed is the one that `total` names. Hence the sum over all slots of
@@ -19,63 +19,61 @@
  *       not taken before w was read. (Had it been, `total` moved on from naming it only after committed[s].seq reached q.)
  *   I3  If in addition the compare-and-swap from that w succeeds, q had not been taken until then: it is taken once.
  *   I4  op[s] = {q, delta} does not change between taking and committing q. The owner announces q+1 only after it has seen
- *       q committed; others announce only in slots of the dead, as described below.
+ *       q committed; other processes announce only in slots of dead processes, as described below.
  *
- * An operation that was announced and never taken (it did not fit, or its process died) has had no effect, and the next
- * announcement overwrites it.
+ * An operation that was announced and never taken (it did not fit, or its process died) had no effect. The next announcement
+ * overwrites it.
  *
- * Moving. A process that owns two slots s and t moves n pages from one to the other by one operation, which leaves the sum
- * as it is:
+ * Moving. A process that owns two slots s and t moves n pages from s to t by one operation, which leaves the sum unchanged:
  *
  *   announce   op[t] = {r, +n}, then op[s] = {q, move to t, n}        r is t's next sequence number, q that of s
  *   take       total: w -> {q, s, w.pages}
  *   commit     committed[t]: {r-1, x} -> {r, x+n}, then committed[s]: {q-1, p} -> {q, p-n}
  *
- * To take q is to take r, which is never taken by its own name. As long as committed[s] is {q-1, p} the owner has not
- * gone on, so op[t] is still {r, +n}: whoever helps reads op[t] and committed[t] first, and commits r only if it finds
- * committed[s] unchanged after that. If it is, what it read of t was of this operation; and the compare-and-swap from a
- * committed[t] whose sequence number is r-1 can succeed only once. A `total` that names the move is replaced only after
- * committed[s] has reached q, hence after committed[t] has reached r, so I1 to I4 hold for t's operation r as well, with
- * "names (s, q)" for "names (t, r)". In I1, two slots then differ from what they will be, by what cancels out.
+ * Taking q takes r too, which `total` never names. While committed[s] is {q-1, p}, the owner has not announced anything else, so
+ * op[t] is still {r, +n}. A helper reads op[t] and committed[t] first, and commits r only if committed[s] is unchanged after that:
+ * then what it read of t belongs to this operation. The compare-and-swap from a committed[t] whose sequence number is r-1
+ * succeeds only once. A `total` that names the move is replaced only after committed[s] has reached q, hence after committed[t]
+ * has reached r. So I1 to I4 hold for t's operation r as well, with "names (s, q)" for "names (t, r)". In I1, two slots then
+ * differ from their final values, by amounts that cancel out.
  *
- * The slots of the dead. A process owns slot s as long as it holds a lock on the slot's byte that belongs to an open file
- * description (F_OFD_SETLK). The kernel drops it with the last reference to the description, and everybody else can ask
- * whether it is there. Whoever finds a slot with pages and without a lock may give them back ("reap"), many processes at
- * once, and none of them holds anything up if it stops half-way:
+ * Slots of dead processes. A process owns slot s as long as it holds a lock on the slot's byte, by an open file description
+ * (F_OFD_SETLK, fcntl(2)). The kernel drops the lock with the last reference to the description, and other processes can query
+ * it. A process that finds a slot with pages and without a lock may give the pages back ("reap"). Several may do so at once, and
+ * none delays the others if it stops half-way:
  *
  *   1  help; c = committed[s] = {q-1, p}, p > 0
- *   2  ask for the lock: not there. Whoever wrote c is dead, or will never write again if c is still there in step 3.
+ *   2  query the lock: there is none. The process that wrote c is dead, or never writes again if c is still there in step 3.
  *   3  help; o = op[s]; committed[s] is still c
  *   4  announce by compare-and-swap: op[s]: o -> {q, -p}
  *   5  take as above, but before each attempt committed[s] must still be c
  *
- * Step 3 after step 2: what the dead took is now committed, or c is still there and q was never taken (I2) and never will
- * be by the dead; so the announcement in 4 changes no delta that anybody needs (I4). Step 4 fails if another reaper was
- * faster. Two reapers of the same c announce the same {q, -p}, and I3 makes it count once. A new owner of the slot, whose
- * lock shows that the former owner is dead, does the same before its first own operation, so whatever a reaper finds
- * there later differs from c, or p was 0 and there was nothing to reap. A reaper that was stopped between any two steps
- * and wakes up later fails in 3, 4 or 5.
+ * Step 3 comes after step 2. So either the dead process's operation is now committed, or c is still there, and q was never taken
+ * (I2) and never will be by the dead process. Hence the announcement in step 4 changes no delta that is still needed (I4). Step 4
+ * fails if another reaper was faster. Two reapers of the same c announce the same {q, -p}, which counts once by I3. A new owner of
+ * the slot, whose lock shows that the former owner is dead, does the same before its first own operation; so what a reaper finds
+ * there later differs from c, or p was 0 and there was nothing to reap. A reaper that was stopped between any two steps and
+ * continues later fails in step 3, 4 or 5.
  *
- * Shares. A share is a slot on whose byte any number of processes hold a lock for reading. Its maker writes in it as if it
- * owned it, for as long as it has such a lock itself; the others only hold it. So much is as above: no lock, then no maker.
- * But somebody may come and lock it just after a reaper has found no lock, and must not believe that it is counted. What
- * decides between the two is the slot's word `life` = {generation, kind}. Between steps 2 and 3,
+ * Shares. A share is a slot on whose byte any number of processes hold a read lock. Its maker writes in it as if it owned the slot,
+ * as long as it has such a lock itself; the other processes only hold the share. As above, without a lock there is no maker. But a
+ * process may lock the share just after a reaper has found no lock, and must then not assume that the share is still counted. The
+ * slot's word `life` = {generation, kind} decides between the two. Between steps 2 and 3,
  *
- *   a reaper    has read life = {g, share} after step 1 and before step 2, and now changes it to {g+1, ended}, or starts anew;
- *   a newcomer  locks, then changes life from {g, share} to {g+1, share}; if it finds another kind, it has come too late.
+ *   a reaper    has read life = {g, share} after step 1 and before step 2, and now changes it to {g+1, ended}, or starts again;
+ *   a newcomer  locks, then changes life from {g, share} to {g+1, share}; if it finds another kind, it is too late.
  *
- * Once the newcomer has changed it, a reaper that read it before fails, and one that reads it afterwards finds the lock. Once
- * a reaper has ended it, it stays so until a new owner has locked the slot for writing (which nobody can while anybody
- * holds it), emptied it as above, and given it a new life. So of an ended share, c is what it was last, and if read before
- * `life` it is the share's and no successor's: no question is needed any more, and whoever comes by can go on with step 3.
+ * Once the newcomer has changed `life`, a reaper that read it before fails, and one that reads it afterwards finds the lock. Once a
+ * reaper has ended the share, it stays ended until a new owner has locked the slot for writing (which is impossible while any
+ * process holds it), emptied it as above and given it a new `life`. So c of an ended share is final; if it was read before `life`,
+ * it is the share's own and no successor's. No query of the lock is needed then: any process can go on with step 3.
  *
- * Sequence numbers have 24 bits. A process that stops between reading a word and its compare-and-swap is deceived only if
- * at its return the word is the same to the last bit after a multiple of 2^24 operations.
+ * Sequence numbers have 24 bits. A process that stops between reading a word and its compare-and-swap is misled only if the word has
+ * the same value in every bit after a multiple of 2^24 operations.
  *
- * Noise. All this believes what is in the file, and any process of the claim can write there. So each process remembers what
- * its own slots must say; whoever looks at all slots compares their sum with the total; and that both files are what they
- * were is checked before an operation and after it: see also region_guard.c. What is found broken stays so, and grants
- * nothing.
+ * Damage. The protocol trusts the file, and any process of the claim can write to it. So each process remembers the `committed` of
+ * its own slots; a process that reads all slots compares their sum with `total`; and both files' headers are checked before and
+ * after each operation (see also guard.c). A region that was found broken stays broken and grants nothing.
  */
 #include "region/words.h"
 #include "system/calls.h"
@@ -89,11 +87,11 @@
 #define REAP_ATTEMPTS 64
 #define CHECK_ATTEMPTS 3
 
-/* Where processes look for a slot first, and after how many that are taken they look in twice as many. */
+/* Slots among which a process searches first, and refusals after which it searches in twice as many. */
 #define SLOTS_FIRST 64u
 #define REFUSED_MAX 16u
 
-/* Commits the receiving half of a move, of which `committed` is what its sender holds before it. */
+/* Commits the receiving half of a move. `committed` is the sender's word before the move. */
 __attribute__((noinline, cold)) static void help_receiver(struct region_usage *usage, enum region_ledger ledger,
                                                           struct region_held *sender, uint64_t committed, uint64_t op) {
     struct region_held *receiver = &usage->slots[move_receiver(op)].held[ledger];
@@ -107,7 +105,7 @@ __attribute__((noinline, cold)) static void help_receiver(struct region_usage *u
     atomic_compare_exchange_strong(&receiver->committed, &before, committed_word(seq_of(announced), pages));
 }
 
-/* Commits the operation that `total` names, if nobody has done it yet. */
+/* Commits the operation that `total` names, if it is not committed yet. */
 static inline void help(struct region_usage *usage, enum region_ledger ledger, uint64_t total) {
     uint64_t seq = seq_of(total);
     if (seq == 0)
@@ -126,7 +124,7 @@ static inline void help(struct region_usage *usage, enum region_ledger ledger, u
     atomic_compare_exchange_strong(&held->committed, &committed, after);
 }
 
-/* Reads `total` with everything committed that was taken before. */
+/* Reads `total` after committing the operation that it names. */
 static uint64_t settled_total(struct region_usage *usage, enum region_ledger ledger) {
     uint64_t total = atomic_load(&usage->sums[ledger].total);
     help(usage, ledger, total);
@@ -145,19 +143,19 @@ static enum region_result broken(struct region *region) {
     return REGION_BROKEN;
 }
 
-/* Whether an operation that came to `result` came to it in a region: the files may have gone meanwhile. */
+/* The result of an operation, if the region was intact until its end. */
 static enum region_result if_intact(struct region *region, enum region_result result) {
     return region_mapped_intact(region) ? result : broken(region);
 }
 
-enum region_result region_operate(struct region *region, enum region_ledger ledger, unsigned slot, uint64_t *said,
+enum region_result region_operate(struct region *region, enum region_ledger ledger, unsigned slot, uint64_t *expected,
                                   int64_t delta) {
     struct region_usage *usage = region->usage;
     struct region_sum *sum = &usage->sums[ledger];
     struct region_held *held = &usage->slots[slot].held[ledger];
-    if (!region_mapped_intact(region) || atomic_load(&held->committed) != *said)
+    if (!region_mapped_intact(region) || atomic_load(&held->committed) != *expected)
         return broken(region);
-    uint64_t ours = committed_pages(*said), seq = next_seq(seq_of(*said));
+    uint64_t ours = committed_pages(*expected), seq = next_seq(seq_of(*expected));
     if (delta < 0 && (uint64_t)-delta > ours)
         return REGION_FULL;
     atomic_store_explicit(&held->op, op_word(seq, delta), memory_order_release);
@@ -173,9 +171,9 @@ enum region_result region_operate(struct region *region, enum region_ledger ledg
         STEP("operate: before take");
         if (atomic_compare_exchange_strong(&sum->total, &before, after)) {
             STEP("operate: taken");
-            uint64_t committed = *said; /* as `help` would, and others may have done */
-            *said = committed_word(seq, ours + (uint64_t)delta);
-            atomic_compare_exchange_strong(&held->committed, &committed, *said);
+            uint64_t committed = *expected; /* as help() does; another process may have done it */
+            *expected = committed_word(seq, ours + (uint64_t)delta);
+            atomic_compare_exchange_strong(&held->committed, &committed, *expected);
             STEP("operate: committed");
             if (delta > 0)
                 raise_to(&sum->peak_pages, pages);
@@ -184,17 +182,17 @@ enum region_result region_operate(struct region *region, enum region_ledger ledg
     }
 }
 
-enum region_result region_move(struct region *region, unsigned from, uint64_t *from_said, unsigned to,
-                               uint64_t *to_said, uint64_t pages) {
+enum region_result region_move(struct region *region, unsigned from, uint64_t *from_expected, unsigned to,
+                               uint64_t *to_expected, uint64_t pages) {
     struct region_usage *usage = region->usage;
     struct region_sum *sum = &usage->sums[REGION_GPU];
     struct region_held *sender = &usage->slots[from].held[REGION_GPU];
     struct region_held *receiver = &usage->slots[to].held[REGION_GPU];
-    if (!region_mapped_intact(region) || atomic_load(&sender->committed) != *from_said ||
-        atomic_load(&receiver->committed) != *to_said)
+    if (!region_mapped_intact(region) || atomic_load(&sender->committed) != *from_expected ||
+        atomic_load(&receiver->committed) != *to_expected)
         return broken(region);
-    uint64_t seq = next_seq(seq_of(*from_said)), receiver_seq = next_seq(seq_of(*to_said));
-    if (pages > MOVE_PAGES_MAX || pages > committed_pages(*from_said))
+    uint64_t seq = next_seq(seq_of(*from_expected)), receiver_seq = next_seq(seq_of(*to_expected));
+    if (pages > MOVE_PAGES_MAX || pages > committed_pages(*from_expected))
         return REGION_FULL;
     atomic_store(&receiver->op, op_word(receiver_seq, (int64_t)pages));
     STEP("move: receiver announced");
@@ -202,7 +200,7 @@ enum region_result region_move(struct region *region, unsigned from, uint64_t *f
     STEP("move: announced");
     for (;;) {
         uint64_t before = settled_total(usage, REGION_GPU);
-        if (total_pages(before) < committed_pages(*from_said))
+        if (total_pages(before) < committed_pages(*from_expected))
             return broken(region);
         uint64_t after = total_word(seq, from, total_pages(before));
         STEP("move: before take");
@@ -210,8 +208,8 @@ enum region_result region_move(struct region *region, unsigned from, uint64_t *f
             STEP("move: taken");
             help(usage, REGION_GPU, after);
             STEP("move: committed");
-            *from_said = committed_word(seq, committed_pages(*from_said) - pages);
-            *to_said = committed_word(receiver_seq, committed_pages(*to_said) + pages);
+            *from_expected = committed_word(seq, committed_pages(*from_expected) - pages);
+            *to_expected = committed_word(receiver_seq, committed_pages(*to_expected) + pages);
             return if_intact(region, REGION_OK);
         }
     }
@@ -223,11 +221,11 @@ enum region_result region_reserve(struct region *region, enum region_ledger ledg
     enum region_result result = REGION_FULL;
     if (pages <= PAGES_MAX) {
         unsigned slot = (unsigned)region->slot;
-        result = region_operate(region, ledger, slot, &region->said[ledger], (int64_t)pages);
+        result = region_operate(region, ledger, slot, &region->expected[ledger], (int64_t)pages);
         if (result == REGION_FULL) {
             region_reap(region);
             if (!atomic_load(&region->broken))
-                result = region_operate(region, ledger, slot, &region->said[ledger], (int64_t)pages);
+                result = region_operate(region, ledger, slot, &region->expected[ledger], (int64_t)pages);
         }
     }
     if (result == REGION_FULL)
@@ -238,9 +236,9 @@ enum region_result region_reserve(struct region *region, enum region_ledger ledg
 void region_release(struct region *region, enum region_ledger ledger, uint64_t pages) {
     if (pages == 0 || region->slot < 0 || atomic_load_explicit(&region->broken, memory_order_relaxed))
         return;
-    /* Nobody gives back more than it has, unless the accounts were wrong before; then what there is. */
-    uint64_t ours = committed_pages(region->said[ledger]);
-    region_operate(region, ledger, (unsigned)region->slot, &region->said[ledger],
+    /* Never more than the slot holds, even if a caller's count is wrong. */
+    uint64_t ours = committed_pages(region->expected[ledger]);
+    region_operate(region, ledger, (unsigned)region->slot, &region->expected[ledger],
                    -(int64_t)(pages < ours ? pages : ours));
 }
 
@@ -249,9 +247,9 @@ void region_count_contexts(struct region *region, int change) {
         atomic_fetch_add_explicit(&region->usage->slots[region->slot].contexts, change, memory_order_relaxed);
 }
 
-/* --- the slots of the dead ----------------------------------------------------------------------------------------- */
+/* --- slots of dead processes -------------------------------------------------------------------------------------- */
 
-/* Steps 3 to 5 of reaping: gives back what a slot held when it was `committed`. The slot's owner is known to be dead. */
+/* Steps 3 to 5 of reaping: gives back the pages of `committed`. The slot's owner is known to be dead. */
 static void take_back(struct region_usage *usage, enum region_ledger ledger, unsigned index, uint64_t committed) {
     struct region_held *held = &usage->slots[index].held[ledger];
     uint64_t pages = committed_pages(committed);
@@ -281,7 +279,7 @@ static void take_back(struct region_usage *usage, enum region_ledger ledger, uns
     }
 }
 
-static bool owned_by_somebody(int fd, unsigned index) {
+static bool is_owned(int fd, unsigned index) {
     short type = F_WRLCK;
     return region_lock_slot(fd, F_OFD_GETLK, index, &type) != 0 || type != F_UNLCK;
 }
@@ -300,7 +298,7 @@ bool region_reap_slot(struct region_usage *usage, int fd, unsigned index) {
         uint64_t life = atomic_load(&slot->life);
         if (life_kind(life) != REGION_KIND_ENDED) {
             STEP("reap: before question");
-            if (owned_by_somebody(fd, index))
+            if (is_owned(fd, index))
                 return false;
             STEP("reap: dead");
             if (life_kind(life) == REGION_KIND_SHARE &&
@@ -315,8 +313,8 @@ bool region_reap_slot(struct region_usage *usage, int fd, unsigned index) {
     return false;
 }
 
-/* Whether the slots hold together what the total says. No operation was taken while it stayed the same, so a difference is
- * none of ours; but nobody is told so by one look. */
+/* While `total` stays the same, no operation is taken, so the sums must agree. A difference is reported only if it is found several
+ * times, since another process may still be committing. */
 bool region_sums_agree(struct region_usage *usage, enum region_ledger ledger) {
     for (int attempt = 0; attempt < CHECK_ATTEMPTS; attempt++) {
         uint64_t total = settled_total(usage, ledger), end = atomic_load(&usage->high_water), pages = 0;
@@ -338,18 +336,17 @@ void region_reap(struct region *region) {
     if (usage == NULL)
         return;
     int error = errno;
-    /* A descriptor of our own for the question, and only while we ask: the program may close descriptors that it does not
-     * know, and open others under the same number. */
+    /* A descriptor for this query alone: the program may close descriptors that it does not know, and reuse their numbers. */
     bool gone;
     for (unsigned i = 0; i < REGION_LEDGER_COUNT; i++)
         settled_total(usage, (enum region_ledger)i);
-    int fd = region_ask_descriptor(region, &gone);
+    int fd = region_open_query(region, &gone);
     uint64_t end = atomic_load(&usage->high_water);
     for (unsigned i = 0; i < end && i < REGION_SLOT_COUNT && fd >= 0 && !gone; i++)
         if ((int)i != region->slot && !is_empty(&usage->slots[i]) &&
             (fd != region->descriptor || region_is_usage(region, fd)))
             region_reap_slot(usage, fd, i);
-    region_asked(region, fd);
+    region_close_query(region, fd);
     if (gone || !region_sums_agree(usage, REGION_GPU) || !region_sums_agree(usage, REGION_SPILL) ||
         !region_mapped_intact(region))
         broken(region);
@@ -359,12 +356,12 @@ void region_reap(struct region *region) {
 uint64_t region_used_bytes(struct region *region, enum region_ledger ledger) {
     struct region_usage *usage = region->usage;
     if (usage == NULL)
-        return region_look_used_bytes(region, ledger);
+        return region_read_used_bytes(region, ledger);
     struct timespec time = {0};
     clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
     uint64_t now = (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
     uint64_t last = atomic_load_explicit(&usage->last_reap_ns, memory_order_relaxed);
-    /* A time in the future wraps to a huge difference, so it cannot keep us from looking. */
+    /* A time in the future wraps to a huge difference, so it cannot prevent the scan. */
     if (now - last >= REAP_EVERY_NS && atomic_compare_exchange_strong(&usage->last_reap_ns, &last, now))
         region_reap(region);
     uint64_t pages = total_pages(atomic_load(&usage->sums[ledger].total));
@@ -373,16 +370,16 @@ uint64_t region_used_bytes(struct region *region, enum region_ledger ledger) {
     return pages << REGION_PAGE_SHIFT;
 }
 
-/* --- finding a slot ------------------------------------------------------------------------------------------------ */
+/* --- finding a free slot ------------------------------------------------------------------------------------------- */
 
-/* Locks a slot and empties it. False and EAGAIN (or EACCES) if somebody else has it. */
+/* Locks a slot and empties it. False with EAGAIN (or EACCES) if another process has it. */
 static bool take(struct region *region, int fd, unsigned index) {
     struct region_usage *usage = region->usage;
     errno = EAGAIN;
-    /* Our own lock on a share would be no obstacle to us. */
+    /* This process's own read lock on a share would not refuse it. */
     if (region->holds != NULL && region->holds[index].held)
         return false;
-    /* Reaped before we lock it: if we were stopped in between, nobody else could reap it. */
+    /* Reaped before it is locked: if this process is stopped in between, no other could reap it. */
     if (!region_reap_slot(usage, fd, index))
         return false;
     STEP("slot: before lock");
@@ -391,7 +388,7 @@ static bool take(struct region *region, int fd, unsigned index) {
         return false;
     STEP("slot: locked");
     raise_to(&usage->high_water, index + 1);
-    /* Our lock is no obstacle to ourselves, so this asks only whether somebody came and died meanwhile. */
+    /* This process's own lock is not reported, so this finds only what a process left that came and died meanwhile. */
     if (region_reap_slot(usage, fd, index)) {
         STEP("slot: emptied");
         return true;
@@ -404,12 +401,12 @@ static bool take(struct region *region, int fd, unsigned index) {
 
 int region_take_slot(struct region *region, int fd) {
     struct region_usage *usage = region->usage;
-    /* As few slots as possible are ever used, since whoever looks for the dead looks at all that were; and everybody starts
-     * elsewhere, or hundreds of processes that start at once would all try the same ones in turn. */
+    /* Few slots are used, since every search for dead processes reads all slots that ever were. Each process starts at another slot,
+     * so that hundreds of processes that start at once do not all try the same ones. */
     unsigned range = SLOTS_FIRST, refused = 0;
     while (range < REGION_SLOT_COUNT && range < atomic_load(&usage->high_water))
         range *= 2;
-    /* The second round is for those whose slots were all taken while others became free behind them. */
+    /* A second round, for slots that became free behind the search. */
     for (unsigned last = 0; last < 2 * REGION_SLOT_COUNT; last += range == REGION_SLOT_COUNT) {
         unsigned index = (unsigned)(atomic_fetch_add(&usage->next_slot, 1) % range);
         if (take(region, fd, index))

@@ -1,13 +1,14 @@
 /*
- * The region of a claim: the one statement of its layout, and the protocol by which processes account for GPU memory.
+ * The region of a claim: the files through which the processes of a claim account for GPU memory. This header defines their
+ * layout and declares what a process does with them.
  *
- * A region is two files in one directory, named after the claim:
+ * A region is two files in a directory that is named after the claim:
  *
- *   limit   written by the host only, mapped read-only by us: what the claim allows, on which GPU;
- *   usage   written by every process of the claim: what is taken.
+ *   limit   the GPU and the limit; written by the host only, mapped read-only
+ *   usage   the memory in use; written by every process of the claim
  *
- * Both are little-endian. The Go package claim/region mirrors this layout; tests/layout.c prints it so that a test can
- * compare the two. Whoever changes an offset, a size or a width changes REGION_VERSION.
+ * Both are little-endian. The Go package claim/region mirrors this layout; tests/layout.c prints it, and a test compares the two.
+ * A change of an offset, a size or a width needs another REGION_VERSION.
  */
 #ifndef TRANCHE_REGION_H
 #define TRANCHE_REGION_H
@@ -36,8 +37,8 @@
 #define REGION_LIMIT_SIZE 4096u
 #define REGION_USAGE_SIZE (REGION_SLOTS_OFFSET + REGION_SLOT_COUNT * REGION_SLOT_SIZE)
 
-/* Widths of the packed words. The sequence number is always in the highest bits. Below it, `op` has a bit that says which
- * of two kinds it is: a change (two's complement), or a move {receiving slot, pages}. */
+/* Widths of the packed words, in bits. The sequence number is always in the highest bits. Below it, `op` has one bit for its kind: 0
+ * for a change of pages (two's complement), 1 for a move {receiving slot, pages}. */
 #define REGION_SEQ_BITS 24
 #define REGION_TOTAL_SLOT_BITS 12
 #define REGION_TOTAL_PAGES_BITS 28 /* 16 TiB */
@@ -47,18 +48,18 @@
 #define REGION_COMMITTED_PAGES_BITS 40
 #define REGION_LIFE_KIND_BITS 2
 
-/* What is accounted for. */
+/* The kinds of memory that are accounted for. */
 enum region_ledger {
     REGION_GPU,   /* memory of the GPU */
-    REGION_SPILL, /* managed memory beyond the limit, which lives on the host */
+    REGION_SPILL, /* managed memory beyond the limit, which lies in host memory */
 };
 
-/* What a slot is. */
+/* What a slot is used for. */
 enum region_kind {
     REGION_KIND_NONE,
     REGION_KIND_PROCESS,
-    REGION_KIND_SHARE, /* memory that outlives its maker */
-    REGION_KIND_ENDED, /* a share that nobody holds any more, and that nobody can get hold of again */
+    REGION_KIND_SHARE, /* memory that may outlive the process that allocated it */
+    REGION_KIND_ENDED, /* a former share, which no process holds or can attach */
 };
 
 /* The file `limit`. */
@@ -68,39 +69,39 @@ struct region_limit {
     uint32_t size; /* of this file: REGION_LIMIT_SIZE */
     uint8_t claim_id[REGION_CLAIM_ID_LENGTH];
     char gpu_uuid[REGION_GPU_UUID_SIZE];
-    _Atomic uint64_t limit_bytes; /* GPU memory, hard; may change while containers run */
+    _Atomic uint64_t limit_bytes; /* the GPU memory limit; may change while containers run */
     uint64_t context_bytes;       /* what one CUDA context costs on this GPU before its first allocation */
     uint64_t compute_share_permille;
     uint64_t flags;
-    _Atomic uint64_t spill_bytes; /* what may be allocated beyond the limit as managed memory that lives on the host */
+    _Atomic uint64_t spill_bytes; /* the host memory limit, for what exceeds limit_bytes */
     uint8_t reserved[REGION_LIMIT_SIZE - 144];
 };
 
-/* What a slot holds of one kind of memory. */
+/* The pages that a slot holds in one ledger. */
 struct region_held {
-    _Atomic uint64_t op;        /* {seq, delta} or {seq, receiver, pages}: the operation announced */
-    _Atomic uint64_t committed; /* {seq, pages}: what the slot holds after operation seq */
+    _Atomic uint64_t op;        /* {seq, delta} or {seq, receiver, pages}: the announced operation */
+    _Atomic uint64_t committed; /* {seq, pages}: the pages held after operation seq */
 };
 
 /* A process or a share in the file `usage`; one cache line. */
 struct region_slot {
     struct region_held held[REGION_LEDGER_COUNT];
-    _Atomic int32_t pid;                       /* the process as it sees itself, 0 for a share; information only */
-    _Atomic int32_t contexts;                  /* living CUDA contexts; information only */
-    _Atomic uint64_t tag[REGION_TAG_SIZE / 8]; /* a share's name */
+    _Atomic int32_t pid;                       /* in the process's own namespace; 0 for a share; informational */
+    _Atomic int32_t contexts;                  /* CUDA contexts that exist; informational */
+    _Atomic uint64_t tag[REGION_TAG_SIZE / 8]; /* by which a share is found */
     _Atomic uint64_t life;                     /* {generation, kind} */
 };
 
-/* The sum of one kind of memory. */
+/* The sum of one ledger. */
 struct region_sum {
-    _Atomic uint64_t total; /* {seq, slot, pages}: the claim's sum and the operation that produced it */
+    _Atomic uint64_t total; /* {seq, slot, pages}: the sum of all slots, and the operation that produced it */
     uint8_t reserved0[56];
-    _Atomic uint64_t refused;    /* reservations refused; statistics */
-    _Atomic uint64_t peak_pages; /* highest sum ever; statistics */
+    _Atomic uint64_t refused;    /* refused reservations; a statistic */
+    _Atomic uint64_t peak_pages; /* the highest sum so far; a statistic */
     uint8_t reserved1[48];
 };
 
-/* The file `usage`. Words that different processes write often lie in cache lines of their own. */
+/* The file `usage`. Words that several processes write often lie in separate cache lines. */
 struct region_usage {
     char magic[8];
     uint32_t version;
@@ -110,9 +111,9 @@ struct region_usage {
     uint32_t page_shift;
     uint8_t reserved0[32];
     struct region_sum sums[REGION_LEDGER_COUNT];
-    _Atomic uint64_t high_water;   /* 1 + the highest slot ever taken */
+    _Atomic uint64_t high_water;   /* 1 + the highest slot used so far */
     _Atomic uint64_t last_reap_ns; /* CLOCK_MONOTONIC of the last scan for dead processes */
-    _Atomic uint64_t next_slot;    /* where the next one starts to look for a free slot; only a hint */
+    _Atomic uint64_t next_slot;    /* where the next search for a free slot starts; a hint */
     uint8_t reserved1[REGION_SLOTS_OFFSET - 344];
     struct region_slot slots[REGION_SLOT_COUNT];
 };
@@ -139,36 +140,36 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a region is little-en
 
 /* A share as this process knows it. */
 struct region_hold {
-    uint64_t said; /* what its slot must say, if we made it */
+    uint64_t expected; /* its slot's `committed`, if this process made the share */
     bool held;
-    bool made; /* by us */
+    bool made; /* by this process */
 };
 
-/* A socket in whose queue a description is in flight, see region_last.c. -1: there is none. */
+/* A socket in whose queue an open file description is in flight, see teardown.c; -1: there is none. */
 struct region_queue {
     int socket;
-    uint64_t device, inode; /* of the socket */
+    uint64_t device, inode; /* of the socket, to recognise it */
 };
 
-/* The description of `usage` through which this process holds its shares. */
+/* The open file description of `usage` whose locks hold this process's shares. */
 struct region_holder {
     int descriptor;
-    void *mapping; /* keeps the description when the program closes the descriptor */
+    void *mapping; /* keeps the description open if the program closes the descriptor */
     struct region_queue queue;
 };
 
 /*
- * A region as one process sees it. The protocol is explained in region.c.
+ * A region in one process. region.c explains the protocol.
  *
- * Who only looks has no slot and maps nothing: it reads the files anew whenever it asks.
+ * A process that only reads the region (as for NVML) has no slot and maps nothing: each query reads the files again.
  */
 struct region {
-    const struct region_limit *limit; /* NULL for who only looks, as is `usage` */
+    const struct region_limit *limit; /* NULL if this process only reads, as is `usage` */
     struct region_usage *usage;
-    int descriptor;                     /* of `usage`; holds the lock on our slot */
-    struct region_queue queue;          /* of that */
-    int slot;                           /* ours, or -1: this process only looks */
-    uint64_t said[REGION_LEDGER_COUNT]; /* what our slot must say: `committed` */
+    int descriptor;                         /* of `usage`; its lock owns the slot */
+    struct region_queue queue;              /* keeps `descriptor` locked until the driver has freed */
+    int slot;                               /* this process's; -1: it only reads */
+    uint64_t expected[REGION_LEDGER_COUNT]; /* the slot's `committed`, by ledger */
     _Atomic bool broken;
     struct region_holder holder;
     struct region_hold *holds; /* by slot; NULL before the first share */
@@ -182,74 +183,74 @@ struct region {
 enum region_result {
     REGION_OK,
     REGION_FULL,   /* the limit allows no more */
-    REGION_BROKEN, /* the files are no longer a region; nothing is granted ever again */
+    REGION_BROKEN, /* the files are damaged; nothing is granted any more */
 };
 
-/* How many pages hold so many bytes. */
+/* Pages that hold so many bytes. */
 static inline uint64_t region_pages(uint64_t bytes) {
     return (bytes >> REGION_PAGE_SHIFT) + ((bytes & ((UINT64_C(1) << REGION_PAGE_SHIFT) - 1)) != 0);
 }
 
-/* Reads the region of claim `id` in `directory`. False, and the reason in `why`, when it is not one that we can use. */
+/* Reads the region of claim `id` in `directory`. False, with the reason in `why`, if it cannot be used. */
 bool region_open(struct region *region, const char *directory, const char *id, char *why, size_t why_size);
 
-/* Maps the region and takes a slot in it, without which a process cannot account for memory. */
+/* Maps the region and takes a slot in it, which accounting needs. False, with the reason in `why`, if that fails. */
 bool region_join(struct region *region, char *why, size_t why_size);
 
 /* Gives up the slot and all shares, and unmaps the region. */
 void region_close(struct region *region);
 
-/* Account for memory in this process's slot. Calls of one process must not overlap: the caller holds a lock. This is so for
- * all functions below that do not say "any thread". */
+/* Take pages into this process's slot, and give them back. The caller holds a lock, so that calls of one process do not overlap; so it
+ * is for all functions below that do not say "any thread". */
 enum region_result region_reserve(struct region *region, enum region_ledger ledger, uint64_t pages);
 void region_release(struct region *region, enum region_ledger ledger, uint64_t pages);
 
-/* Counts a CUDA context that was made (1) or destroyed (-1), for those who look. */
+/* Counts a CUDA context that was created (1) or destroyed (-1). */
 void region_count_contexts(struct region *region, int change);
 
-/* What is taken from the claim; looks for dead processes first if nobody did within 50 ms, so that asking often costs little.
- * Of a region that is broken, more than any claim allows. Any thread, at any time. */
+/* Bytes in use. Gives back what dead processes held first, unless that was done within the last 50 ms. For a broken region, more than
+ * any limit. Any thread, at any time. */
 uint64_t region_used_bytes(struct region *region, enum region_ledger ledger);
 
-/* What the claim allows at this moment. Any thread. */
+/* The limit in bytes, which may change at any time. Any thread. */
 uint64_t region_limit_bytes(const struct region *region, enum region_ledger ledger);
 
-/* Whether the files still say that they are a region of this version. Any thread. */
+/* Whether the files still begin as a region of this version does. Any thread. */
 bool region_intact(const struct region *region);
 
 /* Gives back what dead processes held. Any thread, at any time. */
 void region_reap(struct region *region);
 
-/* Calls `fn` for every living process that has a slot, with what it holds of the GPU's memory; shares are nobody's. Returns
- * 0, or -1 if the region is broken. Any thread, at any time. */
+/* Calls `fn` for every living process that has a slot, with the pages of GPU memory in the slot; shares are not included. Returns 0, or
+ * -1 if the region is broken. Any thread, at any time. */
 int region_each(struct region *region, void (*fn)(int32_t pid, uint64_t pages, int32_t contexts, void *arg), void *arg);
 
 /*
- * Shares: memory of the GPU that outlives the process that made it, because others have it too. A share is counted as long
- * as any process of the claim holds it. Only its maker changes how much it is, and only as long as it holds it. A process
- * holds a share or not: who holds it already and attaches it is told its slot once more.
+ * Shares: GPU memory that outlives the process that allocated it, because other processes use it too. A share is counted as long as
+ * any process of the claim holds it. Only its maker changes its size, and only while the maker holds it. A process holds a share
+ * once: attaching it again returns the same slot.
  */
 
-/* Makes a share, empty and held by this process. Its slot, or -1 if there is none or the region is broken. */
+/* Makes an empty share that this process holds. Returns its slot; -1 if there is no free slot or the region is broken. */
 int region_share_new(struct region *region, const uint8_t tag[REGION_TAG_SIZE]);
 
 enum region_result region_share_reserve(struct region *region, int share, uint64_t pages);
 void region_share_release(struct region *region, int share, uint64_t pages);
 
-/* Moves pages from this process's slot into its share, both or neither, so that nobody sees another sum. REGION_FULL if the
- * slot does not hold as many. */
+/* Moves pages from this process's slot into its share in one operation, which leaves the sum unchanged. REGION_FULL if the slot does
+ * not hold as many. */
 enum region_result region_share_adopt(struct region *region, int share, uint64_t pages);
 
-/* Gives a share that this process holds one more tag, by which it is found as long as this process does not detach what it is
- * returned. The second half of both tags is zero. -1 if there is no room for that. */
+/* Gives a share that this process holds one more tag. Returns a slot; the tag is valid until the process detaches that slot. The second
+ * half of both tags is zero. -1 if there is no free slot. */
 int region_share_name(struct region *region, int share, const uint8_t tag[REGION_TAG_SIZE]);
 
-/* Takes hold of the share with this tag. Its slot, -1 if there is none, or REGION_SHARE_UNKNOWN if it cannot be looked for: the
- * process has no descriptor or memory left for that, or the region is broken. */
+/* Takes hold of the share with this tag. Returns its slot; -1 if there is none; REGION_SHARE_UNKNOWN if it could not be searched for: the
+ * process has no descriptor or memory left, or the region is broken. */
 #define REGION_SHARE_UNKNOWN (-2)
 int region_share_attach(struct region *region, const uint8_t tag[REGION_TAG_SIZE]);
 
-/* Lets go of a share. When nobody else holds it, what it was is given back at once. */
+/* Lets go of a share. If no other process holds it, its pages are given back at once. */
 void region_share_detach(struct region *region, int share);
 
 #endif

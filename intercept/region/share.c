@@ -1,9 +1,9 @@
 /*
- * Shares, as one process sees them: which it holds, and the description of `usage` through which it holds them.
+ * The shares that a process holds, and the open file description of `usage` whose read locks hold them.
  *
- * A descriptor may be closed by the program at any time, and its number may then be another file's. So the description is
- * kept by a mapping as well, and known by its file position, which is its own: no other description of this file has it.
- * Where the descriptor is gone, another description takes over its locks.
+ * The program may close a descriptor at any time and reuse its number. So a mapping keeps the description open as well, and its file
+ * position, which no other description of the file has, identifies it. If the descriptor is gone, a new description takes the
+ * same locks.
  */
 #include "region/words.h"
 #include "system/calls.h"
@@ -28,7 +28,7 @@ static bool lock_held(const struct region *region, int fd) {
 }
 
 bool region_holder_open(struct region *region) {
-    char why[64]; /* errno says enough */
+    char why[64]; /* errno suffices */
     int fd = region_open_usage(region, O_RDWR, why, sizeof why);
     if (fd < 0)
         return false;
@@ -41,8 +41,8 @@ bool region_holder_open(struct region *region) {
     }
     if (region->holder.mapping != NULL)
         munmap(region->holder.mapping, HOLDER_SIZE);
-    region_queue_empty(&region->holder.queue);
-    region->holder = (struct region_holder){.descriptor = fd, .mapping = mapping, .queue = region_queue_of(fd)};
+    region_queue_close(&region->holder.queue);
+    region->holder = (struct region_holder){.descriptor = fd, .mapping = mapping, .queue = region_queue_new(fd)};
     return true;
 }
 
@@ -50,7 +50,7 @@ static bool is_holder(const struct region *region, int fd) {
     return fd >= 0 && region_is_usage(region, fd) && lseek(fd, 0, SEEK_CUR) == region_holder_position(region);
 }
 
-/* Its descriptor, or -1. */
+/* The holder's descriptor, reopened if need be; -1 if that failed. */
 static int holder(struct region *region) {
     if (!is_holder(region, region->holder.descriptor) && !region_holder_open(region))
         return -1;
@@ -64,7 +64,7 @@ void region_holder_close(struct region *region) {
         munmap(region->holder.mapping, HOLDER_SIZE);
     if (region->holds != NULL)
         munmap(region->holds, HOLDS_SIZE);
-    region_queue_empty(&region->holder.queue);
+    region_queue_close(&region->holder.queue);
     region->holder = (struct region_holder){.descriptor = -1, .queue = {.socket = -1}};
     region->holds = NULL;
 }
@@ -73,9 +73,9 @@ static bool lock_share(int fd, int index, short type) {
     return region_lock_slot(fd, F_OFD_SETLK, (unsigned)index, &type) == 0;
 }
 
-/* --- what we hold -------------------------------------------------------------------------------------------------- */
+/* --- shares held --------------------------------------------------------------------------------------------------- */
 
-/* Only pages of it that are written take memory. */
+/* Only its pages that are written to take memory. */
 static bool make_holds(struct region *region) {
     if (region->holds != NULL)
         return true;
@@ -122,7 +122,7 @@ static int make_share(struct region *region, struct tag tag) {
     STEP("share: named");
     atomic_store(&slot->life, next_life(atomic_load(&slot->life), REGION_KIND_SHARE));
     region->holds[index] =
-        (struct region_hold){.held = true, .made = true, .said = atomic_load(&slot->held[REGION_GPU].committed)};
+        (struct region_hold){.held = true, .made = true, .expected = atomic_load(&slot->held[REGION_GPU].committed)};
     STEP("share: alive");
     if (!lock_share(fd, index, F_RDLCK) || !region_mapped_intact(region)) {
         region_share_detach(region, index);
@@ -147,10 +147,10 @@ enum region_result region_share_reserve(struct region *region, int share, uint64
         return REGION_BROKEN;
     enum region_result result = REGION_FULL;
     if (pages <= PAGES_MAX)
-        result = region_operate(region, REGION_GPU, (unsigned)share, &hold->said, (int64_t)pages);
+        result = region_operate(region, REGION_GPU, (unsigned)share, &hold->expected, (int64_t)pages);
     if (result == REGION_FULL && pages <= PAGES_MAX) {
         region_reap(region);
-        result = usable(region) ? region_operate(region, REGION_GPU, (unsigned)share, &hold->said, (int64_t)pages)
+        result = usable(region) ? region_operate(region, REGION_GPU, (unsigned)share, &hold->expected, (int64_t)pages)
                                 : REGION_BROKEN;
     }
     if (result == REGION_FULL)
@@ -162,20 +162,21 @@ void region_share_release(struct region *region, int share, uint64_t pages) {
     struct region_hold *hold = made(region, share);
     if (hold == NULL || pages == 0)
         return;
-    uint64_t ours = committed_pages(hold->said);
-    region_operate(region, REGION_GPU, (unsigned)share, &hold->said, -(int64_t)(pages < ours ? pages : ours));
+    uint64_t ours = committed_pages(hold->expected);
+    region_operate(region, REGION_GPU, (unsigned)share, &hold->expected, -(int64_t)(pages < ours ? pages : ours));
 }
 
 enum region_result region_share_adopt(struct region *region, int share, uint64_t pages) {
     struct region_hold *hold = made(region, share);
     if (hold == NULL)
         return REGION_BROKEN;
-    return region_move(region, (unsigned)region->slot, &region->said[REGION_GPU], (unsigned)share, &hold->said, pages);
+    return region_move(region, (unsigned)region->slot, &region->expected[REGION_GPU], (unsigned)share, &hold->expected,
+                       pages);
 }
 
 /* --- holding ------------------------------------------------------------------------------------------------------- */
 
-static bool is_called(const struct region_slot *slot, struct tag tag) {
+static bool has_tag(const struct region_slot *slot, struct tag tag) {
     if (life_kind(atomic_load(&slot->life)) != REGION_KIND_SHARE)
         return false;
     for (unsigned i = 0; i < REGION_TAG_SIZE / 8; i++)
@@ -184,16 +185,16 @@ static bool is_called(const struct region_slot *slot, struct tag tag) {
     return true;
 }
 
-/* Takes hold of a share that had this tag a moment ago. */
+/* Takes hold of a share that was found to have this tag. False if it ended meanwhile. */
 static bool attach(struct region *region, int fd, unsigned index, struct tag tag) {
     struct region_slot *slot = &region->usage->slots[index];
     STEP("attach: before lock");
-    if (!lock_share(fd, (int)index, F_RDLCK)) /* somebody is making another of it */
+    if (!lock_share(fd, (int)index, F_RDLCK)) /* another process is taking the slot */
         return false;
     STEP("attach: locked");
-    /* Now nobody can make another of it; but it may have become one before, or have ended. */
+    /* No process can take the slot now. But one may have done so before, or the share may have ended. */
     uint64_t life = atomic_load(&slot->life);
-    while (is_called(slot, tag)) {
+    while (has_tag(slot, tag)) {
         if (atomic_compare_exchange_strong(&slot->life, &life, next_life(life, REGION_KIND_SHARE))) {
             STEP("attach: alive");
             region->holds[index] = (struct region_hold){.held = true};
@@ -204,21 +205,22 @@ static bool attach(struct region *region, int fd, unsigned index, struct tag tag
     return false;
 }
 
-static int find_called(struct region *region, int fd, struct tag tag) {
+static int find_tag(struct region *region, int fd, struct tag tag) {
     const struct region_usage *usage = region->usage;
     uint64_t end = atomic_load(&usage->high_water);
     for (unsigned i = 0; i < end && i < REGION_SLOT_COUNT; i++)
-        if (is_called(&usage->slots[i], tag) && (region->holds[i].held || attach(region, fd, i, tag)))
+        if (has_tag(&usage->slots[i], tag) && (region->holds[i].held || attach(region, fd, i, tag)))
             return (int)i;
     return -1;
 }
 
 /*
- * A further name is a share without memory. The first half of its tag is the name, and the second the first half of the share's
- * own. Whoever made it holds that share too, so it leads to no other as long as its maker lives. One whose maker is dead may be
- * found beside a newer one, but leads nowhere: its tag is not given again before what it named is gone.
+ * A further name is a share without memory. The first half of its tag is the name, the second half is the first half of the named
+ * share's tag. The process that made it holds the named share too, so the name refers to no other share while its maker lives. A
+ * name whose maker is dead may be found beside a newer one, but refers to nothing: the tag that it refers to is not used again
+ * before the share is gone.
  */
-static uint64_t name_means(const struct region_slot *slot, struct tag name) {
+static uint64_t tag_of_name(const struct region_slot *slot, struct tag name) {
     return life_kind(atomic_load(&slot->life)) == REGION_KIND_SHARE && atomic_load(&slot->tag[0]) == name.words[0]
                ? atomic_load(&slot->tag[1])
                : 0;
@@ -229,9 +231,9 @@ static int find_named(struct region *region, int fd, struct tag name) {
     uint64_t end = atomic_load(&usage->high_water);
     int index = -1;
     for (unsigned i = 0; i < end && i < REGION_SLOT_COUNT && index < 0 && name.words[1] == 0; i++) {
-        uint64_t own = name_means(&usage->slots[i], name);
+        uint64_t own = tag_of_name(&usage->slots[i], name);
         if (own != 0)
-            index = find_called(region, fd, (struct tag){{own, 0}});
+            index = find_tag(region, fd, (struct tag){{own, 0}});
     }
     return index;
 }
@@ -240,7 +242,7 @@ static int find_share(struct region *region, struct tag tag) {
     int fd = holder(region);
     if (fd < 0 || !make_holds(region))
         return REGION_SHARE_UNKNOWN;
-    int index = find_called(region, fd, tag);
+    int index = find_tag(region, fd, tag);
     return index >= 0 ? index : find_named(region, fd, tag);
 }
 
@@ -273,13 +275,13 @@ void region_share_detach(struct region *region, int share) {
     int error = errno;
     int fd = holder(region);
     *hold = (struct region_hold){.held = false};
-    if (fd >= 0) /* else the next description will not have it */
+    if (fd >= 0) /* else the next description does not take this lock */
         lock_share(fd, share, F_UNLCK);
     STEP("detach: unlocked");
     bool gone;
-    int ask = region_ask_descriptor(region, &gone);
+    int ask = region_open_query(region, &gone);
     if (ask >= 0 && !gone)
         region_reap_slot(region->usage, ask, (unsigned)share);
-    region_asked(region, ask);
+    region_close_query(region, ask);
     errno = error;
 }

@@ -1,12 +1,13 @@
 /*
- * What is finalised last when a process ends.
+ * The order in which the kernel closes a process's files when the process ends.
  *
- * The slot and the shares of a process that is killed must not look free before the driver has taken its memory back, or another
- * process would be granted bytes that are still occupied. The kernel finalises a dying process's files when it runs the task's
- * work, in the reverse order in which it let go of them: the descriptors' after those that have a lower number. What is in flight
- * in the queue of a socket is let go of only when the socket itself is finalised, and so comes after all descriptors, whatever
- * their numbers are. The socket has a high number: where a process and its child, which has copies of all descriptors, die at the
- * same time, each lets go of it after the driver's. See close_files in fs/file.c, task_work_run in kernel/task_work.c, unix(7).
+ * A killed process's slot and shares must not look free before the driver has freed the process's memory, or another process would
+ * be granted bytes that are still in use. When a process dies, the kernel drops its references to files in ascending order of their
+ * descriptors, and then releases the files as task work, in reverse order. A file that is in flight in a socket's queue
+ * (SCM_RIGHTS) is released only when the socket is, and so after all descriptors, whatever their numbers. The socket gets a high
+ * number: if a process and its child, which has copies of all descriptors, die at the same time, both drop it after the driver's.
+ *
+ * Sources: close_files in Linux's fs/file.c, task_work_run in kernel/task_work.c, unix(7).
  */
 #include "region/words.h"
 #include "system/calls.h"
@@ -14,11 +15,11 @@
 #include <errno.h>
 #include <sys/socket.h>
 
-/* Higher than most programs come, and low enough that the table of descriptors stays small. */
+/* Higher than the descriptors of most programs, and low enough that the descriptor table stays small. */
 #define HIGH_NUMBER 1000
 
 static int move_high(int fd) {
-    int high = (int)call_fcntl(fd, F_DUPFD_CLOEXEC, HIGH_NUMBER); /* the process may not be allowed so many */
+    int high = (int)call_fcntl(fd, F_DUPFD_CLOEXEC, HIGH_NUMBER); /* fails if RLIMIT_NOFILE is lower */
     if (high < 0)
         return fd;
     call_close(fd);
@@ -38,7 +39,7 @@ static bool put_in_flight(int socket, int fd) {
     return syscall(SYS_sendmsg, socket, &message, MSG_NOSIGNAL) == 1;
 }
 
-struct region_queue region_queue_of(int fd) {
+struct region_queue region_queue_new(int fd) {
     struct region_queue queue = {.socket = -1};
     struct stat status;
     int error = errno, ends[2];
@@ -54,9 +55,9 @@ struct region_queue region_queue_of(int fd) {
     return queue;
 }
 
-void region_queue_empty(struct region_queue *queue) {
+void region_queue_close(struct region_queue *queue) {
     struct stat status;
-    /* The program may have closed it, and something else have its number. */
+    /* The program may have closed it and reused its number. */
     if (queue->socket >= 0 && call_fstat(queue->socket, &status) && status.st_ino == queue->inode &&
         status.st_dev == queue->device)
         call_close(queue->socket);

@@ -1,4 +1,4 @@
-/* What the parts of the region's implementation share: its packed words, and the steps of its protocol. */
+/* Shared by the files of the region's implementation: packed words, and the functions between the files. */
 #ifndef TRANCHE_REGION_WORDS_H
 #define TRANCHE_REGION_WORDS_H
 
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/types.h>
 
-/* Tests stop or kill a process at a named step. */
+/* Tests stop or kill a process at a named step of the protocol. */
 #ifdef REGION_TEST
 void region_test_step(const char *step);
 #define STEP(name) region_test_step(name)
@@ -83,12 +83,12 @@ static inline uint64_t total_pages(uint64_t total) {
     return total & PAGES_MAX;
 }
 
-/* What the slot that an operation names holds after it, as far as that operation says. */
+/* The change that an operation makes to the slot that announced it. */
 static inline int64_t op_change(uint64_t op) {
     return op_moves(op) ? -(int64_t)move_pages(op) : op_delta(op);
 }
 
-/* Only a region that somebody scribbled over can get out of bounds; then we count the bound rather than wrap. */
+/* pages + delta, between 0 and PAGES_MAX. Only a damaged region exceeds these bounds. */
 static inline uint64_t add_pages(uint64_t pages, int64_t delta) {
     if (delta < 0 && (uint64_t)-delta > pages)
         return 0;
@@ -100,7 +100,7 @@ static inline enum region_kind life_kind(uint64_t life) {
     return (enum region_kind)(life & BITS(REGION_LIFE_KIND_BITS));
 }
 
-/* The life that follows: a new generation of the same kind, or of another. */
+/* The `life` word of the next generation, of this kind. */
 static inline uint64_t next_life(uint64_t life, enum region_kind kind) {
     return ((life >> REGION_LIFE_KIND_BITS) + 1) << REGION_LIFE_KIND_BITS | (uint64_t)kind;
 }
@@ -111,8 +111,8 @@ static inline void raise_to(_Atomic uint64_t *maximum, uint64_t value) {
         ;
 }
 
-/* Whether the mapped files say what they must. The handler of region_guard.c may have put zeros in their place a moment ago,
- * so they are read each time. */
+/* Whether the mapped files begin as they must. Read from memory each time, since guard.c may replace the mapping by zeros at any
+ * moment. */
 static inline bool region_mapped_intact(const struct region *region) {
     const uint64_t *usage = (const void *)region->usage, *limit = (const void *)region->limit;
     uint64_t usage_magic, limit_magic;
@@ -126,62 +126,62 @@ static inline bool region_mapped_intact(const struct region *region) {
 
 /* --- region.c ------------------------------------------------------------------------------------------------------ */
 
-/* One operation on a slot that only we write, and of which `said` is what it must say. */
-enum region_result region_operate(struct region *region, enum region_ledger ledger, unsigned slot, uint64_t *said,
+/* One operation on a slot that only this process writes. `expected` is the slot's `committed`, before and then after it. */
+enum region_result region_operate(struct region *region, enum region_ledger ledger, unsigned slot, uint64_t *expected,
                                   int64_t delta);
 
-/* Moves pages of the GPU's memory between two such slots. */
-enum region_result region_move(struct region *region, unsigned from, uint64_t *from_said, unsigned to,
-                               uint64_t *to_said, uint64_t pages);
+/* Moves pages of GPU memory between two such slots. */
+enum region_result region_move(struct region *region, unsigned from, uint64_t *from_expected, unsigned to,
+                               uint64_t *to_expected, uint64_t pages);
 
-/* Gives back what the dead left in a slot. False if the slot is not empty afterwards: somebody owns it. */
+/* Gives back what a dead process left in a slot. False if the slot has an owner, and so is not empty afterwards. */
 bool region_reap_slot(struct region_usage *usage, int fd, unsigned index);
 
-/* Finds a slot that nobody owns, locks it for writing through `fd` and empties it. Its index, or -1 and errno: EAGAIN if
- * there is none, EUCLEAN if what is in it cannot be. */
+/* Finds a slot without an owner, locks it for writing through `fd` and empties it. Returns its index, or -1 with errno: EAGAIN if there is
+ * none, EUCLEAN if its contents are invalid. */
 int region_take_slot(struct region *region, int fd);
 
-/* Whether the slots hold together what the total says. */
+/* Whether the sum over all slots is the total. */
 bool region_sums_agree(struct region_usage *usage, enum region_ledger ledger);
 
-/* --- region_file.c ------------------------------------------------------------------------------------------------- */
+/* --- file.c -------------------------------------------------------------------------------------------------------- */
 
-/* Open the files anew, if they are what they were. -1, and the reason in `why`, if not. */
+/* Open a file again, if it is the same as before. -1, with the reason in `why`, if not. */
 int region_open_limit(const struct region *region, char *why, size_t why_size);
 int region_open_usage(const struct region *region, int access, char *why, size_t why_size);
 
-/* A description for asking whether slots are locked, which is not that of our shares. `gone` if the file that we have mapped
- * is not the claim's any more. */
-int region_ask_descriptor(const struct region *region, bool *gone);
+/* A descriptor of `usage` for querying locks, of another open file description than the one that holds this process's shares. -1 if
+ * there is none. `gone`: the mapped file is no longer the claim's. */
+int region_open_query(const struct region *region, bool *gone);
 
-/* Afterwards; -1 is nothing. */
-void region_asked(const struct region *region, int fd);
+/* Closes it; -1 is ignored. */
+void region_close_query(const struct region *region, int fd);
 
-/* Whether a descriptor is of the region's file `usage`. */
+/* Whether a descriptor refers to the region's file `usage`. */
 bool region_is_usage(const struct region *region, int fd);
 
-/* Locks a slot's byte, unlocks it, or asks whether it is locked through another description. */
+/* Locks or unlocks a slot's byte (F_OFD_SETLK, F_UNLCK), or queries whether another open file description has a lock on it (F_OFD_GETLK). */
 int region_lock_slot(int fd, int command, unsigned index, short *type);
 
-/* Maps `usage` so that the locks of its description are dropped late. */
+/* Maps `usage` at a low address, so that the kernel unmaps it late: see teardown.c. */
 void *region_map_low(int fd, size_t size, int protection);
 
-/* --- region_last.c ------------------------------------------------------------------------------------------------- */
+/* --- teardown.c ---------------------------------------------------------------------------------------------------- */
 
-/* When this process ends, the description that this descriptor is of is let go of after all that other descriptors are of. If there
- * is no room for that, it is let go of in turn. */
-struct region_queue region_queue_of(int fd);
-void region_queue_empty(struct region_queue *queue);
+/* Has the kernel close this descriptor's open file description after all other descriptors when this process ends. Without a free
+ * descriptor, `socket` is -1, and the description is closed in the usual order. */
+struct region_queue region_queue_new(int fd);
+void region_queue_close(struct region_queue *queue);
 
-/* --- region_look.c: the questions of region.h, asked without a mapping ---------------------------------------------- */
+/* --- read.c: the queries of region.h, without a mapping ------------------------------------------------------------- */
 
-uint64_t region_look_used_bytes(const struct region *region, enum region_ledger ledger);
-uint64_t region_look_limit_bytes(const struct region *region, enum region_ledger ledger);
-bool region_look_intact(const struct region *region);
+uint64_t region_read_used_bytes(const struct region *region, enum region_ledger ledger);
+uint64_t region_read_limit_bytes(const struct region *region, enum region_ledger ledger);
+bool region_read_intact(const struct region *region);
 
-/* --- region_share.c ------------------------------------------------------------------------------------------------ */
+/* --- share.c ------------------------------------------------------------------------------------------------------- */
 
-/* The file position by which the description that holds our shares is known. */
+/* The file position by which the open file description that holds this process's shares is recognised. */
 static inline off_t region_holder_position(const struct region *region) {
     return (off_t)REGION_USAGE_SIZE + 1 + region->slot;
 }
@@ -189,9 +189,9 @@ static inline off_t region_holder_position(const struct region *region) {
 bool region_holder_open(struct region *region);
 void region_holder_close(struct region *region);
 
-/* --- region_guard.c ------------------------------------------------------------------------------------------------ */
+/* --- guard.c ------------------------------------------------------------------------------------------------------- */
 
-/* From now on, a page of this mapping that is gone reads as zeros instead of ending the program. */
+/* From now on, a page of this mapping that the file no longer has reads as zeros, instead of ending the program by SIGBUS. */
 void region_guard(void *start, size_t size);
 void region_unguard(const void *start);
 

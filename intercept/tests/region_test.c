@@ -256,7 +256,7 @@ static void test_sequence_numbers_wrap(void) {
     struct region_slot *slot = &region.usage->slots[region.slot];
     uint64_t seq = (1u << 24) - 2;
     atomic_store(&slot->held[REGION_GPU].committed, seq << 40 | 1);
-    region.said[REGION_GPU] = seq << 40 | 1;
+    region.expected[REGION_GPU] = seq << 40 | 1;
     atomic_store(&region.usage->sums[REGION_GPU].total, seq << 40 | (uint64_t)region.slot << 28 | 1);
     for (unsigned held = 2; held < 8; held++) {
         CHECK(region_reserve(&region, REGION_GPU, 1) == REGION_OK, "%u", held);
