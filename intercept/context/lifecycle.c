@@ -23,9 +23,10 @@ CUresult context_take_cost(struct process **process, CUdevice device, struct cha
     uint64_t bytes = claims_context_bytes(&(*process)->claims, gpu);
     uint64_t limit = claims_limit_bytes(&(*process)->claims, gpu);
     if (bytes > limit) {
-        explain(CAUSE_CONTEXT_SIZE,
-                "a CUDA context takes %llu MiB of GPU memory, but the limit is %llu MiB; ask for more",
-                (unsigned long long)(bytes >> 20), (unsigned long long)(limit >> 20));
+        explain(
+            CAUSE_CONTEXT_SIZE,
+            "cannot create a CUDA context: it takes %llu MiB of GPU memory, but the limit is %llu MiB; request more",
+            (unsigned long long)(bytes >> 20), (unsigned long long)(limit >> 20));
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     uint64_t page = UINT64_C(1) << REGION_PAGE_SHIFT;

@@ -51,10 +51,11 @@ static struct claims *claims(void) {
     char why[512] = "no memory";
     struct claims *fresh = nvml_take_room(sizeof *fresh);
     if (fresh == NULL || !claims_open(fresh, false, why, sizeof why)) {
-        explain(CAUSE_REGION,
-                "NVML tells nothing of GPU memory, because this process's limit cannot be read: %s; start it in a "
-                "container that was given GPU slices, or by `tranche run`",
-                why);
+        explain(
+            CAUSE_REGION,
+            "cannot read the GPU memory limit for NVML: %s; start the program in a container with GPU slices, or with "
+            "`tranche run`",
+            why);
         if (fresh != NULL)
             nvml_drop_room(fresh, sizeof *fresh);
     } else if (atomic_compare_exchange_strong(&kept, &all, fresh)) {

@@ -74,7 +74,7 @@ bool claims_open(struct claims *claims, bool join, char *why, size_t why_size) {
     memset(claims, 0, sizeof *claims);
     const char *directory = claims_directory();
     if (directory == NULL) {
-        snprintf(why, why_size, "there is neither " CONTAINER_CLAIMS " nor the variable " CLAIMS_VARIABLE);
+        snprintf(why, why_size, "neither " CONTAINER_CLAIMS " nor the variable " CLAIMS_VARIABLE " exists");
         return false;
     }
     int fd = call_open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

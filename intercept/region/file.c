@@ -47,7 +47,7 @@ static int open_file(const char *path, int access, size_t size, struct stat *sta
     else if (fd < 0)
         fail(why, why_size, "%s is no regular file", path);
     else if (!call_fstat(fd, status))
-        fail(why, why_size, "cannot look at %s: errno %d", path, errno);
+        fail(why, why_size, "cannot stat %s: errno %d", path, errno);
     else if (!S_ISREG(status->st_mode))
         fail(why, why_size, "%s is no regular file", path);
     else if (status->st_size != (off_t)size)
@@ -126,7 +126,7 @@ static bool check_heading(const void *file, const char *magic, uint32_t size, co
         return fail(why, why_size, "%s has version %u, this library knows version %u", path, heading->version,
                     REGION_VERSION);
     if (heading->size != size)
-        return fail(why, why_size, "%s says that it has %u bytes instead of %u", path, heading->size, size);
+        return fail(why, why_size, "%s declares %u bytes instead of %u", path, heading->size, size);
     if (memcmp(heading->claim_id, id, REGION_CLAIM_ID_LENGTH) != 0)
         return fail(why, why_size, "%s belongs to claim %.8s, not to claim %.8s", path, (const char *)heading->claim_id,
                     id);
@@ -140,7 +140,7 @@ static bool read_start(int fd, void *start, size_t size, const char *path, char 
     call_close(fd);
     if (got < 0)
         return fail(why, why_size, "cannot read %s: errno %d", path, error);
-    return got == (ssize_t)size || fail(why, why_size, "%s has become shorter", path);
+    return got == (ssize_t)size || fail(why, why_size, "%s was truncated", path);
 }
 
 static bool read_limit(struct region *region, const char *id, char *why, size_t why_size) {
@@ -183,7 +183,7 @@ bool region_open(struct region *region, const char *directory, const char *id, c
     region->slot = region->descriptor = region->holder.descriptor = -1;
     region->queue.socket = region->holder.queue.socket = -1;
     if (strlen(id) != REGION_CLAIM_ID_LENGTH)
-        return fail(why, why_size, "%s is not the name of a claim", id);
+        return fail(why, why_size, "%s is not a claim ID", id);
     int length = snprintf(region->usage_path, sizeof region->usage_path, "%s/%s/" REGION_USAGE_FILE, directory, id);
     if (length < 0 || (size_t)length >= sizeof region->usage_path)
         return fail(why, why_size, "the path %s is too long", directory);
@@ -246,12 +246,12 @@ static bool take_slot(struct region *region, char *why, size_t why_size) {
     struct region_usage *usage = region->usage;
     int index = region_take_slot(region, region->descriptor);
     if (index < 0 && errno == EUCLEAN)
-        return fail(why, why_size, "the slots in %s are not in order", region->usage_path);
+        return fail(why, why_size, "%s is damaged: its slots have invalid contents", region->usage_path);
     if (index < 0 && errno == EAGAIN)
-        return fail(why, why_size,
-                    "%u processes and pieces of shared memory already use the claim of %s, which is the most it "
-                    "can count",
-                    REGION_SLOT_COUNT, region->usage_path);
+        return fail(
+            why, why_size,
+            "%s has no free slot: %u processes and pieces of shared memory use the claim, the most that it supports",
+            region->usage_path, REGION_SLOT_COUNT);
     if (index < 0)
         return fail(why, why_size, "cannot lock a slot in %s: errno %d", region->usage_path, errno);
     struct region_slot *slot = &usage->slots[index];
@@ -268,10 +268,10 @@ static bool join(struct region *region, char *why, size_t why_size) {
     if (!map_usage(region, why, why_size) || !map_limit(region, why, why_size) || !take_slot(region, why, why_size))
         return false;
     if (!region_holder_open(region))
-        return fail(why, why_size, "cannot open %s twice: errno %d", region->usage_path, errno);
+        return fail(why, why_size, "cannot open %s again: errno %d", region->usage_path, errno);
     if (!region_sums_agree(region->usage, REGION_GPU) || !region_sums_agree(region->usage, REGION_SPILL))
-        return fail(why, why_size, "the sums in %s are not those of its slots", region->usage_path);
-    return region_intact(region) || fail(why, why_size, "%s is no longer a region", region->usage_path);
+        return fail(why, why_size, "%s is damaged: its sums do not match its slots", region->usage_path);
+    return region_intact(region) || fail(why, why_size, "%s was damaged while it was opened", region->usage_path);
 }
 
 bool region_join(struct region *region, char *why, size_t why_size) {

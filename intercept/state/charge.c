@@ -17,7 +17,7 @@ static void unlock_region(struct process *process, unsigned region) {
 
 static CUresult broken(struct process *process, unsigned region) {
     explain(CAUSE_REGION_BROKEN,
-            "the region of the claim, %s or `%s` beside it, was damaged while in use; restart the container",
+            "cannot allocate GPU memory: %s, or `%s` beside it, was damaged while in use; restart the container",
             process->claims.regions[region].usage_path, REGION_LIMIT_FILE);
     return CUDA_ERROR_SYSTEM_NOT_READY;
 }

@@ -46,8 +46,8 @@ CUresult gpus_find_claimed(struct process *process, CUdevice device, int *gpu) {
     if (result != CUDA_SUCCESS || *gpu != NO_CLAIM)
         return result;
     explain(CAUSE_NO_CLAIM,
-            "CUDA device %d is visible, but this process has no claim on it; hide it with "
-            "CUDA_VISIBLE_DEVICES, or ask for slices of it",
+            "cannot use CUDA device %d: this process has no claim on it; request slices of it, or hide it with "
+            "CUDA_VISIBLE_DEVICES",
             device);
     return CUDA_ERROR_NOT_PERMITTED;
 }

@@ -14,11 +14,11 @@ struct process *process_memory(void) {
     int error = errno;
     struct process *fresh = mmap(NULL, sizeof *fresh, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (fresh == MAP_FAILED) {
-        explain(CAUSE_REGION, "no memory for accounting: errno %d", errno);
+        explain(CAUSE_REGION, "cannot map memory for accounting: errno %d", errno);
     } else if (madvise(fresh, sizeof *fresh, MADV_WIPEONFORK) != 0) {
         explain(CAUSE_REGION,
-                "this kernel cannot keep memory from forked processes (MADV_WIPEONFORK, errno %d); "
-                "Linux 4.14 or newer is needed",
+                "cannot keep memory from forked processes: madvise(MADV_WIPEONFORK): errno %d; "
+                "Linux 4.14 or newer is required",
                 errno);
         munmap(fresh, sizeof *fresh);
     } else if (atomic_compare_exchange_strong(&mapped, &process, fresh)) {
@@ -50,8 +50,8 @@ CUresult process_open(struct process **result) {
     lock_give(&process->opening);
     if (!open)
         explain(CAUSE_REGION,
-                "no GPU for this process, because its limit cannot be read: %s; start it in a container "
-                "that was given GPU slices, or by `tranche run`",
+                "cannot read the GPU memory limit: %s; start the program in a container with GPU slices, or with "
+                "`tranche run`",
                 why);
     errno = error;
     return open ? CUDA_SUCCESS : CUDA_ERROR_SYSTEM_NOT_READY;

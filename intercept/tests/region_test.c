@@ -137,7 +137,7 @@ static void test_open_refuses_what_is_no_region(void) {
         fixture_write(directory, FIXTURE_ID, files[i], 8, &number, sizeof number);
         refused("version 0");
         fixture_write(directory, FIXTURE_ID, files[i], 12, &number, sizeof number);
-        refused("says that it has 0 bytes");
+        refused("declares 0 bytes");
         fixture_write(directory, FIXTURE_ID, files[i], 16, "fedcba98", 8);
         refused("belongs to claim fedcba98");
     }
