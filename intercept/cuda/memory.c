@@ -43,8 +43,8 @@ static CUresult allocate(CUdeviceptr *address, size_t size) {
 
 /* Counted in full from the start, on every GPU of the process: each may come to hold all of it at any time. */
 CUresult cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned int flags) {
-    struct elsewhere elsewhere;
-    ALLOCATE_BY(allocations_grant_everywhere(&grant, current_at_work, &elsewhere, size), address, size,
+    struct further_charges further;
+    ALLOCATE_BY(allocations_grant_everywhere(&grant, current_at_work, &further, size), address, size,
                 REAL(cuMemAllocManaged)(address, size, flags), REAL(cuMemFree_v2)(*address));
 }
 

@@ -25,7 +25,7 @@ static CUresult grant_by(take_function *take, struct grant *grant, CUcontext cur
         return result;
     grant->context = place.context;
     grant->packed = packed;
-    grant->elsewhere = NULL;
+    grant->further = NULL;
     result = take(grant->process, place.gpu, pages_of(bytes), &grant->charge);
     grant->takes = takes_so_far(grant);
     return result;
@@ -42,23 +42,23 @@ CUresult allocations_grant_spilled(struct grant *grant, CUcontext current, uint6
 /* What of a grant was not needed, or not to be had. */
 static void give_back(struct grant *grant) {
     charge_give(grant->process, &grant->charge);
-    for (unsigned i = 0; grant->elsewhere != NULL && i < grant->elsewhere->count; i++)
-        charge_give(grant->process, &grant->elsewhere->charges[i]);
+    for (unsigned i = 0; grant->further != NULL && i < grant->further->count; i++)
+        charge_give(grant->process, &grant->further->charges[i]);
 }
 
-CUresult allocations_grant_everywhere(struct grant *grant, CUcontext current, struct elsewhere *elsewhere,
+CUresult allocations_grant_everywhere(struct grant *grant, CUcontext current, struct further_charges *further,
                                       uint64_t bytes) {
     CUresult result = allocations_grant(grant, current, bytes);
     if (result != CUDA_SUCCESS)
         return result;
     uint64_t visible = gpus_visible(grant->process);
-    elsewhere->count = 0;
-    grant->elsewhere = elsewhere;
+    further->count = 0;
+    grant->further = further;
     for (unsigned gpu = 0; gpu < CLAIMS_MAX && result == CUDA_SUCCESS; gpu++) {
         if (!(visible >> gpu & 1) || gpu == grant->charge.gpu)
             continue;
-        result = pools_take(grant->process, (int)gpu, pages_of(bytes), &elsewhere->charges[elsewhere->count]);
-        elsewhere->count += result == CUDA_SUCCESS;
+        result = pools_take(grant->process, (int)gpu, pages_of(bytes), &further->charges[further->count]);
+        further->count += result == CUDA_SUCCESS;
     }
     if (result != CUDA_SUCCESS)
         give_back(grant);
@@ -87,7 +87,7 @@ static void end(struct process *process, struct shard *shard, const struct entry
     else if (charge.spilled)
         atomic_fetch_sub_explicit(&process->on_host, 1, memory_order_relaxed);
     else
-        elsewhere_end(process, shard, allocation->with);
+        further_end(process, shard, allocation->with);
     if (charge.pages != 0)
         charge_end(process, &charge);
 }
@@ -96,9 +96,9 @@ static void end(struct process *process, struct shard *shard, const struct entry
 static bool charge_alone(struct shard *shard, struct grant *grant, struct entry *allocation, uint64_t bytes) {
     if (grant->charge.spilled)
         allocation->with = bytes;
-    else if (grant->elsewhere != NULL && grant->elsewhere->count != 0)
+    else if (grant->further != NULL && grant->further->count != 0)
         allocation->with = ++shard->last_number;
-    if (!grant->charge.spilled && !elsewhere_put(shard, grant, allocation->with))
+    if (!grant->charge.spilled && !further_put(shard, grant, allocation->with))
         return false;
     allocation->charge = grant->charge;
     grant->charge.pages = 0;

@@ -1,61 +1,64 @@
 /*
- * Linear device memory, known by its address.
+ * Linear device memory: allocations by address, each with its charge. A shard's lock (process.h) protects the allocations in it;
+ * the functions take it.
  *
- * Small allocations. The GPU maps memory in blocks of 2 MiB, and the driver packs small allocations into such blocks. Which
- * block an allocation went to is known only from its address. So a whole block is taken beforehand and given back at once
- * if the block was counted already; the last allocation that leaves a block gives it back.
+ * Small allocations: the GPU maps memory in blocks of 2 MiB, and the driver packs several small allocations into one block. Only the
+ * address tells which block an allocation is in. So a whole block is taken before the driver is called, and given back at once if
+ * that block was charged already; the last allocation that leaves a block gives it back. See blocks.h.
+ *
+ * Source: "Memory Management" in the CUDA driver API's documentation. The packing is not documented; it was observed.
  */
 #ifndef TRANCHE_ALLOCATIONS_H
 #define TRANCHE_ALLOCATIONS_H
 
 #include "state/contexts.h"
 
-/* An allocation that is about to happen. */
+/* An allocation that is charged and about to be made. */
 struct grant {
     struct process *process;
     struct charge charge;
     uint32_t context;
-    uint32_t takes;              /* from the claim before the driver is asked */
-    bool packed;                 /* the driver packs allocations of this size into larger blocks */
-    struct elsewhere *elsewhere; /* NULL: it can only lie on the current context's GPU */
+    uint32_t takes;                  /* how often this process had taken from the region, see allocations.c */
+    bool packed;                     /* the driver packs allocations of this size into blocks */
+    struct further_charges *further; /* NULL: the memory cannot move to another GPU */
 };
 
-/* Charges on further GPUs. */
-struct elsewhere {
+/* Charges on further GPUs, for memory that may move there. */
+struct further_charges {
     unsigned count;
     struct charge charges[CLAIMS_MAX];
 };
 
 /*
- * An allocation: grant before the driver is asked, in the current context; allocated with what it answered. An allocation
- * whose size is known only afterwards is granted by an estimate and then resized. What allocations_allocated returns is
- * what the program gets; if it returns an error although the driver allocated, the caller frees that.
+ * Allocating in the current context: allocations_grant before the driver is called, allocations_allocated with the driver's result.
+ * If the size is known only afterwards, the grant is an estimate, and allocations_resize corrects it. The program gets what
+ * allocations_allocated returns; if that is an error although the driver allocated, the caller frees the memory.
  */
 CUresult allocations_grant(struct grant *grant, CUcontext current, uint64_t bytes);
 CUresult allocations_resize(struct grant *grant, uint64_t bytes);
 CUresult allocations_allocated(struct grant *grant, CUresult result, CUdeviceptr address, uint64_t bytes);
 
-/* The same for memory that may come to lie on any GPU of the process: each that it sees must have room for all of it. */
-CUresult allocations_grant_everywhere(struct grant *grant, CUcontext current, struct elsewhere *elsewhere,
+/* The same for managed memory, which may move to any GPU of the process: each visible one must have room for all of it. */
+CUresult allocations_grant_everywhere(struct grant *grant, CUcontext current, struct further_charges *further,
                                       uint64_t bytes);
 
-/* The same for memory beyond the limit, which lives on the host. */
+/* The same for memory beyond the limit, which lies in host memory. */
 CUresult allocations_grant_spilled(struct grant *grant, CUcontext current, uint64_t bytes);
 
-/* Whether any of these bytes belong to memory that was granted so. Costs a load where there is none. */
+/* Whether any of these bytes lie in such host memory. Costs one load if there is none. */
 bool allocations_on_host(struct process *process, CUdeviceptr address, uint64_t bytes);
 
 /*
- * Freeing: freeing before the driver is asked, since it may hand the address out again at once; freed with what it answered,
- * if the first returned true. An entry is put back if the driver refuses.
+ * Freeing: allocations_freeing removes the entry before the driver is called, which may return the address for another allocation at
+ * once. If it returned true, allocations_freed follows with the driver's result; if the driver refused, the entry is put back.
  */
 bool allocations_freeing(CUdeviceptr address, struct entry *allocation);
 void allocations_freed(const struct entry *allocation, CUresult result);
 
-/* Gives back every allocation that lived in a context. */
+/* Gives back every allocation of a context that ended. */
 void allocations_context_gone(struct process *process, uint32_t context);
 
-/* Makes what lies at an address outlive this process, for whoever knows the tag. */
+/* Makes the charge of the memory at an address a share with this tag, since another process is about to open the memory. */
 void allocations_share(CUdeviceptr address, const uint8_t tag[16]);
 
 #endif

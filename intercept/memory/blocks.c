@@ -2,7 +2,7 @@
 
 #include "memory/further.h"
 
-/* What a block's `references` are made of: allocations in it, and above that those that are being freed. */
+/* A block's `references`: the number of allocations in it, and in the higher bits the number of those that are being freed. */
 #define ONE_IN_IT UINT32_C(1)
 #define ONE_LEAVING (UINT32_C(1) << 16)
 
@@ -10,7 +10,7 @@ static bool any_in_it(const struct entry *block) {
     return block->references % ONE_LEAVING != 0;
 }
 
-/* Makes place for a new block at the same address: one that lasts only as long as somebody leaves it is known by its number. */
+/* Moves a block, all of whose allocations are being freed, to the table of leaving blocks. */
 static bool set_aside(struct shard *shard, struct entry *block) {
     struct entry aside = *block;
     aside.key = block->with;
@@ -29,7 +29,7 @@ static bool make(struct shard *shard, struct grant *grant, struct entry *allocat
                                                                    .with = number});
     if (block == NULL)
         return false;
-    if (!elsewhere_put(shard, grant, number)) {
+    if (!further_put(shard, grant, number)) {
         table_remove(&shard->blocks, block);
         return false;
     }
@@ -86,7 +86,7 @@ struct charge blocks_left(struct process *process, struct shard *shard, const st
     if (block == NULL || (block->references -= ONE_LEAVING) != 0)
         return (struct charge){0};
     struct charge charge = block->charge;
-    elsewhere_end(process, shard, block->with);
+    further_end(process, shard, block->with);
     table_remove(table, block);
     return charge;
 }

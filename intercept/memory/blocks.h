@@ -2,27 +2,26 @@
  * The blocks of 2 MiB into which the driver packs small allocations of one context. A block is charged once, from its first
  * allocation until the driver has freed the last.
  *
- * While the last one is being freed, the driver may hand its addresses out again before it has given the memory back. So an
- * allocation joins a block only if it holds others of the same context that nobody is freeing; else it is in a new block, though
- * it may begin at the same address. Therefore blocks have numbers, by which allocations know theirs: their `with`.
+ * While the last allocation is being freed, the driver may reuse the block's addresses before it has released the memory. So an
+ * allocation joins a block only if that holds other allocations of the same context that are not being freed. Else it starts a new
+ * block, perhaps at the same address. Hence a block is identified by a number, which is the `with` of its allocations.
  *
- * Everything here is for under the shard's lock.
+ * The caller holds the shard's lock.
  */
 #ifndef TRANCHE_BLOCKS_H
 #define TRANCHE_BLOCKS_H
 
 #include "memory/allocations.h"
 
-/* Puts an allocation that was written down into its block. If that is new, it takes the grant's charges over. False when there is
- * no memory for it. */
+/* Puts a recorded allocation into its block. A new block takes over the grant's charges. False if there is no memory for a new one. */
 bool blocks_join(struct shard *shard, struct grant *grant, struct entry *allocation);
 
-/* An allocation is about to be freed; it was not after all; or it was: then returns what is to be ended. */
+/* An allocation is about to be freed; the driver refused to free it; the driver freed it. The last returns the charge that ends. */
 void blocks_leaving(struct shard *shard, const struct entry *allocation);
 void blocks_stayed(struct shard *shard, const struct entry *allocation);
 struct charge blocks_left(struct process *process, struct shard *shard, const struct entry *allocation);
 
-/* From now on an allocation's block is known by its number alone. False when there is no memory for it. */
+/* Makes room for a new block at the same address: this block is then found by its number alone. False if there is no memory. */
 bool blocks_set_aside(struct shard *shard, const struct entry *allocation);
 
 /* The block of an allocation. */

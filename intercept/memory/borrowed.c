@@ -1,7 +1,7 @@
 /*
- * KIND_EXTERNAL has the handles, by which a number is known; KIND_EXTERNAL_MEMORY, by that number, what is charged, with a
- * reference for the handle and each address; KIND_BORROWED the addresses, with the number or with a hold of their own. A number
- * and not the handle, since the driver may give that out again while addresses live.
+ * KIND_EXTERNAL maps a handle to a number. KIND_EXTERNAL_MEMORY has, by that number, the charge and a reference for the handle and for
+ * each address. KIND_BORROWED has the addresses, with the number or with a charge of their own. The number identifies the memory,
+ * since the driver may reuse the handle while addresses exist.
  */
 #include "memory/borrowed.h"
 
@@ -52,7 +52,7 @@ void borrowed_mapped(struct process *process, struct entry *mapped, CUresult res
         let_go(process, mapped->with);
 }
 
-/* To import takes no memory; so how large it is can be asked first. */
+/* Importing takes no memory, so the size is queried before it is charged. */
 static CUresult pay(struct process *process, CUdeviceptr address, struct charge *charge) {
     int device = -1, gpu;
     size_t size = 0;

@@ -1,17 +1,17 @@
 /*
- * Charges on further GPUs, for memory that may come to lie on any of them. They go with the entry that has the first charge, an
- * allocation's or a block's, whose `with` is a number of theirs. Not its address: the driver may hand that out again before the
- * charges of what was freed there are ended. Everything here is for under the shard's lock.
+ * Charges on further GPUs, for memory that may move there. They belong to the entry with the first charge, an allocation's or a
+ * block's, whose `with` is their number. The address would not do: the driver may return it for another allocation before the
+ * charges of the former one are ended. The caller holds the shard's lock.
  */
-#ifndef TRANCHE_ELSEWHERE_H
-#define TRANCHE_ELSEWHERE_H
+#ifndef TRANCHE_FURTHER_H
+#define TRANCHE_FURTHER_H
 
 #include "memory/allocations.h"
 
-/* Writes the grant's further charges down by a number. False when there is no memory for it. */
-bool elsewhere_put(struct shard *shard, struct grant *grant, uint64_t number);
+/* Records the grant's further charges by a number. False if there is no memory for that. */
+bool further_put(struct shard *shard, struct grant *grant, uint64_t number);
 
 /* Ends them. */
-void elsewhere_end(struct process *process, struct shard *shard, uint64_t number);
+void further_end(struct process *process, struct shard *shard, uint64_t number);
 
 #endif

@@ -76,7 +76,7 @@ bool objects_remove_one_of(struct process *process, enum kind kind, uint32_t ref
     if (!process_has(process, kind))
         return false;
     lock_take(&objects->lock);
-    /* From where the last one was, since whoever asks mostly asks again: for all of them, that is once around. */
+    /* Continues where the last search ended, since callers remove all such objects one by one: together they search once. */
     for (size_t n = 0, from = objects->looked_at[kind]; n < table->capacity && !found; n++) {
         size_t i = (from + n) & (table->capacity - 1);
         objects->looked_at[kind] = i;
@@ -150,11 +150,11 @@ size_t objects_remove_all_with(struct process *process, enum kind kind, uint64_t
         before = count;
         for (size_t i = 0; i < table->capacity;) {
             if (table->entries[i].key != 0 && table->entries[i].with == with)
-                count += take_out(objects, kind, &table->entries[i], &gone); /* another may move here */
+                count += take_out(objects, kind, &table->entries[i], &gone); /* may move another entry to this index */
             else
                 i++;
         }
-    } while (count != before); /* or to the end, from the beginning */
+    } while (count != before); /* an entry at the end may have moved to the beginning */
     lock_give(&objects->lock);
     return count;
 }

@@ -1,58 +1,62 @@
-/* Everything but linear memory that is charged: known by a kind and a handle. Each function takes the lock by itself. */
+/*
+ * Objects: everything that is charged, except linear memory. An object is identified by its kind and a key, mostly a handle. Each
+ * function takes the objects' lock.
+ */
 #ifndef TRANCHE_OBJECTS_H
 #define TRANCHE_OBJECTS_H
 
 #include "state/charge.h"
 
-/* Writes one down. One of the same kind and handle went away without our seeing it: it is ended. False when there is no memory
- * for it: the caller ends its charge. */
+/* Records an object. If there is one of the same kind and key, it ended unseen, and its charge is ended. False if there is no memory for
+ * the record: then the caller ends the charge. */
 bool objects_put(struct process *process, enum kind kind, struct entry entry);
 
-/* Writes one down again that the driver did not end after all; if its context ended meanwhile, it did. */
+/* Records an object again that the driver refused to end. If its context ended meanwhile, so did the object. */
 void objects_put_back(struct process *process, enum kind kind, struct entry entry);
 
+/* Copies an object, or removes it. False if there is none. */
 bool objects_find(struct process *process, enum kind kind, uint64_t key, struct entry *copy);
 bool objects_remove(struct process *process, enum kind kind, uint64_t key, struct entry *copy);
 
-/* Removes one with these `references`, whatever its handle. */
+/* Removes an object with these `references`, whatever its key. */
 bool objects_remove_one_of(struct process *process, enum kind kind, uint32_t references, struct entry *copy);
 
-/* Removes one only if it still goes with this, and without ending it. */
+/* Removes an object if its `with` is this. Its charge is not ended. */
 bool objects_remove_with(struct process *process, enum kind kind, uint64_t key, uint64_t with);
 
-/* Removes all that go with this, without ending them; how many there were. */
+/* Removes all objects with this `with`, and returns their number. Their charges are not ended. */
 size_t objects_remove_all_with(struct process *process, enum kind kind, uint64_t with);
 
-/* Adds bits to what one goes with, if none of `mask` is set there; and takes those of `mask` out again, if it still goes with
- * this. False if there is none such. */
+/* Sets bits in an object's `with`, if no bit of `mask` is set there; clears the bits of `mask` again, if `with` is still this. False if
+ * there is no such object. */
 bool objects_flag(struct process *process, enum kind kind, uint64_t key, uint64_t mask, uint64_t bits,
                   struct entry *copy);
 bool objects_unflag(struct process *process, enum kind kind, uint64_t key, uint64_t with, uint64_t mask);
 
-/* Counts references up or down; at none it is removed. False if there is none such. */
+/* Adds to an object's `references`, and removes the object when they reach 0. False if there is none. */
 bool objects_refer(struct process *process, enum kind kind, uint64_t key, int change, struct entry *copy);
 
-/* Copies of those after the first `at`, as many as there are or room is. */
+/* Copies objects of a kind, beginning with number `at`. Returns how many: at most `room`. */
 size_t objects_copy(struct process *process, enum kind kind, size_t at, struct entry *entries, size_t room);
 
-/* Changes what one is charged with and goes with. False if there is none such any more. */
+/* Replaces an object's charge and `with`. False if there is none. */
 bool objects_update(struct process *process, enum kind kind, uint64_t key, struct charge charge, uint64_t with);
 
-/* Changes what one is charged with, if that is still `before`. False if not. */
+/* Replaces an object's charge, if it is still `before`. False if not. */
 bool objects_recharge(struct process *process, enum kind kind, uint64_t key, const struct charge *before,
                       struct charge charge);
 
-/* Gives back whatever lived in a context. */
+/* Ends every object of a context that ended. */
 void objects_context_gone(struct process *process, uint32_t context);
 
-/* A key for what has no handle of its own: mixes two numbers; never 0. */
+/* A key for an object without a handle, from two numbers; never 0. */
 static inline uint64_t objects_key(uint64_t a, uint64_t b) {
     uint64_t key = (a ^ (b * UINT64_C(0x9e3779b97f4a7c15))) * UINT64_C(0xff51afd7ed558ccd);
     key ^= key >> 32;
     return key != 0 ? key : 1;
 }
 
-/* What one that is a part of something else remembers of that in its `references`; never 0. */
+/* The `references` of an object that is a part of another one: a hash of that one's key; never 0. */
 static inline uint32_t objects_mark(uint64_t whole) {
     return (uint32_t)(objects_key(whole, 1) >> 32) | 1;
 }

@@ -3,7 +3,7 @@
 #include "driver/cuda_real.h"
 #include "state/gpus.h"
 
-/* --- the current one ----------------------------------------------------------------------------------------------- */
+/* --- the current context ------------------------------------------------------------------------------------------- */
 
 static struct hint *hint_of(struct contexts *contexts, CUcontext context) {
     return &contexts->hints[table_hash((uintptr_t)context, HINT_BITS)];
@@ -181,9 +181,9 @@ bool contexts_lives(struct process *process, uint32_t serial) {
     return lives;
 }
 
-/* --- working in them --------------- --------------------------------------------------------------------------------- */
+/* --- calls that work in a context ------------------------------------------------------------------------------------- */
 
-/* Of another view, the context that it is a view of. */
+/* The context that an alias stands for. */
 static CUcontext whole(struct process *process, CUcontext context) {
     struct contexts *contexts = &process->contexts;
     if (!process_has(process, KIND_GREEN_CONTEXT))
@@ -237,7 +237,7 @@ void contexts_await_end(CUcontext context) {
 
 /* --- all of them ------------------------------------------------------------------------------------------------------ */
 
-/* The one with the next higher serial number. */
+/* The context with the next higher serial number. */
 static bool next_context(struct contexts *contexts, struct place *place) {
     uint32_t last = place->context;
     bool found = false;
@@ -254,7 +254,7 @@ static bool next_context(struct contexts *contexts, struct place *place) {
     return found;
 }
 
-/* The visitor may take from the claim, and so is not called under the lock. */
+/* `visit` may take from the claim, so it is not called under the lock. */
 void contexts_each(struct process *process, void (*visit)(uint32_t, int, void *), void *argument) {
     struct place place = {0};
     while (next_context(&process->contexts, &place))

@@ -7,7 +7,7 @@
 
 static CUresult read_uuid(CUdevice device, char uuid[static 41]) {
     CUuuid raw;
-    /* The second version tells MIG instances apart. */
+    /* The second version distinguishes MIG instances. */
     CUresult result = REAL(cuDeviceGetUuid_v2)(&raw, device);
     if (result == CUDA_ERROR_NOT_SUPPORTED)
         result = REAL(cuDeviceGetUuid)(&raw, device);

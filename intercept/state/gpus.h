@@ -1,4 +1,4 @@
-/* Which GPU of ours a CUDA device is. Devices follow CUDA_VISIBLE_DEVICES; limits follow UUIDs. */
+/* Which claimed GPU a CUDA device is. Device numbers follow CUDA_VISIBLE_DEVICES; claims name UUIDs. */
 #ifndef TRANCHE_GPUS_H
 #define TRANCHE_GPUS_H
 
@@ -6,22 +6,22 @@
 
 #define NO_CLAIM (-1)
 
-/* The GPU of a device; NO_CLAIM if none, which is no error here. */
+/* The GPU of a device (an index of claims.h); NO_CLAIM if there is no claim on it, which is not an error here. */
 CUresult gpus_find(struct process *process, CUdevice device, int *gpu);
 
-/* The same where a device without a claim is an error, which is explained on stderr. */
+/* The same; a device without a claim is CUDA_ERROR_NOT_PERMITTED, with a line on stderr. */
 CUresult gpus_find_claimed(struct process *process, CUdevice device, int *gpu);
 
-/* The GPUs with a claim that are devices of this process, by bit. */
+/* The claimed GPUs that are devices of this process: a bit for each. */
 uint64_t gpus_visible(struct process *process);
 
-/* How many threads the current context's device can run at once. */
+/* How many threads the current context's device can run at once; 0 if unknown. */
 uint64_t gpus_threads(void);
 
-/* The same of one of ours, of which some device was found before. */
+/* The same for a GPU. Its device must have been found before; else that of the current context. */
 uint64_t gpus_threads_of(struct process *process, int gpu);
 
-/* Whether the driver knows the device: what it says if not. */
+/* Whether the driver knows the device: CUDA_SUCCESS, or the driver's error. */
 CUresult gpus_check(CUdevice device);
 
 #endif

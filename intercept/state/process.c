@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 
 struct process *process_memory(void) {
-    /* The memory is wiped in a forked child, this pointer is not. */
+    /* A forked child keeps this pointer, to memory that was wiped. */
     static _Atomic(struct process *) mapped;
     struct process *process = atomic_load_explicit(&mapped, memory_order_acquire);
     if (process != NULL)

@@ -1,11 +1,14 @@
 /*
- * What this process holds, all of it in memory that the kernel wipes when the process forks: a child starts like a fresh
- * process, with slots of its own once it needs them, and cannot touch what belongs to its parent.
+ * The state of this process: all that it holds. It lies in memory that the kernel wipes on fork: a child starts like a new process,
+ * takes slots of its own when it needs them, and cannot change what belongs to its parent.
  *
- * Each part has a lock of its own. They are taken in this order, and never the other way round: a pool's, the streams' two,
- * objects', an allocation shard's, contexts', a region's. None is held while the driver is called, but a pool's, a device's and
- * that for asking the streams, and before all of these, in this order: a device's lifecycle, a context's gate, those of graphs,
- * libraries, extras. What is opened or imported comes before objects.
+ * Each part has its own lock. Locks are taken in this order, never in reverse:
+ *
+ *   1. a device's lifecycle, a context's gate, the gates of graphs, libraries, extras
+ *   2. a pool's, the streams' two (`asking`, then `lock`)
+ *   3. `opened` or `importing`, exports' two (`sharing`, then `lock`), objects', an allocation shard's, contexts', a region's
+ *
+ * The driver is called only under those of the first group, a pool's lock and the streams' `asking`.
  */
 #ifndef TRANCHE_PROCESS_H
 #define TRANCHE_PROCESS_H
@@ -27,8 +30,8 @@
 #define SHARD_BITS 4
 #define SHARDS (1u << SHARD_BITS)
 
-/* The contexts that were asked for lately, for those who only want to know their GPU and so need no lock. Written under the
- * contexts' lock; `version` is odd meanwhile, and a reader that sees it odd or changed has read nothing. */
+/* A cache entry of a recently used context, which is read without a lock. Written under the contexts' lock; `version` is odd
+ * meanwhile, and a reader that sees it odd or changed discards what it read (a seqlock). */
 struct hint {
     _Atomic uint32_t version;
     _Atomic int gpu;
@@ -41,23 +44,23 @@ struct contexts {
     struct table table; /* by handle */
     uint32_t last_serial;
     struct hint hints[HINTS];
-    struct gate gates[GATES]; /* by handle; see contexts_work */
+    struct gate gates[GATES]; /* by hash of the handle; see contexts_work */
     struct lock lifecycles[DEVICES_MAX];
     CUcontext primaries[DEVICES_MAX];
-    CUcontext former_primaries[DEVICES_MAX]; /* those that ended */
+    CUcontext former_primaries[DEVICES_MAX]; /* the last that ended, by device */
 };
 
-/* Linear memory. Threads that allocate at once seldom meet in one shard. */
+/* A part of the linear memory, by hash of the address, so that threads that allocate at once rarely wait for each other. */
 struct shard {
     _Alignas(64) struct lock lock;
     struct table allocations; /* by address */
     struct table blocks;      /* by address >> BLOCK_SHIFT */
-    struct table leaving;     /* blocks whose place another one has taken, by number; see blocks.h */
-    struct table elsewhere;   /* what memory is charged with on further GPUs; see elsewhere.h */
-    uint64_t last_number;     /* of blocks and of further charges */
+    struct table leaving;     /* blocks that another block has replaced, by number; see memory/blocks.h */
+    struct table further;     /* charges on further GPUs, by number; see memory/further.h */
+    uint64_t last_number;     /* the last number of a block or of further charges */
 };
 
-/* Everything else that has a handle, by kind; see objects.h. */
+/* Kinds of objects: everything else that has a handle. See memory/objects.h. */
 enum kind {
     KIND_ARRAY,
     KIND_MIPMAP,
@@ -91,50 +94,50 @@ enum kind {
 struct objects {
     struct lock lock;
     struct table tables[KINDS];
-    size_t looked_at[KINDS];      /* see objects_remove_one_of */
-    _Atomic size_t counts[KINDS]; /* for those who only want to know whether there is any */
+    size_t looked_at[KINDS];      /* where objects_remove_one_of stopped */
+    _Atomic size_t counts[KINDS]; /* entries, read without the lock; see process_has */
 };
 
 struct pool;
 
 struct pools {
     struct lock lock;
-    _Atomic(struct pool *) first; /* all of them; never taken out again */
+    _Atomic(struct pool *) first; /* the list of all pools; never shortened */
 };
 
-/* Their instances are destroyed while nobody is in the first, and made in the second; see cuda_graph.c. */
+/* An instance of a graph is destroyed while no call is in `launches`, and made by calls in `instantiations`; see cuda/graph.c. */
 struct graphs {
     struct gate launches, instantiations;
 };
 
-/* See streams.h. */
+/* See memory/streams.h. */
 struct streams {
     struct lock lock;
-    struct lock asking;    /* held while the driver is asked for them */
-    struct freed_in *each; /* in places that stay theirs: whoever goes through them misses none */
+    struct lock asking;    /* held while the driver is queried about streams */
+    struct freed_in *each; /* an entry keeps its index, so a loop over all misses none */
     size_t count, room;
     uint64_t frees;
-    _Atomic size_t waiting; /* places with memory that is no pool's */
-    size_t swept;           /* the place after the one that was looked at last; under `asking`, as the next */
-    bool unsynchronized;    /* something was found to be done, and nothing was synchronised since */
-    bool incomplete;        /* there was no memory for one */
+    _Atomic size_t waiting; /* entries with memory that is not a pool's */
+    size_t swept;           /* the index after the last one queried; under `asking`, as is the next */
+    bool unsynchronized;    /* a free was found done, and nothing was synchronised since */
+    bool incomplete;        /* an entry could not be recorded for want of memory */
 };
 
-/* Numbers of what is exported are 1 to this: the signals that F_SETSIG takes. */
+/* Exports are numbered from 1 to this, the signals that F_SETSIG accepts (fcntl(2)). */
 #define TAG_NUMBERS 64
 
-/* See exports.h. */
+/* See memory/exports.h. */
 struct exported {
     struct lock lock;
     struct witness {
         int descriptor;
         struct {
-            uint64_t device, inode; /* of the file that it must be of; 0 if there is none yet */
+            uint64_t device, inode; /* identify the file; 0 if there is no witness yet */
         } file;
     } witness;
-    bool unseen;                      /* something was exported that the witness cannot see */
-    uint64_t numbers;                 /* those in use, by bit */
-    struct charge names[TAG_NUMBERS]; /* by number - 1, of what another process has shared: its name here */
+    bool unseen;                      /* an export exists that the witness cannot query */
+    uint64_t numbers;                 /* bit n-1 is set if number n is in use */
+    struct charge names[TAG_NUMBERS]; /* by number - 1: this process's name for a share of another process */
     struct lock sharing;
 };
 
@@ -144,34 +147,34 @@ struct process {
     struct claims claims;
     struct {
         _Alignas(64) struct lock lock;
-        struct table shares;    /* that this process holds, by their index + 1: how many times */
-        _Atomic uint32_t takes; /* from the claim so far; it wraps */
+        struct table shares;    /* shares that this process holds, by index + 1, with the number of holders */
+        _Atomic uint32_t takes; /* number of times that pages were taken; wraps */
     } regions[CLAIMS_MAX];
-    _Atomic int gpus[DEVICES_MAX]; /* by device: its GPU + 1, or NO_CLAIM; 0 is unknown */
+    _Atomic int gpus[DEVICES_MAX]; /* by device: GPU + 1, NO_CLAIM, or 0 if unknown */
     struct contexts contexts;
     struct shard shards[SHARDS];
-    _Atomic uint32_t on_host; /* allocations that are charged to the host's memory */
+    _Atomic uint32_t on_host; /* number of allocations that lie in host memory */
     struct objects objects;
     struct pools pools;
     struct graphs graphs;
     struct streams streams;
-    struct lock extras;    /* see context_extra.c */
-    struct lock libraries; /* one is loaded or unloaded at a time, while no context comes or goes; see cuda_module.c */
+    struct lock extras;    /* see context/extra.h */
+    struct lock libraries; /* see context/libraries.h */
     struct exported exported;
-    struct lock opened;         /* see cuda_ipc.c */
-    struct lock importing;      /* see physical.c */
-    _Atomic uint64_t externals; /* imported so far, see borrowed.c */
-    _Atomic uint64_t physicals; /* made or imported so far, see physical.c */
+    struct lock opened;         /* see cuda/ipc.c */
+    struct lock importing;      /* see memory/physical.c */
+    _Atomic uint64_t externals; /* the last number, see memory/borrowed.c */
+    _Atomic uint64_t physicals; /* the last number, see memory/physical.c */
 };
 
-/* This process's memory; NULL, and a line on stderr, if there cannot be any. Regions need not be open. */
+/* The state, whether or not its regions are open. NULL, with a line on stderr, if the kernel gives no such memory. */
 struct process *process_memory(void);
 
-/* The same with the regions open, for whoever has asked the driver something that succeeded. Says on stderr what is wrong
- * when they cannot be opened. */
+/* The same with the regions open; opens them if need be. CUDA_ERROR_SYSTEM_NOT_READY, with a line on stderr, if they cannot be opened.
+ * Called after a driver's call succeeded, so that the driver's errors come first. */
 CUresult process_open(struct process **process);
 
-/* Whether this process has opened its regions; if not, it holds nothing. NULL then. */
+/* The state if its regions are open. NULL if not: then this process holds nothing. */
 struct process *process_if_open(void);
 
 /* Whether there may be any object of a kind (memory/objects.h has the others). Costs one load. */

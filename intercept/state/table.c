@@ -2,7 +2,7 @@
 
 #include "system/mapped.h"
 
-/* One page of 4 KiB holds so many entries with room to spare. */
+/* Fits into one page. */
 #define FIRST_CAPACITY 128
 
 /* The index at which the search for a key begins. */
@@ -55,7 +55,7 @@ struct entry *table_put(struct table *table, struct entry entry) {
 }
 
 void table_remove(struct table *table, struct entry *entry) {
-    /* Close the gap: move back whatever was displaced over it, until a gap that displaced nothing. */
+    /* Close the gap: move back each entry that was displaced across it, until a free entry. */
     size_t gap = (size_t)(entry - table->entries);
     for (size_t index = after(table, gap); table->entries[index].key != 0; index = after(table, index)) {
         size_t wanted = home(table, table->entries[index].key);

@@ -1,6 +1,6 @@
 /*
- * A hash table from addresses and handles to what they are charged with. Open addressing with linear probing; looking up,
- * inserting and removing cost the same with one entry as with a hundred thousand. The caller holds a lock.
+ * A hash table from addresses and handles to their charges: open addressing with linear probing. Lookup, insertion and removal
+ * take constant time. The caller holds a lock.
  */
 #ifndef TRANCHE_TABLE_H
 #define TRANCHE_TABLE_H
@@ -9,20 +9,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What something is charged with, and where: `pages` of a region's ledger, in this process's own slot or in a share. */
+/* Pages that are taken from a region's ledger, in this process's own slot or in a share. */
 struct charge {
     uint32_t pages;
     uint16_t share; /* 1 + index of the share; 0: this process's own slot */
     uint8_t region : 7, spilled : 1;
-    uint8_t gpu : 7, unpaid : 1; /* `unpaid`: of imported memory whose owner is not known in this claim */
+    uint8_t gpu : 7, unpaid : 1; /* `unpaid`: imported memory whose owner is not of this claim */
 };
 
 struct entry {
-    uint64_t key; /* 0 is none */
+    uint64_t key; /* 0: the entry is free */
     struct charge charge;
-    uint32_t context;    /* serial number of the context that it lives in, or is; 0: it does not end with one */
-    uint32_t references; /* of a block: allocations in it; else what the kind of thing says */
-    uint64_t with;       /* another thing that it goes with; what the kind of thing says */
+    uint32_t context;    /* serial number of the context that it lives in, or is; 0: none */
+    uint32_t references; /* a count, or what the kind defines */
+    uint64_t with;       /* a number, a handle or a size, as the kind defines */
 };
 
 /* The highest `bits` bits of a key's hash. Addresses and handles differ mostly in their middle bits; multiplying by 2^64 divided by
