@@ -9,7 +9,7 @@ static uint64_t key_of(uint32_t context, enum extra extra) {
     return (uint64_t)context << 8 | (unsigned)extra | 0x80;
 }
 
-/* Every context has room for some code: its cost was measured with a module in it. */
+/* The first cost of a context includes some code: it was measured with a module loaded. */
 #define INCLUDED_CODE_BYTES (UINT64_C(1) << 20)
 
 static uint64_t pages_for(enum extra extra, uint64_t bytes) {
@@ -60,7 +60,7 @@ void context_extra_subtract(struct process *process, uint32_t context, enum extr
     context_extra_enter(process);
     if (bytes != 0 && objects_find(process, KIND_CONTEXT_LIMIT, key_of(context, extra), &now)) {
         place.gpu = now.charge.gpu;
-        change(process, &place, extra, (uint64_t)0 - bytes, true, false); /* wraps to less */
+        change(process, &place, extra, (uint64_t)0 - bytes, true, false); /* wraps to a smaller sum */
     }
     context_extra_leave(process);
 }
@@ -77,7 +77,7 @@ uint64_t context_extra_base(struct process *process, const struct place *place, 
     uint64_t key = key_of(place->context, extra);
     struct entry entry;
     if (!objects_find(process, KIND_CONTEXT_LIMIT, key, &entry)) {
-        /* What a context has at first is a few MiB at most. */
+        /* The first value is a few MiB at most. */
         entry = (struct entry){.key = key,
                                .context = place->context,
                                .references = now < UINT32_MAX ? (uint32_t)now + 1 : UINT32_MAX,
@@ -87,7 +87,7 @@ uint64_t context_extra_base(struct process *process, const struct place *place, 
     return entry.references - 1;
 }
 
-/* Writes a number down that is charged for elsewhere, or reads it. */
+/* Reads, and records, a value that is charged by another entry. */
 static uint64_t noted(struct process *process, const struct place *place, enum extra extra) {
     struct entry entry;
     return objects_find(process, KIND_CONTEXT_LIMIT, key_of(place->context, extra), &entry) ? entry.with : 0;
@@ -98,10 +98,10 @@ static void note(struct process *process, const struct place *place, enum extra 
                 (struct entry){.key = key_of(place->context, extra), .context = place->context, .with = value});
 }
 
-/* What each thread of a context has for its stack before anybody changes it. */
+/* The default of CU_LIMIT_STACK_SIZE. */
 #define FIRST_STACK_BYTES 1024
 
-/* The same as the driver says of the current context; others, and those that are about to be made, are not asked. */
+/* The stack size that a context has at first. The driver reports it for the current context only. */
 static uint64_t first_stack(const struct place *place) {
     struct process *process;
     struct place current;
@@ -111,7 +111,7 @@ static uint64_t first_stack(const struct place *place) {
     return now;
 }
 
-/* Local memory is for whichever is more, the stack's limit or what a kernel needs. */
+/* Local memory is sized by the larger of the stack limit and the kernels' needs. */
 static CUresult set_local(struct process *process, const struct place *place, uint64_t threads, uint64_t stack,
                           uint64_t kernel) {
     uint64_t base = context_extra_base(process, place, EXTRA_LOCAL, first_stack(place));
@@ -128,7 +128,7 @@ CUresult context_extra_stack(struct process *process, const struct place *place,
     return set_local(process, place, threads, stack, noted(process, place, EXTRA_KERNEL));
 }
 
-/* Sets what kernels need, up or down. */
+/* Sets what kernels need, to more or to less. */
 static CUresult set_kernel(struct process *process, const struct place *place, uint64_t kernel) {
     return set_local(process, place, gpus_threads_of(process, place->gpu), noted(process, place, EXTRA_STACK), kernel);
 }
@@ -140,7 +140,7 @@ CUresult context_extra_local(struct process *process, const struct place *place,
     return result;
 }
 
-#define RAISED_MAX 64 /* of more contexts, what was taken before one refused stays taken */
+#define RAISED_MAX 64 /* with more contexts, a refusal leaves the rest charged */
 
 struct everywhere {
     struct process *process;

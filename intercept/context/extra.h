@@ -1,4 +1,9 @@
-/* What a context takes beyond what every context takes: code of its modules, local memory, heaps. */
+/*
+ * What a context takes beyond its first cost: code of its modules, local memory, heaps, the printf buffer. The lock `extras`
+ * (process.h) protects it; context_extra_enter takes it.
+ *
+ * Source: cuCtxSetLimit and "Module Management" in the CUDA driver API's documentation.
+ */
 #ifndef TRANCHE_CONTEXT_EXTRA_H
 #define TRANCHE_CONTEXT_EXTRA_H
 
@@ -6,27 +11,27 @@
 
 enum extra { EXTRA_CODE, EXTRA_LOCAL, EXTRA_STACK, EXTRA_KERNEL, EXTRA_PRINTF, EXTRA_HEAP };
 
-/* Adds bytes to what a context takes; refused as an allocation is. */
+/* Adds bytes to what a context takes, or subtracts them. CUDA_ERROR_OUT_OF_MEMORY if the limit refuses. */
 CUresult context_extra_add(struct process *process, const struct place *place, enum extra extra, uint64_t bytes);
 void context_extra_subtract(struct process *process, uint32_t context, enum extra extra, uint64_t bytes);
 
-/* A kernel needs so much local memory for each of the GPU's threads, in a context or in all that there are: there all of them
- * take it, or none. It stays until the context ends, since that is when the driver gives it back. */
+/* A kernel needs so many bytes of local memory for each thread of the GPU, in one context or in all: then all are charged, or none. The
+ * charge stays until the context ends, which is when the driver frees local memory. */
 CUresult context_extra_local(struct process *process, const struct place *place, uint64_t kernel);
 CUresult context_extra_local_everywhere(struct process *process, uint64_t kernel);
 
-/* One thread at a time changes limits, together with the driver's call: what follows is for between enter and leave. */
+/* One thread at a time changes limits, including the driver's call. The functions below are called between enter and leave. */
 void context_extra_enter(struct process *process);
 void context_extra_leave(struct process *process);
 
-/* Sets what is taken, or raises it if it is less. */
+/* Sets what a context takes; raises it if it is less. */
 CUresult context_extra_set(struct process *process, const struct place *place, enum extra extra, uint64_t bytes);
 CUresult context_extra_raise(struct process *process, const struct place *place, enum extra extra, uint64_t bytes);
 
-/* What is included in every context: the value that was there when we were first asked. */
+/* The value that a context has at first, which its first cost includes: `now`, when this is first called. */
 uint64_t context_extra_base(struct process *process, const struct place *place, enum extra extra, uint64_t now);
 
-/* The stack of each of so many threads is to be so large. */
+/* Sets the stack size of each of so many threads, in bytes. */
 CUresult context_extra_stack(struct process *process, const struct place *place, uint64_t threads, uint64_t stack);
 
 #endif

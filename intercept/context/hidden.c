@@ -6,7 +6,7 @@
 #include "memory/objects.h"
 #include "system/mapped.h"
 
-/* Watches the use of what an image hides something of. False if there is nothing to watch. */
+/* Begins to measure the use of a module or library whose image hides something. False if it hides nothing, or without a context. */
 static bool use_begin(struct hidden_use *use, uint32_t context) {
     enum kind kind = use->module != NULL ? KIND_HIDDEN : KIND_HIDDEN_LIBRARY;
     uint64_t key = use->module != NULL ? (uintptr_t)use->module : (uintptr_t)use->library;
@@ -39,7 +39,6 @@ static bool any_hidden(struct process *process) {
     return process_has(process, KIND_HIDDEN) || process_has(process, KIND_HIDDEN_LIBRARY);
 }
 
-/* In the module's own context. */
 bool hidden_use_module(struct hidden_use *use, CUmodule module) {
     struct entry entry;
     *use = (struct hidden_use){.process = process_if_open(), .module = module};
@@ -51,7 +50,7 @@ bool hidden_use_module(struct hidden_use *use, CUmodule module) {
     return use_begin(use, entry.context);
 }
 
-/* In the current context, without which the driver refuses the call. */
+/* Without a current context, the driver refuses the call. */
 bool hidden_use_library(struct hidden_use *use, CUlibrary library) {
     CUcontext current = NULL;
     *use = (struct hidden_use){.process = process_if_open(), .library = library};
@@ -59,8 +58,7 @@ bool hidden_use_library(struct hidden_use *use, CUlibrary library) {
            use_begin(use, 0);
 }
 
-/* A kernel can be launched wherever there is a context, and only then the driver would load it. So it is loaded when its handle
- * is asked for, in one context for all. */
+/* The driver would load a kernel only when it is launched, which is possible in any context. */
 CUresult hidden_load_kernels(struct process *process, CUlibrary library, CUkernel *kernels, unsigned count) {
     struct hidden_use use = {.process = process, .library = library};
     CUfunction function;
@@ -80,7 +78,7 @@ CUresult hidden_load_kernels(struct process *process, CUlibrary library, CUkerne
     return hidden_use_end(&use, CUDA_SUCCESS);
 }
 
-/* All of a library, in the current context. */
+/* Loads all functions of a library, in the current context. */
 static void load_whole(CUlibrary library) {
     unsigned count = 0;
     CUmodule module;

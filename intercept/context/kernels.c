@@ -16,7 +16,6 @@ CUresult kernels_local_of_function(CUfunction function, uint64_t *most) {
     return result;
 }
 
-/* On whichever GPU of ours it needs most. */
 void kernels_local_of(struct process *process, CUkernel kernel, uint64_t *most) {
     int devices = 0, gpu, bytes;
     REAL(cuDeviceGetCount)(&devices);
@@ -30,7 +29,7 @@ void kernels_local_of(struct process *process, CUkernel kernel, uint64_t *most) 
     }
 }
 
-/* In the current context, without which nothing can be launched. */
+/* Without a current context, nothing can be launched. */
 CUresult kernels_charge_here(uint64_t bytes) {
     struct process *process;
     struct place place;
@@ -39,7 +38,7 @@ CUresult kernels_charge_here(uint64_t bytes) {
     return context_extra_local(process, &place, bytes);
 }
 
-/* In all contexts: also in the current one, if we have not seen it being made. */
+/* In all contexts, including the current one if its creation was not seen. */
 static CUresult charge_everywhere(struct process *process, uint64_t bytes) {
     struct place place;
     CUresult result = context_extra_local_everywhere(process, bytes);
@@ -58,7 +57,7 @@ CUresult kernels_charge_in_module(CUmodule module, uint64_t bytes) {
     return charge_everywhere(process, bytes);
 }
 
-/* Remembered for the contexts that come. What its kernels needed before is charged wherever it must be. */
+/* Records the need for future contexts. What the library's other kernels needed before is charged already. */
 CUresult kernels_charge_in_library(struct process *process, CUlibrary library, uint64_t bytes) {
     struct entry known = {0};
     CUresult result = CUDA_SUCCESS;

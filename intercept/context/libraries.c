@@ -6,10 +6,10 @@
 #include "memory/objects.h"
 #include "memory/pools.h"
 
-#define CODE_SHIFT 12 /* what is remembered of a library's code, rounded up */
+#define CODE_SHIFT 12 /* a library's code is recorded in units of 4 KiB, rounded up */
 #define LIBRARIES_AT_ONCE 64
 
-/* A library in a context. Also called when a context is made after the library was loaded. */
+/* Charges a context with a library. Also called when a context is created after the library was loaded. */
 static void load_into(uint32_t context, int gpu, void *argument) {
     struct library_loading *library = argument;
     struct place place = {gpu, context};
@@ -41,7 +41,7 @@ static void unload(struct process *process, CUlibrary library) {
     }
 }
 
-/* What was taken for a library before it had a handle goes by that. */
+/* Records what was taken for a library before it had a handle by its handle. */
 static void rename_to(struct process *process, CUlibrary library) {
     struct entry entry;
     while (objects_remove_one_of(process, KIND_LIBRARY_IN_CONTEXT, objects_mark(0), &entry)) {
@@ -57,15 +57,15 @@ void libraries_unloaded(struct process *process, CUlibrary library) {
     objects_remove(process, KIND_LIBRARY_KERNELS, (uintptr_t)library, &entry);
     objects_remove(process, KIND_HIDDEN_LIBRARY, (uintptr_t)library, &entry);
     while (objects_remove_one_of(process, KIND_HIDDEN, objects_mark((uintptr_t)library), &entry)) {
-        /* what is left of its charges, which themselves follow */
+        /* what the driver has not taken of its charges, which end below */
     }
     while (objects_remove_one_of(process, KIND_MODULE, objects_mark((uintptr_t)library), &entry)) {
-        /* what cuLibraryGetModule put there, which is charged with nothing */
+        /* recorded by cuLibraryGetModule, without a charge */
     }
     unload(process, library);
 }
 
-/* A library in a context turned out to take more. */
+/* What a library takes beyond its charge in every context. */
 struct beyond {
     struct process *process;
     uint64_t library; /* its handle */
@@ -96,8 +96,7 @@ static void charge_beyond(uint32_t context, int gpu, void *argument) {
         objects_update(process, KIND_HIDDEN, key, hidden.charge, hidden.with + pages_to_bytes(beyond->pages));
 }
 
-/* A library's entries among the hidden, by context, say how much of what is charged there the driver has not taken yet. What it
- * takes beyond that in one context it may take in every other, now or later. */
+/* A library has a KIND_HIDDEN entry for each context, whose `with` is the charged bytes that the driver has not taken there yet. */
 CUresult libraries_settle(struct process *process, CUlibrary library, const struct place *place, uint64_t taken) {
     uint64_t key = objects_key((uintptr_t)library, place->context);
     struct beyond beyond = {.process = process, .library = (uintptr_t)library};
@@ -124,7 +123,6 @@ CUresult libraries_settle(struct process *process, CUlibrary library, const stru
     return beyond.result;
 }
 
-/* Whether it is to be measured in the next context that is made, for want of one now. */
 void libraries_set_owed(struct process *process, uint64_t library, bool owed) {
     objects_put(process, KIND_HIDDEN_LIBRARY, (struct entry){.key = library, .with = owed});
 }
@@ -195,7 +193,7 @@ static CUresult load_all_into(struct process *process, const struct place *place
     return library.result;
 }
 
-/* The most local memory that a kernel needs whose handle somebody has, of any library. */
+/* The most local memory that a kernel of any library needs whose handle the program has. */
 static uint64_t most_of_kernels(struct process *process) {
     struct entry entries[LIBRARIES_AT_ONCE];
     uint64_t most = 0;

@@ -12,7 +12,7 @@
 
 CUresult context_take_cost(struct process **process, CUdevice device, struct charge *charge) {
     int gpu;
-    CUresult result = gpus_check(device); /* the driver's word first: not initialised, no such device */
+    CUresult result = gpus_check(device); /* the driver's own errors first: not initialised, no such device */
     if (result == CUDA_SUCCESS)
         result = process_open(process);
     if (result == CUDA_SUCCESS)
@@ -37,7 +37,7 @@ static void count_contexts(struct process *process, const struct charge *charge,
     region_count_contexts(&process->claims.regions[charge->region], change);
 }
 
-/* Of one that was not made: nothing is left. */
+/* The driver did not create the context: gives back all that was taken for it. */
 static void withdraw(const struct context_grant *grant) {
     struct process *process = grant->process;
     lock_take(&process->libraries);
@@ -68,7 +68,7 @@ static void drop_memory(struct process *process, uint32_t serial) {
     objects_context_gone(process, serial);
 }
 
-/* The context first: what is found to have ended with it is not written down again. */
+/* Removes the context first, so that objects_put_back does not record anything in it again. */
 static void drop(struct process *process, uint32_t serial) {
     struct charge charge;
     lock_take(&process->libraries);
@@ -87,9 +87,9 @@ CUresult context_created(const struct context_grant *grant, CUresult result, CUc
         return result;
     }
     uint32_t former = contexts_serial(process, context);
-    if (former != 0) /* destroyed in a way that we did not see */
+    if (former != 0) /* destroyed by a call that is not shadowed */
         drop(process, former);
-    /* Without memory to write it down it stays charged until this process ends. */
+    /* Without memory for the record, it stays charged until this process ends. */
     if (contexts_put(process, context, grant->place.context, &grant->charge))
         count_contexts(process, &grant->charge, 1);
     hidden_load_owed(process, &grant->place);
@@ -107,7 +107,7 @@ void context_ending(struct process *process, CUcontext context, struct context_e
     end->serial = contexts_serial(process, context);
 }
 
-/* The driver may have given the handle to another context meanwhile. */
+/* The context is removed by its serial number: the driver may have reused the handle meanwhile. */
 void context_ended(const struct context_end *end, enum ended ended) {
     struct process *process = end->process;
     if (process == NULL)
@@ -163,7 +163,8 @@ void context_primary_ended(CUdevice device, const struct context_end *end, CUres
     context_ended(end, ended);
 }
 
-/* Somebody may have the handle of a former one current: he does not work in the new one before that is written down. */
+/* A thread may have the former primary context's handle current, which the new one may get. So that handle's gate is closed: no call works in
+ * the new context before it is recorded. */
 static CUresult make_primary(struct process *process, CUdevice device, CUcontext *context) {
     struct contexts *contexts = &process->contexts;
     struct context_grant grant;
@@ -186,7 +187,7 @@ CUresult context_primary_retain(struct process *process, CUdevice device, CUcont
         return make_primary(process, device, context);
     if (is_active(device))
         return REAL(cuDevicePrimaryCtxRetain)(context, device);
-    context_primary_ending(process, device, &end); /* it ended in a way that we did not see, and its memory with it */
+    context_primary_ending(process, device, &end); /* it ended by a call that is not shadowed */
     context_primary_ended(device, &end, CUDA_SUCCESS, false);
     return make_primary(process, device, context);
 }

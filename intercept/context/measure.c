@@ -16,7 +16,7 @@ static bool make_current(struct measurement *measurement, uint32_t context) {
     return false;
 }
 
-/* Without what the dead held: that is free already. */
+/* Without what dead processes held, since the driver has freed that already. */
 static uint64_t used_bytes(struct measurement *measurement) {
     claims_reap(&measurement->process->claims, measurement->place.gpu);
     return claims_used_bytes(&measurement->process->claims, measurement->place.gpu);
@@ -36,7 +36,7 @@ uint64_t measure_taken(struct measurement *measurement) {
     size_t free, total;
     if (!measurement->known || REAL(cuMemGetInfo_v2)(&free, &total) != CUDA_SUCCESS)
         return UINT64_MAX;
-    /* What others of the claim gave back meanwhile is free now, and hides as much of what was taken. */
+    /* What other processes of the claim gave back meanwhile is free now, and would hide as much of what was taken. */
     uint64_t used = used_bytes(measurement);
     uint64_t before = measurement->free + (measurement->used > used ? measurement->used - used : 0);
     return before > free ? before - free : 0;

@@ -25,15 +25,14 @@ CUresult modules_before(struct module_loading *loading) {
     return result;
 }
 
-/* What was taken uses up what was charged before, `left`; the pages that must be charged beyond that. */
 uint64_t modules_pages_beyond(uint64_t *left, uint64_t taken) {
     uint64_t pages = taken > *left ? pages_of(taken - *left) : 0;
     *left = pages != 0 ? pages_to_bytes(pages) - (taken - *left) : *left - taken;
     return pages;
 }
 
-/* A module's entry among the hidden says what is charged beyond the image's own word, and how much of all that the driver has
- * not taken yet. */
+/* A module's KIND_HIDDEN entry has the charge beyond what its image declares, and in `with` the charged bytes that the driver has not taken
+ * yet. */
 CUresult modules_settle(struct process *process, CUmodule module, int gpu, uint64_t taken) {
     struct entry hidden;
     if (!objects_find(process, KIND_HIDDEN, (uintptr_t)module, &hidden))
@@ -91,7 +90,8 @@ static void end_hidden(struct process *process, enum kind kind, uint64_t key) {
         charge_end(process, &hidden.charge);
 }
 
-/* A library's module, which has another thing's handle in `with`, is not unloaded by itself: the driver says so. */
+/* `references` is not 0 for a module that cuLibraryGetModule returned: its `with` is the library's handle, and the driver refuses to unload
+ * it. */
 CUresult modules_unload(struct process *process, CUmodule module) {
     struct entry entry;
     bool ours = process != NULL && objects_remove(process, KIND_MODULE, (uintptr_t)module, &entry);

@@ -88,7 +88,7 @@ static void forget(struct process *process, CUgraphExec exec, uint64_t number) {
 }
 
 /* Also one that allocates nothing, so that every living instance is known. False when there is no memory for it. */
-static bool write_down(struct process *process, CUgraphExec exec, const struct sizes *sizes) {
+static bool record(struct process *process, CUgraphExec exec, const struct sizes *sizes) {
     static _Atomic uint64_t last_number;
     uint64_t devices = 0, number = 1 + atomic_fetch_add(&last_number, 1);
     bool put = true;
@@ -248,7 +248,7 @@ static CUresult instantiated(struct process *process, CUresult result, CUgraphEx
     if (result != CUDA_SUCCESS)
         return result;
     forget(process, *exec, number_of(process, *exec));
-    if (add_graph(graph, &sizes, 0) && write_down(process, *exec, &sizes))
+    if (add_graph(graph, &sizes, 0) && record(process, *exec, &sizes))
         return CUDA_SUCCESS;
     REAL(cuGraphExecDestroy)(*exec); /* what it takes when it is launched could not be counted */
     forget(process, *exec, number_of(process, *exec));

@@ -156,7 +156,7 @@ static CUresult pay(struct opening *opening, CUdeviceptr address) {
 
 /* Another thread may have opened the same meanwhile, which counts for us too. False when there is no memory for it. Under the lock
  * of what is opened. */
-static bool write_down(struct opening *opening, CUdeviceptr address) {
+static bool record(struct opening *opening, CUdeviceptr address) {
     struct process *process = opening->process;
     struct entry memory = {
         .key = opening->key, .charge = opening->charge, .context = opening->place.context, .references = ONE_OPEN};
@@ -173,7 +173,7 @@ static CUresult after(struct opening *opening, CUresult result, CUdeviceptr addr
         result = pay(opening, address);
     if (result == CUDA_SUCCESS) {
         lock_take(&opening->process->opened);
-        result = write_down(opening, address) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+        result = record(opening, address) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
         lock_give(&opening->process->opened);
     }
     if (result == CUDA_SUCCESS)

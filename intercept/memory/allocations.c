@@ -8,7 +8,7 @@
 #define PACKED_BELOW_BYTES (UINT64_C(1) << 20)
 
 static struct shard *shard_of(struct process *process, CUdeviceptr address) {
-    /* By block, so that an allocation and its block share a lock. */
+    /* By block, so that an allocation and its block are under one lock. */
     return &process->shards[table_hash(address >> BLOCK_SHIFT, SHARD_BITS)];
 }
 
@@ -39,7 +39,7 @@ CUresult allocations_grant_spilled(struct grant *grant, CUcontext current, uint6
     return grant_by(charge_spill, grant, current, bytes, false);
 }
 
-/* What of a grant was not needed, or not to be had. */
+/* Gives back what of a grant is left. */
 static void give_back(struct grant *grant) {
     charge_give(grant->process, &grant->charge);
     for (unsigned i = 0; grant->further != NULL && i < grant->further->count; i++)
@@ -78,8 +78,7 @@ static bool is_packed(const struct entry *allocation) {
     return allocation->charge.pages == 0;
 }
 
-/* Ends what an allocation is charged with, which the driver has freed and whose entry is no longer in the table. Under the
- * shard's lock. */
+/* Ends the charges of an allocation that the driver has freed and that was removed from the table. Under the shard's lock. */
 static void end(struct process *process, struct shard *shard, const struct entry *allocation) {
     struct charge charge = allocation->charge;
     if (is_packed(allocation))
@@ -92,7 +91,7 @@ static void end(struct process *process, struct shard *shard, const struct entry
         charge_end(process, &charge);
 }
 
-/* Charges an allocation by itself. The `with` of one on the host is its size, else a number if there are further charges. */
+/* Charges an allocation that is in no block. Its `with` is its size if it lies in host memory, else the number of its further charges. */
 static bool charge_alone(struct shard *shard, struct grant *grant, struct entry *allocation, uint64_t bytes) {
     if (grant->charge.spilled)
         allocation->with = bytes;
@@ -107,12 +106,12 @@ static bool charge_alone(struct shard *shard, struct grant *grant, struct entry 
     return true;
 }
 
-static bool write_down(struct shard *shard, struct grant *grant, CUdeviceptr address, uint64_t bytes) {
+static bool record(struct shard *shard, struct grant *grant, CUdeviceptr address, uint64_t bytes) {
     struct entry allocation = {.key = address,
                                .context = grant->context,
                                .references = takes_so_far(grant),
                                .charge = {.gpu = grant->charge.gpu, .region = grant->charge.region}};
-    /* One that spans two blocks was not packed after all, and is charged by itself. */
+    /* An allocation that spans two blocks was not packed. */
     bool packed = grant->packed && address >> BLOCK_SHIFT == (address + bytes - 1) >> BLOCK_SHIFT;
     struct entry *put = table_put(&shard->allocations, allocation);
     if (put == NULL)
@@ -123,9 +122,9 @@ static bool write_down(struct shard *shard, struct grant *grant, CUdeviceptr add
     return false;
 }
 
-#define WITHOUT_ADDRESS (UINT64_C(1) << 63) /* no address begins with that bit */
+#define WITHOUT_ADDRESS (UINT64_C(1) << 63) /* no address has this bit */
 
-/* Goes when its context has gone, and until then by a number. */
+/* Keeps an allocation whose address is in use again until its context ends, by a number instead of the address. */
 static bool set_aside(struct shard *shard, struct entry *aside) {
     if (is_packed(aside) && !blocks_set_aside(shard, aside))
         return false;
@@ -133,15 +132,16 @@ static bool set_aside(struct shard *shard, struct entry *aside) {
     return table_put(&shard->allocations, *aside) != NULL;
 }
 
-/* Whether the driver surely allocated it before it was asked for what was granted: it was written down by then. */
+/* Whether the driver certainly made an allocation before the grant's: it was recorded before the grant was taken. The `references` of an
+ * allocation are the region's `takes` at that moment. */
 static bool is_older(const struct entry *allocation, const struct grant *grant) {
     return allocation->charge.region == grant->charge.region && (int32_t)(allocation->references - grant->takes) < 0;
 }
 
 /*
- * Two allocations have one address. What is older is gone: the driver freed it in a way that we did not see, or its context, if
- * that is another, is being destroyed at this moment. If neither is surely older, a program has freed what it was just being
- * given, by an address from before, and the one that is written down may be the one that lives.
+ * The driver returned an address that is recorded already. An older allocation no longer exists: the driver freed it by a call that is
+ * not shadowed, or its context, if that is another one, is being destroyed at this moment. If neither is certainly older, another
+ * thread has freed this address while it was being allocated, and the recorded allocation may be the one that exists.
  */
 static void replace(struct shard *shard, struct entry *former, const struct grant *grant) {
     struct entry aside = *former;
@@ -162,7 +162,7 @@ CUresult allocations_allocated(struct grant *grant, CUresult result, CUdeviceptr
         struct entry *former = table_find(&shard->allocations, address);
         if (former != NULL)
             replace(shard, former, grant);
-        if (!write_down(shard, grant, address, bytes))
+        if (!record(shard, grant, address, bytes))
             result = CUDA_ERROR_OUT_OF_MEMORY;
         lock_give(&shard->lock);
     }
@@ -187,8 +187,8 @@ bool allocations_freeing(CUdeviceptr address, struct entry *allocation) {
     return known != NULL;
 }
 
-/* The driver did not free it after all; but if it has ended its context or given its address out again, it has. Under the shard's
- * lock. */
+/* Restores an allocation that the driver refused to free; but if its context has ended, or its address is in use again, it was freed. Under
+ * the shard's lock. */
 static void stay(struct process *process, struct shard *shard, const struct entry *allocation) {
     bool freed =
         table_find(&shard->allocations, allocation->key) != NULL || !contexts_lives(process, allocation->context);
@@ -222,7 +222,7 @@ static void context_gone_from(struct process *process, struct shard *shard, uint
             i++;
             continue;
         }
-        table_remove(table, &table->entries[i]); /* another may move here, so look at this place again */
+        table_remove(table, &table->entries[i]); /* may move another entry to this index: look at it again */
         if (is_packed(&allocation))
             blocks_leaving(shard, &allocation);
         end(process, shard, &allocation);

@@ -13,7 +13,7 @@ static bool read_status(int descriptor, struct stat *file) {
     return done;
 }
 
-/* The witness is only good while it is still ours: the program may have closed it, and something else have its number. */
+/* Whether the witness is still that file: the program may have closed it and reused its number. */
 static bool is_witness(const struct witness *witness) {
     struct stat file;
     return witness->file.inode != 0 && read_status(witness->descriptor, &file) &&
@@ -40,8 +40,8 @@ static uint64_t bit_of(uint32_t number) {
     return UINT64_C(1) << (number - 1);
 }
 
-/* What had a number may live on with who imported it, or on a description of the program that this process was before it called
- * exec: then its tag is not to be given again. */
+/* An export with this number may live on in a process that imported it, or on a descriptor of the program that this process was before
+ * exec: then the tag must not be used again. */
 static bool is_free(struct process *process, uint32_t number, uint8_t tag[static TAG_SIZE]) {
     const struct witness *witness = &process->exported.witness;
     struct charge living;
@@ -105,7 +105,7 @@ void exports_mark(struct process *process, int descriptor, uint32_t number) {
 void exports_see(struct process *process, int descriptor) {
     lock_take(&process->exported.lock);
     if (!watch(&process->exported.witness, descriptor))
-        process->exported.unseen = true; /* then what is exported is charged as long as this process lives */
+        process->exported.unseen = true; /* then all exports stay charged while this process lives */
     lock_give(&process->exported.lock);
 }
 
@@ -124,7 +124,7 @@ void exports_end(struct process *process, const struct charge *charge, uint32_t 
         return;
     lock_take(&process->exported.lock);
     if (may_live(process, number)) {
-        /* Without memory to write it down it stays charged until this process ends. */
+        /* Without memory for the record, it stays charged until this process ends. */
         objects_put(process, KIND_EXPORTED, (struct entry){.key = number, .charge = *charge});
     } else {
         charge_end(process, charge);

@@ -1,32 +1,34 @@
 /*
- * Memory that was exported as a file descriptor lives as long as a copy of the descriptor does, also when nothing else holds it:
- * on its way to another process, or just kept. So what this process has let go of after it exported it stays charged until the
- * last such copy is seen to be closed. (Who imports it meanwhile holds it by itself.)
+ * Memory that was exported as a file descriptor. The driver keeps it as long as any copy of the descriptor is open, even if nothing
+ * else uses it: for example in flight to another process. So when this process has released exported memory, its charge stays until
+ * the last copy is closed. A process that imports the memory holds its share itself.
+ *
+ * An export has a number, which is written on its descriptors (tags.h). exported.lock protects the numbers and the witness, a
+ * descriptor through which the kernel is queried about them.
  */
 #ifndef TRANCHE_EXPORTS_H
 #define TRANCHE_EXPORTS_H
 
 #include "state/charge.h"
 
-/* The driver has exported something as this descriptor. To be called before the number that it is to carry is asked for. */
+/* The driver has exported memory as this descriptor. Called before exports_share. */
 void exports_see(struct process *process, int descriptor);
 
-/* What is exported beyond the numbers that there are: nobody can see when its descriptors are closed, so it stays charged until this
- * process ends. Whoever imports it pays for it as well. */
+/* The number of exports without one of the TAG_NUMBERS numbers. It cannot be seen when their descriptors are closed, so they stay charged
+ * until this process ends. A process that imports such memory is charged too. */
 #define EXPORTS_UNTRACKED (TAG_NUMBERS + 1)
 
-/* Makes a charge outlive this process, and gives one that another process has shared one more name; the number that its descriptors
- * are to carry, or EXPORTS_UNTRACKED if all numbers are in use or the claim has no room for that. Never 0. */
+/* Makes a charge a share, or gives another process's share one more name. Returns the number for its descriptors; EXPORTS_UNTRACKED if all
+ * numbers are in use or the region has no room. Never 0. */
 uint32_t exports_share(struct process *process, struct charge *charge);
 
 /* Writes a number on a descriptor. */
 void exports_mark(struct process *process, int descriptor, uint32_t number);
 
-/* This process has let go of what was exported with the number: ends the charge as soon as that can be,
- * and with it the number's use. */
+/* This process has released what was exported with this number: ends the charge, and frees the number, now or in exports_settle. */
 void exports_end(struct process *process, const struct charge *charge, uint32_t number);
 
-/* Looks which descriptors are closed by now. Costs a load where there is nothing to wait for. True if something ended. */
+/* Ends the charges of exports whose descriptors are closed by now. Costs one load if there are none. True if one ended. */
 bool exports_settle(struct process *process);
 
 #endif

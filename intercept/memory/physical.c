@@ -6,14 +6,14 @@
 #include "memory/tags.h"
 #include "system/mapped.h"
 
-/* Sizes of mappings are multiples of this. */
+/* Sizes of mappings are multiples of 4 KiB. */
 #define MAPPING_SHIFT 12
 
 /*
- * KIND_PHYSICAL has the handles, by which a number is known; KIND_PHYSICAL_MEMORY, by that number, what is charged, with a
- * reference for each handle, mapping and binding, and the handle; KIND_PHYSICAL_EXPORT, by the number, that with which it
- * was exported. Everything but the program knows memory by its number: the driver may give a handle out again before
- * all those who let go of what it named have come to count that. The lowest bit of a number says that it is a multicast object's.
+ * KIND_PHYSICAL maps a handle to a number. KIND_PHYSICAL_MEMORY has, by that number, the charge, the handle, and a reference for each
+ * handle, mapping and binding. KIND_PHYSICAL_EXPORT has, by the number, the number of its export. Memory is identified by its number,
+ * since the driver may reuse a handle before all references to the former memory are removed. The lowest bit of a number is set
+ * for multicast objects.
  */
 #define STEP 2
 
@@ -31,7 +31,7 @@ static uint32_t export_of(struct process *process, uint64_t number) {
     return objects_find(process, KIND_PHYSICAL_EXPORT, number, &exported) ? (uint32_t)exported.with : 0;
 }
 
-/* Of what we exported, copies may be on their way. */
+/* Exported memory may live on in descriptors: see exports.h. */
 static void end(struct process *process, const struct entry *memory) {
     struct entry exported = {0};
     objects_remove_with(process, KIND_PHYSICAL, memory->with, memory->key);
@@ -41,9 +41,8 @@ static void end(struct process *process, const struct entry *memory) {
     exports_end(process, &memory->charge, (uint32_t)exported.with);
 }
 
-/* What had this handle before keeps its number, under which somebody is about to let go of it. */
-static bool write_down(struct process *process, bool multicast, CUmemGenericAllocationHandle handle,
-                       struct charge charge) {
+/* Memory that had the handle before keeps its number, by which its references are still to be removed. */
+static bool record(struct process *process, bool multicast, CUmemGenericAllocationHandle handle, struct charge charge) {
     uint64_t number = STEP * (1 + atomic_fetch_add(&process->physicals, 1)) + multicast;
     struct entry memory = {.key = number, .references = 1, .charge = charge, .with = handle}, gone;
     if (!objects_put(process, KIND_PHYSICAL_MEMORY, memory))
@@ -55,7 +54,7 @@ static bool write_down(struct process *process, bool multicast, CUmemGenericAllo
 }
 
 bool physical_made(struct process *process, bool multicast, CUmemGenericAllocationHandle handle, struct charge charge) {
-    if (write_down(process, multicast, handle, charge))
+    if (record(process, multicast, handle, charge))
         return true;
     charge_end(process, &charge);
     return false;
@@ -69,17 +68,17 @@ static void let_go(struct process *process, uint64_t number) {
 
 bool physical_imported(struct process *process, bool multicast, CUmemGenericAllocationHandle handle,
                        struct charge charge) {
-    /* Whoever imports the same at this moment gets the same handle, and must not write it down once more. */
+    /* Another thread that imports the same memory now gets the same handle, and must not record it a second time. */
     lock_take(&process->importing);
     uint64_t number = physical_number(process, handle);
     struct entry memory;
     bool is_known = number != 0 && objects_refer(process, KIND_PHYSICAL_MEMORY, number, 1, &memory);
     if (is_known && (memory.charge.share != charge.share || memory.charge.region != charge.region ||
                      memory.charge.unpaid != charge.unpaid || is_multicast(number) != multicast)) {
-        let_go(process, number); /* other memory, that had this handle before */
+        let_go(process, number); /* other memory, which had this handle before */
         is_known = false;
     }
-    bool is_new = !is_known && write_down(process, multicast, handle, charge);
+    bool is_new = !is_known && record(process, multicast, handle, charge);
     lock_give(&process->importing);
     if (!is_new)
         charge_end(process, &charge);
@@ -96,7 +95,7 @@ void physical_let_go(struct process *process, uint64_t number) {
         let_go(process, number);
 }
 
-/* Room for one release more; NULL when there is no memory for it. */
+/* A new entry of `releases`; NULL if there is no memory for it. */
 static struct release *next_release(struct releases *releases) {
     if (releases->count < RELEASES_FEW)
         return &releases->few[releases->count];
@@ -121,7 +120,7 @@ void physical_release(struct process *process, CUmemGenericAllocationHandle hand
     releases->count++;
 }
 
-/* Takes out a mapping or binding. Its size, in the units of mappings; 0 if there is none. */
+/* Removes a mapping or binding. Returns a mapping's size >> MAPPING_SHIFT; 0 if there is none. */
 static uint64_t release_held(struct process *process, enum kind holder, uint64_t key, struct releases *releases) {
     struct release *release = next_release(releases);
     if (release == NULL || !objects_remove(process, holder, key, &release->holding))
@@ -154,7 +153,7 @@ void physical_released(struct process *process, struct releases *releases, CUres
         munmap(releases->many, releases->room * sizeof *releases->many);
 }
 
-/* Imported memory whose owner is not of this claim is paid by us, as far as it is used. */
+/* Imported memory whose owner is not of this claim is charged here, as far as it is used. */
 static CUresult pay(struct process *process, uint64_t number, uint64_t bytes) {
     struct entry memory;
     struct charge more;
@@ -170,7 +169,7 @@ static CUresult pay(struct process *process, uint64_t number, uint64_t bytes) {
         sum.unpaid = true;
         if (objects_recharge(process, KIND_PHYSICAL_MEMORY, number, &memory.charge, sum))
             break;
-        charge_give(process, &more); /* another thread has paid meanwhile */
+        charge_give(process, &more); /* another thread has charged it meanwhile */
     }
     return CUDA_SUCCESS;
 }
@@ -186,7 +185,7 @@ CUresult physical_hold_to_use(struct process *process, CUmemGenericAllocationHan
     return result;
 }
 
-/* What is paid as it is mapped cannot be shared: how much it will be is not known yet. */
+/* Memory that is charged as it is mapped cannot be a share: its size is not final. */
 static uint32_t make_export(struct process *process, uint64_t number) {
     struct entry memory;
     if (!objects_find(process, KIND_PHYSICAL_MEMORY, number, &memory) || memory.charge.unpaid)
@@ -196,7 +195,7 @@ static uint32_t make_export(struct process *process, uint64_t number) {
     return exported;
 }
 
-/* Of several threads that export one thing, the first shares it. */
+/* `sharing`: of several threads that export the same memory, one makes the share. */
 uint32_t physical_share(struct process *process, uint64_t number, bool by_descriptor) {
     lock_take(&process->exported.sharing);
     uint32_t known = export_of(process, number), exported = known;

@@ -1,48 +1,51 @@
 /*
- * Physical memory of the virtual memory management: made by a handle, mapped, bound to multicast objects and sparse arrays,
- * exported and imported. It is charged until the last that holds it is gone; in this process that is counted here, between
- * processes by a share.
+ * Physical memory of virtual memory management: created with a handle, mapped, bound to multicast objects and sparse arrays, exported
+ * and imported. It is charged until its last reference is gone. References in this process (handles, mappings, bindings) are counted
+ * here; between processes a share counts them.
+ *
+ * Source: "Virtual Memory Management" and "Multicast Object Management" in the CUDA driver API's documentation.
  */
 #ifndef TRANCHE_PHYSICAL_H
 #define TRANCHE_PHYSICAL_H
 
 #include "state/charge.h"
 
-/* Written down with one reference. A multicast object takes no memory itself. False when there is no memory for it. */
+/* Records created memory with one reference. A multicast object itself takes no memory. False, and the charge is ended, if there is no
+ * memory for the record. */
 bool physical_made(struct process *process, bool multicast, CUmemGenericAllocationHandle handle, struct charge charge);
 
-/* The same of what was imported, which this process may have already. */
+/* The same for imported memory, which this process may have already. */
 bool physical_imported(struct process *process, bool multicast, CUmemGenericAllocationHandle handle,
                        struct charge charge);
 
-/* The number by which memory is known here, whatever becomes of its handle; 0 if that is not ours to count. */
+/* The number that identifies memory here, since its handle may be reused; 0 if it is not recorded. */
 uint64_t physical_number(struct process *process, CUmemGenericAllocationHandle handle);
 
-/* One reference more: a handle, a mapping, a binding. Taken before the driver is asked for what is to hold the memory, since
- * another thread may release the handle as soon as that does. False if there is no such memory. */
+/* Adds a reference, for a handle, a mapping or a binding. Taken before the driver is called to make that, since another thread may release
+ * the handle at once after. False if there is no such memory. */
 bool physical_hold(struct process *process, uint64_t number);
 
-/* The same by its handle, for something that is to use that many bytes of it; and pays for them where nobody else does. `number` is
- * 0 for memory that is not ours to count. */
+/* The same by a handle, for a use of that many bytes. Charges them if the memory was imported from outside of the claim. `number` is 0 for
+ * memory that is not recorded. */
 CUresult physical_hold_to_use(struct process *process, CUmemGenericAllocationHandle handle, uint64_t bytes,
                               uint64_t *number);
 
-/* A reference less, at once: for what the driver has let go of already, or never held. */
+/* Removes a reference that the driver has released already or never had. */
 void physical_let_go(struct process *process, uint64_t number);
 
 /*
- * References less. Handles are looked up, and mappings and bindings taken out, before the driver is asked, since it may give the
- * same handle, address or part out again at once. physical_released, with what it answered, counts the references, so that
- * memory is given back only when the driver has done all that lets go of it; or it puts everything back as it was.
+ * Removing references. Handles are looked up, and mappings and bindings removed, before the driver is called, since it may reuse the
+ * handle, address or part at once. physical_released, with the driver's result, removes the references, so that memory is given back
+ * only after the driver has released it; if the driver refused, it restores everything.
  */
 #define RELEASES_FEW 8
 
 /* All zero is none. */
 struct releases {
-    size_t count, room; /* room for more than a few is mapped */
+    size_t count, room; /* `room` is that of `many`, which is mapped */
     struct release {
-        uint64_t number;      /* of the memory; 0 if it is not ours to count */
-        enum kind holder;     /* KIND_MAPPING, ...; KINDS if it was a handle itself */
+        uint64_t number;      /* of the memory; 0 if it is not recorded */
+        enum kind holder;     /* KIND_MAPPING, ...; KINDS for a handle */
         struct entry holding; /* the mapping or binding */
     } few[RELEASES_FEW], *many;
 };
@@ -50,21 +53,21 @@ struct releases {
 void physical_release(struct process *process, CUmemGenericAllocationHandle handle, struct releases *releases);
 void physical_unmap(struct process *process, CUdeviceptr address, uint64_t size, struct releases *releases);
 void physical_unbind(struct process *process, enum kind kind, uint64_t whole, uint64_t part, struct releases *releases);
-/* All that is bound to any part of something. */
+/* Everything that is bound to any part of an object. */
 void physical_unbind_all(struct process *process, enum kind kind, uint64_t whole, struct releases *releases);
 void physical_released(struct process *process, struct releases *releases, CUresult result);
 
-/* Something that the caller holds was exported: as a descriptor, which is to carry the number returned, or in another way, so that
- * nobody can see what becomes of it. 0 when there is no memory to write that down: then it is not to be given to the program. */
+/* Memory that the caller holds was exported. Returns the number for the descriptor (exports.h), or EXPORTS_UNTRACKED for another kind of
+ * handle, whose end cannot be seen. 0 if there is no memory for the record: then the program must not get the handle. */
 uint32_t physical_share(struct process *process, uint64_t number, bool by_descriptor);
 
-/* Mappings, by address, and what is bound below: held by the caller before. */
+/* Records a mapping. The caller holds the memory for it. */
 void physical_mapped(struct process *process, CUdeviceptr address, uint64_t size, uint64_t number);
 
-/* What is bound to a part of something else: a multicast object, by its number, or a sparse array, by its handle. */
+/* Records a binding, held likewise, to a part of a multicast object (by number) or of a sparse array (by handle). */
 void physical_bound(struct process *process, enum kind kind, uint64_t whole, uint64_t part, uint64_t number);
 
-/* The whole is gone, and with it all its bindings. */
+/* A multicast object or sparse array ended, and with it all its bindings. */
 void physical_whole_gone(struct process *process, enum kind kind, uint64_t whole);
 
 #endif

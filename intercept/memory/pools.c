@@ -7,25 +7,25 @@
 #include "memory/tags.h"
 #include "system/mapped.h"
 
-/* Pools grow by pieces of this size, or what is asked for if that is more. Were it more on some driver, settling sees it. */
+/* A pool grows by pieces of this size (observed, not documented), or by the size of the allocation. If a driver took more, settling
+ * would charge it. */
 #define GROWTH_BYTES (UINT64_C(32) << 20)
 #define GROWTH_PAGES (GROWTH_BYTES >> REGION_PAGE_SHIFT)
 
 struct pool {
     struct pool *next;
     struct lock lock;    /* held while the driver is called */
-    CUmemoryPool handle; /* NULL: the memory of graphs; or the pool was destroyed */
+    CUmemoryPool handle; /* NULL: the memory of graphs, or a destroyed pool */
     CUdevice device;
     int gpu;
     bool graphs;
     _Atomic bool destroyed;
-    _Atomic bool going;           /* the driver is asked to destroy it, and may give its handle out again */
-    bool placed;                  /* its memory lies in the region of its charge */
-    _Atomic uint32_t allocations; /* live ones */
+    _Atomic bool going;           /* the driver is destroying it, and may reuse its handle */
+    bool placed;                  /* the region of its charge is final */
+    _Atomic uint32_t allocations; /* that exist */
     uint32_t export;              /* the number that exported descriptors carry */
-    struct charge charge;         /* what it has reserved */
-    struct charge
-        headroom; /* taken for what it may grow by; always this process's own, also where the pool is shared */
+    struct charge charge;         /* what the driver has reserved */
+    struct charge headroom;       /* taken for growth; in this process's own slot, even if the pool is a share */
 };
 
 static struct pool *new_pool(struct process *process) {
@@ -37,7 +37,7 @@ static struct pool *new_pool(struct process *process) {
     return pool;
 }
 
-/* Under the pools' lock. One that was destroyed and is empty is used again. */
+/* Under the pools' lock. A destroyed and empty record is used again. */
 static struct pool *find(struct process *process, CUmemoryPool handle, CUdevice device, bool graphs) {
     struct pool *idle = NULL;
     for (struct pool *pool = atomic_load(&process->pools.first); pool != NULL; pool = pool->next) {
@@ -120,7 +120,7 @@ CUresult pools_extend(struct process *process, struct charge *charge, int gpu, u
 
 /* --- settling ------------------------------------------------------------------------------------------------------ */
 
-/* What a pool was that is empty and destroyed. Under its lock; what it returns is to be ended after it. */
+/* Empties the record of a destroyed pool. Under its lock; the caller ends what it returns after that. */
 static struct entry take_rest(struct pool *pool) {
     struct entry rest = {.charge = pool->charge, .references = pool->export};
     pool->charge = (struct charge){0};
@@ -149,17 +149,16 @@ static void move_grown(struct process *process, struct pool *pool, struct charge
         charge_move(process, from, &pool->charge, grown < from->pages ? grown : from->pages);
 }
 
-/* Under the pool's lock: charges what it has reserved, first out of what was taken for that; `growth` may be NULL. */
+/* Under the pool's lock: charges what the driver has reserved, first from what was taken for growth; `growth` may be NULL. */
 static void settle(struct process *process, struct pool *pool, struct charge *growth) {
     struct charge late;
     uint64_t reserved = pool->charge.pages;
-    if (!pool->destroyed && !pool->going &&
-        !reserved_pages(pool, &reserved)) /* then it may be all that was taken for it */
+    if (!pool->destroyed && !pool->going && !reserved_pages(pool, &reserved)) /* unknown: assume all that was taken */
         reserved = pool->charge.pages + pool->headroom.pages + (growth != NULL ? growth->pages : 0);
     move_grown(process, pool, &pool->headroom, reserved);
     if (growth != NULL)
         move_grown(process, pool, growth, reserved);
-    /* More than was foreseen: the limit may be exceeded now, and nothing more is granted until that is over. */
+    /* More than was taken: the limit may be exceeded, and nothing is granted until it no longer is. */
     if (reserved > pool->charge.pages && (pool->charge.pages != 0 || pool->charge.share != 0))
         charge_grow(process, &pool->charge, reserved - pool->charge.pages);
     else if (reserved > pool->charge.pages && charge_try(process, pool->gpu, reserved, &late) == CUDA_SUCCESS)
@@ -171,9 +170,9 @@ static void settle(struct process *process, struct pool *pool, struct charge *gr
 /* --- headroom ------------------------------------------------------------------------------------------------------ */
 
 /*
- * Nothing tells beforehand whether an allocation will find a place in a pool or make it grow. So a pool is asked only while as much
- * is taken as it may grow by, its headroom. Where the claim is nearly full, a pool keeps one piece of headroom from one call to
- * the next, and may not grow by its last piece: else what is freed in a full pool could not be allocated again.
+ * The driver does not report whether an allocation will fit into a pool or make it grow. So a pool is used only while the most that it
+ * may grow by, its headroom, is taken. If the claim is nearly full, a pool keeps one piece of headroom between calls and may not
+ * grow by that piece: otherwise memory that is freed in a full pool could not be allocated again.
  */
 
 /* Under the pool's lock. */
@@ -182,7 +181,7 @@ static void give_headroom(struct process *process, struct pool *pool, uint64_t k
         charge_give_part(process, &pool->headroom, pool->headroom.pages - keep);
 }
 
-/* Under the pool's lock: gives back what it need not keep. */
+/* Under the pool's lock: gives back the headroom that it need not keep. */
 static void settle_headroom(struct process *process, struct pool *pool) {
     if (pool->headroom.pages == 0)
         return;
@@ -191,7 +190,7 @@ static void settle_headroom(struct process *process, struct pool *pool) {
     give_headroom(process, pool, keeps ? GROWTH_PAGES : 0);
 }
 
-/* A pool that was destroyed cannot be asked: it is gone when its last memory was freed and the streams have come to that. */
+/* The driver does not report a destroyed pool's size: it is gone when its last allocation was freed and the streams have executed that. */
 static bool is_going(const struct pool *pool) {
     return pool->destroyed && pool->allocations == 0 && (pool->charge.pages != 0 || pool->charge.share != 0);
 }
@@ -205,7 +204,7 @@ static void end_if_gone(struct process *process, struct pool *pool) {
     end_rest(process, &rest);
 }
 
-/* Asking the streams may make pools smaller, so that comes first. */
+/* Querying the streams may shrink pools, so it comes first. */
 void pools_settle(struct process *process) {
     if (process == NULL)
         return;
@@ -261,7 +260,7 @@ static uint64_t pages_to_grow(uint64_t bytes) {
     return (pieces ? pieces : 1) * (GROWTH_BYTES >> REGION_PAGE_SHIFT);
 }
 
-/* A pool's memory lies in one region: that where it grew first. Under its lock. */
+/* A pool is charged in one region, where it grew first. Under its lock. */
 static bool is_placed(const struct pool *pool) {
     return pool->placed || pool->charge.pages != 0 || pool->charge.share != 0;
 }
@@ -271,7 +270,7 @@ static void place(struct pool *pool, const struct charge *growth) {
     pool->placed = true;
 }
 
-/* Under the pool's lock: has it have this headroom. */
+/* Under the pool's lock: takes what is missing of this headroom. */
 static CUresult widen(struct process *process, struct pool *pool, uint64_t pages) {
     struct charge more;
     uint64_t missing = pages > pool->headroom.pages ? pages - pool->headroom.pages : 0;
@@ -307,7 +306,7 @@ CUresult pools_enter(struct process *process, struct pool *pool, uint64_t bytes)
     return result;
 }
 
-/* After a pool grew: whether it has the headroom that lets what is freed in it be allocated again. */
+/* After a pool grew: whether it has, or gets, the headroom to reuse what is freed in it. */
 static bool has_headroom(struct process *process, struct pool *pool) {
     CUresult result = enter(process, pool, GROWTH_PAGES);
     TRIMMING(process, pool->gpu, result, enter(process, pool, GROWTH_PAGES));
@@ -340,7 +339,7 @@ CUresult pools_graphs_before(struct process *process, struct pool *pool, uint64_
     struct charge like = pool->charge;
     bool placed = is_placed(pool);
     lock_give(&pool->lock);
-    /* Not under the lock: this may make this very pool smaller. */
+    /* Not under the lock, since this may trim the same pool. */
     CUresult result =
         placed ? pools_take_like(process, &like, pages, growth) : pools_take(process, pool->gpu, pages, growth);
     if (result != CUDA_SUCCESS || placed)
@@ -352,7 +351,7 @@ CUresult pools_graphs_before(struct process *process, struct pool *pool, uint64_
     lock_give(&pool->lock);
     if (like.region == growth->region)
         return CUDA_SUCCESS;
-    charge_give(process, growth); /* another thread has placed it elsewhere meanwhile */
+    charge_give(process, growth); /* another thread has placed the pool in another region meanwhile */
     return pools_take_like(process, &like, pages, growth);
 }
 
@@ -366,13 +365,13 @@ void pools_graphs_leave(struct process *process, struct pool *pool, struct charg
     charge_give(process, growth);
 }
 
-/* --- what is in them ----------------------------------------------------------------------------------------------- */
+/* --- allocations in pools ------------------------------------------------------------------------------------------ */
 
 static struct pool *pool_of(const struct entry *memory) {
     return (struct pool *)(uintptr_t)(memory->with & ~POOLS_FREEING); /* NOLINT(performance-no-int-to-ptr) */
 }
 
-/* What is being freed goes with its pool and a number: whoever allocates at the same address meanwhile puts another entry there. */
+/* While memory is being freed, its `with` has a number: another allocation at the same address meanwhile has another entry. */
 bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *memory) {
     static _Atomic uint64_t frees;
     if (!process_has(process, KIND_POOL_MEMORY))
@@ -393,7 +392,7 @@ void pools_freed(struct process *process, const struct entry *memory, CUstream s
         pools_settle(process);
 }
 
-/* Where nothing is in use, whatever is still written down ended in another way than by being freed. */
+/* If the driver reports nothing in use, the allocations that are still recorded ended without being freed. */
 static void forget_if_cleared(struct process *process, struct pool *pool) {
     cuuint64_t used = 0;
     lock_take(&pool->lock);
@@ -440,7 +439,7 @@ uint32_t pools_share(struct process *process, struct pool *pool) {
     lock_take(&pool->lock);
     if (pool->export == 0) {
         pool->charge.gpu = (uint8_t)(pool->gpu & 0x7f);
-        if (pool->charge.pages == 0) /* it lies nowhere yet: then where the GPU's first claim is */
+        if (pool->charge.pages == 0) /* not placed yet: in the region of the GPU's first claim */
             pool->charge.region = (uint8_t)(pool->gpu & 0x7f);
         uint32_t number = exports_share(process, &pool->charge);
         pool->export = number != EXPORTS_UNTRACKED ? number : 0;

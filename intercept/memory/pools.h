@@ -1,10 +1,15 @@
 /*
- * What the driver takes and gives back by its own lights: memory pools, and the memory of graphs. What such a pool has reserved
- * is what counts, not what was handed out of it.
+ * Memory pools, and the memory of graphs, which is a pool of each device. A pool is charged with what the driver has reserved for it,
+ * not with what is allocated from it.
  *
- * The driver says how much that is only afterwards. So before a call that may make a pool grow, as much is taken as it can grow
- * by; after it, the pool is settled: what it has not reserved is given back. What shrinks a pool (a synchronisation, mostly)
- * is seen when the pool is settled next: at a synchronisation, at a question for the free memory, at a refusal.
+ * The driver reports the reserved size only afterwards. So before a call that may make a pool grow, the most that it can grow by is
+ * taken from the claim. After the call the pool is settled: what the driver did not reserve is given back. A pool that has shrunk
+ * (mostly at a synchronisation) is settled at the next synchronisation, query of the free memory, or refused allocation.
+ *
+ * Each pool has a lock, which is held while the driver is called; the list of pools has another.
+ *
+ * Source: "Stream Ordered Memory Allocator", CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT and CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT in the
+ * CUDA driver API's documentation.
  */
 #ifndef TRANCHE_POOLS_H
 #define TRANCHE_POOLS_H
@@ -12,18 +17,18 @@
 #include "state/charge.h"
 
 enum pools_effort {
-    POOLS_WHAT_IS_FREE,  /* gives back what pools hold unused */
-    POOLS_AFTER_WAITING, /* waits for what is being freed at this moment, too */
+    POOLS_WHAT_IS_FREE,  /* releases what pools hold unused */
+    POOLS_AFTER_WAITING, /* first waits for pending frees */
     POOLS_EFFORTS
 };
 
-/* Makes this process's pools on a GPU smaller. Whether there are any. */
+/* Trims this process's pools on a GPU. False if there was nothing to trim. */
 bool pools_trim(struct process *process, int gpu, enum pools_effort effort);
 
-/* Settles all of them. Costs a load where there are none. */
+/* Settles all pools. Costs one load if there are none. */
 void pools_settle(struct process *process);
 
-/* The pool with this handle, and the memory of graphs on a device. NULL when there is no memory for it. */
+/* The record of the pool with this handle, or of a device's memory of graphs; made if need be. NULL if there is no memory for it. */
 struct pool *pools_memory(struct process *process, CUmemoryPool handle, CUdevice device, int gpu);
 struct pool *pools_graphs(struct process *process, CUdevice device, int gpu);
 
@@ -39,47 +44,47 @@ CUresult pools_take_like(struct process *process, const struct charge *other, ui
 CUresult pools_extend(struct process *process, struct charge *charge, int gpu, uint64_t pages);
 
 /*
- * A call that may make a pool grow, when `bytes` are allocated from it. pools_try makes sure that as much is taken as the pool may
- * grow by then, and on CUDA_SUCCESS holds the pool until pools_leave. pools_enter does the same after pools were made smaller if
- * need be. pools_leave counts what the pool grew by, and writes down what was allocated; it returns whether that may stay: if not,
- * the caller frees it and says that there is no memory.
+ * Around a driver's call that allocates `bytes` from a pool. pools_try takes the most that the pool may grow by, and on CUDA_SUCCESS
+ * holds the pool's lock until pools_leave. pools_enter does the same, and trims pools if the limit refuses. pools_leave settles the
+ * pool and records the allocation. If it returns false, the pool grew beyond its room: the caller frees the allocation and returns
+ * CUDA_ERROR_OUT_OF_MEMORY.
  */
 CUresult pools_try(struct process *process, struct pool *pool, uint64_t bytes);
 CUresult pools_enter(struct process *process, struct pool *pool, uint64_t bytes);
 
-/* What the driver allocated: all zero is nothing, or it is not known. */
+/* The driver's allocation; all zero if there is none. */
 struct allocated {
     CUdeviceptr address;
-    bool of_graph; /* that is being recorded */
+    bool of_graph; /* a node of a graph that is being captured */
 };
 bool pools_leave(struct process *process, struct pool *pool, struct allocated allocated);
 
-/* The same for the memory of graphs. A launch may need that of several devices: all of it is taken before any is entered. */
+/* The same for the memory of graphs. A launch may need several devices': all of it is taken before any pool's lock. */
 CUresult pools_graphs_before(struct process *process, struct pool *pool, uint64_t bytes, struct charge *growth);
 void pools_graphs_enter(struct pool *pool);
 void pools_graphs_leave(struct process *process, struct pool *pool, struct charge *growth);
 
-/* The freeing of memory of a pool, before the driver is asked and after. Meanwhile its place is not known to be free, and another
- * thread may be given the same address. False if it is not a pool's, as far as is known. */
+/* Freeing memory of a pool: pools_freeing before the driver is called, pools_freed with its result. In between, another thread may be given
+ * the same address. False if the address is not known to be a pool's. */
 bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *memory);
 void pools_freed(struct process *process, const struct entry *memory, CUstream stream, CUresult result);
 
-/* Memory of a pool goes with the address of that, and with these bits while it is being freed. */
+/* The `with` of a pool's memory is the address of its `struct pool`, plus some of these bits while it is being freed. */
 #define POOLS_FREEING UINT64_C(0xfff)
 
-/* A primary context ended, and with it what was in use of its device's default pool. */
+/* A primary context ended, and with it the allocations from its device's default pool. */
 void pools_primary_gone(struct process *process);
 
-/* The driver gave other memory an address, so that what was there of a pool is no more, however it ended. Costs a load where
- * there is no pool's. */
+/* The driver returned an address for memory that is no pool's: a pool's memory that is recorded there no longer exists. Costs one load if
+ * there is none. */
 void pools_address_taken(struct process *process, CUdeviceptr address);
 
-/* A pool's end: before the driver is asked, and after. What was allocated from it lives on. */
+/* Destroying a pool: pools_destroying before the driver is called, pools_destroyed with its result. Its allocations live on. */
 struct pool *pools_find(struct process *process, CUmemoryPool handle);
-bool pools_destroying(struct process *process, struct pool *pool); /* false if another thread is about that */
+bool pools_destroying(struct process *process, struct pool *pool); /* false if another thread does so already */
 void pools_destroyed(struct process *process, struct pool *pool, CUresult result);
 
-/* Makes a pool's memory outlive this process; the number that exported descriptors are to carry, or 0. */
+/* Makes a pool's charge a share. Returns the number for exported descriptors (exports.h); 0 if there is none left. */
 uint32_t pools_share(struct process *process, struct pool *pool);
 
 #endif

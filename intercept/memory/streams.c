@@ -12,17 +12,17 @@
 #define WAIT_NS UINT64_C(500000000)
 #define POLL_NS 20000
 
-/* How many places are looked at for each that may come: more than one, so that what is done does not pile up. */
+/* Entries that are queried for each new one: more than one, so that finished ones do not accumulate. */
 #define SWEEP 4
 
-/* A stream, or once somebody has asked for it, an event that was recorded in it after the frees. All zero is a place that is free. */
+/* An entry: a stream, or, once it was queried, an event that was recorded in it after the frees. All zero is a free entry. */
 struct freed_in {
     CUcontext context;
     CUstream stream;
     CUevent event;
-    long thread;     /* whose default stream it is; 0: not a thread's */
-    uint64_t number; /* of the last free in it: one that has not changed was not used again; 0: the place is free */
-    streams_freed *freed; /* to be called when it is done, with `memory`; NULL if it is a pool's */
+    long thread;          /* for a thread's default stream: the thread; else 0 */
+    uint64_t number;      /* of the last free in it, which changes with each free; 0: the entry is free */
+    streams_freed *freed; /* called with `memory` when it is done; NULL for a pool's memory */
     struct entry memory;
 };
 
@@ -38,7 +38,7 @@ static bool grow(struct streams *streams) {
     return larger != NULL;
 }
 
-/* Under the lock: the place of what is the same, or a free one. An event is like no other. */
+/* Under the lock: the entry of the same stream, or a free one. NULL if there is no memory. Each event has its own entry. */
 static struct freed_in *place_for(struct streams *streams, const struct freed_in *freed) {
     size_t unused = streams->count;
     for (size_t i = 0; i < streams->count; i++) {
@@ -88,7 +88,7 @@ static bool at(struct streams *streams, size_t index, struct freed_in *freed) {
     return any;
 }
 
-/* Puts another in a place. False if something was freed in it since. */
+/* Replaces an entry. False if something was freed in its stream since it was read. */
 static bool replace(struct streams *streams, size_t index, const struct freed_in *freed, struct freed_in other) {
     lock_take(&streams->lock);
     bool same = index < streams->count && streams->each[index].number == freed->number;
@@ -100,7 +100,7 @@ static bool replace(struct streams *streams, size_t index, const struct freed_in
     return same;
 }
 
-/* What waited for it is free now. */
+/* Removes an entry whose frees are done. */
 static void take_out(struct process *process, size_t index, const struct freed_in *freed) {
     struct streams *streams = &process->streams;
     if (!replace(streams, index, freed, (struct freed_in){0}))
@@ -118,14 +118,15 @@ static bool is_recorded(CUstream stream) {
     return REAL(cuStreamIsCapturing)(stream, &capturing) != CUDA_SUCCESS || capturing != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* --- events instead of streams ------------------------------------------------------------------------------------- */
+/* --- events in place of streams ------------------------------------------------------------------------------------ */
 
-/* Another thread's default stream can only be asked by way of the one that waits for it. */
+/* Another thread's default stream cannot be named; the legacy default stream waits for it. */
 static CUstream stream_to_ask(const struct freed_in *freed) {
     return freed->thread == 0 || freed->thread == this_thread() ? freed->stream : CU_STREAM_LEGACY;
 }
 
-/* In the stream's context; `freed` is the event then. Where something was freed meanwhile, the stream stays. */
+/* Records an event in an entry's stream, and puts it in the stream's place, in `freed` too. False if that failed or if something was freed in
+ * the stream meanwhile. The stream's context is current. */
 static bool record(struct streams *streams, size_t index, struct freed_in *freed) {
     struct freed_in recorded = {.context = freed->context, .number = freed->number};
     CUstream stream = stream_to_ask(freed);
@@ -139,10 +140,10 @@ static bool record(struct streams *streams, size_t index, struct freed_in *freed
     return false;
 }
 
-/* --- asking -------------------------------------------------------------------------------------------------------- */
+/* --- querying ------------------------------------------------------------------------------------------------------ */
 
-/* By an event in it, since a stream may never be idle, or be busy again by the time that it is synchronised. What was freed is the
- * pools' again once something was synchronised, which takes no time when it is done. Under `asking`, as all that follows. */
+/* Queries an event rather than the stream, which may never be idle. The driver returns freed memory to its pool at a synchronisation, which
+ * takes no time once the event is done. Under `asking`, as are the functions below. */
 static bool is_done(struct process *process, size_t index, struct freed_in *freed, bool synchronize) {
     struct streams *streams = &process->streams;
     if (freed->event == NULL && !record(streams, index, freed))
@@ -156,7 +157,7 @@ static bool is_done(struct process *process, size_t index, struct freed_in *free
     return true;
 }
 
-/* A stream whose context is being ended is not done, and not to be asked. */
+/* A stream whose context is being ended counts as not done, and is not queried. */
 static bool is_done_in_context(struct process *process, size_t index, struct freed_in *freed, bool synchronize) {
     CUcontext current = NULL;
     WORK(contexts_try_to_work(process, freed->context));
@@ -164,7 +165,7 @@ static bool is_done_in_context(struct process *process, size_t index, struct fre
         return false;
     bool other = REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current != freed->context;
     if (other && REAL(cuCtxPushCurrent_v2)(freed->context) != CUDA_SUCCESS) {
-        freed->event = NULL; /* the context is gone, and its work and events with it */
+        freed->event = NULL; /* the context has ended, with its work and events */
         take_out(process, index, freed);
         return true;
     }
@@ -174,13 +175,13 @@ static bool is_done_in_context(struct process *process, size_t index, struct fre
     return done;
 }
 
-/* What follows must not break the recording of a stream. */
+/* Makes this thread's calls harmless to a capture in progress (cuThreadExchangeStreamCaptureMode). */
 static bool relax(CUstreamCaptureMode *mode) {
     *mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     return REAL(cuThreadExchangeStreamCaptureMode)(mode) == CUDA_SUCCESS;
 }
 
-/* Takes out what is done among the next few places that were not looked at lately, and at `index`. */
+/* Queries the entry at `index` and the next SWEEP entries in turn, and removes those that are done. */
 static void sweep(struct process *process, size_t index) {
     struct streams *streams = &process->streams;
     CUstreamCaptureMode mode;
@@ -197,9 +198,9 @@ static void sweep(struct process *process, size_t index) {
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 }
 
-/* --- what ends ------------------------------------------------------------------------------------------------------- */
+/* --- ends ------------------------------------------------------------------------------------------------------------ */
 
-/* The place of a stream. False if nothing was freed in it. */
+/* The index of a stream's entry. False if nothing was freed in it. */
 static bool find(struct streams *streams, CUstream stream, size_t *index) {
     lock_take(&streams->lock);
     size_t i = 0;
@@ -211,7 +212,7 @@ static bool find(struct streams *streams, CUstream stream, size_t *index) {
     return found;
 }
 
-/* An event stands for it where it is not done. */
+/* If its frees are not done, an event takes the stream's place. */
 void streams_gone(struct process *process, CUstream stream) {
     struct streams *streams = &process->streams;
     struct freed_in freed;
@@ -221,11 +222,11 @@ void streams_gone(struct process *process, CUstream stream) {
     lock_take(&streams->asking);
     sweep(process, index);
     if (at(streams, index, &freed) && freed.number != 0 && freed.stream == stream)
-        take_out(process, index, &freed); /* none could be recorded */
+        take_out(process, index, &freed); /* no event could be recorded */
     lock_give(&streams->asking);
 }
 
-/* Its events are gone with it. */
+/* The context's events ended with it. */
 void streams_context_gone(struct process *process, CUcontext context) {
     struct streams *streams = &process->streams;
     struct freed_in freed;
@@ -295,9 +296,9 @@ void streams_settle(struct process *process) {
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 }
 
-/* --- all of them ----------------------------------------------------------------------------------------------------- */
+/* --- all streams ----------------------------------------------------------------------------------------------------- */
 
-/* For what was found to be done without being synchronised: an event that nothing was recorded in does not wait. */
+/* Synchronises for the frees that were found done by a query alone. An event that was never recorded does not wait. */
 static void synchronize(struct streams *streams) {
     CUevent event = NULL;
     if (!streams->unsynchronized || REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
@@ -338,7 +339,7 @@ static uint64_t now_ns(void) {
     return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
 }
 
-/* Polls, since the driver knows no wait with an end. */
+/* Polls, since the driver has no wait with a timeout. */
 void streams_wait(struct process *process) {
     const struct timespec pause = {.tv_nsec = POLL_NS};
     struct streams *streams = &process->streams;

@@ -1,34 +1,35 @@
 /*
- * Streams in which memory of pools was freed. A free is done when its stream comes to it, and before that the memory is nobody
- * else's: whoever needs to know that it is there again asks the streams.
+ * Frees in streams. The driver executes a free when the stream reaches it; until then the memory is in use. An entry is kept for each
+ * stream with such a free, or for an event that was recorded after it, and the driver is queried whether it is done.
  *
- * Source: cuMemFreeAsync and the stream-ordered memory allocator in the CUDA driver API's documentation.
+ * Entries are under streams.lock; the driver is queried under streams.asking.
+ *
+ * Source: cuMemFreeAsync and "Stream Ordered Memory Allocator" in the CUDA driver API's documentation.
  */
 #ifndef TRANCHE_STREAMS_H
 #define TRANCHE_STREAMS_H
 
 #include "state/process.h"
 
-/* Something was freed in a stream: of the current context, if it is one of the default ones. */
+/* Memory of a pool was freed in a stream. A default stream is the current context's. */
 void streams_freed_in(struct process *process, CUstream stream);
 
 /*
- * Memory that is no pool's was freed in a stream: `done` is called when the stream has come to it, which is seen when another is
- * freed so or when these are settled. False if that cannot be seen: then the caller waits for the stream.
+ * Memory that is no pool's was freed in a stream: `done` is called once the stream has executed the free, at the latest by
+ * streams_settle. False if that cannot be queried: then the caller waits for the stream.
  */
 typedef void streams_freed(struct process *process, const struct entry *memory, CUresult result);
 bool streams_free_later(struct process *process, CUstream stream, const struct entry *memory, streams_freed *done);
-void streams_settle(struct process *process); /* costs a load where there is none */
+void streams_settle(struct process *process); /* costs one load if there is none */
 
-/* A stream that is about to be destroyed, and a context that was, with all of its streams. */
+/* A stream is about to be destroyed; a context was destroyed, with all its streams. */
 void streams_gone(struct process *process, CUstream stream);
 void streams_context_gone(struct process *process, CUcontext context);
 
-/* Whether all of them have come to what was freed in them before this was asked. One that is being recorded has not. */
+/* Whether all streams have executed the frees so far. A stream that is being captured has not. */
 bool streams_are_idle(struct process *process);
 
-/* Waits until they have, half a second at most: a stream may be waiting for the caller. What is put into the streams meanwhile
- * is not waited for. */
+/* Waits until they have, at most half a second, since a stream may be waiting for the caller. Later frees are not waited for. */
 void streams_wait(struct process *process);
 
 #endif
