@@ -5,7 +5,6 @@
 #include "memory/objects.h"
 #include "state/gpus.h"
 
-/* A function that was only listed is not loaded yet, and tells only then what it needs. */
 CUresult kernels_local_of_function(CUfunction function, uint64_t *most) {
     int bytes = 0;
     CUresult result = REAL(cuFuncGetAttribute)(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function);

@@ -1,7 +1,9 @@
 /*
- * Arrays and mipmapped arrays. How much one takes is the driver's own matter, so it is asked: of an array that is made like the
- * wanted one, but without memory behind it (deferred mapping, CUDA 11.6), it tells what memory that would need. Where a driver
- * cannot be asked, its rows are counted generously.
+ * Arrays and mipmapped arrays. Only the driver knows their size. So an array like the wanted one is created without memory (deferred
+ * mapping, CUDA 11.6), and the driver is queried for the memory that it needs. For older drivers, the size is estimated from
+ * above.
+ *
+ * Source: cuArrayGetMemoryRequirements and CUDA_ARRAY3D_DEFERRED_MAPPING in the CUDA driver API's documentation.
  */
 #include "driver/cuda_real.h"
 #include "memory/borrowed.h"
@@ -14,7 +16,7 @@
 #define TEXEL_BYTES_MAX 16u
 #define ROW_ALIGNMENT 512u
 
-/* Each dimension padded, the largest texels there are; with the smaller levels of a mipmapped array twice as much. */
+/* An upper bound: each dimension padded, the largest texels; twice that for the smaller levels of a mipmapped array. */
 static uint64_t guess(const CUDA_ARRAY3D_DESCRIPTOR *array, bool mipmapped) {
     uint64_t row = product(array->Width, TEXEL_BYTES_MAX) + ROW_ALIGNMENT;
     uint64_t rows = product(array->Height ? array->Height + 16 : 1, array->Depth ? array->Depth : 1);
@@ -51,7 +53,7 @@ struct making {
     struct charge charge;
 };
 
-/* Takes what an array will; nothing if it has no memory of its own. */
+/* Takes an array's size; nothing if it has no memory of its own. */
 static CUresult before(struct making *making, const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned int levels) {
     CUdevice device;
     CUresult result = contexts_current(&making->process, &making->place);
@@ -65,7 +67,7 @@ static CUresult before(struct making *making, const CUDA_ARRAY3D_DESCRIPTOR *wan
 }
 
 static CUresult after(struct making *making, enum kind kind, CUresult result, uint64_t handle) {
-    /* Without memory to write it down it stays charged until this process ends. */
+    /* Without memory for the record, it stays charged until this process ends. */
     if (result == CUDA_SUCCESS)
         objects_put(making->process, kind,
                     (struct entry){.key = handle, .charge = making->charge, .context = making->place.context});
@@ -74,7 +76,7 @@ static CUresult after(struct making *making, enum kind kind, CUresult result, ui
     return result;
 }
 
-/* Makes an array by `call`, which stores it in `array`. */
+/* Creates an array by `call`, which stores it in `array`. */
 #define CREATE(kind, array, wanted, levels, call)                                                                      \
     do {                                                                                                               \
         struct making making = {0};                                                                                    \
@@ -86,7 +88,7 @@ static CUresult after(struct making *making, enum kind kind, CUresult result, ui
         return after(&making, kind, result, result == CUDA_SUCCESS ? (uintptr_t) * (array) : 0);                       \
     } while (0)
 
-/* What is wrong with the arguments is the driver's to say. */
+/* The driver answers to invalid arguments. */
 #define DESCRIBE(given, depth, flags)                                                                                  \
     (CUDA_ARRAY3D_DESCRIPTOR) {                                                                                        \
         .Width = (given)->Width, .Height = (given)->Height, .Depth = depth, .Format = (given)->Format,                 \
@@ -126,7 +128,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
     CREATE(KIND_MIPMAP, array, wanted, levels, REAL(cuMipmappedArrayCreate)(array, wanted, levels));
 }
 
-/* Ends an array by `call`. Its entry is taken out first: the driver may use the handle again at once. */
+/* Destroys an array by `call`. Its entry is removed first, since the driver may reuse the handle at once. */
 #define DESTROY(kind, handle, call)                                                                                    \
     do {                                                                                                               \
         struct process *process = process_if_open();                                                                   \

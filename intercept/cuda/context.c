@@ -1,4 +1,4 @@
-/* cuInit, and the life of contexts: each is charged with what it costs before its first allocation. */
+/* cuInit, and the creation, end and limits of contexts; see context/lifecycle.h and context/extra.h. */
 #include "context/extra.h"
 #include "context/lifecycle.h"
 #include "driver/cuda_real.h"
@@ -8,7 +8,7 @@
 
 CUresult cuInit(unsigned int flags) {
     struct process *process;
-    /* The regions first: see map_low in region_file.c. */
+    /* Opens the regions before the driver maps anything: see region_map_low in region/file.c. */
     CUresult result = process_open(&process);
     return result == CUDA_SUCCESS ? REAL(cuInit)(flags) : result;
 }
@@ -44,7 +44,7 @@ CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *create, unsigned 
     CREATE(context, device, REAL(cuCtxCreate_v4)(context, create, flags, device));
 }
 
-/* Pools outlive contexts, but may have been waiting for their streams. */
+/* Pools outlive contexts, but frees may have been pending in the context's streams. */
 static CUresult destroy(cuCtxDestroy_v2_function real, CUcontext context) {
     struct process *process = process_if_open();
     struct context_end end;
@@ -64,7 +64,7 @@ CUresult cuCtxDestroy_v2(CUcontext context) {
     return destroy(REAL(cuCtxDestroy_v2), context);
 }
 
-/* Destroys the context when nobody else is attached to it, which shows by the driver's not knowing it any more. */
+/* Destroys the context if it was the last attachment. If so, the driver no longer knows its handle. */
 CUresult cuCtxDetach(CUcontext context) {
     struct process *process = process_if_open();
     struct context_end end;
@@ -80,8 +80,8 @@ CUresult cuCtxDetach(CUcontext context) {
 
 /* --- primary contexts ------------------------------------------------------------------------------------------------ */
 
-/* Green contexts outlive the primary context that they are views of: after a reset they are views of the next one. Between
- * context_primary_enter and leave. */
+/* Green contexts outlive their primary context: after a reset they are aliases of the next one. Between context_primary_enter and leave, as
+ * is the next function. */
 static void alias_green(struct process *process, CUdevice device, CUcontext primary) {
     struct entry known;
     CUcontext view;
@@ -92,7 +92,6 @@ static void alias_green(struct process *process, CUdevice device, CUcontext prim
     }
 }
 
-/* Likewise. */
 static CUresult retain_primary(struct process *process, CUdevice device, CUcontext *context) {
     CUresult result = context_primary_retain(process, device, context);
     if (result == CUDA_SUCCESS)
@@ -151,9 +150,9 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
     return end_primary(REAL(cuDevicePrimaryCtxReset_v2), true, device);
 }
 
-/* --- green contexts: a part of the processors of a primary context, whose memory they share -------------------------- */
+/* --- green contexts: some of a GPU's processors; they share the primary context's memory ------------------------------ */
 
-/* Creates one while the primary context is held by us, since creating it holds that too, and makes it if there is none. */
+/* Retains the primary context meanwhile, since the driver retains it too, and would create it if there is none. */
 static CUresult create_green(struct process *process, CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device,
                              unsigned int flags) {
     CUcontext primary;
@@ -169,7 +168,7 @@ static CUresult create_green(struct process *process, CUgreenCtx *green, CUdevRe
     return result;
 }
 
-/* What one takes of its own the driver does not say; a whole context's worth is surely enough. */
+/* The driver does not report what a green context takes itself; the cost of a whole context is an upper bound. */
 CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device, unsigned int flags) {
     struct process *process;
     struct charge charge;
@@ -185,7 +184,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevi
     return result;
 }
 
-/* It may have been the last that held the primary context. */
+/* It may be the last that retains the primary context. */
 CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     struct process *process = process_if_open();
     struct entry entry;
@@ -197,7 +196,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     REAL(cuCtxFromGreenCtx)(&view, green);
     context_primary_enter(process, device);
     context_primary_ending(process, device, &end);
-    contexts_unalias(process, view); /* its handle may be another's at once */
+    contexts_unalias(process, view); /* the driver may reuse its handle at once */
     CUresult result = REAL(cuGreenCtxDestroy)(green);
     context_primary_ended(device, &end, result, false);
     if (result == CUDA_SUCCESS) {
@@ -222,7 +221,7 @@ CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
 
 /* --- limits that take memory ----------------------------------------------------------------------------------------- */
 
-/* Between context_extra_enter and leave, which bracket the driver's call too: two threads may set one limit at once. */
+/* Between context_extra_enter and leave, which enclose the driver's call, since two threads may set one limit at once. */
 static CUresult set_heap(struct process *process, const struct place *place, CUlimit limit, size_t value) {
     enum extra extra = limit == CU_LIMIT_PRINTF_FIFO_SIZE ? EXTRA_PRINTF : EXTRA_HEAP;
     size_t now = 0;
@@ -234,7 +233,7 @@ static CUresult set_heap(struct process *process, const struct place *place, CUl
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuCtxSetLimit)(limit, value);
-    REAL(cuCtxGetLimit)(&now, limit); /* what it is now, whether or not the driver took what it was told */
+    REAL(cuCtxGetLimit)(&now, limit); /* the actual value, which may differ from the requested one */
     context_extra_set(process, place, extra, now > base ? now - base : 0);
     return result;
 }
@@ -253,7 +252,7 @@ static CUresult set_stack(struct process *process, const struct place *place, si
     return result;
 }
 
-/* A context has room for its limits as they are at first; what is beyond that is taken before they are raised. */
+/* The first cost of a context includes its first limits. More is taken before a limit is raised. */
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
     struct process *process;
     struct place place;

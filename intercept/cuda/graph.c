@@ -1,7 +1,9 @@
 /*
- * Graphs that allocate. The driver takes memory for them when they are launched, from a pool of the device that all graphs
- * share, and keeps it until it is trimmed: see pools.h. What one launch can take is the sum of its allocations, seen when the
+ * Graphs that allocate. When a graph is launched, the driver takes memory from a pool of the device that all graphs share, and keeps it
+ * until that is trimmed: see memory/pools.h. A launch takes at most the sum of the graph's allocations, which is recorded when the
  * graph is instantiated.
+ *
+ * Source: "Graph Memory Nodes" in the CUDA C++ Programming Guide.
  */
 #include "driver/cuda_real.h"
 #include "memory/objects.h"
@@ -39,7 +41,7 @@ static bool add_node(CUgraphNode node, struct sizes *sizes, int depth) {
     return true;
 }
 
-/* False if not all of it can be told. */
+/* Adds the allocations of a graph. False if they cannot all be read. */
 static bool add_graph(CUgraph graph, struct sizes *sizes, int depth) {
     size_t count = 0;
     if (depth > DEPTH_MAX)
@@ -59,8 +61,8 @@ static bool add_graph(CUgraph graph, struct sizes *sizes, int depth) {
 }
 
 /*
- * An instance is known by a number, since the driver may give its handle out again before whoever destroyed it has come to forget
- * it. By the number there is an entry with a bit for each device, and one for each device with the bytes.
+ * An instance is identified by a number, since the driver may reuse its handle before the record of the former instance is removed. The
+ * number leads to an entry with a bit for each device, and to one entry for each device with the bytes.
  */
 static uint64_t key_of_devices(uint64_t number) {
     return objects_key(number, 0);
@@ -87,7 +89,7 @@ static void forget(struct process *process, CUgraphExec exec, uint64_t number) {
             objects_remove(process, KIND_GRAPH_EXEC, key_of(number, device), &of_device);
 }
 
-/* Also one that allocates nothing, so that every living instance is known. False when there is no memory for it. */
+/* Records an instance, even if it allocates nothing, so that all instances are known. False if there is no memory for that. */
 static bool record(struct process *process, CUgraphExec exec, const struct sizes *sizes) {
     static _Atomic uint64_t last_number;
     uint64_t devices = 0, number = 1 + atomic_fetch_add(&last_number, 1);
@@ -111,7 +113,7 @@ struct launching {
     struct process *process;
     struct pool *pools[GRAPH_DEVICES];
     struct charge growth[GRAPH_DEVICES];
-    bool alone; /* nothing is being instantiated */
+    bool alone; /* no graph is being instantiated */
 };
 
 static CUresult take_for(struct launching *launching, CUdevice device, uint64_t bytes) {
@@ -128,7 +130,7 @@ static CUresult take_for(struct launching *launching, CUdevice device, uint64_t 
     return result;
 }
 
-/* In the order of devices, so that two launches do not wait for each other. */
+/* Takes pools' locks in the order of devices, so that two launches do not deadlock. */
 static CUresult before(struct launching *launching, const struct sizes *sizes) {
     CUresult result = CUDA_SUCCESS;
     for (int device = 0; device < GRAPH_DEVICES && result == CUDA_SUCCESS; device++)
@@ -145,7 +147,7 @@ static CUresult before(struct launching *launching, const struct sizes *sizes) {
     return result;
 }
 
-/* What a launch frees, it frees when the stream comes to it. */
+/* A launch frees its memory when the stream reaches it. */
 static CUresult launched(struct launching *launching, CUstream stream, CUresult result) {
     bool any = false;
     for (int device = 0; device < GRAPH_DEVICES; device++)
@@ -250,7 +252,7 @@ static CUresult instantiated(struct process *process, CUresult result, CUgraphEx
     forget(process, *exec, number_of(process, *exec));
     if (add_graph(graph, &sizes, 0) && record(process, *exec, &sizes))
         return CUDA_SUCCESS;
-    REAL(cuGraphExecDestroy)(*exec); /* what it takes when it is launched could not be counted */
+    REAL(cuGraphExecDestroy)(*exec); /* its launches could not be charged */
     forget(process, *exec, number_of(process, *exec));
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -278,7 +280,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned 
     INSTANTIATE(exec, graph, REAL(cuGraphInstantiateWithFlags)(exec, graph, flags));
 }
 
-/* One of the flags uploads the graph at once, which takes the memory that a launch would. */
+/* CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD: uploads the graph at once, which takes the memory of a launch. */
 #define UPLOAD 2u
 
 static CUresult uploading(struct launching *launching, CUgraph graph) {

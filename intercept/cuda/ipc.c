@@ -1,5 +1,10 @@
-/* Memory of other processes: whoever made it pays for it, and whoever holds it after that one's death; see tags.h. Memory whose
- * maker is not of this claim is paid by whoever opens it. */
+/*
+ * Memory of other processes (legacy IPC), and external memory of other APIs. Its owner is charged for it, by a share that outlives the
+ * owner as long as another process has it open; see memory/tags.h. If the owner is not of this claim, the process that opens the
+ * memory is charged.
+ *
+ * Source: cuIpcOpenMemHandle and cuImportExternalMemory in the CUDA driver API's documentation.
+ */
 #include "driver/cuda_real.h"
 #include "memory/allocations.h"
 #include "memory/borrowed.h"
@@ -22,13 +27,13 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
 }
 
 /*
- * KIND_IPC_MEMORY has what is charged, with a reference for each opening of one handle in one context, by a key; KIND_IPC the
- * addresses, by which a key is known. The key is made of the handle and the context, and not of the address: the driver may give
- * that out again before all those who closed what was there have come to count that.
+ * KIND_IPC_MEMORY has, by a key, the charge and a reference for each opening of one handle in one context. KIND_IPC maps an address to a
+ * key. The key is made of the handle and the context, since the driver may reuse the address before all records of what was there
+ * are removed. `opened` (process.h) protects the openings.
  *
- * One address may stand for several keys: what the owner has freed is still open here when it has made something else in its
- * place, in the same block, of which it gives another handle. The further ones are in KIND_IPC_BESIDE, each by address and key.
- * Which of them is closed when the address is makes no difference, if each is as often as it was opened.
+ * One address may have several keys: memory that its owner has freed is still open here when the owner has allocated other memory in the
+ * same block and passed on its handle. The further keys are in KIND_IPC_BESIDE, by address and key. Which of them a close of the
+ * address removes makes no difference, as long as each is closed as often as it was opened.
  */
 #define ONE_OPEN 1
 #define ONE_CLOSING (1 << 22) /* above that in `references` */
@@ -38,7 +43,7 @@ struct opening {
     struct place place;
     uint64_t key;
     struct charge charge;
-    bool known; /* it was open already, and is held by a reference; else there is a charge of its own */
+    bool known; /* it was open already: a reference holds it; if not, `charge` is its own */
 };
 
 static bool count_in(struct opening *opening) {
@@ -46,7 +51,7 @@ static bool count_in(struct opening *opening) {
     return objects_refer(opening->process, KIND_IPC_MEMORY, opening->key, ONE_OPEN, &memory);
 }
 
-/* How large that is which we cannot join, the driver tells only when it is open; it is at least one block. */
+/* The size of memory whose share is not found is known only when it is open; it is at least one block. */
 static CUresult before(struct opening *opening, const CUipcMemHandle *handle) {
     uint64_t halves[2];
     uint8_t tag[TAG_SIZE];
@@ -62,13 +67,13 @@ static CUresult before(struct opening *opening, const CUipcMemHandle *handle) {
     return pools_take(opening->process, opening->place.gpu, BLOCK_PAGES, &opening->charge);
 }
 
-/* Under the lock of what is opened. */
+/* Under `opened`. */
 static bool is_open(struct process *process, uint64_t key) {
     struct entry memory;
     return objects_find(process, KIND_IPC_MEMORY, key, &memory) && memory.references % ONE_CLOSING != 0;
 }
 
-/* Under the lock of what is opened. */
+/* Under `opened`. */
 static bool name_it(struct process *process, uint64_t address, uint64_t key, uint32_t context) {
     struct entry name = {.key = address, .with = key, .context = context}, known;
     enum kind kind = KIND_IPC;
@@ -80,7 +85,7 @@ static bool name_it(struct process *process, uint64_t address, uint64_t key, uin
     return objects_put(process, kind, name);
 }
 
-/* Under the lock of what is opened. */
+/* Under `opened`. */
 static bool find_beside(struct process *process, uint64_t address, uint64_t *key) {
     struct entry name;
     for (size_t at = 0; objects_copy(process, KIND_IPC_BESIDE, at, &name, 1) != 0; at++) {
@@ -93,7 +98,7 @@ static bool find_beside(struct process *process, uint64_t address, uint64_t *key
     return false;
 }
 
-/* The key of something that is about to be closed. False if nothing of ours is open there. */
+/* The key of memory that is about to be closed. False if none is recorded at the address. */
 static bool closing(struct process *process, uint64_t address, uint64_t *key) {
     struct entry name = {0}, memory;
     if (!process_has(process, KIND_IPC) && !process_has(process, KIND_IPC_BESIDE))
@@ -107,7 +112,7 @@ static bool closing(struct process *process, uint64_t address, uint64_t *key) {
     return found;
 }
 
-/* `change` is one opening less, or one closing. */
+/* Removes ONE_OPEN or ONE_CLOSING from a memory's references, and ends it with the last. */
 static void let_go(struct process *process, uint64_t address, uint64_t key, int change) {
     struct entry memory, name;
     lock_take(&process->opened);
@@ -131,7 +136,7 @@ static void give_up(struct opening *opening) {
         charge_end(opening->process, &opening->charge);
 }
 
-/* Now we know how large it is. */
+/* The size is known now: takes what is missing. */
 static CUresult pay(struct opening *opening, CUdeviceptr address) {
     struct process *process = opening->process;
     struct charge more;
@@ -146,7 +151,8 @@ static CUresult pay(struct opening *opening, CUdeviceptr address) {
         opening->charge.pages = (uint32_t)pages;
         return CUDA_SUCCESS;
     }
-    CUresult result = pools_take(process, opening->place.gpu, pages, &more); /* perhaps in another region */
+    CUresult result =
+        pools_take(process, opening->place.gpu, pages, &more); /* the first region is full: perhaps in another one */
     if (result == CUDA_SUCCESS) {
         charge_give(process, &opening->charge);
         opening->charge = more;
@@ -154,8 +160,8 @@ static CUresult pay(struct opening *opening, CUdeviceptr address) {
     return result;
 }
 
-/* Another thread may have opened the same meanwhile, which counts for us too. False when there is no memory for it. Under the lock
- * of what is opened. */
+/* Another thread may have opened the same memory meanwhile: then its record gets one more reference. False if there is no memory for a
+ * record. Under `opened`. */
 static bool record(struct opening *opening, CUdeviceptr address) {
     struct process *process = opening->process;
     struct entry memory = {
@@ -228,7 +234,7 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_ME
         return result;
     if (memory == NULL || from == NULL)
         return REAL(cuImportExternalMemory)(memory, from);
-    /* The driver takes the descriptor over, so it is looked at before. */
+    /* The driver takes ownership of the descriptor, so the tag is read before. */
     if (from->type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD && tag_read(from->handle.fd, tag))
         charge_join(process, tag, &charge);
     if (charge.share == 0) {
@@ -244,7 +250,7 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_ME
     return result;
 }
 
-/* A buffer or array made by `call` on external memory, which stores it in `made`. */
+/* A buffer or array on external memory, made by `call`, which stores it in `made`. */
 #define MAP(memory, made, call)                                                                                        \
     do {                                                                                                               \
         struct process *process = process_if_open();                                                                   \

@@ -58,7 +58,6 @@ CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *size, CUlibrary libra
     MEASURED(hidden_use_library(&use, library), REAL(cuLibraryGetManaged)(address, size, library, name));
 }
 
-/* Its functions live where it does. */
 static CUresult get_module(CUmodule *module, CUlibrary library) {
     MEASURED(hidden_use_library(&use, library), REAL(cuLibraryGetModule)(module, library));
 }

@@ -1,4 +1,4 @@
-/* Allocating and freeing, and what reports memory. */
+/* Linear memory: allocating and freeing it, moving managed memory, and the functions that report memory. See memory/allocations.h. */
 #include "driver/cuda_real.h"
 #include "memory/allocations.h"
 #include "memory/borrowed.h"
@@ -9,11 +9,11 @@
 
 #include <stdint.h>
 
-/* No driver pads the rows of a pitched allocation to more; were it so, allocations_resize sees it. */
+/* An upper bound of the padding of a pitched allocation's rows. If a driver used more, allocations_resize would charge it. */
 #define PITCH_ALIGNMENT_MAX 512u
 
-/* Allocates `size` bytes by `call`, which stores the address in `address`, once they are granted; `free` undoes what cannot be
- * written down. A call that allocates nothing is the driver's to refuse. */
+/* Allocates `size` bytes by `call`, which stores the address in `address`, after `granting`; `free` undoes an allocation that cannot be
+ * recorded. The driver answers to a call that allocates nothing. */
 #define ALLOCATE_BY(granting, address, size, call, free)                                                               \
     do {                                                                                                               \
         struct grant grant;                                                                                            \
@@ -41,16 +41,16 @@ static CUresult allocate(CUdeviceptr *address, size_t size) {
     ALLOCATE(address, size, REAL(cuMemAlloc_v2)(address, size), REAL(cuMemFree_v2)(*address));
 }
 
-/* Counted in full from the start, on every GPU of the process: each may come to hold all of it at any time. */
+/* Charged in full on every GPU of the process, since all of it may move to any of them at any time. */
 CUresult cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned int flags) {
     struct further_charges further;
     ALLOCATE_BY(allocations_grant_everywhere(&grant, current_at_work, &further, size), address, size,
                 REAL(cuMemAllocManaged)(address, size, flags), REAL(cuMemFree_v2)(*address));
 }
 
-/* --- beyond the limit, for jobs that asked for that ------------------------------------------------------------------ */
+/* --- host memory, for what exceeds the limit of a job that requests this ---------------------------------------------- */
 
-/* Managed memory that stays on the host: the GPU reads and writes it there, and takes none of its own for it. */
+/* Managed memory that stays on the host: the GPU accesses it there and needs none of its own memory. */
 static CUresult allocate_on_host(CUdeviceptr *address, size_t size) {
     CUdevice device;
     CUresult result = REAL(cuCtxGetDevice)(&device);
@@ -84,17 +84,17 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size) {
     return result == CUDA_ERROR_OUT_OF_MEMORY ? spill(address, size) : result;
 }
 
-/* --- where managed memory lies --------------------------------------------------------------------------------------- */
+/* --- moving managed memory ------------------------------------------------------------------------------------------- */
 
 /*
- * Memory that lies on the host since it did not fit under the limit must not come to the GPU. To the program it is what
- * cuMemAlloc gave it, and such memory can be neither prefetched nor advised.
+ * Memory that lies on the host because it exceeds the limit must not move to the GPU. The program got it from cuMemAlloc, and such
+ * memory can be neither prefetched nor advised: the driver answers CUDA_ERROR_INVALID_VALUE.
  */
 static CUresult movable(CUdeviceptr address, size_t size) {
     return allocations_on_host(process_if_open(), address, size) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-/* Nor must any memory come to a GPU without a claim, for which it takes no context there. */
+/* Managed memory must not move to a GPU without a claim, which would need no context there. */
 static CUresult allowed_at(CUmemLocation location) {
     struct process *process = process_if_open();
     int gpu;
@@ -134,7 +134,7 @@ CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr address, size_t size, CUmemLocat
     MOVE(address, size, location, REAL(cuMemPrefetchAsync_v2_ptsz)(address, size, location, flags, stream));
 }
 
-/* Advice that brings memory to a place, or maps it there. Other advice does neither, and some does not look at the place. */
+/* The location of advice that moves memory there or maps it there. Other advice does neither. */
 static CUmemLocation advised_place(CUmem_advise advice, CUmemLocation location) {
     bool looks = advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION || advice == CU_MEM_ADVISE_SET_ACCESSED_BY;
     return looks ? location : (CUmemLocation){CU_MEM_LOCATION_TYPE_INVALID, 0};
@@ -148,7 +148,7 @@ CUresult cuMemAdvise_v2(CUdeviceptr address, size_t size, CUmem_advise advice, C
     MOVE(address, size, advised_place(advice, location), REAL(cuMemAdvise_v2)(address, size, advice, location));
 }
 
-/* The first of several that may not be moved decides. What is not there is the driver's to judge. */
+/* The first refusal decides. The driver answers to missing arrays. */
 static CUresult batch_movable(const CUdeviceptr *addresses, const size_t *sizes, size_t count,
                               const CUmemLocation *locations, size_t locations_count) {
     CUresult result = CUDA_SUCCESS;
@@ -181,7 +181,7 @@ static uint64_t padded(uint64_t width) {
                : (width + PITCH_ALIGNMENT_MAX - 1) & ~(uint64_t)(PITCH_ALIGNMENT_MAX - 1);
 }
 
-/* A pitched allocation has the driver's pitch, known only afterwards. `free` undoes one that does not fit after all. */
+/* A pitched allocation: its size depends on the driver's pitch, which is known only afterwards. `free` undoes one that does not fit. */
 #define ALLOCATE_PITCH(address, pitch, width, height, call, free)                                                      \
     do {                                                                                                               \
         struct grant grant;                                                                                            \
@@ -249,9 +249,9 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
     FREE(address, REAL(cuMemFree_v2)(address));
 }
 
-/* --- what reports memory --------------------------------------------------------------------------------------------- */
+/* --- reporting memory ------------------------------------------------------------------------------------------------ */
 
-/* What a device's claim allows; nothing of a device without a claim. */
+/* The limit of a device; 0 without a claim. */
 static CUresult device_limit(CUdevice device, uint64_t *limit) {
     struct process *process;
     int gpu;
@@ -263,7 +263,7 @@ static CUresult device_limit(CUdevice device, uint64_t *limit) {
     return result;
 }
 
-/* The same for the current context's device, and what is left of it. */
+/* The limit of the current context's device, and what is left of it. */
 static CUresult current_limit(uint64_t *limit, uint64_t *left) {
     struct process *process;
     int gpu;
@@ -279,13 +279,13 @@ static CUresult current_limit(uint64_t *limit, uint64_t *left) {
             continue;
         uint64_t bytes = region_limit_bytes(region, REGION_GPU), used = region_used_bytes(region, REGION_GPU);
         *limit += bytes;
-        /* A limit may have been lowered below what is used; that takes nothing from another claim. */
+        /* A claim whose limit was lowered below its use has nothing left; that does not reduce what others have. */
         *left += used < bytes ? bytes - used : 0;
     }
     return result;
 }
 
-/* The smaller of what the driver says and what the claim says: others may have taken of the physical memory. */
+/* The smaller of the driver's value and the claim's: other users may have taken physical memory. */
 #define LOWER(number, bound)                                                                                           \
     do {                                                                                                               \
         if ((number) != NULL && *(number) > (bound))                                                                   \

@@ -4,7 +4,7 @@
 #include "context/modules.h"
 #include "driver/cuda_real.h"
 
-/* Loads by `call`; what is wrong with the arguments is the driver's to say. */
+/* Loads a module by `call`. The driver answers to missing arguments. */
 #define LOAD(module, from, image_size, call)                                                                           \
     do {                                                                                                               \
         if ((module) == NULL || (from) == NULL)                                                                        \
@@ -75,8 +75,7 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     return result;
 }
 
-/* In an array that is larger than it need be, only as much is looked at as there is. To say what they need, the functions are
- * loaded. */
+/* The array may be larger than the number of functions. Loads the functions, since the driver reports their needs only then. */
 static CUresult local_of_listed(CUfunction *functions, unsigned count, CUmodule module, uint64_t *most) {
     unsigned there = 0;
     CUresult result = REAL(cuModuleGetFunctionCount)(&there, module);

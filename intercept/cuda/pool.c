@@ -1,4 +1,4 @@
-/* Stream-ordered allocation: what a pool has reserved counts, see pools.h. And the synchronisations at which pools shrink. */
+/* Stream-ordered allocation and memory pools, and the synchronisations at which pools shrink; see memory/pools.h. */
 #include "driver/cuda_real.h"
 #include "memory/allocations.h"
 #include "memory/borrowed.h"
@@ -21,7 +21,7 @@ static CUresult find_device(struct process **process, CUstream stream, CUdevice 
     if (result != CUDA_SUCCESS || contexts_is_default_stream(stream) ||
         REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
         return result;
-    /* A stream of another context, perhaps of another device. */
+    /* The stream may be of another context and device. */
     CUcontext current = NULL;
     if (REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == context ||
         REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
@@ -40,11 +40,11 @@ static bool is_capturing(CUstream stream) {
 struct allocating {
     struct process *process;
     CUmemoryPool handle;
-    struct pool *pool; /* NULL: it is not ours to count */
+    struct pool *pool; /* NULL: not charged here */
     int gpu;
 };
 
-/* Whose default pool a handle is that we have not seen being made: it may be another device's than the stream's. */
+/* The device whose default pool a handle is, if it was not created by a shadowed call: it may differ from the stream's. */
 static CUresult find_owner(struct process *process, CUmemoryPool handle, CUdevice *device, int *gpu) {
     int count = 0;
     REAL(cuDeviceGetCount)(&count);
@@ -58,7 +58,7 @@ static CUresult find_owner(struct process *process, CUmemoryPool handle, CUdevic
     return CUDA_SUCCESS;
 }
 
-/* The pool `handle`, or the current one of the stream's device. */
+/* The pool `handle`; if that is NULL, the current pool of the stream's device. */
 static CUresult find_pool(struct allocating *allocating, CUmemoryPool handle, CUstream stream) {
     CUdevice device;
     struct entry not_ours;
@@ -87,7 +87,7 @@ static CUresult before(struct allocating *allocating, CUmemoryPool handle, CUstr
         return result;
     result = pools_try(allocating->process, pool, bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && is_capturing(stream)) {
-        /* Becomes a node of a graph, which takes memory when it is launched. */
+        /* The call becomes a node of a graph, which takes memory when it is launched. */
         allocating->pool = NULL;
         return CUDA_SUCCESS;
     }
@@ -123,7 +123,7 @@ static CUresult after(struct allocating *allocating, CUresult result, CUdevicept
         return result == CUDA_SUCCESS ? after(&allocating, call, address, stream) : result;                            \
     } while (0)
 
-/* From the very pool that was charged: another thread may make another the device's current one meanwhile. */
+/* Allocates from the pool that was charged: another thread may change the device's current pool meanwhile. */
 #define FROM_CURRENT(address, bytes, stream, real, real_from)                                                          \
     (allocating.pool != NULL ? real_from(address, bytes, allocating.handle, stream) : real(address, bytes, stream))
 
@@ -155,10 +155,10 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemo
     ALLOCATE(address, bytes, pool, named, REAL(cuMemAllocFromPoolAsync_ptsz)(address, bytes, pool, stream));
 }
 
-/* Memory that was not allocated in stream order can be freed so too, and goes when the stream comes to it. */
+/* Memory that was not allocated in stream order can be freed so too, and is freed when the stream reaches the call. */
 struct freeing {
     struct process *process;
-    streams_freed *freed; /* NULL: it is a pool's, if `known` */
+    streams_freed *freed; /* NULL: a pool's memory, if `known` */
     bool known;
     struct entry memory;
 };
@@ -219,7 +219,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
         return result;
     result = process_open(&process);
     if (result == CUDA_SUCCESS && properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
-        objects_put(process, KIND_POOL, (struct entry){.key = (uintptr_t)*pool}); /* of the host's memory */
+        objects_put(process, KIND_POOL, (struct entry){.key = (uintptr_t)*pool}); /* a pool of host memory */
         return result;
     }
     if (result == CUDA_SUCCESS)
@@ -232,7 +232,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
 }
 
 static CUresult destroy_ours(struct process *process, struct pool *pool, CUmemoryPool handle) {
-    streams_wait(process); /* soon it cannot be asked any more what it holds */
+    streams_wait(process); /* after this its size cannot be queried */
     REAL(cuMemPoolTrimTo)(handle, 0);
     pools_settle(process);
     if (!pools_destroying(process, pool))
@@ -242,7 +242,7 @@ static CUresult destroy_ours(struct process *process, struct pool *pool, CUmemor
     return result;
 }
 
-/* Taken out before the driver is asked: it may use the handle again at once. */
+/* Removed before the driver is called, which may reuse the handle at once. */
 CUresult cuMemPoolDestroy(CUmemoryPool handle) {
     struct process *process = process_if_open();
     struct pool *pool = pools_find(process, handle);
@@ -264,7 +264,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
     return result;
 }
 
-/* Gives an exported pool's descriptor the number by which those who import the pool find its charge. */
+/* Writes on an exported pool's descriptor the number by which importers find its share. */
 static bool mark_exported(struct process *process, struct pool *pool, int descriptor) {
     exports_see(process, descriptor);
     uint32_t number = pools_share(process, pool);
@@ -273,7 +273,7 @@ static bool mark_exported(struct process *process, struct pool *pool, int descri
     return number != 0;
 }
 
-/* What an importer holds of a pool is not in its pointers alone. So one that nobody would count after its owner's death is not
+/* An importer keeps the whole pool, not only the memory at its pointers. So a pool that would not be charged after its owner's death is not
  * exported. */
 CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool memory, CUmemAllocationHandleType type,
                                           unsigned long long flags) {
@@ -292,8 +292,8 @@ CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool memory, CUm
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* An imported pool cannot be allocated from. Its owner pays for it if that is of this claim; else we do, for the pointers that we
- * import. */
+/* An imported pool cannot be allocated from. If its owner is of this claim, it is charged already. If not, this process is charged for the
+ * pointers that it imports. */
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type,
                                             unsigned long long flags) {
     struct process *process;

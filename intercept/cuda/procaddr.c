@@ -1,10 +1,12 @@
 /*
- * cuGetProcAddress: the way past the loader. It maps one name to different functions by version and flags, and the driver
- * alone knows how. So the driver answers, and then we look whether the pointer is that of a function which we shadow.
+ * cuGetProcAddress, which programs use in place of the loader. It maps a name to different functions by version and flags, by rules that
+ * only the driver knows. So the driver answers, and if its pointer is that of a shadowed function, the shadow's takes its place.
  *
- * Nothing promises that the driver answers with the pointers that dlsym finds, so we collect, once, what it answers for
- * every name of ours with every version that makes a difference and every flag. Should it still answer a name of ours with
- * a pointer that we do not know, the name decides: better a function of ours with an older form than one that does not count.
+ * The driver may answer with other pointers than dlsym finds. So its answers for every shadowed name, with every relevant version and
+ * flag, are collected once. If it still answers a shadowed name with an unknown pointer, the name decides: a shadowed function of
+ * an older form is better than one that does not account for memory.
+ *
+ * Source: "Driver Entry Point Access" in the CUDA driver API's documentation.
  */
 #include "driver/cuda_real.h"
 
@@ -32,8 +34,8 @@ static const struct row {
 
 #define ROWS (sizeof rows / sizeof rows[0])
 
-/* Pointers with which the driver answered although dlsym finds others. Whoever comes first collects them; several threads
- * at once collect some twice, which does no harm, and no lock can be left held in a forked child. */
+/* Pointers that the driver answers and dlsym does not find. The first call collects them, without a lock that a forked child could find
+ * held; several threads at once collect some pointers twice, which is harmless. */
 static struct {
     struct answer {
         _Atomic(any_function) driver; /* written last */
@@ -43,7 +45,7 @@ static struct {
     _Atomic bool complete;
 } collected;
 
-/* The function that a name stands for: of those that this version has, the newest. */
+/* The newest shadowed function of a name that a CUDA version has. */
 static any_function by_name(const char *name, int version, cuuint64_t flags) {
     const struct row *best = NULL, *oldest = NULL;
     enum stream unwanted = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM ? LEGACY : PER_THREAD;
@@ -85,7 +87,7 @@ static void collect_answer(const char *name, int version, cuuint64_t flags) {
         return;
     unsigned index = atomic_fetch_add(&collected.count, 1);
     if (index >= ANSWERS_MAX)
-        return; /* then the name decides */
+        return; /* the name decides for these */
     collected.answers[index].shadow = by_name(name, version, flags);
     atomic_store_explicit(&collected.answers[index].driver, (any_function)function, memory_order_release);
 }
@@ -97,7 +99,7 @@ static void collect(void) {
         static const cuuint64_t flags[] = {CU_GET_PROC_ADDRESS_DEFAULT, CU_GET_PROC_ADDRESS_LEGACY_STREAM,
                                            CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM};
         for (unsigned i = 0; i < sizeof flags / sizeof flags[0]; i++) {
-            /* The forms of a name change at the versions in the table; what is newer than the table, the driver has. */
+            /* A name changes its function at the versions in the table, or at a newer one of the driver's. */
             for (const struct row *other = rows; other < rows + ROWS; other++)
                 if (strcmp(other->name, row->name) == 0)
                     collect_answer(row->name, other->since, flags[i]);
@@ -106,7 +108,7 @@ static void collect(void) {
     }
 }
 
-/* What to answer instead of what the driver answered. */
+/* The answer in place of the driver's. */
 static void *replace(const char *symbol, void *driver, int version, cuuint64_t flags) {
     if (!atomic_load(&collected.complete)) {
         collect();

@@ -1,4 +1,4 @@
-/* Sparse arrays, and arrays whose memory is given later: what is mapped into them holds its memory, see physical.h. */
+/* cuMemMapArrayAsync: memory that is mapped into sparse arrays, and into arrays with deferred mapping; see memory/physical.h. */
 #include "driver/cuda_real.h"
 #include "memory/objects.h"
 #include "memory/physical.h"
@@ -7,14 +7,14 @@
 #define MIPTAIL 1
 #define TEXEL_BYTES_MAX 16u
 
-/* The memory of a tile, and of a part of a miptail. Source: CUarrayMapInfo in the CUDA driver API's documentation. */
+/* Bytes of a tile, and of a part of a miptail. Source: CUarrayMapInfo in the CUDA driver API's documentation. */
 #define TILE_BYTES (UINT64_C(64) << 10)
 
-/* More parts than any array has: then what describes them is nonsense, and the driver will say so. */
+/* More parts than any array has. A description of more is invalid, and the driver refuses it. */
 #define PARTS_MAX (UINT64_C(1) << 20)
 
-/* What a mapping is of: tiles of a level and layer, numbered along x, y and z, or parts of a layer's miptail along x. Each holds
- * its memory by itself, since another box of them may be mapped or unmapped later. */
+/* The parts of an array that a mapping covers: tiles of a level and layer, by x, y and z, or parts of a layer's miptail, by x. Each part is
+ * recorded by itself, since a later call may map or unmap another box of them. */
 struct parts {
     uint64_t layer; /* key of the level and layer, or of the layer's miptail */
     struct {
@@ -34,7 +34,7 @@ static struct parts miptail_of(const CUarrayMapInfo *map) {
     return parts;
 }
 
-/* 0 and 1 for what has no tiles: an array that is mapped as a whole. */
+/* From 0 to 1 for an array without tiles, which is mapped as a whole. */
 static uint64_t tile_of(uint64_t texels, unsigned int tile) {
     return tile != 0 ? texels / tile : 0;
 }
@@ -82,7 +82,7 @@ static uint64_t part_key(const struct parts *parts, uint64_t x, uint64_t y, uint
     return objects_key(objects_key(objects_key(parts->layer, x), y), z);
 }
 
-/* At most as much memory a mapping takes, whatever the array's format. */
+/* The most bytes that a mapping takes, for any format of array. */
 static uint64_t bytes_up_to(const CUarrayMapInfo *map) {
     if (map->subresourceType == MIPTAIL)
         return map->subresource.miptail.size;
@@ -101,7 +101,7 @@ static CUresult hold_all(struct process *process, const CUarrayMapInfo *list, un
     return result;
 }
 
-/* What was held then is known now, since it was held. */
+/* The memory is held, so its handle still has the same number. */
 static void let_go_of_all(struct process *process, const CUarrayMapInfo *list, unsigned int count) {
     for (unsigned i = 0; i < count; i++)
         if (is_mapping(&list[i]))
@@ -129,7 +129,7 @@ static void bind(struct process *process, const CUarrayMapInfo *map, const struc
         physical_bound(process, KIND_ARRAY_MAPPING, (uintptr_t)map->resource.array, key, number);
 }
 
-/* One list may map a part and unmap it again. */
+/* In order, since one list may map a part and unmap it again. */
 static void bound_to_arrays(struct process *process, const CUarrayMapInfo *list, unsigned int count,
                             struct releases *releases) {
     for (unsigned i = 0; i < count; i++) {
@@ -140,7 +140,8 @@ static void bound_to_arrays(struct process *process, const CUarrayMapInfo *list,
     }
 }
 
-/* What a part showed before is let go of when the stream comes to it, so we wait for that before we count it. */
+/* The driver releases what a part was mapped to before when the stream reaches the call. So this waits for the stream before the references
+ * are removed. */
 #define MAP_ARRAYS(list, count, stream, call, synchronize)                                                             \
     do {                                                                                                               \
         struct process *process = process_if_open();                                                                   \

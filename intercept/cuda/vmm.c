@@ -1,4 +1,4 @@
-/* Virtual memory management: physical memory is charged when it is made and until nothing holds it any more, see physical.h. */
+/* Virtual memory management and multicast objects; see memory/physical.h. */
 #include "driver/cuda_real.h"
 #include "memory/exports.h"
 #include "memory/objects.h"
@@ -37,7 +37,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     return result;
 }
 
-/* Lets go by `call` of what `release` says. */
+/* Makes a driver's call that removes the references which `release` collects. */
 #define RELEASE(release, call)                                                                                         \
     do {                                                                                                               \
         struct process *process = process_if_open();                                                                   \
@@ -54,7 +54,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     RELEASE(physical_release(process, handle, &releases), REAL(cuMemRelease)(handle));
 }
 
-/* The GPU that memory is on; NO_CLAIM if it is on none, or the driver does not say. */
+/* The GPU of memory; NO_CLAIM if it is on none, or if the driver does not report it. */
 static int find_gpu(struct process *process, CUmemGenericAllocationHandle handle) {
     CUmemAllocationProp properties;
     int gpu = NO_CLAIM;
@@ -65,8 +65,8 @@ static int find_gpu(struct process *process, CUmemGenericAllocationHandle handle
     return gpu;
 }
 
-/* What we do not know was made in a way that we have not seen, or another thread let go of it a moment before: then it is paid
- * when it is mapped again. */
+/* Memory that is not recorded was created by a call that is not shadowed, or another thread has just released it. It is recorded as unpaid,
+ * and charged when it is mapped again. */
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
     CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
     struct process *process = process_if_open();
@@ -116,7 +116,7 @@ CUresult cuMemExportToShareableHandle(void *exported, CUmemGenericAllocationHand
                                       CUmemAllocationHandleType type, unsigned long long flags) {
     struct process *process = process_if_open();
     uint64_t number = physical_number(process, handle);
-    if (!physical_hold(process, number)) /* so that no other thread ends it before it is known to be exported */
+    if (!physical_hold(process, number)) /* so that another thread does not end it before its export is recorded */
         return REAL(cuMemExportToShareableHandle)(exported, handle, type, flags);
     CUresult result = REAL(cuMemExportToShareableHandle)(exported, handle, type, flags);
     if (result == CUDA_SUCCESS)
@@ -125,8 +125,8 @@ CUresult cuMemExportToShareableHandle(void *exported, CUmemGenericAllocationHand
     return result;
 }
 
-/* Imported memory whose maker is not of this claim is paid when it is mapped; that which is on no GPU takes nothing. An object
- * without memory of its own, which has no place either, is a multicast one. */
+/* Imported memory whose owner is not of this claim is charged when it is mapped; host memory is not charged. A share of 0 pages without a
+ * location is a multicast object. */
 static bool imported(struct process *process, CUmemGenericAllocationHandle handle, struct charge charge) {
     CUmemAllocationProp properties;
     bool joined = charge.share != 0;
@@ -134,7 +134,7 @@ static bool imported(struct process *process, CUmemGenericAllocationHandle handl
     int gpu = find_gpu(process, handle);
     bool multicast = joined ? charge_is_empty(process, &charge) : !placed;
     if (!joined && !multicast && gpu == NO_CLAIM)
-        return true; /* the host's memory */
+        return true; /* host memory */
     if (!joined && !multicast)
         charge = (struct charge){.gpu = (uint8_t)(gpu & 0x7f), .unpaid = true};
     return physical_imported(process, multicast, handle, charge);
@@ -162,7 +162,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     return result;
 }
 
-/* --- multicast: an object takes nothing, but what is bound to it lives as long as the binding ------------------------- */
+/* --- multicast: an object takes no memory itself, but keeps the memory that is bound to it ---------------------------- */
 
 CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *properties) {
     CUresult result = REAL(cuMulticastCreate)(handle, properties);
@@ -172,7 +172,7 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmultica
     return result;
 }
 
-/* Bindings of different devices may begin at the same place. */
+/* Bindings of several devices may begin at the same offset. */
 static uint64_t part_of(CUdevice device, size_t offset) {
     return (uint64_t)offset << 8 | (uint8_t)device;
 }
@@ -203,8 +203,8 @@ CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t offset, 
     return result;
 }
 
-/* What is mapped at the address is paid already, as far as it is mapped. It is held until the handle that we ask for is
- * released, which may be the last that holds it. */
+/* The memory at the address is charged already, as far as it is mapped. A handle for it is retained, to find its record, and released
+ * again; another thread may unmap the memory meanwhile, so that this handle is the last reference. */
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr address, size_t size,
                              unsigned long long flags) {
     struct process *process = process_if_open();
