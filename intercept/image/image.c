@@ -1,10 +1,10 @@
 /*
- * The formats, as far as sizes go. A cubin is an ELF file, whose sections .nv.global and .nv.global.init are variables, those
- * that are managed once more by their symbols; sections of shared and local memory take nothing when they are loaded. PTX is
- * text, see image_ptx.c. A fat binary is a header and entries of both, for several architectures, of which the driver takes one.
+ * The formats, as far as needed for sizes. A cubin is an ELF file; its sections .nv.global and .nv.global.init are variables, of which
+ * managed ones are counted once more by their symbols. Sections of shared and local memory take nothing when they are loaded. PTX
+ * is text, see ptx.c. A fat binary is a header with entries of both kinds, for several architectures; the driver loads one entry.
  *
- * Nothing is read that an image's own headers do not lead to, nor that is not in memory: where they lead elsewhere, the image
- * is malformed. What cannot be made out otherwise is said to be hidden.
+ * Only what an image's headers lead to is read, and only memory that is readable. An image whose headers lead elsewhere is malformed;
+ * what cannot be parsed otherwise is hidden.
  */
 #include "image/image.h"
 
@@ -51,8 +51,7 @@ struct fatbin_entry {
 static const struct image_size unseen = {.hidden = true};
 static const struct image_size malformed = {.malformed = true};
 
-/* An image, or a part of one: `room` bytes that may belong to it, of which those that are not `present` may not even be in
- * memory. */
+/* An image or a part of one: at most `room` bytes. Unless `present`, they may not be in memory. */
 struct view {
     const char *at;
     uint64_t room;
@@ -68,10 +67,10 @@ static uint64_t larger(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-#define PAGE_BYTES 4096u /* the smallest that any of our architectures has */
+#define PAGE_BYTES 4096u /* the smallest page size of the supported architectures */
 
-/* Whether a page can be read. Asks the kernel to read a signal mask from there, for a change of the mask that does not exist: it
- * reads first. At the page's beginning it would take the address 0 for no mask. */
+/* Whether a page can be read. Has the kernel read a signal mask there, with an invalid operation: it reads the mask before it refuses the
+ * operation. Not at the page's beginning, since the address 0 means no mask. */
 static bool page_readable(uintptr_t page) {
     const int no_change = ~0;
     int error = errno;
@@ -90,22 +89,22 @@ static bool readable(const char *from, uint64_t bytes) {
     return bytes == 0;
 }
 
-/* Whether so many bytes from an offset on may belong to the image. They need not be there. */
+/* Whether so many bytes at an offset are within the image's room. They need not be in memory. */
 static bool fits(const struct view *image, uint64_t offset, uint64_t bytes) {
     return offset <= image->room && bytes <= image->room - offset;
 }
 
-/* Whether they can be read. */
+/* Whether they can be read, too. */
 static bool reaches(const struct view *image, uint64_t offset, uint64_t bytes) {
     return fits(image, offset, bytes) && (image->present || readable(image->at + offset, bytes));
 }
 
-/* A part of an image, as far as that goes. */
+/* A part of an image. */
 static struct view part_of(const struct view *image, uint64_t offset, uint64_t bytes) {
     return (struct view){image->at + offset, bytes, image->present};
 }
 
-/* Copies what lies at an offset, which need not be aligned. */
+/* Copies bytes at an offset, which need not be aligned. */
 static bool read_at(void *to, size_t bytes, const struct view *image, uint64_t offset) {
     if (!reaches(image, offset, bytes))
         return false;
@@ -113,7 +112,7 @@ static bool read_at(void *to, size_t bytes, const struct view *image, uint64_t o
     return true;
 }
 
-/* Characters before the zero that ends a text; all of them if there is none. False if memory ends before that. */
+/* The length of a text up to its terminating zero, or of all of it. False if memory ends before that. */
 static bool text_length(const struct view *text, uint64_t *length) {
     for (*length = 0; *length < text->room;) {
         uint64_t step = PAGE_BYTES - ((uintptr_t)(text->at + *length) & (PAGE_BYTES - 1));
@@ -132,7 +131,7 @@ static bool text_length(const struct view *text, uint64_t *length) {
 
 #define SECTION_ALIGNMENT 512
 
-/* Whether a name, of which there are so many bytes at most, begins so. */
+/* Whether a name of at most `room` bytes begins with a text. */
 static bool begins(const char *name, uint64_t room, const char *with) {
     size_t length = strlen(with);
     return room >= length && strncmp(name, with, length) == 0;
@@ -147,12 +146,12 @@ static void add_section(struct image_size *size, const char *name, uint64_t room
     }
 }
 
-/* Whether a section lies in the image; of others the place means nothing. */
+/* Whether a section has bytes in the image. */
 static bool holds_bytes(const Elf64_Shdr *section) {
     return section->sh_type != SHT_NOBITS && section->sh_type != SHT_NULL;
 }
 
-/* What a cubin's symbols have in st_other if they are managed variables, which lie apart from the sections. */
+/* A cubin's symbols have this bit in st_other if they are managed variables, which the driver places outside of the sections. */
 #define SYMBOL_MANAGED 0x4
 
 static void add_symbols(struct image_size *size, const struct view *image, const Elf64_Shdr *table) {
@@ -170,7 +169,7 @@ static void add_symbols(struct image_size *size, const struct view *image, const
     add(&size->data, managed);
 }
 
-/* Files of another class, and of so many sections that their number is somewhere else, are not made by any compiler. */
+/* Compilers make no files of another class, and none with extended section numbers. */
 static bool is_usual(const Elf64_Ehdr *header) {
     return header->e_ident[EI_CLASS] == ELFCLASS64 && header->e_shentsize == sizeof(Elf64_Shdr) &&
            header->e_shstrndx < header->e_shnum;
@@ -212,8 +211,7 @@ static struct image_size text_size(const struct view *text) {
 
 /* --- fat binaries -------------------------------------------------------------------------------------------------- */
 
-/* Text that ends without a zero may go on, for all we know, in what follows it: the driver's reader may not know the entry's
- * size. */
+/* PTX without a terminating zero may continue behind the entry: the driver may ignore the entry's size. */
 static struct image_size entry_size(const struct fatbin_entry *entry, const struct view *payload) {
     char magic[SELFMAG];
     if (entry->flags & FATBIN_COMPRESSED)
@@ -229,7 +227,7 @@ static struct image_size entry_size(const struct fatbin_entry *entry, const stru
     return size;
 }
 
-/* An entry that is smaller than any that we know ends the list: of what follows nobody can tell where it begins. */
+/* An entry smaller than the known header ends the list, since the next entry cannot be found. */
 static struct image_size fatbin_size(const struct view *image) {
     struct image_size size = {0};
     struct fatbin_header header;
@@ -260,7 +258,7 @@ static struct image_size fatbin_size(const struct view *image) {
 
 /* --- images -------------------------------------------------------------------------------------------------------- */
 
-/* The first four bytes; 0 for a text that is shorter. No magic number has a zero in it. */
+/* The first four bytes; 0 for a shorter text. No magic number contains a zero byte. */
 static bool magic_of(const struct view *image, uint32_t *magic) {
     struct view first = part_of(image, 0, image->room < sizeof *magic ? image->room : sizeof *magic);
     uint64_t length;
@@ -285,13 +283,13 @@ static struct image_size bare_size(const struct view *image) {
     return text_size(image);
 }
 
-/* So much memory as a program can have at most from an address on. */
+/* All memory that a program can have from an address on. */
 static struct view memory_from(const void *address) {
     uintptr_t from = (uintptr_t)address;
     return (struct view){.at = address, .room = from < INT64_MAX ? INT64_MAX - from : 0};
 }
 
-/* A wrapper holds a pointer, which only in memory leads somewhere. */
+/* A wrapper contains a pointer, which is valid only in memory. */
 static struct image_size memory_size(const struct view *image) {
     struct fatbin_wrapper wrapper;
     uint32_t magic;
@@ -303,7 +301,7 @@ static struct image_size memory_size(const struct view *image) {
     return bare_size(&wrapped);
 }
 
-/* What is more than any GPU has is refused; as much of it as sums can be made of is enough for that. */
+/* Bounds sizes that exceed any GPU's memory, so that sums of them do not overflow. */
 static struct image_size bounded(struct image_size size) {
     const uint64_t most = UINT64_C(1) << 52;
     size.code = size.code < most ? size.code : most;
@@ -346,7 +344,7 @@ static int copy_of(int descriptor, off_t *length) {
     return -1;
 }
 
-/* Whether it can be opened by its path, as the driver does. */
+/* Whether the driver can open the path. */
 static bool can_open(const char *path) {
     int descriptor = call_open(path, O_RDONLY | O_CLOEXEC);
     if (descriptor >= 0)
@@ -354,7 +352,7 @@ static bool can_open(const char *path) {
     return descriptor >= 0;
 }
 
-/* Takes the copy for the file where it can be read. */
+/* Replaces the file by its copy, if that can be opened by a path. */
 static void take_copy(struct image_file *file, off_t length) {
     snprintf(file->copy_path, sizeof file->copy_path, "/proc/self/fd/%d", file->copy);
     char *contents = mmap(NULL, (size_t)length, PROT_READ, MAP_PRIVATE, file->copy, 0);

@@ -1,4 +1,4 @@
-/* How much of the GPU's memory a program image takes once it is loaded: its code and constants, and its variables. */
+/* How much GPU memory a program image takes once it is loaded: its code, its constants and its variables. */
 #ifndef TRANCHE_IMAGE_H
 #define TRANCHE_IMAGE_H
 
@@ -7,30 +7,29 @@
 #include <stdint.h>
 
 struct image_size {
-    uint64_t code, data; /* bytes, at most */
-    bool hidden;         /* there may be more that cannot be seen; what can be seen is in the sums nonetheless */
-    bool malformed;      /* no driver can load it: what it says of itself leads out of it, or out of memory */
+    uint64_t code, data; /* in bytes: upper bounds */
+    bool hidden;         /* there may be more than `code` and `data` */
+    bool malformed;      /* no driver can load it: its headers point outside of it, or outside of memory */
 };
 
 /*
- * The size of an image in memory, as cuModuleLoadData takes it: of a cubin its sections, of PTX its variables and, for its code,
- * its text, of a fat binary the largest of its entries. Nobody says where it ends, so what it says of itself is followed as far
- * as there is memory, which is looked at before it is read.
+ * The size of an image in memory, as cuModuleLoadData takes it: a cubin's sections; PTX's variables and, for its code, its text; the
+ * largest entry of a fat binary. The image's end is not known, so its headers are followed, and each page is checked to be readable
+ * before it is read.
  *
- * Hidden are the variables of what is compressed, entries of a fat binary and files of a form that we do not know, sections
- * without a name, and PTX declarations that we do not understand. Of what is compressed the code is taken to be as large as it
- * says it becomes, of other such entries as large as they are. Whoever loads an image in which something is hidden has to
- * compare what is free before and after.
+ * `hidden` is set for compressed entries, for entries and files of an unknown format, for sections without a name, and for PTX
+ * declarations that cannot be parsed. The code of a compressed entry counts as large as the entry declares, that of another such
+ * entry as large as the entry. The caller has to measure what the driver takes for an image with something hidden.
  */
 struct image_size image_size(const void *image);
 
-/* The same of a file's contents, which may say anything. */
+/* The same for the contents of a file, which are not trusted. */
 struct image_size image_contents_size(const void *contents, size_t length);
 
-/* A file with an image, and what the driver is to load of it: a copy that nobody changes, so that it loads what was counted. */
+/* A file with an image. The driver loads a sealed copy, so that what it loads is what was counted. */
 struct image_file {
-    struct image_size size; /* all 0 for one that cannot be opened: that is the driver's to refuse */
-    const char *path; /* of the copy; of the file itself where there is none, and then something is hidden in it */
+    struct image_size size; /* all 0 if the file cannot be opened: the driver refuses it */
+    const char *path;       /* of the copy; without a copy, of the file, and then `hidden` is set */
     char copy_path[32];
     int copy; /* a descriptor, or -1 */
 };

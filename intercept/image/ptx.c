@@ -1,7 +1,8 @@
 /*
- * PTX, as far as sizes go (PTX ISA, "State Spaces", "Variables", "Constant Expressions"): .global and .const declare variables.
- * Everything works on a copy without comments that ends in a zero, so that nobody needs to know where the text ends. A
- * declaration that cannot be understood leaves something hidden.
+ * The variables that PTX declares with .global and .const. The parser works on a copy without comments and strings that ends with a
+ * zero. A declaration that it cannot parse sets `hidden`.
+ *
+ * Source: "State Spaces", "Variables" and "Constant Expressions" in the PTX ISA.
  */
 #include "image/ptx.h"
 
@@ -51,15 +52,15 @@ static void add(uint64_t *sum, uint64_t more) {
 
 /* --- numbers and expressions --------------------------------------------------------------------------------------- */
 
-/* Where reading is. Once something is not understood it stays so. */
+/* The parser's position. `failed` is never reset. */
 struct reader {
     const char *at;
-    unsigned depth; /* of what calls itself */
+    unsigned depth; /* of recursion */
     bool failed;
 };
 
 #define DEPTH_MAX 64
-#define UNARY 11 /* binds more tightly than any operator between two */
+#define UNARY 11 /* the precedence of unary operators, above all binary ones */
 
 static char peek(struct reader *reader) {
     reader->at = skip_spaces(reader->at);
@@ -120,7 +121,7 @@ static bool is_type(struct reader *reader, const char *type) {
 
 static int64_t read_above(struct reader *reader, unsigned precedence);
 
-/* "(.s64)" and "(.u64)" before an operand change nothing here: all that we count with is signed and has 64 bits. */
+/* The casts "(.s64)" and "(.u64)" change nothing here: all values are signed and have 64 bits. */
 static int64_t read_bracketed(struct reader *reader) {
     bool cast = is_type(reader, ".s64") || is_type(reader, ".u64");
     int64_t value = cast ? 0 : read_above(reader, 0);
@@ -149,7 +150,7 @@ static int64_t read_operand(struct reader *reader) {
     return (int64_t)(number & INT64_MAX);
 }
 
-/* Those of two characters before those of one that they begin with. */
+/* Operators of two characters come before those of one. */
 static const struct operator{
     char text[3];
     unsigned precedence;
@@ -165,7 +166,7 @@ static const struct operator* peek_operator(struct reader *reader) {
     return NULL;
 }
 
-/* Shifts what fits; what does not fit, or is not defined, is not understood. */
+/* Fails if the shift is not defined or overflows. */
 static int64_t shift(struct reader *reader, bool left, int64_t a, int64_t by) {
     if (by < 0 || by > 62 || (left && (a < 0 || a > INT64_MAX >> by))) {
         reader->failed = true;
@@ -214,7 +215,7 @@ static int64_t calculate(struct reader *reader, const struct operator* operator,
     }
 }
 
-/* Operands joined by operators that bind more tightly than that. Outside of them all there may be a choice. */
+/* Operands joined by operators of a higher precedence. At precedence 0, `? :` may follow. */
 static int64_t read_above(struct reader *reader, unsigned precedence) {
     const struct operator* operator;
     if (reader->depth >= DEPTH_MAX || reader->failed) {
@@ -238,7 +239,7 @@ static int64_t read_above(struct reader *reader, unsigned precedence) {
     return value;
 }
 
-/* A number of elements, which is not negative. */
+/* A number of elements; fails if it is negative. */
 static uint64_t read_expression(struct reader *reader) {
     int64_t value = read_above(reader, 0);
     if (value < 0)
@@ -248,12 +249,12 @@ static uint64_t read_expression(struct reader *reader) {
 
 /* --- declarations -------------------------------------------------------------------------------------------------- */
 
-/* What a declaration says before the names: ".align 16 .v4 .f32". */
+/* The directives before the names of a declaration: ".align 16 .v4 .f32". */
 struct declared {
     uint64_t bytes, vector, alignment;
 };
 
-/* Bytes of a type without its dot: b8, u32, f64, f16x2, bf16x2; 0 if it is none. References to textures and the like are 8. */
+/* Bytes of a type, without its dot: b8, u32, f64, f16x2, bf16x2; 0 if it is no type. References to textures, surfaces and samplers have 8. */
 static uint64_t type_bytes(const char *type, size_t length) {
     struct reader reader = {.at = type};
     if (is(type, length, "texref") || is(type, length, "surfref") || is(type, length, "samplerref"))
@@ -274,7 +275,7 @@ static uint64_t type_bytes(const char *type, size_t length) {
     return product(bits >= 8 ? bits / 8 : 1, times);
 }
 
-/* Goes past what is between two brackets, which may hold others. */
+/* Skips a pair of brackets and what is in it. */
 static void skip_brackets(struct reader *reader, char open, char close) {
     uint64_t depth = 0;
     if (peek(reader) != open)
@@ -309,13 +310,13 @@ static void read_directive(struct reader *reader, struct declared *declared) {
 
 static struct declared read_directives(struct reader *reader) {
     struct declared declared = {1, 1, 1};
-    skip_brackets(reader, '[', ']'); /* a bank of constants */
+    skip_brackets(reader, '[', ']'); /* the bank of constants */
     while (!reader->failed && accept(reader, '.'))
         read_directive(reader, &declared);
     return declared;
 }
 
-/* Goes past a value: braces, or an expression. How many characters it has is at least as much as how many numbers. */
+/* Skips an initializer. Returns its length in characters, which is at least the number of its values. */
 static uint64_t skip_value(struct reader *reader) {
     const char *from = reader->at;
     uint64_t depth = 0;
@@ -327,7 +328,7 @@ static uint64_t skip_value(struct reader *reader) {
     return (uint64_t)(reader->at - from);
 }
 
-/* Elements of "name[4][16]", of "name<8>", which is eight variables, and at most of "name[] = {1, 2, 3}". */
+/* The number of elements of "name[4][16]" or "name<8>" (eight variables); an upper bound for "name[] = {1, 2, 3}". */
 static uint64_t read_variable(struct reader *reader) {
     uint64_t count = 1;
     bool open = false;
@@ -353,7 +354,7 @@ static uint64_t read_variable(struct reader *reader) {
     return count;
 }
 
-/* A module's variables may lie together or each by itself: large ones take whole blocks, small ones share some, with gaps. */
+/* An upper bound for any placement of a module's variables: a large one takes whole blocks, small ones share blocks, with gaps. */
 static void add_variable(struct image_size *size, const struct declared *declared, uint64_t count) {
     uint64_t bytes = product(product(declared->bytes, declared->vector), count);
     if (bytes >= UINT64_MAX / 4) {
@@ -364,7 +365,7 @@ static void add_variable(struct image_size *size, const struct declared *declare
     add(&size->data, declared->alignment);
 }
 
-/* " .align 4 .b8 a[8], b = 1, c[] = {1, 2};" after .global. */
+/* Parses " .align 4 .b8 a[8], b = 1, c[] = {1, 2};" after .global, and returns the end. */
 static const char *add_declaration(struct image_size *size, const char *from) {
     struct reader reader = {.at = from};
     struct declared declared = read_directives(&reader);
@@ -376,17 +377,17 @@ static const char *add_declaration(struct image_size *size, const char *from) {
     return reader.at;
 }
 
-/* --- finding them -------------------------------------------------------------------------------------------------- */
+/* --- finding declarations ------------------------------------------------------------------------------------------ */
 
-/* What begins the instructions that name a state space, as ld.global.u32 does. */
+/* Instructions that name a state space, as ld.global.u32 does. */
 static const char *const instructions[] = {
     "ld",        "ldu",   "st",           "atom",     "red",      "prefetch",      "prefetchu",
     "isspacep",  "cvta",  "cp",           "mbarrier", "multimem", "applypriority", "discard",
     "tensormap", "fence", "createpolicy", "wmma",     "tcgen05"};
 
-#define INSTRUCTION_MAX 256 /* characters; what is longer than any instruction is none */
+#define INSTRUCTION_MAX 256 /* characters, more than any instruction has */
 
-/* Whether the word with dots that ends here is an instruction's. */
+/* Whether the dotted word that ends here is an instruction. */
 static bool in_instruction(const char *text, const char *end) {
     const char *word = end;
     while (word > text && end - word < INSTRUCTION_MAX && (in_word(word[-1]) || word[-1] == '.' || word[-1] == ':'))
@@ -398,7 +399,7 @@ static bool in_instruction(const char *text, const char *end) {
     return false;
 }
 
-/* Whether a parameter is said to be a pointer into the state space: ".param .u64 .ptr .global p". */
+/* Whether the state space is that of a pointer parameter: ".param .u64 .ptr .global p". */
 static bool after_ptr(const char *text, const char *end) {
     while (end > text && is_space(end[-1]))
         end--;
@@ -416,7 +417,7 @@ static void add_variables(struct image_size *size, const char *text, const char 
 
 /* --- the text ------------------------------------------------------------------------------------------------------ */
 
-/* The end of a string that lies in one line; NULL if it is none. */
+/* The end of a string, which must be in one line; NULL if there is none. */
 static const char *string_end(const char *from, const char *end) {
     for (const char *at = from + 1; at < end && *at != '\n'; at++)
         if (*at == '"')
@@ -437,8 +438,8 @@ static const char *comment_end(const char *from, const char *end) {
     return end;
 }
 
-/* A copy without comments and strings, which may hold anything. Of a string as many spaces are left as it has characters: it
- * may be a variable's value. */
+/* Copies the text without comments and strings. A string leaves as many spaces as it has characters, since it may be an initializer, whose
+ * length counts. */
 static void strip(char *to, const char *from, size_t length) {
     const char *end = from + length;
     while (from < end) {
@@ -463,7 +464,7 @@ struct image_size image_ptx_size(const char *text, size_t length) {
     strip(copy, text, length);
     add_variables(&size, copy, ".global");
     add_variables(&size, copy, ".const");
-    if (strstr(copy, ".managed") != NULL) /* these lie apart from the others */
+    if (strstr(copy, ".managed") != NULL) /* the driver places these apart */
         add(&size.data, BLOCK_BYTES);
     munmap(copy, room);
     return size;

@@ -1,4 +1,8 @@
-/* What the files of the shadow NVML share: the driver's own functions, and the claim that is for a device. */
+/*
+ * Shared by the files of the shadow libnvidia-ml.so.1: the driver's functions, the claims of a device, and their processes.
+ *
+ * Source: NVML API Reference.
+ */
 #ifndef TRANCHE_NVML_CLAIM_H
 #define TRANCHE_NVML_CLAIM_H
 
@@ -25,17 +29,18 @@ enum nvml_function {
 typedef void (*nvml_any_function)(void);
 nvml_any_function nvml_find(enum nvml_function function);
 
-/* The driver's own function. Where this driver has none, one that says so. */
+/* The driver's function. If this driver has none, one that returns NVML_ERROR_FUNCTION_NOT_FOUND. */
 #define REAL(symbol) ((symbol##_function)nvml_find(NVML_##symbol))
 
-/* What a device's claims allow and have taken; nothing of a device without a claim. */
-struct fraction {
+/* The limit and the use of a device's claims, in bytes; both 0 for a device without a claim. */
+struct claimed {
     struct claims *claims;
-    int gpu; /* in claims, or -1 */
+    int gpu; /* an index of `claims`; -1: no claim */
     unsigned long long limit, used;
 };
 
-nvmlReturn_t nvml_read_fraction(nvmlDevice_t device, struct fraction *fraction);
+/* NVML_ERROR_OPERATING_SYSTEM, with a line on stderr, if the regions cannot be read. */
+nvmlReturn_t nvml_read_claims(nvmlDevice_t device, struct claimed *claimed);
 
 static inline unsigned long long minimum(unsigned long long a, unsigned long long b) {
     return a < b ? a : b;
@@ -45,7 +50,7 @@ static inline unsigned long long maximum(unsigned long long a, unsigned long lon
     return a > b ? a : b;
 }
 
-/* One process of the claims. */
+/* A process of the claims, and the GPU memory that it holds. */
 struct member {
     unsigned int pid;
     unsigned long long bytes;
@@ -58,29 +63,28 @@ struct members {
     struct member *list; /* a mapping of `size` bytes, or NULL */
 };
 
-/* On success nvml_drop_members must follow. */
-nvmlReturn_t nvml_read_members(const struct fraction *fraction, struct members *members);
-void nvml_drop_members(struct members *members);
+/* Reads a device's claims and their processes. nvml_free_members must follow. */
+nvmlReturn_t nvml_read_members(nvmlDevice_t device, struct claimed *claimed, struct members *members);
+void nvml_free_members(struct members *members);
 
 /* The member with this process ID, or NULL. */
 const struct member *nvml_find_member(const struct members *members, unsigned int pid);
 
-/* Memory that is not the program's malloc's. NULL where there is none. */
-void *nvml_take_room(size_t size);
-void nvml_drop_room(void *room, size_t size);
+/* Memory from mmap, since the caller may be inside malloc. NULL if there is none. */
+void *nvml_map(size_t size);
+void nvml_unmap(void *room, size_t size);
 
-/* A list as the driver answered it, which names processes that the caller must not see. */
+/* A list of the driver's, which may contain processes that the caller must not see. */
 struct answer {
-    size_t entry, pid_offset; /* of one entry: its size, where in it the process ID lies */
-    unsigned int count;       /* entries, as asked of the driver and as answered */
+    size_t entry, pid_offset; /* the size of an entry, and the offset of the process ID in it */
+    unsigned int count;       /* entries: room before the query, number after it */
     char *list;               /* NULL at first */
     size_t size;
     int attempts;
 };
 
-/* Asks the driver, an expression that uses answer.count and answer.list, until its list fits. On every result
- * nvml_drop_answer must follow. */
-#define NVML_ASK(answer, call)                                                                                         \
+/* Repeats `call`, which queries the driver with answer.count and answer.list, until the list fits. nvml_free_answer must follow. */
+#define NVML_QUERY(answer, call)                                                                                       \
     ({                                                                                                                 \
         nvmlReturn_t asked_;                                                                                           \
         do                                                                                                             \
@@ -89,12 +93,12 @@ struct answer {
         asked_;                                                                                                        \
     })
 bool nvml_enlarge(struct answer *answer, nvmlReturn_t result);
-void nvml_drop_answer(struct answer *answer);
+void nvml_free_answer(struct answer *answer);
 
-/* Leaves in it only the members' entries; none, where the driver's process IDs may be another namespace's. */
+/* Removes the entries of processes that are no members; all entries if the driver's process IDs may be of another namespace. */
 void nvml_keep_members(struct answer *answer, const struct members *members);
 
-/* NVML's protocol: too little room is an error, and the caller is told how much is needed. */
+/* Stores the number of entries in `count`. NVML_ERROR_INSUFFICIENT_SIZE if the caller's array has no room for them. */
 nvmlReturn_t nvml_check_room(unsigned int *count, const void *array, unsigned int found);
 
 #endif

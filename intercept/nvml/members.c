@@ -1,14 +1,14 @@
-/* Whom a process may see: the living processes of its claims, in the regions and in what the driver answers. */
+/* The processes that a process may see: the living ones of its claims, as the regions and the driver list them. */
 #include "nvml/claim.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Each slot of each region might be another process; what is not written to takes no memory. */
+/* Each slot of each region may be another process. Pages that are not written to take no memory. */
 #define MEMBERS_MAX ((size_t)CLAIMS_MAX * REGION_SLOT_COUNT)
 
-/* Where a process ID stands in the list, or would stand. */
+/* The index of a process ID in the list, or where to insert it. */
 static unsigned int place_of(const struct members *members, unsigned int pid) {
     unsigned int low = 0, high = members->count;
     while (low < high) {
@@ -21,8 +21,8 @@ static unsigned int place_of(const struct members *members, unsigned int pid) {
     return low;
 }
 
-/* A process that has taken part and has no context is not on the GPU. One with slots in several claims, or with the
- * library loaded twice, is one process. A slot may say anything: everybody in the container can write to it. */
+/* A process without memory and contexts is not on the GPU. A process with several slots (several claims, or the library loaded twice) is
+ * listed once. Slots are not trusted: every process of the container can write to them. */
 static void collect(int32_t pid, uint64_t pages, int32_t contexts, void *arg) {
     struct members *members = arg;
     if (pid <= 0 || (pages == 0 && contexts <= 0) || members->count == MEMBERS_MAX)
@@ -38,21 +38,22 @@ static void collect(int32_t pid, uint64_t pages, int32_t contexts, void *arg) {
     members->count++;
 }
 
-nvmlReturn_t nvml_read_members(const struct fraction *fraction, struct members *members) {
+nvmlReturn_t nvml_read_members(nvmlDevice_t device, struct claimed *claimed, struct members *members) {
     *members = (struct members){.size = MEMBERS_MAX * sizeof *members->list};
-    if (fraction->gpu < 0)
-        return NVML_SUCCESS;
-    members->list = nvml_take_room(members->size);
+    nvmlReturn_t result = nvml_read_claims(device, claimed);
+    if (result != NVML_SUCCESS || claimed->gpu < 0)
+        return result;
+    members->list = nvml_map(members->size);
     if (members->list == NULL)
         return NVML_ERROR_MEMORY;
-    for (unsigned i = (unsigned)fraction->gpu; i < fraction->claims->count; i++)
-        if (fraction->claims->gpu[i] == fraction->gpu)
-            region_each(&fraction->claims->regions[i], collect, members);
+    for (unsigned i = (unsigned)claimed->gpu; i < claimed->claims->count; i++)
+        if (claimed->claims->gpu[i] == claimed->gpu)
+            region_each(&claimed->claims->regions[i], collect, members);
     return NVML_SUCCESS;
 }
 
-void nvml_drop_members(struct members *members) {
-    nvml_drop_room(members->list, members->size);
+void nvml_free_members(struct members *members) {
+    nvml_unmap(members->list, members->size);
 }
 
 const struct member *nvml_find_member(const struct members *members, unsigned int pid) {
@@ -68,30 +69,30 @@ nvmlReturn_t nvml_check_room(unsigned int *count, const void *array, unsigned in
     return result;
 }
 
-/* --- what the driver answers --- */
+/* --- the driver's lists --- */
 
-/* The list may grow between the question for its length and the list itself, but not for ever. */
+/* The list may grow between two queries; after 8 the driver's error is returned. */
 bool nvml_enlarge(struct answer *answer, nvmlReturn_t result) {
     if (result != NVML_ERROR_INSUFFICIENT_SIZE || answer->attempts++ == 8)
         return false;
-    nvml_drop_answer(answer);
+    nvml_free_answer(answer);
     answer->count += 16;
     answer->size = answer->count * answer->entry;
-    answer->list = nvml_take_room(answer->size);
+    answer->list = nvml_map(answer->size);
     return answer->list != NULL;
 }
 
-void nvml_drop_answer(struct answer *answer) {
-    nvml_drop_room(answer->list, answer->size);
+void nvml_free_answer(struct answer *answer) {
+    nvml_unmap(answer->list, answer->size);
     answer->list = NULL;
 }
 
 /*
- * Drivers since 530 name processes as the caller's pid namespace does, and leave out whom it does not know. Older ones
- * name them as the host does; a number of the host's that is also one of ours would show somebody else's work as ours.
+ * Drivers since 530 report process IDs of the caller's PID namespace, and omit processes outside of it. Older ones report the host's
+ * IDs, and one that equals an ID of the caller's namespace would show another container's process.
  */
-static bool knows_our_pids(void) {
-    static const char initial[] = "pid:[4026531836]"; /* the host's own namespace has this number in every Linux */
+static bool driver_knows_pids(void) {
+    static const char initial[] = "pid:[4026531836]"; /* PROC_PID_INIT_INO of Linux: the host's namespace */
     char name[sizeof initial + 16], version[NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE];
     ssize_t length = readlink("/proc/self/ns/pid", name, sizeof name);
     if (length == (ssize_t)sizeof initial - 1 && memcmp(name, initial, sizeof initial - 1) == 0)
@@ -101,7 +102,7 @@ static bool knows_our_pids(void) {
 
 void nvml_keep_members(struct answer *answer, const struct members *members) {
     unsigned int kept = 0;
-    if (members->count > 0 && answer->count > 0 && knows_our_pids()) {
+    if (members->count > 0 && answer->count > 0 && driver_knows_pids()) {
         for (unsigned int i = 0; i < answer->count; i++) {
             const char *entry = answer->list + i * answer->entry;
             unsigned int pid;

@@ -1,67 +1,67 @@
-/* What NVML says of a device's memory is what its claim says. */
+/* A device's memory: reports the claim's limit and use in place of the device's. */
 #include "nvml/claim.h"
 
-/* Replaces what the driver said by the fraction; free is never more than what is physically free. */
-#define REPORT_FRACTION(memory, fraction)                                                                              \
+/* Replaces the driver's values by the claim's. `free` is never more than what is physically free. */
+#define REPORT_CLAIM(memory, claimed)                                                                                  \
     do {                                                                                                               \
-        (memory)->total = minimum((memory)->total, (fraction).limit);                                                  \
-        (memory)->used = minimum((fraction).used, (memory)->total);                                                    \
+        (memory)->total = minimum((memory)->total, (claimed).limit);                                                   \
+        (memory)->used = minimum((claimed).used, (memory)->total);                                                     \
         (memory)->free = minimum((memory)->free, (memory)->total - (memory)->used);                                    \
     } while (0)
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
-    struct fraction fraction;
+    struct claimed claimed;
     nvmlReturn_t result = REAL(nvmlDeviceGetMemoryInfo)(device, memory);
     if (result == NVML_SUCCESS)
-        result = nvml_read_fraction(device, &fraction);
+        result = nvml_read_claims(device, &claimed);
     if (result == NVML_SUCCESS)
-        REPORT_FRACTION(memory, fraction);
+        REPORT_CLAIM(memory, claimed);
     return result;
 }
 
-/* The driver answers only for a version that it knows, and versions differ in size: so far there is this one. */
+/* The driver answers only for versions of the struct that it knows. There is one so far. */
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
-    struct fraction fraction;
+    struct claimed claimed;
     nvmlReturn_t result = REAL(nvmlDeviceGetMemoryInfo_v2)(device, memory);
     if (result == NVML_SUCCESS)
-        result = nvml_read_fraction(device, &fraction);
+        result = nvml_read_claims(device, &claimed);
     if (result == NVML_SUCCESS) {
-        REPORT_FRACTION(memory, fraction);
-        memory->reserved = 0; /* the driver's own share is nobody's fraction */
+        REPORT_CLAIM(memory, claimed);
+        memory->reserved = 0; /* the driver's own memory, which is part of no claim */
     }
     return result;
 }
 
-/* What is protected and in use is not known of a claim: all that it has taken. */
+/* A claim does not record protected memory separately, so all of its use is reported. */
 nvmlReturn_t nvmlDeviceGetConfComputeProtectedMemoryUsage(nvmlDevice_t device, nvmlMemory_t *memory) {
-    struct fraction fraction;
+    struct claimed claimed;
     nvmlReturn_t result = REAL(nvmlDeviceGetConfComputeProtectedMemoryUsage)(device, memory);
     if (result == NVML_SUCCESS)
-        result = nvml_read_fraction(device, &fraction);
+        result = nvml_read_claims(device, &claimed);
     if (result == NVML_SUCCESS)
-        REPORT_FRACTION(memory, fraction);
+        REPORT_CLAIM(memory, claimed);
     return result;
 }
 
 nvmlReturn_t nvmlDeviceGetConfComputeMemSizeInfo(nvmlDevice_t device, nvmlConfComputeMemSizeInfo_t *sizes) {
-    struct fraction fraction;
+    struct claimed claimed;
     nvmlReturn_t result = REAL(nvmlDeviceGetConfComputeMemSizeInfo)(device, sizes);
     if (result == NVML_SUCCESS)
-        result = nvml_read_fraction(device, &fraction);
+        result = nvml_read_claims(device, &claimed);
     if (result == NVML_SUCCESS) {
-        sizes->protectedMemSizeKib = minimum(sizes->protectedMemSizeKib, fraction.limit >> 10);
+        sizes->protectedMemSizeKib = minimum(sizes->protectedMemSizeKib, claimed.limit >> 10);
         sizes->unprotectedMemSizeKib =
-            minimum(sizes->unprotectedMemSizeKib, (fraction.limit >> 10) - sizes->protectedMemSizeKib);
+            minimum(sizes->unprotectedMemSizeKib, (claimed.limit >> 10) - sizes->protectedMemSizeKib);
     }
     return result;
 }
 
 static nvmlReturn_t attributes(nvmlDevice_t device, nvmlReturn_t result, nvmlDeviceAttributes_t *attributes) {
-    struct fraction fraction;
+    struct claimed claimed;
     if (result == NVML_SUCCESS)
-        result = nvml_read_fraction(device, &fraction);
+        result = nvml_read_claims(device, &claimed);
     if (result == NVML_SUCCESS)
-        attributes->memorySizeMB = minimum(attributes->memorySizeMB, fraction.limit >> 20);
+        attributes->memorySizeMB = minimum(attributes->memorySizeMB, claimed.limit >> 20);
     return result;
 }
 

@@ -1,5 +1,5 @@
-/* The shadow libnvidia-ml.so.1: how it finds the driver's own, and the claim that is for a device. It only looks at the
- * regions, and takes no slot in them. */
+/* The driver's own functions behind the shadow libnvidia-ml.so.1, and the claims of a device. NVML only reads regions, and takes no slot in
+ * them. */
 #include "driver/real.h"
 #include "nvml/claim.h"
 #include "system/explain.h"
@@ -32,7 +32,7 @@ nvml_any_function nvml_find(enum nvml_function function) {
     nvml_any_function real = atomic_load_explicit(&found[function], memory_order_acquire);
     if (real != NULL)
         return real;
-    /* Two threads may do this at once and find the same. */
+    /* Two threads may do this at once, with the same result. */
     real = (nvml_any_function)real_lookup("driver-libnvidia-ml.so", functions[function].symbol);
     if (real == NULL)
         real = functions[function].absent;
@@ -40,8 +40,8 @@ nvml_any_function nvml_find(enum nvml_function function) {
     return real;
 }
 
-/* The claims, opened by the first who asks; of several at once, one keeps them. A forked child may go on using them:
- * nothing in them is ours alone. */
+/* The claims, opened at the first call. If several threads open them at once, one result is kept. A forked child may use them, since they
+ * contain nothing that belongs to one process. */
 static struct claims *claims(void) {
     static _Atomic(struct claims *) kept;
     struct claims *all = atomic_load_explicit(&kept, memory_order_acquire);
@@ -49,7 +49,7 @@ static struct claims *claims(void) {
         return all;
     int error = errno;
     char why[512] = "no memory";
-    struct claims *fresh = nvml_take_room(sizeof *fresh);
+    struct claims *fresh = nvml_map(sizeof *fresh);
     if (fresh == NULL || !claims_open(fresh, false, why, sizeof why)) {
         explain(
             CAUSE_REGION,
@@ -57,18 +57,18 @@ static struct claims *claims(void) {
             "`tranche run`",
             why);
         if (fresh != NULL)
-            nvml_drop_room(fresh, sizeof *fresh);
+            nvml_unmap(fresh, sizeof *fresh);
     } else if (atomic_compare_exchange_strong(&kept, &all, fresh)) {
         all = fresh;
     } else {
         claims_close(fresh);
-        nvml_drop_room(fresh, sizeof *fresh);
+        nvml_unmap(fresh, sizeof *fresh);
     }
     errno = error;
     return all;
 }
 
-nvmlReturn_t nvml_read_fraction(nvmlDevice_t device, struct fraction *fraction) {
+nvmlReturn_t nvml_read_claims(nvmlDevice_t device, struct claimed *claimed) {
     char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
     struct claims *all = claims();
     if (all == NULL)
@@ -77,22 +77,21 @@ nvmlReturn_t nvml_read_fraction(nvmlDevice_t device, struct fraction *fraction) 
     if (result != NVML_SUCCESS)
         return result;
     int gpu = claims_find_gpu(all, uuid);
-    *fraction = (struct fraction){.claims = all, .gpu = gpu};
+    *claimed = (struct claimed){.claims = all, .gpu = gpu};
     if (gpu >= 0) {
-        claims_reap(all, gpu); /* nobody asks NVML so often that it would matter */
-        fraction->limit = claims_limit_bytes(all, gpu);
-        fraction->used = claims_used_bytes(all, gpu);
+        claims_reap(all, gpu); /* NVML is called too rarely for its cost to matter */
+        claimed->limit = claims_limit_bytes(all, gpu);
+        claimed->used = claims_used_bytes(all, gpu);
     }
     return NVML_SUCCESS;
 }
 
-/* Not by the program's malloc: who asks NVML may stand in the midst of it. */
-void *nvml_take_room(size_t size) {
+void *nvml_map(size_t size) {
     void *room = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return room == MAP_FAILED ? NULL : room;
 }
 
-void nvml_drop_room(void *room, size_t size) {
+void nvml_unmap(void *room, size_t size) {
     if (room != NULL)
         munmap(room, size);
 }

@@ -1,23 +1,17 @@
 /*
- * How much of a device's time the processes had: the driver's samples and its accounting, of the claims' processes only.
+ * GPU time of processes: the driver's utilisation samples and accounting, for processes of the claims only.
  *
- * The shares are the driver's own, of the whole device, and exact. They are matched by process ID, so none are shown where
- * the driver gives the host's (see nvml_keep_members). The driver keeps accounts of the dead too; a region forgets them,
- * and nobody can tell a claim's dead from others', so of the dead nothing is shown.
+ * The values are the driver's, relative to the whole device. Processes are matched by ID, so nothing is reported if the driver reports
+ * the host's IDs (see nvml_keep_members). The driver also keeps accounts of dead processes. A region does not, so a claim's dead
+ * processes cannot be distinguished from others', and none is reported.
  */
 #include "nvml/claim.h"
 
 #include <string.h>
 
-static nvmlReturn_t read_members_of(nvmlDevice_t device, struct fraction *fraction, struct members *members) {
-    nvmlReturn_t result = nvml_read_fraction(device, fraction);
-    *members = (struct members){0};
-    return result == NVML_SUCCESS ? nvml_read_members(fraction, members) : result;
-}
-
 /*
- * The caller needs room for as many entries as there are members, one each, and is told so before the driver's samples
- * are read, since reading may begin the next period. Then what was kept of them is copied; none is an error of its own.
+ * The caller needs room for one entry per member. That is checked before the driver's samples are read, since reading them may start the
+ * next sampling period. Then the members' samples are copied; NVML_ERROR_NOT_FOUND if there is none.
  */
 static nvmlReturn_t give_samples(struct answer *answer, const struct members *members, unsigned int *count,
                                  void *array) {
@@ -40,7 +34,7 @@ static bool has_room(unsigned int *count, const void *array, const struct member
     return true;
 }
 
-/* Asked for no samples, the driver says whether there is anything to be asked. */
+/* Whether the driver's answer to a query without room permits a query for samples. */
 static bool may_ask(nvmlReturn_t asked) {
     return asked == NVML_SUCCESS || asked == NVML_ERROR_INSUFFICIENT_SIZE || asked == NVML_ERROR_NOT_FOUND;
 }
@@ -51,29 +45,29 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
         .entry = sizeof *samples,
         .pid_offset = offsetof(nvmlProcessUtilizationSample_t, pid),
     };
-    struct fraction fraction;
+    struct claimed claimed;
     struct members members = {0};
     unsigned int theirs = 0;
     if (count == NULL)
         return REAL(nvmlDeviceGetProcessUtilization)(device, samples, count, since);
     nvmlReturn_t result = REAL(nvmlDeviceGetProcessUtilization)(device, NULL, &theirs, since);
     if (may_ask(result))
-        result = read_members_of(device, &fraction, &members);
+        result = nvml_read_members(device, &claimed, &members);
     if (result == NVML_SUCCESS && !has_room(count, samples, &members))
         result = NVML_ERROR_INSUFFICIENT_SIZE;
     if (result == NVML_SUCCESS)
-        result =
-            NVML_ASK(answer, REAL(nvmlDeviceGetProcessUtilization)(device, (void *)answer.list, &answer.count, since));
+        result = NVML_QUERY(answer,
+                            REAL(nvmlDeviceGetProcessUtilization)(device, (void *)answer.list, &answer.count, since));
     if (result == NVML_SUCCESS)
         result = give_samples(&answer, &members, count, samples);
     else if (result == NVML_ERROR_NOT_FOUND)
         *count = 0;
-    nvml_drop_members(&members);
-    nvml_drop_answer(&answer);
+    nvml_free_members(&members);
+    nvml_free_answer(&answer);
     return result;
 }
 
-/* One question to the driver, on a copy of what the caller asks. */
+/* Queries the driver with a copy of the caller's struct. */
 static nvmlReturn_t ask_info(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t info, struct answer *answer) {
     info.processSamplesCount = answer->count;
     info.procUtilArray = (nvmlProcessUtilizationInfo_v1_t *)(void *)answer->list;
@@ -87,23 +81,23 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProc
                                   .entry = sizeof *info->procUtilArray,
                                   .pid_offset = offsetof(nvmlProcessUtilizationInfo_v1_t, pid),
                               };
-    struct fraction fraction;
+    struct claimed claimed;
     struct members members = {0};
     if (info == NULL)
         return REAL(nvmlDeviceGetProcessesUtilizationInfo)(device, info);
     nvmlReturn_t result = ask_info(device, *info, &none);
     if (may_ask(result))
-        result = read_members_of(device, &fraction, &members);
+        result = nvml_read_members(device, &claimed, &members);
     if (result == NVML_SUCCESS && !has_room(&info->processSamplesCount, info->procUtilArray, &members))
         result = NVML_ERROR_INSUFFICIENT_SIZE;
     if (result == NVML_SUCCESS)
-        result = NVML_ASK(answer, ask_info(device, *info, &answer));
+        result = NVML_QUERY(answer, ask_info(device, *info, &answer));
     if (result == NVML_SUCCESS)
         result = give_samples(&answer, &members, &info->processSamplesCount, info->procUtilArray);
     else if (result == NVML_ERROR_NOT_FOUND)
         info->processSamplesCount = 0;
-    nvml_drop_members(&members);
-    nvml_drop_answer(&answer);
+    nvml_free_members(&members);
+    nvml_free_answer(&answer);
     return result;
 }
 
@@ -111,44 +105,44 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProc
 
 nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count, unsigned int *pids) {
     struct answer answer = {.entry = sizeof *pids};
-    struct fraction fraction;
+    struct claimed claimed;
     struct members members = {0};
     if (count == NULL || (*count > 0 && pids == NULL))
         return REAL(nvmlDeviceGetAccountingPids)(device, NULL, NULL);
     nvmlReturn_t result =
-        NVML_ASK(answer, REAL(nvmlDeviceGetAccountingPids)(device, &answer.count, (void *)answer.list));
+        NVML_QUERY(answer, REAL(nvmlDeviceGetAccountingPids)(device, &answer.count, (void *)answer.list));
     if (result == NVML_SUCCESS)
-        result = read_members_of(device, &fraction, &members);
+        result = nvml_read_members(device, &claimed, &members);
     if (result == NVML_SUCCESS) {
         nvml_keep_members(&answer, &members);
         result = nvml_check_room(count, pids, answer.count);
     }
     if (result == NVML_SUCCESS && answer.count > 0)
         memcpy(pids, answer.list, answer.count * sizeof *pids);
-    nvml_drop_members(&members);
-    nvml_drop_answer(&answer);
+    nvml_free_members(&members);
+    nvml_free_answer(&answer);
     return result;
 }
 
-/* Whether a process's account may be seen, and if so its greatest use as the claim counts it: what the driver measured,
- * which is never above the limit, and not less than what the process is said to hold now. */
+/* Whether a process's account may be seen; NVML_ERROR_NOT_FOUND if not. Corrects its peak use, `bytes`: not above the limit, and not below what
+ * the process holds now. */
 static nvmlReturn_t account_of(nvmlDevice_t device, unsigned int pid, unsigned long long *bytes) {
     struct answer answer = {.entry = sizeof pid, .count = 1, .list = (char *)&pid};
-    struct fraction fraction;
+    struct claimed claimed;
     struct members members;
-    nvmlReturn_t result = read_members_of(device, &fraction, &members);
+    nvmlReturn_t result = nvml_read_members(device, &claimed, &members);
     if (result == NVML_SUCCESS) {
         nvml_keep_members(&answer, &members);
         if (answer.count == 0)
             result = NVML_ERROR_NOT_FOUND;
         else
-            *bytes = maximum(minimum(*bytes, fraction.limit), nvml_find_member(&members, pid)->bytes);
+            *bytes = maximum(minimum(*bytes, claimed.limit), nvml_find_member(&members, pid)->bytes);
     }
-    nvml_drop_members(&members);
+    nvml_free_members(&members);
     return result;
 }
 
-/* What the driver said of another's process must not stay in the caller's structure. */
+/* The driver fills a copy, so that the caller's struct never has values of other processes. */
 nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid, nvmlAccountingStats_t *stats) {
     nvmlAccountingStats_t said;
     nvmlReturn_t result = REAL(nvmlDeviceGetAccountingStats)(device, pid, stats == NULL ? NULL : &said);
