@@ -1,6 +1,6 @@
 /*
- * Nanoseconds per call of what the shadow library stands in front of: allocating and freeing, asking for memory, and, for
- * comparison, launching a kernel, which it does not touch.
+ * Measures the time of calls that the shadow library changes, in nanoseconds: allocating and freeing, querying memory, and, for
+ * comparison, launching a kernel, which it does not change.
  *
  *   callbench VARIANT [BENCHMARK...]
  *
@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifndef BATCHES /* a real driver's calls take longer: for them there are fewer */
+#ifndef BATCHES /* a real driver's calls take longer, so gpucheck.mk makes fewer */
 #define BATCHES 1000
 #define CALLS 200 /* in a batch */
 #endif
@@ -222,7 +222,7 @@ static bool possible(const struct benchmark *benchmark) {
            (benchmark->call != create_and_release || cuda.cuMemCreate != NULL);
 }
 
-/* One process's time to load the library, told through a pipe. */
+/* One process's time to load the library, sent through a pipe. */
 static double load_once(void) {
     int ends[2];
     double took = 0;

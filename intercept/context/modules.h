@@ -2,7 +2,7 @@
  * Modules: program images that are loaded into one context. The image's variables are charged module by module. Code is small, and
  * the driver packs the code of all modules of a context together; so code is charged as one sum for each context (context/extra.h).
  *
- * The driver does not get a malformed image, since nobody can tell what it takes. What lazy loading takes later is charged when
+ * The driver does not get a malformed image, since its size is unknown. What lazy loading takes later is charged when
  * the module is loaded. Memory that cannot be read from the image is measured: see context/hidden.h.
  *
  * Source: "Module Management" in the CUDA driver API's documentation.

@@ -32,7 +32,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
  * are removed. `opened` (process.h) protects the openings.
  *
  * One address may have several keys: memory that its owner has freed is still open here when the owner has allocated other memory in the
- * same block and passed on its handle. The further keys are in KIND_IPC_BESIDE, by address and key. Which of them a close of the
+ * same block and passed on its handle. The further keys are in KIND_IPC_FURTHER, by address and key. Which of them a close of the
  * address removes makes no difference, as long as each is closed as often as it was opened.
  */
 #define ONE_OPEN 1
@@ -78,7 +78,7 @@ static bool name_it(struct process *process, uint64_t address, uint64_t key, uin
     struct entry name = {.key = address, .with = key, .context = context}, known;
     enum kind kind = KIND_IPC;
     if (objects_find(process, KIND_IPC, address, &known) && known.with != key && is_open(process, known.with)) {
-        kind = KIND_IPC_BESIDE;
+        kind = KIND_IPC_FURTHER;
         name.key = objects_key(address, key);
         name.references = objects_mark(address);
     }
@@ -86,9 +86,9 @@ static bool name_it(struct process *process, uint64_t address, uint64_t key, uin
 }
 
 /* Under `opened`. */
-static bool find_beside(struct process *process, uint64_t address, uint64_t *key) {
+static bool find_further(struct process *process, uint64_t address, uint64_t *key) {
     struct entry name;
-    for (size_t at = 0; objects_copy(process, KIND_IPC_BESIDE, at, &name, 1) != 0; at++) {
+    for (size_t at = 0; objects_copy(process, KIND_IPC_FURTHER, at, &name, 1) != 0; at++) {
         if (name.references != objects_mark(address) || name.key != objects_key(address, name.with) ||
             !is_open(process, name.with))
             continue;
@@ -101,12 +101,12 @@ static bool find_beside(struct process *process, uint64_t address, uint64_t *key
 /* The key of memory that is about to be closed. False if none is recorded at the address. */
 static bool closing(struct process *process, uint64_t address, uint64_t *key) {
     struct entry name = {0}, memory;
-    if (!process_has(process, KIND_IPC) && !process_has(process, KIND_IPC_BESIDE))
+    if (!process_has(process, KIND_IPC) && !process_has(process, KIND_IPC_FURTHER))
         return false;
     lock_take(&process->opened);
     bool found = objects_find(process, KIND_IPC, address, &name) && is_open(process, name.with);
     *key = name.with;
-    if (found || (found = find_beside(process, address, key)))
+    if (found || (found = find_further(process, address, key)))
         objects_refer(process, KIND_IPC_MEMORY, *key, ONE_CLOSING - ONE_OPEN, &memory);
     lock_give(&process->opened);
     return found;
@@ -118,7 +118,7 @@ static void let_go(struct process *process, uint64_t address, uint64_t key, int 
     lock_take(&process->opened);
     if (objects_refer(process, KIND_IPC_MEMORY, key, -change, &memory) && memory.references == 0) {
         objects_remove_with(process, KIND_IPC, address, key);
-        objects_remove(process, KIND_IPC_BESIDE, objects_key(address, key), &name);
+        objects_remove(process, KIND_IPC_FURTHER, objects_key(address, key), &name);
         charge_end(process, &memory.charge);
     }
     lock_give(&process->opened);

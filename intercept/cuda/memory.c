@@ -223,7 +223,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, s
 
 /* --- freeing --------------------------------------------------------------------------------------------------------- */
 
-/* What we do not know (NULL, a foreign or already freed address) is the driver's to judge. */
+/* An address that is not recorded (NULL, a foreign or freed one) is passed to the driver, which answers. */
 #define FREE(address, call)                                                                                            \
     do {                                                                                                               \
         struct process *process = process_if_open();                                                                   \

@@ -73,7 +73,7 @@ static any_function by_pointer(any_function driver) {
     return NULL;
 }
 
-static CUresult ask(const char *symbol, void **function, int version, cuuint64_t flags) {
+static CUresult query_driver(const char *symbol, void **function, int version, cuuint64_t flags) {
     if (!cuda_driver_has(CUDA_cuGetProcAddress_v2))
         return REAL(cuGetProcAddress)(symbol, function, version, flags);
     CUdriverProcAddressQueryResult status;
@@ -82,7 +82,7 @@ static CUresult ask(const char *symbol, void **function, int version, cuuint64_t
 
 static void collect_answer(const char *name, int version, cuuint64_t flags) {
     void *function = NULL;
-    if (ask(name, &function, version, flags) != CUDA_SUCCESS || function == NULL ||
+    if (query_driver(name, &function, version, flags) != CUDA_SUCCESS || function == NULL ||
         by_pointer((any_function)function) != NULL)
         return;
     unsigned index = atomic_fetch_add(&collected.count, 1);

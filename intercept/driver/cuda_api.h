@@ -1,7 +1,7 @@
 /*
- * What the shadow library needs of the CUDA driver API: declared here, so that it builds without a CUDA toolkit. Names,
- * values and layouts are those of NVIDIA's cuda.h (CUDA Driver API Reference); tests/headers* compares the two where a
- * toolkit is installed. What we only pass on stays opaque.
+ * The part of the CUDA driver API that the shadow library uses, so that it builds without a CUDA toolkit. Names, values and layouts are
+ * those of NVIDIA's cuda.h (CUDA Driver API Reference); tests/headers compares the two where a toolkit is installed. Types that are
+ * only passed on are opaque.
  */
 #ifndef TRANCHE_CUDA_API_H
 #define TRANCHE_CUDA_API_H

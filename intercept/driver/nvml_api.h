@@ -1,4 +1,4 @@
-/* What the shadow library needs of NVML. tests/nvml_headers_test.sh compares it with NVIDIA's header. */
+/* The part of NVML that the shadow library uses. tests/nvml_headers_test.sh compares it with NVIDIA's header. */
 #ifndef TRANCHE_NVML_API_H
 #define TRANCHE_NVML_API_H
 

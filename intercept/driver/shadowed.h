@@ -203,7 +203,7 @@
     X(cuDeviceTotalMem, "cuDeviceTotalMem", 2000, ANY, (unsigned int *bytes, CUdevice device))                         \
     X(cuDeviceTotalMem_v2, "cuDeviceTotalMem", 3020, ANY, (size_t *bytes, CUdevice device))
 
-/* What we call and do not shadow. */
+/* Functions that the shadow library calls and does not define. */
 #define CUDA_CALLED(X)                                                                                                 \
     X(cuDriverGetVersion, (int *version))                                                                              \
     X(cuDeviceGetUuid, (CUuuid *uuid, CUdevice device))                                                                \
@@ -270,7 +270,7 @@
     X(nvmlDeviceGetMPSComputeRunningProcesses_v3,                                                                      \
       (nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos))                                            \
     X(nvmlDeviceGetRunningProcessDetailList, (nvmlDevice_t device, nvmlProcessDetailList_t *list))                     \
-    /* their GPU time */                                                                                               \
+    /* GPU time */                                                                                                     \
     X(nvmlDeviceGetProcessUtilization,                                                                                 \
       (nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples, unsigned int *count, unsigned long long since))   \
     X(nvmlDeviceGetProcessesUtilizationInfo, (nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *info))              \

@@ -121,7 +121,7 @@ static bool is_recorded(CUstream stream) {
 /* --- events in place of streams ------------------------------------------------------------------------------------ */
 
 /* Another thread's default stream cannot be named; the legacy default stream waits for it. */
-static CUstream stream_to_ask(const struct freed_in *freed) {
+static CUstream stream_to_query(const struct freed_in *freed) {
     return freed->thread == 0 || freed->thread == this_thread() ? freed->stream : CU_STREAM_LEGACY;
 }
 
@@ -129,7 +129,7 @@ static CUstream stream_to_ask(const struct freed_in *freed) {
  * the stream meanwhile. The stream's context is current. */
 static bool record(struct streams *streams, size_t index, struct freed_in *freed) {
     struct freed_in recorded = {.context = freed->context, .number = freed->number};
-    CUstream stream = stream_to_ask(freed);
+    CUstream stream = stream_to_query(freed);
     if (is_recorded(stream) || REAL(cuEventCreate)(&recorded.event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
         return false;
     if (REAL(cuEventRecord)(recorded.event, stream) == CUDA_SUCCESS && replace(streams, index, freed, recorded)) {
@@ -143,7 +143,7 @@ static bool record(struct streams *streams, size_t index, struct freed_in *freed
 /* --- querying ------------------------------------------------------------------------------------------------------ */
 
 /* Queries an event rather than the stream, which may never be idle. The driver returns freed memory to its pool at a synchronisation, which
- * takes no time once the event is done. Under `asking`, as are the functions below. */
+ * takes no time once the event is done. Under `querying`, as are the functions below. */
 static bool is_done(struct process *process, size_t index, struct freed_in *freed, bool synchronize) {
     struct streams *streams = &process->streams;
     if (freed->event == NULL && !record(streams, index, freed))
@@ -219,25 +219,25 @@ void streams_gone(struct process *process, CUstream stream) {
     size_t index;
     if (contexts_is_default_stream(stream) || !find(streams, stream, &index))
         return;
-    lock_take(&streams->asking);
+    lock_take(&streams->querying);
     sweep(process, index);
     if (at(streams, index, &freed) && freed.number != 0 && freed.stream == stream)
         take_out(process, index, &freed); /* no event could be recorded */
-    lock_give(&streams->asking);
+    lock_give(&streams->querying);
 }
 
 /* The context's events ended with it. */
 void streams_context_gone(struct process *process, CUcontext context) {
     struct streams *streams = &process->streams;
     struct freed_in freed;
-    lock_take(&streams->asking);
+    lock_take(&streams->querying);
     for (size_t i = 0; at(streams, i, &freed); i++) {
         if (freed.number == 0 || freed.context != context)
             continue;
         freed.event = NULL;
         take_out(process, i, &freed);
     }
-    lock_give(&streams->asking);
+    lock_give(&streams->querying);
 }
 
 /* --- memory that is no pool's ------------------------------------------------------------------------------------------ */
@@ -264,9 +264,9 @@ static bool record_free(struct process *process, CUstream stream, struct freed_i
         REAL(cuEventDestroy_v2)(freed->event);
         return false;
     }
-    lock_take(&process->streams.asking);
+    lock_take(&process->streams.querying);
     sweep(process, index);
-    lock_give(&process->streams.asking);
+    lock_give(&process->streams.querying);
     return true;
 }
 
@@ -288,11 +288,11 @@ void streams_settle(struct process *process) {
     struct freed_in freed;
     if (atomic_load_explicit(&streams->waiting, memory_order_relaxed) == 0 || !relax(&mode))
         return;
-    lock_take(&streams->asking);
+    lock_take(&streams->querying);
     for (size_t i = 0; at(streams, i, &freed); i++)
         if (freed.number != 0 && freed.freed != NULL)
             is_done_in_context(process, i, &freed, false);
-    lock_give(&streams->asking);
+    lock_give(&streams->querying);
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 }
 
@@ -313,7 +313,7 @@ static bool are_done(struct process *process, uint64_t last) {
     CUstreamCaptureMode mode;
     struct freed_in freed;
     bool done = true, relaxed = false;
-    lock_take(&streams->asking);
+    lock_take(&streams->querying);
     for (size_t i = 0; done && at(streams, i, &freed); i++) {
         if (freed.number == 0 || freed.number > last)
             continue;
@@ -325,7 +325,7 @@ static bool are_done(struct process *process, uint64_t last) {
     if (relaxed)
         REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     done = done && !streams->incomplete;
-    lock_give(&streams->asking);
+    lock_give(&streams->querying);
     return done;
 }
 

@@ -2,7 +2,7 @@
  * Frees in streams. The driver executes a free when the stream reaches it; until then the memory is in use. An entry is kept for each
  * stream with such a free, or for an event that was recorded after it, and the driver is queried whether it is done.
  *
- * Entries are under streams.lock; the driver is queried under streams.asking.
+ * Entries are under streams.lock; the driver is queried under streams.querying.
  *
  * Source: cuMemFreeAsync and "Stream Ordered Memory Allocator" in the CUDA driver API's documentation.
  */

@@ -86,11 +86,11 @@ struct answer {
 /* Repeats `call`, which queries the driver with answer.count and answer.list, until the list fits. nvml_free_answer must follow. */
 #define NVML_QUERY(answer, call)                                                                                       \
     ({                                                                                                                 \
-        nvmlReturn_t asked_;                                                                                           \
+        nvmlReturn_t result_;                                                                                          \
         do                                                                                                             \
-            asked_ = (call);                                                                                           \
-        while (nvml_enlarge(&(answer), asked_));                                                                       \
-        asked_;                                                                                                        \
+            result_ = (call);                                                                                          \
+        while (nvml_enlarge(&(answer), result_));                                                                      \
+        result_;                                                                                                       \
     })
 bool nvml_enlarge(struct answer *answer, nvmlReturn_t result);
 void nvml_free_answer(struct answer *answer);

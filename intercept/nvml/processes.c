@@ -11,8 +11,9 @@
 
 /* Whether the driver's answer to a query for its list permits an answer. The driver decides whether the library is initialised, the device
  * exists and the caller may see it. A list that does not fit, or a driver without this version of the function, is no error here. */
-static bool answerable(nvmlReturn_t asked) {
-    return asked == NVML_SUCCESS || asked == NVML_ERROR_INSUFFICIENT_SIZE || asked == NVML_ERROR_FUNCTION_NOT_FOUND;
+static bool answerable(nvmlReturn_t driver_result) {
+    return driver_result == NVML_SUCCESS || driver_result == NVML_ERROR_INSUFFICIENT_SIZE ||
+           driver_result == NVML_ERROR_FUNCTION_NOT_FOUND;
 }
 
 /* The IDs of the MIG instance that a handle is for; 0xFFFFFFFF for other devices. */
@@ -31,12 +32,12 @@ static void put(void *infos, unsigned int i, size_t entry, nvmlProcessInfo_t inf
     memcpy((char *)infos + i * entry, &info, entry);
 }
 
-static nvmlReturn_t compute_list(nvmlDevice_t device, nvmlReturn_t asked, size_t entry, unsigned int *count,
+static nvmlReturn_t compute_list(nvmlDevice_t device, nvmlReturn_t driver_result, size_t entry, unsigned int *count,
                                  void *infos) {
     struct claimed claimed;
     struct members members;
-    if (!answerable(asked))
-        return asked;
+    if (!answerable(driver_result))
+        return driver_result;
     if (count == NULL || (*count > 0 && infos == NULL))
         return NVML_ERROR_INVALID_ARGUMENT;
     nvmlReturn_t result = nvml_read_members(device, &claimed, &members);
@@ -61,11 +62,11 @@ COMPUTE_LIST(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
 COMPUTE_LIST(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t)
 
 /* The driver's list without processes that are no members, with the bytes of the regions. */
-static nvmlReturn_t other_list(nvmlDevice_t device, nvmlReturn_t asked, struct answer *answer, unsigned int *count,
-                               void *infos) {
+static nvmlReturn_t other_list(nvmlDevice_t device, nvmlReturn_t driver_result, struct answer *answer,
+                               unsigned int *count, void *infos) {
     struct claimed claimed;
     struct members members = {0};
-    nvmlReturn_t result = asked;
+    nvmlReturn_t result = driver_result;
     if (result == NVML_SUCCESS && (count == NULL || (*count > 0 && infos == NULL)))
         result = NVML_ERROR_INVALID_ARGUMENT;
     if (result == NVML_SUCCESS)
@@ -87,8 +88,9 @@ static nvmlReturn_t other_list(nvmlDevice_t device, nvmlReturn_t asked, struct a
 #define OTHER_LIST(symbol, type)                                                                                       \
     nvmlReturn_t symbol(nvmlDevice_t device, unsigned int *count, type *infos) {                                       \
         struct answer answer = {.entry = sizeof *infos};                                                               \
-        nvmlReturn_t asked = NVML_QUERY(answer, REAL(symbol)(device, &answer.count, (type *)(void *)answer.list));     \
-        return other_list(device, asked, &answer, count, infos);                                                       \
+        nvmlReturn_t driver_result =                                                                                   \
+            NVML_QUERY(answer, REAL(symbol)(device, &answer.count, (type *)(void *)answer.list));                      \
+        return other_list(device, driver_result, &answer, count, infos);                                               \
     }
 OTHER_LIST(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
 OTHER_LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
@@ -100,16 +102,16 @@ OTHER_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
 /* --- the one list of all modes --- */
 
 /* The driver's list for a mode. The driver checks version and mode. */
-static nvmlReturn_t ask_details_once(nvmlDevice_t device, nvmlProcessDetailList_t asked, struct answer *answer) {
-    asked.numProcArrayEntries = answer->count;
-    asked.procArray = (nvmlProcessDetail_v1_t *)(void *)answer->list;
-    nvmlReturn_t said = REAL(nvmlDeviceGetRunningProcessDetailList)(device, &asked);
-    answer->count = asked.numProcArrayEntries;
-    return said;
+static nvmlReturn_t query_details_once(nvmlDevice_t device, nvmlProcessDetailList_t query, struct answer *answer) {
+    query.numProcArrayEntries = answer->count;
+    query.procArray = (nvmlProcessDetail_v1_t *)(void *)answer->list;
+    nvmlReturn_t result = REAL(nvmlDeviceGetRunningProcessDetailList)(device, &query);
+    answer->count = query.numProcArrayEntries;
+    return result;
 }
 
-static nvmlReturn_t ask_details(nvmlDevice_t device, nvmlProcessDetailList_t asked, struct answer *answer) {
-    return NVML_QUERY(*answer, ask_details_once(device, asked, answer));
+static nvmlReturn_t query_details(nvmlDevice_t device, nvmlProcessDetailList_t query, struct answer *answer) {
+    return NVML_QUERY(*answer, query_details_once(device, query, answer));
 }
 
 /* All members are on the compute list and on that of all modes, whatever the driver lists. */
@@ -140,7 +142,7 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
     struct members members = {0};
     if (list == NULL)
         return REAL(nvmlDeviceGetRunningProcessDetailList)(device, list);
-    nvmlReturn_t result = ask_details(device, *list, &answer);
+    nvmlReturn_t result = query_details(device, *list, &answer);
     if (result == NVML_SUCCESS)
         result = nvml_read_members(device, &claimed, &members);
     if (result == NVML_SUCCESS)

@@ -35,8 +35,8 @@ static bool has_room(unsigned int *count, const void *array, const struct member
 }
 
 /* Whether the driver's answer to a query without room permits a query for samples. */
-static bool may_ask(nvmlReturn_t asked) {
-    return asked == NVML_SUCCESS || asked == NVML_ERROR_INSUFFICIENT_SIZE || asked == NVML_ERROR_NOT_FOUND;
+static bool may_query(nvmlReturn_t result) {
+    return result == NVML_SUCCESS || result == NVML_ERROR_INSUFFICIENT_SIZE || result == NVML_ERROR_NOT_FOUND;
 }
 
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
@@ -51,7 +51,7 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     if (count == NULL)
         return REAL(nvmlDeviceGetProcessUtilization)(device, samples, count, since);
     nvmlReturn_t result = REAL(nvmlDeviceGetProcessUtilization)(device, NULL, &theirs, since);
-    if (may_ask(result))
+    if (may_query(result))
         result = nvml_read_members(device, &claimed, &members);
     if (result == NVML_SUCCESS && !has_room(count, samples, &members))
         result = NVML_ERROR_INSUFFICIENT_SIZE;
@@ -68,7 +68,7 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
 }
 
 /* Queries the driver with a copy of the caller's struct. */
-static nvmlReturn_t ask_info(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t info, struct answer *answer) {
+static nvmlReturn_t query_info(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t info, struct answer *answer) {
     info.processSamplesCount = answer->count;
     info.procUtilArray = (nvmlProcessUtilizationInfo_v1_t *)(void *)answer->list;
     nvmlReturn_t result = REAL(nvmlDeviceGetProcessesUtilizationInfo)(device, &info);
@@ -85,13 +85,13 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProc
     struct members members = {0};
     if (info == NULL)
         return REAL(nvmlDeviceGetProcessesUtilizationInfo)(device, info);
-    nvmlReturn_t result = ask_info(device, *info, &none);
-    if (may_ask(result))
+    nvmlReturn_t result = query_info(device, *info, &none);
+    if (may_query(result))
         result = nvml_read_members(device, &claimed, &members);
     if (result == NVML_SUCCESS && !has_room(&info->processSamplesCount, info->procUtilArray, &members))
         result = NVML_ERROR_INSUFFICIENT_SIZE;
     if (result == NVML_SUCCESS)
-        result = NVML_QUERY(answer, ask_info(device, *info, &answer));
+        result = NVML_QUERY(answer, query_info(device, *info, &answer));
     if (result == NVML_SUCCESS)
         result = give_samples(&answer, &members, &info->processSamplesCount, info->procUtilArray);
     else if (result == NVML_ERROR_NOT_FOUND)
@@ -144,23 +144,23 @@ static nvmlReturn_t account_of(nvmlDevice_t device, unsigned int pid, unsigned l
 
 /* The driver fills a copy, so that the caller's struct never has values of other processes. */
 nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid, nvmlAccountingStats_t *stats) {
-    nvmlAccountingStats_t said;
-    nvmlReturn_t result = REAL(nvmlDeviceGetAccountingStats)(device, pid, stats == NULL ? NULL : &said);
+    nvmlAccountingStats_t stats_copy;
+    nvmlReturn_t result = REAL(nvmlDeviceGetAccountingStats)(device, pid, stats == NULL ? NULL : &stats_copy);
     if (result == NVML_SUCCESS)
-        result = account_of(device, pid, &said.maxMemoryUsage);
+        result = account_of(device, pid, &stats_copy.maxMemoryUsage);
     if (result == NVML_SUCCESS)
-        *stats = said;
+        *stats = stats_copy;
     return result;
 }
 
 nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device, nvmlAccountingStats_v2_t *stats) {
     if (stats == NULL)
         return REAL(nvmlDeviceGetAccountingStats_v2)(device, stats);
-    nvmlAccountingStats_v2_t said = *stats;
-    nvmlReturn_t result = REAL(nvmlDeviceGetAccountingStats_v2)(device, &said);
+    nvmlAccountingStats_v2_t stats_copy = *stats;
+    nvmlReturn_t result = REAL(nvmlDeviceGetAccountingStats_v2)(device, &stats_copy);
     if (result == NVML_SUCCESS)
-        result = account_of(device, said.pid, &said.maxMemoryUsage);
+        result = account_of(device, stats_copy.pid, &stats_copy.maxMemoryUsage);
     if (result == NVML_SUCCESS)
-        *stats = said;
+        *stats = stats_copy;
     return result;
 }

@@ -279,9 +279,9 @@ void region_share_detach(struct region *region, int share) {
         lock_share(fd, share, F_UNLCK);
     STEP("detach: unlocked");
     bool gone;
-    int ask = region_open_query(region, &gone);
-    if (ask >= 0 && !gone)
-        region_reap_slot(region->usage, ask, (unsigned)share);
-    region_close_query(region, ask);
+    int query = region_open_query(region, &gone);
+    if (query >= 0 && !gone)
+        region_reap_slot(region->usage, query, (unsigned)share);
+    region_close_query(region, query);
     errno = error;
 }

@@ -5,10 +5,10 @@
  * Each part has its own lock. Locks are taken in this order, never in reverse:
  *
  *   1. a device's lifecycle, a context's gate, the gates of graphs, libraries, extras
- *   2. a pool's, the streams' two (`asking`, then `lock`)
+ *   2. a pool's, the streams' two (`querying`, then `lock`)
  *   3. `opened` or `importing`, exports' two (`sharing`, then `lock`), objects', an allocation shard's, contexts', a region's
  *
- * The driver is called only under those of the first group, a pool's lock and the streams' `asking`.
+ * The driver is called only under those of the first group, a pool's lock and the streams' `querying`.
  */
 #ifndef TRANCHE_PROCESS_H
 #define TRANCHE_PROCESS_H
@@ -82,7 +82,7 @@ enum kind {
     KIND_POOL_MEMORY,
     KIND_GRAPH_EXEC,
     KIND_IPC,
-    KIND_IPC_BESIDE,
+    KIND_IPC_FURTHER,
     KIND_IPC_MEMORY,
     KIND_EXTERNAL,
     KIND_EXPORTED,
@@ -113,12 +113,12 @@ struct graphs {
 /* See memory/streams.h. */
 struct streams {
     struct lock lock;
-    struct lock asking;    /* held while the driver is queried about streams */
+    struct lock querying;  /* held while the driver is queried about streams */
     struct freed_in *each; /* an entry keeps its index, so a loop over all misses none */
     size_t count, room;
     uint64_t frees;
     _Atomic size_t waiting; /* entries with memory that is not a pool's */
-    size_t swept;           /* the index after the last one queried; under `asking`, as is the next */
+    size_t swept;           /* the index after the last one queried; under `querying`, as is the next */
     bool unsynchronized;    /* a free was found done, and nothing was synchronised since */
     bool incomplete;        /* an entry could not be recorded for want of memory */
 };
