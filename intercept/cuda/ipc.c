@@ -113,7 +113,7 @@ static bool closing(struct process *process, uint64_t address, uint64_t *key) {
 }
 
 /* Removes ONE_OPEN or ONE_CLOSING from a memory's references, and ends it with the last. */
-static void let_go(struct process *process, uint64_t address, uint64_t key, int change) {
+static void drop_reference(struct process *process, uint64_t address, uint64_t key, int change) {
     struct entry memory, name;
     lock_take(&process->opened);
     if (objects_refer(process, KIND_IPC_MEMORY, key, -change, &memory) && memory.references == 0) {
@@ -131,7 +131,7 @@ static void stay_open(struct process *process, uint64_t key) {
 
 static void give_up(struct opening *opening) {
     if (opening->known)
-        let_go(opening->process, 0, opening->key, ONE_OPEN);
+        drop_reference(opening->process, 0, opening->key, ONE_OPEN);
     else
         charge_end(opening->process, &opening->charge);
 }
@@ -215,7 +215,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
     bool ours = closing(process, address, &key);
     CUresult result = REAL(cuIpcCloseMemHandle)(address);
     if (ours && result == CUDA_SUCCESS)
-        let_go(process, address, key, ONE_CLOSING);
+        drop_reference(process, address, key, ONE_CLOSING);
     else if (ours)
         stay_open(process, key);
     return result;

@@ -105,7 +105,7 @@ static CUresult hold_all(struct process *process, const CUarrayMapInfo *list, un
 static void let_go_of_all(struct process *process, const CUarrayMapInfo *list, unsigned int count) {
     for (unsigned i = 0; i < count; i++)
         if (is_mapping(&list[i]))
-            physical_let_go(process, physical_number(process, list[i].memHandle.memHandle));
+            physical_drop(process, physical_number(process, list[i].memHandle.memHandle));
 }
 
 static void unbind(struct process *process, const CUarrayMapInfo *map, const struct parts *parts,

@@ -91,7 +91,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericA
     if (result == CUDA_SUCCESS && process != NULL)
         physical_mapped(process, address, size, number);
     else
-        physical_let_go(process, number);
+        physical_drop(process, number);
     return result;
 }
 
@@ -121,7 +121,7 @@ CUresult cuMemExportToShareableHandle(void *exported, CUmemGenericAllocationHand
     CUresult result = REAL(cuMemExportToShareableHandle)(exported, handle, type, flags);
     if (result == CUDA_SUCCESS)
         result = count_export(process, number, type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, exported);
-    physical_let_go(process, number);
+    physical_drop(process, number);
     return result;
 }
 
@@ -199,7 +199,7 @@ CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t offset, 
     if (result == CUDA_SUCCESS)
         bound(process, object, part_of(device_of(memory), offset), number);
     else
-        physical_let_go(process, number);
+        physical_drop(process, number);
     return result;
 }
 
@@ -220,7 +220,7 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset,
     if (retained)
         REAL(cuMemRelease)(memory);
     if (result != CUDA_SUCCESS)
-        physical_let_go(process, number);
+        physical_drop(process, number);
     return result;
 }
 

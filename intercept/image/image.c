@@ -48,7 +48,7 @@ struct fatbin_entry {
     uint64_t flags, zero, uncompressed;
 };
 
-static const struct image_size unseen = {.hidden = true};
+static const struct image_size unknown_format = {.hidden = true};
 static const struct image_size malformed = {.malformed = true};
 
 /* An image or a part of one: at most `room` bytes. Unless `present`, they may not be in memory. */
@@ -182,7 +182,7 @@ static struct image_size elf_size(const struct view *image) {
     if (!read_at(&header, sizeof header, image, 0))
         return malformed;
     if (!is_usual(&header))
-        return unseen;
+        return unknown_format;
     if (!reaches(image, header.e_phoff, (uint64_t)header.e_phnum * header.e_phentsize) ||
         !reaches(image, header.e_shoff, header.e_shnum * sizeof section) ||
         !read_at(&names, sizeof names, image, header.e_shoff + header.e_shstrndx * sizeof section) ||
@@ -279,7 +279,7 @@ static struct image_size bare_size(const struct view *image) {
     if (memcmp(&magic, ELFMAG, sizeof magic) == 0)
         return elf_size(image);
     if (magic == 0 || magic == FATBIN_WRAPPER_MAGIC)
-        return unseen;
+        return unknown_format;
     return text_size(image);
 }
 
@@ -371,7 +371,7 @@ void image_file_open(struct image_file *file, const char *path) {
     *file = (struct image_file){.path = path, .copy = -1};
     int descriptor = path == NULL ? -1 : call_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor >= 0) {
-        file->size = unseen;
+        file->size = unknown_format;
         file->copy = copy_of(descriptor, &length);
         call_close(descriptor);
     }

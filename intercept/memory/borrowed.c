@@ -18,7 +18,7 @@ bool borrowed_imported(struct process *process, CUexternalMemory memory, struct 
                        (struct entry){.key = (uintptr_t)memory, .with = number, .context = context});
 }
 
-static void let_go(struct process *process, uint64_t number) {
+static void drop_reference(struct process *process, uint64_t number) {
     struct entry memory;
     if (objects_refer(process, KIND_EXTERNAL_MEMORY, number, -1, &memory) && memory.references == 0)
         charge_end(process, &memory.charge);
@@ -30,7 +30,7 @@ bool borrowed_destroying(struct process *process, CUexternalMemory memory, struc
 
 void borrowed_destroyed(struct process *process, const struct entry *handle, CUresult result) {
     if (result == CUDA_SUCCESS)
-        let_go(process, handle->with);
+        drop_reference(process, handle->with);
     else
         objects_put(process, KIND_EXTERNAL, *handle);
 }
@@ -49,7 +49,7 @@ void borrowed_mapped(struct process *process, struct entry *mapped, CUresult res
     if (result == CUDA_SUCCESS)
         objects_put(process, KIND_BORROWED, *mapped);
     else
-        let_go(process, mapped->with);
+        drop_reference(process, mapped->with);
 }
 
 /* Importing takes no memory, so the size is queried before it is charged. */
@@ -87,7 +87,7 @@ void borrowed_freed(struct process *process, const struct entry *mapped, CUresul
     if (result != CUDA_SUCCESS)
         objects_put(process, KIND_BORROWED, *mapped);
     else if (mapped->with != 0)
-        let_go(process, mapped->with);
+        drop_reference(process, mapped->with);
     else
         charge_end(process, &mapped->charge);
 }

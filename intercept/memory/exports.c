@@ -98,21 +98,21 @@ void exports_mark(struct process *process, int descriptor, uint32_t number) {
     if (number == EXPORTS_UNTRACKED || tag_write(descriptor, number))
         return;
     lock_take(&process->exported.lock);
-    process->exported.unseen = true;
+    process->exported.untracked = true;
     lock_give(&process->exported.lock);
 }
 
 void exports_see(struct process *process, int descriptor) {
     lock_take(&process->exported.lock);
     if (!watch(&process->exported.witness, descriptor))
-        process->exported.unseen = true; /* then all exports stay charged while this process lives */
+        process->exported.untracked = true; /* then all exports stay charged while this process lives */
     lock_give(&process->exported.lock);
 }
 
 /* Under the lock of exports. */
 static bool may_live(struct process *process, uint32_t number) {
     const struct exported *exported = &process->exported;
-    return exported->unseen || !is_witness(&exported->witness) || tag_is_alive(exported->witness.descriptor, number);
+    return exported->untracked || !is_witness(&exported->witness) || tag_is_alive(exported->witness.descriptor, number);
 }
 
 void exports_end(struct process *process, const struct charge *charge, uint32_t number) {

@@ -60,7 +60,7 @@ bool physical_made(struct process *process, bool multicast, CUmemGenericAllocati
     return false;
 }
 
-static void let_go(struct process *process, uint64_t number) {
+static void drop_reference(struct process *process, uint64_t number) {
     struct entry memory;
     if (objects_refer(process, KIND_PHYSICAL_MEMORY, number, -1, &memory) && memory.references == 0)
         end(process, &memory);
@@ -75,7 +75,7 @@ bool physical_imported(struct process *process, bool multicast, CUmemGenericAllo
     bool is_known = number != 0 && objects_refer(process, KIND_PHYSICAL_MEMORY, number, 1, &memory);
     if (is_known && (memory.charge.share != charge.share || memory.charge.region != charge.region ||
                      memory.charge.unpaid != charge.unpaid || is_multicast(number) != multicast)) {
-        let_go(process, number); /* other memory, which had this handle before */
+        drop_reference(process, number); /* other memory, which had this handle before */
         is_known = false;
     }
     bool is_new = !is_known && record(process, multicast, handle, charge);
@@ -90,9 +90,9 @@ bool physical_hold(struct process *process, uint64_t number) {
     return number != 0 && objects_refer(process, KIND_PHYSICAL_MEMORY, number, 1, &memory);
 }
 
-void physical_let_go(struct process *process, uint64_t number) {
+void physical_drop(struct process *process, uint64_t number) {
     if (number != 0)
-        let_go(process, number);
+        drop_reference(process, number);
 }
 
 /* A new entry of `releases`; NULL if there is no memory for it. */
@@ -145,7 +145,7 @@ void physical_released(struct process *process, struct releases *releases, CUres
     for (size_t i = 0; i < releases->count; i++) {
         const struct release *release = release_at(releases, i);
         if (result == CUDA_SUCCESS)
-            physical_let_go(process, release->number);
+            physical_drop(process, release->number);
         else if (release->holder != KINDS)
             objects_put(process, release->holder, release->holding);
     }
@@ -181,7 +181,7 @@ CUresult physical_hold_to_use(struct process *process, CUmemGenericAllocationHan
         *number = 0;
     CUresult result = *number != 0 ? pay(process, *number, bytes) : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS)
-        physical_let_go(process, *number);
+        physical_drop(process, *number);
     return result;
 }
 
@@ -218,7 +218,7 @@ void physical_mapped(struct process *process, CUdeviceptr address, uint64_t size
 void physical_bound(struct process *process, enum kind kind, uint64_t whole, uint64_t part, uint64_t number) {
     struct entry before;
     if (objects_remove(process, kind, objects_key(whole, part), &before))
-        physical_let_go(process, before.with);
+        physical_drop(process, before.with);
     objects_put(process, kind,
                 (struct entry){.key = objects_key(whole, part), .with = number, .references = objects_mark(whole)});
 }
@@ -236,5 +236,5 @@ void physical_unbind_all(struct process *process, enum kind kind, uint64_t whole
 void physical_whole_gone(struct process *process, enum kind kind, uint64_t whole) {
     struct entry binding;
     while (objects_remove_one_of(process, kind, objects_mark(whole), &binding))
-        physical_let_go(process, binding.with);
+        physical_drop(process, binding.with);
 }

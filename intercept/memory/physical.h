@@ -31,7 +31,7 @@ CUresult physical_hold_to_use(struct process *process, CUmemGenericAllocationHan
                               uint64_t *number);
 
 /* Removes a reference that the driver has released already or never had. */
-void physical_let_go(struct process *process, uint64_t number);
+void physical_drop(struct process *process, uint64_t number);
 
 /*
  * Removing references. Handles are looked up, and mappings and bindings removed, before the driver is called, since it may reuse the

@@ -142,7 +142,7 @@ static bool hold_share(struct process *process, unsigned region, int share) {
     return known != NULL;
 }
 
-static void let_go_of_share(struct process *process, unsigned region, int share) {
+static void drop_share(struct process *process, unsigned region, int share) {
     struct table *shares = &process->regions[region].shares;
     struct entry *known = table_find(shares, (uint64_t)share + 1);
     if (known == NULL || --known->references > 0)
@@ -158,7 +158,7 @@ bool charge_share(struct process *process, struct charge *charge, const uint8_t 
     if (share >= 0 && !hold_share(process, charge->region, share))
         share = -1;
     if (share >= 0 && region_share_adopt(region, share, charge->pages) != REGION_OK) {
-        let_go_of_share(process, charge->region, share);
+        drop_share(process, charge->region, share);
         share = -1;
     }
     unlock_region(process, charge->region);
@@ -238,6 +238,6 @@ void charge_end(struct process *process, const struct charge *charge) {
         return;
     }
     lock_region(process, charge->region);
-    let_go_of_share(process, charge->region, charge->share - 1);
+    drop_share(process, charge->region, charge->share - 1);
     unlock_region(process, charge->region);
 }

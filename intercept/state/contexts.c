@@ -209,30 +209,30 @@ static struct gate *enter(CUcontext context) {
     return gate;
 }
 
-struct gate *contexts_work(CUcontext *current) {
+struct gate *contexts_enter(CUcontext *current) {
     return REAL(cuCtxGetCurrent)(current) == CUDA_SUCCESS ? enter(*current) : NULL;
 }
 
-struct gate *contexts_work_for(CUstream stream) {
+struct gate *contexts_enter_for(CUstream stream) {
     CUcontext context = NULL;
     if (contexts_is_default_stream(stream) || REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
-        return contexts_work(&context);
+        return contexts_enter(&context);
     return enter(context);
 }
 
-struct gate *contexts_try_to_work(struct process *process, CUcontext context) {
+struct gate *contexts_try_enter(struct process *process, CUcontext context) {
     struct gate *gate = contexts_gate(process, context);
     return gate_try(gate) ? gate : NULL;
 }
 
-void contexts_rest(struct gate **gate) {
+void contexts_leave(struct gate **gate) {
     if (*gate != NULL)
         gate_leave(*gate);
 }
 
 void contexts_await_end(CUcontext context) {
     struct gate *gate = enter(context);
-    contexts_rest(&gate);
+    contexts_leave(&gate);
 }
 
 /* --- all of them ------------------------------------------------------------------------------------------------------ */

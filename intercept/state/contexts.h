@@ -50,20 +50,19 @@ void contexts_unalias(struct process *process, CUcontext context);
  * the context, or creating a primary one, waits for those calls and keeps new ones out. So the records of a context are complete
  * when it ends, and nothing of the next context is recorded under the former.
  *
- * Each function but the last enters the context's gate and returns it; NULL if there is nothing to enter.
+ * Each function but the last enters a context's gate and returns it; NULL if there is no context. contexts_try_enter does not wait.
  */
-struct gate *contexts_work(CUcontext *current);  /* in the current context */
-struct gate *contexts_work_for(CUstream stream); /* in the stream's context */
-struct gate *contexts_try_to_work(struct process *process,
-                                  CUcontext context); /* without waiting; NULL: it is being ended */
-void contexts_rest(struct gate **gate);
+struct gate *contexts_enter(CUcontext *current);                             /* the current context */
+struct gate *contexts_enter_for(CUstream stream);                            /* the stream's context */
+struct gate *contexts_try_enter(struct process *process, CUcontext context); /* NULL: it is being ended */
+void contexts_leave(struct gate **gate);
 
 /* Works in a context until the end of the block. */
-#define WORK(how) __attribute__((cleanup(contexts_rest), unused)) struct gate *gate_of_work = how
+#define WORK(how) __attribute__((cleanup(contexts_leave), unused)) struct gate *gate_of_work = how
 #define WORK_IN_CONTEXT                                                                                                \
     CUcontext current_at_work = NULL;                                                                                  \
-    WORK(contexts_work(&current_at_work))
-#define WORK_IN_STREAM(stream) WORK(contexts_work_for(stream))
+    WORK(contexts_enter(&current_at_work))
+#define WORK_IN_STREAM(stream) WORK(contexts_enter_for(stream))
 
 /* Waits until the former context with this handle has been removed, if another thread is ending it. */
 void contexts_await_end(CUcontext context);

@@ -44,7 +44,7 @@ struct contexts {
     struct table table; /* by handle */
     uint32_t last_serial;
     struct hint hints[HINTS];
-    struct gate gates[GATES]; /* by hash of the handle; see contexts_work */
+    struct gate gates[GATES]; /* by hash of the handle; see contexts_enter */
     struct lock lifecycles[DEVICES_MAX];
     CUcontext primaries[DEVICES_MAX];
     CUcontext former_primaries[DEVICES_MAX]; /* the last that ended, by device */
@@ -135,7 +135,7 @@ struct exported {
             uint64_t device, inode; /* identify the file; 0 if there is no witness yet */
         } file;
     } witness;
-    bool unseen;                      /* an export exists that the witness cannot query */
+    bool untracked;                   /* an export exists that the witness cannot query */
     uint64_t numbers;                 /* bit n-1 is set if number n is in use */
     struct charge names[TAG_NUMBERS]; /* by number - 1: this process's name for a share of another process */
     struct lock sharing;
