@@ -1,4 +1,4 @@
-# The shadow libraries and their tests. Included by the top GNUmakefile; works alone too, from the repository's root:
+# The shadow libraries and their tests. The top GNUmakefile includes this file; it also works alone, from the repository's root:
 #   make -f intercept/intercept.mk shadow shadow-test
 CC ?= gcc
 GO ?= go
@@ -6,7 +6,7 @@ BUILD ?= build
 
 INTERCEPT := intercept
 INTERCEPT_BUILD := $(BUILD)/intercept
-# initial-exec: in a static program that calls dlopen, glibc's general model for variables of a thread crashes.
+# initial-exec: in a static program that calls dlopen, glibc's general model for thread-local variables crashes.
 INTERCEPT_CFLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -g -fPIC -fvisibility=hidden -fno-plt \
     -ftls-model=initial-exec -I$(INTERCEPT)
 
@@ -21,7 +21,7 @@ SHADOW_CUDA := $(SHADOW_COMMON) driver/cuda_real $(SHADOW_IMAGE) $(SHADOW_STATE)
     $(addprefix cuda/,array context graph ipc library memory module pool procaddr sparse vmm)
 SHADOW_NVML := $(SHADOW_COMMON) $(addprefix nvml/,nvml members memory processes usage)
 
-# -z nodelete: what a process holds outlives dlclose. libdl.so.2: where dlsym lived before glibc 2.34, see real.c.
+# -z nodelete: the state of a process outlives dlclose. libdl.so.2 has dlsym before glibc 2.34, see driver/real.c.
 SHADOW_LDFLAGS := -shared -Wl,-z,defs -Wl,-z,nodelete -Wl,-z,now -Wl,-z,relro -Wl,--no-as-needed
 
 .PHONY: shadow
@@ -31,8 +31,8 @@ $(INTERCEPT_BUILD)/%.o: $(INTERCEPT)/%.c $(INTERCEPT_HEADERS) $(INTERCEPT)/inter
 	@mkdir -p $(@D)
 	$(CC) $(INTERCEPT_CFLAGS) -c -o $@ $<
 
-# Only a name to link against: the path of the driver's library, relative to the shadow's own place. It is not called
-# libcuda.so.1 there, or LD_LIBRARY_PATH with that directory would lead past the shadow.
+# An empty library whose SONAME is the path of the driver's library, relative to the shadow's directory. That file is not named
+# libcuda.so.1, or LD_LIBRARY_PATH with its directory would bypass the shadow.
 $(INTERCEPT_BUILD)/driver-%.so: $(INTERCEPT)/intercept.mk
 	@mkdir -p $(@D)
 	$(CC) -shared -nostdlib -Wl,-soname,'$$ORIGIN/.tranche/$(@F)' -o $@ -x c /dev/null
@@ -61,10 +61,10 @@ INTERCEPT_region_test := $(INTERCEPT_TESTS)/region_test.c $(INTERCEPT_REGION_TES
 INTERCEPT_region_share_test := $(INTERCEPT_TESTS)/region_share_test.c $(INTERCEPT_REGION_TEST)
 INTERCEPT_region_fault_test := $(INTERCEPT_TESTS)/region_fault_test.c $(INTERCEPT_REGION_TEST)
 INTERCEPT_region_threads := $(addprefix $(INTERCEPT_TESTS)/,region_threads.c check.c fixture.c) $(SHADOW_REGION:%=$(INTERCEPT)/%.c)
-# The shadow's own sources without real.c, in whose place the fake driver stands.
+# The shadow's sources, with the fake driver in place of driver/real.c.
 INTERCEPT_shadow_test := $(addprefix $(INTERCEPT_TESTS)/,shadow_test.c fake_driver.c fake_streams.c no_steps.c check.c fixture.c) \
     $(addprefix $(INTERCEPT)/,$(addsuffix .c,$(filter-out driver/real,$(SHADOW_CUDA))))
-# Beside the simulated driver's reader of images.
+# With the simulated driver's reader of images.
 INTERCEPT_image_test := $(addprefix $(INTERCEPT_TESTS)/,image_test.c image_driver.c check.c) \
     $(SHADOW_IMAGE:%=$(INTERCEPT)/%.c) \
     -Ie2e/simgpu -Ie2e/simgpu/include $(addprefix e2e/simgpu/cuda/,image.c image_cubin.c image_ptx.c)
@@ -77,7 +77,7 @@ $(INTERCEPT_TEST_BUILD)/%-tsan: $(INTERCEPT_TEST_SOURCES)
 	@mkdir -p $(@D)
 	$(CC) $(INTERCEPT_TEST_CFLAGS) $(INTERCEPT_TSAN) -o $@ $(INTERCEPT_$*) -pthread
 
-# Without sanitizers: it steps through the lock's own instructions.
+# Without sanitizers: it steps through the lock's instructions.
 $(INTERCEPT_TEST_BUILD)/lock_test: $(INTERCEPT_TESTS)/lock_test.c $(INTERCEPT_TESTS)/check.c $(INTERCEPT_TESTS)/check.h $(INTERCEPT)/system/lock.h
 	@mkdir -p $(@D)
 	$(CC) $(INTERCEPT_TEST_CFLAGS) -o $@ $(filter %.c,$^) -pthread
@@ -91,25 +91,24 @@ $(INTERCEPT_TEST_BUILD)/layout: $(INTERCEPT_TESTS)/layout.c $(INTERCEPT)/region/
 	@mkdir -p $(@D)
 	$(CC) $(INTERCEPT_TEST_CFLAGS) -o $@ $<
 
-# Our declarations of CUDA beside those of an installed toolkit; says so where there is none. CUDA_HOME names one.
+# Compares the declarations of CUDA with those of an installed toolkit, which CUDA_HOME may name. Skipped if there is none.
 .PHONY: shadow-cuda-headers
 shadow-cuda-headers:
 	CC='$(CC)' $(GO) test -count=1 -v -run TestDeclarationsAreNVIDIAs ./$(INTERCEPT_TESTS)/headers
 
-# NVIDIA's declarations of NVML come with go-nvml.
+# Compares the declarations of NVML with NVIDIA's, which come with go-nvml.
 .PHONY: shadow-nvml-headers
 shadow-nvml-headers:
 	$(GO) mod download github.com/NVIDIA/go-nvml
 	CC='$(CC)' $(INTERCEPT_TESTS)/nvml_headers_test.sh \
 	    "$$($(GO) list -m -f '{{.Dir}}' github.com/NVIDIA/go-nvml)/gen/nvml/nvml.h"
 
-# Lives and deaths of processes alone, with others that are stopped for a minute.
+# Only the tests that start, kill and stop processes; stopped ones stay so for a minute.
 .PHONY: shadow-life
 shadow-life: shadow $(if $(SIM_LIB),sim)
 	CC='$(CC)' $(INTERCEPT_TESTS)/life_test.sh $(BUILD) 60
 
-# SHADOW_TEST_SEED makes a random test that failed run again as it was. The last test needs the simulated GPU, which the top
-# GNUmakefile knows how to build, and says so where there is none.
+# SHADOW_TEST_SEED repeats a failed random test. The last tests need the simulated GPU, which the top GNUmakefile builds.
 .PHONY: shadow-test
 shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,layout lock_test gate_test region_test-asan region_share_test-asan region_fault_test-asan image_test-asan shadow_test-asan) shadow-nvml-headers shadow-cuda-headers
 	$(INTERCEPT_TEST_BUILD)/lock_test

@@ -1,4 +1,4 @@
-/* Checks and their count, shared with forked processes. What a test checks goes on after a failure, which is printed. */
+/* Checks, counted across forked processes. A failed check is printed, and the test continues. */
 #ifndef TRANCHE_TESTS_CHECK_H
 #define TRANCHE_TESTS_CHECK_H
 

@@ -1,4 +1,4 @@
-/* Prints what each shadow library must export, and nothing else: the table of shadowed.h. */
+/* Prints the symbols that each shadow library must export, from the table in driver/shadowed.h. */
 #include "../driver/shadowed.h"
 
 #include <stdio.h>

@@ -1,7 +1,6 @@
 /*
- * A driver for tests of the shadow library alone: it keeps count of what is physically taken, and does on order what a
- * driver rarely does. Linked with the shadow's own objects (where real_lookup finds it), or built as a library that stands
- * where the driver's does (FAKE_DRIVER_LIBRARY).
+ * A driver for tests of the shadow library alone. It counts the memory in use, and does what a driver rarely does when a test requests
+ * it. Linked with the shadow's objects, in place of driver/real.c, or built as the driver's library (FAKE_DRIVER_LIBRARY).
  */
 #ifndef TRANCHE_TESTS_FAKE_DRIVER_H
 #define TRANCHE_TESTS_FAKE_DRIVER_H

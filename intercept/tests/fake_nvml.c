@@ -1,7 +1,7 @@
 /*
- * An NVML with what the simulated one does not have: one device, which is a MIG device, and processes on its lists of
- * graphics and of MPS. Which, FAKE_NVML_PIDS says, "12,34". Built as a driver's library, and once more as the program that
- * asks it through the shadow (FAKE_NVML_PROBE), which prints what it is told.
+ * An NVML with features that the simulated one lacks: one device, which is a MIG device, with processes on its graphics and MPS lists;
+ * FAKE_NVML_PIDS has their IDs, such as "12,34". Built as a driver's library, and as a program that queries it through the shadow and
+ * prints the results (FAKE_NVML_PROBE).
  */
 #include "../driver/nvml_api.h"
 

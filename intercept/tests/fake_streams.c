@@ -1,4 +1,4 @@
-/* One thread at a time uses these. */
+/* Not thread-safe. */
 #include "fake_streams.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Streams, events and one memory pool for each device, of the driver in fake_driver.c. */
+/* Streams, events and one memory pool per device of the driver in fake_driver.c. */
 #ifndef TRANCHE_TESTS_FAKE_STREAMS_H
 #define TRANCHE_TESTS_FAKE_STREAMS_H
 

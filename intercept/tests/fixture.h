@@ -7,7 +7,7 @@
 #define FIXTURE_ID "0123abcd"
 #define FIXTURE_UUID "GPU-00000000-0000-0000-0000-000000000001"
 
-/* Makes an empty directory for claims, and returns its path. It is removed when the process that called this exits. */
+/* Creates an empty directory for claims and returns its path. The directory is removed when the calling process exits. */
 const char *fixture_directory(void);
 
 /* Writes a claim's region. An existing one is replaced by a new file. */

@@ -1,7 +1,7 @@
 /*
- * Every order in which the steps of a few threads at one gate can follow each other: each thread is a coroutine that hands over
- * before every atomic operation, lock and wait, and a depth-first search tries every choice of who goes on, from every state that it
- * has not seen yet. In none is anybody in a closed gate, and in none does anybody wait for ever.
+ * Runs every interleaving of a few threads at one gate. Each thread is a coroutine that yields before every atomic operation, lock and
+ * wait; a depth-first search tries every next thread from every state that is new. In no state is a thread in a gate that another
+ * has closed, and no thread waits for ever.
  */
 #include "../system/lock.h"
 

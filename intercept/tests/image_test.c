@@ -1,7 +1,7 @@
 /*
- * Tests of how much memory images are said to take: cubins, fat binaries, their wrappers and PTX, all made here. Then every
- * image cut off at each length, and many with bytes changed at random, each in memory that ends where the image does, so that
- * the address sanitizer and the processor see what is read beyond. The simulated driver takes no more of them than was said.
+ * Tests the sizes of images: cubins, fat binaries, their wrappers and PTX, all generated here. Then every image truncated at each
+ * length, and many with random bytes changed, each in memory that ends with the image, so that reading beyond it is detected. The
+ * simulated driver must not take more for them than their computed size.
  *
  *   image_test [SEED]
  */

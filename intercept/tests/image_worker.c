@@ -1,7 +1,6 @@
 /*
- * Loads program images of every kind in front of the simulated GPU under a limit, most of them damaged at random, uses what was
- * loaded, and unloads it. After each step the driver's own word of what is taken of the GPU must not be more than what is
- * counted; nobody else works on the GPU meanwhile.
+ * Loads program images of every kind on the simulated GPU under a limit, most of them damaged at random, uses what was loaded, and
+ * unloads it. After each step the GPU memory in use by the driver must not exceed what is charged. No other process uses the GPU.
  *
  *   image_worker DRIVER SEED STEPS    DRIVER is the library behind the shadow
  */

@@ -1,5 +1,4 @@
-/* Prints every offset, size and constant of a region as `name value` lines, for a test that compares another language's
- * view of the layout with this one. */
+/* Prints every offset, size and constant of a region as `name value` lines, for the test that compares the Go package with it. */
 #include "../region/region.h"
 
 #include <stdio.h>

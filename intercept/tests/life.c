@@ -1,6 +1,6 @@
 /*
- * Programs that live and die in all the ways in which programs do. life_test.c runs them and judges; what a program can see
- * itself makes it end with a status that is not 0, and a line on stderr.
+ * Programs that start and end in every way that programs do. life_test.c runs them and checks the result. A program that finds an error
+ * itself exits with a status other than 0 and a line on stderr.
  *
  *   life SCENARIO [NUMBER]     see scenarios, at the end
  */

@@ -1,4 +1,4 @@
-/* What the programs of life.c and their runner, life_test.c, share: a page of memory, in a file that LIFE_PAGE names. */
+/* A page of memory, in the file LIFE_PAGE, that the programs of life.c share with their runner, life_test.c. */
 #ifndef TRANCHE_TESTS_LIFE_H
 #define TRANCHE_TESTS_LIFE_H
 

@@ -1,7 +1,6 @@
 /*
- * What a program gets whose region is broken: a CUDA error that fits, one line on stderr that says what is wrong, and
- * never memory beyond the limit, nor an end that it did not choose. The simulated GPU stands behind the shadow, and its
- * record says what was really taken.
+ * A program whose region is damaged gets a fitting CUDA error and one line on stderr with the cause. It never gets memory beyond the
+ * limit, and it is not killed. The shadow runs in front of the simulated GPU, whose record has the memory in use.
  *
  *   life_broken     with SIMGPU_* and LD_LIBRARY_PATH in the environment
  */

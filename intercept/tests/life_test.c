@@ -1,7 +1,7 @@
 /*
- * Lives and deaths of processes in front of the simulated GPU: no survivor waits for the dead or the stopped, nobody's
- * bytes stay counted who is dead, nobody's are forgotten who lives. What is physically held is read from the simulator's
- * record; what is counted, from NVML as the claim's processes see it.
+ * Starts, kills and stops processes in front of the simulated GPU. No process waits for a dead or stopped one; bytes of dead processes are
+ * given back; bytes of living ones stay counted. The memory in use is read from the simulator's record, the counted memory from NVML
+ * as the claim's processes see it.
  *
  *   life_test LIFE SECONDS [SCENARIO]   LIFE is the program of life.c, SECONDS how long a stopped process stays so
  *   life_test LIFE crowd N BARE         compares N processes at once with the driver in the directory BARE

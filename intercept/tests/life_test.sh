@@ -1,5 +1,5 @@
 #!/bin/bash
-# Lives and deaths of processes, many processes at once, and broken regions, with the shadow in front of the simulated GPU.
+# Starts, ends and kills processes, runs many at once, and damages regions, with the shadow in front of the simulated GPU.
 #
 #   life_test.sh BUILD [SECONDS [TEST]]    (run from the repository's root; $CC compiles)
 #

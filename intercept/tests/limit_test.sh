@@ -1,5 +1,5 @@
 #!/bin/bash
-# Whether the limit holds, in front of the simulated GPU and judged by the simulator's own record of physical memory.
+# Tests that the limit holds, in front of the simulated GPU, by the simulator's record of physical memory.
 #
 #   limit_test.sh BUILD    (run from the repository's root; $CC compiles; SHADOW_TEST_SEED repeats a random part)
 set -u -o pipefail

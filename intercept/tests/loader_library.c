@@ -1,10 +1,10 @@
 /*
  * Libraries that a job may bring along, one per definition:
  *
- *   LIBRARY_PLAIN      one that has nothing to do with GPUs
- *   LIBRARY_NEXT       one that asks for the next definition after its own
- *   LIBRARY_AUDIT      an auditor of the loader that only looks on
- *   LIBRARY_REDIRECT   an auditor that tells the loader to take LIBRARY_REDIRECT for libcuda.so.1
+ *   LIBRARY_PLAIN      unrelated to GPUs
+ *   LIBRARY_NEXT       looks up the next definition after its own (RTLD_NEXT)
+ *   LIBRARY_AUDIT      an auditor of the loader (LD_AUDIT) that changes nothing
+ *   LIBRARY_REDIRECT   an auditor that has the loader take LIBRARY_REDIRECT for libcuda.so.1
  */
 #include <dlfcn.h>
 #include <link.h>

@@ -1,12 +1,11 @@
 /*
- * A program that reaches for the driver in one way, takes what it can get of device 0, and says in one word what it has
- * found: "shadow" if the limit held, "past" if not, "refused" if there is nothing to be had this way.
+ * A program that loads the driver in one way, allocates all it can on device 0, and prints one word: "shadow" if the limit held, "past"
+ * if not, "refused" if it got no memory.
  *
  *   loader_probe OPEN LOOKUP [NAME]
  *
- * OPEN is how it comes to the library, LOOKUP how to the functions in it; see opens and lookups below. PROBE_LIMIT_MIB is
- * the limit that should hold, and the GPU has to have at least 88 MiB and a context beyond it. Whether it did hold is for
- * the simulator's record to say.
+ * OPEN is how it loads the library, LOOKUP how it looks up functions; see opens and lookups below. PROBE_LIMIT_MIB is the expected limit;
+ * the GPU must have at least 88 MiB and a context more than that. The caller checks the limit by the simulator's record.
  *
  * With PROBE_LINKED it is linked directly and has no arguments; with PROBE_STATIC it has only what a static program has.
  */

@@ -1,8 +1,8 @@
 #!/bin/bash
-# How the shadow libraries look from outside, and what a program gets that reaches for the driver in each of the ways that
-# there are. The table in docs/shadow.md says what each gets, in a container and under `tranche run`; here it is tried, in
-# both layouts, with the simulated GPU behind the shadow and the simulator's record of physical memory as the judge. Each
-# row of the table is to have a test of its name here, and each test a row.
+# Tests the shadow libraries from outside: their symbols, and every way in which a program loads the driver. The table in
+# docs/shadow.md says what each way gets, in a container and under `tranche run`. The test tries both layouts, in front of the
+# simulated GPU, and checks the simulator's record of physical memory. Each row of the table has a test of its name here, and
+# each test has a row.
 #
 #   loader_test.sh BUILD    (run from the repository's root, as root; $CC compiles)
 set -u -o pipefail

@@ -1,7 +1,7 @@
 /*
- * The lock of lock.h where threads meet at its worst: one of them is stopped after each single instruction of taking or giving the
- * lock in turn (the processor's trap flag steps through them), and goes on when another has given the lock and taken it again
- * meanwhile. Whoever waits for the lock must get it in the end.
+ * Tests the lock of system/lock.h at every instruction: one thread is stopped after each single instruction of taking or releasing the
+ * lock (by the processor's trap flag), and continues after another thread has released the lock and taken it again. A thread that
+ * waits for the lock must get it in the end.
  */
 #include "../system/lock.h"
 #include "check.h"

@@ -1,4 +1,4 @@
-/* Writes a claim's region, for tests that are scripts: make_claim DIRECTORY ID GPU-UUID LIMIT-MIB CONTEXT-MIB */
+/* Writes a claim's region, for test scripts: make_claim DIRECTORY ID GPU-UUID LIMIT-MIB CONTEXT-MIB */
 #include "fixture.h"
 
 #include <stdio.h>

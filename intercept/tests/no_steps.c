@@ -1,4 +1,4 @@
-/* For tests that stop nowhere in the region's protocol. */
+/* For tests that do not stop at steps of the region's protocol. */
 void region_test_step(const char *step);
 
 void region_test_step(const char *step) {

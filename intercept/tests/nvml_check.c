@@ -1,6 +1,5 @@
 /*
- * Asks NVML for a GPU's processes in every way there is, and checks that each of them gives the same and keeps NVML's
- * protocol for lists.
+ * Queries a GPU's processes by every function of NVML, and checks that all results agree and follow NVML's protocol for lists.
  *
  *   nvml_check INDEX processes [PID=MIB ...]    exactly these, in any order; PID+MIB has a kernel loaded besides, which may
  *                                               take 2 MiB
@@ -9,9 +8,9 @@
  *                                               accounts may be seen of exactly these, whose peaks are so much, and not
  *                                               of the others
  *   nvml_check INDEX accounting                 turns accounting on
- *   nvml_check INDEX error CODE                 every question is answered by this error
+ *   nvml_check INDEX error CODE                 every query returns this error
  *
- * Prints what is not as it should be; its status says whether all is.
+ * Prints each difference; exits with 0 if there is none.
  */
 #include "../driver/nvml_api.h"
 #include "../driver/shadowed.h"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Compares what intercept/driver/nvml_api.h and shadowed.h say of NVML with NVIDIA's own header: the values of enumerators and
-# constants, the sizes of types, where in a structure each field lies, and the prototypes.
+# Compares intercept/driver/nvml_api.h, and NVML's functions in shadowed.h, with NVIDIA's header: values of enumerators and
+# constants, sizes of types, offsets of fields, and prototypes.
 #
 #   nvml_headers_test.sh NVML.H    (run from the repository's root; $CC compiles)
 set -eu -o pipefail
@@ -11,7 +11,7 @@ cc=${CC:-gcc}
 work=$(mktemp -d "${TMPDIR:-/tmp}/tranche-nvml-headers-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
-# What our header declares, one row per fact: VALUE(name), TYPE(type), FIELD(type, field).
+# The declarations of nvml_api.h, one row per fact: VALUE(name), TYPE(type), FIELD(type, field).
 awk '
     /^typedef (struct|enum) [A-Za-z_0-9]+ {/ { kind = $2; name = $3; rows = ""; next }
     /^} / && kind != "" {

@@ -1,4 +1,4 @@
-/* Prints what NVML says of the first GPU's memory: "total used free" in MiB, by the first form and by the second. */
+/* Prints the first GPU's memory by NVML: "total used free" in MiB, by nvmlDeviceGetMemoryInfo and by its _v2. */
 #include "../driver/nvml_api.h"
 
 #include <stdio.h>

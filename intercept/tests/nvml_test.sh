@@ -1,6 +1,6 @@
 #!/bin/bash
-# What NVML says under a claim, in front of the simulated GPU: the claim's memory and the claim's processes, whoever else
-# is on the GPU.
+# Tests NVML under a claim, in front of the simulated GPU: it reports the claim's memory and the claim's processes, whatever other
+# processes are on the GPU.
 #
 #   nvml_test.sh BUILD    (run from the repository's root; $CC compiles)
 set -u -o pipefail

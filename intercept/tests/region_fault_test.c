@@ -1,4 +1,4 @@
-/* Tests of what happens to a program while the files of its region are cut off, replaced or removed under it. */
+/* Tests a program whose region's files are truncated, replaced or removed while it uses them. */
 #include "region_steps.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* Tests of shares: memory that outlives its maker, moved there and held by processes that are killed and stopped anywhere. */
+/* Tests shares: memory that outlives the process that made it, held by processes that are killed and stopped at any step. */
 #include "region_steps.h"
 
 #include <errno.h>

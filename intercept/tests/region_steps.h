@@ -1,7 +1,6 @@
 /*
- * For tests of the region's protocol, between processes that are killed and stopped at every step of it.
- *
- * The judge is not the region's code: sum_of reads the words of the file by the layout alone.
+ * For tests of the region's protocol with processes that are killed and stopped at every step of it. Checks do not use the region's code:
+ * sum_of reads the file's words by the layout alone.
  */
 #ifndef TRANCHE_TESTS_REGION_STEPS_H
 #define TRANCHE_TESTS_REGION_STEPS_H

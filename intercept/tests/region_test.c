@@ -1,4 +1,4 @@
-/* Tests of the region's protocol: opening, and processes that take and give back. */
+/* Tests the region's protocol: opening, and processes that take pages and give them back. */
 #include "region_steps.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /*
- * Tests of the shadow library's own code, in front of a driver that counts what is physically taken and misbehaves on
- * order (fake_driver.c). Each test is a process of its own.
+ * Tests the shadow library's code with a driver that counts the memory in use and fails when a test requests it (fake_driver.c). Each
+ * test runs in a process of its own.
  */
 #include "../driver/cuda_real.h"
 #include "check.h"

@@ -1,13 +1,12 @@
 /*
- * Memory handed over until a table is full or a descriptor is missing, and further on. It is linked with libcuda.so.1, and ends
- * when nothing more is granted or it has made MADE_MAX pieces, far more than its claim allows; the simulator's record says what it
- * held at most.
+ * Passes memory between processes until a table is full or no descriptor is left, and beyond. Linked with libcuda.so.1. Ends when nothing
+ * more is granted, or after MADE_MAX pieces, far more than its claim allows. The simulator's record has its peak use.
  *
- *   table_ends exports      keeps only descriptors of what it made
- *   table_ends imports      keeps only what another process has imported and not mapped
- *   table_ends blind        the same, where that process cannot look for who pays: its descriptors are closed, the claim out of reach
- *   table_ends pools        keeps only pools of a dead process that had exported as much as has numbers
- *   table_ends full         as exports, when the claim has no place for another share
+ *   table_ends exports      keeps only descriptors of memory that it made
+ *   table_ends imports      keeps only memory that another process imported and did not map
+ *   table_ends blind        the same; that process cannot search for shares: no descriptors, and no access to the claim
+ *   table_ends pools        keeps only pools of a dead process that had used up all export numbers
+ *   table_ends full         as exports; the claim has no free slot for another share
  */
 #include "../driver/cuda_api.h"
 #include "../region/region.h"

@@ -1,8 +1,8 @@
 /*
- * What runs in front of the simulated GPU under a limit. It is linked with libcuda.so.1 and judged by the simulator's record;
- * what it prints is only to show that it got somewhere.
+ * Programs that run on the simulated GPU under a limit, linked with libcuda.so.1. The tests check the simulator's record; the output only
+ * shows progress.
  *
- *   worker greedy               allocates whatever size it still gets, until it gets no byte; then waits to be killed
+ *   worker greedy               allocates in smaller and smaller sizes until it gets no byte; then waits to be killed
  *   worker hold MIB             allocates that much, says "ready", and waits to be killed
  *   worker random SEED          allocates, frees, makes and destroys contexts at random, without end
  *   worker campaign N S SEED    runs N random workers for S seconds, and kills, stops and replaces some all the time
