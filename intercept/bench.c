@@ -1,13 +1,13 @@
 /*
- * Measures the time of calls that the shadow library changes, in nanoseconds: allocating and freeing, querying memory, and, for
- * comparison, launching a kernel, which it does not change.
+ * Measures the time of calls that the shadow library changes, in nanoseconds: allocating and freeing, querying memory,
+ * and, for comparison, launching a kernel, which it does not change.
  *
  *   callbench VARIANT [BENCHMARK...]
  *
- * It loads whatever libcuda.so.1 the loader finds, so run it with LD_LIBRARY_PATH pointing at a bare driver, and again at the
- * shadow; VARIANT is only copied to the output. Rows: benchmark, variant, threads, median, p99, unit, separated by tabs.
- * Median and 99th percentile are over batches of calls, each batch's mean being one value; of loading the library, which a
- * process does once, over as many processes.
+ * It loads whatever libcuda.so.1 the loader finds, so run it with LD_LIBRARY_PATH pointing at a bare driver, and again
+ * at the shadow; VARIANT is only copied to the output. Rows: benchmark, variant, threads, median, p99, unit, separated
+ * by tabs. Median and 99th percentile are over batches of calls, each batch's mean being one value; of loading the
+ * library, which a process does once, over as many processes.
  */
 #include "driver/cuda_api.h"
 

@@ -1,6 +1,6 @@
 /*
- * What a context takes beyond its first cost: code of its modules, local memory, heaps, the printf buffer. The lock `extras`
- * (process.h) protects it; context_extra_enter takes it.
+ * What a context takes beyond its first cost: code of its modules, local memory, heaps, the printf buffer. The lock
+ * `extras` (process.h) protects it; context_extra_enter takes it.
  *
  * Source: cuCtxSetLimit and "Module Management" in the CUDA driver API's documentation.
  */
@@ -15,12 +15,13 @@ enum extra { EXTRA_CODE, EXTRA_LOCAL, EXTRA_STACK, EXTRA_KERNEL, EXTRA_PRINTF, E
 CUresult context_extra_add(struct process *process, const struct place *place, enum extra extra, uint64_t bytes);
 void context_extra_subtract(struct process *process, uint32_t context, enum extra extra, uint64_t bytes);
 
-/* A kernel needs so many bytes of local memory for each thread of the GPU, in one context or in all: then all are charged, or none. The
- * charge stays until the context ends, which is when the driver frees local memory. */
+/* A kernel needs so many bytes of local memory for each thread of the GPU, in one context or in all: then all are
+ * charged, or none. The charge stays until the context ends, which is when the driver frees local memory. */
 CUresult context_extra_local(struct process *process, const struct place *place, uint64_t kernel);
 CUresult context_extra_local_everywhere(struct process *process, uint64_t kernel);
 
-/* One thread at a time changes limits, including the driver's call. The functions below are called between enter and leave. */
+/* One thread at a time changes limits, including the driver's call. The functions below are called between enter and
+ * leave. */
 void context_extra_enter(struct process *process);
 void context_extra_leave(struct process *process);
 

@@ -6,7 +6,8 @@
 #include "memory/objects.h"
 #include "system/mapped.h"
 
-/* Begins to measure the use of a module or library whose image hides something. False if it hides nothing, or without a context. */
+/* Begins to measure the use of a module or library whose image hides something. False if it hides nothing, or without a
+ * context. */
 static bool use_begin(struct hidden_use *use, uint32_t context) {
     enum kind kind = use->module != NULL ? KIND_HIDDEN : KIND_HIDDEN_LIBRARY;
     uint64_t key = use->module != NULL ? (uintptr_t)use->module : (uintptr_t)use->library;

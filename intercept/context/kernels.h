@@ -1,8 +1,8 @@
 /*
- * Kernels that need more local memory than a context has. When such a kernel is first launched, the driver allocates local memory
- * for as many threads as the GPU can run at once. It is charged when the program gets the kernel's handle, by which it can be
- * launched; if there is no room, the program gets no handle. A module's functions can be launched in the module's context, a
- * library's kernels in every context, present and future.
+ * Kernels that need more local memory than a context has. When such a kernel is first launched, the driver allocates
+ * local memory for as many threads as the GPU can run at once. It is charged when the program gets the kernel's handle,
+ * by which it can be launched; if there is no room, the program gets no handle. A module's functions can be launched in
+ * the module's context, a library's kernels in every context, present and future.
  *
  * Source: CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES and cuCtxSetLimit in the CUDA driver API's documentation.
  */
@@ -11,8 +11,8 @@
 
 #include "state/contexts.h"
 
-/* Raises `most` to the bytes of local memory per thread that a function needs. Loads the function if it is not loaded yet, since
- * the driver reports its needs only then. */
+/* Raises `most` to the bytes of local memory per thread that a function needs. Loads the function if it is not loaded
+ * yet, since the driver reports its needs only then. */
 CUresult kernels_local_of_function(CUfunction function, uint64_t *most);
 
 /* Raises `most` to what a library's kernel needs on any GPU of this process. */

@@ -96,7 +96,8 @@ static void charge_beyond(uint32_t context, int gpu, void *argument) {
         objects_update(process, KIND_HIDDEN, key, hidden.charge, hidden.with + pages_to_bytes(beyond->pages));
 }
 
-/* A library has a KIND_HIDDEN entry for each context, whose `with` is the charged bytes that the driver has not taken there yet. */
+/* A library has a KIND_HIDDEN entry for each context, whose `with` is the charged bytes that the driver has not taken
+ * there yet. */
 CUresult libraries_settle(struct process *process, CUlibrary library, const struct place *place, uint64_t taken) {
     uint64_t key = objects_key((uintptr_t)library, place->context);
     struct beyond beyond = {.process = process, .library = (uintptr_t)library};

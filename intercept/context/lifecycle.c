@@ -96,7 +96,7 @@ CUresult context_created(const struct context_grant *grant, CUresult result, CUc
     return result;
 }
 
-/* --- the end ---------------------------------------------------------------------------------------------------------- */
+/* --- the end ------------------------------------------------------------------------------------------------------ */
 
 void context_ending(struct process *process, CUcontext context, struct context_end *end) {
     *end = (struct context_end){.process = context != NULL ? process : NULL, .context = context};
@@ -124,7 +124,7 @@ void context_ended(const struct context_end *end, enum ended ended) {
     gate_open(end->gate);
 }
 
-/* --- primary contexts ---------------------------------------------------------------------------------------------- */
+/* --- primary contexts --------------------------------------------------------------------------------------------- */
 
 CUresult context_primary_enter(struct process *process, CUdevice device) {
     if (device < 0 || device >= DEVICES_MAX)
@@ -163,8 +163,8 @@ void context_primary_ended(CUdevice device, const struct context_end *end, CUres
     context_ended(end, ended);
 }
 
-/* A thread may have the former primary context's handle current, which the new one may get. So that handle's gate is closed: no call works in
- * the new context before it is recorded. */
+/* A thread may have the former primary context's handle current, which the new one may get. So that handle's gate is
+ * closed: no call works in the new context before it is recorded. */
 static CUresult make_primary(struct process *process, CUdevice device, CUcontext *context) {
     struct contexts *contexts = &process->contexts;
     struct context_grant grant;

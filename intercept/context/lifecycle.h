@@ -1,8 +1,9 @@
 /*
- * Creating and ending CUDA contexts. A context is charged with what one costs before its first allocation, and with what the
- * driver loads into every context.
+ * Creating and ending CUDA contexts. A context is charged with what one costs before its first allocation, and with
+ * what the driver loads into every context.
  *
- * Sources: "Context Management", "Primary Context Management" and "Green Contexts" in the CUDA driver API's documentation.
+ * Sources: "Context Management", "Primary Context Management" and "Green Contexts" in the CUDA driver API's
+ * documentation.
  */
 #ifndef TRANCHE_LIFECYCLE_H
 #define TRANCHE_LIFECYCLE_H
@@ -16,7 +17,8 @@ struct context_grant {
     struct place place; /* where it will be */
 };
 
-/* Before the driver creates a context on a device: takes what it will cost. CUDA_ERROR_OUT_OF_MEMORY if the claim has no room. */
+/* Before the driver creates a context on a device: takes what it will cost. CUDA_ERROR_OUT_OF_MEMORY if the claim has
+ * no room. */
 CUresult context_grant(struct context_grant *grant, CUdevice device);
 
 /* After the driver answered with `result`: records the context, or gives back what was taken. Returns `result`. */
@@ -25,7 +27,8 @@ CUresult context_created(const struct context_grant *grant, CUresult result, CUc
 /* Takes what one context costs on a device, without recording a context. */
 CUresult context_take_cost(struct process **process, CUdevice device, struct charge *charge);
 
-/* The end of a context: no call works in it between context_ending, before the driver is called, and context_ended, after. */
+/* The end of a context: no call works in it between context_ending, before the driver is called, and context_ended,
+ * after. */
 struct context_end {
     struct process *process; /* NULL: the context is not known */
     CUcontext context;
@@ -40,8 +43,8 @@ enum ended {
 void context_ending(struct process *process, CUcontext context, struct context_end *end);
 void context_ended(const struct context_end *end, enum ended ended);
 
-/* A device's primary context. context_primary_enter takes the lock of the device's lifecycle, under which the driver is called to
- * create or end the primary context; so the state that the driver reports for it does not change meanwhile. */
+/* A device's primary context. context_primary_enter takes the lock of the device's lifecycle, under which the driver is
+ * called to create or end the primary context; so the state that the driver reports for it does not change meanwhile. */
 CUresult context_primary_enter(struct process *process, CUdevice device);
 void context_primary_leave(struct process *process, CUdevice device);
 

@@ -31,8 +31,8 @@ uint64_t modules_pages_beyond(uint64_t *left, uint64_t taken) {
     return pages;
 }
 
-/* A module's KIND_HIDDEN entry has the charge beyond what its image declares, and in `with` the charged bytes that the driver has not taken
- * yet. */
+/* A module's KIND_HIDDEN entry has the charge beyond what its image declares, and in `with` the charged bytes that the
+ * driver has not taken yet. */
 CUresult modules_settle(struct process *process, CUmodule module, int gpu, uint64_t taken) {
     struct entry hidden;
     if (!objects_find(process, KIND_HIDDEN, (uintptr_t)module, &hidden))
@@ -90,8 +90,8 @@ static void end_hidden(struct process *process, enum kind kind, uint64_t key) {
         charge_end(process, &hidden.charge);
 }
 
-/* `references` is not 0 for a module that cuLibraryGetModule returned: its `with` is the library's handle, and the driver refuses to unload
- * it. */
+/* `references` is not 0 for a module that cuLibraryGetModule returned: its `with` is the library's handle, and the
+ * driver refuses to unload it. */
 CUresult modules_unload(struct process *process, CUmodule module) {
     struct entry entry;
     bool ours = process != NULL && objects_remove(process, KIND_MODULE, (uintptr_t)module, &entry);

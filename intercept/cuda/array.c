@@ -1,7 +1,7 @@
 /*
- * Arrays and mipmapped arrays. Only the driver knows their size. So an array like the wanted one is created without memory (deferred
- * mapping, CUDA 11.6), and the driver is queried for the memory that it needs. For older drivers, the size is estimated from
- * above.
+ * Arrays and mipmapped arrays. Only the driver knows their size. So an array like the wanted one is created without
+ * memory (deferred mapping, CUDA 11.6), and the driver is queried for the memory that it needs. For older drivers, the
+ * size is estimated from above.
  *
  * Source: cuArrayGetMemoryRequirements and CUDA_ARRAY3D_DEFERRED_MAPPING in the CUDA driver API's documentation.
  */

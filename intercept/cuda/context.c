@@ -78,10 +78,10 @@ CUresult cuCtxDetach(CUcontext context) {
     return result;
 }
 
-/* --- primary contexts ------------------------------------------------------------------------------------------------ */
+/* --- primary contexts --------------------------------------------------------------------------------------------- */
 
-/* Green contexts outlive their primary context: after a reset they are aliases of the next one. Between context_primary_enter and leave, as
- * is the next function. */
+/* Green contexts outlive their primary context: after a reset they are aliases of the next one. Between
+ * context_primary_enter and leave, as is the next function. */
 static void alias_green(struct process *process, CUdevice device, CUcontext primary) {
     struct entry known;
     CUcontext view;
@@ -150,7 +150,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
     return end_primary(REAL(cuDevicePrimaryCtxReset_v2), true, device);
 }
 
-/* --- green contexts: some of a GPU's processors; they share the primary context's memory ------------------------------ */
+/* --- green contexts: some of a GPU's processors; they share the primary context's memory -------------------------- */
 
 /* Retains the primary context meanwhile, since the driver retains it too, and would create it if there is none. */
 static CUresult create_green(struct process *process, CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device,
@@ -219,7 +219,7 @@ CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
     return result;
 }
 
-/* --- limits that take memory ----------------------------------------------------------------------------------------- */
+/* --- limits that take memory -------------------------------------------------------------------------------------- */
 
 /* Between context_extra_enter and leave, which enclose the driver's call, since two threads may set one limit at once. */
 static CUresult set_heap(struct process *process, const struct place *place, CUlimit limit, size_t value) {

@@ -1,7 +1,7 @@
 /*
- * Graphs that allocate. When a graph is launched, the driver takes memory from a pool of the device that all graphs share, and keeps it
- * until that is trimmed: see memory/pools.h. A launch takes at most the sum of the graph's allocations, which is recorded when the
- * graph is instantiated.
+ * Graphs that allocate. When a graph is launched, the driver takes memory from a pool of the device that all graphs
+ * share, and keeps it until that is trimmed: see memory/pools.h. A launch takes at most the sum of the graph's
+ * allocations, which is recorded when the graph is instantiated.
  *
  * Source: "Graph Memory Nodes" in the CUDA C++ Programming Guide.
  */
@@ -61,8 +61,8 @@ static bool add_graph(CUgraph graph, struct sizes *sizes, int depth) {
 }
 
 /*
- * An instance is identified by a number, since the driver may reuse its handle before the record of the former instance is removed. The
- * number leads to an entry with a bit for each device, and to one entry for each device with the bytes.
+ * An instance is identified by a number, since the driver may reuse its handle before the record of the former instance
+ * is removed. The number leads to an entry with a bit for each device, and to one entry for each device with the bytes.
  */
 static uint64_t key_of_devices(uint64_t number) {
     return objects_key(number, 0);
@@ -89,7 +89,8 @@ static void forget(struct process *process, CUgraphExec exec, uint64_t number) {
             objects_remove(process, KIND_GRAPH_EXEC, key_of(number, device), &of_device);
 }
 
-/* Records an instance, even if it allocates nothing, so that all instances are known. False if there is no memory for that. */
+/* Records an instance, even if it allocates nothing, so that all instances are known. False if there is no memory for
+ * that. */
 static bool record(struct process *process, CUgraphExec exec, const struct sizes *sizes) {
     static _Atomic uint64_t last_number;
     uint64_t devices = 0, number = 1 + atomic_fetch_add(&last_number, 1);
@@ -107,7 +108,7 @@ static bool record(struct process *process, CUgraphExec exec, const struct sizes
     return put && objects_put(process, KIND_GRAPH_EXEC, (struct entry){.key = (uintptr_t)exec, .with = number});
 }
 
-/* --- launching ------------------------------------------------------------------------------------------------------- */
+/* --- launching ---------------------------------------------------------------------------------------------------- */
 
 struct launching {
     struct process *process;
@@ -175,10 +176,10 @@ static void find_sizes(struct process *process, uint64_t number, struct sizes *s
 }
 
 /*
- * Takes the gate of launches, by `take`, so that a handle names the same instance until the gate is given back. A handle without a
- * record may be that of an instance which another thread is making at this moment; so that the record is there, nothing is
- * instantiated meanwhile: then `alone` is true, and the gate of instantiations is closed. Returns the instance's number; 0 if the
- * instance is not known.
+ * Takes the gate of launches, by `take`, so that a handle names the same instance until the gate is given back. A
+ * handle without a record may be that of an instance which another thread is making at this moment; so that the record
+ * is there, nothing is instantiated meanwhile: then `alone` is true, and the gate of instantiations is closed. Returns
+ * the instance's number; 0 if the instance is not known.
  */
 static inline uint64_t hold_instance(struct process *process, CUgraphExec exec, void (*take)(struct gate *),
                                      void (*give)(struct gate *), bool *alone) {
@@ -243,7 +244,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice device) {
     return result;
 }
 
-/* --- instantiating ---------------------------------------------------------------------------------------------------- */
+/* --- instantiating ------------------------------------------------------------------------------------------------ */
 
 static CUresult instantiated(struct process *process, CUresult result, CUgraphExec *exec, CUgraph graph) {
     struct sizes sizes = {0};

@@ -1,7 +1,7 @@
 /*
- * Memory of other processes (legacy IPC), and external memory of other APIs. Its owner is charged for it, by a share that outlives the
- * owner as long as another process has it open; see memory/tags.h. If the owner is not of this claim, the process that opens the
- * memory is charged.
+ * Memory of other processes (legacy IPC), and external memory of other APIs. Its owner is charged for it, by a share
+ * that outlives the owner as long as another process has it open; see memory/tags.h. If the owner is not of this claim,
+ * the process that opens the memory is charged.
  *
  * Source: cuIpcOpenMemHandle and cuImportExternalMemory in the CUDA driver API's documentation.
  */
@@ -27,13 +27,14 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
 }
 
 /*
- * KIND_IPC_MEMORY has, by a key, the charge and a reference for each opening of one handle in one context. KIND_IPC maps an address to a
- * key. The key is made of the handle and the context, since the driver may reuse the address before all records of what was there
- * are removed. `opened` (process.h) protects the openings.
+ * KIND_IPC_MEMORY has, by a key, the charge and a reference for each opening of one handle in one context. KIND_IPC
+ * maps an address to a key. The key is made of the handle and the context, since the driver may reuse the address
+ * before all records of what was there are removed. `opened` (process.h) protects the openings.
  *
- * One address may have several keys: memory that its owner has freed is still open here when the owner has allocated other memory in the
- * same block and passed on its handle. The further keys are in KIND_IPC_FURTHER, by address and key. Which of them a close of the
- * address removes makes no difference, as long as each is closed as often as it was opened.
+ * One address may have several keys: memory that its owner has freed is still open here when the owner has allocated
+ * other memory in the same block and passed on its handle. The further keys are in KIND_IPC_FURTHER, by address and
+ * key. Which of them a close of the address removes makes no difference, as long as each is closed as often as it was
+ * opened.
  */
 #define ONE_OPEN 1
 #define ONE_CLOSING (1 << 22) /* above that in `references` */
@@ -160,8 +161,8 @@ static CUresult pay(struct opening *opening, CUdeviceptr address) {
     return result;
 }
 
-/* Another thread may have opened the same memory meanwhile: then its record gets one more reference. False if there is no memory for a
- * record. Under `opened`. */
+/* Another thread may have opened the same memory meanwhile: then its record gets one more reference. False if there is
+ * no memory for a record. Under `opened`. */
 static bool record(struct opening *opening, CUdeviceptr address) {
     struct process *process = opening->process;
     struct entry memory = {
@@ -221,7 +222,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
     return result;
 }
 
-/* --- memory of other APIs -------------------------------------------------------------------------------------------- */
+/* --- memory of other APIs ----------------------------------------------------------------------------------------- */
 
 CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *from) {
     struct process *process;

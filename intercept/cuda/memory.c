@@ -1,4 +1,5 @@
-/* Linear memory: allocating and freeing it, moving managed memory, and the functions that report memory. See memory/allocations.h. */
+/* Linear memory: allocating and freeing it, moving managed memory, and the functions that report memory. See
+ * memory/allocations.h. */
 #include "driver/cuda_real.h"
 #include "memory/allocations.h"
 #include "memory/borrowed.h"
@@ -9,11 +10,12 @@
 
 #include <stdint.h>
 
-/* An upper bound of the padding of a pitched allocation's rows. If a driver used more, allocations_resize would charge it. */
+/* An upper bound of the padding of a pitched allocation's rows. If a driver used more, allocations_resize would charge
+ * it. */
 #define PITCH_ALIGNMENT_MAX 512u
 
-/* Allocates `size` bytes by `call`, which stores the address in `address`, after `granting`; `free` undoes an allocation that cannot be
- * recorded. The driver answers to a call that allocates nothing. */
+/* Allocates `size` bytes by `call`, which stores the address in `address`, after `granting`; `free` undoes an
+ * allocation that cannot be recorded. The driver answers to a call that allocates nothing. */
 #define ALLOCATE_BY(granting, address, size, call, free)                                                               \
     do {                                                                                                               \
         struct grant grant;                                                                                            \
@@ -48,7 +50,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned int flags
                 REAL(cuMemAllocManaged)(address, size, flags), REAL(cuMemFree_v2)(*address));
 }
 
-/* --- host memory, for what exceeds the limit of a job that requests this ---------------------------------------------- */
+/* --- host memory, for what exceeds the limit of a job that requests this ------------------------------------------ */
 
 /* Managed memory that stays on the host: the GPU accesses it there and needs none of its own memory. */
 static CUresult allocate_on_host(CUdeviceptr *address, size_t size) {
@@ -84,11 +86,11 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size) {
     return result == CUDA_ERROR_OUT_OF_MEMORY ? spill(address, size) : result;
 }
 
-/* --- moving managed memory ------------------------------------------------------------------------------------------- */
+/* --- moving managed memory ---------------------------------------------------------------------------------------- */
 
 /*
- * Memory that lies on the host because it exceeds the limit must not move to the GPU. The program got it from cuMemAlloc, and such
- * memory can be neither prefetched nor advised: the driver answers CUDA_ERROR_INVALID_VALUE.
+ * Memory that lies on the host because it exceeds the limit must not move to the GPU. The program got it from
+ * cuMemAlloc, and such memory can be neither prefetched nor advised: the driver answers CUDA_ERROR_INVALID_VALUE.
  */
 static CUresult movable(CUdeviceptr address, size_t size) {
     return allocations_on_host(process_if_open(), address, size) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
@@ -173,7 +175,7 @@ BATCH(cuMemPrefetchBatchAsync_ptsz)
 BATCH(cuMemDiscardAndPrefetchBatchAsync)
 BATCH(cuMemDiscardAndPrefetchBatchAsync_ptsz)
 
-/* --- rows ------------------------------------------------------------------------------------------------------------ */
+/* --- rows --------------------------------------------------------------------------------------------------------- */
 
 static uint64_t padded(uint64_t width) {
     return width > UINT64_MAX - PITCH_ALIGNMENT_MAX
@@ -181,7 +183,8 @@ static uint64_t padded(uint64_t width) {
                : (width + PITCH_ALIGNMENT_MAX - 1) & ~(uint64_t)(PITCH_ALIGNMENT_MAX - 1);
 }
 
-/* A pitched allocation: its size depends on the driver's pitch, which is known only afterwards. `free` undoes one that does not fit. */
+/* A pitched allocation: its size depends on the driver's pitch, which is known only afterwards. `free` undoes one that
+ * does not fit. */
 #define ALLOCATE_PITCH(address, pitch, width, height, call, free)                                                      \
     do {                                                                                                               \
         struct grant grant;                                                                                            \
@@ -221,7 +224,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, s
     return result;
 }
 
-/* --- freeing --------------------------------------------------------------------------------------------------------- */
+/* --- freeing ------------------------------------------------------------------------------------------------------ */
 
 /* An address that is not recorded (NULL, a foreign or freed one) is passed to the driver, which answers. */
 #define FREE(address, call)                                                                                            \
@@ -249,7 +252,7 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
     FREE(address, REAL(cuMemFree_v2)(address));
 }
 
-/* --- reporting memory ------------------------------------------------------------------------------------------------ */
+/* --- reporting memory --------------------------------------------------------------------------------------------- */
 
 /* The limit of a device; 0 without a claim. */
 static CUresult device_limit(CUdevice device, uint64_t *limit) {

@@ -75,7 +75,8 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     return result;
 }
 
-/* The array may be larger than the number of functions. Loads the functions, since the driver reports their needs only then. */
+/* The array may be larger than the number of functions. Loads the functions, since the driver reports their needs only
+ * then. */
 static CUresult local_of_listed(CUfunction *functions, unsigned count, CUmodule module, uint64_t *most) {
     unsigned there = 0;
     CUresult result = REAL(cuModuleGetFunctionCount)(&there, module);

@@ -209,7 +209,7 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
     return free_ends(&freeing, named, REAL(cuMemFreeAsync_ptsz)(address, stream));
 }
 
-/* --- pools themselves ------------------------------------------------------------------------------------------------ */
+/* --- pools themselves --------------------------------------------------------------------------------------------- */
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     struct process *process;
@@ -273,8 +273,8 @@ static bool mark_exported(struct process *process, struct pool *pool, int descri
     return number != 0;
 }
 
-/* An importer keeps the whole pool, not only the memory at its pointers. So a pool that would not be charged after its owner's death is not
- * exported. */
+/* An importer keeps the whole pool, not only the memory at its pointers. So a pool that would not be charged after its
+ * owner's death is not exported. */
 CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool memory, CUmemAllocationHandleType type,
                                           unsigned long long flags) {
     struct process *process = process_if_open();
@@ -292,8 +292,8 @@ CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool memory, CUm
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* An imported pool cannot be allocated from. If its owner is of this claim, it is charged already. If not, this process is charged for the
- * pointers that it imports. */
+/* An imported pool cannot be allocated from. If its owner is of this claim, it is charged already. If not, this process
+ * is charged for the pointers that it imports. */
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type,
                                             unsigned long long flags) {
     struct process *process;
@@ -325,7 +325,7 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *address, CUmemoryPool pool, CUmemPo
     return result;
 }
 
-/* --- streams ---------------------------------------------------------------------------------------------------------- */
+/* --- streams ------------------------------------------------------------------------------------------------------ */
 
 CUresult cuStreamDestroy(CUstream stream) {
     struct process *process = process_if_open();
@@ -341,7 +341,7 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
     return REAL(cuStreamDestroy_v2)(stream);
 }
 
-/* --- synchronisations ------------------------------------------------------------------------------------------------ */
+/* --- synchronisations --------------------------------------------------------------------------------------------- */
 
 #define SYNCHRONIZE(call)                                                                                              \
     do {                                                                                                               \

@@ -1,10 +1,11 @@
 /*
- * cuGetProcAddress, which programs use in place of the loader. It maps a name to different functions by version and flags, by rules that
- * only the driver knows. So the driver answers, and if its pointer is that of a shadowed function, the shadow's takes its place.
+ * cuGetProcAddress, which programs use in place of the loader. It maps a name to different functions by version and
+ * flags, by rules that only the driver knows. So the driver answers, and if its pointer is that of a shadowed function,
+ * the shadow's takes its place.
  *
- * The driver may answer with other pointers than dlsym finds. So its answers for every shadowed name, with every relevant version and
- * flag, are collected once. If it still answers a shadowed name with an unknown pointer, the name decides: a shadowed function of
- * an older form is better than one that does not account for memory.
+ * The driver may answer with other pointers than dlsym finds. So its answers for every shadowed name, with every
+ * relevant version and flag, are collected once. If it still answers a shadowed name with an unknown pointer, the name
+ * decides: a shadowed function of an older form is better than one that does not account for memory.
  *
  * Source: "Driver Entry Point Access" in the CUDA driver API's documentation.
  */
@@ -34,8 +35,8 @@ static const struct row {
 
 #define ROWS (sizeof rows / sizeof rows[0])
 
-/* Pointers that the driver answers and dlsym does not find. The first call collects them, without a lock that a forked child could find
- * held; several threads at once collect some pointers twice, which is harmless. */
+/* Pointers that the driver answers and dlsym does not find. The first call collects them, without a lock that a forked
+ * child could find held; several threads at once collect some pointers twice, which is harmless. */
 static struct {
     struct answer {
         _Atomic(any_function) driver; /* written last */

@@ -1,4 +1,5 @@
-/* cuMemMapArrayAsync: memory that is mapped into sparse arrays, and into arrays with deferred mapping; see memory/physical.h. */
+/* cuMemMapArrayAsync: memory that is mapped into sparse arrays, and into arrays with deferred mapping; see
+ * memory/physical.h. */
 #include "driver/cuda_real.h"
 #include "memory/objects.h"
 #include "memory/physical.h"
@@ -13,8 +14,8 @@
 /* More parts than any array has. A description of more is invalid, and the driver refuses it. */
 #define PARTS_MAX (UINT64_C(1) << 20)
 
-/* The parts of an array that a mapping covers: tiles of a level and layer, by x, y and z, or parts of a layer's miptail, by x. Each part is
- * recorded by itself, since a later call may map or unmap another box of them. */
+/* The parts of an array that a mapping covers: tiles of a level and layer, by x, y and z, or parts of a layer's
+ * miptail, by x. Each part is recorded by itself, since a later call may map or unmap another box of them. */
 struct parts {
     uint64_t layer; /* key of the level and layer, or of the layer's miptail */
     struct {
@@ -140,8 +141,8 @@ static void bound_to_arrays(struct process *process, const CUarrayMapInfo *list,
     }
 }
 
-/* The driver releases what a part was mapped to before when the stream reaches the call. So this waits for the stream before the references
- * are removed. */
+/* The driver releases what a part was mapped to before when the stream reaches the call. So this waits for the stream
+ * before the references are removed. */
 #define MAP_ARRAYS(list, count, stream, call, synchronize)                                                             \
     do {                                                                                                               \
         struct process *process = process_if_open();                                                                   \

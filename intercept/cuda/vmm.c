@@ -65,8 +65,8 @@ static int find_gpu(struct process *process, CUmemGenericAllocationHandle handle
     return gpu;
 }
 
-/* Memory that is not recorded was created by a call that is not shadowed, or another thread has just released it. It is recorded as unpaid,
- * and charged when it is mapped again. */
+/* Memory that is not recorded was created by a call that is not shadowed, or another thread has just released it. It is
+ * recorded as unpaid, and charged when it is mapped again. */
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
     CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
     struct process *process = process_if_open();
@@ -99,7 +99,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
     RELEASE(physical_unmap(process, address, size, &releases), REAL(cuMemUnmap)(address, size));
 }
 
-/* --- between processes ----------------------------------------------------------------------------------------------- */
+/* --- between processes -------------------------------------------------------------------------------------------- */
 
 static CUresult count_export(struct process *process, uint64_t number, bool by_descriptor, const int *descriptor) {
     if (by_descriptor)
@@ -125,8 +125,8 @@ CUresult cuMemExportToShareableHandle(void *exported, CUmemGenericAllocationHand
     return result;
 }
 
-/* Imported memory whose owner is not of this claim is charged when it is mapped; host memory is not charged. A share of 0 pages without a
- * location is a multicast object. */
+/* Imported memory whose owner is not of this claim is charged when it is mapped; host memory is not charged. A share of
+ * 0 pages without a location is a multicast object. */
 static bool imported(struct process *process, CUmemGenericAllocationHandle handle, struct charge charge) {
     CUmemAllocationProp properties;
     bool joined = charge.share != 0;
@@ -162,7 +162,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     return result;
 }
 
-/* --- multicast: an object takes no memory itself, but keeps the memory that is bound to it ---------------------------- */
+/* --- multicast: an object takes no memory itself, but keeps the memory that is bound to it ------------------------ */
 
 CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *properties) {
     CUresult result = REAL(cuMulticastCreate)(handle, properties);
@@ -203,8 +203,8 @@ CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t offset, 
     return result;
 }
 
-/* The memory at the address is charged already, as far as it is mapped. A handle for it is retained, to find its record, and released
- * again; another thread may unmap the memory meanwhile, so that this handle is the last reference. */
+/* The memory at the address is charged already, as far as it is mapped. A handle for it is retained, to find its
+ * record, and released again; another thread may unmap the memory meanwhile, so that this handle is the last reference. */
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr address, size_t size,
                              unsigned long long flags) {
     struct process *process = process_if_open();

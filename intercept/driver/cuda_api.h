@@ -1,7 +1,7 @@
 /*
- * The part of the CUDA driver API that the shadow library uses, so that it builds without a CUDA toolkit. Names, values and layouts are
- * those of NVIDIA's cuda.h (CUDA Driver API Reference); tests/headers compares the two where a toolkit is installed. Types that are
- * only passed on are opaque.
+ * The part of the CUDA driver API that the shadow library uses, so that it builds without a CUDA toolkit. Names, values
+ * and layouts are those of NVIDIA's cuda.h (CUDA Driver API Reference); tests/headers compares the two where a toolkit
+ * is installed. Types that are only passed on are opaque.
  */
 #ifndef TRANCHE_CUDA_API_H
 #define TRANCHE_CUDA_API_H
@@ -100,7 +100,7 @@ typedef enum CUmem_advise {
 
 #define CU_DEVICE_CPU ((CUdevice)-1)
 
-/* --- arrays --------------------------------------------------------------------------------------------------------- */
+/* --- arrays ------------------------------------------------------------------------------------------------------- */
 
 typedef int CUarray_format; /* only ever passed on */
 
@@ -148,7 +148,7 @@ typedef struct CUDA_ARRAY_SPARSE_PROPERTIES {
     unsigned int reserved[4];
 } CUDA_ARRAY_SPARSE_PROPERTIES;
 
-/* --- virtual memory and pools --------------------------------------------------------------------------------------- */
+/* --- virtual memory and pools ------------------------------------------------------------------------------------- */
 
 typedef enum CUmemLocationType {
     CU_MEM_LOCATION_TYPE_INVALID = 0,
@@ -240,7 +240,7 @@ typedef struct CUmulticastObjectProp {
     unsigned long long handleTypes, flags;
 } CUmulticastObjectProp;
 
-/* --- between processes ---------------------------------------------------------------------------------------------- */
+/* --- between processes -------------------------------------------------------------------------------------------- */
 
 #define CU_IPC_HANDLE_SIZE 64
 
@@ -269,7 +269,7 @@ typedef struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC CUDA_EXTERNAL_MEMORY_BUFFER_DESC
 typedef struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC;
 typedef struct CUmemPoolPtrExportData CUmemPoolPtrExportData;
 
-/* --- graphs --------------------------------------------------------------------------------------------------------- */
+/* --- graphs ------------------------------------------------------------------------------------------------------- */
 
 typedef enum CUgraphNodeType {
     CU_GRAPH_NODE_TYPE_GRAPH = 4,

@@ -54,8 +54,8 @@ bool cuda_driver_has(enum cuda_function function) {
     return cuda_real(function) != functions[function].absent;
 }
 
-/* All functions are found while this library is loaded. Later, in a child forked from a program with threads, the loader's locks may be held
- * by a thread that does not exist in the child. */
+/* All functions are found while this library is loaded. Later, in a child forked from a program with threads, the
+ * loader's locks may be held by a thread that does not exist in the child. */
 __attribute__((constructor)) static void find_all(void) {
     for (int function = 0; function < CUDA_FUNCTION_COUNT; function++)
         find((enum cuda_function)function);

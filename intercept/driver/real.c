@@ -1,11 +1,12 @@
 /*
- * The driver's library is the first dependency (DT_NEEDED) of the shadow library, so the loader has mapped it before any code here
- * runs. The dependency is a path: $ORIGIN/.tranche/driver-libcuda.so or driver-libnvidia-ml.so, and an absolute path in a copy of
- * the shadow that tranche-hook made for another driver library in a container. That file is not named after its SONAME, so that no
- * search by SONAME, for example in a job's LD_LIBRARY_PATH, finds it.
+ * The driver's library is the first dependency (DT_NEEDED) of the shadow library, so the loader has mapped it before
+ * any code here runs. The dependency is a path: $ORIGIN/.tranche/driver-libcuda.so or driver-libnvidia-ml.so, and an
+ * absolute path in a copy of the shadow that tranche-hook made for another driver library in a container. That file is
+ * not named after its SONAME, so that no search by SONAME, for example in a job's LD_LIBRARY_PATH, finds it.
  *
- * Functions are looked up in that library, which dlopen finds by the same path. Only if the path is not known are they looked up as
- * the next definition in the search order (RTLD_NEXT), which may be that of a library between the shadow and the driver.
+ * Functions are looked up in that library, which dlopen finds by the same path. Only if the path is not known are they
+ * looked up as the next definition in the search order (RTLD_NEXT), which may be that of a library between the shadow
+ * and the driver.
  */
 #include "driver/real.h"
 
@@ -18,8 +19,8 @@
 #include <string.h>
 
 /*
- * glibc 2.34 moved these functions from libdl.so.2 to libc.so.6 and gave them a new symbol version, which older releases lack. Their
- * old version exists in every release; so it is named here, and libdl.so.2 is a dependency.
+ * glibc 2.34 moved these functions from libdl.so.2 to libc.so.6 and gave them a new symbol version, which older
+ * releases lack. Their old version exists in every release; so it is named here, and libdl.so.2 is a dependency.
  */
 #if defined(__x86_64__)
 #define OLDEST_GLIBC "GLIBC_2.2.5"
@@ -32,7 +33,8 @@ __asm__(".symver dlopen, dlopen@" OLDEST_GLIBC);
 __asm__(".symver dlsym, dlsym@" OLDEST_GLIBC);
 __asm__(".symver dladdr, dladdr@" OLDEST_GLIBC);
 
-/* The path of this library's dependency whose last part is `file`, from this library's dynamic section; NULL if there is none. */
+/* The path of this library's dependency whose last part is `file`, from this library's dynamic section; NULL if there
+ * is none. */
 static const char *dependency_named(const char *file, uintptr_t base) {
     uintptr_t strings = 0;
     for (const ElfW(Dyn) *entry = _DYNAMIC; entry->d_tag != DT_NULL; entry++)
@@ -77,8 +79,8 @@ void *real_lookup(const char *file, const char *name) {
     int error = errno;
     void *library = atomic_load(&dependency);
     if (library == NULL) {
-        /* Two threads may do this at once, with the same result. The handle is never closed: this library is not unloaded
-         * (-z nodelete), and so neither is its dependency. */
+        /* Two threads may do this at once, with the same result. The handle is never closed: this library is not
+         * unloaded (-z nodelete), and so neither is its dependency. */
         library = open_dependency(file);
         atomic_store(&dependency, library);
     }

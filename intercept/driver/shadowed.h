@@ -1,6 +1,6 @@
 /*
- * The functions that the shadow libraries define: one row per function. Nothing else is exported. A row generates the function's
- * declaration and export, the pointer to the driver's function, and the answer of cuGetProcAddress.
+ * The functions that the shadow libraries define: one row per function. Nothing else is exported. A row generates the
+ * function's declaration and export, the pointer to the driver's function, and the answer of cuGetProcAddress.
  *
  * To add a function: add a row here, and its body in cuda/ or nvml/.
  *

@@ -1,10 +1,11 @@
 /*
- * The formats, as far as needed for sizes. A cubin is an ELF file; its sections .nv.global and .nv.global.init are variables, of which
- * managed ones are counted once more by their symbols. Sections of shared and local memory take nothing when they are loaded. PTX
- * is text, see ptx.c. A fat binary is a header with entries of both kinds, for several architectures; the driver loads one entry.
+ * The formats, as far as needed for sizes. A cubin is an ELF file; its sections .nv.global and .nv.global.init are
+ * variables, of which managed ones are counted once more by their symbols. Sections of shared and local memory take
+ * nothing when they are loaded. PTX is text, see ptx.c. A fat binary is a header with entries of both kinds, for
+ * several architectures; the driver loads one entry.
  *
- * Only what an image's headers lead to is read, and only memory that is readable. An image whose headers lead elsewhere is malformed;
- * what cannot be parsed otherwise is hidden.
+ * Only what an image's headers lead to is read, and only memory that is readable. An image whose headers lead elsewhere
+ * is malformed; what cannot be parsed otherwise is hidden.
  */
 #include "image/image.h"
 
@@ -69,8 +70,8 @@ static uint64_t larger(uint64_t a, uint64_t b) {
 
 #define PAGE_BYTES 4096u /* the smallest page size of the supported architectures */
 
-/* Whether a page can be read. Has the kernel read a signal mask there, with an invalid operation: it reads the mask before it refuses the
- * operation. Not at the page's beginning, since the address 0 means no mask. */
+/* Whether a page can be read. Has the kernel read a signal mask there, with an invalid operation: it reads the mask
+ * before it refuses the operation. Not at the page's beginning, since the address 0 means no mask. */
 static bool page_readable(uintptr_t page) {
     const int no_change = ~0;
     int error = errno;
@@ -127,7 +128,7 @@ static bool text_length(const struct view *text, uint64_t *length) {
     return true;
 }
 
-/* --- cubin --------------------------------------------------------------------------------------------------------- */
+/* --- cubin -------------------------------------------------------------------------------------------------------- */
 
 #define SECTION_ALIGNMENT 512
 
@@ -151,7 +152,8 @@ static bool holds_bytes(const Elf64_Shdr *section) {
     return section->sh_type != SHT_NOBITS && section->sh_type != SHT_NULL;
 }
 
-/* A cubin's symbols have this bit in st_other if they are managed variables, which the driver places outside of the sections. */
+/* A cubin's symbols have this bit in st_other if they are managed variables, which the driver places outside of the
+ * sections. */
 #define SYMBOL_MANAGED 0x4
 
 static void add_symbols(struct image_size *size, const struct view *image, const Elf64_Shdr *table) {
@@ -202,14 +204,14 @@ static struct image_size elf_size(const struct view *image) {
     return size;
 }
 
-/* --- PTX ----------------------------------------------------------------------------------------------------------- */
+/* --- PTX ---------------------------------------------------------------------------------------------------------- */
 
 static struct image_size text_size(const struct view *text) {
     uint64_t length;
     return text_length(text, &length) ? image_ptx_size(text->at, length) : malformed;
 }
 
-/* --- fat binaries -------------------------------------------------------------------------------------------------- */
+/* --- fat binaries ------------------------------------------------------------------------------------------------- */
 
 /* PTX without a terminating zero may continue behind the entry: the driver may ignore the entry's size. */
 static struct image_size entry_size(const struct fatbin_entry *entry, const struct view *payload) {
@@ -256,7 +258,7 @@ static struct image_size fatbin_size(const struct view *image) {
     return size;
 }
 
-/* --- images -------------------------------------------------------------------------------------------------------- */
+/* --- images ------------------------------------------------------------------------------------------------------- */
 
 /* The first four bytes; 0 for a shorter text. No magic number contains a zero byte. */
 static bool magic_of(const struct view *image, uint32_t *magic) {

@@ -13,13 +13,14 @@ struct image_size {
 };
 
 /*
- * The size of an image in memory, as cuModuleLoadData takes it: a cubin's sections; PTX's variables and, for its code, its text; the
- * largest entry of a fat binary. The image's end is not known, so its headers are followed, and each page is checked to be readable
- * before it is read.
+ * The size of an image in memory, as cuModuleLoadData takes it: a cubin's sections; PTX's variables and, for its code,
+ * its text; the largest entry of a fat binary. The image's end is not known, so its headers are followed, and each page
+ * is checked to be readable before it is read.
  *
- * `hidden` is set for compressed entries, for entries and files of an unknown format, for sections without a name, and for PTX
- * declarations that cannot be parsed. The code of a compressed entry counts as large as the entry declares, that of another such
- * entry as large as the entry. The caller has to measure what the driver takes for an image with something hidden.
+ * `hidden` is set for compressed entries, for entries and files of an unknown format, for sections without a name, and
+ * for PTX declarations that cannot be parsed. The code of a compressed entry counts as large as the entry declares,
+ * that of another such entry as large as the entry. The caller has to measure what the driver takes for an image with
+ * something hidden.
  */
 struct image_size image_size(const void *image);
 

@@ -1,6 +1,6 @@
 /*
- * The variables that PTX declares with .global and .const. The parser works on a copy without comments and strings that ends with a
- * zero. A declaration that it cannot parse sets `hidden`.
+ * The variables that PTX declares with .global and .const. The parser works on a copy without comments and strings that
+ * ends with a zero. A declaration that it cannot parse sets `hidden`.
  *
  * Source: "State Spaces", "Variables" and "Constant Expressions" in the PTX ISA.
  */
@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-/* --- characters and words ------------------------------------------------------------------------------------------ */
+/* --- characters and words ----------------------------------------------------------------------------------------- */
 
 static bool is_space(char c) {
     return c == ' ' || (c >= '\t' && c <= '\r'); /* \t \n \v \f \r */
@@ -50,7 +50,7 @@ static void add(uint64_t *sum, uint64_t more) {
         *sum = UINT64_MAX;
 }
 
-/* --- numbers and expressions --------------------------------------------------------------------------------------- */
+/* --- numbers and expressions -------------------------------------------------------------------------------------- */
 
 /* The parser's position. `failed` is never reset. */
 struct reader {
@@ -247,14 +247,15 @@ static uint64_t read_expression(struct reader *reader) {
     return reader->failed ? 0 : (uint64_t)value;
 }
 
-/* --- declarations -------------------------------------------------------------------------------------------------- */
+/* --- declarations ------------------------------------------------------------------------------------------------- */
 
 /* The directives before the names of a declaration: ".align 16 .v4 .f32". */
 struct declared {
     uint64_t bytes, vector, alignment;
 };
 
-/* Bytes of a type, without its dot: b8, u32, f64, f16x2, bf16x2; 0 if it is no type. References to textures, surfaces and samplers have 8. */
+/* Bytes of a type, without its dot: b8, u32, f64, f16x2, bf16x2; 0 if it is no type. References to textures, surfaces
+ * and samplers have 8. */
 static uint64_t type_bytes(const char *type, size_t length) {
     struct reader reader = {.at = type};
     if (is(type, length, "texref") || is(type, length, "surfref") || is(type, length, "samplerref"))
@@ -354,7 +355,8 @@ static uint64_t read_variable(struct reader *reader) {
     return count;
 }
 
-/* An upper bound for any placement of a module's variables: a large one takes whole blocks, small ones share blocks, with gaps. */
+/* An upper bound for any placement of a module's variables: a large one takes whole blocks, small ones share blocks,
+ * with gaps. */
 static void add_variable(struct image_size *size, const struct declared *declared, uint64_t count) {
     uint64_t bytes = product(product(declared->bytes, declared->vector), count);
     if (bytes >= UINT64_MAX / 4) {
@@ -377,7 +379,7 @@ static const char *add_declaration(struct image_size *size, const char *from) {
     return reader.at;
 }
 
-/* --- finding declarations ------------------------------------------------------------------------------------------ */
+/* --- finding declarations ----------------------------------------------------------------------------------------- */
 
 /* Instructions that name a state space, as ld.global.u32 does. */
 static const char *const instructions[] = {
@@ -415,7 +417,7 @@ static void add_variables(struct image_size *size, const char *text, const char 
     }
 }
 
-/* --- the text ------------------------------------------------------------------------------------------------------ */
+/* --- the text ----------------------------------------------------------------------------------------------------- */
 
 /* The end of a string, which must be in one line; NULL if there is none. */
 static const char *string_end(const char *from, const char *end) {
@@ -438,8 +440,8 @@ static const char *comment_end(const char *from, const char *end) {
     return end;
 }
 
-/* Copies the text without comments and strings. A string leaves as many spaces as it has characters, since it may be an initializer, whose
- * length counts. */
+/* Copies the text without comments and strings. A string leaves as many spaces as it has characters, since it may be an
+ * initializer, whose length counts. */
 static void strip(char *to, const char *from, size_t length) {
     const char *end = from + length;
     while (from < end) {

@@ -78,7 +78,8 @@ static bool is_packed(const struct entry *allocation) {
     return allocation->charge.pages == 0;
 }
 
-/* Ends the charges of an allocation that the driver has freed and that was removed from the table. Under the shard's lock. */
+/* Ends the charges of an allocation that the driver has freed and that was removed from the table. Under the shard's
+ * lock. */
 static void end(struct process *process, struct shard *shard, const struct entry *allocation) {
     struct charge charge = allocation->charge;
     if (is_packed(allocation))
@@ -91,7 +92,8 @@ static void end(struct process *process, struct shard *shard, const struct entry
         charge_end(process, &charge);
 }
 
-/* Charges an allocation that is in no block. Its `with` is its size if it lies in host memory, else the number of its further charges. */
+/* Charges an allocation that is in no block. Its `with` is its size if it lies in host memory, else the number of its
+ * further charges. */
 static bool charge_alone(struct shard *shard, struct grant *grant, struct entry *allocation, uint64_t bytes) {
     if (grant->charge.spilled)
         allocation->with = bytes;
@@ -132,16 +134,17 @@ static bool set_aside(struct shard *shard, struct entry *aside) {
     return table_put(&shard->allocations, *aside) != NULL;
 }
 
-/* Whether the driver certainly made an allocation before the grant's: it was recorded before the grant was taken. The `references` of an
- * allocation are the region's `takes` at that moment. */
+/* Whether the driver certainly made an allocation before the grant's: it was recorded before the grant was taken. The
+ * `references` of an allocation are the region's `takes` at that moment. */
 static bool is_older(const struct entry *allocation, const struct grant *grant) {
     return allocation->charge.region == grant->charge.region && (int32_t)(allocation->references - grant->takes) < 0;
 }
 
 /*
- * The driver returned an address that is recorded already. An older allocation no longer exists: the driver freed it by a call that is
- * not shadowed, or its context, if that is another one, is being destroyed at this moment. If neither is certainly older, another
- * thread has freed this address while it was being allocated, and the recorded allocation may be the one that exists.
+ * The driver returned an address that is recorded already. An older allocation no longer exists: the driver freed it by
+ * a call that is not shadowed, or its context, if that is another one, is being destroyed at this moment. If neither is
+ * certainly older, another thread has freed this address while it was being allocated, and the recorded allocation may
+ * be the one that exists.
  */
 static void replace(struct shard *shard, struct entry *former, const struct grant *grant) {
     struct entry aside = *former;
@@ -187,8 +190,8 @@ bool allocations_freeing(CUdeviceptr address, struct entry *allocation) {
     return known != NULL;
 }
 
-/* Restores an allocation that the driver refused to free; but if its context has ended, or its address is in use again, it was freed. Under
- * the shard's lock. */
+/* Restores an allocation that the driver refused to free; but if its context has ended, or its address is in use again,
+ * it was freed. Under the shard's lock. */
 static void stay(struct process *process, struct shard *shard, const struct entry *allocation) {
     bool freed =
         table_find(&shard->allocations, allocation->key) != NULL || !contexts_lives(process, allocation->context);

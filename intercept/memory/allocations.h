@@ -1,10 +1,11 @@
 /*
- * Linear device memory: allocations by address, each with its charge. A shard's lock (process.h) protects the allocations in it;
- * the functions take it.
+ * Linear device memory: allocations by address, each with its charge. A shard's lock (process.h) protects the
+ * allocations in it; the functions take it.
  *
- * Small allocations: the GPU maps memory in blocks of 2 MiB, and the driver packs several small allocations into one block. Only the
- * address tells which block an allocation is in. So a whole block is taken before the driver is called, and given back at once if
- * that block was charged already; the last allocation that leaves a block gives it back. See blocks.h.
+ * Small allocations: the GPU maps memory in blocks of 2 MiB, and the driver packs several small allocations into one
+ * block. Only the address tells which block an allocation is in. So a whole block is taken before the driver is called,
+ * and given back at once if that block was charged already; the last allocation that leaves a block gives it back. See
+ * blocks.h.
  *
  * Source: "Memory Management" in the CUDA driver API's documentation. The packing is not documented; it was observed.
  */
@@ -30,9 +31,10 @@ struct further_charges {
 };
 
 /*
- * Allocating in the current context: allocations_grant before the driver is called, allocations_allocated with the driver's result.
- * If the size is known only afterwards, the grant is an estimate, and allocations_resize corrects it. The program gets what
- * allocations_allocated returns; if that is an error although the driver allocated, the caller frees the memory.
+ * Allocating in the current context: allocations_grant before the driver is called, allocations_allocated with the
+ * driver's result. If the size is known only afterwards, the grant is an estimate, and allocations_resize corrects it.
+ * The program gets what allocations_allocated returns; if that is an error although the driver allocated, the caller
+ * frees the memory.
  */
 CUresult allocations_grant(struct grant *grant, CUcontext current, uint64_t bytes);
 CUresult allocations_resize(struct grant *grant, uint64_t bytes);
@@ -49,8 +51,9 @@ CUresult allocations_grant_spilled(struct grant *grant, CUcontext current, uint6
 bool allocations_on_host(struct process *process, CUdeviceptr address, uint64_t bytes);
 
 /*
- * Freeing: allocations_freeing removes the entry before the driver is called, which may return the address for another allocation at
- * once. If it returned true, allocations_freed follows with the driver's result; if the driver refused, the entry is put back.
+ * Freeing: allocations_freeing removes the entry before the driver is called, which may return the address for another
+ * allocation at once. If it returned true, allocations_freed follows with the driver's result; if the driver refused,
+ * the entry is put back.
  */
 bool allocations_freeing(CUdeviceptr address, struct entry *allocation);
 void allocations_freed(const struct entry *allocation, CUresult result);
@@ -58,7 +61,8 @@ void allocations_freed(const struct entry *allocation, CUresult result);
 /* Gives back every allocation of a context that ended. */
 void allocations_context_gone(struct process *process, uint32_t context);
 
-/* Makes the charge of the memory at an address a share with this tag, since another process is about to open the memory. */
+/* Makes the charge of the memory at an address a share with this tag, since another process is about to open the
+ * memory. */
 void allocations_share(CUdeviceptr address, const uint8_t tag[16]);
 
 #endif

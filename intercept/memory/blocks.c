@@ -2,7 +2,8 @@
 
 #include "memory/further.h"
 
-/* A block's `references`: the number of allocations in it, and in the higher bits the number of those that are being freed. */
+/* A block's `references`: the number of allocations in it, and in the higher bits the number of those that are being
+ * freed. */
 #define ONE_IN_IT UINT32_C(1)
 #define ONE_LEAVING (UINT32_C(1) << 16)
 

@@ -1,7 +1,7 @@
 /*
- * KIND_EXTERNAL maps a handle to a number. KIND_EXTERNAL_MEMORY has, by that number, the charge and a reference for the handle and for
- * each address. KIND_BORROWED has the addresses, with the number or with a charge of their own. The number identifies the memory,
- * since the driver may reuse the handle while addresses exist.
+ * KIND_EXTERNAL maps a handle to a number. KIND_EXTERNAL_MEMORY has, by that number, the charge and a reference for the
+ * handle and for each address. KIND_BORROWED has the addresses, with the number or with a charge of their own. The
+ * number identifies the memory, since the driver may reuse the handle while addresses exist.
  */
 #include "memory/borrowed.h"
 

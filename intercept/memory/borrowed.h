@@ -1,7 +1,7 @@
 /*
- * Addresses in memory that this process did not allocate: buffers and arrays that are mapped on external memory, and pointers that
- * are imported from another process's pool. Each address holds the charge of the whole memory, since it may outlive the memory's
- * handle: a buffer outlives its external memory's handle, a pointer its pool's.
+ * Addresses in memory that this process did not allocate: buffers and arrays that are mapped on external memory, and
+ * pointers that are imported from another process's pool. Each address holds the charge of the whole memory, since it
+ * may outlive the memory's handle: a buffer outlives its external memory's handle, a pointer its pool's.
  *
  * Sources: "External Resource Interoperability" and cuMemPoolImportPointer in the CUDA driver API's documentation.
  */
@@ -10,20 +10,21 @@
 
 #include "state/contexts.h"
 
-/* External memory. borrowed_imported records it; if it returns false, there is no memory for the record, and the charge stays until this
- * process ends. borrowed_destroying removes the handle before the driver is called; borrowed_destroyed follows with the driver's
- * result, and puts the handle back if the driver refused. */
+/* External memory. borrowed_imported records it; if it returns false, there is no memory for the record, and the charge
+ * stays until this process ends. borrowed_destroying removes the handle before the driver is called; borrowed_destroyed
+ * follows with the driver's result, and puts the handle back if the driver refused. */
 bool borrowed_imported(struct process *process, CUexternalMemory memory, struct charge charge, uint32_t context);
 bool borrowed_destroying(struct process *process, CUexternalMemory memory, struct entry *handle);
 void borrowed_destroyed(struct process *process, const struct entry *handle, CUresult result);
 
-/* Mapping external memory: borrowed_mapping holds the memory before the driver is called, so that it does not end meanwhile;
- * borrowed_mapped records the address with the driver's result. For a mipmapped array, `address` is the array's handle. */
+/* Mapping external memory: borrowed_mapping holds the memory before the driver is called, so that it does not end
+ * meanwhile; borrowed_mapped records the address with the driver's result. For a mipmapped array, `address` is the
+ * array's handle. */
 bool borrowed_mapping(struct process *process, CUexternalMemory memory, struct entry *mapped);
 void borrowed_mapped(struct process *process, struct entry *mapped, CUresult result, uint64_t address);
 
-/* A pointer that was imported from another process's pool. It holds the pool's share if the pool's owner is of this claim. If not, this
- * process is charged for the memory at the pointer; on an error, the caller frees the pointer. */
+/* A pointer that was imported from another process's pool. It holds the pool's share if the pool's owner is of this
+ * claim. If not, this process is charged for the memory at the pointer; on an error, the caller frees the pointer. */
 CUresult borrowed_from_pool(struct process *process, CUmemoryPool pool, CUdeviceptr address);
 
 /* Freeing any of these addresses, as in allocations.h. */

@@ -40,8 +40,8 @@ static uint64_t bit_of(uint32_t number) {
     return UINT64_C(1) << (number - 1);
 }
 
-/* An export with this number may live on in a process that imported it, or on a descriptor of the program that this process was before
- * exec: then the tag must not be used again. */
+/* An export with this number may live on in a process that imported it, or on a descriptor of the program that this
+ * process was before exec: then the tag must not be used again. */
 static bool is_free(struct process *process, uint32_t number, uint8_t tag[static TAG_SIZE]) {
     const struct witness *witness = &process->exported.witness;
     struct charge living;

@@ -76,7 +76,8 @@ bool objects_remove_one_of(struct process *process, enum kind kind, uint32_t ref
     if (!process_has(process, kind))
         return false;
     lock_take(&objects->lock);
-    /* Continues where the last search ended, since callers remove all such objects one by one: together they search once. */
+    /* Continues where the last search ended, since callers remove all such objects one by one: together they search
+     * once. */
     for (size_t n = 0, from = objects->looked_at[kind]; n < table->capacity && !found; n++) {
         size_t i = (from + n) & (table->capacity - 1);
         objects->looked_at[kind] = i;

@@ -1,14 +1,14 @@
 /*
- * Objects: everything that is charged, except linear memory. An object is identified by its kind and a key, mostly a handle. Each
- * function takes the objects' lock.
+ * Objects: everything that is charged, except linear memory. An object is identified by its kind and a key, mostly a
+ * handle. Each function takes the objects' lock.
  */
 #ifndef TRANCHE_OBJECTS_H
 #define TRANCHE_OBJECTS_H
 
 #include "state/charge.h"
 
-/* Records an object. If there is one of the same kind and key, it ended unseen, and its charge is ended. False if there is no memory for
- * the record: then the caller ends the charge. */
+/* Records an object. If there is one of the same kind and key, it ended unseen, and its charge is ended. False if there
+ * is no memory for the record: then the caller ends the charge. */
 bool objects_put(struct process *process, enum kind kind, struct entry entry);
 
 /* Records an object again that the driver refused to end. If its context ended meanwhile, so did the object. */
@@ -27,8 +27,8 @@ bool objects_remove_with(struct process *process, enum kind kind, uint64_t key, 
 /* Removes all objects with this `with`, and returns their number. Their charges are not ended. */
 size_t objects_remove_all_with(struct process *process, enum kind kind, uint64_t with);
 
-/* Sets bits in an object's `with`, if no bit of `mask` is set there; clears the bits of `mask` again, if `with` is still this. False if
- * there is no such object. */
+/* Sets bits in an object's `with`, if no bit of `mask` is set there; clears the bits of `mask` again, if `with` is
+ * still this. False if there is no such object. */
 bool objects_flag(struct process *process, enum kind kind, uint64_t key, uint64_t mask, uint64_t bits,
                   struct entry *copy);
 bool objects_unflag(struct process *process, enum kind kind, uint64_t key, uint64_t with, uint64_t mask);

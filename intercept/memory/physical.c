@@ -10,10 +10,10 @@
 #define MAPPING_SHIFT 12
 
 /*
- * KIND_PHYSICAL maps a handle to a number. KIND_PHYSICAL_MEMORY has, by that number, the charge, the handle, and a reference for each
- * handle, mapping and binding. KIND_PHYSICAL_EXPORT has, by the number, the number of its export. Memory is identified by its number,
- * since the driver may reuse a handle before all references to the former memory are removed. The lowest bit of a number is set
- * for multicast objects.
+ * KIND_PHYSICAL maps a handle to a number. KIND_PHYSICAL_MEMORY has, by that number, the charge, the handle, and a
+ * reference for each handle, mapping and binding. KIND_PHYSICAL_EXPORT has, by the number, the number of its export.
+ * Memory is identified by its number, since the driver may reuse a handle before all references to the former memory
+ * are removed. The lowest bit of a number is set for multicast objects.
  */
 #define STEP 2
 

@@ -1,7 +1,7 @@
 /*
- * Physical memory of virtual memory management: created with a handle, mapped, bound to multicast objects and sparse arrays, exported
- * and imported. It is charged until its last reference is gone. References in this process (handles, mappings, bindings) are counted
- * here; between processes a share counts them.
+ * Physical memory of virtual memory management: created with a handle, mapped, bound to multicast objects and sparse
+ * arrays, exported and imported. It is charged until its last reference is gone. References in this process (handles,
+ * mappings, bindings) are counted here; between processes a share counts them.
  *
  * Source: "Virtual Memory Management" and "Multicast Object Management" in the CUDA driver API's documentation.
  */
@@ -10,8 +10,8 @@
 
 #include "state/charge.h"
 
-/* Records created memory with one reference. A multicast object itself takes no memory. False, and the charge is ended, if there is no
- * memory for the record. */
+/* Records created memory with one reference. A multicast object itself takes no memory. False, and the charge is ended,
+ * if there is no memory for the record. */
 bool physical_made(struct process *process, bool multicast, CUmemGenericAllocationHandle handle, struct charge charge);
 
 /* The same for imported memory, which this process may have already. */
@@ -21,12 +21,12 @@ bool physical_imported(struct process *process, bool multicast, CUmemGenericAllo
 /* The number that identifies memory here, since its handle may be reused; 0 if it is not recorded. */
 uint64_t physical_number(struct process *process, CUmemGenericAllocationHandle handle);
 
-/* Adds a reference, for a handle, a mapping or a binding. Taken before the driver is called to make that, since another thread may release
- * the handle at once after. False if there is no such memory. */
+/* Adds a reference, for a handle, a mapping or a binding. Taken before the driver is called to make that, since another
+ * thread may release the handle at once after. False if there is no such memory. */
 bool physical_hold(struct process *process, uint64_t number);
 
-/* The same by a handle, for a use of that many bytes. Charges them if the memory was imported from outside of the claim. `number` is 0 for
- * memory that is not recorded. */
+/* The same by a handle, for a use of that many bytes. Charges them if the memory was imported from outside of the
+ * claim. `number` is 0 for memory that is not recorded. */
 CUresult physical_hold_to_use(struct process *process, CUmemGenericAllocationHandle handle, uint64_t bytes,
                               uint64_t *number);
 
@@ -34,9 +34,9 @@ CUresult physical_hold_to_use(struct process *process, CUmemGenericAllocationHan
 void physical_drop(struct process *process, uint64_t number);
 
 /*
- * Removing references. Handles are looked up, and mappings and bindings removed, before the driver is called, since it may reuse the
- * handle, address or part at once. physical_released, with the driver's result, removes the references, so that memory is given back
- * only after the driver has released it; if the driver refused, it restores everything.
+ * Removing references. Handles are looked up, and mappings and bindings removed, before the driver is called, since it
+ * may reuse the handle, address or part at once. physical_released, with the driver's result, removes the references,
+ * so that memory is given back only after the driver has released it; if the driver refused, it restores everything.
  */
 #define RELEASES_FEW 8
 
@@ -57,8 +57,9 @@ void physical_unbind(struct process *process, enum kind kind, uint64_t whole, ui
 void physical_unbind_all(struct process *process, enum kind kind, uint64_t whole, struct releases *releases);
 void physical_released(struct process *process, struct releases *releases, CUresult result);
 
-/* Memory that the caller holds was exported. Returns the number for the descriptor (exports.h), or EXPORTS_UNTRACKED for another kind of
- * handle, whose end cannot be seen. 0 if there is no memory for the record: then the program must not get the handle. */
+/* Memory that the caller holds was exported. Returns the number for the descriptor (exports.h), or EXPORTS_UNTRACKED
+ * for another kind of handle, whose end cannot be seen. 0 if there is no memory for the record: then the program must
+ * not get the handle. */
 uint32_t physical_share(struct process *process, uint64_t number, bool by_descriptor);
 
 /* Records a mapping. The caller holds the memory for it. */

@@ -7,8 +7,8 @@
 #include "memory/tags.h"
 #include "system/mapped.h"
 
-/* A pool grows by pieces of this size (observed, not documented), or by the size of the allocation. If a driver took more, settling
- * would charge it. */
+/* A pool grows by pieces of this size (observed, not documented), or by the size of the allocation. If a driver took
+ * more, settling would charge it. */
 #define GROWTH_BYTES (UINT64_C(32) << 20)
 #define GROWTH_PAGES (GROWTH_BYTES >> REGION_PAGE_SHIFT)
 
@@ -88,7 +88,7 @@ struct pool *pools_find(struct process *process, CUmemoryPool handle) {
     return pool;
 }
 
-/* --- taking ----------------------------------------------------------------------------------------------------------- */
+/* --- taking ------------------------------------------------------------------------------------------------------- */
 
 /* Repeats an attempt that was refused for want of memory, after this process's pools gave back what they do not use. */
 #define TRIMMING(process, gpu, result, attempt)                                                                        \
@@ -118,7 +118,7 @@ CUresult pools_extend(struct process *process, struct charge *charge, int gpu, u
     return result;
 }
 
-/* --- settling ------------------------------------------------------------------------------------------------------ */
+/* --- settling ----------------------------------------------------------------------------------------------------- */
 
 /* Empties the record of a destroyed pool. Under its lock; the caller ends what it returns after that. */
 static struct entry take_rest(struct pool *pool) {
@@ -149,7 +149,8 @@ static void move_grown(struct process *process, struct pool *pool, struct charge
         charge_move(process, from, &pool->charge, grown < from->pages ? grown : from->pages);
 }
 
-/* Under the pool's lock: charges what the driver has reserved, first from what was taken for growth; `growth` may be NULL. */
+/* Under the pool's lock: charges what the driver has reserved, first from what was taken for growth; `growth` may be
+ * NULL. */
 static void settle(struct process *process, struct pool *pool, struct charge *growth) {
     struct charge late;
     uint64_t reserved = pool->charge.pages;
@@ -167,12 +168,13 @@ static void settle(struct process *process, struct pool *pool, struct charge *gr
         charge_give_part(process, &pool->charge, pool->charge.pages - reserved);
 }
 
-/* --- headroom ------------------------------------------------------------------------------------------------------ */
+/* --- headroom ----------------------------------------------------------------------------------------------------- */
 
 /*
- * The driver does not report whether an allocation will fit into a pool or make it grow. So a pool is used only while the most that it
- * may grow by, its headroom, is taken. If the claim is nearly full, a pool keeps one piece of headroom between calls and may not
- * grow by that piece: otherwise memory that is freed in a full pool could not be allocated again.
+ * The driver does not report whether an allocation will fit into a pool or make it grow. So a pool is used only while
+ * the most that it may grow by, its headroom, is taken. If the claim is nearly full, a pool keeps one piece of headroom
+ * between calls and may not grow by that piece: otherwise memory that is freed in a full pool could not be allocated
+ * again.
  */
 
 /* Under the pool's lock. */
@@ -190,7 +192,8 @@ static void settle_headroom(struct process *process, struct pool *pool) {
     give_headroom(process, pool, keeps ? GROWTH_PAGES : 0);
 }
 
-/* The driver does not report a destroyed pool's size: it is gone when its last allocation was freed and the streams have executed that. */
+/* The driver does not report a destroyed pool's size: it is gone when its last allocation was freed and the streams
+ * have executed that. */
 static bool is_going(const struct pool *pool) {
     return pool->destroyed && pool->allocations == 0 && (pool->charge.pages != 0 || pool->charge.share != 0);
 }
@@ -253,7 +256,7 @@ bool pools_trim(struct process *process, int gpu, enum pools_effort effort) {
     return true;
 }
 
-/* --- growing ------------------------------------------------------------------------------------------------------- */
+/* --- growing ------------------------------------------------------------------------------------------------------ */
 
 static uint64_t pages_to_grow(uint64_t bytes) {
     uint64_t pieces = bytes / GROWTH_BYTES + (bytes % GROWTH_BYTES != 0);
@@ -331,7 +334,7 @@ bool pools_leave(struct process *process, struct pool *pool, struct allocated al
     return !grew || has_headroom(process, pool);
 }
 
-/* --- graphs -------------------------------------------------------------------------------------------------------- */
+/* --- graphs ------------------------------------------------------------------------------------------------------- */
 
 CUresult pools_graphs_before(struct process *process, struct pool *pool, uint64_t bytes, struct charge *growth) {
     uint64_t pages = pages_to_grow(bytes);
@@ -365,13 +368,14 @@ void pools_graphs_leave(struct process *process, struct pool *pool, struct charg
     charge_give(process, growth);
 }
 
-/* --- allocations in pools ------------------------------------------------------------------------------------------ */
+/* --- allocations in pools ----------------------------------------------------------------------------------------- */
 
 static struct pool *pool_of(const struct entry *memory) {
     return (struct pool *)(uintptr_t)(memory->with & ~POOLS_FREEING); /* NOLINT(performance-no-int-to-ptr) */
 }
 
-/* While memory is being freed, its `with` has a number: another allocation at the same address meanwhile has another entry. */
+/* While memory is being freed, its `with` has a number: another allocation at the same address meanwhile has another
+ * entry. */
 bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *memory) {
     static _Atomic uint64_t frees;
     if (!process_has(process, KIND_POOL_MEMORY))

@@ -1,15 +1,16 @@
 /*
- * Memory pools, and the memory of graphs, which is a pool of each device. A pool is charged with what the driver has reserved for it,
- * not with what is allocated from it.
+ * Memory pools, and the memory of graphs, which is a pool of each device. A pool is charged with what the driver has
+ * reserved for it, not with what is allocated from it.
  *
- * The driver reports the reserved size only afterwards. So before a call that may make a pool grow, the most that it can grow by is
- * taken from the claim. After the call the pool is settled: what the driver did not reserve is given back. A pool that has shrunk
- * (mostly at a synchronisation) is settled at the next synchronisation, query of the free memory, or refused allocation.
+ * The driver reports the reserved size only afterwards. So before a call that may make a pool grow, the most that it
+ * can grow by is taken from the claim. After the call the pool is settled: what the driver did not reserve is given
+ * back. A pool that has shrunk (mostly at a synchronisation) is settled at the next synchronisation, query of the free
+ * memory, or refused allocation.
  *
  * Each pool has a lock, which is held while the driver is called; the list of pools has another.
  *
- * Source: "Stream Ordered Memory Allocator", CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT and CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT in the
- * CUDA driver API's documentation.
+ * Source: "Stream Ordered Memory Allocator", CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT and
+ * CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT in the CUDA driver API's documentation.
  */
 #ifndef TRANCHE_POOLS_H
 #define TRANCHE_POOLS_H
@@ -28,15 +29,16 @@ bool pools_trim(struct process *process, int gpu, enum pools_effort effort);
 /* Settles all pools. Costs one load if there are none. */
 void pools_settle(struct process *process);
 
-/* The record of the pool with this handle, or of a device's memory of graphs; made if need be. NULL if there is no memory for it. */
+/* The record of the pool with this handle, or of a device's memory of graphs; made if need be. NULL if there is no
+ * memory for it. */
 struct pool *pools_memory(struct process *process, CUmemoryPool handle, CUdevice device, int gpu);
 struct pool *pools_graphs(struct process *process, CUdevice device, int gpu);
 
 /* The GPU whose memory a pool holds. */
 int pools_gpu(const struct pool *pool);
 
-/* Takes pages as charge_try and charge_try_like do. If the limit refuses, has this process's pools give back what they do not
- * use, and tries again. */
+/* Takes pages as charge_try and charge_try_like do. If the limit refuses, has this process's pools give back what they
+ * do not use, and tries again. */
 CUresult pools_take(struct process *process, int gpu, uint64_t pages, struct charge *charge);
 CUresult pools_take_like(struct process *process, const struct charge *other, uint64_t pages, struct charge *charge);
 
@@ -44,10 +46,10 @@ CUresult pools_take_like(struct process *process, const struct charge *other, ui
 CUresult pools_extend(struct process *process, struct charge *charge, int gpu, uint64_t pages);
 
 /*
- * Around a driver's call that allocates `bytes` from a pool. pools_try takes the most that the pool may grow by, and on CUDA_SUCCESS
- * holds the pool's lock until pools_leave. pools_enter does the same, and trims pools if the limit refuses. pools_leave settles the
- * pool and records the allocation. If it returns false, the pool grew beyond its room: the caller frees the allocation and returns
- * CUDA_ERROR_OUT_OF_MEMORY.
+ * Around a driver's call that allocates `bytes` from a pool. pools_try takes the most that the pool may grow by, and on
+ * CUDA_SUCCESS holds the pool's lock until pools_leave. pools_enter does the same, and trims pools if the limit
+ * refuses. pools_leave settles the pool and records the allocation. If it returns false, the pool grew beyond its room:
+ * the caller frees the allocation and returns CUDA_ERROR_OUT_OF_MEMORY.
  */
 CUresult pools_try(struct process *process, struct pool *pool, uint64_t bytes);
 CUresult pools_enter(struct process *process, struct pool *pool, uint64_t bytes);
@@ -64,8 +66,8 @@ CUresult pools_graphs_before(struct process *process, struct pool *pool, uint64_
 void pools_graphs_enter(struct pool *pool);
 void pools_graphs_leave(struct process *process, struct pool *pool, struct charge *growth);
 
-/* Freeing memory of a pool: pools_freeing before the driver is called, pools_freed with its result. In between, another thread may be given
- * the same address. False if the address is not known to be a pool's. */
+/* Freeing memory of a pool: pools_freeing before the driver is called, pools_freed with its result. In between, another
+ * thread may be given the same address. False if the address is not known to be a pool's. */
 bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *memory);
 void pools_freed(struct process *process, const struct entry *memory, CUstream stream, CUresult result);
 
@@ -75,11 +77,12 @@ void pools_freed(struct process *process, const struct entry *memory, CUstream s
 /* A primary context ended, and with it the allocations from its device's default pool. */
 void pools_primary_gone(struct process *process);
 
-/* The driver returned an address for memory that is no pool's: a pool's memory that is recorded there no longer exists. Costs one load if
- * there is none. */
+/* The driver returned an address for memory that is no pool's: a pool's memory that is recorded there no longer exists.
+ * Costs one load if there is none. */
 void pools_address_taken(struct process *process, CUdeviceptr address);
 
-/* Destroying a pool: pools_destroying before the driver is called, pools_destroyed with its result. Its allocations live on. */
+/* Destroying a pool: pools_destroying before the driver is called, pools_destroyed with its result. Its allocations
+ * live on. */
 struct pool *pools_find(struct process *process, CUmemoryPool handle);
 bool pools_destroying(struct process *process, struct pool *pool); /* false if another thread does so already */
 void pools_destroyed(struct process *process, struct pool *pool, CUresult result);

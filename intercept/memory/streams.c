@@ -15,7 +15,8 @@
 /* Entries that are queried for each new one: more than one, so that finished ones do not accumulate. */
 #define SWEEP 4
 
-/* An entry: a stream, or, once it was queried, an event that was recorded in it after the frees. All zero is a free entry. */
+/* An entry: a stream, or, once it was queried, an event that was recorded in it after the frees. All zero is a free
+ * entry. */
 struct freed_in {
     CUcontext context;
     CUstream stream;
@@ -38,7 +39,8 @@ static bool grow(struct streams *streams) {
     return larger != NULL;
 }
 
-/* Under the lock: the entry of the same stream, or a free one. NULL if there is no memory. Each event has its own entry. */
+/* Under the lock: the entry of the same stream, or a free one. NULL if there is no memory. Each event has its own
+ * entry. */
 static struct freed_in *place_for(struct streams *streams, const struct freed_in *freed) {
     size_t unused = streams->count;
     for (size_t i = 0; i < streams->count; i++) {
@@ -118,15 +120,15 @@ static bool is_recorded(CUstream stream) {
     return REAL(cuStreamIsCapturing)(stream, &capturing) != CUDA_SUCCESS || capturing != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* --- events in place of streams ------------------------------------------------------------------------------------ */
+/* --- events in place of streams ----------------------------------------------------------------------------------- */
 
 /* Another thread's default stream cannot be named; the legacy default stream waits for it. */
 static CUstream stream_to_query(const struct freed_in *freed) {
     return freed->thread == 0 || freed->thread == this_thread() ? freed->stream : CU_STREAM_LEGACY;
 }
 
-/* Records an event in an entry's stream, and puts it in the stream's place, in `freed` too. False if that failed or if something was freed in
- * the stream meanwhile. The stream's context is current. */
+/* Records an event in an entry's stream, and puts it in the stream's place, in `freed` too. False if that failed or if
+ * something was freed in the stream meanwhile. The stream's context is current. */
 static bool record(struct streams *streams, size_t index, struct freed_in *freed) {
     struct freed_in recorded = {.context = freed->context, .number = freed->number};
     CUstream stream = stream_to_query(freed);
@@ -140,10 +142,10 @@ static bool record(struct streams *streams, size_t index, struct freed_in *freed
     return false;
 }
 
-/* --- querying ------------------------------------------------------------------------------------------------------ */
+/* --- querying ----------------------------------------------------------------------------------------------------- */
 
-/* Queries an event rather than the stream, which may never be idle. The driver returns freed memory to its pool at a synchronisation, which
- * takes no time once the event is done. Under `querying`, as are the functions below. */
+/* Queries an event rather than the stream, which may never be idle. The driver returns freed memory to its pool at a
+ * synchronisation, which takes no time once the event is done. Under `querying`, as are the functions below. */
 static bool is_done(struct process *process, size_t index, struct freed_in *freed, bool synchronize) {
     struct streams *streams = &process->streams;
     if (freed->event == NULL && !record(streams, index, freed))
@@ -198,7 +200,7 @@ static void sweep(struct process *process, size_t index) {
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 }
 
-/* --- ends ------------------------------------------------------------------------------------------------------------ */
+/* --- ends --------------------------------------------------------------------------------------------------------- */
 
 /* The index of a stream's entry. False if nothing was freed in it. */
 static bool find(struct streams *streams, CUstream stream, size_t *index) {
@@ -240,7 +242,7 @@ void streams_context_gone(struct process *process, CUcontext context) {
     lock_give(&streams->querying);
 }
 
-/* --- memory that is no pool's ------------------------------------------------------------------------------------------ */
+/* --- memory that is no pool's ------------------------------------------------------------------------------------- */
 
 static bool put(struct streams *streams, const struct freed_in *freed, size_t *index) {
     lock_take(&streams->lock);
@@ -296,7 +298,7 @@ void streams_settle(struct process *process) {
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 }
 
-/* --- all streams ----------------------------------------------------------------------------------------------------- */
+/* --- all streams -------------------------------------------------------------------------------------------------- */
 
 /* Synchronises for the frees that were found done by a query alone. An event that was never recorded does not wait. */
 static void synchronize(struct streams *streams) {

@@ -1,6 +1,7 @@
 /*
- * Frees in streams. The driver executes a free when the stream reaches it; until then the memory is in use. An entry is kept for each
- * stream with such a free, or for an event that was recorded after it, and the driver is queried whether it is done.
+ * Frees in streams. The driver executes a free when the stream reaches it; until then the memory is in use. An entry is
+ * kept for each stream with such a free, or for an event that was recorded after it, and the driver is queried whether
+ * it is done.
  *
  * Entries are under streams.lock; the driver is queried under streams.querying.
  *
@@ -15,8 +16,8 @@
 void streams_freed_in(struct process *process, CUstream stream);
 
 /*
- * Memory that is no pool's was freed in a stream: `done` is called once the stream has executed the free, at the latest by
- * streams_settle. False if that cannot be queried: then the caller waits for the stream.
+ * Memory that is no pool's was freed in a stream: `done` is called once the stream has executed the free, at the latest
+ * by streams_settle. False if that cannot be queried: then the caller waits for the stream.
  */
 typedef void streams_freed(struct process *process, const struct entry *memory, CUresult result);
 bool streams_free_later(struct process *process, CUstream stream, const struct entry *memory, streams_freed *done);
@@ -29,7 +30,8 @@ void streams_context_gone(struct process *process, CUcontext context);
 /* Whether all streams have executed the frees so far. A stream that is being captured has not. */
 bool streams_are_idle(struct process *process);
 
-/* Waits until they have, at most half a second, since a stream may be waiting for the caller. Later frees are not waited for. */
+/* Waits until they have, at most half a second, since a stream may be waiting for the caller. Later frees are not
+ * waited for. */
 void streams_wait(struct process *process);
 
 #endif

@@ -1,5 +1,6 @@
 /*
- * Shared by the files of the shadow libnvidia-ml.so.1: the driver's functions, the claims of a device, and their processes.
+ * Shared by the files of the shadow libnvidia-ml.so.1: the driver's functions, the claims of a device, and their
+ * processes.
  *
  * Source: NVML API Reference.
  */
@@ -83,7 +84,8 @@ struct answer {
     int attempts;
 };
 
-/* Repeats `call`, which queries the driver with answer.count and answer.list, until the list fits. nvml_free_answer must follow. */
+/* Repeats `call`, which queries the driver with answer.count and answer.list, until the list fits. nvml_free_answer
+ * must follow. */
 #define NVML_QUERY(answer, call)                                                                                       \
     ({                                                                                                                 \
         nvmlReturn_t result_;                                                                                          \
@@ -95,7 +97,8 @@ struct answer {
 bool nvml_enlarge(struct answer *answer, nvmlReturn_t result);
 void nvml_free_answer(struct answer *answer);
 
-/* Removes the entries of processes that are no members; all entries if the driver's process IDs may be of another namespace. */
+/* Removes the entries of processes that are no members; all entries if the driver's process IDs may be of another
+ * namespace. */
 void nvml_keep_members(struct answer *answer, const struct members *members);
 
 /* Stores the number of entries in `count`. NVML_ERROR_INSUFFICIENT_SIZE if the caller's array has no room for them. */

@@ -21,8 +21,8 @@ static unsigned int place_of(const struct members *members, unsigned int pid) {
     return low;
 }
 
-/* A process without memory and contexts is not on the GPU. A process with several slots (several claims, or the library loaded twice) is
- * listed once. Slots are not trusted: every process of the container can write to them. */
+/* A process without memory and contexts is not on the GPU. A process with several slots (several claims, or the library
+ * loaded twice) is listed once. Slots are not trusted: every process of the container can write to them. */
 static void collect(int32_t pid, uint64_t pages, int32_t contexts, void *arg) {
     struct members *members = arg;
     if (pid <= 0 || (pages == 0 && contexts <= 0) || members->count == MEMBERS_MAX)
@@ -88,8 +88,8 @@ void nvml_free_answer(struct answer *answer) {
 }
 
 /*
- * Drivers since 530 report process IDs of the caller's PID namespace, and omit processes outside of it. Older ones report the host's
- * IDs, and one that equals an ID of the caller's namespace would show another container's process.
+ * Drivers since 530 report process IDs of the caller's PID namespace, and omit processes outside of it. Older ones
+ * report the host's IDs, and one that equals an ID of the caller's namespace would show another container's process.
  */
 static bool driver_knows_pids(void) {
     static const char initial[] = "pid:[4026531836]"; /* PROC_PID_INIT_INO of Linux: the host's namespace */

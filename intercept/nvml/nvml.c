@@ -1,5 +1,5 @@
-/* The driver's own functions behind the shadow libnvidia-ml.so.1, and the claims of a device. NVML only reads regions, and takes no slot in
- * them. */
+/* The driver's own functions behind the shadow libnvidia-ml.so.1, and the claims of a device. NVML only reads regions,
+ * and takes no slot in them. */
 #include "driver/real.h"
 #include "nvml/claim.h"
 #include "system/explain.h"
@@ -40,8 +40,8 @@ nvml_any_function nvml_find(enum nvml_function function) {
     return real;
 }
 
-/* The claims, opened at the first call. If several threads open them at once, one result is kept. A forked child may use them, since they
- * contain nothing that belongs to one process. */
+/* The claims, opened at the first call. If several threads open them at once, one result is kept. A forked child may
+ * use them, since they contain nothing that belongs to one process. */
 static struct claims *claims(void) {
     static _Atomic(struct claims *) kept;
     struct claims *all = atomic_load_explicit(&kept, memory_order_acquire);

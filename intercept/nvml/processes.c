@@ -1,16 +1,17 @@
 /*
  * The processes that use a device: the living ones of its claims, with the bytes that each holds in the regions.
  *
- * A region has a process's ID in its own PID namespace, which is the container's. It does not record which of the driver's lists a
- * process is on, so all are on the compute list. The lists of graphics and of MPS are the driver's, without processes that are not
- * of the claims.
+ * A region has a process's ID in its own PID namespace, which is the container's. It does not record which of the
+ * driver's lists a process is on, so all are on the compute list. The lists of graphics and of MPS are the driver's,
+ * without processes that are not of the claims.
  */
 #include "nvml/claim.h"
 
 #include <string.h>
 
-/* Whether the driver's answer to a query for its list permits an answer. The driver decides whether the library is initialised, the device
- * exists and the caller may see it. A list that does not fit, or a driver without this version of the function, is no error here. */
+/* Whether the driver's answer to a query for its list permits an answer. The driver decides whether the library is
+ * initialised, the device exists and the caller may see it. A list that does not fit, or a driver without this version
+ * of the function, is no error here. */
 static bool answerable(nvmlReturn_t driver_result) {
     return driver_result == NVML_SUCCESS || driver_result == NVML_ERROR_INSUFFICIENT_SIZE ||
            driver_result == NVML_ERROR_FUNCTION_NOT_FOUND;

@@ -1,17 +1,17 @@
 /*
  * GPU time of processes: the driver's utilisation samples and accounting, for processes of the claims only.
  *
- * The values are the driver's, relative to the whole device. Processes are matched by ID, so nothing is reported if the driver reports
- * the host's IDs (see nvml_keep_members). The driver also keeps accounts of dead processes. A region does not, so a claim's dead
- * processes cannot be distinguished from others', and none is reported.
+ * The values are the driver's, relative to the whole device. Processes are matched by ID, so nothing is reported if the
+ * driver reports the host's IDs (see nvml_keep_members). The driver also keeps accounts of dead processes. A region
+ * does not, so a claim's dead processes cannot be distinguished from others', and none is reported.
  */
 #include "nvml/claim.h"
 
 #include <string.h>
 
 /*
- * The caller needs room for one entry per member. That is checked before the driver's samples are read, since reading them may start the
- * next sampling period. Then the members' samples are copied; NVML_ERROR_NOT_FOUND if there is none.
+ * The caller needs room for one entry per member. That is checked before the driver's samples are read, since reading
+ * them may start the next sampling period. Then the members' samples are copied; NVML_ERROR_NOT_FOUND if there is none.
  */
 static nvmlReturn_t give_samples(struct answer *answer, const struct members *members, unsigned int *count,
                                  void *array) {
@@ -124,8 +124,8 @@ nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *coun
     return result;
 }
 
-/* Whether a process's account may be seen; NVML_ERROR_NOT_FOUND if not. Corrects its peak use, `bytes`: not above the limit, and not below what
- * the process holds now. */
+/* Whether a process's account may be seen; NVML_ERROR_NOT_FOUND if not. Corrects its peak use, `bytes`: not above the
+ * limit, and not below what the process holds now. */
 static nvmlReturn_t account_of(nvmlDevice_t device, unsigned int pid, unsigned long long *bytes) {
     struct answer answer = {.entry = sizeof pid, .count = 1, .list = (char *)&pid};
     struct claimed claimed;

@@ -6,16 +6,16 @@
 
 #define CLAIMS_MAX 64
 
-/* All zero is none. A GPU is identified by the index of its first region. If several claims are for one GPU, their limits add up, but
- * each allocation must fit into one of them. */
+/* All zero is none. A GPU is identified by the index of its first region. If several claims are for one GPU, their
+ * limits add up, but each allocation must fit into one of them. */
 struct claims {
     unsigned count;
     uint16_t gpu[CLAIMS_MAX];
     struct region regions[CLAIMS_MAX];
 };
 
-/* Opens every claim's region. With `join`, also takes a slot in each, which accounting needs. False, with the reason in `why`, if there
- * is no claim or one of them cannot be used. */
+/* Opens every claim's region. With `join`, also takes a slot in each, which accounting needs. False, with the reason in
+ * `why`, if there is no claim or one of them cannot be used. */
 bool claims_open(struct claims *claims, bool join, char *why, size_t why_size);
 
 void claims_close(struct claims *claims);
@@ -30,7 +30,8 @@ uint64_t claims_context_bytes(const struct claims *claims, int gpu);
 /* Gives back what dead processes held on the GPU, so that the next claims_used_bytes is exact. */
 void claims_reap(struct claims *claims, int gpu);
 
-/* Reserves pages in the first region of the GPU with room, and stores which. The caller holds a lock, as for region_reserve. */
+/* Reserves pages in the first region of the GPU with room, and stores which. The caller holds a lock, as for
+ * region_reserve. */
 enum region_result claims_reserve(struct claims *claims, int gpu, uint64_t pages, uint16_t *region);
 
 #endif

@@ -1,4 +1,5 @@
-/* Opening, mapping and closing a region, and the locks on its slots. Errors are texts, for the one line that explain() writes. */
+/* Opening, mapping and closing a region, and the locks on its slots. Errors are texts, for the one line that explain()
+ * writes. */
 #include "region/words.h"
 #include "system/calls.h"
 
@@ -20,7 +21,7 @@ __attribute__((format(printf, 3, 4))) static bool fail(char *why, size_t why_siz
     return false;
 }
 
-/* --- files --------------------------------------------------------------------------------------------------------- */
+/* --- files -------------------------------------------------------------------------------------------------------- */
 
 /* Something else in place of the file, such as a symbolic link or a FIFO, must neither lead elsewhere nor block. */
 #define OPEN_FLAGS (O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY)
@@ -85,7 +86,8 @@ int region_open_query(const struct region *region, bool *gone) {
     /* A program that called chroot does not find the path. */
     if (fd < 0)
         fd = (int)syscall(SYS_fcntl, region->descriptor, F_DUPFD_CLOEXEC, 0);
-    /* A program without a free descriptor cannot open it. The descriptor that holds the own slot's lock reports all other locks. */
+    /* A program without a free descriptor cannot open it. The descriptor that holds the own slot's lock reports all
+     * other locks. */
     if (fd < 0)
         fd = region->descriptor;
     if (call_fstat(fd, &status) && is_usage(region, &status) &&
@@ -107,7 +109,7 @@ bool region_is_usage(const struct region *region, int fd) {
     return call_fstat(fd, &status) && is_usage(region, &status);
 }
 
-/* --- opening ------------------------------------------------------------------------------------------------------- */
+/* --- opening ------------------------------------------------------------------------------------------------------ */
 
 /* The beginning of both files. */
 struct heading {
@@ -191,12 +193,12 @@ bool region_open(struct region *region, const char *directory, const char *id, c
     return read_limit(region, id, why, why_size) && read_usage(region, id, why, why_size);
 }
 
-/* --- joining ------------------------------------------------------------------------------------------------------- */
+/* --- joining ------------------------------------------------------------------------------------------------------ */
 
 /*
- * A mapping keeps the lock's open file description when the program closes its descriptor. When a process ends, the kernel closes the
- * files of its mappings from the highest address to the lowest, and the lock must go after the driver's (see teardown.c). So the
- * mapping is placed as low as possible.
+ * A mapping keeps the lock's open file description when the program closes its descriptor. When a process ends, the
+ * kernel closes the files of its mappings from the highest address to the lowest, and the lock must go after the
+ * driver's (see teardown.c). So the mapping is placed as low as possible.
  */
 void *region_map_low(int fd, size_t size, int protection) {
     /* Above position-dependent programs, below everything that the kernel places itself. */

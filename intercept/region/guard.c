@@ -1,10 +1,11 @@
 /*
  * Keeps a program alive when its region's files are truncated.
  *
- * Access to a page of a mapping beyond the end of its file raises SIGBUS. Checking before each operation would need a system call,
- * which takes many times as long as the operation. So if the program leaves SIGBUS at its default, which ends the program, this
- * file handles it: if the address is in a region, the whole mapping is replaced by zeros, and the operation then finds a broken
- * region. Any other fault has its default effect. A program's own handler for SIGBUS is left in place.
+ * Access to a page of a mapping beyond the end of its file raises SIGBUS. Checking before each operation would need a
+ * system call, which takes many times as long as the operation. So if the program leaves SIGBUS at its default, which
+ * ends the program, this file handles it: if the address is in a region, the whole mapping is replaced by zeros, and
+ * the operation then finds a broken region. Any other fault has its default effect. A program's own handler for SIGBUS
+ * is left in place.
  */
 #include "region/words.h"
 
@@ -17,8 +18,8 @@
 
 #define GUARDED_MAX 256
 
-/* Not in the memory that is wiped on fork, since a child inherits the mappings. It does not use them, so its own mappings may take
- * their entries. Changed by compare-and-swap of `owner`. */
+/* Not in the memory that is wiped on fork, since a child inherits the mappings. It does not use them, so its own
+ * mappings may take their entries. Changed by compare-and-swap of `owner`. */
 static struct guarded {
     _Atomic(pid_t) owner; /* a process; 0: free; -1: being changed */
     _Atomic uintptr_t start;

@@ -11,8 +11,8 @@
 #define BLOCK_BYTES (UINT64_C(1) << BLOCK_SHIFT)
 #define BLOCK_PAGES (BLOCK_BYTES >> REGION_PAGE_SHIFT)
 
-/* The pages of the blocks that hold so many bytes; at least one block's. A result too large for its type cannot occur within
- * any limit. */
+/* The pages of the blocks that hold so many bytes; at least one block's. A result too large for its type cannot occur
+ * within any limit. */
 static inline uint64_t pages_of(uint64_t bytes) {
     uint64_t blocks = (bytes >> BLOCK_SHIFT) + ((bytes & (BLOCK_BYTES - 1)) != 0);
     return (blocks ? blocks : 1) * BLOCK_PAGES;

@@ -1,6 +1,6 @@
 /*
- * Reading a region without a slot and without a mapping: everything is read by system calls, so damage to the files cannot end the
- * program. Nothing is written. Slots of dead processes are not given back but left out of the sum.
+ * Reading a region without a slot and without a mapping: everything is read by system calls, so damage to the files
+ * cannot end the program. Nothing is written. Slots of dead processes are not given back but left out of the sum.
  */
 #include "region/words.h"
 #include "system/calls.h"

@@ -2,16 +2,16 @@
  * The protocol by which processes account for GPU memory without locks.
  *
  * Each kind of memory has a ledger of its own; the ledgers are independent. The sum of a ledger is one word, `total` =
- * {seq, slot, pages}: the sum in pages, and the operation of which slot produced it. The pages that a slot holds are its word
- * `committed` = {seq, pages}. An operation (taking pages or giving them back) has three steps:
+ * {seq, slot, pages}: the sum in pages, and the operation of which slot produced it. The pages that a slot holds are
+ * its word `committed` = {seq, pages}. An operation (taking pages or giving them back) has three steps:
  *
  *   announce   op[s] = {q, delta}             q is the slot's next sequence number: committed[s].seq + 1
  *   take       total: w -> {q, s, w.pages+delta}   one compare-and-swap: the check against the limit and the reservation
  *   commit     committed[s]: {q-1, p} -> {q, p+delta}
  *
- * A `total` that names an operation must not be replaced before that operation is committed. So a process that is about to take
- * first commits the operation that `total` names: it "helps". Everything needed for that is in shared memory, so it does not
- * matter whether the process that took is running, stopped or dead. From this follow the invariants:
+ * A `total` that names an operation must not be replaced before that operation is committed. So a process that is about
+ * to take first commits the operation that `total` names: it "helps". Everything needed for that is in shared memory,
+ * so it does not matter whether the process that took is running, stopped or dead. From this follow the invariants:
  *
  *   I1  An operation that was taken and is not committed is the one that `total` names. Hence the sum over all slots of
  *       committed.pages differs from total.pages by at most one operation, whose delta can be read in op.
@@ -21,26 +21,27 @@
  *   I4  op[s] = {q, delta} does not change between taking and committing q. The owner announces q+1 only after it has seen
  *       q committed; other processes announce only in slots of dead processes, as described below.
  *
- * An operation that was announced and never taken (it did not fit, or its process died) had no effect. The next announcement
- * overwrites it.
+ * An operation that was announced and never taken (it did not fit, or its process died) had no effect. The next
+ * announcement overwrites it.
  *
- * Moving. A process that owns two slots s and t moves n pages from s to t by one operation, which leaves the sum unchanged:
+ * Moving. A process that owns two slots s and t moves n pages from s to t by one operation, which leaves the sum
+ * unchanged:
  *
  *   announce   op[t] = {r, +n}, then op[s] = {q, move to t, n}        r is t's next sequence number, q that of s
  *   take       total: w -> {q, s, w.pages}
  *   commit     committed[t]: {r-1, x} -> {r, x+n}, then committed[s]: {q-1, p} -> {q, p-n}
  *
- * Taking q takes r too, which `total` never names. While committed[s] is {q-1, p}, the owner has not announced anything else, so
- * op[t] is still {r, +n}. A helper reads op[t] and committed[t] first, and commits r only if committed[s] is unchanged after that:
- * then what it read of t belongs to this operation. The compare-and-swap from a committed[t] whose sequence number is r-1
- * succeeds only once. A `total` that names the move is replaced only after committed[s] has reached q, hence after committed[t]
- * has reached r. So I1 to I4 hold for t's operation r as well, with "names (s, q)" for "names (t, r)". In I1, two slots then
- * differ from their final values, by amounts that cancel out.
+ * Taking q takes r too, which `total` never names. While committed[s] is {q-1, p}, the owner has not announced anything
+ * else, so op[t] is still {r, +n}. A helper reads op[t] and committed[t] first, and commits r only if committed[s] is
+ * unchanged after that: then what it read of t belongs to this operation. The compare-and-swap from a committed[t]
+ * whose sequence number is r-1 succeeds only once. A `total` that names the move is replaced only after committed[s]
+ * has reached q, hence after committed[t] has reached r. So I1 to I4 hold for t's operation r as well, with "names (s,
+ * q)" for "names (t, r)". In I1, two slots then differ from their final values, by amounts that cancel out.
  *
- * Slots of dead processes. A process owns slot s as long as it holds a lock on the slot's byte, by an open file description
- * (F_OFD_SETLK, fcntl(2)). The kernel drops the lock with the last reference to the description, and other processes can query
- * it. A process that finds a slot with pages and without a lock may give the pages back ("reap"). Several may do so at once, and
- * none delays the others if it stops half-way:
+ * Slots of dead processes. A process owns slot s as long as it holds a lock on the slot's byte, by an open file
+ * description (F_OFD_SETLK, fcntl(2)). The kernel drops the lock with the last reference to the description, and other
+ * processes can query it. A process that finds a slot with pages and without a lock may give the pages back ("reap").
+ * Several may do so at once, and none delays the others if it stops half-way:
  *
  *   1  help; c = committed[s] = {q-1, p}, p > 0
  *   2  query the lock: there is none. The process that wrote c is dead, or never writes again if c is still there in step 3.
@@ -48,32 +49,36 @@
  *   4  announce by compare-and-swap: op[s]: o -> {q, -p}
  *   5  take as above, but before each attempt committed[s] must still be c
  *
- * Step 3 comes after step 2. So either the dead process's operation is now committed, or c is still there, and q was never taken
- * (I2) and never will be by the dead process. Hence the announcement in step 4 changes no delta that is still needed (I4). Step 4
- * fails if another reaper was faster. Two reapers of the same c announce the same {q, -p}, which counts once by I3. A new owner of
- * the slot, whose lock shows that the former owner is dead, does the same before its first own operation; so what a reaper finds
- * there later differs from c, or p was 0 and there was nothing to reap. A reaper that was stopped between any two steps and
- * continues later fails in step 3, 4 or 5.
+ * Step 3 comes after step 2. So either the dead process's operation is now committed, or c is still there, and q was
+ * never taken (I2) and never will be by the dead process. Hence the announcement in step 4 changes no delta that is
+ * still needed (I4). Step 4 fails if another reaper was faster. Two reapers of the same c announce the same {q, -p},
+ * which counts once by I3. A new owner of the slot, whose lock shows that the former owner is dead, does the same
+ * before its first own operation; so what a reaper finds there later differs from c, or p was 0 and there was nothing
+ * to reap. A reaper that was stopped between any two steps and continues later fails in step 3, 4 or 5.
  *
- * Shares. A share is a slot on whose byte any number of processes hold a read lock. Its maker writes in it as if it owned the slot,
- * as long as it has such a lock itself; the other processes only hold the share. As above, without a lock there is no maker. But a
- * process may lock the share just after a reaper has found no lock, and must then not assume that the share is still counted. The
- * slot's word `life` = {generation, kind} decides between the two. Between steps 2 and 3,
+ * Shares. A share is a slot on whose byte any number of processes hold a read lock. Its maker writes in it as if it
+ * owned the slot, as long as it has such a lock itself; the other processes only hold the share. As above, without a
+ * lock there is no maker. But a process may lock the share just after a reaper has found no lock, and must then not
+ * assume that the share is still counted. The slot's word `life` = {generation, kind} decides between the two. Between
+ * steps 2 and 3,
  *
- *   a reaper    has read life = {g, share} after step 1 and before step 2, and now changes it to {g+1, ended}, or starts again;
+ *   a reaper    has read life = {g, share} after step 1 and before step 2, and now changes it to {g+1, ended}, or
+ *               starts again;
  *   a newcomer  locks, then changes life from {g, share} to {g+1, share}; if it finds another kind, it is too late.
  *
- * Once the newcomer has changed `life`, a reaper that read it before fails, and one that reads it afterwards finds the lock. Once a
- * reaper has ended the share, it stays ended until a new owner has locked the slot for writing (which is impossible while any
- * process holds it), emptied it as above and given it a new `life`. So c of an ended share is final; if it was read before `life`,
- * it is the share's own and no successor's. No query of the lock is needed then: any process can go on with step 3.
+ * Once the newcomer has changed `life`, a reaper that read it before fails, and one that reads it afterwards finds the
+ * lock. Once a reaper has ended the share, it stays ended until a new owner has locked the slot for writing (which is
+ * impossible while any process holds it), emptied it as above and given it a new `life`. So c of an ended share is
+ * final; if it was read before `life`, it is the share's own and no successor's. No query of the lock is needed then:
+ * any process can go on with step 3.
  *
- * Sequence numbers have 24 bits. A process that stops between reading a word and its compare-and-swap is misled only if the word has
- * the same value in every bit after a multiple of 2^24 operations.
+ * Sequence numbers have 24 bits. A process that stops between reading a word and its compare-and-swap is misled only if
+ * the word has the same value in every bit after a multiple of 2^24 operations.
  *
- * Damage. The protocol trusts the file, and any process of the claim can write to it. So each process remembers the `committed` of
- * its own slots; a process that reads all slots compares their sum with `total`; and both files' headers are checked before and
- * after each operation (see also guard.c). A region that was found broken stays broken and grants nothing.
+ * Damage. The protocol trusts the file, and any process of the claim can write to it. So each process remembers the
+ * `committed` of its own slots; a process that reads all slots compares their sum with `total`; and both files' headers
+ * are checked before and after each operation (see also guard.c). A region that was found broken stays broken and
+ * grants nothing.
  */
 #include "region/words.h"
 #include "system/calls.h"
@@ -131,7 +136,7 @@ static uint64_t settled_total(struct region_usage *usage, enum region_ledger led
     return total;
 }
 
-/* --- operations ---------------------------------------------------------------------------------------------------- */
+/* --- operations --------------------------------------------------------------------------------------------------- */
 
 static uint64_t limit_pages(const struct region *region, enum region_ledger ledger) {
     uint64_t pages = region_limit_bytes(region, ledger) >> REGION_PAGE_SHIFT;
@@ -313,8 +318,8 @@ bool region_reap_slot(struct region_usage *usage, int fd, unsigned index) {
     return false;
 }
 
-/* While `total` stays the same, no operation is taken, so the sums must agree. A difference is reported only if it is found several
- * times, since another process may still be committing. */
+/* While `total` stays the same, no operation is taken, so the sums must agree. A difference is reported only if it is
+ * found several times, since another process may still be committing. */
 bool region_sums_agree(struct region_usage *usage, enum region_ledger ledger) {
     for (int attempt = 0; attempt < CHECK_ATTEMPTS; attempt++) {
         uint64_t total = settled_total(usage, ledger), end = atomic_load(&usage->high_water), pages = 0;
@@ -336,7 +341,8 @@ void region_reap(struct region *region) {
     if (usage == NULL)
         return;
     int error = errno;
-    /* A descriptor for this query alone: the program may close descriptors that it does not know, and reuse their numbers. */
+    /* A descriptor for this query alone: the program may close descriptors that it does not know, and reuse their
+     * numbers. */
     bool gone;
     for (unsigned i = 0; i < REGION_LEDGER_COUNT; i++)
         settled_total(usage, (enum region_ledger)i);
@@ -370,7 +376,7 @@ uint64_t region_used_bytes(struct region *region, enum region_ledger ledger) {
     return pages << REGION_PAGE_SHIFT;
 }
 
-/* --- finding a free slot ------------------------------------------------------------------------------------------- */
+/* --- finding a free slot ------------------------------------------------------------------------------------------ */
 
 /* Locks a slot and empties it. False with EAGAIN (or EACCES) if another process has it. */
 static bool take(struct region *region, int fd, unsigned index) {
@@ -401,8 +407,8 @@ static bool take(struct region *region, int fd, unsigned index) {
 
 int region_take_slot(struct region *region, int fd) {
     struct region_usage *usage = region->usage;
-    /* Few slots are used, since every search for dead processes reads all slots that ever were. Each process starts at another slot,
-     * so that hundreds of processes that start at once do not all try the same ones. */
+    /* Few slots are used, since every search for dead processes reads all slots that ever were. Each process starts at
+     * another slot, so that hundreds of processes that start at once do not all try the same ones. */
     unsigned range = SLOTS_FIRST, refused = 0;
     while (range < REGION_SLOT_COUNT && range < atomic_load(&usage->high_water))
         range *= 2;

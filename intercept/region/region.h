@@ -1,14 +1,14 @@
 /*
- * The region of a claim: the files through which the processes of a claim account for GPU memory. This header defines their
- * layout and declares what a process does with them.
+ * The region of a claim: the files through which the processes of a claim account for GPU memory. This header defines
+ * their layout and declares what a process does with them.
  *
  * A region is two files in a directory that is named after the claim:
  *
  *   limit   the GPU and the limit; written by the host only, mapped read-only
  *   usage   the memory in use; written by every process of the claim
  *
- * Both are little-endian. The Go package claim/region mirrors this layout; tests/layout.c prints it, and a test compares the two.
- * A change of an offset, a size or a width needs another REGION_VERSION.
+ * Both are little-endian. The Go package claim/region mirrors this layout; tests/layout.c prints it, and a test
+ * compares the two. A change of an offset, a size or a width needs another REGION_VERSION.
  */
 #ifndef TRANCHE_REGION_H
 #define TRANCHE_REGION_H
@@ -37,8 +37,8 @@
 #define REGION_LIMIT_SIZE 4096u
 #define REGION_USAGE_SIZE (REGION_SLOTS_OFFSET + REGION_SLOT_COUNT * REGION_SLOT_SIZE)
 
-/* Widths of the packed words, in bits. The sequence number is always in the highest bits. Below it, `op` has one bit for its kind: 0
- * for a change of pages (two's complement), 1 for a move {receiving slot, pages}. */
+/* Widths of the packed words, in bits. The sequence number is always in the highest bits. Below it, `op` has one bit
+ * for its kind: 0 for a change of pages (two's complement), 1 for a move {receiving slot, pages}. */
 #define REGION_SEQ_BITS 24
 #define REGION_TOTAL_SLOT_BITS 12
 #define REGION_TOTAL_PAGES_BITS 28 /* 16 TiB */
@@ -200,16 +200,16 @@ bool region_join(struct region *region, char *why, size_t why_size);
 /* Gives up the slot and all shares, and unmaps the region. */
 void region_close(struct region *region);
 
-/* Take pages into this process's slot, and give them back. The caller holds a lock, so that calls of one process do not overlap; so it
- * is for all functions below that do not say "any thread". */
+/* Take pages into this process's slot, and give them back. The caller holds a lock, so that calls of one process do not
+ * overlap; so it is for all functions below that do not say "any thread". */
 enum region_result region_reserve(struct region *region, enum region_ledger ledger, uint64_t pages);
 void region_release(struct region *region, enum region_ledger ledger, uint64_t pages);
 
 /* Counts a CUDA context that was created (1) or destroyed (-1). */
 void region_count_contexts(struct region *region, int change);
 
-/* Bytes in use. Gives back what dead processes held first, unless that was done within the last 50 ms. For a broken region, more than
- * any limit. Any thread, at any time. */
+/* Bytes in use. Gives back what dead processes held first, unless that was done within the last 50 ms. For a broken
+ * region, more than any limit. Any thread, at any time. */
 uint64_t region_used_bytes(struct region *region, enum region_ledger ledger);
 
 /* The limit in bytes, which may change at any time. Any thread. */
@@ -221,14 +221,14 @@ bool region_intact(const struct region *region);
 /* Gives back what dead processes held. Any thread, at any time. */
 void region_reap(struct region *region);
 
-/* Calls `fn` for every living process that has a slot, with the pages of GPU memory in the slot; shares are not included. Returns 0, or
- * -1 if the region is broken. Any thread, at any time. */
+/* Calls `fn` for every living process that has a slot, with the pages of GPU memory in the slot; shares are not
+ * included. Returns 0, or -1 if the region is broken. Any thread, at any time. */
 int region_each(struct region *region, void (*fn)(int32_t pid, uint64_t pages, int32_t contexts, void *arg), void *arg);
 
 /*
- * Shares: GPU memory that outlives the process that allocated it, because other processes use it too. A share is counted as long as
- * any process of the claim holds it. Only its maker changes its size, and only while the maker holds it. A process holds a share
- * once: attaching it again returns the same slot.
+ * Shares: GPU memory that outlives the process that allocated it, because other processes use it too. A share is
+ * counted as long as any process of the claim holds it. Only its maker changes its size, and only while the maker holds
+ * it. A process holds a share once: attaching it again returns the same slot.
  */
 
 /* Makes an empty share that this process holds. Returns its slot; -1 if there is no free slot or the region is broken. */
@@ -237,16 +237,16 @@ int region_share_new(struct region *region, const uint8_t tag[REGION_TAG_SIZE]);
 enum region_result region_share_reserve(struct region *region, int share, uint64_t pages);
 void region_share_release(struct region *region, int share, uint64_t pages);
 
-/* Moves pages from this process's slot into its share in one operation, which leaves the sum unchanged. REGION_FULL if the slot does
- * not hold as many. */
+/* Moves pages from this process's slot into its share in one operation, which leaves the sum unchanged. REGION_FULL if
+ * the slot does not hold as many. */
 enum region_result region_share_adopt(struct region *region, int share, uint64_t pages);
 
-/* Gives a share that this process holds one more tag. Returns a slot; the tag is valid until the process detaches that slot. The second
- * half of both tags is zero. -1 if there is no free slot. */
+/* Gives a share that this process holds one more tag. Returns a slot; the tag is valid until the process detaches that
+ * slot. The second half of both tags is zero. -1 if there is no free slot. */
 int region_share_name(struct region *region, int share, const uint8_t tag[REGION_TAG_SIZE]);
 
-/* Takes hold of the share with this tag. Returns its slot; -1 if there is none; REGION_SHARE_UNKNOWN if it could not be searched for: the
- * process has no descriptor or memory left, or the region is broken. */
+/* Takes hold of the share with this tag. Returns its slot; -1 if there is none; REGION_SHARE_UNKNOWN if it could not be
+ * searched for: the process has no descriptor or memory left, or the region is broken. */
 #define REGION_SHARE_UNKNOWN (-2)
 int region_share_attach(struct region *region, const uint8_t tag[REGION_TAG_SIZE]);
 

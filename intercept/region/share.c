@@ -1,9 +1,9 @@
 /*
  * The shares that a process holds, and the open file description of `usage` whose read locks hold them.
  *
- * The program may close a descriptor at any time and reuse its number. So a mapping keeps the description open as well, and its file
- * position, which no other description of the file has, identifies it. If the descriptor is gone, a new description takes the
- * same locks.
+ * The program may close a descriptor at any time and reuse its number. So a mapping keeps the description open as well,
+ * and its file position, which no other description of the file has, identifies it. If the descriptor is gone, a new
+ * description takes the same locks.
  */
 #include "region/words.h"
 #include "system/calls.h"
@@ -16,7 +16,7 @@
 #define HOLDER_SIZE 4096u
 #define HOLDS_SIZE (REGION_SLOT_COUNT * sizeof(struct region_hold))
 
-/* --- the description ----------------------------------------------------------------------------------------------- */
+/* --- the description ---------------------------------------------------------------------------------------------- */
 
 static bool lock_held(const struct region *region, int fd) {
     for (unsigned i = 0; region->holds != NULL && i < REGION_SLOT_COUNT; i++) {
@@ -73,7 +73,7 @@ static bool lock_share(int fd, int index, short type) {
     return region_lock_slot(fd, F_OFD_SETLK, (unsigned)index, &type) == 0;
 }
 
-/* --- shares held --------------------------------------------------------------------------------------------------- */
+/* --- shares held -------------------------------------------------------------------------------------------------- */
 
 /* Only its pages that are written to take memory. */
 static bool make_holds(struct region *region) {
@@ -103,7 +103,7 @@ static struct region_hold *made(const struct region *region, int share) {
     return hold != NULL && hold->made ? hold : NULL;
 }
 
-/* --- making and changing ------------------------------------------------------------------------------------------- */
+/* --- making and changing ------------------------------------------------------------------------------------------ */
 
 struct tag {
     uint64_t words[REGION_TAG_SIZE / 8];
@@ -174,7 +174,7 @@ enum region_result region_share_adopt(struct region *region, int share, uint64_t
                        pages);
 }
 
-/* --- holding ------------------------------------------------------------------------------------------------------- */
+/* --- holding ------------------------------------------------------------------------------------------------------ */
 
 static bool has_tag(const struct region_slot *slot, struct tag tag) {
     if (life_kind(atomic_load(&slot->life)) != REGION_KIND_SHARE)
@@ -215,10 +215,10 @@ static int find_tag(struct region *region, int fd, struct tag tag) {
 }
 
 /*
- * A further name is a share without memory. The first half of its tag is the name, the second half is the first half of the named
- * share's tag. The process that made it holds the named share too, so the name refers to no other share while its maker lives. A
- * name whose maker is dead may be found beside a newer one, but refers to nothing: the tag that it refers to is not used again
- * before the share is gone.
+ * A further name is a share without memory. The first half of its tag is the name, the second half is the first half of
+ * the named share's tag. The process that made it holds the named share too, so the name refers to no other share while
+ * its maker lives. A name whose maker is dead may be found beside a newer one, but refers to nothing: the tag that it
+ * refers to is not used again before the share is gone.
  */
 static uint64_t tag_of_name(const struct region_slot *slot, struct tag name) {
     return life_kind(atomic_load(&slot->life)) == REGION_KIND_SHARE && atomic_load(&slot->tag[0]) == name.words[0]

@@ -1,11 +1,12 @@
 /*
  * The order in which the kernel closes a process's files when the process ends.
  *
- * A killed process's slot and shares must not look free before the driver has freed the process's memory, or another process would
- * be granted bytes that are still in use. When a process dies, the kernel drops its references to files in ascending order of their
- * descriptors, and then releases the files as task work, in reverse order. A file that is in flight in a socket's queue
- * (SCM_RIGHTS) is released only when the socket is, and so after all descriptors, whatever their numbers. The socket gets a high
- * number: if a process and its child, which has copies of all descriptors, die at the same time, both drop it after the driver's.
+ * A killed process's slot and shares must not look free before the driver has freed the process's memory, or another
+ * process would be granted bytes that are still in use. When a process dies, the kernel drops its references to files
+ * in ascending order of their descriptors, and then releases the files as task work, in reverse order. A file that is
+ * in flight in a socket's queue (SCM_RIGHTS) is released only when the socket is, and so after all descriptors,
+ * whatever their numbers. The socket gets a high number: if a process and its child, which has copies of all
+ * descriptors, die at the same time, both drop it after the driver's.
  *
  * Sources: close_files in Linux's fs/file.c, task_work_run in kernel/task_work.c, unix(7).
  */

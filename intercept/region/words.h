@@ -111,8 +111,8 @@ static inline void raise_to(_Atomic uint64_t *maximum, uint64_t value) {
         ;
 }
 
-/* Whether the mapped files begin as they must. Read from memory each time, since guard.c may replace the mapping by zeros at any
- * moment. */
+/* Whether the mapped files begin as they must. Read from memory each time, since guard.c may replace the mapping by
+ * zeros at any moment. */
 static inline bool region_mapped_intact(const struct region *region) {
     const uint64_t *usage = (const void *)region->usage, *limit = (const void *)region->limit;
     uint64_t usage_magic, limit_magic;
@@ -124,9 +124,10 @@ static inline bool region_mapped_intact(const struct region *region) {
            __atomic_load_n(&limit[1], __ATOMIC_RELAXED) == ((uint64_t)REGION_LIMIT_SIZE << 32 | REGION_VERSION);
 }
 
-/* --- region.c ------------------------------------------------------------------------------------------------------ */
+/* --- region.c ----------------------------------------------------------------------------------------------------- */
 
-/* One operation on a slot that only this process writes. `expected` is the slot's `committed`, before and then after it. */
+/* One operation on a slot that only this process writes. `expected` is the slot's `committed`, before and then after
+ * it. */
 enum region_result region_operate(struct region *region, enum region_ledger ledger, unsigned slot, uint64_t *expected,
                                   int64_t delta);
 
@@ -137,21 +138,21 @@ enum region_result region_move(struct region *region, unsigned from, uint64_t *f
 /* Gives back what a dead process left in a slot. False if the slot has an owner, and so is not empty afterwards. */
 bool region_reap_slot(struct region_usage *usage, int fd, unsigned index);
 
-/* Finds a slot without an owner, locks it for writing through `fd` and empties it. Returns its index, or -1 with errno: EAGAIN if there is
- * none, EUCLEAN if its contents are invalid. */
+/* Finds a slot without an owner, locks it for writing through `fd` and empties it. Returns its index, or -1 with errno:
+ * EAGAIN if there is none, EUCLEAN if its contents are invalid. */
 int region_take_slot(struct region *region, int fd);
 
 /* Whether the sum over all slots is the total. */
 bool region_sums_agree(struct region_usage *usage, enum region_ledger ledger);
 
-/* --- file.c -------------------------------------------------------------------------------------------------------- */
+/* --- file.c ------------------------------------------------------------------------------------------------------- */
 
 /* Open a file again, if it is the same as before. -1, with the reason in `why`, if not. */
 int region_open_limit(const struct region *region, char *why, size_t why_size);
 int region_open_usage(const struct region *region, int access, char *why, size_t why_size);
 
-/* A descriptor of `usage` for querying locks, of another open file description than the one that holds this process's shares. -1 if
- * there is none. `gone`: the mapped file is no longer the claim's. */
+/* A descriptor of `usage` for querying locks, of another open file description than the one that holds this process's
+ * shares. -1 if there is none. `gone`: the mapped file is no longer the claim's. */
 int region_open_query(const struct region *region, bool *gone);
 
 /* Closes it; -1 is ignored. */
@@ -160,26 +161,27 @@ void region_close_query(const struct region *region, int fd);
 /* Whether a descriptor refers to the region's file `usage`. */
 bool region_is_usage(const struct region *region, int fd);
 
-/* Locks or unlocks a slot's byte (F_OFD_SETLK, F_UNLCK), or queries whether another open file description has a lock on it (F_OFD_GETLK). */
+/* Locks or unlocks a slot's byte (F_OFD_SETLK, F_UNLCK), or queries whether another open file description has a lock on
+ * it (F_OFD_GETLK). */
 int region_lock_slot(int fd, int command, unsigned index, short *type);
 
 /* Maps `usage` at a low address, so that the kernel unmaps it late: see teardown.c. */
 void *region_map_low(int fd, size_t size, int protection);
 
-/* --- teardown.c ---------------------------------------------------------------------------------------------------- */
+/* --- teardown.c --------------------------------------------------------------------------------------------------- */
 
-/* Has the kernel close this descriptor's open file description after all other descriptors when this process ends. Without a free
- * descriptor, `socket` is -1, and the description is closed in the usual order. */
+/* Has the kernel close this descriptor's open file description after all other descriptors when this process ends.
+ * Without a free descriptor, `socket` is -1, and the description is closed in the usual order. */
 struct region_queue region_queue_new(int fd);
 void region_queue_close(struct region_queue *queue);
 
-/* --- read.c: the queries of region.h, without a mapping ------------------------------------------------------------- */
+/* --- read.c: the queries of region.h, without a mapping ----------------------------------------------------------- */
 
 uint64_t region_read_used_bytes(const struct region *region, enum region_ledger ledger);
 uint64_t region_read_limit_bytes(const struct region *region, enum region_ledger ledger);
 bool region_read_intact(const struct region *region);
 
-/* --- share.c ------------------------------------------------------------------------------------------------------- */
+/* --- share.c ------------------------------------------------------------------------------------------------------ */
 
 /* The file position by which the open file description that holds this process's shares is recognised. */
 static inline off_t region_holder_position(const struct region *region) {
@@ -189,9 +191,10 @@ static inline off_t region_holder_position(const struct region *region) {
 bool region_holder_open(struct region *region);
 void region_holder_close(struct region *region);
 
-/* --- guard.c ------------------------------------------------------------------------------------------------------- */
+/* --- guard.c ------------------------------------------------------------------------------------------------------ */
 
-/* From now on, a page of this mapping that the file no longer has reads as zeros, instead of ending the program by SIGBUS. */
+/* From now on, a page of this mapping that the file no longer has reads as zeros, instead of ending the program by
+ * SIGBUS. */
 void region_guard(void *start, size_t size);
 void region_unguard(const void *start);
 

@@ -128,8 +128,8 @@ CUresult charge_grow(struct process *process, struct charge *charge, uint64_t pa
     return result_of(process, charge->region, result);
 }
 
-/* A region records only that a process holds a share, so the number of holders is counted here. False, and the share is not held, if
- * there is no memory for the count. Both functions are called under the region's lock. */
+/* A region records only that a process holds a share, so the number of holders is counted here. False, and the share is
+ * not held, if there is no memory for the count. Both functions are called under the region's lock. */
 static bool hold_share(struct process *process, unsigned region, int share) {
     struct table *shares = &process->regions[region].shares;
     struct entry *known = table_find(shares, (uint64_t)share + 1);
@@ -229,8 +229,8 @@ bool charge_is_empty(struct process *process, const struct charge *charge) {
 }
 
 /*
- * The driver frees shared memory when its last holder lets go, and the region gives a share back when its last holder does. So the
- * maker leaves its pages in the share and only detaches.
+ * The driver frees shared memory when its last holder lets go, and the region gives a share back when its last holder
+ * does. So the maker leaves its pages in the share and only detaches.
  */
 void charge_end(struct process *process, const struct charge *charge) {
     if (charge->share == 0) {

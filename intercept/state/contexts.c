@@ -3,7 +3,7 @@
 #include "driver/cuda_real.h"
 #include "state/gpus.h"
 
-/* --- the current context ------------------------------------------------------------------------------------------- */
+/* --- the current context ------------------------------------------------------------------------------------------ */
 
 static struct hint *hint_of(struct contexts *contexts, CUcontext context) {
     return &contexts->hints[table_hash((uintptr_t)context, HINT_BITS)];
@@ -65,7 +65,7 @@ CUresult contexts_current_gpu(struct process **process, int *gpu) {
     return result;
 }
 
-/* --- the table ------------------------------------------------------------------------------------------------------- */
+/* --- the table ---------------------------------------------------------------------------------------------------- */
 
 uint32_t contexts_new_serial(struct process *process) {
     struct contexts *contexts = &process->contexts;
@@ -181,7 +181,7 @@ bool contexts_lives(struct process *process, uint32_t serial) {
     return lives;
 }
 
-/* --- calls that work in a context ------------------------------------------------------------------------------------- */
+/* --- calls that work in a context --------------------------------------------------------------------------------- */
 
 /* The context that an alias stands for. */
 static CUcontext whole(struct process *process, CUcontext context) {
@@ -235,7 +235,7 @@ void contexts_await_end(CUcontext context) {
     contexts_leave(&gate);
 }
 
-/* --- all of them ------------------------------------------------------------------------------------------------------ */
+/* --- all of them -------------------------------------------------------------------------------------------------- */
 
 /* The context with the next higher serial number. */
 static bool next_context(struct contexts *contexts, struct place *place) {

@@ -1,21 +1,23 @@
 /*
  * The CUDA contexts of this process: which exist, on which GPU each is, and which calls are working in them.
  *
- * A context has a serial number, which is never used again, unlike its handle. Whatever lives in a context is recorded with the
- * serial number and ends with the context. context/lifecycle.h creates and ends contexts.
+ * A context has a serial number, which is never used again, unlike its handle. Whatever lives in a context is recorded
+ * with the serial number and ends with the context. context/lifecycle.h creates and ends contexts.
  */
 #ifndef TRANCHE_CONTEXTS_H
 #define TRANCHE_CONTEXTS_H
 
 #include "state/charge.h"
 
-/* Where a call works: in a context, on that context's GPU. A context whose creation was not seen has the serial number 0. */
+/* Where a call works: in a context, on that context's GPU. A context whose creation was not seen has the serial number
+ * 0. */
 struct place {
     int gpu;
     uint32_t context; /* serial number */
 };
 
-/* The calling thread's place. Queries the driver first, so that the program gets the driver's own error where there is one. */
+/* The calling thread's place. Queries the driver first, so that the program gets the driver's own error where there is
+ * one. */
 CUresult contexts_current(struct process **process, struct place *place);
 
 /* The same for a caller that knows the current context; `current` is NULL if it does not. */
@@ -24,8 +26,8 @@ CUresult contexts_place(CUcontext current, struct process **process, struct plac
 /* The same, for the GPU alone. A device without a claim is CUDA_ERROR_NOT_PERMITTED, as above. */
 CUresult contexts_current_gpu(struct process **process, int *gpu);
 
-/* Whether a stream handle names a default stream. Default streams have no handle of their own: NULL and CU_STREAM_LEGACY are the
- * current context's, CU_STREAM_PER_THREAD is the calling thread's. */
+/* Whether a stream handle names a default stream. Default streams have no handle of their own: NULL and
+ * CU_STREAM_LEGACY are the current context's, CU_STREAM_PER_THREAD is the calling thread's. */
 static inline bool contexts_is_default_stream(CUstream stream) {
     return (uintptr_t)stream <= (uintptr_t)CU_STREAM_PER_THREAD;
 }
@@ -33,24 +35,26 @@ static inline bool contexts_is_default_stream(CUstream stream) {
 /* Whether a context has not ended yet. Serial number 0 never ends. */
 bool contexts_lives(struct process *process, uint32_t serial);
 
-/* The handle of the context with this serial number, or of any context if that is 0. NULL if there is none, or if the driver has
- * not created it yet. */
+/* The handle of the context with this serial number, or of any context if that is 0. NULL if there is none, or if the
+ * driver has not created it yet. */
 CUcontext contexts_handle(struct process *process, uint32_t serial);
 
-/* Calls `visit` for every charged context, including those that the driver is about to create. While the caller holds the
- * libraries' lock, no context is removed, and none is added without a call of libraries_enter. */
+/* Calls `visit` for every charged context, including those that the driver is about to create. While the caller holds
+ * the libraries' lock, no context is removed, and none is added without a call of libraries_enter. */
 void contexts_each(struct process *process, void (*visit)(uint32_t context, int gpu, void *argument), void *argument);
 
-/* An alias is another handle for a context that is charged already (a green context's): what is made by it lives in that one. */
+/* An alias is another handle for a context that is charged already (a green context's): what is made by it lives in
+ * that one. */
 void contexts_alias(struct process *process, CUcontext context, CUcontext of);
 void contexts_unalias(struct process *process, CUcontext context);
 
 /*
- * A call that takes memory in a context is "working" in it from before the memory is charged until all of it is recorded. Ending
- * the context, or creating a primary one, waits for those calls and keeps new ones out. So the records of a context are complete
- * when it ends, and nothing of the next context is recorded under the former.
+ * A call that takes memory in a context is "working" in it from before the memory is charged until all of it is
+ * recorded. Ending the context, or creating a primary one, waits for those calls and keeps new ones out. So the records
+ * of a context are complete when it ends, and nothing of the next context is recorded under the former.
  *
- * Each function but the last enters a context's gate and returns it; NULL if there is no context. contexts_try_enter does not wait.
+ * Each function but the last enters a context's gate and returns it; NULL if there is no context. contexts_try_enter
+ * does not wait.
  */
 struct gate *contexts_enter(CUcontext *current);                             /* the current context */
 struct gate *contexts_enter_for(CUstream stream);                            /* the stream's context */
@@ -67,7 +71,7 @@ void contexts_leave(struct gate **gate);
 /* Waits until the former context with this handle has been removed, if another thread is ending it. */
 void contexts_await_end(CUcontext context);
 
-/* --- for context/lifecycle.c ------------------------------------------------------------------------------------------ */
+/* --- for context/lifecycle.c -------------------------------------------------------------------------------------- */
 
 /* The gate of a context's calls. Several contexts may share one. */
 struct gate *contexts_gate(struct process *process, CUcontext context);
@@ -77,8 +81,8 @@ uint32_t contexts_new_serial(struct process *process);
 /* The serial number of a context; 0 if it is unknown. */
 uint32_t contexts_serial(struct process *process, CUcontext context);
 
-/* Records a context with its charge: first without a handle (NULL), while the driver is about to create it, then with its
- * handle, which replaces the former record. False if there is no memory for the record. */
+/* Records a context with its charge: first without a handle (NULL), while the driver is about to create it, then with
+ * its handle, which replaces the former record. False if there is no memory for the record. */
 bool contexts_put(struct process *process, CUcontext context, uint32_t serial, const struct charge *charge);
 
 /* Removes a context that was recorded without a handle. */

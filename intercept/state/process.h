@@ -1,6 +1,6 @@
 /*
- * The state of this process: all that it holds. It lies in memory that the kernel wipes on fork: a child starts like a new process,
- * takes slots of its own when it needs them, and cannot change what belongs to its parent.
+ * The state of this process: all that it holds. It lies in memory that the kernel wipes on fork: a child starts like a
+ * new process, takes slots of its own when it needs them, and cannot change what belongs to its parent.
  *
  * Each part has its own lock. Locks are taken in this order, never in reverse:
  *
@@ -30,8 +30,8 @@
 #define SHARD_BITS 4
 #define SHARDS (1u << SHARD_BITS)
 
-/* A cache entry of a recently used context, which is read without a lock. Written under the contexts' lock; `version` is odd
- * meanwhile, and a reader that sees it odd or changed discards what it read (a seqlock). */
+/* A cache entry of a recently used context, which is read without a lock. Written under the contexts' lock; `version`
+ * is odd meanwhile, and a reader that sees it odd or changed discards what it read (a seqlock). */
 struct hint {
     _Atomic uint32_t version;
     _Atomic int gpu;
@@ -50,7 +50,8 @@ struct contexts {
     CUcontext former_primaries[DEVICES_MAX]; /* the last that ended, by device */
 };
 
-/* A part of the linear memory, by hash of the address, so that threads that allocate at once rarely wait for each other. */
+/* A part of the linear memory, by hash of the address, so that threads that allocate at once rarely wait for each
+ * other. */
 struct shard {
     _Alignas(64) struct lock lock;
     struct table allocations; /* by address */
@@ -105,7 +106,8 @@ struct pools {
     _Atomic(struct pool *) first; /* the list of all pools; never shortened */
 };
 
-/* An instance of a graph is destroyed while no call is in `launches`, and made by calls in `instantiations`; see cuda/graph.c. */
+/* An instance of a graph is destroyed while no call is in `launches`, and made by calls in `instantiations`; see
+ * cuda/graph.c. */
 struct graphs {
     struct gate launches, instantiations;
 };
@@ -170,8 +172,8 @@ struct process {
 /* The state, whether or not its regions are open. NULL, with a line on stderr, if the kernel gives no such memory. */
 struct process *process_memory(void);
 
-/* The same with the regions open; opens them if need be. CUDA_ERROR_SYSTEM_NOT_READY, with a line on stderr, if they cannot be opened.
- * Called after a driver's call succeeded, so that the driver's errors come first. */
+/* The same with the regions open; opens them if need be. CUDA_ERROR_SYSTEM_NOT_READY, with a line on stderr, if they
+ * cannot be opened. Called after a driver's call succeeded, so that the driver's errors come first. */
 CUresult process_open(struct process **process);
 
 /* The state if its regions are open. NULL if not: then this process holds nothing. */

@@ -1,6 +1,6 @@
 /*
- * A hash table from addresses and handles to their charges: open addressing with linear probing. Lookup, insertion and removal
- * take constant time. The caller holds a lock.
+ * A hash table from addresses and handles to their charges: open addressing with linear probing. Lookup, insertion and
+ * removal take constant time. The caller holds a lock.
  */
 #ifndef TRANCHE_TABLE_H
 #define TRANCHE_TABLE_H
@@ -25,8 +25,9 @@ struct entry {
     uint64_t with;       /* a number, a handle or a size, as the kind defines */
 };
 
-/* The highest `bits` bits of a key's hash. Addresses and handles differ mostly in their middle bits; multiplying by 2^64 divided by
- * the golden ratio (Knuth, The Art of Computer Programming, volume 3, section 6.4) carries these into the highest. */
+/* The highest `bits` bits of a key's hash. Addresses and handles differ mostly in their middle bits; multiplying by
+ * 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming, volume 3, section 6.4) carries these into
+ * the highest. */
 static inline uint64_t table_hash(uint64_t key, unsigned bits) {
     return key * UINT64_C(0x9e3779b97f4a7c15) >> (64 - bits);
 }

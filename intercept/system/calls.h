@@ -1,7 +1,7 @@
 /*
- * System calls that bypass the C library. glibc's open, close and pread are cancellation points: a thread that is cancelled inside
- * the shadow library would leave a lock held for ever. fstat and fcntl have symbol versions that are newer than the oldest glibc
- * that the shadow library supports. These functions set errno as glibc's do.
+ * System calls that bypass the C library. glibc's open, close and pread are cancellation points: a thread that is
+ * cancelled inside the shadow library would leave a lock held for ever. fstat and fcntl have symbol versions that are
+ * newer than the oldest glibc that the shadow library supports. These functions set errno as glibc's do.
  */
 #ifndef TRANCHE_CALLS_H
 #define TRANCHE_CALLS_H

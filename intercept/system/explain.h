@@ -1,6 +1,6 @@
 /*
- * Error messages. A CUDA error code cannot name a cause, so explain() writes one line to stderr, at most once per process and
- * cause. errno is preserved.
+ * Error messages. A CUDA error code cannot name a cause, so explain() writes one line to stderr, at most once per
+ * process and cause. errno is preserved.
  */
 #ifndef TRANCHE_EXPLAIN_H
 #define TRANCHE_EXPLAIN_H

@@ -1,10 +1,10 @@
 /*
- * A gate is a readers-writer lock: any number of threads may be in it, or one thread has closed it. gate_close waits for the threads
- * that are in it and keeps others out. All zero is open, as in lock.h. It is not recursive: a thread that is in a gate must not
- * enter it again.
+ * A gate is a readers-writer lock: any number of threads may be in it, or one thread has closed it. gate_close waits
+ * for the threads that are in it and keeps others out. All zero is open, as in lock.h. It is not recursive: a thread
+ * that is in a gate must not enter it again.
  *
- * Entering and leaving take one atomic operation each while no thread closes the gate. pthread_rwlock_t is not used, since its
- * functions have another symbol version since glibc 2.34. tests/gate_test.c runs every order of the steps.
+ * Entering and leaving take one atomic operation each while no thread closes the gate. pthread_rwlock_t is not used,
+ * since its functions have another symbol version since glibc 2.34. tests/gate_test.c runs every order of the steps.
  */
 #ifndef TRANCHE_GATE_H
 #define TRANCHE_GATE_H
@@ -41,7 +41,8 @@ static inline void gate_wait_for(struct gate *gate, uint32_t bits) {
     GATE_GIVE(&gate->lock);
 }
 
-/* Wakes the threads that wait. A thread that has seen the former state holds the lock until it waits, so none is missed. */
+/* Wakes the threads that wait. A thread that has seen the former state holds the lock until it waits, so none is
+ * missed. */
 static inline void gate_changed(struct gate *gate) {
     GATE_TAKE(&gate->lock);
     GATE_WAKE(gate);

@@ -15,8 +15,8 @@ static inline void *mapped_new(size_t bytes) {
     return memory != MAP_FAILED ? memory : NULL;
 }
 
-/* Doubles an array of `*room` elements of `size` bytes, or allocates one of a page if `*room` is 0; updates `*room`. NULL if there is
- * no memory: then the array is unchanged. */
+/* Doubles an array of `*room` elements of `size` bytes, or allocates one of a page if `*room` is 0; updates `*room`.
+ * NULL if there is no memory: then the array is unchanged. */
 static inline void *mapped_grow(void *each, size_t *room, size_t size) {
     size_t larger = *room != 0 ? 2 * *room : 4096 / size;
     void *memory = mapped_new(larger * size);

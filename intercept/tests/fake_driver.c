@@ -123,7 +123,7 @@ static CUresult ordered(CUresult *order) {
     return result;
 }
 
-/* --- devices and contexts ------------------------------------------------------------------------------------------ */
+/* --- devices and contexts ----------------------------------------------------------------------------------------- */
 
 CUresult FAKE(cuInit)(unsigned int flags) {
     if (flags != 0)
@@ -335,7 +335,7 @@ CUresult FAKE(cuDevicePrimaryCtxGetState)(CUdevice device, unsigned int *flags, 
     return CUDA_SUCCESS;
 }
 
-/* --- memory -------------------------------------------------------------------------------------------------------- */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
 
 static bool fits(const unsigned char *taken, unsigned at, unsigned slots) {
     for (unsigned i = 0; i < slots; i++)
@@ -495,7 +495,7 @@ CUresult FAKE(cuMemGetInfo)(unsigned int *free, unsigned int *total) {
     return result;
 }
 
-/* --- modules and libraries ------------------------------------------------------------------------------------------- */
+/* --- modules and libraries ---------------------------------------------------------------------------------------- */
 
 static void *new_image(bool library, struct image *of) {
     static const int local[FAKE_KERNELS] = FAKE_LOCAL_BYTES;
@@ -676,7 +676,7 @@ CUresult fake_launch(CUfunction function) {
     return CUDA_SUCCESS;
 }
 
-/* --- cuGetProcAddress ---------------------------------------------------------------------------------------------- */
+/* --- cuGetProcAddress --------------------------------------------------------------------------------------------- */
 
 typedef void (*any_function)(void);
 

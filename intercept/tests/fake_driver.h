@@ -1,6 +1,7 @@
 /*
- * A driver for tests of the shadow library alone. It counts the memory in use, and does what a driver rarely does when a test requests
- * it. Linked with the shadow's objects, in place of driver/real.c, or built as the driver's library (FAKE_DRIVER_LIBRARY).
+ * A driver for tests of the shadow library alone. It counts the memory in use, and does what a driver rarely does when
+ * a test requests it. Linked with the shadow's objects, in place of driver/real.c, or built as the driver's library
+ * (FAKE_DRIVER_LIBRARY).
  */
 #ifndef TRANCHE_TESTS_FAKE_DRIVER_H
 #define TRANCHE_TESTS_FAKE_DRIVER_H
@@ -47,8 +48,8 @@ const char *fake_uuid(CUdevice device);
 /* Everything as before cuInit. */
 void fake_reset(void);
 
-/* Every image has these kernels, k0 and so on, whose threads need so much local memory. It is taken for so many threads when
- * one is launched, beyond what a context has at first for each. */
+/* Every image has these kernels, k0 and so on, whose threads need so much local memory. It is taken for so many threads
+ * when one is launched, beyond what a context has at first for each. */
 #define FAKE_KERNELS 3
 #define FAKE_LOCAL_BYTES                                                                                               \
     { 0, 2048, 4096 }

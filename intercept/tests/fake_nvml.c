@@ -1,7 +1,7 @@
 /*
- * An NVML with features that the simulated one lacks: one device, which is a MIG device, with processes on its graphics and MPS lists;
- * FAKE_NVML_PIDS has their IDs, such as "12,34". Built as a driver's library, and as a program that queries it through the shadow and
- * prints the results (FAKE_NVML_PROBE).
+ * An NVML with features that the simulated one lacks: one device, which is a MIG device, with processes on its graphics
+ * and MPS lists; FAKE_NVML_PIDS has their IDs, such as "12,34". Built as a driver's library, and as a program that
+ * queries it through the shadow and prints the results (FAKE_NVML_PROBE).
  */
 #include "../driver/nvml_api.h"
 

@@ -31,7 +31,7 @@ CUresult fake_cuMemFree_v2(CUdeviceptr address);
 CUresult fake_cuCtxSetCurrent(CUcontext context);
 CUresult fake_cuCtxGetDevice(CUdevice *device);
 
-/* --- streams and events ---------------------------------------------------------------------------------------------- */
+/* --- streams and events ------------------------------------------------------------------------------------------- */
 
 static struct CUstream_st *stream_of(CUstream stream) {
     return (uintptr_t)stream <= 2 ? &default_stream : stream;
@@ -121,7 +121,7 @@ static CUresult context_pop(CUcontext *context) {
     return fake_cuCtxSetCurrent(pushed[--pushes % 16]);
 }
 
-/* --- pools ----------------------------------------------------------------------------------------------------------- */
+/* --- pools -------------------------------------------------------------------------------------------------------- */
 
 static struct pool {
     struct piece {
@@ -246,7 +246,7 @@ static CUresult pool_trim(CUmemoryPool handle, size_t keep) {
     return CUDA_SUCCESS;
 }
 
-/* --- looking up ------------------------------------------------------------------------------------------------------ */
+/* --- looking up --------------------------------------------------------------------------------------------------- */
 
 typedef void (*any_function)(void);
 

@@ -1,7 +1,7 @@
 /*
- * Runs every interleaving of a few threads at one gate. Each thread is a coroutine that yields before every atomic operation, lock and
- * wait; a depth-first search tries every next thread from every state that is new. In no state is a thread in a gate that another
- * has closed, and no thread waits for ever.
+ * Runs every interleaving of a few threads at one gate. Each thread is a coroutine that yields before every atomic
+ * operation, lock and wait; a depth-first search tries every next thread from every state that is new. In no state is a
+ * thread in a gate that another has closed, and no thread waits for ever.
  */
 #include "../system/lock.h"
 
@@ -35,7 +35,7 @@ static void step(void);
 static struct gate gate;
 static int inside, closed; /* who is in it, and who has it closed */
 
-/* --- threads, one of which goes on at a time ------------------------------------------------------------------------------ */
+/* --- threads, one of which goes on at a time ---------------------------------------------------------------------- */
 
 static struct thread {
     ucontext_t context;
@@ -118,7 +118,7 @@ static void start(void (*const bodies[])(void), int count) {
     }
 }
 
-/* --- every order ------------------------------------------------------------------------------------------------------------ */
+/* --- every order -------------------------------------------------------------------------------------------------- */
 
 static struct {
     int taken[CHOICES_MAX], of[CHOICES_MAX]; /* at each step: which of how many that could go on */
@@ -184,8 +184,8 @@ static bool is_new(uint64_t state) {
     return true;
 }
 
-/* Follows the choices taken so far, then takes the first each time, until a state comes that was seen before. False if somebody
- * waits for ever. */
+/* Follows the choices taken so far, then takes the first each time, until a state comes that was seen before. False if
+ * somebody waits for ever. */
 static bool run_in_order(void) {
     int at = 0, followed = order.count;
     for (int can; (can = count_that_can()) != 0; at++) {
@@ -236,7 +236,7 @@ static void try_every_order(void (*const bodies[])(void), int count) {
     CHECK(!shared_while_closed, "in order %ld somebody is in a closed gate", orders);
 }
 
-/* --- what the threads do ------------------------------------------------------------------------------------------------------ */
+/* --- what the threads do ------------------------------------------------------------------------------------------ */
 
 static void look(void) {
     shared_while_closed = shared_while_closed || closed > 1 || (closed == 1 && inside != 0);

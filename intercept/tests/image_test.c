@@ -1,7 +1,7 @@
 /*
- * Tests the sizes of images: cubins, fat binaries, their wrappers and PTX, all generated here. Then every image truncated at each
- * length, and many with random bytes changed, each in memory that ends with the image, so that reading beyond it is detected. The
- * simulated driver must not take more for them than their computed size.
+ * Tests the sizes of images: cubins, fat binaries, their wrappers and PTX, all generated here. Then every image
+ * truncated at each length, and many with random bytes changed, each in memory that ends with the image, so that
+ * reading beyond it is detected. The simulated driver must not take more for them than their computed size.
  *
  *   image_test [SEED]
  */
@@ -34,7 +34,7 @@ static uint64_t next_random(uint64_t *state) {
     return z ^ (z >> 31);
 }
 
-/* --- making images ------------------------------------------------------------------------------------------------- */
+/* --- making images ------------------------------------------------------------------------------------------------ */
 
 struct image {
     size_t length;
@@ -165,7 +165,7 @@ static void add_entry(struct image *image, uint16_t kind, uint64_t flags, uint64
     memcpy(image->bytes, &header, sizeof header);
 }
 
-/* --- asking -------------------------------------------------------------------------------------------------------- */
+/* --- asking ------------------------------------------------------------------------------------------------------- */
 
 /* The size of an image that lies in memory of just its length. */
 static struct image_size size_of(const void *bytes, size_t length) {
@@ -253,7 +253,7 @@ static void hides(const char *ptx) {
     CHECK(size_in_all_ways(&image).hidden, "%s", ptx);
 }
 
-/* --- cubins -------------------------------------------------------------------------------------------------------- */
+/* --- cubins ------------------------------------------------------------------------------------------------------- */
 
 static void test_cubin(void) {
     struct image image = cubin();
@@ -303,7 +303,7 @@ static void test_broken_cubins(void) {
         breaks(cubin(), &broken[i], i);
 }
 
-/* --- fat binaries -------------------------------------------------------------------------------------------------- */
+/* --- fat binaries ------------------------------------------------------------------------------------------------- */
 
 static void test_fatbin(void) {
     struct image image = fatbin(), part = cubin();
@@ -381,7 +381,7 @@ static void test_wrapper(void) {
     CHECK(same(image_size(NULL), (struct image_size){0}), "no image");
 }
 
-/* --- PTX ----------------------------------------------------------------------------------------------------------- */
+/* --- PTX ---------------------------------------------------------------------------------------------------------- */
 
 static void test_ptx_declarations(void) {
     declares(".version 8.0\n.entry k() { ret; }\n", 0);
@@ -498,7 +498,7 @@ static void test_ptx_that_is_not_understood(void) {
     CHECK(size.data == MOST, "a product that wraps: %llu", (unsigned long long)size.data);
 }
 
-/* --- every length, and any bytes ----------------------------------------------------------------------------------- */
+/* --- every length, and any bytes ---------------------------------------------------------------------------------- */
 
 #define SAMPLES 8
 

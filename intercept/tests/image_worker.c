@@ -1,6 +1,7 @@
 /*
- * Loads program images of every kind on the simulated GPU under a limit, most of them damaged at random, uses what was loaded, and
- * unloads it. After each step the GPU memory in use by the driver must not exceed what is charged. No other process uses the GPU.
+ * Loads program images of every kind on the simulated GPU under a limit, most of them damaged at random, uses what was
+ * loaded, and unloads it. After each step the GPU memory in use by the driver must not exceed what is charged. No other
+ * process uses the GPU.
  *
  *   image_worker DRIVER SEED STEPS    DRIVER is the library behind the shadow
  */
@@ -48,7 +49,7 @@ static struct slot {
     CUlibrary library;
 } slots[SLOTS];
 
-/* --- images ---------------------------------------------------------------------------------------------------------- */
+/* --- images ------------------------------------------------------------------------------------------------------- */
 
 static bool make_one(uint64_t *random, struct program *program) {
     struct program first, second;
@@ -93,7 +94,7 @@ static void *place(const struct program *program, size_t *room) {
     return memory;
 }
 
-/* --- steps ----------------------------------------------------------------------------------------------------------- */
+/* --- steps -------------------------------------------------------------------------------------------------------- */
 
 static int judge(const char *step) {
     size_t free = 0, total = 0, left = 0, limit = 0;

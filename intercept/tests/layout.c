@@ -1,4 +1,5 @@
-/* Prints every offset, size and constant of a region as `name value` lines, for the test that compares the Go package with it. */
+/* Prints every offset, size and constant of a region as `name value` lines, for the test that compares the Go package
+ * with it. */
 #include "../region/region.h"
 
 #include <stdio.h>

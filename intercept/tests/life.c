@@ -1,6 +1,6 @@
 /*
- * Programs that start and end in every way that programs do. life_test.c runs them and checks the result. A program that finds an error
- * itself exits with a status other than 0 and a line on stderr.
+ * Programs that start and end in every way that programs do. life_test.c runs them and checks the result. A program
+ * that finds an error itself exits with a status other than 0 and a line on stderr.
  *
  *   life SCENARIO [NUMBER]     see scenarios, at the end
  */
@@ -106,8 +106,8 @@ static size_t used_mib(void) {
     return (total - free) / MIB;
 }
 
-/* The same while the survivors hold nothing but their contexts, and after the time for which an answer may include what a
- * process held that died a moment ago. */
+/* The same while the survivors hold nothing but their contexts, and after the time for which an answer may include what
+ * a process held that died a moment ago. */
 static size_t quiet_used_mib(void) {
     life_pause(life, true);
     nanosleep(&(struct timespec){.tv_nsec = 60000000}, NULL);
@@ -737,7 +737,8 @@ static int make_and_export(size_t mib) {
     return descriptor;
 }
 
-/* The process that had made the memory has become another program, which has its number, makes something too, and uses both. */
+/* The process that had made the memory has become another program, which has its number, makes something too, and uses
+ * both. */
 static int import_over_exec(int descriptor) {
     CUmemGenericAllocationHandle handle;
     CUdeviceptr address;

@@ -1,6 +1,7 @@
 /*
- * A program whose region is damaged gets a fitting CUDA error and one line on stderr with the cause. It never gets memory beyond the
- * limit, and it is not killed. The shadow runs in front of the simulated GPU, whose record has the memory in use.
+ * A program whose region is damaged gets a fitting CUDA error and one line on stderr with the cause. It never gets
+ * memory beyond the limit, and it is not killed. The shadow runs in front of the simulated GPU, whose record has the
+ * memory in use.
  *
  *   life_broken     with SIMGPU_* and LD_LIBRARY_PATH in the environment
  */

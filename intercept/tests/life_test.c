@@ -1,7 +1,7 @@
 /*
- * Starts, kills and stops processes in front of the simulated GPU. No process waits for a dead or stopped one; bytes of dead processes are
- * given back; bytes of living ones stay counted. The memory in use is read from the simulator's record, the counted memory from NVML
- * as the claim's processes see it.
+ * Starts, kills and stops processes in front of the simulated GPU. No process waits for a dead or stopped one; bytes of
+ * dead processes are given back; bytes of living ones stay counted. The memory in use is read from the simulator's
+ * record, the counted memory from NVML as the claim's processes see it.
  *
  *   life_test LIFE SECONDS [SCENARIO]   LIFE is the program of life.c, SECONDS how long a stopped process stays so
  *   life_test LIFE crowd N BARE         compares N processes at once with the driver in the directory BARE
@@ -82,7 +82,8 @@ static uint64_t counted(void) {
     return memory.used;
 }
 
-/* What is held and what is counted become this, within a second. No event tells that the kernel has let go of a process. */
+/* What is held and what is counted become this, within a second. No event tells that the kernel has let go of a
+ * process. */
 static void check_settles(const char *when, uint64_t bytes) {
     CHECK(life_pause(life, true), "%s: a survivor does not answer", when);
     uint64_t end = now_ns() + SECOND_NS;
@@ -252,8 +253,8 @@ static void test_cancel(int unused) {
     run("cancel-first-call", 0);
 }
 
-/* What becomes of the memory is the driver's affair, whose files are closed too. The account must not forget it before the
- * process is dead. */
+/* What becomes of the memory is the driver's affair, whose files are closed too. The account must not forget it before
+ * the process is dead. */
 static void test_closed_files(int unused) {
     (void)unused;
     pid_t pid = start_ready("close-everything", 0);

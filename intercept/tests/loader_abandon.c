@@ -1,6 +1,6 @@
 /*
- * A program that releases its region while it holds memory, so that its claim counts it as dead, and then starts itself again to take
- * the same memory once more. Prints the result as loader_probe does. Linked with libcuda.so.1.
+ * A program that releases its region while it holds memory, so that its claim counts it as dead, and then starts itself
+ * again to take the same memory once more. Prints the result as loader_probe does. Linked with libcuda.so.1.
  */
 #include "../driver/cuda_api.h"
 

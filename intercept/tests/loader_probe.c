@@ -1,13 +1,15 @@
 /*
- * A program that loads the driver in one way, allocates all it can on device 0, and prints one word: "shadow" if the limit held, "past"
- * if not, "refused" if it got no memory.
+ * A program that loads the driver in one way, allocates all it can on device 0, and prints one word: "shadow" if the
+ * limit held, "past" if not, "refused" if it got no memory.
  *
  *   loader_probe OPEN LOOKUP [NAME]
  *
- * OPEN is how it loads the library, LOOKUP how it looks up functions; see opens and lookups below. PROBE_LIMIT_MIB is the expected limit;
- * the GPU must have at least 88 MiB and a context more than that. The caller checks the limit by the simulator's record.
+ * OPEN is how it loads the library, LOOKUP how it looks up functions; see opens and lookups below. PROBE_LIMIT_MIB is
+ * the expected limit; the GPU must have at least 88 MiB and a context more than that. The caller checks the limit by
+ * the simulator's record.
  *
- * With PROBE_LINKED it is linked directly and has no arguments; with PROBE_STATIC it has only what a static program has.
+ * With PROBE_LINKED it is linked directly and has no arguments; with PROBE_STATIC it has only what a static program
+ * has.
  */
 #include "../driver/cuda_api.h"
 #include "../driver/shadowed.h"

@@ -1,7 +1,7 @@
 /*
- * Tests the lock of system/lock.h at every instruction: one thread is stopped after each single instruction of taking or releasing the
- * lock (by the processor's trap flag), and continues after another thread has released the lock and taken it again. A thread that
- * waits for the lock must get it in the end.
+ * Tests the lock of system/lock.h at every instruction: one thread is stopped after each single instruction of taking
+ * or releasing the lock (by the processor's trap flag), and continues after another thread has released the lock and
+ * taken it again. A thread that waits for the lock must get it in the end.
  */
 #include "../system/lock.h"
 #include "check.h"
@@ -24,7 +24,7 @@
 
 static struct lock lock;
 
-/* --- one thread that is stopped ---------------------------------------------------------------------------------------- */
+/* --- one thread that is stopped ----------------------------------------------------------------------------------- */
 
 /* The number of the instruction to stop after, 0 for none; and how far the thread that is stepped through has come. */
 static struct {
@@ -59,7 +59,7 @@ static void stop_after(int steps) {
     stepped.stopped = stepped.go_on = false;
 }
 
-/* --- threads that take the lock and give it ----------------------------------------------------------------------------- */
+/* --- threads that take the lock and give it ----------------------------------------------------------------------- */
 
 struct user {
     pthread_t thread;
@@ -123,10 +123,10 @@ static void check_ends(struct user *user, const char *what, int instruction) {
         _exit(1);
 }
 
-/* --- tests --------------------------------------------------------------------------------------------------------------- */
+/* --- tests -------------------------------------------------------------------------------------------------------- */
 
-/* The holder gives the lock while another is about to sleep for it, and takes it again if told so. False when the taker came to
- * sleep without being stopped. */
+/* The holder gives the lock while another is about to sleep for it, and takes it again if told so. False when the taker
+ * came to sleep without being stopped. */
 static bool stop_taker(int instruction, bool take_again) {
     struct user taker = {.steps_taking = true, .may_give = true};
     stop_after(instruction);

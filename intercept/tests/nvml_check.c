@@ -1,5 +1,6 @@
 /*
- * Queries a GPU's processes by every function of NVML, and checks that all results agree and follow NVML's protocol for lists.
+ * Queries a GPU's processes by every function of NVML, and checks that all results agree and follow NVML's protocol for
+ * lists.
  *
  *   nvml_check INDEX processes [PID=MIB ...]    exactly these, in any order; PID+MIB has a kernel loaded besides, which may
  *                                               take 2 MiB

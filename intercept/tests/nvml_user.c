@@ -1,6 +1,6 @@
 /*
- * A process on the first GPU for the tests of NVML: nvml_user MIB [busy]. It holds a context and that much memory, prints "ready", and
- * waits to be killed; a busy one keeps the GPU working.
+ * A process on the first GPU for the tests of NVML: nvml_user MIB [busy]. It holds a context and that much memory,
+ * prints "ready", and waits to be killed; a busy one keeps the GPU working.
  */
 #include "../driver/cuda_api.h"
 

@@ -1,6 +1,6 @@
 /*
- * A program that loads the driver in one way, and prints "held" if the limit holds, "free" if not, "none" if it found no driver. The
- * expected limit is below PROBE_TOO_MUCH_MIB (default 2000) on device 0.
+ * A program that loads the driver in one way, and prints "held" if the limit holds, "free" if not, "none" if it found
+ * no driver. The expected limit is below PROBE_TOO_MUCH_MIB (default 2000) on device 0.
  *
  *   probe WAY [LIBRARY]
  *

@@ -22,7 +22,7 @@ static void join(struct region *region) {
     CHECK(region_reserve(region, REGION_GPU, 5) == REGION_OK, "before");
 }
 
-/* --- cut off ------------------------------------------------------------------------------------------------------- */
+/* --- cut off ------------------------------------------------------------------------------------------------------ */
 
 struct cut {
     const char *file;
@@ -180,7 +180,7 @@ static void test_cut_off_among_threads(void) {
     region_close(&region);
 }
 
-/* --- removed and replaced ------------------------------------------------------------------------------------------ */
+/* --- removed and replaced ----------------------------------------------------------------------------------------- */
 
 static void path_of(char *path, const char *file) {
     snprintf(path, 256, "%s/" FIXTURE_ID "/%s", directory, file);
@@ -231,7 +231,7 @@ static void test_changed_root(void) {
     _exit(0); /* what a sanitizer does at the end needs /proc */
 }
 
-/* --- the program's own signals ------------------------------------------------------------------------------------- */
+/* --- the program's own signals ------------------------------------------------------------------------------------ */
 
 static volatile sig_atomic_t handled;
 

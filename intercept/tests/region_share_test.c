@@ -1,4 +1,5 @@
-/* Tests shares: memory that outlives the process that made it, held by processes that are killed and stopped at any step. */
+/* Tests shares: memory that outlives the process that made it, held by processes that are killed and stopped at any
+ * step. */
 #include "region_steps.h"
 
 #include <errno.h>
@@ -18,7 +19,7 @@ static uint64_t share_pages(const struct region *region, int share) {
     return atomic_load(&region->usage->slots[share].held[REGION_GPU].committed) & ((UINT64_C(1) << 40) - 1);
 }
 
-/* --- processes ----------------------------------------------------------------------------------------------------- */
+/* --- processes ---------------------------------------------------------------------------------------------------- */
 
 /* What a child does once it has joined; then it stops. */
 struct work {
@@ -123,7 +124,7 @@ static void start_claim(struct region *region) {
     CHECK(region_reserve(region, REGION_GPU, 7) == REGION_OK, "ours");
 }
 
-/* --- nobody is disturbed ------------------------------------------------------------------------------------------- */
+/* --- nobody is disturbed ------------------------------------------------------------------------------------------ */
 
 static void test_one_process(void) {
     struct region region;
@@ -249,7 +250,8 @@ static void test_maker_and_holders(void) {
     region_close(&region);
 }
 
-/* While nobody has reaped what the last holder left, it can still be taken up: its memory may be on its way in a message. */
+/* While nobody has reaped what the last holder left, it can still be taken up: its memory may be on its way in a
+ * message. */
 static void test_taken_up(void) {
     struct region region;
     start_claim(&region);
@@ -265,7 +267,7 @@ static void test_taken_up(void) {
     region_close(&region);
 }
 
-/* --- a process that moves memory to its share ---------------------------------------------------------------------- */
+/* --- a process that moves memory to its share --------------------------------------------------------------------- */
 
 static const char *const move_steps[] = {"move: receiver announced", "move: announced", "move: before take",
                                          "move: taken", "move: committed"};
@@ -346,7 +348,7 @@ static void test_helper(const char *step, int signal, int mover_signal) {
     region_close(&region);
 }
 
-/* --- a process that makes one -------------------------------------------------------------------------------------- */
+/* --- a process that makes one ------------------------------------------------------------------------------------- */
 
 static const char *const make_steps[] = {"slot: before lock", "slot: locked", "slot: emptied",
                                          "share: named",      "share: alive", "share: open to all"};
@@ -375,7 +377,7 @@ static void test_maker(const char *step, int signal) {
     region_close(&region);
 }
 
-/* --- a reaper and a newcomer --------------------------------------------------------------------------------------- */
+/* --- a reaper and a newcomer -------------------------------------------------------------------------------------- */
 
 static const char *const reaper_steps[] = {
     "reap: before question", "reap: dead",        "reap: ended", "reap: settled",      "reap: before announce",
@@ -492,7 +494,7 @@ static void test_every_step(void) {
     }
 }
 
-/* --- what programs do ---------------------------------------------------------------------------------------------- */
+/* --- what programs do --------------------------------------------------------------------------------------------- */
 
 /* Programs close descriptors that they do not know, and open others under the same number. */
 static void close_all(struct region *region) {
@@ -568,7 +570,7 @@ static void test_child_of_the_maker(void) {
     region_close(&region);
 }
 
-/* --- at random ----------------------------------------------------------------------------------------------------- */
+/* --- at random ---------------------------------------------------------------------------------------------------- */
 
 #define WORKERS 12
 #define NAMES 24

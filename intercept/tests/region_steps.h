@@ -1,6 +1,6 @@
 /*
- * For tests of the region's protocol with processes that are killed and stopped at every step of it. Checks do not use the region's code:
- * sum_of reads the file's words by the layout alone.
+ * For tests of the region's protocol with processes that are killed and stopped at every step of it. Checks do not use
+ * the region's code: sum_of reads the file's words by the layout alone.
  */
 #ifndef TRANCHE_TESTS_REGION_STEPS_H
 #define TRANCHE_TESTS_REGION_STEPS_H
@@ -18,8 +18,8 @@
 /* Where the claim is; set before anything else. */
 extern const char *directory;
 
-/* The calling process sends itself the signal when it comes to the step, and SIGKILL when it then comes to the other, if
- * there is one. */
+/* The calling process sends itself the signal when it comes to the step, and SIGKILL when it then comes to the other,
+ * if there is one. */
 void arm(const char *step, int signal, const char *last_step);
 
 struct sum {

@@ -19,7 +19,7 @@ static const char *const reaper_steps[] = {"reap: before question", "reap: dead"
                                            "reap: taken",           "help: before commit"};
 static const char *const join_steps[] = {"slot: before lock", "slot: locked", "slot: emptied"};
 
-/* --- processes ----------------------------------------------------------------------------------------------------- */
+/* --- processes ---------------------------------------------------------------------------------------------------- */
 
 /* What a child process does: joins, holds `holds` pages, then with `step` armed does its work, then stops. */
 struct role {
@@ -60,7 +60,7 @@ static pid_t start(struct role role) {
     _exit(0);
 }
 
-/* --- opening ------------------------------------------------------------------------------------------------------- */
+/* --- opening ------------------------------------------------------------------------------------------------------ */
 
 static void refused(const char *word) {
     struct region region;
@@ -161,7 +161,7 @@ static void test_open_refuses_what_is_no_region(void) {
     CHECK(!region_open(&region, far_away, FIXTURE_ID, why, sizeof why) && strstr(why, "too long"), "%s", why);
 }
 
-/* --- one process --------------------------------------------------------------------------------------------------- */
+/* --- one process -------------------------------------------------------------------------------------------------- */
 
 static void test_limit_is_exact(void) {
     struct region region;
@@ -354,7 +354,7 @@ static void test_total_too_small(void) {
     region_close(&region);
 }
 
-/* --- many processes ------------------------------------------------------------------------------------------------ */
+/* --- many processes ----------------------------------------------------------------------------------------------- */
 
 static void test_slots_run_out(void) {
     static struct region regions[REGION_SLOT_COUNT];
@@ -404,7 +404,7 @@ static void test_slot_survives_closed_descriptors(void) {
     region_close(&region);
 }
 
-/* --- deaths -------------------------------------------------------------------------------------------------------- */
+/* --- deaths ------------------------------------------------------------------------------------------------------- */
 
 #define DESCRIPTORS 900
 
@@ -422,8 +422,8 @@ static void open_driver(const char *path, int number) {
         _exit(11);
 }
 
-/* A process of a claim, with a slot and a share, whose driver has a higher descriptor than the region or a lower one: the program
- * had that open when the region was joined, and many others with it. */
+/* A process of a claim, with a slot and a share, whose driver has a higher descriptor than the region or a lower one:
+ * the program had that open when the region was joined, and many others with it. */
 static void live(const char *driver, bool is_lower, int ready) {
     static const uint8_t tag[REGION_TAG_SIZE] = {1};
     int lowest = -1;
@@ -507,8 +507,8 @@ static void test_owner_at_every_step(const char *step, int signal, int64_t chang
     region_close(&region);
 }
 
-/* A process dies at one step of its operation; a reaper of what it held is stopped or dies at one step of reaping; another
- * process reaps all the same, a third takes the slot, and only then the reaper goes on. */
+/* A process dies at one step of its operation; a reaper of what it held is stopped or dies at one step of reaping;
+ * another process reaps all the same, a third takes the slot, and only then the reaper goes on. */
 static void test_reaper_at_every_step(const char *died_at, const char *step, int signal, const char *heir_at) {
     struct region region;
     fresh_claim();
@@ -611,7 +611,7 @@ static void test_every_step(void) {
     }
 }
 
-/* --- at random ----------------------------------------------------------------------------------------------------- */
+/* --- at random ---------------------------------------------------------------------------------------------------- */
 
 #define WORKERS 16
 
@@ -634,8 +634,8 @@ static void work(unsigned seed) {
     }
 }
 
-/* Random operations of many processes, which are killed and stopped at random. Now and then all are stopped, and then the
- * sum must be exact. */
+/* Random operations of many processes, which are killed and stopped at random. Now and then all are stopped, and then
+ * the sum must be exact. */
 static void test_random_campaign(unsigned seed, double duration) {
     struct region region;
     pid_t workers[WORKERS] = {0};

@@ -1,6 +1,6 @@
 /*
- * Runs the region's protocol in threads, for the thread sanitizer: each thread has its own mapping and slot, like a process. A thread
- * "dies" by closing its mapping while it holds pages, which the others reap.
+ * Runs the region's protocol in threads, for the thread sanitizer: each thread has its own mapping and slot, like a
+ * process. A thread "dies" by closing its mapping while it holds pages, which the others reap.
  */
 #include "../region/region.h"
 #include "check.h"

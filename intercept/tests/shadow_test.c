@@ -1,6 +1,6 @@
 /*
- * Tests the shadow library's code with a driver that counts the memory in use and fails when a test requests it (fake_driver.c). Each
- * test runs in a process of its own.
+ * Tests the shadow library's code with a driver that counts the memory in use and fails when a test requests it
+ * (fake_driver.c). Each test runs in a process of its own.
  */
 #include "../driver/cuda_real.h"
 #include "check.h"
@@ -24,7 +24,7 @@ CUresult fake_cuCtxSetCurrent(CUcontext context);
 
 static unsigned seed;
 
-/* --- setting up ---------------------------------------------------------------------------------------------------- */
+/* --- setting up --------------------------------------------------------------------------------------------------- */
 
 /* Claims on devices 0 and 1; device 2 has none. */
 static const char *claims(uint64_t limit_bytes) {
@@ -79,7 +79,7 @@ static unsigned lines_in(const char *text) {
     return lines;
 }
 
-/* --- one process --------------------------------------------------------------------------------------------------- */
+/* --- one process -------------------------------------------------------------------------------------------------- */
 
 static void test_limit(void) {
     CUdeviceptr first, second;
@@ -305,7 +305,7 @@ static void test_context_on_another_gpu(void) {
     CHECK(fake_physical(0) == 0 && fake_physical(1) == 170 * MIB, "physical");
 }
 
-/* --- modules and libraries ------------------------------------------------------------------------------------------- */
+/* --- modules and libraries ---------------------------------------------------------------------------------------- */
 
 #define LOCAL(bytes) ((uint64_t)((bytes)-FAKE_FIRST_LOCAL_BYTES) * FAKE_THREADS) /* of a kernel; 8 MiB for each KiB */
 
@@ -440,7 +440,8 @@ static void free_and_allocate(CUdeviceptr address) {
     CHECK(cuMemAlloc_v2(&other, to_allocate) == CUDA_SUCCESS && other == address, "given out again");
 }
 
-/* A program frees what another of its threads is just being given, and allocates: of the two at one address that one lives. */
+/* A program frees what another of its threads is just being given, and allocates: of the two at one address that one
+ * lives. */
 static void allocate_twice_at_once(CUcontext context, uint64_t dead, uint64_t alive) {
     CUdeviceptr address;
     to_allocate = alive;
@@ -820,7 +821,7 @@ static void test_errno_is_kept(void) {
     CHECK(waitpid(pid, &status, 0) == pid && status == 0, "cuInit that fails");
 }
 
-/* --- pools and streams ----------------------------------------------------------------------------------------------- */
+/* --- pools and streams -------------------------------------------------------------------------------------------- */
 
 /* Each stream had memory of a pool freed in it. Stuck ones are not done when they are destroyed. */
 static void destroy_streams(CUstream *streams, int count, bool stuck) {
@@ -896,7 +897,7 @@ static void test_full_pool_is_used_again(void) {
     CHECK(cuMemAlloc_v2(&linear, LIMIT - fake_physical(0)) == CUDA_SUCCESS, "the rest is there for other memory");
 }
 
-/* --- forks --------------------------------------------------------------------------------------------------------- */
+/* --- forks -------------------------------------------------------------------------------------------------------- */
 
 /* This driver goes on working in a forked child, which the real one does not: the child has an account of its own. */
 static void test_fork(void) {
@@ -959,7 +960,7 @@ static void test_fork_under_threads(void) {
     CHECK(used() == 100 * MIB, "used %llu", (unsigned long long)used());
 }
 
-/* --- threads and chance -------------------------------------------------------------------------------------------- */
+/* --- threads and chance ------------------------------------------------------------------------------------------- */
 
 static void test_threads(void) {
     pthread_t threads[8];
@@ -1089,7 +1090,7 @@ static void test_random_calls(void) {
     }
 }
 
-/* --- cuGetProcAddress ---------------------------------------------------------------------------------------------- */
+/* --- cuGetProcAddress --------------------------------------------------------------------------------------------- */
 
 /* What each name stands for from each version on, written down once more, by hand. */
 static const struct {

@@ -1,6 +1,7 @@
 /*
- * Passes memory between processes until a table is full or no descriptor is left, and beyond. Linked with libcuda.so.1. Ends when nothing
- * more is granted, or after MADE_MAX pieces, far more than its claim allows. The simulator's record has its peak use.
+ * Passes memory between processes until a table is full or no descriptor is left, and beyond. Linked with libcuda.so.1.
+ * Ends when nothing more is granted, or after MADE_MAX pieces, far more than its claim allows. The simulator's record
+ * has its peak use.
  *
  *   table_ends exports      keeps only descriptors of memory that it made
  *   table_ends imports      keeps only memory that another process imported and did not map
@@ -73,7 +74,7 @@ static int exports(size_t bytes) {
     return made;
 }
 
-/* --- another process ------------------------------------------------------------------------------------------------- */
+/* --- another process ---------------------------------------------------------------------------------------------- */
 
 union control {
     char bytes[CMSG_SPACE(sizeof(int))];
@@ -130,8 +131,8 @@ static CUresult import_pool(int descriptor) {
     return cuMemPoolImportFromShareableHandle(&pool, (void *)(intptr_t)descriptor, BY_DESCRIPTOR, 0);
 }
 
-/* Another process, which imports what comes and answers whether that was granted, and in the end allocates what it can. Before
- * this one has begun. */
+/* Another process, which imports what comes and answers whether that was granted, and in the end allocates what it can.
+ * Before this one has begun. */
 static void start_importer(void (*begin_there)(void), CUresult (*import)(int descriptor)) {
     CUdeviceptr address;
     int ends[2];
@@ -212,7 +213,7 @@ static int pools(void) {
     return 0;
 }
 
-/* --- tables that others have filled ------------------------------------------------------------------------------------- */
+/* --- tables that others have filled ------------------------------------------------------------------------------- */
 
 /* Holds all places of the claim that nobody has, as that many shares of other processes would. */
 static int full(const char *usage) {

@@ -1,6 +1,6 @@
 /*
- * Programs that run on the simulated GPU under a limit, linked with libcuda.so.1. The tests check the simulator's record; the output only
- * shows progress.
+ * Programs that run on the simulated GPU under a limit, linked with libcuda.so.1. The tests check the simulator's
+ * record; the output only shows progress.
  *
  *   worker greedy               allocates in smaller and smaller sizes until it gets no byte; then waits to be killed
  *   worker hold MIB             allocates that much, says "ready", and waits to be killed
@@ -165,7 +165,7 @@ static int random_calls(unsigned seed) {
 
 static double seconds(void);
 
-/* --- a primary context that is reset ----------------------------------------------------------------------------------- */
+/* --- a primary context that is reset ------------------------------------------------------------------------------ */
 
 static _Atomic bool reset_ends;
 static CUcontext primary;
@@ -206,7 +206,7 @@ static int reset(double duration) {
     return 0;
 }
 
-/* --- graphs that are destroyed ----------------------------------------------------------------------------------------- */
+/* --- graphs that are destroyed ------------------------------------------------------------------------------------ */
 
 static _Atomic(CUgraphExec) launchable;
 static _Atomic bool launch_ends;
@@ -265,7 +265,7 @@ static int launch_and_destroy(double duration) {
     return 0;
 }
 
-/* --- advice -------------------------------------------------------------------------------------------------------------- */
+/* --- advice ------------------------------------------------------------------------------------------------------- */
 
 #define SET_READ_MOSTLY ((CUmem_advise)1)
 #define UNSET_ACCESSED_BY ((CUmem_advise)6)
@@ -291,7 +291,7 @@ static int advise(void) {
     return wrong != 0;
 }
 
-/* --- a pool of another GPU ------------------------------------------------------------------------------------------------- */
+/* --- a pool of another GPU ---------------------------------------------------------------------------------------- */
 
 static size_t free_now(CUcontext context) {
     size_t free = 0, total;
@@ -319,7 +319,7 @@ static int refused_elsewhere(void) {
     return fail("memory of a pool of a full GPU", result);
 }
 
-/* --- green contexts after a reset ---------------------------------------------------------------------------------------- */
+/* --- green contexts after a reset --------------------------------------------------------------------------------- */
 
 /* A green context of a device, whose primary one is reset then. */
 static CUcontext green_and_reset(CUdevice device) {
@@ -348,7 +348,7 @@ static int green_limits(void) {
     return left < 100 * MIB && result == CUDA_ERROR_OUT_OF_MEMORY ? 0 : fail("beside a limit of 100 MiB", result);
 }
 
-/* --- no descriptor left -------------------------------------------------------------------------------------------------- */
+/* --- no descriptor left ------------------------------------------------------------------------------------------- */
 
 static int without_spare_descriptors(void) {
     int ready[2];
@@ -384,8 +384,8 @@ static CUresult pool_free(CUdeviceptr *address, CUstream stream) {
 }
 
 /*
- * Fills the pool, and frees it again so that there is one place for `large` behind many that are too small for it. A driver does
- * not look at all of them before it has the pool grow.
+ * Fills the pool, and frees it again so that there is one place for `large` behind many that are too small for it. A
+ * driver does not look at all of them before it has the pool grow.
  */
 static CUresult pool_round(CUdeviceptr *live, int count, CUstream stream) {
     const size_t large = 1008 << 10, small = 630 << 10;
