@@ -30,7 +30,7 @@ static CUresult change(struct process *process, const struct place *place, enum 
     uint64_t key = key_of(place->context, extra);
     CUresult result = CUDA_SUCCESS;
     struct entry now = {.key = key, .context = place->context, .charge = {.gpu = (uint8_t)(place->gpu & 0x7f)}};
-    bool known = objects_find(process, KIND_CONTEXT_LIMIT, key, &now);
+    bool known = objects_find(process, KIND_CONTEXT_EXTRA, key, &now);
     uint64_t wanted = add ? now.with + bytes : raise && now.with > bytes ? now.with : bytes;
     uint64_t pages = pages_for(extra, wanted);
     if (pages > now.charge.pages)
@@ -39,9 +39,9 @@ static CUresult change(struct process *process, const struct place *place, enum 
         charge_give_part(process, &now.charge, now.charge.pages - pages);
     now.with = wanted;
     if (result == CUDA_SUCCESS && known)
-        objects_update(process, KIND_CONTEXT_LIMIT, key, now.charge, now.with);
+        objects_update(process, KIND_CONTEXT_EXTRA, key, now.charge, now.with);
     else if (result == CUDA_SUCCESS && wanted != 0)
-        objects_put(process, KIND_CONTEXT_LIMIT, now);
+        objects_put(process, KIND_CONTEXT_EXTRA, now);
     return result;
 }
 
@@ -58,7 +58,7 @@ void context_extra_subtract(struct process *process, uint32_t context, enum extr
     struct place place = {.context = context};
     struct entry now;
     context_extra_enter(process);
-    if (bytes != 0 && objects_find(process, KIND_CONTEXT_LIMIT, key_of(context, extra), &now)) {
+    if (bytes != 0 && objects_find(process, KIND_CONTEXT_EXTRA, key_of(context, extra), &now)) {
         place.gpu = now.charge.gpu;
         change(process, &place, extra, (uint64_t)0 - bytes, true, false); /* wraps to a smaller sum */
     }
@@ -76,13 +76,13 @@ CUresult context_extra_raise(struct process *process, const struct place *place,
 uint64_t context_extra_base(struct process *process, const struct place *place, enum extra extra, uint64_t now) {
     uint64_t key = key_of(place->context, extra);
     struct entry entry;
-    if (!objects_find(process, KIND_CONTEXT_LIMIT, key, &entry)) {
+    if (!objects_find(process, KIND_CONTEXT_EXTRA, key, &entry)) {
         /* The first value is a few MiB at most. */
         entry = (struct entry){.key = key,
                                .context = place->context,
                                .references = now < UINT32_MAX ? (uint32_t)now + 1 : UINT32_MAX,
                                .charge = {.gpu = (uint8_t)(place->gpu & 0x7f)}};
-        objects_put(process, KIND_CONTEXT_LIMIT, entry);
+        objects_put(process, KIND_CONTEXT_EXTRA, entry);
     }
     return entry.references - 1;
 }
@@ -90,11 +90,11 @@ uint64_t context_extra_base(struct process *process, const struct place *place, 
 /* Reads, and records, a value that is charged by another entry. */
 static uint64_t noted(struct process *process, const struct place *place, enum extra extra) {
     struct entry entry;
-    return objects_find(process, KIND_CONTEXT_LIMIT, key_of(place->context, extra), &entry) ? entry.with : 0;
+    return objects_find(process, KIND_CONTEXT_EXTRA, key_of(place->context, extra), &entry) ? entry.with : 0;
 }
 
 static void note(struct process *process, const struct place *place, enum extra extra, uint64_t value) {
-    objects_put(process, KIND_CONTEXT_LIMIT,
+    objects_put(process, KIND_CONTEXT_EXTRA,
                 (struct entry){.key = key_of(place->context, extra), .context = place->context, .with = value});
 }
 

@@ -63,30 +63,30 @@ struct shard {
 
 /* Kinds of objects: everything else that has a handle. See memory/objects.h. */
 enum kind {
-    KIND_ARRAY,
-    KIND_MIPMAP,
-    KIND_MODULE,
-    KIND_LIBRARY,
-    KIND_LIBRARY_IN_CONTEXT,
-    KIND_LIBRARY_KERNELS,
-    KIND_HIDDEN,
-    KIND_HIDDEN_LIBRARY,
-    KIND_CONTEXT_LIMIT,
-    KIND_GREEN_CONTEXT,
-    KIND_PHYSICAL,
+    KIND_ARRAY,              /* arrays, by handle */
+    KIND_MIPMAP,             /* mipmapped arrays, by handle */
+    KIND_MODULE,             /* modules, by handle; `with`: bytes of code, or the handle of the module's library */
+    KIND_LIBRARY,            /* libraries, by handle; `with`: bytes of variables */
+    KIND_LIBRARY_IN_CONTEXT, /* the charge of a library in a context */
+    KIND_LIBRARY_KERNELS,    /* by library; `with`: local memory that its kernels need, in bytes per thread */
+    KIND_HIDDEN,             /* of a module, or a library in a context; `with`: bytes charged and not taken yet */
+    KIND_HIDDEN_LIBRARY,     /* libraries whose images hide something; `with`: whether it is still to be measured */
+    KIND_CONTEXT_EXTRA,      /* what a context takes beyond its first cost; see context/extra.c */
+    KIND_GREEN_CONTEXT,      /* green contexts, by handle; `with`: the device */
+    KIND_PHYSICAL,           /* see memory/physical.c, as for the next two */
     KIND_PHYSICAL_MEMORY,
     KIND_PHYSICAL_EXPORT,
-    KIND_MAPPING,
-    KIND_ARRAY_MAPPING,
-    KIND_BINDING,
-    KIND_POOL,
-    KIND_POOL_MEMORY,
-    KIND_GRAPH_EXEC,
-    KIND_IPC,
+    KIND_MAPPING,       /* mappings of physical memory, by address */
+    KIND_ARRAY_MAPPING, /* physical memory that is mapped into a part of an array */
+    KIND_BINDING,       /* physical memory that is bound to a part of a multicast object */
+    KIND_POOL,          /* pools, by handle, that are imported or of host memory; memory/pools.c has the others */
+    KIND_POOL_MEMORY,   /* allocations from pools, by address; `with`: the pool */
+    KIND_GRAPH_EXEC,    /* instances of graphs; see cuda/graph.c */
+    KIND_IPC,           /* see cuda/ipc.c, as for the next two */
     KIND_IPC_FURTHER,
     KIND_IPC_MEMORY,
-    KIND_EXTERNAL,
-    KIND_EXPORTED,
+    KIND_EXTERNAL, /* see memory/borrowed.c, as for KIND_EXTERNAL_MEMORY and KIND_BORROWED */
+    KIND_EXPORTED, /* exports that this process has released, by number */
     KIND_EXTERNAL_MEMORY,
     KIND_BORROWED,
     KINDS
