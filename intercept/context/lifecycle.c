@@ -42,7 +42,7 @@ static void withdraw(const struct context_grant *grant) {
     struct process *process = grant->process;
     lock_take(&process->libraries);
     contexts_remove_pending(process, grant->place.context);
-    objects_context_gone(process, grant->place.context);
+    objects_context_ended(process, grant->place.context);
     lock_give(&process->libraries);
     charge_give(process, &grant->charge);
 }
@@ -64,8 +64,8 @@ CUresult context_grant(struct context_grant *grant, CUdevice device) {
 
 /* Gives back what lived in a context. Under the libraries' lock. */
 static void drop_memory(struct process *process, uint32_t serial) {
-    allocations_context_gone(process, serial);
-    objects_context_gone(process, serial);
+    allocations_context_ended(process, serial);
+    objects_context_ended(process, serial);
 }
 
 /* Removes the context first, so that objects_put_back does not record anything in it again. */
@@ -120,7 +120,7 @@ void context_ended(const struct context_end *end, enum ended ended) {
         lock_give(&process->libraries);
     }
     if (ended == ENDED_CONTEXT)
-        streams_context_gone(process, end->context);
+        streams_context_ended(process, end->context);
     gate_open(end->gate);
 }
 

@@ -130,7 +130,7 @@ static CUresult end_primary(cuDevicePrimaryCtxRelease_function real, bool resets
     CUresult result = end_held(process, real, resets, device);
     context_primary_leave(process, device);
     if (result == CUDA_SUCCESS)
-        pools_primary_gone(process);
+        pools_primary_ended(process);
     return result;
 }
 

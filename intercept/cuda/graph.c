@@ -77,7 +77,7 @@ static uint64_t number_of(struct process *process, CUgraphExec exec) {
     return objects_find(process, KIND_GRAPH_EXEC, (uintptr_t)exec, &instance) ? instance.with : 0;
 }
 
-static void forget(struct process *process, CUgraphExec exec, uint64_t number) {
+static void remove_record(struct process *process, CUgraphExec exec, uint64_t number) {
     struct entry devices, of_device;
     if (number == 0)
         return;
@@ -250,11 +250,11 @@ static CUresult instantiated(struct process *process, CUresult result, CUgraphEx
     struct sizes sizes = {0};
     if (result != CUDA_SUCCESS)
         return result;
-    forget(process, *exec, number_of(process, *exec));
+    remove_record(process, *exec, number_of(process, *exec));
     if (add_graph(graph, &sizes, 0) && record(process, *exec, &sizes))
         return CUDA_SUCCESS;
     REAL(cuGraphExecDestroy)(*exec); /* its launches could not be charged */
-    forget(process, *exec, number_of(process, *exec));
+    remove_record(process, *exec, number_of(process, *exec));
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -320,7 +320,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) {
     uint64_t number = hold_instance(process, exec, gate_close, gate_open, &alone);
     CUresult result = REAL(cuGraphExecDestroy)(exec);
     if (result == CUDA_SUCCESS)
-        forget(process, exec, number);
+        remove_record(process, exec, number);
     gate_open(&process->graphs.launches);
     if (alone)
         gate_open(&process->graphs.instantiations);

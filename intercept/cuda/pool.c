@@ -330,14 +330,14 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *address, CUmemoryPool pool, CUmemPo
 CUresult cuStreamDestroy(CUstream stream) {
     struct process *process = process_if_open();
     if (process != NULL)
-        streams_gone(process, stream);
+        streams_ending(process, stream);
     return REAL(cuStreamDestroy)(stream);
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream) {
     struct process *process = process_if_open();
     if (process != NULL)
-        streams_gone(process, stream);
+        streams_ending(process, stream);
     return REAL(cuStreamDestroy_v2)(stream);
 }
 

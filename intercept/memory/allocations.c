@@ -216,7 +216,7 @@ void allocations_freed(const struct entry *allocation, CUresult result) {
     lock_give(&shard->lock);
 }
 
-static void context_gone_from(struct process *process, struct shard *shard, uint32_t context) {
+static void end_in_context(struct process *process, struct shard *shard, uint32_t context) {
     struct table *table = &shard->allocations;
     lock_take(&shard->lock);
     for (size_t i = 0; i < table->capacity;) {
@@ -233,9 +233,9 @@ static void context_gone_from(struct process *process, struct shard *shard, uint
     lock_give(&shard->lock);
 }
 
-void allocations_context_gone(struct process *process, uint32_t context) {
+void allocations_context_ended(struct process *process, uint32_t context) {
     for (unsigned i = 0; i < SHARDS && context != 0; i++)
-        context_gone_from(process, &process->shards[i], context);
+        end_in_context(process, &process->shards[i], context);
 }
 
 static bool on_host(struct shard *shard, CUdeviceptr address, CUdeviceptr last) {

@@ -59,7 +59,7 @@ bool allocations_freeing(CUdeviceptr address, struct entry *allocation);
 void allocations_freed(const struct entry *allocation, CUresult result);
 
 /* Gives back every allocation of a context that ended. */
-void allocations_context_gone(struct process *process, uint32_t context);
+void allocations_context_ended(struct process *process, uint32_t context);
 
 /* Makes the charge of the memory at an address a share with this tag, since another process is about to open the
  * memory. */

@@ -19,7 +19,7 @@ static bool take_out(struct objects *objects, enum kind kind, struct entry *entr
 
 static void end(struct process *process, enum kind kind, const struct entry *entry) {
     if ((kind == KIND_ARRAY || kind == KIND_MIPMAP) && entry->key != 0)
-        physical_whole_gone(process, KIND_ARRAY_MAPPING, entry->key);
+        physical_whole_ended(process, KIND_ARRAY_MAPPING, entry->key);
     if (entry->charge.pages != 0 || entry->charge.share != 0)
         charge_end(process, &entry->charge);
 }
@@ -218,7 +218,7 @@ static bool remove_one_in(struct objects *objects, enum kind kind, uint32_t cont
     return found;
 }
 
-void objects_context_gone(struct process *process, uint32_t context) {
+void objects_context_ended(struct process *process, uint32_t context) {
     struct entry gone;
     for (enum kind kind = 0; kind < KINDS && context != 0; kind++)
         while (process_has(process, kind) && remove_one_in(&process->objects, kind, context, &gone))

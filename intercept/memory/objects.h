@@ -47,7 +47,7 @@ bool objects_recharge(struct process *process, enum kind kind, uint64_t key, con
                       struct charge charge);
 
 /* Ends every object of a context that ended. */
-void objects_context_gone(struct process *process, uint32_t context);
+void objects_context_ended(struct process *process, uint32_t context);
 
 /* A key for an object without a handle, from two numbers; never 0. */
 static inline uint64_t objects_key(uint64_t a, uint64_t b) {

@@ -37,7 +37,7 @@ static void end(struct process *process, const struct entry *memory) {
     objects_remove_with(process, KIND_PHYSICAL, memory->with, memory->key);
     objects_remove(process, KIND_PHYSICAL_EXPORT, memory->key, &exported);
     if (is_multicast(memory->key))
-        physical_whole_gone(process, KIND_BINDING, memory->key);
+        physical_whole_ended(process, KIND_BINDING, memory->key);
     exports_end(process, &memory->charge, (uint32_t)exported.with);
 }
 
@@ -233,7 +233,7 @@ void physical_unbind_all(struct process *process, enum kind kind, uint64_t whole
     }
 }
 
-void physical_whole_gone(struct process *process, enum kind kind, uint64_t whole) {
+void physical_whole_ended(struct process *process, enum kind kind, uint64_t whole) {
     struct entry binding;
     while (objects_remove_one_of(process, kind, objects_mark(whole), &binding))
         physical_drop(process, binding.with);

@@ -69,6 +69,6 @@ void physical_mapped(struct process *process, CUdeviceptr address, uint64_t size
 void physical_bound(struct process *process, enum kind kind, uint64_t whole, uint64_t part, uint64_t number);
 
 /* A multicast object or sparse array ended, and with it all its bindings. */
-void physical_whole_gone(struct process *process, enum kind kind, uint64_t whole);
+void physical_whole_ended(struct process *process, enum kind kind, uint64_t whole);
 
 #endif

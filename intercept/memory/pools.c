@@ -20,7 +20,7 @@ struct pool {
     int gpu;
     bool graphs;
     _Atomic bool destroyed;
-    _Atomic bool going;           /* the driver is destroying it, and may reuse its handle */
+    _Atomic bool destroying;      /* the driver is destroying it, and may reuse its handle */
     bool placed;                  /* the region of its charge is final */
     _Atomic uint32_t allocations; /* that exist */
     uint32_t export;              /* the number that exported descriptors carry */
@@ -43,7 +43,7 @@ static struct pool *find(struct process *process, CUmemoryPool handle, CUdevice 
     for (struct pool *pool = atomic_load(&process->pools.first); pool != NULL; pool = pool->next) {
         if (pool->destroyed && pool->allocations == 0 && pool->charge.pages == 0 && pool->charge.share == 0)
             idle = pool;
-        else if (!pool->destroyed && !pool->going && pool->graphs == graphs &&
+        else if (!pool->destroyed && !pool->destroying && pool->graphs == graphs &&
                  (graphs ? pool->device == device : pool->handle == handle))
             return pool;
     }
@@ -83,7 +83,7 @@ int pools_gpu(const struct pool *pool) {
 
 struct pool *pools_find(struct process *process, CUmemoryPool handle) {
     struct pool *pool = process == NULL ? NULL : atomic_load(&process->pools.first);
-    while (pool != NULL && (pool->destroyed || pool->going || pool->graphs || pool->handle != handle))
+    while (pool != NULL && (pool->destroyed || pool->destroying || pool->graphs || pool->handle != handle))
         pool = pool->next;
     return pool;
 }
@@ -154,7 +154,8 @@ static void move_grown(struct process *process, struct pool *pool, struct charge
 static void settle(struct process *process, struct pool *pool, struct charge *growth) {
     struct charge late;
     uint64_t reserved = pool->charge.pages;
-    if (!pool->destroyed && !pool->going && !reserved_pages(pool, &reserved)) /* unknown: assume all that was taken */
+    if (!pool->destroyed && !pool->destroying &&
+        !reserved_pages(pool, &reserved)) /* unknown: assume all that was taken */
         reserved = pool->charge.pages + pool->headroom.pages + (growth != NULL ? growth->pages : 0);
     move_grown(process, pool, &pool->headroom, reserved);
     if (growth != NULL)
@@ -187,21 +188,21 @@ static void give_headroom(struct process *process, struct pool *pool, uint64_t k
 static void settle_headroom(struct process *process, struct pool *pool) {
     if (pool->headroom.pages == 0)
         return;
-    bool keeps = pool->charge.pages != 0 && !pool->destroyed && !pool->going &&
+    bool keeps = pool->charge.pages != 0 && !pool->destroyed && !pool->destroying &&
                  charge_left(process, &pool->headroom) + pool->headroom.pages < 2 * GROWTH_PAGES;
     give_headroom(process, pool, keeps ? GROWTH_PAGES : 0);
 }
 
 /* The driver does not report a destroyed pool's size: it is gone when its last allocation was freed and the streams
  * have executed that. */
-static bool is_going(const struct pool *pool) {
+static bool is_ending(const struct pool *pool) {
     return pool->destroyed && pool->allocations == 0 && (pool->charge.pages != 0 || pool->charge.share != 0);
 }
 
-static void end_if_gone(struct process *process, struct pool *pool) {
+static void end_if_released(struct process *process, struct pool *pool) {
     struct entry rest = {0};
     lock_take(&pool->lock);
-    if (is_going(pool) && streams_are_idle(process))
+    if (is_ending(pool) && streams_are_idle(process))
         rest = take_rest(pool);
     lock_give(&pool->lock);
     end_rest(process, &rest);
@@ -214,7 +215,7 @@ void pools_settle(struct process *process) {
     streams_settle(process);
     struct pool *first = atomic_load(&process->pools.first);
     for (struct pool *pool = first; pool != NULL; pool = pool->next)
-        end_if_gone(process, pool);
+        end_if_released(process, pool);
     for (struct pool *pool = first; pool != NULL; pool = pool->next) {
         lock_take(&pool->lock);
         settle(process, pool, NULL);
@@ -228,14 +229,14 @@ static void trim(struct process *process, struct pool *pool) {
     give_headroom(process, pool, 0);
     if (pool->graphs)
         REAL(cuDeviceGraphMemTrim)(pool->device);
-    else if (!pool->destroyed && !pool->going)
+    else if (!pool->destroyed && !pool->destroying)
         REAL(cuMemPoolTrimTo)(pool->handle, 0);
     lock_give(&pool->lock);
 }
 
 static bool may_shrink(struct pool *pool, int gpu) {
     lock_take(&pool->lock);
-    bool may = pool->gpu == gpu && (!pool->destroyed || is_going(pool));
+    bool may = pool->gpu == gpu && (!pool->destroyed || is_ending(pool));
     lock_give(&pool->lock);
     return may;
 }
@@ -397,19 +398,19 @@ void pools_freed(struct process *process, const struct entry *memory, CUstream s
 }
 
 /* If the driver reports nothing in use, the allocations that are still recorded ended without being freed. */
-static void forget_if_cleared(struct process *process, struct pool *pool) {
+static void remove_if_cleared(struct process *process, struct pool *pool) {
     cuuint64_t used = 0;
     lock_take(&pool->lock);
-    if (!pool->graphs && !pool->destroyed && !pool->going && atomic_load(&pool->allocations) != 0 &&
+    if (!pool->graphs && !pool->destroyed && !pool->destroying && atomic_load(&pool->allocations) != 0 &&
         REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) == CUDA_SUCCESS && used == 0)
         atomic_fetch_sub(&pool->allocations,
                          (uint32_t)objects_remove_all_with(process, KIND_POOL_MEMORY, (uintptr_t)pool));
     lock_give(&pool->lock);
 }
 
-void pools_primary_gone(struct process *process) {
+void pools_primary_ended(struct process *process) {
     for (struct pool *pool = atomic_load(&process->pools.first); pool != NULL; pool = pool->next)
-        forget_if_cleared(process, pool);
+        remove_if_cleared(process, pool);
     pools_settle(process);
 }
 
@@ -421,7 +422,7 @@ void pools_address_taken(struct process *process, CUdeviceptr address) {
 
 bool pools_destroying(struct process *process, struct pool *pool) {
     lock_take(&pool->lock);
-    bool first = !atomic_exchange(&pool->going, true);
+    bool first = !atomic_exchange(&pool->destroying, true);
     give_headroom(process, pool, 0);
     lock_give(&pool->lock);
     return first;
@@ -433,7 +434,7 @@ void pools_destroyed(struct process *process, struct pool *pool, CUresult result
         pool->destroyed = true;
         pool->handle = NULL;
     }
-    atomic_store(&pool->going, false);
+    atomic_store(&pool->destroying, false);
     lock_give(&pool->lock);
     if (result == CUDA_SUCCESS)
         pools_settle(process);

@@ -75,7 +75,7 @@ void pools_freed(struct process *process, const struct entry *memory, CUstream s
 #define POOLS_FREEING UINT64_C(0xfff)
 
 /* A primary context ended, and with it the allocations from its device's default pool. */
-void pools_primary_gone(struct process *process);
+void pools_primary_ended(struct process *process);
 
 /* The driver returned an address for memory that is no pool's: a pool's memory that is recorded there no longer exists.
  * Costs one load if there is none. */

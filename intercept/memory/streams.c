@@ -215,7 +215,7 @@ static bool find(struct streams *streams, CUstream stream, size_t *index) {
 }
 
 /* If its frees are not done, an event takes the stream's place. */
-void streams_gone(struct process *process, CUstream stream) {
+void streams_ending(struct process *process, CUstream stream) {
     struct streams *streams = &process->streams;
     struct freed_in freed;
     size_t index;
@@ -229,7 +229,7 @@ void streams_gone(struct process *process, CUstream stream) {
 }
 
 /* The context's events ended with it. */
-void streams_context_gone(struct process *process, CUcontext context) {
+void streams_context_ended(struct process *process, CUcontext context) {
     struct streams *streams = &process->streams;
     struct freed_in freed;
     lock_take(&streams->querying);

@@ -24,8 +24,8 @@ bool streams_free_later(struct process *process, CUstream stream, const struct e
 void streams_settle(struct process *process); /* costs one load if there is none */
 
 /* A stream is about to be destroyed; a context was destroyed, with all its streams. */
-void streams_gone(struct process *process, CUstream stream);
-void streams_context_gone(struct process *process, CUcontext context);
+void streams_ending(struct process *process, CUstream stream);
+void streams_context_ended(struct process *process, CUcontext context);
 
 /* Whether all streams have executed the frees so far. A stream that is being captured has not. */
 bool streams_are_idle(struct process *process);
