@@ -4,6 +4,13 @@ CC ?= gcc
 GO ?= go
 BUILD ?= build
 
+# What the build writes into all programs and libraries. The file changes only when the version does.
+VERSION := $(shell scripts/version)
+ifneq ($(VERSION),$(file <$(BUILD)/version))
+$(shell mkdir -p $(BUILD))
+$(file >$(BUILD)/version,$(VERSION))
+endif
+
 INTERCEPT := intercept
 INTERCEPT_BUILD := $(BUILD)/intercept
 # initial-exec: in a static program that calls dlopen, glibc's general model for thread-local variables crashes.
@@ -37,8 +44,14 @@ $(INTERCEPT_BUILD)/driver-%.so: $(INTERCEPT)/intercept.mk
 	@mkdir -p $(@D)
 	$(CC) -shared -nostdlib -Wl,-soname,'$$ORIGIN/.tranche/$(@F)' -o $@ -x c /dev/null
 
+# The version, in a section of its own.
+$(INTERCEPT_BUILD)/version.o: $(BUILD)/version
+	@mkdir -p $(@D)
+	echo '.section .tranche.version,"a"; .string "$(VERSION)"; .section .note.GNU-stack,"",@progbits' | \
+	    $(CC) -c -x assembler -o $@ -
+
 define shadow_library
-$(BUILD)/lib/$(1): $$(addprefix $(INTERCEPT_BUILD)/,$$(addsuffix .o,$(2))) $(INTERCEPT_BUILD)/driver-$(1:.1=)
+$(BUILD)/lib/$(1): $$(addprefix $(INTERCEPT_BUILD)/,$$(addsuffix .o,$(2) version)) $(INTERCEPT_BUILD)/driver-$(1:.1=)
 	@mkdir -p $$(@D)
 	$$(CC) $$(SHADOW_LDFLAGS) -Wl,-soname,$(1) -o $$@ $(INTERCEPT_BUILD)/driver-$(1:.1=) \
 	    $$(filter %.o,$$^) -l:libdl.so.2
