@@ -191,7 +191,6 @@ func TestCrowd(t *testing.T) {
 		p.memory(t, "VmRSS")/mib)
 	must.Less(t, crowdTime, started)
 	must.Less(t, crowdMemoryBytes, high)
-	eventually(t, "the plugin to give back its memory", func() bool { return p.memory(t, "VmRSS") < before*5/4 })
 }
 
 // durations are collected by many at once.

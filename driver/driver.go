@@ -65,7 +65,6 @@ type Driver struct {
 	removals keyedLock
 	agents   agents
 	empty    emptyCgroups
-	calm     calm
 	health   gpuHealth
 	// began is when this life of the plugin did; startPatience is how long a start waits for containerd, killWait how
 	// long a process may take to end after SIGKILL.
@@ -211,7 +210,6 @@ func (d *Driver) spawn(f func()) {
 // Shutdown ends what the driver does. Containers are left running.
 func (d *Driver) Shutdown() {
 	d.cancel()
-	d.calm.stop()
 	d.workMu.Lock()
 	d.ended = true
 	d.workMu.Unlock()

@@ -52,7 +52,6 @@ type taskState struct {
 // StartTask starts the task's container. When it fails, nothing of the container is left.
 func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *drivers.DriverNetwork, err error) {
 	d.agents.see(cfg)
-	defer d.calm.stir()
 	ctx, done, err := d.starts.begin(d.namespaced(d.ctx), startKey(cfg.AllocID, cfg.Name))
 	if err != nil {
 		return nil, nil, err

@@ -282,7 +282,6 @@ func (d *Driver) destroyUnknown(taskID string) error {
 // remove removes everything that goes by a container's name, as far as it exists: the task, by force, the container's
 // record, the snapshot and the lease of its start.
 func (d *Driver) remove(ctx context.Context, id string) error {
-	defer d.calm.stir()
 	unlock, err := d.removals.lock(ctx, id)
 	if err != nil {
 		return err
