@@ -8,6 +8,7 @@ package driver
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/drivers/fsisolation"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
@@ -73,7 +75,8 @@ type Driver struct {
 	killWait      time.Duration
 	// points is called at the points of points.go, in tests alone.
 	points func(point)
-	turns  *turns
+	// creations limits how many containers are created at the same time.
+	creations *semaphore.Weighted
 	// runtimes are what the programs of OCI runtimes are.
 	runtimes runtimePrograms
 
@@ -101,7 +104,7 @@ func New(ctx context.Context, logger hclog.Logger) *Driver {
 		began:         time.Now(),
 		startPatience: startPatience,
 		killWait:      killWait,
-		turns:         defaultTurns(),
+		creations:     semaphore.NewWeighted(int64(creationsPerCPU * runtime.NumCPU())),
 		health:        gpuHealth{tasks: make(chan struct{}, 1)},
 	}
 }

@@ -14,7 +14,7 @@ func TestParseSignal(t *testing.T) {
 		in   string
 		want syscall.Signal
 	}{
-		{"SIGTERM", syscall.SIGTERM}, {"term", syscall.SIGTERM}, {"KILL", syscall.SIGKILL}, {"10", syscall.SIGUSR1},
+		{"SIGTERM", syscall.SIGTERM}, {"term", syscall.SIGTERM}, {"KILL", syscall.SIGKILL}, {"10", syscall.SIGUSR1}, {"RTMIN+1", 35},
 		{"", 0}, {"0", 0}, {"65", 0}, {"-1", 0}, {"SIGNONE", 0},
 	}
 	for _, c := range cases {
@@ -33,7 +33,7 @@ func TestSignalTask(t *testing.T) {
 	d.stdout(cfg, "up")
 	must.NoError(t, d.SignalTask(cfg.ID, "SIGUSR1"))
 	d.stdout(cfg, "got it")
-	must.ErrorContains(t, d.SignalTask(cfg.ID, "SIGNONE"), `signal "SIGNONE" is not known`)
+	must.ErrorContains(t, d.SignalTask(cfg.ID, "SIGNONE"), `unknown signal "SIGNONE"`)
 	must.ErrorContains(t, d.SignalTask("unknown", "SIGUSR1"), drivers.ErrTaskNotFound.Error())
 	must.NoError(t, d.SignalTask(cfg.ID, "SIGKILL"))
 	result := d.wait(cfg)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -13,6 +14,8 @@ import (
 	"github.com/containerd/errdefs"
 	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
@@ -170,6 +173,26 @@ func (d *Driver) hold(ctx context.Context, s *startup) (context.Context, func(),
 	return leased, release, nil
 }
 
+const (
+	// creationsPerCPU is how many containers are created at the same time for each of the node's CPUs. Creating a
+	// container mostly needs CPU: when fifty are created side by side, all are ready at the end; a few at a time, half of
+	// them are ready in half of the time and none is later. It is more than 1 since creation also waits for the disk.
+	creationsPerCPU = 2
+	// creationLimit is how long a creation holds the semaphore. One that hangs, in a hook or a file system, must not
+	// block the others.
+	creationLimit = 5 * time.Second
+)
+
+// acquireFor acquires the semaphore, which release or the end of limit releases, whichever comes first.
+func acquireFor(ctx context.Context, s *semaphore.Weighted, limit time.Duration) (release func(), err error) {
+	if err := s.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	once := sync.OnceFunc(func() { s.Release(1) })
+	timer := time.AfterFunc(limit, once)
+	return func() { timer.Stop(); once() }, nil
+}
+
 // launch fetches the image, creates the container and starts it.
 func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 	defer func() { d.images.collector.noteUse(s.options.Image, time.Now()) }()
@@ -186,11 +209,11 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 	d.at(startStorageReady)
 	d.sayCreating(s, i)
 	d.sayUnheard(s, i)
-	end, err := d.turns.take(ctx)
+	release, err := acquireFor(ctx, d.creations, creationLimit)
 	if err != nil {
 		return nil, err
 	}
-	defer end()
+	defer release()
 	container, err := d.createContainer(ctx, s, i)
 	if err != nil {
 		d.discard(s.id)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -13,6 +11,7 @@ import (
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/moby/sys/signal"
 	"golang.org/x/sys/unix"
 )
 
@@ -62,17 +61,11 @@ func (h *taskHandle) stopSignal(asked string) (syscall.Signal, error) {
 
 // parseSignal reads a signal by name ("SIGTERM", "term") or number.
 func parseSignal(s string) (syscall.Signal, error) {
-	if number, err := strconv.Atoi(s); err == nil && number > 0 && number <= maxSignal {
-		return syscall.Signal(number), nil
+	number, err := signal.ParseSignal(s)
+	if err != nil || number < 1 || number > maxSignal {
+		return 0, fmt.Errorf("unknown signal %q: use a name such as \"SIGTERM\" or a number from 1 to %d", s, maxSignal)
 	}
-	name := strings.ToUpper(s)
-	if !strings.HasPrefix(name, "SIG") {
-		name = "SIG" + name
-	}
-	if number := unix.SignalNum(name); number != 0 {
-		return number, nil
-	}
-	return 0, fmt.Errorf("signal %q is not known: use a name such as \"SIGTERM\" or a number from 1 to %d", s, maxSignal)
+	return number, nil
 }
 
 // kill sends the container's first process a signal, or all of its processes. That they have ended already is no error.
