@@ -77,8 +77,7 @@ type Driver struct {
 	points func(point)
 	// creations limits how many containers are created at the same time.
 	creations *semaphore.Weighted
-	// runtimes are what the programs of OCI runtimes are.
-	runtimes runtimePrograms
+	runtimes  runtimeVersions
 
 	// work counts the goroutines that spawn started; after ended there are no new ones.
 	workMu sync.Mutex

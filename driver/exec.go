@@ -111,12 +111,19 @@ func (h *taskHandle) exec(ctx context.Context, e *execution) (*drivers.ExitResul
 // its output is read to the end.
 func (h *taskHandle) newProcess(ctx context.Context, e *execution,
 ) (containerd.Process, func(containerd.Process), error) {
-	task, err := h.load(ctx)
+	container, err := h.driver.client.LoadContainer(ctx, h.state.ContainerID)
+	if err != nil {
+		return nil, nil, err
+	}
+	task, err := container.Task(ctx, nil)
 	if err != nil {
 		return nil, nil, err
 	}
 	spec, err := task.Spec(ctx)
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := h.driver.runtimes.checkExec(ctx, container, spec.Process.User); err != nil {
 		return nil, nil, err
 	}
 	running := make(chan containerd.Process, 1)

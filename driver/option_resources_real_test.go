@@ -176,7 +176,7 @@ func TestOption_Runtime(t *testing.T) {
 	own := filepath.Join(dir, "own-1.0")
 	must.NoError(t, os.WriteFile(own, []byte("#!/bin/sh\ntouch "+dir+"/used\nexec runc \"$@\"\n"), 0o755))
 	config := n.config()
-	config.AllowRuntimes, config.HookPath = []string{"crun", own}, linkRole(t, roleHook)
+	config.AllowRuntimes = []string{"crun", own}
 	d := newTestDriverWith(t, n, config)
 	for _, runtime := range []string{"", "runc", "crun", own} {
 		t.Run("runtime "+filepath.Base(runtime), func(t *testing.T) {
@@ -207,7 +207,7 @@ func TestOption_RuntimeCrunTakesTheOptions(t *testing.T) {
 	n := requireNode(t)
 	putCrunOnPath(t)
 	config := n.config()
-	config.Runtime, config.HookPath = "crun", linkRole(t, roleHook)
+	config.Runtime = "crun"
 	d := newTestDriverWith(t, n, config)
 	cfg := d.task(`tty; ulimit -n; cat /proc/self/oom_score_adj /proc/sys/net/core/somaxconn; hostname
 		cat /sys/fs/cgroup/pids.max || cat /sys/fs/cgroup/pids/pids.max; tr '\0' ' ' </proc/1/cmdline`, func(o *TaskConfig) {

@@ -19,7 +19,6 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"github.com/tranche-gpu/tranche/driver/ownnull"
 	"github.com/tranche-gpu/tranche/hooks"
 )
 
@@ -31,10 +30,6 @@ const (
 
 // playRole does what the program does by whose name this one was started.
 func playRole() (status int, ok bool) {
-	if runtime, ok := ownnull.Runtime(os.Args[0]); ok {
-		fmt.Fprintln(os.Stderr, ownnull.Become(runtime, os.Args[1:]))
-		return 1, true
-	}
 	switch filepath.Base(os.Args[0]) {
 	case roleHook:
 		return hooks.Main(os.Args, os.Stdin, os.Stderr), true

@@ -124,7 +124,7 @@ func (d *Driver) prepare(ctx context.Context, cfg *drivers.TaskConfig) (*startup
 	}
 	s := &startup{cfg: cfg, options: taskOptions, id: containerID(cfg)}
 	if s.runtime, err = taskOptions.runtime(&d.config); err == nil {
-		s.runtime, err = d.keepNull(ctx, s.runtime)
+		err = d.runtimes.checkStart(ctx, s.runtime, taskOptions)
 	}
 	if err != nil {
 		return nil, err

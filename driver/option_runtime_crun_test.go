@@ -1,0 +1,165 @@
+package driver
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	dtestutil "github.com/hashicorp/nomad/plugins/drivers/testutils"
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+)
+
+func TestIsOldCrun(t *testing.T) {
+	for output, want := range map[string]bool{
+		"crun version 1.8.1\ncommit: f8a09\n":              true,
+		"crun version 0.21\n":                              true,
+		"crun version 1.23.1\n":                            true,
+		"crun version 1.24\n":                              false,
+		"crun version 1.25.0.0.0.7-1f2a\n":                 false,
+		"crun version 2.0\n":                               false,
+		"runc version 1.1.5\ncommit: v1.1\n":               false,
+		"wrapper of\ncrun version 1.8.1\n":                 false,
+		"crun version 99999999999999999999.99999999999999": false,
+		"": false,
+	} {
+		must.Eq(t, want, isOldCrun(output), must.Sprint(output))
+	}
+}
+
+// fakeRuntime is a program that prints a version, and logs each call.
+func fakeRuntime(t *testing.T, file, version string) {
+	t.Helper()
+	must.NoError(t, os.WriteFile(file, []byte("#!/bin/sh\necho asked >>"+file+".log; echo '"+version+"'\n"), 0o755))
+}
+
+func TestRuntimeVersions_CheckStart(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "some-crun")
+	var versions runtimeVersions
+	given := ociRuntime{name: "crun", shim: defaultRuntime, program: file}
+	userns := &TaskConfig{Userns: usernsAuto}
+
+	fakeRuntime(t, file, "crun version 1.24.1")
+	must.NoError(t, versions.checkStart(t.Context(), given, userns))
+	must.NoError(t, versions.checkStart(t.Context(), given, userns))
+	calls, err := os.ReadFile(file + ".log")
+	must.NoError(t, err)
+	must.Eq(t, "asked\n", string(calls), must.Sprint("a version is looked up once"))
+
+	fakeRuntime(t, file, "crun version 1.8.1, another file")
+	err = versions.checkStart(t.Context(), given, userns)
+	for _, want := range []string{`option userns_mode = "auto"`, file, "a crun before 1.24", `or set runtime = "runc"`} {
+		must.ErrorContains(t, err, want)
+	}
+	must.NoError(t, versions.checkStart(t.Context(), given, &TaskConfig{}))
+
+	must.NoError(t, versions.checkStart(t.Context(), ociRuntime{name: "runc", shim: defaultRuntime}, userns))
+	must.NoError(t, os.Remove(file))
+	must.ErrorContains(t, versions.checkStart(t.Context(), given, userns), file)
+}
+
+// ownNull makes sure that /dev/null is the sandbox's, and not that of the machine that runs the test.
+func ownNull(t *testing.T) {
+	t.Helper()
+	var null, zero unix.Stat_t
+	must.NoError(t, unix.Stat(os.DevNull, &null))
+	must.NoError(t, unix.Stat("/dev/zero", &zero))
+	if os.Getenv("TRANCHE_SANDBOX") == "1" && null.Dev != zero.Dev {
+		return
+	}
+	const why = "this test may give /dev/null away, and has to run in a sandbox that has its own"
+	if os.Getenv("TRANCHE_REQUIRE_ROOT") == "1" {
+		t.Fatal(why)
+	}
+	t.Skip(why)
+}
+
+// nullIsRoots asserts that /dev/null still belongs to root, for everybody to read and write.
+func nullIsRoots(t *testing.T, after string) {
+	t.Helper()
+	var null unix.Stat_t
+	must.NoError(t, unix.Stat(os.DevNull, &null))
+	must.Eq(t, "0:0 20666", fmt.Sprintf("%d:%d %o", null.Uid, null.Gid, null.Mode), must.Sprint(after))
+}
+
+// An old crun starts no task and executes no command to which it would give the node's /dev/null.
+func TestOption_RuntimeLeavesTheHostsNull(t *testing.T) {
+	requireNode(t)
+	ownNull(t)
+	putCrunOnPath(t)
+	for _, discard := range []bool{false, true} {
+		d, _ := newLenientDriver(t, func(c *Config) {
+			c.Runtime, c.UsernsRange, c.DisableLogCollection = "crun", "231072:1310720", discard
+		})
+		for _, user := range []string{"", "app"} {
+			for stdin, edit := range map[string]func(*TaskConfig){
+				"nothing":    func(*TaskConfig) {},
+				"a terminal": func(o *TaskConfig) { o.TTY = true },
+				"a pipe":     func(o *TaskConfig) { o.Interactive = true },
+			} {
+				t.Run(fmt.Sprintf("user %q/%s/logs %v", user, stdin, !discard), func(t *testing.T) {
+					d.in(t).leavesNull(user, !discard, edit)
+					d.in(t).refusesUserns(user, edit)
+				})
+			}
+		}
+	}
+}
+
+func (d *testDriver) leavesNull(user string, logs bool, edit func(*TaskConfig)) {
+	d.t.Helper()
+	cfg := d.newTask("touch /tmp/up; exec sleep 1000", logs, edit)
+	cfg.User = user
+	if !logs {
+		cfg.StdoutPath, cfg.StderrPath = "", ""
+	}
+	d.start(cfg)
+	nullIsRoots(d.t, "after the start")
+	result, err := d.ExecTask(cfg.ID, []string{"/bin/sh", "-c", "readlink /proc/self/fd/0; cat; echo $?"}, 10*time.Second)
+	if user == "" {
+		must.NoError(d.t, err)
+		must.Eq(d.t, "/dev/null\n0\n", string(result.Stdout), must.Sprint(string(result.Stderr)))
+		code, out, _ := dtestutil.ExecTask(d.t, d.DriverHarness, cfg.ID, "tty", true, "")
+		must.Zero(d.t, code)
+		must.StrContains(d.t, out, "/dev/pts/")
+	} else {
+		must.ErrorContains(d.t, err, "a crun before 1.24")
+		must.ErrorContains(d.t, err, "install crun 1.24 or newer")
+	}
+	nullIsRoots(d.t, "after a command")
+	must.NoError(d.t, d.StopTask(cfg.ID, 0, "SIGKILL"))
+	must.NoError(d.t, d.DestroyTask(cfg.ID, false))
+	nullIsRoots(d.t, "after the end")
+	d.nothingLeft(cfg)
+}
+
+func (d *testDriver) refusesUserns(user string, edit func(*TaskConfig)) {
+	d.t.Helper()
+	cfg := d.failing(edit, func(o *TaskConfig) { o.Userns = usernsAuto })
+	cfg.User = user
+	_, _, err := d.StartTask(cfg)
+	must.ErrorContains(d.t, err, `option userns_mode = "auto"`)
+	must.ErrorContains(d.t, err, "a crun before 1.24")
+	nullIsRoots(d.t, "after a start that was refused")
+	d.nothingLeft(cfg)
+}
+
+// The task sees what it sees with every runtime: the container's own null device, at its end at once.
+func TestOption_RuntimeNullInTheContainer(t *testing.T) {
+	requireNode(t)
+	ownNull(t)
+	putCrunOnPath(t)
+	for runtime, modes := range map[string][]string{"runc": {usernsHost, usernsAuto}, "crun": {usernsHost}} {
+		t.Run(runtime, func(t *testing.T) {
+			d, _ := newLenientDriver(t, func(c *Config) { c.Runtime, c.UsernsRange = runtime, "231072:1310720" })
+			for _, userns := range modes {
+				cfg := d.in(t).task("readlink /proc/$$/fd/0; stat -L -c %t:%T:%a /proc/$$/fd/0; cat; cat /dev/stdin; echo end",
+					func(o *TaskConfig) { o.Userns = userns })
+				_, out := d.in(t).run(cfg, "end\n")
+				must.Eq(t, "/dev/null\n1:3:666\nend\n", out)
+			}
+		})
+	}
+}
