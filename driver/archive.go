@@ -16,6 +16,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/driver/client"
 )
 
 // importArchive reads an image from an archive in the task's directories.
@@ -38,10 +40,10 @@ func (d *Driver) importArchive(ctx context.Context, s *startup, source imageSour
 	defer file.Close()
 	index, err := archive.ImportIndex(ctx, d.client.ContentStore(), file)
 	if err != nil {
-		if isAway(err) {
-			return nil, d.away(err)
+		if client.IsUnavailable(err) {
+			return nil, d.client.Recoverable(err)
 		}
-		if isNoSpace(err) {
+		if client.IsDiskFull(err) {
 			return nil, importError(source, err)
 		}
 		return nil, importError(source, fmt.Errorf("%w: %w", errNoArchive, err))
@@ -50,7 +52,7 @@ func (d *Driver) importArchive(ctx context.Context, s *startup, source imageSour
 	if err != nil {
 		return nil, importError(source, err)
 	}
-	found := containerd.NewImageWithPlatform(d.client, images.Image{Name: source.given, Target: target},
+	found := containerd.NewImageWithPlatform(d.client.Client, images.Image{Name: source.given, Target: target},
 		s.options.platform())
 	if ok, err := complete(ctx, found); err != nil || !ok {
 		return nil, importError(source, errors.Join(fmt.Errorf("the archive is incomplete, or holds no image for %s",

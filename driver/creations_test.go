@@ -8,6 +8,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sync/semaphore"
+
+	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
 func TestAcquireFor_ReleasesOnce(t *testing.T) {
@@ -41,7 +43,7 @@ func TestStartTask_LimitsCreations(t *testing.T) {
 		started <- err
 	}()
 	eventually(t, "the start's lease", func() bool {
-		leases, err := d.client.LeasesService().List(d.ctx, fmt.Sprintf("labels.%q==%q", labelTaskID, cfg.ID))
+		leases, err := d.client.LeasesService().List(d.ctx, fmt.Sprintf("labels.%q==%q", naming.TaskID, cfg.ID))
 		return err == nil && len(leases) == 1
 	})
 	select {
@@ -49,7 +51,7 @@ func TestStartTask_LimitsCreations(t *testing.T) {
 		t.Fatalf("the start did not wait for the semaphore: %v", err)
 	case <-time.After(500 * time.Millisecond):
 	}
-	_, err := d.client.LoadContainer(d.ctx, containerID(cfg))
+	_, err := d.client.LoadContainer(d.ctx, naming.ContainerID(cfg))
 	must.ErrorIs(t, err, errdefs.ErrNotFound)
 
 	d.driver.creations.Release(1)

@@ -16,6 +16,8 @@ import (
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
 const testSecret = "hunter2-is-secret"
@@ -264,7 +266,7 @@ func (d *testDriver) noSecret(logs *lockedBuffer) {
 		return nil
 	})
 	must.NoError(d.t, err)
-	must.StrContains(d.t, text, labelOwned)
+	must.StrContains(d.t, text, naming.Owned)
 	for _, secret := range []string{testSecret, basicAuth("user", testSecret)} {
 		must.StrNotContains(d.t, text, secret)
 	}

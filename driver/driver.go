@@ -9,12 +9,10 @@ import (
 	"context"
 	"fmt"
 	"runtime"
-	"sync"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content/proxy"
-	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/log"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/drivers/shared/eventer"
@@ -23,20 +21,19 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers/fsisolation"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 	"golang.org/x/sync/semaphore"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 
+	"github.com/tranche-gpu/tranche/driver/client"
+	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/internal/keylock"
 	"github.com/tranche-gpu/tranche/internal/version"
 )
 
 const (
 	// PluginName is the driver's name in a jobspec.
-	PluginName = "containerd"
+	PluginName = naming.PluginName
 	// handleVersion is the version of taskState; raise it with each change that older drivers cannot read.
 	handleVersion = 1
-	// callTimeout bounds a call to containerd that should take no time. Calls wait for a containerd that is away, so
-	// this is also how long they wait.
-	callTimeout = 30 * time.Second
+	labelPrefix   = naming.Prefix
 )
 
 // Driver is the task driver. Make one with New.
@@ -47,10 +44,10 @@ type Driver struct {
 	cancel context.CancelFunc
 	logger hclog.Logger
 
-	// Set by SetConfig, and not changed afterwards. owner is what labelOwner is to this process.
+	// Set by SetConfig, and not changed afterwards. owner is what naming.Owner is to this process.
 	config Config
 	owner  string
-	client *containerd.Client
+	client *client.Client
 	grants *grants
 	// ticksPerCore is the capacity of one core in MHz, by which Nomad accounts CPU, and totalTicks that of all of them;
 	// 0 where unknown.
@@ -61,10 +58,10 @@ type Driver struct {
 	// hostIDs are those of user namespaces that are being made.
 	hostIDs idReservations
 	// volumes has a lock per named volume that is being made.
-	volumes keyedLock
+	volumes keylock.Locks
 	// starts are the starts in progress; removals has a lock for each container that is being removed.
 	starts   starts
-	removals keyedLock
+	removals keylock.Locks
 	agents   agents
 	empty    emptyCgroups
 	health   gpuHealth
@@ -78,11 +75,6 @@ type Driver struct {
 	// creations limits how many containers are created at the same time.
 	creations *semaphore.Weighted
 	runtimes  runtimeVersions
-
-	// work counts the goroutines that spawn started; after ended there are no new ones.
-	workMu sync.Mutex
-	work   sync.WaitGroup
-	ended  bool
 }
 
 var (
@@ -174,24 +166,19 @@ func (d *Driver) connect(config Config) error {
 	if d.owner, err = thisOwner(); err != nil {
 		return err
 	}
-	client, err := containerd.New(config.ContainerdAddress,
-		containerd.WithServices(containerd.WithContentStore(blobs)),
-		containerd.WithExtraDialOpts([]grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, MaxDelay: 2 * time.Second},
-			MinConnectTimeout: 5 * time.Second,
-		})}),
-		// A containerd that is away for a while is waited for, up to the deadline of the call.
-		containerd.WithCallOpts([]grpc.CallOption{grpc.WaitForReady(true)}))
+	connected, err := client.New(d.ctx, client.Config{
+		Address: config.ContainerdAddress, Namespace: config.Namespace, Snapshotter: config.Snapshotter,
+	}, containerd.WithServices(containerd.WithContentStore(blobs)))
 	if err != nil {
 		return fmt.Errorf("plugin option containerd_address = %q: %w", config.ContainerdAddress, err)
 	}
-	blobs.Store = proxy.NewContentStore(client.Conn())
-	d.config, d.client = config, client
+	blobs.Store = proxy.NewContentStore(connected.Conn())
+	d.config, d.client = config, connected
 	d.grants = &grants{config: config.runtimeConfig(), logger: d.logger, refreshPeriod: claimRefreshPeriod}
 	d.sweepStorage()
-	d.spawn(d.watchOOM)
+	d.client.Go(d.watchOOM)
 	if config.GC.DanglingContainers.Enabled {
-		d.spawn(d.reconcile)
+		d.client.Go(d.reconcile)
 	}
 	if config.GC.Image {
 		d.images.collector = newImageCollector(firstDuration(config.GC.ImageDelay))
@@ -199,36 +186,12 @@ func (d *Driver) connect(config Config) error {
 	return nil
 }
 
-// spawn runs f, which ends with the driver's context, in a goroutine that Shutdown waits for. A driver that has been
-// shut down starts none.
-func (d *Driver) spawn(f func()) {
-	d.workMu.Lock()
-	defer d.workMu.Unlock()
-	if !d.ended {
-		d.work.Go(f)
-	}
-}
-
 // Shutdown ends what the driver does. Containers are left running.
 func (d *Driver) Shutdown() {
 	d.cancel()
-	d.workMu.Lock()
-	d.ended = true
-	d.workMu.Unlock()
 	if d.client != nil {
 		d.client.Close()
 	}
-	d.work.Wait()
-}
-
-// namespaced returns a context for calls in our namespace.
-func (d *Driver) namespaced(ctx context.Context) context.Context {
-	return namespaces.WithNamespace(ctx, d.config.Namespace)
-}
-
-// call returns a context for one call, or a few, that should take no time.
-func (d *Driver) call() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(d.namespaced(d.ctx), callTimeout)
 }
 
 // say emits a task event, which the user sees in `nomad alloc status`.

@@ -76,7 +76,7 @@ func (h *taskHandle) exec(ctx context.Context, e *execution) (*drivers.ExitResul
 	if h.exit() != nil {
 		return nil, fmt.Errorf("execute %q in the task: the task has ended", e.command[0])
 	}
-	ctx = h.driver.namespaced(ctx)
+	ctx = h.driver.client.Namespaced(ctx)
 	process, startedAs, err := h.newProcess(ctx, e)
 	if err != nil {
 		return nil, fmt.Errorf("execute %q in the task: %w", e.command[0], err)
@@ -172,7 +172,7 @@ func execSpec(base *specs.Process, e *execution) *specs.Process {
 
 // endProcess removes the process from containerd, by force if it still runs.
 func (h *taskHandle) endProcess(process containerd.Process) {
-	ctx, cancel := h.driver.call()
+	ctx, cancel := h.driver.client.Call()
 	defer cancel()
 	_, err := process.Delete(ctx)
 	if errdefs.IsFailedPrecondition(err) {

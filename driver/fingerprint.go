@@ -27,7 +27,7 @@ func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, 
 	fingerprints := make(chan *drivers.Fingerprint)
 	if d.client != nil {
 		// An agent listens that uses the driver. Nomad also starts the plugin to have its configuration checked.
-		d.images.tending.Do(func() { d.spawn(d.tendImages) })
+		d.images.tending.Do(func() { d.client.Go(d.tendImages) })
 	}
 	go func() {
 		defer close(fingerprints)
@@ -53,12 +53,12 @@ func (d *Driver) fingerprint(ctx context.Context) (f *drivers.Fingerprint, answe
 	if d.client == nil {
 		return unwell(drivers.HealthStateUndetected, "the plugin has not been configured"), false
 	}
-	ctx, cancel := context.WithTimeout(d.namespaced(ctx), restartGrace)
+	ctx, cancel := context.WithTimeout(d.client.Namespaced(ctx), restartGrace)
 	defer cancel()
 	version, err := d.client.Version(ctx)
 	address := d.config.ContainerdAddress
 	if err == nil {
-		if missing := d.checkSnapshotter(ctx); missing != nil {
+		if missing := d.client.CheckSnapshotter(ctx); missing != nil {
 			return unwell(drivers.HealthStateUnhealthy, missing.Error()), true
 		}
 		return &drivers.Fingerprint{
@@ -98,7 +98,7 @@ func (d *Driver) awaitChange(ctx context.Context, answered bool) {
 		if conn, ok := d.client.Conn().(*grpc.ClientConn); ok {
 			conn.WaitForStateChange(ctx, connectivity.Ready)
 		}
-	case d.pause(fingerprintPause):
+	case d.client.Pause(fingerprintPause):
 		// Returns when containerd answers.
 		_, _ = d.client.IsServing(ctx)
 	}

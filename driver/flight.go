@@ -9,12 +9,15 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
 	nstructs "github.com/hashicorp/nomad/nomad/structs"
+
+	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/internal/keylock"
 )
 
 // imageState is what the driver keeps in mind about images. The zero value is ready.
 type imageState struct {
 	flights   flights
-	unpacking keyedLock
+	unpacking keylock.Locks
 	pace      pullPace
 	collector *imageCollector // nil where images are not collected
 	// tending starts tendImages.
@@ -88,13 +91,13 @@ func (d *Driver) board(s *startup, source imageSource) *flight {
 	all.mu.Lock()
 	f := all.byKey[key]
 	if f == nil {
-		ctx, cancel := context.WithCancel(d.namespaced(d.ctx))
+		ctx, cancel := context.WithCancel(d.client.Context())
 		f = &flight{key: key, source: source, options: s.options, cancel: cancel, landed: make(chan struct{})}
 		if all.byKey == nil {
 			all.byKey = map[flightKey]*flight{}
 		}
 		all.byKey[key] = f
-		d.spawn(func() { d.fly(ctx, f) })
+		d.client.Go(func() { d.fly(ctx, f) })
 	}
 	f.passengers = append(f.passengers, s)
 	pulling := f.pulling
@@ -150,7 +153,7 @@ func (d *Driver) obtain(ctx context.Context, f *flight) (containerd.Image, error
 	case errdefs.IsNotFound(err):
 		return d.pull(ctx, f)
 	case err != nil:
-		return nil, d.away(fmt.Errorf("look for image %q in containerd: %w", f.source.given, err))
+		return nil, d.client.Recoverable(fmt.Errorf("look for image %q in containerd: %w", f.source.given, err))
 	}
 	if !unpacked {
 		err = d.unpack(ctx, f.source, found)
@@ -158,7 +161,7 @@ func (d *Driver) obtain(ctx context.Context, f *flight) (containerd.Image, error
 	if errdefs.IsNotFound(err) {
 		return d.pull(ctx, f) // A part of it was removed meanwhile.
 	}
-	if err != nil || !f.source.latest() || found.Labels()[labelOwned] != PluginName {
+	if err != nil || !f.source.latest() || found.Labels()[naming.Owned] != PluginName {
 		return found, err
 	}
 	// As with docker, the tag latest means what is the latest now. Without an answer, what is there will do.

@@ -28,7 +28,7 @@ func (d *Driver) healthOf(h *taskHandle) {
 	if !holdsClaims(h.cfg.DeviceEnv) {
 		return
 	}
-	d.health.watch.Do(func() { d.spawn(d.watchHealth) })
+	d.health.watch.Do(func() { d.client.Go(d.watchHealth) })
 	select {
 	case d.health.tasks <- struct{}{}:
 	default: // it will be looked anyway

@@ -74,7 +74,7 @@ func TestSpecOptions_GPUComesLast(t *testing.T) {
 			return nil
 		}),
 	}}
-	ctx := d.namespaced(context.Background())
+	ctx := d.client.Namespaced(context.Background())
 	spec := &Spec{}
 	for _, opt := range d.specOptions(s, &image{}) {
 		must.NoError(t, opt(ctx, nil, &testContainer, spec))

@@ -54,7 +54,7 @@ func (h *taskHandle) nomadHandle() (*drivers.TaskHandle, error) {
 // adopt takes the task into the store and starts to wait for its end.
 func (d *Driver) adopt(h *taskHandle) {
 	d.tasks.put(h)
-	d.spawn(func() { h.awaitExit(d.namespaced(d.ctx)) })
+	d.client.Go(func() { h.awaitExit(d.client.Context()) })
 	d.healthOf(h)
 }
 
@@ -82,11 +82,11 @@ func (h *taskHandle) awaitExit(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	notices := make(chan exitNotice, 2)
-	askShim := sync.OnceFunc(func() { h.driver.spawn(func() { h.askShim(ctx, notices) }) })
+	askShim := sync.OnceFunc(func() { h.driver.client.Go(func() { h.askShim(ctx, notices) }) })
 	if h.unseen {
 		askShim()
 	}
-	h.driver.spawn(func() { h.askContainerd(ctx, notices, askShim) })
+	h.driver.client.Go(func() { h.askContainerd(ctx, notices, askShim) })
 	select {
 	case notice := <-notices:
 		if notice.lost {

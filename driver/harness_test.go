@@ -23,6 +23,7 @@ import (
 	dtestutil "github.com/hashicorp/nomad/plugins/drivers/testutils"
 	"github.com/shoenig/test/must"
 
+	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/e2e/images"
 	"github.com/tranche-gpu/tranche/e2e/node"
 )
@@ -337,7 +338,7 @@ func waitFor(condition func() bool) bool {
 // nothingLeft asserts that nothing of the task is in containerd: no container, process, snapshot or lease.
 func (d *testDriver) nothingLeft(cfg *drivers.TaskConfig) {
 	d.t.Helper()
-	id := containerID(cfg)
+	id := naming.ContainerID(cfg)
 	containers, err := d.client.Containers(d.ctx)
 	must.NoError(d.t, err)
 	for _, c := range containers {
@@ -345,7 +346,7 @@ func (d *testDriver) nothingLeft(cfg *drivers.TaskConfig) {
 	}
 	_, err = d.client.SnapshotService(defaultSnapshotter).Stat(d.ctx, id)
 	must.Error(d.t, err, must.Sprint("a snapshot is left"))
-	leases, err := d.client.LeasesService().List(d.ctx, fmt.Sprintf("labels.%q==%q", labelTaskID, cfg.ID))
+	leases, err := d.client.LeasesService().List(d.ctx, fmt.Sprintf("labels.%q==%q", naming.TaskID, cfg.ID))
 	must.NoError(d.t, err)
 	must.SliceEmpty(d.t, leases, must.Sprint("a lease is left"))
 }
@@ -376,7 +377,7 @@ func alive(pid int) bool {
 // killTaskBehindTheDriver removes the task's processes and its shim, and leaves the record of the container.
 func (d *testDriver) killTaskBehindTheDriver(cfg *drivers.TaskConfig) {
 	d.t.Helper()
-	container, err := d.client.LoadContainer(d.ctx, containerID(cfg))
+	container, err := d.client.LoadContainer(d.ctx, naming.ContainerID(cfg))
 	must.NoError(d.t, err)
 	task, err := container.Task(d.ctx, nil)
 	must.NoError(d.t, err)

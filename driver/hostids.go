@@ -11,13 +11,13 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/tranche-gpu/tranche/driver/client"
+	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
 // idsPerContainer is how many IDs a container with a user namespace has: those that images use.
 const idsPerContainer = 1 << 16
-
-// labelHostIDs says which of the host's IDs a container has, so that a later life of the plugin gives them to no other.
-const labelHostIDs = labelPrefix + "host-ids"
 
 // idRange is a range of the host's user and group IDs.
 type idRange struct{ first, count uint64 }
@@ -33,7 +33,7 @@ func (r idRange) mappings() []specs.LinuxIDMapping {
 
 func (r idRange) String() string { return fmt.Sprintf("%d:%d", r.first, r.count) }
 
-// parseHostIDs reads the value of labelHostIDs.
+// parseHostIDs reads the value of naming.HostIDs.
 func parseHostIDs(label string) (idRange, error) {
 	first, count, _ := strings.Cut(label, ":")
 	firstID, errFirst := strconv.ParseUint(first, 10, 32)
@@ -105,17 +105,17 @@ func (d *Driver) reserveHostIDs(ctx context.Context, s *startup) (release func()
 
 // labelledHostIDs are the ranges of all containers of ours that exist.
 func (d *Driver) labelledHostIDs(ctx context.Context) ([]idRange, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, client.CallTimeout)
 	defer cancel()
-	records, err := d.client.ContainerService().List(ctx, fmt.Sprintf("labels.%q", labelHostIDs))
+	records, err := d.client.ContainerService().List(ctx, fmt.Sprintf("labels.%q", naming.HostIDs))
 	if err != nil {
-		return nil, d.away(fmt.Errorf("look for the host IDs of other containers: %w", err))
+		return nil, d.client.Recoverable(fmt.Errorf("look for the host IDs of other containers: %w", err))
 	}
 	var taken []idRange
 	for _, record := range records {
-		ids, err := parseHostIDs(record.Labels[labelHostIDs])
+		ids, err := parseHostIDs(record.Labels[naming.HostIDs])
 		if err != nil {
-			return nil, fmt.Errorf("read the host IDs of container %s from its label %s: %w", record.ID, labelHostIDs, err)
+			return nil, fmt.Errorf("read the host IDs of container %s from its label %s: %w", record.ID, naming.HostIDs, err)
 		}
 		taken = append(taken, ids)
 	}
@@ -127,5 +127,5 @@ func withHostIDsLabel(ids *idRange) containerd.NewContainerOpts {
 	if ids == nil {
 		return containerd.WithAdditionalContainerLabels(nil)
 	}
-	return containerd.WithAdditionalContainerLabels(map[string]string{labelHostIDs: ids.String()})
+	return containerd.WithAdditionalContainerLabels(map[string]string{naming.HostIDs: ids.String()})
 }

@@ -95,14 +95,14 @@ func (d *Driver) ensureImage(ctx context.Context, s *startup) (*image, error) {
 	}
 	if err != nil {
 		// Without its snapshotter containerd fails in words that do not help.
-		if missing := d.checkSnapshotter(ctx); missing != nil {
+		if missing := d.client.CheckSnapshotter(ctx); missing != nil {
 			return nil, missing
 		}
 		return nil, err
 	}
 	parsed, err := imageConfig(ctx, found)
 	if err != nil {
-		return nil, d.away(fmt.Errorf("read the configuration of image %q: %w", source.given, err))
+		return nil, d.client.Recoverable(fmt.Errorf("read the configuration of image %q: %w", source.given, err))
 	}
 	if err := d.judgePlatform(s, source, parsed.Platform); err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func (d *Driver) fetchKept(ctx context.Context, s *startup, source imageSource) 
 		kept, err := d.keepImage(ctx, found)
 		switch {
 		case err != nil:
-			return nil, d.away(fmt.Errorf("keep image %q while the task starts: %w", source.given, err))
+			return nil, d.client.Recoverable(fmt.Errorf("keep image %q while the task starts: %w", source.given, err))
 		case kept:
 			return found, nil
 		case try == fetchTries:
@@ -151,7 +151,7 @@ func (d *Driver) keepImage(ctx context.Context, i containerd.Image) (kept bool, 
 
 // unpack makes snapshots of the image's layers, once however many tasks wait for it.
 func (d *Driver) unpack(ctx context.Context, source imageSource, i containerd.Image) error {
-	unlock, err := d.images.unpacking.lock(ctx, i.Target().Digest.String())
+	unlock, err := d.images.unpacking.Lock(ctx, i.Target().Digest.String())
 	if err != nil {
 		return fmt.Errorf("unpack image %q: %w", source.given, err)
 	}
@@ -161,7 +161,7 @@ func (d *Driver) unpack(ctx context.Context, source imageSource, i containerd.Im
 		err = i.Unpack(ctx, d.config.Snapshotter)
 	}
 	if err != nil {
-		return d.away(noSpace(fmt.Errorf("unpack image %q: %w", source.given, err)))
+		return d.client.Recoverable(noSpace(fmt.Errorf("unpack image %q: %w", source.given, err)))
 	}
 	return nil
 }
@@ -192,7 +192,7 @@ func (d *Driver) findImage(ctx context.Context, source imageSource, platform pla
 	if err != nil {
 		return nil, false, err
 	}
-	found = containerd.NewImageWithPlatform(d.client, record, platform)
+	found = containerd.NewImageWithPlatform(d.client.Client, record, platform)
 	// What has been unpacked can run. Of an image that a lazy snapshotter serves, that may be all there ever is.
 	unpacked, err = found.IsUnpacked(ctx, d.config.Snapshotter)
 	if err == nil && unpacked {

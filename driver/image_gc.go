@@ -9,11 +9,9 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
 	"github.com/hashicorp/nomad/plugins/drivers"
-)
 
-// labelUnusedSince is on the record of an image of ours, and holds since when no task has used it. It is for the next
-// life of the plugin; this one keeps the time in mind.
-const labelUnusedSince = labelPrefix + "unused-since"
+	"github.com/tranche-gpu/tranche/driver/naming"
+)
 
 const (
 	// collectorGrace is how long a new life of the plugin removes nothing: Nomad is just starting its tasks again.
@@ -79,7 +77,7 @@ func (c *imageCollector) forget(reference string) {
 // unusedSince is since when nobody has used the image, which nobody uses now.
 func (c *imageCollector) unusedSince(record images.Image) time.Time {
 	since := c.lastUseOf(record.Name)
-	noted, err := time.Parse(time.RFC3339Nano, record.Labels[labelUnusedSince])
+	noted, err := time.Parse(time.RFC3339Nano, record.Labels[naming.UnusedSince])
 	if err == nil && noted.After(since) {
 		return noted
 	}
@@ -115,7 +113,7 @@ func (d *Driver) imageUnused(cfg *drivers.TaskConfig) {
 func (d *Driver) tendImages() {
 	for err := d.dropDeadPulls(); err != nil; err = d.dropDeadPulls() {
 		d.logger.Debug("what a dead plugin process pulled in part is still there; trying again", "error", err)
-		if !d.pause(collectorRetry) {
+		if !d.client.Pause(collectorRetry) {
 			return
 		}
 	}
@@ -131,7 +129,7 @@ func (d *Driver) tendImages() {
 			return
 		case <-timer.C:
 		case <-c.wake:
-			if !d.pause(c.settle) {
+			if !d.client.Pause(c.settle) {
 				return
 			}
 		}
@@ -147,14 +145,14 @@ func (d *Driver) tendImages() {
 // dropDeadPulls removes the leases of pulls whose plugin process is dead, this agent's or another's, and so what they had
 // fetched.
 func (d *Driver) dropDeadPulls() error {
-	ctx, cancel := d.call()
+	ctx, cancel := d.client.Call()
 	defer cancel()
-	found, err := d.client.LeasesService().List(ctx, fmt.Sprintf("labels.%q", labelPull))
+	found, err := d.client.LeasesService().List(ctx, fmt.Sprintf("labels.%q", naming.Pull))
 	if err != nil {
 		return fmt.Errorf("list leases: %w", err)
 	}
 	for _, lease := range found {
-		if !ownerDied(lease.Labels[labelOwner]) {
+		if !ownerDied(lease.Labels[naming.Owner]) {
 			continue
 		}
 		if err := d.dropLease(lease, false); err != nil {
@@ -166,10 +164,10 @@ func (d *Driver) dropDeadPulls() error {
 
 // sweepImages removes the images that are due, and returns how long it is until the next sweep.
 func (d *Driver) sweepImages() (time.Duration, error) {
-	ctx, cancel := d.call()
+	ctx, cancel := d.client.Call()
 	defer cancel()
 	c := d.images.collector
-	ours, err := d.client.ImageService().List(ctx, fmt.Sprintf("labels.%q==%q", labelOwned, PluginName))
+	ours, err := d.client.ImageService().List(ctx, fmt.Sprintf("labels.%q==%q", naming.Owned, PluginName))
 	if err != nil {
 		return 0, fmt.Errorf("list images: %w", err)
 	}
@@ -202,14 +200,14 @@ func (d *Driver) sweepImages() (time.Duration, error) {
 // which a task is being started, by this agent or another: the lease of a start names its image.
 func (d *Driver) imagesInUse(ctx context.Context) (map[string]bool, error) {
 	// First, since a start that ends now has a container afterwards.
-	starting, err := d.client.LeasesService().List(ctx, labelled(labelOwned, PluginName))
+	starting, err := d.client.LeasesService().List(ctx, naming.Filter(naming.Owned, PluginName))
 	if err != nil {
 		return nil, fmt.Errorf("list leases: %w", err)
 	}
 	used := map[string]bool{}
 	for _, lease := range starting {
-		source, err := parseImage(lease.Labels[labelImage])
-		if err == nil && !ownerDied(lease.Labels[labelOwner]) {
+		source, err := parseImage(lease.Labels[naming.Image])
+		if err == nil && !ownerDied(lease.Labels[naming.Owner]) {
 			used[source.reference] = true
 		}
 	}
@@ -226,11 +224,11 @@ func (d *Driver) imagesInUse(ctx context.Context) (map[string]bool, error) {
 // noteUnused writes down since when the image is unused.
 func (d *Driver) noteUnused(ctx context.Context, record images.Image, since time.Time) error {
 	noted := since.UTC().Format(time.RFC3339Nano)
-	if record.Labels[labelUnusedSince] == noted {
+	if record.Labels[naming.UnusedSince] == noted {
 		return nil
 	}
-	record.Labels[labelUnusedSince] = noted
-	_, err := d.client.ImageService().Update(ctx, record, "labels."+labelUnusedSince)
+	record.Labels[naming.UnusedSince] = noted
+	_, err := d.client.ImageService().Update(ctx, record, "labels."+naming.UnusedSince)
 	if err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("note that image %s is unused: %w", record.Name, err)
 	}
@@ -253,7 +251,7 @@ func (d *Driver) removeImage(ctx context.Context, record images.Image, since tim
 		return c.due(last), nil
 	}
 	now, err := d.client.ImageService().Get(ctx, record.Name)
-	if err == nil && (now.Labels[labelOwned] != PluginName || now.Target.Digest != record.Target.Digest) {
+	if err == nil && (now.Labels[naming.Owned] != PluginName || now.Target.Digest != record.Target.Digest) {
 		// Somebody else has made it theirs.
 		return c.delay, nil
 	}

@@ -14,12 +14,14 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
 func TestImageCollector_UnusedSince(t *testing.T) {
 	now := time.Now()
 	label := func(at time.Time) map[string]string {
-		return map[string]string{labelUnusedSince: at.Format(time.RFC3339Nano)}
+		return map[string]string{naming.UnusedSince: at.Format(time.RFC3339Nano)}
 	}
 	cases := []struct {
 		name    string
@@ -32,7 +34,7 @@ func TestImageCollector_UnusedSince(t *testing.T) {
 		{"noted by this life", label(now.Add(-time.Minute)), now.Add(-time.Minute), now.Add(-time.Minute)},
 		{"never noted", nil, now.Add(-time.Minute), now.Add(-time.Minute)},
 		{"nobody knows", nil, time.Time{}, now},
-		{"a label that says nothing", map[string]string{labelUnusedSince: "long ago"}, time.Time{}, now},
+		{"a label that says nothing", map[string]string{naming.UnusedSince: "long ago"}, time.Time{}, now},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -145,7 +147,7 @@ func TestImageGC_KnowsTheContainersOfAnEarlierLife(t *testing.T) {
 	eventually(t, "the removal of the other image", func() bool { return !d.hasImage(ended) })
 	record, err := d.client.ImageService().Get(d.ctx, used)
 	must.NoError(t, err)
-	must.MapNotContainsKey(t, record.Labels, labelUnusedSince)
+	must.MapNotContainsKey(t, record.Labels, naming.UnusedSince)
 	must.NoError(t, d.DestroyTask(cfg.ID, true))
 	eventually(t, "the removal of the image", func() bool { return !d.hasImage(used) })
 }
@@ -156,7 +158,7 @@ func (d *testDriver) noted(ref string) {
 	eventually(d.t, "the note", func() bool {
 		record, err := d.client.ImageService().Get(d.ctx, ref)
 		must.NoError(d.t, err)
-		return record.Labels[labelUnusedSince] != ""
+		return record.Labels[naming.UnusedSince] != ""
 	})
 }
 
@@ -232,7 +234,7 @@ func TestImageGC_WaitsForStarts(t *testing.T) {
 	d.start(cfg)
 	record, err := d.client.ImageService().Get(d.ctx, ref)
 	must.NoError(t, err)
-	must.Eq(t, PluginName, record.Labels[labelOwned])
+	must.Eq(t, PluginName, record.Labels[naming.Owned])
 
 	try := func() bool {
 		t.Helper()
@@ -324,7 +326,7 @@ func TestImage_RemovedUnderAStart(t *testing.T) {
 
 func (d *testDriver) pullLeases() int {
 	d.t.Helper()
-	found, err := d.client.LeasesService().List(d.ctx, `labels."`+labelPull+`"`)
+	found, err := d.client.LeasesService().List(d.ctx, `labels."`+naming.Pull+`"`)
 	must.NoError(d.t, err)
 	return len(found)
 }
@@ -345,7 +347,7 @@ func (d *testDriver) dieInAPull() {
 	d.t.Cleanup(kill)
 	eventually(d.t, "the pull", func() bool { return reg.gets(layer) > 0 })
 	kill()
-	d.t.Cleanup(func() { _ = d.client.LeasesService().Delete(d.ctx, leases.Lease{ID: containerID(cfg)}) })
+	d.t.Cleanup(func() { _ = d.client.LeasesService().Delete(d.ctx, leases.Lease{ID: naming.ContainerID(cfg)}) })
 }
 
 // Two agents may use one namespace of a containerd.

@@ -17,6 +17,9 @@ import (
 	pathrs "github.com/cyphar/filepath-securejoin/pathrs-lite"
 	"github.com/opencontainers/image-spec/identity"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/driver/client"
+	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
 // imageTree reads the files of the task's image before there is a container, by a read-only snapshot of it.
@@ -39,7 +42,7 @@ func (t *imageTree) view(ctx context.Context) error {
 		return fmt.Errorf("read the layers of image %q: %w", t.image.source.given, err)
 	}
 	snapshotter := t.driver.client.SnapshotService(t.driver.config.Snapshotter)
-	parent, owner := identity.ChainID(layers).String(), snapshots.WithLabels(labels(t.startup.cfg, t.startup.options.Image))
+	parent, owner := identity.ChainID(layers).String(), snapshots.WithLabels(naming.Labels(t.startup.cfg, t.startup.options.Image))
 	mounts, err := snapshotter.View(ctx, t.key(), parent, owner)
 	if errdefs.IsAlreadyExists(err) {
 		// An earlier life of the plugin was killed while it read.
@@ -60,7 +63,7 @@ func (t *imageTree) close(ctx context.Context) error {
 		return nil
 	}
 	// That the start was cancelled is no reason to leave it.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), client.CallTimeout)
 	defer cancel()
 	err := t.driver.client.SnapshotService(t.driver.config.Snapshotter).Remove(ctx, t.key())
 	if err != nil && !errdefs.IsNotFound(err) {

@@ -12,6 +12,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
 // stubborn is a task that tells which life of it this is, to its log and to the host, and does not stop when asked.
@@ -77,7 +79,7 @@ func TestKilledInStartTask_StartedAgain(t *testing.T) {
 			next := newTestDriverWith(t, n, config)
 			next.start(cfg)
 			next.runsOnce(cfg)
-			must.Eq(t, containerID(cfg), claims.holder(t))
+			must.Eq(t, naming.ContainerID(cfg), claims.holder(t))
 			must.NoError(t, next.StopTask(cfg.ID, 50*time.Millisecond, "SIGTERM"))
 			must.NoError(t, next.DestroyTask(cfg.ID, false))
 			next.noTraces(cfg)

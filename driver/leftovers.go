@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/driver/client"
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
@@ -205,7 +206,7 @@ func (a *agents) ownsAlloc(id string) bool {
 // shimIsEmpty reports whether containerd has no container of the shim's, and the shim no process. A container's record is
 // there before its shim, and as long as its processes.
 func (d *Driver) shimIsEmpty(ctx context.Context, p proc.ID, id string) bool {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, client.CallTimeout)
 	defer cancel()
 	_, err := d.client.ContainerService().Get(ctx, id)
 	return errdefs.IsNotFound(err) && !p.HasChildren()

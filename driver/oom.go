@@ -11,11 +11,13 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/typeurl/v2"
+
+	"github.com/tranche-gpu/tranche/driver/client"
 )
 
 // watchOOM listens for containerd's out-of-memory events as long as the driver lives, and tells the users of the tasks.
 func (d *Driver) watchOOM() {
-	ctx := d.namespaced(d.ctx)
+	ctx := d.client.Context()
 	filter := fmt.Sprintf("topic==%q,namespace==%q", "/tasks/oom", d.config.Namespace)
 	for ctx.Err() == nil {
 		envelopes, errs := d.client.Subscribe(ctx, filter)
@@ -75,7 +77,7 @@ func oomKillsOf(ctx context.Context, task containerd.Task, status containerd.Exi
 // cannot come after the exit, and is not lost while this plugin or containerd is away: it stands until the container is
 // removed. Errors mean that nothing is known.
 func countOOMKills(ctx context.Context, task containerd.Task) uint64 {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, client.CallTimeout)
 	defer cancel()
 	metric, err := task.Metrics(ctx)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/runtime/ask"
 )
 
@@ -82,7 +83,7 @@ func (d *testDriver) askingImage() string {
 func (d *testDriver) asksNothing(cfg *drivers.TaskConfig, env string) {
 	d.t.Helper()
 	must.StrContains(d.t, env, "GREETING=hello\n")
-	container, err := d.client.LoadContainer(d.ctx, containerID(cfg))
+	container, err := d.client.LoadContainer(d.ctx, naming.ContainerID(cfg))
 	must.NoError(d.t, err)
 	spec, err := container.Spec(d.ctx)
 	must.NoError(d.t, err)
@@ -98,7 +99,7 @@ func (d *testDriver) asksNothing(cfg *drivers.TaskConfig, env string) {
 // bundledSpec is the spec of a task that runs, from the file of it that its runtime was given.
 func (d *testDriver) bundledSpec(cfg *drivers.TaskConfig) *specs.Spec {
 	d.t.Helper()
-	files, err := filepath.Glob(filepath.Join(d.node.containerd.Dir, "state", "io.containerd.runtime.v2.task", "*", containerID(cfg),
+	files, err := filepath.Glob(filepath.Join(d.node.containerd.Dir, "state", "io.containerd.runtime.v2.task", "*", naming.ContainerID(cfg),
 		"config.json"))
 	must.NoError(d.t, err)
 	must.Len(d.t, 1, files)

@@ -11,6 +11,8 @@ import (
 	labelrules "github.com/containerd/containerd/v2/pkg/labels"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
 // extraLabelPrefix is what the names of extra_labels get in front, as the docker driver has them.
@@ -34,7 +36,7 @@ func withAnnotations(options *TaskConfig) oci.SpecOpts {
 func containerLabels(s *startup, extra []string) map[string]string {
 	all := s.options.Labels.merged()
 	maps.Copy(all, extraLabels(s.cfg, extra))
-	maps.Copy(all, labels(s.cfg, s.options.Image))
+	maps.Copy(all, naming.Labels(s.cfg, s.options.Image))
 	return all
 }
 

@@ -12,6 +12,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
 // Each option here is tried in a real container.
@@ -196,11 +198,11 @@ func TestOption_LabelsAndAnnotations(t *testing.T) {
 		o.Annotations = mapStrStr{{"com.example/note": "hello"}}
 	})
 	d.start(cfg)
-	container, err := d.client.LoadContainer(d.ctx, containerID(cfg))
+	container, err := d.client.LoadContainer(d.ctx, naming.ContainerID(cfg))
 	must.NoError(t, err)
 	labels, err := container.Labels(d.ctx)
 	must.NoError(t, err)
-	for key, want := range map[string]string{"com.example/team": "shop", labelTaskID: cfg.ID,
+	for key, want := range map[string]string{"com.example/team": "shop", naming.TaskID: cfg.ID,
 		extraLabelPrefix + "job_id": "job", extraLabelPrefix + "task_group_name": "group"} {
 		must.Eq(t, want, labels[key])
 	}
@@ -242,7 +244,7 @@ func TestEvents(t *testing.T) {
 	d.stdout(cfg, "up")
 	must.NoError(t, d.StopTask(cfg.ID, 100*time.Millisecond, ""))
 	for _, want := range []string{
-		fmt.Sprintf("Creating container %s of image %s (sha256:", containerID(cfg), d.node.reference),
+		fmt.Sprintf("Creating container %s of image %s (sha256:", naming.ContainerID(cfg), d.node.reference),
 		fmt.Sprintf("Started: PID %d, image %s, runtime %s", pidOf(t, handle), d.node.reference, defaultRuntime),
 		"The task did not end within 100ms of its stop signal, and is killed",
 	} {

@@ -12,6 +12,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
 func TestWithUlimits(t *testing.T) {
@@ -153,7 +155,7 @@ func TestContainerLabels(t *testing.T) {
 	}
 	got := containerLabels(s, []string{"job_*", "*alloc_id", "node_*", "task_group_name"})
 	must.Eq(t, "b", got["a"])
-	must.Eq(t, "id", got[labelTaskID])
+	must.Eq(t, "id", got[naming.TaskID])
 	for name, want := range map[string]string{"job_name": "shop", "alloc_id": "01234567-89ab", "short_alloc_id": "01234567",
 		"node_name": "n1"} {
 		must.Eq(t, want, got[extraLabelPrefix+name])

@@ -15,6 +15,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
 // Each option here is tried in a real container.
@@ -186,7 +188,7 @@ func TestOption_Runtime(t *testing.T) {
 			d.start(cfg)
 			d.stdout(cfg, "up")
 			// crun keeps a container's state in another file than runc.
-			state, err := filepath.Glob("/run/containerd/runc/*/" + containerID(cfg) + "/*")
+			state, err := filepath.Glob("/run/containerd/runc/*/" + naming.ContainerID(cfg) + "/*")
 			must.NoError(t, err)
 			file := map[bool]string{true: "status", false: "state.json"}[runtime == "crun"]
 			must.StrContains(t, strings.Join(state, "\n")+"\n", "/"+file+"\n")

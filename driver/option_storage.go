@@ -47,7 +47,7 @@ func (d *Driver) prepareStorage(ctx context.Context, s *startup, i *image) (rele
 		}
 		if err != nil {
 			sources.release()
-			err = d.away(err)
+			err = d.client.Recoverable(err)
 		}
 	}()
 	s.storage = storage{relabels: taskDirRelabels(s.cfg, d.config.Volumes.SelinuxLabel)}

@@ -3,8 +3,6 @@ package driver
 import (
 	"context"
 	"os"
-	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/containers"
@@ -15,9 +13,6 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 )
-
-// validID is what containerd takes for an ID.
-var validID = regexp.MustCompile(`^[A-Za-z0-9]+(?:[._-](?:[A-Za-z0-9]+))*$`)
 
 var testContainer containers.Container
 
@@ -173,19 +168,4 @@ func TestResolvConf(t *testing.T) {
 		resolvConf(host, &drivers.DNSConfig{Servers: []string{"1.1.1.1", "9.9.9.9"}}))
 	must.Eq(t, "nameserver 10.0.0.1\nsearch a b\noptions rotate\n",
 		resolvConf(host, &drivers.DNSConfig{Searches: []string{"a", "b"}, Options: []string{"rotate"}}))
-}
-
-func TestContainerID(t *testing.T) {
-	id := func(alloc, task, taskID string) string {
-		return containerID(&drivers.TaskConfig{AllocID: alloc, Name: task, ID: taskID})
-	}
-	const alloc = "01234567-89ab-cdef-0123-456789abcdef"
-	must.Eq(t, id(alloc, "web", "x"), id(alloc, "web", "x"))
-	must.NotEq(t, id(alloc, "web", "x"), id(alloc, "web", "y"))
-	must.StrHasPrefix(t, alloc+"-web-", id(alloc, "web", "x"))
-	for _, name := range []string{"web", "--we_b..x/y--", strings.Repeat("long", 40), "ünï", ""} {
-		got := id(alloc, name, name)
-		must.LessEq(t, maxIDLength, len(got))
-		must.RegexMatch(t, validID, got)
-	}
 }

@@ -21,10 +21,10 @@ import (
 	"github.com/containerd/containerd/v2/pkg/snapshotters"
 	"github.com/containerd/errdefs"
 	nstructs "github.com/hashicorp/nomad/nomad/structs"
-)
 
-// labelPull is on the lease of a pull, and holds what is pulled.
-const labelPull = labelPrefix + "pulls"
+	"github.com/tranche-gpu/tranche/driver/client"
+	"github.com/tranche-gpu/tranche/driver/naming"
+)
 
 // pullLeaseLife is after what time containerd drops what a pull has fetched if nobody did. No pull takes so long.
 const pullLeaseLife = 24 * time.Hour
@@ -107,15 +107,15 @@ func (d *Driver) watchPull(ctx context.Context, f *flight, p *progress, stop con
 func (d *Driver) holdPull(ctx context.Context, source imageSource,
 ) (leased context.Context, release func(ok bool), err error) {
 	lease, err := d.client.LeasesService().Create(ctx, leases.WithRandomID(), leases.WithExpiration(pullLeaseLife),
-		leases.WithLabel(labelPull, source.reference), leases.WithLabel(labelOwner, d.owner))
+		leases.WithLabel(naming.Pull, source.reference), leases.WithLabel(naming.Owner, d.owner))
 	if err != nil {
-		return nil, nil, d.away(noSpace(fmt.Errorf("take a lease in containerd: %w", err)))
+		return nil, nil, d.client.Recoverable(noSpace(fmt.Errorf("take a lease in containerd: %w", err)))
 	}
 	release = func(ok bool) {
 		if err := d.dropLease(lease, ok); err != nil {
 			d.logger.Warn("what a pull fetched could not be put away yet; trying again", "lease", lease.ID, "error", err)
-			d.spawn(func() {
-				for d.pause(collectorRetry) && d.dropLease(lease, ok) != nil {
+			d.client.Go(func() {
+				for d.client.Pause(collectorRetry) && d.dropLease(lease, ok) != nil {
 				}
 			})
 		}
@@ -125,7 +125,7 @@ func (d *Driver) holdPull(ctx context.Context, source imageSource,
 
 // dropLease removes the lease of a pull. If the pull failed it waits until containerd has removed what the lease held.
 func (d *Driver) dropLease(lease leases.Lease, ok bool) error {
-	ctx, cancel := d.call()
+	ctx, cancel := d.client.Call()
 	defer cancel()
 	var opts []leases.DeleteOpt
 	if !ok {
@@ -144,9 +144,9 @@ func (d *Driver) pullLabels(ctx context.Context, source imageSource) (map[string
 	record, err := d.client.ImageService().Get(ctx, source.reference)
 	switch {
 	case errdefs.IsNotFound(err):
-		return map[string]string{labelOwned: PluginName}, nil
+		return map[string]string{naming.Owned: PluginName}, nil
 	case err != nil:
-		return nil, d.away(fmt.Errorf("look for image %q in containerd: %w", source.given, err))
+		return nil, d.client.Recoverable(fmt.Errorf("look for image %q in containerd: %w", source.given, err))
 	}
 	return record.Labels, nil
 }
@@ -179,7 +179,7 @@ func explainPull(source imageSource, platform, credentials string, err error) er
 	status := registryStatus(err)
 	refused := status == http.StatusUnauthorized || status == http.StatusForbidden
 	switch {
-	case isNoSpace(err):
+	case client.IsDiskFull(err):
 		return noSpace(fmt.Errorf("pull image %q: %w", source.given, err))
 	case errors.Is(err, errTooLarge):
 		return fmt.Errorf("pull image %q: %w", source.given, err)
@@ -194,7 +194,7 @@ func explainPull(source imageSource, platform, credentials string, err error) er
 			"a mirror: %w", err)
 	case status != 0 && status != http.StatusNotFound:
 		return recoverable("the registry failed: %w", err)
-	case isAway(err):
+	case client.IsUnavailable(err):
 		return recoverable("containerd went away: %w", err)
 	case errdefs.IsNotFound(err) && strings.Contains(err.Error(), "no match for platform"):
 		return fmt.Errorf("pull image %q: it has nothing for %s; check the option platform: %w", source.given, platform, err)
@@ -205,14 +205,9 @@ func explainPull(source imageSource, platform, credentials string, err error) er
 	return recoverable("%w", err)
 }
 
-// isNoSpace says whether a disk is full. containerd reports that in text only.
-func isNoSpace(err error) bool {
-	return err != nil && strings.Contains(err.Error(), "no space left on device")
-}
-
 // noSpace adds what to do where an error is about a full disk.
 func noSpace(err error) error {
-	if !isNoSpace(err) {
+	if !client.IsDiskFull(err) {
 		return err
 	}
 	return nstructs.NewRecoverableError(fmt.Errorf("%w; the disk with containerd's root directory is full: free space there, "+

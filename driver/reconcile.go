@@ -11,6 +11,9 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/driver/client"
+	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
 // The reconciler removes what nobody owns: what an earlier life of the plugin left behind that died in the midst of a
@@ -38,8 +41,8 @@ func (c DanglingContainers) times() (period, grace time.Duration) {
 // reconcile works as long as the driver lives. It begins when Nomad has had the time to take its tasks back.
 func (d *Driver) reconcile() {
 	period, grace := d.config.GC.DanglingContainers.times()
-	for wait := grace; d.pause(wait); wait = period {
-		if _, err := d.reconcileOnce(d.namespaced(d.ctx), grace); err != nil && d.ctx.Err() == nil {
+	for wait := grace; d.client.Pause(wait); wait = period {
+		if _, err := d.reconcileOnce(d.client.Context(), grace); err != nil && d.ctx.Err() == nil {
 			d.logger.Warn("could not look for everything that nobody owns; trying again", "in", period, "error", err)
 		}
 	}
@@ -63,7 +66,7 @@ const (
 
 // reconcileOnce removes the orphans that are older than grace, and returns what they were.
 func (d *Driver) reconcileOnce(ctx context.Context, grace time.Duration) ([]string, error) {
-	if err := d.awaitContainerd(); err != nil {
+	if err := d.client.CheckServing(); err != nil {
 		return nil, err
 	}
 	d.dropLostTasks(grace)
@@ -80,9 +83,9 @@ func (d *Driver) reconcileOnce(ctx context.Context, grace time.Duration) ([]stri
 
 // orphans lists what has our labels and belongs to no task that this life of the plugin knows.
 func (d *Driver) orphans(ctx context.Context) ([]orphan, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, client.CallTimeout)
 	defer cancel()
-	owned := labelled(labelOwned, PluginName)
+	owned := naming.Filter(naming.Owned, PluginName)
 	all, err := d.client.ContainerService().List(ctx, owned)
 	if err != nil {
 		return nil, err
@@ -91,7 +94,7 @@ func (d *Driver) orphans(ctx context.Context) ([]orphan, error) {
 	has := map[string]bool{}
 	for _, c := range all {
 		has[c.ID] = true
-		keep := c.Labels[labelKept] == kept && !d.config.GC.Container
+		keep := c.Labels[naming.Kept] == kept && !d.config.GC.Container
 		if !keep && !d.tasks.hasContainer(c.ID) {
 			found = append(found, orphan{kindContainer, c.ID, c.Labels, c.CreatedAt,
 				func(ctx context.Context) error { return d.remove(ctx, c.ID) }})
@@ -122,7 +125,7 @@ func (d *Driver) orphans(ctx context.Context) ([]orphan, error) {
 // whyOrphan says why something is nobody's; "" if it may be somebody's after all. What is of another agent, which may
 // be about to start its own plugin again, has a living allocation below a directory that this one has never seen.
 func (d *Driver) whyOrphan(o orphan, before time.Time) string {
-	dir := o.labels[labelAllocDir]
+	dir := o.labels[naming.AllocDir]
 	switch {
 	case dir == "" || o.made.After(before):
 		return ""
@@ -144,7 +147,7 @@ func isGone(dir string) bool {
 
 // removeOrphan removes an orphan unless its task is being started, and says whether it did.
 func (d *Driver) removeOrphan(ctx context.Context, o orphan, why string) bool {
-	ctx, end, busy := d.starts.tryBegin(ctx, startKey(o.labels[labelAllocID], o.labels[labelTask]))
+	ctx, end, busy := d.starts.tryBegin(ctx, startKey(o.labels[naming.AllocID], o.labels[naming.Task]))
 	if busy != nil {
 		return false
 	}
@@ -153,12 +156,12 @@ func (d *Driver) removeOrphan(ctx context.Context, o orphan, why string) bool {
 	if o.kind != kindLease && d.tasks.hasContainer(o.id) {
 		return false
 	}
-	logger := d.logger.With(o.kind, o.id, "task_id", o.labels[labelTaskID], "made", o.made, "why", why)
+	logger := d.logger.With(o.kind, o.id, "task_id", o.labels[naming.TaskID], "made", o.made, "why", why)
 	if d.config.GC.DanglingContainers.DryRun {
 		logger.Info("nobody owns this; dry_run keeps it")
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, client.CallTimeout)
 	defer cancel()
 	if err := o.remove(ctx); err != nil {
 		logger.Warn("what nobody owns could not be removed; trying again later", "error", err)

@@ -22,6 +22,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
 // reconciled returns a driver in a namespace of its own whose agent keeps its allocations in the directory returned.
@@ -107,9 +109,9 @@ func TestReconcile_WhatItRemoves(t *testing.T) {
 		{"of an allocation on a file system that is not mounted", nil,
 			func(t *testing.T) string { return filepath.Join(t.TempDir(), "mount/alloc") }, 0, nil, false},
 		{"of another agent", nil, living, 0, nil, false},
-		{"of nobody who says so", map[string]string{labelAllocDir: ""}, gone, 0, nil, false},
-		{"of another driver", map[string]string{labelOwned: "other"}, gone, 0, nil, false},
-		{"without labels of ours", map[string]string{labelOwned: "", labelAllocDir: ""}, gone, 0, nil, false},
+		{"of nobody who says so", map[string]string{naming.AllocDir: ""}, gone, 0, nil, false},
+		{"of another driver", map[string]string{naming.Owned: "other"}, gone, 0, nil, false},
+		{"without labels of ours", map[string]string{naming.Owned: "", naming.AllocDir: ""}, gone, 0, nil, false},
 		{"younger than the grace", nil, gone, time.Hour, nil, false},
 		{"in a dry run", nil, gone, 0, func(c *Config) { c.GC.DanglingContainers.DryRun = true }, false},
 	}
@@ -118,7 +120,7 @@ func TestReconcile_WhatItRemoves(t *testing.T) {
 			t.Run(kind+" "+c.name, func(t *testing.T) {
 				d, root := reconciled(t, c.config)
 				ours = filepath.Join(root, "b")
-				labels := map[string]string{labelOwned: PluginName, labelAllocDir: c.dir(t), labelAllocID: "a", labelTask: "t"}
+				labels := map[string]string{naming.Owned: PluginName, naming.AllocDir: c.dir(t), naming.AllocID: "a", naming.Task: "t"}
 				maps.Copy(labels, c.labels)
 				maps.DeleteFunc(labels, func(_, value string) bool { return value == "" })
 				d.record(d.ctx, kind, "left", labels)
@@ -141,7 +143,7 @@ func TestReconcile_LeavesOtherNamespacesAlone(t *testing.T) {
 	other := *d
 	other.ctx = namespaces.WithNamespace(d.ctx, "k8s.io")
 	t.Cleanup(other.removeRecords)
-	labels := map[string]string{labelOwned: PluginName, labelAllocDir: filepath.Join(root, "b")}
+	labels := map[string]string{naming.Owned: PluginName, naming.AllocDir: filepath.Join(root, "b")}
 	want := []string{"container left", "lease left", "snapshot left-too"}
 	for _, record := range want {
 		kind, id, _ := strings.Cut(record, " ")
@@ -182,7 +184,7 @@ func TestReconcile_KeptContainers(t *testing.T) {
 	d.start(cfg)
 	must.Eq(t, 4, d.wait(cfg).ExitCode)
 	must.NoError(t, d.DestroyTask(cfg.ID, false))
-	id := containerID(cfg)
+	id := naming.ContainerID(cfg)
 	want := []string{"container " + id, "snapshot " + id}
 	must.Eq(t, want, d.records(), must.Sprint("not what gc.container = false keeps"))
 	eventually(t, "the end of what costs more than disk", func() bool {
@@ -210,7 +212,7 @@ func TestReconcile_ByItself(t *testing.T) {
 	d, root := reconciled(t, func(c *Config) {
 		c.GC.DanglingContainers = DanglingContainers{Enabled: true, Period: "50ms", CreationGrace: "50ms"}
 	})
-	labels := map[string]string{labelOwned: PluginName, labelAllocDir: filepath.Join(root, "b")}
+	labels := map[string]string{naming.Owned: PluginName, naming.AllocDir: filepath.Join(root, "b")}
 	for _, id := range []string{"first", "second"} {
 		d.record(d.ctx, kindContainer, id, labels)
 		eventually(t, "the removal of the container", func() bool { return len(d.records()) == 0 })

@@ -40,7 +40,7 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	state.identify()
 	d.agents.see(handle.Config)
 	h := newTaskHandle(d, handle.Config, state)
-	ctx, cancel := context.WithTimeout(d.namespaced(d.ctx), recoverTimeout)
+	ctx, cancel := context.WithTimeout(d.client.Context(), recoverTimeout)
 	defer cancel()
 	if _, err := h.load(ctx); errdefs.IsNotFound(err) {
 		// After a reboot the record of the container is there and its processes are not; after the end of its shim

@@ -8,6 +8,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
 func TestRecover_RunningTask(t *testing.T) {
@@ -96,7 +98,7 @@ func TestContainerd_ExitWhileItIsAway(t *testing.T) {
 	must.NoError(t, d.DestroyTask(cfg.ID, true))
 	must.NoError(t, d.node.containerd.Restart(d.ctx))
 	eventually(t, "the removal of the container", func() bool {
-		_, err := d.client.LoadContainer(d.ctx, containerID(cfg))
+		_, err := d.client.LoadContainer(d.ctx, naming.ContainerID(cfg))
 		return errdefs.IsNotFound(err)
 	})
 	d.nothingLeft(cfg)
@@ -138,7 +140,7 @@ func TestRecover_LeavesProcessesOfOthersAlone(t *testing.T) {
 			theirs := stranger
 			theirs.BootID = boot
 			cfg := d.failing()
-			err := d.RecoverTask(d.stored(cfg, taskState{ContainerID: containerID(cfg), PID: uint32(theirs.PID),
+			err := d.RecoverTask(d.stored(cfg, taskState{ContainerID: naming.ContainerID(cfg), PID: uint32(theirs.PID),
 				Init: theirs, ShimProcess: theirs, Cgroup: "/nomad/" + cfg.AllocID + ".task"}))
 			must.ErrorContains(t, err, "no process for container")
 			must.True(t, stranger.Lives())

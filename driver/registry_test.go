@@ -20,6 +20,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/shoenig/test/must"
 
+	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/e2e/images"
 )
 
@@ -236,7 +237,7 @@ func (d *testDriver) hasContent(hash v1.Hash) bool {
 
 func (d *testDriver) noPullLeases() {
 	d.t.Helper()
-	found, err := d.client.LeasesService().List(d.ctx, `labels."`+labelPull+`"`)
+	found, err := d.client.LeasesService().List(d.ctx, `labels."`+naming.Pull+`"`)
 	must.NoError(d.t, err)
 	must.SliceEmpty(d.t, found, must.Sprint("a lease is left"))
 }

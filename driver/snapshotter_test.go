@@ -23,6 +23,7 @@ import (
 	"github.com/shoenig/test/must"
 	"google.golang.org/grpc"
 
+	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/e2e/images"
 	"github.com/tranche-gpu/tranche/e2e/node"
 )
@@ -51,10 +52,10 @@ func TestSnapshotter_Native(t *testing.T) {
 	d := withSnapshotter(t, requireNode(t), "native")
 	cfg := d.task("echo native")
 	d.run(cfg, "native")
-	_, err := d.client.SnapshotService("native").Stat(d.ctx, containerID(cfg))
+	_, err := d.client.SnapshotService("native").Stat(d.ctx, naming.ContainerID(cfg))
 	must.NoError(t, err)
 	must.NoError(t, d.DestroyTask(cfg.ID, false))
-	_, err = d.client.SnapshotService("native").Stat(d.ctx, containerID(cfg))
+	_, err = d.client.SnapshotService("native").Stat(d.ctx, naming.ContainerID(cfg))
 	must.True(t, errdefs.IsNotFound(err))
 }
 

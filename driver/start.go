@@ -14,11 +14,15 @@ import (
 	"github.com/containerd/errdefs"
 	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
-
 	"golang.org/x/sync/semaphore"
 
+	"github.com/tranche-gpu/tranche/driver/client"
+	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
+
+// startPatience is how long containerd may be unavailable during a start: longer than a restart or an upgrade takes.
+const startPatience = time.Minute
 
 // startup is one StartTask on its way.
 type startup struct {
@@ -55,7 +59,7 @@ type taskState struct {
 // StartTask starts the task's container. When it fails, nothing of the container is left.
 func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *drivers.DriverNetwork, err error) {
 	d.agents.see(cfg)
-	ctx, done, err := d.starts.begin(d.namespaced(d.ctx), startKey(cfg.AllocID, cfg.Name))
+	ctx, done, err := d.starts.begin(d.client.Context(), startKey(cfg.AllocID, cfg.Name))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -63,10 +67,10 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 	if _, ok := d.tasks.get(cfg.ID); ok {
 		return nil, nil, fmt.Errorf("task %s has been started already", cfg.ID)
 	}
-	if err := d.awaitContainerd(); err != nil {
+	if err := d.client.CheckServing(); err != nil {
 		return nil, nil, err
 	}
-	ctx, cancel := d.untilAway(ctx, d.startPatience)
+	ctx, cancel := d.client.UntilUnavailable(ctx, d.startPatience)
 	defer cancel()
 	defer func() { err = d.because(ctx, err) }()
 	s, err := d.prepare(ctx, cfg)
@@ -122,7 +126,7 @@ func (d *Driver) prepare(ctx context.Context, cfg *drivers.TaskConfig) (*startup
 	if err := taskOptions.checkMountsOf(cfg, &d.config); err != nil {
 		return nil, err
 	}
-	s := &startup{cfg: cfg, options: taskOptions, id: containerID(cfg)}
+	s := &startup{cfg: cfg, options: taskOptions, id: naming.ContainerID(cfg)}
 	if s.runtime, err = taskOptions.runtime(&d.config); err == nil {
 		err = d.runtimes.checkStart(ctx, s.runtime, taskOptions)
 	}
@@ -147,8 +151,8 @@ func (d *Driver) hold(ctx context.Context, s *startup) (context.Context, func(),
 	opts := []leases.Opt{
 		leases.WithID(s.id),
 		leases.WithExpiration(s.options.pullTimeout(&d.config) + time.Hour),
-		leases.WithLabels(labels(s.cfg, s.options.Image)),
-		leases.WithLabel(labelOwner, d.owner),
+		leases.WithLabels(naming.Labels(s.cfg, s.options.Image)),
+		leases.WithLabel(naming.Owner, d.owner),
 	}
 	leased, done, err := d.client.WithLease(ctx, opts...)
 	if errdefs.IsAlreadyExists(err) {
@@ -157,14 +161,14 @@ func (d *Driver) hold(ctx context.Context, s *startup) (context.Context, func(),
 		}
 	}
 	if err != nil {
-		return ctx, nil, d.away(fmt.Errorf("take a lease in containerd: %w", err))
+		return ctx, nil, d.client.Recoverable(fmt.Errorf("take a lease in containerd: %w", err))
 	}
 	release := func() {
-		ctx, cancel := d.shortCall()
+		ctx, cancel := d.client.ShortCall()
 		defer cancel()
-		err := explainAway(ctx, done(ctx))
-		if isAway(err) {
-			d.spawn(func() { d.removeWhenBack(s.id, d.removeLease) })
+		err := client.Cause(ctx, done(ctx))
+		if client.IsUnavailable(err) {
+			d.client.Go(func() { d.removeWhenBack(s.id, d.removeLease) })
 		} else if err != nil && !errdefs.IsNotFound(err) {
 			d.logger.Warn("a lease in containerd stays until it expires", "container", s.id, "error", err)
 		}
@@ -253,7 +257,7 @@ func (d *Driver) createContainer(ctx context.Context, s *startup, i *image) (con
 		containerd.WithNewSpec(d.specOptions(s, i)...),
 		withRuntime(s))
 	if err != nil {
-		return nil, d.away(fmt.Errorf("create the container: %w", err))
+		return nil, d.client.Recoverable(fmt.Errorf("create the container: %w", err))
 	}
 	return container, nil
 }
@@ -261,7 +265,7 @@ func (d *Driver) createContainer(ctx context.Context, s *startup, i *image) (con
 func (d *Driver) startContainer(ctx context.Context, s *startup, container containerd.Container) (taskState, error) {
 	// A creation that is cut off in its midst may leave a shim of which containerd does not know. It is seen through even
 	// if the start is superseded; only a containerd that is away ends it.
-	ctx, cancel := d.untilAway(context.WithoutCancel(ctx), d.startPatience)
+	ctx, cancel := d.client.UntilUnavailable(context.WithoutCancel(ctx), d.startPatience)
 	defer cancel()
 	task, err := d.createTask(ctx, s, container)
 	if err != nil {
@@ -274,7 +278,7 @@ func (d *Driver) startContainer(ctx context.Context, s *startup, container conta
 	// What can be told of a process is looked up while it waits: it may be gone as soon as it runs.
 	state := d.look(s, int(task.Pid()))
 	if err := task.Start(ctx); err != nil {
-		return taskState{}, d.startError(s, explainAway(ctx, err))
+		return taskState{}, d.startError(s, client.Cause(ctx, err))
 	}
 	state.StartedAt = time.Now()
 	return state, nil
@@ -295,7 +299,7 @@ func (d *Driver) createTask(ctx context.Context, s *startup, container container
 	task, err := container.NewTask(ctx, streams)
 	unread := created()
 	if err != nil {
-		return nil, d.startError(s, explainAway(ctx, err))
+		return nil, d.startError(s, client.Cause(ctx, err))
 	}
 	if unread != nil {
 		return nil, nstructs.NewRecoverableError(fmt.Errorf("start the container: %w", unread), true)
@@ -320,8 +324,8 @@ func (d *Driver) look(s *startup, pid int) taskState {
 func (d *Driver) startError(s *startup, err error) error {
 	text := strings.ToLower(err.Error())
 	switch {
-	case isAway(err):
-		return d.away(fmt.Errorf("start the container: %w", err))
+	case client.IsUnavailable(err):
+		return d.client.Recoverable(fmt.Errorf("start the container: %w", err))
 	case strings.Contains(text, "binary not installed"):
 		return fmt.Errorf("start the container: runtime %q is not installed: containerd looks for the program %s on its own "+
 			"PATH; install it there, or choose another with the option runtime: %w", s.runtime.name, s.runtime.shimProgram(),
@@ -345,12 +349,12 @@ func (d *Driver) startError(s *startup, err error) error {
 // an allocation once at a time, so with a new life it has given up all others. The function that it returns lets go of
 // the task's logs.
 func (d *Driver) removeOlderLives(ctx context.Context, s *startup) (releaseLogs func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, client.CallTimeout)
 	defer cancel()
-	older, err := d.client.Containers(ctx, labelled(labelAllocID, s.cfg.AllocID, labelTask, s.cfg.Name)+
-		fmt.Sprintf(",labels.%q!=%q", labelKept, kept))
+	older, err := d.client.Containers(ctx, naming.Filter(naming.AllocID, s.cfg.AllocID, naming.Task, s.cfg.Name)+
+		fmt.Sprintf(",labels.%q!=%q", naming.Kept, kept))
 	if err != nil {
-		return nil, d.away(fmt.Errorf("look for containers of an earlier life of the task: %w", err))
+		return nil, d.client.Recoverable(fmt.Errorf("look for containers of an earlier life of the task: %w", err))
 	}
 	if len(older) == 0 {
 		return func() {}, nil
@@ -377,27 +381,34 @@ func (d *Driver) endLife(ctx context.Context, id string) error {
 
 // discard removes what a failed start left. The error that the user needs is the one of the start.
 func (d *Driver) discard(id string) {
-	ctx, cancel := d.shortCall()
+	ctx, cancel := d.client.ShortCall()
 	defer cancel()
-	err := explainAway(ctx, d.remove(ctx, id))
-	if isAway(err) {
-		d.spawn(func() { d.removeWhenBack(id, d.remove) })
+	err := client.Cause(ctx, d.remove(ctx, id))
+	if client.IsUnavailable(err) {
+		d.client.Go(func() { d.removeWhenBack(id, d.remove) })
 	} else if err != nil {
 		d.logger.Warn("a failed start left something in containerd", "container", id, "error", err)
 	}
 }
 
-// awaitContainerd makes sure that containerd answers, or says that it does not.
-func (d *Driver) awaitContainerd() error {
-	ctx, cancel := context.WithTimeout(d.ctx, 10*time.Second)
-	defer cancel()
-	serving, err := d.client.IsServing(ctx)
-	if err == nil && !serving {
-		err = errors.New("it is up but not serving")
+// because adds to the error of a start what its context or the kernel know better than who returned it.
+func (d *Driver) because(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
 	}
-	if err != nil {
-		return nstructs.NewRecoverableError(fmt.Errorf("containerd at %s does not answer: %w; check that it runs",
-			d.config.ContainerdAddress, err), true)
+	cause := context.Cause(ctx)
+	switch {
+	case errors.Is(cause, client.ErrUnavailable) && errors.As(err, new(client.UnavailableError)):
+		return nstructs.NewRecoverableError(err, true)
+	case errors.Is(cause, client.ErrUnavailable):
+		return nstructs.NewRecoverableError(fmt.Errorf("%w; containerd at %s has not answered for %s, check that it runs",
+			err, d.config.ContainerdAddress, d.startPatience), true)
+	case errors.Is(cause, errSuperseded):
+		return fmt.Errorf("%w: %w", cause, err)
+	case client.IsDiskFull(err):
+		return nstructs.NewRecoverableError(fmt.Errorf("%w; a disk of this node is full: make room on the file systems of "+
+			"containerd's root and state directories (mostly /var/lib/containerd and /run/containerd) and of Nomad's "+
+			"data directory", err), true)
 	}
-	return nil
+	return err
 }

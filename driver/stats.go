@@ -9,6 +9,8 @@ import (
 	v2 "github.com/containerd/cgroups/v3/cgroup2/stats"
 	"github.com/containerd/typeurl/v2"
 	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/tranche-gpu/tranche/driver/client"
 )
 
 // TaskStats streams the task's use of CPU and memory, as its cgroup tells it, until the task ends.
@@ -62,7 +64,7 @@ func (h *taskHandle) streamStats(ctx context.Context, interval time.Duration, us
 
 // usage takes one sample.
 func (h *taskHandle) usage(ctx context.Context, meter *cpuMeter) (*drivers.TaskResourceUsage, error) {
-	ctx, cancel := context.WithTimeout(h.driver.namespaced(ctx), callTimeout)
+	ctx, cancel := context.WithTimeout(h.driver.client.Namespaced(ctx), client.CallTimeout)
 	defer cancel()
 	task, err := h.load(ctx)
 	if err != nil {

@@ -13,6 +13,9 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/moby/sys/signal"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/driver/client"
+	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
 // maxSignal is the highest signal that the kernel has.
@@ -75,7 +78,7 @@ func (h *taskHandle) kill(signal syscall.Signal, all bool) error {
 	if err == nil || errdefs.IsNotFound(err) {
 		return nil
 	}
-	if isAway(err) || h.shimDied() {
+	if client.IsUnavailable(err) || h.shimDied() {
 		h.driver.logger.Warn("signalling a task without containerd", "container", h.state.ContainerID,
 			"signal", unix.SignalName(signal), "error", err)
 		other := h.killWithoutContainerd(signal, all)
@@ -84,12 +87,12 @@ func (h *taskHandle) kill(signal syscall.Signal, all bool) error {
 		}
 		err = errors.Join(err, other)
 	}
-	return h.driver.away(fmt.Errorf("send signal %s to container %s: %w",
+	return h.driver.client.Recoverable(fmt.Errorf("send signal %s to container %s: %w",
 		unix.SignalName(signal), h.state.ContainerID, err))
 }
 
 func (h *taskHandle) killByContainerd(signal syscall.Signal, all bool) error {
-	ctx, cancel := h.driver.shortCall()
+	ctx, cancel := h.driver.client.ShortCall()
 	defer cancel()
 	var opts []containerd.KillOpts
 	if all {
@@ -99,12 +102,12 @@ func (h *taskHandle) killByContainerd(signal syscall.Signal, all bool) error {
 	if err == nil {
 		err = task.Kill(ctx, signal, opts...)
 	}
-	return explainAway(ctx, err)
+	return client.Cause(ctx, err)
 }
 
 // killWithoutContainerd has the shim send the signal, and if that is dead too the kernel.
 func (h *taskHandle) killWithoutContainerd(signal syscall.Signal, all bool) error {
-	ctx, cancel := context.WithTimeout(h.driver.namespaced(h.driver.ctx), shimTimeout)
+	ctx, cancel := context.WithTimeout(h.driver.client.Context(), shimTimeout)
 	defer cancel()
 	err := killAtShim(ctx, h.state.Shim, h.state.ContainerID, signal, all)
 	if err == nil || !h.shimDies(ctx) {
@@ -170,14 +173,14 @@ func (d *Driver) DestroyTask(taskID string, force bool) error {
 			return err
 		}
 	}
-	ctx, cancel := d.shortCall()
+	ctx, cancel := d.client.ShortCall()
 	defer cancel()
-	err := explainAway(ctx, d.removeOrKeep(ctx, h.state.ContainerID))
+	err := client.Cause(ctx, d.removeOrKeep(ctx, h.state.ContainerID))
 	d.tasks.remove(taskID)
 	d.at(destroyForgotten)
-	if isAway(err) {
+	if client.IsUnavailable(err) {
 		// The task has ended; what is left of it goes when containerd is back.
-		d.spawn(func() { d.removeWhenBack(h.state.ContainerID, d.removeOrKeep) })
+		d.client.Go(func() { d.removeWhenBack(h.state.ContainerID, d.removeOrKeep) })
 		return nil
 	}
 	if err != nil {
@@ -195,14 +198,14 @@ func (d *Driver) removeOrKeep(ctx context.Context, id string) error {
 	return d.keep(ctx, id)
 }
 
-// kept is the value of labelKept.
+// kept is the value of naming.Kept.
 const kept = "true"
 
 // keep leaves a container's record and snapshot for somebody to look at what the task left behind, and removes what costs
 // more than disk: shim, cgroup, mounts. It is marked, so that neither a later life of the task nor the reconciler takes
 // it for something forgotten; once the operator sets gc.container = true again, the reconciler removes it.
 func (d *Driver) keep(ctx context.Context, id string) error {
-	unlock, err := d.removals.lock(ctx, id)
+	unlock, err := d.removals.Lock(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -212,7 +215,7 @@ func (d *Driver) keep(ctx context.Context, id string) error {
 		err = removeTask(ctx, container)
 	}
 	if err == nil {
-		_, err = container.SetLabels(ctx, map[string]string{labelKept: kept})
+		_, err = container.SetLabels(ctx, map[string]string{naming.Kept: kept})
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
 		return err
@@ -224,20 +227,20 @@ func (d *Driver) keep(ctx context.Context, id string) error {
 func (d *Driver) removeWhenBack(id string, remove func(context.Context, string) error) {
 	// The call waits for containerd. The pause is for errors that come at once.
 	for pause := time.Duration(0); d.ctx.Err() == nil; pause = min(2*pause+100*time.Millisecond, 5*time.Second) {
-		if !d.pause(pause) {
+		if !d.client.Pause(pause) {
 			return
 		}
 		if _, err := d.client.IsServing(d.ctx); err != nil {
 			continue
 		}
-		ctx, cancel := d.call()
+		ctx, cancel := d.client.Call()
 		err := remove(ctx, id)
 		cancel()
 		if err == nil {
 			return
 		}
 		d.logger.Warn("a container that was to be removed is still there", "container", id, "error", err)
-		if !isAway(err) {
+		if !client.IsUnavailable(err) {
 			return
 		}
 	}
@@ -255,18 +258,18 @@ func (d *Driver) pause(pause time.Duration) bool {
 
 // destroyUnknown removes the container of a task that this life of the plugin could not recover.
 func (d *Driver) destroyUnknown(taskID string) error {
-	ctx, cancel := d.call()
+	ctx, cancel := d.client.Call()
 	defer cancel()
-	containers, err := d.client.Containers(ctx, labelled(labelTaskID, taskID))
+	containers, err := d.client.Containers(ctx, naming.Filter(naming.TaskID, taskID))
 	if err != nil {
-		return d.away(fmt.Errorf("look for the container of task %s: %w", taskID, err))
+		return d.client.Recoverable(fmt.Errorf("look for the container of task %s: %w", taskID, err))
 	}
 	if len(containers) == 0 {
 		return drivers.ErrTaskNotFound
 	}
 	for _, container := range containers {
 		if err := d.removeOrKeep(ctx, container.ID()); err != nil {
-			return d.away(fmt.Errorf("remove container %s: %w", container.ID(), err))
+			return d.client.Recoverable(fmt.Errorf("remove container %s: %w", container.ID(), err))
 		}
 	}
 	return nil
@@ -275,7 +278,7 @@ func (d *Driver) destroyUnknown(taskID string) error {
 // remove removes everything that goes by a container's name, as far as it exists: the task, by force, the container's
 // record, the snapshot and the lease of its start.
 func (d *Driver) remove(ctx context.Context, id string) error {
-	unlock, err := d.removals.lock(ctx, id)
+	unlock, err := d.removals.Lock(ctx, id)
 	if err != nil {
 		return err
 	}

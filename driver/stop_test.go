@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
+	"github.com/tranche-gpu/tranche/driver/client"
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
@@ -28,10 +29,10 @@ func TestRemoveWhenBack_PausesAfterErrorsThatComeAtOnce(t *testing.T) {
 	}
 	d := New(t.Context(), testLogger())
 	var err error
-	d.client, err = containerd.New(filepath.Join(t.TempDir(), "none.sock"),
+	d.client, err = client.New(d.ctx, client.Config{Address: filepath.Join(t.TempDir(), "none.sock")},
 		containerd.WithExtraDialOpts([]grpc.DialOption{grpc.WithUnaryInterceptor(refuse)}))
 	must.NoError(t, err)
-	d.spawn(func() { d.removeWhenBack("c1", d.remove) })
+	d.client.Go(func() { d.removeWhenBack("c1", d.remove) })
 	first := <-calls
 	<-calls
 	third := <-calls

@@ -15,6 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/e2e/images"
 )
 
@@ -38,7 +39,7 @@ func (d *testDriver) noStorageLeft(cfg *drivers.TaskConfig) {
 	d.t.Helper()
 	mustHoldNoPins(d.t, d.driver.grants.config.RunDir)
 	must.SliceEmpty(d.t, mountsBelow(d.t, d.driver.grants.config.RunDir))
-	_, err := d.client.SnapshotService(d.driver.config.Snapshotter).Stat(d.ctx, containerID(cfg)+"-view")
+	_, err := d.client.SnapshotService(d.driver.config.Snapshotter).Stat(d.ctx, naming.ContainerID(cfg)+"-view")
 	must.Error(d.t, err, must.Sprint("the view of the image is left"))
 }
 
@@ -88,7 +89,7 @@ func TestStorage_Bind(t *testing.T) {
 	must.Eq(t, "new\n", string(data))
 	d.noStorageLeft(cfg)
 	// What the runtime mounted by its path was none that a task can change.
-	container, err := d.client.LoadContainer(d.ctx, containerID(cfg))
+	container, err := d.client.LoadContainer(d.ctx, naming.ContainerID(cfg))
 	must.NoError(t, err)
 	spec, err := container.Spec(d.ctx)
 	must.NoError(t, err)
@@ -499,7 +500,7 @@ func TestStorage_ViewOfALifeThatWasKilled(t *testing.T) {
 	layers, err := left.RootFS(d.ctx)
 	must.NoError(t, err)
 	snapshotter := d.client.SnapshotService(defaultSnapshotter)
-	_, err = snapshotter.View(d.ctx, containerID(cfg)+"-view", identity.ChainID(layers).String())
+	_, err = snapshotter.View(d.ctx, naming.ContainerID(cfg)+"-view", identity.ChainID(layers).String())
 	must.NoError(t, err)
 	_, out := d.run(cfg, "end")
 	must.Eq(t, "the image's\nend\n", out)
@@ -532,7 +533,7 @@ func TestStorage_SweptByTheNextLife(t *testing.T) {
 	cfg := d.failing()
 	write(t, cfg.TaskDir().LocalDir, map[string]string{"f": "kept"})
 	runDir := d.driver.grants.config.RunDir
-	p, err := newPins(runDir, containerID(cfg))
+	p, err := newPins(runDir, naming.ContainerID(cfg))
 	must.NoError(t, err)
 	file, err := openInAlloc(cfg.AllocDir, "task/local", false)
 	must.NoError(t, err)

@@ -37,7 +37,7 @@ func (d *Driver) namedVolume(ctx context.Context, w wantedMount, tree *imageTree
 	defer dir.Close()
 	defer lock.Close()
 	// Whoever comes second waits, and finds the volume filled.
-	unlock, err := d.volumes.lock(ctx, w.source)
+	unlock, err := d.volumes.Lock(ctx, w.source)
 	if err != nil {
 		return "", fmt.Errorf("make volume %q: %w", w.source, err)
 	}

@@ -1,4 +1,4 @@
-package driver
+package keylock
 
 import (
 	"context"
@@ -7,24 +7,24 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestKeyedLock(t *testing.T) {
-	var k keyedLock
-	unlock, err := k.lock(t.Context(), "a")
+func TestLocks(t *testing.T) {
+	var k Locks
+	unlock, err := k.Lock(t.Context(), "a")
 	must.NoError(t, err)
-	other, err := k.lock(t.Context(), "b")
+	other, err := k.Lock(t.Context(), "b")
 	must.NoError(t, err, must.Sprint("another key is another lock"))
 	other()
 
-	// Who gives up waiting leaves the lock to others.
+	// A waiter that gives up leaves the lock to others.
 	gaveUp, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = k.lock(gaveUp, "a")
+	_, err = k.Lock(gaveUp, "a")
 	must.ErrorIs(t, err, context.Canceled)
-	must.ErrorContains(t, err, "wait for another that works on a")
+	must.ErrorContains(t, err, "wait for the lock of a")
 
 	got := make(chan func(), 1)
 	go func() {
-		unlock, err := k.lock(t.Context(), "a")
+		unlock, err := k.Lock(t.Context(), "a")
 		if err == nil {
 			got <- unlock
 		}
@@ -36,5 +36,5 @@ func TestKeyedLock(t *testing.T) {
 	}
 	unlock()
 	(<-got)()
-	must.MapEmpty(t, k.locks, must.Sprint("what nobody uses is forgotten"))
+	must.MapEmpty(t, k.locks, must.Sprint("unused keys are removed"))
 }

@@ -23,8 +23,8 @@ func (d *testDriver) withoutContainerd() {
 	})
 }
 
-// A task is stopped although containerd is away, by way of its shim, and the end is told.
-func TestAway_StopTask(t *testing.T) {
+// A task is stopped while containerd is unavailable, by way of its shim, and the end is told.
+func TestUnavailable_StopTask(t *testing.T) {
 	const polite = "trap 'exit 3' TERM; echo up; while :; do sleep 0.05; done"
 	const rude = "trap '' TERM; echo up; while :; do sleep 0.05; done"
 	stop := func(d *testDriver, cfg *drivers.TaskConfig, timeout time.Duration) {
@@ -51,7 +51,7 @@ func TestAway_StopTask(t *testing.T) {
 		for _, c := range cases {
 			name := c.name
 			if recovered {
-				name += ", recovered while away"
+				name += ", recovered without containerd"
 			}
 			t.Run(name, func(t *testing.T) {
 				d := newTestDriver(t)
@@ -79,7 +79,7 @@ func TestAway_StopTask(t *testing.T) {
 	}
 }
 
-func TestAway_StartTask(t *testing.T) {
+func TestUnavailable_StartTask(t *testing.T) {
 	d := newTestDriver(t)
 	cfg := d.failing()
 	d.withoutContainerd()
@@ -88,8 +88,8 @@ func TestAway_StartTask(t *testing.T) {
 	must.True(t, structs.IsRecoverable(err))
 }
 
-// containerd goes away in the midst of a start, and does not come back in time.
-func TestAway_InStartTask(t *testing.T) {
+// containerd becomes unavailable during a start, and does not come back in time.
+func TestUnavailable_InStartTask(t *testing.T) {
 	// What follows these points needs containerd. The others' steps are the last, or need none.
 	for _, p := range []point{startClaimsPrepared, startLeaseTaken, startImageReady, startContainerCreated, startTaskCreated} {
 		t.Run(string(p), func(t *testing.T) {
@@ -114,7 +114,7 @@ func TestAway_InStartTask(t *testing.T) {
 }
 
 // containerd restarts in the midst of a start: the task runs, or an error says why not and that it can be tried again.
-func TestAway_RestartInStartTask(t *testing.T) {
+func TestUnavailable_RestartInStartTask(t *testing.T) {
 	for _, p := range startPoints {
 		t.Run(string(p), func(t *testing.T) {
 			d := newTestDriver(t)
@@ -174,7 +174,7 @@ func TestShim_Killed(t *testing.T) {
 		must.NoError(t, d.DestroyTask(cfg.ID, false))
 		d.noTraces(cfg)
 	})
-	t.Run("while containerd is away, and stopped then", func(t *testing.T) {
+	t.Run("while containerd is unavailable, and stopped then", func(t *testing.T) {
 		d, cfg, _, state := start(t)
 		d.withoutContainerd()
 		killed(t, state)
@@ -190,7 +190,7 @@ func TestShim_Killed(t *testing.T) {
 		must.NoError(t, d.node.containerd.Restart(d.ctx))
 		d.noTraces(cfg)
 	})
-	t.Run("while the plugin is away", func(t *testing.T) {
+	t.Run("while the plugin is down", func(t *testing.T) {
 		d, cfg, handle, state := start(t)
 		d.driver.Shutdown()
 		killed(t, state)
@@ -203,7 +203,7 @@ func TestShim_Killed(t *testing.T) {
 		eventually(t, "the end of the task's program", func() bool { return !state.Init.Lives() })
 		d.noTraces(cfg)
 	})
-	t.Run("while plugin and containerd are away", func(t *testing.T) {
+	t.Run("while plugin and containerd are down", func(t *testing.T) {
 		d, cfg, handle, state := start(t)
 		d.driver.Shutdown()
 		d.withoutContainerd()
