@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
 	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/runtime"
 )
 
@@ -37,7 +38,7 @@ type Config struct {
 	AllowRuntimes []string `codec:"allow_runtimes"`
 	Snapshotter   string   `codec:"snapshotter"`
 	// Auth is where credentials for registries come from, for tasks without an auth block.
-	Auth PluginAuth `codec:"auth"`
+	Auth image.CredentialSources `codec:"auth"`
 	// RegistryHostsDir holds a directory per registry with a hosts.toml, as containerd and nerdctl read it.
 	RegistryHostsDir string `codec:"registry_hosts_dir"`
 	// ImagePullTimeout bounds the pull of tasks that set no image_pull_timeout.
@@ -92,13 +93,6 @@ type Config struct {
 	StateDir    string   `codec:"state_dir"`
 	RunDir      string   `codec:"run_dir"`
 	CDISpecDirs []string `codec:"cdi_spec_dirs"`
-}
-
-// PluginAuth is the auth block of the plugin.
-type PluginAuth struct {
-	// Config is a Docker config.json; Helper the suffix of a docker-credential-SUFFIX program.
-	Config string `codec:"config"`
-	Helper string `codec:"helper"`
 }
 
 // VolumesConfig is the volumes block of the plugin.

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/tranche-gpu/tranche/driver/client"
+	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/internal/keylock"
 	"github.com/tranche-gpu/tranche/internal/version"
@@ -54,7 +55,7 @@ type Driver struct {
 	ticksPerCore, totalTicks float64
 
 	tasks  *taskStore
-	images imageState
+	images *image.Store
 	// hostIDs are those of user namespaces that are being made.
 	hostIDs idReservations
 	// volumes has a lock per named volume that is being made.
@@ -159,7 +160,7 @@ func (d *Driver) SetConfig(c *base.Config) error {
 func (d *Driver) connect(config Config) error {
 	// containerd's client tells of every registry host it tries; an operator needs the warnings.
 	_ = log.SetLevel(log.WarnLevel.String())
-	blobs, err := newBlobMemory()
+	blobs, err := image.NewMetadataCache()
 	if err != nil {
 		return err
 	}
@@ -175,13 +176,11 @@ func (d *Driver) connect(config Config) error {
 	blobs.Store = proxy.NewContentStore(connected.Conn())
 	d.config, d.client = config, connected
 	d.grants = &grants{config: config.runtimeConfig(), logger: d.logger, refreshPeriod: claimRefreshPeriod}
+	d.images = d.newImages()
 	d.sweepStorage()
 	d.client.Go(d.watchOOM)
 	if config.GC.DanglingContainers.Enabled {
 		d.client.Go(d.reconcile)
-	}
-	if config.GC.Image {
-		d.images.collector = newImageCollector(firstDuration(config.GC.ImageDelay))
 	}
 	return nil
 }

@@ -1,9 +1,13 @@
 package driver
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/tranche-gpu/tranche/driver/image"
+)
 
 // sayCreating tells the task's user which image is about to run.
-func (d *Driver) sayCreating(s *startup, i *image) {
+func (d *Driver) sayCreating(s *startup, i *image.Image) {
 	digest := i.Target().Digest.String()
 	d.say(s.cfg, map[string]string{"container_id": s.id, "image": s.options.Image, "image_digest": digest},
 		"Creating container %s of image %s (%s)", s.id, s.options.Image, digest)

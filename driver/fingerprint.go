@@ -27,7 +27,7 @@ func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, 
 	fingerprints := make(chan *drivers.Fingerprint)
 	if d.client != nil {
 		// An agent listens that uses the driver. Nomad also starts the plugin to have its configuration checked.
-		d.images.tending.Do(func() { d.client.Go(d.tendImages) })
+		d.images.Tend()
 	}
 	go func() {
 		defer close(fingerprints)

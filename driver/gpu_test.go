@@ -15,6 +15,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/claimtest"
+	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/runtime/shadowtest"
 )
 
@@ -76,7 +77,7 @@ func TestSpecOptions_GPUComesLast(t *testing.T) {
 	}}
 	ctx := d.client.Namespaced(context.Background())
 	spec := &Spec{}
-	for _, opt := range d.specOptions(s, &image{}) {
+	for _, opt := range d.specOptions(s, &image.Image{}) {
 		must.NoError(t, opt(ctx, nil, &testContainer, spec))
 	}
 	must.Eq(t, "/.tranche/claims/x", spec.Mounts[len(spec.Mounts)-1].Destination)

@@ -14,13 +14,14 @@ import (
 	"github.com/opencontainers/image-spec/identity"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
 // withSnapshot makes the container's root filesystem. With IDs of its own its files are those IDs': a snapshotter that
 // can shows them so, for others containerd's client makes a copy of the image, which the next container with the same
 // IDs finds again as long as containerd keeps it.
-func withSnapshot(s *startup, i *image) containerd.NewContainerOpts {
+func withSnapshot(s *startup, i *image.Image) containerd.NewContainerOpts {
 	owned := snapshots.WithLabels(naming.Labels(s.cfg, s.options.Image))
 	if s.hostIDs == nil {
 		return containerd.WithNewSnapshot(s.id, i, owned)

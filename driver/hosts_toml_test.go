@@ -12,6 +12,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/e2e/images"
 )
 
@@ -62,7 +63,7 @@ func TestHosts_CredentialsAreNotForMirrors(t *testing.T) {
 	mirror.spoilWith(demand("user", testSecret))
 	d.node.hosts(t, "private.example.com", fmt.Sprintf("server = %q\n", "http://"+mirror.host), nil)
 	const ref = "private.example.com/private:1"
-	auth := AuthConfig{Username: "user", Password: testSecret}
+	auth := image.Auth{Username: "user", Password: testSecret}
 	err := d.startFails(func(c *TaskConfig) { c.Image, c.Auth = ref, auth })
 	must.ErrorContains(t, err, "without credentials")
 	auth.ServerAddress = mirror.host

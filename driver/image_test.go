@@ -9,49 +9,9 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/shoenig/test/must"
 
+	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/e2e/images"
 )
-
-func TestParseImage(t *testing.T) {
-	cases := []struct {
-		image     string
-		reference string
-		archive   string
-		name      string
-		err       string
-	}{
-		{image: "busybox", reference: "docker.io/library/busybox:latest"},
-		{image: "busybox:1.36", reference: "docker.io/library/busybox:1.36"},
-		{image: "org/app", reference: "docker.io/org/app:latest"},
-		{image: "ghcr.io/org/app:1", reference: "ghcr.io/org/app:1"},
-		{image: "127.0.0.1:5000/app", reference: "127.0.0.1:5000/app:latest"},
-		{image: "localhost:5000/app:2", reference: "localhost:5000/app:2"},
-		{image: "https://ghcr.io/org/app:1", reference: "ghcr.io/org/app:1"},
-		{
-			image:     "app:1@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
-			reference: "docker.io/library/app@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
-		},
-		{image: "oci-archive:local/x.tar", archive: "local/x.tar"},
-		{image: "docker-archive:alloc/dir/x.tar", archive: "alloc/dir/x.tar"},
-		{image: "oci-archive:/local/x.tar", archive: "local/x.tar"},
-		{image: "oci-archive:local/x.tar:app:1", archive: "local/x.tar", name: "app:1"},
-		{image: "oci-archive:local/../../etc/x.tar", err: "one of the task's directories"},
-		{image: "oci-archive:x.tar", err: "one of the task's directories"},
-		{image: "Not An Image", err: `option image = "Not An Image"`},
-		{image: "org/UPPER", err: `option image = "org/UPPER"`},
-	}
-	for _, c := range cases {
-		t.Run(c.image, func(t *testing.T) {
-			got, err := parseImage(c.image)
-			if c.err != "" {
-				must.ErrorContains(t, err, c.err)
-				return
-			}
-			must.NoError(t, err)
-			must.Eq(t, imageSource{given: c.image, reference: c.reference, archive: c.archive, name: c.name}, got)
-		})
-	}
-}
 
 func TestConfig_Images(t *testing.T) {
 	cases := []struct {
@@ -60,13 +20,13 @@ func TestConfig_Images(t *testing.T) {
 		want   string
 	}{
 		{"nothing", Config{}, ""},
-		{"a helper", Config{Auth: PluginAuth{Helper: "ecr-login"}}, ""},
+		{"a helper", Config{Auth: image.CredentialSources{Helper: "ecr-login"}}, ""},
 		{"collection", Config{GC: GC{Image: true, ImageDelay: "3m"}, PullActivityTimeout: "1m"}, ""},
 		{"no collection", Config{GC: GC{ImageDelay: "never"}}, ""},
 		{"a delay that is none", Config{GC: GC{Image: true, ImageDelay: "never"}},
 			`plugin option gc.image_delay = "never": must be a length of time`},
 		{"no patience", Config{PullActivityTimeout: "0s"}, `plugin option pull_activity_timeout = "0s": must be`},
-		{"a helper elsewhere", Config{Auth: PluginAuth{Helper: "../sh"}},
+		{"a helper elsewhere", Config{Auth: image.CredentialSources{Helper: "../sh"}},
 			`plugin option auth.helper = "../sh": must be the end of a program's name`},
 	}
 	for _, c := range cases {
@@ -86,7 +46,7 @@ func TestConfig_Images(t *testing.T) {
 
 func TestTaskConfig_ImageErrorsAreAllTold(t *testing.T) {
 	err := (&TaskConfig{Image: "Not An Image", Platform: "pdp11", ImagePullTimeout: "soon",
-		Auth: AuthConfig{Username: "u"}}).checkImage(&Config{})
+		Auth: image.Auth{Username: "u"}}).checkImage(&Config{})
 	for _, want := range []string{`option image = "Not An Image"`, `option platform = "pdp11"`,
 		`option image_pull_timeout = "soon"`, "option auth.password"} {
 		must.ErrorContains(t, err, want)

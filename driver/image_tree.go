@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/driver/client"
+	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
@@ -26,7 +27,7 @@ import (
 type imageTree struct {
 	driver  *Driver
 	startup *startup
-	image   *image
+	image   *image.Image
 	mounts  []mount.Mount // nil until needed
 }
 
@@ -39,7 +40,7 @@ func (t *imageTree) view(ctx context.Context) error {
 	}
 	layers, err := t.image.RootFS(ctx)
 	if err != nil {
-		return fmt.Errorf("read the layers of image %q: %w", t.image.source.given, err)
+		return fmt.Errorf("read the layers of image %q: %w", t.image.Given, err)
 	}
 	snapshotter := t.driver.client.SnapshotService(t.driver.config.Snapshotter)
 	parent, owner := identity.ChainID(layers).String(), snapshots.WithLabels(naming.Labels(t.startup.cfg, t.startup.options.Image))
@@ -51,7 +52,7 @@ func (t *imageTree) view(ctx context.Context) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("look into image %q: make a snapshot: %w", t.image.source.given, err)
+		return fmt.Errorf("look into image %q: make a snapshot: %w", t.image.Given, err)
 	}
 	t.mounts = mounts
 	return nil
@@ -67,7 +68,7 @@ func (t *imageTree) close(ctx context.Context) error {
 	defer cancel()
 	err := t.driver.client.SnapshotService(t.driver.config.Snapshotter).Remove(ctx, t.key())
 	if err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("remove the snapshot by which image %q was read: %w", t.image.source.given, err)
+		return fmt.Errorf("remove the snapshot by which image %q was read: %w", t.image.Given, err)
 	}
 	return nil
 }
@@ -85,7 +86,7 @@ func (t *imageTree) copy(ctx context.Context, from string, to *os.Root, name str
 	defer target.Close()
 	err = t.driver.lookInto(t.mounts, func(root string) error { return copyFromRoot(root, from, target) })
 	if err != nil {
-		return fmt.Errorf("look into image %q: %w", t.image.source.given, err)
+		return fmt.Errorf("look into image %q: %w", t.image.Given, err)
 	}
 	return nil
 }

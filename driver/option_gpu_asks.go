@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"tags.cncf.io/container-device-interface/pkg/parser"
 
+	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/runtime/ask"
 )
 
@@ -88,8 +89,8 @@ func imageAsks(env []string) []string {
 }
 
 // sayUnheard tells the user of a task without slices that its image would like some.
-func (d *Driver) sayUnheard(s *startup, i *image) {
-	if names := imageAsks(i.config.Env); len(names) > 0 && len(s.grant.claims) == 0 {
+func (d *Driver) sayUnheard(s *startup, i *image.Image) {
+	if names := imageAsks(i.Process.Env); len(names) > 0 && len(s.grant.claims) == 0 {
 		d.say(s.cfg, map[string]string{"image": s.options.Image}, "The image asks for GPU memory by its own %s, which a task "+
 			"does not get by that: %s", strings.Join(names, " and "), askAdvice)
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/moby/profiles/seccomp"
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/tranche-gpu/tranche/internal/rootfile"
 )
 
 // seccompBuiltin is what security_opt calls containerd's own profile.
@@ -40,7 +42,7 @@ func withSeccomp(cfg *drivers.TaskConfig, options *TaskConfig, plugin *Config) o
 			s.Linux.Seccomp, err = ownSeccompProfile(s, cfg, choice)
 		default:
 			s.Linux.Seccomp, err = readSeccompProfile(s, func() (*os.File, error) {
-				return openBeneath(plugin.SeccompDir, choice)
+				return rootfile.Open(plugin.SeccompDir, choice)
 			})
 		}
 		return prefixed("option security_opt", "seccomp="+choice, err)
@@ -70,7 +72,7 @@ func ownSeccompProfile(s *Spec, cfg *drivers.TaskConfig, choice string) (*specs.
 	dir, rest, _ := taskProfile(choice)
 	dirs := cfg.TaskDir()
 	host := map[string]string{"local": dirs.LocalDir, "alloc": dirs.SharedAllocDir, "secrets": dirs.SecretsDir}[dir]
-	profile, err := readSeccompProfile(s, func() (*os.File, error) { return openBeneath(host, rest) })
+	profile, err := readSeccompProfile(s, func() (*os.File, error) { return rootfile.Open(host, rest) })
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,8 @@ import (
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/tranche-gpu/tranche/driver/image"
 )
 
 // Where Nomad's task directories lie in a container: NOMAD_ALLOC_DIR, NOMAD_TASK_DIR and NOMAD_SECRETS_DIR name these
@@ -31,14 +33,14 @@ type storage struct {
 
 // prepareStorage makes ready what the task's container gets mounted. release lets go of what is needed only until the
 // container has started.
-func (d *Driver) prepareStorage(ctx context.Context, s *startup, i *image) (release func(), err error) {
+func (d *Driver) prepareStorage(ctx context.Context, s *startup, i *image.Image) (release func(), err error) {
 	wanted, err := s.options.wantedMounts(&d.config)
 	if err != nil {
 		return nil, err
 	}
-	fromImage, err := imageVolumes(i.config, s.options.ImageVolumes, takenTargets(s.cfg, wanted))
+	fromImage, err := imageVolumes(i.Process, s.options.ImageVolumes, takenTargets(s.cfg, wanted))
 	if err != nil {
-		return nil, fmt.Errorf("image %q: %w", i.source.given, err)
+		return nil, fmt.Errorf("image %q: %w", i.Given, err)
 	}
 	sources := &mountSources{driver: d, startup: s, tree: &imageTree{driver: d, startup: s, image: i}}
 	defer func() {

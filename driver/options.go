@@ -5,6 +5,8 @@ import (
 
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/oci"
+
+	"github.com/tranche-gpu/tranche/driver/image"
 )
 
 // Spec is the OCI spec that an option changes.
@@ -12,17 +14,17 @@ type Spec = oci.Spec
 
 // specOptions is the task's container as a list: what containerd starts from, then each option of the jobspec, and at
 // the end the GPU, whose mounts nothing may cover. A user namespace of the container's own is about all of them.
-func (d *Driver) specOptions(s *startup, i *image) []oci.SpecOpts {
+func (d *Driver) specOptions(s *startup, i *image.Image) []oci.SpecOpts {
 	return []oci.SpecOpts{
 		oci.WithDefaultSpec(),
 		withSpecVersion,
 		oci.WithoutRunMount,
 		withNoNewPrivileges(s.options),
-		withImageEnv(i.config),
+		withImageEnv(i.Process),
 		withTaskEnv(s.cfg),
-		withArgs(s.options, i.config, s.options.Image),
-		withWorkDir(s.options.WorkDir, i.config.WorkingDir),
-		d.withTaskUser(s.cfg.User, i.config.User, s.options.Image),
+		withArgs(s.options, i.Process, s.options.Image),
+		withWorkDir(s.options.WorkDir, i.Process.WorkingDir),
+		d.withTaskUser(s.cfg.User, i.Process.User, s.options.Image),
 		withGroups(s.options.GroupAdd, s.options.Image),
 		withTTY(s.options.TTY),
 		withUlimits(s.options),

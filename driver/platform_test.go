@@ -16,17 +16,6 @@ import (
 	"github.com/tranche-gpu/tranche/e2e/images"
 )
 
-func TestCheckPlatform(t *testing.T) {
-	for _, good := range []string{"", "linux/amd64", "linux/arm64/v8", "linux/arm/v7", "arm64", "linux"} {
-		must.NoError(t, (&TaskConfig{Image: "busybox", Platform: good}).checkImage(&Config{}), must.Sprint(good))
-	}
-	for _, bad := range []string{"windows/amd64", "linux/*", "a/b/c/d", "pdp11", "linux/", "linux amd64"} {
-		err := (&TaskConfig{Image: "busybox", Platform: bad}).checkImage(&Config{})
-		must.ErrorContains(t, err, `option platform = "`+bad+`"`)
-		must.ErrorContains(t, err, `such as "linux/amd64" or "linux/arm64/v8"`)
-	}
-}
-
 // imageFor says that it is for an architecture, and holds the name of it. Its programs are this machine's all the same.
 func imageFor(t *testing.T, base v1.Image, architecture string) v1.Image {
 	t.Helper()

@@ -14,6 +14,7 @@ import (
 	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/shoenig/test/must"
 
+	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/e2e/images"
 )
 
@@ -23,7 +24,7 @@ func impatient(t *testing.T) *testDriver {
 	config := n.config()
 	config.PullActivityTimeout = "500ms"
 	d := newTestDriverWith(t, n, config)
-	d.driver.images.pace = pullPace{look: 50 * time.Millisecond, report: 200 * time.Millisecond}
+	d.driver.images.Pace = image.Pace{Look: 50 * time.Millisecond, Report: 200 * time.Millisecond}
 	return d
 }
 
@@ -148,7 +149,7 @@ func TestRegistry_Refuses(t *testing.T) {
 func TestHugeConfiguration(t *testing.T) {
 	d := newTestDriver(t)
 	huge, err := images.WithConfig(d.node.busybox, func(c *v1.Config) {
-		c.Labels = map[string]string{"huge": strings.Repeat(" ", maxMetadataBytes)}
+		c.Labels = map[string]string{"huge": strings.Repeat(" ", image.MaxMetadataBytes)}
 	})
 	must.NoError(t, err)
 	const tooLarge = "must not have more than 32 MiB"

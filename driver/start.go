@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/tranche-gpu/tranche/driver/client"
+	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
@@ -150,7 +151,7 @@ func (d *Driver) prepare(ctx context.Context, cfg *drivers.TaskConfig) (*startup
 func (d *Driver) hold(ctx context.Context, s *startup) (context.Context, func(), error) {
 	opts := []leases.Opt{
 		leases.WithID(s.id),
-		leases.WithExpiration(s.options.pullTimeout(&d.config) + time.Hour),
+		leases.WithExpiration(s.options.imageOptions(&d.config).PullTimeout + time.Hour),
 		leases.WithLabels(naming.Labels(s.cfg, s.options.Image)),
 		leases.WithLabel(naming.Owner, d.owner),
 	}
@@ -199,8 +200,8 @@ func acquireFor(ctx context.Context, s *semaphore.Weighted, limit time.Duration)
 
 // launch fetches the image, creates the container and starts it.
 func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
-	defer func() { d.images.collector.noteUse(s.options.Image, time.Now()) }()
-	i, err := d.ensureImage(ctx, s)
+	defer d.images.NoteUse(s.options.Image)
+	i, err := d.images.Ensure(ctx, &image.Request{Options: s.options.imageOptions(&d.config), Task: s.cfg})
 	if err != nil {
 		return nil, err
 	}
@@ -230,11 +231,11 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 		return nil, err
 	}
 	d.at(startTaskStarted)
-	state.StopSignal = i.config.StopSignal
+	state.StopSignal = i.Process.StopSignal
 	return newTaskHandle(d, s.cfg, state), nil
 }
 
-func (d *Driver) createContainer(ctx context.Context, s *startup, i *image) (containerd.Container, error) {
+func (d *Driver) createContainer(ctx context.Context, s *startup, i *image.Image) (containerd.Container, error) {
 	release, err := d.reserveHostIDs(ctx, s)
 	if err != nil {
 		return nil, err

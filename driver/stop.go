@@ -186,7 +186,10 @@ func (d *Driver) DestroyTask(taskID string, force bool) error {
 	if err != nil {
 		return fmt.Errorf("remove container %s: %w", h.state.ContainerID, err)
 	}
-	d.imageUnused(h.cfg)
+	var options TaskConfig
+	if h.cfg.DecodeDriverConfig(&options) == nil {
+		d.images.NoteEnd(options.Image)
+	}
 	return nil
 }
 

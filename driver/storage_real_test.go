@@ -15,6 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/e2e/images"
 )
@@ -510,14 +511,14 @@ func TestStorage_ViewOfALifeThatWasKilled(t *testing.T) {
 // TestStorage_ViewGoesBeforeTheContainerComes looks while the start's lease still holds everything that it made.
 func TestStorage_ViewGoesBeforeTheContainerComes(t *testing.T) {
 	d := newTestDriver(t)
-	image := d.node.dataImage(t, "view-goes:1", "/data")
-	cfg := d.failing(func(o *TaskConfig) { o.Image = image })
+	ref := d.node.dataImage(t, "view-goes:1", "/data")
+	cfg := d.failing(func(o *TaskConfig) { o.Image = ref })
 	s, err := d.driver.prepare(d.ctx, cfg)
 	must.NoError(t, err)
 	ctx, giveBack, err := d.driver.hold(d.ctx, s)
 	must.NoError(t, err)
 	defer giveBack()
-	i, err := d.driver.ensureImage(ctx, s)
+	i, err := d.driver.images.Ensure(ctx, &image.Request{Options: s.options.imageOptions(&d.driver.config), Task: s.cfg})
 	must.NoError(t, err)
 	release, err := d.driver.prepareStorage(ctx, s, i)
 	must.NoError(t, err)

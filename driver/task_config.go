@@ -7,6 +7,8 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+
+	"github.com/tranche-gpu/tranche/driver/image"
 )
 
 // TaskConfig is the config block of a task. Options that Nomad's docker driver has too bear its names.
@@ -23,7 +25,7 @@ type TaskConfig struct {
 	Platform string `codec:"platform"`
 	// Auth is what the registry wants to know; it stands before the plugin's auth. AuthSoftFail pulls without credentials
 	// where none can be had.
-	Auth         AuthConfig `codec:"auth"`
+	Auth         image.Auth `codec:"auth"`
 	AuthSoftFail bool       `codec:"auth_soft_fail"`
 
 	// Entrypoint replaces the image's. With it the image's command is dropped.
@@ -111,14 +113,6 @@ type TaskConfig struct {
 	// lives on the host. A task with slices of several GPUs has it on the first. The operator's gpu_host_memory_max says
 	// how much is allowed.
 	GPUHostMemory string `codec:"gpu_host_memory"`
-}
-
-// AuthConfig is the auth block of a task.
-type AuthConfig struct {
-	Username string `codec:"username"`
-	Password string `codec:"password"`
-	// ServerAddress is the registry that they are for; empty means the image's.
-	ServerAddress string `codec:"server_address"`
 }
 
 // MountConfig is a mount block of a task.

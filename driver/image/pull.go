@@ -1,4 +1,4 @@
-package driver
+package image
 
 import (
 	"context"
@@ -31,45 +31,45 @@ const pullLeaseLife = 24 * time.Hour
 
 // pull fetches the image from its registry and unpacks it, and tells the tasks that wait how it goes. When it fails,
 // nothing that it fetched is left.
-func (d *Driver) pull(ctx context.Context, f *flight) (containerd.Image, error) {
-	p := &progress{store: d.client.ContentStore()}
-	d.startPulling(f, p)
+func (s *Store) pull(ctx context.Context, p *pull) (containerd.Image, error) {
+	prog := &progress{store: s.client.ContentStore()}
+	s.startPulling(p, prog)
 	began := time.Now()
-	ctx, release, err := d.holdPull(ctx, f.source)
+	ctx, release, err := s.holdPull(ctx, p.source)
 	if err != nil {
 		return nil, err
 	}
-	pulled, err := d.download(ctx, f, p)
+	pulled, err := s.download(ctx, p, prog)
 	release(err == nil)
 	if err != nil {
 		return nil, err
 	}
-	p.update(ctx)
+	prog.update(ctx)
 	took := time.Since(began).Round(100 * time.Millisecond)
-	d.tell(f, "Pulled image %s (%s in %s)", f.source.reference, byteSize(p.state().total), took)
-	d.logger.Info("pulled image", "image", f.source.reference, "digest", pulled.Target().Digest, "took", took)
+	s.notifyWaiters(p, "Pulled image %s (%s in %s)", p.source.reference, byteSize(prog.state().total), took)
+	s.config.Logger.Info("pulled image", "image", p.source.reference, "digest", pulled.Target().Digest, "took", took)
 	return pulled, nil
 }
 
 // download has containerd's client pull, and ends it when nothing comes any more.
-func (d *Driver) download(ctx context.Context, f *flight, p *progress) (containerd.Image, error) {
-	labels, err := d.pullLabels(ctx, f.source)
+func (s *Store) download(ctx context.Context, p *pull, prog *progress) (containerd.Image, error) {
+	labels, err := s.pullLabels(ctx, p.source)
 	if err != nil {
 		return nil, err
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	var watching sync.WaitGroup
-	watching.Go(func() { d.watchPull(ctx, f, p, stop) })
-	search := d.newCredentialSearch(ctx, f)
-	pulled, err := d.client.Pull(ctx, f.source.reference,
+	watching.Go(func() { s.watchPull(ctx, p, prog, stop) })
+	search := s.newCredentialSearch(ctx, p)
+	pulled, err := s.client.Pull(ctx, p.source.reference,
 		containerd.WithPullUnpack,
-		containerd.WithPlatformMatcher(f.options.platform()),
-		containerd.WithPullSnapshotter(d.config.Snapshotter),
+		containerd.WithPlatformMatcher(p.options.platform()),
+		containerd.WithPullSnapshotter(s.client.Snapshotter),
 		// A snapshotter that fetches layers when they are read has to know where from. Others do not mind.
-		containerd.WithImageHandlerWrapper(snapshotters.AppendInfoHandlerWrapper(f.source.reference)),
-		containerd.WithImageHandler(images.HandlerFunc(p.expect)),
+		containerd.WithImageHandlerWrapper(snapshotters.AppendInfoHandlerWrapper(p.source.reference)),
+		containerd.WithImageHandler(images.HandlerFunc(prog.expect)),
 		containerd.WithPullLabels(labels),
-		containerd.WithResolver(d.resolver(ctx, search, p)))
+		containerd.WithResolver(s.resolver(ctx, search, prog)))
 	cause := context.Cause(ctx)
 	stop(nil)
 	watching.Wait()
@@ -78,10 +78,10 @@ func (d *Driver) download(ctx context.Context, f *flight, p *progress) (containe
 	case err == nil:
 		return pulled, nil
 	case errors.As(cause, &stalled):
-		return nil, nstructs.NewRecoverableError(fmt.Errorf("pull image %q: %w: %w", f.source.given, stalled,
+		return nil, nstructs.NewRecoverableError(fmt.Errorf("pull image %q: %w: %w", p.source.given, stalled,
 			withoutQueries{err}), true)
 	}
-	return nil, d.pullError(f, search, err)
+	return nil, s.pullError(p, search, err)
 }
 
 // stalledError is why a pull was ended that made no progress.
@@ -96,26 +96,26 @@ func (e *stalledError) Error() string {
 }
 
 // watchPull tells the tasks that wait how far the pull is, and stops it when nothing comes any more.
-func (d *Driver) watchPull(ctx context.Context, f *flight, p *progress, stop context.CancelCauseFunc) {
-	patience := d.config.pullActivityTimeout()
-	p.watch(ctx, d.images.pace.orDefault(), patience,
-		func(state progressState) { d.tell(f, "Pulling image %s: %s", f.source.reference, state) },
+func (s *Store) watchPull(ctx context.Context, p *pull, prog *progress, stop context.CancelCauseFunc) {
+	patience := s.config.PullActivityTimeout
+	prog.watch(ctx, s.Pace.orDefault(), patience,
+		func(state progressState) { s.notifyWaiters(p, "Pulling image %s: %s", p.source.reference, state) },
 		func(state progressState) { stop(&stalledError{patience, state}) })
 }
 
 // holdPull takes the lease of a pull. What a pull that failed has fetched is gone when release returns.
-func (d *Driver) holdPull(ctx context.Context, source imageSource,
+func (s *Store) holdPull(ctx context.Context, source imageSource,
 ) (leased context.Context, release func(ok bool), err error) {
-	lease, err := d.client.LeasesService().Create(ctx, leases.WithRandomID(), leases.WithExpiration(pullLeaseLife),
-		leases.WithLabel(naming.Pull, source.reference), leases.WithLabel(naming.Owner, d.owner))
+	lease, err := s.client.LeasesService().Create(ctx, leases.WithRandomID(), leases.WithExpiration(pullLeaseLife),
+		leases.WithLabel(naming.Pull, source.reference), leases.WithLabel(naming.Owner, s.config.Owner))
 	if err != nil {
-		return nil, nil, d.client.Recoverable(noSpace(fmt.Errorf("take a lease in containerd: %w", err)))
+		return nil, nil, s.client.Recoverable(noSpace(fmt.Errorf("take a lease in containerd: %w", err)))
 	}
 	release = func(ok bool) {
-		if err := d.dropLease(lease, ok); err != nil {
-			d.logger.Warn("what a pull fetched could not be put away yet; trying again", "lease", lease.ID, "error", err)
-			d.client.Go(func() {
-				for d.client.Pause(collectorRetry) && d.dropLease(lease, ok) != nil {
+		if err := s.dropLease(lease, ok); err != nil {
+			s.config.Logger.Warn("what a pull fetched could not be put away yet; trying again", "lease", lease.ID, "error", err)
+			s.client.Go(func() {
+				for s.client.Pause(collectorRetry) && s.dropLease(lease, ok) != nil {
 				}
 			})
 		}
@@ -124,50 +124,70 @@ func (d *Driver) holdPull(ctx context.Context, source imageSource,
 }
 
 // dropLease removes the lease of a pull. If the pull failed it waits until containerd has removed what the lease held.
-func (d *Driver) dropLease(lease leases.Lease, ok bool) error {
-	ctx, cancel := d.client.Call()
+func (s *Store) dropLease(lease leases.Lease, ok bool) error {
+	ctx, cancel := s.client.Call()
 	defer cancel()
 	var opts []leases.DeleteOpt
 	if !ok {
 		opts = append(opts, leases.SynchronousDelete)
 	}
-	err := d.client.LeasesService().Delete(ctx, lease, opts...)
+	err := s.client.LeasesService().Delete(ctx, lease, opts...)
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
 	return err
 }
 
+// dropDeadPulls removes the leases of pulls whose plugin process is dead, this agent's or another's, and so what they had
+// fetched.
+func (s *Store) dropDeadPulls() error {
+	ctx, cancel := s.client.Call()
+	defer cancel()
+	found, err := s.client.LeasesService().List(ctx, fmt.Sprintf("labels.%q", naming.Pull))
+	if err != nil {
+		return fmt.Errorf("list leases: %w", err)
+	}
+	for _, lease := range found {
+		if !s.config.OwnerDied(lease.Labels[naming.Owner]) {
+			continue
+		}
+		if err := s.dropLease(lease, false); err != nil {
+			return fmt.Errorf("remove lease %s of a pull that a dead plugin process began: %w", lease.ID, err)
+		}
+	}
+	return nil
+}
+
 // pullLabels are the labels for the image's record: a record that somebody else made keeps its own, so that we never
 // take it for ours.
-func (d *Driver) pullLabels(ctx context.Context, source imageSource) (map[string]string, error) {
-	record, err := d.client.ImageService().Get(ctx, source.reference)
+func (s *Store) pullLabels(ctx context.Context, source imageSource) (map[string]string, error) {
+	record, err := s.client.ImageService().Get(ctx, source.reference)
 	switch {
 	case errdefs.IsNotFound(err):
-		return map[string]string{naming.Owned: PluginName}, nil
+		return map[string]string{naming.Owned: naming.PluginName}, nil
 	case err != nil:
-		return nil, d.client.Recoverable(fmt.Errorf("look for image %q in containerd: %w", source.given, err))
+		return nil, s.client.Recoverable(fmt.Errorf("look for image %q in containerd: %w", source.given, err))
 	}
 	return record.Labels, nil
 }
 
 // resolver talks to registries as containerd's own tools do: by the hosts.toml of a registry where the operator has
 // one, else by HTTPS, and by plain HTTP to a registry on this machine.
-func (d *Driver) resolver(ctx context.Context, search *credentialSearch, p *progress) remotes.Resolver {
-	options := config.HostOptions{Credentials: search.of, UpdateClient: p.meter}
-	if dir := d.config.RegistryHostsDir; dir != "" {
+func (s *Store) resolver(ctx context.Context, search *credentialSearch, prog *progress) remotes.Resolver {
+	options := config.HostOptions{Credentials: search.of, UpdateClient: prog.meter}
+	if dir := s.config.RegistryHostsDir; dir != "" {
 		options.HostDir = config.HostDirFromRoot(filepath.Clean(dir))
 	}
 	return docker.NewResolver(docker.ResolverOptions{Hosts: config.ConfigureHosts(ctx, options)})
 }
 
 // pullError says what is wrong with a pull, what to do, and whether another try can help.
-func (d *Driver) pullError(f *flight, search *credentialSearch, err error) error {
+func (s *Store) pullError(p *pull, search *credentialSearch, err error) error {
 	if failure := search.failure(); failure != nil {
 		return nstructs.NewRecoverableError(fmt.Errorf("pull image %q: %w; mend this, or set auth_soft_fail to pull without",
-			f.source.given, failure), true)
+			p.source.given, failure), true)
 	}
-	return explainPull(f.source, f.options.platformName(), search.used(), err)
+	return explainPull(p.source, p.options.platformName(), search.used(), err)
 }
 
 // explainPull finds words for an error. credentials says where those came from that the registry was given.
@@ -195,7 +215,7 @@ func explainPull(source imageSource, platform, credentials string, err error) er
 	case status != 0 && status != http.StatusNotFound:
 		return recoverable("the registry failed: %w", err)
 	case client.IsUnavailable(err):
-		return recoverable("containerd went away: %w", err)
+		return recoverable("containerd became unavailable: %w", err)
 	case errdefs.IsNotFound(err) && strings.Contains(err.Error(), "no match for platform"):
 		return fmt.Errorf("pull image %q: it has nothing for %s; check the option platform: %w", source.given, platform, err)
 	case errdefs.IsNotFound(err):

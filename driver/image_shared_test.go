@@ -7,6 +7,8 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/driver/image"
 )
 
 // gate lets requests for a blob through once it is opened.
@@ -38,7 +40,7 @@ func (d *testDriver) startAll(tasks []*drivers.TaskConfig) (wait func() []error)
 	}
 }
 
-func TestFlight_ManyTasksAreOnePull(t *testing.T) {
+func TestPull_ManyTasksAreOnePull(t *testing.T) {
 	d := newTestDriver(t)
 	reg := newTestRegistry(t)
 	ref, layer := reg.unique(t, d.node.busybox, "shared:1", 100<<10)
@@ -63,7 +65,7 @@ func TestFlight_ManyTasksAreOnePull(t *testing.T) {
 	d.noPullLeases()
 }
 
-func TestFlight_DeadlineOfTheFirstIsItsOwn(t *testing.T) {
+func TestPull_DeadlineOfTheFirstIsItsOwn(t *testing.T) {
 	d := newTestDriver(t)
 	reg := newTestRegistry(t)
 	ref, layer := reg.unique(t, d.node.busybox, "first:1", 100<<10)
@@ -83,7 +85,7 @@ func TestFlight_DeadlineOfTheFirstIsItsOwn(t *testing.T) {
 	d.nothingLeft(hasty)
 }
 
-func TestFlight_AfterTheLastHasLeftTheNextBeginsAnew(t *testing.T) {
+func TestPull_AfterTheLastHasLeftTheNextBeginsAnew(t *testing.T) {
 	d := newTestDriver(t)
 	reg := newTestRegistry(t)
 	ref, layer := reg.unique(t, d.node.busybox, "again:1", 100<<10)
@@ -95,7 +97,7 @@ func TestFlight_AfterTheLastHasLeftTheNextBeginsAnew(t *testing.T) {
 	d.run(d.task("echo there", func(c *TaskConfig) { c.Image = ref }), "there")
 }
 
-func TestFlight_FailureIsShared(t *testing.T) {
+func TestPull_FailureIsShared(t *testing.T) {
 	d := newTestDriver(t)
 	reg := newTestRegistry(t)
 	ref, layer := reg.unique(t, d.node.busybox, "fails:1", 100<<10)
@@ -119,7 +121,7 @@ func TestFlight_FailureIsShared(t *testing.T) {
 	d.nothingPulled(ref, layer)
 }
 
-func TestFlight_WrongCredentialsOfOneAreItsOwn(t *testing.T) {
+func TestPull_WrongCredentialsOfOneAreItsOwn(t *testing.T) {
 	d := newTestDriver(t)
 	reg := newTestRegistry(t)
 	ref, layer := reg.unique(t, d.node.busybox, "private/shared:1", 100<<10)
@@ -130,7 +132,7 @@ func TestFlight_WrongCredentialsOfOneAreItsOwn(t *testing.T) {
 		}))
 	})
 	with := func(password string) func(*TaskConfig) {
-		return func(c *TaskConfig) { c.Image, c.Auth = ref, AuthConfig{Username: "user", Password: password} }
+		return func(c *TaskConfig) { c.Image, c.Auth = ref, image.Auth{Username: "user", Password: password} }
 	}
 	waitWrong := d.startAll([]*drivers.TaskConfig{d.failing(with("wrong")), d.failing(with("wrong"))})
 	waitRight := d.startAll([]*drivers.TaskConfig{d.task("true", with("right")), d.task("true", with("right"))})

@@ -1,4 +1,4 @@
-package driver
+package image
 
 import (
 	"context"
@@ -16,20 +16,20 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// pullPace is how often things happen while an image is pulled. The zero value means the defaults.
-type pullPace struct {
-	// look is how often the progress is measured. report is after what time it is first told; each further report takes
+// Pace says how often the progress of a pull is measured and reported. The zero value means the defaults.
+type Pace struct {
+	// Look is how often the progress is measured. Report is after what time it is first told; each further report takes
 	// twice as long, since Nomad keeps only the ten latest events of a task.
-	look, report time.Duration
-	// helper is how long a credential helper may take.
-	helper time.Duration
+	Look, Report time.Duration
+	// Helper is how long a credential helper may take.
+	Helper time.Duration
 }
 
-func (p pullPace) orDefault() pullPace {
+func (p Pace) orDefault() Pace {
 	for _, value := range []struct {
 		field *time.Duration
 		value time.Duration
-	}{{&p.look, time.Second}, {&p.report, 10 * time.Second}, {&p.helper, 30 * time.Second}} {
+	}{{&p.Look, time.Second}, {&p.Report, 10 * time.Second}, {&p.Helper, 30 * time.Second}} {
 		if *value.field == 0 {
 			*value.field = value.value
 		}
@@ -150,12 +150,12 @@ func (p *progress) state() progressState {
 
 // watch follows the pull until ctx ends: report is told how far it is, and stalled is called when nothing has come for as
 // long as patience.
-func (p *progress) watch(ctx context.Context, pace pullPace, patience time.Duration, report func(progressState),
+func (p *progress) watch(ctx context.Context, pace Pace, patience time.Duration, report func(progressState),
 	stalled func(progressState)) {
-	ticker := time.NewTicker(pace.look)
+	ticker := time.NewTicker(pace.Look)
 	defer ticker.Stop()
 	last, since := p.state(), time.Now()
-	told, interval := time.Now(), pace.report
+	told, interval := time.Now(), pace.Report
 	for {
 		select {
 		case <-ctx.Done():

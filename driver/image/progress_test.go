@@ -1,4 +1,4 @@
-package driver
+package image
 
 import (
 	"context"
@@ -87,7 +87,7 @@ func TestProgress_Watch(t *testing.T) {
 				reports, stalled := 0, false
 				var watching sync.WaitGroup
 				watching.Go(func() {
-					p.watch(ctx, pullPace{}.orDefault(), 8*time.Second, func(progressState) { reports++ },
+					p.watch(ctx, Pace{}.orDefault(), 8*time.Second, func(progressState) { reports++ },
 						func(progressState) { stalled = true; cancel() })
 				})
 				for ctx.Err() == nil {

@@ -1,4 +1,4 @@
-package driver
+package image
 
 import (
 	"errors"
@@ -61,7 +61,7 @@ func TestExplainPull(t *testing.T) {
 		{"no such tag", fmt.Errorf("x: %w", errdefs.ErrNotFound), "", "check name and tag", false},
 		{"no such platform", fmt.Errorf("no match for platform in manifest: %w", errdefs.ErrNotFound), "",
 			"it has nothing for linux/amd64; check the option platform", false},
-		{"no containerd", fmt.Errorf("x: %w", errdefs.ErrUnavailable), "", "containerd went away", true},
+		{"no containerd", fmt.Errorf("x: %w", errdefs.ErrUnavailable), "", "containerd became unavailable", true},
 		{"no room", errors.New("write /x: no space left on device"), "", "free space there", true},
 		{"anything", errors.New("odd"), "", `pull image "app": odd`, true},
 	}

@@ -1,4 +1,4 @@
-package driver
+package image
 
 import (
 	"context"
@@ -15,9 +15,9 @@ import (
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/driver/client"
+	"github.com/tranche-gpu/tranche/internal/rootfile"
 )
 
 // importArchive reads an image from an archive in the task's directories.
@@ -27,46 +27,46 @@ import (
 //
 // It leaves no image record: the lease in ctx holds the content until the container holds the snapshot, and afterwards
 // containerd collects what no container needs. An image that came with one task goes with it.
-func (d *Driver) importArchive(ctx context.Context, s *startup, source imageSource) (_ containerd.Image, err error) {
+func (s *Store) importArchive(ctx context.Context, r *Request, source imageSource) (_ containerd.Image, err error) {
 	defer func() {
 		if err != nil {
-			d.dropImport(ctx)
+			s.dropImport(ctx)
 		}
 	}()
-	file, err := openArchive(s.cfg, source)
+	file, err := openArchive(r.Task, source)
 	if err != nil {
 		return nil, importError(source, err)
 	}
 	defer file.Close()
-	index, err := archive.ImportIndex(ctx, d.client.ContentStore(), file)
+	index, err := archive.ImportIndex(ctx, s.client.ContentStore(), file)
 	if err != nil {
 		if client.IsUnavailable(err) {
-			return nil, d.client.Recoverable(err)
+			return nil, s.client.Recoverable(err)
 		}
 		if client.IsDiskFull(err) {
 			return nil, importError(source, err)
 		}
 		return nil, importError(source, fmt.Errorf("%w: %w", errNoArchive, err))
 	}
-	target, err := pickManifest(ctx, d.client.ContentStore(), index, source)
+	target, err := pickManifest(ctx, s.client.ContentStore(), index, source)
 	if err != nil {
 		return nil, importError(source, err)
 	}
-	found := containerd.NewImageWithPlatform(d.client.Client, images.Image{Name: source.given, Target: target},
-		s.options.platform())
+	found := containerd.NewImageWithPlatform(s.client.Client, images.Image{Name: source.given, Target: target},
+		r.platform())
 	if ok, err := complete(ctx, found); err != nil || !ok {
 		return nil, importError(source, errors.Join(fmt.Errorf("the archive is incomplete, or holds no image for %s",
-			s.options.platformName()), err))
+			r.platformName()), err))
 	}
-	return found, d.unpack(ctx, source, found)
+	return found, s.unpack(ctx, source, found)
 }
 
 // dropImport has containerd remove at once what a failed import has brought, which only the lease of the start holds: it
 // may have filled the disk.
-func (d *Driver) dropImport(ctx context.Context) {
+func (s *Store) dropImport(ctx context.Context) {
 	id, _ := leases.FromContext(ctx)
-	if err := d.dropLease(leases.Lease{ID: id}, false); err != nil {
-		d.logger.Warn("what a failed import brought stays until the lease expires", "lease", id, "error", err)
+	if err := s.dropLease(leases.Lease{ID: id}, false); err != nil {
+		s.config.Logger.Warn("what a failed import brought stays until the lease expires", "lease", id, "error", err)
 	}
 }
 
@@ -76,7 +76,7 @@ func openArchive(cfg *drivers.TaskConfig, source imageSource) (*os.File, error) 
 	dirs := cfg.TaskDir()
 	top, rest, _ := strings.Cut(source.archive, "/")
 	host := map[string]string{"local": dirs.LocalDir, "alloc": dirs.SharedAllocDir, "secrets": dirs.SecretsDir}[top]
-	file, err := openBeneath(host, rest)
+	file, err := rootfile.Open(host, rest)
 	if err != nil {
 		// The host's path in the message would tell the user nothing.
 		var pathErr *os.PathError
@@ -94,16 +94,6 @@ func openArchive(cfg *drivers.TaskConfig, source imageSource) (*os.File, error) 
 		return nil, err
 	}
 	return file, nil
-}
-
-// openBeneath opens a file beneath dir. It does not wait for the writer of a FIFO, which might never come.
-func openBeneath(dir, name string) (*os.File, error) {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-	return root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 }
 
 // pickManifest returns the image in the archive's index that is meant.

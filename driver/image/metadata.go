@@ -1,4 +1,4 @@
-package driver
+package image
 
 import (
 	"bytes"
@@ -17,29 +17,29 @@ const (
 	rememberedBlobs = 128
 	// maxRememberedBytes is the size of the largest that is. Those of real images have a few thousand bytes.
 	maxRememberedBytes = 64 << 10
-	// maxMetadataBytes is how large any may be. Registries take manifests of up to 4 MiB.
-	maxMetadataBytes = 32 << 20
+	// MaxMetadataBytes is how large any may be. Registries take manifests of up to 4 MiB.
+	MaxMetadataBytes = 32 << 20
 )
 
-// blobMemory is containerd's content store with a memory for the manifests and configurations of images. A start reads
+// MetadataCache is containerd's content store with a memory for the manifests and configurations of images. A start reads
 // them several times over, two calls each; what a digest names never changes. That an image is there is not taken from
 // here: its record, its layers and its snapshots are asked for each time.
 //
 // It bounds them, too. containerd's client reads a manifest or a configuration into this plugin's memory, of whatever size
 // it is; who made an image must not decide how much that is. Layers are read by containerd itself.
-type blobMemory struct {
+type MetadataCache struct {
 	content.Store
 	known *lru.Cache[digest.Digest, []byte]
 }
 
-// newBlobMemory returns a memory; its Store is to be set before it is used.
-func newBlobMemory() (*blobMemory, error) {
+// NewMetadataCache returns a memory; its Store is to be set before it is used.
+func NewMetadataCache() (*MetadataCache, error) {
 	known, err := lru.New[digest.Digest, []byte](rememberedBlobs)
-	return &blobMemory{known: known}, err
+	return &MetadataCache{known: known}, err
 }
 
 // ReaderAt reads a blob, from memory where it has been read before.
-func (m *blobMemory) ReaderAt(ctx context.Context, desc ocispec.Descriptor) (content.ReaderAt, error) {
+func (m *MetadataCache) ReaderAt(ctx context.Context, desc ocispec.Descriptor) (content.ReaderAt, error) {
 	metadata := isMetadata(desc.MediaType)
 	if data, ok := m.known.Get(desc.Digest); ok && metadata {
 		return blobReader{bytes.NewReader(data)}, nil
@@ -51,7 +51,7 @@ func (m *blobMemory) ReaderAt(ctx context.Context, desc ocispec.Descriptor) (con
 	switch size := reader.Size(); {
 	case !metadata:
 		return pieceReader{reader}, nil
-	case size > maxMetadataBytes:
+	case size > MaxMetadataBytes:
 		reader.Close()
 		return nil, fmt.Errorf("%s: %w, but %s", desc.Digest, errTooLarge, byteSize(size))
 	case size > maxRememberedBytes:
@@ -61,7 +61,7 @@ func (m *blobMemory) ReaderAt(ctx context.Context, desc ocispec.Descriptor) (con
 }
 
 // remember reads a blob whole.
-func (m *blobMemory) remember(desc ocispec.Descriptor, reader content.ReaderAt) (content.ReaderAt, error) {
+func (m *MetadataCache) remember(desc ocispec.Descriptor, reader content.ReaderAt) (content.ReaderAt, error) {
 	defer reader.Close()
 	data := make([]byte, reader.Size())
 	if n, err := reader.ReadAt(data, 0); n < len(data) {
@@ -76,7 +76,7 @@ func isMetadata(mediaType string) bool {
 }
 
 // errTooLarge is the error of an image that nobody made to be run.
-var errTooLarge = fmt.Errorf("a manifest or configuration of an image must not have more than %s", byteSize(maxMetadataBytes))
+var errTooLarge = fmt.Errorf("a manifest or configuration of an image must not have more than %s", byteSize(MaxMetadataBytes))
 
 // pieceReader is a blob that does not say that it is a manifest or a configuration. An image can call anything a layer:
 // it can be read piece by piece, and not at once.
@@ -84,7 +84,7 @@ type pieceReader struct{ content.ReaderAt }
 
 // ReadAt implements io.ReaderAt.
 func (r pieceReader) ReadAt(p []byte, off int64) (int, error) {
-	if len(p) > maxMetadataBytes {
+	if len(p) > MaxMetadataBytes {
 		return 0, fmt.Errorf("%w, but %s", errTooLarge, byteSize(int64(len(p))))
 	}
 	return r.ReaderAt.ReadAt(p, off)

@@ -1,4 +1,4 @@
-package driver
+package image
 
 import (
 	"context"
@@ -65,16 +65,19 @@ func (p *helperProcess) Input(in io.Reader) { p.cmd.Stdin = in }
 
 // Output implements client.Program.
 func (p *helperProcess) Output() ([]byte, error) {
-	var stdout head
-	var stderr tail
+	var stdout answer
+	var stderr firstBytes
 	p.cmd.Stdout, p.cmd.Stderr = &stdout, &stderr
 	p.err = p.cmd.Run()
 	if stdout.tooLong {
 		p.err = errHelperAnswer // what has ended the helper, whatever it said of that
 	}
-	p.stdout, p.stderr = stdout.kept, stderr.bytes()
+	p.stdout, p.stderr = stdout.kept, stderr
 	return p.stdout, p.err
 }
+
+// maxHelperError is how much of a helper's stderr is kept.
+const maxHelperError = 4 << 10
 
 // maxHelperAnswer is far more than any credential takes.
 const maxHelperAnswer = 1 << 20
@@ -82,19 +85,28 @@ const maxHelperAnswer = 1 << 20
 // errHelperAnswer ends a helper that writes without end.
 var errHelperAnswer = fmt.Errorf("its answer is longer than %d bytes", maxHelperAnswer)
 
-// head keeps what is written to it, and refuses too much. The zero value is ready.
-type head struct {
+// answer keeps what is written to it, and refuses too much. The zero value is ready.
+type answer struct {
 	kept    []byte
 	tooLong bool
 }
 
 // Write implements io.Writer.
-func (h *head) Write(p []byte) (int, error) {
-	if len(h.kept)+len(p) > maxHelperAnswer {
-		h.kept, h.tooLong = nil, true
+func (a *answer) Write(p []byte) (int, error) {
+	if len(a.kept)+len(p) > maxHelperAnswer {
+		a.kept, a.tooLong = nil, true
 		return 0, errHelperAnswer
 	}
-	h.kept = append(h.kept, p...)
+	a.kept = append(a.kept, p...)
+	return len(p), nil
+}
+
+// firstBytes keeps the start of what is written to it: of an error only the first line is shown.
+type firstBytes []byte
+
+// Write implements io.Writer.
+func (f *firstBytes) Write(p []byte) (int, error) {
+	*f = append(*f, p[:min(len(p), maxHelperError-len(*f))]...)
 	return len(p), nil
 }
 

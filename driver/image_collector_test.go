@@ -18,54 +18,6 @@ import (
 	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
-func TestImageCollector_UnusedSince(t *testing.T) {
-	now := time.Now()
-	label := func(at time.Time) map[string]string {
-		return map[string]string{naming.UnusedSince: at.Format(time.RFC3339Nano)}
-	}
-	cases := []struct {
-		name    string
-		label   map[string]string
-		lastUse time.Time
-		want    time.Time
-	}{
-		{"noted by an earlier life", label(now.Add(-time.Hour)), time.Time{}, now.Add(-time.Hour)},
-		{"used since then", label(now.Add(-time.Hour)), now.Add(-time.Minute), now.Add(-time.Minute)},
-		{"noted by this life", label(now.Add(-time.Minute)), now.Add(-time.Minute), now.Add(-time.Minute)},
-		{"never noted", nil, now.Add(-time.Minute), now.Add(-time.Minute)},
-		{"nobody knows", nil, time.Time{}, now},
-		{"a label that says nothing", map[string]string{naming.UnusedSince: "long ago"}, time.Time{}, now},
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			collector := newImageCollector(time.Hour)
-			if !c.lastUse.IsZero() {
-				collector.noteUse("busybox:1", c.lastUse)
-			}
-			record := images.Image{Name: "docker.io/library/busybox:1", Labels: c.label}
-			got := collector.unusedSince(record)
-			must.Less(t, time.Minute/2, got.Sub(c.want).Abs())
-			must.Eq(t, got, collector.unusedSince(record), must.Sprint("it must not begin anew"))
-		})
-	}
-}
-
-func TestImageCollector_Due(t *testing.T) {
-	c := newImageCollector(time.Hour)
-	must.Less(t, time.Second, (time.Hour - c.due(time.Now())).Abs())
-	// A plugin that has just started removes nothing yet.
-	must.Less(t, time.Second, (time.Minute - c.due(time.Now().Add(-2*time.Hour))).Abs())
-	c.started = c.started.Add(-time.Minute)
-	must.LessEq(t, 0, c.due(time.Now().Add(-time.Hour)))
-
-	c.noteUse("busybox", time.Now())
-	c.noteUse("busybox", time.Now().Add(-time.Hour))
-	must.Less(t, time.Minute, time.Since(c.lastUseOf("docker.io/library/busybox:latest")))
-	c.noteUse("oci-archive:local/x.tar", time.Now())
-	must.MapLen(t, 1, c.lastUse)
-	(*imageCollector)(nil).noteUse("busybox", time.Now())
-}
-
 // collecting is a driver that removes images after the delay.
 func collecting(t *testing.T, delay string) *testDriver {
 	n := requireNode(t)
@@ -199,7 +151,7 @@ func TestImageGC_NeverUnderAStart(t *testing.T) {
 	hammering.Go(func() {
 		for ctx.Err() == nil {
 			if record, err := d.client.ImageService().Get(ctx, ref); err == nil {
-				_, _ = d.driver.removeImage(ctx, record, time.Now().Add(time.Hour))
+				_, _ = d.driver.images.RemoveUnused(ctx, record, time.Now().Add(time.Hour))
 			}
 		}
 	})
@@ -238,7 +190,7 @@ func TestImageGC_WaitsForStarts(t *testing.T) {
 
 	try := func() bool {
 		t.Helper()
-		_, err := d.driver.removeImage(d.ctx, record, time.Now())
+		_, err := d.driver.images.RemoveUnused(d.ctx, record, time.Now())
 		must.NoError(t, err)
 		return !d.hasImage(ref)
 	}
@@ -250,7 +202,7 @@ func TestImageGC_WaitsForStarts(t *testing.T) {
 	must.False(t, try(), must.Sprint("a task is starting"))
 	release()
 
-	wait, err := d.driver.removeImage(d.ctx, record, time.Now().Add(-2*time.Hour))
+	wait, err := d.driver.images.RemoveUnused(d.ctx, record, time.Now().Add(-2*time.Hour))
 	must.NoError(t, err)
 	must.True(t, d.hasImage(ref), must.Sprint("it has been used since it was found due"))
 	must.Less(t, time.Second, (time.Hour - wait).Abs())
@@ -280,7 +232,7 @@ func TestImageGC_GoesOnDuringAPull(t *testing.T) {
 	cfg = d.failing(func(c *TaskConfig) { c.Image = pulled })
 	wait := d.startAll([]*drivers.TaskConfig{cfg})
 	eventually(t, "the pull of the layer", func() bool { return reg.gets(layer) > 0 })
-	_, err = d.driver.removeImage(d.ctx, record, time.Now())
+	_, err = d.driver.images.RemoveUnused(d.ctx, record, time.Now())
 	must.NoError(t, err)
 	must.False(t, d.hasImage(ended))
 	close(held.opened)
@@ -294,7 +246,7 @@ func TestImageGC_LeavesStartsOfOthersAlone(t *testing.T) {
 	must.NoError(t, d.startUnlogged(ref, func() error {
 		record, err := other.client.ImageService().Get(other.ctx, ref)
 		if err == nil {
-			_, err = other.driver.removeImage(other.ctx, record, time.Now())
+			_, err = other.driver.images.RemoveUnused(other.ctx, record, time.Now())
 		}
 		return err
 	}))

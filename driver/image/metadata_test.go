@@ -1,4 +1,4 @@
-package driver
+package image
 
 import (
 	"bytes"
@@ -8,9 +8,7 @@ import (
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/content"
-	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/shoenig/test/must"
@@ -52,7 +50,7 @@ func (r shortReader) ReadAt(p []byte, off int64) (int, error) {
 func (r shortReader) Size() int64 { return int64(len(r.data)) }
 func (shortReader) Close() error  { return nil }
 
-func TestBlobMemory(t *testing.T) {
+func TestMetadataCache(t *testing.T) {
 	manifest, config, layer := []byte("{manifest}"), []byte("{config}"), []byte("layer")
 	large, broken := make([]byte, maxRememberedBytes+1), []byte("broken")
 	cases := []struct {
@@ -67,7 +65,7 @@ func TestBlobMemory(t *testing.T) {
 		{"a layer is not remembered", ocispec.MediaTypeImageLayer, layer, 3},
 	}
 	store := newCountingStore(manifest, config, layer, large, broken)
-	memory, err := newBlobMemory()
+	memory, err := NewMetadataCache()
 	must.NoError(t, err)
 	memory.Store = store
 	for _, c := range cases {
@@ -89,7 +87,7 @@ func TestBlobMemory(t *testing.T) {
 		}
 	})
 	t.Run("what is too large is not read", func(t *testing.T) {
-		huge := make([]byte, maxMetadataBytes+1)
+		huge := make([]byte, MaxMetadataBytes+1)
 		store.blobs[digest.FromBytes(huge)] = huge
 		for _, mediaType := range []string{ocispec.MediaTypeImageConfig, ocispec.MediaTypeImageLayer, "text/plain"} {
 			desc := ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(huge)}
@@ -108,25 +106,4 @@ func TestBlobMemory(t *testing.T) {
 		_, err := content.ReadBlob(t.Context(), memory, desc)
 		must.ErrorIs(t, err, errdefs.ErrNotFound)
 	})
-}
-
-// An image that somebody has removed is pulled again, all of it, although its manifest is remembered.
-func TestBlobMemory_DoesNotStandForTheImage(t *testing.T) {
-	d := newTestDriver(t)
-	ref := d.node.push(t, "removed:1", func(c *v1.Config) { c.Labels = map[string]string{"image": "to be removed"} })
-	run := func() {
-		cfg := d.task("echo ran", func(c *TaskConfig) { c.Image = ref })
-		d.run(cfg, "ran")
-		must.NoError(t, d.DestroyTask(cfg.ID, false))
-	}
-	run()
-	found, err := d.client.GetImage(d.ctx, ref)
-	must.NoError(t, err)
-	must.NoError(t, d.client.ImageService().Delete(d.ctx, ref, images.SynchronousDelete()))
-	_, err = d.client.ContentStore().Info(d.ctx, found.Target().Digest)
-	must.ErrorIs(t, err, errdefs.ErrNotFound)
-
-	run()
-	_, err = d.client.ContentStore().Info(d.ctx, found.Target().Digest)
-	must.NoError(t, err)
 }

@@ -1,4 +1,4 @@
-package driver
+package image
 
 import (
 	"context"
@@ -29,11 +29,35 @@ type credential struct {
 	from string
 }
 
+// Auth is the auth block of a task.
+type Auth struct {
+	Username string `codec:"username"`
+	Password string `codec:"password"`
+	// ServerAddress is the registry that they are for; empty means the image's.
+	ServerAddress string `codec:"server_address"`
+}
+
+// CredentialSources is the auth block of the plugin.
+type CredentialSources struct {
+	// Config is a Docker config.json; Helper the suffix of a docker-credential-SUFFIX program.
+	Config string `codec:"config"`
+	Helper string `codec:"helper"`
+}
+
+// Check checks the block.
+func (c CredentialSources) Check() error {
+	if c.Helper != "" && !helperName.MatchString(c.Helper) {
+		return fmt.Errorf("plugin option auth.helper = %q: must be the end of a program's name, such as "+
+			"\"ecr-login\" for docker-credential-ecr-login", c.Helper)
+	}
+	return nil
+}
+
 // check checks the auth block of a task. No message shows the password.
-func (a AuthConfig) check() error {
+func (a Auth) check() error {
 	const block = "option auth"
 	switch {
-	case a == (AuthConfig{}):
+	case a == (Auth{}):
 		return nil
 	case a.Username == "":
 		return errors.New(block + `.username = "": must not be empty in an auth block`)
@@ -65,8 +89,8 @@ func registryOf(address string) string {
 // credentialSearch finds what the registries of one pull want to know: from the task, else from the plugin's
 // configuration. Nothing is looked up before a registry asks, so that a public image needs no credential helper.
 type credentialSearch struct {
-	task   AuthConfig
-	plugin PluginAuth
+	task   Auth
+	plugin CredentialSources
 	// registry is the image's own, for which the task's credentials are if they do not say.
 	registry string
 	// softFail has a pull go on without credentials where they could not be got.
@@ -107,7 +131,7 @@ func (c *credentialSearch) of(host string) (username, secret string, err error) 
 
 // search goes through all that may have credentials for the registry.
 func (c *credentialSearch) search(registry string) (credential, error) {
-	if c.task != (AuthConfig{}) {
+	if c.task != (Auth{}) {
 		server := c.registry
 		if c.task.ServerAddress != "" {
 			server = registryOf(c.task.ServerAddress)
@@ -217,17 +241,17 @@ func (c *credentialSearch) failure() error {
 }
 
 // newCredentialSearch prepares the search for one pull, which ctx bounds.
-func (d *Driver) newCredentialSearch(ctx context.Context, f *flight) *credentialSearch {
+func (s *Store) newCredentialSearch(ctx context.Context, p *pull) *credentialSearch {
 	return &credentialSearch{
-		task:     f.key.auth,
-		plugin:   d.config.Auth,
-		registry: f.source.registry(),
-		softFail: f.key.authSoftFail,
+		task:     p.key.auth,
+		plugin:   s.config.Credentials,
+		registry: p.source.registry(),
+		softFail: p.key.authSoftFail,
 		warn: func(err error) {
-			d.tell(f, "Pulling image %s without credentials: %v", f.source.reference, err)
+			s.notifyWaiters(p, "Pulling image %s without credentials: %v", p.source.reference, err)
 		},
 		ask: func(suffix, server string) (credential, error) {
-			return askHelper(ctx, d.images.pace.orDefault().helper, suffix, server)
+			return askHelper(ctx, s.Pace.orDefault().Helper, suffix, server)
 		},
 	}
 }
