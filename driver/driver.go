@@ -34,7 +34,6 @@ const (
 	PluginName = naming.PluginName
 	// handleVersion is the version of taskState; raise it with each change that older drivers cannot read.
 	handleVersion = 1
-	labelPrefix   = naming.Prefix
 )
 
 // Driver is the task driver. Make one with New.
@@ -45,9 +44,8 @@ type Driver struct {
 	cancel context.CancelFunc
 	logger hclog.Logger
 
-	// Set by SetConfig, and not changed afterwards. owner is what naming.Owner is to this process.
+	// Set by SetConfig, and not changed afterwards.
 	config Config
-	owner  string
 	client *client.Client
 	grants *grants
 	// ticksPerCore is the capacity of one core in MHz, by which Nomad accounts CPU, and totalTicks that of all of them;
@@ -162,9 +160,6 @@ func (d *Driver) connect(config Config) error {
 	_ = log.SetLevel(log.WarnLevel.String())
 	blobs, err := image.NewMetadataCache()
 	if err != nil {
-		return err
-	}
-	if d.owner, err = thisOwner(); err != nil {
 		return err
 	}
 	connected, err := client.New(d.ctx, client.Config{

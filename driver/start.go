@@ -153,7 +153,7 @@ func (d *Driver) hold(ctx context.Context, s *startup) (context.Context, func(),
 		leases.WithID(s.id),
 		leases.WithExpiration(s.options.imageOptions(&d.config).PullTimeout + time.Hour),
 		leases.WithLabels(naming.Labels(s.cfg, s.options.Image)),
-		leases.WithLabel(naming.Owner, d.owner),
+		leases.WithLabel(naming.Owner, d.client.Owner),
 	}
 	leased, done, err := d.client.WithLease(ctx, opts...)
 	if errdefs.IsAlreadyExists(err) {

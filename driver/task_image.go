@@ -56,8 +56,6 @@ func (d *Driver) newImages() *image.Store {
 		Client:              d.client,
 		Logger:              d.logger,
 		Notify:              d.say,
-		Owner:               d.owner,
-		OwnerDied:           ownerDied,
 		RegistryHostsDir:    d.config.RegistryHostsDir,
 		Credentials:         d.config.Auth,
 		PullActivityTimeout: firstDuration(d.config.PullActivityTimeout, defaultPullActivityTimeout),

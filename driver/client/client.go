@@ -37,6 +37,8 @@ type Config struct {
 type Client struct {
 	*containerd.Client
 	Config
+	// Owner is the value of the label naming.Owner for this plugin process.
+	Owner string
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -56,12 +58,16 @@ func New(ctx context.Context, config Config, opts ...containerd.Opt) (*Client, e
 		})}),
 		// Calls wait for an unavailable containerd, up to their deadline.
 		containerd.WithCallOpts([]grpc.CallOption{grpc.WaitForReady(true)}))
+	owner, err := thisOwner()
+	if err != nil {
+		return nil, err
+	}
 	connected, err := containerd.New(config.Address, opts...)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(namespaces.WithNamespace(ctx, config.Namespace))
-	return &Client{Client: connected, Config: config, ctx: ctx, cancel: cancel}, nil
+	return &Client{Client: connected, Config: config, Owner: owner, ctx: ctx, cancel: cancel}, nil
 }
 
 // Close ends the connection, and returns when all goroutines that Go started have ended.

@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
 
+	"github.com/tranche-gpu/tranche/driver/client"
 	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
@@ -162,7 +163,7 @@ func (c *collector) imagesInUse(ctx context.Context) (map[string]bool, error) {
 	used := map[string]bool{}
 	for _, lease := range starting {
 		source, err := parseImage(lease.Labels[naming.Image])
-		if err == nil && !c.store.config.OwnerDied(lease.Labels[naming.Owner]) {
+		if err == nil && !client.OwnerDied(lease.Labels[naming.Owner]) {
 			used[source.reference] = true
 		}
 	}

@@ -107,7 +107,7 @@ func (s *Store) watchPull(ctx context.Context, p *pull, prog *progress, stop con
 func (s *Store) holdPull(ctx context.Context, source imageSource,
 ) (leased context.Context, release func(ok bool), err error) {
 	lease, err := s.client.LeasesService().Create(ctx, leases.WithRandomID(), leases.WithExpiration(pullLeaseLife),
-		leases.WithLabel(naming.Pull, source.reference), leases.WithLabel(naming.Owner, s.config.Owner))
+		leases.WithLabel(naming.Pull, source.reference), leases.WithLabel(naming.Owner, s.client.Owner))
 	if err != nil {
 		return nil, nil, s.client.Recoverable(noSpace(fmt.Errorf("take a lease in containerd: %w", err)))
 	}
@@ -148,7 +148,7 @@ func (s *Store) dropDeadPulls() error {
 		return fmt.Errorf("list leases: %w", err)
 	}
 	for _, lease := range found {
-		if !s.config.OwnerDied(lease.Labels[naming.Owner]) {
+		if !client.OwnerDied(lease.Labels[naming.Owner]) {
 			continue
 		}
 		if err := s.dropLease(lease, false); err != nil {

@@ -31,10 +31,6 @@ type Config struct {
 	Logger hclog.Logger
 	// Notify emits a task event.
 	Notify func(cfg *drivers.TaskConfig, annotations map[string]string, format string, args ...any)
-	// Owner is the value of the label naming.Owner for this plugin process; OwnerDied reports whether the process with
-	// such a value has certainly ended.
-	Owner     string
-	OwnerDied func(owner string) bool
 	// RegistryHostsDir has a directory per registry with a hosts.toml; empty for none.
 	RegistryHostsDir string
 	// Credentials are for tasks without an auth block.

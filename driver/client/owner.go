@@ -1,4 +1,4 @@
-package driver
+package client
 
 import (
 	"fmt"
@@ -9,11 +9,7 @@ import (
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
-// labelOwner is on the leases of starts and pulls, and names the plugin process that took them: agents that share a
-// containerd can tell by it which of each other's leases nobody needs any more.
-const labelOwner = labelPrefix + "owner"
-
-// thisOwner is the value of labelOwner for this process: boot, PID namespace, process ID and start time.
+// thisOwner returns the value of the label naming.Owner for this plugin process: boot, PID namespace, process ID and start time.
 func thisOwner() (string, error) {
 	self, err := proc.Self()
 	if err != nil {
@@ -26,9 +22,9 @@ func thisOwner() (string, error) {
 	return fmt.Sprintf("%s/%s/%d/%d", self.BootID, namespace, self.PID, self.StartTime), nil
 }
 
-// ownerDied reports whether the process that a labelOwner names has certainly ended. Processes in another PID namespace
-// cannot be seen from here, and what is not understood may be of another version: both may live.
-func ownerDied(owner string) bool {
+// OwnerDied reports whether the plugin process that a value of naming.Owner names has certainly ended. Processes in another
+// PID namespace cannot be seen from here, and a value of another form may be of another version: both may live.
+func OwnerDied(owner string) bool {
 	parts := strings.Split(owner, "/")
 	if len(parts) != 4 {
 		return false

@@ -1,4 +1,4 @@
-package driver
+package client
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 func TestOwnerDied(t *testing.T) {
 	self, err := thisOwner()
 	must.NoError(t, err)
-	must.False(t, ownerDied(self))
+	must.False(t, OwnerDied(self))
 
 	boot, err := proc.BootID()
 	must.NoError(t, err)
@@ -21,7 +21,11 @@ func TestOwnerDied(t *testing.T) {
 	must.NoError(t, err)
 	ended := exec.Command("true")
 	must.NoError(t, ended.Run())
-	living := sleeper(t)
+	sleeps := exec.Command("sleep", "600")
+	must.NoError(t, sleeps.Start())
+	t.Cleanup(func() { _ = sleeps.Process.Kill(); _ = sleeps.Wait() })
+	living, err := proc.Find(sleeps.Process.Pid)
+	must.NoError(t, err)
 	cases := []struct {
 		name  string
 		owner string
@@ -37,6 +41,6 @@ func TestOwnerDied(t *testing.T) {
 		{"no number", fmt.Sprintf("%s/%s/one/1", boot, namespace), false},
 	}
 	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) { must.Eq(t, c.died, ownerDied(c.owner)) })
+		t.Run(c.name, func(t *testing.T) { must.Eq(t, c.died, OwnerDied(c.owner)) })
 	}
 }
