@@ -233,7 +233,7 @@ func (c *Config) validate() error {
 	if err := c.checkProcess(); err != nil {
 		return err
 	}
-	if err := c.checkVolumes(); err != nil {
+	if err := c.storagePolicy().Check(); err != nil {
 		return err
 	}
 	if err := c.checkImages(); err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/shoenig/test/must"
 
+	"github.com/tranche-gpu/tranche/driver/storage"
 	"github.com/tranche-gpu/tranche/runtime"
 )
 
@@ -71,7 +72,7 @@ func TestTaskConfig_Schema(t *testing.T) {
 		gpu_host_memory    = "4GiB"
 	}`, &got)
 	must.Eq(t, TaskConfig{Image: "busybox", ImagePullTimeout: "1m", ForcePull: true, Entrypoint: []string{"/e"},
-		Command: "c", Args: []string{"a", "b"}, WorkDir: "/w", Mounts: []MountConfig{}, MountsList: []MountConfig{},
+		Command: "c", Args: []string{"a", "b"}, WorkDir: "/w", Mounts: []storage.MountConfig{}, MountsList: []storage.MountConfig{},
 		NetworkMode: "none", Runtime: "r", GPUHostMemory: "4GiB"}, got)
 }
 
@@ -129,4 +130,33 @@ func TestSetConfig_SaysWhatIsWrong(t *testing.T) {
 	var data []byte
 	must.NoError(t, base.MsgPackEncode(&data, Config{ContainerdAddress: "nowhere"}))
 	must.ErrorContains(t, d.SetConfig(&base.Config{PluginConfig: data}), `containerd_address = "nowhere"`)
+}
+
+func TestConfig_Volumes(t *testing.T) {
+	var config Config
+	hclutils.NewConfigParser(configSpec).ParseHCL(t, `config {
+		volumes {
+			enabled      = true
+			selinuxlabel = "z"
+		}
+		volume_dir = "/srv/volumes"
+	}`, &config)
+	must.Eq(t, VolumesConfig{Enabled: true, SelinuxLabel: "z"}, config.Volumes)
+	must.Eq(t, "/srv/volumes", config.volumeDir())
+	must.NoError(t, config.validate())
+
+	config = Config{}
+	hclutils.NewConfigParser(configSpec).ParseHCL(t, "config {\n}", &config)
+	must.False(t, config.Volumes.Enabled, must.Sprint("the host's paths must be closed unless the operator opens them"))
+	must.Eq(t, defaultVolumeDir, config.volumeDir())
+	config.VolumeDir = "volumes"
+	must.ErrorContains(t, config.validate(), `plugin option volume_dir = "volumes"`)
+}
+
+// parsed reads a task's config block as Nomad does.
+func parsed(t *testing.T, block string) *TaskConfig {
+	t.Helper()
+	var got TaskConfig
+	hclutils.NewConfigParser(taskConfigSpec).ParseHCL(t, "config {\n image = \"busybox\"\n"+block+"\n}", &got)
+	return &got
 }

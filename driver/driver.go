@@ -25,6 +25,7 @@ import (
 	"github.com/tranche-gpu/tranche/driver/client"
 	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/driver/storage"
 	"github.com/tranche-gpu/tranche/internal/keylock"
 	"github.com/tranche-gpu/tranche/internal/version"
 )
@@ -54,10 +55,9 @@ type Driver struct {
 
 	tasks  *taskStore
 	images *image.Store
+	mounts *storage.Storage
 	// hostIDs are those of user namespaces that are being made.
 	hostIDs idReservations
-	// volumes has a lock per named volume that is being made.
-	volumes keylock.Locks
 	// starts are the starts in progress; removals has a lock for each container that is being removed.
 	starts   starts
 	removals keylock.Locks
@@ -172,7 +172,8 @@ func (d *Driver) connect(config Config) error {
 	d.config, d.client = config, connected
 	d.grants = &grants{config: config.runtimeConfig(), logger: d.logger, refreshPeriod: claimRefreshPeriod}
 	d.images = d.newImages()
-	d.sweepStorage()
+	d.mounts = d.newStorage()
+	d.mounts.Sweep()
 	d.client.Go(d.watchOOM)
 	if config.GC.DanglingContainers.Enabled {
 		d.client.Go(d.reconcile)

@@ -13,6 +13,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/claimtest"
 	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/driver/client"
 )
 
 // healthNode is a driver, its ledger, and the file that the device plugin writes. Nothing of it needs containerd.
@@ -32,6 +33,8 @@ func newHealthNode(t *testing.T) *healthNode {
 	n.grants = &grants{config: config.runtimeConfig(), logger: n.logger}
 	claimtest.RemoveRegions(t, n.runDir)
 	var err error
+	n.client, err = client.New(n.ctx, client.Config{Address: filepath.Join(n.runDir, "none.sock")})
+	must.NoError(t, err)
 	n.ledger, err = n.grants.open()
 	must.NoError(t, err)
 	n.events, err = n.TaskEvents(t.Context())

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
@@ -16,6 +17,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/claimtest"
 	"github.com/tranche-gpu/tranche/driver/image"
+	"github.com/tranche-gpu/tranche/driver/storage"
 	"github.com/tranche-gpu/tranche/runtime/shadowtest"
 )
 
@@ -69,13 +71,13 @@ func TestWithGPU(t *testing.T) {
 func TestSpecOptions_GPUComesLast(t *testing.T) {
 	d := &Driver{config: Config{Runtime: defaultRuntime, Namespace: "nomad"}}
 	cfg := resourcesOf(drivers.LinuxResources{}, 64, 0)
-	s := &startup{cfg: cfg, options: &TaskConfig{Command: "x"}, network: &network{mode: networkHost}, grant: &grant{
+	s := &startup{cfg: cfg, options: &TaskConfig{Command: "x"}, network: &network{mode: networkHost}, storage: &storage.Prepared{}, grant: &grant{
 		edits: modifierFunc(func(s *specs.Spec) error {
 			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/.tranche/claims/x"})
 			return nil
 		}),
 	}}
-	ctx := d.client.Namespaced(context.Background())
+	ctx := namespaces.WithNamespace(context.Background(), "nomad")
 	spec := &Spec{}
 	for _, opt := range d.specOptions(s, &image.Image{}) {
 		must.NoError(t, opt(ctx, nil, &testContainer, spec))

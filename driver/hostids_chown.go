@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/tranche-gpu/tranche/driver/storage"
 )
 
 // handOverTaskDirs gives what is in the task's own directories, local and secrets, to the container's IDs: a file of
@@ -34,7 +36,7 @@ func ownDirs(cfg *drivers.TaskConfig) []string {
 	dirs := cfg.TaskDir()
 	own := []string{dirs.LocalDir, dirs.SecretsDir}
 	// Only tasks with anonymous volumes have this one.
-	if volumes := filepath.Join(dirs.Dir, anonymousDir); isDir(volumes) {
+	if volumes := filepath.Join(dirs.Dir, storage.AnonymousDir); isDir(volumes) {
 		own = append(own, volumes)
 	}
 	return own

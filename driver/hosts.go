@@ -18,6 +18,9 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/driver/storage"
+	"github.com/tranche-gpu/tranche/internal/thread"
 )
 
 const hostHosts = "/etc/hosts"
@@ -87,7 +90,7 @@ func (n *network) hostsMount(cfg *drivers.TaskConfig, extra []hostLine) (*specs.
 	if err != nil {
 		return nil, err
 	}
-	m := bind(file, hostHosts, propagation[""], false)
+	m := storage.Bind(file, hostHosts, storage.Private, false)
 	return &m, nil
 }
 
@@ -101,7 +104,7 @@ func (n *network) sharedHosts(cfg *drivers.TaskConfig) (*specs.Mount, bool, erro
 		if _, err := os.Stat(hostHosts); err != nil {
 			return nil, false, nil //nolint:nilerr // A host without one: the task gets its own.
 		}
-		m := bind(hostHosts, hostHosts, propagation[""], true)
+		m := storage.Bind(hostHosts, hostHosts, storage.Private, true)
 		return &m, true, nil
 	case networkBridge:
 		config, err := n.groupName(cfg)
@@ -117,7 +120,7 @@ func (n *network) sharedHosts(cfg *drivers.TaskConfig) (*specs.Mount, bool, erro
 		if err != nil || hosts == nil {
 			return nil, false, err
 		}
-		m := bind(hosts.HostPath, hosts.TaskPath, propagation[""], hosts.Readonly)
+		m := storage.Bind(hosts.HostPath, hosts.TaskPath, storage.Private, hosts.Readonly)
 		return &m, true, nil
 	}
 	return nil, false, nil
@@ -164,7 +167,7 @@ func addressIn(namespace string) (string, error) {
 	}
 	defer file.Close()
 	var addresses []net.Addr
-	err = onOwnThread(func() error {
+	err = thread.Run(func() error {
 		if err := unix.Setns(int(file.Fd()), unix.CLONE_NEWNET); err != nil {
 			return err
 		}

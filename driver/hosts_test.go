@@ -11,6 +11,10 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/internal/thread"
+
+	"github.com/tranche-gpu/tranche/internal/mounttest"
 )
 
 func TestParseExtraHost(t *testing.T) {
@@ -127,7 +131,7 @@ func TestHosts(t *testing.T) {
 	must.StrContains(t, text, "172.26.64.2 mine\n")
 
 	// A network of which nobody says an address: there are local names and the task's own at least.
-	requireRoot(t)
+	mounttest.RequireRoot(t)
 	bare := &drivers.NetworkIsolationSpec{Mode: drivers.NetIsolationModeGroup, Path: newNetworkNamespace(t)}
 	text, _ = hostsOf(t, network("bare", bare, TaskConfig{}))
 	must.StrContains(t, text, "127.0.0.1 localhost\n")
@@ -144,7 +148,7 @@ func TestHosts(t *testing.T) {
 	must.StrContains(t, text, "10.77.0.2 0123456789ab\n")
 
 	// After a restart of the machine the network is another one. What the tasks added to a file of the same one stays.
-	write(t, allocDir, map[string]string{"hosts": text + "10.0.0.9 added\n"})
+	mounttest.Write(t, allocDir, map[string]string{"hosts": text + "10.0.0.9 added\n"})
 	text, _ = hostsOf(t, network("shared", bare, TaskConfig{}))
 	must.StrContains(t, text, "10.0.0.9 added\n")
 	must.NoError(t, addAddress(bare.Path, "10.77.0.3"))
@@ -164,7 +168,7 @@ func addAddress(namespace, address string) error {
 		return err
 	}
 	defer file.Close()
-	return onOwnThread(func() error {
+	return thread.Run(func() error {
 		if err := unix.Setns(int(file.Fd()), unix.CLONE_NEWNET); err != nil {
 			return err
 		}

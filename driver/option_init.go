@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/containerd/containerd/v2/pkg/oci"
+
+	"github.com/tranche-gpu/tranche/driver/storage"
 )
 
 // initInContainer is where a task's init lies in its container: at the root, which every image has, under a name that no
@@ -32,7 +34,7 @@ func withInit(program string) oci.SpecOpts {
 		if program == "" {
 			return nil
 		}
-		s.Mounts = append(s.Mounts, bind(program, initInContainer, "rprivate", true))
+		s.Mounts = append(s.Mounts, storage.Bind(program, initInContainer, "rprivate", true))
 		s.Process.Args = append([]string{initInContainer, "--"}, s.Process.Args...)
 		return nil
 	})

@@ -7,6 +7,8 @@ import (
 
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/tranche-gpu/tranche/driver/storage"
 )
 
 // What the options about namespaces may be; empty means private, but see ownCgroupNamespace.
@@ -55,7 +57,7 @@ var withHostIPC = oci.Compose(
 	oci.WithHostNamespace(specs.IPCNamespace),
 	oci.WithoutMounts("/dev/shm", "/dev/mqueue"),
 	oci.WithMounts([]specs.Mount{
-		bind("/dev/shm", "/dev/shm", "rprivate", false),
+		storage.Bind("/dev/shm", "/dev/shm", "rprivate", false),
 		{Type: "mqueue", Source: "mqueue", Destination: "/dev/mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
 	}),
 )

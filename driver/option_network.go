@@ -8,6 +8,8 @@ import (
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/tranche-gpu/tranche/driver/storage"
 )
 
 // What network_mode may be; empty means the group's network where there is one, else the host's.
@@ -81,7 +83,7 @@ func (n *network) writeFiles(cfg *drivers.TaskConfig, options *TaskConfig) error
 		if err != nil {
 			return fmt.Errorf("write the task's resolv.conf: %w", err)
 		}
-		n.files = append(n.files, bind(dns, "/etc/resolv.conf", "rprivate", true))
+		n.files = append(n.files, storage.Bind(dns, "/etc/resolv.conf", "rprivate", true))
 	}
 	extra, err := options.extraHosts()
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/oci"
 
 	"github.com/tranche-gpu/tranche/driver/image"
+	"github.com/tranche-gpu/tranche/driver/storage"
 )
 
 // Spec is the OCI spec that an option changes.
@@ -45,9 +46,9 @@ func (d *Driver) specOptions(s *startup, i *image.Image) []oci.SpecOpts {
 		withHostname(s.network),
 		withSysctls(s.options, s.network, s.hostIDs != nil),
 		withNetworkFiles(s.network),
-		withTaskDirs(s.cfg),
-		withVolumes(s.cfg),
-		withStorage(&s.storage),
+		storage.WithTaskDirs(s.cfg),
+		storage.WithVolumes(s.cfg),
+		s.storage.WithMounts(),
 		withNamespaces(s.options, unifiedCgroups()),
 		withPrivileged(s.options),
 		withDevices(s.cfg),
@@ -58,8 +59,8 @@ func (d *Driver) specOptions(s *startup, i *image.Image) []oci.SpecOpts {
 		withSeccomp(s.cfg, s.options, &d.config),
 		withAppArmor(s.options, hostAppArmor),
 		withSELinux(s.options),
-		withRelabels(&s.storage),
-		withMountOrder(),
+		s.storage.WithRelabels(),
+		storage.WithMountOrder(),
 		withGPU(s.grant),
 		withUserNamespace(s.hostIDs, s.cfg.User, &d.config),
 		withIOOwner(s),

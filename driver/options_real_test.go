@@ -12,6 +12,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/internal/thread"
 )
 
 // Each option here is tried in a real container.
@@ -182,7 +184,7 @@ func newNetworkNamespace(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "netns")
 	touch(t, file)
-	must.NoError(t, onOwnThread(func() error {
+	must.NoError(t, thread.Run(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err
 		}

@@ -12,6 +12,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/driver/storage"
 )
 
 var testContainer containers.Container
@@ -96,10 +98,10 @@ func TestWithVolumes(t *testing.T) {
 	must.Eq(t, []specs.Mount{
 		{Type: "bind", Source: "/h1", Destination: "/t1", Options: []string{"rbind", "rprivate", "rw"}},
 		{Type: "bind", Source: "/h2", Destination: "/t2", Options: []string{"rbind", "rshared", "ro"}},
-	}, apply(t, withVolumes(cfg)).Mounts)
+	}, apply(t, storage.WithVolumes(cfg)).Mounts)
 
 	cfg.Mounts[0].PropagationMode = "sideways"
-	_, err := tryApply(withVolumes(cfg))
+	_, err := tryApply(storage.WithVolumes(cfg))
 	must.ErrorContains(t, err, `propagation_mode = "sideways"`)
 }
 

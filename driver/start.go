@@ -19,6 +19,7 @@ import (
 	"github.com/tranche-gpu/tranche/driver/client"
 	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/driver/storage"
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
@@ -34,7 +35,7 @@ type startup struct {
 	// init is the host's program for the option init; empty for none.
 	init    string
 	network *network
-	storage storage
+	storage *storage.Prepared
 	// hostMemoryBytes is what the task may allocate beyond its limit of GPU memory.
 	hostMemoryBytes uint64
 	grant           *grant
@@ -124,7 +125,7 @@ func (d *Driver) prepare(ctx context.Context, cfg *drivers.TaskConfig) (*startup
 	if err := errors.Join(refuseForeignClaims(cfg), refuseAsks(cfg)); err != nil {
 		return nil, err
 	}
-	if err := taskOptions.checkMountsOf(cfg, &d.config); err != nil {
+	if err := taskOptions.storageOptions().CheckTask(cfg, d.config.storagePolicy()); err != nil {
 		return nil, err
 	}
 	s := &startup{cfg: cfg, options: taskOptions, id: naming.ContainerID(cfg)}
@@ -206,11 +207,12 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 		return nil, err
 	}
 	d.at(startImageReady)
-	releaseSources, err := d.prepareStorage(ctx, s, i)
+	s.storage, err = d.mounts.Prepare(ctx, &storage.Request{Task: s.cfg, ContainerID: s.id,
+		Options: *s.options.storageOptions(), Image: i})
 	if err != nil {
 		return nil, err
 	}
-	defer releaseSources()
+	defer s.storage.Release()
 	d.at(startStorageReady)
 	d.sayCreating(s, i)
 	d.sayUnheard(s, i)
@@ -250,7 +252,7 @@ func (d *Driver) createContainer(ctx context.Context, s *startup, i *image.Image
 		withHostIDsLabel(s.hostIDs),
 		containerd.WithSnapshotter(d.config.Snapshotter),
 		withSnapshot(s, i),
-		d.withoutLinkedDirs(s),
+		d.mounts.WithoutLinkedDirs(s.options.Image),
 		func(context.Context, *containerd.Client, *containers.Container) error {
 			d.at(startSnapshotMade)
 			return nil

@@ -17,7 +17,11 @@ import (
 
 	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/driver/storage"
 	"github.com/tranche-gpu/tranche/e2e/images"
+	"github.com/tranche-gpu/tranche/internal/thread"
+
+	"github.com/tranche-gpu/tranche/internal/mounttest"
 )
 
 // Each option about storage is tried here in a real container.
@@ -38,8 +42,8 @@ func newStorageDriver(t *testing.T, edit ...func(*Config)) *testDriver {
 // noStorageLeft asserts that nothing is left of what a start prepares mounts with.
 func (d *testDriver) noStorageLeft(cfg *drivers.TaskConfig) {
 	d.t.Helper()
-	mustHoldNoPins(d.t, d.driver.grants.config.RunDir)
-	must.SliceEmpty(d.t, mountsBelow(d.t, d.driver.grants.config.RunDir))
+	mustHoldNothingPinned(d.t, d.driver.grants.config.RunDir)
+	must.SliceEmpty(d.t, mounttest.Below(d.t, d.driver.grants.config.RunDir))
 	_, err := d.client.SnapshotService(d.driver.config.Snapshotter).Stat(d.ctx, naming.ContainerID(cfg)+"-view")
 	must.Error(d.t, err, must.Sprint("the view of the image is left"))
 }
@@ -68,15 +72,15 @@ func TestStorage_Bind(t *testing.T) {
 		echo x > /conf/a || echo readonly
 		echo new > /data/n; stat -c '%a %u' /made; ls /link
 		echo end`, func(o *TaskConfig) {
-		o.Mounts = []MountConfig{
+		o.Mounts = []storage.MountConfig{
 			{Type: "bind", Source: "local/conf", Target: "/conf", Readonly: true},
 			{Type: "bind", Source: "local/conf/a", Target: "/single"},
 		}
-		o.MountsList = []MountConfig{{Type: "bind", Source: "local/link", Target: "/link"}}
+		o.MountsList = []storage.MountConfig{{Type: "bind", Source: "local/link", Target: "/link"}}
 		o.Volumes = []string{"../alloc/data:/data", "./made/deep:/made:ro,Z"}
 	})
 	local := cfg.TaskDir().LocalDir
-	write(t, local, map[string]string{"conf/a": "a\n"})
+	mounttest.Write(t, local, map[string]string{"conf/a": "a\n"})
 	must.NoError(t, os.Symlink("conf", filepath.Join(local, "link")))
 	// The allocation's own directories may be named from the host's root, as the docker driver has it.
 	absolute := "volumes = [\"" + local + "/conf/a:/byname\"]"
@@ -96,7 +100,7 @@ func TestStorage_Bind(t *testing.T) {
 	must.NoError(t, err)
 	for _, m := range spec.Mounts {
 		if slices.Contains([]string{"/conf", "/single", "/link", "/data", "/made", "/byname"}, m.Destination) {
-			must.StrHasPrefix(t, pinsDir(d.driver.grants.config.RunDir)+"/", m.Source)
+			must.StrHasPrefix(t, storage.PinnedDir(d.driver.grants.config.RunDir)+"/", m.Source)
 		}
 	}
 	must.NoError(t, d.DestroyTask(cfg.ID, false))
@@ -115,33 +119,33 @@ func (d *testDriver) edit(cfg *drivers.TaskConfig, edit func(*TaskConfig)) {
 func TestBadInput_StorageOfAStart(t *testing.T) {
 	d := newTestDriver(t)
 	host := t.TempDir()
-	write(t, host, map[string]string{"shadow": "the host's"})
+	mounttest.Write(t, host, map[string]string{"shadow": "the host's"})
 	cases := []struct {
 		name  string
-		mount MountConfig
+		mount storage.MountConfig
 		errs  []string
 	}{
-		{"a path of the host", MountConfig{Type: "bind", Source: host, Target: "/x"},
+		{"a path of the host", storage.MountConfig{Type: "bind", Source: host, Target: "/x"},
 			[]string{"option mount[0]", host, "volumes { enabled = true }"}},
-		{"another allocation's directory", MountConfig{Type: "bind", Source: "/var/nomad/alloc/x/web/local", Target: "/x"},
+		{"another allocation's directory", storage.MountConfig{Type: "bind", Source: "/var/nomad/alloc/x/web/local", Target: "/x"},
 			[]string{"option mount[0]", "not enabled"}},
-		{"the whole task's directory", MountConfig{Type: "bind", Source: ".", Target: "/x"},
+		{"the whole task's directory", storage.MountConfig{Type: "bind", Source: ".", Target: "/x"},
 			[]string{`source = "."`, "whole task"}},
-		{"the private directory", MountConfig{Type: "bind", Source: "private", Target: "/x"},
+		{"the private directory", storage.MountConfig{Type: "bind", Source: "private", Target: "/x"},
 			[]string{`"private"`, "not for jobs"}},
-		{"nothing", MountConfig{Type: "bind", Source: "local/none", Target: "/x"},
+		{"nothing", storage.MountConfig{Type: "bind", Source: "local/none", Target: "/x"},
 			[]string{"task/local/none", "no such file", "artifact or template"}},
-		{"a link to the host", MountConfig{Type: "bind", Source: "local/host/shadow", Target: "/x"},
+		{"a link to the host", storage.MountConfig{Type: "bind", Source: "local/host/shadow", Target: "/x"},
 			[]string{"task/local/host/shadow", "link"}},
-		{"a link to the secrets", MountConfig{Type: "bind", Source: "local/up", Target: "/x"}, []string{"task/local/up"}},
+		{"a link to the secrets", storage.MountConfig{Type: "bind", Source: "local/up", Target: "/x"}, []string{"task/local/up"}},
 		{"a propagation that the host does not have",
-			MountConfig{Type: "bind", Source: "local", Target: "/x", BindOptions: BindOptions{Propagation: "rshared"}},
+			storage.MountConfig{Type: "bind", Source: "local", Target: "/x", BindOptions: storage.BindOptions{Propagation: "rshared"}},
 			[]string{"option mount[0]", "does not propagate"}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			d := d.in(t)
-			cfg := d.failing(func(o *TaskConfig) { o.Mounts = []MountConfig{c.mount} })
+			cfg := d.failing(func(o *TaskConfig) { o.Mounts = []storage.MountConfig{c.mount} })
 			must.NoError(t, os.Symlink(host, filepath.Join(cfg.TaskDir().LocalDir, "host")))
 			must.NoError(t, os.Symlink("../secrets", filepath.Join(cfg.TaskDir().LocalDir, "up")))
 			_, _, err := d.StartTask(cfg)
@@ -158,17 +162,17 @@ func TestBadInput_StorageOfAStart(t *testing.T) {
 func TestStorage_HostPaths(t *testing.T) {
 	d := newStorageDriver(t)
 	host := t.TempDir()
-	write(t, host, map[string]string{"f": "the host's\n"})
+	mounttest.Write(t, host, map[string]string{"f": "the host's\n"})
 	cfg := d.task("cat /h/f /m/f; echo x > /m/f || echo readonly; echo made > /made/f; echo end", func(o *TaskConfig) {
 		o.Volumes = []string{host + ":/h", host + "/new/dir:/made"}
-		o.Mounts = []MountConfig{{Type: "bind", Source: host, Target: "/m", Readonly: true}}
+		o.Mounts = []storage.MountConfig{{Type: "bind", Source: host, Target: "/m", Readonly: true}}
 	})
 	_, out := d.run(cfg, "end")
 	must.Eq(t, "the host's\nthe host's\nreadonly\nend\n", out)
 	must.FileExists(t, filepath.Join(host, "new/dir/f"))
 
 	cfg = d.failing(func(o *TaskConfig) {
-		o.Mounts = []MountConfig{{Type: "bind", Source: host + "/none", Target: "/m"}}
+		o.Mounts = []storage.MountConfig{{Type: "bind", Source: host + "/none", Target: "/m"}}
 	})
 	_, _, err := d.StartTask(cfg)
 	must.ErrorContains(t, err, fmt.Sprintf("option mount[0]: source = %q", host+"/none"))
@@ -213,8 +217,8 @@ func TestStorage_NamedVolume(t *testing.T) {
 
 	cfg = d.task("ls -A /data /other; echo end", func(o *TaskConfig) {
 		o.Image = image
-		o.Mounts = []MountConfig{
-			{Type: "volume", Source: "empty", Target: "/data", VolumeOptions: VolumeOptions{NoCopy: true}},
+		o.Mounts = []storage.MountConfig{
+			{Type: "volume", Source: "empty", Target: "/data", VolumeOptions: storage.VolumeOptions{NoCopy: true}},
 			{Type: "volume", Source: "new", Target: "/other"}, // where the image has nothing
 		}
 	})
@@ -254,16 +258,16 @@ func TestStorage_AnonymousVolume(t *testing.T) {
 	image := d.node.dataImage(t, "anonymous-volume:1")
 	cfg := d.task("cp /data/a /local/found; cat /data/a; echo mine > /data/a; ls -A /new; echo end", func(o *TaskConfig) {
 		o.Image = image
-		o.Mounts = []MountConfig{{Type: "volume", Target: "/data"}, {Type: "volume", Target: "/new"}}
+		o.Mounts = []storage.MountConfig{{Type: "volume", Target: "/data"}, {Type: "volume", Target: "/new"}}
 	})
 	_, out := d.run(cfg, "end")
 	must.Eq(t, "the image's\nend\n", out)
 	d.noStorageLeft(cfg)
-	kept := filepath.Join(cfg.TaskDir().Dir, anonymousDir)
+	kept := filepath.Join(cfg.TaskDir().Dir, storage.AnonymousDir)
 	info, err := os.Stat(kept)
 	must.NoError(t, err)
 	must.Eq(t, 0o700, info.Mode().Perm())
-	data, err := os.ReadFile(filepath.Join(kept, anonymousName("/data"), "a"))
+	data, err := os.ReadFile(filepath.Join(kept, storage.AnonymousName("/data"), "a"))
 	must.NoError(t, err)
 	must.Eq(t, "mine\n", string(data))
 
@@ -294,11 +298,11 @@ func TestStorage_ImageVolumes(t *testing.T) {
 		out, cfg := run(mode, look)
 		must.StrHasPrefix(t, "the image's\nruns\n1\n", out)
 		must.StrContains(t, out, "written")
-		must.FileExists(t, filepath.Join(cfg.TaskDir().Dir, anonymousDir, anonymousName("/empty"), "f"))
+		must.FileExists(t, filepath.Join(cfg.TaskDir().Dir, storage.AnonymousDir, storage.AnonymousName("/empty"), "f"))
 	}
 	out, cfg := run("tmpfs", "ls -A /data/sub; stat -c %a /empty /data; "+look)
 	must.StrHasPrefix(t, "1777\n750\n1\ntmpfs tmpfs\nwritten\nend", out)
-	must.DirNotExists(t, filepath.Join(cfg.TaskDir().Dir, anonymousDir))
+	must.DirNotExists(t, filepath.Join(cfg.TaskDir().Dir, storage.AnonymousDir))
 
 	out, _ = run("ignore", "ls -d /empty; grep -E ' /(data|empty)' /proc/mounts; cat /data/a; echo end")
 	must.Eq(t, "the image's\nend\n", out)
@@ -312,7 +316,7 @@ func TestStorage_ImageVolumes(t *testing.T) {
 func TestStorage_ImageVolumesLeadNowhere(t *testing.T) {
 	d := newTestDriver(t)
 	host := t.TempDir()
-	write(t, host, map[string]string{"dir/secret": "the host's"})
+	mounttest.Write(t, host, map[string]string{"dir/secret": "the host's"})
 	for name, link := range map[string]string{
 		"absolute": host, "relative": strings.Repeat("../", 20) + host[1:], "process": "/proc/self/root" + host,
 	} {
@@ -326,7 +330,7 @@ func TestStorage_ImageVolumesLeadNowhere(t *testing.T) {
 				d.wait(cfg)
 				must.Eq(t, "end\n", d.stdout(cfg, "end"))
 			}
-			must.FileNotExists(t, filepath.Join(cfg.TaskDir().Dir, anonymousDir, anonymousName("/link/dir"), "secret"))
+			must.FileNotExists(t, filepath.Join(cfg.TaskDir().Dir, storage.AnonymousDir, storage.AnonymousName("/link/dir"), "secret"))
 			d.noStorageLeft(cfg)
 		})
 	}
@@ -376,8 +380,8 @@ func TestStorage_Tmpfs(t *testing.T) {
 		cp /bin/busybox /full/; /full/busybox echo exec
 		touch /ro/f 2>/dev/null || echo readonly; echo end`, func(o *TaskConfig) {
 		o.Tmpfs = []string{"/plain", "/full:size=4m,mode=0711,uid=1000,exec,nr_inodes=64"}
-		o.Mounts = []MountConfig{
-			{Type: "tmpfs", Target: "/block", TmpfsOptions: TmpfsOptions{SizeBytes: 1 << 20, Mode: 0o1770}},
+		o.Mounts = []storage.MountConfig{
+			{Type: "tmpfs", Target: "/block", TmpfsOptions: storage.TmpfsOptions{SizeBytes: 1 << 20, Mode: 0o1770}},
 			{Type: "tmpfs", Target: "/ro", Readonly: true},
 		}
 	})
@@ -395,9 +399,9 @@ func TestStorage_OneBelowTheOther(t *testing.T) {
 	d := newTestDriver(t)
 	cfg := d.task("cat /a/b/f /a/f /etc/hosts; echo end", func(o *TaskConfig) {
 		o.Volumes = []string{"local/b:/a/b", "local/a:/a"} // the one below comes first in the jobspec
-		o.Mounts = []MountConfig{{Type: "bind", Source: "local/hosts", Target: "/etc/hosts"}}
+		o.Mounts = []storage.MountConfig{{Type: "bind", Source: "local/hosts", Target: "/etc/hosts"}}
 	})
-	write(t, cfg.TaskDir().LocalDir, map[string]string{"a/f": "a\n", "b/f": "b\n", "a/b/covered": "", "hosts": "my own\n"})
+	mounttest.Write(t, cfg.TaskDir().LocalDir, map[string]string{"a/f": "a\n", "b/f": "b\n", "a/b/covered": "", "hosts": "my own\n"})
 	_, out := d.run(cfg, "end")
 	must.Eq(t, "b\na\nmy own\nend\n", out)
 }
@@ -419,12 +423,15 @@ func TestStorage_Propagation(t *testing.T) {
 			cfg.Mounts = []*drivers.MountConfig{{HostPath: host, TaskPath: "/vol", PropagationMode: c.mode}}
 			testPropagation(d, cfg, host, "/vol", c.seenInside, c.seenByHost)
 		})
-		propagation := propagation[c.mode]
+		propagation := map[string]string{"host-to-task": "rslave", "bidirectional": "rshared"}[c.mode]
+		if propagation == "" {
+			propagation = storage.Private
+		}
 		t.Run("bind_options.propagation = "+propagation, func(t *testing.T) {
 			d := d.in(t)
 			cfg := d.task(script, func(o *TaskConfig) {
-				o.Mounts = []MountConfig{{Type: "bind", Source: "vol", Target: "/vol",
-					BindOptions: BindOptions{Propagation: propagation}}}
+				o.Mounts = []storage.MountConfig{{Type: "bind", Source: "vol", Target: "/vol",
+					BindOptions: storage.BindOptions{Propagation: propagation}}}
 			})
 			host := filepath.Join(cfg.TaskDir().Dir, "vol")
 			must.NoError(t, os.Mkdir(host, 0o755))
@@ -445,7 +452,7 @@ func sharedVolume(t *testing.T) string {
 
 func fillSharedVolume(t *testing.T, dir string) {
 	t.Helper()
-	mountShared(t, dir)
+	mounttest.Shared(t, dir)
 	for _, place := range []string{"host", "inside"} {
 		must.NoError(t, os.Mkdir(filepath.Join(dir, place), 0o755))
 	}
@@ -459,10 +466,10 @@ func testPropagation(d *testDriver, cfg *drivers.TaskConfig, host, inside string
 		_, err := os.Stat(filepath.Join(local, "up"))
 		return err == nil
 	})
-	tmpfsAt(d.t, filepath.Join(host, "host"))
+	mounttest.Tmpfs(d.t, filepath.Join(host, "host"))
 	touch(d.t, filepath.Join(host, "host/f"))
 	must.NoError(d.t, mountInside(pidOf(d.t, handle), filepath.Join(inside, "inside")))
-	must.Eq(d.t, seenByHost, len(mountsBelow(d.t, filepath.Join(host, "inside"))) > 0, must.Sprint("what the host sees"))
+	must.Eq(d.t, seenByHost, len(mounttest.Below(d.t, filepath.Join(host, "inside"))) > 0, must.Sprint("what the host sees"))
 	touch(d.t, filepath.Join(local, "go"))
 	d.wait(cfg)
 	want := map[bool]string{true: "inside: seen", false: "inside: hidden"}[seenInside]
@@ -477,7 +484,7 @@ func mountInside(pid int, at string) error {
 		return err
 	}
 	defer namespace.Close()
-	return onOwnThread(func() error {
+	return thread.Run(func() error {
 		err := unix.Unshare(unix.CLONE_FS)
 		if err == nil {
 			err = unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNS)
@@ -520,29 +527,29 @@ func TestStorage_ViewGoesBeforeTheContainerComes(t *testing.T) {
 	defer giveBack()
 	i, err := d.driver.images.Ensure(ctx, &image.Request{Options: s.options.imageOptions(&d.driver.config), Task: s.cfg})
 	must.NoError(t, err)
-	release, err := d.driver.prepareStorage(ctx, s, i)
+	prepared, err := d.driver.mounts.Prepare(ctx, &storage.Request{Task: cfg, ContainerID: s.id,
+		Options: *s.options.storageOptions(), Image: i})
 	must.NoError(t, err)
-	must.FileExists(t, filepath.Join(cfg.TaskDir().Dir, anonymousDir, anonymousName("/data"), "a"))
-	must.Len(t, 2, mountsBelow(t, d.driver.grants.config.RunDir)) // a place for pins, and the volume's
-	release()
+	must.FileExists(t, filepath.Join(cfg.TaskDir().Dir, storage.AnonymousDir, storage.AnonymousName("/data"), "a"))
+	must.Len(t, 2, mounttest.Below(t, d.driver.grants.config.RunDir)) // the place for pinned sources, and the volume's
+	prepared.Release()
 	d.noStorageLeft(cfg)
 }
 
-// TestStorage_SweptByTheNextLife leaves what a plugin leaves that is killed in the midst of a start.
-func TestStorage_SweptByTheNextLife(t *testing.T) {
+// TestStorage_SweptByTheNextPlugin leaves what a plugin process leaves that is killed during a start.
+func TestStorage_SweptByTheNextPlugin(t *testing.T) {
 	d := newStorageDriver(t)
 	cfg := d.failing()
-	write(t, cfg.TaskDir().LocalDir, map[string]string{"f": "kept"})
+	mounttest.Write(t, cfg.TaskDir().LocalDir, map[string]string{"f": "kept"})
 	runDir := d.driver.grants.config.RunDir
-	p, err := newPins(runDir, naming.ContainerID(cfg))
-	must.NoError(t, err)
-	file, err := openInAlloc(cfg.AllocDir, "task/local", false)
-	must.NoError(t, err)
-	defer file.Close()
-	_, err = p.add(file)
-	must.NoError(t, err)
-	write(t, d.driver.config.VolumeDir, map[string]string{".new-data/half": "", "whole/f": ""})
-	p.lock.Close() // as the kernel does
+	pinned := filepath.Join(storage.PinnedDir(runDir), naming.ContainerID(cfg))
+	mounttest.Write(t, pinned, map[string]string{"lock": ""})
+	place := filepath.Join(pinned, "mount")
+	must.NoError(t, os.Mkdir(place, 0o700))
+	must.NoError(t, unix.Mount("tmpfs", place, "tmpfs", 0, ""))
+	must.NoError(t, os.Mkdir(filepath.Join(place, "0"), 0o700))
+	must.NoError(t, unix.Mount(cfg.TaskDir().LocalDir, filepath.Join(place, "0"), "", unix.MS_BIND, ""))
+	mounttest.Write(t, d.driver.config.VolumeDir, map[string]string{".new-data/half": "", "whole/f": ""})
 
 	d.driver.Shutdown()
 	next := newTestDriverWith(t, d.node, d.driver.config)
@@ -550,4 +557,15 @@ func TestStorage_SweptByTheNextLife(t *testing.T) {
 	must.DirNotExists(t, filepath.Join(d.driver.config.VolumeDir, ".new-data"))
 	must.FileExists(t, filepath.Join(d.driver.config.VolumeDir, "whole/f"))
 	must.FileExists(t, filepath.Join(cfg.TaskDir().LocalDir, "f"))
+}
+
+// mustHoldNothingPinned asserts that no pinned sources are left below a run_dir.
+func mustHoldNothingPinned(t *testing.T, runDir string) {
+	t.Helper()
+	must.SliceEmpty(t, mounttest.Below(t, storage.PinnedDir(runDir)))
+	entries, err := os.ReadDir(storage.PinnedDir(runDir))
+	if !os.IsNotExist(err) {
+		must.NoError(t, err)
+	}
+	must.SliceEmpty(t, entries)
 }

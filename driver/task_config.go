@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
 	"github.com/tranche-gpu/tranche/driver/image"
+	"github.com/tranche-gpu/tranche/driver/storage"
 )
 
 // TaskConfig is the config block of a task. Options that Nomad's docker driver has too bear its names.
@@ -71,10 +72,10 @@ type TaskConfig struct {
 
 	// Mounts (mount blocks; MountsList is the form mounts = [{…}]), Volumes ("SOURCE:TARGET[:OPTIONS]") and Tmpfs
 	// ("TARGET[:OPTIONS]") are put into the container.
-	Mounts     []MountConfig `codec:"mount"`
-	MountsList []MountConfig `codec:"mounts"`
-	Volumes    []string      `codec:"volumes"`
-	Tmpfs      []string      `codec:"tmpfs"`
+	Mounts     []storage.MountConfig `codec:"mount"`
+	MountsList []storage.MountConfig `codec:"mounts"`
+	Volumes    []string              `codec:"volumes"`
+	Tmpfs      []string              `codec:"tmpfs"`
 	// ImageVolumes says what becomes of the volumes that the image declares: "anonymous" (a directory of the task's, with
 	// what the image has there), "tmpfs" or "ignore".
 	ImageVolumes string `codec:"image_volumes"`
@@ -113,38 +114,6 @@ type TaskConfig struct {
 	// lives on the host. A task with slices of several GPUs has it on the first. The operator's gpu_host_memory_max says
 	// how much is allowed.
 	GPUHostMemory string `codec:"gpu_host_memory"`
-}
-
-// MountConfig is a mount block of a task.
-type MountConfig struct {
-	// Type is "bind", "volume" (a named one, or an anonymous one without a source) or "tmpfs".
-	Type     string `codec:"type"`
-	Target   string `codec:"target"`
-	Source   string `codec:"source"`
-	Readonly bool   `codec:"readonly"`
-
-	BindOptions   BindOptions   `codec:"bind_options"`
-	TmpfsOptions  TmpfsOptions  `codec:"tmpfs_options"`
-	VolumeOptions VolumeOptions `codec:"volume_options"`
-}
-
-// BindOptions belong to mounts of type bind.
-type BindOptions struct {
-	// Propagation is "private", "rprivate", "slave", "rslave", "shared" or "rshared".
-	Propagation string `codec:"propagation"`
-}
-
-// TmpfsOptions belong to mounts of type tmpfs.
-type TmpfsOptions struct {
-	SizeBytes int64 `codec:"size"`
-	// Mode is the directory's mode, in decimal as the docker driver has it (511 is 0777).
-	Mode int64 `codec:"mode"`
-}
-
-// VolumeOptions belong to mounts of type volume.
-type VolumeOptions struct {
-	// NoCopy leaves a new volume empty instead of filling it with what the image has at the target.
-	NoCopy bool `codec:"no_copy"`
 }
 
 // mapStrStr is what an option of the schema type list(map(string)) decodes to: a block, or a map, of names and values.
@@ -195,8 +164,8 @@ var taskConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"pids_limit":        hclspec.NewAttr("pids_limit", "number", false),
 	"shm_size":          hclspec.NewAttr("shm_size", "string", false),
 
-	"mount":         hclspec.NewBlockList("mount", mountSpec),
-	"mounts":        hclspec.NewBlockList("mounts", mountSpec),
+	"mount":         hclspec.NewBlockList("mount", storage.MountSpec),
+	"mounts":        hclspec.NewBlockList("mounts", storage.MountSpec),
 	"volumes":       hclspec.NewAttr("volumes", "list(string)", false),
 	"tmpfs":         hclspec.NewAttr("tmpfs", "list(string)", false),
 	"image_volumes": hclspec.NewAttr("image_volumes", "string", false),
@@ -220,24 +189,6 @@ var taskConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 
 	"runtime":         hclspec.NewAttr("runtime", "string", false),
 	"gpu_host_memory": hclspec.NewAttr("gpu_host_memory", "string", false),
-})
-
-// mountSpec is the schema of MountConfig.
-var mountSpec = hclspec.NewObject(map[string]*hclspec.Spec{
-	"type":     stringWithDefault("type", "volume"),
-	"target":   hclspec.NewAttr("target", "string", false),
-	"source":   hclspec.NewAttr("source", "string", false),
-	"readonly": hclspec.NewAttr("readonly", "bool", false),
-	"bind_options": hclspec.NewBlock("bind_options", false, hclspec.NewObject(map[string]*hclspec.Spec{
-		"propagation": hclspec.NewAttr("propagation", "string", false),
-	})),
-	"tmpfs_options": hclspec.NewBlock("tmpfs_options", false, hclspec.NewObject(map[string]*hclspec.Spec{
-		"size": hclspec.NewAttr("size", "number", false),
-		"mode": hclspec.NewAttr("mode", "number", false),
-	})),
-	"volume_options": hclspec.NewBlock("volume_options", false, hclspec.NewObject(map[string]*hclspec.Spec{
-		"no_copy": hclspec.NewAttr("no_copy", "bool", false),
-	})),
 })
 
 // decodeTaskConfig reads and checks a task's config block. Every error names the option, its value and what it may be.

@@ -1,4 +1,4 @@
-package driver
+package storage
 
 import (
 	"context"
@@ -19,14 +19,14 @@ import (
 
 // closedTaskDirs are directories in a task's that no job may mount: Nomad's own, and ours. A task that could replace the
 // directories in ours by links would have the next start mount what they lead to.
-var closedTaskDirs = []string{"private", anonymousDir}
+var closedTaskDirs = []string{"private", AnonymousDir}
 
 // mountSources finds, and where need be makes, the sources of one start's mounts.
 type mountSources struct {
-	driver  *Driver
-	startup *startup
+	storage *Storage
+	request *Request
 	tree    *imageTree
-	pins    *pins // nil until needed
+	pinned  *pinnedSources // nil until needed
 }
 
 // mount is what the container gets for a wanted mount.
@@ -41,12 +41,12 @@ func (m *mountSources) mount(ctx context.Context, w wantedMount) (specs.Mount, e
 	case w.source == "":
 		source, err = m.anonymousVolume(ctx, w)
 	default:
-		source, err = m.driver.namedVolume(ctx, w, m.tree)
+		source, err = m.storage.namedVolume(ctx, w, m.tree)
 	}
 	if err == nil {
 		err = checkPropagates(source, w.propagation)
 	}
-	return bind(source, w.target, w.propagation, w.readonly), err
+	return Bind(source, w.target, w.propagation, w.readonly), err
 }
 
 // tmpfsMount mounts a tmpfs on which nothing can be run unless the job says so, as docker does.
@@ -63,12 +63,12 @@ func tmpfsMount(w wantedMount) specs.Mount {
 
 // hostPath returns the host's path for the source of a bind mount.
 func (m *mountSources) hostPath(w wantedMount) (string, error) {
-	rel, inside, err := w.place(m.startup.cfg, &m.driver.config)
+	rel, inside, err := w.place(m.request.Task, m.storage.config.Policy)
 	if err != nil {
 		return "", err
 	}
 	if inside {
-		return m.pinned(rel, w.create)
+		return m.pin(rel, w.create)
 	}
 	if _, err := os.Stat(w.source); errors.Is(err, fs.ErrNotExist) && w.create {
 		return w.source, os.MkdirAll(w.source, 0o755)
@@ -80,25 +80,25 @@ func (m *mountSources) hostPath(w wantedMount) (string, error) {
 
 // place says whether the source of a bind mount lies in the allocation's directory, and where there. Elsewhere it may lie
 // only if the operator says so.
-func (w *wantedMount) place(cfg *drivers.TaskConfig, plugin *Config) (rel string, inside bool, err error) {
+func (w *wantedMount) place(cfg *drivers.TaskConfig, policy Policy) (rel string, inside bool, err error) {
 	rel, inside, err = inAlloc(cfg, w.source)
-	if err == nil && !inside && !plugin.Volumes.Enabled {
+	if err == nil && !inside && !policy.Enabled {
 		err = fmt.Errorf("source = %q: paths of the host are not enabled on this node, only those in the allocation's "+
 			"directory; the operator can with volumes { enabled = true } in the plugin's configuration", w.source)
 	}
 	return rel, inside, err
 }
 
-// checkMountsOf checks what depends on the task: where the sources lie, and what the agent mounts for it.
-func (c *TaskConfig) checkMountsOf(cfg *drivers.TaskConfig, plugin *Config) error {
-	wanted, err := c.wantedMounts(plugin)
+// CheckTask checks what depends on the task: where the sources lie, and what the agent mounts for it.
+func (o *Options) CheckTask(cfg *drivers.TaskConfig, policy Policy) error {
+	wanted, err := o.wantedMounts(policy)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, w := range wanted {
 		if w.kind == mountBind {
-			if _, _, err := w.place(cfg, plugin); err != nil {
+			if _, _, err := w.place(cfg, policy); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", w.option, err))
 			}
 		}
@@ -137,29 +137,29 @@ func inAlloc(cfg *drivers.TaskConfig, source string) (rel string, inside bool, e
 }
 
 // pinned opens a path in the allocation's directory and pins it.
-func (m *mountSources) pinned(rel string, create bool) (string, error) {
-	file, err := openInAlloc(m.startup.cfg.AllocDir, rel, create)
+func (m *mountSources) pin(rel string, create bool) (string, error) {
+	file, err := openInAlloc(m.request.Task.AllocDir, rel, create)
 	if err != nil {
 		return "", err
 	}
 	defer file.Close()
-	if m.pins == nil {
-		m.pins, err = newPins(m.driver.grants.config.RunDir, m.startup.id)
+	if m.pinned == nil {
+		m.pinned, err = newPinnedSources(m.storage.config.RunDir, m.request.ContainerID)
 		if err != nil {
 			return "", fmt.Errorf("make a place for the sources of mounts: %w", err)
 		}
 	}
-	return m.pins.add(file)
+	return m.pinned.add(file)
 }
 
 // release lets go of what the runtime needs only until the container has started.
 func (m *mountSources) release() {
-	if m.pins == nil {
+	if m.pinned == nil {
 		return
 	}
-	if err := m.pins.release(); err != nil {
-		m.driver.logger.Warn("a place for the sources of mounts is left; the next start of the plugin removes it",
-			"path", m.pins.dir, "error", err)
+	if err := m.pinned.release(); err != nil {
+		m.storage.config.Logger.Warn("a place for the sources of mounts is left; the next start of the plugin removes it",
+			"path", m.pinned.dir, "error", err)
 	}
 }
 

@@ -1,4 +1,4 @@
-package driver
+package storage
 
 import (
 	"fmt"
@@ -6,18 +6,28 @@ import (
 
 	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 	"github.com/shoenig/test/must"
 )
 
+// optionsSpec is the part of a task's schema that Options are read with.
+var optionsSpec = hclspec.NewObject(map[string]*hclspec.Spec{
+	"mount":         hclspec.NewBlockList("mount", MountSpec),
+	"mounts":        hclspec.NewBlockList("mounts", MountSpec),
+	"volumes":       hclspec.NewAttr("volumes", "list(string)", false),
+	"tmpfs":         hclspec.NewAttr("tmpfs", "list(string)", false),
+	"image_volumes": hclspec.NewAttr("image_volumes", "string", false),
+})
+
 // parsed reads a config block as Nomad does.
-func parsed(t *testing.T, block string) *TaskConfig {
+func parsed(t *testing.T, block string) *Options {
 	t.Helper()
-	var got TaskConfig
-	hclutils.NewConfigParser(taskConfigSpec).ParseHCL(t, "config {\n image = \"busybox\"\n"+block+"\n}", &got)
+	var got Options
+	hclutils.NewConfigParser(optionsSpec).ParseHCL(t, "config {\n"+block+"\n}", &got)
 	return &got
 }
 
-var volumesEnabled = &Config{Volumes: VolumesConfig{Enabled: true}}
+var volumesEnabled = Policy{Enabled: true}
 
 func TestWantedMounts_FromTheJobspec(t *testing.T) {
 	c := parsed(t, `
@@ -73,9 +83,9 @@ func TestWantedMounts_FromTheJobspec(t *testing.T) {
 }
 
 func TestWantedMounts_SelinuxLabelOfThePlugin(t *testing.T) {
-	plugin := &Config{Volumes: VolumesConfig{SelinuxLabel: "z"}}
-	c := &TaskConfig{Volumes: []string{"local/a:/a", "local/b:/b:Z"}}
-	got, err := c.wantedMounts(plugin)
+	policy := Policy{SelinuxLabel: "z"}
+	c := &Options{Volumes: []string{"local/a:/a", "local/b:/b:Z"}}
+	got, err := c.wantedMounts(policy)
 	must.NoError(t, err)
 	must.Eq(t, "z", got[0].relabel)
 	must.Eq(t, "Z", got[1].relabel)
@@ -151,7 +161,7 @@ func TestBadInput_Storage(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			err := parsed(t, c.block).checkStorage(volumesEnabled)
+			err := parsed(t, c.block).Check(volumesEnabled)
 			must.Error(t, err)
 			for _, want := range c.errs {
 				must.ErrorContains(t, err, want)
@@ -163,21 +173,21 @@ func TestBadInput_Storage(t *testing.T) {
 func TestBadInput_StorageWhatTheOperatorForbids(t *testing.T) {
 	for _, block := range []string{`volumes = ["data:/data"]`, "mount {\n source = \"data\"\n target = \"/data\"\n}"} {
 		c := parsed(t, block)
-		must.NoError(t, c.checkStorage(volumesEnabled))
-		err := c.checkStorage(&Config{})
+		must.NoError(t, c.Check(volumesEnabled))
+		err := c.Check(Policy{})
 		must.ErrorContains(t, err, `source = "data": named volumes are not enabled`)
 		must.ErrorContains(t, err, "volumes { enabled = true }")
 		must.ErrorContains(t, err, `write "./data"`)
 	}
-	must.NoError(t, parsed(t, `volumes = ["local/x:/x", "local:/y"]`).checkStorage(&Config{}))
-	must.NoError(t, parsed(t, "mount {\n target = \"/anonymous\"\n}").checkStorage(&Config{}))
+	must.NoError(t, parsed(t, `volumes = ["local/x:/x", "local:/y"]`).Check(Policy{}))
+	must.NoError(t, parsed(t, "mount {\n target = \"/anonymous\"\n}").Check(Policy{}))
 }
 
 func TestBadInput_StorageOfATask(t *testing.T) {
 	cfg := &drivers.TaskConfig{AllocDir: "/data/alloc/1234", Name: "web", Mounts: []*drivers.MountConfig{{TaskPath: "/vol/"}}}
-	must.NoError(t, parsed(t, `volumes = ["local/x:/x", "/data/alloc/1234/alloc:/y"]`).checkMountsOf(cfg, &Config{}))
-	must.NoError(t, parsed(t, `volumes = ["/etc:/x"]`).checkMountsOf(cfg, volumesEnabled))
-	err := parsed(t, `volumes = ["/etc:/x", "/srv:/y", "./:/z", "local/v:/vol"]`).checkMountsOf(cfg, &Config{})
+	must.NoError(t, parsed(t, `volumes = ["local/x:/x", "/data/alloc/1234/alloc:/y"]`).CheckTask(cfg, Policy{}))
+	must.NoError(t, parsed(t, `volumes = ["/etc:/x"]`).CheckTask(cfg, volumesEnabled))
+	err := parsed(t, `volumes = ["/etc:/x", "/srv:/y", "./:/z", "local/v:/vol"]`).CheckTask(cfg, Policy{})
 	for _, want := range []string{
 		`option volumes[0] = "/etc:/x": source = "/etc": paths of the host are not enabled`, `option volumes[1] = "/srv:/y"`,
 		`option volumes[2] = "./:/z": source = "./": must not be the directory of a whole task`,
@@ -188,40 +198,10 @@ func TestBadInput_StorageOfATask(t *testing.T) {
 }
 
 func TestBadInput_StorageAllAtOnce(t *testing.T) {
-	err := parsed(t, "volumes = [\"a\"]\ntmpfs = [\"b\"]\nimage_volumes = \"c\"").checkStorage(volumesEnabled)
+	err := parsed(t, "volumes = [\"a\"]\ntmpfs = [\"b\"]\nimage_volumes = \"c\"").Check(volumesEnabled)
 	for _, option := range []string{"volumes[0]", "tmpfs[0]", "image_volumes"} {
 		must.ErrorContains(t, err, option)
 	}
-}
-
-func TestConfig_SelinuxLabel(t *testing.T) {
-	for _, label := range []string{"", "z", "Z"} {
-		must.NoError(t, (&Config{Volumes: VolumesConfig{SelinuxLabel: label}}).checkVolumes())
-	}
-	err := (&Config{Volumes: VolumesConfig{SelinuxLabel: "zz"}}).checkVolumes()
-	must.ErrorContains(t, err, `plugin option volumes.selinuxlabel = "zz": must be "z"`)
-	must.ErrorContains(t, err, `"Z"`)
-}
-
-func TestConfig_Volumes(t *testing.T) {
-	var config Config
-	hclutils.NewConfigParser(configSpec).ParseHCL(t, `config {
-		volumes {
-			enabled      = true
-			selinuxlabel = "z"
-		}
-		volume_dir = "/srv/volumes"
-	}`, &config)
-	must.Eq(t, VolumesConfig{Enabled: true, SelinuxLabel: "z"}, config.Volumes)
-	must.Eq(t, "/srv/volumes", config.volumeDir())
-	must.NoError(t, config.validate())
-
-	config = Config{}
-	hclutils.NewConfigParser(configSpec).ParseHCL(t, "config {\n}", &config)
-	must.False(t, config.Volumes.Enabled, must.Sprint("the host's paths must be closed unless the operator opens them"))
-	must.Eq(t, defaultVolumeDir, config.volumeDir())
-	config.VolumeDir = "volumes"
-	must.ErrorContains(t, config.validate(), `plugin option volume_dir = "volumes"`)
 }
 
 func TestTmpfsMount(t *testing.T) {
@@ -231,4 +211,13 @@ func TestTmpfsMount(t *testing.T) {
 		options(wantedMount{readonly: true, tmpfs: []string{"size=1m"}}))
 	must.Eq(t, []string{"nosuid", "nodev", "exec"}, options(wantedMount{tmpfs: []string{"exec"}}))
 	must.Eq(t, "tmpfs", tmpfsMount(wantedMount{target: "/x"}).Type)
+}
+
+func TestPolicy_SelinuxLabel(t *testing.T) {
+	for _, label := range []string{"", "z", "Z"} {
+		must.NoError(t, Policy{SelinuxLabel: label}.Check())
+	}
+	err := Policy{SelinuxLabel: "zz"}.Check()
+	must.ErrorContains(t, err, `plugin option volumes.selinuxlabel = "zz": must be "z"`)
+	must.ErrorContains(t, err, `"Z"`)
 }

@@ -1,4 +1,4 @@
-package driver
+package storage
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/mount"
@@ -19,40 +18,39 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/driver/client"
-	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/internal/thread"
 )
 
 // imageTree reads the files of the task's image before there is a container, by a read-only snapshot of it.
 type imageTree struct {
-	driver  *Driver
-	startup *startup
-	image   *image.Image
+	storage *Storage
+	request *Request
 	mounts  []mount.Mount // nil until needed
 }
 
-func (t *imageTree) key() string { return t.startup.id + "-view" }
+func (t *imageTree) key() string { return t.request.ContainerID + "-view" }
 
 // view makes the snapshot. The lease in ctx has containerd remove it if this process is killed.
 func (t *imageTree) view(ctx context.Context) error {
 	if t.mounts != nil {
 		return nil
 	}
-	layers, err := t.image.RootFS(ctx)
+	layers, err := t.request.Image.RootFS(ctx)
 	if err != nil {
-		return fmt.Errorf("read the layers of image %q: %w", t.image.Given, err)
+		return fmt.Errorf("read the layers of image %q: %w", t.request.Image.Given, err)
 	}
-	snapshotter := t.driver.client.SnapshotService(t.driver.config.Snapshotter)
-	parent, owner := identity.ChainID(layers).String(), snapshots.WithLabels(naming.Labels(t.startup.cfg, t.startup.options.Image))
+	snapshotter := t.storage.client.SnapshotService(t.storage.client.Snapshotter)
+	parent, owner := identity.ChainID(layers).String(), snapshots.WithLabels(naming.Labels(t.request.Task, t.request.Image.Given))
 	mounts, err := snapshotter.View(ctx, t.key(), parent, owner)
 	if errdefs.IsAlreadyExists(err) {
-		// An earlier life of the plugin was killed while it read.
+		// An earlier plugin process was killed while it read.
 		if err = snapshotter.Remove(ctx, t.key()); err == nil {
 			mounts, err = snapshotter.View(ctx, t.key(), parent, owner)
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("look into image %q: make a snapshot: %w", t.image.Given, err)
+		return fmt.Errorf("look into image %q: make a snapshot: %w", t.request.Image.Given, err)
 	}
 	t.mounts = mounts
 	return nil
@@ -66,9 +64,9 @@ func (t *imageTree) close(ctx context.Context) error {
 	// That the start was cancelled is no reason to leave it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), client.CallTimeout)
 	defer cancel()
-	err := t.driver.client.SnapshotService(t.driver.config.Snapshotter).Remove(ctx, t.key())
+	err := t.storage.client.SnapshotService(t.storage.client.Snapshotter).Remove(ctx, t.key())
 	if err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("remove the snapshot by which image %q was read: %w", t.image.Given, err)
+		return fmt.Errorf("remove the snapshot by which image %q was read: %w", t.request.Image.Given, err)
 	}
 	return nil
 }
@@ -84,24 +82,24 @@ func (t *imageTree) copy(ctx context.Context, from string, to *os.Root, name str
 		return err
 	}
 	defer target.Close()
-	err = t.driver.lookInto(t.mounts, func(root string) error { return copyFromRoot(root, from, target) })
+	err = t.storage.lookInto(t.mounts, func(root string) error { return copyFromRoot(root, from, target) })
 	if err != nil {
-		return fmt.Errorf("look into image %q: %w", t.image.Given, err)
+		return fmt.Errorf("look into image %q: %w", t.request.Image.Given, err)
 	}
 	return nil
 }
 
 // lookInto calls f on a thread that has a snapshot mounted, at root, and on no other. f must not start goroutines that
 // rely on it.
-func (d *Driver) lookInto(mounts []mount.Mount, f func(root string) error) error {
-	place, err := filepath.Abs(d.grants.config.RunDir)
+func (s *Storage) lookInto(mounts []mount.Mount, f func(root string) error) error {
+	place, err := filepath.Abs(s.config.RunDir)
 	if err == nil {
 		err = os.MkdirAll(place, 0o755)
 	}
 	if err != nil {
 		return err
 	}
-	return inPrivateMounts(func() error {
+	return thread.RunWithMounts(func() error {
 		if err := mountHere(mounts, place); err != nil {
 			return err
 		}
@@ -145,39 +143,6 @@ func copyFromRoot(root, from string, to *os.File) error {
 
 // byDescriptor is a path that leads to an open directory, wherever it lies.
 func byDescriptor(dir *os.File) string { return fmt.Sprintf("/proc/self/fd/%d/.", dir.Fd()) }
-
-// inPrivateMounts runs f on a thread with mounts of its own, which end with the thread. So a process that is killed in
-// the midst leaves none. f must not start goroutines that rely on them.
-func inPrivateMounts(f func() error) error {
-	return onOwnThread(func() error {
-		err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
-		if err == nil {
-			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
-		}
-		if err != nil {
-			return fmt.Errorf("make a mount namespace: %w", err)
-		}
-		return f()
-	})
-}
-
-// onOwnThread runs f on a thread that ends with it, whatever f has changed about the thread.
-func onOwnThread(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() {
-			// The process's first thread never ends, and /proc/self is its. As long as this goroutine holds it, another
-			// one gets another.
-			defer runtime.UnlockOSThread()
-			done <- onOwnThread(f)
-			return
-		}
-		done <- f()
-		// Not unlocked: the thread ends with this goroutine.
-	}()
-	return <-done
-}
 
 // mountHere mounts a snapshot on the calling thread, and nowhere else.
 func mountHere(mounts []mount.Mount, at string) error {

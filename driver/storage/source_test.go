@@ -1,4 +1,4 @@
-package driver
+package storage
 
 import (
 	"os"
@@ -8,29 +8,9 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/internal/mounttest"
 )
-
-// requireRoot skips a test that mounts, unless the caller insists that all of them run.
-func requireRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("TRANCHE_REQUIRE_ROOT") == "1" {
-		t.Fatal("this test mounts and needs root")
-	}
-	t.Skip("this test mounts and needs root")
-}
-
-// write writes files below a directory, with the directories above them.
-func write(t *testing.T, dir string, files map[string]string) {
-	t.Helper()
-	for name, text := range files {
-		file := filepath.Join(dir, name)
-		must.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
-		must.NoError(t, os.WriteFile(file, []byte(text), 0o644))
-	}
-}
 
 func TestInAlloc(t *testing.T) {
 	cfg := &drivers.TaskConfig{AllocDir: "/data/alloc/1234", Name: "web"}
@@ -78,8 +58,8 @@ func TestInAlloc(t *testing.T) {
 
 func TestOpenInAlloc(t *testing.T) {
 	outside, alloc := t.TempDir(), t.TempDir()
-	write(t, outside, map[string]string{"shadow": "the host's"})
-	write(t, alloc, map[string]string{
+	mounttest.Write(t, outside, map[string]string{"shadow": "the host's"})
+	mounttest.Write(t, alloc, map[string]string{
 		"web/local/conf/f": "conf", "web/secrets/s": "secret", "web/f": "in the task's directory",
 		"db/secrets/s": "another's secret", "alloc/data/f": "shared",
 	})
@@ -128,7 +108,7 @@ func TestOpenInAlloc(t *testing.T) {
 
 func TestOpenInAlloc_MakesWhatIsMissing(t *testing.T) {
 	outside, alloc := t.TempDir(), t.TempDir()
-	write(t, alloc, map[string]string{"web/local/f": ""})
+	mounttest.Write(t, alloc, map[string]string{"web/local/f": ""})
 	must.NoError(t, os.Symlink(outside, filepath.Join(alloc, "web/local/link")))
 	file, err := openInAlloc(alloc, "web/local/a/b", true)
 	must.NoError(t, err)
@@ -144,34 +124,34 @@ func TestOpenInAlloc_MakesWhatIsMissing(t *testing.T) {
 	must.SliceEmpty(t, entries, must.Sprint("something was made outside of the allocation's directory"))
 }
 
-// newTestPins makes a place for pins that goes with the test.
-func newTestPins(t *testing.T, runDir string) *pins {
+// newTestPinned makes a place for pins that goes with the test.
+func newTestPinned(t *testing.T, runDir string) *pinnedSources {
 	t.Helper()
-	p, err := newPins(runDir, "container")
+	p, err := newPinnedSources(runDir, "container")
 	must.NoError(t, err)
-	t.Cleanup(func() { must.NoError(t, removePins(p.dir)) })
+	t.Cleanup(func() { must.NoError(t, removePinned(p.dir)) })
 	return p
 }
 
-// mustHoldNoPins asserts that no place for pins is left below a run_dir.
-func mustHoldNoPins(t *testing.T, runDir string) {
+// mustHoldNothingPinned asserts that no place for pins is left below a run_dir.
+func mustHoldNothingPinned(t *testing.T, runDir string) {
 	t.Helper()
-	must.SliceEmpty(t, mountsBelow(t, pinsDir(runDir)))
-	entries, err := os.ReadDir(pinsDir(runDir))
+	must.SliceEmpty(t, mounttest.Below(t, PinnedDir(runDir)))
+	entries, err := os.ReadDir(PinnedDir(runDir))
 	if !os.IsNotExist(err) {
 		must.NoError(t, err)
 	}
 	must.SliceEmpty(t, entries)
 }
 
-// TestPins_HoldWhatWasChecked is the attack that pins are against: between the check of a path and its mount a task puts
+// TestPinnedSources_HoldWhatWasChecked is the attack that pins are against: between the check of a path and its mount a task puts
 // a link in its place.
-func TestPins_HoldWhatWasChecked(t *testing.T) {
-	requireRoot(t)
+func TestPinnedSources_HoldWhatWasChecked(t *testing.T) {
+	mounttest.RequireRoot(t)
 	outside, alloc, runDir := t.TempDir(), t.TempDir(), t.TempDir()
-	write(t, outside, map[string]string{"f": "the host's"})
-	write(t, alloc, map[string]string{"alloc/data/f": "the job's"})
-	p := newTestPins(t, runDir)
+	mounttest.Write(t, outside, map[string]string{"f": "the host's"})
+	mounttest.Write(t, alloc, map[string]string{"alloc/data/f": "the job's"})
+	p := newTestPinned(t, runDir)
 	file, err := openInAlloc(alloc, "alloc/data", false)
 	must.NoError(t, err)
 	defer file.Close()
@@ -193,15 +173,15 @@ func TestPins_HoldWhatWasChecked(t *testing.T) {
 	must.Eq(t, 0o700, info.Mode().Perm())
 
 	must.NoError(t, p.release())
-	mustHoldNoPins(t, runDir)
+	mustHoldNothingPinned(t, runDir)
 	must.FileExists(t, filepath.Join(alloc, "alloc/was/f"))
 }
 
-func TestPins_OfAFile(t *testing.T) {
-	requireRoot(t)
+func TestPinnedSources_OfAFile(t *testing.T) {
+	mounttest.RequireRoot(t)
 	alloc, runDir := t.TempDir(), t.TempDir()
-	write(t, alloc, map[string]string{"web/local/f": "text"})
-	p := newTestPins(t, runDir)
+	mounttest.Write(t, alloc, map[string]string{"web/local/f": "text"})
+	p := newTestPinned(t, runDir)
 	file, err := openInAlloc(alloc, "web/local/f", false)
 	must.NoError(t, err)
 	defer file.Close()
@@ -212,18 +192,18 @@ func TestPins_OfAFile(t *testing.T) {
 	must.Eq(t, "text", string(text))
 }
 
-// TestPins_LeaveMountsBelowAlone covers the trap of a recursive bind of a mount that propagates: unmounting the copy
+// TestPinnedSources_LeaveMountsBelowAlone covers the trap of a recursive bind of a mount that propagates: unmounting the copy
 // would unmount what is below the original.
-func TestPins_LeaveMountsBelowAlone(t *testing.T) {
-	requireRoot(t)
+func TestPinnedSources_LeaveMountsBelowAlone(t *testing.T) {
+	mounttest.RequireRoot(t)
 	alloc, runDir := t.TempDir(), t.TempDir()
 	shared := filepath.Join(alloc, "alloc")
 	must.NoError(t, os.Mkdir(shared, 0o755))
-	mountShared(t, shared)
+	mounttest.Shared(t, shared)
 	must.NoError(t, os.Mkdir(filepath.Join(shared, "below"), 0o755))
-	tmpfsAt(t, filepath.Join(shared, "below"))
-	write(t, shared, map[string]string{"below/f": ""})
-	p := newTestPins(t, runDir)
+	mounttest.Tmpfs(t, filepath.Join(shared, "below"))
+	mounttest.Write(t, shared, map[string]string{"below/f": ""})
+	p := newTestPinned(t, runDir)
 	file, err := openInAlloc(alloc, "alloc", false)
 	must.NoError(t, err)
 	defer file.Close()
@@ -232,37 +212,37 @@ func TestPins_LeaveMountsBelowAlone(t *testing.T) {
 	must.FileExists(t, filepath.Join(at, "below/f"))
 	must.NoError(t, p.release())
 	must.FileExists(t, filepath.Join(shared, "below/f"))
-	mustHoldNoPins(t, runDir)
+	mustHoldNothingPinned(t, runDir)
 }
 
-func TestSweepPins(t *testing.T) {
-	requireRoot(t)
+func TestSweepPinned(t *testing.T) {
+	mounttest.RequireRoot(t)
 	alloc, runDir := t.TempDir(), t.TempDir()
-	write(t, alloc, map[string]string{"alloc/f": "kept"})
-	must.NoError(t, sweepPins(runDir))
-	p := newTestPins(t, runDir)
+	mounttest.Write(t, alloc, map[string]string{"alloc/f": "kept"})
+	must.NoError(t, sweepPinned(runDir))
+	p := newTestPinned(t, runDir)
 	file, err := openInAlloc(alloc, "alloc", false)
 	must.NoError(t, err)
 	defer file.Close()
 	at, err := p.add(file)
 	must.NoError(t, err)
 
-	_, err = newPins(runDir, "container")
+	_, err = newPinnedSources(runDir, "container")
 	must.ErrorContains(t, err, "another start of the task")
-	must.NoError(t, sweepPins(runDir))
+	must.NoError(t, sweepPinned(runDir))
 	must.FileExists(t, filepath.Join(at, "f"), must.Sprint("a place in use was swept"))
 
 	must.NoError(t, p.lock.Close()) // as the kernel does when the plugin dies
-	must.NoError(t, sweepPins(runDir))
-	mustHoldNoPins(t, runDir)
+	must.NoError(t, sweepPinned(runDir))
+	mustHoldNothingPinned(t, runDir)
 	must.FileExists(t, filepath.Join(alloc, "alloc/f"))
 }
 
-func TestNewPins_AfterALifeThatWasKilled(t *testing.T) {
-	requireRoot(t)
+func TestNewPinnedSources_AfterALifeThatWasKilled(t *testing.T) {
+	mounttest.RequireRoot(t)
 	alloc, runDir := t.TempDir(), t.TempDir()
-	write(t, alloc, map[string]string{"alloc/f": "kept"})
-	dead := newTestPins(t, runDir)
+	mounttest.Write(t, alloc, map[string]string{"alloc/f": "kept"})
+	dead := newTestPinned(t, runDir)
 	file, err := openInAlloc(alloc, "alloc", false)
 	must.NoError(t, err)
 	defer file.Close()
@@ -270,20 +250,20 @@ func TestNewPins_AfterALifeThatWasKilled(t *testing.T) {
 	must.NoError(t, err)
 	must.NoError(t, dead.lock.Close())
 
-	p, err := newPins(runDir, "container")
+	p, err := newPinnedSources(runDir, "container")
 	must.NoError(t, err)
 	_, err = p.add(file)
 	must.NoError(t, err)
-	must.Len(t, 2, mountsBelow(t, runDir)) // the place and one pin
+	must.Len(t, 2, mounttest.Below(t, runDir)) // the place and one pin
 	must.NoError(t, p.release())
-	mustHoldNoPins(t, runDir)
+	mustHoldNothingPinned(t, runDir)
 }
 
 func TestCheckPropagates(t *testing.T) {
-	requireRoot(t)
+	mounttest.RequireRoot(t)
 	private, shared := t.TempDir(), t.TempDir()
-	tmpfsAt(t, private)
-	mountShared(t, shared)
+	mounttest.Tmpfs(t, private)
+	mounttest.Shared(t, shared)
 	for _, mode := range []string{"rprivate", "private", ""} {
 		must.NoError(t, checkPropagates(private, mode))
 	}
@@ -294,18 +274,4 @@ func TestCheckPropagates(t *testing.T) {
 		must.ErrorContains(t, err, "mount --make-shared")
 	}
 	must.NoError(t, unix.Mount("", shared, "", unix.MS_SLAVE, ""))
-}
-
-func tmpfsAt(t *testing.T, at string) {
-	t.Helper()
-	must.NoError(t, unix.Mount("tmpfs", at, "tmpfs", 0, "size=1m"))
-	must.NoError(t, unix.Mount("", at, "", unix.MS_PRIVATE, ""))
-	t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
-}
-
-// mountShared mounts a tmpfs that propagates, as the mounts of a usual host do.
-func mountShared(t *testing.T, at string) {
-	t.Helper()
-	tmpfsAt(t, at)
-	must.NoError(t, unix.Mount("", at, "", unix.MS_SHARED, ""))
 }

@@ -1,10 +1,11 @@
-package driver
+package storage
 
 import (
 	"fmt"
 
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/opencontainers/selinux/go-selinux"
 	"github.com/opencontainers/selinux/go-selinux/label"
 )
@@ -34,11 +35,11 @@ func taskDirRelabels(cfg *drivers.TaskConfig, pluginLabel string) []relabel {
 	}
 }
 
-// withRelabels labels the sources of mounts where the host has SELinux. It stands after the option that gives the
+// WithRelabels labels the sources of mounts where the host has SELinux. It stands after the option that gives the
 // container its label.
-func withRelabels(st *storage) oci.SpecOpts {
-	return specOption(func(s *Spec) error {
-		if len(st.relabels) == 0 || !selinux.GetEnabled() {
+func (p *Prepared) WithRelabels() oci.SpecOpts {
+	return specOption(func(s *specs.Spec) error {
+		if len(p.relabels) == 0 || !selinux.GetEnabled() {
 			return nil
 		}
 		mountLabel := s.Linux.MountLabel
@@ -50,7 +51,7 @@ func withRelabels(st *storage) oci.SpecOpts {
 			defer selinux.ReleaseLabel(process)
 			mountLabel = files
 		}
-		return applyRelabels(st.relabels, mountLabel, label.Relabel)
+		return applyRelabels(p.relabels, mountLabel, label.Relabel)
 	})
 }
 

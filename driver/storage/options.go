@@ -1,4 +1,4 @@
-package driver
+package storage
 
 import (
 	"errors"
@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 )
 
 // What the type of a mount can be.
@@ -15,6 +17,74 @@ const (
 	mountVolume = "volume"
 	mountTmpfs  = "tmpfs"
 )
+
+// Options are a task's options about what it mounts.
+type Options struct {
+	// Mounts are mount blocks, MountsList is the form mounts = [{…}].
+	Mounts     []MountConfig `codec:"mount"`
+	MountsList []MountConfig `codec:"mounts"`
+	// Volumes are "SOURCE:TARGET[:OPTIONS]", Tmpfs "TARGET[:OPTIONS]".
+	Volumes []string `codec:"volumes"`
+	Tmpfs   []string `codec:"tmpfs"`
+	// ImageVolumes says what becomes of the volumes that the image declares.
+	ImageVolumes string `codec:"image_volumes"`
+}
+
+// MountConfig is a mount block of a task.
+type MountConfig struct {
+	// Type is "bind", "volume" (a named one, or an anonymous one without a source) or "tmpfs".
+	Type     string `codec:"type"`
+	Target   string `codec:"target"`
+	Source   string `codec:"source"`
+	Readonly bool   `codec:"readonly"`
+
+	BindOptions   BindOptions   `codec:"bind_options"`
+	TmpfsOptions  TmpfsOptions  `codec:"tmpfs_options"`
+	VolumeOptions VolumeOptions `codec:"volume_options"`
+}
+
+// BindOptions belong to mounts of type bind.
+type BindOptions struct {
+	// Propagation is "private", "rprivate", "slave", "rslave", "shared" or "rshared".
+	Propagation string `codec:"propagation"`
+}
+
+// TmpfsOptions belong to mounts of type tmpfs.
+type TmpfsOptions struct {
+	SizeBytes int64 `codec:"size"`
+	// Mode is the directory's mode, in decimal as the docker driver has it (511 is 0777).
+	Mode int64 `codec:"mode"`
+}
+
+// VolumeOptions belong to mounts of type volume.
+type VolumeOptions struct {
+	// NoCopy leaves a new volume empty instead of filling it with what the image has at the target.
+	NoCopy bool `codec:"no_copy"`
+}
+
+// MountSpec is the schema of MountConfig.
+var MountSpec = hclspec.NewObject(map[string]*hclspec.Spec{
+	"type":     hclspec.NewDefault(hclspec.NewAttr("type", "string", false), hclspec.NewLiteral(`"volume"`)),
+	"target":   hclspec.NewAttr("target", "string", false),
+	"source":   hclspec.NewAttr("source", "string", false),
+	"readonly": hclspec.NewAttr("readonly", "bool", false),
+	"bind_options": hclspec.NewBlock("bind_options", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"propagation": hclspec.NewAttr("propagation", "string", false),
+	})),
+	"tmpfs_options": hclspec.NewBlock("tmpfs_options", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"size": hclspec.NewAttr("size", "number", false),
+		"mode": hclspec.NewAttr("mode", "number", false),
+	})),
+	"volume_options": hclspec.NewBlock("volume_options", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"no_copy": hclspec.NewAttr("no_copy", "bool", false),
+	})),
+})
+
+// Check checks the options.
+func (o *Options) Check(policy Policy) error {
+	_, err := o.wantedMounts(policy)
+	return errors.Join(err, o.checkImageVolumes())
+}
 
 // wantedMount is an entry of the options mount, mounts, volumes or tmpfs, in one form for all of them.
 type wantedMount struct {
@@ -60,7 +130,7 @@ var taskDirNames = []string{".", "local", "secrets", "tmp"}
 const maxTmpfsMode = 0o1777
 
 // wantedMounts takes the options mount, mounts, volumes and tmpfs apart and checks them.
-func (c *TaskConfig) wantedMounts(plugin *Config) ([]wantedMount, error) {
+func (o *Options) wantedMounts(policy Policy) ([]wantedMount, error) {
 	var all []wantedMount
 	var errs []error
 	add := func(option string, w wantedMount, err error) {
@@ -69,7 +139,7 @@ func (c *TaskConfig) wantedMounts(plugin *Config) ([]wantedMount, error) {
 			w.target, err = mountTarget(w.target)
 		}
 		if err == nil {
-			err = w.allowedBy(plugin)
+			err = w.allowedBy(policy)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", option, err))
@@ -77,19 +147,19 @@ func (c *TaskConfig) wantedMounts(plugin *Config) ([]wantedMount, error) {
 		}
 		all = append(all, w)
 	}
-	for i := range c.Mounts {
-		w, err := c.Mounts[i].wanted()
+	for i := range o.Mounts {
+		w, err := o.Mounts[i].wanted()
 		add(fmt.Sprintf("option mount[%d]", i), w, err)
 	}
-	for i := range c.MountsList {
-		w, err := c.MountsList[i].wanted()
+	for i := range o.MountsList {
+		w, err := o.MountsList[i].wanted()
 		add(fmt.Sprintf("option mounts[%d]", i), w, err)
 	}
-	for i, entry := range c.Volumes {
-		w, err := parseVolume(entry, plugin.Volumes.SelinuxLabel)
+	for i, entry := range o.Volumes {
+		w, err := parseVolume(entry, policy.SelinuxLabel)
 		add(fmt.Sprintf("option volumes[%d] = %q", i, entry), w, err)
 	}
-	for i, entry := range c.Tmpfs {
+	for i, entry := range o.Tmpfs {
 		w, err := parseTmpfs(entry)
 		add(fmt.Sprintf("option tmpfs[%d] = %q", i, entry), w, err)
 	}
@@ -110,7 +180,7 @@ func (w *wantedMount) fill(m *MountConfig) error {
 		w.propagation, err = checkedPropagation(m.BindOptions.Propagation)
 		return err
 	case mountVolume:
-		w.propagation, w.noCopy = propagation[""], m.VolumeOptions.NoCopy
+		w.propagation, w.noCopy = Private, m.VolumeOptions.NoCopy
 		return nil
 	case mountTmpfs:
 		var err error
@@ -161,7 +231,7 @@ func checkVolumeName(name string) error {
 
 func checkedPropagation(value string) (string, error) {
 	if value == "" {
-		return propagation[""], nil
+		return Private, nil
 	}
 	if !slices.Contains(propagations, value) {
 		return "", fmt.Errorf("propagation = %q: must be one of %q", value, propagations)
@@ -195,7 +265,7 @@ func parseVolume(entry, selinuxLabel string) (wantedMount, error) {
 		return wantedMount{}, errors.New("must be SOURCE:TARGET or SOURCE:TARGET:OPTIONS")
 	}
 	w := wantedMount{kind: mountBind, source: parts[0], target: parts[1], create: true,
-		propagation: propagation[""], relabel: selinuxLabel}
+		propagation: Private, relabel: selinuxLabel}
 	if !strings.Contains(w.source, "/") && !slices.Contains(taskDirNames, w.source) {
 		w.kind = mountVolume
 		if err := checkVolumeName(w.source); err != nil {
@@ -253,8 +323,8 @@ func parseTmpfs(entry string) (wantedMount, error) {
 
 // allowedBy says whether the operator lets a job mount this. Where an absolute path lies only the start of the task can
 // tell, when it knows the allocation's directory.
-func (w *wantedMount) allowedBy(plugin *Config) error {
-	if w.kind == mountVolume && w.source != "" && !plugin.Volumes.Enabled {
+func (w *wantedMount) allowedBy(policy Policy) error {
+	if w.kind == mountVolume && w.source != "" && !policy.Enabled {
 		return fmt.Errorf("source = %q: named volumes are not enabled on this node; the operator can with volumes { enabled "+
 			"= true } in the plugin's configuration; for a directory in the task's own write \"./%[1]s\"", w.source)
 	}

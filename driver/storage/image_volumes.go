@@ -1,4 +1,4 @@
-package driver
+package storage
 
 import (
 	"fmt"
@@ -17,13 +17,13 @@ const (
 )
 
 // checkImageVolumes checks the option image_volumes.
-func (c *TaskConfig) checkImageVolumes() error {
-	switch c.ImageVolumes {
+func (o *Options) checkImageVolumes() error {
+	switch o.ImageVolumes {
 	case "", imageVolumesAnonymous, imageVolumesTmpfs, imageVolumesIgnore:
 		return nil
 	}
 	return fmt.Errorf("option image_volumes = %q: must be %q, %q or %q",
-		c.ImageVolumes, imageVolumesAnonymous, imageVolumesTmpfs, imageVolumesIgnore)
+		o.ImageVolumes, imageVolumesAnonymous, imageVolumesTmpfs, imageVolumesIgnore)
 }
 
 // imageVolumes are the mounts for the volumes that an image declares, but for those at whose place something is mounted
@@ -43,7 +43,7 @@ func imageVolumes(config ocispec.ImageConfig, mode string, taken map[string]bool
 		}
 		taken[target] = true
 		w := wantedMount{option: fmt.Sprintf("volume %s of the image", declared), kind: mountVolume, target: target,
-			propagation: propagation[""]}
+			propagation: Private}
 		if mode == imageVolumesTmpfs {
 			// The runtime gives it the mode of the directory that the image has there.
 			w.kind, w.tmpfs = mountTmpfs, []string{"exec"}

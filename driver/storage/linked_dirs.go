@@ -1,4 +1,4 @@
-package driver
+package storage
 
 import (
 	"context"
@@ -13,16 +13,16 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/rootfs"
 )
 
-// withoutLinkedDirs refuses a container whose image would have the OCI runtime make files on the host: see
+// WithoutLinkedDirs refuses a container whose image would have the OCI runtime make files on the host: see
 // rootfs.RefuseLinkedDirs. No hook could, since the runtime has made them by then.
-func (d *Driver) withoutLinkedDirs(s *startup) containerd.NewContainerOpts {
+func (s *Storage) WithoutLinkedDirs(image string) containerd.NewContainerOpts {
 	return func(ctx context.Context, client *containerd.Client, c *containers.Container) error {
 		mounts, err := client.SnapshotService(c.Snapshotter).Mounts(ctx, c.SnapshotKey)
 		if err == nil {
-			err = d.lookInto(readOnlyMounts(mounts), rootfs.RefuseLinkedDirs)
+			err = s.lookInto(readOnlyMounts(mounts), rootfs.RefuseLinkedDirs)
 		}
 		if err != nil {
-			return fmt.Errorf("look into image %q: %w", s.options.Image, err)
+			return fmt.Errorf("look into image %q: %w", image, err)
 		}
 		return nil
 	}

@@ -1,4 +1,4 @@
-package driver
+package storage
 
 import (
 	"errors"
@@ -12,7 +12,7 @@ import (
 	"github.com/tranche-gpu/tranche/internal/filelock"
 )
 
-// pins hold the sources of one start's bind mounts where no task can change what they lead to.
+// pinnedSources are the sources of one start's bind mounts, where no task can change what they lead to.
 //
 // runc mounts a source by its path, some time after we have checked it. A task of the same allocation that runs already
 // could meanwhile replace a directory on the way by a link to /etc of the host, and have that mounted into the next task.
@@ -23,34 +23,35 @@ import (
 // The place is a tmpfs of its own, which goes with everything in it as soon as the container has started: the container's
 // own mounts do not depend on it. It is private, so that no other mount namespace gets a copy. containerd has to be in the
 // plugin's mount namespace, as it must be for the secrets directories that Nomad mounts.
-type pins struct {
+type pinnedSources struct {
 	dir   string
 	lock  *os.File
 	count int
 }
 
-// The parts of a place for pins.
+// The parts of a place for pinned sources.
 const (
-	pinsLock  = "lock"
-	pinsMount = "mount"
+	pinnedLock  = "lock"
+	pinnedMount = "mount"
 )
 
-func pinsDir(runDir string) string { return filepath.Join(runDir, "mount-sources") }
+// PinnedDir returns the directory below run_dir that has the places for pinned sources.
+func PinnedDir(runDir string) string { return filepath.Join(runDir, "mount-sources") }
 
-// newPins makes the place for the sources of a container. The lock on it says to other lives of the plugin that it is
-// in use, and the kernel drops it with this process.
-func newPins(runDir, containerID string) (*pins, error) {
-	p := &pins{dir: filepath.Join(pinsDir(runDir), containerID)}
+// newPinnedSources makes the place for the sources of a container. The lock on it tells other plugin
+// processes that it is in use, and the kernel drops it with this process.
+func newPinnedSources(runDir, containerID string) (*pinnedSources, error) {
+	p := &pinnedSources{dir: filepath.Join(PinnedDir(runDir), containerID)}
 	if err := os.MkdirAll(p.dir, 0o700); err != nil {
 		return nil, err
 	}
-	lock, err := lockPins(p.dir)
+	lock, err := lockPinned(p.dir)
 	if err != nil {
 		return nil, fmt.Errorf("lock %s, which another start of the task may hold: %w", p.dir, err)
 	}
 	p.lock = lock
-	at := filepath.Join(p.dir, pinsMount)
-	err = errors.Join(unmountPins(at), os.MkdirAll(at, 0o700))
+	at := filepath.Join(p.dir, pinnedMount)
+	err = errors.Join(unmountPinned(at), os.MkdirAll(at, 0o700))
 	if err == nil {
 		err = unix.Mount("tmpfs", at, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700,size=1m")
 	}
@@ -63,8 +64,8 @@ func newPins(runDir, containerID string) (*pins, error) {
 	return p, nil
 }
 
-func lockPins(dir string) (*os.File, error) {
-	lock, err := os.OpenFile(filepath.Join(dir, pinsLock), os.O_CREATE|os.O_RDWR, 0o600)
+func lockPinned(dir string) (*os.File, error) {
+	lock, err := os.OpenFile(filepath.Join(dir, pinnedLock), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -76,12 +77,12 @@ func lockPins(dir string) (*os.File, error) {
 }
 
 // add pins a file or directory and returns the path to mount.
-func (p *pins) add(source *os.File) (string, error) {
+func (p *pinnedSources) add(source *os.File) (string, error) {
 	info, err := source.Stat()
 	if err != nil {
 		return "", err
 	}
-	at := filepath.Join(p.dir, pinsMount, fmt.Sprint(p.count))
+	at := filepath.Join(p.dir, pinnedMount, fmt.Sprint(p.count))
 	p.count++
 	if info.IsDir() {
 		err = os.Mkdir(at, 0o700)
@@ -99,21 +100,21 @@ func (p *pins) add(source *os.File) (string, error) {
 }
 
 // release removes the place and everything in it.
-func (p *pins) release() error {
-	err := removePins(p.dir)
+func (p *pinnedSources) release() error {
+	err := removePinned(p.dir)
 	p.lock.Close()
 	return err
 }
 
-// removePins removes a place whose lock the caller holds. Nothing here removes more than a mount point or an empty
+// removePinned removes a place whose lock the caller holds. Nothing here removes more than a mount point or an empty
 // directory: what is mounted is a task's data.
-func removePins(dir string) error {
-	at := filepath.Join(dir, pinsMount)
-	if err := unmountPins(at); err != nil {
+func removePinned(dir string) error {
+	at := filepath.Join(dir, pinnedMount)
+	if err := unmountPinned(at); err != nil {
 		return err
 	}
 	var errs []error
-	for _, path := range []string{at, filepath.Join(dir, pinsLock), dir} {
+	for _, path := range []string{at, filepath.Join(dir, pinnedLock), dir} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
@@ -121,9 +122,9 @@ func removePins(dir string) error {
 	return errors.Join(errs...)
 }
 
-// unmountPins unmounts what is at a path, if anything is. All of it becomes private first: a pin of a directory that has
+// unmountPinned unmounts what is at a path, if anything is. All of it becomes private first: a pinned directory that has
 // mounts below it and propagates would otherwise take those of the directory itself along.
-func unmountPins(at string) error {
+func unmountPinned(at string) error {
 	for {
 		err := unix.Mount("", at, "", unix.MS_REC|unix.MS_PRIVATE, "")
 		if err == nil {
@@ -138,21 +139,21 @@ func unmountPins(at string) error {
 	}
 }
 
-// sweepPins removes the places of starts whose plugin was killed in the midst.
-func sweepPins(runDir string) error {
-	entries, err := os.ReadDir(pinsDir(runDir))
+// sweepPinned removes the places of starts whose plugin process was killed.
+func sweepPinned(runDir string) error {
+	entries, err := os.ReadDir(PinnedDir(runDir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	errs := []error{err}
 	for _, entry := range entries {
-		dir := filepath.Join(pinsDir(runDir), entry.Name())
-		lock, err := lockPins(dir)
+		dir := filepath.Join(PinnedDir(runDir), entry.Name())
+		lock, err := lockPinned(dir)
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			continue
 		}
 		if err == nil {
-			err = removePins(dir)
+			err = removePinned(dir)
 			lock.Close()
 		}
 		errs = append(errs, err)

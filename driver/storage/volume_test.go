@@ -1,7 +1,6 @@
-package driver
+package storage
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -12,28 +11,16 @@ import (
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
-	"golang.org/x/sys/unix"
-)
 
-// mountsBelow are the mount points at a path and below it.
-func mountsBelow(t *testing.T, dir string) []string {
-	t.Helper()
-	file, err := os.Open("/proc/self/mountinfo")
-	must.NoError(t, err)
-	defer file.Close()
-	var found []string
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		at := strings.Fields(lines.Text())[4]
-		if at == dir || strings.HasPrefix(at, dir+"/") {
-			found = append(found, at)
-		}
-	}
-	return found
-}
+	"github.com/tranche-gpu/tranche/internal/thread"
+
+	"github.com/tranche-gpu/tranche/internal/mounttest"
+)
 
 func TestMakeVolume(t *testing.T) {
 	path := t.TempDir()
@@ -43,16 +30,16 @@ func TestMakeVolume(t *testing.T) {
 	empty := wantedMount{noCopy: true}
 
 	// What a life of the plugin left that was killed while it filled the volume is not used.
-	write(t, path, map[string]string{".new-data/half": ""})
+	mounttest.Write(t, path, map[string]string{".new-data/half": ""})
 	must.NoError(t, makeVolume(context.Background(), dir, "data", empty, nil))
 	must.FileNotExists(t, filepath.Join(path, "data/half"))
 	must.DirNotExists(t, filepath.Join(path, ".new-data"))
 
-	write(t, path, map[string]string{"data/f": "a task's"})
+	mounttest.Write(t, path, map[string]string{"data/f": "a task's"})
 	must.NoError(t, makeVolume(context.Background(), dir, "data", empty, nil))
 	must.FileExists(t, filepath.Join(path, "data/f"))
 
-	write(t, path, map[string]string{"file": ""})
+	mounttest.Write(t, path, map[string]string{"file": ""})
 	must.NoError(t, os.Symlink("/etc", filepath.Join(path, "link")))
 	for _, name := range []string{"file", "link"} {
 		err := makeVolume(context.Background(), dir, name, empty, nil)
@@ -62,13 +49,13 @@ func TestMakeVolume(t *testing.T) {
 }
 
 func TestNamedVolume_OfManyAtOnce(t *testing.T) {
-	d := &Driver{config: Config{VolumeDir: t.TempDir()}}
+	s := New(Config{VolumeDir: t.TempDir()})
 	for round := range 50 {
 		w := wantedMount{source: fmt.Sprintf("v%d", round), noCopy: true}
 		errs := make(chan error)
 		for range 16 {
 			go func() {
-				_, err := d.namedVolume(context.Background(), w, nil)
+				_, err := s.namedVolume(context.Background(), w, nil)
 				errs <- err
 			}()
 		}
@@ -91,7 +78,7 @@ func TestOpenVolumeDir_IsRootsAlone(t *testing.T) {
 
 func TestSweepVolumeDrafts(t *testing.T) {
 	path := t.TempDir()
-	write(t, path, map[string]string{".new-data/half": "", "data/f": ""})
+	mounttest.Write(t, path, map[string]string{".new-data/half": "", "data/f": ""})
 	dir, lock, err := openVolumeDir(path)
 	must.NoError(t, err)
 	must.NoError(t, sweepVolumeDrafts(path))
@@ -105,10 +92,10 @@ func TestSweepVolumeDrafts(t *testing.T) {
 }
 
 func TestCopyFromRoot(t *testing.T) {
-	requireRoot(t)
+	mounttest.RequireRoot(t)
 	host, root := t.TempDir(), t.TempDir()
-	write(t, host, map[string]string{"secret": "the host's"})
-	write(t, root, map[string]string{"srv/data/a": "a", "srv/data/sub/b": "b", "file": "", "host/secret": "the image's"})
+	mounttest.Write(t, host, map[string]string{"secret": "the host's"})
+	mounttest.Write(t, root, map[string]string{"srv/data/a": "a", "srv/data/sub/b": "b", "file": "", "host/secret": "the image's"})
 	must.NoError(t, os.Chown(filepath.Join(root, "srv/data"), 1000, 2000))
 	must.NoError(t, os.Chmod(filepath.Join(root, "srv/data"), 0o750|os.ModeSetgid))
 	must.NoError(t, os.Lchown(filepath.Join(root, "srv/data/a"), 33, 44))
@@ -160,30 +147,6 @@ func TestCopyFromRoot(t *testing.T) {
 	must.ErrorContains(t, err, "the image has a file at /file")
 }
 
-func TestInPrivateMounts(t *testing.T) {
-	requireRoot(t)
-	dir := t.TempDir()
-	before, err := os.Readlink("/proc/self/ns/mnt")
-	must.NoError(t, err)
-	for range 50 { // on whichever thread, the first one included
-		var inside []string
-		must.NoError(t, inPrivateMounts(func() error {
-			if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
-				return err
-			}
-			inside = append(inside, dir)
-			return os.WriteFile(filepath.Join(dir, "f"), nil, 0o600)
-		}))
-		must.Len(t, 1, inside)
-		must.SliceEmpty(t, mountsBelow(t, dir))
-		must.FileNotExists(t, filepath.Join(dir, "f"))
-	}
-	after, err := os.Readlink("/proc/self/ns/mnt")
-	must.NoError(t, err)
-	must.Eq(t, before, after)
-	must.ErrorContains(t, inPrivateMounts(func() error { return errors.New("what f says") }), "what f says")
-}
-
 func TestShortenLayers(t *testing.T) {
 	base := t.TempDir()
 	var long, short []string
@@ -194,8 +157,8 @@ func TestShortenLayers(t *testing.T) {
 	}
 	options := []string{"index=off", "lowerdir=" + strings.Join(long, ":")}
 	m := mount.Mount{Type: "overlay", Options: options}
-	requireRoot(t)
-	must.NoError(t, inPrivateMounts(func() error { // whose thread has a working directory of its own
+	mounttest.RequireRoot(t)
+	must.NoError(t, thread.RunWithMounts(func() error { // whose thread has a working directory of its own
 		if err := shortenLayers(&m); err != nil {
 			return err
 		}
@@ -248,8 +211,7 @@ func TestWithMountOrder(t *testing.T) {
 	} {
 		given = append(given, specs.Mount{Destination: at, Source: fmt.Sprint(len(given))})
 	}
-	s := apply(t, specOption(func(s *Spec) error { s.Mounts = given; return nil }),
-		withMountOrder())
+	s := apply(t, specOption(func(s *specs.Spec) error { s.Mounts = given; return nil }), WithMountOrder())
 	var order []string
 	for _, m := range s.Mounts {
 		order = append(order, m.Destination+" "+m.Source)
@@ -258,36 +220,36 @@ func TestWithMountOrder(t *testing.T) {
 		"/a/b/c 4"}, order)
 }
 
-func TestWithStorage_Propagation(t *testing.T) {
+func TestPrepared_Propagation(t *testing.T) {
 	for options, want := range map[string]string{
 		"rprivate": "", "private": "", "rslave": "rslave", "slave": "rslave", "rshared": "rshared", "shared": "rshared",
 		"rslave rshared": "rshared", "rshared rslave": "rshared",
 	} {
-		st := &storage{}
+		p := &Prepared{}
 		for i, option := range strings.Fields(options) {
-			st.mounts = append(st.mounts, bind("/h", fmt.Sprintf("/t%d", i), option, false))
+			p.mounts = append(p.mounts, Bind("/h", fmt.Sprintf("/t%d", i), option, false))
 		}
-		s := apply(t, withStorage(st))
+		s := apply(t, p.WithMounts())
 		must.Eq(t, want, s.Linux.RootfsPropagation, must.Sprint(options))
-		must.Eq(t, st.mounts, s.Mounts)
+		must.Eq(t, p.mounts, s.Mounts)
 	}
 }
 
 func TestRelabels(t *testing.T) {
-	st := &storage{}
-	st.add(bind("/v", "/t", "", false), wantedMount{kind: mountVolume}, "Z")
-	st.add(bind("/s", "/t", "", false), wantedMount{kind: mountBind, relabel: "z"}, "Z")
-	st.add(bind("/n", "/t", "", false), wantedMount{kind: mountBind}, "Z")
-	st.add(specs.Mount{Type: mountTmpfs}, wantedMount{kind: mountTmpfs}, "Z")
-	must.Eq(t, []relabel{{"/v", false}, {"/s", true}}, st.relabels)
+	p := &Prepared{}
+	p.add(Bind("/v", "/t", "", false), wantedMount{kind: mountVolume}, "Z")
+	p.add(Bind("/s", "/t", "", false), wantedMount{kind: mountBind, relabel: "z"}, "Z")
+	p.add(Bind("/n", "/t", "", false), wantedMount{kind: mountBind}, "Z")
+	p.add(specs.Mount{Type: mountTmpfs}, wantedMount{kind: mountTmpfs}, "Z")
+	must.Eq(t, []relabel{{"/v", false}, {"/s", true}}, p.relabels)
 
 	var done []string
-	must.NoError(t, applyRelabels(st.relabels, "label", func(path, label string, shared bool) error {
+	must.NoError(t, applyRelabels(p.relabels, "label", func(path, label string, shared bool) error {
 		done = append(done, fmt.Sprint(path, " ", label, " ", shared))
 		return nil
 	}))
 	must.Eq(t, []string{"/v label false", "/s label true"}, done)
-	err := applyRelabels(st.relabels, "label", func(string, string, bool) error { return errors.New("not here") })
+	err := applyRelabels(p.relabels, "label", func(string, string, bool) error { return errors.New("not here") })
 	must.ErrorContains(t, err, `give /v the SELinux label "label": not here`)
 
 	cfg := &drivers.TaskConfig{Name: "web"}
@@ -295,4 +257,14 @@ func TestRelabels(t *testing.T) {
 	must.SliceEmpty(t, taskDirRelabels(cfg, ""))
 	must.Eq(t, []relabel{{"/alloc/1/alloc", true}, {"/alloc/1/web/local", false}, {"/alloc/1/web/secrets", false}},
 		taskDirRelabels(cfg, "Z"))
+}
+
+// apply applies options to an empty spec.
+func apply(t *testing.T, opts ...oci.SpecOpts) *specs.Spec {
+	t.Helper()
+	s := &specs.Spec{}
+	for _, opt := range opts {
+		must.NoError(t, opt(t.Context(), nil, nil, s))
+	}
+	return s
 }

@@ -1,4 +1,4 @@
-package driver
+package storage
 
 import (
 	"context"
@@ -15,29 +15,29 @@ import (
 )
 
 const (
-	// anonymousDir is the directory in a task's that holds its volumes without a name, each named by what anonymousName
+	// AnonymousDir is the directory in a task's that holds its volumes without a name, each named by what AnonymousName
 	// makes of its path in the container. They stay when the task is restarted and go with its directory.
-	anonymousDir = "image-volumes"
+	AnonymousDir = "image-volumes"
 	// draftPrefix begins the names of volumes that are being made. No volume that a job names starts so.
 	draftPrefix = ".new-"
 )
 
-// anonymousName names the volume for a path in the container.
-func anonymousName(target string) string {
+// AnonymousName names the volume for a path in the container.
+func AnonymousName(target string) string {
 	sum := sha256.Sum256([]byte(target))
 	return hex.EncodeToString(sum[:8])
 }
 
 // namedVolume returns the directory of a named volume. A new one is filled with what the image has at the target.
-func (d *Driver) namedVolume(ctx context.Context, w wantedMount, tree *imageTree) (string, error) {
-	dir, lock, err := openVolumeDir(d.config.volumeDir())
+func (s *Storage) namedVolume(ctx context.Context, w wantedMount, tree *imageTree) (string, error) {
+	dir, lock, err := openVolumeDir(s.config.VolumeDir)
 	if err != nil {
 		return "", fmt.Errorf("open the directory of the named volumes: %w", err)
 	}
 	defer dir.Close()
 	defer lock.Close()
-	// Whoever comes second waits, and finds the volume filled.
-	unlock, err := d.volumes.Lock(ctx, w.source)
+	// A second start waits, and finds the volume filled.
+	unlock, err := s.volumes.Lock(ctx, w.source)
 	if err != nil {
 		return "", fmt.Errorf("make volume %q: %w", w.source, err)
 	}
@@ -45,21 +45,21 @@ func (d *Driver) namedVolume(ctx context.Context, w wantedMount, tree *imageTree
 	if err := makeVolume(ctx, dir, w.source, w, tree); err != nil {
 		return "", fmt.Errorf("make volume %q: %w", w.source, err)
 	}
-	return filepath.Join(d.config.volumeDir(), w.source), nil
+	return filepath.Join(s.config.VolumeDir, w.source), nil
 }
 
 // anonymousVolume returns the directory of a volume that belongs to the task.
 func (m *mountSources) anonymousVolume(ctx context.Context, w wantedMount) (string, error) {
-	cfg, name := m.startup.cfg, anonymousName(w.target)
+	cfg, name := m.request.Task, AnonymousName(w.target)
 	task, err := os.OpenRoot(cfg.TaskDir().Dir)
 	if err != nil {
 		return "", err
 	}
 	defer task.Close()
-	if err := task.MkdirAll(anonymousDir, 0o700); err != nil {
+	if err := task.MkdirAll(AnonymousDir, 0o700); err != nil {
 		return "", err
 	}
-	dir, err := task.OpenRoot(anonymousDir)
+	dir, err := task.OpenRoot(AnonymousDir)
 	if err != nil {
 		return "", err
 	}
@@ -67,7 +67,7 @@ func (m *mountSources) anonymousVolume(ctx context.Context, w wantedMount) (stri
 	if err := makeVolume(ctx, dir, name, w, m.tree); err != nil {
 		return "", fmt.Errorf("make an anonymous volume: %w", err)
 	}
-	return m.pinned(filepath.Join(cfg.Name, anonymousDir, name), false)
+	return m.pin(filepath.Join(cfg.Name, AnonymousDir, name), false)
 }
 
 // makeVolume makes a volume in dir, or leaves the one that is there. It is filled under another name and then
@@ -83,7 +83,7 @@ func makeVolume(ctx context.Context, dir *os.Root, name string, w wantedMount, t
 		return err
 	}
 	draft := draftPrefix + name
-	// One that an earlier life of the plugin left half filled. No task has ever seen it.
+	// An earlier plugin process may have left one half filled. No task has ever seen it.
 	if err := dir.RemoveAll(draft); err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func fillVolume(ctx context.Context, dir *os.Root, draft string, w wantedMount, 
 }
 
 // openVolumeDir opens the directory of the named volumes. Only root can go there: an image brings set-user-ID programs and
-// device nodes, which no user of the host is to reach. The lock says to another life of the plugin that volumes may be in
+// device nodes, which no user of the host is to reach. The lock tells other plugin processes that volumes may be in
 // the making.
 func openVolumeDir(path string) (*os.Root, *os.File, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
@@ -156,20 +156,12 @@ func sweepVolumeDrafts(path string) error {
 	return errors.Join(errs...)
 }
 
-// volumeDir is where the named volumes lie.
-func (c *Config) volumeDir() string {
-	if c.VolumeDir == "" {
-		return defaultVolumeDir
-	}
-	return c.VolumeDir
-}
-
-// checkVolumes checks the plugin's options about volumes.
-func (c *Config) checkVolumes() error {
-	switch c.Volumes.SelinuxLabel {
+// Check checks the policy.
+func (p Policy) Check() error {
+	switch p.SelinuxLabel {
 	case "", relabelShared, relabelPrivate:
 		return nil
 	}
 	return fmt.Errorf("plugin option volumes.selinuxlabel = %q: must be %q (all containers of the node may use a source) "+
-		"or %q (one container)", c.Volumes.SelinuxLabel, relabelShared, relabelPrivate)
+		"or %q (one container)", p.SelinuxLabel, relabelShared, relabelPrivate)
 }
