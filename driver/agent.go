@@ -67,11 +67,11 @@ func (a *agents) present() (since time.Time, ok bool) {
 	return a.since, a.listening > 0
 }
 
-// hear notes that Nomad asks about the task, until the function that it returns is called.
-func (h *taskHandle) hear() (end func()) {
+// noteQuery notes that Nomad queries the task, until the function that it returns is called.
+func (h *taskHandle) noteQuery() (end func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.heardOf = time.Now()
+	h.lastQuery = time.Now()
 	h.waiting++
 	return func() {
 		h.mu.Lock()
@@ -80,9 +80,9 @@ func (h *taskHandle) hear() (end func()) {
 	}
 }
 
-// unheardOf says whether Nomad has not asked about the task since a moment.
-func (h *taskHandle) unheardOf(since time.Time) bool {
+// notQueriedSince reports whether Nomad has not queried the task since a moment.
+func (h *taskHandle) notQueriedSince(since time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.waiting == 0 && h.heardOf.Before(since)
+	return h.waiting == 0 && h.lastQuery.Before(since)
 }

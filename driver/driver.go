@@ -1,7 +1,7 @@
 // Package driver is the Nomad task driver that runs tasks as containers in containerd.
 //
-// One file holds one idea: driver.go what the plugin is, start.go how a task comes to run, handle.go the life of one
-// that does, stop.go its end, recover.go its second life after a restart of the plugin. The container of a task is a
+// One file holds one idea: driver.go what the plugin is, start.go how a task comes to run, handle.go waits for its
+// end, stop.go ends it, recover.go takes it over after a restart of the plugin. The container of a task is a
 // list of option functions (options.go), one per option of the jobspec.
 package driver
 
@@ -64,13 +64,13 @@ type Driver struct {
 	agents   agents
 	empty    emptyCgroups
 	health   gpuHealth
-	// began is when this life of the plugin did; startPatience is how long a start waits for containerd, killWait how
-	// long a process may take to end after SIGKILL.
+	// began is when this plugin process did; startPatience is how long a start waits for containerd, killWait how long a
+	// process may take to end after SIGKILL.
 	began         time.Time
 	startPatience time.Duration
 	killWait      time.Duration
-	// points is called at the points of points.go, in tests alone.
-	points func(point)
+	// failpoints is called at each failpoint, in tests alone.
+	failpoints func(failpoint)
 	// creations limits how many containers are created at the same time.
 	creations *semaphore.Weighted
 	runtimes  runtimeVersions
@@ -156,7 +156,7 @@ func (d *Driver) SetConfig(c *base.Config) error {
 
 // connect prepares the client and starts to listen for events.
 func (d *Driver) connect(config Config) error {
-	// containerd's client tells of every registry host it tries; an operator needs the warnings.
+	// containerd's client logs every registry host it tries; an operator needs the warnings.
 	_ = log.SetLevel(log.WarnLevel.String())
 	blobs, err := image.NewMetadataCache()
 	if err != nil {
@@ -190,7 +190,7 @@ func (d *Driver) Shutdown() {
 }
 
 // say emits a task event, which the user sees in `nomad alloc status`.
-func (d *Driver) say(cfg *drivers.TaskConfig, annotations map[string]string, format string, args ...any) {
+func (d *Driver) notify(cfg *drivers.TaskConfig, annotations map[string]string, format string, args ...any) {
 	err := d.EmitEvent(&drivers.TaskEvent{
 		TaskID:      cfg.ID,
 		TaskName:    cfg.Name,

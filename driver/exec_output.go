@@ -4,7 +4,7 @@ package driver
 // check to a few KiB itself, and could not take more than some MiB in one answer at all.
 const maxExecOutput = 64 << 10
 
-// tail keeps the end of what is written to it: where a command that wrote too much went wrong is told there. The image's
+// tail keeps the end of what is written to it: the end says where a command that wrote too much went wrong. The image's
 // programs decide how much they write, and must not decide how much memory this plugin takes. The zero value is ready.
 type tail struct{ kept []byte }
 

@@ -16,13 +16,13 @@ import (
 const (
 	// fingerprintPeriod is how often the fingerprint is taken anew when nothing happens.
 	fingerprintPeriod = 30 * time.Second
-	// restartGrace is how long containerd may be away before the driver is reported unhealthy: a restart takes less.
+	// restartGrace is how long containerd may be unavailable before the driver is reported unhealthy: a restart takes less.
 	restartGrace = 5 * time.Second
 	// fingerprintPause comes before containerd is asked again that gave no answer: an error may come at once.
 	fingerprintPause = time.Second
 )
 
-// Fingerprint tells Nomad whether containerd answers, as soon as that changes.
+// Fingerprint reports whether containerd answers, as soon as that changes.
 func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, error) {
 	fingerprints := make(chan *drivers.Fingerprint)
 	if d.client != nil {

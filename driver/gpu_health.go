@@ -12,30 +12,31 @@ import (
 	"github.com/tranche-gpu/tranche/claim/health"
 )
 
-// gpuHealth tells tasks when a GPU of theirs is no longer fit for work, or a claim of theirs is bypassed, and when that is
-// over. The device plugin knows, and cannot reach them.
+// gpuHealth emits task events when a GPU of a task becomes unhealthy, or a claim of it is bypassed, and when that is over.
+// The device plugin detects both, and cannot emit task events.
 type gpuHealth struct {
 	// watch starts to watch, with the first task that has a claim: there is a run directory by then.
 	watch sync.Once
-	// tasks has a value when there is a task to tell that may not have been told.
+	// tasks has a value when there is a task that may have no events yet.
 	tasks chan struct{}
-	// told is the problem that each task was told last of each GPU and claim, by task ID and the GPU's UUID or the claim's ID.
-	told map[string]map[string]string
+	// published is the latest problem of each GPU and claim that a task has an event of, by task ID and the GPU's UUID or
+	// the claim's ID.
+	published map[string]map[string]string
 }
 
-// healthOf has a task told of its GPUs' health.
-func (d *Driver) healthOf(h *taskHandle) {
+// watchHealthOf starts to publish the health of a task's GPUs.
+func (d *Driver) watchHealthOf(h *taskHandle) {
 	if !holdsClaims(h.cfg.DeviceEnv) {
 		return
 	}
 	d.health.watch.Do(func() { d.client.Go(d.watchHealth) })
 	select {
 	case d.health.tasks <- struct{}{}:
-	default: // it will be looked anyway
+	default: // a look is due already
 	}
 }
 
-// watchHealth tells tasks of their GPUs' health until the driver ends.
+// watchHealth publishes the health of the tasks' GPUs until the driver ends.
 func (d *Driver) watchHealth() {
 	runDir := d.grants.config.RunDir
 	watcher, err := fsnotify.NewWatcher()
@@ -44,7 +45,7 @@ func (d *Driver) watchHealth() {
 		err = watcher.Add(runDir)
 	}
 	if err != nil {
-		d.logger.Warn("tasks will not be told when their GPUs are unfit for work: cannot watch the run directory",
+		d.logger.Warn("tasks get no events of unhealthy GPUs: cannot watch the run directory",
 			"run_dir", runDir, "error", err)
 		return
 	}
@@ -60,33 +61,33 @@ func (d *Driver) watchHealth() {
 		case <-d.ctx.Done():
 			return
 		}
-		d.tellHealth(d.ctx)
+		d.publishHealth(d.ctx)
 	}
 }
 
-// tellHealth tells each task that runs what has changed of its GPUs.
-func (d *Driver) tellHealth(ctx context.Context) {
+// publishHealth emits events of what has changed for each task that runs.
+func (d *Driver) publishHealth(ctx context.Context) {
 	report, err := health.Read(d.grants.config.RunDir)
 	if err != nil {
-		d.logger.Warn("cannot tell tasks of their GPUs' health", "error", err)
+		d.logger.Warn("cannot read the health of the GPUs", "error", err)
 		return
 	}
-	told := make(map[string]map[string]string)
+	published := make(map[string]map[string]string)
 	for _, h := range d.tasks.all() {
-		before := d.health.told[h.cfg.ID]
+		before := d.health.published[h.cfg.ID]
 		well := len(report.GPUs) == 0 && len(report.Bypassing) == 0 && len(before) == 0
 		if well || h.exit() != nil || !holdsClaims(h.cfg.DeviceEnv) {
 			continue
 		}
 		claims, err := d.grants.claimsOf(ctx, h)
 		if err != nil {
-			d.logger.Warn("cannot tell a task of its GPUs' health", "task_id", h.cfg.ID, "error", err)
-			told[h.cfg.ID] = before
+			d.logger.Warn("cannot publish the health of a task's GPUs", "task_id", h.cfg.ID, "error", err)
+			published[h.cfg.ID] = before
 			continue
 		}
-		told[h.cfg.ID] = d.tellTask(h, claims, report, before)
+		published[h.cfg.ID] = d.publishTo(h, claims, report, before)
 	}
-	d.health.told = told
+	d.health.published = published
 }
 
 // claimsOf are the claims of a task that runs.
@@ -98,13 +99,13 @@ func (g *grants) claimsOf(ctx context.Context, h *taskHandle) ([]*claim.Claim, e
 	return ledger.FromEnv(ctx, h.cfg.DeviceEnv)
 }
 
-// tellTask tells a task what is new of its GPUs and claims. It returns what the task knows then.
-func (d *Driver) tellTask(
+// publishTo emits events of what has changed for a task, and returns what is published then.
+func (d *Driver) publishTo(
 	h *taskHandle, claims []*claim.Claim, report health.Report, before map[string]string,
 ) map[string]string {
 	known := make(map[string]string)
 	for _, c := range claims {
-		if problem := d.tellBypassing(h, c, report.Bypassing[c.ID].Problem, before[c.ID]); problem != "" {
+		if problem := d.publishBypass(h, c, report.Bypassing[c.ID].Problem, before[c.ID]); problem != "" {
 			known[c.ID] = problem
 		}
 		uuid := c.PhysicalGPU()
@@ -116,10 +117,10 @@ func (d *Driver) tellTask(
 		condition, bad := report.GPUs[uuid]
 		switch {
 		case bad && condition.Problem != before[uuid]:
-			d.say(h.cfg, annotations, "GPU %s is not fit for work: %s. The task keeps its claim there; `nomad alloc stop` has it "+
+			d.notify(h.cfg, annotations, "GPU %s is not fit for work: %s. The task keeps its claim there; `nomad alloc stop` has it "+
 				"placed elsewhere", name, condition.Problem)
 		case !bad && before[uuid] != "":
-			d.say(h.cfg, annotations, "GPU %s is fit for work again; a program that failed on it has to be restarted", name)
+			d.notify(h.cfg, annotations, "GPU %s is fit for work again; a program that failed on it has to be restarted", name)
 		}
 		if bad {
 			known[uuid] = condition.Problem
@@ -128,15 +129,15 @@ func (d *Driver) tellTask(
 	return known
 }
 
-// tellBypassing tells a task that a claim of its is bypassed, or no longer is; a problem that is empty is none. It returns
-// what the task knows then.
-func (d *Driver) tellBypassing(h *taskHandle, c *claim.Claim, problem, before string) string {
+// publishBypass emits an event if a claim of the task is bypassed, or no longer is; an empty problem is none. It returns
+// what is published then.
+func (d *Driver) publishBypass(h *taskHandle, c *claim.Claim, problem, before string) string {
 	annotations := map[string]string{"gpu": c.PhysicalGPU(), "claim": c.ID}
 	switch {
 	case problem != "" && problem != before:
-		d.say(h.cfg, annotations, "the task is bypassing the limit of its claim %s: %s", c.ID, problem)
+		d.notify(h.cfg, annotations, "the task is bypassing the limit of its claim %s: %s", c.ID, problem)
 	case problem == "" && before != "":
-		d.say(h.cfg, annotations, "the task no longer bypasses the limit of its claim %s", c.ID)
+		d.notify(h.cfg, annotations, "the task no longer bypasses the limit of its claim %s", c.ID)
 	}
 	return problem
 }

@@ -56,7 +56,7 @@ func (n *healthNode) start(taskID string, gpus ...string) *taskHandle {
 	}
 	h := newTaskHandle(n.Driver, cfg, taskState{})
 	n.tasks.put(h)
-	n.healthOf(h)
+	n.watchHealthOf(h)
 	return h
 }
 

@@ -24,20 +24,20 @@ type taskHandle struct {
 	// ended is closed once the exit result is known.
 	ended chan struct{}
 
-	// unseen: containerd was away when the task was recovered.
+	// unseen is set if containerd was unavailable when the task was recovered.
 	unseen bool
 
 	mu          sync.Mutex
 	result      *drivers.ExitResult // nil until ended
 	completedAt time.Time
 	oomKilled   bool
-	// heardOf is when Nomad last asked about the task; waiting is how many of its calls wait for the end now.
-	heardOf time.Time
-	waiting int
+	// lastQuery is when Nomad last queried the task; waiting is how many of its calls wait for the end now.
+	lastQuery time.Time
+	waiting   int
 }
 
 func newTaskHandle(d *Driver, cfg *drivers.TaskConfig, state taskState) *taskHandle {
-	return &taskHandle{driver: d, cfg: cfg, state: state, ended: make(chan struct{}), heardOf: time.Now()}
+	return &taskHandle{driver: d, cfg: cfg, state: state, ended: make(chan struct{}), lastQuery: time.Now()}
 }
 
 // nomadHandle is what Nomad keeps of the task.
@@ -55,7 +55,7 @@ func (h *taskHandle) nomadHandle() (*drivers.TaskHandle, error) {
 func (d *Driver) adopt(h *taskHandle) {
 	d.tasks.put(h)
 	d.client.Go(func() { h.awaitExit(d.client.Context()) })
-	d.healthOf(h)
+	d.watchHealthOf(h)
 }
 
 // load returns the task in containerd.
@@ -76,8 +76,8 @@ type exitNotice struct {
 	lost bool
 }
 
-// awaitExit waits until the container's process has ended, however often containerd goes away meanwhile, and writes
-// down how.
+// awaitExit waits until the container's process has ended, however often containerd is unavailable meanwhile, and notes
+// how.
 func (h *taskHandle) awaitExit(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -90,7 +90,7 @@ func (h *taskHandle) awaitExit(ctx context.Context) {
 	select {
 	case notice := <-notices:
 		if notice.lost {
-			notice = h.lastWord(notice, notices)
+			notice = h.awaitShimNotice(notice, notices)
 		}
 		if notice.lost {
 			h.driver.killRest(h.state)
@@ -102,9 +102,9 @@ func (h *taskHandle) awaitExit(ctx context.Context) {
 	}
 }
 
-// lastWord gives the shim a moment to tell how the process ended when containerd says that it knows of none: that is
-// what a containerd says that has come back and is just putting away the shim.
-func (h *taskHandle) lastWord(notice exitNotice, notices <-chan exitNotice) exitNotice {
+// awaitShimNotice waits a moment for the shim's notice when containerd reports no process: a containerd that has just
+// started and is removing the shim does so.
+func (h *taskHandle) awaitShimNotice(notice exitNotice, notices <-chan exitNotice) exitNotice {
 	select {
 	case better := <-notices:
 		return better
@@ -144,8 +144,8 @@ func (h *taskHandle) askContainerd(ctx context.Context, notices chan<- exitNotic
 	}
 }
 
-// askShim waits by way of the shim. That it cannot is no news as long as there is one: containerd will tell. But when the
-// shim is dead, nobody will; then the kernel at least tells that the process has ended. A shim that is being killed closes
+// askShim waits by way of the shim. If that fails while the shim lives, containerd reports the end. If the shim is dead,
+// nothing does, and only the end of the process is seen. A shim that is being killed closes
 // its connections before it is gone, so its end is waited for.
 func (h *taskHandle) askShim(ctx context.Context, notices chan<- exitNotice) {
 	exit, err := waitAtShim(ctx, h.state.Shim, h.state.ContainerID)
@@ -176,7 +176,7 @@ func (h *taskHandle) shimDied() bool {
 }
 
 // killRest ends what may be left of a container's processes when its shim is dead. containerd ends them too when it
-// notices; but it may be away, and may fail.
+// notices; but it may be unavailable, and may fail.
 func (d *Driver) killRest(state taskState) {
 	ctx, cancel := context.WithTimeout(d.ctx, killWait)
 	defer cancel()
@@ -283,11 +283,11 @@ func (d *Driver) WaitTask(ctx context.Context, taskID string) (<-chan *drivers.E
 	if !ok {
 		return nil, drivers.ErrTaskNotFound
 	}
-	heard := h.hear()
+	queried := h.noteQuery()
 	results := make(chan *drivers.ExitResult, 1)
 	go func() {
 		defer close(results)
-		defer heard()
+		defer queried()
 		select {
 		case <-h.ended:
 			results <- h.exit()
@@ -304,6 +304,6 @@ func (d *Driver) InspectTask(taskID string) (*drivers.TaskStatus, error) {
 	if !ok {
 		return nil, drivers.ErrTaskNotFound
 	}
-	h.hear()()
+	h.noteQuery()()
 	return h.status(), nil
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // handOverTaskDirs gives what is in the task's own directories, local and secrets, to the container's IDs: a file of
-// root's becomes its root's. What an earlier life of the task left there under other IDs follows. The alloc directory
+// root's becomes its root's. What an earlier run of the task left there under other IDs follows. The alloc directory
 // is left as it is, since the group's other tasks use it too; Nomad lets everybody write there.
 func (d *Driver) handOverTaskDirs(s *startup) error {
 	if s.hostIDs == nil {
@@ -89,7 +89,7 @@ func handOver(dir string, all, to idRange) error {
 	})
 }
 
-// hostID is what an owner becomes: an ID as images and jobspecs know it, or one of an earlier life's range, becomes that
+// hostID is what an owner becomes: an ID as images and jobspecs know it, or one of an earlier run's range, becomes that
 // of the range. Others are the host's own, and stay.
 func (r idRange) hostID(id uint32, all idRange) uint32 {
 	switch offset := uint64(id) - all.first; {

@@ -257,7 +257,7 @@ func TestImageGC_LeavesStartsOfOthersAlone(t *testing.T) {
 func (d *testDriver) startUnlogged(image string, f func() error) (err error) {
 	cfg := d.failing(func(c *TaskConfig) { c.Image = image })
 	cfg.StdoutPath, cfg.StderrPath = "", ""
-	d.driver.points = func(p point) {
+	d.driver.failpoints = func(p failpoint) {
 		if p == startImageReady {
 			err = f()
 		}
@@ -290,7 +290,7 @@ func (d *testDriver) dieInAPull() {
 	ref, layer := reg.unique(d.t, d.node.busybox, "dead:1", 1)
 	reg.spoilWith(onGet(layer, newGate().pass))
 	cfg := d.failing(func(c *TaskConfig) { c.Image = ref })
-	cmd := d.newLife(&life{Config: d.node.config(), Task: cfg, Lingers: true})
+	cmd := d.newPluginRun(&pluginRun{Config: d.node.config(), Task: cfg, Lingers: true})
 	must.NoError(d.t, cmd.Start())
 	kill := sync.OnceFunc(func() {
 		must.NoError(d.t, cmd.Process.Kill())

@@ -67,7 +67,7 @@ func (c testClaims) free(t *testing.T) {
 
 func TestKilledInStartTask_StartedAgain(t *testing.T) {
 	n, config, claims := killedNode(t)
-	for _, p := range startPoints {
+	for _, p := range startFailpoints {
 		t.Run(string(p), func(t *testing.T) {
 			d := newTestDriverWith(t, n, config)
 			cfg := d.stubborn(func(c *TaskConfig) { c.NetworkMode = networkNone })
@@ -90,7 +90,7 @@ func TestKilledInStartTask_StartedAgain(t *testing.T) {
 
 func TestKilledInStartTask_NotStartedAgain(t *testing.T) {
 	n, config, claims := killedNode(t)
-	for _, p := range startPoints {
+	for _, p := range startFailpoints {
 		t.Run(string(p), func(t *testing.T) {
 			d := newTestDriverWith(t, n, config)
 			cfg := d.stubborn(func(c *TaskConfig) { c.NetworkMode = networkNone })
@@ -114,7 +114,7 @@ func TestKilledInStartTask_NotStartedAgain(t *testing.T) {
 // Nomad has the handle, and gives the task back to the next life of the plugin.
 func TestKilledInStopTask_Recovered(t *testing.T) {
 	n, config, claims := killedNode(t)
-	for _, p := range append(slices.Clone(stopPoints), destroyPoints...) {
+	for _, p := range append(slices.Clone(stopFailpoints), destroyFailpoints...) {
 		t.Run(string(p), func(t *testing.T) {
 			d := newTestDriverWith(t, n, config)
 			cfg := d.stubborn()
@@ -123,7 +123,7 @@ func TestKilledInStopTask_Recovered(t *testing.T) {
 			must.NotNil(t, left.handle)
 
 			next := newTestDriverWith(t, n, config)
-			if err := next.RecoverTask(left.handle); slices.Contains(stopPoints, p) {
+			if err := next.RecoverTask(left.handle); slices.Contains(stopFailpoints, p) {
 				must.NoError(t, err)
 				must.NoError(t, next.StopTask(cfg.ID, 50*time.Millisecond, "SIGTERM"))
 				must.Eq(t, firstSignalStatus+int(unix.SIGKILL), next.wait(cfg).ExitCode)
@@ -140,7 +140,7 @@ func TestKilledInStopTask_Recovered(t *testing.T) {
 // Nomad does not come back to the task: the allocation was removed meanwhile.
 func TestKilledInStopTask_NotRecovered(t *testing.T) {
 	n, config, claims := killedNode(t)
-	for _, p := range append(slices.Clone(stopPoints), destroyPoints...) {
+	for _, p := range append(slices.Clone(stopFailpoints), destroyFailpoints...) {
 		t.Run(string(p), func(t *testing.T) {
 			d := newTestDriverWith(t, n, config)
 			cfg := d.stubborn()
@@ -179,16 +179,16 @@ func TestKilledInTheMidstOfACall(t *testing.T) {
 // Every point that the calls pass is in the lists that the tests above go through, in that order.
 func TestPoints_AreAllListed(t *testing.T) {
 	d := newTestDriver(t)
-	var passed []point
-	d.driver.points = func(p point) { passed = append(passed, p) }
+	var passed []failpoint
+	d.driver.failpoints = func(p failpoint) { passed = append(passed, p) }
 	cfg := d.stubborn()
 	d.start(cfg)
-	must.Eq(t, startPoints, passed)
+	must.Eq(t, startFailpoints, passed)
 	d.runsOnce(cfg) // it ignores the signal by now
 	passed = nil
 	must.NoError(t, d.StopTask(cfg.ID, 50*time.Millisecond, "SIGTERM"))
-	must.Eq(t, stopPoints, passed)
+	must.Eq(t, stopFailpoints, passed)
 	passed = nil
 	must.NoError(t, d.DestroyTask(cfg.ID, false))
-	must.Eq(t, destroyPoints, passed)
+	must.Eq(t, destroyFailpoints, passed)
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
-// What containerd and runtimes leave outside containerd's database when they are killed in the midst of a start or a
+// What containerd and runtimes leave outside containerd's database when they are killed during a start or a
 // removal: shims without a container, and cgroups without a process. The reconciler removes them where the allocation in
 // their name is this agent's. Whatever has a process is left alone, as is what is younger than the grace, or has been empty
 // for less.
@@ -120,7 +120,7 @@ func (d *Driver) cgroupIsEmpty(scope string) bool {
 	return true
 }
 
-// hasProcesses reports whether a process is in the cgroup or one below it; also where that cannot be told.
+// hasProcesses reports whether a process is in the cgroup or one below it; also where that is not known.
 func hasProcesses(dir string) bool {
 	err := filepath.WalkDir(dir, func(file string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.Name() != "cgroup.procs" {

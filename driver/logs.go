@@ -35,8 +35,8 @@ func noPipe(path string) bool { return path == "" || path == os.DevNull }
 
 // keepLogsOpen holds the writing ends of Nomad's pipes until the function it returns is called. Nomad reads them until
 // nobody writes any more, and does not begin again for a second attempt at the same start: the shim of a container that an
-// earlier attempt left behind must not be the last writer when it goes. Nor must this plugin be, which may die in the midst
-// of a start: it holds the pipes only while such a shim goes.
+// earlier attempt left behind must not be the last writer when it goes. Nor must this plugin be, which may die during
+// a start: it holds the pipes only while such a shim goes.
 //
 // A task with a terminal writes nothing to stderr. Nomad's reader is left waiting for a writer there: one that came and
 // went would be the end of the task's logs to Nomad.

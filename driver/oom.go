@@ -15,7 +15,7 @@ import (
 	"github.com/tranche-gpu/tranche/driver/client"
 )
 
-// watchOOM listens for containerd's out-of-memory events as long as the driver lives, and tells the users of the tasks.
+// watchOOM listens for containerd's out-of-memory events as long as the driver runs, and emits task events.
 func (d *Driver) watchOOM() {
 	ctx := d.client.Context()
 	filter := fmt.Sprintf("topic==%q,namespace==%q", "/tasks/oom", d.config.Namespace)
@@ -60,7 +60,7 @@ func (d *Driver) noteOOM(container string) {
 	}
 	h.markOOM()
 	limit, _ := memoryBytes(h.cfg)
-	d.say(h.cfg, map[string]string{"memory_limit_bytes": fmt.Sprint(limit)},
+	d.notify(h.cfg, map[string]string{"memory_limit_bytes": fmt.Sprint(limit)},
 		"Out of memory: the kernel ended a process of the task at its limit of %d MiB", limit/mib)
 }
 
@@ -74,7 +74,7 @@ func oomKillsOf(ctx context.Context, task containerd.Task, status containerd.Exi
 }
 
 // countOOMKills asks the kernel how many processes of the task it ended for want of memory. Unlike the event, the count
-// cannot come after the exit, and is not lost while this plugin or containerd is away: it stands until the container is
+// cannot come after the exit, and is not lost while this plugin or containerd is down: it stands until the container is
 // removed. Errors mean that nothing is known.
 func countOOMKills(ctx context.Context, task containerd.Task) uint64 {
 	ctx, cancel := context.WithTimeout(ctx, client.CallTimeout)

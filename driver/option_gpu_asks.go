@@ -88,10 +88,10 @@ func imageAsks(env []string) []string {
 	return slices.Compact(names)
 }
 
-// sayUnheard tells the user of a task without slices that its image would like some.
-func (d *Driver) sayUnheard(s *startup, i *image.Image) {
+// notifyUnmetRequests emits an event for a task without slices whose image requests some.
+func (d *Driver) notifyUnmetRequests(s *startup, i *image.Image) {
 	if names := imageAsks(i.Process.Env); len(names) > 0 && len(s.grant.claims) == 0 {
-		d.say(s.cfg, map[string]string{"image": s.options.Image}, "The image asks for GPU memory by its own %s, which a task "+
+		d.notify(s.cfg, map[string]string{"image": s.options.Image}, "The image asks for GPU memory by its own %s, which a task "+
 			"does not get by that: %s", strings.Join(names, " and "), askAdvice)
 	}
 }

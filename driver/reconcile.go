@@ -16,8 +16,8 @@ import (
 	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
-// The reconciler removes what nobody owns: what an earlier life of the plugin left behind that died in the midst of a
-// start or a removal, and tasks that Nomad has lost. It goes by labels, and by names where there are none (leftovers.go): it
+// The reconciler removes orphans: what an earlier plugin process left that died during a start or a removal, and tasks that
+// Nomad has lost. It goes by labels, and by names where there are none (leftovers.go): it
 // touches nothing that this driver did not make, and nothing that another agent on the same containerd may own.
 
 // check checks the block gc.dangling_containers.
@@ -38,17 +38,17 @@ func (c DanglingContainers) times() (period, grace time.Duration) {
 	return period, grace
 }
 
-// reconcile works as long as the driver lives. It begins when Nomad has had the time to take its tasks back.
+// reconcile works as long as the driver runs. It begins when Nomad has had the time to take its tasks back.
 func (d *Driver) reconcile() {
 	period, grace := d.config.GC.DanglingContainers.times()
 	for wait := grace; d.client.Pause(wait); wait = period {
 		if _, err := d.reconcileOnce(d.client.Context(), grace); err != nil && d.ctx.Err() == nil {
-			d.logger.Warn("could not look for everything that nobody owns; trying again", "in", period, "error", err)
+			d.logger.Warn("cannot look for all orphans; trying again", "in", period, "error", err)
 		}
 	}
 }
 
-// orphan is something of ours in containerd that seems to be nobody's.
+// orphan is something of ours in containerd that seems to belong to no task.
 type orphan struct {
 	kind   string
 	id     string
@@ -81,7 +81,7 @@ func (d *Driver) reconcileOnce(ctx context.Context, grace time.Duration) ([]stri
 	return append(removed, d.endEmptyShims(ctx, time.Now().Add(-grace))...), err
 }
 
-// orphans lists what has our labels and belongs to no task that this life of the plugin knows.
+// orphans lists what has our labels and belongs to no task that this plugin process knows.
 func (d *Driver) orphans(ctx context.Context) ([]orphan, error) {
 	ctx, cancel := context.WithTimeout(ctx, client.CallTimeout)
 	defer cancel()
@@ -122,7 +122,7 @@ func (d *Driver) orphans(ctx context.Context) ([]orphan, error) {
 	return found, errors.Join(err, d.client.SnapshotService(d.config.Snapshotter).Walk(ctx, walk, owned))
 }
 
-// whyOrphan says why something is nobody's; "" if it may be somebody's after all. What is of another agent, which may
+// whyOrphan says why something is an orphan; "" if it may belong to a task after all. What is of another agent, which may
 // be about to start its own plugin again, has a living allocation below a directory that this one has never seen.
 func (d *Driver) whyOrphan(o orphan, before time.Time) string {
 	dir := o.labels[naming.AllocDir]
@@ -158,16 +158,16 @@ func (d *Driver) removeOrphan(ctx context.Context, o orphan, why string) bool {
 	}
 	logger := d.logger.With(o.kind, o.id, "task_id", o.labels[naming.TaskID], "made", o.made, "why", why)
 	if d.config.GC.DanglingContainers.DryRun {
-		logger.Info("nobody owns this; dry_run keeps it")
+		logger.Info("found an orphan; dry_run keeps it")
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, client.CallTimeout)
 	defer cancel()
 	if err := o.remove(ctx); err != nil {
-		logger.Warn("what nobody owns could not be removed; trying again later", "error", err)
+		logger.Warn("cannot remove an orphan; trying again later", "error", err)
 		return false
 	}
-	logger.Info("removed what nobody owned")
+	logger.Info("removed an orphan")
 	return true
 }
 
@@ -183,7 +183,7 @@ func (d *Driver) dropLostTasks(grace time.Duration) {
 		return
 	}
 	for _, h := range d.tasks.all() {
-		if !h.unheardOf(since.Add(-listenSlack)) {
+		if !h.notQueriedSince(since.Add(-listenSlack)) {
 			continue
 		}
 		logger := d.logger.With("task_id", h.cfg.ID, "container", h.state.ContainerID, "agent_since", since)
@@ -198,7 +198,7 @@ func (d *Driver) dropLostTasks(grace time.Duration) {
 	}
 }
 
-// removeStalePipes removes the named pipes of executed commands whose caller was an earlier life of the plugin.
+// removeStalePipes removes the named pipes of executed commands whose caller was an earlier plugin process.
 func (d *Driver) removeStalePipes() (removed []string) {
 	root := d.execDir()
 	entries, err := os.ReadDir(root)

@@ -167,7 +167,7 @@ func TestReconcile_LeavesTasksAlone(t *testing.T) {
 
 	// One that is being started has a container and no handle yet.
 	starting := d.stubborn()
-	d.driver.points = func(p point) {
+	d.driver.failpoints = func(p failpoint) {
 		if p == startTaskStarted {
 			removed, err = d.driver.reconcileOnce(d.ctx, 0)
 		}
@@ -262,7 +262,7 @@ func TestReconcile_TasksThatTheAgentLost(t *testing.T) {
 	forget := func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.heardOf = long
+		h.lastQuery = long
 	}
 	forget()
 	survives("no agent is there, and tasks run on without one")
@@ -278,7 +278,7 @@ func TestReconcile_TasksThatTheAgentLost(t *testing.T) {
 	survives("the agent waits for the task's end")
 	stop()
 	<-results
-	eventually(t, "the end of the wait", func() bool { return h.unheardOf(time.Now()) })
+	eventually(t, "the end of the wait", func() bool { return h.notQueriedSince(time.Now()) })
 
 	handle, err := h.nomadHandle()
 	must.NoError(t, err)

@@ -19,14 +19,14 @@ const recoverTimeout = 5 * time.Second
 // RecoverTask takes a task back after a restart of the plugin or the agent: it goes on to run, and if it has ended
 // meanwhile its exit result is there.
 //
-// A containerd that is away right now is no reason to give the task up, since its shim runs on: the task is taken back
+// An unavailable containerd is no reason to give the task up, since its shim runs on: the task is taken back
 // as running, and what became of it comes out when containerd is back.
 func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	if handle == nil || handle.Config == nil {
 		return errors.New("recover a task: Nomad handed over nothing to recover")
 	}
 	if h, ok := d.tasks.get(handle.Config.ID); ok {
-		h.hear()()
+		h.noteQuery()()
 		return nil
 	}
 	if handle.Version != handleVersion {

@@ -24,8 +24,8 @@ import (
 
 // The test binary stands in for other programs under whose names tests link to it.
 const (
-	roleHook = "tranche-hook"
-	roleLife = "one-life-of-the-plugin"
+	roleHook   = "tranche-hook"
+	rolePlugin = "one-plugin-process"
 )
 
 // playRole does what the program does by whose name this one was started.
@@ -33,8 +33,8 @@ func playRole() (status int, ok bool) {
 	switch filepath.Base(os.Args[0]) {
 	case roleHook:
 		return hooks.Main(os.Args, os.Stdin, os.Stderr), true
-	case roleLife:
-		return liveOnce(os.Args[1]), true
+	case rolePlugin:
+		return runPlugin(os.Args[1]), true
 	}
 	return 0, false
 }
@@ -56,35 +56,35 @@ func linkRole(t *testing.T, role string) string {
 
 // life is what a process does that lives as the plugin: it starts, stops and destroys one task, and kills itself at a
 // point.
-type life struct {
+type pluginRun struct {
 	Config Config
 	Task   *drivers.TaskConfig
 	// Options is the task's config block, which Task keeps to itself.
 	Options TaskConfig
-	DiesAt  point
+	DiesAt  failpoint
 	// Handle is the file to which it writes the handle that StartTask returns, as Nomad would.
 	Handle string
 	// Lingers has it wait there for somebody else to kill it, and go on with its work meanwhile.
 	Lingers bool
 }
 
-// liveOnce lives such a life. It tells of each point on stdout.
-func liveOnce(file string) int {
-	var l life
+// runPlugin runs such a plugin process. It prints each failpoint on stdout.
+func runPlugin(file string) int {
+	var l pluginRun
 	data, err := os.ReadFile(file)
 	if err == nil {
 		err = json.Unmarshal(data, &l)
 	}
 	if err == nil {
-		err = l.live()
+		err = l.run()
 	}
 	fmt.Fprintln(os.Stderr, "this life should have ended earlier:", err)
 	return 1
 }
 
-func (l *life) live() error {
+func (l *pluginRun) run() error {
 	d := New(context.Background(), hclog.New(&hclog.LoggerOptions{Level: hclog.Warn}))
-	d.points = func(p point) {
+	d.failpoints = func(p failpoint) {
 		fmt.Println(p)
 		if p == l.DiesAt && !l.Lingers {
 			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
@@ -125,17 +125,17 @@ func (l *life) live() error {
 type lived struct {
 	// handle is nil if it ended in StartTask.
 	handle *drivers.TaskHandle
-	passed []point
+	passed []failpoint
 }
 
 // die lives a life of the plugin in a process of its own until it kills itself at the point.
-func (d *testDriver) die(config Config, cfg *drivers.TaskConfig, at point) lived {
-	l := life{Config: config, Task: cfg, DiesAt: at, Handle: filepath.Join(d.t.TempDir(), "handle.json")}
-	cmd := d.newLife(&l)
+func (d *testDriver) die(config Config, cfg *drivers.TaskConfig, at failpoint) lived {
+	l := pluginRun{Config: config, Task: cfg, DiesAt: at, Handle: filepath.Join(d.t.TempDir(), "handle.json")}
+	cmd := d.newPluginRun(&l)
 	out, err := cmd.Output()
 	var left lived
 	for line := range strings.Lines(string(out)) {
-		left.passed = append(left.passed, point(strings.TrimSpace(line)))
+		left.passed = append(left.passed, failpoint(strings.TrimSpace(line)))
 	}
 	must.Error(d.t, err, must.Sprint("the plugin was not killed"))
 	status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
@@ -150,27 +150,27 @@ func (d *testDriver) die(config Config, cfg *drivers.TaskConfig, at point) lived
 	return left
 }
 
-// newLife is a process that lives the life.
-func (d *testDriver) newLife(l *life) *exec.Cmd {
+// newPluginRun is the process of the run.
+func (d *testDriver) newPluginRun(l *pluginRun) *exec.Cmd {
 	d.t.Helper()
 	must.NoError(d.t, l.Task.DecodeDriverConfig(&l.Options))
 	data, err := json.Marshal(l)
 	must.NoError(d.t, err)
 	file := filepath.Join(d.t.TempDir(), "life.json")
 	must.NoError(d.t, os.WriteFile(file, data, 0o600))
-	cmd := exec.Command(linkRole(d.t, roleLife), file)
+	cmd := exec.Command(linkRole(d.t, rolePlugin), file)
 	cmd.Stderr = os.Stderr
 	return cmd
 }
 
 // dieAfter lives a life that is killed some time after a point, in the midst of whatever it does then.
-func (d *testDriver) dieAfter(config Config, cfg *drivers.TaskConfig, at point, delay time.Duration) {
+func (d *testDriver) dieAfter(config Config, cfg *drivers.TaskConfig, at failpoint, delay time.Duration) {
 	d.t.Helper()
-	cmd := d.newLife(&life{Config: config, Task: cfg, DiesAt: at, Lingers: true})
+	cmd := d.newPluginRun(&pluginRun{Config: config, Task: cfg, DiesAt: at, Lingers: true})
 	out, err := cmd.StdoutPipe()
 	must.NoError(d.t, err)
 	must.NoError(d.t, cmd.Start())
-	for lines := bufio.NewScanner(out); lines.Scan() && point(lines.Text()) != at; {
+	for lines := bufio.NewScanner(out); lines.Scan() && failpoint(lines.Text()) != at; {
 	}
 	time.Sleep(delay)
 	must.NoError(d.t, cmd.Process.Kill())

@@ -22,8 +22,8 @@ import (
 )
 
 // shimEndpoint is where a container's shim listens. A shim outlives containerd, and knows how its process ended; a
-// containerd that starts again throws away shims whose process ended meanwhile (since 1.7), and the exit code with them.
-// So while containerd is away the shim itself is asked.
+// containerd that starts again removes shims whose process ended meanwhile (since 1.7), and the exit code with them.
+// So while containerd is unavailable the shim itself is asked.
 type shimEndpoint struct {
 	Address string `json:"address"`
 	// Version is that of the task service: 2 up to containerd 1.7, 3 since.
@@ -95,7 +95,7 @@ const shimTimeout = 5 * time.Second
 // shimDeathWait is how long a shim may take to be gone when it has closed its connections.
 const shimDeathWait = time.Second
 
-// shimExit is how a process ended, as its shim tells.
+// shimExit is how a process ended, as its shim reports.
 type shimExit struct {
 	code     uint32
 	at       time.Time

@@ -80,23 +80,23 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 		return nil, nil, err
 	}
 	// First, since one of them could still hold the task's claim.
-	releaseLogs, err := d.removeOlderLives(ctx, s)
+	releaseLogs, err := d.removeOlderContainers(ctx, s)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer releaseLogs()
-	d.at(startOlderGone)
+	d.reach(startOlderGone)
 	if s.grant, err = d.grants.of(ctx, cfg, s.id, s.hostMemoryBytes); err != nil {
 		return nil, nil, err
 	}
 	defer d.grants.keepFresh(s.grant)()
-	d.at(startClaimsPrepared)
+	d.reach(startClaimsPrepared)
 	ctx, release, err := d.hold(ctx, s)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer release()
-	d.at(startLeaseTaken)
+	d.reach(startLeaseTaken)
 	h, err := d.launch(ctx, s)
 	if err != nil {
 		endStderr(cfg)
@@ -108,10 +108,10 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 		return nil, nil, err
 	}
 	d.adopt(h)
-	d.at(startAdopted)
-	d.sayStarted(h, s)
+	d.reach(startAdopted)
+	d.notifyStarted(h, s)
 	for _, line := range append(s.grant.describe(), d.grants.lacking(ctx, s.grant)...) {
-		d.say(cfg, nil, "%s", line)
+		d.notify(cfg, nil, "%s", line)
 	}
 	return handle, nil, nil
 }
@@ -174,7 +174,7 @@ func (d *Driver) hold(ctx context.Context, s *startup) (context.Context, func(),
 		} else if err != nil && !errdefs.IsNotFound(err) {
 			d.logger.Warn("a lease in containerd stays until it expires", "container", s.id, "error", err)
 		}
-		d.at(startLeaseGivenBack)
+		d.reach(startLeaseGivenBack)
 	}
 	return leased, release, nil
 }
@@ -206,16 +206,16 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.at(startImageReady)
+	d.reach(startImageReady)
 	s.storage, err = d.mounts.Prepare(ctx, &storage.Request{Task: s.cfg, ContainerID: s.id,
 		Options: *s.options.storageOptions(), Image: i})
 	if err != nil {
 		return nil, err
 	}
 	defer s.storage.Release()
-	d.at(startStorageReady)
-	d.sayCreating(s, i)
-	d.sayUnheard(s, i)
+	d.reach(startStorageReady)
+	d.notifyCreating(s, i)
+	d.notifyUnmetRequests(s, i)
 	release, err := acquireFor(ctx, d.creations, creationLimit)
 	if err != nil {
 		return nil, err
@@ -226,13 +226,13 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 		d.discard(s.id)
 		return nil, err
 	}
-	d.at(startContainerCreated)
+	d.reach(startContainerCreated)
 	state, err := d.startContainer(ctx, s, container)
 	if err != nil {
 		d.discard(s.id)
 		return nil, err
 	}
-	d.at(startTaskStarted)
+	d.reach(startTaskStarted)
 	state.StopSignal = i.Process.StopSignal
 	return newTaskHandle(d, s.cfg, state), nil
 }
@@ -254,7 +254,7 @@ func (d *Driver) createContainer(ctx context.Context, s *startup, i *image.Image
 		withSnapshot(s, i),
 		d.mounts.WithoutLinkedDirs(s.options.Image),
 		func(context.Context, *containerd.Client, *containers.Container) error {
-			d.at(startSnapshotMade)
+			d.reach(startSnapshotMade)
 			return nil
 		},
 		containerd.WithNewSpec(d.specOptions(s, i)...),
@@ -267,18 +267,18 @@ func (d *Driver) createContainer(ctx context.Context, s *startup, i *image.Image
 
 func (d *Driver) startContainer(ctx context.Context, s *startup, container containerd.Container) (taskState, error) {
 	// A creation that is cut off in its midst may leave a shim of which containerd does not know. It is seen through even
-	// if the start is superseded; only a containerd that is away ends it.
+	// if the start is superseded; only an unavailable containerd ends it.
 	ctx, cancel := d.client.UntilUnavailable(context.WithoutCancel(ctx), d.startPatience)
 	defer cancel()
 	task, err := d.createTask(ctx, s, container)
 	if err != nil {
 		return taskState{}, err
 	}
-	d.at(startTaskCreated)
+	d.reach(startTaskCreated)
 	if err := joinCpuset(s.cfg, task.Pid()); err != nil {
 		return taskState{}, err
 	}
-	// What can be told of a process is looked up while it waits: it may be gone as soon as it runs.
+	// The process is looked up while it waits: it may be gone as soon as it runs.
 	state := d.look(s, int(task.Pid()))
 	if err := task.Start(ctx); err != nil {
 		return taskState{}, d.startError(s, client.Cause(ctx, err))
@@ -310,7 +310,7 @@ func (d *Driver) createTask(ctx context.Context, s *startup, container container
 	return task, nil
 }
 
-// look returns what can be told of the container's first process. Some runtimes have none on this machine, or no shim
+// look returns what is known of the container's first process. Some runtimes have none on this machine, or no shim
 // that can be found.
 func (d *Driver) look(s *startup, pid int) taskState {
 	state := taskState{ContainerID: s.id, PID: uint32(pid), Cgroup: containerCgroup(pid)}
@@ -347,35 +347,35 @@ func (d *Driver) startError(s *startup, err error) error {
 	return fmt.Errorf("start the container: %w", err)
 }
 
-// removeOlderLives removes containers of the same task of the same allocation: those that a plugin left that died in the
-// midst of StartTask, and those whose handle an agent lost that died before it had written it down. Nomad runs a task of
-// an allocation once at a time, so with a new life it has given up all others. The function that it returns lets go of
-// the task's logs.
-func (d *Driver) removeOlderLives(ctx context.Context, s *startup) (releaseLogs func(), err error) {
+// removeOlderContainers removes containers of the same task of the same allocation: those of a plugin process that died
+// during StartTask, and those whose handle an agent lost that died before it had stored it. Nomad runs a task of an
+// allocation once at a time, so with a new start it has given up all others. The function that it returns releases the
+// task's logs.
+func (d *Driver) removeOlderContainers(ctx context.Context, s *startup) (releaseLogs func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, client.CallTimeout)
 	defer cancel()
 	older, err := d.client.Containers(ctx, naming.Filter(naming.AllocID, s.cfg.AllocID, naming.Task, s.cfg.Name)+
 		fmt.Sprintf(",labels.%q!=%q", naming.Kept, kept))
 	if err != nil {
-		return nil, d.client.Recoverable(fmt.Errorf("look for containers of an earlier life of the task: %w", err))
+		return nil, d.client.Recoverable(fmt.Errorf("look for containers of an earlier run of the task: %w", err))
 	}
 	if len(older) == 0 {
 		return func() {}, nil
 	}
 	releaseLogs = keepLogsOpen(s.cfg, s.options.TTY)
 	for _, container := range older {
-		d.logger.Info("removing a container that an earlier life of the task left", "container", container.ID())
-		if err := d.endLife(ctx, container.ID()); err != nil {
+		d.logger.Info("removing a container that an earlier run of the task left", "container", container.ID())
+		if err := d.removeOlder(ctx, container.ID()); err != nil {
 			releaseLogs()
-			return nil, nstructs.NewRecoverableError(fmt.Errorf("remove container %s, which an earlier life of the task "+
+			return nil, nstructs.NewRecoverableError(fmt.Errorf("remove container %s, which an earlier run of the task "+
 				"left: %w", container.ID(), err), true)
 		}
 	}
 	return releaseLogs, nil
 }
 
-// endLife removes a container of an earlier life, with its handle if there is one.
-func (d *Driver) endLife(ctx context.Context, id string) error {
+// removeOlder removes a container of an earlier run, with its handle if there is one.
+func (d *Driver) removeOlder(ctx context.Context, id string) error {
 	if h, ok := d.tasks.byContainer(id); ok {
 		return d.DestroyTask(h.cfg.ID, true)
 	}

@@ -20,10 +20,11 @@ type oneStart struct {
 // errSuperseded ends a start in whose midst another of the same task begins.
 var errSuperseded = errors.New("the task was started anew meanwhile")
 
-// startKey names a task of an allocation, whatever the number of its life.
+// startKey names a task of an allocation, however often it was restarted.
 func startKey(allocID, task string) string { return allocID + "/" + task }
 
-// begin waits for the task's turn, and returns a context for its start and how to say that the start is over.
+// begin waits until no other start of the task is in progress. It returns a context for the start, and a function that ends
+// it.
 //
 // Nomad starts a task anew while an earlier start is still on its way when its agent was killed meanwhile. The new agent
 // knows nothing of the earlier start, so that one is ended rather than waited for: it may be a pull of an hour.
@@ -42,7 +43,7 @@ func (s *starts) begin(ctx context.Context, key string) (context.Context, func()
 	}
 }
 
-// tryBegin takes the task's turn, or returns whoever has it.
+// tryBegin begins a start, or returns the one that is in progress.
 func (s *starts) tryBegin(ctx context.Context, key string) (context.Context, func(), *oneStart) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

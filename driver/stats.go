@@ -13,7 +13,7 @@ import (
 	"github.com/tranche-gpu/tranche/driver/client"
 )
 
-// TaskStats streams the task's use of CPU and memory, as its cgroup tells it, until the task ends.
+// TaskStats streams the task's use of CPU and memory, as its cgroup reports it, until the task ends.
 func (d *Driver) TaskStats(ctx context.Context, taskID string, interval time.Duration,
 ) (<-chan *drivers.TaskResourceUsage, error) {
 	h, ok := d.tasks.get(taskID)

@@ -38,7 +38,7 @@ func (d *Driver) StopTask(taskID string, timeout time.Duration, signal string) e
 	if err := h.kill(number, false); err != nil {
 		return err
 	}
-	d.at(stopSignalSent)
+	d.reach(stopSignalSent)
 	select {
 	case <-h.ended:
 		return nil
@@ -47,7 +47,7 @@ func (d *Driver) StopTask(taskID string, timeout time.Duration, signal string) e
 	case <-time.After(timeout):
 	}
 	d.logger.Info("task did not stop in time, killing it", "container", h.state.ContainerID, "timeout", timeout)
-	d.say(h.cfg, nil, "The task did not end within %s of its stop signal, and is killed", timeout)
+	d.notify(h.cfg, nil, "The task did not end within %s of its stop signal, and is killed", timeout)
 	return h.killNow()
 }
 
@@ -72,7 +72,7 @@ func parseSignal(s string) (syscall.Signal, error) {
 }
 
 // kill sends the container's first process a signal, or all of its processes. That they have ended already is no error.
-// Where containerd is away, or the shim dead, it goes another way.
+// Where containerd is unavailable, or the shim dead, it goes another way.
 func (h *taskHandle) kill(signal syscall.Signal, all bool) error {
 	err := h.killByContainerd(signal, all)
 	if err == nil || errdefs.IsNotFound(err) {
@@ -125,10 +125,10 @@ func (h *taskHandle) killNow() error {
 	if err := h.kill(unix.SIGKILL, true); err != nil {
 		return err
 	}
-	h.driver.at(stopKillSent)
+	h.driver.reach(stopKillSent)
 	select {
 	case <-h.ended:
-		h.driver.at(stopEnded)
+		h.driver.reach(stopEnded)
 		return nil
 	case <-h.driver.ctx.Done():
 		return h.driver.ctx.Err()
@@ -157,8 +157,8 @@ func (d *Driver) SignalTask(taskID string, signal string) error {
 // DestroyTask removes everything of the task: container, snapshot and whatever its shim holds. A task that runs is
 // killed first if force is set.
 //
-// Nomad asks only once and heeds no error: what could not be killed or removed is forgotten all the same, so that the
-// reconciler finds that nobody owns it. With gc.container = false the record and the snapshot stay for a look; see keep.
+// Nomad asks only once and ignores errors: the handle of what could not be killed or removed is removed all the same, so
+// that it becomes an orphan for the reconciler. With gc.container = false the record and the snapshot stay; see keep.
 func (d *Driver) DestroyTask(taskID string, force bool) error {
 	h, ok := d.tasks.get(taskID)
 	if !ok {
@@ -177,7 +177,7 @@ func (d *Driver) DestroyTask(taskID string, force bool) error {
 	defer cancel()
 	err := client.Cause(ctx, d.removeOrKeep(ctx, h.state.ContainerID))
 	d.tasks.remove(taskID)
-	d.at(destroyForgotten)
+	d.reach(destroyHandleRemoved)
 	if client.IsUnavailable(err) {
 		// The task has ended; what is left of it goes when containerd is back.
 		d.client.Go(func() { d.removeWhenBack(h.state.ContainerID, d.removeOrKeep) })
@@ -205,8 +205,8 @@ func (d *Driver) removeOrKeep(ctx context.Context, id string) error {
 const kept = "true"
 
 // keep leaves a container's record and snapshot for somebody to look at what the task left behind, and removes what costs
-// more than disk: shim, cgroup, mounts. It is marked, so that neither a later life of the task nor the reconciler takes
-// it for something forgotten; once the operator sets gc.container = true again, the reconciler removes it.
+// more than disk: shim, cgroup, mounts. It is marked, so that neither a later run of the task nor the reconciler takes
+// it for an orphan; once the operator sets gc.container = true again, the reconciler removes it.
 func (d *Driver) keep(ctx context.Context, id string) error {
 	unlock, err := d.removals.Lock(ctx, id)
 	if err != nil {
@@ -259,7 +259,7 @@ func (d *Driver) pause(pause time.Duration) bool {
 	}
 }
 
-// destroyUnknown removes the container of a task that this life of the plugin could not recover.
+// destroyUnknown removes the container of a task that this plugin process could not recover.
 func (d *Driver) destroyUnknown(taskID string) error {
 	ctx, cancel := d.client.Call()
 	defer cancel()
@@ -291,22 +291,22 @@ func (d *Driver) remove(ctx context.Context, id string) error {
 		err = removeTask(ctx, container)
 	}
 	if err == nil {
-		d.at(destroyTaskRemoved)
+		d.reach(destroyTaskRemoved)
 		err = container.Delete(ctx)
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
-	d.at(destroyContainerRemoved)
+	d.reach(destroyContainerRemoved)
 	err = d.client.SnapshotService(d.config.Snapshotter).Remove(ctx, id)
 	if err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("remove its snapshot: %w", err)
 	}
-	d.at(destroySnapshotRemoved)
+	d.reach(destroySnapshotRemoved)
 	if err := d.removeLease(ctx, id); err != nil {
 		return err
 	}
-	d.at(destroyLeaseRemoved)
+	d.reach(destroyLeaseRemoved)
 	return nil
 }
 

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// taskStore holds the tasks that this life of the plugin knows, by task ID.
+// taskStore has the tasks that this plugin process knows, by task ID.
 type taskStore struct {
 	mu    sync.RWMutex
 	tasks map[string]*taskHandle

@@ -7,7 +7,7 @@ import (
 )
 
 // replaceFile writes a file into a task's directory, for everybody to read, and returns its path. What is there may be a
-// link that an earlier life of the task left, to a file of the host's: it is replaced.
+// link that an earlier run of the task left, to a file of the host's: it is replaced.
 //
 // Nobody waits for the disk. Each start writes the file anew, so nothing is lost with one that a crash of the machine
 // leaves empty; and a disk that is busy takes longer for it than all else before the container is made.

@@ -55,7 +55,7 @@ func (d *Driver) newImages() *image.Store {
 	return image.NewStore(image.Config{
 		Client:              d.client,
 		Logger:              d.logger,
-		Notify:              d.say,
+		Notify:              d.notify,
 		RegistryHostsDir:    d.config.RegistryHostsDir,
 		Credentials:         d.config.Auth,
 		PullActivityTimeout: firstDuration(d.config.PullActivityTimeout, defaultPullActivityTimeout),

@@ -91,11 +91,11 @@ func TestUnavailable_StartTask(t *testing.T) {
 // containerd becomes unavailable during a start, and does not come back in time.
 func TestUnavailable_InStartTask(t *testing.T) {
 	// What follows these points needs containerd. The others' steps are the last, or need none.
-	for _, p := range []point{startClaimsPrepared, startLeaseTaken, startImageReady, startContainerCreated, startTaskCreated} {
+	for _, p := range []failpoint{startClaimsPrepared, startLeaseTaken, startImageReady, startContainerCreated, startTaskCreated} {
 		t.Run(string(p), func(t *testing.T) {
 			d := newTestDriver(t)
 			d.driver.startPatience = time.Second
-			d.driver.points = func(passed point) {
+			d.driver.failpoints = func(passed failpoint) {
 				if passed == p && d.node.containerd.PID() != 0 {
 					d.withoutContainerd()
 				}
@@ -115,11 +115,11 @@ func TestUnavailable_InStartTask(t *testing.T) {
 
 // containerd restarts in the midst of a start: the task runs, or an error says why not and that it can be tried again.
 func TestUnavailable_RestartInStartTask(t *testing.T) {
-	for _, p := range startPoints {
+	for _, p := range startFailpoints {
 		t.Run(string(p), func(t *testing.T) {
 			d := newTestDriver(t)
 			restarted := false
-			d.driver.points = func(passed point) {
+			d.driver.failpoints = func(passed failpoint) {
 				if passed == p && !restarted {
 					restarted = true
 					must.NoError(t, d.node.containerd.Kill())

@@ -70,7 +70,7 @@ func (c *collector) lastUseOf(reference string) time.Time {
 	return c.lastUse[reference]
 }
 
-func (c *collector) forget(reference string) {
+func (c *collector) removeUse(reference string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.lastUse, reference)
@@ -216,7 +216,7 @@ func (c *collector) remove(ctx context.Context, record images.Image, since time.
 	if err != nil && !errdefs.IsNotFound(err) {
 		return 0, fmt.Errorf("remove image %s: %w", record.Name, err)
 	}
-	c.forget(record.Name)
+	c.removeUse(record.Name)
 	c.store.config.Logger.Info("removed an image that no task used", "image", record.Name, "unused_since", since)
 	return c.delay, nil
 }

@@ -18,7 +18,7 @@ import (
 
 // Pace says how often the progress of a pull is measured and reported. The zero value means the defaults.
 type Pace struct {
-	// Look is how often the progress is measured. Report is after what time it is first told; each further report takes
+	// Look is how often the progress is measured. Report is after what time it is first reported; each further report takes
 	// twice as long, since Nomad keeps only the ten latest events of a task.
 	Look, Report time.Duration
 	// Helper is how long a credential helper may take.
@@ -148,14 +148,14 @@ func (p *progress) state() progressState {
 	return s
 }
 
-// watch follows the pull until ctx ends: report is told how far it is, and stalled is called when nothing has come for as
+// watch follows the pull until ctx ends: report is called with its progress, and stalled is called when nothing has come for as
 // long as patience.
 func (p *progress) watch(ctx context.Context, pace Pace, patience time.Duration, report func(progressState),
 	stalled func(progressState)) {
 	ticker := time.NewTicker(pace.Look)
 	defer ticker.Stop()
 	last, since := p.state(), time.Now()
-	told, interval := time.Now(), pace.Report
+	reported, interval := time.Now(), pace.Report
 	for {
 		select {
 		case <-ctx.Done():
@@ -171,9 +171,9 @@ func (p *progress) watch(ctx context.Context, pace Pace, patience time.Duration,
 			stalled(now)
 			return
 		}
-		if time.Since(told) > interval {
+		if time.Since(reported) > interval {
 			report(now)
-			told, interval = time.Now(), 2*interval
+			reported, interval = time.Now(), 2*interval
 		}
 	}
 }

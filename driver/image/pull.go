@@ -29,7 +29,7 @@ import (
 // pullLeaseLife is after what time containerd drops what a pull has fetched if nobody did. No pull takes so long.
 const pullLeaseLife = 24 * time.Hour
 
-// pull fetches the image from its registry and unpacks it, and tells the tasks that wait how it goes. When it fails,
+// pull fetches the image from its registry and unpacks it, and reports its progress to the tasks that wait. When it fails,
 // nothing that it fetched is left.
 func (s *Store) pull(ctx context.Context, p *pull) (containerd.Image, error) {
 	prog := &progress{store: s.client.ContentStore()}
@@ -95,7 +95,7 @@ func (e *stalledError) Error() string {
 		"pull_activity_timeout", e.patience, e.state)
 }
 
-// watchPull tells the tasks that wait how far the pull is, and stops it when nothing comes any more.
+// watchPull reports the progress of the pull to the tasks that wait, and stops it when it stalls.
 func (s *Store) watchPull(ctx context.Context, p *pull, prog *progress, stop context.CancelCauseFunc) {
 	patience := s.config.PullActivityTimeout
 	prog.watch(ctx, s.Pace.orDefault(), patience,
@@ -113,7 +113,7 @@ func (s *Store) holdPull(ctx context.Context, source imageSource,
 	}
 	release = func(ok bool) {
 		if err := s.dropLease(lease, ok); err != nil {
-			s.config.Logger.Warn("what a pull fetched could not be put away yet; trying again", "lease", lease.ID, "error", err)
+			s.config.Logger.Warn("cannot remove the lease of a pull; trying again", "lease", lease.ID, "error", err)
 			s.client.Go(func() {
 				for s.client.Pause(collectorRetry) && s.dropLease(lease, ok) != nil {
 				}

@@ -7,7 +7,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestLife_ExitCodeAndLogs(t *testing.T) {
+func TestTask_ExitCodeAndLogs(t *testing.T) {
 	d := newTestDriver(t)
 	cfg := d.task("echo out; echo err >&2; exit 7")
 	result, _ := d.run(cfg, "out\n")
@@ -19,7 +19,7 @@ func TestLife_ExitCodeAndLogs(t *testing.T) {
 	d.nothingLeft(cfg)
 }
 
-func TestLife_Stop(t *testing.T) {
+func TestTask_Stop(t *testing.T) {
 	cases := []struct {
 		name     string
 		script   string
