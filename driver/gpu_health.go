@@ -117,10 +117,10 @@ func (d *Driver) publishTo(
 		condition, bad := report.GPUs[uuid]
 		switch {
 		case bad && condition.Problem != before[uuid]:
-			d.notify(h.cfg, annotations, "GPU %s is not fit for work: %s. The task keeps its claim there; `nomad alloc stop` has it "+
+			d.notify(h.cfg, annotations, "GPU %s is unhealthy: %s. The task keeps its claim there; `nomad alloc stop` has it "+
 				"placed elsewhere", name, condition.Problem)
 		case !bad && before[uuid] != "":
-			d.notify(h.cfg, annotations, "GPU %s is fit for work again; a program that failed on it has to be restarted", name)
+			d.notify(h.cfg, annotations, "GPU %s is healthy again; a program that failed on it has to be restarted", name)
 		}
 		if bad {
 			known[uuid] = condition.Problem

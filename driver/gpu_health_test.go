@@ -106,14 +106,14 @@ func TestGPUHealth(t *testing.T) {
 	ended.finish(&drivers.ExitResult{}, time.Now())
 
 	n.unfit(map[string]string{"GPU-a": xid79})
-	told := gpuNamed + " is not fit for work: " + xid79 + elsewhere
+	told := gpuNamed + " is unhealthy: " + xid79 + elsewhere
 	must.Eq(t, map[string][]string{"one": {told}, "two": {told}}, n.heard(2))
 	n.unfit(map[string]string{"GPU-a": xid79, "GPU-c": "another"})
 	n.heard(0)
 	n.unfit(map[string]string{"GPU-a": "the driver no longer lists the GPU"})
 	must.Eq(t, map[string][]string{
-		"one": {gpuNamed + " is not fit for work: the driver no longer lists the GPU" + elsewhere},
-		"two": {gpuNamed + " is not fit for work: the driver no longer lists the GPU" + elsewhere},
+		"one": {gpuNamed + " is unhealthy: the driver no longer lists the GPU" + elsewhere},
+		"two": {gpuNamed + " is unhealthy: the driver no longer lists the GPU" + elsewhere},
 	}, n.heard(2))
 
 	n.start("late", "GPU-a")
@@ -121,7 +121,7 @@ func TestGPUHealth(t *testing.T) {
 	must.NoError(t, os.WriteFile(filepath.Join(n.runDir, health.FileName), []byte("{"), 0o644))
 	n.heard(0)
 	n.unfit(nil)
-	again := gpuNamed + " is fit for work again; a program that failed on it has to be restarted"
+	again := gpuNamed + " is healthy again; a program that failed on it has to be restarted"
 	must.Eq(t, map[string][]string{"one": {again}, "two": {again}, "late": {again}}, n.heard(3))
 	n.unfit(nil)
 	n.heard(0)
