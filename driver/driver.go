@@ -26,6 +26,7 @@ import (
 	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/driver/storage"
+	"github.com/tranche-gpu/tranche/driver/userns"
 	"github.com/tranche-gpu/tranche/internal/keylock"
 	"github.com/tranche-gpu/tranche/internal/version"
 )
@@ -53,11 +54,10 @@ type Driver struct {
 	// 0 where unknown.
 	ticksPerCore, totalTicks float64
 
-	tasks  *taskStore
-	images *image.Store
-	mounts *storage.Storage
-	// hostIDs are those of user namespaces that are being made.
-	hostIDs idReservations
+	tasks   *taskStore
+	images  *image.Store
+	mounts  *storage.Storage
+	hostIDs *userns.Allocator
 	// starts are the starts in progress; removals has a lock for each container that is being removed.
 	starts   starts
 	removals keylock.Locks
@@ -172,6 +172,7 @@ func (d *Driver) connect(config Config) error {
 	d.config, d.client = config, connected
 	d.grants = &grants{config: config.runtimeConfig(), logger: d.logger, refreshPeriod: claimRefreshPeriod}
 	d.images = d.newImages()
+	d.hostIDs = userns.NewAllocator(d.client)
 	d.mounts = d.newStorage()
 	d.mounts.Sweep()
 	d.client.Go(d.watchOOM)

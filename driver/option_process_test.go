@@ -14,6 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/driver/userns"
 )
 
 func TestWithUlimits(t *testing.T) {
@@ -187,12 +188,12 @@ func TestParseRuntime(t *testing.T) {
 	kata, err := parseRuntime("io.containerd.kata.v2")
 	must.NoError(t, err)
 	must.Eq(t, "containerd-shim-kata-v2", kata.shimProgram())
-	must.Nil(t, kata.options(ioOwner{7, 8}))
+	must.Nil(t, kata.options(userns.IOOwner{UID: 7, GID: 8}))
 
 	// The cgroup is named by its path, on both versions: never in the words of systemd.
 	crun, err := parseRuntime("crun")
 	must.NoError(t, err)
-	given, ok := crun.options(ioOwner{7, 8}).(*options.Options)
+	given, ok := crun.options(userns.IOOwner{UID: 7, GID: 8}).(*options.Options)
 	must.True(t, ok)
 	must.Eq(t, "crun", given.GetBinaryName())
 	must.Eq(t, [2]uint32{7, 8}, [2]uint32{given.GetIoUid(), given.GetIoGid()})

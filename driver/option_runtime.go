@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/containerd/containerd/api/types/runc/options"
+
+	"github.com/tranche-gpu/tranche/driver/userns"
 )
 
 // ociRuntime is what runs containers: a shim of containerd's, and for the shim of runc and its like the program that it
@@ -61,9 +63,9 @@ func (r ociRuntime) same(other ociRuntime) bool {
 //
 // They leave SystemdCgroup unset: the container's cgroup is named by its path, as Nomad names it, and Nomad makes its own
 // without systemd.
-func (r ociRuntime) options(owner ioOwner) any {
+func (r ociRuntime) options(owner userns.IOOwner) any {
 	if strings.HasPrefix(r.shim, "io.containerd.runc.") {
-		return &options.Options{BinaryName: r.program, IoUid: owner.uid, IoGid: owner.gid}
+		return &options.Options{BinaryName: r.program, IoUid: owner.UID, IoGid: owner.GID}
 	}
 	return nil
 }

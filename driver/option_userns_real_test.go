@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/driver/userns"
 )
 
 // newUsernsDriver returns a driver with host IDs for three containers.
@@ -172,9 +174,9 @@ func TestOption_UsernsDevices(t *testing.T) {
 
 func TestOption_UsernsWithoutIDs(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "none")
-	nodes := subIDs
-	subIDs = subordinateIDs{none, none} // Whatever this machine sets aside.
-	t.Cleanup(func() { subIDs = nodes })
+	nodes := userns.NodeFiles
+	userns.NodeFiles = userns.SubIDFiles{Users: none, Groups: none} // Whatever this machine sets aside.
+	t.Cleanup(func() { userns.NodeFiles = nodes })
 	d := newTestDriver(t)
 	cfg := d.failing(ownUsers)
 	_, _, err := d.StartTask(cfg)
@@ -230,10 +232,10 @@ func TestOption_UsernsUnfinishedCopy(t *testing.T) {
 	layers, err := image.RootFS(d.ctx)
 	must.NoError(t, err)
 	chain := identity.ChainID(layers).String()
-	ids := idRange{500000, idsPerContainer} // Of which no other test has made a finished copy.
+	ids := userns.Range{First: 500000, Count: userns.PerContainer} // Of which no other test has made a finished copy.
 	config.UsernsRange = ids.String()
 	d = newTestDriverWith(t, d.node, config)
-	left, err := unfinishedCopy(chain, ids.mappings())
+	left, err := userns.UnfinishedCopy(chain, ids.Mappings())
 	must.NoError(t, err)
 	snapshotter := d.client.SnapshotService(defaultSnapshotter)
 	_, err = snapshotter.Prepare(d.ctx, left, chain, snapshots.WithLabels(map[string]string{"containerd.io/gc.root": "x"}))
@@ -243,4 +245,12 @@ func TestOption_UsernsUnfinishedCopy(t *testing.T) {
 	must.StrContains(t, out, "500000")
 	_, err = snapshotter.Stat(d.ctx, left)
 	must.True(t, errdefs.IsNotFound(err))
+}
+
+// ownerOf is the user and group of a file, or of a link itself.
+func ownerOf(t *testing.T, file string) [2]uint32 {
+	t.Helper()
+	var stat syscall.Stat_t
+	must.NoError(t, syscall.Lstat(file, &stat))
+	return [2]uint32{stat.Uid, stat.Gid}
 }

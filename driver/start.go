@@ -20,6 +20,7 @@ import (
 	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/driver/storage"
+	"github.com/tranche-gpu/tranche/driver/userns"
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
@@ -40,8 +41,8 @@ type startup struct {
 	hostMemoryBytes uint64
 	grant           *grant
 	// hostIDs are the host's IDs that the container has; nil where it has no user namespace of its own.
-	hostIDs *idRange
-	ioOwner ioOwner
+	hostIDs *userns.Range
+	ioOwner userns.IOOwner
 }
 
 // taskState is what Nomad keeps for us across restarts of the plugin and the agent.
@@ -238,20 +239,17 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 }
 
 func (d *Driver) createContainer(ctx context.Context, s *startup, i *image.Image) (containerd.Container, error) {
-	release, err := d.reserveHostIDs(ctx, s)
+	release, err := d.allocateHostIDs(ctx, s)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	if err := d.handOverTaskDirs(s); err != nil {
-		return nil, err
-	}
 	container, err := d.client.NewContainer(ctx, s.id,
 		containerd.WithImageName(i.Name()),
 		containerd.WithContainerLabels(containerLabels(s, d.config.ExtraLabels)),
-		withHostIDsLabel(s.hostIDs),
+		userns.WithLabel(s.hostIDs),
 		containerd.WithSnapshotter(d.config.Snapshotter),
-		withSnapshot(s, i),
+		userns.WithSnapshot(s.cfg, s.id, s.hostIDs, i),
 		d.mounts.WithoutLinkedDirs(s.options.Image),
 		func(context.Context, *containerd.Client, *containers.Container) error {
 			d.reach(startSnapshotMade)

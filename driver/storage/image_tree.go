@@ -45,7 +45,7 @@ func (t *imageTree) view(ctx context.Context) error {
 	mounts, err := snapshotter.View(ctx, t.key(), parent, owner)
 	if errdefs.IsAlreadyExists(err) {
 		// An earlier plugin process was killed while it read.
-		if err = snapshotter.Remove(ctx, t.key()); err == nil {
+		if err = snapshotter.Remove(ctx, t.key()); err == nil || errdefs.IsNotFound(err) {
 			mounts, err = snapshotter.View(ctx, t.key(), parent, owner)
 		}
 	}

@@ -1,4 +1,4 @@
-package driver
+package userns
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
+	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/opencontainers/image-spec/identity"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -18,16 +19,16 @@ import (
 	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
-// withSnapshot makes the container's root filesystem. With IDs of its own its files are those IDs': a snapshotter that
+// WithSnapshot makes the container's root filesystem. With IDs of its own its files are those IDs': a snapshotter that
 // can shows them so, for others containerd's client makes a copy of the image, which the next container with the same
 // IDs finds again as long as containerd keeps it.
-func withSnapshot(s *startup, i *image.Image) containerd.NewContainerOpts {
-	owned := snapshots.WithLabels(naming.Labels(s.cfg, s.options.Image))
-	if s.hostIDs == nil {
-		return containerd.WithNewSnapshot(s.id, i, owned)
+func WithSnapshot(cfg *drivers.TaskConfig, containerID string, ids *Range, i *image.Image) containerd.NewContainerOpts {
+	owned := snapshots.WithLabels(naming.Labels(cfg, i.Given))
+	if ids == nil {
+		return containerd.WithNewSnapshot(containerID, i, owned)
 	}
-	mappings := s.hostIDs.mappings()
-	with := containerd.WithNewSnapshot(s.id, i, owned, containerd.WithUserNSRemapperLabels(mappings, mappings))
+	mappings := ids.Mappings()
+	with := containerd.WithNewSnapshot(containerID, i, owned, containerd.WithUserNSRemapperLabels(mappings, mappings))
 	return func(ctx context.Context, client *containerd.Client, c *containers.Container) error {
 		if err := removeUnfinishedCopy(ctx, client.SnapshotService(c.Snapshotter), i, mappings); err != nil {
 			return err
@@ -38,7 +39,7 @@ func withSnapshot(s *startup, i *image.Image) containerd.NewContainerOpts {
 			err = with(ctx, client, c)
 		}
 		if err != nil {
-			return fmt.Errorf("give the files of image %q to the IDs %s: %w", s.options.Image, s.hostIDs, err)
+			return fmt.Errorf("give the files of image %q to the IDs %s: %w", i.Given, ids, err)
 		}
 		return nil
 	}
@@ -53,7 +54,7 @@ func removeUnfinishedCopy(
 	if err != nil {
 		return fmt.Errorf("list the layers of the image: %w", err)
 	}
-	name, err := unfinishedCopy(identity.ChainID(layers).String(), mappings)
+	name, err := UnfinishedCopy(identity.ChainID(layers).String(), mappings)
 	if err == nil {
 		err = snapshotter.Remove(ctx, name)
 	}
@@ -63,8 +64,8 @@ func removeUnfinishedCopy(
 	return nil
 }
 
-// unfinishedCopy is how containerd's client calls the copy of an image's files while it makes it.
-func unfinishedCopy(parent string, mappings []specs.LinuxIDMapping) (string, error) {
+// UnfinishedCopy is how containerd's client calls the copy of an image's files while it makes it.
+func UnfinishedCopy(parent string, mappings []specs.LinuxIDMapping) (string, error) {
 	type idMap struct {
 		UIDs []specs.LinuxIDMapping `json:"UidMap"`
 		GIDs []specs.LinuxIDMapping `json:"GidMap"`

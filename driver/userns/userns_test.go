@@ -1,6 +1,13 @@
-package driver
+package userns
 
 import (
+	"context"
+
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/oci"
+
+	"github.com/tranche-gpu/tranche/internal/mounttest"
+
 	"os"
 	"path/filepath"
 	"syscall"
@@ -12,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestUsernsRange(t *testing.T) {
+func TestNodeRange(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -27,20 +34,20 @@ func TestUsernsRange(t *testing.T) {
 		name          string
 		option        string
 		users, groups string
-		want          idRange
+		want          Range
 		err           string
 	}{
-		{"the option", "1000000:131072", none, none, idRange{1000000, 131072}, ""},
-		{"the node's", "", good, good, idRange{200000, 655360}, ""},
-		{"other groups than users", "", good, other, idRange{}, "are not the same"},
-		{"no groups", "", good, none, idRange{}, "are not the same"},
-		{"nothing", "", none, none, idRange{}, "userns_range"},
-		{"no file", "", filepath.Join(dir, "missing"), none, idRange{}, "/etc/subuid"},
-		{"the host's users", "", low, low, idRange{}, "65536 or later"},
+		{"the option", "1000000:131072", none, none, Range{1000000, 131072}, ""},
+		{"the node's", "", good, good, Range{200000, 655360}, ""},
+		{"other groups than users", "", good, other, Range{}, "are not the same"},
+		{"no groups", "", good, none, Range{}, "are not the same"},
+		{"nothing", "", none, none, Range{}, "userns_range"},
+		{"no file", "", filepath.Join(dir, "missing"), none, Range{}, "/etc/subuid"},
+		{"the host's users", "", low, low, Range{}, "65536 or later"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := (&Config{UsernsRange: c.option}).usernsRange(subordinateIDs{c.users, c.groups})
+			got, err := NodeRange(c.option, SubIDFiles{c.users, c.groups})
 			if c.err != "" {
 				must.ErrorContains(t, err, c.err)
 				return
@@ -51,20 +58,20 @@ func TestUsernsRange(t *testing.T) {
 	}
 }
 
-func TestIDRange_Free(t *testing.T) {
-	all := idRange{100000, 3*idsPerContainer - 1}
-	first, second := idRange{100000, idsPerContainer}, idRange{165536, idsPerContainer}
+func TestRange_Free(t *testing.T) {
+	all := Range{100000, 3*PerContainer - 1}
+	first, second := Range{100000, PerContainer}, Range{165536, PerContainer}
 	got, ok := all.free(nil)
 	must.True(t, ok)
 	must.Eq(t, first, got)
-	got, ok = all.free([]idRange{first, {900000, 65536}})
+	got, ok = all.free([]Range{first, {900000, 65536}})
 	must.True(t, ok)
 	must.Eq(t, second, got)
 	// One ID of a range that was configured before is in the way of a whole container.
-	got, ok = all.free([]idRange{{165535, 1}})
+	got, ok = all.free([]Range{{165535, 1}})
 	must.True(t, ok)
 	must.Eq(t, second, got)
-	_, ok = all.free([]idRange{second, first})
+	_, ok = all.free([]Range{second, first})
 	must.False(t, ok)
 
 	parsed, err := parseHostIDs(second.String())
@@ -74,9 +81,9 @@ func TestIDRange_Free(t *testing.T) {
 	must.Error(t, err)
 }
 
-func TestIDRange_HostID(t *testing.T) {
-	all := idRange{100000, 3 * idsPerContainer}
-	ids := idRange{165536, idsPerContainer}
+func TestRange_HostID(t *testing.T) {
+	all := Range{100000, 3 * PerContainer}
+	ids := Range{165536, PerContainer}
 	for id, want := range map[uint32]uint32{
 		0: 165536, 1000: 166536, 65535: 231071, // as images and jobspecs have them
 		100000: 165536, 231072 + 7: 165536 + 7, // of an earlier life
@@ -89,38 +96,37 @@ func TestIDRange_HostID(t *testing.T) {
 
 func TestWithUserNamespace(t *testing.T) {
 	sysfs := specs.Mount{Type: "sysfs", Destination: "/sys", Options: []string{"ro"}}
-	network := func(path string) func(*Spec) error {
-		return func(s *Spec) error {
+	network := func(path string) oci.SpecOpts {
+		return func(_ context.Context, _ oci.Client, _ *containers.Container, s *specs.Spec) error {
 			s.Mounts = []specs.Mount{sysfs}
 			s.Linux.Namespaces = []specs.LinuxNamespace{{Type: specs.NetworkNamespace, Path: path}}
 			return nil
 		}
 	}
-	ids := &idRange{100000, idsPerContainer}
-	s := apply(t, specOption(network("")), withUserNamespace(ids, "", &Config{}))
+	ids := Range{100000, PerContainer}
+	s := apply(t, network(""), WithUserNamespace(ids, 0, "/"))
 	must.Eq(t, []specs.LinuxIDMapping{{ContainerID: 0, HostID: 100000, Size: 65536}}, s.Linux.UIDMappings)
 	must.Eq(t, s.Linux.UIDMappings, s.Linux.GIDMappings)
-	must.True(t, namespacesOf(s)[specs.UserNamespace])
+	must.SliceContainsFunc(t, s.Linux.Namespaces, specs.UserNamespace,
+		func(n specs.LinuxNamespace, kind specs.LinuxNamespaceType) bool { return n.Type == kind })
 	must.Eq(t, sysfs, s.Mounts[0])
 
-	s = apply(t, specOption(network("/run/netns/x")), withUserNamespace(ids, "", &Config{}))
+	s = apply(t, network("/run/netns/x"), WithUserNamespace(ids, 0, "/"))
 	must.Eq(t, "bind", s.Mounts[0].Type)
 	must.SliceContains(t, s.Mounts[0].Options, "ro")
 
 	// A user that Nomad made up is itself.
-	s = apply(t, withUserNamespace(ids, "nomad-80123", &Config{DynamicWorkloadUsers: true}))
+	s = apply(t, WithUserNamespace(ids, 80123, "/"))
 	must.Eq(t, specs.LinuxIDMapping{ContainerID: 80123, HostID: 80123, Size: 1}, s.Linux.UIDMappings[1])
-	s = apply(t, withUserNamespace(ids, "nomad-100001", &Config{DynamicWorkloadUsers: true}))
+	s = apply(t, WithUserNamespace(ids, 100001, "/"))
 	must.Len(t, 1, s.Linux.UIDMappings)
 
-	s = apply(t, withUserNamespace(nil, "", &Config{}))
-	must.Len(t, 0, s.Linux.Namespaces)
 }
 
 func TestBindDevices(t *testing.T) {
 	zero := specs.LinuxDevice{Type: "c", Major: 1, Minor: 5}
 	named := func(path string) specs.LinuxDevice { d := zero; d.Path = path; return d }
-	s := &Spec{Linux: &specs.Linux{Devices: []specs.LinuxDevice{named("/dev/zero"), named("/dev/null"), named("/dev/none")}}}
+	s := &specs.Spec{Linux: &specs.Linux{Devices: []specs.LinuxDevice{named("/dev/zero"), named("/dev/null"), named("/dev/none")}}}
 	must.NoError(t, bindDevices(s, "/"))
 	must.Eq(t, []specs.LinuxDevice{named("/dev/zero")}, s.Linux.Devices)
 	must.Len(t, 2, s.Mounts)
@@ -134,12 +140,12 @@ func TestBindDevices(t *testing.T) {
 
 // A driver may have its nodes in a directory of its own, with other permissions than those in /dev.
 func TestBindDevices_OfTheDriver(t *testing.T) {
-	requireNode(t) // Only root may make nodes.
+	mounttest.RequireRoot(t) // Only root may make nodes.
 	root := t.TempDir()
 	must.NoError(t, os.Mkdir(filepath.Join(root, "dev"), 0o755))
 	node := filepath.Join(root, "dev/nvidia7")
 	must.NoError(t, unix.Mknod(node, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))))
-	s := &Spec{Linux: &specs.Linux{Devices: []specs.LinuxDevice{{Path: "/dev/nvidia7", Type: "c", Major: 1, Minor: 3}}}}
+	s := &specs.Spec{Linux: &specs.Linux{Devices: []specs.LinuxDevice{{Path: "/dev/nvidia7", Type: "c", Major: 1, Minor: 3}}}}
 	must.NoError(t, bindDevices(s, root))
 	must.Eq(t, node, s.Mounts[0].Source)
 }
@@ -151,7 +157,8 @@ func TestKeepLockedFlags(t *testing.T) {
 		{Type: "bind", Source: "/proc/version", Options: []string{"rw"}},
 		{Type: "bind", Source: "/no/such/file", Options: []string{"ro"}},
 	}
-	s := apply(t, specOption(func(s *Spec) error { s.Mounts = mounts; keepLockedFlags(s); return nil }))
+	s := &specs.Spec{Mounts: mounts}
+	keepLockedFlags(s)
 	flags := map[bool][]string{true: {"nodev", "noexec", "nosuid", "ro"}, false: {"nosuid", "ro"}}
 	var stat syscall.Statfs_t
 	must.NoError(t, syscall.Statfs("/proc/version", &stat))
@@ -161,7 +168,7 @@ func TestKeepLockedFlags(t *testing.T) {
 }
 
 func TestHandOver(t *testing.T) {
-	requireNode(t) // Only root may give files away.
+	mounttest.RequireRoot(t) // Only root may give files away.
 	dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "shadow")
 	touch(t, outside)
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -175,7 +182,7 @@ func TestHandOver(t *testing.T) {
 	must.NoError(t, os.Symlink(outside, at("link")))
 	must.NoError(t, os.Link(at("twice"), at("d/again")))
 
-	must.NoError(t, handOver(dir, idRange{100000, 3 * idsPerContainer}, idRange{165536, idsPerContainer}))
+	must.NoError(t, handOver(dir, Range{100000, 3 * PerContainer}, Range{165536, PerContainer}))
 	for name, want := range map[string][2]uint32{
 		".": {165536, 165536}, "root": {165536, 165536}, "d": {165536, 165536}, "d/e/app": {166536, 167536},
 		"earlier": {165543, 165544}, "nomads": {80123, 80123}, "link": {165536, 165536},
@@ -194,38 +201,30 @@ func ownerOf(t *testing.T, file string) [2]uint32 {
 	return [2]uint32{stat.Uid, stat.Gid}
 }
 
-func TestDynamicUser(t *testing.T) {
-	on, off := &Config{DynamicWorkloadUsers: true}, &Config{}
-	id, ok := on.dynamicUser("nomad-80123")
-	must.True(t, ok)
-	must.Eq(t, 80123, id)
-	_, ok = off.dynamicUser("nomad-80123")
-	must.False(t, ok)
-	for _, name := range []string{"", "nomad", "nomad-", "nomad-x", "nomad--1", "nomad-2147483648", "app", "80123"} {
-		_, ok := on.dynamicUser(name)
-		must.False(t, ok, must.Sprint(name))
-	}
-	d := &Driver{config: *on}
-	s := apply(t, d.withTaskUser("nomad-80123", "app", "image"))
-	must.Eq(t, []uint32{80123, 80123}, []uint32{s.Process.User.UID, s.Process.User.GID})
-
-	capabilities, err := d.Capabilities()
-	must.NoError(t, err)
-	must.True(t, capabilities.DynamicWorkloadUsers)
-	capabilities, err = (&Driver{}).Capabilities()
-	must.NoError(t, err)
-	must.False(t, capabilities.DynamicWorkloadUsers)
-}
-
 func TestOwnDirs(t *testing.T) {
 	cfg := &drivers.TaskConfig{Name: "web", AllocDir: "/allocs/a"}
 	must.Eq(t, []string{"/allocs/a/web/local", "/allocs/a/web/secrets"}, ownDirs(cfg))
 }
 
 func TestHostID(t *testing.T) {
-	mappings := append(idRange{231072, idsPerContainer}.mappings(), specs.LinuxIDMapping{ContainerID: 80123, HostID: 80123, Size: 1})
+	mappings := append(Range{231072, PerContainer}.Mappings(), specs.LinuxIDMapping{ContainerID: 80123, HostID: 80123, Size: 1})
 	for id, want := range map[uint32]uint32{0: 231072, 1000: 232072, 65535: 296607, 65536: 0, 80122: 0, 80123: 80123, 80124: 0} {
 		must.Eq(t, want, hostID(mappings, id), must.Sprint(id))
 	}
 	must.Eq(t, uint32(0), hostID(nil, 5))
+}
+
+// apply applies options to an empty spec.
+func apply(t *testing.T, opts ...oci.SpecOpts) *specs.Spec {
+	t.Helper()
+	s := &specs.Spec{Linux: &specs.Linux{}}
+	for _, opt := range opts {
+		must.NoError(t, opt(t.Context(), nil, nil, s))
+	}
+	return s
+}
+
+func touch(t *testing.T, file string) {
+	t.Helper()
+	must.NoError(t, os.WriteFile(file, nil, 0o644))
 }

@@ -1,4 +1,4 @@
-package driver
+package userns
 
 import (
 	"errors"
@@ -13,19 +13,12 @@ import (
 	"github.com/tranche-gpu/tranche/driver/storage"
 )
 
-// handOverTaskDirs gives what is in the task's own directories, local and secrets, to the container's IDs: a file of
-// root's becomes its root's. What an earlier run of the task left there under other IDs follows. The alloc directory
-// is left as it is, since the group's other tasks use it too; Nomad lets everybody write there.
-func (d *Driver) handOverTaskDirs(s *startup) error {
-	if s.hostIDs == nil {
-		return nil
-	}
-	all, err := d.config.usernsRange(subIDs)
-	if err != nil {
-		return err
-	}
-	for _, dir := range ownDirs(s.cfg) {
-		if err := handOver(dir, all, *s.hostIDs); err != nil {
+// HandOver gives what is in the task's own directories, local and secrets, to the container's IDs, a part of all: a file of
+// root's becomes its root's. What an earlier run of the task left there under other IDs follows. The alloc directory is left
+// as it is, since the group's other tasks use it too; Nomad lets everybody write there.
+func HandOver(cfg *drivers.TaskConfig, all, ids Range) error {
+	for _, dir := range ownDirs(cfg) {
+		if err := handOver(dir, all, ids); err != nil {
 			return fmt.Errorf("give the task's directory %s to the IDs of its user namespace: %w", dir, err)
 		}
 	}
@@ -50,7 +43,7 @@ func isDir(path string) bool {
 // handOver changes the owners of everything in dir. Names in it are the task's to choose, and an attacker would put
 // links there, to have the host's files given to him: links are changed themselves and never followed, a file with
 // further names is left alone, since one of them may lie elsewhere, and so is what is mounted there.
-func handOver(dir string, all, to idRange) error {
+func handOver(dir string, all, to Range) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
@@ -91,12 +84,12 @@ func handOver(dir string, all, to idRange) error {
 
 // hostID is what an owner becomes: an ID as images and jobspecs know it, or one of an earlier run's range, becomes that
 // of the range. Others are the host's own, and stay.
-func (r idRange) hostID(id uint32, all idRange) uint32 {
-	switch offset := uint64(id) - all.first; {
-	case id < idsPerContainer:
-		return uint32(r.first + uint64(id))
-	case uint64(id) >= all.first && offset < all.count:
-		return uint32(r.first + offset%idsPerContainer)
+func (r Range) hostID(id uint32, all Range) uint32 {
+	switch offset := uint64(id) - all.First; {
+	case id < PerContainer:
+		return uint32(r.First + uint64(id))
+	case uint64(id) >= all.First && offset < all.Count:
+		return uint32(r.First + offset%PerContainer)
 	}
 	return id
 }
