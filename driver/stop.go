@@ -249,16 +249,6 @@ func (d *Driver) removeWhenBack(id string, remove func(context.Context, string) 
 	}
 }
 
-// pause waits, and says whether the driver still runs then.
-func (d *Driver) pause(pause time.Duration) bool {
-	select {
-	case <-time.After(pause):
-		return true
-	case <-d.ctx.Done():
-		return false
-	}
-}
-
 // destroyUnknown removes the container of a task that this plugin process could not recover.
 func (d *Driver) destroyUnknown(taskID string) error {
 	ctx, cancel := d.client.Call()

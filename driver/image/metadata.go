@@ -75,7 +75,7 @@ func isMetadata(mediaType string) bool {
 	return images.IsManifestType(mediaType) || images.IsIndexType(mediaType) || images.IsConfigType(mediaType)
 }
 
-// errTooLarge is the error of an image that nobody made to be run.
+// errTooLarge is the error of an image that was not made to be run.
 var errTooLarge = fmt.Errorf("a manifest or configuration of an image must not have more than %s", byteSize(MaxMetadataBytes))
 
 // pieceReader is a blob that does not say that it is a manifest or a configuration. An image can call anything a layer:

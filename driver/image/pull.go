@@ -26,7 +26,7 @@ import (
 	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
-// pullLeaseLife is after what time containerd drops what a pull has fetched if nobody did. No pull takes so long.
+// pullLeaseLife is after what time containerd removes what a pull has fetched if the driver has not. No pull takes so long.
 const pullLeaseLife = 24 * time.Hour
 
 // pull fetches the image from its registry and unpacks it, and reports its progress to the tasks that wait. When it fails,
@@ -158,7 +158,7 @@ func (s *Store) dropDeadPulls() error {
 	return nil
 }
 
-// pullLabels are the labels for the image's record: a record that somebody else made keeps its own, so that we never
+// pullLabels are the labels for the image's record: a record that another program made keeps its own, so that we never
 // take it for ours.
 func (s *Store) pullLabels(ctx context.Context, source imageSource) (map[string]string, error) {
 	record, err := s.client.ImageService().Get(ctx, source.reference)

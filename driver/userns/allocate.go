@@ -28,7 +28,7 @@ func (r Range) overlaps(other Range) bool {
 	return r.First < other.First+other.Count && other.First < r.First+r.Count
 }
 
-// mappings map the IDs of a container from 0 on to the range.
+// Mappings map the IDs of a container from 0 on to the range.
 func (r Range) Mappings() []specs.LinuxIDMapping {
 	return []specs.LinuxIDMapping{{ContainerID: 0, HostID: uint32(r.First), Size: uint32(r.Count)}}
 }

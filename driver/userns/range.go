@@ -54,7 +54,7 @@ func ParseRange(given string) (Range, error) {
 	return r, r.check(option)
 }
 
-// check makes sure that containers can be given IDs of the range, and none that somebody on the host may have.
+// check makes sure that containers can be given IDs of the range, and none that users of the host may have.
 func (r Range) check(what string) error {
 	switch {
 	case r.First < PerContainer:
