@@ -63,7 +63,7 @@ type Driver struct {
 	removals keylock.Locks
 	agents   agents
 	empty    emptyCgroups
-	health   gpuHealth
+	health   *gpuHealth
 	// began is when this plugin process did; startPatience is how long a start waits for containerd, killWait how long a
 	// process may take to end after SIGKILL.
 	began         time.Time
@@ -95,7 +95,6 @@ func New(ctx context.Context, logger hclog.Logger) *Driver {
 		startPatience: startPatience,
 		killWait:      killWait,
 		creations:     semaphore.NewWeighted(int64(creationsPerCPU * runtime.NumCPU())),
-		health:        gpuHealth{tasks: make(chan struct{}, 1)},
 	}
 }
 
@@ -171,6 +170,7 @@ func (d *Driver) connect(config Config) error {
 	blobs.Store = proxy.NewContentStore(connected.Conn())
 	d.config, d.client = config, connected
 	d.grants = &grants{config: config.runtimeConfig(), logger: d.logger, refreshPeriod: claimRefreshPeriod}
+	d.health = d.newGPUHealth()
 	d.images = d.newImages()
 	d.hostIDs = userns.NewAllocator(d.client)
 	d.mounts = d.newStorage()

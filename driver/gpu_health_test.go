@@ -35,6 +35,7 @@ func newHealthNode(t *testing.T) *healthNode {
 	var err error
 	n.client, err = client.New(n.ctx, client.Config{Address: filepath.Join(n.runDir, "none.sock")})
 	must.NoError(t, err)
+	n.health = n.newGPUHealth()
 	n.ledger, err = n.grants.open()
 	must.NoError(t, err)
 	n.events, err = n.TaskEvents(t.Context())
@@ -56,7 +57,7 @@ func (n *healthNode) start(taskID string, gpus ...string) *taskHandle {
 	}
 	h := newTaskHandle(n.Driver, cfg, taskState{})
 	n.tasks.put(h)
-	n.watchHealthOf(h)
+	n.health.add(h)
 	return h
 }
 

@@ -55,7 +55,7 @@ func (h *taskHandle) nomadHandle() (*drivers.TaskHandle, error) {
 func (d *Driver) adopt(h *taskHandle) {
 	d.tasks.put(h)
 	d.client.Go(func() { h.awaitExit(d.client.Context()) })
-	d.watchHealthOf(h)
+	d.health.add(h)
 }
 
 // load returns the task in containerd.
