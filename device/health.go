@@ -38,7 +38,7 @@ func (n *node) takeIn(event nvml.Event) {
 	verdict := nvml.VerdictOn(event.Xid)
 	log := n.logger.With("gpu", event.UUID, "xid", event.Xid, "meaning", verdict.Meaning)
 	switch {
-	case verdict.Unfit():
+	case verdict.Unhealthy():
 		log.Error("the GPU reports an error after which it is not fit for work")
 		n.xids.mark(event.UUID, xidMark{n.now(), fmt.Sprintf("Xid %d: %s", event.Xid, verdict.Meaning)})
 	case verdict.Kind == nvml.XidUnknown:
@@ -125,7 +125,7 @@ func (n *node) warn(g nvml.GPU, health *nvml.Health) {
 // themselves when it has recovered; of older ones, a GPU that was away and came
 // back is taken to have been reset.
 func (n *node) condition(uuid string, health *nvml.Health) string {
-	if unfit := health.Unfit(); unfit != "" {
+	if unfit := health.Problem(); unfit != "" {
 		if mark, marked := n.xids.of(uuid); marked {
 			return mark.text + "; " + unfit
 		}

@@ -54,7 +54,7 @@ func TestMeasure_noDriver(t *testing.T) {
 	root := t.TempDir()
 	_, err := Measure(t.Context(), root, simtest.H200UUID0)
 	must.ErrorContains(t, err, "measure a CUDA context on "+simtest.H200UUID0+": exit status 1: "+
-		"no NVIDIA driver to talk to: no libnvidia-ml.so.1 in the driver root "+root)
+		"no NVIDIA driver: no libnvidia-ml.so.1 in the driver root "+root)
 }
 
 func TestMeasure_mainWithoutChild(t *testing.T) {

@@ -29,7 +29,7 @@ func (m ComputeMode) String() string {
 	return "Exclusive_Thread"
 }
 
-func askComputeMode(device gonvml.Device, h *Health) gonvml.Return {
+func queryComputeMode(device gonvml.Device, h *Health) gonvml.Return {
 	mode, ret := device.GetComputeMode()
 	if ret == gonvml.SUCCESS {
 		m := ComputeMode(mode)

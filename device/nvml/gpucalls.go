@@ -10,43 +10,42 @@ import (
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// gpuCalls are calls that ask single GPUs, one at a time for each GPU. They are
-// made without the turn, so that a GPU that does not answer keeps nobody from
-// asking the others. A session does not end while there are any. Its zero value
-// is ready.
+// gpuCalls are queries of single GPUs, one at a time for each GPU. They are made without Library.callLock, so that a GPU
+// that does not answer does not block queries of the others. A session does not end while one is running. The zero value
+// is ready to use.
 type gpuCalls struct {
 	mu sync.Mutex
-	// lanes hold a token each while their GPU is asked.
-	lanes map[string]chan struct{}
-	// handles are those of the GPUs that were asked in this session.
+	// locks hold a token each while their GPU is queried.
+	locks map[string]chan struct{}
+	// handles are those of the GPUs that were queried in this session.
 	handles map[string]gonvml.Device
-	// underWay counts calls; drained is closed when there are none any more.
-	underWay int
-	drained  chan struct{}
-	// symbols tells of which functions the library has.
+	// running counts calls; drained is closed when the last one has ended.
+	running int
+	drained chan struct{}
+	// symbols says which functions the library has.
 	symbols map[string]bool
 }
 
-// errStillAsked says that a session can't be ended.
-var errStillAsked = errors.New("an NVML call about a GPU has not returned, and the session cannot end before it does")
+// errCallRunning says that a session cannot be ended.
+var errCallRunning = errors.New("an NVML call about a GPU has not returned, and the session cannot end before it does")
 
-// askGPU asks questions of the GPU with this UUID.
-func askGPU[T any](ctx context.Context, l *Library, uuid string, questions []question[T]) (*T, error) {
-	lane := l.gpuCalls.lane(uuid)
+// queryGPU queries the GPU with this UUID.
+func queryGPU[T any](ctx context.Context, l *Library, uuid string, queries []query[T]) (*T, error) {
+	lock := l.gpuCalls.lock(uuid)
 	select {
-	case lane <- struct{}{}:
+	case lock <- struct{}{}:
 	case <-ctx.Done():
 		return nil, fmt.Errorf("NVML is still busy with an earlier call about %s: %w", uuid, ctx.Err())
 	}
 	device, err := l.enter(ctx, uuid)
 	if err != nil {
-		<-lane
+		<-lock
 		return nil, err
 	}
 	return wait(ctx, func() (*T, error) {
-		defer func() { <-lane }()
+		defer func() { <-lock }()
 		answer := new(T)
-		err := askAll(l, device, uuid, questions, answer)
+		err := queryAll(l, device, uuid, queries, answer)
 		l.gpuCalls.leave(uuid, err)
 		if err != nil {
 			return nil, err
@@ -55,7 +54,7 @@ func askGPU[T any](ctx context.Context, l *Library, uuid string, questions []que
 	})
 }
 
-// enter returns the handle of a GPU for a call, after which the caller leaves.
+// enter returns the handle of a GPU for a call, after which the caller calls gpuCalls.leave.
 func (l *Library) enter(ctx context.Context, uuid string) (gonvml.Device, error) {
 	for {
 		if device := l.gpuCalls.enter(uuid); device != nil {
@@ -64,7 +63,7 @@ func (l *Library) enter(ctx context.Context, uuid string) (gonvml.Device, error)
 		_, err := call(ctx, l, func() (struct{}, error) {
 			device, err := l.find(uuid)
 			if err == nil {
-				l.gpuCalls.keep(uuid, device)
+				l.gpuCalls.setHandle(uuid, device)
 			}
 			return struct{}{}, err
 		})
@@ -74,20 +73,20 @@ func (l *Library) enter(ctx context.Context, uuid string) (gonvml.Device, error)
 	}
 }
 
-func (c *gpuCalls) lane(uuid string) chan struct{} {
+func (c *gpuCalls) lock(uuid string) chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.lanes == nil {
-		c.lanes = make(map[string]chan struct{})
+	if c.locks == nil {
+		c.locks = make(map[string]chan struct{})
 	}
-	if c.lanes[uuid] == nil {
-		c.lanes[uuid] = make(chan struct{}, 1)
+	if c.locks[uuid] == nil {
+		c.locks[uuid] = make(chan struct{}, 1)
 	}
-	return c.lanes[uuid]
+	return c.locks[uuid]
 }
 
-// keep notes a handle of this session. The caller has the library's turn.
-func (c *gpuCalls) keep(uuid string, device gonvml.Device) {
+// setHandle records a handle of this session. The caller holds Library.callLock.
+func (c *gpuCalls) setHandle(uuid string, device gonvml.Device) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.handles == nil {
@@ -96,44 +95,43 @@ func (c *gpuCalls) keep(uuid string, device gonvml.Device) {
 	c.handles[uuid] = device
 }
 
-// enter begins a call; nil if there is no handle for it.
+// enter begins a call and returns the handle for it; nil if there is none.
 func (c *gpuCalls) enter(uuid string) gonvml.Device {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	device := c.handles[uuid]
 	if device != nil {
-		c.underWay++
+		c.running++
 	}
 	return device
 }
 
-// leave ends a call. After an error the GPU is looked up anew.
+// leave ends a call. After an error the GPU's handle is looked up again.
 func (c *gpuCalls) leave(uuid string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
 		delete(c.handles, uuid)
 	}
-	if c.underWay--; c.underWay == 0 && c.drained != nil {
+	if c.running--; c.running == 0 && c.drained != nil {
 		close(c.drained)
 		c.drained = nil
 	}
 }
 
-// forgetHandles has all GPUs looked up anew.
-func (c *gpuCalls) forgetHandles() {
+// clearHandles has the handles of all GPUs looked up again.
+func (c *gpuCalls) clearHandles() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.handles = nil
 }
 
-// end waits until no call is under way, for the session to end. The caller has
-// the library's turn, so that none begins afterwards. The error is
-// errStillAsked where one does not return.
+// end waits until no call is running, so that the session can end. The caller holds Library.callLock, so that none begins
+// afterwards. The error is errCallRunning if one does not return.
 func (c *gpuCalls) end() error {
 	c.mu.Lock()
 	c.handles = nil
-	if c.underWay == 0 {
+	if c.running == 0 {
 		c.mu.Unlock()
 		return nil
 	}
@@ -146,23 +144,23 @@ func (c *gpuCalls) end() error {
 	case <-drained:
 		return nil
 	case <-time.After(waitGrace):
-		return errStillAsked
+		return errCallRunning
 	}
 }
 
-func (c *gpuCalls) forgetSymbols() {
+func (c *gpuCalls) clearSymbols() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.symbols = make(map[string]bool)
 }
 
-// hasAll tells whether the library has all of these functions; look asks it.
-func (c *gpuCalls) hasAll(symbols []string, look func(symbol string) bool) bool {
+// hasAll reports whether the library has all of these functions, by the function lookUp.
+func (c *gpuCalls) hasAll(symbols []string, lookUp func(symbol string) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, symbol := range symbols {
-		if _, asked := c.symbols[symbol]; !asked {
-			c.symbols[symbol] = look(symbol)
+		if _, known := c.symbols[symbol]; !known {
+			c.symbols[symbol] = lookUp(symbol)
 		}
 		if !c.symbols[symbol] {
 			return false

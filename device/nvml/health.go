@@ -87,9 +87,9 @@ func (a RecoveryAction) String() string {
 	return fmt.Sprintf("recovery action %d", int(a))
 }
 
-// Unfit is why no work should be given to the GPU, empty if some can. What
-// damage a single error did is told by an Xid, not here.
-func (h *Health) Unfit() string {
+// Problem returns why the GPU is unhealthy; empty if it is not. The damage of a single error is reported by an Xid, not
+// here.
+func (h *Health) Problem() string {
 	switch {
 	case h.Rows != nil && h.Rows.Failed:
 		return "a row of its memory could not be remapped: have the GPU replaced"
@@ -114,22 +114,22 @@ func (h *Health) Warnings() []string {
 	return warnings
 }
 
-var healthQuestions = []question[Health]{
-	{"remapped rows", "nvmlDeviceGetRemappedRows", askRows},
-	{"spare rows", "nvmlDeviceGetRowRemapperHistogram", askSpareRows},
-	{"retired pages", "nvmlDeviceGetRetiredPages", askPages},
-	{"pages to be retired", "nvmlDeviceGetRetiredPagesPendingStatus", askPendingPages},
-	{"uncorrected ECC errors", "nvmlDeviceGetTotalEccErrors", askUncorrected},
-	{"recovery action", "nvmlDeviceGetFieldValues", askRecovery},
-	{"compute mode", "nvmlDeviceGetComputeMode", askComputeMode},
+var healthQueries = []query[Health]{
+	{"remapped rows", "nvmlDeviceGetRemappedRows", queryRows},
+	{"spare rows", "nvmlDeviceGetRowRemapperHistogram", querySpareRows},
+	{"retired pages", "nvmlDeviceGetRetiredPages", queryPages},
+	{"pages to be retired", "nvmlDeviceGetRetiredPagesPendingStatus", queryPendingPages},
+	{"uncorrected ECC errors", "nvmlDeviceGetTotalEccErrors", queryUncorrected},
+	{"recovery action", "nvmlDeviceGetFieldValues", queryRecovery},
+	{"compute mode", "nvmlDeviceGetComputeMode", queryComputeMode},
 }
 
 // Health implements Interface.
 func (l *Library) Health(ctx context.Context, uuid string) (*Health, error) {
-	return askGPU(ctx, l, uuid, healthQuestions)
+	return queryGPU(ctx, l, uuid, healthQueries)
 }
 
-func askRows(device gonvml.Device, h *Health) gonvml.Return {
+func queryRows(device gonvml.Device, h *Health) gonvml.Return {
 	correctable, uncorrectable, pending, failed, ret := device.GetRemappedRows()
 	if ret == gonvml.SUCCESS {
 		h.Rows = &RemappedRows{Correctable: correctable, Uncorrectable: uncorrectable, Pending: pending, Failed: failed}
@@ -137,15 +137,15 @@ func askRows(device gonvml.Device, h *Health) gonvml.Return {
 	return ret
 }
 
-func askSpareRows(device gonvml.Device, h *Health) gonvml.Return {
+func querySpareRows(device gonvml.Device, h *Health) gonvml.Return {
 	if h.Rows == nil {
 		return gonvml.SUCCESS
 	}
 	banks, ret := device.GetRowRemapperHistogram()
-	return told(banks.None, ret).into(&h.Rows.BanksWithoutSpares)
+	return number(banks.None, ret).into(&h.Rows.BanksWithoutSpares)
 }
 
-func askPages(device gonvml.Device, h *Health) gonvml.Return {
+func queryPages(device gonvml.Device, h *Health) gonvml.Return {
 	correctable, ret := device.GetRetiredPages(gonvml.PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS)
 	if ret != gonvml.SUCCESS {
 		return ret
@@ -157,7 +157,7 @@ func askPages(device gonvml.Device, h *Health) gonvml.Return {
 	return ret
 }
 
-func askPendingPages(device gonvml.Device, h *Health) gonvml.Return {
+func queryPendingPages(device gonvml.Device, h *Health) gonvml.Return {
 	if h.Pages == nil {
 		return gonvml.SUCCESS
 	}
@@ -166,18 +166,18 @@ func askPendingPages(device gonvml.Device, h *Health) gonvml.Return {
 	return ret
 }
 
-func askUncorrected(device gonvml.Device, h *Health) gonvml.Return {
+func queryUncorrected(device gonvml.Device, h *Health) gonvml.Return {
 	var errors UncorrectedErrors
-	ret := told(device.GetTotalEccErrors(gonvml.MEMORY_ERROR_TYPE_UNCORRECTED, gonvml.VOLATILE_ECC)).into(&errors.Volatile)
+	ret := number(device.GetTotalEccErrors(gonvml.MEMORY_ERROR_TYPE_UNCORRECTED, gonvml.VOLATILE_ECC)).into(&errors.Volatile)
 	if ret != gonvml.SUCCESS {
 		return ret
 	}
 	h.Uncorrected = &errors
-	return told(device.GetTotalEccErrors(gonvml.MEMORY_ERROR_TYPE_UNCORRECTED, gonvml.AGGREGATE_ECC)).into(&errors.Aggregate)
+	return number(device.GetTotalEccErrors(gonvml.MEMORY_ERROR_TYPE_UNCORRECTED, gonvml.AGGREGATE_ECC)).into(&errors.Aggregate)
 }
 
-// askRecovery asks for a field, whose own answer is beside the call's.
-func askRecovery(device gonvml.Device, h *Health) gonvml.Return {
+// queryRecovery asks for a field, whose own answer is beside the call's.
+func queryRecovery(device gonvml.Device, h *Health) gonvml.Return {
 	fields := []gonvml.FieldValue{{FieldId: gonvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
 	if ret := device.GetFieldValues(fields); ret != gonvml.SUCCESS {
 		return ret

@@ -16,14 +16,13 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/driverroot"
 )
 
-// restartInterval is how often a session with the driver is begun anew while it,
-// or a GPU, doesn't answer. NVML notices a GPU's return only then; but beginning
-// takes seconds on a node whose driver isn't kept loaded, and may start a
+// restartInterval is how often a new session with the driver is begun while it, or a GPU, does not answer. NVML notices a
+// GPU's return only then; but beginning a session takes seconds on a node whose driver is not kept loaded, and may start a
 // program that tries to load it.
 const restartInterval = 5 * time.Second
 
-// requiredSymbols are what this package calls and go-nvml binds on first use: a
-// library without one of them would end the process at that call.
+// requiredSymbols are the functions that this package always calls. go-nvml binds them on first use: in a library without
+// one of them, that call would end the process.
 var requiredSymbols = []string{
 	"nvmlInit_v2", "nvmlShutdown", "nvmlErrorString",
 	"nvmlSystemGetDriverVersion", "nvmlSystemGetCudaDriverVersion",
@@ -32,21 +31,19 @@ var requiredSymbols = []string{
 	"nvmlDeviceGetCudaComputeCapability", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates",
 }
 
-// Library is the NVML of one driver root. It may be used by many goroutines;
-// calls into the driver are made one at a time, but for questions to single
-// GPUs: see gpuCalls.
+// Library is the NVML of one driver root. It may be used by many goroutines. Calls into the driver are made one at a time,
+// except queries of single GPUs: see gpuCalls.
 type Library struct {
 	driverRoot string
 	load       func(path string) (gonvml.Interface, error)
 	now        func() time.Time
 
-	// turn holds a token while a call is in the driver. What follows belongs to
-	// the holder. It is no mutex because a caller must be able to give up
-	// waiting for a call that never returns.
-	turn    chan struct{}
-	lib     gonvml.Interface
-	started bool
-	// had is whether there ever was a session.
+	// callLock holds a token while a call is in the driver. It protects the fields up to listed. It is no mutex because a
+	// caller must be able to stop waiting for a call that never returns.
+	callLock chan struct{}
+	lib      gonvml.Interface
+	started  bool
+	// had is whether there was a session before.
 	had      bool
 	startAt  time.Time
 	restart  bool
@@ -56,31 +53,30 @@ type Library struct {
 	// listed are the GPUs that the kernel module listed when the session began.
 	listed []string
 
-	// waiting holds a token while NVML waits for events, and while the session
-	// ends or begins. It is taken after turn.
+	// waiting holds a token while NVML waits for events, and while the session ends or begins. It is taken after callLock.
 	waiting chan struct{}
-	// events is where the session's events arrive; nil if nobody asked for them.
+	// events receives the session's events; nil without a receiver.
 	events atomic.Pointer[eventSet]
-	// begun gets a token when a session has begun.
+	// begun receives a value when a session has begun.
 	begun chan struct{}
 
 	gpuCalls gpuCalls
 }
 
-// New returns the NVML of a driver root. The library is looked for when it is
-// first needed, and again until it is there.
+// New returns the NVML of a driver root. The library is loaded when it is first needed; until it is found, each call
+// searches again.
 func New(driverRoot string) *Library {
 	return &Library{
 		driverRoot: driverRoot,
 		load:       loadLibrary,
 		now:        time.Now,
-		turn:       make(chan struct{}, 1),
+		callLock:   make(chan struct{}, 1),
 		waiting:    make(chan struct{}, 1),
 		begun:      make(chan struct{}, 1),
 	}
 }
 
-// NewWith returns an NVML that is there already, such as one that a test made.
+// NewWith returns the NVML of a library that is loaded already, such as the mock of a test.
 func NewWith(lib gonvml.Interface) *Library {
 	l := New("/")
 	l.lib = lib
@@ -100,7 +96,7 @@ func (l *Library) Read(ctx context.Context) (*Node, error) {
 			return nil, err
 		}
 		l.keepTraits(node.GPUs)
-		// A session has the GPUs that were there when it began.
+		// A session knows only the GPUs that were present when it began.
 		l.restart = len(node.Failed) > 0 || !slices.Equal(l.listed, l.listGPUs())
 		return node, nil
 	})
@@ -137,23 +133,22 @@ func (l *Library) Close(ctx context.Context) error {
 	return err
 }
 
-// call makes one call into the driver, and stops waiting for it when the
-// context ends. A call that is stuck keeps its turn, so that no more than one
-// goroutine ever hangs in the driver.
+// call makes one call into the driver, and stops waiting for it when the context ends. A call that hangs keeps callLock, so
+// that at most one goroutine hangs in the driver.
 func call[T any](ctx context.Context, l *Library, fn func() (T, error)) (T, error) {
 	var none T
 	select {
-	case l.turn <- struct{}{}:
+	case l.callLock <- struct{}{}:
 	case <-ctx.Done():
 		return none, fmt.Errorf("NVML is still busy with an earlier call: %w", ctx.Err())
 	}
 	return wait(ctx, func() (T, error) {
-		defer func() { <-l.turn }()
+		defer func() { <-l.callLock }()
 		return fn()
 	})
 }
 
-// wait waits for a call until the context ends. The call goes on then.
+// wait waits for a call until the context ends. The call itself is not cancelled.
 func wait[T any](ctx context.Context, fn func() (T, error)) (T, error) {
 	type result struct {
 		value T
@@ -176,9 +171,9 @@ func wait[T any](ctx context.Context, fn func() (T, error)) (T, error) {
 // start makes sure that there is a session with the driver.
 func (l *Library) start() error {
 	if l.started && l.restart && l.now().Sub(l.startAt) >= restartInterval {
-		// Whether the old session ended well doesn't matter to the new one.
-		if err := l.stop(); errors.Is(err, errStillWaiting) || errors.Is(err, errStillAsked) {
-			l.startAt = l.now() // the old one has to do, for a while
+		// The outcome of ending the old session does not matter to the new one.
+		if err := l.stop(); errors.Is(err, errStillWaiting) || errors.Is(err, errCallRunning) {
+			l.startAt = l.now() // the old one is kept for a while
 		}
 	}
 	if l.started {
@@ -198,23 +193,21 @@ func (l *Library) start() error {
 	}
 	l.started, l.had, l.restart = true, true, false
 	l.uuids = make(map[int]string)
-	l.gpuCalls.forgetSymbols()
+	l.gpuCalls.clearSymbols()
 	l.listed = l.listGPUs()
 	select {
 	case l.begun <- struct{}{}:
-	default: // whoever waits is told already
+	default: // a value is waiting already
 	}
 	return nil
 }
 
-// has tells whether the library has all of these functions. It knows as long as
-// there is a session only.
+// has reports whether the library has all of these functions. It may be called only during a session.
 func (l *Library) has(symbols ...string) bool {
 	return l.gpuCalls.hasAll(symbols, func(symbol string) bool { return l.lib.Extensions().LookupSymbol(symbol) == nil })
 }
 
-// listGPUs are the bus IDs of the GPUs that the kernel module has, as far as it
-// tells here.
+// listGPUs returns the bus IDs of the GPUs that the kernel module lists in /proc; nil if there is no such list.
 func (l *Library) listGPUs() []string {
 	for _, root := range []string{l.driverRoot, "/"} {
 		entries, err := os.ReadDir(filepath.Join(root, "proc/driver/nvidia/gpus"))
@@ -230,7 +223,7 @@ func (l *Library) listGPUs() []string {
 	return nil
 }
 
-// begin asks the driver for a session.
+// begin begins a session with the driver.
 func (l *Library) begin() error {
 	switch ret := l.lib.Init(); ret {
 	case gonvml.SUCCESS:
@@ -245,8 +238,8 @@ func (l *Library) begin() error {
 	}
 }
 
-// mismatch says what to do where the library and the kernel module are of
-// different versions. A library stays loaded as long as the process lives.
+// mismatch returns what to do if the library and the kernel module have different versions. A library stays loaded until
+// the process ends.
 func (l *Library) mismatch() string {
 	if l.had {
 		return "the driver was replaced while this process had the old library loaded: restart it (of the device plugin, " +
@@ -256,7 +249,7 @@ func (l *Library) mismatch() string {
 		"driver: restart the node, or have nothing use the GPUs and load the module anew"
 }
 
-// stop ends the session with the driver.
+// stop ends the session with the driver, if there is one.
 func (l *Library) stop() error {
 	if !l.started {
 		return nil
@@ -290,8 +283,8 @@ func (l *Library) findLibrary() error {
 	return nil
 }
 
-// loadLibrary opens the library for good: go-nvml's functions are bound to it
-// by the dynamic linker, so that it must never be unloaded.
+// loadLibrary loads the library permanently: the dynamic linker binds go-nvml's functions to it, so that it must never be
+// unloaded.
 func loadLibrary(path string) (gonvml.Interface, error) {
 	library := dl.New(path, dl.RTLD_LAZY|dl.RTLD_GLOBAL|dl.RTLD_NODELETE)
 	if err := library.Open(); err != nil {
@@ -305,7 +298,7 @@ func loadLibrary(path string) (gonvml.Interface, error) {
 	return gonvml.New(gonvml.WithLibraryPath(path)), nil
 }
 
-// failure words an answer of NVML other than success.
+// failure returns the error for a call of NVML that did not succeed.
 func failure(attempt string, ret gonvml.Return) error {
 	return fmt.Errorf("NVML could not %s: %w", attempt, ret)
 }

@@ -128,7 +128,7 @@ func TestLibrary_Read_lostGPU(t *testing.T) {
 	must.Len(t, 1, node.Failed)
 	must.Eq(t, uuid, node.Failed[0].UUID)
 	must.ErrorIs(t, node.Failed[0].Err, gonvml.ERROR_GPU_IS_LOST)
-	must.StrContains(t, node.Failed[0].Err.Error(), "NVML could not tell the memory of the GPU at index 0: ")
+	must.StrContains(t, node.Failed[0].Err.Error(), "NVML could not read the memory of the GPU at index 0: ")
 
 	_, err = l.Read(t.Context())
 	must.NoError(t, err)
@@ -165,7 +165,7 @@ func TestLibrary_noLibrary(t *testing.T) {
 	must.True(t, errors.As(err, &noDriver))
 	var missing *driverroot.NotFoundError
 	must.True(t, errors.As(err, &missing))
-	must.StrContains(t, err.Error(), "no NVIDIA driver to talk to: no libnvidia-ml.so.1 in the driver root "+root+" (searched /usr/lib/")
+	must.StrContains(t, err.Error(), "no NVIDIA driver: no libnvidia-ml.so.1 in the driver root "+root+" (searched /usr/lib/")
 }
 
 func TestLibrary_sessionRefused(t *testing.T) {
@@ -174,7 +174,7 @@ func TestLibrary_sessionRefused(t *testing.T) {
 		noDriver bool
 		want     string
 	}{
-		{gonvml.ERROR_DRIVER_NOT_LOADED, true, "no NVIDIA driver to talk to: NVML could not begin a session with the library of the driver root / (is the kernel module loaded?): "},
+		{gonvml.ERROR_DRIVER_NOT_LOADED, true, "no NVIDIA driver: NVML could not begin a session with the library of the driver root / (is the kernel module loaded?): "},
 		{gonvml.ERROR_LIB_RM_VERSION_MISMATCH, false, "is of another version than the kernel module that is loaded, as after an update of the driver: restart the node"},
 		{gonvml.ERROR_NO_PERMISSION, false, "NVML could not begin a session: "},
 	}

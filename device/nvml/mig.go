@@ -111,7 +111,7 @@ func (l *Library) ReadMIG(ctx context.Context, uuid string) (MIG, error) {
 	return onGPU(ctx, l, uuid, func(device gonvml.Device) (MIG, error) {
 		var gpu GPU
 		if ret := l.readMIG(device, &gpu); ret != gonvml.SUCCESS {
-			return MIG{}, failure("tell the MIG instances of the GPU "+uuid, ret)
+			return MIG{}, failure("read the MIG instances of the GPU "+uuid, ret)
 		}
 		return gpu.MIG, nil
 	})
@@ -119,7 +119,7 @@ func (l *Library) ReadMIG(ctx context.Context, uuid string) (MIG, error) {
 
 // InstanceMemory implements Partitioner.
 func (l *Library) InstanceMemory(ctx context.Context, uuid string) (*Telemetry, error) {
-	return askGPU(ctx, l, uuid, memoryQuestions)
+	return queryGPU(ctx, l, uuid, memoryQueries)
 }
 
 // instances lists the GPU instances, those that have no compute instance
@@ -236,7 +236,7 @@ func (l *Library) MIGProfiles(ctx context.Context, uuid string) ([]mig.Profile, 
 				continue
 			}
 			if ret != gonvml.SUCCESS {
-				return nil, failure(fmt.Sprintf("tell MIG's profile %d of the GPU %s", id, uuid), ret)
+				return nil, failure(fmt.Sprintf("read MIG's profile %d of the GPU %s", id, uuid), ret)
 			}
 			profile, err := l.profile(device, id, info)
 			if err != nil {
@@ -254,11 +254,11 @@ func (l *Library) profile(device gonvml.Device, id int, info gonvml.GpuInstanceP
 	}
 	var ret gonvml.Return
 	if profile.Name, ret = l.profileName(device, id, info); ret != gonvml.SUCCESS {
-		return profile, failure(fmt.Sprintf("tell the name of MIG's profile %d", id), ret)
+		return profile, failure(fmt.Sprintf("read the name of MIG's profile %d", id), ret)
 	}
 	places, ret := device.GetGpuInstancePossiblePlacements(&info)
 	if ret != gonvml.SUCCESS {
-		return profile, failure("tell where instances of the profile "+profile.Name+" may lie", ret)
+		return profile, failure("read where instances of the profile "+profile.Name+" may lie", ret)
 	}
 	for _, at := range places {
 		profile.Places = append(profile.Places, mig.Place{Start: int(at.Start), Size: int(at.Size)})
@@ -274,7 +274,7 @@ func (l *Library) SetMIG(ctx context.Context, uuid string, on bool) error {
 	}
 	_, err := onGPU(ctx, l, uuid, func(device gonvml.Device) (struct{}, error) {
 		// Turning it takes the GPU away from the driver for a moment, so that handles from before mean nothing.
-		defer func() { l.restart = true; l.gpuCalls.forgetHandles() }()
+		defer func() { l.restart = true; l.gpuCalls.clearHandles() }()
 		activation, ret := device.SetMigMode(mode)
 		if ret != gonvml.SUCCESS {
 			return struct{}{}, failure("set MIG's mode of the GPU "+uuid, ret)
@@ -293,7 +293,7 @@ func (l *Library) CreateInstance(ctx context.Context, uuid string, profile mig.P
 		what := fmt.Sprintf("make an instance %s at slot %d of the GPU %s", profile.Name, at.Start, uuid)
 		info, ret := device.GetGpuInstanceProfileInfo(profile.ID)
 		if ret != gonvml.SUCCESS {
-			return MIGInstance{}, failure(what+": tell its profile", ret)
+			return MIGInstance{}, failure(what+": read its profile", ret)
 		}
 		place := gonvml.GpuInstancePlacement{Start: uint32(at.Start), Size: uint32(at.Size)}
 		gi, ret := device.CreateGpuInstanceWithPlacement(&info, &place)

@@ -66,7 +66,7 @@ func checkIdle(t *testing.T, library *nvml.Library, uuid string) {
 	must.Eq(t, 33, *telemetry.TemperatureCelsius)
 	health, err := library.Health(t.Context(), uuid)
 	must.NoError(t, err)
-	must.Eq(t, "", health.Unfit())
+	must.Eq(t, "", health.Problem())
 	must.Nil(t, health.Pages)
 	must.Nil(t, health.Recovery)
 	processes, err := library.Processes(t.Context(), uuid)

@@ -1,6 +1,5 @@
-// Package nvml is the only one that knows NVIDIA's management library. It loads
-// libnvidia-ml.so.1 from a driver root and says what the GPUs of this node are
-// and how they fare.
+// Package nvml is the only one that uses NVIDIA's management library. It loads libnvidia-ml.so.1 from a driver root, reads
+// the properties and the state of this node's GPUs, and partitions them with MIG.
 package nvml
 
 import (
@@ -8,32 +7,27 @@ import (
 	"fmt"
 )
 
-// Interface is what Tranche asks of NVML. Each call ends when its context does,
-// even where the driver doesn't answer.
+// Interface is what Tranche uses of NVML. Each call ends when its context does, even if the driver does not answer.
 type Interface interface {
-	// Read tells what GPUs there are. Where there is no driver (yet) the error
-	// is a *NoDriverError; the next call looks again.
+	// Read lists the GPUs. If there is no driver (yet) the error is a *NoDriverError; the next call tries again.
 	Read(ctx context.Context) (*Node, error)
-	// Processes lists the processes that compute on a GPU, with process IDs as
-	// the caller's PID namespace has them.
+	// Processes lists the processes that compute on a GPU, with process IDs of the caller's PID namespace.
 	Processes(ctx context.Context, uuid string) ([]Process, error)
-	// Telemetry tells what a GPU measures of itself now.
+	// Telemetry returns what a GPU measures of itself.
 	Telemetry(ctx context.Context, uuid string) (*Telemetry, error)
-	// Health tells in what state a GPU is.
+	// Health returns the state of a GPU.
 	Health(ctx context.Context, uuid string) (*Health, error)
-	// SetComputeMode sets who may compute on a GPU, until the driver is loaded
-	// anew.
+	// SetComputeMode sets which processes may compute on a GPU, until the driver is loaded again.
 	SetComputeMode(ctx context.Context, uuid string, mode ComputeMode) error
-	// Events delivers Xid errors until the context ends, and closes the channel
-	// then. They come as long as Read has begun a session, and are those from
-	// then on only: whoever listens reads the Health of GPUs, too. There may be
-	// one listener at a time, and no call waits for it.
+	// Events sends Xid errors until the context ends, and closes the channel then. It sends those that happen while there
+	// is a session, which Read begins: to see earlier ones, read the Health of GPUs. There may be one receiver at a time,
+	// and no call waits for it.
 	Events(ctx context.Context) <-chan Event
 	// Close ends the session with the driver. Read begins a new one.
 	Close(ctx context.Context) error
 }
 
-// Node is what NVML says of this node.
+// Node is what NVML reports of this node.
 type Node struct {
 	// DriverVersion is the driver's own version, such as 570.124.06.
 	DriverVersion string
@@ -57,50 +51,48 @@ type GPU struct {
 	Minor int
 	// ComputeCapability is major.minor, such as 9.0.
 	ComputeCapability string
-	// MemoryBytes is the physical memory, and ReservedBytes what the driver
-	// keeps of it for itself, 0 where it doesn't say.
+	// MemoryBytes is the physical memory, and ReservedBytes the part that the driver reserves for itself; 0 if unknown.
 	MemoryBytes, ReservedBytes uint64
-	// UsedBytes is what all processes and the driver hold of the memory.
+	// UsedBytes is the memory that all processes and the driver use.
 	UsedBytes uint64
-	// UtilizationPercent is the share of the last sample period in which a
-	// kernel ran; -1 where the GPU doesn't say.
+	// UtilizationPercent is the share of the last sample period in which a kernel ran; -1 if unknown.
 	UtilizationPercent int
-	// MIG is what MIG has made of the GPU.
+	// MIG is the MIG mode of the GPU and its instances.
 	MIG MIG
 	Traits
 }
 
-// UsableBytes is the memory that processes can get.
+// UsableBytes returns the memory that processes can allocate.
 func (g GPU) UsableBytes() uint64 { return g.MemoryBytes - min(g.ReservedBytes, g.MemoryBytes) }
 
 // Failure is a GPU that did not answer.
 type Failure struct {
 	Index int
-	// UUID is empty where the GPU never answered in this session.
+	// UUID is empty if the GPU never answered in this session.
 	UUID string
 	Err  error
 }
 
-// Process is one process that holds a CUDA context.
+// Process is a process that has a CUDA context.
 type Process struct {
 	PID int
-	// UsedBytes is the memory it holds on the GPU, and is known only if
-	// UsedKnown: some drivers and MIG modes don't tell.
+	// UsedBytes is the memory that it uses on the GPU. It is valid only if UsedKnown: some drivers do not report it, and
+	// none does in some MIG modes.
 	UsedBytes uint64
 	UsedKnown bool
 }
 
-// NoDriverError says that there is no driver to talk to: no library in the
-// driver root, or a library whose kernel module isn't loaded.
+// NoDriverError says that there is no driver: no library in the driver root, or a library whose kernel module is not
+// loaded.
 type NoDriverError struct {
-	// DriverRoot is where the library was looked for.
+	// DriverRoot is where the library was searched.
 	DriverRoot string
-	// Err tells where what was searched, or what the library said.
+	// Err names the paths that were searched, or is the error of the library.
 	Err error
 }
 
 func (e *NoDriverError) Error() string {
-	return fmt.Sprintf("no NVIDIA driver to talk to: %v", e.Err)
+	return fmt.Sprintf("no NVIDIA driver: %v", e.Err)
 }
 
 // Unwrap returns the reason.

@@ -60,7 +60,7 @@ func TestAskAll(t *testing.T) {
 				return
 			}
 			must.ErrorIs(t, err, tc.ret)
-			must.ErrorContains(t, err, "NVML could not tell the power usage of the GPU "+uuid)
+			must.ErrorContains(t, err, "NVML could not read the power usage of the GPU "+uuid)
 			must.Len(t, 1, node.Failed)
 		})
 	}
@@ -75,7 +75,7 @@ func TestAskRecovery(t *testing.T) {
 		gonvml.ERROR_GPU_IS_LOST:      gonvml.ERROR_GPU_IS_LOST,
 	} {
 		var health Health
-		got := askRecovery(&mock.Device{GetFieldValuesFunc: func(fields []gonvml.FieldValue) gonvml.Return {
+		got := queryRecovery(&mock.Device{GetFieldValuesFunc: func(fields []gonvml.FieldValue) gonvml.Return {
 			must.Eq(t, 230, fields[0].FieldId)
 			fields[0].NvmlReturn = uint32(ret)
 			fields[0].Value[0] = 4
@@ -92,9 +92,9 @@ func TestAskRecovery(t *testing.T) {
 
 func TestVerdictOn(t *testing.T) {
 	cases := []struct {
-		xid   uint64
-		kind  XidKind
-		unfit bool
+		xid       uint64
+		kind      XidKind
+		unhealthy bool
 	}{
 		{13, XidApplication, false}, {31, XidApplication, false}, {43, XidApplication, false}, {45, XidNotice, false},
 		{48, XidReset, true}, {63, XidNotice, false}, {64, XidReset, true}, {74, XidMachine, true}, {79, XidMachine, true},
@@ -105,7 +105,7 @@ func TestVerdictOn(t *testing.T) {
 	for _, tc := range cases {
 		verdict := VerdictOn(tc.xid)
 		must.Eq(t, tc.kind, verdict.Kind, must.Sprintf("Xid %d", tc.xid))
-		must.Eq(t, tc.unfit, verdict.Unfit(), must.Sprintf("Xid %d", tc.xid))
+		must.Eq(t, tc.unhealthy, verdict.Unhealthy(), must.Sprintf("Xid %d", tc.xid))
 		must.NotEq(t, "", verdict.Meaning)
 	}
 	// One that has words of its own in the midst of others.

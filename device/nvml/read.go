@@ -6,15 +6,15 @@ import (
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// read asks for everything that Node holds.
+// read reads all of Node.
 func (l *Library) read() (*Node, error) {
 	driver, ret := l.lib.SystemGetDriverVersion()
 	if ret != gonvml.SUCCESS {
-		return nil, failure("tell the driver's version", ret)
+		return nil, failure("read the driver's version", ret)
 	}
 	cuda, ret := l.lib.SystemGetCudaDriverVersion()
 	if ret != gonvml.SUCCESS {
-		return nil, failure("tell the CUDA version", ret)
+		return nil, failure("read the CUDA version", ret)
 	}
 	count, ret := l.lib.DeviceGetCount()
 	if ret != gonvml.SUCCESS {
@@ -35,16 +35,16 @@ func (l *Library) read() (*Node, error) {
 	return node, nil
 }
 
-// readGPU asks for everything that GPU holds.
+// readGPU reads all of a GPU.
 func (l *Library) readGPU(index int) (*GPU, error) {
 	device, ret := l.lib.DeviceGetHandleByIndex(index)
 	if ret != gonvml.SUCCESS {
 		return nil, failure(fmt.Sprintf("find the GPU at index %d", index), ret)
 	}
 	gpu := &GPU{Index: index}
-	for _, question := range []struct {
-		about string
-		ask   func(gonvml.Device, *GPU) gonvml.Return
+	for _, property := range []struct {
+		name string
+		read func(gonvml.Device, *GPU) gonvml.Return
 	}{
 		{"UUID", l.readUUID},
 		{"name", readName},
@@ -56,8 +56,8 @@ func (l *Library) readGPU(index int) (*GPU, error) {
 		{"utilisation", readUtilization},
 		{"MIG instances", l.readMIG},
 	} {
-		if ret := question.ask(device, gpu); ret != gonvml.SUCCESS {
-			return nil, failure(fmt.Sprintf("tell the %s of the GPU at index %d", question.about, index), ret)
+		if ret := property.read(device, gpu); ret != gonvml.SUCCESS {
+			return nil, failure(fmt.Sprintf("read the %s of the GPU at index %d", property.name, index), ret)
 		}
 	}
 	if err := l.readTraits(device, gpu); err != nil {
@@ -66,8 +66,7 @@ func (l *Library) readGPU(index int) (*GPU, error) {
 	return gpu, nil
 }
 
-// readUUID also remembers the UUID, so that a GPU that stops answering can be
-// named.
+// readUUID also records the UUID, so that a GPU that stops answering can be named.
 func (l *Library) readUUID(device gonvml.Device, gpu *GPU) (ret gonvml.Return) {
 	gpu.UUID, ret = device.GetUUID()
 	if ret == gonvml.SUCCESS {
@@ -109,8 +108,8 @@ func readMemory(device gonvml.Device, gpu *GPU) gonvml.Return {
 	return ret
 }
 
-// readReserved asks for what only the second version of the memory information
-// tells; a driver that doesn't have it is no failure.
+// readReserved reads the reserved memory, which only the second version of the memory information has. A driver without it
+// is no error.
 func (l *Library) readReserved(device gonvml.Device, gpu *GPU) gonvml.Return {
 	if !l.has("nvmlDeviceGetMemoryInfo_v2") {
 		return gonvml.SUCCESS
@@ -125,7 +124,7 @@ func (l *Library) readReserved(device gonvml.Device, gpu *GPU) gonvml.Return {
 	return ret
 }
 
-// readUtilization asks how busy the GPU is, which it doesn't tell in MIG mode.
+// readUtilization reads the utilization, which is unknown in MIG mode.
 func readUtilization(device gonvml.Device, gpu *GPU) gonvml.Return {
 	utilization, ret := device.GetUtilizationRates()
 	switch ret {

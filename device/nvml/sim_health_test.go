@@ -172,7 +172,7 @@ func TestLibrary_simulatedTelemetry(t *testing.T) {
 	s.Run(t, "fault", "nvml-error", "1", "nvmlDeviceGetTemperature", "999")
 	_, err = s.library.Telemetry(t.Context(), turing)
 	must.ErrorIs(t, err, gonvml.ERROR_UNKNOWN)
-	must.ErrorContains(t, err, "NVML could not tell the temperature of the GPU "+turing)
+	must.ErrorContains(t, err, "NVML could not read the temperature of the GPU "+turing)
 	_, err = s.library.Telemetry(t.Context(), "GPU-of-nobody")
 	must.ErrorContains(t, err, "NVML could not find the GPU GPU-of-nobody")
 }
@@ -194,7 +194,7 @@ func TestLibrary_simulatedHealth(t *testing.T) {
 		Pages: &nvml.RetiredPages{}, Uncorrected: &nvml.UncorrectedErrors{Volatile: none, Aggregate: none},
 		Recovery: ptr(nvml.RecoveryNone), ComputeMode: idle,
 	}, health(turing))
-	must.Eq(t, "", health(hopper).Unfit())
+	must.Eq(t, "", health(hopper).Problem())
 	must.SliceEmpty(t, health(hopper).Warnings())
 
 	s.set(t, "0", map[string]string{"rows_correctable": "1", "rows_uncorrectable": "2", "rows_pending": "1", "banks_none": "3"})
@@ -202,7 +202,7 @@ func TestLibrary_simulatedHealth(t *testing.T) {
 	got := health(hopper)
 	must.Eq(t, &nvml.RemappedRows{Correctable: 1, Uncorrectable: 2, Pending: true, BanksWithoutSpares: ptr[int64](3)}, got.Rows)
 	must.Eq(t, &nvml.UncorrectedErrors{Volatile: ptr[int64](4), Aggregate: ptr[int64](4)}, got.Uncorrected)
-	must.Eq(t, "", got.Unfit())
+	must.Eq(t, "", got.Problem())
 	must.Eq(t, []string{"rows of its memory are remapped with the next reset of the GPU", "3 banks of its memory have no spare row left"},
 		got.Warnings())
 	must.NoError(t, s.library.Close(t.Context())) // a GPU that somebody has open is not reset
@@ -211,14 +211,14 @@ func TestLibrary_simulatedHealth(t *testing.T) {
 	must.Eq(t, &nvml.UncorrectedErrors{Volatile: ptr[int64](0), Aggregate: ptr[int64](4)}, got.Uncorrected)
 	must.Len(t, 1, got.Warnings())
 	s.set(t, "0", map[string]string{"rows_failed": "1"})
-	must.Eq(t, "a row of its memory could not be remapped: have the GPU replaced", health(hopper).Unfit())
+	must.Eq(t, "a row of its memory could not be remapped: have the GPU replaced", health(hopper).Problem())
 
 	s.set(t, "1", map[string]string{"pages_correctable": "5", "pages_uncorrectable": "6", "pages_pending": "1"})
 	got = health(turing)
 	must.Eq(t, &nvml.RetiredPages{Correctable: 5, Uncorrectable: 6, Pending: true}, got.Pages)
 	must.Eq(t, []string{"pages of its memory are retired with the next reset of the GPU"}, got.Warnings())
 	s.Run(t, "fault", "recovery", "1", "1")
-	must.Eq(t, "the driver asks for a reset of the GPU", health(turing).Unfit())
+	must.Eq(t, "the driver asks for a reset of the GPU", health(turing).Problem())
 
 	must.NoError(t, s.library.SetComputeMode(t.Context(), turing, nvml.ComputeExclusiveProcess))
 	must.Eq(t, "Exclusive_Process", health(turing).ComputeMode.String())

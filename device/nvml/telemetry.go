@@ -31,28 +31,28 @@ type CorrectedErrors struct {
 	L1Cache, L2Cache, Memory int64
 }
 
-var telemetryQuestions = []question[Telemetry]{
+var telemetryQueries = []query[Telemetry]{
 	{"power usage", "nvmlDeviceGetPowerUsage", func(d gonvml.Device, t *Telemetry) gonvml.Return {
-		return told(d.GetPowerUsage()).into(&t.PowerMilliwatts)
+		return number(d.GetPowerUsage()).into(&t.PowerMilliwatts)
 	}},
 	{"power limit", "nvmlDeviceGetEnforcedPowerLimit", func(d gonvml.Device, t *Telemetry) gonvml.Return {
-		return told(d.GetEnforcedPowerLimit()).into(&t.PowerLimitMilliwatts)
+		return number(d.GetEnforcedPowerLimit()).into(&t.PowerLimitMilliwatts)
 	}},
 	{"temperature", "nvmlDeviceGetTemperature", func(d gonvml.Device, t *Telemetry) gonvml.Return {
-		return told(d.GetTemperature(gonvml.TEMPERATURE_GPU)).into(&t.TemperatureCelsius)
+		return number(d.GetTemperature(gonvml.TEMPERATURE_GPU)).into(&t.TemperatureCelsius)
 	}},
 	{"utilisation", "nvmlDeviceGetUtilizationRates", func(d gonvml.Device, t *Telemetry) gonvml.Return {
 		rates, ret := d.GetUtilizationRates()
-		_ = told(rates.Memory, ret).into(&t.MemoryPercent)
-		return told(rates.Gpu, ret).into(&t.GPUPercent)
+		_ = number(rates.Memory, ret).into(&t.MemoryPercent)
+		return number(rates.Gpu, ret).into(&t.GPUPercent)
 	}},
 	{"encoder utilisation", "nvmlDeviceGetEncoderUtilization", func(d gonvml.Device, t *Telemetry) gonvml.Return {
 		percent, _, ret := d.GetEncoderUtilization()
-		return told(percent, ret).into(&t.EncoderPercent)
+		return number(percent, ret).into(&t.EncoderPercent)
 	}},
 	{"decoder utilisation", "nvmlDeviceGetDecoderUtilization", func(d gonvml.Device, t *Telemetry) gonvml.Return {
 		percent, _, ret := d.GetDecoderUtilization()
-		return told(percent, ret).into(&t.DecoderPercent)
+		return number(percent, ret).into(&t.DecoderPercent)
 	}},
 	{"corrected ECC errors", "nvmlDeviceGetDetailedEccErrors", func(d gonvml.Device, t *Telemetry) gonvml.Return {
 		counts, ret := d.GetDetailedEccErrors(gonvml.MEMORY_ERROR_TYPE_CORRECTED, gonvml.VOLATILE_ECC)
@@ -65,23 +65,23 @@ var telemetryQuestions = []question[Telemetry]{
 	}},
 }
 
-// memoryQuestions are the only ones that a MIG instance has an answer of its own to.
-var memoryQuestions = []question[Telemetry]{
+// memoryQueries are the only ones that a MIG instance has an answer of its own to.
+var memoryQueries = []query[Telemetry]{
 	{"memory", "nvmlDeviceGetMemoryInfo", func(d gonvml.Device, t *Telemetry) gonvml.Return {
 		memory, ret := d.GetMemoryInfo()
-		_ = told(memory.Used, ret).into(&t.UsedBytes)
-		return told(memory.Total, ret).into(&t.MemoryBytes)
+		_ = number(memory.Used, ret).into(&t.UsedBytes)
+		return number(memory.Total, ret).into(&t.MemoryBytes)
 	}},
 	{"BAR1 memory", "nvmlDeviceGetBAR1MemoryInfo", func(d gonvml.Device, t *Telemetry) gonvml.Return {
 		memory, ret := d.GetBAR1MemoryInfo()
-		_ = told(memory.Bar1Used, ret).into(&t.BAR1UsedBytes)
-		return told(memory.Bar1Total, ret).into(&t.BAR1Bytes)
+		_ = number(memory.Bar1Used, ret).into(&t.BAR1UsedBytes)
+		return number(memory.Bar1Total, ret).into(&t.BAR1Bytes)
 	}},
 }
 
 // Telemetry implements Interface.
 func (l *Library) Telemetry(ctx context.Context, uuid string) (*Telemetry, error) {
-	return askGPU(ctx, l, uuid, slices.Concat(telemetryQuestions, memoryQuestions))
+	return queryGPU(ctx, l, uuid, slices.Concat(telemetryQueries, memoryQueries))
 }
 
 // find returns the handle of the GPU with this UUID.

@@ -22,26 +22,26 @@ type Traits struct {
 	Cores *int64
 }
 
-// traitQuestions fill in Traits.
-var traitQuestions = []question[Traits]{
+// traitQueries fill in Traits.
+var traitQueries = []query[Traits]{
 	{"power usage", "nvmlDeviceGetPowerUsage", func(d gonvml.Device, t *Traits) gonvml.Return {
-		return told(d.GetPowerUsage()).into(&t.PowerMilliwatts)
+		return number(d.GetPowerUsage()).into(&t.PowerMilliwatts)
 	}},
 	{"graphics clock", "nvmlDeviceGetClockInfo", func(d gonvml.Device, t *Traits) gonvml.Return {
-		return told(d.GetClockInfo(gonvml.CLOCK_GRAPHICS)).into(&t.GraphicsMHz)
+		return number(d.GetClockInfo(gonvml.CLOCK_GRAPHICS)).into(&t.GraphicsMHz)
 	}},
 	{"memory clock", "nvmlDeviceGetClockInfo", func(d gonvml.Device, t *Traits) gonvml.Return {
-		return told(d.GetClockInfo(gonvml.CLOCK_MEM)).into(&t.MemoryMHz)
+		return number(d.GetClockInfo(gonvml.CLOCK_MEM)).into(&t.MemoryMHz)
 	}},
 	{"BAR1 memory", "nvmlDeviceGetBAR1MemoryInfo", func(d gonvml.Device, t *Traits) gonvml.Return {
 		memory, ret := d.GetBAR1MemoryInfo()
-		return told(memory.Bar1Total, ret).into(&t.BAR1Bytes)
+		return number(memory.Bar1Total, ret).into(&t.BAR1Bytes)
 	}},
 	{"PCIe width", "nvmlDeviceGetMaxPcieLinkWidth", func(d gonvml.Device, t *Traits) gonvml.Return {
-		return told(d.GetMaxPcieLinkWidth()).into(&t.PCIeWidth)
+		return number(d.GetMaxPcieLinkWidth()).into(&t.PCIeWidth)
 	}},
 	{"PCIe generation", "nvmlDeviceGetMaxPcieLinkGeneration", func(d gonvml.Device, t *Traits) gonvml.Return {
-		return told(d.GetMaxPcieLinkGeneration()).into(&t.PCIeGeneration)
+		return number(d.GetMaxPcieLinkGeneration()).into(&t.PCIeGeneration)
 	}},
 	{"display mode", "nvmlDeviceGetDisplayMode", func(d gonvml.Device, t *Traits) gonvml.Return {
 		return onOff(d.GetDisplayMode()).into(&t.DisplayMode)
@@ -50,7 +50,7 @@ var traitQuestions = []question[Traits]{
 		return onOff(d.GetPersistenceMode()).into(&t.PersistenceMode)
 	}},
 	{"number of cores", "nvmlDeviceGetNumGpuCores", func(d gonvml.Device, t *Traits) gonvml.Return {
-		return told(d.GetNumGpuCores()).into(&t.Cores)
+		return number(d.GetNumGpuCores()).into(&t.Cores)
 	}},
 }
 
@@ -78,7 +78,7 @@ func (l *Library) readTraits(device gonvml.Device, gpu *GPU) error {
 		return nil
 	}
 	var traits Traits
-	if err := askAll(l, device, gpu.UUID, traitQuestions, &traits); err != nil {
+	if err := queryAll(l, device, gpu.UUID, traitQueries, &traits); err != nil {
 		return err
 	}
 	gpu.Traits = traits

@@ -29,8 +29,8 @@ type Verdict struct {
 	Meaning string
 }
 
-// Unfit tells whether the error by itself makes the GPU unfit for work.
-func (v Verdict) Unfit() bool { return v.Kind == XidReset || v.Kind == XidMachine }
+// Unhealthy reports whether the error by itself makes the GPU unhealthy.
+func (v Verdict) Unhealthy() bool { return v.Kind == XidReset || v.Kind == XidMachine }
 
 // VerdictOn tells what an Xid error means.
 func VerdictOn(xid uint64) Verdict {
