@@ -18,11 +18,11 @@ import (
 )
 
 // reserved makes a claim on a slice, and its region.
-func (n *strangeNode) reserved(t *testing.T, slice int) (made *claim.Claim, regionDir string) {
+func (n *unmanagedNode) reserved(t *testing.T, slice int) (made *claim.Claim, regionDir string) {
 	t.Helper()
 	node := n.node.Load()
 	claimtest.RemoveRegions(t, node.runDir)
-	must.NoError(t, node.scan(t.Context()))
+	must.NoError(t, node.scanner.scan(t.Context()))
 	reservation, err := n.Reserve([]string{claim.SliceName(n.gpu.UUID, slice)})
 	must.NoError(t, err)
 	made, err = node.ledger.Lookup(t.Context(), tokenOf(t, reservation.Envs))
@@ -33,25 +33,25 @@ func (n *strangeNode) reserved(t *testing.T, slice int) (made *claim.Claim, regi
 }
 
 // bound makes a claim on a slice and binds it to a container with this first process.
-func (n *strangeNode) bound(t *testing.T, slice, pid int) *claim.Claim {
+func (n *unmanagedNode) bound(t *testing.T, slice, pid int) *claim.Claim {
 	t.Helper()
 	made, _ := n.reserved(t, slice)
 	n.bind(t, made, pid)
 	return made
 }
 
-func (n *strangeNode) bind(t *testing.T, c *claim.Claim, pid int) {
+func (n *unmanagedNode) bind(t *testing.T, c *claim.Claim, pid int) {
 	t.Helper()
 	must.NoError(t, n.node.Load().ledger.Bind(t.Context(), c.ID, claim.Container{Runtime: "test", ID: "c", InitPID: pid}))
 }
 
 // look has the plugin look at the GPUs, some time later, and returns what it has published by then.
-func (n *strangeNode) look(t *testing.T, later time.Duration) map[string]health.Condition {
+func (n *unmanagedNode) look(t *testing.T, later time.Duration) map[string]health.Condition {
 	t.Helper()
 	node := n.node.Load()
 	n.clock.later.Add(int64(later))
-	node.lookForStrangers(t.Context())
-	node.tellHealth()
+	node.unmanaged.update(t.Context(), node.published.readHealth().Bypassing)
+	node.published.publishHealth(node.inventory.list(), node.unmanaged.bypasses.lasting())
 	report, err := health.Read(node.runDir)
 	must.NoError(t, err)
 	return report.Bypassing
@@ -60,7 +60,7 @@ func (n *strangeNode) look(t *testing.T, later time.Duration) map[string]health.
 // A claim whose container holds memory that none of its processes counts is published, once that has lasted. One without
 // memory is not, nor one that holds memory for a moment.
 func TestBypass(t *testing.T) {
-	n := newStrangeNode(t)
+	n := newUnmanagedNode(t)
 	past, idle := startSleep(t), startSleep(t)
 	bypassed := n.bound(t, 0, past.Process.Pid)
 	n.bound(t, 1, idle.Process.Pid)
@@ -86,8 +86,8 @@ func TestBypass(t *testing.T) {
 
 	dirs := map[string]any{"state_dir": n.node.Load().stateDir, "run_dir": n.node.Load().runDir}
 	again := newPlugin(t, n.fake, dirs)
-	restarted := &strangeNode{Plugin: again, gpu: n.gpu, fake: n.fake, clock: moveByHand(again)}
-	must.NoError(t, again.node.Load().scan(t.Context()))
+	restarted := &unmanagedNode{Plugin: again, gpu: n.gpu, fake: n.fake, clock: moveByHand(again)}
+	must.NoError(t, again.node.Load().scanner.scan(t.Context()))
 	must.Eq(t, said, restarted.look(t, 0), must.Sprint("the plugin was restarted"))
 	n.fake.SetProcesses(n.gpu.UUID)
 	must.MapEmpty(t, restarted.look(t, 0))
@@ -95,7 +95,7 @@ func TestBypass(t *testing.T) {
 
 // It is published at once when it has lasted, and not with the next period only.
 func TestBypass_LooksAgain(t *testing.T) {
-	n := newStrangeNode(t)
+	n := newUnmanagedNode(t)
 	past := startSleep(t)
 	bypassed := n.bound(t, 0, past.Process.Pid)
 	stream := fingerprint(t, n)
@@ -118,7 +118,7 @@ func TestBypass_Simulated(t *testing.T) { simtest.InProcess(t, testBypassSimulat
 func testBypassSimulated(t *testing.T) {
 	node := simtest.H200x2(t)
 	p := newPlugin(t, nvml.New(node.DriverRoot), map[string]any{"driver_root": node.DriverRoot})
-	n := &strangeNode{Plugin: p, clock: moveByHand(p)}
+	n := &unmanagedNode{Plugin: p, clock: moveByHand(p)}
 	n.gpu.UUID = simtest.H200UUID0
 
 	counted, region := n.reserved(t, 0)

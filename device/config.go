@@ -17,17 +17,16 @@ import (
 )
 
 const (
-	// minSliceBytes keeps the number of slices per GPU in the thousands: each is
-	// a device of its own to Nomad.
+	// minSliceBytes keeps the number of slices per GPU in the thousands, because each is a device of its own to Nomad.
 	minSliceBytes = 64 << 20
 
 	minFingerprintPeriod = 100 * time.Millisecond
 
-	// autoContextMemory asks for a measurement.
+	// autoContextMemory is the value of context_memory with which it is measured.
 	autoContextMemory = "auto"
 )
 
-// configSpec is what the plugin's block in an agent's configuration may hold.
+// configSpec is the schema of the plugin's block in an agent's configuration.
 var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"enabled":            withDefault("enabled", "bool", `true`),
 	"slice_memory":       withDefault("slice_memory", "string", strconv.Quote(defaultSliceMemory)),
@@ -50,20 +49,20 @@ func withDefault(name, kind, value string) *hclspec.Spec {
 
 // Config is the plugin's block in an agent's configuration.
 type Config struct {
-	// Enabled is whether the plugin offers anything at all.
+	// Enabled is whether the plugin offers any devices.
 	Enabled bool `codec:"enabled"`
 	// SliceMemory is the GPU memory of one slice.
 	SliceMemory string `codec:"slice_memory"`
 	// IgnoredGPUIDs are the UUIDs of GPUs that are not to be offered.
 	IgnoredGPUIDs []string `codec:"ignored_gpu_ids"`
-	// FingerprintPeriod is how often the GPUs are looked at.
+	// FingerprintPeriod is how often the GPUs are queried.
 	FingerprintPeriod string `codec:"fingerprint_period"`
 	// DriverRoot is the directory tree in which the GPU driver is found.
 	DriverRoot string `codec:"driver_root"`
 	// StateDir and RunDir are where the ledger and the regions are.
 	StateDir string `codec:"state_dir"`
 	RunDir   string `codec:"run_dir"`
-	// ContextMemory is what a CUDA context costs, or "auto" to measure it.
+	// ContextMemory is the memory of a CUDA context, or "auto" to measure it.
 	ContextMemory string `codec:"context_memory"`
 	// MaxSlices is how many slices one reservation may have; 0 is any number. Like Replicas it may have a fraction here,
 	// so that the error about it can name the option.
@@ -76,7 +75,7 @@ type Config struct {
 	GPU any `codec:"gpu"`
 }
 
-// settings are a Config that was found to be good.
+// settings are a valid Config.
 type settings struct {
 	enabled           bool
 	sharing           sharing
@@ -85,14 +84,14 @@ type settings struct {
 	fingerprintPeriod time.Duration
 	driverRoot        string
 	stateDir, runDir  string
-	// contextBytes is 0 where it is to be measured.
+	// contextBytes is 0 if it is to be measured.
 	contextBytes uint64
 }
 
-// ignoredUUIDs lists the GPUs that are not offered.
+// ignoredUUIDs returns the GPUs that are not offered.
 func (s *settings) ignoredUUIDs() []string { return slices.Sorted(maps.Keys(s.ignored)) }
 
-// parse checks each option. An error names the option and what it may be.
+// parse validates the configuration. An error names the option and its valid values.
 func (c Config) parse() (*settings, error) {
 	s := &settings{enabled: c.Enabled, ignored: make(map[string]bool)}
 	var err error
@@ -103,7 +102,7 @@ func (c Config) parse() (*settings, error) {
 		return nil, err
 	}
 	if s.maxSlices < 0 {
-		return nil, fmt.Errorf("max_slices: %d is less than nothing; 0 is for as many as a GPU has", s.maxSlices)
+		return nil, fmt.Errorf("max_slices must not be negative, got %d; 0 is for as many as a GPU has", s.maxSlices)
 	}
 	if c.ContextMemory != autoContextMemory {
 		if s.contextBytes, err = memsize.ParseGPU(c.ContextMemory); err != nil {
@@ -112,13 +111,13 @@ func (c Config) parse() (*settings, error) {
 	}
 	s.fingerprintPeriod, err = time.ParseDuration(c.FingerprintPeriod)
 	if err != nil || s.fingerprintPeriod < minFingerprintPeriod {
-		return nil, fmt.Errorf("fingerprint_period: %q is not a duration of %s or more, such as \"1m\"",
-			c.FingerprintPeriod, minFingerprintPeriod)
+		return nil, fmt.Errorf("fingerprint_period must be a duration of at least %s, such as \"1m\", got %q",
+			minFingerprintPeriod, c.FingerprintPeriod)
 	}
 	for _, uuid := range c.IgnoredGPUIDs {
 		if !gpuUUID.MatchString(uuid) {
-			return nil, fmt.Errorf("ignored_gpu_ids: %q is not the UUID of a GPU, such as "+
-				"\"GPU-6f2f5f4c-0b6e-4d7b-9d0c-0a1b2c3d4e5f\"; nvidia-smi -L lists them", uuid)
+			return nil, fmt.Errorf("ignored_gpu_ids must be UUIDs of GPUs, such as "+
+				"\"GPU-6f2f5f4c-0b6e-4d7b-9d0c-0a1b2c3d4e5f\", got %q; nvidia-smi -L lists them", uuid)
 		}
 		s.ignored[uuid] = true
 	}
@@ -131,20 +130,20 @@ func (c Config) parse() (*settings, error) {
 		{"run_dir", c.RunDir, &s.runDir},
 	} {
 		if !filepath.IsAbs(dir.value) {
-			return nil, fmt.Errorf("%s: %q is not an absolute path", dir.option, dir.value)
+			return nil, fmt.Errorf("%s must be an absolute path, got %q", dir.option, dir.value)
 		}
 		*dir.setting = filepath.Clean(dir.value)
 	}
 	return s, nil
 }
 
-// wholeNumber is the value of an option that has no fraction.
+// wholeNumber returns the value of an option that must not have a fraction.
 func wholeNumber(option string, value float64) (int, error) {
 	if value != math.Trunc(value) || math.Abs(value) > 1<<53 {
-		return 0, fmt.Errorf("%s: %v is not a whole number", option, value)
+		return 0, fmt.Errorf("%s must be a whole number, got %v", option, value)
 	}
 	return int(value), nil
 }
 
-// gpuUUID is how NVML writes the UUID of a GPU or a MIG instance.
+// gpuUUID matches the UUID of a GPU or a MIG instance as NVML writes it.
 var gpuUUID = regexp.MustCompile(`^(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)

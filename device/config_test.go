@@ -11,6 +11,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/device/share"
 )
 
 func TestSetConfig_defaults(t *testing.T) {
@@ -19,13 +20,13 @@ func TestSetConfig_defaults(t *testing.T) {
 	must.NoError(t, p.SetConfig(pluginConfig(t, nil)))
 	must.Eq(t, &settings{
 		enabled:           true,
-		sharing:           sharing{others: policy{mode: claim.ModeSlice, sliceBytes: 1 << 30}},
+		sharing:           sharing{others: share.Policy{Mode: claim.ModeSlice, SliceBytes: 1 << 30}},
 		ignored:           map[string]bool{},
 		fingerprintPeriod: time.Minute,
 		driverRoot:        "/",
 		stateDir:          "/var/lib/tranche",
 		runDir:            "/run/tranche",
-	}, p.node.Load().settings, must.Cmp(cmp.AllowUnexported(settings{}, sharing{}, policy{})))
+	}, p.node.Load().settings, must.Cmp(cmp.AllowUnexported(settings{}, sharing{}, share.Policy{})))
 }
 
 func TestSetConfig(t *testing.T) {
@@ -39,9 +40,9 @@ func TestSetConfig(t *testing.T) {
 	})))
 	must.Eq(t, "/run/nvidia/driver", root)
 	must.Eq(t, &settings{
-		enabled: true, sharing: sharing{others: policy{mode: claim.ModeSlice, sliceBytes: 512 * mebi}}, ignored: map[string]bool{uuid: true}, fingerprintPeriod: 5 * time.Second,
+		enabled: true, sharing: sharing{others: share.Policy{Mode: claim.ModeSlice, SliceBytes: 512 * mebi}}, ignored: map[string]bool{uuid: true}, fingerprintPeriod: 5 * time.Second,
 		driverRoot: "/run/nvidia/driver", stateDir: "/state", runDir: "/run/x", contextBytes: 300 * mebi,
-	}, p.node.Load().settings, must.Cmp(cmp.AllowUnexported(settings{}, sharing{}, policy{})))
+	}, p.node.Load().settings, must.Cmp(cmp.AllowUnexported(settings{}, sharing{}, share.Policy{})))
 }
 
 func TestSetConfig_badInput(t *testing.T) {
@@ -62,22 +63,22 @@ func TestSetConfig_badInput(t *testing.T) {
 		{"slice_memory", "0GiB", "slice_memory: 0GiB is not a multiple of 2MiB, the unit in which a GPU hands out memory"},
 		{"slice_memory", "99999999TiB", "slice_memory: 99999999TiB is more than a claim can account for, which is 16384GiB"},
 		{"slice_memory", "1025MiB", "slice_memory: 1025MiB is not a multiple of 2MiB, the unit in which a GPU hands out memory"},
-		{"slice_memory", "32MiB", "slice_memory: 32MiB is too little, it must be 64MiB or more"},
+		{"slice_memory", "32MiB", `slice_memory must be at least 64MiB, got "32MiB"`},
 		{"context_memory", "some", `context_memory: "some" is not an amount of memory: ` + whole + `, or "auto" to measure it`},
-		{"fingerprint_period", "often", `fingerprint_period: "often" is not a duration of 100ms or more, such as "1m"`},
-		{"fingerprint_period", "0s", `fingerprint_period: "0s" is not a duration of 100ms or more, such as "1m"`},
-		{"ignored_gpu_ids", []string{"0"}, `ignored_gpu_ids: "0" is not the UUID of a GPU, such as ` +
-			`"GPU-6f2f5f4c-0b6e-4d7b-9d0c-0a1b2c3d4e5f"; nvidia-smi -L lists them`},
-		{"driver_root", "driver", `driver_root: "driver" is not an absolute path`},
-		{"state_dir", "", `state_dir: "" is not an absolute path`},
-		{"run_dir", "./run", `run_dir: "./run" is not an absolute path`},
-		{"max_slices", -1, "max_slices: -1 is less than nothing; 0 is for as many as a GPU has"},
-		{"mode", "slices", `mode: "slices" is none of "slice", "exclusive", "timeslice", "mps", "mig"`},
-		{"mode", "timeslice", `replicas: mode "timeslice" needs to know by how many the GPU may be shared, such as replicas = 10`},
-		{"replicas", 2.5, "replicas: 2.5 is not a whole number"},
-		{"max_slices", 0.5, "max_slices: 0.5 is not a whole number"},
-		{"max_slices", 1e30, "max_slices: 1e+30 is not a whole number"},
-		{"replicas", 2, `replicas: it belongs to mode "timeslice", and the mode is "slice"`},
+		{"fingerprint_period", "often", `fingerprint_period must be a duration of at least 100ms, such as "1m", got "often"`},
+		{"fingerprint_period", "0s", `fingerprint_period must be a duration of at least 100ms, such as "1m", got "0s"`},
+		{"ignored_gpu_ids", []string{"0"}, `ignored_gpu_ids must be UUIDs of GPUs, such as ` +
+			`"GPU-6f2f5f4c-0b6e-4d7b-9d0c-0a1b2c3d4e5f", got "0"; nvidia-smi -L lists them`},
+		{"driver_root", "driver", `driver_root must be an absolute path, got "driver"`},
+		{"state_dir", "", `state_dir must be an absolute path, got ""`},
+		{"run_dir", "./run", `run_dir must be an absolute path, got "./run"`},
+		{"max_slices", -1, "max_slices must not be negative, got -1; 0 is for as many as a GPU has"},
+		{"mode", "slices", `mode must be one of "slice", "exclusive", "timeslice", "mps", "mig", got "slices"`},
+		{"mode", "timeslice", `replicas must be set in mode "timeslice", such as replicas = 10`},
+		{"replicas", 2.5, "replicas must be a whole number, got 2.5"},
+		{"max_slices", 0.5, "max_slices must be a whole number, got 0.5"},
+		{"max_slices", 1e30, "max_slices must be a whole number, got 1e+30"},
+		{"replicas", 2, `replicas is for mode "timeslice", and the mode is "slice"`},
 	}
 	for _, tc := range cases {
 		t.Run(tc.want, func(t *testing.T) {

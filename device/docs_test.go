@@ -12,6 +12,8 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/device/share"
+	"github.com/tranche-gpu/tranche/device/share/slice"
 )
 
 // docs/device.md has every option of the plugin, every mode and every attribute of the groups, and no option that is none.
@@ -37,10 +39,10 @@ func TestDocs(t *testing.T) {
 	slices.Sort(documented)
 	slices.Sort(chosen)
 	must.Eq(t, chosen, documented)
-	for name := range (&gpu{}).attributes("") {
+	for name := range (&share.GPU{}).Attributes("") {
 		must.StrContains(t, page, "`"+name+"`")
 	}
-	must.StrContains(t, page, "`"+hintAttribute+"`")
+	must.StrContains(t, page, "`"+slice.UsedAttribute+"`")
 }
 
 // docs/choosing.md has every mode, and its configuration for a fleet is one that the plugin takes.
@@ -52,7 +54,7 @@ func TestDocs_Choosing(t *testing.T) {
 		must.RegexMatch(t, regexp.MustCompile("(?m)^\\| `"+string(mode)+"`"), page)
 	}
 	p := newPlugin(t, nvmltest.New(nvmltest.H200(0)), documentedOptions(t, page))
-	must.NoError(t, p.node.Load().checkGPUs())
+	must.NoError(t, p.node.Load().check.run())
 	must.Eq(t, []string{"gpu NVIDIA H200: +"}, lines(next(t, fingerprint(t, p)).Devices))
 	must.Len(t, 3, p.node.Load().sharing.blocks)
 }
@@ -66,9 +68,9 @@ func TestDocs_Readme(t *testing.T) {
 		must.RegexMatch(t, regexp.MustCompile("(?m)^\\| `"+string(mode)+"` \\| "), page)
 	}
 	sharing := newPlugin(t, nvmltest.New(), documentedOptions(t, page)).node.Load().sharing
-	used := []claim.Mode{sharing.others.mode}
+	used := []claim.Mode{sharing.others.Mode}
 	for _, block := range sharing.blocks {
-		used = append(used, block.mode)
+		used = append(used, block.Mode)
 	}
 	must.SliceContainsAll(t, modes, used)
 }

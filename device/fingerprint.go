@@ -6,51 +6,38 @@ import (
 
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 
-	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/memsize"
-	"github.com/tranche-gpu/tranche/device/contextcost"
+	"github.com/tranche-gpu/tranche/device/share"
 )
 
-// fingerprint sends what devices there are: at once, even if there are none,
-// since the agent waits for that before it takes on work; and then whenever
-// something changed, but only then, for each message makes Nomad register the
-// node anew.
+// fingerprint sends the devices of this node until the context ends: at once, even if there are none, because the agent
+// waits for the first message before it accepts work; and then only when something has changed, because each message
+// makes Nomad register the node again.
 func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintResponse) {
 	defer close(out)
 	n.logger.Info("looking for GPUs", "driver_root", n.driverRoot, "period", n.fingerprintPeriod.String(),
-		"mode", string(n.sharing.others.mode), "slice_memory", memsize.Format(n.sharing.others.sliceBytes),
+		"mode", string(n.sharing.others.Mode), "slice_memory", memsize.Format(n.sharing.others.SliceBytes),
 		"gpu_blocks", len(n.sharing.blocks), "ignored_gpu_ids", n.ignoredUUIDs())
 	ticker := time.NewTicker(n.fingerprintPeriod)
 	defer ticker.Stop()
-	ledger := n.watchLedger(ctx)
+	ledger := watchLedger(ctx, n.ledger, n.logger)
 	events := make(chan struct{})
-	go func() { defer close(events); n.watchEvents(ctx) }()
+	go func() { defer close(events); n.health.watch(ctx) }()
 	defer func() { <-events }()
-	defer n.mps.close()
+	defer n.daemons.Close()
 
-	tell := &teller{node: n}
+	publisher := &publisher{groups: n.groups, clock: n.clock}
 	for scan := true; ; {
 		if scan {
-			n.sweep(ctx)
-			_ = n.scan(ctx)
-			n.tellLayout()
-			n.mps.tend(ctx)
-			// MIG is turned on first, and instances are made then.
-			for range 2 {
-				if !n.layOut(ctx) {
-					break
-				}
-				_ = n.scan(ctx)
-			}
-			n.lookForStrangers(ctx)
-			n.tellHealth()
+			n.update(ctx)
 		}
-		n.tendAll(ctx)
-		taken := n.takenElsewhere(ctx)
-		if groups, ok := tell.news(taken); ok {
+		n.onDemand.Reconcile(ctx, n.inventory.list())
+		occupancy := n.external.occupancy(ctx)
+		n.unmanaged.block(occupancy)
+		if groups, ok := publisher.pending(occupancy); ok {
 			select {
 			case out <- ndevice.NewFingerprint(groups...):
-				tell.sent(groups, taken.calm)
+				publisher.published(groups, occupancy.Deferrable)
 			case <-ctx.Done():
 				return
 			}
@@ -59,87 +46,47 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 		select {
 		case <-ticker.C:
 		case <-n.changed:
-		case <-n.strangers.due:
-			n.strangers.due = nil
+		case <-n.unmanaged.due:
+			n.unmanaged.due = nil
 		case <-ledger:
-			scan = false // the GPUs have nothing to do with it, but for MIG instances made on demand
-		case <-n.mps.keeper.Changed():
+			scan = false // it concerns no GPU but those with on-demand MIG instances
+		case <-n.daemons.Changed():
 			scan = false
-		case <-tell.due:
-			scan, tell.due = false, nil
+		case <-publisher.due:
+			scan, publisher.due = false, nil
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// scan asks the driver what GPUs there are. What goes wrong is logged, and part
-// of the inventory; the error is for who needs an answer now.
-func (n *node) scan(ctx context.Context) error {
-	bounded, cancel := context.WithTimeout(ctx, n.nvmlTimeout)
-	defer cancel()
-	found, err := n.nvml.Read(bounded)
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	var conditions map[string]string
-	if err == nil {
-		n.reportIdle(found)
-		conditions = n.conditions(bounded, found.GPUs)
-	}
-	n.forgetXids(found, err)
-	usable, changed := n.inventory.update(found, conditions, err)
-	changed = n.learnSizes(bounded) || changed
-	for _, g := range usable {
-		if g.mode != claim.ModeSlice {
-			continue // nobody has to fit a context into a limit there, or it is measured before the GPU goes behind MPS
+// update queries the driver, changes the GPUs as they are configured, and publishes their state to others on this node.
+func (n *node) update(ctx context.Context) {
+	n.ledger.ReleaseEnded(ctx)
+	_ = n.scanner.scan(ctx)
+	n.published.publishLayout(n.inventory.list())
+	n.daemons.Reconcile(ctx, n.inventory.list())
+	// MIG is turned on in the first round, and instances are created in the second.
+	for range 2 {
+		if !n.layout.Apply(ctx, n.inventory.list(), n.inventory.setWaits) {
+			break
 		}
-		// Measured now, the cost is known when the first reservation needs it.
-		go func() { _, _ = n.costs.Cost(ctx, g.costKey()) }()
+		_ = n.scanner.scan(ctx)
 	}
-	if changed {
-		n.wake()
-	}
-	return err
+	n.unmanaged.update(ctx, n.published.readHealth().Bypassing)
+	n.published.publishHealth(n.inventory.list(), n.unmanaged.bypasses.lasting())
 }
 
-// wake has the fingerprint look at the GPUs now.
-func (n *node) wake() {
-	select {
-	case n.changed <- struct{}{}:
-	default: // it is to be woken anyway
-	}
-}
-
-// costKey is what the cost of a context on this GPU depends on.
-func (g *gpu) costKey() contextcost.GPU {
-	return contextcost.GPU{UUID: g.UUID, Name: g.Name, DriverVersion: g.driverVersion}
-}
-
-// groupsOf is what Nomad should know.
-func (n *node) groupsOf(taken *taken) []*ndevice.DeviceGroup {
+// groups returns the device groups of this node.
+func (n *node) groups(o *share.Occupancy) []*ndevice.DeviceGroup {
 	var groups []*ndevice.DeviceGroup
 	for _, g := range n.inventory.list() {
-		for _, group := range n.modes[g.mode].groups(&g, taken) {
-			taken.setEarlier(&g, group)
-			n.mps.setLeaving(&g, group)
-			taken.setUnusable(group)
+		for _, group := range n.modes[g.Mode].Groups(&g, o) {
+			o.MarkEarlier(&g, group)
+			n.daemons.MarkLeaving(&g, group)
+			o.MarkUnusable(group)
 			groups = append(groups, group)
 		}
 	}
-	return joined(groups)
-}
-
-// sweep releases the claims whose container is gone.
-func (n *node) sweep(ctx context.Context) {
-	released, err := n.ledger.Sweep(ctx)
-	if ctx.Err() != nil {
-		return
-	}
-	if n.reported.changed("sweeping the ledger", err) && err != nil {
-		n.logger.Error("could not sweep the ledger", "state_dir", n.stateDir, "error", err)
-	}
-	for _, c := range released {
-		n.logger.Info("released a claim whose container is gone", "claim", c.ID, "gpu", c.GPU.UUID, "slices", len(c.Slices))
-	}
+	return share.Join(groups)
 }

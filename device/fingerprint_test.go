@@ -172,7 +172,7 @@ func TestFingerprint_stuckDriver(t *testing.T) {
 	g := nvmltest.H200(0)
 	fake := nvmltest.New(g)
 	p := newPlugin(t, fake, nil)
-	p.node.Load().nvmlTimeout = 50 * time.Millisecond
+	p.node.Load().driver.Timeout = 50 * time.Millisecond
 	stream := fingerprint(t, p)
 	next(t, stream)
 	unstick := fake.Stick()
@@ -289,6 +289,6 @@ func TestFingerprint_takenElsewhere(t *testing.T) {
 			unhealthy[dev.ID] = dev.HealthDesc
 		}
 	}
-	reason := "taken outside Nomad by claim " + taken.ID + " (run)"
+	reason := "used outside Nomad by claim " + taken.ID + " (run)"
 	must.Eq(t, map[string]string{g.UUID + "/slice-001": reason, g.UUID + "/slice-002": reason}, unhealthy)
 }

@@ -8,91 +8,103 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/share"
 )
 
-// xidSettles is how long the driver has to say which recovery an error calls
-// for. Only what it says later counts as the all-clear.
-const xidSettles = 10 * time.Second
+// recoverySettles is how long the driver may take to report which recovery an Xid error needs. That it needs none counts
+// only after that.
+const recoverySettles = 10 * time.Second
 
-// xids are the errors that made GPUs unfit.
-type xids struct {
-	mu     sync.Mutex
-	latest map[string]xidMark
+// healthMonitor finds out which GPUs are unhealthy although they answer, by their state and by the Xid errors that they
+// report. All methods may be called at any time.
+type healthMonitor struct {
+	driver    *share.Driver
+	inventory *inventory
+	clock     *share.Clock
+	logger    hclog.Logger
+	wake      func()
+	log       share.ChangeLog
+
+	mu sync.Mutex
+	// xids are the last errors that made GPUs unhealthy, by UUID.
+	xids map[string]xidError
 }
 
-type xidMark struct {
+type xidError struct {
 	at   time.Time
 	text string
 }
 
-// watchEvents takes in the errors that GPUs report, until the context ends.
-func (n *node) watchEvents(ctx context.Context) {
-	for event := range n.nvml.Events(ctx) {
-		n.takeIn(event)
+// watch records the Xid errors that GPUs report, until the context ends.
+func (m *healthMonitor) watch(ctx context.Context) {
+	for event := range m.driver.Events(ctx) {
+		m.record(event)
 	}
 }
 
-// takeIn logs an error, and marks the GPU if it is not fit for work any more.
-func (n *node) takeIn(event nvml.Event) {
+// record logs an Xid error, and keeps it if it makes the GPU unhealthy.
+func (m *healthMonitor) record(event nvml.Event) {
 	verdict := nvml.VerdictOn(event.Xid)
-	log := n.logger.With("gpu", event.UUID, "xid", event.Xid, "meaning", verdict.Meaning)
+	log := m.logger.With("gpu", event.UUID, "xid", event.Xid, "meaning", verdict.Meaning)
 	switch {
 	case verdict.Unhealthy():
-		log.Error("the GPU reports an error after which it is not fit for work")
-		n.xids.mark(event.UUID, xidMark{n.now(), fmt.Sprintf("Xid %d: %s", event.Xid, verdict.Meaning)})
+		log.Error("GPU reported an error that makes it unhealthy")
+		m.setXid(event.UUID, xidError{m.clock.Now(), fmt.Sprintf("Xid %d: %s", event.Xid, verdict.Meaning)})
 	case verdict.Kind == nvml.XidUnknown:
-		log.Error("the GPU reports an error")
+		log.Error("GPU reported an error")
 	default:
-		log.Warn("the GPU reports an error of a program, or a notice")
+		log.Warn("GPU reported an error of a program, or a notice")
 	}
-	n.wake()
+	m.wake()
 }
 
-func (x *xids) mark(uuid string, mark xidMark) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.latest == nil {
-		x.latest = make(map[string]xidMark)
+func (m *healthMonitor) setXid(uuid string, x xidError) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.xids == nil {
+		m.xids = make(map[string]xidError)
 	}
-	x.latest[uuid] = mark
+	m.xids[uuid] = x
 }
 
-func (x *xids) clear(uuid string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	delete(x.latest, uuid)
+func (m *healthMonitor) clearXid(uuid string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.xids, uuid)
 }
 
-func (x *xids) of(uuid string) (xidMark, bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	mark, ok := x.latest[uuid]
-	return mark, ok
+func (m *healthMonitor) xid(uuid string) (xidError, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	x, ok := m.xids[uuid]
+	return x, ok
 }
 
-// conditions asks the GPUs in what state they are, and returns what makes each
-// of them unfit for work.
-func (n *node) conditions(ctx context.Context, gpus []nvml.GPU) map[string]string {
+// conditions queries the state of GPUs, and returns why those that are unhealthy are.
+func (m *healthMonitor) conditions(ctx context.Context, gpus []nvml.GPU) map[string]string {
 	conditions := make(map[string]string)
 	for _, g := range gpus {
-		health, err := n.nvml.Health(ctx, g.UUID)
-		if n.reported.changed("health of "+g.UUID, err) && err != nil {
-			n.logger.Warn("cannot tell how a GPU is", "gpu", g.UUID, "error", err)
+		health, err := m.driver.Health(ctx, g.UUID)
+		if m.log.Changed("health of "+g.UUID, err) && err != nil {
+			m.logger.Warn("cannot query the health of a GPU", "gpu", g.UUID, "error", err)
 		}
 		if err != nil {
 			health = &nvml.Health{}
 		}
-		n.warn(g, health)
-		if condition := n.condition(g.UUID, health); condition != "" {
+		m.warn(g, health)
+		if condition := m.condition(g.UUID, health); condition != "" {
 			conditions[g.UUID] = condition
 		}
 	}
 	return conditions
 }
 
-// forgetXids lets go of errors of GPUs that are away: they come back reset.
-func (n *node) forgetXids(found *nvml.Node, err error) {
+// forgetAbsent removes the errors of GPUs that did not answer: they are reset when they come back. err is the error of the
+// driver as a whole.
+func (m *healthMonitor) forgetAbsent(found *nvml.Node, err error) {
 	noDriver := (*nvml.NoDriverError)(nil)
 	if err != nil && !errors.As(err, &noDriver) {
 		return // the driver may just be slow
@@ -103,44 +115,43 @@ func (n *node) forgetXids(found *nvml.Node, err error) {
 			answered[g.UUID] = true
 		}
 	}
-	for _, g := range n.inventory.list() {
+	for _, g := range m.inventory.list() {
 		if !answered[g.UUID] {
-			n.xids.clear(g.UUID)
+			m.clearXid(g.UUID)
 		}
 	}
 }
 
 // warn logs what an operator should know of a GPU that works.
-func (n *node) warn(g nvml.GPU, health *nvml.Health) {
+func (m *healthMonitor) warn(g nvml.GPU, health *nvml.Health) {
 	var err error
 	if warnings := health.Warnings(); len(warnings) > 0 {
 		err = fmt.Errorf("%s", strings.Join(warnings, "; "))
 	}
-	if n.reported.changed("warnings of "+g.UUID, err) && err != nil {
-		n.logger.Warn("a GPU needs attention", "gpu", g.UUID, "name", g.Name, "what", err)
+	if m.log.Changed("warnings of "+g.UUID, err) && err != nil {
+		m.logger.Warn("a GPU needs attention", "gpu", g.UUID, "name", g.Name, "what", err)
 	}
 }
 
-// condition is what makes a GPU unfit; empty if nothing does. Newer drivers say
-// themselves when it has recovered; of older ones, a GPU that was away and came
-// back is taken to have been reset.
-func (n *node) condition(uuid string, health *nvml.Health) string {
-	if unfit := health.Problem(); unfit != "" {
-		if mark, marked := n.xids.of(uuid); marked {
-			return mark.text + "; " + unfit
+// condition returns why a GPU is unhealthy; empty if it is not. Newer drivers report when it has recovered; with older
+// ones, a GPU that was absent and came back is taken to have been reset.
+func (m *healthMonitor) condition(uuid string, health *nvml.Health) string {
+	x, failed := m.xid(uuid)
+	if problem := health.Problem(); problem != "" {
+		if failed {
+			return x.text + "; " + problem
 		}
-		return unfit
+		return problem
 	}
-	mark, marked := n.xids.of(uuid)
 	switch {
-	case !marked:
+	case !failed:
 		return ""
-	case health.Recovery != nil && n.now().Sub(mark.at) > xidSettles:
-		n.xids.clear(uuid)
+	case health.Recovery != nil && m.clock.Now().Sub(x.at) > recoverySettles:
+		m.clearXid(uuid)
 		return ""
 	case health.Recovery == nil:
-		return mark.text + "; reset the GPU or restart the node, and then the Nomad agent, since this driver does not say " +
+		return x.text + "; reset the GPU or restart the node, and then the Nomad agent, since this driver does not say " +
 			"when a GPU has recovered"
 	}
-	return mark.text
+	return x.text
 }

@@ -30,7 +30,7 @@ func newSickNode(t *testing.T, told ...nvml.RecoveryAction) *sickNode {
 		n.recovery(action)
 	}
 	p := newPlugin(t, n.fake, nil)
-	p.node.Load().now = func() time.Time { return time.Now().Add(time.Duration(n.later.Load())) }
+	p.node.Load().clock.Now = func() time.Time { return time.Now().Add(time.Duration(n.later.Load())) }
 	n.stream = fingerprint(t, p)
 	must.Eq(t, "", n.next(t))
 	return n

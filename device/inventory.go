@@ -12,64 +12,33 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/memsize"
-	"github.com/tranche-gpu/tranche/device/mig"
+	placement "github.com/tranche-gpu/tranche/device/mig"
 	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/share"
+	"github.com/tranche-gpu/tranche/device/share/mig"
 )
 
-// gpu is a GPU that this node has, or had since the plugin started.
-type gpu struct {
-	nvml.GPU
-	driverVersion, cudaVersion string
-	// policy is how the GPU is shared.
-	policy
-	// slices is how many there are, in the modes that have some. It stays what
-	// it was at first, although what the driver reserves for itself may vary.
-	slices int
-	// sizes are the profiles to choose from where instances are made on demand;
-	// none before they are known.
-	sizes []mig.Profile
-	// condition is what makes the GPU unfit although it answers, and waits what
-	// keeps it from being cut up by MIG; empty if nothing does.
-	condition, waits string
-	// answers is whether the driver tells of the GPU at the moment.
-	answers bool
-	// gone is whether nothing can use the GPU, since it is off the bus, or its driver is away.
-	gone bool
-	// problem is why the GPU can't be used at the moment; empty if it can.
-	problem string
-}
-
-// String names a GPU in messages.
-func (g *gpu) String() string { return fmt.Sprintf("%s (%s)", g.groupName(), g.UUID) }
-
-// groupName is the name of the GPU's device group. Nomad makes it part of a
-// node's class, so that it must be the same on nodes of the same build.
-func (g *gpu) groupName() string { return fmt.Sprintf("%s #%d", g.Name, g.Index) }
-
-// sliceID names one slice of the GPU.
-func (g *gpu) sliceID(number int) string { return claim.SliceName(g.UUID, number) }
-
-// inventory is what is known of the node's GPUs. A GPU that was seen once stays
-// in it: Nomad has to hear that it is unhealthy rather than that it never was.
+// inventory is what is known of the node's GPUs. A GPU that was found once stays in it, so that Nomad sees it as unhealthy
+// when it is gone. All methods may be called at any time.
 type inventory struct {
 	settings *settings
+	modes    map[claim.Mode]share.Mode
 	logger   hclog.Logger
 
 	mu   sync.Mutex
-	gpus map[string]*gpu
-	// changed is whether the current update found anything new.
-	changed  bool
-	reported reported
+	gpus map[string]*share.GPU
+	// changed is whether the current update has found anything new.
+	changed bool
+	log     share.ChangeLog
 }
 
-func newInventory(s *settings, logger hclog.Logger) *inventory {
-	return &inventory{settings: s, logger: logger, gpus: make(map[string]*gpu)}
+func newInventory(s *settings, modes map[claim.Mode]share.Mode, logger hclog.Logger) *inventory {
+	return &inventory{settings: s, modes: modes, logger: logger, gpus: make(map[string]*share.GPU)}
 }
 
-// update takes in what NVML said, and what makes GPUs that answer unfit all the
-// same. It returns the GPUs that are new or usable
-// again, and whether anything changed that Nomad should know.
-func (inv *inventory) update(node *nvml.Node, conditions map[string]string, err error) (usable []gpu, changed bool) {
+// update records what NVML returned, and the conditions that make GPUs unhealthy although they answer. It returns the GPUs
+// that are new or usable again, and whether anything has changed that concerns Nomad.
+func (inv *inventory) update(node *nvml.Node, conditions map[string]string, err error) (usable []share.GPU, changed bool) {
 	inv.mu.Lock()
 	defer inv.mu.Unlock()
 	inv.changed = false
@@ -77,7 +46,7 @@ func (inv *inventory) update(node *nvml.Node, conditions map[string]string, err 
 		inv.driverFailed(err)
 		return nil, inv.changed
 	}
-	if inv.reported.changed("driver", nil) {
+	if inv.log.Changed("driver", nil) {
 		inv.logger.Info("the GPU driver answers", "driver_version", node.DriverVersion, "gpus", len(node.GPUs))
 	}
 	answered := make(map[string]bool)
@@ -97,119 +66,111 @@ func (inv *inventory) update(node *nvml.Node, conditions map[string]string, err 
 			lost++
 		}
 	}
-	// Those that don't answer are more likely the ones that are missing.
+	// GPUs that do not answer are more likely the ones that are missing than new ones.
 	if len(node.Failed) > lost {
-		inv.reportStrangers(node.Failed)
+		inv.logFailed(node.Failed)
 	}
 	return usable, inv.changed
 }
 
-// driverFailed takes in that no GPU answers.
+// driverFailed records that no GPU answers.
 func (inv *inventory) driverFailed(err error) {
 	var noDriver *nvml.NoDriverError
 	for _, g := range inv.gpus {
-		g.answers, g.gone = false, errors.As(err, &noDriver)
+		g.Answers, g.Gone = false, errors.As(err, &noDriver)
 		inv.setProblem(g, "the GPU driver does not answer: "+err.Error())
 	}
-	if !inv.reported.changed("driver", err) {
+	if !inv.log.Changed("driver", err) {
 		return
 	}
 	if errors.As(err, &noDriver) {
-		inv.logger.Warn("no GPU driver, so this node offers no slices until there is one",
-			"driver_root", inv.settings.driverRoot, "looking_again_every", inv.settings.fingerprintPeriod.String(), "error", err)
+		inv.logger.Warn("no GPU driver, so this node offers no GPUs until there is one",
+			"driver_root", inv.settings.driverRoot, "retry_every", inv.settings.fingerprintPeriod.String(), "error", err)
 		return
 	}
 	inv.logger.Error("the GPU driver does not answer", "driver_root", inv.settings.driverRoot,
-		"trying_again_every", inv.settings.fingerprintPeriod.String(), "error", err)
+		"retry_every", inv.settings.fingerprintPeriod.String(), "error", err)
 }
 
-// answered takes in a GPU that answered, and says whether it is new or back.
+// answered records a GPU that answered, and reports whether it is new or usable again.
 func (inv *inventory) answered(node *nvml.Node, found nvml.GPU, condition string) bool {
 	g, known := inv.gpus[found.UUID]
 	if known {
 		found.Index, found.Traits = g.Index, g.Traits
-		g.GPU, g.answers, g.gone = found, true, false
-		g.driverVersion, g.cudaVersion = node.DriverVersion, node.CUDAVersion
-		was := g.problem
-		g.condition = condition
-		inv.setOwnProblem(g)
-		return was != "" && g.problem == ""
+		g.GPU, g.Answers, g.Gone = found, true, false
+		g.DriverVersion, g.CUDAVersion = node.DriverVersion, node.CUDAVersion
+		was := g.Problem
+		g.Condition = condition
+		inv.updateProblem(g)
+		return was != "" && g.Problem == ""
 	}
 	found.Index = inv.freeIndex(found.Index)
-	g = &gpu{
-		GPU: found, answers: true, driverVersion: node.DriverVersion, cudaVersion: node.CUDAVersion,
-		policy: inv.settings.sharing.of(found), condition: condition,
+	g = &share.GPU{
+		GPU: found, Answers: true, DriverVersion: node.DriverVersion, CUDAVersion: node.CUDAVersion,
+		Policy: inv.settings.sharing.of(found), Condition: condition,
 	}
-	if g.sliced() {
-		g.slices = int(found.UsableBytes() / g.sliceBytes)
+	if g.Sliced() {
+		g.SliceCount = int(found.UsableBytes() / g.SliceBytes)
 	}
 	inv.gpus[found.UUID] = g
 	inv.changed = true
-	inv.logger.Info("GPU found", "gpu", g.UUID, "name", g.groupName(), "memory", memsize.Format(g.MemoryBytes),
-		"mode", string(g.mode), "slices", g.slices)
-	inv.setOwnProblem(g)
-	return g.problem == ""
+	inv.logger.Info("GPU found", "gpu", g.UUID, "name", g.GroupName(), "memory", memsize.Format(g.MemoryBytes),
+		"mode", string(g.Mode), "slices", g.SliceCount)
+	inv.updateProblem(g)
+	return g.Problem == ""
 }
 
-// freeIndex is the index that a new GPU gets. NVML numbers those that are left
-// anew when one falls off the bus; here a GPU keeps its index as long as the
-// plugin runs, since the index is part of its group's name.
+// freeIndex returns the index of a new GPU. NVML renumbers the others when one falls off the bus; here a GPU keeps its
+// index as long as the plugin runs, because the index is part of its group's name.
 func (inv *inventory) freeIndex(index int) int {
-	taken := make(map[int]bool)
+	used := make(map[int]bool)
 	for _, g := range inv.gpus {
-		taken[g.Index] = true
+		used[g.Index] = true
 	}
-	if !taken[index] {
+	if !used[index] {
 		return index
 	}
-	for index = 0; taken[index]; index++ {
+	for index = 0; used[index]; index++ {
 	}
 	return index
 }
 
-// ownProblem is why a GPU that answers can't be used all the same.
-func (g *gpu) ownProblem() string {
-	if g.onDemand() {
-		return g.demandProblem()
-	}
-	if g.MIG.Enabled && g.mode != claim.ModeMIG && g.waits != "" {
-		return "MIG is still on: " + g.waits
-	}
-	if g.MIG.Enabled && g.mode != claim.ModeMIG && g.mode != claim.ModeExclusive {
-		return fmt.Sprintf("MIG is on, so that nothing can use the GPU as a whole: turn it off (nvidia-smi -i %d -mig 0), or "+
-			"share the GPU in mode %q", g.Index, claim.ModeMIG)
-	}
-	if g.mode == claim.ModeMPS {
-		if err := lacksMPS(g.GPU); err != nil {
-			return err.Error()
-		}
-	}
-	if !g.sliced() || g.slices > 0 {
+// migProblem returns why a GPU on which MIG is on cannot be in its mode; empty if it can.
+func migProblem(g *share.GPU) string {
+	switch {
+	case !g.MIG.Enabled || g.Mode == claim.ModeMIG:
 		return ""
+	case g.Waits != "":
+		return "MIG is still on: " + g.Waits
+	case g.Mode == claim.ModeExclusive:
+		return "" // the instances are offered
 	}
-	return fmt.Sprintf("slice_memory is %s, but the GPU has only %s for processes: set it to less",
-		memsize.Format(g.sliceBytes), memsize.Format(g.UsableBytes()))
+	return fmt.Sprintf("MIG is on, so that nothing can use the GPU as a whole: turn it off (nvidia-smi -i %d -mig 0), or "+
+		"share the GPU in mode %q", g.Index, claim.ModeMIG)
 }
 
-// setOwnProblem says of a GPU that answers what keeps it from being used.
-func (inv *inventory) setOwnProblem(g *gpu) {
-	if !g.answers {
+// updateProblem finds out whether a GPU that answers can be used.
+func (inv *inventory) updateProblem(g *share.GPU) {
+	if !g.Answers {
 		return
 	}
-	problem := cmp.Or(g.condition, g.ownProblem())
-	if err := inv.settings.checkContext(g.GPU, g.policy); problem == "" && err != nil {
+	problem := cmp.Or(g.Condition, migProblem(g))
+	if problem == "" {
+		problem = inv.modes[g.Mode].Problem(g)
+	}
+	if err := inv.settings.checkContext(g.GPU, g.Policy); problem == "" && err != nil {
 		problem = err.Error()
 	}
 	inv.setProblem(g, problem)
 }
 
-func (inv *inventory) setProblem(g *gpu, problem string) {
-	if g.problem == problem {
+func (inv *inventory) setProblem(g *share.GPU, problem string) {
+	if g.Problem == problem {
 		return
 	}
-	g.problem = problem
+	g.Problem = problem
 	inv.changed = true
-	log := inv.logger.With("gpu", g.UUID, "name", g.groupName())
+	log := inv.logger.With("gpu", g.UUID, "name", g.GroupName())
 	if problem == "" {
 		log.Info("GPU is usable again")
 	} else {
@@ -217,72 +178,94 @@ func (inv *inventory) setProblem(g *gpu, problem string) {
 	}
 }
 
-// lost takes in that a GPU that was there isn't among those that answered. The
-// first reason stays: NVML forgets which GPU it was that doesn't answer as soon
-// as a new session with it is begun.
-func (inv *inventory) lost(g *gpu, failed []nvml.Failure) {
-	g.answers, g.gone = false, true
+// lost records that a known GPU did not answer. The first reason stays: when a new session begins, NVML no longer knows
+// which GPU it is that does not answer.
+func (inv *inventory) lost(g *share.GPU, failed []nvml.Failure) {
+	g.Answers, g.Gone = false, true
 	for _, f := range failed {
 		if f.UUID == g.UUID {
 			inv.setProblem(g, "the GPU does not answer: "+f.Err.Error())
 			return
 		}
 	}
-	if g.problem == "" {
+	if g.Problem == "" {
 		inv.setProblem(g, "the driver no longer lists the GPU: it fell off the bus or was taken out")
 	}
 }
 
-// reportStrangers logs the GPUs that never answered, once each.
-func (inv *inventory) reportStrangers(failed []nvml.Failure) {
+// logFailed logs the GPUs that never answered, once each.
+func (inv *inventory) logFailed(failed []nvml.Failure) {
 	for _, f := range failed {
 		if f.UUID != "" {
 			continue
 		}
-		if inv.reported.changed(fmt.Sprintf("index %d", f.Index), f.Err) {
+		if inv.log.Changed(fmt.Sprintf("index %d", f.Index), f.Err) {
 			inv.logger.Error("a GPU does not answer and is not offered", "index", f.Index, "error", f.Err)
 		}
 	}
 }
 
 // list returns the GPUs in the order of their index.
-func (inv *inventory) list() []gpu {
+func (inv *inventory) list() []share.GPU {
 	inv.mu.Lock()
 	defer inv.mu.Unlock()
-	all := make([]gpu, 0, len(inv.gpus))
+	all := make([]share.GPU, 0, len(inv.gpus))
 	for _, g := range inv.gpus {
 		all = append(all, *g)
 	}
-	slices.SortFunc(all, func(a, b gpu) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortFunc(all, func(a, b share.GPU) int { return cmp.Compare(a.Index, b.Index) })
 	return all
 }
 
+// setSizes sets which MIG instances a GPU can have, and with that its number of slices: as many as the largest one holds.
+func (inv *inventory) setSizes(uuid string, sizes []placement.Profile) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	g := inv.gpus[uuid]
+	g.Sizes = sizes
+	g.SliceCount = int(placement.Largest(nil, sizes) / g.SliceBytes)
+	inv.logger.Info("MIG instances of a GPU are created on demand", "gpu", uuid, "name", g.GroupName(), "slices", g.SliceCount,
+		"slice_memory", memsize.Format(g.SliceBytes))
+	inv.updateProblem(g)
+}
+
+// setWaits sets what keeps MIG from being turned on or off or its instances from being created; nil if nothing does.
+func (inv *inventory) setWaits(uuid string, reason error) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	g := inv.gpus[uuid]
+	g.Waits = ""
+	if reason != nil {
+		g.Waits = reason.Error()
+	}
+	inv.updateProblem(g)
+}
+
 // find returns the GPU with this UUID.
-func (inv *inventory) find(uuid string) (gpu, bool) {
+func (inv *inventory) find(uuid string) (share.GPU, bool) {
 	inv.mu.Lock()
 	defer inv.mu.Unlock()
 	if g, ok := inv.gpus[uuid]; ok {
 		return *g, true
 	}
-	return gpu{}, false
+	return share.GPU{}, false
 }
 
-// owner returns the GPU that a device is of, by the device's ID: it begins with
-// the GPU's UUID, or is that of an instance that the GPU has.
-func (inv *inventory) owner(id string) (gpu, bool) {
+// owner returns the GPU of a device: the device's ID begins with the GPU's UUID, or is the UUID of one of its MIG instances.
+func (inv *inventory) owner(id string) (share.GPU, bool) {
 	uuid, _, _ := strings.Cut(id, "/")
 	if g, ok := inv.find(uuid); ok {
 		return g, true
 	}
 	for _, g := range inv.list() {
-		if hasInstance(g.MIG.Instances, id) {
+		if _, ok := mig.FindInstance(g.MIG.Instances, id); ok {
 			return g, true
 		}
 	}
-	return gpu{}, false
+	return share.GPU{}, false
 }
 
-// names lists the GPUs for messages.
+// names returns the names of the GPUs for messages.
 func (inv *inventory) names() string {
 	var names []string
 	for _, g := range inv.list() {

@@ -8,6 +8,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
+	sharemig "github.com/tranche-gpu/tranche/device/share/mig"
 )
 
 // again is the plugin after a restart of the agent, with other options for the first GPU.
@@ -117,7 +118,7 @@ func TestDemandSim_FromDeclared(t *testing.T) {
 		end()
 		must.Eq(t, claim.ModeMIG, n.claim(reservation).Mode)
 		must.Eq(t, []string{"slice NVIDIA H100 80GB HBM3 #0: ++++++++"}, groupsOf(n.look()))
-		n.later(restartWithin + 1)
+		n.later(sharemig.RestartTimeout + 1)
 		n.look()
 		must.Eq(t, "3g.40gb:0", n.profilesOf(0))
 	})

@@ -11,6 +11,8 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/device/share"
+	sharemig "github.com/tranche-gpu/tranche/device/share/mig"
 )
 
 // randomNode has allocations come and go as Nomad has them do it. Nomad counts the slices of an allocation as taken until it
@@ -49,7 +51,7 @@ func TestDemandSim_Random(t *testing.T) {
 				for len(r.allocs) > 0 {
 					r.finish(r.allocs[0])
 				}
-				n.later(takenUpWithin + restartWithin + time.Minute)
+				n.later(share.StartTimeout + sharemig.RestartTimeout + time.Minute)
 				n.look()
 				for gpu := range n.gpus() {
 					must.SliceEmpty(t, n.record(gpu))
@@ -118,7 +120,7 @@ func (r *randomNode) place(gpu int) {
 	for _, instance := range r.record(gpu) {
 		if instance.Compute[0].UUID == a.claim.GPU.UUID {
 			a.createdNS = instance.CreatedNS
-			must.GreaterEq(r.t, uint64(count)*r.node().inventory.list()[gpu].sliceBytes, instance.MemoryBytes+reservedAtMost)
+			must.GreaterEq(r.t, uint64(count)*r.node().inventory.list()[gpu].SliceBytes, instance.MemoryBytes+reservedAtMost)
 		}
 	}
 	must.Positive(r.t, a.createdNS)
@@ -160,7 +162,7 @@ func (r *randomNode) longPause() {
 			r.remove(a)
 		}
 	}
-	r.later(takenUpWithin + restartWithin + time.Minute)
+	r.later(share.StartTimeout + sharemig.RestartTimeout + time.Minute)
 	r.look()
 	r.later(0)
 	must.Len(r.t, len(r.allocs), claimsOf(r.t, r.plugin))

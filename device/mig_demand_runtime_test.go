@@ -15,6 +15,8 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/device/share"
+	sharemig "github.com/tranche-gpu/tranche/device/share/mig"
 	"github.com/tranche-gpu/tranche/runtime"
 )
 
@@ -31,7 +33,7 @@ func TestDemandSim_Container(t *testing.T) {
 				must.Eq(t, n.capabilities(c), n.capsOf(c))
 				seen = append(seen, c.GPU.UUID)
 			}
-			n.later(takenUpWithin + 2*restartWithin)
+			n.later(share.StartTimeout + 2*sharemig.RestartTimeout)
 			n.look()
 			must.SliceEmpty(t, n.record(1))
 			n.later(0)

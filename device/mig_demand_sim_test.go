@@ -21,6 +21,8 @@ import (
 	"github.com/tranche-gpu/tranche/device/internal/simtest"
 	"github.com/tranche-gpu/tranche/device/mig"
 	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/share"
+	sharemig "github.com/tranche-gpu/tranche/device/share/mig"
 )
 
 // simNode is a demandNode on simulated GPUs, whose record judges.
@@ -73,7 +75,7 @@ func (n *simNode) agrees() {
 
 // later has time pass for the plugin.
 func (n *simNode) later(d time.Duration) {
-	n.node().now = func() time.Time { return time.Now().Add(d) }
+	n.node().clock.Now = func() time.Time { return time.Now().Add(d) }
 }
 
 var topologies = []string{"a30x8.conf", "a100-40x8.conf", "a100-80x8.conf", "h100x8.conf", "h200x8.conf", "b200x8.conf"}
@@ -90,7 +92,7 @@ func TestDemandSim_EveryCount(t *testing.T) {
 				for count := 1; count <= all; count++ {
 					c := n.reserve(g, upTo(count)...)
 					found, _ := n.node().inventory.find(g.UUID)
-					must.NoError(t, n.node().tend(t.Context(), &found))
+					n.node().onDemand.Reconcile(t.Context(), []share.GPU{found})
 					record := n.record(7)
 					must.Len(t, 1, record, must.Sprint("what was there of fewer slices is gone"))
 					must.Eq(t, c.GPU.UUID, record[0].Compute[0].UUID)
@@ -145,7 +147,7 @@ func TestDemandSim_Faults(t *testing.T) {
 		for _, call := range []string{"gi-create", "ci-create"} {
 			n.sim.Run(t, "fault", "mig", call, "1", "19") // NVML_ERROR_IN_USE
 			_, err := n.plugin.Reserve(sliceIDs(g, 0, 1))
-			must.ErrorContains(t, err, "no MIG instance was made for claim ")
+			must.ErrorContains(t, err, "create a MIG instance for claim ")
 			must.ErrorContains(t, err, "the reservation can be retried")
 			must.Eq(t, codes.Aborted, status.Code(err))
 			must.SliceEmpty(t, n.record(0), must.Sprint(call))
@@ -156,7 +158,7 @@ func TestDemandSim_Faults(t *testing.T) {
 			// The driver tells of nobody who uses the instance that is in the way.
 			n.sim.Run(t, "fault", "mig", call, "3", "19")
 			_, err := n.plugin.Reserve(sliceIDs(g, 0, 1, 2, 3, 4, 5))
-			must.ErrorContains(t, err, "one is in the way that cannot be destroyed")
+			must.ErrorContains(t, err, "destroy one that is in the way")
 			must.Eq(t, codes.Aborted, status.Code(err))
 			must.Len(t, 1, n.record(0))
 			must.Eq(t, old.MIG.Profile, n.record(0)[0].Profile)
@@ -216,10 +218,10 @@ func TestDemandSim_RestartInPlace(t *testing.T) {
 		must.Eq(t, []int{0, 1, 2, 3, 4}, healthyOf(n.look()[0]))
 
 		end()
-		n.later(restartWithin - time.Minute)
+		n.later(sharemig.RestartTimeout - time.Minute)
 		n.look()
 		must.Eq(t, made, n.record(0)[0])
-		n.later(restartWithin + time.Minute)
+		n.later(sharemig.RestartTimeout + time.Minute)
 		n.look()
 		must.SliceEmpty(t, n.record(0))
 		must.SliceEmpty(t, claimsOf(t, n.plugin))
@@ -247,7 +249,7 @@ func TestDemandSim_RestartInPlace(t *testing.T) {
 // A container that is long in coming finds the claim and its instance as long as somebody says that it comes.
 func TestDemandSim_LongStart(t *testing.T) {
 	onSimulator(t, "h100x8.conf", map[string]any{"slice_memory": "9GiB"}, func(t *testing.T, n *simNode) {
-		const long = 3 * (takenUpWithin + restartWithin)
+		const long = 3 * (share.StartTimeout + sharemig.RestartTimeout)
 		c := n.reserve(n.gpus()[0], 0)
 		made := n.record(0)
 		refresh := func(after time.Duration) {

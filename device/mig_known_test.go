@@ -31,8 +31,8 @@ var someMIG = map[string]struct {
 	"one too many":       {profiles: slices.Repeat([]string{"1g.5gb"}, 8), wrong: "mig.profiles do not fit on the GPU together: name fewer"},
 	"no memory left":     {profiles: []string{"3g.20gb", "3g.20gb", "1g.5gb"}, wrong: "mig.profiles do not fit on the GPU together: name fewer"},
 	"two with engines":   {profiles: []string{"1g.5gb+me", "1g.5gb+me"}, wrong: "mig.profiles do not fit on the GPU together: name fewer"},
-	"capitals":           {profiles: []string{"3G.20GB"}, wrong: `mig.profiles: "3G.20GB" is not the name of a profile, such as "3g.20gb"`},
-	"nothing":            {profiles: []string{""}, wrong: `mig.profiles: "" is not the name of a profile`},
+	"capitals":           {profiles: []string{"3G.20GB"}, wrong: `mig.profiles must be names of profiles, such as "3g.20gb", got "3G.20GB"`},
+	"nothing":            {profiles: []string{""}, wrong: `mig.profiles must be names of profiles`},
 	"too large a slice":  {slice: "41GiB", wrong: "slice_memory is 41GiB, but the largest MIG instance of the GPU has only "},
 	"larger than it all": {slice: "1TiB", wrong: "slice_memory is 1024GiB, but the largest MIG instance"},
 }

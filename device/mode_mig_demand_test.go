@@ -54,16 +54,16 @@ func (n *demandNode) node() *node { return n.plugin.node.Load() }
 func (n *demandNode) look() []*ndevice.DeviceGroup {
 	n.t.Helper()
 	node := n.node()
-	node.sweep(n.t.Context())
-	must.NoError(n.t, node.scan(n.t.Context()))
+	node.ledger.ReleaseEnded(n.t.Context())
+	must.NoError(n.t, node.scanner.scan(n.t.Context()))
 	for range 2 {
-		if !node.layOut(n.t.Context()) {
+		if !node.layout.Apply(n.t.Context(), node.inventory.list(), node.inventory.setWaits) {
 			break
 		}
-		must.NoError(n.t, node.scan(n.t.Context()))
+		must.NoError(n.t, node.scanner.scan(n.t.Context()))
 	}
-	node.tendAll(n.t.Context())
-	return node.groupsOf(node.takenElsewhere(n.t.Context()))
+	node.onDemand.Reconcile(n.t.Context(), node.inventory.list())
+	return node.groups(node.external.occupancy(n.t.Context()))
 }
 
 // gpus are what the driver says of the GPUs.
@@ -304,11 +304,11 @@ func TestDemand_Woken(t *testing.T) {
 func TestDemand_LookFails(t *testing.T) {
 	library := &failingLibrary{Library: onServer(t, dgxh100.New())}
 	n := newDemandNode(t, library.Library, map[string]any{"slice_memory": "10GiB"})
-	n.node().partitioner = library
+	n.node().driver.Partitioner = library
 	library.err = errors.New("no answer")
 	group := n.look()[0]
 	must.SliceEmpty(t, healthyOf(group))
-	must.Eq(t, "which MIG instances there are is not known: no answer", group.Devices[0].HealthDesc)
+	must.Eq(t, "the MIG instances of the GPU are not known: no answer", group.Devices[0].HealthDesc)
 	_, err := n.plugin.Reserve(sliceIDs(n.gpus()[0], 0))
 	must.EqError(t, err, "no answer")
 	must.SliceEmpty(t, claimsOf(t, n.plugin))

@@ -166,7 +166,7 @@ func TestMIG_LayoutChanges(t *testing.T) {
 	must.Eq(t, map[int]string{used.Start: "1g.10gb", 4: "3g.40gb"}, n.layout(t), must.Sprint("nothing changes while it would not do"))
 
 	n.again(t, "7g.80gb")
-	n.plugin.node.Load().now = func() time.Time { return time.Now().Add(time.Hour) } // the claim's container never came
+	n.plugin.node.Load().clock.Now = func() time.Time { return time.Now().Add(time.Hour) } // the claim's container never came
 	next(t, fingerprint(t, n.plugin))
 	must.Eq(t, map[int]string{0: "7g.80gb"}, n.layout(t))
 }
@@ -222,7 +222,7 @@ func TestMIG_Impossible(t *testing.T) {
 		next(t, fingerprint(t, n.plugin))
 		must.SliceEmpty(t, n.gpu(t).MIG.Instances)
 		g := n.plugin.node.Load().inventory.list()[0]
-		_, err := n.plugin.node.Load().cut(t.Context(), &g)
+		_, err := n.plugin.node.Load().layout.Partition(t.Context(), &g)
 		must.ErrorContains(t, err, want)
 	}
 }

@@ -44,11 +44,11 @@ func TestMPS_simulated(t *testing.T) {
 	start := func() (p *Plugin, end func()) {
 		p = newPlugin(t, gpus, options)
 		must.NoError(t, p.SetConfig(pluginConfig(t, options)))
-		return p, func() { p.node.Load().mps.close() }
+		return p, func() { p.node.Load().daemons.Close() }
 	}
 	first, end := start()
 	t.Cleanup(func() {
-		keeper := first.node.Load().mps.keeper
+		keeper := first.node.Load().daemons.Manager
 		keeper.Close()
 		_ = keeper.Release(context.Background(), simtest.H200UUID1)
 		must.NoError(t, gpus.Close(context.Background()))
@@ -79,7 +79,7 @@ func TestMPS_simulated(t *testing.T) {
 	for healthy := 0; healthy != 14; {
 		healthy = 14 - len(unhealthy(next(t, stream).Devices[1]))
 	}
-	must.True(t, second.node.Load().mps.keeper.Status(simtest.H200UUID1).Running)
+	must.True(t, second.node.Load().daemons.Manager.Status(simtest.H200UUID1).Running)
 	cancel()
 	drain(stream)
 	end()
@@ -94,7 +94,7 @@ func TestMPS_simulated(t *testing.T) {
 		must.MapEmpty(t, unhealthy(group))
 	}
 	must.Eq(t, [2]nvml.ComputeMode{nvml.ComputeDefault, nvml.ComputeDefault}, computeModes(t, gpus))
-	left, err := third.node.Load().mps.keeper.Left()
+	left, err := third.node.Load().daemons.Manager.Left()
 	must.NoError(t, err)
 	must.SliceEmpty(t, left)
 }
@@ -114,7 +114,7 @@ func mpsOnSimulator(t *testing.T) (node *simtest.Node, start func() *Plugin) {
 	})
 	var last *Plugin
 	t.Cleanup(func() {
-		keeper := last.node.Load().mps.keeper
+		keeper := last.node.Load().daemons.Manager
 		keeper.Close()
 		_ = keeper.Release(context.Background(), simtest.H200UUID1)
 		must.NoError(t, gpus.Close(context.Background()))
@@ -164,7 +164,7 @@ func TestMPSSim_nobodyGetsPast(t *testing.T) {
 		drain(stream)
 
 		// The agent is away, and the daemon is ended.
-		must.NoError(t, first.node.Load().mps.keeper.Stop(t.Context(), simtest.H200UUID1))
+		must.NoError(t, first.node.Load().daemons.Manager.Stop(t.Context(), simtest.H200UUID1))
 		quicker, _ := pastMPS(t, node, `"computing"`)
 		second := start()
 		stream = fingerprint(t, second)
@@ -188,7 +188,7 @@ func TestMPSSim_pipeRemoved(t *testing.T) {
 	simtest.InProcess(t, func(t *testing.T) {
 		_, start := mpsOnSimulator(t)
 		p := start()
-		keeper := p.node.Load().mps.keeper
+		keeper := p.node.Load().daemons.Manager
 		stream := fingerprint(t, p)
 		must.MapEmpty(t, unhealthy(next(t, stream).Devices[1]))
 		must.NoError(t, os.RemoveAll(filepath.Join(p.node.Load().runDir, "mps", simtest.H200UUID1, "pipe")))

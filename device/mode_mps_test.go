@@ -24,8 +24,8 @@ import (
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 )
 
-// fakeKeeper is a keeper of daemons that are none.
-type fakeKeeper struct {
+// fakeManager is a keeper of daemons that are none.
+type fakeManager struct {
 	mu       sync.Mutex
 	changed  chan struct{}
 	running  map[string]bool
@@ -40,15 +40,15 @@ type fakeKeeper struct {
 	serverless bool
 }
 
-func newFakeKeeper(owned ...string) *fakeKeeper {
-	k := &fakeKeeper{changed: make(chan struct{}, 1), running: make(map[string]bool), owned: make(map[string]bool)}
+func newFakeManager(owned ...string) *fakeManager {
+	k := &fakeManager{changed: make(chan struct{}, 1), running: make(map[string]bool), owned: make(map[string]bool)}
 	for _, uuid := range owned {
 		k.owned[uuid] = true
 	}
 	return k
 }
 
-func (k *fakeKeeper) Ensure(_ context.Context, uuid string) error {
+func (k *fakeManager) Ensure(_ context.Context, uuid string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.ensured++
@@ -59,7 +59,7 @@ func (k *fakeKeeper) Ensure(_ context.Context, uuid string) error {
 	return nil
 }
 
-func (k *fakeKeeper) Serve(_ context.Context, uuid string) error {
+func (k *fakeManager) Serve(_ context.Context, uuid string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.serverless {
@@ -68,13 +68,13 @@ func (k *fakeKeeper) Serve(_ context.Context, uuid string) error {
 	return nil
 }
 
-func (k *fakeKeeper) Clients(context.Context, string) ([]int, error) {
+func (k *fakeManager) Clients(context.Context, string) ([]int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.clients), nil
 }
 
-func (k *fakeKeeper) Status(uuid string) mps.Status {
+func (k *fakeManager) Status(uuid string) mps.Status {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.running[uuid] {
@@ -83,27 +83,27 @@ func (k *fakeKeeper) Status(uuid string) mps.Status {
 	return mps.Status{Reason: "it fell over"}
 }
 
-func (k *fakeKeeper) Changed() <-chan struct{} { return k.changed }
+func (k *fakeManager) Changed() <-chan struct{} { return k.changed }
 
-func (k *fakeKeeper) Left() ([]string, error) {
+func (k *fakeManager) Left() ([]string, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Sorted(maps.Keys(k.owned)), nil
 }
 
-func (k *fakeKeeper) Has(_ string, pid int) bool {
+func (k *fakeManager) Has(_ string, pid int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Contains(k.servers, pid)
 }
 
-func (k *fakeKeeper) Owns(uuid string) bool {
+func (k *fakeManager) Owns(uuid string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.owned[uuid]
 }
 
-func (k *fakeKeeper) Release(_ context.Context, uuid string) error {
+func (k *fakeManager) Release(_ context.Context, uuid string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.clients) > 0 {
@@ -114,7 +114,7 @@ func (k *fakeKeeper) Release(_ context.Context, uuid string) error {
 	return nil
 }
 
-func (k *fakeKeeper) Stop(_ context.Context, uuid string) error {
+func (k *fakeManager) Stop(_ context.Context, uuid string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.running[uuid] = false
@@ -122,10 +122,10 @@ func (k *fakeKeeper) Stop(_ context.Context, uuid string) error {
 	return nil
 }
 
-func (k *fakeKeeper) Close() {}
+func (k *fakeManager) Close() {}
 
 // set changes how things are, and tells of it.
-func (k *fakeKeeper) set(change func()) {
+func (k *fakeManager) set(change func()) {
 	k.mu.Lock()
 	change()
 	k.mu.Unlock()
@@ -135,19 +135,19 @@ func (k *fakeKeeper) set(change func()) {
 	}
 }
 
-func (k *fakeKeeper) get(what func() any) any {
+func (k *fakeManager) get(what func() any) any {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return what()
 }
 
 // newMPSPlugin is a plugin whose daemons are the fake's.
-func newMPSPlugin(t *testing.T, gpus nvml.Interface, k *fakeKeeper, options map[string]any) *Plugin {
+func newMPSPlugin(t *testing.T, gpus nvml.Interface, k *fakeManager, options map[string]any) *Plugin {
 	t.Helper()
 	all := map[string]any{"mode": "mps", "slice_memory": "20GiB"}
 	maps.Copy(all, options)
 	p := newPlugin(t, gpus, all)
-	p.node.Load().mps.keeper = k
+	p.node.Load().daemons.Manager = k
 	return p
 }
 
@@ -155,7 +155,7 @@ func healthyIn(lines []string) int { return strings.Count(strings.Join(lines, ""
 
 func TestMPS(t *testing.T) {
 	g := nvmltest.H200(0)
-	k := newFakeKeeper()
+	k := newFakeManager()
 	p := newMPSPlugin(t, nvmltest.New(g), k, neverByItself)
 	stream := fingerprint(t, p)
 	groups := next(t, stream).Devices
@@ -185,18 +185,10 @@ func TestMPS(t *testing.T) {
 	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))
 }
 
-func TestPercentageOf(t *testing.T) {
-	for _, tc := range []struct{ count, slices, want int }{
-		{1, 140, 1}, {2, 140, 2}, {70, 140, 50}, {71, 140, 51}, {140, 140, 100}, {1, 3, 34}, {1, 1, 100}, {3, 3, 100}, {1, 1000, 1},
-	} {
-		must.Eq(t, tc.want, percentageOf(tc.count, tc.slices), must.Sprintf("%d of %d", tc.count, tc.slices))
-	}
-}
-
 // Without its daemon a GPU has nothing to offer, and a reservation can be tried again.
 func TestMPS_daemonFails(t *testing.T) {
 	g := nvmltest.H200(0)
-	k := newFakeKeeper()
+	k := newFakeManager()
 	k.err = &mps.DownError{GPUUUID: g.UUID, Reason: "it fell over"}
 	p := newMPSPlugin(t, nvmltest.New(g), k, nil)
 	_, err := p.Reserve(sliceIDs(g, 0))
@@ -213,7 +205,7 @@ func TestMPS_daemonFails(t *testing.T) {
 // onlyOnce is a cost that can be measured as long as nobody owns the GPU.
 type onlyOnce struct {
 	t        *testing.T
-	k        *fakeKeeper
+	k        *fakeManager
 	uuid     string
 	known    bool
 	measured int
@@ -242,11 +234,11 @@ func TestMPS_measuresFirst(t *testing.T) {
 		"at first, by an earlier model": {true, false, 0, 200 * mebi},
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := newFakeKeeper()
+			k := newFakeManager()
 			k.owned[g.UUID] = tc.owned
 			p := newMPSPlugin(t, nvmltest.New(g), k, nil)
 			cost := &onlyOnce{t: t, k: k, uuid: g.UUID, known: tc.known}
-			p.node.Load().costs = cost
+			p.node.Load().daemons.Costs = cost
 			_, err := p.Reserve(sliceIDs(g, 0))
 			must.NoError(t, err)
 			must.Eq(t, tc.want, claimsOf(t, p)[0].GPU.ContextBytes)
@@ -258,9 +250,9 @@ func TestMPS_measuresFirst(t *testing.T) {
 }
 
 // A GPU goes behind its daemon when nobody uses it past that.
-func TestMPS_waitsForStrangers(t *testing.T) {
+func TestMPS_waitsForUnmanaged(t *testing.T) {
 	g := nvmltest.H200(0)
-	fake, k := nvmltest.New(g), newFakeKeeper()
+	fake, k := nvmltest.New(g), newFakeManager()
 	fake.SetProcesses(g.UUID, nvml.Process{PID: 4711})
 	p := newMPSPlugin(t, fake, k, nil)
 	stream := fingerprint(t, p)
@@ -280,7 +272,7 @@ func TestMPS_waitsForStrangers(t *testing.T) {
 // the tasks' programs from the GPU, or computes beside them without a limit: that is said, and nothing is given out.
 func TestMPS_pastTheDaemon(t *testing.T) {
 	g := nvmltest.H200(0)
-	fake, k := nvmltest.New(g), newFakeKeeper()
+	fake, k := nvmltest.New(g), newFakeManager()
 	p := newMPSPlugin(t, fake, k, nil)
 	stream := fingerprint(t, p)
 	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))
@@ -348,9 +340,9 @@ func TestMPS_change(t *testing.T) {
 			drain(stream)
 		}
 	}
-	k := newFakeKeeper()
+	k := newFakeManager()
 	first := newPlugin(t, nvmltest.New(g), options)
-	first.node.Load().mps.keeper = k
+	first.node.Load().daemons.Manager = k
 	id, end := reserved(first)
 
 	options["mode"] = "mps"
@@ -364,7 +356,7 @@ func TestMPS_change(t *testing.T) {
 
 	options["mode"] = "slice"
 	third := newPlugin(t, nvmltest.New(g), options)
-	third.node.Load().mps.keeper = k
+	third.node.Load().daemons.Manager = k
 	healthy = waiting(third, id, "mps")
 	must.True(t, k.Owns(g.UUID))
 	end()
@@ -376,7 +368,7 @@ func TestMPS_change(t *testing.T) {
 // A daemon with clients of nobody's knowledge, or that cannot be ended, keeps its GPU.
 func TestMPS_leavesLate(t *testing.T) {
 	g := nvmltest.H200(0)
-	k := newFakeKeeper(g.UUID)
+	k := newFakeManager(g.UUID)
 	k.clients = []int{77}
 	p := newMPSPlugin(t, nvmltest.New(g), k, map[string]any{"mode": "slice"})
 	_, err := p.Reserve(sliceIDs(g, 0))
@@ -395,7 +387,7 @@ func TestMPS_leavesLate(t *testing.T) {
 // One that is not for Nomad any more is given back, too.
 func TestMPS_ignored(t *testing.T) {
 	a, b := nvmltest.H200(0), nvmltest.H200(1)
-	k := newFakeKeeper(a.UUID, b.UUID)
+	k := newFakeManager(a.UUID, b.UUID)
 	p := newMPSPlugin(t, nvmltest.New(a, b), k, map[string]any{"ignored_gpu_ids": []string{a.UUID}})
 	next(t, fingerprint(t, p))
 	must.Eq(t, []string{a.UUID}, k.get(func() any { return slices.Clone(k.released) }).([]string))
@@ -405,7 +397,7 @@ func TestMPS_ignored(t *testing.T) {
 // A daemon ends when its GPU is gone, not when the driver is merely slow, and is back with it.
 func TestMPS_gone(t *testing.T) {
 	g := nvmltest.H200(0)
-	fake, k := nvmltest.New(g), newFakeKeeper()
+	fake, k := nvmltest.New(g), newFakeManager()
 	p := newMPSPlugin(t, fake, k, nil)
 	stream := fingerprint(t, p)
 	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))
@@ -455,7 +447,7 @@ func TestMPS_impossible(t *testing.T) {
 		})
 	}
 	// What turns out later makes them unhealthy.
-	k := newFakeKeeper()
+	k := newFakeManager()
 	p := newMPSPlugin(t, nvmltest.New(pascal), k, nil)
 	for _, reason := range unhealthy(next(t, fingerprint(t, p)).Devices[0]) {
 		must.StrContains(t, reason, "compute capability is 6.0")

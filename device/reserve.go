@@ -12,111 +12,91 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/device/share"
+	"github.com/tranche-gpu/tranche/device/share/mps"
 )
 
-// reserve makes claims on devices.
-func (n *node) reserve(ctx context.Context, ids []string) (*ndevice.ContainerReservation, error) {
-	devices, err := n.resolve(ctx, ids)
+// reservations makes claims on the devices that Nomad reserves.
+type reservations struct {
+	scanner   *scanner
+	inventory *inventory
+	modes     map[claim.Mode]share.Mode
+	daemons   *mps.Daemons
+}
+
+// reserve makes claims on devices, all or none.
+func (r *reservations) reserve(ctx context.Context, ids []string) (*ndevice.ContainerReservation, error) {
+	devices, err := r.resolve(ctx, ids)
 	if err != nil {
 		return nil, err
 	}
 	for _, d := range devices {
-		if d.gpu.problem != "" {
-			return nil, fmt.Errorf("the GPU %s cannot be used: %s", &d.gpu, d.gpu.problem)
+		if d.GPU.Problem != "" {
+			return nil, fmt.Errorf("the GPU %s cannot be used: %s", &d.GPU, d.GPU.Problem)
 		}
-		if err := n.mps.leaving(&d.gpu); err != nil {
+		if err := r.daemons.Leaving(&d.GPU); err != nil {
 			return nil, err
 		}
 	}
-	how := devices[0].gpu.mode
-	tokens, err := n.modes[how].reserve(ctx, devices)
+	reserved, err := r.modes[devices[0].GPU.Mode].Reserve(ctx, devices)
 	if err != nil {
 		return nil, err
 	}
-	visible := ids
-	if devices[0].gpu.onDemand() {
-		if visible, err = n.instancesOf(ctx, tokens); err != nil {
-			return nil, err
-		}
-	}
-	return reservation(how, visible, tokens), nil
-}
-
-// reservation is the answer to Nomad.
-func reservation(how claim.Mode, visible []string, tokens []claim.Token) *ndevice.ContainerReservation {
 	envs := map[string]string{
 		// A container that misses our runtime gets no GPU rather than one without a limit.
 		claim.VisibleDevices: claim.NoDevices,
 	}
-	if how == claim.ModeExclusive || how == claim.ModeMIG {
-		// There is no limit to miss, and NVIDIA's runtime, which nomad-device-nvidia's jobs use, goes by this.
-		envs[claim.VisibleDevices] = strings.Join(visible, ",")
+	if len(reserved.Visible) > 0 {
+		// There is no limit to miss, and jobs for nomad-device-nvidia use NVIDIA's runtime, which reads this.
+		envs[claim.VisibleDevices] = strings.Join(reserved.Visible, ",")
 	}
-	for _, token := range tokens {
+	for _, token := range reserved.Tokens {
 		envs[token.EnvName()] = token.Reveal()
 	}
-	return &ndevice.ContainerReservation{Envs: envs}
+	return &ndevice.ContainerReservation{Envs: envs}, nil
 }
 
-// claim has the ledger make claims, all or none. The ledger sees for itself which
-// older claims' containers live.
-func (n *node) claim(ctx context.Context, requests ...claim.Request) ([]claim.Token, error) {
-	_, tokens, err := n.ledger.ReserveAll(ctx, requests)
-	return tokens, err
-}
-
-// resolve finds the devices with these IDs, which are of GPUs that are shared in
-// the same way. Nomad may ask before the first fingerprint: an agent that
-// restarted knows the devices from before.
-func (n *node) resolve(ctx context.Context, ids []string) ([]device, error) {
+// resolve returns the devices with these IDs, whose GPUs have to be in the same mode. Nomad may reserve devices before the
+// first fingerprint, because a restarted agent knows them from before.
+func (r *reservations) resolve(ctx context.Context, ids []string) ([]share.Device, error) {
 	if len(ids) == 0 {
 		return nil, errors.New("the reservation names no devices")
 	}
 	if twice := duplicates(ids); len(twice) > 0 {
-		return nil, fmt.Errorf("the reservation names devices more than once: %s", list(twice))
+		return nil, fmt.Errorf("the reservation names devices more than once: %s", claim.ListNames(twice))
 	}
-	devices, unknown := n.find(ids)
+	devices, unknown := r.find(ids)
 	if len(unknown) > 0 {
-		if err := n.scan(ctx); err != nil {
-			return nil, fmt.Errorf("cannot tell whose devices these are: %s: %w", list(unknown), err)
+		if err := r.scanner.scan(ctx); err != nil {
+			return nil, fmt.Errorf("find the GPUs of the devices %s: %w", claim.ListNames(unknown), err)
 		}
-		devices, unknown = n.find(ids)
+		devices, unknown = r.find(ids)
 	}
 	if len(unknown) > 0 {
 		return nil, fmt.Errorf("not devices of this node's GPUs: %s; the GPUs are: %s. If a GPU, its mode, slice_memory or "+
-			"ignored_gpu_ids was changed, stop the job and run it again", list(unknown), n.inventory.names())
+			"ignored_gpu_ids was changed, stop the job and run it again", claim.ListNames(unknown), r.inventory.names())
 	}
 	for _, d := range devices {
-		if d.gpu.mode != devices[0].gpu.mode {
+		if d.GPU.Mode != devices[0].GPU.Mode {
 			return nil, fmt.Errorf("the reservation names devices of GPUs that are shared in different ways: %s is in mode "+
-				"%q, %s in mode %q", devices[0].id, devices[0].gpu.mode, d.id, d.gpu.mode)
+				"%q, %s in mode %q", devices[0].ID, devices[0].GPU.Mode, d.ID, d.GPU.Mode)
 		}
 	}
 	return devices, nil
 }
 
-// find finds devices by their IDs, and returns those IDs that are of none.
-func (n *node) find(ids []string) (devices []device, unknown []string) {
+// find returns the devices with these IDs, and the IDs that name no device.
+func (r *reservations) find(ids []string) (devices []share.Device, unknown []string) {
 	for _, id := range ids {
-		g, known := n.inventory.owner(id)
-		if !known || !n.modes[g.mode].has(&g, id) {
+		g, known := r.inventory.owner(id)
+		if !known || !r.modes[g.Mode].Has(&g, id) {
 			unknown = append(unknown, strconv.Quote(id))
 			continue
 		}
-		devices = append(devices, device{id: id, gpu: g})
+		devices = append(devices, share.Device{ID: id, GPU: g})
 	}
 	return devices, unknown
 }
-
-func ids(devices []device) []string {
-	var ids []string
-	for _, d := range devices {
-		ids = append(ids, d.id)
-	}
-	return ids
-}
-
-func list(texts []string) string { return claim.ListNames(texts) }
 
 func duplicates(ids []string) []string {
 	count := make(map[string]int)
@@ -130,30 +110,29 @@ func duplicates(ids []string) []string {
 	return twice
 }
 
-// reserveError carries an error across gRPC. Nomad drops everything but the
-// text on the way to the task, so that what can be done has to be said in it.
+// reserveError carries an error across gRPC. Only its text reaches the task, so the text says whether a retry may help.
 type reserveError struct{ err error }
 
 func (e reserveError) Error() string { return e.text() }
 func (e reserveError) Unwrap() error { return e.err }
 
 func (e reserveError) text() string {
-	if e.passes() {
+	if e.retriable() {
 		return e.err.Error() + "; nothing was changed, and the reservation can be retried"
 	}
 	return e.err.Error()
 }
 
-// passes tells whether the same reservation may succeed later.
-func (e reserveError) passes() bool {
-	var passing interface{ Retriable() bool }
-	return errors.As(e.err, &passing) && passing.Retriable()
+// retriable reports whether the same reservation may succeed later.
+func (e reserveError) retriable() bool {
+	var err interface{ Retriable() bool }
+	return errors.As(e.err, &err) && err.Retriable()
 }
 
-// GRPCStatus is what gRPC asks an error for.
+// GRPCStatus returns the status by which gRPC sends the error.
 func (e reserveError) GRPCStatus() *status.Status {
 	code := codes.FailedPrecondition
-	if e.passes() {
+	if e.retriable() {
 		code = codes.Aborted
 	}
 	return status.New(code, e.text())

@@ -140,7 +140,7 @@ func TestReserve_noDriver(t *testing.T) {
 	fake := nvmltest.New(g)
 	fake.SetError(errors.New("driver not loaded"))
 	_, err := newPlugin(t, fake, nil).Reserve(sliceIDs(g, 0))
-	must.EqError(t, err, `cannot tell whose devices these are: "`+sliceIDs(g, 0)[0]+`": driver not loaded`)
+	must.EqError(t, err, `find the GPUs of the devices "`+sliceIDs(g, 0)[0]+`": driver not loaded`)
 }
 
 func TestReserve_justEnoughForAContext(t *testing.T) {

@@ -31,7 +31,7 @@ func BenchmarkStats(b *testing.B) {
 		p := busyNode(b, 8, claims)
 		b.Run(fmt.Sprintf("made/claims=%d", claims), func(b *testing.B) {
 			n := p.node.Load()
-			countCPU(b, func() { n.collect(b.Context(), time.Now()) })
+			countCPU(b, func() { n.stats.collect(b.Context(), time.Now()) })
 		})
 		b.Run(fmt.Sprintf("sent/claims=%d", claims), func(b *testing.B) {
 			stream := statsMessages(b, p)
@@ -82,7 +82,7 @@ func busyNode(b *testing.B, gpus, claims int) *Plugin {
 	p.newNVML = func(string) nvml.Interface { return fake }
 	must.NoError(b, p.SetConfig(pluginConfig(b, testOptions(b, map[string]any{"context_memory": "300MiB"}))))
 	n := p.node.Load()
-	must.NoError(b, n.scan(b.Context()))
+	must.NoError(b, n.scanner.scan(b.Context()))
 	for i := range claims {
 		made, _, err := n.ledger.Reserve(b.Context(), claim.Request{
 			GPU: claim.GPU{UUID: found[i%gpus].UUID}, Slices: sliceIDs(found[i%gpus], i/gpus), LimitBytes: 1 << 30, SliceBytes: 1 << 30,

@@ -14,7 +14,7 @@ import (
 // statsOf are the statistics of one device.
 func (n *demandNode) statsOf(id string) map[string]string {
 	n.t.Helper()
-	for _, group := range n.node().collect(n.t.Context(), time.Now()) {
+	for _, group := range n.node().stats.collect(n.t.Context(), time.Now()) {
 		if stats := group.InstanceStats[id]; stats != nil {
 			return texts(stats)
 		}

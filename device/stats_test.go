@@ -93,5 +93,5 @@ func with(base, more map[string]string) map[string]string {
 
 func TestStats_noInterval(t *testing.T) {
 	_, err := newPlugin(t, nvmltest.New(), nil).Stats(t.Context(), 0)
-	must.EqError(t, err, "statistics every 0s were asked for, which is no interval")
+	must.EqError(t, err, "the interval of statistics must be positive, got 0s")
 }

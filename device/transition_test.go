@@ -13,6 +13,8 @@ import (
 	"github.com/tranche-gpu/tranche/claim/health"
 	"github.com/tranche-gpu/tranche/device/mig"
 	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/share"
+	sharemig "github.com/tranche-gpu/tranche/device/share/mig"
 )
 
 // Each way to share a GPU is changed into each other one over a restart of the agent, while a task has the GPU as it was and
@@ -95,11 +97,11 @@ func (n *sharedNode) mustWait(t *testing.T, from, to *way, response *ndevice.Fin
 	case from.mode == claim.ModeMIG:
 		must.True(t, startsWith("MIG is still on: it waits for claim "+made.ID+" to turn MIG off", seen.reasons), must.Sprint(seen.reasons))
 	case to.onDemand():
-		must.Eq(t, map[string]int{sliceType: 1}, seen.types)
+		must.Eq(t, map[string]int{share.SliceType: 1}, seen.types)
 		must.True(t, startsWith("MIG is not on: it waits for claim "+made.ID, seen.reasons), must.Sprint(seen.reasons))
 	case to.mode == claim.ModeMIG:
 		// There are no instances while the GPU is used as a whole, and one device says why.
-		must.Eq(t, map[string]int{gpuType: 1}, seen.types)
+		must.Eq(t, map[string]int{share.GPUType: 1}, seen.types)
 		must.True(t, startsWith("MIG instances ", seen.reasons), must.Sprint(seen.reasons))
 		must.StrContains(t, fmt.Sprint(seen.reasons), " are not there: it waits for claim "+made.ID+" to turn MIG on")
 	default:
@@ -120,7 +122,7 @@ func (n *sharedNode) mustKeep(t *testing.T, made *claim.Claim, token claim.Token
 	}
 	found, err := n.library.Read(t.Context())
 	must.NoError(t, err)
-	instance, ok := instanceOf(found.GPUs[0].MIG.Instances, made.GPU.UUID)
+	instance, ok := sharemig.FindInstance(found.GPUs[0].MIG.Instances, made.GPU.UUID)
 	must.True(t, ok, must.Sprint("the instance that a task has was destroyed"))
 	must.Eq(t, made.LimitBytes, instance.MemoryBytes)
 }
@@ -200,6 +202,9 @@ func TestTransition_MIGToMPS(t *testing.T) {
 		must.True(t, g.MIG.Enabled)
 	}
 	node := n.plugin.node.Load()
-	must.ErrorContains(t, node.checkMPS(found.GPUs[0]), "nvidia-cuda-mps-control", must.Sprint("that this node lacks"))
-	must.ErrorContains(t, node.checkMPS(found.GPUs[1]), "MIG is on")
+	check := func(g nvml.GPU) error {
+		return node.modes[claim.ModeMPS].Check(t.Context(), node.layout.WithoutOwnMIG(g), share.Policy{Mode: claim.ModeMPS})
+	}
+	must.ErrorContains(t, check(found.GPUs[0]), "nvidia-cuda-mps-control", must.Sprint("that this node lacks"))
+	must.ErrorContains(t, check(found.GPUs[1]), "MIG is on")
 }

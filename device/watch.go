@@ -6,52 +6,51 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/device/share"
 )
 
-// ledgerSettles is how long changes of the ledger are gathered. Each message to
-// Nomad registers the node anew, and containers come in crowds.
+// ledgerSettles is how long changes of the ledger are collected. Each message to Nomad registers the node again, and
+// containers are often started many at a time.
 const ledgerSettles = 200 * time.Millisecond
 
-// watchLedger tells of changes of the ledger, until the context ends. Where it
-// can't be watched, changes are seen once a period.
-func (n *node) watchLedger(ctx context.Context) <-chan struct{} {
-	told := make(chan struct{}, 1)
-	watcher, err := n.newWatcher()
-	if n.reported.changed("watching the ledger", err) && err != nil {
-		n.logger.Warn("cannot watch the ledger, so what others take shows once a period only",
-			"state_dir", n.stateDir, "period", n.fingerprintPeriod.String(), "error", err)
-	}
+// watchLedger returns a channel that receives a value after changes of the ledger, until the context ends. Where the
+// ledger cannot be watched, changes are noticed once a fingerprint period.
+func watchLedger(ctx context.Context, ledger *share.Ledger, logger hclog.Logger) <-chan struct{} {
+	changes := make(chan struct{}, 1)
+	watcher, err := newWatcher(ledger)
 	if err != nil {
-		return told
+		logger.Warn("cannot watch the ledger, so that its changes are noticed once a fingerprint_period only", "error", err)
+		return changes
 	}
 	go func() {
 		defer watcher.Close()
-		gather(ctx, watcher.Events, watcher.Errors, told)
+		collectChanges(ctx, watcher.Events, watcher.Errors, changes)
 	}()
-	return told
+	return changes
 }
 
-func (n *node) newWatcher() (*fsnotify.Watcher, error) {
-	dir, err := n.ledger.WatchDir()
+func newWatcher(ledger *share.Ledger) (*fsnotify.Watcher, error) {
+	dir, err := ledger.WatchDir()
 	if err != nil {
 		return nil, err
 	}
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
-		return nil, fmt.Errorf("watching %s: %w", dir, err)
+		return nil, fmt.Errorf("watch %s: %w", dir, err)
 	}
 	if err := watcher.Add(dir); err != nil {
 		watcher.Close()
-		return nil, fmt.Errorf("watching %s: %w", dir, err)
+		return nil, fmt.Errorf("watch %s: %w", dir, err)
 	}
 	return watcher, nil
 }
 
-// gather tells once of all changes within a while. Events that were lost are
-// changes like others.
-func gather(ctx context.Context, events <-chan fsnotify.Event, lost <-chan error, told chan<- struct{}) {
+// collectChanges sends one value for all changes within ledgerSettles. An error means that events were lost, and counts as
+// a change.
+func collectChanges(ctx context.Context, events <-chan fsnotify.Event, lost <-chan error, changes chan<- struct{}) {
 	settled := time.NewTimer(ledgerSettles)
 	settled.Stop()
 	defer settled.Stop()
@@ -72,8 +71,8 @@ func gather(ctx context.Context, events <-chan fsnotify.Event, lost <-chan error
 		case <-settled.C:
 			pending = false
 			select {
-			case told <- struct{}{}:
-			default: // it is to be told anyway
+			case changes <- struct{}{}:
+			default: // a value is waiting already
 			}
 			continue
 		case <-ctx.Done():

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/share"
 )
 
 // way is a way to share an H100, as an operator asks for it, and what has to come of it.
@@ -31,36 +32,36 @@ type way struct {
 // waysToShare are all of them. A DGX H100 has MIG on all its GPUs.
 var waysToShare = []way{
 	{
-		name: "slice", mode: claim.ModeSlice, options: map[string]any{"slice_memory": "10GiB"}, isolation: isolationMemory,
-		offers: map[string]int{sliceType: 8}, takes: 2, limit: 20 << 30,
+		name: "slice", mode: claim.ModeSlice, options: map[string]any{"slice_memory": "10GiB"}, isolation: share.IsolationMemory,
+		offers: map[string]int{share.SliceType: 8}, takes: 2, limit: 20 << 30,
 	},
 	{
-		name: "exclusive", mode: claim.ModeExclusive, options: map[string]any{"mode": "exclusive"}, isolation: isolationExclusive,
-		offers: map[string]int{gpuType: 1}, takes: 1,
+		name: "exclusive", mode: claim.ModeExclusive, options: map[string]any{"mode": "exclusive"}, isolation: share.IsolationExclusive,
+		offers: map[string]int{share.GPUType: 1}, takes: 1,
 	},
 	{
-		name: "timeslice", mode: claim.ModeTimeslice, options: map[string]any{"mode": "timeslice", "replicas": 3}, isolation: isolationNone,
-		offers: map[string]int{timesliceType: 3}, takes: 1,
+		name: "timeslice", mode: claim.ModeTimeslice, options: map[string]any{"mode": "timeslice", "replicas": 3}, isolation: share.IsolationNone,
+		offers: map[string]int{"timeslice": 3}, takes: 1,
 	},
 	{
-		name: "mig", mode: claim.ModeMIG, isolation: isolationHardware,
+		name: "mig", mode: claim.ModeMIG, isolation: share.IsolationHardware,
 		options: map[string]any{"mode": "mig", "mig": []any{map[string]any{"profiles": []any{"3g.40gb", "2g.20gb", "1g.10gb"}}}},
-		offers:  map[string]int{gpuType: 3}, takes: 1,
+		offers:  map[string]int{share.GPUType: 3}, takes: 1,
 	},
 	{
-		name: "mig on demand", mode: claim.ModeMIG, isolation: isolationHardware,
+		name: "mig on demand", mode: claim.ModeMIG, isolation: share.IsolationHardware,
 		options: map[string]any{"mode": "mig", "slice_memory": "10GiB"},
-		offers:  map[string]int{sliceType: 8}, takes: 2,
+		offers:  map[string]int{share.SliceType: 8}, takes: 2,
 	},
 	{
-		name: "mps", mode: claim.ModeMPS, isolation: isolationMPS,
+		name: "mps", mode: claim.ModeMPS, isolation: share.IsolationMPS,
 		options: map[string]any{"mode": "mps", "slice_memory": "10GiB"},
-		offers:  map[string]int{sliceType: 8}, takes: 2, limit: 20 << 30,
+		offers:  map[string]int{share.SliceType: 8}, takes: 2, limit: 20 << 30,
 	},
 }
 
 // onDemand tells whether MIG instances are made as slices are reserved.
-func (w *way) onDemand() bool { return w.mode == claim.ModeMIG && w.offers[sliceType] > 0 }
+func (w *way) onDemand() bool { return w.mode == claim.ModeMIG && w.offers[share.SliceType] > 0 }
 
 // block is a gpu block that shares GPUs so.
 func (w *way) block(gpus string) map[string]any {
@@ -72,7 +73,7 @@ func (w *way) block(gpus string) map[string]any {
 // sharedNode is a plugin on a mock DGX H100, which keeps its GPUs, its ledger, their instances and daemons over restarts.
 type sharedNode struct {
 	library *nvml.Library
-	daemons *fakeKeeper
+	daemons *fakeManager
 	options map[string]any
 	plugin  *Plugin
 	gpus    []nvml.GPU
@@ -80,7 +81,7 @@ type sharedNode struct {
 
 func newSharedNode(t *testing.T) *sharedNode {
 	t.Helper()
-	n := &sharedNode{library: onServer(t, dgxh100.New()), daemons: newFakeKeeper(), options: testOptions(t, nil)}
+	n := &sharedNode{library: onServer(t, dgxh100.New()), daemons: newFakeManager(), options: testOptions(t, nil)}
 	found, err := n.library.Read(t.Context())
 	must.NoError(t, err)
 	n.gpus = found.GPUs
@@ -92,7 +93,7 @@ func (n *sharedNode) restart(t *testing.T, blocks ...map[string]any) {
 	t.Helper()
 	n.options["gpu"] = gpuBlocks(blocks...)
 	n.plugin = newPlugin(t, n.library, n.options)
-	n.plugin.node.Load().mps.keeper = n.daemons
+	n.plugin.node.Load().daemons.Manager = n.daemons
 }
 
 // offered is what Nomad sees of a GPU.

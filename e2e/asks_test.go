@@ -223,7 +223,7 @@ func (l *local) nomadSees(uuid string, slices int) map[string]string {
 	})
 	must.NoError(l.t, err, must.Sprint(reasons))
 	for _, reason := range reasons {
-		must.StrContains(l.t, reason, "taken outside Nomad by claim")
+		must.StrContains(l.t, reason, "used outside Nomad by claim")
 	}
 	return reasons
 }

@@ -1,0 +1,138 @@
+package device
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/device/share"
+)
+
+const (
+	// minReplicas and maxReplicas bound the number of replicas in mode timeslice.
+	minReplicas, maxReplicas = 2, 1000
+	// defaultSliceMemory is the default of slice_memory.
+	defaultSliceMemory = "1GiB"
+)
+
+// modes are the valid values of the option mode.
+var modes = []claim.Mode{claim.ModeSlice, claim.ModeExclusive, claim.ModeTimeslice, claim.ModeMPS, claim.ModeMIG}
+
+// or returns the options with unset ones taken from the defaults. A block with a mode of its own inherits only
+// slice_memory, because the other options belong to the default's mode.
+func (o sharingOptions) or(defaults sharingOptions) sharingOptions {
+	own := o.Mode != "" && o.Mode != defaults.Mode
+	if o.Mode == "" {
+		o.Mode = defaults.Mode
+	}
+	if o.Replicas == nil && !own {
+		o.Replicas = defaults.Replicas
+	}
+	if o.MIG == nil && !own {
+		o.MIG = defaults.MIG
+	}
+	if o.SliceMemory == "" && o.hasSlices() {
+		o.SliceMemory = defaults.SliceMemory
+	}
+	return o
+}
+
+// hasSlices reports whether the mode has slices, so that slice_memory is valid.
+func (o sharingOptions) hasSlices() bool {
+	switch claim.Mode(o.Mode) {
+	case claim.ModeExclusive, claim.ModeTimeslice:
+		return false
+	case claim.ModeMIG:
+		return len(o.profiles()) == 0
+	}
+	return true
+}
+
+func (o sharingOptions) profiles() []string {
+	var profiles []string
+	for _, section := range o.MIG {
+		profiles = append(profiles, section.Profiles...)
+	}
+	return profiles
+}
+
+// parse validates the options. An error names the option and its valid values.
+func (o sharingOptions) parse() (share.Policy, error) {
+	p := share.Policy{Mode: claim.Mode(o.Mode), Profiles: o.profiles()}
+	if !slices.Contains(modes, p.Mode) {
+		return share.Policy{}, fmt.Errorf("mode must be one of %s, got %q", quotedModes(), o.Mode)
+	}
+	if err := o.checkOthers(p); err != nil {
+		return share.Policy{}, err
+	}
+	var err error
+	if p.Sliced() || p.OnDemand() {
+		if p.SliceBytes, err = parseSliceMemory(o.SliceMemory); err != nil {
+			return share.Policy{}, err
+		}
+	}
+	if p.Mode == claim.ModeTimeslice {
+		if p.Replicas, err = o.parseReplicas(); err != nil {
+			return share.Policy{}, err
+		}
+	}
+	return p, nil
+}
+
+// checkOthers refuses options that have no effect in the mode.
+func (o sharingOptions) checkOthers(p share.Policy) error {
+	switch {
+	case len(o.MIG) > 1:
+		return errors.New("mig must be there once only; put all profiles into one block")
+	case slices.ContainsFunc(p.Profiles, isNoProfile):
+		return fmt.Errorf("mig.profiles must be names of profiles, such as \"3g.20gb\", got %q",
+			p.Profiles[slices.IndexFunc(p.Profiles, isNoProfile)])
+	case o.MIG != nil && p.Mode != claim.ModeMIG:
+		return fmt.Errorf("mig is for mode %q, and the mode is %q", claim.ModeMIG, p.Mode)
+	case o.Replicas != nil && p.Mode != claim.ModeTimeslice:
+		return fmt.Errorf("replicas is for mode %q, and the mode is %q", claim.ModeTimeslice, p.Mode)
+	case o.SliceMemory != "" && len(p.Profiles) > 0:
+		return errors.New("slice_memory and mig.profiles exclude each other: with profiles there are no slices; remove one of the two")
+	case o.SliceMemory != "" && !p.Sliced() && !p.OnDemand():
+		return fmt.Errorf("slice_memory is not for mode %q, which has no slices", p.Mode)
+	}
+	return nil
+}
+
+// profileName matches the names of MIG profiles: compute slices, memory, and engines that are added or left out.
+var profileName = regexp.MustCompile(`^[0-9]+g\.[0-9]+gb([+-][a-z.]+)?$`)
+
+func isNoProfile(name string) bool { return !profileName.MatchString(name) }
+
+func (o sharingOptions) parseReplicas() (int, error) {
+	if o.Replicas == nil {
+		return 0, fmt.Errorf("replicas must be set in mode %q, such as replicas = 10", claim.ModeTimeslice)
+	}
+	if *o.Replicas < minReplicas || *o.Replicas > maxReplicas {
+		return 0, fmt.Errorf("replicas must be from %d to %d, got %d", minReplicas, maxReplicas, *o.Replicas)
+	}
+	return *o.Replicas, nil
+}
+
+func parseSliceMemory(text string) (uint64, error) {
+	bytes, err := memsize.ParseGPU(text)
+	if err != nil {
+		return 0, fmt.Errorf("slice_memory: %w", err)
+	}
+	if bytes < minSliceBytes {
+		return 0, fmt.Errorf("slice_memory must be at least 64MiB, got %q", text)
+	}
+	return bytes, nil
+}
+
+func quotedModes() string {
+	var quoted []string
+	for _, mode := range modes {
+		quoted = append(quoted, fmt.Sprintf("%q", mode))
+	}
+	return strings.Join(quoted, ", ")
+}

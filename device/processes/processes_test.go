@@ -1,0 +1,68 @@
+package processes
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/claim"
+)
+
+// What shares a container's PID namespace or cgroup, or descends from its init process, is in it.
+func TestContainers_Inside(t *testing.T) {
+	m := &Containers{self: footing{pid: 10, pidSpace: "host", cgroups: map[int]string{0: "/nomad", 1: "/"}}}
+	init := footing{pid: 20, pidSpace: "box", cgroups: map[int]string{0: "/task", 1: "/"}}
+	for name, tc := range map[string]struct {
+		process footing
+		init    footing
+		want    bool
+	}{
+		"its PID namespace":           {footing{pid: 30, pidSpace: "box"}, init, true},
+		"its cgroup":                  {footing{pid: 30, pidSpace: "inner", cgroups: map[int]string{0: "/task"}}, init, true},
+		"below its cgroup":            {footing{pid: 30, cgroups: map[int]string{0: "/task/sub"}}, init, true},
+		"a name that begins the same": {footing{pid: 30, cgroups: map[int]string{0: "/task2"}}, init, false},
+		"a cgroup that all are in":    {footing{pid: 30, cgroups: map[int]string{1: "/x"}}, init, false},
+		"the host's PID namespace":    {footing{pid: 30, pidSpace: "host"}, footing{pid: 20, pidSpace: "host"}, false},
+		"the plugin's cgroup": {footing{pid: 30, cgroups: map[int]string{0: "/nomad"}},
+			footing{pid: 20, cgroups: map[int]string{0: "/nomad"}}, false},
+		"the init process": {footing{pid: 20}, footing{pid: 20}, true},
+		"nothing known":    {footing{pid: 30}, footing{pid: 20}, false},
+	} {
+		t.Run(name, func(t *testing.T) { must.Eq(t, tc.want, m.inside(tc.process, tc.init)) })
+	}
+}
+
+// As the kernel tells it.
+func TestContainers_Kind(t *testing.T) {
+	container := exec.Command("sh", "-c", "sleep 1000 & echo $!; wait")
+	stdout, err := container.StdoutPipe()
+	must.NoError(t, err)
+	must.NoError(t, container.Start())
+	var child int
+	_, err = fmt.Fscan(stdout, &child)
+	must.NoError(t, err)
+	t.Cleanup(func() {
+		if process, err := os.FindProcess(child); err == nil {
+			_ = process.Kill()
+		}
+		_ = container.Wait()
+	})
+	other := exec.Command("sleep", "1000")
+	must.NoError(t, other.Start())
+	t.Cleanup(func() { _ = other.Process.Kill(); _ = other.Wait() })
+	m := Of([]*claim.Claim{{Container: &claim.Container{InitPID: container.Process.Pid}}})
+	must.Eq(t, Claimed, m.Kind(container.Process.Pid))
+	must.Eq(t, Claimed, m.Kind(child))
+	must.Eq(t, Unmanaged, m.Kind(other.Process.Pid))
+	must.Eq(t, Own, m.Kind(os.Getpid()))
+	must.Eq(t, Ended, m.Kind(1<<30))
+	must.Eq(t, Ended, m.Kind(0))
+	self, _ := footingOf(os.Getpid())
+	must.Eq(t, os.Getppid(), self.parent)
+	must.StrHasPrefix(t, "pid:[", self.pidSpace)
+	must.True(t, strings.HasPrefix(self.executable, "/"))
+}

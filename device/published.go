@@ -1,0 +1,86 @@
+package device
+
+import (
+	"errors"
+	"maps"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/claim/layout"
+	"github.com/tranche-gpu/tranche/device/share"
+)
+
+// publishedState is what the run directory says of the GPUs, for others on this node. It belongs to the fingerprint loop.
+type publishedState struct {
+	runDir string
+	clock  *share.Clock
+	logger hclog.Logger
+	log    share.ChangeLog
+
+	// layout and health were published last; nil before the first time.
+	layout map[string]layout.GPU
+	health *health.Report
+}
+
+// publishLayout publishes how the GPUs are shared, for those that make claims without Nomad: they may use slices only of
+// GPUs that have some.
+func (p *publishedState) publishLayout(gpus []share.GPU) {
+	shared := make(map[string]layout.GPU)
+	for _, g := range gpus {
+		shared[g.UUID] = layout.GPU{Mode: g.Mode, SliceBytes: g.SliceBytes}
+	}
+	if p.layout != nil && maps.Equal(p.layout, shared) {
+		return
+	}
+	err := layout.Write(p.runDir, shared)
+	if p.log.Changed("layout", err) && err != nil {
+		p.logger.Error("cannot publish how the GPUs are shared", "run_dir", p.runDir, "error", err)
+	}
+	if err == nil {
+		p.layout = shared
+	}
+}
+
+// publishHealth publishes which GPUs are unhealthy, and which claims are bypassed. The task driver sends events to the
+// tasks that have claims on them. For a GPU that was not found yet, what was published before remains: the driver may have
+// been unavailable since the plugin started.
+func (p *publishedState) publishHealth(gpus []share.GPU, bypassing map[string]health.Condition) {
+	before := p.readHealth()
+	unhealthy := make(map[string]health.Condition)
+	maps.Copy(unhealthy, before.GPUs)
+	for _, g := range gpus {
+		switch problem := g.Unhealthy(); {
+		case problem == "":
+			delete(unhealthy, g.UUID)
+		case unhealthy[g.UUID].Problem != problem:
+			unhealthy[g.UUID] = health.Condition{Problem: problem, Since: p.clock.Now().UTC().Truncate(time.Second)}
+		}
+	}
+	report := health.Report{GPUs: unhealthy, Bypassing: bypassing}
+	if p.health != nil && maps.Equal(before.GPUs, report.GPUs) && maps.Equal(before.Bypassing, report.Bypassing) {
+		return
+	}
+	err := health.Write(p.runDir, report)
+	if p.log.Changed("health", err) && err != nil {
+		p.logger.Error("cannot publish which GPUs are unhealthy and which claims are bypassed", "run_dir", p.runDir, "error", err)
+	}
+	if err == nil {
+		p.health = &report
+	}
+}
+
+// readHealth returns what was published last, by this plugin process or an earlier one.
+func (p *publishedState) readHealth() health.Report {
+	if p.health != nil {
+		return *p.health
+	}
+	before, err := health.Read(p.runDir)
+	if p.log.Changed("reading health", err) && err != nil {
+		// The advice in the error itself is for other programs: the plugin replaces the file.
+		p.logger.Warn("cannot read the published health of the GPUs, which is replaced", "run_dir", p.runDir,
+			"error", errors.Unwrap(err))
+	}
+	return before
+}

@@ -1,0 +1,27 @@
+package share
+
+import "sync"
+
+// ChangeLog keeps the last outcome of each periodic check, so that an outcome is logged only when it changes. The zero
+// value is ready to use.
+type ChangeLog struct {
+	mu   sync.Mutex
+	last map[string]string
+}
+
+// Changed records the outcome of a check and reports whether it differs from the last one. The first outcome of a check
+// always does.
+func (l *ChangeLog) Changed(check string, outcome error) bool {
+	text := "fine"
+	if outcome != nil {
+		text = outcome.Error()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last == nil {
+		l.last = make(map[string]string)
+	}
+	was := l.last[check]
+	l.last[check] = text
+	return was != text
+}

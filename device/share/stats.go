@@ -1,0 +1,86 @@
+package share
+
+import (
+	"maps"
+	"time"
+
+	ndevice "github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+
+	"github.com/tranche-gpu/tranche/claim"
+)
+
+// Usage is what claims use, by device ID, and what GPUs and MIG instances measure, by UUID.
+type Usage struct {
+	Claims map[string]*ClaimUsage
+	GPUs   map[string]Measurements
+}
+
+// Instance returns what was measured of a MIG instance, or of its GPU if the instance was not measured.
+func (u *Usage) Instance(instance, gpu string) Measurements {
+	if measured := u.GPUs[instance]; measured != nil {
+		return measured
+	}
+	return u.GPUs[gpu]
+}
+
+// ClaimUsage is a claim and what it uses.
+type ClaimUsage struct {
+	*claim.Claim
+	UsedBytes, PeakBytes uint64
+	Refused              uint64
+	Processes            int
+}
+
+// First reports whether a device is the first of the claim's.
+func (u *ClaimUsage) First(device string) bool { return u != nil && device == u.Slices[0] }
+
+// Measurements are what a GPU measures of itself, as statistics by name.
+type Measurements map[string]*structs.StatValue
+
+// For returns the measurements that are shown for one of many devices of a GPU: all for the GPU's first device, so that
+// they can be looked up, and for the first device of each claim; none for others. A node may have a thousand devices,
+// and sends their statistics once a second.
+func (m Measurements) For(device string, first bool, use *ClaimUsage) Measurements {
+	if first || use.First(device) {
+		return maps.Clone(m)
+	}
+	return make(Measurements)
+}
+
+// Whole returns the statistics of a GPU or a MIG instance, on which there is no limit. The usage may be nil.
+func (m Measurements) Whole(use *ClaimUsage, now time.Time) *ndevice.DeviceStats {
+	return m.Replica("", true, use, now)
+}
+
+// Replica returns the statistics of one of a GPU's replicas. The usage may be nil.
+func (m Measurements) Replica(id string, first bool, use *ClaimUsage, now time.Time) *ndevice.DeviceStats {
+	stats := m.For(id, first, use)
+	if use != nil {
+		stats.AddClaim(use)
+	}
+	return stats.WithSummary(m["Memory state"], now)
+}
+
+// WithSummary returns the measurements as the statistics of a device.
+func (m Measurements) WithSummary(summary *structs.StatValue, now time.Time) *ndevice.DeviceStats {
+	return &ndevice.DeviceStats{Summary: summary, Stats: &structs.StatObject{Attributes: m}, Timestamp: now}
+}
+
+// AddClaim adds the ID of the claim that uses a device.
+func (m Measurements) AddClaim(use *ClaimUsage) {
+	id := use.ID
+	m["Claim"] = &structs.StatValue{StringVal: &id, Desc: "Claim that has this device"}
+}
+
+// Count returns a number as a statistic.
+func Count(value uint64, description string) *structs.StatValue {
+	n := int64(value)
+	return &structs.StatValue{IntNumeratorVal: &n, Desc: description}
+}
+
+// Mebibytes returns a part of some memory as a statistic.
+func Mebibytes(partBytes, wholeBytes uint64, description string) *structs.StatValue {
+	n, of := int64(partBytes>>20), int64(wholeBytes>>20)
+	return &structs.StatValue{IntNumeratorVal: &n, IntDenominatorVal: &of, Unit: structs.UnitMiB, Desc: description}
+}
