@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// Model is what is known of a GPU's MIG without asking its driver, which tells of profiles only while MIG is on.
+// Model is what is known of a GPU's MIG without its driver, which lists profiles only while MIG is on.
 type Model struct {
-	// Profiles have names, places and maxima; how much memory an instance has is not part of it.
+	// Profiles have names, places and maxima, but no memory.
 	Profiles []Profile
 	// LargestBytes is the memory of the largest instance.
 	LargestBytes uint64
 }
 
-// models are those of which NVIDIA's user guide has tables: a word of the product's name, its memory in GiB, rounded up,
-// the memory of the largest instance in MiB as `nvidia-smi mig -lgip` lists it, and how many slices compute.
+// models are those that NVIDIA's user guide has tables for: a word of the product's name, its memory in GiB, rounded up, the
+// memory of the largest instance in MiB as `nvidia-smi mig -lgip` lists it, and the number of compute slices.
 var models = []struct {
 	word         string
 	gibibytes    int
@@ -29,7 +29,7 @@ var models = []struct {
 	{"B200", 180, 182272, 7},
 }
 
-// ModelOf finds the model of a GPU by its product name and memory. It is false if that is not known.
+// ModelOf returns the model of a GPU by its product name and memory; false if it is unknown.
 func ModelOf(product string, memoryBytes uint64) (Model, bool) {
 	gibibytes := int((memoryBytes + 1<<30 - 1) >> 30)
 	words := strings.FieldsFunc(product, func(c rune) bool { return c == ' ' || c == '-' })
@@ -41,7 +41,7 @@ func ModelOf(product string, memoryBytes uint64) (Model, bool) {
 	return Model{}, false
 }
 
-// profilesOf are the profiles of models with so many slices of computing. They differ in the memory in their names.
+// profilesOf returns the profiles of a model by its number of compute slices. The memory is part of their names only.
 func profilesOf(computeSlots, gibibytes int) []Profile {
 	if computeSlots == 4 {
 		one, two, four := known(gibibytes, 1, 1, 4, 0, 1, 2, 3), known(gibibytes, 2, 2, 4, 0, 2), known(gibibytes, 4, 4, 4, 0)
@@ -54,8 +54,8 @@ func profilesOf(computeSlots, gibibytes int) []Profile {
 	}
 }
 
-// known is a profile with so many slices of computing and memory slots of a GPU that has `of` of these. As many instances
-// of it can be had as there are places.
+// known returns a profile by its compute slices and memory slots; the GPU has `of` memory slots. A GPU can have as many
+// instances of it as there are places.
 func known(gibibytes, compute, size, of int, starts ...int) Profile {
 	name := fmt.Sprintf("%dg.%.0fgb", compute, math.Round(float64(gibibytes*size)/float64(of)))
 	p := Profile{Name: name, Max: len(starts)}
@@ -68,14 +68,14 @@ func known(gibibytes, compute, size, of int, starts ...int) Profile {
 // media is the end of the names of profiles with the media engines.
 const media = "+me"
 
-// withMedia is a profile with the media engines, of which a GPU can have one.
+// withMedia returns the profile with media engines, of which a GPU can have one instance.
 func (p Profile) withMedia() Profile {
 	p.Name, p.Max = p.Name+media, 1
 	return p
 }
 
-// Named finds profiles by their names. Newer drivers have profiles with further engines added or taken away
-// (1g.10gb+gfx, 1g.10gb-me), which lie where the plain one may: such a name counts as that.
+// Named returns profiles by their names. Newer drivers have profiles with engines added or left out (1g.10gb+gfx,
+// 1g.10gb-me), which have the same places as the plain one: such a name stands for that.
 func (m Model) Named(names []string) ([]Profile, error) {
 	counted := slices.Clone(names)
 	for i, name := range names {
@@ -86,7 +86,7 @@ func (m Model) Named(names []string) ([]Profile, error) {
 	return Named(m.Profiles, counted)
 }
 
-// Named finds profiles by their names. The error names the first that is not there, and those that are.
+// Named returns profiles by their names. The error names the first that does not exist, and those that do.
 func Named(profiles []Profile, names []string) ([]Profile, error) {
 	var found []Profile
 	for _, name := range names {

@@ -1,9 +1,9 @@
-// Package mig decides where on a GPU instances of MIG go: which of them fit beside each other, and which place for the next
-// one leaves the most room. It knows no driver: what profiles there are, and where each may lie, NVML says.
+// Package mig computes where MIG instances fit on a GPU: which ones fit together, and which place for the next one leaves
+// the most room. It uses no driver; the profiles and their places come from NVML or a table of models.
 //
-// A GPU has up to 8 memory slots. An instance takes some that follow each other, and a profile may begin at some of them
-// only, so that what is free can be enough in sum and yet have no room. Nothing but overlapping slots keeps two instances
-// apart, and a profile's own maximum. NVIDIA's user guide has the tables:
+// A GPU has up to 8 memory slots. An instance takes adjacent ones, and a profile may begin at some of them only, so that
+// free slots may be enough in number without room for an instance. Two instances exclude each other only if their slots
+// overlap, or if their profile allows one only. NVIDIA's user guide has the tables:
 // https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
 package mig
 
@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// Place is where an instance lies: the memory slots from Start, Size of them.
+// Place is the place of an instance: Size memory slots from Start on.
 type Place struct{ Start, Size int }
 
 // slots is a set of memory slots, a bit for each.
@@ -29,11 +29,11 @@ type Profile struct {
 	ID int
 	// Bytes is the memory of an instance.
 	Bytes uint64
-	// Multiprocessors is how many of the GPU's an instance computes on.
+	// Multiprocessors is the number of multiprocessors of an instance.
 	Multiprocessors int
-	// Max is how many instances of it a GPU can have at once.
+	// Max is the number of instances of it that a GPU can have at once.
 	Max int
-	// Places are where it may lie on an empty GPU.
+	// Places are its possible places on an empty GPU.
 	Places []Place
 }
 
@@ -72,8 +72,8 @@ func (r *room) with(p *Profile, at Place, fn func() bool) bool {
 	return done
 }
 
-// Pack finds a place for each of the profiles, beside the instances that there are. The places are in the order of the
-// profiles. It is false if they do not fit, in whatever order they were made.
+// Pack returns a place for an instance of each profile beside the existing instances, in the order of the profiles; false
+// if they do not fit in any order.
 func Pack(there []Instance, wanted []Profile) ([]Place, bool) {
 	order := make([]int, len(wanted))
 	for i := range order {
@@ -99,7 +99,7 @@ func Pack(there []Instance, wanted []Profile) ([]Place, bool) {
 	return places, pack(0)
 }
 
-// size is how many slots an instance takes.
+// size returns the number of slots of an instance.
 func (p *Profile) size() int {
 	if len(p.Places) == 0 {
 		return 0
@@ -107,9 +107,9 @@ func (p *Profile) size() int {
 	return p.Places[0].Size
 }
 
-// Choose finds the place for one more instance that leaves the most room for others: those of the profiles given, the
-// largest first. Instances that are idle can be destroyed for it, and are not counted as there; one stays if another place
-// leaves as much memory for the largest instance to come. It is false if there is no place.
+// Choose returns the place for one more instance that leaves the most room for instances of the other profiles, the largest
+// first; false if there is no place. Idle instances may be destroyed for it and do not count as existing, but one stays if
+// another place leaves as much memory for the largest next instance.
 func Choose(there, idle []Instance, p Profile, others []Profile) (Place, bool) {
 	r := newRoom(there)
 	var best Place
@@ -127,8 +127,8 @@ func Choose(there, idle []Instance, p Profile, others []Profile) (Place, bool) {
 	return best, most != nil
 }
 
-// worth ranks what is left when an instance is made at a place: the most memory that one more can have, whether no idle
-// instance is in the way, and how many places there are still for each profile.
+// worth ranks the room that is left when an instance is created at a place: the most memory that one more can have, whether
+// no idle instance is in the way, and the number of places left for each profile.
 func (r *room) worth(at Place, idle []Instance, profiles []Profile) []int {
 	spares := 1
 	if slices.ContainsFunc(idle, func(i Instance) bool { return i.Overlaps(at) }) {
@@ -137,7 +137,7 @@ func (r *room) worth(at Place, idle []Instance, profiles []Profile) []int {
 	return append([]int{int(r.largest(profiles) >> 20), spares}, r.left(profiles)...)
 }
 
-// left counts for each profile, the largest first, how many places it still has.
+// left counts the places that are left for each profile, the largest first.
 func (r *room) left(profiles []Profile) []int {
 	ordered := slices.Clone(profiles)
 	slices.SortStableFunc(ordered, func(a, b Profile) int { return cmp.Compare(b.Bytes, a.Bytes) })
@@ -152,9 +152,9 @@ func (r *room) left(profiles []Profile) []int {
 	return counts
 }
 
-// Smallest finds the smallest profile that has at least so much memory and a place beside the instances that there are,
-// and the place to choose for it. Of two that take as many slots and have as much memory, the one that computes on less is
-// the smaller, so that whoever asks for the same gets the same as long as it can be had. What is idle goes as with Choose.
+// Smallest returns the smallest profile with at least so much memory that has a place beside the existing instances, and
+// the place to choose for it. Of two with as many slots and as much memory, the one with fewer multiprocessors is the
+// smaller, so that equal requests get equal instances as long as there are any. Idle instances count as in Choose.
 func Smallest(there, idle []Instance, bytes uint64, profiles []Profile) (Profile, Place, bool) {
 	ordered := slices.Clone(profiles)
 	slices.SortStableFunc(ordered, func(a, b Profile) int {
@@ -171,7 +171,7 @@ func Smallest(there, idle []Instance, bytes uint64, profiles []Profile) (Profile
 	return Profile{}, Place{}, false
 }
 
-// Largest is the most memory that one more instance can have; 0 if there is no room for any.
+// Largest returns the most memory that one more instance can have; 0 if there is no room for any.
 func Largest(there []Instance, profiles []Profile) uint64 {
 	r := newRoom(there)
 	return r.largest(profiles)
@@ -187,11 +187,11 @@ func (r *room) largest(profiles []Profile) uint64 {
 	return most
 }
 
-// Plain leaves out the profiles that are another one with engines added or taken away, such as 1g.10gb+me: they take the
-// same room, and who wants them has to name them.
+// Plain returns the profiles without those that are another one with engines added or left out, such as 1g.10gb+me. They
+// take the same room, and are used only if they are named.
 func Plain(profiles []Profile) []Profile {
 	return slices.DeleteFunc(slices.Clone(profiles), func(p Profile) bool { return strings.ContainsAny(p.Name, "+-") })
 }
 
-// Overlaps tells whether two places have a slot in common.
+// Overlaps reports whether two places have a slot in common.
 func (p Place) Overlaps(o Place) bool { return p.slots()&o.slots() != 0 }

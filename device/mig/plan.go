@@ -5,26 +5,26 @@ import "slices"
 // Present is an instance that a GPU has.
 type Present struct {
 	Instance
-	// Used is whether somebody uses it, so that it has to stay.
+	// Used is whether it is in use and has to stay.
 	Used bool
 }
 
-// Placed is an instance to make.
+// Placed is an instance to create.
 type Placed struct {
 	Profile Profile
 	Place
 }
 
-// Change is what makes a GPU have the instances that are wanted.
+// Change is a change of a GPU's instances.
 type Change struct {
-	// Destroy are those to take away first, by their number among the present.
+	// Destroy are the instances to destroy first, as indices of the present ones.
 	Destroy []int
 	Create  []Placed
 }
 
-// Plan finds the change that makes a GPU have an instance of each profile wanted, wherever they lie. Instances that are
-// used stay where they are, and count if one of their profile is wanted. Others stay if they are not in the way. It is
-// false if those that are used leave no room for all: then nothing is to be changed.
+// Plan returns the change after which a GPU has an instance of each wanted profile, at any place. Used instances stay, and
+// count if one of their profile is wanted. Others stay if they are not in the way. It returns false, and no change is to
+// be made, if the used instances leave no room for all.
 func Plan(present []Present, wanted []Profile) (Change, bool) {
 	if change, ok := plan(present, wanted, func(Present) bool { return true }); ok {
 		return change, true
@@ -32,7 +32,7 @@ func Plan(present []Present, wanted []Profile) (Change, bool) {
 	return plan(present, wanted, func(p Present) bool { return p.Used })
 }
 
-// plan is Plan if those present stay of which stays says so and that are wanted or used.
+// plan is Plan, but keeps only those present instances for which stays is true and that are wanted or used.
 func plan(present []Present, wanted []Profile, stays func(Present) bool) (Change, bool) {
 	missing := slices.Clone(wanted)
 	kept := make([]bool, len(present))

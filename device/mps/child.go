@@ -23,9 +23,9 @@ var childReady bool
 
 // childTask is what the child is to become.
 type childTask struct {
-	// Shm is to be its /dev/shm.
+	// Shm is the directory that becomes its /dev/shm.
 	Shm string `json:"shm"`
-	// Identity is the file in which it notes who it is.
+	// Identity is the file in which it records its identity.
 	Identity string   `json:"identity"`
 	Args     []string `json:"args"`
 	OneUser  bool     `json:"one_user"`
@@ -48,9 +48,9 @@ func become(args []string) error {
 	if len(args) != 1 || json.Unmarshal([]byte(args[0]), &task) != nil {
 		return fmt.Errorf("%s is started by Tranche itself", childName)
 	}
-	// What the host unmounts goes here as well, and is not kept from being removed; what is mounted here stays here.
+	// Unmounts of the host take effect here as well, so that nothing is kept mounted; mounts made here stay here.
 	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
-		return fmt.Errorf("keep mounts from the host: %w", err)
+		return fmt.Errorf("make mounts private: %w", err)
 	}
 	if err := unix.Mount(task.Shm, hostShm, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("mount %s at %s: %w", task.Shm, hostShm, err)
@@ -61,9 +61,9 @@ func become(args []string) error {
 	}
 	namespace, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
-		return fmt.Errorf("tell the mount namespace: %w", err)
+		return fmt.Errorf("read the mount namespace: %w", err)
 	}
-	// Written before there is a daemon: one that nobody knows of could never be ended.
+	// Written before the daemon starts: one without a record could never be ended.
 	if err := writeJSON(task.Identity, identity{Process: self, Namespace: namespace, OneUser: task.OneUser}); err != nil {
 		return err
 	}

@@ -9,39 +9,39 @@ import (
 	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
-// earlierMode is the compute mode that a GPU had before.
+// earlierMode is the file with the compute mode that a GPU had before.
 type earlierMode struct {
 	Was nvml.ComputeMode `json:"was"`
 }
 
-// takeOver lets only one process compute on a GPU, which is the daemon's server. What was before is noted first, so that
-// it can be put back in whatever life.
-func (m *Manager) takeOver(ctx context.Context, uuid string) error {
+// setExclusive lets only one process compute on a GPU, which is the daemon's server. The earlier mode is recorded first, so
+// that a later plugin process can restore it.
+func (m *Manager) setExclusive(ctx context.Context, uuid string) error {
 	now, err := m.computeMode(ctx, uuid)
 	if err != nil {
 		return err
 	}
-	noted := m.Owns(uuid)
-	if !noted {
+	recorded := m.Owns(uuid)
+	if !recorded {
 		if err := writeJSON(m.dirs(uuid).computeMode(), earlierMode{Was: m.was(uuid, now)}); err != nil {
 			return err
 		}
 	}
 	if now == nvml.ComputeExclusiveProcess {
-		return m.remember(uuid)
+		return m.cacheEarlier(uuid)
 	}
 	if err := m.options.GPUs.SetComputeMode(ctx, uuid, nvml.ComputeExclusiveProcess); err != nil {
-		if !noted {
+		if !recorded {
 			_ = os.Remove(m.dirs(uuid).computeMode())
 		}
-		return fmt.Errorf("let programs at the GPU through MPS only: %w", err)
+		return fmt.Errorf("set the compute mode of the GPU for MPS: %w", err)
 	}
 	m.options.Logger.Info("set the compute mode of a GPU", "gpu", uuid, "mode", nvml.ComputeExclusiveProcess.String(), "was", now.String())
-	return m.remember(uuid)
+	return m.cacheEarlier(uuid)
 }
 
-// remember keeps in mind what is noted, for when somebody removes the file.
-func (m *Manager) remember(uuid string) error {
+// cacheEarlier caches the recorded mode, in case somebody removes the file.
+func (m *Manager) cacheEarlier(uuid string) error {
 	var earlier earlierMode
 	if err := readJSON(m.dirs(uuid).computeMode(), &earlier); err != nil {
 		return err
@@ -52,7 +52,7 @@ func (m *Manager) remember(uuid string) error {
 	return nil
 }
 
-// was is the compute mode from before, as far as it is remembered; now otherwise.
+// was returns the cached earlier compute mode; the current one if there is none.
 func (m *Manager) was(uuid string, now nvml.ComputeMode) nvml.ComputeMode {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -62,8 +62,8 @@ func (m *Manager) was(uuid string, now nvml.ComputeMode) nvml.ComputeMode {
 	return now
 }
 
-// giveBack puts back the compute mode, unless somebody else has changed it.
-func (m *Manager) giveBack(ctx context.Context, uuid string) error {
+// restoreComputeMode restores the earlier compute mode, unless somebody else has changed it.
+func (m *Manager) restoreComputeMode(ctx context.Context, uuid string) error {
 	if !m.Owns(uuid) {
 		return nil
 	}
@@ -76,7 +76,7 @@ func (m *Manager) giveBack(ctx context.Context, uuid string) error {
 		err = m.options.GPUs.SetComputeMode(ctx, uuid, earlier.Was)
 	}
 	if err != nil {
-		return fmt.Errorf("put back the compute mode %s: %w", earlier.Was, err)
+		return fmt.Errorf("restore the compute mode %s: %w", earlier.Was, err)
 	}
 	m.mu.Lock()
 	delete(m.earlier, uuid)
@@ -90,7 +90,7 @@ func (m *Manager) computeMode(ctx context.Context, uuid string) (nvml.ComputeMod
 		return 0, err
 	}
 	if health.ComputeMode == nil {
-		return 0, errors.New("the GPU " + uuid + " does not tell its compute mode, so that nothing would keep programs from getting past MPS")
+		return 0, errors.New("the compute mode of the GPU " + uuid + " is unknown, so that programs could not be kept from computing without MPS")
 	}
 	return *health.ComputeMode, nil
 }

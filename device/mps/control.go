@@ -15,15 +15,15 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/driverroot"
 )
 
-// controlProgram is both the daemon and the program that talks to it.
+// controlProgram is both the daemon and the program that sends it commands.
 const controlProgram = "nvidia-cuda-mps-control"
 
-// control talks to the daemon of a GPU.
+// control sends commands to the daemon of a GPU.
 type control struct {
 	uuid, program string
-	// env is all that the daemon and the program need.
+	// env is the whole environment of the daemon and the program.
 	env []string
-	// timeout bounds one answer.
+	// timeout bounds one command.
 	timeout time.Duration
 }
 
@@ -48,14 +48,14 @@ func (m *Manager) control(uuid string) (*control, error) {
 	}
 	return &control{uuid: uuid, program: program, timeout: m.timing.answer, env: []string{
 		"PATH=" + filepath.Dir(program) + ":/usr/bin:/bin",
-		// The link is for driver roots in which links lead somewhere else than on the host.
+		// The directory with the link is for driver roots in which links lead elsewhere than on the host.
 		"LD_LIBRARY_PATH=" + d.library() + ":" + filepath.Dir(library),
 		"CUDA_MPS_PIPE_DIRECTORY=" + d.pipe(),
 		"CUDA_MPS_LOG_DIRECTORY=" + d.log(),
 	}}, nil
 }
 
-// link makes a symbolic link in place of what is there.
+// link creates a symbolic link, and replaces what exists there.
 func link(target, at string) error {
 	if now, err := os.Readlink(at); err == nil && now == target {
 		return nil
@@ -71,22 +71,22 @@ func link(target, at string) error {
 	return nil
 }
 
-// ask has the daemon carry out a command, and returns what it says.
-func (c *control) ask(ctx context.Context, command string) (string, error) {
+// run has the daemon run a command, and returns the output.
+func (c *control) run(ctx context.Context, command string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	var said bytes.Buffer
+	var output bytes.Buffer
 	program := exec.CommandContext(ctx, c.program)
 	program.Env = c.env
 	program.Dir = "/"
 	program.Stdin = strings.NewReader(command + "\n")
-	program.Stdout, program.Stderr = &said, &said
+	program.Stdout, program.Stderr = &output, &output
 	program.WaitDelay = time.Second
 	if err := program.Run(); err != nil {
-		return "", fmt.Errorf("ask the MPS control daemon of GPU %s %q: %w: %s", c.uuid, command,
-			errors.Join(err, ctx.Err()), strings.Join(strings.Fields(said.String()), " "))
+		return "", fmt.Errorf("send %q to the MPS control daemon of GPU %s: %w: %s", command, c.uuid,
+			errors.Join(err, ctx.Err()), strings.Join(strings.Fields(output.String()), " "))
 	}
-	return said.String(), nil
+	return output.String(), nil
 }
 
 func (c *control) answers(ctx context.Context) error {
@@ -94,13 +94,13 @@ func (c *control) answers(ctx context.Context) error {
 	return err
 }
 
-// servers are the daemon's servers.
+// servers returns the process IDs of the daemon's servers.
 func (c *control) servers(ctx context.Context) ([]int, error) {
-	text, err := c.ask(ctx, "get_server_list")
+	text, err := c.run(ctx, "get_server_list")
 	return numbers(text), err
 }
 
-// clients are the processes that the daemon's servers have as clients.
+// clients returns the process IDs of the clients of the daemon's servers.
 func (c *control) clients(ctx context.Context) ([]int, error) {
 	servers, err := c.servers(ctx)
 	if err != nil {
@@ -108,7 +108,7 @@ func (c *control) clients(ctx context.Context) ([]int, error) {
 	}
 	var clients []int
 	for _, server := range servers {
-		text, err := c.ask(ctx, "get_client_list "+strconv.Itoa(server))
+		text, err := c.run(ctx, "get_client_list "+strconv.Itoa(server))
 		if err != nil {
 			return nil, err
 		}
@@ -117,7 +117,7 @@ func (c *control) clients(ctx context.Context) ([]int, error) {
 	return clients, nil
 }
 
-// numbers are the lines that are process IDs.
+// numbers returns the lines that are process IDs.
 func numbers(text string) []int {
 	var found []int
 	for line := range strings.Lines(text) {

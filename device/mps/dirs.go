@@ -18,11 +18,11 @@ import (
 // dirs are the directories of a GPU's daemon.
 type dirs struct{ runDir, root string }
 
-// pipe is the daemon's own directory. Clients have no part in it: who may write there can put a socket of his own in the
-// place of the daemon's, and who can open control_privileged can tell the daemon anything.
+// pipe is the daemon's own directory. Clients must have no access to it: with write access they could replace the daemon's
+// socket, and through control_privileged they could send the daemon any command.
 func (d dirs) pipe() string { return filepath.Join(d.root, "pipe") }
 
-// client has what clients need of that, as links.
+// client has links to those files in it that clients need.
 func (d dirs) client() string { return filepath.Join(d.root, mpsdir.Client) }
 
 // shm is the /dev/shm of the daemon and its clients.
@@ -34,20 +34,20 @@ func (d dirs) control() string     { return filepath.Join(d.pipe(), mpsdir.Contr
 func (d dirs) identity() string    { return filepath.Join(d.root, "daemon.json") }
 func (d dirs) computeMode() string { return filepath.Join(d.root, "compute-mode.json") }
 
-// longestSocket is how long the name of a Unix socket may be (unix(7)).
+// longestSocket is the maximum length of the path of a Unix socket in bytes (unix(7)).
 const longestSocket = 107
 
-// CheckRunDir tells whether a GPU's daemon can have its sockets below a run directory.
+// CheckRunDir returns an error if the paths of a daemon's sockets in a run directory would be too long.
 func CheckRunDir(runDir, uuid string) error {
 	d := dirs{runDir: runDir, root: mpsdir.Of(runDir, uuid)}
 	if socket := filepath.Join(d.pipe(), "control_privileged"); len(socket) > longestSocket {
-		return fmt.Errorf("the MPS control daemon's socket would be %s, whose name is longer than the %d bytes that the kernel "+
+		return fmt.Errorf("the path of the MPS control daemon's socket, %s, is longer than the %d bytes that the kernel "+
 			"allows: choose a shorter run_dir", socket, longestSocket)
 	}
 	return nil
 }
 
-// make makes what is missing. A server may run as the user of its clients, and then has to get at its directories.
+// make creates missing directories. A server may run as the user of its clients, and needs access to its directories.
 func (d dirs) make() error {
 	if err := CheckRunDir(d.runDir, filepath.Base(d.root)); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (d dirs) make() error {
 	return d.mountShm()
 }
 
-// makePassable makes a directory that anybody can go through.
+// makePassable creates a directory with search permission for all users.
 func makePassable(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make the directories of an MPS control daemon: %w", err)
@@ -75,17 +75,17 @@ func makePassable(dir string) error {
 		err = os.Chmod(dir, info.Mode().Perm()|0o111)
 	}
 	if err != nil {
-		return fmt.Errorf("let the servers of an MPS control daemon at %s: %w", dir, err)
+		return fmt.Errorf("give the servers of an MPS control daemon access to %s: %w", dir, err)
 	}
 	return nil
 }
 
-// mountShm makes shm a file system of its own, so that what clients write there takes no room from the run directory. It
-// stays as long as there is a daemon: containers that run have it mounted.
+// mountShm mounts a file system of its own at shm, so that files of clients take no space from the run directory. It stays
+// as long as there is a daemon, because running containers have it mounted.
 func (d dirs) mountShm() error {
 	mounted, err := isMount(d.shm())
 	if err != nil {
-		return fmt.Errorf("look at %s: %w", d.shm(), err)
+		return fmt.Errorf("check the mount at %s: %w", d.shm(), err)
 	}
 	if mounted {
 		return nil
@@ -104,12 +104,12 @@ func isMount(dir string) (bool, error) {
 	return stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
 }
 
-// shared are the files of the daemon's directory that clients see: the socket at which it listens, the file that it keeps
-// locked, by which programs may tell that it lives, and the pipe into its log, which clients may write in, too.
+// shared are the files of the daemon's directory that clients need: the socket at which it listens, the file that it keeps
+// locked, by which programs may check that it is alive, and the pipe to its log, to which clients may write, too.
 var shared = []string{mpsdir.Control, mpsdir.Lock, "log"}
 
-// publish lets clients at the daemon. A link to a socket leads to whoever listens at it, and a client cannot put anything
-// in its place: containers have the directory read-only.
+// publish links the daemon's files into the clients' directory. A hard link to a socket reaches the daemon that listens at
+// it, and clients cannot replace it, because containers have the directory read-only.
 func (d dirs) publish() error {
 	for _, name := range shared {
 		from, fresh := filepath.Join(d.pipe(), name), filepath.Join(d.client(), ".new")
@@ -122,21 +122,21 @@ func (d dirs) publish() error {
 			err = os.Rename(fresh, filepath.Join(d.client(), name))
 		}
 		if err != nil {
-			return fmt.Errorf("let clients at an MPS control daemon: %w", err)
+			return fmt.Errorf("publish the socket of an MPS control daemon: %w", err)
 		}
-		_ = os.Remove(fresh) // a rename of a link to what it leads to does nothing
+		_ = os.Remove(fresh) // renaming a hard link to another one of the same file does nothing
 	}
 	return nil
 }
 
-// withdraw keeps clients from a daemon that is none any more.
+// withdraw removes the files of a daemon that has ended from the clients' directory.
 func (d dirs) withdraw() {
 	for _, name := range shared {
 		_ = os.Remove(filepath.Join(d.client(), name))
 	}
 }
 
-// remove removes everything.
+// remove removes all directories.
 func (d dirs) remove() error {
 	mounted, err := isMount(d.shm())
 	if err == nil && mounted {
@@ -148,22 +148,22 @@ func (d dirs) remove() error {
 	return os.RemoveAll(d.root)
 }
 
-// identity is who a daemon is, as it noted itself when it was started.
+// identity identifies a daemon, which records it itself when it is started.
 type identity struct {
 	Process proc.ID `json:"process"`
-	// Namespace is its mount namespace, in which nobody is but the daemon and its servers.
+	// Namespace is its mount namespace, in which only the daemon and its servers are.
 	Namespace string `json:"namespace"`
 	OneUser   bool   `json:"one_user"`
 }
 
-// readIdentity is empty where no daemon was started.
+// readIdentity returns the recorded identity; the zero value if no daemon was started.
 func (d dirs) readIdentity() (identity, error) {
 	var id identity
 	err := readJSON(d.identity(), &id)
 	return id, err
 }
 
-// readJSON leaves the value as it is if there is no such file.
+// readJSON decodes a file into value, which stays as it is if there is no such file.
 func readJSON(path string, value any) error {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -14,7 +14,7 @@ import (
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
-// end ends a daemon, and the servers that it left behind.
+// end ends a daemon and its servers.
 func (m *Manager) end(ctx context.Context, uuid string, id identity) error {
 	if id.Process.PID == 0 {
 		return nil
@@ -27,7 +27,7 @@ func (m *Manager) end(ctx context.Context, uuid string, id identity) error {
 	return m.endServers(ctx, uuid, id)
 }
 
-// quit asks a daemon to end, and kills it if it does not.
+// quit sends a daemon the command to quit, and kills it if it does not end.
 func (m *Manager) quit(ctx context.Context, uuid string, id identity) error {
 	p, err := follow(id.Process.PID, id, m.dirs(uuid).output())
 	if errors.Is(err, unix.ESRCH) {
@@ -44,12 +44,12 @@ func (m *Manager) quit(ctx context.Context, uuid string, id identity) error {
 	defer cancel()
 	daemon, err := m.control(uuid)
 	if err == nil {
-		_, err = daemon.ask(timed, "quit -t 3")
+		_, err = daemon.run(timed, "quit -t 3")
 	}
 	if err == nil && p.wait(timed) {
 		return nil
 	}
-	m.options.Logger.Warn("an MPS control daemon did not end when it was asked to, and is killed", "gpu", uuid, "pid", p.pid, "error", err)
+	m.options.Logger.Warn("an MPS control daemon did not quit, and is killed", "gpu", uuid, "pid", p.pid, "error", err)
 	if err := proc.SignalTo(p.file, unix.SIGKILL); err != nil {
 		return fmt.Errorf("kill the MPS control daemon of GPU %s, process %d: %w", uuid, p.pid, err)
 	}
@@ -59,7 +59,7 @@ func (m *Manager) quit(ctx context.Context, uuid string, id identity) error {
 	return nil
 }
 
-// endServers kills what a daemon has left behind: it holds the GPU, and no client finds it any more.
+// endServers kills the servers that a daemon has left behind: they hold the GPU, and no client can reach them.
 func (m *Manager) endServers(ctx context.Context, uuid string, id identity) error {
 	for _, pid := range m.dirs(uuid).orphans(id.Namespace) {
 		p, err := follow(pid, identity{}, "")
@@ -69,7 +69,7 @@ func (m *Manager) endServers(ctx context.Context, uuid string, id identity) erro
 		if err != nil {
 			return err
 		}
-		// The number may have become another's before the descriptor was there.
+		// The process ID may have become another's before the descriptor was opened.
 		if m.dirs(uuid).isServer(pid, id.Namespace) {
 			m.options.Logger.Warn("ending a process that an MPS control daemon left behind", "gpu", uuid, "pid", pid)
 			err = proc.SignalTo(p.file, unix.SIGKILL)
@@ -85,7 +85,7 @@ func (m *Manager) endServers(ctx context.Context, uuid string, id identity) erro
 	return nil
 }
 
-// orphans are the processes that are left of a daemon.
+// orphans returns the processes that a daemon has left behind.
 func (d dirs) orphans(namespace string) []int {
 	entries, _ := os.ReadDir("/proc")
 	var pids []int
@@ -97,14 +97,14 @@ func (d dirs) orphans(namespace string) []int {
 	return pids
 }
 
-// Has tells whether a process is the daemon of a GPU or one of its servers.
+// Has reports whether a process is the daemon of a GPU or one of its servers.
 func (m *Manager) Has(uuid string, pid int) bool {
 	id, err := m.dirs(uuid).readIdentity()
 	return err == nil && (pid == id.Process.PID || m.dirs(uuid).isServer(pid, id.Namespace))
 }
 
-// isServer knows a daemon's servers by two marks, since neither does alone: the kernel gives the number of a namespace to
-// another one, and anybody may set a variable.
+// isServer reports whether a process is one of a daemon's servers, by its mount namespace and an environment variable.
+// Neither is enough alone: the kernel reuses the numbers of namespaces, and any process may have the variable.
 func (d dirs) isServer(pid int, namespace string) bool {
 	at := filepath.Join("/proc", strconv.Itoa(pid))
 	if now, err := os.Readlink(filepath.Join(at, "ns/mnt")); err != nil || now != namespace || namespace == "" {

@@ -178,7 +178,7 @@ func tell(t *testing.T, m *Manager, uuid, command string) string {
 	t.Helper()
 	daemon, err := m.control(uuid)
 	must.NoError(t, err)
-	said, err := daemon.ask(context.Background(), command)
+	said, err := daemon.run(context.Background(), command)
 	must.NoError(t, err)
 	return strings.TrimSpace(said)
 }

@@ -9,22 +9,22 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// maxLogBytes is how large a file of a daemon's log may become.
+// maxLogBytes is the maximum size of a file of a daemon's log.
 const maxLogBytes = 8 << 20
 
-// output is the file that takes what the daemon prints.
+// output is the file with the daemon's output.
 func (d dirs) output() string { return filepath.Join(d.log(), "output.log") }
 
-// openOutput opens the file for a daemon that is to be started.
+// openOutput opens that file for a new daemon.
 func (d dirs) openOutput() (*os.File, error) {
 	file, err := os.OpenFile(d.output(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
 	if err != nil {
-		return nil, fmt.Errorf("open a file for what an MPS control daemon prints: %w", err)
+		return nil, fmt.Errorf("open the output file of an MPS control daemon: %w", err)
 	}
 	return file, nil
 }
 
-// boundLogs empties the files that have become too large. They are open in the daemon, which cannot be told to open others.
+// boundLogs truncates files that have become too large. The daemon keeps them open, and has no command to reopen them.
 func (d dirs) boundLogs(logger hclog.Logger) {
 	entries, _ := os.ReadDir(d.log())
 	for _, entry := range entries {
@@ -37,11 +37,12 @@ func (d dirs) boundLogs(logger hclog.Logger) {
 			logger.Warn("cannot empty the log of an MPS control daemon", "file", path, "error", err)
 			continue
 		}
-		logger.Info("emptied the log of an MPS control daemon, which had become too large", "file", path)
+		logger.Info("emptied the log of an MPS control daemon, which was too large", "file", path)
 	}
 }
 
-// allocated is how much of the disk a file takes. One that was emptied under a writer who does not append keeps its size.
+// allocated returns the bytes that a file takes on the disk. The size of a file does not show that it was truncated if its
+// writer does not append.
 func allocated(info os.FileInfo) int64 {
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
 		return stat.Blocks * 512

@@ -1,5 +1,6 @@
 // Package mps starts, watches and restarts MPS control daemons, one for each GPU whose programs are to compute side by
-// side. A daemon outlives the process that started it: whoever comes next takes it over as it is.
+// side. A daemon outlives the plugin process that started it, and the next one takes it over. Which GPU has a daemon is
+// decided elsewhere.
 //
 // A daemon is started by the caller's own binary, whose main must call ChildMain before anything else.
 package mps
@@ -22,7 +23,7 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/mpsdir"
 )
 
-// GPUs is what a Manager asks of NVML.
+// GPUs is what a Manager uses of NVML.
 type GPUs interface {
 	Health(ctx context.Context, uuid string) (*nvml.Health, error)
 	SetComputeMode(ctx context.Context, uuid string, mode nvml.ComputeMode) error
@@ -30,32 +31,33 @@ type GPUs interface {
 
 // Options configure a Manager.
 type Options struct {
-	// DriverRoot is where the driver and its programs are.
+	// DriverRoot is the directory tree with the driver and its programs.
 	DriverRoot string
-	// RunDir is below which the daemons have their directories. It is empty after a restart of the machine.
+	// RunDir contains the directories of the daemons. It is empty after a restart of the machine.
 	RunDir string
 	GPUs   GPUs
 	Logger hclog.Logger
 }
 
-// timing is how long things may take, and how long is waited between them.
+// timing has time limits and pauses.
 type timing struct {
-	// start bounds the start of a daemon until it answers, answer one answer of it, and quit its end, before it is killed.
+	// start bounds the start of a daemon until it answers, answer one command, and quit the end of a daemon before it is
+	// killed.
 	start, answer, quit time.Duration
 	// serve bounds the start of a server.
 	serve time.Duration
-	// firstPause and longestPause are how long after a failure a daemon is started again.
+	// firstPause and longestPause are the pauses between a failure and the next start of a daemon.
 	firstPause, longestPause time.Duration
-	// ranWell is how long a daemon has to have run for the next one to be started at once.
+	// ranWell is how long a daemon must have run for the next one to be started without a pause.
 	ranWell time.Duration
 }
 
-var usual = timing{
+var defaultTiming = timing{
 	start: 30 * time.Second, answer: 10 * time.Second, quit: 10 * time.Second, serve: 20 * time.Second,
 	firstPause: time.Second, longestPause: 2 * time.Minute, ranWell: time.Minute,
 }
 
-// Manager has the MPS control daemons of a node. All methods may be called at any time.
+// Manager runs the MPS control daemons of a node. All methods may be called at any time.
 type Manager struct {
 	options Options
 	timing  timing
@@ -63,7 +65,7 @@ type Manager struct {
 
 	mu      sync.Mutex
 	watched map[string]*watch
-	// earlier are the compute modes that GPUs had before, by UUID. Their files may be removed.
+	// earlier are the compute modes that GPUs had before, by UUID. Somebody may remove their files.
 	earlier map[string]nvml.ComputeMode
 }
 
@@ -73,18 +75,18 @@ func New(options Options) *Manager {
 		options.Logger = hclog.NewNullLogger()
 	}
 	return &Manager{
-		options: options, timing: usual, changed: make(chan struct{}, 1),
+		options: options, timing: defaultTiming, changed: make(chan struct{}, 1),
 		watched: make(map[string]*watch), earlier: make(map[string]nvml.ComputeMode),
 	}
 }
 
-// Status is how a GPU's daemon is.
+// Status is the status of a GPU's daemon.
 type Status struct {
-	// Running says that the daemon answered and has not ended since.
+	// Running is whether the daemon has answered and has not ended since.
 	Running bool
-	// Reason is why it doesn't run.
+	// Reason is why it does not run.
 	Reason string
-	// OneUser says that the daemon serves programs of one user of the host at a time.
+	// OneUser is whether the daemon serves programs of one user of the host at a time.
 	OneUser bool
 }
 
@@ -95,10 +97,10 @@ type DownError struct {
 }
 
 func (e *DownError) Error() string {
-	return fmt.Sprintf("the MPS control daemon of GPU %s does not run: %s; it is tried again by itself", e.GPUUUID, e.Reason)
+	return fmt.Sprintf("the MPS control daemon of GPU %s does not run: %s; it is restarted automatically", e.GPUUUID, e.Reason)
 }
 
-// Retriable says that the same call may succeed later.
+// Retriable reports that the same call may succeed later.
 func (e *DownError) Retriable() bool { return true }
 
 // ServerError says that a GPU's daemon has no server and can start none.
@@ -111,7 +113,7 @@ func (e *ServerError) Error() string {
 	return fmt.Sprintf("the MPS control daemon of GPU %s cannot start a server: %s", e.GPUUUID, e.Reason)
 }
 
-// Retriable says that the same call may succeed later.
+// Retriable reports that the same call may succeed later.
 func (e *ServerError) Retriable() bool { return true }
 
 // BusyError says that a GPU's daemon has clients.
@@ -125,9 +127,10 @@ func (e *BusyError) Error() string {
 	return fmt.Sprintf("the MPS control daemon of GPU %s has clients, %s: it is ended when they are gone", e.GPUUUID, listProcesses(e.Clients))
 }
 
-// Ensure has a daemon serve a GPU, in compute mode Exclusive_Process so that nobody gets past it, and returns when it
-// answers. It takes over a daemon that is there, and replaces one that does not answer. From then on the daemon is started again whenever it ends. The error is
-// a *DownError where it can't be started now, which is tried again with growing pauses.
+// Ensure runs a daemon for a GPU and returns when it answers. It sets compute mode Exclusive_Process, so that no program
+// computes without the daemon. It takes over a daemon that is running, and replaces one that does not answer. From then on
+// the daemon is restarted whenever it ends. The error is a *DownError if it cannot be started now; that is retried with
+// growing pauses.
 func (m *Manager) Ensure(ctx context.Context, uuid string) error {
 	if err := checkUUID(uuid); err != nil {
 		return err
@@ -137,17 +140,17 @@ func (m *Manager) Ensure(ctx context.Context, uuid string) error {
 	if err := w.wait(ctx); err != nil {
 		return err
 	}
-	// Somebody may have set it, or loaded the driver anew.
-	if err := m.takeOver(ctx, uuid); err != nil {
+	// Somebody may have changed the compute mode, or loaded the driver again.
+	if err := m.setExclusive(ctx, uuid); err != nil {
 		return err
 	}
 	m.dirs(uuid).boundLogs(m.options.Logger)
 	return nil
 }
 
-// Serve has the daemon of a GPU, which Ensure started, have a server, and returns when it is there. From then on the server
-// has the GPU, and the compute mode keeps it from all others; without one, the first program that comes would get it. The
-// error is a *ServerError where none can be started.
+// Serve starts a server for the daemon of a GPU, which Ensure has started, and returns when it runs. From then on the
+// server has the GPU, and the compute mode excludes all other processes; without a server, the first program would get it.
+// The error is a *ServerError if none can be started.
 func (m *Manager) Serve(ctx context.Context, uuid string) error {
 	daemon, err := m.control(uuid)
 	if err != nil {
@@ -157,7 +160,7 @@ func (m *Manager) Serve(ctx context.Context, uuid string) error {
 	if err != nil || len(servers) > 0 {
 		return err
 	}
-	said, err := daemon.ask(ctx, "start_server -uid "+strconv.Itoa(os.Geteuid()))
+	output, err := daemon.run(ctx, "start_server -uid "+strconv.Itoa(os.Geteuid()))
 	if err != nil {
 		return err
 	}
@@ -168,26 +171,26 @@ func (m *Manager) Serve(ctx context.Context, uuid string) error {
 			return nil
 		}
 		if !sleep(timed, pause) {
-			return &ServerError{GPUUUID: uuid, Reason: strings.TrimPrefix(strings.TrimSpace(said)+"; ", "; ") + "see " + m.dirs(uuid).log()}
+			return &ServerError{GPUUUID: uuid, Reason: strings.TrimPrefix(strings.TrimSpace(output)+"; ", "; ") + "see " + m.dirs(uuid).log()}
 		}
 	}
 }
 
-// Status tells how the daemon of a GPU is.
+// Status returns the status of a GPU's daemon.
 func (m *Manager) Status(uuid string) Status {
 	m.mu.Lock()
 	w := m.watched[uuid]
 	m.mu.Unlock()
 	if w == nil {
-		return Status{Reason: "it was not started yet"}
+		return Status{Reason: "it is not started yet"}
 	}
 	return w.status()
 }
 
-// Changed has a value whenever the status of a daemon has changed since the last was taken.
+// Changed receives a value when the status of a daemon has changed.
 func (m *Manager) Changed() <-chan struct{} { return m.changed }
 
-// Left lists the GPUs that have directories of a daemon, of this life or an earlier one.
+// Left returns the GPUs that have directories of a daemon, from this plugin process or an earlier one.
 func (m *Manager) Left() ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(m.options.RunDir, "mps"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -202,14 +205,15 @@ func (m *Manager) Left() ([]string, error) {
 	return left, err
 }
 
-// Owns tells whether a GPU's compute mode was set by Ensure, of this life or an earlier one, and was not put back.
+// Owns reports whether Ensure has set a GPU's compute mode, in this plugin process or an earlier one, and it was not
+// restored.
 func (m *Manager) Owns(uuid string) bool {
 	_, err := os.Stat(m.dirs(uuid).computeMode())
 	return err == nil
 }
 
-// Release ends the daemon of a GPU, puts the compute mode back and removes the directories. The error is a *BusyError
-// where the daemon has clients.
+// Release ends the daemon of a GPU, restores the compute mode and removes the directories. The error is a *BusyError if the
+// daemon has clients.
 func (m *Manager) Release(ctx context.Context, uuid string) error {
 	if err := checkUUID(uuid); err != nil {
 		return err
@@ -219,7 +223,7 @@ func (m *Manager) Release(ctx context.Context, uuid string) error {
 		return err
 	}
 	if err != nil {
-		m.options.Logger.Warn("an MPS control daemon does not answer, and is ended whoever its clients are", "gpu", uuid, "error", err)
+		m.options.Logger.Warn("an MPS control daemon does not answer, and is ended whether it has clients or not", "gpu", uuid, "error", err)
 	}
 	if len(clients) > 0 {
 		return &BusyError{GPUUUID: uuid, Clients: clients}
@@ -227,16 +231,16 @@ func (m *Manager) Release(ctx context.Context, uuid string) error {
 	if err := m.Stop(ctx, uuid); err != nil {
 		return err
 	}
-	if err := m.giveBack(ctx, uuid); err != nil {
+	if err := m.restoreComputeMode(ctx, uuid); err != nil {
 		return err
 	}
 	if err := m.dirs(uuid).remove(); err != nil {
-		return fmt.Errorf("remove what the MPS control daemon of GPU %s had: %w", uuid, err)
+		return fmt.Errorf("remove the directories of the MPS control daemon of GPU %s: %w", uuid, err)
 	}
 	return nil
 }
 
-// Clients are the processes that compute through the daemon of a GPU; none if it doesn't run.
+// Clients returns the processes that compute through the daemon of a GPU; none if it does not run.
 func (m *Manager) Clients(ctx context.Context, uuid string) ([]int, error) {
 	id, err := m.dirs(uuid).readIdentity()
 	if err != nil || !id.Process.MayLive() {
@@ -249,8 +253,8 @@ func (m *Manager) Clients(ctx context.Context, uuid string) ([]int, error) {
 	return daemon.clients(ctx)
 }
 
-// Stop ends the daemon of a GPU whoever its clients are, as is called for when the GPU is gone. The rest stays as it is,
-// for Ensure to go on with.
+// Stop ends the daemon of a GPU even if it has clients, as is needed when the GPU is gone. The compute mode and the
+// directories stay, for Ensure to continue with.
 func (m *Manager) Stop(ctx context.Context, uuid string) error {
 	if err := checkUUID(uuid); err != nil {
 		return err
@@ -273,7 +277,7 @@ func (m *Manager) Stop(ctx context.Context, uuid string) error {
 	return nil
 }
 
-// Close stops watching. The daemons live on; a later Ensure takes them over.
+// Close stops watching the daemons, which go on running. A later Ensure takes them over.
 func (m *Manager) Close() {
 	m.mu.Lock()
 	watched := m.watched
@@ -288,7 +292,7 @@ func (m *Manager) dirs(uuid string) dirs {
 	return dirs{runDir: m.options.RunDir, root: mpsdir.Of(m.options.RunDir, uuid)}
 }
 
-// watch is the one of a GPU, which is begun where there is none.
+// watch returns the watch of a GPU, and begins it if there is none.
 func (m *Manager) watch(uuid string) *watch {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -301,7 +305,7 @@ func (m *Manager) watch(uuid string) *watch {
 	return w
 }
 
-// unwatch tells whether there was one.
+// unwatch ends the watch of a GPU, and reports whether there was one.
 func (m *Manager) unwatch(uuid string) bool {
 	m.mu.Lock()
 	w := m.watched[uuid]
@@ -316,11 +320,11 @@ func (m *Manager) unwatch(uuid string) bool {
 func (m *Manager) notify() {
 	select {
 	case m.changed <- struct{}{}:
-	default: // it is to be told anyway
+	default: // a value is waiting already
 	}
 }
 
-// checkUUID keeps what becomes part of a path from leading anywhere else.
+// checkUUID returns an error for a text that is no UUID, because it becomes part of a path.
 func checkUUID(uuid string) error {
 	if filepath.Base(uuid) != uuid || !slices.Contains([]string{"GPU-", "MIG-"}, uuid[:min(4, len(uuid))]) {
 		return fmt.Errorf("%q is not the UUID of a GPU", uuid)

@@ -362,7 +362,7 @@ func TestEnsure_fails(t *testing.T) {
 			"before it answered it ended with status 1",
 		},
 		"a program that ends": {
-			func(t *testing.T, root string) { behave(t, root, fakeManners{Broken: true}) }, "before it answered it ended with status 1 (what it printed is in ",
+			func(t *testing.T, root string) { behave(t, root, fakeManners{Broken: true}) }, "before it answered it ended with status 1 (its output is in ",
 		},
 		"no library": {
 			func(t *testing.T, root string) {

@@ -12,20 +12,21 @@ import (
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
-// process is a control daemon that was started or taken over. Its end is seen through a descriptor, whoever its parent is.
+// process is a control daemon that was started or taken over. Its end is noticed through a pidfd, so that it need not be a
+// child.
 type process struct {
 	pid  int
 	file *os.File
-	// oneUser is whether it serves one user at a time.
+	// oneUser is whether it serves programs of one user at a time.
 	oneUser bool
-	// log is where its output goes.
+	// log is the file with its output.
 	log string
-	// ended is closed when the process has ended, and stopped when nobody waits for it any more.
+	// ended is closed when the process has ended, and stopped when the wait for it has ended.
 	ended, stopped chan struct{}
 	status         string
 }
 
-// follow begins to wait for a process. The caller makes sure that the ID is its own.
+// follow begins to wait for a process. The caller checks afterwards that the process ID is not another's.
 func follow(pid int, id identity, log string) (*process, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK) // not by its identity: it may be a child that has ended
 	if err != nil {
@@ -39,7 +40,7 @@ func follow(pid int, id identity, log string) (*process, error) {
 	return p, nil
 }
 
-// run waits until the process has ended or was left.
+// run waits until the process has ended or leave is called.
 func (p *process) run() {
 	defer close(p.stopped)
 	if proc.WaitFor(p.file) != nil {
@@ -49,11 +50,11 @@ func (p *process) run() {
 	close(p.ended)
 }
 
-// reap takes the status of a child. Of somebody else's there is none.
+// reap returns how a child has ended. It is unknown for processes that are no children.
 func reap(pid int) string {
 	var status syscall.WaitStatus
 	if got, err := syscall.Wait4(pid, &status, syscall.WNOHANG, nil); err != nil || got != pid {
-		return "how is not known"
+		return "with an unknown status"
 	}
 	if status.Signaled() {
 		return "by signal " + fmt.Sprintf("%d (%s)", int(status.Signal()), status.Signal())
@@ -61,7 +62,7 @@ func reap(pid int) string {
 	return fmt.Sprintf("with status %d", status.ExitStatus())
 }
 
-// wait is true when the process has ended, and false if the context did first.
+// wait waits for the end of the process, and returns false if the context ends first.
 func (p *process) wait(ctx context.Context) bool {
 	select {
 	case <-p.ended:
@@ -77,12 +78,12 @@ func (p *process) leave() {
 	<-p.stopped
 }
 
-// exit says how the process ended. It says the same each time that the same happens.
+// exit returns how the process ended. The text is the same each time that the same happens.
 func (p *process) exit() string {
-	return "it ended " + p.status + " (what it printed is in " + p.log + ")"
+	return "it ended " + p.status + " (its output is in " + p.log + ")"
 }
 
-// tail is the end of a text file, in one line.
+// tail returns the end of a text file, in one line.
 func tail(path string) string {
 	const enough = 400
 	file, err := os.Open(path)

@@ -17,15 +17,15 @@ import (
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
-// multiuser has one server serve programs of all users of the host. Without it, a program waits until the server of
-// another user has no clients.
+// multiuser is the daemon's option to have one server for programs of all users of the host. Without it, a program waits
+// until the server of another user has no clients.
 const multiuser = "-multiuser-server"
 
-// errEarly says that a daemon ended before it answered.
+// errEarly is the error of a daemon that ended before it answered.
 var errEarly = errors.New("before it answered")
 
-// start takes over the daemon of a GPU, or starts one, and returns when it answers.
-// What was started before, earlier, is ended if nothing else is left by which to know it.
+// start takes over the daemon of a GPU, or starts one, and returns when it answers. earlier is the daemon that was started
+// before; it is used if its identity file was removed.
 func (m *Manager) start(ctx context.Context, uuid string, earlier identity) (*process, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.timing.start)
 	defer cancel()
@@ -37,7 +37,7 @@ func (m *Manager) start(ctx context.Context, uuid string, earlier identity) (*pr
 	if err := d.make(); err != nil {
 		return nil, err
 	}
-	if err := m.takeOver(ctx, uuid); err != nil {
+	if err := m.setExclusive(ctx, uuid); err != nil {
 		return nil, err
 	}
 	id, err := d.readIdentity()
@@ -56,7 +56,7 @@ func (m *Manager) start(ctx context.Context, uuid string, earlier identity) (*pr
 	return m.launchAny(ctx, uuid, daemon)
 }
 
-// adopt takes over the daemon that an earlier life started, if it still answers.
+// adopt takes over the daemon that an earlier plugin process has started, if it still answers.
 func (m *Manager) adopt(ctx context.Context, uuid string, daemon *control, id identity) (*process, error) {
 	if !id.Process.MayLive() {
 		return nil, nil
@@ -66,7 +66,7 @@ func (m *Manager) adopt(ctx context.Context, uuid string, daemon *control, id id
 		return nil, err
 	}
 	log := m.options.Logger.With("gpu", uuid, "pid", p.pid)
-	// It may have ended in the meantime, and its number be another's.
+	// It may have ended in the meantime, and its process ID may be another's.
 	if !id.Process.MayLive() {
 		p.leave()
 		return nil, nil
@@ -77,7 +77,7 @@ func (m *Manager) adopt(ctx context.Context, uuid string, daemon *control, id id
 		if ctx.Err() != nil {
 			return nil, err
 		}
-		log.Warn("an MPS control daemon from before cannot be taken over, and is ended", "reason", err)
+		log.Warn("cannot take over an MPS control daemon, which is ended", "reason", err)
 		return nil, nil
 	}
 	log.Info("took over the MPS control daemon of a GPU")
@@ -87,8 +87,8 @@ func (m *Manager) adopt(ctx context.Context, uuid string, daemon *control, id id
 	return p, m.dirs(uuid).publish()
 }
 
-// open tells whether a daemon answers, and new clients get in. Where only these don't, since its socket for them was removed
-// or somebody has told it to quit, it is of use as long as it has others, which are returned then.
+// open returns an error unless a daemon answers and accepts new clients. If it only accepts no new ones, because its socket
+// was removed or somebody has sent it the command to quit, it is kept as long as it has clients, which are returned then.
 func (m *Manager) open(ctx context.Context, uuid string, daemon *control) (closedFor []int, err error) {
 	clients, err := daemon.clients(ctx)
 	if err != nil {
@@ -101,11 +101,11 @@ func (m *Manager) open(ctx context.Context, uuid string, daemon *control) (close
 	case len(clients) > 0:
 		return clients, nil
 	}
-	return nil, fmt.Errorf("clients don't get in: %w", err)
+	return nil, fmt.Errorf("it accepts no clients: %w", err)
 }
 
-// launchAny starts a daemon for all users or, where it is too old for that, for one at a time. The program itself is
-// asked whether it knows the option, by having it: what it says otherwise is for people.
+// launchAny starts a daemon for all users or, if it is too old for that, for one at a time. Whether it knows the option is
+// found out by trying, because its output is not meant for programs.
 func (m *Manager) launchAny(ctx context.Context, uuid string, daemon *control) (*process, error) {
 	p, err := m.launch(ctx, uuid, daemon, false)
 	if !errors.Is(err, errEarly) || ctx.Err() != nil {
@@ -120,7 +120,7 @@ func (m *Manager) launchAny(ctx context.Context, uuid string, daemon *control) (
 	return p, nil
 }
 
-// launch starts a daemon and waits until it answers.
+// launch starts a daemon and returns when it answers.
 func (m *Manager) launch(ctx context.Context, uuid string, daemon *control, oneUser bool) (*process, error) {
 	d := m.dirs(uuid)
 	args := []string{daemon.program, "-f"}
@@ -156,7 +156,7 @@ func (m *Manager) launch(ctx context.Context, uuid string, daemon *control, oneU
 	}
 	_ = child.Process.Release()
 	if err := m.settle(ctx, d, daemon, p); err != nil {
-		// Whoever starts the next one ends this one first, if it has to.
+		// The next start ends this one first, if necessary.
 		_ = proc.SignalTo(p.file, unix.SIGKILL)
 		<-p.stopped
 		p.leave()
@@ -174,8 +174,8 @@ func (m *Manager) settle(ctx context.Context, d dirs, daemon *control, p *proces
 	return d.publish()
 }
 
-// untilAnswer asks the daemon whenever something happens in its directory. That it listens at its socket is no event,
-// so that it is asked again after a while, too.
+// untilAnswer queries the daemon whenever its directory changes, until it answers. Listening at a socket is no such change,
+// so it is queried again after a while, too.
 func untilAnswer(ctx context.Context, d dirs, daemon *control, p *process) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
@@ -189,17 +189,17 @@ func untilAnswer(ctx context.Context, d dirs, daemon *control, p *process) error
 		if _, err := os.Stat(d.control()); err == nil && daemon.answers(ctx) == nil {
 			return nil
 		}
-		again := time.NewTimer(pause)
+		retry := time.NewTimer(pause)
 		select {
 		case <-watcher.Events:
-		case <-again.C:
+		case <-retry.C:
 		case <-p.ended:
-			again.Stop()
+			retry.Stop()
 			return fmt.Errorf("%w %s", errEarly, p.exit())
 		case <-ctx.Done():
-			again.Stop()
+			retry.Stop()
 			return fmt.Errorf("it did not answer: %w", ctx.Err())
 		}
-		again.Stop()
+		retry.Stop()
 	}
 }

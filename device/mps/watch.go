@@ -18,25 +18,25 @@ type watch struct {
 	cancel  context.CancelFunc
 	ctx     context.Context
 	ended   chan struct{}
-	// checks are requests to ask the daemon whether it still answers. Each channel is closed when the status says so.
+	// checks are requests to check whether the daemon still answers. Each channel is closed when the status is up to date.
 	checks chan chan struct{}
-	// identity is that of the daemon that was started last. Its file may be removed while it runs.
+	// identity is that of the daemon that was started last. Somebody may remove its file while it runs.
 	identity identity
 
 	mu    sync.Mutex
 	phase phase
 	now   Status
-	// turned is closed when the phase changes.
-	turned chan struct{}
+	// changed is closed when the phase changes.
+	changed chan struct{}
 }
 
-// phase is where a daemon's life is.
+// phase is the phase of a daemon.
 type phase int
 
 const (
 	starting phase = iota
 	running
-	closing // it has clients, but new ones don't get in
+	closing // it has clients, but accepts no new ones
 	pausing
 	left
 )
@@ -44,16 +44,16 @@ const (
 func newWatch(m *Manager, uuid string) *watch {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &watch{
-		manager: m, uuid: uuid, ctx: ctx, cancel: cancel, ended: make(chan struct{}), turned: make(chan struct{}),
+		manager: m, uuid: uuid, ctx: ctx, cancel: cancel, ended: make(chan struct{}), changed: make(chan struct{}),
 		checks: make(chan chan struct{}),
 		now:    Status{Reason: "it is being started"},
 	}
 }
 
-// run starts the daemon again and again, until the watch is left.
+// run restarts the daemon whenever it ends, until the watch ends.
 func (w *watch) run() {
 	defer close(w.ended)
-	defer w.turn(left, Status{Reason: "nobody watches it"})
+	defer w.set(left, Status{Reason: "it is not watched"})
 	pause := w.manager.timing.firstPause
 	for w.ctx.Err() == nil {
 		began := time.Now()
@@ -71,7 +71,7 @@ func (w *watch) run() {
 			}
 			if time.Since(began) >= w.manager.timing.ranWell {
 				pause = w.manager.timing.firstPause
-				w.turn(starting, Status{Reason: reason + "; it is being started again"})
+				w.set(starting, Status{Reason: reason + "; it is being started again"})
 				continue
 			}
 		}
@@ -79,15 +79,15 @@ func (w *watch) run() {
 			return
 		}
 		pause = min(2*pause, w.manager.timing.longestPause)
-		w.turn(starting, Status{Reason: w.status().Reason})
+		w.set(starting, Status{Reason: w.status().Reason})
 	}
 }
 
-// endsWithin is how long after its sockets a daemon that quits is gone itself.
-const endsWithin = 100 * time.Millisecond
+// quitDelay is how long a daemon that quits runs on after its sockets are gone.
+const quitDelay = 100 * time.Millisecond
 
-// serve returns when the daemon has ended or does not answer any more, and says which. The reason is empty if the watch was
-// left. A daemon that lives but whose sockets were removed, as those do that clean up /run, is seen by the removal.
+// serve returns when the daemon has ended or does not answer any more, with the reason; it is empty if the watch has ended.
+// A running daemon whose sockets were removed, by a cleanup of /run for example, is noticed by the removal.
 func (w *watch) serve(p *process) (reason string) {
 	w.identity, _ = w.manager.dirs(w.uuid).readIdentity()
 	removed, stop := w.watchPipe()
@@ -115,7 +115,8 @@ func (w *watch) serve(p *process) (reason string) {
 	}
 }
 
-// check asks the daemon through its socket, and notes whether new clients get in. It returns why it has to be replaced.
+// check queries the daemon through its socket, and records whether it accepts new clients. It returns why the daemon has
+// to be replaced; empty if it has not.
 func (w *watch) check(p *process) (reason string) {
 	daemon, err := w.manager.control(w.uuid)
 	var closedFor []int
@@ -127,13 +128,13 @@ func (w *watch) check(p *process) (reason string) {
 		select {
 		case <-p.ended:
 			return p.exit()
-		case <-time.After(endsWithin):
+		case <-time.After(quitDelay):
 			return err.Error()
 		}
 	case len(closedFor) > 0:
-		w.turn(closing, Status{Reason: "its socket for clients is gone; it is replaced when its clients have ended: " + listProcesses(closedFor)})
+		w.set(closing, Status{Reason: "its socket for clients is gone; it is replaced when its clients have ended: " + listProcesses(closedFor)})
 	default:
-		w.turn(running, Status{Running: true, OneUser: p.oneUser})
+		w.set(running, Status{Running: true, OneUser: p.oneUser})
 	}
 	return ""
 }
@@ -146,32 +147,32 @@ func listProcesses(pids []int) string {
 	return strings.Join(names, ", ")
 }
 
-// watchPipe tells when something is removed from the daemon's directory. Where that cannot be watched, it is left to Ensure
-// to have the daemon asked.
+// watchPipe returns a channel that receives a value when something is removed from the daemon's directory. If it cannot be
+// watched, only Ensure has the daemon checked.
 func (w *watch) watchPipe() (removed <-chan struct{}, stop func()) {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		return nil, func() {}
 	}
 	_ = watcher.Add(w.manager.dirs(w.uuid).pipe())
-	tell := make(chan struct{}, 1)
+	removals := make(chan struct{}, 1)
 	go func() {
 		for event := range watcher.Events {
 			if event.Has(fsnotify.Remove) || event.Has(fsnotify.Rename) {
 				select {
-				case tell <- struct{}{}:
-				default: // it is to be asked anyway
+				case removals <- struct{}{}:
+				default: // a value is waiting already
 				}
 			}
 		}
 	}()
-	return tell, func() { watcher.Close() }
+	return removals, func() { watcher.Close() }
 }
 
-// recheck has a daemon that runs be asked whether it still answers. What comes of it, wait tells.
+// recheck has a running daemon checked. Its outcome is returned by wait.
 func (w *watch) recheck(ctx context.Context) {
 	w.mu.Lock()
-	phase, turned := w.phase, w.turned
+	phase, changed := w.phase, w.changed
 	w.mu.Unlock()
 	if phase != running && phase != closing {
 		return
@@ -183,7 +184,7 @@ func (w *watch) recheck(ctx context.Context) {
 		case <-checked:
 		case <-ctx.Done():
 		}
-	case <-turned:
+	case <-changed:
 	case <-w.ended:
 	case <-ctx.Done():
 	}
@@ -194,18 +195,18 @@ func (w *watch) fail(reason string) {
 	d.withdraw()
 	w.manager.options.Logger.Error("the MPS control daemon of a GPU does not run", "gpu", w.uuid, "reason", reason,
 		"printed_last", tail(d.output()))
-	w.turn(pausing, Status{Reason: reason})
+	w.set(pausing, Status{Reason: reason})
 }
 
-// turn notes a new phase and tells of it.
-func (w *watch) turn(to phase, now Status) {
+// set sets the phase and the status, and notifies of changes of the status.
+func (w *watch) set(to phase, now Status) {
 	w.mu.Lock()
-	tell := now != w.now
+	notify := now != w.now
 	w.phase, w.now = to, now
-	close(w.turned)
-	w.turned = make(chan struct{})
+	close(w.changed)
+	w.changed = make(chan struct{})
 	w.mu.Unlock()
-	if tell {
+	if notify {
 		w.manager.notify()
 	}
 }
@@ -220,7 +221,7 @@ func (w *watch) status() Status {
 func (w *watch) wait(ctx context.Context) error {
 	for {
 		w.mu.Lock()
-		phase, now, turned := w.phase, w.now, w.turned
+		phase, now, changed := w.phase, w.now, w.changed
 		w.mu.Unlock()
 		switch phase {
 		case running:
@@ -230,20 +231,20 @@ func (w *watch) wait(ctx context.Context) error {
 		case starting:
 		}
 		select {
-		case <-turned:
+		case <-changed:
 		case <-ctx.Done():
 			return fmt.Errorf("wait for the MPS control daemon of GPU %s: %w", w.uuid, ctx.Err())
 		}
 	}
 }
 
-// leave ends the watch, and leaves the daemon alone.
+// leave ends the watch. The daemon goes on running.
 func (w *watch) leave() {
 	w.cancel()
 	<-w.ended
 }
 
-// sleep is false if the context ended first.
+// sleep pauses, and returns false if the context ended first.
 func sleep(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()

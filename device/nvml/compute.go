@@ -6,7 +6,7 @@ import (
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// ComputeMode is who may compute on a GPU.
+// ComputeMode says which processes may compute on a GPU.
 type ComputeMode int
 
 // The compute modes of NVML that GPUs have today.
@@ -16,7 +16,7 @@ const (
 	ComputeExclusiveProcess ComputeMode = ComputeMode(gonvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
 )
 
-// String is the name as nvidia-smi writes it.
+// String returns the name as nvidia-smi prints it.
 func (m ComputeMode) String() string {
 	switch m {
 	case ComputeDefault:

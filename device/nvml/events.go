@@ -10,32 +10,29 @@ import (
 )
 
 const (
-	// eventWait is the longest that NVML is let wait for an event at a time. The
-	// session can't end meanwhile.
+	// eventWait is the longest wait for an event in one call of NVML. The session cannot end during it.
 	eventWait = 500 * time.Millisecond
-	// waitGrace is how long ending a session waits for that.
+	// waitGrace is how long ending a session waits for such a call.
 	waitGrace = eventWait + time.Second
-	// eventPause is how long nothing is waited for after NVML could not wait: it
-	// says so again at once as long as a GPU is lost.
+	// eventPause is the pause after NVML could not wait, because the error repeats at once as long as a GPU is lost.
 	eventPause = time.Second
 )
 
-// eventSymbols are the functions by which events come.
+// eventSymbols are the functions for events.
 var eventSymbols = []string{
 	"nvmlEventSetCreate", "nvmlEventSetFree", "nvmlEventSetWait", "nvmlDeviceGetSupportedEventTypes",
 	"nvmlDeviceRegisterEvents",
 }
 
-// errStillWaiting says that a session can't be ended.
+// errStillWaiting says that a session cannot be ended.
 var errStillWaiting = errors.New("NVML still waits for events and does not return: the session cannot end before")
 
 // Event is an Xid error of a GPU: see VerdictOn for what it means.
 type Event struct {
-	// UUID is that of the GPU, also where a MIG instance of it is meant.
+	// UUID is that of the GPU, even if the event is about a MIG instance.
 	UUID string
 	Xid  uint64
-	// Instance is the MIG instance that it is about; nil if it is about the GPU,
-	// or the driver doesn't say.
+	// Instance is the MIG instance that the event is about; nil if it is about the GPU, or unknown.
 	Instance *InstanceID
 }
 
@@ -53,10 +50,10 @@ func (e Event) String() string {
 	return text
 }
 
-// eventSet is where a session's events arrive. It ends with the session.
+// eventSet receives a session's events. It ends with the session.
 type eventSet struct {
 	gonvml.EventSet
-	// uuids names the GPUs: one that is lost doesn't tell its UUID any more.
+	// uuids are those of the GPUs: the UUID of a lost GPU cannot be read.
 	uuids map[gonvml.Device]string
 }
 
@@ -71,8 +68,7 @@ func (l *Library) Events(ctx context.Context) <-chan Event {
 	return out
 }
 
-// listen waits once for whatever is to be waited for next: a session, or an
-// event of it. It returns false when the context has ended.
+// listen waits once, for a session or for an event of it. It returns false when the context has ended.
 func (l *Library) listen(ctx context.Context, out chan<- Event) bool {
 	event, err := l.nextEvent(ctx)
 	var wakeUp <-chan time.Time
@@ -83,7 +79,7 @@ func (l *Library) listen(ctx context.Context, out chan<- Event) bool {
 		if l.subscribe(ctx) == nil {
 			return true
 		}
-		// There is no session, or none with events: so it stays until one begins.
+		// There is no session, or none with events. Wait until one begins.
 	case err != nil:
 		wakeUp = time.After(eventPause)
 	case event != nil:
@@ -108,8 +104,8 @@ func (l *Library) listen(ctx context.Context, out chan<- Event) bool {
 // errNoEvents says that there is nothing to wait for events on.
 var errNoEvents = errors.New("not subscribed to events")
 
-// subscribe has the events of all GPUs of the session arrive. It begins no
-// session: that may start programs, and is up to whoever asks for something.
+// subscribe subscribes to the events of all GPUs of the session. It begins no session, because that may start programs;
+// only calls that need one do.
 func (l *Library) subscribe(ctx context.Context) error {
 	_, err := call(ctx, l, func() (struct{}, error) {
 		if !l.started || !l.has(eventSymbols...) {
@@ -117,7 +113,7 @@ func (l *Library) subscribe(ctx context.Context) error {
 		}
 		set, ret := l.lib.EventSetCreate()
 		if ret != gonvml.SUCCESS {
-			return struct{}{}, failure("make room for events", ret)
+			return struct{}{}, failure("create an event set", ret)
 		}
 		subscribed := &eventSet{set, l.register(set)}
 		if len(subscribed.uuids) == 0 {
@@ -126,7 +122,7 @@ func (l *Library) subscribe(ctx context.Context) error {
 		}
 		l.events.Store(subscribed)
 		select {
-		case <-l.begun: // it told of this session
+		case <-l.begun: // it was about this session
 		default:
 		}
 		return struct{}{}, nil
@@ -134,8 +130,7 @@ func (l *Library) subscribe(ctx context.Context) error {
 	return err
 }
 
-// register has the Xid events of all GPUs arrive at a set. GPUs that have no
-// events, or don't answer, are left out: others may have some.
+// register registers a set for the Xid events of all GPUs, except those that have no events or do not answer.
 func (l *Library) register(set gonvml.EventSet) map[gonvml.Device]string {
 	uuids := make(map[gonvml.Device]string)
 	count, ret := l.lib.DeviceGetCount()
@@ -162,9 +157,9 @@ func (l *Library) register(set gonvml.EventSet) map[gonvml.Device]string {
 	return uuids
 }
 
-// nextEvent has NVML wait for an event, for a while; there may be none. The wait
-// has no turn, so that other calls go on, but it has the session, which can't
-// end under it. It may never return: then the context ends this function only.
+// nextEvent waits for an event for a while, and returns nil if there was none. The wait does not hold callLock, so that
+// other calls go on, but it holds waiting, so that the session cannot end. The call of NVML may never return: then the
+// context ends this function only.
 func (l *Library) nextEvent(ctx context.Context) (*Event, error) {
 	select {
 	case l.waiting <- struct{}{}:
@@ -194,7 +189,7 @@ func (l *Library) nextEvent(ctx context.Context) (*Event, error) {
 	}
 }
 
-// wait is one call of NVML. Nothing else than Xids was registered for.
+// wait makes one call of NVML. The set is registered for Xid events only.
 func (s *eventSet) wait() (*Event, error) {
 	data, ret := s.Wait(uint32(eventWait.Milliseconds()))
 	switch ret {
@@ -212,8 +207,7 @@ func (s *eventSet) wait() (*Event, error) {
 	return event, nil
 }
 
-// endEvents has nobody wait for events of the session any more. Without an
-// error nobody does until resume is called.
+// endEvents ends the wait for events of the session. Without an error, none begins until resume is called.
 func (l *Library) endEvents() (resume func(), err error) {
 	select {
 	case l.waiting <- struct{}{}:
@@ -221,7 +215,7 @@ func (l *Library) endEvents() (resume func(), err error) {
 		return nil, errStillWaiting
 	}
 	if set := l.events.Swap(nil); set != nil {
-		// The session ends now, and the set with it, in any case.
+		// An error does not matter: the set ends with the session.
 		_ = set.Free()
 	}
 	return func() { <-l.waiting }, nil

@@ -8,52 +8,47 @@ import (
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Health is the state that a GPU is in. A field is nil where the GPU doesn't
-// tell, which may be so for a time only: one with MIG instances tells nothing of
-// its rows.
+// Health is the state of a GPU. A field is nil if it is unknown, which may be temporary: a GPU with MIG instances does not
+// report its rows.
 type Health struct {
-	// Rows are told of by GPUs since Ampere, Pages by those before.
+	// Rows are reported by GPUs since Ampere, Pages by older ones.
 	Rows  *RemappedRows
 	Pages *RetiredPages
-	// Uncorrected are errors that ECC noticed and could not put right.
+	// Uncorrected are errors that ECC detected and could not correct.
 	Uncorrected *UncorrectedErrors
-	// Recovery is what the driver wants done, told since its version 570.
+	// Recovery is the action that the driver asks for, since version 570.
 	Recovery *RecoveryAction
-	// ComputeMode is set by an operator, or by who shares the GPU.
+	// ComputeMode is the compute mode, which operators and mode mps set.
 	ComputeMode *ComputeMode
 }
 
-// RemappedRows are rows of memory that broke, and spare ones that took their
-// place.
+// RemappedRows counts defective rows of memory that were replaced by spare ones.
 type RemappedRows struct {
-	// Correctable and Uncorrectable are how many were remapped for errors of
-	// these kinds.
+	// Correctable and Uncorrectable count the rows that were remapped for errors of these kinds.
 	Correctable, Uncorrectable int
-	// Pending says that some are remapped only when the GPU is reset. Until
-	// then the driver keeps processes off them.
+	// Pending is whether some are remapped only when the GPU is reset. Until then the driver does not use them.
 	Pending bool
-	// Failed says that a row could not be remapped: the GPU is to be replaced.
+	// Failed is whether a row could not be remapped, so that the GPU has to be replaced.
 	Failed bool
-	// BanksWithoutSpares is how many banks of memory could not stand another
-	// broken row; nil where the GPU doesn't tell.
+	// BanksWithoutSpares counts the banks of memory without a spare row; nil if unknown.
 	BanksWithoutSpares *int64
 }
 
-// RetiredPages are pages of memory that the driver doesn't use any more.
+// RetiredPages counts pages of memory that the driver does not use any more.
 type RetiredPages struct {
-	// Correctable and Uncorrectable are how many were retired for repeated
-	// errors that were corrected, and for one that was not.
+	// Correctable and Uncorrectable count the pages that were retired for repeated corrected errors, and for one that was
+	// not corrected.
 	Correctable, Uncorrectable int
-	// Pending says that some are retired only when the GPU is reset.
+	// Pending is whether some are retired only when the GPU is reset.
 	Pending bool
 }
 
-// UncorrectedErrors count since the GPU was last reset, and in all its life.
+// UncorrectedErrors counts errors since the last reset (Volatile) and since the GPU was made (Aggregate).
 type UncorrectedErrors struct {
 	Volatile, Aggregate *int64
 }
 
-// RecoveryAction is what the driver says that makes a GPU work again.
+// RecoveryAction is what a GPU needs to work again, as the driver reports it.
 type RecoveryAction int
 
 // The recovery actions of NVML.
@@ -79,7 +74,7 @@ var recoveryTexts = map[RecoveryAction]string{
 	RecoverySystemReboot:  "a reboot of the whole system",
 }
 
-// String says what has to be done.
+// String describes the action.
 func (a RecoveryAction) String() string {
 	if text, ok := recoveryTexts[a]; ok {
 		return text
@@ -99,7 +94,7 @@ func (h *Health) Problem() string {
 	return ""
 }
 
-// Warnings are what an operator should see to although the GPU works.
+// Warnings returns what an operator should attend to although the GPU works.
 func (h *Health) Warnings() []string {
 	var warnings []string
 	if h.Rows != nil && h.Rows.Pending {

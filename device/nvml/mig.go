@@ -10,26 +10,22 @@ import (
 	"github.com/tranche-gpu/tranche/device/mig"
 )
 
-// Partitioner is what Tranche asks of NVML to cut GPUs into instances. Each call
-// ends when its context does, even where the driver doesn't answer.
+// Partitioner is what Tranche uses of NVML to partition GPUs with MIG. Each call ends when its context does, even if the
+// driver does not answer.
 type Partitioner interface {
-	// MIGProfiles are the sizes that instances of a GPU can have. Many drivers
-	// tell only while MIG is on.
+	// MIGProfiles returns the sizes that instances of a GPU can have. Many drivers list them only while MIG is on.
 	MIGProfiles(ctx context.Context, uuid string) ([]mig.Profile, error)
-	// ReadMIG is what a GPU says of MIG now.
+	// ReadMIG returns the MIG mode of a GPU and its instances.
 	ReadMIG(ctx context.Context, uuid string) (MIG, error)
-	// InstanceMemory tells what is used of an instance, by the UUID of the device
-	// that programs see: the fields of Telemetry that are about memory.
+	// InstanceMemory returns the fields of Telemetry that are about memory, for the instance whose device has this UUID.
 	InstanceMemory(ctx context.Context, uuid string) (*Telemetry, error)
-	// SetMIG turns MIG on or off. On GPUs before Hopper that may take effect only
-	// after a reset of the GPU, which nobody may use then: the error is
-	// ErrMIGPending.
+	// SetMIG turns MIG on or off. On GPUs before Hopper that may take effect only after a reset of the GPU, for which
+	// nothing may use it: the error is ErrMIGPending.
 	SetMIG(ctx context.Context, uuid string, on bool) error
-	// CreateInstance makes an instance and, in it, one compute instance that has
-	// all of it.
+	// CreateInstance creates an instance and, in it, one compute instance that has all of it.
 	CreateInstance(ctx context.Context, uuid string, profile mig.Profile, at mig.Place) (MIGInstance, error)
-	// DestroyInstance takes an instance away, and the compute instances in it.
-	// That it is gone already is no error; that something uses it is ErrInUse.
+	// DestroyInstance destroys an instance and the compute instances in it. It is no error if it is gone already; if
+	// something uses it, the error is ErrInUse.
 	DestroyInstance(ctx context.Context, uuid string, gpuInstance int) error
 }
 
@@ -40,32 +36,30 @@ var ErrMIGPending = errors.New("it takes effect when the GPU is reset, for which
 // ErrInUse says that something uses an instance.
 var ErrInUse = errors.New("something uses it")
 
-// MIG is what a GPU says of MIG.
+// MIG is the MIG mode of a GPU and its instances.
 type MIG struct {
 	// Capable is whether the GPU has MIG at all.
 	Capable bool
 	// Enabled is whether MIG is on, Pending whether it will be after a reset.
 	Enabled, Pending bool
-	// Instances are those that the GPU is cut into.
+	// Instances are the GPU's instances.
 	Instances []MIGInstance
 }
 
 // MIGInstance is a GPU instance of MIG.
 type MIGInstance struct {
 	mig.Instance
-	// GPUInstance is the driver's ID of it, and ComputeInstance that of the
-	// compute instance in it, -1 where it has none: nobody can use it then.
+	// GPUInstance is the driver's ID of it, and ComputeInstance that of the compute instance in it; -1 if it has none, so
+	// that nothing can use it.
 	GPUInstance, ComputeInstance int
-	// UUID and Name are those of the device that programs see; empty without a
-	// compute instance.
+	// UUID and Name are those of the device that programs see; empty without a compute instance.
 	UUID, Name string
-	// MemoryBytes is what the device has, and Multiprocessors how many compute.
+	// MemoryBytes and Multiprocessors are those of the device.
 	MemoryBytes     uint64
 	Multiprocessors int
 }
 
-// migSymbols are what this file calls beyond requiredSymbols. A driver from
-// before MIG has none of them.
+// migSymbols are the functions that this file calls beyond requiredSymbols. A driver from before MIG has none of them.
 var migSymbols = []string{
 	"nvmlDeviceGetMigMode", "nvmlDeviceSetMigMode", "nvmlDeviceGetGpuInstanceProfileInfo",
 	"nvmlDeviceGetGpuInstancePossiblePlacements", "nvmlDeviceCreateGpuInstanceWithPlacement",
@@ -75,8 +69,7 @@ var migSymbols = []string{
 	"nvmlDeviceGetAttributes_v2",
 }
 
-// absent tells whether an answer means that the GPU does not have something,
-// or that the driver is older than it.
+// absent reports whether an answer means that the GPU lacks a feature, or that the driver is older than it.
 func absent(ret gonvml.Return) bool {
 	switch ret {
 	case gonvml.ERROR_NOT_SUPPORTED, gonvml.ERROR_INVALID_ARGUMENT, gonvml.ERROR_FUNCTION_NOT_FOUND, gonvml.ERROR_NOT_FOUND:
@@ -85,7 +78,7 @@ func absent(ret gonvml.Return) bool {
 	return false
 }
 
-// readMIG asks a GPU what MIG has made of it.
+// readMIG reads the MIG mode of a GPU and its instances.
 func (l *Library) readMIG(device gonvml.Device, gpu *GPU) gonvml.Return {
 	if !l.has(migSymbols...) {
 		return gonvml.SUCCESS
@@ -122,8 +115,8 @@ func (l *Library) InstanceMemory(ctx context.Context, uuid string) (*Telemetry, 
 	return queryGPU(ctx, l, uuid, memoryQueries)
 }
 
-// instances lists the GPU instances, those that have no compute instance
-// included: a process that died while it made one leaves such.
+// instances lists the GPU instances, including those without a compute instance, which a process leaves that dies while it
+// creates one.
 func (l *Library) instances(device gonvml.Device) ([]MIGInstance, gonvml.Return) {
 	var all []MIGInstance
 	for id := range gonvml.GPU_INSTANCE_PROFILE_COUNT {
@@ -155,7 +148,7 @@ func (l *Library) instances(device gonvml.Device) ([]MIGInstance, gonvml.Return)
 	return all, gonvml.SUCCESS
 }
 
-// instance describes one GPU instance.
+// instance reads one GPU instance.
 func (l *Library) instance(
 	device gonvml.Device, gi gonvml.GpuInstance, profile int, info gonvml.GpuInstanceProfileInfo,
 ) (MIGInstance, gonvml.Return) {
@@ -180,7 +173,7 @@ func (l *Library) instance(
 	return instance, instance.describe(computes[0])
 }
 
-// describe takes in what the compute instance says, and the device that it makes.
+// describe reads the compute instance and its device.
 func (i *MIGInstance) describe(ci gonvml.ComputeInstance) gonvml.Return {
 	about, ret := ci.GetInfo()
 	if ret != gonvml.SUCCESS {
@@ -273,7 +266,7 @@ func (l *Library) SetMIG(ctx context.Context, uuid string, on bool) error {
 		mode = gonvml.DEVICE_MIG_ENABLE
 	}
 	_, err := onGPU(ctx, l, uuid, func(device gonvml.Device) (struct{}, error) {
-		// Turning it takes the GPU away from the driver for a moment, so that handles from before mean nothing.
+		// Changing the mode detaches the GPU from the driver for a moment, which invalidates handles.
 		defer func() { l.restart = true; l.gpuCalls.clearHandles() }()
 		activation, ret := device.SetMigMode(mode)
 		if ret != gonvml.SUCCESS {
@@ -290,7 +283,7 @@ func (l *Library) SetMIG(ctx context.Context, uuid string, on bool) error {
 // CreateInstance implements Partitioner.
 func (l *Library) CreateInstance(ctx context.Context, uuid string, profile mig.Profile, at mig.Place) (MIGInstance, error) {
 	return onGPU(ctx, l, uuid, func(device gonvml.Device) (MIGInstance, error) {
-		what := fmt.Sprintf("make an instance %s at slot %d of the GPU %s", profile.Name, at.Start, uuid)
+		what := fmt.Sprintf("create an instance %s at slot %d of the GPU %s", profile.Name, at.Start, uuid)
 		info, ret := device.GetGpuInstanceProfileInfo(profile.ID)
 		if ret != gonvml.SUCCESS {
 			return MIGInstance{}, failure(what+": read its profile", ret)
@@ -302,13 +295,13 @@ func (l *Library) CreateInstance(ctx context.Context, uuid string, profile mig.P
 		}
 		instance, ret := l.fill(device, gi, profile.ID, info)
 		if ret != gonvml.SUCCESS {
-			return MIGInstance{}, errors.Join(failure(what+": make its compute instance", ret), destroy(gi))
+			return MIGInstance{}, errors.Join(failure(what+": create its compute instance", ret), destroy(gi))
 		}
 		return instance, nil
 	})
 }
 
-// fill makes the compute instance that has all of a GPU instance.
+// fill creates the compute instance that has all of a GPU instance.
 func (l *Library) fill(
 	device gonvml.Device, gi gonvml.GpuInstance, profile int, info gonvml.GpuInstanceProfileInfo,
 ) (MIGInstance, gonvml.Return) {
@@ -322,7 +315,7 @@ func (l *Library) fill(
 	return l.instance(device, gi, profile, info)
 }
 
-// wholeCompute finds the largest of the profiles of compute instances.
+// wholeCompute returns the largest profile of compute instances.
 func wholeCompute(gi gonvml.GpuInstance) (largest gonvml.ComputeInstanceProfileInfo, ret gonvml.Return) {
 	found := gonvml.ERROR_NOT_SUPPORTED
 	for id := range gonvml.COMPUTE_INSTANCE_PROFILE_COUNT {
@@ -358,7 +351,7 @@ func (l *Library) DestroyInstance(ctx context.Context, uuid string, gpuInstance 
 	return err
 }
 
-// destroy takes a GPU instance away, and first what is in it.
+// destroy destroys a GPU instance after its compute instances.
 func destroy(gi gonvml.GpuInstance) error {
 	computes, ret := computeInstances(gi)
 	if ret != gonvml.SUCCESS {

@@ -7,10 +7,10 @@ import (
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// profileNames is the function by which newer drivers tell what they call a profile.
+// profileNames is the function by which newer drivers return the name of a profile.
 const profileNames = "nvmlDeviceGetGpuInstanceProfileInfoV"
 
-// profileName is what the driver calls a profile, such as 1g.10gb+me.
+// profileName returns the driver's name of a profile, such as 1g.10gb+me.
 func (l *Library) profileName(device gonvml.Device, id int, info gonvml.GpuInstanceProfileInfo) (string, gonvml.Return) {
 	if l.has(profileNames) {
 		named, ret := device.GetGpuInstanceProfileInfoV(id).V2()
@@ -25,8 +25,8 @@ func (l *Library) profileName(device gonvml.Device, id int, info gonvml.GpuInsta
 	return madeName(id, info, memory.Total), ret
 }
 
-// madeName makes the name as drivers make it that do not tell: slices of
-// computing, and the memory as the part of the GPU's that it is, in eighths.
+// madeName computes the name for drivers that do not return it: compute slices, and the memory as a fraction of the GPU's,
+// in eighths.
 func madeName(id int, info gonvml.GpuInstanceProfileInfo, totalBytes uint64) string {
 	const eighths = 8
 	part := math.Ceil(float64(info.MemorySizeMB<<20)/float64(totalBytes)*eighths) / eighths
@@ -34,7 +34,7 @@ func madeName(id int, info gonvml.GpuInstanceProfileInfo, totalBytes uint64) str
 	return fmt.Sprintf("%dg.%dgb%s", info.SliceCount, int(gigabytes), profileSuffix(id))
 }
 
-// profileSuffix is what the name of a profile has beyond its size.
+// profileSuffix returns what follows the size in the name of a profile.
 func profileSuffix(id int) string {
 	switch id {
 	case gonvml.GPU_INSTANCE_PROFILE_1_SLICE_REV1, gonvml.GPU_INSTANCE_PROFILE_2_SLICE_REV1:
@@ -50,7 +50,7 @@ func profileSuffix(id int) string {
 	return ""
 }
 
-// text is a C string in an array.
+// text returns the C string in an array.
 func text(array []int8) string {
 	var bytes []byte
 	for _, c := range array {

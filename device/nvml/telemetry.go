@@ -7,26 +7,24 @@ import (
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Telemetry is what a GPU measures of itself. A field is nil where the GPU
-// doesn't tell: one in MIG mode tells no utilisation, one without ECC no errors.
+// Telemetry is what a GPU measures of itself. A field is nil if it is unknown: utilization in MIG mode, and errors without
+// ECC.
 type Telemetry struct {
-	// PowerMilliwatts is what the GPU draws, PowerLimitMilliwatts the most that
-	// it may.
+	// PowerMilliwatts is the power that the GPU draws, PowerLimitMilliwatts its limit.
 	PowerMilliwatts, PowerLimitMilliwatts *int64
 	TemperatureCelsius                    *int64
-	// GPUPercent and MemoryPercent are the shares of the last sample period in
-	// which a kernel ran, and in which memory was read or written;
-	// EncoderPercent and DecoderPercent those of the video engines.
+	// GPUPercent and MemoryPercent are the shares of the last sample period in which a kernel ran, and in which memory was
+	// read or written; EncoderPercent and DecoderPercent those of the video engines.
 	GPUPercent, MemoryPercent      *int64
 	EncoderPercent, DecoderPercent *int64
 	// UsedBytes and BAR1UsedBytes are in use, of MemoryBytes and BAR1Bytes.
 	UsedBytes, MemoryBytes   *int64
 	BAR1UsedBytes, BAR1Bytes *int64
-	// Corrected are errors that ECC put right since the GPU was last reset.
+	// Corrected are errors that ECC has corrected since the last reset.
 	Corrected *CorrectedErrors
 }
 
-// CorrectedErrors are errors of memory that did no harm.
+// CorrectedErrors counts memory errors that were corrected.
 type CorrectedErrors struct {
 	L1Cache, L2Cache, Memory int64
 }
@@ -65,7 +63,7 @@ var telemetryQueries = []query[Telemetry]{
 	}},
 }
 
-// memoryQueries are the only ones that a MIG instance has an answer of its own to.
+// memoryQueries are the only queries that a MIG instance answers for itself.
 var memoryQueries = []query[Telemetry]{
 	{"memory", "nvmlDeviceGetMemoryInfo", func(d gonvml.Device, t *Telemetry) gonvml.Return {
 		memory, ret := d.GetMemoryInfo()

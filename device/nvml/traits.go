@@ -2,27 +2,24 @@ package nvml
 
 import gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// Traits are what is asked of a GPU once, when it appears or comes back: what
-// doesn't change as long as it is there, and what power and clocks were then.
-// A field is nil where the GPU doesn't tell.
+// Traits are read once, when a GPU appears or comes back: what does not change while it is present, and power and clocks at
+// that time. A field is nil if it is unknown.
 type Traits struct {
-	// PowerMilliwatts is what the GPU drew, GraphicsMHz and MemoryMHz are how
-	// fast it ran, when it was asked.
+	// PowerMilliwatts is the power that the GPU drew, GraphicsMHz and MemoryMHz are its clocks.
 	PowerMilliwatts        *int64
 	GraphicsMHz, MemoryMHz *int64
-	// BAR1Bytes is the size of the window through which the bus sees its memory.
+	// BAR1Bytes is the size of the window onto its memory on the PCI bus.
 	BAR1Bytes *int64
-	// PCIeWidth is how many lanes its link may have, PCIeGeneration of which
-	// generation of PCI Express.
+	// PCIeWidth and PCIeGeneration are the maximum number of lanes of its link and their generation of PCI Express.
 	PCIeWidth, PCIeGeneration *int64
-	// DisplayMode tells whether a display is connected, PersistenceMode whether
-	// the driver stays loaded while nobody uses the GPU.
+	// DisplayMode is whether a display is connected, PersistenceMode whether the driver stays loaded while nothing uses the
+	// GPU.
 	DisplayMode, PersistenceMode *bool
 	// Cores are the CUDA cores.
 	Cores *int64
 }
 
-// traitQueries fill in Traits.
+// traitQueries read Traits.
 var traitQueries = []query[Traits]{
 	{"power usage", "nvmlDeviceGetPowerUsage", func(d gonvml.Device, t *Traits) gonvml.Return {
 		return number(d.GetPowerUsage()).into(&t.PowerMilliwatts)
@@ -54,15 +51,13 @@ var traitQueries = []query[Traits]{
 	}},
 }
 
-// coresPerSM is how many CUDA cores a streaming multiprocessor has, by compute
-// capability.
+// coresPerSM is the number of CUDA cores of a streaming multiprocessor, by compute capability.
 var coresPerSM = map[string]int64{
 	"5.0": 128, "5.2": 128, "6.0": 64, "6.1": 128, "7.0": 64, "7.5": 64, "8.0": 64, "8.6": 128, "8.7": 128, "8.9": 128,
 	"9.0": 128, "10.0": 128, "10.3": 128, "12.0": 128, "12.1": 128,
 }
 
-// SMs is how many streaming multiprocessors the GPU has, 0 where that can't be
-// told: NVML knows cores only.
+// SMs returns the number of streaming multiprocessors of the GPU; 0 if it is unknown. NVML reports cores only.
 func (g GPU) SMs() int64 {
 	perSM := coresPerSM[g.ComputeCapability]
 	if g.Cores == nil || perSM == 0 {
@@ -71,7 +66,7 @@ func (g GPU) SMs() int64 {
 	return *g.Cores / perSM
 }
 
-// readTraits asks for what is asked once.
+// readTraits reads Traits, unless they were read before.
 func (l *Library) readTraits(device gonvml.Device, gpu *GPU) error {
 	if known, ok := l.traits[gpu.UUID]; ok {
 		gpu.Traits = known
@@ -85,8 +80,7 @@ func (l *Library) readTraits(device gonvml.Device, gpu *GPU) error {
 	return nil
 }
 
-// keepTraits remembers the traits of the GPUs that answered, and of no others:
-// one that returns may have been changed meanwhile.
+// keepTraits keeps the traits of the GPUs that answered, and of no others: one that returns may be a different device.
 func (l *Library) keepTraits(gpus []GPU) {
 	l.traits = make(map[string]Traits, len(gpus))
 	for _, gpu := range gpus {

@@ -1,24 +1,21 @@
 package nvml
 
-// XidKind is whose matter an Xid error is.
+// XidKind is the kind of an Xid error.
 type XidKind int
 
-// The kinds of Xid errors, by what NVIDIA's catalog says is to be done at once.
+// The kinds of Xid errors, by the immediate action in NVIDIA's catalog.
 const (
-	// XidUnknown is in no table: whether the GPU is fit, its recovery action
-	// tells.
+	// XidUnknown is in no table. Whether the GPU is healthy depends on its recovery action.
 	XidUnknown XidKind = iota
-	// XidApplication is a fault of the program that ran, or one that ends it
-	// only: the GPU goes on.
+	// XidApplication is a fault of a program, or one that ends a program only.
 	XidApplication
-	// XidNotice informs, or follows another error.
+	// XidNotice is a notice, or follows another error.
 	XidNotice
-	// XidReset makes the GPU unfit until it is reset.
+	// XidReset makes the GPU unhealthy until it is reset.
 	XidReset
-	// XidMachine is a fault of the hardware or of the machine around the GPU,
-	// which a reset of the GPU does not mend.
+	// XidMachine is a fault of the hardware or of the machine, which a reset of the GPU does not repair.
 	XidMachine
-	// XidRecovery says that the recovery action changed: it is to be asked for.
+	// XidRecovery says that the recovery action has changed, and is to be read.
 	XidRecovery
 )
 
@@ -32,7 +29,7 @@ type Verdict struct {
 // Unhealthy reports whether the error by itself makes the GPU unhealthy.
 func (v Verdict) Unhealthy() bool { return v.Kind == XidReset || v.Kind == XidMachine }
 
-// VerdictOn tells what an Xid error means.
+// VerdictOn returns what an Xid error means.
 func VerdictOn(xid uint64) Verdict {
 	if verdict, ok := xids[xid]; ok {
 		return verdict
@@ -42,7 +39,7 @@ func VerdictOn(xid uint64) Verdict {
 
 // xids follows the immediate action in NVIDIA's Xid catalog for Ampere and newer
 // GPUs (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html):
-// RESTART_APP and IGNORE are the application's matter, RESET_GPU the GPU's.
+// RESTART_APP and IGNORE concern the application, RESET_GPU the GPU.
 var xids = func() map[uint64]Verdict {
 	table := map[uint64]Verdict{
 		8:   {XidApplication, "a program's work took too long and was stopped"},
@@ -106,7 +103,7 @@ var xids = func() map[uint64]Verdict {
 		{Verdict{XidApplication, "an engine failed for a program"}, 160, 161},
 	} {
 		for xid := several.from; xid <= several.to; xid++ {
-			if _, told := table[xid]; !told {
+			if _, listed := table[xid]; !listed {
 				table[xid] = several.verdict
 			}
 		}
