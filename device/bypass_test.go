@@ -94,7 +94,7 @@ func TestBypass(t *testing.T) {
 }
 
 // It is published at once when it has lasted, and not with the next period only.
-func TestBypass_LooksAgain(t *testing.T) {
+func TestBypass_Recheck(t *testing.T) {
 	n := newUnmanagedNode(t)
 	past := startSleep(t)
 	bypassed := n.bound(t, 0, past.Process.Pid)

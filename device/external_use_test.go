@@ -53,8 +53,8 @@ func unhealthy(group *ndevice.DeviceGroup) map[string]string {
 	return reasons
 }
 
-// Nomad hears of what a container asked for as soon as it asked, and of its end; the period has nothing to do with it.
-func TestFingerprint_asks(t *testing.T) {
+// Claims that containers request themselves are published at once, when they are made and when they end.
+func TestFingerprint_ExternalClaim(t *testing.T) {
 	g := nvmltest.H200(0)
 	fake := nvmltest.New(g)
 	p := newPlugin(t, fake, neverByItself)
@@ -72,10 +72,10 @@ func TestFingerprint_asks(t *testing.T) {
 	must.Eq(t, structs.NewIntAttribute(138, ""), group.Attributes["healthy_slices"])
 
 	must.NoError(t, ledger.Bind(t.Context(), made.ID, claim.Container{Runtime: "test", ID: "c", InitPID: os.Getpid()}))
-	quiet(t, stream) // it is taken as before
+	quiet(t, stream) // it is used as before
 	must.NoError(t, ledger.DropInUse(t.Context(), made.ID))
 	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))
-	must.Eq(t, reads, fake.Reads(), must.Sprint("the driver was asked for what the ledger knows"))
+	must.Eq(t, reads, fake.Reads(), must.Sprint("the driver was queried for a change of the ledger"))
 
 	// What Nomad reserves itself is no news to it.
 	_, err := p.Reserve(sliceIDs(g, 5))
@@ -83,8 +83,8 @@ func TestFingerprint_asks(t *testing.T) {
 	quiet(t, stream)
 }
 
-// A container that was killed gives its slices back with the next sweep, and Nomad hears of it at once.
-func TestFingerprint_asksAndIsKilled(t *testing.T) {
+// The slices of a killed container are released at the next fingerprint, and published at once.
+func TestFingerprint_ExternalClaimKilled(t *testing.T) {
 	g := nvmltest.H200(0)
 	p := newPlugin(t, nvmltest.New(g), nil)
 	ledger := p.node.Load().ledger
@@ -150,7 +150,7 @@ func TestFingerprint_unusableLedger(t *testing.T) {
 }
 
 // What others have stays theirs while the ledger cannot be read.
-func TestFingerprint_takenWhileTheLedgerIsUnreadable(t *testing.T) {
+func TestFingerprint_ExternalUseWithUnreadableLedger(t *testing.T) {
 	g := nvmltest.H200(0)
 	options := testOptions(t, nil)
 	p := newPlugin(t, nvmltest.New(g), options)
@@ -162,7 +162,7 @@ func TestFingerprint_takenWhileTheLedgerIsUnreadable(t *testing.T) {
 
 	lock := filepath.Join(options["state_dir"].(string), "claims", ".lock")
 	must.NoError(t, os.Mkdir(lock+"ed", 0o700))
-	// At once: whoever looks at the ledger in between makes the file again.
+	// Atomically, because any read of the ledger creates the file.
 	exchange := func() error {
 		return unix.Renameat2(unix.AT_FDCWD, lock, unix.AT_FDCWD, lock+"ed", unix.RENAME_EXCHANGE)
 	}
@@ -178,14 +178,14 @@ func TestFingerprint_takenWhileTheLedgerIsUnreadable(t *testing.T) {
 }
 
 // Containers come in crowds, and each message registers the node anew.
-func TestGather(t *testing.T) {
-	events, lost, told := make(chan fsnotify.Event), make(chan error), make(chan struct{}, 1)
+func TestCollectChanges(t *testing.T) {
+	events, lost, changes := make(chan fsnotify.Event), make(chan error), make(chan struct{}, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	wg.Go(func() { collectChanges(ctx, events, lost, told) })
-	hear := func() bool {
+	wg.Go(func() { collectChanges(ctx, events, lost, changes) })
+	changed := func() bool {
 		select {
-		case <-told:
+		case <-changes:
 			return true
 		case <-time.After(3 * ledgerSettles):
 			return false
@@ -194,14 +194,14 @@ func TestGather(t *testing.T) {
 	for range 100 {
 		events <- fsnotify.Event{Name: "/ledger/0badcafe.json"}
 	}
-	must.True(t, hear())
-	must.False(t, hear())
+	must.True(t, changed())
+	must.False(t, changed())
 	for _, name := range []string{"/ledger/.new", "/ledger/.lock", "/ledger/notes.txt"} {
 		events <- fsnotify.Event{Name: name}
 	}
-	must.False(t, hear(), must.Sprint("these are no claims"))
+	must.False(t, changed(), must.Sprint("these are no claims"))
 	lost <- fsnotify.ErrEventOverflow
-	must.True(t, hear())
+	must.True(t, changed())
 	cancel()
 	wg.Wait()
 }

@@ -75,7 +75,7 @@ func TestFingerprint_groups(t *testing.T) {
 }
 
 // Names and attributes make up Nomad's node class, unless they begin with
-// "unique.": what tells GPUs of one model apart has no place in them.
+// "unique.": they must not identify a GPU among those of its model.
 func TestFingerprint_nodeClass(t *testing.T) {
 	p := newPlugin(t, nvmltest.New(nvmltest.H200(0), nvmltest.H200(1)), nil)
 	stream := fingerprint(t, p)
@@ -150,7 +150,7 @@ func TestFingerprint_lostGPU(t *testing.T) {
 			}
 			quiet(t, stream)
 
-			// In a new session the GPU can't be told by its UUID any more.
+			// In a new session the UUID of the GPU is unknown.
 			fake.SetFailed(nvml.Failure{Index: 0, Err: errors.New("GPU is lost")})
 			quiet(t, stream)
 
@@ -235,7 +235,7 @@ func TestFingerprint_noDriver(t *testing.T) {
 	must.StrContains(t, log.String(), "the GPU driver answers")
 }
 
-// A GPU that never answered has no name to be told of by; it is logged, once.
+// A GPU that never answered has no name to publish; it is logged, once.
 func TestFingerprint_neverAnswered(t *testing.T) {
 	fake := nvmltest.New(nvmltest.H200(1))
 	fake.SetFailed(nvml.Failure{Index: 0, Err: errors.New("GPU is lost")})
@@ -265,7 +265,7 @@ func TestFingerprint_sliceLargerThanGPU(t *testing.T) {
 
 // Slices that somebody outside Nomad uses are unhealthy, so that Nomad leaves
 // them alone; those that a Nomad claim has are Nomad's own business.
-func TestFingerprint_takenElsewhere(t *testing.T) {
+func TestFingerprint_ExternalUse(t *testing.T) {
 	g := nvmltest.H200(0)
 	p := newPlugin(t, nvmltest.New(g), nil)
 	ledger := p.node.Load().ledger
@@ -275,20 +275,20 @@ func TestFingerprint_takenElsewhere(t *testing.T) {
 	must.NoError(t, err)
 	self := claim.Container{Runtime: "test", ID: "c", InitPID: os.Getpid()}
 	must.NoError(t, ledger.Bind(t.Context(), own.ID, self))
-	taken, _, err := ledger.Reserve(t.Context(), claim.Request{
+	external, _, err := ledger.Reserve(t.Context(), claim.Request{
 		GPU: claim.GPU{UUID: g.UUID}, Slices: sliceIDs(g, 1, 2), LimitBytes: 2 << 30, Owner: claim.OwnerRun,
 	})
 	must.NoError(t, err)
 	stream := fingerprint(t, p)
 	must.Eq(t, []string{"NVIDIA H200 #0"}, groupNames(next(t, stream)))
 
-	must.NoError(t, ledger.Bind(t.Context(), taken.ID, self))
+	must.NoError(t, ledger.Bind(t.Context(), external.ID, self))
 	unhealthy := map[string]string{}
 	for _, dev := range next(t, stream).Devices[0].Devices {
 		if !dev.Healthy {
 			unhealthy[dev.ID] = dev.HealthDesc
 		}
 	}
-	reason := "used outside Nomad by claim " + taken.ID + " (run)"
+	reason := "used outside Nomad by claim " + external.ID + " (run)"
 	must.Eq(t, map[string]string{g.UUID + "/slice-001": reason, g.UUID + "/slice-002": reason}, unhealthy)
 }

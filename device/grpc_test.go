@@ -25,7 +25,7 @@ func pluginTypes(impl ndevice.DevicePlugin) map[string]plugin.Plugin {
 	}
 }
 
-// What Nomad gets to hear of a refused reservation is the text and no more.
+// Nomad receives only the text of an error.
 func TestReserve_errorAcrossGRPC(t *testing.T) {
 	g := nvmltest.H200(0)
 	p := newPlugin(t, nvmltest.New(g), nil)

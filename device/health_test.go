@@ -21,12 +21,12 @@ type sickNode struct {
 	later  *atomic.Int64
 }
 
-// newSickNode is a node whose GPU tells of recoveries from the start, if one is given.
-func newSickNode(t *testing.T, told ...nvml.RecoveryAction) *sickNode {
+// newSickNode is a node whose GPU reports recovery actions from the start, if one is given.
+func newSickNode(t *testing.T, actions ...nvml.RecoveryAction) *sickNode {
 	t.Helper()
 	n := &sickNode{gpu: nvmltest.H200(0), later: new(atomic.Int64)}
 	n.fake = nvmltest.New(n.gpu)
-	for _, action := range told {
+	for _, action := range actions {
 		n.recovery(action)
 	}
 	p := newPlugin(t, n.fake, nil)
@@ -65,7 +65,7 @@ func TestHealth_Xid(t *testing.T) {
 	must.Eq(t, "", n.next(t))
 }
 
-// Drivers that do not tell of recovery: the GPU is taken to have been reset when it was away.
+// With drivers that do not report recovery, a GPU that was absent is taken to have been reset.
 func TestHealth_XidOfAnOldDriver(t *testing.T) {
 	n := newSickNode(t)
 	must.NoError(t, n.fake.Post(t.Context(), nvml.Event{UUID: n.gpu.UUID, Xid: 79}))
@@ -97,7 +97,7 @@ func TestHealth_RemappedRows(t *testing.T) {
 }
 
 // A GPU that MIG has cut up can't be used as a whole.
-func TestHealth_MIGBehindTheBack(t *testing.T) {
+func TestHealth_MIGTurnedOnByOthers(t *testing.T) {
 	n := newSickNode(t)
 	cut := n.gpu
 	cut.MIG = nvml.MIG{Capable: true, Enabled: true}

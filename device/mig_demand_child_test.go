@@ -109,7 +109,7 @@ func (o dyingOrder) dieAt(point string) {
 	}
 }
 
-// dyingLibrary ends its process where it is told to.
+// dyingLibrary ends its process at a chosen call.
 type dyingLibrary struct {
 	*nvml.Library
 	order dyingOrder
@@ -151,7 +151,7 @@ func TestDemandSim_Killed(t *testing.T) {
 
 				n.restart()
 				must.Eq(t, upTo(8), healthyOf(n.look()[0]), must.Sprint("four slices are the dead plugin's, four can be had"))
-				must.Eq(t, want, n.profilesOf(0), must.Sprint("whoever makes it may just be slow"))
+				must.Eq(t, want, n.profilesOf(0), must.Sprint("its creation may just be slow"))
 				must.Len(t, 1, claimsOf(t, n.plugin))
 				must.Eq(t, point != "completed", claimsOf(t, n.plugin)[0].Making())
 				if point != "completed" {
@@ -161,7 +161,7 @@ func TestDemandSim_Killed(t *testing.T) {
 					must.ErrorContains(t, err, "which a process that makes its MIG instance still uses")
 				}
 				other := n.reserve(g, 7)
-				must.Less(t, 4, other.MIG.Start, must.Sprint("the dead plugin's place is not taken"))
+				must.Less(t, 4, other.MIG.Start, must.Sprint("the dead plugin's place is kept"))
 				end := n.start(other)
 
 				n.later(claim.MakeWithin + time.Minute)

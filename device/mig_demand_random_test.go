@@ -15,7 +15,7 @@ import (
 	sharemig "github.com/tranche-gpu/tranche/device/share/mig"
 )
 
-// randomNode has allocations come and go as Nomad has them do it. Nomad counts the slices of an allocation as taken until it
+// randomNode has allocations come and go as Nomad has them do it. Nomad counts the slices of an allocation as used until it
 // has ended, also while its task is restarted in place.
 type randomNode struct {
 	*simNode

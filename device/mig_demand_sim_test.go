@@ -155,7 +155,7 @@ func TestDemandSim_Faults(t *testing.T) {
 		}
 		for _, call := range []string{"gi-destroy", "ci-destroy"} {
 			old := n.reserve(g, 0, 1, 2, 3, 4)
-			// The driver tells of nobody who uses the instance that is in the way.
+			// The driver lists no process on the instance that is in the way.
 			n.sim.Run(t, "fault", "mig", call, "3", "19")
 			_, err := n.plugin.Reserve(sliceIDs(g, 0, 1, 2, 3, 4, 5))
 			must.ErrorContains(t, err, "destroy one that is in the way")
@@ -273,7 +273,7 @@ func TestDemandSim_LongStart(t *testing.T) {
 	})
 }
 
-// What nobody uses goes from a GPU whose instances are made on demand; what a process uses stays, whoever made it.
+// Unused instances of a GPU with on-demand instances are destroyed; those that a process uses stay, whatever created them.
 func TestDemandSim_Foreign(t *testing.T) {
 	onSimulator(t, "h100x8.conf", map[string]any{"slice_memory": "9GiB"}, func(t *testing.T, n *simNode) {
 		g := n.gpus()[0]

@@ -37,12 +37,12 @@ var someMIG = map[string]struct {
 	"larger than it all": {slice: "1TiB", wrong: "slice_memory is 1024GiB, but the largest MIG instance"},
 }
 
-// What a GPU's model cannot be is an error at the first start already, when MIG is off and the driver tells of no profiles;
+// What a GPU's model cannot be is an error at the first start already, when MIG is off and the driver lists no profiles;
 // MIG stays off.
 func TestSetConfig_ImpossibleMIGWhileItIsOff(t *testing.T) {
 	for name, tc := range someMIG {
 		t.Run(name, func(t *testing.T) {
-			library := onServer(t, tellingLate(dgxa100.New()))
+			library := onServer(t, listingLate(dgxa100.New()))
 			options := testOptions(t, map[string]any{"gpu": gpuBlocks(someMIGBlock(tc.slice, tc.profiles))})
 			err := startedAgent(t, library, options)
 			node, readErr := library.Read(t.Context())
@@ -58,16 +58,16 @@ func TestSetConfig_ImpossibleMIGWhileItIsOff(t *testing.T) {
 	}
 }
 
-// tellingLate has GPUs tell of profiles only while MIG is on, as drivers do; the mocks do always.
-func tellingLate(s *server.Server) *server.Server {
+// listingLate has GPUs list profiles only while MIG is on, as drivers do; the mocks always do.
+func listingLate(s *server.Server) *server.Server {
 	for _, device := range s.Devices {
 		gpu := device.(*server.Device)
-		tell := gpu.GetGpuInstanceProfileInfoFunc
+		list := gpu.GetGpuInstanceProfileInfoFunc
 		gpu.GetGpuInstanceProfileInfoFunc = func(profile int) (gonvml.GpuInstanceProfileInfo, gonvml.Return) {
 			if on, _, _ := gpu.GetMigMode(); on != gonvml.DEVICE_MIG_ENABLE {
 				return gonvml.GpuInstanceProfileInfo{}, gonvml.ERROR_NOT_SUPPORTED
 			}
-			return tell(profile)
+			return list(profile)
 		}
 	}
 	return s
@@ -91,7 +91,7 @@ func someMIGBlock(slice string, profiles []string) map[string]any {
 	return map[string]any{"gpu": "index:0", "mode": "mig", "slice_memory": slice}
 }
 
-// Of a model that nobody knows only the driver can tell, when MIG is on. What was accepted then stays so: the GPU has an
+// The profiles of an unknown model come from the driver only, when MIG is on. What was accepted then stays so: the GPU has an
 // unhealthy device that says why, and the next start of the agent is none that fails.
 func TestMIG_UnknownModel(t *testing.T) {
 	for name, tc := range someMIG {
@@ -101,7 +101,7 @@ func TestMIG_UnknownModel(t *testing.T) {
 			for _, device := range s.Devices {
 				device.(*server.Device).GetNameFunc = func() (string, gonvml.Return) { return "NVIDIA X999", gonvml.SUCCESS }
 			}
-			library := onServer(t, tellingLate(s))
+			library := onServer(t, listingLate(s))
 			options := testOptions(t, map[string]any{"gpu": gpuBlocks(someMIGBlock(tc.slice, tc.profiles)), "fingerprint_period": "1h"})
 			if err := startedAgent(t, library, options); err != nil {
 				must.ErrorContains(t, err, tc.wrong) // what is no name of any profile

@@ -86,14 +86,14 @@ func pairsOf(row []int) (pairs [][2]choice) {
 // Every two ways to share meet on every two of eight GPUs. Each GPU is offered as its block says and taken alone.
 func TestMixture(t *testing.T) {
 	const gpus = 8
-	for _, row := range pairwise(gpus, len(waysToShare)) {
+	for _, row := range pairwise(gpus, len(allModes)) {
 		t.Run(fmt.Sprint(row), func(t *testing.T) {
 			t.Parallel()
 			n := newSharedNode(t)
 			must.Len(t, gpus, n.gpus)
 			var blocks []map[string]any
 			for index, number := range row {
-				blocks = append(blocks, waysToShare[number].block(fmt.Sprintf("index:%d", index)))
+				blocks = append(blocks, allModes[number].block(fmt.Sprintf("index:%d", index)))
 			}
 			n.restart(t, blocks...)
 			groups := next(t, fingerprint(t, n.plugin)).Devices
@@ -102,7 +102,7 @@ func TestMixture(t *testing.T) {
 			}
 			var before []*claim.Claim
 			for index, number := range row {
-				w := &waysToShare[number]
+				w := &allModes[number]
 				seen := offeredOf(groups, n.gpus[index])
 				w.mustOffer(t, seen)
 				made, _ := n.reserve(t, w, n.gpus[index], seen)

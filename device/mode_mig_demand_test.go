@@ -50,7 +50,7 @@ func (n *demandNode) restart() {
 
 func (n *demandNode) node() *node { return n.plugin.node.Load() }
 
-// look has the plugin look at the GPUs and returns what it would tell Nomad.
+// look has the plugin query the GPUs and returns what it would publish.
 func (n *demandNode) look() []*ndevice.DeviceGroup {
 	n.t.Helper()
 	node := n.node()
@@ -93,7 +93,7 @@ func (n *demandNode) claim(reservation *ndevice.ContainerReservation) *claim.Cla
 	return made
 }
 
-// reserve reserves slices as Nomad does: any that are healthy and not taken.
+// reserve reserves slices as Nomad does: any that are healthy and free.
 func (n *demandNode) reserve(g nvml.GPU, numbers ...int) *claim.Claim {
 	n.t.Helper()
 	reservation, err := n.plugin.Reserve(sliceIDs(g, numbers...))
@@ -178,7 +178,7 @@ func TestDemand(t *testing.T) {
 			must.Len(t, 1, n.instances(3))
 			must.SliceEmpty(t, n.instances(2))
 
-			n.restart() // Nomad may reserve before it asked what there is
+			n.restart() // Nomad may reserve before the first fingerprint
 			other := n.reserve(n.gpus()[2], 0)
 			must.Eq(t, 2, other.GPU.Index)
 		})
@@ -283,7 +283,7 @@ func TestDemand_BadReservations(t *testing.T) {
 	must.True(t, strings.HasPrefix(claimsOf(t, n.plugin)[0].GPU.UUID, "MIG-"))
 }
 
-// Nomad hears at once of what a reservation leaves, and of what the end of a task gives back; the period has nothing to do
+// The room that a reservation leaves and that the end of a task frees is published at once; the period has nothing to do
 // with it.
 func TestDemand_Woken(t *testing.T) {
 	n := newDemandNode(t, onServer(t, dgxh100.New()), map[string]any{"slice_memory": "10GiB"})
@@ -299,9 +299,9 @@ func TestDemand_Woken(t *testing.T) {
 	must.Eq(t, 8, healthy())
 }
 
-// As long as the driver does not tell which instances there are, Nomad hears what it was told before, and at first that
+// As long as the driver does not list the instances, what was published before remains, and at first that
 // nothing is known.
-func TestDemand_LookFails(t *testing.T) {
+func TestDemand_QueryFails(t *testing.T) {
 	library := &failingLibrary{Library: onServer(t, dgxh100.New())}
 	n := newDemandNode(t, library.Library, map[string]any{"slice_memory": "10GiB"})
 	n.node().driver.Partitioner = library
@@ -318,7 +318,7 @@ func TestDemand_LookFails(t *testing.T) {
 	must.Len(t, 8, healthyOf(n.look()[0]))
 }
 
-// failingLibrary does not tell which instances a GPU has, if there is an error.
+// failingLibrary does not list the instances of a GPU, if there is an error.
 type failingLibrary struct {
 	*nvml.Library
 	err error

@@ -30,7 +30,7 @@ func computeModes(t *testing.T, gpus nvml.Interface) [2]nvml.ComputeMode {
 	return modes
 }
 
-// A GPU's way behind the simulated daemon, through restarts of the plugin and away from the bus, and back.
+// A GPU goes behind the simulated daemon, stays through restarts of the plugin and an absence from the bus, and leaves.
 func TestMPS_simulated(t *testing.T) {
 	simtest.RequireRoot(t, "to start an MPS control daemon")
 	node := simtest.H200x2(t)
@@ -150,7 +150,7 @@ func pastMPS(t *testing.T, node *simtest.Node, texts ...string) (pid int, said s
 }
 
 // Nobody gets past the daemon, not even while there is no client yet; who was quicker makes the GPU unhealthy and is named.
-func TestMPSSim_nobodyGetsPast(t *testing.T) {
+func TestMPSSim_NoBypass(t *testing.T) {
 	simtest.InProcess(t, func(t *testing.T) {
 		node, start := mpsOnSimulator(t)
 		first := start()
@@ -176,7 +176,7 @@ func TestMPSSim_nobodyGetsPast(t *testing.T) {
 		_, err = second.Reserve([]string{claim.SliceName(simtest.H200UUID1, 0)})
 		must.ErrorContains(t, err, fmt.Sprint("by process ", quicker))
 		must.NoError(t, unix.Kill(quicker, unix.SIGKILL))
-		for len(unhealthy(next(t, stream).Devices[1])) > 0 { // its memory may be told of before
+		for len(unhealthy(next(t, stream).Devices[1])) > 0 { // its memory may be published before
 		}
 		_, said = pastMPS(t, node, "CUDA_ERROR_DEVICE_UNAVAILABLE", `"computing"`)
 		must.Eq(t, "CUDA_ERROR_DEVICE_UNAVAILABLE", said)

@@ -24,7 +24,7 @@ import (
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 )
 
-// fakeManager is a keeper of daemons that are none.
+// fakeManager is a Manager without daemons.
 type fakeManager struct {
 	mu       sync.Mutex
 	changed  chan struct{}
@@ -124,7 +124,7 @@ func (k *fakeManager) Stop(_ context.Context, uuid string) error {
 
 func (k *fakeManager) Close() {}
 
-// set changes how things are, and tells of it.
+// set changes the state, and notifies.
 func (k *fakeManager) set(change func()) {
 	k.mu.Lock()
 	change()
@@ -270,7 +270,7 @@ func TestMPS_waitsForUnmanaged(t *testing.T) {
 
 // Behind it, those who compute are its server and clients, and what is in a container with a claim. Whoever else does keeps
 // the tasks' programs from the GPU, or computes beside them without a limit: that is said, and nothing is given out.
-func TestMPS_pastTheDaemon(t *testing.T) {
+func TestMPS_Bypassed(t *testing.T) {
 	g := nvmltest.H200(0)
 	fake, k := nvmltest.New(g), newFakeManager()
 	p := newMPSPlugin(t, fake, k, nil)

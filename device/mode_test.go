@@ -60,13 +60,13 @@ func TestModes_Fingerprint(t *testing.T) {
 		must.NoError(t, group.Validate())
 	}
 	must.Eq(t, structs.NewStringAttribute("exclusive"), response.Devices[0].Attributes["isolation"])
-	told, err := layout.Read(p.node.Load().runDir)
+	published, err := layout.Read(p.node.Load().runDir)
 	must.NoError(t, err)
 	gpus := mixed()
 	must.Eq(t, map[string]layout.GPU{
 		gpus[0].UUID: {Mode: claim.ModeExclusive}, gpus[1].UUID: {Mode: claim.ModeExclusive},
 		gpus[2].UUID: {Mode: claim.ModeTimeslice}, gpus[3].UUID: {Mode: claim.ModeSlice, SliceBytes: 32 << 30},
-	}, told)
+	}, published)
 	must.Eq(t, structs.NewStringAttribute("none"), response.Devices[2].Attributes["isolation"])
 	must.Eq(t, structs.NewIntAttribute(3, ""), response.Devices[2].Attributes["replicas"])
 	must.Eq(t, structs.NewStringAttribute("memory"), response.Devices[3].Attributes["isolation"])

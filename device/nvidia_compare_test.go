@@ -30,10 +30,10 @@ var (
 
 const nvidiaRecordings = "testdata/nomad-device-nvidia"
 
-// nvidiaNode is a simulated node that nomad-device-nvidia was asked about.
+// nvidiaNode is a simulated node on which nomad-device-nvidia was recorded.
 type nvidiaNode struct {
 	name, topology string
-	// commands are what nvidia-smi or the simulator is told before anybody asks.
+	// commands are run by nvidia-smi or the simulator first.
 	commands [][]string
 	// ignored are GPUs and instances that the configuration leaves out, in ours and theirs.
 	ignored []string
@@ -96,7 +96,7 @@ func command(program string) func(args ...string) []string {
 	return func(args ...string) []string { return append([]string{program}, args...) }
 }
 
-// start makes the node, and tells nvidia-smi its commands.
+// start creates the node, and runs its commands.
 func (n nvidiaNode) start(t *testing.T) *simtest.Node {
 	t.Helper()
 	node := simtest.New(t, n.topology)
@@ -110,7 +110,7 @@ func (n nvidiaNode) start(t *testing.T) *simtest.Node {
 	return node
 }
 
-// What Nomad hears of a node's GPUs is what it heard from nomad-device-nvidia, but for what docs/from-nomad-device-nvidia.md
+// What is published of a node's GPUs is what nomad-device-nvidia publishes, except for what docs/from-nomad-device-nvidia.md
 // says.
 func TestNomadDeviceNvidia(t *testing.T) {
 	if *recordFrom != "" {

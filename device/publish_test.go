@@ -53,7 +53,7 @@ func slicesUsed(t *testing.T, response *ndevice.FingerprintResponse) int64 {
 }
 
 // Steps are eighths of the slices, and 0 is for none alone.
-func TestHint_Steps(t *testing.T) {
+func TestSlicesUsed_Steps(t *testing.T) {
 	for _, tc := range []struct {
 		used, slices int
 		want         int64
@@ -66,8 +66,8 @@ func TestHint_Steps(t *testing.T) {
 	}
 }
 
-// The hint alone waits until the last message is long enough ago, and the last state comes through.
-func TestHint_Waits(t *testing.T) {
+// Deferrable changes alone wait until the last message is long enough ago, and then the last state is published.
+func TestPublish_RateLimit(t *testing.T) {
 	g := nvmltest.H200(0)
 	p := newPlugin(t, nvmltest.New(g), neverByItself)
 	clock := moveByHand(p)
@@ -95,11 +95,11 @@ func TestHint_Waits(t *testing.T) {
 	must.SliceEmpty(t, drained(clock.set))
 	_, err = p.Reserve(sliceIDs(g, 61, 62, 63, 64, 65, 66, 67, 68, 69, 70, 71, 72))
 	must.NoError(t, err)
-	must.Eq(t, 70, slicesUsed(t, next(t, stream)), must.Sprint("a change after a long time is told at once"))
+	must.Eq(t, 70, slicesUsed(t, next(t, stream)), must.Sprint("a change after a long time is published at once"))
 }
 
-// The hint goes along with what cannot wait, and nothing is left to be told then.
-func TestHint_RidesAlong(t *testing.T) {
+// Deferrable changes are published along with others, and none are left then.
+func TestPublish_WithOtherChanges(t *testing.T) {
 	g := nvmltest.H200(0)
 	p := newPlugin(t, nvmltest.New(g), neverByItself)
 	clock := moveByHand(p)
@@ -121,8 +121,8 @@ func TestHint_RidesAlong(t *testing.T) {
 	must.Eq(t, 35, slicesUsed(t, next(t, stream)))
 }
 
-// A hint that is as it was before is not told.
-func TestHint_ThereAndBack(t *testing.T) {
+// A reverted change is not published.
+func TestPublish_Reverted(t *testing.T) {
 	g := nvmltest.H200(0)
 	p := newPlugin(t, nvmltest.New(g), neverByItself)
 	clock := moveByHand(p)
@@ -143,7 +143,7 @@ func TestHint_ThereAndBack(t *testing.T) {
 }
 
 // Claims whose slices are of another size count by the memory that they have; those that nobody comes for do not.
-func TestHint_WhatCounts(t *testing.T) {
+func TestSlicesUsed_WhatCounts(t *testing.T) {
 	g := nvmltest.H200(0)
 	p := newPlugin(t, nvmltest.New(g), map[string]any{"slice_memory": "4GiB", "fingerprint_period": "1h"})
 	clock := moveByHand(p)

@@ -15,12 +15,12 @@ import (
 
 func unhealthyOf(t *testing.T, p *Plugin) map[string]health.Condition {
 	t.Helper()
-	unfit, err := health.Read(p.node.Load().runDir)
+	found, err := health.Read(p.node.Load().runDir)
 	must.NoError(t, err)
-	return unfit.GPUs
+	return found.GPUs
 }
 
-// Others on the node read why a GPU is not fit for work, by the time that Nomad hears of it, and since when.
+// The run directory says why a GPU is unhealthy, and since when, before that is published to Nomad.
 func TestHealth_Published(t *testing.T) {
 	a, b := nvmltest.H200(0), nvmltest.H200(1)
 	fake := nvmltest.New(a, b)
@@ -35,9 +35,9 @@ func TestHealth_Published(t *testing.T) {
 
 	must.NoError(t, fake.Post(t.Context(), nvml.Event{UUID: a.UUID, Xid: 79}))
 	response := next(t, stream)
-	unfit := unhealthyOf(t, p)
-	must.MapLen(t, 1, unfit)
-	first := unfit[a.UUID]
+	found := unhealthyOf(t, p)
+	must.MapLen(t, 1, found)
+	first := found[a.UUID]
 	must.True(t, strings.HasPrefix(first.Problem, "Xid 79: "))
 	must.Eq(t, response.Devices[0].Devices[0].HealthDesc, first.Problem)
 
@@ -45,10 +45,10 @@ func TestHealth_Published(t *testing.T) {
 	fake.SetGPUs(a)
 	p.node.Load().wake()
 	next(t, stream)
-	unfit = unhealthyOf(t, p)
-	must.Eq(t, first, unfit[a.UUID], must.Sprint("it is so since the first moment"))
-	must.StrContains(t, unfit[b.UUID].Problem, "no longer lists")
-	must.Eq(t, time.Hour, unfit[b.UUID].Since.Sub(first.Since).Round(time.Minute))
+	found = unhealthyOf(t, p)
+	must.Eq(t, first, found[a.UUID], must.Sprint("it is so since the first moment"))
+	must.StrContains(t, found[b.UUID].Problem, "no longer lists")
+	must.Eq(t, time.Hour, found[b.UUID].Since.Sub(first.Since).Round(time.Minute))
 	cancel()
 	for range stream {
 	}
@@ -58,7 +58,7 @@ func TestHealth_Published(t *testing.T) {
 	p = newPlugin(t, fake, options)
 	stream = fingerprint(t, p)
 	next(t, stream)
-	must.Eq(t, unfit, unhealthyOf(t, p))
+	must.Eq(t, found, unhealthyOf(t, p))
 	fake.SetError(nil)
 	fake.SetGPUs(a, b)
 	p.node.Load().wake()

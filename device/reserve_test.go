@@ -194,7 +194,7 @@ func TestReserve_noLedger(t *testing.T) {
 }
 
 // The fingerprint releases what nobody reported as gone.
-func TestFingerprint_sweeps(t *testing.T) {
+func TestFingerprint_ReleasesEndedClaims(t *testing.T) {
 	g := nvmltest.H200(0)
 	p := newPlugin(t, nvmltest.New(g), nil)
 	ledger := p.node.Load().ledger

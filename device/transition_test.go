@@ -20,12 +20,12 @@ import (
 // Each way to share a GPU is changed into each other one over a restart of the agent, while a task has the GPU as it was and
 // while none has.
 func TestTransition(t *testing.T) {
-	for _, from := range waysToShare {
-		for _, to := range waysToShare {
+	for _, from := range allModes {
+		for _, to := range allModes {
 			if from.name == to.name {
 				continue
 			}
-			for task, test := range map[string]func(t *testing.T, from, to *way){
+			for task, test := range map[string]func(t *testing.T, from, to *modeCase){
 				"free": testFreeTransition, "in use": testTransitionInUse,
 			} {
 				t.Run(fmt.Sprintf("%s to %s/%s", from.name, to.name, task), func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestTransition(t *testing.T) {
 
 // begin shares the first GPU in one way and reserves of it what a job takes, for a container that has begun. The end of the
 // container is what it returns.
-func (n *sharedNode) begin(t *testing.T, from *way) (made *claim.Claim, token claim.Token, end func()) {
+func (n *sharedNode) begin(t *testing.T, from *modeCase) (made *claim.Claim, token claim.Token, end func()) {
 	t.Helper()
 	n.restart(t, from.block("index:0"))
 	ctx, cancel := contextWithCancel(t)
@@ -58,7 +58,7 @@ func (n *sharedNode) begin(t *testing.T, from *way) (made *claim.Claim, token cl
 }
 
 // testFreeTransition changes a GPU that no living task has.
-func testFreeTransition(t *testing.T, from, to *way) {
+func testFreeTransition(t *testing.T, from, to *modeCase) {
 	n := newSharedNode(t)
 	_, _, end := n.begin(t, from)
 	end()
@@ -68,16 +68,16 @@ func testFreeTransition(t *testing.T, from, to *way) {
 }
 
 // testTransitionInUse changes a GPU that a living task has, and then ends the task.
-func testTransitionInUse(t *testing.T, from, to *way) {
+func testTransitionInUse(t *testing.T, from, to *modeCase) {
 	n := newSharedNode(t)
 	made, token, end := n.begin(t, from)
 	n.restart(t, to.block("index:0"))
 	stream := fingerprint(t, n.plugin)
 	response := next(t, stream)
 	n.mustWait(t, from, to, response, made)
-	unfit, err := health.Read(n.plugin.node.Load().runDir)
+	unhealthy, err := health.Read(n.plugin.node.Load().runDir)
 	must.NoError(t, err)
-	must.MapEmpty(t, unfit.GPUs, must.Sprint("the task would hear that its GPU is not fit"))
+	must.MapEmpty(t, unhealthy.GPUs, must.Sprint("the task would get an event"))
 	n.mustKeep(t, made, token)
 	end()
 	// An instance that was made on demand may be one of those declared, so that nothing has to wait.
@@ -88,7 +88,7 @@ func testTransitionInUse(t *testing.T, from, to *way) {
 }
 
 // mustWait checks that nothing of the GPU is given out but what its living claim lets be.
-func (n *sharedNode) mustWait(t *testing.T, from, to *way, response *ndevice.FingerprintResponse, made *claim.Claim) {
+func (n *sharedNode) mustWait(t *testing.T, from, to *modeCase, response *ndevice.FingerprintResponse, made *claim.Claim) {
 	t.Helper()
 	seen := offeredOf(response.Devices, n.gpus[0])
 	switch {
@@ -127,9 +127,9 @@ func (n *sharedNode) mustKeep(t *testing.T, made *claim.Claim, token claim.Token
 	must.Eq(t, made.LimitBytes, instance.MemoryBytes)
 }
 
-// mustBecome checks that the GPU becomes what is configured, and can be taken.
+// mustBecome checks that the GPU becomes what is configured, and can be reserved.
 func (n *sharedNode) mustBecome(
-	t *testing.T, from, to *way, stream <-chan *ndevice.FingerprintResponse, response *ndevice.FingerprintResponse,
+	t *testing.T, from, to *modeCase, stream <-chan *ndevice.FingerprintResponse, response *ndevice.FingerprintResponse,
 ) {
 	t.Helper()
 	g := n.gpus[0]
@@ -147,8 +147,8 @@ func (n *sharedNode) mustBecome(
 	must.Eq(t, to.mode == claim.ModeMPS, n.daemons.Owns(g.UUID))
 }
 
-// offersAll tells whether Nomad may give out all of a GPU that is shared so.
-func (w *way) offersAll(seen offered) bool {
+// offersAll reports whether all devices of a GPU are healthy that is shared so.
+func (w *modeCase) offersAll(seen offered) bool {
 	count := 0
 	for _, devices := range w.offers {
 		count += devices
@@ -167,8 +167,8 @@ func TestTransition_OperatorsMIG(t *testing.T) {
 	must.True(t, ok)
 	made, err := n.library.CreateInstance(t.Context(), uuid, smallest, at)
 	must.NoError(t, err)
-	for i := range waysToShare {
-		to := &waysToShare[i]
+	for i := range allModes {
+		to := &allModes[i]
 		if to.mode == claim.ModeMIG {
 			continue // it is the plugin's to cut up then
 		}
@@ -194,7 +194,7 @@ func TestTransition_OperatorsMIG(t *testing.T) {
 func TestTransition_MIGToMPS(t *testing.T) {
 	n := newSharedNode(t)
 	must.NoError(t, n.library.SetMIG(t.Context(), n.gpus[1].UUID, true))
-	n.restart(t, waysToShare[slices.IndexFunc(waysToShare, func(w way) bool { return w.name == "mig" })].block("index:0"))
+	n.restart(t, allModes[slices.IndexFunc(allModes, func(w modeCase) bool { return w.name == "mig" })].block("index:0"))
 	next(t, fingerprint(t, n.plugin))
 	found, err := n.library.Read(t.Context())
 	must.NoError(t, err)

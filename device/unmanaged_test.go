@@ -45,7 +45,7 @@ func holding(pid int, mebibytes uint64) nvml.Process {
 	return nvml.Process{PID: pid, UsedBytes: mebibytes << 20, UsedKnown: true}
 }
 
-// As many free slices are unhealthy as a stranger's memory covers, once it has held it for a while, and as long as it does.
+// As many free slices are unhealthy as an unmanaged process leaves no memory for, once it has used it for a while.
 func TestUnmanaged(t *testing.T) {
 	n := newUnmanagedNode(t)
 	program := startSleep(t)
@@ -57,7 +57,7 @@ func TestUnmanaged(t *testing.T) {
 	must.Eq(t, unmanagedSettles, settling.wait)
 	n.clock.goOff(settling)
 	waiting := next(t, n.clock.set)
-	must.Eq(t, publishInterval-unmanagedSettles, waiting.wait, must.Sprint("it is told at the rate of what can wait"))
+	must.Eq(t, publishInterval-unmanagedSettles, waiting.wait, must.Sprint("it is published at the limited rate"))
 	n.clock.goOff(waiting)
 	response := next(t, stream)
 	reason := fmt.Sprintf("5GiB of GPU memory used outside claims: process %d (5GiB)", program.Process.Pid)
@@ -97,8 +97,8 @@ func TestUnmanaged_MPSServer(t *testing.T) {
 	must.Eq(t, unmanagedSettles, next(t, n.clock.set).wait)
 }
 
-// What was there for a moment only is not told.
-func TestUnmanaged_Blip(t *testing.T) {
+// What lasts for a moment only is not published.
+func TestUnmanaged_Briefly(t *testing.T) {
 	n := newUnmanagedNode(t)
 	program := startSleep(t)
 	stream := fingerprint(t, n)
@@ -135,7 +135,7 @@ func TestUnmanaged_NeverOfClaims(t *testing.T) {
 }
 
 // Who holds memory that no claim answers for.
-func TestUnmanaged_Who(t *testing.T) {
+func TestUnmanaged_Memory(t *testing.T) {
 	container, other, ended := startSleep(t), startSleep(t), startSleep(t)
 	must.NoError(t, ended.Process.Kill())
 	_ = ended.Wait()
@@ -177,7 +177,7 @@ func TestUnmanaged_Who(t *testing.T) {
 }
 
 // The least change that lasts is what counts.
-func TestUnmanaged_Take(t *testing.T) {
+func TestUnmanaged_Observe(t *testing.T) {
 	w, start := &blockedSlices{}, time.Now()
 	for i, step := range []struct {
 		seconds, count, want int

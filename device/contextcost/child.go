@@ -20,13 +20,12 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/driverroot"
 )
 
-// plausibleBytes bounds a cost that was learned from the whole GPU's memory,
-// where somebody else's allocation at the same moment would be taken for it.
+// plausibleBytes bounds a cost that was measured by the used memory of the whole GPU, which allocations of other processes
+// change, too.
 const plausibleBytes = 4 << 30
 
-// ChildMain measures and ends the process if it was started to do so, and
-// returns at once otherwise. A binary that uses this package calls it before
-// anything else.
+// ChildMain measures and ends the process if it was started to do so, and returns at once otherwise. A binary that uses this
+// package calls it before anything else.
 func ChildMain() {
 	childReady = true
 	if os.Args[0] != childName {
@@ -43,7 +42,7 @@ func ChildMain() {
 	os.Exit(0)
 }
 
-// measureHere makes a context in this process and returns what it cost.
+// measureHere creates a context in this process and measures it.
 func measureHere(args []string) (*measurement, error) {
 	if len(args) != 2 {
 		return nil, fmt.Errorf("%s is started by Tranche itself, with a driver root and a GPU", childName)
@@ -54,7 +53,7 @@ func measureHere(args []string) (*measurement, error) {
 	return measure(ctx, nvml.New(driverRoot), uuid, func() error { return makeContext(driverRoot, uuid) })
 }
 
-// measure asks NVML what a context that makeContext makes has cost.
+// measure measures, by NVML, the context that makeContext creates.
 func measure(ctx context.Context, library nvml.Interface, uuid string, makeContext func() error) (*measurement, error) {
 	before, err := usedBytes(ctx, library, uuid)
 	if err != nil {
@@ -72,8 +71,8 @@ func measure(ctx context.Context, library nvml.Interface, uuid string, makeConte
 			return &measurement{process.UsedBytes, "process"}, nil
 		}
 	}
-	// NVML doesn't show this process: a PID namespace, or a driver that doesn't
-	// tell. What remains is the change of the whole GPU.
+	// NVML does not list this process, because of a PID namespace or of the driver. What remains is the change of the whole
+	// GPU's used memory.
 	after, err := usedBytes(ctx, library, uuid)
 	if err != nil {
 		return nil, err
@@ -85,7 +84,7 @@ func measure(ctx context.Context, library nvml.Interface, uuid string, makeConte
 	return &measurement{after - before, "difference"}, nil
 }
 
-// usedBytes is what all processes hold of the GPU's memory.
+// usedBytes returns the memory of the GPU that all processes use.
 func usedBytes(ctx context.Context, library nvml.Interface, uuid string) (uint64, error) {
 	node, err := library.Read(ctx)
 	if err != nil {
@@ -117,7 +116,7 @@ func makeContext(driverRoot, uuid string) error {
 	return nil
 }
 
-// uuidBytes turns NVML's text of a UUID into CUDA's 16 bytes.
+// uuidBytes converts a UUID from NVML's text to CUDA's 16 bytes.
 func uuidBytes(uuid string) ([]byte, error) {
 	_, digits, ok := strings.Cut(uuid, "-")
 	raw, err := hex.DecodeString(strings.ReplaceAll(digits, "-", ""))

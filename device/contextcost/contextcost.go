@@ -1,10 +1,8 @@
-// Package contextcost measures what one CUDA context costs on a GPU before its
-// first allocation: hundreds of MiB, which differ by GPU and by driver, and
-// which every process of a claim pays out of the claim's limit.
+// Package contextcost measures the memory that a CUDA context takes on a GPU before its first allocation. It is hundreds of
+// MiB, differs by GPU and by driver, and counts against a claim's limit for each process of the claim.
 //
-// A context is made in a child process, so that the caller never holds one. The
-// child is the caller's own binary: its main must call ChildMain before
-// anything else.
+// A context is created in a child process, so that the caller never has one. The child is the caller's own binary: its main
+// must call ChildMain before anything else.
 package contextcost
 
 import (
@@ -25,32 +23,29 @@ import (
 )
 
 const (
-	// DefaultBytes is assumed where a context cannot be measured. It is more
-	// than a context costs on the GPUs that are known, so that processes are
-	// charged too much rather than too little.
+	// DefaultBytes is assumed if a context cannot be measured. It is more than on any GPU that was measured, so that
+	// processes are charged too much rather than too little.
 	DefaultBytes = 512 << 20
 
-	// measureTimeout bounds one measurement. The first context on an idle GPU
-	// takes a few seconds, since the driver wakes it.
+	// measureTimeout bounds one measurement. The first context on an idle GPU takes a few seconds, because the driver wakes
+	// it.
 	measureTimeout = 30 * time.Second
 
-	// childName is the name that makes the binary the measuring child.
+	// childName is the name under which the binary is the measuring child.
 	childName = "tranche-context-cost"
 )
 
-// childReady is set by ChildMain. Without it a child would run the binary's own
-// main instead.
+// childReady is set by ChildMain. Without it a child would run the binary's own main instead.
 var childReady bool
 
 // measurement is what the child prints.
 type measurement struct {
-	// Bytes is what the context cost, and Method how that was learned.
+	// Bytes is the memory of the context, and Method how it was measured.
 	Bytes  uint64 `json:"bytes"`
 	Method string `json:"method"`
 }
 
-// Measure makes a context on the GPU with this UUID and returns the bytes that
-// it cost, rounded up to the GPU's granularity.
+// Measure creates a context on the GPU with this UUID and returns its memory in bytes, rounded up to the GPU's granularity.
 func Measure(ctx context.Context, driverRoot, uuid string) (uint64, error) {
 	if !childReady {
 		return 0, errors.New("measure a CUDA context: main has to call contextcost.ChildMain first")
@@ -62,8 +57,7 @@ func Measure(ctx context.Context, driverRoot, uuid string) (uint64, error) {
 		bytes uint64
 		err   error
 	}
-	// A child that hangs in the driver cannot even be killed; it must not hold
-	// up the caller.
+	// A child that hangs in the driver cannot be killed; the caller must not wait for it.
 	done := make(chan result, 1)
 	go func() {
 		cost, err := runChild(ctx, driverRoot, uuid)
@@ -78,8 +72,7 @@ func Measure(ctx context.Context, driverRoot, uuid string) (uint64, error) {
 }
 
 func runChild(ctx context.Context, driverRoot, uuid string) (uint64, error) {
-	// The death signal is sent when the thread that started the child ends, so
-	// that thread has to last as long as the child.
+	// The death signal is sent when the thread that started the child ends, so the thread has to exist as long as the child.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
@@ -99,8 +92,8 @@ func runChild(ctx context.Context, driverRoot, uuid string) (uint64, error) {
 	return roundUp(measured.Bytes), nil
 }
 
-// childEnv is the environment without what would put another library in front
-// of the driver's, hide the GPU or change what a context costs.
+// childEnv returns the environment without variables that load another library instead of the driver's, hide the GPU or
+// change the memory of a context.
 func childEnv(env []string, uuid string) []string {
 	env = slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
 		for _, prefix := range []string{"LD_PRELOAD=", "CUDA_", "TRANCHE_", "NOMAD_"} {
@@ -110,7 +103,7 @@ func childEnv(env []string, uuid string) []string {
 		}
 		return false
 	})
-	// The driver then leaves the other GPUs alone.
+	// With it the driver does not initialize the other GPUs.
 	return append(env, "CUDA_VISIBLE_DEVICES="+uuid)
 }
 

@@ -17,25 +17,25 @@ import (
 	"github.com/tranche-gpu/tranche/claim/memsize"
 )
 
-// retryAfter is how long a failed measurement stands before it is tried again.
+// retryAfter is the time from a failed measurement to the next attempt.
 const retryAfter = 5 * time.Minute
 
-// GPU is as much of a GPU as a context's cost depends on.
+// GPU is what the memory of a context depends on.
 type GPU struct {
 	UUID, Name, DriverVersion string
 }
 
 // Options configure a Meter.
 type Options struct {
-	// DriverRoot is where the driver's libraries are.
+	// DriverRoot is the directory tree with the driver's libraries.
 	DriverRoot string
-	// CacheFile keeps measurements across restarts, since a context can only be
-	// made while the GPU has room for one. Empty keeps none.
+	// CacheFile keeps measurements across restarts, because a context can be created only while the GPU has room for one.
+	// Empty is no file.
 	CacheFile string
 	Logger    hclog.Logger
 }
 
-// Meter measures once per GPU and driver version and remembers.
+// Meter measures once per GPU and driver version, and caches the results.
 type Meter struct {
 	options Options
 	measure func(ctx context.Context, driverRoot, uuid string) (uint64, error)
@@ -50,8 +50,7 @@ type Meter struct {
 type entry struct {
 	done  chan struct{}
 	bytes uint64
-	// retry is when a failed measurement is tried again; zero for one that
-	// succeeded.
+	// retry is when a failed measurement is repeated; zero for one that succeeded.
 	retry time.Time
 }
 
@@ -63,15 +62,15 @@ func NewMeter(options Options) *Meter {
 	return &Meter{options: options, measure: Measure, now: time.Now, entries: make(map[GPU]*entry)}
 }
 
-// Cost returns what one context costs on the GPU, in bytes. Where that cannot
-// be measured it is DefaultBytes, and the log says why. The error is ctx's.
+// Cost returns the memory of a context on the GPU, in bytes. If it cannot be measured, it is DefaultBytes, and the reason is
+// logged. The error is ctx's.
 func (m *Meter) Cost(ctx context.Context, gpu GPU) (uint64, error) {
 	m.mu.Lock()
 	e := m.entries[gpu]
 	if e == nil || (!e.retry.IsZero() && m.now().After(e.retry)) {
 		e = &entry{done: make(chan struct{})}
 		m.entries[gpu] = e
-		// It has its own time limit, and others wait for it too.
+		// It has its own time limit, and other callers may wait for it.
 		go m.fill(context.WithoutCancel(ctx), gpu, e)
 	}
 	m.mu.Unlock()
@@ -84,7 +83,7 @@ func (m *Meter) Cost(ctx context.Context, gpu GPU) (uint64, error) {
 	}
 }
 
-// Known returns what one context costs on the GPU if that was measured before, and asks nobody.
+// Known is like Cost, but returns false instead of measuring.
 func (m *Meter) Known(gpu GPU) (uint64, bool) {
 	m.mu.Lock()
 	e := m.entries[gpu]
@@ -99,7 +98,7 @@ func (m *Meter) Known(gpu GPU) (uint64, bool) {
 	return m.cached(gpu)
 }
 
-// fill finishes an entry from the cache or by measuring.
+// fill completes an entry from the cache file or by measuring.
 func (m *Meter) fill(ctx context.Context, gpu GPU, e *entry) {
 	log := m.options.Logger.With("gpu", gpu.UUID, "name", gpu.Name)
 	var retry time.Time
@@ -141,8 +140,7 @@ func (m *Meter) cached(gpu GPU) (uint64, bool) {
 	return 0, false
 }
 
-// keep adds a measurement to the cache file. A file that can't be written costs
-// no more than measuring again.
+// keep adds a measurement to the cache file. Without the file it is only measured again.
 func (m *Meter) keep(gpu GPU, cost uint64) {
 	if m.options.CacheFile == "" {
 		return

@@ -44,30 +44,30 @@ type Instance struct {
 	Place
 }
 
-// room is what of a GPU is taken.
+// room is the occupied part of a GPU.
 type room struct {
-	taken slots
-	count map[string]int
+	occupied slots
+	count    map[string]int
 }
 
 func newRoom(instances []Instance) room {
 	r := room{count: make(map[string]int)}
 	for _, i := range instances {
-		r.taken |= i.slots()
+		r.occupied |= i.slots()
 		r.count[i.Profile]++
 	}
 	return r
 }
 
 func (r *room) fits(p *Profile, at Place) bool {
-	return r.taken&at.slots() == 0 && r.count[p.Name] < p.Max
+	return r.occupied&at.slots() == 0 && r.count[p.Name] < p.Max
 }
 
 func (r *room) with(p *Profile, at Place, fn func() bool) bool {
-	r.taken |= at.slots()
+	r.occupied |= at.slots()
 	r.count[p.Name]++
 	done := fn()
-	r.taken &^= at.slots()
+	r.occupied &^= at.slots()
 	r.count[p.Name]--
 	return done
 }

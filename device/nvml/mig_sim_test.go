@@ -60,7 +60,7 @@ func TestMIG_simulated(t *testing.T) {
 		must.Between(t, 39<<30, made.MemoryBytes, 40<<30)
 
 		_, err = library.CreateInstance(ctx, gpu.UUID, three, mig.Place{Start: 4, Size: 4})
-		must.ErrorContains(t, err, "make an instance 3g.40gb at slot 4 of the GPU "+gpu.UUID)
+		must.ErrorContains(t, err, "create an instance 3g.40gb at slot 4 of the GPU "+gpu.UUID)
 		must.ErrorContains(t, err, "nsufficient")
 
 		one := profileNamed(t, profiles, "1g.10gb")

@@ -25,75 +25,75 @@ const (
 	Ended                 // it has ended in the meantime
 )
 
-// Containers are the processes of some claims' containers.
+// Containers are the containers of some claims.
 type Containers struct {
-	self       footing
-	containers []footing
-	claims     []*claim.Claim // those of the containers
+	self  info
+	inits []info
+	// claims are those of the containers, by the index of inits.
+	claims []*claim.Claim
 }
 
-// footing is what is known of a process from /proc.
-type footing struct {
-	pid        int
-	parent     int
-	executable string
-	pidSpace   string
+// info is what /proc says of a process.
+type info struct {
+	pid          int
+	parent       int
+	executable   string
+	pidNamespace string
 	// cgroups are the process's, by the ID of their hierarchy.
 	cgroups map[int]string
 }
 
-// Of returns the containers of claims, each of which has to have one.
+// Of returns the containers of claims, each of which must have one.
 func Of(claims []*claim.Claim) *Containers {
-	self, _ := footingOf(os.Getpid())
-	m := &Containers{self: self}
-	for _, c := range claims {
-		if init, ok := footingOf(c.Container.InitPID); ok {
-			m.containers, m.claims = append(m.containers, init), append(m.claims, c)
+	self, _ := read(os.Getpid())
+	c := &Containers{self: self}
+	for _, owner := range claims {
+		if init, ok := read(owner.Container.InitPID); ok {
+			c.inits, c.claims = append(c.inits, init), append(c.claims, owner)
 		}
 	}
-	return m
+	return c
 }
 
 // Kind returns to whom a process belongs.
-func (m *Containers) Kind(pid int) Kind {
-	process, ok := footingOf(pid)
+func (c *Containers) Kind(pid int) Kind {
+	process, ok := read(pid)
 	switch {
 	case !ok:
 		return Ended
-	case slices.ContainsFunc(m.containers, func(init footing) bool { return m.inside(process, init) }):
+	case slices.ContainsFunc(c.inits, func(init info) bool { return c.inside(process, init) }):
 		return Claimed
-	case process.executable != "" && process.executable == m.self.executable:
+	case process.executable != "" && process.executable == c.self.executable:
 		return Own
 	}
 	return Unmanaged
 }
 
 // Claims returns the claims in whose container a process is.
-func (m *Containers) Claims(pid int) []*claim.Claim {
+func (c *Containers) Claims(pid int) []*claim.Claim {
 	var claims []*claim.Claim
-	process, ok := footingOf(pid)
-	for i, init := range m.containers {
-		if ok && m.inside(process, init) {
-			claims = append(claims, m.claims[i])
+	process, ok := read(pid)
+	for i, init := range c.inits {
+		if ok && c.inside(process, init) {
+			claims = append(claims, c.claims[i])
 		}
 	}
 	return claims
 }
 
-// inside tells whether a process is in the container of an init process: by its
-// PID namespace or its cgroups, which those that were put into the container
-// later share as well, or because it descends from it. What the plugin shares,
-// too, is not the container's.
-func (m *Containers) inside(process, init footing) bool {
-	if process.pidSpace != "" && process.pidSpace == init.pidSpace && init.pidSpace != m.self.pidSpace {
+// inside reports whether a process is in the container of an init process: by its PID namespace or a cgroup, which
+// processes that are added to the container later have as well, or because it descends from it. A namespace or cgroup that
+// the plugin itself is in does not count.
+func (c *Containers) inside(process, init info) bool {
+	if process.pidNamespace != "" && process.pidNamespace == init.pidNamespace && init.pidNamespace != c.self.pidNamespace {
 		return true
 	}
 	for hierarchy, group := range init.cgroups {
-		if !below(m.self.cgroups[hierarchy], group) && below(process.cgroups[hierarchy], group) {
+		if !below(c.self.cgroups[hierarchy], group) && below(process.cgroups[hierarchy], group) {
 			return true
 		}
 	}
-	for ok := true; ok; process, ok = footingOf(process.parent) {
+	for ok := true; ok; process, ok = read(process.parent) {
 		if process.pid == init.pid {
 			return true
 		}
@@ -101,28 +101,28 @@ func (m *Containers) inside(process, init footing) bool {
 	return false
 }
 
-// below tells whether a cgroup is another one or in it.
+// below reports whether a cgroup is another one or in it.
 func below(group, in string) bool {
 	return group != "" && (group == in || strings.HasPrefix(group, strings.TrimSuffix(in, "/")+"/"))
 }
 
-// footingOf reads what /proc tells; not ok if the process has ended.
-func footingOf(pid int) (footing, bool) {
-	f := footing{pid: pid, cgroups: make(map[int]string)}
+// read reads /proc; not ok if the process has ended.
+func read(pid int) (info, bool) {
+	found := info{pid: pid, cgroups: make(map[int]string)}
 	var err error
-	if f.parent, err = proc.Parent(pid); err != nil {
-		return footing{}, false
+	if found.parent, err = proc.Parent(pid); err != nil {
+		return info{}, false
 	}
 	dir := path.Join("/proc", strconv.Itoa(pid))
-	f.executable, _ = os.Readlink(path.Join(dir, "exe"))
-	f.pidSpace, _ = os.Readlink(path.Join(dir, "ns/pid"))
+	found.executable, _ = os.Readlink(path.Join(dir, "exe"))
+	found.pidNamespace, _ = os.Readlink(path.Join(dir, "ns/pid"))
 	process, err := procfs.NewProc(pid)
 	if err != nil {
-		return footing{}, false
+		return info{}, false
 	}
 	groups, _ := process.Cgroups()
 	for _, group := range groups {
-		f.cgroups[group.HierarchyID] = group.Path
+		found.cgroups[group.HierarchyID] = group.Path
 	}
-	return f, true
+	return found, true
 }

@@ -14,23 +14,23 @@ import (
 
 // What shares a container's PID namespace or cgroup, or descends from its init process, is in it.
 func TestContainers_Inside(t *testing.T) {
-	m := &Containers{self: footing{pid: 10, pidSpace: "host", cgroups: map[int]string{0: "/nomad", 1: "/"}}}
-	init := footing{pid: 20, pidSpace: "box", cgroups: map[int]string{0: "/task", 1: "/"}}
+	m := &Containers{self: info{pid: 10, pidNamespace: "host", cgroups: map[int]string{0: "/nomad", 1: "/"}}}
+	init := info{pid: 20, pidNamespace: "box", cgroups: map[int]string{0: "/task", 1: "/"}}
 	for name, tc := range map[string]struct {
-		process footing
-		init    footing
+		process info
+		init    info
 		want    bool
 	}{
-		"its PID namespace":           {footing{pid: 30, pidSpace: "box"}, init, true},
-		"its cgroup":                  {footing{pid: 30, pidSpace: "inner", cgroups: map[int]string{0: "/task"}}, init, true},
-		"below its cgroup":            {footing{pid: 30, cgroups: map[int]string{0: "/task/sub"}}, init, true},
-		"a name that begins the same": {footing{pid: 30, cgroups: map[int]string{0: "/task2"}}, init, false},
-		"a cgroup that all are in":    {footing{pid: 30, cgroups: map[int]string{1: "/x"}}, init, false},
-		"the host's PID namespace":    {footing{pid: 30, pidSpace: "host"}, footing{pid: 20, pidSpace: "host"}, false},
-		"the plugin's cgroup": {footing{pid: 30, cgroups: map[int]string{0: "/nomad"}},
-			footing{pid: 20, cgroups: map[int]string{0: "/nomad"}}, false},
-		"the init process": {footing{pid: 20}, footing{pid: 20}, true},
-		"nothing known":    {footing{pid: 30}, footing{pid: 20}, false},
+		"its PID namespace":           {info{pid: 30, pidNamespace: "box"}, init, true},
+		"its cgroup":                  {info{pid: 30, pidNamespace: "inner", cgroups: map[int]string{0: "/task"}}, init, true},
+		"below its cgroup":            {info{pid: 30, cgroups: map[int]string{0: "/task/sub"}}, init, true},
+		"a name that begins the same": {info{pid: 30, cgroups: map[int]string{0: "/task2"}}, init, false},
+		"a cgroup that all are in":    {info{pid: 30, cgroups: map[int]string{1: "/x"}}, init, false},
+		"the host's PID namespace":    {info{pid: 30, pidNamespace: "host"}, info{pid: 20, pidNamespace: "host"}, false},
+		"the plugin's cgroup": {info{pid: 30, cgroups: map[int]string{0: "/nomad"}},
+			info{pid: 20, cgroups: map[int]string{0: "/nomad"}}, false},
+		"the init process": {info{pid: 20}, info{pid: 20}, true},
+		"nothing known":    {info{pid: 30}, info{pid: 20}, false},
 	} {
 		t.Run(name, func(t *testing.T) { must.Eq(t, tc.want, m.inside(tc.process, tc.init)) })
 	}
@@ -61,8 +61,8 @@ func TestContainers_Kind(t *testing.T) {
 	must.Eq(t, Own, m.Kind(os.Getpid()))
 	must.Eq(t, Ended, m.Kind(1<<30))
 	must.Eq(t, Ended, m.Kind(0))
-	self, _ := footingOf(os.Getpid())
+	self, _ := read(os.Getpid())
 	must.Eq(t, os.Getppid(), self.parent)
-	must.StrHasPrefix(t, "pid:[", self.pidSpace)
+	must.StrHasPrefix(t, "pid:[", self.pidNamespace)
 	must.True(t, strings.HasPrefix(self.executable, "/"))
 }

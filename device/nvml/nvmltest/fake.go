@@ -1,4 +1,5 @@
-// Package nvmltest stands in for NVML in tests.
+// Package nvmltest has replacements for NVML in tests: Fake, an nvml.Interface whose answers and errors a test sets, and
+// Server, which completes go-nvml's mock servers below an nvml.Library.
 package nvmltest
 
 import (
@@ -11,8 +12,7 @@ import (
 	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
-// Fake is an nvml.Interface that answers what a test told it. Its zero value is
-// a node with a driver and no GPU.
+// Fake is an nvml.Interface with answers that a test sets. Its zero value is a node with a driver and no GPU.
 type Fake struct {
 	mu        sync.Mutex
 	node      nvml.Node
@@ -53,7 +53,7 @@ func (f *Fake) SetGPUs(gpus ...nvml.GPU) {
 	f.node.GPUs = gpus
 }
 
-// SetFailed replaces the GPUs that don't answer.
+// SetFailed replaces the GPUs that do not answer.
 func (f *Fake) SetFailed(failed ...nvml.Failure) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -77,7 +77,7 @@ func (f *Fake) SetProcesses(uuid string, processes ...nvml.Process) {
 	f.processes[uuid] = processes
 }
 
-// Stick makes every call wait until its context ends or unstick is called.
+// Stick makes every call hang until its context ends or unstick is called.
 func (f *Fake) Stick() (unstick func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -135,7 +135,7 @@ func (f *Fake) SetTelemetry(uuid string, telemetry nvml.Telemetry) {
 	f.telemetry[uuid] = telemetry
 }
 
-// SetHealth sets the state of a GPU, but for its compute mode.
+// SetHealth sets the state of a GPU, except its compute mode.
 func (f *Fake) SetHealth(uuid string, health nvml.Health) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -145,7 +145,7 @@ func (f *Fake) SetHealth(uuid string, health nvml.Health) {
 	f.health[uuid] = health
 }
 
-// Post delivers an event to whoever listens, and returns when it has it.
+// Post sends an event to the receiver of Events, and returns when it was received.
 func (f *Fake) Post(ctx context.Context, event nvml.Event) error {
 	select {
 	case f.eventChannel() <- event:

@@ -15,8 +15,8 @@ import (
 	"github.com/tranche-gpu/tranche/device/share"
 )
 
-// way is a way to share an H100, as an operator asks for it, and what has to come of it.
-type way struct {
+// modeCase is a mode in which an operator shares an H100, and the expected outcome.
+type modeCase struct {
 	name    string
 	mode    claim.Mode
 	options map[string]any
@@ -29,8 +29,8 @@ type way struct {
 	limit uint64
 }
 
-// waysToShare are all of them. A DGX H100 has MIG on all its GPUs.
-var waysToShare = []way{
+// allModes are all of them. A DGX H100 has MIG on all its GPUs.
+var allModes = []modeCase{
 	{
 		name: "slice", mode: claim.ModeSlice, options: map[string]any{"slice_memory": "10GiB"}, isolation: share.IsolationMemory,
 		offers: map[string]int{share.SliceType: 8}, takes: 2, limit: 20 << 30,
@@ -60,11 +60,11 @@ var waysToShare = []way{
 	},
 }
 
-// onDemand tells whether MIG instances are made as slices are reserved.
-func (w *way) onDemand() bool { return w.mode == claim.ModeMIG && w.offers[share.SliceType] > 0 }
+// onDemand reports whether MIG instances are created when slices are reserved.
+func (w *modeCase) onDemand() bool { return w.mode == claim.ModeMIG && w.offers[share.SliceType] > 0 }
 
 // block is a gpu block that shares GPUs so.
-func (w *way) block(gpus string) map[string]any {
+func (w *modeCase) block(gpus string) map[string]any {
 	block := maps.Clone(w.options)
 	block["gpu"] = gpus
 	return block
@@ -128,7 +128,7 @@ func offeredOf(groups []*ndevice.DeviceGroup, g nvml.GPU) offered {
 func distinct(texts []string) []string { return slices.Compact(slices.Sorted(slices.Values(texts))) }
 
 // mustOffer checks that Nomad sees a GPU as one that is shared so, and may give out all of it.
-func (w *way) mustOffer(t *testing.T, seen offered) {
+func (w *modeCase) mustOffer(t *testing.T, seen offered) {
 	t.Helper()
 	must.Eq(t, w.offers, seen.types)
 	must.Eq(t, []string{w.isolation}, seen.isolation)
@@ -136,7 +136,7 @@ func (w *way) mustOffer(t *testing.T, seen offered) {
 }
 
 // reserve takes what a job takes of a GPU that is shared so, and returns the claim and its token.
-func (n *sharedNode) reserve(t *testing.T, w *way, g nvml.GPU, seen offered) (*claim.Claim, claim.Token) {
+func (n *sharedNode) reserve(t *testing.T, w *modeCase, g nvml.GPU, seen offered) (*claim.Claim, claim.Token) {
 	t.Helper()
 	reservation, err := n.plugin.Reserve(seen.healthy[:w.takes])
 	must.NoError(t, err)
@@ -157,7 +157,7 @@ func (n *sharedNode) reserve(t *testing.T, w *way, g nvml.GPU, seen offered) (*c
 	return made, token
 }
 
-// startsWith tells whether all texts do, and that there are some.
+// startsWith reports whether there are texts and all have a prefix.
 func startsWith(prefix string, texts []string) bool {
 	return len(texts) > 0 && !slices.ContainsFunc(texts, func(text string) bool { return !strings.HasPrefix(text, prefix) })
 }
