@@ -221,9 +221,10 @@ func TestMIG_Impossible(t *testing.T) {
 		n := newMIGNode(t, profiles...)
 		next(t, fingerprint(t, n.plugin))
 		must.SliceEmpty(t, n.gpu(t).MIG.Instances)
-		g := n.plugin.node.Load().inventory.list()[0]
-		_, err := n.plugin.node.Load().layout.Partition(t.Context(), &g)
-		must.ErrorContains(t, err, want)
+		node := n.plugin.node.Load()
+		node.layout.Apply(t.Context(), node.inventory.list()[:1], func(_ string, reason error) {
+			must.ErrorContains(t, reason, want)
+		})
 	}
 }
 

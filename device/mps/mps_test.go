@@ -387,7 +387,7 @@ func TestEnsure_fails(t *testing.T) {
 	}
 }
 
-// After a failure it is tried again by itself.
+// After a failure the daemon is restarted automatically.
 func TestEnsure_recovers(t *testing.T) {
 	root := fakeRoot(t, fakeManners{Broken: true})
 	m := newManager(t, Options{DriverRoot: root})

@@ -30,7 +30,7 @@ type Layout struct {
 // What a GPU waits for is logged and given to setWaits; the next call tries again.
 func (l *Layout) Apply(ctx context.Context, gpus []share.GPU, setWaits func(uuid string, reason error)) (changed bool) {
 	for _, g := range gpus {
-		work := l.Partition
+		work := l.partition
 		switch {
 		case !g.Answers:
 			continue
@@ -50,9 +50,9 @@ func (l *Layout) Apply(ctx context.Context, gpus []share.GPU, setWaits func(uuid
 	return changed
 }
 
-// Partition turns MIG on, or creates the declared instances of a GPU on which it is on. It reports whether it has changed
+// partition turns MIG on, or creates the declared instances of a GPU on which it is on. It reports whether it has changed
 // anything.
-func (l *Layout) Partition(ctx context.Context, g *share.GPU) (changed bool, err error) {
+func (l *Layout) partition(ctx context.Context, g *share.GPU) (changed bool, err error) {
 	if !g.MIG.Capable {
 		return false, errors.New("it has no MIG: share it in another mode")
 	}
