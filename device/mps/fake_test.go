@@ -17,6 +17,8 @@ import (
 
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
 // TestMain lets the test binary stand in for the daemon's programs, under whose names the tests copy it.
@@ -196,4 +198,11 @@ func number(t *testing.T, text string) int {
 	n, err := strconv.Atoi(text)
 	must.NoError(t, err)
 	return n
+}
+
+// mustHaveEnded fails the test if a process runs. One whose parent has not waited for it yet has ended.
+func mustHaveEnded(t *testing.T, pid int) {
+	t.Helper()
+	id, err := proc.Find(pid)
+	must.True(t, err != nil || !id.Lives(), must.Sprintf("process %d runs", pid))
 }
