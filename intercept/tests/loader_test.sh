@@ -142,7 +142,7 @@ make_container() {
     container_behind=$lib/.tranche
 }
 
-# As hooks/ shadows a copy of the driver's library that it finds in a container.
+# As hooks/drivercopies shadows a copy of the driver's library that it finds in a container.
 cover() { # FILE
     bind "$1" "$container$copies/driver-libcuda.so" ro
     LC_ALL=C sed "s|\$ORIGIN/.tranche/driver-libcuda.so|$copies/driver-libcuda.so|" "$build/lib/libcuda.so.1" >"$work/covering"

@@ -1,4 +1,4 @@
-package hooks
+package drivercopies
 
 import (
 	"context"
@@ -15,25 +15,25 @@ import (
 
 // While the hook works, files and directories of the image are exchanged for links that lead out of it, again and again
 // (CVE-2024-0132, CVE-2025-23267). Whatever the hook gets of it, nothing outside is opened, changed or mounted over.
-func TestCreateContainer_SwappedLinks(t *testing.T) {
+func TestOvermount_SwappedLinks(t *testing.T) {
 	i := newImage(t)
 	i.laySwaps()
 	watch := watchTree(t, i.outside)
 	stop := i.swap()
 	defer stop()
-	done, covered := 0, 0
+	done, overmounted := 0, 0
 	for range 20 {
 		if _, err := i.run(""); err != nil {
-			must.ErrorContains(t, err, "container c1")
+			must.ErrorContains(t, err, errorPrefix)
 			continue
 		}
 		done++
-		covered += len(i.covered())
+		overmounted += len(i.overmounted())
 	}
 	stop()
 	must.Eq(t, nil, watch(), must.Sprint("files outside the container were touched"))
 	must.Positive(t, done, must.Sprint("no run of the hook came to its end"))
-	must.Positive(t, covered, must.Sprint("no run of the hook has covered anything"))
+	must.Positive(t, overmounted, must.Sprint("no run of the hook has overmounted anything"))
 }
 
 // swaps are the paths that are exchanged for links to the same path outside.

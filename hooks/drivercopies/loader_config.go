@@ -1,4 +1,4 @@
-package hooks
+package drivercopies
 
 import (
 	"path"
@@ -7,15 +7,15 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/rootfs"
 )
 
-// Bounds of the loader's configuration. Images have some ten files of a line or two.
+// Bounds of the loader's configuration. Images usually have some ten files of a line or two.
 const (
 	maxConfigBytes = 256 << 10
 	maxConfigFiles = 1000
 	maxConfigDirs  = 10_000
 )
 
-// loaderConfig lists the directories that the image's ld.so.conf names for ldconfig (ldconfig(8)), and those of musl.
-// Relative ones are those of a working directory.
+// loaderConfig lists the directories in the image's ld.so.conf (ldconfig(8)) and in musl's configuration. Relative ones
+// start in the working directory.
 func loaderConfig(root *rootfs.Root, cwd string) ([]string, error) {
 	c := &config{root: root, read: map[string]bool{}}
 	if err := c.add("/etc/ld.so.conf"); err != nil {
@@ -36,6 +36,7 @@ func loaderConfig(root *rootfs.Root, cwd string) ([]string, error) {
 	return c.dirs, nil
 }
 
+// config collects directories over included files.
 type config struct {
 	root *rootfs.Root
 	read map[string]bool
@@ -64,9 +65,9 @@ func (c *config) add(file string) error {
 	return c.include(file, patterns)
 }
 
-// parseConfig reads one file: the directories that it names, of which each may say after "=" for which kind of library
-// it is, and the patterns of further files. A line is one directory for ldconfig today, and was a list of them once, as it
-// is for musl: both are taken.
+// parseConfig returns the directories in one file, each without the kind of library that may follow after "=", and the
+// patterns of included files. For ldconfig today a line is one directory; for older versions and for musl it is a list. Both
+// readings are returned.
 func parseConfig(content string) (dirs, patterns []string) {
 	for line := range strings.Lines(content) {
 		line, _, _ = strings.Cut(line, "#")

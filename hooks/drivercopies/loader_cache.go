@@ -1,4 +1,4 @@
-package hooks
+package drivercopies
 
 import (
 	"bytes"
@@ -9,20 +9,20 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/rootfs"
 )
 
-// Bounds of the loader's cache. One of a desktop with everything has 300 KiB.
+// Bounds of the loader's cache. A large desktop system has one of 300 KiB.
 const (
 	maxCacheBytes     = 4 << 20
-	maxCacheLibraries = 1000 // of the driver
+	maxCacheLibraries = 1000 // of the driver, and preloaded
 )
 
-// cacheFile is where glibc keeps its cache.
+// cacheFile is the path of glibc's loader cache.
 const cacheFile = "/etc/ld.so.cache"
 
-// cached is a library in the loader's cache: the name that programs ask for, and the file that they get.
-type cached struct{ name, path string }
+// cacheEntry is a library in the loader's cache: the name that programs load, and the file that they get.
+type cacheEntry struct{ name, path string }
 
-// readLoaderCache lists those libraries in the image's loader cache of which the name or the file's is wanted.
-func readLoaderCache(root *rootfs.Root, wanted func(name string) bool) ([]cached, error) {
+// readLoaderCache lists the libraries in the image's loader cache whose name or path is wanted.
+func readLoaderCache(root *rootfs.Root, wanted func(name string) bool) ([]cacheEntry, error) {
 	content, err := root.ReadFile(cacheFile, maxCacheBytes)
 	if rootfs.Unreachable(err) {
 		return nil, nil
@@ -37,9 +37,9 @@ func readLoaderCache(root *rootfs.Root, wanted func(name string) bool) ([]cached
 	return libraries, nil
 }
 
-// The loader's cache, as glibc writes it (sysdeps/generic/dl-cache.h): one in the new format, or one in the old, behind
-// which one in the new may lie. Each has a header, entries, and strings that the entries point to. Byte order is the
-// machine's.
+// The loader's cache as glibc writes it (sysdeps/generic/dl-cache.h): a cache in the new format, or one in the old format
+// that may be followed by one in the new. Each has a header, entries, and strings that the entries point to. Byte order is
+// the machine's.
 const (
 	cacheMagicOld       = "ld.so-1.7.0"
 	cacheHeaderBytesOld = 16 // magic, number of entries
@@ -55,17 +55,17 @@ const (
 	cachePathInEntry = 8
 )
 
-// Beginnings of caches of any version.
+// Prefixes of the magic of any version.
 const cacheAnyOld, cacheAny = "ld.so-", "glibc-ld.so.cache"
 
-var errUnknownCache = errors.New("it is a loader's cache in a format that Tranche does not know, so where it leads is not " +
-	"known either; have the image's ldconfig write it with --format=new")
+var errUnknownCache = errors.New("the loader cache has an unknown format, so the libraries that it names are unknown; have the " +
+	"image's ldconfig write it with --format=new")
 
-// loaderCache lists the libraries that a cache holds and that are wanted, by the name or by the file's. What is no cache
-// holds none, as for the loader. It takes more than a loader would: both formats where there are two, which are for loaders
-// of different age, and of one that is cut off what is there, which some loaders read, too.
-func loaderCache(content []byte, wanted func(name string) bool) ([]cached, error) {
-	c := cacheReader{wanted: wanted, seen: map[cached]bool{}}
+// loaderCache lists the libraries in a cache whose name or path is wanted. Content that is not a cache has none, as for the
+// loader. It reads more than one loader would: both formats if there are two, since they are for loaders of different
+// versions, and the existing part of a truncated cache, which some loaders read as well.
+func loaderCache(content []byte, wanted func(name string) bool) ([]cacheEntry, error) {
+	c := cacheReader{wanted: wanted, seen: map[cacheEntry]bool{}}
 	switch {
 	case startsWith(content, 0, cacheMagic):
 		c.readNew(content)
@@ -91,8 +91,8 @@ func startsWith(content []byte, at int, magic string) bool {
 
 type cacheReader struct {
 	wanted    func(name string) bool
-	seen      map[cached]bool
-	libraries []cached
+	seen      map[cacheEntry]bool
+	libraries []cacheEntry
 }
 
 func (c *cacheReader) readNew(cache []byte) {
@@ -102,7 +102,7 @@ func (c *cacheReader) readNew(cache []byte) {
 	}
 }
 
-// readOld returns where the entries end, from which strings are counted.
+// readOld returns the offset at which the entries end, which string offsets are relative to.
 func (c *cacheReader) readOld(cache []byte) (end int) {
 	if len(cache) < cacheHeaderBytesOld {
 		return len(cache)
@@ -113,8 +113,8 @@ func (c *cacheReader) readOld(cache []byte) (end int) {
 	return end
 }
 
-// read takes what is wanted of so many entries, whose strings are counted from the beginning of texts. Entries may share
-// their strings, so the others are not kept.
+// read appends the wanted ones of count entries, whose string offsets are relative to texts. Entries may share their strings,
+// so unwanted ones are not kept in memory.
 func (c *cacheReader) read(texts, entries []byte, count uint32, entryBytes int) {
 	for ; count > 0 && len(entries) >= entryBytes && len(c.libraries) <= maxCacheLibraries; count-- {
 		name, path := textAt(texts, entries[cacheNameInEntry:]), textAt(texts, entries[cachePathInEntry:])
@@ -122,7 +122,7 @@ func (c *cacheReader) read(texts, entries []byte, count uint32, entryBytes int) 
 		if len(path) == 0 || !c.wanted(string(name)) && !c.wanted(string(path)) {
 			continue
 		}
-		library := cached{string(name), string(path)}
+		library := cacheEntry{string(name), string(path)}
 		if !c.seen[library] {
 			c.seen[library] = true
 			c.libraries = append(c.libraries, library)
@@ -130,7 +130,7 @@ func (c *cacheReader) read(texts, entries []byte, count uint32, entryBytes int) 
 	}
 }
 
-// textAt is the text that a field of an entry points to; nil for none.
+// textAt returns the string that a field of an entry points to, or nil if there is none.
 func textAt(texts, field []byte) []byte {
 	offset := int64(binary.NativeEndian.Uint32(field))
 	if offset >= int64(len(texts)) {
@@ -143,5 +143,5 @@ func textAt(texts, field []byte) []byte {
 	return text
 }
 
-// maxPathBytes is the kernel's limit.
+// maxPathBytes is the kernel's limit for a path.
 const maxPathBytes = 4096

@@ -1,4 +1,4 @@
-package hooks
+package drivercopies
 
 import (
 	"cmp"
@@ -7,14 +7,16 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
+
 	"github.com/tranche-gpu/tranche/runtime/bundle"
 	"github.com/tranche-gpu/tranche/runtime/rootfs"
 	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
-// libraryDirs are the directories where libraries are, whatever an image's configuration says: those of glibc and of
-// musl, on Debian and on Red Hat, where images for CUDA expect NVIDIA's tools to put the driver, and where they carry a
-// libcuda of their own for older drivers. NGC's images have that one directory deeper.
+// libraryDirs are patterns for the directories that have libraries whatever an image's configuration says: the default
+// directories of glibc and musl, on Debian and on Red Hat; the directories in which CUDA images expect NVIDIA's tools to
+// put the driver; and those in which they have a libcuda of their own for older drivers, in NGC's images one level deeper.
 var libraryDirs = []string{
 	"/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/local/lib", "/usr/local/lib64",
 	"/lib/" + triplet, "/usr/lib/" + triplet, "/lib/i386-linux-gnu", "/usr/lib/i386-linux-gnu",
@@ -25,41 +27,41 @@ var libraryDirs = []string{
 // triplet is Debian's name for the architecture.
 var triplet = map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[runtime.GOARCH]
 
-// variantDirs are the names of directories, below one with libraries, where glibc seeks libraries for particular
-// processors first; up to 2.36 the older of them one in the other. Those of single features it seeks up to 2.25, where the
-// environment asks for them (LD_HWCAP_MASK).
+// variantDirs are the names of subdirectories in which glibc looks first, for libraries that are built for particular
+// processors. Up to 2.36 it nests the older of them; up to 2.25 it uses those of single processor features, if the
+// environment selects them (LD_HWCAP_MASK).
 var variantDirs = append([]string{hwcapsDir, "tls", "haswell", "xeon_phi", "avx512_1", "x86_64", "i686", "i586", "atomics"},
 	strings.Fields(`fpu vme de pse tsc msr pae mce cx8 apic 10 sep mtrr pge mca cmov pat pse36 pn clflush 20 dts acpi mmx
 		fxsr sse sse2 ss ht tm ia64 pbe`)...)
 
-// hwcapsDir is the one of them in which glibc knows the names of directories by the processor.
+// hwcapsDir is the variant directory whose own subdirectories are named by the processor.
 const hwcapsDir = "glibc-hwcaps"
 
-// library is a path by which a program may find one of the driver's libraries, and as which of them it does. One that has
-// no SONAME here is preloaded, and what it is only the file says.
+// library is a path at which a program may find one of the driver's libraries, and the SONAME of that library. It has no
+// SONAME if the file is preloaded: then the file itself has to be read.
 type library struct{ path, soname string }
 
-// finder collects the paths of the driver's libraries in a container.
+// finder collects the paths at which a container has the driver's libraries.
 type finder struct {
 	root      *rootfs.Root
 	seen      map[searched]bool
-	preloads  map[string]bool // names of preloaded files that are searched for
+	preloads  map[string]bool // names of preloaded files that the loader searches for
 	libraries []library
 }
 
-// searched is a directory, by where it really is, and whether it was looked into those below it of all names.
+// searched is a directory, by its path without links, and whether all of its subdirectories were searched.
 type searched struct {
 	at       string
 	allNames bool
 }
 
-// findDrivers lists the paths in the container by which its programs may find one of the driver's libraries: what is
-// preloaded, what the loader's cache and configuration lead to, its default directories, what the container's environment
-// adds, where CUDA images have theirs, and what is mounted. A path that leads nobody knows where is an error.
+// find lists the paths at which programs in the container may find one of the driver's libraries: preloaded files, entries
+// of the loader's cache, mounted files, and the libraries in the directories of the loader's configuration, of its defaults,
+// of the container's environment and of CUDA images. A path that cannot be resolved before the program runs is an error.
 //
-// The cache alone would not do, since one that is made anew when the container starts holds what the configuration says
-// by then; nor would the configuration alone, since a cache may hold more than that says.
-func findDrivers(root *rootfs.Root, program bundle.Program) ([]library, error) {
+// The cache alone is not enough, since the container may run ldconfig, which writes a cache from the configuration; nor is
+// the configuration alone, since a cache may have entries that the configuration does not explain.
+func find(root *rootfs.Root, program bundle.Program) ([]library, error) {
 	preloads, err := preloaded(root, program)
 	if err != nil {
 		return nil, err
@@ -94,7 +96,7 @@ func findDrivers(root *rootfs.Root, program bundle.Program) ([]library, error) {
 	return f.sorted(), nil
 }
 
-// searchedDirs lists patterns for the directories where the loader searches, or may once ldconfig has run.
+// searchedDirs lists patterns for the directories that the loader searches, or may search once ldconfig has run.
 func searchedDirs(root *rootfs.Root, program bundle.Program) ([]string, error) {
 	configured, err := loaderConfig(root, program.Cwd)
 	if err != nil {
@@ -108,8 +110,8 @@ func searchedDirs(root *rootfs.Root, program bundle.Program) ([]string, error) {
 	return append(patterns, wanted...), err
 }
 
-// sorted is what was found, libcuda first: a file that is found both as libcuda and as NVML gets the shadow of libcuda,
-// which holds it to the limit.
+// sorted returns the libraries without duplicates, libcuda first: a file that is found both as libcuda and as NVML gets the
+// shadow of libcuda, which enforces the limit.
 func (f *finder) sorted() []library {
 	slices.SortFunc(f.libraries, func(a, b library) int {
 		return cmp.Or(cmp.Compare(sonameOrder[a.soname], sonameOrder[b.soname]), cmp.Compare(a.path, b.path))
@@ -119,12 +121,12 @@ func (f *finder) sorted() []library {
 
 var sonameOrder = map[string]int{shadow.CUDA: 0, "": 1, shadow.NVML: 2}
 
-// wants reports whether a name is one of the driver's libraries, or one that is preloaded.
+// wants reports whether a name is that of one of the driver's libraries or of a preloaded file.
 func (f *finder) wants(name string) bool {
 	return shadow.SONAME(name) != "" || f.preloads[path.Base(name)]
 }
 
-// add adds a file if its own name, or that by which programs get it, is wanted.
+// add adds a file if its own name, or the name by which programs load it, is wanted.
 func (f *finder) add(file, name string) {
 	sonames := []string{shadow.SONAME(name), shadow.SONAME(file)}
 	switch {
@@ -163,8 +165,8 @@ func (f *finder) addPattern(pattern string) error {
 	return nil
 }
 
-// addDir adds the driver's libraries in a directory, and in those below it that the loader knows of itself: by variantDirs,
-// or all of them.
+// addDir adds the driver's libraries in a directory and in the subdirectories that the loader searches by itself: those in
+// variantDirs, or with allNames every one.
 func (f *finder) addDir(dir string, allNames bool) error {
 	at, err := f.root.Where(dir)
 	if err == nil && f.seen[searched{at, allNames}] {
@@ -194,15 +196,15 @@ func (f *finder) addDir(dir string, allNames bool) error {
 	return nil
 }
 
-// mounted lists the mounts in the container. Hooks that ran before us, such as NVIDIA's, mount files one by one.
+// mounted lists the mount points in the container. Hooks that ran before this one, such as NVIDIA's, mount single files.
 func (f *finder) mounted() ([]string, error) {
-	mounts, err := readMounts()
+	mounts, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return nil, err
 	}
 	var names []string
 	for _, mount := range mounts {
-		if inside, ok := strings.CutPrefix(mount.at, strings.TrimSuffix(f.root.Path(), "/")+"/"); ok {
+		if inside, ok := strings.CutPrefix(mount.Mountpoint, strings.TrimSuffix(f.root.Path(), "/")+"/"); ok {
 			names = append(names, "/"+inside)
 		}
 	}

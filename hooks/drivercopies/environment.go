@@ -1,4 +1,4 @@
-package hooks
+package drivercopies
 
 import (
 	"fmt"
@@ -11,7 +11,7 @@ import (
 )
 
 // searchPath lists patterns for the directories in LD_LIBRARY_PATH of the container's process, as the loader reads it: an
-// empty one is the process's working directory, and others may be relative to that.
+// empty element is the working directory, and relative ones start there.
 func searchPath(program bundle.Program) ([]string, error) {
 	var patterns []string
 	for _, value := range variable(program, "LD_LIBRARY_PATH") {
@@ -29,10 +29,10 @@ func searchPath(program bundle.Program) ([]string, error) {
 	return patterns, nil
 }
 
-// preload is what the loader loads into each program, whatever that asks for.
+// preload is the files that the loader loads into every program, whatever its dependencies.
 type preload struct {
-	patterns []string        // for files that are named by a path
-	names    map[string]bool // of those that are searched for
+	patterns []string        // for files that are given by a path
+	names    map[string]bool // of files that the loader searches for
 }
 
 // preloaded reads LD_PRELOAD and LD_AUDIT of the container's process, and /etc/ld.so.preload of its image (ld.so(8)).
@@ -62,8 +62,8 @@ func preloaded(root *rootfs.Root, program bundle.Program) (preload, error) {
 	return p, nil
 }
 
-// separators are what divides a list of preloaded files: for LD_AUDIT, for LD_PRELOAD, in glibc's file, and for musl. A
-// name may hold what divides other lists, so each list is read in each way.
+// separators are the characters between preloaded files: in LD_AUDIT, in LD_PRELOAD, in glibc's file, and for musl. A name
+// in one list may contain separators of another, so each list is split in each way.
 var separators = []string{":\x00", ": \x00", ": \t\n\x00", ": \t\r\n\v\f\x00"}
 
 func (p *preload) add(cwd, list string) error {
@@ -83,8 +83,8 @@ func (p *preload) add(cwd, list string) error {
 	return nil
 }
 
-// variable lists the values of a variable in the container's environment. If it is set twice it is for the shell or the
-// loader to say which counts. A value ends where one of C's does.
+// variable lists the values of a variable in the container's environment: if it is set twice, the shell or the loader
+// decides which one counts. A value ends at a NUL byte, as it does for C.
 func variable(program bundle.Program, name string) (values []string) {
 	for _, entry := range program.Env {
 		if value, is := strings.CutPrefix(entry, name+"="); is {
@@ -99,7 +99,7 @@ func splitter(separators string) func(rune) bool {
 	return func(r rune) bool { return strings.ContainsRune(separators, r) }
 }
 
-// from makes a path absolute.
+// from makes a path absolute by prepending dir, unless it is absolute already.
 func from(dir, name string) string {
 	if path.IsAbs(name) {
 		return name
@@ -114,12 +114,13 @@ var (
 	libVariable      = regexp.MustCompile(`\$(LIB\b|\{LIB\})`)
 )
 
-// libNames are what $LIB may stand for: the names of directories with libraries on Red Hat and Debian.
+// libNames are the values that $LIB may have: the names of library directories on Red Hat and Debian.
 var libNames = []string{"lib", "lib64", "lib32", "libx32", "lib/" + triplet, "lib/i386-linux-gnu"}
 
-// expand lists patterns for the paths that a name with the loader's variables may stand for, the name itself among them:
-// neither musl nor old versions of glibc replace them everywhere. A relative one is in the working directory. $PLATFORM is a processor's name, of which glibc has had
-// many for the same one. $ORIGIN is the directory of the program, which nobody knows before it runs.
+// expand lists patterns for the paths that a name with the loader's variables may mean. The name itself is among them,
+// since neither musl nor old versions of glibc replace variables everywhere. Relative names start in the working directory.
+// $PLATFORM matches anything, since glibc has had several names for one processor. $ORIGIN is the directory of the program
+// that runs, so it is refused.
 func expand(cwd, name string) ([]string, error) {
 	if originVariable.MatchString(name) {
 		return nil, fmt.Errorf("%q: $ORIGIN is another directory for each program; name the directory itself", strings.TrimSpace(name))
@@ -136,7 +137,7 @@ func expand(cwd, name string) ([]string, error) {
 	return patterns, nil
 }
 
-// literal is the pattern that matches a path only.
+// literal returns the pattern that matches this path only.
 func literal(name string) string { return globMeta.Replace(name) }
 
 var globMeta = strings.NewReplacer(`*`, `\*`, `?`, `\?`, `[`, `\[`, `\`, `\\`)

@@ -1,4 +1,4 @@
-package hooks
+package drivercopies
 
 import (
 	"cmp"
@@ -360,7 +360,7 @@ func TestLoader(t *testing.T) {
 			before, after, err := i.ask()
 			if tc.refused != "" {
 				must.ErrorContains(t, err, tc.refused)
-				must.ErrorContains(t, err, "container c1")
+				must.ErrorContains(t, err, errorPrefix)
 				return
 			}
 			must.NoError(t, err)
@@ -409,7 +409,7 @@ func TestLoader_OrdinaryImages(t *testing.T) {
 			}
 			_, _, err := i.ask()
 			must.NoError(t, err)
-			for _, at := range i.covered() {
+			for _, at := range i.overmounted() {
 				must.StrContains(t, at, shadow.ContainerDir, must.Sprint("nothing here is a copy of the driver"))
 			}
 		})

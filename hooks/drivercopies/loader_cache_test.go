@@ -1,4 +1,4 @@
-package hooks
+package drivercopies
 
 import (
 	"bytes"
@@ -46,7 +46,7 @@ var madeCacheLibraries = []string{
 }
 
 // described is what ldconfig -p prints of libraries.
-func described(libraries []cached) (lines []string) {
+func described(libraries []cacheEntry) (lines []string) {
 	for _, library := range libraries {
 		lines = append(lines, library.name+" => "+library.path)
 	}

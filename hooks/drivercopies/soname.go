@@ -1,4 +1,4 @@
-package hooks
+package drivercopies
 
 import (
 	"bytes"
@@ -7,14 +7,14 @@ import (
 	"io"
 )
 
-// Bounds of what is read of a library that the image's author may have made.
+// Bounds of what is read of a library, which may be crafted by the image's author.
 const (
 	maxDynamicBytes = 64 << 10
 	maxSONAMEBytes  = 256
 )
 
-// librarySONAME is the name under which the loader knows a library once it is loaded, "" for what is no library. It goes by
-// the program headers, as the loader does; sections need not be there.
+// librarySONAME returns the SONAME of a library as the loader sees it, or "" for a file that is not a library. It reads the
+// program headers, as the loader does; the file need not have sections.
 func librarySONAME(file io.ReaderAt) string {
 	header := make([]byte, binary.Size(elf.Header64{}))
 	if _, err := file.ReadAt(header, 0); err != nil {
@@ -46,7 +46,7 @@ func librarySONAME(file io.ReaderAt) string {
 	return string(text)
 }
 
-// withHeader is a file with another beginning.
+// withHeader reads a file whose first bytes are replaced.
 type withHeader struct {
 	header []byte
 	file   io.ReaderAt
@@ -60,8 +60,8 @@ func (w withHeader) ReadAt(into []byte, at int64) (int, error) {
 	return n, err
 }
 
-// dynamicEntries reads a library's dynamic section. Of several sections, and of several entries of a kind, the last counts,
-// as for the loader.
+// dynamicEntries reads a library's dynamic section. If there are several sections, or several entries with one tag, the last
+// one counts, as for the loader.
 func dynamicEntries(library *elf.File) map[elf.DynTag]uint64 {
 	var address uint64
 	for _, part := range library.Progs {
@@ -91,8 +91,8 @@ func dynamicEntries(library *elf.File) map[elf.DynTag]uint64 {
 	return entries
 }
 
-// loaded is what a library has at an address once it is loaded, as far as that comes from its file. What is mapped later
-// lies over what was mapped before.
+// loaded returns the part of the file that is mapped at an address once the library is loaded, at most maxBytes. Segments
+// that are mapped later hide earlier ones.
 func loaded(library *elf.File, address uint64, maxBytes int64) []byte {
 	var in *elf.Prog
 	for _, part := range library.Progs {

@@ -1,4 +1,4 @@
-package hooks
+package drivercopies
 
 import (
 	"cmp"
@@ -11,16 +11,63 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/runtime/bundle"
 	"github.com/tranche-gpu/tranche/runtime/shadow"
 	"github.com/tranche-gpu/tranche/runtime/shadowtest"
 )
 
-// image is a container's bundle for the createContainer hook, which is run in a mount namespace of its own, as a runtime
-// does. The driver's libraries in it are lines of text that say what they are.
+// hookVariable in the environment makes the test binary call Overmount for the bundle and the shadow directory in its
+// arguments, as tranche-hook does.
+const hookVariable = "TRANCHE_TEST_HOOK"
+
+// errorPrefix begins the errors of that program, to tell them from those of the shell around it.
+const errorPrefix = "overmount driver copies:"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(hookVariable) == "" {
+		os.Exit(m.Run())
+	}
+	program, err := bundle.ReadProgram(os.Args[1])
+	if err == nil {
+		err = Overmount(program, os.Args[2])
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, errorPrefix, err)
+		os.Exit(1)
+	}
+}
+
+// busybox is the only program of the images here. It has to be linked statically.
+const busybox = "/bin/busybox"
+
+func requireNamespaces(t *testing.T) {
+	t.Helper()
+	var missing []string
+	if os.Geteuid() != 0 {
+		missing = append(missing, "root")
+	}
+	for _, program := range []string{"unshare", busybox} {
+		if _, err := exec.LookPath(program); err != nil {
+			missing = append(missing, program)
+		}
+	}
+	if len(missing) == 0 {
+		return
+	}
+	message := "this test makes mount namespaces and needs " + strings.Join(missing, ", ")
+	if os.Getenv("TRANCHE_REQUIRE_ROOT") == "1" {
+		t.Fatal(message)
+	}
+	t.Skip(message)
+}
+
+// image is a container's bundle in which Overmount is run, in a mount namespace of its own, as by an OCI runtime. The
+// driver's libraries in it are lines of text that say what they are.
 type image struct {
 	t         *testing.T
 	bundle    string
@@ -38,7 +85,7 @@ type image struct {
 
 func newImage(t *testing.T) *image {
 	t.Helper()
-	requireContainers(t, "unshare")
+	requireNamespaces(t)
 	i := &image{t: t, bundle: t.TempDir(), shadowDir: t.TempDir(), outside: t.TempDir()}
 	shadowtest.Write(t, i.shadowDir)
 	content, err := os.ReadFile(busybox)
@@ -64,41 +111,38 @@ func (i *image) link(target, name string) {
 	must.NoError(i.t, os.Symlink(target, i.path(name)))
 }
 
-// inNamespace lays the shelf and what else is mounted, runs the hook, and then a script in the image; or, after
+// inNamespace mounts the copies directory and what else the test mounts, runs the hook, and then a script in the image; or, after
 // "mounts:", says what is mounted.
 const inNamespace = `set -e
-root=$1 state=$2 script=$3 before=$4 unhooked=$5
+root=$1 mountinfo=$2 script=$3 before=$4 unhooked=$5
 shift 5
 mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
-[ "$before" = no-shelf ] || mount -t tmpfs -o ro,nosuid,nodev,mode=0755 tmpfs "$root/.tranche/c"
-[ "$before" = no-shelf ] || eval "$before"
+[ "$before" = no-tmpfs ] || mount -t tmpfs -o ro,nosuid,nodev,mode=0755 tmpfs "$root/.tranche/c"
+[ "$before" = no-tmpfs ] || eval "$before"
 [ -z "$unhooked" ] || chroot "$root" /bin/busybox sh -c "$unhooked"
-cat /proc/self/mountinfo >"$state.before"
-"$@" <"$state"
-cat /proc/self/mountinfo >"$state.after"
+cat /proc/self/mountinfo >"$mountinfo.before"
+"$@"
+cat /proc/self/mountinfo >"$mountinfo.after"
 [ -z "$script" ] || chroot "$root" /bin/busybox sh -c "$script"
 `
 
 // run runs the hook, and returns what the script in the image printed.
 func (i *image) run(script string) (string, error) {
 	i.t.Helper()
-	writeSpec(i.t, i.bundle, &specs.Spec{
+	spec, err := json.Marshal(specs.Spec{
 		Root: &specs.Root{Path: "rootfs"}, Process: &specs.Process{Env: i.env, Cwd: cmp.Or(i.cwd, "/work")},
 	})
-	state, err := json.Marshal(specs.State{Version: "1.0.2", ID: "c1", Bundle: i.bundle})
 	must.NoError(i.t, err)
-	must.NoError(i.t, os.WriteFile(i.state(), state, 0o600))
+	must.NoError(i.t, os.WriteFile(filepath.Join(i.bundle, "config.json"), spec, 0o600))
 	self, err := os.Executable()
 	must.NoError(i.t, err)
-	hook := []string{
-		self, "createContainer", "--state-dir", "/none", "--run-dir", "/none", "--shadow-dir", i.shadowDir, "--claim", "0123abcd",
-	}
+	hook := []string{self, i.bundle, i.shadowDir}
 	if i.unprivileged {
 		hook = append([]string{"setpriv", "--bounding-set=-dac_override,-dac_read_search"}, hook...)
 	}
 	cmd := exec.Command("unshare", append([]string{
-		"--mount", "--propagation", "private", "sh", "-c", inNamespace, "sh", i.path(""), i.state(), script, i.mounts, i.unhooked,
+		"--mount", "--propagation", "private", "sh", "-c", inNamespace, "sh", i.path(""), i.mountinfo(), script, i.mounts, i.unhooked,
 	}, hook...)...)
 	cmd.Env = append(os.Environ(), hookVariable+"=1")
 	if i.oldKernel {
@@ -113,28 +157,29 @@ func (i *image) run(script string) (string, error) {
 	return string(output), nil
 }
 
-func (i *image) state() string { return filepath.Join(i.bundle, "state.json") }
+// mountinfo is the prefix of files with the mounts before and after the hook.
+func (i *image) mountinfo() string { return filepath.Join(i.bundle, "mountinfo") }
 
-// covered lists the paths, in the image, that the hook has mounted something on.
-func (i *image) covered() []string {
+// overmounted lists the paths, in the image, that the hook has mounted something on.
+func (i *image) overmounted() []string {
 	i.t.Helper()
-	read := func(name string) []mountPoint {
-		file, err := os.Open(i.state() + name)
+	read := func(name string) []*mountinfo.Info {
+		file, err := os.Open(i.mountinfo() + name)
 		must.NoError(i.t, err)
 		defer file.Close()
-		mounts, err := parseMounts(file)
+		mounts, err := mountinfo.GetMountsFromReader(file, nil)
 		must.NoError(i.t, err)
 		return mounts
 	}
-	had := map[string]bool{}
+	had := map[int]bool{}
 	for _, mount := range read(".before") {
-		had[mount.id] = true
+		had[mount.ID] = true
 	}
 	var paths []string
 	for _, mount := range read(".after") {
-		if !had[mount.id] {
-			at, inside := strings.CutPrefix(mount.at, i.path(""))
-			must.True(i.t, inside, must.Sprintf("the hook has mounted something outside the container, on %s", mount.at))
+		if !had[mount.ID] {
+			at, inside := strings.CutPrefix(mount.Mountpoint, i.path(""))
+			must.True(i.t, inside, must.Sprintf("the hook has mounted something outside the container, on %s", mount.Mountpoint))
 			if !strings.HasPrefix(at, shadow.CopiesDir+"/") {
 				paths = append(paths, at)
 			}
@@ -143,12 +188,12 @@ func (i *image) covered() []string {
 	return paths
 }
 
-func TestCreateContainer(t *testing.T) {
+func TestOvermount(t *testing.T) {
 	cases := []struct {
 		name string
 		env  []string
 		lay  func(i *image)
-		want []string // what is covered
+		want []string // what is overmounted
 	}{
 		{"nothing", nil, func(*image) {}, nil},
 		{"a library", nil, func(i *image) { i.write("usr/lib/libcuda.so.1", "copy") }, []string{"/usr/lib/libcuda.so.1"}},
@@ -248,24 +293,24 @@ func TestCreateContainer(t *testing.T) {
 			tc.lay(i)
 			_, err := i.run("")
 			must.NoError(t, err)
-			must.SliceContainsAll(t, tc.want, i.covered())
+			must.SliceContainsAll(t, tc.want, i.overmounted())
 		})
 	}
 }
 
 // No system call is needed that came with Linux 5.2 or later.
-func TestCreateContainer_OldKernel(t *testing.T) {
+func TestOvermount_OldKernel(t *testing.T) {
 	i := newImage(t)
 	i.oldKernel = true
 	i.write("opt/libcuda.so.575", "copy")
 	i.link("../../../../opt/libcuda.so.575", "usr/lib/libcuda.so.1")
 	_, err := i.run("")
 	must.NoError(t, err)
-	must.Eq(t, []string{"/opt/libcuda.so.575"}, i.covered())
+	must.Eq(t, []string{"/opt/libcuda.so.575"}, i.overmounted())
 }
 
 // Behind each shadow lies the very copy that it covers, and both can be read only.
-func TestCreateContainer_Behind(t *testing.T) {
+func TestOvermount_Behind(t *testing.T) {
 	i := newImage(t)
 	i.write("usr/lib/libcuda.so.1", "copy A\n")
 	i.write("usr/local/cuda/compat/libcuda.so.575", "copy B\n")
@@ -291,19 +336,18 @@ done; true`)
 }
 
 // What the hook has done once needs nothing more, as where a runtime calls it twice.
-func TestCreateContainer_Twice(t *testing.T) {
+func TestOvermount_Twice(t *testing.T) {
 	i := newImage(t)
 	i.write("usr/lib/libcuda.so.1", "copy")
 	self, err := os.Executable()
 	must.NoError(t, err)
-	i.mounts = fmt.Sprintf(`%s createContainer --state-dir /none --run-dir /none --claim 0 --shadow-dir %s <"$state"`,
-		self, i.shadowDir)
+	i.mounts = fmt.Sprintf("%s %s %s", self, i.bundle, i.shadowDir)
 	_, err = i.run("")
 	must.NoError(t, err)
-	must.Eq(t, nil, i.covered())
+	must.Eq(t, nil, i.overmounted())
 }
 
-func TestCreateContainer_Refuses(t *testing.T) {
+func TestOvermount_Refuses(t *testing.T) {
 	cases := []struct {
 		name, want string
 		lay        func(i *image)
@@ -314,16 +358,16 @@ func TestCreateContainer_Refuses(t *testing.T) {
 			i.mounts = fmt.Sprintf(`mount --bind %[1]s "$root/usr/local/nvidia/lib"
 				mount --make-shared "$root/usr/local/nvidia/lib"`, i.outside)
 		}},
-		{"too many copies", "at most 64", func(i *image) {
+		{"too many copies", "more than 64", func(i *image) {
 			for n := range maxCopies + 1 {
 				i.write(fmt.Sprintf("usr/lib/libcuda.so.%d", n), "copy")
 			}
 		}},
 		{"no place for copies", "not the tmpfs", func(i *image) {
 			i.write("usr/lib/libcuda.so.1", "copy")
-			i.mounts = "no-shelf"
+			i.mounts = "no-tmpfs"
 		}},
-		{"a file of a process", "c1: look up in the container /usr/lib/libcuda.so.1: it leads through process 1 in /proc", func(i *image) { i.link("/proc/1/attr/exec", "usr/lib/libcuda.so.1") }},
+		{"a file of a process", "look up in the container /usr/lib/libcuda.so.1: it leads through process 1 in /proc", func(i *image) { i.link("/proc/1/attr/exec", "usr/lib/libcuda.so.1") }},
 		{"a link of a process", "process 1 in /proc", func(i *image) { i.link("/proc/1/root"+i.outside, "usr/lib64") }},
 		{"a directory that may be searched and not listed", "the container's root may not look into it", func(i *image) {
 			i.write("opt/real/libcuda.so.1", "copy")
@@ -360,7 +404,7 @@ func TestCreateContainer_Refuses(t *testing.T) {
 			tc.lay(i)
 			_, err := i.run("")
 			must.ErrorContains(t, err, tc.want)
-			must.ErrorContains(t, err, "container c1")
+			must.ErrorContains(t, err, errorPrefix)
 		})
 	}
 }
