@@ -13,7 +13,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim/memsize"
 	"github.com/tranche-gpu/tranche/runtime"
-	"github.com/tranche-gpu/tranche/runtime/ask"
+	"github.com/tranche-gpu/tranche/runtime/request"
 )
 
 // defaultCDIDir is where programs leave CDI specifications that are made anew at each boot.
@@ -52,7 +52,7 @@ The directory /var/run/cdi is empty after a boot, so run this at each.`,
 		"directory `tree` in which the GPU driver's libraries are found")
 	cmd.Flags().StringVar(&o.sliceMemory, "slice-memory", "",
 		"`size` of a slice (default: slice_memory of tranche-runtime's configuration file)")
-	cmd.Flags().StringVar(&o.output, "output", filepath.Join(defaultCDIDir, ask.CDISpecFile),
+	cmd.Flags().StringVar(&o.output, "output", filepath.Join(defaultCDIDir, request.CDISpecFile),
 		"`file` to write, \"-\" to print")
 	return cmd
 }
@@ -74,7 +74,7 @@ func (a *app) generateCDI(ctx context.Context, o cdiOptions) error {
 		return errors.New("this node has no GPU with room for a slice of " + memsize.Format(sliceBytes) +
 			", so there is no device to describe")
 	}
-	spec, err := ask.CDISpec(sliceBytes, most)
+	spec, err := request.CDISpec(sliceBytes, most)
 	if err != nil {
 		return fmt.Errorf("describing the devices: %w", err)
 	}

@@ -11,7 +11,7 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/parser"
 
 	"github.com/tranche-gpu/tranche/driver/image"
-	"github.com/tranche-gpu/tranche/runtime/ask"
+	"github.com/tranche-gpu/tranche/runtime/request"
 )
 
 // Where no scheduler does it for them, containers ask for a fraction of a GPU themselves: by environment variables,
@@ -29,7 +29,7 @@ const askAdvice = "so that Nomad knows of it and places the task, a task asks in
 func refuseAsks(cfg *drivers.TaskConfig) error {
 	var set []string
 	for _, name := range slices.Sorted(maps.Keys(cfg.Env)) {
-		if value := cfg.Env[name]; ask.Variable(name) && value != "" {
+		if value := cfg.Env[name]; request.IsVariable(name) && value != "" {
 			set = append(set, fmt.Sprintf("%s = %s", name, quoted(value)))
 		}
 	}
@@ -68,19 +68,19 @@ func (c *TaskConfig) checkAsks() error {
 }
 
 func isAskAnnotation(key string) bool {
-	return slices.Contains([]string{ask.MemoryAnnotation, ask.GPUAnnotation, ask.ComputeAnnotation}, key)
+	return slices.Contains([]string{request.MemoryAnnotation, request.GPUAnnotation, request.ComputeAnnotation}, key)
 }
 
 func isAskDevice(name string) bool {
 	vendor, class, _, err := parser.ParseQualifiedName(name)
-	return err == nil && vendor == ask.CDIVendor && class == ask.CDIClass
+	return err == nil && vendor == request.CDIVendor && class == request.CDIClass
 }
 
 // imageAsks are the variables by which an image asks in its own ENV.
 func imageAsks(env []string) []string {
 	var names []string
 	for _, entry := range env {
-		if name, value, _ := strings.Cut(entry, "="); ask.Variable(name) && value != "" {
+		if name, value, _ := strings.Cut(entry, "="); request.IsVariable(name) && value != "" {
 			names = append(names, name)
 		}
 	}
@@ -99,5 +99,5 @@ func (d *Driver) notifyUnmetRequests(s *startup, i *image.Image) {
 // isAskEntry says whether an entry of an environment asks.
 func isAskEntry(entry string) bool {
 	name, _, _ := strings.Cut(entry, "=")
-	return ask.Variable(name)
+	return request.IsVariable(name)
 }

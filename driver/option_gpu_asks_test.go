@@ -14,7 +14,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/driver/naming"
-	"github.com/tranche-gpu/tranche/runtime/ask"
+	"github.com/tranche-gpu/tranche/runtime/request"
 )
 
 func TestRefuseAsks(t *testing.T) {
@@ -23,16 +23,16 @@ func TestRefuseAsks(t *testing.T) {
 		want []string // none: nothing is refused
 	}{
 		"nothing":               {env: map[string]string{"PATH": "/bin", "TRANCHE_GPU_HOST_MEMORY": "1GiB"}},
-		"taken back":            {env: map[string]string{ask.MemoryEnv: "", ask.GPUEnv: "", ask.ComputeEnv: ""}},
-		"an amount":             {map[string]string{ask.MemoryEnv: "8GiB"}, []string{`TRANCHE_GPU_MEMORY = "8GiB"`}},
-		"a GPU":                 {map[string]string{ask.GPUEnv: "index:0"}, []string{`TRANCHE_GPU = "index:0"`, "constraint"}},
-		"compute":               {map[string]string{ask.ComputeEnv: "50%"}, []string{`TRANCHE_GPU_COMPUTE = "50%"`}},
+		"taken back":            {env: map[string]string{request.MemoryEnv: "", request.GPUEnv: "", request.ComputeEnv: ""}},
+		"an amount":             {map[string]string{request.MemoryEnv: "8GiB"}, []string{`TRANCHE_GPU_MEMORY = "8GiB"`}},
+		"a GPU":                 {map[string]string{request.GPUEnv: "index:0"}, []string{`TRANCHE_GPU = "index:0"`, "constraint"}},
+		"compute":               {map[string]string{request.ComputeEnv: "50%"}, []string{`TRANCHE_GPU_COMPUTE = "50%"`}},
 		"a device of CDI's":     {map[string]string{"TRANCHE_CDI_SLICE_8GiB": "8GiB"}, []string{"TRANCHE_CDI_SLICE_8GiB"}},
-		"nonsense":              {map[string]string{ask.MemoryEnv: "lots"}, []string{`"lots"`}},
-		"control characters":    {map[string]string{ask.MemoryEnv: "8\x1b[2J\n"}, []string{`"8\x1b[2J\n"`}},
-		"a megabyte":            {map[string]string{ask.MemoryEnv: strings.Repeat("8", 1<<20)}, []string{`88"…`}},
-		"an amount and a GPU":   {map[string]string{ask.MemoryEnv: "1GiB", ask.GPUEnv: "1"}, []string{`TRANCHE_GPU = "1" and TRANCHE_GPU_MEMORY`}},
-		"one empty, one is not": {map[string]string{ask.MemoryEnv: "", ask.GPUEnv: "1"}, []string{`sets TRANCHE_GPU = "1",`}},
+		"nonsense":              {map[string]string{request.MemoryEnv: "lots"}, []string{`"lots"`}},
+		"control characters":    {map[string]string{request.MemoryEnv: "8\x1b[2J\n"}, []string{`"8\x1b[2J\n"`}},
+		"a megabyte":            {map[string]string{request.MemoryEnv: strings.Repeat("8", 1<<20)}, []string{`88"…`}},
+		"an amount and a GPU":   {map[string]string{request.MemoryEnv: "1GiB", request.GPUEnv: "1"}, []string{`TRANCHE_GPU = "1" and TRANCHE_GPU_MEMORY`}},
+		"one empty, one is not": {map[string]string{request.MemoryEnv: "", request.GPUEnv: "1"}, []string{`sets TRANCHE_GPU = "1",`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := refuseAsks(&drivers.TaskConfig{Env: tc.env})
@@ -74,7 +74,7 @@ func TestCheckAsks(t *testing.T) {
 func (d *testDriver) askingImage() string {
 	d.t.Helper()
 	return d.node.push(d.t, "asking:1", func(c *v1.Config) {
-		c.Env = append(c.Env, ask.MemoryEnv+"=8GiB", ask.GPUEnv+"=0", "TRANCHE_CDI_SLICE_8GiB=8GiB", ask.ComputeEnv+"=",
+		c.Env = append(c.Env, request.MemoryEnv+"=8GiB", request.GPUEnv+"=0", "TRANCHE_CDI_SLICE_8GiB=8GiB", request.ComputeEnv+"=",
 			"GREETING=hello")
 	})
 }
@@ -91,7 +91,7 @@ func (d *testDriver) asksNothing(cfg *drivers.TaskConfig, env string) {
 	must.Eq(d.t, spec.Process.Env, bundled.Process.Env)
 	for _, entry := range append(strings.Split(env, "\n"), bundled.Process.Env...) {
 		name, _, _ := strings.Cut(entry, "=")
-		must.False(d.t, ask.Variable(name), must.Sprint(entry))
+		must.False(d.t, request.IsVariable(name), must.Sprint(entry))
 	}
 	must.SliceContains(d.t, bundled.Process.Env, noVisibleDevices)
 }
@@ -117,13 +117,13 @@ func TestGPU_AsksInARealContainer(t *testing.T) {
 	image := d.askingImage()
 	const heard = "The image asks for GPU memory by its own TRANCHE_CDI_SLICE_8GiB and TRANCHE_GPU and TRANCHE_GPU_MEMORY"
 	cfg := d.task(showEnv, func(c *TaskConfig) { c.Image = image })
-	cfg.Env[ask.MemoryEnv] = "" // takes back what the image asks, and is no ask
+	cfg.Env[request.MemoryEnv] = "" // takes back what the image asks, and is no ask
 	d.start(cfg)
 	d.asksNothing(cfg, d.stdout(cfg, "end\n"))
 	eventually(t, "the event", func() bool { return d.events.said(heard) == 1 })
 
 	asking := d.failing(func(c *TaskConfig) { c.Image = image })
-	asking.Env[ask.MemoryEnv] = "4GiB"
+	asking.Env[request.MemoryEnv] = "4GiB"
 	_, _, err := d.StartTask(asking)
 	must.ErrorContains(t, err, `TRANCHE_GPU_MEMORY = "4GiB"`)
 	must.ErrorContains(t, err, `device "nvidia/slice"`)

@@ -7,7 +7,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/claim/memsize"
-	"github.com/tranche-gpu/tranche/runtime/ask"
+	"github.com/tranche-gpu/tranche/runtime/request"
 )
 
 // asks is how a container comes by its claims: by claim tokens in its environment, which somebody has reserved for it,
@@ -15,13 +15,13 @@ import (
 type asks struct {
 	env map[string]string
 	// local is what the container asks for itself, where that is not nil.
-	local *ask.Ask
+	local *request.Request
 }
 
 // asksOf reads how a container comes by claims, and refuses one that may not ask.
 func asksOf(cfg Config, file *specFile) (*asks, error) {
 	env := file.environment()
-	local, asked, err := ask.Of(env, file.spec.Annotations)
+	local, asked, err := request.Parse(env, file.spec.Annotations)
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +30,7 @@ func asksOf(cfg Config, file *specFile) (*asks, error) {
 	case asked && tokens:
 		return nil, fmt.Errorf("the container has claims that Nomad reserved for it (%s…) and asks for %s besides; "+
 			"a container gets its GPUs in one way: remove one of the two, or set %s to nothing if the image brings it",
-			claim.EnvPrefix, ask.MemoryEnv, ask.MemoryEnv)
+			claim.EnvPrefix, request.MemoryEnv, request.MemoryEnv)
 	case tokens:
 		return &asks{env: env}, nil
 	case asked:
@@ -57,7 +57,7 @@ func (a *asks) claims(ctx context.Context, cfg Config, ledger *claim.Ledger) (
 	if err != nil {
 		return nil, nothing, err
 	}
-	made, err := ask.Claim(ctx, ledger, ask.Node{GPUs: gpus, Layout: shared, SliceBytes: cfg.SliceBytes}, *a.local)
+	made, err := request.Reserve(ctx, ledger, request.Node{GPUs: gpus, Layout: shared, SliceBytes: cfg.SliceBytes}, *a.local)
 	if err != nil {
 		return nil, nothing, err
 	}
@@ -77,12 +77,12 @@ func (c *Config) setAskingDefaults() {
 	if c.SliceBytes == 0 {
 		c.SliceBytes = DefaultSliceBytes
 	}
-	setDefault((*string)(&c.LocalClaims), string(ask.On))
+	setDefault((*string)(&c.LocalClaims), string(request.On))
 }
 
 // readAsking reads the settings that are about containers that ask by themselves.
 func (c *Config) readAsking(file configFile) (err error) {
-	if c.LocalClaims, err = ask.ParsePolicy(file.LocalClaims); err != nil {
+	if c.LocalClaims, err = request.ParsePolicy(file.LocalClaims); err != nil {
 		return fmt.Errorf("local_claims: %w", err)
 	}
 	if file.SliceMemory == "" {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"github.com/tranche-gpu/tranche/runtime/ask"
+	"github.com/tranche-gpu/tranche/runtime/request"
 )
 
 func TestLoadConfig(t *testing.T) {
@@ -41,7 +41,7 @@ driver_capabilities = "compute,utility"
 		WithoutClaim:          "deny",
 		GPUHostMemoryMaxBytes: 4 << 30,
 		SliceBytes:            512 << 20,
-		LocalClaims:           ask.Off,
+		LocalClaims:           request.Off,
 		DriverCapabilities:    "compute,utility",
 	}, cfg)
 }
@@ -57,7 +57,7 @@ func TestLoadConfig_Defaults(t *testing.T) {
 	must.Eq(t, []string{"/etc/cdi", "/var/run/cdi"}, cfg.CDISpecDirs)
 	must.Zero(t, cfg.GPUHostMemoryMaxBytes)
 	must.Eq(t, 1<<30, cfg.SliceBytes)
-	must.Eq(t, ask.On, cfg.LocalClaims)
+	must.Eq(t, request.On, cfg.LocalClaims)
 }
 
 func TestLoadConfig_Errors(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/runtime/ask"
+	"github.com/tranche-gpu/tranche/runtime/request"
 )
 
 // environment takes the claim tokens out of the container's environment, where any of its processes could read and
@@ -26,7 +26,7 @@ func (environment) Modify(spec *specs.Spec) error {
 func answered(process *specs.Process) {
 	process.Env = slices.DeleteFunc(slices.Clone(process.Env), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
-		return strings.HasPrefix(name, claim.EnvPrefix) || name == claim.VisibleDevices || ask.Variable(name)
+		return strings.HasPrefix(name, claim.EnvPrefix) || name == claim.VisibleDevices || request.IsVariable(name)
 	})
 	process.Env = append(process.Env, claim.VisibleDevices+"="+claim.NoDevices)
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/runtime/ask"
 	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/runtime/request"
 )
 
 // Where things are on a node unless its configuration says otherwise.
@@ -75,7 +75,7 @@ type Config struct {
 	// SliceBytes is the memory of one slice, as the device plugin has it.
 	SliceBytes uint64
 	// LocalClaims is who may ask for a fraction of a GPU without a scheduler.
-	LocalClaims ask.Policy
+	LocalClaims request.Policy
 	// RefreshNodeInfo asks NVML for the node's GPUs; nil has the command at CLIPath do so.
 	RefreshNodeInfo nodeinfo.Refresher
 	// Logger receives what an operator may want to know; nil logs nothing.

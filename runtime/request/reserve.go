@@ -1,4 +1,4 @@
-package ask
+package request
 
 import (
 	"cmp"
@@ -15,16 +15,16 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
 )
 
-// Node is where a container asks.
+// Node is the node on which a container makes its request.
 type Node struct {
 	GPUs []nodeinfo.GPU
-	// Layout is how the device plugin shares the GPUs; one that it does not name is in slices.
+	// Layout is how the device plugin shares the GPUs; those without an entry are shared in slices.
 	Layout map[string]layout.GPU
-	// SliceBytes is the memory of one slice where the layout does not say.
+	// SliceBytes is the memory of one slice of GPUs whose entry has none.
 	SliceBytes uint64
 }
 
-// sharing is how a GPU is shared. An instance is shared as the GPU that it is cut out of.
+// sharing returns how a GPU is shared. A MIG instance is shared as its physical GPU.
 func (n Node) sharing(g nodeinfo.GPU) layout.GPU {
 	said := n.Layout[cmp.Or(g.MIGParent, g.UUID)]
 	return layout.GPU{
@@ -33,21 +33,21 @@ func (n Node) sharing(g nodeinfo.GPU) layout.GPU {
 	}
 }
 
-// Claim makes the claim that a container asks for, on whichever GPU it fits best. The container takes as many slices as
-// hold what it asks for; its limit is what it asks for. The claim has to be bound within claim.BindWithin, and while the
-// calling process lives, which becomes the next OCI runtime by exec.
-func Claim(ctx context.Context, ledger *claim.Ledger, node Node, ask Ask) (*claim.Claim, error) {
+// Reserve makes the claim that a container requests, on the GPU that it fits best. It takes as many slices as the requested
+// memory needs; the limit is the requested memory. The claim has to be bound within claim.BindWithin and before the calling
+// process, which becomes the next OCI runtime by exec, ends.
+func Reserve(ctx context.Context, ledger *claim.Ledger, node Node, r Request) (*claim.Claim, error) {
 	starter, err := proc.Self()
 	if err != nil {
 		return nil, err
 	}
-	candidates, err := ask.candidates(node)
+	candidates, err := r.candidates(node)
 	if err == nil {
 		var made *claim.Claim
 		made, err = ledger.ReserveFit(ctx, claim.FitRequest{
 			Candidates: candidates,
 			SliceBytes: node.SliceBytes,
-			LimitBytes: ask.MemoryBytes,
+			LimitBytes: r.MemoryBytes,
 			Owner:      claim.OwnerExternal,
 			Starter:    &starter,
 		})
@@ -55,18 +55,18 @@ func Claim(ctx context.Context, ledger *claim.Ledger, node Node, ask Ask) (*clai
 			return made, nil
 		}
 	}
-	return nil, fmt.Errorf("the container asks for %s of %s: %w", memsize.Format(ask.MemoryBytes), ask.GPU, err)
+	return nil, fmt.Errorf("the container requests %s of %s: %w", memsize.Format(r.MemoryBytes), r.GPU, err)
 }
 
-// candidates are the GPUs that the container may get a part of.
-func (a Ask) candidates(node Node) ([]claim.Candidate, error) {
-	sliced, err := a.sliced(node)
+// candidates returns the GPUs that the claim may be on.
+func (r Request) candidates(node Node) ([]claim.Candidate, error) {
+	sliced, err := r.sliced(node)
 	if err != nil {
 		return nil, err
 	}
 	var all []claim.Candidate
 	for _, g := range sliced {
-		if size := node.sharing(g).SliceBytes; a.MemoryBytes >= g.ContextBytes {
+		if size := node.sharing(g).SliceBytes; r.MemoryBytes >= g.ContextBytes {
 			all = append(all, claim.Candidate{
 				GPU:    claim.GPU{UUID: g.UUID, Index: g.Index, Name: g.Name, ContextBytes: g.ContextBytes},
 				Slices: int(g.UsableBytes / size), SliceBytes: size,
@@ -75,15 +75,15 @@ func (a Ask) candidates(node Node) ([]claim.Candidate, error) {
 	}
 	if len(all) == 0 {
 		least := slices.MinFunc(sliced, func(x, y nodeinfo.GPU) int { return cmp.Compare(x.ContextBytes, y.ContextBytes) })
-		return nil, fmt.Errorf("a CUDA context takes %s of it before the first allocation; ask for more than that",
+		return nil, fmt.Errorf("a CUDA context takes %s of it before the first allocation; request more",
 			memsize.Format(least.ContextBytes))
 	}
 	return all, nil
 }
 
-// sliced are the GPUs asked for that are cut into slices.
-func (a Ask) sliced(node Node) ([]nodeinfo.GPU, error) {
-	matching := slices.DeleteFunc(usable(node.GPUs), func(g nodeinfo.GPU) bool { return !a.GPU.Matches(g) })
+// sliced returns the selected GPUs that are shared in slices.
+func (r Request) sliced(node Node) ([]nodeinfo.GPU, error) {
+	matching := slices.DeleteFunc(usable(node.GPUs), func(g nodeinfo.GPU) bool { return !r.GPU.Matches(g) })
 	switch {
 	case len(node.GPUs) == 0:
 		return nil, errors.New("this node has no GPU that answers; nvidia-smi -L lists those that there are")
@@ -94,9 +94,8 @@ func (a Ask) sliced(node Node) ([]nodeinfo.GPU, error) {
 	modes := node.describeModes(matching)
 	sliced := slices.DeleteFunc(matching, func(g nodeinfo.GPU) bool { return node.sharing(g).Mode != claim.ModeSlice })
 	if len(sliced) == 0 {
-		return nil, fmt.Errorf("no such GPU is cut into slices here, which is all that a container can ask for by itself: %s; "+
-			"for another mode have Nomad start the container, or have the operator change the mode in the device plugin's "+
-			"options", modes)
+		return nil, fmt.Errorf("no such GPU is shared in slices, the only mode that containers outside Nomad can request: %s; start the "+
+			"container by Nomad, or change the mode in the device plugin's options", modes)
 	}
 	return sliced, nil
 }
@@ -109,7 +108,7 @@ func (n Node) describeModes(gpus []nodeinfo.GPU) string {
 	return strings.Join(all, ", ")
 }
 
-// usable leaves out the GPUs that MIG has split: only their instances can be used then.
+// usable returns the GPUs without those that are split into MIG instances, of which only the instances can be used.
 func usable(inventory []nodeinfo.GPU) []nodeinfo.GPU {
 	return slices.DeleteFunc(slices.Clone(inventory), func(g nodeinfo.GPU) bool {
 		return slices.ContainsFunc(inventory, func(other nodeinfo.GPU) bool { return other.MIGParent == g.UUID })

@@ -1,4 +1,4 @@
-package ask
+package request
 
 import (
 	"maps"
@@ -10,31 +10,30 @@ import (
 	"github.com/tranche-gpu/tranche/claim/memsize"
 )
 
-// The kind of the CDI devices by which containers ask, such as tranche.dev/slice=8GiB, and the file that CDI wants their
-// specification in.
+// The kind of the CDI devices by which containers request a fraction, such as tranche.dev/slice=8GiB, and the file name of
+// their specification.
 const (
 	CDIVendor   = "tranche.dev"
 	CDIClass    = "slice"
 	CDISpecFile = CDIVendor + "-" + CDIClass + ".json"
 )
 
-// cdiPrefix begins the variable that such a device puts into a container's environment. The amount is part of the name:
-// CDI overwrites a variable that is there already, and a container that asks for two devices, or in another way besides,
-// has to be told so.
+// cdiPrefix begins the variable that such a device sets in a container's environment. The amount is part of the name: CDI
+// overwrites variables that exist, and a container with two devices, or with another request, is to get an error.
 const cdiPrefix = "TRANCHE_CDI_SLICE_"
 
-// cdiWishes are the amounts of the CDI devices that a container was given.
-func cdiWishes(env map[string]string) []wish {
-	var all []wish
+// cdiOptions returns the amounts of the CDI devices in a container's environment.
+func cdiOptions(env map[string]string) []option {
+	var all []option
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		if strings.HasPrefix(name, cdiPrefix) && env[name] != "" {
-			all = append(all, wish{"CDI device " + CDIVendor + "/" + CDIClass, env[name]})
+			all = append(all, option{"CDI device " + CDIVendor + "/" + CDIClass, env[name]})
 		}
 	}
 	return all
 }
 
-// CDISpec describes a CDI device for each number of slices up to most.
+// CDISpec returns a specification with a CDI device for each number of slices up to most.
 func CDISpec(sliceBytes uint64, most int) (*cdispecs.Spec, error) {
 	spec := &cdispecs.Spec{Kind: CDIVendor + "/" + CDIClass}
 	for count := 1; count <= most; count++ {

@@ -1,4 +1,4 @@
-package ask
+package request
 
 import (
 	"strings"
@@ -9,11 +9,11 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/selector"
 )
 
-func TestOf(t *testing.T) {
+func TestParse(t *testing.T) {
 	const gib = 1 << 30
 	for name, tc := range map[string]struct {
 		env, annotations map[string]string
-		want             Ask
+		want             Request
 		none             bool
 	}{
 		"nothing":            {none: true},
@@ -23,30 +23,30 @@ func TestOf(t *testing.T) {
 			env:         map[string]string{MemoryEnv: "", GPUEnv: "", ComputeEnv: "", "TRANCHE_CDI_SLICE_8GiB": ""},
 			annotations: map[string]string{MemoryAnnotation: "", GPUAnnotation: "", ComputeAnnotation: ""}, none: true,
 		},
-		"the environment":   {env: map[string]string{MemoryEnv: "8GiB"}, want: Ask{MemoryBytes: 8 * gib}},
-		"an annotation":     {annotations: map[string]string{MemoryAnnotation: "8 GiB"}, want: Ask{MemoryBytes: 8 * gib}},
-		"a CDI device":      {env: map[string]string{"TRANCHE_CDI_SLICE_8GiB": "8GiB"}, want: Ask{MemoryBytes: 8 * gib}},
-		"less than a slice": {env: map[string]string{MemoryEnv: "512MiB"}, want: Ask{MemoryBytes: gib / 2}},
+		"the environment":   {env: map[string]string{MemoryEnv: "8GiB"}, want: Request{MemoryBytes: 8 * gib}},
+		"an annotation":     {annotations: map[string]string{MemoryAnnotation: "8 GiB"}, want: Request{MemoryBytes: 8 * gib}},
+		"a CDI device":      {env: map[string]string{"TRANCHE_CDI_SLICE_8GiB": "8GiB"}, want: Request{MemoryBytes: 8 * gib}},
+		"less than a slice": {env: map[string]string{MemoryEnv: "512MiB"}, want: Request{MemoryBytes: gib / 2}},
 		"all of them, alike": {
 			env:         map[string]string{MemoryEnv: "8GiB", "TRANCHE_CDI_SLICE_8GiB": "8GiB", GPUEnv: "3"},
 			annotations: map[string]string{MemoryAnnotation: "8192MiB", GPUAnnotation: "index:3"},
-			want:        Ask{MemoryBytes: 8 * gib, GPU: gpuOf(t, "3")},
+			want:        Request{MemoryBytes: 8 * gib, GPU: gpuOf(t, "3")},
 		},
 		"memory here, GPU there": {
 			env: map[string]string{MemoryEnv: "1GiB"}, annotations: map[string]string{GPUAnnotation: "GPU-1"},
-			want: Ask{MemoryBytes: gib, GPU: gpuOf(t, "GPU-1")},
+			want: Request{MemoryBytes: gib, GPU: gpuOf(t, "GPU-1")},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, asked, err := Of(tc.env, tc.annotations)
+			got, requested, err := Parse(tc.env, tc.annotations)
 			must.NoError(t, err)
-			must.Eq(t, !tc.none, asked)
+			must.Eq(t, !tc.none, requested)
 			must.Eq(t, tc.want, got)
 		})
 	}
 }
 
-func TestOf_Refuses(t *testing.T) {
+func TestParse_Refuses(t *testing.T) {
 	long := strings.Repeat("8", 1<<20)
 	for name, tc := range map[string]struct {
 		env, annotations map[string]string
@@ -94,8 +94,8 @@ func TestOf_Refuses(t *testing.T) {
 		"control characters":       {env: map[string]string{MemoryEnv: "8GiB\x1b[2J\n"}, want: []string{`\x1b[2J\n`}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, asked, err := Of(tc.env, tc.annotations)
-			must.False(t, asked)
+			_, requested, err := Parse(tc.env, tc.annotations)
+			must.False(t, requested)
 			must.Error(t, err)
 			for _, want := range tc.want {
 				must.StrContains(t, err.Error(), want)
@@ -117,44 +117,44 @@ func TestPolicy(t *testing.T) {
 	}
 	must.ErrorContains(t, Off.Allow(plain), `local_claims = "on"`)
 	must.ErrorContains(t, On.Allow(nomads), `device "nvidia/slice"`)
-	must.ErrorContains(t, On.Allow(nomads), "asks by TRANCHE_GPU_MEMORY;")
+	must.ErrorContains(t, On.Allow(nomads), "by TRANCHE_GPU_MEMORY;")
 	// A job can empty a variable of Nomad's, and remove some of them.
 	must.Error(t, On.Allow(map[string]string{"NOMAD_ALLOC_ID": ""}))
-	must.ErrorContains(t, On.Allow(map[string]string{"NOMAD_TASK_DIR": "/local"}), "asks by annotations;")
+	must.ErrorContains(t, On.Allow(map[string]string{"NOMAD_TASK_DIR": "/local"}), "by annotations;")
 	_, err := ParsePolicy("maybe")
 	must.ErrorContains(t, err, `"maybe" is none of "on", "always" and "off"`)
 }
 
-func TestVariable(t *testing.T) {
+func TestIsVariable(t *testing.T) {
 	for _, name := range []string{MemoryEnv, GPUEnv, ComputeEnv, "TRANCHE_CDI_SLICE_8GiB"} {
-		must.True(t, Variable(name), must.Sprint(name))
+		must.True(t, IsVariable(name), must.Sprint(name))
 	}
 	for _, name := range []string{"TRANCHE_GPU_HOST_MEMORY", "TRANCHE_GPUS", "PATH", ""} {
-		must.False(t, Variable(name), must.Sprint(name))
+		must.False(t, IsVariable(name), must.Sprint(name))
 	}
 }
 
-func FuzzOf(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	f.Add("8GiB", "0", "", "", "", "")
 	f.Add("8GiB", "", "", "8192MiB", "model:*", "8GiB")
 	f.Add("", "", "50%", "4GiB", "", "")
 	f.Add("\xff", "index:1", "", "", "uuid:GPU-1", "1TiB")
 	f.Add("99999999999999999999GiB", "", "", "", "", "")
 	f.Fuzz(func(t *testing.T, memory, gpu, compute, memoryAnnotation, gpuAnnotation, device string) {
-		ask, asked, err := Of(
+		request, requested, err := Parse(
 			map[string]string{MemoryEnv: memory, GPUEnv: gpu, ComputeEnv: compute, "TRANCHE_CDI_SLICE_x": device},
 			map[string]string{MemoryAnnotation: memoryAnnotation, GPUAnnotation: gpuAnnotation})
 		switch {
 		case err != nil:
-			must.False(t, asked)
+			must.False(t, requested)
 			must.Less(t, 2000, len(err.Error()))
-		case asked:
-			must.Positive(t, ask.MemoryBytes)
-			must.Zero(t, ask.MemoryBytes%(2<<20))
+		case requested:
+			must.Positive(t, request.MemoryBytes)
+			must.Zero(t, request.MemoryBytes%(2<<20))
 			must.Eq(t, "", compute)
-			must.Eq(t, gpu+gpuAnnotation == "", ask.GPU == selector.Selector{})
+			must.Eq(t, gpu+gpuAnnotation == "", request.GPU == selector.Selector{})
 		default:
-			must.Eq(t, "", memory+gpu+compute+memoryAnnotation+gpuAnnotation+device, must.Sprint("an ask went unheard"))
+			must.Eq(t, "", memory+gpu+compute+memoryAnnotation+gpuAnnotation+device, must.Sprint("a request was ignored"))
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package ask
+package request
 
 import (
 	"encoding/json"
@@ -39,16 +39,16 @@ func TestCDISpec(t *testing.T) {
 	}
 	must.Eq(t, []string{"512MiB", "1GiB", "1536MiB", "2GiB", "2560MiB"}, names)
 
-	got, asked, err := Of(inject(t, 512<<20, 5, nil, "tranche.dev/slice=1536MiB"), nil)
+	got, requested, err := Parse(inject(t, 512<<20, 5, nil, "tranche.dev/slice=1536MiB"), nil)
 	must.NoError(t, err)
-	must.True(t, asked)
-	must.Eq(t, Ask{MemoryBytes: 1536 << 20}, got)
+	must.True(t, requested)
+	must.Eq(t, Request{MemoryBytes: 1536 << 20}, got)
 }
 
-// CDI overwrites a variable that is there: what else was asked for must be seen all the same.
+// CDI overwrites a variable that is there: what else was requested for must be seen all the same.
 func TestCDISpec_Disagreement(t *testing.T) {
-	_, _, err := Of(inject(t, 1<<30, 140, []string{MemoryEnv + "=4GiB"}, "tranche.dev/slice=8GiB"), nil)
+	_, _, err := Parse(inject(t, 1<<30, 140, []string{MemoryEnv + "=4GiB"}, "tranche.dev/slice=8GiB"), nil)
 	must.ErrorContains(t, err, "two different things")
-	_, _, err = Of(inject(t, 1<<30, 140, nil, "tranche.dev/slice=8GiB", "tranche.dev/slice=4GiB"), nil)
+	_, _, err = Parse(inject(t, 1<<30, 140, nil, "tranche.dev/slice=8GiB", "tranche.dev/slice=4GiB"), nil)
 	must.ErrorContains(t, err, "two different things")
 }

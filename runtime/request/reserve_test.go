@@ -1,4 +1,4 @@
-package ask
+package request
 
 import (
 	"path/filepath"
@@ -41,26 +41,26 @@ func gpuOf(t *testing.T, text string) selector.Selector {
 	return s
 }
 
-func TestClaim(t *testing.T) {
+func TestReserve(t *testing.T) {
 	for name, tc := range map[string]struct {
-		ask    Ask
-		gpu    string
-		slices int
+		request Request
+		gpu     string
+		slices  int
 	}{
-		"the smallest that fits":     {Ask{MemoryBytes: 8 * gib}, "MIG-1", 8},
-		"more than an instance has":  {Ask{MemoryBytes: 20 * gib}, "GPU-b", 20},
-		"all of a GPU":               {Ask{MemoryBytes: 140 * gib}, "GPU-a", 140},
-		"one GPU":                    {Ask{MemoryBytes: 8 * gib, GPU: gpuOf(t, "0")}, "GPU-a", 8},
-		"one model":                  {Ask{MemoryBytes: 3 * gib / 2, GPU: gpuOf(t, "model:*L4")}, "GPU-b", 2},
-		"where a context still fits": {Ask{MemoryBytes: 300 << 20}, "GPU-b", 1},
+		"the smallest that fits":     {Request{MemoryBytes: 8 * gib}, "MIG-1", 8},
+		"more than an instance has":  {Request{MemoryBytes: 20 * gib}, "GPU-b", 20},
+		"all of a GPU":               {Request{MemoryBytes: 140 * gib}, "GPU-a", 140},
+		"one GPU":                    {Request{MemoryBytes: 8 * gib, GPU: gpuOf(t, "0")}, "GPU-a", 8},
+		"one model":                  {Request{MemoryBytes: 3 * gib / 2, GPU: gpuOf(t, "model:*L4")}, "GPU-b", 2},
+		"where a context still fits": {Request{MemoryBytes: 300 << 20}, "GPU-b", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			made, err := Claim(t.Context(), newLedger(t), Node{GPUs: inventory(), SliceBytes: gib}, tc.ask)
+			made, err := Reserve(t.Context(), newLedger(t), Node{GPUs: inventory(), SliceBytes: gib}, tc.request)
 			must.NoError(t, err)
 			must.Eq(t, tc.gpu, made.GPU.UUID)
 			must.Len(t, tc.slices, made.Slices)
 			must.Eq(t, claim.SliceName(tc.gpu, 0), made.Slices[0])
-			must.Eq(t, tc.ask.MemoryBytes, made.LimitBytes)
+			must.Eq(t, tc.request.MemoryBytes, made.LimitBytes)
 			must.Eq(t, claim.OwnerExternal, made.Owner)
 			must.Positive(t, made.GPU.ContextBytes)
 			must.True(t, strings.HasPrefix(made.GPU.Name, "NVIDIA"))
@@ -68,23 +68,23 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-func TestClaim_Refuses(t *testing.T) {
+func TestReserve_Refuses(t *testing.T) {
 	for name, tc := range map[string]struct {
 		inventory []nodeinfo.GPU
-		ask       Ask
+		request   Request
 		want      string
 	}{
-		"no GPUs":              {nil, Ask{MemoryBytes: gib}, "asks for 1GiB of any GPU: this node has no GPU"},
-		"no such GPU":          {inventory(), Ask{MemoryBytes: gib, GPU: gpuOf(t, "7")}, "of index:7: this node has no such GPU"},
-		"those that there are": {inventory(), Ask{MemoryBytes: gib, GPU: gpuOf(t, "7")}, "1 (NVIDIA L4, GPU-b"},
-		"a GPU that is split":  {inventory(), Ask{MemoryBytes: gib, GPU: gpuOf(t, "GPU-c")}, "split into MIG instances"},
-		"less than a context":  {inventory(), Ask{MemoryBytes: 100 << 20}, "a CUDA context takes 200MiB of it"},
-		"more than any has":    {inventory(), Ask{MemoryBytes: 141 * gib}, "at most 140GiB fits now"},
-		"more than it has":     {inventory(), Ask{MemoryBytes: 23 * gib, GPU: gpuOf(t, "1")}, "at most 22GiB fits now"},
+		"no GPUs":              {nil, Request{MemoryBytes: gib}, "requests 1GiB of any GPU: this node has no GPU"},
+		"no such GPU":          {inventory(), Request{MemoryBytes: gib, GPU: gpuOf(t, "7")}, "of index:7: this node has no such GPU"},
+		"those that there are": {inventory(), Request{MemoryBytes: gib, GPU: gpuOf(t, "7")}, "1 (NVIDIA L4, GPU-b"},
+		"a GPU that is split":  {inventory(), Request{MemoryBytes: gib, GPU: gpuOf(t, "GPU-c")}, "split into MIG instances"},
+		"less than a context":  {inventory(), Request{MemoryBytes: 100 << 20}, "a CUDA context takes 200MiB of it"},
+		"more than any has":    {inventory(), Request{MemoryBytes: 141 * gib}, "at most 140GiB fits now"},
+		"more than it has":     {inventory(), Request{MemoryBytes: 23 * gib, GPU: gpuOf(t, "1")}, "at most 22GiB fits now"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t)
-			_, err := Claim(t.Context(), l, Node{GPUs: tc.inventory, SliceBytes: gib}, tc.ask)
+			_, err := Reserve(t.Context(), l, Node{GPUs: tc.inventory, SliceBytes: gib}, tc.request)
 			must.ErrorContains(t, err, tc.want)
 			claims, _, err := l.List(t.Context())
 			must.NoError(t, err)
@@ -94,22 +94,22 @@ func TestClaim_Refuses(t *testing.T) {
 }
 
 // The device plugin shares some GPUs in another way than slices, or in slices of another size.
-func TestClaim_ByTheLayout(t *testing.T) {
+func TestReserve_ByTheLayout(t *testing.T) {
 	const exclusive, mig = claim.ModeExclusive, claim.ModeMIG
 	for name, tc := range map[string]struct {
-		layout map[string]layout.GPU
-		ask    Ask
-		gpu    string
-		slices int
+		layout  map[string]layout.GPU
+		request Request
+		gpu     string
+		slices  int
 	}{
-		"another mode":              {map[string]layout.GPU{"GPU-b": {Mode: exclusive}}, Ask{MemoryBytes: 20 * gib}, "GPU-a", 20},
-		"instances of another mode": {map[string]layout.GPU{"GPU-c": {Mode: mig}}, Ask{MemoryBytes: 8 * gib}, "GPU-b", 8},
-		"larger slices":             {map[string]layout.GPU{"GPU-b": {SliceBytes: 4 * gib}}, Ask{MemoryBytes: 20 * gib}, "GPU-b", 5},
-		"GPUs of no other node":     {map[string]layout.GPU{"GPU-x": {Mode: exclusive}}, Ask{MemoryBytes: 20 * gib}, "GPU-b", 20},
+		"another mode":              {map[string]layout.GPU{"GPU-b": {Mode: exclusive}}, Request{MemoryBytes: 20 * gib}, "GPU-a", 20},
+		"instances of another mode": {map[string]layout.GPU{"GPU-c": {Mode: mig}}, Request{MemoryBytes: 8 * gib}, "GPU-b", 8},
+		"larger slices":             {map[string]layout.GPU{"GPU-b": {SliceBytes: 4 * gib}}, Request{MemoryBytes: 20 * gib}, "GPU-b", 5},
+		"GPUs of no other node":     {map[string]layout.GPU{"GPU-x": {Mode: exclusive}}, Request{MemoryBytes: 20 * gib}, "GPU-b", 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := Node{GPUs: inventory(), Layout: tc.layout, SliceBytes: gib}
-			made, err := Claim(t.Context(), newLedger(t), node, tc.ask)
+			made, err := Reserve(t.Context(), newLedger(t), node, tc.request)
 			must.NoError(t, err)
 			must.Eq(t, tc.gpu, made.GPU.UUID)
 			must.Len(t, tc.slices, made.Slices)
@@ -118,8 +118,8 @@ func TestClaim_ByTheLayout(t *testing.T) {
 	node := Node{GPUs: inventory()[:2], SliceBytes: gib, Layout: map[string]layout.GPU{
 		"GPU-a": {Mode: exclusive}, "GPU-b": {Mode: claim.ModeMPS, SliceBytes: gib},
 	}}
-	_, err := Claim(t.Context(), newLedger(t), node, Ask{MemoryBytes: 8 * gib})
-	must.ErrorContains(t, err, "no such GPU is cut into slices here")
+	_, err := Reserve(t.Context(), newLedger(t), node, Request{MemoryBytes: 8 * gib})
+	must.ErrorContains(t, err, "no such GPU is shared in slices")
 	must.ErrorContains(t, err, "GPU 0 (NVIDIA H200, GPU-a) is in mode exclusive, GPU 1 (NVIDIA L4, GPU-b) is in mode mps")
 }
 
