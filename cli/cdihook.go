@@ -13,7 +13,7 @@ import (
 	nvcli "github.com/urfave/cli/v3"
 	"golang.org/x/sys/unix"
 
-	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/edit"
 	"github.com/tranche-gpu/tranche/runtime/nodeinfo/generate"
 )
 
@@ -32,7 +32,7 @@ func (a *app) cdiHookCommand() *cobra.Command {
 		Hidden:             true,
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 && args[0] == runtime.HookBatch {
+			if len(args) > 0 && args[0] == edit.HookBatch {
 				return cdiHooks(cmd.Context(), args[1:])
 			}
 			return cdiHook(cmd.Context(), args)

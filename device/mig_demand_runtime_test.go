@@ -18,6 +18,7 @@ import (
 	"github.com/tranche-gpu/tranche/device/share"
 	sharemig "github.com/tranche-gpu/tranche/device/share/mig"
 	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/edit"
 )
 
 // A container that starts with the reservation's environment gets the nodes of its own instance, and of no other; one that is
@@ -125,7 +126,7 @@ func editMain(text string) error {
 	modifier, err := runtime.Edits(context.Background(), runtime.Config{
 		DriverRoot: order.DriverRoot, CLIPath: order.CLIPath, StateDir: order.StateDir, RunDir: order.RunDir,
 		HookPath: filepath.Join(order.Build, "bin/tranche-hook"), ShadowDir: filepath.Join(order.Build, "lib"),
-	}, []runtime.Grant{{Claim: order.Claim}})
+	}, []edit.Claim{{Claim: order.Claim}})
 	if err != nil {
 		return err
 	}

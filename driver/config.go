@@ -12,6 +12,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/memsize"
 	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/edit"
 )
 
 // Defaults of the plugin's configuration.
@@ -227,7 +228,7 @@ func (c *Config) validate() error {
 	if _, err := c.gpuHostMemoryMaxBytes(); err != nil {
 		return err
 	}
-	if err := runtime.CheckDriverCapabilities(c.DriverCapabilities); err != nil {
+	if err := edit.CheckDriverCapabilities(c.DriverCapabilities); err != nil {
 		return fmt.Errorf("plugin option %w", err)
 	}
 	if err := c.checkProcess(); err != nil {

@@ -30,7 +30,7 @@ func TestConfig_Validate(t *testing.T) {
 		{"a timeout that is none", func(c *Config) { c.ImagePullTimeout = "-1s" }, "image_pull_timeout"},
 		{"an interval that is none", func(c *Config) { c.StatsInterval = "often" }, "stats_interval"},
 		{"host memory that would be rounded", func(c *Config) { c.GPUHostMemoryMax = "4GB" }, "gpu_host_memory_max: 4GB"},
-		{"a capability that is unknown", func(c *Config) { c.DriverCapabilities = "compute,games" }, "plugin option driver_capabilities: the GPU driver has no"},
+		{"a capability that is unknown", func(c *Config) { c.DriverCapabilities = "compute,games" }, "plugin option driver_capabilities: unknown driver capability"},
 		{"a relative driver root", func(c *Config) { c.DriverRoot = "root" }, "driver_root"},
 		{"a relative hook", func(c *Config) { c.HookPath = "tranche-hook" }, "hook_path"},
 	}

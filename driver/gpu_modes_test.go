@@ -11,7 +11,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/mpsdir"
 )
 
 // gpuModes is a driver on a node with a GPU, and its ledger.
@@ -74,11 +74,11 @@ func TestGPU_MPS(t *testing.T) {
 	early := m.failing()
 	m.reserved(early, claim.ModeMPS, share, "void")
 	_, _, err := m.StartTask(early)
-	must.ErrorContains(t, err, "the MPS control daemon of GPU "+testGPU+" is not there")
+	must.ErrorContains(t, err, "the MPS control daemon of GPU "+testGPU+" does not run")
 	must.True(t, nstructs.IsRecoverable(err))
 	m.nothingLeft(early)
 
-	dir := runtime.MPSDir(m.config.RunDir, testGPU)
+	dir := mpsdir.Of(m.config.RunDir, testGPU)
 	must.NoError(t, os.MkdirAll(filepath.Join(dir, "shm"), 0o777))
 	must.NoError(t, os.Chmod(filepath.Join(dir, "shm"), 0o777))
 	must.NoError(t, os.MkdirAll(filepath.Join(dir, "client"), 0o755))

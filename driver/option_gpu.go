@@ -17,6 +17,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/edit"
 	"github.com/tranche-gpu/tranche/runtime/nodeinfo/generate"
 )
 
@@ -29,7 +30,7 @@ const noVisibleDevices = claim.VisibleDevices + "=" + claim.NoDevices
 // grant is a task's fractions of GPUs. The zero value is no GPU at all.
 type grant struct {
 	claims []*claim.Claim
-	edits  runtime.Modifier
+	edits  edit.Modifier
 	// hostMemoryBytes is what may be allocated beyond the limit of runtime.HostMemoryClaim.
 	hostMemoryBytes uint64
 }

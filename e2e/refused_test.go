@@ -47,7 +47,7 @@ func refusals(engine string) map[string]refusal {
 		"GPUs-without-a-claim": {
 			env: []string{"NVIDIA_VISIBLE_DEVICES=all"},
 			want: []string{
-				"the container asks for GPUs by NVIDIA_VISIBLE_DEVICES=", "TRANCHE_GPU_MEMORY=8GiB", "NVIDIA_VISIBLE_DEVICES=void",
+				"the container requests GPUs by NVIDIA_VISIBLE_DEVICES=", "TRANCHE_GPU_MEMORY=8GiB", "NVIDIA_VISIBLE_DEVICES=void",
 			},
 		},
 		"more-than-there-is": {env: []string{"TRANCHE_GPU_MEMORY=900GiB"}, want: []string{"asks for 900GiB"}},
@@ -60,7 +60,7 @@ func refusals(engine string) map[string]refusal {
 		all["gpus-flag"] = refusal{flags: []string{"--gpus", "0"}, want: []string{"the hook \"nvidia-container-cli\""}}
 	}
 	if slices.Contains(moreWays[engine], cdiDevice) {
-		all["NVIDIAs-CDI-device"] = refusal{devices: []string{"nvidia.com/gpu=0"}, want: []string{"/dev/nvidia0", "holds no claim"}}
+		all["NVIDIAs-CDI-device"] = refusal{devices: []string{"nvidia.com/gpu=0"}, want: []string{"/dev/nvidia0", "has no claim"}}
 	}
 	return all
 }
@@ -88,7 +88,7 @@ func (e *engines) testRefused(t *testing.T, engine node.Engine) {
 // testRefusedTask does the same with tasks of Nomad, which may not ask by themselves either.
 func (e *engines) testRefusedTask(t *testing.T, driver string) {
 	for name, want := range map[string]string{
-		"NVIDIA_VISIBLE_DEVICES = \"all\"": "the container asks for GPUs by NVIDIA_VISIBLE_DEVICES=",
+		"NVIDIA_VISIBLE_DEVICES = \"all\"": "the container requests GPUs by NVIDIA_VISIBLE_DEVICES=",
 		"TRANCHE_GPU_MEMORY = \"1GiB\"":    "jobspec",
 	} {
 		variable, _, _ := strings.Cut(name, " ")

@@ -1,148 +1,126 @@
 package runtime
 
 import (
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
-	"reflect"
-	"strings"
+	"slices"
 
-	"github.com/pelletier/go-toml/v2"
-
-	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/runtime/edit"
+	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/runtime/request"
 )
 
-// ConfigEnv names the environment variable, of tranche-runtime itself, that says where its configuration file is.
-const ConfigEnv = "TRANCHE_CONFIG"
+// Where things are on a node unless its configuration says otherwise.
+const (
+	DefaultDriverRoot = "/"
+	DefaultShadowDir  = "/usr/lib/tranche"
+	DefaultHookPath   = "/usr/bin/tranche-hook"
+	DefaultCLIPath    = "/usr/bin/tranche"
+	DefaultStateDir   = "/var/lib/tranche"
+	DefaultRunDir     = "/run/tranche"
+)
 
-// DefaultConfigFile is read where ConfigEnv is not set. It may be missing.
-const DefaultConfigFile = "/etc/tranche/config.toml"
+// The memory of one slice unless the configuration says otherwise, and the least that it may be. Both are equal to the device
+// plugin's.
+const (
+	DefaultSliceBytes = 1 << 30
+	minSliceBytes     = 64 << 20
+)
 
-// configFile is the configuration file of tranche-runtime, key by key.
-type configFile struct {
-	DriverRoot  string   `toml:"driver_root"`
-	ShadowDir   string   `toml:"shadow_dir"`
-	HookPath    string   `toml:"hook_path"`
-	CLIPath     string   `toml:"cli_path"`
-	StateDir    string   `toml:"state_dir"`
-	RunDir      string   `toml:"run_dir"`
-	CDISpecDirs []string `toml:"cdi_spec_dirs"`
-	Runtime     string   `toml:"runtime"`
-	Runtimes    []string `toml:"runtimes"`
+// The policies for a container that requests GPUs without a claim: without_claim in the configuration.
+const (
+	// WithoutClaimDeny refuses it.
+	WithoutClaimDeny = "deny"
+	// WithoutClaimVoid starts it without a GPU.
+	WithoutClaimVoid = "void"
+	// WithoutClaimPass leaves it alone: other tools, such as NVIDIA's runtime, may give it whole GPUs.
+	WithoutClaimPass = "pass"
+)
 
-	WithoutClaim     string `toml:"without_claim"`
-	GPUHostMemoryMax string `toml:"gpu_host_memory_max"`
+// defaultRuntimes are looked for, in this order, if the configuration names none.
+var defaultRuntimes = []string{"runc", "crun"}
 
-	SliceMemory        string `toml:"slice_memory"`
-	LocalClaims        string `toml:"local_claims"`
-	DriverCapabilities string `toml:"driver_capabilities"`
+// Config is the configuration of the edits and of tranche-runtime. Empty fields mean the defaults.
+type Config struct {
+	// DriverRoot is the directory tree that holds the GPU driver's libraries and device nodes.
+	DriverRoot string
+	// ShadowDir holds the shadow libraries, libcuda.so.1 and libnvidia-ml.so.1.
+	ShadowDir string
+	// HookPath is the tranche-hook binary.
+	HookPath string
+	// CLIPath is the tranche binary, which queries NVML for statically linked programs and runs NVIDIA's CDI hooks.
+	CLIPath string
+	// StateDir and RunDir are the ledger's.
+	StateDir string
+	RunDir   string
+	// CDISpecDirs are searched for specs of the kind nvidia.com/gpu, later ones first. Empty means etc/cdi and
+	// var/run/cdi under the driver root.
+	CDISpecDirs []string
+	// Runtime is the OCI runtime that tranche-runtime becomes: a path, or a name to look up in PATH. Empty means the first
+	// of Runtimes that is installed; empty Runtimes are runc and crun.
+	Runtime  string
+	Runtimes []string
+	// WithoutClaim is the policy for containers that request GPUs without a claim: WithoutClaimDeny or another.
+	WithoutClaim string
+	// DriverCapabilities are those that containers may request, as in NVIDIA_DRIVER_CAPABILITIES. Empty means all.
+	DriverCapabilities string
+	// GPUHostMemoryMaxBytes is the most host memory that a container may request beyond its limit: see GPUHostMemory.
+	GPUHostMemoryMaxBytes uint64
+	// SliceBytes is the memory of one slice, equal to the device plugin's.
+	SliceBytes uint64
+	// LocalClaims decides which containers may request a fraction of a GPU without a scheduler.
+	LocalClaims request.Policy
+	// RefreshNodeInfo queries NVML for the node's GPUs; nil means the command at CLIPath.
+	RefreshNodeInfo nodeinfo.Refresher
+	// Logger receives messages for the operator; nil logs nothing.
+	Logger edit.Logger
 }
 
-// LoadConfig reads the configuration file of tranche-runtime. An empty path means the default file.
-func LoadConfig(path string) (Config, error) {
-	named := path != ""
-	if !named {
-		path = DefaultConfigFile
-	}
-	content, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) && !named {
-		return Config{}.WithDefaults(), nil
-	}
-	if err != nil {
-		return Config{}, fmt.Errorf("read the configuration of tranche-runtime: %w; correct %s or create the file",
-			err, ConfigEnv)
-	}
-	defer content.Close()
-
-	var file configFile
-	if err := toml.NewDecoder(content).DisallowUnknownFields().Decode(&file); err != nil {
-		return Config{}, fmt.Errorf("read the configuration of tranche-runtime, %s: %w", path, explainTOML(err))
-	}
-	cfg := Config{
-		DriverRoot:  file.DriverRoot,
-		ShadowDir:   file.ShadowDir,
-		HookPath:    file.HookPath,
-		CLIPath:     file.CLIPath,
-		StateDir:    file.StateDir,
-		RunDir:      file.RunDir,
-		CDISpecDirs: file.CDISpecDirs,
-		Runtime:     file.Runtime,
-		Runtimes:    file.Runtimes,
-
-		WithoutClaim:       file.WithoutClaim,
-		DriverCapabilities: file.DriverCapabilities,
-	}.WithDefaults()
-	err = cfg.validate()
-	if err == nil && file.GPUHostMemoryMax != "" {
-		if cfg.GPUHostMemoryMaxBytes, err = memsize.Parse(file.GPUHostMemoryMax); err != nil {
-			err = fmt.Errorf("gpu_host_memory_max: %w", err)
+// WithDefaults returns the configuration with every empty field filled in.
+func (c Config) WithDefaults() Config {
+	setDefault(&c.DriverRoot, DefaultDriverRoot)
+	setDefault(&c.ShadowDir, DefaultShadowDir)
+	setDefault(&c.HookPath, DefaultHookPath)
+	setDefault(&c.CLIPath, DefaultCLIPath)
+	setDefault(&c.StateDir, DefaultStateDir)
+	setDefault(&c.RunDir, DefaultRunDir)
+	setDefault(&c.DriverCapabilities, edit.AllCapabilities)
+	if len(c.CDISpecDirs) == 0 {
+		c.CDISpecDirs = []string{
+			filepath.Join(c.DriverRoot, "etc/cdi"),
+			filepath.Join(c.DriverRoot, "var/run/cdi"),
 		}
 	}
-	if err == nil {
-		err = cfg.readAsking(file)
+	setDefault(&c.WithoutClaim, WithoutClaimDeny)
+	if len(c.Runtimes) == 0 {
+		c.Runtimes = slices.Clone(defaultRuntimes)
 	}
-	if err != nil {
-		return Config{}, fmt.Errorf("read the configuration of tranche-runtime, %s: %w", path, err)
+	if c.SliceBytes == 0 {
+		c.SliceBytes = DefaultSliceBytes
 	}
-	return cfg, nil
+	setDefault((*string)(&c.LocalClaims), string(request.On))
+	if c.Logger == nil {
+		c.Logger = silent{}
+	}
+	return c
 }
 
-// explainTOML says which key or which line is wrong.
-func explainTOML(err error) error {
-	var unknown *toml.StrictMissingError
-	if errors.As(err, &unknown) {
-		var keys []string
-		for _, missing := range unknown.Errors {
-			keys = append(keys, strings.Join(missing.Key(), "."))
-		}
-		return fmt.Errorf("there is no setting called %s; there are %s", strings.Join(keys, " or "),
-			strings.Join(settings(), ", "))
+// NextRuntimes returns the OCI runtimes that tranche-runtime may become, in the order of preference.
+func (c Config) NextRuntimes() []string {
+	if c.Runtime != "" {
+		return []string{c.Runtime}
 	}
-	var syntax *toml.DecodeError
-	if errors.As(err, &syntax) {
-		line, column := syntax.Position()
-		return fmt.Errorf("line %d, column %d: %w", line, column, err)
-	}
-	return err
+	return c.Runtimes
 }
 
-// settings are the names of what a configuration file may hold.
-func settings() []string {
-	var names []string
-	for _, field := range reflect.VisibleFields(reflect.TypeFor[configFile]()) {
-		names = append(names, field.Tag.Get("toml"))
+func setDefault(field *string, value string) {
+	if *field == "" {
+		*field = value
 	}
-	return names
 }
 
-// validate refuses unknown words, and relative paths: they would be taken from wherever the caller happens to be, and
-// hooks run elsewhere.
-func (c Config) validate() error {
-	switch c.WithoutClaim {
-	case WithoutClaimDeny, WithoutClaimVoid, WithoutClaimPass:
-	default:
-		return fmt.Errorf("without_claim = %q: it may be %q, %q or %q",
-			c.WithoutClaim, WithoutClaimDeny, WithoutClaimVoid, WithoutClaimPass)
-	}
-	paths := map[string]string{
-		"driver_root": c.DriverRoot,
-		"shadow_dir":  c.ShadowDir,
-		"hook_path":   c.HookPath,
-		"cli_path":    c.CLIPath,
-		"state_dir":   c.StateDir,
-		"run_dir":     c.RunDir,
-	}
-	for _, dir := range c.CDISpecDirs {
-		if !filepath.IsAbs(dir) {
-			return fmt.Errorf("cdi_spec_dirs: %q is not an absolute path", dir)
-		}
-	}
-	for _, setting := range []string{"driver_root", "shadow_dir", "hook_path", "cli_path", "state_dir", "run_dir"} {
-		if !filepath.IsAbs(paths[setting]) {
-			return fmt.Errorf("%s: %q is not an absolute path", setting, paths[setting])
-		}
-	}
-	return CheckDriverCapabilities(c.DriverCapabilities)
-}
+// silent is the Logger of a configuration without one. It spares tranche-runtime the start of a logging library.
+type silent struct{}
+
+func (silent) Debug(string, ...any) {}
+func (silent) Info(string, ...any)  {}
+func (silent) Warn(string, ...any)  {}

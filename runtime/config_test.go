@@ -7,11 +7,12 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/runtime/request"
+	"github.com/tranche-gpu/tranche/runtime/runtimetest"
 )
 
 func TestLoadConfig(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.toml")
-	WriteFile(t, path, `
+	runtimetest.WriteFile(t, path, `
 driver_root = "/run/nvidia/driver"
 shadow_dir = "/opt/tranche/lib"
 hook_path = "/opt/tranche/bin/tranche-hook"
@@ -48,11 +49,11 @@ driver_capabilities = "compute,utility"
 
 func TestLoadConfig_Defaults(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.toml")
-	WriteFile(t, path, "")
+	runtimetest.WriteFile(t, path, "")
 	cfg, err := LoadConfig(path)
 	must.NoError(t, err)
 	must.Eq(t, "/", cfg.DriverRoot)
-	must.Eq(t, []string{"runc", "crun"}, cfg.runtimes())
+	must.Eq(t, []string{"runc", "crun"}, cfg.NextRuntimes())
 	must.Eq(t, "/var/lib/tranche", cfg.StateDir)
 	must.Eq(t, []string{"/etc/cdi", "/var/run/cdi"}, cfg.CDISpecDirs)
 	must.Zero(t, cfg.GPUHostMemoryMaxBytes)
@@ -69,15 +70,15 @@ func TestLoadConfig_Errors(t *testing.T) {
 		{"relative path", "shadow_dir = \"lib\"", "shadow_dir: \"lib\" is not an absolute path"},
 		{"rounded memory", "gpu_host_memory_max = \"4GB\"", "gpu_host_memory_max: 4GB is not a whole number of MiB"},
 		{"a slice of nothing", "slice_memory = \"0\"", "slice_memory: 0 is not a multiple of 2MiB"},
-		{"tiny slices", "slice_memory = \"32MiB\"", "slice_memory: 32MiB is too little, it must be 64MiB or more"},
+		{"tiny slices", "slice_memory = \"32MiB\"", "slice_memory must be at least 64MiB, got \"32MiB\""},
 		{"another policy", "local_claims = \"yes\"", "local_claims: \"yes\" is none of"},
-		{"unknown capability", "driver_capabilities = \"compute,games\"", "driver_capabilities: the GPU driver has no capability \"games\""},
+		{"unknown capability", "driver_capabilities = \"compute,games\"", "driver_capabilities: unknown driver capability \"games\""},
 		{"relative CDI directory", "cdi_spec_dirs = [\"cdi\"]", "cdi_spec_dirs: \"cdi\" is not an absolute path"},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "config.toml")
-			WriteFile(t, path, tc.content)
+			runtimetest.WriteFile(t, path, tc.content)
 			_, err := LoadConfig(path)
 			must.ErrorContains(t, err, tc.want)
 			must.ErrorContains(t, err, path)
@@ -88,4 +89,21 @@ func TestLoadConfig_Errors(t *testing.T) {
 		must.ErrorContains(t, err, "/nonexistent/config.toml")
 		must.ErrorContains(t, err, "TRANCHE_CONFIG")
 	})
+}
+
+func TestLoadConfig_WithoutClaim(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.toml")
+	for content, want := range map[string]string{
+		"": "deny", "without_claim = 'deny'": "deny", "without_claim = 'void'": "void", "without_claim = 'pass'": "pass",
+	} {
+		runtimetest.WriteFile(t, path, content)
+		cfg, err := LoadConfig(path)
+		must.NoError(t, err)
+		must.Eq(t, want, cfg.WithoutClaim)
+	}
+	runtimetest.WriteFile(t, path, "without_claim = 'allow'")
+	_, err := LoadConfig(path)
+	for _, want := range []string{path, `without_claim = "allow"`, `"deny"`, `"void"`, `"pass"`} {
+		must.ErrorContains(t, err, want)
+	}
 }

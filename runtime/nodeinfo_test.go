@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/runtime/runtimetest"
 )
 
 // The command that asks NVML is root's, and a container's start waits for it. Whatever it does, that ends.
@@ -29,13 +32,15 @@ func TestRefreshByCommand_Ends(t *testing.T) {
 		"that has a group of its own":       {"setsid sleep 1000 & echo $! >PID; wait", late, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg := NodeConfig(t)
+			cfg := nodeConfig(t)
 			pid := filepath.Join(t.TempDir(), "pid")
 			cfg.CLIPath = filepath.Join(t.TempDir(), "tranche")
-			WriteFile(t, cfg.CLIPath, "#!/bin/sh\n"+strings.ReplaceAll(tc.script, "PID", pid)+"\n")
+			runtimetest.WriteFile(t, cfg.CLIPath, "#!/bin/sh\n"+strings.ReplaceAll(tc.script, "PID", pid)+"\n")
 			t.Cleanup(func() { _ = syscall.Kill(pidIn(t, pid), syscall.SIGKILL) })
 			ended := make(chan error, 1)
-			go func() { ended <- cfg.refreshByCommand(t.Context(), cfg.nodePlace()) }()
+			go func() {
+				ended <- cfg.refreshByCommand(t.Context(), nodeinfo.Place{DriverRoot: cfg.DriverRoot, RunDir: cfg.RunDir, CLIPath: cfg.CLIPath})
+			}()
 			select {
 			case err := <-ended:
 				must.ErrorContains(t, err, tc.want)

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
-	"slices"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -12,78 +12,41 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/runtime/shadow"
+	"github.com/tranche-gpu/tranche/runtime/edit"
+	"github.com/tranche-gpu/tranche/runtime/runtimetest"
 )
 
-func TestEdits(t *testing.T) {
-	cfg := NodeConfig(t)
-	edits, err := Edits(t.Context(), cfg, []Grant{grantOf("aaaaaaaa", GPU0, 0)})
-	must.NoError(t, err)
-	spec := containerSpec()
-	spec.Process.Env = append(spec.Process.Env, "TRANCHE_CLAIM_aaaaaaaa=secret", "NVIDIA_VISIBLE_DEVICES=all")
-	must.NoError(t, edits.Modify(spec))
-
-	// CDI sorts what it finds; ours comes after all of it, even where that lies deeper.
-	all := destinations(spec)
-	must.Eq(t, []string{
-		LibDir + "/.tranche/driver-libcuda.so", LibDir + "/libcuda.so.570.124.06",
-		LibDir + "/.tranche/driver-libnvidia-ml.so", LibDir + "/libnvidia-ml.so.570.124.06",
-		"/.tranche", "/.tranche/claims/aaaaaaaa", "/.tranche/claims/aaaaaaaa/usage",
-		shadow.CopiesDir,
-	}, all[len(all)-8:])
-	must.True(t, slices.Index(all, "/data/deep/down/below") < len(all)-8)
-	must.Eq(t, []string{"/dev/nvidiactl", "/dev/nvidia0"}, devicePaths(spec))
-	must.Len(t, 1, spec.Hooks.Prestart) //nolint:staticcheck // see bindingHooks
-	must.Eq(t, []string{"PATH=/bin", "LD_PRELOAD=/job/own.so", "NVIDIA_VISIBLE_DEVICES=void"}, spec.Process.Env)
+// nodeConfig is the configuration of a node in a temporary directory.
+func nodeConfig(t *testing.T) Config {
+	t.Helper()
+	l := runtimetest.NewLayout(t)
+	return Config{
+		DriverRoot: l.DriverRoot, ShadowDir: l.ShadowDir, HookPath: l.HookPath, StateDir: l.StateDir, RunDir: l.RunDir,
+	}.WithDefaults()
 }
 
-func TestEdits_NoGrants(t *testing.T) {
+func TestEdits_NoClaims(t *testing.T) {
 	edits, err := Edits(t.Context(), Config{DriverRoot: "/nonexistent"}, nil)
 	must.NoError(t, err)
-	spec := containerSpec()
+	spec := runtimetest.ContainerSpec()
 	must.NoError(t, edits.Modify(spec))
-	must.Eq(t, containerSpec(), spec)
+	must.Eq(t, runtimetest.ContainerSpec(), spec)
 }
 
-func TestEdits_Errors(t *testing.T) {
-	grants := []Grant{grantOf("aaaaaaaa", GPU0, 0)}
-	t.Run("relative path in the configuration", func(t *testing.T) {
-		cfg := NodeConfig(t)
-		cfg.ShadowDir = "build/lib"
-		_, err := Edits(t.Context(), cfg, grants)
-		must.ErrorContains(t, err, "shadow_dir")
-		must.ErrorContains(t, err, "build/lib")
-	})
-	t.Run("hook missing", func(t *testing.T) {
-		cfg := NodeConfig(t)
-		must.NoError(t, os.Remove(cfg.HookPath))
-		_, err := Edits(t.Context(), cfg, grants)
-		must.ErrorContains(t, err, cfg.HookPath)
-		must.ErrorContains(t, err, "hook_path")
-	})
-	t.Run("hook not executable", func(t *testing.T) {
-		cfg := NodeConfig(t)
-		must.NoError(t, os.Chmod(cfg.HookPath, 0o644))
-		_, err := Edits(t.Context(), cfg, grants)
-		must.ErrorContains(t, err, "not executable")
-	})
-	for name, spec := range map[string]*specs.Spec{
-		"no spec": nil, "no process": {Linux: &specs.Linux{}}, "not Linux": {Process: &specs.Process{}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			edits, err := Edits(t.Context(), NodeConfig(t), grants)
-			must.NoError(t, err)
-			must.Error(t, edits.Modify(spec))
-		})
-	}
+func TestEdits_RelativePath(t *testing.T) {
+	cfg := nodeConfig(t)
+	cfg.ShadowDir = "build/lib"
+	_, err := Edits(t.Context(), cfg, []edit.Claim{{Claim: &claim.Claim{ID: "aaaaaaaa"}}})
+	must.ErrorContains(t, err, "shadow_dir")
+	must.ErrorContains(t, err, "build/lib")
 }
 
 func TestPrepare(t *testing.T) {
-	cfg := NodeConfig(t)
+	cfg := nodeConfig(t)
 	ledger, err := claim.Open(claim.Options{StateDir: cfg.StateDir, RunDir: cfg.RunDir})
 	must.NoError(t, err)
 	reserved, token, err := ledger.Reserve(t.Context(), claim.Request{
-		GPU: claim.GPU{UUID: GPU0}, Slices: []string{GPU0 + "/slice-000"}, LimitBytes: 1 << 30, Owner: claim.OwnerNomad,
+		GPU: claim.GPU{UUID: runtimetest.GPU0}, Slices: []string{runtimetest.GPU0 + "/slice-000"}, LimitBytes: 1 << 30, Owner: claim.OwnerNomad,
 	})
 	must.NoError(t, err)
 	lookUp := func() []*claim.Claim {
@@ -94,14 +57,14 @@ func TestPrepare(t *testing.T) {
 
 	edits, err := Prepare(t.Context(), ledger, cfg, "first", lookUp(), 0)
 	must.NoError(t, err)
-	spec := containerSpec()
+	spec := runtimetest.ContainerSpec()
 	must.NoError(t, edits.Modify(spec))
-	region := mountAt(t, spec, "/.tranche/claims/"+reserved.ID)
+	region := runtimetest.MountAt(t, spec, "/.tranche/claims/"+reserved.ID)
 	for _, file := range []string{"limit", "usage"} {
 		_, err := os.Stat(region.Source + "/" + file)
 		must.NoError(t, err)
 	}
-	must.Eq(t, region.Source+"/usage", mountAt(t, spec, region.Destination+"/usage").Source)
+	must.Eq(t, region.Source+"/usage", runtimetest.MountAt(t, spec, region.Destination+"/usage").Source)
 
 	process := exec.Command("sleep", "1000")
 	must.NoError(t, process.Start())
@@ -119,4 +82,95 @@ func TestPrepare(t *testing.T) {
 	_ = process.Wait()
 	_, err = Prepare(t.Context(), ledger, cfg, "second", lookUp(), 0)
 	must.NoError(t, err)
+}
+
+// holdings is a node with a ledger.
+type holdings struct {
+	t      *testing.T
+	cfg    Config
+	ledger *claim.Ledger
+}
+
+func newHoldings(t *testing.T) *holdings {
+	t.Helper()
+	cfg := nodeConfig(t)
+	ledger, err := claim.Open(claim.Options{StateDir: cfg.StateDir, RunDir: cfg.RunDir})
+	must.NoError(t, err)
+	return &holdings{t, cfg, ledger}
+}
+
+func (h *holdings) reserve(uuid string, mode claim.Mode) *claim.Claim {
+	h.t.Helper()
+	req := claim.Request{GPU: claim.GPU{UUID: uuid}, Slices: []string{uuid}, LimitBytes: 1 << 30, Owner: claim.OwnerNomad, Mode: mode}
+	if mode == claim.ModeMPS {
+		req.MPS = &claim.MPS{Percentage: 30}
+	}
+	made, _, err := h.ledger.Reserve(h.t.Context(), req)
+	must.NoError(h.t, err)
+	return made
+}
+
+func (h *holdings) prepare(hostMemoryBytes uint64, claims ...*claim.Claim) (*specs.Spec, error) {
+	h.t.Helper()
+	edits, err := Prepare(h.t.Context(), h.ledger, h.cfg, "c1", claims, hostMemoryBytes)
+	if err != nil {
+		return nil, err
+	}
+	spec := runtimetest.ContainerSpec()
+	return spec, edits.Modify(spec)
+}
+
+func (h *holdings) regions() []string {
+	entries, _ := os.ReadDir(filepath.Join(h.cfg.RunDir, "claims"))
+	var names []string
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	return names
+}
+
+func TestPrepare_UnlimitedHasNoRegion(t *testing.T) {
+	h := newHoldings(t)
+	whole := h.reserve(runtimetest.GPU0, claim.ModeExclusive)
+	_, err := h.prepare(0, whole)
+	must.NoError(t, err)
+	must.SliceEmpty(t, h.regions())
+	_, err = h.prepare(1<<20, whole)
+	must.ErrorContains(t, err, "have no limit")
+
+	// With one that has a limit, both have; memory on the host is of the one with the limit.
+	limited := h.reserve(runtimetest.GPU1, claim.ModeSlice)
+	_, err = h.prepare(1<<20, whole, limited)
+	must.NoError(t, err)
+	must.SliceContainsAll(t, h.regions(), []string{whole.ID, limited.ID})
+	for id, want := range map[string]uint64{whole.ID: 0, limited.ID: 1 << 20} {
+		u, err := h.ledger.Usage(t.Context(), id)
+		must.NoError(t, err)
+		must.Eq(t, want > 0, u.Spill != nil)
+	}
+}
+
+func TestPrepare_UnlimitedIsForOneContainer(t *testing.T) {
+	h := newHoldings(t)
+	whole := h.reserve(runtimetest.GPU0, claim.ModeExclusive)
+	process := exec.Command("sleep", "1000")
+	must.NoError(t, process.Start())
+	t.Cleanup(func() { _ = process.Process.Kill(); _ = process.Wait() })
+	must.NoError(t, h.ledger.Bind(t.Context(), whole.ID, claim.Container{ID: "first", InitPID: process.Process.Pid}))
+	claims, _, err := h.ledger.List(t.Context())
+	must.NoError(t, err)
+	_, err = h.prepare(0, claims...)
+	var bound *claim.BoundError
+	must.True(t, errors.As(err, &bound), must.Sprintf("%v", err))
+}
+
+func TestPrepare_InstanceThatIsNotMade(t *testing.T) {
+	h := newHoldings(t)
+	made, _, err := h.ledger.Reserve(t.Context(), claim.Request{
+		Slices: []string{"s"}, LimitBytes: 1 << 30, Mode: claim.ModeMIG, Unlimited: true, Owner: claim.OwnerNomad,
+		MIG: &claim.MIG{GPUUUID: runtimetest.GPU0, Profile: "1g.18gb", Size: 1},
+	})
+	must.NoError(t, err)
+	_, err = h.prepare(0, made)
+	must.ErrorContains(t, err, "is not created yet")
 }

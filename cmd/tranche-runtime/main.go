@@ -11,12 +11,12 @@ import (
 	"os"
 
 	"github.com/tranche-gpu/tranche/internal/version"
-	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/wrapper"
 )
 
 func main() {
-	if runtime.PrintVersion(os.Args, version.Version, os.Stdout) {
+	if wrapper.PrintVersion(os.Args, version.Version, os.Stdout) {
 		return
 	}
-	os.Exit(runtime.Main(os.Args, os.Environ(), os.Stderr))
+	os.Exit(wrapper.Main(os.Args, os.Environ(), os.Stderr))
 }

@@ -41,3 +41,12 @@ func of(text string) string {
 	}
 	return line.String()
 }
+
+// Excerpt quotes the first 60 bytes of an untrusted text.
+func Excerpt(text string) string {
+	const most = 60
+	if len(text) > most {
+		text = text[:most] + "…"
+	}
+	return fmt.Sprintf("%q", text)
+}

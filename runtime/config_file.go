@@ -1,0 +1,166 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/runtime/edit"
+	"github.com/tranche-gpu/tranche/runtime/request"
+)
+
+// ConfigEnv names the environment variable, of tranche-runtime itself, with the path of its configuration file.
+const ConfigEnv = "TRANCHE_CONFIG"
+
+// DefaultConfigFile is read if ConfigEnv is not set. It may be missing.
+const DefaultConfigFile = "/etc/tranche/config.toml"
+
+// configFile is the configuration file of tranche-runtime, key by key.
+type configFile struct {
+	DriverRoot  string   `toml:"driver_root"`
+	ShadowDir   string   `toml:"shadow_dir"`
+	HookPath    string   `toml:"hook_path"`
+	CLIPath     string   `toml:"cli_path"`
+	StateDir    string   `toml:"state_dir"`
+	RunDir      string   `toml:"run_dir"`
+	CDISpecDirs []string `toml:"cdi_spec_dirs"`
+	Runtime     string   `toml:"runtime"`
+	Runtimes    []string `toml:"runtimes"`
+
+	WithoutClaim     string `toml:"without_claim"`
+	GPUHostMemoryMax string `toml:"gpu_host_memory_max"`
+
+	SliceMemory        string `toml:"slice_memory"`
+	LocalClaims        string `toml:"local_claims"`
+	DriverCapabilities string `toml:"driver_capabilities"`
+}
+
+// LoadConfig reads the configuration file of tranche-runtime. An empty path means the default file.
+func LoadConfig(path string) (Config, error) {
+	named := path != ""
+	if !named {
+		path = DefaultConfigFile
+	}
+	content, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) && !named {
+		return Config{}.WithDefaults(), nil
+	}
+	if err != nil {
+		return Config{}, fmt.Errorf("read the configuration of tranche-runtime: %w; correct %s or create the file",
+			err, ConfigEnv)
+	}
+	defer content.Close()
+
+	var file configFile
+	if err := toml.NewDecoder(content).DisallowUnknownFields().Decode(&file); err != nil {
+		return Config{}, fmt.Errorf("read the configuration of tranche-runtime, %s: %w", path, explainTOML(err))
+	}
+	cfg := Config{
+		DriverRoot:  file.DriverRoot,
+		ShadowDir:   file.ShadowDir,
+		HookPath:    file.HookPath,
+		CLIPath:     file.CLIPath,
+		StateDir:    file.StateDir,
+		RunDir:      file.RunDir,
+		CDISpecDirs: file.CDISpecDirs,
+		Runtime:     file.Runtime,
+		Runtimes:    file.Runtimes,
+
+		WithoutClaim:       file.WithoutClaim,
+		DriverCapabilities: file.DriverCapabilities,
+	}.WithDefaults()
+	err = cfg.validate()
+	if err == nil && file.GPUHostMemoryMax != "" {
+		if cfg.GPUHostMemoryMaxBytes, err = memsize.Parse(file.GPUHostMemoryMax); err != nil {
+			err = fmt.Errorf("gpu_host_memory_max: %w", err)
+		}
+	}
+	if err == nil {
+		err = cfg.readRequestSettings(file)
+	}
+	if err != nil {
+		return Config{}, fmt.Errorf("read the configuration of tranche-runtime, %s: %w", path, err)
+	}
+	return cfg, nil
+}
+
+// explainTOML names the wrong key or line.
+func explainTOML(err error) error {
+	var unknown *toml.StrictMissingError
+	if errors.As(err, &unknown) {
+		var keys []string
+		for _, missing := range unknown.Errors {
+			keys = append(keys, strings.Join(missing.Key(), "."))
+		}
+		return fmt.Errorf("there is no setting called %s; there are %s", strings.Join(keys, " or "),
+			strings.Join(settings(), ", "))
+	}
+	var syntax *toml.DecodeError
+	if errors.As(err, &syntax) {
+		line, column := syntax.Position()
+		return fmt.Errorf("line %d, column %d: %w", line, column, err)
+	}
+	return err
+}
+
+// settings returns the names of all settings.
+func settings() []string {
+	var names []string
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[configFile]()) {
+		names = append(names, field.Tag.Get("toml"))
+	}
+	return names
+}
+
+// validate refuses unknown values, and relative paths, which would depend on the working directory.
+func (c Config) validate() error {
+	switch c.WithoutClaim {
+	case WithoutClaimDeny, WithoutClaimVoid, WithoutClaimPass:
+	default:
+		return fmt.Errorf("without_claim = %q: it may be %q, %q or %q",
+			c.WithoutClaim, WithoutClaimDeny, WithoutClaimVoid, WithoutClaimPass)
+	}
+	paths := map[string]string{
+		"driver_root": c.DriverRoot,
+		"shadow_dir":  c.ShadowDir,
+		"hook_path":   c.HookPath,
+		"cli_path":    c.CLIPath,
+		"state_dir":   c.StateDir,
+		"run_dir":     c.RunDir,
+	}
+	for _, dir := range c.CDISpecDirs {
+		if !filepath.IsAbs(dir) {
+			return fmt.Errorf("cdi_spec_dirs: %q is not an absolute path", dir)
+		}
+	}
+	for _, setting := range []string{"driver_root", "shadow_dir", "hook_path", "cli_path", "state_dir", "run_dir"} {
+		if !filepath.IsAbs(paths[setting]) {
+			return fmt.Errorf("%s: %q is not an absolute path", setting, paths[setting])
+		}
+	}
+	return edit.CheckDriverCapabilities(c.DriverCapabilities)
+}
+
+// readRequestSettings reads the settings for containers that request a fraction of a GPU without a scheduler.
+func (c *Config) readRequestSettings(file configFile) (err error) {
+	if c.LocalClaims, err = request.ParsePolicy(file.LocalClaims); err != nil {
+		return fmt.Errorf("local_claims: %w", err)
+	}
+	if file.SliceMemory == "" {
+		return nil
+	}
+	if c.SliceBytes, err = memsize.ParseGPU(file.SliceMemory); err != nil {
+		return fmt.Errorf("slice_memory: %w", err)
+	}
+	if c.SliceBytes < minSliceBytes {
+		return fmt.Errorf("slice_memory must be at least %s, got %q", memsize.Format(minSliceBytes), file.SliceMemory)
+	}
+	return nil
+}

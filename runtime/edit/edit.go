@@ -1,0 +1,109 @@
+// Package edit is the edits to an OCI spec that give a container the GPUs of its claims. It reads the node's files, and
+// neither the configuration nor the ledger.
+package edit
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
+)
+
+// Modifier is one change to an OCI spec.
+type Modifier interface {
+	Modify(*specs.Spec) error
+}
+
+// Modifiers applies several changes, in order, and stops at the first that fails.
+type Modifiers []Modifier
+
+// Modify applies every change in order.
+func (m Modifiers) Modify(spec *specs.Spec) error {
+	for _, modifier := range m {
+		if err := modifier.Modify(spec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Node is where the edits find what they need on this node; see runtime.Config for the fields. None is empty.
+type Node struct {
+	DriverRoot         string
+	ShadowDir          string
+	HookPath           string
+	CLIPath            string
+	StateDir           string
+	RunDir             string
+	CDISpecDirs        []string
+	DriverCapabilities string
+	// RefreshNodeInfo queries NVML for the node's GPUs.
+	RefreshNodeInfo nodeinfo.Refresher
+	Logger          Logger
+}
+
+// Logger receives messages for the operator, with names and values in turns. An hclog.Logger is one.
+type Logger interface {
+	claim.Logger
+	Debug(message string, namesAndValues ...any)
+}
+
+// Claim is one claim of a container, and the directory of its region on the host, which is empty if the container has no
+// limit.
+type Claim struct {
+	*claim.Claim
+	RegionDir string
+}
+
+// anyLimited reports whether a container with these claims has a limit. If it has one on any GPU, the shadow is in front of
+// the driver for all of them and has to know each: the limit of the others is all of their memory.
+func anyLimited(claims []Claim) bool {
+	return slices.ContainsFunc(claims, func(c Claim) bool { return c.Limited() })
+}
+
+// New returns all changes to the OCI spec of a container with these claims.
+//
+// The order matters: CDI adds the driver's files, the shadow libraries are mounted over them, and what must not be hidden by
+// other mounts comes after both. If no claim has a limit, the container gets the driver without a shadow.
+func New(ctx context.Context, node Node, claims []Claim) (Modifier, error) {
+	if err := checkHook(node.HookPath); err != nil {
+		return nil, err
+	}
+	devices, err := newDevices(ctx, node, claims)
+	if err != nil {
+		return nil, err
+	}
+	mps, err := newMPSClient(node, claims)
+	if err != nil {
+		return nil, err
+	}
+	binding := BindingHooks{Path: node.HookPath, StateDir: node.StateDir, RunDir: node.RunDir, Claims: claims}
+	edits := Modifiers{LinuxContainer{}, devices, ForeignHooks{}}
+	if !anyLimited(claims) {
+		return append(edits, binding, otherGPUsCheck{binding: binding}, Environment{}), nil
+	}
+	return append(edits,
+		mps, // before the shadow: an image may have a link where these mounts go, so that they would hide the shadow
+		shadowLibraries{dir: node.ShadowDir},
+		RegionMounts{Claims: claims},
+		binding,
+		driverCopies{binding: binding, shadowDir: node.ShadowDir},
+		Environment{},
+	), nil
+}
+
+// LinuxContainer refuses specs without the parts that the other edits change.
+type LinuxContainer struct{}
+
+// Modify returns an error for such specs.
+func (LinuxContainer) Modify(spec *specs.Spec) error {
+	if spec == nil || spec.Process == nil || spec.Linux == nil {
+		return errors.New("edit the OCI spec: it has no process or no linux section; " +
+			"claims can only be given to Linux containers that run a process")
+	}
+	return nil
+}

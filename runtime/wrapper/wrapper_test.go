@@ -1,0 +1,236 @@
+package wrapper_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/runtimetest"
+)
+
+// recorder makes a runtime that records the bytes of its command line and of its environment.
+func recorder(t *testing.T) (path string, record func() (cmdline, environ string)) {
+	t.Helper()
+	dir := t.TempDir()
+	path = filepath.Join(dir, "next-runtime")
+	runtimetest.WriteFile(t, path, "#!/bin/sh\ncat /proc/$$/cmdline >"+dir+"/cmdline\ncat /proc/$$/environ >"+dir+"/environ\n"+
+		"echo out; echo err >&2; exit 7\n")
+	return path, func() (string, string) {
+		return readFile(t, filepath.Join(dir, "cmdline")), readFile(t, filepath.Join(dir, "environ"))
+	}
+}
+
+func zeroTerminated(all []string) string { return strings.Join(all, "\x00") + "\x00" }
+
+func TestMain_HandsOnEverything(t *testing.T) {
+	next, record := recorder(t)
+	n := newNode(t, next)
+	bundle := n.bundle("b", "true")
+	for _, args := range [][]string{
+		{},
+		{"--version"},
+		{"--root", "/run/x", "state", "c1"},
+		{"--log", n.path("log"), "--log-format=json", "--systemd-cgroup", "create", "--bundle", bundle, "c1"},
+		{"kill", "--all", "c1", "KILL"},
+		{"exec", "c1", "sh", "-c", "printf 'a b\n'", "", "\xff\xfe", "--", "--bundle"},
+		{"features"},
+	} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			cmd := n.runtime(args...)
+			cmd.Env = append(cmd.Env, "ODD=a\nb\xff", "ODD=twice", "EMPTY=")
+			var stdout, stderr strings.Builder
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			var exit *exec.ExitError
+			must.True(t, errors.As(cmd.Run(), &exit))
+			must.Eq(t, 7, exit.ExitCode())
+			must.Eq(t, "out\n", stdout.String())
+			must.Eq(t, "err\n", stderr.String())
+			cmdline, environ := record()
+			must.Eq(t, zeroTerminated(append([]string{"/bin/sh", next}, args...)), cmdline)
+			must.Eq(t, zeroTerminated(cmd.Environ()), environ)
+		})
+	}
+}
+
+func TestMain_WithoutClaimsNothingChanges(t *testing.T) {
+	next, _ := recorder(t)
+	n := newNode(t, next)
+	bundle := n.bundle("b", "true", "NVIDIA_VISIBLE_DEVICES=void", "TRANCHE=1")
+	config := filepath.Join(bundle, "config.json")
+	content := readFile(t, config)
+	before, err := os.Stat(config)
+	must.NoError(t, err)
+
+	_ = n.runtime("create", "--bundle", bundle, "c1").Run()
+	after, err := os.Stat(config)
+	must.NoError(t, err)
+	must.True(t, os.SameFile(before, after))
+	must.Eq(t, content, readFile(t, config))
+	_, err = os.Stat(n.cfg.StateDir)
+	must.ErrorIs(t, err, os.ErrNotExist, must.Sprint("the ledger was made without need"))
+}
+
+func TestMain_EditsTheSpec(t *testing.T) {
+	for _, where := range []string{"--bundle", "current directory"} {
+		t.Run(where, func(t *testing.T) {
+			next, record := recorder(t)
+			n := newNode(t, next)
+			first, firstEnv := n.reserve(runtimetest.GPU0, "slice-000")
+			second, secondEnv := n.reserve(runtimetest.GPU1, "slice-000")
+			bundle := n.bundle("b", "true", firstEnv, secondEnv, "A=1")
+
+			args := []string{"--root", "/r", "create", "--bundle", bundle, "c1"}
+			if where == "current directory" {
+				args = []string{"run", "c1"}
+			}
+			cmd := n.runtime(args...)
+			cmd.Dir = bundle
+			_ = cmd.Run()
+			cmdline, _ := record()
+			must.Eq(t, zeroTerminated(append([]string{"/bin/sh", next}, args...)), cmdline)
+
+			content := readFile(t, filepath.Join(bundle, "config.json"))
+			var spec specs.Spec
+			must.NoError(t, json.Unmarshal([]byte(content), &spec))
+			must.Eq(t, []string{"PATH=/bin", "HOME=/", "A=1", "NVIDIA_VISIBLE_DEVICES=void"}, spec.Process.Env)
+			must.Len(t, 3, spec.Linux.Devices)
+			for _, c := range []string{first.ID, second.ID} {
+				must.StrContains(t, content, "/.tranche/claims/"+c+"/usage")
+				must.SliceContains(t, spec.Hooks.Prestart[0].Args, c) //nolint:staticcheck // see bindingHooks
+			}
+			must.StrContains(t, content, `"future":{"kept":true}`)
+			for _, env := range []string{firstEnv, secondEnv} {
+				_, token, _ := strings.Cut(env, "=")
+				must.StrNotContains(t, content, token)
+			}
+		})
+	}
+}
+
+func TestMain_HostMemory(t *testing.T) {
+	next, _ := recorder(t)
+	n := newNode(t, next)
+	made, env := n.reserve(runtimetest.GPU0, "slice-000")
+	const asks = runtime.GPUHostMemoryEnv + "=4GiB"
+	hostMemory := func() uint64 {
+		header, err := region.ReadHeader(filepath.Join(n.cfg.RunDir, "claims", made.ID))
+		must.NoError(t, err)
+		return header.SpillBytes
+	}
+
+	stderr := n.fails(n.runtime("create", "--bundle", n.bundle("refused", "true", env, asks), "c1"))
+	must.StrContains(t, stderr, `environment variable TRANCHE_GPU_HOST_MEMORY = "4GiB"`)
+	must.StrContains(t, stderr, "gpu_host_memory_max")
+	must.Zero(t, hostMemory())
+
+	n.hostMemoryMax = "4GiB"
+	n.configure(next)
+	_ = n.runtime("create", "--bundle", n.bundle("allowed", "true", env, asks), "c2").Run()
+	must.Eq(t, 4<<30, hostMemory())
+
+	// The next container of the claim does not ask.
+	_ = n.runtime("create", "--bundle", n.bundle("plain", "true", env), "c3").Run()
+	must.Zero(t, hostMemory())
+
+	// One without claims is nobody's business.
+	next, record := recorder(t)
+	n.hostMemoryMax = ""
+	n.configure(next)
+	_ = n.runtime("create", "--bundle", n.bundle("none", "true", asks), "c4").Run()
+	_, environ := record()
+	must.NotEq(t, "", environ)
+}
+
+func TestMain_Errors(t *testing.T) {
+	token := strings.Repeat("5ec2e7", 6)[:32]
+	cases := []struct {
+		name    string
+		prepare func(t *testing.T, n *node) (bundle string)
+		want    []string
+	}{{
+		name: "a token that nobody gave out",
+		prepare: func(_ *testing.T, n *node) string {
+			return n.bundle("b", "true", "TRANCHE_CLAIM_"+idOf(token)+"="+token)
+		},
+		want: []string{"TRANCHE_CLAIM_" + idOf(token), "no claim in the ledger"},
+	}, {
+		name: "a token under another claim's name",
+		prepare: func(_ *testing.T, n *node) string {
+			return n.bundle("b", "true", "TRANCHE_CLAIM_00000000="+token)
+		},
+		want: []string{"TRANCHE_CLAIM_00000000"},
+	}, {
+		name: "no OCI spec in the bundle",
+		prepare: func(t *testing.T, n *node) string {
+			runtimetest.WriteFile(t, filepath.Join(n.path("no-spec"), "config.json"), "process: {}")
+			return n.path("no-spec")
+		},
+		want: []string{"no-spec/config.json", "no OCI spec"},
+	}, {
+		name: "a driver root without a driver",
+		prepare: func(t *testing.T, n *node) string {
+			must.NoError(t, os.RemoveAll(n.cfg.DriverRoot))
+			_, env := n.reserve(runtimetest.GPU0, "slice-000")
+			return n.bundle("b", "true", env)
+		},
+		want: []string{"libnvidia-ml.so.1", "driver_root"},
+	}, {
+		name: "no next runtime",
+		prepare: func(_ *testing.T, n *node) string {
+			n.configure("/nonexistent/runc")
+			return n.bundle("b", "true")
+		},
+		want: []string{"/nonexistent/runc", "runtime"},
+	}, {
+		name: "itself as the next runtime",
+		prepare: func(_ *testing.T, n *node) string {
+			n.configure(n.path("tranche-runtime"))
+			return n.bundle("b", "true")
+		},
+		want: []string{"tranche-runtime itself"},
+	}, {
+		name: "a broken configuration",
+		prepare: func(t *testing.T, n *node) string {
+			runtimetest.WriteFile(t, n.path("config.toml"), "runtime = \"runc\"\nshadowdir = \"/x\"\n")
+			return n.bundle("b", "true")
+		},
+		want: []string{"config.toml", "shadowdir"},
+	}}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			next, _ := recorder(t)
+			n := newNode(t, next)
+			bundle := tc.prepare(t, n)
+			log := n.path("log.json")
+			stderr := n.fails(n.runtime("--log", log, "--log-format", "json", "create", "--bundle", bundle, "c1"))
+
+			var entry struct{ Level, Msg, Time string }
+			must.NoError(t, json.Unmarshal([]byte(readFile(t, log)), &entry))
+			must.Eq(t, "error", entry.Level)
+			for _, want := range tc.want {
+				must.StrContains(t, entry.Msg, want)
+			}
+			must.StrContains(t, stderr, "tranche-runtime: "+entry.Msg)
+			must.StrNotContains(t, stderr, token)
+		})
+	}
+}
+
+func TestMain_ErrorInTextLog(t *testing.T) {
+	n := newNode(t, "/nonexistent/runc")
+	log := n.path("log")
+	runtimetest.WriteFile(t, log, "an earlier line\n")
+	n.fails(n.runtime("--log="+log, "state", "c1"))
+	content := readFile(t, log)
+	must.StrHasPrefix(t, "an earlier line\ntime=", content)
+	must.StrContains(t, content, " level=error msg=\"find the next OCI runtime")
+}
