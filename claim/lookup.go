@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 )
 
 // Lookup gives the claim that a claim token names, or ErrUnknownToken.
@@ -25,7 +24,7 @@ func (l *Ledger) Lookup(ctx context.Context, t Token) (*Claim, error) {
 func (l *Ledger) FromEnv(ctx context.Context, env map[string]string) ([]*Claim, error) {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		if strings.HasPrefix(name, EnvPrefix) {
+		if IsTokenVariable(name) {
 			names = append(names, name)
 		}
 	}

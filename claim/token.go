@@ -6,11 +6,31 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 )
 
 // EnvPrefix begins the name of the environment variable that carries a claim token. The rest of the name is the
 // claim's ID, so that the tokens of two claims in one environment don't overwrite each other.
 const EnvPrefix = "TRANCHE_CLAIM_"
+
+// IsTokenVariable reports whether an environment variable, given by its name or as NAME=VALUE, is one for a claim token.
+func IsTokenVariable(variable string) bool { return strings.HasPrefix(variable, EnvPrefix) }
+
+// HasTokens reports whether an environment has claim tokens.
+func HasTokens(env map[string]string) bool {
+	for name := range env {
+		if IsTokenVariable(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// WithoutTokens returns the entries of an environment that are not claim tokens.
+func WithoutTokens(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), IsTokenVariable)
+}
 
 // What goes with a claim token. VisibleDevices is what NVIDIA's own container runtime and hook go by: with NoDevices they
 // add no GPU, where they would bring a whole one.

@@ -41,7 +41,7 @@ func (d *Driver) newGPUHealth() *gpuHealth {
 
 // add starts to publish the health of a task's GPUs.
 func (g *gpuHealth) add(h *taskHandle) {
-	if !holdsClaims(h.cfg.DeviceEnv) {
+	if !claim.HasTokens(h.cfg.DeviceEnv) {
 		return
 	}
 	g.start.Do(func() { g.client.Go(g.watch) })
@@ -91,7 +91,7 @@ func (g *gpuHealth) publish(ctx context.Context) {
 	for _, h := range g.tasks.all() {
 		before := g.published[h.cfg.ID]
 		well := len(report.GPUs) == 0 && len(report.Bypassing) == 0 && len(before) == 0
-		if well || h.exit() != nil || !holdsClaims(h.cfg.DeviceEnv) {
+		if well || h.exit() != nil || !claim.HasTokens(h.cfg.DeviceEnv) {
 			continue
 		}
 		claims, err := g.grants.claimsOf(ctx, h)

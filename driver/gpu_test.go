@@ -26,6 +26,9 @@ const (
 	testLibDir = "/usr/lib/x86_64-linux-gnu"
 )
 
+// noVisibleDevices is the entry that every container has.
+const noVisibleDevices = claim.VisibleDevices + "=" + claim.NoDevices
+
 func TestRefuseForeignClaims(t *testing.T) {
 	const name, token = "TRANCHE_CLAIM_0123abcd", "00112233445566778899aabbccddeeff"
 	cases := []struct {

@@ -25,8 +25,6 @@ import (
 // refreshes.
 const claimRefreshPeriod = time.Minute
 
-const noVisibleDevices = claim.VisibleDevices + "=" + claim.NoDevices
-
 // grant is a task's fractions of GPUs. The zero value is no GPU at all.
 type grant struct {
 	claims []*claim.Claim
@@ -51,7 +49,7 @@ type grants struct {
 func (g *grants) of(
 	ctx context.Context, cfg *drivers.TaskConfig, container string, hostMemoryBytes uint64,
 ) (*grant, error) {
-	if !holdsClaims(cfg.DeviceEnv) {
+	if !claim.HasTokens(cfg.DeviceEnv) {
 		if hostMemoryBytes > 0 {
 			return nil, errors.New("option gpu_host_memory: the task has no GPU beyond whose limit it could allocate; " +
 				"ask for slices with device \"nvidia/slice\", or leave the option out")
@@ -144,21 +142,12 @@ func (g *grants) open() (*claim.Ledger, error) {
 	return ledger, err
 }
 
-func holdsClaims(env map[string]string) bool {
-	for name := range env {
-		if strings.HasPrefix(name, claim.EnvPrefix) {
-			return true
-		}
-	}
-	return false
-}
-
 // refuseForeignClaims refuses a task whose environment holds a claim that no device plugin gave it. The message names
 // the variable and never its value.
 func refuseForeignClaims(cfg *drivers.TaskConfig) error {
 	var foreign []string
 	for name, value := range cfg.Env {
-		if !strings.HasPrefix(name, claim.EnvPrefix) {
+		if !claim.IsTokenVariable(name) {
 			continue
 		}
 		if given, ok := cfg.DeviceEnv[name]; !ok || given != value {
@@ -179,11 +168,7 @@ func refuseForeignClaims(cfg *drivers.TaskConfig) error {
 // which tranche-runtime would make something of its own if the operator has tasks run by it.
 func withGPU(g *grant) oci.SpecOpts {
 	return specOption(func(s *Spec) error {
-		s.Process.Env = slices.DeleteFunc(s.Process.Env, func(entry string) bool {
-			return strings.HasPrefix(entry, claim.EnvPrefix) || strings.HasPrefix(entry, claim.VisibleDevices+"=") ||
-				isAskEntry(entry)
-		})
-		s.Process.Env = append(s.Process.Env, noVisibleDevices)
+		s.Process.Env = edit.CleanEnv(s.Process.Env)
 		if g.edits == nil {
 			return nil
 		}

@@ -95,9 +95,3 @@ func (d *Driver) notifyUnmetRequests(s *startup, i *image.Image) {
 			"does not get by that: %s", strings.Join(names, " and "), askAdvice)
 	}
 }
-
-// isAskEntry says whether an entry of an environment asks.
-func isAskEntry(entry string) bool {
-	name, _, _ := strings.Cut(entry, "=")
-	return request.IsVariable(name)
-}

@@ -27,10 +27,7 @@ const maxGroupID = math.MaxUint32 - 1
 // stolen one.
 func withImageEnv(config ocispec.ImageConfig) oci.SpecOpts {
 	env := []string{defaultPath}
-	for _, entry := range config.Env {
-		if strings.HasPrefix(entry, claim.EnvPrefix) {
-			continue
-		}
+	for _, entry := range claim.WithoutTokens(config.Env) {
 		if strings.HasPrefix(entry, "PATH=") {
 			env[0] = entry
 			continue
@@ -43,13 +40,7 @@ func withImageEnv(config ocispec.ImageConfig) oci.SpecOpts {
 // withTaskEnv adds the task's environment, without its claim tokens: what the container gets of a claim it gets by
 // mounts, and a token in its environment is one that its programs could show elsewhere.
 func withTaskEnv(cfg *drivers.TaskConfig) oci.SpecOpts {
-	var env []string
-	for _, entry := range cfg.EnvList() {
-		if !strings.HasPrefix(entry, claim.EnvPrefix) {
-			env = append(env, entry)
-		}
-	}
-	return oci.WithEnv(env)
+	return oci.WithEnv(claim.WithoutTokens(cfg.EnvList()))
 }
 
 // withArgs sets what runs: the options entrypoint, command and args, each standing for the image's own where given.

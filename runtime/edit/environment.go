@@ -17,15 +17,15 @@ type Environment struct{}
 
 // Modify edits process.env.
 func (Environment) Modify(spec *specs.Spec) error {
-	CleanProcess(spec.Process)
+	spec.Process.Env = CleanEnv(spec.Process.Env)
 	return nil
 }
 
-// CleanProcess does the same for any process of a container with claims.
-func CleanProcess(process *specs.Process) {
-	process.Env = slices.DeleteFunc(slices.Clone(process.Env), func(entry string) bool {
+// CleanEnv returns what Environment makes of an environment.
+func CleanEnv(env []string) []string {
+	env = slices.DeleteFunc(claim.WithoutTokens(env), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
-		return strings.HasPrefix(name, claim.EnvPrefix) || name == claim.VisibleDevices || request.IsVariable(name)
+		return name == claim.VisibleDevices || request.IsVariable(name)
 	})
-	process.Env = append(process.Env, claim.VisibleDevices+"="+claim.NoDevices)
+	return append(env, claim.VisibleDevices+"="+claim.NoDevices)
 }

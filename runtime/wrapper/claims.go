@@ -25,7 +25,7 @@ func claimSourceOf(cfg runtime.Config, file *specFile) (*claimSource, error) {
 	if err != nil {
 		return nil, err
 	}
-	tokens := namesClaims(env)
+	tokens := claim.HasTokens(env)
 	switch {
 	case requested && tokens:
 		return nil, fmt.Errorf("the container has claims that Nomad reserved for it (%s…) and requests %s besides; "+

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -48,7 +47,7 @@ func editProcess(cfg runtime.Config, inv invocation) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // the next runtime reports it
 	}
-	ours := err == nil && holdsToken(file.process.Env)
+	ours := err == nil && slices.ContainsFunc(file.process.Env, claim.IsTokenVariable)
 	if !ours {
 		ours = inv.ofContainerWithClaims(cfg)
 	}
@@ -58,14 +57,10 @@ func editProcess(cfg runtime.Config, inv invocation) error {
 	if err != nil {
 		return fmt.Errorf("%w; the container has a claim, whose token is not for its processes", err)
 	}
-	if err := change(&file.jsonFile, file.process, func(p *specs.Process) error { edit.CleanProcess(p); return nil }); err != nil {
+	if err := change(&file.jsonFile, file.process, func(p *specs.Process) error { p.Env = edit.CleanEnv(p.Env); return nil }); err != nil {
 		return err
 	}
 	return file.write()
-}
-
-func holdsToken(env []string) bool {
-	return slices.ContainsFunc(env, func(entry string) bool { return strings.HasPrefix(entry, claim.EnvPrefix) })
 }
 
 // ofContainerWithClaims reports whether the command is about a container that has claims. If the ledger cannot be read, it

@@ -115,15 +115,6 @@ func giveClaims(ctx context.Context, ledger *claim.Ledger, cfg runtime.Config, i
 	return file.write()
 }
 
-func namesClaims(env map[string]string) bool {
-	for name := range env {
-		if strings.HasPrefix(name, claim.EnvPrefix) {
-			return true
-		}
-	}
-	return false
-}
-
 func lookUp(environ []string, name string) string {
 	for _, entry := range environ {
 		if value, ok := strings.CutPrefix(entry, name+"="); ok {

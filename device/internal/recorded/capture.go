@@ -6,14 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	ndevice "github.com/hashicorp/nomad/plugins/device"
-)
 
-// secretPrefix begins the variables whose values are secrets: one is recorded as there, without its name's own part.
-const secretPrefix = "TRANCHE_CLAIM_"
+	"github.com/tranche-gpu/tranche/claim"
+)
 
 // Capture asks a configured plugin for everything that Nomad asks for: what there is, statistics, and the environment
 // of each device alone and of each group as a whole.
@@ -95,8 +93,8 @@ func (r *Recording) captureReservations(plugin ndevice.DevicePlugin) error {
 			}
 			env := make(map[string]string)
 			for name, value := range reservation.Envs {
-				if strings.HasPrefix(name, secretPrefix) {
-					name, value = secretPrefix, ""
+				if claim.IsTokenVariable(name) { // recorded without the claim's ID and the secret
+					name, value = claim.EnvPrefix, ""
 				}
 				env[name] = value
 			}
