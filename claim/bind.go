@@ -18,8 +18,8 @@ func (l *Ledger) Bind(ctx context.Context, id string, c Container) error {
 	if err != nil {
 		return fmt.Errorf("binding claim %s to container %s: %w", id, c.ID, err)
 	}
-	return l.read(ctx, func(b *book) error {
-		r, err := b.get(id)
+	return l.read(ctx, func(snap *snapshot) error {
+		r, err := snap.get(id)
 		if err != nil {
 			return fmt.Errorf("binding to container %s: %w", c.ID, err)
 		}
@@ -33,7 +33,7 @@ func (l *Ledger) Bind(ctx context.Context, id string, c Container) error {
 		bound.Container = &c
 		bound.Starter = nil
 		bound.Released = zeroTime
-		if err := l.replace(b, &bound); err != nil {
+		if err := l.replace(snap, &bound); err != nil {
 			return fmt.Errorf("binding claim %s to container %s: %w", id, c.ID, err)
 		}
 		l.logger.Info("claim bound", "claim", id, "container", c.ID, "runtime", c.Runtime, "pid", c.InitPID)
@@ -79,38 +79,38 @@ func (c *Container) same(o Container) bool {
 // So is one whose container lives: IDs are unique within one runtime's directory only, so the ID may be that of another
 // container, or of a later one. If a container ends just too late for this, the next Bind or Sweep sees that it did.
 func (l *Ledger) Release(ctx context.Context, id, containerID string) error {
-	return l.read(ctx, func(b *book) error {
-		r, ok := b.records[id]
+	return l.read(ctx, func(snap *snapshot) error {
+		r, ok := snap.records[id]
 		if !ok || r.Container == nil || r.Container.ID != containerID || !r.Released.IsZero() || r.held() {
 			return nil
 		}
-		return l.release(b, r)
+		return l.release(snap, r)
 	})
 }
 
 // Unbind takes a Bind back whose container is not to start after all, although its init process may still be there. A
 // claim that is gone, or that another container has, is left as it is.
 func (l *Ledger) Unbind(ctx context.Context, id string, c Container) error {
-	return l.read(ctx, func(b *book) error {
-		r, ok := b.records[id]
+	return l.read(ctx, func(snap *snapshot) error {
+		r, ok := snap.records[id]
 		if !ok || r.Container == nil || !r.Released.IsZero() ||
 			r.Container.Runtime != c.Runtime || r.Container.ID != c.ID || r.Container.InitPID != c.InitPID {
 			return nil
 		}
-		return l.release(b, r)
+		return l.release(snap, r)
 	})
 }
 
 // release notes that the container is gone, and takes the region with it, so that the next container finds a new one,
 // whatever the processes of this one wrote into theirs. A claim that no container comes back for goes altogether.
-func (l *Ledger) release(b *book, r *record) error {
-	if !r.comesBack() && l.sweepExternal(b, r) {
+func (l *Ledger) release(snap *snapshot, r *record) error {
+	if !r.comesBack() && l.sweepExternal(snap, r) {
 		return nil
 	}
 	released := *r
 	released.Released = l.now()
 	released.GPUHostMemoryBytes = 0 // the next container has to ask for itself
-	if err := l.replace(b, &released); err != nil {
+	if err := l.replace(snap, &released); err != nil {
 		return fmt.Errorf("releasing claim %s: %w", r.ID, err)
 	}
 	*r = released

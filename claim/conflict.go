@@ -43,9 +43,9 @@ func (c *Claim) shared(older *Claim) []string {
 func (c *Claim) partsMemory() bool { return c.Mode.IsZero() || c.Mode == ModeMPS }
 
 // supersededBy gives the claims that would have to go for a new one, or says who holds one of them.
-func (l *Ledger) supersededBy(b *book, asked *Claim) ([]string, error) {
+func (l *Ledger) supersededBy(snap *snapshot, asked *Claim) ([]string, error) {
 	var older []string
-	for _, r := range b.sorted() {
+	for _, r := range snap.sorted() {
 		shared := asked.conflict(&r.Claim)
 		if len(shared) == 0 {
 			continue
@@ -55,13 +55,13 @@ func (l *Ledger) supersededBy(b *book, asked *Claim) ([]string, error) {
 		}
 		older = append(older, r.ID)
 	}
-	return older, l.heldByBroken(b, asked)
+	return older, l.heldByBroken(snap, asked)
 }
 
 // heldByBroken looks at the records that cannot be read. Who they were bound to is lost, but their regions still tell
 // whether a process uses them.
-func (l *Ledger) heldByBroken(b *book, asked *Claim) error {
-	for _, p := range b.problems {
+func (l *Ledger) heldByBroken(snap *snapshot, asked *Claim) error {
+	for _, p := range snap.problems {
 		shared := asked.sharedWithBroken(p)
 		if len(shared) == 0 {
 			continue

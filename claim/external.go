@@ -37,7 +37,7 @@ func (l *Ledger) lingers(r *record) bool {
 }
 
 // sweepExternal removes a claim that was made outside Nomad and has no container any more.
-func (l *Ledger) sweepExternal(b *book, r *record) (removed bool) {
+func (l *Ledger) sweepExternal(snap *snapshot, r *record) (removed bool) {
 	if l.used(r) {
 		return false
 	}
@@ -46,7 +46,7 @@ func (l *Ledger) sweepExternal(b *book, r *record) (removed bool) {
 	} else {
 		l.logger.Info("removing a claim whose container is gone", "claim", r.ID, "container", r.Container.ID)
 	}
-	if err := l.remove(b, r); err != nil {
+	if err := l.remove(snap, r); err != nil {
 		l.logger.Warn("a claim that nobody comes back for could not be removed; trying again later", "claim", r.ID, "error", err)
 		return false
 	}
@@ -56,12 +56,12 @@ func (l *Ledger) sweepExternal(b *book, r *record) (removed bool) {
 // Cancel takes back a claim of ReserveFit whose container is not to start after all, or one whose instance by MIG could
 // not be made. One that a container has, or that is gone, is left as it is.
 func (l *Ledger) Cancel(ctx context.Context, id string) error {
-	return l.read(ctx, func(b *book) error {
-		r, ok := b.records[id]
+	return l.read(ctx, func(snap *snapshot) error {
+		r, ok := snap.records[id]
 		if !ok || r.Container != nil || r.comesBack() && !r.Making() {
 			return nil
 		}
 		l.logger.Info("claim cancelled", "claim", id)
-		return l.remove(b, r)
+		return l.remove(snap, r)
 	})
 }

@@ -65,23 +65,23 @@ func (l *Ledger) ReserveFit(ctx context.Context, req FitRequest) (*Claim, error)
 		return nil, fmt.Errorf("reserving slices: %w", err)
 	}
 	var made *Claim
-	err := l.write(ctx, func(b *book) error {
-		if _, err := l.sweepClaims(b); err != nil { // nobody else may be there to do it
+	err := l.write(ctx, func(snap *snapshot) error {
+		if _, err := l.sweepClaims(snap); err != nil { // nobody else may be there to do it
 			return err
 		}
-		room, err := b.fit(req)
+		room, err := snap.fit(req)
 		if err != nil {
 			return err
 		}
-		r, _ := l.newRecord(b, nil, Request{
+		r, _ := l.newRecord(snap, nil, Request{
 			GPU: room.GPU, Slices: room.Free, SliceBytes: room.SliceBytes, LimitBytes: req.LimitBytes, Owner: req.Owner,
 		}.claim(), nil)
 		r.Starter = req.Starter
 		made = r.claim()
-		if err := l.enter(b, r); err != nil {
+		if err := l.enter(snap, r); err != nil {
 			return err
 		}
-		l.keepRoom(b)
+		l.keepRoom(snap)
 		return nil
 	})
 	if err != nil {
@@ -92,10 +92,10 @@ func (l *Ledger) ReserveFit(ctx context.Context, req FitRequest) (*Claim, error)
 }
 
 // fit chooses the GPU and the slices on it, which are all that is free in the Room that it gives.
-func (b *book) fit(req FitRequest) (Room, error) {
+func (snap *snapshot) fit(req FitRequest) (Room, error) {
 	rooms := make([]Room, 0, len(req.Candidates))
 	for _, c := range req.Candidates {
-		room, err := b.room(c, cmp.Or(c.SliceBytes, req.SliceBytes))
+		room, err := snap.room(c, cmp.Or(c.SliceBytes, req.SliceBytes))
 		if err != nil {
 			return Room{}, err
 		}
@@ -130,10 +130,10 @@ func (r Room) freeBytes() uint64 { return uint64(len(r.Free)) * r.SliceBytes }
 
 // room looks at what is free on a GPU. Slices of another size are an error: by their names nobody could tell which memory
 // is whose. A GPU with claims of another mode has no slices.
-func (b *book) room(c Candidate, sliceBytes uint64) (Room, error) {
-	taken, whole := b.mayBeTaken(c.GPU.UUID)
+func (snap *snapshot) room(c Candidate, sliceBytes uint64) (Room, error) {
+	taken, whole := snap.mayBeTaken(c.GPU.UUID)
 	room := Room{GPU: c.GPU, Slices: c.Slices, SliceBytes: sliceBytes}
-	for _, r := range b.sorted() {
+	for _, r := range snap.sorted() {
 		if r.PhysicalGPU() != c.GPU.UUID && r.GPU.UUID != c.GPU.UUID {
 			continue
 		}
@@ -158,9 +158,9 @@ func (b *book) room(c Candidate, sliceBytes uint64) (Room, error) {
 }
 
 // mayBeTaken gives the slices that claims may have whose records cannot be read, and whether one may have the whole GPU.
-func (b *book) mayBeTaken(gpuUUID string) (taken map[string]bool, whole bool) {
+func (snap *snapshot) mayBeTaken(gpuUUID string) (taken map[string]bool, whole bool) {
 	taken = map[string]bool{}
-	for _, p := range b.problems {
+	for _, p := range snap.problems {
 		for _, name := range p.MayHold {
 			taken[name] = true
 		}

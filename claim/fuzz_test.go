@@ -71,10 +71,10 @@ func FuzzEnvironment(f *testing.F) {
 	} {
 		f.Add(seed[0], seed[1])
 	}
-	b := newBook()
-	b.records[r.ID] = r
+	snap := newSnapshot()
+	snap.records[r.ID] = r
 	f.Fuzz(func(t *testing.T, name, value string) {
-		c, err := b.byEnv(name, value)
+		c, err := snap.byEnv(name, value)
 		genuine := name == token.EnvName() && value == token.Reveal()
 		must.Eq(t, genuine, err == nil)
 		must.Eq(t, genuine, c != nil)

@@ -20,19 +20,19 @@ import (
 const groupName = ".group"
 
 // enterAll writes claims that belong together: all of them or none.
-func (l *Ledger) enterAll(b *book, records []*record) error {
+func (l *Ledger) enterAll(snap *snapshot, records []*record) error {
 	if len(records) == 1 {
-		return l.enter(b, records[0])
+		return l.enter(snap, records[0])
 	}
 	err := l.announceGroup(records)
 	for i := 0; i < len(records) && err == nil; i++ {
-		err = l.enter(b, records[i])
+		err = l.enter(snap, records[i])
 	}
 	if err == nil {
 		err = l.endGroup()
 	}
 	if err != nil {
-		return errors.Join(err, l.takeBackGroup(b))
+		return errors.Join(err, l.takeBackGroup(snap))
 	}
 	return nil
 }
@@ -85,7 +85,7 @@ func (l *Ledger) groupPath() string { return filepath.Join(l.claims, groupName) 
 // takeBackGroup removes the claims of a group that was not finished, where there is one. The records go before the file
 // that names them. It stays where the disk does not let them go, and nobody sees the claims that it names. All of this takes
 // no room on the disk. The error is for a file that cannot be read.
-func (l *Ledger) takeBackGroup(b *book) error {
+func (l *Ledger) takeBackGroup(snap *snapshot) error {
 	text, _, err := readRegular(l.groupPath())
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -100,12 +100,12 @@ func (l *Ledger) takeBackGroup(b *book) error {
 		if _, ok := idOfFile(id + ".json"); !ok {
 			continue // the file itself was not finished, and no record was begun
 		}
-		if _, ok := b.records[id]; ok {
+		if _, ok := snap.records[id]; ok {
 			l.logger.Warn("taking back a claim that was not finished", "claim", id)
 		}
 		errs = append(errs, l.removeRecord(id))
-		delete(b.records, id)
-		b.problems = slices.DeleteFunc(b.problems, func(p Problem) bool { return p.ClaimID == id })
+		delete(snap.records, id)
+		snap.problems = slices.DeleteFunc(snap.problems, func(p Problem) bool { return p.ClaimID == id })
 		l.removeRegion(id)
 	}
 	err = errors.Join(errs...)

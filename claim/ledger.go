@@ -40,14 +40,14 @@ const lockPatience = 30 * time.Second
 // Ledger is the ledger of claims of this node. Its methods may be called at the same time, from many goroutines and
 // many processes. A context bounds how long they wait for each other; without a deadline it is lockPatience.
 type Ledger struct {
-	claims  string // directory of the records
-	regions string // directory of the regions
-	seen    seen   // records as they were read last
-	lock    *filelock.Lock
-	logger  Logger
-	now     func() time.Time
-	sync    func(*os.File) error // writes a file or a directory to the disk
-	recent  recent
+	claims      string      // directory of the records
+	regions     string      // directory of the regions
+	recordCache recordCache // records as they were read last
+	lock        *filelock.Lock
+	logger      Logger
+	now         func() time.Time
+	sync        func(*os.File) error // writes a file or a directory to the disk
+	listCache   listCache
 }
 
 // Open gives the ledger at the places that the options name. It touches nothing yet: directories are made with the
@@ -79,17 +79,17 @@ func Open(o Options) (*Ledger, error) {
 }
 
 // read calls fn with what the ledger holds, while nobody changes it. A ledger that was never written to is empty.
-func (l *Ledger) read(ctx context.Context, fn func(*book) error) error {
+func (l *Ledger) read(ctx context.Context, fn func(*snapshot) error) error {
 	unlock, err := l.lock.Acquire(ctx)
 	if errors.Is(err, os.ErrNotExist) {
-		return fn(newBook())
+		return fn(newSnapshot())
 	}
 	return l.locked(unlock, err, fn)
 }
 
 // write is read for changes that may be the first: it makes the ledger where it is missing. It never changes one without the
 // lock, whatever becomes of the directory meanwhile.
-func (l *Ledger) write(ctx context.Context, fn func(*book) error) error {
+func (l *Ledger) write(ctx context.Context, fn func(*snapshot) error) error {
 	if err := makeDir(l.claims); err != nil {
 		return accessError(fmt.Errorf("making the ledger: %w", explain(l.claims, err)))
 	}
@@ -99,48 +99,48 @@ func (l *Ledger) write(ctx context.Context, fn func(*book) error) error {
 
 // locked calls fn under the lock, if that could be taken. What fn has replaced is synced when the lock is free again, so that
 // nobody else waits for the disk.
-func (l *Ledger) locked(unlock func(), err error, fn func(*book) error) error {
+func (l *Ledger) locked(unlock func(), err error, fn func(*snapshot) error) error {
 	if err != nil {
 		return accessError(fmt.Errorf("opening the ledger: %w", explain(l.claims, err)))
 	}
-	var b *book
+	var snap *snapshot
 	err = func() (err error) {
 		defer unlock()
-		if b, err = l.load(); err != nil {
+		if snap, err = l.load(); err != nil {
 			return accessError(err)
 		}
-		return fn(b)
+		return fn(snap)
 	}()
-	if b == nil {
+	if snap == nil {
 		return err
 	}
-	if syncErr := l.syncChanged(b); syncErr != nil {
+	if syncErr := l.syncChanged(snap); syncErr != nil {
 		return errors.Join(err, syncErr)
 	}
 	return err
 }
 
 // load reads what the ledger holds, and finishes what others have left unfinished.
-func (l *Ledger) load() (*book, error) {
-	b, now, err := readBook(l.claims, l.seen)
+func (l *Ledger) load() (*snapshot, error) {
+	snap, now, err := readSnapshot(l.claims, l.recordCache)
 	if err != nil {
 		return nil, err
 	}
-	l.seen = now
-	if err := l.takeBackGroup(b); err != nil { // first, since what the claims would supersede is to stay
+	l.recordCache = now
+	if err := l.takeBackGroup(snap); err != nil { // first, since what the claims would supersede is to stay
 		return nil, err
 	}
-	l.finishSuperseding(b)
-	return b, nil
+	l.finishSuperseding(snap)
+	return snap, nil
 }
 
 // finishSuperseding removes the claims that a later one names as superseded. Reserve does so itself; this is for one
 // that died in between.
-func (l *Ledger) finishSuperseding(b *book) {
-	for _, r := range b.records {
+func (l *Ledger) finishSuperseding(snap *snapshot) {
+	for _, r := range snap.records {
 		for _, id := range r.Supersedes {
-			if older, ok := b.records[id]; ok {
-				l.supersede(b, older, r)
+			if older, ok := snap.records[id]; ok {
+				l.supersede(snap, older, r)
 			}
 		}
 	}
@@ -148,21 +148,21 @@ func (l *Ledger) finishSuperseding(b *book) {
 
 // supersede removes a claim that another one names as superseded. It is gone whether or not its file is: others, too, go by
 // what the later one says.
-func (l *Ledger) supersede(b *book, older, by *record) {
+func (l *Ledger) supersede(snap *snapshot, older, by *record) {
 	l.logger.Info("claim superseded", "claim", older.ID, "by", by.ID, "slices", older.Slices)
-	if err := l.remove(b, older); err != nil {
+	if err := l.remove(snap, older); err != nil {
 		l.logger.Warn("a superseded claim could not be removed from the ledger", "claim", older.ID, "error", err)
-		delete(b.records, older.ID)
+		delete(snap.records, older.ID)
 		l.removeRegion(older.ID)
 	}
 }
 
 // remove takes a claim and its region away. A region that stays falls to the next sweep.
-func (l *Ledger) remove(b *book, r *record) error {
+func (l *Ledger) remove(snap *snapshot, r *record) error {
 	if err := l.removeRecord(r.ID); err != nil {
 		return accessError(err)
 	}
-	delete(b.records, r.ID)
+	delete(snap.records, r.ID)
 	l.removeRegion(r.ID)
 	return nil
 }

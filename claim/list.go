@@ -6,11 +6,11 @@ import (
 
 // List gives all claims, ordered by GPU and slices, and the files in the ledger that are none.
 func (l *Ledger) List(ctx context.Context) (claims []*Claim, problems []Problem, err error) {
-	err = l.read(ctx, func(b *book) error {
-		for _, r := range b.sorted() {
+	err = l.read(ctx, func(snap *snapshot) error {
+		for _, r := range snap.sorted() {
 			claims = append(claims, r.claim())
 		}
-		problems = b.problems
+		problems = snap.problems
 		return nil
 	})
 	return claims, problems, err
@@ -19,15 +19,15 @@ func (l *Ledger) List(ctx context.Context) (claims []*Claim, problems []Problem,
 // Drop removes a claim and its region. If a container that lives, or that is being started, has it, the error is a
 // *HeldError.
 func (l *Ledger) Drop(ctx context.Context, id string) error {
-	return l.read(ctx, func(b *book) error {
-		r, err := b.get(id)
+	return l.read(ctx, func(snap *snapshot) error {
+		r, err := snap.get(id)
 		if err != nil {
 			return err
 		}
 		if l.used(r) {
 			return &HeldError{Claim: r.claim(), Slices: r.claim().Slices}
 		}
-		if err := l.remove(b, r); err != nil {
+		if err := l.remove(snap, r); err != nil {
 			return err
 		}
 		l.logger.Info("claim dropped", "claim", id)
@@ -38,16 +38,16 @@ func (l *Ledger) Drop(ctx context.Context, id string) error {
 // DropInUse removes a claim whoever has it. Its region stays as long as a process uses it, so that the processes that
 // have memory keep their limit; that memory is no longer seen by those who reserve slices.
 func (l *Ledger) DropInUse(ctx context.Context, id string) error {
-	return l.read(ctx, func(b *book) error {
-		r, err := b.get(id)
+	return l.read(ctx, func(snap *snapshot) error {
+		r, err := snap.get(id)
 		if err != nil {
 			return err
 		}
 		if err := l.removeRecord(id); err != nil {
 			return accessError(err)
 		}
-		delete(b.records, id)
+		delete(snap.records, id)
 		l.logger.Warn("claim dropped although it may be in use", "claim", id, "owner", r.Owner)
-		return l.sweepRegions(b)
+		return l.sweepRegions(snap)
 	})
 }

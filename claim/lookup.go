@@ -12,8 +12,8 @@ import (
 // Lookup gives the claim that a claim token names, or ErrUnknownToken.
 func (l *Ledger) Lookup(ctx context.Context, t Token) (*Claim, error) {
 	var found *Claim
-	err := l.read(ctx, func(b *book) (err error) {
-		found, err = b.byToken(t)
+	err := l.read(ctx, func(snap *snapshot) (err error) {
+		found, err = snap.byToken(t)
 		return err
 	})
 	return found, err
@@ -32,9 +32,9 @@ func (l *Ledger) FromEnv(ctx context.Context, env map[string]string) ([]*Claim, 
 		return nil, nil
 	}
 	var found []*Claim
-	err := l.read(ctx, func(b *book) error {
+	err := l.read(ctx, func(snap *snapshot) error {
 		for _, name := range names {
-			c, err := b.byEnv(name, env[name])
+			c, err := snap.byEnv(name, env[name])
 			if err != nil {
 				return err
 			}
@@ -49,7 +49,7 @@ func (l *Ledger) FromEnv(ctx context.Context, env map[string]string) ([]*Claim, 
 	return found, nil
 }
 
-func (b *book) byEnv(name, value string) (*Claim, error) {
+func (snap *snapshot) byEnv(name, value string) (*Claim, error) {
 	t, err := ParseToken(value)
 	if err != nil {
 		return nil, fmt.Errorf("environment variable %s holds no claim token: only Tranche sets variables that begin "+
@@ -59,15 +59,15 @@ func (b *book) byEnv(name, value string) (*Claim, error) {
 		return nil, fmt.Errorf("environment variable %s holds the claim token of another claim than its name says: "+
 			"only Tranche sets variables that begin with %s, so remove it from the job", name, EnvPrefix)
 	}
-	c, err := b.byToken(t)
+	c, err := snap.byToken(t)
 	if err != nil {
 		return nil, fmt.Errorf("environment variable %s: %w", name, err)
 	}
 	return c, nil
 }
 
-func (b *book) byToken(t Token) (*Claim, error) {
-	r, ok := b.records[t.claimID()]
+func (snap *snapshot) byToken(t Token) (*Claim, error) {
+	r, ok := snap.records[t.claimID()]
 	if !ok {
 		return nil, ErrUnknownToken
 	}

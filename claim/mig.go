@@ -25,8 +25,8 @@ func (l *Ledger) CompleteMIG(ctx context.Context, id string, gpu GPU, gi, ci int
 	if gpu.UUID == "" {
 		return fmt.Errorf("completing claim %s: the instance has no UUID", id)
 	}
-	return l.read(ctx, func(b *book) error {
-		r, err := b.get(id)
+	return l.read(ctx, func(snap *snapshot) error {
+		r, err := snap.get(id)
 		if err != nil {
 			return err
 		}
@@ -38,7 +38,7 @@ func (l *Ledger) CompleteMIG(ctx context.Context, id string, gpu GPU, gi, ci int
 		mig := *r.MIG
 		mig.GPUInstance, mig.ComputeInstance, mig.Created = gi, ci, l.now()
 		made.GPU, made.MIG = gpu, &mig
-		older, err := l.supersededBy(b.without(id), &made.Claim)
+		older, err := l.supersededBy(snap.without(id), &made.Claim)
 		if err != nil {
 			return fmt.Errorf("completing claim %s: %w", id, err)
 		}
@@ -48,12 +48,12 @@ func (l *Ledger) CompleteMIG(ctx context.Context, id string, gpu GPU, gi, ci int
 				return accessError(err)
 			}
 		}
-		if err := l.replaceDurably(b, r, &made); err != nil {
+		if err := l.replaceDurably(snap, r, &made); err != nil {
 			l.removeRegion(id)
 			return accessError(err)
 		}
-		b.records[id] = &made
-		l.finishSuperseding(b)
+		snap.records[id] = &made
+		l.finishSuperseding(snap)
 		l.logger.Info("instance of a claim made", "claim", id, "instance", gpu.UUID, "profile", mig.Profile,
 			"gpu", mig.GPUUUID, "start", mig.Start, "size", mig.Size)
 		return nil

@@ -12,8 +12,8 @@ import (
 //
 // A container that has the claim and lives keeps what it started with: the error is then a *BoundError.
 func (l *Ledger) PrepareRegion(ctx context.Context, id, containerID string, gpuHostMemoryBytes uint64) (string, error) {
-	return l.regionPath(id), l.read(ctx, func(b *book) error {
-		r, err := b.get(id)
+	return l.regionPath(id), l.read(ctx, func(snap *snapshot) error {
+		r, err := snap.get(id)
 		if err != nil {
 			return err
 		}
@@ -23,26 +23,26 @@ func (l *Ledger) PrepareRegion(ctx context.Context, id, containerID string, gpuH
 		if err := r.mustBeMade(); err != nil {
 			return err
 		}
-		if err := l.prepareRegion(b, r, gpuHostMemoryBytes); err != nil {
+		if err := l.prepareRegion(snap, r, gpuHostMemoryBytes); err != nil {
 			return accessError(fmt.Errorf("preparing the region of claim %s: %w", id, err))
 		}
 		return nil
 	})
 }
 
-func (l *Ledger) prepareRegion(b *book, r *record, gpuHostMemoryBytes uint64) error {
+func (l *Ledger) prepareRegion(snap *snapshot, r *record, gpuHostMemoryBytes uint64) error {
 	if r.Container != nil && r.Released.IsZero() {
-		if err := l.release(b, r); err != nil { // now, since it takes back what the container had
+		if err := l.release(snap, r); err != nil { // now, since it takes back what the container had
 			return err
 		}
-		if _, err := b.get(r.ID); err != nil {
+		if _, err := snap.get(r.ID); err != nil {
 			return err
 		}
 	}
 	if r.GPUHostMemoryBytes != gpuHostMemoryBytes {
 		changed := *r
 		changed.GPUHostMemoryBytes = gpuHostMemoryBytes
-		if err := l.replace(b, &changed); err != nil {
+		if err := l.replace(snap, &changed); err != nil {
 			return err
 		}
 		*r = changed

@@ -25,8 +25,8 @@ func (c *Claim) header() region.Header {
 // nothing.
 func (l *Ledger) RegionDir(ctx context.Context, id string) (string, error) {
 	dir := l.regionPath(id)
-	err := l.read(ctx, func(b *book) error {
-		r, err := b.get(id)
+	err := l.read(ctx, func(snap *snapshot) error {
+		r, err := snap.get(id)
 		if err != nil {
 			return err
 		}
@@ -34,10 +34,10 @@ func (l *Ledger) RegionDir(ctx context.Context, id string) (string, error) {
 			return err
 		}
 		if r.Container != nil && r.Released.IsZero() && !r.held() {
-			if err := l.release(b, r); err != nil { // so that the next container finds a region of its own
+			if err := l.release(snap, r); err != nil { // so that the next container finds a region of its own
 				return accessError(err)
 			}
-			if _, err := b.get(id); err != nil {
+			if _, err := snap.get(id); err != nil {
 				return err
 			}
 		}
@@ -120,8 +120,8 @@ func (l *Ledger) Usage(ctx context.Context, id string) (region.Usage, error) {
 	if err == nil {
 		return u, nil
 	}
-	lockErr := l.read(ctx, func(b *book) error {
-		r, getErr := b.get(id)
+	lockErr := l.read(ctx, func(snap *snapshot) error {
+		r, getErr := snap.get(id)
 		if getErr != nil {
 			return getErr
 		}

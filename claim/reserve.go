@@ -38,22 +38,22 @@ func (l *Ledger) ReserveAll(ctx context.Context, reqs []Request) ([]*Claim, []To
 	for _, req := range reqs {
 		count += len(req.Slices)
 	}
-	err := l.write(ctx, func(b *book) error {
+	err := l.write(ctx, func(snap *snapshot) error {
 		records := make([]*record, 0, len(reqs))
 		for _, req := range reqs {
 			asked := req.claim()
-			older, err := l.supersededBy(b, &asked)
+			older, err := l.supersededBy(snap, &asked)
 			if err != nil {
 				return err
 			}
-			r, token := l.newRecord(b, records, asked, older)
+			r, token := l.newRecord(snap, records, asked, older)
 			records, tokens = append(records, r), append(tokens, token)
 		}
-		if err := l.enterWithRoom(b, records); err != nil {
+		if err := l.enterWithRoom(snap, records); err != nil {
 			return err
 		}
-		l.finishSuperseding(b)
-		l.keepRoom(b)
+		l.finishSuperseding(snap)
+		l.keepRoom(snap)
 		for _, r := range records {
 			made = append(made, r.claim())
 		}
@@ -74,9 +74,9 @@ func (l *Ledger) logReserved(c *Claim) {
 }
 
 // newRecord makes the record of a claim, under an ID that neither the ledger nor the records beside it have.
-func (l *Ledger) newRecord(b *book, beside []*record, asked Claim, older []string) (*record, Token) {
+func (l *Ledger) newRecord(snap *snapshot, beside []*record, asked Claim, older []string) (*record, Token) {
 	token := newToken()
-	for !l.unused(b, token.claimID()) || slices.ContainsFunc(beside, func(r *record) bool { return r.ID == token.claimID() }) {
+	for !l.unused(snap, token.claimID()) || slices.ContainsFunc(beside, func(r *record) bool { return r.ID == token.claimID() }) {
 		token = newToken()
 	}
 	sum := token.hash()
@@ -90,13 +90,13 @@ func (l *Ledger) newRecord(b *book, beside []*record, asked Claim, older []strin
 }
 
 // unused tells whether an ID means nothing yet: 32 bits are few enough to meet one again.
-func (l *Ledger) unused(b *book, id string) bool {
-	for _, r := range b.records {
+func (l *Ledger) unused(snap *snapshot, id string) bool {
+	for _, r := range snap.records {
 		if r.ID == id || slices.Contains(r.Supersedes, id) {
 			return false
 		}
 	}
-	for _, p := range b.problems {
+	for _, p := range snap.problems {
 		if p.ClaimID == id {
 			return false
 		}
@@ -112,34 +112,34 @@ const mostEvicted = 8
 
 // enterWithRoom is enterAll that makes room on a disk that is full: claims that the new ones supersede go first, and then
 // those that have been dormant longest, which yield to anybody who asks, and those whose container never came.
-func (l *Ledger) enterWithRoom(b *book, records []*record) error {
-	err := l.enterAll(b, records)
+func (l *Ledger) enterWithRoom(snap *snapshot, records []*record) error {
+	err := l.enterAll(snap, records)
 	for evicted := 0; errors.As(err, new(fullError)) && evicted <= mostEvicted; evicted++ {
-		if !l.evict(b, records) {
+		if !l.evict(snap, records) {
 			break
 		}
-		err = l.enterAll(b, records)
+		err = l.enterAll(snap, records)
 	}
 	return err
 }
 
 // evict removes claims of containers that are gone, or never came, for new ones. It reports whether there was any.
-func (l *Ledger) evict(b *book, records []*record) bool {
+func (l *Ledger) evict(snap *snapshot, records []*record) bool {
 	var dead []*record
 	for _, r := range records {
 		for _, id := range r.Supersedes {
-			if older, ok := b.records[id]; ok {
+			if older, ok := snap.records[id]; ok {
 				dead = append(dead, older)
 			}
 		}
 	}
-	if oldest := l.longestDead(b); len(dead) == 0 && oldest != nil {
+	if oldest := l.longestDead(snap); len(dead) == 0 && oldest != nil {
 		dead = append(dead, oldest)
 	}
 	for _, r := range dead {
 		l.logger.Warn("the disk under the ledger is full: removing a claim without a container", "claim", r.ID,
 			"slices", ListNames(r.Slices))
-		if err := l.remove(b, r); err != nil {
+		if err := l.remove(snap, r); err != nil {
 			l.logger.Warn("a claim without a container could not be removed", "claim", r.ID, "error", err)
 			return false
 		}
@@ -151,9 +151,9 @@ func (l *Ledger) evict(b *book, records []*record) bool {
 const unboundFor = 10 * time.Minute
 
 // longestDead gives the claim whose container has been gone for longest, or has not come for longest; nil if there is none.
-func (l *Ledger) longestDead(b *book) *record {
+func (l *Ledger) longestDead(snap *snapshot) *record {
 	var oldest *record
-	for _, r := range b.sorted() {
+	for _, r := range snap.sorted() {
 		dead := !l.used(r) && (r.Container != nil || l.now().Sub(l.Refreshed(&r.Claim)) > unboundFor)
 		if dead && (oldest == nil || r.dormantSince().Before(oldest.dormantSince())) {
 			oldest = r
@@ -164,17 +164,17 @@ func (l *Ledger) longestDead(b *book) *record {
 
 // enter writes a new claim. The region comes first and the record, which makes the claim, last: whoever dies in between
 // leaves a region that belongs to nobody, and the next sweep removes it.
-func (l *Ledger) enter(b *book, r *record) error {
+func (l *Ledger) enter(snap *snapshot, r *record) error {
 	if r.wantsRegion() {
 		if err := region.Create(l.regionPath(r.ID), r.header()); err != nil {
 			return err
 		}
 	}
-	if err := l.writeNew(b, r); err != nil {
+	if err := l.writeNew(snap, r); err != nil {
 		l.removeRegion(r.ID)
 		return err
 	}
-	b.records[r.ID] = r
+	snap.records[r.ID] = r
 	return nil
 }
 

@@ -26,8 +26,8 @@ func (e fullError) Unwrap() error { return e.error }
 
 // writeNew puts the record of a new claim in the ledger. When it returns, the record survives a power cut; when it fails,
 // the claim is not there. It is a fullError where there would be no room left for a change of a record.
-func (l *Ledger) writeNew(b *book, r *record) error {
-	f, err := l.writeUnfinished(b, r, true)
+func (l *Ledger) writeNew(snap *snapshot, r *record) error {
+	f, err := l.writeUnfinished(snap, r, true)
 	if err != nil {
 		return err
 	}
@@ -49,8 +49,8 @@ func (l *Ledger) writeNew(b *book, r *record) error {
 // replace puts a record in place of the one of the same claim, for everybody at once. It does not wait for the disk, which
 // syncChanged does as soon as the lock is free again: a power cut within those milliseconds may cost the record, and its task
 // has to be placed anew.
-func (l *Ledger) replace(b *book, r *record) error {
-	f, err := l.writeUnfinished(b, r, false)
+func (l *Ledger) replace(snap *snapshot, r *record) error {
+	f, err := l.writeUnfinished(snap, r, false)
 	if err != nil {
 		return err
 	}
@@ -58,37 +58,37 @@ func (l *Ledger) replace(b *book, r *record) error {
 		_ = f.Close()
 		return l.notWritten(r.ID, err)
 	}
-	if older, ok := b.changed[r.ID]; ok {
+	if older, ok := snap.changed[r.ID]; ok {
 		_ = older.Close()
 	}
-	b.changed[r.ID] = f
-	l.keepRoom(b)
+	snap.changed[r.ID] = f
+	l.keepRoom(snap)
 	return nil
 }
 
 // replaceDurably is replace for a change that has to survive a power cut when it returns; where it fails, the record is the
 // older one.
-func (l *Ledger) replaceDurably(b *book, older, r *record) error {
-	err := l.replace(b, r)
+func (l *Ledger) replaceDurably(snap *snapshot, older, r *record) error {
+	err := l.replace(snap, r)
 	if err != nil {
 		return err
 	}
-	f := b.changed[r.ID]
-	delete(b.changed, r.ID)
+	f := snap.changed[r.ID]
+	delete(snap.changed, r.ID)
 	defer f.Close()
 	if err = l.sync(f); err == nil {
 		err = l.syncDir()
 	}
 	if err != nil {
-		return errors.Join(l.notWritten(r.ID, err), l.replace(b, older))
+		return errors.Join(l.notWritten(r.ID, err), l.replace(snap, older))
 	}
 	return nil
 }
 
 // syncChanged has the records that were replaced survive a power cut from now on.
-func (l *Ledger) syncChanged(b *book) error {
+func (l *Ledger) syncChanged(snap *snapshot) error {
 	var errs []error
-	for id, f := range b.changed {
+	for id, f := range snap.changed {
 		if err := l.sync(f); err != nil {
 			errs = append(errs, accessError(fmt.Errorf("syncing claim %s, whose change a power cut may undo: %w", id, explain(l.claims, err))))
 		}
@@ -99,7 +99,7 @@ func (l *Ledger) syncChanged(b *book) error {
 
 // writeUnfinished writes a record to the file that is to get its name. For a new record, which takes that file away, there
 // has to be room for another one.
-func (l *Ledger) writeUnfinished(b *book, r *record, isNew bool) (*os.File, error) {
+func (l *Ledger) writeUnfinished(snap *snapshot, r *record, isNew bool) (*os.File, error) {
 	text, err := encodeRecord(r)
 	if err != nil {
 		return nil, fmt.Errorf("writing claim %s: %w", r.ID, err)
@@ -108,9 +108,9 @@ func (l *Ledger) writeUnfinished(b *book, r *record, isNew bool) (*os.File, erro
 	if err != nil {
 		return nil, l.notWritten(r.ID, err)
 	}
-	b.largest = max(b.largest, int64(len(text)))
+	snap.largest = max(snap.largest, int64(len(text)))
 	if isNew {
-		err = allocate(f, wholeBlocks(int64(len(text)))+b.spareBytes())
+		err = allocate(f, wholeBlocks(int64(len(text)))+snap.spareBytes())
 	}
 	if err == nil {
 		_, err = f.WriteAt(text, 0)
@@ -138,7 +138,7 @@ func (l *Ledger) openUnfinished() (f *os.File, bytes int64, err error) {
 }
 
 // spareBytes is how much of the disk is kept for changes.
-func (b *book) spareBytes() int64 { return b.largest + changeBytes }
+func (snap *snapshot) spareBytes() int64 { return snap.largest + changeBytes }
 
 // wholeBlocks is how much of the disk so many bytes take: nearly all file systems give 4 KiB at a time.
 func wholeBlocks(bytes int64) int64 {
@@ -147,13 +147,13 @@ func wholeBlocks(bytes int64) int64 {
 }
 
 // keepRoom keeps room for the next change of a record, as far as there is any.
-func (l *Ledger) keepRoom(b *book) {
+func (l *Ledger) keepRoom(snap *snapshot) {
 	f, bytes, err := l.openUnfinished()
 	if err != nil {
 		return
 	}
 	defer f.Close()
-	if bytes < b.spareBytes() && allocate(f, b.spareBytes()) != nil {
+	if bytes < snap.spareBytes() && allocate(f, snap.spareBytes()) != nil {
 		_ = f.Truncate(bytes)
 	}
 }

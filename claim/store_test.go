@@ -153,7 +153,7 @@ func TestReserve_NeverWithoutTheLock(t *testing.T) {
 	must.NoError(t, os.MkdirAll(filepath.Dir(l.claims), 0o700))
 	must.NoError(t, os.Symlink(fmt.Sprintf("/proc/self/fd/%d", dir.Fd()), l.claims)) // which is there, and takes no files
 	changed := false
-	err = l.write(t.Context(), func(*book) error { changed = true; return nil })
+	err = l.write(t.Context(), func(*snapshot) error { changed = true; return nil })
 	must.False(t, changed)
 	must.ErrorIs(t, err, os.ErrNotExist)
 	var access *AccessError

@@ -24,13 +24,13 @@ func replace(text []byte, from, to string) []byte {
 // spoil rewrites a record behind the ledger's back.
 func spoil(t *testing.T, l *Ledger, id string, change func(*record)) {
 	t.Helper()
-	b, _, err := readBook(l.claims, nil)
+	snap, _, err := readSnapshot(l.claims, nil)
 	must.NoError(t, err)
-	r, err := b.get(id)
+	r, err := snap.get(id)
 	must.NoError(t, err)
 	change(r)
-	must.NoError(t, l.replace(b, r))
-	must.NoError(t, l.syncChanged(b))
+	must.NoError(t, l.replace(snap, r))
+	must.NoError(t, l.syncChanged(snap))
 }
 
 // holdSlot takes a slot of a region as a process that uses it does.

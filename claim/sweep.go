@@ -15,33 +15,33 @@ var zeroTime time.Time
 // will come back for, which Nomad's are after DormantFor, and regions that belong to no claim or that nobody uses any more. It returns the claims that
 // it released.
 func (l *Ledger) Sweep(ctx context.Context) (released []*Claim, err error) {
-	err = l.read(ctx, func(b *book) error {
+	err = l.read(ctx, func(snap *snapshot) error {
 		var claimsErr error
-		released, claimsErr = l.sweepClaims(b)
-		return errors.Join(claimsErr, l.sweepRegions(b))
+		released, claimsErr = l.sweepClaims(snap)
+		return errors.Join(claimsErr, l.sweepRegions(snap))
 	})
 	return released, err
 }
 
 // sweepClaims is the part of Sweep that is about claims.
-func (l *Ledger) sweepClaims(b *book) (released []*Claim, err error) {
+func (l *Ledger) sweepClaims(snap *snapshot) (released []*Claim, err error) {
 	var errs []error
-	for _, r := range b.sorted() {
+	for _, r := range snap.sorted() {
 		switch {
 		case r.held():
 		case r.Container != nil && r.Released.IsZero():
 			was := r.claim()
-			if err := l.release(b, r); err != nil {
+			if err := l.release(snap, r); err != nil {
 				errs = append(errs, err)
 				continue
 			}
 			was.Released = l.now()
 			released = append(released, was)
 		case !r.comesBack():
-			l.sweepExternal(b, r)
+			l.sweepExternal(snap, r)
 		case l.now().Sub(r.dormantSince()) > DormantFor:
 			l.logger.Info("claim expired", "claim", r.ID, "dormant_since", r.dormantSince())
-			errs = append(errs, l.remove(b, r))
+			errs = append(errs, l.remove(snap, r))
 		case !r.Released.IsZero():
 			l.sweepReleased(r)
 		}
@@ -73,7 +73,7 @@ func (r *record) dormantSince() time.Time {
 
 // sweepRegions removes what a Reserve or a removal that died in its midst has left. A record that cannot be read keeps
 // its region: a container may still use it.
-func (l *Ledger) sweepRegions(b *book) error {
+func (l *Ledger) sweepRegions(snap *snapshot) error {
 	entries, err := os.ReadDir(l.regions)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -82,10 +82,10 @@ func (l *Ledger) sweepRegions(b *book) error {
 		return err
 	}
 	keep := map[string]bool{}
-	for id := range b.records {
+	for id := range snap.records {
 		keep[id] = true
 	}
-	for _, p := range b.problems {
+	for _, p := range snap.problems {
 		keep[p.ClaimID] = true
 	}
 	for _, e := range entries {

@@ -51,14 +51,14 @@ func (l *Ledger) checkRoom(ctx context.Context) error {
 	if free >= plentyBytes {
 		return nil
 	}
-	return l.read(ctx, func(b *book) error {
+	return l.read(ctx, func(snap *snapshot) error {
 		if unfinished, err := os.Lstat(l.unfinishedPath()); err == nil {
 			free += wholeBlocks(unfinished.Size())
 		}
-		if free >= wholeBlocks(max(b.largest, 1))+wholeBlocks(b.spareBytes()) {
+		if free >= wholeBlocks(max(snap.largest, 1))+wholeBlocks(snap.spareBytes()) {
 			return nil
 		}
-		for _, r := range b.records {
+		for _, r := range snap.records {
 			if !l.used(r) {
 				return nil
 			}

@@ -50,7 +50,7 @@ func refusals(engine string) map[string]refusal {
 				"the container requests GPUs by NVIDIA_VISIBLE_DEVICES=", "TRANCHE_GPU_MEMORY=8GiB", "NVIDIA_VISIBLE_DEVICES=void",
 			},
 		},
-		"more-than-there-is": {env: []string{"TRANCHE_GPU_MEMORY=900GiB"}, want: []string{"asks for 900GiB"}},
+		"more-than-there-is": {env: []string{"TRANCHE_GPU_MEMORY=900GiB"}, want: []string{"requests 900GiB"}},
 		"two-ways":           {env: []string{"TRANCHE_GPU_MEMORY=1GiB", "TRANCHE_CLAIM_00000000=x"}, want: []string{"in one way"}},
 	}
 	switch engine {

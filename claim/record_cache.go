@@ -9,9 +9,9 @@ import (
 
 // seen are the records that were read before, by the names of their files, so that with many claims only those are read
 // that have changed. Who has the lock's turn has these.
-type seen map[string]seenRecord
+type recordCache map[string]cachedRecord
 
-type seenRecord struct {
+type cachedRecord struct {
 	stamp  fileStamp
 	record *record
 }
@@ -37,14 +37,14 @@ func stampOfFile(info os.FileInfo) (fileStamp, bool) {
 }
 
 // find gives the record of a file that is as it was when it was read.
-func (s seen) find(name string, entry os.DirEntry) (seenRecord, bool) {
+func (s recordCache) find(name string, entry os.DirEntry) (cachedRecord, bool) {
 	known, ok := s[name]
 	if !ok {
-		return seenRecord{}, false
+		return cachedRecord{}, false
 	}
 	info, err := entry.Info()
 	if err != nil {
-		return seenRecord{}, false
+		return cachedRecord{}, false
 	}
 	stamp, ok := stampOfFile(info)
 	return known, ok && stamp == known.stamp

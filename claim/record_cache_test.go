@@ -14,14 +14,14 @@ import (
 const fromMemory = "from memory"
 
 // seenNow is what is known of the ledger's files as they are, however fresh they are, with the owner fromMemory.
-func seenNow(t *testing.T, l *Ledger) seen {
+func seenNow(t *testing.T, l *Ledger) recordCache {
 	t.Helper()
-	b, _, err := readBook(l.claims, nil)
+	snap, _, err := readSnapshot(l.claims, nil)
 	must.NoError(t, err)
-	known := seen{}
-	for id, r := range b.records {
+	known := recordCache{}
+	for id, r := range snap.records {
 		r.Owner = fromMemory
-		known[id+".json"] = seenRecord{stamp: stampNow(t, filepath.Join(l.claims, id+".json")), record: r}
+		known[id+".json"] = cachedRecord{stamp: stampNow(t, filepath.Join(l.claims, id+".json")), record: r}
 	}
 	return known
 }
@@ -35,7 +35,7 @@ func stampNow(t *testing.T, path string) fileStamp {
 	return stamp
 }
 
-func TestSeen(t *testing.T) {
+func TestRecordCache(t *testing.T) {
 	replaced := func(t *testing.T, path string) {
 		text, err := os.ReadFile(path)
 		must.NoError(t, err)
@@ -74,31 +74,31 @@ func TestSeen(t *testing.T) {
 			l := newLedger(t)
 			first, _ := reserve(t, l, 0, 3)
 			second, _ := reserve(t, l, 4, 5)
-			l.seen = seenNow(t, l)
+			l.recordCache = seenNow(t, l)
 			tc.change(t, filepath.Join(l.claims, first.ID+".json"))
 			owners := map[string]string{}
 			for _, c := range list(t, l) {
 				owners[c.ID] = c.Owner
 			}
 			must.Eq(t, tc.want, [2]string{owners[first.ID], owners[second.ID]})
-			_, still := l.seen[first.ID+".json"]
+			_, still := l.recordCache[first.ID+".json"]
 			must.Eq(t, tc.want[0] == fromMemory, still, must.Sprint("what is known of a file that changed just now"))
-			must.MapContainsKey(t, l.seen, second.ID+".json")
+			must.MapContainsKey(t, l.recordCache, second.ID+".json")
 		})
 	}
 }
 
 // What a caller makes of a record, or a call that then fails, changes nothing that is known.
-func TestSeen_isNotChanged(t *testing.T) {
+func TestRecordCache_isNotChanged(t *testing.T) {
 	l := newLedger(t)
 	older, _ := reserve(t, l, 0, 3)
 	c, _ := reserve(t, l, 0, 3)
 	cmd := startProcess(t)
 	must.NoError(t, l.Bind(t.Context(), c.ID, container("c1", cmd)))
-	l.seen = seenNow(t, l)
-	b, known, err := readBook(l.claims, l.seen)
+	l.recordCache = seenNow(t, l)
+	snap, known, err := readSnapshot(l.claims, l.recordCache)
 	must.NoError(t, err)
-	r := b.records[c.ID]
+	r := snap.records[c.ID]
 	must.Eq(t, known[c.ID+".json"].record, r)
 	r.Slices[0], r.Container.ID, r.Supersedes[0], r.Released = "other", "other", "other", time.Now()
 	must.NotEq(t, known[c.ID+".json"].record, r)
@@ -108,10 +108,10 @@ func TestSeen_isNotChanged(t *testing.T) {
 }
 
 // A file that changed just now may change once more and look the same, so it is read again.
-func TestSeen_notWhatIsFresh(t *testing.T) {
+func TestRecordCache_notWhatIsFresh(t *testing.T) {
 	l := newLedger(t)
 	c, _ := reserve(t, l, 0, 3)
-	_, known, err := readBook(l.claims, nil)
+	_, known, err := readSnapshot(l.claims, nil)
 	must.NoError(t, err)
 	must.MapEmpty(t, known)
 
@@ -123,13 +123,13 @@ func TestSeen_notWhatIsFresh(t *testing.T) {
 }
 
 // With all files as old as that, a ledger reads none of them twice: nobody could tell from what it gives.
-func TestSeen_afterAWhile(t *testing.T) {
+func TestRecordCache_afterAWhile(t *testing.T) {
 	l := newLedger(t)
 	c, _ := reserve(t, l, 0, 3)
 	before := list(t, l)
 	time.Sleep(settled + 100*time.Millisecond) // no event tells that time has passed
 	must.Eq(t, before, list(t, l))
-	must.MapContainsKey(t, l.seen, c.ID+".json")
+	must.MapContainsKey(t, l.recordCache, c.ID+".json")
 	must.Eq(t, before, list(t, l))
 
 	cmd := startProcess(t)
@@ -142,5 +142,5 @@ func TestSeen_afterAWhile(t *testing.T) {
 	must.False(t, list(t, l)[0].Released.IsZero())
 	must.NoError(t, l.Drop(t.Context(), c.ID))
 	must.SliceEmpty(t, list(t, l))
-	must.MapEmpty(t, l.seen)
+	must.MapEmpty(t, l.recordCache)
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // recent is what List gave last, and when the ledger was last changed before that.
-type recent struct {
+type listCache struct {
 	mu       sync.Mutex
 	known    bool
 	stamp    stamp
@@ -31,7 +31,7 @@ const stampSteps = 2 * time.Second
 // Recent is List for those who ask often: it reads the ledger only if that was changed since. The claims are for reading
 // only, since others get the same.
 func (l *Ledger) Recent(ctx context.Context) (claims []*Claim, problems []Problem, err error) {
-	r := &l.recent
+	r := &l.listCache
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := l.now()

@@ -35,8 +35,8 @@ func (p Problem) mayBeOn(gpuUUID string) bool {
 	})
 }
 
-// book is what the ledger holds at one moment.
-type book struct {
+// snapshot is what the ledger holds at one moment.
+type snapshot struct {
 	records  map[string]*record
 	problems []Problem
 	// largest is the length of the largest record, in bytes.
@@ -45,43 +45,45 @@ type book struct {
 	changed map[string]*os.File
 }
 
-func newBook() *book { return &book{records: map[string]*record{}, changed: map[string]*os.File{}} }
+func newSnapshot() *snapshot {
+	return &snapshot{records: map[string]*record{}, changed: map[string]*os.File{}}
+}
 
 // maxRecordBytes is far more than any claim takes; a larger file is none.
 const maxRecordBytes = 1 << 20
 
-// readBook reads all records, but those that are as they were when they were seen before. A file that cannot be read is a
+// readSnapshot reads all records, but those that are as they were when they were seen before. A file that cannot be read is a
 // problem of that file alone. What there is to be seen next time comes with it.
-func readBook(dir string, before seen) (*book, seen, error) {
+func readSnapshot(dir string, before recordCache) (*snapshot, recordCache, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the ledger: %w", explain(dir, err))
 	}
-	b, now := newBook(), make(seen, len(entries))
+	snap, now := newSnapshot(), make(recordCache, len(entries))
 	for _, e := range entries {
 		if e.Name() == lockName || e.Name() == unfinishedName || e.Name() == groupName {
 			continue
 		}
 		known, ok := before.find(e.Name(), e)
 		if !ok {
-			known = b.add(dir, e.Name())
+			known = snap.add(dir, e.Name())
 		} else {
-			b.records[known.record.ID] = known.record.clone()
+			snap.records[known.record.ID] = known.record.clone()
 		}
 		if known.record != nil {
 			now[e.Name()] = known
-			b.largest = max(b.largest, known.stamp.size)
+			snap.largest = max(snap.largest, known.stamp.size)
 		}
 	}
-	return b, now, nil
+	return snap, now, nil
 }
 
 // add reads one file. It returns the record, if that can be known by the file's stamp from now on.
-func (b *book) add(dir, name string) (known seenRecord) {
+func (snap *snapshot) add(dir, name string) (known cachedRecord) {
 	path := filepath.Join(dir, name)
 	id, ok := idOfFile(name)
 	if !ok {
-		b.problems = append(b.problems, Problem{Path: path,
+		snap.problems = append(snap.problems, Problem{Path: path,
 			Reason: "no claim has a file of this name, so something else put it here: move it elsewhere"})
 		return known
 	}
@@ -93,15 +95,15 @@ func (b *book) add(dir, name string) (known seenRecord) {
 	if err == nil {
 		var r *record
 		if r, err = decodeRecord(id, text); err == nil {
-			b.records[id], b.largest = r, max(b.largest, info.Size())
+			snap.records[id], snap.largest = r, max(snap.largest, info.Size())
 			if stamp, ok := stampOfFile(info); ok && stamp.settledAt(began) {
-				known = seenRecord{stamp: stamp, record: r.clone()}
+				known = cachedRecord{stamp: stamp, record: r.clone()}
 			}
 			return known
 		}
 	}
 	held, complete := salvageSlices(text)
-	b.problems = append(b.problems, Problem{
+	snap.problems = append(snap.problems, Problem{
 		Path: path, ClaimID: id, MayHold: held, GPUUUID: salvageCard(text), Reason: describeBroken(err, held, complete),
 	})
 	return known
@@ -127,24 +129,24 @@ func readRegular(path string) ([]byte, os.FileInfo, error) {
 }
 
 // get gives the record of a claim, or ErrUnknownClaim.
-func (b *book) get(id string) (*record, error) {
-	if r, ok := b.records[id]; ok {
+func (snap *snapshot) get(id string) (*record, error) {
+	if r, ok := snap.records[id]; ok {
 		return r, nil
 	}
 	return nil, fmt.Errorf("claim %s: %w", id, ErrUnknownClaim)
 }
 
 // without is what the ledger holds beside a claim.
-func (b *book) without(id string) *book {
-	others := &book{records: maps.Clone(b.records), problems: b.problems}
+func (snap *snapshot) without(id string) *snapshot {
+	others := &snapshot{records: maps.Clone(snap.records), problems: snap.problems}
 	delete(others.records, id)
 	return others
 }
 
 // sorted gives the records in the order in which a person would list them.
-func (b *book) sorted() []*record {
-	all := make([]*record, 0, len(b.records))
-	for _, r := range b.records {
+func (snap *snapshot) sorted() []*record {
+	all := make([]*record, 0, len(snap.records))
+	for _, r := range snap.records {
 		all = append(all, r)
 	}
 	slices.SortFunc(all, func(x, y *record) int { return compareClaims(&x.Claim, &y.Claim) })

@@ -30,7 +30,7 @@ func recentIDs(t *testing.T, l *Ledger) []string {
 }
 
 // What has not changed is not read again, and what has is, by whatever way.
-func TestRecent(t *testing.T) {
+func TestListCache(t *testing.T) {
 	l := newLedger(t)
 	must.Eq(t, []string{}, recentIDs(t, l))
 	first, _ := reserve(t, l, 0, 1)
@@ -63,7 +63,7 @@ func TestRecent(t *testing.T) {
 }
 
 // File systems count time in steps: of two changes within one, the second shows as well.
-func TestRecent_ChangesWithinOneStep(t *testing.T) {
+func TestListCache_ChangesWithinOneStep(t *testing.T) {
 	l := newLedger(t)
 	first, _ := reserve(t, l, 0, 1)
 	step := time.Now()
