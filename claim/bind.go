@@ -8,11 +8,11 @@ import (
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
-// Bind gives a claim to a container. The container's ID, runtime and init process have to be stated; the process's
-// start time and the boot are looked up where they are not.
+// Bind binds a claim to a container, of which the ID, runtime and init process are required. The process's start time and the
+// boot are looked up if they are not set.
 //
 // A claim whose container is gone can be bound again, since Nomad restarts a task in place without a new reservation.
-// If another container has it and lives, the error is a *BoundError.
+// If another living container has it, the error is a *BoundError.
 func (l *Ledger) Bind(ctx context.Context, id string, c Container) error {
 	c, err := l.complete(c)
 	if err != nil {
@@ -41,7 +41,7 @@ func (l *Ledger) Bind(ctx context.Context, id string, c Container) error {
 	})
 }
 
-// complete fills in what tells the init process from others of the same process ID.
+// complete adds what distinguishes the init process from others with the same process ID.
 func (l *Ledger) complete(c Container) (Container, error) {
 	if c.ID == "" {
 		return c, fmt.Errorf("the container has no ID")
@@ -65,19 +65,19 @@ func (l *Ledger) complete(c Container) (Container, error) {
 	return c, nil
 }
 
-// same tells whether two containers are one. A runtime may give the ID of a container that is gone to another, so the
-// process counts too.
+// same reports whether two containers are one. A runtime may use the ID of a container that is gone for another, so the
+// processes are compared too.
 func (c *Container) same(o Container) bool {
 	return c.Runtime == o.Runtime && c.ID == o.ID &&
 		c.InitPID == o.InitPID && c.InitStartTime == o.InitStartTime && c.BootID == o.BootID
 }
 
-// Release notes that a container no longer needs a claim. The claim stays, so that a restart in place can bind it
-// again, until it is superseded or has been without a container for DormantFor. One that was made outside Nomad goes, as
-// nobody comes back for it. A claim that is gone, or that another container has by now, is left as it is.
+// Release releases a claim from a container. The claim is dormant then: a restart in place can bind it again, until it is
+// superseded or has been dormant for DormantFor. An external claim is removed, since no container comes back for it. A claim
+// that is gone, or that another container has, does not change.
 //
-// So is one whose container lives: IDs are unique within one runtime's directory only, so the ID may be that of another
-// container, or of a later one. If a container ends just too late for this, the next Bind or Sweep sees that it did.
+// Nor does one whose container lives: IDs are unique within one runtime's directory only, so the ID may be that of another
+// container. If the container ends a moment later, the next Bind or Sweep releases the claim.
 func (l *Ledger) Release(ctx context.Context, id, containerID string) error {
 	return l.read(ctx, func(snap *snapshot) error {
 		r, ok := snap.records[id]
@@ -88,8 +88,8 @@ func (l *Ledger) Release(ctx context.Context, id, containerID string) error {
 	})
 }
 
-// Unbind takes a Bind back whose container is not to start after all, although its init process may still be there. A
-// claim that is gone, or that another container has, is left as it is.
+// Unbind undoes a Bind whose container does not start, although its init process may still exist. A claim that is gone, or
+// that another container has, does not change.
 func (l *Ledger) Unbind(ctx context.Context, id string, c Container) error {
 	return l.read(ctx, func(snap *snapshot) error {
 		r, ok := snap.records[id]
@@ -101,8 +101,8 @@ func (l *Ledger) Unbind(ctx context.Context, id string, c Container) error {
 	})
 }
 
-// release notes that the container is gone, and takes the region with it, so that the next container finds a new one,
-// whatever the processes of this one wrote into theirs. A claim that no container comes back for goes altogether.
+// release makes a claim dormant, and removes its region: the next container gets a new one, whatever this container's
+// processes wrote into theirs. A claim that no container comes back for is removed.
 func (l *Ledger) release(snap *snapshot, r *record) error {
 	if !r.comesBack() && l.sweepExternal(snap, r) {
 		return nil

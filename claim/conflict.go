@@ -6,9 +6,8 @@ import (
 	"github.com/tranche-gpu/tranche/claim/region"
 )
 
-// conflict gives the slices of an older claim that a new one cannot be made beside; none where both may be. Two claims
-// conflict if they share a slice, and on one GPU also if one of them has all of it, if their modes differ, or if they
-// are on instances by MIG in the same place.
+// conflict returns the slices of an older claim that conflict with a new one. Two claims conflict if they share a slice, and
+// on one GPU also if one of them has all of it, if their modes differ, or if their MIG instances are in the same place.
 func (c *Claim) conflict(older *Claim) []string {
 	if shared := c.shared(older); len(shared) > 0 {
 		return shared
@@ -24,8 +23,8 @@ func (c *Claim) conflict(older *Claim) []string {
 	return nil
 }
 
-// shared gives the slices of an older claim that are a new one's too. Where slices are parts of the memory, those of
-// another size have other numbers for the same memory.
+// shared returns the slices that an older claim and a new one share. Slices that are parts of the memory, but of another size,
+// have other numbers for the same memory.
 func (c *Claim) shared(older *Claim) []string {
 	parts := c.partsMemory() && older.partsMemory()
 	if !parts || c.SliceBytes == 0 || older.SliceBytes == 0 || c.SliceBytes == older.SliceBytes {
@@ -39,10 +38,10 @@ func (c *Claim) shared(older *Claim) []string {
 	return nil
 }
 
-// partsMemory tells whether the claim's slices are parts of the GPU's memory.
+// partsMemory reports whether the claim's slices are parts of the GPU's memory.
 func (c *Claim) partsMemory() bool { return c.Mode.IsZero() || c.Mode == ModeMPS }
 
-// supersededBy gives the claims that would have to go for a new one, or says who holds one of them.
+// supersededBy returns the claims that a new one supersedes, or a *HeldError if one of them cannot be superseded.
 func (l *Ledger) supersededBy(snap *snapshot, asked *Claim) ([]string, error) {
 	var older []string
 	for _, r := range snap.sorted() {
@@ -58,8 +57,8 @@ func (l *Ledger) supersededBy(snap *snapshot, asked *Claim) ([]string, error) {
 	return older, l.heldByBroken(snap, asked)
 }
 
-// heldByBroken looks at the records that cannot be read. Who they were bound to is lost, but their regions still tell
-// whether a process uses them.
+// heldByBroken returns an error if a claim whose record cannot be read is in use. Its container is unknown, but its region
+// shows whether a process uses it.
 func (l *Ledger) heldByBroken(snap *snapshot, asked *Claim) error {
 	for _, p := range snap.problems {
 		shared := asked.sharedWithBroken(p)
@@ -73,8 +72,8 @@ func (l *Ledger) heldByBroken(snap *snapshot, asked *Claim) error {
 	return nil
 }
 
-// sharedWithBroken gives what a new claim may share with one whose record cannot be read. Who wants a whole GPU wants
-// whatever that claim had of it, and if its name for what it had is the GPU's own, it had all.
+// sharedWithBroken returns the slices that a new claim may share with one whose record cannot be read. A new claim for a whole
+// GPU shares all of them, and a slice with the GPU's own name was the whole GPU.
 func (c *Claim) sharedWithBroken(p Problem) []string {
 	if shared := intersect(p.MayHold, c.Slices); len(shared) > 0 {
 		return shared

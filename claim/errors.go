@@ -14,13 +14,13 @@ var ErrUnknownToken = errors.New("no claim in the ledger has this claim token: i
 var ErrUnknownClaim = errors.New("the ledger has no such claim: its slices were given to a later claim, it expired, " +
 	"or it never existed on this node")
 
-// HeldError says that slices cannot be reserved because an older claim on them is bound to a container that lives.
-// Nothing was changed. It passes when that container ends, so the reservation is worth another try.
+// HeldError is returned if slices cannot be reserved because an older claim on them is bound to a living container. Nothing
+// was changed. The reservation can be retried when that container has ended.
 type HeldError struct {
-	// Claim is the older claim, Slices those of its slices that were asked for.
+	// Claim is the older claim, Slices those of its slices that were requested.
 	Claim  *Claim
 	Slices []string
-	// Mode is how the GPU was to be shared by who asked; empty where nobody asked for a mode.
+	// Mode is the requested mode; empty if none was requested.
 	Mode Mode
 }
 
@@ -43,10 +43,10 @@ func (e *HeldError) holder() string {
 	return describeHolder(e.Claim.Container)
 }
 
-// Retriable says that the same call may succeed later.
+// Retriable reports that the same call may succeed later.
 func (e *HeldError) Retriable() bool { return true }
 
-// BoundError says that a claim cannot be bound to a container because another one that lives has it.
+// BoundError is returned if a claim cannot be bound to a container because another living container has it.
 type BoundError struct {
 	Claim     *Claim
 	Container Container
@@ -58,17 +58,17 @@ func (e *BoundError) Error() string {
 		e.Claim.ID, e.Container.ID, describeHolder(e.Claim.Container))
 }
 
-// Retriable says that the same call may succeed later, as when the other container is about to end.
+// Retriable reports that the same call may succeed later, when the other container has ended.
 func (e *BoundError) Retriable() bool { return true }
 
-// AccessError says that the ledger or a region could not be read or written: another process held the lock for too
-// long, or the disk or its file system failed. Whether the claim is there is not known.
+// AccessError is returned if the ledger or a region could not be read or written: another process held the lock for too long,
+// or the disk or its file system failed. Whether the claim exists is not known.
 type AccessError struct{ err error }
 
 func (e *AccessError) Error() string { return e.err.Error() }
 func (e *AccessError) Unwrap() error { return e.err }
 
-// Retriable says that the same call may succeed later.
+// Retriable reports that the same call may succeed later.
 func (e *AccessError) Retriable() bool { return true }
 
 // accessError marks an error as one of access; nil stays nil.
@@ -79,7 +79,7 @@ func accessError(err error) error {
 	return &AccessError{err}
 }
 
-// countSlices is how many slices, in words.
+// countSlices returns a number of slices in words.
 func countSlices(count int) string {
 	if count == 1 {
 		return "1 slice"

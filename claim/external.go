@@ -7,36 +7,35 @@ import (
 	"github.com/tranche-gpu/tranche/claim/region"
 )
 
-// BindWithin is how long a claim that was made outside Nomad waits for its container. Between the claim and the binding
-// lie the start of an OCI runtime and what it does before its hooks, so that one which is still unbound by then has none
-// that will come.
+// BindWithin is how long an external claim waits for its container. Between the reservation and the binding is only the start
+// of an OCI runtime up to its hooks, so a claim that is unbound after this time gets no container.
 const BindWithin = 2 * time.Minute
 
-// comesBack tells whether a container may come back for the claim. Nomad restarts a task in place by its claim token;
-// whoever starts a container outside Nomad makes a claim anew each time.
+// comesBack reports whether a container may bind the claim again. Nomad restarts a task in place with its claim token; a
+// container outside Nomad gets a new claim for each start.
 func (c *Claim) comesBack() bool { return c.Owner != OwnerExternal }
 
-// Starting tells whether the claim was made for a container that is being started at the moment. The OCI runtime that
-// builds it waits for its hooks, so once that process is gone, unbound, no container comes. Nobody says so: no prestart hook
-// has run by then, and at poststop crun runs none for what it failed to build.
+// Starting reports whether the claim's container is being started. The OCI runtime that creates the container waits for its
+// hooks, so once that process has ended without binding the claim, the container does not start. No hook reports that: no
+// prestart hook has run by then, and crun runs no poststop hooks if create fails.
 func (c *Claim) Starting(now time.Time) bool {
 	return c.Owner == OwnerExternal && c.Container == nil && now.Sub(c.Created) <= BindWithin &&
 		(c.Starter == nil || c.Starter.MayLive())
 }
 
-// used tells whether the claim must not be taken from whoever has it.
+// used reports whether the claim is in use and must not be superseded.
 func (l *Ledger) used(r *record) bool {
 	return r.held() || r.Starting(l.now()) || r.beingMade(l.now()) || !r.comesBack() && r.Container != nil && l.lingers(r)
 }
 
-// lingers tells whether processes still use the claim although its container's first process is gone: they hold memory
-// of the GPU, which is nobody else's before they end.
+// lingers reports whether processes still use the claim although its container's first process has ended: they have memory of
+// the GPU, which is free only when they have ended.
 func (l *Ledger) lingers(r *record) bool {
 	inUse, err := region.InUse(l.regionPath(r.ID))
 	return err == nil && inUse
 }
 
-// sweepExternal removes a claim that was made outside Nomad and has no container any more.
+// sweepExternal removes an external claim that has no container any more.
 func (l *Ledger) sweepExternal(snap *snapshot, r *record) (removed bool) {
 	if l.used(r) {
 		return false
@@ -53,8 +52,8 @@ func (l *Ledger) sweepExternal(snap *snapshot, r *record) (removed bool) {
 	return true
 }
 
-// Cancel takes back a claim of ReserveFit whose container is not to start after all, or one whose instance by MIG could
-// not be made. One that a container has, or that is gone, is left as it is.
+// Cancel removes a claim of ReserveFit whose container does not start, or a claim whose MIG instance could not be created. A
+// claim that a container has, or that is gone, does not change.
 func (l *Ledger) Cancel(ctx context.Context, id string) error {
 	return l.read(ctx, func(snap *snapshot) error {
 		r, ok := snap.records[id]

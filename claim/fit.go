@@ -13,21 +13,21 @@ import (
 // Candidate is a GPU that a claim may be made on.
 type Candidate struct {
 	GPU GPU
-	// Slices is how many the GPU has, SliceBytes the memory of one; 0 is what the request says.
+	// Slices is the number of slices that the GPU has, SliceBytes the memory of one; 0 means the request's.
 	Slices     int
 	SliceBytes uint64
 }
 
-// FitRequest is what ReserveFit is asked for.
+// FitRequest is a request for ReserveFit.
 type FitRequest struct {
 	// Candidates are the GPUs to choose from.
 	Candidates []Candidate
 	// SliceBytes is the memory of one slice.
 	SliceBytes uint64
-	// LimitBytes is what the container may have. It takes as many slices as hold that much.
+	// LimitBytes is the limit. The claim gets as many slices as it needs.
 	LimitBytes uint64
 	Owner      string
-	// Starter is the process that starts the container and lives until it is bound; nil where that is not known.
+	// Starter is the process that starts the container and lives until it is bound; nil if it is unknown.
 	Starter *proc.ID
 }
 
@@ -45,7 +45,7 @@ func (r FitRequest) check() error {
 	return nil
 }
 
-// slices is how many slices of a size hold the limit.
+// slices returns the number of slices of a size that the limit needs.
 func (r FitRequest) slices(sliceBytes uint64) int {
 	whole := r.LimitBytes / sliceBytes
 	if r.LimitBytes%sliceBytes > 0 {
@@ -54,12 +54,12 @@ func (r FitRequest) slices(sliceBytes uint64) int {
 	return int(whole)
 }
 
-// ReserveFit makes a claim on whichever of the candidates it fits best: the one that has the fewest free slices left
-// then, and of several the one with the lowest index. Unlike Reserve it supersedes nothing. Nomad may still restart a
-// task whose container is gone, so a slice is free only if no claim in the ledger has it, dormant ones included.
+// ReserveFit makes a claim on the candidate that it fits best: the one that has the fewest free slices left then, and of
+// several the one with the lowest index. Unlike Reserve it supersedes nothing: Nomad may still restart a task whose container
+// is gone, so a slice is free only if no claim has it, dormant ones included.
 //
-// The claim has no token: it is for the caller alone, who binds it to a container within BindWithin, and while the
-// request's Starter lives. If no candidate has room, the error is a *NoRoomError.
+// The claim has no token: the caller binds it to a container within BindWithin, and while the request's Starter lives. If no
+// candidate has room, the error is a *NoRoomError.
 func (l *Ledger) ReserveFit(ctx context.Context, req FitRequest) (*Claim, error) {
 	if err := req.check(); err != nil {
 		return nil, fmt.Errorf("reserving slices: %w", err)
@@ -91,7 +91,7 @@ func (l *Ledger) ReserveFit(ctx context.Context, req FitRequest) (*Claim, error)
 	return made, nil
 }
 
-// fit chooses the GPU and the slices on it, which are all that is free in the Room that it gives.
+// fit chooses the GPU, and the slices on it, which are the Free ones of the returned Room.
 func (snap *snapshot) fit(req FitRequest) (Room, error) {
 	rooms := make([]Room, 0, len(req.Candidates))
 	for _, c := range req.Candidates {
@@ -113,23 +113,23 @@ func (snap *snapshot) fit(req FitRequest) (Room, error) {
 	return Room{}, &NoRoomError{LimitBytes: req.LimitBytes, SliceBytes: req.SliceBytes, Rooms: rooms}
 }
 
-// Room is what a GPU has free.
+// Room describes the free slices of a GPU.
 type Room struct {
 	GPU GPU
-	// Slices is how many the GPU has, SliceBytes the memory of one, and Free names those that no claim has.
+	// Slices is the number of slices that the GPU has, SliceBytes the memory of one, Free the names of the free ones.
 	Slices     int
 	SliceBytes uint64
 	Free       []string
-	// Dormant are the claims on this GPU whose container is gone, but which keep their slices.
+	// Dormant are the dormant claims on this GPU, which keep their slices.
 	Dormant []string
-	// Mode is the mode of claims on this GPU that leave no room for slices; else it is empty.
+	// Mode is the mode of claims on this GPU if it is not shared in slices; otherwise it is empty.
 	Mode Mode
 }
 
 func (r Room) freeBytes() uint64 { return uint64(len(r.Free)) * r.SliceBytes }
 
-// room looks at what is free on a GPU. Slices of another size are an error: by their names nobody could tell which memory
-// is whose. A GPU with claims of another mode has no slices.
+// room returns the free slices of a GPU. Slices of another size are an error, since their names do not tell which memory they
+// are. A GPU with claims in another mode has no slices.
 func (snap *snapshot) room(c Candidate, sliceBytes uint64) (Room, error) {
 	taken, whole := snap.mayBeTaken(c.GPU.UUID)
 	room := Room{GPU: c.GPU, Slices: c.Slices, SliceBytes: sliceBytes}
@@ -157,7 +157,7 @@ func (snap *snapshot) room(c Candidate, sliceBytes uint64) (Room, error) {
 	return room, nil
 }
 
-// mayBeTaken gives the slices that claims may have whose records cannot be read, and whether one may have the whole GPU.
+// mayBeTaken returns the slices that claims with unreadable records may have, and whether one may have the whole GPU.
 func (snap *snapshot) mayBeTaken(gpuUUID string) (taken map[string]bool, whole bool) {
 	taken = map[string]bool{}
 	for _, p := range snap.problems {

@@ -9,7 +9,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/memsize"
 )
 
-// NoRoomError says that no GPU has as many free slices as were asked for. Nothing was changed.
+// NoRoomError is returned if no GPU has as many free slices as were requested. Nothing was changed.
 type NoRoomError struct {
 	LimitBytes, SliceBytes uint64
 	Rooms                  []Room
@@ -46,10 +46,10 @@ func (e *NoRoomError) describe(room Room) string {
 	return text
 }
 
-// Retriable says that the same call may succeed later.
+// Retriable reports that the same call may succeed later.
 func (e *NoRoomError) Retriable() bool { return true }
 
-// describeDormant says how to get at the slices that are kept for containers that may come back.
+// describeDormant describes how to free the slices of dormant claims.
 func describeDormant(ids []string) string {
 	if len(ids) == 0 {
 		return ""
@@ -58,7 +58,7 @@ func describeDormant(ids []string) string {
 		", which keep their slices for that: `tranche claim release ID` gives up one whose job is gone"
 }
 
-// SliceSizeError says that a claim's slices are of another size than the caller's.
+// SliceSizeError is returned if a claim's slices have another size than the caller's.
 type SliceSizeError struct {
 	Claim      *Claim
 	SliceBytes uint64

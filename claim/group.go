@@ -11,15 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// groupName is the file that names claims while they are made together, one ID a line. It is there before the first of
-// their records and goes after the last: its removal is what makes the claims. One is enough, since it is only used
-// under the lock.
+// groupName is the file with the IDs of claims while they are made together, one a line. It is written before the first of
+// their records and removed after the last: its removal commits the claims. There is one, since it is used under the lock.
 //
-// Whoever finds it takes the records back that it names: who wanted to make the claims died in the midst of it and has told
-// nobody their tokens, so that nobody can come for them; and what they would have superseded stays as it was.
+// A process that finds it removes the records in it: the process that was making the claims has died and has returned no
+// tokens, so that no container can use them. The claims that they would have superseded do not change.
 const groupName = ".group"
 
-// enterAll writes claims that belong together: all of them or none.
+// enterAll writes claims that belong together: all of them, or none.
 func (l *Ledger) enterAll(snap *snapshot, records []*record) error {
 	if len(records) == 1 {
 		return l.enter(snap, records[0])
@@ -37,7 +36,7 @@ func (l *Ledger) enterAll(snap *snapshot, records []*record) error {
 	return nil
 }
 
-// announceGroup writes the file. One that is there already names claims that could not be taken back yet.
+// announceGroup writes the file. An existing one has claims that could not be removed yet.
 func (l *Ledger) announceGroup(records []*record) error {
 	var ids strings.Builder
 	for _, r := range records {
@@ -64,8 +63,8 @@ func (l *Ledger) notAnnounced(err error) error {
 	return fmt.Errorf("writing %s to the ledger, which stays as it was: %w", groupName, explain(l.claims, markFull(err)))
 }
 
-// endGroup takes the file its name, and makes sure that a power cut does not bring it back. Where it cannot be sure, the file
-// has its name again. No room on the disk is needed for either.
+// endGroup removes the file's name and syncs the directory, so that a power cut does not restore it. If syncing fails, it
+// restores the name. Neither needs disk space.
 func (l *Ledger) endGroup() error {
 	group, ended := l.groupPath(), l.unfinishedPath()
 	err := os.Rename(group, ended)
@@ -82,9 +81,9 @@ func (l *Ledger) endGroup() error {
 
 func (l *Ledger) groupPath() string { return filepath.Join(l.claims, groupName) }
 
-// takeBackGroup removes the claims of a group that was not finished, where there is one. The records go before the file
-// that names them. It stays where the disk does not let them go, and nobody sees the claims that it names. All of this takes
-// no room on the disk. The error is for a file that cannot be read.
+// takeBackGroup removes the claims of an unfinished group, if there is one. The records are removed before the file that names
+// them. If they cannot be removed, the file stays, and the snapshot does not have them. None of this needs disk space. It
+// returns an error if the file cannot be read.
 func (l *Ledger) takeBackGroup(snap *snapshot) error {
 	text, _, err := readRegular(l.groupPath())
 	if errors.Is(err, os.ErrNotExist) {

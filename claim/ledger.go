@@ -12,37 +12,37 @@ import (
 	"github.com/tranche-gpu/tranche/internal/filelock"
 )
 
-// Where the ledger and the regions are unless Options say otherwise.
+// The default directories of the ledger and the regions.
 const (
 	DefaultStateDir = "/var/lib/tranche"
 	DefaultRunDir   = "/run/tranche"
 )
 
-// claimsDir holds the claims under the state directory, and the regions under the run directory.
+// claimsDir is the directory of the claims in the state directory, and of the regions in the run directory.
 const claimsDir = "claims"
 
-// Options say where a ledger is.
+// Options are the directories of a ledger, and its logger.
 type Options struct {
 	// StateDir holds the ledger, in "claims". It must survive a reboot.
 	StateDir string
 	// RunDir holds the regions, in "claims/<id>". It is empty after a reboot.
 	RunDir string
-	// Logger is told of what changes; nil tells nobody.
+	// Logger receives messages about changes; nil logs nothing.
 	Logger Logger
 }
 
 const lockName = ".lock"
 
-// lockPatience is how long a call waits for the ledger when its context sets no deadline. A change takes milliseconds;
-// whoever holds the lock for this long is stopped.
+// lockPatience is how long a call waits for the lock if its context has no deadline. A change takes milliseconds, so a
+// process that holds the lock for this long is stopped.
 const lockPatience = 30 * time.Second
 
-// Ledger is the ledger of claims of this node. Its methods may be called at the same time, from many goroutines and
-// many processes. A context bounds how long they wait for each other; without a deadline it is lockPatience.
+// Ledger is the ledger of claims of this node. Its methods may be called concurrently by many goroutines and processes. The
+// context bounds how long they wait for the lock; without a deadline it is lockPatience.
 type Ledger struct {
 	claims      string      // directory of the records
 	regions     string      // directory of the regions
-	recordCache recordCache // records as they were read last
+	recordCache recordCache // records that were read last
 	lock        *filelock.Lock
 	logger      Logger
 	now         func() time.Time
@@ -50,8 +50,7 @@ type Ledger struct {
 	listCache   listCache
 }
 
-// Open gives the ledger at the places that the options name. It touches nothing yet: directories are made with the
-// first claim, so that a look at a node without claims leaves nothing behind.
+// Open returns the ledger in the options' directories. It creates nothing: directories are created with the first claim.
 func Open(o Options) (*Ledger, error) {
 	if o.StateDir == "" {
 		o.StateDir = DefaultStateDir
@@ -78,7 +77,7 @@ func Open(o Options) (*Ledger, error) {
 	return l, nil
 }
 
-// read calls fn with what the ledger holds, while nobody changes it. A ledger that was never written to is empty.
+// read calls fn with a snapshot, under the lock. A ledger that was never written to is empty.
 func (l *Ledger) read(ctx context.Context, fn func(*snapshot) error) error {
 	unlock, err := l.lock.Acquire(ctx)
 	if errors.Is(err, os.ErrNotExist) {
@@ -87,8 +86,8 @@ func (l *Ledger) read(ctx context.Context, fn func(*snapshot) error) error {
 	return l.locked(unlock, err, fn)
 }
 
-// write is read for changes that may be the first: it makes the ledger where it is missing. It never changes one without the
-// lock, whatever becomes of the directory meanwhile.
+// write is read for changes that may be the first: it creates the ledger if it is missing. It never changes a ledger without
+// the lock, even if the directory is replaced meanwhile.
 func (l *Ledger) write(ctx context.Context, fn func(*snapshot) error) error {
 	if err := makeDir(l.claims); err != nil {
 		return accessError(fmt.Errorf("making the ledger: %w", explain(l.claims, err)))
@@ -97,8 +96,8 @@ func (l *Ledger) write(ctx context.Context, fn func(*snapshot) error) error {
 	return l.locked(unlock, err, fn)
 }
 
-// locked calls fn under the lock, if that could be taken. What fn has replaced is synced when the lock is free again, so that
-// nobody else waits for the disk.
+// locked calls fn under the lock, if that could be taken. Records that fn has replaced are synced after the lock is released,
+// so that no other process waits for the disk.
 func (l *Ledger) locked(unlock func(), err error, fn func(*snapshot) error) error {
 	if err != nil {
 		return accessError(fmt.Errorf("opening the ledger: %w", explain(l.claims, err)))
@@ -120,22 +119,22 @@ func (l *Ledger) locked(unlock func(), err error, fn func(*snapshot) error) erro
 	return err
 }
 
-// load reads what the ledger holds, and finishes what others have left unfinished.
+// load reads a snapshot, and completes changes of processes that died.
 func (l *Ledger) load() (*snapshot, error) {
 	snap, now, err := readSnapshot(l.claims, l.recordCache)
 	if err != nil {
 		return nil, err
 	}
 	l.recordCache = now
-	if err := l.takeBackGroup(snap); err != nil { // first, since what the claims would supersede is to stay
+	if err := l.takeBackGroup(snap); err != nil { // first, since the claims that they would supersede are to stay
 		return nil, err
 	}
 	l.finishSuperseding(snap)
 	return snap, nil
 }
 
-// finishSuperseding removes the claims that a later one names as superseded. Reserve does so itself; this is for one
-// that died in between.
+// finishSuperseding removes the claims that a later one has superseded. Reserve does so itself; this is for a process that
+// died in between.
 func (l *Ledger) finishSuperseding(snap *snapshot) {
 	for _, r := range snap.records {
 		for _, id := range r.Supersedes {
@@ -146,8 +145,8 @@ func (l *Ledger) finishSuperseding(snap *snapshot) {
 	}
 }
 
-// supersede removes a claim that another one names as superseded. It is gone whether or not its file is: others, too, go by
-// what the later one says.
+// supersede removes a claim that another one has superseded. The claim is gone even if its file cannot be removed, since the
+// later record names it.
 func (l *Ledger) supersede(snap *snapshot, older, by *record) {
 	l.logger.Info("claim superseded", "claim", older.ID, "by", by.ID, "slices", older.Slices)
 	if err := l.remove(snap, older); err != nil {
@@ -157,7 +156,7 @@ func (l *Ledger) supersede(snap *snapshot, older, by *record) {
 	}
 }
 
-// remove takes a claim and its region away. A region that stays falls to the next sweep.
+// remove removes a claim and its region. The next sweep removes a region that could not be removed.
 func (l *Ledger) remove(snap *snapshot, r *record) error {
 	if err := l.removeRecord(r.ID); err != nil {
 		return accessError(err)

@@ -4,7 +4,7 @@ import (
 	"context"
 )
 
-// List gives all claims, ordered by GPU and slices, and the files in the ledger that are none.
+// List returns all claims, ordered by GPU and slices, and the files in the ledger's directory that are not records.
 func (l *Ledger) List(ctx context.Context) (claims []*Claim, problems []Problem, err error) {
 	err = l.read(ctx, func(snap *snapshot) error {
 		for _, r := range snap.sorted() {
@@ -16,8 +16,7 @@ func (l *Ledger) List(ctx context.Context) (claims []*Claim, problems []Problem,
 	return claims, problems, err
 }
 
-// Drop removes a claim and its region. If a container that lives, or that is being started, has it, the error is a
-// *HeldError.
+// Drop removes a claim and its region. If a container that lives or is being started has it, the error is a *HeldError.
 func (l *Ledger) Drop(ctx context.Context, id string) error {
 	return l.read(ctx, func(snap *snapshot) error {
 		r, err := snap.get(id)
@@ -35,8 +34,8 @@ func (l *Ledger) Drop(ctx context.Context, id string) error {
 	})
 }
 
-// DropInUse removes a claim whoever has it. Its region stays as long as a process uses it, so that the processes that
-// have memory keep their limit; that memory is no longer seen by those who reserve slices.
+// DropInUse removes a claim even if it is in use. Its region stays as long as a process uses it, so that the processes that
+// have memory keep their limit; later reservations do not know of that memory.
 func (l *Ledger) DropInUse(ctx context.Context, id string) error {
 	return l.read(ctx, func(snap *snapshot) error {
 		r, err := snap.get(id)

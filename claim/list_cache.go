@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// recent is what List gave last, and when the ledger was last changed before that.
+// listCache is the last result of List, and the stamp of the ledger at that time.
 type listCache struct {
 	mu       sync.Mutex
 	known    bool
@@ -18,18 +18,18 @@ type listCache struct {
 	problems []Problem
 }
 
-// stamp changes with each change of the ledger: records come, change and go by files that get and lose their names.
+// stamp changes with each change of the ledger: records are added, changed and removed by renames in its directory.
 type stamp struct {
 	inode   uint64
 	changed time.Time
 }
 
-// stampSteps is more than the steps in which any file system counts time. A later change could bear the time of one that
-// is more recent than this.
+// stampSteps is the coarsest granularity of a file system's times. A stamp that is more recent may not change with the next
+// change.
 const stampSteps = 2 * time.Second
 
-// Recent is List for those who ask often: it reads the ledger only if that was changed since. The claims are for reading
-// only, since others get the same.
+// Recent is List for frequent callers: it reads the ledger only if that has changed. Callers must not modify the claims, which
+// they share.
 func (l *Ledger) Recent(ctx context.Context) (claims []*Claim, problems []Problem, err error) {
 	r := &l.listCache
 	r.mu.Lock()

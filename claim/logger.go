@@ -1,13 +1,13 @@
 package claim
 
-// Logger receives what an operator may want to know of the ledger: a message, and names and values in turns. An
-// hclog.Logger is one. The hooks, which have nobody to tell, are spared the start of a logging library.
+// Logger receives messages for the operator, with names and values in turns. An hclog.Logger is one. The hooks have none, and
+// do not start a logging library.
 type Logger interface {
 	Info(message string, namesAndValues ...any)
 	Warn(message string, namesAndValues ...any)
 }
 
-// silent is the Logger of a ledger that was given none.
+// silent is the Logger of a ledger without one.
 type silent struct{}
 
 func (silent) Info(string, ...any) {}

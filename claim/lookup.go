@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Lookup gives the claim that a claim token names, or ErrUnknownToken.
+// Lookup returns the claim of a claim token, or ErrUnknownToken.
 func (l *Ledger) Lookup(ctx context.Context, t Token) (*Claim, error) {
 	var found *Claim
 	err := l.read(ctx, func(snap *snapshot) (err error) {
@@ -19,8 +19,8 @@ func (l *Ledger) Lookup(ctx context.Context, t Token) (*Claim, error) {
 	return found, err
 }
 
-// FromEnv gives the claims whose tokens are in an environment, ordered by GPU; none if there are no tokens. One entry
-// that does not hold makes the whole an error: a container that was to get two GPUs must not start with one.
+// FromEnv returns the claims whose tokens are in an environment, ordered by GPU; none if there are no tokens. One invalid
+// entry makes the whole an error: a container that was to get two GPUs must not start with one.
 func (l *Ledger) FromEnv(ctx context.Context, env map[string]string) ([]*Claim, error) {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(env)) {

@@ -9,21 +9,21 @@ import (
 	"github.com/tranche-gpu/tranche/claim/region"
 )
 
-// MakeWithin is how long a claim on an instance by MIG that is still to be made is not given to others. Making one takes
-// seconds; whoever takes longer has died.
+// MakeWithin is how long a claim whose MIG instance is not created yet cannot be superseded. Creating one takes seconds, so a
+// process that takes longer has died.
 const MakeWithin = 2 * time.Minute
 
-// beingMade tells whether somebody is making the claim's instance.
+// beingMade reports whether the claim's MIG instance is being created.
 func (r *record) beingMade(now time.Time) bool { return r.Making() && now.Sub(r.Created) <= MakeWithin }
 
-// CompleteMIG tells a claim that its instance by MIG is made: gpu is the instance, gi and ci are the driver's IDs of its
-// GPU instance and its compute instance. From then on containers can have the claim. If the claim is gone, so that nobody
-// wants the instance, the error is ErrUnknownClaim.
+// CompleteMIG sets the created MIG instance of a claim: gpu is the instance, gi and ci are the driver's IDs of its GPU instance
+// and its compute instance. From then on the claim can be bound. If the claim is gone, so that the instance is not needed, the
+// error is ErrUnknownClaim.
 //
-// The driver may give the UUID of an instance that is gone to another. Claims on the earlier one are superseded.
+// The driver may give the UUID of a destroyed instance to another. Claims on the earlier one are superseded.
 func (l *Ledger) CompleteMIG(ctx context.Context, id string, gpu GPU, gi, ci int) error {
 	if gpu.UUID == "" {
-		return fmt.Errorf("completing claim %s: the instance has no UUID", id)
+		return fmt.Errorf("completing claim %s: the MIG instance has no UUID", id)
 	}
 	return l.read(ctx, func(snap *snapshot) error {
 		r, err := snap.get(id)
@@ -31,7 +31,7 @@ func (l *Ledger) CompleteMIG(ctx context.Context, id string, gpu GPU, gi, ci int
 			return err
 		}
 		if !r.Making() {
-			return fmt.Errorf("completing claim %s: it waits for no instance by MIG (it is of mode %s, on %s)", id, r.Mode,
+			return fmt.Errorf("completing claim %s: it waits for no MIG instance (mode %s, GPU %s)", id, r.Mode,
 				r.GPU.UUID)
 		}
 		made := *r
@@ -60,11 +60,11 @@ func (l *Ledger) CompleteMIG(ctx context.Context, id string, gpu GPU, gi, ci int
 	})
 }
 
-// mustBeMade refuses what takes the claim's GPU as long as that is not made.
+// mustBeMade returns an error if the claim's MIG instance is not created yet.
 func (r *record) mustBeMade() error {
 	if !r.Making() {
 		return nil
 	}
-	return fmt.Errorf("claim %s waits for its instance by MIG, which is not made yet: only who makes it knows the claim's "+
-		"token, so the device plugin has died while it did; stop the job and run it again", r.ID)
+	return fmt.Errorf("claim %s: its MIG instance is not created yet, since the device plugin ended while it created the "+
+		"instance; stop the job and run it again", r.ID)
 }

@@ -26,10 +26,10 @@ func TestMIG_MadeAfterItIsReserved(t *testing.T) {
 	must.Eq(t, 0, u.UsedBytes)
 
 	// Nobody can have it yet, and nobody else its place.
-	must.ErrorContains(t, l.Bind(t.Context(), c.ID, container("c1", startProcess(t))), "is not made yet")
-	must.ErrorContains(t, prepare(l, c.ID, "c1", 0), "is not made yet")
+	must.ErrorContains(t, l.Bind(t.Context(), c.ID, container("c1", startProcess(t))), "is not created yet")
+	must.ErrorContains(t, prepare(l, c.ID, "c1", 0), "is not created yet")
 	_, err = l.RegionDir(t.Context(), c.ID)
-	must.ErrorContains(t, err, "is not made yet")
+	must.ErrorContains(t, err, "is not created yet")
 	var held *HeldError
 	_, _, err = l.Reserve(t.Context(), toCome(3, 1, slicesOf(8, 8)...))
 	must.True(t, asError(err, &held), must.Sprintf("%v", err))
@@ -52,7 +52,7 @@ func TestMIG_MadeAfterItIsReserved(t *testing.T) {
 	must.NoError(t, prepare(l, c.ID, "c1", 0))
 	must.NoError(t, l.Bind(t.Context(), c.ID, container("c1", startProcess(t))))
 
-	must.ErrorContains(t, l.CompleteMIG(t.Context(), c.ID, madeInstance, 5, 1), "waits for no instance")
+	must.ErrorContains(t, l.CompleteMIG(t.Context(), c.ID, madeInstance, 5, 1), "waits for no MIG instance")
 }
 
 func TestMIG_Cancelled(t *testing.T) {
@@ -111,7 +111,7 @@ func TestMIG_UUIDOfAnEarlierInstance(t *testing.T) {
 func TestMIG_CompleteRefuses(t *testing.T) {
 	l := newLedger(t)
 	c, _ := reserve(t, l, 0, 0)
-	must.ErrorContains(t, l.CompleteMIG(t.Context(), c.ID, madeInstance, 1, 0), "waits for no instance by MIG (it is of mode slice")
+	must.ErrorContains(t, l.CompleteMIG(t.Context(), c.ID, madeInstance, 1, 0), "waits for no MIG instance (mode slice")
 	must.ErrorContains(t, l.CompleteMIG(t.Context(), c.ID, GPU{}, 1, 0), "has no UUID")
 }
 
@@ -123,6 +123,6 @@ func TestMIG_IncompleteWithAContainerIsBroken(t *testing.T) {
 	_, problems, err := l.List(t.Context())
 	must.NoError(t, err)
 	must.Len(t, 1, problems)
-	must.StrContains(t, problems[0].Reason, "is not made yet")
+	must.StrContains(t, problems[0].Reason, "is not created yet")
 	must.Eq(t, testGPU.UUID, problems[0].GPUUUID)
 }

@@ -29,7 +29,7 @@ func inMode(mode Mode, gpu GPU, names ...string) Request {
 	return req
 }
 
-// onInstance is a request for an instance by MIG in a place on a GPU.
+// onInstance is a request for a MIG instance in a place on a GPU.
 func onInstance(gpu GPU, uuid string, start, size int, names ...string) Request {
 	req := inMode(ModeMIG, GPU{UUID: uuid, Index: gpu.Index, Name: gpu.Name + " MIG 1g.18gb", ContextBytes: 300 << 20}, names...)
 	req.MIG = &MIG{GPUUUID: gpu.UUID, GPUIndex: gpu.Index, Profile: "1g.18gb", GPUInstance: 7 + start, Start: start, Size: size}
@@ -235,9 +235,9 @@ func TestModes_Refused(t *testing.T) {
 		want string
 	}{
 		"an unknown mode":              {inMode("half", testGPU, "s"), `"half" is no mode`},
-		"mig without an instance":      {instance(func(r *Request) { r.MIG = nil }), "instance by MIG"},
-		"an instance in another mode":  {instance(func(r *Request) { r.Mode = ModeExclusive }), "instance by MIG"},
-		"an instance of no GPU":        {instance(func(r *Request) { r.MIG.GPUUUID = "" }), "names no GPU"},
+		"mig without an instance":      {instance(func(r *Request) { r.MIG = nil }), "MIG instance"},
+		"an instance in another mode":  {instance(func(r *Request) { r.Mode = ModeExclusive }), "MIG instance"},
+		"an instance of no GPU":        {instance(func(r *Request) { r.MIG.GPUUUID = "" }), "MIG instance has no GPU"},
 		"an instance without a place":  {instance(func(r *Request) { r.MIG.Size = 0 }), "has no place"},
 		"an instance before all slots": {instance(func(r *Request) { r.MIG.Start = -1 }), "has no place"},
 		"mps without a share": {
@@ -247,10 +247,10 @@ func TestModes_Refused(t *testing.T) {
 			Request{GPU: testGPU, Slices: []string{"s"}, LimitBytes: 1, MPS: &MPS{Percentage: 10}}, "share of MPS",
 		},
 		"no share at all": {
-			Request{GPU: testGPU, Slices: []string{"s"}, LimitBytes: 1, Mode: ModeMPS, MPS: &MPS{}}, "0% of MPS",
+			Request{GPU: testGPU, Slices: []string{"s"}, LimitBytes: 1, Mode: ModeMPS, MPS: &MPS{}}, "percent, got 0",
 		},
 		"more than all": {
-			Request{GPU: testGPU, Slices: []string{"s"}, LimitBytes: 1, Mode: ModeMPS, MPS: &MPS{Percentage: 101}}, "101% of MPS",
+			Request{GPU: testGPU, Slices: []string{"s"}, LimitBytes: 1, Mode: ModeMPS, MPS: &MPS{Percentage: 101}}, "percent, got 101",
 		},
 		"slices without a limit": {
 			Request{GPU: testGPU, Slices: []string{"s"}, LimitBytes: 1, Unlimited: true}, "has a limit for each claim",

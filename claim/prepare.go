@@ -5,12 +5,11 @@ import (
 	"fmt"
 )
 
-// PrepareRegion makes a claim's region ready for the container that is to hold the claim, and gives its directory. The
-// region states the claim's limit, and how much that container may allocate beyond it as managed memory that lives on the
-// host, which is 0 for nothing and holds until that container is gone, also when the region has to be made anew. A
-// region that was there already stays in place.
+// PrepareRegion prepares a claim's region for the container that is to have the claim, and returns its directory. The region
+// has the claim's limit, and how many bytes of managed memory on the host that container may allocate beyond it: this holds
+// until the container is gone, also if the region has to be created again. An existing region stays in place.
 //
-// A container that has the claim and lives keeps what it started with: the error is then a *BoundError.
+// If a living container has the claim, the error is a *BoundError, and its region does not change.
 func (l *Ledger) PrepareRegion(ctx context.Context, id, containerID string, gpuHostMemoryBytes uint64) (string, error) {
 	return l.regionPath(id), l.read(ctx, func(snap *snapshot) error {
 		r, err := snap.get(id)

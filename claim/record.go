@@ -16,22 +16,21 @@ import (
 // recordFormat is the version of the records' format.
 const recordFormat = 1
 
-// record is a claim as its file in the ledger holds it.
+// record is the content of a claim's file in the ledger.
 type record struct {
 	// Format comes first, so that a person who opens the file sees what it is.
 	Format int `json:"tranche_claim"`
 	Claim
-	// TokenSHA256 is all that the ledger keeps of the claim token, in hex.
+	// TokenSHA256 is the hash of the claim token, in hex. The ledger does not have the token.
 	TokenSHA256 string `json:"token_sha256"`
-	// Supersedes names the older claims on the same slices, which are void from the moment this record is there.
+	// Supersedes are the IDs of older claims on the same slices, which are void as soon as this record exists.
 	Supersedes []string `json:"supersedes,omitempty"`
 }
 
-// held tells whether the claim belongs to a container that lives. What Released says does not matter: nothing is taken
-// from under a living container.
+// held reports whether a living container has the claim, whatever Released is: nothing is taken from a living container.
 func (r *record) held() bool { return r.Container != nil && Alive(*r.Container) }
 
-// claim is a copy of the claim for callers to keep.
+// claim returns a copy of the claim for callers.
 func (r *record) claim() *Claim {
 	c := r.Claim
 	c.Slices = append([]string(nil), r.Slices...)
@@ -62,7 +61,7 @@ func encodeRecord(r *record) ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// decodeRecord reads a record, and is strict about it: acting on half a claim is worse than reporting it.
+// decodeRecord decodes a record strictly: to use half a claim would be worse than to report it.
 func decodeRecord(id string, text []byte) (*record, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -80,7 +79,7 @@ func decodeRecord(id string, text []byte) (*record, error) {
 	return r, r.check(id)
 }
 
-// noRecord says why a text is no record, of which strict reading said err.
+// noRecord returns why a text is not a record, given the error of strict decoding.
 func noRecord(text []byte, err error) error {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return errors.New("it is empty")
@@ -101,13 +100,13 @@ func (r *record) check(id string) error {
 	sum, err := hex.DecodeString(r.TokenSHA256)
 	switch {
 	case r.ID != id:
-		return fmt.Errorf("it holds claim %q, which its name denies", r.ID)
+		return fmt.Errorf("it has claim %q, unlike its file name", r.ID)
 	case err != nil || len(sum) != 32 || idOfHash(sum) != id:
-		return errors.New("the hash of its claim token does not fit its name")
+		return errors.New("the hash of its claim token does not match its file name")
 	case r.GPU.UUID == "" && !r.Making() || len(r.Slices) == 0 || r.LimitBytes == 0:
 		return errors.New("it lacks a GPU, slices or a limit")
 	case r.Making() && r.Container != nil:
-		return errors.New("it has a container although its instance by MIG is not made yet")
+		return errors.New("it has a container although its MIG instance is not created yet")
 	}
 	return r.checkMode()
 }
@@ -118,7 +117,7 @@ var (
 	quoted      = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`"(?:[^"\\]|\\.)*"`) })
 )
 
-// salvageSlices reads what is left of the slices in a record that cannot be read as a whole.
+// salvageSlices returns the slices that can be read in a broken record.
 func salvageSlices(text []byte) (slices []string, complete bool) {
 	field := slicesField().FindSubmatch(text)
 	if field == nil {
@@ -132,8 +131,7 @@ func salvageSlices(text []byte) (slices []string, complete bool) {
 	return slices, len(field[2]) > 0
 }
 
-// salvageCard reads on which GPU the claim was in a record that cannot be read as a whole: that of the MIG instance, if it
-// names one.
+// salvageCard returns the GPU that can be read in a broken record: of a MIG instance, the physical GPU.
 func salvageCard(text []byte) string {
 	var uuid string
 	for _, field := range cardField().FindAllSubmatch(text, -1) {
@@ -144,7 +142,7 @@ func salvageCard(text []byte) string {
 	return uuid
 }
 
-// describeBroken says what a record that cannot be read means for the slices that it may have held.
+// describeBroken describes the effect of a broken record on the slices that it may have.
 func describeBroken(reason error, slices []string, complete bool) string {
 	var held string
 	switch {
@@ -159,7 +157,7 @@ func describeBroken(reason error, slices []string, complete bool) string {
 		"slices that can't be told are not kept from others. Remove the file when that container has ended", reason, held)
 }
 
-// idOfFile is the claim that a file in the ledger is, going by its name: <id>.json.
+// idOfFile returns the claim ID in the name of a record's file, <id>.json.
 func idOfFile(name string) (id string, ok bool) {
 	id, ok = strings.CutSuffix(name, ".json")
 	return id, ok && len(id) == idDigits && strings.Trim(id, "0123456789abcdef") == ""

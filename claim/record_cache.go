@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// seen are the records that were read before, by the names of their files, so that with many claims only those are read
-// that have changed. Who has the lock's turn has these.
+// recordCache has the records that were read before, by the names of their files, so that only changed records are read. It
+// is used under the ledger's lock.
 type recordCache map[string]cachedRecord
 
 type cachedRecord struct {
@@ -16,16 +16,16 @@ type cachedRecord struct {
 	record *record
 }
 
-// fileStamp is what changes whenever a file's content does, or another file gets its name: whoever writes cannot help it, nor
-// set it back, as the kernel sets the time of the last change (ctime).
+// fileStamp changes whenever a file's content changes or another file gets its name. Writers cannot prevent that, since the
+// kernel sets the time of the last change (ctime).
 type fileStamp struct {
 	device, inode   uint64
 	size            int64
 	changed, edited syscall.Timespec
 }
 
-// settled is for how long a file must not have changed, if it is to be known by its stamp. File systems count time in
-// steps, two seconds at most, and a second change within a step would leave the same stamp.
+// settled is how long a file must be unchanged before it is cached. The times of file systems have a granularity of up to two
+// seconds, and a second change within it would leave the same stamp.
 const settled = 3 * time.Second
 
 func stampOfFile(info os.FileInfo) (fileStamp, bool) {
@@ -36,7 +36,7 @@ func stampOfFile(info os.FileInfo) (fileStamp, bool) {
 	return fileStamp{device: st.Dev, inode: st.Ino, size: st.Size, changed: st.Ctim, edited: st.Mtim}, true
 }
 
-// find gives the record of a file that is as it was when it was read.
+// find returns the record of a file that has not changed since it was read.
 func (s recordCache) find(name string, entry os.DirEntry) (cachedRecord, bool) {
 	known, ok := s[name]
 	if !ok {
@@ -50,10 +50,10 @@ func (s recordCache) find(name string, entry os.DirEntry) (cachedRecord, bool) {
 	return known, ok && stamp == known.stamp
 }
 
-// settledAt tells whether the file was last changed long enough before a time. One from the future was not.
+// settledAt reports whether the file was last changed long enough before a time.
 func (f fileStamp) settledAt(t time.Time) bool { return t.Sub(time.Unix(f.changed.Unix())) > settled }
 
-// clone is a copy of the record that may be changed.
+// clone returns a deep copy of the record.
 func (r *record) clone() *record {
 	c := *r
 	c.Claim = *r.claim()

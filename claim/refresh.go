@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Refresh notes that a claim's container was still to come at a time, usually now. Who starts the container calls it every
-// minute while that takes: an image may have to be pulled for an hour. It waits for no lock and not for the disk; a claim
-// that is gone is ErrUnknownClaim.
+// Refresh records that a claim's container was still being started at a time, usually now. The task driver calls it every
+// minute, since pulling an image may take an hour. It takes no lock and does not wait for the disk. If the claim is gone, the
+// error is ErrUnknownClaim.
 func (l *Ledger) Refresh(id string, at time.Time) error {
 	err := os.Chtimes(l.recordPath(id), at, at)
 	if os.IsNotExist(err) {
@@ -20,8 +20,8 @@ func (l *Ledger) Refresh(id string, at time.Time) error {
 	return nil
 }
 
-// Refreshed returns when the container of a claim was last known to be on its way: at the last Refresh, or when the claim
-// was made or last changed.
+// Refreshed returns when the container of a claim was last known to be starting: the time of the last Refresh, or of the last
+// change of the claim.
 func (l *Ledger) Refreshed(c *Claim) time.Time {
 	info, err := os.Lstat(l.recordPath(c.ID))
 	if err != nil || info.ModTime().Before(c.Created) {

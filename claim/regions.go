@@ -9,7 +9,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/region"
 )
 
-// header is what the claim's region has to say.
+// header returns the header that the claim's region has to have.
 func (c *Claim) header() region.Header {
 	return region.Header{
 		ClaimID:      c.ID,
@@ -20,9 +20,8 @@ func (c *Claim) header() region.Header {
 	}
 }
 
-// RegionDir gives the directory of a claim's region, and makes sure that the region is there, whole, and states the
-// claim's limit. It is missing after a reboot and after a release, and made anew then. Calling it again changes
-// nothing.
+// RegionDir returns the directory of a claim's region. If the region is missing, as after a reboot and after a release, it is
+// created. Calling it again changes nothing.
 func (l *Ledger) RegionDir(ctx context.Context, id string) (string, error) {
 	dir := l.regionPath(id)
 	err := l.read(ctx, func(snap *snapshot) error {
@@ -68,7 +67,7 @@ func (l *Ledger) ensureRegion(r *record, dir string) error {
 		}
 		err = errors.New("it is the region of another claim or GPU")
 	}
-	// A region that a living process has mapped can't be replaced: the process would go on with the old one.
+	// A region that a living process has mapped cannot be replaced: the process would use the old one.
 	if inUse, useErr := region.InUse(dir); r.held() || useErr == nil && inUse {
 		return fmt.Errorf("the region %s of claim %s is broken, and its container still uses it (stop that first): %w",
 			dir, r.ID, err)
@@ -79,7 +78,7 @@ func (l *Ledger) ensureRegion(r *record, dir string) error {
 	return l.makeAnew(r, dir)
 }
 
-// ensureBounded puts a region that was made with its claim on a file system of its own, before a container gets it.
+// ensureBounded moves a region to a file system of its own before a container gets it.
 func (l *Ledger) ensureBounded(r *record, dir string) error {
 	if !canBound() || region.Bounded(dir) {
 		return nil
@@ -90,10 +89,10 @@ func (l *Ledger) ensureBounded(r *record, dir string) error {
 	return nil // made by an earlier version: it stays until its container is gone
 }
 
-// makeAnew makes the region of a claim that no container uses.
+// makeAnew creates the region of a claim that no container uses.
 func (l *Ledger) makeAnew(r *record, dir string) error {
 	if err := region.Remove(dir); err != nil {
-		return fmt.Errorf("making the region of claim %s anew: %w", r.ID, err)
+		return fmt.Errorf("creating the region of claim %s again: %w", r.ID, err)
 	}
 	if !canBound() {
 		return region.Create(dir, r.header())
@@ -107,14 +106,14 @@ func (l *Ledger) makeAnew(r *record, dir string) error {
 	return err
 }
 
-// canBound tells whether regions can be bounded: mounting takes root, and those of anybody else are in no container.
+// canBound reports whether regions can be bounded: mounting needs root, and regions of other users are in no container.
 func canBound() bool { return os.Geteuid() == 0 }
 
-// ErrNotCounted is returned for the use of a claim that has no limit: no shadow library counts what its container uses.
+// ErrNotCounted is returned for the usage of a claim without a limit, whose container has no shadow library that counts.
 var ErrNotCounted = errors.New("the claim has no limit, so what its container uses is not counted")
 
-// Usage gives what the processes of a claim use. A claim without a container, which may have no region, uses nothing. One
-// without a limit is ErrNotCounted, unless its container has another claim with one.
+// Usage returns what the processes of a claim use: nothing if it has no container. For a claim without a limit the error is
+// ErrNotCounted, unless its container has another claim with one.
 func (l *Ledger) Usage(ctx context.Context, id string) (region.Usage, error) {
 	u, err := region.Read(l.regionPath(id)) // without the lock, since this is asked for often
 	if err == nil {
@@ -131,7 +130,7 @@ func (l *Ledger) Usage(ctx context.Context, id string) (region.Usage, error) {
 	return u, lockErr
 }
 
-// UsageOf is Usage for a claim as List or Recent gave it.
+// UsageOf is Usage for a claim of List or Recent.
 func (l *Ledger) UsageOf(c *Claim) (region.Usage, error) {
 	u, err := region.ReadOf(l.regionPath(c.ID), c.header())
 	if err == nil {
@@ -140,14 +139,14 @@ func (l *Ledger) UsageOf(c *Claim) (region.Usage, error) {
 	return c.withoutRegion(err)
 }
 
-// withoutRegion is what a claim uses whose region could not be read.
+// withoutRegion returns the usage of a claim whose region could not be read.
 func (c *Claim) withoutRegion(err error) (region.Usage, error) {
 	none := errors.Is(err, os.ErrNotExist)
 	if none && !c.Limited() {
 		return region.Usage{}, ErrNotCounted
 	}
 	if !none || c.Container != nil && Alive(*c.Container) {
-		return region.Usage{}, fmt.Errorf("reading what claim %s uses: %w", c.ID, err)
+		return region.Usage{}, fmt.Errorf("reading the usage of claim %s: %w", c.ID, err)
 	}
 	u := region.Usage{LimitBytes: c.LimitBytes, ContextBytes: c.GPU.ContextBytes, Processes: []region.Process{}}
 	if c.GPUHostMemoryBytes > 0 {

@@ -6,26 +6,26 @@ import (
 	"slices"
 )
 
-// Request is what Reserve is asked for.
+// Request is a request for Reserve.
 type Request struct {
-	// GPU is what the container is to get. Its UUID is empty where that is an instance by MIG that is still to be made.
+	// GPU is the GPU or MIG instance. Its UUID is empty if the MIG instance is not created yet.
 	GPU    GPU
 	Slices []string
-	// SliceBytes is the memory of one slice; 0 where it is the limit's part of each.
+	// SliceBytes is the memory of one slice; 0 means an equal part of the limit for each slice.
 	SliceBytes uint64
-	// LimitBytes is the limit; of a claim without one all memory of the GPU or the instance.
+	// LimitBytes is the limit; for a claim without one, all memory of the GPU or the MIG instance.
 	LimitBytes uint64
 	Owner      string
-	// Mode is ModeSlice where nothing is said.
+	// Mode is the mode; empty means ModeSlice.
 	Mode Mode
-	// Unlimited has a claim of ModeMIG have no limit, as those of ModeExclusive and ModeTimeslice never have one.
+	// Unlimited requests a claim in ModeMIG without a limit. Claims in ModeExclusive and ModeTimeslice never have one.
 	Unlimited bool
-	// MIG and MPS are what those modes take.
+	// MIG and MPS are the fields of those modes.
 	MIG *MIG
 	MPS *MPS
 }
 
-// claim is the claim that the request is for, without what makes it this one and no other.
+// claim returns the requested claim, without an ID.
 func (r Request) claim() Claim {
 	mode := r.Mode.orSlice()
 	c := Claim{
@@ -63,7 +63,7 @@ func (r Request) check() error {
 	return nil
 }
 
-// checkTogether checks requests for claims that are to be made together.
+// checkTogether checks requests for claims that are made together.
 func checkTogether(reqs []Request) error {
 	if len(reqs) == 0 {
 		return errors.New("there is no request")
@@ -75,14 +75,14 @@ func checkTogether(reqs []Request) error {
 		asked := req.claim()
 		for _, other := range reqs[:i] {
 			if c := other.claim(); len(asked.conflict(&c)) > 0 {
-				return fmt.Errorf("two of the requests want the same: %s and %s", ListNames(other.Slices), ListNames(req.Slices))
+				return fmt.Errorf("two of the requests conflict: %s and %s", ListNames(other.Slices), ListNames(req.Slices))
 			}
 		}
 	}
 	return nil
 }
 
-// gpus names the requests' GPUs in errors.
+// gpus lists the requests' GPUs for errors.
 func gpus(reqs []Request) string {
 	var names []string
 	for _, req := range reqs {

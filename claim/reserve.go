@@ -12,11 +12,11 @@ import (
 	"github.com/tranche-gpu/tranche/claim/region"
 )
 
-// Reserve makes a claim on slices of a GPU and returns it with its claim token, which is kept nowhere else.
+// Reserve makes a claim on slices of a GPU and returns it with its claim token, which the ledger does not keep.
 //
-// Nomad never says that slices were freed; that it reserves them anew says so. Older claims that conflict with the
-// request are superseded and gone, unless one is bound to a container that lives, or made for one that is being started:
-// then the error is a *HeldError, nothing has changed, and another try may succeed later.
+// Nomad does not report that slices were freed: it just reserves them again. So older claims that conflict with the request
+// are superseded and removed, unless one is bound to a living container or its container is being started: then the error is
+// a *HeldError, nothing has changed, and the call may succeed later.
 func (l *Ledger) Reserve(ctx context.Context, req Request) (*Claim, Token, error) {
 	made, tokens, err := l.ReserveAll(ctx, []Request{req})
 	if err != nil {
@@ -25,9 +25,9 @@ func (l *Ledger) Reserve(ctx context.Context, req Request) (*Claim, Token, error
 	return made[0], tokens[0], nil
 }
 
-// ReserveAll is Reserve for claims that belong together, such as those of one task on several GPUs: all are made, in the
-// order of the requests, or none is and nothing has changed. That is also so where the process dies in its midst. On a disk
-// that is full, the claims that would be superseded go first, and then dormant ones, so that these may be gone all the same.
+// ReserveAll is Reserve for claims that belong together, such as those of one task on several GPUs: all are made, in the order
+// of the requests, or none, also if the process dies meanwhile. On a full disk, the claims that would be superseded are
+// removed first, and then dormant ones, even if the reservation then fails.
 func (l *Ledger) ReserveAll(ctx context.Context, reqs []Request) ([]*Claim, []Token, error) {
 	if err := checkTogether(reqs); err != nil {
 		return nil, nil, fmt.Errorf("reserving slices: %w", err)
@@ -73,7 +73,7 @@ func (l *Ledger) logReserved(c *Claim) {
 		"limit_bytes", c.LimitBytes, "owner", c.Owner)
 }
 
-// newRecord makes the record of a claim, under an ID that neither the ledger nor the records beside it have.
+// newRecord returns a record with an ID that neither the ledger nor the other new records have.
 func (l *Ledger) newRecord(snap *snapshot, beside []*record, asked Claim, older []string) (*record, Token) {
 	token := newToken()
 	for !l.unused(snap, token.claimID()) || slices.ContainsFunc(beside, func(r *record) bool { return r.ID == token.claimID() }) {
@@ -89,7 +89,7 @@ func (l *Ledger) newRecord(snap *snapshot, beside []*record, asked Claim, older 
 	}, token
 }
 
-// unused tells whether an ID means nothing yet: 32 bits are few enough to meet one again.
+// unused reports whether an ID is free: with 32 bits, collisions happen.
 func (l *Ledger) unused(snap *snapshot, id string) bool {
 	for _, r := range snap.records {
 		if r.ID == id || slices.Contains(r.Supersedes, id) {
@@ -101,17 +101,17 @@ func (l *Ledger) unused(snap *snapshot, id string) bool {
 			return false
 		}
 	}
-	// Where the directory can't be looked at, no other ID fares better, and making the region says what is wrong.
+	// If the directory cannot be read, creating the region will return the error.
 	_, err := os.Lstat(l.regionPath(id))
 	return err != nil
 }
 
-// mostEvicted is how many dormant claims are given up at most for a reservation on a disk that is full: others may use up
-// whatever room they leave.
+// mostEvicted bounds the dormant claims that are removed for a reservation on a full disk: other programs may use up the space
+// that they free.
 const mostEvicted = 8
 
-// enterWithRoom is enterAll that makes room on a disk that is full: claims that the new ones supersede go first, and then
-// those that have been dormant longest, which yield to anybody who asks, and those whose container never came.
+// enterWithRoom is enterAll, but on a full disk it first removes the claims that the new ones supersede, and then those that
+// have been dormant longest and those whose container never started.
 func (l *Ledger) enterWithRoom(snap *snapshot, records []*record) error {
 	err := l.enterAll(snap, records)
 	for evicted := 0; errors.As(err, new(fullError)) && evicted <= mostEvicted; evicted++ {
@@ -123,7 +123,7 @@ func (l *Ledger) enterWithRoom(snap *snapshot, records []*record) error {
 	return err
 }
 
-// evict removes claims of containers that are gone, or never came, for new ones. It reports whether there was any.
+// evict removes dormant claims, and claims whose container never started. It reports whether there was any.
 func (l *Ledger) evict(snap *snapshot, records []*record) bool {
 	var dead []*record
 	for _, r := range records {
@@ -147,10 +147,10 @@ func (l *Ledger) evict(snap *snapshot, records []*record) bool {
 	return len(dead) > 0
 }
 
-// unboundFor is how long a claim without a container is not given up for others: an image may have to be pulled first.
+// unboundFor is how long an unbound claim is not evicted: its container's image may have to be pulled first.
 const unboundFor = 10 * time.Minute
 
-// longestDead gives the claim whose container has been gone for longest, or has not come for longest; nil if there is none.
+// longestDead returns the claim that has been dormant or unbound for longest; nil if there is none.
 func (l *Ledger) longestDead(snap *snapshot) *record {
 	var oldest *record
 	for _, r := range snap.sorted() {
@@ -162,8 +162,8 @@ func (l *Ledger) longestDead(snap *snapshot) *record {
 	return oldest
 }
 
-// enter writes a new claim. The region comes first and the record, which makes the claim, last: whoever dies in between
-// leaves a region that belongs to nobody, and the next sweep removes it.
+// enter writes a new claim: first the region and last the record, which commits the claim. If the process dies in between, the
+// next sweep removes the region.
 func (l *Ledger) enter(snap *snapshot, r *record) error {
 	if r.wantsRegion() {
 		if err := region.Create(l.regionPath(r.ID), r.header()); err != nil {
@@ -178,6 +178,6 @@ func (l *Ledger) enter(snap *snapshot, r *record) error {
 	return nil
 }
 
-// wantsRegion tells whether the claim has a region from the start. One without a limit gets it only with a container
-// that has another claim with one; one whose instance is being made gets it with that.
+// wantsRegion reports whether the claim has a region from the start. A claim without a limit gets one only for a container that
+// has another claim with a limit; a claim whose MIG instance is being created gets it with the instance.
 func (r *record) wantsRegion() bool { return r.Limited() && !r.Making() }

@@ -212,7 +212,7 @@ func TestBrokenRecords(t *testing.T) {
 		},
 		"with another's hash": {
 			func(x []byte) []byte { return replace(x, `"token_sha256": "`, `"token_sha256": "00`) },
-			"does not fit its name", slicesOf(4, 5),
+			"does not match its file name", slicesOf(4, 5),
 		},
 		"without a limit": {
 			func(x []byte) []byte { return replace(x, `"limit_bytes": 2147483648`, `"limit_bytes": 0`) },
@@ -344,7 +344,7 @@ func TestReserve_RefusalIsShort(t *testing.T) {
 	must.ErrorContains(t, err, "twice")
 	must.Less(t, 1000, len(err.Error()))
 	_, _, err = l.ReserveAll(t.Context(), []Request{request(0, slices-1), request(1, slices-1)})
-	must.ErrorContains(t, err, "want the same")
+	must.ErrorContains(t, err, "conflict")
 	must.Less(t, 2000, len(err.Error()))
 
 	must.NoError(t, os.Truncate(l.recordPath(held.ID), 100_000))

@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// sliceInfix is what stands between a GPU's UUID and a slice's number.
+// sliceInfix is between a GPU's UUID and a slice's number.
 const sliceInfix = "/slice-"
 
-// sliceDigits is how many digits a slice's number has at least.
+// sliceDigits is the least number of digits of a slice's number.
 const sliceDigits = 3
 
-// SliceName names one slice of a GPU. Everybody who makes claims goes by these names: that two of them mean the same
-// memory can be seen by nothing else.
+// SliceName returns the name of a slice of a GPU. All programs that reserve slices have to use these names: only equal names
+// show that two claims are on the same memory.
 func SliceName(gpuUUID string, number int) string {
 	digits := strconv.Itoa(number)
 	if number >= 0 && len(digits) < sliceDigits {
@@ -31,7 +31,7 @@ func ParseSliceName(name string) (gpuUUID string, number int, ok bool) {
 	return gpuUUID, number, true
 }
 
-// SliceSize is the memory of one of the claim's slices. Claims that don't state it have all of their slices as limit.
+// SliceSize returns the memory of one of the claim's slices. If SliceBytes is not set, the limit is the memory of all slices.
 func (c *Claim) SliceSize() uint64 {
 	switch {
 	case c.SliceBytes > 0:
@@ -42,8 +42,8 @@ func (c *Claim) SliceSize() uint64 {
 	return 0
 }
 
-// Covers tells whether the claim has memory that a slice of another size would stand for. Slices are parts of the GPU's
-// memory in the order of their numbers, so that those of two sizes can be compared.
+// Covers reports whether the claim has memory that a slice of another size would be. Slices are parts of the GPU's memory in
+// the order of their numbers, so that those of two sizes can be compared.
 func (c *Claim) Covers(gpuUUID string, number int, sliceBytes uint64) bool {
 	from, to := uint64(number)*sliceBytes, uint64(number+1)*sliceBytes
 	size := c.SliceSize()

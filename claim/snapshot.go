@@ -14,34 +14,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Problem is a file in the ledger that is no readable claim. It is left alone.
+// Problem is a file in the ledger's directory that is not a readable record. It is left alone.
 type Problem struct {
 	// Path is the file.
 	Path string `json:"path"`
-	// Reason says what is wrong with it, what that means and what to do.
+	// Reason describes the error, its effect and the remedy.
 	Reason string `json:"reason"`
-	// ClaimID is the claim that the file was, going by its name; empty if it was none.
+	// ClaimID is the ID in the file's name; empty if that is not the name of a record.
 	ClaimID string `json:"claim_id,omitempty"`
-	// MayHold names the slices that can still be read in it.
+	// MayHold are the slices that can still be read in it.
 	MayHold []string `json:"may_hold,omitempty"`
-	// GPUUUID is the GPU that it was on, as far as that can still be read.
+	// GPUUUID is the GPU that can still be read in it.
 	GPUUUID string `json:"gpu_uuid,omitempty"`
 }
 
-// mayBeOn tells whether the claim may have been on a GPU.
+// mayBeOn reports whether the claim may have been on a GPU.
 func (p Problem) mayBeOn(gpuUUID string) bool {
 	return p.GPUUUID == gpuUUID || slices.ContainsFunc(p.MayHold, func(name string) bool {
 		return name == gpuUUID || strings.HasPrefix(name, gpuUUID+"/")
 	})
 }
 
-// snapshot is what the ledger holds at one moment.
+// snapshot is the content of the ledger at one moment.
 type snapshot struct {
 	records  map[string]*record
 	problems []Problem
 	// largest is the length of the largest record, in bytes.
 	largest int64
-	// changed are the files of the records that were replaced, by claim, which are to be synced.
+	// changed are the files of replaced records that have to be synced, by claim ID.
 	changed map[string]*os.File
 }
 
@@ -49,11 +49,11 @@ func newSnapshot() *snapshot {
 	return &snapshot{records: map[string]*record{}, changed: map[string]*os.File{}}
 }
 
-// maxRecordBytes is far more than any claim takes; a larger file is none.
+// maxRecordBytes is far more than the size of any record; a larger file is not one.
 const maxRecordBytes = 1 << 20
 
-// readSnapshot reads all records, but those that are as they were when they were seen before. A file that cannot be read is a
-// problem of that file alone. What there is to be seen next time comes with it.
+// readSnapshot reads all records, except those in the cache whose files have not changed, and returns the cache for the next
+// time. A file that cannot be read becomes a Problem.
 func readSnapshot(dir string, before recordCache) (*snapshot, recordCache, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -78,7 +78,7 @@ func readSnapshot(dir string, before recordCache) (*snapshot, recordCache, error
 	return snap, now, nil
 }
 
-// add reads one file. It returns the record, if that can be known by the file's stamp from now on.
+// add reads one file. It returns the record for the cache, if the file's stamp will change with the next change.
 func (snap *snapshot) add(dir, name string) (known cachedRecord) {
 	path := filepath.Join(dir, name)
 	id, ok := idOfFile(name)
@@ -109,8 +109,7 @@ func (snap *snapshot) add(dir, name string) (known cachedRecord) {
 	return known
 }
 
-// readRegular reads a file that has to be one: no link to elsewhere, no pipe to wait for. What is known of it is from before
-// it was read.
+// readRegular reads a regular file, not a link or a pipe. The returned information is from before it was read.
 func readRegular(path string) ([]byte, os.FileInfo, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -128,7 +127,7 @@ func readRegular(path string) ([]byte, os.FileInfo, error) {
 	return text, info, err
 }
 
-// get gives the record of a claim, or ErrUnknownClaim.
+// get returns the record of a claim, or ErrUnknownClaim.
 func (snap *snapshot) get(id string) (*record, error) {
 	if r, ok := snap.records[id]; ok {
 		return r, nil
@@ -136,14 +135,14 @@ func (snap *snapshot) get(id string) (*record, error) {
 	return nil, fmt.Errorf("claim %s: %w", id, ErrUnknownClaim)
 }
 
-// without is what the ledger holds beside a claim.
+// without returns the snapshot without one claim.
 func (snap *snapshot) without(id string) *snapshot {
 	others := &snapshot{records: maps.Clone(snap.records), problems: snap.problems}
 	delete(others.records, id)
 	return others
 }
 
-// sorted gives the records in the order in which a person would list them.
+// sorted returns the records ordered by GPU, slices and ID.
 func (snap *snapshot) sorted() []*record {
 	all := make([]*record, 0, len(snap.records))
 	for _, r := range snap.records {

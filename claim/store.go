@@ -9,23 +9,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unfinishedName is the file that a record is written to before it gets its name. One is enough, since it is only used
-// under the lock.
+// unfinishedName is the file that a record is written to before it is renamed. There is one, since it is used under the lock.
 //
-// It stays between changes and keeps room on the disk: a record that replaces another trades names with it, so that binding
-// and releasing a claim need no further room on a disk that is full by then.
+// It exists between changes to reserve disk space: a record that replaces another exchanges names with it, so that a claim
+// can be bound and released on a full disk.
 const unfinishedName = ".new"
 
-// changeBytes is how much longer a record may become by being bound: the container's ID alone has up to 1,024 bytes.
+// changeBytes is how much a record may grow when it is bound: the container's ID alone has up to 1,024 bytes.
 const changeBytes = 2 << 10
 
-// fullError says that the file system of the ledger has no room for another claim.
+// fullError is returned if the file system of the ledger has no room for another claim.
 type fullError struct{ error }
 
 func (e fullError) Unwrap() error { return e.error }
 
-// writeNew puts the record of a new claim in the ledger. When it returns, the record survives a power cut; when it fails,
-// the claim is not there. It is a fullError where there would be no room left for a change of a record.
+// writeNew adds the record of a new claim. When it returns, the record survives a power cut; if it fails, the claim does not
+// exist. The error is a fullError if there would be no room left for a change of a record.
 func (l *Ledger) writeNew(snap *snapshot, r *record) error {
 	f, err := l.writeUnfinished(snap, r, true)
 	if err != nil {
@@ -46,9 +45,8 @@ func (l *Ledger) writeNew(snap *snapshot, r *record) error {
 	return nil
 }
 
-// replace puts a record in place of the one of the same claim, for everybody at once. It does not wait for the disk, which
-// syncChanged does as soon as the lock is free again: a power cut within those milliseconds may cost the record, and its task
-// has to be placed anew.
+// replace replaces a record atomically. It does not wait for the disk, which syncChanged does after the lock is released: a
+// power cut within those milliseconds may destroy the record, so that its task has to be placed again.
 func (l *Ledger) replace(snap *snapshot, r *record) error {
 	f, err := l.writeUnfinished(snap, r, false)
 	if err != nil {
@@ -66,7 +64,7 @@ func (l *Ledger) replace(snap *snapshot, r *record) error {
 	return nil
 }
 
-// replaceDurably is replace for a change that has to survive a power cut when it returns; where it fails, the record is the
+// replaceDurably is replace for a change that has to survive a power cut when it returns. If it fails, the record is the
 // older one.
 func (l *Ledger) replaceDurably(snap *snapshot, older, r *record) error {
 	err := l.replace(snap, r)
@@ -85,7 +83,7 @@ func (l *Ledger) replaceDurably(snap *snapshot, older, r *record) error {
 	return nil
 }
 
-// syncChanged has the records that were replaced survive a power cut from now on.
+// syncChanged syncs the records that were replaced.
 func (l *Ledger) syncChanged(snap *snapshot) error {
 	var errs []error
 	for id, f := range snap.changed {
@@ -97,8 +95,8 @@ func (l *Ledger) syncChanged(snap *snapshot) error {
 	return errors.Join(errs...)
 }
 
-// writeUnfinished writes a record to the file that is to get its name. For a new record, which takes that file away, there
-// has to be room for another one.
+// writeUnfinished writes a record to the unfinished file. For a new record, for which that file is renamed, there has to be
+// room for another one.
 func (l *Ledger) writeUnfinished(snap *snapshot, r *record, isNew bool) (*os.File, error) {
 	text, err := encodeRecord(r)
 	if err != nil {
@@ -137,16 +135,16 @@ func (l *Ledger) openUnfinished() (f *os.File, bytes int64, err error) {
 	return f, info.Size(), nil
 }
 
-// spareBytes is how much of the disk is kept for changes.
+// spareBytes is the disk space that is reserved for changes.
 func (snap *snapshot) spareBytes() int64 { return snap.largest + changeBytes }
 
-// wholeBlocks is how much of the disk so many bytes take: nearly all file systems give 4 KiB at a time.
+// wholeBlocks rounds up to 4 KiB, the block size of nearly all file systems.
 func wholeBlocks(bytes int64) int64 {
 	const block = 4 << 10
 	return (bytes + block - 1) / block * block
 }
 
-// keepRoom keeps room for the next change of a record, as far as there is any.
+// keepRoom reserves disk space for the next change of a record, if there is any.
 func (l *Ledger) keepRoom(snap *snapshot) {
 	f, bytes, err := l.openUnfinished()
 	if err != nil {
@@ -158,7 +156,7 @@ func (l *Ledger) keepRoom(snap *snapshot) {
 	}
 }
 
-// allocate has a file take room on the disk, where its file system can do so in advance.
+// allocate allocates disk space for a file, if its file system supports that.
 func allocate(f *os.File, bytes int64) error {
 	for {
 		err := unix.Fallocate(int(f.Fd()), 0, 0, bytes)
@@ -172,8 +170,8 @@ func allocate(f *os.File, bytes int64) error {
 	}
 }
 
-// exchange gives the unfinished file the name of a record. The file that had it is the unfinished one then, where the file
-// system can do that.
+// exchange exchanges the names of the unfinished file and a record, or only renames the unfinished file if the file system
+// cannot exchange.
 func (l *Ledger) exchange(id string) error {
 	from, to := l.unfinishedPath(), l.recordPath(id)
 	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_EXCHANGE)
@@ -183,12 +181,12 @@ func (l *Ledger) exchange(id string) error {
 	return err
 }
 
-// notWritten is the error for a record that could not be written.
+// notWritten returns the error for a record that could not be written.
 func (l *Ledger) notWritten(id string, err error) error {
 	return fmt.Errorf("writing claim %s to the ledger, which stays as it was: %w", id, explain(l.claims, markFull(err)))
 }
 
-// markFull makes an error of a file system that is full a fullError.
+// markFull returns a fullError for errors of a full file system.
 func markFull(err error) error {
 	if isFull(err) {
 		return fullError{err}
@@ -208,7 +206,7 @@ func (l *Ledger) removeRecord(id string) error {
 	return nil
 }
 
-// removeFile removes a file if it is there.
+// removeFile removes a file if it exists.
 func removeFile(path string) error {
 	err := os.Remove(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -217,7 +215,7 @@ func removeFile(path string) error {
 	return err
 }
 
-// makeDir makes a directory, for its owner alone, so that it survives a power cut.
+// makeDir creates a directory for its owner alone, and syncs it.
 func makeDir(dir string) error {
 	if info, err := os.Stat(dir); err == nil && info.IsDir() {
 		return nil
@@ -239,7 +237,7 @@ func syncDir(dir string, sync func(*os.File) error) error {
 	return sync(d)
 }
 
-// explain adds what to do about the errors that an operator can do something about.
+// explain adds the remedy to errors that an operator can fix.
 func explain(dir string, err error) error {
 	switch {
 	case isFull(err):

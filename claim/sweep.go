@@ -11,9 +11,8 @@ import (
 
 var zeroTime time.Time
 
-// Sweep sets right what nobody reported: it releases the claims whose container is gone, removes those that no container
-// will come back for, which Nomad's are after DormantFor, and regions that belong to no claim or that nobody uses any more. It returns the claims that
-// it released.
+// Sweep releases the claims whose container is gone, removes those that no container will bind again, which for Nomad's claims
+// is after DormantFor, and removes regions that have no claim or are no longer used. It returns the claims that it released.
 func (l *Ledger) Sweep(ctx context.Context) (released []*Claim, err error) {
 	err = l.read(ctx, func(snap *snapshot) error {
 		var claimsErr error
@@ -23,7 +22,7 @@ func (l *Ledger) Sweep(ctx context.Context) (released []*Claim, err error) {
 	return released, err
 }
 
-// sweepClaims is the part of Sweep that is about claims.
+// sweepClaims is the part of Sweep for claims.
 func (l *Ledger) sweepClaims(snap *snapshot) (released []*Claim, err error) {
 	var errs []error
 	for _, r := range snap.sorted() {
@@ -63,7 +62,7 @@ func (l *Ledger) sweepReleased(r *record) {
 	l.removeRegion(r.ID)
 }
 
-// dormantSince is when the claim was last of use to anybody.
+// dormantSince returns when the claim was last used.
 func (r *record) dormantSince() time.Time {
 	if r.Released.IsZero() {
 		return r.Created
@@ -71,8 +70,8 @@ func (r *record) dormantSince() time.Time {
 	return r.Released
 }
 
-// sweepRegions removes what a Reserve or a removal that died in its midst has left. A record that cannot be read keeps
-// its region: a container may still use it.
+// sweepRegions removes regions that a process left behind when it died while it made or removed a claim. The region of an
+// unreadable record stays: a container may still use it.
 func (l *Ledger) sweepRegions(snap *snapshot) error {
 	entries, err := os.ReadDir(l.regions)
 	if errors.Is(err, os.ErrNotExist) {

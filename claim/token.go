@@ -32,8 +32,8 @@ func WithoutTokens(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), IsTokenVariable)
 }
 
-// What goes with a claim token. VisibleDevices is what NVIDIA's own container runtime and hook go by: with NoDevices they
-// add no GPU, where they would bring a whole one.
+// VisibleDevices is the variable that NVIDIA's container runtime and hook read: with NoDevices they add no GPU, instead of a
+// whole one.
 const (
 	VisibleDevices = "NVIDIA_VISIBLE_DEVICES"
 	NoDevices      = "void"
@@ -44,11 +44,11 @@ const tokenBytes = 16
 
 const tokenRedacted = "[claim token]"
 
-// Token is the secret that names a claim: 32 hex digits. Whoever shows it gets the claim, so printing, logging or
-// encoding one gives a placeholder; only Reveal gives the secret.
+// Token is the secret that names a claim: 32 hex digits. Its bearer gets the claim, so printing, logging or encoding one writes
+// a placeholder; only Reveal returns the secret.
 //
-// The secret is in a closure because a string, however many methods its type has, still shows where a printer looks at
-// the value itself: as a key of a JSON object, in a slice that hclog prints, under fmt's %p.
+// The secret is in a closure because a string, whatever methods its type has, is printed by code that uses the value itself:
+// as a key of a JSON object, in a slice that hclog prints, under fmt's %p.
 type Token struct{ reveal func() string }
 
 var (
@@ -58,22 +58,22 @@ var (
 
 func tokenOf(secret string) Token { return Token{func() string { return secret }} }
 
-// newToken makes a token of 128 random bits.
+// newToken returns a token of 128 random bits.
 func newToken() Token {
 	var secret [tokenBytes]byte
 	_, _ = rand.Read(secret[:]) // never fails, by its documentation
 	return tokenOf(hex.EncodeToString(secret[:]))
 }
 
-// ParseToken takes a token from where it was revealed to, such as an environment variable.
+// ParseToken parses a revealed token, such as the value of an environment variable.
 func ParseToken(secret string) (Token, error) {
 	if b, err := hex.DecodeString(secret); err != nil || len(b) != tokenBytes {
-		return Token{}, fmt.Errorf("a claim token has %d hex digits, and this is something else", 2*tokenBytes)
+		return Token{}, fmt.Errorf("not a claim token, which has %d hex digits", 2*tokenBytes)
 	}
 	return tokenOf(secret), nil
 }
 
-// Reveal returns the secret itself, for the one variable that hands it to the container.
+// Reveal returns the secret, for the one variable that passes it to the container.
 func (t Token) Reveal() string {
 	if t.reveal == nil {
 		return ""
@@ -84,19 +84,19 @@ func (t Token) Reveal() string {
 // EnvName is the name of the environment variable that carries this token.
 func (t Token) EnvName() string { return EnvPrefix + t.claimID() }
 
-// String is, with GoString, Format and MarshalText, what fmt, hclog and the encoders ask for; none shows the secret.
+// String returns a placeholder, as do GoString, Format and MarshalText for fmt, hclog and encoders.
 func (Token) String() string { return tokenRedacted }
 
-// GoString shows no more than String.
+// GoString returns the same placeholder.
 func (Token) GoString() string { return tokenRedacted }
 
-// Format covers the verbs for which fmt would not ask String, such as a mistaken %d.
+// Format writes it also for verbs for which fmt does not call String, such as a mistaken %d.
 func (Token) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, tokenRedacted) }
 
-// MarshalText shows no more than String.
+// MarshalText returns the same placeholder.
 func (Token) MarshalText() ([]byte, error) { return []byte(tokenRedacted), nil }
 
-// hash is what the ledger keeps of a token.
+// hash returns the hash that the ledger has of a token.
 func (t Token) hash() [sha256.Size]byte { return sha256.Sum256([]byte(t.Reveal())) }
 
 func (t Token) claimID() string {
@@ -104,8 +104,8 @@ func (t Token) claimID() string {
 	return idOfHash(sum[:])
 }
 
-// idDigits is the length of a claim's ID.
+// idDigits is the number of hex digits of a claim's ID.
 const idDigits = 8
 
-// idOfHash derives a claim's ID from its token's hash.
+// idOfHash returns the claim's ID, the first digits of its token's hash.
 func idOfHash(sum []byte) string { return hex.EncodeToString(sum[:idDigits/2]) }

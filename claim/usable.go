@@ -12,9 +12,9 @@ import (
 	"github.com/tranche-gpu/tranche/claim/region"
 )
 
-// CheckUsable returns why no new claim can be made whatever it is for, such as a state directory that is none, or a disk that
-// is full or read-only; nil if nothing is known to be in the way. It makes the directories where they are missing. A disk
-// that is full is in nobody's way as long as there are claims that may be superseded, which go first.
+// CheckUsable returns why no new claim can be made, whatever its request, such as a state directory that is a file, or a full or
+// read-only disk; nil if no such reason is known. It creates missing directories. A full disk is no reason as long as there are
+// claims that can be evicted.
 func (l *Ledger) CheckUsable(ctx context.Context) error {
 	if err := makeDir(l.claims); err != nil {
 		return fmt.Errorf("making the ledger: %w", explain(l.claims, err))
@@ -39,10 +39,10 @@ func (l *Ledger) CheckUsable(ctx context.Context) error {
 	return l.checkRoom(ctx)
 }
 
-// plentyBytes is more than any record and a change of it take.
+// plentyBytes is more than the size of any record and its change.
 const plentyBytes = 2*maxRecordBytes + changeBytes
 
-// checkRoom returns an error if the disk has no room for another record, and no claim would go for one.
+// checkRoom returns an error if the disk has no room for another record, and no claim can be evicted.
 func (l *Ledger) checkRoom(ctx context.Context) error {
 	free, err := freeBytes(l.claims)
 	if err != nil {
@@ -67,7 +67,7 @@ func (l *Ledger) checkRoom(ctx context.Context) error {
 	})
 }
 
-// freeBytes is how much room the file system of a directory has for root.
+// freeBytes returns the free space for root in the file system of a directory.
 func freeBytes(dir string) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {

@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 )
 
-// WatchDir gives the directory in which a file appears, changes or goes with each change of the ledger, and makes it
-// where it is missing. IsRecord tells which of its files are claims.
+// WatchDir returns the directory in which a file is added, changed or removed with each change of the ledger. It creates the
+// directory if it is missing. IsRecord reports which of its files are claims.
 func (l *Ledger) WatchDir() (string, error) {
 	if err := makeDir(l.claims); err != nil {
 		return "", fmt.Errorf("making the ledger: %w", explain(l.claims, err))
@@ -14,7 +14,7 @@ func (l *Ledger) WatchDir() (string, error) {
 	return l.claims, nil
 }
 
-// IsRecord tells whether a file in the ledger's directory is that of a claim, by its name.
+// IsRecord reports whether a file name in the ledger's directory is that of a claim.
 func IsRecord(path string) bool {
 	_, ok := idOfFile(filepath.Base(path))
 	return ok
