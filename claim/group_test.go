@@ -77,7 +77,7 @@ func TestReserveAll_Refused(t *testing.T) {
 	for want, reqs := range map[string][]Request{
 		"there is no request": nil,
 		"names no slices":     {wholeGPUs(0, 0)[0], {GPU: testGPU, LimitBytes: 1}},
-		"conflict":       {wholeGPUs(0, 0)[0], request(0, 1)},
+		"conflict":            {wholeGPUs(0, 0)[0], request(0, 1)},
 	} {
 		_, _, err := l.ReserveAll(t.Context(), reqs)
 		must.ErrorContains(t, err, want)

@@ -12,22 +12,22 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/gpunode"
 )
 
-// nodeDirs are where NVIDIA's device nodes are: GPUs and their control, and the capabilities of MIG and of memory
+// nodeDirs are the directories of NVIDIA's device nodes: GPUs and their control devices, capabilities of MIG, and memory
 // channels between nodes.
 var nodeDirs = []string{"dev", "dev/nvidia-caps", "dev/nvidia-caps-imex-channels"}
 
-// refuseOtherGPUs refuses a container that has device nodes of NVIDIA's beside its own, those of its claims' GPUs. The
-// spec had no others when tranche-runtime was done with it; somebody who came later has brought them: NVIDIA's runtime,
-// or NVIDIA's hook at prestart, asked in a way that their configuration knows and we don't.
+// refuseOtherGPUs refuses a container that has NVIDIA device nodes other than those of its claims' GPUs. Tranche's edits leave
+// no others in the spec, so NVIDIA's runtime or prestart hook has added them, for a request that only their configuration
+// defines.
 //
-// It goes by names alone: whoever makes nodes of his own making needs the devices' cgroup to open them, and what that
-// allows is the spec's.
+// It compares names only: to open a node under another name, a process needs the device cgroup's permission, which the spec
+// sets.
 func refuseOtherGPUs(root *os.Root, own []string) error {
 	var others []string
 	for _, dir := range nodeDirs {
 		nodes, err := gpuNodes(root, dir)
 		if err != nil {
-			return fmt.Errorf("look for the GPUs of others in the container's /%s: %w", dir, err)
+			return fmt.Errorf("find other GPUs in the container's /%s: %w", dir, err)
 		}
 		others = append(others, nodes...)
 	}
@@ -35,13 +35,13 @@ func refuseOtherGPUs(root *os.Root, own []string) error {
 	if len(others) == 0 {
 		return nil
 	}
-	return fmt.Errorf("the container has a claim on the GPU of %s, and somebody else has given it %s, too, which its "+
-		"claim does not cover; start it without --gpus and without NVIDIA's CDI devices, and where tranche-runtime "+
+	return fmt.Errorf("the container has a claim on the GPU of %s, and another tool has added %s, which its claim does "+
+		"not include; start it without --gpus and without NVIDIA's CDI devices, and where tranche-runtime "+
 		"becomes nvidia-container-runtime have it become runc, or take swarm-resource and annotation-prefixes out of "+
 		"/etc/nvidia-container-runtime/config.toml", strings.Join(own, ", "), strings.Join(others, ", "))
 }
 
-// refuseOthersIn does so for the root file system at dir.
+// refuseOthersIn is refuseOtherGPUs for the root file system at dir.
 func refuseOthersIn(dir string, own []string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -51,8 +51,8 @@ func refuseOthersIn(dir string, own []string) error {
 	return refuseOtherGPUs(root, own)
 }
 
-// gpuNodes are the paths of NVIDIA's nodes in a directory of the container. What is in /dev may be the image's or a
-// volume's: of a link only the name counts, and nothing is opened.
+// gpuNodes returns the paths of NVIDIA's nodes in a directory of the container. Files in /dev may be the image's or a volume's:
+// only their names are read, and nothing is opened.
 func gpuNodes(root *os.Root, dir string) ([]string, error) {
 	directory, err := root.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,9 +1,8 @@
-// Package hooks is tranche-hook: what has to happen when a container starts and ends and cannot be said in its spec.
+// Package hooks is tranche-hook, the OCI hook for what cannot be expressed in a container's spec.
 //
-// Before the container's process starts, prestart binds the container's claims to it; when the container is gone,
-// poststop releases them. Both run as root outside the container. In between, createContainer runs in its mount
-// namespace and puts the shadow over the copies of the driver that it finds there. All have an environment of their own,
-// and trust nothing that comes from the container's image.
+// Before the container's process starts, prestart binds the container's claims to it; when the container is gone, poststop
+// releases them. Both run as root outside the container. In between, createContainer runs in the container's mount namespace
+// and shadows the driver copies in it. All have an environment of their own, and trust nothing from the container's image.
 package hooks
 
 import (
@@ -23,8 +22,8 @@ import (
 const usage = "usage: tranche-hook prestart|poststop|createContainer --state-dir DIR --run-dir DIR --claim ID… " +
 	"[--shadow-dir DIR | --unlimited] [--gpu-node PATH…]; OCI runtimes call it, with a container's state on its standard input"
 
-// Program is Main for a process of its own, which first gives up what it does not need. The role in the container's mount
-// namespace needs its privileges to mount.
+// Program is Main for a process of its own, which first drops the privileges that it does not need. The role in the container's
+// mount namespace needs them to mount.
 func Program(args []string, stdin io.Reader, stderr io.Writer) int {
 	err := closeProc()
 	if err == nil && len(args) > 1 && (args[1] == "prestart" || args[1] == "poststop") {
@@ -37,16 +36,16 @@ func Program(args []string, stdin io.Reader, stderr io.Writer) int {
 	return Main(args, stdin, stderr)
 }
 
-// How long a hook takes at most: what it waits for the ledger in all, and what it then takes to undo what it has done. OCI
-// runtimes kill one that takes longer than the container's spec allows, and what it had to say is lost.
+// Patience is how long a hook takes at most: ledgerPatience for the ledger, and undoPatience to undo changes afterwards. OCI
+// runtimes kill a hook that takes longer than its timeout in the spec, and its error is lost.
 const (
 	ledgerPatience = 20 * time.Second
 	undoPatience   = 5 * time.Second
 	Patience       = ledgerPatience + undoPatience
 )
 
-// Main runs the role that the command line names and returns the exit status. An error is one line: OCI runtimes make
-// it part of their own.
+// Main runs the role in the arguments and returns the exit status. An error is one line, since OCI runtimes include it in
+// their own.
 func Main(args []string, stdin io.Reader, stderr io.Writer) int {
 	ctx, cancel := context.WithTimeout(context.Background(), ledgerPatience)
 	defer cancel()
@@ -70,11 +69,11 @@ func run(ctx context.Context, args []string, stdin io.Reader) error {
 	case "createContainer":
 		return inContainer(args, stdin, createContainer)
 	default:
-		return fmt.Errorf("no hook is called %q; %s", role, usage)
+		return fmt.Errorf("unknown hook %q; %s", role, usage)
 	}
 }
 
-// withContainer calls a role with what the command line and the container's state say.
+// withContainer calls a role with the claims in the arguments and the container's state.
 func withContainer(ctx context.Context, args []string, stdin io.Reader,
 	role func(context.Context, *claim.Ledger, []string, *specs.State) error,
 ) error {
@@ -93,12 +92,12 @@ func withContainer(ctx context.Context, args []string, stdin io.Reader,
 	return role(ctx, ledger, opts.claims, state)
 }
 
-// inContainer calls a role that runs in the container's namespaces. A user namespace is one of them, so it is not given
-// the ledger, which only root outside it can read.
+// inContainer calls a role that runs in the container's namespaces. One of them may be a user namespace, in which the ledger
+// cannot be read.
 func inContainer(args []string, stdin io.Reader, role func(options, *specs.State) error) error {
 	opts, err := parseOptions(args)
 	if err == nil && (opts.shadowDir == "") != opts.unlimited {
-		err = errors.New("either --shadow-dir or --unlimited has to be given")
+		err = errors.New("exactly one of --shadow-dir and --unlimited is required")
 	}
 	if err != nil {
 		return fmt.Errorf("%w; %s", err, usage)
@@ -114,10 +113,10 @@ type options struct {
 	stateDir  string
 	runDir    string
 	shadowDir string
-	// unlimited says that no claim of the container has a limit, so that it gets no shadow.
+	// unlimited reports that no claim of the container has a limit, so that it gets no shadow.
 	unlimited bool
 	claims    []string
-	// gpuNodes are the device nodes of NVIDIA's that the container has for its claims.
+	// gpuNodes are the paths of NVIDIA's device nodes that the container has for its claims.
 	gpuNodes []string
 }
 
@@ -144,9 +143,9 @@ func parseOptions(args []string) (options, error) {
 	case flags.NArg() > 0:
 		return options{}, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	case opts.stateDir == "" || opts.runDir == "":
-		return options{}, errors.New("--state-dir and --run-dir have to be given")
+		return options{}, errors.New("--state-dir and --run-dir are required")
 	case len(opts.claims) == 0:
-		return options{}, errors.New("no --claim is given")
+		return options{}, errors.New("--claim is required")
 	}
 	return opts, nil
 }

@@ -285,13 +285,13 @@ func TestCommandLine(t *testing.T) {
 	}{
 		{"nothing", nil, "usage"},
 		{"unknown role", []string{"createContainer"}, "createContainer"},
-		{"neither a shadow nor none", []string{"createContainer", "--state-dir", "/s", "--run-dir", "/r", "--claim", "0"}, "either --shadow-dir or"},
+		{"neither a shadow nor none", []string{"createContainer", "--state-dir", "/s", "--run-dir", "/r", "--claim", "0"}, "exactly one of --shadow-dir and"},
 		{
 			"a shadow and none",
 			[]string{"createContainer", "--state-dir", "/s", "--run-dir", "/r", "--claim", "0", "--shadow-dir", "/d", "--unlimited"},
-			"either --shadow-dir or",
+			"exactly one of --shadow-dir and",
 		},
-		{"no claim", []string{"prestart", "--state-dir", "/s", "--run-dir", "/r"}, "no --claim"},
+		{"no claim", []string{"prestart", "--state-dir", "/s", "--run-dir", "/r"}, "--claim is required"},
 		{"no state directory", []string{"prestart", "--run-dir", "/r", "--claim", "00000000"}, "--state-dir"},
 		{"relative directory", []string{"poststop", "--state-dir", "s", "--run-dir", "/r", "--claim", "0"}, "absolute"},
 		{"unknown flag", []string{"poststop", "--token", "x"}, "token"},

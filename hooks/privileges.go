@@ -5,16 +5,17 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// kept are the capabilities that binding and releasing need: to read the ledger, the bundle and a process's status
-// whoever owns them, and to unmount a region.
+// kept are the capabilities that binding and releasing need: to read the ledger, the bundle and a process's status whatever
+// their owner, and to unmount a region.
 var kept = []uint{unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_SYS_PTRACE, unix.CAP_SYS_ADMIN}
 
-// closeProc closes /proc/PID of this process to those who are not root on the host. A container that shares its process
-// IDs with the host or with another container sees the hook run, and could otherwise reach the program's file through
+// closeProc makes /proc/PID of this process inaccessible to users other than root on the host. A container that shares its
+// PID namespace with the host or with another container sees the hook run, and could otherwise open the program's file through
 // /proc/PID/exe and write to it afterwards (CVE-2019-5736).
 func closeProc() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
@@ -23,21 +24,21 @@ func closeProc() error {
 	return nil
 }
 
-// dropPrivileges gives up, for the whole process, what the roles that run on the host do not need: they start no other
-// program, make no device and change no network. An attacker who found a way to steer them would have no more than that.
+// dropPrivileges drops, for the whole process, the privileges that the roles on the host do not need: they start no other
+// program, create no device and change no network. This limits an attacker who finds a way to control them.
 func dropPrivileges() error {
-	// Both are a thread's own, and Go moves its work between threads. Only a program without cgo can do it for all, which
-	// tranche-hook is; a test with the race detector is not.
+	// Both are per thread, and Go moves goroutines between threads. Only a program without cgo, which tranche-hook is, can set
+	// them for all threads; a test with the race detector cannot.
 	if err := onAllThreads(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0); errors.Is(err, errors.ErrUnsupported) {
 		return nil
 	} else if err != nil {
-		return fmt.Errorf("give up gaining privileges: %w", err)
+		return fmt.Errorf("set no_new_privs: %w", err)
 	}
 	if os.Geteuid() != 0 {
 		return nil
 	}
 	if err := dropCapabilities(); err != nil {
-		return fmt.Errorf("give up capabilities: %w", err)
+		return fmt.Errorf("drop capabilities: %w", err)
 	}
 	return nil
 }
@@ -48,4 +49,24 @@ func onAllThreads(trap, a1, a2, a3 uintptr) error {
 		return errno
 	}
 	return nil
+}
+
+// dropCapabilities drops all capabilities except those in kept.
+func dropCapabilities() error {
+	header := &unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(header, &sets[0]); err != nil {
+		return err
+	}
+	var mask [2]uint32
+	for _, capability := range kept {
+		mask[capability/32] |= 1 << (capability % 32)
+	}
+	for i := range sets {
+		sets[i].Permitted &= mask[i]
+		sets[i].Effective = sets[i].Permitted
+		sets[i].Inheritable = 0
+	}
+	//nolint:gosec // capset(2) takes pointers to these two, which live as long as the call
+	return onAllThreads(unix.SYS_CAPSET, uintptr(unsafe.Pointer(header)), uintptr(unsafe.Pointer(&sets[0])), 0)
 }

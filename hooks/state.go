@@ -11,13 +11,13 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// Bounds of what a runtime hands to a hook. A container's annotations are part of its state.
+// Bounds of the state that a runtime passes to a hook. A container's annotations are part of it.
 const (
 	maxStateBytes = 4 << 20
 	maxIDBytes    = 1024
 )
 
-// readState reads a container's state, as the OCI runtime specification has it.
+// readState reads a container's state, as defined by the OCI runtime specification.
 func readState(stdin io.Reader) (*specs.State, error) {
 	content, err := io.ReadAll(io.LimitReader(stdin, maxStateBytes+1))
 	if err != nil {
@@ -37,7 +37,7 @@ func readState(stdin io.Reader) (*specs.State, error) {
 	return state, nil
 }
 
-// checkID refuses what no runtime uses as a container's ID. It ends up in the ledger, in logs and on terminals.
+// checkID returns an error for a container ID that no runtime uses. The ID is written to the ledger, to logs and on terminals.
 func checkID(id string) error {
 	switch {
 	case id == "":

@@ -4,7 +4,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// glance is the part of a spec by which a container can ask for GPUs, and where its files are.
+// glance is the part of a spec that can request GPUs, and the root file system.
 type glance struct {
 	Process *struct {
 		Env []string `json:"env"`
@@ -21,8 +21,8 @@ type glance struct {
 	} `json:"linux"`
 }
 
-// Glance reads no more of a spec that was read than tells whether its container asks for GPUs: the environment, the mounts, hooks and
-// annotations, the devices and what their cgroup allows; and the root file system. Most containers ask for none, and wait for nothing else of us.
+// Glance parses only the parts of a spec that can request GPUs: the environment, mounts, hooks and annotations, the devices
+// and the device cgroup's rules; and the root file system. It is fast, since most containers request none.
 func (f *File) Glance() (*specs.Spec, error) {
 	var g glance
 	if err := f.Parse(&g); err != nil {

@@ -1,5 +1,5 @@
-// Package bundle reads a container's bundle: the directory in which an OCI runtime finds the container's spec. It imports
-// little, since the hooks are to start quickly.
+// Package bundle reads a container's bundle, the directory with the container's spec. It imports little, so that the hooks
+// start quickly.
 package bundle
 
 import (
@@ -14,20 +14,20 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// MaxSpecBytes bounds the size of a container's spec. The largest that are seen in practice are some hundred KiB.
+// MaxSpecBytes bounds the size of a container's spec. The largest in practice have some hundred KiB.
 const MaxSpecBytes = 16 << 20
 
 // File is a file that an engine has written for the OCI runtime.
 type File struct {
-	// What the file is to the engine, and which Kind of JSON it holds, for errors.
+	// What and Kind describe the file and its JSON in errors.
 	What, Kind string
 	Path       string
-	// Info and Content are what Read found.
+	// Info and Content are set by Read.
 	Info    fs.FileInfo
 	Content []byte
 }
 
-// Spec is the file of a container's spec.
+// Spec returns the file of a container's spec.
 func Spec(path string) File { return File{What: "the container's spec", Kind: "OCI spec", Path: path} }
 
 // Read reads the file.
@@ -47,9 +47,8 @@ func (f *File) Read() error {
 	return nil
 }
 
-// open opens the file if it is a regular one. A pipe is left alone: whoever writes to it would take us for the next
-// runtime. The caller may be anybody who can start a container, and put one there after we have looked: don't wait for
-// its writer then.
+// open opens the file if it is a regular one. A pipe is for the next runtime to read. An untrusted caller may replace the file
+// by a pipe after the check, so opening does not wait for a writer.
 func (f *File) open() (*os.File, error) {
 	info, err := os.Stat(f.Path)
 	if err != nil {
@@ -72,8 +71,8 @@ func (f *File) open() (*os.File, error) {
 	return file, nil
 }
 
-// Parse reads what the file says into a value: a *specs.Spec, or one that has only some of its members. A whole one is
-// costly: encoding/json learns a hundred types, those of all platforms, before it reads a byte.
+// Parse parses the file into a value: a *specs.Spec, or a type with some of its members. A whole spec is slow: encoding/json
+// first reflects on a hundred types, those of all platforms.
 func (f *File) Parse(into any) error {
 	if err := json.Unmarshal(f.Content, into); err != nil {
 		return fmt.Errorf("read %s: %s is no %s: %w", f.What, f.Path, f.Kind, err)
@@ -81,7 +80,7 @@ func (f *File) Parse(into any) error {
 	return nil
 }
 
-// Program is the part of a spec that says what runs in the container, and where its files are.
+// Program is the part of a spec about the container's process and its root file system.
 type Program struct {
 	// RootDir is the root file system on the host, an absolute path.
 	RootDir string
@@ -90,7 +89,7 @@ type Program struct {
 	Cwd string
 }
 
-// ReadProgram reads it from the spec in a bundle, which is an absolute path.
+// ReadProgram reads a Program from the spec in a bundle, which is an absolute path.
 func ReadProgram(bundle string) (Program, error) {
 	if !filepath.IsAbs(bundle) {
 		return Program{}, fmt.Errorf("the container's state names no bundle (%q)", bundle)

@@ -1,6 +1,6 @@
 // Package driverroot finds the GPU driver's libraries and programs in a driver root: the
 // directory tree that holds the driver's libraries, device nodes and binaries.
-// That is "/" on most nodes, and another tree where the driver lives in a
+// That is "/" on most nodes, and another tree if the driver is in a
 // container or an image of its own.
 package driverroot
 
@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The SONAMEs of the driver libraries that Tranche knows of.
+// The SONAMEs of the driver libraries that Tranche uses.
 const (
 	CUDALibrary = "libcuda.so.1"
 	NVMLLibrary = "libnvidia-ml.so.1"
@@ -35,14 +35,14 @@ var platforms = map[string]struct {
 	"arm64": {"aarch64-linux-gnu", 183},
 }
 
-// NotFoundError says that a driver root holds no usable library or program of that name.
+// NotFoundError is returned if a driver root has no usable library or program of that name.
 type NotFoundError struct {
 	// Root is the driver root that was searched.
 	Root string
-	// SONAME is the library or program that was looked for.
+	// SONAME is the name of the library or program.
 	SONAME string
 	// Searched lists each file that was looked for, as a path in the driver root,
-	// with what was wrong with it where there was one.
+	// with the error if it exists.
 	Searched []string
 }
 
@@ -53,7 +53,7 @@ func (e *NotFoundError) Error() string {
 }
 
 // LibraryDirs lists the directories of a driver root in which the driver's
-// libraries may lie, most specific first.
+// libraries may be, most specific first.
 func LibraryDirs() []string {
 	triplet := platforms[runtime.GOARCH].triplet
 	return []string{
@@ -72,15 +72,15 @@ func LibraryDirs() []string {
 }
 
 // FindLibrary returns the path on this host of the file that the SONAME leads
-// to in the driver root. Links are followed as if the root were "/": one that
-// names an absolute path stays inside it. The error is a *NotFoundError where
-// there is no such library for this machine.
+// to in the driver root. Links are followed as if the root were "/", so that
+// absolute ones stay inside it. The error is a *NotFoundError if there is no
+// such library for this machine.
 func FindLibrary(root, soname string) (string, error) {
 	return find(root, LibraryDirs(), soname, checkLibrary)
 }
 
-// FindFile is FindLibrary for whoever does not load the library: any regular
-// file will do.
+// FindFile is FindLibrary for callers that do not load the library: it accepts
+// any regular file.
 func FindFile(root, soname string) (string, error) {
 	return find(root, LibraryDirs(), soname, checkFile)
 }
@@ -109,8 +109,8 @@ func find(root string, dirs []string, file string, check func(path string) error
 	return "", missing
 }
 
-// describe names a file that was searched, and what was wrong with it unless it
-// simply wasn't there.
+// describe returns the path of a file that was searched, and its error unless
+// it does not exist.
 func describe(path string, err error) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return path
@@ -138,8 +138,8 @@ func checkProgram(path string) error {
 	return nil
 }
 
-// checkLibrary says whether the file is one that the loader can load into a
-// process of this machine: distributions keep 32-bit libraries under the same
+// checkLibrary returns an error if the loader cannot load the file into a
+// process of this machine: distributions have 32-bit libraries under the same
 // SONAME, in a directory that is the 64-bit one elsewhere.
 func checkLibrary(path string) error {
 	file, err := os.Open(path)

@@ -1,8 +1,8 @@
-// Package gpunode tells NVIDIA's device nodes from others by their paths.
+// Package gpunode recognises NVIDIA's device nodes by their paths.
 package gpunode
 
 import "strings"
 
-// Is tells whether a path is that of one of NVIDIA's device nodes: GPUs, their control, MIG's capabilities, NVLink's
-// switches, memory channels between nodes, and what the next driver brings. The path is clean.
+// Is reports whether a clean path is that of one of NVIDIA's device nodes: GPUs, their control devices, MIG's capabilities,
+// NVLink's switches, memory channels between nodes, and those of later drivers.
 func Is(file string) bool { return strings.HasPrefix(file, "/dev/nvidia") }

@@ -1,11 +1,11 @@
 // Package mpsdir names the directories that the MPS control daemon of a GPU shares with its clients. The device plugin
-// makes them, containers have them mounted.
+// creates them; containers have them mounted.
 package mpsdir
 
 import "path/filepath"
 
 const (
-	// Client is what clients see of the daemon's directory: Control, Lock, and the pipe into its log.
+	// Client is the part of the daemon's directory that clients have: Control, Lock, and the pipe into its log.
 	Client = "client"
 	// Shm is the file system in which the daemon's servers and their clients share memory.
 	Shm = "shm"
@@ -15,5 +15,5 @@ const (
 	Lock = "control_lock"
 )
 
-// Of is the directory above those of a GPU.
+// Of returns the parent directory of those of a GPU.
 func Of(runDir, gpuUUID string) string { return filepath.Join(runDir, "mps", gpuUUID) }

@@ -14,13 +14,13 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/driverroot"
 )
 
-// format is part of the name under which files are kept. Raise it when they change.
+// format is part of the name of the cache directory. Increase it when the files' format changes.
 const format = "2"
 
-// driverVersionFile changes with the kernel module. It lies outside any driver root: there is one kernel.
+// driverVersionFile changes with the kernel module. It is outside of any driver root, since there is one kernel.
 const driverVersionFile = "/proc/driver/nvidia/version"
 
-// dir is the directory of the files that hold for the driver of now.
+// dir returns the directory of the files for the current driver.
 func (p Place) dir() (string, error) {
 	name, err := p.fingerprint()
 	if err != nil {
@@ -29,8 +29,8 @@ func (p Place) dir() (string, error) {
 	return filepath.Join(p.RunDir, "node", name), nil
 }
 
-// fingerprint sums up all that the files depend on, so that they are made anew when the driver was replaced, its modules
-// were loaded again under other device numbers, or GPUs came or went. It looks at files only and asks nobody.
+// fingerprint returns a hash of all that the files depend on. It changes when the driver is replaced, its modules are loaded
+// again with other device numbers, or GPUs are added or removed. It only reads files.
 func (p Place) fingerprint() (string, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, format, p.DriverRoot, p.DevRoot(), p.CLIPath)
@@ -54,8 +54,8 @@ func (p Place) fingerprint() (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)[:8]), nil
 }
 
-// DevRoot is the directory that holds the driver's dev: the driver root where the driver brings device nodes of its own
-// (a driver in a container), else the host's.
+// DevRoot returns the directory with the driver's dev: the driver root if it has device nodes (a driver in a container),
+// otherwise the host's root.
 func (p Place) DevRoot() string {
 	if _, err := os.Stat(filepath.Join(p.DriverRoot, "dev/nvidiactl")); err == nil {
 		return p.DriverRoot
@@ -76,7 +76,7 @@ func describeAll(w io.Writer, pattern string) error {
 	return nil
 }
 
-// describe writes what tells a file from one that replaced it.
+// describe writes what distinguishes a file from one that replaced it.
 func describe(w io.Writer, file string) error {
 	var stat unix.Stat_t
 	if err := unix.Stat(file, &stat); err != nil {

@@ -13,8 +13,8 @@ import (
 // lockPatience is how long another process's query of NVML is waited for.
 const lockPatience = time.Minute
 
-// lock lets one process at a time query NVML. However many containers start at once when nothing is kept, the driver is
-// queried once, and the others read the answer. The function that it returns unlocks.
+// lock lets one process at a time query NVML. If many containers start at once without cached files, NVML is queried once,
+// and the others read the answer. The function that it returns unlocks.
 func (p Place) lock(ctx context.Context) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, lockPatience)
 	defer cancel()

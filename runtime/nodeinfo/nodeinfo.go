@@ -1,7 +1,6 @@
-// Package nodeinfo is what a container runtime has to know of the GPUs of its node: which there are, and the CDI
-// specification that brings them into a container. Both come from NVML, which takes the better part of a second and a
-// dynamically linked program; so they are kept in files, under a name that changes with the driver, and this package
-// reads them. Package generate makes them.
+// Package nodeinfo caches what NVML says of the node's GPUs: their list, and the CDI specification that adds them to a
+// container. To query NVML takes most of a second and a dynamically linked program, so the results are cached in files, in a
+// directory whose name changes with the driver. Package generate makes them.
 package nodeinfo
 
 import (
@@ -18,36 +17,36 @@ import (
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// GPU is a GPU of the node, or an instance that MIG has cut out of one.
+// GPU is a GPU of the node, or a MIG instance of one.
 type GPU struct {
 	UUID string `json:"uuid"`
-	// Index is NVML's.
+	// Index is the NVML index.
 	Index int `json:"index"`
 	// Name is the product's name, such as NVIDIA H200.
 	Name     string `json:"name"`
 	PCIBusID string `json:"pci_bus_id,omitempty"`
-	// MemoryBytes is the physical memory, UsableBytes what processes can get of it.
+	// MemoryBytes is the physical memory, UsableBytes the part that processes can allocate.
 	MemoryBytes uint64 `json:"memory_bytes"`
 	UsableBytes uint64 `json:"usable_bytes"`
 	// ContextBytes is what one CUDA context costs before its first allocation.
 	ContextBytes uint64 `json:"context_bytes"`
 	// ComputeCapability is major.minor, such as 9.0.
 	ComputeCapability string `json:"compute_capability,omitempty"`
-	// MIGParent is the UUID of the GPU that an instance is part of; empty for a whole GPU.
+	// MIGParent is the UUID of a MIG instance's GPU; empty for a whole GPU.
 	MIGParent string `json:"mig_parent,omitempty"`
 }
 
-// Place is where the files of a node are kept, and all that is chosen on which their contents depend.
+// Place is the directories of a node's cache and driver, and the command in its CDI specification.
 type Place struct {
 	// DriverRoot is the directory tree that holds the GPU driver.
 	DriverRoot string
-	// RunDir is that of the ledger; the files lie in its directory "node".
+	// RunDir is the ledger's; the files are in its directory "node".
 	RunDir string
-	// CLIPath is the command tranche, which the CDI specification names for NVIDIA's hooks.
+	// CLIPath is the command tranche, which runs NVIDIA's hooks in the CDI specification.
 	CLIPath string
 }
 
-// Refresher makes the files of a place anew.
+// Refresher queries NVML and writes the files of a place.
 type Refresher func(ctx context.Context, place Place) error
 
 // The files of a place.
@@ -56,8 +55,8 @@ const (
 	gpusFile = "gpus.json"
 )
 
-// Spec is the CDI specification of the node's GPUs. Where none is kept for the driver of now, or not one that names all
-// of these devices such that no check refuses one, it is made anew first.
+// Spec returns the CDI specification of the node's GPUs. If the cached one is missing, or lacks one of these devices, or the
+// check refuses one, it is generated first.
 func (p Place) Spec(
 	ctx context.Context, refresh Refresher, devices []string, checks ...func(*cdispecs.Device) error,
 ) (*cdispecs.Spec, error) {
@@ -78,7 +77,7 @@ func (p Place) Spec(
 	})
 }
 
-// GPUs are those of the node that answer, in the order of their index. Where they are not kept for the driver of now, NVML is asked first.
+// GPUs returns the node's GPUs that answer, in the order of their index. If they are not cached, NVML is queried first.
 func (p Place) GPUs(ctx context.Context, refresh Refresher) ([]GPU, error) {
 	gpus, err := kept(ctx, p, refresh, gpusFile, func(*[]GPU) error { return p.mayBeBack() })
 	if err != nil {
@@ -87,7 +86,7 @@ func (p Place) GPUs(ctx context.Context, refresh Refresher) ([]GPU, error) {
 	return *gpus, nil
 }
 
-// kept reads a file of the place, and has it made anew where it is missing, damaged or not as it has to be.
+// kept reads a file of the cache, and refreshes it if it is missing, damaged or refused by the check.
 func kept[T any](ctx context.Context, p Place, refresh Refresher, name string, check func(*T) error) (*T, error) {
 	dir, err := p.dir()
 	if err != nil {
@@ -110,7 +109,7 @@ func kept[T any](ctx context.Context, p Place, refresh Refresher, name string, c
 	if err := refresh(ctx, p); err != nil {
 		return nil, fmt.Errorf("ask NVML of the driver root %s for the node's GPUs: %w", p.DriverRoot, err)
 	}
-	// The driver may have made device nodes when it was asked.
+	// The query may have created device nodes, which changes the fingerprint.
 	if dir, err = p.dir(); err != nil {
 		return nil, err
 	}
@@ -129,13 +128,13 @@ func read[T any](file string, check func(*T) error) (*T, error) {
 	return value, check(value)
 }
 
-// KeepSpec writes the CDI specification of the node's GPUs.
+// KeepSpec writes the CDI specification of the node's GPUs to the cache.
 func (p Place) KeepSpec(spec *cdispecs.Spec) error { return p.keep(specFile, spec) }
 
-// KeepGPUs writes which GPUs the node has.
+// KeepGPUs writes the list of the node's GPUs to the cache.
 func (p Place) KeepGPUs(gpus []GPU) error { return p.keep(gpusFile, gpus) }
 
-// keep writes a file at once, and removes those of earlier drivers.
+// keep writes a file atomically, and removes those of earlier drivers.
 func (p Place) keep(name string, value any) error {
 	dir, err := p.dir()
 	if err != nil {

@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-// Unanswered is a GPU that NVML counts and that did not answer it: one that fell off the bus, for example.
+// Unanswered is a GPU that NVML lists and that did not answer, such as one that fell off the bus.
 type Unanswered struct {
 	Index int `json:"index"`
-	// Error is what NVML said.
+	// Error is NVML's error.
 	Error string `json:"error"`
 }
 
 const unansweredFile = "unanswered.json"
 
-// retryInterval is how soon a GPU that did not answer is asked again, by whoever wants to know all GPUs.
+// retryInterval is how long the list of GPUs is valid if one did not answer.
 const retryInterval = time.Minute
 
-// KeepUnanswered writes which GPUs did not answer, so that it is said to those who miss one.
+// KeepUnanswered writes the GPUs that did not answer to the cache, for errors about a missing GPU.
 func (p Place) KeepUnanswered(gpus []Unanswered) error { return p.keep(unansweredFile, gpus) }
 
-// unanswered reads which GPUs did not answer, and when.
+// unanswered returns the GPUs that did not answer, and when they were queried.
 func (p Place) unanswered() (gpus []Unanswered, asked time.Time) {
 	dir, err := p.dir()
 	if err != nil {
@@ -41,8 +41,8 @@ func (p Place) unanswered() (gpus []Unanswered, asked time.Time) {
 	return *read, info.ModTime()
 }
 
-// mayBeBack is an error where GPUs did not answer and may do so by now: a reset brings them back, and nothing that the
-// fingerprint sums up changes.
+// mayBeBack returns an error if GPUs did not answer and may answer by now: a reset restores them without a change of the
+// fingerprint.
 func (p Place) mayBeBack() error {
 	gpus, asked := p.unanswered()
 	if len(gpus) > 0 && time.Since(asked) > retryInterval {
@@ -51,7 +51,7 @@ func (p Place) mayBeBack() error {
 	return nil
 }
 
-// missing says which GPUs did not answer, as the end of an error.
+// missing lists the GPUs that did not answer, as the end of an error.
 func missing(gpus []Unanswered) string {
 	if len(gpus) == 0 {
 		return ""

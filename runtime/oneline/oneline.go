@@ -1,4 +1,4 @@
-// Package oneline makes the text of an error fit for logs and terminals.
+// Package oneline escapes and shortens errors for logs and terminals.
 package oneline
 
 import (
@@ -9,12 +9,11 @@ import (
 	"unicode/utf8"
 )
 
-// maxBytes bounds a line. The longest that our own words make is far shorter.
+// maxBytes bounds a line. Errors without untrusted text are far shorter.
 const maxBytes = 4096
 
-// Of is an error as one line that shows on any terminal as it is written. An error may quote what a job has written:
-// a line break would forge a line of a log, an escape sequence could write anything on the operator's terminal, and a
-// megabyte would bury the rest.
+// Of returns an error as one printable line. An error may quote untrusted text: a line break would forge a line of a log, an
+// escape sequence could write anything on the operator's terminal, and a megabyte would hide the rest.
 func Of(err error) string { return of(err.Error()) }
 
 func of(text string) string {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Glob lists what a pattern matches, as the shell would. Only names are read, so a match need not lead anywhere.
+// Glob lists the paths that match a pattern, as the shell does. It reads names only, so a match may be a dangling link.
 func (r *Root) Glob(pattern string) ([]string, error) {
 	matches := []string{"/"}
 	for _, element := range elements(pattern) {
@@ -43,7 +43,7 @@ func (r *Root) match(dir, element string) ([]string, error) {
 	return matches, nil
 }
 
-// elements are what is between the slashes. They stay as they are: what ".." means depends on the links before it.
+// elements splits a path at its slashes. It does not clean the path: what ".." means depends on the links before it.
 func elements(name string) []string {
 	return strings.FieldsFunc(name, func(r rune) bool { return r == '/' })
 }

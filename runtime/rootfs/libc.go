@@ -5,7 +5,7 @@ import (
 	"runtime"
 )
 
-// loaders are the paths that programs name their loader by, as the architecture's ABI fixes them.
+// loaders are the paths of the loaders in programs, as defined by the architecture's ABI.
 type loaders struct{ glibc, musl string }
 
 var loadersOf = map[string]loaders{
@@ -13,8 +13,8 @@ var loadersOf = map[string]loaders{
 	"arm64": {"/lib/ld-linux-aarch64.so.1", "/lib/ld-musl-aarch64.so.1"},
 }
 
-// Lacks says in one line what keeps programs of this image from finding a GPU, or "" where nothing is known to. Such an
-// image starts all the same: it may not mean to use the GPU itself.
+// Lacks describes in one line what programs of this image lack to find a GPU, or returns "" if nothing is known. Such an image
+// starts all the same, since it may not use the GPU itself.
 func Lacks(root *Root) (string, error) {
 	known, ok := loadersOf[runtime.GOARCH]
 	if !ok {
@@ -36,7 +36,7 @@ func Lacks(root *Root) (string, error) {
 		"its programs find no GPU; use an image with glibc", libc, known.glibc), nil
 }
 
-// LacksIn is Lacks for the root file system at a path of the host's.
+// LacksIn is Lacks for the root file system at a path on the host.
 func LacksIn(dir string) (string, error) {
 	root, err := Open(dir, "/")
 	if err != nil {

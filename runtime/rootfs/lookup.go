@@ -11,51 +11,49 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxLinks is more links than the kernel follows in one path (40), and in one from a working directory that has as many
-// in its own.
+// maxLinks is more links than the kernel follows in one path (40) and in that of its working directory (40).
 const maxLinks = 100
 
-// maxSteps bounds the elements of paths that are looked up in one root, those of links included.
+// maxSteps bounds the path elements that are looked up in one root, those of links included.
 const maxSteps = 1_000_000
 
-// maxPathBytes is the kernel's limit for what a link may hold.
+// maxPathBytes is the kernel's limit for the target of a link.
 const maxPathBytes = 4096
 
-// ErrUndecided says that each process that follows a path is led elsewhere by it, as by most links in /proc.
+// ErrUndecided is returned for a path that leads to another file for each process, as by most links in /proc.
 var ErrUndecided = errors.New("only the process that follows the path knows where that is; name a path that does not lead " +
 	"through /proc")
 
 // walk resolves one path, element by element.
 //
-// The kernel could do it in one step (openat2), but as the process that asks: as ours, not as one in the container. It
-// refuses links in /proc that are no paths, or follows them to our own files; it finds no process that is still to come;
-// and it does not follow a link in a directory like /tmp that another user made, which that user's processes do follow
-// (fs.protected_symlinks). Step by step, no name leads outside: links are read, never followed, and ".." goes back to
-// where the walk came from.
+// The kernel could do it in one step (openat2), but for the calling process instead of one in the container. It refuses links
+// in /proc that are not paths, or follows them to files of the caller; it finds no process that starts later; and it does not
+// follow a link of another user in a directory like /tmp, which that user's processes do follow (fs.protected_symlinks). Step
+// by step, no name leads outside: links are read, never followed, and ".." goes back to where the walk came from.
 type walk struct {
 	root  *Root
-	dirs  []place // from the root to where the walk is
+	dirs  []place // from the root to the current directory
 	rest  []string
 	links int
-	// inCwd says that the walk has gone by the working directory. What a working directory is that leads through itself
-	// depends on the one before it.
+	// inCwd reports that the walk has gone through the working directory. A working directory whose path leads through itself
+	// depends on the previous one.
 	inCwd bool
 }
 
-// place is a file that a walk has come to, open for nothing but to be named (O_PATH).
+// place is a directory or file of the walk, open as a reference (O_PATH).
 type place struct {
 	name   string
 	fd     int
 	device uint64
 	inode  uint64
-	// inProc says that it is a directory of a proc file system.
+	// inProc reports that it is a directory of a proc file system.
 	inProc bool
 }
 
-// ErrRefused says that a path leads to a directory that Refuse has named.
+// ErrRefused is returned for a path that leads to the directory of Refuse.
 var ErrRefused = errors.New("it leads to a directory that is Tranche's own")
 
-// procRootInode is that of the root of each proc file system.
+// procRootInode is the inode number of the root of every proc file system.
 const procRootInode = 1
 
 func (r *Root) lookUp(name string) (*os.File, error) {
@@ -81,7 +79,7 @@ func (r *Root) lookUp(name string) (*os.File, error) {
 
 func (w *walk) at() place { return w.dirs[len(w.dirs)-1] }
 
-// backTo closes all but the first places.
+// backTo closes all but the first so many places.
 func (w *walk) backTo(places int) {
 	for _, p := range w.dirs[places:] {
 		_ = unix.Close(p.fd)
@@ -101,7 +99,7 @@ func (w *walk) toRoot() error {
 	return w.enter("", fd)
 }
 
-// step goes on by one element.
+// step resolves one element.
 func (w *walk) step(element string) error {
 	switch {
 	case element == ".":
@@ -124,7 +122,7 @@ func (w *walk) step(element string) error {
 	return w.enter(element, fd)
 }
 
-// pathOf is the path of an element in the directory where the walk is.
+// pathOf returns the path of an element in the current directory.
 func (w *walk) pathOf(element string) string {
 	path := ""
 	for _, p := range w.dirs[1:] {
@@ -133,8 +131,8 @@ func (w *walk) pathOf(element string) string {
 	return path + "/" + element
 }
 
-// open opens an element in the directory where the walk is. What comes before other elements is opened as a directory, if
-// it is one, which has an automounter mount it.
+// open opens an element in the current directory. If other elements follow, it tries to open a directory first, which
+// triggers automounts.
 func (w *walk) open(element string) (int, error) {
 	const flags = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	if len(w.rest) > 0 {
@@ -147,7 +145,7 @@ func (w *walk) open(element string) (int, error) {
 	return fd, w.root.denied(w.at().fd, err)
 }
 
-// enter takes over a descriptor, and has the walk be there; or where it leads, if it is a link.
+// enter continues the walk at a descriptor, which it takes over, or follows it if it is a link.
 func (w *walk) enter(name string, fd int) error {
 	p := place{name: name, fd: fd}
 	var stat unix.Stat_t
@@ -169,7 +167,7 @@ func (w *walk) enter(name string, fd int) error {
 	return nil
 }
 
-// isProc reports whether a directory is one of a proc file system, which it is if the one above it on the same device is.
+// isProc reports whether a directory is on a proc file system. On the same device it is if its parent is.
 func (w *walk) isProc(p place) (bool, error) {
 	if len(w.dirs) > 0 && w.at().device == p.device {
 		return w.at().inProc, nil
@@ -181,7 +179,7 @@ func (w *walk) isProc(p place) (bool, error) {
 	return system.Type == unix.PROC_SUPER_MAGIC, nil
 }
 
-// target reads an open link.
+// target returns the target of an open link.
 func (w *walk) target(link int) (string, error) {
 	if w.at().inProc {
 		return "", fmt.Errorf("it leads through a link in /proc: %w", ErrUndecided)
@@ -191,7 +189,7 @@ func (w *walk) target(link int) (string, error) {
 	return string(text[:size]), err
 }
 
-// follow has the walk go on by the path of a link, unless reading that has failed.
+// follow continues the walk at the target of a link, unless reading it has failed.
 func (w *walk) follow(to string, err error) error {
 	if err != nil {
 		return err
@@ -211,8 +209,8 @@ func (w *walk) follow(to string, err error) error {
 	return nil
 }
 
-// ofProcess understands the two links that lead each process of the container to the same place, "self/root" and
-// "self/cwd", as paths. All else that belongs to one process is undecided, be that process there by now or not.
+// ofProcess resolves the two links that lead to the same directory for each process of the container, "self/root" and
+// "self/cwd", to their paths. All other files of a process are undecided, whether that process exists or not.
 func (w *walk) ofProcess(element string) (to string, ok bool, err error) {
 	if element[0] >= '0' && element[0] <= '9' {
 		return "", true, fmt.Errorf("it leads through process %s in /proc: %w", element, ErrUndecided)

@@ -1,9 +1,8 @@
-// Package rootfs looks into a container's root file system from outside, as root, while others may change it.
+// Package rootfs reads a container's root file system from outside, as root, while others may change it.
 //
-// Every path is resolved inside the root by descriptor: a link in the image, or one that somebody swaps in while we
-// look, leads to where it would lead in the container, and never out of it. A path that leads each process elsewhere is
-// an error (ErrUndecided). No device and no FIFO is ever opened, since
-// opening one can do things, or wait for ever.
+// Every path is resolved inside the root by descriptor: a link in the image, or one that is swapped in meanwhile, is followed
+// as in the container, and never out of it. A path that leads to another file for each process is an error (ErrUndecided). No
+// device and no FIFO is ever opened, since opening one can have effects or block for ever.
 package rootfs
 
 import (
@@ -20,14 +19,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds of what is looked at in one root. An image chooses how many directories there are, how large they are, and how
-// often its configuration leads to each.
+// Bounds of lookups in one root. The image's author chooses the number and the size of its directories, and how often its
+// configuration names each.
 const (
 	maxLookups = 20_000
 	maxEntries = 1_000_000
 )
 
-// ErrTooMuch says that a root has more in it than anybody needs for a program's libraries.
+// ErrTooMuch is returned if a root has more files than any program's libraries need.
 var ErrTooMuch = errors.New("the image has too many files and directories where libraries are looked for; remove some of them")
 
 // Root is a container's root file system. It is for one goroutine.
@@ -41,8 +40,8 @@ type Root struct {
 	entries int
 }
 
-// Open opens the root file system at a path of the host's, which its container manager chose. The working directory of the
-// container's process is cwd, a path in the container.
+// Open opens the root file system at a path on the host. The working directory of the container's process is cwd, a path in the
+// container.
 func Open(dir, cwd string) (*Root, error) {
 	if err := checkProc(); err != nil {
 		return nil, fmt.Errorf("open the container's root file system: %w", err)
@@ -59,29 +58,29 @@ func Open(dir, cwd string) (*Root, error) {
 	return &Root{dir: file, path: at, cwd: cwd}, nil
 }
 
-// Refuse makes it an error to look up a directory of the container's, by whatever path, or anything in it that is there or
-// will be. It is a path without links.
+// Refuse makes it an error to look up a directory of the container, or a file in it, by any path. The directory is a path
+// without links.
 func (r *Root) Refuse(dir string) { r.refused = dir }
 
 // Close closes the root.
 func (r *Root) Close() error { return r.dir.Close() }
 
-// Path is where the root is, as the kernel sees it.
+// Path returns the kernel's path of the root.
 func (r *Root) Path() string { return r.path }
 
-// PathOf is where the kernel says that an open file is.
+// PathOf returns the kernel's path of an open file.
 func PathOf(file *os.File) (string, error) {
 	at, err := os.Readlink(FDPath(file))
-	if errors.Is(err, unix.ENAMETOOLONG) { // by links one gets there all the same
+	if errors.Is(err, unix.ENAMETOOLONG) { // by links it can be opened all the same
 		return "", fmt.Errorf("find a directory whose path is longer than the kernel allows: %w", ErrTooMuch)
 	}
 	return at, err
 }
 
-// FDPath names an open file itself, whatever its own path leads to by now.
+// FDPath returns a path that leads to an open file itself, whatever file has its name by now.
 func FDPath(file *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(file.Fd())) }
 
-// checkProc makes sure that /proc is the kernel's: open files are named through it. It is the host's, not the container's.
+// checkProc returns an error unless the host's /proc is a proc file system, since FDPath relies on it.
 func checkProc() error {
 	var system unix.Statfs_t
 	if err := unix.Statfs("/proc/self", &system); err != nil {
@@ -93,7 +92,7 @@ func checkProc() error {
 	return nil
 }
 
-// Where is the path in the container, without links, of what a path leads to.
+// Where resolves a path in the container to one without links.
 func (r *Root) Where(name string) (string, error) {
 	file, err := r.Handle(name)
 	if err != nil {
@@ -103,7 +102,7 @@ func (r *Root) Where(name string) (string, error) {
 	return r.WhereIs(file)
 }
 
-// WhereIs is the path in the container of a file that was looked up in it.
+// WhereIs returns the path in the container of a file that was looked up in it.
 func (r *Root) WhereIs(file *os.File) (string, error) {
 	at, err := PathOf(file)
 	if err != nil {
@@ -113,14 +112,13 @@ func (r *Root) WhereIs(file *os.File) (string, error) {
 		return path.Clean("/" + strings.TrimPrefix(at, r.path)), nil
 	}
 	inside, ok := strings.CutPrefix(at, r.path+"/")
-	if !ok { // somebody has moved it out of the root since
+	if !ok { // moved out of the root since
 		return "", &fs.PathError{Op: "find in the container", Path: at, Err: fs.ErrNotExist}
 	}
 	return "/" + inside, nil
 }
 
-// Handle is the file that a path leads to in the container, through links too, open for nothing but to be named
-// (O_PATH).
+// Handle opens the file that a path leads to in the container, through links too, only as a reference (O_PATH).
 func (r *Root) Handle(name string) (*os.File, error) {
 	if r.lookups++; r.lookups > maxLookups {
 		return nil, ErrTooMuch
@@ -132,7 +130,7 @@ func (r *Root) Handle(name string) (*os.File, error) {
 	return file, nil
 }
 
-// Open opens a regular file or a directory for reading. It makes a Root an fs.FS, but one that links don't leave.
+// Open opens a regular file or a directory for reading. It makes a Root an fs.FS whose links do not lead out of it.
 func (r *Root) Open(name string) (fs.File, error) { return r.open(name) }
 
 func (r *Root) open(name string) (*os.File, error) {
@@ -157,10 +155,10 @@ func (r *Root) open(name string) (*os.File, error) {
 	return file, err
 }
 
-// Reopen opens for reading what a handle names: the file itself, not what its path leads to by now.
+// Reopen opens the file of a handle for reading, whatever file has its name by now.
 //
-// Open has made sure of /proc; a library that looks at it anew for each file mounts one of its own each time, which took a
-// container's start twenty milliseconds.
+// Open has checked /proc once. A library that checks it for each file mounts a /proc of its own each time, which delayed a
+// container's start by twenty milliseconds.
 func (r *Root) Reopen(handle *os.File) (*os.File, error) {
 	file, err := os.OpenFile(FDPath(handle), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -169,13 +167,13 @@ func (r *Root) Reopen(handle *os.File) (*os.File, error) {
 	return file, nil
 }
 
-// ErrUnreadable says that the root file system holds something that we may not read.
+// ErrUnreadable is returned for a file or directory of the root file system that this process may not read.
 var ErrUnreadable = errors.New("the container's root may not look into it, though other users in the container might; " +
 	"change its owner in the image (chown) to a user that the container's user namespace has")
 
-// denied makes an error of what was not allowed with an open file or in an open directory. Root is kept out of volumes on
-// network file systems, and the container with it; but out of the root file system only where it belongs to nobody in the
-// container's user namespace, which an image can bring about by itself.
+// denied returns ErrUnreadable for EACCES on a file of the root file system. Root may not read some volumes on network file
+// systems, and nor may the container; but a file of the root file system only if its owner does not exist in the container's
+// user namespace, which an image's author can arrange.
 func (r *Root) denied(fd int, err error) error {
 	if !errors.Is(err, unix.EACCES) {
 		return err
@@ -188,7 +186,7 @@ func (r *Root) denied(fd int, err error) error {
 	return ErrUnreadable
 }
 
-// MountID is the kernel's number for the mount that a file was opened through.
+// MountID returns the ID of the mount through which a file was opened.
 func MountID(file *os.File) (string, error) { return mountID(int(file.Fd())) }
 
 func mountID(fd int) (string, error) {
@@ -220,7 +218,7 @@ func (r *Root) ReadFile(name string, maxBytes int64) ([]byte, error) {
 	return content, err
 }
 
-// Names are the names in a directory, in order.
+// Names returns the names in a directory, sorted.
 func (r *Root) Names(name string) ([]string, error) {
 	dir, err := r.open(name)
 	if err != nil {
@@ -248,8 +246,7 @@ func (r *Root) namesIn(dir *os.File) ([]string, error) {
 	}
 }
 
-// Unreachable tells whether an error means that a path leads nowhere that a program in the container could read either,
-// rather than that we failed.
+// Unreachable reports whether an error means that a program in the container could not read the path either.
 func Unreachable(err error) bool {
 	for _, one := range []error{
 		fs.ErrNotExist, fs.ErrPermission, fs.ErrInvalid,

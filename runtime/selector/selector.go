@@ -1,4 +1,4 @@
-// Package selector names GPUs as people do: by index, UUID, place on the PCI bus or model.
+// Package selector selects GPUs by index, UUID, PCI bus ID or model.
 package selector
 
 import (
@@ -10,12 +10,12 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
 )
 
-// Selector says which GPUs are meant. The zero Selector means any.
+// Selector selects GPUs. The zero Selector selects any.
 type Selector struct {
 	by, value string
 }
 
-// The ways to name a GPU.
+// The ways to select a GPU.
 const (
 	byIndex = "index"
 	byUUID  = "uuid"
@@ -23,11 +23,11 @@ const (
 	byModel = "model"
 )
 
-// forms is what errors say that one may write.
+// forms lists the valid forms, for errors.
 const forms = `"index:0", "uuid:GPU-…", "pci:0000:3b:00.0" or "model:NVIDIA H200*"; a number alone is an index, ` +
 	`and what begins with GPU- or MIG- a UUID`
 
-// Parse reads which GPUs are meant.
+// Parse parses a selector.
 func Parse(text string) (Selector, error) {
 	text = strings.TrimSpace(text)
 	by, value, ok := strings.Cut(text, ":")
@@ -65,13 +65,12 @@ func Parse(text string) (Selector, error) {
 	return Selector{}, fmt.Errorf("%q names no GPU: it has to be %s", text, forms)
 }
 
-// modelText makes names comparable. A slash, which some names have, is no border to a "*".
+// modelText normalises a model name. It replaces slashes, so that "*" matches names that have them.
 func modelText(text string) string {
 	return strings.ReplaceAll(strings.ToLower(text), "/", "|")
 }
 
-// pciAddress writes the address of a PCI device as 00000000:3b:00.0, whether the domain is stated or not, and in as many
-// digits as it may be.
+// pciAddress returns a PCI address in the form 00000000:3b:00.0. The text may have no domain, or one with fewer digits.
 func pciAddress(text string) (string, error) {
 	var numbers []uint64
 	rest, function, _ := strings.Cut(text, ".")
@@ -93,10 +92,10 @@ func pciAddress(text string) (string, error) {
 	return fmt.Sprintf("%08x:%02x:%02x.%x", numbers[0], numbers[1], numbers[2], numbers[3]), nil
 }
 
-// Way is how the selector names GPUs: "index", "uuid", "pci" or "model"; "" for the zero Selector.
+// Way returns how the selector selects GPUs: "index", "uuid", "pci" or "model"; "" for the zero Selector.
 func (s Selector) Way() string { return s.by }
 
-// String is the selector as it can be written.
+// String returns the selector in the form that Parse accepts.
 func (s Selector) String() string {
 	if s == (Selector{}) {
 		return "any GPU"
@@ -104,13 +103,13 @@ func (s Selector) String() string {
 	return s.by + ":" + s.value
 }
 
-// Matches tells whether a GPU is one that the selector names.
+// Matches reports whether the selector selects a GPU.
 func (s Selector) Matches(gpu nodeinfo.GPU) bool {
 	switch s.by {
 	case "":
 		return true
 	case byIndex:
-		// The instances of a GPU share its index with it, so that it names none of them.
+		// MIG instances have the index of their GPU, so the index selects none of them.
 		return gpu.MIGParent == "" && strconv.Itoa(gpu.Index) == s.value
 	case byUUID:
 		return gpu.UUID == s.value

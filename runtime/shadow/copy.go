@@ -6,18 +6,18 @@ import (
 	"path/filepath"
 )
 
-// CopiesDir is where, in the container, the createContainer hook puts the copies of the driver that it has shadowed: each
+// CopiesDir is the directory in the container in which the createContainer hook mounts the driver copies that it shadows, each
 // in a directory of its own, named by four digits.
 const CopiesDir = ContainerDir + "/c"
 
-// CopyDir is the directory of the copy with that number.
+// CopyDir returns the directory of the driver copy with that number.
 func CopyDir(number int) string { return fmt.Sprintf("%s/%04d", CopiesDir, number) }
 
-// OfCopy makes the shadow library for the copy of the driver with that number out of the one that seeks the
-// driver beside itself. It names the copy by an absolute path instead, so that nothing has to be put beside the copy:
-// its directory may be read-only, or a volume that is not the container's alone, and links lead to it from others.
+// OfCopy returns the shadow library for the driver copy with that number, made from the one that looks for the driver beside
+// itself. It has the copy's absolute path instead, so that no file has to be created beside the copy: its directory may be
+// read-only, or a shared volume, and links in other directories may lead to it.
 //
-// The two names are equally long, so that one replaces the other where it stands in the file.
+// The two paths are equally long, so that one replaces the other in the file.
 func OfCopy(shadow []byte, soname string, number int) ([]byte, error) {
 	beside := []byte("$ORIGIN/" + Behind(soname) + "\x00")
 	absolute := []byte(filepath.Join(CopyDir(number), filepath.Base(Behind(soname))) + "\x00")

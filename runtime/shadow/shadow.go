@@ -1,5 +1,5 @@
-// Package shadow knows the shadow libraries as files: their names, what tells one from the driver's own, and where things lie
-// in a container that has them. It imports little, since the hooks are to start quickly.
+// Package shadow has the names and paths of the shadow libraries, recognises them, and makes those for driver copies. It imports
+// little, so that the hooks start quickly.
 package shadow
 
 import (
@@ -17,18 +17,18 @@ const (
 	NVML = "libnvidia-ml.so.1"
 )
 
-// ContainerDir is the directory in the container that is ours. The shadow library looks for regions in its "claims".
+// ContainerDir is Tranche's directory in the container. The shadow library looks for regions in its "claims".
 const ContainerDir = "/.tranche"
 
-// Behind is where the driver's own library lies, as seen from the directory of the shadow library with that
-// SONAME. The shadow names it so in its first DT_NEEDED, after $ORIGIN/, so the two always go together. The file is not
-// called by its SONAME: a job that puts this directory into LD_LIBRARY_PATH is still to find the shadow.
+// Behind returns the path of the driver's own library, relative to the directory of the shadow library with that SONAME. It is
+// in the shadow's first DT_NEEDED, after $ORIGIN/. The file does not have the SONAME as its name, so that a job with this
+// directory in LD_LIBRARY_PATH still gets the shadow.
 func Behind(soname string) string {
 	return ".tranche/driver-" + strings.TrimSuffix(soname, ".1")
 }
 
-// SONAME is the SONAME of the shadow library that belongs over a file, by the file's name: libcuda.so.1,
-// libcuda.so.570.124.06, or libcuda.so alone. It is "" where none belongs.
+// SONAME returns the SONAME of the shadow library for a file, by the file's name: libcuda.so.1, libcuda.so.570.124.06, or
+// libcuda.so. It is "" for other files.
 func SONAME(file string) string {
 	base := path.Base(file)
 	for _, soname := range []string{CUDA, NVML} {
@@ -40,8 +40,8 @@ func SONAME(file string) string {
 	return ""
 }
 
-// Check makes sure that a file is the shadow library with that SONAME. It has the driver's name, so what lies in
-// a directory under that name may as well be the driver, under which there would be no limit at all.
+// Check returns an error unless a file is the shadow library with that SONAME. A file of that name may also be the driver's,
+// which would enforce no limit.
 func Check(file, soname string) error {
 	const remedy = "install Tranche's libraries there, or set shadow_dir (--shadow-dir) to the directory that has them"
 	needed, err := dependencies(file)
@@ -55,7 +55,7 @@ func Check(file, soname string) error {
 	return nil
 }
 
-// dependencies are the DT_NEEDED entries of a library.
+// dependencies returns the DT_NEEDED entries of a library.
 func dependencies(file string) ([]string, error) {
 	switch info, err := os.Stat(file); {
 	case err != nil:

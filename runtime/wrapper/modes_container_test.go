@@ -113,7 +113,7 @@ func TestContainer_UnlimitedWithTheGPUOfOthers(t *testing.T) {
 		spec["hooks"] = map[string]any{"createContainer": []any{map[string]any{"path": hook, "env": []string{"PATH=/bin:/usr/bin"}}}}
 	})
 	must.Error(t, n.create("c1", bundle))
-	for _, said := range []string{"/dev/nvidia1", "claim does not cover"} {
+	for _, said := range []string{"/dev/nvidia1", "claim does not include"} {
 		must.StrContains(t, n.output("c1"), said)
 	}
 }

@@ -186,7 +186,7 @@ func TestNVIDIA_AskedByAnotherVariable(t *testing.T) {
 			made, env := n.claimOn(h200First)
 			bundle := n.probe("b", env, "SITE_GPUS=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
 			must.Error(t, n.create("c1", bundle))
-			says := []string{"/dev/nvidia1", "claim does not cover", "swarm-resource"}
+			says := []string{"/dev/nvidia1", "claim does not include", "swarm-resource"}
 			if by.lowLevel == "crun" { // which names the hook, and hands on nothing of what it says
 				says = []string{"tranche-hook"}
 			}

@@ -10,8 +10,8 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
 )
 
-// answeringDevices asks for each GPU by itself: asked for all, nvcdi gives none where one of them does not answer, and
-// that one would keep containers from the others. Of a GPU that MIG has cut up, the devices are its instances.
+// answeringDevices queries nvcdi for each GPU by itself: for all GPUs at once it fails if one of them does not answer, and no
+// container could use the others. The devices of a GPU in MIG mode are its instances.
 func answeringDevices(library nvml.Interface, generator nvcdi.Interface) (
 	devices []cdispecs.Device, unanswered []nodeinfo.Unanswered, err error,
 ) {
@@ -46,7 +46,7 @@ func devicesOf(library nvml.Interface, generator nvcdi.Interface, index int) ([]
 	return generator.GetDeviceSpecsByID(uuids...)
 }
 
-// uuidsOf are the names of a GPU's devices: its own, or those of its MIG instances.
+// uuidsOf returns the names of a GPU's devices: its own, or those of its MIG instances.
 func uuidsOf(gpu nvml.Device) ([]string, error) {
 	mode, _, ret := gpu.GetMigMode()
 	if ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_SUPPORTED {

@@ -1,5 +1,5 @@
-// Package generate makes the CDI specification of a node's GPUs, with NVIDIA's nvcdi. It loads NVML, so only dynamically
-// linked programs can use it; package nodeinfo keeps what it makes for the others.
+// Package generate makes the CDI specification of a node's GPUs, with NVIDIA's nvcdi. It loads NVML, so only dynamically linked
+// programs can use it; package nodeinfo caches its results for the others.
 package generate
 
 import (
@@ -23,15 +23,15 @@ const (
 	class  = "gpu"
 )
 
-// HookCommand is the command of tranche that NVIDIA's hooks are called through.
+// HookCommand is the command of tranche that runs NVIDIA's hooks.
 const HookCommand = "cdi-hook"
 
-// disabledHooks are not for containers with a limit. The first makes the loader prefer a libcuda that the image carries
-// for forward compatibility, which has no shadow in front of it. The second has the driver limit a container's memory to
-// what a variable of the job's says; what a job may use is not the job's to say.
+// disabledHooks are not for containers with a limit. The first makes the loader prefer an image's own libcuda for forward
+// compatibility, which has no shadow in front of it. The second has the driver limit a container's memory to the value of a
+// variable, which the job may set.
 var disabledHooks = []nvcdi.HookName{"enable-cuda-compat", "apply-cuda-memory-limits"}
 
-// Refresher gives what makes the CDI specification of a place anew, in this process.
+// Refresher returns a Refresher that queries NVML in this process.
 func Refresher(logger hclog.Logger) nodeinfo.Refresher {
 	return func(_ context.Context, place nodeinfo.Place) error {
 		spec, unanswered, err := Spec(place, logger)
@@ -41,13 +41,13 @@ func Refresher(logger hclog.Logger) nodeinfo.Refresher {
 		for _, gpu := range unanswered {
 			logger.Warn("a GPU does not answer, so no container gets it", "gpu", gpu.Index, "error", gpu.Error)
 		}
-		// First, so that whoever misses a GPU in the specification learns why.
+		// First, so that errors about a GPU that the specification lacks have the reason.
 		return errors.Join(place.KeepUnanswered(unanswered), place.KeepSpec(spec))
 	}
 }
 
-// Spec asks nvcdi for a CDI specification that names every GPU and MIG instance of the node by its UUID, but for those GPUs
-// that do not answer. If none does, that is an error.
+// Spec generates a CDI specification with every GPU and MIG instance of the node by its UUID, except GPUs that do not answer. If
+// none answers, it returns an error.
 func Spec(place nodeinfo.Place, logger hclog.Logger) (*cdispecs.Spec, []nodeinfo.Unanswered, error) {
 	generated, unanswered, err := spec(place, logger)
 	if err != nil {
@@ -85,7 +85,7 @@ func spec(place nodeinfo.Place, logger hclog.Logger) (*cdispecs.Spec, []nodeinfo
 	return rawSpec(devices, common.ContainerEdits), unanswered, nil
 }
 
-// rawSpec puts a specification together as nvcdi does it for all devices.
+// rawSpec joins the devices to a specification as nvcdi does for all devices.
 func rawSpec(devices []cdispecs.Device, common *cdispecs.ContainerEdits) *cdispecs.Spec {
 	raw := &cdispecs.Spec{Kind: vendor + "/" + class, Devices: devices, ContainerEdits: *common}
 	if version, err := cdispecs.MinimumRequiredVersion(raw); err == nil {
@@ -110,19 +110,19 @@ func newGenerator(place nodeinfo.Place, library nvml.Interface, logger hclog.Log
 		nvcdi.WithClass(class),
 		nvcdi.WithNVIDIACDIHookPath(place.CLIPath),
 		nvcdi.WithDisabledHooks(disabledHooks...),
-		// A second library to ask, which is looked for outside the driver root too; NVML knows all that is needed.
+		// Without it nvcdi uses a second library, which it also searches outside of the driver root; NVML is enough.
 		nvcdi.WithFeatureFlags(nvcdi.FeatureDisableNvsandboxUtils),
 	)
 }
 
-// throughCLI turns "tranche NAME …" into "tranche cdi-hook NAME …".
+// throughCLI replaces "tranche NAME …" by "tranche cdi-hook NAME …".
 func throughCLI(edits *cdispecs.ContainerEdits) {
 	for _, hook := range edits.Hooks {
 		hook.Args = slices.Insert(slices.Clone(hook.Args), 1, HookCommand)
 	}
 }
 
-// nvcdiLogger passes on what nvcdi says. Its warnings are about files that many drivers don't have.
+// nvcdiLogger logs nvcdi's messages. Its warnings are about files that many drivers do not have.
 type nvcdiLogger struct {
 	logger hclog.Logger
 }

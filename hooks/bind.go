@@ -14,15 +14,15 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/bundle"
 )
 
-// prestart binds the claims to the container, all of them or none. If it fails, the runtime does not start the
-// container, so a claim that another container holds can't be used twice.
+// prestart binds the claims to the container, all of them or none. If it fails, the OCI runtime does not start the container,
+// so a claim that another container has cannot be used twice.
 func prestart(ctx context.Context, ledger *claim.Ledger, ids []string, state *specs.State) error {
 	if state.Pid <= 0 {
 		return fmt.Errorf("bind claims to container %s: its state names no process (pid %d)", state.ID, state.Pid)
 	}
 	program, err := bundle.ReadProgram(state.Bundle)
 	if err != nil {
-		return fmt.Errorf("look for the root file system of container %s: %w", state.ID, err)
+		return fmt.Errorf("find the root file system of container %s: %w", state.ID, err)
 	}
 	if err := refuseForgedDir(state, program.RootDir); err != nil {
 		return err
@@ -36,7 +36,7 @@ func prestart(ctx context.Context, ledger *claim.Ledger, ids []string, state *sp
 	return nil
 }
 
-// poststop releases the claims. The ledger leaves those alone that are gone, or are another container's by now.
+// poststop releases the claims. The ledger ignores claims that are gone, or that another container has by now.
 func poststop(ctx context.Context, ledger *claim.Ledger, ids []string, state *specs.State) error {
 	var errs []error
 	for _, id := range ids {
@@ -45,9 +45,9 @@ func poststop(ctx context.Context, ledger *claim.Ledger, ids []string, state *sp
 	return errors.Join(errs...)
 }
 
-// unbind takes back what prestart has bound. The container's init process still waits for the runtime to end it.
+// unbind undoes the bindings of prestart. The container's init process may still exist, until the OCI runtime ends it.
 func unbind(ctx context.Context, ledger *claim.Ledger, ids []string, container claim.Container) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoPatience) // all other time may be up
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoPatience) // the other context may be done
 	defer cancel()
 	var errs []error
 	for _, id := range ids {
@@ -56,7 +56,7 @@ func unbind(ctx context.Context, ledger *claim.Ledger, ids []string, container c
 	return errors.Join(errs...)
 }
 
-// callingRuntime is the name of the OCI runtime that runs this hook, for people who look for the container.
+// callingRuntime returns the name of the OCI runtime that runs this hook, for the claim's description.
 func callingRuntime() string {
 	name, err := os.ReadFile("/proc/" + strconv.Itoa(os.Getppid()) + "/comm")
 	if err != nil {
