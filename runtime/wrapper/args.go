@@ -128,33 +128,13 @@ func nextArgument(args []string, valueFlags []string) (name, value string, posit
 		return "", arg, true, rest
 	}
 	name, value, joined := strings.Cut(strings.TrimLeft(arg, "-"), "=")
-	if arg[1] == '-' {
-		name = unabbreviated(name, valueFlags)
-	} else if !joined && !slices.Contains(valueFlags, name) {
+	if arg[1] != '-' && !joined && !slices.Contains(valueFlags, name) {
 		name, value, joined = shortFlag(name, valueFlags)
 	}
 	if !joined && slices.Contains(valueFlags, name) && len(rest) > 0 {
 		return name, rest[0], false, rest[1:]
 	}
 	return name, value, false, rest
-}
-
-// unabbreviated is the one flag that begins with name: crun, like all that uses getopt, takes the beginning of a flag's
-// name for it.
-func unabbreviated(name string, flags []string) string {
-	var found []string
-	for _, flag := range flags {
-		if flag == name {
-			return name
-		}
-		if strings.HasPrefix(flag, name) {
-			found = append(found, flag)
-		}
-	}
-	if len(found) == 1 {
-		return found[0]
-	}
-	return name
 }
 
 // shortFlag splits what crun accepts as one argument: "-b" and its value, and short flags without a value before it.

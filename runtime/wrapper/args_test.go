@@ -23,8 +23,6 @@ func TestParseInvocation(t *testing.T) {
 		{"run -db /b c1", invocation{subcommand: "run", id: "c1", bundle: "/b"}},
 		{"run -db/b c1", invocation{subcommand: "run", id: "c1", bundle: "/b"}},
 		{"run -detach -debug -b /b c1", invocation{subcommand: "run", id: "c1", bundle: "/b"}},
-		{"create --bun /b --conf x.json c1", invocation{subcommand: "create", id: "c1", bundle: "/b", specFile: "x.json"}},
-		{"--lo /l --log-l debug create --bu=/b c1", invocation{subcommand: "create", id: "c1", bundle: "/b"}},
 		{"create -bundle /b c1", invocation{subcommand: "create", id: "c1", bundle: "/b"}},
 		{"create c1 --bundle /b", invocation{subcommand: "create", id: "c1", bundle: "/b"}},
 		{"run -d --pid-file create -b /b -- c1", invocation{subcommand: "run", id: "c1", bundle: "/b"}},
