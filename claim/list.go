@@ -2,6 +2,8 @@ package claim
 
 import (
 	"context"
+	"fmt"
+	"path/filepath"
 )
 
 // List returns all claims, ordered by GPU and slices, and the files in the ledger's directory that are not records.
@@ -49,4 +51,19 @@ func (l *Ledger) DropInUse(ctx context.Context, id string) error {
 		l.logger.Warn("claim dropped although it may be in use", "claim", id, "owner", r.Owner)
 		return l.sweepRegions(snap)
 	})
+}
+
+// WatchDir returns the directory in which a file is added, changed or removed with each change of the ledger. It creates the
+// directory if it is missing. IsRecord reports which of its files are claims.
+func (l *Ledger) WatchDir() (string, error) {
+	if err := makeDir(l.claims); err != nil {
+		return "", fmt.Errorf("making the ledger: %w", explain(l.claims, err))
+	}
+	return l.claims, nil
+}
+
+// IsRecord reports whether a file name in the ledger's directory is that of a claim.
+func IsRecord(path string) bool {
+	_, ok := idOfFile(filepath.Base(path))
+	return ok
 }
