@@ -1,5 +1,5 @@
 # A job that goes to the fullest GPU that has room for it, so that other GPUs stay whole for jobs that need much of one.
-# docs/device.md says under "Packing" how this works, and when it is worth it.
+# docs/device.md explains this under "Packing", and when it helps.
 
 variable "image" {
   type        = string
