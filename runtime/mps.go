@@ -31,7 +31,7 @@ const (
 
 // A client connects to the socket, for which the kernel asks of the socket's own mode only. In a directory that is
 // writable it could put a socket of its own in the place of the daemon's, and have the programs of other containers.
-// The shared memory is for writing: a daemon's clients trust each other that far, as docs/mps.md says. So is the file that
+// The shared memory is for writing: a daemon's clients trust each other that far, as docs/device.md says. So is the file that
 // the daemon keeps locked: it is empty, and a program that opens it to look for the lock may do so for writing.
 const mpsPipesAccess, mpsShmAccess, mpsLockAccess = "ro", "rw", "rw"
 
