@@ -15,9 +15,15 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// What the tests of docs/driver.md read: the page, the schemas, HCL and the names of tests.
+// What the tests of docs/driver.md and docs/driver-comparison.md read: the pages, the schemas, HCL and the names of tests.
 
-const docFile = "../docs/driver.md"
+const docFile, comparisonFile = "../docs/driver.md", "../docs/driver-comparison.md"
+
+// readDocs returns the text of both pages.
+func readDocs(t *testing.T) string {
+	t.Helper()
+	return readFile(t, docFile) + "\n" + readFile(t, comparisonFile)
+}
 
 func readFile(t *testing.T, file string) string {
 	t.Helper()
@@ -26,13 +32,13 @@ func readFile(t *testing.T, file string) string {
 	return string(data)
 }
 
-// tableRows returns the rows of the tables below a heading of the page whose first column has the title.
+// tableRows returns the rows of the tables below a heading of the pages whose first column has the title.
 func tableRows(t *testing.T, section, title string) [][]string {
 	t.Helper()
 	var rows [][]string
 	var header []string
 	below := ""
-	for line := range strings.Lines(readFile(t, docFile)) {
+	for line := range strings.Lines(readDocs(t)) {
 		line = strings.TrimSpace(line)
 		if heading, ok := strings.CutPrefix(line, "## "); ok {
 			below = heading

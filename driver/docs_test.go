@@ -13,9 +13,10 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// docs/driver.md says what the schemas say, names tests that exist, and leaves out nothing that the other drivers have.
+// docs/driver.md has the options of the schemas, docs/driver-comparison.md all options of the other drivers, and both name tests
+// that exist.
 
-// The headings of the page that tests look below.
+// The headings of the pages that tests look below.
 const (
 	taskOptions   = "Options of a task"
 	pluginOptions = "Options of the plugin"
@@ -155,7 +156,7 @@ func TestDocs_ComparisonIsWhole(t *testing.T) {
 
 // A test that the page names is one of the package that it names.
 func TestDocs_TestsExist(t *testing.T) {
-	named := regexp.MustCompile("`([a-z0-9/]+)\\.(Test\\w+)`").FindAllStringSubmatch(readFile(t, docFile), -1)
+	named := regexp.MustCompile("`([a-z0-9/]+)\\.(Test\\w+)`").FindAllStringSubmatch(readDocs(t), -1)
 	must.Positive(t, len(named))
 	found := map[string][]string{}
 	var missing []string
@@ -169,7 +170,7 @@ func TestDocs_TestsExist(t *testing.T) {
 		}
 	}
 	must.SliceEmpty(t, missing, must.Sprintf("tests that the page names: %q", missing))
-	bare := regexp.MustCompile("`Test\\w+`").FindAllString(readFile(t, docFile), -1)
+	bare := regexp.MustCompile("`Test\\w+`").FindAllString(readDocs(t), -1)
 	must.SliceEmpty(t, bare, must.Sprintf("named without their package: %q", bare))
 }
 

@@ -1,5 +1,5 @@
-# Slices of a GPU of a certain kind: what the program needs to run is a constraint, and what it would rather have an affinity.
-# Where slices come with MIG or MPS, the constraint on isolation says which.
+# Slices of a certain kind of GPU: requirements are constraints, and preferences are affinities. If the nodes also offer
+# slices with MIG or MPS, the constraint on isolation selects the mode.
 
 variable "image" {
   type        = string

@@ -1,5 +1,5 @@
-# What an operator can allow tasks, and how the node keeps house, to be added to a client's configuration instead of the
-# driver's block in nomad-agent.hcl. service.nomad.hcl runs on such a node. docs/driver.md has every option.
+# Permissions of tasks and garbage collection, for a client's configuration instead of the driver's block in
+# nomad-agent.hcl. service.nomad.hcl runs on such a node. docs/driver.md lists every option.
 
 plugin "nomad-driver-tranche" {
   config {
@@ -13,7 +13,7 @@ plugin "nomad-driver-tranche" {
       config = "/etc/nomad.d/registries.json" # as `docker login` writes it
     }
 
-    # What is not used any more.
+    # Garbage collection.
     gc {
       image       = true
       image_delay = "1h"
@@ -24,9 +24,9 @@ plugin "nomad-driver-tranche" {
       }
     }
 
-    # What tasks may have. Nothing of this is needed by most of them.
+    # Permissions of tasks. Most tasks need none of them.
     volumes {
-      enabled = true # named volumes, and paths of the host
+      enabled = true # named volumes and host paths
     }
 
     allow_caps = ["chown", "dac_override", "fowner", "fsetid", "kill", "net_bind_service", "setfcap", "setgid", "setpcap",

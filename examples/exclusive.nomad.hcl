@@ -1,5 +1,5 @@
-# A whole GPU, which no other task gets. Jobs for nomad-device-nvidia run as they are; on a node that also offers MIG
-# instances, which have the same type, the constraint keeps to whole GPUs.
+# A whole GPU for one task. Jobs for nomad-device-nvidia run unchanged. On a node that also offers MIG instances, which have
+# the same type, the constraint selects whole GPUs.
 
 variable "image" {
   type        = string

@@ -23,9 +23,9 @@ job "first" {
         memory = 128
 
         device "nvidia/slice" {
-          count = 8 # slices of 1 GiB, all of one GPU
+          count = 8 # slices of 1 GiB, all on one GPU
 
-          # Take GPU 0, so that the two jobs meet there; without it any GPU with 8 free slices will do.
+          # GPU 0, so that both jobs share it. Without this, any GPU with 8 free slices can be chosen.
           constraint {
             attribute = "${device.attr.index}"
             value     = "0"

@@ -1,4 +1,4 @@
-# A program that never stops asking for memory. It gets its 4 GiB, and every further allocation is refused.
+# A program that allocates without end. It gets 4 GiB, and every further allocation is refused.
 
 variable "image" {
   type    = string

@@ -1,5 +1,5 @@
-# 16 GiB of a GPU as a MIG instance that is made for this task, with memory, computing and faults of its own. The node's
-# slices are of 4 GiB there; the smallest instance that holds four of them is taken, and goes when the task is gone.
+# 16 GiB of a GPU as a MIG instance that is created for this task, with its own memory, compute and faults. Slices have
+# 4 GiB on this node: the task gets the smallest instance that holds four of them. It is destroyed after the task.
 
 variable "image" {
   type        = string

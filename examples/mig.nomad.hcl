@@ -1,5 +1,5 @@
-# A MIG instance of a size that the node has declared, with memory, computing and faults of its own. The name is the model's
-# and the driver's for the size, as with nomad-device-nvidia.
+# A MIG instance of a size that the node has declared, with its own memory, compute and faults. The name consists of the
+# model and the driver's name for the size, as with nomad-device-nvidia.
 
 variable "image" {
   type        = string

@@ -1,5 +1,5 @@
-# Two tasks whose kernels run side by side on one GPU, behind NVIDIA's Multi-Process Service: 20 GiB for each, and as much of
-# the multiprocessors as goes with that.
+# Two tasks whose kernels run at the same time on one GPU, with NVIDIA's Multi-Process Service: 20 GiB for each, and the same
+# share of the multiprocessors.
 
 variable "image" {
   type        = string

@@ -1,11 +1,11 @@
-# What a Nomad client needs for Tranche, to be added to its configuration. The plugins' binaries lie in plugin_dir. Every
-# option has a default, which is what is shown.
+# Tranche's plugins in the configuration of a Nomad client. Their binaries are in plugin_dir. Every option is optional; the
+# values shown are the defaults.
 
 plugin "nomad-device-tranche" {
   config {
-    mode               = "slice" # how GPUs are shared: docs/device.md has the other ways, and how to say so for each GPU
+    mode               = "slice" # docs/device.md has the other modes, and gpu blocks for single GPUs
     slice_memory       = "1GiB"  # GPU memory of one slice
-    ignored_gpu_ids    = []      # UUIDs of GPUs that are not for Nomad
+    ignored_gpu_ids    = []      # UUIDs of GPUs that are not offered to Nomad
     fingerprint_period = "1m"
     driver_root        = "/"
   }
@@ -15,9 +15,9 @@ plugin "nomad-driver-tranche" {
   config {
     containerd_address  = "/run/containerd/containerd.sock"
     driver_root         = "/"
-    shadow_dir          = "/usr/lib/tranche"      # unless ../lib/tranche beside the plugin's binary is there
-    cli_path            = "/usr/bin/tranche"      # unless it lies beside the plugin's binary
-    hook_path           = "/usr/bin/tranche-hook" # unless tranche-hook lies beside the plugin's binary
-    gpu_host_memory_max = "0"                     # most that a task may ask for with gpu_host_memory, such as "16GiB"
+    shadow_dir          = "/usr/lib/tranche"      # or ../lib/tranche beside the plugin's binary, if it exists
+    cli_path            = "/usr/bin/tranche"      # or beside the plugin's binary
+    hook_path           = "/usr/bin/tranche-hook" # or beside the plugin's binary
+    gpu_host_memory_max = "0"                     # maximum of a task's gpu_host_memory, such as "16GiB"
   }
 }

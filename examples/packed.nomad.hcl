@@ -1,5 +1,5 @@
-# A job that goes to the fullest GPU that has room for it, so that other GPUs stay whole for jobs that need much of one.
-# docs/device.md says under "Packing" how this works, and when it is worth it.
+# A job that prefers the fullest GPU with room for it, so that other GPUs stay free for jobs that need much of one.
+# docs/device.md explains this under "Packing", and when it helps.
 
 variable "image" {
   type        = string
@@ -36,8 +36,8 @@ job "packed" {
         device "nvidia/slice" {
           count = var.slices
 
-          # One for each of the eight steps in which slices_used counts, at the step's lower end: the fuller a GPU, the
-          # more of them hold, and Nomad takes the GPU for which most do.
+          # One for the lower end of each of the eight steps of slices_used: the fuller a GPU, the more of them match, and
+          # Nomad takes the GPU with the most matches.
           dynamic "affinity" {
             for_each = [for eighth in range(8) : ceil(eighth * var.slices_per_gpu / 8)]
             content {

@@ -1,4 +1,4 @@
-# A web server that uses what most services do. Its node allows named volumes, as in containerd-agent.hcl.
+# A web server with the options of a typical service. Its node allows named volumes, as in containerd-agent.hcl.
 
 variable "image" {
   type    = string
@@ -58,7 +58,7 @@ job "web" {
           readonly = true
         }
 
-        # A volume of the node: what is in it outlives the task.
+        # A volume of the node, which outlives the task.
         mount {
           type   = "volume"
           source = "web-cache"

@@ -1,5 +1,4 @@
-# Two tasks that share a GPU in turns. Each sees all of its memory, and nothing holds one to a part of it: these take what
-# they need, and leave the other its own.
+# Two tasks that share a GPU in turns. Each sees all of its memory, without a limit: these take only what they need.
 
 variable "image" {
   type        = string
@@ -25,7 +24,7 @@ job "timeslice" {
         memory = 128
 
         device "nvidia/timeslice" {
-          count = 1 # more would give a task no more of the GPU
+          count = 1 # a higher count would be refused
         }
       }
     }

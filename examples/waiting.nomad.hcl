@@ -1,5 +1,4 @@
-# A job that needs more slices of GPU 0 than are free while the others run: Nomad keeps it pending, and starts it when
-# one of them stops.
+# A job that needs more slices of GPU 0 than are free while the others run. It is pending until one of them stops.
 
 variable "image" {
   type    = string

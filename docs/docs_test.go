@@ -1,0 +1,113 @@
+// Package docs tests the documentation: its links, its index, and the tests that it names.
+package docs
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/shoenig/test/must"
+)
+
+const root = ".."
+
+// maxReadmeLines is how long README may be: a reader decides there whether to read on.
+const maxReadmeLines = 150
+
+var (
+	fence    = regexp.MustCompile("(?s)```.*?```")
+	link     = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading  = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	notInID  = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
+	testName = regexp.MustCompile("`(?:[a-z0-9/]+\\.)?((?:Test|Fuzz)[A-Z]\\w*)`")
+	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
+)
+
+// pages are the Markdown files of the repository, relative to its root, with their text.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/design/*.md", ".github/ISSUE_TEMPLATE/*.md"} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		must.NoError(t, err)
+		for _, file := range files {
+			content, err := os.ReadFile(file)
+			must.NoError(t, err)
+			name, err := filepath.Rel(root, file)
+			must.NoError(t, err)
+			all[name] = string(content)
+		}
+	}
+	return all
+}
+
+// anchors are the IDs that GitHub gives the headings of a page.
+func anchors(text string) map[string]bool {
+	ids := map[string]bool{}
+	for _, match := range heading.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
+		id := notInID.ReplaceAllString(strings.ToLower(strings.TrimSpace(match[1])), "")
+		ids[strings.ReplaceAll(id, " ", "-")] = true
+	}
+	return ids
+}
+
+func TestLinks(t *testing.T) {
+	all := pages(t)
+	for page, text := range all {
+		for _, match := range link.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
+			if strings.HasPrefix(match[1], "https://") {
+				continue
+			}
+			file, anchor, _ := strings.Cut(match[1], "#")
+			target := page
+			if file != "" {
+				target = filepath.Join(filepath.Dir(page), file)
+			}
+			_, err := os.Stat(filepath.Join(root, target))
+			must.NoError(t, err, must.Sprintf("%s links to %s", page, match[1]))
+			if anchor != "" {
+				must.True(t, anchors(all[target])[anchor], must.Sprintf("%s links to %s, which has no such heading", page, match[1]))
+			}
+		}
+	}
+}
+
+func TestIndex_ListsEveryPage(t *testing.T) {
+	all := pages(t)
+	for page := range all {
+		name, isDoc := strings.CutPrefix(page, "docs/")
+		if isDoc && name != "README.md" {
+			must.StrContains(t, all["docs/README.md"], "("+name+")")
+		}
+	}
+}
+
+func TestNamedTestsExist(t *testing.T) {
+	exist := map[string]bool{}
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() && path == filepath.Join(root, "build") {
+			return fs.SkipDir
+		}
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		for _, match := range testFunc.FindAllSubmatch(content, -1) {
+			exist[string(match[1])] = true
+		}
+		return err
+	})
+	must.NoError(t, err)
+	for page, text := range pages(t) {
+		for _, match := range testName.FindAllStringSubmatch(text, -1) {
+			must.True(t, exist[match[1]] || match[1] == "TestHostile", must.Sprintf("%s names %s", page, match[1]))
+		}
+	}
+}
+
+func TestReadme_IsShort(t *testing.T) {
+	must.Less(t, maxReadmeLines, strings.Count(pages(t)["README.md"], "\n"))
+}
