@@ -70,7 +70,11 @@ func (l *Lock) Acquire(ctx context.Context) (unlock func(), err error) {
 	case <-ctx.Done():
 		return nil, l.tooLate(ctx)
 	}
-	got := l.want()
+	got, err := l.want()
+	if err != nil {
+		<-l.turn
+		return nil, err
+	}
 	var r result
 	select {
 	case r = <-got:
@@ -95,15 +99,19 @@ func (l *Lock) bounded(ctx context.Context) (context.Context, context.CancelFunc
 }
 
 // want has the next lock delivered, and starts the wait unless one is under way.
-func (l *Lock) want() <-chan result {
+func (l *Lock) want() (<-chan result, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.wanted = make(chan result, 1)
 	if !l.waiting {
+		file, err := open(l.path) // here: whoever has given up makes no file any more
+		if err != nil {
+			return nil, err
+		}
 		l.waiting = true
-		go l.wait()
+		go l.wait(file)
 	}
-	return l.wanted
+	l.wanted = make(chan result, 1)
+	return l.wanted, nil
 }
 
 // unwant cancels the delivery, and returns the lock if it came just now.
@@ -119,8 +127,12 @@ func (l *Lock) unwant(got <-chan result) result {
 	}
 }
 
-func (l *Lock) wait() {
-	file, err := take(l.path)
+func (l *Lock) wait(file *os.File) {
+	err := Exclusive(file)
+	if err != nil {
+		file.Close()
+		file, err = nil, fmt.Errorf("lock %s: %w", l.path, err)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waiting = false
@@ -132,19 +144,12 @@ func (l *Lock) wait() {
 	}
 }
 
-func take(path string) (*os.File, error) {
+func open(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if errors.Is(err, unix.EROFS) { // what is there can still be seen
-		f, err = os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+		return os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	}
-	if err != nil {
-		return nil, err
-	}
-	if err := Exclusive(f); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("lock %s: %w", path, err)
-	}
-	return f, nil
+	return f, err
 }
 
 // release unlocks before it closes: a child that is between fork and exec has a copy of the descriptor, and would keep
