@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // ErrUnknownToken is returned for a claim token that no claim in the ledger has.
@@ -123,12 +123,12 @@ func (e *NoRoomError) Error() string {
 		dormant = append(dormant, room.Dormant...)
 		all = append(all, e.describe(room))
 	}
-	text := fmt.Sprintf("no GPU has %s free in slices of %s: %s; ", memsize.Format(e.LimitBytes),
-		memsize.Format(e.SliceBytes), strings.Join(all, ", "))
+	text := fmt.Sprintf("no GPU has %s free in slices of %s: %s; ", size.Format(e.LimitBytes),
+		size.Format(e.SliceBytes), strings.Join(all, ", "))
 	if most == 0 {
 		text += "wait until a container ends"
 	} else {
-		text += fmt.Sprintf("at most %s fits now, so ask for that, or wait until a container ends", memsize.Format(most))
+		text += fmt.Sprintf("at most %s fits now, so ask for that, or wait until a container ends", size.Format(most))
 	}
 	return text + describeDormant(dormant)
 }
@@ -140,7 +140,7 @@ func (e *NoRoomError) describe(room Room) string {
 	}
 	text += fmt.Sprintf(" has %d of %d slices free", len(room.Free), room.Slices)
 	if room.SliceBytes != e.SliceBytes {
-		text += " of " + memsize.Format(room.SliceBytes)
+		text += " of " + size.Format(room.SliceBytes)
 	}
 	return text
 }
@@ -166,6 +166,6 @@ type SliceSizeError struct {
 func (e *SliceSizeError) Error() string {
 	return fmt.Sprintf("claim %s has slices of %s on GPU %s, and slice_memory is %s here: it has to be the same in the "+
 		"device plugin's options and in Tranche's configuration file; if it was changed, end the claims of the old size "+
-		"(tranche claim list, tranche claim release)", e.Claim.ID, memsize.Format(e.Claim.SliceSize()),
-		e.Claim.GPU.UUID, memsize.Format(e.SliceBytes))
+		"(tranche claim list, tranche claim release)", e.Claim.ID, size.Format(e.Claim.SliceSize()),
+		e.Claim.GPU.UUID, size.Format(e.SliceBytes))
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
-	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/internal/size"
 	"github.com/tranche-gpu/tranche/runtime"
 	"github.com/tranche-gpu/tranche/runtime/request"
 )
@@ -71,7 +71,7 @@ func (a *app) generateCDI(ctx context.Context, o cdiOptions) error {
 		most = max(most, int(g.UsableBytes()/sliceBytes))
 	}
 	if most == 0 {
-		return errors.New("this node has no GPU with room for a slice of " + memsize.Format(sliceBytes) +
+		return errors.New("this node has no GPU with room for a slice of " + size.Format(sliceBytes) +
 			", so there is no device to describe")
 	}
 	spec, err := request.CDISpec(sliceBytes, most)
@@ -88,7 +88,7 @@ func (a *app) generateCDI(ctx context.Context, o cdiOptions) error {
 // sliceBytes is what a flag says, else the configuration file.
 func (a *app) sliceBytes(flag string) (uint64, error) {
 	if flag != "" {
-		bytes, err := memsize.ParseGPU(flag)
+		bytes, err := size.ParseGPU(flag)
 		if err != nil {
 			return 0, fmt.Errorf("--slice-memory: %w", err)
 		}

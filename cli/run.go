@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/claim/memsize"
 	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 type runOptions struct {
@@ -124,11 +124,11 @@ func (a *app) privateClaim(ctx context.Context, o runOptions) (*claim.Claim, err
 	if o.memory == "" {
 		return nil, errors.New("--memory is missing: it is the limit of GPU memory, such as 1GiB or 512MiB")
 	}
-	limit, err := memsize.ParseGPU(o.memory)
+	limit, err := size.ParseGPU(o.memory)
 	if err != nil {
 		return nil, fmt.Errorf("--memory: %w", err)
 	}
-	hostMemory, err := memsize.Parse(o.hostMemory)
+	hostMemory, err := size.Parse(o.hostMemory)
 	if err != nil {
 		return nil, fmt.Errorf("--host-memory: %w", err)
 	}
@@ -146,11 +146,11 @@ func (a *app) privateClaim(ctx context.Context, o runOptions) (*claim.Claim, err
 	}
 	if limit < contextBytes {
 		return nil, fmt.Errorf("--memory: %s is less than the %s that one CUDA context takes on GPU %d (%s) before the "+
-			"first allocation: ask for more", memsize.Format(limit), memsize.Format(contextBytes), g.Index, g.Name)
+			"first allocation: ask for more", size.Format(limit), size.Format(contextBytes), g.Index, g.Name)
 	}
 	if limit > g.UsableBytes() {
 		return nil, fmt.Errorf("--memory: %s is more than GPU %d (%s) has, which is %s",
-			memsize.Format(limit), g.Index, g.Name, memsize.Format(g.UsableBytes()))
+			size.Format(limit), g.Index, g.Name, size.Format(g.UsableBytes()))
 	}
 	return &claim.Claim{
 		ID:         newID(),
@@ -169,7 +169,7 @@ func newID() string {
 
 func (a *app) contextBytes(ctx context.Context, o runOptions, node *nvml.Node, g nvml.GPU) (uint64, error) {
 	if o.contextMemory != "" {
-		bytes, err := memsize.ParseGPU(o.contextMemory)
+		bytes, err := size.ParseGPU(o.contextMemory)
 		if err != nil {
 			return 0, fmt.Errorf("--context-memory: %w", err)
 		}

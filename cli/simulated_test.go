@@ -12,8 +12,8 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"github.com/tranche-gpu/tranche/claim/memsize"
 	"github.com/tranche-gpu/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // simulatedNode lays out the simulated GPUs, and gives the environment that leads to them and where things were built.
@@ -78,7 +78,7 @@ func TestRunOnTheSimulatedGPU(t *testing.T) {
 			must.Zero(t, g.UsedBytes)
 		}
 	}
-	must.Between(t, limit-memsize.GPUUnit+1, held, limit)
+	must.Between(t, limit-size.GPUUnit+1, held, limit)
 	checkStatus(t, sim, state, run, uuid, held)
 
 	must.NoError(t, cmd.Process.Signal(syscall.SIGTERM))

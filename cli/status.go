@@ -17,9 +17,9 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/health"
 	"github.com/tranche-gpu/tranche/claim/layout"
-	"github.com/tranche-gpu/tranche/claim/memsize"
 	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // report is what `tranche status --json` prints. Programs rely on its names.
@@ -117,7 +117,7 @@ does not show.`,
 }
 
 func (a *app) status(ctx context.Context, o statusOptions) error {
-	sliceBytes, err := memsize.ParseGPU(o.sliceMemory)
+	sliceBytes, err := size.ParseGPU(o.sliceMemory)
 	if err != nil {
 		return fmt.Errorf("--slice-memory: %w", err)
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // print writes the report for people.
@@ -85,7 +85,7 @@ func (s sliceReport) describeTaken() string {
 	if s.SliceBytes == 0 {
 		return text
 	}
-	return text + " (" + memsize.Format(s.SliceBytes) + " each)"
+	return text + " (" + size.Format(s.SliceBytes) + " each)"
 }
 
 func (r *report) printClaims(w io.Writer) {

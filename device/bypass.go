@@ -10,10 +10,10 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/health"
-	"github.com/tranche-gpu/tranche/claim/memsize"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/processes"
 	"github.com/tranche-gpu/tranche/device/share"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // bypassSettles is how long a claim has to be bypassed before it is published. A process that starts or ends may for a
@@ -34,7 +34,7 @@ type bypass struct {
 func (b *bypass) String() string {
 	var names []string
 	for _, p := range b.processes {
-		names = append(names, fmt.Sprintf("process %d (%s)", p.PID, memsize.Format(p.UsedBytes)))
+		names = append(names, fmt.Sprintf("process %d (%s)", p.PID, size.Format(p.UsedBytes)))
 	}
 	return fmt.Sprintf("GPU memory of %s is not counted, since the driver is used past the shadow library: stop the program, or have "+
 		"it load libcuda.so.1 by that name", claim.ListNames(names))

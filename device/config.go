@@ -13,7 +13,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 const (
@@ -105,7 +105,7 @@ func (c Config) parse() (*settings, error) {
 		return nil, fmt.Errorf("max_slices must not be negative, got %d; 0 is for as many as a GPU has", s.maxSlices)
 	}
 	if c.ContextMemory != autoContextMemory {
-		if s.contextBytes, err = memsize.ParseGPU(c.ContextMemory); err != nil {
+		if s.contextBytes, err = size.ParseGPU(c.ContextMemory); err != nil {
 			return nil, fmt.Errorf("context_memory: %w, or %q to measure it", err, autoContextMemory)
 		}
 	}

@@ -8,10 +8,10 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/claim/memsize"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/share"
 	"github.com/tranche-gpu/tranche/device/share/mig"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // configCheck compares the configuration with the GPUs of the node.
@@ -79,5 +79,5 @@ func (s *settings) checkContext(g nvml.GPU, p share.Policy) error {
 		return nil
 	}
 	return fmt.Errorf("context_memory is %s, but the GPU has only %s for processes: set it to less, or to %q",
-		memsize.Format(s.contextBytes), memsize.Format(g.UsableBytes()), autoContextMemory)
+		size.Format(s.contextBytes), size.Format(g.UsableBytes()), autoContextMemory)
 }

@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/claim/memsize"
 	"github.com/tranche-gpu/tranche/device/share"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 const (
@@ -119,7 +119,7 @@ func (o sharingOptions) parseReplicas() (int, error) {
 }
 
 func parseSliceMemory(text string) (uint64, error) {
-	bytes, err := memsize.ParseGPU(text)
+	bytes, err := size.ParseGPU(text)
 	if err != nil {
 		return 0, fmt.Errorf("slice_memory: %w", err)
 	}

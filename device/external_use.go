@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/claim/memsize"
 	"github.com/tranche-gpu/tranche/device/share"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // externalUse finds out which devices claims keep from Nomad. It belongs to the fingerprint loop.
@@ -101,10 +101,10 @@ func (e *externalUse) addExternal(o *share.Occupancy, c *claim.Claim) {
 	if !g.Sliced() {
 		return
 	}
-	if e.log.Changed("slices of another size", errors.New(memsize.Format(c.SliceBytes))) {
+	if e.log.Changed("slices of another size", errors.New(size.Format(c.SliceBytes))) {
 		e.logger.Error("a claim has slices of another size: set slice_memory to the same in the plugin's options and "+
 			"in the configuration file of tranche-runtime", "claim", c.ID, "owner", c.Owner,
-			"slice_memory", memsize.Format(g.SliceBytes), "slice_memory_of_the_claim", memsize.Format(c.SliceBytes))
+			"slice_memory", size.Format(g.SliceBytes), "slice_memory_of_the_claim", size.Format(c.SliceBytes))
 	}
 	for _, slice := range covered(&g, c) {
 		o.ExternalSlices[slice] = c

@@ -6,8 +6,8 @@ import (
 
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 
-	"github.com/tranche-gpu/tranche/claim/memsize"
 	"github.com/tranche-gpu/tranche/device/share"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // fingerprint sends the devices of this node until the context ends: at once, even if there are none, because the agent
@@ -16,7 +16,7 @@ import (
 func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintResponse) {
 	defer close(out)
 	n.logger.Info("looking for GPUs", "driver_root", n.driverRoot, "period", n.fingerprintPeriod.String(),
-		"mode", string(n.sharing.others.Mode), "slice_memory", memsize.Format(n.sharing.others.SliceBytes),
+		"mode", string(n.sharing.others.Mode), "slice_memory", size.Format(n.sharing.others.SliceBytes),
 		"gpu_blocks", len(n.sharing.blocks), "ignored_gpu_ids", n.ignoredUUIDs())
 	ticker := time.NewTicker(n.fingerprintPeriod)
 	defer ticker.Stop()

@@ -11,11 +11,11 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/claim/memsize"
 	placement "github.com/tranche-gpu/tranche/device/mig"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/share"
 	"github.com/tranche-gpu/tranche/device/share/mig"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // inventory is what is known of the node's GPUs. A GPU that was found once stays in it, so that Nomad sees it as unhealthy
@@ -114,7 +114,7 @@ func (inv *inventory) answered(node *nvml.Node, found nvml.GPU, condition string
 	}
 	inv.gpus[found.UUID] = g
 	inv.changed = true
-	inv.logger.Info("GPU found", "gpu", g.UUID, "name", g.GroupName(), "memory", memsize.Format(g.MemoryBytes),
+	inv.logger.Info("GPU found", "gpu", g.UUID, "name", g.GroupName(), "memory", size.Format(g.MemoryBytes),
 		"mode", string(g.Mode), "slices", g.SliceCount)
 	inv.updateProblem(g)
 	return g.Problem == ""
@@ -225,7 +225,7 @@ func (inv *inventory) setSizes(uuid string, sizes []placement.Profile) {
 	g.Sizes = sizes
 	g.SliceCount = int(placement.Largest(nil, sizes) / g.SliceBytes)
 	inv.logger.Info("MIG instances of a GPU are created on demand", "gpu", uuid, "name", g.GroupName(), "slices", g.SliceCount,
-		"slice_memory", memsize.Format(g.SliceBytes))
+		"slice_memory", size.Format(g.SliceBytes))
 	inv.updateProblem(g)
 }
 

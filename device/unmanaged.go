@@ -10,11 +10,11 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/health"
-	"github.com/tranche-gpu/tranche/claim/memsize"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/processes"
 	"github.com/tranche-gpu/tranche/device/share"
 	"github.com/tranche-gpu/tranche/device/share/mps"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 const (
@@ -209,7 +209,7 @@ func (u unmanagedMemory) slices(g *share.GPU) int {
 
 // String says which processes use the memory.
 func (u unmanagedMemory) String() string {
-	text := memsize.Format(u.bytes) + " of GPU memory used outside claims"
+	text := size.Format(u.bytes) + " of GPU memory used outside claims"
 	for i, p := range u.processes {
 		switch i {
 		case maxNamedProcesses:
@@ -221,7 +221,7 @@ func (u unmanagedMemory) String() string {
 		}
 		text += fmt.Sprint(p.PID)
 		if p.UsedKnown {
-			text += " (" + memsize.Format(p.UsedBytes) + ")"
+			text += " (" + size.Format(p.UsedBytes) + ")"
 		}
 	}
 	return text

@@ -9,8 +9,8 @@ import (
 	"github.com/hashicorp/nomad/drivers/shared/capabilities"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
-	"github.com/tranche-gpu/tranche/claim/memsize"
 	"github.com/tranche-gpu/tranche/driver/image"
+	"github.com/tranche-gpu/tranche/internal/size"
 	"github.com/tranche-gpu/tranche/runtime"
 	"github.com/tranche-gpu/tranche/runtime/edit"
 )
@@ -257,7 +257,7 @@ func (c *Config) gpuHostMemoryMaxBytes() (uint64, error) {
 	if c.GPUHostMemoryMax == "" {
 		return 0, nil
 	}
-	bytes, err := memsize.Parse(c.GPUHostMemoryMax)
+	bytes, err := size.Parse(c.GPUHostMemoryMax)
 	if err != nil {
 		return 0, fmt.Errorf("plugin option gpu_host_memory_max: %w", err)
 	}

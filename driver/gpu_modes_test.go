@@ -107,8 +107,8 @@ func TestGrant_Describe(t *testing.T) {
 	g := &grant{claims: []*claim.Claim{whole, part, shared}, hostMemoryBytes: 1 << 30}
 	must.Eq(t, []string{
 		"GPU: NVIDIA H200 #0 (GPU-0), all of it, claim bbbbbbbb",
-		"GPU memory: 2.0 GiB of NVIDIA H200 #0 (GPU-1), 2 slices, claim aaaaaaaa",
+		"GPU memory: 2GiB of NVIDIA H200 #0 (GPU-1), 2 slices, claim aaaaaaaa",
 		"GPU: T4 #2 (GPU-2), shared with others and without a limit, claim cccccccc",
-		"GPU memory beyond the limit of claim aaaaaaaa: 1.0 GiB, on the host",
+		"GPU memory beyond the limit of claim aaaaaaaa: 1GiB, on the host",
 	}, g.describe())
 }

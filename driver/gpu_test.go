@@ -149,8 +149,8 @@ func TestGPU_FractionInARealContainer(t *testing.T) {
 	must.StrNotContains(t, out, claim.EnvPrefix)
 	must.StrContains(t, out, " 4294967296\n") // of host memory, as the region says
 	for _, event := range []string{
-		"GPU memory: 1.0 GiB of NVIDIA H200 #0 (" + testGPU + ")",
-		"GPU memory beyond the limit of claim " + made.ID + ": 4.0 GiB, on the host",
+		"GPU memory: 1GiB of NVIDIA H200 #0 (" + testGPU + ")",
+		"GPU memory beyond the limit of claim " + made.ID + ": 4GiB, on the host",
 	} {
 		eventually(t, "the event", func() bool { return strings.Contains(strings.Join(d.events.all(), "\n"), event) })
 	}

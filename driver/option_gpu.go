@@ -10,12 +10,12 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/pkg/oci"
-	"github.com/dustin/go-humanize"
 	"github.com/hashicorp/go-hclog"
 	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/internal/size"
 	"github.com/tranche-gpu/tranche/runtime"
 	"github.com/tranche-gpu/tranche/runtime/edit"
 	"github.com/tranche-gpu/tranche/runtime/nodeinfo/generate"
@@ -187,7 +187,7 @@ func (g *grant) describe() []string {
 	}
 	if c := runtime.HostMemoryClaim(g.claims); c != nil && g.hostMemoryBytes > 0 {
 		lines = append(lines, fmt.Sprintf("GPU memory beyond the limit of claim %s: %s, on the host",
-			c.ID, humanize.IBytes(g.hostMemoryBytes)))
+			c.ID, size.Format(g.hostMemoryBytes)))
 	}
 	return lines
 }
@@ -201,9 +201,9 @@ func describeClaim(c *claim.Claim) string {
 		return fmt.Sprintf("GPU: %s, all of it, claim %s", gpu, c.ID)
 	case c.MPS != nil:
 		return fmt.Sprintf("GPU memory: %s of %s, %d slices, behind an MPS control daemon with at most %d%% of the GPU at once, "+
-			"claim %s", humanize.IBytes(c.LimitBytes), gpu, len(c.Slices), c.MPS.Percentage, c.ID)
+			"claim %s", size.Format(c.LimitBytes), gpu, len(c.Slices), c.MPS.Percentage, c.ID)
 	}
-	return fmt.Sprintf("GPU memory: %s of %s, %d slices, claim %s", humanize.IBytes(c.LimitBytes), gpu, len(c.Slices), c.ID)
+	return fmt.Sprintf("GPU memory: %s of %s, %d slices, claim %s", size.Format(c.LimitBytes), gpu, len(c.Slices), c.ID)
 }
 
 // checkGPU checks the options about GPUs.

@@ -147,6 +147,6 @@ func TestGPU_AskingImageWithADeviceBlock(t *testing.T) {
 	must.StrContains(t, env, made[0].ID)
 	must.StrNotContains(t, env, claim.EnvPrefix)
 	d.asksNothing(cfg, env)
-	eventually(t, "the event", func() bool { return d.events.said("GPU memory: 1.0 GiB") == 1 })
+	eventually(t, "the event", func() bool { return d.events.said("GPU memory: 1GiB") == 1 })
 	must.Zero(t, d.events.said("The image asks"))
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 const mib = 1 << 20
@@ -122,7 +122,7 @@ func (c *TaskConfig) swapBytes() (int64, error) {
 	if c.MemorySwap == "-1" {
 		return unlimitedSwap, nil
 	}
-	bytes, err := memsize.Parse(c.MemorySwap)
+	bytes, err := size.Parse(c.MemorySwap)
 	if err != nil {
 		return 0, fmt.Errorf("option memory_swap: %w, or \"-1\" for as much swap as the node has", err)
 	}
@@ -162,9 +162,9 @@ func (c *TaskConfig) shmBytes() (int64, error) {
 	text := strings.TrimSpace(c.ShmSize)
 	bytes, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		var size uint64
-		size, err = memsize.Parse(text)
-		bytes = int64(min(size, math.MaxInt64))
+		var amount uint64
+		amount, err = size.Parse(text)
+		bytes = int64(min(amount, math.MaxInt64))
 	}
 	if err != nil || bytes <= 0 {
 		return 0, fmt.Errorf("option shm_size = %q: must be a number of bytes greater than zero, or a size with its unit, such "+

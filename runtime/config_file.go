@@ -11,7 +11,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
-	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/internal/size"
 	"github.com/tranche-gpu/tranche/runtime/edit"
 	"github.com/tranche-gpu/tranche/runtime/request"
 )
@@ -78,7 +78,7 @@ func LoadConfig(path string) (Config, error) {
 	}.WithDefaults()
 	err = cfg.validate()
 	if err == nil && file.GPUHostMemoryMax != "" {
-		if cfg.GPUHostMemoryMaxBytes, err = memsize.Parse(file.GPUHostMemoryMax); err != nil {
+		if cfg.GPUHostMemoryMaxBytes, err = size.Parse(file.GPUHostMemoryMax); err != nil {
 			err = fmt.Errorf("gpu_host_memory_max: %w", err)
 		}
 	}
@@ -156,11 +156,11 @@ func (c *Config) readRequestSettings(file configFile) (err error) {
 	if file.SliceMemory == "" {
 		return nil
 	}
-	if c.SliceBytes, err = memsize.ParseGPU(file.SliceMemory); err != nil {
+	if c.SliceBytes, err = size.ParseGPU(file.SliceMemory); err != nil {
 		return fmt.Errorf("slice_memory: %w", err)
 	}
 	if c.SliceBytes < minSliceBytes {
-		return fmt.Errorf("slice_memory must be at least %s, got %q", memsize.Format(minSliceBytes), file.SliceMemory)
+		return fmt.Errorf("slice_memory must be at least %s, got %q", size.Format(minSliceBytes), file.SliceMemory)
 	}
 	return nil
 }

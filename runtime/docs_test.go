@@ -47,7 +47,7 @@ func TestDocs_Security(t *testing.T) {
 		must.True(t, slices.Contains(found[folder], name), must.Sprintf("there is no %s.%s", folder, name))
 		named[folder+"."+name] = true
 	}
-	for _, folder := range []string{"runtime", "runtime/wrapper", "runtime/edit", "runtime/nvidia", "runtime/request", "runtime/oneline", "hooks", "hooks/drivercopies", "claim", "claim/region", "claim/memsize"} {
+	for _, folder := range []string{"runtime", "runtime/wrapper", "runtime/edit", "runtime/nvidia", "runtime/request", "runtime/oneline", "hooks", "hooks/drivercopies", "claim", "claim/region", "internal/size"} {
 		for _, name := range testsOf(t, folder) {
 			if strings.HasPrefix(name, "TestHostile") || strings.HasPrefix(name, "TestBounded") || strings.HasPrefix(name, "Fuzz") {
 				must.MapContainsKey(t, named, folder+"."+name, must.Sprint("the page does not name it"))

@@ -3,7 +3,7 @@ package runtime
 import (
 	"fmt"
 
-	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // GPUHostMemoryEnv names the environment variable by which a container requests host memory beyond its limit from
@@ -16,7 +16,7 @@ func GPUHostMemory(option, requested string, maxBytes uint64) (uint64, error) {
 	if requested == "" {
 		return 0, nil
 	}
-	bytes, err := memsize.Parse(requested)
+	bytes, err := size.Parse(requested)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", option, err)
 	}
@@ -25,7 +25,7 @@ func GPUHostMemory(option, requested string, maxBytes uint64) (uint64, error) {
 	}
 	allowed := "no host memory"
 	if maxBytes > 0 {
-		allowed = "at most " + memsize.Format(maxBytes) + " of host memory"
+		allowed = "at most " + size.Format(maxBytes) + " of host memory"
 	}
 	return 0, fmt.Errorf("%s = %q: this node allows a container %s beyond its limit of GPU memory; "+
 		"the operator can allow more with gpu_host_memory_max", option, requested, allowed)

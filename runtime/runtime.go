@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/internal/size"
 	"github.com/tranche-gpu/tranche/runtime/edit"
 )
 
@@ -74,7 +74,7 @@ func prepareClaims(
 	limited := HostMemoryClaim(claims)
 	if limited == nil && hostMemoryBytes > 0 {
 		return nil, fmt.Errorf("give container %s %s of host memory: its GPUs have no limit; request no host memory",
-			containerID, memsize.Format(hostMemoryBytes))
+			containerID, size.Format(hostMemoryBytes))
 	}
 	var prepared []edit.Claim
 	for _, c := range claims {

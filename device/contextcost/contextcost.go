@@ -19,7 +19,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 const (
@@ -108,5 +108,5 @@ func childEnv(env []string, uuid string) []string {
 }
 
 func roundUp(bytes uint64) uint64 {
-	return (bytes + memsize.GPUUnit - 1) / memsize.GPUUnit * memsize.GPUUnit
+	return (bytes + size.GPUUnit - 1) / size.GPUUnit * size.GPUUnit
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/google/renameio/v2"
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // retryAfter is the time from a failed measurement to the next attempt.
@@ -107,12 +107,12 @@ func (m *Meter) fill(ctx context.Context, gpu GPU, e *entry) {
 		var err error
 		cost, err = m.measure(ctx, m.options.DriverRoot, gpu.UUID)
 		if err == nil {
-			log.Info("measured what a CUDA context costs", "memory", memsize.Format(cost))
+			log.Info("measured what a CUDA context costs", "memory", size.Format(cost))
 			m.keep(gpu, cost)
 		} else {
 			cost, retry = DefaultBytes, m.now().Add(retryAfter)
 			log.Warn("could not measure what a CUDA context costs, assuming a default: set context_memory to override it",
-				"memory", memsize.Format(cost), "error", err)
+				"memory", size.Format(cost), "error", err)
 		}
 	}
 	m.mu.Lock()

@@ -4,7 +4,7 @@ import (
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // Occupancy is what keeps healthy devices from Nomad at one moment, by what the ledger and the driver say.
@@ -63,7 +63,7 @@ func describeMode(c *claim.Claim) string {
 	if c.Mode != claim.ModeSlice && !MadeOnDemand(c) {
 		return string(c.Mode)
 	}
-	return string(c.Mode) + " (" + memsize.Format(c.SliceSize()) + ")"
+	return string(c.Mode) + " (" + size.Format(c.SliceSize()) + ")"
 }
 
 // MadeOnDemand reports whether the MIG instance of a claim was created for it.

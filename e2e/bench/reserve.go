@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // reserveClaims are how many other claims the ledger holds while reservations are measured, and reserveThreads how many
@@ -105,7 +105,7 @@ func (p *devicePlugin) fill(ctx context.Context, uuids []string, count int) erro
 	if count == 0 {
 		return nil
 	}
-	sliceBytes, err := memsize.ParseGPU(deviceSliceMemory)
+	sliceBytes, err := size.ParseGPU(deviceSliceMemory)
 	if err != nil {
 		return err
 	}

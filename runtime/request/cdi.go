@@ -7,7 +7,7 @@ import (
 
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // The kind of the CDI devices by which containers request a fraction, such as tranche.dev/slice=8GiB, and the file name of
@@ -37,7 +37,7 @@ func cdiOptions(env map[string]string) []option {
 func CDISpec(sliceBytes uint64, most int) (*cdispecs.Spec, error) {
 	spec := &cdispecs.Spec{Kind: CDIVendor + "/" + CDIClass}
 	for count := 1; count <= most; count++ {
-		amount := memsize.Format(uint64(count) * sliceBytes)
+		amount := size.Format(uint64(count) * sliceBytes)
 		spec.Devices = append(spec.Devices, cdispecs.Device{
 			Name:           amount,
 			ContainerEdits: cdispecs.ContainerEdits{Env: []string{cdiPrefix + amount + "=" + amount}},

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/tranche-gpu/tranche/claim/memsize"
+	"github.com/tranche-gpu/tranche/internal/size"
 	"github.com/tranche-gpu/tranche/runtime/selector"
 )
 
@@ -63,7 +63,7 @@ func Parse(env, annotations map[string]string) (Request, bool, error) {
 		}
 		return Request{}, false, nil
 	}
-	bytes, err := agreed(memory, memsize.ParseGPU)
+	bytes, err := agreed(memory, size.ParseGPU)
 	if err != nil {
 		return Request{}, false, err
 	}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/layout"
-	"github.com/tranche-gpu/tranche/claim/memsize"
 	"github.com/tranche-gpu/tranche/internal/proc"
+	"github.com/tranche-gpu/tranche/internal/size"
 	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
 )
 
@@ -55,7 +55,7 @@ func Reserve(ctx context.Context, ledger *claim.Ledger, node Node, r Request) (*
 			return made, nil
 		}
 	}
-	return nil, fmt.Errorf("the container requests %s of %s: %w", memsize.Format(r.MemoryBytes), r.GPU, err)
+	return nil, fmt.Errorf("the container requests %s of %s: %w", size.Format(r.MemoryBytes), r.GPU, err)
 }
 
 // candidates returns the GPUs that the claim may be on.
@@ -76,7 +76,7 @@ func (r Request) candidates(node Node) ([]claim.Candidate, error) {
 	if len(all) == 0 {
 		least := slices.MinFunc(sliced, func(x, y nodeinfo.GPU) int { return cmp.Compare(x.ContextBytes, y.ContextBytes) })
 		return nil, fmt.Errorf("a CUDA context takes %s of it before the first allocation; request more",
-			memsize.Format(least.ContextBytes))
+			size.Format(least.ContextBytes))
 	}
 	return all, nil
 }

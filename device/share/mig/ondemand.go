@@ -9,10 +9,10 @@ import (
 	"github.com/hashicorp/go-hclog"
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 
-	"github.com/tranche-gpu/tranche/claim/memsize"
 	"github.com/tranche-gpu/tranche/device/mig"
 	"github.com/tranche-gpu/tranche/device/share"
 	"github.com/tranche-gpu/tranche/device/share/slice"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // OnDemand offers the memory of GPUs in slices, and creates one MIG instance for the slices that a task reserves: the
@@ -135,7 +135,7 @@ func checkSlice(p *share.Policy, largestBytes uint64) error {
 		return nil
 	}
 	return fmt.Errorf("slice_memory is %s, but the largest MIG instance of the GPU has only %s: set it to less",
-		memsize.Format(p.SliceBytes), memsize.Format(largestBytes))
+		size.Format(p.SliceBytes), size.Format(largestBytes))
 }
 
 func (m *OnDemand) stats(g *share.GPU, u *share.Usage, now time.Time) map[share.GroupKey]share.DeviceStats {

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/claim/memsize"
 	"github.com/tranche-gpu/tranche/device/mig"
 	"github.com/tranche-gpu/tranche/device/share"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // undoTimeout bounds the cleanup after an instance could not be created. Together with the time limit of a reservation it
@@ -128,5 +128,5 @@ func (s *state) noRoom(g *share.GPU, count int) error {
 	users := slices.Sorted(slices.Values(s.users))
 	return &instanceError{fmt.Errorf("MIG has no room on the GPU %s for an instance with the memory of %d slices (%s), but for "+
 		"%d slices at most, beside what is in use by %s: ask for fewer",
-		g, count, memsize.Format(bytes), fit, strings.Join(users, ", "))}
+		g, count, size.Format(bytes), fit, strings.Join(users, ", "))}
 }

@@ -10,10 +10,10 @@ import (
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/claim/memsize"
 	"github.com/tranche-gpu/tranche/device/contextcost"
 	"github.com/tranche-gpu/tranche/device/mps"
 	"github.com/tranche-gpu/tranche/device/share"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 const (
@@ -208,7 +208,7 @@ func (d *Daemons) contextBytes(ctx context.Context, g *share.GPU) (uint64, error
 	}
 	if d.log.Changed("context on "+g.UUID, errNotMeasured) {
 		d.Logger.Warn("cannot measure the memory of a CUDA context on a GPU behind an MPS control daemon, assuming a default: "+
-			"set context_memory to override it", "gpu", g.UUID, "memory", memsize.Format(contextcost.DefaultBytes))
+			"set context_memory to override it", "gpu", g.UUID, "memory", size.Format(contextcost.DefaultBytes))
 	}
 	return contextcost.DefaultBytes, nil
 }

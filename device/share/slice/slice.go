@@ -12,9 +12,9 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/claim/memsize"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/share"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // UsedAttribute is the number of a GPU's slices that are used, for jobs that prefer the fullest GPU on which they fit. It
@@ -41,7 +41,7 @@ func Problem(g *share.GPU) string {
 		return ""
 	}
 	return fmt.Sprintf("slice_memory is %s, but the GPU has only %s for processes: set it to less",
-		memsize.Format(g.SliceBytes), memsize.Format(g.UsableBytes()))
+		size.Format(g.SliceBytes), size.Format(g.UsableBytes()))
 }
 
 // Groups implements share.Mode.
@@ -93,7 +93,7 @@ func Request(g *share.GPU, devices []share.Device, contextBytes uint64) (claim.R
 	if limitBytes < contextBytes {
 		return claim.Request{}, fmt.Errorf("%d slices of %s make a limit of %s, but a CUDA context on the GPU %s takes %s "+
 			"before the first allocation: ask for at least %d slices",
-			len(devices), memsize.Format(g.SliceBytes), memsize.Format(limitBytes), g, memsize.Format(contextBytes),
+			len(devices), size.Format(g.SliceBytes), size.Format(limitBytes), g, size.Format(contextBytes),
 			(contextBytes+g.SliceBytes-1)/g.SliceBytes)
 	}
 	gpu := g.Claim()

@@ -1,8 +1,8 @@
-// Package memsize reads and writes amounts of memory as people state them: in options, on command lines, in messages.
+// Package size reads and writes amounts of memory as people state them: in options, on command lines, in messages.
 //
 // Units are spelled out, since "8G" means different amounts to different people. Nothing is rounded: an amount that
 // would have to be is refused, so that what was asked for is what is had.
-package memsize
+package size
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package memsize
+package size
 
 import (
 	"testing"
