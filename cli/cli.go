@@ -41,16 +41,23 @@ type app struct {
 
 // Main runs the command line and returns the exit code.
 func Main(version string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	a := &app{
+	a := newApp(version)
+	a.stdin, a.stdout, a.stderr = stdin, stdout, stderr
+	return a.main(args)
+}
+
+// Command returns the command line with all its commands, for what documents it.
+func Command(version string) *cobra.Command { return newApp(version).command() }
+
+func newApp(version string) *app {
+	return &app{
 		version: version,
-		stdin:   stdin, stdout: stdout, stderr: stderr,
 		environ: os.Environ(), configFile: runtime.DefaultConfigFile,
 		openNVML: func(driverRoot string) nvml.Interface { return nvml.New(driverRoot) },
 		contextCost: func(ctx context.Context, o contextcost.Options, gpu contextcost.GPU) (uint64, error) {
 			return contextcost.NewMeter(o).Cost(ctx, gpu)
 		},
 	}
-	return a.main(args)
 }
 
 // exitError is an error that decides the exit code. Without an error in it, there is nothing to say.
