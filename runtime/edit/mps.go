@@ -62,7 +62,7 @@ type mpsClient struct {
 // newMPSClient returns the edits for a claim in mode mps, or none. A container has no other claims beside one in mode mps,
 // since its programs see only the GPU of their daemon.
 func newMPSClient(node Node, claims []Claim) (Modifiers, error) {
-	i := slices.IndexFunc(claims, func(g Claim) bool { return g.Claim.MPS != nil })
+	i := slices.IndexFunc(claims, func(g Claim) bool { return g.MPS != nil })
 	if i < 0 {
 		return nil, nil
 	}
