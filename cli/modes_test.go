@@ -117,23 +117,23 @@ func TestStatus_Health(t *testing.T) {
 	condition := health.Condition{Problem: "Xid 79: the GPU has fallen off the bus", Since: time.Unix(1_700_000_000, 0).UTC()}
 	must.NoError(t, health.Write(n.runDir, health.Report{GPUs: map[string]health.Condition{a.UUID: condition}}))
 	r := n.statusJSON(t, 0)
-	must.Eq(t, &condition, r.GPUs[0].Unfit)
-	must.Nil(t, r.GPUs[1].Unfit)
-	must.Eq(t, &condition, r.Claims[0].GPUUnfit)
-	must.Nil(t, r.Claims[1].GPUUnfit)
+	must.Eq(t, &condition, r.GPUs[0].Unhealthy)
+	must.Nil(t, r.GPUs[1].Unhealthy)
+	must.Eq(t, &condition, r.Claims[0].GPUUnhealthy)
+	must.Nil(t, r.Claims[1].GPUUnhealthy)
 	_, text, _ := n.status()
-	must.StrContains(t, text, "GPU 0 is not fit for work since 2023-11-14T22:13:20Z: "+condition.Problem+"\n")
-	must.StrContains(t, text, "claim "+hit.ID+": its GPU is not fit for work: "+condition.Problem+"\n")
+	must.StrContains(t, text, "GPU 0 is unhealthy since 2023-11-14T22:13:20Z: "+condition.Problem+"\n")
+	must.StrContains(t, text, "claim "+hit.ID+": its GPU is unhealthy: "+condition.Problem+"\n")
 	must.StrNotContains(t, text, "claim "+spared.ID+": its GPU")
 
 	var out bytes.Buffer
 	n.stdout = &out
 	must.Eq(t, 0, n.main([]string{"claim", "list", "--state-dir", n.stateDir, "--run-dir", n.runDir}))
-	must.StrContains(t, out.String(), "claim "+hit.ID+": its GPU is not fit for work")
+	must.StrContains(t, out.String(), "claim "+hit.ID+": its GPU is unhealthy")
 
 	must.NoError(t, os.WriteFile(filepath.Join(n.runDir, health.FileName), []byte("{"), 0o644))
 	_, text, _ = n.status()
-	must.StrContains(t, text, "Which GPUs are fit for work is not known: ")
+	must.StrContains(t, text, "Which GPUs are unhealthy is not known: ")
 }
 
 // A claim that the device plugin sees bypassed shows so, as long as its container lives.

@@ -32,7 +32,7 @@ type report struct {
 	LedgerError string `json:"ledger_error,omitempty"`
 	// LayoutError says why it is not known how the device plugin shares the GPUs.
 	LayoutError string `json:"layout_error,omitempty"`
-	// HealthError says why it is not known which GPUs the device plugin takes to be fit for work.
+	// HealthError says why it is not known which GPUs the device plugin takes to be unhealthy.
 	HealthError string          `json:"health_error,omitempty"`
 	GPUs        []gpuReport     `json:"gpus"`
 	Claims      []claimReport   `json:"claims"`
@@ -47,8 +47,8 @@ type gpuReport struct {
 	Mode claim.Mode `json:"mode"`
 	// Error says why the GPU does not answer.
 	Error string `json:"error,omitempty"`
-	// Unfit is what makes the GPU unfit for work, as the device plugin says; nil if nothing does.
-	Unfit              *health.Condition `json:"unfit,omitempty"`
+	// Unhealthy is what makes the GPU unhealthy, as the device plugin says; nil if nothing does.
+	Unhealthy          *health.Condition `json:"unhealthy,omitempty"`
 	MemoryBytes        uint64            `json:"memory_bytes,omitempty"`
 	UsedBytes          uint64            `json:"used_bytes"`
 	UtilizationPercent int               `json:"utilization_percent"` // -1: not known
@@ -85,8 +85,8 @@ type claimReport struct {
 	UsageError string        `json:"usage_error,omitempty"`
 	// UsageWarning says why Usage is not to be believed; empty if nothing speaks against it.
 	UsageWarning string `json:"usage_warning,omitempty"`
-	// GPUUnfit is what makes the claim's GPU unfit for work; nil if nothing does.
-	GPUUnfit *health.Condition `json:"gpu_unfit,omitempty"`
+	// GPUUnhealthy is what makes the claim's GPU unhealthy; nil if nothing does.
+	GPUUnhealthy *health.Condition `json:"gpu_unhealthy,omitempty"`
 	// Bypassing says that the container holds GPU memory that the claim's region does not count; nil if it is not seen to.
 	Bypassing *health.Condition `json:"bypassing,omitempty"`
 }

@@ -47,7 +47,7 @@ func TestStatus_Golden(t *testing.T) {
 			},
 			{Index: 1, UUID: "GPU-0001", Name: gpu.Name, Mode: claim.ModeExclusive, MemoryBytes: 140 << 30, UtilizationPercent: -1},
 			{Index: 2, UUID: "GPU-0002", Mode: claim.ModeSlice, Error: "it does not answer", UtilizationPercent: -1},
-			{Index: 3, UUID: "GPU-0003", Name: gpu.Name, Mode: claim.ModeMPS, Unfit: unhealthy, MemoryBytes: 140 << 30},
+			{Index: 3, UUID: "GPU-0003", Name: gpu.Name, Mode: claim.ModeMPS, Unhealthy: unhealthy, MemoryBytes: 140 << 30},
 		}},
 		"claims": {DriverVersion: "570.124.06", CUDAVersion: "12.8", Claims: []claimReport{
 			row("00000001", stateRunning, func(c *claimReport) { c.Container = container }),
@@ -58,7 +58,7 @@ func TestStatus_Golden(t *testing.T) {
 			row("00000006", stateRunning, func(c *claimReport) {
 				c.Container = &claim.Container{Runtime: "crun", ID: "alloc-6", Lacks: "the image has musl"}
 			}),
-			row("00000007", stateRunning, func(c *claimReport) { c.Container, c.GPUUnfit = container, unhealthy }),
+			row("00000007", stateRunning, func(c *claimReport) { c.Container, c.GPUUnhealthy = container, unhealthy }),
 			row("00000008", stateRunning, func(c *claimReport) { c.Container, c.Usage, c.UsageError = container, nil, "usage is 3 bytes long" }),
 			row("00000009", stateRunning, func(c *claimReport) { c.Container, c.UsageWarning = container, "more than its limit" }),
 			row("0000000a", stateReserved, func(c *claimReport) { c.Mode, c.Unlimited, c.Usage = claim.ModeExclusive, true, nil }),

@@ -92,7 +92,7 @@ func (r *report) countSlices(uuid string, usableBytes, sliceBytes uint64) sliceR
 	return s
 }
 
-// addHealth adds which GPUs are not fit for work and which claims are bypassed, as the device plugin says.
+// addHealth adds which GPUs are unhealthy and which claims are bypassed, as the device plugin says.
 func (r *report) addHealth(runDir string) {
 	published, err := health.Read(runDir)
 	if err != nil {
@@ -100,12 +100,12 @@ func (r *report) addHealth(runDir string) {
 	}
 	for i, g := range r.GPUs {
 		if condition, ok := published.GPUs[g.UUID]; ok {
-			r.GPUs[i].Unfit = &condition
+			r.GPUs[i].Unhealthy = &condition
 		}
 	}
 	for i, c := range r.Claims {
 		if condition, ok := published.GPUs[c.PhysicalGPU()]; ok {
-			r.Claims[i].GPUUnfit = &condition
+			r.Claims[i].GPUUnhealthy = &condition
 		}
 		if condition, ok := published.Bypassing[c.ID]; ok && c.State == stateRunning {
 			r.Claims[i].Bypassing = &condition

@@ -71,8 +71,8 @@ func (r *report) printGPUs(w io.Writer) {
 		if g.Error != "" && r.NVMLError == "" {
 			fmt.Fprintf(w, "GPU %d: %s\n", g.Index, g.Error)
 		}
-		if g.Unfit != nil {
-			fmt.Fprintf(w, "GPU %d is not fit for work since %s: %s\n", g.Index, g.Unfit.Since.Format(time.RFC3339), g.Unfit.Problem)
+		if g.Unhealthy != nil {
+			fmt.Fprintf(w, "GPU %d is unhealthy since %s: %s\n", g.Index, g.Unhealthy.Since.Format(time.RFC3339), g.Unhealthy.Problem)
 		}
 	}
 }
@@ -109,8 +109,8 @@ func (r *report) printClaims(w io.Writer) {
 	}
 	_ = t.Flush() // errWriter keeps the error
 	for _, c := range r.Claims {
-		if c.GPUUnfit != nil {
-			fmt.Fprintf(w, "claim %s: its GPU is not fit for work: %s\n", c.ID, c.GPUUnfit.Problem)
+		if c.GPUUnhealthy != nil {
+			fmt.Fprintf(w, "claim %s: its GPU is unhealthy: %s\n", c.ID, c.GPUUnhealthy.Problem)
 		}
 		if c.Bypassing != nil {
 			fmt.Fprintf(w, "claim %s is bypassing its limit since %s: %s\n", c.ID, c.Bypassing.Since.Format(time.RFC3339),
@@ -130,7 +130,7 @@ func (r *report) printClaims(w io.Writer) {
 
 func (r *report) printProblems(w io.Writer) {
 	if r.HealthError != "" {
-		fmt.Fprintf(w, "\nWhich GPUs are fit for work is not known: %s\n", r.HealthError)
+		fmt.Fprintf(w, "\nWhich GPUs are unhealthy is not known: %s\n", r.HealthError)
 	}
 	if r.LayoutError != "" {
 		fmt.Fprintf(w, "\nHow the GPUs are shared is not known: %s\n", r.LayoutError)

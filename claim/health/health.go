@@ -1,4 +1,4 @@
-// Package health is the file in which the device plugin publishes which GPUs are not fit for work, and which claims are
+// Package health is the file in which the device plugin publishes which GPUs are unhealthy, and which claims are
 // bypassed. The plugin cannot reach the tasks that have claims on them; the task driver, which can, goes by this file.
 package health
 
@@ -26,7 +26,7 @@ type Condition struct {
 
 // Report is what is wrong on a node.
 type Report struct {
-	// GPUs are those that are not fit for work, by UUID. All others are.
+	// GPUs are the unhealthy ones, by UUID; all others are healthy.
 	GPUs map[string]Condition `json:"gpus"`
 	// Bypassing are the claims whose containers hold GPU memory that their regions do not count, by ID.
 	Bypassing map[string]Condition `json:"bypassing,omitempty"`
@@ -43,7 +43,7 @@ func Write(runDir string, r Report) error {
 		r.GPUs = map[string]Condition{}
 	}
 	if err := rundir.Write(runDir, FileName, file{Format: format, Report: r}); err != nil {
-		return fmt.Errorf("writing which GPUs are fit for work to %s: %w", filepath.Join(runDir, FileName), err)
+		return fmt.Errorf("writing which GPUs are unhealthy to %s: %w", filepath.Join(runDir, FileName), err)
 	}
 	return nil
 }
@@ -56,7 +56,7 @@ func Read(runDir string) (Report, error) {
 		err = fmt.Errorf("its format is %d, and this program knows format %d", f.Format, format)
 	}
 	if err != nil {
-		return Report{}, fmt.Errorf("reading which GPUs are fit for work from %s: %w; restart Nomad's agent, whose device plugin "+
+		return Report{}, fmt.Errorf("reading which GPUs are unhealthy from %s: %w; restart Nomad's agent, whose device plugin "+
 			"writes it anew, or remove it where there is no such plugin", filepath.Join(runDir, FileName), err)
 	}
 	return f.Report, nil
