@@ -146,35 +146,31 @@ func TestMIG_Reserve(t *testing.T) {
 // An instance that somebody uses stays; what is free is made anew around it, and the rest when it is free.
 func TestMIG_LayoutChanges(t *testing.T) {
 	n := newMIGNode(t, "1g.10gb", "1g.10gb")
-	ctx, cancel := contextWithCancel(t)
-	stream, err := n.plugin.Fingerprint(ctx)
-	must.NoError(t, err)
-	next(t, stream)
+	fingerprintOnce(t, n.plugin)
 	used, free := n.gpu(t).MIG.Instances[0], n.gpu(t).MIG.Instances[1]
-	_, err = n.plugin.Reserve([]string{used.UUID})
+	_, err := n.plugin.Reserve([]string{used.UUID})
 	must.NoError(t, err)
-	cancel()
 
 	n.again(t, "3g.40gb")
-	groups := next(t, fingerprint(t, n.plugin)).Devices
+	groups := fingerprintOnce(t, n.plugin).Devices
 	must.Eq(t, map[int]string{used.Start: "1g.10gb", 4: "3g.40gb"}, n.layout(t), must.Sprint("the free one was in slot ", free.Start))
 	must.SliceContains(t, lines(groups), "gpu NVIDIA H100 80GB HBM3 MIG 3g.40gb: +")
 	must.SliceNotContains(t, lines(groups), "gpu NVIDIA H100 80GB HBM3 MIG 1g.10gb: +")
 
 	n.again(t, "7g.80gb")
-	next(t, fingerprint(t, n.plugin))
+	fingerprintOnce(t, n.plugin)
 	must.Eq(t, map[int]string{used.Start: "1g.10gb", 4: "3g.40gb"}, n.layout(t), must.Sprint("nothing changes while it would not do"))
 
 	n.again(t, "7g.80gb")
 	n.plugin.node.Load().clock.Now = func() time.Time { return time.Now().Add(time.Hour) } // the claim's container never came
-	next(t, fingerprint(t, n.plugin))
+	fingerprintOnce(t, n.plugin)
 	must.Eq(t, map[int]string{0: "7g.80gb"}, n.layout(t))
 }
 
 // Of a profile no more instances are offered than are declared, also while others of it are used.
 func TestMIG_Surplus(t *testing.T) {
 	n := newMIGNode(t, "1g.10gb", "1g.10gb")
-	groups := next(t, fingerprint(t, n.plugin)).Devices
+	groups := fingerprintOnce(t, n.plugin).Devices
 	must.SliceContains(t, lines(groups), "gpu NVIDIA H100 80GB HBM3 MIG 1g.10gb: ++")
 	for _, group := range groups {
 		if group.Name == "NVIDIA H100 80GB HBM3 MIG 1g.10gb" {

@@ -100,6 +100,19 @@ func fingerprint(t *testing.T, p ndevice.DevicePlugin) <-chan *ndevice.Fingerpri
 	return stream
 }
 
+// fingerprintOnce returns the first message of a fingerprint, and ends it, as an agent that is restarted does.
+func fingerprintOnce(t *testing.T, p ndevice.DevicePlugin) *ndevice.FingerprintResponse {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stream, err := p.Fingerprint(ctx)
+	must.NoError(t, err)
+	first := next(t, stream)
+	cancel()
+	drain(stream)
+	return first
+}
+
 // stats is fingerprint for statistics.
 func stats(t *testing.T, p ndevice.DevicePlugin, interval time.Duration) <-chan *ndevice.StatsResponse {
 	t.Helper()
