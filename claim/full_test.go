@@ -12,18 +12,16 @@ import (
 	"time"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
 // smallDisk mounts a file system that is easily full.
 func smallDisk(t *testing.T, size string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
-		if os.Getenv("TRANCHE_REQUIRE_ROOT") == "1" {
-			t.Fatalf("cannot mount a file system to fill: %v", err)
-		}
-		t.Skipf("only root can mount a file system to fill: %v", err)
-	}
+	needs.Root(t, "to mount a file system to fill")
+	must.NoError(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size))
 	t.Cleanup(func() { must.NoError(t, syscall.Unmount(dir, syscall.MNT_DETACH)) })
 	return dir
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim/claimtest"
 	"github.com/tranche-gpu/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
 // environmentOf is a container's environment with a token.
@@ -166,10 +167,7 @@ func startBinders(t *testing.T, l *Ledger, count int) (orders []io.Writer, answe
 
 // A container gets its region on a file system of its own, which goes with the region.
 func TestHostile_RegionIsBounded(t *testing.T) {
-	if os.Geteuid() != 0 {
-		must.NotEq(t, "1", os.Getenv("TRANCHE_REQUIRE_ROOT"))
-		t.Skip("only root can mount a file system")
-	}
+	needs.Root(t, "to mount a file system")
 	l := newLedger(t)
 	ctx := context.Background()
 	c, _ := reserve(t, l, 0, 1)

@@ -10,12 +10,13 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/cli/doctor"
+	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
 // The whole command on simulated GPUs: what is there is found to be well, and one thing that is missing is a fault and
 // makes the exit status 1.
 func TestDoctorOnTheSimulatedGPU(t *testing.T) {
-	requireRootForOwners(t)
+	needs.Root(t, "to install files that belong to root")
 	sim, buildDir := simulatedNode(t)
 	dir := t.TempDir()
 	config := filepath.Join(dir, "config.toml")

@@ -15,6 +15,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/cli/doctor"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
 // installTrial is a node to install on: all in one directory, but for the engines' own files.
@@ -85,7 +86,7 @@ func (i *installTrial) files(t *testing.T) []string {
 
 func TestInstallFromABuildFolder(t *testing.T) {
 	i := newInstallTrial(t)
-	requireRootForOwners(t)
+	needs.Root(t, "to install files that belong to root")
 	build := i.build(t, "first")
 	args := []string{"install", "docker", "--from", build, "--prefix", i.prefix, "--config", i.config}
 
@@ -123,21 +124,9 @@ func TestInstallFromABuildFolder(t *testing.T) {
 	must.DirNotExists(t, filepath.Join(i.prefix, "lib/tranche"))
 }
 
-// requireRootForOwners: what is installed belongs to root, which only root can do.
-func requireRootForOwners(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("TRANCHE_REQUIRE_ROOT") == "1" {
-		t.Fatal("this test installs files that belong to root, and needs to be root")
-	}
-	t.Skip("this test installs files that belong to root, and needs to be root")
-}
-
 func TestInstallNomadsPlugins(t *testing.T) {
 	i := newInstallTrial(t)
-	requireRootForOwners(t)
+	needs.Root(t, "to install files that belong to root")
 	agent := filepath.Join(i.dir, "nomad.d")
 	plugins := filepath.Join(i.dir, "plugins")
 	must.NoError(t, os.MkdirAll(agent, 0o755))
@@ -153,7 +142,7 @@ func TestInstallNomadsPlugins(t *testing.T) {
 // The programs stay while a container needs its hook.
 func TestUninstallFilesRefusesWhileAContainerRuns(t *testing.T) {
 	i := newInstallTrial(t)
-	requireRootForOwners(t)
+	needs.Root(t, "to install files that belong to root")
 	i.must(t, "install", "--from", i.build(t, "x"), "--prefix", i.prefix)
 	run := filepath.Join(i.dir, "run")
 	ledger, err := claim.Open(claim.Options{StateDir: i.state, RunDir: run})
@@ -171,7 +160,7 @@ func TestUninstallFilesRefusesWhileAContainerRuns(t *testing.T) {
 
 func TestUninstallKeepsChangedFiles(t *testing.T) {
 	i := newInstallTrial(t)
-	requireRootForOwners(t)
+	needs.Root(t, "to install files that belong to root")
 	i.must(t, "install", "--from", i.build(t, "x"), "--prefix", i.prefix)
 	hook := filepath.Join(i.prefix, "bin/tranche-hook")
 	must.NoError(t, os.WriteFile(hook, []byte("mine"), 0o755))
@@ -268,7 +257,7 @@ func TestInstallWithABrokenRecord(t *testing.T) {
 
 // What was installed below another prefix is found there by doctor, and taken back from there.
 func TestInstall_AnotherPrefix(t *testing.T) {
-	requireRootForOwners(t)
+	needs.Root(t, "to install files that belong to root")
 	i := newInstallTrial(t)
 	must.NoError(t, os.MkdirAll(filepath.Dir(i.configFile), 0o755))
 	must.NoError(t, os.WriteFile(i.configFile, []byte("state_dir = \""+i.state+"\"\n"), 0o644))

@@ -16,6 +16,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/internal/simtest"
 	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
 // computeModes are the compute modes of the GPUs.
@@ -32,7 +33,7 @@ func computeModes(t *testing.T, gpus nvml.Interface) [2]nvml.ComputeMode {
 
 // A GPU goes behind the simulated daemon, stays through restarts of the plugin and an absence from the bus, and leaves.
 func TestMPS_simulated(t *testing.T) {
-	simtest.RequireRoot(t, "to start an MPS control daemon")
+	needs.Root(t, "to start an MPS control daemon")
 	node := simtest.H200x2(t)
 	gpus := nvml.New(node.DriverRoot)
 	runDir, err := os.MkdirTemp("", "mps")
@@ -103,7 +104,7 @@ func TestMPS_simulated(t *testing.T) {
 // after a restart of the agent.
 func mpsOnSimulator(t *testing.T) (node *simtest.Node, start func() *Plugin) {
 	t.Helper()
-	simtest.RequireRoot(t, "to start an MPS control daemon")
+	needs.Root(t, "to start an MPS control daemon")
 	node = simtest.H200x2(t)
 	gpus := nvml.New(node.DriverRoot)
 	runDir, err := os.MkdirTemp("", "mps")

@@ -26,6 +26,7 @@ import (
 	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/e2e/images"
 	"github.com/tranche-gpu/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
 // testNode is what all tests of this package share: a private containerd and a registry that holds a busybox image.
@@ -66,15 +67,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// requireNode returns the shared node. Without root a test is skipped, unless the caller insists that all of them run.
+// requireNode returns the shared node.
 func requireNode(t *testing.T) *testNode {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("TRANCHE_REQUIRE_ROOT") == "1" {
-			t.Fatal("this test starts containers and needs root")
-		}
-		t.Skip("this test starts containers and needs root")
-	}
+	needs.Programs(t, "to start containers")
 	sharedNode.Do(func() { sharedNode.node, sharedNode.err = startTestNode() })
 	must.NoError(t, sharedNode.err)
 	return sharedNode.node

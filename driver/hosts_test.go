@@ -12,6 +12,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/internal/needs"
 	"github.com/tranche-gpu/tranche/internal/thread"
 
 	"github.com/tranche-gpu/tranche/internal/mounttest"
@@ -131,7 +132,7 @@ func TestHosts(t *testing.T) {
 	must.StrContains(t, text, "172.26.64.2 mine\n")
 
 	// A network of which nobody says an address: there are local names and the task's own at least.
-	mounttest.RequireRoot(t)
+	needs.Root(t, "to mount")
 	bare := &drivers.NetworkIsolationSpec{Mode: drivers.NetIsolationModeGroup, Path: newNetworkNamespace(t)}
 	text, _ = hostsOf(t, network("bare", bare, TaskConfig{}))
 	must.StrContains(t, text, "127.0.0.1 localhost\n")

@@ -10,6 +10,8 @@ import (
 	dtestutil "github.com/hashicorp/nomad/plugins/drivers/testutils"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
 func TestIsOldCrun(t *testing.T) {
@@ -66,14 +68,8 @@ func ownNull(t *testing.T) {
 	var null, zero unix.Stat_t
 	must.NoError(t, unix.Stat(os.DevNull, &null))
 	must.NoError(t, unix.Stat("/dev/zero", &zero))
-	if os.Getenv("TRANCHE_SANDBOX") == "1" && null.Dev != zero.Dev {
-		return
-	}
-	const why = "this test may give /dev/null away, and has to run in a sandbox that has its own"
-	if os.Getenv("TRANCHE_REQUIRE_ROOT") == "1" {
-		t.Fatal(why)
-	}
-	t.Skip(why)
+	needs.That(t, os.Getenv("TRANCHE_SANDBOX") == "1" && null.Dev != zero.Dev,
+		"a sandbox with a /dev/null of its own, which the test may give away")
 }
 
 // nullIsRoots asserts that /dev/null still belongs to root, for everybody to read and write.

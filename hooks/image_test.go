@@ -14,6 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/internal/needs"
 	specfile "github.com/tranche-gpu/tranche/runtime/bundle"
 	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
@@ -99,27 +100,6 @@ func TestPrestart_LooksAtTheImage(t *testing.T) {
 // busybox is the whole image of the containers here. It has to be linked statically.
 const busybox = "/bin/busybox"
 
-func requireContainers(t *testing.T, program string) {
-	t.Helper()
-	var lacks []string
-	if os.Geteuid() != 0 {
-		lacks = append(lacks, "root")
-	}
-	for _, program := range []string{program, busybox} {
-		if _, err := exec.LookPath(program); err != nil {
-			lacks = append(lacks, program)
-		}
-	}
-	if len(lacks) == 0 {
-		return
-	}
-	message := "this test starts containers and lacks " + strings.Join(lacks, ", ")
-	if os.Getenv("TRANCHE_REQUIRE_ROOT") == "1" {
-		t.Fatal(message)
-	}
-	t.Skip(message)
-}
-
 // hookVariable in the environment makes the test binary tranche-hook, which OCI runtimes can then call.
 const hookVariable = "TRANCHE_TEST_HOOK"
 
@@ -141,7 +121,7 @@ func TestContainer_ImageWithALink(t *testing.T) {
 			"nothing":     func(string) error { return nil },
 		} {
 			t.Run(program+"/"+name, func(t *testing.T) {
-				requireContainers(t, program)
+				needs.Programs(t, "to start containers", program, busybox)
 				n := newNode(t)
 				id := n.reserve("slice-000")
 				n.layContainer(id)

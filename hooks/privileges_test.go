@@ -16,6 +16,8 @@ import (
 	"github.com/shoenig/test/must"
 	"github.com/shoenig/test/wait"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
 // builtHook is the program as it is installed: static, so that it can do what it does for all of its threads.
@@ -82,10 +84,7 @@ func statusOf(t *testing.T, pid int, field string) []string {
 }
 
 func TestPrivileges_AreDroppedOnEveryThread(t *testing.T) {
-	if os.Geteuid() != 0 {
-		must.NotEq(t, "1", os.Getenv("TRANCHE_REQUIRE_ROOT"))
-		t.Skip("only root has privileges to drop")
-	}
+	needs.Root(t, "to have privileges to drop")
 	cmd := waitingHook(t, nil)
 	var want uint64
 	for _, capability := range kept {
@@ -108,10 +107,7 @@ func TestPrivileges_AreDroppedOnEveryThread(t *testing.T) {
 
 // CVE-2019-5736: the program's file cannot be reached through /proc by a process of the same user.
 func TestPrivileges_ProcIsClosed(t *testing.T) {
-	if os.Geteuid() != 0 {
-		must.NotEq(t, "1", os.Getenv("TRANCHE_REQUIRE_ROOT"))
-		t.Skip("only root can be another user")
-	}
+	needs.Root(t, "to become another user")
 	nobody := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	hook := waitingHook(t, nobody)
 	read := exec.Command("readlink", fmt.Sprintf("/proc/%d/exe", hook.Process.Pid))

@@ -7,15 +7,14 @@ import (
 
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
 // newBounded makes a region as a container gets it.
 func newBounded(t *testing.T) string {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		must.NotEq(t, "1", os.Getenv("TRANCHE_REQUIRE_ROOT"))
-		t.Skip("only root can mount a file system")
-	}
+	needs.Root(t, "to mount a file system")
 	dir := filepath.Join(t.TempDir(), "claims", "0badcafe")
 	must.NoError(t, CreateBounded(dir, testHeader))
 	t.Cleanup(func() { must.NoError(t, Remove(dir)) })

@@ -18,6 +18,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/internal/needs"
 	"github.com/tranche-gpu/tranche/runtime"
 	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
@@ -34,13 +35,8 @@ type healthy struct {
 
 func newHealthy(t *testing.T) *healthy {
 	t.Helper()
+	needs.Sandbox(t, "to make device nodes")
 	build := os.Getenv("TRANCHE_BUILD")
-	if os.Getenv("TRANCHE_SANDBOX") != "1" || build == "" {
-		if os.Getenv("TRANCHE_REQUIRE_ROOT") == "1" {
-			t.Fatal("this test makes device nodes and needs a sandbox (build/e2e/sandbox) and TRANCHE_BUILD")
-		}
-		t.Skip("this test makes device nodes and needs a sandbox (build/e2e/sandbox) and TRANCHE_BUILD")
-	}
 	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin")
 	h := &healthy{t: t, build: build}
 	root := t.TempDir()

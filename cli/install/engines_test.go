@@ -21,6 +21,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/cli/install"
 	"github.com/tranche-gpu/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
 // busybox is the whole image of the containers here. It has to be linked statically.
@@ -29,23 +30,9 @@ const busybox = "/bin/busybox"
 // realEngine makes sure that a test may start an engine and change its configuration: what it does goes with the sandbox.
 func realEngine(t *testing.T, programs ...string) (runtimePath string) {
 	t.Helper()
-	var lacks []string
-	if os.Getenv("TRANCHE_SANDBOX") != "1" {
-		lacks = append(lacks, "a sandbox (build/e2e/sandbox)")
-	}
+	needs.Sandbox(t, "to start an engine")
 	runtimePath = filepath.Join(os.Getenv("TRANCHE_BUILD"), "bin/tranche-runtime")
-	for _, program := range append(programs, busybox, runtimePath) {
-		if _, err := exec.LookPath(program); err != nil {
-			lacks = append(lacks, program)
-		}
-	}
-	if len(lacks) > 0 {
-		message := "this test starts an engine and lacks " + strings.Join(lacks, ", ")
-		if os.Getenv("TRANCHE_REQUIRE_ROOT") == "1" {
-			t.Fatal(message)
-		}
-		t.Skip(message)
-	}
+	needs.Programs(t, "to start an engine", append(programs, busybox, runtimePath)...)
 	return runtimePath
 }
 

@@ -15,9 +15,9 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"github.com/tranche-gpu/tranche/device/internal/simtest"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
 const patience = 20 * time.Second
@@ -27,7 +27,7 @@ var gpu0, gpu1 = nvmltest.H200(0).UUID, nvmltest.H200(1).UUID
 // newManager is a Manager whose daemons go with the test.
 func newManager(t *testing.T, options Options) *Manager {
 	t.Helper()
-	simtest.RequireRoot(t, "to start an MPS control daemon")
+	needs.Root(t, "to start an MPS control daemon")
 	if options.RunDir == "" {
 		options.RunDir = shortDir(t)
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/device/internal/simtest"
 	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/internal/needs"
 	"github.com/tranche-gpu/tranche/runtime/driverroot"
 )
 
@@ -32,7 +33,7 @@ type simulated struct {
 
 func newSimulated(t *testing.T) *simulated {
 	t.Helper()
-	simtest.RequireRoot(t, "to start an MPS control daemon")
+	needs.Root(t, "to start an MPS control daemon")
 	node := simtest.H200x2(t)
 	// Programs run as other users, too.
 	must.NoError(t, os.Chmod(filepath.Dir(filepath.Dir(node.DriverRoot)), 0o755))

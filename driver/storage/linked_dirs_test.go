@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/shoenig/test/must"
 
-	"github.com/tranche-gpu/tranche/internal/mounttest"
+	"github.com/tranche-gpu/tranche/internal/needs"
 	"github.com/tranche-gpu/tranche/runtime/rootfs"
 )
 
@@ -27,7 +27,7 @@ func TestReadOnlyMounts(t *testing.T) {
 
 // A snapshot of so many layers that their names do not fit into the options of one mount is looked into like any other.
 func TestLookInto_ManyLayers(t *testing.T) {
-	mounttest.RequireRoot(t)
+	needs.Root(t, "to mount")
 	dir := t.TempDir()
 	var layers []string
 	for n := range 100 {

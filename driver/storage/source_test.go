@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/internal/mounttest"
+	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
 func TestInAlloc(t *testing.T) {
@@ -147,7 +148,7 @@ func mustHoldNothingPinned(t *testing.T, runDir string) {
 // TestPinnedSources_HoldWhatWasChecked is the attack that pins are against: between the check of a path and its mount a task puts
 // a link in its place.
 func TestPinnedSources_HoldWhatWasChecked(t *testing.T) {
-	mounttest.RequireRoot(t)
+	needs.Root(t, "to mount")
 	outside, alloc, runDir := t.TempDir(), t.TempDir(), t.TempDir()
 	mounttest.Write(t, outside, map[string]string{"f": "the host's"})
 	mounttest.Write(t, alloc, map[string]string{"alloc/data/f": "the job's"})
@@ -178,7 +179,7 @@ func TestPinnedSources_HoldWhatWasChecked(t *testing.T) {
 }
 
 func TestPinnedSources_OfAFile(t *testing.T) {
-	mounttest.RequireRoot(t)
+	needs.Root(t, "to mount")
 	alloc, runDir := t.TempDir(), t.TempDir()
 	mounttest.Write(t, alloc, map[string]string{"web/local/f": "text"})
 	p := newTestPinned(t, runDir)
@@ -195,7 +196,7 @@ func TestPinnedSources_OfAFile(t *testing.T) {
 // TestPinnedSources_LeaveMountsBelowAlone covers the trap of a recursive bind of a mount that propagates: unmounting the copy
 // would unmount what is below the original.
 func TestPinnedSources_LeaveMountsBelowAlone(t *testing.T) {
-	mounttest.RequireRoot(t)
+	needs.Root(t, "to mount")
 	alloc, runDir := t.TempDir(), t.TempDir()
 	shared := filepath.Join(alloc, "alloc")
 	must.NoError(t, os.Mkdir(shared, 0o755))
@@ -216,7 +217,7 @@ func TestPinnedSources_LeaveMountsBelowAlone(t *testing.T) {
 }
 
 func TestSweepPinned(t *testing.T) {
-	mounttest.RequireRoot(t)
+	needs.Root(t, "to mount")
 	alloc, runDir := t.TempDir(), t.TempDir()
 	mounttest.Write(t, alloc, map[string]string{"alloc/f": "kept"})
 	must.NoError(t, sweepPinned(runDir))
@@ -239,7 +240,7 @@ func TestSweepPinned(t *testing.T) {
 }
 
 func TestNewPinnedSources_AfterALifeThatWasKilled(t *testing.T) {
-	mounttest.RequireRoot(t)
+	needs.Root(t, "to mount")
 	alloc, runDir := t.TempDir(), t.TempDir()
 	mounttest.Write(t, alloc, map[string]string{"alloc/f": "kept"})
 	dead := newTestPinned(t, runDir)
@@ -260,7 +261,7 @@ func TestNewPinnedSources_AfterALifeThatWasKilled(t *testing.T) {
 }
 
 func TestCheckPropagates(t *testing.T) {
-	mounttest.RequireRoot(t)
+	needs.Root(t, "to mount")
 	private, shared := t.TempDir(), t.TempDir()
 	mounttest.Tmpfs(t, private)
 	mounttest.Shared(t, shared)

@@ -17,6 +17,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 
+	"github.com/tranche-gpu/tranche/internal/needs"
 	"github.com/tranche-gpu/tranche/internal/thread"
 
 	"github.com/tranche-gpu/tranche/internal/mounttest"
@@ -92,7 +93,7 @@ func TestSweepVolumeDrafts(t *testing.T) {
 }
 
 func TestCopyFromRoot(t *testing.T) {
-	mounttest.RequireRoot(t)
+	needs.Root(t, "to mount")
 	host, root := t.TempDir(), t.TempDir()
 	mounttest.Write(t, host, map[string]string{"secret": "the host's"})
 	mounttest.Write(t, root, map[string]string{"srv/data/a": "a", "srv/data/sub/b": "b", "file": "", "host/secret": "the image's"})
@@ -157,7 +158,7 @@ func TestShortenLayers(t *testing.T) {
 	}
 	options := []string{"index=off", "lowerdir=" + strings.Join(long, ":")}
 	m := mount.Mount{Type: "overlay", Options: options}
-	mounttest.RequireRoot(t)
+	needs.Root(t, "to mount")
 	must.NoError(t, thread.RunWithMounts(func() error { // whose thread has a working directory of its own
 		if err := shortenLayers(&m); err != nil {
 			return err

@@ -6,7 +6,7 @@ import (
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/oci"
 
-	"github.com/tranche-gpu/tranche/internal/mounttest"
+	"github.com/tranche-gpu/tranche/internal/needs"
 
 	"os"
 	"path/filepath"
@@ -140,7 +140,7 @@ func TestBindDevices(t *testing.T) {
 
 // A driver may have its nodes in a directory of its own, with other permissions than those in /dev.
 func TestBindDevices_OfTheDriver(t *testing.T) {
-	mounttest.RequireRoot(t) // Only root may make nodes.
+	needs.Root(t, "to make device nodes")
 	root := t.TempDir()
 	must.NoError(t, os.Mkdir(filepath.Join(root, "dev"), 0o755))
 	node := filepath.Join(root, "dev/nvidia7")
@@ -168,7 +168,7 @@ func TestKeepLockedFlags(t *testing.T) {
 }
 
 func TestHandOver(t *testing.T) {
-	mounttest.RequireRoot(t) // Only root may give files away.
+	needs.Root(t, "to give files away")
 	dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "shadow")
 	touch(t, outside)
 	at := func(name string) string { return filepath.Join(dir, name) }

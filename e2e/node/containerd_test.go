@@ -2,28 +2,17 @@ package node
 
 import (
 	"context"
-	"os"
 	"syscall"
 	"testing"
 
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
-// requireRoot skips a test that needs root, unless the caller insists that all tests run.
-func requireRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("TRANCHE_REQUIRE_ROOT") == "1" {
-		t.Fatal("this test needs root")
-	}
-	t.Skip("this test needs root")
-}
-
 func TestContainerd_Life(t *testing.T) {
-	requireRoot(t)
+	needs.Programs(t, "to start containerd")
 	ctx := namespaces.WithNamespace(context.Background(), "default")
 	c, err := StartContainerd(ctx, t.TempDir(), ContainerdOptions{})
 	must.NoError(t, err)
@@ -50,7 +39,7 @@ func TestContainerd_Life(t *testing.T) {
 }
 
 func TestContainerd_StopAfterSomebodyElseKilledIt(t *testing.T) {
-	requireRoot(t)
+	needs.Programs(t, "to start containerd")
 	c, err := StartContainerd(context.Background(), t.TempDir(), ContainerdOptions{})
 	must.NoError(t, err)
 	must.NoError(t, syscall.Kill(c.PID(), syscall.SIGKILL))

@@ -16,6 +16,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/internal/needs"
 	"github.com/tranche-gpu/tranche/runtime/bundle"
 	"github.com/tranche-gpu/tranche/runtime/shadow"
 	"github.com/tranche-gpu/tranche/runtime/shadowtest"
@@ -45,27 +46,6 @@ func TestMain(m *testing.M) {
 // busybox is the only program of the images here. It has to be linked statically.
 const busybox = "/bin/busybox"
 
-func requireNamespaces(t *testing.T) {
-	t.Helper()
-	var missing []string
-	if os.Geteuid() != 0 {
-		missing = append(missing, "root")
-	}
-	for _, program := range []string{"unshare", busybox} {
-		if _, err := exec.LookPath(program); err != nil {
-			missing = append(missing, program)
-		}
-	}
-	if len(missing) == 0 {
-		return
-	}
-	message := "this test makes mount namespaces and needs " + strings.Join(missing, ", ")
-	if os.Getenv("TRANCHE_REQUIRE_ROOT") == "1" {
-		t.Fatal(message)
-	}
-	t.Skip(message)
-}
-
 // image is a container's bundle in which Overmount is run, in a mount namespace of its own, as by an OCI runtime. The
 // driver's libraries in it are lines of text that say what they are.
 type image struct {
@@ -85,7 +65,7 @@ type image struct {
 
 func newImage(t *testing.T) *image {
 	t.Helper()
-	requireNamespaces(t)
+	needs.Programs(t, "to make mount namespaces", "unshare", busybox)
 	i := &image{t: t, bundle: t.TempDir(), shadowDir: t.TempDir(), outside: t.TempDir()}
 	shadowtest.Write(t, i.shadowDir)
 	content, err := os.ReadFile(busybox)

@@ -12,18 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RequireRoot skips a test that mounts, unless the caller insists that all of them run.
-func RequireRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("TRANCHE_REQUIRE_ROOT") == "1" {
-		t.Fatal("this test mounts and needs root")
-	}
-	t.Skip("this test mounts and needs root")
-}
-
 // Write writes files below a directory, with the directories above them.
 func Write(t *testing.T, dir string, files map[string]string) {
 	t.Helper()

@@ -10,10 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/internal/mounttest"
+	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
 func TestRunWithMounts(t *testing.T) {
-	mounttest.RequireRoot(t)
+	needs.Root(t, "to mount")
 	dir := t.TempDir()
 	before, err := os.Readlink("/proc/self/ns/mnt")
 	must.NoError(t, err)

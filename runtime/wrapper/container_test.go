@@ -14,39 +14,17 @@ import (
 	"github.com/shoenig/test/must"
 	"github.com/shoenig/test/wait"
 
+	"github.com/tranche-gpu/tranche/internal/needs"
 	"github.com/tranche-gpu/tranche/runtime/runtimetest"
 )
 
 // busybox is the whole image of the containers here. It has to be linked statically.
 const busybox = "/bin/busybox"
 
-// requireRoot skips a test that starts containers where that isn't possible, unless TRANCHE_REQUIRE_ROOT=1 says that it
-// has to be.
-func requireRoot(t *testing.T, programs ...string) {
-	t.Helper()
-	var lacks []string
-	if os.Geteuid() != 0 {
-		lacks = append(lacks, "root")
-	}
-	for _, program := range append(programs, busybox) {
-		if _, err := exec.LookPath(program); err != nil {
-			lacks = append(lacks, program)
-		}
-	}
-	if len(lacks) == 0 {
-		return
-	}
-	message := "this test starts containers and lacks " + strings.Join(lacks, ", ")
-	if os.Getenv("TRANCHE_REQUIRE_ROOT") == "1" {
-		t.Fatal(message)
-	}
-	t.Skip(message)
-}
-
 // newContainerNode is a node whose containers are real, by runc or crun.
 func newContainerNode(t *testing.T, next string) *node {
 	t.Helper()
-	requireRoot(t, next)
+	needs.Programs(t, "to start containers", next, busybox)
 	n := newNode(t, next)
 	if next == "crun" {
 		// crun refuses to run on cgroup v1 where v2 is mounted beside it, which is nothing of ours: hide it.

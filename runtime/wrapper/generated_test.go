@@ -13,6 +13,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/internal/needs"
 	"github.com/tranche-gpu/tranche/runtime/edit"
 	"github.com/tranche-gpu/tranche/runtime/runtimetest"
 )
@@ -32,10 +33,7 @@ func (n *node) simulatedNVML() {
 		build = "../../build"
 	}
 	library, err := os.ReadFile(filepath.Join(build, "sim/lib/libnvidia-ml.so.1"))
-	if err != nil && os.Getenv("TRANCHE_REQUIRE_ROOT") != "1" {
-		n.t.Skipf("this test needs the simulated GPU (make sim): %v", err)
-	}
-	must.NoError(n.t, err)
+	needs.That(n.t, err == nil, "the simulated GPU (make sim)")
 	topology, err := filepath.Abs("../../e2e/simgpu/topologies/h200x2.conf")
 	must.NoError(n.t, err)
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	simgpu "github.com/tranche-gpu/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/internal/needs"
 	"github.com/tranche-gpu/tranche/runtime/runtimetest"
 )
 
@@ -38,9 +39,8 @@ func newNVIDIANode(t *testing.T, next, topology string) *nvidiaNode {
 		n.build = "../../build"
 	}
 	for _, built := range []string{"sim/bin/simgpu", "lib/libcuda.so.1", "e2e/gpu-probe"} {
-		if _, err := os.Stat(n.built(built)); err != nil && os.Getenv("TRANCHE_REQUIRE_ROOT") != "1" {
-			t.Skipf("this test needs what make test-setup builds: %v", err)
-		}
+		_, err := os.Stat(n.built(built))
+		needs.That(t, err == nil, n.built(built)+" (make test-setup)")
 	}
 	n.cfg.DriverRoot, n.cfg.ShadowDir = n.path("driver"), n.built("lib")
 	file, err := filepath.Abs("../../e2e/simgpu/topologies/" + topology)

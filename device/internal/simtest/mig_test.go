@@ -4,11 +4,13 @@ import (
 	"testing"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
 // Every field of the record that a test may judge by has its value.
 func TestMIG_recordOfInstances(t *testing.T) {
-	RequireRoot(t, "to make MIG instances")
+	needs.Root(t, "to make MIG instances")
 	node := New(t, "mixed.conf")
 	node.SMI(t, "-i", "2", "-mig", "1")
 	node.SMI(t, "mig", "-i", "2", "-cgi", "3g.40gb:4", "-C")

@@ -57,18 +57,6 @@ func New(t *testing.T, topology string) *Node {
 	return node
 }
 
-// RequireRoot skips a test that needs root for what it does, unless TRANCHE_REQUIRE_ROOT=1 says that there has to be.
-func RequireRoot(t *testing.T, what string) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("TRANCHE_REQUIRE_ROOT") == "1" {
-		t.Fatal(what + " needs root")
-	}
-	t.Skip("skipped: " + what + " needs root")
-}
-
 // Run runs the simulator's tool and returns what it printed.
 func (n *Node) Run(t *testing.T, args ...string) []byte {
 	t.Helper()

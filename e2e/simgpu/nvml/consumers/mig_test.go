@@ -13,6 +13,8 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
 	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
 // The GPUs of mixed.conf.
@@ -26,12 +28,7 @@ const (
 // migNode lays out a driver root with the GPUs of a topology, in the environment of this test.
 func migNode(t *testing.T, topology string) string {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("TRANCHE_REQUIRE_ROOT") != "" {
-			t.Fatal("to make MIG instances needs root")
-		}
-		t.Skip("skipped: to make MIG instances needs root")
-	}
+	needs.Root(t, "to make MIG instances")
 	file, err := filepath.Abs(filepath.Join("../../topologies", topology))
 	must.NoError(t, err)
 	t.Setenv("SIMGPU_TOPOLOGY", file)

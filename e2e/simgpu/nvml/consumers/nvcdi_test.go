@@ -1,7 +1,6 @@
 package consumers
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -11,17 +10,14 @@ import (
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
 	"github.com/shoenig/test/must"
 	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
 // driverRoot has the simulator lay out a driver root, with device nodes, which needs root.
 func driverRoot(t *testing.T) string {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("TRANCHE_REQUIRE_ROOT") != "" {
-			t.Fatal("a driver root with device nodes needs root")
-		}
-		t.Skip("skipped: a driver root with device nodes needs root")
-	}
+	needs.Root(t, "to make device nodes")
 	newNode(t)
 	root := filepath.Join(t.TempDir(), "root")
 	out, err := exec.Command(tool("simgpu"), "root", root).CombinedOutput()
