@@ -43,13 +43,13 @@ func withMapping(f *os.File, size int, writable bool, fn func(mapping)) (err err
 	return nil
 }
 
-func (m mapping) load64(off int64) uint64 { return atomic.LoadUint64(m.word(off)) }
+func (m mapping) load64(off int64) uint64 { return load64(m.word(off)) }
 
 func (m mapping) store64(off int64, v uint64) { atomic.StoreUint64(m.word(off), v) }
 
 // load32 reads one of the 32-bit words, which are all aligned.
 func (m mapping) load32(off int64) uint32 {
-	return atomic.LoadUint32((*uint32)(unsafe.Pointer(&m[off]))) //nolint:gosec // inside the mapping: m is a slice
+	return load32((*uint32)(unsafe.Pointer(&m[off]))) //nolint:gosec // inside the mapping: m is a slice
 }
 
 func (m mapping) word(off int64) *uint64 {
