@@ -26,7 +26,8 @@ var mixedGPUs = []string{
 	"GPU-51d40f7e-0200-4e6b-9f3d-5a1e00000006", "GPU-51d40f7e-0004-4e6b-9f3d-5a1e00000007",
 }
 
-// startMixed starts a node whose eight GPUs are shared as examples/mixed-agent.hcl says.
+// startMixed starts a node whose eight GPUs are shared as examples/mixed-agent.hcl says. MIG is off at first, and devices are
+// unhealthy until it is on and its instances are made.
 func startMixed(t *testing.T, change ...func(*node.Config)) *node.Node {
 	t.Helper()
 	text := readFile(t, filepath.Join(build, "../examples/mixed-agent.hcl"))
@@ -34,11 +35,25 @@ func startMixed(t *testing.T, change ...func(*node.Config)) *node.Node {
 	must.SliceLen(t, 2, block)
 	run, err := os.MkdirTemp("/run", "tranche-")
 	must.NoError(t, err)
-	return startNode(t, append([]func(*node.Config){func(c *node.Config) {
+	n := startNode(t, append([]func(*node.Config){func(c *node.Config) {
 		c.Topology = filepath.Join(build, "../e2e/simgpu/topologies/mixed8.conf")
 		c.DeviceConfig = block[1] + "\n"
 		c.MIG, c.RunAt = true, run
 	}}, change...)...)
+	_, err = n.WaitNode(deadline(t), allHealthy)
+	must.NoError(t, err)
+	return n
+}
+
+func allHealthy(info *api.Node) bool {
+	for _, group := range info.NodeResources.Devices {
+		for _, device := range group.Instances {
+			if !device.Healthy {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // runExample runs an example as it stands and waits until so many of its allocations run.
