@@ -145,6 +145,11 @@ func (id ID) Open() (*os.File, error) {
 
 // Signal sends the process a signal. That it has ended is no error.
 func (id ID) Signal(signal syscall.Signal) error {
+	return id.whileOpen(func(file *os.File) error { return SignalTo(file, signal) })
+}
+
+// whileOpen calls f with a descriptor of the process, unless it has ended.
+func (id ID) whileOpen(f func(*os.File) error) error {
 	file, err := id.Open()
 	if errors.Is(err, os.ErrProcessDone) {
 		return nil
@@ -153,7 +158,7 @@ func (id ID) Signal(signal syscall.Signal) error {
 		return err
 	}
 	defer file.Close()
-	return SignalTo(file, signal)
+	return f(file)
 }
 
 // SignalTo sends a signal to the process of a descriptor. That it has ended is no error.
@@ -172,20 +177,13 @@ func SignalTo(file *os.File, signal syscall.Signal) error {
 
 // Wait blocks until the process has ended, which need not be a child, or until the context is done.
 func (id ID) Wait(ctx context.Context) error {
-	file, err := id.Open()
-	if errors.Is(err, os.ErrProcessDone) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	defer context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })()
-	err = WaitFor(file)
-	if ctx.Err() != nil {
+	return id.whileOpen(func(file *os.File) error {
+		defer context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })()
+		if err := WaitFor(file); ctx.Err() == nil {
+			return err
+		}
 		return ctx.Err()
-	}
-	return err
+	})
 }
 
 // WaitFor blocks until the process of a descriptor has ended, or until the descriptor is closed or its deadline passed.
