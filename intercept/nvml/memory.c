@@ -9,11 +9,14 @@
         (memory)->free = minimum((memory)->free, (memory)->total - (memory)->used);                                    \
     } while (0)
 
+/* Reads the device's claims after the driver's call, unless that failed. */
+static nvmlReturn_t read_claims_after(nvmlReturn_t result, nvmlDevice_t device, struct claimed *claimed) {
+    return result == NVML_SUCCESS ? nvml_read_claims(device, claimed) : result;
+}
+
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
     struct claimed claimed;
-    nvmlReturn_t result = REAL(nvmlDeviceGetMemoryInfo)(device, memory);
-    if (result == NVML_SUCCESS)
-        result = nvml_read_claims(device, &claimed);
+    nvmlReturn_t result = read_claims_after(REAL(nvmlDeviceGetMemoryInfo)(device, memory), device, &claimed);
     if (result == NVML_SUCCESS)
         REPORT_CLAIM(memory, claimed);
     return result;
@@ -22,9 +25,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) 
 /* The driver answers only for versions of the struct that it knows. There is one so far. */
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
     struct claimed claimed;
-    nvmlReturn_t result = REAL(nvmlDeviceGetMemoryInfo_v2)(device, memory);
-    if (result == NVML_SUCCESS)
-        result = nvml_read_claims(device, &claimed);
+    nvmlReturn_t result = read_claims_after(REAL(nvmlDeviceGetMemoryInfo_v2)(device, memory), device, &claimed);
     if (result == NVML_SUCCESS) {
         REPORT_CLAIM(memory, claimed);
         memory->reserved = 0; /* the driver's own memory, which is part of no claim */
@@ -35,9 +36,8 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 /* A claim does not record protected memory separately, so all of its use is reported. */
 nvmlReturn_t nvmlDeviceGetConfComputeProtectedMemoryUsage(nvmlDevice_t device, nvmlMemory_t *memory) {
     struct claimed claimed;
-    nvmlReturn_t result = REAL(nvmlDeviceGetConfComputeProtectedMemoryUsage)(device, memory);
-    if (result == NVML_SUCCESS)
-        result = nvml_read_claims(device, &claimed);
+    nvmlReturn_t result =
+        read_claims_after(REAL(nvmlDeviceGetConfComputeProtectedMemoryUsage)(device, memory), device, &claimed);
     if (result == NVML_SUCCESS)
         REPORT_CLAIM(memory, claimed);
     return result;
@@ -45,9 +45,7 @@ nvmlReturn_t nvmlDeviceGetConfComputeProtectedMemoryUsage(nvmlDevice_t device, n
 
 nvmlReturn_t nvmlDeviceGetConfComputeMemSizeInfo(nvmlDevice_t device, nvmlConfComputeMemSizeInfo_t *sizes) {
     struct claimed claimed;
-    nvmlReturn_t result = REAL(nvmlDeviceGetConfComputeMemSizeInfo)(device, sizes);
-    if (result == NVML_SUCCESS)
-        result = nvml_read_claims(device, &claimed);
+    nvmlReturn_t result = read_claims_after(REAL(nvmlDeviceGetConfComputeMemSizeInfo)(device, sizes), device, &claimed);
     if (result == NVML_SUCCESS) {
         sizes->protectedMemSizeKib = minimum(sizes->protectedMemSizeKib, claimed.limit >> 10);
         sizes->unprotectedMemSizeKib =
@@ -58,8 +56,7 @@ nvmlReturn_t nvmlDeviceGetConfComputeMemSizeInfo(nvmlDevice_t device, nvmlConfCo
 
 static nvmlReturn_t attributes(nvmlDevice_t device, nvmlReturn_t result, nvmlDeviceAttributes_t *attributes) {
     struct claimed claimed;
-    if (result == NVML_SUCCESS)
-        result = nvml_read_claims(device, &claimed);
+    result = read_claims_after(result, device, &claimed);
     if (result == NVML_SUCCESS)
         attributes->memorySizeMB = minimum(attributes->memorySizeMB, claimed.limit >> 20);
     return result;
