@@ -2,11 +2,8 @@ package driver
 
 import (
 	"bytes"
-	"encoding/base64"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +13,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/driver/image"
+	"github.com/tranche-gpu/tranche/driver/image/credentialtest"
 	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
@@ -70,7 +68,7 @@ func (d *testDriver) noSecret(logs *lockedBuffer) {
 	})
 	must.NoError(d.t, err)
 	must.StrContains(d.t, text, naming.Owned)
-	for _, secret := range []string{testSecret, basicAuth("user", testSecret)} {
+	for _, secret := range []string{testSecret, credentialtest.BasicAuth("user", testSecret)} {
 		must.StrNotContains(d.t, text, secret)
 	}
 }
@@ -78,9 +76,9 @@ func (d *testDriver) noSecret(logs *lockedBuffer) {
 func TestImage_Credentials(t *testing.T) {
 	n := requireNode(t)
 	reg := newTestRegistry(t)
-	helper(t, "test", `read server; printf '{"Username":"user","Secret":"`+testSecret+`"}'`)
-	helper(t, "broken", `echo "the vault is sealed"; exit 1`)
-	config := dockerConfig(t, `{"auths": {%q: {"auth": %q}}}`, reg.host, basicAuth("user", testSecret))
+	credentialtest.Helper(t, "test", `read server; printf '{"Username":"user","Secret":"`+testSecret+`"}'`)
+	credentialtest.Helper(t, "broken", `echo "the vault is sealed"; exit 1`)
+	config := credentialtest.DockerConfig(t, `{"auths": {%q: {"auth": %q}}}`, reg.host, credentialtest.BasicAuth("user", testSecret))
 	right := image.Auth{Username: "user", Password: testSecret}
 	wrong := image.Auth{Username: "other", Password: testSecret}
 	cases := []struct {
@@ -159,24 +157,4 @@ func TestImage_BearerToken(t *testing.T) {
 	d.run(d.task("echo there", func(c *TaskConfig) {
 		c.Image, c.Auth = ref, image.Auth{Username: "user", Password: testSecret}
 	}), "there")
-}
-
-// helper puts a credential helper on PATH.
-func helper(t *testing.T, suffix, script string) {
-	t.Helper()
-	dir := t.TempDir()
-	must.NoError(t, os.WriteFile(filepath.Join(dir, "docker-credential-"+suffix), []byte("#!/bin/sh\n"+script), 0o755))
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-}
-
-// dockerConfig writes a config.json.
-func dockerConfig(t *testing.T, format string, args ...any) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "config.json")
-	must.NoError(t, os.WriteFile(file, fmt.Appendf(nil, format, args...), 0o600))
-	return file
-}
-
-func basicAuth(username, password string) string {
-	return base64.StdEncoding.EncodeToString([]byte(username + ":" + password))
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/shoenig/test/must"
 	"github.com/shoenig/test/wait"
+
+	"github.com/tranche-gpu/tranche/driver/image/credentialtest"
 )
 
 const testSecret = "hunter2-is-secret"
@@ -46,29 +48,9 @@ func TestAuth_Check(t *testing.T) {
 	}
 }
 
-// helper puts a credential helper on PATH.
-func helper(t *testing.T, suffix, script string) {
-	t.Helper()
-	dir := t.TempDir()
-	must.NoError(t, os.WriteFile(filepath.Join(dir, "docker-credential-"+suffix), []byte("#!/bin/sh\n"+script), 0o755))
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-}
-
-// dockerConfig writes a config.json.
-func dockerConfig(t *testing.T, format string, args ...any) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "config.json")
-	must.NoError(t, os.WriteFile(file, fmt.Appendf(nil, format, args...), 0o600))
-	return file
-}
-
-func basicAuth(username, password string) string {
-	return base64.StdEncoding.EncodeToString([]byte(username + ":" + password))
-}
-
 func TestCredentials_ForWhom(t *testing.T) {
 	// It answers with the server that it was asked for, and knows nothing of some.
-	helper(t, "echo", `[ "$1" = get ] || exit 9
+	credentialtest.Helper(t, "echo", `[ "$1" = get ] || exit 9
 read server
 case $server in
 unknown*) echo "credentials not found in native keychain"; exit 1;;
@@ -81,7 +63,7 @@ esac`)
 		"empty.example.com": {},
 		"identity.example.com": {"identitytoken": "an identity"},
 		"https://old.example.com/v1/": {"auth": %q}
-	}}`, basicAuth("hub", "h"), basicAuth("gh", "g:h"), basicAuth("old", "o"))
+	}}`, credentialtest.BasicAuth("hub", "h"), credentialtest.BasicAuth("gh", "g:h"), credentialtest.BasicAuth("old", "o"))
 	task := Auth{Username: "task", Password: "t"}
 	cases := []struct {
 		name   string
@@ -130,7 +112,7 @@ esac`)
 			search := c.search
 			search.plugin.Helper = c.helper
 			if c.config != "" {
-				search.plugin.Config = dockerConfig(t, "%s", c.config)
+				search.plugin.Config = credentialtest.DockerConfig(t, "%s", c.config)
 			}
 			search.ask = func(suffix, server string) (credential, error) {
 				return askHelper(t.Context(), time.Minute, suffix, server)
@@ -143,23 +125,23 @@ esac`)
 }
 
 func TestCredentials_Failures(t *testing.T) {
-	helper(t, "says", `echo "the vault is sealed"; exit 3`)
-	helper(t, "tells", `printf '{"Username":"u","Secret":"`+testSecret+`"}'; exit 3`)
-	helper(t, "babbles", `echo `+testSecret+` no JSON; exit 0`)
-	helper(t, "floods", `cat /dev/zero`)
-	helper(t, "hangs", `sleep 600 & wait`)
+	credentialtest.Helper(t, "says", `echo "the vault is sealed"; exit 3`)
+	credentialtest.Helper(t, "tells", `printf '{"Username":"u","Secret":"`+testSecret+`"}'; exit 3`)
+	credentialtest.Helper(t, "babbles", `echo `+testSecret+` no JSON; exit 0`)
+	credentialtest.Helper(t, "floods", `cat /dev/zero`)
+	credentialtest.Helper(t, "hangs", `sleep 600 & wait`)
 	cases := []struct {
 		name   string
 		plugin CredentialSources
 		wants  []string
 	}{
 		{"no such config", CredentialSources{Config: "/none/config.json"}, []string{`auth.config = "/none/config.json"`, "no such file"}},
-		{"a config that is none", CredentialSources{Config: dockerConfig(t, "{")}, []string{"auth.config", "unexpected EOF"}},
-		{"a config with a bad entry", CredentialSources{Config: dockerConfig(t, `{"auths": {"ghcr.io": {"auth": "%s"}}}`,
+		{"a config that is none", CredentialSources{Config: credentialtest.DockerConfig(t, "{")}, []string{"auth.config", "unexpected EOF"}},
+		{"a config with a bad entry", CredentialSources{Config: credentialtest.DockerConfig(t, `{"auths": {"ghcr.io": {"auth": "%s"}}}`,
 			base64.StdEncoding.EncodeToString([]byte(testSecret)))}, []string{"auth.config"}},
 		{"no such helper", CredentialSources{Helper: "none"},
 			[]string{`auth.helper = "none"`, "docker-credential-none is not on the PATH"}},
-		{"a helper elsewhere", CredentialSources{Config: dockerConfig(t, `{"credsStore": "../../bin/sh"}`)}, []string{"../../bin/sh"}},
+		{"a helper elsewhere", CredentialSources{Config: credentialtest.DockerConfig(t, `{"credsStore": "../../bin/sh"}`)}, []string{"../../bin/sh"}},
 		{"a helper that fails", CredentialSources{Helper: "says"}, []string{"exit status 3", "the vault is sealed"}},
 		{"a helper that fails and tells", CredentialSources{Helper: "tells"}, []string{"docker-credential-tells failed: exit status 3"}},
 		{"a helper that babbles", CredentialSources{Helper: "babbles"}, []string{"docker-credential-babbles", "no JSON object"}},
@@ -213,7 +195,7 @@ func TestCredentials_AskedOnce(t *testing.T) {
 
 func TestHelper_EndsWithWhatItStarted(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pid")
-	helper(t, "forks", "sleep 600 & echo $! > "+file+"; wait")
+	credentialtest.Helper(t, "forks", "sleep 600 & echo $! > "+file+"; wait")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
