@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/tranche-gpu/tranche/driver/cgroup"
 )
 
 // agents is what this plugin knows of the Nomad agent that it serves. Agents come and go: a plugin outlives its agent,
@@ -35,7 +37,7 @@ func (a *agents) see(cfg *drivers.TaskConfig) {
 	}
 	a.roots[filepath.Dir(cfg.AllocDir)] = true
 	if cfg.AllocID != "" {
-		a.cgroupParents[filepath.Dir(cgroupPath(cfg, false))] = true
+		a.cgroupParents[filepath.Dir(cgroup.Path(cfg, false))] = true
 	}
 }
 

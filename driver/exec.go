@@ -18,6 +18,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/driver/cgroup"
 )
 
 // execution is a command to run in a task's container.
@@ -90,7 +92,7 @@ func (h *taskHandle) exec(ctx context.Context, e *execution) (*drivers.ExitResul
 		return nil, fmt.Errorf("execute %q in the task: %w", e.command[0], err)
 	}
 	startedAs(process)
-	if err := joinCpuset(h.cfg, process.Pid()); err != nil {
+	if err := cgroup.JoinCpuset(h.cfg, process.Pid()); err != nil {
 		// It has ended already, or runs on the cores that the runtime gave it.
 		h.driver.logger.Debug("an executed process is not in Nomad's cpuset", "container", h.state.ContainerID, "error", err)
 	}

@@ -11,6 +11,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/driver/cgroup"
 )
 
 // firstSignalStatus is what a shell, and containerd, adds to the number of the signal that ended a process.
@@ -184,7 +186,7 @@ func (d *Driver) killRest(state taskState) {
 	if !state.Init.IsZero() {
 		err = state.Init.Signal(unix.SIGKILL)
 	}
-	if err = errors.Join(err, killCgroup(ctx, state.Cgroup)); err != nil {
+	if err = errors.Join(err, cgroup.Kill(ctx, state.Cgroup)); err != nil {
 		d.logger.Error("processes of a container without a shim may be left", "container", state.ContainerID, "error", err)
 	}
 }

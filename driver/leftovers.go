@@ -2,9 +2,6 @@ package driver
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,6 +14,7 @@ import (
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/driver/cgroup"
 	"github.com/tranche-gpu/tranche/driver/client"
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
@@ -42,7 +40,7 @@ func allocOf(name string) string {
 // removeStaleCgroups removes the cgroups of ended tasks from the hierarchies of cgroup v1, in which the runtime makes and
 // removes them. On v2 Nomad does so itself.
 func (d *Driver) removeStaleCgroups(grace time.Duration) (removed []string) {
-	if unifiedCgroups() {
+	if cgroup.Unified() {
 		return nil
 	}
 	d.empty.mu.Lock()
@@ -78,7 +76,7 @@ func (a *agents) cgroups() (paths []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for parent := range a.cgroupParents {
-		dirs, _ := filepath.Glob(filepath.Join(cgroupRoot, "*", parent, "*"))
+		dirs, _ := filepath.Glob(filepath.Join(cgroup.Root, "*", parent, "*"))
 		for _, dir := range dirs {
 			name := filepath.Base(dir)
 			path := filepath.Join(parent, name)
@@ -104,35 +102,20 @@ func (a *agents) hasAlloc(id string) bool {
 // in another place in one hierarchy, but not in all of them.
 func (d *Driver) cgroupIsEmpty(scope string) bool {
 	for _, h := range d.tasks.all() {
-		if cgroupPath(h.cfg, false) == scope || h.state.Cgroup == scope {
+		if cgroup.Path(h.cfg, false) == scope || h.state.Cgroup == scope {
 			return false
 		}
 	}
-	dirs, err := filepath.Glob(filepath.Join(cgroupRoot, "*", scope))
+	dirs, err := filepath.Glob(filepath.Join(cgroup.Root, "*", scope))
 	if err != nil {
 		return false
 	}
 	for _, dir := range dirs {
-		if hasProcesses(dir) {
+		if !cgroup.IsEmpty(dir) {
 			return false
 		}
 	}
 	return true
-}
-
-// hasProcesses reports whether a process is in the cgroup or one below it; also where that is not known.
-func hasProcesses(dir string) bool {
-	err := filepath.WalkDir(dir, func(file string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.Name() != "cgroup.procs" {
-			return ignoreGone(err)
-		}
-		pids, err := os.ReadFile(file) //nolint:gosec // nobody can make links there: it is the kernel's
-		if err == nil && len(pids) > 0 {
-			return errors.New("there is one")
-		}
-		return ignoreGone(err)
-	})
-	return err != nil
 }
 
 // removeStaleCgroup removes the cgroup unless its task is being started, and reports whether it did. The kernel refuses to
@@ -144,8 +127,8 @@ func (d *Driver) removeStaleCgroup(scope string) bool {
 		return false
 	}
 	defer end()
-	dirs, err := filepath.Glob(filepath.Join(cgroupRoot, "*", scope))
-	freezer := filepath.Join(cgroupRoot, freezerV1, scope)
+	dirs, err := filepath.Glob(filepath.Join(cgroup.Root, "*", scope))
+	freezer := filepath.Join(cgroup.Root, cgroup.Freezer, scope)
 	if err != nil || !slices.ContainsFunc(dirs, func(dir string) bool { return dir != freezer }) {
 		return false // Nomad makes that of the freezer before a task starts.
 	}
@@ -154,30 +137,13 @@ func (d *Driver) removeStaleCgroup(scope string) bool {
 		return false
 	}
 	for _, dir := range dirs {
-		if err := removeCgroupTree(dir); err != nil {
+		if err := cgroup.Remove(dir); err != nil {
 			d.logger.Warn("the cgroup of an ended task could not be removed; trying again later", "error", err)
 			return false
 		}
 	}
 	d.logger.Info("removed the cgroup of an ended task", "cgroup", scope)
 	return true
-}
-
-// removeCgroupTree removes a cgroup and those below it.
-func removeCgroupTree(dir string) error {
-	var all []string
-	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-		if err == nil && entry.IsDir() {
-			all = append(all, path)
-		}
-		return ignoreGone(err)
-	})
-	for _, path := range slices.Backward(all) {
-		if rmErr := unix.Rmdir(path); rmErr != nil && !errors.Is(rmErr, unix.ENOENT) {
-			err = errors.Join(err, fmt.Errorf("remove cgroup %s: %w", path, rmErr))
-		}
-	}
-	return err
 }
 
 // endEmptyShims ends shims of this containerd and namespace that have no container and no process, of which containerd

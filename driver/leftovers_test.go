@@ -11,6 +11,9 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/driver/cgroup"
+	"github.com/tranche-gpu/tranche/internal/proc/proctest"
 )
 
 // containerd dies as the task's process has ended, and has lost the task when it is back: nobody tells the shim to go, or
@@ -82,10 +85,10 @@ func TestReconcile_LeavesShimsWithProcesses(t *testing.T) {
 func newScope(t *testing.T, name string, hierarchies ...string) (dirs []string) {
 	t.Helper()
 	for _, hierarchy := range hierarchies {
-		dir := filepath.Join(cgroupRoot, hierarchy, "nomad", name)
+		dir := filepath.Join(cgroup.Root, hierarchy, "nomad", name)
 		must.NoError(t, os.MkdirAll(dir, 0o755))
 		t.Cleanup(func() {
-			eventually(t, "the removal of the cgroup", func() bool { return removeCgroupTree(dir) == nil })
+			eventually(t, "the removal of the cgroup", func() bool { return cgroup.Remove(dir) == nil })
 		})
 		dirs = append(dirs, dir)
 	}
@@ -95,18 +98,18 @@ func newScope(t *testing.T, name string, hierarchies ...string) (dirs []string) 
 // On cgroup v2 Nomad makes and removes the cgroups of tasks.
 func TestReconcile_Cgroups(t *testing.T) {
 	d, root := reconciled(t, nil)
-	if unifiedCgroups() {
+	if cgroup.Unified() {
 		must.SliceEmpty(t, d.driver.removeStaleCgroups(0))
 		return
 	}
 	alloc := uuid.Generate()
 	must.NoError(t, os.Mkdir(filepath.Join(root, alloc), 0o755))
 	d.driver.agents.see(&drivers.TaskConfig{AllocDir: filepath.Join(root, alloc), AllocID: alloc})
-	kept := append(newScope(t, alloc+".frozen", freezerV1), newScope(t, uuid.Generate()+".another-agents", "cpu", "pids")...)
+	kept := append(newScope(t, alloc+".frozen", cgroup.Freezer), newScope(t, uuid.Generate()+".another-agents", "cpu", "pids")...)
 	kept = append(kept, newScope(t, "share", "cpu")...)
 	kept = append(kept, newScope(t, alloc, "cpu")...)
 	busy := newScope(t, alloc+".busy", "cpu", "pids")
-	inside := sleeper(t)
+	inside := proctest.Sleeper(t)
 	must.NoError(t, os.WriteFile(filepath.Join(busy[0], "cgroup.procs"), fmt.Append(nil, inside.PID), 0))
 	starting := newScope(t, alloc+".starting", "cpu", "pids")
 	_, started, older := d.driver.starts.tryBegin(d.ctx, startKey(alloc, "starting"))

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/tranche-gpu/tranche/driver/cgroup"
 	"github.com/tranche-gpu/tranche/internal/size"
 )
 
@@ -64,10 +65,10 @@ func memoryBytes(cfg *drivers.TaskConfig) (limit, reservation int64) {
 // hostAccountsSwap says whether the kernel can limit memory and swap together. On cgroup v1 that is a boot option, and
 // runc fails where it is set but not there.
 func hostAccountsSwap() bool {
-	if unifiedCgroups() {
+	if cgroup.Unified() {
 		return true
 	}
-	_, err := os.Stat(filepath.Join(cgroupRoot, "memory/memory.memsw.limit_in_bytes"))
+	_, err := os.Stat(filepath.Join(cgroup.Root, "memory/memory.memsw.limit_in_bytes"))
 	return err == nil
 }
 

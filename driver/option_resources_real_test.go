@@ -16,6 +16,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/driver/cgroup"
 	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
@@ -36,12 +37,12 @@ func TestOption_SwapAndSwappiness(t *testing.T) {
 	cfg := d.task("cd /sys/fs/cgroup; cat memory.swap.max || cat memory/memory.memsw.limit_in_bytes memory/memory.swappiness",
 		func(o *TaskConfig) {
 			o.MemorySwap = "96MiB"
-			if !unifiedCgroups() {
+			if !cgroup.Unified() {
 				o.MemorySwappiness = &ten
 			}
 		})
 	want := fmt.Sprintf("%d\n10\n", 96*mib)
-	if unifiedCgroups() {
+	if cgroup.Unified() {
 		want = fmt.Sprintf("%d\n", 32*mib)
 	}
 	d.run(cfg, want)
@@ -76,11 +77,11 @@ func TestOption_Cores(t *testing.T) {
 			t.Cleanup(func() { must.NoError(t, d.driver.DestroyTask(cfg.ID, true)) })
 			d.stdout(cfg, "up")
 			controller := ""
-			if !unifiedCgroups() {
+			if !cgroup.Unified() {
 				controller = "cpuset"
 				must.Eq(t, filepath.Join("/tranche-test", cfg.AllocID+".task"), procCgroup(t, pidOf(t, handle), "memory"))
 			}
-			want := strings.TrimPrefix(strings.TrimPrefix(dir, cpusetRoot), cgroupRoot)
+			want := strings.TrimPrefix(strings.TrimPrefix(dir, cgroup.CpusetRoot), cgroup.Root)
 			must.Eq(t, want, procCgroup(t, pidOf(t, handle), controller))
 			if reserved {
 				var cores unix.CPUSet
@@ -99,19 +100,19 @@ func TestOption_Cores(t *testing.T) {
 // makeNomadCgroups makes what a Nomad agent does for a task whose parent it calls tranche-test, and returns the cpuset.
 func makeNomadCgroups(t *testing.T, cfg *drivers.TaskConfig, reserved bool) string {
 	t.Helper()
-	top := filepath.Join(cpusetRoot, "tranche-test")
+	top := filepath.Join(cgroup.CpusetRoot, "tranche-test")
 	levels := []string{top, filepath.Join(top, "share")}
 	if reserved {
 		levels = []string{top, filepath.Join(top, "reserve"), filepath.Join(top, "reserve", cfg.AllocID+".task")}
 		cfg.Resources.LinuxResources.CpusetCpus = "0"
 	}
-	if unifiedCgroups() {
-		top = filepath.Join(cgroupRoot, "tranche-test.slice")
+	if cgroup.Unified() {
+		top = filepath.Join(cgroup.Root, "tranche-test.slice")
 		levels = []string{top, filepath.Join(top, "share.slice"), filepath.Join(top, "share.slice", cfg.AllocID+".task.scope")}
 	}
 	for _, dir := range levels {
 		must.NoError(t, os.MkdirAll(dir, 0o755))
-		if unifiedCgroups() {
+		if cgroup.Unified() {
 			continue
 		}
 		for _, name := range []string{"cpuset.mems", "cpuset.cpus"} {
@@ -128,7 +129,7 @@ func makeNomadCgroups(t *testing.T, cfg *drivers.TaskConfig, reserved bool) stri
 // removeCgroups removes the cgroups, and the parents that the runtime made in other hierarchies.
 func removeCgroups(t *testing.T, levels []string) {
 	t.Helper()
-	others, err := filepath.Glob(filepath.Join(cgroupRoot, "*", "tranche-test"))
+	others, err := filepath.Glob(filepath.Join(cgroup.Root, "*", "tranche-test"))
 	must.NoError(t, err)
 	for i := len(levels) - 1; i >= 0; i-- {
 		eventually(t, "the end of cgroup "+levels[i], func() bool {

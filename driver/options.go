@@ -6,6 +6,7 @@ import (
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/oci"
 
+	"github.com/tranche-gpu/tranche/driver/cgroup"
 	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/storage"
 )
@@ -38,7 +39,7 @@ func (d *Driver) specOptions(s *startup, i *image.Image) []oci.SpecOpts {
 		withCPUHardLimit(s.cfg, s.options, d.ticksPerCore),
 		withMemory(s.cfg, hostAccountsSwap()),
 		withMemorySwap(s.options, hostAccountsSwap()),
-		withMemorySwappiness(s.options, unifiedCgroups()),
+		withMemorySwappiness(s.options, cgroup.Unified()),
 		withPidsLimit(s.options, &d.config),
 		withShmSize(s.options),
 		withCgroupMount,
@@ -49,7 +50,7 @@ func (d *Driver) specOptions(s *startup, i *image.Image) []oci.SpecOpts {
 		storage.WithTaskDirs(s.cfg),
 		storage.WithVolumes(s.cfg),
 		s.storage.WithMounts(),
-		withNamespaces(s.options, unifiedCgroups()),
+		withNamespaces(s.options, cgroup.Unified()),
 		withPrivileged(s.options),
 		withDevices(s.cfg),
 		withHostDevices(s.options, &d.config),

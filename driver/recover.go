@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
+	"github.com/tranche-gpu/tranche/driver/cgroup"
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
@@ -65,7 +65,7 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 // the container's cgroup, its shim in the directory with the shim's address. Others stay without a boot, and so count as
 // ended.
 func (s *taskState) identify() {
-	inCgroup := s.Cgroup != "" && within(cgroupOf(strconv.Itoa(s.Init.PID)), s.Cgroup)
+	inCgroup := s.Cgroup != "" && cgroup.HasProcess(s.Cgroup, s.Init.PID)
 	if s.Init.BootID == "" && inCgroup {
 		s.Init = withBoot(s.Init)
 	}

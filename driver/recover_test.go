@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/internal/proc/proctest"
 )
 
 func TestRecover_RunningTask(t *testing.T) {
@@ -136,7 +137,7 @@ func TestRecover_LeavesProcessesOfOthersAlone(t *testing.T) {
 		"after a reboot, from an older driver": "",
 	} {
 		t.Run(name, func(t *testing.T) {
-			stranger := sleeper(t)
+			stranger := proctest.Sleeper(t)
 			theirs := stranger
 			theirs.BootID = boot
 			cfg := d.failing()

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/tranche-gpu/tranche/driver/cgroup"
 	"github.com/tranche-gpu/tranche/driver/client"
 	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/naming"
@@ -273,7 +274,7 @@ func (d *Driver) startContainer(ctx context.Context, s *startup, container conta
 		return taskState{}, err
 	}
 	d.reach(startTaskCreated)
-	if err := joinCpuset(s.cfg, task.Pid()); err != nil {
+	if err := cgroup.JoinCpuset(s.cfg, task.Pid()); err != nil {
 		return taskState{}, err
 	}
 	// The process is looked up while it waits: it may be gone as soon as it runs.
@@ -311,7 +312,7 @@ func (d *Driver) createTask(ctx context.Context, s *startup, container container
 // look returns what is known of the container's first process. Some runtimes have none on this machine, or no shim
 // that can be found.
 func (d *Driver) look(s *startup, pid int) taskState {
-	state := taskState{ContainerID: s.id, PID: uint32(pid), Cgroup: containerCgroup(pid)}
+	state := taskState{ContainerID: s.id, PID: uint32(pid), Cgroup: cgroup.OfContainer(pid)}
 	var errInit, errShim error
 	state.Init, errInit = proc.Find(pid)
 	state.ShimProcess, state.Shim, errShim = findShim(pid)

@@ -16,6 +16,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/driver/cgroup"
 )
 
 // traces lists everything on the node that a task could have left, in containerd and outside. While no task is there it
@@ -129,7 +130,7 @@ func networkNamespaces(t *testing.T) (names []string) {
 // taskCgroups are the cgroups that go by the name of the task's allocation, in whatever hierarchy.
 func taskCgroups(t *testing.T, cfg *drivers.TaskConfig) (dirs []string) {
 	t.Helper()
-	err := filepath.WalkDir(cgroupRoot, func(path string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(cgroup.Root, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // It went meanwhile.
 		}

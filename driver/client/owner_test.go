@@ -8,6 +8,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/internal/proc"
+	"github.com/tranche-gpu/tranche/internal/proc/proctest"
 )
 
 func TestOwnerDied(t *testing.T) {
@@ -21,11 +22,7 @@ func TestOwnerDied(t *testing.T) {
 	must.NoError(t, err)
 	ended := exec.Command("true")
 	must.NoError(t, ended.Run())
-	sleeps := exec.Command("sleep", "600")
-	must.NoError(t, sleeps.Start())
-	t.Cleanup(func() { _ = sleeps.Process.Kill(); _ = sleeps.Wait() })
-	living, err := proc.Find(sleeps.Process.Pid)
-	must.NoError(t, err)
+	living := proctest.Sleeper(t)
 	cases := []struct {
 		name  string
 		owner string

@@ -1,4 +1,4 @@
-package driver
+package cgroup
 
 import (
 	"path"
@@ -10,7 +10,14 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestCgroupPath(t *testing.T) {
+// task returns a task for which Nomad names a cgroup.
+func task(cpusetCgroupPath string) *drivers.TaskConfig {
+	return &drivers.TaskConfig{AllocID: "alloc", Name: "web", Resources: &drivers.Resources{
+		LinuxResources: &drivers.LinuxResources{CpusetCgroupPath: cpusetCgroupPath},
+	}}
+}
+
+func TestPath(t *testing.T) {
 	cases := []struct {
 		name    string
 		given   string
@@ -27,31 +34,31 @@ func TestCgroupPath(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			cfg := resourcesOf(drivers.LinuxResources{CpusetCgroupPath: c.given}, 0, 0)
-			must.Eq(t, c.want, cgroupPath(cfg, c.unified))
+			cfg := task(c.given)
+			must.Eq(t, c.want, Path(cfg, c.unified))
 		})
 	}
 	cfg := &drivers.TaskConfig{AllocID: "alloc", Name: "../../up"}
-	must.Eq(t, "/nomad/alloc..._.._up", cgroupPath(cfg, false))
+	must.Eq(t, "/nomad/alloc..._.._up", Path(cfg, false))
 }
 
 // Where Nomad itself puts a task's cgroup, the driver's container goes.
-func TestCgroupPath_AsNomadHasIt(t *testing.T) {
+func TestPath_AsNomadHasIt(t *testing.T) {
 	for _, reserved := range []bool{false, true} {
 		given := cgroupslib.LinuxResourcesPath("alloc", "web", reserved)
-		cfg := resourcesOf(drivers.LinuxResources{CpusetCgroupPath: given}, 0, 0)
-		want := strings.TrimPrefix(given, cgroupRoot)
+		cfg := task(given)
+		want := strings.TrimPrefix(given, Root)
 		if cgroupslib.GetMode() == cgroupslib.CG1 {
-			want = strings.TrimPrefix(cgroupslib.PathCG1("alloc", "web", "memory"), path.Join(cgroupRoot, "memory"))
+			want = strings.TrimPrefix(cgroupslib.PathCG1("alloc", "web", "memory"), path.Join(Root, "memory"))
 		}
-		must.Eq(t, want, cgroupPath(cfg, cgroupslib.GetMode() != cgroupslib.CG1))
+		must.Eq(t, want, Path(cfg, cgroupslib.GetMode() != cgroupslib.CG1))
 	}
 }
 
 func TestJoinCpuset_LeavesOthersAlone(t *testing.T) {
 	for _, given := range []string{"", "/sys/fs/cgroup/nomad.slice/share.slice/alloc.web.scope",
 		"/sys/fs/cgroup/cpuset/no-such-parent/share", "/sys/fs/cgroup/cpuset/../../../../tmp"} {
-		must.NoError(t, joinCpuset(resourcesOf(drivers.LinuxResources{CpusetCgroupPath: given}, 0, 0), 1))
+		must.NoError(t, JoinCpuset(task(given), 1))
 	}
-	must.NoError(t, joinCpuset(&drivers.TaskConfig{}, 1))
+	must.NoError(t, JoinCpuset(&drivers.TaskConfig{}, 1))
 }
