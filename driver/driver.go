@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/tranche-gpu/tranche/driver/client"
+	"github.com/tranche-gpu/tranche/driver/gpu"
 	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/driver/storage"
@@ -49,7 +50,9 @@ type Driver struct {
 	// Set by SetConfig, and not changed afterwards.
 	config Config
 	client *client.Client
-	grants *grants
+	claims *gpu.Claims
+	// runDir is the directory of what lives as long as the machine runs, such as regions.
+	runDir string
 	// ticksPerCore is the capacity of one core in MHz, by which Nomad accounts CPU, and totalTicks that of all of them;
 	// 0 where unknown.
 	ticksPerCore, totalTicks float64
@@ -63,7 +66,7 @@ type Driver struct {
 	removals keylock.Locks
 	agents   agents
 	empty    emptyCgroups
-	health   *gpuHealth
+	health   *gpu.Health
 	// began is when this plugin process did; startPatience is how long a start waits for containerd, killWait how long a
 	// process may take to end after SIGKILL.
 	began         time.Time
@@ -169,8 +172,11 @@ func (d *Driver) connect(config Config) error {
 	}
 	blobs.Store = proxy.NewContentStore(connected.Conn())
 	d.config, d.client = config, connected
-	d.grants = &grants{config: config.runtimeConfig(), logger: d.logger, refreshPeriod: claimRefreshPeriod}
-	d.health = d.newGPUHealth()
+	runtimeConfig := config.runtimeConfig()
+	d.runDir = runtimeConfig.RunDir
+	d.claims = gpu.New(runtimeConfig, d.logger)
+	d.health = gpu.NewHealth(gpu.HealthConfig{Client: d.client, Logger: d.logger, Claims: d.claims, Running: d.tasks.running,
+		Notify: d.notify})
 	d.images = d.newImages()
 	d.hostIDs = userns.NewAllocator(d.client)
 	d.mounts = d.newStorage()

@@ -22,3 +22,10 @@ func (d *Driver) notifyStarted(h *taskHandle, s *startup) {
 	d.notify(s.cfg, map[string]string{"container_id": s.id, "pid": fmt.Sprint(h.state.PID), "runtime": s.runtime.name},
 		"Started: PID %d, image %s, runtime %s%s", h.state.PID, s.options.Image, s.runtime.name, with)
 }
+
+// notifyUnmetRequests emits an event for a task without slices whose image requests some.
+func (d *Driver) notifyUnmetRequests(s *startup, i *image.Image) {
+	if event := s.gpu.Unmet(i.Process.Env); event != "" {
+		d.notify(s.cfg, map[string]string{"image": s.options.Image}, "%s", event)
+	}
+}

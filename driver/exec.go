@@ -143,7 +143,7 @@ func (h *taskHandle) newProcess(ctx context.Context, e *execution,
 }
 
 // execDir holds the named pipes of executed commands.
-func (d *Driver) execDir() string { return filepath.Join(d.grants.config.RunDir, "exec") }
+func (d *Driver) execDir() string { return filepath.Join(d.runDir, "exec") }
 
 // stdinOf returns what to copy to the process's stdin; nil for none.
 func stdinOf(ctx context.Context, e *execution, started <-chan containerd.Process) io.Reader {

@@ -45,7 +45,7 @@ func TestExecTask(t *testing.T) {
 		})
 	})
 	t.Run("nothing is left of it", func(t *testing.T) {
-		pipes, err := os.ReadDir(filepath.Join(d.driver.grants.config.RunDir, "exec"))
+		pipes, err := os.ReadDir(filepath.Join(d.driver.runDir, "exec"))
 		must.NoError(t, err)
 		must.SliceEmpty(t, pipes)
 	})

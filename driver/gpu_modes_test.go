@@ -99,16 +99,3 @@ func TestGPU_MPS(t *testing.T) {
 	event := "behind an MPS control daemon with at most 7% of the GPU at once, claim " + made.ID
 	eventually(t, "the event", func() bool { return strings.Contains(strings.Join(m.events.all(), "\n"), event) })
 }
-
-func TestGrant_Describe(t *testing.T) {
-	part := &claim.Claim{ID: "aaaaaaaa", GPU: claim.GPU{UUID: "GPU-1", Name: "NVIDIA H200"}, LimitBytes: 2 << 30, Slices: []string{"a", "b"}}
-	whole := &claim.Claim{ID: "bbbbbbbb", GPU: claim.GPU{UUID: "GPU-0", Name: "NVIDIA H200"}, Mode: claim.ModeExclusive, Unlimited: true}
-	shared := &claim.Claim{ID: "cccccccc", GPU: claim.GPU{UUID: "GPU-2", Index: 2, Name: "T4"}, Mode: claim.ModeTimeslice, Unlimited: true}
-	g := &grant{claims: []*claim.Claim{whole, part, shared}, hostMemoryBytes: 1 << 30}
-	must.Eq(t, []string{
-		"GPU: NVIDIA H200 #0 (GPU-0), all of it, claim bbbbbbbb",
-		"GPU memory: 2GiB of NVIDIA H200 #0 (GPU-1), 2 slices, claim aaaaaaaa",
-		"GPU: T4 #2 (GPU-2), shared with others and without a limit, claim cccccccc",
-		"GPU memory beyond the limit of claim aaaaaaaa: 1GiB, on the host",
-	}, g.describe())
-}

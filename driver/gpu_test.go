@@ -2,7 +2,6 @@ package driver
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/claimtest"
+	"github.com/tranche-gpu/tranche/driver/gpu"
 	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/storage"
 	"github.com/tranche-gpu/tranche/runtime/shadowtest"
@@ -29,53 +29,15 @@ const (
 // noVisibleDevices is the entry that every container has.
 const noVisibleDevices = claim.VisibleDevices + "=" + claim.NoDevices
 
-func TestRefuseForeignClaims(t *testing.T) {
-	const name, token = "TRANCHE_CLAIM_0123abcd", "00112233445566778899aabbccddeeff"
-	cases := []struct {
-		name      string
-		env       map[string]string
-		deviceEnv map[string]string
-		refused   bool
-	}{
-		{"none", map[string]string{"A": "b"}, nil, false},
-		{"from the device plugin", map[string]string{name: token}, map[string]string{name: token}, false},
-		{"from the env block", map[string]string{name: token}, nil, true},
-		{"from the env block, over the device plugin's", map[string]string{name: token}, map[string]string{name: "other"}, true},
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			err := refuseForeignClaims(&drivers.TaskConfig{Env: c.env, DeviceEnv: c.deviceEnv})
-			if !c.refused {
-				must.NoError(t, err)
-				return
-			}
-			must.ErrorContains(t, err, name)
-			must.ErrorContains(t, err, "device block only")
-			must.StrNotContains(t, err.Error(), token)
-		})
-	}
-}
-
 type modifierFunc func(*specs.Spec) error
 
 func (f modifierFunc) Modify(s *specs.Spec) error { return f(s) }
 
-func TestWithGPU(t *testing.T) {
-	s := apply(t, specOption(func(s *Spec) error {
-		s.Process.Env = []string{"A=b", "NVIDIA_VISIBLE_DEVICES=all", "TRANCHE_CLAIM_0123abcd=token"}
-		return nil
-	}), withGPU(&grant{}))
-	must.Eq(t, []string{"A=b", noVisibleDevices}, s.Process.Env)
-
-	_, err := tryApply(withGPU(&grant{edits: modifierFunc(func(*specs.Spec) error { return errors.New("broken") })}))
-	must.ErrorContains(t, err, "broken")
-}
-
 func TestSpecOptions_GPUComesLast(t *testing.T) {
 	d := &Driver{config: Config{Runtime: defaultRuntime, Namespace: "nomad"}}
 	cfg := resourcesOf(drivers.LinuxResources{}, 64, 0)
-	s := &startup{cfg: cfg, options: &TaskConfig{Command: "x"}, network: &network{mode: networkHost}, storage: &storage.Prepared{}, grant: &grant{
-		edits: modifierFunc(func(s *specs.Spec) error {
+	s := &startup{cfg: cfg, options: &TaskConfig{Command: "x"}, network: &network{mode: networkHost}, storage: &storage.Prepared{}, gpu: &gpu.Prepared{
+		Edits: modifierFunc(func(s *specs.Spec) error {
 			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/.tranche/claims/x"})
 			return nil
 		}),
@@ -252,7 +214,7 @@ func TestStart_Twice(t *testing.T) {
 func TestStart_RefreshesItsClaimsWhileItPulls(t *testing.T) {
 	n, config, claims := killedNode(t)
 	d := newTestDriverWith(t, n, config)
-	d.driver.grants.refreshPeriod = 10 * time.Millisecond
+	d.driver.claims.RefreshPeriod = 10 * time.Millisecond
 	reg := newTestRegistry(t)
 	ref, layer := reg.unique(t, n.busybox, "long:1", 1)
 	held := newGate()

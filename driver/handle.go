@@ -57,7 +57,7 @@ func (h *taskHandle) nomadHandle() (*drivers.TaskHandle, error) {
 func (d *Driver) adopt(h *taskHandle) {
 	d.tasks.put(h)
 	d.client.Go(func() { h.awaitExit(d.client.Context()) })
-	d.health.add(h)
+	d.health.Add(h.cfg)
 }
 
 // load returns the task in containerd.

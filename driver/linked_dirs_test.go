@@ -25,6 +25,6 @@ func TestImage_LinkedSystemDirs(t *testing.T) {
 		must.SliceEmpty(t, made)
 		must.ErrorContains(t, err, "/"+dir+" of the image: it is a link")
 		d.nothingLeft(cfg)
-		must.SliceEmpty(t, mounttest.Below(t, d.driver.grants.config.RunDir))
+		must.SliceEmpty(t, mounttest.Below(t, d.driver.runDir))
 	}
 }

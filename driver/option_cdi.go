@@ -12,6 +12,8 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	"tags.cncf.io/container-device-interface/pkg/parser"
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/tranche-gpu/tranche/driver/gpu"
 )
 
 // nvidiaVendor is the vendor in the names of NVIDIA's CDI devices, or the end of it.
@@ -62,8 +64,8 @@ func (c *Config) checkCDIName(name string) error {
 	if err != nil {
 		return fmt.Errorf("option devices = %q: %w", name, err)
 	}
-	if isAskDevice(name) {
-		return nil // checkAsks refuses it, and says what to write instead.
+	if gpu.IsRequestDevice(name) {
+		return nil // gpu.CheckOptions refuses it, and says what to write instead.
 	}
 	return c.allowCDI(name, vendor == nvidiaVendor || strings.HasSuffix(vendor, "."+nvidiaVendor))
 }

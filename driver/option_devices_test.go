@@ -7,6 +7,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/driver/gpu"
 )
 
 func TestParseDevice(t *testing.T) {
@@ -111,7 +113,7 @@ func cdiDir(t *testing.T) string {
 func TestWithCDIDevices(t *testing.T) {
 	plugin := &Config{AllowDevices: []string{"vendor.com/class=*"}, CDISpecDirs: []string{cdiDir(t)}}
 	task := func(name string) *TaskConfig { return &TaskConfig{Devices: []string{name}} }
-	s := apply(t, withCDIDevices(task("vendor.com/class=one"), plugin), withGPU(&grant{}))
+	s := apply(t, withCDIDevices(task("vendor.com/class=one"), plugin), (&gpu.Prepared{}).WithGPU())
 	must.Eq(t, "/dev/cdi-one", s.Linux.Devices[0].Path)
 	must.Eq(t, []string{"CDI_DEVICE=one", noVisibleDevices}, s.Process.Env)
 	must.Eq(t, []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, s.Hooks.CreateRuntime[0].Env)

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
+	"github.com/tranche-gpu/tranche/driver/gpu"
 	"github.com/tranche-gpu/tranche/driver/naming"
 )
 
@@ -93,7 +94,7 @@ func (c *TaskConfig) checkLabels() error {
 		refused = slices.Concat(reservedKeys, runtimeAnnotations)
 	}
 	annotations := c.Annotations.merged()
-	maps.DeleteFunc(annotations, func(key, _ string) bool { return isAskAnnotation(key) }) // checkAsks knows what to do.
+	maps.DeleteFunc(annotations, func(key, _ string) bool { return gpu.IsRequestAnnotation(key) }) // gpu.CheckOptions refuses it.
 	return errors.Join(append(errs, checkKeys("annotations", annotations, refused))...)
 }
 

@@ -11,7 +11,7 @@ import (
 // asks for comes after it, and holds.
 //
 // The host's devices include those of its GPUs, so that a privileged task can use a GPU beyond its claim if it sets out
-// to; an operator who allows privileged tasks trusts them with the whole node. withGPU stays the last option all the
+// to; an operator who allows privileged tasks trusts them with the whole node. the GPU stays the last option all the
 // same: a program that does as usual gets the claim's GPU, by way of the shadow library.
 func withPrivileged(options *TaskConfig) oci.SpecOpts {
 	if !options.Privileged {

@@ -62,7 +62,7 @@ func (d *Driver) specOptions(s *startup, i *image.Image) []oci.SpecOpts {
 		withSELinux(s.options),
 		s.storage.WithRelabels(),
 		storage.WithMountOrder(),
-		withGPU(s.grant),
+		s.gpu.WithGPU(),
 		withUserNamespace(s.hostIDs, s.cfg.User, &d.config),
 		withIOOwner(s),
 	}

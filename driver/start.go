@@ -18,6 +18,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/driver/cgroup"
 	"github.com/tranche-gpu/tranche/driver/client"
+	"github.com/tranche-gpu/tranche/driver/gpu"
 	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/driver/storage"
@@ -40,7 +41,7 @@ type startup struct {
 	storage *storage.Prepared
 	// hostMemoryBytes is what the task may allocate beyond its limit of GPU memory.
 	hostMemoryBytes uint64
-	grant           *grant
+	gpu             *gpu.Prepared
 	// hostIDs are the host's IDs that the container has; nil where it has no user namespace of its own.
 	hostIDs *userns.Range
 	ioOwner userns.IOOwner
@@ -88,10 +89,10 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 	}
 	defer releaseLogs()
 	d.reach(startOlderGone)
-	if s.grant, err = d.grants.of(ctx, cfg, s.id, s.hostMemoryBytes); err != nil {
+	if s.gpu, err = d.claims.Prepare(ctx, cfg, s.id, s.hostMemoryBytes); err != nil {
 		return nil, nil, err
 	}
-	defer d.grants.keepFresh(s.grant)()
+	defer d.claims.KeepFresh(s.gpu)()
 	d.reach(startClaimsPrepared)
 	ctx, release, err := d.hold(ctx, s)
 	if err != nil {
@@ -112,7 +113,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 	d.adopt(h)
 	d.reach(startAdopted)
 	d.notifyStarted(h, s)
-	for _, line := range append(s.grant.describe(), d.grants.lacking(ctx, s.grant)...) {
+	for _, line := range append(s.gpu.Describe(), d.claims.Missing(ctx, s.gpu)...) {
 		d.notify(cfg, nil, "%s", line)
 	}
 	return handle, nil, nil
@@ -124,7 +125,7 @@ func (d *Driver) prepare(ctx context.Context, cfg *drivers.TaskConfig) (*startup
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(refuseForeignClaims(cfg), refuseAsks(cfg)); err != nil {
+	if err := gpu.CheckEnv(cfg); err != nil {
 		return nil, err
 	}
 	if err := taskOptions.storageOptions().CheckTask(cfg, d.config.storagePolicy()); err != nil {

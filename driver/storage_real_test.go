@@ -42,8 +42,8 @@ func newStorageDriver(t *testing.T, edit ...func(*Config)) *testDriver {
 // noStorageLeft asserts that nothing is left of what a start prepares mounts with.
 func (d *testDriver) noStorageLeft(cfg *drivers.TaskConfig) {
 	d.t.Helper()
-	mustHoldNothingPinned(d.t, d.driver.grants.config.RunDir)
-	must.SliceEmpty(d.t, mounttest.Below(d.t, d.driver.grants.config.RunDir))
+	mustHoldNothingPinned(d.t, d.driver.runDir)
+	must.SliceEmpty(d.t, mounttest.Below(d.t, d.driver.runDir))
 	_, err := d.client.SnapshotService(d.driver.config.Snapshotter).Stat(d.ctx, naming.ContainerID(cfg)+"-view")
 	must.Error(d.t, err, must.Sprint("the view of the image is left"))
 }
@@ -100,7 +100,7 @@ func TestStorage_Bind(t *testing.T) {
 	must.NoError(t, err)
 	for _, m := range spec.Mounts {
 		if slices.Contains([]string{"/conf", "/single", "/link", "/data", "/made", "/byname"}, m.Destination) {
-			must.StrHasPrefix(t, storage.PinnedDir(d.driver.grants.config.RunDir)+"/", m.Source)
+			must.StrHasPrefix(t, storage.PinnedDir(d.driver.runDir)+"/", m.Source)
 		}
 	}
 	must.NoError(t, d.DestroyTask(cfg.ID, false))
@@ -531,7 +531,7 @@ func TestStorage_ViewGoesBeforeTheContainerComes(t *testing.T) {
 		Options: *s.options.storageOptions(), Image: i})
 	must.NoError(t, err)
 	must.FileExists(t, filepath.Join(cfg.TaskDir().Dir, storage.AnonymousDir, storage.AnonymousName("/data"), "a"))
-	must.Len(t, 2, mounttest.Below(t, d.driver.grants.config.RunDir)) // the place for pinned sources, and the volume's
+	must.Len(t, 2, mounttest.Below(t, d.driver.runDir)) // the place for pinned sources, and the volume's
 	prepared.Release()
 	d.noStorageLeft(cfg)
 }
@@ -541,7 +541,7 @@ func TestStorage_SweptByTheNextPlugin(t *testing.T) {
 	d := newStorageDriver(t)
 	cfg := d.failing()
 	mounttest.Write(t, cfg.TaskDir().LocalDir, map[string]string{"f": "kept"})
-	runDir := d.driver.grants.config.RunDir
+	runDir := d.driver.runDir
 	pinned := filepath.Join(storage.PinnedDir(runDir), naming.ContainerID(cfg))
 	mounttest.Write(t, pinned, map[string]string{"lock": ""})
 	place := filepath.Join(pinned, "mount")

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
 // taskStore has the tasks that this plugin process knows, by task ID.
@@ -38,6 +40,17 @@ func (s *taskStore) all() []*taskHandle {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return slices.Collect(maps.Values(s.tasks))
+}
+
+// running returns the tasks that run now.
+func (s *taskStore) running() []*drivers.TaskConfig {
+	var running []*drivers.TaskConfig
+	for _, h := range s.all() {
+		if h.exit() == nil {
+			running = append(running, h.cfg)
+		}
+	}
+	return running
 }
 
 // byContainer returns the task that runs in the container.

@@ -26,8 +26,8 @@ func (c *Config) volumeDir() string {
 	return c.VolumeDir
 }
 
-// newStorage makes what makes mounts ready. d.client and d.grants are set.
+// newStorage makes what makes mounts ready. d.client and d.runDir are set.
 func (d *Driver) newStorage() *storage.Storage {
 	return storage.New(storage.Config{Policy: d.config.storagePolicy(), Client: d.client, Logger: d.logger,
-		VolumeDir: d.config.volumeDir(), RunDir: d.grants.config.RunDir})
+		VolumeDir: d.config.volumeDir(), RunDir: d.runDir})
 }

@@ -17,37 +17,6 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/request"
 )
 
-func TestRefuseAsks(t *testing.T) {
-	for name, tc := range map[string]struct {
-		env  map[string]string
-		want []string // none: nothing is refused
-	}{
-		"nothing":               {env: map[string]string{"PATH": "/bin", "TRANCHE_GPU_HOST_MEMORY": "1GiB"}},
-		"taken back":            {env: map[string]string{request.MemoryEnv: "", request.GPUEnv: "", request.ComputeEnv: ""}},
-		"an amount":             {map[string]string{request.MemoryEnv: "8GiB"}, []string{`TRANCHE_GPU_MEMORY = "8GiB"`}},
-		"a GPU":                 {map[string]string{request.GPUEnv: "index:0"}, []string{`TRANCHE_GPU = "index:0"`, "constraint"}},
-		"compute":               {map[string]string{request.ComputeEnv: "50%"}, []string{`TRANCHE_GPU_COMPUTE = "50%"`}},
-		"a device of CDI's":     {map[string]string{"TRANCHE_CDI_SLICE_8GiB": "8GiB"}, []string{"TRANCHE_CDI_SLICE_8GiB"}},
-		"nonsense":              {map[string]string{request.MemoryEnv: "lots"}, []string{`"lots"`}},
-		"control characters":    {map[string]string{request.MemoryEnv: "8\x1b[2J\n"}, []string{`"8\x1b[2J\n"`}},
-		"a megabyte":            {map[string]string{request.MemoryEnv: strings.Repeat("8", 1<<20)}, []string{`88"…`}},
-		"an amount and a GPU":   {map[string]string{request.MemoryEnv: "1GiB", request.GPUEnv: "1"}, []string{`TRANCHE_GPU = "1" and TRANCHE_GPU_MEMORY`}},
-		"one empty, one is not": {map[string]string{request.MemoryEnv: "", request.GPUEnv: "1"}, []string{`sets TRANCHE_GPU = "1",`}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			err := refuseAsks(&drivers.TaskConfig{Env: tc.env})
-			if tc.want == nil {
-				must.NoError(t, err)
-				return
-			}
-			for _, want := range append(tc.want, `device "nvidia/slice"`, "env or template block") {
-				must.ErrorContains(t, err, want)
-			}
-			must.Less(t, 600, len(err.Error()))
-		})
-	}
-}
-
 func TestCheckAsks(t *testing.T) {
 	for name, block := range map[string]string{
 		"memory":  `annotations = { "dev.tranche/gpu-memory" = "8GiB" }`,

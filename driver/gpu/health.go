@@ -1,0 +1,165 @@
+package gpu
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/driver/client"
+)
+
+// HealthConfig is what Health needs.
+type HealthConfig struct {
+	// Client runs the watch until the driver ends.
+	Client *client.Client
+	Logger hclog.Logger
+	Claims *Claims
+	// Running returns the tasks that run.
+	Running func() []*drivers.TaskConfig
+	// Notify emits a task event.
+	Notify func(cfg *drivers.TaskConfig, annotations map[string]string, format string, args ...any)
+}
+
+// Health emits task events when a GPU of a task becomes unhealthy, or a claim of it is bypassed, and when that is over.
+// The device plugin detects both, and cannot emit task events.
+type Health struct {
+	HealthConfig
+
+	// start starts to watch, with the first task that has a claim: there is a run directory by then.
+	start sync.Once
+	// wake has a value when there is a task that may have no events yet.
+	wake chan struct{}
+	// published is the latest problem of each GPU and claim that a task has an event of, by task ID and the GPU's UUID or
+	// the claim's ID.
+	published map[string]map[string]string
+}
+
+// NewHealth returns what publishes the health of GPUs. It does nothing before Add.
+func NewHealth(config HealthConfig) *Health {
+	return &Health{HealthConfig: config, wake: make(chan struct{}, 1)}
+}
+
+// Add starts to publish the health of a task's GPUs. Running returns the task by now.
+func (h *Health) Add(cfg *drivers.TaskConfig) {
+	if !claim.HasTokens(cfg.DeviceEnv) {
+		return
+	}
+	h.start.Do(func() { h.Client.Go(h.watch) })
+	select {
+	case h.wake <- struct{}{}:
+	default: // Publishing is due already.
+	}
+}
+
+// watch publishes the health of the tasks' GPUs until the driver ends.
+func (h *Health) watch() {
+	runDir := h.Claims.config.RunDir
+	watcher, err := fsnotify.NewWatcher()
+	if err == nil {
+		defer watcher.Close()
+		err = watcher.Add(runDir)
+	}
+	if err != nil {
+		h.Logger.Warn("tasks get no events of unhealthy GPUs: cannot watch the run directory",
+			"run_dir", runDir, "error", err)
+		return
+	}
+	for {
+		select {
+		case <-h.wake:
+		case event := <-watcher.Events:
+			if filepath.Base(event.Name) != health.FileName {
+				continue
+			}
+		case err := <-watcher.Errors:
+			h.Logger.Debug("changes of the run directory were lost; reading the health of the GPUs now", "error", err)
+		case <-h.Client.Context().Done():
+			return
+		}
+		h.publish(h.Client.Context())
+	}
+}
+
+// publish emits events of what has changed for each task that runs.
+func (h *Health) publish(ctx context.Context) {
+	report, err := health.Read(h.Claims.config.RunDir)
+	if err != nil {
+		h.Logger.Warn("cannot read the health of the GPUs", "error", err)
+		return
+	}
+	published := make(map[string]map[string]string)
+	for _, cfg := range h.Running() {
+		before := h.published[cfg.ID]
+		well := len(report.GPUs) == 0 && len(report.Bypassing) == 0 && len(before) == 0
+		if well || !claim.HasTokens(cfg.DeviceEnv) {
+			continue
+		}
+		claims, err := h.Claims.of(ctx, cfg)
+		if err != nil {
+			h.Logger.Warn("cannot publish the health of a task's GPUs", "task_id", cfg.ID, "error", err)
+			published[cfg.ID] = before
+			continue
+		}
+		published[cfg.ID] = h.publishTo(cfg, claims, report, before)
+	}
+	h.published = published
+}
+
+// of returns the claims of a task that runs.
+func (c *Claims) of(ctx context.Context, cfg *drivers.TaskConfig) ([]*claim.Claim, error) {
+	ledger, err := c.open()
+	if err != nil {
+		return nil, err
+	}
+	return ledger.FromEnv(ctx, cfg.DeviceEnv)
+}
+
+// publishTo emits events of what has changed for a task, and returns what is published then.
+func (h *Health) publishTo(
+	cfg *drivers.TaskConfig, claims []*claim.Claim, report health.Report, before map[string]string,
+) map[string]string {
+	known := make(map[string]string)
+	for _, c := range claims {
+		if problem := h.publishBypass(cfg, c, report.Bypassing[c.ID].Problem, before[c.ID]); problem != "" {
+			known[c.ID] = problem
+		}
+		uuid := c.PhysicalGPU()
+		if _, said := known[uuid]; said {
+			continue
+		}
+		name := fmt.Sprintf("%s #%d (%s)", c.GPU.Name, c.GPU.Index, uuid)
+		annotations := map[string]string{"gpu": uuid, "claim": c.ID}
+		condition, bad := report.GPUs[uuid]
+		switch {
+		case bad && condition.Problem != before[uuid]:
+			h.Notify(cfg, annotations, "GPU %s is unhealthy: %s. The task keeps its claim there; `nomad alloc stop` has it "+
+				"placed elsewhere", name, condition.Problem)
+		case !bad && before[uuid] != "":
+			h.Notify(cfg, annotations, "GPU %s is healthy again; a program that failed on it has to be restarted", name)
+		}
+		if bad {
+			known[uuid] = condition.Problem
+		}
+	}
+	return known
+}
+
+// publishBypass emits an event if a claim of the task is bypassed, or no longer is; an empty problem is none. It returns
+// what is published then.
+func (h *Health) publishBypass(cfg *drivers.TaskConfig, c *claim.Claim, problem, before string) string {
+	annotations := map[string]string{"gpu": c.PhysicalGPU(), "claim": c.ID}
+	switch {
+	case problem != "" && problem != before:
+		h.Notify(cfg, annotations, "the task is bypassing the limit of its claim %s: %s", c.ID, problem)
+	case problem == "" && before != "":
+		h.Notify(cfg, annotations, "the task no longer bypasses the limit of its claim %s", c.ID)
+	}
+	return problem
+}

@@ -1,0 +1,179 @@
+package gpu
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/claimtest"
+	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/driver/client"
+	"github.com/tranche-gpu/tranche/runtime"
+)
+
+// healthNode is a ledger, the file that the device plugin writes, and the tasks that run.
+type healthNode struct {
+	*Health
+	t      *testing.T
+	runDir string
+	ledger *claim.Ledger
+	events chan taskEvent
+
+	mu    sync.Mutex
+	tasks []*drivers.TaskConfig
+}
+
+type taskEvent struct{ taskID, message string }
+
+func newHealthNode(t *testing.T) *healthNode {
+	t.Helper()
+	n := &healthNode{t: t, runDir: filepath.Join(t.TempDir(), "run"), events: make(chan taskEvent, 100)}
+	claims := New(runtime.Config{StateDir: filepath.Join(t.TempDir(), "state"), RunDir: n.runDir}, hclog.NewNullLogger())
+	claimtest.RemoveRegions(t, n.runDir)
+	containerd, err := client.New(t.Context(), client.Config{Address: filepath.Join(n.runDir, "none.sock")})
+	must.NoError(t, err)
+	t.Cleanup(func() { _ = containerd.Close() })
+	n.Health = NewHealth(HealthConfig{Client: containerd, Logger: hclog.NewNullLogger(), Claims: claims, Running: n.running,
+		Notify: func(cfg *drivers.TaskConfig, _ map[string]string, format string, args ...any) {
+			n.events <- taskEvent{cfg.ID, fmt.Sprintf(format, args...)}
+		}})
+	n.ledger, err = claims.open()
+	must.NoError(t, err)
+	return n
+}
+
+func (n *healthNode) running() []*drivers.TaskConfig {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.tasks)
+}
+
+// run has a task run that has claims on GPUs.
+func (n *healthNode) run(taskID string, gpus ...string) *drivers.TaskConfig {
+	n.t.Helper()
+	cfg := &drivers.TaskConfig{ID: taskID, Name: taskID, AllocID: "alloc", DeviceEnv: map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"}}
+	for i, uuid := range gpus {
+		_, token, err := n.ledger.Reserve(n.t.Context(), claim.Request{
+			GPU: claim.GPU{UUID: uuid, Index: i, Name: "NVIDIA H200"}, Slices: []string{claim.SliceName(uuid, len(n.running()))},
+			LimitBytes: 1 << 30, Owner: claim.OwnerNomad,
+		})
+		must.NoError(n.t, err)
+		cfg.DeviceEnv[token.EnvName()] = token.Reveal()
+	}
+	n.mu.Lock()
+	n.tasks = append(n.tasks, cfg)
+	n.mu.Unlock()
+	n.Add(cfg)
+	return cfg
+}
+
+// end ends a task.
+func (n *healthNode) end(cfg *drivers.TaskConfig) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.tasks = slices.DeleteFunc(n.tasks, func(other *drivers.TaskConfig) bool { return other == cfg })
+}
+
+func (n *healthNode) unhealthy(problems map[string]string) {
+	n.t.Helper()
+	conditions := map[string]health.Condition{}
+	for uuid, problem := range problems {
+		conditions[uuid] = health.Condition{Problem: problem, Since: time.Now()}
+	}
+	must.NoError(n.t, health.Write(n.runDir, health.Report{GPUs: conditions}))
+}
+
+// emitted returns the next events, so many and no more, by task.
+func (n *healthNode) emitted(count int) map[string][]string {
+	n.t.Helper()
+	events := map[string][]string{}
+	for range count {
+		select {
+		case event := <-n.events:
+			events[event.taskID] = append(events[event.taskID], event.message)
+		case <-time.After(20 * time.Second):
+			n.t.Fatalf("%d events were to come; there were %v", count, events)
+		}
+	}
+	select {
+	case event := <-n.events:
+		n.t.Fatalf("one event too many: %+v", event)
+	case <-time.After(200 * time.Millisecond):
+	}
+	return events
+}
+
+const (
+	xid79     = "Xid 79: the GPU has fallen off the bus"
+	gpuNamed  = "GPU NVIDIA H200 #0 (GPU-a)"
+	elsewhere = ". The task keeps its claim there; `nomad alloc stop` has it placed elsewhere"
+)
+
+// Each task that runs with a claim on the GPU gets one event of each condition, and one when it is over.
+func TestHealth(t *testing.T) {
+	n := newHealthNode(t)
+	n.run("none")
+	n.run("one", "GPU-a")
+	n.run("two", "GPU-a", "GPU-b")
+	n.run("other", "GPU-b")
+	ended := n.run("ended", "GPU-a")
+	n.end(ended)
+
+	n.unhealthy(map[string]string{"GPU-a": xid79})
+	unhealthy := gpuNamed + " is unhealthy: " + xid79 + elsewhere
+	must.Eq(t, map[string][]string{"one": {unhealthy}, "two": {unhealthy}}, n.emitted(2))
+	n.unhealthy(map[string]string{"GPU-a": xid79, "GPU-c": "another"})
+	n.emitted(0)
+	n.unhealthy(map[string]string{"GPU-a": "the driver no longer lists the GPU"})
+	must.Eq(t, map[string][]string{
+		"one": {gpuNamed + " is unhealthy: the driver no longer lists the GPU" + elsewhere},
+		"two": {gpuNamed + " is unhealthy: the driver no longer lists the GPU" + elsewhere},
+	}, n.emitted(2))
+
+	n.run("late", "GPU-a")
+	must.MapContainsKeys(t, n.emitted(1), []string{"late"})
+	must.NoError(t, os.WriteFile(filepath.Join(n.runDir, health.FileName), []byte("{"), 0o644))
+	n.emitted(0)
+	n.unhealthy(nil)
+	again := gpuNamed + " is healthy again; a program that failed on it has to be restarted"
+	must.Eq(t, map[string][]string{"one": {again}, "two": {again}, "late": {again}}, n.emitted(3))
+	n.unhealthy(nil)
+	n.emitted(0)
+}
+
+// What was written before the driver began to watch is published, too: the plugin may have been restarted meanwhile.
+func TestHealth_Before(t *testing.T) {
+	n := newHealthNode(t)
+	n.unhealthy(map[string]string{"GPU-a": xid79})
+	n.run("one", "GPU-a")
+	must.MapContainsKeys(t, n.emitted(1), []string{"one"})
+}
+
+// A task whose claim is bypassed gets an event, and one when that is over; others get none.
+func TestHealth_Bypassing(t *testing.T) {
+	n := newHealthNode(t)
+	n.run("none")
+	task := n.run("one", "GPU-a")
+	n.run("other", "GPU-a")
+	n.emitted(0)
+	claims, err := n.Claims.of(t.Context(), task)
+	must.NoError(t, err)
+	bypassing := map[string]health.Condition{claims[0].ID: {Problem: "process 4711 (1GiB)", Since: time.Now()}}
+	must.NoError(t, health.Write(n.runDir, health.Report{Bypassing: bypassing}))
+	said := "the task is bypassing the limit of its claim " + claims[0].ID + ": process 4711 (1GiB)"
+	must.Eq(t, map[string][]string{"one": {said}}, n.emitted(1))
+	gone := map[string]health.Condition{"GPU-b": {Problem: xid79, Since: time.Now()}}
+	must.NoError(t, health.Write(n.runDir, health.Report{GPUs: gone, Bypassing: bypassing}))
+	n.emitted(0)
+	must.NoError(t, health.Write(n.runDir, health.Report{}))
+	must.Eq(t, map[string][]string{"one": {"the task no longer bypasses the limit of its claim " + claims[0].ID}}, n.emitted(1))
+}
