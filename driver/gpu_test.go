@@ -17,6 +17,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/claimtest"
 	"github.com/tranche-gpu/tranche/driver/gpu"
 	"github.com/tranche-gpu/tranche/driver/image"
+	"github.com/tranche-gpu/tranche/driver/network"
 	"github.com/tranche-gpu/tranche/driver/storage"
 	"github.com/tranche-gpu/tranche/runtime/shadowtest"
 )
@@ -36,7 +37,7 @@ func (f modifierFunc) Modify(s *specs.Spec) error { return f(s) }
 func TestSpecOptions_GPUComesLast(t *testing.T) {
 	d := &Driver{config: Config{Runtime: defaultRuntime, Namespace: "nomad"}}
 	cfg := resourcesOf(drivers.LinuxResources{}, 64, 0)
-	s := &startup{cfg: cfg, options: &TaskConfig{Command: "x"}, network: &network{mode: networkHost}, storage: &storage.Prepared{}, gpu: &gpu.Prepared{
+	s := &startup{cfg: cfg, options: &TaskConfig{Command: "x"}, network: &network.Network{Mode: network.Host}, storage: &storage.Prepared{}, gpu: &gpu.Prepared{
 		Edits: modifierFunc(func(s *specs.Spec) error {
 			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/.tranche/claims/x"})
 			return nil

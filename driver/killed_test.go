@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/driver/network"
 )
 
 // stubborn is a task that tells which life of it this is, to its log and to the host, and does not stop when asked.
@@ -70,7 +71,7 @@ func TestKilledInStartTask_StartedAgain(t *testing.T) {
 	for _, p := range startFailpoints {
 		t.Run(string(p), func(t *testing.T) {
 			d := newTestDriverWith(t, n, config)
-			cfg := d.stubborn(func(c *TaskConfig) { c.NetworkMode = networkNone })
+			cfg := d.stubborn(func(c *TaskConfig) { c.NetworkMode = network.None })
 			claims.reserve(t, cfg)
 			must.Nil(t, d.die(config, cfg, p).handle)
 			_ = os.Remove(filepath.Join(cfg.TaskDir().LocalDir, "life"))
@@ -93,7 +94,7 @@ func TestKilledInStartTask_NotStartedAgain(t *testing.T) {
 	for _, p := range startFailpoints {
 		t.Run(string(p), func(t *testing.T) {
 			d := newTestDriverWith(t, n, config)
-			cfg := d.stubborn(func(c *TaskConfig) { c.NetworkMode = networkNone })
+			cfg := d.stubborn(func(c *TaskConfig) { c.NetworkMode = network.None })
 			claims.reserve(t, cfg)
 			d.die(config, cfg, p)
 

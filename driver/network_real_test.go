@@ -8,6 +8,9 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/driver/network"
+	"github.com/tranche-gpu/tranche/driver/network/networktest"
 )
 
 // Each option about the network is tried here in a real container.
@@ -17,7 +20,7 @@ func TestNetwork_ExtraHosts(t *testing.T) {
 	host, err := os.ReadFile("/etc/hosts")
 	must.NoError(t, err)
 	for mode, base := range map[string]string{
-		networkHost: string(host), networkNone: "127.0.0.1 localhost\n", networkBridge: "172.26.64.2 web-1\n",
+		network.Host: string(host), network.None: "127.0.0.1 localhost\n", network.Bridge: "172.26.64.2 web-1\n",
 	} {
 		t.Run(mode, func(t *testing.T) {
 			d := d.in(t)
@@ -25,7 +28,7 @@ func TestNetwork_ExtraHosts(t *testing.T) {
 				o.NetworkMode = mode
 				o.ExtraHosts = []string{"mine:127.0.0.1", "six:[fd00::7]"}
 			})
-			if mode == networkBridge {
+			if mode == network.Bridge {
 				cfg.NetworkIsolation = groupNetwork(t)
 			}
 			_, out := d.run(cfg, "end")
@@ -41,7 +44,7 @@ func TestNetwork_ExtraHosts(t *testing.T) {
 // groupNetwork is a group's network as Nomad hands it over.
 func groupNetwork(t *testing.T) *drivers.NetworkIsolationSpec {
 	t.Helper()
-	return &drivers.NetworkIsolationSpec{Mode: drivers.NetIsolationModeGroup, Path: newNetworkNamespace(t),
+	return &drivers.NetworkIsolationSpec{Mode: drivers.NetIsolationModeGroup, Path: networktest.Namespace(t),
 		HostsConfig: &drivers.HostsConfig{Hostname: "web-1", Address: "172.26.64.2"}}
 }
 
@@ -99,7 +102,7 @@ func TestNetwork_NoneHasLocalNames(t *testing.T) {
 	d := newTestDriver(t)
 	cfg := d.task("refused() { wget -qO- http://$1:9 2>&1 | grep -q refused; }; refused localhost && echo localhost; "+
 		"refused $(hostname) && echo itself; "+
-		"test -e /etc/resolv.conf || echo no name servers; echo end", func(o *TaskConfig) { o.NetworkMode = networkNone })
+		"test -e /etc/resolv.conf || echo no name servers; echo end", func(o *TaskConfig) { o.NetworkMode = network.None })
 	_, out := d.run(cfg, "end")
 	must.Eq(t, "localhost\nitself\nno name servers\nend\n", out)
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/driver/network"
 )
 
 // Each option here is tried in a real container.
@@ -29,7 +30,7 @@ func TestOption_GroupAdd(t *testing.T) {
 
 func TestOption_Hostname(t *testing.T) {
 	d := newTestDriver(t)
-	for _, mode := range []string{networkHost, networkNone} {
+	for _, mode := range []string{network.Host, network.None} {
 		d.run(d.task("hostname", func(o *TaskConfig) { o.Hostname, o.NetworkMode = "web-1.example.org", mode }),
 			"web-1.example.org\n")
 	}
@@ -83,7 +84,7 @@ func TestOption_Sysctl(t *testing.T) {
 	d := newTestDriver(t)
 	d.run(d.task(`cd /proc/sys; cat net/core/somaxconn kernel/msgmax fs/mqueue/msg_max kernel/domainname
 		cat net/ipv4/ip_unprivileged_port_start`, func(o *TaskConfig) {
-		o.NetworkMode = networkNone
+		o.NetworkMode = network.None
 		o.Sysctl = mapStrStr{{"net.core.somaxconn": "321", "kernel.msgmax": "4321", "fs.mqueue.msg_max": "12",
 			"kernel.domainname": "example.org"}}
 	}), "321\n4321\n12\nexample.org\n0\n")

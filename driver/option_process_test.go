@@ -14,6 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/driver/network"
 	"github.com/tranche-gpu/tranche/driver/userns"
 )
 
@@ -32,20 +33,20 @@ func TestWithUlimits(t *testing.T) {
 
 func TestWithSysctls(t *testing.T) {
 	asked := &TaskConfig{Sysctl: mapStrStr{{"kernel.msgmax": "1"}, {"net.core.somaxconn": "2"}}}
-	sysctls := apply(t, withSysctls(asked, &network{mode: networkNone}, true)).Linux.Sysctl
+	sysctls := apply(t, withSysctls(asked, &network.Network{Mode: network.None}, true)).Linux.Sysctl
 	must.Eq(t, "1", sysctls["kernel.msgmax"])
 	must.Eq(t, "2", sysctls["net.core.somaxconn"])
 	must.Eq(t, "0", sysctls[unprivilegedPorts])
 
 	asked.Sysctl = append(asked.Sysctl, map[string]string{unprivilegedPorts: "1024"})
-	must.Eq(t, "1024", apply(t, withSysctls(asked, &network{mode: networkBridge}, false)).Linux.Sysctl[unprivilegedPorts])
+	must.Eq(t, "1024", apply(t, withSysctls(asked, &network.Network{Mode: network.Bridge}, false)).Linux.Sysctl[unprivilegedPorts])
 
-	_, err := tryApply(withSysctls(asked, &network{mode: networkHost}, false))
+	_, err := tryApply(withSysctls(asked, &network.Network{Mode: network.Host}, false))
 	must.ErrorContains(t, err, `option sysctl: "net.core.somaxconn" = "2": the task uses the node's network`)
-	_, err = tryApply(withSysctls(asked, &network{mode: networkBridge}, true))
+	_, err = tryApply(withSysctls(asked, &network.Network{Mode: network.Bridge}, true))
 	must.ErrorContains(t, err, "userns_mode")
-	must.Nil(t, apply(t, withSysctls(&TaskConfig{}, &network{mode: networkBridge}, true)).Linux.Sysctl)
-	must.Nil(t, apply(t, withSysctls(&TaskConfig{}, &network{mode: networkHost}, false)).Linux.Sysctl)
+	must.Nil(t, apply(t, withSysctls(&TaskConfig{}, &network.Network{Mode: network.Bridge}, true)).Linux.Sysctl)
+	must.Nil(t, apply(t, withSysctls(&TaskConfig{}, &network.Network{Mode: network.Host}, false)).Linux.Sysctl)
 }
 
 func TestWithOOMScoreAdj(t *testing.T) {

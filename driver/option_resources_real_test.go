@@ -18,6 +18,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/driver/cgroup"
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/driver/network"
 )
 
 // Each option here is tried in a real container.
@@ -216,7 +217,7 @@ func TestOption_RuntimeCrunTakesTheOptions(t *testing.T) {
 		cat /sys/fs/cgroup/pids.max || cat /sys/fs/cgroup/pids/pids.max; tr '\0' ' ' </proc/1/cmdline`, func(o *TaskConfig) {
 		o.TTY, o.Init, o.ReadonlyRootfs, o.Hostname = true, true, true, "web"
 		o.Ulimit = mapStrStr{{"nofile": "1000"}}
-		o.OOMScoreAdj, o.PidsLimit, o.NetworkMode = 500, 33, networkNone
+		o.OOMScoreAdj, o.PidsLimit, o.NetworkMode = 500, 33, network.None
 		o.Sysctl = mapStrStr{{"net.core.somaxconn": "321"}}
 	})
 	_, out := d.run(cfg, initInContainer)

@@ -12,6 +12,8 @@ import (
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/hashicorp/nomad/drivers/shared/capabilities"
 	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/driver/network"
 )
 
 // newLenientDriver returns a driver whose operator allows whatever edit says, on a node where a container's own users can
@@ -174,7 +176,7 @@ func TestOption_Namespaces(t *testing.T) {
 	must.NoError(t, err)
 
 	_, out := d.run(d.task(script, func(o *TaskConfig) {
-		o.NetworkMode, o.CgroupNS = networkNone, namespacePrivate
+		o.NetworkMode, o.CgroupNS = network.None, namespacePrivate
 	}), "end\n")
 	for _, kind := range kinds {
 		must.StrNotContains(t, out, ownNamespace(t, kind))

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/containerd/containerd/v2/pkg/oci"
+
+	"github.com/tranche-gpu/tranche/driver/network"
 )
 
 // sysctlForms says which kernel parameters a task may set.
@@ -28,12 +30,12 @@ const unprivilegedPorts = "net.ipv4.ip_unprivileged_port_start"
 
 // withSysctls sets kernel parameters of the container's own namespaces. In a user namespace of its own, a container owns no
 // network but one that was made with it: the group's belongs to the host's root.
-func withSysctls(options *TaskConfig, n *network, userns bool) oci.SpecOpts {
+func withSysctls(options *TaskConfig, n *network.Network, userns bool) oci.SpecOpts {
 	var foreign error
 	switch {
-	case n.mode == networkHost:
+	case n.Mode == network.Host:
 		foreign = errHostNetwork
-	case n.mode == networkBridge && userns:
+	case n.Mode == network.Bridge && userns:
 		foreign = errGroupNetwork
 	}
 	return specOption(func(s *Spec) error {
@@ -89,7 +91,7 @@ func (c *TaskConfig) checkOneSysctl(name, value string) error {
 	case !sysctlName.MatchString(name):
 		return errors.New("this is no name of a kernel parameter, such as \"net.core.somaxconn\"")
 	case isNetSysctl(name):
-		if c.NetworkMode == networkHost {
+		if c.NetworkMode == network.Host {
 			return errHostNetwork
 		}
 	case isIPCSysctl(name):

@@ -17,6 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/driver/network"
+	"github.com/tranche-gpu/tranche/driver/network/networktest"
 	"github.com/tranche-gpu/tranche/driver/userns"
 )
 
@@ -29,9 +31,9 @@ func ownUsers(o *TaskConfig) { o.Userns = usernsAuto }
 
 func TestOption_Userns(t *testing.T) {
 	d, _ := newUsernsDriver(t)
-	group := &drivers.NetworkIsolationSpec{Mode: drivers.NetIsolationModeGroup, Path: newNetworkNamespace(t)}
+	group := &drivers.NetworkIsolationSpec{Mode: drivers.NetIsolationModeGroup, Path: networktest.Namespace(t)}
 	for mode, isolation := range map[string]*drivers.NetworkIsolationSpec{
-		networkHost: nil, networkNone: nil, networkBridge: group,
+		network.Host: nil, network.None: nil, network.Bridge: group,
 	} {
 		t.Run(mode, func(t *testing.T) {
 			d := d.in(t)
@@ -40,7 +42,7 @@ func TestOption_Userns(t *testing.T) {
 				ls /sys/class/net; cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null
 				cat /proc/self/status; echo end`, ownUsers, func(o *TaskConfig) {
 				o.NetworkMode = mode
-				o.CgroupNS = map[string]string{networkNone: namespacePrivate}[mode] // Each is tried once.
+				o.CgroupNS = map[string]string{network.None: namespacePrivate}[mode] // Each is tried once.
 			})
 			cfg.NetworkIsolation = isolation
 			must.NoError(t, os.WriteFile(filepath.Join(cfg.TaskDir().SecretsDir, "s"), []byte("the secret\n"), 0o600))

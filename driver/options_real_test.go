@@ -11,9 +11,9 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
-	"golang.org/x/sys/unix"
 
-	"github.com/tranche-gpu/tranche/internal/thread"
+	"github.com/tranche-gpu/tranche/driver/network"
+	"github.com/tranche-gpu/tranche/driver/network/networktest"
 )
 
 // Each option here is tried in a real container.
@@ -160,38 +160,23 @@ func TestOption_Network(t *testing.T) {
 	own, err := os.Readlink("/proc/self/ns/net")
 	must.NoError(t, err)
 
-	cfg := d.task(script+"; hostname; cat /etc/hosts", func(o *TaskConfig) { o.NetworkMode = networkHost })
+	cfg := d.task(script+"; hostname; cat /etc/hosts", func(o *TaskConfig) { o.NetworkMode = network.Host })
 	_, out := d.run(cfg, "end\n")
 	must.StrContains(t, out, own)
 
-	cfg = d.task(script, func(o *TaskConfig) { o.NetworkMode = networkNone })
+	cfg = d.task(script, func(o *TaskConfig) { o.NetworkMode = network.None })
 	_, out = d.run(cfg, "end\n")
 	must.StrNotContains(t, out, own)
 	must.StrHasPrefix(t, "lo ", out)
 
 	cfg = d.task(script + "; cat /etc/hosts; hostname")
 	cfg.NetworkIsolation = &drivers.NetworkIsolationSpec{
-		Mode: drivers.NetIsolationModeGroup, Path: newNetworkNamespace(t),
+		Mode: drivers.NetIsolationModeGroup, Path: networktest.Namespace(t),
 		HostsConfig: &drivers.HostsConfig{Hostname: "web-1", Address: "172.26.64.2"},
 	}
 	_, out = d.run(cfg, "web-1\n")
 	must.StrNotContains(t, out, own)
 	must.StrContains(t, out, "172.26.64.2 web-1")
-}
-
-// newNetworkNamespace makes a network namespace as Nomad does for a group, and returns the path that stands for it.
-func newNetworkNamespace(t *testing.T) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "netns")
-	touch(t, file)
-	must.NoError(t, thread.Run(func() error {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return err
-		}
-		return unix.Mount("/proc/thread-self/ns/net", file, "", unix.MS_BIND, "")
-	}))
-	t.Cleanup(func() { must.NoError(t, unix.Unmount(file, unix.MNT_DETACH)) })
-	return file
 }
 
 func TestBadInput_LeavesNothing(t *testing.T) {

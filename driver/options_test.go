@@ -2,7 +2,6 @@ package driver
 
 import (
 	"context"
-	"os"
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/containers"
@@ -117,57 +116,4 @@ func TestWithDevices(t *testing.T) {
 	cfg.Devices[0].HostPath = "/dev/no-such-device"
 	_, err := tryApply(withDevices(cfg))
 	must.ErrorContains(t, err, "/dev/no-such-device")
-}
-
-func TestNewNetwork(t *testing.T) {
-	group := &drivers.NetworkIsolationSpec{Mode: drivers.NetIsolationModeGroup, Path: "/run/netns/x",
-		HostsConfig: &drivers.HostsConfig{Hostname: "web-1", Address: "172.26.64.2"}}
-	cases := []struct {
-		name string
-		mode string
-		spec *drivers.NetworkIsolationSpec
-		want string
-		path string
-		err  string
-	}{
-		{name: "nothing said", want: networkHost},
-		{name: "the group's by default", spec: group, want: networkBridge, path: "/run/netns/x"},
-		{name: "the group's by name", mode: networkBridge, spec: group, want: networkBridge, path: "/run/netns/x"},
-		{name: "the host's in a group with its own", mode: networkHost, spec: group, want: networkHost},
-		{name: "none", mode: networkNone, spec: group, want: networkNone},
-		{name: "bridge without a group", mode: networkBridge, err: `add network { mode = "bridge" }`},
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			cfg := &drivers.TaskConfig{AllocID: "0123456789abcdef", Name: "web", AllocDir: t.TempDir(),
-				NetworkIsolation: c.spec}
-			must.NoError(t, os.MkdirAll(cfg.TaskDir().Dir, 0o755))
-			n, err := newNetwork(cfg, &TaskConfig{NetworkMode: c.mode})
-			if c.err != "" {
-				must.ErrorContains(t, err, c.err)
-				return
-			}
-			must.NoError(t, err)
-			must.Eq(t, c.want, n.mode)
-			must.Eq(t, c.path, n.path)
-			if c.want == networkBridge {
-				must.Eq(t, "web-1", n.hostname)
-				must.Len(t, 2, n.files)
-			}
-			if c.want == networkNone {
-				must.Eq(t, "0123456789ab", n.hostname)
-				must.Len(t, 1, n.files)
-				must.Eq(t, "/etc/hosts", n.files[0].Destination)
-			}
-		})
-	}
-}
-
-func TestResolvConf(t *testing.T) {
-	const host = "# comment\nnameserver 10.0.0.1\nsearch lan\noptions ndots:2\n"
-	must.Eq(t, host, resolvConf(host, nil))
-	must.Eq(t, "search lan\noptions ndots:2\nnameserver 1.1.1.1\nnameserver 9.9.9.9\n",
-		resolvConf(host, &drivers.DNSConfig{Servers: []string{"1.1.1.1", "9.9.9.9"}}))
-	must.Eq(t, "nameserver 10.0.0.1\nsearch a b\noptions rotate\n",
-		resolvConf(host, &drivers.DNSConfig{Searches: []string{"a", "b"}, Options: []string{"rotate"}}))
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/tranche-gpu/tranche/driver/gpu"
 	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/driver/network"
 	"github.com/tranche-gpu/tranche/driver/storage"
 	"github.com/tranche-gpu/tranche/driver/userns"
 	"github.com/tranche-gpu/tranche/internal/proc"
@@ -37,7 +38,7 @@ type startup struct {
 	runtime ociRuntime
 	// init is the host's program for the option init; empty for none.
 	init    string
-	network *network
+	network *network.Network
 	storage *storage.Prepared
 	// hostMemoryBytes is what the task may allocate beyond its limit of GPU memory.
 	hostMemoryBytes uint64
@@ -144,7 +145,7 @@ func (d *Driver) prepare(ctx context.Context, cfg *drivers.TaskConfig) (*startup
 	if s.hostMemoryBytes, err = taskOptions.gpuHostMemoryBytes(&d.config); err != nil {
 		return nil, err
 	}
-	s.network, err = newNetwork(cfg, taskOptions)
+	s.network, err = network.New(cfg, taskOptions.networkOptions())
 	return s, err
 }
 

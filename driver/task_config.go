@@ -208,7 +208,7 @@ func (c *TaskConfig) validate(plugin *Config) error {
 		c.checkProcess(plugin),
 		c.checkResources(plugin),
 		c.checkStorage(plugin),
-		c.checkNetwork(plugin),
+		c.networkOptions().Check(),
 		c.checkSecurity(plugin),
 		c.checkRuntime(plugin),
 		c.checkGPU(plugin),

@@ -1,4 +1,4 @@
-package driver
+package network
 
 import (
 	"errors"
@@ -6,11 +6,11 @@ import (
 	"path/filepath"
 )
 
-// replaceFile writes a file into a task's directory, for everybody to read, and returns its path. What is there may be a
+// replaceFile writes a file into a task's directory, which everybody may read, and returns its path. What is there may be a
 // link that an earlier run of the task left, to a file of the host's: it is replaced.
 //
-// Nobody waits for the disk. Each start writes the file anew, so nothing is lost with one that a crash of the machine
-// leaves empty; and a disk that is busy takes longer for it than all else before the container is made.
+// It does not sync the file. Each start writes it anew, so nothing is lost with one that a crash of the machine leaves
+// empty; and a busy disk takes longer for it than all else before the container is made.
 func replaceFile(dir, name, text string) (path string, err error) {
 	file, err := os.CreateTemp(dir, "."+name+"-*")
 	if err != nil {

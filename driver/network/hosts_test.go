@@ -1,4 +1,4 @@
-package driver
+package network
 
 import (
 	"fmt"
@@ -12,6 +12,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/driver/network/networktest"
 	"github.com/tranche-gpu/tranche/internal/needs"
 	"github.com/tranche-gpu/tranche/internal/thread"
 
@@ -29,61 +30,8 @@ func TestParseExtraHost(t *testing.T) {
 	}
 }
 
-func TestBadInput_Network(t *testing.T) {
-	cases := []struct {
-		name  string
-		block string
-		errs  []string
-	}{
-		{"a mode that is none", `network_mode = "cni/x"`,
-			[]string{`option network_mode = "cni/x"`, `"host", "bridge" or "none"`}},
-		{"a host without address", `extra_hosts = ["ok:10.0.0.1", "db"]`,
-			[]string{`option extra_hosts[1] = "db"`, "NAME:ADDRESS", "db:10.0.0.7"}},
-		{"an address that is a name", `extra_hosts = ["db:other"]`, []string{`option extra_hosts[0] = "db:other"`}},
-		{"no name", `extra_hosts = [":10.0.0.1"]`, []string{`":10.0.0.1"`}},
-		{"brackets that do not close", `extra_hosts = ["db:[fd00::7"]`, []string{`"db:[fd00::7"`}},
-		{"a second name", `extra_hosts = ["db other:10.0.0.1"]`, []string{`"db other:10.0.0.1"`}},
-		{"a second line", `extra_hosts = ["db\n0.0.0.0 localhost:10.0.0.1"]`, []string{"extra_hosts[0]"}},
-		{"a second line in a zone", `extra_hosts = ["db:fe80::1%x\n10.0.0.1 localhost"]`, []string{"extra_hosts[0]"}},
-		{"a server that is a name", `dns_servers = ["10.0.0.1", "dns.example.com"]`,
-			[]string{`option dns_servers[1] = "dns.example.com"`, "an IP address"}},
-		{"a domain with a blank", `dns_search_domains = ["a b"]`,
-			[]string{`option dns_search_domains[0] = "a b"`, "a domain"}},
-		{"an empty domain", `dns_search_domains = [""]`, []string{`option dns_search_domains[0] = ""`}},
-		{"an option of two lines", `dns_options = ["ndots:1\nnameserver 1.1.1.1"]`, []string{"option dns_options[0]", "ndots:2"}},
-		{"name servers without network", "network_mode = \"none\"\ndns_servers = [\"10.0.0.1\"]",
-			[]string{`option dns_servers = ["10.0.0.1"]`, `network_mode = "none"`}},
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			err := parsed(t, c.block).checkNetwork(nil)
-			must.Error(t, err)
-			for _, want := range c.errs {
-				must.ErrorContains(t, err, want)
-			}
-		})
-	}
-	must.NoError(t, parsed(t, `
-		network_mode       = "bridge"
-		extra_hosts        = ["db:10.0.0.7", "six:[fd00::7]"]
-		dns_servers        = ["10.0.0.1", "fd00::1"]
-		dns_search_domains = ["example.com", "."]
-		dns_options        = ["ndots:2", "rotate", "use-vc"]`).checkNetwork(nil))
-}
-
-func TestDNS_OptionsOverTheGroups(t *testing.T) {
-	group := &drivers.DNSConfig{Servers: []string{"10.0.0.1"}, Searches: []string{"group"}, Options: []string{"rotate"}}
-	must.Eq(t, group, (&TaskConfig{}).dns(group))
-	must.Nil(t, (&TaskConfig{}).dns(nil))
-	must.Eq(t, &drivers.DNSConfig{Servers: []string{"9.9.9.9"}, Searches: []string{"group"}, Options: []string{"rotate"}},
-		(&TaskConfig{DNSServers: []string{"9.9.9.9"}}).dns(group))
-	must.Eq(t, &drivers.DNSConfig{Searches: []string{"task"}, Options: []string{"ndots:1"}},
-		(&TaskConfig{DNSSearchDomains: []string{"task"}, DNSOptions: []string{"ndots:1"}}).dns(nil))
-	must.Eq(t, "10.0.0.1", group.Servers[0])
-}
-
 // hostsOf is the text of a network's hosts file, and its path.
-func hostsOf(t *testing.T, n *network) (text, file string) {
+func hostsOf(t *testing.T, n *Network) (text, file string) {
 	t.Helper()
 	for _, m := range n.files {
 		if m.Destination == "/etc/hosts" {
@@ -100,14 +48,14 @@ func TestHosts(t *testing.T) {
 	allocDir := t.TempDir()
 	group := &drivers.NetworkIsolationSpec{Mode: drivers.NetIsolationModeGroup, Path: "/run/netns/x",
 		HostsConfig: &drivers.HostsConfig{Hostname: "web-1", Address: "172.26.64.2"}}
-	network := func(task string, isolation *drivers.NetworkIsolationSpec, options TaskConfig) *network {
+	network := func(task string, isolation *drivers.NetworkIsolationSpec, options Options) *Network {
 		cfg := &drivers.TaskConfig{AllocID: "0123456789abcdef", Name: task, AllocDir: allocDir, NetworkIsolation: isolation}
 		must.NoError(t, os.MkdirAll(cfg.TaskDir().Dir, 0o755))
-		n, err := newNetwork(cfg, &options)
+		n, err := New(cfg, &options)
 		must.NoError(t, err)
 		return n
 	}
-	extra := func(hosts ...string) TaskConfig { return TaskConfig{ExtraHosts: hosts} }
+	extra := func(hosts ...string) Options { return Options{ExtraHosts: hosts} }
 
 	// The group's tasks share one file, unless one has names of its own. In whatever order they come.
 	text, file := hostsOf(t, network("extra", group, extra("db:10.0.0.7", "six:[fd00::7]")))
@@ -115,11 +63,11 @@ func TestHosts(t *testing.T) {
 	must.StrContains(t, text, "127.0.0.1 localhost\n")
 	must.StrContains(t, text, "172.26.64.2 web-1\n10.0.0.7 db\nfd00::7 six\n")
 
-	text, file = hostsOf(t, network("plain", group, TaskConfig{}))
+	text, file = hostsOf(t, network("plain", group, Options{}))
 	must.Eq(t, filepath.Join(allocDir, "hosts"), file)
 	must.StrContains(t, text, "172.26.64.2 web-1")
 	must.StrNotContains(t, text, "10.0.0.7")
-	_, again := hostsOf(t, network("another", group, TaskConfig{}))
+	_, again := hostsOf(t, network("another", group, Options{}))
 	must.Eq(t, file, again)
 
 	text, _ = hostsOf(t, network("extra2", group, extra("cache:10.0.0.8")))
@@ -127,37 +75,37 @@ func TestHosts(t *testing.T) {
 	must.StrNotContains(t, text, "10.0.0.7")
 
 	// A task with a name of its own has it in its file, beside the group's address.
-	text, file = hostsOf(t, network("named", group, TaskConfig{Hostname: "mine"}))
+	text, file = hostsOf(t, network("named", group, Options{Hostname: "mine"}))
 	must.Eq(t, filepath.Join(allocDir, "named/hosts"), file)
 	must.StrContains(t, text, "172.26.64.2 mine\n")
 
 	// A network of which nobody says an address: there are local names and the task's own at least.
 	needs.Root(t, "to mount")
-	bare := &drivers.NetworkIsolationSpec{Mode: drivers.NetIsolationModeGroup, Path: newNetworkNamespace(t)}
-	text, _ = hostsOf(t, network("bare", bare, TaskConfig{}))
+	bare := &drivers.NetworkIsolationSpec{Mode: drivers.NetIsolationModeGroup, Path: networktest.Namespace(t)}
+	text, _ = hostsOf(t, network("bare", bare, Options{}))
 	must.StrContains(t, text, "127.0.0.1 localhost\n")
 	must.StrContains(t, text, "127.0.0.1 0123456789ab\n")
 
 	// Of the networks that Nomad itself makes only the namespace knows the address.
 	must.NoError(t, addAddress(bare.Path, "10.77.0.2"))
-	text, file = hostsOf(t, network("addressed", bare, TaskConfig{ExtraHosts: []string{"db:10.0.0.7"}}))
+	text, file = hostsOf(t, network("addressed", bare, Options{ExtraHosts: []string{"db:10.0.0.7"}}))
 	must.Eq(t, filepath.Join(allocDir, "addressed/hosts"), file)
 	must.StrContains(t, text, "10.77.0.2 0123456789ab\n10.0.0.7 db\n")
 	allocDir = t.TempDir() // with another allocation's group
-	text, file = hostsOf(t, network("shared", bare, TaskConfig{}))
+	text, file = hostsOf(t, network("shared", bare, Options{}))
 	must.Eq(t, filepath.Join(allocDir, "hosts"), file)
 	must.StrContains(t, text, "10.77.0.2 0123456789ab\n")
 
 	// After a restart of the machine the network is another one. What the tasks added to a file of the same one stays.
 	mounttest.Write(t, allocDir, map[string]string{"hosts": text + "10.0.0.9 added\n"})
-	text, _ = hostsOf(t, network("shared", bare, TaskConfig{}))
+	text, _ = hostsOf(t, network("shared", bare, Options{}))
 	must.StrContains(t, text, "10.0.0.9 added\n")
 	must.NoError(t, addAddress(bare.Path, "10.77.0.3"))
-	text, _ = hostsOf(t, network("shared", bare, TaskConfig{}))
+	text, _ = hostsOf(t, network("shared", bare, Options{}))
 	must.StrContains(t, text, "10.77.0.3 0123456789ab\n")
 	must.StrNotContains(t, text, "10.77.0.2")
 
-	text, _ = hostsOf(t, network("none", nil, TaskConfig{NetworkMode: networkNone}))
+	text, _ = hostsOf(t, network("none", nil, Options{Mode: None}))
 	must.StrContains(t, text, "127.0.0.1 localhost\n")
 	must.StrContains(t, text, "127.0.0.1 0123456789ab\n")
 }
@@ -194,19 +142,19 @@ func TestHosts_OfTheHost(t *testing.T) {
 	must.NoError(t, os.MkdirAll(cfg.TaskDir().Dir, 0o755))
 	host, err := os.ReadFile("/etc/hosts")
 	must.NoError(t, err)
-	n, err := newNetwork(cfg, &TaskConfig{})
+	n, err := New(cfg, &Options{})
 	must.NoError(t, err)
 	_, file := hostsOf(t, n)
 	must.Eq(t, "/etc/hosts", file)
 
-	n, err = newNetwork(cfg, &TaskConfig{ExtraHosts: []string{"db:10.0.0.7"}})
+	n, err = New(cfg, &Options{ExtraHosts: []string{"db:10.0.0.7"}})
 	must.NoError(t, err)
 	text, file := hostsOf(t, n)
 	must.Eq(t, filepath.Join(cfg.TaskDir().Dir, "hosts"), file)
 	must.Eq(t, strings.TrimRight(string(host), "\n")+"\n10.0.0.7 db\n", text)
 
 	// A name of its own, which the host's file does not have.
-	n = &network{mode: networkHost, hostname: "mine"}
+	n = &Network{Mode: Host, hostname: "mine"}
 	m, err := n.hostsMount(cfg, nil)
 	must.NoError(t, err)
 	data, err := os.ReadFile(m.Source)

@@ -1,4 +1,4 @@
-package driver
+package network
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
-// Where the host says which name servers it asks. Where systemd-resolved runs, the first names only its stub on the
+// The files that state the host's name servers. Where systemd-resolved runs, the first names only its stub on the
 // loopback interface, which a container in a network namespace of its own cannot reach; the second names the real ones.
 const (
 	hostResolvConf     = "/etc/resolv.conf"
@@ -35,7 +35,7 @@ func writeResolvConf(dir string, dns *drivers.DNSConfig, hostNetwork bool) (stri
 	return replaceFile(dir, "resolv.conf", resolvConf(string(data), dns))
 }
 
-// resolvConf is a host's resolv.conf with the parts replaced that the dns block gives.
+// resolvConf returns a host's resolv.conf with the parts replaced that the dns block gives.
 func resolvConf(host string, dns *drivers.DNSConfig) string {
 	if dns == nil {
 		return host
@@ -65,10 +65,10 @@ func resolvConf(host string, dns *drivers.DNSConfig) string {
 	return out.String()
 }
 
-// dns is what the task's resolv.conf is to say instead of the host's: the task's own options, and the group's dns block
+// dns returns what stands in the task's resolv.conf instead of the host's: the task's own options, and the group's dns block
 // where it has none.
-func (c *TaskConfig) dns(group *drivers.DNSConfig) *drivers.DNSConfig {
-	if len(c.DNSServers)+len(c.DNSSearchDomains)+len(c.DNSOptions) == 0 {
+func (o *Options) dns(group *drivers.DNSConfig) *drivers.DNSConfig {
+	if len(o.DNSServers)+len(o.DNSSearchDomains)+len(o.DNSOptions) == 0 {
 		return group
 	}
 	merged := group.Copy()
@@ -79,7 +79,7 @@ func (c *TaskConfig) dns(group *drivers.DNSConfig) *drivers.DNSConfig {
 		of  *[]string
 		own []string
 	}{
-		{&merged.Servers, c.DNSServers}, {&merged.Searches, c.DNSSearchDomains}, {&merged.Options, c.DNSOptions},
+		{&merged.Servers, o.DNSServers}, {&merged.Searches, o.DNSSearchDomains}, {&merged.Options, o.DNSOptions},
 	} {
 		if len(field.own) > 0 {
 			*field.of = field.own
@@ -94,25 +94,25 @@ var (
 )
 
 // checkDNS checks the options dns_servers, dns_search_domains and dns_options.
-func (c *TaskConfig) checkDNS() []error {
+func (o *Options) checkDNS() []error {
 	var errs []error
 	for _, option := range []struct {
 		name, allowed string
 		values        []string
 		ok            func(string) bool
 	}{
-		{"dns_servers", "an IP address", c.DNSServers, isAddress},
-		{"dns_search_domains", "a domain, such as \"example.com\"", c.DNSSearchDomains, searchDomain.MatchString},
-		{"dns_options", "an option of resolv.conf, such as \"ndots:2\" or \"rotate\"", c.DNSOptions, dnsOption.MatchString},
+		{"dns_servers", "an IP address", o.DNSServers, isAddress},
+		{"dns_search_domains", "a domain, such as \"example.com\"", o.DNSSearchDomains, searchDomain.MatchString},
+		{"dns_options", "an option of resolv.conf, such as \"ndots:2\" or \"rotate\"", o.DNSOptions, dnsOption.MatchString},
 	} {
 		for i, value := range option.values {
 			if !option.ok(value) {
 				errs = append(errs, fmt.Errorf("option %s[%d] = %q: must be %s", option.name, i, value, option.allowed))
 			}
 		}
-		if len(option.values) > 0 && c.NetworkMode == networkNone {
+		if len(option.values) > 0 && o.Mode == None {
 			errs = append(errs, fmt.Errorf("option %s = %q: a task with network_mode = %q can ask no name server; leave it out",
-				option.name, option.values, networkNone))
+				option.name, option.values, None))
 		}
 	}
 	return errs

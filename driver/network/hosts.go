@@ -1,4 +1,4 @@
-package driver
+package network
 
 import (
 	"bufio"
@@ -23,7 +23,11 @@ import (
 	"github.com/tranche-gpu/tranche/internal/thread"
 )
 
-const hostHosts = "/etc/hosts"
+const (
+	hostHosts = "/etc/hosts"
+	// maxHostsBytes bounds what is read of a group's hosts file, to which tasks may have written.
+	maxHostsBytes = 1 << 20
+)
 
 // localHosts are the lines that every hosts file of ours begins with.
 const localHosts = `127.0.0.1 localhost
@@ -42,7 +46,7 @@ type hostLine struct {
 
 var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?$`)
 
-// parseExtraHost takes an entry of extra_hosts apart, "NAME:ADDRESS". An IPv6 address may stand in brackets.
+// parseExtraHost parses an entry of extra_hosts, "NAME:ADDRESS". An IPv6 address may stand in brackets.
 func parseExtraHost(entry string) (hostLine, error) {
 	name, text, _ := strings.Cut(entry, ":")
 	if inner, ok := strings.CutPrefix(text, "["); ok {
@@ -57,11 +61,11 @@ func parseExtraHost(entry string) (hostLine, error) {
 	return hostLine{name, address}, nil
 }
 
-// extraHosts are the lines of extra_hosts.
-func (c *TaskConfig) extraHosts() ([]hostLine, error) {
+// extraHosts returns the lines of extra_hosts.
+func (o *Options) extraHosts() ([]hostLine, error) {
 	var lines []hostLine
 	var errs []error
-	for i, entry := range c.ExtraHosts {
+	for i, entry := range o.ExtraHosts {
 		line, err := parseExtraHost(entry)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("option extra_hosts[%d] = %q: %w", i, entry, err))
@@ -72,11 +76,11 @@ func (c *TaskConfig) extraHosts() ([]hostLine, error) {
 	return lines, errors.Join(errs...)
 }
 
-// hostsMount is what lies over the container's /etc/hosts.
+// hostsMount returns the mount over the container's /etc/hosts.
 //
-// The tasks of a group share one file, which Nomad lays out beside their directories, and may write to it. A task whose
-// names differ has one of its own: the shared one is written once, and whoever came second would miss his.
-func (n *network) hostsMount(cfg *drivers.TaskConfig, extra []hostLine) (*specs.Mount, error) {
+// The tasks of a group share one file, which Nomad's code writes beside their directories, and may write to it. A task whose
+// names differ has a file of its own: the shared one is written once, without the names of tasks that start later.
+func (n *Network) hostsMount(cfg *drivers.TaskConfig, extra []hostLine) (*specs.Mount, error) {
 	if len(extra) == 0 {
 		if m, ok, err := n.sharedHosts(cfg); ok || err != nil {
 			return m, err
@@ -94,10 +98,10 @@ func (n *network) hostsMount(cfg *drivers.TaskConfig, extra []hostLine) (*specs.
 	return &m, nil
 }
 
-// sharedHosts is the file that is there already and says all that the task needs, or says that there is none.
-func (n *network) sharedHosts(cfg *drivers.TaskConfig) (*specs.Mount, bool, error) {
-	switch n.mode {
-	case networkHost:
+// sharedHosts returns the mount of a file that other containers have, too, if it has all that the task needs.
+func (n *Network) sharedHosts(cfg *drivers.TaskConfig) (*specs.Mount, bool, error) {
+	switch n.Mode {
+	case Host:
 		if own, err := os.Hostname(); err != nil || own != n.hostname {
 			return nil, false, err
 		}
@@ -106,7 +110,7 @@ func (n *network) sharedHosts(cfg *drivers.TaskConfig) (*specs.Mount, bool, erro
 		}
 		m := storage.Bind(hostHosts, hostHosts, storage.Private, true)
 		return &m, true, nil
-	case networkBridge:
+	case Bridge:
 		config, err := n.groupName(cfg)
 		if err != nil || config == nil || config.Hostname != n.hostname {
 			return nil, false, err
@@ -137,7 +141,7 @@ func dropStaleHosts(file string, config *drivers.HostsConfig) error {
 		return err
 	}
 	defer shared.Close()
-	lines := bufio.NewScanner(io.LimitReader(shared, mib)) // tasks may have written to it
+	lines := bufio.NewScanner(io.LimitReader(shared, maxHostsBytes))
 	for lines.Scan() {
 		if lines.Text() == config.Address+" "+config.Hostname {
 			return nil
@@ -146,9 +150,9 @@ func dropStaleHosts(file string, config *drivers.HostsConfig) error {
 	return os.Remove(file)
 }
 
-// groupName is the name and the address of the group's network; nil where it has no address. Nomad says both for networks
-// that its docker driver makes. In those that it makes itself the namespace knows the address.
-func (n *network) groupName(cfg *drivers.TaskConfig) (*drivers.HostsConfig, error) {
+// groupName returns the name and the address of the group's network; nil where it has no address. Nomad states both for
+// networks that its docker driver makes. For those that it makes itself, the namespace has the address.
+func (n *Network) groupName(cfg *drivers.TaskConfig) (*drivers.HostsConfig, error) {
 	if config := cfg.NetworkIsolation.HostsConfig; config != nil && config.Address != "" && config.Hostname != "" {
 		return config, nil
 	}
@@ -159,7 +163,7 @@ func (n *network) groupName(cfg *drivers.TaskConfig) (*drivers.HostsConfig, erro
 	return &drivers.HostsConfig{Address: address, Hostname: n.hostname}, nil
 }
 
-// addressIn is the first address of a network namespace beyond its own loopback interface.
+// addressIn returns the first address of a network namespace beyond its own loopback interface.
 func addressIn(namespace string) (string, error) {
 	file, err := os.Open(namespace)
 	if err != nil {
@@ -176,7 +180,7 @@ func addressIn(namespace string) (string, error) {
 		return err
 	})
 	if err != nil {
-		return "", fmt.Errorf("ask the group's network namespace %s for its address: %w", namespace, err)
+		return "", fmt.Errorf("read the address of the group's network namespace %s: %w", namespace, err)
 	}
 	for _, address := range addresses {
 		prefix, err := netip.ParsePrefix(address.String())
@@ -187,17 +191,17 @@ func addressIn(namespace string) (string, error) {
 	return "", nil
 }
 
-// ownHosts is the text of a hosts file for this task alone.
-func (n *network) ownHosts(cfg *drivers.TaskConfig, extra []hostLine) (string, error) {
+// ownHosts returns the text of a hosts file for this task alone.
+func (n *Network) ownHosts(cfg *drivers.TaskConfig, extra []hostLine) (string, error) {
 	text, own := localHosts, "127.0.0.1 "+n.hostname
-	switch n.mode {
-	case networkHost:
+	switch n.Mode {
+	case Host:
 		hostname, err := os.Hostname()
 		if err != nil {
 			return "", err
 		}
 		if hostname == n.hostname {
-			own = "" // the host's file knows it
+			own = "" // The host's file has it.
 		}
 		data, err := os.ReadFile(hostHosts)
 		if err == nil {
@@ -205,7 +209,7 @@ func (n *network) ownHosts(cfg *drivers.TaskConfig, extra []hostLine) (string, e
 		} else if !os.IsNotExist(err) {
 			return "", err
 		}
-	case networkBridge:
+	case Bridge:
 		group, err := n.groupName(cfg)
 		if err != nil {
 			return "", err
