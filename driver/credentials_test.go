@@ -15,6 +15,7 @@ import (
 	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/image/credentialtest"
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/driver/spec"
 )
 
 const testSecret = "hunter2-is-secret"
@@ -116,7 +117,7 @@ func TestImage_Credentials(t *testing.T) {
 			if !c.public {
 				reg.spoilWith(demand("user", testSecret))
 			}
-			edit := func(o *TaskConfig) { o.Image, o.Auth, o.AuthSoftFail = ref, c.task, c.soft }
+			edit := func(o *spec.TaskConfig) { o.Image, o.Auth, o.AuthSoftFail = ref, c.task, c.soft }
 			if c.want == "" {
 				d.run(d.task("echo there", edit), "there")
 			} else {
@@ -152,9 +153,9 @@ func TestImage_BearerToken(t *testing.T) {
 			http.Error(w, "no", http.StatusUnauthorized)
 		}
 	})
-	err := d.startFails(func(c *TaskConfig) { c.Image, c.Auth = ref, image.Auth{Username: "user", Password: "wrong"} })
+	err := d.startFails(func(c *spec.TaskConfig) { c.Image, c.Auth = ref, image.Auth{Username: "user", Password: "wrong"} })
 	must.ErrorContains(t, err, "with the credentials from the task's auth block")
-	d.run(d.task("echo there", func(c *TaskConfig) {
+	d.run(d.task("echo there", func(c *spec.TaskConfig) {
 		c.Image, c.Auth = ref, image.Auth{Username: "user", Password: testSecret}
 	}), "there")
 }

@@ -20,6 +20,9 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/driver/spec"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 const (
@@ -27,7 +30,7 @@ const (
 	crowd     = 200
 	crowdTime = 3 * time.Minute
 	// crowdMemoryBytes is how much memory the plugin may take then.
-	crowdMemoryBytes = 150 * mib
+	crowdMemoryBytes = 150 * size.MiB
 )
 
 // pluginProcess is the plugin as Nomad runs it: a process of its own.
@@ -37,7 +40,7 @@ type pluginProcess struct {
 }
 
 // startPlugin starts the plugin that was built, or builds it.
-func startPlugin(t *testing.T, config Config) *pluginProcess {
+func startPlugin(t *testing.T, config spec.Config) *pluginProcess {
 	t.Helper()
 	binary := filepath.Join(os.Getenv("TRANCHE_BUILD"), "bin/nomad-driver-tranche")
 	if os.Getenv("TRANCHE_BUILD") == "" {
@@ -89,12 +92,12 @@ func (n *testNode) crowdTask(t *testing.T, root string) *drivers.TaskConfig {
 	allocID := uuid.Generate()
 	cfg := &drivers.TaskConfig{AllocID: allocID, ID: allocID + "/task/" + uuid.Short(), Name: "task", JobID: "crowd",
 		AllocDir: filepath.Join(root, allocID), Env: map[string]string{"NOMAD_ALLOC_ID": allocID},
-		Resources: &drivers.Resources{LinuxResources: &drivers.LinuxResources{CPUShares: 100, MemoryLimitBytes: 64 * mib}}}
+		Resources: &drivers.Resources{LinuxResources: &drivers.LinuxResources{CPUShares: 100, MemoryLimitBytes: 64 * size.MiB}}}
 	dirs := cfg.TaskDir()
 	for _, dir := range []string{dirs.SharedAllocDir, dirs.LocalDir, dirs.SecretsDir} {
 		must.NoError(t, os.MkdirAll(dir, 0o755))
 	}
-	must.NoError(t, cfg.EncodeConcreteDriverConfig(&TaskConfig{Image: n.reference, Command: "/bin/sh",
+	must.NoError(t, cfg.EncodeConcreteDriverConfig(&spec.TaskConfig{Image: n.reference, Command: "/bin/sh",
 		Args: []string{"-c", "echo $NOMAD_ALLOC_ID >/local/up; exec sleep 600"}}))
 	return cfg
 }
@@ -187,8 +190,8 @@ func TestCrowd(t *testing.T) {
 	d.noTraces(first)
 	high = max(high, p.memory(t, "VmHWM"))
 	t.Logf("%d tasks started in %s (half of them in %s) and stopped in %s; the plugin's memory: %d MiB before, at most "+
-		"%d MiB, %d MiB after", crowd, started, took.median(), time.Since(stopping), before/mib, high/mib,
-		p.memory(t, "VmRSS")/mib)
+		"%d MiB, %d MiB after", crowd, started, took.median(), time.Since(stopping), before/size.MiB, high/size.MiB,
+		p.memory(t, "VmRSS")/size.MiB)
 	must.Less(t, crowdTime, started)
 	must.Less(t, crowdMemoryBytes, high)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/e2e/images"
 	"github.com/tranche-gpu/tranche/e2e/node"
 )
@@ -44,7 +45,7 @@ func TestDiskFull_WhilePulling(t *testing.T) {
 			d := newTestDriverWith(t, n, n.config())
 			reg := newTestRegistry(t)
 			ref, layer := reg.unique(t, n.busybox, "large:1", c.size)
-			edit := func(c *TaskConfig) { c.Image = ref }
+			edit := func(c *spec.TaskConfig) { c.Image = ref }
 			err := d.startFails(edit)
 			must.ErrorContains(t, err, "no space left on device")
 			must.ErrorContains(t, err, "free space there")
@@ -62,7 +63,7 @@ func TestDiskFull_WhileReadingAnArchive(t *testing.T) {
 	n, dir := smallNode(t, "30m")
 	d := newTestDriverWith(t, n, n.config())
 	img, _ := uniqueImage(t, n.busybox, 40<<20)
-	edit := func(c *TaskConfig) { c.Image = "docker-archive:local/image.tar" }
+	edit := func(c *spec.TaskConfig) { c.Image = "docker-archive:local/image.tar" }
 	cfg := d.failing(edit)
 	must.NoError(t, images.SaveDockerArchive(img, "app:1", filepath.Join(cfg.TaskDir().LocalDir, "image.tar")))
 	_, _, err := d.StartTask(cfg)

@@ -11,6 +11,8 @@ import (
 	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/driver/spec"
 )
 
 // docs/driver.md has the options of the schemas, docs/driver-comparison.md all options of the other drivers, and both name tests
@@ -26,7 +28,7 @@ const (
 	fromPodman    = "Coming from podman"
 )
 
-var schemas = map[string]*hclspec.Spec{taskOptions: taskConfigSpec, pluginOptions: configSpec}
+var schemas = map[string]*hclspec.Spec{taskOptions: spec.TaskConfigSpec, pluginOptions: spec.ConfigSpec}
 
 func TestDocs_OptionsAreThoseOfTheSchemas(t *testing.T) {
 	for section, spec := range schemas {
@@ -68,7 +70,7 @@ func TestDocs_ExamplesOfOptions(t *testing.T) {
 				}
 				c := decodeTaskBlock(t, "config {\n"+example+"\n}")
 				if len(parts) == 1 && name != "devices" { // Not every machine has them.
-					must.NoError(t, c.validate(generousPlugin(t)))
+					must.NoError(t, c.Check(generousPlugin(t)))
 				}
 			})
 		}
@@ -82,10 +84,10 @@ func TestDocs_CodeBlocks(t *testing.T) {
 	for _, text := range blocks {
 		plugins, tasks := configBlocks(t, text)
 		for _, plugin := range plugins {
-			must.NoError(t, decodePluginBlock(t, plugin).validate())
+			must.NoError(t, decodePluginBlock(t, plugin).Check())
 		}
 		for _, task := range tasks {
-			must.NoError(t, decodeTaskBlock(t, task).validate(generousPlugin(t)))
+			must.NoError(t, decodeTaskBlock(t, task).Check(generousPlugin(t)))
 		}
 	}
 }
@@ -100,10 +102,10 @@ func TestExamples_Options(t *testing.T) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			pluginBlocks, taskBlocks := configBlocks(t, readFile(t, file))
 			for _, text := range pluginBlocks {
-				must.NoError(t, decodePluginBlock(t, text).validate())
+				must.NoError(t, decodePluginBlock(t, text).Check())
 			}
 			for _, text := range taskBlocks {
-				must.NoError(t, decodeTaskBlock(t, text).validate(plugin))
+				must.NoError(t, decodeTaskBlock(t, text).Check(plugin))
 				tasks++
 			}
 		})
@@ -114,8 +116,8 @@ func TestExamples_Options(t *testing.T) {
 // The table has every option of the other drivers and of this one, each in its driver's column, and each row says what
 // shows ours, or why there is none.
 func TestDocs_ComparisonIsWhole(t *testing.T) {
-	ours := maps.Clone(schemaOptions(taskConfigSpec))
-	for name, option := range schemaOptions(configSpec) {
+	ours := maps.Clone(schemaOptions(spec.TaskConfigSpec))
+	for name, option := range schemaOptions(spec.ConfigSpec) {
 		ours["plugin "+name] = option
 	}
 	// A block is named by its parts, and mounts is mount.
@@ -177,8 +179,8 @@ func TestDocs_TestsExist(t *testing.T) {
 // The tables for those who come from another driver name options that exist here, and the one for nomad-driver-containerd
 // all that it had.
 func TestDocs_Renaming(t *testing.T) {
-	ours := schemaOptions(taskConfigSpec)
-	for name, option := range schemaOptions(configSpec) {
+	ours := schemaOptions(spec.TaskConfigSpec)
+	for name, option := range schemaOptions(spec.ConfigSpec) {
 		ours["plugin "+name] = option
 	}
 	for _, section := range []string{renaming, fromDocker, fromPodman} {
@@ -209,7 +211,7 @@ func TestDocs_Renaming(t *testing.T) {
 }
 
 // examplePlugin is the plugin's configuration in examples/containerd-agent.hcl.
-func examplePlugin(t *testing.T) *Config {
+func examplePlugin(t *testing.T) *spec.Config {
 	t.Helper()
 	plugins, _ := configBlocks(t, readFile(t, "../examples/containerd-agent.hcl"))
 	must.SliceLen(t, 1, plugins)
@@ -217,7 +219,7 @@ func examplePlugin(t *testing.T) *Config {
 }
 
 // generousPlugin is that of an operator who allows everything.
-func generousPlugin(t *testing.T) *Config {
+func generousPlugin(t *testing.T) *spec.Config {
 	t.Helper()
 	c := examplePlugin(t)
 	c.AllowPrivileged = true
@@ -227,17 +229,25 @@ func generousPlugin(t *testing.T) *Config {
 	return c
 }
 
-func decodePluginBlock(t *testing.T, text string) *Config {
+func decodePluginBlock(t *testing.T, text string) *spec.Config {
 	t.Helper()
-	var c Config
-	hclutils.NewConfigParser(configSpec).ParseHCL(t, text, &c)
+	var c spec.Config
+	hclutils.NewConfigParser(spec.ConfigSpec).ParseHCL(t, text, &c)
 	return &c
 }
 
-func decodeTaskBlock(t *testing.T, text string) *TaskConfig {
+func decodeTaskBlock(t *testing.T, text string) *spec.TaskConfig {
 	t.Helper()
 	mustBeHCL(t, text)
-	var c TaskConfig
-	hclutils.NewConfigParser(taskConfigSpec).ParseHCL(t, strings.ReplaceAll(text, "var.image", `"busybox:1.36"`), &c)
+	var c spec.TaskConfig
+	hclutils.NewConfigParser(spec.TaskConfigSpec).ParseHCL(t, strings.ReplaceAll(text, "var.image", `"busybox:1.36"`), &c)
 	return &c
+}
+
+// parsed reads a task's config block as Nomad does.
+func parsed(t *testing.T, block string) *spec.TaskConfig {
+	t.Helper()
+	var got spec.TaskConfig
+	hclutils.NewConfigParser(spec.TaskConfigSpec).ParseHCL(t, "config {\n image = \"busybox\"\n"+block+"\n}", &got)
+	return &got
 }

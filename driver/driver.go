@@ -1,8 +1,8 @@
 // Package driver is the Nomad task driver that runs tasks as containers in containerd.
 //
 // One file holds one idea: driver.go what the plugin is, start.go how a task comes to run, handle.go waits for its
-// end, stop.go ends it, recover.go takes it over after a restart of the plugin. The container of a task is a
-// list of option functions (options.go), one per option of the jobspec.
+// end, stop.go ends it, recover.go takes it over after a restart of the plugin. What a task's options do to its
+// container is in the package spec, as a list with one function per option of the jobspec.
 package driver
 
 import (
@@ -26,6 +26,8 @@ import (
 	"github.com/tranche-gpu/tranche/driver/gpu"
 	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/driver/ociruntime"
+	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/driver/storage"
 	"github.com/tranche-gpu/tranche/driver/userns"
 	"github.com/tranche-gpu/tranche/internal/keylock"
@@ -48,7 +50,7 @@ type Driver struct {
 	logger hclog.Logger
 
 	// Set by SetConfig, and not changed afterwards.
-	config Config
+	config spec.Config
 	client *client.Client
 	claims *gpu.Claims
 	// runDir is the directory of what lives as long as the machine runs, such as regions.
@@ -76,7 +78,7 @@ type Driver struct {
 	failpoints func(failpoint)
 	// creations limits how many containers are created at the same time.
 	creations *semaphore.Weighted
-	runtimes  runtimeVersions
+	runtimes  ociruntime.Versions
 }
 
 var (
@@ -112,10 +114,10 @@ func (d *Driver) PluginInfo() (*base.PluginInfoResponse, error) {
 }
 
 // ConfigSchema is the schema of the plugin's block in the agent's configuration.
-func (d *Driver) ConfigSchema() (*hclspec.Spec, error) { return configSpec, nil }
+func (d *Driver) ConfigSchema() (*hclspec.Spec, error) { return spec.ConfigSpec, nil }
 
 // TaskConfigSchema is the schema of a task's config block.
-func (d *Driver) TaskConfigSchema() (*hclspec.Spec, error) { return taskConfigSpec, nil }
+func (d *Driver) TaskConfigSchema() (*hclspec.Spec, error) { return spec.TaskConfigSpec, nil }
 
 // Capabilities says what the driver can do.
 func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
@@ -140,13 +142,13 @@ func (d *Driver) SetConfig(c *base.Config) error {
 		// Nomad configures a plugin once per process; a change of configuration starts it anew.
 		return nil
 	}
-	var config Config
+	var config spec.Config
 	if len(c.PluginConfig) != 0 {
 		if err := base.MsgPackDecode(c.PluginConfig, &config); err != nil {
 			return fmt.Errorf("read the plugin's configuration: %w", err)
 		}
 	}
-	if err := config.validate(); err != nil {
+	if err := config.Check(); err != nil {
 		return err
 	}
 	if compute := c.AgentConfig.Compute(); compute.NumCores > 0 {
@@ -157,7 +159,7 @@ func (d *Driver) SetConfig(c *base.Config) error {
 }
 
 // connect prepares the client and starts to listen for events.
-func (d *Driver) connect(config Config) error {
+func (d *Driver) connect(config spec.Config) error {
 	// containerd's client logs every registry host it tries; an operator needs the warnings.
 	_ = log.SetLevel(log.WarnLevel.String())
 	blobs, err := image.NewMetadataCache()
@@ -172,7 +174,7 @@ func (d *Driver) connect(config Config) error {
 	}
 	blobs.Store = proxy.NewContentStore(connected.Conn())
 	d.config, d.client = config, connected
-	runtimeConfig := config.runtimeConfig()
+	runtimeConfig := config.RuntimeConfig()
 	d.runDir = runtimeConfig.RunDir
 	d.claims = gpu.New(runtimeConfig, d.logger)
 	d.health = gpu.NewHealth(gpu.HealthConfig{Client: d.client, Logger: d.logger, Claims: d.claims, Running: d.tasks.running,
@@ -186,6 +188,19 @@ func (d *Driver) connect(config Config) error {
 		d.client.Go(d.reconcile)
 	}
 	return nil
+}
+
+// newImages returns the store of images. d.client is set.
+func (d *Driver) newImages() *image.Store {
+	config := d.config.ImageConfig()
+	config.Client, config.Logger, config.Notify = d.client, d.logger, d.notify
+	return image.NewStore(config)
+}
+
+// newStorage returns what prepares mounts. d.client and d.runDir are set.
+func (d *Driver) newStorage() *storage.Storage {
+	return storage.New(storage.Config{Policy: d.config.StoragePolicy(), Client: d.client, Logger: d.logger,
+		VolumeDir: d.config.VolumesRoot(), RunDir: d.runDir})
 }
 
 // Shutdown ends what the driver does. Containers are left running.

@@ -19,8 +19,8 @@ func (d *Driver) notifyStarted(h *taskHandle, s *startup) {
 	if s.init != "" {
 		with = ", init " + s.init
 	}
-	d.notify(s.cfg, map[string]string{"container_id": s.id, "pid": fmt.Sprint(h.state.PID), "runtime": s.runtime.name},
-		"Started: PID %d, image %s, runtime %s%s", h.state.PID, s.options.Image, s.runtime.name, with)
+	d.notify(s.cfg, map[string]string{"container_id": s.id, "pid": fmt.Sprint(h.state.PID), "runtime": s.runtime.Name},
+		"Started: PID %d, image %s, runtime %s%s", h.state.PID, s.options.Image, s.runtime.Name, with)
 }
 
 // notifyUnmetRequests emits an event for a task without slices whose image requests some.

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/driver/cgroup"
+	"github.com/tranche-gpu/tranche/driver/spec"
 )
 
 // execution is a command to run in a task's container.
@@ -125,7 +126,7 @@ func (h *taskHandle) newProcess(ctx context.Context, e *execution,
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := h.driver.runtimes.checkExec(ctx, container, spec.Process.User); err != nil {
+	if err := h.driver.runtimes.CheckExec(ctx, container, spec.Process.User); err != nil {
 		return nil, nil, err
 	}
 	running := make(chan containerd.Process, 1)
@@ -162,14 +163,14 @@ func stdinOf(ctx context.Context, e *execution, started <-chan containerd.Proces
 
 // execSpec is the process of an exec: the task's own with another command.
 func execSpec(base *specs.Process, e *execution) *specs.Process {
-	spec := *base
-	spec.Args = e.command
-	spec.Terminal = e.tty
-	spec.Env = slices.Clone(base.Env)
+	process := *base
+	process.Args = e.command
+	process.Terminal = e.tty
+	process.Env = slices.Clone(base.Env)
 	if e.tty {
-		spec.Env = withTerm(spec.Env)
+		process.Env = spec.AddTerm(process.Env)
 	}
-	return &spec
+	return &process
 }
 
 // endProcess removes the process from containerd, by force if it still runs.

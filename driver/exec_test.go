@@ -10,6 +10,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	dtestutil "github.com/hashicorp/nomad/plugins/drivers/testutils"
 	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/driver/spec"
 )
 
 func TestExec_NomadConformance(t *testing.T) {
@@ -18,7 +20,7 @@ func TestExec_NomadConformance(t *testing.T) {
 	config.AllowHostNamespaces = []string{"cgroup"}
 	d := newTestDriverWith(t, n, config)
 	// The tests look at the names of the task's cgroups from within.
-	cfg := d.task("sleep 600", func(o *TaskConfig) { o.CgroupNS = namespaceHost })
+	cfg := d.task("sleep 600", func(o *spec.TaskConfig) { o.CgroupNS = "host" })
 	d.start(cfg)
 	dtestutil.ExecTaskStreamingConformanceTests(t, d.DriverHarness, cfg.ID)
 }

@@ -68,7 +68,7 @@ func (d *Driver) fingerprint(ctx context.Context) (f *drivers.Fingerprint, answe
 				"driver." + PluginName:                  structs.NewBoolAttribute(true),
 				"driver." + PluginName + ".version":     structs.NewStringAttribute(version.Version),
 				"driver." + PluginName + ".runtime":     structs.NewStringAttribute(d.config.Runtime),
-				"driver." + PluginName + ".runtimes":    structs.NewStringAttribute(strings.Join(d.config.runtimes(), ",")),
+				"driver." + PluginName + ".runtimes":    structs.NewStringAttribute(strings.Join(d.config.Runtimes(), ",")),
 				"driver." + PluginName + ".snapshotter": structs.NewStringAttribute(d.config.Snapshotter),
 			},
 		}, true

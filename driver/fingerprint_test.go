@@ -8,6 +8,8 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/driver/ociruntime"
 )
 
 // next waits for the next fingerprint that is of this state.
@@ -37,7 +39,7 @@ func TestFingerprint_FollowsContainerd(t *testing.T) {
 	must.NotEq(t, "", f.Attributes["driver.containerd.version"].GoString())
 	must.MapContainsKey(t, f.Attributes, "driver.containerd")
 	runtimes, _ := f.Attributes["driver.containerd.runtimes"].GetString()
-	must.Eq(t, defaultRuntime, runtimes)
+	must.Eq(t, ociruntime.Runc, runtimes)
 
 	must.NoError(t, d.node.containerd.Kill())
 	f = next(t, fingerprints, drivers.HealthStateUnhealthy)

@@ -11,13 +11,14 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/runtime/mpsdir"
 )
 
 // gpuModes is a driver on a node with a GPU, and its ledger.
 type gpuModes struct {
 	*testDriver
-	config Config
+	config spec.Config
 	ledger *claim.Ledger
 }
 
@@ -60,7 +61,7 @@ func TestGPU_Exclusive(t *testing.T) {
 	event := "GPU: NVIDIA H200 #0 (" + testGPU + "), all of it, claim " + made.ID
 	eventually(t, "the event", func() bool { return strings.Contains(strings.Join(m.events.all(), "\n"), event) })
 
-	beyond := m.failing(func(c *TaskConfig) { c.GPUHostMemory = "1GiB" })
+	beyond := m.failing(func(c *spec.TaskConfig) { c.GPUHostMemory = "1GiB" })
 	m.reserved(beyond, claim.ModeExclusive, nil, testGPU)
 	_, _, err := m.StartTask(beyond)
 	must.ErrorContains(t, err, "option gpu_host_memory: the task's GPUs have no limit")

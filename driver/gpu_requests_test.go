@@ -14,30 +14,9 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/runtime/request"
 )
-
-func TestCheckAsks(t *testing.T) {
-	for name, block := range map[string]string{
-		"memory":  `annotations = { "dev.tranche/gpu-memory" = "8GiB" }`,
-		"a GPU":   `annotations = { "dev.tranche/gpu" = "0" }`,
-		"compute": `annotations = { "dev.tranche/gpu-compute" = "50%" }`,
-		"CDI":     `devices = ["tranche.dev/slice=8GiB"]`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			options := decodeTaskBlock(t, "config {\nimage = \"busybox\"\n"+block+"\n}")
-			err := options.validate(&Config{AllowDevices: []string{"tranche.dev/slice=*"}})
-			must.ErrorContains(t, err, "tranche")
-			must.ErrorContains(t, err, `device "nvidia/slice"`)
-			must.StrNotContains(t, err.Error(), "use another")
-			must.StrNotContains(t, options.validate(&Config{}).Error(), "allow_devices")
-		})
-	}
-	must.NoError(t, decodeTaskBlock(t, `config {
-		image       = "busybox"
-		annotations = { "com.example/gpu-memory" = "8GiB" }
-	}`).validate(&Config{}))
-}
 
 // askingImage is an image that asks by its own ENV in every way.
 func (d *testDriver) askingImage() string {
@@ -85,13 +64,13 @@ func TestGPU_AsksInARealContainer(t *testing.T) {
 	d := newTestDriver(t)
 	image := d.askingImage()
 	const heard = "The image asks for GPU memory by its own TRANCHE_CDI_SLICE_8GiB and TRANCHE_GPU and TRANCHE_GPU_MEMORY"
-	cfg := d.task(showEnv, func(c *TaskConfig) { c.Image = image })
+	cfg := d.task(showEnv, func(c *spec.TaskConfig) { c.Image = image })
 	cfg.Env[request.MemoryEnv] = "" // takes back what the image asks, and is no ask
 	d.start(cfg)
 	d.asksNothing(cfg, d.stdout(cfg, "end\n"))
 	eventually(t, "the event", func() bool { return d.events.said(heard) == 1 })
 
-	asking := d.failing(func(c *TaskConfig) { c.Image = image })
+	asking := d.failing(func(c *spec.TaskConfig) { c.Image = image })
 	asking.Env[request.MemoryEnv] = "4GiB"
 	_, _, err := d.StartTask(asking)
 	must.ErrorContains(t, err, `TRANCHE_GPU_MEMORY = "4GiB"`)
@@ -102,11 +81,11 @@ func TestGPU_AsksInARealContainer(t *testing.T) {
 // With a device block the same image gets what the block says, and only that.
 func TestGPU_AskingImageWithADeviceBlock(t *testing.T) {
 	var claims testClaims
-	d, _ := newLenientDriver(t, func(c *Config) {
+	d, _ := newLenientDriver(t, func(c *spec.Config) {
 		c.Namespace = "nomad-asks"
 		claims = newTestClaims(t, c)
 	})
-	cfg := d.task("ls /.tranche/claims; "+showEnv, func(c *TaskConfig) { c.Image = d.askingImage() })
+	cfg := d.task("ls /.tranche/claims; "+showEnv, func(c *spec.TaskConfig) { c.Image = d.askingImage() })
 	claims.reserve(t, cfg)
 	made, _, err := claims.List(t.Context())
 	must.NoError(t, err)

@@ -1,24 +1,19 @@
 package driver
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/hashicorp/nomad/plugins/drivers"
-	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/claimtest"
-	"github.com/tranche-gpu/tranche/driver/gpu"
-	"github.com/tranche-gpu/tranche/driver/image"
-	"github.com/tranche-gpu/tranche/driver/network"
-	"github.com/tranche-gpu/tranche/driver/storage"
+	"github.com/tranche-gpu/tranche/driver/spec"
+	"github.com/tranche-gpu/tranche/internal/size"
 	"github.com/tranche-gpu/tranche/runtime/shadowtest"
 )
 
@@ -30,30 +25,9 @@ const (
 // noVisibleDevices is the entry that every container has.
 const noVisibleDevices = claim.VisibleDevices + "=" + claim.NoDevices
 
-type modifierFunc func(*specs.Spec) error
-
-func (f modifierFunc) Modify(s *specs.Spec) error { return f(s) }
-
-func TestSpecOptions_GPUComesLast(t *testing.T) {
-	d := &Driver{config: Config{Runtime: defaultRuntime, Namespace: "nomad"}}
-	cfg := resourcesOf(drivers.LinuxResources{}, 64, 0)
-	s := &startup{cfg: cfg, options: &TaskConfig{Command: "x"}, network: &network.Network{Mode: network.Host}, storage: &storage.Prepared{}, gpu: &gpu.Prepared{
-		Edits: modifierFunc(func(s *specs.Spec) error {
-			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/.tranche/claims/x"})
-			return nil
-		}),
-	}}
-	ctx := namespaces.WithNamespace(context.Background(), "nomad")
-	spec := &Spec{}
-	for _, opt := range d.specOptions(s, &image.Image{}) {
-		must.NoError(t, opt(ctx, nil, &testContainer, spec))
-	}
-	must.Eq(t, "/.tranche/claims/x", spec.Mounts[len(spec.Mounts)-1].Destination)
-}
-
 // gpuNode lays out a driver root, shadow libraries and a hook that does nothing. The driver's library is text that
 // says so, and so is the last line of a shadow.
-func gpuNode(t *testing.T, config *Config) {
+func gpuNode(t *testing.T, config *spec.Config) {
 	t.Helper()
 	dir := t.TempDir()
 	// As on a node: root in a user namespace runs the hook and reads the shadow libraries by their paths.
@@ -92,13 +66,13 @@ func TestGPU_FractionInARealContainer(t *testing.T) {
 	ledger, err := claim.Open(claim.Options{StateDir: config.StateDir, RunDir: config.RunDir})
 	must.NoError(t, err)
 	made, token, err := ledger.Reserve(d.ctx, claim.Request{
-		GPU:    claim.GPU{UUID: testGPU, Index: 0, Name: "NVIDIA H200", ContextBytes: 300 * mib},
+		GPU:    claim.GPU{UUID: testGPU, Index: 0, Name: "NVIDIA H200", ContextBytes: 300 * size.MiB},
 		Slices: []string{testGPU + "/slice-000"}, LimitBytes: 1 << 30, Owner: claim.OwnerNomad,
 	})
 	must.NoError(t, err)
 
 	cfg := d.task("tail -n 1 "+testLibDir+"/libcuda.so.1; ls -d /dev/nvidia* /.tranche/claims/*; env; "+
-		"od -An -v -tu8 -j136 -N8 /.tranche/claims/*/limit; echo end", func(c *TaskConfig) { c.GPUHostMemory = "4GiB" })
+		"od -An -v -tu8 -j136 -N8 /.tranche/claims/*/limit; echo end", func(c *spec.TaskConfig) { c.GPUHostMemory = "4GiB" })
 	cfg.DeviceEnv = map[string]string{token.EnvName(): token.Reveal(), "NVIDIA_VISIBLE_DEVICES": "void"}
 	for key, value := range cfg.DeviceEnv {
 		cfg.Env[key] = value
@@ -120,7 +94,7 @@ func TestGPU_FractionInARealContainer(t *testing.T) {
 
 	// More than the node allows, and none without a GPU.
 	for asked, want := range map[string]string{"5GiB": "gpu_host_memory_max", "1GiB": "has no GPU"} {
-		greedy := d.failing(func(c *TaskConfig) { c.GPUHostMemory = asked })
+		greedy := d.failing(func(c *spec.TaskConfig) { c.GPUHostMemory = asked })
 		_, _, err = d.StartTask(greedy)
 		must.ErrorContains(t, err, "option gpu_host_memory")
 		must.ErrorContains(t, err, want)
@@ -169,7 +143,7 @@ func TestGPU_ExecSeesNoToken(t *testing.T) {
 func TestGPU_NoneWithoutADeviceBlock(t *testing.T) {
 	d := newTestDriver(t)
 	image := d.node.reference
-	cfg := d.task("ls /dev/nvidia* /.tranche 2>/dev/null; env; echo end", func(c *TaskConfig) { c.Image = image })
+	cfg := d.task("ls /dev/nvidia* /.tranche 2>/dev/null; env; echo end", func(c *spec.TaskConfig) { c.Image = image })
 	cfg.Env["NVIDIA_VISIBLE_DEVICES"] = "all"
 	_, out := d.run(cfg, "end")
 	must.StrContains(t, out, noVisibleDevices+"\n")
@@ -220,7 +194,7 @@ func TestStart_RefreshesItsClaimsWhileItPulls(t *testing.T) {
 	ref, layer := reg.unique(t, n.busybox, "long:1", 1)
 	held := newGate()
 	reg.spoilWith(onGet(layer, held.pass))
-	cfg := d.failing(func(c *TaskConfig) { c.Image = ref })
+	cfg := d.failing(func(c *spec.TaskConfig) { c.Image = ref })
 	claims.reserve(t, cfg)
 	made, _, err := claims.List(t.Context())
 	must.NoError(t, err)

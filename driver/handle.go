@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/driver/cgroup"
+	"github.com/tranche-gpu/tranche/driver/spec"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // firstSignalStatus is what a shell, and containerd, adds to the number of the signal that ended a process.
@@ -212,10 +214,10 @@ func (h *taskHandle) exitResult(notice exitNotice) *drivers.ExitResult {
 		result.Signal = signal
 	}
 	if result.ExitCode != 0 && (h.sawOOM() || notice.oomKills > 0) {
-		limit, _ := memoryBytes(h.cfg)
+		limit, _ := spec.MemoryBytes(h.cfg)
 		result.OOMKilled = true
 		result.Err = fmt.Errorf("out of memory: the kernel ended a process of the task at its limit of %d MiB; raise "+
-			"memory or memory_max in the task's resources block if it needs more", limit/mib)
+			"memory or memory_max in the task's resources block if it needs more", limit/size.MiB)
 	}
 	return result
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 func TestExitResult(t *testing.T) {
@@ -30,7 +32,8 @@ func TestExitResult(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			h := newTaskHandle(nil, resourcesOf(drivers.LinuxResources{MemoryLimitBytes: 64 * mib}, 64, 0), taskState{})
+			h := newTaskHandle(nil, &drivers.TaskConfig{Resources: &drivers.Resources{
+				LinuxResources: &drivers.LinuxResources{MemoryLimitBytes: 64 * size.MiB}}}, taskState{})
 			if c.event {
 				h.markOOM()
 			}

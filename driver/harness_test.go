@@ -24,9 +24,12 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/driver/ociruntime"
+	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/e2e/images"
 	"github.com/tranche-gpu/tranche/e2e/node"
 	"github.com/tranche-gpu/tranche/internal/needs"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // testNode is what all tests of this package share: a private containerd and a registry that holds a busybox image.
@@ -120,18 +123,18 @@ func (n *testNode) push(t *testing.T, name string, edit func(*v1.Config)) string
 }
 
 // config is a plugin configuration for the node.
-func (n *testNode) config() Config {
-	return Config{
+func (n *testNode) config() spec.Config {
+	return spec.Config{
 		ContainerdAddress: n.containerd.Address,
 		Namespace:         "nomad-test",
-		Runtime:           defaultRuntime,
-		Snapshotter:       defaultSnapshotter,
+		Runtime:           ociruntime.Runc,
+		Snapshotter:       spec.DefaultSnapshotter,
 		RegistryHostsDir:  filepath.Join(n.dir, "certs.d"),
 		ImagePullTimeout:  "1m",
 		AllowCaps:         capabilities.NomadDefaults().Slice(false),
 		StateDir:          filepath.Join(n.dir, "state"),
 		RunDir:            filepath.Join(n.dir, "run"),
-		GC:                GC{Container: true},
+		GC:                spec.GC{Container: true},
 	}
 }
 
@@ -169,7 +172,7 @@ func newTestDriver(t *testing.T) *testDriver {
 	return newTestDriverWith(t, n, n.config())
 }
 
-func newTestDriverWith(t *testing.T, n *testNode, config Config) *testDriver {
+func newTestDriverWith(t *testing.T, n *testNode, config spec.Config) *testDriver {
 	t.Helper()
 	ctx, cancel := context.WithCancel(namespaces.WithNamespace(context.Background(), config.Namespace))
 	impl := New(ctx, testLogger())
@@ -226,17 +229,17 @@ func (d *testDriver) restart() *testDriver {
 }
 
 // task returns the configuration of a task that runs a shell script in the busybox image.
-func (d *testDriver) task(script string, edit ...func(*TaskConfig)) *drivers.TaskConfig {
+func (d *testDriver) task(script string, edit ...func(*spec.TaskConfig)) *drivers.TaskConfig {
 	return d.newTask(script, true, edit...)
 }
 
 // failing returns the configuration of a task that will not start: nobody reads its logs, as nobody writes them.
-func (d *testDriver) failing(edit ...func(*TaskConfig)) *drivers.TaskConfig {
+func (d *testDriver) failing(edit ...func(*spec.TaskConfig)) *drivers.TaskConfig {
 	return d.newTask("true", false, edit...)
 }
 
-func (d *testDriver) newTask(script string, logs bool, edit ...func(*TaskConfig)) *drivers.TaskConfig {
-	options := &TaskConfig{Image: d.node.reference, Command: "/bin/sh", Args: []string{"-c", script}}
+func (d *testDriver) newTask(script string, logs bool, edit ...func(*spec.TaskConfig)) *drivers.TaskConfig {
+	options := &spec.TaskConfig{Image: d.node.reference, Command: "/bin/sh", Args: []string{"-c", script}}
 	for _, e := range edit {
 		e(options)
 	}
@@ -253,7 +256,7 @@ func (d *testDriver) newTask(script string, logs bool, edit ...func(*TaskConfig)
 				Memory: structs.AllocatedMemoryResources{MemoryMB: 64},
 				Cpu:    structs.AllocatedCpuResources{CpuShares: 100},
 			},
-			LinuxResources: &drivers.LinuxResources{CPUShares: 100, MemoryLimitBytes: 64 * mib},
+			LinuxResources: &drivers.LinuxResources{CPUShares: 100, MemoryLimitBytes: 64 * size.MiB},
 		},
 	}
 	must.NoError(d.t, cfg.EncodeConcreteDriverConfig(options))
@@ -340,7 +343,7 @@ func (d *testDriver) nothingLeft(cfg *drivers.TaskConfig) {
 	for _, c := range containers {
 		must.NotEq(d.t, id, c.ID(), must.Sprint("a container is left"))
 	}
-	_, err = d.client.SnapshotService(defaultSnapshotter).Stat(d.ctx, id)
+	_, err = d.client.SnapshotService(spec.DefaultSnapshotter).Stat(d.ctx, id)
 	must.Error(d.t, err, must.Sprint("a snapshot is left"))
 	leases, err := d.client.LeasesService().List(d.ctx, fmt.Sprintf("labels.%q==%q", naming.TaskID, cfg.ID))
 	must.NoError(d.t, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/driver/image"
+	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/e2e/images"
 )
 
@@ -50,7 +51,7 @@ server = "http://%s"
 [host."http://%s"]
   capabilities = ["pull", "resolve"]
 `, nobody(t), nobody(t), empty.host, full.host), nil)
-	cfg := d.task("echo mirrored", func(c *TaskConfig) { c.Image = "mirrors.example.com/mirrored:1" })
+	cfg := d.task("echo mirrored", func(c *spec.TaskConfig) { c.Image = "mirrors.example.com/mirrored:1" })
 	d.run(cfg, "mirrored")
 	must.Eq(t, 1, full.gets(layer))
 }
@@ -64,10 +65,10 @@ func TestHosts_CredentialsAreNotForMirrors(t *testing.T) {
 	d.node.hosts(t, "private.example.com", fmt.Sprintf("server = %q\n", "http://"+mirror.host), nil)
 	const ref = "private.example.com/private:1"
 	auth := image.Auth{Username: "user", Password: testSecret}
-	err := d.startFails(func(c *TaskConfig) { c.Image, c.Auth = ref, auth })
+	err := d.startFails(func(c *spec.TaskConfig) { c.Image, c.Auth = ref, auth })
 	must.ErrorContains(t, err, "without credentials")
 	auth.ServerAddress = mirror.host
-	d.run(d.task("echo there", func(c *TaskConfig) { c.Image, c.Auth = ref, auth }), "there")
+	d.run(d.task("echo there", func(c *spec.TaskConfig) { c.Image, c.Auth = ref, auth }), "there")
 }
 
 func TestHosts_TLS(t *testing.T) {
@@ -92,7 +93,7 @@ func TestHosts_TLS(t *testing.T) {
 			repository := fmt.Sprintf("tls%d:1", i)
 			must.NoError(t, images.Push(context.Background(), img, reg.host+"/"+repository))
 			d.node.hosts(t, "tls.example.com", fmt.Sprintf("server = %q\n%s", server.URL, c.toml), map[string]string{"ca.pem": ca})
-			edit := func(o *TaskConfig) { o.Image = "tls.example.com/" + repository }
+			edit := func(o *spec.TaskConfig) { o.Image = "tls.example.com/" + repository }
 			if c.refuse {
 				must.ErrorContains(t, d.startFails(edit), "certificate signed by unknown authority")
 				return

@@ -7,6 +7,8 @@ import (
 	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/driver/spec"
 )
 
 // An image that somebody has removed is pulled again, all of it, although its manifest is remembered.
@@ -14,7 +16,7 @@ func TestImage_MetadataCacheDoesNotStandForTheImage(t *testing.T) {
 	d := newTestDriver(t)
 	ref := d.node.push(t, "removed:1", func(c *v1.Config) { c.Labels = map[string]string{"image": "to be removed"} })
 	run := func() {
-		cfg := d.task("echo ran", func(c *TaskConfig) { c.Image = ref })
+		cfg := d.task("echo ran", func(c *spec.TaskConfig) { c.Image = ref })
 		d.run(cfg, "ran")
 		must.NoError(t, d.DestroyTask(cfg.ID, false))
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/driver/spec"
 )
 
 // collecting is a driver that removes images after the delay.
@@ -47,9 +48,9 @@ func TestImageGC_RemovesWhatNoTaskUses(t *testing.T) {
 	must.NoError(t, err)
 	t.Cleanup(func() { _ = d.client.ImageService().Delete(d.ctx, foreign) })
 
-	d.start(d.task("sleep 600", func(c *TaskConfig) { c.Image = running }))
+	d.start(d.task("sleep 600", func(c *spec.TaskConfig) { c.Image = running }))
 	for _, ref := range []string{foreign, ended} {
-		cfg := d.task("echo done", func(c *TaskConfig) { c.Image = ref })
+		cfg := d.task("echo done", func(c *spec.TaskConfig) { c.Image = ref })
 		d.run(cfg, "done")
 		// Not before the task is destroyed: Nomad may start it again.
 		must.True(t, d.hasImage(ref))
@@ -60,7 +61,7 @@ func TestImageGC_RemovesWhatNoTaskUses(t *testing.T) {
 	must.True(t, d.hasImage(running))
 	must.True(t, d.hasImage(foreign))
 	// What is gone can be had again.
-	d.run(d.task("echo again", func(c *TaskConfig) { c.Image = ended }), "again")
+	d.run(d.task("echo again", func(c *spec.TaskConfig) { c.Image = ended }), "again")
 }
 
 // TestImageGC_ForcePullMakesNothingOurs pulls an image by the driver that somebody else has put there.
@@ -73,7 +74,7 @@ func TestImageGC_ForcePullMakesNothingOurs(t *testing.T) {
 	must.NoError(t, err)
 	t.Cleanup(func() { _ = d.client.ImageService().Delete(d.ctx, foreign) })
 	for _, ref := range []string{foreign, ours} {
-		cfg := d.task("echo done", func(c *TaskConfig) { c.Image, c.ForcePull = ref, true })
+		cfg := d.task("echo done", func(c *spec.TaskConfig) { c.Image, c.ForcePull = ref, true })
 		d.run(cfg, "done")
 		must.NoError(t, d.DestroyTask(cfg.ID, false))
 	}
@@ -88,12 +89,12 @@ func TestImageGC_KnowsTheContainersOfAnEarlierLife(t *testing.T) {
 	reg := newTestRegistry(t)
 	used, _ := reg.unique(t, d.node.busybox, "used:1", 1)
 	ended, _ := reg.unique(t, d.node.busybox, "unused:1", 1)
-	cfg := d.task("sleep 600", func(c *TaskConfig) { c.Image = used })
+	cfg := d.task("sleep 600", func(c *spec.TaskConfig) { c.Image = used })
 	d.start(cfg)
 	d.driver.Shutdown()
 
 	d = collecting(t, "100ms")
-	other := d.task("echo done", func(c *TaskConfig) { c.Image = ended })
+	other := d.task("echo done", func(c *spec.TaskConfig) { c.Image = ended })
 	d.run(other, "done")
 	must.NoError(t, d.DestroyTask(other.ID, false))
 	eventually(t, "the removal of the other image", func() bool { return !d.hasImage(ended) })
@@ -118,7 +119,7 @@ func TestImageGC_NotesTheEndOfATask(t *testing.T) {
 	d := collecting(t, "1h")
 	reg := newTestRegistry(t)
 	ref, _ := reg.unique(t, d.node.busybox, "noted:1", 1)
-	cfg := d.task("echo done", func(c *TaskConfig) { c.Image = ref })
+	cfg := d.task("echo done", func(c *spec.TaskConfig) { c.Image = ref })
 	d.run(cfg, "done")
 	must.NoError(t, d.DestroyTask(cfg.ID, false))
 	d.noted(ref)
@@ -128,7 +129,7 @@ func TestImageGC_GoesOnAfterARestart(t *testing.T) {
 	d := collecting(t, "5s")
 	reg := newTestRegistry(t)
 	ref, _ := reg.unique(t, d.node.busybox, "goes-on:1", 1)
-	cfg := d.task("echo done", func(c *TaskConfig) { c.Image = ref })
+	cfg := d.task("echo done", func(c *spec.TaskConfig) { c.Image = ref })
 	d.run(cfg, "done")
 	must.NoError(t, d.DestroyTask(cfg.ID, false))
 	d.noted(ref)
@@ -160,7 +161,7 @@ func TestImageGC_NeverUnderAStart(t *testing.T) {
 		var working sync.WaitGroup
 		errs := make([]error, tasks)
 		for i := range tasks {
-			cfg := d.failing(func(c *TaskConfig) { c.Image = ref })
+			cfg := d.failing(func(c *spec.TaskConfig) { c.Image = ref })
 			cfg.StdoutPath, cfg.StderrPath = "", ""
 			working.Go(func() {
 				if _, _, err := d.driver.StartTask(cfg); err != nil {
@@ -182,7 +183,7 @@ func TestImageGC_WaitsForStarts(t *testing.T) {
 	d := collecting(t, "1h") // Its own sweeps remove nothing.
 	reg := newTestRegistry(t)
 	ref, _ := reg.unique(t, d.node.busybox, "due:1", 1)
-	cfg := d.task("sleep 600", func(c *TaskConfig) { c.Image = ref })
+	cfg := d.task("sleep 600", func(c *spec.TaskConfig) { c.Image = ref })
 	d.start(cfg)
 	record, err := d.client.ImageService().Get(d.ctx, ref)
 	must.NoError(t, err)
@@ -197,7 +198,7 @@ func TestImageGC_WaitsForStarts(t *testing.T) {
 	must.False(t, try(), must.Sprint("a container names it"))
 	must.NoError(t, d.DestroyTask(cfg.ID, true))
 
-	_, release, err := d.driver.hold(d.ctx, &startup{id: "starting", cfg: cfg, options: &TaskConfig{Image: ref}})
+	_, release, err := d.driver.hold(d.ctx, &startup{id: "starting", cfg: cfg, options: &spec.TaskConfig{Image: ref}})
 	must.NoError(t, err)
 	must.False(t, try(), must.Sprint("a task is starting"))
 	release()
@@ -221,7 +222,7 @@ func TestImageGC_GoesOnDuringAPull(t *testing.T) {
 	shared, _ := uniqueImage(t, d.node.busybox, 1000)
 	ended, _ := reg.unique(t, shared, "ended:1", 1)
 	pulled, layer := reg.unique(t, shared, "pulled:1", 2)
-	cfg := d.task("echo done", func(c *TaskConfig) { c.Image = ended })
+	cfg := d.task("echo done", func(c *spec.TaskConfig) { c.Image = ended })
 	d.run(cfg, "done")
 	must.NoError(t, d.DestroyTask(cfg.ID, false))
 	record, err := d.client.ImageService().Get(d.ctx, ended)
@@ -229,7 +230,7 @@ func TestImageGC_GoesOnDuringAPull(t *testing.T) {
 
 	held := newGate()
 	reg.spoilWith(onGet(layer, held.pass))
-	cfg = d.failing(func(c *TaskConfig) { c.Image = pulled })
+	cfg = d.failing(func(c *spec.TaskConfig) { c.Image = pulled })
 	wait := d.startAll([]*drivers.TaskConfig{cfg})
 	eventually(t, "the pull of the layer", func() bool { return reg.gets(layer) > 0 })
 	_, err = d.driver.images.RemoveUnused(d.ctx, record, time.Now())
@@ -255,7 +256,7 @@ func TestImageGC_LeavesStartsOfOthersAlone(t *testing.T) {
 
 // startUnlogged starts a task whose image is ready when f is called, and removes it.
 func (d *testDriver) startUnlogged(image string, f func() error) (err error) {
-	cfg := d.failing(func(c *TaskConfig) { c.Image = image })
+	cfg := d.failing(func(c *spec.TaskConfig) { c.Image = image })
 	cfg.StdoutPath, cfg.StderrPath = "", ""
 	d.driver.failpoints = func(p failpoint) {
 		if p == startImageReady {
@@ -289,7 +290,7 @@ func (d *testDriver) dieInAPull() {
 	reg := newTestRegistry(d.t)
 	ref, layer := reg.unique(d.t, d.node.busybox, "dead:1", 1)
 	reg.spoilWith(onGet(layer, newGate().pass))
-	cfg := d.failing(func(c *TaskConfig) { c.Image = ref })
+	cfg := d.failing(func(c *spec.TaskConfig) { c.Image = ref })
 	cmd := d.newPluginRun(&pluginRun{Config: d.node.config(), Task: cfg, Lingers: true})
 	must.NoError(d.t, cmd.Start())
 	kill := sync.OnceFunc(func() {
@@ -309,7 +310,7 @@ func TestPull_OfADeadPluginIsDroppedAndOthersAreNot(t *testing.T) {
 	ref, layer := reg.unique(t, d.node.busybox, "living:1", 1)
 	held := newGate()
 	reg.spoilWith(onGet(layer, held.pass))
-	wait := d.startAll([]*drivers.TaskConfig{d.failing(func(c *TaskConfig) { c.Image = ref })})
+	wait := d.startAll([]*drivers.TaskConfig{d.failing(func(c *spec.TaskConfig) { c.Image = ref })})
 	eventually(t, "the pull", func() bool { return reg.gets(layer) > 0 })
 	d.dieInAPull()
 	must.Eq(t, 2, d.pullLeases())

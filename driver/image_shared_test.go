@@ -9,6 +9,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/driver/image"
+	"github.com/tranche-gpu/tranche/driver/spec"
 )
 
 // gate lets requests for a blob through once it is opened.
@@ -51,7 +52,7 @@ func TestPull_ManyTasksAreOnePull(t *testing.T) {
 	const many = 20
 	var tasks []*drivers.TaskConfig
 	for range many {
-		tasks = append(tasks, d.task("true", func(c *TaskConfig) { c.Image = ref }))
+		tasks = append(tasks, d.task("true", func(c *spec.TaskConfig) { c.Image = ref }))
 	}
 	wait := d.startAll(tasks)
 	eventually(t, "all tasks to wait", func() bool { return d.events.said("Pulling image "+ref) == many })
@@ -71,8 +72,8 @@ func TestPull_DeadlineOfTheFirstIsItsOwn(t *testing.T) {
 	ref, layer := reg.unique(t, d.node.busybox, "first:1", 100<<10)
 	held := newGate()
 	reg.spoilWith(onGet(layer, held.pass))
-	hasty := d.failing(func(c *TaskConfig) { c.Image, c.ImagePullTimeout = ref, "1s" })
-	patient := d.task("true", func(c *TaskConfig) { c.Image = ref })
+	hasty := d.failing(func(c *spec.TaskConfig) { c.Image, c.ImagePullTimeout = ref, "1s" })
+	patient := d.task("true", func(c *spec.TaskConfig) { c.Image = ref })
 	waitHasty := d.startAll([]*drivers.TaskConfig{hasty})
 	eventually(t, "the first", func() bool { return d.events.said("Pulling image "+ref) == 1 })
 	waitPatient := d.startAll([]*drivers.TaskConfig{patient})
@@ -90,11 +91,11 @@ func TestPull_AfterTheLastHasLeftTheNextBeginsAnew(t *testing.T) {
 	reg := newTestRegistry(t)
 	ref, layer := reg.unique(t, d.node.busybox, "again:1", 100<<10)
 	reg.spoilWith(onGet(layer, newGate().pass))
-	err := d.startFails(func(c *TaskConfig) { c.Image, c.ImagePullTimeout = ref, "500ms" })
+	err := d.startFails(func(c *spec.TaskConfig) { c.Image, c.ImagePullTimeout = ref, "500ms" })
 	must.ErrorContains(t, err, "not done after 500ms")
 	d.nothingPulled(ref, layer)
 	reg.spoilWith(nil)
-	d.run(d.task("echo there", func(c *TaskConfig) { c.Image = ref }), "there")
+	d.run(d.task("echo there", func(c *spec.TaskConfig) { c.Image = ref }), "there")
 }
 
 func TestPull_FailureIsShared(t *testing.T) {
@@ -107,7 +108,7 @@ func TestPull_FailureIsShared(t *testing.T) {
 	}))
 	var tasks []*drivers.TaskConfig
 	for range 5 {
-		tasks = append(tasks, d.failing(func(c *TaskConfig) { c.Image = ref }))
+		tasks = append(tasks, d.failing(func(c *spec.TaskConfig) { c.Image = ref }))
 	}
 	wait := d.startAll(tasks)
 	eventually(t, "all tasks to wait", func() bool { return d.events.said("Pulling image "+ref) == len(tasks) })
@@ -131,8 +132,8 @@ func TestPull_WrongCredentialsOfOneAreItsOwn(t *testing.T) {
 			onGet(layer, held.pass)(w, r, next)
 		}))
 	})
-	with := func(password string) func(*TaskConfig) {
-		return func(c *TaskConfig) { c.Image, c.Auth = ref, image.Auth{Username: "user", Password: password} }
+	with := func(password string) func(*spec.TaskConfig) {
+		return func(c *spec.TaskConfig) { c.Image, c.Auth = ref, image.Auth{Username: "user", Password: password} }
 	}
 	waitWrong := d.startAll([]*drivers.TaskConfig{d.failing(with("wrong")), d.failing(with("wrong"))})
 	waitRight := d.startAll([]*drivers.TaskConfig{d.task("true", with("right")), d.task("true", with("right"))})
@@ -150,14 +151,14 @@ func TestImage_LatestIsAskedForAgain(t *testing.T) {
 	d := newTestDriver(t)
 	reg := newTestRegistry(t)
 	ref, first := reg.unique(t, d.node.busybox, "newest:latest", 1)
-	d.run(d.task("echo one", func(c *TaskConfig) { c.Image = reg.host + "/newest" }), "one")
+	d.run(d.task("echo one", func(c *spec.TaskConfig) { c.Image = reg.host + "/newest" }), "one")
 	must.Eq(t, 1, reg.gets(first))
 	_, second := reg.unique(t, d.node.busybox, "newest:latest", 2)
-	d.run(d.task("wc -c < /noise", func(c *TaskConfig) { c.Image = ref }), "2")
+	d.run(d.task("wc -c < /noise", func(c *spec.TaskConfig) { c.Image = ref }), "2")
 	must.Eq(t, 1, reg.gets(second))
 
 	// Without the registry, what is there will do.
 	reg.spoilWith(answer(500))
-	d.run(d.task("wc -c < /noise", func(c *TaskConfig) { c.Image = ref }), "2")
+	d.run(d.task("wc -c < /noise", func(c *spec.TaskConfig) { c.Image = ref }), "2")
 	must.Eq(t, 1, d.events.said("Using the image "+ref+" that is there"))
 }

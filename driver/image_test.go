@@ -9,49 +9,9 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/shoenig/test/must"
 
-	"github.com/tranche-gpu/tranche/driver/image"
+	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/e2e/images"
 )
-
-func TestConfig_Images(t *testing.T) {
-	cases := []struct {
-		name   string
-		config Config
-		want   string
-	}{
-		{"nothing", Config{}, ""},
-		{"a helper", Config{Auth: image.CredentialSources{Helper: "ecr-login"}}, ""},
-		{"collection", Config{GC: GC{Image: true, ImageDelay: "3m"}, PullActivityTimeout: "1m"}, ""},
-		{"no collection", Config{GC: GC{ImageDelay: "never"}}, ""},
-		{"a delay that is none", Config{GC: GC{Image: true, ImageDelay: "never"}},
-			`plugin option gc.image_delay = "never": must be a length of time`},
-		{"no patience", Config{PullActivityTimeout: "0s"}, `plugin option pull_activity_timeout = "0s": must be`},
-		{"a helper elsewhere", Config{Auth: image.CredentialSources{Helper: "../sh"}},
-			`plugin option auth.helper = "../sh": must be the end of a program's name`},
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			c.config.ContainerdAddress, c.config.Namespace = defaultAddress, defaultNamespace
-			c.config.Runtime, c.config.Snapshotter = defaultRuntime, defaultSnapshotter
-			c.config.ImagePullTimeout = "1m"
-			err := c.config.validate()
-			if c.want == "" {
-				must.NoError(t, err)
-				return
-			}
-			must.ErrorContains(t, err, c.want)
-		})
-	}
-}
-
-func TestTaskConfig_ImageErrorsAreAllTold(t *testing.T) {
-	err := (&TaskConfig{Image: "Not An Image", Platform: "pdp11", ImagePullTimeout: "soon",
-		Auth: image.Auth{Username: "u"}}).checkImage(&Config{})
-	for _, want := range []string{`option image = "Not An Image"`, `option platform = "pdp11"`,
-		`option image_pull_timeout = "soon"`, "option auth.password"} {
-		must.ErrorContains(t, err, want)
-	}
-}
 
 func TestImage_ComesFromContainerdWithoutTheRegistry(t *testing.T) {
 	d := newTestDriver(t)
@@ -59,16 +19,16 @@ func TestImage_ComesFromContainerdWithoutTheRegistry(t *testing.T) {
 	must.NoError(t, err)
 	ref, err := registry.Push(d.ctx, d.node.busybox, "cached:1")
 	must.NoError(t, err)
-	pulled := d.task("echo pulled", func(c *TaskConfig) { c.Image = ref })
+	pulled := d.task("echo pulled", func(c *spec.TaskConfig) { c.Image = ref })
 	d.run(pulled, "pulled")
 	must.SliceContains(t, d.events.all(), "Pulling image "+ref)
 	must.NoError(t, registry.Close())
 
-	found := d.task("echo found", func(c *TaskConfig) { c.Image = ref })
+	found := d.task("echo found", func(c *spec.TaskConfig) { c.Image = ref })
 	result, _ := d.run(found, "found")
 	must.Zero(t, result.ExitCode)
 
-	forced := d.failing(func(c *TaskConfig) { c.Image, c.ForcePull = ref, true })
+	forced := d.failing(func(c *spec.TaskConfig) { c.Image, c.ForcePull = ref, true })
 	_, _, err = d.StartTask(forced)
 	must.ErrorContains(t, err, "pull image")
 	d.nothingLeft(forced)
@@ -80,7 +40,7 @@ func TestImage_HostsTOML(t *testing.T) {
 	must.NoError(t, os.MkdirAll(dir, 0o755))
 	must.NoError(t, os.WriteFile(filepath.Join(dir, "hosts.toml"),
 		[]byte("server = \"http://"+d.node.registry.Host+"\"\n"), 0o644))
-	cfg := d.task("echo mirrored", func(c *TaskConfig) { c.Image = "registry.example.com/busybox:test" })
+	cfg := d.task("echo mirrored", func(c *spec.TaskConfig) { c.Image = "registry.example.com/busybox:test" })
 	result, _ := d.run(cfg, "mirrored")
 	must.Zero(t, result.ExitCode)
 }
@@ -103,7 +63,7 @@ func TestImage_Archives(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			d := d.in(t)
-			cfg := d.task("cat /from", func(o *TaskConfig) { o.Image = c.image })
+			cfg := d.task("cat /from", func(o *spec.TaskConfig) { o.Image = c.image })
 			must.NoError(t, c.save(img, c.ref, filepath.Join(cfg.TaskDir().LocalDir, "image.tar")))
 			d.run(cfg, "an archive")
 			must.NoError(t, d.DestroyTask(cfg.ID, false))
@@ -172,7 +132,7 @@ func TestImage_BadInput(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			d := d.in(t)
-			cfg := d.failing(func(o *TaskConfig) { o.Image = c.image })
+			cfg := d.failing(func(o *spec.TaskConfig) { o.Image = c.image })
 			if c.lay != nil {
 				c.lay(t, cfg.TaskDir().LocalDir)
 			}

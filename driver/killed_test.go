@@ -15,10 +15,11 @@ import (
 
 	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/driver/network"
+	"github.com/tranche-gpu/tranche/driver/spec"
 )
 
 // stubborn is a task that tells which life of it this is, to its log and to the host, and does not stop when asked.
-func (d *testDriver) stubborn(edit ...func(*TaskConfig)) *drivers.TaskConfig {
+func (d *testDriver) stubborn(edit ...func(*spec.TaskConfig)) *drivers.TaskConfig {
 	d.t.Helper()
 	return d.task(`
 		trap '' TERM
@@ -50,7 +51,7 @@ func (d *testDriver) runsOnce(cfg *drivers.TaskConfig) {
 }
 
 // killedNode is a node with a GPU, in a containerd namespace of its own.
-func killedNode(t *testing.T) (*testNode, Config, testClaims) {
+func killedNode(t *testing.T) (*testNode, spec.Config, testClaims) {
 	t.Helper()
 	n := requireNode(t)
 	config := n.config()
@@ -71,7 +72,7 @@ func TestKilledInStartTask_StartedAgain(t *testing.T) {
 	for _, p := range startFailpoints {
 		t.Run(string(p), func(t *testing.T) {
 			d := newTestDriverWith(t, n, config)
-			cfg := d.stubborn(func(c *TaskConfig) { c.NetworkMode = network.None })
+			cfg := d.stubborn(func(c *spec.TaskConfig) { c.NetworkMode = network.None })
 			claims.reserve(t, cfg)
 			must.Nil(t, d.die(config, cfg, p).handle)
 			_ = os.Remove(filepath.Join(cfg.TaskDir().LocalDir, "life"))
@@ -94,7 +95,7 @@ func TestKilledInStartTask_NotStartedAgain(t *testing.T) {
 	for _, p := range startFailpoints {
 		t.Run(string(p), func(t *testing.T) {
 			d := newTestDriverWith(t, n, config)
-			cfg := d.stubborn(func(c *TaskConfig) { c.NetworkMode = network.None })
+			cfg := d.stubborn(func(c *spec.TaskConfig) { c.NetworkMode = network.None })
 			claims.reserve(t, cfg)
 			d.die(config, cfg, p)
 

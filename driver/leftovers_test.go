@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/driver/cgroup"
+	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/internal/proc/proctest"
 )
 
@@ -49,7 +50,7 @@ func TestReconcile_ShimsAndCgroupsThatContainerdLost(t *testing.T) {
 	another, _ := reconciled(t, nil)
 	another.driver.agents.see(&drivers.TaskConfig{AllocDir: filepath.Join(t.TempDir(), "a"), AllocID: "a"})
 	stays("it is another agent's", 0, another)
-	dry, _ := reconciled(t, func(c *Config) { c.GC.DanglingContainers.DryRun = true })
+	dry, _ := reconciled(t, func(c *spec.Config) { c.GC.DanglingContainers.DryRun = true })
 	dry.driver.agents.see(cfg)
 	stays("dry_run keeps it", 0, dry)
 	_, err = d.driver.reconcileOnce(d.ctx, 0)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/e2e/images"
 
 	"github.com/tranche-gpu/tranche/internal/mounttest"
@@ -18,7 +19,7 @@ func TestImage_LinkedSystemDirs(t *testing.T) {
 	for _, dir := range []string{"dev", "proc", "sys"} {
 		outside := t.TempDir()
 		image := n.pushFiles(t, "linked-"+dir, nil, images.File{Path: dir, Link: outside})
-		cfg := d.task("true", func(c *TaskConfig) { c.Image = image })
+		cfg := d.task("true", func(c *spec.TaskConfig) { c.Image = image })
 		_, _, err := d.driver.StartTask(cfg)
 		made, readErr := os.ReadDir(outside)
 		must.NoError(t, readErr)

@@ -10,6 +10,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/driver/spec"
 )
 
 // TestKeepLogsOpen checks that the reader of a task's pipes does not see their end while a start is under way, although
@@ -89,7 +91,7 @@ func TestStreams(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			s := &startup{cfg: &c.cfg, options: &TaskConfig{TTY: c.tty}}
+			s := &startup{cfg: &c.cfg, options: &spec.TaskConfig{TTY: c.tty}}
 			streams, err := s.streams(c.stdin, c.discard)("id")
 			must.NoError(t, err)
 			must.Eq(t, c.want, streams.Config())

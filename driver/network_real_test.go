@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/driver/network"
 	"github.com/tranche-gpu/tranche/driver/network/networktest"
+	"github.com/tranche-gpu/tranche/driver/spec"
 )
 
 // Each option about the network is tried here in a real container.
@@ -24,7 +25,7 @@ func TestNetwork_ExtraHosts(t *testing.T) {
 	} {
 		t.Run(mode, func(t *testing.T) {
 			d := d.in(t)
-			cfg := d.task("cat /etc/hosts; echo 10.0.0.9 added >> /etc/hosts; tail -n1 /etc/hosts; echo end", func(o *TaskConfig) {
+			cfg := d.task("cat /etc/hosts; echo 10.0.0.9 added >> /etc/hosts; tail -n1 /etc/hosts; echo end", func(o *spec.TaskConfig) {
 				o.NetworkMode = mode
 				o.ExtraHosts = []string{"mine:127.0.0.1", "six:[fd00::7]"}
 			})
@@ -53,12 +54,12 @@ func groupNetwork(t *testing.T) *drivers.NetworkIsolationSpec {
 func TestNetwork_NamesOfOneGroup(t *testing.T) {
 	d := newTestDriver(t)
 	group := groupNetwork(t)
-	first := d.task("cat /etc/hosts; echo end", func(o *TaskConfig) { o.ExtraHosts = []string{"db:10.0.0.7"} })
+	first := d.task("cat /etc/hosts; echo end", func(o *spec.TaskConfig) { o.ExtraHosts = []string{"db:10.0.0.7"} })
 	first.NetworkIsolation = group
 	_, out := d.run(first, "end")
 	must.StrHasSuffix(t, "172.26.64.2 web-1\n10.0.0.7 db\nend\n", out)
 	for name, extra := range map[string]string{"other": "cache:10.0.0.8", "plain": ""} {
-		cfg := d.task("cat /etc/hosts; echo end", func(o *TaskConfig) {
+		cfg := d.task("cat /etc/hosts; echo end", func(o *spec.TaskConfig) {
 			if extra != "" {
 				o.ExtraHosts = []string{extra}
 			}
@@ -80,7 +81,7 @@ func TestNetwork_NamesOfOneGroup(t *testing.T) {
 
 func TestNetwork_DNS(t *testing.T) {
 	d := newTestDriver(t)
-	cfg := d.task("cat /etc/resolv.conf; echo end", func(o *TaskConfig) {
+	cfg := d.task("cat /etc/resolv.conf; echo end", func(o *spec.TaskConfig) {
 		o.DNSServers, o.DNSOptions = []string{"192.0.2.1", "2001:db8::1"}, []string{"ndots:3"}
 	})
 	cfg.NetworkIsolation = groupNetwork(t)
@@ -91,7 +92,7 @@ func TestNetwork_DNS(t *testing.T) {
 	must.StrHasSuffix(t, "nameserver 192.0.2.1\nnameserver 2001:db8::1\nsearch group.example\noptions ndots:3\nend\n", out)
 	must.StrNotContains(t, out, "192.0.2.9")
 
-	cfg = d.task("cat /etc/resolv.conf; echo end", func(o *TaskConfig) {
+	cfg = d.task("cat /etc/resolv.conf; echo end", func(o *spec.TaskConfig) {
 		o.DNSSearchDomains = []string{"a.example", "b.example"}
 	})
 	_, out = d.run(cfg, "end") // the host's network
@@ -102,14 +103,14 @@ func TestNetwork_NoneHasLocalNames(t *testing.T) {
 	d := newTestDriver(t)
 	cfg := d.task("refused() { wget -qO- http://$1:9 2>&1 | grep -q refused; }; refused localhost && echo localhost; "+
 		"refused $(hostname) && echo itself; "+
-		"test -e /etc/resolv.conf || echo no name servers; echo end", func(o *TaskConfig) { o.NetworkMode = network.None })
+		"test -e /etc/resolv.conf || echo no name servers; echo end", func(o *spec.TaskConfig) { o.NetworkMode = network.None })
 	_, out := d.run(cfg, "end")
 	must.Eq(t, "localhost\nitself\nno name servers\nend\n", out)
 }
 
 func TestBadInput_NetworkStartsNothing(t *testing.T) {
 	d := newTestDriver(t)
-	cfg := d.failing(func(o *TaskConfig) { o.ExtraHosts, o.DNSServers = []string{"db"}, []string{"dns"} })
+	cfg := d.failing(func(o *spec.TaskConfig) { o.ExtraHosts, o.DNSServers = []string{"db"}, []string{"dns"} })
 	_, _, err := d.StartTask(cfg)
 	must.ErrorContains(t, err, `option extra_hosts[0] = "db"`)
 	must.ErrorContains(t, err, `option dns_servers[0] = "dns"`)

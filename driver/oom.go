@@ -13,6 +13,8 @@ import (
 	"github.com/containerd/typeurl/v2"
 
 	"github.com/tranche-gpu/tranche/driver/client"
+	"github.com/tranche-gpu/tranche/driver/spec"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // watchOOM listens for containerd's out-of-memory events as long as the driver runs, and emits task events.
@@ -59,9 +61,9 @@ func (d *Driver) noteOOM(container string) {
 		return
 	}
 	h.markOOM()
-	limit, _ := memoryBytes(h.cfg)
+	limit, _ := spec.MemoryBytes(h.cfg)
 	d.notify(h.cfg, map[string]string{"memory_limit_bytes": fmt.Sprint(limit)},
-		"Out of memory: the kernel ended a process of the task at its limit of %d MiB", limit/mib)
+		"Out of memory: the kernel ended a process of the task at its limit of %d MiB", limit/size.MiB)
 }
 
 // oomKillsOf is the count of a task that has ended. One that ended well did not end for want of memory, and its end is

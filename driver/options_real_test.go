@@ -14,6 +14,8 @@ import (
 
 	"github.com/tranche-gpu/tranche/driver/network"
 	"github.com/tranche-gpu/tranche/driver/network/networktest"
+	"github.com/tranche-gpu/tranche/driver/spec"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // Each option here is tried in a real container.
@@ -36,7 +38,7 @@ func TestOption_User(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			d := d.in(t)
-			cfg := d.task("id", func(o *TaskConfig) { o.Image = c.image })
+			cfg := d.task("id", func(o *spec.TaskConfig) { o.Image = c.image })
 			cfg.User = c.user
 			d.run(cfg, c.want)
 		})
@@ -52,20 +54,20 @@ func TestOption_ImageDefaults(t *testing.T) {
 		c.WorkingDir = "/etc"
 		c.StopSignal = "SIGUSR2"
 	})
-	set := func(edit func(*TaskConfig)) func(*TaskConfig) {
-		return func(o *TaskConfig) { *o = TaskConfig{Image: image}; edit(o) }
+	set := func(edit func(*spec.TaskConfig)) func(*spec.TaskConfig) {
+		return func(o *spec.TaskConfig) { *o = spec.TaskConfig{Image: image}; edit(o) }
 	}
-	cfg := d.task("", set(func(*TaskConfig) {}))
+	cfg := d.task("", set(func(*spec.TaskConfig) {}))
 	d.run(cfg, "image image in /etc with zero one")
 
-	cfg = d.task("", set(func(o *TaskConfig) { o.Args, o.WorkDir = []string{"null", "eins"}, "/tmp" }))
+	cfg = d.task("", set(func(o *spec.TaskConfig) { o.Args, o.WorkDir = []string{"null", "eins"}, "/tmp" }))
 	cfg.Env["B"] = "task"
 	d.run(cfg, "image task in /tmp with null eins")
 
-	cfg = d.task("", set(func(o *TaskConfig) { o.Entrypoint = []string{"/bin/echo", "only", "this"} }))
+	cfg = d.task("", set(func(o *spec.TaskConfig) { o.Entrypoint = []string{"/bin/echo", "only", "this"} }))
 	d.run(cfg, "only this\n")
 
-	cfg = d.task("", set(func(o *TaskConfig) {
+	cfg = d.task("", set(func(o *spec.TaskConfig) {
 		o.Entrypoint = []string{"/bin/sh", "-c", "trap 'exit 12' USR2; echo up; while :; do sleep 0.05; done"}
 	}))
 	d.start(cfg)
@@ -106,7 +108,7 @@ func TestOption_Resources(t *testing.T) {
 	cfg.Resources.LinuxResources.CpusetCpus = "0"
 	_, out := d.run(cfg, "end")
 	lines := strings.Split(out, "\n")
-	must.Eq(t, fmt.Sprint(64*mib), lines[0])
+	must.Eq(t, fmt.Sprint(64*size.MiB), lines[0])
 	must.SliceContains(t, []string{"512", "20"}, lines[1]) // v1; v2's weight for 512 shares
 	must.Eq(t, "0", lines[2])
 }
@@ -160,11 +162,11 @@ func TestOption_Network(t *testing.T) {
 	own, err := os.Readlink("/proc/self/ns/net")
 	must.NoError(t, err)
 
-	cfg := d.task(script+"; hostname; cat /etc/hosts", func(o *TaskConfig) { o.NetworkMode = network.Host })
+	cfg := d.task(script+"; hostname; cat /etc/hosts", func(o *spec.TaskConfig) { o.NetworkMode = network.Host })
 	_, out := d.run(cfg, "end\n")
 	must.StrContains(t, out, own)
 
-	cfg = d.task(script, func(o *TaskConfig) { o.NetworkMode = network.None })
+	cfg = d.task(script, func(o *spec.TaskConfig) { o.NetworkMode = network.None })
 	_, out = d.run(cfg, "end\n")
 	must.StrNotContains(t, out, own)
 	must.StrHasPrefix(t, "lo ", out)
@@ -185,31 +187,31 @@ func TestBadInput_LeavesNothing(t *testing.T) {
 	noUser := d.node.push(t, "no-user:1", func(c *v1.Config) { c.User = "nobody-here" })
 	cases := []struct {
 		name string
-		edit func(*TaskConfig)
+		edit func(*spec.TaskConfig)
 		user string
 		errs []string
 	}{
-		{"a command that is not in the image", func(o *TaskConfig) { o.Command, o.Args = "no-such", nil }, "",
+		{"a command that is not in the image", func(o *spec.TaskConfig) { o.Command, o.Args = "no-such", nil }, "",
 			[]string{"the command is not in image", "no-such", "options command and entrypoint"}},
-		{"a path that is not in the image", func(o *TaskConfig) { o.Command, o.Args = "/no/such", nil }, "",
+		{"a path that is not in the image", func(o *spec.TaskConfig) { o.Command, o.Args = "/no/such", nil }, "",
 			[]string{"the command is not in image", "/no/such"}},
-		{"a command that is no program", func(o *TaskConfig) { o.Command, o.Args = "/etc/passwd", nil }, "",
+		{"a command that is no program", func(o *spec.TaskConfig) { o.Command, o.Args = "/etc/passwd", nil }, "",
 			[]string{"not executable", "/etc/passwd"}},
-		{"nothing to run", func(o *TaskConfig) { *o = TaskConfig{Image: noCommand} }, "",
+		{"nothing to run", func(o *spec.TaskConfig) { *o = spec.TaskConfig{Image: noCommand} }, "",
 			[]string{"says nothing about what to run", "option command"}},
-		{"an unknown user", func(*TaskConfig) {}, "stranger", []string{"stranger", "/etc/passwd"}},
-		{"an unknown group", func(*TaskConfig) {}, "app:strangers", []string{"app:strangers", "/etc/group"}},
-		{"an image with an unknown user", func(o *TaskConfig) { o.Image = noUser }, "",
+		{"an unknown user", func(*spec.TaskConfig) {}, "stranger", []string{"stranger", "/etc/passwd"}},
+		{"an unknown group", func(*spec.TaskConfig) {}, "app:strangers", []string{"app:strangers", "/etc/group"}},
+		{"an image with an unknown user", func(o *spec.TaskConfig) { o.Image = noUser }, "",
 			[]string{"the image's USER", "nobody-here"}},
-		{"a runtime that is not allowed", func(o *TaskConfig) { o.Runtime = "/bin/sh" }, "",
+		{"a runtime that is not allowed", func(o *spec.TaskConfig) { o.Runtime = "/bin/sh" }, "",
 			[]string{`option runtime = "/bin/sh"`, "allow_runtimes"}},
-		{"a network mode that is not known", func(o *TaskConfig) { o.NetworkMode = "wifi" }, "",
+		{"a network mode that is not known", func(o *spec.TaskConfig) { o.NetworkMode = "wifi" }, "",
 			[]string{`option network_mode = "wifi"`, `"host", "bridge" or "none"`}},
-		{"bridge without a group's network", func(o *TaskConfig) { o.NetworkMode = "bridge" }, "",
+		{"bridge without a group's network", func(o *spec.TaskConfig) { o.NetworkMode = "bridge" }, "",
 			[]string{"network { mode = \"bridge\" }"}},
-		{"a relative work_dir", func(o *TaskConfig) { o.WorkDir = "here" }, "",
+		{"a relative work_dir", func(o *spec.TaskConfig) { o.WorkDir = "here" }, "",
 			[]string{`option work_dir = "here"`, "absolute path"}},
-		{"a timeout that is none", func(o *TaskConfig) { o.ImagePullTimeout = "soon" }, "",
+		{"a timeout that is none", func(o *spec.TaskConfig) { o.ImagePullTimeout = "soon" }, "",
 			[]string{`option image_pull_timeout = "soon"`, "5m"}},
 	}
 	for _, c := range cases {

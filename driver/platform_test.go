@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/shoenig/test/must"
 
+	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/e2e/images"
 )
 
@@ -59,12 +60,12 @@ func TestImage_Platform(t *testing.T) {
 	for _, c := range cases {
 		t.Run("platform "+c.platform, func(t *testing.T) {
 			d := d.in(t)
-			d.run(d.task("cat /for", func(o *TaskConfig) { o.Image, o.Platform = ref, c.platform }), c.want)
+			d.run(d.task("cat /for", func(o *spec.TaskConfig) { o.Image, o.Platform = ref, c.platform }), c.want)
 		})
 	}
 	t.Run("none for it", func(t *testing.T) {
 		d := d.in(t)
-		err := d.startFails(func(o *TaskConfig) { o.Image, o.Platform = ref, "linux/riscv64" })
+		err := d.startFails(func(o *spec.TaskConfig) { o.Image, o.Platform = ref, "linux/riscv64" })
 		must.ErrorContains(t, err, "it has nothing for linux/riscv64; check the option platform")
 	})
 }
@@ -73,12 +74,12 @@ func TestImage_ForOnePlatform(t *testing.T) {
 	d := newTestDriver(t)
 	ref, err := d.node.registry.Push(d.ctx, imageFor(t, d.node.busybox, "arm64"), "arm:1")
 	must.NoError(t, err)
-	err = d.startFails(func(o *TaskConfig) { o.Image, o.Platform = ref, "linux/amd64" })
+	err = d.startFails(func(o *spec.TaskConfig) { o.Image, o.Platform = ref, "linux/amd64" })
 	must.ErrorContains(t, err, `option platform = "linux/amd64": image "`+ref+`" is for linux/arm64`)
-	d.run(d.task("cat /for", func(o *TaskConfig) { o.Image, o.Platform = ref, "linux/arm64" }), "arm64")
+	d.run(d.task("cat /for", func(o *spec.TaskConfig) { o.Image, o.Platform = ref, "linux/arm64" }), "arm64")
 	must.Zero(t, d.events.said("is for linux/arm64"))
 	// Who does not ask for a platform may have an emulator.
-	d.run(d.task("cat /for", func(o *TaskConfig) { o.Image = ref }), "arm64")
+	d.run(d.task("cat /for", func(o *spec.TaskConfig) { o.Image = ref }), "arm64")
 	must.Eq(t, 1, d.events.said("Image "+ref+" is for linux/arm64, and this node is linux/amd64"))
 }
 
@@ -89,11 +90,11 @@ func TestImage_ArchiveForSeveralPlatforms(t *testing.T) {
 	must.NoError(t, err)
 	must.NoError(t, archive.AppendIndex(indexFor(t, d.node.busybox, "arm64", "amd64")))
 	for platform, want := range map[string]string{"": "amd64", "linux/arm64": "arm64"} {
-		cfg := d.task("cat /for", func(o *TaskConfig) { o.Image, o.Platform = "oci-archive:local/image.tar", platform })
+		cfg := d.task("cat /for", func(o *spec.TaskConfig) { o.Image, o.Platform = "oci-archive:local/image.tar", platform })
 		must.NoError(t, exec.Command("tar", "-C", dir, "-cf", filepath.Join(cfg.TaskDir().LocalDir, "image.tar"), ".").Run())
 		d.run(cfg, want)
 	}
-	cfg := d.failing(func(o *TaskConfig) { o.Image, o.Platform = "oci-archive:local/image.tar", "linux/s390x" })
+	cfg := d.failing(func(o *spec.TaskConfig) { o.Image, o.Platform = "oci-archive:local/image.tar", "linux/s390x" })
 	must.NoError(t, exec.Command("tar", "-C", dir, "-cf", filepath.Join(cfg.TaskDir().LocalDir, "image.tar"), ".").Run())
 	_, _, err = d.StartTask(cfg)
 	must.ErrorContains(t, err, "holds no image for linux/s390x")

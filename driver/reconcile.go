@@ -20,27 +20,9 @@ import (
 // Nomad has lost. It goes by labels, and by names where there are none (leftovers.go): it
 // touches nothing that this driver did not make, and nothing that another agent on the same containerd may own.
 
-// check checks the block gc.dangling_containers.
-func (c DanglingContainers) check() error {
-	if !c.Enabled {
-		return nil
-	}
-	if err := checkDuration("plugin option gc.dangling_containers.period", c.Period); err != nil {
-		return err
-	}
-	return checkDuration("plugin option gc.dangling_containers.creation_grace", c.CreationGrace)
-}
-
-// times are the durations of the block, of which check has made sure.
-func (c DanglingContainers) times() (period, grace time.Duration) {
-	period, _ = time.ParseDuration(c.Period)
-	grace, _ = time.ParseDuration(c.CreationGrace)
-	return period, grace
-}
-
 // reconcile works as long as the driver runs. It begins when Nomad has had the time to take its tasks back.
 func (d *Driver) reconcile() {
-	period, grace := d.config.GC.DanglingContainers.times()
+	period, grace := d.config.GC.DanglingContainers.Times()
 	for wait := grace; d.client.Pause(wait); wait = period {
 		if _, err := d.reconcileOnce(d.client.Context(), grace); err != nil && d.ctx.Err() == nil {
 			d.logger.Warn("cannot look for all orphans; trying again", "in", period, "error", err)

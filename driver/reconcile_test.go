@@ -24,10 +24,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/driver/ociruntime"
+	"github.com/tranche-gpu/tranche/driver/spec"
 )
 
 // reconciled returns a driver in a namespace of its own whose agent keeps its allocations in the directory returned.
-func reconciled(t *testing.T, edit func(*Config)) (*testDriver, string) {
+func reconciled(t *testing.T, edit func(*spec.Config)) (*testDriver, string) {
 	t.Helper()
 	n := requireNode(t)
 	config := n.config()
@@ -52,7 +54,7 @@ func (d *testDriver) record(ctx context.Context, kind, id string, labels map[str
 		spec, marshalErr := typeurl.MarshalAny(&specs.Spec{})
 		must.NoError(d.t, marshalErr)
 		_, err = d.client.ContainerService().Create(ctx, containers.Container{ID: id, Labels: labels, Spec: spec,
-			Runtime: containers.RuntimeInfo{Name: defaultRuntime}})
+			Runtime: containers.RuntimeInfo{Name: ociruntime.Runc}})
 	case kindSnapshot:
 		// containerd itself removes a snapshot that nothing refers to.
 		all := maps.Clone(labels)
@@ -60,7 +62,7 @@ func (d *testDriver) record(ctx context.Context, kind, id string, labels map[str
 			all = map[string]string{}
 		}
 		all["containerd.io/gc.root"] = "test"
-		_, err = d.client.SnapshotService(defaultSnapshotter).Prepare(ctx, id, "", snapshots.WithLabels(all))
+		_, err = d.client.SnapshotService(spec.DefaultSnapshotter).Prepare(ctx, id, "", snapshots.WithLabels(all))
 	case kindLease:
 		_, err = d.client.LeasesService().Create(ctx, leases.WithID(id), leases.WithLabels(labels))
 	}
@@ -85,7 +87,7 @@ func (d *testDriver) removeRecords() {
 		case kindContainer:
 			_ = d.client.ContainerService().Delete(d.ctx, id)
 		case kindSnapshot:
-			_ = d.client.SnapshotService(defaultSnapshotter).Remove(d.ctx, id)
+			_ = d.client.SnapshotService(spec.DefaultSnapshotter).Remove(d.ctx, id)
 		case kindLease:
 			_ = d.client.LeasesService().Delete(d.ctx, leases.Lease{ID: id})
 		}
@@ -101,7 +103,7 @@ func TestReconcile_WhatItRemoves(t *testing.T) {
 		labels  map[string]string
 		dir     func(*testing.T) string
 		grace   time.Duration
-		config  func(*Config)
+		config  func(*spec.Config)
 		removed bool
 	}{
 		{"of this agent", nil, func(*testing.T) string { return ours }, 0, nil, true},
@@ -113,7 +115,7 @@ func TestReconcile_WhatItRemoves(t *testing.T) {
 		{"of another driver", map[string]string{naming.Owned: "other"}, gone, 0, nil, false},
 		{"without labels of ours", map[string]string{naming.Owned: "", naming.AllocDir: ""}, gone, 0, nil, false},
 		{"younger than the grace", nil, gone, time.Hour, nil, false},
-		{"in a dry run", nil, gone, 0, func(c *Config) { c.GC.DanglingContainers.DryRun = true }, false},
+		{"in a dry run", nil, gone, 0, func(c *spec.Config) { c.GC.DanglingContainers.DryRun = true }, false},
 	}
 	for _, kind := range []string{kindContainer, kindSnapshot, kindLease} {
 		for _, c := range cases {
@@ -179,7 +181,7 @@ func TestReconcile_LeavesTasksAlone(t *testing.T) {
 }
 
 func TestReconcile_KeptContainers(t *testing.T) {
-	d, _ := reconciled(t, func(c *Config) { c.GC.Container = false })
+	d, _ := reconciled(t, func(c *spec.Config) { c.GC.Container = false })
 	cfg := d.newTask("echo content >/kept; exit 4", false)
 	d.start(cfg)
 	must.Eq(t, 4, d.wait(cfg).ExitCode)
@@ -209,8 +211,8 @@ func TestReconcile_KeptContainers(t *testing.T) {
 }
 
 func TestReconcile_ByItself(t *testing.T) {
-	d, root := reconciled(t, func(c *Config) {
-		c.GC.DanglingContainers = DanglingContainers{Enabled: true, Period: "50ms", CreationGrace: "50ms"}
+	d, root := reconciled(t, func(c *spec.Config) {
+		c.GC.DanglingContainers = spec.DanglingContainers{Enabled: true, Period: "50ms", CreationGrace: "50ms"}
 	})
 	labels := map[string]string{naming.Owned: PluginName, naming.AllocDir: filepath.Join(root, "b")}
 	for _, id := range []string{"first", "second"} {
@@ -223,7 +225,7 @@ func TestReconcile_ByItself(t *testing.T) {
 }
 
 func TestReconcile_PipesOfExecutedCommands(t *testing.T) {
-	d, _ := reconciled(t, func(c *Config) { c.RunDir = t.TempDir() })
+	d, _ := reconciled(t, func(c *spec.Config) { c.RunDir = t.TempDir() })
 	pipes := func(name string, made time.Time) string {
 		dir := filepath.Join(d.driver.execDir(), name)
 		must.NoError(t, os.MkdirAll(dir, 0o700))
@@ -328,7 +330,7 @@ func TestStart_AgainByAnotherAgent(t *testing.T) {
 		defer registry.Close()
 		cfg := d.stubborn()
 		slow := anew(cfg)
-		must.NoError(t, slow.EncodeConcreteDriverConfig(&TaskConfig{
+		must.NoError(t, slow.EncodeConcreteDriverConfig(&spec.TaskConfig{
 			Image: strings.TrimPrefix(registry.URL, "http://") + "/slow:1", Command: "true"}))
 		failed := make(chan error, 1)
 		go func() {
@@ -342,20 +344,4 @@ func TestStart_AgainByAnotherAgent(t *testing.T) {
 		must.NoError(t, d.DestroyTask(cfg.ID, true))
 		d.noTraces(cfg)
 	})
-}
-
-func TestDanglingContainers_Check(t *testing.T) {
-	good := DanglingContainers{Enabled: true, Period: "5m", CreationGrace: "1m30s"}
-	must.NoError(t, good.check())
-	must.NoError(t, DanglingContainers{}.check())
-	for option, edit := range map[string]func(*DanglingContainers){
-		`gc.dangling_containers.period = "often"`:       func(c *DanglingContainers) { c.Period = "often" },
-		`gc.dangling_containers.period = "0s"`:          func(c *DanglingContainers) { c.Period = "0s" },
-		`gc.dangling_containers.creation_grace = "-1m"`: func(c *DanglingContainers) { c.CreationGrace = "-1m" },
-	} {
-		bad := good
-		edit(&bad)
-		must.ErrorContains(t, bad.check(), option)
-		must.ErrorContains(t, bad.check(), "a length of time greater than zero")
-	}
 }

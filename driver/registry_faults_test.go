@@ -15,6 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/driver/image"
+	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/e2e/images"
 )
 
@@ -34,7 +35,7 @@ func TestRegistry_SlowIsNotStalled(t *testing.T) {
 	ref, layer := reg.unique(t, d.node.busybox, "slow:1", 200<<10)
 	// Two seconds, in pieces too small for containerd to have been given any before the end.
 	reg.spoilWith(onGet(layer, slowly(10<<10, 100*time.Millisecond)))
-	cfg := d.task("echo there", func(c *TaskConfig) { c.Image = ref })
+	cfg := d.task("echo there", func(c *spec.TaskConfig) { c.Image = ref })
 	result, _ := d.run(cfg, "there")
 	must.Zero(t, result.ExitCode)
 	must.Positive(t, d.events.said("Pulling image "+ref+": "), must.Sprint(d.events.all()))
@@ -46,7 +47,7 @@ func TestRegistry_StalledMidLayer(t *testing.T) {
 	reg := newTestRegistry(t)
 	ref, layer := reg.unique(t, d.node.busybox, "stalled:1", 200<<10)
 	reg.spoilWith(onGet(layer, slowly(100<<10, time.Hour)))
-	err := d.startFails(func(c *TaskConfig) { c.Image = ref })
+	err := d.startFails(func(c *spec.TaskConfig) { c.Image = ref })
 	must.ErrorContains(t, err, "no progress for 500ms")
 	must.ErrorContains(t, err, "pull_activity_timeout")
 	must.ErrorContains(t, err, " of ")
@@ -59,7 +60,7 @@ func TestRegistry_NeverAnswers(t *testing.T) {
 	reg := newTestRegistry(t)
 	ref, layer := reg.unique(t, d.node.busybox, "mute:1", 1)
 	reg.spoilWith(func(_ http.ResponseWriter, r *http.Request, _ http.Handler) { <-r.Context().Done() })
-	err := d.startFails(func(c *TaskConfig) { c.Image = ref })
+	err := d.startFails(func(c *spec.TaskConfig) { c.Image = ref })
 	must.ErrorContains(t, err, "no progress for 500ms (the registry has not answered)")
 	must.True(t, nstructs.IsRecoverable(err))
 	d.nothingPulled(ref, layer)
@@ -70,7 +71,7 @@ func TestRegistry_SlowerThanTheTaskAllows(t *testing.T) {
 	reg := newTestRegistry(t)
 	ref, layer := reg.unique(t, d.node.busybox, "endless:1", 200<<10)
 	reg.spoilWith(onGet(layer, slowly(1<<10, 100*time.Millisecond)))
-	err := d.startFails(func(c *TaskConfig) { c.Image, c.ImagePullTimeout = ref, "700ms" })
+	err := d.startFails(func(c *spec.TaskConfig) { c.Image, c.ImagePullTimeout = ref, "700ms" })
 	must.ErrorContains(t, err, "not done after 700ms")
 	must.ErrorContains(t, err, "image_pull_timeout")
 	must.True(t, nstructs.IsRecoverable(err))
@@ -87,7 +88,7 @@ func TestRegistry_BreaksMidLayerOnce(t *testing.T) {
 		once.Do(func() { spoil = cutAfter(100 << 10) })
 		spoil(w, r, next)
 	}))
-	cfg := d.task("echo there", func(c *TaskConfig) { c.Image = ref })
+	cfg := d.task("echo there", func(c *spec.TaskConfig) { c.Image = ref })
 	result, _ := d.run(cfg, "there")
 	must.Zero(t, result.ExitCode)
 	must.Eq(t, 2, reg.gets(layer))
@@ -103,7 +104,7 @@ func TestRegistry_BreaksMidLayerAlways(t *testing.T) {
 		}
 		cutAfter(100<<10)(w, r, next)
 	}))
-	err := d.startFails(func(c *TaskConfig) { c.Image = ref })
+	err := d.startFails(func(c *spec.TaskConfig) { c.Image = ref })
 	must.ErrorContains(t, err, "pull image")
 	must.ErrorContains(t, err, "EOF")
 	must.True(t, nstructs.IsRecoverable(err))
@@ -130,7 +131,7 @@ func TestRegistry_Refuses(t *testing.T) {
 		t.Run(c.name+" at once", func(t *testing.T) {
 			d := d.in(t)
 			reg.spoilWith(answer(c.status))
-			err := d.startFails(func(o *TaskConfig) { o.Image = ref })
+			err := d.startFails(func(o *spec.TaskConfig) { o.Image = ref })
 			must.ErrorContains(t, err, c.want)
 			must.Eq(t, c.recoverable, nstructs.IsRecoverable(err))
 			d.nothingPulled(ref, layer)
@@ -138,7 +139,7 @@ func TestRegistry_Refuses(t *testing.T) {
 		t.Run(c.name+" at a layer", func(t *testing.T) {
 			d := d.in(t)
 			reg.spoilWith(onGet(layer, answer(c.status)))
-			err := d.startFails(func(o *TaskConfig) { o.Image = ref })
+			err := d.startFails(func(o *spec.TaskConfig) { o.Image = ref })
 			must.ErrorContains(t, err, c.want)
 			d.nothingPulled(ref, layer)
 		})
@@ -157,7 +158,7 @@ func TestHugeConfiguration(t *testing.T) {
 		d := d.in(t)
 		ref, err := d.node.registry.Push(t.Context(), oddConfig{huge, types.OCIConfigJSON}, "huge:1")
 		must.NoError(t, err)
-		err = d.startFails(func(c *TaskConfig) { c.Image = ref })
+		err = d.startFails(func(c *spec.TaskConfig) { c.Image = ref })
 		must.ErrorContains(t, err, tooLarge)
 		must.False(t, nstructs.IsRecoverable(err), must.Sprint(err))
 	})
@@ -166,7 +167,7 @@ func TestHugeConfiguration(t *testing.T) {
 	} {
 		t.Run("from an archive, "+name, func(t *testing.T) {
 			d := d.in(t)
-			cfg := d.failing(func(c *TaskConfig) { c.Image = "oci-archive:local/huge.tar" })
+			cfg := d.failing(func(c *spec.TaskConfig) { c.Image = "oci-archive:local/huge.tar" })
 			file := filepath.Join(cfg.TaskDir().LocalDir, "huge.tar")
 			must.NoError(t, images.SaveOCIArchive(oddConfig{huge, mediaType}, "huge:1", file))
 			_, _, err := d.StartTask(cfg)

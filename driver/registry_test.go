@@ -21,6 +21,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/e2e/images"
 )
 
@@ -214,7 +215,7 @@ func (d *testDriver) nothingPulled(ref string, layer v1.Hash) {
 	must.NoError(d.t, err)
 	must.SliceEmpty(d.t, statuses, must.Sprint("an unfinished download is left"))
 	d.noPullLeases()
-	err = d.client.SnapshotService(defaultSnapshotter).Walk(d.ctx, func(_ context.Context, info snapshots.Info) error {
+	err = d.client.SnapshotService(spec.DefaultSnapshotter).Walk(d.ctx, func(_ context.Context, info snapshots.Info) error {
 		must.StrNotHasPrefix(d.t, "extract-", info.Name, must.Sprint("an unfinished snapshot is left"))
 		return nil
 	})
@@ -243,7 +244,7 @@ func (d *testDriver) noPullLeases() {
 }
 
 // startFails starts a task that cannot start, and returns why. Nothing of it may be left.
-func (d *testDriver) startFails(edit ...func(*TaskConfig)) error {
+func (d *testDriver) startFails(edit ...func(*spec.TaskConfig)) error {
 	d.t.Helper()
 	cfg := d.failing(edit...)
 	_, _, err := d.StartTask(cfg)

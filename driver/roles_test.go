@@ -19,6 +19,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/hooks"
 )
 
@@ -57,10 +58,10 @@ func linkRole(t *testing.T, role string) string {
 // life is what a process does that lives as the plugin: it starts, stops and destroys one task, and kills itself at a
 // point.
 type pluginRun struct {
-	Config Config
+	Config spec.Config
 	Task   *drivers.TaskConfig
 	// Options is the task's config block, which Task keeps to itself.
-	Options TaskConfig
+	Options spec.TaskConfig
 	DiesAt  failpoint
 	// Handle is the file to which it writes the handle that StartTask returns, as Nomad would.
 	Handle string
@@ -129,7 +130,7 @@ type lived struct {
 }
 
 // die lives a life of the plugin in a process of its own until it kills itself at the point.
-func (d *testDriver) die(config Config, cfg *drivers.TaskConfig, at failpoint) lived {
+func (d *testDriver) die(config spec.Config, cfg *drivers.TaskConfig, at failpoint) lived {
 	l := pluginRun{Config: config, Task: cfg, DiesAt: at, Handle: filepath.Join(d.t.TempDir(), "handle.json")}
 	cmd := d.newPluginRun(&l)
 	out, err := cmd.Output()
@@ -164,7 +165,7 @@ func (d *testDriver) newPluginRun(l *pluginRun) *exec.Cmd {
 }
 
 // dieAfter lives a life that is killed some time after a point, in the midst of whatever it does then.
-func (d *testDriver) dieAfter(config Config, cfg *drivers.TaskConfig, at failpoint, delay time.Duration) {
+func (d *testDriver) dieAfter(config spec.Config, cfg *drivers.TaskConfig, at failpoint, delay time.Duration) {
 	d.t.Helper()
 	cmd := d.newPluginRun(&pluginRun{Config: config, Task: cfg, DiesAt: at, Lingers: true})
 	out, err := cmd.StdoutPipe()

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/e2e/images"
 	"github.com/tranche-gpu/tranche/e2e/node"
 )
@@ -155,7 +156,7 @@ func TestSnapshotter_Lazy(t *testing.T) {
 	t.Cleanup(func() { must.NoError(t, n.containerd.Stop()) })
 
 	d := withSnapshotter(t, &n, "lazy")
-	edit := func(c *TaskConfig) { c.Image = ref }
+	edit := func(c *spec.TaskConfig) { c.Image = ref }
 	d.run(d.task("wc -c < /noise", edit), "1000")
 	must.Zero(t, reg.gets(layer))
 	must.False(t, d.hasContent(layer))

@@ -22,6 +22,8 @@ import (
 	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/driver/network"
+	"github.com/tranche-gpu/tranche/driver/ociruntime"
+	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/driver/storage"
 	"github.com/tranche-gpu/tranche/driver/userns"
 	"github.com/tranche-gpu/tranche/internal/proc"
@@ -33,9 +35,9 @@ const startPatience = time.Minute
 // startup is one StartTask on its way.
 type startup struct {
 	cfg     *drivers.TaskConfig
-	options *TaskConfig
+	options *spec.TaskConfig
 	id      string // of the container
-	runtime ociRuntime
+	runtime ociruntime.Runtime
 	// init is the host's program for the option init; empty for none.
 	init    string
 	network *network.Network
@@ -122,30 +124,30 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 
 // prepare checks everything that can be checked before containerd is asked for anything.
 func (d *Driver) prepare(ctx context.Context, cfg *drivers.TaskConfig) (*startup, error) {
-	taskOptions, err := decodeTaskConfig(cfg, &d.config)
+	taskOptions, err := spec.DecodeTask(cfg, &d.config)
 	if err != nil {
 		return nil, err
 	}
 	if err := gpu.CheckEnv(cfg); err != nil {
 		return nil, err
 	}
-	if err := taskOptions.storageOptions().CheckTask(cfg, d.config.storagePolicy()); err != nil {
+	if err := taskOptions.StorageOptions().CheckTask(cfg, d.config.StoragePolicy()); err != nil {
 		return nil, err
 	}
 	s := &startup{cfg: cfg, options: taskOptions, id: naming.ContainerID(cfg)}
-	if s.runtime, err = taskOptions.runtime(&d.config); err == nil {
-		err = d.runtimes.checkStart(ctx, s.runtime, taskOptions)
+	if s.runtime, err = taskOptions.OCIRuntime(&d.config); err == nil && taskOptions.Userns == userns.Auto {
+		err = d.runtimes.CheckUserns(ctx, s.runtime)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if s.init, err = taskOptions.initProgram(&d.config); err != nil {
+	if s.init, err = taskOptions.InitProgram(&d.config); err != nil {
 		return nil, err
 	}
-	if s.hostMemoryBytes, err = taskOptions.gpuHostMemoryBytes(&d.config); err != nil {
+	if s.hostMemoryBytes, err = taskOptions.GPUHostMemoryBytes(&d.config); err != nil {
 		return nil, err
 	}
-	s.network, err = network.New(cfg, taskOptions.networkOptions())
+	s.network, err = network.New(cfg, taskOptions.NetworkOptions())
 	return s, err
 }
 
@@ -156,7 +158,7 @@ func (d *Driver) prepare(ctx context.Context, cfg *drivers.TaskConfig) (*startup
 func (d *Driver) hold(ctx context.Context, s *startup) (context.Context, func(), error) {
 	opts := []leases.Opt{
 		leases.WithID(s.id),
-		leases.WithExpiration(s.options.imageOptions(&d.config).PullTimeout + time.Hour),
+		leases.WithExpiration(s.options.ImageOptions(&d.config).PullTimeout + time.Hour),
 		leases.WithLabels(naming.Labels(s.cfg, s.options.Image)),
 		leases.WithLabel(naming.Owner, d.client.Owner),
 	}
@@ -206,13 +208,13 @@ func acquireFor(ctx context.Context, s *semaphore.Weighted, limit time.Duration)
 // launch fetches the image, creates the container and starts it.
 func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 	defer d.images.NoteUse(s.options.Image)
-	i, err := d.images.Ensure(ctx, &image.Request{Options: s.options.imageOptions(&d.config), Task: s.cfg})
+	i, err := d.images.Ensure(ctx, &image.Request{Options: s.options.ImageOptions(&d.config), Task: s.cfg})
 	if err != nil {
 		return nil, err
 	}
 	d.reach(startImageReady)
 	s.storage, err = d.mounts.Prepare(ctx, &storage.Request{Task: s.cfg, ContainerID: s.id,
-		Options: *s.options.storageOptions(), Image: i})
+		Options: *s.options.StorageOptions(), Image: i})
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +251,7 @@ func (d *Driver) createContainer(ctx context.Context, s *startup, i *image.Image
 	defer release()
 	container, err := d.client.NewContainer(ctx, s.id,
 		containerd.WithImageName(i.Name()),
-		containerd.WithContainerLabels(containerLabels(s, d.config.ExtraLabels)),
+		containerd.WithContainerLabels(spec.ContainerLabels(s.cfg, s.options, &d.config)),
 		userns.WithLabel(s.hostIDs),
 		containerd.WithSnapshotter(d.config.Snapshotter),
 		userns.WithSnapshot(s.cfg, s.id, s.hostIDs, i),
@@ -332,11 +334,11 @@ func (d *Driver) startError(s *startup, err error) error {
 		return d.client.Recoverable(fmt.Errorf("start the container: %w", err))
 	case strings.Contains(text, "binary not installed"):
 		return fmt.Errorf("start the container: runtime %q is not installed: containerd looks for the program %s on its own "+
-			"PATH; install it there, or choose another with the option runtime: %w", s.runtime.name, s.runtime.shimProgram(),
+			"PATH; install it there, or choose another with the option runtime: %w", s.runtime.Name, s.runtime.ShimProgram(),
 			err)
 	case len(s.options.Ulimit) > 0 && strings.Contains(text, "rlimit"):
 		return fmt.Errorf("start the container: the kernel of this node does not allow a limit of the option ulimit, %q: "+
-			"lower it: %w", s.options.Ulimit.merged(), err)
+			"lower it: %w", s.options.Ulimit.Merged(), err)
 	case !strings.Contains(text, "exec: ") && !strings.Contains(text, "executable"):
 	case strings.Contains(text, "executable file not found"), strings.Contains(text, "no such file or directory"):
 		return fmt.Errorf("start the container: the command is not in image %q; check the options command and "+

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/driver/client"
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/driver/spec"
 )
 
 // maxSignal is the highest signal that the kernel has.
@@ -186,7 +187,7 @@ func (d *Driver) DestroyTask(taskID string, force bool) error {
 	if err != nil {
 		return fmt.Errorf("remove container %s: %w", h.state.ContainerID, err)
 	}
-	var options TaskConfig
+	var options spec.TaskConfig
 	if h.cfg.DecodeDriverConfig(&options) == nil {
 		d.images.NoteEnd(options.Image)
 	}

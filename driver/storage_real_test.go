@@ -17,6 +17,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/driver/storage"
 	"github.com/tranche-gpu/tranche/e2e/images"
 	"github.com/tranche-gpu/tranche/internal/thread"
@@ -27,7 +28,7 @@ import (
 // Each option about storage is tried here in a real container.
 
 // newStorageDriver is a driver that lets tasks mount paths of the host and named volumes.
-func newStorageDriver(t *testing.T, edit ...func(*Config)) *testDriver {
+func newStorageDriver(t *testing.T, edit ...func(*spec.Config)) *testDriver {
 	t.Helper()
 	n := requireNode(t)
 	config := n.config()
@@ -71,7 +72,7 @@ func TestStorage_Bind(t *testing.T) {
 		cat /conf/a /single /byname
 		echo x > /conf/a || echo readonly
 		echo new > /data/n; stat -c '%a %u' /made; ls /link
-		echo end`, func(o *TaskConfig) {
+		echo end`, func(o *spec.TaskConfig) {
 		o.Mounts = []storage.MountConfig{
 			{Type: "bind", Source: "local/conf", Target: "/conf", Readonly: true},
 			{Type: "bind", Source: "local/conf/a", Target: "/single"},
@@ -84,8 +85,8 @@ func TestStorage_Bind(t *testing.T) {
 	must.NoError(t, os.Symlink("conf", filepath.Join(local, "link")))
 	// The allocation's own directories may be named from the host's root, as the docker driver has it.
 	absolute := "volumes = [\"" + local + "/conf/a:/byname\"]"
-	must.NoError(t, parsed(t, absolute).checkStorage(&Config{}))
-	d.edit(cfg, func(o *TaskConfig) { o.Volumes = append(o.Volumes, local+"/conf/a:/byname") })
+	must.NoError(t, parsed(t, absolute).StorageOptions().Check((&spec.Config{}).StoragePolicy()))
+	d.edit(cfg, func(o *spec.TaskConfig) { o.Volumes = append(o.Volumes, local+"/conf/a:/byname") })
 
 	_, out := d.run(cfg, "end")
 	must.Eq(t, "a\na\na\nreadonly\n755 0\na\nend\n", out)
@@ -108,9 +109,9 @@ func TestStorage_Bind(t *testing.T) {
 }
 
 // edit changes a task's options.
-func (d *testDriver) edit(cfg *drivers.TaskConfig, edit func(*TaskConfig)) {
+func (d *testDriver) edit(cfg *drivers.TaskConfig, edit func(*spec.TaskConfig)) {
 	d.t.Helper()
-	var options TaskConfig
+	var options spec.TaskConfig
 	must.NoError(d.t, cfg.DecodeDriverConfig(&options))
 	edit(&options)
 	must.NoError(d.t, cfg.EncodeConcreteDriverConfig(&options))
@@ -145,7 +146,7 @@ func TestBadInput_StorageOfAStart(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			d := d.in(t)
-			cfg := d.failing(func(o *TaskConfig) { o.Mounts = []storage.MountConfig{c.mount} })
+			cfg := d.failing(func(o *spec.TaskConfig) { o.Mounts = []storage.MountConfig{c.mount} })
 			must.NoError(t, os.Symlink(host, filepath.Join(cfg.TaskDir().LocalDir, "host")))
 			must.NoError(t, os.Symlink("../secrets", filepath.Join(cfg.TaskDir().LocalDir, "up")))
 			_, _, err := d.StartTask(cfg)
@@ -163,7 +164,7 @@ func TestStorage_HostPaths(t *testing.T) {
 	d := newStorageDriver(t)
 	host := t.TempDir()
 	mounttest.Write(t, host, map[string]string{"f": "the host's\n"})
-	cfg := d.task("cat /h/f /m/f; echo x > /m/f || echo readonly; echo made > /made/f; echo end", func(o *TaskConfig) {
+	cfg := d.task("cat /h/f /m/f; echo x > /m/f || echo readonly; echo made > /made/f; echo end", func(o *spec.TaskConfig) {
 		o.Volumes = []string{host + ":/h", host + "/new/dir:/made"}
 		o.Mounts = []storage.MountConfig{{Type: "bind", Source: host, Target: "/m", Readonly: true}}
 	})
@@ -171,7 +172,7 @@ func TestStorage_HostPaths(t *testing.T) {
 	must.Eq(t, "the host's\nthe host's\nreadonly\nend\n", out)
 	must.FileExists(t, filepath.Join(host, "new/dir/f"))
 
-	cfg = d.failing(func(o *TaskConfig) {
+	cfg = d.failing(func(o *spec.TaskConfig) {
 		o.Mounts = []storage.MountConfig{{Type: "bind", Source: host + "/none", Target: "/m"}}
 	})
 	_, _, err := d.StartTask(cfg)
@@ -193,8 +194,8 @@ func (n *testNode) dataImage(t *testing.T, name string, volumes ...string) strin
 func TestStorage_NamedVolume(t *testing.T) {
 	d := newStorageDriver(t)
 	image := d.node.dataImage(t, "named-volume:1")
-	use := func(options ...string) func(*TaskConfig) {
-		return func(o *TaskConfig) {
+	use := func(options ...string) func(*spec.TaskConfig) {
+		return func(o *spec.TaskConfig) {
 			o.Image, o.Volumes = image, []string{strings.Join(append([]string{"db.data:/data"}, options...), ":")}
 		}
 	}
@@ -215,7 +216,7 @@ func TestStorage_NamedVolume(t *testing.T) {
 	_, out = d.run(cfg, "end")
 	must.Eq(t, "mine\nreadonly\nend\n", out)
 
-	cfg = d.task("ls -A /data /other; echo end", func(o *TaskConfig) {
+	cfg = d.task("ls -A /data /other; echo end", func(o *spec.TaskConfig) {
 		o.Image = image
 		o.Mounts = []storage.MountConfig{
 			{Type: "volume", Source: "empty", Target: "/data", VolumeOptions: storage.VolumeOptions{NoCopy: true}},
@@ -232,7 +233,7 @@ func TestStorage_NamedVolumeOfManyAtOnce(t *testing.T) {
 	image := d.node.dataImage(t, "named-volume-at-once:1")
 	var tasks []*drivers.TaskConfig
 	for range 4 {
-		tasks = append(tasks, d.task("cat /data/a; echo end", func(o *TaskConfig) {
+		tasks = append(tasks, d.task("cat /data/a; echo end", func(o *spec.TaskConfig) {
 			o.Image, o.Volumes = image, []string{"same:/data"}
 		}))
 	}
@@ -256,7 +257,7 @@ func TestStorage_NamedVolumeOfManyAtOnce(t *testing.T) {
 func TestStorage_AnonymousVolume(t *testing.T) {
 	d := newTestDriver(t) // allowed on every node
 	image := d.node.dataImage(t, "anonymous-volume:1")
-	cfg := d.task("cp /data/a /local/found; cat /data/a; echo mine > /data/a; ls -A /new; echo end", func(o *TaskConfig) {
+	cfg := d.task("cp /data/a /local/found; cat /data/a; echo mine > /data/a; ls -A /new; echo end", func(o *spec.TaskConfig) {
 		o.Image = image
 		o.Mounts = []storage.MountConfig{{Type: "volume", Target: "/data"}, {Type: "volume", Target: "/new"}}
 	})
@@ -286,8 +287,8 @@ func TestStorage_ImageVolumes(t *testing.T) {
 	image := d.node.dataImage(t, "image-volumes:1", "/data", "/data/sub", "/empty")
 	const look = `cat /data/a; /data/sub/tool; grep -c ' /data ' /proc/mounts; grep ' /empty ' /proc/mounts | cut -d' ' -f1,3
 		touch /empty/f && echo written; echo end`
-	run := func(mode, script string, edit ...func(*TaskConfig)) (string, *drivers.TaskConfig) {
-		cfg := d.task(script, append(edit, func(o *TaskConfig) { o.Image, o.ImageVolumes = image, mode })...)
+	run := func(mode, script string, edit ...func(*spec.TaskConfig)) (string, *drivers.TaskConfig) {
+		cfg := d.task(script, append(edit, func(o *spec.TaskConfig) { o.Image, o.ImageVolumes = image, mode })...)
 		_, out := d.run(cfg, "end")
 		d.noStorageLeft(cfg)
 		must.NoError(t, d.DestroyTask(cfg.ID, false))
@@ -308,7 +309,7 @@ func TestStorage_ImageVolumes(t *testing.T) {
 	must.Eq(t, "the image's\nend\n", out)
 
 	// Where the job mounts something the image's volume is left out; below it, it is not.
-	out, _ = run("", "ls -A /data; ls -A /data/sub; echo end", func(o *TaskConfig) { o.Tmpfs = []string{"/data"} })
+	out, _ = run("", "ls -A /data; ls -A /data/sub; echo end", func(o *spec.TaskConfig) { o.Tmpfs = []string{"/data"} })
 	must.Eq(t, "sub\ntool\nend\n", out)
 }
 
@@ -323,7 +324,7 @@ func TestStorage_ImageVolumesLeadNowhere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := d.in(t)
 			image := d.node.pushFiles(t, "hostile-"+name+":1", []string{"/link/dir"}, images.File{Path: "/link", Link: link})
-			cfg := d.task("find / -name secret -not -path '/proc/*'; echo end", func(o *TaskConfig) { o.Image = image })
+			cfg := d.task("find / -name secret -not -path '/proc/*'; echo end", func(o *spec.TaskConfig) { o.Image = image })
 			_, _, err := d.StartTask(cfg)
 			t.Cleanup(func() { _ = d.driver.DestroyTask(cfg.ID, true) })
 			if err == nil {
@@ -335,7 +336,7 @@ func TestStorage_ImageVolumesLeadNowhere(t *testing.T) {
 		})
 	}
 	image := d.node.pushFiles(t, "volume-over-file:1", []string{"/etc/passwd"})
-	cfg := d.failing(func(o *TaskConfig) { o.Image = image })
+	cfg := d.failing(func(o *spec.TaskConfig) { o.Image = image })
 	_, _, err := d.StartTask(cfg)
 	must.ErrorContains(t, err, "volume /etc/passwd of the image")
 	must.ErrorContains(t, err, "the image has a file at /etc/passwd")
@@ -356,16 +357,16 @@ func TestStorage_ImageOfManyLayers(t *testing.T) {
 	must.NoError(t, err)
 	ref, err := d.node.registry.Push(context.Background(), img, "layers:1")
 	must.NoError(t, err)
-	cfg := d.task("ls /data | wc -l; grep -c ' /data ' /proc/mounts; echo end", func(o *TaskConfig) { o.Image = ref })
+	cfg := d.task("ls /data | wc -l; grep -c ' /data ' /proc/mounts; echo end", func(o *spec.TaskConfig) { o.Image = ref })
 	_, out := d.run(cfg, "end")
 	must.Eq(t, "70\n1\nend\n", out)
 	d.noStorageLeft(cfg)
 }
 
 func TestStorage_ImageVolumesOfTheNativeSnapshotter(t *testing.T) {
-	d := newStorageDriver(t, func(c *Config) { c.Snapshotter, c.Volumes.SelinuxLabel = "native", "z" })
+	d := newStorageDriver(t, func(c *spec.Config) { c.Snapshotter, c.Volumes.SelinuxLabel = "native", "z" })
 	image := d.node.dataImage(t, "native:1", "/data")
-	cfg := d.task("cat /data/a; grep -c ' /data ' /proc/mounts; echo end", func(o *TaskConfig) { o.Image = image })
+	cfg := d.task("cat /data/a; grep -c ' /data ' /proc/mounts; echo end", func(o *spec.TaskConfig) { o.Image = image })
 	_, out := d.run(cfg, "end")
 	must.Eq(t, "the image's\n1\nend\n", out)
 	d.noStorageLeft(cfg)
@@ -378,7 +379,7 @@ func TestStorage_Tmpfs(t *testing.T) {
 		stat -c '%n %a %u' /full /block
 		cp /bin/busybox /plain/; /plain/busybox true 2>/dev/null || echo noexec
 		cp /bin/busybox /full/; /full/busybox echo exec
-		touch /ro/f 2>/dev/null || echo readonly; echo end`, func(o *TaskConfig) {
+		touch /ro/f 2>/dev/null || echo readonly; echo end`, func(o *spec.TaskConfig) {
 		o.Tmpfs = []string{"/plain", "/full:size=4m,mode=0711,uid=1000,exec,nr_inodes=64"}
 		o.Mounts = []storage.MountConfig{
 			{Type: "tmpfs", Target: "/block", TmpfsOptions: storage.TmpfsOptions{SizeBytes: 1 << 20, Mode: 0o1770}},
@@ -397,7 +398,7 @@ func TestStorage_Tmpfs(t *testing.T) {
 
 func TestStorage_OneBelowTheOther(t *testing.T) {
 	d := newTestDriver(t)
-	cfg := d.task("cat /a/b/f /a/f /etc/hosts; echo end", func(o *TaskConfig) {
+	cfg := d.task("cat /a/b/f /a/f /etc/hosts; echo end", func(o *spec.TaskConfig) {
 		o.Volumes = []string{"local/b:/a/b", "local/a:/a"} // the one below comes first in the jobspec
 		o.Mounts = []storage.MountConfig{{Type: "bind", Source: "local/hosts", Target: "/etc/hosts"}}
 	})
@@ -429,7 +430,7 @@ func TestStorage_Propagation(t *testing.T) {
 		}
 		t.Run("bind_options.propagation = "+propagation, func(t *testing.T) {
 			d := d.in(t)
-			cfg := d.task(script, func(o *TaskConfig) {
+			cfg := d.task(script, func(o *spec.TaskConfig) {
 				o.Mounts = []storage.MountConfig{{Type: "bind", Source: "vol", Target: "/vol",
 					BindOptions: storage.BindOptions{Propagation: propagation}}}
 			})
@@ -500,14 +501,14 @@ func mountInside(pid int, at string) error {
 func TestStorage_ViewOfALifeThatWasKilled(t *testing.T) {
 	d := newTestDriver(t)
 	image := d.node.dataImage(t, "view-left:1", "/data")
-	ignore := d.task("echo end", func(o *TaskConfig) { o.Image, o.ImageVolumes = image, "ignore" })
+	ignore := d.task("echo end", func(o *spec.TaskConfig) { o.Image, o.ImageVolumes = image, "ignore" })
 	d.run(ignore, "end") // has the image pulled
-	cfg := d.task("cat /data/a; echo end", func(o *TaskConfig) { o.Image = image })
+	cfg := d.task("cat /data/a; echo end", func(o *spec.TaskConfig) { o.Image = image })
 	left, err := d.client.GetImage(d.ctx, image)
 	must.NoError(t, err)
 	layers, err := left.RootFS(d.ctx)
 	must.NoError(t, err)
-	snapshotter := d.client.SnapshotService(defaultSnapshotter)
+	snapshotter := d.client.SnapshotService(spec.DefaultSnapshotter)
 	_, err = snapshotter.View(d.ctx, naming.ContainerID(cfg)+"-view", identity.ChainID(layers).String())
 	must.NoError(t, err)
 	_, out := d.run(cfg, "end")
@@ -519,16 +520,16 @@ func TestStorage_ViewOfALifeThatWasKilled(t *testing.T) {
 func TestStorage_ViewGoesBeforeTheContainerComes(t *testing.T) {
 	d := newTestDriver(t)
 	ref := d.node.dataImage(t, "view-goes:1", "/data")
-	cfg := d.failing(func(o *TaskConfig) { o.Image = ref })
+	cfg := d.failing(func(o *spec.TaskConfig) { o.Image = ref })
 	s, err := d.driver.prepare(d.ctx, cfg)
 	must.NoError(t, err)
 	ctx, giveBack, err := d.driver.hold(d.ctx, s)
 	must.NoError(t, err)
 	defer giveBack()
-	i, err := d.driver.images.Ensure(ctx, &image.Request{Options: s.options.imageOptions(&d.driver.config), Task: s.cfg})
+	i, err := d.driver.images.Ensure(ctx, &image.Request{Options: s.options.ImageOptions(&d.driver.config), Task: s.cfg})
 	must.NoError(t, err)
 	prepared, err := d.driver.mounts.Prepare(ctx, &storage.Request{Task: cfg, ContainerID: s.id,
-		Options: *s.options.storageOptions(), Image: i})
+		Options: *s.options.StorageOptions(), Image: i})
 	must.NoError(t, err)
 	must.FileExists(t, filepath.Join(cfg.TaskDir().Dir, storage.AnonymousDir, storage.AnonymousName("/data"), "a"))
 	must.Len(t, 2, mounttest.Below(t, d.driver.runDir)) // the place for pinned sources, and the volume's

@@ -17,6 +17,8 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/driver/cgroup"
+	"github.com/tranche-gpu/tranche/driver/spec"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // traces lists everything on the node that a task could have left, in containerd and outside. While no task is there it
@@ -75,7 +77,7 @@ func (d *testDriver) listTasks(ctx context.Context) (ids []string, err error) {
 
 // listSnapshots lists those that are no layers of images.
 func (d *testDriver) listSnapshots(ctx context.Context) (ids []string, err error) {
-	err = d.client.SnapshotService(defaultSnapshotter).Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+	err = d.client.SnapshotService(spec.DefaultSnapshotter).Walk(ctx, func(_ context.Context, info snapshots.Info) error {
 		if info.Kind != snapshots.KindCommitted {
 			ids = append(ids, info.Name)
 		}
@@ -160,7 +162,7 @@ type testClaims struct {
 }
 
 // newTestClaims makes the node one with a GPU, whose claims are bound and released by the hook itself.
-func newTestClaims(t *testing.T, config *Config) testClaims {
+func newTestClaims(t *testing.T, config *spec.Config) testClaims {
 	t.Helper()
 	gpuNode(t, config)
 	config.HookPath = linkRole(t, roleHook)
@@ -173,7 +175,7 @@ func newTestClaims(t *testing.T, config *Config) testClaims {
 func (c testClaims) reserve(t *testing.T, cfg *drivers.TaskConfig) {
 	t.Helper()
 	_, token, err := c.Reserve(t.Context(), claim.Request{
-		GPU:    claim.GPU{UUID: testGPU, Index: 0, Name: "NVIDIA H200", ContextBytes: 300 * mib},
+		GPU:    claim.GPU{UUID: testGPU, Index: 0, Name: "NVIDIA H200", ContextBytes: 300 * size.MiB},
 		Slices: []string{testGPU + "/slice-000"}, LimitBytes: 1 << 30, Owner: claim.OwnerNomad,
 	})
 	must.NoError(t, err)

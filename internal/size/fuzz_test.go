@@ -16,7 +16,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		must.Zero(t, bytes%mebi)
+		must.Zero(t, bytes%MiB)
 		must.LessEq(t, uint64(most), bytes)
 		again, err := Parse(Format(bytes))
 		must.NoError(t, err)

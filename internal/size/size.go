@@ -17,8 +17,8 @@ const (
 	// GPUUnit is the unit in which a GPU hands out memory.
 	GPUUnit = 2 << 20
 
-	// mebi is the unit in which amounts are stated: everything that shows one shows whole MiB.
-	mebi = 1 << 20
+	// MiB is the unit in which amounts are stated: everything that shows one shows whole MiB.
+	MiB = 1 << 20
 
 	// most is what a claim can account for.
 	most = 16 << 40
@@ -47,7 +47,7 @@ func Parse(text string) (uint64, error) {
 	if err != nil || high != 0 || bytes > most {
 		return 0, fmt.Errorf("%s is more than a claim can account for, which is %s", trimmed, Format(most))
 	}
-	if bytes%mebi != 0 {
+	if bytes%MiB != 0 {
 		return 0, fmt.Errorf("%s is not a whole number of MiB, and nothing is rounded: %s", trimmed, neighbours(bytes))
 	}
 	return bytes, nil
@@ -55,7 +55,7 @@ func Parse(text string) (uint64, error) {
 
 // neighbours names the amounts around one that is not a whole number of MiB.
 func neighbours(bytes uint64) string {
-	below := bytes / mebi
+	below := bytes / MiB
 	if below == 0 {
 		return "1MiB is the least"
 	}

@@ -1,0 +1,204 @@
+package spec
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
+	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/driver/image"
+	"github.com/tranche-gpu/tranche/driver/ociruntime"
+	"github.com/tranche-gpu/tranche/driver/storage"
+	"github.com/tranche-gpu/tranche/runtime"
+)
+
+func TestConfig_Validate(t *testing.T) {
+	good := Config{ContainerdAddress: defaultAddress, Namespace: "nomad", Runtime: ociruntime.Runc,
+		Snapshotter: "overlayfs", ImagePullTimeout: "5m"}
+	must.NoError(t, good.Check())
+	cases := []struct {
+		name string
+		edit func(*Config)
+		want string
+	}{
+		{"no address", func(c *Config) { c.ContainerdAddress = "" }, "containerd_address"},
+		{"a relative address", func(c *Config) { c.ContainerdAddress = "containerd.sock" }, "containerd_address"},
+		{"no namespace", func(c *Config) { c.Namespace = "" }, "namespace"},
+		{"no runtime", func(c *Config) { c.Runtime = "" }, "plugin option runtime"},
+		{"no snapshotter", func(c *Config) { c.Snapshotter = "" }, "snapshotter"},
+		{"a timeout that is none", func(c *Config) { c.ImagePullTimeout = "-1s" }, "image_pull_timeout"},
+		{"an interval that is none", func(c *Config) { c.StatsInterval = "often" }, "stats_interval"},
+		{"host memory that would be rounded", func(c *Config) { c.GPUHostMemoryMax = "4GB" }, "gpu_host_memory_max: 4GB"},
+		{"a capability that is unknown", func(c *Config) { c.DriverCapabilities = "compute,games" }, "plugin option driver_capabilities: unknown driver capability"},
+		{"a relative driver root", func(c *Config) { c.DriverRoot = "root" }, "driver_root"},
+		{"a relative hook", func(c *Config) { c.HookPath = "tranche-hook" }, "hook_path"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			bad := good
+			c.edit(&bad)
+			must.ErrorContains(t, bad.Check(), c.want)
+		})
+	}
+}
+
+func TestConfig_DefaultsOfTheSchema(t *testing.T) {
+	var config Config
+	hclutils.NewConfigParser(ConfigSpec).ParseHCL(t, `config { allow_runtimes = ["io.containerd.kata.v2"] }`, &config)
+	must.NoError(t, config.Check())
+	must.Eq(t, defaultAddress, config.ContainerdAddress)
+	must.Eq(t, "nomad", config.Namespace)
+	must.Eq(t, "5m", config.ImagePullTimeout)
+	must.Eq(t, "0", config.GPUHostMemoryMax)
+	must.True(t, config.allowsRuntime(ociruntime.Runc))
+	must.True(t, config.allowsRuntime("io.containerd.kata.v2"))
+	must.False(t, config.allowsRuntime("/bin/sh"))
+	must.False(t, config.allowsRuntime("crun"))
+}
+
+func TestTaskConfig_Schema(t *testing.T) {
+	var got TaskConfig
+	hclutils.NewConfigParser(TaskConfigSpec).ParseHCL(t, `config {
+		image              = "busybox"
+		image_pull_timeout = "1m"
+		force_pull         = true
+		entrypoint         = ["/e"]
+		command            = "c"
+		args               = ["a", "b"]
+		work_dir           = "/w"
+		network_mode       = "none"
+		runtime            = "r"
+		gpu_host_memory    = "4GiB"
+	}`, &got)
+	must.Eq(t, TaskConfig{Image: "busybox", ImagePullTimeout: "1m", ForcePull: true, Entrypoint: []string{"/e"},
+		Command: "c", Args: []string{"a", "b"}, WorkDir: "/w", Mounts: []storage.MountConfig{}, MountsList: []storage.MountConfig{},
+		NetworkMode: "none", Runtime: "r", GPUHostMemory: "4GiB"}, got)
+}
+
+func TestTaskConfig_HostMemory(t *testing.T) {
+	cases := []struct{ asked, allowed, want string }{
+		{"", "", ""},
+		{"", "0", ""},
+		{"0", "0", ""},
+		{"4GiB", "4GiB", ""},
+		{"1MiB", "0", `option gpu_host_memory = "1MiB": this node allows a container no host memory beyond its limit of GPU ` +
+			"memory; the operator can allow more with gpu_host_memory_max"},
+		{"5GiB", "4GiB", "at most 4GiB"},
+		{"4GB", "8GiB", "option gpu_host_memory: 4GB is not a whole number of MiB"},
+	}
+	for _, c := range cases {
+		t.Run(c.asked+" of "+c.allowed, func(t *testing.T) {
+			task := TaskConfig{Image: "busybox", GPUHostMemory: c.asked}
+			err := task.Check(&Config{Runtime: ociruntime.Runc, GPUHostMemoryMax: c.allowed})
+			if c.want == "" {
+				must.NoError(t, err)
+				return
+			}
+			must.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+func TestSetInstalled(t *testing.T) {
+	prefix := t.TempDir()
+	bin := filepath.Join(prefix, "bin")
+	shadows := filepath.Join(prefix, "lib/tranche")
+	must.NoError(t, os.MkdirAll(bin, 0o755))
+	must.NoError(t, os.MkdirAll(shadows, 0o755))
+
+	var nothing runtime.Config
+	setInstalled(&nothing, bin)
+	must.Eq(t, runtime.Config{}, nothing)
+
+	for _, file := range []string{filepath.Join(bin, "tranche-hook"), filepath.Join(bin, "tranche"), filepath.Join(shadows, "libcuda.so.1")} {
+		must.NoError(t, os.WriteFile(file, nil, 0o755))
+	}
+	var found runtime.Config
+	setInstalled(&found, bin)
+	must.Eq(t, runtime.Config{
+		HookPath: filepath.Join(bin, "tranche-hook"), CLIPath: filepath.Join(bin, "tranche"), ShadowDir: shadows,
+	}, found)
+
+	given := runtime.Config{HookPath: "/h", CLIPath: "/c", ShadowDir: "/s"}
+	setInstalled(&given, bin)
+	must.Eq(t, runtime.Config{HookPath: "/h", CLIPath: "/c", ShadowDir: "/s"}, given)
+}
+
+func TestConfig_Volumes(t *testing.T) {
+	var config Config
+	hclutils.NewConfigParser(ConfigSpec).ParseHCL(t, `config {
+		volumes {
+			enabled      = true
+			selinuxlabel = "z"
+		}
+		volume_dir = "/srv/volumes"
+	}`, &config)
+	must.Eq(t, VolumesConfig{Enabled: true, SelinuxLabel: "z"}, config.Volumes)
+	must.Eq(t, "/srv/volumes", config.VolumesRoot())
+	must.NoError(t, config.Check())
+
+	config = Config{}
+	hclutils.NewConfigParser(ConfigSpec).ParseHCL(t, "config {\n}", &config)
+	must.False(t, config.Volumes.Enabled, must.Sprint("the host's paths must be closed unless the operator opens them"))
+	must.Eq(t, defaultVolumeDir, config.VolumesRoot())
+	config.VolumeDir = "volumes"
+	must.ErrorContains(t, config.Check(), `plugin option volume_dir = "volumes"`)
+}
+
+func TestConfig_Images(t *testing.T) {
+	cases := []struct {
+		name   string
+		config Config
+		want   string
+	}{
+		{"nothing", Config{}, ""},
+		{"a helper", Config{Auth: image.CredentialSources{Helper: "ecr-login"}}, ""},
+		{"collection", Config{GC: GC{Image: true, ImageDelay: "3m"}, PullActivityTimeout: "1m"}, ""},
+		{"no collection", Config{GC: GC{ImageDelay: "never"}}, ""},
+		{"a delay that is none", Config{GC: GC{Image: true, ImageDelay: "never"}},
+			`plugin option gc.image_delay = "never": must be a length of time`},
+		{"no patience", Config{PullActivityTimeout: "0s"}, `plugin option pull_activity_timeout = "0s": must be`},
+		{"a helper elsewhere", Config{Auth: image.CredentialSources{Helper: "../sh"}},
+			`plugin option auth.helper = "../sh": must be the end of a program's name`},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			c.config.ContainerdAddress, c.config.Namespace = defaultAddress, defaultNamespace
+			c.config.Runtime, c.config.Snapshotter = ociruntime.Runc, DefaultSnapshotter
+			c.config.ImagePullTimeout = "1m"
+			err := c.config.Check()
+			if c.want == "" {
+				must.NoError(t, err)
+				return
+			}
+			must.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+func TestTaskConfig_ImageErrorsAreAllReturned(t *testing.T) {
+	err := (&TaskConfig{Image: "Not An Image", Platform: "pdp11", ImagePullTimeout: "soon",
+		Auth: image.Auth{Username: "u"}}).checkImage(&Config{})
+	for _, want := range []string{`option image = "Not An Image"`, `option platform = "pdp11"`,
+		`option image_pull_timeout = "soon"`, "option auth.password"} {
+		must.ErrorContains(t, err, want)
+	}
+}
+
+func TestDanglingContainers_Check(t *testing.T) {
+	good := DanglingContainers{Enabled: true, Period: "5m", CreationGrace: "1m30s"}
+	must.NoError(t, good.check())
+	must.NoError(t, DanglingContainers{}.check())
+	for option, edit := range map[string]func(*DanglingContainers){
+		`gc.dangling_containers.period = "often"`:       func(c *DanglingContainers) { c.Period = "often" },
+		`gc.dangling_containers.period = "0s"`:          func(c *DanglingContainers) { c.Period = "0s" },
+		`gc.dangling_containers.creation_grace = "-1m"`: func(c *DanglingContainers) { c.CreationGrace = "-1m" },
+	} {
+		bad := good
+		edit(&bad)
+		must.ErrorContains(t, bad.check(), option)
+		must.ErrorContains(t, bad.check(), "a length of time greater than zero")
+	}
+}

@@ -1,0 +1,182 @@
+package spec
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/helper/pluginutils/hclspecutils"
+	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/driver/ociruntime"
+)
+
+// readTask reads a task's options as Nomad does, by the schema, and checks them as the driver does.
+func readTask(t *testing.T, plugin *Config, options string) (*TaskConfig, error) {
+	t.Helper()
+	spec, diags := hclspecutils.Convert(TaskConfigSpec)
+	must.False(t, diags.HasErrors())
+	block := hclutils.HclConfigToInterface(t, "config {\nimage = \"busybox\"\n"+options+"\n}")
+	value, diags, errs := hclutils.ParseHclInterface(block, spec, nil)
+	if diags.HasErrors() {
+		return nil, errors.Join(append(errs, diags)...)
+	}
+	cfg := &drivers.TaskConfig{}
+	must.NoError(t, cfg.EncodeDriverConfig(value))
+	return DecodeTask(cfg, plugin)
+}
+
+func TestProcessOptions_BadInput(t *testing.T) {
+	long := strings.Repeat("x", 4096)
+	cases := []struct {
+		name    string
+		options string
+		want    []string
+	}{
+		{"group_add of nothing", `group_add = ["audio", ""]`, []string{`option group_add: ""`, "0 to 4294967294"}},
+		{"group_add below zero", `group_add = ["-1"]`, []string{`option group_add: "-1"`}},
+		{"group_add too high", `group_add = ["4294967295"]`, []string{`option group_add: "4294967295"`}},
+		{"group_add beyond numbers", `group_add = ["99999999999999999999"]`,
+			[]string{`option group_add: "99999999999999999999"`}},
+		{"hostname with a blank", `hostname = "my host"`, []string{`option hostname = "my host"`, "RFC 1123"}},
+		{"hostname with a hyphen first", `hostname = "-web"`, []string{`option hostname = "-web"`, "RFC 1123"}},
+		{"hostname with an empty part", `hostname = "web..x"`, []string{`option hostname = "web..x"`, "RFC 1123"}},
+		{"hostname too long", `hostname = "` + long[:65] + `"`, []string{"option hostname", "up to 64"}},
+		{"hostname of the node's", "hostname = \"web\"\nuts_mode = \"host\"", []string{`option hostname = "web"`, "uts_mode"}},
+		{"init without a first process", "init = true\npid_mode = \"host\"", []string{"option init = true", "pid_mode"}},
+		{"ulimit of an unknown name", `ulimit { files = "10" }`, []string{`option ulimit: files = "10"`, "nofile"}},
+		{"ulimit that is no number", `ulimit { nofile = "many" }`, []string{`option ulimit: nofile = "many"`, `"SOFT:HARD"`}},
+		{"ulimit upside down", `ulimit { nofile = "20:10" }`, []string{`option ulimit: nofile = "20:10"`}},
+		{"ulimit below zero", `ulimit { nofile = "-2:-2" }`, []string{`option ulimit: nofile = "-2:-2"`, "not negative"}},
+		{"ulimit of three", `ulimit { nofile = "1:2:3" }`, []string{`option ulimit: nofile = "1:2:3"`}},
+		{"sysctl of the node", `sysctl { "vm.swappiness" = "1" }`, []string{`option sysctl: "vm.swappiness" = "1"`, "net.*"}},
+		{"sysctl of users", `sysctl { "user.max_user_namespaces" = "1" }`,
+			[]string{`"user.max_user_namespaces"`, "whole node's"}},
+		{"sysctl that is a path", `sysctl { "net/../kernel" = "1" }`, []string{`option sysctl: "net/../kernel"`, "no name"}},
+		{"sysctl of the hostname", `sysctl { "kernel.hostname" = "x" }`, []string{`"kernel.hostname" = "x"`, "option hostname"}},
+		{"sysctl without a value", `sysctl { "net.core.somaxconn" = "" }`, []string{`"net.core.somaxconn" = ""`, "empty"}},
+		{"sysctl of the node's network", "network_mode = \"host\"\nsysctl { \"net.core.somaxconn\" = \"1\" }",
+			[]string{`"net.core.somaxconn" = "1"`, "the node's network"}},
+		{"sysctl of the node's IPC", "ipc_mode = \"host\"\nsysctl { \"kernel.shmmax\" = \"1\" }",
+			[]string{`"kernel.shmmax" = "1"`, "ipc_mode"}},
+		{"sysctl of the node's names", "uts_mode = \"host\"\nsysctl { \"kernel.domainname\" = \"x\" }",
+			[]string{`"kernel.domainname" = "x"`, "uts_mode"}},
+		{"oom_score_adj below zero", "oom_score_adj = -1", []string{"option oom_score_adj = -1: must be from 0 to 1000"}},
+		{"oom_score_adj too high", "oom_score_adj = 1001", []string{"option oom_score_adj = 1001: must be from 0 to 1000"}},
+		{"a label of ours", `labels { "dev.tranche.nomad/driver" = "x" }`, []string{`option labels: "dev.tranche.nomad/driver"`}},
+		{"a label of containerd", `labels { "containerd.io/restart.status" = "running" }`,
+			[]string{`option labels: "containerd.io/restart.status"`, "use another"}},
+		{"a label that is too long", `labels { a = "` + long + `" }`, []string{"option labels", "4096"}},
+		{"a label without a name", `labels { "" = "x" }`, []string{"option labels: a key is empty"}},
+		{"an annotation that joins shims", `annotations { "io.kubernetes.cri.sandbox-id" = "x" }`,
+			[]string{`option annotations: "io.kubernetes.cri.sandbox-id"`}},
+		{"an annotation for crun", `annotations { "run.oci.hooks.stdout" = "/etc/x" }`,
+			[]string{`option annotations: "run.oci.hooks.stdout"`}},
+		{"an annotation that adds devices", `annotations { "cdi.k8s.io/x" = "vendor.com/gpu=0" }`,
+			[]string{`option annotations: "cdi.k8s.io/x"`}},
+		{"cpu_cfs_period too short", "cpu_cfs_period = 999",
+			[]string{"option cpu_cfs_period = 999: must be from 1000 to 1000000"}},
+		{"cpu_cfs_period too long", "cpu_cfs_period = 1000001", []string{"option cpu_cfs_period = 1000001"}},
+		{"memory_swap without a unit", `memory_swap = "512"`, []string{"option memory_swap", `"512"`, `"-1"`}},
+		{"memory_swappiness below zero", "memory_swappiness = -1", []string{"option memory_swappiness = -1: must be from 0"}},
+		{"memory_swappiness too high", "memory_swappiness = 101", []string{"option memory_swappiness = 101", "to 100"}},
+		{"pids_limit below any", "pids_limit = -2", []string{"option pids_limit = -2", "-1 for any number"}},
+		{"pids_limit above the node's", "pids_limit = 101", []string{"option pids_limit = 101: this node allows at most 100"}},
+		{"pids_limit of any number", "pids_limit = -1", []string{"option pids_limit = -1: this node allows at most 100"}},
+		{"shm_size of nothing", `shm_size = "0"`, []string{`option shm_size = "0"`, "greater than zero"}},
+		{"shm_size with a foreign unit", `shm_size = "64m"`, []string{`option shm_size = "64m"`, `"256MiB"`}},
+		{"shm_size below zero", `shm_size = -5`, []string{`option shm_size = "-5"`}},
+		{"shm_size of the node's", "shm_size = \"64MiB\"\nipc_mode = \"host\"", []string{`option shm_size = "64MiB"`, "ipc_mode"}},
+		{"a runtime that is not allowed", `runtime = "crun"`,
+			[]string{`option runtime = "crun": this node allows`, "allow_runtimes"}},
+		{"a runtime that is none", `runtime = "../crun"`, []string{`option runtime = "../crun"`, "absolute path"}},
+	}
+	plugin := &Config{Runtime: ociruntime.Runc, PidsLimit: 100, AllowPrivileged: true,
+		AllowHostNamespaces: []string{"pid", "ipc", "uts"}}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := readTask(t, plugin, c.options)
+			must.Error(t, err)
+			for _, want := range c.want {
+				must.ErrorContains(t, err, want)
+			}
+			must.Less(t, 1000, len(err.Error())) // a value of any length is not repeated at length
+		})
+	}
+}
+
+// What the schema can see is an error when the job is submitted.
+func TestProcessOptions_WrongTypes(t *testing.T) {
+	for option, value := range map[string]string{
+		"group_add": `"audio"`, "hostname": `["a"]`, "init": `"perhaps"`, "ulimit": `"nofile=1"`, "sysctl": `["a"]`,
+		"oom_score_adj": `"high"`, "readonly_rootfs": `"mostly"`, "tty": `[true]`, "interactive": `3`, "labels": `"a=b"`,
+		"annotations": `7`, "cpu_hard_limit": `"a bit"`, "cpu_cfs_period": `"100ms"`, "memory_swap": `["1GiB"]`,
+		"memory_swappiness": `"low"`, "pids_limit": `"few"`, "shm_size": `["64MiB"]`, "runtime": `["runc"]`,
+	} {
+		t.Run(option, func(t *testing.T) {
+			_, err := readTask(t, &Config{Runtime: ociruntime.Runc}, option+" = "+value)
+			must.ErrorContains(t, err, `"`+option+`"`)
+		})
+	}
+}
+
+func TestProcessOptions_Schema(t *testing.T) {
+	plugin := &Config{Runtime: ociruntime.Runc, AllowRuntimes: []string{"crun"}}
+	got, err := readTask(t, plugin, `
+		group_add         = ["extra", "4321"]
+		hostname          = "web-1.example.org"
+		init              = true
+		ulimit            { nofile = "1024:4096" }
+		sysctl            = { "kernel.msgmax" = 8192 }
+		oom_score_adj     = 500
+		readonly_rootfs   = true
+		tty               = true
+		interactive       = true
+		labels            { "com.example/a" = "b" }
+		annotations       = [{ "com.example/c" = "d" }]
+		cpu_hard_limit    = true
+		cpu_cfs_period    = 50000
+		memory_swap       = "1GiB"
+		memory_swappiness = 0
+		pids_limit        = 64
+		shm_size          = 134217728
+		runtime           = "crun"`)
+	must.NoError(t, err)
+	zero := int64(0)
+	got.Mounts, got.MountsList = nil, nil // blocks of which there are none
+	must.Eq(t, &TaskConfig{Image: "busybox", GroupAdd: []string{"extra", "4321"}, Hostname: "web-1.example.org", Init: true,
+		Ulimit: Pairs{{"nofile": "1024:4096"}}, Sysctl: Pairs{{"kernel.msgmax": "8192"}}, OOMScoreAdj: 500,
+		ReadonlyRootfs: true, TTY: true, Interactive: true, Labels: Pairs{{"com.example/a": "b"}},
+		Annotations: Pairs{{"com.example/c": "d"}}, CPUHardLimit: true, CPUCFSPeriod: 50000, MemorySwap: "1GiB",
+		MemorySwappiness: &zero, PidsLimit: 64, ShmSize: "134217728", Runtime: "crun"}, got)
+}
+
+func TestAnnotations_OfRuntimesForPrivilegedTasks(t *testing.T) {
+	task := &TaskConfig{Privileged: true, Annotations: Pairs{{"run.oci.keep_original_groups": "1"}}}
+	must.NoError(t, task.checkLabels())
+	task.Annotations = Pairs{{"io.containerd.runc.v2.group": "other"}}
+	must.ErrorContains(t, task.checkLabels(), "io.containerd.runc.v2.group")
+}
+
+func TestCheckGPU_Requests(t *testing.T) {
+	for name, block := range map[string]string{
+		"memory":  `annotations = { "dev.tranche/gpu-memory" = "8GiB" }`,
+		"a GPU":   `annotations = { "dev.tranche/gpu" = "0" }`,
+		"compute": `annotations = { "dev.tranche/gpu-compute" = "50%" }`,
+		"CDI":     `devices = ["tranche.dev/slice=8GiB"]`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := readTask(t, &Config{AllowDevices: []string{"tranche.dev/slice=*"}}, block)
+			must.ErrorContains(t, err, "tranche")
+			must.ErrorContains(t, err, `device "nvidia/slice"`)
+			must.StrNotContains(t, err.Error(), "use another")
+			_, err = readTask(t, &Config{}, block)
+			must.Error(t, err)
+			must.StrNotContains(t, err.Error(), "allow_devices")
+		})
+	}
+	_, err := readTask(t, &Config{}, `annotations = { "com.example/gpu-memory" = "8GiB" }`)
+	must.NoError(t, err)
+}

@@ -1,0 +1,27 @@
+package spec
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/containerd/containerd/v2/pkg/oci"
+)
+
+// withTTY gives the process a terminal.
+func withTTY(tty bool) oci.SpecOpts {
+	return specOption(func(s *Spec) error {
+		if tty {
+			s.Process.Terminal = true
+			s.Process.Env = AddTerm(s.Process.Env)
+		}
+		return nil
+	})
+}
+
+// AddTerm says what kind of terminal a process has, unless its environment says so already.
+func AddTerm(env []string) []string {
+	if slices.ContainsFunc(env, func(entry string) bool { return strings.HasPrefix(entry, "TERM=") }) {
+		return env
+	}
+	return append(env, "TERM=xterm")
+}
