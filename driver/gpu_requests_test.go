@@ -18,8 +18,8 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/request"
 )
 
-// askingImage is an image that asks by its own ENV in every way.
-func (d *testDriver) askingImage() string {
+// requestingImage is an image that requests GPU memory by its own ENV in every way.
+func (d *testDriver) requestingImage() string {
 	d.t.Helper()
 	return d.node.push(d.t, "asking:1", func(c *v1.Config) {
 		c.Env = append(c.Env, request.MemoryEnv+"=8GiB", request.GPUEnv+"=0", "TRANCHE_CDI_SLICE_8GiB=8GiB", request.ComputeEnv+"=",
@@ -27,8 +27,8 @@ func (d *testDriver) askingImage() string {
 	})
 }
 
-// asksNothing asserts that neither the task's processes nor its spec, as the runtime has read it, say what an image asks.
-func (d *testDriver) asksNothing(cfg *drivers.TaskConfig, env string) {
+// requestsNothing asserts that neither the task's processes nor its spec, as the runtime has read it, hold what an image requests.
+func (d *testDriver) requestsNothing(cfg *drivers.TaskConfig, env string) {
 	d.t.Helper()
 	must.StrContains(d.t, env, "GREETING=hello\n")
 	container, err := d.client.LoadContainer(d.ctx, naming.ContainerID(cfg))
@@ -60,15 +60,15 @@ func (d *testDriver) bundledSpec(cfg *drivers.TaskConfig) *specs.Spec {
 
 const showEnv = "env; echo end; sleep 1000"
 
-func TestGPU_AsksInARealContainer(t *testing.T) {
+func TestGPU_RequestsInARealContainer(t *testing.T) {
 	d := newTestDriver(t)
-	image := d.askingImage()
-	const heard = "The image asks for GPU memory by its own TRANCHE_CDI_SLICE_8GiB and TRANCHE_GPU and TRANCHE_GPU_MEMORY"
+	image := d.requestingImage()
+	const event = "The image asks for GPU memory by its own TRANCHE_CDI_SLICE_8GiB and TRANCHE_GPU and TRANCHE_GPU_MEMORY"
 	cfg := d.task(showEnv, func(c *spec.TaskConfig) { c.Image = image })
-	cfg.Env[request.MemoryEnv] = "" // takes back what the image asks, and is no ask
+	cfg.Env[request.MemoryEnv] = "" // takes back what the image requests, and is no request
 	d.start(cfg)
-	d.asksNothing(cfg, d.stdout(cfg, "end\n"))
-	eventually(t, "the event", func() bool { return d.events.said(heard) == 1 })
+	d.requestsNothing(cfg, d.stdout(cfg, "end\n"))
+	eventually(t, "the event", func() bool { return d.events.said(event) == 1 })
 
 	asking := d.failing(func(c *spec.TaskConfig) { c.Image = image })
 	asking.Env[request.MemoryEnv] = "4GiB"
@@ -79,13 +79,13 @@ func TestGPU_AsksInARealContainer(t *testing.T) {
 }
 
 // With a device block the same image gets what the block says, and only that.
-func TestGPU_AskingImageWithADeviceBlock(t *testing.T) {
+func TestGPU_RequestingImageWithADeviceBlock(t *testing.T) {
 	var claims testClaims
 	d, _ := newLenientDriver(t, func(c *spec.Config) {
 		c.Namespace = "nomad-asks"
 		claims = newTestClaims(t, c)
 	})
-	cfg := d.task("ls /.tranche/claims; "+showEnv, func(c *spec.TaskConfig) { c.Image = d.askingImage() })
+	cfg := d.task("ls /.tranche/claims; "+showEnv, func(c *spec.TaskConfig) { c.Image = d.requestingImage() })
 	claims.reserve(t, cfg)
 	made, _, err := claims.List(t.Context())
 	must.NoError(t, err)
@@ -94,7 +94,7 @@ func TestGPU_AskingImageWithADeviceBlock(t *testing.T) {
 	env := d.stdout(cfg, "end\n")
 	must.StrContains(t, env, made[0].ID)
 	must.StrNotContains(t, env, claim.EnvPrefix)
-	d.asksNothing(cfg, env)
+	d.requestsNothing(cfg, env)
 	eventually(t, "the event", func() bool { return d.events.said("GPU memory: 1GiB") == 1 })
 	must.Zero(t, d.events.said("The image asks"))
 }

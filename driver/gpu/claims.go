@@ -24,7 +24,7 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/nodeinfo/generate"
 )
 
-// refreshPeriod is far less than the ten minutes after which the device plugin supersedes a claim that nobody refreshes.
+// refreshPeriod is far less than the ten minutes after which the device plugin may supersede a claim that is not refreshed.
 const refreshPeriod = time.Minute
 
 // Claims prepares the claims of tasks. Make one with New.

@@ -29,7 +29,7 @@ type Options struct {
 	Hostname string
 	// ExtraHosts are lines for /etc/hosts, as "NAME:ADDRESS".
 	ExtraHosts []string
-	// DNSServers, DNSSearchDomains and DNSOptions stand before the group's dns block.
+	// DNSServers, DNSSearchDomains and DNSOptions are used instead of the group's dns block.
 	DNSServers, DNSSearchDomains, DNSOptions []string
 }
 

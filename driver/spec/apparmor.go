@@ -20,7 +20,7 @@ type appArmorHost struct {
 	supported func() bool
 	// profiles lists the loaded profiles, a line for each.
 	profiles string
-	// withDefault sets the default profile, and loads it where it is not: who reloads the node's profiles may have
+	// withDefault sets the default profile, and loads it where it is not: a reload of the node's profiles may have
 	// unloaded it since the last task.
 	withDefault func(name string) oci.SpecOpts
 }
@@ -49,8 +49,7 @@ func withAppArmor(options *TaskConfig, host appArmorHost) oci.SpecOpts {
 	}
 }
 
-// checkAppArmor checks what security_opt says of AppArmor. A profile that is not there would be an error of the runtime's
-// that names no option.
+// checkAppArmor checks the AppArmor profile in security_opt. The runtime's error about a missing profile names no option.
 func (o *securityOptions) checkAppArmor(host appArmorHost) error {
 	if o.apparmor == "" || o.apparmor == unconfined {
 		return nil

@@ -25,7 +25,7 @@ func withCapabilities(options *TaskConfig, plugin *Config) oci.SpecOpts {
 	})
 }
 
-// capabilities are the task's.
+// capabilities returns the task's capabilities.
 func (c *TaskConfig) capabilities(plugin *Config) ([]string, error) {
 	for _, option := range []struct {
 		name  string
@@ -48,7 +48,7 @@ func (c *TaskConfig) capabilities(plugin *Config) ([]string, error) {
 }
 
 // checkCapabilityNames makes sure that each name is "all" or a capability's: one that is misspelt in cap_drop would be
-// kept, and nobody would notice.
+// kept without an error.
 func checkCapabilityNames(option string, names []string) error {
 	known := capabilities.New(append([]string{"all"}, cap.Known()...))
 	if unknown := known.Difference(capabilities.New(names)); !unknown.Empty() {

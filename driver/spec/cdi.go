@@ -19,7 +19,7 @@ import (
 // nvidiaVendor is the vendor in the names of NVIDIA's CDI devices, or the end of it.
 const nvidiaVendor = "nvidia.com"
 
-// withCDIDevices adds the CDI devices that the task asks for by name, as the specifications on the node describe them.
+// withCDIDevices adds the CDI devices that the task names, as the specifications on the node describe them.
 func withCDIDevices(options *TaskConfig, plugin *Config) oci.SpecOpts {
 	var names []string
 	for _, entry := range options.Devices {
@@ -49,7 +49,7 @@ func withCDIDevices(options *TaskConfig, plugin *Config) oci.SpecOpts {
 	})
 }
 
-// cdiSpecErrors says which specifications could not be read: the device may be in one of them.
+// cdiSpecErrors returns which specifications could not be read: the device may be in one of them.
 func cdiSpecErrors(cache *cdi.Cache) error {
 	var errs []error
 	for file, of := range cache.GetErrors() {
@@ -58,7 +58,7 @@ func cdiSpecErrors(cache *cdi.Cache) error {
 	return errors.Join(errs...)
 }
 
-// checkCDIName makes sure that the node allows a CDI device, as far as its name tells.
+// checkCDIName makes sure that the node allows a CDI device, as far as its name shows that.
 func (c *Config) checkCDIName(name string) error {
 	vendor, _, _, err := parser.ParseQualifiedName(name)
 	if err != nil {

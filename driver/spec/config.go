@@ -33,9 +33,9 @@ const (
 type Config struct {
 	// ContainerdAddress is the path of containerd's socket.
 	ContainerdAddress string `codec:"containerd_address"`
-	// Namespace is the containerd namespace in which everything of ours lies.
+	// Namespace is the containerd namespace of all that the driver makes.
 	Namespace string `codec:"namespace"`
-	// Runtime is the containerd runtime of tasks that name none; AllowRuntimes are those that a task may name besides.
+	// Runtime is the containerd runtime of tasks that name none; AllowRuntimes are those that a task may name as well.
 	Runtime       string   `codec:"runtime"`
 	AllowRuntimes []string `codec:"allow_runtimes"`
 	Snapshotter   string   `codec:"snapshotter"`
@@ -47,7 +47,7 @@ type Config struct {
 	ImagePullTimeout string `codec:"image_pull_timeout"`
 	// PullActivityTimeout ends a pull that makes no progress for so long.
 	PullActivityTimeout string `codec:"pull_activity_timeout"`
-	// GC says what is removed when, of what tasks no longer use.
+	// GC says when what tasks no longer use is removed.
 	GC GC `codec:"gc"`
 
 	// AllowPrivileged lets tasks be privileged. AllowCaps are the Linux capabilities that they may have. AllowDevices are
@@ -80,11 +80,11 @@ type Config struct {
 	ExtraLabels []string `codec:"extra_labels"`
 	// DisableLogCollection discards what tasks write to stdout and stderr, and has Nomad start no log process.
 	DisableLogCollection bool `codec:"disable_log_collection"`
-	// StatsInterval overrides how often Nomad asks for statistics; empty means as Nomad asks.
+	// StatsInterval overrides Nomad's interval of statistics; empty means Nomad's.
 	StatsInterval string `codec:"stats_interval"`
-	// GPUHostMemoryMax is the most that a task may ask for with gpu_host_memory; "0" allows none.
+	// GPUHostMemoryMax is the most that a task may request with gpu_host_memory; "0" allows none.
 	GPUHostMemoryMax string `codec:"gpu_host_memory_max"`
-	// DriverCapabilities are those that tasks may ask for by NVIDIA_DRIVER_CAPABILITIES; empty means all.
+	// DriverCapabilities are those that tasks may request by NVIDIA_DRIVER_CAPABILITIES; empty means all.
 	DriverCapabilities string `codec:"driver_capabilities"`
 
 	// Where the parts of a fraction are: see runtime.Config.
@@ -109,14 +109,14 @@ type GC struct {
 	Image      bool   `codec:"image"`
 	ImageDelay string `codec:"image_delay"`
 	Container  bool   `codec:"container"`
-	// DanglingContainers is about what no task owns.
+	// DanglingContainers is about orphans.
 	DanglingContainers DanglingContainers `codec:"dangling_containers"`
 }
 
 // DanglingContainers is the dangling_containers block of gc.
 type DanglingContainers struct {
 	Enabled bool `codec:"enabled"`
-	// DryRun only says what would be removed.
+	// DryRun only logs what would be removed.
 	DryRun        bool   `codec:"dry_run"`
 	Period        string `codec:"period"`
 	CreationGrace string `codec:"creation_grace"`
@@ -311,7 +311,7 @@ func (c *Config) RuntimeConfig() runtime.Config {
 }
 
 // setInstalled fills in paths that lie beside the directory bin of the plugin's binary, where they do: the hook and the
-// command tranche in the same directory, the shadow libraries in ../lib/tranche. ../lib itself is not looked at: beside
+// command tranche in the same directory, the shadow libraries in ../lib/tranche. ../lib itself is not searched: beside
 // /usr/bin that is where the GPU driver's own libcuda.so.1 may lie.
 func setInstalled(r *runtime.Config, bin string) {
 	for _, candidate := range []struct {

@@ -8,9 +8,7 @@ import (
 	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
 	"github.com/shoenig/test/must"
 
-	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/ociruntime"
-	"github.com/tranche-gpu/tranche/driver/storage"
 	"github.com/tranche-gpu/tranche/runtime"
 )
 
@@ -58,49 +56,6 @@ func TestConfig_DefaultsOfTheSchema(t *testing.T) {
 	must.False(t, config.allowsRuntime("crun"))
 }
 
-func TestTaskConfig_Schema(t *testing.T) {
-	var got TaskConfig
-	hclutils.NewConfigParser(TaskConfigSpec).ParseHCL(t, `config {
-		image              = "busybox"
-		image_pull_timeout = "1m"
-		force_pull         = true
-		entrypoint         = ["/e"]
-		command            = "c"
-		args               = ["a", "b"]
-		work_dir           = "/w"
-		network_mode       = "none"
-		runtime            = "r"
-		gpu_host_memory    = "4GiB"
-	}`, &got)
-	must.Eq(t, TaskConfig{Image: "busybox", ImagePullTimeout: "1m", ForcePull: true, Entrypoint: []string{"/e"},
-		Command: "c", Args: []string{"a", "b"}, WorkDir: "/w", Mounts: []storage.MountConfig{}, MountsList: []storage.MountConfig{},
-		NetworkMode: "none", Runtime: "r", GPUHostMemory: "4GiB"}, got)
-}
-
-func TestTaskConfig_HostMemory(t *testing.T) {
-	cases := []struct{ asked, allowed, want string }{
-		{"", "", ""},
-		{"", "0", ""},
-		{"0", "0", ""},
-		{"4GiB", "4GiB", ""},
-		{"1MiB", "0", `option gpu_host_memory = "1MiB": this node allows a container no host memory beyond its limit of GPU ` +
-			"memory; the operator can allow more with gpu_host_memory_max"},
-		{"5GiB", "4GiB", "at most 4GiB"},
-		{"4GB", "8GiB", "option gpu_host_memory: 4GB is not a whole number of MiB"},
-	}
-	for _, c := range cases {
-		t.Run(c.asked+" of "+c.allowed, func(t *testing.T) {
-			task := TaskConfig{Image: "busybox", GPUHostMemory: c.asked}
-			err := task.Check(&Config{Runtime: ociruntime.Runc, GPUHostMemoryMax: c.allowed})
-			if c.want == "" {
-				must.NoError(t, err)
-				return
-			}
-			must.ErrorContains(t, err, c.want)
-		})
-	}
-}
-
 func TestSetInstalled(t *testing.T) {
 	prefix := t.TempDir()
 	bin := filepath.Join(prefix, "bin")
@@ -145,46 +100,6 @@ func TestConfig_Volumes(t *testing.T) {
 	must.Eq(t, defaultVolumeDir, config.VolumesRoot())
 	config.VolumeDir = "volumes"
 	must.ErrorContains(t, config.Check(), `plugin option volume_dir = "volumes"`)
-}
-
-func TestConfig_Images(t *testing.T) {
-	cases := []struct {
-		name   string
-		config Config
-		want   string
-	}{
-		{"nothing", Config{}, ""},
-		{"a helper", Config{Auth: image.CredentialSources{Helper: "ecr-login"}}, ""},
-		{"collection", Config{GC: GC{Image: true, ImageDelay: "3m"}, PullActivityTimeout: "1m"}, ""},
-		{"no collection", Config{GC: GC{ImageDelay: "never"}}, ""},
-		{"a delay that is none", Config{GC: GC{Image: true, ImageDelay: "never"}},
-			`plugin option gc.image_delay = "never": must be a length of time`},
-		{"no patience", Config{PullActivityTimeout: "0s"}, `plugin option pull_activity_timeout = "0s": must be`},
-		{"a helper elsewhere", Config{Auth: image.CredentialSources{Helper: "../sh"}},
-			`plugin option auth.helper = "../sh": must be the end of a program's name`},
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			c.config.ContainerdAddress, c.config.Namespace = defaultAddress, defaultNamespace
-			c.config.Runtime, c.config.Snapshotter = ociruntime.Runc, DefaultSnapshotter
-			c.config.ImagePullTimeout = "1m"
-			err := c.config.Check()
-			if c.want == "" {
-				must.NoError(t, err)
-				return
-			}
-			must.ErrorContains(t, err, c.want)
-		})
-	}
-}
-
-func TestTaskConfig_ImageErrorsAreAllReturned(t *testing.T) {
-	err := (&TaskConfig{Image: "Not An Image", Platform: "pdp11", ImagePullTimeout: "soon",
-		Auth: image.Auth{Username: "u"}}).checkImage(&Config{})
-	for _, want := range []string{`option image = "Not An Image"`, `option platform = "pdp11"`,
-		`option image_pull_timeout = "soon"`, "option auth.password"} {
-		must.ErrorContains(t, err, want)
-	}
 }
 
 func TestDanglingContainers_Check(t *testing.T) {

@@ -20,8 +20,8 @@ const (
 	defaultCFSPeriod           = 100000
 )
 
-// withCPU sets the weight of the task among others, and its cores where it reserved some. totalTicks is what the node's
-// cores can do together, in MHz; 0 where unknown.
+// withCPU sets the weight of the task among others, and its cores where it reserved some. totalTicks is the capacity of the
+// node's cores together, in MHz; 0 where unknown.
 func withCPU(cfg *drivers.TaskConfig, totalTicks float64) oci.SpecOpts {
 	return specOption(func(s *Spec) error {
 		if cfg.Resources == nil || cfg.Resources.LinuxResources == nil {
@@ -38,7 +38,7 @@ func withCPU(cfg *drivers.TaskConfig, totalTicks float64) oci.SpecOpts {
 	})
 }
 
-// cpuShares are a task's MHz as the kernel's shares. On a node that has more MHz than there are shares they are scaled, so
+// cpuShares returns a task's MHz as the kernel's shares. On a node that has more MHz than there are shares they are scaled, so
 // that large tasks keep their proportion.
 func cpuShares(mhz int64, totalTicks float64) uint64 {
 	if totalTicks >= maxCPUShares {
@@ -47,7 +47,7 @@ func cpuShares(mhz int64, totalTicks float64) uint64 {
 	return uint64(min(max(mhz, minCPUShares), maxCPUShares))
 }
 
-// withCPUHardLimit makes what the task asked for a ceiling: so much of each period, and no more.
+// withCPUHardLimit makes the task's cpu a limit: so much of each period, and no more.
 func withCPUHardLimit(cfg *drivers.TaskConfig, options *TaskConfig, ticksPerCore float64) oci.SpecOpts {
 	return specOption(func(s *Spec) error {
 		if !options.CPUHardLimit {
@@ -67,7 +67,7 @@ func withCPUHardLimit(cfg *drivers.TaskConfig, options *TaskConfig, ticksPerCore
 	})
 }
 
-// coresOf is how many cores the task's cpu is worth. Where the agent does not say what a core can do, it is worked out from
+// coresOf returns how many cores the task's cpu is. Where the agent does not state the capacity of a core, it is computed from
 // the share of the node that Nomad gives, as the docker driver does.
 func coresOf(cfg *drivers.TaskConfig, ticksPerCore float64) float64 {
 	if cfg.Resources == nil || cfg.Resources.LinuxResources == nil {

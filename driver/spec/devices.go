@@ -21,8 +21,8 @@ const (
 	gpuMajor = 195
 )
 
-// withDevices adds the devices that Nomad's device plugins give. They are the node's to give: allow_devices is about
-// what a job asks for by itself.
+// withDevices adds the devices that Nomad's device plugins give. allow_devices is not about these, but about what a job requests
+// by itself.
 func withDevices(cfg *drivers.TaskConfig) oci.SpecOpts {
 	return specOption(func(s *Spec) error {
 		resources(s) // WithDevices takes them for granted.
@@ -39,12 +39,12 @@ func withDevices(cfg *drivers.TaskConfig) oci.SpecOpts {
 // hostDevice is an entry of the option devices that is a path: SOURCE[:TARGET][:PERMISSIONS].
 type hostDevice struct {
 	given string
-	// source is a device node of the host, or a directory whose nodes are all meant.
+	// source is a device node of the host, or a directory with nodes, which all are meant.
 	source, target string
 	permissions    string
 }
 
-// parseDevice takes an entry apart.
+// parseDevice parses an entry.
 func parseDevice(entry string) (hostDevice, error) {
 	const forms = `must be a path beneath /dev such as "/dev/fuse", with what the container is to see it as and what it may ` +
 		`do with it, as in "/dev/x:/dev/y:rw", or the name of a CDI device such as "vendor.com/class=name"`
@@ -64,13 +64,13 @@ func parseDevice(entry string) (hostDevice, error) {
 	return d, nil
 }
 
-// isDevicePermissions says whether s is made of "r", "w" and "m" (mknod), each at most once.
+// isDevicePermissions reports whether s is made of "r", "w" and "m" (mknod), each at most once.
 func isDevicePermissions(s string) bool {
 	return s != "" && strings.Trim(s, "rwm") == "" && strings.Count(s, "r") <= 1 && strings.Count(s, "w") <= 1 &&
 		strings.Count(s, "m") <= 1
 }
 
-// isDevicePath says whether p lies beneath /dev. A target elsewhere could lie in the directory of the regions.
+// isDevicePath reports whether p lies beneath /dev. A target elsewhere could lie in the directory of the regions.
 func isDevicePath(p string) bool {
 	return path.IsAbs(p) && path.Clean(p) == p && strings.HasPrefix(p, deviceDir+"/")
 }
@@ -101,7 +101,7 @@ func (d hostDevice) nodes(plugin *Config) (*Spec, error) {
 	return asInContainer, nil
 }
 
-// gpuHint tells of the way that is meant for GPUs.
+// gpuHint returns the end of the message about a GPU: how a task gets one.
 func gpuHint(gpu bool) string {
 	if gpu {
 		return " in a pattern that names GPUs; a task gets a GPU, or a part of one, by a device block of the jobspec"
@@ -109,15 +109,15 @@ func gpuHint(gpu bool) string {
 	return ""
 }
 
-// isGPUNode says whether a device node of the host belongs to a GPU, under whatever name.
+// isGPUNode reports whether a device node of the host belongs to a GPU, under whatever name.
 func isGPUNode(node specs.LinuxDevice) bool {
 	return strings.HasPrefix(node.Path, gpuNodes) || node.Type == "c" && node.Major == gpuMajor
 }
 
-// allowsDevice says whether a pattern of allow_devices fits the device node.
+// allowsDevice reports whether a pattern of allow_devices fits the device node.
 //
-// GPUs are given out by claims, and a task that has a GPU's node without one uses memory that others were promised. An
-// operator who allows "/dev/*" hardly means that, so only a pattern that begins with /dev/nvidia fits one.
+// A task that has a GPU's node without a claim uses memory that others have claimed. An operator who allows "/dev/*" hardly
+// means that, so only a pattern that begins with /dev/nvidia fits one.
 func (c *Config) allowsDevice(node specs.LinuxDevice) bool {
 	return slices.ContainsFunc(c.AllowDevices, func(pattern string) bool {
 		if isGPUNode(node) && !strings.HasPrefix(pattern, gpuNodes) {
@@ -128,7 +128,7 @@ func (c *Config) allowsDevice(node specs.LinuxDevice) bool {
 	})
 }
 
-// withHostDevices adds the devices of the host that the task asks for by path.
+// withHostDevices adds the devices of the host that the task names by path.
 func withHostDevices(options *TaskConfig, plugin *Config) oci.SpecOpts {
 	return specOption(func(s *Spec) error {
 		for _, entry := range options.Devices {

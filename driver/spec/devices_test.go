@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 
@@ -141,4 +142,18 @@ func TestAllowCDI(t *testing.T) {
 		})
 	}
 	must.ErrorContains(t, (&TaskConfig{Devices: []string{gpu}}).checkDevices(&Config{}), "allow_devices")
+}
+
+func TestWithDevices(t *testing.T) {
+	cfg := &drivers.TaskConfig{Devices: []*drivers.DeviceConfig{
+		{HostPath: "/dev/null", TaskPath: "/dev/nothing", Permissions: "r"},
+	}}
+	s := apply(t, withDevices(cfg))
+	must.Len(t, 1, s.Linux.Devices)
+	must.Eq(t, "/dev/nothing", s.Linux.Devices[0].Path)
+	must.Eq(t, "r", s.Linux.Resources.Devices[0].Access)
+
+	cfg.Devices[0].HostPath = "/dev/no-such-device"
+	_, err := tryApply(withDevices(cfg))
+	must.ErrorContains(t, err, "/dev/no-such-device")
 }

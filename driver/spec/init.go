@@ -19,16 +19,15 @@ import (
 // image uses.
 const initInContainer = "/.tranche-init"
 
-// Which programs the option init looks for, in this order, and where they may lie besides PATH: packages of Docker and
+// Which programs the option init looks for, in this order, and where they may be besides PATH: packages of Docker and
 // Podman put theirs there.
 var (
 	usualInits = []string{"tini-static", "docker-init", "catatonit", "tini"}
 	initDirs   = []string{"/usr/libexec/docker", "/usr/libexec/podman", "/usr/lib/podman", "/usr/libexec/catatonit"}
 )
 
-// withInit makes the host's init program the container's first process, and the task's command its child: it reaps what
-// nobody waits for, and passes signals on. What is between it and "--" would be its own options; all of usualInits know
-// the sign.
+// withInit makes the host's init program the container's first process, and the task's command its child: it reaps
+// orphaned processes, and passes signals on. What stands before "--" would be its own options; all of usualInits accept it.
 func withInit(program string) oci.SpecOpts {
 	return specOption(func(s *Spec) error {
 		if program == "" {
@@ -40,7 +39,7 @@ func withInit(program string) oci.SpecOpts {
 	})
 }
 
-// InitProgram is the host's program for the option init; empty for a task without.
+// InitProgram returns the host's program for the option init; empty for a task without.
 func (c *TaskConfig) InitProgram(plugin *Config) (string, error) {
 	switch {
 	case !c.Init:
@@ -66,7 +65,7 @@ func (c *TaskConfig) InitProgram(plugin *Config) (string, error) {
 	return "", errors.Join(append([]error{err}, unfit...)...)
 }
 
-// initCandidates are the files that a usual init of this name may be.
+// initCandidates returns the files that a usual init of this name may be.
 func initCandidates(name string) []string {
 	var files []string
 	if file, err := exec.LookPath(name); err == nil {

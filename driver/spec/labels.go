@@ -42,7 +42,7 @@ func ContainerLabels(cfg *drivers.TaskConfig, options *TaskConfig, plugin *Confi
 	return all
 }
 
-// labelFacts is what extra_labels can pick.
+// labelFacts returns what extra_labels can pick.
 func labelFacts(cfg *drivers.TaskConfig) map[string]string {
 	return map[string]string{
 		"job_name":        cfg.JobName,
@@ -58,7 +58,7 @@ func labelFacts(cfg *drivers.TaskConfig) map[string]string {
 	}
 }
 
-// extraLabels are the facts that a pattern matches, and that the task has.
+// extraLabels returns the facts that a pattern matches, and that the task has.
 func extraLabels(cfg *drivers.TaskConfig, patterns []string) map[string]string {
 	picked := map[string]string{}
 	for name, value := range labelFacts(cfg) {

@@ -20,8 +20,8 @@ import (
 // unlimitedSwap is the memory_swap of tasks that may swap as much as the node can.
 const unlimitedSwap = -1
 
-// withMemory sets the memory limit: memory_max where the task has one, with memory as what it gets back to under
-// pressure, else memory. Swap is not had on top.
+// withMemory sets the memory limit: memory_max where the task has one, with memory as what the kernel reduces it to under
+// pressure, else memory. There is no swap beyond that.
 func withMemory(cfg *drivers.TaskConfig, limitSwap bool) oci.SpecOpts {
 	return specOption(func(s *Spec) error {
 		limit, reservation := MemoryBytes(cfg)
@@ -60,7 +60,7 @@ func MemoryBytes(cfg *drivers.TaskConfig) (limit, reservation int64) {
 	return limit, reservation
 }
 
-// hostAccountsSwap says whether the kernel can limit memory and swap together. On cgroup v1 that is a boot option, and
+// hostAccountsSwap reports whether the kernel can limit memory and swap together. On cgroup v1 that is a boot option, and
 // runc fails where it is set but not there.
 func hostAccountsSwap() bool {
 	if cgroup.Unified() {
@@ -97,7 +97,7 @@ func withMemorySwap(options *TaskConfig, accountsSwap bool) oci.SpecOpts {
 	})
 }
 
-// withMemorySwappiness says how readily the kernel swaps the task's memory out. cgroup v2 has this for the whole node only.
+// withMemorySwappiness sets how readily the kernel swaps the task's memory out. cgroup v2 has this for the whole node only.
 func withMemorySwappiness(options *TaskConfig, unified bool) oci.SpecOpts {
 	return specOption(func(s *Spec) error {
 		if options.MemorySwappiness == nil {
@@ -116,7 +116,7 @@ func withMemorySwappiness(options *TaskConfig, unified bool) oci.SpecOpts {
 	})
 }
 
-// swapBytes is memory_swap in bytes, or unlimitedSwap.
+// swapBytes returns memory_swap in bytes, or unlimitedSwap.
 func (c *TaskConfig) swapBytes() (int64, error) {
 	if c.MemorySwap == "-1" {
 		return unlimitedSwap, nil
@@ -156,7 +156,7 @@ func withShmSize(options *TaskConfig) oci.SpecOpts {
 	})
 }
 
-// shmBytes is shm_size in bytes. The docker driver has a plain number of bytes there.
+// shmBytes returns shm_size in bytes. In the docker driver it is a plain number of bytes.
 func (c *TaskConfig) shmBytes() (int64, error) {
 	text := strings.TrimSpace(c.ShmSize)
 	bytes, err := strconv.ParseInt(text, 10, 64)

@@ -11,7 +11,7 @@ import (
 	"github.com/tranche-gpu/tranche/driver/storage"
 )
 
-// What the options about namespaces may be; empty means private, but see ownCgroupNamespace.
+// The values of the options about namespaces. Empty means private, but see ownCgroupNamespace.
 const (
 	namespaceHost    = "host"
 	namespacePrivate = "private"
@@ -32,7 +32,7 @@ var namespaceOptions = []namespaceOption{
 	{"cgroupns", "cgroup", func(c *TaskConfig) string { return c.CgroupNS }, oci.WithHostNamespace(specs.CgroupNamespace)},
 }
 
-// withNamespaces gives the container a namespace of its own of each kind, or the host's where the task asks for it.
+// withNamespaces gives the container a namespace of its own of each kind, or the host's where the task requests it.
 func withNamespaces(options *TaskConfig, unified bool) oci.SpecOpts {
 	var opts []oci.SpecOpts
 	if options.ownCgroupNamespace(unified) { // containerd starts from all the others.
@@ -46,7 +46,7 @@ func withNamespaces(options *TaskConfig, unified bool) oci.SpecOpts {
 	return oci.Compose(opts...)
 }
 
-// ownCgroupNamespace says whether the container sees its own cgroups as the roots. By default it does on cgroup v2 and
+// ownCgroupNamespace reports whether the container sees its own cgroups as the roots. By default it does on cgroup v2 and
 // not on v1, as under docker: programs made for v1 look for their container's ID in the names.
 func (c *TaskConfig) ownCgroupNamespace(unified bool) bool {
 	return c.CgroupNS == namespacePrivate || c.CgroupNS == "" && unified

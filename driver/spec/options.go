@@ -1,3 +1,5 @@
+// Package spec has the options of a task and of the plugin: their schemas and checks, and what each does to the OCI spec of the
+// task's container. It creates no container and keeps no state.
 package spec
 
 import (
@@ -23,7 +25,7 @@ type Container struct {
 	Task    *drivers.TaskConfig
 	Options *TaskConfig
 	Plugin  *Config
-	// Process is what the image says of its process.
+	// Process is the process in the image's configuration.
 	Process ocispec.ImageConfig
 	// Init is the host's program for the option init; empty for none.
 	Init    string

@@ -36,7 +36,7 @@ func withTaskEnv(cfg *drivers.TaskConfig) oci.SpecOpts {
 	return oci.WithEnv(claim.WithoutTokens(cfg.EnvList()))
 }
 
-// withArgs sets what runs: the options entrypoint, command and args, each standing for the image's own where given.
+// withArgs sets what runs: the options entrypoint, command and args, each instead of the image's own where given.
 func withArgs(options *TaskConfig, config ocispec.ImageConfig, image string) oci.SpecOpts {
 	args := processArgs(options, config)
 	return specOption(func(s *Spec) error {

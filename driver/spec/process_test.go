@@ -1,125 +1,184 @@
 package spec
 
 import (
-	"math"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
-	"github.com/opencontainers/runtime-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/shoenig/test/must"
 
-	"github.com/tranche-gpu/tranche/driver/naming"
-	"github.com/tranche-gpu/tranche/driver/network"
 	"github.com/tranche-gpu/tranche/driver/ociruntime"
 )
 
-func TestWithUlimits(t *testing.T) {
-	s := &Spec{Process: &specs.Process{Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 1024, Hard: 1024}}}}
-	must.NoError(t, withUlimits(&TaskConfig{})(t.Context(), nil, nil, s))
-	must.SliceEmpty(t, s.Process.Rlimits) // containerd's own, not the 1024 of its default spec
-
-	s = apply(t, withUlimits(&TaskConfig{Ulimit: Pairs{{"nofile": "1024:4096"}, {"core": "0", "memlock": "-1"}}}))
-	must.Eq(t, []specs.POSIXRlimit{
-		{Type: "RLIMIT_CORE"},
-		{Type: "RLIMIT_MEMLOCK", Soft: math.MaxUint64, Hard: math.MaxUint64},
-		{Type: "RLIMIT_NOFILE", Soft: 1024, Hard: 4096},
-	}, s.Process.Rlimits)
-}
-
-func TestWithSysctls(t *testing.T) {
-	asked := &TaskConfig{Sysctl: Pairs{{"kernel.msgmax": "1"}, {"net.core.somaxconn": "2"}}}
-	sysctls := apply(t, withSysctls(asked, &network.Network{Mode: network.None}, true)).Linux.Sysctl
-	must.Eq(t, "1", sysctls["kernel.msgmax"])
-	must.Eq(t, "2", sysctls["net.core.somaxconn"])
-	must.Eq(t, "0", sysctls[unprivilegedPorts])
-
-	asked.Sysctl = append(asked.Sysctl, map[string]string{unprivilegedPorts: "1024"})
-	must.Eq(t, "1024", apply(t, withSysctls(asked, &network.Network{Mode: network.Bridge}, false)).Linux.Sysctl[unprivilegedPorts])
-
-	_, err := tryApply(withSysctls(asked, &network.Network{Mode: network.Host}, false))
-	must.ErrorContains(t, err, `option sysctl: "net.core.somaxconn" = "2": the task uses the node's network`)
-	_, err = tryApply(withSysctls(asked, &network.Network{Mode: network.Bridge}, true))
-	must.ErrorContains(t, err, "userns_mode")
-	must.Nil(t, apply(t, withSysctls(&TaskConfig{}, &network.Network{Mode: network.Bridge}, true)).Linux.Sysctl)
-	must.Nil(t, apply(t, withSysctls(&TaskConfig{}, &network.Network{Mode: network.Host}, false)).Linux.Sysctl)
-}
-
-func TestWithOOMScoreAdj(t *testing.T) {
-	plugin := &Config{OOMScoreAdj: 300}
-	must.Eq(t, 500, *apply(t, withOOMScoreAdj(&TaskConfig{OOMScoreAdj: 500}, plugin)).Process.OOMScoreAdj)
-	must.Eq(t, 300, *apply(t, withOOMScoreAdj(&TaskConfig{}, plugin)).Process.OOMScoreAdj)
-	must.Eq(t, 0, *apply(t, withOOMScoreAdj(&TaskConfig{}, &Config{})).Process.OOMScoreAdj)
-}
-
-func TestWithPidsLimit(t *testing.T) {
-	cases := []struct{ task, plugin, want int64 }{{0, 0, 0}, {0, 50, 50}, {20, 50, 20}, {20, 0, 20}, {-1, 0, 0}}
+func TestWithArgs(t *testing.T) {
+	image := ocispec.ImageConfig{Entrypoint: []string{"/entry", "-e"}, Cmd: []string{"cmd", "-c"}}
+	cases := []struct {
+		name    string
+		options TaskConfig
+		image   ocispec.ImageConfig
+		want    []string
+	}{
+		{"the image's own", TaskConfig{}, image, []string{"/entry", "-e", "cmd", "-c"}},
+		{"command", TaskConfig{Command: "x"}, image, []string{"/entry", "-e", "x"}},
+		{"command and args", TaskConfig{Command: "x", Args: []string{"y"}}, image, []string{"/entry", "-e", "x", "y"}},
+		{"args", TaskConfig{Args: []string{"y"}}, image, []string{"/entry", "-e", "y"}},
+		{"entrypoint", TaskConfig{Entrypoint: []string{"z"}}, image, []string{"z"}},
+		{"everything", TaskConfig{Entrypoint: []string{"z"}, Command: "x", Args: []string{"y"}}, image,
+			[]string{"z", "x", "y"}},
+		{"an image with a command only", TaskConfig{}, ocispec.ImageConfig{Cmd: []string{"cmd"}}, []string{"cmd"}},
+	}
 	for _, c := range cases {
-		s := apply(t, withPidsLimit(&TaskConfig{PidsLimit: c.task}, &Config{PidsLimit: c.plugin}))
-		if c.want == 0 {
-			must.Nil(t, s.Linux.Resources)
-			continue
-		}
-		must.Eq(t, c.want, *s.Linux.Resources.Pids.Limit)
+		t.Run(c.name, func(t *testing.T) {
+			must.Eq(t, c.want, apply(t, withArgs(&c.options, c.image, "app")).Process.Args)
+		})
+	}
+	_, err := tryApply(withArgs(&TaskConfig{}, ocispec.ImageConfig{}, "app"))
+	must.ErrorContains(t, err, `image "app" says nothing about what to run; set the option command`)
+}
+
+func TestWithEnv_TaskOverImageAndNoClaims(t *testing.T) {
+	image := ocispec.ImageConfig{Env: []string{"A=image", "B=image", "PATH=/image", "TRANCHE_CLAIM_00000000=stolen"}}
+	cfg := &drivers.TaskConfig{Env: map[string]string{"B": "task", "TRANCHE_CLAIM_11111111": "token"}}
+	env := apply(t, withImageEnv(image), withTaskEnv(cfg)).Process.Env
+	must.SliceContainsAll(t, env, []string{"PATH=/image", "A=image", "B=task"})
+	must.SliceContains(t, apply(t, withImageEnv(ocispec.ImageConfig{})).Process.Env, defaultPath)
+}
+
+func TestWithWorkDir(t *testing.T) {
+	must.Eq(t, "/task", apply(t, withWorkDir("/task", "/image")).Process.Cwd)
+	must.Eq(t, "/image", apply(t, withWorkDir("", "/image")).Process.Cwd)
+	must.Eq(t, "/", apply(t, withWorkDir("", "")).Process.Cwd)
+}
+
+func TestProcessOptions_BadInput(t *testing.T) {
+	long := strings.Repeat("x", 4096)
+	cases := []struct {
+		name    string
+		options string
+		want    []string
+	}{
+		{"group_add of nothing", `group_add = ["audio", ""]`, []string{`option group_add: ""`, "0 to 4294967294"}},
+		{"group_add below zero", `group_add = ["-1"]`, []string{`option group_add: "-1"`}},
+		{"group_add too high", `group_add = ["4294967295"]`, []string{`option group_add: "4294967295"`}},
+		{"group_add beyond numbers", `group_add = ["99999999999999999999"]`,
+			[]string{`option group_add: "99999999999999999999"`}},
+		{"hostname with a blank", `hostname = "my host"`, []string{`option hostname = "my host"`, "RFC 1123"}},
+		{"hostname with a hyphen first", `hostname = "-web"`, []string{`option hostname = "-web"`, "RFC 1123"}},
+		{"hostname with an empty part", `hostname = "web..x"`, []string{`option hostname = "web..x"`, "RFC 1123"}},
+		{"hostname too long", `hostname = "` + long[:65] + `"`, []string{"option hostname", "up to 64"}},
+		{"hostname of the node's", "hostname = \"web\"\nuts_mode = \"host\"", []string{`option hostname = "web"`, "uts_mode"}},
+		{"init without a first process", "init = true\npid_mode = \"host\"", []string{"option init = true", "pid_mode"}},
+		{"ulimit of an unknown name", `ulimit { files = "10" }`, []string{`option ulimit: files = "10"`, "nofile"}},
+		{"ulimit that is no number", `ulimit { nofile = "many" }`, []string{`option ulimit: nofile = "many"`, `"SOFT:HARD"`}},
+		{"ulimit upside down", `ulimit { nofile = "20:10" }`, []string{`option ulimit: nofile = "20:10"`}},
+		{"ulimit below zero", `ulimit { nofile = "-2:-2" }`, []string{`option ulimit: nofile = "-2:-2"`, "not negative"}},
+		{"ulimit of three", `ulimit { nofile = "1:2:3" }`, []string{`option ulimit: nofile = "1:2:3"`}},
+		{"sysctl of the node", `sysctl { "vm.swappiness" = "1" }`, []string{`option sysctl: "vm.swappiness" = "1"`, "net.*"}},
+		{"sysctl of users", `sysctl { "user.max_user_namespaces" = "1" }`,
+			[]string{`"user.max_user_namespaces"`, "whole node's"}},
+		{"sysctl that is a path", `sysctl { "net/../kernel" = "1" }`, []string{`option sysctl: "net/../kernel"`, "no name"}},
+		{"sysctl of the hostname", `sysctl { "kernel.hostname" = "x" }`, []string{`"kernel.hostname" = "x"`, "option hostname"}},
+		{"sysctl without a value", `sysctl { "net.core.somaxconn" = "" }`, []string{`"net.core.somaxconn" = ""`, "empty"}},
+		{"sysctl of the node's network", "network_mode = \"host\"\nsysctl { \"net.core.somaxconn\" = \"1\" }",
+			[]string{`"net.core.somaxconn" = "1"`, "the node's network"}},
+		{"sysctl of the node's IPC", "ipc_mode = \"host\"\nsysctl { \"kernel.shmmax\" = \"1\" }",
+			[]string{`"kernel.shmmax" = "1"`, "ipc_mode"}},
+		{"sysctl of the node's names", "uts_mode = \"host\"\nsysctl { \"kernel.domainname\" = \"x\" }",
+			[]string{`"kernel.domainname" = "x"`, "uts_mode"}},
+		{"oom_score_adj below zero", "oom_score_adj = -1", []string{"option oom_score_adj = -1: must be from 0 to 1000"}},
+		{"oom_score_adj too high", "oom_score_adj = 1001", []string{"option oom_score_adj = 1001: must be from 0 to 1000"}},
+		{"a label of ours", `labels { "dev.tranche.nomad/driver" = "x" }`, []string{`option labels: "dev.tranche.nomad/driver"`}},
+		{"a label of containerd", `labels { "containerd.io/restart.status" = "running" }`,
+			[]string{`option labels: "containerd.io/restart.status"`, "use another"}},
+		{"a label that is too long", `labels { a = "` + long + `" }`, []string{"option labels", "4096"}},
+		{"a label without a name", `labels { "" = "x" }`, []string{"option labels: a key is empty"}},
+		{"an annotation that joins shims", `annotations { "io.kubernetes.cri.sandbox-id" = "x" }`,
+			[]string{`option annotations: "io.kubernetes.cri.sandbox-id"`}},
+		{"an annotation for crun", `annotations { "run.oci.hooks.stdout" = "/etc/x" }`,
+			[]string{`option annotations: "run.oci.hooks.stdout"`}},
+		{"an annotation that adds devices", `annotations { "cdi.k8s.io/x" = "vendor.com/gpu=0" }`,
+			[]string{`option annotations: "cdi.k8s.io/x"`}},
+		{"cpu_cfs_period too short", "cpu_cfs_period = 999",
+			[]string{"option cpu_cfs_period = 999: must be from 1000 to 1000000"}},
+		{"cpu_cfs_period too long", "cpu_cfs_period = 1000001", []string{"option cpu_cfs_period = 1000001"}},
+		{"memory_swap without a unit", `memory_swap = "512"`, []string{"option memory_swap", `"512"`, `"-1"`}},
+		{"memory_swappiness below zero", "memory_swappiness = -1", []string{"option memory_swappiness = -1: must be from 0"}},
+		{"memory_swappiness too high", "memory_swappiness = 101", []string{"option memory_swappiness = 101", "to 100"}},
+		{"pids_limit below any", "pids_limit = -2", []string{"option pids_limit = -2", "-1 for any number"}},
+		{"pids_limit above the node's", "pids_limit = 101", []string{"option pids_limit = 101: this node allows at most 100"}},
+		{"pids_limit of any number", "pids_limit = -1", []string{"option pids_limit = -1: this node allows at most 100"}},
+		{"shm_size of nothing", `shm_size = "0"`, []string{`option shm_size = "0"`, "greater than zero"}},
+		{"shm_size with a foreign unit", `shm_size = "64m"`, []string{`option shm_size = "64m"`, `"256MiB"`}},
+		{"shm_size below zero", `shm_size = -5`, []string{`option shm_size = "-5"`}},
+		{"shm_size of the node's", "shm_size = \"64MiB\"\nipc_mode = \"host\"", []string{`option shm_size = "64MiB"`, "ipc_mode"}},
+		{"a runtime that is not allowed", `runtime = "crun"`,
+			[]string{`option runtime = "crun": this node allows`, "allow_runtimes"}},
+		{"a runtime that is none", `runtime = "../crun"`, []string{`option runtime = "../crun"`, "absolute path"}},
+	}
+	plugin := &Config{Runtime: ociruntime.Runc, PidsLimit: 100, AllowPrivileged: true,
+		AllowHostNamespaces: []string{"pid", "ipc", "uts"}}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := readTask(t, plugin, c.options)
+			must.Error(t, err)
+			for _, want := range c.want {
+				must.ErrorContains(t, err, want)
+			}
+			must.Less(t, 1000, len(err.Error())) // a value of any length is not repeated at length
+		})
 	}
 }
 
-func TestWithTTY(t *testing.T) {
-	s := apply(t, withTTY(true))
-	must.True(t, s.Process.Terminal)
-	must.Eq(t, []string{"TERM=xterm"}, s.Process.Env)
-	must.Eq(t, []string{"TERM=dumb"}, AddTerm([]string{"TERM=dumb"}))
-	must.False(t, apply(t, withTTY(false)).Process.Terminal)
+// What the schema can see is an error when the job is submitted.
+func TestProcessOptions_WrongTypes(t *testing.T) {
+	for option, value := range map[string]string{
+		"group_add": `"audio"`, "hostname": `["a"]`, "init": `"perhaps"`, "ulimit": `"nofile=1"`, "sysctl": `["a"]`,
+		"oom_score_adj": `"high"`, "readonly_rootfs": `"mostly"`, "tty": `[true]`, "interactive": `3`, "labels": `"a=b"`,
+		"annotations": `7`, "cpu_hard_limit": `"a bit"`, "cpu_cfs_period": `"100ms"`, "memory_swap": `["1GiB"]`,
+		"memory_swappiness": `"low"`, "pids_limit": `"few"`, "shm_size": `["64MiB"]`, "runtime": `["runc"]`,
+	} {
+		t.Run(option, func(t *testing.T) {
+			_, err := readTask(t, &Config{Runtime: ociruntime.Runc}, option+" = "+value)
+			must.ErrorContains(t, err, `"`+option+`"`)
+		})
+	}
+}
+
+func TestProcessOptions_Schema(t *testing.T) {
+	plugin := &Config{Runtime: ociruntime.Runc, AllowRuntimes: []string{"crun"}}
+	got, err := readTask(t, plugin, `
+		group_add         = ["extra", "4321"]
+		hostname          = "web-1.example.org"
+		init              = true
+		ulimit            { nofile = "1024:4096" }
+		sysctl            = { "kernel.msgmax" = 8192 }
+		oom_score_adj     = 500
+		readonly_rootfs   = true
+		tty               = true
+		interactive       = true
+		labels            { "com.example/a" = "b" }
+		annotations       = [{ "com.example/c" = "d" }]
+		cpu_hard_limit    = true
+		cpu_cfs_period    = 50000
+		memory_swap       = "1GiB"
+		memory_swappiness = 0
+		pids_limit        = 64
+		shm_size          = 134217728
+		runtime           = "crun"`)
+	must.NoError(t, err)
+	zero := int64(0)
+	got.Mounts, got.MountsList = nil, nil // blocks of which there are none
+	must.Eq(t, &TaskConfig{Image: "busybox", GroupAdd: []string{"extra", "4321"}, Hostname: "web-1.example.org", Init: true,
+		Ulimit: Pairs{{"nofile": "1024:4096"}}, Sysctl: Pairs{{"kernel.msgmax": "8192"}}, OOMScoreAdj: 500,
+		ReadonlyRootfs: true, TTY: true, Interactive: true, Labels: Pairs{{"com.example/a": "b"}},
+		Annotations: Pairs{{"com.example/c": "d"}}, CPUHardLimit: true, CPUCFSPeriod: 50000, MemorySwap: "1GiB",
+		MemorySwappiness: &zero, PidsLimit: 64, ShmSize: "134217728", Runtime: "crun"}, got)
 }
 
 func TestWithReadonlyRootfs(t *testing.T) {
 	must.True(t, apply(t, withReadonlyRootfs(true)).Root.Readonly)
 	must.False(t, apply(t, withReadonlyRootfs(false)).Root.Readonly)
-}
-
-func TestWithInit(t *testing.T) {
-	args := func(s *Spec) error { s.Process.Args = []string{"/app", "-x"}; return nil }
-	s := apply(t, specOption(args), withInit("/usr/bin/tini-static"))
-	must.Eq(t, []string{initInContainer, "--", "/app", "-x"}, s.Process.Args)
-	must.Eq(t, []specs.Mount{{Type: "bind", Source: "/usr/bin/tini-static", Destination: initInContainer,
-		Options: []string{"rbind", "rprivate", "ro"}}}, s.Mounts)
-	s = apply(t, specOption(args), withInit(""))
-	must.Eq(t, []string{"/app", "-x"}, s.Process.Args)
-	must.SliceEmpty(t, s.Mounts)
-}
-
-func TestInitProgram(t *testing.T) {
-	busybox, err := exec.LookPath("busybox")
-	must.NoError(t, err)
-	dir := t.TempDir()
-	must.NoError(t, os.Symlink("/bin/sh", filepath.Join(dir, "tini"))) // linked against shared libraries
-	must.NoError(t, os.WriteFile(filepath.Join(dir, "docker-init"), []byte("#!/bin/sh\n"), 0o755))
-	t.Setenv("PATH", dir)
-	dirs := initDirs
-	t.Cleanup(func() { initDirs = dirs })
-	initDirs = []string{filepath.Join(dir, "none")}
-	task := &TaskConfig{Init: true}
-
-	_, err = task.InitProgram(&Config{})
-	for _, want := range []string{"option init = true", "tini-static, docker-init, catatonit, tini", "init_path",
-		"docker-init is not a program", "tini is linked against shared libraries"} {
-		must.ErrorContains(t, err, want)
-	}
-
-	must.NoError(t, os.Symlink(busybox, filepath.Join(dir, "catatonit")))
-	found, err := task.InitProgram(&Config{})
-	must.NoError(t, err)
-	must.Eq(t, filepath.Join(dir, "catatonit"), found)
-
-	found, err = task.InitProgram(&Config{InitPath: busybox})
-	must.NoError(t, err)
-	must.Eq(t, busybox, found)
-	found, err = (&TaskConfig{}).InitProgram(&Config{InitPath: busybox})
-	must.NoError(t, err)
-	must.Eq(t, "", found)
 }
 
 func TestConfig_CheckProcess(t *testing.T) {
@@ -146,34 +205,4 @@ func TestConfig_CheckProcess(t *testing.T) {
 	}
 	must.NoError(t, (&Config{Runtime: "crun", AllowRuntimes: []string{"/opt/youki", "io.containerd.kata.v2"}, PidsLimit: 10,
 		OOMScoreAdj: 1000, ExtraLabels: []string{"*_id", "job_name"}}).checkProcess())
-}
-
-func TestContainerLabels(t *testing.T) {
-	cfg := &drivers.TaskConfig{ID: "id", AllocID: "01234567-89ab", Name: "web", JobName: "shop", NodeName: "n1",
-		NodeID: strings.Repeat("long", 2000)}
-	options := &TaskConfig{Image: "busybox", Labels: Pairs{{"a": "b", extraLabelPrefix + "job_name": "mine"}}}
-	got := ContainerLabels(cfg, options, &Config{ExtraLabels: []string{"job_*", "*alloc_id", "node_*", "task_group_name"}})
-	must.Eq(t, "b", got["a"])
-	must.Eq(t, "id", got[naming.TaskID])
-	for name, want := range map[string]string{"job_name": "shop", "alloc_id": "01234567-89ab", "short_alloc_id": "01234567",
-		"node_name": "n1"} {
-		must.Eq(t, want, got[extraLabelPrefix+name])
-	}
-	for _, name := range []string{"task_name", "task_group_name", "job_id", "node_id"} { // not asked for, empty, too long
-		must.MapNotContainsKey(t, got, extraLabelPrefix+name)
-	}
-}
-
-func TestTaskRuntime(t *testing.T) {
-	plugin := &Config{Runtime: "runc", AllowRuntimes: []string{"no-such-runtime"}}
-	r, err := (&TaskConfig{}).OCIRuntime(plugin)
-	must.NoError(t, err)
-	must.Eq(t, ociruntime.Runc, r.Shim)
-	_, err = (&TaskConfig{Runtime: "no-such-runtime"}).OCIRuntime(plugin)
-	must.ErrorContains(t, err, `option runtime = "no-such-runtime": it is not installed on this node`)
-	_, err = (&TaskConfig{}).OCIRuntime(&Config{Runtime: "/no/such"})
-	must.ErrorContains(t, err, `plugin option runtime = "/no/such": it is not installed on this node`)
-	crun, err := (&TaskConfig{}).OCIRuntime(&Config{Runtime: "crun"})
-	must.NoError(t, err)
-	must.True(t, filepath.IsAbs(crun.Program))
 }

@@ -43,7 +43,7 @@ func (c *TaskConfig) checkResources(plugin *Config) error {
 // maxOOMScoreAdj is the kernel's bound. Values below zero would let a task survive at the cost of others, and of the node.
 const maxOOMScoreAdj = 1000
 
-// withOOMScoreAdj says how soon the kernel ends the task's processes when the node's memory is short: the task's value,
+// withOOMScoreAdj sets how soon the kernel ends the task's processes when the node's memory is short: the task's value,
 // else the plugin's. It is always set: containerd is usually protected, and its children would be so as well.
 func withOOMScoreAdj(options *TaskConfig, plugin *Config) oci.SpecOpts {
 	adj := int(options.OOMScoreAdj)

@@ -56,10 +56,10 @@ func prefixed(option, value string, err error) error {
 	return nil
 }
 
-// inTaskDirs tells a path in the task's directories from the name of a profile of the operator's.
+// inTaskDirs reports whether a profile is a path in the task's directories, and not the name of one in seccomp_dir.
 func inTaskDirs(profile string) bool { return strings.Contains(profile, "/") }
 
-// taskProfile takes a path such as "local/p.json" apart: one of the task's directories, and a path in it. The form with
+// taskProfile splits a path such as "local/p.json": one of the task's directories, and a path in it. The form with
 // a slash before it is what NOMAD_TASK_DIR makes in a jobspec.
 func taskProfile(profile string) (dir, rest string, ok bool) {
 	dir, rest, _ = strings.Cut(strings.TrimPrefix(path.Clean("/"+profile), "/"), "/")
@@ -88,7 +88,7 @@ func ownSeccompProfile(s *Spec, cfg *drivers.TaskConfig, choice string) (*specs.
 func readSeccompProfile(s *Spec, open func() (*os.File, error)) (*specs.LinuxSeccomp, error) {
 	file, err := open()
 	if err != nil {
-		// The path on the host would tell the job's author nothing, and may not be his to know.
+		// The job's author knows nothing of the path on the host, and may not have to.
 		var pathErr *os.PathError
 		if errors.As(err, &pathErr) {
 			err = pathErr.Err
@@ -122,7 +122,7 @@ func parseSeccompProfile(s *Spec, data []byte) (*specs.LinuxSeccomp, error) {
 	return profile, nil
 }
 
-// checkSeccomp checks what security_opt says of seccomp. A profile of the task's own may let everything through, so it
+// checkSeccomp checks the seccomp profile in security_opt. A profile of the task's own may let everything through, so it
 // takes the same permission as none.
 func (o *securityOptions) checkSeccomp(plugin *Config) error {
 	const forms = `may be "builtin", "unconfined", the name of a profile in the plugin's seccomp_dir, such as "web.json", ` +

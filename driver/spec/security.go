@@ -13,7 +13,7 @@ import (
 // unconfined is what security_opt calls the absence of a profile.
 const unconfined = "unconfined"
 
-// securityOptions is the option security_opt, taken apart.
+// securityOptions is the option security_opt, parsed.
 type securityOptions struct {
 	// noNewPrivileges keeps programs from gaining rights by setuid and file capabilities.
 	noNewPrivileges bool
@@ -31,8 +31,8 @@ type securityOptions struct {
 const securityKinds = `"no-new-privileges", "seccomp=PROFILE", "apparmor=PROFILE", "label=disable", ` +
 	`"label=user:USER", "label=role:ROLE", "label=type:TYPE", "label=level:LEVEL" and "systempaths=unconfined"`
 
-// parseSecurityOptions takes the option security_opt apart, whose syntax is docker's. Nothing may be said twice: which
-// of two profiles was meant is not ours to guess.
+// parseSecurityOptions parses the option security_opt, whose syntax is docker's. It refuses two values of one kind: the job's
+// author meant only one of two profiles.
 func parseSecurityOptions(given []string) (securityOptions, error) {
 	var o securityOptions
 	seen := map[string]bool{}
@@ -53,7 +53,7 @@ func parseSecurityOptions(given []string) (securityOptions, error) {
 	return o, nil
 }
 
-// set takes one entry, and says what kind of thing it sets. Docker separates by "=" and, as it did long ago, by ":".
+// set parses one entry, and returns the kind of what it sets. Docker separates by "=" and, as it did long ago, by ":".
 func (o *securityOptions) set(entry string) (kind string, err error) {
 	kind, value := entry, ""
 	if at := strings.IndexAny(entry, "=:"); at >= 0 {
@@ -101,10 +101,10 @@ func (c *TaskConfig) security() securityOptions {
 
 // withPrivileged takes from a privileged task's container all that separates it from the host but its namespaces: it
 // has every capability that the plugin has, every device of the host, and /proc and /sys as they are. What security_opt
-// asks for comes after it, and holds.
+// sets comes after it, and holds.
 //
 // The host's devices include those of its GPUs, so that a privileged task can use a GPU beyond its claim if it sets out
-// to; an operator who allows privileged tasks trusts them with the whole node. the GPU stays the last option all the
+// to; an operator who allows privileged tasks trusts them with the whole node. The GPU stays the last option all the
 // same: a program that does as usual gets the claim's GPU, by way of the shadow library.
 func withPrivileged(options *TaskConfig) oci.SpecOpts {
 	if !options.Privileged {
@@ -132,7 +132,7 @@ func withNoNewPrivileges(options *TaskConfig) oci.SpecOpts {
 }
 
 // withSystemPaths shows the container the parts of /proc and /sys that are masked or read-only otherwise, where the
-// task asks for them.
+// task requests them.
 func withSystemPaths(options *TaskConfig) oci.SpecOpts {
 	if options.security().systemPaths != unconfined {
 		return unchanged

@@ -5,10 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/containerd/containerd/v2/contrib/seccomp"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/hashicorp/nomad/drivers/shared/capabilities"
-	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 
@@ -147,27 +145,6 @@ func TestConfig_BadSecurity(t *testing.T) {
 	}
 }
 
-func TestWithCapabilities(t *testing.T) {
-	nomads := capabilities.NomadDefaults().Slice(false)
-	cases := []struct {
-		name      string
-		allow     []string
-		add, drop []string
-		want      []string
-	}{
-		{"Nomad's", nomads, nil, nil, capabilities.NomadDefaults().Slice(true)},
-		{"fewer by the operator", []string{"chown", "net_raw"}, nil, nil, []string{"CAP_CHOWN"}},
-		{"one more", []string{"all"}, []string{"net_raw"}, []string{"all"}, []string{"CAP_NET_RAW"}},
-		{"none", nomads, nil, []string{"ALL"}, []string{}},
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			s := apply(t, withCapabilities(&TaskConfig{CapAdd: c.add, CapDrop: c.drop}, &Config{AllowCaps: c.allow}))
-			must.Eq(t, &specs.LinuxCapabilities{Bounding: c.want, Effective: c.want, Permitted: c.want}, s.Process.Capabilities)
-		})
-	}
-}
-
 func TestWithNoNewPrivileges(t *testing.T) {
 	for entry, want := range map[string]bool{
 		"no-new-privileges": true, "no-new-privileges:true": true, "no-new-privileges=true": true,
@@ -195,158 +172,4 @@ func TestWithPrivileged(t *testing.T) {
 
 	s = apply(t, withPrivileged(&TaskConfig{}))
 	must.Nil(t, s.Process.Capabilities)
-}
-
-// withCaps stands for the option before the seccomp profile.
-func withCaps(names ...string) oci.SpecOpts { return oci.WithCapabilities(names) }
-
-func TestWithSeccomp(t *testing.T) {
-	cfg := &drivers.TaskConfig{Name: "web", AllocDir: t.TempDir()}
-	local, operators := cfg.TaskDir().LocalDir, t.TempDir()
-	must.NoError(t, os.MkdirAll(local, 0o755))
-	for file, text := range map[string]string{
-		filepath.Join(operators, "default.json"): `{"defaultAction": "SCMP_ACT_KILL"}`,
-		filepath.Join(operators, "named.json"):   `{"defaultAction": "SCMP_ACT_TRAP"}`,
-		filepath.Join(local, "own.json"): `{"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [
-			{"names": ["mount"], "action": "SCMP_ACT_ALLOW", "includes": {"caps": ["CAP_SYS_ADMIN"]}}]}`,
-	} {
-		must.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-	}
-	plugin := &Config{SeccompDir: operators}
-	action := func(plugin *Config, task TaskConfig) specs.LinuxSeccompAction {
-		filter := apply(t, withCaps(), withSeccomp(cfg, &task, plugin)).Linux.Seccomp
-		if filter == nil {
-			return ""
-		}
-		return filter.DefaultAction
-	}
-	containerds := seccomp.DefaultProfile(apply(t, withCaps())).DefaultAction
-	must.Eq(t, containerds, action(plugin, TaskConfig{}))
-	must.Eq(t, "", action(plugin, TaskConfig{Privileged: true}))
-	must.Eq(t, containerds, action(plugin, TaskConfig{Privileged: true, SecurityOpt: []string{"seccomp=builtin"}}))
-	must.Eq(t, "", action(plugin, TaskConfig{SecurityOpt: []string{"seccomp=unconfined"}}))
-	must.Eq(t, specs.ActTrap, action(plugin, TaskConfig{SecurityOpt: []string{"seccomp=named.json"}}))
-	plugin.SeccompProfile = filepath.Join(operators, "default.json")
-	must.Eq(t, specs.ActKill, action(plugin, TaskConfig{}))
-	must.Eq(t, containerds, action(plugin, TaskConfig{SecurityOpt: []string{"seccomp=builtin"}}))
-
-	// A rule for a capability is there for who has it.
-	own := &TaskConfig{SecurityOpt: []string{"seccomp=/local/own.json"}}
-	must.SliceEmpty(t, apply(t, withCaps(), withSeccomp(cfg, own, plugin)).Linux.Seccomp.Syscalls)
-	must.Len(t, 1, apply(t, withCaps("CAP_SYS_ADMIN"), withSeccomp(cfg, own, plugin)).Linux.Seccomp.Syscalls)
-}
-
-func TestWithSeccomp_BadProfiles(t *testing.T) {
-	cfg := &drivers.TaskConfig{Name: "web", AllocDir: t.TempDir()}
-	local := cfg.TaskDir().LocalDir
-	must.NoError(t, os.MkdirAll(filepath.Join(local, "dir.json"), 0o755))
-	outside := filepath.Join(t.TempDir(), "good.json")
-	must.NoError(t, os.WriteFile(outside, []byte(`{"defaultAction": "SCMP_ACT_ALLOW"}`), 0o600))
-	must.NoError(t, os.Symlink(outside, filepath.Join(local, "link.json")))
-	for name, text := range map[string]string{
-		"text.json":     "allow everything",
-		"empty.json":    "{}",
-		"large.json":    `{"defaultAction": "SCMP_ACT_ALLOW"}` + string(make([]byte, maxProfileBytes)),
-		"listener.json": `{"defaultAction": "SCMP_ACT_ALLOW", "listenerPath": "/run/host.sock"}`,
-	} {
-		must.NoError(t, os.WriteFile(filepath.Join(local, name), []byte(text), 0o600))
-	}
-	for profile, want := range map[string]string{
-		"local/none.json": "no such file", "secrets/none.json": "no such file", "local/dir.json": "no regular file",
-		"local/link.json": "open the profile", "local/text.json": "must be JSON as for docker",
-		"local/empty.json": "no defaultAction", "local/large.json": "larger than", "local/listener.json": "listenerPath",
-	} {
-		task := &TaskConfig{SecurityOpt: []string{"seccomp=" + profile}}
-		_, err := tryApply(withCaps(), withSeccomp(cfg, task, &Config{}))
-		must.ErrorContains(t, err, want, must.Sprint(profile))
-		must.ErrorContains(t, err, `option security_opt = "seccomp=`+profile)
-		must.StrNotContains(t, err.Error(), cfg.AllocDir)
-	}
-}
-
-func TestWithAppArmor(t *testing.T) {
-	list := filepath.Join(t.TempDir(), "profiles")
-	must.NoError(t, os.WriteFile(list, []byte("docker-default (enforce)\nmy profile (complain)\n"), 0o600))
-	host := appArmorHost{supported: func() bool { return true }, profiles: list, withDefault: oci.WithApparmorProfile}
-	without := appArmorHost{supported: func() bool { return false }}
-	profile := func(host appArmorHost, task TaskConfig) string {
-		return apply(t, withAppArmor(&task, host)).Process.ApparmorProfile
-	}
-	named := []string{"apparmor=docker-default"}
-	must.Eq(t, "tranche-default", profile(host, TaskConfig{}))
-	must.Eq(t, "", profile(host, TaskConfig{Privileged: true}))
-	must.Eq(t, "docker-default", profile(host, TaskConfig{Privileged: true, SecurityOpt: named}))
-	must.Eq(t, "unconfined", profile(host, TaskConfig{SecurityOpt: []string{"apparmor=unconfined"}}))
-	must.Eq(t, "", profile(without, TaskConfig{}))
-	must.Eq(t, "", profile(without, TaskConfig{SecurityOpt: []string{"apparmor=unconfined"}}))
-
-	for name, want := range map[string]string{
-		"docker-default": "", "my profile": "", "tranche-default": "", "unconfined": "",
-		"docker": "no such profile is loaded",
-	} {
-		err := (&securityOptions{apparmor: name}).checkAppArmor(host)
-		if want == "" {
-			must.NoError(t, err)
-			continue
-		}
-		must.ErrorContains(t, err, want)
-	}
-}
-
-func TestWithSELinux(t *testing.T) {
-	cases := []struct {
-		opts           []string
-		process, mount string
-	}{
-		{nil, "", ""},
-		{[]string{"label=disable"}, "", ""},
-		{[]string{"label=type:svirt_t"}, "system_u:system_r:svirt_t:s0", "system_u:object_r:container_file_t:s0"},
-		{[]string{"label=level:s0:c1,c2", "label=user:u", "label=role:r"}, "u:r:container_t:s0:c1,c2",
-			"u:object_r:container_file_t:s0:c1,c2"},
-		{[]string{"label:type:spc_t"}, "system_u:system_r:spc_t:s0", "system_u:object_r:container_file_t:s0"},
-	}
-	for _, c := range cases {
-		s := apply(t, withSELinux(&TaskConfig{SecurityOpt: c.opts}))
-		must.Eq(t, c.process, s.Process.SelinuxLabel)
-		must.Eq(t, c.mount, s.Linux.MountLabel)
-	}
-	labelled, err := parseSecurityOptions([]string{"label=type:svirt_t"})
-	must.NoError(t, err)
-	must.NoError(t, labelled.label.check(true))
-	must.Error(t, labelled.label.check(false))
-}
-
-func namespacesOf(s *Spec) map[specs.LinuxNamespaceType]bool {
-	all := map[specs.LinuxNamespaceType]bool{}
-	for _, n := range s.Linux.Namespaces {
-		all[n.Type] = true
-	}
-	return all
-}
-
-func TestWithNamespaces(t *testing.T) {
-	start := specOption(func(s *Spec) error {
-		for _, kind := range []specs.LinuxNamespaceType{specs.PIDNamespace, specs.IPCNamespace, specs.UTSNamespace} {
-			s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: kind})
-		}
-		s.Hostname = "web"
-		s.Mounts = []specs.Mount{{Type: "tmpfs", Destination: "/dev/shm"}}
-		return nil
-	})
-	s := apply(t, start, withNamespaces(&TaskConfig{PidMode: "private"}, true))
-	must.MapLen(t, 4, namespacesOf(s))
-	must.Eq(t, "web", s.Hostname)
-
-	s = apply(t, start, withNamespaces(&TaskConfig{PidMode: "host", IPCMode: "host", UTSMode: "host", CgroupNS: "host"}, true))
-	must.MapEmpty(t, namespacesOf(s))
-	must.Eq(t, "", s.Hostname)
-	must.Len(t, 2, s.Mounts)
-	must.Eq(t, "bind", s.Mounts[0].Type)
-
-	s = apply(t, start, withNamespaces(&TaskConfig{IPCMode: "host"}, false))
-	must.MapLen(t, 2, namespacesOf(s))
-	must.False(t, namespacesOf(s)[specs.IPCNamespace])
-	must.False(t, namespacesOf(s)[specs.CgroupNamespace])
-	s = apply(t, start, withNamespaces(&TaskConfig{CgroupNS: "private"}, false))
-	must.True(t, namespacesOf(s)[specs.CgroupNamespace])
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/oci"
 )
 
-// selinuxLabel is what security_opt says of SELinux. Parts that are left out are those of the usual container policy.
+// selinuxLabel is the SELinux label in security_opt. Parts that are left out are those of the usual container policy.
 type selinuxLabel struct {
 	disable                 bool
 	user, role, kind, level string
@@ -25,7 +25,7 @@ var selinuxPart = map[string]*regexp.Regexp{
 	"level": regexp.MustCompile(`^s[0-9]+(-s[0-9]+)?(:c[0-9]+([.,]c[0-9]+)*)?$`),
 }
 
-// set takes "disable" or "PART:VALUE", and says which part it sets.
+// set parses "disable" or "PART:VALUE", and returns which part it sets.
 func (l *selinuxLabel) set(value string) (part string, err error) {
 	if value == "disable" {
 		l.disable = true
@@ -44,10 +44,10 @@ func (l *selinuxLabel) set(value string) (part string, err error) {
 	return part, nil
 }
 
-// given says whether the task asks for a label.
+// given reports whether the task requests a label.
 func (l selinuxLabel) given() bool { return len(l.entries) > 0 }
 
-// withSELinux labels the container's processes and its root filesystem where the task asks for it. Without being asked
+// withSELinux labels the container's processes and its root filesystem where the task requests it. Otherwise
 // the driver labels nothing: the policy of containers would then forbid them Nomad's task directories, which it does not
 // relabel.
 func withSELinux(options *TaskConfig) oci.SpecOpts {
@@ -70,7 +70,7 @@ func or(value, otherwise string) string {
 	return value
 }
 
-// hasSELinux says whether the kernel enforces, or would enforce, an SELinux policy.
+// hasSELinux reports whether the kernel enforces, or would enforce, an SELinux policy.
 func hasSELinux() bool {
 	_, err := os.Stat("/sys/fs/selinux/enforce")
 	return err == nil

@@ -18,14 +18,14 @@ import (
 const sysctlForms = "a task may set what belongs to its own namespaces: net.*, kernel.shm*, kernel.msg*, kernel.sem, " +
 	"fs.mqueue.* and kernel.domainname"
 
-// sysctlName keeps out what would be another file than the name says.
+// sysctlName keeps out names that lead to another file.
 var sysctlName = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+$`)
 
 // ipcSysctls are the kernel parameters of the IPC namespace, besides fs.mqueue.
 var ipcSysctls = []string{"kernel.msgmax", "kernel.msgmnb", "kernel.msgmni", "kernel.sem", "kernel.shmall",
 	"kernel.shmmax", "kernel.shmmni", "kernel.shm_rmid_forced"}
 
-// unprivilegedPorts says from which port on anybody may listen.
+// unprivilegedPorts is the first port on which processes without privileges may listen.
 const unprivilegedPorts = "net.ipv4.ip_unprivileged_port_start"
 
 // withSysctls sets kernel parameters of the container's own namespaces. In a user namespace of its own, a container owns no

@@ -19,13 +19,13 @@ type TaskConfig struct {
 	Image string `codec:"image"`
 	// ImagePullTimeout bounds the pull; empty means the plugin's image_pull_timeout.
 	ImagePullTimeout string `codec:"image_pull_timeout"`
-	// ForcePull asks the registry even where containerd has the image already. The tag latest does so, too, if the driver
-	// has pulled the image; without an answer, what is there is used then.
+	// ForcePull queries the registry even where containerd has the image already. The tag latest does so, too, if the driver
+	// has pulled the image; if the registry does not answer then, that image is used.
 	ForcePull bool `codec:"force_pull"`
-	// Platform is what to take of an image for several, such as "linux/amd64" or "linux/arm64/v8"; empty means the node's.
+	// Platform is the platform of an image for several, such as "linux/amd64" or "linux/arm64/v8"; empty means the node's.
 	Platform string `codec:"platform"`
-	// Auth is what the registry wants to know; it stands before the plugin's auth. AuthSoftFail pulls without credentials
-	// where none can be had.
+	// Auth has credentials for the registry, instead of the plugin's auth. AuthSoftFail pulls without credentials where there
+	// are none.
 	Auth         image.Auth `codec:"auth"`
 	AuthSoftFail bool       `codec:"auth_soft_fail"`
 
@@ -40,7 +40,7 @@ type TaskConfig struct {
 	GroupAdd []string `codec:"group_add"`
 	// Hostname is the name that the container sees for itself.
 	Hostname string `codec:"hostname"`
-	// Init runs the operator's init_path as the first process, which reaps what nobody waits for.
+	// Init runs the operator's init_path as the first process, which reaps orphaned processes.
 	Init bool `codec:"init"`
 	// Ulimit maps the names of resource limits to "SOFT" or "SOFT:HARD".
 	Ulimit Pairs `codec:"ulimit"`
@@ -76,7 +76,7 @@ type TaskConfig struct {
 	MountsList []storage.MountConfig `codec:"mounts"`
 	Volumes    []string              `codec:"volumes"`
 	Tmpfs      []string              `codec:"tmpfs"`
-	// ImageVolumes says what becomes of the volumes that the image declares: "anonymous" (a directory of the task's, with
+	// ImageVolumes sets what the volumes that the image declares become: "anonymous" (a directory of the task's, with
 	// what the image has there), "tmpfs" or "ignore".
 	ImageVolumes string `codec:"image_volumes"`
 
@@ -84,7 +84,7 @@ type TaskConfig struct {
 	NetworkMode string `codec:"network_mode"`
 	// ExtraHosts are lines for /etc/hosts, as "NAME:ADDRESS".
 	ExtraHosts []string `codec:"extra_hosts"`
-	// DNSServers, DNSSearchDomains and DNSOptions stand before the group's dns block.
+	// DNSServers, DNSSearchDomains and DNSOptions are used instead of the group's dns block.
 	DNSServers       []string `codec:"dns_servers"`
 	DNSSearchDomains []string `codec:"dns_search_domains"`
 	DNSOptions       []string `codec:"dns_options"`
@@ -119,7 +119,7 @@ type TaskConfig struct {
 // Pairs is what an option of the schema type list(map(string)) decodes to: a block, or a map, of names and values.
 type Pairs []map[string]string
 
-// merged is all of them in one map.
+// Merged returns all of them in one map.
 func (m Pairs) Merged() map[string]string {
 	all := map[string]string{}
 	for _, part := range m {
@@ -200,8 +200,8 @@ func DecodeTask(cfg *drivers.TaskConfig, plugin *Config) (*TaskConfig, error) {
 	return &c, c.Check(plugin)
 }
 
-// Check checks every option, and names all that are wrong: who mends one should not meet the next at another try. The
-// checks lie beside the options' own code.
+// Check checks every option, and returns all that are wrong: an error at a time would take a try for each. The checks are
+// beside the options' own code.
 func (c *TaskConfig) Check(plugin *Config) error {
 	return errors.Join(
 		c.checkImage(plugin),

@@ -18,7 +18,7 @@ func withTTY(tty bool) oci.SpecOpts {
 	})
 }
 
-// AddTerm says what kind of terminal a process has, unless its environment says so already.
+// AddTerm adds TERM, the kind of terminal that a process has, to an environment without one.
 func AddTerm(env []string) []string {
 	if slices.ContainsFunc(env, func(entry string) bool { return strings.HasPrefix(entry, "TERM=") }) {
 		return env

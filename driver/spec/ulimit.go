@@ -26,7 +26,7 @@ func withUlimits(options *TaskConfig) oci.SpecOpts {
 	})
 }
 
-// rlimits are the task's ulimits in the words of an OCI spec.
+// rlimits returns the task's ulimits as an OCI spec has them.
 func (c *TaskConfig) rlimits() ([]specs.POSIXRlimit, error) {
 	var limits []specs.POSIXRlimit
 	all := c.Ulimit.Merged()

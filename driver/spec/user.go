@@ -12,13 +12,13 @@ import (
 	"github.com/containerd/containerd/v2/pkg/oci"
 )
 
-// maxGroupID is the highest number of a group; the one above means none.
+// maxGroupID is the highest number of a group; the next one means none.
 const maxGroupID = math.MaxUint32 - 1
 
 // dynamicUserPrefix is what Nomad puts before the number of a user that it makes up for a task.
 const dynamicUserPrefix = "nomad-"
 
-// dynamicUser is the ID that Nomad has set aside for a task, where the operator lets it: the user "nomad-80123" is that
+// dynamicUser returns the ID that Nomad has set aside for a task, where the operator allows it: the user "nomad-80123" is that
 // user and group, and no name in the image.
 func (c *Config) dynamicUser(user string) (uint32, bool) {
 	digits, ok := strings.CutPrefix(user, dynamicUserPrefix)
@@ -29,8 +29,8 @@ func (c *Config) dynamicUser(user string) (uint32, bool) {
 	return uint32(id), err == nil && id <= math.MaxInt32
 }
 
-// withTaskUser sets the user, as withUser does, or the one that Nomad made up for the task. About that the image is not
-// asked: it could have a user with that number, and groups for it.
+// withTaskUser sets the user, as withUser does, or the one that Nomad made up for the task. The image is not
+// looked up for that: it could have a user with that number, and groups for it.
 func withTaskUser(task, imageUser, image string, plugin *Config) oci.SpecOpts {
 	if id, ok := plugin.dynamicUser(task); ok {
 		return oci.WithUIDGID(id, id)
@@ -38,8 +38,8 @@ func withTaskUser(task, imageUser, image string, plugin *Config) oci.SpecOpts {
 	return withUser(task, imageUser, image)
 }
 
-// withUser sets the user by name or number, with or without a group: the task's, else the image's. The image says who
-// users and groups are.
+// withUser sets the user by name or number, with or without a group: the task's, else the image's. The image's
+// files say who users and groups are.
 func withUser(task, imageUser, image string) oci.SpecOpts {
 	user, whose := task, "the task's user"
 	if user == "" {

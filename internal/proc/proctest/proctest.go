@@ -13,17 +13,14 @@ import (
 // Sleeper starts a process that sleeps until the test ends.
 func Sleeper(t *testing.T) proc.ID {
 	t.Helper()
-	cmd := exec.Command("sleep", "600")
+	cmd := exec.CommandContext(t.Context(), "sleep", "600") // t.Context ends before the cleanup
 	must.NoError(t, cmd.Start())
 	reaped := make(chan struct{})
 	go func() {
 		_ = cmd.Wait()
 		close(reaped)
 	}()
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		<-reaped
-	})
+	t.Cleanup(func() { <-reaped })
 	p, err := proc.Find(cmd.Process.Pid)
 	must.NoError(t, err)
 	return p
