@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/tranche-gpu/tranche/driver/client"
+	"github.com/tranche-gpu/tranche/driver/failpoint"
 	"github.com/tranche-gpu/tranche/driver/gpu"
 	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/naming"
@@ -75,7 +76,7 @@ type Driver struct {
 	startPatience time.Duration
 	killWait      time.Duration
 	// failpoints is called at each failpoint, in tests alone.
-	failpoints func(failpoint)
+	failpoints func(failpoint.Point)
 	// creations limits how many containers are created at the same time.
 	creations *semaphore.Weighted
 	runtimes  ociruntime.Versions
@@ -211,7 +212,7 @@ func (d *Driver) Shutdown() {
 	}
 }
 
-// say emits a task event, which the user sees in `nomad alloc status`.
+// notify emits a task event, which the user sees in `nomad alloc status`.
 func (d *Driver) notify(cfg *drivers.TaskConfig, annotations map[string]string, format string, args ...any) {
 	err := d.EmitEvent(&drivers.TaskEvent{
 		TaskID:      cfg.ID,
@@ -223,5 +224,12 @@ func (d *Driver) notify(cfg *drivers.TaskConfig, annotations map[string]string, 
 	})
 	if err != nil {
 		d.logger.Warn("a task event was lost", "task_id", cfg.ID, "error", err)
+	}
+}
+
+// reach calls what a test has set for failpoints; nothing otherwise.
+func (d *Driver) reach(p failpoint.Point) {
+	if d.failpoints != nil {
+		d.failpoints(p)
 	}
 }

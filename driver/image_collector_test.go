@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/tranche-gpu/tranche/driver/failpoint"
 	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/driver/spec"
 )
@@ -258,8 +259,8 @@ func TestImageGC_LeavesStartsOfOthersAlone(t *testing.T) {
 func (d *testDriver) startUnlogged(image string, f func() error) (err error) {
 	cfg := d.failing(func(c *spec.TaskConfig) { c.Image = image })
 	cfg.StdoutPath, cfg.StderrPath = "", ""
-	d.driver.failpoints = func(p failpoint) {
-		if p == startImageReady {
+	d.driver.failpoints = func(p failpoint.Point) {
+		if p == failpoint.StartImageReady {
 			err = f()
 		}
 	}

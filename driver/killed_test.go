@@ -13,6 +13,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/driver/failpoint"
 	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/driver/network"
 	"github.com/tranche-gpu/tranche/driver/spec"
@@ -69,7 +70,7 @@ func (c testClaims) free(t *testing.T) {
 
 func TestKilledInStartTask_StartedAgain(t *testing.T) {
 	n, config, claims := killedNode(t)
-	for _, p := range startFailpoints {
+	for _, p := range failpoint.Start {
 		t.Run(string(p), func(t *testing.T) {
 			d := newTestDriverWith(t, n, config)
 			cfg := d.stubborn(func(c *spec.TaskConfig) { c.NetworkMode = network.None })
@@ -92,7 +93,7 @@ func TestKilledInStartTask_StartedAgain(t *testing.T) {
 
 func TestKilledInStartTask_NotStartedAgain(t *testing.T) {
 	n, config, claims := killedNode(t)
-	for _, p := range startFailpoints {
+	for _, p := range failpoint.Start {
 		t.Run(string(p), func(t *testing.T) {
 			d := newTestDriverWith(t, n, config)
 			cfg := d.stubborn(func(c *spec.TaskConfig) { c.NetworkMode = network.None })
@@ -106,7 +107,7 @@ func TestKilledInStartTask_NotStartedAgain(t *testing.T) {
 			next.driver.agents.see(cfg)
 			removed, err = next.driver.reconcileOnce(next.ctx, 0)
 			must.NoError(t, err)
-			must.Eq(t, p == startOlderGone || p == startClaimsPrepared, len(removed) == 0)
+			must.Eq(t, p == failpoint.StartOlderGone || p == failpoint.StartClaimsPrepared, len(removed) == 0)
 			next.noTraces(cfg)
 			claims.free(t)
 		})
@@ -116,7 +117,7 @@ func TestKilledInStartTask_NotStartedAgain(t *testing.T) {
 // Nomad has the handle, and gives the task back to the next life of the plugin.
 func TestKilledInStopTask_Recovered(t *testing.T) {
 	n, config, claims := killedNode(t)
-	for _, p := range append(slices.Clone(stopFailpoints), destroyFailpoints...) {
+	for _, p := range append(slices.Clone(failpoint.Stop), failpoint.Destroy...) {
 		t.Run(string(p), func(t *testing.T) {
 			d := newTestDriverWith(t, n, config)
 			cfg := d.stubborn()
@@ -125,7 +126,7 @@ func TestKilledInStopTask_Recovered(t *testing.T) {
 			must.NotNil(t, left.handle)
 
 			next := newTestDriverWith(t, n, config)
-			if err := next.RecoverTask(left.handle); slices.Contains(stopFailpoints, p) {
+			if err := next.RecoverTask(left.handle); slices.Contains(failpoint.Stop, p) {
 				must.NoError(t, err)
 				must.NoError(t, next.StopTask(cfg.ID, 50*time.Millisecond, "SIGTERM"))
 				must.Eq(t, firstSignalStatus+int(unix.SIGKILL), next.wait(cfg).ExitCode)
@@ -142,7 +143,7 @@ func TestKilledInStopTask_Recovered(t *testing.T) {
 // Nomad does not come back to the task: the allocation was removed meanwhile.
 func TestKilledInStopTask_NotRecovered(t *testing.T) {
 	n, config, claims := killedNode(t)
-	for _, p := range append(slices.Clone(stopFailpoints), destroyFailpoints...) {
+	for _, p := range append(slices.Clone(failpoint.Stop), failpoint.Destroy...) {
 		t.Run(string(p), func(t *testing.T) {
 			d := newTestDriverWith(t, n, config)
 			cfg := d.stubborn()
@@ -167,7 +168,7 @@ func TestKilledInTheMidstOfACall(t *testing.T) {
 			d := newTestDriverWith(t, n, config)
 			cfg := d.stubborn()
 			claims.reserve(t, cfg)
-			d.dieAfter(config, cfg, startContainerCreated, delay*time.Millisecond)
+			d.dieAfter(config, cfg, failpoint.StartContainerCreated, delay*time.Millisecond)
 			next := newTestDriverWith(t, n, config)
 			next.driver.agents.see(cfg)
 			_, err := next.driver.reconcileOnce(next.ctx, 0)
@@ -181,16 +182,16 @@ func TestKilledInTheMidstOfACall(t *testing.T) {
 // Every point that the calls pass is in the lists that the tests above go through, in that order.
 func TestPoints_AreAllListed(t *testing.T) {
 	d := newTestDriver(t)
-	var passed []failpoint
-	d.driver.failpoints = func(p failpoint) { passed = append(passed, p) }
+	var passed []failpoint.Point
+	d.driver.failpoints = func(p failpoint.Point) { passed = append(passed, p) }
 	cfg := d.stubborn()
 	d.start(cfg)
-	must.Eq(t, startFailpoints, passed)
+	must.Eq(t, failpoint.Start, passed)
 	d.runsOnce(cfg) // it ignores the signal by now
 	passed = nil
 	must.NoError(t, d.StopTask(cfg.ID, 50*time.Millisecond, "SIGTERM"))
-	must.Eq(t, stopFailpoints, passed)
+	must.Eq(t, failpoint.Stop, passed)
 	passed = nil
 	must.NoError(t, d.DestroyTask(cfg.ID, false))
-	must.Eq(t, destroyFailpoints, passed)
+	must.Eq(t, failpoint.Destroy, passed)
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/driver/failpoint"
 	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/driver/ociruntime"
 	"github.com/tranche-gpu/tranche/driver/spec"
@@ -169,8 +170,8 @@ func TestReconcile_LeavesTasksAlone(t *testing.T) {
 
 	// One that is being started has a container and no handle yet.
 	starting := d.stubborn()
-	d.driver.failpoints = func(p failpoint) {
-		if p == startTaskStarted {
+	d.driver.failpoints = func(p failpoint.Point) {
+		if p == failpoint.StartTaskStarted {
 			removed, err = d.driver.reconcileOnce(d.ctx, 0)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/driver/failpoint"
 	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/hooks"
 )
@@ -62,7 +63,7 @@ type pluginRun struct {
 	Task   *drivers.TaskConfig
 	// Options is the task's config block, which Task keeps to itself.
 	Options spec.TaskConfig
-	DiesAt  failpoint
+	DiesAt  failpoint.Point
 	// Handle is the file to which it writes the handle that StartTask returns, as Nomad would.
 	Handle string
 	// Lingers has it wait there for somebody else to kill it, and go on with its work meanwhile.
@@ -85,7 +86,7 @@ func runPlugin(file string) int {
 
 func (l *pluginRun) run() error {
 	d := New(context.Background(), hclog.New(&hclog.LoggerOptions{Level: hclog.Warn}))
-	d.failpoints = func(p failpoint) {
+	d.failpoints = func(p failpoint.Point) {
 		fmt.Println(p)
 		if p == l.DiesAt && !l.Lingers {
 			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
@@ -126,17 +127,17 @@ func (l *pluginRun) run() error {
 type lived struct {
 	// handle is nil if it ended in StartTask.
 	handle *drivers.TaskHandle
-	passed []failpoint
+	passed []failpoint.Point
 }
 
 // die lives a life of the plugin in a process of its own until it kills itself at the point.
-func (d *testDriver) die(config spec.Config, cfg *drivers.TaskConfig, at failpoint) lived {
+func (d *testDriver) die(config spec.Config, cfg *drivers.TaskConfig, at failpoint.Point) lived {
 	l := pluginRun{Config: config, Task: cfg, DiesAt: at, Handle: filepath.Join(d.t.TempDir(), "handle.json")}
 	cmd := d.newPluginRun(&l)
 	out, err := cmd.Output()
 	var left lived
 	for line := range strings.Lines(string(out)) {
-		left.passed = append(left.passed, failpoint(strings.TrimSpace(line)))
+		left.passed = append(left.passed, failpoint.Point(strings.TrimSpace(line)))
 	}
 	must.Error(d.t, err, must.Sprint("the plugin was not killed"))
 	status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
@@ -165,13 +166,13 @@ func (d *testDriver) newPluginRun(l *pluginRun) *exec.Cmd {
 }
 
 // dieAfter lives a life that is killed some time after a point, in the midst of whatever it does then.
-func (d *testDriver) dieAfter(config spec.Config, cfg *drivers.TaskConfig, at failpoint, delay time.Duration) {
+func (d *testDriver) dieAfter(config spec.Config, cfg *drivers.TaskConfig, at failpoint.Point, delay time.Duration) {
 	d.t.Helper()
 	cmd := d.newPluginRun(&pluginRun{Config: config, Task: cfg, DiesAt: at, Lingers: true})
 	out, err := cmd.StdoutPipe()
 	must.NoError(d.t, err)
 	must.NoError(d.t, cmd.Start())
-	for lines := bufio.NewScanner(out); lines.Scan() && failpoint(lines.Text()) != at; {
+	for lines := bufio.NewScanner(out); lines.Scan() && failpoint.Point(lines.Text()) != at; {
 	}
 	time.Sleep(delay)
 	must.NoError(d.t, cmd.Process.Kill())

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/driver/cgroup"
 	"github.com/tranche-gpu/tranche/driver/client"
+	"github.com/tranche-gpu/tranche/driver/failpoint"
 	"github.com/tranche-gpu/tranche/driver/gpu"
 	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/naming"
@@ -91,18 +92,18 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 		return nil, nil, err
 	}
 	defer releaseLogs()
-	d.reach(startOlderGone)
+	d.reach(failpoint.StartOlderGone)
 	if s.gpu, err = d.claims.Prepare(ctx, cfg, s.id, s.hostMemoryBytes); err != nil {
 		return nil, nil, err
 	}
 	defer d.claims.KeepFresh(s.gpu)()
-	d.reach(startClaimsPrepared)
+	d.reach(failpoint.StartClaimsPrepared)
 	ctx, release, err := d.hold(ctx, s)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer release()
-	d.reach(startLeaseTaken)
+	d.reach(failpoint.StartLeaseTaken)
 	h, err := d.launch(ctx, s)
 	if err != nil {
 		endStderr(cfg)
@@ -114,7 +115,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 		return nil, nil, err
 	}
 	d.adopt(h)
-	d.reach(startAdopted)
+	d.reach(failpoint.StartAdopted)
 	d.notifyStarted(h, s)
 	for _, line := range append(s.gpu.Describe(), d.claims.Missing(ctx, s.gpu)...) {
 		d.notify(cfg, nil, "%s", line)
@@ -180,7 +181,7 @@ func (d *Driver) hold(ctx context.Context, s *startup) (context.Context, func(),
 		} else if err != nil && !errdefs.IsNotFound(err) {
 			d.logger.Warn("a lease in containerd stays until it expires", "container", s.id, "error", err)
 		}
-		d.reach(startLeaseGivenBack)
+		d.reach(failpoint.StartLeaseGivenBack)
 	}
 	return leased, release, nil
 }
@@ -212,14 +213,14 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.reach(startImageReady)
+	d.reach(failpoint.StartImageReady)
 	s.storage, err = d.mounts.Prepare(ctx, &storage.Request{Task: s.cfg, ContainerID: s.id,
 		Options: *s.options.StorageOptions(), Image: i})
 	if err != nil {
 		return nil, err
 	}
 	defer s.storage.Release()
-	d.reach(startStorageReady)
+	d.reach(failpoint.StartStorageReady)
 	d.notifyCreating(s, i)
 	d.notifyUnmetRequests(s, i)
 	release, err := acquireFor(ctx, d.creations, creationLimit)
@@ -232,13 +233,13 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 		d.discard(s.id)
 		return nil, err
 	}
-	d.reach(startContainerCreated)
+	d.reach(failpoint.StartContainerCreated)
 	state, err := d.startContainer(ctx, s, container)
 	if err != nil {
 		d.discard(s.id)
 		return nil, err
 	}
-	d.reach(startTaskStarted)
+	d.reach(failpoint.StartTaskStarted)
 	state.StopSignal = i.Process.StopSignal
 	return newTaskHandle(d, s.cfg, state), nil
 }
@@ -257,7 +258,7 @@ func (d *Driver) createContainer(ctx context.Context, s *startup, i *image.Image
 		userns.WithSnapshot(s.cfg, s.id, s.hostIDs, i),
 		d.mounts.WithoutLinkedDirs(s.options.Image),
 		func(context.Context, *containerd.Client, *containers.Container) error {
-			d.reach(startSnapshotMade)
+			d.reach(failpoint.StartSnapshotMade)
 			return nil
 		},
 		containerd.WithNewSpec(d.specOptions(s, i)...),
@@ -277,7 +278,7 @@ func (d *Driver) startContainer(ctx context.Context, s *startup, container conta
 	if err != nil {
 		return taskState{}, err
 	}
-	d.reach(startTaskCreated)
+	d.reach(failpoint.StartTaskCreated)
 	if err := cgroup.JoinCpuset(s.cfg, task.Pid()); err != nil {
 		return taskState{}, err
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/driver/client"
+	"github.com/tranche-gpu/tranche/driver/failpoint"
 	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/driver/spec"
 )
@@ -39,7 +40,7 @@ func (d *Driver) StopTask(taskID string, timeout time.Duration, signal string) e
 	if err := h.kill(number, false); err != nil {
 		return err
 	}
-	d.reach(stopSignalSent)
+	d.reach(failpoint.StopSignalSent)
 	select {
 	case <-h.ended:
 		return nil
@@ -126,10 +127,10 @@ func (h *taskHandle) killNow() error {
 	if err := h.kill(unix.SIGKILL, true); err != nil {
 		return err
 	}
-	h.driver.reach(stopKillSent)
+	h.driver.reach(failpoint.StopKillSent)
 	select {
 	case <-h.ended:
-		h.driver.reach(stopEnded)
+		h.driver.reach(failpoint.StopEnded)
 		return nil
 	case <-h.driver.ctx.Done():
 		return h.driver.ctx.Err()
@@ -178,7 +179,7 @@ func (d *Driver) DestroyTask(taskID string, force bool) error {
 	defer cancel()
 	err := client.Cause(ctx, d.removeOrKeep(ctx, h.state.ContainerID))
 	d.tasks.remove(taskID)
-	d.reach(destroyHandleRemoved)
+	d.reach(failpoint.DestroyHandleRemoved)
 	if client.IsUnavailable(err) {
 		// The task has ended; what is left of it goes when containerd is back.
 		d.client.Go(func() { d.removeWhenBack(h.state.ContainerID, d.removeOrKeep) })
@@ -282,22 +283,22 @@ func (d *Driver) remove(ctx context.Context, id string) error {
 		err = removeTask(ctx, container)
 	}
 	if err == nil {
-		d.reach(destroyTaskRemoved)
+		d.reach(failpoint.DestroyTaskRemoved)
 		err = container.Delete(ctx)
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
-	d.reach(destroyContainerRemoved)
+	d.reach(failpoint.DestroyContainerRemoved)
 	err = d.client.SnapshotService(d.config.Snapshotter).Remove(ctx, id)
 	if err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("remove its snapshot: %w", err)
 	}
-	d.reach(destroySnapshotRemoved)
+	d.reach(failpoint.DestroySnapshotRemoved)
 	if err := d.removeLease(ctx, id); err != nil {
 		return err
 	}
-	d.reach(destroyLeaseRemoved)
+	d.reach(failpoint.DestroyLeaseRemoved)
 	return nil
 }
 

@@ -10,6 +10,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/driver/failpoint"
 )
 
 // withoutContainerd kills containerd and sees to it that it is back for the other tests.
@@ -91,11 +93,12 @@ func TestUnavailable_StartTask(t *testing.T) {
 // containerd becomes unavailable during a start, and does not come back in time.
 func TestUnavailable_InStartTask(t *testing.T) {
 	// What follows these points needs containerd. The others' steps are the last, or need none.
-	for _, p := range []failpoint{startClaimsPrepared, startLeaseTaken, startImageReady, startContainerCreated, startTaskCreated} {
+	for _, p := range []failpoint.Point{failpoint.StartClaimsPrepared, failpoint.StartLeaseTaken,
+		failpoint.StartImageReady, failpoint.StartContainerCreated, failpoint.StartTaskCreated} {
 		t.Run(string(p), func(t *testing.T) {
 			d := newTestDriver(t)
 			d.driver.startPatience = time.Second
-			d.driver.failpoints = func(passed failpoint) {
+			d.driver.failpoints = func(passed failpoint.Point) {
 				if passed == p && d.node.containerd.PID() != 0 {
 					d.withoutContainerd()
 				}
@@ -115,11 +118,11 @@ func TestUnavailable_InStartTask(t *testing.T) {
 
 // containerd restarts in the midst of a start: the task runs, or an error says why not and that it can be tried again.
 func TestUnavailable_RestartInStartTask(t *testing.T) {
-	for _, p := range startFailpoints {
+	for _, p := range failpoint.Start {
 		t.Run(string(p), func(t *testing.T) {
 			d := newTestDriver(t)
 			restarted := false
-			d.driver.failpoints = func(passed failpoint) {
+			d.driver.failpoints = func(passed failpoint.Point) {
 				if passed == p && !restarted {
 					restarted = true
 					must.NoError(t, d.node.containerd.Kill())
