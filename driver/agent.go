@@ -68,23 +68,3 @@ func (a *agents) present() (since time.Time, ok bool) {
 	defer a.mu.Unlock()
 	return a.since, a.listening > 0
 }
-
-// noteQuery notes that Nomad queries the task, until the function that it returns is called.
-func (h *taskHandle) noteQuery() (end func()) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.lastQuery = time.Now()
-	h.waiting++
-	return func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.waiting--
-	}
-}
-
-// notQueriedSince reports whether Nomad has not queried the task since a moment.
-func (h *taskHandle) notQueriedSince(since time.Time) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.waiting == 0 && h.lastQuery.Before(since)
-}

@@ -1,8 +1,7 @@
 // Package driver is the Nomad task driver that runs tasks as containers in containerd.
 //
-// One file holds one idea: driver.go what the plugin is, start.go how a task comes to run, handle.go waits for its
-// end, stop.go ends it, recover.go takes it over after a restart of the plugin. What a task's options do to its
-// container is in the package spec, as a list with one function per option of the jobspec.
+// Its files are Nomad's calls: start.go starts a task, stop.go ends it, recover.go takes it over after a restart of the
+// plugin, and tasks.go has what is about a task that runs. The packages below this one do the work.
 package driver
 
 import (
@@ -30,17 +29,14 @@ import (
 	"github.com/tranche-gpu/tranche/driver/ociruntime"
 	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/driver/storage"
+	"github.com/tranche-gpu/tranche/driver/task"
 	"github.com/tranche-gpu/tranche/driver/userns"
 	"github.com/tranche-gpu/tranche/internal/keylock"
 	"github.com/tranche-gpu/tranche/internal/version"
 )
 
-const (
-	// PluginName is the driver's name in a jobspec.
-	PluginName = naming.PluginName
-	// handleVersion is the version of taskState; raise it with each change that older drivers cannot read.
-	handleVersion = 1
-)
+// PluginName is the driver's name in a jobspec.
+const PluginName = naming.PluginName
 
 // Driver is the task driver. Make one with New.
 type Driver struct {
@@ -60,7 +56,8 @@ type Driver struct {
 	// 0 where unknown.
 	ticksPerCore, totalTicks float64
 
-	tasks   *taskStore
+	plugin  *task.Plugin
+	tasks   *task.Store
 	images  *image.Store
 	mounts  *storage.Storage
 	hostIDs *userns.Allocator
@@ -70,11 +67,9 @@ type Driver struct {
 	agents   agents
 	empty    emptyCgroups
 	health   *gpu.Health
-	// began is when this plugin process did; startPatience is how long a start waits for containerd, killWait how long a
-	// process may take to end after SIGKILL.
+	// began is when this plugin process did; startPatience is how long a start waits for containerd.
 	began         time.Time
 	startPatience time.Duration
-	killWait      time.Duration
 	// failpoints is called at each failpoint, in tests alone.
 	failpoints func(failpoint.Point)
 	// creations limits how many containers are created at the same time.
@@ -96,10 +91,9 @@ func New(ctx context.Context, logger hclog.Logger) *Driver {
 		ctx:           ctx,
 		cancel:        cancel,
 		logger:        logger,
-		tasks:         newTaskStore(),
+		tasks:         task.NewStore(),
 		began:         time.Now(),
 		startPatience: startPatience,
-		killWait:      killWait,
 		creations:     semaphore.NewWeighted(int64(creationsPerCPU * runtime.NumCPU())),
 	}
 }
@@ -178,13 +172,14 @@ func (d *Driver) connect(config spec.Config) error {
 	runtimeConfig := config.RuntimeConfig()
 	d.runDir = runtimeConfig.RunDir
 	d.claims = gpu.New(runtimeConfig, d.logger)
-	d.health = gpu.NewHealth(gpu.HealthConfig{Client: d.client, Logger: d.logger, Claims: d.claims, Running: d.tasks.running,
+	d.plugin = d.newPlugin()
+	d.health = gpu.NewHealth(gpu.HealthConfig{Client: d.client, Logger: d.logger, Claims: d.claims, Running: d.tasks.Running,
 		Notify: d.notify})
 	d.images = d.newImages()
 	d.hostIDs = userns.NewAllocator(d.client)
 	d.mounts = d.newStorage()
 	d.mounts.Sweep()
-	d.client.Go(d.watchOOM)
+	d.client.Go(func() { d.plugin.WatchOOM(d.tasks) })
 	if config.GC.DanglingContainers.Enabled {
 		d.client.Go(d.reconcile)
 	}

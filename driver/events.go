@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/tranche-gpu/tranche/driver/image"
+	"github.com/tranche-gpu/tranche/driver/task"
 )
 
 // notifyCreating emits an event with the image that is about to run.
@@ -14,13 +15,13 @@ func (d *Driver) notifyCreating(s *startup, i *image.Image) {
 }
 
 // notifyStarted emits an event with what runs.
-func (d *Driver) notifyStarted(h *taskHandle, s *startup) {
+func (d *Driver) notifyStarted(h *task.Handle, s *startup) {
 	with := ""
 	if s.init != "" {
 		with = ", init " + s.init
 	}
-	d.notify(s.cfg, map[string]string{"container_id": s.id, "pid": fmt.Sprint(h.state.PID), "runtime": s.runtime.Name},
-		"Started: PID %d, image %s, runtime %s%s", h.state.PID, s.options.Image, s.runtime.Name, with)
+	d.notify(s.cfg, map[string]string{"container_id": s.id, "pid": fmt.Sprint(h.State.PID), "runtime": s.runtime.Name},
+		"Started: PID %d, image %s, runtime %s%s", h.State.PID, s.options.Image, s.runtime.Name, with)
 }
 
 // notifyUnmetRequests emits an event for a task without slices whose image requests some.

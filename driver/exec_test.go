@@ -70,3 +70,18 @@ func TestExecTask(t *testing.T) {
 		must.ErrorContains(t, err, "has ended")
 	})
 }
+
+// A check that writes without end gives no more than the end of it.
+func TestExecTask_MuchOutput(t *testing.T) {
+	d := newTestDriver(t)
+	cfg := d.task("sleep 600")
+	d.start(cfg)
+	const megabytes = "head -c 16000000 /dev/zero | tr '\\0' x"
+	result, err := d.ExecTask(cfg.ID, []string{"/bin/sh", "-c", megabytes + "; " + megabytes + " >&2; echo out; echo err >&2"},
+		time.Minute)
+	must.NoError(t, err)
+	for end, output := range map[string][]byte{"xout\n": result.Stdout, "xerr\n": result.Stderr} {
+		must.Eq(t, 64<<10, len(output))
+		must.True(t, strings.HasSuffix(string(output), end))
+	}
+}

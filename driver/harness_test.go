@@ -26,6 +26,7 @@ import (
 	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/driver/ociruntime"
 	"github.com/tranche-gpu/tranche/driver/spec"
+	"github.com/tranche-gpu/tranche/driver/task"
 	"github.com/tranche-gpu/tranche/e2e/images"
 	"github.com/tranche-gpu/tranche/e2e/node"
 	"github.com/tranche-gpu/tranche/internal/needs"
@@ -358,7 +359,7 @@ func touch(t *testing.T, file string) {
 // pidOf is the process ID of the task's first process.
 func pidOf(t *testing.T, handle *drivers.TaskHandle) int {
 	t.Helper()
-	var state taskState
+	var state task.State
 	must.NoError(t, handle.GetDriverState(&state))
 	return int(state.PID)
 }

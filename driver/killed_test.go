@@ -11,7 +11,6 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
-	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/driver/failpoint"
 	"github.com/tranche-gpu/tranche/driver/naming"
@@ -129,7 +128,7 @@ func TestKilledInStopTask_Recovered(t *testing.T) {
 			if err := next.RecoverTask(left.handle); slices.Contains(failpoint.Stop, p) {
 				must.NoError(t, err)
 				must.NoError(t, next.StopTask(cfg.ID, 50*time.Millisecond, "SIGTERM"))
-				must.Eq(t, firstSignalStatus+int(unix.SIGKILL), next.wait(cfg).ExitCode)
+				must.Eq(t, 137, next.wait(cfg).ExitCode)
 				must.NoError(t, next.DestroyTask(cfg.ID, false))
 			} else {
 				must.ErrorContains(t, err, "no process for container")

@@ -101,8 +101,8 @@ func (a *agents) hasAlloc(id string) bool {
 // cgroupIsEmpty reports whether no hierarchy has a process in the cgroup, and no task is known that has it. A process may be
 // in another place in one hierarchy, but not in all of them.
 func (d *Driver) cgroupIsEmpty(scope string) bool {
-	for _, h := range d.tasks.all() {
-		if cgroup.Path(h.cfg, false) == scope || h.state.Cgroup == scope {
+	for _, h := range d.tasks.All() {
+		if cgroup.Path(h.Config, false) == scope || h.State.Cgroup == scope {
 			return false
 		}
 	}

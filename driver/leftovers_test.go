@@ -14,6 +14,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/driver/cgroup"
 	"github.com/tranche-gpu/tranche/driver/spec"
+	"github.com/tranche-gpu/tranche/driver/task"
 	"github.com/tranche-gpu/tranche/internal/proc/proctest"
 )
 
@@ -23,7 +24,7 @@ func TestReconcile_ShimsAndCgroupsThatContainerdLost(t *testing.T) {
 	d, _ := reconciled(t, nil)
 	cfg := d.task("sleep 600")
 	handle := d.start(cfg)
-	var state taskState
+	var state task.State
 	must.NoError(t, handle.GetDriverState(&state))
 	d.withoutContainerd()
 	must.NoError(t, state.Init.Signal(unix.SIGKILL))
@@ -63,12 +64,12 @@ func TestReconcile_LeavesShimsWithProcesses(t *testing.T) {
 	d, _ := reconciled(t, nil)
 	cfg := d.task("sleep 600")
 	handle := d.start(cfg)
-	var state taskState
+	var state task.State
 	must.NoError(t, handle.GetDriverState(&state))
 	record, err := d.client.ContainerService().Get(d.ctx, state.ContainerID)
 	must.NoError(t, err)
 	must.NoError(t, d.client.ContainerService().Delete(d.ctx, state.ContainerID))
-	d.driver.tasks.remove(cfg.ID)
+	d.driver.tasks.Remove(cfg.ID)
 	removed, err := d.driver.reconcileOnce(d.ctx, 0)
 	must.NoError(t, err)
 	must.SliceNotContains(t, removed, "shim "+state.ContainerID)

@@ -77,7 +77,7 @@ func (d *Driver) orphans(ctx context.Context) ([]orphan, error) {
 	for _, c := range all {
 		has[c.ID] = true
 		keep := c.Labels[naming.Kept] == kept && !d.config.GC.Container
-		if !keep && !d.tasks.hasContainer(c.ID) {
+		if !keep && !d.tasks.HasContainer(c.ID) {
 			found = append(found, orphan{kindContainer, c.ID, c.Labels, c.CreatedAt,
 				func(ctx context.Context) error { return d.remove(ctx, c.ID) }})
 		}
@@ -135,7 +135,7 @@ func (d *Driver) removeOrphan(ctx context.Context, o orphan, why string) bool {
 	}
 	defer end()
 	// A task's lease is of no use once it runs.
-	if o.kind != kindLease && d.tasks.hasContainer(o.id) {
+	if o.kind != kindLease && d.tasks.HasContainer(o.id) {
 		return false
 	}
 	logger := d.logger.With(o.kind, o.id, "task_id", o.labels[naming.TaskID], "made", o.made, "why", why)
@@ -164,17 +164,17 @@ func (d *Driver) dropLostTasks(grace time.Duration) {
 	if !ok || time.Since(since) < grace {
 		return
 	}
-	for _, h := range d.tasks.all() {
-		if !h.notQueriedSince(since.Add(-listenSlack)) {
+	for _, h := range d.tasks.All() {
+		if !h.NotQueriedSince(since.Add(-listenSlack)) {
 			continue
 		}
-		logger := d.logger.With("task_id", h.cfg.ID, "container", h.state.ContainerID, "agent_since", since)
+		logger := d.logger.With("task_id", h.Config.ID, "container", h.State.ContainerID, "agent_since", since)
 		if d.config.GC.DanglingContainers.DryRun {
 			logger.Info("the agent does not know this task; dry_run keeps it")
 			continue
 		}
 		logger.Info("destroying a task that the agent does not know")
-		if err := d.DestroyTask(h.cfg.ID, true); err != nil {
+		if err := d.DestroyTask(h.Config.ID, true); err != nil {
 			logger.Warn("a task that the agent does not know could not be destroyed", "error", err)
 		}
 	}
@@ -182,7 +182,7 @@ func (d *Driver) dropLostTasks(grace time.Duration) {
 
 // removeStalePipes removes the named pipes of executed commands whose caller was an earlier plugin process.
 func (d *Driver) removeStalePipes() (removed []string) {
-	root := d.execDir()
+	root := d.plugin.ExecDir
 	entries, err := os.ReadDir(root)
 	if err != nil {
 		return nil // No command was ever executed.

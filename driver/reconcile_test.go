@@ -228,7 +228,7 @@ func TestReconcile_ByItself(t *testing.T) {
 func TestReconcile_PipesOfExecutedCommands(t *testing.T) {
 	d, _ := reconciled(t, func(c *spec.Config) { c.RunDir = t.TempDir() })
 	pipes := func(name string, made time.Time) string {
-		dir := filepath.Join(d.driver.execDir(), name)
+		dir := filepath.Join(d.driver.plugin.ExecDir, name)
 		must.NoError(t, os.MkdirAll(dir, 0o700))
 		must.NoError(t, unix.Mkfifo(filepath.Join(dir, "exec-stdout"), 0o600))
 		must.NoError(t, os.Chtimes(dir, made, made))
@@ -243,7 +243,7 @@ func TestReconcile_PipesOfExecutedCommands(t *testing.T) {
 	removed, err := d.driver.reconcileOnce(d.ctx, 0)
 	must.NoError(t, err)
 	must.Eq(t, []string{"pipes " + stale}, removed)
-	left, err := os.ReadDir(d.driver.execDir())
+	left, err := os.ReadDir(d.driver.plugin.ExecDir)
 	must.NoError(t, err)
 	must.Len(t, 2, left)
 }
@@ -253,51 +253,52 @@ func TestReconcile_TasksThatTheAgentLost(t *testing.T) {
 	d, _ := reconciled(t, nil)
 	cfg := d.stubborn()
 	d.start(cfg)
-	h, ok := d.driver.tasks.get(cfg.ID)
+	h, ok := d.driver.tasks.Get(cfg.ID)
 	must.True(t, ok)
 	survives := func(why string) {
 		t.Helper()
 		_, err := d.driver.reconcileOnce(d.ctx, 0)
 		must.NoError(t, err)
-		must.Eq(t, 1, len(d.driver.tasks.all()), must.Sprint(why))
+		must.Eq(t, 1, len(d.driver.tasks.All()), must.Sprint(why))
 	}
-	long := time.Now().Add(-time.Hour)
-	forget := func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.lastQuery = long
+	// listens has an agent listen whose queries so far are all long ago, as those of an earlier agent.
+	listens := func() (end func()) {
+		time.Sleep(listenSlack + 100*time.Millisecond)
+		ctx, cancel := context.WithCancel(d.ctx)
+		fingerprints, err := d.driver.Fingerprint(ctx)
+		must.NoError(t, err)
+		<-fingerprints
+		return func() {
+			cancel()
+			for range fingerprints { //nolint:revive // until the agent listens no more
+			}
+		}
 	}
-	forget()
 	survives("no agent is there, and tasks run on without one")
 
-	ctx, cancel := context.WithCancel(d.ctx)
-	fingerprints, err := d.driver.Fingerprint(ctx)
-	must.NoError(t, err)
-	<-fingerprints
 	waiting, stop := context.WithCancel(d.ctx)
 	results, err := d.driver.WaitTask(waiting, cfg.ID)
 	must.NoError(t, err)
-	forget()
+	end := listens()
 	survives("the agent waits for the task's end")
-	stop()
-	<-results
-	eventually(t, "the end of the wait", func() bool { return h.notQueriedSince(time.Now()) })
-
-	handle, err := h.nomadHandle()
+	handle, err := h.NomadHandle()
 	must.NoError(t, err)
 	must.NoError(t, d.driver.RecoverTask(handle))
+	stop()
+	<-results
+	eventually(t, "the end of the wait", func() bool { return h.NotQueriedSince(time.Now()) })
 	survives("the agent has taken the task back")
 
-	forget()
+	end()
+	defer listens()()
 	_, err = d.driver.reconcileOnce(d.ctx, time.Hour)
 	must.NoError(t, err)
-	must.Len(t, 1, d.driver.tasks.all(), must.Sprint("the agent has not been there for long"))
+	must.Len(t, 1, d.driver.tasks.All(), must.Sprint("the agent has not been there for long"))
 	survivesNot, err := d.driver.reconcileOnce(d.ctx, 0)
 	must.NoError(t, err)
 	must.SliceEmpty(t, survivesNot)
-	must.SliceEmpty(t, d.driver.tasks.all())
+	must.SliceEmpty(t, d.driver.tasks.All())
 	d.noTraces(cfg)
-	cancel()
 }
 
 // An agent that is killed in the midst of StartTask starts the task anew when it is back, by another ID. The plugin has

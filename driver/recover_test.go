@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/driver/naming"
+	"github.com/tranche-gpu/tranche/driver/task"
 	"github.com/tranche-gpu/tranche/internal/proc/proctest"
 )
 
@@ -122,9 +123,9 @@ func TestContainerd_AwayWhenATaskIsRecovered(t *testing.T) {
 }
 
 // stored returns a handle with another state than the task's own.
-func (d *testDriver) stored(cfg *drivers.TaskConfig, state taskState) *drivers.TaskHandle {
+func (d *testDriver) stored(cfg *drivers.TaskConfig, state task.State) *drivers.TaskHandle {
 	d.t.Helper()
-	handle, err := newTaskHandle(d.driver, cfg, state).nomadHandle()
+	handle, err := task.New(d.driver.plugin, cfg, state).NomadHandle()
 	must.NoError(d.t, err)
 	return handle
 }
@@ -141,7 +142,7 @@ func TestRecover_LeavesProcessesOfOthersAlone(t *testing.T) {
 			theirs := stranger
 			theirs.BootID = boot
 			cfg := d.failing()
-			err := d.RecoverTask(d.stored(cfg, taskState{ContainerID: naming.ContainerID(cfg), PID: uint32(theirs.PID),
+			err := d.RecoverTask(d.stored(cfg, task.State{ContainerID: naming.ContainerID(cfg), PID: uint32(theirs.PID),
 				Init: theirs, ShimProcess: theirs, Cgroup: "/nomad/" + cfg.AllocID + ".task"}))
 			must.ErrorContains(t, err, "no process for container")
 			must.True(t, stranger.Lives())
@@ -155,7 +156,7 @@ func TestRecover_HandleOfAnOlderDriver(t *testing.T) {
 	cfg := d.stubborn()
 	handle := d.start(cfg)
 	d.stdout(cfg, "life ")
-	var state taskState
+	var state task.State
 	must.NoError(t, handle.GetDriverState(&state))
 	older := state
 	older.Init.BootID, older.ShimProcess.BootID = "", ""

@@ -26,8 +26,8 @@ import (
 	"github.com/tranche-gpu/tranche/driver/ociruntime"
 	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/driver/storage"
+	"github.com/tranche-gpu/tranche/driver/task"
 	"github.com/tranche-gpu/tranche/driver/userns"
-	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
 // startPatience is how long containerd may be unavailable during a start: longer than a restart or an upgrade takes.
@@ -51,20 +51,6 @@ type startup struct {
 	ioOwner userns.IOOwner
 }
 
-// taskState is what Nomad keeps for us across restarts of the plugin and the agent.
-type taskState struct {
-	ContainerID string
-	PID         uint32
-	Shim        shimEndpoint
-	StopSignal  string
-	StartedAt   time.Time
-	// Init is the container's first process, ShimProcess its shim, Cgroup where its processes are: they are needed when
-	// neither containerd nor the shim is there to ask.
-	Init        proc.ID
-	ShimProcess proc.ID
-	Cgroup      string
-}
-
 // StartTask starts the task's container. When it fails, nothing of the container is left.
 func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *drivers.DriverNetwork, err error) {
 	d.agents.see(cfg)
@@ -73,7 +59,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 		return nil, nil, err
 	}
 	defer done()
-	if _, ok := d.tasks.get(cfg.ID); ok {
+	if _, ok := d.tasks.Get(cfg.ID); ok {
 		return nil, nil, fmt.Errorf("task %s has been started already", cfg.ID)
 	}
 	if err := d.client.CheckServing(); err != nil {
@@ -106,15 +92,15 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 	d.reach(failpoint.StartLeaseTaken)
 	h, err := d.launch(ctx, s)
 	if err != nil {
-		endStderr(cfg)
+		task.EndStderr(cfg)
 		return nil, nil, err
 	}
-	handle, err := h.nomadHandle()
+	handle, err := h.NomadHandle()
 	if err != nil {
 		d.discard(s.id)
 		return nil, nil, err
 	}
-	d.adopt(h)
+	d.adopt(h, false)
 	d.reach(failpoint.StartAdopted)
 	d.notifyStarted(h, s)
 	for _, line := range append(s.gpu.Describe(), d.claims.Missing(ctx, s.gpu)...) {
@@ -207,7 +193,7 @@ func acquireFor(ctx context.Context, s *semaphore.Weighted, limit time.Duration)
 }
 
 // launch fetches the image, creates the container and starts it.
-func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
+func (d *Driver) launch(ctx context.Context, s *startup) (*task.Handle, error) {
 	defer d.images.NoteUse(s.options.Image)
 	i, err := d.images.Ensure(ctx, &image.Request{Options: s.options.ImageOptions(&d.config), Task: s.cfg})
 	if err != nil {
@@ -241,7 +227,7 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*taskHandle, error) {
 	}
 	d.reach(failpoint.StartTaskStarted)
 	state.StopSignal = i.Process.StopSignal
-	return newTaskHandle(d, s.cfg, state), nil
+	return task.New(d.plugin, s.cfg, state), nil
 }
 
 func (d *Driver) createContainer(ctx context.Context, s *startup, i *image.Image) (containerd.Container, error) {
@@ -269,23 +255,26 @@ func (d *Driver) createContainer(ctx context.Context, s *startup, i *image.Image
 	return container, nil
 }
 
-func (d *Driver) startContainer(ctx context.Context, s *startup, container containerd.Container) (taskState, error) {
+func (d *Driver) startContainer(ctx context.Context, s *startup, container containerd.Container) (task.State, error) {
 	// A creation that is cut off in its midst may leave a shim of which containerd does not know. It is seen through even
 	// if the start is superseded; only an unavailable containerd ends it.
 	ctx, cancel := d.client.UntilUnavailable(context.WithoutCancel(ctx), d.startPatience)
 	defer cancel()
-	task, err := d.createTask(ctx, s, container)
+	created, err := d.createTask(ctx, s, container)
 	if err != nil {
-		return taskState{}, err
+		return task.State{}, err
 	}
 	d.reach(failpoint.StartTaskCreated)
-	if err := cgroup.JoinCpuset(s.cfg, task.Pid()); err != nil {
-		return taskState{}, err
+	if err := cgroup.JoinCpuset(s.cfg, created.Pid()); err != nil {
+		return task.State{}, err
 	}
-	// The process is looked up while it waits: it may be gone as soon as it runs.
-	state := d.look(s, int(task.Pid()))
-	if err := task.Start(ctx); err != nil {
-		return taskState{}, d.startError(s, client.Cause(ctx, err))
+	// The process is looked up before it starts: it may end at once.
+	state, err := task.NewState(s.id, created.Pid())
+	if err != nil {
+		d.logger.Debug("the task's process or shim was not found", "container", s.id, "error", err)
+	}
+	if err := created.Start(ctx); err != nil {
+		return task.State{}, d.startError(s, client.Cause(ctx, err))
 	}
 	state.StartedAt = time.Now()
 	return state, nil
@@ -301,30 +290,17 @@ func (d *Driver) createTask(ctx context.Context, s *startup, container container
 		defer remove()
 		stdin = file
 	}
-	streams := s.streams(stdin, d.config.DisableLogCollection)
-	created := awaitLogReaders(streams)
-	task, err := container.NewTask(ctx, streams)
-	unread := created()
+	streams := task.Streams(s.cfg, stdin, s.options.TTY, d.config.DisableLogCollection)
+	unread := task.AwaitLogReaders(streams)
+	created, err := container.NewTask(ctx, streams)
+	errUnread := unread()
 	if err != nil {
 		return nil, d.startError(s, client.Cause(ctx, err))
 	}
-	if unread != nil {
-		return nil, nstructs.NewRecoverableError(fmt.Errorf("start the container: %w", unread), true)
+	if errUnread != nil {
+		return nil, nstructs.NewRecoverableError(fmt.Errorf("start the container: %w", errUnread), true)
 	}
-	return task, nil
-}
-
-// look returns what is known of the container's first process. Some runtimes have none on this machine, or no shim
-// that can be found.
-func (d *Driver) look(s *startup, pid int) taskState {
-	state := taskState{ContainerID: s.id, PID: uint32(pid), Cgroup: cgroup.OfContainer(pid)}
-	var errInit, errShim error
-	state.Init, errInit = proc.Find(pid)
-	state.ShimProcess, state.Shim, errShim = findShim(pid)
-	if err := errors.Join(errInit, errShim); err != nil {
-		d.logger.Debug("no process or shim of the task can be asked about it", "container", s.id, "error", err)
-	}
-	return state
+	return created, nil
 }
 
 // startError says what is wrong when the runtime could not start the process. runc and crun report in text only.
@@ -366,7 +342,7 @@ func (d *Driver) removeOlderContainers(ctx context.Context, s *startup) (release
 	if len(older) == 0 {
 		return func() {}, nil
 	}
-	releaseLogs = keepLogsOpen(s.cfg, s.options.TTY)
+	releaseLogs = task.KeepLogsOpen(s.cfg, s.options.TTY)
 	for _, container := range older {
 		d.logger.Info("removing a container that an earlier run of the task left", "container", container.ID())
 		if err := d.removeOlder(ctx, container.ID()); err != nil {
@@ -380,8 +356,8 @@ func (d *Driver) removeOlderContainers(ctx context.Context, s *startup) (release
 
 // removeOlder removes a container of an earlier run, with its handle if there is one.
 func (d *Driver) removeOlder(ctx context.Context, id string) error {
-	if h, ok := d.tasks.byContainer(id); ok {
-		return d.DestroyTask(h.cfg.ID, true)
+	if h, ok := d.tasks.ByContainer(id); ok {
+		return d.DestroyTask(h.Config.ID, true)
 	}
 	return d.remove(ctx, id)
 }

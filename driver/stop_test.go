@@ -83,7 +83,7 @@ func TestDestroyTask_LeavesWhatHangsToTheReconciler(t *testing.T) {
 	cfg := d.task("sleep 600 & wait")
 	init := pidOf(t, d.start(cfg))
 	release := hang(t, childOf(t, init))
-	d.driver.killWait = 100 * time.Millisecond
+	d.driver.plugin.KillWait = 100 * time.Millisecond
 	must.ErrorContains(t, d.DestroyTask(cfg.ID, true), "hangs in the kernel")
 	must.True(t, alive(init))
 

@@ -51,7 +51,7 @@ func (d *testDriver) traces() []string {
 		must.NoError(d.t, err)
 		add("bundle", bundles...)
 	}
-	pipes, err := filepath.Glob(filepath.Join(d.driver.execDir(), "*"))
+	pipes, err := filepath.Glob(filepath.Join(d.driver.plugin.ExecDir, "*"))
 	must.NoError(d.t, err)
 	add("pipes", pipes...)
 	add("mount", d.mounts()...)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/driver/failpoint"
+	"github.com/tranche-gpu/tranche/driver/task"
 )
 
 // withoutContainerd kills containerd and sees to it that it is back for the other tests.
@@ -44,9 +45,9 @@ func TestUnavailable_StopTask(t *testing.T) {
 			must.NoError(d.t, d.SignalTask(cfg.ID, "SIGTERM"))
 		}, 3},
 		{"by destroying it", rude, func(d *testDriver, cfg *drivers.TaskConfig) {
-			h, _ := d.driver.tasks.get(cfg.ID)
+			h, _ := d.driver.tasks.Get(cfg.ID)
 			must.NoError(d.t, d.DestroyTask(cfg.ID, true))
-			must.Eq(d.t, 137, h.exit().ExitCode)
+			must.Eq(d.t, 137, h.Exit().ExitCode)
 		}, -1},
 	}
 	for _, recovered := range []bool{false, true} {
@@ -67,7 +68,7 @@ func TestUnavailable_StopTask(t *testing.T) {
 				}
 				began := time.Now()
 				c.end(d, cfg)
-				must.Less(t, killWait, time.Since(began))
+				must.Less(t, task.KillWait, time.Since(began))
 				if c.code >= 0 {
 					result := d.wait(cfg)
 					must.NoError(t, result.Err)
@@ -146,23 +147,23 @@ func TestUnavailable_RestartInStartTask(t *testing.T) {
 // With the shim nobody looks after a task's processes any more.
 func TestShim_Killed(t *testing.T) {
 	const family = "sleep 601 & sleep 602 & echo up; trap '' TERM; while :; do sleep 1; done"
-	start := func(t *testing.T) (*testDriver, *drivers.TaskConfig, *drivers.TaskHandle, taskState) {
+	start := func(t *testing.T) (*testDriver, *drivers.TaskConfig, *drivers.TaskHandle, task.State) {
 		d := newTestDriver(t)
 		cfg := d.task(family)
 		handle := d.start(cfg)
 		d.stdout(cfg, "up")
-		var state taskState
+		var state task.State
 		must.NoError(t, handle.GetDriverState(&state))
 		shims, err := d.node.containerd.Shims()
 		must.NoError(t, err)
 		must.Eq(t, []int{state.ShimProcess.PID}, shims)
 		return d, cfg, handle, state
 	}
-	killed := func(t *testing.T, state taskState) {
+	killed := func(t *testing.T, state task.State) {
 		must.NoError(t, state.ShimProcess.Signal(unix.SIGKILL))
 		must.NoError(t, state.ShimProcess.Wait(t.Context()))
 	}
-	ended := func(d *testDriver, cfg *drivers.TaskConfig, state taskState) {
+	ended := func(d *testDriver, cfg *drivers.TaskConfig, state task.State) {
 		d.t.Helper()
 		result := d.wait(cfg)
 		must.ErrorContains(d.t, result.Err, "the shim of container "+state.ContainerID)

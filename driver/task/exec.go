@@ -1,4 +1,4 @@
-package driver
+package task
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -33,13 +32,9 @@ type execution struct {
 	resizes <-chan drivers.TerminalSize
 }
 
-// ExecTask runs a command in the task's container and returns its output, or the end of that.
-func (d *Driver) ExecTask(taskID string, command []string, timeout time.Duration) (*drivers.ExecTaskResult, error) {
-	h, ok := d.tasks.get(taskID)
-	if !ok {
-		return nil, drivers.ErrTaskNotFound
-	}
-	ctx, cancel := context.WithTimeout(d.ctx, timeout)
+// Exec runs a command in the task's container and returns its output, or the end of that.
+func (h *Handle) Exec(command []string, timeout time.Duration) (*drivers.ExecTaskResult, error) {
+	ctx, cancel := context.WithTimeout(h.plugin.Client.Context(), timeout)
 	defer cancel()
 	var stdout, stderr tail
 	result, err := h.exec(ctx, &execution{command: command, stdout: &stdout, stderr: &stderr})
@@ -52,15 +47,8 @@ func (d *Driver) ExecTask(taskID string, command []string, timeout time.Duration
 	return &drivers.ExecTaskResult{Stdout: stdout.bytes(), Stderr: stderr.bytes(), ExitResult: result}, nil
 }
 
-// ExecTaskStreaming runs a command in the task's container, connected to the caller's streams.
-func (d *Driver) ExecTaskStreaming(ctx context.Context, taskID string, options *drivers.ExecOptions,
-) (*drivers.ExitResult, error) {
-	defer options.Stdout.Close()
-	defer options.Stderr.Close()
-	h, ok := d.tasks.get(taskID)
-	if !ok {
-		return nil, drivers.ErrTaskNotFound
-	}
+// ExecStreaming runs a command in the task's container, connected to the caller's streams.
+func (h *Handle) ExecStreaming(ctx context.Context, options *drivers.ExecOptions) (*drivers.ExitResult, error) {
 	return h.exec(ctx, &execution{
 		command: options.Command,
 		tty:     options.Tty,
@@ -71,15 +59,15 @@ func (d *Driver) ExecTaskStreaming(ctx context.Context, taskID string, options *
 	})
 }
 
-// exec runs the command until it ends or ctx does, and leaves nothing of it behind.
-func (h *taskHandle) exec(ctx context.Context, e *execution) (*drivers.ExitResult, error) {
+// exec runs the command until it or ctx ends, and leaves nothing of it in containerd.
+func (h *Handle) exec(ctx context.Context, e *execution) (*drivers.ExitResult, error) {
 	if len(e.command) == 0 {
 		return nil, errors.New("execute in the task: no command was given")
 	}
-	if h.exit() != nil {
+	if h.Exit() != nil {
 		return nil, fmt.Errorf("execute %q in the task: the task has ended", e.command[0])
 	}
-	ctx = h.driver.client.Namespaced(ctx)
+	ctx = h.plugin.Client.Namespaced(ctx)
 	process, startedAs, err := h.newProcess(ctx, e)
 	if err != nil {
 		return nil, fmt.Errorf("execute %q in the task: %w", e.command[0], err)
@@ -93,9 +81,9 @@ func (h *taskHandle) exec(ctx context.Context, e *execution) (*drivers.ExitResul
 		return nil, fmt.Errorf("execute %q in the task: %w", e.command[0], err)
 	}
 	startedAs(process)
-	if err := cgroup.JoinCpuset(h.cfg, process.Pid()); err != nil {
+	if err := cgroup.JoinCpuset(h.Config, process.Pid()); err != nil {
 		// It has ended already, or runs on the cores that the runtime gave it.
-		h.driver.logger.Debug("an executed process is not in Nomad's cpuset", "container", h.state.ContainerID, "error", err)
+		h.plugin.Logger.Debug("an executed process is not in Nomad's cpuset", "container", h.State.ContainerID, "error", err)
 	}
 
 	resizing, stop := context.WithCancel(ctx)
@@ -112,9 +100,9 @@ func (h *taskHandle) exec(ctx context.Context, e *execution) (*drivers.ExitResul
 // newProcess creates the process, with the environment, user and directory of the task's own. The function it returns
 // is to be called when the process has started: its stdin is closed when the caller's ends, and not before it exists, and
 // its output is read to the end.
-func (h *taskHandle) newProcess(ctx context.Context, e *execution,
+func (h *Handle) newProcess(ctx context.Context, e *execution,
 ) (containerd.Process, func(containerd.Process), error) {
-	container, err := h.driver.client.LoadContainer(ctx, h.state.ContainerID)
+	container, err := h.plugin.Client.LoadContainer(ctx, h.State.ContainerID)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -122,29 +110,26 @@ func (h *taskHandle) newProcess(ctx context.Context, e *execution,
 	if err != nil {
 		return nil, nil, err
 	}
-	spec, err := task.Spec(ctx)
+	own, err := task.Spec(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := h.driver.runtimes.CheckExec(ctx, container, spec.Process.User); err != nil {
+	if err := h.plugin.Runtimes.CheckExec(ctx, container, own.Process.User); err != nil {
 		return nil, nil, err
 	}
 	running := make(chan containerd.Process, 1)
 	var started atomic.Bool
 	opts := []cio.Opt{
 		cio.WithStreams(stdinOf(ctx, e, running), e.stdout, e.stderr),
-		cio.WithFIFODir(h.driver.execDir()),
+		cio.WithFIFODir(h.plugin.ExecDir),
 	}
 	if e.tty {
 		opts = append(opts, cio.WithTerminal)
 	}
 	streams := readToEnd(ctx, cio.NewCreator(opts...), &started)
-	process, err := task.Exec(ctx, "exec-"+rand.Text(), execSpec(spec.Process, e), streams)
+	process, err := task.Exec(ctx, "exec-"+rand.Text(), execSpec(own.Process, e), streams)
 	return process, func(p containerd.Process) { started.Store(true); running <- p }, err
 }
-
-// execDir holds the named pipes of executed commands.
-func (d *Driver) execDir() string { return filepath.Join(d.runDir, "exec") }
 
 // stdinOf returns what to copy to the process's stdin; nil for none.
 func stdinOf(ctx context.Context, e *execution, started <-chan containerd.Process) io.Reader {
@@ -174,8 +159,8 @@ func execSpec(base *specs.Process, e *execution) *specs.Process {
 }
 
 // endProcess removes the process from containerd, by force if it still runs.
-func (h *taskHandle) endProcess(process containerd.Process) {
-	ctx, cancel := h.driver.client.Call()
+func (h *Handle) endProcess(process containerd.Process) {
+	ctx, cancel := h.plugin.Client.Call()
 	defer cancel()
 	_, err := process.Delete(ctx)
 	if errdefs.IsFailedPrecondition(err) {
@@ -183,12 +168,12 @@ func (h *taskHandle) endProcess(process containerd.Process) {
 		_, err = process.Delete(ctx, containerd.WithProcessKill)
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
-		h.driver.logger.Warn("an executed process could not be removed", "container", h.state.ContainerID,
+		h.plugin.Logger.Warn("an executed process could not be removed", "container", h.State.ContainerID,
 			"process", process.ID(), "error", err)
 	}
 }
 
-// resize passes on the size of the caller's terminal.
+// resize sets the terminal to the sizes of the caller's.
 func resize(ctx context.Context, process containerd.Process, sizes <-chan drivers.TerminalSize) {
 	for {
 		select {

@@ -1,4 +1,4 @@
-package driver
+package task
 
 import (
 	"context"
@@ -21,10 +21,16 @@ import (
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
-// shimEndpoint is where a container's shim listens. A shim outlives containerd, and knows how its process ended; a
+// shimTimeout is how long a shim may take to answer.
+const shimTimeout = 5 * time.Second
+
+// shimDeathWait is how long a shim may take to be gone when it has closed its connections.
+const shimDeathWait = time.Second
+
+// ShimEndpoint is where a container's shim listens. A shim outlives containerd, and knows how its process ended; a
 // containerd that starts again removes shims whose process ended meanwhile (since 1.7), and the exit code with them.
-// So while containerd is unavailable the shim itself is asked.
-type shimEndpoint struct {
+// So while containerd is unavailable the shim itself is queried.
+type ShimEndpoint struct {
 	Address string `json:"address"`
 	// Version is that of the task service: 2 up to containerd 1.7, 3 since.
 	Version int `json:"version"`
@@ -33,30 +39,30 @@ type shimEndpoint struct {
 // findShim returns the shim of a container, and where it listens, by the container's first process, whose parent the
 // shim is. Its working directory is the container's bundle, in which containerd keeps the address. A runtime that is
 // built otherwise has none.
-func findShim(pid int) (proc.ID, shimEndpoint, error) {
+func findShim(pid int) (proc.ID, ShimEndpoint, error) {
 	parent, err := proc.Parent(pid)
 	if err != nil {
-		return proc.ID{}, shimEndpoint{}, err
+		return proc.ID{}, ShimEndpoint{}, err
 	}
 	endpoint, err := readEndpoint(fmt.Sprintf("/proc/%d/cwd", parent))
 	if err != nil {
-		return proc.ID{}, shimEndpoint{}, err
+		return proc.ID{}, ShimEndpoint{}, err
 	}
 	shim, err := proc.Find(parent)
 	return shim, endpoint, err
 }
 
-func readEndpoint(bundle string) (endpoint shimEndpoint, err error) {
+func readEndpoint(bundle string) (endpoint ShimEndpoint, err error) {
 	if data, err := os.ReadFile(filepath.Join(bundle, "bootstrap.json")); err == nil {
 		err = json.Unmarshal(data, &endpoint)
 		return endpoint, err
 	}
 	data, err := os.ReadFile(filepath.Join(bundle, "address"))
-	return shimEndpoint{Address: string(data), Version: 2}, err
+	return ShimEndpoint{Address: string(data), Version: 2}, err
 }
 
 // connect connects to the shim. The caller closes the client.
-func (e shimEndpoint) connect(ctx context.Context) (*ttrpc.Client, error) {
+func (e ShimEndpoint) connect(ctx context.Context) (*ttrpc.Client, error) {
 	path, ok := strings.CutPrefix(strings.TrimSpace(e.Address), "unix://")
 	if !ok {
 		return nil, fmt.Errorf("the shim's address %q is no Unix socket", e.Address)
@@ -69,9 +75,9 @@ func (e shimEndpoint) connect(ctx context.Context) (*ttrpc.Client, error) {
 	return ttrpc.NewClient(conn), nil
 }
 
-// killAtShim has the shim send a signal to the container's first process, or to all of them. That there is none any more
-// is no error.
-func killAtShim(ctx context.Context, endpoint shimEndpoint, container string, signal syscall.Signal, all bool) error {
+// killAtShim has the shim send a signal to the container's first process, or to all of them. It is no error if they have
+// ended.
+func killAtShim(ctx context.Context, endpoint ShimEndpoint, container string, signal syscall.Signal, all bool) error {
 	client, err := endpoint.connect(ctx)
 	if err != nil {
 		return err
@@ -89,24 +95,11 @@ func killAtShim(ctx context.Context, endpoint shimEndpoint, container string, si
 	return err
 }
 
-// shimTimeout is how long a shim may take to answer.
-const shimTimeout = 5 * time.Second
-
-// shimDeathWait is how long a shim may take to be gone when it has closed its connections.
-const shimDeathWait = time.Second
-
-// shimExit is how a process ended, as its shim reports.
-type shimExit struct {
-	code     uint32
-	at       time.Time
-	oomKills uint64
-}
-
-// waitAtShim waits until the container's first process has ended.
-func waitAtShim(ctx context.Context, endpoint shimEndpoint, container string) (shimExit, error) {
+// waitAtShim blocks until the container's first process has ended.
+func waitAtShim(ctx context.Context, endpoint ShimEndpoint, container string) (exitNotice, error) {
 	client, err := endpoint.connect(ctx)
 	if err != nil {
-		return shimExit{}, err
+		return exitNotice{}, err
 	}
 	defer client.Close()
 	if endpoint.Version >= 3 {
@@ -115,34 +108,34 @@ func waitAtShim(ctx context.Context, endpoint shimEndpoint, container string) (s
 	return waitV2(ctx, taskv2.NewTTRPCTaskClient(client), container)
 }
 
-func waitV2(ctx context.Context, service taskv2.TTRPCTaskService, container string) (shimExit, error) {
+func waitV2(ctx context.Context, service taskv2.TTRPCTaskService, container string) (exitNotice, error) {
 	exit, err := service.Wait(ctx, &taskv2.WaitRequest{ID: container})
 	if err != nil {
-		return shimExit{}, err
+		return exitNotice{}, err
 	}
 	stats, err := service.Stats(ctx, &taskv2.StatsRequest{ID: container})
 	if err != nil {
 		stats = nil
 	}
-	return newShimExit(exit.GetExitStatus(), exit.GetExitedAt().AsTime(), stats.GetStats()), nil
+	return newExitNotice(exit.GetExitStatus(), exit.GetExitedAt().AsTime(), stats.GetStats()), nil
 }
 
-func waitV3(ctx context.Context, service taskv3.TTRPCTaskService, container string) (shimExit, error) {
+func waitV3(ctx context.Context, service taskv3.TTRPCTaskService, container string) (exitNotice, error) {
 	exit, err := service.Wait(ctx, &taskv3.WaitRequest{ID: container})
 	if err != nil {
-		return shimExit{}, err
+		return exitNotice{}, err
 	}
 	stats, err := service.Stats(ctx, &taskv3.StatsRequest{ID: container})
 	if err != nil {
 		stats = nil
 	}
-	return newShimExit(exit.GetExitStatus(), exit.GetExitedAt().AsTime(), stats.GetStats()), nil
+	return newExitNotice(exit.GetExitStatus(), exit.GetExitedAt().AsTime(), stats.GetStats()), nil
 }
 
-func newShimExit(code uint32, at time.Time, stats *anypb.Any) shimExit {
-	exit := shimExit{code: code, at: at}
+func newExitNotice(code uint32, at time.Time, stats *anypb.Any) exitNotice {
+	notice := exitNotice{code: code, at: at}
 	if stats != nil {
-		exit.oomKills = oomKills(stats)
+		notice.oomKills = oomKills(stats)
 	}
-	return exit
+	return notice
 }

@@ -1,4 +1,4 @@
-package driver
+package task
 
 import (
 	"context"
@@ -32,8 +32,8 @@ func TestExitResult(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			h := newTaskHandle(nil, &drivers.TaskConfig{Resources: &drivers.Resources{
-				LinuxResources: &drivers.LinuxResources{MemoryLimitBytes: 64 * size.MiB}}}, taskState{})
+			h := New(nil, &drivers.TaskConfig{Resources: &drivers.Resources{
+				LinuxResources: &drivers.LinuxResources{MemoryLimitBytes: 64 * size.MiB}}}, State{})
 			if c.event {
 				h.markOOM()
 			}
@@ -49,13 +49,13 @@ func TestExitResult(t *testing.T) {
 	}
 }
 
-func TestTaskHandle_Status(t *testing.T) {
-	h := newTaskHandle(nil, &drivers.TaskConfig{ID: "id", Name: "web"}, taskState{ContainerID: "c", PID: 7})
-	must.Eq(t, drivers.TaskStateRunning, h.status().State)
-	must.Nil(t, h.exit())
+func TestHandle_Status(t *testing.T) {
+	h := New(nil, &drivers.TaskConfig{ID: "id", Name: "web"}, State{ContainerID: "c", PID: 7})
+	must.Eq(t, drivers.TaskStateRunning, h.Status().State)
+	must.Nil(t, h.Exit())
 	ended := time.Unix(1000, 0)
 	h.finish(&drivers.ExitResult{ExitCode: 2}, ended)
-	status := h.status()
+	status := h.Status()
 	must.Eq(t, drivers.TaskStateExited, status.State)
 	must.Eq(t, ended, status.CompletedAt)
 	must.Eq(t, 2, status.ExitResult.ExitCode)
@@ -63,21 +63,16 @@ func TestTaskHandle_Status(t *testing.T) {
 }
 
 // Nomad takes what comes from the channel for a result, even if that is nothing because it was closed.
-func TestWaitTask_AlwaysHasAResult(t *testing.T) {
-	d := New(t.Context(), testLogger())
-	h := newTaskHandle(d, &drivers.TaskConfig{ID: "id"}, taskState{})
-	d.tasks.put(h)
+func TestHandle_WaitAlwaysHasAResult(t *testing.T) {
+	h := New(nil, &drivers.TaskConfig{ID: "id"}, State{})
 	ctx, cancel := context.WithCancel(t.Context())
-	abandoned, err := d.WaitTask(ctx, "id")
-	must.NoError(t, err)
+	abandoned := h.Wait(ctx)
 	cancel()
 	result := <-abandoned
 	must.NotNil(t, result)
 	must.ErrorIs(t, result.Err, context.Canceled)
 
-	waiting, err := d.WaitTask(t.Context(), "id")
-	must.NoError(t, err)
-	d.Shutdown()
+	waiting := h.Wait(t.Context())
 	h.finish(&drivers.ExitResult{ExitCode: 2}, time.Now())
 	result = <-waiting
 	must.NotNil(t, result)

@@ -1,4 +1,4 @@
-package driver
+package task
 
 // maxExecOutput is how much of what a command wrote Nomad is given, of stdout and of stderr. It cuts the output of a script
 // check to a few KiB itself, and could not take more than some MiB in one answer at all.

@@ -1,4 +1,4 @@
-package driver
+package task
 
 import (
 	"context"
@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// streams connect a container's stdout and stderr with the named pipes that Nomad reads, and its stdin with the pipe of
-// that name where it has one. Only paths are handed over: the shim opens them, so that logs flow on when this plugin
-// dies.
-func (s *startup) streams(stdin string, discard bool) cio.Creator {
-	config := cio.Config{Stdin: stdin, Stdout: s.cfg.StdoutPath, Stderr: s.cfg.StderrPath, Terminal: s.options.TTY}
+// Streams connects a container's stdout and stderr with the named pipes that Nomad reads, and its stdin with the pipe at
+// stdin; empty for none. Only paths are passed: the shim opens them, so that logs continue when this plugin dies. discard
+// drops what the container writes.
+func Streams(cfg *drivers.TaskConfig, stdin string, tty, discard bool) cio.Creator {
+	config := cio.Config{Stdin: stdin, Stdout: cfg.StdoutPath, Stderr: cfg.StderrPath, Terminal: tty}
 	if discard || noPipe(config.Stdout) && noPipe(config.Stderr) {
 		// Without any path the shim copies nothing; but then it gives neither stdin nor a terminal.
 		config.Stdout, config.Stderr = "", ""
@@ -30,17 +30,17 @@ func (s *startup) streams(stdin string, discard bool) cio.Creator {
 	return func(string) (cio.IO, error) { return shimIO(config), nil }
 }
 
-// noPipe says whether Nomad collects no logs of a stream.
+// noPipe reports whether Nomad collects no logs of a stream.
 func noPipe(path string) bool { return path == "" || path == os.DevNull }
 
-// keepLogsOpen holds the writing ends of Nomad's pipes until the function it returns is called. Nomad reads them until
-// nobody writes any more, and does not begin again for a second attempt at the same start: the shim of a container that an
-// earlier attempt left behind must not be the last writer when it goes. Nor must this plugin be, which may die during
-// a start: it holds the pipes only while such a shim goes.
+// KeepLogsOpen holds the writing ends of Nomad's pipes open until the function it returns is called. Nomad reads them until
+// the last writer closes them, and does not begin again for a second attempt at the same start: the shim of a container that
+// an earlier attempt left must not be the last writer when it ends. Nor must this plugin be, which may die during a start:
+// it holds the pipes only while such a shim ends.
 //
-// A task with a terminal writes nothing to stderr. Nomad's reader is left waiting for a writer there: one that came and
-// went would be the end of the task's logs to Nomad.
-func keepLogsOpen(cfg *drivers.TaskConfig, tty bool) (release func()) {
+// A task with a terminal writes nothing to stderr. There Nomad waits for a first writer; one that opens and closes the pipe
+// would end the task's logs.
+func KeepLogsOpen(cfg *drivers.TaskConfig, tty bool) (release func()) {
 	paths := []string{cfg.StdoutPath}
 	if !tty {
 		paths = append(paths, cfg.StderrPath)
@@ -63,19 +63,18 @@ func keepOpen(paths []string) (release func()) {
 	}
 }
 
-// logPatience is how long a shim may take to connect a task's logs until it is looked whether they are read at all.
+// logPatience is how long a shim may take to connect a task's logs before AwaitLogReaders checks whether they are read.
 const logPatience = 5 * time.Second
 
-// errLogsUnread is the error of a start whose logs nobody reads.
-var errLogsUnread = errors.New("nobody reads the task's logs: Nomad's log process for it has ended; it begins to read " +
+// ErrLogsUnread is the error of a start whose logs nobody reads.
+var ErrLogsUnread = errors.New("nobody reads the task's logs: Nomad's log process for it has ended; it begins to read " +
 	"again when the task is restarted")
 
-// awaitLogReaders watches over the creation of a task, whose shim would wait for a reader of the task's pipes, and not be
-// ended by anybody while it does. When the shim should long have been done, pipes that nobody reads are opened here, so
-// that the creation comes to its end and can be taken back, and those that are read are kept open: a reader would take
-// the end of the only writer for the end of the logs. The function that it returns is to be called after the creation,
-// and says whether anybody reads.
-func awaitLogReaders(streams cio.Creator) (created func() error) {
+// AwaitLogReaders keeps the creation of a task from blocking on unread logs: the shim waits for a reader of the task's pipes,
+// and cannot be ended meanwhile. After logPatience, pipes without a reader are opened here, so that the creation ends and can
+// be undone. Those with a reader are held open, since it would take the end of the only writer for the end of the logs. The
+// function that it returns is to be called after the creation, and returns ErrLogsUnread if a pipe had no reader.
+func AwaitLogReaders(streams cio.Creator) (created func() error) {
 	var paths []string
 	if io, err := streams(""); err == nil {
 		paths = []string{io.Config().Stdout, io.Config().Stderr}
@@ -95,7 +94,7 @@ func awaitLogReaders(streams cio.Creator) (created func() error) {
 			if !isUnread(path) {
 				continue
 			}
-			err = errLogsUnread
+			err = ErrLogsUnread
 			if fd, openErr := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); openErr == nil {
 				defer unix.Close(fd)
 			}
@@ -109,7 +108,7 @@ func awaitLogReaders(streams cio.Creator) (created func() error) {
 	}
 }
 
-// isUnread says whether the path is a pipe that nobody has open for reading.
+// isUnread reports whether the path is a pipe that nobody has open for reading.
 func isUnread(path string) bool {
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err == nil {
@@ -118,8 +117,8 @@ func isUnread(path string) bool {
 	return errors.Is(err, unix.ENXIO)
 }
 
-// endStderr lets Nomad see the end of a stderr that nobody ever wrote to.
-func endStderr(cfg *drivers.TaskConfig) {
+// EndStderr ends Nomad's wait for a first writer of the task's stderr.
+func EndStderr(cfg *drivers.TaskConfig) {
 	if fd, err := unix.Open(cfg.StderrPath, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
 		_ = unix.Close(fd)
 	}

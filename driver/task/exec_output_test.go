@@ -1,11 +1,9 @@
-package driver
+package task
 
 import (
 	"bytes"
 	"fmt"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/shoenig/test/must"
 )
@@ -28,19 +26,4 @@ func TestTail(t *testing.T) {
 	must.SliceEmpty(t, short.bytes())
 	fmt.Fprint(&short, "short")
 	must.Eq(t, "short", string(short.bytes()))
-}
-
-// A check that writes without end gives no more than the end of it.
-func TestExecTask_MuchOutput(t *testing.T) {
-	d := newTestDriver(t)
-	cfg := d.task("sleep 600")
-	d.start(cfg)
-	const megabytes = "head -c 16000000 /dev/zero | tr '\\0' x"
-	result, err := d.ExecTask(cfg.ID, []string{"/bin/sh", "-c", megabytes + "; " + megabytes + " >&2; echo out; echo err >&2"},
-		time.Minute)
-	must.NoError(t, err)
-	for end, output := range map[string][]byte{"xout\n": result.Stdout, "xerr\n": result.Stderr} {
-		must.Eq(t, maxExecOutput, len(output))
-		must.True(t, strings.HasSuffix(string(output), end))
-	}
 }

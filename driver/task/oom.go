@@ -1,4 +1,4 @@
-package driver
+package task
 
 import (
 	"context"
@@ -17,13 +17,13 @@ import (
 	"github.com/tranche-gpu/tranche/internal/size"
 )
 
-// watchOOM listens for containerd's out-of-memory events as long as the driver runs, and emits task events.
-func (d *Driver) watchOOM() {
-	ctx := d.client.Context()
-	filter := fmt.Sprintf("topic==%q,namespace==%q", "/tasks/oom", d.config.Namespace)
+// WatchOOM subscribes to containerd's out-of-memory events until the client is closed, and emits task events.
+func (p *Plugin) WatchOOM(tasks *Store) {
+	ctx := p.Client.Context()
+	filter := fmt.Sprintf("topic==%q,namespace==%q", "/tasks/oom", p.Client.Namespace)
 	for ctx.Err() == nil {
-		envelopes, errs := d.client.Subscribe(ctx, filter)
-		d.receiveOOM(envelopes, errs)
+		envelopes, errs := p.Client.Subscribe(ctx, filter)
+		p.receiveOOM(tasks, envelopes, errs)
 		// The stream ends when containerd does; the next subscription waits for it. The pause is for a containerd that
 		// refuses at once.
 		select {
@@ -33,11 +33,11 @@ func (d *Driver) watchOOM() {
 	}
 }
 
-func (d *Driver) receiveOOM(envelopes <-chan *events.Envelope, errs <-chan error) {
+func (p *Plugin) receiveOOM(tasks *Store, envelopes <-chan *events.Envelope, errs <-chan error) {
 	for {
 		select {
 		case err := <-errs:
-			d.logger.Debug("the stream of containerd's events ended", "error", err)
+			p.Logger.Debug("the stream of containerd's events ended", "error", err)
 			return
 		case envelope := <-envelopes:
 			if envelope == nil {
@@ -45,29 +45,27 @@ func (d *Driver) receiveOOM(envelopes <-chan *events.Envelope, errs <-chan error
 			}
 			event, err := typeurl.UnmarshalAny(envelope.Event)
 			if err != nil {
-				d.logger.Warn("an event of containerd could not be read", "topic", envelope.Topic, "error", err)
+				p.Logger.Warn("an event of containerd could not be read", "topic", envelope.Topic, "error", err)
 				continue
 			}
 			if oom, ok := event.(*apievents.TaskOOM); ok {
-				d.noteOOM(oom.ContainerID)
+				if h, known := tasks.ByContainer(oom.ContainerID); known {
+					h.noteOOM()
+				}
 			}
 		}
 	}
 }
 
-func (d *Driver) noteOOM(container string) {
-	h, ok := d.tasks.byContainer(container)
-	if !ok {
-		return
-	}
+func (h *Handle) noteOOM() {
 	h.markOOM()
-	limit, _ := spec.MemoryBytes(h.cfg)
-	d.notify(h.cfg, map[string]string{"memory_limit_bytes": fmt.Sprint(limit)},
+	limit, _ := spec.MemoryBytes(h.Config)
+	h.plugin.Notify(h.Config, map[string]string{"memory_limit_bytes": fmt.Sprint(limit)},
 		"Out of memory: the kernel ended a process of the task at its limit of %d MiB", limit/size.MiB)
 }
 
-// oomKillsOf is the count of a task that has ended. One that ended well did not end for want of memory, and its end is
-// known sooner if nobody is asked: the runtime reads some dozen files for an answer.
+// oomKillsOf returns the count of a task that has ended. One that exited with 0 did not run out of memory, and its end is
+// known sooner without the query: the runtime reads some dozen files for it.
 func oomKillsOf(ctx context.Context, task containerd.Task, status containerd.ExitStatus) uint64 {
 	if status.ExitCode() == 0 {
 		return 0
@@ -75,9 +73,9 @@ func oomKillsOf(ctx context.Context, task containerd.Task, status containerd.Exi
 	return countOOMKills(ctx, task)
 }
 
-// countOOMKills asks the kernel how many processes of the task it ended for want of memory. Unlike the event, the count
-// cannot come after the exit, and is not lost while this plugin or containerd is down: it stands until the container is
-// removed. Errors mean that nothing is known.
+// countOOMKills returns how many processes of the task the kernel ended because they were out of memory; 0 if that is not
+// known. Unlike the event, the count cannot come after the exit, and is not lost while this plugin or containerd is down:
+// it stands until the container is removed.
 func countOOMKills(ctx context.Context, task containerd.Task) uint64 {
 	ctx, cancel := context.WithTimeout(ctx, client.CallTimeout)
 	defer cancel()
@@ -88,7 +86,7 @@ func countOOMKills(ctx context.Context, task containerd.Task) uint64 {
 	return oomKills(metric.Data)
 }
 
-// oomKills reads the count from what the runtime says of a cgroup.
+// oomKills returns the count in the runtime's statistics of a cgroup.
 func oomKills(stats typeurl.Any) uint64 {
 	data, err := typeurl.UnmarshalAny(stats)
 	if err != nil {

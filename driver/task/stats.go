@@ -1,4 +1,4 @@
-package driver
+package task
 
 import (
 	"context"
@@ -13,38 +13,30 @@ import (
 	"github.com/tranche-gpu/tranche/driver/client"
 )
 
-// TaskStats streams the task's use of CPU and memory, as its cgroup reports it, until the task ends.
-func (d *Driver) TaskStats(ctx context.Context, taskID string, interval time.Duration,
-) (<-chan *drivers.TaskResourceUsage, error) {
-	h, ok := d.tasks.get(taskID)
-	if !ok {
-		return nil, drivers.ErrTaskNotFound
-	}
-	if own, err := time.ParseDuration(d.config.StatsInterval); err == nil {
-		interval = own
-	}
+// Stats streams the task's use of CPU and memory, as its cgroup reports it, until the task or ctx ends.
+func (h *Handle) Stats(ctx context.Context, interval time.Duration) <-chan *drivers.TaskResourceUsage {
 	if interval <= 0 {
 		interval = time.Second
 	}
 	usages := make(chan *drivers.TaskResourceUsage)
 	go h.streamStats(ctx, interval, usages)
-	return usages, nil
+	return usages
 }
 
-func (h *taskHandle) streamStats(ctx context.Context, interval time.Duration, usages chan<- *drivers.TaskResourceUsage) {
+func (h *Handle) streamStats(ctx context.Context, interval time.Duration, usages chan<- *drivers.TaskResourceUsage) {
 	defer close(usages)
-	meter := cpuMeter{ticksPerCore: h.driver.ticksPerCore}
+	meter := cpuMeter{ticksPerCore: h.plugin.TicksPerCore}
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
 		if usage, err := h.usage(ctx, &meter); err != nil {
-			h.driver.logger.Debug("no statistics of a task", "container", h.state.ContainerID, "error", err)
+			h.plugin.Logger.Debug("no statistics of a task", "container", h.State.ContainerID, "error", err)
 		} else {
 			select {
 			case usages <- usage:
 			case <-h.ended:
 				return
-			case <-h.driver.ctx.Done():
+			case <-h.plugin.Client.Context().Done():
 				return
 			case <-ctx.Done():
 				return
@@ -54,7 +46,7 @@ func (h *taskHandle) streamStats(ctx context.Context, interval time.Duration, us
 		case <-ticker.C:
 		case <-h.ended:
 			return
-		case <-h.driver.ctx.Done():
+		case <-h.plugin.Client.Context().Done():
 			return
 		case <-ctx.Done():
 			return
@@ -63,10 +55,10 @@ func (h *taskHandle) streamStats(ctx context.Context, interval time.Duration, us
 }
 
 // usage takes one sample.
-func (h *taskHandle) usage(ctx context.Context, meter *cpuMeter) (*drivers.TaskResourceUsage, error) {
-	ctx, cancel := context.WithTimeout(h.driver.client.Namespaced(ctx), client.CallTimeout)
+func (h *Handle) usage(ctx context.Context, meter *cpuMeter) (*drivers.TaskResourceUsage, error) {
+	ctx, cancel := context.WithTimeout(h.plugin.Client.Namespaced(ctx), client.CallTimeout)
 	defer cancel()
-	task, err := h.load(ctx)
+	task, err := h.Load(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +78,7 @@ func (h *taskHandle) usage(ctx context.Context, meter *cpuMeter) (*drivers.TaskR
 	return &drivers.TaskResourceUsage{ResourceUsage: usage, Timestamp: now.UTC().UnixNano()}, nil
 }
 
-// readMetrics translates what the shim says of a cgroup, of either version, to Nomad's terms.
+// readMetrics translates a shim's statistics of a cgroup, of either version, to Nomad's terms.
 func readMetrics(data any, now time.Time, meter *cpuMeter) (*drivers.ResourceUsage, error) {
 	switch m := data.(type) {
 	case *v1.Metrics:
@@ -113,7 +105,7 @@ func memoryV1(m *v1.Metrics) *drivers.MemoryStats {
 	}
 }
 
-// swapV1 is the swap in use: what cgroup v1 counts is memory and swap together, where it counts it at all.
+// swapV1 is the swap in use: cgroup v1 counts memory and swap together, where it counts swap at all.
 func swapV1(memory *v1.MemoryStat) uint64 {
 	both, alone := memory.GetSwap().GetUsage(), memory.GetUsage().GetUsage()
 	if both < alone {

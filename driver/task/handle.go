@@ -1,0 +1,142 @@
+// Package task is one task that runs or has run: the wait for its end, signals, commands executed in it, its output and its
+// statistics. It must neither start tasks nor remove containers.
+package task
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/hashicorp/nomad/plugins/drivers"
+)
+
+// Handle is one task that runs, or has run. Make one with New.
+type Handle struct {
+	Config *drivers.TaskConfig
+	State  State
+
+	plugin *Plugin
+	// ended is closed once the exit result is known.
+	ended chan struct{}
+
+	mu          sync.Mutex
+	result      *drivers.ExitResult // nil until ended
+	completedAt time.Time
+	oomKilled   bool
+	// lastQuery is when Nomad last queried the task; waiting is how many of its calls wait for the end now.
+	lastQuery time.Time
+	waiting   int
+}
+
+// New returns the handle of a task that has been started. Its end is known only if AwaitExit runs.
+func New(plugin *Plugin, cfg *drivers.TaskConfig, state State) *Handle {
+	return &Handle{Config: cfg, State: state, plugin: plugin, ended: make(chan struct{}), lastQuery: time.Now()}
+}
+
+// NomadHandle returns what Nomad keeps of the task.
+func (h *Handle) NomadHandle() (*drivers.TaskHandle, error) {
+	handle := drivers.NewTaskHandle(handleVersion)
+	handle.Config = h.Config
+	handle.State = drivers.TaskStateRunning
+	if err := handle.SetDriverState(&h.State); err != nil {
+		return nil, fmt.Errorf("write down the task's state for Nomad: %w", err)
+	}
+	return handle, nil
+}
+
+// Load returns the task in containerd.
+func (h *Handle) Load(ctx context.Context) (containerd.Task, error) {
+	container, err := h.plugin.Client.LoadContainer(ctx, h.State.ContainerID)
+	if err != nil {
+		return nil, err
+	}
+	return container.Task(ctx, nil)
+}
+
+// Exit returns the task's exit result; nil while it runs.
+func (h *Handle) Exit() *drivers.ExitResult {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.result.Copy()
+}
+
+// Wait returns a channel on which the task's exit result is sent, or one that says why there is none: Nomad takes what it
+// reads from a closed channel for a result.
+func (h *Handle) Wait(ctx context.Context) <-chan *drivers.ExitResult {
+	queried := h.NoteQuery()
+	results := make(chan *drivers.ExitResult, 1)
+	go func() {
+		defer close(results)
+		defer queried()
+		select {
+		case <-h.ended:
+			results <- h.Exit()
+		case <-ctx.Done():
+			results <- &drivers.ExitResult{Err: ctx.Err()}
+		}
+	}()
+	return results
+}
+
+// Status returns what is known of the task.
+func (h *Handle) Status() *drivers.TaskStatus {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	status := &drivers.TaskStatus{
+		ID:          h.Config.ID,
+		Name:        h.Config.Name,
+		State:       drivers.TaskStateRunning,
+		StartedAt:   h.State.StartedAt,
+		CompletedAt: h.completedAt,
+		ExitResult:  h.result.Copy(),
+		DriverAttributes: map[string]string{
+			"container_id": h.State.ContainerID,
+			"pid":          fmt.Sprint(h.State.PID),
+		},
+	}
+	if h.result != nil {
+		status.State = drivers.TaskStateExited
+	}
+	return status
+}
+
+// NoteQuery notes that Nomad queries the task, until the function that it returns is called.
+func (h *Handle) NoteQuery() (end func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lastQuery = time.Now()
+	h.waiting++
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.waiting--
+	}
+}
+
+// NotQueriedSince reports whether Nomad has not queried the task since a moment.
+func (h *Handle) NotQueriedSince(since time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.waiting == 0 && h.lastQuery.Before(since)
+}
+
+func (h *Handle) finish(result *drivers.ExitResult, at time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.result, h.completedAt = result, at
+	close(h.ended)
+}
+
+func (h *Handle) markOOM() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.oomKilled = true
+}
+
+func (h *Handle) sawOOM() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.oomKilled
+}
