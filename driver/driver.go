@@ -27,11 +27,11 @@ import (
 	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/driver/ociruntime"
+	"github.com/tranche-gpu/tranche/driver/removal"
 	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/driver/storage"
 	"github.com/tranche-gpu/tranche/driver/task"
 	"github.com/tranche-gpu/tranche/driver/userns"
-	"github.com/tranche-gpu/tranche/internal/keylock"
 	"github.com/tranche-gpu/tranche/internal/version"
 )
 
@@ -61,12 +61,12 @@ type Driver struct {
 	images  *image.Store
 	mounts  *storage.Storage
 	hostIDs *userns.Allocator
-	// starts are the starts in progress; removals has a lock for each container that is being removed.
-	starts   starts
-	removals keylock.Locks
-	agents   agents
-	empty    emptyCgroups
-	health   *gpu.Health
+	removal *removal.Remover
+	// starts are the starts in progress.
+	starts starts
+	agents agents
+	empty  emptyCgroups
+	health *gpu.Health
 	// began is when this plugin process did; startPatience is how long a start waits for containerd.
 	began         time.Time
 	startPatience time.Duration
@@ -172,6 +172,7 @@ func (d *Driver) connect(config spec.Config) error {
 	runtimeConfig := config.RuntimeConfig()
 	d.runDir = runtimeConfig.RunDir
 	d.claims = gpu.New(runtimeConfig, d.logger)
+	d.removal = &removal.Remover{Client: d.client, Logger: d.logger, KeepEnded: !config.GC.Container, Reach: d.reach}
 	d.plugin = d.newPlugin()
 	d.health = gpu.NewHealth(gpu.HealthConfig{Client: d.client, Logger: d.logger, Claims: d.claims, Running: d.tasks.Running,
 		Notify: d.notify})

@@ -76,10 +76,10 @@ func (d *Driver) orphans(ctx context.Context) ([]orphan, error) {
 	has := map[string]bool{}
 	for _, c := range all {
 		has[c.ID] = true
-		keep := c.Labels[naming.Kept] == kept && !d.config.GC.Container
+		keep := c.Labels[naming.Kept] == naming.IsKept && !d.config.GC.Container
 		if !keep && !d.tasks.HasContainer(c.ID) {
 			found = append(found, orphan{kindContainer, c.ID, c.Labels, c.CreatedAt,
-				func(ctx context.Context) error { return d.remove(ctx, c.ID) }})
+				func(ctx context.Context) error { return d.removal.Remove(ctx, c.ID) }})
 		}
 	}
 	held, err := d.client.LeasesService().List(ctx, owned)
@@ -97,7 +97,7 @@ func (d *Driver) orphans(ctx context.Context) ([]orphan, error) {
 	walk := func(_ context.Context, info snapshots.Info) error {
 		if !has[info.Name] && info.Kind != snapshots.KindCommitted {
 			found = append(found, orphan{kindSnapshot, info.Name, info.Labels, info.Created,
-				func(ctx context.Context) error { return d.remove(ctx, info.Name) }})
+				func(ctx context.Context) error { return d.removal.Remove(ctx, info.Name) }})
 		}
 		return nil
 	}

@@ -43,7 +43,7 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 		if !state.OfAnotherBoot() {
 			h.KillRest()
 		}
-		d.discard(state.ContainerID)
+		d.removal.Discard(state.ContainerID)
 		return fmt.Errorf("recover task %s: containerd has no process for container %s", handle.Config.ID,
 			state.ContainerID)
 	}

@@ -67,7 +67,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 	}
 	ctx, cancel := d.client.UntilUnavailable(ctx, d.startPatience)
 	defer cancel()
-	defer func() { err = d.because(ctx, err) }()
+	defer func() { err = d.addCause(ctx, err) }()
 	s, err := d.prepare(ctx, cfg)
 	if err != nil {
 		return nil, nil, err
@@ -97,7 +97,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 	}
 	handle, err := h.NomadHandle()
 	if err != nil {
-		d.discard(s.id)
+		d.removal.Discard(s.id)
 		return nil, nil, err
 	}
 	d.adopt(h, false)
@@ -149,22 +149,17 @@ func (d *Driver) hold(ctx context.Context, s *startup) (context.Context, func(),
 		leases.WithLabels(naming.Labels(s.cfg, s.options.Image)),
 		leases.WithLabel(naming.Owner, d.client.Owner),
 	}
-	leased, done, err := d.client.WithLease(ctx, opts...)
+	leased, _, err := d.client.WithLease(ctx, opts...)
 	if errdefs.IsAlreadyExists(err) {
-		if err = d.remove(ctx, s.id); err == nil {
-			leased, done, err = d.client.WithLease(ctx, opts...)
+		if err = d.removal.Remove(ctx, s.id); err == nil {
+			leased, _, err = d.client.WithLease(ctx, opts...)
 		}
 	}
 	if err != nil {
 		return ctx, nil, d.client.Recoverable(fmt.Errorf("take a lease in containerd: %w", err))
 	}
 	release := func() {
-		ctx, cancel := d.client.ShortCall()
-		defer cancel()
-		err := client.Cause(ctx, done(ctx))
-		if client.IsUnavailable(err) {
-			d.client.Go(func() { d.removeWhenBack(s.id, d.removeLease) })
-		} else if err != nil && !errdefs.IsNotFound(err) {
+		if _, err := d.removal.OrLater(s.id, d.removal.RemoveLease); err != nil {
 			d.logger.Warn("a lease in containerd stays until it expires", "container", s.id, "error", err)
 		}
 		d.reach(failpoint.StartLeaseGivenBack)
@@ -216,13 +211,13 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*task.Handle, error) {
 	defer release()
 	container, err := d.createContainer(ctx, s, i)
 	if err != nil {
-		d.discard(s.id)
+		d.removal.Discard(s.id)
 		return nil, err
 	}
 	d.reach(failpoint.StartContainerCreated)
 	state, err := d.startContainer(ctx, s, container)
 	if err != nil {
-		d.discard(s.id)
+		d.removal.Discard(s.id)
 		return nil, err
 	}
 	d.reach(failpoint.StartTaskStarted)
@@ -335,7 +330,7 @@ func (d *Driver) removeOlderContainers(ctx context.Context, s *startup) (release
 	ctx, cancel := context.WithTimeout(ctx, client.CallTimeout)
 	defer cancel()
 	older, err := d.client.Containers(ctx, naming.Filter(naming.AllocID, s.cfg.AllocID, naming.Task, s.cfg.Name)+
-		fmt.Sprintf(",labels.%q!=%q", naming.Kept, kept))
+		fmt.Sprintf(",labels.%q!=%q", naming.Kept, naming.IsKept))
 	if err != nil {
 		return nil, d.client.Recoverable(fmt.Errorf("look for containers of an earlier run of the task: %w", err))
 	}
@@ -359,23 +354,11 @@ func (d *Driver) removeOlder(ctx context.Context, id string) error {
 	if h, ok := d.tasks.ByContainer(id); ok {
 		return d.DestroyTask(h.Config.ID, true)
 	}
-	return d.remove(ctx, id)
+	return d.removal.Remove(ctx, id)
 }
 
-// discard removes what a failed start left. The error that the user needs is the one of the start.
-func (d *Driver) discard(id string) {
-	ctx, cancel := d.client.ShortCall()
-	defer cancel()
-	err := client.Cause(ctx, d.remove(ctx, id))
-	if client.IsUnavailable(err) {
-		d.client.Go(func() { d.removeWhenBack(id, d.remove) })
-	} else if err != nil {
-		d.logger.Warn("a failed start left something in containerd", "container", id, "error", err)
-	}
-}
-
-// because adds to the error of a start what its context or the kernel know better than who returned it.
-func (d *Driver) because(ctx context.Context, err error) error {
+// addCause adds to the error of a start its cause, where the context or the kernel knows more than the error says.
+func (d *Driver) addCause(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}

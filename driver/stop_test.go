@@ -1,44 +1,16 @@
 package driver
 
 import (
-	"context"
-	"errors"
-	"path/filepath"
 	"runtime"
 	"testing"
 	"time"
 
-	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/prometheus/procfs"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc"
 
-	"github.com/tranche-gpu/tranche/driver/client"
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
-
-func TestRemoveWhenBack_PausesAfterErrorsThatComeAtOnce(t *testing.T) {
-	calls := make(chan time.Time, 3)
-	refuse := func(context.Context, string, any, any, *grpc.ClientConn, grpc.UnaryInvoker, ...grpc.CallOption) error {
-		select {
-		case calls <- time.Now():
-		default:
-		}
-		return errors.New("refused at once")
-	}
-	d := New(t.Context(), testLogger())
-	var err error
-	d.client, err = client.New(d.ctx, client.Config{Address: filepath.Join(t.TempDir(), "none.sock")},
-		containerd.WithExtraDialOpts([]grpc.DialOption{grpc.WithUnaryInterceptor(refuse)}))
-	must.NoError(t, err)
-	d.client.Go(func() { d.removeWhenBack("c1", d.remove) })
-	first := <-calls
-	<-calls
-	third := <-calls
-	must.Greater(t, 300*time.Millisecond, third.Sub(first))
-	d.Shutdown() // waits for the end of it
-}
 
 // hang has a process outlive SIGKILL until release is called, and with it the init process of its PID namespace: the
 // kernel keeps a process that is traced until its tracer has seen the end of it.

@@ -30,8 +30,9 @@ const (
 	Image     = Prefix + "image"
 	// AllocDir is the allocation's directory. Its parent tells the tasks of one agent from those of another.
 	AllocDir = Prefix + "alloc-dir"
-	// Kept is on containers of destroyed tasks that gc.container = false keeps for inspection.
-	Kept = Prefix + "kept"
+	// Kept is on containers of destroyed tasks that gc.container = false keeps for inspection, with the value IsKept.
+	Kept   = Prefix + "kept"
+	IsKept = "true"
 	// HostIDs is the range of host IDs of a container with a user namespace.
 	HostIDs = Prefix + "host-ids"
 	// Owner is on the leases of starts and pulls, and names the plugin process that took them. Agents that share a
