@@ -27,6 +27,7 @@ import (
 	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/driver/ociruntime"
+	"github.com/tranche-gpu/tranche/driver/reconcile"
 	"github.com/tranche-gpu/tranche/driver/removal"
 	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/driver/storage"
@@ -63,10 +64,10 @@ type Driver struct {
 	hostIDs *userns.Allocator
 	removal *removal.Remover
 	// starts are the starts in progress.
-	starts starts
-	agents agents
-	empty  emptyCgroups
-	health *gpu.Health
+	starts     starts
+	agents     reconcile.Agents
+	reconciler *reconcile.Reconciler
+	health     *gpu.Health
 	// began is when this plugin process did; startPatience is how long a start waits for containerd.
 	began         time.Time
 	startPatience time.Duration
@@ -176,13 +177,14 @@ func (d *Driver) connect(config spec.Config) error {
 	d.plugin = d.newPlugin()
 	d.health = gpu.NewHealth(gpu.HealthConfig{Client: d.client, Logger: d.logger, Claims: d.claims, Running: d.tasks.Running,
 		Notify: d.notify})
+	d.reconciler = d.newReconciler()
 	d.images = d.newImages()
 	d.hostIDs = userns.NewAllocator(d.client)
 	d.mounts = d.newStorage()
 	d.mounts.Sweep()
 	d.client.Go(func() { d.plugin.WatchOOM(d.tasks) })
 	if config.GC.DanglingContainers.Enabled {
-		d.client.Go(d.reconcile)
+		d.client.Go(d.reconciler.Run)
 	}
 	return nil
 }

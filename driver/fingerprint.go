@@ -31,7 +31,7 @@ func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, 
 	}
 	go func() {
 		defer close(fingerprints)
-		defer d.agents.listen()()
+		defer d.agents.NoteListener()()
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(d.ctx, cancel)()

@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
+	"github.com/tranche-gpu/tranche/driver/reconcile"
 	"github.com/tranche-gpu/tranche/driver/task"
 )
 
@@ -32,7 +33,7 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	if err != nil {
 		return fmt.Errorf("recover task %s: %w", handle.Config.ID, err)
 	}
-	d.agents.see(handle.Config)
+	d.agents.NoteTask(handle.Config)
 	h := task.New(d.plugin, handle.Config, state)
 	ctx, cancel := context.WithTimeout(d.client.Context(), recoverTimeout)
 	defer cancel()
@@ -53,4 +54,23 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	}
 	d.adopt(h, err != nil)
 	return nil
+}
+
+// newReconciler returns what removes orphans. d.client, d.plugin and d.removal are set.
+func (d *Driver) newReconciler() *reconcile.Reconciler {
+	period, grace := d.config.GC.DanglingContainers.Times()
+	return reconcile.New(reconcile.Config{
+		Client:    d.client,
+		Logger:    d.logger,
+		Agents:    &d.agents,
+		Tasks:     d.tasks,
+		Removal:   d.removal,
+		Destroy:   func(taskID string) error { return d.DestroyTask(taskID, true) },
+		HoldStart: d.starts.hold,
+		ExecDir:   d.plugin.ExecDir,
+		Began:     d.began,
+		Period:    period,
+		Grace:     grace,
+		DryRun:    d.config.GC.DanglingContainers.DryRun,
+	})
 }

@@ -53,7 +53,7 @@ type startup struct {
 
 // StartTask starts the task's container. When it fails, nothing of the container is left.
 func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *drivers.DriverNetwork, err error) {
-	d.agents.see(cfg)
+	d.agents.NoteTask(cfg)
 	ctx, done, err := d.starts.begin(d.client.Context(), startKey(cfg.AllocID, cfg.Name))
 	if err != nil {
 		return nil, nil, err

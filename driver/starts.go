@@ -23,7 +23,7 @@ var errSuperseded = errors.New("the task was started anew meanwhile")
 // startKey names a task of an allocation, however often it was restarted.
 func startKey(allocID, task string) string { return allocID + "/" + task }
 
-// begin waits until no other start of the task is in progress. It returns a context for the start, and a function that ends
+// begin blocks until no other start of the task is in progress. It returns a context for the start, and a function that ends
 // it.
 //
 // Nomad starts a task anew while an earlier start is still on its way when its agent was killed meanwhile. The new agent
@@ -41,6 +41,13 @@ func (s *starts) begin(ctx context.Context, key string) (context.Context, func()
 			return nil, nil, ctx.Err()
 		}
 	}
+}
+
+// hold keeps the task from being started until release is called. A start that waits for that ends the context that it
+// returns. ok is false if the task is being started.
+func (s *starts) hold(ctx context.Context, allocID, task string) (held context.Context, release func(), ok bool) {
+	held, release, older := s.tryBegin(ctx, startKey(allocID, task))
+	return held, release, older == nil
 }
 
 // tryBegin begins a start, or returns the one that is in progress.

@@ -61,7 +61,7 @@ func TestDestroyTask_LeavesWhatHangsToTheReconciler(t *testing.T) {
 
 	release()
 	eventually(t, "the end of the process", func() bool { return !alive(init) })
-	_, err := d.driver.reconcileOnce(d.ctx, 0)
+	_, err := d.driver.reconciler.Once(d.ctx, 0)
 	must.NoError(t, err)
 	d.noTraces(cfg)
 }

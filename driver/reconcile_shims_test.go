@@ -42,19 +42,19 @@ func TestReconcile_ShimsAndCgroupsThatContainerdLost(t *testing.T) {
 
 	stays := func(why string, grace time.Duration, other *testDriver) {
 		t.Helper()
-		_, err := other.driver.reconcileOnce(other.ctx, grace)
+		_, err := other.driver.reconciler.Once(other.ctx, grace)
 		must.NoError(t, err)
 		must.True(t, state.ShimProcess.Lives(), must.Sprint(why))
 		must.SliceNotEmpty(t, taskCgroups(t, cfg), must.Sprint(why))
 	}
 	stays("it is young", time.Hour, d)
 	another, _ := reconciled(t, nil)
-	another.driver.agents.see(&drivers.TaskConfig{AllocDir: filepath.Join(t.TempDir(), "a"), AllocID: "a"})
+	another.driver.agents.NoteTask(&drivers.TaskConfig{AllocDir: filepath.Join(t.TempDir(), "a"), AllocID: "a"})
 	stays("it is another agent's", 0, another)
 	dry, _ := reconciled(t, func(c *spec.Config) { c.GC.DanglingContainers.DryRun = true })
-	dry.driver.agents.see(cfg)
+	dry.driver.agents.NoteTask(cfg)
 	stays("dry_run keeps it", 0, dry)
-	_, err = d.driver.reconcileOnce(d.ctx, 0)
+	_, err = d.driver.reconciler.Once(d.ctx, 0)
 	must.NoError(t, err)
 	d.noTraces(cfg)
 }
@@ -70,7 +70,7 @@ func TestReconcile_LeavesShimsWithProcesses(t *testing.T) {
 	must.NoError(t, err)
 	must.NoError(t, d.client.ContainerService().Delete(d.ctx, state.ContainerID))
 	d.driver.tasks.Remove(cfg.ID)
-	removed, err := d.driver.reconcileOnce(d.ctx, 0)
+	removed, err := d.driver.reconciler.Once(d.ctx, 0)
 	must.NoError(t, err)
 	must.SliceNotContains(t, removed, "shim "+state.ContainerID)
 	must.True(t, state.ShimProcess.Lives())
@@ -101,12 +101,14 @@ func newScope(t *testing.T, name string, hierarchies ...string) (dirs []string) 
 func TestReconcile_Cgroups(t *testing.T) {
 	d, root := reconciled(t, nil)
 	if cgroup.Unified() {
-		must.SliceEmpty(t, d.driver.removeStaleCgroups(0))
+		removed, err := d.driver.reconciler.Once(d.ctx, 0)
+		must.NoError(t, err)
+		must.SliceEmpty(t, removed)
 		return
 	}
 	alloc := uuid.Generate()
 	must.NoError(t, os.Mkdir(filepath.Join(root, alloc), 0o755))
-	d.driver.agents.see(&drivers.TaskConfig{AllocDir: filepath.Join(root, alloc), AllocID: alloc})
+	d.driver.agents.NoteTask(&drivers.TaskConfig{AllocDir: filepath.Join(root, alloc), AllocID: alloc})
 	kept := append(newScope(t, alloc+".frozen", cgroup.Freezer), newScope(t, uuid.Generate()+".another-agents", "cpu", "pids")...)
 	kept = append(kept, newScope(t, "share", "cpu")...)
 	kept = append(kept, newScope(t, alloc, "cpu")...)
@@ -120,10 +122,10 @@ func TestReconcile_Cgroups(t *testing.T) {
 	kept = append(append(kept, busy...), starting...)
 
 	ended := append(newScope(t, alloc+".ended", "cpu", "pids"), newScope(t, alloc+".ended/below", "cpu")...)
-	removed, err := d.driver.reconcileOnce(d.ctx, time.Hour)
+	removed, err := d.driver.reconciler.Once(d.ctx, time.Hour)
 	must.NoError(t, err)
 	must.SliceEmpty(t, removed, must.Sprint("it is young"))
-	removed, err = d.driver.reconcileOnce(d.ctx, 0)
+	removed, err = d.driver.reconciler.Once(d.ctx, 0)
 	must.NoError(t, err)
 	must.Eq(t, []string{"cgroup /nomad/" + alloc + ".ended"}, removed)
 	for _, dir := range ended {
