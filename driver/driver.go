@@ -68,7 +68,7 @@ type Driver struct {
 	agents     reconcile.Agents
 	reconciler *reconcile.Reconciler
 	health     *gpu.Health
-	// began is when this plugin process did; startPatience is how long a start waits for containerd.
+	// began is when this plugin process started; startPatience is how long a start waits for containerd.
 	began         time.Time
 	startPatience time.Duration
 	// failpoints is called at each failpoint, in tests alone.

@@ -18,7 +18,7 @@ const (
 	fingerprintPeriod = 30 * time.Second
 	// restartGrace is how long containerd may be unavailable before the driver is reported unhealthy: a restart takes less.
 	restartGrace = 5 * time.Second
-	// fingerprintPause comes before containerd is asked again that gave no answer: an error may come at once.
+	// fingerprintPause is the pause before an unavailable containerd is queried again: an error may come at once.
 	fingerprintPause = time.Second
 )
 
@@ -48,7 +48,7 @@ func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, 
 	return fingerprints, nil
 }
 
-// fingerprint asks containerd for its version, and reports whether it answered.
+// fingerprint queries containerd's version, and reports whether it answered.
 func (d *Driver) fingerprint(ctx context.Context) (f *drivers.Fingerprint, answered bool) {
 	if d.client == nil {
 		return unwell(drivers.HealthStateUndetected, "the plugin has not been configured"), false

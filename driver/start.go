@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -14,7 +13,6 @@ import (
 	"github.com/containerd/errdefs"
 	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/tranche-gpu/tranche/driver/cgroup"
 	"github.com/tranche-gpu/tranche/driver/client"
@@ -109,7 +107,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 	return handle, nil, nil
 }
 
-// prepare checks everything that can be checked before containerd is asked for anything.
+// prepare checks everything that can be checked before the first call to containerd.
 func (d *Driver) prepare(ctx context.Context, cfg *drivers.TaskConfig) (*startup, error) {
 	taskOptions, err := spec.DecodeTask(cfg, &d.config)
 	if err != nil {
@@ -165,26 +163,6 @@ func (d *Driver) hold(ctx context.Context, s *startup) (context.Context, func(),
 		d.reach(failpoint.StartLeaseGivenBack)
 	}
 	return leased, release, nil
-}
-
-const (
-	// creationsPerCPU is how many containers are created at the same time for each of the node's CPUs. Creating a
-	// container mostly needs CPU: when fifty are created side by side, all are ready at the end; a few at a time, half of
-	// them are ready in half of the time and none is later. It is more than 1 since creation also waits for the disk.
-	creationsPerCPU = 2
-	// creationLimit is how long a creation holds the semaphore. One that hangs, in a hook or a file system, must not
-	// block the others.
-	creationLimit = 5 * time.Second
-)
-
-// acquireFor acquires the semaphore, which release or the end of limit releases, whichever comes first.
-func acquireFor(ctx context.Context, s *semaphore.Weighted, limit time.Duration) (release func(), err error) {
-	if err := s.Acquire(ctx, 1); err != nil {
-		return nil, err
-	}
-	once := sync.OnceFunc(func() { s.Release(1) })
-	timer := time.AfterFunc(limit, once)
-	return func() { timer.Stop(); once() }, nil
 }
 
 // launch fetches the image, creates the container and starts it.
@@ -298,7 +276,8 @@ func (d *Driver) createTask(ctx context.Context, s *startup, container container
 	return created, nil
 }
 
-// startError says what is wrong when the runtime could not start the process. runc and crun report in text only.
+// startError returns the error of a runtime that could not start the process, with its cause. runc and crun report it in
+// text only.
 func (d *Driver) startError(s *startup, err error) error {
 	text := strings.ToLower(err.Error())
 	switch {

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
 )
 
 // starts are the starts of tasks in progress, at most one for each task of an allocation. The zero value is ready.
@@ -70,4 +73,24 @@ func (s *starts) tryBegin(ctx context.Context, key string) (context.Context, fun
 		delete(s.running, key)
 		close(mine.done)
 	}, nil
+}
+
+const (
+	// creationsPerCPU is how many containers are created at the same time for each of the node's CPUs. Creating a
+	// container mostly needs CPU: when fifty are created side by side, all are ready at the end; a few at a time, half of
+	// them are ready in half of the time and none is later. It is more than 1 since creation also waits for the disk.
+	creationsPerCPU = 2
+	// creationLimit is how long a creation holds the semaphore. One that hangs, in a hook or a file system, must not
+	// block the others.
+	creationLimit = 5 * time.Second
+)
+
+// acquireFor acquires the semaphore, which release or the end of limit releases, whichever comes first.
+func acquireFor(ctx context.Context, s *semaphore.Weighted, limit time.Duration) (release func(), err error) {
+	if err := s.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	once := sync.OnceFunc(func() { s.Release(1) })
+	timer := time.AfterFunc(limit, once)
+	return func() { timer.Stop(); once() }, nil
 }

@@ -34,7 +34,7 @@ func (r *Reconciler) removeStalePipes() (removed []string) {
 	return removed
 }
 
-// isRead says whether any process has a pipe in dir open for reading: another plugin on this machine, or the shim of
+// isRead reports whether any process has a pipe in dir open for reading: another plugin on this machine, or the shim of
 // a command that still runs.
 func isRead(dir string) bool {
 	pipes, err := filepath.Glob(filepath.Join(dir, "*"))

@@ -1,6 +1,6 @@
 // Package reconcile removes orphans: what an earlier plugin process left that died during a start or a removal, tasks that
-// Nomad has lost, and what containerd and runtimes left outside containerd's database. It goes by labels, and by names where
-// there are none. It must not touch what this driver did not make, nor what may belong to another agent on the same
+// Nomad has lost, and what containerd and runtimes left outside containerd's database. It finds them by labels, or by names
+// where there are none, and must not remove what this driver did not make, nor what may belong to another agent on the same
 // containerd.
 package reconcile
 
@@ -29,7 +29,7 @@ type Config struct {
 	HoldStart func(ctx context.Context, allocID, task string) (held context.Context, release func(), ok bool)
 	// ExecDir is the directory for the named pipes of executed commands.
 	ExecDir string
-	// Began is when this plugin process did.
+	// Began is when this plugin process started.
 	Began time.Time
 
 	// Period is how often orphans are removed, Grace their least age. DryRun only logs what would be removed.
@@ -46,7 +46,7 @@ type Reconciler struct {
 // New returns a reconciler, which does nothing before Run or Once.
 func New(config Config) *Reconciler { return &Reconciler{Config: config} }
 
-// Run removes orphans until the client is closed. It begins when Nomad has had the time to take its tasks back.
+// Run removes orphans until the client is closed. It begins after Grace, in which Nomad recovers its tasks.
 func (r *Reconciler) Run() {
 	for wait := r.Grace; r.Client.Pause(wait); wait = r.Period {
 		if _, err := r.Once(r.Client.Context(), r.Grace); err != nil && r.Client.Context().Err() == nil {

@@ -97,9 +97,9 @@ func (h *Handle) exec(ctx context.Context, e *execution) (*drivers.ExitResult, e
 	return &drivers.ExitResult{ExitCode: int(status.ExitCode())}, nil
 }
 
-// newProcess creates the process, with the environment, user and directory of the task's own. The function it returns
-// is to be called when the process has started: its stdin is closed when the caller's ends, and not before it exists, and
-// its output is read to the end.
+// newProcess creates the process, with the environment, user and directory of the task's own. The function that it returns
+// is to be called when the process has started: from then on its stdin is closed when the caller's ends, and its output is
+// read to the end.
 func (h *Handle) newProcess(ctx context.Context, e *execution,
 ) (containerd.Process, func(containerd.Process), error) {
 	container, err := h.plugin.Client.LoadContainer(ctx, h.State.ContainerID)

@@ -29,8 +29,8 @@ type exitNotice struct {
 	lost bool
 }
 
-// AwaitExit blocks until the container's first process has ended, and notes how. It also returns when ctx ends. containerd
-// may become unavailable meanwhile; unavailable says that it is now.
+// AwaitExit blocks until the container's first process has ended, however often containerd is unavailable meanwhile, and
+// notes how. It also returns when ctx ends. unavailable is whether containerd is unavailable now.
 func (h *Handle) AwaitExit(ctx context.Context, unavailable bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -115,7 +115,7 @@ func (h *Handle) awaitShim(ctx context.Context, notices chan<- exitNotice) {
 		notices <- notice
 		return
 	}
-	h.plugin.Logger.Debug("a task's shim cannot be asked", "container", h.State.ContainerID, "error", err)
+	h.plugin.Logger.Debug("a task's shim cannot be queried", "container", h.State.ContainerID, "error", err)
 	if h.State.ShimProcess.IsZero() || h.State.ShimProcess.Wait(ctx) != nil {
 		return
 	}

@@ -36,9 +36,9 @@ type ShimEndpoint struct {
 	Version int `json:"version"`
 }
 
-// findShim returns the shim of a container, and where it listens, by the container's first process, whose parent the
-// shim is. Its working directory is the container's bundle, in which containerd keeps the address. A runtime that is
-// built otherwise has none.
+// findShim returns the shim of a container, and where it listens, by the container's first process, whose parent is the
+// shim. Its working directory is the container's bundle, in which containerd keeps the address. Runtimes that are built
+// otherwise have none.
 func findShim(pid int) (proc.ID, ShimEndpoint, error) {
 	parent, err := proc.Parent(pid)
 	if err != nil {

@@ -30,12 +30,12 @@ func (h *Handle) Stop(timeout time.Duration, signal string) error {
 		return err
 	}
 	h.plugin.Reach(failpoint.StopSignalSent)
-	done := h.plugin.Client.Context()
+	ctx := h.plugin.Client.Context()
 	select {
 	case <-h.ended:
 		return nil
-	case <-done.Done():
-		return done.Err()
+	case <-ctx.Done():
+		return ctx.Err()
 	case <-time.After(timeout):
 	}
 	h.plugin.Logger.Info("task did not stop in time, killing it", "container", h.State.ContainerID, "timeout", timeout)
@@ -61,13 +61,13 @@ func (h *Handle) Kill() error {
 		return err
 	}
 	h.plugin.Reach(failpoint.StopKillSent)
-	done := h.plugin.Client.Context()
+	ctx := h.plugin.Client.Context()
 	select {
 	case <-h.ended:
 		h.plugin.Reach(failpoint.StopEnded)
 		return nil
-	case <-done.Done():
-		return done.Err()
+	case <-ctx.Done():
+		return ctx.Err()
 	case <-time.After(h.plugin.KillWait):
 		return fmt.Errorf("container %s still runs %s after SIGKILL: a process of it hangs in the kernel, or "+
 			"containerd does not report its end; restart containerd or, if that does not help, the node",
@@ -75,10 +75,10 @@ func (h *Handle) Kill() error {
 	}
 }
 
-// stopSignal is the signal that Stop sends. A bad one in the image must not keep a task from being stopped.
-func (h *Handle) stopSignal(asked string) (syscall.Signal, error) {
-	if asked != "" {
-		return parseSignal(asked)
+// stopSignal returns the signal that Stop sends. A bad one in the image must not keep a task from being stopped.
+func (h *Handle) stopSignal(signal string) (syscall.Signal, error) {
+	if signal != "" {
+		return parseSignal(signal)
 	}
 	if number, err := parseSignal(h.State.StopSignal); err == nil {
 		return number, nil
@@ -95,8 +95,8 @@ func parseSignal(s string) (syscall.Signal, error) {
 	return number, nil
 }
 
-// kill sends the container's first process a signal, or all of its processes. That they have ended already is no error.
-// Where containerd is unavailable, or the shim dead, it goes another way.
+// kill sends the container's first process a signal, or all of its processes. It is no error if they have ended. Where
+// containerd is unavailable, or the shim dead, it sends the signal without them.
 func (h *Handle) kill(signal syscall.Signal, all bool) error {
 	err := h.killByContainerd(signal, all)
 	if err == nil || errdefs.IsNotFound(err) {
