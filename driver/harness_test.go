@@ -143,7 +143,7 @@ func (n *testNode) config() spec.Config {
 type testDriver struct {
 	*dtestutil.DriverHarness
 	t *testing.T
-	// whole is the test that the driver lives as long as; t may be a subtest of it.
+	// whole is the test with which the driver ends; t may be a subtest of it.
 	whole  *testing.T
 	node   *testNode
 	driver *Driver

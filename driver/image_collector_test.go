@@ -285,7 +285,7 @@ func (d *testDriver) pullLeases() int {
 	return len(found)
 }
 
-// dieInAPull lives a life of the plugin that is killed in the midst of a pull.
+// dieInAPull runs a plugin process that is killed in the midst of a pull.
 func (d *testDriver) dieInAPull() {
 	d.t.Helper()
 	reg := newTestRegistry(d.t)

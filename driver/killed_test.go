@@ -18,7 +18,7 @@ import (
 	"github.com/tranche-gpu/tranche/driver/spec"
 )
 
-// stubborn is a task that tells which life of it this is, to its log and to the host, and does not stop when asked.
+// stubborn returns a task that writes an ID of this run to its log and to the host, and ignores its stop signal.
 func (d *testDriver) stubborn(edit ...func(*spec.TaskConfig)) *drivers.TaskConfig {
 	d.t.Helper()
 	return d.task(`
@@ -113,7 +113,7 @@ func TestKilledInStartTask_NotStartedAgain(t *testing.T) {
 	}
 }
 
-// Nomad has the handle, and gives the task back to the next life of the plugin.
+// Nomad has the handle, with which the next plugin process recovers the task.
 func TestKilledInStopTask_Recovered(t *testing.T) {
 	n, config, claims := killedNode(t)
 	for _, p := range append(slices.Clone(failpoint.Stop), failpoint.Destroy...) {

@@ -51,8 +51,8 @@ func reconciled(t *testing.T, edit func(*spec.Config)) (*testDriver, string) {
 	return d, root
 }
 
-// record makes what a dead life of the plugin could have left of a task: the record of a container, and a snapshot or
-// a lease.
+// record makes what a plugin process that died could have left of a task: the record of a container, a snapshot or a
+// lease.
 func (d *testDriver) record(ctx context.Context, kind, id string, labels map[string]string) {
 	d.t.Helper()
 	var err error
@@ -203,7 +203,7 @@ func TestReconcile_KeptContainers(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, want, d.records())
 
-	// The next life of the task does not take it for something forgotten.
+	// The next run of the task does not remove it as an orphan.
 	again := *cfg
 	again.ID = cfg.AllocID + "/task/again"
 	d.start(&again)

@@ -56,8 +56,7 @@ func linkRole(t *testing.T, role string) string {
 	return link
 }
 
-// life is what a process does that lives as the plugin: it starts, stops and destroys one task, and kills itself at a
-// point.
+// pluginRun is what one plugin process does: it starts, stops and destroys one task, and kills itself at a failpoint.
 type pluginRun struct {
 	Config spec.Config
 	Task   *drivers.TaskConfig
@@ -80,7 +79,7 @@ func runPlugin(file string) int {
 	if err == nil {
 		err = l.run()
 	}
-	fmt.Fprintln(os.Stderr, "this life should have ended earlier:", err)
+	fmt.Fprintln(os.Stderr, "the plugin process was not killed:", err)
 	return 1
 }
 
@@ -123,19 +122,19 @@ func (l *pluginRun) run() error {
 	return d.DestroyTask(l.Task.ID, false)
 }
 
-// lived is what is left of a life for Nomad to go on with.
-type lived struct {
+// remains are what Nomad has after a plugin process has died.
+type remains struct {
 	// handle is nil if it ended in StartTask.
 	handle *drivers.TaskHandle
 	passed []failpoint.Point
 }
 
-// die lives a life of the plugin in a process of its own until it kills itself at the point.
-func (d *testDriver) die(config spec.Config, cfg *drivers.TaskConfig, at failpoint.Point) lived {
+// die runs a plugin process until it kills itself at the failpoint.
+func (d *testDriver) die(config spec.Config, cfg *drivers.TaskConfig, at failpoint.Point) remains {
 	l := pluginRun{Config: config, Task: cfg, DiesAt: at, Handle: filepath.Join(d.t.TempDir(), "handle.json")}
 	cmd := d.newPluginRun(&l)
 	out, err := cmd.Output()
-	var left lived
+	var left remains
 	for line := range strings.Lines(string(out)) {
 		left.passed = append(left.passed, failpoint.Point(strings.TrimSpace(line)))
 	}
@@ -158,14 +157,14 @@ func (d *testDriver) newPluginRun(l *pluginRun) *exec.Cmd {
 	must.NoError(d.t, l.Task.DecodeDriverConfig(&l.Options))
 	data, err := json.Marshal(l)
 	must.NoError(d.t, err)
-	file := filepath.Join(d.t.TempDir(), "life.json")
+	file := filepath.Join(d.t.TempDir(), "run.json")
 	must.NoError(d.t, os.WriteFile(file, data, 0o600))
 	cmd := exec.Command(linkRole(d.t, rolePlugin), file)
 	cmd.Stderr = os.Stderr
 	return cmd
 }
 
-// dieAfter lives a life that is killed some time after a point, in the midst of whatever it does then.
+// dieAfter runs a plugin process that is killed some time after a failpoint, in the midst of what it does then.
 func (d *testDriver) dieAfter(config spec.Config, cfg *drivers.TaskConfig, at failpoint.Point, delay time.Duration) {
 	d.t.Helper()
 	cmd := d.newPluginRun(&pluginRun{Config: config, Task: cfg, DiesAt: at, Lingers: true})
