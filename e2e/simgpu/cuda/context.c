@@ -46,17 +46,26 @@ static bool context_alive(const struct CUctx_st *context) {
     return handle_valid(&contexts, context) && (!context->primary || primaries[context->device].active);
 }
 
+/* The target of a context that lives; NULL of one that does not, or is being made. It is read first: another thread may
+ * destroy the context at any time, and make another of the same element. */
+static struct CUctx_st *living_target(const struct CUctx_st *context) {
+    struct CUctx_st *target = handle_valid(&contexts, context) ? context->target : NULL;
+
+    return context_alive(context) ? target : NULL;
+}
+
 CUresult context_current(struct CUctx_st **context) {
-    struct CUctx_st *current;
+    struct CUctx_st *current, *target;
 
     REQUIRE_INITIALISED();
     if (stack.depth == 0 || stack.entries[stack.depth - 1].context == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
     current = stack.entries[stack.depth - 1].context;
-    if (!context_alive(current) || current->id != stack.entries[stack.depth - 1].id)
+    target = living_target(current);
+    if (target == NULL || current->id != stack.entries[stack.depth - 1].id)
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    TRY(gpu_error(context_gpu(current)));
-    *context = current->target;
+    TRY(gpu_error(context_gpu(target)));
+    *context = target;
     return CUDA_SUCCESS;
 }
 
@@ -497,9 +506,8 @@ static CUresult named_context(CUcontext ctx, struct CUctx_st **context) {
     REQUIRE_INITIALISED();
     if (ctx == NULL)
         return context_current(context);
-    REQUIRE(context_alive(ctx), CUDA_ERROR_INVALID_CONTEXT);
-    *context = ctx->target;
-    return CUDA_SUCCESS;
+    *context = living_target(ctx);
+    return *context != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId) {

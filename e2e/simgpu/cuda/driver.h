@@ -133,8 +133,9 @@ struct CUctx_st {
     uint32_t packs[PACK_KINDS][PACK_BINS];
     uint64_t code_bytes; /* of its modules */
     uint64_t code_reserved_bytes;
-    uint32_t peers;                /* bit per device to whose primary or other context access was enabled */
-    struct CUctx_st *target;       /* the context itself; of a green context's handle, the primary context */
+    uint32_t peers; /* bit per device to whose primary or other context access was enabled */
+    /* The context itself, of a green context's handle the primary context; NULL until it is made. */
+    struct CUctx_st *_Atomic target;
     struct CUgreenCtx_st *green;   /* whose handle this is, or NULL */
     _Atomic uint64_t launch_epoch; /* see module.h: a launch has nothing to prepare if its function knows this one */
     uint64_t local_bytes;          /* of local memory for each thread, its kernels' and its limit's maximum */

@@ -1,5 +1,6 @@
 /* Contexts: which is current, what they cost, and how they end. */
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "harness.h"
 
@@ -116,6 +117,38 @@ static void another_thread_finds_its_context_destroyed(void) {
     OK(cuCtxDestroy_v2(fresh));
 }
 
+static _Atomic(CUcontext) latest;
+static _Atomic bool contexts_end;
+
+static void *ask_the_latest(void *arg) {
+    CUdevice device;
+
+    while (!atomic_load(&contexts_end)) {
+        CUcontext context = atomic_load(&latest);
+        if (context == NULL || cuCtxSetCurrent(context) != CUDA_SUCCESS)
+            continue;
+        while (cuCtxGetDevice(&device) == CUDA_SUCCESS)
+            CHECK_INT(device, 0);
+    }
+    return arg;
+}
+
+/* More threads than processors, so that some are interrupted in the midst of the call. */
+static void a_context_ends_in_the_midst_of_a_call(void) {
+    pthread_t threads[6];
+
+    for (unsigned i = 0; i < 6; i++)
+        pthread_create(&threads[i], NULL, ask_the_latest, NULL);
+    for (unsigned i = 0; i < 20000; i++) {
+        CUcontext context = context_on(0);
+        atomic_store(&latest, context);
+        OK(cuCtxDestroy_v2(context));
+    }
+    atomic_store(&contexts_end, true);
+    for (unsigned i = 0; i < 6; i++)
+        pthread_join(threads[i], NULL);
+}
+
 static void primary_contexts_are_counted(void) {
     CUcontext a, b;
     unsigned flags;
@@ -221,6 +254,7 @@ const struct test context_tests[] = {
     {"create checks its arguments", create_checks_its_arguments},
     {"the stack of contexts", the_stack_of_contexts},
     {"another thread finds its context destroyed", another_thread_finds_its_context_destroyed},
+    {"a context ends in the midst of a call", a_context_ends_in_the_midst_of_a_call},
     {"primary contexts are counted", primary_contexts_are_counted},
     {"reset gives everything back and the handle stays", reset_gives_everything_back_and_the_handle_stays},
     {"no context without room for it", no_context_without_room_for_it},
