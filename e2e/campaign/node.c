@@ -237,6 +237,11 @@ void node_read_crowd(unsigned claim, struct reading *reading) {
     reading->counted[0] = node_board->bare ? reading->bytes[0] : region_view_counted((int)(GPUS + claim));
 }
 
+uint64_t node_used_crowd(void) {
+    sim_reap();
+    return sim_gpu_used(0);
+}
+
 void node_read(struct reading *reading) {
     read_label(LABEL, reading);
     for (int gpu = 0; gpu < GPUS; gpu++)

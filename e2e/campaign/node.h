@@ -35,6 +35,8 @@ enum { CROWD_DEVICES_VARIANT = 4 }; /* only GPU 0 */
 void node_read(struct reading *reading);
 /* The same of a claim of the crowd, in the place of GPU 0. */
 void node_read_crowd(unsigned claim, struct reading *reading);
+/* What is taken of the crowd's GPU, by whoever lives. */
+uint64_t node_used_crowd(void);
 /* What the processes of the crowd's claims hold of GPU 0, by claim: also what another claim has made, which the record shows as that
  * one's. Only while all are at rest. */
 void node_held_crowd(uint64_t bytes[CROWD_CLAIMS]);
