@@ -16,6 +16,7 @@ import (
 	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/driver/network"
 	"github.com/tranche-gpu/tranche/driver/spec"
+	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
 // stubborn returns a task that writes an ID of this run to its log and to the host, and ignores its stop signal.
@@ -92,7 +93,8 @@ func TestKilledInStartTask_StartedAgain(t *testing.T) {
 
 func TestKilledInStartTask_NotStartedAgain(t *testing.T) {
 	n, config, claims := killedNode(t)
-	for _, p := range failpoint.Start {
+	for _, p := range needs.Sample(failpoint.Start, failpoint.StartClaimsPrepared, failpoint.StartSnapshotMade,
+		failpoint.StartTaskCreated, failpoint.StartAdopted) {
 		t.Run(string(p), func(t *testing.T) {
 			d := newTestDriverWith(t, n, config)
 			cfg := d.stubborn(func(c *spec.TaskConfig) { c.NetworkMode = network.None })
@@ -162,7 +164,8 @@ func TestKilledInStopTask_NotRecovered(t *testing.T) {
 // The plugin dies in the midst of a call to containerd, which it cannot finish and containerd may or may not.
 func TestKilledInTheMidstOfACall(t *testing.T) {
 	n, config, claims := killedNode(t)
-	for _, delay := range []time.Duration{0, 10, 20, 30, 40, 50, 60, 80, 100, 120, 150} {
+	delays := []time.Duration{0, 10, 20, 30, 40, 50, 60, 80, 100, 120, 150}
+	for _, delay := range needs.Sample(delays, 0, 40, 100) {
 		t.Run(fmt.Sprintf("%d ms after the container was created", delay), func(t *testing.T) {
 			d := newTestDriverWith(t, n, config)
 			cfg := d.stubborn()

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/driver/failpoint"
 	"github.com/tranche-gpu/tranche/driver/task"
+	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
 // withoutContainerd kills containerd and sees to it that it is back for the other tests.
@@ -33,52 +35,55 @@ func TestUnavailable_StopTask(t *testing.T) {
 	stop := func(d *testDriver, cfg *drivers.TaskConfig, timeout time.Duration) {
 		must.NoError(d.t, d.StopTask(cfg.ID, timeout, "SIGTERM"))
 	}
-	cases := []struct {
+	type stopCase struct {
 		name   string
 		script string
 		end    func(d *testDriver, cfg *drivers.TaskConfig)
 		code   int
-	}{
-		{"when asked", polite, func(d *testDriver, cfg *drivers.TaskConfig) { stop(d, cfg, time.Minute) }, 3},
-		{"by force", rude, func(d *testDriver, cfg *drivers.TaskConfig) { stop(d, cfg, 50*time.Millisecond) }, 137},
+		// recovered: after containerd became unavailable.
+		recovered bool
+	}
+	ways := []stopCase{
+		{"when asked", polite, func(d *testDriver, cfg *drivers.TaskConfig) { stop(d, cfg, time.Minute) }, 3, false},
+		{"by force", rude, func(d *testDriver, cfg *drivers.TaskConfig) { stop(d, cfg, 50*time.Millisecond) }, 137, false},
 		{"by a signal", polite, func(d *testDriver, cfg *drivers.TaskConfig) {
 			must.NoError(d.t, d.SignalTask(cfg.ID, "SIGTERM"))
-		}, 3},
+		}, 3, false},
 		{"by destroying it", rude, func(d *testDriver, cfg *drivers.TaskConfig) {
 			h, _ := d.driver.tasks.Get(cfg.ID)
 			must.NoError(d.t, d.DestroyTask(cfg.ID, true))
 			must.Eq(d.t, 137, h.Exit().ExitCode)
-		}, -1},
+		}, -1, false},
 	}
-	for _, recovered := range []bool{false, true} {
-		for _, c := range cases {
-			name := c.name
-			if recovered {
-				name += ", recovered without containerd"
+	all := slices.Clone(ways)
+	for _, c := range ways {
+		c.name, c.recovered = c.name+", recovered without containerd", true
+		all = append(all, c)
+	}
+	// Each way once, half of them recovered.
+	for _, c := range needs.Sample(all, all[0], all[1], all[len(ways)+2], all[len(ways)+3]) {
+		t.Run(c.name, func(t *testing.T) {
+			d := newTestDriver(t)
+			cfg := d.task(c.script)
+			handle := d.start(cfg)
+			d.stdout(cfg, "up")
+			d.withoutContainerd()
+			if c.recovered {
+				d = d.restart()
+				must.NoError(t, d.RecoverTask(handle))
 			}
-			t.Run(name, func(t *testing.T) {
-				d := newTestDriver(t)
-				cfg := d.task(c.script)
-				handle := d.start(cfg)
-				d.stdout(cfg, "up")
-				d.withoutContainerd()
-				if recovered {
-					d = d.restart()
-					must.NoError(t, d.RecoverTask(handle))
-				}
-				began := time.Now()
-				c.end(d, cfg)
-				must.Less(t, task.KillWait, time.Since(began))
-				if c.code >= 0 {
-					result := d.wait(cfg)
-					must.NoError(t, result.Err)
-					must.Eq(t, c.code, result.ExitCode)
-					must.NoError(t, d.DestroyTask(cfg.ID, false))
-				}
-				must.NoError(t, d.node.containerd.Restart(d.ctx))
-				d.noTraces(cfg)
-			})
-		}
+			began := time.Now()
+			c.end(d, cfg)
+			must.Less(t, task.KillWait, time.Since(began))
+			if c.code >= 0 {
+				result := d.wait(cfg)
+				must.NoError(t, result.Err)
+				must.Eq(t, c.code, result.ExitCode)
+				must.NoError(t, d.DestroyTask(cfg.ID, false))
+			}
+			must.NoError(t, d.node.containerd.Restart(d.ctx))
+			d.noTraces(cfg)
+		})
 	}
 }
 
@@ -94,8 +99,9 @@ func TestUnavailable_StartTask(t *testing.T) {
 // containerd becomes unavailable during a start, and does not come back in time.
 func TestUnavailable_InStartTask(t *testing.T) {
 	// What follows these points needs containerd. The others' steps are the last, or need none.
-	for _, p := range []failpoint.Point{failpoint.StartClaimsPrepared, failpoint.StartLeaseTaken,
-		failpoint.StartImageReady, failpoint.StartContainerCreated, failpoint.StartTaskCreated} {
+	points := []failpoint.Point{failpoint.StartClaimsPrepared, failpoint.StartLeaseTaken,
+		failpoint.StartImageReady, failpoint.StartContainerCreated, failpoint.StartTaskCreated}
+	for _, p := range needs.Sample(points, failpoint.StartClaimsPrepared, failpoint.StartTaskCreated) {
 		t.Run(string(p), func(t *testing.T) {
 			d := newTestDriver(t)
 			d.driver.startPatience = time.Second

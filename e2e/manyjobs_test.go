@@ -19,13 +19,14 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
-// TestThousandJobs has a thousand jobs come and go at random over eight GPUs, forty at a time: some end by themselves, some
-// are stopped, killed, or restarted where they are. Whenever Nomad tells of a change, no slice is in two allocations or in two
+// TestManyJobs has jobs come and go at random over eight GPUs, forty at a time, 150 of them in `make test` and a thousand in
+// `make test-long`: some end by themselves, some are stopped, killed, or restarted where they are. Whenever Nomad tells of a change, no slice is in two allocations or in two
 // claims, the ledger and Nomad agree on who has what, and no container has had more of its GPU than its limit.
 // TRANCHE_E2E_SEED runs one again, as far as the machine lets it.
-func TestThousandJobs(t *testing.T) {
+func TestManyJobs(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	if given, err := strconv.ParseUint(os.Getenv("TRANCHE_E2E_SEED"), 10, 64); err == nil {
 		seed = given
@@ -55,7 +56,10 @@ func jobsToCome() int {
 	if given, err := strconv.Atoi(os.Getenv("TRANCHE_E2E_JOBS")); err == nil {
 		return given
 	}
-	return 1000
+	if needs.Long() {
+		return 1000
+	}
+	return 150
 }
 
 // fate is how a job ends.
