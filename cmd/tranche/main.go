@@ -4,8 +4,8 @@ package main
 import (
 	"os"
 
-	"github.com/tranche-gpu/tranche/cli"
 	"github.com/tranche-gpu/tranche/device/contextcost"
+	"github.com/tranche-gpu/tranche/internal/cli"
 	"github.com/tranche-gpu/tranche/internal/version"
 )
 

@@ -5,7 +5,7 @@
 # repeats RECORDING. It runs in mount and PID namespaces of its own, with which all of it goes away.
 set -eu
 dir=$1 build=$2 topology=$3 recording=$4
-. "$(dirname "$0")/../../cli/install/testdata/machine.sh"
+. "$(dirname "$0")/../../internal/cli/install/testdata/machine.sh"
 for file in script image.tar train.nomad.hcl fraction.nomad.hcl tranche-block nvidia.hcl; do
     cp "$dir/$file" "$root/root/node/"
 done

@@ -150,7 +150,7 @@ cover() { # FILE
     bind "$work/covering" "$1" ro
 }
 
-# As cli/ makes a command's private directory.
+# As internal/cli makes a command's private directory.
 make_host() {
     make_root "$host"
     bind "$driver" "$host$lib/libcuda.so.$version" ro

@@ -8,10 +8,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tranche-gpu/tranche/cli"
 	"github.com/tranche-gpu/tranche/device/contextcost"
 	"github.com/tranche-gpu/tranche/device/mps"
 	"github.com/tranche-gpu/tranche/hooks"
+	"github.com/tranche-gpu/tranche/internal/cli"
 	"github.com/tranche-gpu/tranche/runtime/wrapper"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra/doc"
 
-	"github.com/tranche-gpu/tranche/cli"
+	"github.com/tranche-gpu/tranche/internal/cli"
 	"github.com/tranche-gpu/tranche/internal/version"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"github.com/tranche-gpu/tranche/cli"
+	"github.com/tranche-gpu/tranche/internal/cli"
 )
 
 func TestWrite(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 // commands are those of a section of docs/install.md, in the order of the page.
 func commands(t *testing.T, section string) string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/install.md")
+	page, err := os.ReadFile("../../../docs/install.md")
 	must.NoError(t, err)
 	_, rest, found := strings.Cut(string(page), "\n## "+section+"\n")
 	must.True(t, found, must.Sprint("the page has no section ", section))
@@ -42,7 +42,7 @@ func TestInstallPageForDocker(t *testing.T) {
 	must.NoError(t, os.WriteFile(filepath.Join(dir, "image.tar"), debian(t), 0o644))
 	build, err := filepath.Abs(os.Getenv("TRANCHE_BUILD"))
 	must.NoError(t, err)
-	topology, err := filepath.Abs("../../e2e/simgpu/topologies/h200x2.conf")
+	topology, err := filepath.Abs("../../../e2e/simgpu/topologies/h200x2.conf")
 	must.NoError(t, err)
 	cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "--pid", "--fork", "--kill-child",
 		"sh", "testdata/page.sh", dir, build, topology)

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/tranche-gpu/tranche/cli/install"
+	"github.com/tranche-gpu/tranche/internal/cli/install"
 )
 
 var engineChecks = []check{

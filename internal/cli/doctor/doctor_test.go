@@ -42,7 +42,7 @@ func newHealthy(t *testing.T) *healthy {
 	root := t.TempDir()
 	sim := node.NewSim(build, filepath.Join(root, "driver"))
 	must.NoError(t, os.MkdirAll(sim.Root, 0o755))
-	must.NoError(t, sim.LayOut(t.Context(), "../../e2e/simgpu/topologies/h200x2.conf"))
+	must.NoError(t, sim.LayOut(t.Context(), "../../../e2e/simgpu/topologies/h200x2.conf"))
 	for _, setting := range sim.Env() {
 		name, value, _ := strings.Cut(setting, "=")
 		t.Setenv(name, value)

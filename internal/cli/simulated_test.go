@@ -21,7 +21,7 @@ func simulatedNode(t *testing.T) (sim *node.Sim, buildDir string) {
 	t.Helper()
 	buildDir = os.Getenv("TRANCHE_BUILD")
 	if buildDir == "" {
-		buildDir = "../build"
+		buildDir = "../../build"
 	}
 	for _, file := range []string{"sim/bin/simgpu", "sim/lib/libcuda.so.1", "lib/libcuda.so.1", "e2e/gpu-probe"} {
 		if _, err := os.Stat(filepath.Join(buildDir, file)); err != nil {
@@ -32,7 +32,7 @@ func simulatedNode(t *testing.T) (sim *node.Sim, buildDir string) {
 		}
 	}
 	sim = node.NewSim(buildDir, filepath.Join(t.TempDir(), "root"))
-	must.NoError(t, sim.LayOut(t.Context(), "../e2e/simgpu/topologies/h200x2.conf"))
+	must.NoError(t, sim.LayOut(t.Context(), "../../e2e/simgpu/topologies/h200x2.conf"))
 	return sim, buildDir
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/cli/install"
+	"github.com/tranche-gpu/tranche/internal/cli/install"
 )
 
 // installOptions are those of `tranche install` and `tranche uninstall`.

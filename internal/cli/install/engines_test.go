@@ -19,8 +19,8 @@ import (
 	"github.com/shoenig/test/wait"
 	"golang.org/x/sys/unix"
 
-	"github.com/tranche-gpu/tranche/cli/install"
 	"github.com/tranche-gpu/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/internal/cli/install"
 	"github.com/tranche-gpu/tranche/internal/needs"
 )
 

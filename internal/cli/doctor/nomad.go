@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tranche-gpu/tranche/cli/install"
+	"github.com/tranche-gpu/tranche/internal/cli/install"
 )
 
 var nomadChecks = []check{

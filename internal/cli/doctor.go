@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tranche-gpu/tranche/cli/doctor"
-	"github.com/tranche-gpu/tranche/cli/install"
 	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/internal/cli/doctor"
+	"github.com/tranche-gpu/tranche/internal/cli/install"
 	"github.com/tranche-gpu/tranche/runtime"
 )
 

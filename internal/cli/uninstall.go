@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/cli/install"
+	"github.com/tranche-gpu/tranche/internal/cli/install"
 )
 
 // uninstall works everything out before it changes anything, too.
