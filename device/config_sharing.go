@@ -6,7 +6,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/share"
-	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
 )
 
 // sharing is how the configuration shares the GPUs of a node.
@@ -88,7 +88,7 @@ func (s *sharing) of(g nvml.GPU) share.Policy {
 }
 
 func (b *gpuBlock) matches(g nvml.GPU) bool {
-	return b.gpus.Matches(nodeinfo.GPU{UUID: g.UUID, Index: g.Index, Name: g.Name, PCIBusID: g.PCIBusID})
+	return b.gpus.Matches(gpuinfo.GPU{UUID: g.UUID, Index: g.Index, Name: g.Name, PCIBusID: g.PCIBusID})
 }
 
 // idle returns an error for each block that has no effect on this node.

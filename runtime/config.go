@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/tranche-gpu/tranche/runtime/edit"
-	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
 	"github.com/tranche-gpu/tranche/runtime/request"
 )
 
@@ -70,7 +70,7 @@ type Config struct {
 	// LocalClaims decides which containers may request a fraction of a GPU without a scheduler.
 	LocalClaims request.Policy
 	// RefreshNodeInfo queries NVML for the node's GPUs; nil means the command at CLIPath.
-	RefreshNodeInfo nodeinfo.Refresher
+	RefreshNodeInfo gpuinfo.Refresher
 	// Logger receives messages for the operator; nil logs nothing.
 	Logger edit.Logger
 }

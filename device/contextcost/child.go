@@ -17,7 +17,7 @@ import (
 	"unsafe"
 
 	"github.com/tranche-gpu/tranche/device/nvml"
-	"github.com/tranche-gpu/tranche/runtime/driverroot"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo/driverroot"
 )
 
 // plausibleBytes bounds a cost that was measured by the used memory of the whole GPU, which allocations of other processes

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tranche-gpu/tranche/runtime/driverroot"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo/driverroot"
 )
 
 // controlProgram is both the daemon and the program that sends it commands.

@@ -13,7 +13,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/dl"
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/tranche-gpu/tranche/runtime/driverroot"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo/driverroot"
 )
 
 // restartInterval is how often a new session with the driver is begun while it, or a GPU, does not answer. NVML notices a

@@ -21,7 +21,7 @@ import (
 	"github.com/tranche-gpu/tranche/internal/size"
 	"github.com/tranche-gpu/tranche/runtime"
 	"github.com/tranche-gpu/tranche/runtime/edit"
-	"github.com/tranche-gpu/tranche/runtime/nodeinfo/generate"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo/generate"
 )
 
 // refreshPeriod is far less than the ten minutes after which the device plugin may supersede a claim that is not refreshed.

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/runtime/edit"
-	"github.com/tranche-gpu/tranche/runtime/nodeinfo/generate"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo/generate"
 )
 
 // maxStateBytes bounds what a runtime hands to a hook. A container's annotations are part of its state.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/tranche-gpu/tranche/device/contextcost"
 	"github.com/tranche-gpu/tranche/device/nvml"
-	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
-	"github.com/tranche-gpu/tranche/runtime/nodeinfo/generate"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo/generate"
 )
 
 // nodeInfoOptions are those of `tranche node-info refresh`.
@@ -60,42 +60,42 @@ func (a *app) refreshNodeInfo(ctx context.Context, o nodeInfoOptions) error {
 }
 
 // nodePlace is the place with absolute paths: others look there from another directory.
-func (o nodeInfoOptions) nodePlace() (nodeinfo.Place, error) {
+func (o nodeInfoOptions) nodePlace() (gpuinfo.Place, error) {
 	if o.hook == "" {
 		self, err := os.Executable()
 		if err != nil {
-			return nodeinfo.Place{}, fmt.Errorf("find the path of this command: %w; give it with --hook", err)
+			return gpuinfo.Place{}, fmt.Errorf("find the path of this command: %w; give it with --hook", err)
 		}
 		o.hook = self
 	}
 	root, err1 := filepath.Abs(o.driverRoot)
 	run, err2 := filepath.Abs(o.runDir)
 	hook, err3 := filepath.Abs(o.hook)
-	return nodeinfo.Place{DriverRoot: root, RunDir: run, CLIPath: hook}, errors.Join(err1, err2, err3)
+	return gpuinfo.Place{DriverRoot: root, RunDir: run, CLIPath: hook}, errors.Join(err1, err2, err3)
 }
 
 // inventory lists the GPUs that answer, with what a context costs on each, and those that don't. A cost that
 // can be measured on none is an error: that is no fault of one GPU's.
-func (a *app) inventory(ctx context.Context, p place) ([]nodeinfo.GPU, []nodeinfo.Unanswered, error) {
+func (a *app) inventory(ctx context.Context, p place) ([]gpuinfo.GPU, []gpuinfo.Unanswered, error) {
 	node, err := a.readGPUs(ctx, p.driverRoot)
 	if err != nil {
 		return nil, nil, err
 	}
-	gpus := make([]nodeinfo.GPU, 0, len(node.GPUs))
-	var unanswered []nodeinfo.Unanswered
+	gpus := make([]gpuinfo.GPU, 0, len(node.GPUs))
+	var unanswered []gpuinfo.Unanswered
 	var errs []error
 	for _, failed := range node.Failed {
-		unanswered = append(unanswered, nodeinfo.Unanswered{Index: failed.Index, Error: failed.Err.Error()})
+		unanswered = append(unanswered, gpuinfo.Unanswered{Index: failed.Index, Error: failed.Err.Error()})
 	}
 	for _, g := range node.GPUs {
 		cost, err := a.contextCost(ctx, a.costOptions(p), costKey(node, g))
 		if err != nil {
 			a.logger().Warn("a GPU is left out of those that containers may ask for", "gpu", g.Index, "error", err)
-			unanswered = append(unanswered, nodeinfo.Unanswered{Index: g.Index, Error: err.Error()})
+			unanswered = append(unanswered, gpuinfo.Unanswered{Index: g.Index, Error: err.Error()})
 			errs = append(errs, err)
 			continue
 		}
-		gpus = append(gpus, nodeinfo.GPU{
+		gpus = append(gpus, gpuinfo.GPU{
 			UUID: g.UUID, Index: g.Index, Name: g.Name, PCIBusID: g.PCIBusID, MemoryBytes: g.MemoryBytes,
 			UsableBytes: g.UsableBytes(), ContextBytes: cost, ComputeCapability: g.ComputeCapability,
 		})

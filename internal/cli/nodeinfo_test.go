@@ -10,7 +10,7 @@ import (
 	"github.com/tranche-gpu/tranche/device/contextcost"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
-	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
 )
 
 // A GPU that does not answer, or on which no context can be made, keeps no container from the others.
@@ -30,7 +30,7 @@ func TestInventory_GPUsThatDoNotAnswer(t *testing.T) {
 	must.NoError(t, err)
 	must.Len(t, 1, gpus)
 	must.Eq(t, nvmltest.H200(0).UUID, gpus[0].UUID)
-	must.Eq(t, []nodeinfo.Unanswered{{Index: 2, Error: "GPU is lost"}, {Index: 1, Error: full.Error()}}, unanswered)
+	must.Eq(t, []gpuinfo.Unanswered{{Index: 2, Error: "GPU is lost"}, {Index: 1, Error: full.Error()}}, unanswered)
 
 	broken[nvmltest.H200(0).UUID] = true
 	_, _, err = a.inventory(t.Context(), place{})

@@ -10,7 +10,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
 )
 
 // Modifier is one change to an OCI spec.
@@ -42,7 +42,7 @@ type Node struct {
 	CDISpecDirs        []string
 	DriverCapabilities string
 	// RefreshNodeInfo queries NVML for the node's GPUs.
-	RefreshNodeInfo nodeinfo.Refresher
+	RefreshNodeInfo gpuinfo.Refresher
 	Logger          Logger
 }
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
 	"github.com/tranche-gpu/tranche/runtime/runtimetest"
 )
 
@@ -17,7 +17,7 @@ func testNode(t *testing.T) Node {
 	return Node{
 		DriverRoot: l.DriverRoot, ShadowDir: l.ShadowDir, HookPath: l.HookPath, StateDir: l.StateDir, RunDir: l.RunDir,
 		CLIPath: "/usr/bin/tranche", CDISpecDirs: l.CDISpecDirs(), DriverCapabilities: AllCapabilities,
-		RefreshNodeInfo: func(context.Context, nodeinfo.Place) error { return errNoNVML },
+		RefreshNodeInfo: func(context.Context, gpuinfo.Place) error { return errNoNVML },
 		Logger:          quiet{},
 	}
 }

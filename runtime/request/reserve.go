@@ -12,12 +12,12 @@ import (
 	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/internal/proc"
 	"github.com/tranche-gpu/tranche/internal/size"
-	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
 )
 
 // Node is the node on which a container makes its request.
 type Node struct {
-	GPUs []nodeinfo.GPU
+	GPUs []gpuinfo.GPU
 	// Layout is how the device plugin shares the GPUs; those without an entry are shared in slices.
 	Layout map[string]layout.GPU
 	// SliceBytes is the memory of one slice of GPUs whose entry has none.
@@ -25,7 +25,7 @@ type Node struct {
 }
 
 // sharing returns how a GPU is shared. A MIG instance is shared as its physical GPU.
-func (n Node) sharing(g nodeinfo.GPU) layout.GPU {
+func (n Node) sharing(g gpuinfo.GPU) layout.GPU {
 	said := n.Layout[cmp.Or(g.MIGParent, g.UUID)]
 	return layout.GPU{
 		Mode:       cmp.Or(said.Mode, claim.ModeSlice),
@@ -74,7 +74,7 @@ func (r Request) candidates(node Node) ([]claim.Candidate, error) {
 		}
 	}
 	if len(all) == 0 {
-		least := slices.MinFunc(sliced, func(x, y nodeinfo.GPU) int { return cmp.Compare(x.ContextBytes, y.ContextBytes) })
+		least := slices.MinFunc(sliced, func(x, y gpuinfo.GPU) int { return cmp.Compare(x.ContextBytes, y.ContextBytes) })
 		return nil, fmt.Errorf("a CUDA context takes %s of it before the first allocation; request more",
 			size.Format(least.ContextBytes))
 	}
@@ -82,8 +82,8 @@ func (r Request) candidates(node Node) ([]claim.Candidate, error) {
 }
 
 // sliced returns the selected GPUs that are shared in slices.
-func (r Request) sliced(node Node) ([]nodeinfo.GPU, error) {
-	matching := slices.DeleteFunc(usable(node.GPUs), func(g nodeinfo.GPU) bool { return !r.GPU.Matches(g) })
+func (r Request) sliced(node Node) ([]gpuinfo.GPU, error) {
+	matching := slices.DeleteFunc(usable(node.GPUs), func(g gpuinfo.GPU) bool { return !r.GPU.Matches(g) })
 	switch {
 	case len(node.GPUs) == 0:
 		return nil, errors.New("this node has no GPU that answers; nvidia-smi -L lists those that there are")
@@ -92,7 +92,7 @@ func (r Request) sliced(node Node) ([]nodeinfo.GPU, error) {
 			describe(node.GPUs))
 	}
 	modes := node.describeModes(matching)
-	sliced := slices.DeleteFunc(matching, func(g nodeinfo.GPU) bool { return node.sharing(g).Mode != claim.ModeSlice })
+	sliced := slices.DeleteFunc(matching, func(g gpuinfo.GPU) bool { return node.sharing(g).Mode != claim.ModeSlice })
 	if len(sliced) == 0 {
 		return nil, fmt.Errorf("no such GPU is shared in slices, the only mode that containers outside Nomad can request: %s; start the "+
 			"container by Nomad, or change the mode in the device plugin's options", modes)
@@ -100,7 +100,7 @@ func (r Request) sliced(node Node) ([]nodeinfo.GPU, error) {
 	return sliced, nil
 }
 
-func (n Node) describeModes(gpus []nodeinfo.GPU) string {
+func (n Node) describeModes(gpus []gpuinfo.GPU) string {
 	var all []string
 	for _, g := range gpus {
 		all = append(all, fmt.Sprintf("GPU %d (%s, %s) is in mode %s", g.Index, g.Name, g.UUID, n.sharing(g).Mode))
@@ -109,13 +109,13 @@ func (n Node) describeModes(gpus []nodeinfo.GPU) string {
 }
 
 // usable returns the GPUs without those that are split into MIG instances, of which only the instances can be used.
-func usable(inventory []nodeinfo.GPU) []nodeinfo.GPU {
-	return slices.DeleteFunc(slices.Clone(inventory), func(g nodeinfo.GPU) bool {
-		return slices.ContainsFunc(inventory, func(other nodeinfo.GPU) bool { return other.MIGParent == g.UUID })
+func usable(inventory []gpuinfo.GPU) []gpuinfo.GPU {
+	return slices.DeleteFunc(slices.Clone(inventory), func(g gpuinfo.GPU) bool {
+		return slices.ContainsFunc(inventory, func(other gpuinfo.GPU) bool { return other.MIGParent == g.UUID })
 	})
 }
 
-func describe(inventory []nodeinfo.GPU) string {
+func describe(inventory []gpuinfo.GPU) string {
 	var all []string
 	for _, g := range inventory {
 		all = append(all, fmt.Sprintf("%d (%s, %s, PCI %s)", g.Index, g.Name, g.UUID, g.PCIBusID))

@@ -9,15 +9,15 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/layout"
-	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
 	"github.com/tranche-gpu/tranche/runtime/selector"
 )
 
 const gib = 1 << 30
 
 // inventory is a node with a whole GPU, a smaller one, and one that MIG has split in two.
-func inventory() []nodeinfo.GPU {
-	return []nodeinfo.GPU{
+func inventory() []gpuinfo.GPU {
+	return []gpuinfo.GPU{
 		{UUID: "GPU-a", Index: 0, Name: "NVIDIA H200", MemoryBytes: 141 * gib, UsableBytes: 140*gib + 1, ContextBytes: 500 << 20},
 		{UUID: "GPU-b", Index: 1, Name: "NVIDIA L4", MemoryBytes: 24 * gib, UsableBytes: 22 * gib, ContextBytes: 200 << 20},
 		{UUID: "GPU-c", Index: 2, Name: "NVIDIA A100", MemoryBytes: 40 * gib, UsableBytes: 40 * gib, ContextBytes: 400 << 20},
@@ -70,7 +70,7 @@ func TestReserve(t *testing.T) {
 
 func TestReserve_Refuses(t *testing.T) {
 	for name, tc := range map[string]struct {
-		inventory []nodeinfo.GPU
+		inventory []gpuinfo.GPU
 		request   Request
 		want      string
 	}{

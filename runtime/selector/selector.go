@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
 )
 
 // Selector selects GPUs. The zero Selector selects any.
@@ -104,7 +104,7 @@ func (s Selector) String() string {
 }
 
 // Matches reports whether the selector selects a GPU.
-func (s Selector) Matches(gpu nodeinfo.GPU) bool {
+func (s Selector) Matches(gpu gpuinfo.GPU) bool {
 	switch s.by {
 	case "":
 		return true

@@ -6,11 +6,11 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
 )
 
 func TestSelector(t *testing.T) {
-	gpus := []nodeinfo.GPU{
+	gpus := []gpuinfo.GPU{
 		{Index: 0, UUID: "GPU-00000000-1111-2222-3333-444444444444", Name: "NVIDIA H200", PCIBusID: "00000000:18:00.0"},
 		{Index: 1, UUID: "GPU-11111111-1111-2222-3333-444444444444", Name: "NVIDIA H200 NVL", PCIBusID: "00000000:3B:00.0"},
 		{Index: 2, UUID: "GPU-22222222-1111-2222-3333-444444444444", Name: "Quadro RTX 6000/8000", PCIBusID: "00000001:3B:00.1"},
@@ -89,7 +89,7 @@ func FuzzParse(f *testing.F) {
 	for _, text := range []string{"0", "index:1", "uuid:GPU-1", "pci:0000:3b:00.0", "pci:3b:0.0", "model:NVIDIA H200*", "model:[", "::"} {
 		f.Add(text)
 	}
-	gpu := nodeinfo.GPU{UUID: "GPU-1", Name: "NVIDIA H200", PCIBusID: "00000000:18:00.0"}
+	gpu := gpuinfo.GPU{UUID: "GPU-1", Name: "NVIDIA H200", PCIBusID: "00000000:18:00.0"}
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := Parse(text)
 		if err != nil {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/layout"
-	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
 	"github.com/tranche-gpu/tranche/runtime/runtimetest"
 )
 
@@ -29,13 +29,13 @@ func newAskingNode(t *testing.T, next string) *node {
 
 func (n *node) knowsGPUs() {
 	n.t.Helper()
-	var gpus []nodeinfo.GPU
+	var gpus []gpuinfo.GPU
 	for i, uuid := range []string{runtimetest.GPU0, runtimetest.GPU1} {
-		gpus = append(gpus, nodeinfo.GPU{
+		gpus = append(gpus, gpuinfo.GPU{
 			UUID: uuid, Index: i, Name: "NVIDIA H200", MemoryBytes: 141 << 30, UsableBytes: 140 << 30, ContextBytes: 300 << 20,
 		})
 	}
-	place := nodeinfo.Place{DriverRoot: n.cfg.DriverRoot, RunDir: n.cfg.RunDir, CLIPath: n.cfg.CLIPath}
+	place := gpuinfo.Place{DriverRoot: n.cfg.DriverRoot, RunDir: n.cfg.RunDir, CLIPath: n.cfg.CLIPath}
 	must.NoError(n.t, place.KeepGPUs(gpus))
 }
 

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/tranche-gpu/tranche/runtime/driverroot"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo/driverroot"
 )
 
 const installDriver = "install NVIDIA's driver, or set driver_root to where it is"

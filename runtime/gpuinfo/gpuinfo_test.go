@@ -1,4 +1,4 @@
-package nodeinfo
+package gpuinfo
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"github.com/shoenig/test/must"
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/tranche-gpu/tranche/runtime/driverroot"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo/driverroot"
 )
 
 const (

@@ -7,13 +7,13 @@ import (
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
 )
 
 // answeringDevices queries nvcdi for each GPU by itself: for all GPUs at once it fails if one of them does not answer, and no
 // container could use the others. The devices of a GPU in MIG mode are its instances.
 func answeringDevices(library nvml.Interface, generator nvcdi.Interface) (
-	devices []cdispecs.Device, unanswered []nodeinfo.Unanswered, err error,
+	devices []cdispecs.Device, unanswered []gpuinfo.Unanswered, err error,
 ) {
 	if ret := library.Init(); ret != nvml.SUCCESS {
 		return nil, nil, fmt.Errorf("begin a session with NVML: %w", ret)
@@ -26,7 +26,7 @@ func answeringDevices(library nvml.Interface, generator nvcdi.Interface) (
 	for i := range count {
 		found, err := devicesOf(library, generator, i)
 		if err != nil {
-			unanswered = append(unanswered, nodeinfo.Unanswered{Index: i, Error: err.Error()})
+			unanswered = append(unanswered, gpuinfo.Unanswered{Index: i, Error: err.Error()})
 			continue
 		}
 		devices = append(devices, found...)

@@ -1,5 +1,5 @@
 // Package generate makes the CDI specification of a node's GPUs, with NVIDIA's nvcdi. It loads NVML, so only dynamically linked
-// programs can use it; package nodeinfo caches its results for the others.
+// programs can use it; package gpuinfo caches its results for the others.
 package generate
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/tranche-gpu/tranche/runtime/driverroot"
-	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo/driverroot"
 )
 
 // The kind of the CDI devices that are GPUs.
@@ -32,8 +32,8 @@ const HookCommand = "cdi-hook"
 var disabledHooks = []nvcdi.HookName{"enable-cuda-compat", "apply-cuda-memory-limits"}
 
 // Refresher returns a Refresher that queries NVML in this process.
-func Refresher(logger hclog.Logger) nodeinfo.Refresher {
-	return func(_ context.Context, place nodeinfo.Place) error {
+func Refresher(logger hclog.Logger) gpuinfo.Refresher {
+	return func(_ context.Context, place gpuinfo.Place) error {
 		spec, unanswered, err := Spec(place, logger)
 		if err != nil {
 			return err
@@ -48,7 +48,7 @@ func Refresher(logger hclog.Logger) nodeinfo.Refresher {
 
 // Spec generates a CDI specification with every GPU and MIG instance of the node by its UUID, except GPUs that do not answer. If
 // none answers, it returns an error.
-func Spec(place nodeinfo.Place, logger hclog.Logger) (*cdispecs.Spec, []nodeinfo.Unanswered, error) {
+func Spec(place gpuinfo.Place, logger hclog.Logger) (*cdispecs.Spec, []gpuinfo.Unanswered, error) {
 	generated, unanswered, err := spec(place, logger)
 	if err != nil {
 		return nil, nil, fmt.Errorf("generate a CDI spec from the driver root %s: %w", place.DriverRoot, err)
@@ -60,7 +60,7 @@ func Spec(place nodeinfo.Place, logger hclog.Logger) (*cdispecs.Spec, []nodeinfo
 	return generated, unanswered, nil
 }
 
-func spec(place nodeinfo.Place, logger hclog.Logger) (*cdispecs.Spec, []nodeinfo.Unanswered, error) {
+func spec(place gpuinfo.Place, logger hclog.Logger) (*cdispecs.Spec, []gpuinfo.Unanswered, error) {
 	file, err := driverroot.FindFile(place.DriverRoot, driverroot.NVMLLibrary)
 	if err != nil {
 		return nil, nil, err
@@ -94,7 +94,7 @@ func rawSpec(devices []cdispecs.Device, common *cdispecs.ContainerEdits) *cdispe
 	return raw
 }
 
-func newGenerator(place nodeinfo.Place, library nvml.Interface, logger hclog.Logger) (nvcdi.Interface, error) {
+func newGenerator(place gpuinfo.Place, library nvml.Interface, logger hclog.Logger) (nvcdi.Interface, error) {
 	namer, err := nvcdi.NewDeviceNamer(nvcdi.DeviceNameStrategyUUID)
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package nodeinfo
+package gpuinfo
 
 import (
 	"fmt"

@@ -9,11 +9,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tranche-gpu/tranche/runtime/nodeinfo"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
 )
 
 // refresher queries NVML: by the configuration's function, else by the command tranche.
-func (c Config) refresher() nodeinfo.Refresher {
+func (c Config) refresher() gpuinfo.Refresher {
 	if c.RefreshNodeInfo != nil {
 		return c.RefreshNodeInfo
 	}
@@ -21,8 +21,8 @@ func (c Config) refresher() nodeinfo.Refresher {
 }
 
 // GPUs returns the GPUs of this node.
-func (c Config) GPUs(ctx context.Context) ([]nodeinfo.GPU, error) {
-	place := nodeinfo.Place{DriverRoot: c.DriverRoot, RunDir: c.RunDir, CLIPath: c.CLIPath}
+func (c Config) GPUs(ctx context.Context) ([]gpuinfo.GPU, error) {
+	place := gpuinfo.Place{DriverRoot: c.DriverRoot, RunDir: c.RunDir, CLIPath: c.CLIPath}
 	return place.GPUs(ctx, c.refresher())
 }
 
@@ -35,7 +35,7 @@ var refreshTimeout = PrepareTimeout - 10*time.Second
 const refreshWaitDelay = 250 * time.Millisecond
 
 // refreshByCommand has the command tranche query NVML, since OCI runtimes are linked statically and cannot load it.
-func (c Config) refreshByCommand(ctx context.Context, place nodeinfo.Place) error {
+func (c Config) refreshByCommand(ctx context.Context, place gpuinfo.Place) error {
 	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.CLIPath, "node-info", "refresh", "--driver-root", place.DriverRoot,

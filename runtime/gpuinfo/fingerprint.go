@@ -1,4 +1,4 @@
-package nodeinfo
+package gpuinfo
 
 import (
 	"crypto/sha256"
@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tranche-gpu/tranche/runtime/driverroot"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo/driverroot"
 )
 
 // format is part of the name of the cache directory. Increase it when the files' format changes.

@@ -1,4 +1,4 @@
-package nodeinfo
+package gpuinfo
 
 import (
 	"bufio"
@@ -55,7 +55,7 @@ func TestPlace_AsksAgainAfterAnError(t *testing.T) {
 }
 
 // lockHolderEnv has this test binary hold the lock of a place.
-const lockHolderEnv = "NODEINFO_TEST_LOCK_HOLDER"
+const lockHolderEnv = "GPUINFO_TEST_LOCK_HOLDER"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(lockHolderEnv); dir != "" {
