@@ -9,14 +9,14 @@ import (
 	"strings"
 
 	"github.com/tranche-gpu/tranche/device/share"
-	"github.com/tranche-gpu/tranche/runtime/selector"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
 )
 
 // gpuBlock is one block `gpu "index:0" { … }` of the plugin's configuration.
 type gpuBlock struct {
 	// label is as in the configuration, for messages.
 	label string
-	gpus  selector.Selector
+	gpus  gpuinfo.Selector
 	// optional is whether the block may match no GPU of this node, for configurations that nodes share.
 	optional bool
 	share.Policy
@@ -88,7 +88,7 @@ func parseGPUBlock(label string, content any, defaults sharingOptions) ([]gpuBlo
 	if !ok {
 		return nil, errNoGPUBlock
 	}
-	gpus, err := selector.Parse(label)
+	gpus, err := gpuinfo.ParseSelector(label)
 	if err != nil {
 		return nil, err
 	}

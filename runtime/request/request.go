@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tranche-gpu/tranche/internal/size"
-	"github.com/tranche-gpu/tranche/runtime/selector"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
 )
 
 // The environment variables and annotations by which a container requests a fraction. Empty ones request nothing, so that
@@ -34,7 +34,7 @@ type Request struct {
 	// MemoryBytes is the limit.
 	MemoryBytes uint64
 	// GPU selects the GPUs that it may be on.
-	GPU selector.Selector
+	GPU gpuinfo.Selector
 }
 
 // option is one value and its source, which errors name.
@@ -67,7 +67,7 @@ func Parse(env, annotations map[string]string) (Request, bool, error) {
 	if err != nil {
 		return Request{}, false, err
 	}
-	which, err := agreed(gpu, selector.Parse)
+	which, err := agreed(gpu, gpuinfo.ParseSelector)
 	if err != nil {
 		return Request{}, false, err
 	}

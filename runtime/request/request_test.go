@@ -6,7 +6,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"github.com/tranche-gpu/tranche/runtime/selector"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
 )
 
 func TestParse(t *testing.T) {
@@ -152,7 +152,7 @@ func FuzzParse(f *testing.F) {
 			must.Positive(t, request.MemoryBytes)
 			must.Zero(t, request.MemoryBytes%(2<<20))
 			must.Eq(t, "", compute)
-			must.Eq(t, gpu+gpuAnnotation == "", request.GPU == selector.Selector{})
+			must.Eq(t, gpu+gpuAnnotation == "", request.GPU == gpuinfo.Selector{})
 		default:
 			must.Eq(t, "", memory+gpu+compute+memoryAnnotation+gpuAnnotation+device, must.Sprint("a request was ignored"))
 		}

@@ -10,7 +10,6 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
-	"github.com/tranche-gpu/tranche/runtime/selector"
 )
 
 const gib = 1 << 30
@@ -34,9 +33,9 @@ func newLedger(t *testing.T) *claim.Ledger {
 	return l
 }
 
-func gpuOf(t *testing.T, text string) selector.Selector {
+func gpuOf(t *testing.T, text string) gpuinfo.Selector {
 	t.Helper()
-	s, err := selector.Parse(text)
+	s, err := gpuinfo.ParseSelector(text)
 	must.NoError(t, err)
 	return s
 }

@@ -1,16 +1,14 @@
-package selector
+package gpuinfo
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/shoenig/test/must"
-
-	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
 )
 
 func TestSelector(t *testing.T) {
-	gpus := []gpuinfo.GPU{
+	gpus := []GPU{
 		{Index: 0, UUID: "GPU-00000000-1111-2222-3333-444444444444", Name: "NVIDIA H200", PCIBusID: "00000000:18:00.0"},
 		{Index: 1, UUID: "GPU-11111111-1111-2222-3333-444444444444", Name: "NVIDIA H200 NVL", PCIBusID: "00000000:3B:00.0"},
 		{Index: 2, UUID: "GPU-22222222-1111-2222-3333-444444444444", Name: "Quadro RTX 6000/8000", PCIBusID: "00000001:3B:00.1"},
@@ -40,7 +38,7 @@ func TestSelector(t *testing.T) {
 		"model:NVIDIA [AH]?00*":      {0, 1, 10},
 		"model:T4":                   nil,
 	} {
-		s, err := Parse(text)
+		s, err := ParseSelector(text)
 		must.NoError(t, err, must.Sprint(text))
 		var got []int
 		for _, g := range gpus {
@@ -49,7 +47,7 @@ func TestSelector(t *testing.T) {
 			}
 		}
 		must.Eq(t, want, got, must.Sprint(text))
-		again, err := Parse(s.String())
+		again, err := ParseSelector(s.String())
 		must.NoError(t, err)
 		must.Eq(t, s, again)
 	}
@@ -59,7 +57,7 @@ func TestSelector(t *testing.T) {
 	must.Eq(t, "any GPU", Selector{}.String())
 }
 
-func TestParse_Refuses(t *testing.T) {
+func TestParseSelector_Refuses(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                   "names no GPU",
 		"  ":                 "names no GPU",
@@ -80,18 +78,18 @@ func TestParse_Refuses(t *testing.T) {
 		"pci:0000:3b:00.-1":  "no PCI address",
 		"model:NVIDIA [H200": "no pattern for the name of a GPU",
 	} {
-		_, err := Parse(text)
+		_, err := ParseSelector(text)
 		must.ErrorContains(t, err, want, must.Sprint(text))
 	}
 }
 
-func FuzzParse(f *testing.F) {
+func FuzzParseSelector(f *testing.F) {
 	for _, text := range []string{"0", "index:1", "uuid:GPU-1", "pci:0000:3b:00.0", "pci:3b:0.0", "model:NVIDIA H200*", "model:[", "::"} {
 		f.Add(text)
 	}
-	gpu := gpuinfo.GPU{UUID: "GPU-1", Name: "NVIDIA H200", PCIBusID: "00000000:18:00.0"}
+	gpu := GPU{UUID: "GPU-1", Name: "NVIDIA H200", PCIBusID: "00000000:18:00.0"}
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := Parse(text)
+		s, err := ParseSelector(text)
 		if err != nil {
 			must.Eq(t, Selector{}, s)
 			return
@@ -99,7 +97,7 @@ func FuzzParse(f *testing.F) {
 		must.NotEq(t, Selector{}, s, must.Sprint("whoever names a GPU does not get any"))
 		s.Matches(gpu)
 		if strings.TrimSpace(s.value) == s.value {
-			again, err := Parse(s.String())
+			again, err := ParseSelector(s.String())
 			must.NoError(t, err)
 			must.Eq(t, s, again)
 		}

@@ -1,16 +1,13 @@
-// Package selector selects GPUs by index, UUID, PCI bus ID or model.
-package selector
+package gpuinfo
 
 import (
 	"fmt"
 	"path"
 	"strconv"
 	"strings"
-
-	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
 )
 
-// Selector selects GPUs. The zero Selector selects any.
+// Selector selects GPUs by index, UUID, PCI bus ID or model. The zero Selector selects any.
 type Selector struct {
 	by, value string
 }
@@ -27,8 +24,8 @@ const (
 const forms = `"index:0", "uuid:GPU-…", "pci:0000:3b:00.0" or "model:NVIDIA H200*"; a number alone is an index, ` +
 	`and what begins with GPU- or MIG- a UUID`
 
-// Parse parses a selector.
-func Parse(text string) (Selector, error) {
+// ParseSelector parses a selector such as "index:0".
+func ParseSelector(text string) (Selector, error) {
 	text = strings.TrimSpace(text)
 	by, value, ok := strings.Cut(text, ":")
 	switch {
@@ -92,10 +89,7 @@ func pciAddress(text string) (string, error) {
 	return fmt.Sprintf("%08x:%02x:%02x.%x", numbers[0], numbers[1], numbers[2], numbers[3]), nil
 }
 
-// Way returns how the selector selects GPUs: "index", "uuid", "pci" or "model"; "" for the zero Selector.
-func (s Selector) Way() string { return s.by }
-
-// String returns the selector in the form that Parse accepts.
+// String returns the selector in the form that ParseSelector accepts.
 func (s Selector) String() string {
 	if s == (Selector{}) {
 		return "any GPU"
@@ -104,7 +98,7 @@ func (s Selector) String() string {
 }
 
 // Matches reports whether the selector selects a GPU.
-func (s Selector) Matches(gpu gpuinfo.GPU) bool {
+func (s Selector) Matches(gpu GPU) bool {
 	switch s.by {
 	case "":
 		return true
