@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tranche-gpu/tranche/runtime/gpunode"
+	"github.com/tranche-gpu/tranche/runtime/nvidia"
 )
 
 // nodeDirs are the directories of NVIDIA's device nodes: GPUs and their control devices, capabilities of MIG, and memory
@@ -69,7 +69,7 @@ func gpuNodes(root *os.Root, dir string) ([]string, error) {
 	var nodes []string
 	for _, entry := range entries {
 		node := path.Join("/", dir, entry.Name())
-		if gpunode.Is(node) && !entry.IsDir() {
+		if nvidia.IsNode(node) && !entry.IsDir() {
 			nodes = append(nodes, node)
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/tranche-gpu/tranche/runtime/gpunode"
 	"github.com/tranche-gpu/tranche/runtime/ocispec"
 )
 
@@ -80,7 +79,7 @@ func (d Devices) mounts(mount specs.Mount) bool {
 	if !ocispec.IsBind(mount) {
 		return false
 	}
-	if gpunode.Is(ocispec.ContainerPath(mount.Destination)) || gpunode.Is(ocispec.ContainerPath(mount.Source)) {
+	if IsNode(ocispec.ContainerPath(mount.Destination)) || IsNode(ocispec.ContainerPath(mount.Source)) {
 		return true
 	}
 	// Whoever chooses the source, a path on the host, may also change it later: this is no protection against an attacker.

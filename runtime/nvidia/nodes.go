@@ -2,13 +2,17 @@ package nvidia
 
 import (
 	"regexp"
+	"strings"
 	"sync"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/tranche-gpu/tranche/runtime/gpunode"
 	"github.com/tranche-gpu/tranche/runtime/ocispec"
 )
+
+// IsNode reports whether a clean path is that of one of NVIDIA's device nodes: GPUs, their control devices, MIG's capabilities,
+// NVLink's switches, memory channels between nodes, and those of later drivers.
+func IsNode(file string) bool { return strings.HasPrefix(file, "/dev/nvidia") }
 
 var gpuNode = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^/dev/nvidia([0-9]+)$`) })
 
@@ -26,7 +30,7 @@ func GPUMinor(node string) (string, bool) {
 func NodePaths(spec *specs.Spec) []string {
 	var paths []string
 	add := func(file string) {
-		if at := ocispec.ContainerPath(file); gpunode.Is(at) {
+		if at := ocispec.ContainerPath(file); IsNode(at) {
 			paths = append(paths, at)
 		}
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/tranche-gpu/tranche/runtime/gpunode"
 	"github.com/tranche-gpu/tranche/runtime/ocispec"
 )
 
@@ -48,7 +47,7 @@ func (d Devices) removeDevices(linux *specs.Linux) {
 
 // node reports whether a device node is one of NVIDIA's, by its name or by its numbers.
 func (d Devices) node(device specs.LinuxDevice) bool {
-	return gpunode.Is(ocispec.ContainerPath(device.Path)) || d.has(device.Type, device.Major, device.Minor)
+	return IsNode(ocispec.ContainerPath(device.Path)) || d.has(device.Type, device.Major, device.Minor)
 }
 
 // rule reports whether a rule of the device cgroup allows an NVIDIA GPU, whose node the container may create itself. A rule
