@@ -79,7 +79,7 @@ func TestRestartInPlace(t *testing.T) {
 	l := newLedger(t)
 	ctx := context.Background()
 	c, token := reserve(t, l, 0, 1)
-	dir, err := l.RegionDir(ctx, c.ID)
+	dir, err := l.PrepareRegion(ctx, c.ID, "c1", 0)
 	must.NoError(t, err)
 	first := startProcess(t)
 	must.NoError(t, l.Bind(ctx, c.ID, container("c1", first)))
@@ -90,7 +90,7 @@ func TestRestartInPlace(t *testing.T) {
 	found, err := l.Lookup(ctx, token)
 	must.NoError(t, err)
 	must.False(t, found.Released.IsZero())
-	dir, err = l.RegionDir(ctx, c.ID)
+	dir, err = l.PrepareRegion(ctx, c.ID, "c2", 0)
 	must.NoError(t, err)
 	must.Zero(t, peakBytes(t, dir)) // a region of its own, not what the first has left
 	second := startProcess(t)
@@ -110,14 +110,14 @@ func TestRestartInPlaceWithoutRelease(t *testing.T) {
 	l := newLedger(t)
 	ctx := context.Background()
 	c, _ := reserve(t, l, 0, 1)
-	dir, err := l.RegionDir(ctx, c.ID)
+	dir, err := l.PrepareRegion(ctx, c.ID, "c1", 0)
 	must.NoError(t, err)
 	first := startProcess(t)
 	must.NoError(t, l.Bind(ctx, c.ID, container("c1", first)))
 	scribble(t, dir)
 	endProcess(first)
 
-	dir, err = l.RegionDir(ctx, c.ID)
+	dir, err = l.PrepareRegion(ctx, c.ID, "c2", 0)
 	must.NoError(t, err)
 	must.Zero(t, peakBytes(t, dir))
 	mounted, err := os.Open(filepath.Join(dir, region.UsageFile)) // kept open, so that its inode isn't used again
@@ -125,7 +125,7 @@ func TestRestartInPlaceWithoutRelease(t *testing.T) {
 	defer mounted.Close()
 	before, err := mounted.Stat()
 	must.NoError(t, err)
-	_, err = l.RegionDir(ctx, c.ID) // may be mounted by now, so it stays
+	_, err = l.PrepareRegion(ctx, c.ID, "c2", 0) // may be mounted by now, so it stays
 	must.NoError(t, err)
 	after, err := os.Stat(filepath.Join(dir, region.UsageFile))
 	must.NoError(t, err)
@@ -150,7 +150,7 @@ func TestReleaseLeavesALivingContainer(t *testing.T) {
 	l := newLedger(t)
 	ctx := context.Background()
 	c, _ := reserve(t, l, 0, 1)
-	dir, err := l.RegionDir(ctx, c.ID)
+	dir, err := l.PrepareRegion(ctx, c.ID, "c1", 0)
 	must.NoError(t, err)
 	init := startProcess(t)
 	must.NoError(t, l.Bind(ctx, c.ID, container("c1", init)))
@@ -194,7 +194,7 @@ func TestReboot(t *testing.T) {
 	released, err := l.Sweep(ctx)
 	must.NoError(t, err)
 	must.Eq(t, []string{c.ID}, ids(released))
-	dir, err := l.RegionDir(ctx, c.ID)
+	dir, err := l.PrepareRegion(ctx, c.ID, "c1", 0)
 	must.NoError(t, err)
 	h, err := region.ReadHeader(dir)
 	must.NoError(t, err)
@@ -204,14 +204,14 @@ func TestReboot(t *testing.T) {
 	must.NoError(t, l.Bind(ctx, c.ID, container("c2", startProcess(t))))
 }
 
-func TestRegionDir(t *testing.T) {
+func TestPrepareRegion_CorrectsTheRegion(t *testing.T) {
 	ctx := context.Background()
 	t.Run("states the limit of the ledger", func(t *testing.T) {
 		l := newLedger(t)
 		c, _ := reserve(t, l, 0, 1)
 		dir := l.regionPath(c.ID)
 		must.NoError(t, region.SetLimit(dir, 1))
-		_, err := l.RegionDir(ctx, c.ID)
+		_, err := l.PrepareRegion(ctx, c.ID, "c1", 0)
 		must.NoError(t, err)
 		h, err := region.ReadHeader(dir)
 		must.NoError(t, err)
@@ -221,7 +221,7 @@ func TestRegionDir(t *testing.T) {
 		l := newLedger(t)
 		c, _ := reserve(t, l, 0, 1)
 		must.NoError(t, os.Truncate(filepath.Join(l.regionPath(c.ID), region.LimitFile), 7))
-		dir, err := l.RegionDir(ctx, c.ID)
+		dir, err := l.PrepareRegion(ctx, c.ID, "c1", 0)
 		must.NoError(t, err)
 		_, err = region.ReadHeader(dir)
 		must.NoError(t, err)
@@ -229,9 +229,10 @@ func TestRegionDir(t *testing.T) {
 	t.Run("does not pull a region from under the living", func(t *testing.T) {
 		l := newLedger(t)
 		c, _ := reserve(t, l, 0, 1)
-		must.NoError(t, l.Bind(ctx, c.ID, container("c1", startProcess(t))))
-		must.NoError(t, os.Truncate(filepath.Join(l.regionPath(c.ID), region.UsageFile), 7))
-		_, err := l.RegionDir(ctx, c.ID)
+		dir := l.regionPath(c.ID)
+		holdSlot(t, dir, 0)
+		must.NoError(t, os.Truncate(filepath.Join(dir, region.LimitFile), 7))
+		_, err := l.PrepareRegion(ctx, c.ID, "c1", 0)
 		must.ErrorContains(t, err, "its container still uses it")
 	})
 }

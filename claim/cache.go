@@ -1,14 +1,10 @@
 package claim
 
 import (
-	"context"
 	"os"
 	"slices"
-	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // recordCache has the records that were read before, by the names of their files, so that only changed records are read. It
@@ -62,58 +58,5 @@ func (r *record) clone() *record {
 	c := *r
 	c.Claim = *r.claim()
 	c.Supersedes = slices.Clone(r.Supersedes)
-
 	return &c
-}
-
-// listCache is the last result of List, and the stamp of the ledger at that time.
-type listCache struct {
-	mu       sync.Mutex
-	known    bool
-	stamp    stamp
-	claims   []*Claim
-	problems []Problem
-}
-
-// stamp changes with each change of the ledger: records are added, changed and removed by renames in its directory.
-type stamp struct {
-	inode   uint64
-	changed time.Time
-}
-
-// stampSteps is the coarsest granularity of a file system's times. A stamp that is more recent may not change with the next
-// change.
-const stampSteps = 2 * time.Second
-
-// Recent is List for frequent callers: it reads the ledger only if that has changed. Callers must not modify the claims, which
-// they share.
-func (l *Ledger) Recent(ctx context.Context) (claims []*Claim, problems []Problem, err error) {
-	r := &l.listCache
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := l.now()
-	stamp, err := stampOf(l.claims)
-	if err != nil {
-		r.known = false
-		return l.List(ctx)
-	}
-	if r.known && stamp == r.stamp {
-		return r.claims, r.problems, nil
-	}
-	r.known = false
-	claims, problems, err = l.List(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	r.claims, r.problems, r.stamp = claims, problems, stamp
-	r.known = now.Sub(stamp.changed) > stampSteps
-	return claims, problems, nil
-}
-
-func stampOf(dir string) (stamp, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(dir, &st); err != nil {
-		return stamp{}, &os.PathError{Op: "stat", Path: dir, Err: err}
-	}
-	return stamp{inode: st.Ino, changed: time.Unix(st.Mtim.Unix())}, nil
 }

@@ -136,7 +136,7 @@ func TestLookingLeavesNothingBehind(t *testing.T) {
 	must.NoError(t, err)
 	_, err = l.Lookup(ctx, newToken())
 	must.ErrorIs(t, err, ErrUnknownToken)
-	_, err = l.RegionDir(ctx, "0badcafe")
+	_, err = l.PrepareRegion(ctx, "0badcafe", "c1", 0)
 	must.ErrorIs(t, err, ErrUnknownClaim)
 	must.ErrorIs(t, l.Drop(ctx, "0badcafe"), ErrUnknownClaim)
 	must.DirNotExists(t, l.claims)

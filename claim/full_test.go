@@ -93,7 +93,7 @@ func churn(t *testing.T, l *Ledger, rounds int) {
 		from := round * 5 % 26
 		c, _, err := l.Reserve(t.Context(), request(from, from+round%4))
 		must.NoError(t, err, must.Sprintf("round %d", round))
-		_, err = l.RegionDir(t.Context(), c.ID)
+		_, err = l.PrepareRegion(t.Context(), c.ID, fmt.Sprint("c", round), 0)
 		must.NoError(t, err)
 		init := startProcess(t)
 		must.NoError(t, l.Bind(t.Context(), c.ID, container(fmt.Sprint("c", round), init)))

@@ -172,7 +172,7 @@ func TestHostile_RegionIsBounded(t *testing.T) {
 	ctx := context.Background()
 	c, _ := reserve(t, l, 0, 1)
 	must.False(t, region.Bounded(l.regionPath(c.ID)), must.Sprint("nobody has it yet"))
-	dir, err := l.RegionDir(ctx, c.ID)
+	dir, err := l.PrepareRegion(ctx, c.ID, "c1", 0)
 	must.NoError(t, err)
 	must.True(t, region.Bounded(dir))
 
@@ -182,7 +182,7 @@ func TestHostile_RegionIsBounded(t *testing.T) {
 	must.NoError(t, l.Release(ctx, c.ID, "c1"))
 	must.DirNotExists(t, dir)
 
-	_, err = l.RegionDir(ctx, c.ID)
+	_, err = l.PrepareRegion(ctx, c.ID, "c1", 0)
 	must.NoError(t, err)
 	must.NoError(t, l.Drop(ctx, c.ID))
 	mounts, err := os.ReadFile("/proc/self/mounts")
@@ -198,7 +198,7 @@ func TestHostile_UnboundedRegionInUseStays(t *testing.T) {
 	user := holdSlot(t, dir, 7)
 	before, err := user.Stat()
 	must.NoError(t, err)
-	_, err = l.RegionDir(context.Background(), c.ID)
+	_, err = l.PrepareRegion(context.Background(), c.ID, "c1", 0)
 	must.NoError(t, err)
 	after, err := os.Stat(filepath.Join(dir, region.UsageFile))
 	must.NoError(t, err)
@@ -214,7 +214,7 @@ func TestHostile_RegionsDoNotFillEachOther(t *testing.T) {
 	ctx := context.Background()
 	for slice := range 20 {
 		c, _ := reserve(t, l, slice, slice)
-		dir, err := l.RegionDir(ctx, c.ID)
+		dir, err := l.PrepareRegion(ctx, c.ID, "c1", 0)
 		must.NoError(t, err, must.Sprintf("container %d", slice))
 		must.NoError(t, l.Bind(ctx, c.ID, container("c", startProcess(t))))
 		fillUsage(t, dir)

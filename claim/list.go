@@ -3,7 +3,12 @@ package claim
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // List returns all claims, ordered by GPU and slices, and the files in the ledger's directory that are not records.
@@ -18,39 +23,56 @@ func (l *Ledger) List(ctx context.Context) (claims []*Claim, problems []Problem,
 	return claims, problems, err
 }
 
-// Drop removes a claim and its region. If a container that lives or is being started has it, the error is a *HeldError.
-func (l *Ledger) Drop(ctx context.Context, id string) error {
-	return l.read(ctx, func(snap *snapshot) error {
-		r, err := snap.get(id)
-		if err != nil {
-			return err
-		}
-		if l.used(r) {
-			return &HeldError{Claim: r.claim(), Slices: r.claim().Slices}
-		}
-		if err := l.remove(snap, r); err != nil {
-			return err
-		}
-		l.logger.Info("claim dropped", "claim", id)
-		return nil
-	})
+// listCache is the last result of List, and the stamp of the ledger at that time.
+type listCache struct {
+	mu       sync.Mutex
+	known    bool
+	stamp    stamp
+	claims   []*Claim
+	problems []Problem
 }
 
-// DropInUse removes a claim even if it is in use. Its region stays as long as a process uses it, so that the processes that
-// have memory keep their limit; later reservations do not know of that memory.
-func (l *Ledger) DropInUse(ctx context.Context, id string) error {
-	return l.read(ctx, func(snap *snapshot) error {
-		r, err := snap.get(id)
-		if err != nil {
-			return err
-		}
-		if err := l.removeRecord(id); err != nil {
-			return accessError(err)
-		}
-		delete(snap.records, id)
-		l.logger.Warn("claim dropped although it may be in use", "claim", id, "owner", r.Owner)
-		return l.sweepRegions(snap)
-	})
+// stamp changes with each change of the ledger: records are added, changed and removed by renames in its directory.
+type stamp struct {
+	inode   uint64
+	changed time.Time
+}
+
+// stampSteps is the coarsest granularity of a file system's times. A stamp that is more recent may not change with the next
+// change.
+const stampSteps = 2 * time.Second
+
+// Recent is List for frequent callers: it reads the ledger only if that has changed. Callers must not modify the claims, which
+// they share.
+func (l *Ledger) Recent(ctx context.Context) (claims []*Claim, problems []Problem, err error) {
+	r := &l.listCache
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := l.now()
+	stamp, err := stampOf(l.claims)
+	if err != nil {
+		r.known = false
+		return l.List(ctx)
+	}
+	if r.known && stamp == r.stamp {
+		return r.claims, r.problems, nil
+	}
+	r.known = false
+	claims, problems, err = l.List(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	r.claims, r.problems, r.stamp = claims, problems, stamp
+	r.known = now.Sub(stamp.changed) > stampSteps
+	return claims, problems, nil
+}
+
+func stampOf(dir string) (stamp, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return stamp{}, &os.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	return stamp{inode: st.Ino, changed: time.Unix(st.Mtim.Unix())}, nil
 }
 
 // WatchDir returns the directory in which a file is added, changed or removed with each change of the ledger. It creates the

@@ -28,8 +28,6 @@ func TestMIG_MadeAfterItIsReserved(t *testing.T) {
 	// Nobody can have it yet, and nobody else its place.
 	must.ErrorContains(t, l.Bind(t.Context(), c.ID, container("c1", startProcess(t))), "is not created yet")
 	must.ErrorContains(t, prepare(l, c.ID, "c1", 0), "is not created yet")
-	_, err = l.RegionDir(t.Context(), c.ID)
-	must.ErrorContains(t, err, "is not created yet")
 	var held *HeldError
 	_, _, err = l.Reserve(t.Context(), toCome(3, 1, slicesOf(8, 8)...))
 	must.True(t, asError(err, &held), must.Sprintf("%v", err))

@@ -20,37 +20,55 @@ func (c *Claim) header() region.Header {
 	}
 }
 
-// RegionDir returns the directory of a claim's region. If the region is missing, as after a reboot and after a release, it is
-// created. Calling it again changes nothing.
-func (l *Ledger) RegionDir(ctx context.Context, id string) (string, error) {
+// PrepareRegion prepares a claim's region for the container that is to have the claim, and returns its directory. The region
+// has the claim's limit, and how many bytes of managed memory on the host that container may allocate beyond it: this holds
+// until the container is gone, also if the region has to be created again. An existing region stays in place.
+//
+// If a living container has the claim, the error is a *BoundError, and its region does not change.
+func (l *Ledger) PrepareRegion(ctx context.Context, id, containerID string, gpuHostMemoryBytes uint64) (string, error) {
 	dir := l.regionPath(id)
-	err := l.read(ctx, func(snap *snapshot) error {
+	return dir, l.read(ctx, func(snap *snapshot) error {
 		r, err := snap.get(id)
 		if err != nil {
 			return err
 		}
+		if r.held() {
+			return &BoundError{Claim: r.claim(), Container: Container{ID: containerID}}
+		}
 		if err := r.mustBeMade(); err != nil {
 			return err
 		}
-		if r.Container != nil && r.Released.IsZero() && !r.held() {
-			if err := l.release(snap, r); err != nil { // so that the next container finds a region of its own
-				return accessError(err)
-			}
-			if _, err := snap.get(id); err != nil {
-				return err
-			}
+		if err := l.prepareRegion(snap, r, gpuHostMemoryBytes); err != nil {
+			return accessError(fmt.Errorf("preparing the region of claim %s: %w", id, err))
 		}
-		if err := l.Refresh(id, l.now()); err != nil {
-			return accessError(err)
-		}
-		return accessError(l.ensureRegion(r, dir))
+		return nil
 	})
-	if err != nil {
-		return "", err
-	}
-	return dir, nil
 }
 
+func (l *Ledger) prepareRegion(snap *snapshot, r *record, gpuHostMemoryBytes uint64) error {
+	if r.Container != nil && r.Released.IsZero() {
+		if err := l.release(snap, r); err != nil { // now, since it takes back what the container had
+			return err
+		}
+		if _, err := snap.get(r.ID); err != nil {
+			return err
+		}
+	}
+	if r.GPUHostMemoryBytes != gpuHostMemoryBytes {
+		changed := *r
+		changed.GPUHostMemoryBytes = gpuHostMemoryBytes
+		if err := l.replace(snap, &changed); err != nil {
+			return err
+		}
+		*r = changed
+	}
+	if err := l.Refresh(r.ID, l.now()); err != nil {
+		return err
+	}
+	return l.ensureRegion(r, l.regionPath(r.ID))
+}
+
+// ensureRegion creates or corrects the region of a claim that no living container has.
 func (l *Ledger) ensureRegion(r *record, dir string) error {
 	want := r.header()
 	have, err := region.ReadHeader(dir)
@@ -68,7 +86,7 @@ func (l *Ledger) ensureRegion(r *record, dir string) error {
 		err = errors.New("it is the region of another claim or GPU")
 	}
 	// A region that a living process has mapped cannot be replaced: the process would use the old one.
-	if inUse, useErr := region.InUse(dir); r.held() || useErr == nil && inUse {
+	if inUse, useErr := region.InUse(dir); useErr == nil && inUse {
 		return fmt.Errorf("the region %s of claim %s is broken, and its container still uses it (stop that first): %w",
 			dir, r.ID, err)
 	}
@@ -83,7 +101,7 @@ func (l *Ledger) ensureBounded(r *record, dir string) error {
 	if !canBound() || region.Bounded(dir) {
 		return nil
 	}
-	if inUse, err := region.InUse(dir); err == nil && !inUse && !r.held() {
+	if inUse, err := region.InUse(dir); err == nil && !inUse {
 		return l.makeAnew(r, dir)
 	}
 	return nil // made by an earlier version: it stays until its container is gone

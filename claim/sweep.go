@@ -99,3 +99,38 @@ func (l *Ledger) sweepRegions(snap *snapshot) error {
 	}
 	return nil
 }
+
+// Drop removes a claim and its region. If a container that lives or is being started has it, the error is a *HeldError.
+func (l *Ledger) Drop(ctx context.Context, id string) error {
+	return l.read(ctx, func(snap *snapshot) error {
+		r, err := snap.get(id)
+		if err != nil {
+			return err
+		}
+		if l.used(r) {
+			return &HeldError{Claim: r.claim(), Slices: r.claim().Slices}
+		}
+		if err := l.remove(snap, r); err != nil {
+			return err
+		}
+		l.logger.Info("claim dropped", "claim", id)
+		return nil
+	})
+}
+
+// DropInUse removes a claim even if it is in use. Its region stays as long as a process uses it, so that the processes that
+// have memory keep their limit; later reservations do not know of that memory.
+func (l *Ledger) DropInUse(ctx context.Context, id string) error {
+	return l.read(ctx, func(snap *snapshot) error {
+		r, err := snap.get(id)
+		if err != nil {
+			return err
+		}
+		if err := l.removeRecord(id); err != nil {
+			return accessError(err)
+		}
+		delete(snap.records, id)
+		l.logger.Warn("claim dropped although it may be in use", "claim", id, "owner", r.Owner)
+		return l.sweepRegions(snap)
+	})
+}

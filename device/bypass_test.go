@@ -27,7 +27,7 @@ func (n *unmanagedNode) reserved(t *testing.T, slice int) (made *claim.Claim, re
 	must.NoError(t, err)
 	made, err = node.ledger.Lookup(t.Context(), tokenOf(t, reservation.Envs))
 	must.NoError(t, err)
-	regionDir, err = node.ledger.RegionDir(t.Context(), made.ID)
+	regionDir, err = node.ledger.PrepareRegion(t.Context(), made.ID, "c", 0)
 	must.NoError(t, err)
 	return made, regionDir
 }

@@ -89,9 +89,9 @@ func busyNode(b *testing.B, gpus, claims int) *Plugin {
 			Owner: claim.OwnerNomad,
 		})
 		must.NoError(b, err)
-		must.NoError(b, n.ledger.Bind(b.Context(), made.ID, claim.Container{Runtime: "bench", ID: fmt.Sprint(i), InitPID: os.Getpid()}))
-		dir, err := n.ledger.RegionDir(b.Context(), made.ID)
+		dir, err := n.ledger.PrepareRegion(b.Context(), made.ID, fmt.Sprint(i), 0)
 		must.NoError(b, err)
+		must.NoError(b, n.ledger.Bind(b.Context(), made.ID, claim.Container{Runtime: "bench", ID: fmt.Sprint(i), InitPID: os.Getpid()}))
 		lockRegion(b, dir)
 	}
 	dir, err := n.ledger.WatchDir()

@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/shoenig/test/must"
@@ -57,9 +58,7 @@ func TestPrepare_HostMemory(t *testing.T) {
 		_, err = Prepare(t.Context(), ledger, cfg, "c1", claims, hostMemory)
 		must.NoError(t, err)
 		for i, want := range []uint64{hostMemory, 0} {
-			dir, err := ledger.RegionDir(t.Context(), claims[i].ID)
-			must.NoError(t, err)
-			header, err := region.ReadHeader(dir)
+			header, err := region.ReadHeader(filepath.Join(cfg.RunDir, "claims", claims[i].ID))
 			must.NoError(t, err)
 			must.Eq(t, want, header.SpillBytes)
 		}

@@ -35,7 +35,7 @@ func execNode(t *testing.T) runtime.Config {
 		GPU: claim.GPU{UUID: runtimetest.GPU0}, Slices: []string{runtimetest.GPU0 + "/slice-000"}, LimitBytes: 1 << 30, Owner: claim.OwnerNomad,
 	})
 	must.NoError(t, err)
-	_, err = ledger.RegionDir(t.Context(), made.ID)
+	_, err = ledger.PrepareRegion(t.Context(), made.ID, "ours", 0)
 	must.NoError(t, err)
 	must.NoError(t, ledger.Bind(t.Context(), made.ID, claim.Container{Runtime: "runc", ID: "ours", InitPID: os.Getpid()}))
 	return cfg

@@ -111,7 +111,7 @@ func (h *healthy) hold() {
 		GPU: claim.GPU{UUID: "GPU-1"}, Slices: []string{"GPU-1/slice-0"}, LimitBytes: 1 << 30, Owner: claim.OwnerNomad,
 	})
 	must.NoError(h.t, err)
-	dir, err := h.ledger.RegionDir(h.t.Context(), h.claim.ID)
+	dir, err := h.ledger.PrepareRegion(h.t.Context(), h.claim.ID, "web", 0)
 	must.NoError(h.t, err)
 	h.t.Cleanup(func() { must.NoError(h.t, region.Remove(dir)) }) // It is a mount.
 	must.NoError(h.t, h.ledger.Bind(h.t.Context(), h.claim.ID,

@@ -35,11 +35,9 @@ func checkHostMemory(t *testing.T, l *Ledger, id string, want uint64) {
 
 func TestPrepareRegion(t *testing.T) {
 	l := newLedger(t)
-	ctx := context.Background()
 	c, _ := reserve(t, l, 0, 1)
 	checkHostMemory(t, l, c.ID, 0)
-	_, err := l.RegionDir(ctx, c.ID)
-	must.NoError(t, err)
+	must.NoError(t, prepare(l, c.ID, "c1", 0))
 	mapped, err := os.Open(filepath.Join(l.regionPath(c.ID), region.LimitFile)) // as a process of the claim has it
 	must.NoError(t, err)
 	defer mapped.Close()
@@ -70,13 +68,11 @@ func TestGPUHostMemoryOutlivesTheRegion(t *testing.T) {
 	u, err := l.Usage(ctx, c.ID)
 	must.NoError(t, err)
 	must.Eq(t, &region.Spill{LimitBytes: hostMemory}, u.Spill)
-	_, err = l.RegionDir(ctx, c.ID)
-	must.NoError(t, err)
+	must.NoError(t, prepare(l, c.ID, "c1", hostMemory))
 	checkHostMemory(t, l, c.ID, hostMemory)
 
 	must.NoError(t, region.SetSpill(l.regionPath(c.ID), 1<<20))
-	_, err = l.RegionDir(ctx, c.ID)
-	must.NoError(t, err)
+	must.NoError(t, prepare(l, c.ID, "c1", hostMemory))
 	checkHostMemory(t, l, c.ID, hostMemory)
 }
 
@@ -107,8 +103,7 @@ func TestGPUHostMemoryEndsWithTheContainer(t *testing.T) {
 			checkHostMemory(t, l, c.ID, hostMemory)
 			endProcess(init)
 			end(t, l, c.ID)
-			_, err := l.RegionDir(ctx, c.ID)
-			must.NoError(t, err)
+			must.NoError(t, prepare(l, c.ID, "c2", 0))
 			checkHostMemory(t, l, c.ID, 0)
 		})
 	}
@@ -130,8 +125,6 @@ func TestPrepareRegionForARestart(t *testing.T) {
 	must.NoError(t, l.Bind(ctx, c.ID, container("c1", first)))
 	endProcess(first)
 	must.NoError(t, prepare(l, c.ID, "c2", hostMemory))
-	_, err := l.RegionDir(ctx, c.ID)
-	must.NoError(t, err)
 	must.NoError(t, l.Release(ctx, c.ID, "c1")) // late
 	must.NoError(t, l.Bind(ctx, c.ID, container("c2", startProcess(t))))
 	checkHostMemory(t, l, c.ID, hostMemory)
