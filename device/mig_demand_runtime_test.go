@@ -123,10 +123,10 @@ func editMain(text string) error {
 	if err := json.Unmarshal([]byte(text), &order); err != nil {
 		return err
 	}
-	modifier, err := runtime.Edits(context.Background(), runtime.Config{
+	modifier, err := runtime.Edits(context.Background(), runtime.Config{Node: edit.Node{
 		DriverRoot: order.DriverRoot, CLIPath: order.CLIPath, StateDir: order.StateDir, RunDir: order.RunDir,
 		HookPath: filepath.Join(order.Build, "bin/tranche-hook"), ShadowDir: filepath.Join(order.Build, "lib"),
-	}, []edit.Claim{{Claim: order.Claim}})
+	}}, []edit.Claim{{Claim: order.Claim}})
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/tranche-gpu/tranche/runtime/edit"
-	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
 	"github.com/tranche-gpu/tranche/runtime/request"
 )
 
@@ -41,38 +40,21 @@ var defaultRuntimes = []string{"runc", "crun"}
 
 // Config is the configuration of the edits and of tranche-runtime. Empty fields mean the defaults.
 type Config struct {
-	// DriverRoot is the directory tree that holds the GPU driver's libraries and device nodes.
-	DriverRoot string
-	// ShadowDir holds the shadow libraries, libcuda.so.1 and libnvidia-ml.so.1.
-	ShadowDir string
-	// HookPath is the tranche-hook binary.
-	HookPath string
-	// CLIPath is the tranche binary, which queries NVML for statically linked programs and runs NVIDIA's CDI hooks.
-	CLIPath string
-	// StateDir and RunDir are the ledger's.
-	StateDir string
-	RunDir   string
-	// CDISpecDirs are searched for specs of the kind nvidia.com/gpu, later ones first. Empty means etc/cdi and
-	// var/run/cdi under the driver root.
-	CDISpecDirs []string
+	// Node is what the edits need. The default for CDISpecDirs is etc/cdi and var/run/cdi under the driver root, for
+	// DriverCapabilities all, for RefreshNodeInfo the command at CLIPath; without a Logger nothing is logged.
+	edit.Node
 	// Runtime is the OCI runtime that tranche-runtime becomes: a path, or a name to look up in PATH. Empty means the first
 	// of Runtimes that is installed; empty Runtimes are runc and crun.
 	Runtime  string
 	Runtimes []string
 	// WithoutClaim is the policy for containers that request GPUs without a claim: WithoutClaimDeny or another.
 	WithoutClaim string
-	// DriverCapabilities are those that containers may request, as in NVIDIA_DRIVER_CAPABILITIES. Empty means all.
-	DriverCapabilities string
 	// GPUHostMemoryMaxBytes is the most host memory that a container may request beyond its limit: see GPUHostMemory.
 	GPUHostMemoryMaxBytes uint64
 	// SliceBytes is the memory of one slice, equal to the device plugin's.
 	SliceBytes uint64
 	// LocalClaims decides which containers may request a fraction of a GPU without a scheduler.
 	LocalClaims request.Policy
-	// RefreshNodeInfo queries NVML for the node's GPUs; nil means the command at CLIPath.
-	RefreshNodeInfo gpuinfo.Refresher
-	// Logger receives messages for the operator; nil logs nothing.
-	Logger edit.Logger
 }
 
 // WithDefaults returns the configuration with every empty field filled in.

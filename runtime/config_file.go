@@ -63,18 +63,19 @@ func LoadConfig(path string) (Config, error) {
 		return Config{}, fmt.Errorf("read the configuration of tranche-runtime, %s: %w", path, explainTOML(err))
 	}
 	cfg := Config{
-		DriverRoot:  file.DriverRoot,
-		ShadowDir:   file.ShadowDir,
-		HookPath:    file.HookPath,
-		CLIPath:     file.CLIPath,
-		StateDir:    file.StateDir,
-		RunDir:      file.RunDir,
-		CDISpecDirs: file.CDISpecDirs,
-		Runtime:     file.Runtime,
-		Runtimes:    file.Runtimes,
-
-		WithoutClaim:       file.WithoutClaim,
-		DriverCapabilities: file.DriverCapabilities,
+		Node: edit.Node{
+			DriverRoot:         file.DriverRoot,
+			ShadowDir:          file.ShadowDir,
+			HookPath:           file.HookPath,
+			CLIPath:            file.CLIPath,
+			StateDir:           file.StateDir,
+			RunDir:             file.RunDir,
+			CDISpecDirs:        file.CDISpecDirs,
+			DriverCapabilities: file.DriverCapabilities,
+		},
+		Runtime:      file.Runtime,
+		Runtimes:     file.Runtimes,
+		WithoutClaim: file.WithoutClaim,
 	}.WithDefaults()
 	err = cfg.validate()
 	if err == nil && file.GPUHostMemoryMax != "" {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/tranche-gpu/tranche/runtime/edit"
 	"github.com/tranche-gpu/tranche/runtime/request"
 	"github.com/tranche-gpu/tranche/runtime/runtimetest"
 )
@@ -29,21 +30,22 @@ driver_capabilities = "compute,utility"
 	must.NoError(t, err)
 	cfg.Logger = nil
 	must.Eq(t, Config{
-		DriverRoot:  "/run/nvidia/driver",
-		ShadowDir:   "/opt/tranche/lib",
-		HookPath:    "/opt/tranche/bin/tranche-hook",
-		CLIPath:     "/opt/tranche/bin/tranche",
-		StateDir:    "/s",
-		RunDir:      "/r",
-		Runtime:     "crun",
-		Runtimes:    []string{"runc", "crun"},
-		CDISpecDirs: []string{"/run/nvidia/driver/etc/cdi", "/run/nvidia/driver/var/run/cdi"},
-
+		Node: edit.Node{
+			DriverRoot:         "/run/nvidia/driver",
+			ShadowDir:          "/opt/tranche/lib",
+			HookPath:           "/opt/tranche/bin/tranche-hook",
+			CLIPath:            "/opt/tranche/bin/tranche",
+			StateDir:           "/s",
+			RunDir:             "/r",
+			CDISpecDirs:        []string{"/run/nvidia/driver/etc/cdi", "/run/nvidia/driver/var/run/cdi"},
+			DriverCapabilities: "compute,utility",
+		},
+		Runtime:               "crun",
+		Runtimes:              []string{"runc", "crun"},
 		WithoutClaim:          "deny",
 		GPUHostMemoryMaxBytes: 4 << 30,
 		SliceBytes:            512 << 20,
 		LocalClaims:           request.Off,
-		DriverCapabilities:    "compute,utility",
 	}, cfg)
 }
 

@@ -22,8 +22,7 @@ func (c Config) refresher() gpuinfo.Refresher {
 
 // GPUs returns the GPUs of this node.
 func (c Config) GPUs(ctx context.Context) ([]gpuinfo.GPU, error) {
-	place := gpuinfo.Place{DriverRoot: c.DriverRoot, RunDir: c.RunDir, CLIPath: c.CLIPath}
-	return place.GPUs(ctx, c.refresher())
+	return c.Place().GPUs(ctx, c.refresher())
 }
 
 // refreshTimeout bounds the time that the command tranche takes to query NVML, which never returns if the driver hangs. It

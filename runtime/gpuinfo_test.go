@@ -12,7 +12,6 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
 	"github.com/tranche-gpu/tranche/runtime/runtimetest"
 )
 
@@ -39,7 +38,7 @@ func TestRefreshByCommand_Ends(t *testing.T) {
 			t.Cleanup(func() { _ = syscall.Kill(pidIn(t, pid), syscall.SIGKILL) })
 			ended := make(chan error, 1)
 			go func() {
-				ended <- cfg.refreshByCommand(t.Context(), gpuinfo.Place{DriverRoot: cfg.DriverRoot, RunDir: cfg.RunDir, CLIPath: cfg.CLIPath})
+				ended <- cfg.refreshByCommand(t.Context(), cfg.Place())
 			}()
 			select {
 			case err := <-ended:

@@ -43,18 +43,8 @@ func Edits(ctx context.Context, cfg Config, claims []edit.Claim) (edit.Modifier,
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	return edit.New(ctx, edit.Node{
-		DriverRoot:         cfg.DriverRoot,
-		ShadowDir:          cfg.ShadowDir,
-		HookPath:           cfg.HookPath,
-		CLIPath:            cfg.CLIPath,
-		StateDir:           cfg.StateDir,
-		RunDir:             cfg.RunDir,
-		CDISpecDirs:        cfg.CDISpecDirs,
-		DriverCapabilities: cfg.DriverCapabilities,
-		RefreshNodeInfo:    cfg.refresher(),
-		Logger:             cfg.Logger,
-	}, claims)
+	cfg.RefreshNodeInfo = cfg.refresher()
+	return edit.New(ctx, cfg.Node, claims)
 }
 
 // HostMemoryClaim returns the claim, of those of one container, beyond whose limit the container may allocate host memory:

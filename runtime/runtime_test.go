@@ -20,13 +20,13 @@ import (
 func nodeConfig(t *testing.T) Config {
 	t.Helper()
 	l := runtimetest.NewLayout(t)
-	return Config{
+	return Config{Node: edit.Node{
 		DriverRoot: l.DriverRoot, ShadowDir: l.ShadowDir, HookPath: l.HookPath, StateDir: l.StateDir, RunDir: l.RunDir,
-	}.WithDefaults()
+	}}.WithDefaults()
 }
 
 func TestEdits_NoClaims(t *testing.T) {
-	edits, err := Edits(t.Context(), Config{DriverRoot: "/nonexistent"}, nil)
+	edits, err := Edits(t.Context(), Config{Node: edit.Node{DriverRoot: "/nonexistent"}}, nil)
 	must.NoError(t, err)
 	spec := runtimetest.ContainerSpec()
 	must.NoError(t, edits.Modify(spec))

@@ -16,6 +16,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/claimtest"
 	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/edit"
 )
 
 const testGPU = "GPU-11111111-1111-1111-1111-111111111111"
@@ -59,10 +60,10 @@ func TestPrepare_WhichErrorsPass(t *testing.T) {
 			dir := t.TempDir()
 			hook, err := os.Executable()
 			must.NoError(t, err)
-			c := New(runtime.Config{
+			c := New(runtime.Config{Node: edit.Node{
 				StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run"),
 				HookPath: hook, ShadowDir: dir, DriverRoot: t.TempDir(),
-			}, hclog.NewNullLogger())
+			}}, hclog.NewNullLogger())
 			_, err = c.open()
 			must.NoError(t, err)
 			claimtest.RemoveRegions(t, c.config.RunDir)
@@ -83,7 +84,7 @@ func TestPrepare_WhichErrorsPass(t *testing.T) {
 // What the hook has found the image to lack becomes an event of the task that holds the claim, and of no other.
 func TestMissing(t *testing.T) {
 	dir := t.TempDir()
-	config := runtime.Config{StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run")}
+	config := runtime.Config{Node: edit.Node{StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run")}}
 	ledger, err := claim.Open(claim.Options{StateDir: config.StateDir, RunDir: config.RunDir})
 	must.NoError(t, err)
 	reserve := func(slice, lacks string) *claim.Claim {

@@ -18,6 +18,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/health"
 	"github.com/tranche-gpu/tranche/driver/client"
 	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/edit"
 )
 
 // healthNode is a ledger, the file that the device plugin writes, and the tasks that run.
@@ -37,7 +38,8 @@ type taskEvent struct{ taskID, message string }
 func newHealthNode(t *testing.T) *healthNode {
 	t.Helper()
 	n := &healthNode{t: t, runDir: filepath.Join(t.TempDir(), "run"), events: make(chan taskEvent, 100)}
-	claims := New(runtime.Config{StateDir: filepath.Join(t.TempDir(), "state"), RunDir: n.runDir}, hclog.NewNullLogger())
+	claims := New(runtime.Config{Node: edit.Node{StateDir: filepath.Join(t.TempDir(), "state"), RunDir: n.runDir}},
+		hclog.NewNullLogger())
 	claimtest.RemoveRegions(t, n.runDir)
 	containerd, err := client.New(t.Context(), client.Config{Address: filepath.Join(n.runDir, "none.sock")})
 	must.NoError(t, err)

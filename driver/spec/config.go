@@ -293,17 +293,16 @@ func checkDuration(option, value string) error {
 
 // RuntimeConfig returns the part of the configuration that the edits of an OCI spec need.
 func (c *Config) RuntimeConfig() runtime.Config {
-	r := runtime.Config{
-		DriverRoot:  c.DriverRoot,
-		ShadowDir:   c.ShadowDir,
-		HookPath:    c.HookPath,
-		CLIPath:     c.CLIPath,
-		StateDir:    c.StateDir,
-		RunDir:      c.RunDir,
-		CDISpecDirs: c.CDISpecDirs,
-
+	r := runtime.Config{Node: edit.Node{
+		DriverRoot:         c.DriverRoot,
+		ShadowDir:          c.ShadowDir,
+		HookPath:           c.HookPath,
+		CLIPath:            c.CLIPath,
+		StateDir:           c.StateDir,
+		RunDir:             c.RunDir,
+		CDISpecDirs:        c.CDISpecDirs,
 		DriverCapabilities: c.DriverCapabilities,
-	}
+	}}
 	if binary, err := os.Executable(); err == nil {
 		setInstalled(&r, filepath.Dir(binary))
 	}

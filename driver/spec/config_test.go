@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/driver/ociruntime"
 	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/edit"
 )
 
 func TestConfig_Validate(t *testing.T) {
@@ -72,13 +73,13 @@ func TestSetInstalled(t *testing.T) {
 	}
 	var found runtime.Config
 	setInstalled(&found, bin)
-	must.Eq(t, runtime.Config{
+	must.Eq(t, runtime.Config{Node: edit.Node{
 		HookPath: filepath.Join(bin, "tranche-hook"), CLIPath: filepath.Join(bin, "tranche"), ShadowDir: shadows,
-	}, found)
+	}}, found)
 
-	given := runtime.Config{HookPath: "/h", CLIPath: "/c", ShadowDir: "/s"}
+	given := runtime.Config{Node: edit.Node{HookPath: "/h", CLIPath: "/c", ShadowDir: "/s"}}
 	setInstalled(&given, bin)
-	must.Eq(t, runtime.Config{HookPath: "/h", CLIPath: "/c", ShadowDir: "/s"}, given)
+	must.Eq(t, runtime.Config{Node: edit.Node{HookPath: "/h", CLIPath: "/c", ShadowDir: "/s"}}, given)
 }
 
 func TestConfig_Volumes(t *testing.T) {

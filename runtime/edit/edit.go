@@ -31,19 +31,32 @@ func (m Modifiers) Modify(spec *specs.Spec) error {
 	return nil
 }
 
-// Node is where the edits find what they need on this node; see runtime.Config for the fields. None is empty.
+// Node is where the edits find what they need on this node. New requires every field; runtime.Config has the defaults.
 type Node struct {
-	DriverRoot         string
-	ShadowDir          string
-	HookPath           string
-	CLIPath            string
-	StateDir           string
-	RunDir             string
-	CDISpecDirs        []string
+	// DriverRoot is the directory tree that holds the GPU driver's libraries and device nodes.
+	DriverRoot string
+	// ShadowDir holds the shadow libraries, libcuda.so.1 and libnvidia-ml.so.1.
+	ShadowDir string
+	// HookPath is the tranche-hook binary.
+	HookPath string
+	// CLIPath is the tranche binary, which queries NVML for statically linked programs and runs NVIDIA's CDI hooks.
+	CLIPath string
+	// StateDir and RunDir are the ledger's.
+	StateDir string
+	RunDir   string
+	// CDISpecDirs are searched for specs of the kind nvidia.com/gpu, later ones first.
+	CDISpecDirs []string
+	// DriverCapabilities are those that containers may request, as in NVIDIA_DRIVER_CAPABILITIES.
 	DriverCapabilities string
 	// RefreshNodeInfo queries NVML for the node's GPUs.
 	RefreshNodeInfo gpuinfo.Refresher
-	Logger          Logger
+	// Logger receives messages for the operator.
+	Logger Logger
+}
+
+// Place returns where the information about the node's GPUs is cached.
+func (n Node) Place() gpuinfo.Place {
+	return gpuinfo.Place{DriverRoot: n.DriverRoot, RunDir: n.RunDir, CLIPath: n.CLIPath}
 }
 
 // Logger receives messages for the operator, with names and values in turns. An hclog.Logger is one.

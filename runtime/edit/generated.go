@@ -5,15 +5,12 @@ import (
 	"slices"
 
 	"tags.cncf.io/container-device-interface/pkg/cdi"
-
-	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
 )
 
 // generatedEdits returns the CDI edits for the claims' GPUs in the CDI spec that is generated from the driver root.
 func generatedEdits(ctx context.Context, node Node, claims []Claim) (*cdi.ContainerEdits, error) {
 	uuids := gpuUUIDs(claims)
-	place := gpuinfo.Place{DriverRoot: node.DriverRoot, RunDir: node.RunDir, CLIPath: node.CLIPath}
-	spec, err := place.Spec(ctx, node.RefreshNodeInfo, uuids, instancesCheck(claims, procDriver))
+	spec, err := node.Place().Spec(ctx, node.RefreshNodeInfo, uuids, instancesCheck(claims, procDriver))
 	if err != nil {
 		return nil, err
 	}

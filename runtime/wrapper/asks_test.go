@@ -35,8 +35,7 @@ func (n *node) knowsGPUs() {
 			UUID: uuid, Index: i, Name: "NVIDIA H200", MemoryBytes: 141 << 30, UsableBytes: 140 << 30, ContextBytes: 300 << 20,
 		})
 	}
-	place := gpuinfo.Place{DriverRoot: n.cfg.DriverRoot, RunDir: n.cfg.RunDir, CLIPath: n.cfg.CLIPath}
-	must.NoError(n.t, place.KeepGPUs(gpus))
+	must.NoError(n.t, n.cfg.Place().KeepGPUs(gpus))
 }
 
 // setting adds a line to the configuration of tranche-runtime.

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/edit"
 	"github.com/tranche-gpu/tranche/runtime/runtimetest"
 )
 
@@ -11,7 +12,7 @@ import (
 func NodeConfig(t *testing.T) runtime.Config {
 	t.Helper()
 	l := runtimetest.NewLayout(t)
-	return runtime.Config{
+	return runtime.Config{Node: edit.Node{
 		DriverRoot: l.DriverRoot, ShadowDir: l.ShadowDir, HookPath: l.HookPath, StateDir: l.StateDir, RunDir: l.RunDir,
-	}.WithDefaults()
+	}}.WithDefaults()
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/tranche-gpu/tranche/e2e/node"
 	"github.com/tranche-gpu/tranche/internal/needs"
 	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/edit"
 	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
@@ -54,9 +55,12 @@ func newHealthy(t *testing.T) *healthy {
 		Root: root, ConfigFile: filepath.Join(root, "etc/tranche/config.toml"),
 		RuntimePath: filepath.Join(root, "usr/bin/tranche-runtime"),
 		Config: runtime.Config{
-			DriverRoot: sim.Root, ShadowDir: filepath.Join(root, "usr/lib/tranche"),
-			HookPath: filepath.Join(root, "usr/bin/tranche-hook"), CLIPath: filepath.Join(root, "usr/bin/tranche"),
-			StateDir: state, RunDir: t.TempDir(), Runtime: "runc",
+			Node: edit.Node{
+				DriverRoot: sim.Root, ShadowDir: filepath.Join(root, "usr/lib/tranche"),
+				HookPath: filepath.Join(root, "usr/bin/tranche-hook"), CLIPath: filepath.Join(root, "usr/bin/tranche"),
+				StateDir: state, RunDir: t.TempDir(),
+			},
+			Runtime: "runc",
 		}.WithDefaults(),
 	}
 	library := nvml.New(sim.Root)
