@@ -1,6 +1,7 @@
 package device
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -80,7 +81,7 @@ func TestBypass(t *testing.T) {
 
 	n.fake.SetProcesses(n.gpu.UUID, holding(past.Process.Pid, 6<<10))
 	must.Eq(t, said, n.look(t, time.Hour), must.Sprint("it is the same condition"))
-	n.fake.SetError(errNotConfigured)
+	n.fake.SetError(errors.New("NVML does not answer"))
 	must.Eq(t, said, n.look(t, time.Second), must.Sprint("NVML does not say"))
 	n.fake.SetError(nil)
 

@@ -4,7 +4,6 @@ package device
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -25,16 +24,13 @@ const (
 	reserveTimeout = 90 * time.Second
 )
 
-// errNotConfigured is returned by calls before SetConfig, which Nomad never makes.
-var errNotConfigured = errors.New(PluginName + " was called before it was configured")
-
 // Plugin implements Nomad's device plugin interface. A process may have several, each with its own configuration.
 type Plugin struct {
 	logger  hclog.Logger
 	version string
 	newNVML func(driverRoot string) nvml.Interface
 
-	// node belongs to the current configuration; nil before SetConfig.
+	// node belongs to the current configuration. It is nil before SetConfig, which Nomad calls first.
 	node atomic.Pointer[node]
 	// configured counts calls of SetConfig.
 	configured atomic.Int32
@@ -95,9 +91,6 @@ func (p *Plugin) SetConfig(c *base.Config) error {
 // Fingerprint implements ndevice.DevicePlugin.
 func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *ndevice.FingerprintResponse, error) {
 	n := p.node.Load()
-	if n == nil {
-		return nil, errNotConfigured
-	}
 	if !n.enabled {
 		return nil, ndevice.ErrPluginDisabled
 	}
@@ -110,9 +103,6 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *ndevice.FingerprintRe
 // only environment variables, because Nomad restores nothing else after a restart.
 func (p *Plugin) Reserve(ids []string) (*ndevice.ContainerReservation, error) {
 	n := p.node.Load()
-	if n == nil {
-		return nil, errNotConfigured
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), reserveTimeout)
 	defer cancel()
 	reservation, err := n.reservations.reserve(ctx, ids)
@@ -126,9 +116,6 @@ func (p *Plugin) Reserve(ids []string) (*ndevice.ContainerReservation, error) {
 // Stats implements ndevice.DevicePlugin.
 func (p *Plugin) Stats(ctx context.Context, interval time.Duration) (<-chan *ndevice.StatsResponse, error) {
 	n := p.node.Load()
-	if n == nil {
-		return nil, errNotConfigured
-	}
 	if interval <= 0 {
 		return nil, fmt.Errorf("the interval of statistics must be positive, got %s", interval)
 	}

@@ -169,16 +169,6 @@ func TestPlugin_PluginInfo(t *testing.T) {
 	}, info)
 }
 
-func TestPlugin_notConfigured(t *testing.T) {
-	p := New(hclog.NewNullLogger(), "v1.2.3")
-	_, err := p.Fingerprint(t.Context())
-	must.ErrorIs(t, err, errNotConfigured)
-	_, err = p.Reserve([]string{"x"})
-	must.ErrorIs(t, err, errNotConfigured)
-	_, err = p.Stats(t.Context(), time.Second)
-	must.ErrorIs(t, err, errNotConfigured)
-}
-
 func TestPlugin_disabled(t *testing.T) {
 	p := newPlugin(t, nvmltest.New(), map[string]any{"enabled": false})
 	_, err := p.Fingerprint(t.Context())
