@@ -19,6 +19,9 @@ import (
 func main() {
 	contextcost.ChildMain()
 	mps.ChildMain()
+	if version.Print(os.Args, version.Flag, device.PluginName, os.Stdout) {
+		return
+	}
 	// The pipe that the log goes to ends with the agent. A line in it must not kill the plugin in the midst of something.
 	signal.Ignore(unix.SIGPIPE)
 	watch := agent.NewWatch()

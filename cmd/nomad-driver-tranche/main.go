@@ -12,9 +12,13 @@ import (
 
 	"github.com/tranche-gpu/tranche/cmd/internal/agent"
 	"github.com/tranche-gpu/tranche/driver"
+	"github.com/tranche-gpu/tranche/internal/version"
 )
 
 func main() {
+	if version.Print(os.Args, version.Flag, "nomad-driver-tranche", os.Stdout) {
+		return
+	}
 	// A plugin outlives its agent, and with it the pipe that its log goes to. The next agent reattaches to it: a line
 	// in the log must not be what kills it in the meantime.
 	signal.Ignore(unix.SIGPIPE)

@@ -10,8 +10,12 @@ import (
 	"os"
 
 	"github.com/tranche-gpu/tranche/hooks"
+	"github.com/tranche-gpu/tranche/internal/version"
 )
 
 func main() {
+	if version.Print(os.Args, version.Flag, "tranche-hook", os.Stdout) {
+		return
+	}
 	os.Exit(hooks.Program(os.Args, os.Stdin, os.Stderr))
 }

@@ -15,7 +15,7 @@ import (
 )
 
 func main() {
-	if wrapper.PrintVersion(os.Args, version.Version, os.Stdout) {
+	if version.Print(os.Args, version.RuntimeFlag, "tranche-runtime", os.Stdout) {
 		return
 	}
 	os.Exit(wrapper.Main(os.Args, os.Environ(), os.Stderr))

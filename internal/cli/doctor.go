@@ -27,7 +27,8 @@ func (a *app) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check this node from end to end, and say how to mend what is wrong",
-		Long: `Check this node from end to end: kernel, cgroups, driver, CDI, runtimes, shadow libraries, engines, Nomad, ledger.
+		Long: `Check this node from end to end: kernel, cgroups, driver, CDI, runtimes, shadow libraries,
+versions, engines, Nomad, ledger.
 
 It only looks. The exit status is 1 where something is at fault; warnings do not count. It wants to run as root.`,
 		Args: cobra.NoArgs,
@@ -67,7 +68,7 @@ func (a *app) nodeToExamine(o doctorOptions) *doctor.Node {
 		file = a.configFile
 	}
 	return &doctor.Node{
-		Root: "/", Config: config, ConfigFile: file, ConfigErr: err, RuntimePath: o.findRuntime(config.StateDir),
+		Version: a.version, Root: "/", Config: config, ConfigFile: file, ConfigErr: err, RuntimePath: o.findRuntime(config.StateDir),
 		ReadGPUs: func(ctx context.Context) (*nvml.Node, error) { return a.readGPUs(ctx, config.DriverRoot) },
 	}
 }

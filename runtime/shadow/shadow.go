@@ -55,18 +55,40 @@ func Check(file, soname string) error {
 	return nil
 }
 
+// versionSection holds the version of a shadow library, as text that ends with a zero byte.
+const versionSection = ".tranche.version"
+
+// Version returns the version of Tranche that a shadow library was built from.
+func Version(file string) (string, error) {
+	library, err := open(file)
+	if err != nil {
+		return "", err
+	}
+	defer library.Close()
+	section := library.Section(versionSection)
+	if section == nil {
+		return "", fmt.Errorf("it has no section %s", versionSection)
+	}
+	text, err := section.Data()
+	return strings.TrimRight(string(text), "\x00"), err
+}
+
 // dependencies returns the DT_NEEDED entries of a library.
 func dependencies(file string) ([]string, error) {
+	library, err := open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer library.Close()
+	return library.ImportedLibraries()
+}
+
+func open(file string) (*elf.File, error) {
 	switch info, err := os.Stat(file); {
 	case err != nil:
 		return nil, err
 	case !info.Mode().IsRegular(): // one that is a pipe would keep us waiting
 		return nil, errors.New("it is no regular file")
 	}
-	library, err := elf.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer library.Close()
-	return library.ImportedLibraries()
+	return elf.Open(file)
 }

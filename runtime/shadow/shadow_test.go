@@ -46,3 +46,15 @@ func TestCheck(t *testing.T) {
 		must.ErrorContains(t, shadow.Check(file, shadow.CUDA), "no shadow library "+file)
 	})
 }
+
+func TestVersion(t *testing.T) {
+	file := filepath.Join(t.TempDir(), shadow.CUDA)
+	must.NoError(t, os.WriteFile(file, shadowtest.OfVersion(t, "v1.2.3+g0123abcd"), 0o755))
+	version, err := shadow.Version(file)
+	must.NoError(t, err)
+	must.Eq(t, "v1.2.3+g0123abcd", version)
+
+	must.NoError(t, os.WriteFile(file, shadowtest.Library(t, shadow.CUDA), 0o755))
+	_, err = shadow.Version(file)
+	must.ErrorContains(t, err, "no section .tranche.version")
+}

@@ -31,7 +31,7 @@ var shadows = sync.OnceValues(func() (map[string][]byte, error) {
 	libraries := map[string][]byte{}
 	for _, soname := range []string{"libcuda.so.1", "libnvidia-ml.so.1"} {
 		stem := strings.TrimSuffix(soname, ".so.1")
-		content, err := compile(soname, "$ORIGIN/.tranche/driver-"+stem+".so")
+		content, err := compile("", soname, "$ORIGIN/.tranche/driver-"+stem+".so")
 		if err != nil {
 			return nil, err
 		}
@@ -43,12 +43,21 @@ var shadows = sync.OnceValues(func() (map[string][]byte, error) {
 // Library is the content of an empty ELF library with a SONAME and the given dependencies.
 func Library(t *testing.T, soname string, dependencies ...string) []byte {
 	t.Helper()
-	content, err := compile(soname, dependencies...)
+	content, err := compile("", soname, dependencies...)
 	must.NoError(t, err)
 	return content
 }
 
-func compile(soname string, dependencies ...string) ([]byte, error) {
+// OfVersion is the content of an empty ELF library that states a version, as intercept.mk has it.
+func OfVersion(t *testing.T, version string) []byte {
+	t.Helper()
+	content, err := compile(fmt.Sprintf(".section .tranche.version,\"a\"; .string %q\n", version), "libversion.so")
+	must.NoError(t, err)
+	return content
+}
+
+// compile makes a library of assembler text.
+func compile(text, soname string, dependencies ...string) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "tranche-shadowtest-")
 	if err != nil {
 		return nil, err
@@ -57,21 +66,22 @@ func compile(soname string, dependencies ...string) ([]byte, error) {
 	var stubs []string
 	for i, dependency := range dependencies {
 		stub := filepath.Join(dir, fmt.Sprintf("stub%d.so", i))
-		if err := link(dependency, stub); err != nil {
+		if err := link("", dependency, stub); err != nil {
 			return nil, err
 		}
 		stubs = append(stubs, stub)
 	}
 	file := filepath.Join(dir, "library.so")
-	if err := link(soname, file, stubs...); err != nil {
+	if err := link(text, soname, file, stubs...); err != nil {
 		return nil, err
 	}
 	return os.ReadFile(file)
 }
 
-func link(soname, file string, dependencies ...string) error {
+func link(text, soname, file string, dependencies ...string) error {
 	args := []string{"-shared", "-nostdlib", "-Wl,--no-as-needed", "-Wl,-soname," + soname, "-o", file}
-	cmd := exec.CommandContext(context.Background(), "gcc", append(append(args, dependencies...), "-x", "c", os.DevNull)...)
+	cmd := exec.CommandContext(context.Background(), "gcc", append(append(args, dependencies...), "-x", "assembler", "-")...)
+	cmd.Stdin = strings.NewReader(text)
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%v: %w: %s", cmd.Args, err, output)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/tranche-gpu/tranche/device/mps"
 	"github.com/tranche-gpu/tranche/hooks"
 	"github.com/tranche-gpu/tranche/internal/cli"
+	"github.com/tranche-gpu/tranche/internal/version"
 	"github.com/tranche-gpu/tranche/runtime/wrapper"
 )
 
@@ -21,7 +22,7 @@ func TestMain(m *testing.M) {
 	mps.ChildMain()
 	switch filepath.Base(os.Args[0]) {
 	case "tranche-runtime":
-		if wrapper.PrintVersion(os.Args, "v0.0.0-test", os.Stdout) {
+		if version.Print(os.Args, version.RuntimeFlag, "tranche-runtime", os.Stdout) {
 			exit(0)
 		}
 		exit(wrapper.Main(os.Args, os.Environ(), os.Stderr))

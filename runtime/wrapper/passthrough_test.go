@@ -15,8 +15,8 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/internal/version"
 	"github.com/tranche-gpu/tranche/runtime/runtimetest"
-	"github.com/tranche-gpu/tranche/runtime/wrapper"
 )
 
 // nextRuntimes are the runtimes that tranche-runtime is to become without anybody noticing.
@@ -230,5 +230,5 @@ func TestMain_Runtimes(t *testing.T) {
 
 func TestMain_Version(t *testing.T) {
 	n := newNode(t, "/nonexistent")
-	must.Eq(t, "tranche-runtime version v0.0.0-test\n", n.must(n.runtime(wrapper.VersionFlag)))
+	must.Eq(t, "tranche-runtime version "+version.Version+"\n", n.must(n.runtime(version.RuntimeFlag)))
 }

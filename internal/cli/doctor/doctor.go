@@ -36,6 +36,8 @@ type Result struct {
 
 // Node is what is examined.
 type Node struct {
+	// Version is this program's, which what is installed is compared with.
+	Version string
 	// Root is in front of every path that is not in the configuration: "/" but in tests.
 	Root string
 	// Config is that of tranche-runtime, from ConfigFile; ConfigErr says why it cannot be read.
@@ -76,7 +78,7 @@ type check struct {
 func checks() []check {
 	var all []check
 	for _, group := range [][]check{
-		kernelChecks, cgroupChecks, driverChecks, cdiChecks, runtimeChecks, shadowChecks, engineChecks, nomadChecks, ledgerChecks,
+		kernelChecks, cgroupChecks, driverChecks, cdiChecks, runtimeChecks, shadowChecks, versionChecks, engineChecks, nomadChecks, ledgerChecks,
 	} {
 		all = append(all, group...)
 	}

@@ -51,8 +51,11 @@ func newHealthy(t *testing.T) *healthy {
 	state, err := os.MkdirTemp("/var/lib", "tranche-doctor") // in the sandbox /run and TMPDIR are in memory
 	must.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(state) })
+	built, err := shadow.Version(filepath.Join(build, "lib/libcuda.so.1"))
+	must.NoError(t, err)
 	h.Node = &Node{
-		Root: root, ConfigFile: filepath.Join(root, "etc/tranche/config.toml"),
+		Version: built,
+		Root:    root, ConfigFile: filepath.Join(root, "etc/tranche/config.toml"),
 		RuntimePath: filepath.Join(root, "usr/bin/tranche-runtime"),
 		Config: runtime.Config{
 			Node: edit.Node{
@@ -92,7 +95,7 @@ func (h *healthy) fill() {
 		"/usr/bin/dockerd", "/usr/bin/containerd", "/usr/bin/podman",
 		"/opt/plugins/nomad-device-tranche", "/opt/plugins/nomad-driver-tranche",
 	} {
-		h.write(program, "#!/bin/sh\n", 0o755)
+		h.write(program, "#!/bin/sh\necho version "+h.Version+"\n", 0o755)
 	}
 	for _, soname := range []string{"libcuda.so.1", "libnvidia-ml.so.1"} {
 		content, err := os.ReadFile(filepath.Join(h.build, "lib", soname))
@@ -315,6 +318,10 @@ func TestEachFault(t *testing.T) {
 		"a shadow that does not load": {
 			func(h *healthy) { unresolved(h, "libnvidia-ml.so.1") },
 			"shadow libraries/libnvidia-ml.so.1", Fault, "it cannot be loaded", "built for another machine",
+		},
+		"an upgrade that was not finished": {
+			func(h *healthy) { h.write("/usr/bin/tranche-hook", "#!/bin/sh\necho version v0.0.1\n", 0o755) },
+			"versions/programs and libraries", Warning, "tranche-hook has v0.0.1", "finish the upgrade",
 		},
 		"Docker's configuration broken": {
 			func(h *healthy) { h.write("/etc/docker/daemon.json", "{,}", 0o644) },

@@ -22,6 +22,8 @@ var nomadChecks = []check{
 
 const nomadDir = "/etc/nomad.d"
 
+var nomadPluginNames = []string{"nomad-device-tranche", "nomad-driver-tranche"}
+
 // nomadConfig reads the agent's configuration; nil where there is no agent, or none that is to use Tranche.
 func (n *Node) nomadConfig() (*install.NomadConfig, error) {
 	if _, err := os.Stat(n.path(nomadDir)); os.IsNotExist(err) {
@@ -53,8 +55,7 @@ func nomadPlugins(_ context.Context, n *Node) finding {
 		return warning(config.Dir, "neither plugin_dir nor data_dir is set", "set plugin_dir in the agent's configuration")
 	}
 	dir := n.path(config.PluginDir)
-	names := []string{"nomad-device-tranche", "nomad-driver-tranche"}
-	for _, name := range names {
+	for _, name := range nomadPluginNames {
 		err := executable(filepath.Join(dir, name))
 		switch {
 		case err == nil:

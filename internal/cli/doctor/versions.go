@@ -1,0 +1,91 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/tranche-gpu/tranche/internal/version"
+	"github.com/tranche-gpu/tranche/runtime/gpuinfo/driverroot"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
+)
+
+var versionChecks = []check{{"versions", "programs and libraries", installedVersions}}
+
+// installedFile is a program or library of Tranche, and how it says its version.
+type installedFile struct {
+	path    string
+	version func(context.Context, string) (string, error)
+}
+
+// installedVersions compares the versions of what is installed with this program's. They differ where an upgrade was not
+// finished.
+func installedVersions(ctx context.Context, n *Node) finding {
+	var files, others []string
+	for _, file := range n.installedFiles() {
+		if _, err := os.Stat(file.path); err != nil {
+			continue // other checks tell
+		}
+		files = append(files, file.path)
+		switch found, err := file.version(ctx, file.path); {
+		case err != nil:
+			others = append(others, fmt.Sprintf("%s does not say its version (%v)", file.path, err))
+		case found != n.Version:
+			others = append(others, file.path+" has "+found)
+		}
+	}
+	if len(files) == 0 {
+		return ok(n.RuntimePath, "nothing is installed")
+	}
+	looked := strings.Join(files, ", ")
+	if len(others) > 0 {
+		return warning(looked, "this tranche has version "+n.Version+", but "+strings.Join(others, ", "),
+			"finish the upgrade, with all files of one build: tranche install nomad --from BUILD-FOLDER, without nomad on a node "+
+				"that has none")
+	}
+	return ok(looked, "all have version %s", n.Version)
+}
+
+func (n *Node) installedFiles() []installedFile {
+	files := []installedFile{
+		{n.RuntimePath, printedBy(version.RuntimeFlag)},
+		{n.Config.HookPath, printedBy(version.Flag)},
+		{n.Config.CLIPath, printedBy(version.Flag)},
+	}
+	for _, soname := range []string{driverroot.CUDALibrary, driverroot.NVMLLibrary} {
+		files = append(files, installedFile{filepath.Join(n.Config.ShadowDir, soname), ofLibrary})
+	}
+	config, err := n.nomadConfig()
+	if err != nil || config == nil || config.PluginDir == "" {
+		return files
+	}
+	for _, name := range nomadPluginNames {
+		files = append(files, installedFile{filepath.Join(n.path(config.PluginDir), name), printedBy(version.Flag)})
+	}
+	return files
+}
+
+func ofLibrary(_ context.Context, file string) (string, error) { return shadow.Version(file) }
+
+// printedBy has a program print its version, which is the last word of a line.
+func printedBy(flag string) func(context.Context, string) (string, error) {
+	return func(ctx context.Context, program string) (string, error) {
+		ctx, cancel := context.WithTimeout(ctx, versionPatience)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, program, flag)
+		cmd.WaitDelay = pipePatience
+		out, err := cmd.Output()
+		words := strings.Fields(string(out))
+		if err == nil && len(words) == 0 {
+			err = errors.New("it prints nothing")
+		}
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", flag, err)
+		}
+		return words[len(words)-1], nil
+	}
+}
