@@ -321,7 +321,7 @@ func TestMPS_change(t *testing.T) {
 		must.NoError(t, p.node.Load().ledger.Bind(t.Context(), made.ID, claim.Container{Runtime: "test", ID: "c", InitPID: pid}))
 		return made.ID, end
 	}
-	// What is returned sees the GPU healthy, and ends the plugin's life.
+	// The returned function expects the GPU to be healthy, and ends the plugin.
 	waiting := func(p *Plugin, id, mode string) (check func()) {
 		ctx, cancel := contextWithCancel(t)
 		stream, err := p.Fingerprint(ctx)

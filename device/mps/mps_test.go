@@ -198,7 +198,7 @@ func TestEnsure_adopts(t *testing.T) {
 	must.NotEq(t, pid, pidOf(t, second, gpu0))
 
 	must.NoError(t, second.Release(t.Context(), gpu0))
-	must.Eq(t, nvml.ComputeProhibited, modeOf(t, gpus, gpu0), must.Sprint("what was before the first life is to be put back"))
+	must.Eq(t, nvml.ComputeProhibited, modeOf(t, gpus, gpu0), must.Sprint("the mode from before the first plugin process is restored"))
 }
 
 // A daemon that ended while nobody watched, or does not answer, is no daemon to take over.
@@ -296,8 +296,8 @@ func TestRelease_stays(t *testing.T) {
 	mustHaveEnded(t, pid)
 }
 
-// An earlier life's daemon is released by one that never watched it.
-func TestRelease_ofAnEarlierLife(t *testing.T) {
+// A manager releases the daemon of an earlier plugin process, which it has not watched.
+func TestRelease_DaemonOfAnEarlierPluginProcess(t *testing.T) {
 	options := Options{DriverRoot: fakeRoot(t, fakeManners{}), RunDir: shortDir(t)}
 	first := newManager(t, options)
 	must.NoError(t, first.Ensure(t.Context(), gpu0))

@@ -11,7 +11,7 @@ import (
 	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
-func TestContainerd_Life(t *testing.T) {
+func TestContainerd_KillRestartStop(t *testing.T) {
 	needs.Programs(t, "to start containerd")
 	ctx := namespaces.WithNamespace(context.Background(), "default")
 	c, err := StartContainerd(ctx, t.TempDir(), ContainerdOptions{})

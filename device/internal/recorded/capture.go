@@ -13,23 +13,23 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 )
 
-// Capture asks a configured plugin for everything that Nomad asks for: what there is, statistics, and the environment
-// of each device alone and of each group as a whole.
+// Capture records a configured plugin: its first fingerprint and statistics, and the environment that it returns for each device and
+// for all devices of each group.
 func Capture(ctx context.Context, plugin ndevice.DevicePlugin) (*Recording, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	info, err := plugin.PluginInfo()
 	if err != nil {
-		return nil, fmt.Errorf("ask the plugin who it is: %w", err)
+		return nil, fmt.Errorf("query the plugin's name: %w", err)
 	}
 	r := &Recording{Plugin: info.Name, Version: info.PluginVersion}
 	stream, err := plugin.Fingerprint(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("ask the plugin for its fingerprint: %w", err)
+		return nil, fmt.Errorf("query the plugin's fingerprint: %w", err)
 	}
 	fingerprint, err := first(ctx, stream)
 	if err != nil {
-		return nil, fmt.Errorf("ask the plugin for its fingerprint: %w", err)
+		return nil, fmt.Errorf("query the plugin's fingerprint: %w", err)
 	}
 	if fingerprint.Error != nil {
 		return nil, fmt.Errorf("the plugin's fingerprint is an error: %w", fingerprint.Error)
@@ -47,11 +47,11 @@ func Capture(ctx context.Context, plugin ndevice.DevicePlugin) (*Recording, erro
 func (r *Recording) captureStatistics(ctx context.Context, plugin ndevice.DevicePlugin) error {
 	stream, err := plugin.Stats(ctx, time.Minute)
 	if err != nil {
-		return fmt.Errorf("ask the plugin for statistics: %w", err)
+		return fmt.Errorf("query the plugin's statistics: %w", err)
 	}
 	response, err := first(ctx, stream)
 	if err != nil {
-		return fmt.Errorf("ask the plugin for statistics: %w", err)
+		return fmt.Errorf("query the plugin's statistics: %w", err)
 	}
 	if response.Error != nil {
 		return fmt.Errorf("the plugin's statistics are an error: %w", response.Error)
@@ -77,19 +77,19 @@ func (r *Recording) captureReservations(plugin ndevice.DevicePlugin) error {
 		for _, d := range g.Devices {
 			all = append(all, d.ID)
 		}
-		asks := [][]string{all}
+		requests := [][]string{all}
 		for i := range all {
 			if len(all) > 1 {
-				asks = append(asks, []string{all[i]})
+				requests = append(requests, []string{all[i]})
 			}
 		}
-		for _, ids := range asks {
+		for _, ids := range requests {
 			reservation, err := plugin.Reserve(ids)
 			if err != nil {
 				return fmt.Errorf("reserve %v: %w", ids, err)
 			}
 			if len(reservation.Mounts)+len(reservation.Devices) > 0 {
-				return fmt.Errorf("reserve %v: mounts or devices came back, which a recording does not hold", ids)
+				return fmt.Errorf("reserve %v: the plugin returned mounts or devices, which a recording cannot have", ids)
 			}
 			env := make(map[string]string)
 			for name, value := range reservation.Envs {

@@ -12,8 +12,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 )
 
-// Plugin stands in for the plugin that a recording is of: it has its name, and tells Nomad what that one told.
-// It has no statistics.
+// Plugin is a device plugin that replays a recording under the name of the recorded plugin. It publishes no statistics.
 type Plugin struct {
 	recording *Recording
 	enabled   bool
@@ -22,7 +21,7 @@ type Plugin struct {
 
 var _ ndevice.DevicePlugin = (*Plugin)(nil)
 
-// NewPlugin returns a plugin that repeats a recording.
+// NewPlugin returns a plugin that replays a recording.
 func NewPlugin(r *Recording) *Plugin { return &Plugin{recording: r, enabled: true} }
 
 // PluginInfo implements base.BasePlugin.

@@ -1,5 +1,5 @@
-// Package recorded keeps what a device plugin told Nomad, so that another one can
-// be compared with it, or stand in for it, where it cannot be had itself.
+// Package recorded records the answers of a device plugin to Nomad. Tests compare another plugin with a recording, or replay it in
+// place of the plugin. It must not be used outside tests.
 package recorded
 
 import (
@@ -13,18 +13,18 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 )
 
-// Recording is what a device plugin says of one node.
+// Recording is the answers of a device plugin on one node.
 type Recording struct {
-	// Plugin and Version are as the plugin states them. Source says where its code was had.
+	// Plugin and Version are as the plugin states them. Source is where its code was downloaded.
 	Plugin  string `json:"plugin"`
 	Version string `json:"version"`
 	Source  string `json:"source,omitempty"`
-	// Simulated is a reminder: the node's GPUs were.
+	// Simulated reports that the GPUs of the node were simulated.
 	Simulated bool `json:"simulated"`
-	// Topology is the simulated node; Commands what was told to nvidia-smi or the simulator there.
+	// Topology is the simulated node. Commands were run there, of nvidia-smi or the simulator, before the recording.
 	Topology string     `json:"topology"`
 	Commands [][]string `json:"commands,omitempty"`
-	// Ignored are GPUs that the plugin's configuration left out.
+	// Ignored are the GPUs that the plugin's configuration excludes.
 	Ignored []string `json:"ignored_gpu_ids,omitempty"`
 
 	Groups       []Group       `json:"fingerprint"`
@@ -67,7 +67,7 @@ type Statistics struct {
 	Values  map[string]Value `json:"values"`
 }
 
-// Value is one statistic: a number, a number of a whole, or a text.
+// Value is one statistic: a number, a fraction, or a text.
 type Value struct {
 	Numerator   *int64  `json:"numerator,omitempty"`
 	Denominator *int64  `json:"denominator,omitempty"`
@@ -75,7 +75,7 @@ type Value struct {
 	Unit        string  `json:"unit,omitempty"`
 }
 
-// Reservation is the environment that devices were given out with.
+// Reservation is the environment that the plugin returned for devices.
 type Reservation struct {
 	IDs []string          `json:"ids"`
 	Env map[string]string `json:"env"`
@@ -119,7 +119,7 @@ func groupOf(g *ndevice.DeviceGroup) Group {
 	return group
 }
 
-// deviceGroup is the group as a plugin sends it.
+// deviceGroup returns the group as a plugin publishes it.
 func (g Group) deviceGroup() *ndevice.DeviceGroup {
 	group := &ndevice.DeviceGroup{
 		Vendor: g.Vendor, Type: g.Type, Name: g.Name, Attributes: map[string]*structs.Attribute{},

@@ -10,13 +10,13 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// MIG is what the simulator's own record says of modes and instances.
+// MIG is the simulator's record of MIG modes and instances.
 type MIG struct {
 	GPUs   []MIGGPU   `json:"gpus"`
 	Events []MIGEvent `json:"events"`
 }
 
-// MIGGPU is a GPU that has MIG.
+// MIGGPU is a GPU that supports MIG.
 type MIGGPU struct {
 	UUID      string        `json:"uuid"`
 	Mode      bool          `json:"mode"`
@@ -37,8 +37,7 @@ type GPUInstance struct {
 	Compute     []ComputeInstance `json:"compute_instances"`
 }
 
-// ComputeInstance is a compute instance, which is a MIG device, and the
-// processes that hold memory on it.
+// ComputeInstance is a compute instance, which is a MIG device, and the processes that have memory on it.
 type ComputeInstance struct {
 	ID        int    `json:"id"`
 	UUID      string `json:"uuid"`
@@ -54,8 +53,7 @@ type ComputeInstance struct {
 	} `json:"processes"`
 }
 
-// MIGEvent is a change that somebody made: "gi-created", "gi-destroyed",
-// "ci-created", "ci-destroyed", "mode", or "reloaded". Times are
+// MIGEvent is a change: "gi-created", "gi-destroyed", "ci-created", "ci-destroyed", "mode", or "reloaded". Times are
 // CLOCK_MONOTONIC.
 type MIGEvent struct {
 	Serial    uint64 `json:"serial"`
@@ -82,8 +80,7 @@ func (n *Node) MIG(t *testing.T) MIG {
 	return record.MIG
 }
 
-// SMI runs the simulated nvidia-smi and returns what it printed: what an
-// administrator does behind the back of whoever is tested.
+// SMI runs the simulated nvidia-smi, as an administrator would on a node with a plugin, and returns its output.
 func (n *Node) SMI(t *testing.T, args ...string) string {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), n.SMIPath(), args...)
@@ -93,10 +90,10 @@ func (n *Node) SMI(t *testing.T, args ...string) string {
 	return string(output)
 }
 
-// SMIPath is the simulated nvidia-smi.
+// SMIPath returns the path of the simulated nvidia-smi.
 func (n *Node) SMIPath() string { return filepath.Join(filepath.Dir(n.tool), "nvidia-smi") }
 
-// SMIEnv is the environment that the simulated nvidia-smi needs.
+// SMIEnv returns the environment that the simulated nvidia-smi needs.
 func (n *Node) SMIEnv() []string {
 	return append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(n.tool, "../../lib"))
 }

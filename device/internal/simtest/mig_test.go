@@ -8,7 +8,7 @@ import (
 	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
-// Every field of the record that a test may judge by has its value.
+// Every field of the record is decoded.
 func TestMIG_recordOfInstances(t *testing.T) {
 	needs.Root(t, "to make MIG instances")
 	node := New(t, "mixed.conf")

@@ -8,8 +8,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// InProcess runs a test in a process of its own: one is bound to the first NVML
-// that it loads, and to the node that its environment named then.
+// InProcess runs a test in a process of its own. A process cannot change the NVML library that it loaded first, nor the node that
+// its environment named then.
 func InProcess(t *testing.T, fn func(t *testing.T)) {
 	t.Helper()
 	const child = "TRANCHE_TEST_IN_PROCESS"

@@ -1,5 +1,4 @@
-// Package simtest gives tests a driver root of simulated GPUs, on which
-// everything is as it would be with the driver's own libraries.
+// Package simtest creates driver roots with simulated GPUs for tests. It must not be used outside tests.
 package simtest
 
 import (
@@ -21,23 +20,22 @@ const (
 	ContextBytes = 300 << 20
 )
 
-// Node is a driver root with simulated GPUs that belong to one test.
+// Node is a driver root with the simulated GPUs of one test.
 type Node struct {
-	// DriverRoot holds the simulated driver.
+	// DriverRoot is the directory tree with the simulated driver.
 	DriverRoot string
 
 	tool string
 }
 
-// H200x2 makes a node with two simulated H200: see New.
+// H200x2 creates a node with two simulated H200 GPUs: see New.
 func H200x2(t *testing.T) *Node {
 	t.Helper()
 	return New(t, "h200x2.conf")
 }
 
-// New makes a node with the simulated GPUs of a topology and sets the test's
-// environment so that the simulated driver finds them. The driver reads it once
-// per process.
+// New creates a node with the simulated GPUs of a topology, and sets the environment by which the simulated driver finds them. The
+// driver reads it once per process: see InProcess.
 func New(t *testing.T, topology string) *Node {
 	t.Helper()
 	source := moduleRoot(t)
@@ -68,7 +66,7 @@ func (n *Node) Run(t *testing.T, args ...string) []byte {
 	return output
 }
 
-// UsedBytes is what the simulator's own record says that is taken of a GPU.
+// UsedBytes returns the used memory of a GPU by the simulator's record.
 func (n *Node) UsedBytes(t *testing.T, uuid string) uint64 {
 	t.Helper()
 	var record struct {
@@ -87,7 +85,7 @@ func (n *Node) UsedBytes(t *testing.T, uuid string) uint64 {
 	return 0
 }
 
-// moduleRoot is the directory of go.mod.
+// moduleRoot returns the directory of go.mod.
 func moduleRoot(t *testing.T) string {
 	t.Helper()
 	dir, err := os.Getwd()

@@ -91,7 +91,7 @@ func (f *Fake) Stick() (unstick func()) {
 	}
 }
 
-// Reads counts the calls of Read.
+// Reads returns the number of calls of Read.
 func (f *Fake) Reads() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -145,7 +145,7 @@ func (f *Fake) SetHealth(uuid string, health nvml.Health) {
 	f.health[uuid] = health
 }
 
-// Post sends an event to the receiver of Events, and returns when it was received.
+// Post sends an event to the receiver of Events, and blocks until it was received.
 func (f *Fake) Post(ctx context.Context, event nvml.Event) error {
 	select {
 	case f.eventChannel() <- event:

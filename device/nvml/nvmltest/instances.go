@@ -12,12 +12,11 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
 )
 
-// maxMIGDevices is how many MIG devices a GPU may have.
+// maxMIGDevices is the number of MIG devices that a GPU may have.
 const maxMIGDevices = 7
 
-// instances are the MIG instances of a Server, with the rules that go-nvml's
-// mocks leave out: places that don't overlap, nothing destroyed that is in use,
-// and a device for each compute instance.
+// instances are the MIG instances of a Server, with the rules that go-nvml's mocks lack: placements do not overlap, an instance in
+// use cannot be destroyed, and each compute instance is a device.
 type instances struct {
 	server *server.Server
 
@@ -34,7 +33,7 @@ type migDevice struct {
 	uuid     string
 }
 
-// find returns the MIG device with this UUID, nil if there is none.
+// find returns the MIG device with this UUID, or nil.
 func (m *instances) find(uuid string) gonvml.Device {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -46,7 +45,7 @@ func (m *instances) find(uuid string) gonvml.Device {
 	return nil
 }
 
-// of are the MIG devices of a GPU, in the order of their instances.
+// of returns the MIG devices of a GPU, in the order of their instances.
 func (m *instances) of(gpu *server.Device) []*migDevice {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -60,7 +59,7 @@ func (m *instances) of(gpu *server.Device) []*migDevice {
 	return found
 }
 
-// complete gives a GPU what it needs for MIG.
+// complete adds the functions for MIG to a GPU.
 func (m *instances) complete(gpu *server.Device) {
 	create := gpu.CreateGpuInstanceWithPlacementFunc
 	gpu.CreateGpuInstanceWithPlacementFunc = func(
@@ -100,8 +99,7 @@ func (m *instances) complete(gpu *server.Device) {
 	m.completeDevices(gpu)
 }
 
-// completeMode has the mode keep while there are instances, and hide what a
-// partitioned GPU doesn't tell.
+// completeMode refuses to turn MIG off while there are instances, and hides the values that a GPU in MIG mode does not report.
 func (m *instances) completeMode(gpu *server.Device) {
 	set := gpu.SetMigModeFunc
 	gpu.SetMigModeFunc = func(mode int) (gonvml.Return, gonvml.Return) {
@@ -125,7 +123,7 @@ func (m *instances) completeMode(gpu *server.Device) {
 	}
 }
 
-// completeDevices has a GPU list its MIG devices.
+// completeDevices adds the functions that list a GPU's MIG devices.
 func (m *instances) completeDevices(gpu *server.Device) {
 	gpu.GetMaxMigDeviceCountFunc = func() (int, gonvml.Return) {
 		if !migEnabled(gpu) {
@@ -147,7 +145,7 @@ func migEnabled(gpu *server.Device) bool {
 	return mode == gonvml.DEVICE_MIG_ENABLE
 }
 
-// gpuInstances are the GPU instances of a GPU.
+// gpuInstances returns the GPU instances of a GPU.
 func gpuInstances(gpu *server.Device) []*server.GpuInstance {
 	gpu.RLock()
 	defer gpu.RUnlock()
@@ -158,7 +156,7 @@ func gpuInstances(gpu *server.Device) []*server.GpuInstance {
 	return all
 }
 
-// freePlaces are where an instance of a profile can be made now.
+// freePlaces returns the placements at which an instance of a profile can be created now.
 func freePlaces(gpu *server.Device, profile *gonvml.GpuInstanceProfileInfo) []gonvml.GpuInstancePlacement {
 	if remainingOf(gpu, profile) == 0 {
 		return nil
@@ -172,8 +170,7 @@ func freePlaces(gpu *server.Device, profile *gonvml.GpuInstanceProfileInfo) []go
 	})
 }
 
-// remainingOf is how many instances of a profile may be made besides those there
-// are, wherever.
+// remainingOf returns how many more instances of a profile the GPU may have, whatever their placement.
 func remainingOf(gpu *server.Device, profile *gonvml.GpuInstanceProfileInfo) int {
 	left := int(profile.InstanceCount)
 	for _, instance := range gpuInstances(gpu) {
@@ -184,7 +181,7 @@ func remainingOf(gpu *server.Device, profile *gonvml.GpuInstanceProfileInfo) int
 	return max(left, 0)
 }
 
-// remainingCapacity is how many instances of a profile there is room for.
+// remainingCapacity returns how many more instances of a profile fit on the GPU.
 func remainingCapacity(gpu *server.Device, profile *gonvml.GpuInstanceProfileInfo) int {
 	fit, end := 0, uint32(0)
 	free := freePlaces(gpu, profile)
@@ -197,8 +194,7 @@ func remainingCapacity(gpu *server.Device, profile *gonvml.GpuInstanceProfileInf
 	return min(fit, remainingOf(gpu, profile))
 }
 
-// completeGPUInstance has a GPU instance make devices, and last as long as it
-// has any.
+// completeGPUInstance has a GPU instance create devices, and refuse to be destroyed while it has any.
 func (m *instances) completeGPUInstance(gpu *server.Device, gi *server.GpuInstance, profile gonvml.GpuInstanceProfileInfo) {
 	create, destroy := gi.CreateComputeInstanceFunc, gi.DestroyFunc
 	gi.CreateComputeInstanceFunc = func(info *gonvml.ComputeInstanceProfileInfo) (gonvml.ComputeInstance, gonvml.Return) {
@@ -233,7 +229,7 @@ func (m *instances) completeGPUInstance(gpu *server.Device, gi *server.GpuInstan
 	}
 }
 
-// add makes the device of a compute instance.
+// add creates the device of a compute instance.
 func (m *instances) add(
 	gpu *server.Device, gi *server.GpuInstance, ci *server.ComputeInstance,
 	profile gonvml.GpuInstanceProfileInfo, info gonvml.ComputeInstanceProfileInfo,
@@ -265,8 +261,7 @@ func migUUID(gpu string, gi, ci uint32) string {
 	return fmt.Sprintf("MIG-%x-%x-%x-%x-%x", sum[:4], sum[4:6], sum[6:8], sum[8:10], sum[10:])
 }
 
-// migHandle is what a MIG device tells. Power, clocks and the like are the whole
-// GPU's.
+// migHandle returns the answers of a MIG device. Only the whole GPU reports power, clocks and the like.
 func migHandle(
 	gpu *server.Device, gi *server.GpuInstance, profile gonvml.GpuInstanceProfileInfo, info gonvml.ComputeInstanceProfileInfo,
 ) *mock.Device {
@@ -299,8 +294,8 @@ func migHandle(
 	}
 }
 
-// profileName is the profile as the driver names it: slices and memory, which of
-// the largest profile is the whole GPU's.
+// profileName returns the driver's name of a profile, made of its slices and its memory. The largest profile has the memory of the
+// whole GPU.
 func profileName(gpu *server.Device, profile gonvml.GpuInstanceProfileInfo) string {
 	mebibytes := profile.MemorySizeMB
 	if int(profile.MultiprocessorCount) == fullSMs(gpu) {

@@ -11,16 +11,14 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
 )
 
-// missingSymbols are functions that a Server's library does not have: what they
-// answer can't be put into a mock, or the mock has no data for it.
+// missingSymbols are functions that a Server's library lacks, because a mock cannot return their answer, or has no data for it.
 var missingSymbols = map[string]bool{
 	"nvmlDeviceGetMemoryInfo_v2":           true,
 	"nvmlDeviceGetGpuInstanceProfileInfoV": true,
 }
 
-// Server completes one of go-nvml's mock servers (dgxa100.New() and others) in
-// place: what those leave out would panic. What is added is idle, healthy, and
-// the same on every GPU; a test may replace any function afterwards.
+// Server adds functions to one of go-nvml's mock servers, such as dgxa100.New(), and returns it. Without them calls would panic. The
+// GPUs are idle, healthy and alike. A test may replace any function afterwards.
 func Server(s *server.Server) gonvml.Interface {
 	s.LookupSymbolFunc = func(symbol string) error {
 		if missingSymbols[symbol] {
@@ -37,7 +35,7 @@ func Server(s *server.Server) gonvml.Interface {
 		}
 		device, ret := byUUID(uuid)
 		if ret == gonvml.ERROR_INVALID_ARGUMENT {
-			ret = gonvml.ERROR_NOT_FOUND // as the driver says it
+			ret = gonvml.ERROR_NOT_FOUND // as the driver does
 		}
 		return device, ret
 	}
@@ -52,7 +50,7 @@ func Server(s *server.Server) gonvml.Interface {
 	return s
 }
 
-// noEvents is a set in which nothing ever arrives.
+// noEvents returns an event set that never receives an event.
 func noEvents() gonvml.EventSet {
 	freed := make(chan struct{})
 	return &mock.EventSet{
@@ -68,7 +66,7 @@ func noEvents() gonvml.EventSet {
 	}
 }
 
-// completeIdentity gives the GPU a bus ID as the driver writes it.
+// completeIdentity sets a PCI bus ID in the driver's form.
 func completeIdentity(gpu *server.Device) {
 	pci := gpu.GetPciInfoFunc
 	gpu.GetPciInfoFunc = func() (gonvml.PciInfo, gonvml.Return) {
@@ -95,8 +93,7 @@ func completeIdentity(gpu *server.Device) {
 	}
 }
 
-// fullSMs is how many multiprocessors the GPU's largest MIG profile has, which
-// is all that the mocks know of them.
+// fullSMs returns the number of multiprocessors of the GPU's largest MIG profile. The mocks have no other number of them.
 func fullSMs(gpu *server.Device) int {
 	return int(max(
 		gpu.Config.MIGProfiles.GpuInstanceProfiles[gonvml.GPU_INSTANCE_PROFILE_7_SLICE].MultiprocessorCount,
@@ -104,7 +101,7 @@ func fullSMs(gpu *server.Device) int {
 	))
 }
 
-// completeTelemetry has a device measure what an idle one would.
+// completeTelemetry sets the measurements of an idle device.
 func completeTelemetry(d *mock.Device) {
 	d.GetUtilizationRatesFunc = func() (gonvml.Utilization, gonvml.Return) { return gonvml.Utilization{}, gonvml.SUCCESS }
 	d.GetPowerUsageFunc = func() (uint32, gonvml.Return) { return 68000, gonvml.SUCCESS }
@@ -128,8 +125,8 @@ func completeTelemetry(d *mock.Device) {
 	d.GetComputeRunningProcessesFunc = func() ([]gonvml.ProcessInfo, gonvml.Return) { return nil, gonvml.SUCCESS }
 }
 
-// completeHealth has a device be well. The mocks' driver is older than recovery
-// actions, and their GPUs than retired pages.
+// completeHealth sets the state of a healthy device. The driver of the mocks does not support recovery actions, and their GPUs do
+// not support retired pages.
 func completeHealth(d *mock.Device) {
 	d.GetEccModeFunc = func() (gonvml.EnableState, gonvml.EnableState, gonvml.Return) {
 		return gonvml.FEATURE_ENABLED, gonvml.FEATURE_ENABLED, gonvml.SUCCESS
@@ -158,7 +155,7 @@ func completeHealth(d *mock.Device) {
 	d.RegisterEventsFunc = func(uint64, gonvml.EventSet) gonvml.Return { return gonvml.SUCCESS }
 }
 
-// completeComputeMode has a device keep its compute mode.
+// completeComputeMode stores the compute mode of a device.
 func completeComputeMode(d *mock.Device) {
 	var mu sync.Mutex
 	mode := gonvml.COMPUTEMODE_DEFAULT

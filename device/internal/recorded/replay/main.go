@@ -1,5 +1,5 @@
-// Command replay is a Nomad device plugin that repeats a recording, for tests of nodes that had another plugin before.
-// The recording lies beside it, in a file of the program's name with ".json".
+// Command replay is a Nomad device plugin that replays a recording, for tests of nodes that had another plugin before. The
+// recording is in a file beside the program, with the program's name and ".json".
 package main
 
 import (

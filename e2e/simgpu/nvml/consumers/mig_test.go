@@ -146,8 +146,8 @@ func migUUID(t *testing.T, instance nvml.ComputeInstance) string {
 	return value[string](t)(info.Device.GetUUID())
 }
 
-// The life of an instance as a plugin that makes them sees it, and as the simulator's record tells it.
-func TestMIGLife(t *testing.T) {
+// An instance is created, used and destroyed, by the answers of NVML and by the simulator's record.
+func TestMIG_CreateUseDestroy(t *testing.T) {
 	migNode(t, "mixed.conf")
 	lib := openNVML(t)
 	_, _, ret := value[nvml.Device](t)(lib.DeviceGetHandleByIndex(t4)).GetMigMode()
