@@ -22,6 +22,9 @@ var nomadChecks = []check{
 
 const nomadDir = "/etc/nomad.d"
 
+// installPlugins is the command that installs Nomad's plugins and all that installFiles does.
+const installPlugins = "tranche install nomad --from BUILD-FOLDER"
+
 var nomadPluginNames = []string{"nomad-device-tranche", "nomad-driver-tranche"}
 
 // nomadConfig reads the agent's configuration; nil where there is no agent, or none that is to use Tranche.
@@ -60,9 +63,9 @@ func nomadPlugins(_ context.Context, n *Node) finding {
 		switch {
 		case err == nil:
 		case os.IsNotExist(err) && !slices.Contains(config.Configured, name):
-			return warning(dir, name+" is not there", "for Nomad to use Tranche: tranche install nomad --from BUILD-FOLDER")
+			return warning(dir, name+" is not there", "for Nomad to use Tranche: "+installPlugins)
 		default:
-			return fault(dir, fmt.Sprintf("%s: %v", name, err), "tranche install nomad --from BUILD-FOLDER; the agent does not start "+
+			return fault(dir, fmt.Sprintf("%s: %v", name, err), installPlugins+"; the agent does not start "+
 				"with a block for a plugin that is not there")
 		}
 	}

@@ -16,24 +16,29 @@ import (
 
 var versionChecks = []check{{"versions", "programs and libraries", installedVersions}}
 
-// installedFile is a program or library of Tranche, and how it says its version.
+// installedFile is a program or library of Tranche, how its version is read, and the command that installs it.
 type installedFile struct {
 	path    string
 	version func(context.Context, string) (string, error)
+	install string
 }
 
 // installedVersions compares the versions of what is installed with this program's. They differ where an upgrade was not
 // finished.
 func installedVersions(ctx context.Context, n *Node) finding {
 	var files, others []string
+	remedy := installFiles
 	for _, file := range n.installedFiles() {
 		if _, err := os.Stat(file.path); err != nil {
 			continue // other checks tell
 		}
 		files = append(files, file.path)
+		if file.install == installPlugins {
+			remedy = installPlugins // it installs the other files, too
+		}
 		switch found, err := file.version(ctx, file.path); {
 		case err != nil:
-			others = append(others, fmt.Sprintf("%s does not say its version (%v)", file.path, err))
+			others = append(others, fmt.Sprintf("the version of %s is unknown (%v)", file.path, err))
 		case found != n.Version:
 			others = append(others, file.path+" has "+found)
 		}
@@ -43,28 +48,26 @@ func installedVersions(ctx context.Context, n *Node) finding {
 	}
 	looked := strings.Join(files, ", ")
 	if len(others) > 0 {
-		return warning(looked, "this tranche has version "+n.Version+", but "+strings.Join(others, ", "),
-			"finish the upgrade, with all files of one build: tranche install nomad --from BUILD-FOLDER, without nomad on a node "+
-				"that has none")
+		return warning(looked, "tranche has version "+n.Version+", but "+strings.Join(others, ", "), "finish the upgrade: "+remedy)
 	}
 	return ok(looked, "all have version %s", n.Version)
 }
 
 func (n *Node) installedFiles() []installedFile {
 	files := []installedFile{
-		{n.RuntimePath, printedBy(version.RuntimeFlag)},
-		{n.Config.HookPath, printedBy(version.Flag)},
-		{n.Config.CLIPath, printedBy(version.Flag)},
+		{n.RuntimePath, printedBy(version.RuntimeFlag), installFiles},
+		{n.Config.HookPath, printedBy(version.Flag), installFiles},
+		{n.Config.CLIPath, printedBy(version.Flag), installFiles},
 	}
 	for _, soname := range []string{driverroot.CUDALibrary, driverroot.NVMLLibrary} {
-		files = append(files, installedFile{filepath.Join(n.Config.ShadowDir, soname), ofLibrary})
+		files = append(files, installedFile{filepath.Join(n.Config.ShadowDir, soname), ofLibrary, installFiles})
 	}
 	config, err := n.nomadConfig()
 	if err != nil || config == nil || config.PluginDir == "" {
 		return files
 	}
 	for _, name := range nomadPluginNames {
-		files = append(files, installedFile{filepath.Join(n.path(config.PluginDir), name), printedBy(version.Flag)})
+		files = append(files, installedFile{filepath.Join(n.path(config.PluginDir), name), printedBy(version.Flag), installPlugins})
 	}
 	return files
 }

@@ -47,6 +47,14 @@ func (n *Node) writeProgram(t *testing.T, path, script string) {
 	n.write(t, name, []byte("#!/bin/sh\n"+script+"\n"))
 }
 
+// A node without Nomad's plugins gets none by the remedy.
+func TestInstalledVersions_WithoutNomad(t *testing.T) {
+	n := installed(t, "v2")
+	must.NoError(t, os.RemoveAll(n.path("/opt")))
+	n.Version = "v3"
+	must.Eq(t, "finish the upgrade: tranche install --from BUILD-FOLDER", installedVersions(t.Context(), n).remedy)
+}
+
 func TestInstalledVersions(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(t *testing.T, n *Node)
@@ -56,13 +64,13 @@ func TestInstalledVersions(t *testing.T) {
 		"one build":             {func(*testing.T, *Node) {}, OK, "all have version v2"},
 		"no plugins":            {func(t *testing.T, n *Node) { must.NoError(t, os.RemoveAll(n.path("/opt"))) }, OK, "all have version v2"},
 		"nothing installed":     {func(t *testing.T, n *Node) { must.NoError(t, os.RemoveAll(n.Root)) }, OK, "nothing is installed"},
-		"another tranche looks": {func(_ *testing.T, n *Node) { n.Version = "v3" }, Warning, "this tranche has version v3, but "},
+		"another tranche looks": {func(_ *testing.T, n *Node) { n.Version = "v3" }, Warning, "tranche has version v3, but "},
 		"an older hook": {func(t *testing.T, n *Node) {
 			n.writeProgram(t, n.Config.HookPath, "echo tranche-hook version v1")
 		}, Warning, "usr/bin/tranche-hook has v1"},
 		"a hook from before it had versions": {func(t *testing.T, n *Node) {
 			n.writeProgram(t, n.Config.HookPath, "exit 1")
-		}, Warning, "usr/bin/tranche-hook does not say its version (--version: exit status 1)"},
+		}, Warning, "usr/bin/tranche-hook is unknown (--version: exit status 1)"},
 		"an older runtime": {func(t *testing.T, n *Node) {
 			n.writeProgram(t, n.RuntimePath, "echo tranche-runtime version v1")
 		}, Warning, "usr/bin/tranche-runtime has v1"},
@@ -71,7 +79,7 @@ func TestInstalledVersions(t *testing.T) {
 		}, Warning, "usr/lib/tranche/libnvidia-ml.so.1 has v1"},
 		"the driver's library": {func(t *testing.T, n *Node) {
 			n.write(t, "/usr/lib/tranche/libcuda.so.1", shadowtest.Library(t, "libcuda.so.1"))
-		}, Warning, "usr/lib/tranche/libcuda.so.1 does not say its version"},
+		}, Warning, "usr/lib/tranche/libcuda.so.1 is unknown (it has no section"},
 		"an older plugin": {func(t *testing.T, n *Node) {
 			n.writeProgram(t, n.path("/opt/plugins/nomad-device-tranche"), "echo nomad-device-tranche version v1")
 		}, Warning, "opt/plugins/nomad-device-tranche has v1"},
@@ -84,7 +92,7 @@ func TestInstalledVersions(t *testing.T) {
 			must.StrContains(t, f.found, tc.found)
 			must.NotEq(t, "", f.looked)
 			if tc.state == Warning {
-				must.StrContains(t, f.remedy, "finish the upgrade")
+				must.Eq(t, "finish the upgrade: tranche install nomad --from BUILD-FOLDER", f.remedy)
 			}
 		})
 	}
