@@ -14,8 +14,12 @@ import (
 
 const root = ".."
 
-// maxReadmeLines is how long README may be: a reader decides there whether to read on.
-const maxReadmeLines = 150
+// How long README and the map of the code may be: a reader decides at the first whether to read on, and sees the second at a
+// glance.
+const (
+	maxReadmeLines       = 150
+	maxArchitectureLines = 100
+)
 
 var (
 	fence    = regexp.MustCompile("(?s)```.*?```")
@@ -23,6 +27,7 @@ var (
 	heading  = regexp.MustCompile(`(?m)^#+ (.*)$`)
 	notInID  = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
 	testName = regexp.MustCompile("`(?:[a-z0-9/]+\\.)?((?:Test|Fuzz)[A-Z]\\w*)`")
+	codePath = regexp.MustCompile("`([a-z0-9]+/[a-z0-9_/.-]+)`")
 	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
 )
 
@@ -110,4 +115,16 @@ func TestNamedTestsExist(t *testing.T) {
 
 func TestReadme_IsShort(t *testing.T) {
 	must.Less(t, maxReadmeLines, strings.Count(pages(t)["README.md"], "\n"))
+}
+
+// TestArchitecture keeps the map of the code short, and to paths that exist.
+func TestArchitecture(t *testing.T) {
+	text := pages(t)["docs/architecture.md"]
+	must.Less(t, maxArchitectureLines, strings.Count(text, "\n"))
+	paths := codePath.FindAllStringSubmatch(text, -1)
+	must.SliceNotEmpty(t, paths)
+	for _, path := range paths {
+		_, err := os.Stat(filepath.Join(root, path[1]))
+		must.NoError(t, err)
+	}
 }
