@@ -5,17 +5,125 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/oci"
+	nstructs "github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/driver/cgroup"
+	"github.com/tranche-gpu/tranche/driver/client"
+	"github.com/tranche-gpu/tranche/driver/failpoint"
 	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/spec"
+	"github.com/tranche-gpu/tranche/driver/task"
 	"github.com/tranche-gpu/tranche/driver/userns"
 )
+
+// createContainer creates the container's record and snapshot.
+func (d *Driver) createContainer(ctx context.Context, s *startup, i *image.Image) (containerd.Container, error) {
+	release, err := d.allocateHostIDs(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	container, err := d.client.NewContainer(ctx, s.id,
+		containerd.WithImageName(i.Name()),
+		containerd.WithContainerLabels(spec.ContainerLabels(s.cfg, s.options, &d.config)),
+		userns.WithLabel(s.hostIDs),
+		containerd.WithSnapshotter(d.config.Snapshotter),
+		userns.WithSnapshot(s.cfg, s.id, s.hostIDs, i),
+		d.mounts.WithoutLinkedDirs(s.options.Image),
+		func(context.Context, *containerd.Client, *containers.Container) error {
+			d.reach(failpoint.StartSnapshotMade)
+			return nil
+		},
+		containerd.WithNewSpec(d.specOptions(s, i)...),
+		withRuntime(s))
+	if err != nil {
+		return nil, d.client.Recoverable(fmt.Errorf("create the container: %w", err))
+	}
+	return container, nil
+}
+
+// startContainer creates the container's first process and starts it.
+func (d *Driver) startContainer(ctx context.Context, s *startup, container containerd.Container) (task.State, error) {
+	// A creation that is cut off in its midst may leave a shim of which containerd does not know. It is seen through even
+	// if the start is superseded; only an unavailable containerd ends it.
+	ctx, cancel := d.client.UntilUnavailable(context.WithoutCancel(ctx), d.startPatience)
+	defer cancel()
+	created, err := d.createTask(ctx, s, container)
+	if err != nil {
+		return task.State{}, err
+	}
+	d.reach(failpoint.StartTaskCreated)
+	if err := cgroup.JoinCpuset(s.cfg, created.Pid()); err != nil {
+		return task.State{}, err
+	}
+	// The process is looked up before it starts: it may end at once.
+	state, err := task.NewState(s.id, created.Pid())
+	if err != nil {
+		d.logger.Debug("the task's process or shim was not found", "container", s.id, "error", err)
+	}
+	if err := created.Start(ctx); err != nil {
+		return task.State{}, d.startError(s, client.Cause(ctx, err))
+	}
+	state.StartedAt = time.Now()
+	return state, nil
+}
+
+// createTask creates the first process, which waits to be started. Its streams are Nomad's pipes.
+func (d *Driver) createTask(ctx context.Context, s *startup, container containerd.Container) (containerd.Task, error) {
+	stdin := ""
+	if s.options.Interactive {
+		file, remove, err := makeStdin(s.cfg)
+		if err != nil {
+			return nil, err
+		}
+		defer remove()
+		stdin = file
+	}
+	streams := task.Streams(s.cfg, stdin, s.options.TTY, d.config.DisableLogCollection)
+	unread := task.AwaitLogReaders(streams)
+	created, err := container.NewTask(ctx, streams)
+	errUnread := unread()
+	if err != nil {
+		return nil, d.startError(s, client.Cause(ctx, err))
+	}
+	if errUnread != nil {
+		return nil, nstructs.NewRecoverableError(fmt.Errorf("start the container: %w", errUnread), true)
+	}
+	return created, nil
+}
+
+// startError returns the error of a runtime that could not start the process, with its cause. runc and crun report it in
+// text only.
+func (d *Driver) startError(s *startup, err error) error {
+	text := strings.ToLower(err.Error())
+	switch {
+	case client.IsUnavailable(err):
+		return d.client.Recoverable(fmt.Errorf("start the container: %w", err))
+	case strings.Contains(text, "binary not installed"):
+		return fmt.Errorf("start the container: runtime %q is not installed: containerd looks for the program %s on its own "+
+			"PATH; install it there, or choose another with the option runtime: %w", s.runtime.Name, s.runtime.ShimProgram(),
+			err)
+	case len(s.options.Ulimit) > 0 && strings.Contains(text, "rlimit"):
+		return fmt.Errorf("start the container: the kernel of this node does not allow a limit of the option ulimit, %q: "+
+			"lower it: %w", s.options.Ulimit.Merged(), err)
+	case !strings.Contains(text, "exec: ") && !strings.Contains(text, "executable"):
+	case strings.Contains(text, "executable file not found"), strings.Contains(text, "no such file or directory"):
+		return fmt.Errorf("start the container: the command is not in image %q; check the options command and "+
+			"entrypoint, and the image's own: %w", s.options.Image, err)
+	case strings.Contains(text, "permission denied"):
+		return fmt.Errorf("start the container: the command in image %q is not executable for this user; check the "+
+			"options command and entrypoint and the task's user: %w", s.options.Image, err)
+	}
+	return fmt.Errorf("start the container: %w", err)
+}
 
 // specOptions returns what makes the container's OCI spec. The last one finds out who owns the pipes of the container's streams:
 // the options before it set the user.
