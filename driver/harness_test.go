@@ -22,6 +22,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	dtestutil "github.com/hashicorp/nomad/plugins/drivers/testutils"
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/driver/naming"
 	"github.com/tranche-gpu/tranche/driver/ociruntime"
@@ -262,8 +263,22 @@ func (d *testDriver) newTask(script string, logs bool, edit ...func(*spec.TaskCo
 	}
 	must.NoError(d.t, cfg.EncodeConcreteDriverConfig(options))
 	// The harness closes its connection to the driver along with a task's directories.
-	d.whole.Cleanup(d.MkAllocDir(cfg, logs))
+	removeDirs := d.MkAllocDir(cfg, logs)
+	d.whole.Cleanup(func() {
+		endLogs(cfg)
+		removeDirs()
+	})
 	return cfg
+}
+
+// endLogs opens the task's pipes and closes them. Nomad's log process waits at a pipe that nobody has opened, and the harness two
+// seconds for each such wait.
+func endLogs(cfg *drivers.TaskConfig) {
+	for _, pipe := range []string{cfg.StdoutPath, cfg.StderrPath} {
+		if fd, err := unix.Open(pipe, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
+			_ = unix.Close(fd)
+		}
+	}
 }
 
 // start starts the task and sees to it that it goes away with the test.
