@@ -31,6 +31,7 @@ import (
 	"github.com/tranche-gpu/tranche/e2e/images"
 	"github.com/tranche-gpu/tranche/e2e/node"
 	"github.com/tranche-gpu/tranche/internal/needs"
+	"github.com/tranche-gpu/tranche/internal/proc/proctest"
 	"github.com/tranche-gpu/tranche/internal/size"
 )
 
@@ -51,7 +52,7 @@ var sharedNode struct {
 
 func TestMain(m *testing.M) {
 	if status, ok := playRole(); ok {
-		exitNow(status)
+		proctest.Exit(status)
 	}
 	// Nomad's harness leaves directories behind; here they go with ours.
 	dir, err := os.MkdirTemp("", "driver")

@@ -41,11 +41,6 @@ func playRole() (status int, ok bool) {
 	return 0, false
 }
 
-// exitNow ends the process without the second that the race detector would have it wait.
-func exitNow(status int) {
-	_, _, _ = unix.RawSyscall(unix.SYS_EXIT_GROUP, uintptr(status), 0, 0)
-}
-
 // linkRole makes a link to the test binary by which it plays the role.
 func linkRole(t *testing.T, role string) string {
 	t.Helper()

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/internal/needs"
+	"github.com/tranche-gpu/tranche/internal/proc/proctest"
 	specfile "github.com/tranche-gpu/tranche/runtime/bundle"
 	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
@@ -105,7 +106,7 @@ const hookVariable = "TRANCHE_TEST_HOOK"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(hookVariable) != "" {
-		os.Exit(Main(os.Args, os.Stdin, os.Stderr))
+		proctest.Exit(Main(os.Args, os.Stdin, os.Stderr))
 	}
 	os.Exit(m.Run())
 }

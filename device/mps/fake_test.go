@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/internal/proc"
+	"github.com/tranche-gpu/tranche/internal/proc/proctest"
 )
 
 // TestMain lets the test binary stand in for the daemon's programs, under whose names the tests copy it.
@@ -34,7 +35,7 @@ func TestMain(m *testing.M) {
 		unblock := make(chan os.Signal, 1)
 		signal.Notify(unblock, unix.SIGTERM)
 		<-unblock
-		exit(0)
+		proctest.Exit(0)
 	}
 	os.Exit(m.Run())
 }
@@ -55,12 +56,9 @@ func readManners() fakeManners {
 	return manners
 }
 
-// exit ends the process without the second that the race detector would have it wait.
-func exit(status int) { _, _, _ = unix.RawSyscall(unix.SYS_EXIT_GROUP, uintptr(status), 0, 0) }
-
 func fail(text string) {
 	fmt.Fprintln(os.Stderr, text)
-	exit(1)
+	proctest.Exit(1)
 }
 
 // fakeDaemon holds a lock and answers commands, one line each, as the simulated daemon does; it is for what that does not do.
@@ -115,7 +113,7 @@ func fakeDaemon() {
 			if server != nil {
 				_ = server.Process.Kill()
 			}
-			exit(0)
+			proctest.Exit(0)
 		}
 		conn.Close()
 	}
@@ -135,7 +133,7 @@ func fakeClient() {
 	_, _ = io.Copy(conn, os.Stdin)
 	_ = conn.(*net.UnixConn).CloseWrite()
 	_, _ = io.Copy(os.Stdout, conn)
-	exit(0)
+	proctest.Exit(0)
 }
 
 // fakeRoot is a driver root with the fake programs.

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/internal/needs"
+	"github.com/tranche-gpu/tranche/internal/proc/proctest"
 	"github.com/tranche-gpu/tranche/runtime/bundle"
 	"github.com/tranche-gpu/tranche/runtime/shadow"
 	"github.com/tranche-gpu/tranche/runtime/shadowtest"
@@ -39,8 +40,9 @@ func TestMain(m *testing.M) {
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, errorPrefix, err)
-		os.Exit(1)
+		proctest.Exit(1)
 	}
+	proctest.Exit(0)
 }
 
 // busybox is the only program of the images here. It has to be linked statically.

@@ -6,12 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/tranche-gpu/tranche/device/contextcost"
 	"github.com/tranche-gpu/tranche/device/mps"
 	"github.com/tranche-gpu/tranche/hooks"
 	"github.com/tranche-gpu/tranche/internal/cli"
+	"github.com/tranche-gpu/tranche/internal/proc/proctest"
 	"github.com/tranche-gpu/tranche/internal/version"
 	"github.com/tranche-gpu/tranche/runtime/wrapper"
 )
@@ -23,19 +22,19 @@ func TestMain(m *testing.M) {
 	switch filepath.Base(os.Args[0]) {
 	case "tranche-runtime":
 		if version.Print(os.Args, version.RuntimeFlag, "tranche-runtime", os.Stdout) {
-			exit(0)
+			proctest.Exit(0)
 		}
-		exit(wrapper.Main(os.Args, os.Environ(), os.Stderr))
+		proctest.Exit(wrapper.Main(os.Args, os.Environ(), os.Stderr))
 	case "tranche-hook":
-		exit(hooks.Main(os.Args, os.Stdin, os.Stderr))
+		proctest.Exit(hooks.Main(os.Args, os.Stdin, os.Stderr))
 	case "tranche-hook-that-records":
 		recordEnvironment(filepath.Join(filepath.Dir(os.Args[3]), "environ-ours-"+os.Args[1])) // beside the state directory
-		exit(hooks.Main(os.Args, os.Stdin, os.Stderr))
+		proctest.Exit(hooks.Main(os.Args, os.Stdin, os.Stderr))
 	case "hook-that-records":
 		recordEnvironment(os.Args[1])
-		exit(0)
+		proctest.Exit(0)
 	case "tranche":
-		exit(cli.Main("v0.0.0-test", os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+		proctest.Exit(cli.Main("v0.0.0-test", os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())
 }
@@ -43,11 +42,6 @@ func TestMain(m *testing.M) {
 // recordEnvironment writes down this process's environment, each entry with a zero byte behind it.
 func recordEnvironment(file string) {
 	if err := os.WriteFile(file, []byte(strings.Join(os.Environ(), "\x00")+"\x00"), 0o644); err != nil {
-		exit(1)
+		proctest.Exit(1)
 	}
-}
-
-// exit ends the process without the second that the race detector would have it wait.
-func exit(status int) {
-	_, _, _ = unix.RawSyscall(unix.SYS_EXIT_GROUP, uintptr(status), 0, 0)
 }
