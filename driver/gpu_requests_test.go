@@ -63,7 +63,7 @@ const showEnv = "env; echo end; sleep 1000"
 func TestGPU_RequestsInARealContainer(t *testing.T) {
 	d := newTestDriver(t)
 	image := d.requestingImage()
-	const event = "The image asks for GPU memory by its own TRANCHE_CDI_SLICE_8GiB and TRANCHE_GPU and TRANCHE_GPU_MEMORY"
+	const event = "The image requests GPU memory by its TRANCHE_CDI_SLICE_8GiB and TRANCHE_GPU and TRANCHE_GPU_MEMORY"
 	cfg := d.task(showEnv, func(c *spec.TaskConfig) { c.Image = image })
 	cfg.Env[request.MemoryEnv] = "" // takes back what the image requests, and is no request
 	d.start(cfg)

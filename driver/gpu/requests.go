@@ -21,8 +21,11 @@ import (
 // requests in its own ENV is left out, and an event says so: its author meant those who start it by hand, the job's author
 // may not even know of it, and the same image has to run with a device block.
 
-const requestAdvice = "so that Nomad knows of it and places the task, a task asks in its resources block, with device " +
-	"\"nvidia/slice\" { count = N } for N slices of a GPU's memory; constraint blocks in there say which GPU"
+const (
+	onlyWithoutNomad = "this requests GPU memory outside Nomad only"
+	requestAdvice    = "request it with device \"nvidia/slice\" { count = N } in the task's resources block, where a constraint block " +
+		"may select the GPU"
+)
 
 // checkVariables refuses a task whose environment requests a GPU. An empty variable requests nothing.
 func checkVariables(cfg *drivers.TaskConfig) error {
@@ -35,8 +38,8 @@ func checkVariables(cfg *drivers.TaskConfig) error {
 	if len(set) == 0 {
 		return nil
 	}
-	return fmt.Errorf("the task's environment sets %s, by which containers ask that no scheduler starts; %s: write that, "+
-		"and remove the variable from the env or template block", strings.Join(set, " and "), requestAdvice)
+	return fmt.Errorf("the task's environment sets %s: %s; %s, and remove the variable from the env or template block",
+		strings.Join(set, " and "), onlyWithoutNomad, requestAdvice)
 }
 
 // quoted quotes a value that may be of any length, at most a line of it.
@@ -53,14 +56,14 @@ func CheckOptions(annotations map[string]string, devices []string) error {
 	var errs []error
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		if IsRequestAnnotation(key) {
-			errs = append(errs, fmt.Errorf("option annotations: %q: by it containers ask that no scheduler starts; %s: write "+
-				"that, and remove the annotation", key, requestAdvice))
+			errs = append(errs, fmt.Errorf("option annotations: %q: %s; %s, and remove the annotation", key, onlyWithoutNomad,
+				requestAdvice))
 		}
 	}
 	for _, device := range devices {
 		if IsRequestDevice(device) {
-			errs = append(errs, fmt.Errorf("option devices = %q: by it containers ask that no scheduler starts; %s: write "+
-				"that, and remove the device", device, requestAdvice))
+			errs = append(errs, fmt.Errorf("option devices = %q: %s; %s, and remove the device", device, onlyWithoutNomad,
+				requestAdvice))
 		}
 	}
 	return errors.Join(errs...)
@@ -89,6 +92,6 @@ func (p *Prepared) Unmet(imageEnv []string) string {
 		return ""
 	}
 	slices.Sort(names)
-	return fmt.Sprintf("The image asks for GPU memory by its own %s, which a task does not get by that: %s",
+	return fmt.Sprintf("The image requests GPU memory by its %s, which has no effect in a task: %s",
 		strings.Join(slices.Compact(names), " and "), requestAdvice)
 }

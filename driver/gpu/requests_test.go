@@ -25,7 +25,7 @@ func TestCheckEnv_Requests(t *testing.T) {
 		"control characters":    {map[string]string{request.MemoryEnv: "8\x1b[2J\n"}, []string{`"8\x1b[2J\n"`}},
 		"a megabyte":            {map[string]string{request.MemoryEnv: strings.Repeat("8", 1<<20)}, []string{`88"…`}},
 		"an amount and a GPU":   {map[string]string{request.MemoryEnv: "1GiB", request.GPUEnv: "1"}, []string{`TRANCHE_GPU = "1" and TRANCHE_GPU_MEMORY`}},
-		"one empty, one is not": {map[string]string{request.MemoryEnv: "", request.GPUEnv: "1"}, []string{`sets TRANCHE_GPU = "1",`}},
+		"one empty, one is not": {map[string]string{request.MemoryEnv: "", request.GPUEnv: "1"}, []string{`sets TRANCHE_GPU = "1":`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := CheckEnv(&drivers.TaskConfig{Env: tc.env})

@@ -29,7 +29,7 @@ type cdiOptions struct {
 func (a *app) cdiCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cdi",
-		Short: "CDI devices by which containers ask for fractions of GPUs",
+		Short: "CDI devices that request fractions of GPUs",
 		Args:  cobra.NoArgs,
 	}
 	cmd.AddCommand(a.cdiGenerateCommand())
