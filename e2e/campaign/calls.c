@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "family.h"
+#include "families/family.h"
 #include "worker.h"
 
 #define MAY_WAIT_NS 1000000000u

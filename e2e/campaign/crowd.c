@@ -13,7 +13,7 @@
 #include <time.h>
 
 #include "conductor.h"
-#include "family.h"
+#include "families/family.h"
 
 #define BOUT_SECONDS 1.2
 

@@ -6,7 +6,7 @@
 #ifndef CAMPAIGN_CROWD_H
 #define CAMPAIGN_CROWD_H
 
-#include "family.h"
+#include "families/family.h"
 
 enum { CROWD_OBJECTS = 1500, CROWD_DESCRIPTORS = 150 };
 

@@ -2,7 +2,7 @@
 #ifndef CAMPAIGN_EXTRAS_H
 #define CAMPAIGN_EXTRAS_H
 
-#include "family.h"
+#include "families/family.h"
 
 enum extra_way {
     EXTRA_CODE,  /* size: bytes of the modules that are loaded */

@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "conductor.h"
-#include "family.h"
+#include "families/family.h"
 
 static const char *const outcomes[] = {"", "done", "refused", "WRONG"};
 

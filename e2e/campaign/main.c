@@ -24,7 +24,7 @@
 
 #include "calls.h"
 #include "conductor.h"
-#include "family.h"
+#include "families/family.h"
 #include "worker.h"
 
 /* After ENOUGH_STEPS an operation that was never done is one that cannot be done; one of a crowd, whose bouts do not do everything,

@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "conductor.h"
-#include "family.h"
+#include "families/family.h"
 
 static double seconds(void) {
     struct timespec now;

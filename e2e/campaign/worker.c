@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "calls.h"
-#include "family.h"
+#include "families/family.h"
 #include "hesitate.h"
 
 struct board *board;

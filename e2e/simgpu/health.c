@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "mig.h"
+#include "mig/mig.h"
 #include "state_local.h"
 
 #define SETTING_UNSUPPORTED UINT64_MAX

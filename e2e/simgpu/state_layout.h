@@ -45,7 +45,7 @@
 #include <stdatomic.h>
 
 #include "health.h"
-#include "mig.h"
+#include "mig/mig.h"
 #include "shared_objects.h"
 #include "state.h"
 

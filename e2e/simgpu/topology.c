@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mig.h"
+#include "mig/mig.h"
 
 #define MIB ((uint64_t)1 << 20)
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mig.h"
+#include "mig/mig.h"
 #include "state.h"
 
 int visible_find(const char *entry, int length, const int *gpus, int count) {

@@ -1,6 +1,6 @@
 #include "image_driver.h"
 
-#include "../../e2e/simgpu/cuda/image.h"
+#include "../../e2e/simgpu/cuda/image/image.h"
 
 bool image_driver_takes(const void *image, uint64_t *bytes) {
     struct image read;

@@ -2,11 +2,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "capture.h"
-#include "engine.h"
-#include "heap.h"
+#include "cuda/memory/heap.h"
+#include "cuda/memory/pool.h"
+#include "cuda/work/capture.h"
+#include "cuda/work/engine.h"
 #include "mps_client.h"
-#include "pool.h"
 
 #include "../sharing.h"
 

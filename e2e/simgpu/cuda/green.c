@@ -4,9 +4,9 @@
  */
 #include <string.h>
 
-#include "heap.h"
+#include "cuda/memory/heap.h"
+#include "cuda/work/stream.h"
 #include "mps_client.h"
-#include "stream.h"
 
 #define GREEN_BYTES (16 * MIB)
 #define RESOURCE_MAGIC 0x53694d67u /* in the resources' padding: that we made them */

@@ -5,8 +5,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "cuda/memory/heap.h"
 #include "driver.h"
-#include "heap.h"
 #include "mps_client.h"
 #include "topology.h"
 #include "visible.h"

@@ -21,13 +21,13 @@ NVML_LIB_SRC := $(addprefix $(NVML_SIM)/,library.c device.c memory.c telemetry.c
 	mig_gpu_instance.c mig_compute_instance.c ecc.c call.c)
 # The simulator's makefile names the sources of the state, where it has included this one.
 NVML_STATE_SRC := $(or $(SIM_STATE_SRC),$(addprefix e2e/simgpu/,state.c sums.c shared_objects.c \
-	shared_contents.c record.c turns.c faults.c health.c orders.c processes.c topology.c mig.c mig_profiles.c \
-	mig_device.c mig_events.c mig_nodes.c visible.c sharing.c uuid5.c))
-NVML_HEADERS := $(wildcard $(NVML_SIM)/*.h) $(wildcard e2e/simgpu/*.h)
+	shared_contents.c record.c turns.c faults.c health.c orders.c processes.c topology.c visible.c sharing.c \
+	$(addprefix mig/,mig.c mig_profiles.c mig_device.c mig_events.c mig_nodes.c uuid5.c)))
+NVML_HEADERS := $(wildcard $(NVML_SIM)/*.h) $(wildcard e2e/simgpu/*.h e2e/simgpu/mig/*.h)
 
 # Names that NVML has deprecated are what programs still call.
 NVML_CFLAGS := -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror -Wno-deprecated-declarations -pthread \
-	-isystem $(NVML_OBJ)/include
+	-I e2e/simgpu -isystem $(NVML_OBJ)/include
 NVML_SANITIZE := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 # What a test ordered for a call is obeyed at the head of every function (call.c).
 NVML_INSTRUMENT := -finstrument-functions
@@ -80,7 +80,7 @@ $(NVML_HOLD): $(NVML_SIM)/consumers/testdata/hold.c $(NVML_HEADER)
 
 $(NVML_ORDER): $(NVML_SIM)/consumers/testdata/order.c $(NVML_STATE_SRC) $(NVML_HEADERS) $(NVML_HEADER)
 	@mkdir -p $(@D)
-	$(CC) $(NVML_CFLAGS) -I e2e/simgpu -o $@ $(filter %.c,$^)
+	$(CC) $(NVML_CFLAGS) -o $@ $(filter %.c,$^)
 
 # The tests are one program with the library, whose functions it exports for their names to be found.
 NVML_TEST_FLAGS := $(NVML_INSTRUMENT) -rdynamic $(addprefix -finstrument-functions-exclude-file-list=,nvml_test \

@@ -19,8 +19,8 @@
 #pragma GCC visibility pop
 
 #include "../health.h"
-#include "../mig.h"
 #include "../state.h"
+#include "mig/mig.h"
 
 /* What a GPU without MIG answers where an instance ID is asked for. */
 #define NO_INSTANCE 0xFFFFFFFFu

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "harness.h"
-#include "mig_local.h"
+#include "mig/mig_local.h"
 #include "state.h"
 
 #define BIG_UUID "MIG-51d40f7e-0c1a-4e6b-9f3d-5a1e00000a01"

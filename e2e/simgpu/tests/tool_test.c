@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "harness.h"
-#include "mig.h"
+#include "mig/mig.h"
 
 static char output[65536];
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "health.h"
-#include "mig.h"
+#include "mig/mig.h"
 #include "state.h"
 #include "tool.h"
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "mig.h"
+#include "mig/mig.h"
 #include "state.h"
 
 struct of_device {

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "json.h"
-#include "mig.h"
+#include "mig/mig.h"
 #include "state.h"
 #include "state_local.h"
 #include "tool.h"

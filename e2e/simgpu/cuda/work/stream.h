@@ -1,0 +1,57 @@
+/* Streams: which work of a context a program waits for together. */
+#ifndef SIMGPU_STREAM_H
+#define SIMGPU_STREAM_H
+
+#include "cuda/driver.h"
+#include "engine.h"
+
+struct CUstream_st {
+    struct handle handle;
+    struct CUctx_st *context;
+    struct CUgreenCtx_st *green;    /* that was current when it was made, or NULL; may be no more */
+    _Atomic uint64_t mark;          /* the end of its work so far */
+    struct stream_capture *capture; /* see capture.h; under its mutex */
+    _Atomic uint64_t waited_mark;   /* the furthest event of its GPU that it was told to wait for */
+    _Atomic uint32_t calls;         /* host functions that were queued and have not returned; a futex */
+    unsigned flags;
+    int priority;
+    uint64_t id;
+};
+
+/*
+ * The stream that a handle means in the current context: CUDA_ERROR_INVALID_HANDLE if none, CUDA_ERROR_INVALID_CONTEXT
+ * if it is another context's. `per_thread` says which default stream the handle 0 means.
+ */
+CUresult stream_find(struct CUctx_st *context, CUstream handle, bool per_thread, struct CUstream_st **stream);
+
+/* Adds work of this length to the stream. */
+void stream_submit(struct CUstream_st *stream, uint64_t ns);
+
+/* Makes the stream wait for work up to the mark. */
+void stream_follow(struct CUstream_st *stream, uint64_t mark);
+
+/* The mark that stands for all work the stream waits for. */
+uint64_t stream_mark(struct CUstream_st *stream);
+
+/* Waits for what was queued so far, host functions included. */
+void stream_wait(struct CUstream_st *stream);
+
+/* What an operation that is done at once has to wait for: host functions before it, which may still write its data. */
+void stream_wait_calls(struct CUstream_st *stream);
+
+bool stream_done(struct CUstream_st *stream);
+
+/*
+ * The host functions that are queued in a stream at this moment, for an event or a free that comes after them: NULL if
+ * there are none. CUDA_ERROR_OUT_OF_MEMORY if there is no memory for it. Whoever has it drops it.
+ */
+struct calls_point;
+CUresult calls_point_new(struct CUstream_st *stream, struct calls_point **point);
+bool calls_point_reached(struct calls_point *point);
+void calls_point_wait(struct calls_point *point);
+void calls_point_drop(struct calls_point *point);
+
+/* Makes the stream wait for an event of its GPU, which stands at the mark. */
+void stream_wait_mark(struct CUstream_st *stream, uint64_t mark);
+
+#endif
