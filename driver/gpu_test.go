@@ -152,7 +152,7 @@ func TestGPU_NoneWithoutADeviceBlock(t *testing.T) {
 	must.StrNotContains(t, out, "/.tranche")
 }
 
-func TestStart_RemovesWhatAnEarlierLifeLeft(t *testing.T) {
+func TestStart_RemovesOlderContainers(t *testing.T) {
 	d := newTestDriver(t)
 	first := d.task("sleep 600")
 	d.start(first)

@@ -85,7 +85,7 @@ func TestImageGC_ForcePullMakesNothingOurs(t *testing.T) {
 	must.Eq(t, map[string]string{"whose": "theirs"}, record.Labels)
 }
 
-func TestImageGC_KnowsTheContainersOfAnEarlierLife(t *testing.T) {
+func TestImageGC_KnowsContainersOfAnEarlierPlugin(t *testing.T) {
 	d := collecting(t, "100ms")
 	reg := newTestRegistry(t)
 	used, _ := reg.unique(t, d.node.busybox, "used:1", 1)

@@ -497,8 +497,8 @@ func mountInside(pid int, at string) error {
 	})
 }
 
-// TestStorage_ViewOfALifeThatWasKilled finds the view of the image that an earlier attempt at the start left.
-func TestStorage_ViewOfALifeThatWasKilled(t *testing.T) {
+// TestStorage_ViewOfAKilledPlugin finds the view of the image that an earlier attempt at the start left.
+func TestStorage_ViewOfAKilledPlugin(t *testing.T) {
 	d := newTestDriver(t)
 	image := d.node.dataImage(t, "view-left:1", "/data")
 	ignore := d.task("echo end", func(o *spec.TaskConfig) { o.Image, o.ImageVolumes = image, "ignore" })

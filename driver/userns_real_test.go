@@ -127,7 +127,7 @@ func TestOption_UsernsNoTwoShareIDs(t *testing.T) {
 	second, ids := d.firstIDs()
 	must.Eq(t, "296608", ids)
 
-	// A later life of the plugin knows of them from containerd alone.
+	// A later plugin process knows of them from containerd alone.
 	d.driver.Shutdown()
 	d = newTestDriverWith(t, d.node, config)
 	third, ids := d.firstIDs()
@@ -150,17 +150,17 @@ func TestOption_UsernsNoTwoShareIDs(t *testing.T) {
 	}
 }
 
-// What a task has left in its directories follows it to the IDs of its next life.
-func TestOption_UsernsFilesOfAnEarlierLife(t *testing.T) {
+// What a task has left in its directories follows it to the IDs of its next run.
+func TestOption_UsernsFilesOfAnEarlierRun(t *testing.T) {
 	d, _ := newUsernsDriver(t)
-	_, ids := d.firstIDs() // Another task has taken the IDs of the earlier life meanwhile.
+	_, ids := d.firstIDs() // Another task has taken the IDs of the earlier run meanwhile.
 	must.Eq(t, "231072", ids)
 	cfg := d.task("cat /local/f; echo end", ownUsers, func(o *spec.TaskConfig) { o.CapDrop = []string{"all"} })
 	file := filepath.Join(cfg.TaskDir().LocalDir, "f")
-	must.NoError(t, os.WriteFile(file, []byte("of the first life\n"), 0o600))
+	must.NoError(t, os.WriteFile(file, []byte("of the first run\n"), 0o600))
 	must.NoError(t, os.Chown(file, 231072, 231072))
 	_, out := d.run(cfg, "end\n")
-	must.StrContains(t, out, "of the first life\n")
+	must.StrContains(t, out, "of the first run\n")
 	must.Eq(t, [2]uint32{296608, 296608}, ownerOf(t, file))
 }
 

@@ -91,7 +91,7 @@ func (c *Client) Go(f func()) {
 	}
 }
 
-// Context returns the context of the client's whole life, with its namespace.
+// Context returns the context that ends with the client, with its namespace.
 func (c *Client) Context() context.Context { return c.ctx }
 
 // Pause waits, and reports whether the client is still open then.

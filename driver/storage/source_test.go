@@ -239,7 +239,7 @@ func TestSweepPinned(t *testing.T) {
 	must.FileExists(t, filepath.Join(alloc, "alloc/f"))
 }
 
-func TestNewPinnedSources_AfterALifeThatWasKilled(t *testing.T) {
+func TestNewPinnedSources_AfterAKilledPlugin(t *testing.T) {
 	needs.Root(t, "to mount")
 	alloc, runDir := t.TempDir(), t.TempDir()
 	mounttest.Write(t, alloc, map[string]string{"alloc/f": "kept"})

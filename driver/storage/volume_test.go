@@ -30,7 +30,7 @@ func TestMakeVolume(t *testing.T) {
 	defer dir.Close()
 	empty := wantedMount{noCopy: true}
 
-	// What a life of the plugin left that was killed while it filled the volume is not used.
+	// What a plugin process left that was killed while it filled the volume is not used.
 	mounttest.Write(t, path, map[string]string{".new-data/half": ""})
 	must.NoError(t, makeVolume(context.Background(), dir, "data", empty, nil))
 	must.FileNotExists(t, filepath.Join(path, "data/half"))

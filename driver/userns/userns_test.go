@@ -86,7 +86,7 @@ func TestRange_HostID(t *testing.T) {
 	ids := Range{165536, PerContainer}
 	for id, want := range map[uint32]uint32{
 		0: 165536, 1000: 166536, 65535: 231071, // as images and jobspecs have them
-		100000: 165536, 231072 + 7: 165536 + 7, // of an earlier life
+		100000: 165536, 231072 + 7: 165536 + 7, // of an earlier plugin process
 		165536: 165536,
 		70000:  70000, 80123: 80123, 296608: 296608, // the host's
 	} {
