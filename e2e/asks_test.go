@@ -4,8 +4,10 @@ package e2e
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -100,12 +102,12 @@ type local struct {
 func newLocal(t *testing.T, n *node.Node) *local {
 	t.Helper()
 	l := &local{t: t, n: n, config: filepath.Join(n.Dir, "runtime.toml")}
-	cli, err := n.Sim.CLI(build, n.Dir)
+	cli, err := n.Sim.CLI(n.Prefix(), n.Dir)
 	must.NoError(t, err)
 	var text strings.Builder
 	for key, value := range map[string]string{
 		"driver_root": n.DriverRoot(), "state_dir": n.StateDir(), "run_dir": n.RunDir(), "runtime": "runc", "cli_path": cli,
-		"shadow_dir": filepath.Join(build, "lib"), "hook_path": filepath.Join(build, "bin/tranche-hook"),
+		"shadow_dir": n.ShadowDir(), "hook_path": n.Program("tranche-hook"),
 	} {
 		fmt.Fprintf(&text, "%s = %q\n", key, value)
 	}
@@ -113,8 +115,10 @@ func newLocal(t *testing.T, n *node.Node) *local {
 	return l
 }
 
-func (l *local) command(args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(deadline(l.t), filepath.Join(build, "bin/tranche-runtime"),
+func (l *local) command(args ...string) *exec.Cmd { return l.commandUntil(deadline(l.t), args...) }
+
+func (l *local) commandUntil(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, l.n.Program("tranche-runtime"),
 		append([]string{"--root", filepath.Join(l.n.Dir, "oci")}, args...)...)
 	cmd.Env = append(os.Environ(), "TRANCHE_CONFIG="+l.config)
 	return cmd
@@ -166,7 +170,7 @@ type localContainer struct {
 func (l *local) start(id string, annotations map[string]string, env ...string) *localContainer {
 	l.t.Helper()
 	c := &localContainer{local: l, id: id}
-	c.run = l.command("run", "--bundle", l.bundle(id, annotations, env...), id)
+	c.run = l.commandUntil(context.Background(), "run", "--bundle", l.bundle(id, annotations, env...), id)
 	var stderr strings.Builder
 	c.run.Stderr = &stderr
 	stdout, err := c.run.StdoutPipe()
@@ -176,6 +180,7 @@ func (l *local) start(id string, annotations map[string]string, env ...string) *
 	lines := bufio.NewScanner(stdout)
 	for lines.Scan() && !strings.Contains(lines.Text(), `"computing"`) {
 	}
+	go func() { _, _ = io.Copy(io.Discard, stdout) }()
 	claims, _, err := openLedger(l.t, l.n).List(deadline(l.t))
 	must.NoError(l.t, err)
 	for _, made := range claims {

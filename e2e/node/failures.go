@@ -21,7 +21,8 @@ func (n *Node) PluginPIDs(name string) ([]int, error) {
 	var pids []int
 	for _, exe := range processes {
 		target, err := os.Readlink(exe)
-		if err != nil || target != filepath.Join(n.BuildDir, "bin", name) {
+		// The kernel appends this once another file has the name.
+		if err != nil || strings.TrimSuffix(target, " (deleted)") != n.PluginPath(name) {
 			continue // It ended meanwhile, or is another program.
 		}
 		pid, err := strconv.Atoi(strings.Split(exe, "/")[2])

@@ -21,6 +21,9 @@ type Config struct {
 	Dir string
 	// BuildDir is the repository's build folder.
 	BuildDir string
+	// InstallFrom is a build folder whose programs and libraries are installed on the node, as an operator installs them.
+	// Empty means that the node uses those of BuildDir where they are.
+	InstallFrom string
 	// NomadBinary is the agent's executable.
 	NomadBinary string
 	// Topology names the simulator's topology file. Empty means the machine's own GPUs.
@@ -111,6 +114,11 @@ func Start(ctx context.Context, c Config) (_ *Node, err error) {
 	if n.Agent, err = n.newAgent(); err != nil {
 		return nil, err
 	}
+	if c.InstallFrom != "" {
+		if err := n.Install(ctx, c.InstallFrom); err != nil {
+			return nil, err
+		}
+	}
 	if err := n.Agent.Start(ctx); err != nil {
 		return nil, err
 	}
@@ -175,12 +183,16 @@ func (n *Node) newAgent() (*Agent, error) {
 }
 
 // pluginDir makes a directory that holds links to the plugins and nothing else, since Nomad starts every executable in it.
+// Install copies Tranche's there.
 func (n *Node) pluginDir() (string, error) {
-	dir := filepath.Join(n.Dir, "plugins")
+	dir := filepath.Join(n.Dir, pluginDirName)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	binaries := []string{filepath.Join(n.BuildDir, "bin/nomad-device-tranche"), filepath.Join(n.BuildDir, "bin/nomad-driver-tranche")}
+	var binaries []string
+	if n.InstallFrom == "" {
+		binaries = []string{n.PluginPath("nomad-device-tranche"), n.PluginPath("nomad-driver-tranche")}
+	}
 	for _, binary := range append(binaries, n.Plugins...) {
 		err := os.Symlink(binary, filepath.Join(dir, filepath.Base(binary)))
 		if err != nil && !errors.Is(err, os.ErrExist) {
@@ -198,9 +210,8 @@ func (n *Node) deviceConfig() string {
 func (n *Node) driverConfig() string {
 	return setting("containerd_address", n.Containerd.Address) + setting("driver_root", n.DriverRoot()) +
 		setting("state_dir", n.StateDir()) + setting("run_dir", n.RunDir()) +
-		setting("shadow_dir", filepath.Join(n.BuildDir, "lib")) +
-		setting("hook_path", filepath.Join(n.BuildDir, "bin/tranche-hook")) +
-		setting("cli_path", filepath.Join(n.BuildDir, "bin/tranche")) + n.DriverConfig
+		setting("shadow_dir", n.ShadowDir()) + setting("hook_path", n.Program("tranche-hook")) +
+		setting("cli_path", n.Program("tranche")) + n.DriverConfig
 }
 
 func setting(key, value string) string { return fmt.Sprintf("    %s = %q\n", key, value) }
