@@ -5,6 +5,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -90,8 +91,9 @@ type task struct {
 	args    []string
 	jobType string
 	count   int
-	// devices are the bodies of `device "nvidia/slice"` blocks.
-	devices []string
+	// devices are the bodies of blocks `device "nvidia/slice"`, or of the type that deviceType names.
+	devices    []string
+	deviceType string
 	// taskExtra, configExtra and groupExtra are further lines for the blocks.
 	taskExtra, configExtra, groupExtra string
 	memoryMiB                          int
@@ -122,7 +124,7 @@ func (s task) hcl() string {
 	}
 	var devices, args strings.Builder
 	for _, d := range s.devices {
-		fmt.Fprintf(&devices, "device \"nvidia/slice\" {\n%s\n}\n", d)
+		fmt.Fprintf(&devices, "device %q {\n%s\n}\n", cmp.Or(s.deviceType, "nvidia/slice"), d)
 	}
 	for i, a := range s.args {
 		if i > 0 {
