@@ -131,7 +131,7 @@ func TestOption_OOM(t *testing.T) {
 }
 
 // The kernel counts on while nobody listens for events.
-func TestOption_OOMWhileThePluginIsAway(t *testing.T) {
+func TestOption_OOMWhileThePluginIsDown(t *testing.T) {
 	d := newTestDriver(t)
 	cfg := d.task(`
 		while [ ! -e /local/go ]; do sleep 0.05; done

@@ -88,7 +88,7 @@ func TestContainerd_RestartsUnderARunningTask(t *testing.T) {
 	must.Zero(t, result.ExitCode)
 }
 
-func TestContainerd_ExitWhileItIsAway(t *testing.T) {
+func TestContainerd_ExitWhileItIsUnavailable(t *testing.T) {
 	d := newTestDriver(t)
 	cfg := d.task("echo up; while [ ! -e /local/go ]; do sleep 0.05; done; exit 6")
 	d.start(cfg)
@@ -106,7 +106,7 @@ func TestContainerd_ExitWhileItIsAway(t *testing.T) {
 	d.nothingLeft(cfg)
 }
 
-func TestContainerd_AwayWhenATaskIsRecovered(t *testing.T) {
+func TestContainerd_UnavailableWhenATaskIsRecovered(t *testing.T) {
 	d := newTestDriver(t)
 	cfg := d.task("echo up; while [ ! -e /local/go ]; do sleep 0.05; done; exit 6")
 	handle := d.start(cfg)

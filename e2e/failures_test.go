@@ -183,8 +183,8 @@ func TestReboot(t *testing.T) {
 	mustHoldExactly(t, n, fresh.ID, 3*gib)
 }
 
-// TestExitWhileAway ends a task while neither the agent nor the driver is there to see it: its exit code is not lost.
-func TestExitWhileAway(t *testing.T) {
+// TestExitWhileTheAgentIsDown ends a task while neither the agent nor the driver is there to see it: its exit code is not lost.
+func TestExitWhileTheAgentIsDown(t *testing.T) {
 	n := startNode(t)
 	start(t, n, task{
 		job: "away", jobType: "batch", command: "sh",

@@ -7,7 +7,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestAskedCapabilities(t *testing.T) {
+func TestRequestedCapabilities(t *testing.T) {
 	cases := []struct {
 		name    string
 		env     []string
@@ -34,7 +34,7 @@ func TestAskedCapabilities(t *testing.T) {
 	}
 }
 
-func TestAskedCapabilities_Errors(t *testing.T) {
+func TestRequestedCapabilities_Errors(t *testing.T) {
 	cases := []struct {
 		name, value, allowed string
 		named                []string

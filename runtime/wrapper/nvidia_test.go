@@ -177,7 +177,7 @@ func TestNVIDIA_LegacyHookAlone(t *testing.T) {
 // A configuration of NVIDIA's that asks for GPUs by a variable of its own choice gets past all that the spec can say. Who
 // is given more than the claim does not start; who is given the same GPU once more has the shadow in front of what
 // NVIDIA's hook mounted.
-func TestNVIDIA_AskedByAnotherVariable(t *testing.T) {
+func TestNVIDIA_RequestedByAnotherVariable(t *testing.T) {
 	for _, by := range []struct{ mode, lowLevel string }{{"legacy", "runc"}, {"cdi", "runc"}, {"legacy", "crun"}, {"cdi", "crun"}} {
 		t.Run("all GPUs, in mode "+by.mode+" with "+by.lowLevel, func(t *testing.T) {
 			n := newNVIDIANode(t, by.lowLevel, "h200x2.conf")

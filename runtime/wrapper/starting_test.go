@@ -63,7 +63,7 @@ func (n *node) listed(id string) string {
 
 // What a container asked for that could not be created is free at once: whoever mends his command line and tries again
 // gets it, and so does Nomad.
-func TestContainer_AsksAndFailsToStart(t *testing.T) {
+func TestContainer_RequestsAndFailsToStart(t *testing.T) {
 	for _, next := range []string{"runc", "crun"} {
 		for name, failure := range failures {
 			t.Run(next+"/"+name, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestContainer_FailsToStartWithAClaimOfNomad(t *testing.T) {
 }
 
 // What a container asked for is kept for it as long as its runtime builds it.
-func TestContainer_AsksWhileAnotherStarts(t *testing.T) {
+func TestContainer_RequestsWhileAnotherStarts(t *testing.T) {
 	for _, next := range []string{"runc", "crun"} {
 		t.Run(next, func(t *testing.T) {
 			n := newContainerNode(t, next)

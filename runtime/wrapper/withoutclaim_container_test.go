@@ -71,7 +71,7 @@ func TestContainer_WithoutClaim(t *testing.T) {
 
 // An image that sets the variable itself starts without a GPU if whoever starts it says so; one with a claim is no
 // matter of this policy.
-func TestContainer_WithoutClaim_NotAsking(t *testing.T) {
+func TestContainer_WithoutClaim_NotRequesting(t *testing.T) {
 	n := newContainerNode(t, "runc")
 	script := "busybox env | busybox grep NVIDIA; busybox echo /dev/nvidia*"
 	void := n.image(n.bundle("void", script, "NVIDIA_VISIBLE_DEVICES=void"))

@@ -66,7 +66,7 @@ func (n *node) claims() []*claim.Claim {
 	return claims
 }
 
-func TestMain_Asks(t *testing.T) {
+func TestMain_Requests(t *testing.T) {
 	for name, way := range map[string]struct {
 		env         []string
 		annotations map[string]string
@@ -105,7 +105,7 @@ func TestMain_Asks(t *testing.T) {
 }
 
 // What the device plugin says of the GPUs counts for containers that ask by themselves, too.
-func TestMain_AsksByTheLayout(t *testing.T) {
+func TestMain_RequestsByTheLayout(t *testing.T) {
 	next, _ := recorder(t)
 	n := newAskingNode(t, next)
 	must.NoError(t, layout.Write(n.cfg.RunDir, map[string]layout.GPU{
@@ -126,7 +126,7 @@ func TestMain_AsksByTheLayout(t *testing.T) {
 	must.Eq(t, made, n.claims())
 }
 
-func TestMain_AsksForNothing(t *testing.T) {
+func TestMain_RequestsNothing(t *testing.T) {
 	next, _ := recorder(t)
 	n := newAskingNode(t, next)
 	bundle := n.bundle("b", "true", "TRANCHE_GPU_MEMORY=", "TRANCHE_GPU=")
@@ -136,7 +136,7 @@ func TestMain_AsksForNothing(t *testing.T) {
 	must.SliceEmpty(t, n.claims())
 }
 
-func TestMain_AsksInVain(t *testing.T) {
+func TestMain_RequestsInVain(t *testing.T) {
 	megabyte := strings.Repeat("x", 1<<20)
 	for name, tc := range map[string]struct {
 		env     []string
@@ -191,7 +191,7 @@ func TestMain_AsksInVain(t *testing.T) {
 	}
 }
 
-func TestMain_AsksBesideClaims(t *testing.T) {
+func TestMain_RequestsBesideClaims(t *testing.T) {
 	next, _ := recorder(t)
 	n := newAskingNode(t, next)
 	_, token := n.reserve(runtimetest.GPU0, "slice-000")
@@ -202,7 +202,7 @@ func TestMain_AsksBesideClaims(t *testing.T) {
 	must.Len(t, 1, n.claims())
 }
 
-func TestMain_TasksOfNomadMayAskWhereAllowed(t *testing.T) {
+func TestMain_TasksOfNomadMayRequestWhereAllowed(t *testing.T) {
 	next, _ := recorder(t)
 	n := newAskingNode(t, next)
 	n.setting(`local_claims = "always"`)
@@ -211,7 +211,7 @@ func TestMain_TasksOfNomadMayAskWhereAllowed(t *testing.T) {
 }
 
 // A container asks, gets its fraction, and leaves nothing behind.
-func TestContainer_Asks(t *testing.T) {
+func TestContainer_Requests(t *testing.T) {
 	for _, next := range []string{"runc", "crun"} {
 		t.Run(next, func(t *testing.T) {
 			n := newContainerNode(t, next)
@@ -250,7 +250,7 @@ func (n *node) localClaim() *claim.Claim {
 
 // What a container had that was killed, and that nobody deletes, goes to the next that asks, even where nothing else of
 // Tranche runs on the node.
-func TestContainer_AsksAfterOneThatWasKilled(t *testing.T) {
+func TestContainer_RequestsAfterOneThatWasKilled(t *testing.T) {
 	n := newContainerNode(t, "runc")
 	n.knowsGPUs()
 	all := []string{"TRANCHE_GPU_MEMORY=140GiB", "TRANCHE_GPU=0"}

@@ -24,9 +24,9 @@ import (
 	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
-// TestAsks has containers ask for a fraction by themselves, on a node where Nomad gives out the same GPUs: each gets what
+// TestRequests has containers ask for a fraction by themselves, on a node where Nomad gives out the same GPUs: each gets what
 // it asked for and no more, and neither side takes anything from the other.
-func TestAsks(t *testing.T) {
+func TestRequests(t *testing.T) {
 	n := startNode(t)
 	l := newLocal(t, n)
 	gpus := recordedGPUs(t, n)
@@ -63,8 +63,8 @@ func TestAsks(t *testing.T) {
 	mustHoldExactly(t, n, large.ID, 137*gib)
 }
 
-// TestAsks_OfADormantClaim asks for what a task had that is done: Nomad never says so, and an operator has to.
-func TestAsks_OfADormantClaim(t *testing.T) {
+// TestRequests_OfADormantClaim asks for what a task had that is done: Nomad never says so, and an operator has to.
+func TestRequests_OfADormantClaim(t *testing.T) {
 	n := startNode(t)
 	l := newLocal(t, n)
 	gpus := recordedGPUs(t, n)
@@ -233,8 +233,8 @@ func (l *local) nomadSees(uuid string, slices int) map[string]string {
 	return reasons
 }
 
-// TestAsks_PodmanDevice gives a container of Podman's a CDI device, as `tranche cdi generate` describes it.
-func TestAsks_PodmanDevice(t *testing.T) {
+// TestRequests_PodmanDevice gives a container of Podman's a CDI device, as `tranche cdi generate` describes it.
+func TestRequests_PodmanDevice(t *testing.T) {
 	n := startNode(t)
 	l := newLocal(t, n)
 	l.generateCDI()
