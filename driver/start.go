@@ -103,7 +103,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 	return handle, nil, nil
 }
 
-// prepare checks everything that can be checked before the first call to containerd.
+// prepare checks everything that can be checked before the first call to containerd. It changes nothing.
 func (d *Driver) prepare(ctx context.Context, cfg *drivers.TaskConfig) (*startup, error) {
 	taskOptions, err := spec.DecodeTask(cfg, &d.config)
 	if err != nil {
@@ -169,6 +169,9 @@ func (d *Driver) launch(ctx context.Context, s *startup) (*task.Handle, error) {
 		return nil, err
 	}
 	d.reach(failpoint.StartImageReady)
+	if err := s.network.WriteFiles(); err != nil {
+		return nil, err
+	}
 	s.storage, err = d.mounts.Prepare(ctx, &storage.Request{Task: s.cfg, ContainerID: s.id,
 		Options: *s.options.StorageOptions(), Image: i})
 	if err != nil {

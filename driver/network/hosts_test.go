@@ -53,6 +53,7 @@ func TestHosts(t *testing.T) {
 		must.NoError(t, os.MkdirAll(cfg.TaskDir().Dir, 0o755))
 		n, err := New(cfg, &options)
 		must.NoError(t, err)
+		must.NoError(t, n.WriteFiles())
 		return n
 	}
 	extra := func(hosts ...string) Options { return Options{ExtraHosts: hosts} }
@@ -144,11 +145,13 @@ func TestHosts_OfTheHost(t *testing.T) {
 	must.NoError(t, err)
 	n, err := New(cfg, &Options{})
 	must.NoError(t, err)
+	must.NoError(t, n.WriteFiles())
 	_, file := hostsOf(t, n)
 	must.Eq(t, "/etc/hosts", file)
 
 	n, err = New(cfg, &Options{ExtraHosts: []string{"db:10.0.0.7"}})
 	must.NoError(t, err)
+	must.NoError(t, n.WriteFiles())
 	text, file := hostsOf(t, n)
 	must.Eq(t, filepath.Join(cfg.TaskDir().Dir, "hosts"), file)
 	must.Eq(t, strings.TrimRight(string(host), "\n")+"\n10.0.0.7 db\n", text)

@@ -47,6 +47,8 @@ func (o *Options) Check() error {
 
 // Network is how a task is connected. Make one with New.
 type Network struct {
+	cfg     *drivers.TaskConfig
+	options *Options
 	// Mode is Host, Bridge (the group's namespace) or None.
 	Mode string
 	// path is the group's network namespace.
@@ -57,11 +59,11 @@ type Network struct {
 	files []specs.Mount
 }
 
-// New returns how the task is connected, and writes the files that say so to the task's directory.
+// New returns how the task is connected. It writes nothing.
 func New(cfg *drivers.TaskConfig, options *Options) (*Network, error) {
 	group, mode := cfg.NetworkIsolation, options.Mode
 	hasGroup := group != nil && group.Mode == drivers.NetIsolationModeGroup && group.Path != ""
-	n := &Network{Mode: mode}
+	n := &Network{cfg: cfg, options: options, Mode: mode}
 	switch {
 	case mode == "" && hasGroup:
 		n.Mode = Bridge
@@ -79,7 +81,7 @@ func New(cfg *drivers.TaskConfig, options *Options) (*Network, error) {
 	if options.Hostname != "" {
 		n.hostname = options.Hostname
 	}
-	return n, n.writeFiles(cfg, options)
+	return n, nil
 }
 
 func (n *Network) name(cfg *drivers.TaskConfig) (err error) {
@@ -101,21 +103,21 @@ func (n *Network) name(cfg *drivers.TaskConfig) (err error) {
 	return nil
 }
 
-// writeFiles writes /etc/resolv.conf and /etc/hosts as Nomad does for its other drivers. A task without network keeps
-// the image's resolv.conf: it can query no name server.
-func (n *Network) writeFiles(cfg *drivers.TaskConfig, options *Options) error {
+// WriteFiles writes /etc/resolv.conf and /etc/hosts to the task's directory, as Nomad does for its other drivers. A task
+// without network keeps the image's resolv.conf: it can query no name server.
+func (n *Network) WriteFiles() error {
 	if n.Mode != None {
-		dns, err := writeResolvConf(cfg.TaskDir().Dir, options.dns(cfg.DNS), n.Mode == Host)
+		dns, err := writeResolvConf(n.cfg.TaskDir().Dir, n.options.dns(n.cfg.DNS), n.Mode == Host)
 		if err != nil {
 			return fmt.Errorf("write the task's resolv.conf: %w", err)
 		}
 		n.files = append(n.files, storage.Bind(dns, "/etc/resolv.conf", "rprivate", true))
 	}
-	extra, err := options.extraHosts()
+	extra, err := n.options.extraHosts()
 	if err != nil {
 		return err
 	}
-	hosts, err := n.hostsMount(cfg, extra)
+	hosts, err := n.hostsMount(n.cfg, extra)
 	if err != nil {
 		return fmt.Errorf("write the task's hosts file: %w", err)
 	}

@@ -37,6 +37,8 @@ func TestNew(t *testing.T) {
 				return
 			}
 			must.NoError(t, err)
+			must.SliceEmpty(t, n.files)
+			must.NoError(t, n.WriteFiles())
 			must.Eq(t, c.want, n.Mode)
 			must.Eq(t, c.path, n.path)
 			if c.want == Bridge {
