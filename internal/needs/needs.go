@@ -1,5 +1,5 @@
 // Package needs skips tests where the machine cannot run them. `make test` sets TRANCHE_REQUIRE_ROOT=1, and no test is
-// skipped by it: what is missing then fails the test.
+// skipped by it: what is missing then fails the test. The package also says how much of a long matrix is tested.
 package needs
 
 import (
