@@ -1,5 +1,6 @@
 #include "conductor.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <linux/futex.h>
 #include <poll.h>
@@ -189,6 +190,20 @@ void actor_signal(unsigned seat, int signal_number) {
         actor->stopped = !actor->stopped;
     }
     syscall(SYS_pidfd_send_signal, actor->pidfd, signal_number, NULL, 0);
+}
+
+void actor_tell_stacks(unsigned seat) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task", actors[seat].pid);
+    DIR *threads = actors[seat].alive ? opendir(path) : NULL;
+    for (struct dirent *thread; threads != NULL && (thread = readdir(threads)) != NULL;) {
+        pid_t tid = (pid_t)strtol(thread->d_name, NULL, 10);
+        if (tid > 0)
+            syscall(SYS_tgkill, actors[seat].pid, tid, SIGQUIT);
+    }
+    if (threads != NULL)
+        closedir(threads);
+    nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL);
 }
 
 static bool is_dead(const struct actor *actor, int milliseconds) {

@@ -114,9 +114,11 @@ static bool calm_down(void) {
             return false;
         unsigned busy = find_busy();
         calm = busy == SEATS;
-        if (!calm && seconds() > end)
-            return found("process %u (%d) is still busy long after it was called for quiet, with %s", busy,
-                         actors[busy].alive ? actors[busy].pid : 0, what_is_done(busy));
+        if (calm || seconds() <= end)
+            continue;
+        actor_tell_stacks(busy);
+        return found("process %u (%d) is still busy long after it was called for quiet, with %s", busy,
+                     actors[busy].alive ? actors[busy].pid : 0, what_is_done(busy));
     }
     return watch();
 }

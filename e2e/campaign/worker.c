@@ -444,14 +444,13 @@ void worker_serve(unsigned desk) {
 
 /* ---- Beginning ---- */
 
-/* A fault ends the process as it does any other; but first it says where, in one line of the messages. */
-static void on_fault(int signal_number, siginfo_t *info, void *unused) {
+/* Writes where this thread is, in one line of the messages. */
+static void write_stack(const char *why, const void *address) {
     void *frames[24];
     char line[2000];
-    (void)unused;
     int count = backtrace(frames, sizeof frames / sizeof frames[0]);
-    size_t length = (size_t)snprintf(line, sizeof line, "signal %d at %p in", signal_number, info->si_addr);
-    for (int i = 2; i < count && length < sizeof line - 200; i++) {
+    size_t length = (size_t)snprintf(line, sizeof line, "%s at %p in", why, address);
+    for (int i = 3; i < count && length < sizeof line - 200; i++) {
         Dl_info where = {0};
         dladdr(frames[i], &where);
         const char *file = where.dli_fname != NULL ? strrchr(where.dli_fname, '/') : NULL;
@@ -460,8 +459,22 @@ static void on_fault(int signal_number, siginfo_t *info, void *unused) {
                                    where.dli_sname != NULL ? where.dli_sname : "");
     }
     fprintf(stderr, "%s\n", line);
+}
+
+/* A fault ends the process as it does any other. */
+static void on_fault(int signal_number, siginfo_t *info, void *unused) {
+    char why[16];
+    (void)unused;
+    snprintf(why, sizeof why, "signal %d", signal_number);
+    write_stack(why, info->si_addr);
     signal(signal_number, SIG_DFL);
     raise(signal_number);
+}
+
+/* The conductor asks a thread that does not come back. */
+static void on_question(int signal_number) {
+    (void)signal_number;
+    write_stack("busy", NULL);
 }
 
 static void tell_of_faults(void) {
@@ -471,6 +484,7 @@ static void tell_of_faults(void) {
     sigaction(SIGSEGV, &action, NULL);
     sigaction(SIGBUS, &action, NULL);
     sigaction(SIGABRT, &action, NULL);
+    sigaction(SIGQUIT, &(struct sigaction){.sa_handler = on_question, .sa_flags = SA_RESTART}, NULL);
 }
 
 static bool load(void) {
