@@ -33,7 +33,7 @@ for library in libcuda.so.1 libnvidia-ml.so.1; do
     cp "$build/lib/$library" "$lib/"
     cp "$build/sim/lib/$library" "$lib/.tranche/driver-${library%.1}"
 done
-mapfile -t state < <(cd $sim && ls *.c 2>/dev/null)
+mapfile -t state < <(cd $sim && ls *.c mig/*.c)
 compile -o "$work/claim" $tests/make_claim.c $tests/fixture.c
 compile -o "$work/life" $tests/life.c -ldl -pthread
 compile -I $sim -o "$work/life_test" $tests/life_test.c $tests/check.c "${state[@]/#/$sim/}" -ldl -pthread
