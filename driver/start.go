@@ -234,6 +234,9 @@ func (d *Driver) removeOlder(ctx context.Context, id string) error {
 	if h, ok := d.tasks.ByContainer(id); ok {
 		return d.DestroyTask(h.Config.ID, true)
 	}
+	if err := d.removal.EndCreation(ctx, id); err != nil {
+		return err
+	}
 	return d.removal.Remove(ctx, id)
 }
 

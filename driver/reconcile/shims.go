@@ -2,12 +2,9 @@ package reconcile
 
 import (
 	"context"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/driver/client"
@@ -17,13 +14,13 @@ import (
 // endEmptyShims ends shims of this containerd and namespace that have no container and no process, of which containerd
 // does not know.
 func (r *Reconciler) endEmptyShims(ctx context.Context, before time.Time) (removed []string) {
-	processes, err := procfs.AllProcs()
+	shims, err := r.Client.Shims()
 	if err != nil {
 		r.Logger.Warn("cannot list processes to find shims without a container; trying again later", "error", err)
 	}
-	for _, running := range processes {
-		p, id, ok := r.shimOf(running)
-		if ok && p.StartedBefore(before) && r.Agents.ownsAlloc(allocOf(id)) && r.shimIsEmpty(ctx, p, id) && r.endShim(p, id) {
+	for _, shim := range shims {
+		p, id := shim.Process, shim.ContainerID
+		if p.StartedBefore(before) && r.Agents.ownsAlloc(allocOf(id)) && r.shimIsEmpty(ctx, p, id) && r.endShim(p, id) {
 			removed = append(removed, "shim "+id)
 		}
 	}
@@ -50,21 +47,4 @@ func (r *Reconciler) endShim(p proc.ID, id string) bool {
 	}
 	r.Logger.Info("ended a shim without a container", "pid", p.PID, "container", id)
 	return true
-}
-
-// shimOf returns the process and the container's ID if the process is a shim of this containerd and namespace.
-func (r *Reconciler) shimOf(running procfs.Proc) (p proc.ID, id string, ok bool) {
-	args, err := running.CmdLine()
-	if err != nil || len(args) == 0 || !strings.HasPrefix(filepath.Base(args[0]), "containerd-shim-") {
-		return proc.ID{}, "", false
-	}
-	flags := map[string]string{}
-	for i := 1; i+1 < len(args); i++ {
-		flags[args[i]] = args[i+1]
-	}
-	if flags["-namespace"] != r.Client.Namespace || flags["-address"] != r.Client.Address {
-		return proc.ID{}, "", false
-	}
-	p, err = proc.Find(running.PID)
-	return p, flags["-id"], err == nil
 }
