@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/containerd/containerd/v2/pkg/cap"
@@ -27,13 +28,9 @@ func withCapabilities(options *TaskConfig, plugin *Config) oci.SpecOpts {
 
 // capabilities returns the task's capabilities.
 func (c *TaskConfig) capabilities(plugin *Config) ([]string, error) {
-	for _, option := range []struct {
-		name  string
-		value []string
-	}{{"option cap_add", c.CapAdd}, {"option cap_drop", c.CapDrop}} {
-		if err := checkCapabilityNames(option.name, option.value); err != nil {
-			return nil, err
-		}
+	err := errors.Join(checkCapabilityNames("option cap_add", c.CapAdd), checkCapabilityNames("option cap_drop", c.CapDrop))
+	if err != nil {
+		return nil, err
 	}
 	allowed := capabilities.New(plugin.AllowCaps)
 	if missing := allowed.Difference(capabilities.New(c.CapAdd)); !missing.Empty() {

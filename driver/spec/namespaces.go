@@ -81,10 +81,6 @@ func (c *TaskConfig) checkNamespaces(plugin *Config) error {
 				n.option, value))
 		}
 	}
-	if c.IPCMode == namespaceHost && c.ShmSize != "" {
-		errs = append(errs, fmt.Errorf("option shm_size = %q: with ipc_mode = \"host\" /dev/shm is the host's; leave one of "+
-			"the two out", c.ShmSize))
-	}
 	return errors.Join(errs...)
 }
 

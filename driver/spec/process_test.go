@@ -126,6 +126,7 @@ func TestProcessOptions_BadInput(t *testing.T) {
 				must.ErrorContains(t, err, want)
 			}
 			must.Less(t, 1000, len(err.Error())) // a value of any length is not repeated at length
+			must.StrNotContains(t, err.Error(), "\n", must.Sprint("there is more than one error for one wrong value"))
 		})
 	}
 }

@@ -40,6 +40,8 @@ func TestCheckSecurity_BadInput(t *testing.T) {
 			[]string{`option cap_add = ["net_amin"]`, "no capability is called net_amin", `"net_bind_service"`}},
 		{"an unknown capability to drop", open, TaskConfig{CapDrop: []string{"CAP_CHWON"}},
 			[]string{`option cap_drop = ["CAP_CHWON"]`, "chwon"}},
+		{"unknown capabilities in both options", open, TaskConfig{CapAdd: []string{"net_rwa"}, CapDrop: []string{"chwon"}},
+			[]string{`option cap_add = ["net_rwa"]`, `option cap_drop = ["chwon"]`}},
 		{"a capability that is not allowed", strict, TaskConfig{CapAdd: []string{"NET_RAW", "chown"}},
 			[]string{`option cap_add = ["NET_RAW" "chown"]`, "does not allow net_raw,", "allow_caps", "sys_chroot"}},
 		{"all capabilities", strict, TaskConfig{CapAdd: []string{"all"}}, []string{"option cap_add", "sys_admin"}},
@@ -72,8 +74,6 @@ func TestCheckSecurity_BadInput(t *testing.T) {
 			[]string{`option ipc_mode = "shareable"`, `"private"`, `"host"`}},
 		{"a host name", strict, TaskConfig{UTSMode: "host"}, []string{`option uts_mode = "host"`, `"uts"`}},
 		{"cgroups", strict, TaskConfig{CgroupNS: "host"}, []string{`option cgroupns = "host"`, `"cgroup"`}},
-		{"a size for the host's memory", open, TaskConfig{IPCMode: "host", ShmSize: "1MiB"},
-			[]string{`option shm_size = "1MiB"`, "ipc_mode"}},
 
 		{"users in another way", open, TaskConfig{Userns: "keep-id"}, []string{`option userns_mode = "keep-id"`, `"auto"`}},
 		{"users of its own, and privileged", open, TaskConfig{Userns: "auto", Privileged: true}, []string{"privileged = true"}},
