@@ -213,6 +213,11 @@ func (c *Config) Check() error {
 			return fmt.Errorf("plugin option %s = %q: must be an absolute path", option, path)
 		}
 	}
+	for _, dir := range c.CDISpecDirs {
+		if !filepath.IsAbs(dir) {
+			return fmt.Errorf("plugin option cdi_spec_dirs = %q: must be absolute paths", c.CDISpecDirs)
+		}
+	}
 	for option, value := range map[string]string{
 		"containerd_address": c.ContainerdAddress,
 		"namespace":          c.Namespace,

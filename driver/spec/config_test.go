@@ -32,6 +32,8 @@ func TestConfig_Validate(t *testing.T) {
 		{"host memory that would be rounded", func(c *Config) { c.GPUHostMemoryMax = "4GB" }, "gpu_host_memory_max: 4GB"},
 		{"a capability that is unknown", func(c *Config) { c.DriverCapabilities = "compute,games" }, "plugin option driver_capabilities: unknown driver capability"},
 		{"a relative driver root", func(c *Config) { c.DriverRoot = "root" }, "driver_root"},
+		{"a relative directory of CDI specifications", func(c *Config) { c.CDISpecDirs = []string{"/etc/cdi", "cdi"} },
+			`plugin option cdi_spec_dirs = ["/etc/cdi" "cdi"]: must be absolute paths`},
 		{"a relative hook", func(c *Config) { c.HookPath = "tranche-hook" }, "hook_path"},
 	}
 	for _, c := range cases {
