@@ -327,6 +327,16 @@ func TestEachFault(t *testing.T) {
 			func(h *healthy) { h.write("/etc/docker/daemon.json", "{,}", 0o644) },
 			"engines/docker", Fault, "is no JSON object", "docker does not start",
 		},
+		"containerd configured elsewhere": {
+			func(h *healthy) {
+				file := "/etc/containerd/config.toml"
+				h.write("/srv/containerd.toml", "version = 2\n", 0o644)
+				h.remove(file)
+				must.NoError(h.t, os.MkdirAll(filepath.Dir(h.path(file)), 0o755))
+				must.NoError(h.t, os.Symlink(h.path("/srv/containerd.toml"), h.path(file)))
+			},
+			"engines/containerd", OK, "/srv/containerd.toml", "",
+		},
 		"Docker with a runtime that is gone": {
 			func(h *healthy) {
 				h.write("/etc/docker/daemon.json", `{"runtimes": {"tranche": {"path": "/nowhere/r"}}}`, 0o644)

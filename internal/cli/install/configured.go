@@ -6,15 +6,23 @@ import (
 )
 
 // Configured says which file has, or would have, an engine's configuration, and which program it names as our runtime;
-// "" if it names none. The paths are below a root.
+// "" if it names none. The paths are below a root. A link is followed, as the engine does: only a change of it is refused.
 func Configured(engine, root string) (file, runtimePath string, err error) {
 	switch engine {
 	case "containerd":
-		return containerdConfigured(filepath.Join(root, defaultContainerdConfig))
+		return containerdConfigured(resolve(filepath.Join(root, defaultContainerdConfig)))
 	case "docker":
-		return dockerConfigured(filepath.Join(root, defaultDockerConfig))
+		return dockerConfigured(resolve(filepath.Join(root, defaultDockerConfig)))
 	}
-	return podmanConfigured(filepath.Join(root, podmanConfig), filepath.Join(root, podmanDropIns, podmanDropIn))
+	return podmanConfigured(resolve(filepath.Join(root, podmanConfig)), resolve(filepath.Join(root, podmanDropIns, podmanDropIn)))
+}
+
+// resolve returns the path to which links lead, or the path itself if there is no such file.
+func resolve(path string) string {
+	if resolved, err := filepath.EvalSymlinks(path); err == nil {
+		return resolved
+	}
+	return path
 }
 
 func containerdConfigured(path string) (file, runtimePath string, err error) {
