@@ -1,6 +1,9 @@
 package driver
 
 import (
+	"bytes"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -60,6 +63,18 @@ func TestExecTask(t *testing.T) {
 		_, err := d.ExecTask(cfg.ID, []string{"/no/such"}, 10*time.Second)
 		must.ErrorContains(t, err, `execute "/no/such" in the task`)
 	})
+	t.Run("a command that cannot be executed, for nomad alloc exec", func(t *testing.T) {
+		for command, want := range map[string]int{"/no/such": 127, "nosuch": 127, "/etc/passwd": 126} {
+			for _, tty := range []bool{false, true} {
+				var stderr bytes.Buffer
+				result, err := d.driver.ExecTaskStreaming(d.ctx, cfg.ID, &drivers.ExecOptions{Command: []string{command}, Tty: tty,
+					Stdin: io.NopCloser(strings.NewReader("")), Stdout: writeCloser{io.Discard}, Stderr: writeCloser{&stderr}})
+				must.NoError(t, err)
+				must.Eq(t, want, result.ExitCode)
+				must.StrContains(t, stderr.String(), fmt.Sprintf("execute %q in the task: ", command))
+			}
+		}
+	})
 	t.Run("no such task", func(t *testing.T) {
 		_, err := d.ExecTask("unknown", []string{"/bin/true"}, time.Second)
 		must.ErrorContains(t, err, drivers.ErrTaskNotFound.Error())
@@ -85,3 +100,9 @@ func TestExecTask_MuchOutput(t *testing.T) {
 		must.True(t, strings.HasSuffix(string(output), end))
 	}
 }
+
+// writeCloser is a writer for what needs no closing.
+type writeCloser struct{ io.Writer }
+
+// Close implements io.Closer.
+func (writeCloser) Close() error { return nil }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,9 +48,36 @@ func (h *Handle) Exec(command []string, timeout time.Duration) (*drivers.ExecTas
 	return &drivers.ExecTaskResult{Stdout: stdout.bytes(), Stderr: stderr.bytes(), ExitResult: result}, nil
 }
 
-// ExecStreaming runs a command in the task's container, connected to the caller's streams.
+// The exit codes of a shell for a command that cannot be executed, and for one that is not there.
+const (
+	notExecutable = 126
+	notFound      = 127
+)
+
+// notStartedError is the error of a runtime that could not execute a command.
+type notStartedError struct{ error }
+
+func (e *notStartedError) Unwrap() error { return e.error }
+
+// exitCode returns the exit code of a shell for this error; zero if the command is not the cause. runc and crun report it
+// in text only.
+func (e *notStartedError) exitCode() int {
+	switch text := strings.ToLower(e.Error()); {
+	case !strings.Contains(text, "exec"):
+		return 0
+	case strings.Contains(text, "permission denied"):
+		return notExecutable
+	case strings.Contains(text, "executable file"), strings.Contains(text, "no such file or directory"):
+		return notFound
+	}
+	return 0
+}
+
+// ExecStreaming runs a command in the task's container, connected to the caller's streams. If the container has no such
+// command, its stderr says so, as under a shell: Nomad closes a session with an error, of which users see nothing if it is
+// longer than the 123 bytes that a WebSocket's last frame takes.
 func (h *Handle) ExecStreaming(ctx context.Context, options *drivers.ExecOptions) (*drivers.ExitResult, error) {
-	return h.exec(ctx, &execution{
+	result, err := h.exec(ctx, &execution{
 		command: options.Command,
 		tty:     options.Tty,
 		stdin:   options.Stdin,
@@ -57,6 +85,12 @@ func (h *Handle) ExecStreaming(ctx context.Context, options *drivers.ExecOptions
 		stderr:  options.Stderr,
 		resizes: options.ResizeCh,
 	})
+	var notStarted *notStartedError
+	if errors.As(err, &notStarted) && notStarted.exitCode() != 0 {
+		_, _ = fmt.Fprintln(options.Stderr, err)
+		return &drivers.ExitResult{ExitCode: notStarted.exitCode()}, nil
+	}
+	return result, err
 }
 
 // exec runs the command until it or ctx ends, and leaves nothing of it in containerd.
@@ -75,7 +109,9 @@ func (h *Handle) exec(ctx context.Context, e *execution) (*drivers.ExitResult, e
 	defer h.endProcess(process)
 	exits, err := process.Wait(ctx)
 	if err == nil {
-		err = process.Start(ctx)
+		if err = process.Start(ctx); err != nil {
+			err = &notStartedError{err}
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("execute %q in the task: %w", e.command[0], err)
