@@ -5,7 +5,7 @@
  *
  *   image_worker DRIVER SEED STEPS    DRIVER is the library behind the shadow
  */
-#include "../../e2e/campaign/images.h"
+#include "../../e2e/campaign/families/images.h"
 #include "../../e2e/campaign/random.h"
 #include "../driver/cuda_api.h"
 
