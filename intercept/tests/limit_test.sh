@@ -66,7 +66,7 @@ done
 compile -o "$work/claim" $tests/make_claim.c $tests/fixture.c
 compile -o "$work/worker" $tests/worker.c -L"$build/sim/lib" -l:libcuda.so.1 -pthread
 compile -o "$work/table_ends" $tests/table_ends.c -L"$build/sim/lib" -l:libcuda.so.1
-compile -o "$work/images" $tests/image_worker.c e2e/campaign/families/images.c -L"$build/sim/lib" -l:libcuda.so.1 -ldl
+compile -I e2e/campaign -o "$work/images" $tests/image_worker.c e2e/campaign/families/images.c -L"$build/sim/lib" -l:libcuda.so.1 -ldl
 compile -o "$work/nvml" $tests/nvml_probe.c -L"$build/sim/lib" -l:libnvidia-ml.so.1
 compile -o "$work/probe" $tests/probe.c -ldl
 "$work/claim" "$work/a" 0000000a $first $limit 64
