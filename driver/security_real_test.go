@@ -216,9 +216,11 @@ func ownNamespace(t *testing.T, kind string) string {
 
 func TestOption_Devices(t *testing.T) {
 	device := hostDeviceBeyondTheUsual(t)
+	cdiDir, err := filepath.Abs("spec/testdata/cdi")
+	must.NoError(t, err)
 	d, _ := newLenientDriver(t, func(c *spec.Config) {
 		c.AllowDevices = []string{device, "vendor.com/class=*"}
-		c.CDISpecDirs = []string{"spec/testdata/cdi"}
+		c.CDISpecDirs = []string{cdiDir}
 	})
 	node, err := oci.DeviceFromPath(device)
 	must.NoError(t, err)
