@@ -64,8 +64,9 @@ func checkChurn(t *testing.T, line string, limit uint64) {
 	must.Positive(t, done.Refused, must.Sprint("the limit was never reached, so nothing was tested"))
 	const context = 300 * mib
 	must.Eq(t, limit-context, done.Whole, must.Sprint("what the dead held did not come back"))
-	// A wait for a dead process has no end. Others wait for processes that live and have no processor: there are 504.
-	must.Less(t, 10_000, done.LongestMs, must.Sprint("a survivor waited for a dead process"))
+	// A wait for a dead process has no end. Others wait for processes that live and have no processor: there are 504 of them, and
+	// other tests run beside this one.
+	must.Less(t, 60_000, done.LongestMs, must.Sprint("a survivor waited for a dead process"))
 }
 
 // checkUsageIsZero checks that Tranche's own accounting has forgotten the dead as well.
