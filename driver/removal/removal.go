@@ -39,10 +39,7 @@ func (r *Remover) Remove(ctx context.Context, id string) error {
 		return err
 	}
 	defer unlock()
-	container, err := r.Client.LoadContainer(ctx, id)
-	if err == nil {
-		err = removeTask(ctx, container)
-	}
+	container, err := r.endTask(ctx, id)
 	if err == nil {
 		r.Reach(failpoint.DestroyTaskRemoved)
 		err = container.Delete(ctx)
@@ -80,10 +77,7 @@ func (r *Remover) keep(ctx context.Context, id string) error {
 		return err
 	}
 	defer unlock()
-	container, err := r.Client.LoadContainer(ctx, id)
-	if err == nil {
-		err = removeTask(ctx, container)
-	}
+	container, err := r.endTask(ctx, id)
 	if err == nil {
 		_, err = container.SetLabels(ctx, map[string]string{naming.Kept: naming.IsKept})
 	}
@@ -93,15 +87,20 @@ func (r *Remover) keep(ctx context.Context, id string) error {
 	return r.RemoveLease(ctx, id)
 }
 
-func removeTask(ctx context.Context, container containerd.Container) error {
+// endTask ends the processes of a container by force, if it has any, and returns the container. The container's lock is held.
+func (r *Remover) endTask(ctx context.Context, id string) (containerd.Container, error) {
+	container, err := r.Client.LoadContainer(ctx, id)
+	if err != nil {
+		return nil, err
+	}
 	task, err := container.Task(ctx, nil)
 	if err == nil {
 		_, err = task.Delete(ctx, containerd.WithProcessKill)
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("end its processes: %w", err)
+		return nil, fmt.Errorf("end its processes: %w", err)
 	}
-	return nil
+	return container, nil
 }
 
 // RemoveLease removes the lease of a container's start, if it exists.
