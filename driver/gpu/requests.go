@@ -22,7 +22,7 @@ import (
 // may not even know of it, and the same image has to run with a device block.
 
 const (
-	onlyWithoutNomad = "this requests GPU memory outside Nomad only"
+	onlyWithoutNomad = "this requests a GPU outside Nomad only"
 	requestAdvice    = "request it with device \"nvidia/slice\" { count = N } in the task's resources block, where a constraint block " +
 		"may select the GPU"
 )

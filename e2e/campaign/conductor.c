@@ -192,7 +192,7 @@ void actor_signal(unsigned seat, int signal_number) {
     syscall(SYS_pidfd_send_signal, actor->pidfd, signal_number, NULL, 0);
 }
 
-void actor_tell_stacks(unsigned seat) {
+void actor_print_stacks(unsigned seat) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/task", actors[seat].pid);
     DIR *threads = actors[seat].alive ? opendir(path) : NULL;

@@ -47,8 +47,8 @@ unsigned actor_random(uint64_t *random, bool stopped);
 bool actor_start(unsigned seat, uint64_t *random);
 bool actor_adopt(unsigned seat);
 void actor_signal(unsigned seat, int signal_number);
-/* Each of its threads writes where it is to the messages. */
-void actor_tell_stacks(unsigned seat);
+/* Has each thread of the process write its stack to the messages. */
+void actor_print_stacks(unsigned seat);
 /* Stops everybody, so that what is told is of one moment. */
 void actors_stop(void);
 /* Waits until a process that was killed or told to end is dead. */

@@ -116,7 +116,7 @@ static bool calm_down(void) {
         calm = busy == SEATS;
         if (calm || seconds() <= end)
             continue;
-        actor_tell_stacks(busy);
+        actor_print_stacks(busy);
         return found("process %u (%d) is still busy long after it was called for quiet, with %s", busy,
                      actors[busy].alive ? actors[busy].pid : 0, what_is_done(busy));
     }

@@ -471,8 +471,8 @@ static void on_fault(int signal_number, siginfo_t *info, void *unused) {
     raise(signal_number);
 }
 
-/* The conductor asks a thread that does not come back. */
-static void on_question(int signal_number) {
+/* For a thread that does not return in time (actor_print_stacks). */
+static void on_print_stack(int signal_number) {
     (void)signal_number;
     write_stack("busy", NULL);
 }
@@ -484,7 +484,7 @@ static void tell_of_faults(void) {
     sigaction(SIGSEGV, &action, NULL);
     sigaction(SIGBUS, &action, NULL);
     sigaction(SIGABRT, &action, NULL);
-    sigaction(SIGQUIT, &(struct sigaction){.sa_handler = on_question, .sa_flags = SA_RESTART}, NULL);
+    sigaction(SIGQUIT, &(struct sigaction){.sa_handler = on_print_stack, .sa_flags = SA_RESTART}, NULL);
 }
 
 static bool load(void) {

@@ -30,7 +30,7 @@ func installedVersions(ctx context.Context, n *Node) finding {
 	remedy := installFiles
 	for _, file := range n.installedFiles() {
 		if _, err := os.Stat(file.path); err != nil {
-			continue // other checks tell
+			continue // other checks report it
 		}
 		files = append(files, file.path)
 		if file.install == installPlugins {
