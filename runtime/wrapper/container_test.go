@@ -52,7 +52,7 @@ func (n *node) oci(args ...string) *exec.Cmd {
 
 // create makes a container, up to the start of its process.
 func (n *node) create(id, bundle string) error {
-	output, err := os.Create(n.path(id + ".out"))
+	output, err := os.OpenFile(n.path(id+".out"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644) // hooks write to it too
 	must.NoError(n.t, err)
 	defer output.Close()
 	cmd := n.oci("create", "--bundle", bundle, id)

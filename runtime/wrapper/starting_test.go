@@ -15,21 +15,25 @@ import (
 
 // failure is a way in which runc and crun fail to create a container.
 type failure struct {
-	spoil func(n *node, spec map[string]any)
+	spoil func(n *node, id string, spec map[string]any)
 	says  string
 	// bound tells whether our hook has run by then. runc runs the hooks at poststop in any case, crun in none.
 	bound bool
 }
 
 var failures = map[string]failure{
-	"its program does not exist": {spoil: func(_ *node, spec map[string]any) {
+	"its program does not exist": {spoil: func(_ *node, _ string, spec map[string]any) {
 		spec["process"].(map[string]any)["args"] = []string{"/no/such/program"}
 	}, says: "/no/such/program", bound: true},
-	"a hook after ours fails": {spoil: func(n *node, spec map[string]any) {
-		runtimetest.WriteFile(n.t, n.path("fails"), "#!/bin/sh\nexit 1\n")
-		spec["hooks"] = map[string]any{"createRuntime": []any{map[string]any{"path": n.path("fails")}}}
-	}, says: "hook", bound: true},
-	"a mount fails": {spoil: func(_ *node, spec map[string]any) {
+	// The hook says so itself: crun reads once more from the process that it has killed, and if that fails it reports this
+	// ("read from the init process") and not the hook's failure.
+	"a hook after ours fails": {spoil: func(n *node, id string, spec map[string]any) {
+		runtimetest.WriteFile(n.t, n.path("fails"), "#!/bin/sh\necho the hook fails >>\"$1\"\nexit 1\n")
+		spec["hooks"] = map[string]any{"createRuntime": []any{map[string]any{
+			"path": n.path("fails"), "args": []string{"fails", n.path(id + ".out")},
+		}}}
+	}, says: "the hook fails", bound: true},
+	"a mount fails": {spoil: func(_ *node, _ string, spec map[string]any) {
 		spec["mounts"] = append(spec["mounts"].([]any), map[string]any{
 			"destination": "/data", "type": "bind", "source": "/no/such/directory", "options": []string{"bind"},
 		})
@@ -39,7 +43,7 @@ var failures = map[string]failure{
 // createFails tries to create a container that cannot be, and deletes it as container engines do.
 func (n *node) createFails(id, bundle string, how failure) {
 	n.t.Helper()
-	n.edit(bundle, func(spec map[string]any) { how.spoil(n, spec) })
+	n.edit(bundle, func(spec map[string]any) { how.spoil(n, id, spec) })
 	must.Error(n.t, n.create(id, bundle))
 	must.StrContains(n.t, n.output(id), how.says)
 	_ = n.oci("delete", "--force", id).Run() // some runtimes know of no such container any more
