@@ -1,6 +1,7 @@
 package install
 
 import (
+	"bytes"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -64,7 +65,7 @@ func readContainerdFile(path string) (containerdFile, error) {
 		return containerdFile{}, err
 	}
 	f := containerdFile{file: base}
-	if !f.exists {
+	if len(bytes.TrimSpace(f.text)) == 0 {
 		f.config.Version = 2 // which containerd 1.3 and everything since then understands
 		return f, nil
 	}

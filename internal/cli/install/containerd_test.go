@@ -93,6 +93,12 @@ func TestContainerdWithoutConfiguration(t *testing.T) {
 	}
 }
 
+func TestContainerdWithAnEmptyConfiguration(t *testing.T) {
+	path := write(t, filepath.Join(t.TempDir(), "config.toml"), "\n")
+	applied(t, Containerd{Version: "1.6"}.Install, Options{RuntimePath: testRuntime, ConfigFile: path}, Entry{})
+	must.StrContains(t, read(t, path), "version = 2\n")
+}
+
 func TestContainerdNotesADisabledPlugin(t *testing.T) {
 	path := write(t, filepath.Join(t.TempDir(), "config.toml"), `disabled_plugins = ["cri"]`)
 	plan, err := Containerd{Version: "1.7"}.Install(t.Context(), Options{RuntimePath: testRuntime, ConfigFile: path}, Entry{})

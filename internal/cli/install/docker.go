@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"github.com/tailscale/hujson"
@@ -45,8 +46,7 @@ func (Docker) Install(_ context.Context, o Options, was Entry) (*Plan, error) {
 	}
 	entry.CreatedRuntimes = was.CreatedRuntimes || added
 	if old := runtimes.get(RuntimeName); old != nil && !sameRuntime(old, o.RuntimePath, was.Runtime) {
-		return nil, fmt.Errorf("%s has a runtime called %s that tranche install did not write: %s; take it out first, "+
-			"nothing was changed", f.path, RuntimeName, strings.TrimSpace(old.String()))
+		return nil, foreignRuntime(f, old)
 	}
 	runtimes.set(RuntimeName, map[string]string{"path": o.RuntimePath})
 	if o.SetDefault {
@@ -85,6 +85,10 @@ func (Docker) Uninstall(_ context.Context, o Options, was Entry) (*Plan, error) 
 		runtimes, _, err := root.object(dockerRuntimes)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w; nothing was changed", f.path, err)
+		}
+		old := runtimes.get(RuntimeName)
+		if old != nil && !o.Force && was.File != f.path && !isOurRuntime(old) {
+			return nil, foreignRuntime(f, old)
 		}
 		runtimes.remove(RuntimeName)
 		if was.CreatedRuntimes && runtimes.empty() {
@@ -139,6 +143,17 @@ func checkJSON(path string, text []byte) error {
 		return fmt.Errorf("%s is no JSON object%s: %w; correct it first, nothing was changed", path, where, err)
 	}
 	return nil
+}
+
+func foreignRuntime(f *file, entry *hujson.Value) error {
+	return fmt.Errorf("%s has a runtime called %s that tranche install did not write: %s; take it out first, nothing was "+
+		"changed", f.path, RuntimeName, strings.TrimSpace(entry.String()))
+}
+
+// isOurRuntime tells, where no record does, whether a runtime's program is ours.
+func isOurRuntime(entry *hujson.Value) bool {
+	var runtime struct{ Path string }
+	return json.Unmarshal(entry.Pack(), &runtime) == nil && filepath.Base(runtime.Path) == filepath.Base(RuntimePath(""))
 }
 
 // sameRuntime tells whether the entry of a runtime is one that install writes, now or at an earlier time.

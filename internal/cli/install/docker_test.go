@@ -49,6 +49,18 @@ func TestDockerUninstallWithoutARecord(t *testing.T) {
 	must.StrContains(t, read(t, path), `"runtimes": {}`)
 }
 
+// A runtime that has our name and another program stays, unless we had written one there, which somebody has changed.
+func TestDockerUninstallLeavesAnothersRuntime(t *testing.T) {
+	const other = `{"runtimes": {"tranche": {"path": "/opt/other"}}}`
+	path := write(t, filepath.Join(t.TempDir(), "daemon.json"), other)
+	o := Options{ConfigFile: path}
+	_, err := Docker{}.Uninstall(t.Context(), o, Entry{})
+	must.ErrorContains(t, err, "that tranche install did not write")
+	must.Eq(t, other, read(t, path))
+	applied(t, Docker{}.Uninstall, o, Entry{File: path, Runtime: testRuntime, CreatedRuntimes: true})
+	must.Eq(t, "{}", read(t, path))
+}
+
 // A dockerd with runtimes on its command line would not start any more with some in its file, too.
 func TestDockerWithRuntimesOnItsCommandLine(t *testing.T) {
 	daemon := exec.Command("/bin/sh", "-c", "echo runs; read x", "--add-runtime=kata=/usr/bin/kata")
