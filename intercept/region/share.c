@@ -214,16 +214,24 @@ static int find_tag(struct region *region, int fd, struct tag tag) {
     return -1;
 }
 
+/* Whether a process holds the share: one that is being made is locked for writing. */
+static bool is_held(const struct region *region, int fd, unsigned index) {
+    short type = F_WRLCK;
+    return region->holds[index].held ||
+           (region_lock_slot(fd, F_OFD_GETLK, index, &type) == 0 && type == F_RDLCK);
+}
+
 /*
  * A further name is a share without memory. The first half of its tag is the name, the second half is the first half of
- * the named share's tag. The process that made it holds the named share too, so the name refers to no other share while
- * its maker lives. A name whose maker is dead may be found beside a newer one, but refers to nothing: the tag that it
- * refers to is not used again before the share is gone.
+ * the named share's tag. The process that made it holds the named share too, so a name that is held refers to no other
+ * share. One that nobody holds refers to nothing, and another share may have that tag by now.
  */
-static uint64_t tag_of_name(const struct region_slot *slot, struct tag name) {
-    return life_kind(atomic_load(&slot->life)) == REGION_KIND_SHARE && atomic_load(&slot->tag[0]) == name.words[0]
-               ? atomic_load(&slot->tag[1])
-               : 0;
+static uint64_t tag_of_name(const struct region *region, int fd, unsigned index, struct tag name) {
+    const struct region_slot *slot = &region->usage->slots[index];
+    uint64_t own = atomic_load(&slot->tag[1]);
+    bool found = life_kind(atomic_load(&slot->life)) == REGION_KIND_SHARE && own != 0 &&
+                 atomic_load(&slot->tag[0]) == name.words[0];
+    return found && is_held(region, fd, index) ? own : 0;
 }
 
 static int find_named(struct region *region, int fd, struct tag name) {
@@ -231,7 +239,7 @@ static int find_named(struct region *region, int fd, struct tag name) {
     uint64_t end = atomic_load(&usage->high_water);
     int index = -1;
     for (unsigned i = 0; i < end && i < REGION_SLOT_COUNT && index < 0 && name.words[1] == 0; i++) {
-        uint64_t own = tag_of_name(&usage->slots[i], name);
+        uint64_t own = tag_of_name(region, fd, i, name);
         if (own != 0)
             index = find_tag(region, fd, (struct tag){{own, 0}});
     }
@@ -268,6 +276,16 @@ int region_share_attach(struct region *region, const uint8_t tag[REGION_TAG_SIZE
     return index;
 }
 
+/* A share without pages, which reaping does not end. As in reaping, whoever attaches to it meanwhile changes `life`. */
+static void end_if_unheld(struct region_usage *usage, int query, unsigned index) {
+    struct region_slot *slot = &usage->slots[index];
+    uint64_t life = atomic_load(&slot->life);
+    short type = F_WRLCK;
+    if (life_kind(life) == REGION_KIND_SHARE && region_lock_slot(query, F_OFD_GETLK, index, &type) == 0 &&
+        type == F_UNLCK)
+        atomic_compare_exchange_strong(&slot->life, &life, next_life(life, REGION_KIND_ENDED));
+}
+
 void region_share_detach(struct region *region, int share) {
     struct region_hold *hold = held(region, share);
     if (hold == NULL)
@@ -280,8 +298,8 @@ void region_share_detach(struct region *region, int share) {
     STEP("detach: unlocked");
     bool gone;
     int query = region_open_query(region, &gone);
-    if (query >= 0 && !gone)
-        region_reap_slot(region->usage, query, (unsigned)share);
+    if (query >= 0 && !gone && region_reap_slot(region->usage, query, (unsigned)share))
+        end_if_unheld(region->usage, query, (unsigned)share);
     region_close_query(region, query);
     errno = error;
 }

@@ -216,6 +216,37 @@ static void test_names(void) {
     region_close(&region);
 }
 
+/* What a name referred to may have ended, and another share may have that one's tag by now. */
+static void test_name_used_again(void) {
+    struct region region;
+    start_claim(&region);
+    int first = region_share_new(&region, first_name);
+    int name = region_share_name(&region, first, second_name);
+    CHECK(first >= 0 && name >= 0, "share %d, name %d", first, name);
+    region_share_detach(&region, name);
+    region_share_detach(&region, first);
+    int other = region_share_new(&region, (const uint8_t[REGION_TAG_SIZE]){3});
+    name = region_share_name(&region, other, second_name);
+    first = region_share_new(&region, first_name);
+    CHECK(other >= 0 && name >= 0 && first >= 0, "shares %d and %d, name %d", other, first, name);
+    CHECK(region_share_attach(&region, second_name) == other, "not %d", other);
+
+    /* And if who gave the name is dead, it refers to nothing. */
+    pid_t second = start(1, (struct work){.then = attach_and_name});
+    CHECK(wait_for(second) == SIGSTOP, "who names it");
+    region_share_detach(&region, name);
+    CHECK(region_share_attach(&region, second_name) == first, "by the name that a process gave");
+    kill_and_wait(second);
+    CHECK(region_share_attach(&region, second_name) == -1, "who gave the name is dead");
+
+    /* Nor is a share found that ended without pages. */
+    int empty = region_share_new(&region, other_tag);
+    CHECK(empty >= 0 && region_share_attach(&region, other_tag) == empty, "share %d", empty);
+    region_share_detach(&region, empty);
+    CHECK(region_share_attach(&region, other_tag) == -1, "it has ended");
+    region_close(&region);
+}
+
 static void test_maker_and_holders(void) {
     struct region region, looking;
     start_claim(&region);
@@ -753,6 +784,7 @@ int main(int argc, char **argv) {
     alarm((unsigned)duration + 120); /* a test that hangs has failed */
     test_one_process();
     test_names();
+    test_name_used_again();
     test_maker_and_holders();
     test_taken_up();
     test_every_step();
