@@ -70,8 +70,8 @@ struct offer {
     struct offered what;
 };
 
-/* SEAT_STARTING + the seat of the process that forks it (SEATS: the conductor starts it). */
-enum seat_state { SEAT_FREE, SEAT_ALIVE, SEAT_STARTING };
+/* From SEAT_STARTING on: a ticket, see seat_ticket. */
+enum seat_state { SEAT_FREE, SEAT_ALIVE, SEAT_SITTING_DOWN, SEAT_STARTING };
 
 /* A process's place. */
 struct seat {
@@ -122,6 +122,7 @@ struct board {
     uint64_t context_bytes[GPUS];
     uint64_t limit_bytes[GPUS];               /* 0: no claim on this GPU */
     uint64_t crowd_limit_bytes[CROWD_CLAIMS]; /* all of them on GPU 0 */
+    _Atomic uint32_t tickets;                 /* that were given */
     bool crowd;                               /* who starts belongs to the crowd */
     struct crowd_dials dials;
     uint32_t weights[OPERATIONS_MAX];
@@ -169,6 +170,23 @@ static inline bool seat_may_die(struct board *board, unsigned seat) {
         family_give(board, seat);
     }
     return !copied;
+}
+
+/*
+ * The state of a seat that waits for the child of another seat's process (of SEATS: the conductor's). Only the child with the same
+ * ticket may sit down: if its parent dies before the child runs, the seat is given to another, perhaps one of the same parent's.
+ */
+static inline uint32_t seat_ticket(struct board *board, unsigned parent) {
+    return SEAT_STARTING + parent + (SEATS + 1) * (atomic_fetch_add(&board->tickets, 1) % (1u << 24));
+}
+
+/* Frees the seats that wait for children of a process which will not fork them any more. */
+static inline void seat_give_up_tickets(struct board *board, unsigned parent) {
+    for (unsigned i = 0; i < SEATS; i++) {
+        uint32_t state = atomic_load(&board->seats[i].state);
+        if (state >= SEAT_STARTING && (state - SEAT_STARTING) % (SEATS + 1) == parent)
+            atomic_compare_exchange_strong(&board->seats[i].state, &state, SEAT_FREE);
+    }
 }
 
 /* A seat begins anew, in a family. */

@@ -17,8 +17,9 @@
 #include <unistd.h>
 
 #include "calls.h"
+#include "families/family.h"
 
-enum { TRACE_LINES = 160 };
+enum { TRACE_LINES = 600 };
 
 struct actor actors[SEATS];
 uint64_t step_number;
@@ -119,10 +120,7 @@ static void collect(void) {
 
 /* The seat of a dead process, and those that it had taken for children which it never came to fork. */
 static void vacate(unsigned seat) {
-    for (unsigned i = 0; i < SEATS; i++) {
-        uint32_t starting = SEAT_STARTING + seat;
-        atomic_compare_exchange_strong(&seat_at(i)->state, &starting, SEAT_FREE);
-    }
+    seat_give_up_tickets(node_board, seat);
     family_give(node_board, seat);
     atomic_store(&seat_at(seat)->state, SEAT_FREE);
 }
@@ -143,7 +141,7 @@ bool actor_start(unsigned seat, uint64_t *random) {
     struct seat *place = seat_at(seat);
     char number[16];
     uint32_t free = SEAT_FREE;
-    if (seat >= SEATS || !atomic_compare_exchange_strong(&place->state, &free, SEAT_STARTING + SEATS))
+    if (seat >= SEATS || !atomic_compare_exchange_strong(&place->state, &free, seat_ticket(node_board, SEATS)))
         return true; /* a worker was faster, for a child of its own */
     atomic_store(&place->pid, 0);
     atomic_store(&place->ending, 0);
@@ -387,6 +385,17 @@ void actors_stop(void) {
     }
 }
 
+void actors_tell_operations(void) {
+    for (unsigned i = 0; i < SEATS * DESKS; i++) {
+        const struct desk *desk = &seat_at(i / DESKS)->desks[i % DESKS];
+        const struct operation *operation = operation_at(desk->operation);
+        if (actors[i / DESKS].alive && atomic_load(&desk->taken))
+            trace("process %u (%d), thread %u: %s%s: %.200s", i / DESKS, actors[i / DESKS].pid, i % DESKS,
+                  operation != NULL ? operation->name : "an order", atomic_load(&desk->waiting) ? ", done" : "",
+                  desk->text);
+    }
+}
+
 bool check_limit(const struct reading *reading) {
     for (int gpu = 0; gpu < GPUS && !node_board->bare; gpu++) {
         uint64_t limit = node_board->limit_bytes[gpu];
@@ -395,6 +404,7 @@ bool check_limit(const struct reading *reading) {
         node_look();
         actors_stop();
         node_tell(trace);
+        actors_tell_operations();
         trace("and now that all are stopped:");
         node_look();
         node_tell(trace);

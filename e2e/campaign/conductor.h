@@ -49,6 +49,8 @@ bool actor_adopt(unsigned seat);
 void actor_signal(unsigned seat, int signal_number);
 /* Has each thread of the process write its stack to the messages. */
 void actor_print_stacks(unsigned seat);
+/* Traces what each thread does, as far as its process has said so. */
+void actors_tell_operations(void);
 /* Stops everybody, so that what is told is of one moment. */
 void actors_stop(void);
 /* Waits until a process that was killed or told to end is dead. */

@@ -23,10 +23,10 @@ void life_thread(unsigned desk) {
     pthread_attr_destroy(&attributes);
 }
 
-static unsigned find_seat(void) {
+static unsigned find_seat(uint32_t ticket) {
     for (unsigned i = 0; i < SEATS; i++) {
-        uint32_t free = SEAT_FREE, starting = SEAT_STARTING + (uint32_t)(my_seat - board->seats);
-        if (atomic_compare_exchange_strong(&board->seats[i].state, &free, starting))
+        uint32_t free = SEAT_FREE;
+        if (atomic_compare_exchange_strong(&board->seats[i].state, &free, ticket))
             return i;
     }
     return SEATS;
@@ -71,48 +71,45 @@ static void short_lives_if_nobody_dies(uint64_t random) {
     family_give(board, seat);
 }
 
-static void prepare(struct seat *place, uint32_t cut_off, uint64_t seed) {
+static void prepare(struct seat *place, uint32_t family, uint32_t cut_off, uint64_t seed) {
     atomic_store(&place->cut_off, cut_off);
     atomic_store(&place->initialised, 0);
     atomic_store(&place->ending, 0);
-    seat_lives(place, atomic_load(&my_seat->family));
+    seat_lives(place, family);
     atomic_store(&place->stops, 0);
     place->seed = seed;
 }
 
 void life_fork(struct desk *desk, unsigned seat) {
-    uint32_t starting = SEAT_STARTING + (uint32_t)(my_seat - board->seats);
+    uint32_t ticket = seat != SEATS ? atomic_load(&board->seats[seat].state) : 0;
     uint64_t seed = desk->seed;
     if (seat == SEATS) {
         if (seed % 3 == 0) {
             short_lives_if_nobody_dies(seed / 3);
             return;
         }
-        if ((seat = find_seat()) == SEATS)
+        ticket = seat_ticket(board, (unsigned)(my_seat - board->seats));
+        if ((seat = find_seat(ticket)) == SEATS)
             return;
     }
     struct seat *place = &board->seats[seat];
     uint32_t cut_off = atomic_load(&my_seat->cut_off), initialised = atomic_load(&my_seat->initialised);
     cut_off = cut_off > initialised ? cut_off : initialised;
     atomic_store(&place->pid, 0);
-    prepare(place, cut_off, seed);
-    uint32_t variant = place->devices_variant = my_seat->devices_variant, family = atomic_load(&my_seat->family);
+    uint32_t variant = my_seat->devices_variant, family = atomic_load(&my_seat->family);
     pthread_rwlock_wrlock(&copies_lock);
     pid_t pid = fork();
     if (pid != 0)
         pthread_rwlock_unlock(&copies_lock);
     if (pid == 0) {
-        worker_forked(seat, starting);
-        /* Once more: when the parent died at once, another of its number may have prepared the seat in between. */
-        atomic_store(&place->cut_off, cut_off);
-        atomic_store(&place->initialised, 0);
-        atomic_store(&place->family, family);
-        place->seed = seed;
+        worker_forked(seat, ticket);
+        prepare(place, family, cut_off, seed);
         place->devices_variant = variant;
+        worker_seated();
         worker_serve(0);
     }
     if (pid < 0)
-        atomic_compare_exchange_strong(&place->state, &starting, SEAT_FREE);
+        atomic_compare_exchange_strong(&place->state, &ticket, SEAT_FREE);
 }
 
 void life_exec(void) {

@@ -231,7 +231,7 @@ static bool step_fork(uint64_t *random, unsigned processes) {
     if (parent == SEATS || child == SEATS || actors_count() >= processes)
         return true;
     unsigned desk = choose_desk(random, parent);
-    atomic_store(&node_board->seats[child].state, SEAT_STARTING + parent);
+    atomic_store(&node_board->seats[child].state, seat_ticket(node_board, parent));
     if (!order(parent, desk, ORDER_FORK, random_next(random), child))
         return any_finding() ? false : found("process %u died by forking", parent);
     for (int i = 0; i < 20000 && atomic_load(&node_board->seats[child].state) != SEAT_ALIVE; i++)

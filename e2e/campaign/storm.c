@@ -87,7 +87,7 @@ static bool is_idle(unsigned seat) {
 /* The first seat whose process is still busy or not there yet, or SEATS. */
 static unsigned find_busy(void) {
     for (unsigned i = 0; i < SEATS; i++) {
-        if (atomic_load(&node_board->seats[i].state) >= SEAT_STARTING || (actors[i].alive && !is_idle(i)))
+        if (atomic_load(&node_board->seats[i].state) > SEAT_ALIVE || (actors[i].alive && !is_idle(i)))
             return i;
     }
     return SEATS;
@@ -116,6 +116,7 @@ static bool calm_down(void) {
         calm = busy == SEATS;
         if (calm || seconds() <= end)
             continue;
+        actors_tell_operations();
         actor_print_stacks(busy);
         return found("process %u (%d) is still busy long after it was called for quiet, with %s", busy,
                      actors[busy].alive ? actors[busy].pid : 0, what_is_done(busy));
@@ -135,6 +136,8 @@ bool storm(const struct plan *plan) {
     uint64_t random = plan->seed ^ UINT64_C(0x5354524d);
     atomic_store(&node_board->wrong, 0);
     for (double end = seconds() + plan->seconds; seconds() < end;) {
+        static const uint32_t hesitations[] = {0, 0, 10, 100};
+        node_board->dials.hesitate = hesitations[random_below(&random, sizeof hesitations / sizeof hesitations[0])];
         for (unsigned i = actors_count(); i < plan->processes; i++)
             if (seat_free() != SEATS && !actor_start(seat_free(), &random))
                 return false;

@@ -316,8 +316,7 @@ static void perform(struct desk *desk) {
         pthread_rwlock_wrlock(&contexts_lock);
     else
         pthread_rwlock_rdlock(&contexts_lock);
-    if (board->crowd)
-        hesitate(call.random, board->dials.hesitate);
+    hesitate(call.random, board->dials.hesitate);
     operation->perform(&call);
     hesitate(0, 0);
     pthread_rwlock_unlock(&contexts_lock);
@@ -522,30 +521,24 @@ static void sit_down(unsigned seat) {
         atomic_store(&my_seat->desks[i].done, atomic_load(&my_seat->desks[i].order));
 }
 
-void worker_forked(unsigned seat, uint32_t starting) {
-    if (atomic_load(&board->seats[seat].state) != starting)
-        _exit(0);
+void worker_forked(unsigned seat, uint32_t ticket) {
+    if (!atomic_compare_exchange_strong(&board->seats[seat].state, &ticket, SEAT_SITTING_DOWN))
+        _exit(0); /* the parent's death was noticed first, and the seat may be another's by now */
     forked = true;
     sit_down(seat);
     atomic_store(&my_seat->pid, getpid());
-    if (!atomic_compare_exchange_strong(&my_seat->state, &starting, SEAT_ALIVE))
-        _exit(0); /* the parent's death was noticed first, and the seat may be another's by now */
 }
 
-/* The seats for children that this process was about to fork when one of its threads called exec. */
-static void give_up_seats(void) {
-    for (unsigned i = 0; i < SEATS; i++) {
-        uint32_t starting = SEAT_STARTING + my_seat_number;
-        atomic_compare_exchange_strong(&board->seats[i].state, &starting, SEAT_FREE);
-    }
+void worker_seated(void) {
+    atomic_store(&my_seat->state, SEAT_ALIVE);
 }
 
 int worker_main(unsigned seat) {
     signal(SIGCHLD, SIG_IGN); /* children that end are nobody's business but the conductor's */
     tell_of_faults();
     sit_down(seat);
-    give_up_seats();
-    family_give(board, seat); /* if it called exec */
+    seat_give_up_tickets(board, seat); /* of a thread that was about to fork when another called exec */
+    family_give(board, seat);          /* if it called exec */
     seat_lives(my_seat, seat);
     atomic_store(&my_seat->cut_off, 0);
     atomic_store(&my_seat->initialised, 0);

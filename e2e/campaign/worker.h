@@ -29,8 +29,11 @@ void life_thread(unsigned desk);
 void life_fork(struct desk *desk, unsigned seat);
 void life_exec(void);
 
-/* What a child that was forked has to do before anything else: nothing of its parent's threads and objects is left. */
-void worker_forked(unsigned seat, uint32_t starting);
+/* What a child that was forked has to do before anything else: nothing of its parent's threads and objects is left. It ends if
+ * the seat is not this ticket's any more. */
+void worker_forked(unsigned seat, uint32_t ticket);
+/* And when its seat is prepared. */
+void worker_seated(void);
 void worker_serve(unsigned desk) __attribute__((noreturn));
 void *worker_thread(void *desk);
 struct board *board_map(const char *path);
