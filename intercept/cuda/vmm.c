@@ -65,19 +65,33 @@ static int find_gpu(struct process *process, CUmemGenericAllocationHandle handle
     return gpu;
 }
 
-/* Memory that is not recorded was created by a call that is not shadowed, or another thread has just released it. It is
- * recorded as unpaid, and charged when it is mapped again. */
-CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
-    CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
-    struct process *process = process_if_open();
-    if (result != CUDA_SUCCESS || process == NULL || physical_hold(process, physical_number(process, *handle)))
-        return result;
-    int gpu = find_gpu(process, *handle);
+/* Memory on a GPU with a claim that is not recorded: it was created by a call that is not shadowed. It is recorded as
+ * unpaid, and charged when it is mapped again. */
+static CUresult record_unknown(struct process *process, CUmemGenericAllocationHandle handle, int gpu) {
     struct charge charge = {.region = (uint8_t)(gpu & 0x7f), .gpu = (uint8_t)(gpu & 0x7f), .unpaid = true};
-    if (gpu == NO_CLAIM || physical_imported(process, false, *handle, charge))
-        return result;
-    REAL(cuMemRelease)(*handle);
+    if (physical_imported(process, false, handle, charge))
+        return CUDA_SUCCESS;
+    REAL(cuMemRelease)(handle);
     return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Memory whose record is not found is released and retained again: another thread may have unmapped it in between, so
+ * that its record ended and this handle is the last reference. */
+#define RETAIN_TRIES 16
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
+    struct process *process = process_if_open();
+    for (int tries = 1;; tries++) {
+        CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
+        if (result != CUDA_SUCCESS || process == NULL || physical_hold(process, physical_number(process, *handle)))
+            return result;
+        int gpu = find_gpu(process, *handle);
+        if (gpu == NO_CLAIM)
+            return CUDA_SUCCESS;
+        if (tries == RETAIN_TRIES)
+            return record_unknown(process, *handle, gpu);
+        REAL(cuMemRelease)(*handle);
+    }
 }
 
 CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
@@ -203,24 +217,35 @@ CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t offset, 
     return result;
 }
 
-/* The memory at the address is charged already, as far as it is mapped. A handle for it is retained, to find its
- * record, and released again; another thread may unmap the memory meanwhile, so that this handle is the last reference. */
+/* Another thread may have mapped other memory at the address meanwhile. */
+static bool is_still_at(CUmemGenericAllocationHandle memory, void *address) {
+    CUmemGenericAllocationHandle now;
+    if (REAL(cuMemRetainAllocationHandle)(&now, address) != CUDA_SUCCESS)
+        return false;
+    REAL(cuMemRelease)(now);
+    return now == memory;
+}
+
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr address, size_t size,
                              unsigned long long flags) {
     struct process *process = process_if_open();
     CUmemGenericAllocationHandle memory;
     void *pointer = (void *)(uintptr_t)address; /* NOLINT(performance-no-int-to-ptr) */
-    bool retained = process != NULL && REAL(cuMemRetainAllocationHandle)(&memory, pointer) == CUDA_SUCCESS;
-    uint64_t number = retained ? physical_number(process, memory) : 0;
-    if (!physical_hold(process, number))
-        number = 0;
-    CUresult result = REAL(cuMulticastBindAddr)(object, offset, address, size, flags);
-    if (result == CUDA_SUCCESS && number != 0)
-        bound(process, object, part_of(device_of(memory), offset), number);
-    if (retained)
-        REAL(cuMemRelease)(memory);
+    CUresult result = process != NULL ? cuMemRetainAllocationHandle(&memory, pointer) : CUDA_ERROR_NOT_INITIALIZED;
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        return result;
     if (result != CUDA_SUCCESS)
-        physical_drop(process, number);
+        return REAL(cuMulticastBindAddr)(object, offset, address, size, flags);
+    uint64_t number = physical_number(process, memory);
+    CUdevice device = device_of(memory);
+    result = REAL(cuMulticastBindAddr)(object, offset, address, size, flags);
+    if (result == CUDA_SUCCESS && !is_still_at(memory, pointer)) {
+        REAL(cuMulticastUnbind)(object, device, offset, size);
+        result = CUDA_ERROR_INVALID_VALUE;
+    }
+    if (result == CUDA_SUCCESS && physical_hold(process, number))
+        bound(process, object, part_of(device, offset), number);
+    cuMemRelease(memory);
     return result;
 }
 
