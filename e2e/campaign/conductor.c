@@ -396,18 +396,22 @@ void actors_tell_operations(void) {
     }
 }
 
+void actors_tell_limit(void) {
+    node_look();
+    actors_stop();
+    node_tell(trace);
+    actors_tell_operations();
+    trace("and now that all are stopped:");
+    node_look();
+    node_tell(trace);
+}
+
 bool check_limit(const struct reading *reading) {
     for (int gpu = 0; gpu < GPUS && !node_board->bare; gpu++) {
         uint64_t limit = node_board->limit_bytes[gpu];
         if (reading->peak[gpu] <= limit)
             continue;
-        node_look();
-        actors_stop();
-        node_tell(trace);
-        actors_tell_operations();
-        trace("and now that all are stopped:");
-        node_look();
-        node_tell(trace);
+        actors_tell_limit();
         return found("GPU %d: %llu bytes were physically taken (now %llu), over the limit of %llu", gpu,
                      (unsigned long long)reading->peak[gpu], (unsigned long long)reading->bytes[gpu],
                      (unsigned long long)limit);

@@ -51,6 +51,8 @@ void actor_signal(unsigned seat, int signal_number);
 void actor_print_stacks(unsigned seat);
 /* Traces what each thread does, as far as its process has said so. */
 void actors_tell_operations(void);
+/* Where a limit was exceeded: stops everybody, and traces who holds and does what. */
+void actors_tell_limit(void);
 /* Stops everybody, so that what is told is of one moment. */
 void actors_stop(void);
 /* Waits until a process that was killed or told to end is dead. */

@@ -83,9 +83,7 @@ static unsigned draw_bout(uint64_t *random, const struct plan *plan) {
 /* ---- The judge ---- */
 
 static bool over(const char *what, uint64_t bytes, uint64_t limit) {
-    node_look();
-    actors_stop();
-    node_tell(trace);
+    actors_tell_limit();
     trace("%s", bout_text);
     return found("%s: %llu bytes were physically taken, over the limit of %llu", what, (unsigned long long)bytes,
                  (unsigned long long)limit);

@@ -75,23 +75,24 @@ static CUresult record_unknown(struct process *process, CUmemGenericAllocationHa
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Memory whose record is not found is released and retained again: another thread may have unmapped it in between, so
- * that its record ended and this handle is the last reference. */
-#define RETAIN_TRIES 16
+static CUresult retain(struct process *process, CUmemGenericAllocationHandle *handle, void *address) {
+    CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
+    if (result != CUDA_SUCCESS || physical_hold(process, physical_number(process, *handle)))
+        return result;
+    int gpu = find_gpu(process, *handle);
+    return gpu != NO_CLAIM ? record_unknown(process, *handle, gpu) : CUDA_SUCCESS;
+}
 
+/* No thread unmaps anything between the driver's answer and the reference here, so that the memory's record does not
+ * end while this handle is its last reference. */
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
     struct process *process = process_if_open();
-    for (int tries = 1;; tries++) {
-        CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
-        if (result != CUDA_SUCCESS || process == NULL || physical_hold(process, physical_number(process, *handle)))
-            return result;
-        int gpu = find_gpu(process, *handle);
-        if (gpu == NO_CLAIM)
-            return CUDA_SUCCESS;
-        if (tries == RETAIN_TRIES)
-            return record_unknown(process, *handle, gpu);
-        REAL(cuMemRelease)(*handle);
-    }
+    if (process == NULL)
+        return REAL(cuMemRetainAllocationHandle)(handle, address);
+    gate_close(&process->unmapping);
+    CUresult result = retain(process, handle, address);
+    gate_open(&process->unmapping);
+    return result;
 }
 
 CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
@@ -109,8 +110,18 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericA
     return result;
 }
 
-CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
+static CUresult unmap(CUdeviceptr address, size_t size) {
     RELEASE(physical_unmap(process, address, size, &releases), REAL(cuMemUnmap)(address, size));
+}
+
+CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
+    struct process *process = process_if_open();
+    if (process == NULL)
+        return REAL(cuMemUnmap)(address, size);
+    gate_enter(&process->unmapping);
+    CUresult result = unmap(address, size);
+    gate_leave(&process->unmapping);
+    return result;
 }
 
 /* --- between processes -------------------------------------------------------------------------------------------- */
@@ -199,7 +210,7 @@ static CUdevice device_of(CUmemGenericAllocationHandle handle) {
 
 static void bound(struct process *process, CUmemGenericAllocationHandle object, uint64_t part, uint64_t number) {
     if (number != 0)
-        physical_bound(process, KIND_BINDING, physical_number(process, object), part, number);
+        physical_bound_also(process, KIND_BINDING, physical_number(process, object), part, number);
 }
 
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t offset, CUmemGenericAllocationHandle memory,
@@ -217,13 +228,18 @@ CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t offset, 
     return result;
 }
 
-/* Another thread may have mapped other memory at the address meanwhile. */
-static bool is_still_at(CUmemGenericAllocationHandle memory, void *address) {
-    CUmemGenericAllocationHandle now;
-    if (REAL(cuMemRetainAllocationHandle)(&now, address) != CUDA_SUCCESS)
-        return false;
-    REAL(cuMemRelease)(now);
-    return now == memory;
+/* Binds memory by a handle that was retained for it. By its address, another thread could map other memory there before
+ * the driver looks. Memory without a record here is the driver's affair. */
+static CUresult bind_mapped(struct process *process, CUmemGenericAllocationHandle object, size_t offset,
+                            CUmemGenericAllocationHandle memory, CUdeviceptr address, size_t size,
+                            unsigned long long flags) {
+    uint64_t number = physical_number(process, memory);
+    CUdeviceptr begin;
+    if (number == 0)
+        return REAL(cuMulticastBindAddr)(object, offset, address, size, flags);
+    if (!physical_find_mapping(process, number, address, &begin))
+        return CUDA_ERROR_INVALID_VALUE; /* another thread maps or unmaps it at this moment */
+    return cuMulticastBindMem(object, offset, memory, address - begin, size, flags);
 }
 
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr address, size_t size,
@@ -231,20 +247,12 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset,
     struct process *process = process_if_open();
     CUmemGenericAllocationHandle memory;
     void *pointer = (void *)(uintptr_t)address; /* NOLINT(performance-no-int-to-ptr) */
-    CUresult result = process != NULL ? cuMemRetainAllocationHandle(&memory, pointer) : CUDA_ERROR_NOT_INITIALIZED;
-    if (result == CUDA_ERROR_OUT_OF_MEMORY)
-        return result;
-    if (result != CUDA_SUCCESS)
+    if (process == NULL)
         return REAL(cuMulticastBindAddr)(object, offset, address, size, flags);
-    uint64_t number = physical_number(process, memory);
-    CUdevice device = device_of(memory);
-    result = REAL(cuMulticastBindAddr)(object, offset, address, size, flags);
-    if (result == CUDA_SUCCESS && !is_still_at(memory, pointer)) {
-        REAL(cuMulticastUnbind)(object, device, offset, size);
-        result = CUDA_ERROR_INVALID_VALUE;
-    }
-    if (result == CUDA_SUCCESS && physical_hold(process, number))
-        bound(process, object, part_of(device, offset), number);
+    CUresult result = cuMemRetainAllocationHandle(&memory, pointer);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = bind_mapped(process, object, offset, memory, address, size, flags);
     cuMemRelease(memory);
     return result;
 }

@@ -17,6 +17,9 @@
  */
 #define STEP 2
 
+/* In the place of a binding: none, and a number that no other has. */
+#define NOWHERE (UINT64_C(1) << 63)
+
 static bool is_multicast(uint64_t number) {
     return number % STEP != 0;
 }
@@ -215,12 +218,35 @@ void physical_mapped(struct process *process, CUdeviceptr address, uint64_t size
                 (struct entry){.key = address, .with = number, .references = (uint32_t)(size >> MAPPING_SHIFT)});
 }
 
+bool physical_find_mapping(struct process *process, uint64_t number, CUdeviceptr address, CUdeviceptr *begin) {
+    struct entry mapping;
+    for (size_t at = 0; number != 0 && objects_copy(process, KIND_MAPPING, at, &mapping, 1) != 0; at++) {
+        *begin = mapping.key;
+        if (mapping.with == number && address - mapping.key < (uint64_t)mapping.references << MAPPING_SHIFT)
+            return true;
+    }
+    return false;
+}
+
+static void put_bound(struct process *process, enum kind kind, uint64_t whole, uint64_t part, uint64_t number) {
+    objects_put(process, kind,
+                (struct entry){.key = objects_key(whole, part), .with = number, .references = objects_mark(whole)});
+}
+
 void physical_bound(struct process *process, enum kind kind, uint64_t whole, uint64_t part, uint64_t number) {
     struct entry before;
     if (objects_remove(process, kind, objects_key(whole, part), &before))
         physical_drop(process, before.with);
-    objects_put(process, kind,
-                (struct entry){.key = objects_key(whole, part), .with = number, .references = objects_mark(whole)});
+    put_bound(process, kind, whole, part, number);
+}
+
+/* A binding that is recorded there already is another thread's, of before or after this one: which, only the driver
+ * knows. So both stay, the earlier record at no place, until the object ends. */
+void physical_bound_also(struct process *process, enum kind kind, uint64_t whole, uint64_t part, uint64_t number) {
+    struct entry before;
+    if (objects_remove(process, kind, objects_key(whole, part), &before))
+        put_bound(process, kind, whole, NOWHERE | atomic_fetch_add(&process->physicals, 1), before.with);
+    put_bound(process, kind, whole, part, number);
 }
 
 void physical_unbind_all(struct process *process, enum kind kind, uint64_t whole, struct releases *releases) {

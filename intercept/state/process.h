@@ -4,7 +4,7 @@
  *
  * Each part has its own lock. Locks are taken in this order, never in reverse:
  *
- *   1. a device's lifecycle, a context's gate, the gates of graphs, libraries, extras
+ *   1. a device's lifecycle, a context's gate, the gates of graphs and of unmapping, libraries, extras
  *   2. a pool's, the streams' two (`querying`, then `lock`)
  *   3. `opened` or `importing`, exports' two (`sharing`, then `lock`), objects', an allocation shard's, contexts', a region's
  *
@@ -165,6 +165,7 @@ struct process {
     struct exported exported;
     struct lock opened;         /* see cuda/ipc.c */
     struct lock importing;      /* see memory/physical.c */
+    struct gate unmapping;      /* closed while a handle is retained by an address; see cuda/vmm.c */
     _Atomic uint64_t externals; /* the last number, see memory/borrowed.c */
     _Atomic uint64_t physicals; /* the last number, see memory/physical.c */
 };
