@@ -4,6 +4,7 @@
 
 #include "cuda/memory/heap.h"
 #include "cuda/memory/pool.h"
+#include "cuda/private/storage.h"
 #include "cuda/work/capture.h"
 #include "cuda/work/engine.h"
 #include "mps_client.h"
@@ -149,17 +150,26 @@ static CUresult revive(struct CUctx_st *context) {
     return ret;
 }
 
-static CUresult context_new(CUdevice device, unsigned flags, unsigned api_version, struct CUctx_st **context) {
+/* A handle, without anything on the GPU until it is revived. NULL if there is no room. */
+static struct CUctx_st *context_handle(CUdevice device, unsigned flags, unsigned api_version) {
     struct CUctx_st *fresh = handle_new(&contexts);
-    CUresult ret;
 
     if (fresh == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return NULL;
     fresh->device = device;
     fresh->flags = flags;
     fresh->api_version = api_version;
     fresh->attached = 1;
     fresh->id = next_id++;
+    return fresh;
+}
+
+static CUresult context_new(CUdevice device, unsigned flags, unsigned api_version, struct CUctx_st **context) {
+    struct CUctx_st *fresh = context_handle(device, flags, api_version);
+    CUresult ret;
+
+    if (fresh == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     ret = revive(fresh);
     if (ret != CUDA_SUCCESS) {
         handle_delete(&contexts, fresh);
@@ -325,18 +335,22 @@ CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, uns
 }
 
 CUresult cuCtxDestroy_v2(CUcontext ctx) {
+    struct stored *values;
+
     REQUIRE_INITIALISED();
     pthread_mutex_lock(&mutex);
     if (ctx == NULL || !context_alive(ctx) || ctx->primary) {
         pthread_mutex_unlock(&mutex);
         return CUDA_ERROR_INVALID_CONTEXT;
     }
+    values = storage_context_gone(ctx);
     clear(ctx);
     /* Destroying the current context pops it; other threads find out when they next use it. */
     if (stack.depth > 0 && stack.entries[stack.depth - 1].context == ctx)
         stack.depth--;
     handle_delete(&contexts, ctx);
     pthread_mutex_unlock(&mutex);
+    storage_drop(values);
     return CUDA_SUCCESS;
 }
 
@@ -367,16 +381,31 @@ CUresult cuCtxDetach(CUcontext ctx) {
 
 /* ---- Primary contexts ---- */
 
-static CUresult retain_locked(struct primary *primary, CUdevice device) {
-    CUresult ret = CUDA_SUCCESS;
-
+/* The context's handle, which is the same whether it is active or not. */
+static CUresult primary_handle_locked(struct primary *primary, CUdevice device) {
     if (primary->context == NULL) {
-        ret = context_new(device, primary->flags, 3020, &primary->context);
-        if (ret != CUDA_SUCCESS)
-            primary->context = NULL;
-        else
-            primary->context->primary = true;
-    } else if (!primary->active) {
+        primary->context = context_handle(device, primary->flags, 3020);
+        REQUIRE(primary->context != NULL, CUDA_ERROR_OUT_OF_MEMORY);
+        primary->context->primary = true;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult context_primary_handle(CUdevice device, CUcontext *context) {
+    CUresult ret;
+
+    pthread_mutex_lock(&mutex);
+    ret = primary_handle_locked(&primaries[device], device);
+    if (ret == CUDA_SUCCESS)
+        *context = primaries[device].context;
+    pthread_mutex_unlock(&mutex);
+    return ret;
+}
+
+static CUresult retain_locked(struct primary *primary, CUdevice device) {
+    CUresult ret = primary_handle_locked(primary, device);
+
+    if (ret == CUDA_SUCCESS && !primary->active) {
         primary->context->flags = primary->flags;
         ret = revive(primary->context);
     }
@@ -402,6 +431,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
+    struct stored *values = NULL;
     CUresult ret = CUDA_SUCCESS;
 
     REQUIRE_INITIALISED();
@@ -410,10 +440,12 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
     if (primaries[dev].retained == 0) {
         ret = CUDA_ERROR_INVALID_CONTEXT;
     } else if (--primaries[dev].retained == 0) {
+        values = storage_context_gone(primaries[dev].context);
         clear(primaries[dev].context);
         primaries[dev].active = false;
     }
     pthread_mutex_unlock(&mutex);
+    storage_drop(values);
     return ret;
 }
 
@@ -423,10 +455,13 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice dev) {
 
 /* Whoever retained it has to retain it anew. */
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
+    struct stored *values = NULL;
+
     REQUIRE_INITIALISED();
     REQUIRE(device_valid(dev), CUDA_ERROR_INVALID_DEVICE);
     pthread_mutex_lock(&mutex);
     if (primaries[dev].active) {
+        values = storage_context_gone(primaries[dev].context);
         clear(primaries[dev].context);
         primaries[dev].active = false;
         primaries[dev].retained = 0;
@@ -434,6 +469,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
     pools_device_reset(dev);
     graph_memory_reset(dev);
     pthread_mutex_unlock(&mutex);
+    storage_drop(values);
     return CUDA_SUCCESS;
 }
 

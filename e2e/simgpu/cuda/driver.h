@@ -160,6 +160,9 @@ static inline int context_gpu(const struct CUctx_st *context) {
             return context_result;                                                                                     \
     } while (0)
 
+/* The handle of a device's primary context, which need not be active. */
+CUresult context_primary_handle(CUdevice device, CUcontext *context);
+
 /* A context's legacy default stream is there from the beginning. */
 bool streams_context_new(struct CUctx_st *context);
 

@@ -16,6 +16,7 @@
     ENTRY(cuInit, 2000, cuInit)                                                                                        \
     ENTRY(cuDriverGetVersion, 2020, cuDriverGetVersion)                                                                \
     ENTRY(cuGetProcAddress, 11030, cuGetProcAddress)                                                                   \
+    ENTRY(cuGetExportTable, 3000, cuGetExportTable)                                                                    \
     ENTRY(cuGetProcAddress, 12000, cuGetProcAddress_v2)                                                                \
     ENTRY(cuDeviceGet, 2000, cuDeviceGet)                                                                              \
     ENTRY(cuDeviceGetCount, 2000, cuDeviceGetCount)                                                                    \

@@ -311,6 +311,7 @@ int main(int argc, char **argv) {
         {"tool", tool_tests},       {"pool", pool_tests},       {"graph", graph_tests},     {"vmm", vmm_tests},
         {"ipc", ipc_tests},         {"array", array_tests},     {"image", image_tests},     {"limits", limits_tests},
         {"managed", managed_tests}, {"sharing", sharing_tests}, {"mps", mps_tests},
+        {"runtime", runtime_tests},
     };
     int passed = 0, failed = 0;
 
