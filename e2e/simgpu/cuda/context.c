@@ -107,6 +107,7 @@ static void clear(struct CUctx_st *context) {
     events_context_gone(context);
     streams_context_gone(context);
     modules_context_gone(context);
+    textures_context_gone(context);
     arrays_context_gone(context);
     memory_context_gone(context);
     sim_count_context(context_gpu(context), -(int64_t)heaps);

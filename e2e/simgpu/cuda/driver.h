@@ -194,6 +194,7 @@ CUresult context_grow_local(struct CUctx_st *context, uint64_t bytes);
 void events_context_gone(struct CUctx_st *context);
 void streams_context_gone(struct CUctx_st *context);
 void modules_context_gone(struct CUctx_st *context);
+void textures_context_gone(struct CUctx_st *context);
 void arrays_context_gone(struct CUctx_st *context);
 void memory_context_gone(struct CUctx_st *context);
 

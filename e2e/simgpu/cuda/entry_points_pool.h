@@ -57,7 +57,6 @@
     ENTRY(cuGraphAddDependencies, 12030, cuGraphAddDependencies_v2)                                                    \
     ENTRY(cuGraphInstantiate, 10000, cuGraphInstantiate)                                                               \
     ENTRY(cuGraphInstantiate, 11000, cuGraphInstantiate_v2)                                                            \
-    ENTRY(cuGraphInstantiate, 12000, cuGraphInstantiateWithFlags)                                                      \
     ENTRY(cuGraphInstantiateWithFlags, 11040, cuGraphInstantiateWithFlags)                                             \
     ASYNC_ROW(STREAM, cuGraphInstantiateWithParams, 12000, cuGraphInstantiateWithParams)                               \
     ASYNC_ROW(STREAM, cuGraphUpload, 11010, cuGraphUpload)                                                             \

@@ -120,12 +120,21 @@ const struct image_kernel *image_kernel(struct image *image, const char *name) {
     return &image->kernels[image->kernel_count - 1];
 }
 
-const struct image_variable *image_variable(const struct image *image, const char *name) {
+static const struct image_variable *find_variable(const struct image *image, const char *name,
+                                                  enum image_variable_kind kind) {
     for (unsigned i = 0; i < image->variable_count; i++) {
-        if (strcmp(image->variables[i].name, name) == 0)
+        if (image->variables[i].kind == kind && strcmp(image->variables[i].name, name) == 0)
             return &image->variables[i];
     }
     return NULL;
+}
+
+const struct image_variable *image_variable(const struct image *image, const char *name) {
+    return find_variable(image, name, IMAGE_MEMORY);
+}
+
+bool image_reference(const struct image *image, const char *name, enum image_variable_kind kind) {
+    return (image->open && *name != '\0') || find_variable(image, name, kind) != NULL;
 }
 
 /* ---- Recognising one ---- */

@@ -10,8 +10,12 @@ struct image_kernel {
     uint64_t shared_bytes; /* of each block, declared */
 };
 
+/* References to textures and surfaces are declared like variables, but take no memory. */
+enum image_variable_kind { IMAGE_MEMORY, IMAGE_TEXTURE, IMAGE_SURFACE };
+
 struct image_variable {
     char *name;
+    enum image_variable_kind kind;
     uint64_t size, alignment;
     uint64_t offset; /* among the image's data, or its managed data */
     bool managed;
@@ -38,6 +42,8 @@ void image_free(struct image *image);
 /* NULL if there is none of this name. An open image gets the kernel. */
 const struct image_kernel *image_kernel(struct image *image, const char *name);
 const struct image_variable *image_variable(const struct image *image, const char *name);
+/* Whether a texture or surface reference is declared; in an open image, any is that is asked for. */
+bool image_reference(const struct image *image, const char *name, enum image_variable_kind kind);
 
 /* For those who read a kind of image. Names are copied. */
 CUresult image_add_kernel(struct image *image, const char *name, size_t length, uint64_t local_bytes,

@@ -11,6 +11,8 @@
 
 #define SECTION_ALIGNMENT 256
 #define MANAGED 0x4 /* in a symbol's st_other */
+#define TEXTURE 10  /* types of symbols */
+#define SURFACE 11
 #define INFO_SIZED 0x04
 #define INFO_FRAME_SIZE 0x11
 
@@ -109,9 +111,15 @@ static bool is_in_section(const section_header *section, const symbol_entry *sym
 static CUresult read_symbol(const struct cubin *cubin, const symbol_entry *symbol, const char *name,
                             const uint64_t *begin, struct image *image) {
     struct image_variable variable = {.size = symbol->st_size, .alignment = 1};
+    unsigned type = ELF64_ST_TYPE(symbol->st_info);
 
-    if (ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT || *name == '\0' || symbol->st_size == 0 ||
-        symbol->st_shndx >= cubin->count || begin[symbol->st_shndx] == UINT64_MAX)
+    if ((type == TEXTURE || type == SURFACE) && *name != '\0') {
+        variable =
+            (struct image_variable){.kind = type == TEXTURE ? IMAGE_TEXTURE : IMAGE_SURFACE, .offset = UINT64_MAX};
+        return image_add_variable(image, name, strlen(name), variable);
+    }
+    if (type != STT_OBJECT || *name == '\0' || symbol->st_size == 0 || symbol->st_shndx >= cubin->count ||
+        begin[symbol->st_shndx] == UINT64_MAX)
         return CUDA_SUCCESS;
     variable.managed = (symbol->st_other & MANAGED) != 0;
     REQUIRE(variable.managed || is_in_section(&cubin->sections[symbol->st_shndx], symbol), CUDA_ERROR_INVALID_IMAGE);
@@ -249,9 +257,10 @@ static void describe(struct cubin_parts *p, const struct image *image) {
     }
     for (unsigned i = 0; i < image->variable_count; i++) {
         const struct image_variable *v = &image->variables[i];
+        unsigned char type = v->kind == IMAGE_TEXTURE ? TEXTURE : v->kind == IMAGE_SURFACE ? SURFACE : STT_OBJECT;
 
         add_symbol(p, v->name,
-                   (Elf64_Sym){.st_info = ELF64_ST_INFO(STB_GLOBAL, STT_OBJECT),
+                   (Elf64_Sym){.st_info = ELF64_ST_INFO(STB_GLOBAL, type),
                                .st_other = v->managed ? MANAGED : 0,
                                .st_shndx = S_GLOBAL,
                                .st_value = v->managed ? 0 : v->offset,

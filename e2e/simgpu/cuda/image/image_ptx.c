@@ -78,6 +78,7 @@ struct declaration {
     uint64_t element, alignment;
     unsigned vector;
     bool managed;
+    enum image_variable_kind kind;
 };
 
 /* Bytes of a type: .b8, .f32, .f16x2. 0 for what is no memory, such as .texref. */
@@ -176,8 +177,12 @@ static CUresult read_directives(const char **text, struct declaration *d) {
             d->vector = token.at[2] == '2' ? 2 : 4;
         } else {
             d->element = type_bytes(token);
-            REQUIRE(d->element != 0 || is(token, ".texref") || is(token, ".surfref") || is(token, ".samplerref"),
-                    CUDA_ERROR_INVALID_PTX);
+            if (is(token, ".texref"))
+                d->kind = IMAGE_TEXTURE;
+            else if (is(token, ".surfref"))
+                d->kind = IMAGE_SURFACE;
+            else
+                REQUIRE(d->element != 0 || is(token, ".samplerref"), CUDA_ERROR_INVALID_PTX);
             typed = true;
         }
     }
@@ -204,8 +209,10 @@ typedef CUresult declared_fn(void *arg, struct token name, struct image_variable
 
 static CUresult read_variable(const char **text, const struct declaration *d, declared_fn *fn, void *arg) {
     uint64_t element = d->element * d->vector, names;
-    struct image_variable variable = {
-        .alignment = d->alignment != 0 ? d->alignment : element, .offset = UINT64_MAX, .managed = d->managed};
+    struct image_variable variable = {.kind = d->kind,
+                                      .alignment = d->alignment != 0 ? d->alignment : element,
+                                      .offset = UINT64_MAX,
+                                      .managed = d->managed};
     struct token name = next(text), after;
     const char *ahead;
 
@@ -240,7 +247,9 @@ static CUresult read_declaration(const char **text, declared_fn *fn, void *arg) 
 }
 
 static CUresult add_variable(void *image, struct token name, struct image_variable variable) {
-    return variable.size != 0 ? image_add_variable(image, name.at, name.length, variable) : CUDA_SUCCESS;
+    return variable.size != 0 || variable.kind != IMAGE_MEMORY
+               ? image_add_variable(image, name.at, name.length, variable)
+               : CUDA_SUCCESS;
 }
 
 static CUresult add_bytes(void *sum, struct token name, struct image_variable variable) {

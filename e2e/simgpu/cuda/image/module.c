@@ -6,6 +6,7 @@
 
 #include "cuda/memory/heap.h"
 #include "cuda/memory/managed.h"
+#include "cuda/texture/reference.h"
 #include "image.h"
 
 /* So much code of a context's modules finds room in what the context itself takes from the GPU. */
@@ -124,6 +125,12 @@ CUresult function_find(const struct CUctx_st *context, CUfunction handle, struct
     return CUDA_SUCCESS;
 }
 
+const struct CUctx_st *function_context(CUfunction handle) {
+    const struct function *found = (const struct function *)(const void *)handle;
+
+    return handle_valid(&functions, found) && found->module != NULL ? found->module->context : NULL;
+}
+
 /* ---- Code takes memory of the GPU ---- */
 
 static uint64_t code_beyond_included(uint64_t bytes) {
@@ -207,6 +214,7 @@ static void module_give_memory(struct CUmod_st *module, bool context_goes) {
 static void module_delete(struct CUmod_st *module, bool context_goes) {
     module_give_memory(module, context_goes);
     delete_functions(module->functions);
+    references_module_gone(module);
     if (module->library != NULL) {
         struct CUmod_st **link = &module->library->modules;
 
@@ -438,6 +446,18 @@ CUresult cuModuleGetGlobal(CUdeviceptr_v1 *dptr, unsigned int *bytes, CUmodule h
     if (bytes != NULL)
         *bytes = (unsigned)size;
     return CUDA_SUCCESS;
+}
+
+CUresult module_find_reference(CUmodule module, const char *name, enum image_variable_kind kind,
+                               struct CUctx_st **context) {
+    bool found;
+
+    REQUIRE(handle_valid(&modules, module), CUDA_ERROR_INVALID_HANDLE);
+    pthread_mutex_lock(&mutex);
+    found = image_reference(module_image(module), name, kind);
+    *context = module->context;
+    pthread_mutex_unlock(&mutex);
+    return found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 static void delete_module_of(void *element, void *context) {
@@ -785,6 +805,12 @@ CUresult cuFuncLoad(CUfunction function) {
 CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) {
     REQUIRE_FUNCTION(hfunc, function);
     REQUIRE((int)config >= 0 && config <= CU_FUNC_CACHE_PREFER_EQUAL, CUDA_ERROR_INVALID_VALUE);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config) {
+    REQUIRE_FUNCTION(hfunc, function);
+    REQUIRE((int)config >= 0 && config <= CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE, CUDA_ERROR_INVALID_VALUE);
     return CUDA_SUCCESS;
 }
 

@@ -3,6 +3,7 @@
 #define SIMGPU_MODULE_H
 
 #include "cuda/driver.h"
+#include "image.h"
 
 /* CUfunction and CUkernel are both this: the driver too takes a CUkernel where it wants a CUfunction. */
 struct function {
@@ -20,6 +21,9 @@ struct function {
 /* The function that a handle means in the context: CUDA_ERROR_INVALID_HANDLE if none. */
 CUresult function_find(const struct CUctx_st *context, CUfunction handle, struct function **function);
 
+/* The context of a module's function. NULL for a library's kernel, which is good in any, and for what is none. */
+const struct CUctx_st *function_context(CUfunction handle);
+
 /* Loads its module into the context and brings there what a launch needs: local memory, managed memory. */
 CUresult function_prepare(struct CUctx_st *context, struct function *function);
 
@@ -34,6 +38,10 @@ static inline CUresult function_make_ready(struct CUctx_st *context, struct func
 
 /* A file's contents, with zeros after them; free() it. `bytes` may be NULL. */
 CUresult module_read_file(const char *path, char **contents, size_t *bytes);
+
+/* The context of a module that declares a texture or surface reference of this name; else CUDA_ERROR_NOT_FOUND. */
+CUresult module_find_reference(CUmodule module, const char *name, enum image_variable_kind kind,
+                               struct CUctx_st **context);
 
 /* Whether the address is that of a module's variable, whose memory is the module's to give back. */
 bool module_holds(CUdeviceptr address);

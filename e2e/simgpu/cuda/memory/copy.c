@@ -340,6 +340,24 @@ static CUresult copy_3d(struct order order, const CUDA_MEMCPY3D *c) {
                     c->WidthInBytes, c->Height, c->Depth);
 }
 
+static bool peer_context_valid(CUmemorytype type, CUcontext context) {
+    return type == CU_MEMORYTYPE_ARRAY || type == CU_MEMORYTYPE_HOST || handle_valid(&contexts, context);
+}
+
+/* Both have one layout, but that the contexts lie where a copy within one context has nothing. */
+static CUresult copy_3d_peer(struct order order, const CUDA_MEMCPY3D_PEER *c) {
+    CUDA_MEMCPY3D copy;
+
+    _Static_assert(sizeof(copy) == sizeof(*c), "a copy between contexts is laid out as one within a context");
+    REQUIRE_INITIALISED();
+    REQUIRE(c != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(peer_context_valid(c->srcMemoryType, c->srcContext) && peer_context_valid(c->dstMemoryType, c->dstContext),
+            CUDA_ERROR_INVALID_CONTEXT);
+    memcpy(&copy, c, sizeof(copy));
+    copy.reserved0 = copy.reserved1 = NULL;
+    return copy_3d(order, &copy);
+}
+
 /* ---- Fills ---- */
 
 static void fill_row(char *target, unsigned value, unsigned width, uint64_t count) {
@@ -427,6 +445,7 @@ SYNC(cuMemcpyAtoA_v2, (CUarray dstArray, size_t dstOffset, CUarray srcArray, siz
 SYNC(cuMemcpy2D_v2, (const CUDA_MEMCPY2D *pCopy), copy_2d(order, pCopy))
 SYNC(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D *pCopy), copy_2d(order, pCopy))
 SYNC(cuMemcpy3D_v2, (const CUDA_MEMCPY3D *pCopy), copy_3d(order, pCopy))
+SYNC(cuMemcpy3DPeer, (const CUDA_MEMCPY3D_PEER *pCopy), copy_3d_peer(order, pCopy))
 ASYNC(cuMemcpyAsync, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream),
       copy_any(order, dst, src, ByteCount))
 ASYNC(cuMemcpyPeerAsync,
@@ -446,6 +465,7 @@ ASYNC(cuMemcpyAtoHAsync_v2, (void *dstHost, CUarray srcArray, size_t srcOffset, 
       array_to_host(order, dstHost, srcArray, srcOffset, ByteCount))
 ASYNC(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *pCopy, CUstream hStream), copy_2d(order, pCopy))
 ASYNC(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *pCopy, CUstream hStream), copy_3d(order, pCopy))
+ASYNC(cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream), copy_3d_peer(order, pCopy))
 SYNC(cuMemsetD8_v2, (CUdeviceptr dstDevice, unsigned char uc, size_t N), fill(order, dstDevice, uc, 1, N))
 SYNC(cuMemsetD16_v2, (CUdeviceptr dstDevice, unsigned short us, size_t N), fill(order, dstDevice, us, 2, N))
 SYNC(cuMemsetD32_v2, (CUdeviceptr dstDevice, unsigned int ui, size_t N), fill(order, dstDevice, ui, 4, N))

@@ -234,6 +234,18 @@ CUresult capture_node(struct CUstream_st *stream, CUgraphNodeType type, const un
     END();
 }
 
+CUresult capture_kernel(struct CUstream_st *stream, const CUDA_KERNEL_NODE_PARAMS *params,
+                        const struct kernel_attributes *attributes) {
+    const union node_work work = {.kernel = *params};
+
+    BEGIN(stream);
+    ret = node_add_locked(part->capture->graph, CU_GRAPH_NODE_TYPE_KERNEL, &work, part->ends.nodes, part->ends.count,
+                          &node);
+    if (ret == CUDA_SUCCESS && attributes != NULL)
+        node->attributes = *attributes;
+    END();
+}
+
 CUresult capture_alloc(struct CUstream_st *stream, CUdevice device, uint64_t size, CUdeviceptr *address) {
     const CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                                   .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};

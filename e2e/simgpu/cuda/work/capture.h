@@ -43,6 +43,8 @@ static inline CUresult capture_unsafe(void) {
 
 /* Work of a capturing stream. */
 CUresult capture_node(struct CUstream_st *stream, CUgraphNodeType type, const union node_work *work);
+CUresult capture_kernel(struct CUstream_st *stream, const CUDA_KERNEL_NODE_PARAMS *params,
+                        const struct kernel_attributes *attributes);
 CUresult capture_graph(struct CUstream_st *stream, CUgraphExec exec);
 CUresult capture_alloc(struct CUstream_st *stream, CUdevice device, uint64_t size, CUdeviceptr *address);
 CUresult capture_free(struct CUstream_st *stream, CUdeviceptr address);

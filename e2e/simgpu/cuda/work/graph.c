@@ -1,4 +1,5 @@
 #include "graph.h"
+#include "graph_params.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +10,8 @@ static struct handle_table nodes = HANDLE_TABLE(9, 1 << 20);
 _Static_assert(sizeof(struct CUgraph_st) <= 1 << 7, "a graph must fit into its element");
 _Static_assert(sizeof(struct CUgraphNode_st) <= 1 << 9, "a node must fit into its element");
 
-static uint64_t next_id = 1;
-static unsigned visits; /* of sorting; each has two of its own */
+static uint64_t next_id = 1; /* of graphs and nodes */
+static unsigned visits;      /* of sorting; each has two of its own */
 
 void graph_lock(void) {
     pthread_mutex_lock(&mutex);
@@ -67,15 +68,8 @@ static void node_delete(struct CUgraphNode_st *node) {
 void graph_delete_locked(struct CUgraph_st *graph) {
     while (graph->first != NULL)
         node_delete(graph->first);
+    object_references_drop_locked(graph->objects);
     handle_delete(&graphs, graph);
-}
-
-static bool depends(const struct CUgraphNode_st *node, const struct CUgraphNode_st *on) {
-    for (uint32_t i = 0; i < node->dependency_count; i++) {
-        if (node->dependencies[i] == on)
-            return true;
-    }
-    return false;
 }
 
 static bool add_dependency(struct CUgraphNode_st *node, struct CUgraphNode_st *on) {
@@ -109,6 +103,7 @@ CUresult node_add_locked(struct CUgraph_st *graph, CUgraphNodeType type, const u
     TRY(check_dependencies(graph, dependencies, count));
     node = handle_new(&nodes);
     REQUIRE(node != NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    node->id = next_id++;
     node->graph = graph;
     node->type = type;
     for (size_t i = 0; i < count; i++) {
@@ -185,12 +180,15 @@ static bool copy_node(struct CUgraph_st *copy, struct CUgraphNode_st *node) {
     if (is_memory(node->type))
         work.memory->references++;
     node->copy->original = node;
+    node->copy->original_id = node->id;
+    node->copy->disabled = node->disabled;
+    node->copy->attributes = node->attributes;
     return true;
 }
 
 struct CUgraph_st *graph_copy_locked(const struct CUgraph_st *graph) {
     struct CUgraph_st *copy = graph_new_locked();
-    bool good = copy != NULL;
+    bool good = copy != NULL && object_references_copy_locked(graph->objects, &copy->objects);
 
     for (struct CUgraphNode_st *node = graph->first; good && node != NULL; node = node->next)
         good = copy_node(copy, node);
@@ -294,21 +292,6 @@ CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags) {
     return CUDA_SUCCESS;
 }
 
-/* Begins a function on a graph or a node: under the mutex, which LEAVE gives up. */
-#define ENTER(condition)                                                                                               \
-    REQUIRE_INITIALISED();                                                                                             \
-    graph_lock();                                                                                                      \
-    if (!(condition)) {                                                                                                \
-        graph_unlock();                                                                                                \
-        return CUDA_ERROR_INVALID_VALUE;                                                                               \
-    }
-#define LEAVE(result)                                                                                                  \
-    do {                                                                                                               \
-        CUresult leave_result = (result);                                                                              \
-        graph_unlock();                                                                                                \
-        return leave_result;                                                                                           \
-    } while (0)
-
 CUresult cuGraphDestroy(CUgraph hGraph) {
     ENTER(graph_valid(hGraph) && !hGraph->owned);
     graph_delete_locked(hGraph);
@@ -326,13 +309,12 @@ CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph) {
     LEAVE(clone_locked(phGraphClone, originalGraph));
 }
 
-/* A child graph's node is found in the copy of the child graph. */
-static struct CUgraphNode_st *find_copy(struct CUgraph_st *clone, struct CUgraphNode_st *original) {
-    for (struct CUgraphNode_st *node = clone->first; node != NULL; node = node->next) {
-        if (node->original == original)
+struct CUgraphNode_st *node_find_copy_locked(struct CUgraph_st *copy, const struct CUgraphNode_st *original) {
+    for (struct CUgraphNode_st *node = copy->first; node != NULL; node = node->next) {
+        if (node->original == original && node->original_id == original->id)
             return node;
         if (node->type == CU_GRAPH_NODE_TYPE_GRAPH) {
-            struct CUgraphNode_st *found = find_copy(node->work.child, original);
+            struct CUgraphNode_st *found = node_find_copy_locked(node->work.child, original);
 
             if (found != NULL)
                 return found;
@@ -343,7 +325,7 @@ static struct CUgraphNode_st *find_copy(struct CUgraph_st *clone, struct CUgraph
 
 CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode, CUgraph hClonedGraph) {
     ENTER(phNode != NULL && node_valid(hOriginalNode) && graph_valid(hClonedGraph));
-    *phNode = find_copy(hClonedGraph, hOriginalNode);
+    *phNode = node_find_copy_locked(hClonedGraph, hOriginalNode);
     LEAVE(*phNode != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -365,27 +347,17 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const
     union node_work work = {0};
 
     REQUIRE_INITIALISED();
-    REQUIRE(nodeParams != NULL && (nodeParams->func != NULL || nodeParams->kern != NULL), CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(nodeParams->kernelParams == NULL || nodeParams->extra == NULL, CUDA_ERROR_INVALID_VALUE);
-    work.kernel = *nodeParams;
-    work.kernel.kernelParams = work.kernel.extra = NULL;
-    if (work.kernel.func == NULL)
-        work.kernel.func = (CUfunction)work.kernel.kern;
+    TRY(kernel_params_take(nodeParams, &work));
     return add(phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_KERNEL, &work, dependencies, numDependencies);
 }
 
 CUresult cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
                               size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams) {
-    CUDA_KERNEL_NODE_PARAMS params = {0};
+    CUDA_KERNEL_NODE_PARAMS params;
 
     REQUIRE_INITIALISED();
-    REQUIRE(nodeParams != NULL, CUDA_ERROR_INVALID_VALUE);
-    memcpy(&params, nodeParams, sizeof(*nodeParams));
+    TRY(kernel_params_widen(nodeParams, &params));
     return cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies, &params);
-}
-
-static bool context_known(CUcontext ctx) {
-    return ctx == NULL || handle_valid(&contexts, ctx);
 }
 
 CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
@@ -393,8 +365,7 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CU
     union node_work work = {0};
 
     REQUIRE_INITIALISED();
-    REQUIRE(copyParams != NULL && context_known(ctx), CUDA_ERROR_INVALID_VALUE);
-    work.copy = *copyParams;
+    TRY(copy_params_take(copyParams, ctx, &work));
     return add(phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEMCPY, &work, dependencies, numDependencies);
 }
 
@@ -403,10 +374,7 @@ CUresult cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CU
     union node_work work = {0};
 
     REQUIRE_INITIALISED();
-    REQUIRE(memsetParams != NULL && context_known(ctx), CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(memsetParams->elementSize == 1 || memsetParams->elementSize == 2 || memsetParams->elementSize == 4,
-            CUDA_ERROR_INVALID_VALUE);
-    work.fill = *memsetParams;
+    TRY(fill_params_take(memsetParams, ctx, &work));
     return add(phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEMSET, &work, dependencies, numDependencies);
 }
 
@@ -415,8 +383,7 @@ CUresult cuGraphAddHostNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgr
     union node_work work = {0};
 
     REQUIRE_INITIALISED();
-    REQUIRE(nodeParams != NULL && nodeParams->fn != NULL, CUDA_ERROR_INVALID_VALUE);
-    work.host = *nodeParams;
+    TRY(host_params_take(nodeParams, &work));
     return add(phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_HOST, &work, dependencies, numDependencies);
 }
 
@@ -626,10 +593,40 @@ CUresult cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode *dependentN
     ENTER(numDependentNodes != NULL && node_valid(hNode));
     list = (struct list){dependentNodes, *numDependentNodes, 0};
     for (struct CUgraphNode_st *node = hNode->graph->first; node != NULL; node = node->next) {
-        if (depends(node, hNode))
+        if (node_depends(node, hNode))
             list_put(&list, node);
     }
     LEAVE(list_end(&list, numDependentNodes));
+}
+
+/* No edge has data: those that were given with some are like all others here. */
+static void no_edge_data(CUgraphEdgeData *data, size_t count) {
+    for (size_t i = 0; data != NULL && i < count; i++)
+        data[i] = (CUgraphEdgeData){0};
+}
+
+CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edgeData,
+                            size_t *numEdges) {
+    TRY(cuGraphGetEdges(hGraph, from, to, numEdges));
+    if (from != NULL)
+        no_edge_data(edgeData, *numEdges);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode *dependencies, CUgraphEdgeData *edgeData,
+                                       size_t *numDependencies) {
+    TRY(cuGraphNodeGetDependencies(hNode, dependencies, numDependencies));
+    if (dependencies != NULL)
+        no_edge_data(edgeData, *numDependencies);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode *dependentNodes, CUgraphEdgeData *edgeData,
+                                         size_t *numDependentNodes) {
+    TRY(cuGraphNodeGetDependentNodes(hNode, dependentNodes, numDependentNodes));
+    if (dependentNodes != NULL)
+        no_edge_data(edgeData, *numDependentNodes);
+    return CUDA_SUCCESS;
 }
 
 /* ---- Changing edges ---- */
@@ -637,7 +634,7 @@ CUresult cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode *dependentN
 static CUresult add_edges_locked(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count) {
     for (size_t i = 0; i < count; i++) {
         REQUIRE(node_valid(from[i]) && node_valid(to[i]) && from[i]->graph == graph && to[i]->graph == graph &&
-                    from[i] != to[i] && !depends(to[i], from[i]),
+                    from[i] != to[i] && !node_depends(to[i], from[i]),
                 CUDA_ERROR_INVALID_VALUE);
         REQUIRE(add_dependency(to[i], from[i]), CUDA_ERROR_OUT_OF_MEMORY);
     }
@@ -679,6 +676,12 @@ CUresult cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode *from, cons
                                    size_t numDependencies) {
     ENTER(graph_valid(hGraph) && (numDependencies == 0 || (from != NULL && to != NULL)));
     LEAVE(remove_edges_locked(hGraph, from, to, numDependencies));
+}
+
+CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
+                                      const CUgraphEdgeData *edgeData, size_t numDependencies) {
+    (void)edgeData;
+    return cuGraphRemoveDependencies(hGraph, from, to, numDependencies);
 }
 
 /* Nodes of a graph that has memory nodes cannot be taken away. */

@@ -146,35 +146,11 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
 
 /* ---- Updating ---- */
 
-/* Whether the graph is of the same build. Memory nodes cannot be updated. */
-static CUgraphExecUpdateResult compare(const struct CUgraph_st *a, const struct CUgraph_st *b) {
-    const struct CUgraphNode_st *m = a->first, *n = b->first;
-
-    if (a->memory_nodes != 0 || b->memory_nodes != 0)
-        return CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED;
-    for (; m != NULL && n != NULL; m = m->next, n = n->next) {
-        if (m->type != n->type)
-            return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
-        if (m->dependency_count != n->dependency_count)
-            return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
-    }
-    return m == n ? CU_GRAPH_EXEC_UPDATE_SUCCESS : CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
-}
-
 static CUgraphExecUpdateResult update_locked(struct CUgraphExec_st *exec, struct CUgraph_st *graph) {
-    struct CUgraphExec_st fresh = {.flags = exec->flags};
-    CUgraphExecUpdateResult result = compare(exec->graph, graph);
+    CUgraphExecUpdateResult result = graph_compare_locked(exec->graph, graph);
 
-    if (result != CU_GRAPH_EXEC_UPDATE_SUCCESS)
-        return result;
-    if (fill_in(&fresh, graph) != CUDA_SUCCESS) {
-        delete_parts(&fresh);
+    if (result == CU_GRAPH_EXEC_UPDATE_SUCCESS && graph_take_over_locked(exec->graph, graph) != CUDA_SUCCESS)
         return CU_GRAPH_EXEC_UPDATE_ERROR;
-    }
-    delete_parts(exec);
-    exec->graph = fresh.graph;
-    exec->nodes = fresh.nodes;
-    exec->count = fresh.count;
     return result;
 }
 
@@ -220,13 +196,23 @@ static CUresult run_fill(const CUDA_MEMSET_NODE_PARAMS *f, CUstream stream) {
     }
 }
 
-static CUresult run_node(const struct CUgraphNode_st *node, CUstream stream) {
+static CUresult run_kernel(const struct CUgraphNode_st *node, CUstream stream) {
     const CUDA_KERNEL_NODE_PARAMS *k = &node->work.kernel;
+    CUfunction f = kernel_function(k);
 
+    if (node->attributes.cooperative != 0)
+        return cuLaunchCooperativeKernel(f, k->gridDimX, k->gridDimY, k->gridDimZ, k->blockDimX, k->blockDimY,
+                                         k->blockDimZ, k->sharedMemBytes, stream, NULL);
+    return cuLaunchKernel(f, k->gridDimX, k->gridDimY, k->gridDimZ, k->blockDimX, k->blockDimY, k->blockDimZ,
+                          k->sharedMemBytes, stream, NULL, NULL);
+}
+
+static CUresult run_node(const struct CUgraphNode_st *node, CUstream stream) {
+    if (node->disabled)
+        return CUDA_SUCCESS;
     switch (node->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL:
-        return cuLaunchKernel(k->func, k->gridDimX, k->gridDimY, k->gridDimZ, k->blockDimX, k->blockDimY, k->blockDimZ,
-                              k->sharedMemBytes, stream, NULL, NULL);
+        return run_kernel(node, stream);
     case CU_GRAPH_NODE_TYPE_MEMCPY:
         return cuMemcpy3DAsync_v2(&node->work.copy, stream);
     case CU_GRAPH_NODE_TYPE_MEMSET:
@@ -240,6 +226,16 @@ static CUresult run_node(const struct CUgraphNode_st *node, CUstream stream) {
     default:
         return CUDA_SUCCESS;
     }
+}
+
+/* A graph that was launched keeps its user objects until that has ended, whatever becomes of the executable graph. */
+static void objects_hold_locked(struct CUgraph_st *graph, struct CUstream_st *stream) {
+    for (struct CUgraphNode_st *node = graph->first; node != NULL; node = node->next) {
+        if (node->type == CU_GRAPH_NODE_TYPE_GRAPH)
+            objects_hold_locked(node->work.child, stream);
+    }
+    object_references_hold_locked(graph->objects, stream->context->device, stream_mark(stream));
+    graph->objects = NULL;
 }
 
 /*
@@ -268,6 +264,8 @@ static void end_locked(CUgraphExec exec, struct CUstream_st *stream, struct CUgr
         exec->device = stream->context->device;
         exec->mark = stream_mark(stream);
     }
+    if (run->ran)
+        objects_hold_locked(run->graph, stream);
     delete_parts(run);
 }
 

@@ -9,6 +9,7 @@
 struct shape {
     unsigned grid[3], block[3];
     unsigned shared_bytes;
+    const struct kernel_attributes *attributes; /* matter only where the launch is captured; NULL: none */
 };
 
 static bool shape_valid(const struct shape *s) {
@@ -19,16 +20,16 @@ static bool shape_valid(const struct shape *s) {
 }
 
 static CUresult capture_launch(struct CUstream_st *stream, CUfunction f, const struct shape *s) {
-    union node_work work = {.kernel = {.func = f,
-                                       .gridDimX = s->grid[0],
-                                       .gridDimY = s->grid[1],
-                                       .gridDimZ = s->grid[2],
-                                       .blockDimX = s->block[0],
-                                       .blockDimY = s->block[1],
-                                       .blockDimZ = s->block[2],
-                                       .sharedMemBytes = s->shared_bytes}};
+    CUDA_KERNEL_NODE_PARAMS params = {.func = f,
+                                      .gridDimX = s->grid[0],
+                                      .gridDimY = s->grid[1],
+                                      .gridDimZ = s->grid[2],
+                                      .blockDimX = s->block[0],
+                                      .blockDimY = s->block[1],
+                                      .blockDimZ = s->block[2],
+                                      .sharedMemBytes = s->shared_bytes};
 
-    return capture_node(stream, CU_GRAPH_NODE_TYPE_KERNEL, &work);
+    return capture_kernel(stream, &params, s->attributes);
 }
 
 static CUresult launch(CUfunction f, struct shape shape, CUstream hStream, void **params, void **extra,
@@ -55,7 +56,7 @@ static CUresult launch(CUfunction f, struct shape shape, CUstream hStream, void 
 CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
                         unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
                         unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra) {
-    struct shape shape = {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes};
+    struct shape shape = {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes, NULL};
 
     return launch(f, shape, hStream, kernelParams, extra, false);
 }
@@ -63,20 +64,23 @@ CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDi
 CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
                              unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
                              unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra) {
-    struct shape shape = {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes};
+    struct shape shape = {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes, NULL};
 
     return launch(f, shape, hStream, kernelParams, extra, true);
 }
 
 /* Attributes say how a kernel runs, which here is always the same. */
 static CUresult launch_ex(const CUlaunchConfig *config, CUfunction f, void **params, void **extra, bool per_thread) {
+    struct kernel_attributes attributes = {0};
     struct shape shape;
 
     REQUIRE_INITIALISED();
     REQUIRE(config != NULL && (config->numAttrs == 0 || config->attrs != NULL), CUDA_ERROR_INVALID_VALUE);
     shape = (struct shape){{config->gridDimX, config->gridDimY, config->gridDimZ},
                            {config->blockDimX, config->blockDimY, config->blockDimZ},
-                           config->sharedMemBytes};
+                           config->sharedMemBytes,
+                           &attributes};
+    kernel_attributes_of_launch(config->attrs, config->numAttrs, &attributes);
     return launch(f, shape, config->hStream, params, extra, per_thread);
 }
 
@@ -98,13 +102,14 @@ static CUresult launch_cooperative(CUfunction f, struct shape shape, CUstream hS
         &per_multiprocessor, f, (int)(shape.block[0] * shape.block[1] * shape.block[2]), shape.shared_bytes));
     REQUIRE(blocks <= (uint64_t)per_multiprocessor * (uint64_t)mps_client_multiprocessors(context->device),
             CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
+    shape.attributes = &(struct kernel_attributes){.cooperative = 1};
     return launch(f, shape, hStream, params, NULL, per_thread);
 }
 
 CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
                                    unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
                                    unsigned int sharedMemBytes, CUstream hStream, void **kernelParams) {
-    struct shape shape = {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes};
+    struct shape shape = {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes, NULL};
 
     return launch_cooperative(f, shape, hStream, kernelParams, false);
 }
@@ -113,7 +118,7 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, uns
                                         unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
                                         unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
                                         void **kernelParams) {
-    struct shape shape = {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes};
+    struct shape shape = {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes, NULL};
 
     return launch_cooperative(f, shape, hStream, kernelParams, true);
 }

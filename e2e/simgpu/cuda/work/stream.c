@@ -34,6 +34,8 @@ static struct CUstream_st *stream_new(struct CUctx_st *context, unsigned flags, 
     stream->flags = flags;
     stream->priority = priority;
     stream->id = next_id++;
+    stream->attributes.sync_policy = CU_SYNC_POLICY_AUTO;
+    stream->attributes.domain_map.remote = CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE;
     return stream;
 }
 

@@ -5,6 +5,14 @@
 #include "cuda/driver.h"
 #include "engine.h"
 
+/* What cuStreamSetAttribute sets, besides the priority. */
+struct stream_attributes {
+    CUaccessPolicyWindow window;
+    CUsynchronizationPolicy sync_policy;
+    CUlaunchMemSyncDomain domain;
+    CUlaunchMemSyncDomainMap domain_map;
+};
+
 struct CUstream_st {
     struct handle handle;
     struct CUctx_st *context;
@@ -16,6 +24,7 @@ struct CUstream_st {
     unsigned flags;
     int priority;
     uint64_t id;
+    struct stream_attributes attributes;
 };
 
 /*
