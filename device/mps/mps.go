@@ -160,13 +160,22 @@ func (m *Manager) Serve(ctx context.Context, uuid string) error {
 	if err != nil || len(servers) > 0 {
 		return err
 	}
-	output, err := daemon.run(ctx, "start_server -uid "+strconv.Itoa(os.Geteuid()))
-	if err != nil {
-		return err
-	}
 	timed, cancel := context.WithTimeout(ctx, m.timing.serve)
 	defer cancel()
-	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+	var output string
+	var told identity
+	for first, pause := true, 10*time.Millisecond; ; first, pause = false, min(2*pause, time.Second) {
+		// Another daemon may take the place of the one that was told.
+		id, err := m.dirs(uuid).readIdentity()
+		if first || err == nil && id.Process.PID != 0 && id.Process != told.Process {
+			output, err = daemon.run(timed, "start_server -uid "+strconv.Itoa(os.Geteuid()))
+			if err != nil && first {
+				return err
+			}
+			if err == nil {
+				told = id
+			}
+		}
 		if servers, err := daemon.servers(timed); err == nil && len(servers) > 0 {
 			return nil
 		}

@@ -262,6 +262,26 @@ func TestSimulated_serves(t *testing.T) {
 	must.NoError(t, s.Serve(t.Context(), uuid))
 }
 
+// A daemon that takes the place of the one that was told to start a server is told so, too.
+func TestSimulated_servesAfterARestart(t *testing.T) {
+	s := newSimulated(t)
+	const uuid = simtest.H200UUID0
+	must.NoError(t, s.Ensure(t.Context(), uuid))
+	quicker := s.start(t, "", "fill", 0, "CUDA_VISIBLE_DEVICES="+uuid)
+	quicker.says(t, `"computing"`)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(t.Context(), uuid) }()
+	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool {
+		log, _ := os.ReadFile(filepath.Join(s.dirs(uuid).log(), "control.log"))
+		return strings.Contains(string(log), "tarting new server")
+	}), wait.Timeout(patience), wait.Gap(10*time.Millisecond)))
+	daemon := pidOf(t, s.Manager, uuid)
+	must.NoError(t, unix.Kill(daemon, unix.SIGKILL))
+	until(t, s.Manager, uuid, func(s Status) bool { return !s.Running })
+	quicker.end()
+	must.NoError(t, <-served)
+}
+
 // What cleans up /run removes the sockets of a daemon that lives. It is replaced at once, with its server, so that clients
 // get in again.
 func TestSimulated_pipeRemoved(t *testing.T) {
