@@ -11,8 +11,8 @@
 
 typedef int get_function(const char *name, void **function, int version, uint64_t flags, int *status);
 
-static const int versions[] = {2000,  3020,  4000,  6050,  7000,  8000,  9000,  10000, 10020, 11000, 11010,
-                               11020, 11030, 11040, 11050, 11060, 11070, 11080, 12000, 12010, 12020, 12030, 12040};
+static const int versions[] = {2000,  3020,  4000,  6050,  7000,  8000,  9000,  10000, 10020, 11000, 11010, 11020,
+                               11030, 11040, 11050, 11060, 11070, 11080, 12000, 12010, 12020, 12030, 12040};
 
 static void ask(get_function *get, const char *name, int version, uint64_t flags) {
     void *function = NULL;

@@ -217,8 +217,7 @@ static int find_tag(struct region *region, int fd, struct tag tag) {
 /* Whether a process holds the share: one that is being made is locked for writing. */
 static bool is_held(const struct region *region, int fd, unsigned index) {
     short type = F_WRLCK;
-    return region->holds[index].held ||
-           (region_lock_slot(fd, F_OFD_GETLK, index, &type) == 0 && type == F_RDLCK);
+    return region->holds[index].held || (region_lock_slot(fd, F_OFD_GETLK, index, &type) == 0 && type == F_RDLCK);
 }
 
 /*
