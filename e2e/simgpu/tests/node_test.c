@@ -661,6 +661,16 @@ static void a_launch_keeps_user_objects(void) {
     expect_destroyed(1);
 }
 
+static void read_dot(char *text, size_t size) {
+    FILE *file = fopen(node_path("graph.dot"), "r");
+
+    memset(text, 0, size);
+    if (file == NULL || fread(text, 1, size - 1, file) == 0)
+        check_failed(__FILE__, __LINE__, "there is no graph.dot");
+    if (file != NULL)
+        fclose(file);
+}
+
 static void a_graph_is_printed(void) {
     CUDA_KERNEL_NODE_PARAMS kernel;
     CUDA_MEMSET_NODE_PARAMS fill;
@@ -668,7 +678,6 @@ static void a_graph_is_printed(void) {
     CUdeviceptr pointer;
     CUgraph graph;
     char text[4096] = "";
-    FILE *file;
 
     kernel = one_block(begin("quick"));
     kernel.gridDimX = 77;
@@ -678,17 +687,12 @@ static void a_graph_is_printed(void) {
     OK(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &kernel));
     OK(cuGraphAddMemsetNode(&next, graph, &node, 1, &fill, NULL));
     OK(cuGraphDebugDotPrint(graph, node_path("graph.dot"), 0));
-    file = fopen(node_path("graph.dot"), "r");
-    CHECK(file != NULL && fread(text, 1, sizeof(text) - 1, file) > 0);
-    fclose(file);
+    read_dot(text, sizeof(text));
     CHECK(strncmp(text, "digraph", 7) == 0);
     CHECK(strstr(text, "KERNEL") != NULL && strstr(text, "quick") != NULL && strstr(text, " -> ") != NULL);
     CHECK(strstr(text, "77") == NULL && strstr(text, "4711") == NULL);
     OK(cuGraphDebugDotPrint(graph, node_path("graph.dot"), CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE));
-    file = fopen(node_path("graph.dot"), "r");
-    memset(text, 0, sizeof(text));
-    CHECK(file != NULL && fread(text, 1, sizeof(text) - 1, file) > 0);
-    fclose(file);
+    read_dot(text, sizeof(text));
     CHECK(strstr(text, "grid 77") != NULL && strstr(text, "4711") != NULL);
     CHECK_INT(cuGraphDebugDotPrint(graph, NULL, 0), CUDA_ERROR_INVALID_VALUE);
     CHECK_INT(cuGraphDebugDotPrint(graph, "/nonexistent/graph.dot", 0), CUDA_ERROR_OPERATING_SYSTEM);

@@ -35,6 +35,7 @@ static CUresult refuse(enum missing what) {
     CUresult name parameters {                                                                                         \
         return refuse(kind);                                                                                           \
     }
+/* cppcheck-suppress unknownMacro ; in cuda_sim_graphics.h */
 CUDA_SIM_GRAPHICS_MISSING(REFUSAL)
 #pragma GCC diagnostic pop
 
