@@ -273,7 +273,7 @@ func TestSimulated_servesAfterARestart(t *testing.T) {
 	go func() { served <- s.Serve(t.Context(), uuid) }()
 	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool {
 		log, _ := os.ReadFile(filepath.Join(s.dirs(uuid).log(), "control.log"))
-		return strings.Contains(string(log), "tarting new server")
+		return strings.Contains(string(log), "Starting new server")
 	}), wait.Timeout(patience), wait.Gap(10*time.Millisecond)))
 	daemon := pidOf(t, s.Manager, uuid)
 	must.NoError(t, unix.Kill(daemon, unix.SIGKILL))

@@ -284,7 +284,7 @@ static void take_back(struct region_usage *usage, enum region_ledger ledger, uns
     }
 }
 
-static bool is_owned(int fd, unsigned index) {
+bool region_slot_owned(int fd, unsigned index) {
     short type = F_WRLCK;
     return region_lock_slot(fd, F_OFD_GETLK, index, &type) != 0 || type != F_UNLCK;
 }
@@ -303,7 +303,7 @@ bool region_reap_slot(struct region_usage *usage, int fd, unsigned index) {
         uint64_t life = atomic_load(&slot->life);
         if (life_kind(life) != REGION_KIND_ENDED) {
             STEP("reap: before question");
-            if (is_owned(fd, index))
+            if (region_slot_owned(fd, index))
                 return false;
             STEP("reap: dead");
             if (life_kind(life) == REGION_KIND_SHARE &&

@@ -279,9 +279,7 @@ int region_share_attach(struct region *region, const uint8_t tag[REGION_TAG_SIZE
 static void end_if_unheld(struct region_usage *usage, int query, unsigned index) {
     struct region_slot *slot = &usage->slots[index];
     uint64_t life = atomic_load(&slot->life);
-    short type = F_WRLCK;
-    if (life_kind(life) == REGION_KIND_SHARE && region_lock_slot(query, F_OFD_GETLK, index, &type) == 0 &&
-        type == F_UNLCK)
+    if (life_kind(life) == REGION_KIND_SHARE && !region_slot_owned(query, index))
         atomic_compare_exchange_strong(&slot->life, &life, next_life(life, REGION_KIND_ENDED));
 }
 

@@ -138,6 +138,9 @@ enum region_result region_move(struct region *region, unsigned from, uint64_t *f
 /* Gives back what a dead process left in a slot. False if the slot has an owner, and so is not empty afterwards. */
 bool region_reap_slot(struct region_usage *usage, int fd, unsigned index);
 
+/* Whether another open file description has a lock on the slot, or that cannot be told. */
+bool region_slot_owned(int fd, unsigned index);
+
 /* Finds a slot without an owner, locks it for writing through `fd` and empties it. Returns its index, or -1 with errno:
  * EAGAIN if there is none, EUCLEAN if its contents are invalid. */
 int region_take_slot(struct region *region, int fd);
