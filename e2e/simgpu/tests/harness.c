@@ -180,6 +180,15 @@ CUcontext context_on(int device) {
     return context;
 }
 
+CUfunction kernel_of(const char *ptx, const char *name) {
+    CUfunction function = NULL;
+    CUmodule module;
+
+    OK(cuModuleLoadData(&module, ptx));
+    OK(cuModuleGetFunction(&function, module, name));
+    return function;
+}
+
 struct looking {
     struct outside *outside;
     const char *group;

@@ -73,6 +73,8 @@ char hear(void);
 
 /* cuInit and a context on the device. */
 CUcontext context_on(int device);
+/* A kernel of a module that is loaded for it into the current context. */
+CUfunction kernel_of(const char *ptx, const char *name);
 
 /* The state as somebody outside sees it; opens it for all GPUs, in a process of its own, and closes it again. */
 struct outside {

@@ -6,12 +6,7 @@
 static const char ptx[] = ".version 8.0\n.entry nothing\n.entry spin_20ms\n";
 
 static CUfunction kernel(const char *name) {
-    CUmodule module;
-    CUfunction function = NULL;
-
-    OK(cuModuleLoadData(&module, ptx));
-    OK(cuModuleGetFunction(&function, module, name));
-    return function;
+    return kernel_of(ptx, name);
 }
 
 static CUresult set_policy(CUstream stream, int policy) {

@@ -11,12 +11,7 @@ static const char ptx[] = ".version 8.0\n.entry nothing\n.entry spin_100us\n.ent
                           ".entry spin_300ms\n";
 
 static CUfunction kernel(const char *name) {
-    CUmodule module;
-    CUfunction function = NULL;
-
-    OK(cuModuleLoadData(&module, ptx));
-    OK(cuModuleGetFunction(&function, module, name));
-    return function;
+    return kernel_of(ptx, name);
 }
 
 static void launch(CUfunction function, CUstream stream) {
