@@ -122,9 +122,17 @@ static bool is_recorded(CUstream stream) {
 
 /* --- events in place of streams ----------------------------------------------------------------------------------- */
 
-/* Another thread's default stream cannot be named; the legacy default stream waits for it. */
+/* Not if another thread destroyed the stream, and perhaps created a new one with its handle, while memory was freed in it. */
+static bool exists(const struct freed_in *freed) {
+    CUcontext context = NULL;
+    return contexts_is_default_stream(freed->stream) ||
+           (REAL(cuStreamGetCtx)(freed->stream, &context) == CUDA_SUCCESS && context == freed->context);
+}
+
+/* The legacy default stream waits for those that cannot be named: another thread's default stream and a destroyed one. */
 static CUstream stream_to_query(const struct freed_in *freed) {
-    return freed->thread == 0 || freed->thread == this_thread() ? freed->stream : CU_STREAM_LEGACY;
+    bool named = freed->thread == 0 || freed->thread == this_thread();
+    return named && exists(freed) ? freed->stream : CU_STREAM_LEGACY;
 }
 
 /* Records an event in an entry's stream, and puts it in the stream's place, in `freed` too. False if that failed or if

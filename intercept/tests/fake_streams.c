@@ -16,7 +16,7 @@ struct fake_counts fake_counts;
 /* Work has numbers; that up to `done` is done unless the stream is stuck. */
 struct CUstream_st {
     CUcontext context;
-    bool stuck, destroyed;
+    bool stuck, destroyed, ending, ends_beside_free;
     uint64_t put, done;
 };
 
@@ -51,14 +51,18 @@ CUstream fake_stream_new(void) {
 }
 
 static CUresult stream_context(CUstream stream, CUcontext *context) {
-    *context = stream_of(stream)->context;
-    return CUDA_SUCCESS;
+    struct CUstream_st *of = stream_of(stream);
+    CUresult result = of->destroyed ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS)
+        *context = of->context;
+    of->destroyed = of->destroyed || of->ending;
+    return result;
 }
 
 static CUresult stream_capturing(CUstream stream, CUstreamCaptureStatus *status) {
-    (void)stream;
+    fake_counts.captures++;
     *status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return CUDA_SUCCESS;
+    return stream_of(stream)->destroyed ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 static CUresult exchange_mode(CUstreamCaptureMode *mode) {
@@ -167,9 +171,14 @@ void fake_stream_stick(CUstream stream, bool stuck) {
     }
 }
 
+void fake_stream_destroy_beside_free(CUstream stream) {
+    stream->ends_beside_free = true;
+}
+
 static CUresult free_async(CUdeviceptr address, CUstream stream) {
     struct CUstream_st *of = stream_of(stream);
     of->put++;
+    of->ending = of->ends_beside_free;
     if (is_done(of, of->put))
         return free_now(address);
     unsigned i = 0;

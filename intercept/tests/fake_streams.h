@@ -14,10 +14,14 @@ CUstream fake_stream_new(void);
 /* Whether a stream, or everything, is stuck before what is put into it from now on; what was put in before is done. */
 void fake_stream_stick(CUstream stream, bool stuck);
 
+/* As another thread does it while memory is freed in the stream: once the library in front has asked for the context. */
+void fake_stream_destroy_beside_free(CUstream stream);
+
 /* What the library in front has done. */
 struct fake_counts {
     unsigned events;           /* that live */
     unsigned queries;          /* of events */
+    unsigned captures;         /* times it asked whether a stream is in capture */
     unsigned synchronizations; /* of streams and events */
     unsigned trims;
 };

@@ -853,6 +853,20 @@ static void test_destroyed_streams_leave_nothing(void) {
     CHECK(fake_counts.queries - queries <= 16 * MANY, "%u queries", fake_counts.queries - queries);
 }
 
+/* A free in it that is never found done would make each refused allocation wait for half a second. */
+static void test_stream_destroyed_beside_a_free(void) {
+    CUdeviceptr address;
+    with_context(LIMIT);
+    CUstream stream = fake_stream_new();
+    CHECK(cuMemAllocAsync(&address, MIB, stream) == CUDA_SUCCESS, "alloc");
+    fake_stream_destroy_beside_free(stream);
+    CHECK(cuMemFreeAsync(address, stream) == CUDA_SUCCESS, "free");
+    for (int i = 0; i < 3; i++)
+        CHECK(cuMemAlloc_v2(&address, LIMIT) == CUDA_ERROR_OUT_OF_MEMORY, "more than the limit");
+    CHECK(fake_counts.captures <= 2, "the stream was asked %u times", fake_counts.captures);
+    CHECK(fake_counts.events == 0, "%u events live", fake_counts.events);
+}
+
 static void test_asynchronous_free_of_linear_memory(void) {
     CUdeviceptr address, other;
     with_context(LIMIT);
@@ -1223,6 +1237,7 @@ int main(int argc, char **argv) {
     RUN(test_reports);
     RUN(test_errno_is_kept);
     RUN(test_destroyed_streams_leave_nothing);
+    RUN(test_stream_destroyed_beside_a_free);
     RUN(test_asynchronous_free_of_linear_memory);
     RUN(test_full_pool_is_used_again);
     RUN(test_fork);
