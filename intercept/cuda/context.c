@@ -165,6 +165,8 @@ static CUresult create_green(struct process *process, CUgreenCtx *green, CUdevRe
         end_held(process, REAL(cuDevicePrimaryCtxRelease_v2), false, device);
     }
     context_primary_leave(process, device);
+    if (result != CUDA_SUCCESS)
+        pools_primary_ended(process);
     return result;
 }
 
@@ -206,6 +208,8 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
         objects_put(process, KIND_GREEN_CONTEXT, entry);
     }
     context_primary_leave(process, device);
+    if (result == CUDA_SUCCESS)
+        pools_primary_ended(process);
     return result;
 }
 

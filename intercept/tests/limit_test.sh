@@ -159,6 +159,8 @@ check "refused from a pool in the stream of another GPU" 0 "$(under b "$work/wor
 
 check "limits of green contexts of two GPUs, after resets" 0 "$(under b "$work/worker" green 2>&1; echo $?)"
 
+check "a pool's memory after its last green context" 0 "$(under a "$work/worker" green-pool 2>&1; echo $?)"
+
 check "what a child had that died, without a descriptor left" 0 "$(under a "$work/worker" spare 2>&1; echo $?)"
 
 # --- tables filled to their ends ---

@@ -54,6 +54,7 @@ CUresult cuDeviceGetDevResource(CUdevice, CUdevResource *, int);
 CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *, CUdevResource *, unsigned int);
 CUresult cuGreenCtxCreate(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned int);
 CUresult cuCtxFromGreenCtx(CUcontext *, CUgreenCtx);
+CUresult cuGreenCtxDestroy(CUgreenCtx);
 CUresult cuMemGetInfo_v2(size_t *, size_t *);
 CUresult cuMemAdvise(CUdeviceptr, size_t, CUmem_advise, CUdevice);
 CUresult cuMemAdvise_v2(CUdeviceptr, size_t, CUmem_advise, CUmemLocation);
@@ -321,16 +322,20 @@ static int refused_elsewhere(void) {
 
 /* --- green contexts after a reset --------------------------------------------------------------------------------- */
 
-/* A green context of a device, whose primary one is reset then. */
-static CUcontext green_and_reset(CUdevice device) {
+static bool make_green(CUdevice device, CUgreenCtx *green, CUcontext *view) {
     CUdevResource resource;
     CUdevResourceDesc described;
+    return cuDeviceGetDevResource(device, &resource, RESOURCE_PROCESSORS) == CUDA_SUCCESS &&
+           cuDevResourceGenerateDesc(&described, &resource, 1) == CUDA_SUCCESS &&
+           cuGreenCtxCreate(green, described, device, GREEN_DEFAULT_STREAM) == CUDA_SUCCESS &&
+           cuCtxFromGreenCtx(view, *green) == CUDA_SUCCESS;
+}
+
+/* A green context of a device, whose primary one is reset then. */
+static CUcontext green_and_reset(CUdevice device) {
     CUgreenCtx green;
     CUcontext view;
-    bool made = cuDeviceGetDevResource(device, &resource, RESOURCE_PROCESSORS) == CUDA_SUCCESS &&
-                cuDevResourceGenerateDesc(&described, &resource, 1) == CUDA_SUCCESS &&
-                cuGreenCtxCreate(&green, described, device, GREEN_DEFAULT_STREAM) == CUDA_SUCCESS &&
-                cuCtxFromGreenCtx(&view, green) == CUDA_SUCCESS && cuDevicePrimaryCtxReset_v2(device) == CUDA_SUCCESS;
+    bool made = make_green(device, &green, &view) && cuDevicePrimaryCtxReset_v2(device) == CUDA_SUCCESS;
     return made ? view : NULL;
 }
 
@@ -346,6 +351,31 @@ static int green_limits(void) {
     size_t left = free_now(views[0]);
     CUresult result = cuMemAlloc_v2(&address, 100 * MIB);
     return left < 100 * MIB && result == CUDA_ERROR_OUT_OF_MEMORY ? 0 : fail("beside a limit of 100 MiB", result);
+}
+
+/* A pool's memory that was freed in a green context, the last that held the primary one, is there for another process. */
+static int green_pool(void) {
+    int freed[2], status;
+    char byte = 0;
+    CUdeviceptr address;
+    CUcontext context;
+    CUgreenCtx green;
+    if (pipe(freed) != 0)
+        return 1;
+    pid_t pid = fork(); /* before cuInit, for both to use the GPU */
+    if (pid == 0 && read(freed[0], &byte, 1) != 1)
+        return 1;
+    if (cuInit(0) != CUDA_SUCCESS)
+        return fail("cuInit", CUDA_SUCCESS);
+    if (pid == 0)
+        return cuCtxCreate_v2(&context, 0, 0) != CUDA_SUCCESS || cuMemAlloc_v2(&address, 350 * MIB) != CUDA_SUCCESS;
+    if (!make_green(0, &green, &context) || cuCtxSetCurrent(context) != CUDA_SUCCESS ||
+        cuMemAllocAsync(&address, 200 * MIB, NULL) != CUDA_SUCCESS || cuMemFreeAsync(address, NULL) != CUDA_SUCCESS ||
+        cuCtxSetCurrent(NULL) != CUDA_SUCCESS || cuGreenCtxDestroy(green) != CUDA_SUCCESS)
+        return fail("a pool of a green context", CUDA_SUCCESS);
+    if (write(freed[1], &byte, 1) != 1 || waitpid(pid, &status, 0) != pid)
+        return 1;
+    return status == 0 ? 0 : fail("another process gets no memory", CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 /* --- no descriptor left ------------------------------------------------------------------------------------------- */
@@ -649,6 +679,8 @@ int main(int argc, char **argv) {
         return init_at_once(atoi(argv[2]));
     if (strcmp(mode, "spare") == 0)
         return without_spare_descriptors();
+    if (strcmp(mode, "green-pool") == 0)
+        return green_pool();
     CUresult result = cuInit(0);
     if (result != CUDA_SUCCESS)
         return fail("cuInit", result);
