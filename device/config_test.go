@@ -41,7 +41,7 @@ func TestSetConfig(t *testing.T) {
 	must.Eq(t, "/run/nvidia/driver", root)
 	must.Eq(t, &settings{
 		enabled: true, sharing: sharing{others: share.Policy{Mode: claim.ModeSlice, SliceBytes: 512 * mebi}}, ignored: map[string]bool{uuid: true}, fingerprintPeriod: 5 * time.Second,
-		driverRoot: "/run/nvidia/driver", stateDir: "/state", runDir: "/run/x", contextBytes: 300 * mebi,
+		driverRoot: "/run/nvidia/driver", stateDir: "/state", runDir: "/run/x", chargeUncounted: true, contextBytes: 300 * mebi,
 	}, p.node.Load().settings, must.Cmp(cmp.AllowUnexported(settings{}, sharing{}, share.Policy{})))
 }
 
@@ -65,6 +65,7 @@ func TestSetConfig_badInput(t *testing.T) {
 		{"slice_memory", "1025MiB", "slice_memory: 1025MiB is not a multiple of 2MiB, the unit in which a GPU hands out memory"},
 		{"slice_memory", "32MiB", `slice_memory must be at least 64MiB, got "32MiB"`},
 		{"context_memory", "some", `context_memory: "some" is not an amount of memory: ` + whole + `, or "auto" to measure it`},
+		{"uncounted_memory", "end", `uncounted_memory must be "charge" or "observe", got "end"`},
 		{"fingerprint_period", "often", `fingerprint_period must be a duration of at least 100ms, such as "1m", got "often"`},
 		{"fingerprint_period", "0s", `fingerprint_period must be a duration of at least 100ms, such as "1m", got "0s"`},
 		{"ignored_gpu_ids", []string{"0"}, `ignored_gpu_ids must be UUIDs of GPUs, such as ` +

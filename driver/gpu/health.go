@@ -27,7 +27,7 @@ type HealthConfig struct {
 	Notify func(cfg *drivers.TaskConfig, annotations map[string]string, format string, args ...any)
 }
 
-// Health emits task events when a GPU of a task becomes unhealthy, or a claim of it is bypassed, and when that is over.
+// Health emits task events when a GPU of a task becomes unhealthy, or it has memory that a claim does not count, and when that is over.
 // The device plugin detects both, and cannot emit task events.
 type Health struct {
 	HealthConfig
@@ -97,7 +97,7 @@ func (h *Health) publish(ctx context.Context) {
 	published := make(map[string]map[string]string)
 	for _, cfg := range h.Running() {
 		before := h.published[cfg.ID]
-		well := len(report.GPUs) == 0 && len(report.Bypassing) == 0 && len(before) == 0
+		well := len(report.GPUs) == 0 && len(report.Uncounted) == 0 && len(before) == 0
 		if well || !claim.HasTokens(cfg.DeviceEnv) {
 			continue
 		}
@@ -127,7 +127,7 @@ func (h *Health) publishTo(
 ) map[string]string {
 	known := make(map[string]string)
 	for _, c := range claims {
-		if problem := h.publishBypass(cfg, c, report.Bypassing[c.ID].Problem, before[c.ID]); problem != "" {
+		if problem := h.publishUncounted(cfg, c, report.Uncounted[c.ID].Problem, before[c.ID]); problem != "" {
 			known[c.ID] = problem
 		}
 		uuid := c.PhysicalGPU()
@@ -151,15 +151,15 @@ func (h *Health) publishTo(
 	return known
 }
 
-// publishBypass emits an event if a claim of the task is bypassed, or no longer is; an empty problem is none. It returns
+// publishUncounted emits an event if the task has memory that a claim does not count, or no longer has; an empty problem is none. It returns
 // what is published then.
-func (h *Health) publishBypass(cfg *drivers.TaskConfig, c *claim.Claim, problem, before string) string {
+func (h *Health) publishUncounted(cfg *drivers.TaskConfig, c *claim.Claim, problem, before string) string {
 	annotations := map[string]string{"gpu": c.PhysicalGPU(), "claim": c.ID}
 	switch {
 	case problem != "" && problem != before:
-		h.Notify(cfg, annotations, "the task is bypassing the limit of its claim %s: %s", c.ID, problem)
+		h.Notify(cfg, annotations, "the task uses GPU memory that its claim %s does not count: %s", c.ID, problem)
 	case problem == "" && before != "":
-		h.Notify(cfg, annotations, "the task no longer bypasses the limit of its claim %s", c.ID)
+		h.Notify(cfg, annotations, "the claim %s counts all GPU memory of the task again", c.ID)
 	}
 	return problem
 }
