@@ -26,6 +26,7 @@ func TestSetConfig_defaults(t *testing.T) {
 		driverRoot:        "/",
 		stateDir:          "/var/lib/tranche",
 		runDir:            "/run/tranche",
+		chargeUncounted:   true,
 	}, p.node.Load().settings, must.Cmp(cmp.AllowUnexported(settings{}, sharing{}, share.Policy{})))
 }
 
