@@ -26,7 +26,7 @@ const (
 	autoContextMemory = "auto"
 
 	// The values of uncounted_memory.
-	uncountedCharged, uncountedObserved = "charge", "observe"
+	uncountedCharged, uncountedObserved, uncountedEnds = "charge", "observe", "end"
 )
 
 // configSpec is the schema of the plugin's block in an agent's configuration.
@@ -71,8 +71,8 @@ type Config struct {
 	// MaxSlices is how many slices one reservation may have; 0 is any number. Like Replicas it may have a fraction here,
 	// so that the error about it can name the option.
 	MaxSlices float64 `codec:"max_slices"`
-	// UncountedMemory is what happens to memory that a claim's container uses beyond what it counts: it is taken from the
-	// claim's limit ("charge") or only shown ("observe").
+	// UncountedMemory is what happens if a claim's container uses more memory than it counts: that is taken from the claim's
+	// limit ("charge"), only shown ("observe"), or the task is ended, too ("end").
 	UncountedMemory string `codec:"uncounted_memory"`
 	// Mode, Replicas and MIG say how the GPUs are shared that no gpu block matches.
 	Mode     string   `codec:"mode"`
@@ -91,8 +91,8 @@ type settings struct {
 	fingerprintPeriod time.Duration
 	driverRoot        string
 	stateDir, runDir  string
-	// chargeUncounted is whether uncounted memory is taken from limits.
-	chargeUncounted bool
+	// uncounted is what happens to uncounted memory, a value of uncounted_memory.
+	uncounted string
 	// contextBytes is 0 if it is to be measured.
 	contextBytes uint64
 }
@@ -113,10 +113,11 @@ func (c Config) parse() (*settings, error) {
 	if s.maxSlices < 0 {
 		return nil, fmt.Errorf("max_slices must not be negative, got %d; 0 is for as many as a GPU has", s.maxSlices)
 	}
-	if c.UncountedMemory != uncountedCharged && c.UncountedMemory != uncountedObserved {
-		return nil, fmt.Errorf("uncounted_memory must be %q or %q, got %q", uncountedCharged, uncountedObserved, c.UncountedMemory)
+	if !slices.Contains([]string{uncountedCharged, uncountedObserved, uncountedEnds}, c.UncountedMemory) {
+		return nil, fmt.Errorf("uncounted_memory must be %q, %q or %q, got %q", uncountedCharged, uncountedObserved, uncountedEnds,
+			c.UncountedMemory)
 	}
-	s.chargeUncounted = c.UncountedMemory == uncountedCharged
+	s.uncounted = c.UncountedMemory
 	if c.ContextMemory != autoContextMemory {
 		if s.contextBytes, err = size.ParseGPU(c.ContextMemory); err != nil {
 			return nil, fmt.Errorf("context_memory: %w, or %q to measure it", err, autoContextMemory)

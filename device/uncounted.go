@@ -47,8 +47,8 @@ func (e *excess) String() string {
 	for _, p := range e.processes {
 		names = append(names, fmt.Sprintf("process %d (%s)", p.PID, size.Format(p.UsedBytes)))
 	}
-	return fmt.Sprintf("%s of what %s use is not counted: either a program uses the driver past the shadow library and has to load "+
-		"libcuda.so.1 by that name, or the driver takes memory by itself", size.Format(e.bytes), claim.ListNames(names))
+	return fmt.Sprintf("%s of what %s use is not counted: either a program uses the driver past the shadow library and has to "+
+		"load libcuda.so.1 by that name, or the driver takes memory by itself", size.Format(e.bytes), claim.ListNames(names))
 }
 
 // uncountedMemory finds the claims with uncounted memory, and takes that from their limits. It belongs to the fingerprint
@@ -57,8 +57,8 @@ type uncountedMemory struct {
 	ledger *share.Ledger
 	clock  *share.Clock
 	logger hclog.Logger
-	// charged is whether it is taken from the limits.
-	charged bool
+	// charged is whether it is taken from the limits, and ends whether tasks are ended for it.
+	charged, ends bool
 
 	// found are those claims by ID; nil before the first check.
 	found map[string]*uncounted
@@ -113,7 +113,7 @@ func (u *uncountedMemory) settle(is *uncounted, now *excess) {
 		is.condition = nil
 	case is.condition == nil:
 		since := u.clock.Now().Add(-uncountedSettles).UTC().Truncate(time.Second)
-		is.condition = &health.Condition{Problem: now.String(), Since: since, Bytes: is.bytes.value}
+		is.condition = &health.Condition{Problem: now.String(), Since: since, Bytes: is.bytes.value, End: u.ends}
 	default:
 		updated := *is.condition
 		updated.Bytes = is.bytes.value

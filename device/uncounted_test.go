@@ -126,7 +126,7 @@ func TestUncounted_Recheck(t *testing.T) {
 	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(published), wait.Timeout(patience), wait.Gap(time.Millisecond)))
 }
 
-// The operator may have it shown only.
+// The operator may have it shown only, or have tasks ended for it.
 func TestUncounted_Observed(t *testing.T) {
 	n := newUnmanagedNode(t)
 	n.node.Load().unmanaged.uncounted.charged = false
@@ -134,8 +134,16 @@ func TestUncounted_Observed(t *testing.T) {
 	c := n.bound(t, 0, past.Process.Pid)
 	n.fake.SetProcesses(n.gpu.UUID, holding(past.Process.Pid, 5<<10))
 	n.look(t, 0)
-	must.MapLen(t, 1, n.look(t, uncountedSettles))
+	must.False(t, n.look(t, uncountedSettles)[c.ID].End)
 	must.Eq(t, 0, n.uncounted(t, c))
+
+	n.fake.SetProcesses(n.gpu.UUID)
+	n.look(t, 0)
+	must.MapEmpty(t, n.look(t, uncountedSettles))
+	n.node.Load().unmanaged.uncounted.ends = true
+	n.fake.SetProcesses(n.gpu.UUID, holding(past.Process.Pid, 5<<10))
+	n.look(t, 0)
+	must.True(t, n.look(t, uncountedSettles)[c.ID].End)
 }
 
 // uncounted is what a claim's region says that its container uses uncounted.

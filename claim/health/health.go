@@ -24,6 +24,8 @@ type Condition struct {
 	Since time.Time `json:"since"`
 	// Bytes is how much memory of a claim is not counted.
 	Bytes uint64 `json:"bytes,omitempty"`
+	// End is whether the tasks with that claim are to be ended for it.
+	End bool `json:"end,omitempty"`
 }
 
 // Report is what is wrong on a node.

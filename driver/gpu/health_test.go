@@ -47,6 +47,10 @@ func newHealthNode(t *testing.T) *healthNode {
 	n.Health = NewHealth(HealthConfig{Client: containerd, Logger: hclog.NewNullLogger(), Claims: claims, Running: n.running,
 		Notify: func(cfg *drivers.TaskConfig, _ map[string]string, format string, args ...any) {
 			n.events <- taskEvent{cfg.ID, fmt.Sprintf(format, args...)}
+		},
+		Kill: func(taskID string) error {
+			n.events <- taskEvent{taskID, "killed"}
+			return nil
 		}})
 	n.ledger, err = claims.open()
 	must.NoError(t, err)
@@ -178,4 +182,22 @@ func TestHealth_Uncounted(t *testing.T) {
 	n.emitted(0)
 	must.NoError(t, health.Write(n.runDir, health.Report{}))
 	must.Eq(t, map[string][]string{"one": {"the claim " + claims[0].ID + " counts all GPU memory of the task again"}}, n.emitted(1))
+}
+
+// Where the operator wants it, the task is ended, once.
+func TestHealth_UncountedEnds(t *testing.T) {
+	n := newHealthNode(t)
+	task := n.run("one", "GPU-a")
+	n.run("other", "GPU-a")
+	n.emitted(0)
+	claims, err := n.Claims.of(t.Context(), task)
+	must.NoError(t, err)
+	condition := health.Condition{Problem: "process 4711 (1GiB)", Since: time.Now(), Bytes: 1 << 30, End: true}
+	must.NoError(t, health.Write(n.runDir, health.Report{Uncounted: map[string]health.Condition{claims[0].ID: condition}}))
+	events := n.emitted(3)["one"]
+	must.Eq(t, "killed", events[1])
+	must.StrContains(t, events[2], "the task was ended for that")
+	condition.Bytes = 2 << 30
+	must.NoError(t, health.Write(n.runDir, health.Report{Uncounted: map[string]health.Condition{claims[0].ID: condition}}))
+	n.emitted(0)
 }
