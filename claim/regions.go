@@ -77,11 +77,12 @@ func (l *Ledger) ensureRegion(r *record, dir string) error {
 			return l.ensureBounded(r, dir)
 		}
 		same := have
-		same.LimitBytes, same.SpillBytes = want.LimitBytes, want.SpillBytes
+		same.LimitBytes, same.SpillBytes, same.UncountedBytes = want.LimitBytes, want.SpillBytes, want.UncountedBytes
 		if same == want {
 			l.logger.Info("limit changed", "claim", r.ID, "from_bytes", have.LimitBytes, "to_bytes", want.LimitBytes,
 				"spill_from_bytes", have.SpillBytes, "spill_to_bytes", want.SpillBytes)
-			return errors.Join(region.SetLimit(dir, want.LimitBytes), region.SetSpill(dir, want.SpillBytes))
+			return errors.Join(region.SetLimit(dir, want.LimitBytes), region.SetSpill(dir, want.SpillBytes),
+				region.SetUncounted(dir, want.UncountedBytes))
 		}
 		err = errors.New("it is the region of another claim or GPU")
 	}
@@ -155,6 +156,11 @@ func (l *Ledger) UsageOf(c *Claim) (region.Usage, error) {
 		return u, nil
 	}
 	return c.withoutRegion(err)
+}
+
+// SetUncounted takes what a claim's processes hold beyond what they count from its limit, until its next container.
+func (l *Ledger) SetUncounted(c *Claim, uncountedBytes uint64) error {
+	return region.SetUncounted(l.regionPath(c.ID), uncountedBytes)
 }
 
 // withoutRegion returns the usage of a claim whose region could not be read.

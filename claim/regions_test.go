@@ -130,6 +130,21 @@ func TestPrepareRegionForARestart(t *testing.T) {
 	checkHostMemory(t, l, c.ID, hostMemory)
 }
 
+// What was uncounted in one container is not taken from the limit of the next.
+func TestUncountedEndsWithTheContainer(t *testing.T) {
+	l := newLedger(t)
+	c, _ := reserve(t, l, 0, 1)
+	must.NoError(t, prepare(l, c.ID, "c1", 0))
+	must.NoError(t, l.SetUncounted(c, 1<<20))
+	header, err := region.ReadHeader(l.regionPath(c.ID))
+	must.NoError(t, err)
+	must.Eq(t, 1<<20, header.UncountedBytes)
+	must.NoError(t, prepare(l, c.ID, "c2", 0))
+	header, err = region.ReadHeader(l.regionPath(c.ID))
+	must.NoError(t, err)
+	must.Eq(t, 0, header.UncountedBytes)
+}
+
 func TestPrepareRegionLeavesALivingContainer(t *testing.T) {
 	l := newLedger(t)
 	ctx := context.Background()

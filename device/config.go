@@ -24,6 +24,9 @@ const (
 
 	// autoContextMemory is the value of context_memory with which it is measured.
 	autoContextMemory = "auto"
+
+	// The values of uncounted_memory.
+	uncountedCharged, uncountedObserved, uncountedEnds = "charge", "observe", "end"
 )
 
 // configSpec is the schema of the plugin's block in an agent's configuration.
@@ -37,6 +40,7 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"run_dir":            withDefault("run_dir", "string", strconv.Quote(claim.DefaultRunDir)),
 	"context_memory":     withDefault("context_memory", "string", strconv.Quote(autoContextMemory)),
 	"max_slices":         withDefault("max_slices", "number", `0`),
+	"uncounted_memory":   withDefault("uncounted_memory", "string", strconv.Quote(uncountedCharged)),
 	"mode":               withDefault("mode", "string", strconv.Quote(string(claim.ModeSlice))),
 	"replicas":           hclspec.NewAttr("replicas", "number", false),
 	"mig":                hclspec.NewAttr("mig", "any", false),
@@ -67,6 +71,9 @@ type Config struct {
 	// MaxSlices is how many slices one reservation may have; 0 is any number. Like Replicas it may have a fraction here,
 	// so that the error about it can name the option.
 	MaxSlices float64 `codec:"max_slices"`
+	// UncountedMemory is what happens if a claim's container uses more memory than it counts: that is taken from the claim's
+	// limit ("charge"), only shown ("observe"), or the task is ended, too ("end").
+	UncountedMemory string `codec:"uncounted_memory"`
 	// Mode, Replicas and MIG say how the GPUs are shared that no gpu block matches.
 	Mode     string   `codec:"mode"`
 	Replicas *float64 `codec:"replicas"`
@@ -84,6 +91,8 @@ type settings struct {
 	fingerprintPeriod time.Duration
 	driverRoot        string
 	stateDir, runDir  string
+	// uncounted is what happens to uncounted memory, a value of uncounted_memory.
+	uncounted string
 	// contextBytes is 0 if it is to be measured.
 	contextBytes uint64
 }
@@ -104,6 +113,11 @@ func (c Config) parse() (*settings, error) {
 	if s.maxSlices < 0 {
 		return nil, fmt.Errorf("max_slices must not be negative, got %d; 0 is for as many as a GPU has", s.maxSlices)
 	}
+	if !slices.Contains([]string{uncountedCharged, uncountedObserved, uncountedEnds}, c.UncountedMemory) {
+		return nil, fmt.Errorf("uncounted_memory must be %q, %q or %q, got %q", uncountedCharged, uncountedObserved, uncountedEnds,
+			c.UncountedMemory)
+	}
+	s.uncounted = c.UncountedMemory
 	if c.ContextMemory != autoContextMemory {
 		if s.contextBytes, err = size.ParseGPU(c.ContextMemory); err != nil {
 			return nil, fmt.Errorf("context_memory: %w, or %q to measure it", err, autoContextMemory)

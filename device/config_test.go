@@ -26,6 +26,7 @@ func TestSetConfig_defaults(t *testing.T) {
 		driverRoot:        "/",
 		stateDir:          "/var/lib/tranche",
 		runDir:            "/run/tranche",
+		uncounted:         uncountedCharged,
 	}, p.node.Load().settings, must.Cmp(cmp.AllowUnexported(settings{}, sharing{}, share.Policy{})))
 }
 
@@ -36,12 +37,12 @@ func TestSetConfig(t *testing.T) {
 	p.newNVML = func(driverRoot string) nvml.Interface { root = driverRoot; return nvmltest.New() }
 	must.NoError(t, p.SetConfig(pluginConfig(t, map[string]any{
 		"slice_memory": "512 MiB", "ignored_gpu_ids": []string{uuid}, "fingerprint_period": "5s",
-		"driver_root": "/run/nvidia/driver/", "state_dir": "/state", "run_dir": "/run/x", "context_memory": "300MiB",
+		"driver_root": "/run/nvidia/driver/", "state_dir": "/state", "run_dir": "/run/x", "context_memory": "300MiB", "uncounted_memory": "end",
 	})))
 	must.Eq(t, "/run/nvidia/driver", root)
 	must.Eq(t, &settings{
 		enabled: true, sharing: sharing{others: share.Policy{Mode: claim.ModeSlice, SliceBytes: 512 * mebi}}, ignored: map[string]bool{uuid: true}, fingerprintPeriod: 5 * time.Second,
-		driverRoot: "/run/nvidia/driver", stateDir: "/state", runDir: "/run/x", contextBytes: 300 * mebi,
+		driverRoot: "/run/nvidia/driver", stateDir: "/state", runDir: "/run/x", uncounted: uncountedEnds, contextBytes: 300 * mebi,
 	}, p.node.Load().settings, must.Cmp(cmp.AllowUnexported(settings{}, sharing{}, share.Policy{})))
 }
 
@@ -65,6 +66,7 @@ func TestSetConfig_badInput(t *testing.T) {
 		{"slice_memory", "1025MiB", "slice_memory: 1025MiB is not a multiple of 2MiB, the unit in which a GPU hands out memory"},
 		{"slice_memory", "32MiB", `slice_memory must be at least 64MiB, got "32MiB"`},
 		{"context_memory", "some", `context_memory: "some" is not an amount of memory: ` + whole + `, or "auto" to measure it`},
+		{"uncounted_memory", "kill", `uncounted_memory must be "charge", "observe" or "end", got "kill"`},
 		{"fingerprint_period", "often", `fingerprint_period must be a duration of at least 100ms, such as "1m", got "often"`},
 		{"fingerprint_period", "0s", `fingerprint_period must be a duration of at least 100ms, such as "1m", got "0s"`},
 		{"ignored_gpu_ids", []string{"0"}, `ignored_gpu_ids must be UUIDs of GPUs, such as ` +

@@ -73,8 +73,8 @@ func (n *node) update(ctx context.Context) {
 		}
 		_ = n.scanner.scan(ctx)
 	}
-	n.unmanaged.update(ctx, n.published.readHealth().Bypassing)
-	n.published.publishHealth(n.inventory.list(), n.unmanaged.bypasses.lasting())
+	n.unmanaged.update(ctx, n.published.readHealth().Uncounted)
+	n.published.publishHealth(n.inventory.list(), n.unmanaged.uncounted.lasting())
 }
 
 // groups returns the device groups of this node.

@@ -123,13 +123,15 @@ func (n *node) addParts() {
 	n.published = &publishedState{runDir: n.runDir, clock: n.clock, logger: n.logger}
 	n.unmanaged = &unmanagedUse{
 		driver: n.driver, ledger: n.ledger, clock: n.clock, inventory: n.inventory, daemons: n.daemons, logger: n.logger,
-		bypasses: bypasses{ledger: n.ledger, clock: n.clock, logger: n.logger},
+		uncounted: uncountedMemory{ledger: n.ledger, clock: n.clock, logger: n.logger, charged: n.uncounted != uncountedObserved,
+			ends: n.uncounted == uncountedEnds},
 	}
 	n.external = &externalUse{
 		settings: n.settings, driver: n.driver, ledger: n.ledger, inventory: n.inventory, logger: n.logger,
 	}
 	n.stats = &statistics{
 		driver: n.driver, ledger: n.ledger, inventory: n.inventory, modes: n.modes, logger: n.logger, wake: n.wake,
+		runDir: n.runDir,
 	}
 }
 

@@ -43,10 +43,10 @@ func (p *publishedState) publishLayout(gpus []share.GPU) {
 	}
 }
 
-// publishHealth publishes which GPUs are unhealthy, and which claims are bypassed. The task driver sends events to the
+// publishHealth publishes which GPUs are unhealthy, and which claims have uncounted memory. The task driver sends events to the
 // tasks that have claims on them. For a GPU that was not found yet, what was published before remains: the driver may have
 // been unavailable since the plugin started.
-func (p *publishedState) publishHealth(gpus []share.GPU, bypassing map[string]health.Condition) {
+func (p *publishedState) publishHealth(gpus []share.GPU, uncounted map[string]health.Condition) {
 	before := p.readHealth()
 	unhealthy := make(map[string]health.Condition)
 	maps.Copy(unhealthy, before.GPUs)
@@ -58,13 +58,13 @@ func (p *publishedState) publishHealth(gpus []share.GPU, bypassing map[string]he
 			unhealthy[g.UUID] = health.Condition{Problem: problem, Since: p.clock.Now().UTC().Truncate(time.Second)}
 		}
 	}
-	report := health.Report{GPUs: unhealthy, Bypassing: bypassing}
-	if p.health != nil && maps.Equal(before.GPUs, report.GPUs) && maps.Equal(before.Bypassing, report.Bypassing) {
+	report := health.Report{GPUs: unhealthy, Uncounted: uncounted}
+	if p.health != nil && maps.Equal(before.GPUs, report.GPUs) && maps.Equal(before.Uncounted, report.Uncounted) {
 		return
 	}
 	err := health.Write(p.runDir, report)
 	if p.log.Changed("health", err) && err != nil {
-		p.logger.Error("cannot publish which GPUs are unhealthy and which claims are bypassed", "run_dir", p.runDir, "error", err)
+		p.logger.Error("cannot publish which GPUs are unhealthy and which claims have uncounted memory", "run_dir", p.runDir, "error", err)
 	}
 	if err == nil {
 		p.health = &report

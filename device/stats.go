@@ -11,6 +11,7 @@ import (
 	ndevice "github.com/hashicorp/nomad/plugins/device"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/health"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/share"
 )
@@ -26,6 +27,7 @@ type statistics struct {
 	modes     map[claim.Mode]share.Mode
 	logger    hclog.Logger
 	wake      func()
+	runDir    string
 	log       share.ChangeLog
 
 	mu sync.Mutex
@@ -79,12 +81,16 @@ func (s *statistics) claims(ctx context.Context) map[string]*share.ClaimUsage {
 	if err != nil && ctx.Err() == nil {
 		s.logger.Debug("no statistics of claims: cannot read the ledger", "error", err)
 	}
+	published, err := health.Read(s.runDir)
+	if s.log.Changed("health", err) && err != nil {
+		s.logger.Debug("no statistics of uncounted memory", "error", err)
+	}
 	byDevice := make(map[string]*share.ClaimUsage)
 	for _, c := range claims {
 		if !c.Released.IsZero() {
 			continue
 		}
-		use := &share.ClaimUsage{Claim: c}
+		use := &share.ClaimUsage{Claim: c, UncountedBytes: published.Uncounted[c.ID].Bytes}
 		if usage, err := s.ledger.UsageOf(c); err == nil {
 			use.UsedBytes, use.PeakBytes = usage.UsedBytes, usage.PeakBytes
 			use.Refused, use.Processes = usage.Refused, len(usage.Processes)

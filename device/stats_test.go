@@ -71,7 +71,7 @@ func TestStats(t *testing.T) {
 		1: {"summary": "0/1024MiB"},
 		3: with(whole, map[string]string{
 			"summary": "0/2048MiB", "Claim": id, "Claim slices": "2", "Claim memory": "0/2048MiB", "Claim peak memory": "0/2048MiB",
-			"Claim processes": "0", "Claim refused allocations": "0",
+			"Claim processes": "0", "Claim uncounted memory": "0/2048MiB", "Claim refused allocations": "0",
 		}),
 		4: {"summary": "0/2048MiB", "Claim": id},
 	} {

@@ -40,46 +40,18 @@ type unmanagedUse struct {
 	log       share.ChangeLog
 
 	// blocked are the slices that are blocked, by GPU.
-	blocked  map[string]*blockedSlices
-	bypasses bypasses
+	blocked   map[string]*blockedSlices
+	uncounted uncountedMemory
 	// due fires when the GPUs are to be checked again; nil if no change is pending.
 	due <-chan time.Time
 }
 
 // blockedSlices are the slices of a GPU whose memory unmanaged processes use.
 type blockedSlices struct {
-	count  int
+	count  settled[int]
 	reason string
 	// chosen are the slices that were blocked last.
 	chosen map[string]bool
-	// change is a change of count that has not lasted long enough yet; nil if there is none.
-	change *blockedChange
-}
-
-type blockedChange struct {
-	since time.Time
-	count int
-}
-
-// observe records how many slices are to be blocked now. The smallest change that has lasted takes effect. It reports
-// whether count has changed.
-func (b *blockedSlices) observe(count int, reason string, now time.Time) (changed bool) {
-	switch {
-	case count == b.count:
-		b.change = nil
-		return false
-	case b.change == nil || (b.change.count > b.count) != (count > b.count):
-		b.change = &blockedChange{since: now, count: count}
-	case count > b.count:
-		b.change.count = min(b.change.count, count)
-	default:
-		b.change.count = max(b.change.count, count)
-	}
-	if now.Sub(b.change.since) < unmanagedSettles {
-		return false
-	}
-	b.count, b.reason, b.change = b.change.count, reason, nil
-	return true
 }
 
 // choose selects the free slices to block: those that were blocked before, and then the last ones.
@@ -96,13 +68,13 @@ func (b *blockedSlices) choose(g *share.GPU, used map[string]bool) {
 	}
 	free := slices.Concat(before, others)
 	b.chosen = make(map[string]bool)
-	for _, id := range free[:min(b.count, len(free))] {
+	for _, id := range free[:min(b.count.value, len(free))] {
 		b.chosen[id] = true
 	}
 }
 
-// update checks the GPUs for memory that is used outside claims, and for claims that are bypassed. published are the
-// bypassed claims that were published last.
+// update checks the GPUs for memory that is used outside claims, and for memory of claims that is not counted. published are
+// the claims with such memory that were published last.
 func (u *unmanagedUse) update(ctx context.Context, published map[string]health.Condition) {
 	claims, _, err := u.ledger.Recent(ctx)
 	if err != nil {
@@ -110,7 +82,7 @@ func (u *unmanagedUse) update(ctx context.Context, published map[string]health.C
 	}
 	bounded, cancel := u.driver.Limit(ctx)
 	defer cancel()
-	u.bypasses.begin(claims, published)
+	u.uncounted.begin(claims, published)
 	pending := false
 	if u.blocked == nil {
 		u.blocked = make(map[string]*blockedSlices)
@@ -125,11 +97,12 @@ func (u *unmanagedUse) update(ctx context.Context, published map[string]health.C
 			u.blocked[g.UUID] = b
 		}
 		found := u.on(bounded, &g, claims)
-		if b.observe(found.slices(&g), found.String(), u.clock.Now()) {
+		if b.count.observe(found.slices(&g), u.clock.Now(), unmanagedSettles) {
+			b.reason = found.String()
 			u.logger.Warn("GPU memory used outside claims has changed", "gpu", g.UUID, "name", g.GroupName(),
-				"blocked_slices", b.count, "what", found.String())
+				"blocked_slices", b.count.value, "what", b.reason)
 		}
-		pending = u.bypasses.observe(&g, found.bypassed) || b.change != nil || pending
+		pending = u.uncounted.observe(&g, found.uncounted) || b.count.change != nil || pending
 	}
 	switch {
 	case !pending:
@@ -156,8 +129,8 @@ func (u *unmanagedUse) block(o *share.Occupancy) {
 type unmanagedMemory struct {
 	bytes     uint64
 	processes []nvml.Process
-	// bypassed are the claims whose containers use memory that is not counted, by ID; nil if NVML did not list processes.
-	bypassed map[string]*bypass
+	// uncounted is what containers use beyond what they count, by claim; nil if NVML did not list processes.
+	uncounted map[string]*excess
 }
 
 // on returns the memory of a GPU that is used outside claims: by the processes that NVML lists, or, where it does not
@@ -171,6 +144,7 @@ func (u *unmanagedUse) on(ctx context.Context, g *share.GPU, claims []*claim.Cla
 			accountedBytes += c.LimitBytes
 		}
 	}
+	counted := u.uncounted.counted(alive)
 	running, err := u.driver.Processes(ctx, g.UUID)
 	if u.log.Changed("processes of "+g.UUID, err) && err != nil {
 		u.logger.Debug("cannot list the processes of a GPU", "gpu", g.UUID, "error", err)
@@ -192,7 +166,7 @@ func (u *unmanagedUse) on(ctx context.Context, g *share.GPU, claims []*claim.Cla
 		}
 	}
 	if err == nil {
-		found.bypassed = u.bypasses.find(containers, running)
+		found.uncounted = u.uncounted.find(containers, running, alive, counted)
 	}
 	accountedBytes += g.ReservedBytes
 	if g.UsedBytes > accountedBytes+found.bytes+unattributedBytes {

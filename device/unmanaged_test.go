@@ -24,6 +24,8 @@ type unmanagedNode struct {
 	gpu   nvml.GPU
 	fake  *nvmltest.Fake
 	clock *handClock
+	// regions are the directories of the claims' regions, by ID.
+	regions map[string]string
 }
 
 func newUnmanagedNode(t *testing.T) *unmanagedNode {
@@ -178,7 +180,7 @@ func TestUnmanaged_Memory(t *testing.T) {
 
 // The least change that lasts is what counts.
 func TestUnmanaged_Observe(t *testing.T) {
-	w, start := &blockedSlices{}, time.Now()
+	w, start := &settled[int]{}, time.Now()
 	for i, step := range []struct {
 		seconds, count, want int
 	}{
@@ -186,8 +188,8 @@ func TestUnmanaged_Observe(t *testing.T) {
 		{11, 9, 3}, {12, 3, 3}, {22, 9, 3}, {32, 9, 9}, // a change that went back begins anew
 		{33, 0, 9}, {40, 4, 9}, {43, 1, 4}, {60, 1, 4}, {70, 1, 1},
 	} {
-		w.observe(step.count, "", start.Add(time.Duration(step.seconds)*time.Second))
-		must.Eq(t, step.want, w.count, must.Sprintf("step %d", i))
+		w.observe(step.count, start.Add(time.Duration(step.seconds)*time.Second), unmanagedSettles)
+		must.Eq(t, step.want, w.value, must.Sprintf("step %d", i))
 	}
 }
 

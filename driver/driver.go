@@ -176,7 +176,7 @@ func (d *Driver) connect(config spec.Config) error {
 	d.removal = &removal.Remover{Client: d.client, Logger: d.logger, KeepEnded: !config.GC.Container, Reach: d.reach}
 	d.plugin = d.newPlugin()
 	d.health = gpu.NewHealth(gpu.HealthConfig{Client: d.client, Logger: d.logger, Claims: d.claims, Running: d.tasks.Running,
-		Notify: d.notify})
+		Notify: d.notify, Kill: d.kill})
 	d.reconciler = d.newReconciler()
 	d.images = d.newImages()
 	d.hostIDs = userns.NewAllocator(d.client)

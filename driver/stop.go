@@ -22,6 +22,15 @@ func (d *Driver) StopTask(taskID string, timeout time.Duration, signal string) e
 	return h.Stop(timeout, signal)
 }
 
+// kill kills a task, which Nomad restarts or not as its job says.
+func (d *Driver) kill(taskID string) error {
+	h, ok := d.tasks.Get(taskID)
+	if !ok {
+		return drivers.ErrTaskNotFound
+	}
+	return h.Kill()
+}
+
 // DestroyTask removes everything of the task: container, snapshot and whatever its shim holds. A task that runs is
 // killed first if force is set.
 //

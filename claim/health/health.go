@@ -1,5 +1,5 @@
-// Package health is the file in which the device plugin publishes which GPUs are unhealthy, and which claims are
-// bypassed. The plugin cannot reach the tasks that have claims on them; the task driver, which can, goes by this file.
+// Package health is the file in which the device plugin publishes which GPUs are unhealthy, and which claims
+// have uncounted memory. The plugin cannot reach the tasks that have claims on them; the task driver, which can, goes by this file.
 package health
 
 import (
@@ -22,14 +22,18 @@ type Condition struct {
 	Problem string `json:"problem"`
 	// Since is when it was first seen.
 	Since time.Time `json:"since"`
+	// Bytes is how much memory of a claim is not counted.
+	Bytes uint64 `json:"bytes,omitempty"`
+	// End is whether the tasks with that claim are to be ended for it.
+	End bool `json:"end,omitempty"`
 }
 
 // Report is what is wrong on a node.
 type Report struct {
 	// GPUs are the unhealthy ones, by UUID; all others are healthy.
 	GPUs map[string]Condition `json:"gpus"`
-	// Bypassing are the claims whose containers hold GPU memory that their regions do not count, by ID.
-	Bypassing map[string]Condition `json:"bypassing,omitempty"`
+	// Uncounted are the claims whose containers hold GPU memory that their regions do not count, by ID.
+	Uncounted map[string]Condition `json:"uncounted,omitempty"`
 }
 
 type file struct {

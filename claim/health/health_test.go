@@ -18,7 +18,7 @@ func TestHealth(t *testing.T) {
 	since := time.Unix(1_700_000_000, 0).UTC()
 	said := Report{
 		GPUs:      map[string]Condition{"GPU-1": {Problem: "Xid 79: it fell off the bus", Since: since}},
-		Bypassing: map[string]Condition{"0badcafe": {Problem: "process 4711 (1GiB)", Since: since}},
+		Uncounted: map[string]Condition{"0badcafe": {Problem: "process 4711 (1GiB)", Since: since, Bytes: 1 << 30}},
 	}
 	must.NoError(t, Write(dir, said))
 	read, err = Read(dir)
@@ -32,7 +32,7 @@ func TestHealth(t *testing.T) {
 	read, err = Read(dir)
 	must.NoError(t, err)
 	must.MapEmpty(t, read.GPUs)
-	must.MapEmpty(t, read.Bypassing)
+	must.MapEmpty(t, read.Uncounted)
 	entries, err := os.ReadDir(dir)
 	must.NoError(t, err)
 	must.Len(t, 1, entries)

@@ -20,6 +20,8 @@ type Header struct {
 	ContextBytes uint64
 	// SpillBytes is how much may be allocated beyond the limit as managed memory that lives on the host.
 	SpillBytes uint64
+	// UncountedBytes is what the claim's processes hold beyond what they count; it takes from the limit.
+	UncountedBytes uint64
 }
 
 // ReadHeader reads what the region in dir says about its claim, and checks both files for being what they should be. It
@@ -121,6 +123,7 @@ func encodeLimit(h Header) []byte {
 	binary.LittleEndian.PutUint64(page[offLimitLimitBytes:], h.LimitBytes)
 	binary.LittleEndian.PutUint64(page[offLimitContextBytes:], h.ContextBytes)
 	binary.LittleEndian.PutUint64(page[offLimitSpillBytes:], h.SpillBytes)
+	binary.LittleEndian.PutUint64(page[offLimitUncounted:], h.UncountedBytes)
 	return page
 }
 
@@ -130,11 +133,12 @@ func decodeLimit(page []byte) (Header, error) {
 	}
 	uuid, _, _ := bytes.Cut(page[offLimitGPUUUID:offLimitGPUUUID+gpuUUIDBytes], []byte{0})
 	h := Header{
-		ClaimID:      string(page[offClaimID : offClaimID+claimIDBytes]),
-		GPUUUID:      string(uuid),
-		LimitBytes:   binary.LittleEndian.Uint64(page[offLimitLimitBytes:]),
-		ContextBytes: binary.LittleEndian.Uint64(page[offLimitContextBytes:]),
-		SpillBytes:   binary.LittleEndian.Uint64(page[offLimitSpillBytes:]),
+		ClaimID:        string(page[offClaimID : offClaimID+claimIDBytes]),
+		GPUUUID:        string(uuid),
+		LimitBytes:     binary.LittleEndian.Uint64(page[offLimitLimitBytes:]),
+		ContextBytes:   binary.LittleEndian.Uint64(page[offLimitContextBytes:]),
+		SpillBytes:     binary.LittleEndian.Uint64(page[offLimitSpillBytes:]),
+		UncountedBytes: binary.LittleEndian.Uint64(page[offLimitUncounted:]),
 	}
 	return h, h.check()
 }

@@ -43,6 +43,7 @@ const (
 	offLimitShare        = 120
 	offLimitFlags        = 128
 	offLimitSpillBytes   = 136
+	offLimitUncounted    = 144
 )
 
 // The usage file: a page of totals, then the slots.

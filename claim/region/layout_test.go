@@ -92,6 +92,7 @@ func goLayout() map[string]any {
 		"region_limit.compute_share_permille": {offLimitShare, 8},
 		"region_limit.flags":                  {offLimitFlags, 8},
 		"region_limit.spill_bytes":            {offLimitSpillBytes, 8},
+		"region_limit.uncounted_bytes":        {offLimitUncounted, 8},
 		"region_usage.magic":                  {offMagic, magicBytes},
 		"region_usage.version":                {offVersion, 4},
 		"region_usage.size":                   {offSize, 4},

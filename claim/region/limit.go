@@ -12,6 +12,12 @@ func SetSpill(dir string, spillBytes uint64) error {
 	return setWord(dir, offLimitSpillBytes, spillBytes)
 }
 
+// SetUncounted takes what the claim's processes hold beyond what they count from the limit of the region in dir. Programs
+// see it as used.
+func SetUncounted(dir string, uncountedBytes uint64) error {
+	return setWord(dir, offLimitUncounted, uncountedBytes)
+}
+
 func setWord(dir string, off int64, v uint64) error {
 	if _, err := ReadHeader(dir); err != nil {
 		return err

@@ -28,8 +28,10 @@ func (u *Usage) Instance(instance, gpu string) Measurements {
 type ClaimUsage struct {
 	*claim.Claim
 	UsedBytes, PeakBytes uint64
-	Refused              uint64
-	Processes            int
+	// UncountedBytes is what the container uses beyond UsedBytes.
+	UncountedBytes uint64
+	Refused        uint64
+	Processes      int
 }
 
 // First reports whether a device is the first of the claim's.

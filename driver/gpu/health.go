@@ -25,10 +25,12 @@ type HealthConfig struct {
 	Running func() []*drivers.TaskConfig
 	// Notify emits a task event.
 	Notify func(cfg *drivers.TaskConfig, annotations map[string]string, format string, args ...any)
+	// Kill kills a task.
+	Kill func(taskID string) error
 }
 
-// Health emits task events when a GPU of a task becomes unhealthy, or a claim of it is bypassed, and when that is over.
-// The device plugin detects both, and cannot emit task events.
+// Health emits task events when a GPU of a task becomes unhealthy, or the task has memory that a claim does not count, and when
+// that is over. It ends such a task if the operator wants that. The device plugin detects both, and cannot do this.
 type Health struct {
 	HealthConfig
 
@@ -97,7 +99,7 @@ func (h *Health) publish(ctx context.Context) {
 	published := make(map[string]map[string]string)
 	for _, cfg := range h.Running() {
 		before := h.published[cfg.ID]
-		well := len(report.GPUs) == 0 && len(report.Bypassing) == 0 && len(before) == 0
+		well := len(report.GPUs) == 0 && len(report.Uncounted) == 0 && len(before) == 0
 		if well || !claim.HasTokens(cfg.DeviceEnv) {
 			continue
 		}
@@ -127,7 +129,7 @@ func (h *Health) publishTo(
 ) map[string]string {
 	known := make(map[string]string)
 	for _, c := range claims {
-		if problem := h.publishBypass(cfg, c, report.Bypassing[c.ID].Problem, before[c.ID]); problem != "" {
+		if problem := h.publishUncounted(cfg, c, report.Uncounted[c.ID], before[c.ID]); problem != "" {
 			known[c.ID] = problem
 		}
 		uuid := c.PhysicalGPU()
@@ -151,15 +153,28 @@ func (h *Health) publishTo(
 	return known
 }
 
-// publishBypass emits an event if a claim of the task is bypassed, or no longer is; an empty problem is none. It returns
-// what is published then.
-func (h *Health) publishBypass(cfg *drivers.TaskConfig, c *claim.Claim, problem, before string) string {
+// publishUncounted emits an event if the task has memory that a claim does not count, or no longer has; an empty problem is
+// none. It returns what is published then.
+func (h *Health) publishUncounted(cfg *drivers.TaskConfig, c *claim.Claim, uncounted health.Condition, before string) string {
+	problem := uncounted.Problem
 	annotations := map[string]string{"gpu": c.PhysicalGPU(), "claim": c.ID}
 	switch {
 	case problem != "" && problem != before:
-		h.Notify(cfg, annotations, "the task is bypassing the limit of its claim %s: %s", c.ID, problem)
+		h.Notify(cfg, annotations, "the task uses GPU memory that its claim %s does not count: %s", c.ID, problem)
+		if uncounted.End {
+			h.end(cfg, annotations)
+		}
 	case problem == "" && before != "":
-		h.Notify(cfg, annotations, "the task no longer bypasses the limit of its claim %s", c.ID)
+		h.Notify(cfg, annotations, "the claim %s counts all GPU memory of the task again", c.ID)
 	}
 	return problem
+}
+
+// end ends a task for its uncounted memory.
+func (h *Health) end(cfg *drivers.TaskConfig, annotations map[string]string) {
+	if err := h.Kill(cfg.ID); err != nil {
+		h.Logger.Warn("cannot end a task that uses GPU memory that its claim does not count", "task_id", cfg.ID, "error", err)
+		return
+	}
+	h.Notify(cfg, annotations, "the task was ended for that, as the device plugin's configuration says (uncounted_memory = \"end\")")
 }

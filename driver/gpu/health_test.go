@@ -47,6 +47,10 @@ func newHealthNode(t *testing.T) *healthNode {
 	n.Health = NewHealth(HealthConfig{Client: containerd, Logger: hclog.NewNullLogger(), Claims: claims, Running: n.running,
 		Notify: func(cfg *drivers.TaskConfig, _ map[string]string, format string, args ...any) {
 			n.events <- taskEvent{cfg.ID, fmt.Sprintf(format, args...)}
+		},
+		Kill: func(taskID string) error {
+			n.events <- taskEvent{taskID, "killed"}
+			return nil
 		}})
 	n.ledger, err = claims.open()
 	must.NoError(t, err)
@@ -160,8 +164,8 @@ func TestHealth_Before(t *testing.T) {
 	must.MapContainsKeys(t, n.emitted(1), []string{"one"})
 }
 
-// A task whose claim is bypassed gets an event, and one when that is over; others get none.
-func TestHealth_Bypassing(t *testing.T) {
+// A task with uncounted memory gets an event, and one when that is over; others get none.
+func TestHealth_Uncounted(t *testing.T) {
 	n := newHealthNode(t)
 	n.run("none")
 	task := n.run("one", "GPU-a")
@@ -169,13 +173,31 @@ func TestHealth_Bypassing(t *testing.T) {
 	n.emitted(0)
 	claims, err := n.Claims.of(t.Context(), task)
 	must.NoError(t, err)
-	bypassing := map[string]health.Condition{claims[0].ID: {Problem: "process 4711 (1GiB)", Since: time.Now()}}
-	must.NoError(t, health.Write(n.runDir, health.Report{Bypassing: bypassing}))
-	said := "the task is bypassing the limit of its claim " + claims[0].ID + ": process 4711 (1GiB)"
+	uncounted := map[string]health.Condition{claims[0].ID: {Problem: "process 4711 (1GiB)", Since: time.Now()}}
+	must.NoError(t, health.Write(n.runDir, health.Report{Uncounted: uncounted}))
+	said := "the task uses GPU memory that its claim " + claims[0].ID + " does not count: process 4711 (1GiB)"
 	must.Eq(t, map[string][]string{"one": {said}}, n.emitted(1))
 	gone := map[string]health.Condition{"GPU-b": {Problem: xid79, Since: time.Now()}}
-	must.NoError(t, health.Write(n.runDir, health.Report{GPUs: gone, Bypassing: bypassing}))
+	must.NoError(t, health.Write(n.runDir, health.Report{GPUs: gone, Uncounted: uncounted}))
 	n.emitted(0)
 	must.NoError(t, health.Write(n.runDir, health.Report{}))
-	must.Eq(t, map[string][]string{"one": {"the task no longer bypasses the limit of its claim " + claims[0].ID}}, n.emitted(1))
+	must.Eq(t, map[string][]string{"one": {"the claim " + claims[0].ID + " counts all GPU memory of the task again"}}, n.emitted(1))
+}
+
+// Where the operator wants it, the task is ended, once.
+func TestHealth_UncountedEnds(t *testing.T) {
+	n := newHealthNode(t)
+	task := n.run("one", "GPU-a")
+	n.run("other", "GPU-a")
+	n.emitted(0)
+	claims, err := n.Claims.of(t.Context(), task)
+	must.NoError(t, err)
+	condition := health.Condition{Problem: "process 4711 (1GiB)", Since: time.Now(), Bytes: 1 << 30, End: true}
+	must.NoError(t, health.Write(n.runDir, health.Report{Uncounted: map[string]health.Condition{claims[0].ID: condition}}))
+	events := n.emitted(3)["one"]
+	must.Eq(t, "killed", events[1])
+	must.StrContains(t, events[2], "the task was ended for that")
+	condition.Bytes = 2 << 30
+	must.NoError(t, health.Write(n.runDir, health.Report{Uncounted: map[string]health.Condition{claims[0].ID: condition}}))
+	n.emitted(0)
 }

@@ -25,6 +25,9 @@ var sysctlName = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+$`)
 var ipcSysctls = []string{"kernel.msgmax", "kernel.msgmnb", "kernel.msgmni", "kernel.sem", "kernel.shmall",
 	"kernel.shmmax", "kernel.shmmni", "kernel.shm_rmid_forced"}
 
+// ipcSysctlValue is what the kernel takes for one of them: a number, or for kernel.sem four.
+var ipcSysctlValue = regexp.MustCompile(`^-?[0-9]+(\s+[0-9]+)*$`)
+
 // unprivilegedPorts is the first port on which processes without privileges may listen.
 const unprivilegedPorts = "net.ipv4.ip_unprivileged_port_start"
 
@@ -97,6 +100,9 @@ func (c *TaskConfig) checkOneSysctl(name, value string) error {
 	case isIPCSysctl(name):
 		if c.IPCMode == "host" {
 			return errors.New("with ipc_mode = \"host\" it would be the node's own")
+		}
+		if !ipcSysctlValue.MatchString(strings.TrimSpace(value)) {
+			return errors.New("the kernel takes only numbers for it")
 		}
 	case name == "kernel.hostname":
 		return errors.New("use the option hostname instead")

@@ -25,3 +25,23 @@ func TestWithSysctls(t *testing.T) {
 	must.Nil(t, apply(t, withSysctls(&TaskConfig{}, &network.Network{Mode: network.Bridge}, true)).Linux.Sysctl)
 	must.Nil(t, apply(t, withSysctls(&TaskConfig{}, &network.Network{Mode: network.Host}, false)).Linux.Sysctl)
 }
+
+func TestTaskConfig_checkSysctl_values(t *testing.T) {
+	for value, want := range map[string]string{
+		"68719476736":      "",
+		"250 32000 32 128": "",
+		"250\t32000":       "",
+		"abc":              "the kernel takes only numbers for it",
+		"1g":               "the kernel takes only numbers for it",
+		"":                 "the value is empty",
+	} {
+		config := &TaskConfig{Sysctl: Pairs{{"kernel.sem": value}}}
+		err := config.checkSysctl()
+		if want == "" {
+			must.NoError(t, err, must.Sprint(value))
+		} else {
+			must.ErrorContains(t, err, `option sysctl: "kernel.sem" = `, must.Sprint(value))
+			must.ErrorContains(t, err, want, must.Sprint(value))
+		}
+	}
+}

@@ -175,11 +175,9 @@ static bool limit_intact(const struct region *region) {
            start.size == REGION_LIMIT_SIZE;
 }
 
-uint64_t region_read_limit_bytes(const struct region *region, enum region_ledger ledger) {
-    uint64_t bytes;
-    size_t offset = ledger == REGION_SPILL ? offsetof(struct region_limit, spill_bytes)
-                                           : offsetof(struct region_limit, limit_bytes);
-    return limit_intact(region) && read_limit(region, &bytes, sizeof bytes, offset) ? bytes : 0;
+uint64_t region_read_limit_word(const struct region *region, size_t offset) {
+    uint64_t word;
+    return limit_intact(region) && read_limit(region, &word, sizeof word, offset) ? word : 0;
 }
 
 bool region_read_intact(const struct region *region) {

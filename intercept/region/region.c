@@ -139,7 +139,8 @@ static uint64_t settled_total(struct region_usage *usage, enum region_ledger led
 /* --- operations --------------------------------------------------------------------------------------------------- */
 
 static uint64_t limit_pages(const struct region *region, enum region_ledger ledger) {
-    uint64_t pages = region_limit_bytes(region, ledger) >> REGION_PAGE_SHIFT;
+    uint64_t bytes = region_limit_bytes(region, ledger), uncounted = region_uncounted_bytes(region, ledger);
+    uint64_t pages = bytes > uncounted ? (bytes - uncounted) >> REGION_PAGE_SHIFT : 0;
     return pages > PAGES_MAX ? PAGES_MAX : pages;
 }
 
@@ -362,7 +363,7 @@ void region_reap(struct region *region) {
 uint64_t region_used_bytes(struct region *region, enum region_ledger ledger) {
     struct region_usage *usage = region->usage;
     if (usage == NULL)
-        return region_read_used_bytes(region, ledger);
+        return region_read_used_bytes(region, ledger) + region_uncounted_bytes(region, ledger);
     struct timespec time = {0};
     clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
     uint64_t now = (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
@@ -373,7 +374,7 @@ uint64_t region_used_bytes(struct region *region, enum region_ledger ledger) {
     uint64_t pages = total_pages(atomic_load(&usage->sums[ledger].total));
     if (atomic_load(&region->broken) || !region_mapped_intact(region))
         pages = PAGES_MAX;
-    return pages << REGION_PAGE_SHIFT;
+    return (pages << REGION_PAGE_SHIFT) + region_uncounted_bytes(region, ledger);
 }
 
 /* --- finding a free slot ------------------------------------------------------------------------------------------ */

@@ -73,8 +73,9 @@ struct region_limit {
     uint64_t context_bytes;       /* what one CUDA context costs on this GPU before its first allocation */
     uint64_t compute_share_permille;
     uint64_t flags;
-    _Atomic uint64_t spill_bytes; /* the host memory limit, for what exceeds limit_bytes */
-    uint8_t reserved[REGION_LIMIT_SIZE - 144];
+    _Atomic uint64_t spill_bytes;     /* the host memory limit, for what exceeds limit_bytes */
+    _Atomic uint64_t uncounted_bytes; /* what the host found the claim's processes to hold uncounted; takes from the limit */
+    uint8_t reserved[REGION_LIMIT_SIZE - 152];
 };
 
 /* The pages that a slot holds in one ledger. */
@@ -122,6 +123,7 @@ _Static_assert(sizeof(struct region_limit) == REGION_LIMIT_SIZE, "limit file");
 _Static_assert(offsetof(struct region_limit, gpu_uuid) == 24, "limit file");
 _Static_assert(offsetof(struct region_limit, limit_bytes) == 104, "limit file");
 _Static_assert(offsetof(struct region_limit, spill_bytes) == 136, "limit file");
+_Static_assert(offsetof(struct region_limit, uncounted_bytes) == 144, "limit file");
 _Static_assert(sizeof(struct region_slot) == REGION_SLOT_SIZE, "slot");
 _Static_assert(sizeof(struct region_usage) == REGION_USAGE_SIZE, "usage file");
 _Static_assert(offsetof(struct region_usage, slot_count) == 24, "usage file");
@@ -214,6 +216,9 @@ uint64_t region_used_bytes(struct region *region, enum region_ledger ledger);
 
 /* The limit in bytes, which may change at any time. Any thread. */
 uint64_t region_limit_bytes(const struct region *region, enum region_ledger ledger);
+
+/* What the host found uncounted, which is part of the bytes in use. Any thread. */
+uint64_t region_uncounted_bytes(const struct region *region, enum region_ledger ledger);
 
 /* Whether the files still begin as a region of this version does. Any thread. */
 bool region_intact(const struct region *region);

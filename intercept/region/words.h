@@ -181,7 +181,7 @@ void region_queue_close(struct region_queue *queue);
 /* --- read.c: the queries of region.h, without a mapping ----------------------------------------------------------- */
 
 uint64_t region_read_used_bytes(const struct region *region, enum region_ledger ledger);
-uint64_t region_read_limit_bytes(const struct region *region, enum region_ledger ledger);
+uint64_t region_read_limit_word(const struct region *region, size_t offset);
 bool region_read_intact(const struct region *region);
 
 /* --- share.c ------------------------------------------------------------------------------------------------------ */

@@ -85,6 +85,11 @@ void fixture_write(const char *directory, const char *id, const char *file, long
     close(fd);
 }
 
+void fixture_uncounted(const char *directory, const char *id, uint64_t uncounted_bytes) {
+    fixture_write(directory, id, REGION_LIMIT_FILE, offsetof(struct region_limit, uncounted_bytes), &uncounted_bytes,
+                  sizeof uncounted_bytes);
+}
+
 void fixture_limit(const char *directory, const char *id, uint64_t limit_bytes) {
     fixture_write(directory, id, REGION_LIMIT_FILE, offsetof(struct region_limit, limit_bytes), &limit_bytes,
                   sizeof limit_bytes);

@@ -20,6 +20,7 @@ void fixture_write(const char *directory, const char *id, const char *file, long
 
 /* The same for its limits. */
 void fixture_limit(const char *directory, const char *id, uint64_t limit_bytes);
+void fixture_uncounted(const char *directory, const char *id, uint64_t uncounted_bytes);
 
 void fixture_spill(const char *directory, const char *id, uint64_t spill_bytes);
 

@@ -52,6 +52,7 @@ int main(void) {
     FIELD(region_limit, compute_share_permille);
     FIELD(region_limit, flags);
     FIELD(region_limit, spill_bytes);
+    FIELD(region_limit, uncounted_bytes);
 
     printf("region_usage.size %zu\n", sizeof(struct region_usage));
     FIELD(region_usage, magic);

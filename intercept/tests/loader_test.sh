@@ -37,8 +37,8 @@ if [ "${2:-}" != in-namespace ]; then
     work=$(mktemp -d "${TMPDIR:-/tmp}/tranche-loader-XXXXXX")
     trap 'rm -rf "$work"' EXIT
     if ! unshare --mount true 2>/dev/null; then
-        echo "loader: skipped: this needs root and a mount namespace" >&2
-        exit 0
+        echo "loader: this needs root and a mount namespace" >&2
+        exit 1
     fi
     unshare --mount --propagation private "$0" "$build" in-namespace "$work"
     exit

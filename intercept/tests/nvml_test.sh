@@ -12,8 +12,8 @@ passed=0
 failed=0
 
 if [ ! -e "$build/sim/lib/libnvidia-ml.so.1" ] || [ -e /.tranche ]; then
-    echo "skipped: there is no simulated GPU in $build/sim, or a /.tranche that hides the claims of this test" >&2
-    exit 0
+    echo "no simulated GPU in $build/sim (make sim builds it), or a /.tranche that hides this test's claims" >&2
+    exit 1
 fi
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/tranche-nvml-XXXXXX")

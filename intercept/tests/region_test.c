@@ -188,6 +188,27 @@ static void test_limit_is_exact(void) {
     region_close(&region);
 }
 
+/* What the host found uncounted takes from the limit, and shows as used, also to who only looks. */
+static void test_uncounted(void) {
+    struct region region, looking;
+    fresh_claim();
+    open_or_die(&region, true);
+    open_or_die(&looking, false);
+    fixture_uncounted(directory, FIXTURE_ID, PAGE(10));
+    CHECK(region_reserve(&region, REGION_GPU, LIMIT_PAGES - 9) == REGION_FULL, "uncounted memory takes from the limit");
+    CHECK(region_reserve(&region, REGION_GPU, LIMIT_PAGES - 10) == REGION_OK, "the rest is there");
+    CHECK(region_used_bytes(&region, REGION_GPU) == PAGE(LIMIT_PAGES), "used");
+    CHECK(region_used_bytes(&looking, REGION_GPU) == PAGE(LIMIT_PAGES), "seen to be used");
+    CHECK(region_limit_bytes(&region, REGION_GPU) == PAGE(LIMIT_PAGES), "the limit is what it was");
+    fixture_uncounted(directory, FIXTURE_ID, UINT64_MAX);
+    CHECK(region_reserve(&region, REGION_GPU, 1) == REGION_FULL, "more than the limit is uncounted");
+    fixture_uncounted(directory, FIXTURE_ID, 0);
+    CHECK(region_reserve(&region, REGION_GPU, 10) == REGION_OK, "all is counted again");
+    CHECK_SUM(&region, LIMIT_PAGES);
+    region_close(&looking);
+    region_close(&region);
+}
+
 static void test_ledgers_are_apart(void) {
     struct region region;
     fresh_claim();
@@ -697,6 +718,7 @@ int main(int argc, char **argv) {
     alarm((unsigned)duration + 120); /* a test that hangs has failed */
     test_open_refuses_what_is_no_region();
     test_limit_is_exact();
+    test_uncounted();
     test_ledgers_are_apart();
     test_limit_changes_while_mapped();
     test_sequence_numbers_wrap();

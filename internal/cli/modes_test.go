@@ -136,31 +136,31 @@ func TestStatus_Health(t *testing.T) {
 	must.StrContains(t, text, "Which GPUs are unhealthy is not known: ")
 }
 
-// A claim that the device plugin sees bypassed shows so, as long as its container lives.
-func TestStatus_Bypassing(t *testing.T) {
+// A claim whose memory the device plugin finds uncounted shows so, as long as its container lives.
+func TestStatus_Uncounted(t *testing.T) {
 	g := nvmltest.H200(0)
 	n := newNode(t, nvmltest.New(g))
-	bypassed, kept, ended := n.reserve(t, g, 0, 1), n.reserve(t, g, 2, 3), n.reserve(t, g, 4, 5)
-	n.bind(t, bypassed, "c1")
+	past, kept, ended := n.reserve(t, g, 0, 1), n.reserve(t, g, 2, 3), n.reserve(t, g, 4, 5)
+	n.bind(t, past, "c1")
 	n.bind(t, kept, "c2")
 	n.end(t, ended, "c3")
-	condition := health.Condition{Problem: "GPU memory of process 4711 (5GiB) is not counted", Since: time.Unix(1_700_000_000, 0).UTC()}
+	condition := health.Condition{Problem: "process 4711 (5GiB)", Since: time.Unix(1_700_000_000, 0).UTC(), Bytes: 4 << 30}
 	must.NoError(t, health.Write(n.runDir, health.Report{
-		Bypassing: map[string]health.Condition{bypassed.ID: condition, ended.ID: condition},
+		Uncounted: map[string]health.Condition{past.ID: condition, ended.ID: condition},
 	}))
-	line := "claim " + bypassed.ID + " is bypassing its limit since 2023-11-14T22:13:20Z: " + condition.Problem + "\n"
+	line := "claim " + past.ID + " uses 4GiB that it does not count, since 2023-11-14T22:13:20Z: process 4711 (5GiB)\n"
 	for _, command := range []func(...string) (int, string, string){
 		n.status, func(args ...string) (int, string, string) { return n.claim(append([]string{"list"}, args...)...) },
 	} {
 		_, text, _ := command()
 		must.StrContains(t, text, line)
-		must.Eq(t, 1, strings.Count(text, "is bypassing"))
-		must.Eq(t, 2, strings.Count(text, "bypassing"), must.Sprint("its state, too"))
+		must.Eq(t, 1, strings.Count(text, "does not count"))
+		must.Eq(t, 1, strings.Count(text, "uncounted"), must.Sprint("its state"))
 		_, out, _ := command("--json")
 		var list claimList
 		must.NoError(t, json.Unmarshal([]byte(out), &list))
 		must.Eq(t, []*health.Condition{&condition, nil, nil},
-			[]*health.Condition{list.Claims[0].Bypassing, list.Claims[1].Bypassing, list.Claims[2].Bypassing})
+			[]*health.Condition{list.Claims[0].Uncounted, list.Claims[1].Uncounted, list.Claims[2].Uncounted})
 		must.Eq(t, stateRunning, list.Claims[0].State)
 	}
 }

@@ -87,8 +87,8 @@ type claimReport struct {
 	UsageWarning string `json:"usage_warning,omitempty"`
 	// GPUUnhealthy is what makes the claim's GPU unhealthy; nil if nothing does.
 	GPUUnhealthy *health.Condition `json:"gpu_unhealthy,omitempty"`
-	// Bypassing says that the container holds GPU memory that the claim's region does not count; nil if it is not seen to.
-	Bypassing *health.Condition `json:"bypassing,omitempty"`
+	// Uncounted says that the container uses GPU memory that the claim's region does not count; nil if it is not seen to.
+	Uncounted *health.Condition `json:"uncounted,omitempty"`
 }
 
 type statusOptions struct {

@@ -92,7 +92,7 @@ func (r *report) countSlices(uuid string, usableBytes, sliceBytes uint64) sliceR
 	return s
 }
 
-// addHealth adds which GPUs are unhealthy and which claims are bypassed, as the device plugin says.
+// addHealth adds which GPUs are unhealthy and which claims have uncounted memory, as the device plugin says.
 func (r *report) addHealth(runDir string) {
 	published, err := health.Read(runDir)
 	if err != nil {
@@ -107,8 +107,8 @@ func (r *report) addHealth(runDir string) {
 		if condition, ok := published.GPUs[c.PhysicalGPU()]; ok {
 			r.Claims[i].GPUUnhealthy = &condition
 		}
-		if condition, ok := published.Bypassing[c.ID]; ok && c.State == stateRunning {
-			r.Claims[i].Bypassing = &condition
+		if condition, ok := published.Uncounted[c.ID]; ok && c.State == stateRunning {
+			r.Claims[i].Uncounted = &condition
 		}
 	}
 }

@@ -112,9 +112,9 @@ func (r *report) printClaims(w io.Writer) {
 		if c.GPUUnhealthy != nil {
 			fmt.Fprintf(w, "claim %s: its GPU is unhealthy: %s\n", c.ID, c.GPUUnhealthy.Problem)
 		}
-		if c.Bypassing != nil {
-			fmt.Fprintf(w, "claim %s is bypassing its limit since %s: %s\n", c.ID, c.Bypassing.Since.Format(time.RFC3339),
-				c.Bypassing.Problem)
+		if c.Uncounted != nil {
+			fmt.Fprintf(w, "claim %s uses %s that it does not count, since %s: %s\n", c.ID, size.Format(c.Uncounted.Bytes),
+				c.Uncounted.Since.Format(time.RFC3339), c.Uncounted.Problem)
 		}
 		if c.UsageError != "" {
 			fmt.Fprintf(w, "claim %s: %s\n", c.ID, c.UsageError)
@@ -145,8 +145,8 @@ func (r *report) printProblems(w io.Writer) {
 
 // describeState is the claim's state, or that what it uses is not counted.
 func (c *claimReport) describeState() string {
-	if c.Bypassing != nil {
-		return "bypassing"
+	if c.Uncounted != nil {
+		return "uncounted"
 	}
 	return c.State
 }

@@ -154,6 +154,8 @@ func claimed(stats share.Measurements, id string, use *share.ClaimUsage, now tim
 		stats["Claim peak memory"] = share.Mebibytes(use.PeakBytes, use.LimitBytes,
 			"Most memory that the claim had in use, of its limit")
 		stats["Claim processes"] = share.Count(uint64(use.Processes), "Processes of the claim that hold memory")
+		stats["Claim uncounted memory"] = share.Mebibytes(use.UncountedBytes, use.LimitBytes,
+			"Memory that the claim's container uses and does not count, of its limit")
 		stats["Claim refused allocations"] = share.Count(use.Refused, "Allocations that the claim's limit refused")
 	}
 	return stats.WithSummary(summary, now)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/claimtest"
 	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/device/internal/simtest"
 	"github.com/tranche-gpu/tranche/device/nvml"
 )
@@ -30,6 +32,10 @@ func (n *unmanagedNode) reserved(t *testing.T, slice int) (made *claim.Claim, re
 	must.NoError(t, err)
 	regionDir, err = node.ledger.PrepareRegion(t.Context(), made.ID, "c", 0)
 	must.NoError(t, err)
+	if n.regions == nil {
+		n.regions = make(map[string]string)
+	}
+	n.regions[made.ID] = regionDir
 	return made, regionDir
 }
 
@@ -51,16 +57,16 @@ func (n *unmanagedNode) look(t *testing.T, later time.Duration) map[string]healt
 	t.Helper()
 	node := n.node.Load()
 	n.clock.later.Add(int64(later))
-	node.unmanaged.update(t.Context(), node.published.readHealth().Bypassing)
-	node.published.publishHealth(node.inventory.list(), node.unmanaged.bypasses.lasting())
+	node.unmanaged.update(t.Context(), node.published.readHealth().Uncounted)
+	node.published.publishHealth(node.inventory.list(), node.unmanaged.uncounted.lasting())
 	report, err := health.Read(node.runDir)
 	must.NoError(t, err)
-	return report.Bypassing
+	return report.Uncounted
 }
 
-// A claim whose container holds memory that none of its processes counts is published, once that has lasted. One without
-// memory is not, nor one that holds memory for a moment.
-func TestBypass(t *testing.T) {
+// A claim whose container uses memory that it does not count is published, once that has lasted, and its limit is lowered by
+// it. One without memory is not, nor one that uses memory for a moment.
+func TestUncounted(t *testing.T) {
 	n := newUnmanagedNode(t)
 	past, idle := startSleep(t), startSleep(t)
 	bypassed := n.bound(t, 0, past.Process.Pid)
@@ -69,18 +75,24 @@ func TestBypass(t *testing.T) {
 	holders := []nvml.Process{holding(past.Process.Pid, 5<<10), {PID: idle.Process.Pid}, holding(startSleep(t).Process.Pid, 1<<10)}
 	n.fake.SetProcesses(n.gpu.UUID, holders...)
 	must.MapEmpty(t, n.look(t, 0))
-	must.MapEmpty(t, n.look(t, bypassSettles-time.Second))
+	must.MapEmpty(t, n.look(t, uncountedSettles-time.Second))
 	n.fake.SetProcesses(n.gpu.UUID)
 	must.MapEmpty(t, n.look(t, time.Minute), must.Sprint("it was for a moment"))
 
 	n.fake.SetProcesses(n.gpu.UUID, holders...)
 	must.MapEmpty(t, n.look(t, 0))
-	said := n.look(t, bypassSettles)
+	said := n.look(t, uncountedSettles)
 	must.MapLen(t, 1, said)
 	must.StrContains(t, said[bypassed.ID].Problem, fmt.Sprintf("process %d (5GiB)", past.Process.Pid))
+	must.Eq(t, 5<<30, said[bypassed.ID].Bytes)
+	must.Eq(t, 5<<30, n.uncounted(t, bypassed))
 
 	n.fake.SetProcesses(n.gpu.UUID, holding(past.Process.Pid, 6<<10))
-	must.Eq(t, said, n.look(t, time.Hour), must.Sprint("it is the same condition"))
+	must.Eq(t, said, n.look(t, time.Hour), must.Sprint("more has to last, too"))
+	said = n.look(t, uncountedSettles)
+	must.Eq(t, 6<<30, said[bypassed.ID].Bytes)
+	must.Eq(t, 6<<30, n.uncounted(t, bypassed))
+	must.StrContains(t, said[bypassed.ID].Problem, "(5GiB)", must.Sprint("it is the same condition"))
 	n.fake.SetError(errors.New("NVML does not answer"))
 	must.Eq(t, said, n.look(t, time.Second), must.Sprint("NVML does not say"))
 	n.fake.SetError(nil)
@@ -91,11 +103,13 @@ func TestBypass(t *testing.T) {
 	must.NoError(t, again.node.Load().scanner.scan(t.Context()))
 	must.Eq(t, said, restarted.look(t, 0), must.Sprint("the plugin was restarted"))
 	n.fake.SetProcesses(n.gpu.UUID)
-	must.MapEmpty(t, restarted.look(t, 0))
+	must.Eq(t, said, restarted.look(t, 0))
+	must.MapEmpty(t, restarted.look(t, uncountedSettles))
+	must.Eq(t, 0, n.uncounted(t, bypassed), must.Sprint("it is all counted again"))
 }
 
 // It is published at once when it has lasted, and not with the next period only.
-func TestBypass_Recheck(t *testing.T) {
+func TestUncounted_Recheck(t *testing.T) {
 	n := newUnmanagedNode(t)
 	past := startSleep(t)
 	bypassed := n.bound(t, 0, past.Process.Pid)
@@ -103,42 +117,87 @@ func TestBypass_Recheck(t *testing.T) {
 	next(t, stream)
 	n.hold(holding(past.Process.Pid, 5<<10))
 	settling := next(t, n.clock.set)
-	must.Eq(t, bypassSettles, settling.wait)
+	must.Eq(t, uncountedSettles, settling.wait)
 	n.clock.goOff(settling)
 	published := func() bool {
 		report, err := health.Read(n.node.Load().runDir)
-		return err == nil && report.Bypassing[bypassed.ID].Problem != ""
+		return err == nil && report.Uncounted[bypassed.ID].Problem != ""
 	}
 	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(published), wait.Timeout(patience), wait.Gap(time.Millisecond)))
 }
 
-// On the simulated GPU, whose record says what both hold: a program in a container that loads the driver itself, and one
-// that loads the shadow library.
-func TestBypass_Simulated(t *testing.T) { simtest.InProcess(t, testBypassSimulated) }
+// The operator may have it shown only, or have tasks ended for it.
+func TestUncounted_Observed(t *testing.T) {
+	n := newUnmanagedNode(t)
+	n.node.Load().unmanaged.uncounted.charged = false
+	past := startSleep(t)
+	c := n.bound(t, 0, past.Process.Pid)
+	n.fake.SetProcesses(n.gpu.UUID, holding(past.Process.Pid, 5<<10))
+	n.look(t, 0)
+	must.False(t, n.look(t, uncountedSettles)[c.ID].End)
+	must.Eq(t, 0, n.uncounted(t, c))
 
-func testBypassSimulated(t *testing.T) {
+	n.fake.SetProcesses(n.gpu.UUID)
+	n.look(t, 0)
+	must.MapEmpty(t, n.look(t, uncountedSettles))
+	n.node.Load().unmanaged.uncounted.ends = true
+	n.fake.SetProcesses(n.gpu.UUID, holding(past.Process.Pid, 5<<10))
+	n.look(t, 0)
+	must.True(t, n.look(t, uncountedSettles)[c.ID].End)
+}
+
+// uncounted is what a claim's region says that its container uses uncounted.
+func (n *unmanagedNode) uncounted(t *testing.T, c *claim.Claim) uint64 {
+	t.Helper()
+	header, err := region.ReadHeader(n.regions[c.ID])
+	must.NoError(t, err)
+	return header.UncountedBytes
+}
+
+// On the simulated GPU: in one container, a program that loads the driver itself beside one that loads the shadow library.
+// What the first takes is missing to the second, until it ends.
+func TestUncounted_Simulated(t *testing.T) { simtest.InProcess(t, testUncountedSimulated) }
+
+func testUncountedSimulated(t *testing.T) {
+	const mib = 1 << 20
 	node := simtest.H200x2(t)
-	p := newPlugin(t, nvml.New(node.DriverRoot), map[string]any{"driver_root": node.DriverRoot})
+	p := newPlugin(t, nvml.New(node.DriverRoot), map[string]any{"driver_root": node.DriverRoot, "slice_memory": "4GiB"})
 	n := &unmanagedNode{Plugin: p, clock: moveByHand(p)}
 	n.gpu.UUID = simtest.H200UUID0
 
-	counted, region := n.reserved(t, 0)
-	counting := holdMemory(t, 100<<20, throughShadow(t, counted.ID, region)...)
-	n.bind(t, counted, counting.Process.Pid)
-	usage, err := p.node.Load().ledger.UsageOf(counted)
-	must.NoError(t, err)
-	must.Len(t, 1, usage.Processes, must.Sprint("the program did not load the shadow library"))
-	past := holdMemory(t, 2<<30)
-	bypassed := n.bound(t, 1, past.Process.Pid)
-	must.GreaterEq(t, 2<<30+100<<20, node.UsedBytes(t, simtest.H200UUID0))
-
+	reserved, dir := n.reserved(t, 0)
+	shadow := throughShadow(t, reserved.ID, dir)
+	counting := holdMemory(t, 100*mib, shadow...)
+	n.bind(t, reserved, os.Getpid())
 	must.MapEmpty(t, n.look(t, 0))
-	said := n.look(t, bypassSettles)
+	must.MapEmpty(t, n.look(t, uncountedSettles), must.Sprint("all is counted"))
+
+	past := holdMemory(t, 300*mib)
+	must.MapEmpty(t, n.look(t, 0))
+	said := n.look(t, uncountedSettles)
 	must.MapLen(t, 1, said)
-	must.StrContains(t, said[bypassed.ID].Problem, fmt.Sprintf("process %d (2", past.Process.Pid))
+	must.Between(t, 300*mib, said[reserved.ID].Bytes, 300*mib+reserved.GPU.ContextBytes+uncountedNoiseBytes)
+	must.Eq(t, said[reserved.ID].Bytes, n.uncounted(t, reserved))
+
+	left := int(reserved.LimitBytes - 100*mib - 2*reserved.GPU.ContextBytes)
+	must.False(t, canHold(t, left-200*mib, shadow...), must.Sprint("the limit is not lowered"))
+	must.True(t, canHold(t, left-int(said[reserved.ID].Bytes)-4*mib, shadow...))
 	must.NoError(t, past.Process.Kill())
 	_ = past.Wait()
-	must.MapEmpty(t, n.look(t, 0))
+	n.look(t, 0)
+	must.MapEmpty(t, n.look(t, uncountedSettles))
+	must.True(t, canHold(t, left-4*mib, shadow...), must.Sprint("the limit is still lowered"))
+	must.NoError(t, counting.Process.Kill())
+}
+
+// canHold reports whether a program gets that much memory of the simulated GPU 0.
+func canHold(t *testing.T, bytes int, env ...string) bool {
+	t.Helper()
+	cmd := exec.Command("../build/sim/test/nvml-hold", fmt.Sprint(bytes))
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stderr = t.Output()
+	held, _ := cmd.Output() // it ends at once: it has no input
+	return string(held) == "holding\n"
 }
 
 // throughShadow is the environment by which a program outside a container loads the shadow library with a claim.

@@ -1,0 +1,194 @@
+package device
+
+import (
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/processes"
+	"github.com/tranche-gpu/tranche/device/share"
+	"github.com/tranche-gpu/tranche/internal/size"
+)
+
+const (
+	// uncountedSettles is how long memory has to be uncounted, or counted again. A process that starts or ends may for a
+	// moment use memory that it does not count.
+	uncountedSettles = 10 * time.Second
+
+	// uncountedNoiseBytes may be uncounted in a container: contexts differ a little from the one that was measured.
+	uncountedNoiseBytes = 16 << 20
+)
+
+// uncounted is a claim whose container's processes use more memory of its GPU, by NVML, than they count in its region.
+type uncounted struct {
+	claim *claim.Claim
+	bytes settled[uint64]
+	// condition is what is published; nil if there is nothing to publish.
+	condition *health.Condition
+}
+
+// excess is what a container uses on a GPU at one moment beyond what is counted.
+type excess struct {
+	claim     *claim.Claim
+	heldBytes uint64
+	processes []nvml.Process
+	// bytes is what of heldBytes nobody counts.
+	bytes uint64
+}
+
+// String says which processes use the memory.
+func (e *excess) String() string {
+	var names []string
+	for _, p := range e.processes {
+		names = append(names, fmt.Sprintf("process %d (%s)", p.PID, size.Format(p.UsedBytes)))
+	}
+	return fmt.Sprintf("%s of what %s use is not counted: either a program uses the driver past the shadow library and has to "+
+		"load libcuda.so.1 by that name, or the driver takes memory by itself", size.Format(e.bytes), claim.ListNames(names))
+}
+
+// uncountedMemory finds the claims with uncounted memory, and takes that from their limits. It belongs to the fingerprint
+// loop.
+type uncountedMemory struct {
+	ledger *share.Ledger
+	clock  *share.Clock
+	logger hclog.Logger
+	// charged is whether it is taken from the limits, and ends whether tasks are ended for it.
+	charged, ends bool
+
+	// found are those claims by ID; nil before the first check.
+	found map[string]*uncounted
+}
+
+// begin removes claims that are gone. What an earlier plugin process has published remains until it is checked again.
+func (u *uncountedMemory) begin(claims []*claim.Claim, published map[string]health.Condition) {
+	before := u.found
+	u.found = make(map[string]*uncounted)
+	for _, c := range claims {
+		if was := before[c.ID]; was != nil {
+			u.found[c.ID] = was
+		} else if condition, ok := published[c.ID]; ok && before == nil {
+			u.found[c.ID] = &uncounted{claim: c, bytes: settled[uint64]{value: condition.Bytes}, condition: &condition}
+		}
+	}
+}
+
+// observe records what is uncounted on a GPU at this moment; nil if that is unknown. It reports whether any of it has to
+// last longer before it takes effect.
+func (u *uncountedMemory) observe(g *share.GPU, found map[string]*excess) (pending bool) {
+	if found == nil {
+		return false
+	}
+	for id, e := range found {
+		if u.found[id] == nil {
+			u.found[id] = &uncounted{claim: e.claim}
+		}
+	}
+	maps.DeleteFunc(u.found, func(id string, is *uncounted) bool {
+		if is.claim.PhysicalGPU() != g.UUID {
+			return false
+		}
+		u.settle(is, found[id])
+		pending = pending || is.bytes.change != nil
+		return is.bytes == settled[uint64]{}
+	})
+	return pending
+}
+
+// settle records what is uncounted of a claim; nil is nothing.
+func (u *uncountedMemory) settle(is *uncounted, now *excess) {
+	var bytes uint64
+	if now != nil {
+		bytes = now.bytes
+	}
+	if !is.bytes.observe(bytes, u.clock.Now(), uncountedSettles) {
+		return
+	}
+	switch {
+	case is.bytes.value == 0:
+		is.condition = nil
+	case is.condition == nil:
+		since := u.clock.Now().Add(-uncountedSettles).UTC().Truncate(time.Second)
+		is.condition = &health.Condition{Problem: now.String(), Since: since, Bytes: is.bytes.value, End: u.ends}
+	default:
+		updated := *is.condition
+		updated.Bytes = is.bytes.value
+		is.condition = &updated
+	}
+	u.logger.Warn("uncounted memory of a claim has changed", "claim", is.claim.ID, "gpu", is.claim.PhysicalGPU(),
+		"uncounted", size.Format(is.bytes.value))
+	if !u.charged {
+		return
+	}
+	if err := u.ledger.SetUncounted(is.claim, is.bytes.value); err != nil {
+		u.logger.Error("cannot take uncounted memory from the limit of a claim", "claim", is.claim.ID, "error", err)
+	}
+}
+
+// lasting returns the claims to publish.
+func (u *uncountedMemory) lasting() map[string]health.Condition {
+	var all map[string]health.Condition
+	for id, is := range u.found {
+		if is.condition == nil {
+			continue
+		}
+		if all == nil {
+			all = make(map[string]health.Condition)
+		}
+		all[id] = *is.condition
+	}
+	return all
+}
+
+// counted returns what the regions of claims account for, by ID. A region that cannot be read accounts for anything.
+func (u *uncountedMemory) counted(claims []*claim.Claim) map[string]uint64 {
+	all := make(map[string]uint64)
+	for _, c := range claims {
+		usage, err := u.ledger.UsageOf(c)
+		if err != nil {
+			all[c.ID] = 1 << 60
+			continue
+		}
+		// NVML may report what processes share for each of them.
+		all[c.ID] = usage.UsedBytes + usage.SharedBytes*uint64(max(0, len(usage.Processes)-1))
+		if usage.Spill != nil {
+			all[c.ID] += usage.Spill.UsedBytes // managed memory, which the driver moves
+		}
+	}
+	return all
+}
+
+// find returns the excess of each container on a GPU, by its first claim there: a container with several counts in any of
+// them. counted is what they counted before the processes were listed: memory is counted before it is taken, and until it is
+// given back.
+func (u *uncountedMemory) find(
+	containers *processes.Containers, running []nvml.Process, claims []*claim.Claim, counted map[string]uint64,
+) map[string]*excess {
+	found := make(map[string]*excess)
+	accounted := make(map[string]uint64)
+	after := u.counted(claims)
+	for _, p := range running {
+		owners := containers.Claims(p.PID)
+		if p.UsedBytes == 0 || len(owners) == 0 {
+			continue
+		}
+		id := owners[0].ID
+		if found[id] == nil {
+			found[id] = &excess{claim: owners[0]}
+			for _, c := range owners {
+				accounted[id] += max(counted[c.ID], after[c.ID])
+			}
+		}
+		found[id].heldBytes += p.UsedBytes
+		found[id].processes = append(found[id].processes, p)
+	}
+	maps.DeleteFunc(found, func(id string, e *excess) bool {
+		e.bytes = e.heldBytes - min(e.heldBytes, accounted[id])
+		return e.bytes <= uncountedNoiseBytes
+	})
+	return found
+}
