@@ -124,6 +124,32 @@ void context_ended(const struct context_end *end, enum ended ended) {
     gate_open(end->gate);
 }
 
+/* Whether the driver answers to any call in it that it has ended, or that it is not active. */
+static bool is_gone(CUcontext context) {
+    CUcontext current = NULL;
+    size_t free, total;
+    bool other = REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current != context;
+    CUresult pushed = other ? REAL(cuCtxPushCurrent_v2)(context) : CUDA_SUCCESS;
+    CUresult result = pushed == CUDA_SUCCESS ? REAL(cuMemGetInfo_v2)(&free, &total) : pushed;
+    if (other && pushed == CUDA_SUCCESS)
+        REAL(cuCtxPopCurrent_v2)(&current);
+    return result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+static void remove_if_ended(uint32_t serial, int gpu, void *argument) {
+    struct process *process = argument;
+    CUcontext context = contexts_handle(process, serial);
+    (void)gpu;
+    if (context == NULL || !is_gone(context))
+        return;
+    drop(process, serial);
+    streams_context_ended(process, context);
+}
+
+void context_remove_ended(struct process *process) {
+    contexts_each(process, remove_if_ended, process);
+}
+
 /* --- primary contexts --------------------------------------------------------------------------------------------- */
 
 CUresult context_primary_enter(struct process *process, CUdevice device) {
@@ -147,6 +173,39 @@ static bool is_active(CUdevice device) {
     return REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS || active;
 }
 
+static void set_primary(struct process *process, CUdevice device, CUcontext primary, bool assumed) {
+    process->contexts.primaries[device] = primary;
+    process->contexts.assumed[device] = assumed;
+}
+
+/* Green contexts outlive their primary context: after a reset they are aliases of the next one. */
+static void alias_green(struct process *process, CUdevice device, CUcontext primary) {
+    struct entry known;
+    CUcontext view;
+    for (size_t at = 0; objects_copy(process, KIND_GREEN_CONTEXT, at, &known, 1) != 0; at++) {
+        CUgreenCtx green = (CUgreenCtx)(uintptr_t)known.key; /* NOLINT(performance-no-int-to-ptr) */
+        if ((CUdevice)known.with == device && REAL(cuCtxFromGreenCtx)(&view, green) == CUDA_SUCCESS)
+            contexts_alias(process, view, primary);
+    }
+}
+
+void context_primary_assume(struct process *process, CUdevice device, CUcontext context) {
+    if (context_primary(process, device) != NULL || !is_active(device))
+        return;
+    set_primary(process, device, context, true);
+    alias_green(process, device, context);
+}
+
+/* Before a reset, after which it does not matter that nobody else may have retained the primary context. */
+void context_primary_identify(struct process *process, CUdevice device) {
+    CUcontext primary;
+    if (!process->contexts.assumed[device] || !is_active(device) ||
+        REAL(cuDevicePrimaryCtxRetain)(&primary, device) != CUDA_SUCCESS)
+        return;
+    REAL(cuDevicePrimaryCtxRelease_v2)(device);
+    set_primary(process, device, primary, false);
+}
+
 void context_primary_ending(struct process *process, CUdevice device, struct context_end *end) {
     context_ending(process, context_primary(process, device), end);
 }
@@ -154,9 +213,10 @@ void context_primary_ending(struct process *process, CUdevice device, struct con
 void context_primary_ended(CUdevice device, const struct context_end *end, CUresult result, bool resets) {
     enum ended ended = ENDED_NOTHING;
     if (end->process != NULL && result == CUDA_SUCCESS && !is_active(device)) {
+        bool other = end->process->contexts.assumed[device] && !is_gone(end->context);
         end->process->contexts.former_primaries[device] = end->context;
-        end->process->contexts.primaries[device] = NULL;
-        ended = ENDED_CONTEXT;
+        set_primary(end->process, device, NULL, false);
+        ended = other ? ENDED_NOTHING : ENDED_CONTEXT;
     } else if (result == CUDA_SUCCESS && resets) {
         ended = ENDED_MEMORY;
     }
@@ -176,18 +236,40 @@ static CUresult make_primary(struct process *process, CUdevice device, CUcontext
         context_created(&grant, result, result == CUDA_SUCCESS ? *context : NULL);
     }
     if (result == CUDA_SUCCESS)
-        contexts->primaries[device] = *context;
+        set_primary(process, device, *context, false);
     context_ended(&former, ENDED_NOTHING);
+    return result;
+}
+
+/* The creation of an active primary context may not have been seen. */
+static CUresult retain_active(struct process *process, CUdevice device, CUcontext *context) {
+    struct context_grant grant;
+    CUresult result = REAL(cuDevicePrimaryCtxRetain)(context, device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!contexts_known(process, *context)) {
+        result = context_grant(&grant, device);
+        if (result != CUDA_SUCCESS) {
+            REAL(cuDevicePrimaryCtxRelease_v2)(device);
+            return result;
+        }
+        context_created(&grant, CUDA_SUCCESS, *context);
+    }
+    set_primary(process, device, *context, false);
     return result;
 }
 
 CUresult context_primary_retain(struct process *process, CUdevice device, CUcontext *context) {
     struct context_end end;
-    if (context_primary(process, device) == NULL)
-        return make_primary(process, device, context);
-    if (is_active(device))
-        return REAL(cuDevicePrimaryCtxRetain)(context, device);
-    context_primary_ending(process, device, &end); /* it ended by a call that is not shadowed */
-    context_primary_ended(device, &end, CUDA_SUCCESS, false);
-    return make_primary(process, device, context);
+    CUresult result;
+    if (is_active(device)) {
+        result = retain_active(process, device, context);
+    } else {
+        context_primary_ending(process, device, &end); /* if there was one, it ended by a call that is not shadowed */
+        context_primary_ended(device, &end, CUDA_SUCCESS, false);
+        result = make_primary(process, device, context);
+    }
+    if (result == CUDA_SUCCESS)
+        alias_green(process, device, *context);
+    return result;
 }

@@ -71,6 +71,7 @@ static void give_back(struct module_loading *loading) {
 CUresult modules_after(struct module_loading *loading, CUresult result, CUmodule module) {
     if (loading->size.hidden)
         result = end_measurement(loading, result, module);
+    contexts_failed(loading->process, result);
     if (result != CUDA_SUCCESS) {
         give_back(loading);
         return result;

@@ -5,6 +5,7 @@
  *
  * Source: "Graph Memory Nodes" in the CUDA C++ Programming Guide.
  */
+#include "context/work.h"
 #include "driver/cuda_real.h"
 #include "memory/objects.h"
 #include "memory/pools.h"

@@ -2,6 +2,7 @@
 #include "context/hidden.h"
 #include "context/kernels.h"
 #include "context/libraries.h"
+#include "context/work.h"
 #include "driver/cuda_real.h"
 #include "memory/objects.h"
 
@@ -16,7 +17,10 @@
         if (loading.size.malformed)                                                                                    \
             return CUDA_ERROR_INVALID_IMAGE;                                                                           \
         WORK_IN_CONTEXT;                                                                                               \
-        CUresult result = libraries_before(&loading);                                                                  \
+        CUresult result = work_allowed(current_at_work);                                                               \
+        if (result != CUDA_SUCCESS)                                                                                    \
+            return result;                                                                                             \
+        result = libraries_before(&loading);                                                                           \
         if (result == CUDA_SUCCESS)                                                                                    \
             result = call;                                                                                             \
         return libraries_after(&loading, result, result == CUDA_SUCCESS ? *(library) : NULL);                          \
@@ -66,7 +70,9 @@ CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
     WORK_IN_CONTEXT;
     struct process *process;
     struct place place;
-    CUresult result = get_module(module, library);
+    CUresult result = work_allowed(current_at_work);
+    if (result == CUDA_SUCCESS)
+        result = get_module(module, library);
     if (result == CUDA_SUCCESS && contexts_current(&process, &place) == CUDA_SUCCESS)
         objects_put(process, KIND_MODULE,
                     (struct entry){.key = (uintptr_t)*module,

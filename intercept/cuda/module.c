@@ -2,6 +2,7 @@
 #include "context/hidden.h"
 #include "context/kernels.h"
 #include "context/modules.h"
+#include "context/work.h"
 #include "driver/cuda_real.h"
 
 /* Loads a module by `call`. The driver answers to missing arguments. */

@@ -48,6 +48,8 @@ struct contexts {
     struct lock lifecycles[DEVICES_MAX];
     CUcontext primaries[DEVICES_MAX];
     CUcontext former_primaries[DEVICES_MAX]; /* the last that ended, by device */
+    bool assumed[DEVICES_MAX];               /* the primary context's handle is a guess; see context/work.h */
+    _Atomic bool lost;                       /* a call failed for want of its context */
 };
 
 /* A part of the linear memory, by hash of the address, so that threads that allocate at once rarely wait for each

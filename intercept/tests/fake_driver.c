@@ -178,6 +178,8 @@ CUresult FAKE(cuCtxSetCurrent)(CUcontext context) {
 static CUcontext pushed_over;
 
 CUresult FAKE(cuCtxPushCurrent_v2)(CUcontext context) {
+    if (!context->used)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     pushed_over = current();
     set_current(context);
     return CUDA_SUCCESS;
@@ -393,6 +395,8 @@ CUresult FAKE(cuMemAlloc_v2)(CUdeviceptr *address, size_t size) {
         return CUDA_ERROR_INVALID_VALUE;
     if (current() == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
+    if (!current()->used)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     pthread_mutex_lock(&mutex);
     CUdeviceptr placed =
         size < FAKE_MIB ? place_small((unsigned)((size + 511) / 512)) : take_blocks((size + BLOCK - 1) / BLOCK, false);
@@ -480,6 +484,8 @@ CUresult FAKE(cuMemFree)(CUdeviceptr_v1 address) {
 CUresult FAKE(cuMemGetInfo_v2)(size_t *free, size_t *total) {
     if (current() == NULL)
         return initialised ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_NOT_INITIALIZED;
+    if (!current()->used)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     *total = FAKE_DEVICE_BYTES;
     *free = FAKE_DEVICE_BYTES - fake_physical(current()->device);
     return CUDA_SUCCESS;

@@ -664,8 +664,100 @@ static void test_context_that_the_shadow_did_not_see(void) {
     CUdeviceptr address;
     with_context(LIMIT);
     REAL(cuCtxCreate_v2)(&context, 0, 1);
-    CHECK(cuMemAlloc_v2(&address, 902 * MIB) == CUDA_SUCCESS && used() == 902 * MIB, "counted all the same");
+    CHECK(cuMemAlloc_v2(&address, 902 * MIB) == CUDA_ERROR_OUT_OF_MEMORY, "beside the context");
+    CHECK(cuMemAlloc_v2(&address, 802 * MIB) == CUDA_SUCCESS && used() == 902 * MIB, "counted with the context");
     CHECK(cuMemAlloc_v2(&address, 100 * MIB) == CUDA_ERROR_OUT_OF_MEMORY, "and limited");
+    CHECK(cuCtxDestroy_v2(context) == CUDA_SUCCESS && fake_physical(1) == 0, "destroyed");
+    CHECK(cuCtxCreate_v2(&context, 0, 1) == CUDA_SUCCESS && used() == 100 * MIB, "nothing is left of it");
+}
+
+/* As NVIDIA's runtime library gets one. */
+static CUcontext private_primary(void) {
+    CUcontext primary = NULL;
+    CHECK(REAL(cuDevicePrimaryCtxRetain)(&primary, 1) == CUDA_SUCCESS, "retained unseen");
+    fake_cuCtxSetCurrent(primary);
+    return primary;
+}
+
+static void test_primary_context_that_the_shadow_did_not_see(void) {
+    CUcontext first = with_context(LIMIT), primary, same;
+    CUdeviceptr address;
+    primary = private_primary();
+    CHECK(used() == 100 * MIB, "a query finds it: %llu", (unsigned long long)used());
+    CHECK(cuMemAlloc_v2(&address, 50 * MIB) == CUDA_SUCCESS && used() == 150 * MIB, "memory in it");
+    CHECK(cuDevicePrimaryCtxRetain(&same, 1) == CUDA_SUCCESS && same == primary && used() == 150 * MIB, "once");
+    CHECK(cuDevicePrimaryCtxRelease_v2(1) == CUDA_SUCCESS && used() == 150 * MIB, "still retained");
+    CHECK(cuDevicePrimaryCtxRelease_v2(1) == CUDA_SUCCESS && fake_physical(1) == 0, "released");
+    CHECK(cuCtxCreate_v2(&same, 0, 1) == CUDA_SUCCESS && used() == 100 * MIB, "%llu", (unsigned long long)used());
+    CHECK(cuCtxDestroy_v2(same) == CUDA_SUCCESS, "destroyed");
+    for (int reset = 0; reset < 2; reset++) {
+        private_primary();
+        CHECK(cuMemAlloc_v2(&address, 50 * MIB) == CUDA_SUCCESS && used() == 150 * MIB, "found by an allocation");
+        CHECK((reset ? cuDevicePrimaryCtxReset_v2(1) : cuDevicePrimaryCtxRelease_v2(1)) == CUDA_SUCCESS, "ended");
+        CHECK(cuCtxCreate_v2(&same, 0, 1) == CUDA_SUCCESS && used() == 100 * MIB, "%llu", (unsigned long long)used());
+        CHECK(cuCtxDestroy_v2(same) == CUDA_SUCCESS, "destroyed");
+    }
+    fake_cuCtxSetCurrent(first);
+    CHECK(used() == 100 * MIB, "the other GPU has its own");
+}
+
+/* The first unknown context on a GPU is not the primary one, which ends first. */
+static void test_unseen_contexts_are_told_apart(void) {
+    CUcontext other, primary, again;
+    CUdeviceptr address;
+    with_context(LIMIT);
+    REAL(cuCtxCreate_v2)(&other, 0, 1);
+    REAL(cuDevicePrimaryCtxRetain)(&primary, 1);
+    CHECK(cuMemAlloc_v2(&address, 10 * MIB) == CUDA_SUCCESS && used() == 110 * MIB, "the other is found");
+    fake_cuCtxSetCurrent(primary);
+    CHECK(cuMemAlloc_v2(&address, 20 * MIB) == CUDA_SUCCESS && used() == 230 * MIB, "and the primary one");
+    CHECK(cuDevicePrimaryCtxReset_v2(1) == CUDA_SUCCESS, "reset");
+    CHECK(used_of(other) == 110 * MIB && fake_physical(1) == 110 * MIB, "used %llu",
+          (unsigned long long)used_of(other));
+
+    REAL(cuDevicePrimaryCtxRetain)(&primary, 1);
+    CHECK(cuDevicePrimaryCtxRetain(&again, 1) == CUDA_SUCCESS && again == primary, "found when it is retained");
+    CHECK(used_of(other) == 210 * MIB, "used %llu", (unsigned long long)used_of(other));
+    CHECK(cuDevicePrimaryCtxRelease_v2(1) == CUDA_SUCCESS && cuDevicePrimaryCtxRelease_v2(1) == CUDA_SUCCESS, "both");
+    CHECK(used_of(other) == 110 * MIB, "used %llu", (unsigned long long)used_of(other));
+}
+
+/* What takes memory in it is refused until there is room. */
+static void test_unseen_context_that_does_not_fit(void) {
+    CUcontext first, context;
+    CUdeviceptr address, other;
+    CUmodule module;
+    CUlibrary library;
+    claims(LIMIT);
+    CHECK(cuInit(0) == CUDA_SUCCESS && cuCtxCreate_v2(&first, 0, 1) == CUDA_SUCCESS, "context");
+    CHECK(cuMemAlloc_v2(&address, 850 * MIB) == CUDA_SUCCESS, "most of the claim");
+    REAL(cuCtxCreate_v2)(&context, 0, 1);
+    CHECK(used() == 950 * MIB, "a query tells");
+    CHECK(cuMemAlloc_v2(&other, 2 * MIB) == CUDA_ERROR_OUT_OF_MEMORY && used() == 950 * MIB, "memory");
+    CHECK(cuModuleLoadData(&module, variables) == CUDA_ERROR_OUT_OF_MEMORY && used() == 950 * MIB, "a module");
+    CHECK(cuLibraryLoadData(&library, "", NULL, NULL, 0, NULL, NULL, 0) == CUDA_ERROR_OUT_OF_MEMORY, "a library");
+    CHECK(cuMemAllocAsync(&other, 2 * MIB, NULL) == CUDA_ERROR_OUT_OF_MEMORY && used() == 950 * MIB, "in a stream");
+    CHECK(cuMemFree_v2(address) == CUDA_SUCCESS && cuMemAlloc_v2(&other, 2 * MIB) == CUDA_SUCCESS, "there is room");
+    CHECK(used() == 202 * MIB && fake_physical(1) == 202 * MIB, "used %llu", (unsigned long long)used());
+}
+
+/* A context that ended unseen counts until a call fails in it. */
+static void test_unseen_end_of_a_context(void) {
+    CUcontext first = with_context(LIMIT), second;
+    CUdeviceptr address;
+    private_primary();
+    CHECK(cuMemAlloc_v2(&address, 50 * MIB) == CUDA_SUCCESS && used() == 150 * MIB, "memory in it");
+    CUcontext primary = fake_current();
+    REAL(cuDevicePrimaryCtxReset_v2)(1);
+    fake_cuCtxSetCurrent(primary);
+    CHECK(cuMemAlloc_v2(&address, 2 * MIB) == CUDA_ERROR_CONTEXT_IS_DESTROYED, "as the driver says");
+    CHECK(used_of(first) == 100 * MIB, "the other GPU");
+    REAL(cuCtxCreate_v2)(&second, 0, 1);
+    CHECK(used() == 100 * MIB, "used %llu", (unsigned long long)used());
+    fake_destroy_unseen(second);
+    CHECK(cuMemAlloc_v2(&address, 2 * MIB) == CUDA_ERROR_INVALID_CONTEXT, "none is current");
+    CHECK(cuDevicePrimaryCtxRetain(&primary, 1) == CUDA_SUCCESS && used_of(primary) == 100 * MIB, "used %llu",
+          (unsigned long long)used_of(primary));
 }
 
 static void test_limit_below_a_context(void) {
@@ -913,7 +1005,8 @@ static void test_full_pool_is_used_again(void) {
 
 /* --- forks -------------------------------------------------------------------------------------------------------- */
 
-/* This driver goes on working in a forked child, which the real one does not: the child has an account of its own. */
+/* This driver goes on working in a forked child, which the real one does not: the child has an account of its own, with the
+ * context. */
 static void test_fork(void) {
     CUdeviceptr mine, other;
     int ready[2];
@@ -923,8 +1016,8 @@ static void test_fork(void) {
     pid_t pid = fork();
     if (pid == 0) {
         /* The parent's allocation is not ours to give back. */
-        CHECK(cuMemFree_v2(mine) == CUDA_SUCCESS && used() == 200 * MIB, "used %llu", (unsigned long long)used());
-        CHECK(cuMemAlloc_v2(&other, 50 * MIB) == CUDA_SUCCESS && used() == 250 * MIB, "used %llu",
+        CHECK(cuMemFree_v2(mine) == CUDA_SUCCESS && used() == 300 * MIB, "used %llu", (unsigned long long)used());
+        CHECK(cuMemAlloc_v2(&other, 50 * MIB) == CUDA_SUCCESS && used() == 350 * MIB, "used %llu",
               (unsigned long long)used());
         CHECK(cuMemAlloc_v2(&other, 800 * MIB) == CUDA_ERROR_OUT_OF_MEMORY, "one limit for both");
         if (write(ready[1], "r", 1) != 1)
@@ -934,9 +1027,9 @@ static void test_fork(void) {
     char byte;
     close(ready[1]);
     CHECK(read(ready[0], &byte, 1) == 1, "the child");
-    CHECK(used() == 250 * MIB, "used %llu", (unsigned long long)used());
-    CHECK(cuMemAlloc_v2(&other, 10 * MIB) == CUDA_SUCCESS && used() == 260 * MIB, "the parent goes on");
-    CHECK(cuMemFree_v2(other) == CUDA_SUCCESS && used() == 250 * MIB, "the parent goes on");
+    CHECK(used() == 350 * MIB, "used %llu", (unsigned long long)used());
+    CHECK(cuMemAlloc_v2(&other, 10 * MIB) == CUDA_SUCCESS && used() == 360 * MIB, "the parent goes on");
+    CHECK(cuMemFree_v2(other) == CUDA_SUCCESS && used() == 350 * MIB, "the parent goes on");
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
     CHECK(cuMemAlloc_v2(&other, 800 * MIB) == CUDA_SUCCESS && used() == LIMIT, "what the dead child had");
@@ -1226,6 +1319,10 @@ int main(int argc, char **argv) {
     RUN(test_before_initialisation_the_driver_speaks);
     RUN(test_gpu_without_claim);
     RUN(test_context_that_the_shadow_did_not_see);
+    RUN(test_primary_context_that_the_shadow_did_not_see);
+    RUN(test_unseen_contexts_are_told_apart);
+    RUN(test_unseen_context_that_does_not_fit);
+    RUN(test_unseen_end_of_a_context);
     RUN(test_limit_below_a_context);
     RUN(test_no_variable);
     RUN(test_no_directory);
