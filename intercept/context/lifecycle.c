@@ -1,6 +1,5 @@
 #include "context/lifecycle.h"
 
-#include "context/hidden.h"
 #include "context/libraries.h"
 #include "driver/cuda_real.h"
 #include "memory/allocations.h"
@@ -92,7 +91,6 @@ CUresult context_created(const struct context_grant *grant, CUresult result, CUc
     /* Without memory for the record, it stays charged until this process ends. */
     if (contexts_put(process, context, grant->place.context, &grant->charge))
         count_contexts(process, &grant->charge, 1);
-    hidden_load_owed(process, &grant->place);
     return result;
 }
 

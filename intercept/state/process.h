@@ -71,11 +71,11 @@ enum kind {
     KIND_LIBRARY,            /* libraries, by handle; `with`: bytes of variables */
     KIND_LIBRARY_IN_CONTEXT, /* the charge of a library in a context */
     KIND_LIBRARY_KERNELS,    /* by library; `with`: local memory that its kernels need, in bytes per thread */
-    KIND_HIDDEN,             /* of a module, or a library in a context; `with`: bytes charged and not taken yet */
-    KIND_HIDDEN_LIBRARY,     /* libraries whose images hide something; `with`: whether it is still to be measured */
-    KIND_CONTEXT_EXTRA,      /* what a context takes beyond its first cost; see context/extra.c */
-    KIND_GREEN_CONTEXT,      /* green contexts, by handle; `with`: the device */
-    KIND_PHYSICAL,           /* see memory/physical.c, as for the next two */
+    KIND_UNREAD,             /* modules and libraries, by handle; see context/variables.h, as for the next */
+    KIND_VARIABLE,
+    KIND_CONTEXT_EXTRA, /* what a context takes beyond its first cost; see context/extra.c */
+    KIND_GREEN_CONTEXT, /* green contexts, by handle; `with`: the device */
+    KIND_PHYSICAL,      /* see memory/physical.c, as for the next two */
     KIND_PHYSICAL_MEMORY,
     KIND_PHYSICAL_EXPORT,
     KIND_MAPPING,       /* mappings of physical memory, by address */

@@ -522,27 +522,21 @@ static void *new_image(bool library, struct image *of) {
     return NULL;
 }
 
-/* What lazy loading left out, in the current context. */
-static void use_image(struct image *image) {
-    if (fake_orders.use_blocks == 0 || current() == NULL)
-        return;
-    image->device = current()->device;
-    image->blocks += fake_orders.use_blocks;
-    take(image->device, fake_orders.use_blocks * BLOCK);
-    fake_orders.use_blocks = 0;
-}
-
 static void end_image(struct image *image) {
     if (image->used)
         physical[image->device].now -= image->blocks * BLOCK;
     image->used = false;
 }
 
-CUresult FAKE(cuModuleLoadData)(CUmodule *module, const void *image) {
+static void call_in_image(void) {
     void (*in_image)(void) = fake_orders.in_image;
     fake_orders.in_image = NULL;
     if (in_image != NULL)
         in_image();
+}
+
+CUresult FAKE(cuModuleLoadData)(CUmodule *module, const void *image) {
+    call_in_image();
     *module = new_image(false, NULL);
     return *module != NULL && image != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -557,6 +551,7 @@ CUresult FAKE(cuModuleUnload)(CUmodule module) {
 CUresult FAKE(cuLibraryLoadData)(CUlibrary *library, const void *code, CUjit_option *jit, void **jit_values,
                                  unsigned int jit_count, CUlibraryOption *options, void **values, unsigned int count) {
     (void)code, (void)jit, (void)jit_values, (void)jit_count, (void)options, (void)values, (void)count;
+    call_in_image();
     *library = new_image(true, NULL);
     return *library != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -586,32 +581,32 @@ CUresult FAKE(cuModuleGetFunction)(CUfunction *function, CUmodule module, const 
     if (function == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = named((struct image *)module, name, function);
-    if (result == CUDA_SUCCESS) {
-        use_image((struct image *)module);
+    call_in_image();
+    if (result == CUDA_SUCCESS)
         (*function)->loaded = true;
-    }
     return result;
 }
 
 CUresult FAKE(cuLibraryGetKernel)(CUkernel *kernel, CUlibrary library, const char *name) {
+    call_in_image();
     return kernel == NULL ? CUDA_ERROR_INVALID_VALUE : named((struct image *)library, name, (CUfunction *)kernel);
 }
 
 /* Into the current context, as the first launch would. The kernel is the library's whatever its context. */
 CUresult FAKE(cuKernelGetFunction)(CUfunction *function, CUkernel kernel) {
     *function = (CUfunction)kernel;
-    for (int i = 0; i < IMAGES; i++)
-        if (images[i].used && *function >= images[i].functions && *function < images[i].functions + FAKE_KERNELS)
-            use_image(&images[i]);
     return CUDA_SUCCESS;
 }
 
 CUresult FAKE(cuModuleGetGlobal_v2)(CUdeviceptr *address, size_t *size, CUmodule module, const char *name) {
-    (void)name;
-    use_image((struct image *)module);
+    (void)module, (void)name;
     *address = BASE;
-    *size = 1;
+    *size = fake_orders.variable_bytes;
     return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuLibraryGetGlobal)(CUdeviceptr *address, size_t *size, CUlibrary library, const char *name) {
+    return SELF(cuModuleGetGlobal_v2)(address, size, (CUmodule)library, name);
 }
 
 CUresult FAKE(cuModuleGetFunctionCount)(unsigned int *count, CUmodule module) {
@@ -739,6 +734,7 @@ static const struct {
     F(cuModuleEnumerateFunctions, "cuModuleEnumerateFunctions", 12040),
     F(cuLibraryLoadData, "cuLibraryLoadData", 12000),
     F(cuLibraryUnload, "cuLibraryUnload", 12000),
+    F(cuLibraryGetGlobal, "cuLibraryGetGlobal", 12000),
     F(cuLibraryGetModule, "cuLibraryGetModule", 12000),
     F(cuLibraryGetKernel, "cuLibraryGetKernel", 12000),
     F(cuLibraryGetKernelCount, "cuLibraryGetKernelCount", 12040),

@@ -318,105 +318,85 @@ static CUlibrary load_library(const char *image) {
     return library;
 }
 
-/* Something in it cannot be understood, so what it takes shows only when it is loaded. */
+/* Something in it cannot be understood. */
 static const char hidden[] = ".version 8.0\n.global .unheard_of x;\n";
-#define HIDDEN_BLOCKS 20
 
-/* It counts then, and once more in a context that comes later; if that is too much, nothing of it stays. */
-static void test_hidden_in_libraries(void) {
-    CUcontext first = with_context(LIMIT), second;
-    CUlibrary library = NULL;
-    fake_orders.image_blocks = HIDDEN_BLOCKS;
-    library = load_library(hidden);
-    CHECK(used() == 140 * MIB && fake_physical(0) == 140 * MIB, "counted: %llu", (unsigned long long)used());
-    CHECK(cuDevicePrimaryCtxRetain(&second, 1) == CUDA_SUCCESS && used_of(second) >= 140 * MIB, "there, too");
-    CHECK(cuLibraryUnload(library) == CUDA_SUCCESS && used_of(first) == 100 * MIB && used_of(second) == 100 * MIB,
-          "unloaded");
+static void neighbour_takes(void) {
+    fake_take(0, 2 * (int64_t)LIMIT);
 }
 
-static CUdeviceptr to_free;
-
-static void free_now(void) {
-    CHECK(cuMemFree_v2(to_free) == CUDA_SUCCESS, "freed");
-}
-
-static void test_hidden_that_does_not_fit(void) {
-    CUmodule module = NULL;
-    CUlibrary library = NULL;
-    with_context(LIMIT);
-    fake_orders.image_blocks = LIMIT / (2 * MIB);
-    CHECK(cuModuleLoadData(&module, hidden) == CUDA_ERROR_OUT_OF_MEMORY, "a module");
-    CHECK(used() == 100 * MIB && fake_physical(0) == 100 * MIB, "nothing is kept, and nothing else given back: %llu",
-          (unsigned long long)used());
-    fake_orders.image_blocks = LIMIT / (2 * MIB);
-    CHECK(cuLibraryLoadData(&library, hidden, NULL, NULL, 0, NULL, NULL, 0) == CUDA_ERROR_OUT_OF_MEMORY, "a library");
-    CHECK(used() == 100 * MIB && fake_physical(0) == 100 * MIB, "likewise: %llu", (unsigned long long)used());
-}
-
-/* However little it is, and also what lazy loading takes later; less what was charged for it before. */
-static void test_hidden_when_used(void) {
+/* What others take of the GPU meanwhile is not charged, nor is the image refused for it. */
+static void test_neighbours_during_a_load(void) {
     CUfunction function;
-    CUdeviceptr address;
-    CUmodule module;
-    size_t size;
-    with_context(LIMIT);
-    fake_orders.image_blocks = 1;
-    CHECK(cuModuleLoadData(&module, hidden) == CUDA_SUCCESS && used() == 102 * MIB, "a block: %llu",
-          (unsigned long long)used());
-    fake_orders.use_blocks = HIDDEN_BLOCKS;
-    CHECK(cuModuleGetFunction(&function, module, "k0") == CUDA_SUCCESS && used() >= 142 * MIB, "a function: %llu",
-          (unsigned long long)used());
-    CHECK(cuModuleGetFunction(&function, module, "k0") == CUDA_SUCCESS && used() <= 144 * MIB, "nothing more");
-    fake_orders.use_blocks = HIDDEN_BLOCKS;
-    CHECK(cuModuleGetGlobal_v2(&address, &size, module, "v") == CUDA_SUCCESS, "a variable");
-    CHECK(used() >= fake_physical(0) && used() <= fake_physical(0) + 4 * MIB, "counted %llu",
-          (unsigned long long)used());
-    CHECK(cuModuleUnload(module) == CUDA_SUCCESS && used() == 100 * MIB && fake_physical(0) == 100 * MIB, "unloaded");
-}
-
-/* What does not fit when it is used is unloaded. */
-static void test_hidden_that_does_not_fit_when_used(void) {
-    CUfunction function = NULL;
-    CUkernel kernel = NULL;
+    CUkernel kernel;
     CUmodule module;
     CUlibrary library;
     with_context(LIMIT);
-    CHECK(cuModuleLoadData(&module, hidden) == CUDA_SUCCESS, "a module");
-    fake_orders.use_blocks = LIMIT / (2 * MIB);
-    CHECK(cuModuleGetFunction(&function, module, "k0") == CUDA_ERROR_OUT_OF_MEMORY && function == NULL, "a function");
-    CHECK(used() == 100 * MIB && fake_physical(0) == 100 * MIB, "nothing is kept: %llu", (unsigned long long)used());
-    library = load_library(hidden);
-    fake_orders.use_blocks = LIMIT / (2 * MIB);
-    CHECK(cuLibraryGetKernel(&kernel, library, "k0") == CUDA_ERROR_OUT_OF_MEMORY && kernel == NULL, "a kernel");
-    CHECK(used() == 100 * MIB && fake_physical(0) == 100 * MIB, "likewise: %llu", (unsigned long long)used());
+    fake_orders.in_image = neighbour_takes;
+    CHECK(cuModuleLoadData(&module, hidden) == CUDA_SUCCESS && used() == 100 * MIB, "a module: %llu",
+          (unsigned long long)used());
+    fake_orders.in_image = neighbour_takes;
+    CHECK(cuModuleGetFunction(&function, module, "k0") == CUDA_SUCCESS && used() == 100 * MIB, "a function");
+    fake_orders.in_image = neighbour_takes;
+    CHECK(cuLibraryLoadData(&library, hidden, NULL, NULL, 0, NULL, NULL, 0) == CUDA_SUCCESS && used() == 100 * MIB,
+          "a library: %llu", (unsigned long long)used());
+    fake_orders.in_image = neighbour_takes;
+    CHECK(cuLibraryGetKernel(&kernel, library, "k0") == CUDA_SUCCESS && used() == 100 * MIB, "a kernel");
 }
 
-/* A kernel is loaded when its handle is asked for, and counts in all contexts. */
-static void test_hidden_kernels(void) {
+static CUresult get_variable(CUmodule module, const char *name, uint64_t bytes) {
+    CUdeviceptr address = 1;
+    size_t size;
+    fake_orders.variable_bytes = bytes;
+    CUresult result = cuModuleGetGlobal_v2(&address, name[0] == 's' ? &size : NULL, module, name);
+    CHECK((result == CUDA_SUCCESS) == (address != 0), "%s: %d", name, result);
+    return result;
+}
+
+/* They count with the module that has them, once, in its context; the first MiB is the context's. */
+static void variables_of(CUmodule module) {
+    CHECK(used() == 100 * MIB, "none is known yet");
+    CHECK(get_variable(module, "large", 40 * MIB) == CUDA_SUCCESS && used() == 140 * MIB, "counted: %llu",
+          (unsigned long long)used());
+    CHECK(get_variable(module, "large", 40 * MIB) == CUDA_SUCCESS && used() == 140 * MIB, "once");
+    CHECK(get_variable(module, "small", 2 * MIB) == CUDA_SUCCESS && used() == 142 * MIB, "another one");
+    CHECK(get_variable(module, "too large", LIMIT) == CUDA_ERROR_OUT_OF_MEMORY && used() == 142 * MIB, "refused");
+    CHECK(cuModuleUnload(module) == CUDA_SUCCESS && used() == 100 * MIB, "unloaded: %llu", (unsigned long long)used());
+}
+
+static void test_variables_of_unread_modules(void) {
+    CUcontext context = with_context(LIMIT);
+    CUmodule module;
+    CHECK(cuModuleLoadData(&module, hidden) == CUDA_SUCCESS, "loaded");
+    variables_of(module);
+    CHECK(REAL(cuModuleLoadData)(&module, variables) == CUDA_SUCCESS, "loaded unseen");
+    variables_of(module);
+    CHECK(cuModuleLoadData(&module, variables) == CUDA_SUCCESS && used() == 110 * MIB, "read beforehand");
+    CHECK(get_variable(module, "large", 8 * MIB) == CUDA_SUCCESS && used() == 110 * MIB, "not counted again");
+    CHECK(cuModuleLoadData(&module, hidden) == CUDA_SUCCESS, "loaded");
+    CHECK(get_variable(module, "large", 40 * MIB) == CUDA_SUCCESS && used() == 150 * MIB, "counted");
+    CHECK(cuCtxDestroy_v2(context) == CUDA_SUCCESS && cuCtxCreate_v2(&context, 0, 0) == CUDA_SUCCESS,
+          "another context");
+    CHECK(used() == 100 * MIB, "nothing is left: %llu", (unsigned long long)used());
+}
+
+/* In every context, also in one that comes later. */
+static void test_variables_of_unread_libraries(void) {
     CUcontext first = with_context(LIMIT), second;
     CUlibrary library = load_library(hidden);
-    CUkernel kernel;
-    CHECK(cuCtxCreate_v2(&second, 0, 1) == CUDA_SUCCESS && used() == 100 * MIB, "second");
-    fake_cuCtxSetCurrent(first);
-    fake_orders.use_blocks = HIDDEN_BLOCKS;
-    CHECK(cuLibraryGetKernel(&kernel, library, "k0") == CUDA_SUCCESS && fake_physical(0) == 140 * MIB, "a kernel");
-    CHECK(used_of(first) >= 140 * MIB && used_of(second) >= 140 * MIB, "in both");
+    CUdeviceptr address;
+    CUmodule module;
+    size_t size;
+    fake_orders.variable_bytes = 40 * MIB;
+    CHECK(cuLibraryGetGlobal(&address, &size, library, "v") == CUDA_SUCCESS && used() == 140 * MIB, "counted: %llu",
+          (unsigned long long)used());
+    CHECK(cuLibraryGetModule(&module, library) == CUDA_SUCCESS, "as a module");
+    CHECK(get_variable(module, "v", 40 * MIB) == CUDA_SUCCESS && used() == 140 * MIB, "the same variable");
+    CHECK(get_variable(module, "w", 20 * MIB) == CUDA_SUCCESS && used() == 160 * MIB, "another one");
+    CHECK(cuDevicePrimaryCtxRetain(&second, 1) == CUDA_SUCCESS && used_of(second) == 160 * MIB, "there, too: %llu",
+          (unsigned long long)used_of(second));
     CHECK(cuLibraryUnload(library) == CUDA_SUCCESS && used_of(first) == 100 * MIB && used_of(second) == 100 * MIB,
           "unloaded");
-}
-
-/* Without a context it is measured in the next. */
-static void test_hidden_without_a_context(void) {
-    CUcontext context;
-    CUkernel kernel;
-    claims(LIMIT);
-    CHECK(cuInit(0) == CUDA_SUCCESS, "cuInit");
-    CUlibrary library = load_library(hidden);
-    CHECK(cuLibraryGetKernel(&kernel, library, "k0") == CUDA_SUCCESS, "a kernel");
-    fake_orders.image_blocks = HIDDEN_BLOCKS;
-    CHECK(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS && fake_physical(0) == 140 * MIB, "loaded into it");
-    CHECK(used_of(context) == 140 * MIB, "counted: %llu", (unsigned long long)used_of(context));
-    CHECK(cuLibraryUnload(library) == CUDA_SUCCESS && used_of(context) == 100 * MIB, "unloaded");
 }
 
 /* The driver does not get to see it. */
@@ -426,7 +406,7 @@ static void test_malformed(void) {
     CUlibrary library = NULL;
     CHECK(cuModuleLoadData(&module, fatbin) == CUDA_ERROR_NOT_INITIALIZED, "before cuInit the driver speaks");
     with_context(LIMIT);
-    fake_orders.image_blocks = HIDDEN_BLOCKS;
+    fake_orders.image_blocks = 20;
     CHECK(cuModuleLoadData(&module, fatbin) == CUDA_ERROR_INVALID_IMAGE && module == NULL, "a module");
     CHECK(cuLibraryLoadData(&library, fatbin, NULL, NULL, 0, NULL, NULL, 0) == CUDA_ERROR_INVALID_IMAGE, "a library");
     CHECK(fake_physical(0) == 100 * MIB && used() == 100 * MIB, "nothing is taken");
@@ -461,20 +441,6 @@ static void test_two_at_one_address(void) {
     allocate_twice_at_once(context, 40 * MIB, 4 * MIB);
     allocate_twice_at_once(context, 512, 40 * MIB);
     allocate_twice_at_once(context, 4 * MIB, 512);
-}
-
-/* Memory that another thread frees during the load does not hide what is taken. */
-static void test_hidden_beside_a_free(void) {
-    CUdeviceptr address;
-    CUmodule module;
-    with_context(LIMIT);
-    CHECK(cuMemAlloc_v2(&address, 40 * MIB) == CUDA_SUCCESS, "some memory");
-    to_free = address;
-    fake_orders.in_image = free_now;
-    fake_orders.image_blocks = HIDDEN_BLOCKS;
-    CHECK(cuModuleLoadData(&module, hidden) == CUDA_SUCCESS && used() >= 140 * MIB, "counted: %llu",
-          (unsigned long long)used());
-    CHECK(fake_physical(0) == 140 * MIB, "physical");
 }
 
 /* In the context that the module lies in, whichever is current. */
@@ -1305,15 +1271,11 @@ int main(int argc, char **argv) {
     RUN(test_functions_that_do_not_fit);
     RUN(test_kernels_need_local_memory);
     RUN(test_kernels_that_do_not_fit_everywhere);
-    RUN(test_hidden_in_libraries);
-    RUN(test_hidden_when_used);
-    RUN(test_hidden_that_does_not_fit_when_used);
-    RUN(test_hidden_kernels);
-    RUN(test_hidden_without_a_context);
-    RUN(test_hidden_beside_a_free);
     RUN(test_two_at_one_address);
+    RUN(test_neighbours_during_a_load);
+    RUN(test_variables_of_unread_modules);
+    RUN(test_variables_of_unread_libraries);
     RUN(test_malformed);
-    RUN(test_hidden_that_does_not_fit);
     RUN(test_library_during_the_making_of_a_context);
     RUN(test_libraries_and_contexts_at_once);
     RUN(test_before_initialisation_the_driver_speaks);
