@@ -62,13 +62,13 @@ CUresult kernels_charge_in_library(struct process *process, CUlibrary library, u
     objects_find(process, KIND_LIBRARY_KERNELS, (uintptr_t)library, &known);
     if (bytes <= known.with)
         return CUDA_SUCCESS;
-    lock_take(&process->libraries);
+    reentrant_take(&process->libraries);
     objects_find(process, KIND_LIBRARY_KERNELS, (uintptr_t)library, &known);
     if (bytes > known.with)
         result = charge_everywhere(process, bytes);
     if (result == CUDA_SUCCESS && bytes > known.with &&
         !objects_put(process, KIND_LIBRARY_KERNELS, (struct entry){.key = (uintptr_t)library, .with = bytes}))
         result = CUDA_ERROR_OUT_OF_MEMORY;
-    lock_give(&process->libraries);
+    reentrant_give(&process->libraries);
     return result;
 }

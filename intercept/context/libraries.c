@@ -110,7 +110,7 @@ static CUresult loaded(struct library_loading *library, CUlibrary handle) {
 }
 
 CUresult libraries_before(struct library_loading *library) {
-    lock_take(&library->process->libraries);
+    reentrant_take(&library->process->libraries);
     contexts_each(library->process, load_into, library);
     return library->result;
 }
@@ -118,7 +118,7 @@ CUresult libraries_before(struct library_loading *library) {
 CUresult libraries_after(struct library_loading *library, CUresult result, CUlibrary handle) {
     library->result = result;
     result = loaded(library, handle);
-    lock_give(&library->process->libraries);
+    reentrant_give(&library->process->libraries);
     return result;
 }
 
@@ -126,11 +126,11 @@ CUresult libraries_after(struct library_loading *library, CUresult result, CUlib
 CUresult libraries_unload(struct process *process, CUlibrary library) {
     if (process == NULL)
         return REAL(cuLibraryUnload)(library);
-    lock_take(&process->libraries);
+    reentrant_take(&process->libraries);
     CUresult result = REAL(cuLibraryUnload)(library);
     if (result == CUDA_SUCCESS)
         libraries_unloaded(process, library);
-    lock_give(&process->libraries);
+    reentrant_give(&process->libraries);
     return result;
 }
 

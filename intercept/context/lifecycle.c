@@ -39,10 +39,10 @@ static void count_contexts(struct process *process, const struct charge *charge,
 /* The driver did not create the context: gives back all that was taken for it. */
 static void withdraw(const struct context_grant *grant) {
     struct process *process = grant->process;
-    lock_take(&process->libraries);
+    reentrant_take(&process->libraries);
     contexts_remove_pending(process, grant->place.context);
     objects_context_ended(process, grant->place.context);
-    lock_give(&process->libraries);
+    reentrant_give(&process->libraries);
     charge_give(process, &grant->charge);
 }
 
@@ -52,10 +52,10 @@ CUresult context_grant(struct context_grant *grant, CUdevice device) {
         return result;
     struct process *process = grant->process;
     grant->place = (struct place){grant->charge.gpu, contexts_new_serial(process)};
-    lock_take(&process->libraries);
+    reentrant_take(&process->libraries);
     bool put = contexts_put(process, NULL, grant->place.context, &grant->charge);
     result = put ? libraries_enter(process, &grant->place) : CUDA_ERROR_OUT_OF_MEMORY;
-    lock_give(&process->libraries);
+    reentrant_give(&process->libraries);
     if (result != CUDA_SUCCESS)
         withdraw(grant);
     return result;
@@ -70,13 +70,13 @@ static void drop_memory(struct process *process, uint32_t serial) {
 /* Removes the context first, so that objects_put_back does not record anything in it again. */
 static void drop(struct process *process, uint32_t serial) {
     struct charge charge;
-    lock_take(&process->libraries);
+    reentrant_take(&process->libraries);
     if (contexts_remove(process, serial, &charge)) {
         charge_give(process, &charge);
         count_contexts(process, &charge, -1);
     }
     drop_memory(process, serial);
-    lock_give(&process->libraries);
+    reentrant_give(&process->libraries);
 }
 
 CUresult context_created(const struct context_grant *grant, CUresult result, CUcontext context) {
@@ -113,9 +113,9 @@ void context_ended(const struct context_end *end, enum ended ended) {
     if (end->serial != 0 && ended == ENDED_CONTEXT) {
         drop(process, end->serial);
     } else if (end->serial != 0 && ended == ENDED_MEMORY) {
-        lock_take(&process->libraries);
+        reentrant_take(&process->libraries);
         drop_memory(process, end->serial);
-        lock_give(&process->libraries);
+        reentrant_give(&process->libraries);
     }
     if (ended == ENDED_CONTEXT)
         streams_context_ended(process, end->context);
@@ -153,12 +153,12 @@ void context_remove_ended(struct process *process) {
 CUresult context_primary_enter(struct process *process, CUdevice device) {
     if (device < 0 || device >= DEVICES_MAX)
         return CUDA_ERROR_INVALID_DEVICE;
-    lock_take(&process->contexts.lifecycles[device]);
+    reentrant_take(&process->contexts.lifecycles[device]);
     return CUDA_SUCCESS;
 }
 
 void context_primary_leave(struct process *process, CUdevice device) {
-    lock_give(&process->contexts.lifecycles[device]);
+    reentrant_give(&process->contexts.lifecycles[device]);
 }
 
 CUcontext context_primary(struct process *process, CUdevice device) {

@@ -42,13 +42,13 @@ CUresult variables_in_library(CUlibrary library, const char *name, uint64_t byte
     if (!process_has(process, KIND_UNREAD))
         return result;
     struct entry variable = variable_of((uintptr_t)library, name, 0);
-    lock_take(&process->libraries);
+    reentrant_take(&process->libraries);
     if (is_new(process, (uintptr_t)library, &variable)) {
         result = libraries_grow(process, library, bytes);
         if (result == CUDA_SUCCESS)
             objects_put(process, KIND_VARIABLE, variable);
     }
-    lock_give(&process->libraries);
+    reentrant_give(&process->libraries);
     return result;
 }
 
@@ -56,13 +56,13 @@ static CUresult in_own_module(struct process *process, CUmodule module, const ch
                               uint32_t context) {
     struct entry variable = variable_of((uintptr_t)module, name, context);
     CUresult result = CUDA_SUCCESS;
-    lock_take(&process->libraries);
+    reentrant_take(&process->libraries);
     if (is_new(process, (uintptr_t)module, &variable)) {
         result = modules_grow(process, module, bytes);
         if (result == CUDA_SUCCESS)
             objects_put(process, KIND_VARIABLE, variable);
     }
-    lock_give(&process->libraries);
+    reentrant_give(&process->libraries);
     return result;
 }
 

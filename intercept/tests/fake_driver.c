@@ -1,6 +1,7 @@
 #include "fake_driver.h"
 
 #include "../driver/real.h"
+#include "fake_graphs.h"
 #include "fake_streams.h"
 
 #include <pthread.h>
@@ -266,7 +267,15 @@ CUresult FAKE(cuCtxCreate_v3)(CUcontext *context, CUexecAffinityParam *affinity,
 
 /* There is no cuCtxCreate_v4: this driver is too old for it. */
 
+static void call_in_end(void) {
+    void (*in_end)(void) = fake_orders.in_end;
+    fake_orders.in_end = NULL;
+    if (in_end != NULL)
+        in_end();
+}
+
 CUresult FAKE(cuCtxDestroy_v2)(CUcontext context) {
+    call_in_end();
     pthread_mutex_lock(&mutex);
     bool valid = context >= contexts && context < contexts + CONTEXTS && context->used && !context->primary;
     if (valid)
@@ -300,6 +309,7 @@ static CUresult end_primary(CUdevice device, bool reset) {
     CUresult result = CUDA_SUCCESS;
     if (device < 0 || device >= FAKE_DEVICES)
         return CUDA_ERROR_INVALID_DEVICE;
+    call_in_end();
     pthread_mutex_lock(&mutex);
     if (!reset && primaries[device].retained == 0) {
         result = CUDA_ERROR_INVALID_CONTEXT;
@@ -557,6 +567,7 @@ CUresult FAKE(cuLibraryLoadData)(CUlibrary *library, const void *code, CUjit_opt
 }
 
 CUresult FAKE(cuLibraryUnload)(CUlibrary library) {
+    call_in_end();
     CUresult result = ordered(&fake_orders.fail_unload);
     for (int i = 0; i < IMAGES && result == CUDA_SUCCESS; i++)
         if (&images[i] == (struct image *)library || images[i].of == (struct image *)library)
@@ -789,7 +800,8 @@ void *real_lookup(const char *soname, const char *name) {
     for (unsigned i = 0; i < FUNCTIONS; i++)
         if (strcmp(functions[i].symbol, name) == 0)
             return (void *)functions[i].function;
-    return fake_streams_lookup(name);
+    void *function = fake_streams_lookup(name);
+    return function != NULL ? function : fake_graphs_lookup(name);
 }
 
 CUcontext fake_current(void) {

@@ -5,6 +5,7 @@
 #include "../driver/cuda_real.h"
 #include "check.h"
 #include "fake_driver.h"
+#include "fake_graphs.h"
 #include "fake_streams.h"
 #include "fixture.h"
 
@@ -969,6 +970,97 @@ static void test_full_pool_is_used_again(void) {
     CHECK(cuMemAlloc_v2(&linear, LIMIT - fake_physical(0)) == CUDA_SUCCESS, "the rest is there for other memory");
 }
 
+/* --- the driver calls back ---------------------------------------------------------------------------------------- */
+
+static CUgraphExec spare; /* instantiated */
+static unsigned calls;    /* times that any_calls came to its end */
+
+/* What a program may call from anywhere. What the driver answers in a context that ends does not matter. */
+static void any_calls(void) {
+    CUcontext before = fake_current(), other;
+    CUdeviceptr address;
+    CUmodule module;
+    CUlibrary library;
+    size_t free, total;
+    cuMemGetInfo_v2(&free, &total);
+    if (cuMemAlloc_v2(&address, 2 * MIB) == CUDA_SUCCESS)
+        cuMemFree_v2(address);
+    if (cuMemAllocAsync(&address, MIB, NULL) == CUDA_SUCCESS)
+        cuMemFreeAsync(address, NULL);
+    if (cuModuleLoadData(&module, variables) == CUDA_SUCCESS)
+        cuModuleUnload(module);
+    if (cuLibraryLoadData(&library, variables, NULL, NULL, 0, NULL, NULL, 0) == CUDA_SUCCESS)
+        cuLibraryUnload(library);
+    CHECK(cuGraphLaunch(spare, NULL) == CUDA_SUCCESS, "launched");
+    CHECK(cuDevicePrimaryCtxRetain(&other, 1) == CUDA_SUCCESS, "retained");
+    CHECK(cuDevicePrimaryCtxRelease_v2(1) == CUDA_SUCCESS, "released");
+    CHECK(cuCtxCreate_v2(&other, 0, 0) == CUDA_SUCCESS && cuCtxDestroy_v2(other) == CUDA_SUCCESS, "another context");
+    fake_cuCtxSetCurrent(before);
+    calls++;
+}
+
+static CUgraphExec exec_of(size_t bytes) {
+    CUgraphExec exec = NULL;
+    CUresult result = cuGraphInstantiateWithFlags(&exec, fake_graph_new(bytes), 0);
+    CHECK(result == CUDA_SUCCESS, "instantiated: %d", result);
+    return exec;
+}
+
+static void *call_in_thread(void *context) {
+    fake_cuCtxSetCurrent(context);
+    any_calls();
+    CUgraphExec another = exec_of(MIB);
+    CHECK(cuGraphLaunch(another, NULL) == CUDA_SUCCESS && cuGraphExecDestroy(another) == CUDA_SUCCESS, "another graph");
+    return NULL;
+}
+
+/* The launch ends only when another thread has done what it does, as if a function in the graph waited for it. */
+static void call_and_wait(void) {
+    pthread_t thread;
+    any_calls();
+    if (pthread_create(&thread, NULL, call_in_thread, fake_current()) != 0)
+        abort();
+    pthread_join(thread, NULL);
+}
+
+static void test_no_lock_during_a_launch(void) {
+    with_context(LIMIT);
+    spare = exec_of(MIB);
+    CUgraphExec exec = exec_of(64 * MIB);
+    fake_orders.in_launch = call_and_wait;
+    CHECK(cuGraphLaunch(exec, NULL) == CUDA_SUCCESS && calls == 2, "called %u times", calls);
+    CHECK(used() == fake_physical(0), "used %llu of %llu", (unsigned long long)used(),
+          (unsigned long long)fake_physical(0));
+    CHECK(cuGraphExecDestroy(exec) == CUDA_SUCCESS && cuGraphExecDestroy(spare) == CUDA_SUCCESS, "destroyed");
+}
+
+/* Destructors that the program has registered. */
+static void test_calls_while_something_ends(void) {
+    CUcontext first = with_context(LIMIT), context, primary;
+    CUlibrary library = load_library(variables);
+    spare = exec_of(MIB);
+    any_calls();
+    uint64_t before = used();
+    CHECK(cuCtxCreate_v2(&context, 0, 0) == CUDA_SUCCESS, "created");
+    fake_orders.in_end = any_calls;
+    CHECK(cuCtxDestroy_v2(context) == CUDA_SUCCESS && calls == 2, "destroyed");
+    fake_cuCtxSetCurrent(first);
+    CHECK(used() == before, "used %llu", (unsigned long long)used());
+    for (int reset = 0; reset < 2; reset++) {
+        CHECK(cuDevicePrimaryCtxRetain(&primary, 1) == CUDA_SUCCESS, "retained");
+        fake_cuCtxSetCurrent(primary);
+        fake_orders.in_end = any_calls;
+        CHECK((reset ? cuDevicePrimaryCtxReset_v2(1) : cuDevicePrimaryCtxRelease_v2(1)) == CUDA_SUCCESS, "ended");
+        fake_cuCtxSetCurrent(first);
+        CHECK(used() == before && calls == 3u + (unsigned)reset, "used %llu", (unsigned long long)used());
+    }
+    CHECK(cuDevicePrimaryCtxRetain(&primary, 1) == CUDA_SUCCESS && used_of(primary) == fake_physical(1) + 10 * MIB,
+          "the last is gone");
+    fake_orders.in_end = any_calls;
+    CHECK(cuLibraryUnload(library) == CUDA_SUCCESS && calls == 5, "unloaded");
+    CHECK(used() == before - 10 * MIB && used_of(primary) == fake_physical(1), "used %llu", (unsigned long long)used());
+}
+
 /* --- forks -------------------------------------------------------------------------------------------------------- */
 
 /* This driver goes on working in a forked child, which the real one does not: the child has an account of its own, with the
@@ -1299,6 +1391,8 @@ int main(int argc, char **argv) {
     RUN(test_stream_destroyed_beside_a_free);
     RUN(test_asynchronous_free_of_linear_memory);
     RUN(test_full_pool_is_used_again);
+    RUN(test_no_lock_during_a_launch);
+    RUN(test_calls_while_something_ends);
     RUN(test_fork);
     RUN(test_fork_under_threads);
     RUN(test_threads);
