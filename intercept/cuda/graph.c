@@ -115,6 +115,7 @@ struct launching {
     struct process *process;
     struct pool *pools[GRAPH_DEVICES];
     struct charge growth[GRAPH_DEVICES];
+    uint64_t number; /* of the instance */
 };
 
 static CUresult take_for(struct launching *launching, CUdevice device, uint64_t bytes) {
@@ -169,33 +170,53 @@ static void find_sizes(struct process *process, uint64_t number, struct sizes *s
             sizes->bytes[device] = entry.with;
 }
 
-/* The instance's number; 0 if it is not known. A handle without a record may be that of an instance which another thread
- * is making at this moment: waits until it has a record. */
+/*
+ * The instance's number. A handle without a record may be that of an instance which another thread is making at this
+ * moment, or makes before the driver gets the handle. So if it is 0, nothing is instantiated until instance_done.
+ */
 static uint64_t instance_of(struct process *process, CUgraphExec exec) {
     uint64_t number = number_of(process, exec);
     if (number != 0)
         return number;
     gate_close(&process->graphs.instantiations);
     number = number_of(process, exec);
-    gate_open(&process->graphs.instantiations);
+    if (number != 0)
+        gate_open(&process->graphs.instantiations);
     return number;
+}
+
+static void instance_done(struct process *process, uint64_t number) {
+    if (number == 0)
+        gate_open(&process->graphs.instantiations);
 }
 
 static CUresult launch_begins(struct launching *launching, CUgraphExec exec, CUstream stream) {
     struct sizes sizes = {0};
     WORK_IN_STREAM(stream);
-    find_sizes(launching->process, instance_of(launching->process, exec), &sizes);
+    launching->number = instance_of(launching->process, exec);
+    find_sizes(launching->process, launching->number, &sizes);
     return before(launching, &sizes);
 }
 
-/* No lock and no gate is held meanwhile: the launch may wait for earlier work, with functions of the program in it. */
+/* Another thread may have destroyed the instance meanwhile, and made one with its handle that takes more. */
+static void launch_ends(const struct launching *launching, CUgraphExec exec) {
+    instance_done(launching->process, launching->number);
+    if (number_of(launching->process, exec) != launching->number)
+        pools_settle(launching->process);
+}
+
+/* Of an instance that is known, no lock and no gate is held meanwhile: the launch may wait for earlier work, with
+ * functions of the program in it. */
 #define LAUNCH(exec, stream, call)                                                                                     \
     do {                                                                                                               \
         struct launching launching = {.process = process_if_open()};                                                   \
         if (launching.process == NULL)                                                                                 \
             return call;                                                                                               \
         CUresult result = launch_begins(&launching, exec, stream);                                                     \
-        return result == CUDA_SUCCESS ? launched(&launching, stream, after(&launching, call)) : result;                \
+        if (result == CUDA_SUCCESS)                                                                                    \
+            result = launched(&launching, stream, after(&launching, call));                                            \
+        launch_ends(&launching, exec);                                                                                 \
+        return result;                                                                                                 \
     } while (0)
 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
@@ -296,5 +317,6 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) {
     CUresult result = REAL(cuGraphExecDestroy)(exec);
     if (result == CUDA_SUCCESS)
         remove_record(process, exec, number);
+    instance_done(process, number);
     return result;
 }
