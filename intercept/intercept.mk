@@ -23,7 +23,7 @@ SHADOW_COMMON := $(SHADOW_REGION) region/claims system/explain driver/real
 SHADOW_IMAGE := $(addprefix image/,image ptx)
 SHADOW_STATE := $(addprefix state/,process table charge gpus contexts)
 SHADOW_MEMORY := $(addprefix memory/,objects allocations blocks further borrowed physical exports tags pools streams)
-SHADOW_CONTEXT := $(addprefix context/,lifecycle extra measure modules libraries hidden kernels)
+SHADOW_CONTEXT := $(addprefix context/,lifecycle work extra modules libraries variables kernels)
 SHADOW_CUDA := $(SHADOW_COMMON) driver/cuda_real $(SHADOW_IMAGE) $(SHADOW_STATE) $(SHADOW_MEMORY) $(SHADOW_CONTEXT) \
     $(addprefix cuda/,array context graph ipc library memory module pool procaddr sparse vmm)
 SHADOW_NVML := $(SHADOW_COMMON) $(addprefix nvml/,nvml members memory processes usage)
@@ -75,7 +75,7 @@ INTERCEPT_region_share_test := $(INTERCEPT_TESTS)/region_share_test.c $(INTERCEP
 INTERCEPT_region_fault_test := $(INTERCEPT_TESTS)/region_fault_test.c $(INTERCEPT_REGION_TEST)
 INTERCEPT_region_threads := $(addprefix $(INTERCEPT_TESTS)/,region_threads.c check.c fixture.c) $(SHADOW_REGION:%=$(INTERCEPT)/%.c)
 # The shadow's sources, with the fake driver in place of driver/real.c.
-INTERCEPT_shadow_test := $(addprefix $(INTERCEPT_TESTS)/,shadow_test.c fake_driver.c fake_streams.c no_steps.c check.c fixture.c) \
+INTERCEPT_shadow_test := $(addprefix $(INTERCEPT_TESTS)/,shadow_test.c fake_driver.c fake_streams.c fake_graphs.c no_steps.c check.c fixture.c) \
     $(addprefix $(INTERCEPT)/,$(addsuffix .c,$(filter-out driver/real,$(SHADOW_CUDA))))
 # With the simulated driver's reader of images.
 INTERCEPT_image_test := $(addprefix $(INTERCEPT_TESTS)/,image_test.c image_driver.c check.c) \

@@ -32,18 +32,17 @@ void kernels_local_of(struct process *process, CUkernel kernel, uint64_t *most) 
 CUresult kernels_charge_here(uint64_t bytes) {
     struct process *process;
     struct place place;
-    if (bytes == 0 || contexts_current(&process, &place) != CUDA_SUCCESS)
-        return CUDA_SUCCESS;
-    return context_extra_local(process, &place, bytes);
+    CUresult result = bytes != 0 ? contexts_current(&process, &place) : CUDA_ERROR_INVALID_CONTEXT;
+    if (result == CUDA_SUCCESS)
+        return context_extra_local(process, &place, bytes);
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? result : CUDA_SUCCESS;
 }
 
-/* In all contexts, including the current one if its creation was not seen. */
+/* In all contexts; an error if the current one is not recorded since its cost does not fit. */
 static CUresult charge_everywhere(struct process *process, uint64_t bytes) {
     struct place place;
-    CUresult result = context_extra_local_everywhere(process, bytes);
-    if (result == CUDA_SUCCESS && contexts_current(&process, &place) == CUDA_SUCCESS && place.context == 0)
-        result = context_extra_local(process, &place, bytes);
-    return result;
+    bool fits = contexts_current(&process, &place) != CUDA_ERROR_OUT_OF_MEMORY;
+    return fits ? context_extra_local_everywhere(process, bytes) : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult kernels_charge_in_module(CUmodule module, uint64_t bytes) {
@@ -63,13 +62,13 @@ CUresult kernels_charge_in_library(struct process *process, CUlibrary library, u
     objects_find(process, KIND_LIBRARY_KERNELS, (uintptr_t)library, &known);
     if (bytes <= known.with)
         return CUDA_SUCCESS;
-    lock_take(&process->libraries);
+    reentrant_take(&process->libraries);
     objects_find(process, KIND_LIBRARY_KERNELS, (uintptr_t)library, &known);
     if (bytes > known.with)
         result = charge_everywhere(process, bytes);
     if (result == CUDA_SUCCESS && bytes > known.with &&
         !objects_put(process, KIND_LIBRARY_KERNELS, (struct entry){.key = (uintptr_t)library, .with = bytes}))
         result = CUDA_ERROR_OUT_OF_MEMORY;
-    lock_give(&process->libraries);
+    reentrant_give(&process->libraries);
     return result;
 }

@@ -1,7 +1,7 @@
 #include "context/libraries.h"
 
 #include "context/extra.h"
-#include "context/modules.h"
+#include "context/variables.h"
 #include "driver/cuda_real.h"
 #include "memory/objects.h"
 #include "memory/pools.h"
@@ -55,82 +55,46 @@ void libraries_unloaded(struct process *process, CUlibrary library) {
     struct entry entry;
     objects_remove(process, KIND_LIBRARY, (uintptr_t)library, &entry);
     objects_remove(process, KIND_LIBRARY_KERNELS, (uintptr_t)library, &entry);
-    objects_remove(process, KIND_HIDDEN_LIBRARY, (uintptr_t)library, &entry);
-    while (objects_remove_one_of(process, KIND_HIDDEN, objects_mark((uintptr_t)library), &entry)) {
-        /* what the driver has not taken of its charges, which end below */
-    }
+    variables_unloaded(process, (uintptr_t)library);
     while (objects_remove_one_of(process, KIND_MODULE, objects_mark((uintptr_t)library), &entry)) {
         /* recorded by cuLibraryGetModule, without a charge */
     }
     unload(process, library);
 }
 
-/* What a library takes beyond its charge in every context. */
-struct beyond {
+/* A library that takes more in every context than is charged. */
+struct growing {
     struct process *process;
     uint64_t library; /* its handle */
-    uint64_t pages;
+    uint64_t bytes;
     CUresult result;
 };
 
-static void charge_beyond(uint32_t context, int gpu, void *argument) {
-    struct beyond *beyond = argument;
-    struct process *process = beyond->process;
-    uint64_t key = objects_key(beyond->library, context);
-    struct entry known = {.key = key,
-                          .charge = {.gpu = (uint8_t)(gpu & 0x7f)},
-                          .context = context,
-                          .references = objects_mark(beyond->library)};
-    struct entry hidden;
-    if (beyond->result != CUDA_SUCCESS)
+static void grow_in(uint32_t context, int gpu, void *argument) {
+    struct growing *growing = argument;
+    struct process *process = growing->process;
+    struct place place = {gpu, context};
+    struct entry known;
+    uint64_t key = objects_key(growing->library, context);
+    if (growing->result != CUDA_SUCCESS || !objects_find(process, KIND_LIBRARY_IN_CONTEXT, key, &known))
         return;
-    bool loaded = objects_find(process, KIND_LIBRARY_IN_CONTEXT, key, &known);
-    beyond->result = pools_extend(process, &known.charge, gpu, beyond->pages);
-    if (beyond->result != CUDA_SUCCESS)
-        return;
-    if (loaded)
-        objects_update(process, KIND_LIBRARY_IN_CONTEXT, key, known.charge, known.with);
-    else
-        objects_put(process, KIND_LIBRARY_IN_CONTEXT, known);
-    if (objects_find(process, KIND_HIDDEN, key, &hidden))
-        objects_update(process, KIND_HIDDEN, key, hidden.charge, hidden.with + pages_to_bytes(beyond->pages));
+    growing->result = context_extra_add(process, &place, EXTRA_CODE, growing->bytes);
+    if (growing->result == CUDA_SUCCESS)
+        objects_update(process, KIND_LIBRARY_IN_CONTEXT, key, known.charge, known.with + growing->bytes);
 }
 
-/* A library has a KIND_HIDDEN entry for each context, whose `with` is the charged bytes that the driver has not taken
- * there yet. */
-CUresult libraries_settle(struct process *process, CUlibrary library, const struct place *place, uint64_t taken) {
-    uint64_t key = objects_key((uintptr_t)library, place->context);
-    struct beyond beyond = {.process = process, .library = (uintptr_t)library};
-    struct entry whole, hidden;
-    if (!objects_find(process, KIND_LIBRARY, (uintptr_t)library, &whole))
-        return CUDA_SUCCESS;
-    if (!objects_find(process, KIND_HIDDEN, key, &hidden)) {
-        uint64_t code = ((uint64_t)whole.references - 2) << CODE_SHIFT;
-        hidden = (struct entry){.key = key,
-                                .context = place->context,
-                                .with = code + (whole.with != 0 ? pages_to_bytes(pages_of(whole.with)) : 0),
-                                .references = objects_mark((uintptr_t)library)};
-    }
-    beyond.pages = modules_pages_beyond(&hidden.with, taken);
-    if (beyond.pages != 0) {
-        contexts_each(process, charge_beyond, &beyond);
-        if (place->context == 0)
-            charge_beyond(place->context, place->gpu, &beyond);
-        objects_update(process, KIND_LIBRARY, (uintptr_t)library, whole.charge,
-                       whole.with + pages_to_bytes(beyond.pages));
-    }
-    if (beyond.result == CUDA_SUCCESS && !objects_put(process, KIND_HIDDEN, hidden))
-        beyond.result = CUDA_ERROR_OUT_OF_MEMORY;
-    return beyond.result;
-}
-
-void libraries_set_owed(struct process *process, uint64_t library, bool owed) {
-    objects_put(process, KIND_HIDDEN_LIBRARY, (struct entry){.key = library, .with = owed});
+/* If one context has no room, those before it stay charged until the library is unloaded. */
+CUresult libraries_grow(struct process *process, CUlibrary library, uint64_t bytes) {
+    struct growing growing = {.process = process, .library = (uintptr_t)library, .bytes = bytes};
+    contexts_each(process, grow_in, &growing);
+    if (growing.result == CUDA_SUCCESS)
+        objects_refer(process, KIND_LIBRARY, (uintptr_t)library, (int)((bytes + (1 << CODE_SHIFT) - 1) >> CODE_SHIFT),
+                      &(struct entry){0});
+    return growing.result;
 }
 
 static CUresult loaded(struct library_loading *library, CUlibrary handle) {
     struct process *process = library->process;
-    uint64_t taken = library->measured ? measure_taken(&library->measurement) : 0;
     if (library->result != CUDA_SUCCESS) {
         unload(process, NULL);
         return library->result;
@@ -141,29 +105,20 @@ static CUresult loaded(struct library_loading *library, CUlibrary handle) {
                                .with = library->size.data,
                                .references = (uint32_t)(library->size.code >> CODE_SHIFT) + 2});
     if (library->size.hidden)
-        libraries_set_owed(process, (uintptr_t)handle, !library->measured);
-    if (library->measured)
-        library->result = libraries_settle(process, handle, &library->measurement.place, taken);
-    if (library->result != CUDA_SUCCESS) {
-        REAL(cuLibraryUnload)(handle);
-        libraries_unloaded(process, handle);
-    }
+        variables_unread(process, (uintptr_t)handle, 0);
     return library->result;
 }
 
 CUresult libraries_before(struct library_loading *library) {
-    lock_take(&library->process->libraries);
+    reentrant_take(&library->process->libraries);
     contexts_each(library->process, load_into, library);
-    library->measured = library->size.hidden && measure_begin(&library->measurement, library->process, 0);
     return library->result;
 }
 
 CUresult libraries_after(struct library_loading *library, CUresult result, CUlibrary handle) {
     library->result = result;
     result = loaded(library, handle);
-    if (library->measured)
-        measure_end(&library->measurement);
-    lock_give(&library->process->libraries);
+    reentrant_give(&library->process->libraries);
     return result;
 }
 
@@ -171,11 +126,11 @@ CUresult libraries_after(struct library_loading *library, CUresult result, CUlib
 CUresult libraries_unload(struct process *process, CUlibrary library) {
     if (process == NULL)
         return REAL(cuLibraryUnload)(library);
-    lock_take(&process->libraries);
+    reentrant_take(&process->libraries);
     CUresult result = REAL(cuLibraryUnload)(library);
     if (result == CUDA_SUCCESS)
         libraries_unloaded(process, library);
-    lock_give(&process->libraries);
+    reentrant_give(&process->libraries);
     return result;
 }
 

@@ -9,16 +9,14 @@
 #ifndef TRANCHE_LIBRARIES_H
 #define TRANCHE_LIBRARIES_H
 
-#include "context/measure.h"
 #include "image/image.h"
+#include "state/contexts.h"
 
 /* A library that is being loaded; the caller sets `process` and `size`. */
 struct library_loading {
     struct process *process;
     CUlibrary handle;
     struct image_size size;
-    struct measurement measurement; /* if `measured` */
-    bool measured;                  /* something is hidden, and there is a context in which it can be measured */
     CUresult result;
 };
 
@@ -35,13 +33,8 @@ CUresult libraries_unload(struct process *process, CUlibrary library);
  * whose handles the program has. The caller holds the lock. */
 CUresult libraries_enter(struct process *process, const struct place *place);
 
-/* Charges what the driver has taken for a library in one context beyond what is charged for it there already. The
- * driver may take the same in every other context, so it is charged in all of them. The caller holds the lock. */
-CUresult libraries_settle(struct process *process, CUlibrary library, const struct place *place, uint64_t taken);
-
-/* Records whether a library's hidden memory is still to be measured, in the next context that is created. The caller
- * holds the lock. */
-void libraries_set_owed(struct process *process, uint64_t library, bool owed);
+/* Charges a library with more bytes in every context, present and future. The caller holds the lock. */
+CUresult libraries_grow(struct process *process, CUlibrary library, uint64_t bytes);
 
 /* Gives back what an unloaded library was charged with. The caller holds the lock. */
 void libraries_unloaded(struct process *process, CUlibrary library);

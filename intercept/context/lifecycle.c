@@ -1,6 +1,5 @@
 #include "context/lifecycle.h"
 
-#include "context/hidden.h"
 #include "context/libraries.h"
 #include "driver/cuda_real.h"
 #include "memory/allocations.h"
@@ -40,10 +39,10 @@ static void count_contexts(struct process *process, const struct charge *charge,
 /* The driver did not create the context: gives back all that was taken for it. */
 static void withdraw(const struct context_grant *grant) {
     struct process *process = grant->process;
-    lock_take(&process->libraries);
+    reentrant_take(&process->libraries);
     contexts_remove_pending(process, grant->place.context);
     objects_context_ended(process, grant->place.context);
-    lock_give(&process->libraries);
+    reentrant_give(&process->libraries);
     charge_give(process, &grant->charge);
 }
 
@@ -53,10 +52,10 @@ CUresult context_grant(struct context_grant *grant, CUdevice device) {
         return result;
     struct process *process = grant->process;
     grant->place = (struct place){grant->charge.gpu, contexts_new_serial(process)};
-    lock_take(&process->libraries);
+    reentrant_take(&process->libraries);
     bool put = contexts_put(process, NULL, grant->place.context, &grant->charge);
     result = put ? libraries_enter(process, &grant->place) : CUDA_ERROR_OUT_OF_MEMORY;
-    lock_give(&process->libraries);
+    reentrant_give(&process->libraries);
     if (result != CUDA_SUCCESS)
         withdraw(grant);
     return result;
@@ -71,13 +70,13 @@ static void drop_memory(struct process *process, uint32_t serial) {
 /* Removes the context first, so that objects_put_back does not record anything in it again. */
 static void drop(struct process *process, uint32_t serial) {
     struct charge charge;
-    lock_take(&process->libraries);
+    reentrant_take(&process->libraries);
     if (contexts_remove(process, serial, &charge)) {
         charge_give(process, &charge);
         count_contexts(process, &charge, -1);
     }
     drop_memory(process, serial);
-    lock_give(&process->libraries);
+    reentrant_give(&process->libraries);
 }
 
 CUresult context_created(const struct context_grant *grant, CUresult result, CUcontext context) {
@@ -92,7 +91,6 @@ CUresult context_created(const struct context_grant *grant, CUresult result, CUc
     /* Without memory for the record, it stays charged until this process ends. */
     if (contexts_put(process, context, grant->place.context, &grant->charge))
         count_contexts(process, &grant->charge, 1);
-    hidden_load_owed(process, &grant->place);
     return result;
 }
 
@@ -115,13 +113,39 @@ void context_ended(const struct context_end *end, enum ended ended) {
     if (end->serial != 0 && ended == ENDED_CONTEXT) {
         drop(process, end->serial);
     } else if (end->serial != 0 && ended == ENDED_MEMORY) {
-        lock_take(&process->libraries);
+        reentrant_take(&process->libraries);
         drop_memory(process, end->serial);
-        lock_give(&process->libraries);
+        reentrant_give(&process->libraries);
     }
     if (ended == ENDED_CONTEXT)
         streams_context_ended(process, end->context);
     gate_open(end->gate);
+}
+
+/* Whether the driver answers to any call in it that it has ended, or that it is not active. */
+static bool is_gone(CUcontext context) {
+    CUcontext current = NULL;
+    size_t free, total;
+    bool other = REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current != context;
+    CUresult pushed = other ? REAL(cuCtxPushCurrent_v2)(context) : CUDA_SUCCESS;
+    CUresult result = pushed == CUDA_SUCCESS ? REAL(cuMemGetInfo_v2)(&free, &total) : pushed;
+    if (other && pushed == CUDA_SUCCESS)
+        REAL(cuCtxPopCurrent_v2)(&current);
+    return result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+static void remove_if_ended(uint32_t serial, int gpu, void *argument) {
+    struct process *process = argument;
+    CUcontext context = contexts_handle(process, serial);
+    (void)gpu;
+    if (context == NULL || !is_gone(context))
+        return;
+    drop(process, serial);
+    streams_context_ended(process, context);
+}
+
+void context_remove_ended(struct process *process) {
+    contexts_each(process, remove_if_ended, process);
 }
 
 /* --- primary contexts --------------------------------------------------------------------------------------------- */
@@ -129,12 +153,12 @@ void context_ended(const struct context_end *end, enum ended ended) {
 CUresult context_primary_enter(struct process *process, CUdevice device) {
     if (device < 0 || device >= DEVICES_MAX)
         return CUDA_ERROR_INVALID_DEVICE;
-    lock_take(&process->contexts.lifecycles[device]);
+    reentrant_take(&process->contexts.lifecycles[device]);
     return CUDA_SUCCESS;
 }
 
 void context_primary_leave(struct process *process, CUdevice device) {
-    lock_give(&process->contexts.lifecycles[device]);
+    reentrant_give(&process->contexts.lifecycles[device]);
 }
 
 CUcontext context_primary(struct process *process, CUdevice device) {
@@ -147,6 +171,39 @@ static bool is_active(CUdevice device) {
     return REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS || active;
 }
 
+static void set_primary(struct process *process, CUdevice device, CUcontext primary, bool assumed) {
+    process->contexts.primaries[device] = primary;
+    process->contexts.assumed[device] = assumed;
+}
+
+/* Green contexts outlive their primary context: after a reset they are aliases of the next one. */
+static void alias_green(struct process *process, CUdevice device, CUcontext primary) {
+    struct entry known;
+    CUcontext view;
+    for (size_t at = 0; objects_copy(process, KIND_GREEN_CONTEXT, at, &known, 1) != 0; at++) {
+        CUgreenCtx green = (CUgreenCtx)(uintptr_t)known.key; /* NOLINT(performance-no-int-to-ptr) */
+        if ((CUdevice)known.with == device && REAL(cuCtxFromGreenCtx)(&view, green) == CUDA_SUCCESS)
+            contexts_alias(process, view, primary);
+    }
+}
+
+void context_primary_assume(struct process *process, CUdevice device, CUcontext context) {
+    if (context_primary(process, device) != NULL || !is_active(device))
+        return;
+    set_primary(process, device, context, true);
+    alias_green(process, device, context);
+}
+
+/* Before a reset, after which it does not matter that nobody else may have retained the primary context. */
+void context_primary_identify(struct process *process, CUdevice device) {
+    CUcontext primary;
+    if (!process->contexts.assumed[device] || !is_active(device) ||
+        REAL(cuDevicePrimaryCtxRetain)(&primary, device) != CUDA_SUCCESS)
+        return;
+    REAL(cuDevicePrimaryCtxRelease_v2)(device);
+    set_primary(process, device, primary, false);
+}
+
 void context_primary_ending(struct process *process, CUdevice device, struct context_end *end) {
     context_ending(process, context_primary(process, device), end);
 }
@@ -154,9 +211,10 @@ void context_primary_ending(struct process *process, CUdevice device, struct con
 void context_primary_ended(CUdevice device, const struct context_end *end, CUresult result, bool resets) {
     enum ended ended = ENDED_NOTHING;
     if (end->process != NULL && result == CUDA_SUCCESS && !is_active(device)) {
+        bool other = end->process->contexts.assumed[device] && !is_gone(end->context);
         end->process->contexts.former_primaries[device] = end->context;
-        end->process->contexts.primaries[device] = NULL;
-        ended = ENDED_CONTEXT;
+        set_primary(end->process, device, NULL, false);
+        ended = other ? ENDED_NOTHING : ENDED_CONTEXT;
     } else if (result == CUDA_SUCCESS && resets) {
         ended = ENDED_MEMORY;
     }
@@ -176,18 +234,40 @@ static CUresult make_primary(struct process *process, CUdevice device, CUcontext
         context_created(&grant, result, result == CUDA_SUCCESS ? *context : NULL);
     }
     if (result == CUDA_SUCCESS)
-        contexts->primaries[device] = *context;
+        set_primary(process, device, *context, false);
     context_ended(&former, ENDED_NOTHING);
+    return result;
+}
+
+/* The creation of an active primary context may not have been seen. */
+static CUresult retain_active(struct process *process, CUdevice device, CUcontext *context) {
+    struct context_grant grant;
+    CUresult result = REAL(cuDevicePrimaryCtxRetain)(context, device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!contexts_known(process, *context)) {
+        result = context_grant(&grant, device);
+        if (result != CUDA_SUCCESS) {
+            REAL(cuDevicePrimaryCtxRelease_v2)(device);
+            return result;
+        }
+        context_created(&grant, CUDA_SUCCESS, *context);
+    }
+    set_primary(process, device, *context, false);
     return result;
 }
 
 CUresult context_primary_retain(struct process *process, CUdevice device, CUcontext *context) {
     struct context_end end;
-    if (context_primary(process, device) == NULL)
-        return make_primary(process, device, context);
-    if (is_active(device))
-        return REAL(cuDevicePrimaryCtxRetain)(context, device);
-    context_primary_ending(process, device, &end); /* it ended by a call that is not shadowed */
-    context_primary_ended(device, &end, CUDA_SUCCESS, false);
-    return make_primary(process, device, context);
+    CUresult result;
+    if (is_active(device)) {
+        result = retain_active(process, device, context);
+    } else {
+        context_primary_ending(process, device, &end); /* if there was one, it ended by a call that is not shadowed */
+        context_primary_ended(device, &end, CUDA_SUCCESS, false);
+        result = make_primary(process, device, context);
+    }
+    if (result == CUDA_SUCCESS)
+        alias_green(process, device, *context);
+    return result;
 }

@@ -43,6 +43,9 @@ enum ended {
 void context_ending(struct process *process, CUcontext context, struct context_end *end);
 void context_ended(const struct context_end *end, enum ended ended);
 
+/* Removes the contexts that ended by calls that are not shadowed. */
+void context_remove_ended(struct process *process);
+
 /* A device's primary context. context_primary_enter takes the lock of the device's lifecycle, under which the driver is
  * called to create or end the primary context; so the state that the driver reports for it does not change meanwhile. */
 CUresult context_primary_enter(struct process *process, CUdevice device);
@@ -51,6 +54,12 @@ void context_primary_leave(struct process *process, CUdevice device);
 /* The following are called between enter and leave. */
 CUresult context_primary_retain(struct process *process, CUdevice device, CUcontext *context);
 CUcontext context_primary(struct process *process, CUdevice device);
+
+/* A context of the device was adopted: see context/work.h. */
+void context_primary_assume(struct process *process, CUdevice device, CUcontext context);
+
+/* Finds the handle of an assumed one, before a reset. */
+void context_primary_identify(struct process *process, CUdevice device);
 
 /* Around a driver's call that may end the primary context; `resets`: that frees its memory in any case. */
 void context_primary_ending(struct process *process, CUdevice device, struct context_end *end);

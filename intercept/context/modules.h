@@ -4,15 +4,15 @@
  * context (context/extra.h).
  *
  * The driver does not get a malformed image, since its size is unknown. What lazy loading takes later is charged when
- * the module is loaded. Memory that cannot be read from the image is measured: see context/hidden.h.
+ * the module is loaded. What cannot be read from the image is charged as far as context/variables.h says.
  *
  * Source: "Module Management" in the CUDA driver API's documentation.
  */
 #ifndef TRANCHE_MODULES_H
 #define TRANCHE_MODULES_H
 
-#include "context/measure.h"
 #include "image/image.h"
+#include "state/contexts.h"
 
 /* A module that is being loaded into the current context; the caller sets `size`. */
 struct module_loading {
@@ -20,25 +20,21 @@ struct module_loading {
     struct place place;
     struct image_size size;
     struct charge data;
-    struct measurement measurement; /* if size.hidden */
 };
 
-/* Before the driver is called: takes what the image needs. If part of that is hidden, takes the libraries' lock too,
- * and begins to measure. */
+/* Before the driver is called: takes what the image needs. */
 CUresult modules_before(struct module_loading *loading);
 
-/* After the driver answered with `result`: records the module, or gives back what was taken. If what was measured does
- * not fit, the module is unloaded again, and the result is CUDA_ERROR_OUT_OF_MEMORY. */
+/* After the driver answered with `result`: records the module, or gives back what was taken. */
 CUresult modules_after(struct module_loading *loading, CUresult result, CUmodule module);
 
 /* Unloads a module. One that cuLibraryGetModule returned is not unloaded by itself: the driver refuses. */
 CUresult modules_unload(struct process *process, CUmodule module);
 
-/* Charges what the driver has taken for a module beyond what is charged for it already. Under the libraries' lock. */
-CUresult modules_settle(struct process *process, CUmodule module, int gpu, uint64_t taken);
+/* A module's record, which is made if the module was loaded by a function that is not shadowed. False without one. */
+bool modules_find(struct process *process, CUmodule module, struct entry *entry);
 
-/* Subtracts bytes that the driver took from those that were charged and not taken before, `left`. Returns the pages to
- * charge for the rest; what these hold beyond it is left. */
-uint64_t modules_pages_beyond(uint64_t *left, uint64_t taken);
+/* Charges a module with more bytes. Under the libraries' lock. */
+CUresult modules_grow(struct process *process, CUmodule module, uint64_t bytes);
 
 #endif

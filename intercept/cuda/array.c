@@ -5,6 +5,7 @@
  *
  * Source: cuArrayGetMemoryRequirements and CUDA_ARRAY3D_DEFERRED_MAPPING in the CUDA driver API's documentation.
  */
+#include "context/work.h"
 #include "driver/cuda_real.h"
 #include "memory/borrowed.h"
 #include "memory/objects.h"

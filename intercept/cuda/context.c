@@ -1,6 +1,7 @@
 /* cuInit, and the creation, end and limits of contexts; see context/lifecycle.h and context/extra.h. */
 #include "context/extra.h"
 #include "context/lifecycle.h"
+#include "context/work.h"
 #include "driver/cuda_real.h"
 #include "memory/objects.h"
 #include "memory/pools.h"
@@ -23,7 +24,7 @@ CUresult cuInit(unsigned int flags) {
         result = call;                                                                                                 \
         result = context_created(&grant, result, result == CUDA_SUCCESS ? *(context) : NULL);                          \
         if (result == CUDA_SUCCESS)                                                                                    \
-            contexts_await_end(*(context));                                                                            \
+            contexts_await_end(grant.process, *(context));                                                             \
         return result;                                                                                                 \
     } while (0)
 
@@ -80,25 +81,6 @@ CUresult cuCtxDetach(CUcontext context) {
 
 /* --- primary contexts --------------------------------------------------------------------------------------------- */
 
-/* Green contexts outlive their primary context: after a reset they are aliases of the next one. Between
- * context_primary_enter and leave, as is the next function. */
-static void alias_green(struct process *process, CUdevice device, CUcontext primary) {
-    struct entry known;
-    CUcontext view;
-    for (size_t at = 0; objects_copy(process, KIND_GREEN_CONTEXT, at, &known, 1) != 0; at++) {
-        CUgreenCtx green = (CUgreenCtx)(uintptr_t)known.key; /* NOLINT(performance-no-int-to-ptr) */
-        if ((CUdevice)known.with == device && REAL(cuCtxFromGreenCtx)(&view, green) == CUDA_SUCCESS)
-            contexts_alias(process, view, primary);
-    }
-}
-
-static CUresult retain_primary(struct process *process, CUdevice device, CUcontext *context) {
-    CUresult result = context_primary_retain(process, device, context);
-    if (result == CUDA_SUCCESS)
-        alias_green(process, device, *context);
-    return result;
-}
-
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     struct process *process;
     CUresult result = gpus_check(device);
@@ -108,7 +90,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
         result = context_primary_enter(process, device);
     if (result != CUDA_SUCCESS)
         return result;
-    result = retain_primary(process, device, context);
+    result = context_primary_retain(process, device, context);
     context_primary_leave(process, device);
     return result;
 }
@@ -117,6 +99,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
 static CUresult end_held(struct process *process, cuDevicePrimaryCtxRelease_function real, bool resets,
                          CUdevice device) {
     struct context_end end;
+    if (resets)
+        context_primary_identify(process, device);
     context_primary_ending(process, device, &end);
     CUresult result = real(device);
     context_primary_ended(device, &end, result, resets);
@@ -159,7 +143,7 @@ static CUresult create_green(struct process *process, CUgreenCtx *green, CUdevRe
     CUresult result = context_primary_enter(process, device);
     if (result != CUDA_SUCCESS)
         return result;
-    result = retain_primary(process, device, &primary);
+    result = context_primary_retain(process, device, &primary);
     if (result == CUDA_SUCCESS) {
         result = REAL(cuGreenCtxCreate)(green, resources, device, flags);
         end_held(process, REAL(cuDevicePrimaryCtxRelease_v2), false, device);

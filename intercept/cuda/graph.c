@@ -5,6 +5,7 @@
  *
  * Source: "Graph Memory Nodes" in the CUDA C++ Programming Guide.
  */
+#include "context/work.h"
 #include "driver/cuda_real.h"
 #include "memory/objects.h"
 #include "memory/pools.h"
@@ -114,7 +115,7 @@ struct launching {
     struct process *process;
     struct pool *pools[GRAPH_DEVICES];
     struct charge growth[GRAPH_DEVICES];
-    bool alone; /* no graph is being instantiated */
+    uint64_t number; /* of the instance */
 };
 
 static CUresult take_for(struct launching *launching, CUdevice device, uint64_t bytes) {
@@ -131,20 +132,14 @@ static CUresult take_for(struct launching *launching, CUdevice device, uint64_t 
     return result;
 }
 
-/* Takes pools' locks in the order of devices, so that two launches do not deadlock. */
 static CUresult before(struct launching *launching, const struct sizes *sizes) {
     CUresult result = CUDA_SUCCESS;
     for (int device = 0; device < GRAPH_DEVICES && result == CUDA_SUCCESS; device++)
         if (sizes->bytes[device] != 0)
             result = take_for(launching, device, sizes->bytes[device]);
-    for (int device = 0; device < GRAPH_DEVICES; device++) {
-        if (launching->pools[device] == NULL)
-            continue;
-        if (result == CUDA_SUCCESS)
-            pools_graphs_enter(launching->pools[device]);
-        else
+    for (int device = 0; device < GRAPH_DEVICES && result != CUDA_SUCCESS; device++)
+        if (launching->pools[device] != NULL)
             charge_give(launching->process, &launching->growth[device]);
-    }
     return result;
 }
 
@@ -161,7 +156,7 @@ static CUresult launched(struct launching *launching, CUstream stream, CUresult 
 static CUresult after(struct launching *launching, CUresult result) {
     for (int device = 0; device < GRAPH_DEVICES; device++)
         if (launching->pools[device] != NULL)
-            pools_graphs_leave(launching->process, launching->pools[device], &launching->growth[device]);
+            pools_graphs_after(launching->process, launching->pools[device], &launching->growth[device]);
     return result;
 }
 
@@ -176,49 +171,51 @@ static void find_sizes(struct process *process, uint64_t number, struct sizes *s
 }
 
 /*
- * Takes the gate of launches, by `take`, so that a handle names the same instance until the gate is given back. A
- * handle without a record may be that of an instance which another thread is making at this moment; so that the record
- * is there, nothing is instantiated meanwhile: then `alone` is true, and the gate of instantiations is closed. Returns
- * the instance's number; 0 if the instance is not known.
+ * The instance's number. A handle without a record may be that of an instance which another thread is making at this
+ * moment, or makes before the driver gets the handle. So if it is 0, nothing is instantiated until instance_done.
  */
-static inline uint64_t hold_instance(struct process *process, CUgraphExec exec, void (*take)(struct gate *),
-                                     void (*give)(struct gate *), bool *alone) {
-    struct graphs *graphs = &process->graphs;
-    take(&graphs->launches);
+static uint64_t instance_of(struct process *process, CUgraphExec exec) {
     uint64_t number = number_of(process, exec);
-    *alone = number == 0;
-    if (!*alone)
+    if (number != 0)
         return number;
-    give(&graphs->launches);
-    gate_close(&graphs->instantiations);
-    take(&graphs->launches);
-    return number_of(process, exec);
+    gate_close(&process->graphs.instantiations);
+    number = number_of(process, exec);
+    if (number != 0)
+        gate_open(&process->graphs.instantiations);
+    return number;
 }
 
-static CUresult launch_begins(struct launching *launching, CUgraphExec exec) {
+static void instance_done(struct process *process, uint64_t number) {
+    if (number == 0)
+        gate_open(&process->graphs.instantiations);
+}
+
+static CUresult launch_begins(struct launching *launching, CUgraphExec exec, CUstream stream) {
     struct sizes sizes = {0};
-    uint64_t number = hold_instance(launching->process, exec, gate_enter, gate_leave, &launching->alone);
-    find_sizes(launching->process, number, &sizes);
+    WORK_IN_STREAM(stream);
+    launching->number = instance_of(launching->process, exec);
+    find_sizes(launching->process, launching->number, &sizes);
     return before(launching, &sizes);
 }
 
-static void launch_ends(struct launching *launching) {
-    struct graphs *graphs = &launching->process->graphs;
-    gate_leave(&graphs->launches);
-    if (launching->alone)
-        gate_open(&graphs->instantiations);
+/* Another thread may have destroyed the instance meanwhile, and made one with its handle that takes more. */
+static void launch_ends(const struct launching *launching, CUgraphExec exec) {
+    instance_done(launching->process, launching->number);
+    if (number_of(launching->process, exec) != launching->number)
+        pools_settle(launching->process);
 }
 
+/* Of an instance that is known, no lock and no gate is held meanwhile: the launch may wait for earlier work, with
+ * functions of the program in it. */
 #define LAUNCH(exec, stream, call)                                                                                     \
     do {                                                                                                               \
         struct launching launching = {.process = process_if_open()};                                                   \
         if (launching.process == NULL)                                                                                 \
             return call;                                                                                               \
-        WORK_IN_STREAM(stream);                                                                                        \
-        CUresult result = launch_begins(&launching, exec);                                                             \
+        CUresult result = launch_begins(&launching, exec, stream);                                                     \
         if (result == CUDA_SUCCESS)                                                                                    \
             result = launched(&launching, stream, after(&launching, call));                                            \
-        launch_ends(&launching);                                                                                       \
+        launch_ends(&launching, exec);                                                                                 \
         return result;                                                                                                 \
     } while (0)
 
@@ -316,13 +313,10 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) {
     struct process *process = process_if_open();
     if (process == NULL)
         return REAL(cuGraphExecDestroy)(exec);
-    bool alone;
-    uint64_t number = hold_instance(process, exec, gate_close, gate_open, &alone);
+    uint64_t number = instance_of(process, exec);
     CUresult result = REAL(cuGraphExecDestroy)(exec);
     if (result == CUDA_SUCCESS)
         remove_record(process, exec, number);
-    gate_open(&process->graphs.launches);
-    if (alone)
-        gate_open(&process->graphs.instantiations);
+    instance_done(process, number);
     return result;
 }

@@ -5,6 +5,7 @@
  *
  * Source: cuIpcOpenMemHandle and cuImportExternalMemory in the CUDA driver API's documentation.
  */
+#include "context/work.h"
 #include "driver/cuda_real.h"
 #include "memory/allocations.h"
 #include "memory/borrowed.h"

@@ -1,7 +1,8 @@
 /* Libraries, and their kernels; see context/libraries.h. */
-#include "context/hidden.h"
 #include "context/kernels.h"
 #include "context/libraries.h"
+#include "context/variables.h"
+#include "context/work.h"
 #include "driver/cuda_real.h"
 #include "memory/objects.h"
 
@@ -16,7 +17,10 @@
         if (loading.size.malformed)                                                                                    \
             return CUDA_ERROR_INVALID_IMAGE;                                                                           \
         WORK_IN_CONTEXT;                                                                                               \
-        CUresult result = libraries_before(&loading);                                                                  \
+        CUresult result = work_allowed(current_at_work);                                                               \
+        if (result != CUDA_SUCCESS)                                                                                    \
+            return result;                                                                                             \
+        result = libraries_before(&loading);                                                                           \
         if (result == CUDA_SUCCESS)                                                                                    \
             result = call;                                                                                             \
         return libraries_after(&loading, result, result == CUDA_SUCCESS ? *(library) : NULL);                          \
@@ -49,24 +53,22 @@ CUresult cuLibraryUnload(CUlibrary library) {
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *size, CUlibrary library, const char *name) {
-    WORK_IN_CONTEXT;
-    MEASURED(hidden_use_library(&use, library), REAL(cuLibraryGetGlobal)(address, size, library, name));
+    size_t bytes = 0;
+    GET_GLOBAL(address, size, library, name, REAL(cuLibraryGetGlobal), variables_in_library);
 }
 
 CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *size, CUlibrary library, const char *name) {
-    WORK_IN_CONTEXT;
-    MEASURED(hidden_use_library(&use, library), REAL(cuLibraryGetManaged)(address, size, library, name));
-}
-
-static CUresult get_module(CUmodule *module, CUlibrary library) {
-    MEASURED(hidden_use_library(&use, library), REAL(cuLibraryGetModule)(module, library));
+    size_t bytes = 0;
+    GET_GLOBAL(address, size, library, name, REAL(cuLibraryGetManaged), variables_in_library);
 }
 
 CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
     WORK_IN_CONTEXT;
     struct process *process;
     struct place place;
-    CUresult result = get_module(module, library);
+    CUresult result = work_allowed(current_at_work);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuLibraryGetModule)(module, library);
     if (result == CUDA_SUCCESS && contexts_current(&process, &place) == CUDA_SUCCESS)
         objects_put(process, KIND_MODULE,
                     (struct entry){.key = (uintptr_t)*module,
@@ -97,8 +99,6 @@ CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *nam
     CUkernel found = NULL;
     uint64_t bytes = 0;
     CUresult result = REAL(cuLibraryGetKernel)(kernel != NULL ? &found : NULL, library, name);
-    if (result == CUDA_SUCCESS && process != NULL)
-        result = hidden_load_kernels(process, library, &found, 1);
     if (result == CUDA_SUCCESS && process != NULL) {
         kernels_local_of(process, found, &bytes);
         result = kernels_charge_in_library(process, library, bytes);
@@ -118,8 +118,6 @@ CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int count, CUlibr
         return result;
     result = REAL(cuLibraryGetKernelCount)(&there, library);
     there = there < count ? there : count;
-    if (result == CUDA_SUCCESS)
-        result = hidden_load_kernels(process, library, kernels, there);
     for (unsigned i = 0; i < there && result == CUDA_SUCCESS; i++)
         kernels_local_of(process, kernels[i], &bytes);
     if (result == CUDA_SUCCESS)

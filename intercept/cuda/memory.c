@@ -1,5 +1,6 @@
 /* Linear memory: allocating and freeing it, moving managed memory, and the functions that report memory. See
  * memory/allocations.h. */
+#include "context/work.h"
 #include "driver/cuda_real.h"
 #include "memory/allocations.h"
 #include "memory/borrowed.h"
@@ -270,7 +271,7 @@ static CUresult device_limit(CUdevice device, uint64_t *limit) {
 static CUresult current_limit(uint64_t *limit, uint64_t *left) {
     struct process *process;
     int gpu;
-    CUresult result = contexts_current_gpu(&process, &gpu);
+    CUresult result = work_current_gpu(&process, &gpu);
     if (result != CUDA_SUCCESS)
         return result;
     pools_settle(process);

@@ -1,7 +1,8 @@
 /* Modules: cuModuleLoad and its siblings, and what they contain; see context/modules.h. */
-#include "context/hidden.h"
 #include "context/kernels.h"
 #include "context/modules.h"
+#include "context/variables.h"
+#include "context/work.h"
 #include "driver/cuda_real.h"
 
 /* Loads a module by `call`. The driver answers to missing arguments. */
@@ -48,24 +49,20 @@ CUresult cuModuleUnload(CUmodule module) {
 }
 
 CUresult cuModuleGetGlobal(CUdeviceptr_v1 *address, unsigned int *size, CUmodule module, const char *name) {
-    WORK_IN_CONTEXT;
-    MEASURED(hidden_use_module(&use, module), REAL(cuModuleGetGlobal)(address, size, module, name));
+    unsigned int bytes = 0;
+    GET_GLOBAL(address, size, module, name, REAL(cuModuleGetGlobal), variables_in_module);
 }
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *size, CUmodule module, const char *name) {
-    WORK_IN_CONTEXT;
-    MEASURED(hidden_use_module(&use, module), REAL(cuModuleGetGlobal_v2)(address, size, module, name));
-}
-
-static CUresult get_function(CUfunction *function, CUmodule module, const char *name) {
-    MEASURED(hidden_use_module(&use, module), REAL(cuModuleGetFunction)(function, module, name));
+    size_t bytes = 0;
+    GET_GLOBAL(address, size, module, name, REAL(cuModuleGetGlobal_v2), variables_in_module);
 }
 
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
     WORK_IN_CONTEXT;
     CUfunction found = NULL;
     uint64_t bytes = 0;
-    CUresult result = get_function(function != NULL ? &found : NULL, module, name);
+    CUresult result = REAL(cuModuleGetFunction)(function != NULL ? &found : NULL, module, name);
     if (result != CUDA_SUCCESS)
         return result;
     kernels_local_of_function(found, &bytes);
@@ -86,17 +83,13 @@ static CUresult local_of_listed(CUfunction *functions, unsigned count, CUmodule 
     return result;
 }
 
-static CUresult local_of_listed_measured(CUfunction *functions, unsigned count, CUmodule module, uint64_t *most) {
-    MEASURED(hidden_use_module(&use, module), local_of_listed(functions, count, module, most));
-}
-
 CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int count, CUmodule module) {
     WORK_IN_CONTEXT;
     uint64_t bytes = 0;
     CUresult result = REAL(cuModuleEnumerateFunctions)(functions, count, module);
     if (result != CUDA_SUCCESS || functions == NULL)
         return result;
-    result = local_of_listed_measured(functions, count, module, &bytes);
+    result = local_of_listed(functions, count, module, &bytes);
     if (result == CUDA_SUCCESS)
         result = kernels_charge_in_module(module, bytes);
     for (unsigned i = 0; i < count && result != CUDA_SUCCESS; i++)

@@ -1,4 +1,5 @@
 /* Stream-ordered allocation and memory pools, and the synchronisations at which pools shrink; see memory/pools.h. */
+#include "context/work.h"
 #include "driver/cuda_real.h"
 #include "memory/allocations.h"
 #include "memory/borrowed.h"
@@ -11,24 +12,23 @@
 #include "system/calls.h"
 #include "system/explain.h"
 
-/* The device that a stream works on, and its GPU. */
+static CUresult find_current_device(struct process **process, CUdevice *device, int *gpu) {
+    struct place place = {0};
+    CUresult result = contexts_current(process, &place);
+    *gpu = place.gpu;
+    return result == CUDA_SUCCESS ? REAL(cuCtxGetDevice)(device) : result;
+}
+
+/* The device that a stream works on, and its GPU. The stream may be of another context than the current one. */
 static CUresult find_device(struct process **process, CUstream stream, CUdevice *device, int *gpu) {
-    CUcontext context = NULL;
-    CUresult result = contexts_current_gpu(process, gpu);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = REAL(cuCtxGetDevice)(device);
-    if (result != CUDA_SUCCESS || contexts_is_default_stream(stream) ||
-        REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
-        return result;
-    /* The stream may be of another context and device. */
-    CUcontext current = NULL;
-    if (REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == context ||
+    CUcontext context = NULL, current = NULL;
+    if (contexts_is_default_stream(stream) || REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS ||
+        REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == context ||
         REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
-        return result;
-    result = REAL(cuCtxGetDevice)(device);
+        return find_current_device(process, device, gpu);
+    CUresult result = find_current_device(process, device, gpu);
     REAL(cuCtxPopCurrent_v2)(&current);
-    return result == CUDA_SUCCESS ? gpus_find_claimed(*process, *device, gpu) : result;
+    return result;
 }
 
 static bool is_capturing(CUstream stream) {

@@ -19,8 +19,8 @@ struct image_size {
  *
  * `hidden` is set for compressed entries, for entries and files of an unknown format, for sections without a name, and
  * for PTX declarations that cannot be parsed. The code of a compressed entry counts as large as the entry declares,
- * that of another such entry as large as the entry. The caller has to measure what the driver takes for an image with
- * something hidden.
+ * that of another such entry as large as the entry. What else the driver takes for such an image is not known
+ * before it is loaded.
  */
 struct image_size image_size(const void *image);
 

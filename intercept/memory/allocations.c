@@ -158,6 +158,7 @@ static void replace(struct shard *shard, struct entry *former, const struct gran
 }
 
 CUresult allocations_allocated(struct grant *grant, CUresult result, CUdeviceptr address, uint64_t bytes) {
+    contexts_failed(grant->process, result);
     if (result == CUDA_SUCCESS && address != 0) {
         struct shard *shard = shard_of(grant->process, address);
         pools_address_taken(grant->process, address);

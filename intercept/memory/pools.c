@@ -359,11 +359,8 @@ CUresult pools_graphs_before(struct process *process, struct pool *pool, uint64_
     return pools_take_like(process, &like, pages, growth);
 }
 
-void pools_graphs_enter(struct pool *pool) {
+void pools_graphs_after(struct process *process, struct pool *pool, struct charge *growth) {
     lock_take(&pool->lock);
-}
-
-void pools_graphs_leave(struct process *process, struct pool *pool, struct charge *growth) {
     settle(process, pool, growth);
     lock_give(&pool->lock);
     charge_give(process, growth);

@@ -7,7 +7,7 @@
  * back. A pool that has shrunk (mostly at a synchronisation) is settled at the next synchronisation, query of the free
  * memory, or refused allocation.
  *
- * Each pool has a lock, which is held while the driver is called; the list of pools has another.
+ * Each pool has a lock, which is held while the driver is called, except to launch graphs; the list of pools has another.
  *
  * Source: "Stream Ordered Memory Allocator", CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT and
  * CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT in the CUDA driver API's documentation.
@@ -61,10 +61,10 @@ struct allocated {
 };
 bool pools_leave(struct process *process, struct pool *pool, struct allocated allocated);
 
-/* The same for the memory of graphs. A launch may need several devices': all of it is taken before any pool's lock. */
+/* The same for the memory of graphs, without the pool's lock: a launch may wait for work that calls back into the
+ * program. Until the pool is settled, its growth may be charged twice. */
 CUresult pools_graphs_before(struct process *process, struct pool *pool, uint64_t bytes, struct charge *growth);
-void pools_graphs_enter(struct pool *pool);
-void pools_graphs_leave(struct process *process, struct pool *pool, struct charge *growth);
+void pools_graphs_after(struct process *process, struct pool *pool, struct charge *growth);
 
 /* Freeing memory of a pool: pools_freeing before the driver is called, pools_freed with its result. In between, another
  * thread may be given the same address. False if the address is not known to be a pool's. */

@@ -170,8 +170,8 @@ static bool is_done(struct process *process, size_t index, struct freed_in *free
 /* A stream whose context is being ended counts as not done, and is not queried. */
 static bool is_done_in_context(struct process *process, size_t index, struct freed_in *freed, bool synchronize) {
     CUcontext current = NULL;
-    WORK(contexts_try_enter(process, freed->context));
-    if (gate_of_work == NULL)
+    __attribute__((cleanup(contexts_leave))) struct gate *gate = contexts_try_enter(process, freed->context);
+    if (gate == NULL)
         return false;
     bool other = REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current != freed->context;
     if (other && REAL(cuCtxPushCurrent_v2)(freed->context) != CUDA_SUCCESS) {

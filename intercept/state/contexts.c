@@ -42,12 +42,29 @@ CUresult contexts_current(struct process **process, struct place *place) {
     return contexts_place(NULL, process, place);
 }
 
+bool contexts_known(struct process *process, CUcontext context) {
+    struct place place;
+    return read_hint(&process->contexts, context, &place) || find(&process->contexts, context, &place);
+}
+
 CUresult contexts_place(CUcontext context, struct process **process, struct place *place) {
+    size_t free, total;
+    CUresult result = contexts_place_if_known(context, process, place);
+    if (result != CUDA_SUCCESS || place->context != 0)
+        return result;
+    result = REAL(cuMemGetInfo_v2)(&free, &total); /* fails in a context that has ended, or is not active yet */
+    return result != CUDA_SUCCESS ? result : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult contexts_place_if_known(CUcontext context, struct process **process, struct place *place) {
     CUresult result = context == NULL ? REAL(cuCtxGetCurrent)(&context) : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS)
         return result;
-    if (context == NULL)
+    if (context == NULL) {
+        if ((*process = process_if_open()) != NULL)
+            contexts_failed(*process, CUDA_ERROR_INVALID_CONTEXT);
         return CUDA_ERROR_INVALID_CONTEXT;
+    }
     result = process_open(process);
     if (result != CUDA_SUCCESS || read_hint(&(*process)->contexts, context, place) ||
         find(&(*process)->contexts, context, place))
@@ -56,13 +73,6 @@ CUresult contexts_place(CUcontext context, struct process **process, struct plac
     *place = (struct place){0};
     result = REAL(cuCtxGetDevice)(&device);
     return result != CUDA_SUCCESS ? result : gpus_find_claimed(*process, device, &place->gpu);
-}
-
-CUresult contexts_current_gpu(struct process **process, int *gpu) {
-    struct place place;
-    CUresult result = contexts_current(process, &place);
-    *gpu = place.gpu;
-    return result;
 }
 
 /* --- the table ---------------------------------------------------------------------------------------------------- */
@@ -200,24 +210,10 @@ struct gate *contexts_gate(struct process *process, CUcontext context) {
     return &process->contexts.gates[table_hash((uintptr_t)whole(process, context), GATE_BITS)];
 }
 
-static struct gate *enter(CUcontext context) {
-    struct process *process = process_if_open();
-    if (process == NULL || context == NULL)
-        return NULL;
+struct gate *contexts_enter(struct process *process, CUcontext context) {
     struct gate *gate = contexts_gate(process, context);
     gate_enter(gate);
     return gate;
-}
-
-struct gate *contexts_enter(CUcontext *current) {
-    return REAL(cuCtxGetCurrent)(current) == CUDA_SUCCESS ? enter(*current) : NULL;
-}
-
-struct gate *contexts_enter_for(CUstream stream) {
-    CUcontext context = NULL;
-    if (contexts_is_default_stream(stream) || REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
-        return contexts_enter(&context);
-    return enter(context);
 }
 
 struct gate *contexts_try_enter(struct process *process, CUcontext context) {
@@ -230,8 +226,8 @@ void contexts_leave(struct gate **gate) {
         gate_leave(*gate);
 }
 
-void contexts_await_end(CUcontext context) {
-    struct gate *gate = enter(context);
+void contexts_await_end(struct process *process, CUcontext context) {
+    struct gate *gate = contexts_enter(process, context);
     contexts_leave(&gate);
 }
 

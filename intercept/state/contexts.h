@@ -9,22 +9,30 @@
 
 #include "state/charge.h"
 
-/* Where a call works: in a context, on that context's GPU. A context whose creation was not seen has the serial number
- * 0. */
+/* Where a call works: in a context, on that context's GPU. A context that is not recorded has the serial number 0. */
 struct place {
     int gpu;
     uint32_t context; /* serial number */
 };
 
 /* The calling thread's place. Queries the driver first, so that the program gets the driver's own error where there is
- * one. */
+ * one. A device without a claim is CUDA_ERROR_NOT_PERMITTED. A context that is not recorded is
+ * CUDA_ERROR_OUT_OF_MEMORY: context/work.h would have recorded it if its cost fitted into the limit. */
 CUresult contexts_current(struct process **process, struct place *place);
 
 /* The same for a caller that knows the current context; `current` is NULL if it does not. */
 CUresult contexts_place(CUcontext current, struct process **process, struct place *place);
 
-/* The same, for the GPU alone. A device without a claim is CUDA_ERROR_NOT_PERMITTED, as above. */
-CUresult contexts_current_gpu(struct process **process, int *gpu);
+/* The same; a context that is not recorded is no error. */
+CUresult contexts_place_if_known(CUcontext current, struct process **process, struct place *place);
+
+bool contexts_known(struct process *process, CUcontext context);
+
+/* To be called with the driver's result: notes that the call failed since its context has ended. */
+static inline void contexts_failed(struct process *process, CUresult result) {
+    if (result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+        atomic_store(&process->contexts.lost, true);
+}
 
 /* Whether a stream handle names a default stream. Default streams have no handle of their own: NULL and
  * CU_STREAM_LEGACY are the current context's, CU_STREAM_PER_THREAD is the calling thread's. */
@@ -53,23 +61,15 @@ void contexts_unalias(struct process *process, CUcontext context);
  * recorded. Ending the context, or creating a primary one, waits for those calls and keeps new ones out. So the records
  * of a context are complete when it ends, and nothing of the next context is recorded under the former.
  *
- * Each function but the last enters a context's gate and returns it; NULL if there is no context. contexts_try_enter
- * does not wait.
+ * The first two functions enter a context's gate and return it; contexts_try_enter does not wait. context/work.h has
+ * what most calls use.
  */
-struct gate *contexts_enter(CUcontext *current);                             /* the current context */
-struct gate *contexts_enter_for(CUstream stream);                            /* the stream's context */
+struct gate *contexts_enter(struct process *process, CUcontext context);
 struct gate *contexts_try_enter(struct process *process, CUcontext context); /* NULL: it is being ended */
 void contexts_leave(struct gate **gate);
 
-/* Works in a context until the end of the block. */
-#define WORK(how) __attribute__((cleanup(contexts_leave), unused)) struct gate *gate_of_work = how
-#define WORK_IN_CONTEXT                                                                                                \
-    CUcontext current_at_work = NULL;                                                                                  \
-    WORK(contexts_enter(&current_at_work))
-#define WORK_IN_STREAM(stream) WORK(contexts_enter_for(stream))
-
 /* Waits until the former context with this handle has been removed, if another thread is ending it. */
-void contexts_await_end(CUcontext context);
+void contexts_await_end(struct process *process, CUcontext context);
 
 /* --- for context/lifecycle.c -------------------------------------------------------------------------------------- */
 

@@ -8,7 +8,9 @@
  *   2. a pool's, the streams' two (`querying`, then `lock`)
  *   3. `opened` or `importing`, exports' two (`sharing`, then `lock`), objects', an allocation shard's, contexts', a region's
  *
- * The driver is called only under those of the first group, a pool's lock and the streams' `querying`.
+ * The driver is called only under those of the first group, a pool's lock and the streams' `querying`. While it ends a
+ * context or unloads a library, it may call back into the program: the same thread may take a lifecycle and the libraries
+ * again, and enter a gate that it has closed. Graphs are launched under no lock.
  */
 #ifndef TRANCHE_PROCESS_H
 #define TRANCHE_PROCESS_H
@@ -45,9 +47,11 @@ struct contexts {
     uint32_t last_serial;
     struct hint hints[HINTS];
     struct gate gates[GATES]; /* by hash of the handle; see contexts_enter */
-    struct lock lifecycles[DEVICES_MAX];
+    struct reentrant_lock lifecycles[DEVICES_MAX];
     CUcontext primaries[DEVICES_MAX];
     CUcontext former_primaries[DEVICES_MAX]; /* the last that ended, by device */
+    bool assumed[DEVICES_MAX];               /* the primary context's handle is a guess; see context/work.h */
+    _Atomic bool lost;                       /* a call failed for want of its context */
 };
 
 /* A part of the linear memory, by hash of the address, so that threads that allocate at once rarely wait for each
@@ -69,11 +73,11 @@ enum kind {
     KIND_LIBRARY,            /* libraries, by handle; `with`: bytes of variables */
     KIND_LIBRARY_IN_CONTEXT, /* the charge of a library in a context */
     KIND_LIBRARY_KERNELS,    /* by library; `with`: local memory that its kernels need, in bytes per thread */
-    KIND_HIDDEN,             /* of a module, or a library in a context; `with`: bytes charged and not taken yet */
-    KIND_HIDDEN_LIBRARY,     /* libraries whose images hide something; `with`: whether it is still to be measured */
-    KIND_CONTEXT_EXTRA,      /* what a context takes beyond its first cost; see context/extra.c */
-    KIND_GREEN_CONTEXT,      /* green contexts, by handle; `with`: the device */
-    KIND_PHYSICAL,           /* see memory/physical.c, as for the next two */
+    KIND_UNREAD,             /* modules and libraries, by handle; see context/variables.h, as for the next */
+    KIND_VARIABLE,
+    KIND_CONTEXT_EXTRA, /* what a context takes beyond its first cost; see context/extra.c */
+    KIND_GREEN_CONTEXT, /* green contexts, by handle; `with`: the device */
+    KIND_PHYSICAL,      /* see memory/physical.c, as for the next two */
     KIND_PHYSICAL_MEMORY,
     KIND_PHYSICAL_EXPORT,
     KIND_MAPPING,       /* mappings of physical memory, by address */
@@ -106,10 +110,9 @@ struct pools {
     _Atomic(struct pool *) first; /* the list of all pools; never shortened */
 };
 
-/* An instance of a graph is destroyed while no call is in `launches`, and made by calls in `instantiations`; see
- * cuda/graph.c. */
+/* In the gate are calls that make instances of graphs; see cuda/graph.c. */
 struct graphs {
-    struct gate launches, instantiations;
+    struct gate instantiations;
 };
 
 /* See memory/streams.h. */
@@ -160,8 +163,8 @@ struct process {
     struct pools pools;
     struct graphs graphs;
     struct streams streams;
-    struct lock extras;    /* see context/extra.h */
-    struct lock libraries; /* see context/libraries.h */
+    struct lock extras;              /* see context/extra.h */
+    struct reentrant_lock libraries; /* see context/libraries.h */
     struct exported exported;
     struct lock opened;         /* see cuda/ipc.c */
     struct lock importing;      /* see memory/physical.c */

@@ -1,7 +1,8 @@
 /*
  * A gate is a readers-writer lock: any number of threads may be in it, or one thread has closed it. gate_close waits
- * for the threads that are in it and keeps others out. All zero is open, as in lock.h. It is not recursive: a thread
- * that is in a gate must not enter it again.
+ * for the threads that are in it and keeps others out. All zero is open, as in lock.h. The driver may call
+ * back into the program while a thread has closed a gate: that thread may enter the gate, and close it again. A thread
+ * that is in a gate must neither enter nor close it.
  *
  * Entering and leaving take one atomic operation each while no thread closes the gate. pthread_rwlock_t is not used,
  * since its functions have another symbol version since glibc 2.34. tests/gate_test.c runs every order of the steps.
@@ -22,6 +23,8 @@ struct gate {
     struct lock turn;       /* one thread closes at a time */
     struct lock lock;       /* guards `changed` */
     pthread_cond_t changed;
+    _Atomic uintptr_t closer; /* the thread that has closed it; 0: none */
+    unsigned nested;          /* times that it closed it again */
 };
 
 /* Replaced by tests/gate_test.c. */
@@ -31,6 +34,7 @@ struct gate {
 #define GATE_WAIT(gate) pthread_cond_wait(&(gate)->changed, &(gate)->lock.mutex)
 #define GATE_WAKE(gate) pthread_cond_broadcast(&(gate)->changed)
 #define GATE_STEP() ((void)0)
+#define GATE_SELF() lock_self()
 #endif
 
 /* Waits until none of these bits of the state is set. */
@@ -62,19 +66,38 @@ static inline bool gate_try(struct gate *gate) {
     return false;
 }
 
+static inline bool gate_is_ours(struct gate *gate) {
+    return atomic_load_explicit(&gate->closer, memory_order_relaxed) == GATE_SELF();
+}
+
 static inline void gate_enter(struct gate *gate) {
-    while (!gate_try(gate))
+    while (!gate_try(gate)) {
+        if (gate_is_ours(gate)) {
+            atomic_fetch_add(&gate->state, 1);
+            return;
+        }
         gate_wait_for(gate, GATE_SHUT);
+    }
 }
 
 static inline void gate_close(struct gate *gate) {
+    if (gate_is_ours(gate)) {
+        gate->nested++;
+        return;
+    }
     GATE_TAKE(&gate->turn);
     GATE_STEP();
     atomic_fetch_or(&gate->state, GATE_SHUT);
     gate_wait_for(gate, ~GATE_SHUT);
+    atomic_store_explicit(&gate->closer, GATE_SELF(), memory_order_relaxed);
 }
 
 static inline void gate_open(struct gate *gate) {
+    if (gate->nested != 0) {
+        gate->nested--;
+        return;
+    }
+    atomic_store_explicit(&gate->closer, 0, memory_order_relaxed);
     GATE_STEP();
     atomic_fetch_and(&gate->state, ~GATE_SHUT);
     gate_changed(gate);

@@ -1,6 +1,7 @@
 #include "fake_driver.h"
 
 #include "../driver/real.h"
+#include "fake_graphs.h"
 #include "fake_streams.h"
 
 #include <pthread.h>
@@ -178,6 +179,8 @@ CUresult FAKE(cuCtxSetCurrent)(CUcontext context) {
 static CUcontext pushed_over;
 
 CUresult FAKE(cuCtxPushCurrent_v2)(CUcontext context) {
+    if (!context->used)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     pushed_over = current();
     set_current(context);
     return CUDA_SUCCESS;
@@ -264,7 +267,15 @@ CUresult FAKE(cuCtxCreate_v3)(CUcontext *context, CUexecAffinityParam *affinity,
 
 /* There is no cuCtxCreate_v4: this driver is too old for it. */
 
+static void call_in_end(void) {
+    void (*in_end)(void) = fake_orders.in_end;
+    fake_orders.in_end = NULL;
+    if (in_end != NULL)
+        in_end();
+}
+
 CUresult FAKE(cuCtxDestroy_v2)(CUcontext context) {
+    call_in_end();
     pthread_mutex_lock(&mutex);
     bool valid = context >= contexts && context < contexts + CONTEXTS && context->used && !context->primary;
     if (valid)
@@ -298,6 +309,7 @@ static CUresult end_primary(CUdevice device, bool reset) {
     CUresult result = CUDA_SUCCESS;
     if (device < 0 || device >= FAKE_DEVICES)
         return CUDA_ERROR_INVALID_DEVICE;
+    call_in_end();
     pthread_mutex_lock(&mutex);
     if (!reset && primaries[device].retained == 0) {
         result = CUDA_ERROR_INVALID_CONTEXT;
@@ -393,6 +405,8 @@ CUresult FAKE(cuMemAlloc_v2)(CUdeviceptr *address, size_t size) {
         return CUDA_ERROR_INVALID_VALUE;
     if (current() == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
+    if (!current()->used)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     pthread_mutex_lock(&mutex);
     CUdeviceptr placed =
         size < FAKE_MIB ? place_small((unsigned)((size + 511) / 512)) : take_blocks((size + BLOCK - 1) / BLOCK, false);
@@ -480,6 +494,8 @@ CUresult FAKE(cuMemFree)(CUdeviceptr_v1 address) {
 CUresult FAKE(cuMemGetInfo_v2)(size_t *free, size_t *total) {
     if (current() == NULL)
         return initialised ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_NOT_INITIALIZED;
+    if (!current()->used)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     *total = FAKE_DEVICE_BYTES;
     *free = FAKE_DEVICE_BYTES - fake_physical(current()->device);
     return CUDA_SUCCESS;
@@ -516,27 +532,21 @@ static void *new_image(bool library, struct image *of) {
     return NULL;
 }
 
-/* What lazy loading left out, in the current context. */
-static void use_image(struct image *image) {
-    if (fake_orders.use_blocks == 0 || current() == NULL)
-        return;
-    image->device = current()->device;
-    image->blocks += fake_orders.use_blocks;
-    take(image->device, fake_orders.use_blocks * BLOCK);
-    fake_orders.use_blocks = 0;
-}
-
 static void end_image(struct image *image) {
     if (image->used)
         physical[image->device].now -= image->blocks * BLOCK;
     image->used = false;
 }
 
-CUresult FAKE(cuModuleLoadData)(CUmodule *module, const void *image) {
+static void call_in_image(void) {
     void (*in_image)(void) = fake_orders.in_image;
     fake_orders.in_image = NULL;
     if (in_image != NULL)
         in_image();
+}
+
+CUresult FAKE(cuModuleLoadData)(CUmodule *module, const void *image) {
+    call_in_image();
     *module = new_image(false, NULL);
     return *module != NULL && image != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -551,11 +561,13 @@ CUresult FAKE(cuModuleUnload)(CUmodule module) {
 CUresult FAKE(cuLibraryLoadData)(CUlibrary *library, const void *code, CUjit_option *jit, void **jit_values,
                                  unsigned int jit_count, CUlibraryOption *options, void **values, unsigned int count) {
     (void)code, (void)jit, (void)jit_values, (void)jit_count, (void)options, (void)values, (void)count;
+    call_in_image();
     *library = new_image(true, NULL);
     return *library != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult FAKE(cuLibraryUnload)(CUlibrary library) {
+    call_in_end();
     CUresult result = ordered(&fake_orders.fail_unload);
     for (int i = 0; i < IMAGES && result == CUDA_SUCCESS; i++)
         if (&images[i] == (struct image *)library || images[i].of == (struct image *)library)
@@ -580,32 +592,32 @@ CUresult FAKE(cuModuleGetFunction)(CUfunction *function, CUmodule module, const 
     if (function == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = named((struct image *)module, name, function);
-    if (result == CUDA_SUCCESS) {
-        use_image((struct image *)module);
+    call_in_image();
+    if (result == CUDA_SUCCESS)
         (*function)->loaded = true;
-    }
     return result;
 }
 
 CUresult FAKE(cuLibraryGetKernel)(CUkernel *kernel, CUlibrary library, const char *name) {
+    call_in_image();
     return kernel == NULL ? CUDA_ERROR_INVALID_VALUE : named((struct image *)library, name, (CUfunction *)kernel);
 }
 
 /* Into the current context, as the first launch would. The kernel is the library's whatever its context. */
 CUresult FAKE(cuKernelGetFunction)(CUfunction *function, CUkernel kernel) {
     *function = (CUfunction)kernel;
-    for (int i = 0; i < IMAGES; i++)
-        if (images[i].used && *function >= images[i].functions && *function < images[i].functions + FAKE_KERNELS)
-            use_image(&images[i]);
     return CUDA_SUCCESS;
 }
 
 CUresult FAKE(cuModuleGetGlobal_v2)(CUdeviceptr *address, size_t *size, CUmodule module, const char *name) {
-    (void)name;
-    use_image((struct image *)module);
+    (void)module, (void)name;
     *address = BASE;
-    *size = 1;
+    *size = fake_orders.variable_bytes;
     return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuLibraryGetGlobal)(CUdeviceptr *address, size_t *size, CUlibrary library, const char *name) {
+    return SELF(cuModuleGetGlobal_v2)(address, size, (CUmodule)library, name);
 }
 
 CUresult FAKE(cuModuleGetFunctionCount)(unsigned int *count, CUmodule module) {
@@ -733,6 +745,7 @@ static const struct {
     F(cuModuleEnumerateFunctions, "cuModuleEnumerateFunctions", 12040),
     F(cuLibraryLoadData, "cuLibraryLoadData", 12000),
     F(cuLibraryUnload, "cuLibraryUnload", 12000),
+    F(cuLibraryGetGlobal, "cuLibraryGetGlobal", 12000),
     F(cuLibraryGetModule, "cuLibraryGetModule", 12000),
     F(cuLibraryGetKernel, "cuLibraryGetKernel", 12000),
     F(cuLibraryGetKernelCount, "cuLibraryGetKernelCount", 12040),
@@ -787,7 +800,8 @@ void *real_lookup(const char *soname, const char *name) {
     for (unsigned i = 0; i < FUNCTIONS; i++)
         if (strcmp(functions[i].symbol, name) == 0)
             return (void *)functions[i].function;
-    return fake_streams_lookup(name);
+    void *function = fake_streams_lookup(name);
+    return function != NULL ? function : fake_graphs_lookup(name);
 }
 
 CUcontext fake_current(void) {

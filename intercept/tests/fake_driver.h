@@ -30,8 +30,10 @@ struct fake_orders {
     void (*in_context)(void); /* called when the next context is about to be made */
     CUresult fail_unload;     /* what the next cuModuleUnload or cuLibraryUnload returns */
     uint64_t image_blocks;    /* of 2 MiB that the next module or library takes of the current device */
-    void (*in_image)(void);   /* called when the next module is about to be loaded */
-    uint64_t use_blocks;      /* the same when something in it is next asked for */
+    void (*in_image)(void);   /* called when the next image is about to be loaded, or asked for something */
+    void (*in_launch)(void);  /* called while the next graph is launched */
+    void (*in_end)(void);     /* called when the next context is about to end, or library to be unloaded */
+    uint64_t variable_bytes;  /* the size of any variable */
     size_t pitch;             /* what the next pitched allocation takes as pitch; 0 is the usual */
     enum fake_answers answers;
 };

@@ -11,12 +11,14 @@ static void give(struct lock *lock);
 static void wait_at(struct gate *gate);
 static void wake(struct gate *gate);
 static void step(void);
+static unsigned self(void);
 
 #define GATE_TAKE(lock) take(lock)
 #define GATE_GIVE(lock) give(lock)
 #define GATE_WAIT(gate) wait_at(gate)
 #define GATE_WAKE(gate) wake(gate)
 #define GATE_STEP() step()
+#define GATE_SELF() self()
 
 #include "../system/gate.h"
 #include "check.h"
@@ -53,6 +55,10 @@ static const struct lock *held[8]; /* by anybody */
 static __attribute__((noinline)) void step(void) {
     threads[running].frame = __builtin_frame_address(0);
     swapcontext(&threads[running].context, &scheduler);
+}
+
+static unsigned self(void) {
+    return (unsigned)running + 1;
 }
 
 static int place_of(const struct lock *lock) {
@@ -154,7 +160,7 @@ static bool is_in_stack(const struct thread *thread, void **frame) {
 static uint64_t state_now(void) {
     uint32_t now = atomic_load(&gate.state);
     uint64_t hash = mix(UINT64_C(0xcbf29ce484222325), &now, sizeof now);
-    hash = mix(hash, (int[]){inside, closed}, 2 * sizeof(int));
+    hash = mix(hash, (int[]){inside, closed, (int)atomic_load(&gate.closer), (int)gate.nested}, 4 * sizeof(int));
     for (int i = 0; i < threads_count; i++) {
         const struct thread *thread = &threads[i];
         bool flags[] = {thread->waits, thread->done, thread->twice, place_of(&gate.lock) >= 0,
@@ -277,6 +283,22 @@ static void closes_twice(void) {
     closes();
 }
 
+/* As when the driver calls back. */
+static void closes_and_enters(void) {
+    gate_close(&gate);
+    closed++;
+    look();
+    gate_close(&gate);
+    gate_enter(&gate);
+    step();
+    gate_leave(&gate);
+    gate_open(&gate);
+    look();
+    step();
+    closed--;
+    gate_open(&gate);
+}
+
 static void test_one_enters(void) {
     try_every_order((void (*const[])(void)){enters, closes_twice}, 2);
 }
@@ -293,11 +315,16 @@ static void test_two_enter(void) {
     try_every_order((void (*const[])(void)){enters, enters, closes}, 3);
 }
 
+static void test_closer_enters(void) {
+    try_every_order((void (*const[])(void)){enters, closes_and_enters, closes_and_enters}, 3);
+}
+
 int main(void) {
     checks_start();
     checks_run("test_one_enters", test_one_enters);
     checks_run("test_two_close", test_two_close);
     checks_run("test_one_enters_twice", test_one_enters_twice);
     checks_run("test_two_enter", test_two_enter);
+    checks_run("test_closer_enters", test_closer_enters);
     return checks_report();
 }

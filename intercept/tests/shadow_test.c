@@ -5,6 +5,7 @@
 #include "../driver/cuda_real.h"
 #include "check.h"
 #include "fake_driver.h"
+#include "fake_graphs.h"
 #include "fake_streams.h"
 #include "fixture.h"
 
@@ -318,105 +319,85 @@ static CUlibrary load_library(const char *image) {
     return library;
 }
 
-/* Something in it cannot be understood, so what it takes shows only when it is loaded. */
+/* Something in it cannot be understood. */
 static const char hidden[] = ".version 8.0\n.global .unheard_of x;\n";
-#define HIDDEN_BLOCKS 20
 
-/* It counts then, and once more in a context that comes later; if that is too much, nothing of it stays. */
-static void test_hidden_in_libraries(void) {
-    CUcontext first = with_context(LIMIT), second;
-    CUlibrary library = NULL;
-    fake_orders.image_blocks = HIDDEN_BLOCKS;
-    library = load_library(hidden);
-    CHECK(used() == 140 * MIB && fake_physical(0) == 140 * MIB, "counted: %llu", (unsigned long long)used());
-    CHECK(cuDevicePrimaryCtxRetain(&second, 1) == CUDA_SUCCESS && used_of(second) >= 140 * MIB, "there, too");
-    CHECK(cuLibraryUnload(library) == CUDA_SUCCESS && used_of(first) == 100 * MIB && used_of(second) == 100 * MIB,
-          "unloaded");
+static void neighbour_takes(void) {
+    fake_take(0, 2 * (int64_t)LIMIT);
 }
 
-static CUdeviceptr to_free;
-
-static void free_now(void) {
-    CHECK(cuMemFree_v2(to_free) == CUDA_SUCCESS, "freed");
-}
-
-static void test_hidden_that_does_not_fit(void) {
-    CUmodule module = NULL;
-    CUlibrary library = NULL;
-    with_context(LIMIT);
-    fake_orders.image_blocks = LIMIT / (2 * MIB);
-    CHECK(cuModuleLoadData(&module, hidden) == CUDA_ERROR_OUT_OF_MEMORY, "a module");
-    CHECK(used() == 100 * MIB && fake_physical(0) == 100 * MIB, "nothing is kept, and nothing else given back: %llu",
-          (unsigned long long)used());
-    fake_orders.image_blocks = LIMIT / (2 * MIB);
-    CHECK(cuLibraryLoadData(&library, hidden, NULL, NULL, 0, NULL, NULL, 0) == CUDA_ERROR_OUT_OF_MEMORY, "a library");
-    CHECK(used() == 100 * MIB && fake_physical(0) == 100 * MIB, "likewise: %llu", (unsigned long long)used());
-}
-
-/* However little it is, and also what lazy loading takes later; less what was charged for it before. */
-static void test_hidden_when_used(void) {
+/* What others take of the GPU meanwhile is not charged, nor is the image refused for it. */
+static void test_neighbours_during_a_load(void) {
     CUfunction function;
-    CUdeviceptr address;
-    CUmodule module;
-    size_t size;
-    with_context(LIMIT);
-    fake_orders.image_blocks = 1;
-    CHECK(cuModuleLoadData(&module, hidden) == CUDA_SUCCESS && used() == 102 * MIB, "a block: %llu",
-          (unsigned long long)used());
-    fake_orders.use_blocks = HIDDEN_BLOCKS;
-    CHECK(cuModuleGetFunction(&function, module, "k0") == CUDA_SUCCESS && used() >= 142 * MIB, "a function: %llu",
-          (unsigned long long)used());
-    CHECK(cuModuleGetFunction(&function, module, "k0") == CUDA_SUCCESS && used() <= 144 * MIB, "nothing more");
-    fake_orders.use_blocks = HIDDEN_BLOCKS;
-    CHECK(cuModuleGetGlobal_v2(&address, &size, module, "v") == CUDA_SUCCESS, "a variable");
-    CHECK(used() >= fake_physical(0) && used() <= fake_physical(0) + 4 * MIB, "counted %llu",
-          (unsigned long long)used());
-    CHECK(cuModuleUnload(module) == CUDA_SUCCESS && used() == 100 * MIB && fake_physical(0) == 100 * MIB, "unloaded");
-}
-
-/* What does not fit when it is used is unloaded. */
-static void test_hidden_that_does_not_fit_when_used(void) {
-    CUfunction function = NULL;
-    CUkernel kernel = NULL;
+    CUkernel kernel;
     CUmodule module;
     CUlibrary library;
     with_context(LIMIT);
-    CHECK(cuModuleLoadData(&module, hidden) == CUDA_SUCCESS, "a module");
-    fake_orders.use_blocks = LIMIT / (2 * MIB);
-    CHECK(cuModuleGetFunction(&function, module, "k0") == CUDA_ERROR_OUT_OF_MEMORY && function == NULL, "a function");
-    CHECK(used() == 100 * MIB && fake_physical(0) == 100 * MIB, "nothing is kept: %llu", (unsigned long long)used());
-    library = load_library(hidden);
-    fake_orders.use_blocks = LIMIT / (2 * MIB);
-    CHECK(cuLibraryGetKernel(&kernel, library, "k0") == CUDA_ERROR_OUT_OF_MEMORY && kernel == NULL, "a kernel");
-    CHECK(used() == 100 * MIB && fake_physical(0) == 100 * MIB, "likewise: %llu", (unsigned long long)used());
+    fake_orders.in_image = neighbour_takes;
+    CHECK(cuModuleLoadData(&module, hidden) == CUDA_SUCCESS && used() == 100 * MIB, "a module: %llu",
+          (unsigned long long)used());
+    fake_orders.in_image = neighbour_takes;
+    CHECK(cuModuleGetFunction(&function, module, "k0") == CUDA_SUCCESS && used() == 100 * MIB, "a function");
+    fake_orders.in_image = neighbour_takes;
+    CHECK(cuLibraryLoadData(&library, hidden, NULL, NULL, 0, NULL, NULL, 0) == CUDA_SUCCESS && used() == 100 * MIB,
+          "a library: %llu", (unsigned long long)used());
+    fake_orders.in_image = neighbour_takes;
+    CHECK(cuLibraryGetKernel(&kernel, library, "k0") == CUDA_SUCCESS && used() == 100 * MIB, "a kernel");
 }
 
-/* A kernel is loaded when its handle is asked for, and counts in all contexts. */
-static void test_hidden_kernels(void) {
+static CUresult get_variable(CUmodule module, const char *name, uint64_t bytes) {
+    CUdeviceptr address = 1;
+    size_t size;
+    fake_orders.variable_bytes = bytes;
+    CUresult result = cuModuleGetGlobal_v2(&address, name[0] == 's' ? &size : NULL, module, name);
+    CHECK((result == CUDA_SUCCESS) == (address != 0), "%s: %d", name, result);
+    return result;
+}
+
+/* They count with the module that has them, once, in its context; the first MiB is the context's. */
+static void variables_of(CUmodule module) {
+    CHECK(used() == 100 * MIB, "none is known yet");
+    CHECK(get_variable(module, "large", 40 * MIB) == CUDA_SUCCESS && used() == 140 * MIB, "counted: %llu",
+          (unsigned long long)used());
+    CHECK(get_variable(module, "large", 40 * MIB) == CUDA_SUCCESS && used() == 140 * MIB, "once");
+    CHECK(get_variable(module, "small", 2 * MIB) == CUDA_SUCCESS && used() == 142 * MIB, "another one");
+    CHECK(get_variable(module, "too large", LIMIT) == CUDA_ERROR_OUT_OF_MEMORY && used() == 142 * MIB, "refused");
+    CHECK(cuModuleUnload(module) == CUDA_SUCCESS && used() == 100 * MIB, "unloaded: %llu", (unsigned long long)used());
+}
+
+static void test_variables_of_unread_modules(void) {
+    CUcontext context = with_context(LIMIT);
+    CUmodule module;
+    CHECK(cuModuleLoadData(&module, hidden) == CUDA_SUCCESS, "loaded");
+    variables_of(module);
+    CHECK(REAL(cuModuleLoadData)(&module, variables) == CUDA_SUCCESS, "loaded unseen");
+    variables_of(module);
+    CHECK(cuModuleLoadData(&module, variables) == CUDA_SUCCESS && used() == 110 * MIB, "read beforehand");
+    CHECK(get_variable(module, "large", 8 * MIB) == CUDA_SUCCESS && used() == 110 * MIB, "not counted again");
+    CHECK(cuModuleLoadData(&module, hidden) == CUDA_SUCCESS, "loaded");
+    CHECK(get_variable(module, "large", 40 * MIB) == CUDA_SUCCESS && used() == 150 * MIB, "counted");
+    CHECK(cuCtxDestroy_v2(context) == CUDA_SUCCESS && cuCtxCreate_v2(&context, 0, 0) == CUDA_SUCCESS,
+          "another context");
+    CHECK(used() == 100 * MIB, "nothing is left: %llu", (unsigned long long)used());
+}
+
+/* In every context, also in one that comes later. */
+static void test_variables_of_unread_libraries(void) {
     CUcontext first = with_context(LIMIT), second;
     CUlibrary library = load_library(hidden);
-    CUkernel kernel;
-    CHECK(cuCtxCreate_v2(&second, 0, 1) == CUDA_SUCCESS && used() == 100 * MIB, "second");
-    fake_cuCtxSetCurrent(first);
-    fake_orders.use_blocks = HIDDEN_BLOCKS;
-    CHECK(cuLibraryGetKernel(&kernel, library, "k0") == CUDA_SUCCESS && fake_physical(0) == 140 * MIB, "a kernel");
-    CHECK(used_of(first) >= 140 * MIB && used_of(second) >= 140 * MIB, "in both");
+    CUdeviceptr address;
+    CUmodule module;
+    size_t size;
+    fake_orders.variable_bytes = 40 * MIB;
+    CHECK(cuLibraryGetGlobal(&address, &size, library, "v") == CUDA_SUCCESS && used() == 140 * MIB, "counted: %llu",
+          (unsigned long long)used());
+    CHECK(cuLibraryGetModule(&module, library) == CUDA_SUCCESS, "as a module");
+    CHECK(get_variable(module, "v", 40 * MIB) == CUDA_SUCCESS && used() == 140 * MIB, "the same variable");
+    CHECK(get_variable(module, "w", 20 * MIB) == CUDA_SUCCESS && used() == 160 * MIB, "another one");
+    CHECK(cuDevicePrimaryCtxRetain(&second, 1) == CUDA_SUCCESS && used_of(second) == 160 * MIB, "there, too: %llu",
+          (unsigned long long)used_of(second));
     CHECK(cuLibraryUnload(library) == CUDA_SUCCESS && used_of(first) == 100 * MIB && used_of(second) == 100 * MIB,
           "unloaded");
-}
-
-/* Without a context it is measured in the next. */
-static void test_hidden_without_a_context(void) {
-    CUcontext context;
-    CUkernel kernel;
-    claims(LIMIT);
-    CHECK(cuInit(0) == CUDA_SUCCESS, "cuInit");
-    CUlibrary library = load_library(hidden);
-    CHECK(cuLibraryGetKernel(&kernel, library, "k0") == CUDA_SUCCESS, "a kernel");
-    fake_orders.image_blocks = HIDDEN_BLOCKS;
-    CHECK(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS && fake_physical(0) == 140 * MIB, "loaded into it");
-    CHECK(used_of(context) == 140 * MIB, "counted: %llu", (unsigned long long)used_of(context));
-    CHECK(cuLibraryUnload(library) == CUDA_SUCCESS && used_of(context) == 100 * MIB, "unloaded");
 }
 
 /* The driver does not get to see it. */
@@ -426,7 +407,7 @@ static void test_malformed(void) {
     CUlibrary library = NULL;
     CHECK(cuModuleLoadData(&module, fatbin) == CUDA_ERROR_NOT_INITIALIZED, "before cuInit the driver speaks");
     with_context(LIMIT);
-    fake_orders.image_blocks = HIDDEN_BLOCKS;
+    fake_orders.image_blocks = 20;
     CHECK(cuModuleLoadData(&module, fatbin) == CUDA_ERROR_INVALID_IMAGE && module == NULL, "a module");
     CHECK(cuLibraryLoadData(&library, fatbin, NULL, NULL, 0, NULL, NULL, 0) == CUDA_ERROR_INVALID_IMAGE, "a library");
     CHECK(fake_physical(0) == 100 * MIB && used() == 100 * MIB, "nothing is taken");
@@ -461,20 +442,6 @@ static void test_two_at_one_address(void) {
     allocate_twice_at_once(context, 40 * MIB, 4 * MIB);
     allocate_twice_at_once(context, 512, 40 * MIB);
     allocate_twice_at_once(context, 4 * MIB, 512);
-}
-
-/* Memory that another thread frees during the load does not hide what is taken. */
-static void test_hidden_beside_a_free(void) {
-    CUdeviceptr address;
-    CUmodule module;
-    with_context(LIMIT);
-    CHECK(cuMemAlloc_v2(&address, 40 * MIB) == CUDA_SUCCESS, "some memory");
-    to_free = address;
-    fake_orders.in_image = free_now;
-    fake_orders.image_blocks = HIDDEN_BLOCKS;
-    CHECK(cuModuleLoadData(&module, hidden) == CUDA_SUCCESS && used() >= 140 * MIB, "counted: %llu",
-          (unsigned long long)used());
-    CHECK(fake_physical(0) == 140 * MIB, "physical");
 }
 
 /* In the context that the module lies in, whichever is current. */
@@ -664,8 +631,100 @@ static void test_context_that_the_shadow_did_not_see(void) {
     CUdeviceptr address;
     with_context(LIMIT);
     REAL(cuCtxCreate_v2)(&context, 0, 1);
-    CHECK(cuMemAlloc_v2(&address, 902 * MIB) == CUDA_SUCCESS && used() == 902 * MIB, "counted all the same");
+    CHECK(cuMemAlloc_v2(&address, 902 * MIB) == CUDA_ERROR_OUT_OF_MEMORY, "beside the context");
+    CHECK(cuMemAlloc_v2(&address, 802 * MIB) == CUDA_SUCCESS && used() == 902 * MIB, "counted with the context");
     CHECK(cuMemAlloc_v2(&address, 100 * MIB) == CUDA_ERROR_OUT_OF_MEMORY, "and limited");
+    CHECK(cuCtxDestroy_v2(context) == CUDA_SUCCESS && fake_physical(1) == 0, "destroyed");
+    CHECK(cuCtxCreate_v2(&context, 0, 1) == CUDA_SUCCESS && used() == 100 * MIB, "nothing is left of it");
+}
+
+/* As NVIDIA's runtime library gets one. */
+static CUcontext private_primary(void) {
+    CUcontext primary = NULL;
+    CHECK(REAL(cuDevicePrimaryCtxRetain)(&primary, 1) == CUDA_SUCCESS, "retained unseen");
+    fake_cuCtxSetCurrent(primary);
+    return primary;
+}
+
+static void test_primary_context_that_the_shadow_did_not_see(void) {
+    CUcontext first = with_context(LIMIT), primary, same;
+    CUdeviceptr address;
+    primary = private_primary();
+    CHECK(used() == 100 * MIB, "a query finds it: %llu", (unsigned long long)used());
+    CHECK(cuMemAlloc_v2(&address, 50 * MIB) == CUDA_SUCCESS && used() == 150 * MIB, "memory in it");
+    CHECK(cuDevicePrimaryCtxRetain(&same, 1) == CUDA_SUCCESS && same == primary && used() == 150 * MIB, "once");
+    CHECK(cuDevicePrimaryCtxRelease_v2(1) == CUDA_SUCCESS && used() == 150 * MIB, "still retained");
+    CHECK(cuDevicePrimaryCtxRelease_v2(1) == CUDA_SUCCESS && fake_physical(1) == 0, "released");
+    CHECK(cuCtxCreate_v2(&same, 0, 1) == CUDA_SUCCESS && used() == 100 * MIB, "%llu", (unsigned long long)used());
+    CHECK(cuCtxDestroy_v2(same) == CUDA_SUCCESS, "destroyed");
+    for (int reset = 0; reset < 2; reset++) {
+        private_primary();
+        CHECK(cuMemAlloc_v2(&address, 50 * MIB) == CUDA_SUCCESS && used() == 150 * MIB, "found by an allocation");
+        CHECK((reset ? cuDevicePrimaryCtxReset_v2(1) : cuDevicePrimaryCtxRelease_v2(1)) == CUDA_SUCCESS, "ended");
+        CHECK(cuCtxCreate_v2(&same, 0, 1) == CUDA_SUCCESS && used() == 100 * MIB, "%llu", (unsigned long long)used());
+        CHECK(cuCtxDestroy_v2(same) == CUDA_SUCCESS, "destroyed");
+    }
+    fake_cuCtxSetCurrent(first);
+    CHECK(used() == 100 * MIB, "the other GPU has its own");
+}
+
+/* The first unknown context on a GPU is not the primary one, which ends first. */
+static void test_unseen_contexts_are_told_apart(void) {
+    CUcontext other, primary, again;
+    CUdeviceptr address;
+    with_context(LIMIT);
+    REAL(cuCtxCreate_v2)(&other, 0, 1);
+    REAL(cuDevicePrimaryCtxRetain)(&primary, 1);
+    CHECK(cuMemAlloc_v2(&address, 10 * MIB) == CUDA_SUCCESS && used() == 110 * MIB, "the other is found");
+    fake_cuCtxSetCurrent(primary);
+    CHECK(cuMemAlloc_v2(&address, 20 * MIB) == CUDA_SUCCESS && used() == 230 * MIB, "and the primary one");
+    CHECK(cuDevicePrimaryCtxReset_v2(1) == CUDA_SUCCESS, "reset");
+    CHECK(used_of(other) == 110 * MIB && fake_physical(1) == 110 * MIB, "used %llu",
+          (unsigned long long)used_of(other));
+
+    REAL(cuDevicePrimaryCtxRetain)(&primary, 1);
+    CHECK(cuDevicePrimaryCtxRetain(&again, 1) == CUDA_SUCCESS && again == primary, "found when it is retained");
+    CHECK(used_of(other) == 210 * MIB, "used %llu", (unsigned long long)used_of(other));
+    CHECK(cuDevicePrimaryCtxRelease_v2(1) == CUDA_SUCCESS && cuDevicePrimaryCtxRelease_v2(1) == CUDA_SUCCESS, "both");
+    CHECK(used_of(other) == 110 * MIB, "used %llu", (unsigned long long)used_of(other));
+}
+
+/* What takes memory in it is refused until there is room. */
+static void test_unseen_context_that_does_not_fit(void) {
+    CUcontext first, context;
+    CUdeviceptr address, other;
+    CUmodule module;
+    CUlibrary library;
+    claims(LIMIT);
+    CHECK(cuInit(0) == CUDA_SUCCESS && cuCtxCreate_v2(&first, 0, 1) == CUDA_SUCCESS, "context");
+    CHECK(cuMemAlloc_v2(&address, 850 * MIB) == CUDA_SUCCESS, "most of the claim");
+    REAL(cuCtxCreate_v2)(&context, 0, 1);
+    CHECK(used() == 950 * MIB, "a query tells");
+    CHECK(cuMemAlloc_v2(&other, 2 * MIB) == CUDA_ERROR_OUT_OF_MEMORY && used() == 950 * MIB, "memory");
+    CHECK(cuModuleLoadData(&module, variables) == CUDA_ERROR_OUT_OF_MEMORY && used() == 950 * MIB, "a module");
+    CHECK(cuLibraryLoadData(&library, "", NULL, NULL, 0, NULL, NULL, 0) == CUDA_ERROR_OUT_OF_MEMORY, "a library");
+    CHECK(cuMemAllocAsync(&other, 2 * MIB, NULL) == CUDA_ERROR_OUT_OF_MEMORY && used() == 950 * MIB, "in a stream");
+    CHECK(cuMemFree_v2(address) == CUDA_SUCCESS && cuMemAlloc_v2(&other, 2 * MIB) == CUDA_SUCCESS, "there is room");
+    CHECK(used() == 202 * MIB && fake_physical(1) == 202 * MIB, "used %llu", (unsigned long long)used());
+}
+
+/* A context that ended unseen counts until a call fails in it. */
+static void test_unseen_end_of_a_context(void) {
+    CUcontext first = with_context(LIMIT), second;
+    CUdeviceptr address;
+    private_primary();
+    CHECK(cuMemAlloc_v2(&address, 50 * MIB) == CUDA_SUCCESS && used() == 150 * MIB, "memory in it");
+    CUcontext primary = fake_current();
+    REAL(cuDevicePrimaryCtxReset_v2)(1);
+    fake_cuCtxSetCurrent(primary);
+    CHECK(cuMemAlloc_v2(&address, 2 * MIB) == CUDA_ERROR_CONTEXT_IS_DESTROYED, "as the driver says");
+    CHECK(used_of(first) == 100 * MIB, "the other GPU");
+    REAL(cuCtxCreate_v2)(&second, 0, 1);
+    CHECK(used() == 100 * MIB, "used %llu", (unsigned long long)used());
+    fake_destroy_unseen(second);
+    CHECK(cuMemAlloc_v2(&address, 2 * MIB) == CUDA_ERROR_INVALID_CONTEXT, "none is current");
+    CHECK(cuDevicePrimaryCtxRetain(&primary, 1) == CUDA_SUCCESS && used_of(primary) == 100 * MIB, "used %llu",
+          (unsigned long long)used_of(primary));
 }
 
 static void test_limit_below_a_context(void) {
@@ -911,9 +970,101 @@ static void test_full_pool_is_used_again(void) {
     CHECK(cuMemAlloc_v2(&linear, LIMIT - fake_physical(0)) == CUDA_SUCCESS, "the rest is there for other memory");
 }
 
+/* --- the driver calls back ---------------------------------------------------------------------------------------- */
+
+static CUgraphExec spare; /* instantiated */
+static unsigned calls;    /* times that any_calls came to its end */
+
+/* What a program may call from anywhere. What the driver answers in a context that ends does not matter. */
+static void any_calls(void) {
+    CUcontext before = fake_current(), other;
+    CUdeviceptr address;
+    CUmodule module;
+    CUlibrary library;
+    size_t free, total;
+    cuMemGetInfo_v2(&free, &total);
+    if (cuMemAlloc_v2(&address, 2 * MIB) == CUDA_SUCCESS)
+        cuMemFree_v2(address);
+    if (cuMemAllocAsync(&address, MIB, NULL) == CUDA_SUCCESS)
+        cuMemFreeAsync(address, NULL);
+    if (cuModuleLoadData(&module, variables) == CUDA_SUCCESS)
+        cuModuleUnload(module);
+    if (cuLibraryLoadData(&library, variables, NULL, NULL, 0, NULL, NULL, 0) == CUDA_SUCCESS)
+        cuLibraryUnload(library);
+    CHECK(cuGraphLaunch(spare, NULL) == CUDA_SUCCESS, "launched");
+    CHECK(cuDevicePrimaryCtxRetain(&other, 1) == CUDA_SUCCESS, "retained");
+    CHECK(cuDevicePrimaryCtxRelease_v2(1) == CUDA_SUCCESS, "released");
+    CHECK(cuCtxCreate_v2(&other, 0, 0) == CUDA_SUCCESS && cuCtxDestroy_v2(other) == CUDA_SUCCESS, "another context");
+    fake_cuCtxSetCurrent(before);
+    calls++;
+}
+
+static CUgraphExec exec_of(size_t bytes) {
+    CUgraphExec exec = NULL;
+    CUresult result = cuGraphInstantiateWithFlags(&exec, fake_graph_new(bytes), 0);
+    CHECK(result == CUDA_SUCCESS, "instantiated: %d", result);
+    return exec;
+}
+
+static void *call_in_thread(void *context) {
+    fake_cuCtxSetCurrent(context);
+    any_calls();
+    CUgraphExec another = exec_of(MIB);
+    CHECK(cuGraphLaunch(another, NULL) == CUDA_SUCCESS && cuGraphExecDestroy(another) == CUDA_SUCCESS, "another graph");
+    return NULL;
+}
+
+/* The launch ends only when another thread has done what it does, as if a function in the graph waited for it. */
+static void call_and_wait(void) {
+    pthread_t thread;
+    any_calls();
+    if (pthread_create(&thread, NULL, call_in_thread, fake_current()) != 0)
+        abort();
+    pthread_join(thread, NULL);
+}
+
+static void test_no_lock_during_a_launch(void) {
+    with_context(LIMIT);
+    spare = exec_of(MIB);
+    CUgraphExec exec = exec_of(64 * MIB);
+    fake_orders.in_launch = call_and_wait;
+    CHECK(cuGraphLaunch(exec, NULL) == CUDA_SUCCESS && calls == 2, "called %u times", calls);
+    CHECK(used() == fake_physical(0), "used %llu of %llu", (unsigned long long)used(),
+          (unsigned long long)fake_physical(0));
+    CHECK(cuGraphExecDestroy(exec) == CUDA_SUCCESS && cuGraphExecDestroy(spare) == CUDA_SUCCESS, "destroyed");
+}
+
+/* Destructors that the program has registered. */
+static void test_calls_while_something_ends(void) {
+    CUcontext first = with_context(LIMIT), context, primary;
+    CUlibrary library = load_library(variables);
+    spare = exec_of(MIB);
+    any_calls();
+    uint64_t before = used();
+    CHECK(cuCtxCreate_v2(&context, 0, 0) == CUDA_SUCCESS, "created");
+    fake_orders.in_end = any_calls;
+    CHECK(cuCtxDestroy_v2(context) == CUDA_SUCCESS && calls == 2, "destroyed");
+    fake_cuCtxSetCurrent(first);
+    CHECK(used() == before, "used %llu", (unsigned long long)used());
+    for (int reset = 0; reset < 2; reset++) {
+        CHECK(cuDevicePrimaryCtxRetain(&primary, 1) == CUDA_SUCCESS, "retained");
+        fake_cuCtxSetCurrent(primary);
+        fake_orders.in_end = any_calls;
+        CHECK((reset ? cuDevicePrimaryCtxReset_v2(1) : cuDevicePrimaryCtxRelease_v2(1)) == CUDA_SUCCESS, "ended");
+        fake_cuCtxSetCurrent(first);
+        CHECK(used() == before && calls == 3u + (unsigned)reset, "used %llu", (unsigned long long)used());
+    }
+    CHECK(cuDevicePrimaryCtxRetain(&primary, 1) == CUDA_SUCCESS && used_of(primary) == fake_physical(1) + 10 * MIB,
+          "the last is gone");
+    fake_orders.in_end = any_calls;
+    CHECK(cuLibraryUnload(library) == CUDA_SUCCESS && calls == 5, "unloaded");
+    CHECK(used() == before - 10 * MIB && used_of(primary) == fake_physical(1), "used %llu", (unsigned long long)used());
+}
+
 /* --- forks -------------------------------------------------------------------------------------------------------- */
 
-/* This driver goes on working in a forked child, which the real one does not: the child has an account of its own. */
+/* This driver goes on working in a forked child, which the real one does not: the child has an account of its own, with the
+ * context. */
 static void test_fork(void) {
     CUdeviceptr mine, other;
     int ready[2];
@@ -923,8 +1074,8 @@ static void test_fork(void) {
     pid_t pid = fork();
     if (pid == 0) {
         /* The parent's allocation is not ours to give back. */
-        CHECK(cuMemFree_v2(mine) == CUDA_SUCCESS && used() == 200 * MIB, "used %llu", (unsigned long long)used());
-        CHECK(cuMemAlloc_v2(&other, 50 * MIB) == CUDA_SUCCESS && used() == 250 * MIB, "used %llu",
+        CHECK(cuMemFree_v2(mine) == CUDA_SUCCESS && used() == 300 * MIB, "used %llu", (unsigned long long)used());
+        CHECK(cuMemAlloc_v2(&other, 50 * MIB) == CUDA_SUCCESS && used() == 350 * MIB, "used %llu",
               (unsigned long long)used());
         CHECK(cuMemAlloc_v2(&other, 800 * MIB) == CUDA_ERROR_OUT_OF_MEMORY, "one limit for both");
         if (write(ready[1], "r", 1) != 1)
@@ -934,9 +1085,9 @@ static void test_fork(void) {
     char byte;
     close(ready[1]);
     CHECK(read(ready[0], &byte, 1) == 1, "the child");
-    CHECK(used() == 250 * MIB, "used %llu", (unsigned long long)used());
-    CHECK(cuMemAlloc_v2(&other, 10 * MIB) == CUDA_SUCCESS && used() == 260 * MIB, "the parent goes on");
-    CHECK(cuMemFree_v2(other) == CUDA_SUCCESS && used() == 250 * MIB, "the parent goes on");
+    CHECK(used() == 350 * MIB, "used %llu", (unsigned long long)used());
+    CHECK(cuMemAlloc_v2(&other, 10 * MIB) == CUDA_SUCCESS && used() == 360 * MIB, "the parent goes on");
+    CHECK(cuMemFree_v2(other) == CUDA_SUCCESS && used() == 350 * MIB, "the parent goes on");
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
     CHECK(cuMemAlloc_v2(&other, 800 * MIB) == CUDA_SUCCESS && used() == LIMIT, "what the dead child had");
@@ -1212,20 +1363,20 @@ int main(int argc, char **argv) {
     RUN(test_functions_that_do_not_fit);
     RUN(test_kernels_need_local_memory);
     RUN(test_kernels_that_do_not_fit_everywhere);
-    RUN(test_hidden_in_libraries);
-    RUN(test_hidden_when_used);
-    RUN(test_hidden_that_does_not_fit_when_used);
-    RUN(test_hidden_kernels);
-    RUN(test_hidden_without_a_context);
-    RUN(test_hidden_beside_a_free);
     RUN(test_two_at_one_address);
+    RUN(test_neighbours_during_a_load);
+    RUN(test_variables_of_unread_modules);
+    RUN(test_variables_of_unread_libraries);
     RUN(test_malformed);
-    RUN(test_hidden_that_does_not_fit);
     RUN(test_library_during_the_making_of_a_context);
     RUN(test_libraries_and_contexts_at_once);
     RUN(test_before_initialisation_the_driver_speaks);
     RUN(test_gpu_without_claim);
     RUN(test_context_that_the_shadow_did_not_see);
+    RUN(test_primary_context_that_the_shadow_did_not_see);
+    RUN(test_unseen_contexts_are_told_apart);
+    RUN(test_unseen_context_that_does_not_fit);
+    RUN(test_unseen_end_of_a_context);
     RUN(test_limit_below_a_context);
     RUN(test_no_variable);
     RUN(test_no_directory);
@@ -1240,6 +1391,8 @@ int main(int argc, char **argv) {
     RUN(test_stream_destroyed_beside_a_free);
     RUN(test_asynchronous_free_of_linear_memory);
     RUN(test_full_pool_is_used_again);
+    RUN(test_no_lock_during_a_launch);
+    RUN(test_calls_while_something_ends);
     RUN(test_fork);
     RUN(test_fork_under_threads);
     RUN(test_threads);

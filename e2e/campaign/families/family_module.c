@@ -318,19 +318,15 @@ static void kernel(struct call *call) {
     object_put(&module);
 }
 
-/* Where there is no room for what seems to be taken for a compressed image, the module is unloaded and its handle ended, also when
- * it is only used. */
 static void use_compressed(struct call *call, CUmodule module) {
     CUfunction function = NULL;
     CUresult result = CALL(cu.cuModuleGetFunction(&function, module, "anything"));
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && atomic_load(&board->mode) == MODE_STORM)
-        return;
     if (expect(call, result, CUDA_SUCCESS, "cuModuleGetFunction"))
         launch(call, function);
     expect(call, CALL(cu.cuModuleUnload(module)), CUDA_SUCCESS, "cuModuleUnload");
 }
 
-/* Of what is compressed only the code's size can be seen; whatever else goes on on the GPU may be taken for its own. */
+/* Of what is compressed only the code's size can be seen. */
 static void compressed(struct call *call) {
     struct program program = {0};
     CUmodule module = NULL;
