@@ -687,6 +687,11 @@ CUresult FAKE(cuGetProcAddress_v2)(const char *symbol, void **function, int vers
 /* Places to answer with that no dlsym finds. Nobody calls them. */
 static char trampolines[64], fresh[1 << 16];
 
+static void newer_pitch(void) {
+}
+static void newer_synchronize(void) {
+}
+
 static const struct {
     const char *symbol, *name;
     int since;
@@ -745,6 +750,8 @@ static const struct {
     F(cuCtxGetLimit, "cuCtxGetLimit", 3010),
     F(cuGetProcAddress, "cuGetProcAddress", 11030),
     F(cuGetProcAddress_v2, "cuGetProcAddress", 12000),
+    {"cuMemAllocPitch_v3", "cuMemAllocPitch", FAKE_NEWER, newer_pitch},
+    {"cuCtxSynchronize_v3", "cuCtxSynchronize", FAKE_NEWER, newer_synchronize},
 #undef F
 };
 
@@ -754,6 +761,9 @@ CUresult FAKE(cuGetProcAddress_v2)(const char *symbol, void **function, int vers
                                    CUdriverProcAddressQueryResult *status) {
     static _Atomic unsigned given;
     unsigned best = FUNCTIONS;
+    CUdriverProcAddressQueryResult unwanted;
+    if (status == NULL)
+        status = &unwanted;
     if (symbol == NULL || function == NULL || flags > 2)
         return CUDA_ERROR_INVALID_VALUE;
     *status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;

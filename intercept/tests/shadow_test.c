@@ -1118,7 +1118,6 @@ static const struct {
     {"cuMemAlloc", 3010, (void *)cuMemAlloc},
     {"cuMemAlloc", 3020, (void *)cuMemAlloc_v2},
     {"cuMemAlloc", 12080, (void *)cuMemAlloc_v2},
-    {"cuMemAlloc", 99999, (void *)cuMemAlloc_v2},
     {"cuMemFree", 2000, (void *)cuMemFree},
     {"cuMemFree", 11000, (void *)cuMemFree_v2},
     {"cuMemAllocPitch", 3010, (void *)cuMemAllocPitch},
@@ -1142,6 +1141,29 @@ static const struct {
     {"cuGetProcAddress", 11030, (void *)cuGetProcAddress},
     {"cuGetProcAddress", 12000, (void *)cuGetProcAddress_v2},
 };
+
+/* A form of a function that came after the table was made must not be answered with an older one, whose parameters are
+ * others. If nothing is lost when the shadow does not see it, the driver's is answered. */
+static void ask_for_newer_forms(void) {
+    CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
+    void *function = &status, *own = NULL;
+    CUresult result = cuGetProcAddress_v2("cuMemAllocPitch", &function, FAKE_NEWER, 0, &status);
+    CHECK(result == CUDA_SUCCESS && function == NULL && status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, "newer: %d %p",
+          result, function);
+    result = cuGetProcAddress_v2("cuMemAllocPitch", &function, FAKE_NEWER, 0, NULL);
+    CHECK(result == CUDA_SUCCESS && function == NULL, "newer, without a place for the status");
+    result = cuGetProcAddress("cuMemAllocPitch", &function, FAKE_NEWER, 0);
+    CHECK(result == CUDA_ERROR_NOT_FOUND && function == NULL, "newer, by the first form: %d %p", result, function);
+    result = cuGetProcAddress("cuMemAllocPitch", &function, FAKE_NEWER - 10, 0);
+    CHECK(fake_orders.answers == FAKE_NEVER_TWICE ? result == CUDA_ERROR_NOT_FOUND
+                                                  : result == CUDA_SUCCESS && function == (void *)cuMemAllocPitch_v2,
+          "the last before the newer form: %d %p", result, function);
+    REAL(cuGetProcAddress)("cuCtxSynchronize", &own, FAKE_NEWER, 0);
+    result = cuGetProcAddress("cuCtxSynchronize", &function, FAKE_NEWER, 0);
+    CHECK(result == CUDA_SUCCESS && (fake_orders.answers == FAKE_NEVER_TWICE ? function != NULL : function == own) &&
+              function != (void *)cuCtxSynchronize,
+          "newer, and need not be seen: %d %p", result, function);
+}
 
 static void ask_for_everything(enum fake_answers answers) {
     CUdriverProcAddressQueryResult status;
@@ -1170,6 +1192,7 @@ static void ask_for_everything(enum fake_answers answers) {
         REAL(cuGetProcAddress)("cuCtxGetDevice", &own, 12000, 0);
         CHECK(cuGetProcAddress("cuCtxGetDevice", &function, 12000, 0) == CUDA_SUCCESS && function == own, "not ours");
     }
+    ask_for_newer_forms();
 }
 
 static void test_procaddress_same(void) {
