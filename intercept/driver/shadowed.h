@@ -207,6 +207,11 @@
     X(cuExternalMemoryGetMappedMipmappedArray, "cuExternalMemoryGetMappedMipmappedArray", 10000, ANY,                  \
       (CUmipmappedArray *array, CUexternalMemory memory, const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *wanted))     \
     X(cuDestroyExternalMemory, "cuDestroyExternalMemory", 10000, ANY, (CUexternalMemory memory))                       \
+    /* checkpoints of processes */                                                                                     \
+    X(cuCheckpointProcessCheckpoint, "cuCheckpointProcessCheckpoint", 12080, ANY,                                      \
+      (int process, CUcheckpointCheckpointArgs *wanted))                                                               \
+    X(cuCheckpointProcessRestore, "cuCheckpointProcessRestore", 12080, ANY,                                            \
+      (int process, CUcheckpointRestoreArgs *wanted))                                                                  \
     /* what reports memory */                                                                                          \
     X(cuMemGetInfo, "cuMemGetInfo", 2000, ANY, (unsigned int *free, unsigned int *total))                              \
     X(cuMemGetInfo_v2, "cuMemGetInfo", 3020, ANY, (size_t *free, size_t *total))                                       \

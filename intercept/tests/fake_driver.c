@@ -676,6 +676,22 @@ CUresult fake_launch(CUfunction function) {
     return CUDA_SUCCESS;
 }
 
+/* --- checkpoints of processes ------------------------------------------------------------------------------------- */
+
+int fake_checkpointed, fake_restored;
+
+CUresult FAKE(cuCheckpointProcessCheckpoint)(int process, CUcheckpointCheckpointArgs *wanted) {
+    (void)wanted;
+    fake_checkpointed = process;
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuCheckpointProcessRestore)(int process, CUcheckpointRestoreArgs *wanted) {
+    (void)wanted;
+    fake_restored = process;
+    return CUDA_SUCCESS;
+}
+
 /* --- cuGetProcAddress --------------------------------------------------------------------------------------------- */
 
 typedef void (*any_function)(void);
@@ -748,6 +764,8 @@ static const struct {
     F(cuDeviceGetCount, "cuDeviceGetCount", 2000),
     F(cuDeviceGetAttribute, "cuDeviceGetAttribute", 2000),
     F(cuCtxGetLimit, "cuCtxGetLimit", 3010),
+    F(cuCheckpointProcessCheckpoint, "cuCheckpointProcessCheckpoint", 12080),
+    F(cuCheckpointProcessRestore, "cuCheckpointProcessRestore", 12080),
     F(cuGetProcAddress, "cuGetProcAddress", 11030),
     F(cuGetProcAddress_v2, "cuGetProcAddress", 12000),
     {"cuMemAllocPitch_v3", "cuMemAllocPitch", FAKE_NEWER, newer_pitch},

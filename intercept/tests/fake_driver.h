@@ -64,4 +64,7 @@ CUresult fake_launch(CUfunction function);
 CUresult fake_destroy_unseen(CUcontext context);
 CUresult fake_free_unseen(CUdeviceptr address);
 
+/* The processes for which a checkpoint and a restore were last requested. */
+extern int fake_checkpointed, fake_restored;
+
 #endif

@@ -1104,6 +1104,31 @@ static void test_random_calls(void) {
     }
 }
 
+/* --- checkpoints of processes ------------------------------------------------------------------------------------- */
+
+/* What is charged on one GPU must not come back on another. */
+static void test_checkpoint(void) {
+    CUcheckpointGpuPair pairs[2] = {{{"first"}, {"first"}}, {{"second"}, {"second"}}};
+    CUcheckpointCheckpointArgs checkpoint = {{0}};
+    CUcheckpointRestoreArgs restore = {pairs, 2, {0}};
+
+    CHECK(cuCheckpointProcessCheckpoint(1, NULL) == CUDA_SUCCESS && fake_checkpointed == 1, "without options");
+    CHECK(cuCheckpointProcessCheckpoint(2, &checkpoint) == CUDA_SUCCESS && fake_checkpointed == 2, "empty options");
+    checkpoint.reserved[7] = 1;
+    CHECK(cuCheckpointProcessCheckpoint(3, &checkpoint) == CUDA_ERROR_NOT_SUPPORTED && fake_checkpointed == 2,
+          "an unknown option");
+
+    CHECK(cuCheckpointProcessRestore(1, NULL) == CUDA_SUCCESS && fake_restored == 1, "without options");
+    CHECK(cuCheckpointProcessRestore(2, &restore) == CUDA_SUCCESS && fake_restored == 2, "where it was");
+    pairs[1].newUuid.bytes[15] = 1;
+    CHECK(cuCheckpointProcessRestore(3, &restore) == CUDA_ERROR_NOT_SUPPORTED && fake_restored == 2, "another GPU");
+    restore.gpuPairsCount = 1;
+    CHECK(cuCheckpointProcessRestore(4, &restore) == CUDA_SUCCESS && fake_restored == 4, "one pair");
+    restore.reserved[sizeof restore.reserved - 1] = 1;
+    CHECK(cuCheckpointProcessRestore(5, &restore) == CUDA_ERROR_NOT_SUPPORTED && fake_restored == 4,
+          "an unknown option");
+}
+
 /* --- cuGetProcAddress --------------------------------------------------------------------------------------------- */
 
 /* What each name stands for from each version on, written down once more, by hand. */
@@ -1268,6 +1293,7 @@ int main(int argc, char **argv) {
     RUN(test_threads);
     RUN(test_first_calls_of_many_threads);
     RUN(test_random_calls);
+    RUN(test_checkpoint);
     RUN(test_procaddress_same);
     RUN(test_procaddress_trampolines);
     RUN(test_procaddress_never_twice);
