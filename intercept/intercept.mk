@@ -25,7 +25,7 @@ SHADOW_STATE := $(addprefix state/,process table charge gpus contexts)
 SHADOW_MEMORY := $(addprefix memory/,objects allocations blocks further borrowed physical exports tags pools streams)
 SHADOW_CONTEXT := $(addprefix context/,lifecycle work extra modules libraries variables kernels)
 SHADOW_CUDA := $(SHADOW_COMMON) driver/cuda_real $(SHADOW_IMAGE) $(SHADOW_STATE) $(SHADOW_MEMORY) $(SHADOW_CONTEXT) \
-    $(addprefix cuda/,array context graph ipc library memory module pool procaddr sparse vmm)
+    $(addprefix cuda/,array checkpoint context graph ipc library memory module pool procaddr sparse vmm)
 SHADOW_NVML := $(SHADOW_COMMON) $(addprefix nvml/,nvml members memory processes usage)
 
 # -z nodelete: the state of a process outlives dlclose. libdl.so.2 has dlsym before glibc 2.34, see driver/real.c.

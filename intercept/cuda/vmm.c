@@ -213,48 +213,70 @@ static void bound(struct process *process, CUmemGenericAllocationHandle object, 
         physical_bound_also(process, KIND_BINDING, physical_number(process, object), part, number);
 }
 
+/* Binds memory by `call`, to the part of the object for the device. */
+#define BIND(object, device, offset, memory, end, call)                                                                \
+    do {                                                                                                               \
+        struct process *process = process_if_open();                                                                   \
+        uint64_t number;                                                                                               \
+        CUresult result = physical_hold_to_use(process, memory, end, &number);                                         \
+        if (result != CUDA_SUCCESS)                                                                                    \
+            return result;                                                                                             \
+        result = call;                                                                                                 \
+        if (result == CUDA_SUCCESS)                                                                                    \
+            bound(process, object, part_of(device, offset), number);                                                   \
+        else                                                                                                           \
+            physical_drop(process, number);                                                                            \
+        return result;                                                                                                 \
+    } while (0)
+
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t offset, CUmemGenericAllocationHandle memory,
                             size_t memory_offset, size_t size, unsigned long long flags) {
-    struct process *process = process_if_open();
-    uint64_t number;
-    CUresult result = physical_hold_to_use(process, memory, memory_offset + size, &number);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = REAL(cuMulticastBindMem)(object, offset, memory, memory_offset, size, flags);
-    if (result == CUDA_SUCCESS)
-        bound(process, object, part_of(device_of(memory), offset), number);
-    else
-        physical_drop(process, number);
-    return result;
+    BIND(object, device_of(memory), offset, memory, memory_offset + size,
+         REAL(cuMulticastBindMem)(object, offset, memory, memory_offset, size, flags));
 }
 
-/* Binds memory by a handle that was retained for it. By its address, another thread could map other memory there before
- * the driver looks. Memory without a record here is the driver's affair. */
-static CUresult bind_mapped(struct process *process, CUmemGenericAllocationHandle object, size_t offset,
-                            CUmemGenericAllocationHandle memory, CUdeviceptr address, size_t size,
-                            unsigned long long flags) {
-    uint64_t number = physical_number(process, memory);
-    CUdeviceptr begin;
-    if (number == 0)
-        return REAL(cuMulticastBindAddr)(object, offset, address, size, flags);
-    if (!physical_find_mapping(process, number, address, &begin))
-        return CUDA_ERROR_INVALID_VALUE; /* another thread maps or unmaps it at this moment */
-    return cuMulticastBindMem(object, offset, memory, address - begin, size, flags);
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
+                               CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+                               unsigned long long flags) {
+    BIND(object, device, offset, memory, memory_offset + size,
+         REAL(cuMulticastBindMem_v2)(object, device, offset, memory, memory_offset, size, flags));
 }
+
+/* Binds mapped memory by a handle that is retained for it: `by_handle`, in which `memory` is the handle and `begin` the
+ * address of the mapping. By its address, another thread could map other memory there before the driver looks. Memory
+ * without a record here is the driver's affair: `by_address`. */
+#define BIND_MAPPED(address, by_handle, by_address)                                                                    \
+    do {                                                                                                               \
+        struct process *process = process_if_open();                                                                   \
+        CUmemGenericAllocationHandle memory;                                                                           \
+        CUdeviceptr begin;                                                                                             \
+        if (process == NULL)                                                                                           \
+            return by_address;                                                                                         \
+        /* NOLINTNEXTLINE(performance-no-int-to-ptr) */                                                                \
+        CUresult result = cuMemRetainAllocationHandle(&memory, (void *)(uintptr_t)(address));                          \
+        if (result != CUDA_SUCCESS)                                                                                    \
+            return result;                                                                                             \
+        uint64_t number = physical_number(process, memory);                                                            \
+        if (number == 0)                                                                                               \
+            result = by_address;                                                                                       \
+        else if (physical_find_mapping(process, number, address, &begin))                                              \
+            result = by_handle;                                                                                        \
+        else                                                                                                           \
+            result = CUDA_ERROR_INVALID_VALUE; /* another thread maps or unmaps it at this moment */                   \
+        cuMemRelease(memory);                                                                                          \
+        return result;                                                                                                 \
+    } while (0)
 
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr address, size_t size,
                              unsigned long long flags) {
-    struct process *process = process_if_open();
-    CUmemGenericAllocationHandle memory;
-    void *pointer = (void *)(uintptr_t)address; /* NOLINT(performance-no-int-to-ptr) */
-    if (process == NULL)
-        return REAL(cuMulticastBindAddr)(object, offset, address, size, flags);
-    CUresult result = cuMemRetainAllocationHandle(&memory, pointer);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = bind_mapped(process, object, offset, memory, address, size, flags);
-    cuMemRelease(memory);
-    return result;
+    BIND_MAPPED(address, cuMulticastBindMem(object, offset, memory, address - begin, size, flags),
+                REAL(cuMulticastBindAddr)(object, offset, address, size, flags));
+}
+
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
+                                CUdeviceptr address, size_t size, unsigned long long flags) {
+    BIND_MAPPED(address, cuMulticastBindMem_v2(object, device, offset, memory, address - begin, size, flags),
+                REAL(cuMulticastBindAddr_v2)(object, device, offset, address, size, flags));
 }
 
 CUresult cuMulticastUnbind(CUmemGenericAllocationHandle object, CUdevice device, size_t offset, size_t size) {

@@ -297,4 +297,20 @@ typedef enum CUstreamCaptureMode {
     CU_STREAM_CAPTURE_MODE_RELAXED = 2,
 } CUstreamCaptureMode;
 
+/* --- checkpoints of processes ------------------------------------------------------------------------------------- */
+
+typedef struct CUcheckpointGpuPair {
+    CUuuid oldUuid, newUuid;
+} CUcheckpointGpuPair;
+
+typedef struct CUcheckpointCheckpointArgs {
+    cuuint64_t reserved[8]; /* zero */
+} CUcheckpointCheckpointArgs;
+
+typedef struct CUcheckpointRestoreArgs {
+    CUcheckpointGpuPair *gpuPairs;
+    unsigned int gpuPairsCount;
+    char reserved[52]; /* zero; in one array and a number in some versions */
+} CUcheckpointRestoreArgs;
+
 #endif

@@ -15,6 +15,10 @@
 #ifndef TRANCHE_SHADOWED_H
 #define TRANCHE_SHADOWED_H
 
+/* The newest CUDA version of which CUDA_SHADOWED has all forms of its functions. A test compares the two with what
+ * NVIDIA's library answers, in tests/headers/testdata/functions.txt. */
+#define CUDA_SHADOWED_UNTIL 13020
+
 /* clang-format off */
 #define CUDA_SHADOWED(X)                                                                                               \
     X(cuInit, "cuInit", 2000, ANY, (unsigned int flags))                                                               \
@@ -136,8 +140,14 @@
     X(cuMulticastBindMem, "cuMulticastBindMem", 12010, ANY,                                                            \
       (CUmemGenericAllocationHandle object, size_t offset, CUmemGenericAllocationHandle memory, size_t memory_offset,  \
        size_t size, unsigned long long flags))                                                                         \
+    X(cuMulticastBindMem_v2, "cuMulticastBindMem", 13010, ANY,                                                         \
+      (CUmemGenericAllocationHandle object, CUdevice device, size_t offset, CUmemGenericAllocationHandle memory,       \
+       size_t memory_offset, size_t size, unsigned long long flags))                                                   \
     X(cuMulticastBindAddr, "cuMulticastBindAddr", 12010, ANY,                                                          \
       (CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr address, size_t size, unsigned long long flags))\
+    X(cuMulticastBindAddr_v2, "cuMulticastBindAddr", 13010, ANY,                                                       \
+      (CUmemGenericAllocationHandle object, CUdevice device, size_t offset, CUdeviceptr address, size_t size,          \
+       unsigned long long flags))                                                                                      \
     X(cuMulticastUnbind, "cuMulticastUnbind", 12010, ANY,                                                              \
       (CUmemGenericAllocationHandle object, CUdevice device, size_t offset, size_t size))                              \
     X(cuMemMapArrayAsync, "cuMemMapArrayAsync", 11010, LEGACY,                                                         \
@@ -197,6 +207,11 @@
     X(cuExternalMemoryGetMappedMipmappedArray, "cuExternalMemoryGetMappedMipmappedArray", 10000, ANY,                  \
       (CUmipmappedArray *array, CUexternalMemory memory, const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *wanted))     \
     X(cuDestroyExternalMemory, "cuDestroyExternalMemory", 10000, ANY, (CUexternalMemory memory))                       \
+    /* checkpoints of processes */                                                                                     \
+    X(cuCheckpointProcessCheckpoint, "cuCheckpointProcessCheckpoint", 12080, ANY,                                      \
+      (int process, CUcheckpointCheckpointArgs *wanted))                                                               \
+    X(cuCheckpointProcessRestore, "cuCheckpointProcessRestore", 12080, ANY,                                            \
+      (int process, CUcheckpointRestoreArgs *wanted))                                                                  \
     /* what reports memory */                                                                                          \
     X(cuMemGetInfo, "cuMemGetInfo", 2000, ANY, (unsigned int *free, unsigned int *total))                              \
     X(cuMemGetInfo_v2, "cuMemGetInfo", 3020, ANY, (size_t *free, size_t *total))                                       \

@@ -11,6 +11,8 @@ enum cause {
     CAUSE_CONTEXT_SIZE,  /* the limit is below what one context costs */
     CAUSE_REGION_BROKEN, /* a region was damaged while in use */
     CAUSE_EXPORTS,       /* a memory pool that cannot be exported */
+    CAUSE_FUNCTION,      /* a function that is newer than the library */
+    CAUSE_CHECKPOINT,    /* a checkpoint or a restore that is not counted */
     CAUSE_DRIVER,        /* the driver's library is missing or not usable */
 };
 

@@ -688,6 +688,22 @@ CUresult fake_launch(CUfunction function) {
     return CUDA_SUCCESS;
 }
 
+/* --- checkpoints of processes ------------------------------------------------------------------------------------- */
+
+int fake_checkpointed, fake_restored;
+
+CUresult FAKE(cuCheckpointProcessCheckpoint)(int process, CUcheckpointCheckpointArgs *wanted) {
+    (void)wanted;
+    fake_checkpointed = process;
+    return CUDA_SUCCESS;
+}
+
+CUresult FAKE(cuCheckpointProcessRestore)(int process, CUcheckpointRestoreArgs *wanted) {
+    (void)wanted;
+    fake_restored = process;
+    return CUDA_SUCCESS;
+}
+
 /* --- cuGetProcAddress --------------------------------------------------------------------------------------------- */
 
 typedef void (*any_function)(void);
@@ -698,6 +714,11 @@ CUresult FAKE(cuGetProcAddress_v2)(const char *symbol, void **function, int vers
 
 /* Places to answer with that no dlsym finds. Nobody calls them. */
 static char trampolines[64], fresh[1 << 16];
+
+static void newer_pitch(void) {
+}
+static void newer_synchronize(void) {
+}
 
 static const struct {
     const char *symbol, *name;
@@ -756,8 +777,12 @@ static const struct {
     F(cuDeviceGetCount, "cuDeviceGetCount", 2000),
     F(cuDeviceGetAttribute, "cuDeviceGetAttribute", 2000),
     F(cuCtxGetLimit, "cuCtxGetLimit", 3010),
+    F(cuCheckpointProcessCheckpoint, "cuCheckpointProcessCheckpoint", 12080),
+    F(cuCheckpointProcessRestore, "cuCheckpointProcessRestore", 12080),
     F(cuGetProcAddress, "cuGetProcAddress", 11030),
     F(cuGetProcAddress_v2, "cuGetProcAddress", 12000),
+    {"cuMemAllocPitch_v3", "cuMemAllocPitch", FAKE_NEWER, newer_pitch},
+    {"cuCtxSynchronize_v3", "cuCtxSynchronize", FAKE_NEWER, newer_synchronize},
 #undef F
 };
 
@@ -767,6 +792,9 @@ CUresult FAKE(cuGetProcAddress_v2)(const char *symbol, void **function, int vers
                                    CUdriverProcAddressQueryResult *status) {
     static _Atomic unsigned given;
     unsigned best = FUNCTIONS;
+    CUdriverProcAddressQueryResult unwanted;
+    if (status == NULL)
+        status = &unwanted;
     if (symbol == NULL || function == NULL || flags > 2)
         return CUDA_ERROR_INVALID_VALUE;
     *status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;

@@ -22,6 +22,9 @@ enum fake_answers {
     FAKE_NEVER_TWICE, /* with a pointer that it has not given before and will not give again */
 };
 
+/* The CUDA version, newer than the shadow's table, from which cuMemAllocPitch and cuCtxSynchronize have another form. */
+#define FAKE_NEWER 99000
+
 struct fake_orders {
     CUresult fail_allocation;       /* what the next allocation returns */
     void (*allocated)(CUdeviceptr); /* called after the next allocation, before its caller hears of it */
@@ -62,5 +65,8 @@ CUresult fake_launch(CUfunction function);
 /* A function that the shadow does not know and that ends a context or frees an address behind its back. */
 CUresult fake_destroy_unseen(CUcontext context);
 CUresult fake_free_unseen(CUdeviceptr address);
+
+/* The processes for which a checkpoint and a restore were last requested. */
+extern int fake_checkpointed, fake_restored;
 
 #endif

@@ -1255,6 +1255,31 @@ static void test_random_calls(void) {
     }
 }
 
+/* --- checkpoints of processes ------------------------------------------------------------------------------------- */
+
+/* What is charged on one GPU must not come back on another. */
+static void test_checkpoint(void) {
+    CUcheckpointGpuPair pairs[2] = {{{"first"}, {"first"}}, {{"second"}, {"second"}}};
+    CUcheckpointCheckpointArgs checkpoint = {{0}};
+    CUcheckpointRestoreArgs restore = {pairs, 2, {0}};
+
+    CHECK(cuCheckpointProcessCheckpoint(1, NULL) == CUDA_SUCCESS && fake_checkpointed == 1, "without options");
+    CHECK(cuCheckpointProcessCheckpoint(2, &checkpoint) == CUDA_SUCCESS && fake_checkpointed == 2, "empty options");
+    checkpoint.reserved[7] = 1;
+    CHECK(cuCheckpointProcessCheckpoint(3, &checkpoint) == CUDA_ERROR_NOT_SUPPORTED && fake_checkpointed == 2,
+          "an unknown option");
+
+    CHECK(cuCheckpointProcessRestore(1, NULL) == CUDA_SUCCESS && fake_restored == 1, "without options");
+    CHECK(cuCheckpointProcessRestore(2, &restore) == CUDA_SUCCESS && fake_restored == 2, "where it was");
+    pairs[1].newUuid.bytes[15] = 1;
+    CHECK(cuCheckpointProcessRestore(3, &restore) == CUDA_ERROR_NOT_SUPPORTED && fake_restored == 2, "another GPU");
+    restore.gpuPairsCount = 1;
+    CHECK(cuCheckpointProcessRestore(4, &restore) == CUDA_SUCCESS && fake_restored == 4, "one pair");
+    restore.reserved[sizeof restore.reserved - 1] = 1;
+    CHECK(cuCheckpointProcessRestore(5, &restore) == CUDA_ERROR_NOT_SUPPORTED && fake_restored == 4,
+          "an unknown option");
+}
+
 /* --- cuGetProcAddress --------------------------------------------------------------------------------------------- */
 
 /* What each name stands for from each version on, written down once more, by hand. */
@@ -1269,7 +1294,6 @@ static const struct {
     {"cuMemAlloc", 3010, (void *)cuMemAlloc},
     {"cuMemAlloc", 3020, (void *)cuMemAlloc_v2},
     {"cuMemAlloc", 12080, (void *)cuMemAlloc_v2},
-    {"cuMemAlloc", 99999, (void *)cuMemAlloc_v2},
     {"cuMemFree", 2000, (void *)cuMemFree},
     {"cuMemFree", 11000, (void *)cuMemFree_v2},
     {"cuMemAllocPitch", 3010, (void *)cuMemAllocPitch},
@@ -1293,6 +1317,29 @@ static const struct {
     {"cuGetProcAddress", 11030, (void *)cuGetProcAddress},
     {"cuGetProcAddress", 12000, (void *)cuGetProcAddress_v2},
 };
+
+/* A form of a function that came after the table was made must not be answered with an older one, whose parameters are
+ * others. If nothing is lost when the shadow does not see it, the driver's is answered. */
+static void ask_for_newer_forms(void) {
+    CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
+    void *function = &status, *own = NULL;
+    CUresult result = cuGetProcAddress_v2("cuMemAllocPitch", &function, FAKE_NEWER, 0, &status);
+    CHECK(result == CUDA_SUCCESS && function == NULL && status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, "newer: %d %p",
+          result, function);
+    result = cuGetProcAddress_v2("cuMemAllocPitch", &function, FAKE_NEWER, 0, NULL);
+    CHECK(result == CUDA_SUCCESS && function == NULL, "newer, without a place for the status");
+    result = cuGetProcAddress("cuMemAllocPitch", &function, FAKE_NEWER, 0);
+    CHECK(result == CUDA_ERROR_NOT_FOUND && function == NULL, "newer, by the first form: %d %p", result, function);
+    result = cuGetProcAddress("cuMemAllocPitch", &function, FAKE_NEWER - 10, 0);
+    CHECK(fake_orders.answers == FAKE_NEVER_TWICE ? result == CUDA_ERROR_NOT_FOUND
+                                                  : result == CUDA_SUCCESS && function == (void *)cuMemAllocPitch_v2,
+          "the last before the newer form: %d %p", result, function);
+    REAL(cuGetProcAddress)("cuCtxSynchronize", &own, FAKE_NEWER, 0);
+    result = cuGetProcAddress("cuCtxSynchronize", &function, FAKE_NEWER, 0);
+    CHECK(result == CUDA_SUCCESS && (fake_orders.answers == FAKE_NEVER_TWICE ? function != NULL : function == own) &&
+              function != (void *)cuCtxSynchronize,
+          "newer, and need not be seen: %d %p", result, function);
+}
 
 static void ask_for_everything(enum fake_answers answers) {
     CUdriverProcAddressQueryResult status;
@@ -1321,6 +1368,7 @@ static void ask_for_everything(enum fake_answers answers) {
         REAL(cuGetProcAddress)("cuCtxGetDevice", &own, 12000, 0);
         CHECK(cuGetProcAddress("cuCtxGetDevice", &function, 12000, 0) == CUDA_SUCCESS && function == own, "not ours");
     }
+    ask_for_newer_forms();
 }
 
 static void test_procaddress_same(void) {
@@ -1398,6 +1446,7 @@ int main(int argc, char **argv) {
     RUN(test_threads);
     RUN(test_first_calls_of_many_threads);
     RUN(test_random_calls);
+    RUN(test_checkpoint);
     RUN(test_procaddress_same);
     RUN(test_procaddress_trampolines);
     RUN(test_procaddress_never_twice);

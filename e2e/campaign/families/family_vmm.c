@@ -16,6 +16,8 @@
     X(cuMulticastAddDevice, "cuMulticastAddDevice", 12010)                                                             \
     X(cuMulticastBindMem, "cuMulticastBindMem", 12010)                                                                 \
     X(cuMulticastBindAddr, "cuMulticastBindAddr", 12010)                                                               \
+    X(cuMulticastBindMem_v2, "cuMulticastBindMem", 0)                                                                  \
+    X(cuMulticastBindAddr_v2, "cuMulticastBindAddr", 0)                                                                \
     X(cuMulticastUnbind, "cuMulticastUnbind", 12010)                                                                   \
     X(cuArray3DCreate_v2, "cuArray3DCreate", 3020)                                                                     \
     X(cuArrayDestroy, "cuArrayDestroy", 2000)                                                                          \
@@ -415,7 +417,10 @@ static void bind_handle(struct call *call, const struct object *object, struct b
             (unsigned long long)offset, (unsigned long long)binding.size);
         grows(call, 0, 0);
         CUresult result =
-            CALL(cu.cuMulticastBindMem(object->handle, binding.offset, handle.handle, offset, binding.size, 0));
+            random_once_in(&call->random, 2)
+                ? CALL(cu.cuMulticastBindMem(object->handle, binding.offset, handle.handle, offset, binding.size, 0))
+                : CALL(cu.cuMulticastBindMem_v2(object->handle, memory->device, binding.offset, handle.handle, offset,
+                                                binding.size, 0));
         if (judged(call, result))
             bound(place, binding, (uint32_t)handle.other);
     }
@@ -436,7 +441,11 @@ static void bind_address(struct call *call, const struct object *object, struct 
         CUdeviceptr address = reservation->address + block * BLOCK;
         say(call, "cuMulticastBindAddr(%#llx, %llu)", (unsigned long long)address, (unsigned long long)binding.size);
         grows(call, 0, 0);
-        CUresult result = CALL(cu.cuMulticastBindAddr(object->handle, binding.offset, address, binding.size, 0));
+        CUdevice device = memory_at(reservation->memory[block])->device;
+        CUresult result =
+            random_once_in(&call->random, 2)
+                ? CALL(cu.cuMulticastBindAddr(object->handle, binding.offset, address, binding.size, 0))
+                : CALL(cu.cuMulticastBindAddr_v2(object->handle, device, binding.offset, address, binding.size, 0));
         if (expect(call, result, CUDA_SUCCESS, "cuMulticastBindAddr"))
             bound(place, binding, reservation->memory[block]);
     }

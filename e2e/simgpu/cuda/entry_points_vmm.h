@@ -21,7 +21,9 @@
     ENTRY(cuMulticastCreate, 12010, cuMulticastCreate)                                                                 \
     ENTRY(cuMulticastAddDevice, 12010, cuMulticastAddDevice)                                                           \
     ENTRY(cuMulticastBindMem, 12010, cuMulticastBindMem)                                                               \
+    ENTRY(cuMulticastBindMem, 13010, cuMulticastBindMem_v2)                                                            \
     ENTRY(cuMulticastBindAddr, 12010, cuMulticastBindAddr)                                                             \
+    ENTRY(cuMulticastBindAddr, 13010, cuMulticastBindAddr_v2)                                                          \
     ENTRY(cuMulticastUnbind, 12010, cuMulticastUnbind)                                                                 \
     ENTRY(cuMulticastGetGranularity, 12010, cuMulticastGetGranularity)                                                 \
     ENTRY(cuIpcGetMemHandle, 4010, cuIpcGetMemHandle)                                                                  \

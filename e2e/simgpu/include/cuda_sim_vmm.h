@@ -179,6 +179,11 @@ CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffs
                             unsigned long long flags);
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size,
                              unsigned long long flags);
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
+                               CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
+                               unsigned long long flags);
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
+                                CUdeviceptr memptr, size_t size, unsigned long long flags);
 CUresult cuMulticastUnbind(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, size_t size);
 CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectProp *prop,
                                    CUmulticastGranularity_flags option);

@@ -340,8 +340,12 @@ static void bindings_keep_memory_alive(void) {
     CHECK_INT(look("test").used[0], 0);
 
     memory = create(0, 4 * MIB);
+    OK(cuMulticastBindMem_v2(multicast, 0, 0, memory, 0, 4 * MIB, 0));
+    OK(cuMulticastUnbind(multicast, 0, 0, 4 * MIB));
     address = reserve(8 * MIB);
     OK(cuMemMap(address, 4 * MIB, 0, memory, 0));
+    OK(cuMulticastBindAddr_v2(multicast, 0, 0, address, 2 * MIB, 0));
+    OK(cuMulticastUnbind(multicast, 0, 0, 2 * MIB));
     OK(cuMulticastBindAddr(multicast, 4 * MIB, address + 2 * MIB, 2 * MIB, 0));
     OK(cuMemRelease(memory));
     OK(cuMemUnmap(address, 4 * MIB));
@@ -369,6 +373,8 @@ static void multicast_is_checked(void) {
     OK(cuMulticastAddDevice(multicast, 0));
     memory = create(1, 4 * MIB);
     CHECK_INT(cuMulticastBindMem(multicast, 0, memory, 0, 4 * MIB, 0), CUDA_ERROR_INVALID_DEVICE);
+    CHECK_INT(cuMulticastBindMem_v2(multicast, 0, 0, memory, 0, 4 * MIB, 0), CUDA_ERROR_INVALID_DEVICE);
+    CHECK_INT(cuMulticastBindMem_v2(multicast, 7, 0, memory, 0, 4 * MIB, 0), CUDA_ERROR_INVALID_DEVICE);
     CHECK_INT(cuMulticastBindMem(memory, 0, memory, 0, 4 * MIB, 0), CUDA_ERROR_INVALID_VALUE);
     memory = create(0, 8 * MIB);
     CHECK_INT(cuMulticastBindMem(multicast, 0, memory, 0, 8 * MIB, 0), CUDA_ERROR_INVALID_VALUE);

@@ -206,45 +206,79 @@ static bool aligned(uint64_t a, uint64_t b, uint64_t c) {
     return (a | b | c) % GRANULARITY == 0;
 }
 
-CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
-                            CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
+/* The device is the memory's own, or that which the program names. Memory of another device than that is refused. */
+#define OWN_DEVICE (-1)
+
+static CUresult bind_handle(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
+                            CUmemGenericAllocationHandle handle, size_t memory_offset, size_t size,
                             unsigned long long flags) {
-    struct vmm_memory *multicast;
+    struct vmm_memory *multicast, *memory;
     CUresult ret;
 
     REQUIRE_INITIALISED();
-    REQUIRE(flags == 0 && size != 0 && aligned(mcOffset, memOffset, size), CUDA_ERROR_INVALID_VALUE);
-    TRY(hold_multicast(mcHandle, &multicast));
+    REQUIRE(flags == 0 && size != 0 && aligned(offset, memory_offset, size), CUDA_ERROR_INVALID_VALUE);
+    TRY(hold_multicast(object, &multicast));
     await_team(multicast);
     pthread_mutex_lock(&vmm_mutex);
-    ret = bind_locked(multicast, mcOffset, vmm_find_locked(memHandle), memOffset, size);
+    memory = vmm_find_locked(handle);
+    ret = device != OWN_DEVICE && memory != NULL && memory->device != device
+              ? CUDA_ERROR_INVALID_DEVICE
+              : bind_locked(multicast, offset, memory, memory_offset, size);
     vmm_drop_locked(multicast);
     pthread_mutex_unlock(&vmm_mutex);
     return ret;
 }
 
-static CUresult bind_address_locked(struct vmm_memory *multicast, uint64_t offset, CUdeviceptr address, uint64_t size) {
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
+                            CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
+                            unsigned long long flags) {
+    return bind_handle(mcHandle, OWN_DEVICE, mcOffset, memHandle, memOffset, size, flags);
+}
+
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
+                               CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
+                               unsigned long long flags) {
+    REQUIRE_INITIALISED();
+    REQUIRE(device_valid(dev), CUDA_ERROR_INVALID_DEVICE);
+    return bind_handle(mcHandle, dev, mcOffset, memHandle, memOffset, size, flags);
+}
+
+static CUresult bind_address_locked(struct vmm_memory *multicast, CUdevice device, uint64_t offset, CUdeviceptr address,
+                                    uint64_t size) {
     const struct range *range = range_find_locked(address);
 
     REQUIRE(range != NULL && range->kind == RANGE_MAPPED && size <= range->size - (address - range->base),
             CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(device == OWN_DEVICE || range->memory->device == device, CUDA_ERROR_INVALID_DEVICE);
     return bind_locked(multicast, offset, range->memory, range->offset + (address - range->base), size);
 }
 
-CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size,
-                             unsigned long long flags) {
+static CUresult bind_address(CUmemGenericAllocationHandle object, CUdevice device, size_t offset, CUdeviceptr address,
+                             size_t size, unsigned long long flags) {
     struct vmm_memory *multicast;
     CUresult ret;
 
     REQUIRE_INITIALISED();
-    REQUIRE(flags == 0 && size != 0 && aligned(mcOffset, memptr, size), CUDA_ERROR_INVALID_VALUE);
-    TRY(hold_multicast(mcHandle, &multicast));
+    REQUIRE(flags == 0 && size != 0 && aligned(offset, address, size), CUDA_ERROR_INVALID_VALUE);
+    TRY(hold_multicast(object, &multicast));
     await_team(multicast);
     pthread_mutex_lock(&vmm_mutex);
-    ret = bind_address_locked(multicast, mcOffset, memptr, size);
+    ret = bind_address_locked(multicast, device, offset, address, size);
     vmm_drop_locked(multicast);
     pthread_mutex_unlock(&vmm_mutex);
     return ret;
+}
+
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size,
+                             unsigned long long flags) {
+    return bind_address(mcHandle, OWN_DEVICE, mcOffset, memptr, size, flags);
+}
+
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
+                                CUdeviceptr memptr, size_t size, unsigned long long flags) {
+    REQUIRE_INITIALISED();
+    REQUIRE(device_valid(dev), CUDA_ERROR_INVALID_DEVICE);
+    return bind_address(mcHandle, dev, mcOffset, memptr, size, flags);
 }
 
 static CUresult unbind_locked(struct vmm_memory *multicast, CUdevice device, uint64_t offset, uint64_t size) {
