@@ -17,7 +17,7 @@ typedef int version_function(int *version);
 static const int versions[] = {2000,  3020,  4000,  6050,  7000,  8000,  9000,  10000, 10020, 11000, 11010, 11020,
                                11030, 11040, 11050, 11060, 11070, 11080, 12000, 12010, 12020, 12030, 12040};
 
-static get_function *old_get; /* every driver has it since CUDA 11.3, */
+static get_function *old_get;    /* every driver has it since CUDA 11.3, */
 static get_function_v2 *new_get; /* and this one since 12.0 */
 
 static void tell(const char *name, const char *which, int version, uint64_t flags, void *function, int result,

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -47,8 +48,18 @@ static void try(const char *name, any_function *function, init_function *init, u
         printf("signal %d\n", WTERMSIG(status));
 }
 
+/* Always at one address: as a count, or as flags, it is to be the same each time. */
+static uintptr_t make_room(void) {
+    void *wanted = (void *)(uintptr_t)0x10000000;
+
+    if (mmap(wanted, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) !=
+        wanted)
+        abort();
+    return (uintptr_t)wanted;
+}
+
 int main(int argc, char **argv) {
-    static char room[1 << 16];
+    const uintptr_t room = make_room();
     char name[200];
     any_function *function;
     init_function *init;
@@ -66,9 +77,9 @@ int main(int argc, char **argv) {
         if (function == NULL)
             continue;
         try(name, function, NULL, 0);
-        try(name, function, NULL, (uintptr_t)room);
+        try(name, function, NULL, room);
         try(name, function, init, 0);
-        try(name, function, init, (uintptr_t)room);
+        try(name, function, init, room);
     }
     return 0;
 }

@@ -7,7 +7,8 @@
 #   export NAME REAL OURS                  type of the exported symbol and its version, "-" where there is none
 #   answer NAME VERSION REAL OURS          what cuGetProcAddress and cuGetProcAddress_v2 give for a name at a CUDA version:
 #                                          an exported symbol, or =RESULT/STATUS; drivers of CUDA 11.4, 12.2 and 12.4
-#   call NAME WHEN/ARGUMENTS REAL OURS     what a function returns before cuInit and after one that failed: calls.c
+#   call NAME WHEN REAL OURS               what a function returns (calls.c): before/ or after/ a cuInit that found no GPU,
+#                                          with arguments of /zero or /room; "zero", "room" for both times, "always" for all
 #   version REAL OURS                      cuDriverGetVersion
 set -eu -o pipefail
 export LC_ALL=C
@@ -81,7 +82,26 @@ join "$work/exports-real" "$work/exports-ours" | awk '{ print $1 }' >"$work/both
 "$work/calls" "$ours" "$work/both" >"$work/ours" 2>>"$work/errors"
 paste -d ' ' "$work/real" "$work/ours" | sed 's/signal /signal-/g' |
     awk '$1 " " $2 " " $3 != $5 " " $6 " " $7 { exit 2 }
-         $4 != $8 { print "call", $1, $2 "/" $3, $4, $8 }' >>"$work/found"
+         { result[$1, $2, $3] = $4 " " $8; names[$1] }
+         function differ(when) { return substr(when, 1, index(when, " ") - 1) != substr(when, index(when, " ") + 1) }
+         function tell(name, when, results) { if (differ(results)) print "call", name, when, results }
+         END {
+             for (name in names) {
+                 for (i = split("zero room", arguments); i > 0; i--) {
+                     a = arguments[i]
+                     same[a] = result[name, "before", a] == result[name, "after", a]
+                 }
+                 if (same["zero"] && same["room"] && result[name, "before", "zero"] == result[name, "before", "room"]) {
+                     tell(name, "always", result[name, "before", "zero"])
+                     continue
+                 }
+                 for (a in same) {
+                     if (same[a]) { tell(name, a, result[name, "before", a]); continue }
+                     tell(name, "before/" a, result[name, "before", a])
+                     tell(name, "after/" a, result[name, "after", a])
+                 }
+             }
+         }' >>"$work/found"
 
 [ "$(wc -l <"$work/names")" -gt 600 ] && [ "$(wc -l <"$work/real")" -gt 2000 ] ||
     { echo "compare: asked for too little" >&2 && exit 1; }

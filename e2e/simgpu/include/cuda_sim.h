@@ -851,6 +851,7 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray);
 #include "cuda_sim_graph.h"
 #include "cuda_sim_graphics.h"
 #include "cuda_sim_node.h"
+#include "cuda_sim_old.h"
 #include "cuda_sim_pool.h"
 #include "cuda_sim_stream.h"
 #include "cuda_sim_texture.h"
