@@ -824,6 +824,38 @@ CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc) {
     return CUDA_SUCCESS;
 }
 
+/* Of a kernel that a compressed image may hold, nobody here knows the parameters. */
+static CUresult get_parameter(const struct function *function, size_t number, size_t *offset, size_t *size) {
+    struct image *image = function->module != NULL ? module_image(function->module) : &function->library->image;
+    const struct image_kernel *kernel;
+    CUresult ret = CUDA_ERROR_INVALID_VALUE;
+
+    pthread_mutex_lock(&mutex);
+    kernel = image_kernel(image, function->name);
+    if (image->open) {
+        ret = CUDA_ERROR_NOT_SUPPORTED;
+    } else if (kernel != NULL && number < kernel->parameter_count) {
+        *offset = kernel->parameters[number].offset;
+        if (size != NULL)
+            *size = kernel->parameters[number].size;
+        ret = CUDA_SUCCESS;
+    }
+    pthread_mutex_unlock(&mutex);
+    return ret;
+}
+
+CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOffset, size_t *paramSize) {
+    REQUIRE(paramOffset != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_FUNCTION(func, function);
+    return get_parameter(function, paramIndex, paramOffset, paramSize);
+}
+
+CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramOffset, size_t *paramSize) {
+    REQUIRE(paramOffset != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_KERNEL(kernel, function);
+    return get_parameter(function, paramIndex, paramOffset, paramSize);
+}
+
 CUresult cuFuncGetName(const char **name, CUfunction hfunc) {
     REQUIRE(name != NULL, CUDA_ERROR_INVALID_VALUE);
     REQUIRE_FUNCTION(hfunc, function);
