@@ -71,7 +71,7 @@ static void bad_contexts(struct call *call) {
     say(call, "contexts of nothing");
     expect(call, CALL(cu.cuCtxCreate_v2(&context, 0, 77)), CUDA_ERROR_INVALID_DEVICE, "device 77");
     expect(call, CALL(cu.cuDevicePrimaryCtxRetain(&context, -1)), CUDA_ERROR_INVALID_DEVICE, "device -1");
-    expect(call, CALL(cu.cuCtxDestroy_v2(NULL)), CUDA_ERROR_INVALID_CONTEXT, "destroying NULL");
+    expect(call, CALL(cu.cuCtxDestroy_v2(NULL)), CUDA_ERROR_INVALID_VALUE, "destroying NULL");
     expect(call, CALL(cu.cuCtxDestroy_v2((CUcontext)(uintptr_t)0x1000)), CUDA_ERROR_INVALID_CONTEXT,
            "destroying nonsense");
     expect(call, CALL(cu.cuDevicePrimaryCtxRelease_v2(77)), CUDA_ERROR_INVALID_DEVICE, "releasing device 77");

@@ -338,9 +338,10 @@ CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, uns
 CUresult cuCtxDestroy_v2(CUcontext ctx) {
     struct stored *values;
 
+    REQUIRE(ctx != NULL, CUDA_ERROR_INVALID_VALUE);
     REQUIRE_INITIALISED();
     pthread_mutex_lock(&mutex);
-    if (ctx == NULL || !context_alive(ctx) || ctx->primary) {
+    if (!context_alive(ctx) || ctx->primary) {
         pthread_mutex_unlock(&mutex);
         return CUDA_ERROR_INVALID_CONTEXT;
     }
@@ -505,8 +506,8 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags) {
 }
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active) {
-    REQUIRE_INITIALISED();
     REQUIRE(flags != NULL && active != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_INITIALISED();
     REQUIRE(device_valid(dev), CUDA_ERROR_INVALID_DEVICE);
     pthread_mutex_lock(&mutex);
     *flags = primaries[dev].flags;
@@ -525,8 +526,8 @@ CUresult cuCtxGetDevice(CUdevice *device) {
 }
 
 CUresult cuCtxGetFlags(unsigned int *flags) {
-    REQUIRE_CONTEXT(context);
     REQUIRE(flags != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_CONTEXT(context);
     *flags = context->flags;
     return CUDA_SUCCESS;
 }
@@ -550,8 +551,8 @@ static CUresult named_context(CUcontext ctx, struct CUctx_st **context) {
 CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId) {
     struct CUctx_st *context;
 
-    TRY(named_context(ctx, &context));
     REQUIRE(ctxId != NULL, CUDA_ERROR_INVALID_VALUE);
+    TRY(named_context(ctx, &context));
     *ctxId = context->id;
     return CUDA_SUCCESS;
 }

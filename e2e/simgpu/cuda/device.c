@@ -129,8 +129,9 @@ static const int fixed_attributes[CU_DEVICE_ATTRIBUTE_MAX] = {
 CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev) {
     const struct sim_gpu *gpu;
 
+    REQUIRE(pi != NULL, CUDA_ERROR_INVALID_VALUE);
     REQUIRE_DEVICE(dev);
-    REQUIRE(pi != NULL && (int)attrib > 0 && attrib < CU_DEVICE_ATTRIBUTE_MAX, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE((int)attrib > 0 && attrib < CU_DEVICE_ATTRIBUTE_MAX, CUDA_ERROR_INVALID_VALUE);
     gpu = device_gpu(dev);
     switch (attrib) {
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:

@@ -1,10 +1,9 @@
 /* Calls of a device that stand alone: profiling, and what a GPU in a Linux server does not do. */
 #include "driver.h"
 
-/* Gone since CUDA 12. */
+/* Gone since CUDA 12, initialised or not. */
 CUresult cuProfilerInitialize(const char *configFile, const char *outputFile, CUoutput_mode outputMode) {
     (void)configFile, (void)outputFile, (void)outputMode;
-    REQUIRE_INITIALISED();
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 

@@ -151,6 +151,8 @@
     ENTRY(cuFuncSetAttribute, 9000, cuFuncSetAttribute)                                                                \
     ENTRY(cuFuncSetCacheConfig, 3000, cuFuncSetCacheConfig)                                                            \
     ENTRY(cuFuncGetModule, 11000, cuFuncGetModule)                                                                     \
+    ENTRY(cuFuncGetParamInfo, 12040, cuFuncGetParamInfo)                                                               \
+    ENTRY(cuKernelGetParamInfo, 12040, cuKernelGetParamInfo)                                                           \
     ENTRY(cuFuncGetName, 12030, cuFuncGetName)                                                                         \
     ENTRY(cuKernelGetName, 12030, cuKernelGetName)                                                                     \
     ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, cuOccupancyMaxActiveBlocksPerMultiprocessor)              \

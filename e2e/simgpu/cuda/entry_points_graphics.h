@@ -18,9 +18,9 @@
     ENTRY(cuGLGetDevices, 4010, cuGLGetDevices)                                                                        \
     ENTRY(cuGLGetDevices, 6050, cuGLGetDevices_v2)                                                                     \
     ENTRY(cuGLInit, 2000, cuGLInit)                                                                                    \
-    ENTRY(cuGLMapBufferObject, 2000, cuGLMapBufferObject)                                                              \
+    STREAM(cuGLMapBufferObject, 2000, cuGLMapBufferObject, 7000, cuGLMapBufferObject_v2_ptds)                          \
     SYNC_ROW(STREAM, cuGLMapBufferObject, 3020, cuGLMapBufferObject_v2)                                                \
-    ENTRY(cuGLMapBufferObjectAsync, 2030, cuGLMapBufferObjectAsync)                                                    \
+    STREAM(cuGLMapBufferObjectAsync, 2030, cuGLMapBufferObjectAsync, 7000, cuGLMapBufferObjectAsync_v2_ptsz)           \
     ASYNC_ROW(STREAM, cuGLMapBufferObjectAsync, 3020, cuGLMapBufferObjectAsync_v2)                                     \
     ENTRY(cuGLRegisterBufferObject, 2000, cuGLRegisterBufferObject)                                                    \
     ENTRY(cuGLSetBufferObjectMapFlags, 2030, cuGLSetBufferObjectMapFlags)                                              \

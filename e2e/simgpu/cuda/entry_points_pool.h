@@ -73,6 +73,7 @@
     ASYNC_ROW(STREAM, cuStreamGetCaptureInfo, 11030, cuStreamGetCaptureInfo_v2)                                        \
     ASYNC_ROW(STREAM, cuStreamGetCaptureInfo, 12030, cuStreamGetCaptureInfo_v3)                                        \
     ASYNC_ROW(STREAM, cuStreamUpdateCaptureDependencies, 11030, cuStreamUpdateCaptureDependencies)                     \
+    ASYNC_ROW(STREAM, cuStreamUpdateCaptureDependencies, 12030, cuStreamUpdateCaptureDependencies_v2)                  \
     ENTRY(cuThreadExchangeStreamCaptureMode, 10010, cuThreadExchangeStreamCaptureMode)
 /* clang-format on */
 

@@ -13,6 +13,8 @@
     ENTRY(cuFuncSetSharedMemConfig, 4020, cuFuncSetSharedMemConfig)                                                    \
     ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 7000, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags)\
     ENTRY(cuOccupancyAvailableDynamicSMemPerBlock, 10020, cuOccupancyAvailableDynamicSMemPerBlock)                     \
+    ENTRY(cuOccupancyMaxPotentialBlockSize, 6050, cuOccupancyMaxPotentialBlockSize)                                    \
+    ENTRY(cuOccupancyMaxPotentialBlockSizeWithFlags, 7000, cuOccupancyMaxPotentialBlockSizeWithFlags)                  \
     ENTRY(cuOccupancyMaxPotentialClusterSize, 11070, cuOccupancyMaxPotentialClusterSize)                               \
     ENTRY(cuOccupancyMaxActiveClusters, 11070, cuOccupancyMaxActiveClusters)                                           \
     ENTRY(cuProfilerInitialize, 4000, cuProfilerInitialize)                                                            \

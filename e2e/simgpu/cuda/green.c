@@ -70,6 +70,7 @@ CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, CUdevR
 }
 
 CUresult cuCtxGetDevResource(CUcontext hCtx, CUdevResource *resource, CUdevResourceType type) {
+    REQUIRE(resource != NULL, CUDA_ERROR_INVALID_VALUE);
     REQUIRE_INITIALISED();
     REQUIRE(handle_valid(&contexts, hCtx), CUDA_ERROR_INVALID_CONTEXT);
     return give_resource(resource, type, hCtx->device,
@@ -78,6 +79,7 @@ CUresult cuCtxGetDevResource(CUcontext hCtx, CUdevResource *resource, CUdevResou
 }
 
 CUresult cuGreenCtxGetDevResource(CUgreenCtx hCtx, CUdevResource *resource, CUdevResourceType type) {
+    REQUIRE(resource != NULL, CUDA_ERROR_INVALID_VALUE);
     REQUIRE_INITIALISED();
     REQUIRE(handle_valid(&greens, hCtx), CUDA_ERROR_INVALID_CONTEXT);
     return give_resource(resource, type, hCtx->device, hCtx->sm_count);
@@ -204,8 +206,8 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
 }
 
 CUresult cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx) {
-    REQUIRE_INITIALISED();
     REQUIRE(pContext != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_INITIALISED();
     REQUIRE(handle_valid(&greens, hCtx), CUDA_ERROR_INVALID_CONTEXT);
     *pContext = hCtx->context;
     return CUDA_SUCCESS;
@@ -241,8 +243,8 @@ CUresult cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx *phCtx) {
     struct CUgreenCtx_st *green;
     struct CUstream_st *stream;
 
-    REQUIRE_CONTEXT(context);
     REQUIRE(phCtx != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_CONTEXT(context);
     TRY(stream_find(context, hStream, false, &stream));
     green = hStream > CU_STREAM_PER_THREAD ? stream->green : context_green();
     *phCtx = handle_valid(&greens, green) ? green : NULL;

@@ -785,6 +785,8 @@ CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfu
 CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value);
 CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config);
 CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc);
+CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOffset, size_t *paramSize);
+CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramOffset, size_t *paramSize);
 CUresult cuFuncGetName(const char **name, CUfunction hfunc);
 CUresult cuKernelGetName(const char **name, CUkernel hfunc);
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func, int blockSize,
@@ -851,6 +853,7 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray);
 #include "cuda_sim_graph.h"
 #include "cuda_sim_graphics.h"
 #include "cuda_sim_node.h"
+#include "cuda_sim_old.h"
 #include "cuda_sim_pool.h"
 #include "cuda_sim_stream.h"
 #include "cuda_sim_texture.h"

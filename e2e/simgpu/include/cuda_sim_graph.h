@@ -282,6 +282,9 @@ CUDA_SIM_BOTH_ASYNC(cuStreamGetCaptureInfo_v3,
                      size_t *numDependencies_out));
 CUDA_SIM_BOTH_ASYNC(cuStreamUpdateCaptureDependencies,
                     (CUstream hStream, CUgraphNode *dependencies, size_t numDependencies, unsigned int flags));
+CUDA_SIM_BOTH_ASYNC(cuStreamUpdateCaptureDependencies_v2,
+                    (CUstream hStream, CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData,
+                     size_t numDependencies, unsigned int flags));
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
 
 #pragma GCC visibility pop

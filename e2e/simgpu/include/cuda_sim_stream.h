@@ -59,7 +59,11 @@ typedef struct CUDA_MEMCPY3D_PEER_st {
 
 /* ---- Functions ---- */
 
+#define CU_OCCUPANCY_DEFAULT 0x0
 #define CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE 0x1
+
+/* Shared memory that blocks of this size need. */
+typedef size_t (*CUoccupancyB2DSize)(int blockSize);
 
 typedef struct CUDA_LAUNCH_PARAMS_st {
     CUfunction function;
@@ -111,6 +115,12 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CU
                                                               size_t dynamicSMemSize, unsigned int flags);
 CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func, int numBlocks,
                                                  int blockSize);
+CUresult cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize, CUfunction func,
+                                          CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize,
+                                          int blockSizeLimit);
+CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockSize, CUfunction func,
+                                                   CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+                                                   size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags);
 CUresult cuOccupancyMaxPotentialClusterSize(int *clusterSize, CUfunction func, const CUlaunchConfig *config);
 CUresult cuOccupancyMaxActiveClusters(int *numClusters, CUfunction func, const CUlaunchConfig *config);
 

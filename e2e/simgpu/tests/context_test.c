@@ -20,7 +20,7 @@ static void a_context_costs_its_overhead(void) {
     CHECK_INT(look("test").used[0], 0);
     CHECK_INT(look("test").used[1], 0);
     CHECK_INT(cuCtxDestroy_v2(first), CUDA_ERROR_INVALID_CONTEXT);
-    CHECK_INT(cuCtxDestroy_v2(NULL), CUDA_ERROR_INVALID_CONTEXT);
+    CHECK_INT(cuCtxDestroy_v2(NULL), CUDA_ERROR_INVALID_VALUE);
     CHECK_INT(cuCtxDestroy_v2((CUcontext)0x1234), CUDA_ERROR_INVALID_CONTEXT);
 }
 

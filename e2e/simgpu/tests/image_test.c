@@ -176,24 +176,26 @@ static void managed_variables(void) {
 /* A cubin with variables of 3 MiB without contents, 1 MiB with, and 20 MiB of code. */
 static void cubins_say_it_in_sections(void) {
     static const char names[] = "\0.shstrtab\0.text.mul\0.nv.global\0.nv.global.init\0.symtab\0.strtab\0.nv.info\0"
-                                ".nv.constant0.mul";
+                                ".nv.constant0.mul\0.nv.info.mul";
     struct {
         Elf64_Ehdr header;
         char names[128];
         char strings[32];
         Elf64_Sym symbols[4];
         uint8_t info[16];
-        Elf64_Shdr sections[9];
+        uint8_t parameters[32];
+        Elf64_Shdr sections[10];
     } cubin = {0};
     CUfunction function;
     CUmodule module;
+    size_t offset, bytes;
     int value;
 
     memcpy(cubin.header.e_ident, ELFMAG, SELFMAG);
     cubin.header.e_ident[EI_CLASS] = ELFCLASS64;
     cubin.header.e_shoff = (Elf64_Off)((char *)cubin.sections - (char *)&cubin);
     cubin.header.e_shentsize = sizeof(Elf64_Shdr);
-    cubin.header.e_shnum = 9;
+    cubin.header.e_shnum = 10;
     cubin.header.e_shstrndx = 1;
     memcpy(cubin.names, names, sizeof(names));
     memcpy(cubin.strings, "\0mul\0zeros\0ones", 16);
@@ -202,6 +204,11 @@ static void cubins_say_it_in_sections(void) {
         (Elf64_Sym){.st_name = 5, .st_info = ELF64_ST_INFO(STB_GLOBAL, STT_OBJECT), .st_shndx = 3, .st_size = 3 * MIB};
     cubin.symbols[3] = (Elf64_Sym){
         .st_name = 11, .st_info = ELF64_ST_INFO(STB_GLOBAL, STT_OBJECT), .st_shndx = 4, .st_value = 8, .st_size = 100};
+    /* The last parameter comes first: number 1 of 24 bytes at 8, number 0 of 8 bytes at 0. */
+    memcpy(cubin.parameters,
+           "\4\x17\14\0\0\0\0\0\1\0\10\0\0\xf0\x61\0"
+           "\4\x17\14\0\0\0\0\0\0\0\0\0\0\xf0\x21\0",
+           32);
     memcpy(cubin.info, "\4\x11\10\0\1\0\0\0\0\20\0\0", 12); /* symbol 1, 4096 bytes */
     cubin.sections[1] = (Elf64_Shdr){.sh_name = 1,
                                      .sh_type = SHT_STRTAB,
@@ -224,6 +231,10 @@ static void cubins_say_it_in_sections(void) {
                                      .sh_offset = (Elf64_Off)((char *)cubin.info - (char *)&cubin),
                                      .sh_size = 12};
     cubin.sections[8] = (Elf64_Shdr){.sh_name = 73, .sh_type = SHT_NOBITS, .sh_size = MIB};
+    cubin.sections[9] = (Elf64_Shdr){.sh_name = 91,
+                                     .sh_type = SHT_LOPROC,
+                                     .sh_offset = (Elf64_Off)((char *)cubin.parameters - (char *)&cubin),
+                                     .sh_size = sizeof(cubin.parameters)};
 
     context_on(0);
     OK(cuModuleLoadData(&module, &cubin));
@@ -233,10 +244,87 @@ static void cubins_say_it_in_sections(void) {
     CHECK_INT(size_of(module, "ones"), 100);
     OK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function));
     CHECK_INT(value, 4096);
+    for (size_t i = 0; i < 2; i++) {
+        OK(cuFuncGetParamInfo(function, i, &offset, &bytes));
+        CHECK_INT(offset, i == 0 ? 0 : 8);
+        CHECK_INT(bytes, i == 0 ? 8 : 24);
+    }
+    CHECK_INT(cuFuncGetParamInfo(function, 2, &offset, &bytes), CUDA_ERROR_INVALID_VALUE);
     OK(cuModuleUnload(module));
     CHECK_INT(taken(), 0);
-    cubin.header.e_shstrndx = 9;
+    cubin.header.e_shstrndx = 10;
     CHECK_INT(cuModuleLoadData(&module, &cubin), CUDA_ERROR_INVALID_IMAGE);
+}
+
+static const char parameters_ptx[] = HEAD
+    ".extern .func declared(.param .b32 a);\n"
+    ".visible .entry many(\n .param .u8 many_0,\n .param .u64 .ptr .global .align 1 many_1,\n"
+    " .param .align 16 .b8 many_2[20],\n .param .u16 many_3, .param .f64 many_4\n)\n.maxntid 128, 1, 1\n{\n ret;\n}\n"
+    ".visible .entry none()\n{\n ret;\n}\n";
+
+static void many_has_its_parameters(CUfunction function) {
+    static const size_t want[][2] = {{0, 1}, {8, 8}, {16, 20}, {36, 2}, {40, 8}};
+    size_t offset = 99, size = 99;
+
+    for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
+        OK(cuFuncGetParamInfo(function, i, &offset, &size));
+        CHECK_INT(offset, want[i][0]);
+        CHECK_INT(size, want[i][1]);
+    }
+    CHECK_INT(cuFuncGetParamInfo(function, 5, &offset, &size), CUDA_ERROR_INVALID_VALUE);
+    OK(cuFuncGetParamInfo(function, 1, &offset, NULL));
+    CHECK_INT(offset, 8);
+    CHECK_INT(cuFuncGetParamInfo(function, 0, NULL, &size), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void kernels_have_parameters(void) {
+    CUfunction function;
+    CUlibrary library;
+    CUmodule module;
+    CUkernel kernel;
+    size_t offset, size;
+
+    CHECK_INT(cuFuncGetParamInfo(NULL, 0, &offset, NULL), CUDA_ERROR_NOT_INITIALIZED);
+    context_on(0);
+    OK(cuModuleLoadData(&module, parameters_ptx));
+    OK(cuModuleGetFunction(&function, module, "many"));
+    many_has_its_parameters(function);
+    OK(cuModuleGetFunction(&function, module, "none"));
+    CHECK_INT(cuFuncGetParamInfo(function, 0, &offset, &size), CUDA_ERROR_INVALID_VALUE);
+    OK(cuLibraryLoadData(&library, parameters_ptx, NULL, NULL, 0, NULL, NULL, 0));
+    OK(cuLibraryGetKernel(&kernel, library, "many"));
+    OK(cuKernelGetParamInfo(kernel, 2, &offset, &size));
+    CHECK_INT(offset, 16);
+    CHECK_INT(size, 20);
+    CHECK_INT(cuKernelGetParamInfo(kernel, 5, &offset, &size), CUDA_ERROR_INVALID_VALUE);
+    CHECK_INT(cuKernelGetParamInfo((CUkernel)function, 0, &offset, &size), CUDA_ERROR_INVALID_HANDLE);
+    OK(cuKernelGetFunction(&function, kernel));
+    many_has_its_parameters(function);
+    CHECK_INT(cuModuleLoadData(&module, HEAD ".visible .entry bad(.param .u64)\n{\n ret;\n}\n"),
+              CUDA_ERROR_INVALID_PTX);
+}
+
+static void linked_kernels_have_parameters(void) {
+    CUlinkState link;
+    CUfunction function;
+    CUmodule module;
+    void *cubin;
+    size_t size, offset;
+
+    context_on(0);
+    OK(cuLinkCreate_v2(0, NULL, NULL, &link));
+    OK(cuLinkAddData_v2(link, CU_JIT_INPUT_PTX, (void *)(uintptr_t)ptx, sizeof(ptx), "a", 0, NULL, NULL));
+    OK(cuLinkAddData_v2(link, CU_JIT_INPUT_PTX, (void *)(uintptr_t)parameters_ptx, sizeof(parameters_ptx), "b", 0, NULL,
+                        NULL));
+    OK(cuLinkComplete(link, &cubin, &size));
+    OK(cuModuleLoadData(&module, cubin));
+    OK(cuLinkDestroy(link));
+    OK(cuModuleGetFunction(&function, module, "many"));
+    many_has_its_parameters(function);
+    OK(cuModuleGetFunction(&function, module, "deep"));
+    OK(cuFuncGetParamInfo(function, 1, &offset, &size));
+    CHECK_INT(offset, 8);
+    CHECK_INT(size, 24);
 }
 
 struct fat {
@@ -261,6 +349,7 @@ static void fat_binaries_hold_several(void) {
                              .first = {.kind = 1, .header_bytes = 64, .content_bytes = 256},
                              .first_contents = HEAD ".visible .entry small()\n{\nret;\n}\n"};
     const uint64_t payload = sizeof(fat.rest) - 64;
+    size_t bytes;
     CUfunction function;
     CUmodule module;
 
@@ -280,6 +369,7 @@ static void fat_binaries_hold_several(void) {
     OK(cuModuleLoadData(&module, &fat));
     OK(cuModuleGetFunction(&function, module, "anything"));
     CHECK_INT(taken(), 10 * MIB);
+    CHECK_INT(cuFuncGetParamInfo(function, 0, &bytes, NULL), CUDA_ERROR_NOT_SUPPORTED);
     OK(cuModuleUnload(module));
 }
 
@@ -324,6 +414,8 @@ const struct test image_tests[] = {
     {"no launch without room for the module", no_launch_without_room_for_the_module},
     {"managed variables", managed_variables},
     {"cubins say it in sections", cubins_say_it_in_sections},
+    {"kernels have parameters", kernels_have_parameters},
+    {"linked kernels have parameters", linked_kernels_have_parameters},
     {"fat binaries hold several", fat_binaries_hold_several},
     {"the linker makes a cubin", the_linker_makes_a_cubin},
     {0},

@@ -190,6 +190,56 @@ static void old_pointers_have_32_bits(void) {
     CHECK_INT(total, GPU1_BYTES);
 }
 
+static void old_copies_have_32_bits(void) {
+    const CUDA_ARRAY_DESCRIPTOR_v1 descriptor = {16, 2, CU_AD_FORMAT_UNSIGNED_INT8, 1};
+    char text[32] = "";
+    CUdeviceptr_v1 a;
+    CUarray array, other;
+    CUDA_MEMCPY2D_v1 box = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                            .srcXInBytes = 1,
+                            .srcPitch = 8,
+                            .dstMemoryType = CU_MEMORYTYPE_ARRAY,
+                            .dstY = 1,
+                            .WidthInBytes = 3,
+                            .Height = 1};
+    CUDA_MEMCPY3D_v1 cube = {.srcMemoryType = CU_MEMORYTYPE_ARRAY,
+                             .srcY = 1,
+                             .dstMemoryType = CU_MEMORYTYPE_HOST,
+                             .dstHost = text,
+                             .dstPitch = 8,
+                             .dstXInBytes = 2,
+                             .WidthInBytes = 3,
+                             .Height = 1,
+                             .Depth = 1};
+
+    CHECK_INT(cuMemcpy2D(&box), CUDA_ERROR_NOT_INITIALIZED);
+    context_on(0);
+    OK(cuMemAlloc(&a, 100));
+    OK(cuArrayCreate(&array, &descriptor));
+    OK(cuArrayCreate(&other, &descriptor));
+    OK(cuMemcpyHtoD(a, "abcdefg", 8));
+    OK(cuMemcpyDtoD(a + 8, a, 8));
+    OK(cuMemcpyDtoHAsync(text, a + 8, 8, NULL));
+    OK(cuCtxSynchronize());
+    CHECK(strcmp(text, "abcdefg") == 0);
+    OK(cuMemcpyDtoA(array, 1, a, 4));
+    OK(cuMemcpyAtoA(other, 0, array, 1, 4));
+    OK(cuMemcpyAtoD(a + 16, other, 0, 4));
+    OK(cuMemcpyDtoH(text, a + 16, 4));
+    CHECK(strcmp(text, "abcdefg") == 0);
+    box.srcDevice = a;
+    box.dstArray = cube.srcArray = array;
+    OK(cuMemcpy2D(&box));
+    OK(cuMemcpy3D(&cube));
+    CHECK(strcmp(text, "abbcdfg") == 0);
+    OK(cuMemsetD2D16(a, 8, 0x7878, 2, 2));
+    OK(cuMemsetD8(a + 4, 0, 1));
+    OK(cuMemcpyDtoH(text, a, 16));
+    CHECK(strcmp(text, "xxxx") == 0 && memcmp(text + 8, "xxxxefg", 8) == 0);
+    CHECK_INT(cuMemcpyDtoH(text, a, 200), CUDA_ERROR_INVALID_VALUE);
+    CHECK_INT(cuMemcpy2D(NULL), CUDA_ERROR_INVALID_VALUE);
+}
+
 static void contents_are_kept(void) {
     CUdeviceptr a, b;
     char text[64] = "";
@@ -436,6 +486,7 @@ const struct test memory_tests[] = {
     {"pitch", pitch},
     {"cuMemGetInfo tells of the whole GPU", mem_get_info_tells_of_the_whole_gpu},
     {"old pointers have 32 bits", old_pointers_have_32_bits},
+    {"old copies have 32 bits", old_copies_have_32_bits},
     {"contents are kept", contents_are_kept},
     {"filling a GPU costs the host little", filling_a_gpu_costs_the_host_little},
     {"boxes", boxes},

@@ -162,6 +162,30 @@ static void a_cooperative_kernel_runs_on_several_gpus(void) {
     CHECK_INT(cuLaunchCooperativeKernelMultiDevice(list, 1, 0), CUDA_ERROR_INVALID_HANDLE);
 }
 
+static size_t shared_for(int threads) {
+    return 200 * (size_t)threads;
+}
+
+static void the_best_block_fills_a_multiprocessor(void) {
+    int grid, block;
+    CUfunction function;
+
+    context_on(0);
+    function = kernel("nothing");
+    OK(cuOccupancyMaxPotentialBlockSize(&grid, &block, function, NULL, 0, 0));
+    CHECK_INT(block, 1024);
+    CHECK_INT(grid, 2 * GPU0_MULTIPROCESSORS);
+    OK(cuOccupancyMaxPotentialBlockSize(&grid, &block, function, NULL, 0, 100));
+    CHECK_INT(block, 64); /* 20 blocks of 100 threads are fewer threads than 32 of 64 */
+    CHECK_INT(grid, 32 * GPU0_MULTIPROCESSORS);
+    OK(cuOccupancyMaxPotentialBlockSizeWithFlags(&grid, &block, function, shared_for, 0, 0, 1));
+    CHECK_INT(block, 576);
+    CHECK_INT(grid, 2 * GPU0_MULTIPROCESSORS);
+    CHECK_INT(cuOccupancyMaxPotentialBlockSizeWithFlags(&grid, &block, function, NULL, 0, 0, 2),
+              CUDA_ERROR_INVALID_VALUE);
+    CHECK_INT(cuOccupancyMaxPotentialBlockSize(NULL, &block, function, NULL, 0, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
 static void occupancy_adds_up(void) {
     CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, .value = {.clusterDim = {2, 1, 1}}};
     CUlaunchConfig config = {4, 1, 1, 256, 1, 1, 0, NULL, &cluster, 1};
@@ -254,6 +278,7 @@ const struct test stream_tests[] = {
     {"bad attributes are refused", bad_attributes_are_refused},
     {"boxes are copied between GPUs", boxes_are_copied_between_gpus},
     {"a cooperative kernel runs on several GPUs", a_cooperative_kernel_runs_on_several_gpus},
+    {"the best block fills a multiprocessor", the_best_block_fills_a_multiprocessor},
     {"occupancy adds up", occupancy_adds_up},
     {"calls of a device answer", calls_of_a_device_answer},
     {"names are found", names_are_found},

@@ -61,7 +61,21 @@ CUresult image_add_kernel(struct image *image, const char *name, size_t length, 
         copy = strndup(name, length);
     image->kernels = array;
     REQUIRE(copy != NULL, CUDA_ERROR_OUT_OF_MEMORY);
-    image->kernels[image->kernel_count++] = (struct image_kernel){copy, local_bytes, shared_bytes};
+    image->kernels[image->kernel_count++] =
+        (struct image_kernel){.name = copy, .local_bytes = local_bytes, .shared_bytes = shared_bytes};
+    return CUDA_SUCCESS;
+}
+
+CUresult image_set_parameter(struct image_kernel *kernel, unsigned number, struct image_parameter parameter) {
+    if (number >= kernel->parameter_count) {
+        struct image_parameter *grown = realloc(kernel->parameters, ((size_t)number + 1) * sizeof(*grown));
+
+        REQUIRE(grown != NULL, CUDA_ERROR_OUT_OF_MEMORY);
+        memset(grown + kernel->parameter_count, 0, (number + 1 - kernel->parameter_count) * sizeof(*grown));
+        kernel->parameters = grown;
+        kernel->parameter_count = number + 1;
+    }
+    kernel->parameters[number] = parameter;
     return CUDA_SUCCESS;
 }
 
@@ -88,6 +102,8 @@ CUresult image_append(struct image *image, const struct image *from) {
         const struct image_kernel *kernel = &from->kernels[i];
 
         TRY(image_add_kernel(image, kernel->name, strlen(kernel->name), kernel->local_bytes, kernel->shared_bytes));
+        for (unsigned p = 0; p < kernel->parameter_count; p++)
+            TRY(image_set_parameter(&image->kernels[image->kernel_count - 1], p, kernel->parameters[p]));
     }
     for (unsigned i = 0; i < from->variable_count; i++) {
         struct image_variable variable = from->variables[i];
@@ -101,8 +117,10 @@ CUresult image_append(struct image *image, const struct image *from) {
 }
 
 void image_free(struct image *image) {
-    for (unsigned i = 0; i < image->kernel_count; i++)
+    for (unsigned i = 0; i < image->kernel_count; i++) {
+        free(image->kernels[i].parameters);
         free(image->kernels[i].name);
+    }
     for (unsigned i = 0; i < image->variable_count; i++)
         free(image->variables[i].name);
     free(image->kernels);

@@ -4,10 +4,17 @@
 
 #include "cuda/driver.h"
 
+/* Where among a kernel's parameters one lies. */
+struct image_parameter {
+    uint64_t offset, size;
+};
+
 struct image_kernel {
     char *name;
     uint64_t local_bytes;  /* of each thread */
     uint64_t shared_bytes; /* of each block, declared */
+    struct image_parameter *parameters;
+    unsigned parameter_count;
 };
 
 /* References to textures and surfaces are declared like variables, but take no memory. */
@@ -48,6 +55,8 @@ bool image_reference(const struct image *image, const char *name, enum image_var
 /* For those who read a kind of image. Names are copied. */
 CUresult image_add_kernel(struct image *image, const char *name, size_t length, uint64_t local_bytes,
                           uint64_t shared_bytes);
+/* Makes it the kernel's parameter of this number; those before it that nobody told of have no size. */
+CUresult image_set_parameter(struct image_kernel *kernel, unsigned number, struct image_parameter parameter);
 /* Puts it after the others, where offset is UINT64_MAX. */
 CUresult image_add_variable(struct image *image, const char *name, size_t length, struct image_variable variable);
 CUresult image_read_ptx(const char *text, struct image *image);

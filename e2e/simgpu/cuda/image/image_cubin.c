@@ -1,6 +1,7 @@
 /*
  * Cubins: ELF files. The code of kernel NAME is in .text.NAME; variables are symbols in .nv.global (no contents),
- * .nv.global.init and .nv.constant3; what a thread of a kernel needs of local memory stands in .nv.info.
+ * .nv.global.init and .nv.constant3; what a thread of a kernel needs of local memory stands in .nv.info, and the kernel's
+ * parameters in .nv.info.NAME.
  */
 #include <elf.h>
 #include <stdlib.h>
@@ -15,6 +16,10 @@
 #define SURFACE 11
 #define INFO_SIZED 0x04
 #define INFO_FRAME_SIZE 0x11
+#define INFO_PARAMETER 0x17
+#define INFO_PARAMETER_BYTES 12
+#define PARAMETER_SIZE_SHIFT 18
+#define INFO ".nv.info"
 
 /* An image may lie at any address. */
 typedef Elf64_Ehdr file_header __attribute__((aligned(1)));
@@ -145,29 +150,80 @@ static struct symbols find_symbols(const struct cubin *cubin) {
 }
 
 /* Entries of .nv.info: a format, an attribute, and two bytes, which with INFO_SIZED say how many more there are. */
-static void read_frame_sizes(const struct cubin *cubin, struct symbols symbols, struct image *image) {
-    const section_header *info = find_section(cubin, ".nv.info");
+typedef CUresult info_fn(void *arg, uint8_t attribute, const uint8_t *value, uint16_t size);
+
+static CUresult each_info(const struct cubin *cubin, const section_header *info, info_fn *fn, void *arg) {
     const uint8_t *at, *end;
 
     if (info == NULL || !has_contents(cubin, info))
-        return;
+        return CUDA_SUCCESS;
     at = (const uint8_t *)cubin->bytes + info->sh_offset;
     for (end = at + info->sh_size; end - at >= 4;) {
         uint16_t size = at[0] == INFO_SIZED ? (uint16_t)(at[2] | at[3] << 8) : 0;
-        uint32_t value[2]; /* the kernel's symbol, bytes */
 
         if (size > end - at - 4)
-            return;
-        if (at[1] == INFO_FRAME_SIZE && size == sizeof(value)) {
-            memcpy(value, at + 4, sizeof(value));
-            for (unsigned i = 0; i < image->kernel_count && value[0] < symbols.count; i++) {
-                if (strcmp(image->kernels[i].name, string_at(cubin, symbols.names, symbols.first[value[0]].st_name)) ==
-                    0)
-                    image->kernels[i].local_bytes = value[1];
-            }
-        }
+            break;
+        TRY(fn(arg, at[1], at + 4, size));
         at += 4 + size;
     }
+    return CUDA_SUCCESS;
+}
+
+static struct image_kernel *find_kernel(struct image *image, const char *name) {
+    for (unsigned i = 0; i < image->kernel_count; i++) {
+        if (strcmp(image->kernels[i].name, name) == 0)
+            return &image->kernels[i];
+    }
+    return NULL;
+}
+
+struct frame_sizes {
+    const struct cubin *cubin;
+    struct symbols symbols;
+    struct image *image;
+};
+
+static CUresult read_frame_size(void *arg, uint8_t attribute, const uint8_t *value, uint16_t size) {
+    const struct frame_sizes *f = arg;
+    uint32_t words[2]; /* the kernel's symbol, bytes */
+    struct image_kernel *kernel;
+
+    if (attribute != INFO_FRAME_SIZE || size != sizeof(words))
+        return CUDA_SUCCESS;
+    memcpy(words, value, sizeof(words));
+    if (words[0] >= f->symbols.count)
+        return CUDA_SUCCESS;
+    kernel = find_kernel(f->image, string_at(f->cubin, f->symbols.names, f->symbols.first[words[0]].st_name));
+    if (kernel != NULL)
+        kernel->local_bytes = words[1];
+    return CUDA_SUCCESS;
+}
+
+/* Four bytes of no interest, the parameter's number, its offset, and four bytes whose upper 14 bits are its size. */
+static CUresult read_parameter(void *kernel, uint8_t attribute, const uint8_t *value, uint16_t size) {
+    uint16_t place[2];
+    uint32_t bits;
+
+    if (attribute != INFO_PARAMETER || size != INFO_PARAMETER_BYTES)
+        return CUDA_SUCCESS;
+    memcpy(place, value + 4, sizeof(place));
+    memcpy(&bits, value + 8, sizeof(bits));
+    return image_set_parameter(kernel, place[0], (struct image_parameter){place[1], bits >> PARAMETER_SIZE_SHIFT});
+}
+
+/* What is told of all kernels together, and of each in a section of its own. */
+static CUresult read_infos(const struct cubin *cubin, struct symbols symbols, struct image *image) {
+    struct frame_sizes frames = {cubin, symbols, image};
+
+    TRY(each_info(cubin, find_section(cubin, INFO), read_frame_size, &frames));
+    for (unsigned i = 0; i < cubin->count; i++) {
+        const char *name = name_of(cubin, &cubin->sections[i]);
+        struct image_kernel *kernel = begins(name, INFO ".") ? find_kernel(image, name + strlen(INFO ".")) : NULL;
+
+        if (kernel != NULL)
+            TRY(each_info(cubin, &cubin->sections[i], read_parameter, kernel));
+    }
+    return CUDA_SUCCESS;
 }
 
 CUresult image_read_cubin(const void *elf, struct image *image) {
@@ -184,7 +240,8 @@ CUresult image_read_cubin(const void *elf, struct image *image) {
     for (uint64_t i = 0; i < symbols.count && ret == CUDA_SUCCESS; i++)
         ret = read_symbol(&cubin, &symbols.first[i], string_at(&cubin, symbols.names, symbols.first[i].st_name), begin,
                           image);
-    read_frame_sizes(&cubin, symbols, image);
+    if (ret == CUDA_SUCCESS)
+        ret = read_infos(&cubin, symbols, image);
     free(begin);
     return ret;
 }
@@ -223,7 +280,7 @@ static size_t put(struct writer *writer, const void *data, size_t size) {
 }
 
 struct cubin_parts {
-    struct writer names, strings, symbols, info, sections, file;
+    struct writer names, strings, symbols, info, parameters, sections, file;
 };
 
 static void add_section(struct cubin_parts *p, const char *prefix, const char *name, Elf64_Shdr section) {
@@ -243,6 +300,21 @@ static void add_frame_size(struct cubin_parts *p, uint32_t symbol, uint32_t byte
 
     put(&p->info, head, sizeof(head));
     put(&p->info, value, sizeof(value));
+}
+
+static void add_parameters(struct cubin_parts *p, const struct image_kernel *kernel) {
+    const uint8_t head[4] = {INFO_SIZED, INFO_PARAMETER, INFO_PARAMETER_BYTES, 0};
+
+    for (unsigned i = 0; i < kernel->parameter_count; i++) {
+        const struct image_parameter *parameter = &kernel->parameters[i];
+        const uint16_t place[2] = {(uint16_t)i, (uint16_t)parameter->offset};
+        const uint32_t bits = (uint32_t)parameter->size << PARAMETER_SIZE_SHIFT;
+
+        put(&p->parameters, head, sizeof(head));
+        put(&p->parameters, NULL, sizeof(uint32_t));
+        put(&p->parameters, place, sizeof(place));
+        put(&p->parameters, &bits, sizeof(bits));
+    }
 }
 
 static void describe(struct cubin_parts *p, const struct image *image) {
@@ -274,21 +346,38 @@ static void add_sections(struct cubin_parts *p, const struct image *image) {
     add_section(p, ".strtab", "", (Elf64_Shdr){.sh_type = SHT_STRTAB, .sh_size = p->strings.used});
     add_section(p, ".symtab", "",
                 (Elf64_Shdr){.sh_type = SHT_SYMTAB, .sh_size = p->symbols.used, .sh_link = S_STRINGS});
-    add_section(p, ".nv.info", "", (Elf64_Shdr){.sh_type = SHT_LOPROC, .sh_size = p->info.used});
+    add_section(p, INFO, "", (Elf64_Shdr){.sh_type = SHT_LOPROC, .sh_size = p->info.used});
     add_section(p, ".nv.global", "", (Elf64_Shdr){.sh_type = SHT_NOBITS, .sh_size = image->data_bytes});
     add_section(p, ".nv.constant2", "", (Elf64_Shdr){.sh_type = SHT_NOBITS, .sh_size = image->code_bytes});
     for (unsigned i = 0; i < image->kernel_count; i++)
         add_section(p, ".text.", image->kernels[i].name, (Elf64_Shdr){.sh_type = SHT_NOBITS});
+    for (unsigned i = 0; i < image->kernel_count; i++) {
+        size_t begin = p->parameters.used;
+
+        add_parameters(p, &image->kernels[i]);
+        add_section(p, INFO ".", image->kernels[i].name,
+                    (Elf64_Shdr){.sh_type = SHT_LOPROC, .sh_offset = begin, .sh_size = p->parameters.used - begin});
+    }
+}
+
+/* The sections of parameters lie where all parameters lie; each knows its offset among them. */
+static void place_parameters(struct cubin_parts *p, Elf64_Shdr *sections, unsigned count) {
+    size_t begin = put(&p->file, p->parameters.bytes, p->parameters.used);
+
+    for (unsigned i = S_FIRST_KERNEL + (count - S_FIRST_KERNEL) / 2; i < count; i++)
+        sections[i].sh_offset += begin;
 }
 
 static bool assemble(struct cubin_parts *p, Elf64_Ehdr header) {
     Elf64_Shdr *sections = (void *)p->sections.bytes;
 
-    if (p->names.failed || p->strings.failed || p->symbols.failed || p->info.failed || p->sections.failed)
+    if (p->names.failed || p->strings.failed || p->symbols.failed || p->info.failed || p->parameters.failed ||
+        p->sections.failed)
         return false;
     put(&p->file, &header, sizeof(header));
     sections[S_SYMBOLS].sh_offset = put(&p->file, p->symbols.bytes, p->symbols.used);
     sections[S_INFO].sh_offset = put(&p->file, p->info.bytes, p->info.used);
+    place_parameters(p, sections, header.e_shnum);
     sections[S_STRINGS].sh_offset = put(&p->file, p->strings.bytes, p->strings.used);
     sections[S_NAMES].sh_offset = put(&p->file, p->names.bytes, p->names.used);
     sections[S_NAMES].sh_size = p->names.used;
@@ -306,12 +395,12 @@ CUresult image_write_cubin(const struct image *image, void **cubin, size_t *size
     struct cubin_parts p = {0};
     bool good;
 
-    REQUIRE(image->kernel_count < SHN_LORESERVE - S_FIRST_KERNEL, CUDA_ERROR_INVALID_IMAGE);
+    REQUIRE(image->kernel_count < (SHN_LORESERVE - S_FIRST_KERNEL) / 2, CUDA_ERROR_INVALID_IMAGE);
     memcpy(header.e_ident, ELFMAG, SELFMAG);
     header.e_ident[EI_CLASS] = ELFCLASS64;
     header.e_ident[EI_DATA] = ELFDATA2LSB;
     header.e_ident[EI_VERSION] = EV_CURRENT;
-    header.e_shnum = (Elf64_Half)(S_FIRST_KERNEL + image->kernel_count);
+    header.e_shnum = (Elf64_Half)(S_FIRST_KERNEL + 2 * image->kernel_count);
     describe(&p, image);
     add_sections(&p, image);
     good = assemble(&p, header);
@@ -319,6 +408,7 @@ CUresult image_write_cubin(const struct image *image, void **cubin, size_t *size
     free(p.strings.bytes);
     free(p.symbols.bytes);
     free(p.info.bytes);
+    free(p.parameters.bytes);
     free(p.sections.bytes);
     if (!good)
         free(p.file.bytes);

@@ -7,7 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/memory/heap.h"
 #include "image.h"
+
+#define PARAMETER_BYTES 65536 /* more than any GPU takes */
 
 struct token {
     const char *at;
@@ -271,10 +274,58 @@ static bool begins_another(struct token token) {
            is(token, ".extern") || is(token, ".global") || is(token, ".const");
 }
 
-/* From behind .entry or .func to the end of the body; a semicolon instead of one declares another module's. */
-static CUresult read_function(const char **text, bool entry, struct image *image) {
-    uint64_t local = 0, shared = 0;
-    struct token name = {0}, token;
+/* Behind .ptr stands where a pointer points to, which says nothing of the parameter. */
+static CUresult read_parameter(const char **text, struct image_kernel *kernel) {
+    const struct image_parameter *known = kernel->parameters;
+    unsigned before = kernel->parameter_count;
+    uint64_t end = before != 0 ? known[before - 1].offset + known[before - 1].size : 0;
+    uint64_t element = 0, count = 1, alignment = 0, number;
+    struct token token;
+    bool pointer = false;
+
+    REQUIRE(is(next(text), ".param"), CUDA_ERROR_INVALID_PTX);
+    while (*(token = next(text)).at == '.') {
+        if (is(token, ".align")) {
+            REQUIRE(is_number(next(text), &number) && number != 0 && (number & (number - 1)) == 0,
+                    CUDA_ERROR_INVALID_PTX);
+            alignment = pointer ? alignment : number;
+        } else if (is(token, ".ptr")) {
+            pointer = true;
+        } else if (is(token, ".texref") || is(token, ".samplerref") || is(token, ".surfref")) {
+            element = 8;
+        } else if (type_bytes(token) != 0) {
+            element = type_bytes(token);
+        }
+    }
+    REQUIRE(element != 0 && token.length != 0, CUDA_ERROR_INVALID_PTX);
+    TRY(count_elements(text, &count));
+    REQUIRE(count <= PARAMETER_BYTES / element && alignment <= PARAMETER_BYTES, CUDA_ERROR_INVALID_PTX);
+    return image_set_parameter(
+        kernel, before, (struct image_parameter){round_up(end, alignment != 0 ? alignment : element), count * element});
+}
+
+/* From behind the opening parenthesis to the closing one. */
+static CUresult read_parameters(const char **text, struct image_kernel *kernel) {
+    const char *ahead = *text;
+    struct token token = next(&ahead);
+
+    if (is_char(token, ')')) {
+        *text = ahead;
+        return CUDA_SUCCESS;
+    }
+    do {
+        TRY(read_parameter(text, kernel));
+        token = next(text);
+    } while (is_char(token, ','));
+    return is_char(token, ')') ? CUDA_SUCCESS : CUDA_ERROR_INVALID_PTX;
+}
+
+/*
+ * From behind .entry or .func to the end of the body; a semicolon instead of one declares another module's, which gets no
+ * name here.
+ */
+static CUresult read_head_and_body(const char **text, bool entry, struct image_kernel *kernel, struct token *name) {
+    struct token token;
     int depth = 0;
 
     for (const char *before = *text; (token = next(text)).length != 0; before = *text) {
@@ -282,24 +333,43 @@ static CUresult read_function(const char **text, bool entry, struct image *image
             *text = before;
             break;
         }
-        if (is_char(token, '('))
+        if (is_char(token, '(') && entry && name->length != 0 && depth == 0)
+            TRY(read_parameters(text, kernel));
+        else if (is_char(token, '('))
             skip_to(text, '(', ')');
         else if (depth == 0 && is(token, ".pragma"))
             skip_to(text, '\0', ';');
-        else if (is_char(token, ';') && depth == 0)
-            return CUDA_SUCCESS;
-        else if (is_char(token, '{'))
+        else if (is_char(token, ';') && depth == 0) {
+            *name = (struct token){0};
+            break;
+        } else if (is_char(token, '{'))
             depth++;
         else if (is_char(token, '}') && --depth <= 0)
             break;
         else if (depth > 0 && is(token, ".local"))
-            TRY(read_declaration(text, add_bytes, &local));
+            TRY(read_declaration(text, add_bytes, &kernel->local_bytes));
         else if (depth > 0 && is(token, ".shared"))
-            TRY(read_declaration(text, add_bytes, &shared));
-        else if (depth == 0 && name.length == 0 && *token.at != '.')
-            name = token;
+            TRY(read_declaration(text, add_bytes, &kernel->shared_bytes));
+        else if (depth == 0 && name->length == 0 && *token.at != '.')
+            *name = token;
     }
-    return entry && name.length != 0 ? image_add_kernel(image, name.at, name.length, local, shared) : CUDA_SUCCESS;
+    return CUDA_SUCCESS;
+}
+
+static CUresult read_function(const char **text, bool entry, struct image *image) {
+    struct image_kernel kernel = {0};
+    struct token name = {0};
+    CUresult ret = read_head_and_body(text, entry, &kernel, &name);
+
+    if (ret == CUDA_SUCCESS && entry && name.length != 0)
+        ret = image_add_kernel(image, name.at, name.length, kernel.local_bytes, kernel.shared_bytes);
+    if (ret == CUDA_SUCCESS && kernel.parameter_count != 0) {
+        image->kernels[image->kernel_count - 1].parameters = kernel.parameters;
+        image->kernels[image->kernel_count - 1].parameter_count = kernel.parameter_count;
+    } else {
+        free(kernel.parameters);
+    }
+    return ret;
 }
 
 CUresult image_read_ptx(const char *text, struct image *image) {

@@ -375,8 +375,8 @@ CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
 }
 
 CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod) {
-    REQUIRE_INITIALISED();
     REQUIRE(count != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_INITIALISED();
     REQUIRE(handle_valid(&modules, mod), CUDA_ERROR_INVALID_HANDLE);
     *count = module_image(mod)->kernel_count;
     return CUDA_SUCCESS;
@@ -399,8 +399,8 @@ static CUresult enumerate(struct image *image, struct function **list, struct CU
 CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunctions, CUmodule mod) {
     CUresult ret;
 
-    REQUIRE_INITIALISED();
     REQUIRE(functions != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_INITIALISED();
     REQUIRE(handle_valid(&modules, mod), CUDA_ERROR_INVALID_HANDLE);
     pthread_mutex_lock(&mutex);
     ret = enumerate(module_image(mod), &mod->functions, mod, NULL, (void **)functions, numFunctions);
@@ -541,8 +541,8 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *j
                            unsigned int numLibraryOptions) {
     struct image image;
 
-    REQUIRE_INITIALISED();
     REQUIRE(library != NULL && code != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_INITIALISED();
     REQUIRE(numJitOptions == 0 || (jitOptions != NULL && jitOptionsValues != NULL), CUDA_ERROR_INVALID_VALUE);
     REQUIRE(numLibraryOptions == 0 || libraryOptions != NULL, CUDA_ERROR_INVALID_VALUE);
     (void)libraryOptionValues;
@@ -556,8 +556,8 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_o
     char *contents;
     CUresult ret;
 
-    REQUIRE_INITIALISED();
     REQUIRE(library != NULL && fileName != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_INITIALISED();
     REQUIRE(numLibraryOptions == 0 || libraryOptions != NULL, CUDA_ERROR_INVALID_VALUE);
     for (unsigned i = 0; i < numLibraryOptions; i++)
         REQUIRE(libraryOptions[i] != CU_LIBRARY_BINARY_IS_PRESERVED, CUDA_ERROR_INVALID_VALUE);
@@ -585,8 +585,8 @@ CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *na
     struct function *kernel;
     CUresult ret;
 
-    REQUIRE_INITIALISED();
     REQUIRE(pKernel != NULL && name != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_INITIALISED();
     REQUIRE(handle_valid(&libraries, library), CUDA_ERROR_INVALID_HANDLE);
     pthread_mutex_lock(&mutex);
     ret = get_function(&library->image, &library->kernels, name, &kernel);
@@ -599,8 +599,8 @@ CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *na
 }
 
 CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib) {
-    REQUIRE_INITIALISED();
     REQUIRE(count != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_INITIALISED();
     REQUIRE(handle_valid(&libraries, lib), CUDA_ERROR_INVALID_HANDLE);
     *count = lib->image.kernel_count;
     return CUDA_SUCCESS;
@@ -609,8 +609,8 @@ CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib) {
 CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, CUlibrary lib) {
     CUresult ret;
 
-    REQUIRE_INITIALISED();
     REQUIRE(kernels != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_INITIALISED();
     REQUIRE(handle_valid(&libraries, lib), CUDA_ERROR_INVALID_HANDLE);
     pthread_mutex_lock(&mutex);
     ret = enumerate(&lib->image, &lib->kernels, NULL, lib, (void **)kernels, numKernels);
@@ -621,8 +621,8 @@ CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, C
 CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library) {
     CUresult ret;
 
-    REQUIRE_CONTEXT(context);
     REQUIRE(pMod != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_CONTEXT(context);
     REQUIRE(handle_valid(&libraries, library), CUDA_ERROR_INVALID_HANDLE);
     pthread_mutex_lock(&mutex);
     ret = library_module(context, library, pMod);
@@ -638,6 +638,7 @@ CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library) {
 CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel) {
     CUmodule module;
 
+    REQUIRE(pFunc != NULL, CUDA_ERROR_INVALID_VALUE);
     REQUIRE_KERNEL(kernel, found);
     TRY(cuLibraryGetModule(&module, found->library));
     return cuModuleGetFunction(pFunc, module, found->name);
@@ -755,6 +756,7 @@ static CUresult set_attribute(struct function *function, CUfunction_attribute at
 }
 
 CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc) {
+    REQUIRE(pi != NULL, CUDA_ERROR_INVALID_VALUE);
     REQUIRE_FUNCTION(hfunc, function);
     return get_attribute(function, attrib, pi);
 }
@@ -785,8 +787,8 @@ CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice d
 }
 
 CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function) {
-    REQUIRE_FUNCTION(function, found);
     REQUIRE(state != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_FUNCTION(function, found);
     *state = is_loaded(found) ? CU_FUNCTION_LOADING_STATE_LOADED : CU_FUNCTION_LOADING_STATE_UNLOADED;
     return CUDA_SUCCESS;
 }
@@ -822,16 +824,48 @@ CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc) {
     return CUDA_SUCCESS;
 }
 
+/* Of a kernel that a compressed image may hold, nobody here knows the parameters. */
+static CUresult get_parameter(const struct function *function, size_t number, size_t *offset, size_t *size) {
+    struct image *image = function->module != NULL ? module_image(function->module) : &function->library->image;
+    const struct image_kernel *kernel;
+    CUresult ret = CUDA_ERROR_INVALID_VALUE;
+
+    pthread_mutex_lock(&mutex);
+    kernel = image_kernel(image, function->name);
+    if (image->open) {
+        ret = CUDA_ERROR_NOT_SUPPORTED;
+    } else if (kernel != NULL && number < kernel->parameter_count) {
+        *offset = kernel->parameters[number].offset;
+        if (size != NULL)
+            *size = kernel->parameters[number].size;
+        ret = CUDA_SUCCESS;
+    }
+    pthread_mutex_unlock(&mutex);
+    return ret;
+}
+
+CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOffset, size_t *paramSize) {
+    REQUIRE(paramOffset != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_FUNCTION(func, function);
+    return get_parameter(function, paramIndex, paramOffset, paramSize);
+}
+
+CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramOffset, size_t *paramSize) {
+    REQUIRE(paramOffset != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_KERNEL(kernel, function);
+    return get_parameter(function, paramIndex, paramOffset, paramSize);
+}
+
 CUresult cuFuncGetName(const char **name, CUfunction hfunc) {
-    REQUIRE_FUNCTION(hfunc, function);
     REQUIRE(name != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_FUNCTION(hfunc, function);
     *name = function->name;
     return CUDA_SUCCESS;
 }
 
 CUresult cuKernelGetName(const char **name, CUkernel hfunc) {
-    REQUIRE_FUNCTION(hfunc, function);
     REQUIRE(name != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_FUNCTION(hfunc, function);
     *name = function->name;
     return CUDA_SUCCESS;
 }

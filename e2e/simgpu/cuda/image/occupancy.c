@@ -4,6 +4,7 @@
 
 #define SM_SHARED_BYTES 233472
 #define SM_BLOCKS 32
+#define WARP 32
 #define SM_THREADS 2048
 #define RESERVED_SHARED_BYTES 1024 /* of each block */
 #define PORTABLE_CLUSTER 8         /* blocks; larger clusters need an attribute that no function here has */
@@ -13,6 +14,39 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CU
     REQUIRE_INITIALISED();
     REQUIRE(flags <= CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE, CUDA_ERROR_INVALID_VALUE);
     return cuOccupancyMaxActiveBlocksPerMultiprocessor(numBlocks, func, blockSize, dynamicSMemSize);
+}
+
+/* Of the sizes in whole warps the largest that has the most threads running at a time. */
+CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockSize, CUfunction func,
+                                                   CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+                                                   size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags) {
+    int most, running = 0, best = 0, best_blocks = 0, blocks;
+
+    REQUIRE_CONTEXT(context);
+    REQUIRE(minGridSize != NULL && blockSize != NULL && blockSizeLimit >= 0, CUDA_ERROR_INVALID_VALUE);
+    TRY(cuFuncGetAttribute(&most, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, func));
+    if (blockSizeLimit != 0 && blockSizeLimit < most)
+        most = blockSizeLimit;
+    for (int size = most; size > 0; size = (size - 1) / WARP * WARP) {
+        size_t bytes = blockSizeToDynamicSMemSize != NULL ? blockSizeToDynamicSMemSize(size) : dynamicSMemSize;
+
+        TRY(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, func, size, bytes, flags));
+        if (blocks * size > running) {
+            running = blocks * size;
+            best = size;
+            best_blocks = blocks;
+        }
+    }
+    *minGridSize = best_blocks * mps_client_multiprocessors(context->device);
+    *blockSize = best;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize, CUfunction func,
+                                          CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize,
+                                          int blockSizeLimit) {
+    return cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func, blockSizeToDynamicSMemSize,
+                                                     dynamicSMemSize, blockSizeLimit, CU_OCCUPANCY_DEFAULT);
 }
 
 /* No block gets more than a launch may ask for at most. */
@@ -57,8 +91,8 @@ static CUresult blocks_at_a_time(CUfunction func, const CUlaunchConfig *config, 
 CUresult cuOccupancyMaxPotentialClusterSize(int *clusterSize, CUfunction func, const CUlaunchConfig *config) {
     int blocks;
 
-    REQUIRE_CONTEXT(context);
     REQUIRE(clusterSize != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_CONTEXT(context);
     TRY(check_config(config));
     TRY(check_clusters(context));
     TRY(blocks_at_a_time(func, config, &blocks));
@@ -88,8 +122,8 @@ CUresult cuOccupancyMaxActiveClusters(int *numClusters, CUfunction func, const C
     unsigned cluster;
     int blocks;
 
-    REQUIRE_CONTEXT(context);
     REQUIRE(numClusters != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_CONTEXT(context);
     TRY(check_config(config));
     TRY(check_clusters(context));
     cluster = cluster_of(config);

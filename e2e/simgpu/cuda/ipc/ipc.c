@@ -31,9 +31,9 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr) {
     struct heap_shared shared;
     struct ipc_handle handle;
 
+    REQUIRE(pHandle != NULL, CUDA_ERROR_INVALID_VALUE);
     REQUIRE_CONTEXT(context);
     (void)context;
-    REQUIRE(pHandle != NULL, CUDA_ERROR_INVALID_VALUE);
     TRY(heap_share(dptr, &shared));
     ipc_handle_make(&handle, SIM_SHARED_IPC, shared.object);
     handle.offset = shared.offset;
@@ -78,8 +78,8 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, unsign
     struct ipc_handle read;
     CUresult ret;
 
-    REQUIRE_CONTEXT(context);
     REQUIRE(pdptr != NULL && Flags == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_CONTEXT(context);
     REQUIRE(ipc_handle_read(&read, &handle, SIM_SHARED_IPC), CUDA_ERROR_INVALID_HANDLE);
     /* Not in the process that it is of. */
     REQUIRE(!ipc_handle_own(&read), CUDA_ERROR_INVALID_CONTEXT);

@@ -165,6 +165,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int 
 CUresult cuMemHostGetDevicePointer(CUdeviceptr_v1 *pdptr, void *p, unsigned int Flags) {
     CUdeviceptr address;
 
+    REQUIRE_INITIALISED();
     REQUIRE(pdptr != NULL, CUDA_ERROR_INVALID_VALUE);
     TRY(cuMemHostGetDevicePointer_v2(&address, p, Flags));
     REQUIRE(address <= UINT32_MAX, CUDA_ERROR_INVALID_VALUE);
@@ -175,8 +176,9 @@ CUresult cuMemHostGetDevicePointer(CUdeviceptr_v1 *pdptr, void *p, unsigned int 
 CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p) {
     struct host_range range;
 
+    REQUIRE(pFlags != NULL, CUDA_ERROR_INVALID_VALUE);
     REQUIRE_INITIALISED();
-    REQUIRE(pFlags != NULL && host_range_find((uintptr_t)p, &range) && !range.registered, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(host_range_find((uintptr_t)p, &range) && !range.registered, CUDA_ERROR_INVALID_VALUE);
     *pFlags = range.flags;
     return CUDA_SUCCESS;
 }

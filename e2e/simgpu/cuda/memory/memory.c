@@ -54,7 +54,7 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned in
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags) {
-    REQUIRE(flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST || !driver_ready(), CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST, CUDA_ERROR_INVALID_VALUE);
     return allocate(bytesize, PACK_MANAGED, dptr);
 }
 
@@ -114,6 +114,8 @@ CUresult cuMemGetInfo(unsigned int *free, unsigned int *total) {
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr) {
     struct allocation allocation;
 
+    if (pbase == NULL && psize == NULL)
+        return CUDA_SUCCESS;
     REQUIRE_CONTEXT(context);
     (void)context;
     REQUIRE(heap_find(dptr, &allocation), CUDA_ERROR_NOT_FOUND);
@@ -128,6 +130,8 @@ CUresult cuMemGetAddressRange(CUdeviceptr_v1 *pbase, unsigned int *psize, CUdevi
     CUdeviceptr base;
     size_t size;
 
+    if (pbase == NULL && psize == NULL)
+        return CUDA_SUCCESS;
     TRY(cuMemGetAddressRange_v2(&base, &size, dptr));
     if (pbase != NULL)
         *pbase = (CUdeviceptr_v1)base;

@@ -669,3 +669,7 @@ BOTH(cuStreamGetCaptureInfo_v3,
 BOTH(cuStreamUpdateCaptureDependencies,
      (CUstream hStream, CUgraphNode *dependencies, size_t numDependencies, unsigned int flags),
      update(hStream, per_thread, dependencies, numDependencies, flags))
+BOTH(cuStreamUpdateCaptureDependencies_v2,
+     (CUstream hStream, CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies,
+      unsigned int flags),
+     ((void)dependencyData, update(hStream, per_thread, dependencies, numDependencies, flags)))

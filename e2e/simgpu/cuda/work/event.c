@@ -214,8 +214,9 @@ CUresult cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent, unsigned int F
 /* ---- Between processes ---- */
 
 CUresult cuIpcGetEventHandle(CUipcEventHandle *pHandle, CUevent event) {
+    REQUIRE(pHandle != NULL, CUDA_ERROR_INVALID_VALUE);
     REQUIRE_EVENT(event);
-    REQUIRE(pHandle != NULL && (event->flags & CU_EVENT_INTERPROCESS) != 0, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE((event->flags & CU_EVENT_INTERPROCESS) != 0, CUDA_ERROR_INVALID_VALUE);
     if (event->object != 0)
         return ipc_event_handle(event->object, pHandle);
     TRY(ipc_event_new(event->device, &event->object, pHandle));
@@ -226,9 +227,9 @@ CUresult cuIpcOpenEventHandle(CUevent *phEvent, CUipcEventHandle handle) {
     uint64_t object;
     CUresult ret;
 
+    REQUIRE(phEvent != NULL, CUDA_ERROR_INVALID_VALUE);
     REQUIRE_CONTEXT(context);
     (void)context;
-    REQUIRE(phEvent != NULL, CUDA_ERROR_INVALID_VALUE);
     TRY(ipc_event_open(&handle, &object));
     ret = cuEventCreate(phEvent, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
     if (ret == CUDA_SUCCESS)

@@ -446,8 +446,8 @@ CUresult cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphN
     CUDA_MEMSET_NODE_PARAMS fill;
     CUresult ret;
 
-    REQUIRE_INITIALISED();
     REQUIRE(nodeParams != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_INITIALISED();
     switch (nodeParams->type) {
     case CU_GRAPH_NODE_TYPE_EMPTY:
         return cuGraphAddEmptyNode(phGraphNode, hGraph, dependencies, numDependencies);
@@ -495,7 +495,7 @@ CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgra
 /* ---- Asking about nodes ---- */
 
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PARAMS *params_out) {
-    ENTER(params_out != NULL && node_valid(hNode) && hNode->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+    CHECK_AND_ENTER(params_out != NULL && node_valid(hNode) && hNode->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC);
     *params_out = (CUDA_MEM_ALLOC_NODE_PARAMS){.poolProps = hNode->work.memory->props,
                                                .bytesize = hNode->work.memory->size,
                                                .dptr = hNode->work.memory->address};
@@ -503,7 +503,7 @@ CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PAR
 }
 
 CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out) {
-    ENTER(dptr_out != NULL && node_valid(hNode) && hNode->type == CU_GRAPH_NODE_TYPE_MEM_FREE);
+    CHECK_AND_ENTER(dptr_out != NULL && node_valid(hNode) && hNode->type == CU_GRAPH_NODE_TYPE_MEM_FREE);
     *dptr_out = hNode->work.memory->address;
     LEAVE(CUDA_SUCCESS);
 }
@@ -643,7 +643,7 @@ static CUresult add_edges_locked(CUgraph graph, const CUgraphNode *from, const C
 
 CUresult cuGraphAddDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
                                 size_t numDependencies) {
-    ENTER(graph_valid(hGraph) && (numDependencies == 0 || (from != NULL && to != NULL)));
+    CHECK_AND_ENTER(graph_valid(hGraph) && (numDependencies == 0 || (from != NULL && to != NULL)));
     LEAVE(add_edges_locked(hGraph, from, to, numDependencies));
 }
 
@@ -674,7 +674,7 @@ static CUresult remove_edges_locked(CUgraph graph, const CUgraphNode *from, cons
 
 CUresult cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
                                    size_t numDependencies) {
-    ENTER(graph_valid(hGraph) && (numDependencies == 0 || (from != NULL && to != NULL)));
+    CHECK_AND_ENTER(graph_valid(hGraph) && (numDependencies == 0 || (from != NULL && to != NULL)));
     LEAVE(remove_edges_locked(hGraph, from, to, numDependencies));
 }
 

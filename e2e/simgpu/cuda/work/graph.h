@@ -108,6 +108,17 @@ struct CUgraph_st *exec_graph_locked(CUgraphExec exec);
         graph_unlock();                                                                                                \
         return CUDA_ERROR_INVALID_VALUE;                                                                               \
     }
+/* The same for functions of CUDA 11 and later, which look at their arguments first. */
+#define CHECK_AND_ENTER(condition)                                                                                     \
+    graph_lock();                                                                                                      \
+    if (!(condition)) {                                                                                                \
+        graph_unlock();                                                                                                \
+        return CUDA_ERROR_INVALID_VALUE;                                                                               \
+    }                                                                                                                  \
+    if (!driver_ready()) {                                                                                             \
+        graph_unlock();                                                                                                \
+        return CUDA_ERROR_NOT_INITIALIZED;                                                                             \
+    }
 #define LEAVE(result)                                                                                                  \
     do {                                                                                                               \
         CUresult leave_result = (result);                                                                              \

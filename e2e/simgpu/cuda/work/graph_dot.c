@@ -123,6 +123,6 @@ static CUresult print_locked(CUgraph graph, const char *path, unsigned flags) {
 CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int flags) {
     if ((flags & CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE) != 0)
         flags = ALL_FLAGS;
-    ENTER(graph_valid(hGraph) && path != NULL && (flags & ~(unsigned)ALL_FLAGS) == 0);
+    CHECK_AND_ENTER(graph_valid(hGraph) && path != NULL && (flags & ~(unsigned)ALL_FLAGS) == 0);
     LEAVE(print_locked(hGraph, path, flags));
 }

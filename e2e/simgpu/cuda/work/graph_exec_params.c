@@ -95,7 +95,6 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode h
                                            const CUDA_KERNEL_NODE_PARAMS *nodeParams) {
     union node_work work = {0};
 
-    REQUIRE_INITIALISED();
     TRY(kernel_params_take(nodeParams, &work));
     return set(hGraphExec, hNode, CU_GRAPH_NODE_TYPE_KERNEL, &work);
 }
@@ -104,7 +103,6 @@ CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNod
                                         const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams) {
     CUDA_KERNEL_NODE_PARAMS params;
 
-    REQUIRE_INITIALISED();
     TRY(kernel_params_widen(nodeParams, &params));
     return cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, &params);
 }
@@ -113,7 +111,6 @@ CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNod
                                         CUcontext ctx) {
     union node_work work = {0};
 
-    REQUIRE_INITIALISED();
     TRY(copy_params_take(copyParams, ctx, &work));
     return set(hGraphExec, hNode, CU_GRAPH_NODE_TYPE_MEMCPY, &work);
 }
@@ -122,7 +119,6 @@ CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNod
                                         const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx) {
     union node_work work = {0};
 
-    REQUIRE_INITIALISED();
     TRY(fill_params_take(memsetParams, ctx, &work));
     return set(hGraphExec, hNode, CU_GRAPH_NODE_TYPE_MEMSET, &work);
 }
@@ -131,7 +127,6 @@ CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                       const CUDA_HOST_NODE_PARAMS *nodeParams) {
     union node_work work = {0};
 
-    REQUIRE_INITIALISED();
     TRY(host_params_take(nodeParams, &work));
     return set(hGraphExec, hNode, CU_GRAPH_NODE_TYPE_HOST, &work);
 }
@@ -145,7 +140,6 @@ CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode 
 static CUresult set_event(CUgraphExec exec, CUgraphNode node, CUgraphNodeType type, CUevent event) {
     union node_work work = {0};
 
-    REQUIRE_INITIALISED();
     TRY(event_take(event, &work));
     return set(exec, node, type, &work);
 }
@@ -161,7 +155,6 @@ CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hN
 CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams) {
     union node_work work = {0};
 
-    REQUIRE_INITIALISED();
     REQUIRE(nodeParams != NULL, CUDA_ERROR_INVALID_VALUE);
     TRY(node_params_take(nodeParams, &work));
     return set(hGraphExec, hNode, nodeParams->type, &work);
@@ -180,7 +173,7 @@ static struct CUgraphNode_st *find_switch_locked(CUgraphExec exec, CUgraphNode n
 CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled) {
     struct CUgraphNode_st *node = NULL;
 
-    ENTER((node = find_switch_locked(hGraphExec, hNode)) != NULL);
+    CHECK_AND_ENTER((node = find_switch_locked(hGraphExec, hNode)) != NULL);
     node->disabled = isEnabled == 0;
     LEAVE(CUDA_SUCCESS);
 }
@@ -188,7 +181,7 @@ CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsign
 CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled) {
     struct CUgraphNode_st *node = NULL;
 
-    ENTER(isEnabled != NULL && (node = find_switch_locked(hGraphExec, hNode)) != NULL);
+    CHECK_AND_ENTER(isEnabled != NULL && (node = find_switch_locked(hGraphExec, hNode)) != NULL);
     *isEnabled = !node->disabled;
     LEAVE(CUDA_SUCCESS);
 }

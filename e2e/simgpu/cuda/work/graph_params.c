@@ -89,7 +89,7 @@ static bool is(CUgraphNode node, CUgraphNodeType type) {
 
 /* The arguments are the kernel's own business, which here has none. */
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS *nodeParams) {
-    ENTER(nodeParams != NULL && is(hNode, CU_GRAPH_NODE_TYPE_KERNEL));
+    CHECK_AND_ENTER(nodeParams != NULL && is(hNode, CU_GRAPH_NODE_TYPE_KERNEL));
     *nodeParams = hNode->work.kernel;
     LEAVE(CUDA_SUCCESS);
 }
@@ -117,19 +117,19 @@ CUresult cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS *
 }
 
 CUresult cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS *nodeParams) {
-    ENTER(nodeParams != NULL && is(hNode, CU_GRAPH_NODE_TYPE_HOST));
+    CHECK_AND_ENTER(nodeParams != NULL && is(hNode, CU_GRAPH_NODE_TYPE_HOST));
     *nodeParams = hNode->work.host;
     LEAVE(CUDA_SUCCESS);
 }
 
 CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *event_out) {
-    ENTER(event_out != NULL && is(hNode, CU_GRAPH_NODE_TYPE_EVENT_RECORD));
+    CHECK_AND_ENTER(event_out != NULL && is(hNode, CU_GRAPH_NODE_TYPE_EVENT_RECORD));
     *event_out = hNode->work.event;
     LEAVE(CUDA_SUCCESS);
 }
 
 CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_out) {
-    ENTER(event_out != NULL && is(hNode, CU_GRAPH_NODE_TYPE_WAIT_EVENT));
+    CHECK_AND_ENTER(event_out != NULL && is(hNode, CU_GRAPH_NODE_TYPE_WAIT_EVENT));
     *event_out = hNode->work.event;
     LEAVE(CUDA_SUCCESS);
 }
@@ -145,7 +145,6 @@ static CUresult set(CUgraphNode node, CUgraphNodeType type, const union node_wor
 CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS *nodeParams) {
     union node_work work = {0};
 
-    REQUIRE_INITIALISED();
     TRY(kernel_params_take(nodeParams, &work));
     return set(hNode, CU_GRAPH_NODE_TYPE_KERNEL, &work);
 }
@@ -153,7 +152,6 @@ CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_NODE
 CUresult cuGraphKernelNodeSetParams(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams) {
     CUDA_KERNEL_NODE_PARAMS params;
 
-    REQUIRE_INITIALISED();
     TRY(kernel_params_widen(nodeParams, &params));
     return cuGraphKernelNodeSetParams_v2(hNode, &params);
 }
@@ -161,7 +159,6 @@ CUresult cuGraphKernelNodeSetParams(CUgraphNode hNode, const CUDA_KERNEL_NODE_PA
 CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *nodeParams) {
     union node_work work = {0};
 
-    REQUIRE_INITIALISED();
     TRY(copy_params_take(nodeParams, NULL, &work));
     return set(hNode, CU_GRAPH_NODE_TYPE_MEMCPY, &work);
 }
@@ -169,7 +166,6 @@ CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *node
 CUresult cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS *nodeParams) {
     union node_work work = {0};
 
-    REQUIRE_INITIALISED();
     TRY(fill_params_take(nodeParams, NULL, &work));
     return set(hNode, CU_GRAPH_NODE_TYPE_MEMSET, &work);
 }
@@ -177,7 +173,6 @@ CUresult cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET_NODE_PA
 CUresult cuGraphHostNodeSetParams(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS *nodeParams) {
     union node_work work = {0};
 
-    REQUIRE_INITIALISED();
     TRY(host_params_take(nodeParams, &work));
     return set(hNode, CU_GRAPH_NODE_TYPE_HOST, &work);
 }
@@ -185,7 +180,6 @@ CUresult cuGraphHostNodeSetParams(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS
 static CUresult set_event(CUgraphNode node, CUgraphNodeType type, CUevent event) {
     union node_work work = {0};
 
-    REQUIRE_INITIALISED();
     TRY(event_take(event, &work));
     return set(node, type, &work);
 }
@@ -215,11 +209,10 @@ static CUresult set_child_locked(CUgraphNode node, CUgraph child) {
 CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams) {
     union node_work work = {0};
 
-    REQUIRE_INITIALISED();
     REQUIRE(nodeParams != NULL, CUDA_ERROR_INVALID_VALUE);
     TRY(node_params_take(nodeParams, &work));
     if (nodeParams->type != CU_GRAPH_NODE_TYPE_GRAPH)
         return set(hNode, nodeParams->type, &work);
-    ENTER(is(hNode, CU_GRAPH_NODE_TYPE_GRAPH));
+    CHECK_AND_ENTER(is(hNode, CU_GRAPH_NODE_TYPE_GRAPH));
     LEAVE(set_child_locked(hNode, work.child));
 }

@@ -74,8 +74,8 @@ static CUresult launch_ex(const CUlaunchConfig *config, CUfunction f, void **par
     struct kernel_attributes attributes = {0};
     struct shape shape;
 
-    REQUIRE_INITIALISED();
     REQUIRE(config != NULL && (config->numAttrs == 0 || config->attrs != NULL), CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_INITIALISED();
     shape = (struct shape){{config->gridDimX, config->gridDimY, config->gridDimZ},
                            {config->blockDimX, config->blockDimY, config->blockDimZ},
                            config->sharedMemBytes,

@@ -330,21 +330,25 @@ static CUresult queue_host_call(CUstream hStream, bool per_thread, struct host_c
 }
 
 CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData) {
+    REQUIRE_INITIALISED();
     REQUIRE(fn != NULL, CUDA_ERROR_INVALID_VALUE);
     return queue_host_call(hStream, false, (struct host_call){.fn = fn, .data = userData});
 }
 
 CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData) {
+    REQUIRE_INITIALISED();
     REQUIRE(fn != NULL, CUDA_ERROR_INVALID_VALUE);
     return queue_host_call(hStream, true, (struct host_call){.fn = fn, .data = userData});
 }
 
 CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags) {
+    REQUIRE_INITIALISED();
     REQUIRE(callback != NULL && flags == 0, CUDA_ERROR_INVALID_VALUE);
     return queue_host_call(hStream, false, (struct host_call){.callback = callback, .data = userData});
 }
 
 CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags) {
+    REQUIRE_INITIALISED();
     REQUIRE(callback != NULL && flags == 0, CUDA_ERROR_INVALID_VALUE);
     return queue_host_call(hStream, true, (struct host_call){.callback = callback, .data = userData});
 }
@@ -354,8 +358,8 @@ CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback, v
 CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority) {
     struct CUstream_st *stream;
 
-    REQUIRE_CONTEXT(context);
     REQUIRE(phStream != NULL && (flags & ~(unsigned)CU_STREAM_NON_BLOCKING) == 0, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_CONTEXT(context);
     if (priority > LEAST_PRIORITY)
         priority = LEAST_PRIORITY;
     if (priority < GREATEST_PRIORITY)
@@ -414,22 +418,22 @@ static CUresult query(CUstream hStream, bool per_thread) {
 }
 
 static CUresult get_priority(CUstream hStream, bool per_thread, int *priority) {
-    REQUIRE_STREAM(hStream, per_thread);
     REQUIRE(priority != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_STREAM(hStream, per_thread);
     *priority = stream->priority;
     return CUDA_SUCCESS;
 }
 
 static CUresult get_flags(CUstream hStream, bool per_thread, unsigned *flags) {
-    REQUIRE_STREAM(hStream, per_thread);
     REQUIRE(flags != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_STREAM(hStream, per_thread);
     *flags = stream->flags;
     return CUDA_SUCCESS;
 }
 
 static CUresult get_id(CUstream hStream, bool per_thread, unsigned long long *id) {
-    REQUIRE_STREAM(hStream, per_thread);
     REQUIRE(id != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_STREAM(hStream, per_thread);
     *id = stream->id;
     return CUDA_SUCCESS;
 }
@@ -439,8 +443,8 @@ static CUresult get_context(CUstream hStream, bool per_thread, CUcontext *pctx) 
     struct CUstream_st *stream;
     CUresult ret;
 
-    REQUIRE_CONTEXT(context);
     REQUIRE(pctx != NULL, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_CONTEXT(context);
     ret = stream_find(context, hStream, per_thread, &stream);
     if (ret == CUDA_ERROR_INVALID_CONTEXT)
         stream = hStream;

@@ -125,9 +125,9 @@ CUresult cuUserObjectCreate(CUuserObject *object_out, void *ptr, CUhostFn destro
                             unsigned int flags) {
     struct CUuserObject_st *object;
 
-    REQUIRE_INITIALISED();
     REQUIRE(object_out != NULL && destroy != NULL && count_valid(initialRefcount), CUDA_ERROR_INVALID_VALUE);
     REQUIRE(flags == CU_USER_OBJECT_NO_DESTRUCTOR_SYNC, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE_INITIALISED();
     object = handle_new(&objects);
     REQUIRE(object != NULL, CUDA_ERROR_OUT_OF_MEMORY);
     object->references = object->own = initialRefcount;
@@ -138,26 +138,26 @@ CUresult cuUserObjectCreate(CUuserObject *object_out, void *ptr, CUhostFn destro
 }
 
 CUresult cuUserObjectRetain(CUuserObject object, unsigned int count) {
-    ENTER(object_valid(object) && count_valid(count));
+    CHECK_AND_ENTER(object_valid(object) && count_valid(count));
     object->own += count;
     object->references += count;
     LEAVE(CUDA_SUCCESS);
 }
 
 CUresult cuUserObjectRelease(CUuserObject object, unsigned int count) {
-    ENTER(object_valid(object) && count_valid(count) && count <= object->own);
+    CHECK_AND_ENTER(object_valid(object) && count_valid(count) && count <= object->own);
     object->own -= count;
     unref_locked(object, count);
     LEAVE(CUDA_SUCCESS);
 }
 
 CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags) {
-    ENTER(graph_valid(graph) && object_valid(object) && count_valid(count) &&
-          (flags & ~(unsigned)CU_GRAPH_USER_OBJECT_MOVE) == 0);
+    CHECK_AND_ENTER(graph_valid(graph) && object_valid(object) && count_valid(count) &&
+                    (flags & ~(unsigned)CU_GRAPH_USER_OBJECT_MOVE) == 0);
     LEAVE(graph_retain_locked(graph, object, count, flags == CU_GRAPH_USER_OBJECT_MOVE));
 }
 
 CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned int count) {
-    ENTER(graph_valid(graph) && object_valid(object) && count_valid(count));
+    CHECK_AND_ENTER(graph_valid(graph) && object_valid(object) && count_valid(count));
     LEAVE(graph_release_locked(graph, object, count));
 }
