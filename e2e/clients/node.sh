@@ -1,5 +1,5 @@
 # A simulated node for clients that nobody here wrote: sourced by the *_test.sh beside it, from the repository's root, with
-# $build. Two GPUs of 1 and 2 GiB; a claim of 512 MiB on the first. Each client runs in a root file system of Debian's packages
+# $build. The client sees one GPU of 1 GiB, as in a container, and has a claim of 512 MiB on it. Each client runs in a root file system of Debian's packages
 # ($root), once in front of the simulated driver and once with the shadow libraries before it.
 
 passed=0
@@ -31,7 +31,7 @@ node=$(mktemp -d "${TMPDIR:-/tmp}/tranche-clients-XXXXXX")
 trap 'rm -rf "$node"' EXIT
 
 mkdir -p "$node/dev" "$node/bare" "$node/shadow/.tranche" "$node/claim"
-touch "$node/dev/nvidiactl" "$node/dev/nvidia0" "$node/dev/nvidia1" "$node/dev/nvidia-uvm"
+touch "$node/dev/nvidiactl" "$node/dev/nvidia0" "$node/dev/nvidia-uvm"
 cp e2e/simgpu/topologies/small.conf "$node/topology"
 for library in libcuda.so.1 libnvidia-ml.so.1; do
     cp "$build/sim/lib/$library" "$node/bare/"
@@ -51,7 +51,7 @@ in_root() { # DRIVER LABEL [NAME=VALUE]... COMMAND...: recorded under LABEL; DRI
         TRANCHE_REGIONS=/gpu/claim LD_LIBRARY_PATH="/gpu/$1" SIMGPU_LABEL="$2" "${@:3}"
 }
 
-record() { # LABEL FIELD: from the record, of the first GPU
+record() { # LABEL FIELD: from the record
     simgpu record --json | tr -d ' \n' | grep -o "{\"group\":\"$1\",\"gpu_uuid\":\"$gpu\"[^}]*}" |
         sed -n "s/.*\"$2\":\([0-9]*\).*/\1/p"
 }
