@@ -48,7 +48,7 @@ simgpu() {
 
 in_root() { # DRIVER LABEL [NAME=VALUE]... COMMAND...: recorded under LABEL; DRIVER is bare or shadow
     e2e/clients/in_root "$root" "$node" SIMGPU_TOPOLOGY=/gpu/topology SIMGPU_STATE=/gpu/state SIMGPU_DEV=/gpu/dev \
-        TRANCHE_REGIONS=/gpu/claim LD_LIBRARY_PATH="/gpu/$1" SIMGPU_LABEL="$2" "${@:3}"
+        TRANCHE_REGIONS=/gpu/claim LD_LIBRARY_PATH="/gpu/$1" XDG_CACHE_HOME="/gpu/cache-$1" SIMGPU_LABEL="$2" "${@:3}"
 }
 
 record() { # LABEL FIELD: from the record
@@ -58,7 +58,7 @@ record() { # LABEL FIELD: from the record
 
 # What every client is judged by: it did with the shadow what it did without, and nothing stays.
 check_same() { # WHAT: after runs labelled bare-WHAT and shadow-WHAT, whose output is in $node
-    check "$1: what it says" "$(cat "$node/bare-$1.out")" "$(cat "$node/shadow-$1.out")"
+    check "$1: what it says" "" "$(cmp "$node/bare-$1.out" "$node/shadow-$1.out" 2>&1)"
     check "$1: kernels" "$(record "bare-$1" launches)" "$(record "shadow-$1" launches)"
     check "$1: the most that it held" "$(record "bare-$1" peak_bytes)" "$(record "shadow-$1" peak_bytes)"
     check "$1: nothing stays" 0 "$(record "shadow-$1" bytes)"
