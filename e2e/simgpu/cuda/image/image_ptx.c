@@ -361,9 +361,11 @@ static CUresult read_function(const char **text, bool entry, struct image *image
     struct token name = {0};
     CUresult ret = read_head_and_body(text, entry, &kernel, &name);
 
-    if (ret == CUDA_SUCCESS && entry && name.length != 0)
+    bool is_kernel = ret == CUDA_SUCCESS && entry && name.length != 0;
+
+    if (is_kernel)
         ret = image_add_kernel(image, name.at, name.length, kernel.local_bytes, kernel.shared_bytes);
-    if (ret == CUDA_SUCCESS && kernel.parameter_count != 0) {
+    if (is_kernel && ret == CUDA_SUCCESS && kernel.parameter_count != 0) {
         image->kernels[image->kernel_count - 1].parameters = kernel.parameters;
         image->kernels[image->kernel_count - 1].parameter_count = kernel.parameter_count;
     } else {
