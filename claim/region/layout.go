@@ -55,14 +55,13 @@ const (
 
 	usageMagic = "TRNCUSE\x00"
 
-	headerSize         = 4096
-	offUsageSlotCount  = 24
-	offUsagePageShift  = 28
-	offUsageSums       = 64
-	offUsageHighWater  = 320
-	offUsageLastReapNs = 328
-	offUsageNextSlot   = 336
-	pageShift          = 16
+	headerSize        = 4096
+	offUsageSlotCount = 24
+	offUsagePageShift = 28
+	offUsageSums      = 64
+	offUsageHighWater = 320
+	offUsageNextSlot  = 336
+	pageShift         = 16
 
 	// One for each ledger.
 	sumSize       = 128

@@ -101,7 +101,6 @@ func goLayout() map[string]any {
 		"region_usage.page_shift":             {offUsagePageShift, 4},
 		"region_usage.sums":                   {offUsageSums, int(ledgerCount) * sumSize},
 		"region_usage.high_water":             {offUsageHighWater, 8},
-		"region_usage.last_reap_ns":           {offUsageLastReapNs, 8},
 		"region_usage.next_slot":              {offUsageNextSlot, 8},
 		"region_sum.total":                    {offSumTotal, 8},
 		"region_sum.refused":                  {offSumRefused, 8},

@@ -424,21 +424,15 @@ static bool reported_right(uint64_t *random, int gpu, uint64_t expected) {
         if (!actors[i].alive || atomic_load(&seat_at(i)->contexts[gpu]) == 0)
             continue;
         struct desk *desk = &seat_at(i)->desks[0];
-        for (int tries = 0;; tries++) {
-            if (!order(i, 0, ORDER_INFO, random_next(random), (uint64_t)gpu))
-                return any_finding() ? false : found("process %u died when asked for cuMemGetInfo", i);
-            if (desk->outcome == OUTCOME_WRONG)
-                return found("process %u: %s", i, desk->text);
-            if (desk->reported_used == expected || desk->reported_used == UINT64_MAX)
-                break;
-            /* The dead are looked for every 50 ms by those who only ask. */
-            if (tries == 2) {
-                node_look();
-                node_tell(trace);
-                return found("GPU %d: cuMemGetInfo in process %u shows %llu bytes used, where contexts hold %llu", gpu,
-                             i, (unsigned long long)desk->reported_used, (unsigned long long)expected);
-            }
-            nanosleep(&(struct timespec){.tv_nsec = 80000000}, NULL);
+        if (!order(i, 0, ORDER_INFO, random_next(random), (uint64_t)gpu))
+            return any_finding() ? false : found("process %u died when asked for cuMemGetInfo", i);
+        if (desk->outcome == OUTCOME_WRONG)
+            return found("process %u: %s", i, desk->text);
+        if (desk->reported_used != expected && desk->reported_used != UINT64_MAX) {
+            node_look();
+            node_tell(trace);
+            return found("GPU %d: cuMemGetInfo in process %u shows %llu bytes used, where contexts hold %llu", gpu, i,
+                         (unsigned long long)desk->reported_used, (unsigned long long)expected);
         }
     }
     return true;

@@ -85,10 +85,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <time.h>
 #include <unistd.h>
 
-#define REAP_EVERY_NS (50 * 1000 * 1000ull)
 #define REAP_ATTEMPTS 64
 #define CHECK_ATTEMPTS 3
 
@@ -364,14 +362,12 @@ uint64_t region_used_bytes(struct region *region, enum region_ledger ledger) {
     struct region_usage *usage = region->usage;
     if (usage == NULL)
         return region_read_used_bytes(region, ledger) + region_uncounted_bytes(region, ledger);
-    struct timespec time = {0};
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
-    uint64_t now = (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-    uint64_t last = atomic_load_explicit(&usage->last_reap_ns, memory_order_relaxed);
-    /* A time in the future wraps to a huge difference, so it cannot prevent the scan. */
-    if (now - last >= REAP_EVERY_NS && atomic_compare_exchange_strong(&usage->last_reap_ns, &last, now))
-        region_reap(region);
     uint64_t pages = total_pages(atomic_load(&usage->sums[ledger].total));
+    /* Nobody has died whose pages are all this process's own, which is what most processes find. */
+    if (region->slot < 0 || pages != committed_pages(atomic_load(&usage->slots[region->slot].held[ledger].committed))) {
+        region_reap(region);
+        pages = total_pages(atomic_load(&usage->sums[ledger].total));
+    }
     if (atomic_load(&region->broken) || !region_mapped_intact(region))
         pages = PAGES_MAX;
     return (pages << REGION_PAGE_SHIFT) + region_uncounted_bytes(region, ledger);

@@ -113,10 +113,10 @@ struct region_usage {
     uint32_t page_shift;
     uint8_t reserved0[32];
     struct region_sum sums[REGION_LEDGER_COUNT];
-    _Atomic uint64_t high_water;   /* 1 + the highest slot used so far */
-    _Atomic uint64_t last_reap_ns; /* CLOCK_MONOTONIC of the last scan for dead processes */
-    _Atomic uint64_t next_slot;    /* where the next search for a free slot starts; a hint */
-    uint8_t reserved1[REGION_SLOTS_OFFSET - 344];
+    _Atomic uint64_t high_water; /* 1 + the highest slot used so far */
+    uint8_t reserved1[8];
+    _Atomic uint64_t next_slot; /* where the next search for a free slot starts; a hint */
+    uint8_t reserved2[REGION_SLOTS_OFFSET - 344];
     struct region_slot slots[REGION_SLOT_COUNT];
 };
 
@@ -211,8 +211,8 @@ void region_release(struct region *region, enum region_ledger ledger, uint64_t p
 /* Counts a CUDA context that was created (1) or destroyed (-1). */
 void region_count_contexts(struct region *region, int change);
 
-/* Bytes in use. Gives back what dead processes held first, unless that was done within the last 50 ms. For a broken
- * region, more than any limit. Any thread, at any time. */
+/* Bytes in use, after giving back what dead processes held. For a broken region, more than any limit. Any thread, at any
+ * time. */
 uint64_t region_used_bytes(struct region *region, enum region_ledger ledger);
 
 /* The limit in bytes, which may change at any time. Any thread. */

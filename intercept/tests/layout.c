@@ -63,7 +63,6 @@ int main(void) {
     FIELD(region_usage, page_shift);
     FIELD(region_usage, sums);
     FIELD(region_usage, high_water);
-    FIELD(region_usage, last_reap_ns);
     FIELD(region_usage, next_slot);
     FIELD(region_usage, slots);
 

@@ -248,6 +248,22 @@ static void test_ledgers_are_apart(void) {
     region_close(&region);
 }
 
+/* Whoever asks sees at once what the dead have left, however often it asks. */
+static void test_death_shows_at_once(void) {
+    struct region region;
+    fixture_claim(directory, FIXTURE_ID, FIXTURE_UUID, PAGE(LIMIT_PAGES), 0);
+    open_or_die(&region, true);
+    CHECK(region_reserve(&region, REGION_GPU, 3) == REGION_OK, "own");
+    for (int round = 0; round < 4; round++) {
+        pid_t pid = start((struct role){.holds = 5, .slot = -1});
+        CHECK(wait_for(pid) == SIGSTOP, "child");
+        CHECK(region_used_bytes(&region, REGION_GPU) == PAGE(8), "%d: with the living", round);
+        kill_and_wait(pid);
+        CHECK(region_used_bytes(&region, REGION_GPU) == PAGE(3), "%d: without the dead", round);
+    }
+    region_close(&region);
+}
+
 static void test_limit_changes_while_mapped(void) {
     struct region region;
     fixture_claim(directory, FIXTURE_ID, FIXTURE_UUID, PAGE(10), 0);
@@ -720,6 +736,7 @@ int main(int argc, char **argv) {
     test_limit_is_exact();
     test_uncounted();
     test_ledgers_are_apart();
+    test_death_shows_at_once();
     test_limit_changes_while_mapped();
     test_sequence_numbers_wrap();
     test_damage_is_noticed();
