@@ -195,6 +195,8 @@ static CUresult after(struct opening *opening, CUresult result, CUdeviceptr addr
 #define OPEN(address, handle, call)                                                                                    \
     do {                                                                                                               \
         struct opening opening = {0};                                                                                  \
+        if ((address) == NULL)                                                                                         \
+            return call;                                                                                               \
         WORK_IN_CONTEXT;                                                                                               \
         CUresult result = before(&opening, &(handle));                                                                 \
         if (result != CUDA_SUCCESS)                                                                                    \

@@ -66,7 +66,7 @@ CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
     WORK_IN_CONTEXT;
     struct process *process;
     struct place place;
-    CUresult result = work_allowed(current_at_work);
+    CUresult result = module != NULL ? work_allowed(current_at_work) : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS)
         result = REAL(cuLibraryGetModule)(module, library);
     if (result == CUDA_SUCCESS && contexts_current(&process, &place) == CUDA_SUCCESS)
