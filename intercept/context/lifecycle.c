@@ -68,15 +68,17 @@ static void drop_memory(struct process *process, uint32_t serial) {
 }
 
 /* Removes the context first, so that objects_put_back does not record anything in it again. */
-static void drop(struct process *process, uint32_t serial) {
+static bool drop(struct process *process, uint32_t serial) {
     struct charge charge;
     reentrant_take(&process->libraries);
-    if (contexts_remove(process, serial, &charge)) {
+    bool removed = contexts_remove(process, serial, &charge);
+    if (removed) {
         charge_give(process, &charge);
         count_contexts(process, &charge, -1);
     }
     drop_memory(process, serial);
     reentrant_give(&process->libraries);
+    return removed;
 }
 
 CUresult context_created(const struct context_grant *grant, CUresult result, CUcontext context) {
@@ -138,10 +140,8 @@ static void remove_if_ended(uint32_t serial, int gpu, void *argument) {
     struct process *process = argument;
     CUcontext context = contexts_handle(process, serial);
     (void)gpu;
-    if (context == NULL || !is_gone(context))
-        return;
-    drop(process, serial);
-    streams_context_ended(process, context);
+    if (context != NULL && is_gone(context) && drop(process, serial))
+        streams_context_ended(process, context);
 }
 
 void context_remove_ended(struct process *process) {

@@ -3,8 +3,7 @@
 #include "context/lifecycle.h"
 #include "driver/cuda_real.h"
 
-/* Under the lock of the device's lifecycle, so that it is adopted once, and not while it is created. */
-static void adopt_on(struct process *process, CUdevice device, CUcontext context) {
+static void adopt_unknown(struct process *process, CUdevice device, CUcontext context) {
     struct context_grant grant;
     size_t free, total;
     if (contexts_known(process, context) || REAL(cuMemGetInfo_v2)(&free, &total) != CUDA_SUCCESS ||
@@ -12,6 +11,14 @@ static void adopt_on(struct process *process, CUdevice device, CUcontext context
         return;
     context_created(&grant, CUDA_SUCCESS, context);
     context_primary_assume(process, device, context);
+}
+
+/* Under the lock of the device's lifecycle, and while no explicit context is created: one that is created has a record
+ * then, and another thread does not adopt it. */
+static void adopt_on(struct process *process, CUdevice device, CUcontext context) {
+    gate_close(&process->contexts.creating);
+    adopt_unknown(process, device, context);
+    gate_open(&process->contexts.creating);
 }
 
 static void adopt(struct process *process, CUcontext context) {

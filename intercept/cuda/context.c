@@ -21,8 +21,10 @@ CUresult cuInit(unsigned int flags) {
         CUresult result = context_grant(&grant, device);                                                               \
         if (result != CUDA_SUCCESS)                                                                                    \
             return result;                                                                                             \
+        gate_enter(&grant.process->contexts.creating);                                                                 \
         result = call;                                                                                                 \
         result = context_created(&grant, result, result == CUDA_SUCCESS ? *(context) : NULL);                          \
+        gate_leave(&grant.process->contexts.creating);                                                                 \
         if (result == CUDA_SUCCESS)                                                                                    \
             contexts_await_end(grant.process, *(context));                                                             \
         return result;                                                                                                 \

@@ -73,21 +73,19 @@ static uint64_t key_of(uint64_t number, int device) {
     return objects_key(number, (uint64_t)device + 1);
 }
 
-static uint64_t number_of(struct process *process, CUgraphExec exec) {
-    struct entry instance;
-    return objects_find(process, KIND_GRAPH_EXEC, (uintptr_t)exec, &instance) ? instance.with : 0;
-}
-
-static void remove_record(struct process *process, CUgraphExec exec, uint64_t number) {
+static void remove_sizes(struct process *process, uint64_t number) {
     struct entry devices, of_device;
-    if (number == 0)
-        return;
-    objects_remove_with(process, KIND_GRAPH_EXEC, (uintptr_t)exec, number);
-    if (!objects_remove(process, KIND_GRAPH_EXEC, key_of_devices(number), &devices))
+    if (number == 0 || !objects_remove(process, KIND_GRAPH_EXEC, key_of_devices(number), &devices))
         return;
     for (int device = 0; device < GRAPH_DEVICES; device++)
         if (devices.with >> device & 1)
             objects_remove(process, KIND_GRAPH_EXEC, key_of(number, device), &of_device);
+}
+
+static void remove_record(struct process *process, CUgraphExec exec) {
+    struct entry instance;
+    if (objects_remove(process, KIND_GRAPH_EXEC, (uintptr_t)exec, &instance))
+        remove_sizes(process, instance.with);
 }
 
 /* Records an instance, even if it allocates nothing, so that all instances are known. False if there is no memory for
@@ -106,7 +104,8 @@ static bool record(struct process *process, CUgraphExec exec, const struct sizes
     if (devices != 0)
         put = put &&
               objects_put(process, KIND_GRAPH_EXEC, (struct entry){.key = key_of_devices(number), .with = devices});
-    return put && objects_put(process, KIND_GRAPH_EXEC, (struct entry){.key = (uintptr_t)exec, .with = number});
+    return put && objects_put(process, KIND_GRAPH_EXEC,
+                              (struct entry){.key = (uintptr_t)exec, .with = number, .references = 1});
 }
 
 /* --- launching ---------------------------------------------------------------------------------------------------- */
@@ -171,38 +170,79 @@ static void find_sizes(struct process *process, uint64_t number, struct sizes *s
 }
 
 /*
- * The instance's number. A handle without a record may be that of an instance which another thread is making at this
- * moment, or makes before the driver gets the handle. So if it is 0, nothing is instantiated until instance_done.
+ * An instance has a reference while it lives, and one for each call that uses it. cuGraphExecDestroy marks it, and the last
+ * call that uses it has the driver destroy it: so a handle names the same instance until its launch has returned, and no
+ * lock is held meanwhile.
  */
-static uint64_t instance_of(struct process *process, CUgraphExec exec) {
-    uint64_t number = number_of(process, exec);
-    if (number != 0)
-        return number;
-    gate_close(&process->graphs.instantiations);
-    number = number_of(process, exec);
-    if (number != 0)
-        gate_open(&process->graphs.instantiations);
-    return number;
+#define ENDING (UINT64_C(1) << 63) /* in an instance's `with`: it is marked */
+
+/* Adds a reference. CUDA_ERROR_INVALID_VALUE if the instance is destroyed already. `number` is 0 if it is not known. */
+static CUresult refer_to_known(struct process *process, CUgraphExec exec, uint64_t *number) {
+    struct graphs *graphs = &process->graphs;
+    struct entry instance = {0};
+    lock_take(&graphs->lock);
+    bool known = objects_find(process, KIND_GRAPH_EXEC, (uintptr_t)exec, &instance);
+    bool ending = known && (instance.with & ENDING) != 0;
+    if (known && !ending)
+        objects_refer(process, KIND_GRAPH_EXEC, (uintptr_t)exec, 1, &instance);
+    lock_give(&graphs->lock);
+    *number = instance.with;
+    return ending ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-static void instance_done(struct process *process, uint64_t number) {
-    if (number == 0)
+/*
+ * The same. A handle without a record may be that of an instance which another thread is making at this moment, or makes
+ * before the driver gets the handle. So if `number` is 0, nothing is instantiated until stop_referring.
+ */
+static CUresult refer_to(struct process *process, CUgraphExec exec, uint64_t *number) {
+    CUresult result = refer_to_known(process, exec, number);
+    if (result != CUDA_SUCCESS || *number != 0)
+        return result;
+    gate_close(&process->graphs.instantiations);
+    result = refer_to_known(process, exec, number);
+    if (result != CUDA_SUCCESS || *number != 0)
         gate_open(&process->graphs.instantiations);
+    return result;
+}
+
+/* The driver may reuse the handle at once: then another thread has replaced the record. */
+static CUresult destroy(struct process *process, CUgraphExec exec, uint64_t number) {
+    CUresult result = REAL(cuGraphExecDestroy)(exec);
+    if (result != CUDA_SUCCESS) {
+        objects_unflag(process, KIND_GRAPH_EXEC, (uintptr_t)exec, number | ENDING, ENDING);
+        return result;
+    }
+    objects_remove_with(process, KIND_GRAPH_EXEC, (uintptr_t)exec, number | ENDING);
+    remove_sizes(process, number);
+    return result;
+}
+
+/* Returns the driver's result if it destroys the instance. */
+static CUresult stop_referring(struct process *process, CUgraphExec exec, uint64_t number) {
+    struct graphs *graphs = &process->graphs;
+    struct entry instance = {0};
+    if (number == 0) {
+        gate_open(&process->graphs.instantiations);
+        return CUDA_SUCCESS;
+    }
+    lock_take(&graphs->lock);
+    objects_refer(process, KIND_GRAPH_EXEC, (uintptr_t)exec, -1, &instance);
+    lock_give(&graphs->lock);
+    bool last = instance.references == 1 && instance.with == (number | ENDING);
+    return last ? destroy(process, exec, number) : CUDA_SUCCESS;
 }
 
 static CUresult launch_begins(struct launching *launching, CUgraphExec exec, CUstream stream) {
     struct sizes sizes = {0};
     WORK_IN_STREAM(stream);
-    launching->number = instance_of(launching->process, exec);
+    CUresult result = refer_to(launching->process, exec, &launching->number);
+    if (result != CUDA_SUCCESS)
+        return result;
     find_sizes(launching->process, launching->number, &sizes);
-    return before(launching, &sizes);
-}
-
-/* Another thread may have destroyed the instance meanwhile, and made one with its handle that takes more. */
-static void launch_ends(const struct launching *launching, CUgraphExec exec) {
-    instance_done(launching->process, launching->number);
-    if (number_of(launching->process, exec) != launching->number)
-        pools_settle(launching->process);
+    result = before(launching, &sizes);
+    if (result != CUDA_SUCCESS)
+        stop_referring(launching->process, exec, launching->number);
+    return result;
 }
 
 /* Of an instance that is known, no lock and no gate is held meanwhile: the launch may wait for earlier work, with
@@ -213,9 +253,10 @@ static void launch_ends(const struct launching *launching, CUgraphExec exec) {
         if (launching.process == NULL)                                                                                 \
             return call;                                                                                               \
         CUresult result = launch_begins(&launching, exec, stream);                                                     \
-        if (result == CUDA_SUCCESS)                                                                                    \
-            result = launched(&launching, stream, after(&launching, call));                                            \
-        launch_ends(&launching, exec);                                                                                 \
+        if (result != CUDA_SUCCESS)                                                                                    \
+            return result;                                                                                             \
+        result = launched(&launching, stream, after(&launching, call));                                                \
+        stop_referring(launching.process, exec, launching.number);                                                     \
         return result;                                                                                                 \
     } while (0)
 
@@ -247,11 +288,11 @@ static CUresult instantiated(struct process *process, CUresult result, CUgraphEx
     struct sizes sizes = {0};
     if (result != CUDA_SUCCESS)
         return result;
-    remove_record(process, *exec, number_of(process, *exec));
+    remove_record(process, *exec);
     if (add_graph(graph, &sizes, 0) && record(process, *exec, &sizes))
         return CUDA_SUCCESS;
     REAL(cuGraphExecDestroy)(*exec); /* its launches could not be charged */
-    remove_record(process, *exec, number_of(process, *exec));
+    remove_record(process, *exec);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -309,14 +350,30 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph,
     INSTANTIATE_WITH(exec, graph, parameters, REAL(cuGraphInstantiateWithParams_ptsz)(exec, graph, parameters));
 }
 
+/* Marks an instance that is referred to. False if another thread was faster. */
+static bool mark(struct process *process, CUgraphExec exec, uint64_t number) {
+    struct graphs *graphs = &process->graphs;
+    struct entry instance = {0};
+    lock_take(&graphs->lock);
+    bool first = objects_find(process, KIND_GRAPH_EXEC, (uintptr_t)exec, &instance) && instance.with == number;
+    if (first)
+        objects_flag(process, KIND_GRAPH_EXEC, (uintptr_t)exec, ENDING, ENDING, &instance);
+    lock_give(&graphs->lock);
+    return first;
+}
+
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
     struct process *process = process_if_open();
+    uint64_t number = 0;
     if (process == NULL)
         return REAL(cuGraphExecDestroy)(exec);
-    uint64_t number = instance_of(process, exec);
-    CUresult result = REAL(cuGraphExecDestroy)(exec);
-    if (result == CUDA_SUCCESS)
-        remove_record(process, exec, number);
-    instance_done(process, number);
-    return result;
+    CUresult result = refer_to(process, exec, &number);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (number == 0)
+        result = REAL(cuGraphExecDestroy)(exec);
+    else if (!mark(process, exec, number))
+        result = CUDA_ERROR_INVALID_VALUE;
+    CUresult destroyed = stop_referring(process, exec, number);
+    return result != CUDA_SUCCESS ? result : destroyed;
 }

@@ -4,8 +4,9 @@
  *
  * Each part has its own lock. Locks are taken in this order, never in reverse:
  *
- *   1. a device's lifecycle, a context's gate, the gates of graphs and of unmapping, libraries, extras
- *   2. a pool's, the streams' two (`querying`, then `lock`)
+ *   1. a device's lifecycle, the gate of creations, a context's gate, the gates of graphs and of unmapping, libraries,
+ *      extras
+ *   2. the graphs', a pool's, the streams' two (`querying`, then `lock`)
  *   3. `opened` or `importing`, exports' two (`sharing`, then `lock`), objects', an allocation shard's, contexts', a region's
  *
  * The driver is called only under those of the first group, a pool's lock and the streams' `querying`. While it ends a
@@ -47,6 +48,7 @@ struct contexts {
     uint32_t last_serial;
     struct hint hints[HINTS];
     struct gate gates[GATES]; /* by hash of the handle; see contexts_enter */
+    struct gate creating;     /* calls that create explicit contexts are in it; closed to adopt one */
     struct reentrant_lock lifecycles[DEVICES_MAX];
     CUcontext primaries[DEVICES_MAX];
     CUcontext former_primaries[DEVICES_MAX]; /* the last that ended, by device */
@@ -113,6 +115,7 @@ struct pools {
 /* In the gate are calls that make instances of graphs; see cuda/graph.c. */
 struct graphs {
     struct gate instantiations;
+    struct lock lock; /* the references of instances */
 };
 
 /* See memory/streams.h. */
