@@ -124,15 +124,16 @@ void context_ended(const struct context_end *end, enum ended ended) {
     gate_open(end->gate);
 }
 
-/* Whether the driver answers to any call in it that it has ended, or that it is not active. */
+/* Whether the driver answers to any call in it that it has ended, or that it is not active. It is made current even if its
+ * handle is: this thread may have that of a former context. */
 static bool is_gone(CUcontext context) {
-    CUcontext current = NULL;
+    CUcontext pushed;
     size_t free, total;
-    bool other = REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current != context;
-    CUresult pushed = other ? REAL(cuCtxPushCurrent_v2)(context) : CUDA_SUCCESS;
-    CUresult result = pushed == CUDA_SUCCESS ? REAL(cuMemGetInfo_v2)(&free, &total) : pushed;
-    if (other && pushed == CUDA_SUCCESS)
-        REAL(cuCtxPopCurrent_v2)(&current);
+    CUresult result = REAL(cuCtxPushCurrent_v2)(context);
+    if (result == CUDA_SUCCESS) {
+        result = REAL(cuMemGetInfo_v2)(&free, &total);
+        REAL(cuCtxPopCurrent_v2)(&pushed);
+    }
     return result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 

@@ -161,6 +161,8 @@ check "limits of green contexts of two GPUs, after resets" 0 "$(under b "$work/w
 
 check "a pool's memory after its last green context" 0 "$(under a "$work/worker" green-pool 2>&1; echo $?)"
 
+check "memory in a context that has a former one's handle" 0 "$(under a "$work/worker" former 2>&1; echo $?)"
+
 check "what a child had that died, without a descriptor left" 0 "$(under a "$work/worker" spare 2>&1; echo $?)"
 
 # --- tables filled to their ends ---

@@ -12,6 +12,7 @@
  *   worker advise               advises managed memory to a GPU with a claim, and to one without
  *   worker elsewhere            is refused memory of one GPU's pool in the other one's stream, on a full GPU
  *   worker green                sets limits in green contexts whose primary ones were reset, of two GPUs
+ *   worker former               has a former context's handle current, which another thread's context got
  *   worker spare                allocates what a child had that died, without a descriptor left
  *   worker pools N ROUNDS SEED   N processes at once allocate from memory pools at the limit, and free; none is killed
  *   worker borrow CLAIMS LABEL MIB  imports memory from a pool of a process of other claims, which ends; then as greedy
@@ -378,6 +379,40 @@ static int green_pool(void) {
     return status == 0 ? 0 : fail("another process gets no memory", CUDA_ERROR_OUT_OF_MEMORY);
 }
 
+/* --- a former context's handle ------------------------------------------------------------------------------------ */
+
+/* The driver reuses the handle of a context that was destroyed. */
+static void *replace_context(void *argument) {
+    CUcontext former = argument, context = NULL;
+    CUdeviceptr address;
+    if (cuCtxDestroy_v2(former) != CUDA_SUCCESS)
+        return NULL;
+    for (int i = 0; i < 16 && context != former; i++)
+        if ((context != NULL && cuCtxDestroy_v2(context) != CUDA_SUCCESS) ||
+            cuCtxCreate_v2(&context, 0, 0) != CUDA_SUCCESS)
+            return NULL;
+    return context == former && cuMemAlloc_v2(&address, 200 * MIB) == CUDA_SUCCESS ? argument : NULL;
+}
+
+/* What is in the new context stays counted when a call fails in the former one. */
+static int former_context(void) {
+    CUcontext context;
+    CUdeviceptr address;
+    pthread_t thread;
+    void *replaced = NULL;
+    if (cuCtxCreate_v2(&context, 0, 0) != CUDA_SUCCESS ||
+        pthread_create(&thread, NULL, replace_context, context) != 0 || pthread_join(thread, &replaced) != 0 ||
+        replaced == NULL)
+        return fail("another context with the same handle", CUDA_SUCCESS);
+    CUresult result = cuMemAlloc_v2(&address, MIB);
+    if (result != CUDA_ERROR_CONTEXT_IS_DESTROYED)
+        return fail("in the former context", result);
+    if (cuCtxSetCurrent(context) != CUDA_SUCCESS)
+        return fail("cuCtxSetCurrent", CUDA_SUCCESS);
+    result = cuMemAlloc_v2(&address, 350 * MIB);
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? 0 : fail("more than is left", result);
+}
+
 /* --- no descriptor left ------------------------------------------------------------------------------------------- */
 
 static int without_spare_descriptors(void) {
@@ -696,6 +731,8 @@ int main(int argc, char **argv) {
         return launch_and_destroy(atof(argv[2]));
     if (strcmp(mode, "advise") == 0)
         return advise();
+    if (strcmp(mode, "former") == 0)
+        return former_context();
     if (strcmp(mode, "green") == 0)
         return green_limits();
     if (strcmp(mode, "elsewhere") == 0)
