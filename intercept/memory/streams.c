@@ -173,15 +173,13 @@ static bool is_done_in_context(struct process *process, size_t index, struct fre
     __attribute__((cleanup(contexts_leave))) struct gate *gate = contexts_try_enter(process, freed->context);
     if (gate == NULL)
         return false;
-    bool other = REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current != freed->context;
-    if (other && REAL(cuCtxPushCurrent_v2)(freed->context) != CUDA_SUCCESS) {
+    if (REAL(cuCtxPushCurrent_v2)(freed->context) != CUDA_SUCCESS) {
         freed->event = NULL; /* the context has ended, with its work and events */
         take_out(process, index, freed);
         return true;
     }
     bool done = is_done(process, index, freed, synchronize);
-    if (other)
-        REAL(cuCtxPopCurrent_v2)(&current);
+    REAL(cuCtxPopCurrent_v2)(&current);
     return done;
 }
 
