@@ -1,4 +1,5 @@
-/* Images with damage: bits flipped, sizes that are not so, ends missing. Nothing beyond an image's last byte can be read. */
+/* Images with damage: bits flipped, sizes that are not so, ends missing. As far as an offset leads, nothing behind an image can
+ * be read. */
 #include "crowd.h"
 #include "images.h"
 #include "worker.h"
@@ -17,6 +18,7 @@
 FAMILY_FUNCTIONS(FUNCTIONS)
 
 #define PAGE ((uint64_t)4096)
+#define BEHIND ((uint64_t)1 << 40) /* where the mappings of other threads would come and go */
 
 enum { MODULES = 200, WAY_MODULE = 0, WAY_LIBRARY = 1 };
 
@@ -38,7 +40,7 @@ static bool make_image(struct call *call, struct program *program) {
     }
 }
 
-/* An image in pages of its own, behind which nothing is mapped. */
+/* An image in pages of its own, behind which nothing can be read. */
 struct placed {
     char *map, *bytes;
     size_t mapped, size;
@@ -46,14 +48,18 @@ struct placed {
 
 static bool place(const struct program *program, struct placed *placed) {
     size_t pages = (size_t)rounded(program->size, PAGE);
-    placed->mapped = pages + PAGE;
-    placed->map = mmap(NULL, placed->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    placed->mapped = pages + BEHIND;
+    placed->map = mmap(NULL, placed->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (placed->map == MAP_FAILED)
         return false;
+    if (mprotect(placed->map, pages, PROT_READ | PROT_WRITE) != 0) {
+        munmap(placed->map, placed->mapped);
+        return false;
+    }
     placed->size = program->size;
     placed->bytes = placed->map + (pages - program->size) / 8 * 8;
     memcpy(placed->bytes, program->bytes, program->size);
-    return mprotect(placed->map + pages, PAGE, PROT_NONE) == 0;
+    return true;
 }
 
 /* The last byte of text stays what ends it. */
