@@ -1,0 +1,177 @@
+#!/bin/bash
+# Runs what NVIDIA's runtime library does with the driver (replay/) on the simulated GPU, without and with the shadow
+# library under a claim. Judged by the simulator's record, and by what each call returned without it.
+#
+#   replay_test.sh BUILD    (run from the repository's root; $CC compiles)
+set -u -o pipefail
+
+build=$(cd "$1" && pwd)
+cc=${CC:-gcc}
+tests=intercept/tests
+mib=$((1024 * 1024))
+limit=512
+context=64
+gpu=GPU-7e570000-0000-4000-8000-000000000000
+passed=0
+failed=0
+
+check() { # WHAT EXPECTED GOT
+    if [ "$2" = "$3" ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        printf '%s: expected\n%s\ngot\n%s\n' "$1" "$2" "$3" >&2
+    fi
+}
+
+check_at_most() { # WHAT BOUND GOT
+    if [ -n "$3" ] && [ "$3" -le "$2" ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        printf '%s: expected at most %s, got %s\n' "$1" "$2" "$3" >&2
+    fi
+}
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/tranche-replay-XXXXXX")
+replay_PID=
+cleanup() {
+    [ -z "$replay_PID" ] || kill -KILL "$replay_PID" 2>/dev/null
+    rm -rf "$work"
+}
+trap cleanup EXIT
+
+compile() {
+    "$cc" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -g "$@" || exit 1
+}
+
+mkdir -p "$work/dev" "$work/bare" "$work/shadow/.tranche" "$work/claim"
+touch "$work/dev/nvidiactl" "$work/dev/nvidia0" "$work/dev/nvidia-uvm"
+for library in libcuda.so.1 libnvidia-ml.so.1; do
+    cp "$build/sim/lib/$library" "$work/bare/"
+    cp "$build/lib/$library" "$work/shadow/"
+    cp "$build/sim/lib/$library" "$work/shadow/.tranche/driver-${library%.1}"
+done
+compile -I e2e/simgpu/include -o "$work/replay" e2e/cudart/replay/*.c -ldl -pthread
+compile -o "$work/make_claim" $tests/make_claim.c $tests/fixture.c
+compile -o "$work/nvml" $tests/nvml_probe.c -L"$build/sim/lib" -l:libnvidia-ml.so.1
+
+export SIMGPU_STATE=$work/state SIMGPU_DEV=$work/dev SIMGPU_TOPOLOGY=$work/topology
+simgpu=$build/sim/bin/simgpu
+
+new_node() { # [LINE]: lines for the topology
+    { echo "${1:-}" && cat e2e/simgpu/topologies/small.conf; } >"$work/topology"
+    rm -rf "$work/state" "$work/claim/"*
+    "$simgpu" init || exit 1
+    "$work/make_claim" "$work/claim" 0000000a $gpu $limit $context
+}
+
+record() { # DRIVER FIELD: from the record
+    "$simgpu" record --json | tr -d ' \n' | grep -o "{\"group\":\"$1\",\"gpu_uuid\":\"$gpu\"[^}]*}" |
+        sed -n "s/.*\"$2\":\([0-9]*\).*/\1/p"
+}
+
+held() { # what the program holds, in MiB; nothing is recorded of one that never held anything
+    local bytes
+    bytes=$(record "$driver" bytes)
+    echo $((${bytes:-0} / mib))
+}
+
+counted() { # what the claim counts, in MiB
+    LD_LIBRARY_PATH=$work/shadow TRANCHE_REGIONS=$work/claim "$work/nvml" | cut -d' ' -f2
+}
+
+start() { # DRIVER VERSION LOADING SCENARIO
+    driver=$1
+    what="$*"
+    coproc replay {
+        SIMGPU_LABEL=$1 LD_LIBRARY_PATH=$work/$1 TRANCHE_REGIONS=$work/claim exec "$work/replay" "${@:2}" \
+            2>"$work/$1.calls"
+    }
+}
+
+stage() { # NAME HELD [COUNTED]: waits for it, and checks what the program holds there; the claim counts the same, or COUNTED
+    local line=
+    read -r -u "${replay[0]}" line
+    check "$what: stage" "$1" "$line"
+    [ "$line" = "$1" ] || return
+    check "$what: $1: held" "$2" "$(held)"
+    [ "$driver" = bare ] || check "$what: $1: counted" "${3:-$2}" "$(counted)"
+    echo >&"${replay[1]}"
+}
+
+said() { # TEXT: a line of the program's
+    local line=
+    read -r -u "${replay[0]}" line
+    check "$what: says" "$1" "$line"
+}
+
+ended() {
+    wait "$replay_PID"
+    check "$what: ends" 0 $?
+    replay_PID=
+    check "$what: afterwards: held" 0 "$(held)"
+    [ "$driver" = bare ] || check "$what: afterwards: counted" 0 "$(counted)"
+}
+
+same_calls() {
+    check "$what: calls" "" "$(diff "$work/bare.calls" "$work/shadow.calls")"
+}
+
+# --- each call, for each runtime and each way to load a program ---
+
+# The driver loads an image when something in it is first used; the shadow library sees private loading with the first use
+# of a variable.
+each_call() { # DRIVER VERSION LOADING TOTAL
+    local seen=$((context + 8 + 4)) unseen=$((context + 8 + 4))
+    [ "$3" -ge 16 ] || unseen=$((context + 8))
+    start "$1" "$2" "$3" calls
+    stage started 0
+    stage context $((context + 8))
+    stage module $seen $unseen
+    stage variable $seen
+    said "total $4"
+    stage freed $((context + 4))
+    stage reset 0
+    stage again $seen
+    stage ended 0
+    ended
+}
+
+new_node
+for runtime in "11020 1" "11020 16" "11080 6" "11080 8" "12040 6" "12040 16" "12040 17"; do
+    # shellcheck disable=SC2086
+    each_call bare $runtime 1024
+    # shellcheck disable=SC2086
+    each_call shadow $runtime $limit
+    same_calls
+done
+
+# --- the limit ---
+
+for runtime in "11020 1" "12040 17"; do
+    # shellcheck disable=SC2086
+    start shadow $runtime full
+    stage full $limit
+    stage reset 0
+    ended
+    check_at_most "$what: at no moment more" $((limit * mib)) "$(record shadow peak_bytes)"
+done
+
+# --- threads and children ---
+
+for driver in bare shadow; do
+    start $driver 12040 17 threads
+    stage done $((context + 4 + 8 * 2))
+    stage reset 0
+    ended
+    start $driver 11080 6 forked
+    stage both $((2 * context + 16 + 8))
+    stage one $((context + 16))
+    stage ended 0
+    ended
+done
+same_calls
+
+echo "$passed passed, $failed failed"
+exit $((failed > 0))
