@@ -39,7 +39,13 @@
     F(cuModuleUnload, cuModuleUnload, 2000)                                                                            \
     F(cuModuleGetFunction, cuModuleGetFunction, 2000)                                                                  \
     F(cuModuleGetGlobal, cuModuleGetGlobal_v2, 3020)                                                                   \
-    F(cuLaunchKernel, cuLaunchKernel, 4000)
+    F(cuLaunchKernel, cuLaunchKernel, 4000)                                                                            \
+    F(cuGraphCreate, cuGraphCreate, 10000)                                                                             \
+    F(cuGraphAddKernelNode, cuGraphAddKernelNode, 10000)                                                               \
+    F(cuGraphInstantiate, cuGraphInstantiate_v2, 11000)                                                                \
+    F(cuGraphLaunch, cuGraphLaunch, 10000)                                                                             \
+    F(cuGraphDestroy, cuGraphDestroy, 10000)                                                                           \
+    F(cuGraphExecDestroy, cuGraphExecDestroy, 10000)
 /* Since 11.7 and since 12.0. */
 #define REPLAY_FUNCTIONS_11_7(F) F(cuModuleGetLoadingMode, cuModuleGetLoadingMode, 11070)
 #define REPLAY_FUNCTIONS_12_0(F)                                                                                       \

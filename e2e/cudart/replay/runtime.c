@@ -179,12 +179,35 @@ CUresult runtime_launch_kernel(const char *name, CUstream stream) {
     return TELL(cuLaunchKernel, function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
 }
 
+CUresult runtime_graph_instantiate(CUgraphExec *exec, const char *kernel) {
+    CUDA_KERNEL_NODE_PARAMS_v1 node = {
+        .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
+    CUgraphNode added;
+    CUmodule module;
+    CUgraph graph;
+
+    TRY(enter_module(&module));
+    TRY(TELL(cuModuleGetFunction, &node.func, module, kernel));
+    TRY(TELL(cuGraphCreate, &graph, 0));
+    TRY(TELL(cuGraphAddKernelNode, &added, graph, NULL, 0, &node));
+    TRY(TELL(cuGraphInstantiate, exec, graph, NULL, NULL, 0));
+    return TELL(cuGraphDestroy, graph);
+}
+
 /* ---- Memory and streams ---- */
 
 #define IN_CONTEXT(function, ...)                                                                                      \
     struct stored *stored;                                                                                             \
     TRY(enter(&stored));                                                                                               \
     return TELL(function, __VA_ARGS__)
+
+CUresult runtime_graph_launch(CUgraphExec exec, CUstream stream) {
+    IN_CONTEXT(cuGraphLaunch, exec, stream);
+}
+
+CUresult runtime_graph_exec_destroy(CUgraphExec exec) {
+    IN_CONTEXT(cuGraphExecDestroy, exec);
+}
 
 CUresult runtime_malloc(CUdeviceptr *address, size_t bytes) {
     IN_CONTEXT(cuMemAlloc, address, bytes);

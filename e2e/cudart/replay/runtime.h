@@ -48,6 +48,10 @@ CUresult runtime_memcpy_from(void *to, CUdeviceptr from, size_t bytes);
 CUresult runtime_mem_get_info(size_t *free, size_t *total);
 CUresult runtime_get_symbol_address(CUdeviceptr *address, const char *name);
 CUresult runtime_launch_kernel(const char *name, CUstream stream);
+/* A graph of one kernel: cudaGraphCreate, cudaGraphAddKernelNode, cudaGraphInstantiate, cudaGraphDestroy. */
+CUresult runtime_graph_instantiate(CUgraphExec *exec, const char *kernel);
+CUresult runtime_graph_launch(CUgraphExec exec, CUstream stream);
+CUresult runtime_graph_exec_destroy(CUgraphExec exec);
 CUresult runtime_device_synchronize(void);
 CUresult runtime_stream_create(CUstream *stream);
 CUresult runtime_stream_synchronize(CUstream stream);

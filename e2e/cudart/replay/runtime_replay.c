@@ -4,6 +4,7 @@
  *
  *   calls     uses each call once, resets the device, uses it again, and ends
  *   full      allocates until it gets no more
+ *   graphs    launches a kernel, and a graph of it
  *   threads   as calls, by several threads at once in one context
  *   forked    starts, has a context, and forks: a child of before may use the GPU, a child of after may not
  */
@@ -141,6 +142,24 @@ static void full(void) {
     stage("reset");
 }
 
+static void graphs(void) {
+    CUgraphExec exec;
+
+    MUST(runtime_start(runtime_version));
+    make_block(8 * MIB);
+    MUST(runtime_graph_instantiate(&exec, "kernel"));
+    stage("loaded");
+    MUST(runtime_launch_kernel("kernel", NULL));
+    stage("launched");
+    MUST(runtime_graph_launch(exec, NULL));
+    MUST(runtime_device_synchronize());
+    stage("graph");
+    MUST(runtime_graph_exec_destroy(exec));
+    stage("freed");
+    MUST(runtime_device_reset());
+    stage("reset");
+}
+
 enum { THREADS = 8 };
 
 static pthread_barrier_t together;
@@ -233,7 +252,7 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } scenarios[] = {{"calls", calls}, {"full", full}, {"threads", threads}, {"forked", forked}};
+    } scenarios[] = {{"calls", calls}, {"full", full}, {"graphs", graphs}, {"threads", threads}, {"forked", forked}};
 
     if (argc != 4)
         return 2;
