@@ -208,6 +208,10 @@ static pid_t allocate_in_child(bool starts, int *its) {
     CUresult result = starts ? runtime_start(runtime_version) : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS)
         result = runtime_malloc(&block, 8 * MIB);
+    if (!starts) { /* as it ends: nothing of its parent's */
+        runtime_device_reset();
+        runtime_end();
+    }
     if (write(ends[1], &result, sizeof(result)) != sizeof(result))
         _exit(1);
     _exit(read(ends[1], &result, 1) != 0);
