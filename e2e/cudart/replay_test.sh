@@ -213,7 +213,41 @@ stage reset 0
 ended
 check_at_most "at no moment more" $((limit * mib)) "$(record shadow peak_bytes)"
 
+# --- two devices: what is held of each, and what the claim on the first counts ---
+
+new_node
+first=$gpu
+second=${gpu%0}1
+touch "$work/dev/nvidia1"
+"$work/make_claim" "$work/claim" 0000000b $second 300 96
+for runtime in "11020 1" "12040 17"; do
+    # A library counts in every context when it is loaded.
+    counted_first=$((context + 8))
+    [ "$runtime" = "11020 1" ] || counted_first=$((context + 8 + 6))
+    for driver in bare shadow; do
+        for gpu in $first $second; do
+            # shellcheck disable=SC2086
+            start $driver $runtime devices
+            said "total $([ $driver = bare ] && echo 2048 || echo 300)"
+            if [ "$gpu" = "$first" ]; then
+                stage two $((context + 8)) $counted_first
+                stage one $((context + 8)) $counted_first
+            else
+                stage two $((96 + 16 + 4)) $counted_first
+                stage one 0 $counted_first
+            fi
+            stage ended 0
+            ended
+        done
+    done
+    same_calls
+done
+gpu=$first
+rm "$work/dev/nvidia1"
+
 # --- threads and children ---
+
+new_node
 
 for driver in bare shadow; do
     start $driver 12040 17 threads

@@ -5,6 +5,7 @@
  *   calls     uses each call once, resets the device, uses it again, and ends
  *   full      allocates until it gets no more
  *   graphs    launches a kernel, and a graph of it
+ *   devices   uses two devices, and resets the second
  *   threads   as calls, by several threads at once in one context
  *   forked    starts, has a context, and forks: a child of before may use the GPU, a child of after may not
  */
@@ -142,6 +143,27 @@ static void full(void) {
     stage("reset");
 }
 
+static void devices_in_turn(void) {
+    size_t free_bytes, total;
+    CUdeviceptr block;
+
+    MUST(runtime_start(runtime_version));
+    MUST(runtime_malloc(&block, 8 * MIB));
+    MUST(runtime_set_device(1));
+    make_block(16 * MIB);
+    MUST(runtime_launch_kernel("kernel", NULL));
+    MUST(runtime_mem_get_info(&free_bytes, &total));
+    printf("total %zu\n", total / MIB);
+    stage("two");
+    MUST(runtime_device_reset());
+    MUST(runtime_set_device(0));
+    MUST(runtime_free(block));
+    MUST(runtime_malloc(&block, 8 * MIB));
+    stage("one");
+    runtime_end();
+    stage("ended");
+}
+
 static void graphs(void) {
     CUgraphExec exec;
 
@@ -256,7 +278,8 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } scenarios[] = {{"calls", calls}, {"full", full}, {"graphs", graphs}, {"threads", threads}, {"forked", forked}};
+    } scenarios[] = {{"calls", calls},     {"full", full},    {"graphs", graphs}, {"devices", devices_in_turn},
+                     {"threads", threads}, {"forked", forked}};
 
     if (argc != 4)
         return 2;
