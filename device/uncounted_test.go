@@ -190,6 +190,39 @@ func testUncountedSimulated(t *testing.T) {
 	must.NoError(t, counting.Process.Kill())
 }
 
+// On the simulated GPU: a program that loads the shadow library, for which the driver takes memory that no call asks for.
+func TestUncounted_Driver(t *testing.T) { simtest.InProcess(t, testUncountedDriver) }
+
+func testUncountedDriver(t *testing.T) {
+	const mib = 1 << 20
+	node := simtest.H200x2(t)
+	p := newPlugin(t, nvml.New(node.DriverRoot), map[string]any{"driver_root": node.DriverRoot, "slice_memory": "4GiB"})
+	n := &unmanagedNode{Plugin: p, clock: moveByHand(p)}
+	n.gpu.UUID = simtest.H200UUID0
+	topology, err := os.ReadFile("../e2e/simgpu/topologies/h200x2.conf")
+	must.NoError(t, err)
+	own := filepath.Join(t.TempDir(), "topology")
+	must.NoError(t, os.WriteFile(own, append([]byte("own_launch_mib = 200\n"), topology...), 0o600))
+
+	reserved, dir := n.reserved(t, 0)
+	program := append(throughShadow(t, reserved.ID, dir), "SIMGPU_TOPOLOGY="+own)
+	n.bind(t, reserved, os.Getpid())
+	holdMemory(t, 100*mib, program...)
+	must.MapEmpty(t, n.look(t, 0))
+	must.MapEmpty(t, n.look(t, uncountedSettles), must.Sprint("it has not launched anything"))
+
+	launched := holdMemory(t, 100*mib, append(program, "HOLD_LAUNCHES=1")...)
+	must.MapEmpty(t, n.look(t, 0))
+	said := n.look(t, uncountedSettles)
+	must.MapLen(t, 1, said)
+	must.Between(t, 200*mib, said[reserved.ID].Bytes, 200*mib+uncountedNoiseBytes)
+	must.Eq(t, said[reserved.ID].Bytes, n.uncounted(t, reserved))
+	must.NoError(t, launched.Process.Kill())
+	_ = launched.Wait()
+	n.look(t, 0)
+	must.MapEmpty(t, n.look(t, uncountedSettles))
+}
+
 // canHold reports whether a program gets that much memory of the simulated GPU 0.
 func canHold(t *testing.T, bytes int, env ...string) bool {
 	t.Helper()

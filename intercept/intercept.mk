@@ -135,6 +135,7 @@ shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,la
 	CC='$(CC)' $(INTERCEPT_TESTS)/life_test.sh $(BUILD)
 	$(INTERCEPT_TESTS)/limit_test.sh $(BUILD)
 	CC='$(CC)' $(INTERCEPT_TESTS)/nvml_test.sh $(BUILD)
+	CC='$(CC)' e2e/cudart/replay_test.sh $(BUILD)
 
 .PHONY: shadow-tsan
 shadow-tsan: $(addprefix $(INTERCEPT_TEST_BUILD)/,region_threads-tsan shadow_test-tsan)

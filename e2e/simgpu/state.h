@@ -60,8 +60,15 @@ struct sim_topology {
     unsigned device_major, device_minor; /* the device numbers that simulated nodes carry */
     uint32_t kernel_us;  /* how long a kernel takes unless its name or SIMGPU_KERNEL_US says otherwise */
     uint32_t quantum_us; /* longest turn of one process on a GPU */
-    int gpu_count;       /* whole ones */
-    int section_count;   /* and the MIG instances that are there at the start, behind them */
+
+    /* What the driver takes on its own, which no call asks for; NVIDIA does not say how much it is. */
+    uint64_t own_launch_bytes; /* with the first launch in a context, until that ends */
+    uint64_t own_code_bytes;   /* with a module's code */
+    uint64_t own_graph_bytes;  /* with an executable graph, from its first upload or launch on */
+
+    bool private_context_active; /* the private function that returns a primary context also makes it */
+    int gpu_count;               /* whole ones */
+    int section_count;           /* and the MIG instances that are there at the start, behind them */
     struct sim_gpu gpus[SIM_MAX_GPUS];
 };
 

@@ -122,12 +122,10 @@ static int mig_of(struct parser *p, const char *key, const char *value, struct s
     return 0;
 }
 
-/* The mode in which the GPU begins. */
-static int mig_mode(struct parser *p, const char *key, const char *value, struct sim_gpu *gpu) {
-    if (strcmp(value, "on") != 0 && strcmp(value, "off") != 0)
-        return fail(p, "%s = %s: must be on or off", key, value);
-    gpu->mig_at_start = strcmp(value, "on") == 0;
-    return 0;
+static int one_of_two(struct parser *p, const char *key, const char *value, const char *no, const char *yes,
+                      bool *out) {
+    *out = strcmp(value, yes) == 0;
+    return *out || strcmp(value, no) == 0 ? 0 : fail(p, "%s = %s: must be %s or %s", key, value, yes, no);
 }
 
 static int gpu_key(struct parser *p, const char *key, const char *value) {
@@ -145,7 +143,7 @@ static int gpu_key(struct parser *p, const char *key, const char *value) {
     if (strcmp(key, "mig_of") == 0)
         return mig_of(p, key, value, gpu);
     if (strcmp(key, "mig") == 0)
-        return mig_mode(p, key, value, gpu);
+        return one_of_two(p, key, value, "off", "on", &gpu->mig_at_start);
     if (strcmp(key, "mig_instances") == 0)
         return pair(p, key, value, "%u/%u%n", &gpu->gi, &gpu->ci);
     if (strcmp(key, "mig_caps") == 0)
@@ -178,6 +176,14 @@ static int gpu_key(struct parser *p, const char *key, const char *value) {
     return ret;
 }
 
+static int mebibytes(struct parser *p, const char *key, const char *value, uint64_t *out) {
+    uint64_t n = 0;
+    int ret = number(p, key, value, 0, 1 << 20, &n);
+
+    *out = n * MIB;
+    return ret;
+}
+
 static int global_key(struct parser *p, const char *key, const char *value) {
     struct sim_topology *t = p->topology;
     uint64_t n = 0;
@@ -187,6 +193,14 @@ static int global_key(struct parser *p, const char *key, const char *value) {
         return string(p, key, value, t->driver_version, sizeof(t->driver_version));
     if (strcmp(key, "device_number") == 0)
         return pair(p, key, value, "%u:%u%n", &t->device_major, &t->device_minor);
+    if (strcmp(key, "own_launch_mib") == 0)
+        return mebibytes(p, key, value, &t->own_launch_bytes);
+    if (strcmp(key, "own_code_mib") == 0)
+        return mebibytes(p, key, value, &t->own_code_bytes);
+    if (strcmp(key, "own_graph_mib") == 0)
+        return mebibytes(p, key, value, &t->own_graph_bytes);
+    if (strcmp(key, "private_context") == 0)
+        return one_of_two(p, key, value, "handle", "active", &t->private_context_active);
     if (strcmp(key, "cuda_version") == 0) {
         ret = number(p, key, value, 11000, 99990, &n);
         t->cuda_version = (int)n;

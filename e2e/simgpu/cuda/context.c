@@ -33,7 +33,7 @@ static pthread_key_t stack_key;
 static pthread_once_t stack_key_made = PTHREAD_ONCE_INIT;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* around the making and unmaking of contexts */
-static uint64_t next_id = 1;
+static uint64_t next_id = 1, lives;
 static struct primary {
     struct CUctx_st *context; /* made at the first retain, and from then on the same */
     uint64_t id;
@@ -142,6 +142,8 @@ static CUresult revive(struct CUctx_st *context) {
     context->target = context;
     context->overhead_bytes = overhead;
     context->local_bytes = context->kernel_local_bytes = 0;
+    context->life = ++lives;
+    context->launched = false;
     set_default_limits(context);
     sim_count_context(context_gpu(context), (int64_t)overhead);
     context_launches_anew(context);
@@ -630,6 +632,42 @@ CUresult context_grow_local(struct CUctx_st *context, uint64_t bytes) {
     pthread_mutex_unlock(&mutex);
     return ret;
 }
+
+/* ---- What the driver takes on its own ---- */
+
+CUresult context_take_own(struct CUctx_st *context, uint64_t bytes, uint64_t *life) {
+    CUresult ret = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+
+    pthread_mutex_lock(&mutex);
+    if (context_alive(context)) {
+        ret = resize_overhead(context, 0, bytes);
+        *life = context->life;
+    }
+    pthread_mutex_unlock(&mutex);
+    return ret;
+}
+
+void context_give_own(struct CUctx_st *context, uint64_t life, uint64_t bytes) {
+    pthread_mutex_lock(&mutex);
+    if (context_alive(context) && context->life == life)
+        resize_overhead(context, bytes, 0);
+    pthread_mutex_unlock(&mutex);
+}
+
+CUresult context_first_launch(struct CUctx_st *context) {
+    CUresult ret = CUDA_SUCCESS;
+
+    pthread_mutex_lock(&mutex);
+    if (!context_alive(context))
+        ret = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    else if (!context->launched)
+        ret = resize_overhead(context, 0, sim_topology()->own_launch_bytes);
+    context->launched |= ret == CUDA_SUCCESS;
+    pthread_mutex_unlock(&mutex);
+    return ret;
+}
+
+/* ---- Limits ---- */
 
 static bool limit_known(CUlimit limit) {
     return (int)limit >= 0 && limit < CU_LIMIT_MAX;

@@ -140,6 +140,8 @@ struct CUctx_st {
     _Atomic uint64_t launch_epoch; /* see module.h: a launch has nothing to prepare if its function knows this one */
     uint64_t local_bytes;          /* of local memory for each thread, its kernels' and its limit's maximum */
     uint64_t kernel_local_bytes;   /* its kernels' alone */
+    uint64_t life;                 /* another one each time it is revived */
+    bool launched;                 /* the driver has taken what it takes with the first launch */
 };
 
 extern struct handle_table contexts;
@@ -189,6 +191,12 @@ CUresult event_wait_all(CUdevice device, CUevent event);
 
 /* Makes the context's local memory large enough for a kernel that needs so much for each thread. */
 CUresult context_grow_local(struct CUctx_st *context, uint64_t bytes);
+
+/* The driver takes memory on its own: with the first launch in the context, or for something that lives in it. What was
+ * taken in this life of the context is given back with it, if not before. */
+CUresult context_first_launch(struct CUctx_st *context);
+CUresult context_take_own(struct CUctx_st *context, uint64_t bytes, uint64_t *life);
+void context_give_own(struct CUctx_st *context, uint64_t life, uint64_t bytes);
 
 /* What the other files let go of when a context dies. Called in this order. */
 void events_context_gone(struct CUctx_st *context);

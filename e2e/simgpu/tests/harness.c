@@ -49,6 +49,20 @@ void node_use_topology(const char *name) {
     setenv("SIMGPU_TOPOLOGY", path, 1);
 }
 
+void node_add_to_topology(const char *lines) {
+    FILE *from = fopen(getenv("SIMGPU_TOPOLOGY"), "re"), *to = fopen(node_path("topology"), "we");
+    char line[512];
+
+    if (from == NULL || to == NULL)
+        exit(2);
+    fprintf(to, "%s\n", lines);
+    while (fgets(line, sizeof(line), from) != NULL)
+        fputs(line, to);
+    fclose(from);
+    fclose(to);
+    setenv("SIMGPU_TOPOLOGY", node_path("topology"), 1);
+}
+
 static void touch(const char *path) {
     int fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
 

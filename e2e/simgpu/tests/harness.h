@@ -53,6 +53,8 @@ void check_failed(const char *file, int line, const char *format, ...) __attribu
 /* The node's directory, and paths in it. */
 const char *node_path(const char *name);
 void node_use_topology(const char *name);
+/* Lines before the first GPU of the topology. Before the first call of the driver. */
+void node_add_to_topology(const char *lines);
 extern const char *tool_path;
 
 /* A worker is a child process; it says and hears single bytes. */

@@ -96,6 +96,88 @@ static void primary_contexts_begin_anew(void) {
     CHECK_INT(taken(), 4096 * THREADS);
 }
 
+/* ---- What the driver takes on its own ---- */
+
+static void the_first_launch_may_take_memory(void) {
+    CUcontext context;
+    CUmodule module;
+
+    node_add_to_topology("own_launch_mib = 12");
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+    OK(cuModuleLoadData(&module, ptx));
+    CHECK_INT(taken(), 0);
+    OK(launch(module, "flat"));
+    OK(launch(module, "flat"));
+    CHECK_INT(taken(), 12 * MIB);
+    CHECK_INT(look("test").sum[0].context_bytes, GPU0_CONTEXT + 12 * MIB);
+    OK(cuDevicePrimaryCtxReset_v2(0));
+    CHECK_INT(look("test").used[0], 0);
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuModuleLoadData(&module, ptx));
+    CHECK_INT(taken(), 0);
+    OK(launch(module, "flat"));
+    CHECK_INT(taken(), 12 * MIB);
+}
+
+static void code_may_take_more_than_it_has(void) {
+    CUmodule modules[2];
+
+    node_add_to_topology("own_code_mib = 20");
+    context_on(0);
+    for (int i = 0; i < 2; i++) {
+        OK(cuModuleLoadData(&modules[i], ptx));
+        CHECK_INT(taken(), i * 6 * MIB); /* by the launch: modules are loaded lazily */
+        OK(launch(modules[i], "flat"));
+    }
+    CHECK_INT(taken(), 26 * MIB); /* in whole blocks, without the 16 MiB of code that are in a context's cost */
+    OK(cuModuleUnload(modules[0]));
+    CHECK_INT(taken(), 6 * MIB);
+}
+
+static CUgraphExec make_graph_exec(CUmodule module) {
+    CUDA_KERNEL_NODE_PARAMS kernel = {
+        .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
+    CUgraphExec exec = NULL;
+    CUgraphNode node;
+    CUgraph graph;
+
+    OK(cuModuleGetFunction(&kernel.func, module, "flat"));
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &kernel));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphDestroy(graph));
+    return exec;
+}
+
+static void executable_graphs_may_take_memory(void) {
+    CUgraphExec first, second;
+    CUcontext context;
+    CUmodule module;
+
+    node_add_to_topology("own_graph_mib = 10");
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+    OK(cuModuleLoadData(&module, ptx));
+    first = make_graph_exec(module);
+    second = make_graph_exec(module);
+    CHECK_INT(taken(), 0);
+    OK(cuGraphLaunch(first, NULL));
+    OK(cuGraphLaunch(first, NULL));
+    CHECK_INT(taken(), 10 * MIB);
+    OK(cuGraphUpload(second, NULL));
+    CHECK_INT(taken(), 20 * MIB);
+    OK(cuGraphExecDestroy(first));
+    CHECK_INT(taken(), 10 * MIB);
+    OK(cuDevicePrimaryCtxReset_v2(0));
+    CHECK_INT(look("test").used[0], 0);
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuGraphExecDestroy(second));
+    CHECK_INT(taken(), 0);
+}
+
 static void attached_contexts_live_until_all_detach(void) {
     CUcontext context = context_on(0), again;
 
@@ -236,6 +318,9 @@ const struct test limits_tests[] = {
     {"printf buffers take memory", printf_buffers_take_memory},
     {"kernels' local memory is the context's", kernels_local_memory_is_the_contexts},
     {"primary contexts begin anew", primary_contexts_begin_anew},
+    {"the first launch may take memory", the_first_launch_may_take_memory},
+    {"code may take more than it has", code_may_take_more_than_it_has},
+    {"executable graphs may take memory", executable_graphs_may_take_memory},
     {"attached contexts live until all detach", attached_contexts_live_until_all_detach},
     {"resources are split", resources_are_split},
     {"a green context is the primary and some memory", a_green_context_is_the_primary_and_some_memory},

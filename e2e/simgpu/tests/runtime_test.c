@@ -69,6 +69,21 @@ static void a_primary_contexts_handle_takes_nothing(void) {
     CHECK_INT(look("").used[0], 0);
 }
 
+static void a_primary_context_may_come_active(void) {
+    primary_function *primary;
+    CUcontext handle = NULL;
+
+    node_add_to_topology("private_context = active");
+    OK(cuInit(0));
+    *(void **)&primary = slot_of(interface_id, SLOT_PRIMARY);
+    OK(primary(&handle, 0));
+    CHECK_INT(look("").used[0], GPU0_CONTEXT);
+    OK(cuCtxSetCurrent(handle));
+    OK(cuCtxSynchronize());
+    OK(cuDevicePrimaryCtxReset_v2(0));
+    CHECK_INT(look("").used[0], 0);
+}
+
 static void *gone_key, *gone_value;
 static CUcontext gone_context;
 static int gone_count;
@@ -195,6 +210,7 @@ static void all_that_the_runtime_asks_for_is_there(void) {
 const struct test runtime_tests[] = {
     {"tables are as long as the driver's", tables_are_as_long_as_the_drivers},
     {"a primary context's handle takes nothing", a_primary_contexts_handle_takes_nothing},
+    {"a primary context may come active", a_primary_context_may_come_active},
     {"what is stored goes with its context", what_is_stored_goes_with_its_context},
     {"modules are loaded through private slots", modules_are_loaded_through_private_slots},
     {"all that the runtime asks for is there", all_that_the_runtime_asks_for_is_there},

@@ -164,6 +164,10 @@ static struct image *module_image(struct CUmod_st *module) {
     return module->library != NULL ? &module->library->image : &module->image;
 }
 
+static uint64_t module_code(struct CUmod_st *module) {
+    return module_image(module)->code_bytes + sim_topology()->own_code_bytes;
+}
+
 static CUresult take_variables(struct CUctx_st *context, const struct image *image, CUdeviceptr *data,
                                CUdeviceptr *managed) {
     CUresult ret = CUDA_SUCCESS;
@@ -186,10 +190,10 @@ static CUresult module_load(struct CUmod_st *module) {
 
     if (module->loaded)
         return CUDA_SUCCESS;
-    TRY(take_code_memory(module->context, image->code_bytes));
+    TRY(take_code_memory(module->context, module_code(module)));
     ret = take_variables(module->context, image, &module->data, &module->managed);
     if (ret != CUDA_SUCCESS) {
-        give_code_memory(module->context, image->code_bytes);
+        give_code_memory(module->context, module_code(module));
         return ret;
     }
     module->loaded = true;
@@ -202,7 +206,7 @@ static CUresult module_load(struct CUmod_st *module) {
 static void module_give_memory(struct CUmod_st *module, bool context_goes) {
     if (!module->loaded)
         return;
-    give_code_memory(module->context, module_image(module)->code_bytes);
+    give_code_memory(module->context, module_code(module));
     if (module->data != 0 || module->managed != 0)
         atomic_fetch_sub(&with_variables, 1);
     if (!context_goes && module->data != 0)
@@ -696,6 +700,7 @@ CUresult function_prepare(struct CUctx_st *context, struct function *function) {
     if (ret != CUDA_SUCCESS)
         return ret;
     TRY(context_grow_local(context, function->local_bytes));
+    TRY(context_first_launch(context));
     /* What found no room on the GPU may find some before the next launch. */
     if (managed_prepare_launch(context))
         atomic_store_explicit(&function->ready, epoch, memory_order_relaxed);

@@ -40,12 +40,14 @@ static CUresult load_module_of_header(const void *header, CUmodule *module, void
     return cuModuleLoadData(module, header);
 }
 
-/* The handle alone: the context takes nothing before it is retained. */
+/* The handle alone: the context takes nothing before it is retained. NVIDIA does not say which; the topology may have it
+ * otherwise. */
 static CUresult primary_context(CUcontext *context, CUdevice device) {
     REQUIRE_INITIALISED();
     REQUIRE(context != NULL, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(device_valid(device), CUDA_ERROR_INVALID_DEVICE);
-    return context_primary_handle(device, context);
+    return sim_topology()->private_context_active ? cuDevicePrimaryCtxRetain(context, device)
+                                                  : context_primary_handle(device, context);
 }
 
 static CUresult seventh_slot(size_t size) {

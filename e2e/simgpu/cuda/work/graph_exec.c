@@ -8,6 +8,12 @@
     (CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |                            \
      CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY)
 
+/* Memory that the driver has taken on its own in a context, and in which life of that. */
+struct own {
+    struct CUctx_st *context; /* or NULL */
+    uint64_t life;
+};
+
 struct CUgraphExec_st {
     struct handle handle;
     uint64_t flags;
@@ -19,6 +25,7 @@ struct CUgraphExec_st {
     CUdevice device; /* where it last ran, if it did */
     uint64_t mark;   /* the end of that */
     bool ran;
+    struct own own;
 };
 
 static struct handle_table execs = HANDLE_TABLE(7, 1 << 18);
@@ -122,28 +129,6 @@ CUresult cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags) {
     return CUDA_SUCCESS;
 }
 
-/* What it left allocated stays allocated; whether it still runs does not matter, since its nodes are in the streams. */
-static void destroy_locked(struct CUgraphExec_st *exec) {
-    if (graph_valid(exec->made_of) && exec->made_of->id == exec->made_of_id)
-        exec->made_of->instances--;
-    if (exec->graph->memory_nodes != 0 && --with_memory == 0)
-        graph_memory_unused();
-    delete_parts(exec);
-    handle_delete(&execs, exec);
-}
-
-CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
-    bool valid;
-
-    REQUIRE_INITIALISED();
-    graph_lock();
-    valid = handle_valid(&execs, hGraphExec);
-    if (valid)
-        destroy_locked(hGraphExec);
-    graph_unlock();
-    return valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
 /* ---- Updating ---- */
 
 static CUgraphExecUpdateResult update_locked(struct CUgraphExec_st *exec, struct CUgraph_st *graph) {
@@ -179,6 +164,68 @@ CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *
     if (updateResult_out != NULL)
         *updateResult_out = info.result;
     return ret;
+}
+
+/* ---- What the driver takes on its own. Not under the mutex, which comes after that of contexts. ---- */
+
+static void give_own(struct own own) {
+    if (own.context != NULL)
+        context_give_own(own.context, own.life, sim_topology()->own_graph_bytes);
+}
+
+/* Under the mutex. */
+static bool has_own(CUgraphExec exec, const struct CUctx_st *context) {
+    return handle_valid(&execs, exec) && exec->own.context == context && exec->own.life == context->life;
+}
+
+static CUresult take_own(CUgraphExec exec, struct CUctx_st *context) {
+    uint64_t bytes = sim_topology()->own_graph_bytes;
+    struct own own = {context, 0}, before;
+    bool had;
+
+    graph_lock();
+    had = has_own(exec, context);
+    graph_unlock();
+    if (bytes == 0 || had)
+        return CUDA_SUCCESS;
+    TRY(context_take_own(context, bytes, &own.life));
+    graph_lock();
+    before = own;
+    if (handle_valid(&execs, exec)) {
+        before = exec->own;
+        exec->own = own;
+    }
+    graph_unlock();
+    give_own(before);
+    return CUDA_SUCCESS;
+}
+
+/* ---- Destroying ---- */
+
+/* What it left allocated stays allocated; whether it still runs does not matter, since its nodes are in the streams. */
+static void destroy_locked(struct CUgraphExec_st *exec) {
+    if (graph_valid(exec->made_of) && exec->made_of->id == exec->made_of_id)
+        exec->made_of->instances--;
+    if (exec->graph->memory_nodes != 0 && --with_memory == 0)
+        graph_memory_unused();
+    delete_parts(exec);
+    handle_delete(&execs, exec);
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
+    struct own own = {0};
+    bool valid;
+
+    REQUIRE_INITIALISED();
+    graph_lock();
+    valid = handle_valid(&execs, hGraphExec);
+    if (valid) {
+        own = hGraphExec->own;
+        destroy_locked(hGraphExec);
+    }
+    graph_unlock();
+    give_own(own);
+    return valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* ---- Running ---- */
@@ -280,6 +327,7 @@ static CUresult launch(CUgraphExec exec, CUstream hStream, bool per_thread) {
     TRY(capture_enter(stream, &captured));
     if (captured)
         return capture_graph(stream, exec);
+    TRY(take_own(exec, context));
     graph_lock();
     ret = begin_locked(exec, stream, &run);
     graph_unlock();
@@ -306,6 +354,7 @@ static CUresult upload(CUgraphExec exec, CUstream hStream, bool per_thread) {
     REQUIRE_CONTEXT(context);
     TRY(stream_find(context, hStream, per_thread, &stream));
     TRY(capture_forbid(stream));
+    TRY(take_own(exec, context));
     graph_lock();
     if (handle_valid(&execs, exec))
         ret = graph_memory_upload(exec->nodes, exec->count);

@@ -1,4 +1,5 @@
-/* Holds a context and BYTES of memory on GPU 0 of whatever libcuda.so.1 the loader finds, until its input ends. */
+/* Holds a context and BYTES of memory on GPU 0 of whatever libcuda.so.1 the loader finds, until its input ends. With
+ * HOLD_LAUNCHES in its environment it also launches a kernel. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,17 @@ static void *library;
         }                                                                                                              \
     } while (0)
 
+static void launch(void) {
+    static const char ptx[] = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry k() { ret; }\n";
+    void *module, *kernel;
+
+    CALL("cuModuleLoadData", (void **, const void *), &module, ptx);
+    CALL("cuModuleGetFunction", (void **, void *, const char *), &kernel, module, "k");
+    CALL("cuLaunchKernel",
+         (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **),
+         kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+}
+
 int main(int argc, char **argv) {
     int device;
     void *context;
@@ -36,6 +48,8 @@ int main(int argc, char **argv) {
     CALL("cuDevicePrimaryCtxRetain", (void **, int), &context, device);
     CALL("cuCtxSetCurrent", (void *), context);
     CALL("cuMemAlloc_v2", (unsigned long long *, size_t), &pointer, strtoull(argv[1], NULL, 10));
+    if (getenv("HOLD_LAUNCHES") != NULL)
+        launch();
     puts("holding");
     fflush(stdout);
     return read(STDIN_FILENO, &byte, 1) == 0 ? 0 : 1;
