@@ -10,6 +10,7 @@
  *   worker reset SECONDS        resets the primary context in which other threads allocate at that moment
  *   worker launch SECONDS       destroys executable graphs that other threads launch at that moment, with little left of the limit
  *   worker advise               advises managed memory to a GPU with a claim, and to one without
+ *   worker own                  prefetches and advises memory of malloc to a GPU; prints what the call returned
  *   worker elsewhere            is refused memory of one GPU's pool in the other one's stream, on a full GPU
  *   worker green                sets limits in green contexts whose primary ones were reset, of two GPUs
  *   worker spare                allocates what a child had that died, without a descriptor left
@@ -56,6 +57,8 @@ CUresult cuGreenCtxCreate(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned in
 CUresult cuCtxFromGreenCtx(CUcontext *, CUgreenCtx);
 CUresult cuGreenCtxDestroy(CUgreenCtx);
 CUresult cuMemGetInfo_v2(size_t *, size_t *);
+CUresult cuMemPrefetchAsync(CUdeviceptr, size_t, CUdevice, CUstream);
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr, size_t, CUmemLocation, unsigned int, CUstream);
 CUresult cuMemAdvise(CUdeviceptr, size_t, CUmem_advise, CUdevice);
 CUresult cuMemAdvise_v2(CUdeviceptr, size_t, CUmem_advise, CUmemLocation);
 CUresult cuCtxSynchronize(void);
@@ -290,6 +293,22 @@ static int advise(void) {
     if (wrong != 0)
         fprintf(stderr, "worker: %d wrong answers to advice\n", wrong);
     return wrong != 0;
+}
+
+/* Prints the answers for memory of malloc and, after a semicolon, for managed memory. */
+static int own_memory(void) {
+    enum { BYTES = 8 * MIB };
+    CUmemLocation gpu = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUdeviceptr managed, own = (CUdeviceptr)aligned_alloc(2 * MIB, BYTES);
+    if (own == 0 || cuDevicePrimaryCtxRetain(&primary, 0) != CUDA_SUCCESS || cuCtxSetCurrent(primary) != CUDA_SUCCESS ||
+        cuMemAllocManaged(&managed, BYTES, CU_MEM_ATTACH_GLOBAL) != CUDA_SUCCESS)
+        return fail("cuMemAllocManaged", CUDA_SUCCESS);
+    printf("%d %d %d %d", cuMemPrefetchAsync(own, BYTES, 0, NULL), cuMemPrefetchAsync_v2(own, BYTES, gpu, 0, NULL),
+           cuMemAdvise(own, BYTES, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, 0),
+           cuMemPrefetchAsync(own, BYTES, CU_DEVICE_CPU, NULL));
+    printf("; %d %d\n", cuMemPrefetchAsync(managed, BYTES, 0, NULL),
+           cuMemAdvise(managed + 1, BYTES - 1, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, 0));
+    return 0;
 }
 
 /* --- a pool of another GPU ---------------------------------------------------------------------------------------- */
@@ -696,6 +715,8 @@ int main(int argc, char **argv) {
         return launch_and_destroy(atof(argv[2]));
     if (strcmp(mode, "advise") == 0)
         return advise();
+    if (strcmp(mode, "own") == 0)
+        return own_memory();
     if (strcmp(mode, "green") == 0)
         return green_limits();
     if (strcmp(mode, "elsewhere") == 0)
