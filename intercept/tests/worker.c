@@ -295,19 +295,25 @@ static int advise(void) {
     return wrong != 0;
 }
 
-/* Prints the answers for memory of malloc and, after a semicolon, for managed memory. */
+/* Prints the answers for memory of malloc to the GPU, for managed memory, and for memory of malloc to the host. */
 static int own_memory(void) {
     enum { BYTES = 8 * MIB };
     CUmemLocation gpu = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    CUdeviceptr managed, own = (CUdeviceptr)aligned_alloc(2 * MIB, BYTES);
-    if (own == 0 || cuDevicePrimaryCtxRetain(&primary, 0) != CUDA_SUCCESS || cuCtxSetCurrent(primary) != CUDA_SUCCESS ||
-        cuMemAllocManaged(&managed, BYTES, CU_MEM_ATTACH_GLOBAL) != CUDA_SUCCESS)
+    void *memory = aligned_alloc(2 * MIB, BYTES);
+    CUdeviceptr own = (CUdeviceptr)memory, managed;
+    if (memory == NULL || cuDevicePrimaryCtxRetain(&primary, 0) != CUDA_SUCCESS ||
+        cuCtxSetCurrent(primary) != CUDA_SUCCESS ||
+        cuMemAllocManaged(&managed, BYTES, CU_MEM_ATTACH_GLOBAL) != CUDA_SUCCESS) {
+        free(memory);
         return fail("cuMemAllocManaged", CUDA_SUCCESS);
-    printf("%d %d %d %d", cuMemPrefetchAsync(own, BYTES, 0, NULL), cuMemPrefetchAsync_v2(own, BYTES, gpu, 0, NULL),
-           cuMemAdvise(own, BYTES, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, 0),
-           cuMemPrefetchAsync(own, BYTES, CU_DEVICE_CPU, NULL));
-    printf("; %d %d\n", cuMemPrefetchAsync(managed, BYTES, 0, NULL),
-           cuMemAdvise(managed + 1, BYTES - 1, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, 0));
+    }
+    printf("%d", cuMemPrefetchAsync(own, BYTES, 0, NULL));
+    printf(" %d", cuMemPrefetchAsync_v2(own, BYTES, gpu, 0, NULL));
+    printf(" %d", cuMemAdvise(own, BYTES, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, 0));
+    printf("; %d", cuMemPrefetchAsync(managed, BYTES, 0, NULL));
+    printf(" %d", cuMemAdvise(managed + 1, BYTES - 1, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, 0));
+    printf("; %d\n", cuMemPrefetchAsync(own, BYTES, CU_DEVICE_CPU, NULL));
+    free(memory);
     return 0;
 }
 
