@@ -14,6 +14,9 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/runtimetest"
 )
 
+// firstSearched is where the loader looks before the directory of the node's driver.
+const firstSearched = "/lib/x86_64-linux-gnu/libcuda.so.1"
+
 // secureCases are the ways in which the driver gets into a container, beside the driver's own CDI specification.
 var secureCases = []struct {
 	name string
@@ -26,10 +29,10 @@ var secureCases = []struct {
 		g.must(exec.Command("ldconfig", "-r", filepath.Join(bundle, "rootfs")))
 	}},
 	{"a driver copy that the job mounts", func(_ *testing.T, g *gpuNode, bundle string) {
-		g.mountDriver(bundle, "/lib64/libcuda.so.1")
+		g.mountDriver(bundle, firstSearched)
 	}},
 	{"a driver copy that the job mounts, and libraries of another architecture", func(t *testing.T, g *gpuNode, bundle string) {
-		g.mountDriver(bundle, "/lib64/libcuda.so.1")
+		g.mountDriver(bundle, firstSearched)
 		// 32-bit programs' driver: for the loader of a 64-bit program a file that it passes over.
 		other := filepath.Join(t.TempDir(), "libcuda.so.1")
 		content := []byte(readFile(t, g.driver()))
@@ -37,6 +40,7 @@ var secureCases = []struct {
 		must.NoError(t, os.WriteFile(other, content, 0o755))
 		g.mount(bundle, other, "/usr/lib/i386-linux-gnu/libcuda.so.1")
 	}},
+	{"a driver that a hook mounts", func(_ *testing.T, g *gpuNode, bundle string) { g.mountByHook(bundle, firstSearched) }},
 	{"a user namespace", func(_ *testing.T, g *gpuNode, bundle string) { g.inUserNamespace(bundle) }},
 	{"a root whose mounts are shared", func(t *testing.T, _ *gpuNode, bundle string) {
 		editSpec(t, bundle, func(spec *specs.Spec) { spec.Linux.RootfsPropagation = "shared" })
