@@ -20,6 +20,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/e2e/node"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // upgradeModes shares the GPUs of the node in every mode that needs no MIG.
@@ -234,13 +235,24 @@ func (u *upgrade) note(t *testing.T, task *upgradeTask) {
 	task.holdsAsBefore(t, u.Node)
 }
 
-// loadsInstalled reports whether the task's program has loaded the shadow library that is installed now.
+// loadsInstalled reports whether the task's program has loaded the shadow library that is installed now: the file itself, or
+// the one that the hook made from it, which has its version.
 func (u *upgrade) loadsInstalled(t *testing.T, task *upgradeTask) bool {
 	t.Helper()
-	inode := fmt.Sprint(stat(t, filepath.Join(u.ShadowDir(), shadowName)).Sys().(*syscall.Stat_t).Ino)
+	installed := filepath.Join(u.ShadowDir(), shadowName)
+	inode := fmt.Sprint(stat(t, installed).Sys().(*syscall.Stat_t).Ino)
+	version, err := shadow.Version(installed)
+	must.NoError(t, err)
 	// Each line of proc_pid_maps(5) has: address perms offset dev inode pathname.
-	for line := range strings.Lines(readFile(t, fmt.Sprintf("/proc/%d/maps", task.claim.Container.InitPID))) {
-		if fields := strings.Fields(line); len(fields) > 5 && fields[4] == inode && filepath.Base(fields[5]) == shadowName {
+	proc := fmt.Sprintf("/proc/%d/", task.claim.Container.InitPID)
+	for line := range strings.Lines(readFile(t, proc+"maps")) {
+		fields := strings.Fields(line)
+		if len(fields) < 6 || filepath.Base(fields[5]) != shadowName {
+			continue
+		}
+		loaded, err := shadow.Version(proc + "map_files/" + fields[0])
+		must.NoError(t, err)
+		if fields[4] == inode || loaded == version {
 			return true
 		}
 	}

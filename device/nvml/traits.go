@@ -17,7 +17,17 @@ type Traits struct {
 	DisplayMode, PersistenceMode *bool
 	// Cores are the CUDA cores.
 	Cores *int64
+	// Addressing is how the GPU uses memory of malloc: AddressingNone, AddressingHMM or AddressingATS. Older drivers do not
+	// report it.
+	Addressing *int64
 }
+
+// The values of Traits.Addressing.
+const (
+	AddressingNone = int64(gonvml.DEVICE_ADDRESSING_MODE_NONE)
+	AddressingHMM  = int64(gonvml.DEVICE_ADDRESSING_MODE_HMM)
+	AddressingATS  = int64(gonvml.DEVICE_ADDRESSING_MODE_ATS)
+)
 
 // traitQueries read Traits.
 var traitQueries = []query[Traits]{
@@ -48,6 +58,10 @@ var traitQueries = []query[Traits]{
 	}},
 	{"number of cores", "nvmlDeviceGetNumGpuCores", func(d gonvml.Device, t *Traits) gonvml.Return {
 		return number(d.GetNumGpuCores()).into(&t.Cores)
+	}},
+	{"addressing mode", "nvmlDeviceGetAddressingMode", func(d gonvml.Device, t *Traits) gonvml.Return {
+		mode, ret := d.GetAddressingMode()
+		return number(mode.Value, ret).into(&t.Addressing)
 	}},
 }
 

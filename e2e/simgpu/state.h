@@ -29,6 +29,9 @@ enum {
 /* The driver takes memory from the GPU in pieces of this size. */
 #define SIM_GRANULARITY ((uint64_t)2 << 20)
 
+/* How a GPU reaches memory of the program's own; as NVML numbers it, but for a driver that does not say. */
+enum sim_addressing { SIM_ADDRESSING_UNKNOWN = -1, SIM_ADDRESSING_NONE, SIM_ADDRESSING_HMM, SIM_ADDRESSING_ATS };
+
 /* One GPU as the topology file describes it. */
 struct sim_gpu {
     int index; /* number of its section in the topology file */
@@ -43,6 +46,7 @@ struct sim_gpu {
     int sm_count;
     int cc_major, cc_minor;
     uint64_t context_bytes; /* what one CUDA context costs before its first allocation */
+    enum sim_addressing addressing;
 
     bool mig_at_start; /* a whole GPU that is in MIG mode when the simulated driver is loaded: see mig.h */
     bool is_mig;       /* a MIG instance, whose fields the following are */

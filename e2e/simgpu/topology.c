@@ -128,6 +128,18 @@ static int one_of_two(struct parser *p, const char *key, const char *value, cons
     return *out || strcmp(value, no) == 0 ? 0 : fail(p, "%s = %s: must be %s or %s", key, value, yes, no);
 }
 
+static int addressing_mode(struct parser *p, const char *key, const char *value, struct sim_gpu *gpu) {
+    static const char *const modes[] = {"none", "hmm", "ats"};
+
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(value, modes[i]) == 0) {
+            gpu->addressing = (enum sim_addressing)i;
+            return 0;
+        }
+    }
+    return fail(p, "%s = %s: must be none, hmm or ats", key, value);
+}
+
 static int gpu_key(struct parser *p, const char *key, const char *value) {
     struct sim_gpu *gpu = p->gpu;
     uint64_t n = 0;
@@ -144,6 +156,8 @@ static int gpu_key(struct parser *p, const char *key, const char *value) {
         return mig_of(p, key, value, gpu);
     if (strcmp(key, "mig") == 0)
         return one_of_two(p, key, value, "off", "on", &gpu->mig_at_start);
+    if (strcmp(key, "addressing_mode") == 0)
+        return addressing_mode(p, key, value, gpu);
     if (strcmp(key, "mig_instances") == 0)
         return pair(p, key, value, "%u/%u%n", &gpu->gi, &gpu->ci);
     if (strcmp(key, "mig_caps") == 0)
@@ -227,6 +241,7 @@ static int section(struct parser *p, const char *line) {
     p->gpu = &t->gpus[t->section_count++];
     p->gpu->index = index;
     p->gpu->minor = index;
+    p->gpu->addressing = SIM_ADDRESSING_UNKNOWN;
     return 0;
 }
 
@@ -256,6 +271,7 @@ static void inherit(struct sim_gpu *mig, const struct sim_gpu *parent) {
     mig->minor = parent->minor;
     mig->cc_major = parent->cc_major;
     mig->cc_minor = parent->cc_minor;
+    mig->addressing = parent->addressing;
     mig->ci_slices = mig->mig_slices;
 }
 

@@ -1,6 +1,7 @@
 package drivercopies
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -217,9 +218,17 @@ func (c *copiesDir) source(soname string) ([]byte, error) {
 		return nil, err
 	}
 	defer file.Close()
-	content, err := io.ReadAll(io.LimitReader(file, maxShadowBytes))
-	c.sources[soname] = content
-	return content, err
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	// With room for the whole file: the container waits while a buffer grows.
+	content := bytes.NewBuffer(make([]byte, 0, min(info.Size(), maxShadowBytes)+bytes.MinRead))
+	if _, err := content.ReadFrom(io.LimitReader(file, maxShadowBytes)); err != nil {
+		return nil, err
+	}
+	c.sources[soname] = content.Bytes()
+	return c.sources[soname], nil
 }
 
 // handle opens a file here, with what is mounted on it, for nothing but to be named (O_PATH).

@@ -29,8 +29,8 @@ func fileIDOf(info fs.FileInfo) fileID {
 // overmounter mounts shadows over driver copies.
 type overmounter struct {
 	root *rootfs.Root
-	// plain are the shadow libraries that the spec mounts, which look for the driver beside the path they are loaded from.
-	// Those in the copies directory find it from everywhere.
+	// plain are the shadow libraries that the spec mounts, which name the driver by $ORIGIN. Those in the copies directory
+	// have its absolute path.
 	plain  map[fileID]bool
 	copies *copiesDir
 }
@@ -102,7 +102,7 @@ func (o *overmounter) tryMount(lib library) (done bool, err error) {
 		return soname == "", err
 	}
 	switch id := fileIDOf(info); {
-	case o.copies.contains(id), o.plain[id] && o.exists(behind(lib.path, soname)):
+	case o.copies.contains(id):
 		return true, nil
 	case o.plain[id]:
 		return o.overmountShadow(file, soname)
@@ -145,8 +145,8 @@ func (o *overmounter) overmount(file, driver *os.File, soname string) error {
 	return nil
 }
 
-// overmountShadow handles a shadow that the spec mounted and that a link in another directory leads to: it mounts one over
-// it that finds the same driver from everywhere.
+// overmountShadow mounts over a shadow that the spec mounted one that names the same driver by an absolute path: links in
+// other directories may lead there, and the loader refuses $ORIGIN in programs with the set-user-ID bit or capabilities.
 func (o *overmounter) overmountShadow(file *os.File, soname string) (done bool, err error) {
 	at, err := o.root.WhereIs(file)
 	if rootfs.Unreachable(err) {
@@ -164,11 +164,6 @@ func (o *overmounter) overmountShadow(file *os.File, soname string) (done bool, 
 	}
 	defer driver.Close()
 	return false, o.overmount(file, driver, soname)
-}
-
-func (o *overmounter) exists(name string) bool {
-	file, err := o.root.Handle(name)
-	return err == nil && file.Close() == nil
 }
 
 // behind returns the path at which a plain shadow that is loaded from a path looks for the driver.

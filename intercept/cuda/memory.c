@@ -8,6 +8,7 @@
 #include "memory/objects.h"
 #include "memory/pools.h"
 #include "state/gpus.h"
+#include "system/explain.h"
 
 #include <stdint.h>
 
@@ -106,6 +107,38 @@ static CUresult allowed_at(CUmemLocation location) {
     return gpus_find_claimed(process, location.id, &gpu);
 }
 
+/* Whether all of a range is managed memory. */
+static bool is_managed(CUdeviceptr address, size_t size) {
+    CUdeviceptr end = address + size, start = 0;
+    size_t length = 0;
+    for (; address < end; address = start + length) {
+        unsigned managed = 0;
+        if (REAL(cuPointerGetAttribute)(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) != CUDA_SUCCESS ||
+            managed == 0 ||
+            REAL(cuPointerGetAttribute)(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address) != CUDA_SUCCESS ||
+            REAL(cuPointerGetAttribute)(&length, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address) != CUDA_SUCCESS ||
+            start + length <= address)
+            return false;
+    }
+    return true;
+}
+
+/*
+ * Where the kernel's module lets the GPU use all memory of the program (HMM, ATS), memory of malloc can be prefetched,
+ * too. It is not charged, so it must not move to a GPU. Elsewhere the driver refuses such a range itself.
+ */
+static CUresult counted_at(CUdeviceptr address, size_t size, CUmemLocation location) {
+    int pageable = 0;
+    if (process_if_open() == NULL || location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        REAL(cuDeviceGetAttribute)(&pageable, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, location.id) !=
+            CUDA_SUCCESS ||
+        pageable == 0 || is_managed(address, size))
+        return CUDA_SUCCESS;
+    explain(CAUSE_PAGEABLE, "memory that is not CUDA's cannot be prefetched to a GPU or advised for one: it would not "
+                            "count toward the limit; use cudaMallocManaged");
+    return CUDA_ERROR_NOT_PERMITTED;
+}
+
 static CUmemLocation location_of(CUdevice device) {
     return device == CU_DEVICE_CPU ? (CUmemLocation){CU_MEM_LOCATION_TYPE_HOST, 0}
                                    : (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device};
@@ -116,6 +149,8 @@ static CUmemLocation location_of(CUdevice device) {
         CUresult result = movable(address, size);                                                                      \
         if (result == CUDA_SUCCESS)                                                                                    \
             result = allowed_at(location);                                                                             \
+        if (result == CUDA_SUCCESS)                                                                                    \
+            result = counted_at(address, size, location);                                                              \
         return result == CUDA_SUCCESS ? call : result;                                                                 \
     } while (0)
 
@@ -151,21 +186,35 @@ CUresult cuMemAdvise_v2(CUdeviceptr address, size_t size, CUmem_advise advice, C
     MOVE(address, size, advised_place(advice, location), REAL(cuMemAdvise_v2)(address, size, advice, location));
 }
 
+/* Each location is that of the ranges from its first one to that of the next location. */
+static CUresult batch_counted(const CUdeviceptr *addresses, const size_t *sizes, size_t count,
+                              const CUmemLocation *locations, const size_t *firsts, size_t locations_count) {
+    CUresult result = CUDA_SUCCESS;
+    for (size_t l = 0; l < locations_count; l++) {
+        size_t end = l + 1 < locations_count && firsts[l + 1] < count ? firsts[l + 1] : count;
+        for (size_t i = firsts[l]; i < end && result == CUDA_SUCCESS; i++)
+            result = counted_at(addresses[i], sizes[i], locations[l]);
+    }
+    return result;
+}
+
 /* The first refusal decides. The driver answers to missing arrays. */
 static CUresult batch_movable(const CUdeviceptr *addresses, const size_t *sizes, size_t count,
-                              const CUmemLocation *locations, size_t locations_count) {
+                              const CUmemLocation *locations, const size_t *firsts, size_t locations_count) {
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; addresses != NULL && sizes != NULL && i < count && result == CUDA_SUCCESS; i++)
         result = movable(addresses[i], sizes[i]);
     for (size_t i = 0; locations != NULL && i < locations_count && result == CUDA_SUCCESS; i++)
         result = allowed_at(locations[i]);
+    if (result == CUDA_SUCCESS && addresses != NULL && sizes != NULL && locations != NULL && firsts != NULL)
+        result = batch_counted(addresses, sizes, count, locations, firsts, locations_count);
     return result;
 }
 
 #define BATCH(function)                                                                                                \
     CUresult function(CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations, size_t *firsts,   \
                       size_t locations_count, unsigned long long flags, CUstream stream) {                             \
-        CUresult result = batch_movable(addresses, sizes, count, locations, locations_count);                          \
+        CUresult result = batch_movable(addresses, sizes, count, locations, firsts, locations_count);                  \
         return result != CUDA_SUCCESS                                                                                  \
                    ? result                                                                                            \
                    : REAL(function)(addresses, sizes, count, locations, firsts, locations_count, flags, stream);       \

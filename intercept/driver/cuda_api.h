@@ -70,6 +70,7 @@ typedef enum CUdriverProcAddressQueryResult {
 typedef enum CUdevice_attribute {
     CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
     CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR = 39,
+    CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS = 88,
 } CUdevice_attribute;
 
 typedef enum CUlimit {
@@ -192,7 +193,10 @@ typedef struct CUmemPoolProps {
 } CUmemPoolProps;
 
 typedef enum CUpointer_attribute {
-    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9, /* int */
+    CU_POINTER_ATTRIBUTE_IS_MANAGED = 8,        /* unsigned int */
+    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,    /* int */
+    CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11, /* CUdeviceptr */
+    CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,       /* size_t */
 } CUpointer_attribute;
 
 typedef enum CUmemPool_attribute {

@@ -666,7 +666,39 @@ CUresult FAKE(cuDeviceGetCount)(int *count) {
 
 CUresult FAKE(cuDeviceGetAttribute)(int *value, CUdevice_attribute attribute, CUdevice device) {
     (void)device;
-    *value = attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT ? FAKE_THREADS / 2048 : 2048;
+    if (attribute == CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS)
+        *value = fake_orders.pageable;
+    else
+        *value = attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT ? FAKE_THREADS / 2048 : 2048;
+    return CUDA_SUCCESS;
+}
+
+/* Of managed memory only. */
+CUresult FAKE(cuPointerGetAttribute)(void *value, CUpointer_attribute attribute, CUdeviceptr address) {
+    if (address - fake_orders.managed[0] >= fake_orders.managed[1])
+        return CUDA_ERROR_INVALID_VALUE;
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+        *(unsigned *)value = 1;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        *(CUdeviceptr *)value = fake_orders.managed[0];
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        *(size_t *)value = fake_orders.managed[1];
+        return CUDA_SUCCESS;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+size_t fake_prefetched;
+
+CUresult FAKE(cuMemPrefetchBatchAsync)(CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations,
+                                       size_t *firsts, size_t locations_count, unsigned long long flags,
+                                       CUstream stream) {
+    (void)addresses, (void)sizes, (void)locations, (void)firsts, (void)locations_count, (void)flags, (void)stream;
+    fake_prefetched += count;
     return CUDA_SUCCESS;
 }
 
@@ -776,6 +808,8 @@ static const struct {
     F(cuKernelGetAttribute, "cuKernelGetAttribute", 12000),
     F(cuDeviceGetCount, "cuDeviceGetCount", 2000),
     F(cuDeviceGetAttribute, "cuDeviceGetAttribute", 2000),
+    F(cuPointerGetAttribute, "cuPointerGetAttribute", 4000),
+    F(cuMemPrefetchBatchAsync, "cuMemPrefetchBatchAsync", 13000),
     F(cuCtxGetLimit, "cuCtxGetLimit", 3010),
     F(cuCheckpointProcessCheckpoint, "cuCheckpointProcessCheckpoint", 12080),
     F(cuCheckpointProcessRestore, "cuCheckpointProcessRestore", 12080),

@@ -8,6 +8,7 @@
 
 #include "../driver/cuda_api.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define FAKE_DEVICES 3
@@ -37,6 +38,8 @@ struct fake_orders {
     void (*in_launch)(void);  /* called while the next graph is launched */
     void (*in_end)(void);     /* called when the next context is about to end, or library to be unloaded */
     uint64_t variable_bytes;  /* the size of any variable */
+    bool pageable;            /* the devices use memory of malloc */
+    uint64_t managed[2];      /* where managed memory begins, and its bytes */
     size_t pitch;             /* what the next pitched allocation takes as pitch; 0 is the usual */
     enum fake_answers answers;
 };
@@ -65,6 +68,9 @@ CUresult fake_launch(CUfunction function);
 /* A function that the shadow does not know and that ends a context or frees an address behind its back. */
 CUresult fake_destroy_unseen(CUcontext context);
 CUresult fake_free_unseen(CUdeviceptr address);
+
+/* The ranges that were prefetched in batches. */
+extern size_t fake_prefetched;
 
 /* The processes for which a checkpoint and a restore were last requested. */
 extern int fake_checkpointed, fake_restored;

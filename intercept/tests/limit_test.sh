@@ -155,6 +155,26 @@ done
 
 check "advice about a GPU without a claim" 0 "$(under a "$work/worker" advise 2>/dev/null; echo $?)"
 
+# Memory of malloc on a node whose GPUs use it (HMM): it would not count.
+hmm() { # COMMAND...
+    SIMGPU_TOPOLOGY=$PWD/e2e/simgpu/topologies/hmm.conf SIMGPU_STATE=$work/hmm-state SIMGPU_LABEL=own "$@"
+}
+own=GPU-7e570001-0000-4000-8000-000000000000
+mkdir "$work/own"
+"$work/claim" "$work/own" 0000000d $own $limit 64
+"$work/claim" "$work/own" 000000d2 GPU-7e570001-0000-4000-8000-000000000001 $limit 96
+hmm "$simgpu" init
+check "memory of malloc, without the shadow" "0 0 801; 0 0; 0" \
+    "$(LD_LIBRARY_PATH=$build/sim/lib hmm "$work/worker" own)"
+check "it was on the GPU beside the managed memory" $((80 * mib)) "$(hmm record own $own peak_bytes)"
+hmm "$simgpu" init
+check "memory of malloc to a GPU" "800 800 800; 0 0; 0" \
+    "$(TRANCHE_REGIONS=$work/own hmm "$work/worker" own 2>"$work/said")"
+check "managed memory alone was on the GPU" $((72 * mib)) "$(hmm record own $own peak_bytes)"
+check "says why, once" 1 "$(grep -c 'would not count toward the limit' "$work/said")"
+check "on a node without HMM the driver answers" "1 1 1; 0 0; 1" "$(under b "$work/worker" own 2>"$work/said")"
+check "and the library says nothing" "" "$(cat "$work/said")"
+
 check "refused from a pool in the stream of another GPU" 0 "$(under b "$work/worker" elsewhere 2>&1; echo $?)"
 
 check "limits of green contexts of two GPUs, after resets" 0 "$(under b "$work/worker" green 2>&1; echo $?)"

@@ -9,7 +9,8 @@
  * the simulator's record.
  *
  * With PROBE_LINKED it is linked directly and has no arguments; with PROBE_STATIC it has only what a static program
- * has.
+ * has. With PROBE_SECURE it fails unless the loader takes it for a program with more privileges than its caller
+ * (AT_SECURE).
  */
 #include "../driver/cuda_api.h"
 #include "../driver/shadowed.h"
@@ -20,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 
 #define MIB ((size_t)1 << 20)
 
@@ -67,6 +69,10 @@ CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
 CUresult cuMemGetInfo_v2(size_t *, size_t *);
 
 int main(void) {
+#ifdef PROBE_SECURE
+    if (getauxval(AT_SECURE) == 0)
+        return say("insecure", "AT_SECURE is not set");
+#endif
     return try((struct driver){cuInit, cuCtxCreate_v2, cuMemAlloc_v2, cuMemGetInfo_v2});
 }
 

@@ -83,7 +83,8 @@ version=$(sed -n 's/^driver_version *= *//p' e2e/simgpu/topologies/small.conf)
 driver=$build/sim/lib/libcuda.so.1
 lib=/usr/local/nvidia/lib64 # where the driver's libraries lie, for all programs
 compat=/usr/local/cuda/compat
-copies=/.tranche/c/0000 # where the copy in it lies behind its shadow
+behind=/.tranche/c/0000 # where the driver lies behind its shadow in a container
+copies=/.tranche/c/0001 # and where the copy in $compat does
 run=/run/tranche/run/0
 container=$work/container
 host=$work/host
@@ -122,32 +123,32 @@ bind() { # SOURCE DESTINATION [ro]: over a file, made where it does not exist
     fi
 }
 
-# As runtime/ edits a container's spec.
+# As runtime/ edits a container's spec, and hooks/drivercopies mounts the shadows.
 make_container() {
     make_root "$container"
-    mkdir "$container$lib/.tranche"
-    bind "$driver" "$container$lib/.tranche/driver-libcuda.so" ro
-    bind "$build/lib/libcuda.so.1" "$container$lib/libcuda.so.$version" ro
+    bind "$driver" "$container$lib/libcuda.so.$version" ro
     ln -s "libcuda.so.$version" "$container$lib/libcuda.so.1"
     ln -s libcuda.so.1 "$container$lib/libcuda.so"
     chroot "$container" ldconfig
     mkdir "$container/.tranche"
     mount -t tmpfs -o mode=755 tmpfs "$container/.tranche"
-    mkdir -p "$container/.tranche/claims/$claim" "$container$copies"
-    touch "$container$copies/driver-libcuda.so"
+    mkdir -p "$container/.tranche/claims/$claim" "$container$behind" "$container$copies"
+    touch "$container$behind/driver-libcuda.so" "$container$copies/driver-libcuda.so"
+    cover "$container$lib/libcuda.so.$version" $behind
     bind "$work/container-regions/$claim" "$container/.tranche/claims/$claim" ro
     bind "$work/container-regions/$claim/usage" "$container/.tranche/claims/$claim/usage"
     mount -o remount,ro "$container/.tranche"
     container_environment=(LD_LIBRARY_PATH=$lib) # as images for CUDA have it
-    container_behind=$lib/.tranche
+    container_behind=$behind
 }
 
-# As hooks/drivercopies shadows a copy of the driver's library that it finds in a container.
-cover() { # FILE
-    bind "$1" "$container$copies/driver-libcuda.so" ro
-    LC_ALL=C sed "s|\$ORIGIN/.tranche/driver-libcuda.so|$copies/driver-libcuda.so|" "$build/lib/libcuda.so.1" >"$work/covering"
-    check "the shadow of a copy is as long as the shadow" "$(stat -c %s "$build/lib/libcuda.so.1")" "$(stat -c %s "$work/covering")"
-    bind "$work/covering" "$1" ro
+# As hooks/drivercopies shadows a driver library that it finds in a container.
+cover() { # FILE DIRECTORY
+    local covering=$work/covering-${2##*/}
+    bind "$1" "$container$2/driver-libcuda.so" ro
+    LC_ALL=C sed "s|\$ORIGIN/.tranche/driver-libcuda.so|$2/driver-libcuda.so|" "$build/lib/libcuda.so.1" >"$covering"
+    check "$covering is as long as the shadow" "$(stat -c %s "$build/lib/libcuda.so.1")" "$(stat -c %s "$covering")"
+    bind "$covering" "$1" ro
 }
 
 # As internal/cli makes a command's private directory.
@@ -205,6 +206,7 @@ make_image() {
     cp "$driver" "$image/copy/"
     compile -o "$image/probe" $tests/loader_probe.c -ldl
     compile -DPROBE_LINKED -o "$image/linked" $tests/loader_probe.c "$driver"
+    compile -DPROBE_LINKED -DPROBE_SECURE -o "$image/secure" $tests/loader_probe.c "$driver"
     compile -DPROBE_LINKED -o "$image/copied" $tests/loader_probe.c "$driver" -Wl,--disable-new-dtags \
         -Wl,-rpath,'$ORIGIN/copy'
     # The linker warns that a static program which calls dlopen needs its own glibc at run time; that is the point here.
@@ -310,6 +312,11 @@ row static-dlopen /image/static lazy dlsym libcuda.so.1
 row third-party /image/third /image/libthird.so
 row old-linked /image/old-linked
 row old-dlopen /image/old lazy dlsym libcuda.so.1
+# Not in /image: the file system of that may ignore the bit.
+for root in "$container" "$host"; do
+    cp "$work/image/secure" "$root/secure" && chmod u+s "$root/secure"
+done
+row set-user-id setpriv --reuid=1000 --regid=1000 --clear-groups /secure
 # the environment
 row environment-cleared env -i $probe lazy dlsym libcuda.so.1
 row preload-unset env -u LD_PRELOAD $probe lazy dlsym libcuda.so.1
@@ -343,7 +350,7 @@ row copy-preload env LD_PRELOAD=/image/copy/libcuda.so.1 $probe lazy dlsym libcu
 for root in "$container" "$host"; do
     cp "$driver" "$root$compat/libcuda.so.1"
 done
-cover "$container$compat/libcuda.so.1"
+cover "$container$compat/libcuda.so.1" $copies
 row compat-path $probe lazy dlsym $compat/libcuda.so.1
 row compat-library-path env LD_LIBRARY_PATH=$compat $probe lazy dlsym libcuda.so.1
 for folder in $lib $compat; do

@@ -1258,6 +1258,34 @@ static void test_random_calls(void) {
 /* --- checkpoints of processes ------------------------------------------------------------------------------------- */
 
 /* What is charged on one GPU must not come back on another. */
+/* Of a batch, only what goes to a GPU has to be managed memory, and only where the GPU uses other memory at all. */
+static void test_batches_of_memory_that_is_not_cudas(void) {
+    enum { MANAGED = 1 << 30, OWN = 2 << 20 };
+    CUdeviceptr addresses[] = {MANAGED, OWN, MANAGED + 4 * MIB};
+    size_t sizes[] = {4 * MIB, 4 * MIB, 4 * MIB}, firsts[] = {0, 1, 2};
+    CUmemLocation locations[] = {
+        {CU_MEM_LOCATION_TYPE_DEVICE, 0}, {CU_MEM_LOCATION_TYPE_HOST, 0}, {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    with_context(LIMIT);
+    fake_orders.managed[0] = MANAGED;
+    fake_orders.managed[1] = 8 * MIB;
+    fake_prefetched = 0;
+    fake_orders.pageable = true;
+    CHECK(cuMemPrefetchBatchAsync(addresses, sizes, 3, locations, firsts, 3, 0, NULL) == CUDA_SUCCESS, "to the host");
+    firsts[2] = 3; /* the range of the host's location is now two ranges */
+    CHECK(cuMemPrefetchBatchAsync(addresses, sizes, 3, locations, firsts, 2, 0, NULL) == CUDA_SUCCESS, "the rest, too");
+    CHECK(fake_prefetched == 6, "%zu were prefetched", fake_prefetched);
+    locations[1].type = CU_MEM_LOCATION_TYPE_DEVICE;
+    CHECK(cuMemPrefetchBatchAsync(addresses, sizes, 3, locations, firsts, 2, 0, NULL) == CUDA_ERROR_NOT_PERMITTED,
+          "memory of malloc, to the GPU");
+    addresses[1] = MANAGED + 6 * MIB;
+    CHECK(cuMemPrefetchBatchAsync(addresses, sizes, 3, locations, firsts, 2, 0, NULL) == CUDA_ERROR_NOT_PERMITTED,
+          "what begins in managed memory and goes on behind it");
+    CHECK(fake_prefetched == 6, "%zu were prefetched", fake_prefetched);
+    fake_orders.pageable = false;
+    CHECK(cuMemPrefetchBatchAsync(addresses, sizes, 3, locations, firsts, 2, 0, NULL) == CUDA_SUCCESS,
+          "the driver's answer");
+}
+
 static void test_checkpoint(void) {
     CUcheckpointGpuPair pairs[2] = {{{"first"}, {"first"}}, {{"second"}, {"second"}}};
     CUcheckpointCheckpointArgs checkpoint = {{0}};
@@ -1446,6 +1474,7 @@ int main(int argc, char **argv) {
     RUN(test_threads);
     RUN(test_first_calls_of_many_threads);
     RUN(test_random_calls);
+    RUN(test_batches_of_memory_that_is_not_cudas);
     RUN(test_checkpoint);
     RUN(test_procaddress_same);
     RUN(test_procaddress_trampolines);

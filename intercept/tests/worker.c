@@ -10,6 +10,7 @@
  *   worker reset SECONDS        resets the primary context in which other threads allocate at that moment
  *   worker launch SECONDS       destroys executable graphs that other threads launch at that moment, with little left of the limit
  *   worker advise               advises managed memory to a GPU with a claim, and to one without
+ *   worker own                  prefetches and advises memory of malloc to a GPU; prints what the call returned
  *   worker elsewhere            is refused memory of one GPU's pool in the other one's stream, on a full GPU
  *   worker green                sets limits in green contexts whose primary ones were reset, of two GPUs
  *   worker former               has a former context's handle current, which another thread's context got
@@ -57,6 +58,8 @@ CUresult cuGreenCtxCreate(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned in
 CUresult cuCtxFromGreenCtx(CUcontext *, CUgreenCtx);
 CUresult cuGreenCtxDestroy(CUgreenCtx);
 CUresult cuMemGetInfo_v2(size_t *, size_t *);
+CUresult cuMemPrefetchAsync(CUdeviceptr, size_t, CUdevice, CUstream);
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr, size_t, CUmemLocation, unsigned int, CUstream);
 CUresult cuMemAdvise(CUdeviceptr, size_t, CUmem_advise, CUdevice);
 CUresult cuMemAdvise_v2(CUdeviceptr, size_t, CUmem_advise, CUmemLocation);
 CUresult cuCtxSynchronize(void);
@@ -291,6 +294,28 @@ static int advise(void) {
     if (wrong != 0)
         fprintf(stderr, "worker: %d wrong answers to advice\n", wrong);
     return wrong != 0;
+}
+
+/* Prints the answers for memory of malloc to the GPU, for managed memory, and for memory of malloc to the host. */
+static int own_memory(void) {
+    enum { BYTES = 8 * MIB };
+    CUmemLocation gpu = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    void *memory = aligned_alloc(2 * MIB, BYTES);
+    CUdeviceptr own = (CUdeviceptr)memory, managed;
+    if (memory == NULL || cuDevicePrimaryCtxRetain(&primary, 0) != CUDA_SUCCESS ||
+        cuCtxSetCurrent(primary) != CUDA_SUCCESS ||
+        cuMemAllocManaged(&managed, BYTES, CU_MEM_ATTACH_GLOBAL) != CUDA_SUCCESS) {
+        free(memory);
+        return fail("cuMemAllocManaged", CUDA_SUCCESS);
+    }
+    printf("%d", cuMemPrefetchAsync(own, BYTES, 0, NULL));
+    printf(" %d", cuMemPrefetchAsync_v2(own, BYTES, gpu, 0, NULL));
+    printf(" %d", cuMemAdvise(own, BYTES, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, 0));
+    printf("; %d", cuMemPrefetchAsync(managed, BYTES, 0, NULL));
+    printf(" %d", cuMemAdvise(managed + 1, BYTES - 1, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, 0));
+    printf("; %d\n", cuMemPrefetchAsync(own, BYTES, CU_DEVICE_CPU, NULL));
+    free(memory);
+    return 0;
 }
 
 /* --- a pool of another GPU ---------------------------------------------------------------------------------------- */
@@ -733,6 +758,8 @@ int main(int argc, char **argv) {
         return advise();
     if (strcmp(mode, "former") == 0)
         return former_context();
+    if (strcmp(mode, "own") == 0)
+        return own_memory();
     if (strcmp(mode, "green") == 0)
         return green_limits();
     if (strcmp(mode, "elsewhere") == 0)

@@ -13,11 +13,13 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
-// shadowOptions mount a shadow library read-only, and so that the loader can map it executable.
-var shadowOptions = []string{"ro", "nosuid", "nodev", "bind"}
+// shadowOptions mount a shadow library read-only, and so that the loader can map it executable. The mount is private, since
+// the createContainer hook mounts over it, which must not appear on the host.
+var shadowOptions = []string{"ro", "nosuid", "nodev", "bind", "private"}
 
 // shadowLibraries mounts a shadow library over every driver library that the spec mounts, and the driver's library beside it.
-// It handles all mounts, not only those of CDI, since a job may mount a driver copy.
+// It handles all mounts, not only those of CDI, since a job may mount a driver copy. The createContainer hook mounts another
+// over each, with an absolute path: see docs/design/driver-copies.md.
 type shadowLibraries struct {
 	dir string
 }

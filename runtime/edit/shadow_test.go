@@ -92,7 +92,7 @@ func TestShadowLibraries(t *testing.T) {
 			for _, mount := range spec.Mounts {
 				got = append(got, [2]string{mount.Source, mount.Destination})
 				if mount.Source == shadowCUDA || mount.Source == shadowNVML {
-					must.Eq(t, []string{"ro", "nosuid", "nodev", "bind"}, mount.Options)
+					must.Eq(t, []string{"ro", "nosuid", "nodev", "bind", "private"}, mount.Options)
 				}
 			}
 			must.Eq(t, tc.want, got)

@@ -141,7 +141,9 @@ func TestContainer(t *testing.T) {
 				"write limit: refused", "write usage: done", "add region: refused",
 				"move ours: refused", "move claims: refused", "remove usage: refused",
 				"replace shadow: refused", "write shadow: refused",
-				runtimetest.LibDir + "/.tranche/driver-libcuda.so: ro", runtimetest.LibDir + "/libcuda.so.570.124.06: ro",
+				// The spec's shadow, and over it the hook's, which names the driver by an absolute path.
+				runtimetest.LibDir + "/.tranche/driver-libcuda.so: ro",
+				runtimetest.LibDir + "/libcuda.so.570.124.06: ro", runtimetest.LibDir + "/libcuda.so.570.124.06: ro",
 				"HOME=/", "LD_PRELOAD=/job/own.so", "NVIDIA_VISIBLE_DEVICES=void", "PATH=/bin", "PWD=/", "SHLVL=1",
 			}
 			must.Eq(t, want, strings.Split(strings.TrimSpace(n.output("c1")), "\n"))

@@ -252,18 +252,8 @@ var copyCases = []struct {
 }, {
 	name:  "a hook that mounts it when the container's mounts are made",
 	probe: "/usr/lib/libcuda.so.575.51.03",
-	lay: func(t *testing.T, g *gpuNode, bundle string) {
-		at := filepath.Join(bundle, "rootfs/usr/lib/libcuda.so.575.51.03")
-		runtimetest.WriteFile(t, at, "")
-		hook := filepath.Join(t.TempDir(), "legacy-hook")
-		runtimetest.WriteFile(t, hook, `#!/bin/sh
-pid=$(sed -n 's/.*"pid":\([0-9]*\).*/\1/p')
-exec nsenter --target "$pid" --mount mount --bind `+g.driver()+" "+at+"\n")
-		editSpec(t, bundle, func(spec *specs.Spec) {
-			spec.Hooks = &specs.Hooks{Prestart: []specs.Hook{{ //nolint:staticcheck // as NVIDIA's legacy hook is
-				Path: hook, Env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"},
-			}}}
-		})
+	lay: func(_ *testing.T, g *gpuNode, bundle string) {
+		g.mountByHook(bundle, "/usr/lib/libcuda.so.575.51.03")
 	},
 }, {
 	name:  "a root that is read-only",
@@ -285,6 +275,22 @@ exec nsenter --target "$pid" --mount mount --bind `+g.driver()+" "+at+"\n")
 		g.inUserNamespace(bundle)
 	},
 }}
+
+// mountByHook has a hook mount the driver, as NVIDIA's legacy one does.
+func (g *gpuNode) mountByHook(bundle, destination string) {
+	g.t.Helper()
+	at := filepath.Join(bundle, "rootfs", destination)
+	runtimetest.WriteFile(g.t, at, "")
+	hook := filepath.Join(g.t.TempDir(), "legacy-hook")
+	runtimetest.WriteFile(g.t, hook, `#!/bin/sh
+pid=$(sed -n 's/.*"pid":\([0-9]*\).*/\1/p')
+exec nsenter --target "$pid" --mount mount --bind `+g.driver()+" "+at+"\n")
+	editSpec(g.t, bundle, func(spec *specs.Spec) {
+		spec.Hooks = &specs.Hooks{Prestart: []specs.Hook{{ //nolint:staticcheck // as NVIDIA's legacy hook is
+			Path: hook, Env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"},
+		}}}
+	})
+}
 
 // layCompat puts a driver's library where CUDA's images have that of a newer driver.
 func layCompat(t *testing.T, g *gpuNode, bundle string) {

@@ -80,6 +80,9 @@ func completeIdentity(gpu *server.Device) {
 		return gonvml.GPU_VIRTUALIZATION_MODE_NONE, gonvml.SUCCESS
 	}
 	gpu.IsMigDeviceHandleFunc = func() (bool, gonvml.Return) { return false, gonvml.SUCCESS }
+	gpu.GetAddressingModeFunc = func() (gonvml.DeviceAddressingMode, gonvml.Return) {
+		return gonvml.DeviceAddressingMode{}, gonvml.ERROR_NOT_SUPPORTED
+	}
 	gpu.GetNumGpuCoresFunc = func() (int, gonvml.Return) {
 		sms := fullSMs(gpu)
 		if sms == 0 {

@@ -4,6 +4,7 @@
 
 #include "../sharing.h"
 #include "driver.h"
+#include "memory/pageable.h"
 #include "mps_client.h"
 
 #define REQUIRE_DEVICE(device)                                                                                         \
@@ -148,6 +149,12 @@ CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev) 
         break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
         *pi = gpu->cc_minor;
+        break;
+    case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
+        *pi = pageable_access(dev);
+        break;
+    case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES:
+        *pi = gpu->addressing == SIM_ADDRESSING_ATS;
         break;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
         *pi = (int)gpu->pci_bus;

@@ -369,6 +369,23 @@ static nvmlDeviceArchitecture_t architecture_of(int gpu) {
 
 DEVICE_QUERY(nvmlDeviceGetArchitecture, nvmlDeviceArchitecture_t, architecture_of(gpu))
 
+/* A driver that is too old to say so does not have the function either. */
+nvmlReturn_t nvmlDeviceGetAddressingMode(nvmlDevice_t device, nvmlDeviceAddressingMode_t *mode) {
+    int gpu;
+    nvmlReturn_t ret = device_resolve(device, &gpu);
+
+    if (ret != NVML_SUCCESS)
+        return ret;
+    if (sim_gpu_or_last(gpu)->addressing == SIM_ADDRESSING_UNKNOWN)
+        return NVML_ERROR_NOT_SUPPORTED;
+    if (mode == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (mode->version != nvmlDeviceAddressingMode_v1)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    mode->value = (unsigned)sim_gpu_or_last(gpu)->addressing;
+    return NVML_SUCCESS;
+}
+
 nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor) {
     int gpu;
     nvmlReturn_t ret = device_resolve(device, &gpu);

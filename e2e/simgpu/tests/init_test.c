@@ -191,6 +191,7 @@ static void bad_topologies_are_named(void) {
         {"[gpu 0]\npci = 1\n", "must look like 0000:19:00.0"},
         {"[gpu 0]\nname = x\n", "[gpu 0] has no uuid"},
         {"[gpu 0]\nmemory_mib = -5\n", "must be a whole number"},
+        {"[gpu 0]\naddressing_mode = on\n", "2: addressing_mode = on: must be none, hmm or ats"},
         {"[gpu 0]\nmig_of = 0\n", "[gpu 0] can be no MIG instance"},
         {"[gpu 0]\nuuid = MIG-00000000-0000-0000-0000-000000000000\n", "[gpu 0]: a MIG instance has mig_of"},
     };

@@ -1,4 +1,5 @@
 /* Managed memory: when it takes memory of the GPU, and when it does not. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "harness.h"
@@ -170,6 +171,47 @@ static void managed_memory_goes_with_its_context(void) {
     CHECK_INT(taken(), 8 * MIB);
 }
 
+static void own_memory_without_hmm(void) {
+    int yes = -1;
+
+    context_on(0);
+    OK(cuDeviceGetAttribute(&yes, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, 0));
+    CHECK_INT(yes, 0);
+    char *own = malloc(4 * MIB);
+    CHECK_INT(cuMemPrefetchAsync((CUdeviceptr)own, 4 * MIB, 0, NULL), CUDA_ERROR_INVALID_VALUE);
+    CHECK_INT(cuMemAdvise((CUdeviceptr)own, 4 * MIB, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, 0),
+              CUDA_ERROR_INVALID_VALUE);
+    free(own);
+}
+
+static void own_memory_with_hmm(void) {
+    CUdeviceptr plain;
+    int yes = 0;
+
+    node_use_topology("hmm.conf");
+    context_on(0);
+    OK(cuDeviceGetAttribute(&yes, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, 0));
+    CHECK_INT(yes, 1);
+    OK(cuDeviceGetAttribute(&yes, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, 0));
+    CHECK_INT(yes, 0);
+    OK(cuMemAlloc_v2(&plain, 2 * MIB));
+    uint64_t before = taken();
+    char *own = aligned_alloc(2 * MIB, 8 * MIB);
+    OK(cuMemPrefetchAsync((CUdeviceptr)own, 6 * MIB, 0, NULL));
+    CHECK_INT(taken() - before, 6 * MIB);
+    OK(cuMemPrefetchAsync((CUdeviceptr)own, 6 * MIB, 0, NULL)); /* there already */
+    CHECK_INT(taken() - before, 6 * MIB);
+    OK(cuMemPrefetchAsync((CUdeviceptr)own, 2 * MIB, 1, NULL));
+    CHECK_INT(taken() - before, 4 * MIB);
+    CHECK_INT(look("test").used[1], 2 * MIB);
+    OK(cuMemPrefetchAsync((CUdeviceptr)own, 6 * MIB, CU_DEVICE_CPU, NULL));
+    CHECK_INT(taken(), before);
+    CHECK_INT(cuMemAdvise((CUdeviceptr)own, 1, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, 0), CUDA_ERROR_NOT_SUPPORTED);
+    CHECK_INT(cuMemPrefetchAsync(plain, 2 * MIB, 0, NULL), CUDA_ERROR_INVALID_VALUE);
+    CHECK_INT(cuMemPrefetchAsync(4096, 1, 0, NULL), CUDA_ERROR_INVALID_VALUE); /* nothing is mapped there */
+    free(own);
+}
+
 const struct test managed_tests[] = {
     {"touching brings it to the GPU", touching_brings_it_to_the_gpu},
     {"each launch looks for new memory", each_launch_looks_for_new_memory},
@@ -177,5 +219,7 @@ const struct test managed_tests[] = {
     {"advice and prefetching move it", advice_and_prefetching_move_it},
     {"what a range tells", what_a_range_tells},
     {"managed memory goes with its context", managed_memory_goes_with_its_context},
+    {"the program's own memory without HMM", own_memory_without_hmm},
+    {"the program's own memory with HMM", own_memory_with_hmm},
     {0},
 };

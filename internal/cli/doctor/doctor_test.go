@@ -132,6 +132,17 @@ func (h *healthy) write(name, text string, mode os.FileMode) {
 	must.NoError(h.t, os.Chmod(h.path(name), mode))
 }
 
+// addressing has the simulated driver say how its GPUs use memory of malloc.
+func (h *healthy) addressing(mode string) {
+	h.t.Helper()
+	file := filepath.Join(h.Config.DriverRoot, "run/simgpu/topology")
+	text, err := os.ReadFile(file)
+	must.NoError(h.t, err)
+	changed := strings.ReplaceAll(string(text), "\nminor =", "\naddressing_mode = "+mode+"\nminor =")
+	must.NotEq(h.t, string(text), changed)
+	must.NoError(h.t, os.WriteFile(file, []byte(changed), 0o644))
+}
+
 func (h *healthy) remove(name string) { must.NoError(h.t, os.RemoveAll(h.path(name))) }
 
 func TestHealthyNode(t *testing.T) {
@@ -140,6 +151,30 @@ func TestHealthyNode(t *testing.T) {
 		must.NotEq(t, "", r.Found)
 		must.NotEq(t, "", r.Looked)
 		must.Eq(t, "", r.Remedy)
+	}
+}
+
+// HMM that is turned off, or that the kernel's module does not have, leaves the memory of malloc where it is.
+func TestHealthyNode_MemoryOfMalloc(t *testing.T) {
+	const parameter = "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm"
+	for name, do := range map[string]func(h *healthy){
+		"by the driver": func(h *healthy) {
+			h.addressing("none")
+			h.write(parameter, "N\n", 0o644)
+		},
+		"turned off": func(h *healthy) { h.write(parameter, "Y\n", 0o644) },
+		"closed modules": func(h *healthy) {
+			h.write(parameter, "N\n", 0o644)
+			h.write("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.124.06  x\n", 0o644)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHealthy(t)
+			do(h)
+			for _, r := range h.Examine(t.Context()) {
+				must.Eq(t, OK, r.State, must.Sprintf("%+v", r))
+			}
+		})
 	}
 }
 
@@ -237,6 +272,16 @@ func TestEachFault(t *testing.T) {
 		"a file for a device node": {
 			func(h *healthy) { h.remove("/driver/dev/nvidia-uvm"); h.write("/driver/dev/nvidia-uvm", "", 0o644) },
 			"driver/device nodes", Fault, "nvidia-uvm is no device node", "nvidia-modprobe",
+		},
+		"HMM": {
+			func(h *healthy) { h.addressing("hmm") }, "driver/memory of malloc", Warning, "(HMM)", "uvm_disable_hmm=1",
+		},
+		"ATS": {
+			func(h *healthy) { h.addressing("ats") }, "driver/memory of malloc", Warning, "(ATS)", "uvm_ats_mode=0",
+		},
+		"HMM with an older driver": {
+			func(h *healthy) { h.write("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm", "N\n", 0o644) },
+			"driver/memory of malloc", Warning, "may use memory of malloc (HMM)", "uvm_disable_hmm=1",
 		},
 		"broken CDI": {
 			func(h *healthy) { h.write("/driver/etc/cdi/broken.json", "{", 0o644) },

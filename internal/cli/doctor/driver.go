@@ -17,6 +17,7 @@ var driverChecks = []check{
 	{"driver", "kernel module", driverModule},
 	{"driver", "NVML", driverNVML},
 	{"driver", "device nodes", driverNodes},
+	{"driver", "memory of malloc", driverPageable},
 }
 
 // driverLibrary finds libcuda, without which there is nothing to hold to a limit.

@@ -5,6 +5,7 @@
 
 #include "cuda/work/stream.h"
 #include "heap.h"
+#include "pageable.h"
 
 /* A place: none, the host, a node of the host, or a GPU. */
 enum { NOWHERE, HOST, HOST_NODE, FIRST_DEVICE };
@@ -170,6 +171,15 @@ static void prefetch_blocks(uint32_t first, uint32_t count, void *arg) {
         bring(first, count, place - FIRST_DEVICE);
 }
 
+static CUresult prefetch_own(CUdeviceptr address, size_t size, uint8_t place) {
+    CUdevice device = place >= FIRST_DEVICE ? place - FIRST_DEVICE : CU_DEVICE_CPU;
+
+    REQUIRE(pageable_is_own(address, size) && (device == CU_DEVICE_CPU || pageable_access(device)),
+            CUDA_ERROR_INVALID_VALUE);
+    pageable_prefetch(address, size, device);
+    return CUDA_SUCCESS;
+}
+
 /* Like a copy: done at once, after the host functions that are before it in the stream. */
 static CUresult prefetch(CUdeviceptr address, size_t size, CUmemLocation location, unsigned flags, CUstream handle,
                          bool per_thread) {
@@ -181,7 +191,8 @@ static CUresult prefetch(CUdeviceptr address, size_t size, CUmemLocation locatio
     TRY(place_of(location, &place));
     TRY(stream_find(context, handle, per_thread, &stream));
     stream_wait_calls(stream);
-    REQUIRE(heap_managed_blocks(address, size, prefetch_blocks, &place), CUDA_ERROR_INVALID_VALUE);
+    if (!heap_managed_blocks(address, size, prefetch_blocks, &place))
+        return prefetch_own(address, size, place);
     if (place < FIRST_DEVICE)
         handle_each(&contexts, look_anew, NULL);
     return CUDA_SUCCESS;
@@ -253,7 +264,8 @@ CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, C
     if (advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION || advice >= CU_MEM_ADVISE_SET_ACCESSED_BY)
         TRY(place_of(location, &what.place));
     REQUIRE(advice < CU_MEM_ADVISE_SET_ACCESSED_BY || what.place != HOST_NODE, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(heap_managed_blocks(devPtr, count, advise_blocks, &what), CUDA_ERROR_INVALID_VALUE);
+    if (!heap_managed_blocks(devPtr, count, advise_blocks, &what))
+        return pageable_is_own(devPtr, count) ? CUDA_ERROR_NOT_SUPPORTED /* not simulated */ : CUDA_ERROR_INVALID_VALUE;
     handle_each(&contexts, look_anew, NULL);
     return CUDA_SUCCESS;
 }
