@@ -5,6 +5,7 @@ import (
 	"path"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/tranche-gpu/tranche/runtime/bundle"
 	"github.com/tranche-gpu/tranche/runtime/rootfs"
@@ -109,10 +110,16 @@ func from(dir, name string) string {
 
 // The loader's variables in paths (ld.so(8)), with braces or without.
 var (
-	originVariable   = regexp.MustCompile(`\$(ORIGIN\b|\{ORIGIN\})`)
-	platformVariable = regexp.MustCompile(`\$(PLATFORM\b|\{PLATFORM\})`)
-	libVariable      = regexp.MustCompile(`\$(LIB\b|\{LIB\})`)
+	originVariable   = loaderVariable("ORIGIN")
+	platformVariable = loaderVariable("PLATFORM")
+	libVariable      = loaderVariable("LIB")
 )
+
+// loaderVariable returns a function for the expression that matches a variable. It is compiled when it is first needed: every
+// start of a container waits for the hooks to initialize, and hardly any has such a variable.
+func loaderVariable(name string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\$(` + name + `\b|\{` + name + `\})`) })
+}
 
 // libNames are the values that $LIB may have: the names of library directories on Red Hat and Debian.
 var libNames = []string{"lib", "lib64", "lib32", "libx32", "lib/" + triplet, "lib/i386-linux-gnu"}
@@ -122,17 +129,20 @@ var libNames = []string{"lib", "lib64", "lib32", "libx32", "lib/" + triplet, "li
 // $PLATFORM matches anything, since glibc has had several names for one processor. $ORIGIN is the directory of the program
 // that runs, so it is refused.
 func expand(cwd, name string) ([]string, error) {
-	if originVariable.MatchString(name) {
+	if !strings.Contains(name, "$") && !strings.Contains(cwd, "$") {
+		return []string{literal(from(cwd, name))}, nil
+	}
+	if originVariable().MatchString(name) {
 		return nil, fmt.Errorf("%q: $ORIGIN is another directory for each program; name the directory itself", strings.TrimSpace(name))
 	}
 	whole := literal(from(cwd, name))
 	patterns := []string{whole}
-	pattern := platformVariable.ReplaceAllLiteralString(whole, "*")
-	if !libVariable.MatchString(pattern) {
+	pattern := platformVariable().ReplaceAllLiteralString(whole, "*")
+	if !libVariable().MatchString(pattern) {
 		return append(patterns, pattern), nil // the same twice, mostly, which costs nothing
 	}
 	for _, lib := range libNames {
-		patterns = append(patterns, libVariable.ReplaceAllLiteralString(pattern, lib))
+		patterns = append(patterns, libVariable().ReplaceAllLiteralString(pattern, lib))
 	}
 	return patterns, nil
 }

@@ -184,9 +184,13 @@ func (f *finder) addDir(dir string, allNames bool) error {
 		return err
 	}
 	for _, name := range names {
+		wanted, isSearched := f.wants(name), allNames || slices.Contains(variantDirs, name)
+		if !wanted && !isSearched {
+			continue // nearly all of the thousands of names in an image's library directories
+		}
 		below := path.Join(at, name)
 		f.add(below, below)
-		if !allNames && !slices.Contains(variantDirs, name) {
+		if !isSearched {
 			continue
 		}
 		if err := f.addDir(below, name == hwcapsDir); err != nil {

@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
-	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -46,7 +46,7 @@ func Find(pid int) (ID, error) {
 	if err != nil {
 		return ID{}, err
 	}
-	return ID{PID: pid, StartTime: stat.Starttime, BootID: boot}, nil
+	return ID{PID: pid, StartTime: stat.startTime, BootID: boot}, nil
 }
 
 // Self identifies the calling process. It stays the same when the process executes another program.
@@ -55,18 +55,7 @@ func Self() (ID, error) { return Find(os.Getpid()) }
 // Parent returns the ID of a process's parent.
 func Parent(pid int) (int, error) {
 	stat, err := statOf(pid)
-	return stat.PPID, err
-}
-
-func statOf(pid int) (procfs.ProcStat, error) {
-	if pid <= 0 {
-		return procfs.ProcStat{}, fmt.Errorf("process %d: %w", pid, os.ErrNotExist)
-	}
-	process, err := procfs.NewProc(pid)
-	if err != nil {
-		return procfs.ProcStat{}, err
-	}
-	return process.Stat()
+	return stat.parent, err
 }
 
 // IsZero reports whether this identifies no process.
@@ -95,16 +84,10 @@ func (id ID) lives() (bool, error) {
 		return false, nil
 	case statErr != nil:
 		return false, statErr
-	case stat.Starttime != id.StartTime || ended(stat):
+	case stat.startTime != id.StartTime || stat.ended():
 		return false, nil
 	}
 	return true, err
-}
-
-// ended reports whether no thread of a process runs. A process whose first thread has ended shows as a zombie while
-// its other threads run.
-func ended(stat procfs.ProcStat) bool {
-	return stat.State == "X" || stat.State == "x" || stat.State == "Z" && stat.NumThreads <= 1
 }
 
 // StartedBefore reports whether the process started before a time.
@@ -200,12 +183,16 @@ func WaitFor(file *os.File) error {
 
 // HasChildren reports whether the process has children, or whether the kernel does not say.
 func (id ID) HasChildren() bool {
-	processes, err := procfs.AllProcs()
+	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return true
 	}
-	for _, p := range processes {
-		if stat, err := p.Stat(); err == nil && stat.PPID == id.PID {
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue // no process
+		}
+		if stat, err := statOf(pid); err == nil && stat.parent == id.PID {
 			return true
 		}
 	}

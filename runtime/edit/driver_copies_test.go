@@ -29,5 +29,5 @@ func TestShadowedCopies(t *testing.T) {
 	hook := spec.Hooks.CreateContainer[1]
 	must.Eq(t, []string{"tranche-hook", "createContainer", "--state-dir", "/s", "--run-dir", "/r", "--claim", "aaaaaaaa",
 		"--shadow-dir", "/lib/tranche", "--gpu-node", "/dev/nvidia0"}, hook.Args)
-	must.Eq(t, hookEnv(), hook.Env)
+	must.Eq(t, append(hookEnv(), oneProcessor), hook.Env)
 }

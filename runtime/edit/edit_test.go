@@ -104,7 +104,7 @@ func TestNew_Unlimited(t *testing.T) {
 			check := spec.Hooks.CreateContainer[0]
 			must.Eq(t, []string{"--unlimited", "--gpu-node", "/dev/nvidiactl", "--gpu-node", "/dev/nvidia1"}, check.Args[8:])
 			must.Eq(t, "createContainer", check.Args[1])
-			must.Eq(t, hookEnv(), check.Env)
+			must.Eq(t, append(hookEnv(), oneProcessor), check.Env)
 		})
 	}
 }

@@ -40,7 +40,7 @@ func TestBindingHooks(t *testing.T) {
 				must.Eq(t, "/usr/bin/tranche-hook", hook.Path)
 				must.Eq(t, []string{"tranche-hook", role, "--state-dir", "/s", "--run-dir", "/r",
 					"--claim", "aaaaaaaa", "--claim", "bbbbbbbb"}, hook.Args)
-				must.Eq(t, []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, hook.Env)
+				must.Eq(t, []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "GOMAXPROCS=1"}, hook.Env)
 				must.NotNil(t, hook.Timeout)
 				left := time.Duration(*hook.Timeout)*time.Second - program.Patience
 				must.Greater(t, time.Second, left, must.Sprint("to say why it gave up, before the runtime kills it"))
