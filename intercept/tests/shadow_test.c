@@ -1255,9 +1255,8 @@ static void test_random_calls(void) {
     }
 }
 
-/* --- checkpoints of processes ------------------------------------------------------------------------------------- */
+/* --- memory that is not CUDA's ------------------------------------------------------------------------------------- */
 
-/* What is charged on one GPU must not come back on another. */
 /* Of a batch, only what goes to a GPU has to be managed memory, and only where the GPU uses other memory at all. */
 static void test_batches_of_memory_that_is_not_cudas(void) {
     enum { MANAGED = 1 << 30, OWN = 2 << 20 };
@@ -1286,6 +1285,9 @@ static void test_batches_of_memory_that_is_not_cudas(void) {
           "the driver's answer");
 }
 
+/* --- checkpoints of processes ------------------------------------------------------------------------------------- */
+
+/* What is charged on one GPU must not come back on another. */
 static void test_checkpoint(void) {
     CUcheckpointGpuPair pairs[2] = {{{"first"}, {"first"}}, {{"second"}, {"second"}}};
     CUcheckpointCheckpointArgs checkpoint = {{0}};
