@@ -247,8 +247,11 @@ static void a_full_queue_makes_a_launch_wait(void) {
     CHECK_MS(ms_since(start), 204.8, 2000);
 }
 
-/* Keeps the GPU busy for as many times 20 ms as it is told. */
-static void work(void *times) {
+#define QUEUED 50
+
+/* Keeps the GPU busy for as many times 20 ms as it is told, and says when QUEUED of them, or all, are in the queue. */
+static void work(void *number) {
+    int times = *(int *)number;
     CUfunction spin;
     uint64_t start;
 
@@ -257,10 +260,13 @@ static void work(void *times) {
     say('r');
     hear();
     start = now_ns();
-    for (int i = 0; i < *(int *)times; i++)
+    for (int i = 0; i < times; i++) {
         launch(spin, NULL);
+        if (i + 1 == (times < QUEUED ? times : QUEUED))
+            say('q');
+    }
     OK(cuCtxSynchronize());
-    say(ms_since(start) > 25.0 * *(int *)times ? 's' : 'f');
+    say(ms_since(start) > 25.0 * times ? 's' : 'f');
 }
 
 static void processes_take_turns(void) {
@@ -273,6 +279,8 @@ static void processes_take_turns(void) {
     start = now_ns();
     worker_tell(&a, 'g');
     worker_tell(&b, 'g');
+    CHECK_INT(worker_hear(&a), 'q');
+    CHECK_INT(worker_hear(&b), 'q');
     /* Both are slowed down, and together they take as long as both take alone. */
     CHECK_INT(worker_hear(&a), 's');
     CHECK_INT(worker_hear(&b), 's');
@@ -291,7 +299,7 @@ static void a_short_job_does_not_wait_for_a_long_one(void) {
     spin = kernel("spin_20ms");
     worker_hear(&busy);
     worker_tell(&busy, 'g');
-    sleep_ms(20);
+    CHECK_INT(worker_hear(&busy), 'q');
     start = now_ns();
     launch(spin, NULL);
     OK(cuCtxSynchronize());
@@ -312,7 +320,8 @@ static void the_queues_of_the_killed_and_stopped_hold_nobody_up(void) {
     worker_hear(&stopped);
     worker_tell(&killed, 'g');
     worker_tell(&stopped, 'g');
-    sleep_ms(50);
+    CHECK_INT(worker_hear(&killed), 'q');
+    CHECK_INT(worker_hear(&stopped), 'q');
     worker_kill(&stopped, SIGSTOP);
     worker_kill(&killed, SIGKILL);
     start = now_ns();
