@@ -2,26 +2,7 @@
 # $build. The client sees one GPU of 1 GiB, as in a container, and has a claim of 512 MiB on it. Each client runs in a root file system of Debian's packages
 # ($root), once in front of the simulated driver and once with the shadow libraries before it.
 
-passed=0
-failed=0
-
-check() { # WHAT EXPECTED GOT
-    if [ "$2" = "$3" ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        printf '%s: expected\n%s\ngot\n%s\n' "$1" "$2" "$3" >&2
-    fi
-}
-
-check_at_most() { # WHAT BOUND GOT
-    if [ -n "$3" ] && [ "$3" -le "$2" ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        printf '%s: expected at most %s, got %s\n' "$1" "$2" "$3" >&2
-    fi
-}
+. intercept/tests/checks.sh
 
 mib=$((1024 * 1024))
 limit=512

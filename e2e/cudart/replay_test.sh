@@ -12,26 +12,7 @@ mib=$((1024 * 1024))
 limit=512
 context=64
 gpu=GPU-7e570000-0000-4000-8000-000000000000
-passed=0
-failed=0
-
-check() { # WHAT EXPECTED GOT
-    if [ "$2" = "$3" ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        printf '%s: expected\n%s\ngot\n%s\n' "$1" "$2" "$3" >&2
-    fi
-}
-
-check_at_most() { # WHAT BOUND GOT
-    if [ -n "$3" ] && [ "$3" -le "$2" ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        printf '%s: expected at most %s, got %s\n' "$1" "$2" "$3" >&2
-    fi
-}
+. intercept/tests/checks.sh
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/tranche-replay-XXXXXX")
 program=

@@ -9,26 +9,7 @@ tests=intercept/tests
 cc=${CC:-gcc}
 seed=${SHADOW_TEST_SEED:-$RANDOM}
 simgpu=$build/sim/bin/simgpu
-passed=0
-failed=0
-
-check() { # WHAT EXPECTED GOT
-    if [ "$2" = "$3" ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        printf '%s: expected\n%s\ngot\n%s\n' "$1" "$2" "$3" >&2
-    fi
-}
-
-check_at_most() { # WHAT BOUND GOT
-    if [ -n "$3" ] && [ "$3" -le "$2" ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        printf '%s: expected at most %s, got %s\n' "$1" "$2" "$3" >&2
-    fi
-}
+. intercept/tests/checks.sh
 
 if [ ! -e "$build/sim/lib/libcuda.so.1" ] || [ -e /.tranche ]; then
     echo "no simulated GPU in $build/sim (make sim builds it), or a /.tranche that hides this test's claims" >&2

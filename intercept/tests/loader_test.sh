@@ -11,17 +11,7 @@ build=$1
 tests=intercept/tests
 doc=docs/shadow.md
 cc=${CC:-gcc}
-passed=0
-failed=0
-
-check() { # WHAT EXPECTED GOT
-    if [ "$2" = "$3" ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        printf '%s: expected\n%s\ngot\n%s\n' "$1" "$2" "$3" >&2
-    fi
-}
+. intercept/tests/checks.sh
 
 finish() {
     echo "loader: $passed passed, $failed failed"
