@@ -154,16 +154,23 @@ func (n *unmanagedNode) uncounted(t *testing.T, c *claim.Claim) uint64 {
 	return header.UncountedBytes
 }
 
+// newSimulatedNode returns a plugin for the simulated GPUs, of which it looks at the first.
+func newSimulatedNode(t *testing.T) *unmanagedNode {
+	t.Helper()
+	node := simtest.H200x2(t)
+	p := newPlugin(t, nvml.New(node.DriverRoot), map[string]any{"driver_root": node.DriverRoot, "slice_memory": "4GiB"})
+	n := &unmanagedNode{Plugin: p, clock: moveByHand(p)}
+	n.gpu.UUID = simtest.H200UUID0
+	return n
+}
+
 // On the simulated GPU: in one container, a program that loads the driver itself beside one that loads the shadow library.
 // What the first takes is missing to the second, until it ends.
 func TestUncounted_Simulated(t *testing.T) { simtest.InProcess(t, testUncountedSimulated) }
 
 func testUncountedSimulated(t *testing.T) {
 	const mib = 1 << 20
-	node := simtest.H200x2(t)
-	p := newPlugin(t, nvml.New(node.DriverRoot), map[string]any{"driver_root": node.DriverRoot, "slice_memory": "4GiB"})
-	n := &unmanagedNode{Plugin: p, clock: moveByHand(p)}
-	n.gpu.UUID = simtest.H200UUID0
+	n := newSimulatedNode(t)
 
 	reserved, dir := n.reserved(t, 0)
 	shadow := throughShadow(t, reserved.ID, dir)
@@ -195,10 +202,7 @@ func TestUncounted_Driver(t *testing.T) { simtest.InProcess(t, testUncountedDriv
 
 func testUncountedDriver(t *testing.T) {
 	const mib = 1 << 20
-	node := simtest.H200x2(t)
-	p := newPlugin(t, nvml.New(node.DriverRoot), map[string]any{"driver_root": node.DriverRoot, "slice_memory": "4GiB"})
-	n := &unmanagedNode{Plugin: p, clock: moveByHand(p)}
-	n.gpu.UUID = simtest.H200UUID0
+	n := newSimulatedNode(t)
 	topology, err := os.ReadFile("../e2e/simgpu/topologies/h200x2.conf")
 	must.NoError(t, err)
 	own := filepath.Join(t.TempDir(), "topology")
