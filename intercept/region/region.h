@@ -73,9 +73,8 @@ struct region_limit {
     uint64_t context_bytes;       /* what one CUDA context costs on this GPU before its first allocation */
     uint64_t compute_share_permille;
     uint64_t flags;
-    _Atomic uint64_t spill_bytes; /* the host memory limit, for what exceeds limit_bytes */
-    _Atomic uint64_t
-        uncounted_bytes; /* what the host found the claim's processes to hold uncounted; takes from the limit */
+    _Atomic uint64_t spill_bytes;     /* the host memory limit, for what exceeds limit_bytes */
+    _Atomic uint64_t uncounted_bytes; /* held by the claim's processes beyond what they count; takes from the limit */
     uint8_t reserved[REGION_LIMIT_SIZE - 152];
 };
 
