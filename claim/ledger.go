@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/tranche-gpu/tranche/claim/journal"
 	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/internal/filelock"
 )
@@ -48,6 +49,7 @@ type Ledger struct {
 	now         func() time.Time
 	sync        func(*os.File) error // writes a file or a directory to the disk
 	listCache   listCache
+	journal     *journal.Journal
 }
 
 // Open returns the ledger in the options' directories. It creates nothing: directories are created with the first claim.
@@ -72,6 +74,7 @@ func Open(o Options) (*Ledger, error) {
 		logger:  o.Logger,
 		now:     func() time.Time { return time.Now().UTC().Round(0) },
 		sync:    (*os.File).Sync,
+		journal: journal.In(filepath.Join(o.StateDir, journalDir)),
 	}
 	l.lock = filelock.New(filepath.Join(l.claims, lockName), lockPatience)
 	return l, nil
@@ -113,6 +116,7 @@ func (l *Ledger) locked(unlock func(), err error, fn func(*snapshot) error) erro
 	if snap == nil {
 		return err
 	}
+	l.syncJournal(snap)
 	if syncErr := l.syncChanged(snap); syncErr != nil {
 		return errors.Join(err, syncErr)
 	}
@@ -149,15 +153,22 @@ func (l *Ledger) finishSuperseding(snap *snapshot) {
 // later record names it.
 func (l *Ledger) supersede(snap *snapshot, older, by *record) {
 	l.logger.Info("claim superseded", "claim", older.ID, "by", by.ID, "slices", older.Slices)
-	if err := l.remove(snap, older); err != nil {
+	l.note(snap, journal.Supersede, older, by.ID)
+	if err := l.erase(snap, older); err != nil {
 		l.logger.Warn("a superseded claim could not be removed from the ledger", "claim", older.ID, "error", err)
 		delete(snap.records, older.ID)
 		l.removeRegion(older.ID)
 	}
 }
 
-// remove removes a claim and its region. The next sweep removes a region that could not be removed.
+// remove notes the end of a claim and erases it.
 func (l *Ledger) remove(snap *snapshot, r *record) error {
+	l.note(snap, journal.Remove, r, "")
+	return l.erase(snap, r)
+}
+
+// erase removes a claim and its region. The next sweep removes a region that could not be removed.
+func (l *Ledger) erase(snap *snapshot, r *record) error {
 	if err := l.removeRecord(r.ID); err != nil {
 		return accessError(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/tranche-gpu/tranche/claim/journal"
 	"github.com/tranche-gpu/tranche/claim/region"
 )
 
@@ -126,6 +127,7 @@ func (l *Ledger) DropInUse(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
+		l.note(snap, journal.Remove, r, "")
 		if err := l.removeRecord(id); err != nil {
 			return accessError(err)
 		}

@@ -1,0 +1,137 @@
+package claim
+
+import (
+	"context"
+	"time"
+
+	"github.com/tranche-gpu/tranche/claim/journal"
+	"github.com/tranche-gpu/tranche/internal/proc"
+)
+
+// journalDir is the directory of the journal in the state directory.
+const journalDir = "journal"
+
+// note appends an event to the journal before the ledger changes. A claim is made, bound and released even if that fails, since
+// accounting must not stop a task: the next Cut shows the claims as they are then, and since when events are missing.
+func (l *Ledger) note(snap *snapshot, kind journal.Kind, r *record, by string) {
+	boot, _ := proc.BootID()
+	e := journal.Event{
+		Kind: kind, At: journal.Milliseconds(l.now()), Boot: boot,
+		Claim: r.ID, Created: journal.Milliseconds(r.Created), Owner: r.Owner,
+		Was: r.State(boot), Terms: r.Terms(), By: by,
+	}
+	if kind == journal.Open {
+		e.At, e.Was = e.Created, journal.Absent
+	}
+	l.append(snap, e)
+}
+
+// noteChange is note for the replacement of a record: the event is what differs. Nothing is noted of what no bill depends on.
+func (l *Ledger) noteChange(snap *snapshot, older, r *record) {
+	switch {
+	case older == nil:
+	case older.Released.IsZero() && !r.Released.IsZero():
+		l.note(snap, journal.Release, older, "")
+	case r.Container != nil && (older.Container == nil || *r.Container != *older.Container || !older.Released.IsZero() && r.Released.IsZero()):
+		l.note(snap, journal.Bind, older, "")
+	case older.Terms() != r.Terms():
+		l.note(snap, journal.Resize, older, "")
+	}
+}
+
+func (l *Ledger) append(snap *snapshot, e journal.Event) {
+	f, err := l.journal.Append(e)
+	if err != nil {
+		l.logger.Warn("a change of a claim is missing in the journal, so its usage may be accounted to the minute only",
+			"claim", e.Claim, "event", string(e.Kind), "error", explain(l.journal.Dir(), err))
+		return
+	}
+	if snap.journal != nil {
+		_ = snap.journal.Close()
+	}
+	snap.journal = f
+}
+
+// syncJournal syncs the events of a change after the lock is released. A power cut before that may lose them.
+func (l *Ledger) syncJournal(snap *snapshot) {
+	if snap.journal == nil {
+		return
+	}
+	if err := snap.journal.Sync(); err != nil {
+		l.logger.Warn("syncing the journal of claims", "error", explain(l.journal.Dir(), err))
+	}
+	_ = snap.journal.Close()
+}
+
+// Terms returns what the claim reserves, as events have it.
+func (c *Claim) Terms() journal.Terms {
+	t := journal.Terms{
+		GPU: c.PhysicalGPU(), Index: c.GPU.Index, Model: c.GPU.Name, Mode: string(c.Mode.orSlice()),
+		Slices: 1, SliceBytes: c.LimitBytes,
+	}
+	if c.MIG != nil {
+		t.Index = c.MIG.GPUIndex
+	}
+	if c.partsMemory() {
+		t.Slices, t.SliceBytes = len(c.Slices), c.SliceSize()
+	}
+	return t
+}
+
+// State returns whether the claim keeps its slices from others, in a boot.
+func (c *Claim) State(boot string) journal.State {
+	switch {
+	case !c.Released.IsZero():
+		return journal.Dormant
+	case c.Container != nil && c.Container.BootID != boot:
+		return journal.Stale
+	}
+	return journal.Reserved
+}
+
+// Cut is the ledger at one moment, and the place of that moment in the journal: all events before End happened before it, and
+// all others after it.
+type Cut struct {
+	At     time.Time
+	Boot   string
+	Claims []*Claim
+	// Unreadable are the IDs of claims whose records cannot be read.
+	Unreadable map[string]bool
+	End        journal.Position
+	// MissingSince is since when events are missing; zero if none are.
+	MissingSince time.Time
+}
+
+// Journal returns the journal of the ledger's changes.
+func (l *Ledger) Journal() *journal.Journal { return l.journal }
+
+// Cut returns all claims, and where the journal ends.
+func (l *Ledger) Cut(ctx context.Context) (Cut, error) {
+	c := Cut{Unreadable: map[string]bool{}}
+	err := l.read(ctx, func(snap *snapshot) (err error) {
+		if c.Boot, err = proc.BootID(); err != nil {
+			return err
+		}
+		for _, r := range snap.sorted() {
+			c.Claims = append(c.Claims, r.claim())
+		}
+		for _, p := range snap.problems {
+			c.Unreadable[p.ClaimID] = true
+		}
+		c.MissingSince, _ = l.journal.Gap()
+		c.End, err = l.journal.End()
+		c.At = l.now()
+		return err
+	})
+	return c, accessError(err)
+}
+
+// EndGap removes the record of missing events once they were reported.
+func (l *Ledger) EndGap(ctx context.Context, since time.Time) error {
+	return l.read(ctx, func(*snapshot) error {
+		if now, ok := l.journal.Gap(); !ok || !now.Equal(since) {
+			return nil
+		}
+		return l.journal.EndGap()
+	})
+}
