@@ -2,6 +2,7 @@ package claim
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/tranche-gpu/tranche/claim/journal"
@@ -19,6 +20,9 @@ func (l *Ledger) note(snap *snapshot, kind journal.Kind, r *record, by string) {
 		Kind: kind, At: journal.Milliseconds(l.now()), Boot: boot,
 		Claim: r.ID, Created: journal.Milliseconds(r.Created), Owner: r.Owner,
 		Was: r.State(boot), Terms: r.Terms(), By: by,
+	}
+	if w, known := l.Workload(r.ID); known {
+		e.Workload, _ = json.Marshal(w)
 	}
 	if kind == journal.Open {
 		e.At, e.Was = e.Created, journal.Absent
