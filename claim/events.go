@@ -14,19 +14,36 @@ const journalDir = "journal"
 
 // note appends an event to the journal before the ledger changes. A claim is made, bound and released even if that fails, since
 // accounting must not stop a task: the next Cut shows the claims as they are then, and since when events are missing.
-func (l *Ledger) note(snap *snapshot, kind journal.Kind, r *record, by string) {
+func (l *Ledger) note(snap *snapshot, kind journal.Kind, r *record) {
+	e := l.event(kind, r)
+	if kind == journal.Open {
+		e.At, e.Was = e.Created, journal.Absent
+	}
+	l.append(snap, e)
+}
+
+// event returns an event with what holds until now.
+func (l *Ledger) event(kind journal.Kind, r *record) journal.Event {
 	boot, _ := proc.BootID()
 	e := journal.Event{
 		Kind: kind, At: journal.Milliseconds(l.now()), Boot: boot,
 		Claim: r.ID, Created: journal.Milliseconds(r.Created), Owner: r.Owner,
-		Was: r.State(boot), Terms: r.Terms(), By: by,
+		Was: r.State(boot), Terms: r.Terms(),
 	}
 	if w, known := l.Workload(r.ID); known {
 		e.Workload, _ = json.Marshal(w)
 	}
-	if kind == journal.Open {
-		e.At, e.Was = e.Created, journal.Absent
+	return e
+}
+
+// noteSuperseded is note for a claim that another one supersedes: it is void since that one exists.
+func (l *Ledger) noteSuperseded(snap *snapshot, older, by *record) {
+	at := by.Created
+	if by.MIG != nil && !by.MIG.Created.IsZero() {
+		at = by.MIG.Created
 	}
+	e := l.event(journal.Supersede, older)
+	e.At, e.By = journal.Milliseconds(at), by.ID
 	l.append(snap, e)
 }
 
@@ -35,11 +52,11 @@ func (l *Ledger) noteChange(snap *snapshot, older, r *record) {
 	switch {
 	case older == nil:
 	case older.Released.IsZero() && !r.Released.IsZero():
-		l.note(snap, journal.Release, older, "")
+		l.note(snap, journal.Release, older)
 	case r.Container != nil && (older.Container == nil || *r.Container != *older.Container || !older.Released.IsZero() && r.Released.IsZero()):
-		l.note(snap, journal.Bind, older, "")
+		l.note(snap, journal.Bind, older)
 	case older.Terms() != r.Terms():
-		l.note(snap, journal.Resize, older, "")
+		l.note(snap, journal.Resize, older)
 	}
 }
 
@@ -78,6 +95,9 @@ func (c *Claim) Terms() journal.Terms {
 	}
 	if c.partsMemory() {
 		t.Slices, t.SliceBytes = len(c.Slices), c.SliceSize()
+	}
+	if c.Compute != nil {
+		t.Share = c.Compute.Share
 	}
 	return t
 }

@@ -72,6 +72,23 @@ func TestJournal_ChangesOfAClaim(t *testing.T) {
 	must.Eq(t, created, all[6].Created)
 }
 
+// A change of what a claim reserves is an event with what held until then; other changes are none.
+func TestJournal_Resize(t *testing.T) {
+	l := newLedger(t)
+	req := request(0, 1)
+	req.Compute = &Compute{Share: 300, Max: 1000, Class: ClassNormal}
+	made, _, err := l.Reserve(t.Context(), req)
+	must.NoError(t, err)
+	must.NoError(t, prepare(l, made.ID, "c1", 1<<30))
+	must.NoError(t, l.NoteWorkload(t.Context(), made.ID, Workload{Namespace: "default", Job: "=1+1"}))
+	must.NoError(t, l.SetCompute(t.Context(), made.ID, Compute{Share: 500, Max: 1000, Class: ClassNormal}))
+	all, short := events(t, l)
+	must.Eq(t, []string{"open ", "resize reserved"}, short)
+	must.Eq(t, 300, all[1].Terms.Share)
+	must.Eq(t, 500, list(t, l)[0].Terms().Share)
+	must.StrContains(t, string(all[1].Workload), `"job":"=1+1"`)
+}
+
 // A claim that could not be made, or was made with others and taken back, has no time.
 func TestJournal_ClaimsThatWereNotMade(t *testing.T) {
 	l := newLedger(t)

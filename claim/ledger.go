@@ -160,7 +160,7 @@ func (l *Ledger) finishSuperseding(snap *snapshot) {
 // later record names it.
 func (l *Ledger) supersede(snap *snapshot, older, by *record) {
 	l.logger.Info("claim superseded", "claim", older.ID, "by", by.ID, "slices", older.Slices)
-	l.note(snap, journal.Supersede, older, by.ID)
+	l.noteSuperseded(snap, older, by)
 	if err := l.erase(snap, older); err != nil {
 		l.logger.Warn("a superseded claim could not be removed from the ledger", "claim", older.ID, "error", err)
 		delete(snap.records, older.ID)
@@ -170,7 +170,7 @@ func (l *Ledger) supersede(snap *snapshot, older, by *record) {
 
 // remove notes the end of a claim and erases it.
 func (l *Ledger) remove(snap *snapshot, r *record) error {
-	l.note(snap, journal.Remove, r, "")
+	l.note(snap, journal.Remove, r)
 	return l.erase(snap, r)
 }
 

@@ -32,7 +32,7 @@ func (l *Ledger) writeNew(snap *snapshot, r *record) error {
 	if err != nil {
 		return err
 	}
-	l.note(snap, journal.Open, r, "")
+	l.note(snap, journal.Open, r)
 	path := l.recordPath(r.ID)
 	err = l.sync(f)
 	_ = f.Close()
@@ -43,7 +43,7 @@ func (l *Ledger) writeNew(snap *snapshot, r *record) error {
 		err = l.syncDir()
 	}
 	if err != nil {
-		l.note(snap, journal.Undo, r, "")
+		l.note(snap, journal.Undo, r)
 		return errors.Join(l.notWritten(r.ID, err), removeFile(path))
 	}
 	return nil
