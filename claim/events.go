@@ -52,7 +52,9 @@ func (l *Ledger) noteChange(snap *snapshot, older, r *record) {
 	switch {
 	case older == nil:
 	case older.Released.IsZero() && !r.Released.IsZero():
-		l.note(snap, journal.Release, older)
+		e := l.event(journal.Release, older)
+		e.At = journal.Milliseconds(r.Released)
+		l.append(snap, e)
 	case r.Container != nil && (older.Container == nil || *r.Container != *older.Container || !older.Released.IsZero() && r.Released.IsZero()):
 		l.note(snap, journal.Bind, older)
 	case older.Terms() != r.Terms():
