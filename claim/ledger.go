@@ -42,12 +42,15 @@ const lockPatience = 30 * time.Second
 type Ledger struct {
 	claims      string      // directory of the records
 	regions     string      // directory of the regions
+	workloads   string      // directory of the workloads
 	recordCache recordCache // records that were read last
 	lock        *filelock.Lock
 	logger      Logger
 	now         func() time.Time
 	sync        func(*os.File) error // writes a file or a directory to the disk
 	listCache   listCache
+
+	workloadCache workloadCache
 }
 
 // Open returns the ledger in the options' directories. It creates nothing: directories are created with the first claim.
@@ -69,9 +72,12 @@ func Open(o Options) (*Ledger, error) {
 	l := &Ledger{
 		claims:  filepath.Join(o.StateDir, claimsDir),
 		regions: filepath.Join(o.RunDir, claimsDir),
-		logger:  o.Logger,
-		now:     func() time.Time { return time.Now().UTC().Round(0) },
-		sync:    (*os.File).Sync,
+
+		workloads: filepath.Join(o.StateDir, workloadsDir),
+
+		logger: o.Logger,
+		now:    func() time.Time { return time.Now().UTC().Round(0) },
+		sync:   (*os.File).Sync,
 	}
 	l.lock = filelock.New(filepath.Join(l.claims, lockName), lockPatience)
 	return l, nil

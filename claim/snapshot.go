@@ -127,6 +127,11 @@ func readRegular(path string) ([]byte, os.FileInfo, error) {
 	return text, info, err
 }
 
+// unreadable reports whether the claim's record cannot be read.
+func (snap *snapshot) unreadable(id string) bool {
+	return slices.ContainsFunc(snap.problems, func(p Problem) bool { return p.ClaimID == id })
+}
+
 // get returns the record of a claim, or ErrUnknownClaim.
 func (snap *snapshot) get(id string) (*record, error) {
 	if r, ok := snap.records[id]; ok {

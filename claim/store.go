@@ -199,10 +199,12 @@ func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(er
 func (l *Ledger) recordPath(id string) string { return filepath.Join(l.claims, id+".json") }
 func (l *Ledger) unfinishedPath() string      { return filepath.Join(l.claims, unfinishedName) }
 
+// removeRecord removes a claim's record, and then the file of its workload, which the next sweep removes if this fails.
 func (l *Ledger) removeRecord(id string) error {
 	if err := removeFile(l.recordPath(id)); err != nil {
 		return fmt.Errorf("removing claim %s from the ledger: %w", id, explain(l.claims, err))
 	}
+	_ = removeFile(l.workloadPath(id))
 	return nil
 }
 

@@ -17,7 +17,7 @@ func (l *Ledger) Sweep(ctx context.Context) (released []*Claim, err error) {
 	err = l.read(ctx, func(snap *snapshot) error {
 		var claimsErr error
 		released, claimsErr = l.sweepClaims(snap)
-		return errors.Join(claimsErr, l.sweepRegions(snap))
+		return errors.Join(claimsErr, l.sweepRegions(snap), l.sweepWorkloads(snap))
 	})
 	return released, err
 }
