@@ -138,7 +138,7 @@ func (w writer) claim(c *monitor.Claim) {
 	if c.Limited() {
 		w.add(claimLimit, float64(c.LimitBytes), c.ID)
 	}
-	if c.Mode.Sliced() {
+	if c.Sliced() {
 		w.add(claimSlices, float64(len(c.Slices)), c.ID)
 	}
 	if u := c.Usage; u != nil {

@@ -16,8 +16,9 @@ func (m *Monitor) addClaims(ctx context.Context, s *Snapshot) {
 		return
 	}
 	s.Problems = problems
+	workloads := m.Ledger.Workloads()
 	for _, c := range claims {
-		use := &Claim{Claim: c, State: m.stateOf(c), GPUIndex: -1}
+		use := &Claim{Claim: c, Workload: workloads[c.ID], State: m.stateOf(c), GPUIndex: -1}
 		usage, err := m.Ledger.UsageOf(c)
 		switch {
 		case err == nil:

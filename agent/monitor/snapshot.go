@@ -85,7 +85,9 @@ const (
 // Claim is a claim, and what its container uses.
 type Claim struct {
 	*claim.Claim
-	State State
+	// Workload is what the claim is for; zero if unknown. Its names are of any characters.
+	Workload claim.Workload
+	State    State
 	// GPUIndex is the index of the GPU that the claim, or its MIG instance, is on; -1 if unknown.
 	GPUIndex int
 	// Usage is what the container's processes count; nil if that cannot be read, as UsageError says, or nobody counts it.
@@ -96,6 +98,9 @@ type Claim struct {
 	// Utilization is the share of time in which the claim's processes had the GPU's multiprocessors busy, 0 to 1.
 	Utilization *float64
 }
+
+// Sliced reports whether the claim has slices, rather than a GPU, a share of its time, or a MIG instance.
+func (c *Claim) Sliced() bool { return c.Mode == claim.ModeSlice || c.Mode == claim.ModeMPS }
 
 // GPU returns the GPU with a UUID, or nil.
 func (s *Snapshot) GPU(uuid string) *GPU {
@@ -123,7 +128,11 @@ func (s *Snapshot) On(uuid string) []*Claim {
 func (s *Snapshot) ReservedBytes(uuid string) uint64 {
 	var bytes uint64
 	for _, c := range s.On(uuid) {
-		if c.Holds() {
+		switch {
+		case !c.Holds():
+		case c.Mode == claim.ModeTimeslice: // each has all of it
+			bytes = max(bytes, c.LimitBytes)
+		default:
 			bytes += c.LimitBytes
 		}
 	}
