@@ -1,7 +1,6 @@
 package page
 
 import (
-	"cmp"
 	"fmt"
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
@@ -27,19 +26,22 @@ type block struct {
 	ID string
 }
 
-// unknownMemory is how long the bar is of a GPU whose size is unknown, and which has no claims.
-const unknownMemory = 1 << 30
-
-// barsOf returns the bars of all GPUs, to scale.
+// barsOf returns the bars of all GPUs, to scale. One whose memory is unknown is as long as the longest.
 func barsOf(s *monitor.Snapshot) []bar {
 	var most uint64
 	for i := range s.GPUs {
-		most = max(most, lengthOf(s, &s.GPUs[i]))
+		if known := s.GPUs[i].MemoryBytes; known != nil {
+			most = max(most, *known)
+		}
 	}
 	var bars []bar
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
-		bars = append(bars, barOf(s, g, 100*float64(lengthOf(s, g))/float64(most)))
+		percent := 100.0
+		if g.MemoryBytes != nil {
+			percent = percentOf(*g.MemoryBytes, most)
+		}
+		bars = append(bars, barOf(s, g, percent))
 	}
 	return bars
 }
@@ -49,7 +51,7 @@ func lengthOf(s *monitor.Snapshot, g *monitor.GPU) uint64 {
 	if g.MemoryBytes != nil {
 		return *g.MemoryBytes
 	}
-	return cmp.Or(s.ReservedBytes(g.UUID), unknownMemory)
+	return max(1, s.ReservedBytes(g.UUID))
 }
 
 func barOf(s *monitor.Snapshot, g *monitor.GPU, percent float64) bar {
