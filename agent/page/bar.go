@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
+	"github.com/tranche-gpu/tranche/agent/text"
 	"github.com/tranche-gpu/tranche/claim"
 )
 
@@ -108,17 +109,17 @@ func partOf(c *monitor.Claim, on []*monitor.Claim, whole float64) float64 {
 func claimBlock(c *monitor.Claim) block {
 	k := block{ID: c.ID, Label: nameOf(c), Text: fmt.Sprintf("%s, claim %s, %s", nameOf(c), c.ID, c.State)}
 	if c.Limited() {
-		k.Text += ", limit " + bytesText(c.LimitBytes)
+		k.Text += ", limit " + text.Bytes(c.LimitBytes)
 	}
 	if c.Usage != nil {
-		k.Text += ", " + bytesText(c.Usage.UsedBytes) + " used"
+		k.Text += ", " + text.Bytes(c.Usage.UsedBytes) + " used"
 		k.Used = percentOf(c.Usage.UsedBytes, c.LimitBytes)
 	}
 	return k
 }
 
 func plainBlock(what string, bytes uint64) block {
-	return block{Label: what, Text: bytesText(bytes) + " " + what}
+	return block{Label: what, Text: text.Bytes(bytes) + " " + what}
 }
 
 // percentOf returns a part of a whole in percent, at most 100.

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
+	"github.com/tranche-gpu/tranche/agent/text"
 )
 
 // row is a claim in a table.
@@ -27,18 +28,18 @@ func rowsOf(claims []*monitor.Claim) []row {
 }
 
 func rowOf(c *monitor.Claim) row {
-	r := row{Claim: c, Name: nameOf(c), Limit: "none", Used: unknown, Peak: unknown, Processes: unknown, Refused: unknown}
+	r := row{Claim: c, Name: nameOf(c), Limit: "none", Used: text.Unknown, Peak: text.Unknown, Processes: text.Unknown, Refused: text.Unknown}
 	if c.Limited() {
-		r.Limit = bytesText(c.LimitBytes)
+		r.Limit = text.Bytes(c.LimitBytes)
 	}
 	if u := c.Usage; u != nil {
-		r.Used, r.Peak = bytesText(u.UsedBytes), bytesText(u.PeakBytes)
+		r.Used, r.Peak = text.Bytes(u.UsedBytes), text.Bytes(u.PeakBytes)
 		r.Processes, r.Refused = strconv.Itoa(len(u.Processes)), strconv.FormatUint(u.Refused, 10)
 		r.UsedPercent = percentOf(u.UsedBytes, c.LimitBytes)
 	}
-	r.Busy = ratioText(c.Utilization)
+	r.Busy = text.Ratio(c.Utilization)
 	if c.Uncounted != nil {
-		r.Uncounted = bytesText(c.Uncounted.Bytes)
+		r.Uncounted = text.Bytes(c.Uncounted.Bytes)
 	}
 	return r
 }
@@ -63,19 +64,19 @@ func detailsOf(s *monitor.Snapshot, g *monitor.GPU) *gpuDetails {
 	d := &gpuDetails{GPU: g, Facts: []fact{
 		{"UUID", g.UUID},
 		{"Mode", string(g.Mode)},
-		{"Memory", optionalBytes(g.MemoryBytes)},
-		{"Used by all processes", optionalBytes(g.UsedBytes)},
-		{"Reserved by claims", bytesText(s.ReservedBytes(g.UUID))},
-		{"Used outside claims", optionalBytes(g.OutsideBytes)},
-		{"Reserved by the driver", optionalBytes(g.DriverBytes)},
-		{"Utilization", scaledText(g.GPUPercent, 1, 0, "%")},
-		{"Memory utilization", scaledText(g.MemoryPercent, 1, 0, "%")},
-		{"Temperature", scaledText(g.TemperatureCelsius, 1, 0, "°C")},
-		{"Power", scaledText(g.PowerMilliwatts, 0.001, 0, "W")},
-		{"Power limit", scaledText(g.PowerLimitMilliwatts, 0.001, 0, "W")},
+		{"Memory", text.OptionalBytes(g.MemoryBytes)},
+		{"Used by all processes", text.OptionalBytes(g.UsedBytes)},
+		{"Reserved by claims", text.Bytes(s.ReservedBytes(g.UUID))},
+		{"Used outside claims", text.OptionalBytes(g.OutsideBytes)},
+		{"Reserved by the driver", text.OptionalBytes(g.DriverBytes)},
+		{"Utilization", text.Scaled(g.GPUPercent, 1, 0, "%")},
+		{"Memory utilization", text.Scaled(g.MemoryPercent, 1, 0, "%")},
+		{"Temperature", text.Scaled(g.TemperatureCelsius, 1, 0, "°C")},
+		{"Power", text.Scaled(g.PowerMilliwatts, 0.001, 0, "W")},
+		{"Power limit", text.Scaled(g.PowerLimitMilliwatts, 0.001, 0, "W")},
 	}}
 	if n := g.Slices; n != nil {
-		d.Facts = append(d.Facts, fact{"Slice", bytesText(n.SliceBytes)}, fact{"Slices", optionalCount(n.Total)})
+		d.Facts = append(d.Facts, fact{"Slice", text.Bytes(n.SliceBytes)}, fact{"Slices", text.OptionalCount(n.Total)})
 		for _, state := range []struct {
 			name  string
 			count int
@@ -135,7 +136,7 @@ func (p *Pages) claimDetails(s *monitor.Snapshot, c *monitor.Claim) *claimDetail
 	if u := c.Usage; u != nil {
 		d.PeakPercent = percentOf(u.PeakBytes, c.LimitBytes)
 		if u.Spill != nil {
-			d.Facts = append(d.Facts, fact{"Host memory", bytesText(u.Spill.UsedBytes) + " of " + bytesText(u.Spill.LimitBytes)})
+			d.Facts = append(d.Facts, fact{"Host memory", text.Bytes(u.Spill.UsedBytes) + " of " + text.Bytes(u.Spill.LimitBytes)})
 		}
 	}
 	if w.Job != "" {

@@ -103,7 +103,7 @@ func (a *app) command() *cobra.Command {
 	root.AddCommand(a.runCommand(), a.statusCommand(), a.claimCommand(), a.cdiCommand(), a.versionCommand(),
 		a.nodeInfoCommand(), a.cdiHookCommand(),
 		a.installCommand(), a.uninstallCommand(), a.doctorCommand(),
-		a.agentCommand())
+		a.agentCommand(), a.topCommand())
 	return root
 }
 

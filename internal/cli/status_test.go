@@ -66,9 +66,13 @@ func (n *statusNode) bindLacking(t *testing.T, c *claim.Claim, id, lacks string)
 }
 
 func (n *statusNode) status(args ...string) (code int, stdout, stderr string) {
+	return n.command(append([]string{"status", "--state-dir", n.stateDir, "--run-dir", n.runDir}, args...)...)
+}
+
+func (n *statusNode) command(args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	n.stdout, n.stderr = &out, &errs
-	code = n.main(append([]string{"status", "--state-dir", n.stateDir, "--run-dir", n.runDir}, args...))
+	code = n.main(args)
 	return code, out.String(), errs.String()
 }
 
