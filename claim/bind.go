@@ -102,7 +102,7 @@ func (l *Ledger) Unbind(ctx context.Context, id string, c Container) error {
 }
 
 // release makes a claim dormant, and removes its region: the next container gets a new one, whatever this container's
-// processes wrote into theirs. A claim that no container comes back for is removed.
+// processes wrote into theirs. A claim that no container comes back for is removed. The claim may have had no container.
 func (l *Ledger) release(snap *snapshot, r *record) error {
 	if !r.comesBack() && l.sweepExternal(snap, r) {
 		return nil
@@ -114,11 +114,18 @@ func (l *Ledger) release(snap *snapshot, r *record) error {
 		return fmt.Errorf("releasing claim %s: %w", r.ID, err)
 	}
 	*r = released
+	if err := l.Refresh(r.ID, r.Released); err != nil { // see awaited
+		return err
+	}
 	if inUse, err := region.InUse(l.regionPath(r.ID)); err != nil || !inUse {
 		l.removeRegion(r.ID)
 	} else if err := region.SetSpill(l.regionPath(r.ID), 0); err != nil {
 		l.logger.Warn("taking back the host memory of a released claim", "claim", r.ID, "error", err)
 	}
-	l.logger.Info("claim released", "claim", r.ID, "container", r.Container.ID)
+	container := ""
+	if r.Container != nil {
+		container = r.Container.ID
+	}
+	l.logger.Info("claim released", "claim", r.ID, "container", container)
 	return nil
 }

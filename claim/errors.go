@@ -117,10 +117,9 @@ type NoRoomError struct {
 func (e *NoRoomError) Error() string {
 	rooms := slices.SortedFunc(slices.Values(e.Rooms), func(x, y Room) int { return cmp.Compare(x.GPU.Index, y.GPU.Index) })
 	var most uint64
-	var all, dormant []string
+	var all []string
 	for _, room := range rooms {
 		most = max(most, room.freeBytes())
-		dormant = append(dormant, room.Dormant...)
 		all = append(all, e.describe(room))
 	}
 	text := fmt.Sprintf("no GPU has %s free in slices of %s: %s; ", size.Format(e.LimitBytes),
@@ -130,7 +129,7 @@ func (e *NoRoomError) Error() string {
 	} else {
 		text += fmt.Sprintf("at most %s fits now, so ask for that, or wait until a container ends", size.Format(most))
 	}
-	return text + describeDormant(dormant)
+	return text
 }
 
 func (e *NoRoomError) describe(room Room) string {
@@ -147,15 +146,6 @@ func (e *NoRoomError) describe(room Room) string {
 
 // Retriable reports that the same call may succeed later.
 func (e *NoRoomError) Retriable() bool { return true }
-
-// describeDormant describes how to free the slices of dormant claims.
-func describeDormant(ids []string) string {
-	if len(ids) == 0 {
-		return ""
-	}
-	return "; Nomad may restart the tasks of the claims " + ListNames(ids) +
-		", which keep their slices for that: `tranche claim release ID` gives up one whose job is gone"
-}
 
 // SliceSizeError is returned if a claim's slices have another size than the caller's.
 type SliceSizeError struct {

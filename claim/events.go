@@ -16,8 +16,8 @@ const journalDir = "journal"
 // accounting must not stop a task: the next Cut shows the claims as they are then, and since when events are missing.
 func (l *Ledger) note(snap *snapshot, kind journal.Kind, r *record) {
 	e := l.event(kind, r)
-	if kind == journal.Open {
-		e.At, e.Was = e.Created, journal.Absent
+	if kind == journal.Open { // also of a claim that had yielded
+		e.Was, e.FreeSince = journal.Absent, 0
 	}
 	l.append(snap, e)
 }
@@ -28,7 +28,7 @@ func (l *Ledger) event(kind journal.Kind, r *record) journal.Event {
 	e := journal.Event{
 		Kind: kind, At: journal.Milliseconds(l.now()), Boot: boot,
 		Claim: r.ID, Created: journal.Milliseconds(r.Created), Owner: r.Owner,
-		Was: r.State(boot), Terms: r.Terms(),
+		Was: r.Reservation(boot), FreeSince: l.freeSince(&r.Claim), Terms: r.Terms(),
 	}
 	if w, known := l.Workload(r.ID); known {
 		e.Workload, _ = json.Marshal(w)
@@ -104,8 +104,8 @@ func (c *Claim) Terms() journal.Terms {
 	return t
 }
 
-// State returns whether the claim keeps its slices from others, in a boot.
-func (c *Claim) State(boot string) journal.State {
+// Reservation returns whether the claim keeps its slices from others, in a boot, as events have it.
+func (c *Claim) Reservation(boot string) journal.State {
 	switch {
 	case !c.Released.IsZero():
 		return journal.Dormant
@@ -115,12 +115,22 @@ func (c *Claim) State(boot string) journal.State {
 	return journal.Reserved
 }
 
+// freeSince returns since when a claim without a container yields to others, in milliseconds since 1970; 0 if it does not.
+func (l *Ledger) freeSince(c *Claim) int64 {
+	if now := l.now(); c.Container != nil || !c.Released.IsZero() || l.State(c, now) != StateDormant {
+		return 0
+	}
+	return journal.Milliseconds(l.Refreshed(c).Add(StartTimeout))
+}
+
 // Cut is the ledger at one moment, and the place of that moment in the journal: all events before End happened before it, and
 // all others after it.
 type Cut struct {
 	At     time.Time
 	Boot   string
 	Claims []*Claim
+	// FreeSince is since when claims whose container did not come yield to others, in milliseconds since 1970, by claim ID.
+	FreeSince map[string]int64
 	// Unreadable are the IDs of claims whose records cannot be read.
 	Unreadable map[string]bool
 	End        journal.Position
@@ -133,13 +143,16 @@ func (l *Ledger) Journal() *journal.Journal { return l.journal }
 
 // Cut returns all claims, and where the journal ends.
 func (l *Ledger) Cut(ctx context.Context) (Cut, error) {
-	c := Cut{Unreadable: map[string]bool{}}
+	c := Cut{FreeSince: map[string]int64{}, Unreadable: map[string]bool{}}
 	err := l.read(ctx, func(snap *snapshot) (err error) {
 		if c.Boot, err = proc.BootID(); err != nil {
 			return err
 		}
 		for _, r := range snap.sorted() {
 			c.Claims = append(c.Claims, r.claim())
+			if since := l.freeSince(&r.Claim); since > 0 {
+				c.FreeSince[r.ID] = since
+			}
 		}
 		for _, p := range snap.problems {
 			c.Unreadable[p.ClaimID] = true

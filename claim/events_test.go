@@ -129,7 +129,7 @@ func TestJournal_UnusableStopsNothing(t *testing.T) {
 	must.NoError(t, err)
 	must.False(t, cut.MissingSince.IsZero())
 	must.Len(t, 1, cut.Claims)
-	must.Eq(t, journal.Dormant, cut.Claims[0].State(cut.Boot))
+	must.Eq(t, journal.Dormant, cut.Claims[0].Reservation(cut.Boot))
 	must.NoError(t, l.EndGap(t.Context(), cut.MissingSince))
 	cut, err = l.Cut(t.Context())
 	must.NoError(t, err)

@@ -29,6 +29,8 @@ type FitRequest struct {
 	Owner      string
 	// Compute makes the claim governed; nil if it is not to be.
 	Compute *Compute
+	// Workload is recorded with the claim, unless it is zero.
+	Workload Workload
 	// Starter is the process that starts the container and lives until it is bound; nil if it is unknown.
 	Starter *proc.ID
 }
@@ -57,8 +59,9 @@ func (r FitRequest) slices(sliceBytes uint64) int {
 }
 
 // ReserveFit makes a claim on the candidate that it fits best: the one that has the fewest free slices left then, and of
-// several the one with the lowest index. Unlike Reserve it supersedes nothing: Nomad may still restart a task whose container
-// is gone, so a slice is free only if no claim has it, dormant ones included.
+// several the one with the lowest index. If it fits on none, dormant claims yield: on the candidate where this takes the fewest
+// of their slices, those first that have been dormant for longest. Unlike Reserve it supersedes no claim whose container may be
+// on its way: only Nomad knows which of its tasks are to start.
 //
 // The claim has no token: the caller binds it to a container within BindWithin, and while the request's Starter lives. If no
 // candidate has room, the error is a *NoRoomError.
@@ -71,20 +74,26 @@ func (l *Ledger) ReserveFit(ctx context.Context, req FitRequest) (*Claim, error)
 		if _, err := l.sweepClaims(snap); err != nil { // nobody else may be there to do it
 			return err
 		}
-		room, err := snap.fit(req)
+		room, err := l.fit(snap, req)
 		if err != nil {
 			return err
 		}
+		yielding := room.disturbed(room.Free)
 		r, _ := l.newRecord(snap, nil, Request{
-			GPU: room.GPU, Slices: room.Free, SliceBytes: room.SliceBytes, LimitBytes: req.LimitBytes, Owner: req.Owner,
-			Compute: req.Compute,
-		}.claim(), nil)
+			GPU: room.GPU, Slices: slices.Sorted(slices.Values(room.Free)), SliceBytes: room.SliceBytes, LimitBytes: req.LimitBytes,
+			Owner: req.Owner, Compute: req.Compute,
+		}.claim(), yielding)
 		r.Starter = req.Starter
+		l.keepYielded(snap, yielding)
 		made = r.claim()
 		if err := l.enter(snap, r); err != nil {
 			return err
 		}
+		l.finishSuperseding(snap)
 		l.keepRoom(snap)
+		if err := l.noteWorkload(r.ID, req.Workload); err != nil {
+			l.logger.Warn("a claim's workload could not be recorded", "claim", r.ID, "error", err)
+		}
 		return nil
 	})
 	if err != nil {
@@ -95,69 +104,113 @@ func (l *Ledger) ReserveFit(ctx context.Context, req FitRequest) (*Claim, error)
 }
 
 // fit chooses the GPU, and the slices on it, which are the Free ones of the returned Room.
-func (snap *snapshot) fit(req FitRequest) (Room, error) {
-	rooms := make([]Room, 0, len(req.Candidates))
+func (l *Ledger) fit(snap *snapshot, req FitRequest) (Room, error) {
+	var rooms, fitting []Room
 	for _, c := range req.Candidates {
-		room, err := snap.room(c, cmp.Or(c.SliceBytes, req.SliceBytes))
+		room, err := l.room(snap, c, cmp.Or(c.SliceBytes, req.SliceBytes))
 		if err != nil {
 			return Room{}, err
 		}
 		rooms = append(rooms, room)
-	}
-	slices.SortStableFunc(rooms, func(x, y Room) int {
-		return cmp.Or(cmp.Compare(x.freeBytes(), y.freeBytes()), cmp.Compare(x.GPU.Index, y.GPU.Index))
-	})
-	for _, room := range rooms {
 		if wanted := req.slices(room.SliceBytes); len(room.Free) >= wanted {
-			room.Free = room.Free[:wanted]
-			return room, nil
+			room.Free, room.undisturbed = room.Free[:wanted], room.freeBytes()-uint64(room.Dormant)*room.SliceBytes
+			fitting = append(fitting, room)
 		}
 	}
-	return Room{}, &NoRoomError{LimitBytes: req.LimitBytes, SliceBytes: req.SliceBytes, Rooms: rooms}
+	if len(fitting) == 0 {
+		return Room{}, &NoRoomError{LimitBytes: req.LimitBytes, SliceBytes: req.SliceBytes, Rooms: rooms}
+	}
+	return slices.MinFunc(fitting, func(x, y Room) int {
+		return cmp.Or(cmp.Compare(x.disturbance(), y.disturbance()), cmp.Compare(x.undisturbed, y.undisturbed),
+			cmp.Compare(x.GPU.Index, y.GPU.Index))
+	}), nil
 }
 
 // Room describes the free slices of a GPU.
 type Room struct {
 	GPU GPU
-	// Slices is the number of slices that the GPU has, SliceBytes the memory of one, Free the names of the free ones.
+	// Slices is the number of slices that the GPU has, SliceBytes the memory of one.
 	Slices     int
 	SliceBytes uint64
-	Free       []string
-	// Dormant are the dormant claims on this GPU, which keep their slices.
-	Dormant []string
+	// Free are the names of the free slices: first those that no claim has, then those of dormant claims, of which there are
+	// Dormant.
+	Free    []string
+	Dormant int
 	// Mode is the mode of claims on this GPU if it is not shared in slices; otherwise it is empty.
 	Mode Mode
+
+	// dormant are the IDs of the dormant claims, by slice. obstacles are those that have to yield whichever slices are taken,
+	// because they are in another mode or of another size; what they have counts as free.
+	dormant   map[string]string
+	obstacles []string
+	// undisturbed is the memory that no claim has.
+	undisturbed uint64
 }
 
 func (r Room) freeBytes() uint64 { return uint64(len(r.Free)) * r.SliceBytes }
 
+// disturbance orders rooms by how much has to yield for their free slices.
+func (r Room) disturbance() int {
+	taken := len(r.obstacles)
+	for _, name := range r.Free {
+		if r.dormant[name] != "" {
+			taken++
+		}
+	}
+	return taken
+}
+
 // room returns the free slices of a GPU. Slices of another size are an error, since their names do not tell which memory they
 // are. A GPU with claims in another mode has no slices.
-func (snap *snapshot) room(c Candidate, sliceBytes uint64) (Room, error) {
+func (l *Ledger) room(snap *snapshot, c Candidate, sliceBytes uint64) (Room, error) {
 	taken, whole := snap.mayBeTaken(c.GPU.UUID)
-	room := Room{GPU: c.GPU, Slices: c.Slices, SliceBytes: sliceBytes}
+	room := Room{GPU: c.GPU, Slices: c.Slices, SliceBytes: sliceBytes, dormant: map[string]string{}}
+	var dormant []*record
 	for _, r := range snap.sorted() {
 		if r.PhysicalGPU() != c.GPU.UUID && r.GPU.UUID != c.GPU.UUID {
 			continue
 		}
-		if !r.Mode.IsZero() {
+		comparable := r.Mode.IsZero() && r.SliceSize() == sliceBytes
+		switch yields := l.yields(r); {
+		case yields && comparable:
+			dormant = append(dormant, r)
+			continue
+		case yields:
+			room.obstacles = append(room.obstacles, r.ID)
+			continue
+		case !r.Mode.IsZero():
 			room.Mode = r.Mode
-		} else if size := r.SliceSize(); size != sliceBytes {
+		case !comparable:
 			return Room{}, &SliceSizeError{Claim: r.claim(), SliceBytes: sliceBytes}
 		}
 		for _, name := range r.Slices {
 			taken[name] = true
 		}
-		if !r.Released.IsZero() {
-			room.Dormant = append(room.Dormant, r.ID)
-		}
 	}
-	for number := range c.Slices {
-		if name := SliceName(c.GPU.UUID, number); !taken[name] && !whole && room.Mode == "" {
-			room.Free = append(room.Free, name)
-		}
+	if !whole && room.Mode == "" {
+		room.addFree(taken, dormant)
 	}
 	return room, nil
+}
+
+// addFree adds the slices that are free: those of dormant claims at the end.
+func (r *Room) addFree(taken map[string]bool, dormant []*record) {
+	slices.SortStableFunc(dormant, func(x, y *record) int { return x.dormantSince().Compare(y.dormantSince()) })
+	var last []string
+	for _, d := range dormant {
+		for _, name := range d.Slices {
+			if _, number, ok := ParseSliceName(name); ok && number < r.Slices && !taken[name] && r.dormant[name] == "" {
+				r.dormant[name] = d.ID
+				last = append(last, name)
+			}
+		}
+	}
+	for number := range r.Slices {
+		if name := SliceName(r.GPU.UUID, number); !taken[name] && r.dormant[name] == "" {
+			r.Free = append(r.Free, name)
+		}
+	}
+	r.Free, r.Dormant = append(r.Free, last...), len(last)
 }
 
 // mayBeTaken returns the slices that claims with unreadable records may have, and whether one may have the whole GPU.

@@ -125,10 +125,10 @@ func TestFullDisk_UnboundClaimsGo(t *testing.T) {
 		_, _, err = l.Reserve(t.Context(), request(count, count))
 	}
 	checkFull(t, err, l.claims)
-	l.now = func() time.Time { return time.Now().Add(unboundFor + time.Minute) }
+	l.now = func() time.Time { return time.Now().Add(StartTimeout + time.Minute) }
 	for slice := range 20 {
 		reserve(t, l, count+slice, count+slice)
-		l.now = func() time.Time { return time.Now().Add(time.Duration(slice+2) * (unboundFor + time.Minute)) }
+		l.now = func() time.Time { return time.Now().Add(time.Duration(slice+2) * (StartTimeout + time.Minute)) }
 	}
 }
 

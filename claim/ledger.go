@@ -44,6 +44,7 @@ type Ledger struct {
 	claims      string      // directory of the records
 	regions     string      // directory of the regions
 	workloads   string      // directory of the workloads
+	yielded     string      // directory of the records of claims that have yielded
 	recordCache recordCache // records that were read last
 	lock        *filelock.Lock
 	logger      Logger
@@ -76,6 +77,7 @@ func Open(o Options) (*Ledger, error) {
 		regions: filepath.Join(o.RunDir, claimsDir),
 
 		workloads: filepath.Join(o.StateDir, workloadsDir),
+		yielded:   filepath.Join(o.StateDir, yieldedDir),
 
 		logger: o.Logger,
 		now:    func() time.Time { return time.Now().UTC().Round(0) },

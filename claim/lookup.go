@@ -22,48 +22,60 @@ func (l *Ledger) Lookup(ctx context.Context, t Token) (*Claim, error) {
 // FromEnv returns the claims whose tokens are in an environment, ordered by GPU; none if there are no tokens. One invalid
 // entry makes the whole an error: a container that was to get two GPUs must not start with one.
 func (l *Ledger) FromEnv(ctx context.Context, env map[string]string) ([]*Claim, error) {
-	var names []string
-	for _, name := range slices.Sorted(maps.Keys(env)) {
-		if IsTokenVariable(name) {
-			names = append(names, name)
-		}
-	}
-	if len(names) == 0 {
+	if !HasTokens(env) {
 		return nil, nil
 	}
 	var found []*Claim
-	err := l.read(ctx, func(snap *snapshot) error {
-		for _, name := range names {
-			c, err := snap.byEnv(name, env[name])
-			if err != nil {
-				return err
-			}
-			found = append(found, c)
-		}
-		return nil
+	err := l.read(ctx, func(snap *snapshot) (err error) {
+		found, err = snap.fromEnv(env)
+		return err
 	})
-	if err != nil {
-		return nil, err
+	return found, err
+}
+
+// tokenVariables returns the names of the variables for claim tokens in an environment.
+func tokenVariables(env map[string]string) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(env)), func(name string) bool { return !IsTokenVariable(name) })
+}
+
+// fromEnv returns the claims of an environment's tokens.
+func (snap *snapshot) fromEnv(env map[string]string) ([]*Claim, error) {
+	var found []*Claim
+	for _, name := range tokenVariables(env) {
+		c, err := snap.byEnv(name, env[name])
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, c)
 	}
 	slices.SortFunc(found, compareClaims)
 	return found, nil
 }
 
 func (snap *snapshot) byEnv(name, value string) (*Claim, error) {
-	t, err := ParseToken(value)
+	t, err := checkEnv(name, value)
 	if err != nil {
-		return nil, fmt.Errorf("environment variable %s holds no claim token: only Tranche sets variables that begin "+
-			"with %s, so remove it from the job", name, EnvPrefix)
-	}
-	if name != t.EnvName() {
-		return nil, fmt.Errorf("environment variable %s holds the claim token of another claim than its name says: "+
-			"only Tranche sets variables that begin with %s, so remove it from the job", name, EnvPrefix)
+		return nil, err
 	}
 	c, err := snap.byToken(t)
 	if err != nil {
 		return nil, fmt.Errorf("environment variable %s: %w", name, err)
 	}
 	return c, nil
+}
+
+// checkEnv returns the token in an environment variable.
+func checkEnv(name, value string) (Token, error) {
+	t, err := ParseToken(value)
+	if err != nil {
+		return Token{}, fmt.Errorf("environment variable %s holds no claim token: only Tranche sets variables that begin "+
+			"with %s, so remove it from the job", name, EnvPrefix)
+	}
+	if name != t.EnvName() {
+		return Token{}, fmt.Errorf("environment variable %s holds the claim token of another claim than its name says: "+
+			"only Tranche sets variables that begin with %s, so remove it from the job", name, EnvPrefix)
+	}
+	return t, nil
 }
 
 func (snap *snapshot) byToken(t Token) (*Claim, error) {

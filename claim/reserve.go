@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/tranche-gpu/tranche/claim/region"
 )
@@ -101,9 +100,10 @@ func (l *Ledger) unused(snap *snapshot, id string) bool {
 			return false
 		}
 	}
-	// If the directory cannot be read, creating the region will return the error.
-	_, err := os.Lstat(l.regionPath(id))
-	return err != nil
+	// If a directory cannot be read, creating the region will return the error.
+	_, regionErr := os.Lstat(l.regionPath(id))
+	_, yieldedErr := os.Lstat(l.yieldedPath(id))
+	return regionErr != nil && yieldedErr != nil
 }
 
 // mostEvicted bounds the dormant claims that are removed for a reservation on a full disk: other programs may use up the space
@@ -147,14 +147,11 @@ func (l *Ledger) evict(snap *snapshot, records []*record) bool {
 	return len(dead) > 0
 }
 
-// unboundFor is how long an unbound claim is not evicted: its container's image may have to be pulled first.
-const unboundFor = 10 * time.Minute
-
-// longestDead returns the claim that has been dormant or unbound for longest; nil if there is none.
+// longestDead returns the claim that has been dormant for longest; nil if there is none.
 func (l *Ledger) longestDead(snap *snapshot) *record {
 	var oldest *record
 	for _, r := range snap.sorted() {
-		dead := !l.used(r) && (r.Container != nil || l.now().Sub(l.Refreshed(&r.Claim)) > unboundFor)
+		dead := !l.used(r) && l.state(r) != StateReserved
 		if dead && (oldest == nil || r.dormantSince().Before(oldest.dormantSince())) {
 			oldest = r
 		}

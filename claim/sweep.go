@@ -18,7 +18,7 @@ func (l *Ledger) Sweep(ctx context.Context) (released []*Claim, err error) {
 	err = l.read(ctx, func(snap *snapshot) error {
 		var claimsErr error
 		released, claimsErr = l.sweepClaims(snap)
-		return errors.Join(claimsErr, l.sweepRegions(snap), l.sweepWorkloads(snap))
+		return errors.Join(claimsErr, l.sweepRegions(snap), l.sweepYielded(snap), l.sweepWorkloads(snap))
 	})
 	return released, err
 }
@@ -53,7 +53,7 @@ func (l *Ledger) sweepClaims(snap *snapshot) (released []*Claim, err error) {
 // claim was released. The next container may be on its way and count on the region: its start refreshes the claim.
 func (l *Ledger) sweepReleased(r *record) {
 	dir := l.regionPath(r.ID)
-	if _, err := os.Lstat(dir); err != nil || l.now().Sub(l.Refreshed(&r.Claim)) <= BindWithin {
+	if _, err := os.Lstat(dir); err != nil || l.state(r) == StateReserved {
 		return
 	}
 	if inUse, err := region.InUse(dir); err == nil && inUse {

@@ -22,7 +22,6 @@ import (
 	"github.com/tranche-gpu/tranche/device/internal/simtest"
 	"github.com/tranche-gpu/tranche/device/mig"
 	"github.com/tranche-gpu/tranche/device/nvml"
-	"github.com/tranche-gpu/tranche/device/share"
 	sharemig "github.com/tranche-gpu/tranche/device/share/mig"
 )
 
@@ -167,13 +166,13 @@ func TestDemandSim_Killed(t *testing.T) {
 				n.later(claim.MakeWithin + time.Minute)
 				n.look()
 				if point == "completed" {
-					n.later(share.StartTimeout + sharemig.RestartTimeout + time.Minute)
+					n.later(claim.StartTimeout + sharemig.RestartTimeout + time.Minute)
 					n.look()
 				}
 				n.agrees()
 				must.Len(t, 1, n.record(0))
 				end()
-				n.later(share.StartTimeout + sharemig.RestartTimeout + 2*time.Minute)
+				n.later(claim.StartTimeout + sharemig.RestartTimeout + 2*time.Minute)
 				n.look()
 				n.agrees()
 				must.SliceEmpty(t, n.record(0))

@@ -11,7 +11,6 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/device/share"
 	sharemig "github.com/tranche-gpu/tranche/device/share/mig"
 )
 
@@ -51,7 +50,7 @@ func TestDemandSim_Random(t *testing.T) {
 				for len(r.allocs) > 0 {
 					r.finish(r.allocs[0])
 				}
-				n.later(share.StartTimeout + sharemig.RestartTimeout + time.Minute)
+				n.later(claim.StartTimeout + sharemig.RestartTimeout + time.Minute)
 				n.look()
 				for gpu := range n.gpus() {
 					must.SliceEmpty(t, n.record(gpu))
@@ -162,7 +161,7 @@ func (r *randomNode) longPause() {
 			r.remove(a)
 		}
 	}
-	r.later(share.StartTimeout + sharemig.RestartTimeout + time.Minute)
+	r.later(claim.StartTimeout + sharemig.RestartTimeout + time.Minute)
 	r.look()
 	r.later(0)
 	must.Len(r.t, len(r.allocs), claimsOf(r.t, r.plugin))

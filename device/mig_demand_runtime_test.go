@@ -15,7 +15,6 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/device/share"
 	sharemig "github.com/tranche-gpu/tranche/device/share/mig"
 	"github.com/tranche-gpu/tranche/runtime"
 	"github.com/tranche-gpu/tranche/runtime/edit"
@@ -34,7 +33,7 @@ func TestDemandSim_Container(t *testing.T) {
 				must.Eq(t, n.capabilities(c), n.capsOf(c))
 				seen = append(seen, c.GPU.UUID)
 			}
-			n.later(share.StartTimeout + 2*sharemig.RestartTimeout)
+			n.later(claim.StartTimeout + 2*sharemig.RestartTimeout)
 			n.look()
 			must.SliceEmpty(t, n.record(1))
 			n.later(0)

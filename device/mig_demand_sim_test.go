@@ -249,7 +249,7 @@ func TestDemandSim_RestartInPlace(t *testing.T) {
 // A container that is long in coming finds the claim and its instance as long as somebody says that it comes.
 func TestDemandSim_LongStart(t *testing.T) {
 	onSimulator(t, "h100x8.conf", map[string]any{"slice_memory": "9GiB"}, func(t *testing.T, n *simNode) {
-		const long = 3 * (share.StartTimeout + sharemig.RestartTimeout)
+		const long = 3 * (claim.StartTimeout + sharemig.RestartTimeout)
 		c := n.reserve(n.gpus()[0], 0)
 		made := n.record(0)
 		refresh := func(after time.Duration) {

@@ -16,7 +16,6 @@ import (
 	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
-	"github.com/tranche-gpu/tranche/device/share"
 )
 
 // gpuBlocks are what HCL makes of gpu blocks.
@@ -211,7 +210,7 @@ func TestModes_ChangeUnbound(t *testing.T) {
 	fake.SetProcesses(g.UUID, nvml.Process{PID: 1})
 	maps.Copy(options, map[string]any{"mode": "slice", "slice_memory": "35GiB"})
 	p = newPlugin(t, fake, options)
-	p.node.Load().clock.Now = func() time.Time { return time.Now().Add(share.StartTimeout) }
+	p.node.Load().clock.Now = func() time.Time { return time.Now().Add(claim.StartTimeout) }
 	changes := fingerprint(t, p)
 	groups := next(t, changes).Devices
 	must.Eq(t, []string{"slice NVIDIA H200 #0: ----"}, lines(groups))

@@ -10,7 +10,6 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
-	"github.com/tranche-gpu/tranche/device/share"
 )
 
 // handClock is a clock that a test moves.
@@ -152,7 +151,7 @@ func TestSlicesUsed_WhatCounts(t *testing.T) {
 	must.NoError(t, err)
 	stream := fingerprint(t, p)
 	must.Eq(t, 9, slicesUsed(t, next(t, stream)))
-	clock.later.Store(int64(share.StartTimeout + time.Minute))
+	clock.later.Store(int64(claim.StartTimeout + time.Minute))
 	p.node.Load().wake()
 	must.Eq(t, 5, slicesUsed(t, next(t, stream)))
 	must.Eq(t, claim.OwnerExternal, claimsOf(t, p)[0].Owner)

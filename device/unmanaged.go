@@ -139,7 +139,7 @@ func (u *unmanagedUse) on(ctx context.Context, g *share.GPU, claims []*claim.Cla
 	var accountedBytes uint64
 	var alive []*claim.Claim
 	for _, c := range claims {
-		if c.PhysicalGPU() == g.UUID && c.Container != nil && u.ledger.InUse(c) {
+		if c.PhysicalGPU() == g.UUID && u.ledger.Runs(c) {
 			alive = append(alive, c)
 			accountedBytes += c.LimitBytes
 		}

@@ -56,6 +56,14 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 	if _, ok := d.tasks.Get(cfg.ID); ok {
 		return nil, nil, fmt.Errorf("task %s has been started already", cfg.ID)
 	}
+	defer func() {
+		if err != nil {
+			d.claims.GiveUp(ctx, cfg)
+		}
+	}()
+	if err := d.claims.Begin(ctx, cfg); err != nil {
+		return nil, nil, err
+	}
 	if err := d.client.CheckServing(); err != nil {
 		return nil, nil, err
 	}

@@ -123,18 +123,25 @@ func (b *books) account(k claimKey, owner string) (*account, error) {
 
 // event accounts the time before an event.
 func (b *books) event(e journal.Event) error {
+	if b.begun == 0 && e.Kind == journal.Open {
+		b.begun = max(e.Created, e.At-slowOpen) // which may be long ago for a claim that had yielded
+	}
 	b.enter(e.At, e.Boot)
 	a, err := b.account(claimKey{e.Claim, e.Created}, e.Owner)
-	if err != nil || a.final {
+	if err != nil || a.final && e.Kind != journal.Open {
 		return err
 	}
 	b.note(a, e.Workload)
-	if e.Kind != journal.Undo {
-		b.settle(a, e.Was, e.Terms, e.At, e.Boot)
+	switch {
+	case e.Kind == journal.Undo: // nobody had it
+	case e.Kind == journal.Open && a.key == 0 && a.boot == "":
+		a.boot = e.Boot // it is reserved since it was made
+	default:
+		b.settle(a, e.Was, e.Terms, e.At, e.FreeSince, e.Boot)
 	}
 	switch e.Kind {
 	case journal.Open, journal.Bind, journal.Resize:
-		a.reserved, a.ended = true, false
+		a.reserved, a.ended, a.final = true, false, false
 	case journal.Release:
 		a.reserved, a.ended = false, false
 	case journal.Remove, journal.Undo:
@@ -160,11 +167,11 @@ func (b *books) cut(c claim.Cut) error {
 		if a.final {
 			continue
 		}
-		state := held.State(c.Boot)
+		state := held.Reservation(c.Boot)
 		if state == journal.Dormant && a.reserved { // its release is missing in the journal
-			b.settle(a, journal.Reserved, held.Terms(), journal.Milliseconds(held.Released), c.Boot)
+			b.settle(a, journal.Reserved, held.Terms(), journal.Milliseconds(held.Released), 0, c.Boot)
 		}
-		b.settle(a, state, held.Terms(), at, c.Boot)
+		b.settle(a, state, held.Terms(), at, c.FreeSince[k.id], c.Boot)
 		a.reserved, a.ended = state != journal.Dormant, false
 	}
 	for k, a := range b.accounts {
@@ -183,6 +190,9 @@ func (b *books) vanish(a *account, at int64) {
 	}
 	a.reserved, a.ended = false, true
 }
+
+// slowOpen is more than lies between a claim's creation and its event, in milliseconds.
+const slowOpen = int64(time.Minute / time.Millisecond)
 
 const restarted = "the node was restarted; what was reserved then counts up to the last change or collection before"
 
@@ -206,12 +216,16 @@ func (b *books) enter(at int64, boot string) {
 	b.boot, b.seen = boot, max(b.seen, at)
 }
 
-// settle accounts the time of a claim up to a time, given the state that it had until then.
-func (b *books) settle(a *account, was journal.State, terms journal.Terms, at int64, boot string) {
+// settle accounts the time of a claim up to a time, given the state that it had until then, and since when it has yielded to
+// others in that state.
+func (b *books) settle(a *account, was journal.State, terms journal.Terms, at, freeSince int64, boot string) {
 	to := at
+	if freeSince > 0 {
+		to = min(at, freeSince)
+	}
 	switch {
 	case a.down > 0:
-		to = min(at, a.down)
+		to = min(to, a.down)
 	case a.boot != "" && a.boot != boot:
 		to = a.until // of a claim that was taken to be gone in an earlier boot
 	}

@@ -31,6 +31,11 @@ func at(millis int64, kind journal.Kind, was journal.State) journal.Event {
 	return journal.Event{Kind: kind, At: t0 + millis, Boot: "b1", Claim: "a", Created: t0, Was: was, Terms: fourSlices}
 }
 
+func freeSince(millis int64, e journal.Event) journal.Event {
+	e.FreeSince = t0 + millis
+	return e
+}
+
 // reservedMillis returns what a claim had in all.
 func (b *books) reservedMillis(id string) (sum int64) {
 	for k, hour := range b.hours {
@@ -76,6 +81,18 @@ func TestBooks_Events(t *testing.T) {
 		},
 		"superseded for good": {
 			[]journal.Event{at(0, open, absent), at(1000, supersede, reserved), at(2000, supersede, reserved)}, 1000,
+		},
+		"back after it had yielded": {
+			[]journal.Event{
+				at(0, open, absent), at(1000, release, reserved), at(2000, supersede, dormant), at(5000, open, absent),
+				at(5500, bind, dormant), at(6000, remove, reserved),
+			}, 1500,
+		},
+		"yielded since no container came, and back": {
+			[]journal.Event{
+				at(0, open, absent), freeSince(1000, at(3000, supersede, reserved)), at(5000, open, absent), at(5500, bind, reserved),
+				at(6000, remove, reserved),
+			}, 2000,
 		},
 		"never given to anybody":       {[]journal.Event{at(0, open, absent), at(1000, undo, reserved)}, 0},
 		"made on the second try":       {[]journal.Event{at(0, open, absent), at(0, open, absent), at(1000, remove, reserved)}, 1000},

@@ -76,7 +76,7 @@ func (c *collector) sample(ctx context.Context) {
 		return // collect reports it
 	}
 	for _, held := range claims {
-		if held.Container == nil || held.State(held.Container.BootID) != journal.Reserved {
+		if held.Container == nil || held.Reservation(held.Container.BootID) != journal.Reserved {
 			continue
 		}
 		if use, err := c.Ledger.UsageOf(held); err == nil {

@@ -53,6 +53,7 @@ CREATE TABLE hour (
   used_gib_ms REAL NOT NULL,
   PRIMARY KEY (hour, claim, gpu, mode, bytes, share)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX hour_claim ON hour (claim);
 
 CREATE TABLE gap (
   since  INTEGER NOT NULL,

@@ -77,6 +77,9 @@ type Event struct {
 	Owner   string `json:"owner"`
 	// Was is the claim's state until this event.
 	Was State `json:"was"`
+	// FreeSince is since when a claim whose container did not come has yielded to others, in milliseconds since 1970; 0 if it
+	// has not.
+	FreeSince int64 `json:"free_since,omitempty"`
 	// Terms are those that held until this event, or that hold from it on if the kind is Open.
 	Terms Terms `json:"terms"`
 	// By is the claim that supersedes this one.

@@ -5,6 +5,7 @@ package nvml
 import (
 	"context"
 	"fmt"
+	"time"
 )
 
 // Interface is what Tranche uses of NVML. Each call ends when its context does, even if the driver does not answer.
@@ -13,6 +14,9 @@ type Interface interface {
 	Read(ctx context.Context) (*Node, error)
 	// Processes lists the processes that compute on a GPU, with process IDs of the caller's PID namespace.
 	Processes(ctx context.Context, uuid string) ([]Process, error)
+	// ProcessUtilization returns how busy a GPU was with each process since a time, by process ID. Processes that did not use
+	// it are left out. It is nil where the driver does not report that, as with MIG.
+	ProcessUtilization(ctx context.Context, uuid string, since time.Time) (map[int]float64, error)
 	// Telemetry returns what a GPU measures of itself.
 	Telemetry(ctx context.Context, uuid string) (*Telemetry, error)
 	// Health returns the state of a GPU.

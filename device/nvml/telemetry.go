@@ -13,6 +13,8 @@ type Telemetry struct {
 	// PowerMilliwatts is the power that the GPU draws, PowerLimitMilliwatts its limit.
 	PowerMilliwatts, PowerLimitMilliwatts *int64
 	TemperatureCelsius                    *int64
+	// EnergyMillijoules is what the GPU has drawn since the driver was loaded, since Volta.
+	EnergyMillijoules *int64
 	// GPUPercent and MemoryPercent are the shares of the last sample period in which a kernel ran, and in which memory was
 	// read or written; EncoderPercent and DecoderPercent those of the video engines.
 	GPUPercent, MemoryPercent      *int64
@@ -38,6 +40,9 @@ var telemetryQueries = []query[Telemetry]{
 	}},
 	{"temperature", "nvmlDeviceGetTemperature", func(d gonvml.Device, t *Telemetry) gonvml.Return {
 		return number(d.GetTemperature(gonvml.TEMPERATURE_GPU)).into(&t.TemperatureCelsius)
+	}},
+	{"energy", "nvmlDeviceGetTotalEnergyConsumption", func(d gonvml.Device, t *Telemetry) gonvml.Return {
+		return number(d.GetTotalEnergyConsumption()).into(&t.EnergyMillijoules)
 	}},
 	{"utilisation", "nvmlDeviceGetUtilizationRates", func(d gonvml.Device, t *Telemetry) gonvml.Return {
 		rates, ret := d.GetUtilizationRates()

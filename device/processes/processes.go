@@ -41,6 +41,9 @@ type info struct {
 	pidNamespace string
 	// cgroups are the process's, by the ID of their hierarchy.
 	cgroups map[int]string
+	// shared are the cgroups that a container has of the process that started it, by hierarchy: an OCI runtime makes none in the
+	// hierarchies of cgroup v1 whose controllers it does not know, so that all containers there are in that of containerd.
+	shared map[int]string
 }
 
 // Of returns the containers of claims, each of which must have one.
@@ -49,6 +52,9 @@ func Of(claims []*claim.Claim) *Containers {
 	c := &Containers{self: self}
 	for _, owner := range claims {
 		if init, ok := read(owner.Container.InitPID); ok {
+			if starter, ok := read(init.parent); ok {
+				init.shared = starter.cgroups
+			}
 			c.inits, c.claims = append(c.inits, init), append(c.claims, owner)
 		}
 	}
@@ -83,13 +89,13 @@ func (c *Containers) Claims(pid int) []*claim.Claim {
 
 // inside reports whether a process is in the container of an init process: by its PID namespace or a cgroup, which
 // processes that are added to the container later have as well, or because it descends from it. A namespace or cgroup that
-// the plugin itself is in does not count.
+// the plugin itself or the process that started the container is in does not count.
 func (c *Containers) inside(process, init info) bool {
 	if process.pidNamespace != "" && process.pidNamespace == init.pidNamespace && init.pidNamespace != c.self.pidNamespace {
 		return true
 	}
 	for hierarchy, group := range init.cgroups {
-		if !below(c.self.cgroups[hierarchy], group) && below(process.cgroups[hierarchy], group) {
+		if !below(c.self.cgroups[hierarchy], group) && !below(init.shared[hierarchy], group) && below(process.cgroups[hierarchy], group) {
 			return true
 		}
 	}

@@ -29,6 +29,8 @@ func TestContainers_Inside(t *testing.T) {
 		"the host's PID namespace":    {info{pid: 30, pidNamespace: "host"}, info{pid: 20, pidNamespace: "host"}, false},
 		"the plugin's cgroup": {info{pid: 30, cgroups: map[int]string{0: "/nomad"}},
 			info{pid: 20, cgroups: map[int]string{0: "/nomad"}}, false},
+		"the cgroup of what started the container": {info{pid: 30, cgroups: map[int]string{2: "/containerd"}},
+			info{pid: 20, cgroups: map[int]string{2: "/containerd"}, shared: map[int]string{2: "/containerd"}}, false},
 		"the init process": {info{pid: 20}, info{pid: 20}, true},
 		"nothing known":    {info{pid: 30}, info{pid: 20}, false},
 	} {

@@ -2,16 +2,11 @@ package share
 
 import (
 	"context"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/tranche-gpu/tranche/claim"
 )
-
-// StartTimeout is how long a claim without a container stays in use after its reservation, or after whoever starts the
-// container last refreshed it. That happens every minute, while an image is pulled, for example.
-const StartTimeout = 10 * time.Minute
 
 // Ledger is the ledger of claims as the device plugin uses it.
 type Ledger struct {
@@ -24,11 +19,12 @@ type Ledger struct {
 
 // InUse reports whether a claim's container is alive or may still be started.
 func (l *Ledger) InUse(c *claim.Claim) bool {
-	if c.Container == nil {
-		return l.Clock.Now().Sub(l.Refreshed(c)) < StartTimeout
-	}
-	return c.Released.IsZero() && claim.Alive(*c.Container)
+	state := l.State(c, l.Clock.Now())
+	return state == claim.StateRunning || state == claim.StateReserved
 }
+
+// Runs reports whether a claim's container is alive.
+func (l *Ledger) Runs(c *claim.Claim) bool { return l.State(c, l.Clock.Now()) == claim.StateRunning }
 
 // Make makes claims, all or none. The ledger itself checks which containers of older claims are alive.
 func (l *Ledger) Make(ctx context.Context, requests ...claim.Request) ([]claim.Token, error) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -111,7 +112,7 @@ func releaseClaim(ctx context.Context, ledger *claim.Ledger, id string, force bo
 	if err != nil {
 		return err
 	}
-	used := describeUse(c)
+	used := describeUse(c, ledger.State(c, time.Now()))
 	switch {
 	case force:
 		err = ledger.DropInUse(ctx, id)
@@ -149,13 +150,13 @@ func findClaim(ctx context.Context, ledger *claim.Ledger, id string) (*claim.Cla
 }
 
 // describeUse says who has a claim or is about to; it is empty if nobody is.
-func describeUse(c *claim.Claim) string {
-	switch state := stateOf(c); {
-	case state == stateRunning:
+func describeUse(c *claim.Claim, state claim.State) string {
+	switch {
+	case state == claim.StateRunning:
 		return fmt.Sprintf("container %s has it and lives (process %d)", describeContainer(c.Container), c.Container.InitPID)
-	case state == stateReserved && c.Owner == claim.OwnerNomad:
-		return "Nomad has reserved it for a task that is being started"
-	case state == stateReserved:
+	case state == claim.StateReserved && c.Owner == claim.OwnerNomad:
+		return "Nomad has reserved it for a task that is being started, or whose start failed less than ten minutes ago"
+	case state == claim.StateReserved:
 		return "a container is being started with it"
 	}
 	return ""

@@ -74,7 +74,7 @@ func TestClaimList(t *testing.T) {
 	must.NoError(t, json.Unmarshal([]byte(out), &list))
 	states := map[string]string{}
 	for _, c := range list.Claims {
-		states[c.ID] = c.State + " " + c.Owner
+		states[c.ID] = string(c.State) + " " + c.Owner
 	}
 	must.Eq(t, map[string]string{
 		nomads.ID: "running nomad", asked.ID: "running external", starting.ID: "reserved external",
@@ -83,8 +83,15 @@ func TestClaimList(t *testing.T) {
 	must.StrContains(t, out, `"slice_bytes": 1073741824`)
 	must.StrContains(t, out, `"problems": []`)
 
+	hostile := claim.Workload{Namespace: "ml", Job: "a\nb\x1b[2J", Group: "g", Task: "t", Allocation: "3f2a91b0-1", Verified: true}
+	must.NoError(t, n.ledger.NoteWorkload(t.Context(), nomads.ID, hostile))
+	must.NoError(t, n.ledger.NoteWorkload(t.Context(), asked.ID, claim.Workload{ContainerName: "web"}))
+	must.Eq(t, hostile, *n.statusJSON(t, 0).Claims[0].Workload)
+
 	code, out, _ = n.claim("list")
 	must.Eq(t, 0, code)
+	must.True(t, words(out, nomads.ID, `ml/a\nb\x1b[2J/g/t`, "3f2a91b0", "alloc-1 (runc)"), must.Sprint(out))
+	must.True(t, words(out, asked.ID, "container web", "web (runc)"), must.Sprint(out))
 	must.True(t, words(out, nomads.ID, "0-7", "8192 MiB", "running", "nomad", "alloc-1 (runc)"), must.Sprint(out))
 	must.True(t, words(out, asked.ID, "8-10", "2560 MiB", "running", "external", "web (runc)"), must.Sprint(out))
 	must.Len(t, 5, list.Claims, must.Sprint("to look changes nothing"))
@@ -151,6 +158,18 @@ func TestClaimRelease(t *testing.T) {
 				return c
 			},
 			says: []string{"slices 3-4 of GPU 0", "If Nomad starts its task again", "stop the job and run it again"},
+		},
+		"a task's whose start failed": {
+			make: func(n *statusNode) *claim.Claim {
+				c, token, err := n.ledger.Reserve(t.Context(), claim.Request{
+					GPU: claim.GPU{UUID: g.UUID, Name: g.Name}, Slices: []string{claim.SliceName(g.UUID, 5)}, LimitBytes: 1 << 30,
+					Owner: claim.OwnerNomad,
+				})
+				must.NoError(t, err)
+				must.NoError(t, n.ledger.GiveUp(t.Context(), map[string]string{token.EnvName(): token.Reveal()}))
+				return c
+			},
+			says: []string{"slices 5 of GPU 0", "If Nomad starts its task again"},
 		},
 		"a container's that is gone": {
 			make: func(n *statusNode) *claim.Claim {

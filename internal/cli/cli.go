@@ -102,7 +102,8 @@ func (a *app) command() *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(a.runCommand(), a.statusCommand(), a.usageCommand(), a.claimCommand(), a.cdiCommand(), a.versionCommand(),
 		a.nodeInfoCommand(), a.cdiHookCommand(),
-		a.installCommand(), a.uninstallCommand(), a.doctorCommand())
+		a.installCommand(), a.uninstallCommand(), a.doctorCommand(),
+		a.agentCommand(), a.topCommand())
 	return root
 }
 

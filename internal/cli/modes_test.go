@@ -161,6 +161,6 @@ func TestStatus_Uncounted(t *testing.T) {
 		must.NoError(t, json.Unmarshal([]byte(out), &list))
 		must.Eq(t, []*health.Condition{&condition, nil, nil},
 			[]*health.Condition{list.Claims[0].Uncounted, list.Claims[1].Uncounted, list.Claims[2].Uncounted})
-		must.Eq(t, stateRunning, list.Claims[0].State)
+		must.Eq(t, claim.StateRunning, list.Claims[0].State)
 	}
 }

@@ -61,25 +61,19 @@ type sliceReport struct {
 	SliceBytes uint64 `json:"slice_bytes"`
 	Total      int    `json:"total"`
 	// Taken are those of claims that run or are reserved; all others are free. Dormant are the free ones whose claim
-	// waits for a restart in place until somebody else reserves them.
+	// waits for a restart in place until others reserve them.
 	Taken   int `json:"taken"`
 	Dormant int `json:"dormant"`
 	Free    int `json:"free"`
 }
 
-// States of a claim.
-const (
-	stateReserved = "reserved" // no container yet
-	stateRunning  = "running"  // its container lives
-	stateDormant  = "dormant"  // its container is gone, and may come back
-	stateEnded    = "ended"    // it was made outside Nomad and waits for a sweep: nobody comes back for it
-)
-
 type claimReport struct {
 	claim.Claim
 	// Mode is the claim's, which records leave out where it is slice.
-	Mode  claim.Mode `json:"mode"`
-	State string     `json:"state"`
+	Mode  claim.Mode  `json:"mode"`
+	State claim.State `json:"state"`
+	// Workload is what the claim was made for; nil if that is not known.
+	Workload *claim.Workload `json:"workload,omitempty"`
 	// Usage is nil, and UsageError says why, where it cannot be read; of a claim without a limit nobody counts it.
 	Usage      *region.Usage `json:"usage,omitempty"`
 	UsageError string        `json:"usage_error,omitempty"`
@@ -171,12 +165,16 @@ func (r *report) addClaims(ctx context.Context, ledger *claim.Ledger) error {
 		if errors.Is(err, claim.ErrUnknownClaim) {
 			continue // gone since
 		}
-		r.Claims = append(r.Claims, newClaimReport(c, stateOf(c), u, err))
+		cr := newClaimReport(c, ledger.State(c, time.Now()), u, err)
+		if w, ok := ledger.Workload(c.ID); ok {
+			cr.Workload = &w
+		}
+		r.Claims = append(r.Claims, cr)
 	}
 	return nil
 }
 
-func newClaimReport(c *claim.Claim, state string, u region.Usage, err error) claimReport {
+func newClaimReport(c *claim.Claim, state claim.State, u region.Usage, err error) claimReport {
 	cr := claimReport{Claim: *c, Mode: cmp.Or(c.Mode, claim.ModeSlice), State: state, Usage: &u}
 	if err != nil {
 		cr.Usage = nil
@@ -189,21 +187,6 @@ func newClaimReport(c *claim.Claim, state string, u region.Usage, err error) cla
 			"process of the claim damaged its region; nvidia-smi on the host shows what is held", mebibytes(u.UsedBytes), mebibytes(u.LimitBytes))
 	}
 	return cr
-}
-
-func stateOf(c *claim.Claim) string {
-	switch {
-	case c.Container == nil && c.Owner == claim.OwnerExternal && !c.Starting(time.Now()):
-		return stateEnded
-	case c.Container == nil:
-		return stateReserved
-	case claim.Alive(*c.Container):
-		return stateRunning
-	case c.Owner == claim.OwnerExternal:
-		return stateEnded
-	default:
-		return stateDormant
-	}
 }
 
 // addRuns adds what root has running under `tranche run`, which is in no ledger.
@@ -249,5 +232,5 @@ func (r *report) addRun(dir string) {
 	if info, statErr := os.Stat(dir); statErr == nil {
 		c.Created = info.ModTime().UTC()
 	}
-	r.Claims = append(r.Claims, newClaimReport(c, stateRunning, u, err))
+	r.Claims = append(r.Claims, newClaimReport(c, claim.StateRunning, u, err))
 }

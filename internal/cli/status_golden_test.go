@@ -26,8 +26,11 @@ func TestStatus_Golden(t *testing.T) {
 	unhealthy := &health.Condition{Problem: "Xid 79: it fell off the bus", Since: since}
 	gpu := claim.GPU{UUID: "GPU-0000", Index: 0, Name: "NVIDIA H200"}
 	container := &claim.Container{Runtime: "runc", ID: "alloc-1"}
+	task := &claim.Workload{
+		Namespace: "default", Job: "web", Group: "gpu", Task: "train", Allocation: "3f2a91b0-0000-4000-8000-000000000000", Verified: true,
+	}
 	usage := &region.Usage{LimitBytes: 2 << 30, UsedBytes: 1 << 30, PeakBytes: 3 << 29, Refused: 7, Processes: make([]region.Process, 2)}
-	row := func(id, state string, change func(*claimReport)) claimReport {
+	row := func(id string, state claim.State, change func(*claimReport)) claimReport {
 		c := claimReport{
 			Claim: claim.Claim{ID: id, GPU: gpu, Slices: []string{gpu.UUID + "/slice-000", gpu.UUID + "/slice-001"}, LimitBytes: 2 << 30, Owner: claim.OwnerNomad},
 			Mode:  claim.ModeSlice, State: state, Usage: usage,
@@ -50,22 +53,24 @@ func TestStatus_Golden(t *testing.T) {
 			{Index: 3, UUID: "GPU-0003", Name: gpu.Name, Mode: claim.ModeMPS, Unhealthy: unhealthy, MemoryBytes: 140 << 30},
 		}},
 		"claims": {DriverVersion: "570.124.06", CUDAVersion: "12.8", Claims: []claimReport{
-			row("00000001", stateRunning, func(c *claimReport) { c.Container = container }),
-			row("00000002", stateReserved, nil),
-			row("00000003", stateDormant, func(c *claimReport) { c.Container = container }),
-			row("00000004", stateEnded, func(c *claimReport) { c.Owner = claim.OwnerExternal }),
-			row("00000005", stateRunning, func(c *claimReport) { c.Owner, c.Slices = claim.OwnerRun, nil }), // has no container
-			row("00000006", stateRunning, func(c *claimReport) {
+			row("00000001", claim.StateRunning, func(c *claimReport) { c.Container, c.Workload = container, task }),
+			row("00000002", claim.StateReserved, func(c *claimReport) {
+				c.Workload = &claim.Workload{Job: "we\nb", Task: "\x1b[2Jtrain", Namespace: "default", ContainerName: "train-3f2a91b0"}
+			}),
+			row("00000003", claim.StateDormant, func(c *claimReport) { c.Container = container }),
+			row("00000004", claim.StateEnded, func(c *claimReport) { c.Owner, c.Workload = claim.OwnerExternal, &claim.Workload{ContainerName: "web"} }),
+			row("00000005", claim.StateRunning, func(c *claimReport) { c.Owner, c.Slices = claim.OwnerRun, nil }), // has no container
+			row("00000006", claim.StateRunning, func(c *claimReport) {
 				c.Container = &claim.Container{Runtime: "crun", ID: "alloc-6", Lacks: "the image has musl"}
 			}),
-			row("00000007", stateRunning, func(c *claimReport) { c.Container, c.GPUUnhealthy = container, unhealthy }),
-			row("00000008", stateRunning, func(c *claimReport) { c.Container, c.Usage, c.UsageError = container, nil, "usage is 3 bytes long" }),
-			row("00000009", stateRunning, func(c *claimReport) { c.Container, c.UsageWarning = container, "more than its limit" }),
-			row("0000000a", stateReserved, func(c *claimReport) { c.Mode, c.Unlimited, c.Usage = claim.ModeExclusive, true, nil }),
-			row("0000000b", stateReserved, func(c *claimReport) {
+			row("00000007", claim.StateRunning, func(c *claimReport) { c.Container, c.GPUUnhealthy = container, unhealthy }),
+			row("00000008", claim.StateRunning, func(c *claimReport) { c.Container, c.Usage, c.UsageError = container, nil, "usage is 3 bytes long" }),
+			row("00000009", claim.StateRunning, func(c *claimReport) { c.Container, c.UsageWarning = container, "more than its limit" }),
+			row("0000000a", claim.StateReserved, func(c *claimReport) { c.Mode, c.Unlimited, c.Usage = claim.ModeExclusive, true, nil }),
+			row("0000000b", claim.StateReserved, func(c *claimReport) {
 				c.Mode, c.GPU.UUID, c.MIG = claim.ModeMIG, "MIG-0000", &claim.MIG{GPUUUID: gpu.UUID, GPUIndex: 3}
 			}),
-			row("0000000c", stateRunning, func(c *claimReport) {
+			row("0000000c", claim.StateRunning, func(c *claimReport) {
 				spilling := *usage
 				spilling.Spill = &region.Spill{LimitBytes: 4 << 30, UsedBytes: 1 << 30}
 				c.Container, c.Usage, c.GPUHostMemoryBytes = container, &spilling, 4<<30

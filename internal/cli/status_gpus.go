@@ -78,9 +78,9 @@ func (r *report) countSlices(uuid string, usableBytes, sliceBytes uint64) sliceR
 			s.SliceBytes = c.SliceSize()
 		}
 		switch c.State {
-		case stateDormant:
+		case claim.StateDormant:
 			s.Dormant += len(c.Slices)
-		case stateEnded:
+		case claim.StateEnded:
 		default:
 			s.Taken += len(c.Slices)
 		}
@@ -107,7 +107,7 @@ func (r *report) addHealth(runDir string) {
 		if condition, ok := published.GPUs[c.PhysicalGPU()]; ok {
 			r.Claims[i].GPUUnhealthy = &condition
 		}
-		if condition, ok := published.Uncounted[c.ID]; ok && c.State == stateRunning {
+		if condition, ok := published.Uncounted[c.ID]; ok && c.State == claim.StateRunning {
 			r.Claims[i].Uncounted = &condition
 		}
 	}

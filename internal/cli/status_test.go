@@ -66,9 +66,13 @@ func (n *statusNode) bindLacking(t *testing.T, c *claim.Claim, id, lacks string)
 }
 
 func (n *statusNode) status(args ...string) (code int, stdout, stderr string) {
+	return n.command(append([]string{"status", "--state-dir", n.stateDir, "--run-dir", n.runDir}, args...)...)
+}
+
+func (n *statusNode) command(args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	n.stdout, n.stderr = &out, &errs
-	code = n.main(append([]string{"status", "--state-dir", n.stateDir, "--run-dir", n.runDir}, args...))
+	code = n.main(args)
 	return code, out.String(), errs.String()
 }
 
@@ -123,13 +127,13 @@ func TestStatus(t *testing.T) {
 	}, r.GPUs[0])
 	must.Eq(t, sliceReport{SliceBytes: 1 << 30, Total: 140, Free: 140}, r.GPUs[1].Slices)
 	must.Eq(t, "it fell off the bus", r.GPUs[2].Error)
-	states := map[string]string{}
+	states := map[string]claim.State{}
 	for _, c := range r.Claims {
 		states[c.ID] = c.State
 		must.NotNil(t, c.Usage, must.Sprint(c.ID))
 	}
-	must.Eq(t, map[string]string{
-		running.ID: stateRunning, reserved.ID: stateReserved, dormant.ID: stateDormant,
+	must.Eq(t, map[string]claim.State{
+		running.ID: claim.StateRunning, reserved.ID: claim.StateReserved, dormant.ID: claim.StateDormant,
 	}, states)
 	must.Eq(t, "alloc-1", r.Claims[0].Container.ID)
 	must.Eq(t, 8<<30, r.Claims[0].Usage.LimitBytes)
@@ -254,7 +258,7 @@ func TestStatusShowsRuns(t *testing.T) {
 	c := r.Claims[0]
 	must.DirExists(t, filepath.Join(regions, c.ID))
 	must.Eq(t, claim.OwnerRun, c.Owner)
-	must.Eq(t, stateRunning, c.State)
+	must.Eq(t, claim.StateRunning, c.State)
 	must.Eq(t, "NVIDIA H200", c.GPU.Name)
 	must.Eq(t, 1<<30, c.LimitBytes)
 	must.Eq(t, 0, r.GPUs[0].Slices.Taken)

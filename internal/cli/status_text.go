@@ -51,7 +51,7 @@ func (r *report) printGPUs(w io.Writer) {
 	}
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "GPU\tNAME\tUUID\tMODE\tMEMORY\tUSED\tBUSY\tSLICES TAKEN\tFREE")
+	fmt.Fprintln(t, "GPU\tNAME\tUUID\tMODE\tMEMORY\tUSED\tBUSY\tSLICES TAKEN\tDORMANT\tFREE")
 	for _, g := range r.GPUs {
 		memory, used, busy, free := "?", "?", "?", "?"
 		if g.Error == "" {
@@ -63,8 +63,8 @@ func (r *report) printGPUs(w io.Writer) {
 		if g.UtilizationPercent >= 0 {
 			busy = fmt.Sprintf("%d%%", g.UtilizationPercent)
 		}
-		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.Index, orUnknown(g.Name), orUnknown(g.UUID), g.Mode,
-			memory, used, busy, g.Slices.describeTaken(), free)
+		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", g.Index, orUnknown(g.Name), orUnknown(g.UUID), g.Mode,
+			memory, used, busy, g.Slices.describeTaken(), g.Slices.Dormant, free)
 	}
 	_ = t.Flush() // errWriter keeps the error
 	for _, g := range r.GPUs {
@@ -100,12 +100,12 @@ func (r *report) printClaims(w io.Writer) {
 	}
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "CLAIM\tGPU\tMODE\tSLICES\tLIMIT\tUSED\tPEAK\tHOST MEMORY\tREFUSED\tPROCESSES\tSTATE\tOWNER\tCONTAINER")
+	fmt.Fprintln(t, "CLAIM\tGPU\tMODE\tSLICES\tLIMIT\tUSED\tPEAK\tHOST MEMORY\tREFUSED\tPROCESSES\tSTATE\tOWNER\tWORKLOAD\tCONTAINER")
 	for _, c := range r.Claims {
 		used, peak, refused, processes := c.describeUsage()
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.ID, physicalGPU(&c.Claim).Index, c.Mode,
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.ID, physicalGPU(&c.Claim).Index, c.Mode,
 			describeSlices(c.PhysicalGPU(), c.Slices), describeLimit(&c.Claim), used, peak, describeHostMemory(&c), refused,
-			processes, c.describeState(), c.Owner, describeContainer(c.Container))
+			processes, c.describeState(), c.Owner, c.describeWorkload(), describeContainer(c.Container))
 	}
 	_ = t.Flush() // errWriter keeps the error
 	for _, c := range r.Claims {
@@ -122,7 +122,7 @@ func (r *report) printClaims(w io.Writer) {
 		if c.UsageWarning != "" {
 			fmt.Fprintf(w, "claim %s: %s\n", c.ID, c.UsageWarning)
 		}
-		if c.State == stateRunning && c.Container != nil && c.Container.Lacks != "" {
+		if c.State == claim.StateRunning && c.Container != nil && c.Container.Lacks != "" {
 			fmt.Fprintf(w, "claim %s: container %s: %s\n", c.ID, c.Container.ID, c.Container.Lacks)
 		}
 	}
@@ -148,7 +148,14 @@ func (c *claimReport) describeState() string {
 	if c.Uncounted != nil {
 		return "uncounted"
 	}
-	return c.State
+	return string(c.State)
+}
+
+func (c *claimReport) describeWorkload() string {
+	if c.Workload == nil {
+		return "-"
+	}
+	return c.Workload.String()
 }
 
 // describeUsage says what the claim uses; "-" is what nobody counts.

@@ -35,8 +35,8 @@ func (n Node) sharing(g gpuinfo.GPU) layout.GPU {
 
 // Reserve makes the claim that a container requests, on the GPU that it fits best. It takes as many slices as the requested
 // memory needs; the limit is the requested memory. The claim has to be bound within claim.BindWithin and before the calling
-// process, which becomes the next OCI runtime by exec, ends.
-func Reserve(ctx context.Context, ledger *claim.Ledger, node Node, r Request) (*claim.Claim, error) {
+// process, which becomes the next OCI runtime by exec, ends. The workload is recorded with the claim.
+func Reserve(ctx context.Context, ledger *claim.Ledger, node Node, r Request, workload claim.Workload) (*claim.Claim, error) {
 	starter, err := proc.Self()
 	if err != nil {
 		return nil, err
@@ -49,6 +49,7 @@ func Reserve(ctx context.Context, ledger *claim.Ledger, node Node, r Request) (*
 			SliceBytes: node.SliceBytes,
 			LimitBytes: r.MemoryBytes,
 			Owner:      claim.OwnerExternal,
+			Workload:   workload,
 			Starter:    &starter,
 		})
 		if err == nil {

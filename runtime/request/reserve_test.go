@@ -54,7 +54,7 @@ func TestReserve(t *testing.T) {
 		"where a context still fits": {Request{MemoryBytes: 300 << 20}, "GPU-b", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			made, err := Reserve(t.Context(), newLedger(t), Node{GPUs: inventory(), SliceBytes: gib}, tc.request)
+			made, err := Reserve(t.Context(), newLedger(t), Node{GPUs: inventory(), SliceBytes: gib}, tc.request, claim.Workload{})
 			must.NoError(t, err)
 			must.Eq(t, tc.gpu, made.GPU.UUID)
 			must.Len(t, tc.slices, made.Slices)
@@ -83,7 +83,7 @@ func TestReserve_Refuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t)
-			_, err := Reserve(t.Context(), l, Node{GPUs: tc.inventory, SliceBytes: gib}, tc.request)
+			_, err := Reserve(t.Context(), l, Node{GPUs: tc.inventory, SliceBytes: gib}, tc.request, claim.Workload{})
 			must.ErrorContains(t, err, tc.want)
 			claims, _, err := l.List(t.Context())
 			must.NoError(t, err)
@@ -108,7 +108,7 @@ func TestReserve_ByTheLayout(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := Node{GPUs: inventory(), Layout: tc.layout, SliceBytes: gib}
-			made, err := Reserve(t.Context(), newLedger(t), node, tc.request)
+			made, err := Reserve(t.Context(), newLedger(t), node, tc.request, claim.Workload{})
 			must.NoError(t, err)
 			must.Eq(t, tc.gpu, made.GPU.UUID)
 			must.Len(t, tc.slices, made.Slices)
@@ -117,7 +117,7 @@ func TestReserve_ByTheLayout(t *testing.T) {
 	node := Node{GPUs: inventory()[:2], SliceBytes: gib, Layout: map[string]layout.GPU{
 		"GPU-a": {Mode: exclusive}, "GPU-b": {Mode: claim.ModeMPS, SliceBytes: gib},
 	}}
-	_, err := Reserve(t.Context(), newLedger(t), node, Request{MemoryBytes: 8 * gib})
+	_, err := Reserve(t.Context(), newLedger(t), node, Request{MemoryBytes: 8 * gib}, claim.Workload{})
 	must.ErrorContains(t, err, "no such GPU is shared in slices")
 	must.ErrorContains(t, err, "GPU 0 (NVIDIA H200, GPU-a) is in mode exclusive, GPU 1 (NVIDIA L4, GPU-b) is in mode mps")
 }

@@ -41,13 +41,13 @@ func claimSourceOf(cfg runtime.Config, file *specFile) (*claimSource, error) {
 
 // claims looks up the container's claims in the ledger, or reserves the one that it requests. A caller that cannot use the
 // claims calls cancel.
-func (s *claimSource) claims(ctx context.Context, cfg runtime.Config, ledger *claim.Ledger) (
+func (s *claimSource) claims(ctx context.Context, cfg runtime.Config, ledger *claim.Ledger, workload claim.Workload) (
 	claims []*claim.Claim, cancel func() error, err error,
 ) {
 	nothing := func() error { return nil }
 	if s.local == nil {
-		claims, err = ledger.FromEnv(ctx, s.env)
-		return claims, nothing, err
+		claims, err = ledger.Reclaim(ctx, s.env, workload)
+		return claims, func() error { return ledger.GiveUp(context.WithoutCancel(ctx), s.env) }, err
 	}
 	gpus, err := cfg.GPUs(ctx)
 	if err != nil {
@@ -58,7 +58,7 @@ func (s *claimSource) claims(ctx context.Context, cfg runtime.Config, ledger *cl
 		return nil, nothing, err
 	}
 	node := request.Node{GPUs: gpus, Layout: shared, SliceBytes: cfg.SliceBytes}
-	made, err := request.Reserve(ctx, ledger, node, *s.local)
+	made, err := request.Reserve(ctx, ledger, node, *s.local, workload)
 	if err != nil {
 		return nil, nothing, err
 	}

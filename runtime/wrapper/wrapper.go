@@ -90,7 +90,7 @@ func editBundle(ctx context.Context, cfg runtime.Config, inv invocation) error {
 	if err != nil {
 		return fmt.Errorf("open the ledger of claims: %w", err)
 	}
-	claims, cancel, err := source.claims(ctx, cfg, ledger)
+	claims, cancel, err := source.claims(ctx, cfg, ledger, inv.workload(source.env, file))
 	if err != nil {
 		return err
 	}

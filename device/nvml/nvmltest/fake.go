@@ -6,8 +6,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/tranche-gpu/tranche/device/nvml"
 )
@@ -21,6 +23,7 @@ type Fake struct {
 	stuck     chan struct{}
 	reads     int
 	telemetry map[string]nvml.Telemetry
+	busy      map[string]map[int]float64
 	health    map[string]nvml.Health
 	compute   map[string]nvml.ComputeMode
 	events    chan nvml.Event
@@ -133,6 +136,26 @@ func (f *Fake) SetTelemetry(uuid string, telemetry nvml.Telemetry) {
 		f.telemetry = make(map[string]nvml.Telemetry)
 	}
 	f.telemetry[uuid] = telemetry
+}
+
+// SetProcessUtilization sets how busy a GPU is with each process, by process ID; nil is unknown.
+func (f *Fake) SetProcessUtilization(uuid string, ratios map[int]float64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.busy == nil {
+		f.busy = make(map[string]map[int]float64)
+	}
+	f.busy[uuid] = ratios
+}
+
+// ProcessUtilization implements nvml.Interface.
+func (f *Fake) ProcessUtilization(ctx context.Context, uuid string, _ time.Time) (map[int]float64, error) {
+	if err := f.enter(ctx); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.busy[uuid]), f.err
 }
 
 // SetHealth sets the state of a GPU, except its compute mode.

@@ -118,6 +118,7 @@ func completeTelemetry(d *mock.Device) {
 	}
 	idle := func() (uint32, uint32, gonvml.Return) { return 0, 167000, gonvml.SUCCESS }
 	d.GetEncoderUtilizationFunc, d.GetDecoderUtilizationFunc = idle, idle
+	d.GetTotalEnergyConsumptionFunc = func() (uint64, gonvml.Return) { return 3_600_000, gonvml.SUCCESS }
 	d.GetBAR1MemoryInfoFunc = func() (gonvml.BAR1Memory, gonvml.Return) {
 		return gonvml.BAR1Memory{Bar1Total: 128 << 30, Bar1Used: 1 << 20, Bar1Free: 128<<30 - 1<<20}, gonvml.SUCCESS
 	}

@@ -78,7 +78,7 @@ func (m *OnDemand) collectGarbage(ctx context.Context, g *share.GPU) error {
 func (m *OnDemand) expired(c *claim.Claim) bool {
 	since := m.Ledger.Refreshed(c)
 	if c.Released.IsZero() {
-		since = since.Add(share.StartTimeout)
+		since = since.Add(claim.StartTimeout)
 	}
 	return m.Ledger.Clock.Now().Sub(since) > RestartTimeout
 }

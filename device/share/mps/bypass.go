@@ -72,7 +72,7 @@ func (d *Daemons) bypassingNow(ctx context.Context, uuid string) ([]int, error) 
 	}
 	var alive []*claim.Claim
 	for _, c := range claims {
-		if c.Container != nil && d.Ledger.InUse(c) {
+		if d.Ledger.Runs(c) {
 			alive = append(alive, c)
 		}
 	}

@@ -1,0 +1,174 @@
+// Package metrics gives Prometheus what a monitor knows of a node's GPUs and claims. A value that is unknown is left out, never
+// 0, and no metric has a series for each slice.
+package metrics
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tranche-gpu/tranche/agent/monitor"
+	"github.com/tranche-gpu/tranche/agent/text"
+)
+
+// Collector is a prometheus.Collector that takes a snapshot for each scrape.
+type Collector struct {
+	snapshot func(context.Context) *monitor.Snapshot
+	version  string
+}
+
+// New returns a collector of a monitor's snapshots. The version is the program's.
+func New(snapshot func(context.Context) *monitor.Snapshot, version string) *Collector {
+	return &Collector{snapshot: snapshot, version: version}
+}
+
+// scrapeTimeout is how long a scrape waits for a snapshot.
+const scrapeTimeout = 5 * time.Second
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(out chan<- *prometheus.Desc) {
+	for _, m := range All() {
+		out <- m.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	s := c.snapshot(ctx)
+	w := writer{out}
+	w.add(agentInfo, 1, c.version)
+	for _, source := range monitor.Sources {
+		_, failed := s.Errors[source]
+		w.add(sourceUp, boolean(!failed), string(source))
+	}
+	w.add(ledgerProblems, float64(len(s.Problems)))
+	if s.DriverVersion != "" {
+		w.add(driverInfo, 1, s.DriverVersion, s.CUDAVersion)
+	}
+	for i := range s.GPUs {
+		if s.GPUs[i].UUID != "" { // one that has never answered has no name to count by
+			w.gpu(s, &s.GPUs[i])
+		}
+	}
+	for _, claim := range s.Claims {
+		w.claim(claim)
+	}
+}
+
+// writer writes the values of metrics.
+type writer struct{ out chan<- prometheus.Metric }
+
+func (w writer) add(m *Metric, value float64, labels ...string) {
+	for i := range labels {
+		labels[i] = text.Printable(labels[i])
+	}
+	w.out <- prometheus.MustNewConstMetric(m.desc, m.kind, value, labels...)
+}
+
+// known writes a value unless it is unknown.
+func (w writer) known(m *Metric, value *uint64, labels ...string) {
+	if value != nil {
+		w.add(m, float64(*value), labels...)
+	}
+}
+
+// scaled writes a number of NVML's in the metric's unit unless it is unknown.
+func (w writer) scaled(m *Metric, value *int64, scale float64, labels ...string) {
+	if value != nil {
+		w.add(m, float64(*value)*scale, labels...)
+	}
+}
+
+func (w writer) gpu(s *monitor.Snapshot, g *monitor.GPU) {
+	gpu := []string{strconv.Itoa(g.Index), g.UUID}
+	with := func(more ...string) []string { return append([]string{gpu[0], gpu[1]}, more...) }
+	w.add(gpuInfo, 1, with(g.Name, string(g.Mode))...)
+	w.add(gpuUp, boolean(g.Error == ""), with()...)
+	w.add(gpuHealthy, boolean(g.Error == "" && g.Unhealthy == nil), with()...)
+	w.known(gpuMemory, g.MemoryBytes, with()...)
+	w.known(gpuMemoryUsed, g.UsedBytes, with()...)
+	w.known(gpuMemoryDriver, g.DriverBytes, with()...)
+	w.known(gpuMemoryOutside, g.OutsideBytes, with()...)
+	if _, failed := s.Errors[monitor.SourceLedger]; !failed {
+		w.add(gpuMemoryReserved, float64(s.ReservedBytes(g.UUID)), with()...)
+	}
+	w.scaled(gpuUtilization, g.GPUPercent, 0.01, with()...)
+	w.scaled(gpuMemoryUtilization, g.MemoryPercent, 0.01, with()...)
+	w.scaled(gpuEncoder, g.EncoderPercent, 0.01, with()...)
+	w.scaled(gpuDecoder, g.DecoderPercent, 0.01, with()...)
+	w.scaled(gpuTemperature, g.TemperatureCelsius, 1, with()...)
+	w.scaled(gpuPower, g.PowerMilliwatts, 0.001, with()...)
+	w.scaled(gpuPowerLimit, g.PowerLimitMilliwatts, 0.001, with()...)
+	w.scaled(gpuEnergy, g.EnergyMillijoules, 0.001, with()...)
+	for xid, count := range g.Xids {
+		w.add(gpuXids, float64(count), with(strconv.FormatUint(xid, 10))...)
+	}
+	if g.Slices != nil {
+		w.slices(s, g, with)
+	}
+}
+
+func (w writer) slices(s *monitor.Snapshot, g *monitor.GPU, with func(...string) []string) {
+	w.add(gpuSliceSize, float64(g.Slices.SliceBytes), with()...)
+	if _, failed := s.Errors[monitor.SourceLedger]; failed {
+		return
+	}
+	counts := map[string]int{"running": g.Slices.Running, "reserved": g.Slices.Reserved, "dormant": g.Slices.Dormant}
+	if g.Slices.Total != nil {
+		counts["free"], counts["unhealthy"] = g.Slices.Free, g.Slices.Unhealthy
+		if g.OutsideBytes != nil {
+			counts["outside"] = g.Slices.Outside
+		}
+	}
+	for state, count := range counts {
+		w.add(gpuSlices, float64(count), with(state)...)
+	}
+}
+
+func (w writer) claim(c *monitor.Claim) {
+	of := c.Workload
+	w.add(claimInfo, 1, c.ID, gpuIndex(c), c.PhysicalGPU(), string(c.Mode), c.Owner, of.Namespace, of.Job, of.Group, of.Task,
+		of.Allocation, of.ContainerName, strconv.FormatBool(of.Verified))
+	w.add(claimState, 1, c.ID, string(c.State))
+	w.add(claimCreated, float64(c.Created.Unix()), c.ID)
+	if c.Limited() {
+		w.add(claimLimit, float64(c.LimitBytes), c.ID)
+	}
+	if c.Sliced() {
+		w.add(claimSlices, float64(len(c.Slices)), c.ID)
+	}
+	if u := c.Usage; u != nil {
+		w.add(claimUsed, float64(u.UsedBytes), c.ID)
+		w.add(claimPeak, float64(u.PeakBytes), c.ID)
+		w.add(claimRefused, float64(u.Refused), c.ID)
+		w.add(claimProcesses, float64(len(u.Processes)), c.ID)
+		if u.Spill != nil {
+			w.add(claimHostLimit, float64(u.Spill.LimitBytes), c.ID)
+			w.add(claimHostUsed, float64(u.Spill.UsedBytes), c.ID)
+		}
+	}
+	if c.Uncounted != nil {
+		w.add(claimUncounted, float64(c.Uncounted.Bytes), c.ID)
+	}
+	if c.Utilization != nil {
+		w.add(claimUtilization, *c.Utilization, c.ID)
+	}
+}
+
+func gpuIndex(c *monitor.Claim) string {
+	if c.GPUIndex < 0 {
+		return ""
+	}
+	return strconv.Itoa(c.GPUIndex)
+}
+
+func boolean(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}

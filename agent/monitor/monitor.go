@@ -1,0 +1,124 @@
+// Package monitor gathers what a node's GPUs and claims are and use, from the ledger, the regions, the files in the run
+// directory and NVML. It only reads: it changes no claim, and no limit is enforced by what it finds.
+package monitor
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/device/nvml"
+)
+
+const (
+	// fresh is how old a snapshot may be that several readers share.
+	fresh = time.Second
+	// nvmlTimeout is how long a snapshot waits for NVML. A GPU that does not answer has no measurements.
+	nvmlTimeout = 2 * time.Second
+	// samplePeriod is how often Run takes a snapshot, so that pauses between readers leave no gap in what is observed.
+	samplePeriod = 10 * time.Second
+)
+
+// Options say where a monitor reads.
+type Options struct {
+	Ledger *claim.Ledger
+	NVML   nvml.Interface
+	RunDir string
+	// SliceBytes is the size of a slice on GPUs for which neither the device plugin nor a claim says it.
+	SliceBytes uint64
+	Logger     hclog.Logger
+}
+
+// Monitor takes snapshots of a node. Its methods may be called concurrently.
+type Monitor struct {
+	Options
+	now func() time.Time
+
+	mu   sync.Mutex // held while a snapshot is taken
+	last *Snapshot
+	log  changeLog
+	busy busyness
+	xids xidCounter
+}
+
+// New returns a monitor.
+func New(o Options) *Monitor {
+	if o.Logger == nil {
+		o.Logger = hclog.NewNullLogger()
+	}
+	return &Monitor{Options: o, now: time.Now}
+}
+
+// Run observes the node until the context ends: it counts Xid errors, and takes a snapshot now and then.
+func (m *Monitor) Run(ctx context.Context) {
+	var counting sync.WaitGroup
+	defer counting.Wait()
+	counting.Go(func() { m.xids.count(m.NVML.Events(ctx)) })
+	ticker := time.NewTicker(samplePeriod)
+	defer ticker.Stop()
+	for {
+		m.Snapshot(ctx)
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Snapshot returns the state of the node, which may be up to a second old. Callers share it and must not modify it.
+func (m *Monitor) Snapshot(ctx context.Context) *Snapshot {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.last != nil && m.now().Sub(m.last.Time) < fresh {
+		return m.last
+	}
+	m.last = m.take(ctx)
+	return m.last
+}
+
+// take gathers a snapshot. What cannot be read is missing in it, and Errors says why.
+func (m *Monitor) take(ctx context.Context) *Snapshot {
+	s := &Snapshot{Time: m.now(), Errors: make(map[Source]string)}
+	m.addClaims(ctx, s)
+	bounded, cancel := context.WithTimeout(ctx, nvmlTimeout)
+	defer cancel()
+	m.addGPUs(bounded, s)
+	m.addMeasurements(bounded, s)
+	m.addHealth(s)
+	for i := range s.GPUs {
+		s.GPUs[i].countSlices(s.Claims)
+		s.GPUs[i].Xids = m.xids.of(s.GPUs[i].UUID)
+	}
+	for source, cause := range s.Errors {
+		if m.log.changed(source, cause) {
+			m.Logger.Warn("cannot read a source of the state of this node", "source", source, "error", cause)
+		}
+	}
+	m.log.forget(s.Errors)
+	return s
+}
+
+// changeLog knows what was logged last about each source, so that what lasts is logged once.
+type changeLog map[Source]string
+
+func (l *changeLog) changed(source Source, cause string) bool {
+	if *l == nil {
+		*l = make(changeLog)
+	}
+	before := (*l)[source]
+	(*l)[source] = cause
+	return before != cause
+}
+
+// forget removes sources that can be read again.
+func (l changeLog) forget(errors map[Source]string) {
+	for source := range l {
+		if _, still := errors[source]; !still {
+			delete(l, source)
+		}
+	}
+}

@@ -1,0 +1,199 @@
+package monitor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/claimtest"
+	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
+)
+
+const gib = 1 << 30
+
+// node is a node of two GPUs that only NVML knows of, with a real ledger.
+type node struct {
+	*Monitor
+	nvml *nvmltest.Fake
+	// later moves the monitor's clock.
+	later time.Duration
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	runDir := t.TempDir()
+	claimtest.RemoveRegions(t, runDir)
+	ledger, err := claim.Open(claim.Options{StateDir: t.TempDir(), RunDir: runDir})
+	must.NoError(t, err)
+	n := &node{nvml: nvmltest.New(nvmltest.H200(0), nvmltest.H200(1))}
+	n.Monitor = New(Options{Ledger: ledger, NVML: n.nvml, RunDir: runDir, SliceBytes: gib})
+	n.now = func() time.Time { return time.Now().Add(n.later) }
+	return n
+}
+
+// look takes a new snapshot.
+func (n *node) look() *Snapshot {
+	n.later += 2 * fresh
+	return n.Snapshot(context.Background())
+}
+
+func (n *node) reserve(t *testing.T, from, count int) *claim.Claim {
+	t.Helper()
+	g := nvmltest.H200(0)
+	r := claim.Request{
+		GPU: claim.GPU{UUID: g.UUID, Name: g.Name}, SliceBytes: gib, LimitBytes: uint64(count) * gib, Owner: claim.OwnerNomad,
+	}
+	for i := range count {
+		r.Slices = append(r.Slices, fmt.Sprintf("%s/slice-%03d", g.UUID, from+i))
+	}
+	c, _, err := n.Ledger.Reserve(t.Context(), r)
+	must.NoError(t, err)
+	return c
+}
+
+// container binds a claim to a process, which end ends.
+func (n *node) container(t *testing.T, c *claim.Claim) (pid int, end func()) {
+	t.Helper()
+	init := exec.Command("sleep", "1000")
+	must.NoError(t, init.Start())
+	end = func() { _ = init.Process.Kill(); _ = init.Wait() }
+	t.Cleanup(end)
+	must.NoError(t, n.Ledger.Bind(t.Context(), c.ID, claim.Container{Runtime: "runc", ID: "c-" + c.ID, InitPID: init.Process.Pid}))
+	return init.Process.Pid, end
+}
+
+// process starts a process of no container.
+func process(t *testing.T) int {
+	t.Helper()
+	cmd := exec.Command("sleep", "1000")
+	must.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return cmd.Process.Pid
+}
+
+func (n *node) holds(pids map[int]uint64) {
+	var all []nvml.Process
+	for pid, bytes := range pids {
+		all = append(all, nvml.Process{PID: pid, UsedBytes: bytes, UsedKnown: true})
+	}
+	n.nvml.SetProcesses(nvmltest.H200(0).UUID, all...)
+}
+
+func TestSnapshot_CountsSlicesByState(t *testing.T) {
+	n := newNode(t)
+	runs, ends := n.reserve(t, 0, 8), n.reserve(t, 8, 4)
+	n.reserve(t, 12, 2)
+	init, _ := n.container(t, runs)
+	_, end := n.container(t, ends)
+	end()
+	n.holds(map[int]uint64{init: 3 * gib, process(t): 5*gib + 1})
+
+	s := n.look()
+	must.MapEmpty(t, s.Errors)
+	total := 140
+	must.Eq(t, &Slices{SliceBytes: gib, Total: &total, Running: 8, Reserved: 2, Dormant: 4, Outside: 5, Free: 121}, s.GPUs[0].Slices)
+	must.Eq(t, &Slices{SliceBytes: gib, Total: &total, Free: 140}, s.GPUs[1].Slices)
+	must.Eq(t, 5*gib+1, *s.GPUs[0].OutsideBytes)
+	must.Eq(t, 10*gib, s.ReservedBytes(s.GPUs[0].UUID))
+	must.Len(t, 3, s.Claims)
+
+	must.NoError(t, health.Write(n.RunDir, health.Report{
+		GPUs:      map[string]health.Condition{nvmltest.H200(0).UUID: {Problem: "Xid 79"}},
+		Uncounted: map[string]health.Condition{runs.ID: {Problem: "past the library", Bytes: gib}, ends.ID: {Bytes: gib}},
+	}))
+	s = n.look()
+	must.Eq(t, 121, s.GPUs[0].Slices.Unhealthy)
+	must.Zero(t, s.GPUs[0].Slices.Free)
+	must.Eq(t, gib, s.Claims[0].Uncounted.Bytes)
+	must.Nil(t, s.Claims[1].Uncounted) // its container has ended
+}
+
+func TestSnapshot_UnknownStaysUnknown(t *testing.T) {
+	n := newNode(t)
+	c := n.reserve(t, 0, 8)
+	n.nvml.SetProcesses(nvmltest.H200(0).UUID, nvml.Process{PID: process(t)}) // of which the driver does not say the memory
+	must.Nil(t, n.look().GPUs[0].OutsideBytes)
+	must.Nil(t, n.look().Claims[0].Utilization)
+
+	n.nvml.SetError(errors.New("the driver is gone"))
+	s := n.look()
+	must.Eq(t, "the driver is gone", s.Errors[SourceNVML])
+	must.Len(t, 1, s.GPUs) // the one that a claim names
+	must.Eq(t, "the driver is gone", s.GPUs[0].Error)
+	must.Nil(t, s.GPUs[0].MemoryBytes)
+	must.Nil(t, s.GPUs[0].Slices.Total)
+	must.Eq(t, c.ID, s.Claims[0].ID)
+
+	n.nvml.SetError(nil)
+	must.NoError(t, os.WriteFile(filepath.Join(n.RunDir, health.FileName), []byte("{"), 0o600))
+	must.MapContainsKey(t, n.look().Errors, SourceHealth)
+}
+
+func TestSnapshot_DriverThatHangs(t *testing.T) {
+	n := newNode(t)
+	n.reserve(t, 0, 8)
+	unstick := n.nvml.Stick()
+	defer unstick()
+	s := n.look() // returns
+	must.StrContains(t, s.Errors[SourceNVML], "deadline")
+	must.Len(t, 1, s.Claims)
+}
+
+func TestSnapshot_Utilization(t *testing.T) {
+	n := newNode(t)
+	first, second := n.reserve(t, 0, 8), n.reserve(t, 8, 4)
+	one, _ := n.container(t, first)
+	n.container(t, second)
+	n.holds(map[int]uint64{one: gib})
+	n.nvml.SetProcessUtilization(nvmltest.H200(0).UUID, map[int]float64{one: 0.4})
+	s := n.look()
+	must.Eq(t, 0.4, *s.Claims[0].Utilization)
+	must.Zero(t, *s.Claims[1].Utilization)
+	must.Nil(t, s.Claims[1].Usage.Spill)
+}
+
+func TestSnapshot_Workloads(t *testing.T) {
+	n := newNode(t)
+	c := n.reserve(t, 0, 8)
+	must.NoError(t, n.Ledger.NoteWorkload(t.Context(), c.ID, claim.Workload{Namespace: "default", Job: "train", Verified: true}))
+	must.Eq(t, "train", n.look().Claims[0].Workload.Job)
+}
+
+func TestSnapshot_IsSharedForASecond(t *testing.T) {
+	n := newNode(t)
+	now := time.Now()
+	n.now = func() time.Time { return now }
+	first := n.Snapshot(t.Context())
+	now = now.Add(fresh - 1)
+	must.True(t, first == n.Snapshot(t.Context()))
+	now = now.Add(1)
+	must.False(t, first == n.Snapshot(t.Context()))
+	must.Eq(t, 2, n.nvml.Reads())
+}
+
+func TestRun_CountsXids(t *testing.T) {
+	n := newNode(t)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); n.Run(ctx) }()
+	uuid := nvmltest.H200(1).UUID
+	for _, xid := range []uint64{13, 79, 13} {
+		must.NoError(t, n.nvml.Post(ctx, nvml.Event{UUID: uuid, Xid: xid}))
+	}
+	// An event is received when the next one is posted.
+	must.NoError(t, n.nvml.Post(ctx, nvml.Event{UUID: nvmltest.H200(0).UUID, Xid: 1}))
+	stop()
+	<-done
+	s := n.look()
+	must.Eq(t, map[uint64]uint64{13: 2, 79: 1}, s.GPU(uuid).Xids)
+}

@@ -1,0 +1,143 @@
+package monitor
+
+import (
+	"time"
+
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/device/nvml"
+)
+
+// Source is something that a snapshot is read from.
+type Source string
+
+// The sources.
+const (
+	SourceNVML   Source = "nvml"
+	SourceLedger Source = "ledger"
+	SourceLayout Source = "layout" // how the device plugin shares the GPUs
+	SourceHealth Source = "health" // which GPUs it takes to be unhealthy
+)
+
+// Sources are all of them.
+var Sources = []Source{SourceNVML, SourceLedger, SourceLayout, SourceHealth}
+
+// Snapshot is the state of a node at one time. A pointer is nil where its value is unknown.
+type Snapshot struct {
+	Time                       time.Time
+	DriverVersion, CUDAVersion string
+	// Errors say why a source could not be read.
+	Errors map[Source]string
+	// GPUs are in the order of their indices, and Claims in that of their GPUs and slices.
+	GPUs   []GPU
+	Claims []*Claim
+	// Problems are files in the ledger that are not readable claims.
+	Problems []claim.Problem
+}
+
+// GPU is a GPU, and what it measures.
+type GPU struct {
+	Index      int
+	UUID, Name string
+	Mode       claim.Mode
+	// Error says why the GPU does not answer; empty if it does.
+	Error string
+	// Unhealthy is what the device plugin found wrong with it; nil if nothing.
+	Unhealthy *health.Condition
+
+	// MemoryBytes is all memory, DriverBytes the part that the driver reserves for itself. UsedBytes is in use by all processes
+	// and the driver.
+	MemoryBytes, DriverBytes, UsedBytes *uint64
+	// OutsideBytes is the memory that processes without a claim use.
+	OutsideBytes *uint64
+	// Telemetry is empty if the GPU does not answer.
+	nvml.Telemetry
+	// Slices are the counts of slices; nil in modes without slices.
+	Slices *Slices
+	// Xids counts Xid errors since the monitor began, by their number.
+	Xids map[uint64]uint64
+}
+
+// Slices counts a GPU's slices, each in one of the states.
+type Slices struct {
+	SliceBytes uint64
+	// Total is unknown where the GPU does not answer.
+	Total *int
+	// Running and Reserved belong to claims with and without a container; Dormant to claims that yield to everybody.
+	Running, Reserved, Dormant int
+	// Outside have no memory left, which processes without a claim use. Unhealthy are the others of an unhealthy GPU.
+	Outside, Unhealthy int
+	Free               int
+}
+
+// State is the state of a claim.
+type State string
+
+// The states of claims.
+const (
+	StateReserved State = "reserved" // no container yet
+	StateRunning  State = "running"  // its container lives
+	StateDormant  State = "dormant"  // its container is gone, and may come back
+	StateEnded    State = "ended"    // it was made outside Nomad, and the next sweep removes it
+)
+
+// Claim is a claim, and what its container uses.
+type Claim struct {
+	*claim.Claim
+	// Workload is what the claim is for; zero if unknown. Its names are of any characters.
+	Workload claim.Workload
+	State    State
+	// GPUIndex is the index of the GPU that the claim, or its MIG instance, is on; -1 if unknown.
+	GPUIndex int
+	// Usage is what the container's processes count; nil if that cannot be read, as UsageError says, or nobody counts it.
+	Usage      *region.Usage
+	UsageError string
+	// Uncounted is memory of the container that the claim's region does not count; nil if none is seen.
+	Uncounted *health.Condition
+	// Utilization is the share of time in which the claim's processes had the GPU's multiprocessors busy, 0 to 1.
+	Utilization *float64
+}
+
+// Sliced reports whether the claim has slices, rather than a GPU, a share of its time, or a MIG instance.
+func (c *Claim) Sliced() bool { return c.Mode == claim.ModeSlice || c.Mode == claim.ModeMPS }
+
+// GPU returns the GPU with a UUID, or nil.
+func (s *Snapshot) GPU(uuid string) *GPU {
+	for i := range s.GPUs {
+		if s.GPUs[i].UUID == uuid {
+			return &s.GPUs[i]
+		}
+	}
+	return nil
+}
+
+// On returns the claims on a GPU.
+func (s *Snapshot) On(uuid string) []*Claim {
+	var on []*Claim
+	for _, c := range s.Claims {
+		if c.PhysicalGPU() == uuid {
+			on = append(on, c)
+		}
+	}
+	return on
+}
+
+// ReservedBytes is the memory that the limits of the claims on a GPU reserve; dormant claims reserve none. Claims without a
+// limit have the memory of their GPU or MIG instance.
+func (s *Snapshot) ReservedBytes(uuid string) uint64 {
+	var bytes uint64
+	for _, c := range s.On(uuid) {
+		switch {
+		case !c.Holds():
+		case c.Mode == claim.ModeTimeslice: // each has all of it
+			bytes = max(bytes, c.LimitBytes)
+		default:
+			bytes += c.LimitBytes
+		}
+	}
+	return bytes
+}
+
+// Holds reports whether the claim keeps its slices from others.
+func (c *Claim) Holds() bool { return c.State == StateRunning || c.State == StateReserved }

@@ -1,0 +1,40 @@
+package monitor
+
+import (
+	"maps"
+	"sync"
+
+	"github.com/tranche-gpu/tranche/device/nvml"
+)
+
+// xidCounter counts Xid errors by GPU and number.
+type xidCounter struct {
+	mu     sync.Mutex
+	counts map[string]map[uint64]uint64
+}
+
+// count counts events until the channel is closed.
+func (x *xidCounter) count(events <-chan nvml.Event) {
+	for event := range events {
+		x.add(event)
+	}
+}
+
+func (x *xidCounter) add(event nvml.Event) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.counts == nil {
+		x.counts = make(map[string]map[uint64]uint64)
+	}
+	if x.counts[event.UUID] == nil {
+		x.counts[event.UUID] = make(map[uint64]uint64)
+	}
+	x.counts[event.UUID][event.Xid]++
+}
+
+// of returns the counts of a GPU.
+func (x *xidCounter) of(uuid string) map[uint64]uint64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return maps.Clone(x.counts[uuid])
+}

@@ -1,0 +1,166 @@
+package page
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+
+	"github.com/tranche-gpu/tranche/agent/monitor"
+	"github.com/tranche-gpu/tranche/agent/text"
+)
+
+// row is a claim in a table.
+type row struct {
+	*monitor.Claim
+	Name               string
+	Limit, Used, Peak  string
+	UsedPercent        float64
+	Busy, Processes    string
+	Refused, Uncounted string
+}
+
+func rowsOf(claims []*monitor.Claim) []row {
+	var rows []row
+	for _, c := range claims {
+		rows = append(rows, rowOf(c))
+	}
+	return rows
+}
+
+func rowOf(c *monitor.Claim) row {
+	r := row{Claim: c, Name: nameOf(c), Limit: "none", Used: text.Unknown, Peak: text.Unknown, Processes: text.Unknown, Refused: text.Unknown}
+	if c.Limited() {
+		r.Limit = text.Bytes(c.LimitBytes)
+	}
+	if u := c.Usage; u != nil {
+		r.Used, r.Peak = text.Bytes(u.UsedBytes), text.Bytes(u.PeakBytes)
+		r.Processes, r.Refused = strconv.Itoa(len(u.Processes)), strconv.FormatUint(u.Refused, 10)
+		r.UsedPercent = percentOf(u.UsedBytes, c.LimitBytes)
+	}
+	r.Busy = text.Ratio(c.Utilization)
+	if c.Uncounted != nil {
+		r.Uncounted = text.Bytes(c.Uncounted.Bytes)
+	}
+	return r
+}
+
+// nameOf returns a short name of what a claim is for.
+func nameOf(c *monitor.Claim) string {
+	w := c.Workload
+	return cmp.Or(w.Job, w.ContainerName, w.Allocation, "claim "+c.ID)
+}
+
+// fact is one line of a list of properties.
+type fact struct{ Name, Value string }
+
+// gpuDetails are all that is known of a GPU.
+type gpuDetails struct {
+	*monitor.GPU
+	Facts []fact
+	Xids  []fact
+}
+
+func detailsOf(s *monitor.Snapshot, g *monitor.GPU) *gpuDetails {
+	d := &gpuDetails{GPU: g, Facts: []fact{
+		{"UUID", g.UUID},
+		{"Mode", string(g.Mode)},
+		{"Memory", text.OptionalBytes(g.MemoryBytes)},
+		{"Used by all processes", text.OptionalBytes(g.UsedBytes)},
+		{"Reserved by claims", text.Bytes(s.ReservedBytes(g.UUID))},
+		{"Used outside claims", text.OptionalBytes(g.OutsideBytes)},
+		{"Reserved by the driver", text.OptionalBytes(g.DriverBytes)},
+		{"Utilization", text.Scaled(g.GPUPercent, 1, 0, "%")},
+		{"Memory utilization", text.Scaled(g.MemoryPercent, 1, 0, "%")},
+		{"Temperature", text.Scaled(g.TemperatureCelsius, 1, 0, "°C")},
+		{"Power", text.Scaled(g.PowerMilliwatts, 0.001, 0, "W")},
+		{"Power limit", text.Scaled(g.PowerLimitMilliwatts, 0.001, 0, "W")},
+	}}
+	if n := g.Slices; n != nil {
+		d.Facts = append(d.Facts, fact{"Slice", text.Bytes(n.SliceBytes)}, fact{"Slices", text.OptionalCount(n.Total)})
+		for _, state := range []struct {
+			name  string
+			count int
+		}{
+			{"running", n.Running}, {"reserved", n.Reserved}, {"dormant", n.Dormant}, {"outside claims", n.Outside},
+			{"unhealthy", n.Unhealthy}, {"free", n.Free},
+		} {
+			if n.Total != nil || state.count > 0 {
+				d.Facts = append(d.Facts, fact{"Slices " + state.name, strconv.Itoa(state.count)})
+			}
+		}
+	}
+	for xid, count := range g.Xids {
+		d.Xids = append(d.Xids, fact{strconv.FormatUint(xid, 10), strconv.FormatUint(count, 10)})
+	}
+	slices.SortFunc(d.Xids, func(a, b fact) int { return cmp.Compare(a.Name, b.Name) })
+	return d
+}
+
+// claimDetails are all that is known of a claim.
+type claimDetails struct {
+	row
+	Facts []fact
+	// PeakPercent is a part of the limit.
+	PeakPercent float64
+	// Advice is how many slices would do; empty if that is as many as there are, or unknown.
+	Advice string
+	// JobLink and AllocationLink lead to Nomad's web interface.
+	JobLink, AllocationLink string
+}
+
+func (p *Pages) claimDetails(s *monitor.Snapshot, c *monitor.Claim) *claimDetails {
+	d := &claimDetails{row: rowOf(c), Advice: advice(c)}
+	w := c.Workload
+	verified := "by Nomad"
+	if !w.Verified {
+		verified = "not verified: the container says so"
+	}
+	for _, f := range []fact{
+		{"State", string(c.State)}, {"Owner", c.Owner}, {"Namespace", w.Namespace}, {"Job", w.Job}, {"Group", w.Group},
+		{"Task", w.Task}, {"Allocation", w.Allocation}, {"Container name", w.ContainerName},
+	} {
+		if f.Value != "" {
+			d.Facts = append(d.Facts, f)
+		}
+	}
+	if w.OfNomad() {
+		d.Facts = append(d.Facts, fact{"Names", verified})
+	}
+	d.Facts = append(d.Facts, fact{"Made", c.Created.UTC().Format(timeFormat)}, fact{"Mode", string(c.Mode)})
+	if c.Sliced() {
+		d.Facts = append(d.Facts, fact{"Slices", strconv.Itoa(len(c.Slices))})
+	}
+	if c.Container != nil {
+		d.Facts = append(d.Facts, fact{"Container", c.Container.ID}, fact{"Runtime", c.Container.Runtime})
+	}
+	if u := c.Usage; u != nil {
+		d.PeakPercent = percentOf(u.PeakBytes, c.LimitBytes)
+		if u.Spill != nil {
+			d.Facts = append(d.Facts, fact{"Host memory", text.Bytes(u.Spill.UsedBytes) + " of " + text.Bytes(u.Spill.LimitBytes)})
+		}
+	}
+	if w.Job != "" {
+		d.JobLink = p.nomadLink("jobs", w.Job+"@"+cmp.Or(w.Namespace, "default"))
+	}
+	if w.Allocation != "" {
+		d.AllocationLink = p.nomadLink("allocations", w.Allocation)
+	}
+	return d
+}
+
+// headroomPercent is added to a peak before slices are counted.
+const headroomPercent = 10
+
+// advice says how many slices the claim has needed so far.
+func advice(c *monitor.Claim) string {
+	if c.Usage == nil || !c.Sliced() || c.Usage.PeakBytes == 0 || c.SliceSize() == 0 {
+		return ""
+	}
+	needed := c.Usage.PeakBytes + c.Usage.PeakBytes*headroomPercent/100
+	count := int((needed + c.SliceSize() - 1) / c.SliceSize())
+	if count >= len(c.Slices) {
+		return ""
+	}
+	return "The peak so far, and " + strconv.Itoa(headroomPercent) + " % more, would fit into " + strconv.Itoa(count) +
+		" of its " + strconv.Itoa(len(c.Slices)) + " slices."
+}

@@ -1,0 +1,152 @@
+// Package serve offers the agent's pages and metrics by HTTP: to programs of this node, or to others by TLS. It answers requests
+// to read, and changes nothing.
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/prometheus/exporter-toolkit/web"
+	"go.yaml.in/yaml/v2"
+)
+
+// Options say where the agent listens, and for whom.
+type Options struct {
+	// Listen is an address such as 127.0.0.1:9760, or unix:PATH.
+	Listen string
+	// WebConfig is a file in the format of Prometheus's exporters, with TLS and passwords; empty if there is none.
+	WebConfig string
+	// Hosts are further names by which browsers may call the agent.
+	Hosts []string
+}
+
+// unixPrefix marks the path of a Unix socket.
+const unixPrefix = "unix:"
+
+// Server is a server whose address is taken.
+type Server struct {
+	Options
+	listener net.Listener
+	tls      bool
+}
+
+// Listen checks the options and takes the address.
+func Listen(o Options) (*Server, error) {
+	s := &Server{Options: o}
+	var err error
+	if s.tls, err = readWebConfig(o.WebConfig); err != nil {
+		return nil, fmt.Errorf("--web-config: %w", err)
+	}
+	path, isSocket := strings.CutPrefix(o.Listen, unixPrefix)
+	if isSocket {
+		s.listener, err = listenSocket(path)
+	} else {
+		if err := checkAddress(o.Listen, s.tls); err != nil {
+			return nil, fmt.Errorf("--listen: %w", err)
+		}
+		s.listener, err = net.Listen("tcp", o.Listen)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	return s, nil
+}
+
+// readWebConfig checks a configuration and reports whether it has TLS.
+func readWebConfig(file string) (hasTLS bool, err error) {
+	if file == "" {
+		return false, nil
+	}
+	if err := web.Validate(file); err != nil {
+		return false, err
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return false, err
+	}
+	var config struct {
+		TLS map[string]any `yaml:"tls_server_config"`
+	}
+	err = yaml.Unmarshal(content, &config)
+	return len(config.TLS) > 0, err
+}
+
+// checkAddress refuses addresses at which others could read along.
+func checkAddress(address string, hasTLS bool) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("%q is no address: %w; write HOST:PORT or unix:PATH", address, err)
+	}
+	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() || hasTLS {
+		return nil
+	}
+	return fmt.Errorf("%q can be reached from other machines, and what they read would not be encrypted; set TLS up with "+
+		"--web-config, or listen on 127.0.0.1", address)
+}
+
+// listenSocket replaces a socket on which nobody listens any more.
+func listenSocket(path string) (net.Listener, error) {
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
+		if other, err := net.Dial("unix", path); err == nil {
+			_ = other.Close()
+			return nil, fmt.Errorf("%s: another agent listens on it", path)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	return l, os.Chmod(path, 0o660)
+}
+
+// URL returns the address for a browser; of a Unix socket the option.
+func (s *Server) URL() string {
+	if s.listener.Addr().Network() == "unix" {
+		return s.Listen
+	}
+	scheme := "http"
+	if s.tls {
+		scheme = "https"
+	}
+	return scheme + "://" + s.listener.Addr().String() + "/"
+}
+
+// shutdownTimeout is how long requests that are being answered have when the agent ends.
+const shutdownTimeout = 2 * time.Second
+
+// Serve answers requests until the context ends.
+func (s *Server) Serve(ctx context.Context, handler http.Handler) error {
+	server := &http.Server{
+		Handler:           s.guard(handler),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo), // what clients do wrong is no news
+	}
+	stop := context.AfterFunc(ctx, func() {
+		bounded, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+		defer cancel()
+		if server.Shutdown(bounded) != nil {
+			_ = server.Close()
+		}
+	})
+	defer stop()
+	file := s.WebConfig
+	err := web.Serve(s.listener, server, &web.FlagConfig{WebConfigFile: &file}, slog.New(slog.DiscardHandler))
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}

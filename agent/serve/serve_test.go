@@ -1,0 +1,147 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/shoenig/test/must"
+)
+
+// start serves "content" and returns the server.
+func start(t *testing.T, o Options) *Server {
+	t.Helper()
+	s, err := Listen(o)
+	must.NoError(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		done <- s.Serve(ctx, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("content")) }))
+	}()
+	t.Cleanup(func() {
+		stop()
+		must.NoError(t, <-done)
+	})
+	return s
+}
+
+func answer(t *testing.T, client *http.Client, method, url, host string) *http.Response {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	must.NoError(t, err)
+	if host != "" {
+		request.Host = host
+	}
+	response, err := client.Do(request)
+	must.NoError(t, err)
+	t.Cleanup(func() { _ = response.Body.Close() })
+	return response
+}
+
+func TestServe_ReadsOnlyAndKnowsItsNames(t *testing.T) {
+	s := start(t, Options{Listen: "127.0.0.1:0", Hosts: []string{"gpu.example.com"}})
+	for _, c := range []struct {
+		method, host string
+		want         int
+	}{
+		{"GET", "", 200}, {"HEAD", "", 200}, {"GET", "localhost:9760", 200}, {"GET", "[::1]:9760", 200},
+		{"GET", "GPU.example.com", 200}, {"GET", "gpu.example.com:443", 200},
+		{"POST", "", 405}, {"DELETE", "", 405}, {"OPTIONS", "", 405}, {"TRACE", "", 405},
+		{"GET", "evil.example.com", 421}, {"GET", "localhost.evil.example.com", 421}, {"GET", "127.0.0.1.evil.example.com", 421},
+	} {
+		r := answer(t, http.DefaultClient, c.method, s.URL(), c.host)
+		must.Eq(t, c.want, r.StatusCode, must.Sprintf("%s of %q", c.method, c.host))
+		must.Eq(t, policy, r.Header.Get("Content-Security-Policy"))
+		must.Eq(t, "nosniff", r.Header.Get("X-Content-Type-Options"))
+	}
+}
+
+func TestListen_RefusesToBeReadByOthersWithoutTLS(t *testing.T) {
+	config := tlsConfig(t)
+	plain := filepath.Join(t.TempDir(), "web.yml")
+	must.NoError(t, os.WriteFile(plain, []byte("basic_auth_users:\n  a: $2y$05$abcdefghijklmnopqrstuuJ0OXTSnOlGqLlpMP9AFX9rLBdNT3zc2\n"), 0o600))
+	for _, c := range []struct {
+		listen, config, wrong string
+	}{
+		{"0.0.0.0:0", "", "--listen: \"0.0.0.0:0\" can be reached from other machines"},
+		{":0", "", "can be reached from other machines"},
+		{"[::]:0", plain, "set TLS up with --web-config"},
+		{"nonsense", "", "write HOST:PORT or unix:PATH"},
+		{"127.0.0.1:0", "/nowhere.yml", "--web-config: "},
+		{"127.0.0.1:99999", "", "--listen: "},
+		{"0.0.0.0:0", config, ""}, {"127.0.0.1:0", plain, ""}, {"[::1]:0", "", ""}, {"localhost:0", "", ""},
+	} {
+		s, err := Listen(Options{Listen: c.listen, WebConfig: c.config})
+		if c.wrong != "" {
+			must.ErrorContains(t, err, c.wrong)
+			continue
+		}
+		must.NoError(t, err, must.Sprint(c.listen))
+		must.NoError(t, s.listener.Close())
+	}
+}
+
+func TestServe_TLS(t *testing.T) {
+	s := start(t, Options{Listen: "127.0.0.1:0", WebConfig: tlsConfig(t)})
+	must.StrHasPrefix(t, "https://127.0.0.1:", s.URL())
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	must.Eq(t, 200, answer(t, client, "GET", s.URL(), "").StatusCode)
+}
+
+func TestServe_BasicAuth(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "web.yml")
+	// The hash is that of "test", from Prometheus's own documentation.
+	must.NoError(t, os.WriteFile(file,
+		[]byte("basic_auth_users:\n  admin: $2b$12$hNf2lSsxfm0.i4a.1kVpSOVyBCfIB51VRjgBUyv6kdnyTlgWj81Ay\n"), 0o600))
+	s := start(t, Options{Listen: "127.0.0.1:0", WebConfig: file})
+	must.Eq(t, 401, answer(t, http.DefaultClient, "GET", s.URL(), "").StatusCode)
+	request, err := http.NewRequestWithContext(t.Context(), "GET", s.URL(), nil)
+	must.NoError(t, err)
+	request.SetBasicAuth("admin", "test")
+	r, err := http.DefaultClient.Do(request)
+	must.NoError(t, err)
+	defer r.Body.Close()
+	must.Eq(t, 200, r.StatusCode)
+}
+
+func TestServe_UnixSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agent.sock")
+	old, err := net.Listen("unix", path) // one that an agent has left which was killed
+	must.NoError(t, err)
+	old.(*net.UnixListener).SetUnlinkOnClose(false)
+	must.NoError(t, old.Close())
+	s := start(t, Options{Listen: "unix:" + path})
+	_, err = Listen(Options{Listen: "unix:" + path})
+	must.ErrorContains(t, err, "another agent listens on it")
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}}}
+	body, err := io.ReadAll(answer(t, client, "GET", "http://tranche/", "").Body)
+	must.NoError(t, err)
+	must.Eq(t, "content", string(body))
+	must.Eq(t, "unix:"+path, s.URL())
+	info, err := os.Stat(path)
+	must.NoError(t, err)
+	must.Eq(t, 0o660, info.Mode().Perm())
+}
+
+// tlsConfig makes a configuration with a certificate.
+func tlsConfig(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	var out bytes.Buffer
+	cmd := exec.Command("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+		"-keyout", "key.pem", "-out", "cert.pem", "-subj", "/CN=localhost", "-days", "1")
+	cmd.Dir, cmd.Stderr = dir, &out
+	must.NoError(t, cmd.Run(), must.Sprint(out.String()))
+	file := filepath.Join(dir, "web.yml")
+	must.NoError(t, os.WriteFile(file, []byte("tls_server_config:\n  cert_file: cert.pem\n  key_file: key.pem\n"), 0o600))
+	return file
+}

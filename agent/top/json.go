@@ -1,0 +1,137 @@
+package top
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"time"
+
+	"github.com/tranche-gpu/tranche/agent/monitor"
+	"github.com/tranche-gpu/tranche/claim"
+)
+
+// state is what `tranche top --json` prints. Programs rely on its names. What is unknown is null.
+type state struct {
+	Time   time.Time                 `json:"time"`
+	Errors map[monitor.Source]string `json:"errors"`
+	GPUs   []gpuState                `json:"gpus"`
+	Claims []claimState              `json:"claims"`
+}
+
+type gpuState struct {
+	Index         int          `json:"index"`
+	UUID          string       `json:"uuid"`
+	Name          string       `json:"name"`
+	Mode          claim.Mode   `json:"mode"`
+	Error         string       `json:"error,omitempty"`
+	Unhealthy     string       `json:"unhealthy,omitempty"`
+	MemoryBytes   *uint64      `json:"memory_bytes"`
+	UsedBytes     *uint64      `json:"used_bytes"`
+	ReservedBytes uint64       `json:"reserved_bytes"`
+	OutsideBytes  *uint64      `json:"outside_bytes"`
+	Utilization   *float64     `json:"utilization_ratio"`
+	Celsius       *int64       `json:"temperature_celsius"`
+	Watts         *float64     `json:"power_watts"`
+	Slices        *slicesState `json:"slices,omitempty"`
+}
+
+type slicesState struct {
+	SliceBytes uint64 `json:"slice_bytes"`
+	Total      *int   `json:"total"`
+	Running    int    `json:"running"`
+	Reserved   int    `json:"reserved"`
+	Dormant    int    `json:"dormant"`
+	Outside    int    `json:"outside"`
+	Unhealthy  int    `json:"unhealthy"`
+	Free       int    `json:"free"`
+}
+
+type claimState struct {
+	ID          string         `json:"id"`
+	GPUIndex    int            `json:"gpu_index"`
+	GPUUUID     string         `json:"gpu_uuid"`
+	State       monitor.State  `json:"state"`
+	Owner       string         `json:"owner"`
+	Workload    claim.Workload `json:"workload"`
+	Slices      int            `json:"slices"`
+	LimitBytes  *uint64        `json:"limit_bytes"` // null: it has none
+	UsedBytes   *uint64        `json:"used_bytes"`
+	PeakBytes   *uint64        `json:"peak_bytes"`
+	Refused     *uint64        `json:"refused"`
+	Processes   *int           `json:"processes"`
+	Utilization *float64       `json:"utilization_ratio"`
+	Uncounted   *uint64        `json:"uncounted_bytes"`
+}
+
+// JSON writes the state of the node on a line of JSON: once, or at each interval until the context ends.
+func JSON(ctx context.Context, o Options, once bool, out io.Writer) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	encoder := json.NewEncoder(out)
+	ticker := time.NewTicker(o.Interval)
+	defer ticker.Stop()
+	for {
+		if err := encoder.Encode(stateOf(o.Snapshot(ctx), o)); err != nil || once {
+			return err
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func stateOf(s *monitor.Snapshot, o Options) state {
+	all := state{Time: s.Time, Errors: s.Errors, GPUs: []gpuState{}, Claims: []claimState{}}
+	for i := range s.GPUs {
+		all.GPUs = append(all.GPUs, stateOfGPU(s, &s.GPUs[i]))
+	}
+	for _, c := range selected(s, orders[o.order()], o.Filter) {
+		all.Claims = append(all.Claims, stateOfClaim(c))
+	}
+	return all
+}
+
+func stateOfGPU(s *monitor.Snapshot, g *monitor.GPU) gpuState {
+	is := gpuState{
+		Index: g.Index, UUID: g.UUID, Name: g.Name, Mode: g.Mode, Error: g.Error, MemoryBytes: g.MemoryBytes, UsedBytes: g.UsedBytes,
+		ReservedBytes: s.ReservedBytes(g.UUID), OutsideBytes: g.OutsideBytes, Utilization: scaled(g.GPUPercent, 0.01),
+		Celsius: g.TemperatureCelsius, Watts: scaled(g.PowerMilliwatts, 0.001),
+	}
+	if g.Unhealthy != nil {
+		is.Unhealthy = g.Unhealthy.Problem
+	}
+	if g.Slices != nil {
+		counts := slicesState(*g.Slices)
+		is.Slices = &counts
+	}
+	return is
+}
+
+func stateOfClaim(c *monitor.Claim) claimState {
+	is := claimState{
+		ID: c.ID, GPUIndex: c.GPUIndex, GPUUUID: c.PhysicalGPU(), State: c.State, Owner: c.Owner, Workload: c.Workload,
+		Slices: len(c.Slices), Utilization: c.Utilization,
+	}
+	if c.Limited() {
+		is.LimitBytes = &c.LimitBytes
+	}
+	if u := c.Usage; u != nil {
+		processes := len(u.Processes)
+		is.UsedBytes, is.PeakBytes, is.Refused, is.Processes = &u.UsedBytes, &u.PeakBytes, &u.Refused, &processes
+	}
+	if c.Uncounted != nil {
+		is.Uncounted = &c.Uncounted.Bytes
+	}
+	return is
+}
+
+func scaled(value *int64, scale float64) *float64 {
+	if value == nil {
+		return nil
+	}
+	number := float64(*value) * scale
+	return &number
+}

@@ -1,0 +1,175 @@
+package top
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"charm.land/bubbles/v2/table"
+	"charm.land/bubbles/v2/textinput"
+	tea "charm.land/bubbletea/v2"
+	"charm.land/lipgloss/v2"
+	"github.com/charmbracelet/x/ansi"
+
+	"github.com/tranche-gpu/tranche/agent/monitor"
+)
+
+// model is what the terminal shows.
+type model struct {
+	Options
+	ctx      context.Context
+	snapshot *monitor.Snapshot
+	order    int
+	paused   bool
+	// typing is whether keys go into the filter.
+	typing        bool
+	filter        textinput.Model
+	table         table.Model
+	width, height int
+}
+
+// tookMsg has a new snapshot, and tickMsg requests one.
+type (
+	tookMsg struct{ *monitor.Snapshot }
+	tickMsg struct{}
+)
+
+func newModel(ctx context.Context, o Options) *model {
+	m := &model{Options: o, ctx: ctx, order: o.order(), filter: textinput.New(), width: 80, height: 24}
+	m.filter.Prompt = "filter: "
+	m.filter.SetValue(o.Filter)
+	styles := table.DefaultStyles()
+	styles.Header = lipgloss.NewStyle().Bold(true).PaddingRight(1)
+	styles.Cell = lipgloss.NewStyle().PaddingRight(1)
+	styles.Selected = lipgloss.NewStyle().Reverse(true)
+	m.table = table.New(table.WithFocused(true), table.WithStyles(styles))
+	m.table.KeyMap.PageDown.SetKeys("pgdown") // the space bar pauses
+	return m
+}
+
+// Init implements tea.Model.
+func (m *model) Init() tea.Cmd { return m.take }
+
+// take takes a snapshot.
+func (m *model) take() tea.Msg { return tookMsg{m.Snapshot(m.ctx)} }
+
+// Update implements tea.Model.
+func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	var cmd tea.Cmd
+	switch msg := msg.(type) {
+	case tea.WindowSizeMsg:
+		m.width, m.height = msg.Width, msg.Height
+	case tookMsg:
+		if !m.paused || m.snapshot == nil {
+			m.snapshot = msg.Snapshot
+		}
+		cmd = tea.Tick(m.Interval, func(time.Time) tea.Msg { return tickMsg{} })
+	case tickMsg:
+		cmd = m.take
+	case tea.KeyPressMsg:
+		cmd = m.key(msg)
+	default:
+		if m.typing { // the cursor of the filter blinks
+			m.filter, cmd = m.filter.Update(msg)
+		}
+	}
+	m.fill()
+	return m, cmd
+}
+
+// key reacts to a key.
+func (m *model) key(msg tea.KeyPressMsg) (cmd tea.Cmd) {
+	if msg.String() == "ctrl+c" {
+		return tea.Quit
+	}
+	if m.typing {
+		switch msg.String() {
+		case "esc":
+			m.filter.SetValue("")
+			fallthrough
+		case "enter":
+			m.typing = false
+			m.filter.Blur()
+			return nil
+		}
+		m.filter, cmd = m.filter.Update(msg)
+		return cmd
+	}
+	switch msg.String() {
+	case "q":
+		return tea.Quit
+	case "s":
+		m.order = (m.order + 1) % len(orders)
+	case "S":
+		m.order = (m.order + len(orders) - 1) % len(orders)
+	case "space":
+		m.paused = !m.paused
+	case "/":
+		m.typing = true
+		return m.filter.Focus()
+	case "esc":
+		m.filter.SetValue("")
+	default:
+		m.table, cmd = m.table.Update(msg)
+	}
+	return cmd
+}
+
+// fill fills the table for the size of the window.
+func (m *model) fill() {
+	if m.snapshot == nil {
+		return
+	}
+	wide := m.width
+	var shown []table.Column
+	for _, c := range columns {
+		wide -= c.width + 1
+	}
+	for _, c := range columns {
+		width := c.width
+		if width == 0 {
+			width = max(wide, 10)
+		}
+		shown = append(shown, table.Column{Title: c.title, Width: width})
+	}
+	var rows []table.Row
+	for _, c := range selected(m.snapshot, orders[m.order], m.filter.Value()) {
+		rows = append(rows, cells(c))
+	}
+	m.table.SetRows(nil) // since it draws the rows that it has when its columns change
+	m.table.SetColumns(shown)
+	m.table.SetRows(rows)
+	m.table.SetWidth(m.width)
+	m.table.SetHeight(max(3, m.height-len(m.head())-2))
+}
+
+// head are the lines above the table.
+func (m *model) head() []string {
+	more := "  by " + orders[m.order].name
+	if m.paused {
+		more += "  PAUSED"
+	}
+	lines := append([]string{title(m.snapshot, m.Node, more)}, problems(m.snapshot)...)
+	lines = append(lines, gpuLines(m.snapshot, m.width)...)
+	return append(lines, legend(), "")
+}
+
+// View implements tea.Model.
+func (m *model) View() tea.View {
+	content := "tranche top: reading the GPUs …"
+	if m.snapshot != nil {
+		foot := "q quit  s sort  / filter  space pause  ↑↓ scroll"
+		if m.typing || m.filter.Value() != "" {
+			foot = m.filter.View()
+		}
+		lines := append(m.head(), strings.Split(m.table.View(), "\n")...)
+		lines = append(lines[:min(len(lines), max(1, m.height-1))], foot)
+		for i := range lines {
+			lines[i] = ansi.Truncate(lines[i], m.width, "…")
+		}
+		content = strings.Join(lines, "\n")
+	}
+	view := tea.NewView(content)
+	view.AltScreen, view.WindowTitle = true, "tranche top"
+	return view
+}

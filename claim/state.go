@@ -1,0 +1,54 @@
+package claim
+
+import "time"
+
+// State is what keeps a claim's slices from others. All programs of a node count by it.
+type State string
+
+// The states.
+const (
+	// StateReserved is that of a claim whose container is being started or is still to come.
+	StateReserved State = "reserved"
+	// StateRunning is that of a claim whose container lives.
+	StateRunning State = "running"
+	// StateDormant is that of a claim whose container has ended or did not start. A restart in place may bind it again; until
+	// then its slices are free for everybody.
+	StateDormant State = "dormant"
+	// StateEnded is that of a claim made outside Nomad that no container comes back for: the next sweep removes it.
+	StateEnded State = "ended"
+)
+
+// StartTimeout is how long a claim without a container stays reserved after its reservation, or after whoever starts the
+// container last refreshed it. That happens every minute, while an image is pulled, for example.
+const StartTimeout = 10 * time.Minute
+
+// State returns the state of a claim at a time, usually now. It takes no lock.
+func (l *Ledger) State(c *Claim, now time.Time) State {
+	switch {
+	case c.Container != nil && Alive(*c.Container):
+		return StateRunning
+	case !c.comesBack() && c.Starting(now):
+		return StateReserved
+	case !c.comesBack():
+		return StateEnded
+	case l.awaited(c, now):
+		return StateReserved
+	}
+	return StateDormant
+}
+
+// awaited reports whether a container of a claim of Nomad's may be on its way. A release sets the time of the last refresh to
+// that of the release, so that a later one is of a restart in place, whose start refreshes the claim.
+func (l *Ledger) awaited(c *Claim, now time.Time) bool {
+	refreshed := l.Refreshed(c)
+	switch {
+	case !c.Released.IsZero():
+		return refreshed.After(c.Released) && now.Sub(refreshed) <= BindWithin
+	case c.Container == nil:
+		return now.Sub(refreshed) < StartTimeout
+	}
+	return false
+}
+
+// state is State for a record in a snapshot.
+func (l *Ledger) state(r *record) State { return l.State(&r.Claim, l.now()) }

@@ -1,0 +1,125 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+
+	"github.com/tranche-gpu/tranche/agent"
+	"github.com/tranche-gpu/tranche/agent/monitor"
+	"github.com/tranche-gpu/tranche/agent/page"
+	"github.com/tranche-gpu/tranche/agent/serve"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/internal/size"
+)
+
+// defaultAgentAddress is where the agent listens unless it is told otherwise.
+const defaultAgentAddress = "127.0.0.1:9760"
+
+type agentOptions struct {
+	place
+	serve.Options
+	sliceMemory string
+	logLevel    string
+	nomadUI     string
+}
+
+func (a *app) agentCommand() *cobra.Command {
+	var o agentOptions
+	cmd := &cobra.Command{
+		Use:   "agent",
+		Short: "Serve metrics and pages about this node's GPUs and claims",
+		Long: `Serve metrics and pages about this node's GPUs and claims.
+
+The agent reads the ledger, the regions and NVML, and changes nothing. Prometheus finds its metrics at /metrics, and a
+browser its pages at /. On other addresses than this machine's own it wants TLS, which --web-config sets up.
+
+The ledger is for root alone, so the agent runs as root.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.agent(cmd.Context(), o) },
+	}
+	o.addFlags(cmd)
+	cmd.Flags().StringVar(&o.Listen, "listen", defaultAgentAddress, "`address` to listen on: HOST:PORT or unix:PATH")
+	cmd.Flags().StringVar(&o.WebConfig, "web-config", "", "`file` with TLS and passwords, in the format of Prometheus's exporters")
+	cmd.Flags().StringSliceVar(&o.Hosts, "host", nil, "further host `name` by which browsers may call the agent (repeatable)")
+	cmd.Flags().StringVar(&o.sliceMemory, "slice-memory", "1GiB",
+		"`size` of a slice as the device plugin has it, for GPUs of which that is not known")
+	cmd.Flags().StringVar(&o.nomadUI, "nomad-ui", "", "`address` of Nomad, to which the pages link jobs and allocations")
+	cmd.Flags().StringVar(&o.logLevel, "log-level", "info", "least `level` of messages: debug, info, warn or error")
+	return cmd
+}
+
+func (a *app) agent(ctx context.Context, o agentOptions) error {
+	logger, err := a.daemonLogger("agent", o.logLevel)
+	if err != nil {
+		return err
+	}
+	m, err := a.monitor(o.place, o.sliceMemory, logger)
+	if err != nil {
+		return err
+	}
+	pages, err := o.pages(a.version)
+	if err != nil {
+		return err
+	}
+	handler, err := agent.Handler(m, pages)
+	if err != nil {
+		return err
+	}
+	server, err := serve.Listen(o.Options)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	var observing sync.WaitGroup
+	defer func() {
+		stop()
+		observing.Wait()
+	}()
+	observing.Go(func() { m.Run(ctx) })
+	logger.Info("listening", "address", server.URL())
+	if err := a.notifySystemd("READY=1"); err != nil {
+		logger.Warn("cannot notify systemd", "error", err)
+	}
+	return server.Serve(ctx, handler)
+}
+
+// pages are the options of the pages.
+func (o *agentOptions) pages(version string) (page.Options, error) {
+	node, err := os.Hostname()
+	if err != nil {
+		node = "this node"
+	}
+	pages := page.Options{Node: node, Version: version}
+	if o.nomadUI == "" {
+		return pages, nil
+	}
+	address, err := url.Parse(o.nomadUI)
+	if err != nil || address.Host == "" || address.Scheme != "http" && address.Scheme != "https" {
+		return page.Options{}, fmt.Errorf("--nomad-ui: %q is no address of Nomad; write one such as https://nomad.example.com:4646", o.nomadUI)
+	}
+	pages.NomadUI = address
+	return pages, nil
+}
+
+// monitor makes a monitor of the node at a place.
+func (a *app) monitor(p place, sliceMemory string, logger hclog.Logger) (*monitor.Monitor, error) {
+	sliceBytes, err := size.ParseGPU(sliceMemory)
+	if err != nil {
+		return nil, fmt.Errorf("--slice-memory: %w", err)
+	}
+	ledger, err := claim.Open(claim.Options{StateDir: p.stateDir, RunDir: p.runDir})
+	if err != nil {
+		return nil, err
+	}
+	return monitor.New(monitor.Options{
+		Ledger: ledger, NVML: a.openNVML(p.driverRoot), RunDir: p.runDir, SliceBytes: sliceBytes, Logger: logger,
+	}), nil
+}
