@@ -52,6 +52,20 @@ type account struct {
 	ended, final bool
 	workload     claim.Workload
 	peakBytes    uint64
+	total        Total
+}
+
+// Total is what a claim has had reserved since it was made.
+type Total struct {
+	// Millis is the time, GiBMillis the memory times the time, GPUMillis the part of the GPU times the time, as far as it is known.
+	Millis               int64
+	GiBMillis, GPUMillis float64
+}
+
+func (t *Total) add(millis int64, bytes uint64, share int64) {
+	t.Millis += millis
+	t.GiBMillis += float64(millis) * float64(bytes) / (1 << 30)
+	t.GPUMillis += float64(millis) * float64(max(share, 0)) / wholeShare
 }
 
 // hourKey identifies a row. All that a price depends on is part of it, so that the row has whole milliseconds only.
@@ -241,6 +255,7 @@ func (b *books) bill(a *account, terms journal.Terms, from, to int64) {
 		return
 	}
 	bytes, share := b.reserves(terms)
+	a.total.add(to-from, bytes, share)
 	b.devices[terms.GPU] = device{terms.GPU, terms.Model, terms.Index}
 	for from < to {
 		hour := from / hourMillis

@@ -109,6 +109,29 @@ func (s *Store) Accounted(ctx context.Context) (begun, seen time.Time, err error
 	return time.UnixMilli(from).UTC(), time.UnixMilli(to).UTC(), nil
 }
 
+// totals returns the totals of the claims in the ledger.
+func (s *Store) totals(ctx context.Context) (*Totals, error) {
+	_, seen, err := s.Accounted(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.db.QueryContext(ctx, "SELECT id, total_ms, gib_ms, gpu_ms FROM claim WHERE ended = 0")
+	if err != nil {
+		return nil, s.unreadable(err)
+	}
+	defer rows.Close()
+	totals := &Totals{Seen: seen, Claims: map[string]Total{}}
+	for rows.Next() {
+		var id string
+		var t Total
+		if err := rows.Scan(&id, &t.Millis, &t.GiBMillis, &t.GPUMillis); err != nil {
+			return nil, s.unreadable(err)
+		}
+		totals.Claims[id] = t
+	}
+	return totals, s.unreadable(rows.Err())
+}
+
 func (s *Store) unreadable(err error) error {
 	if err == nil {
 		return nil

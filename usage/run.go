@@ -2,7 +2,7 @@ package usage
 
 import (
 	"context"
-	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -12,34 +12,56 @@ import (
 	"github.com/tranche-gpu/tranche/claim/layout"
 )
 
-// The periods of Run.
+// The periods of a Collector.
 const (
-	// SampleEvery is how often Run looks at what claims use.
+	// SampleEvery is how often it looks at what claims use.
 	SampleEvery = 15 * time.Second
 	// CollectEvery is how often it accounts what they reserve.
 	CollectEvery = time.Minute
 )
 
-// Options are those of Run.
+// Options are those of a Collector.
 type Options struct {
 	Ledger *claim.Ledger
 	Store  *Store
 	// GPUs returns what is known of the node's GPUs by their UUIDs.
-	GPUs   func() (map[string]GPU, error)
+	GPUs   func(context.Context) map[string]GPU
 	Keep   time.Duration // how long rows are kept; 0 is for ever
 	Logger hclog.Logger
 
 	sampleEvery, collectEvery time.Duration // of tests
 }
 
-// Run accounts usage until the context ends, and once more then. It logs errors and goes on: what it could not collect stays
-// in the journal.
-func Run(ctx context.Context, o Options) {
+// Collector accounts usage all the time.
+type Collector struct {
+	Options
+	samples *Samples
+	failed  string // what the last collection failed with, so that it is logged once
+	pruned  time.Time
+	totals  atomic.Pointer[Totals]
+}
+
+// Totals are what the claims in the ledger have had reserved up to a time, by their IDs.
+type Totals struct {
+	Seen   time.Time
+	Claims map[string]Total
+}
+
+// NewCollector returns a collector.
+func NewCollector(o Options) *Collector {
 	if o.sampleEvery == 0 {
 		o.sampleEvery, o.collectEvery = SampleEvery, CollectEvery
 	}
-	c := collector{Options: o, samples: NewSamples(o.sampleEvery)}
-	sample, collect := time.NewTicker(o.sampleEvery), time.NewTicker(o.collectEvery)
+	return &Collector{Options: o, samples: NewSamples(o.sampleEvery)}
+}
+
+// Totals returns the totals of the last collection; nil before the first.
+func (c *Collector) Totals() *Totals { return c.totals.Load() }
+
+// Run accounts usage until the context ends, and once more then. It logs errors and goes on: what it could not collect stays
+// in the journal.
+func (c *Collector) Run(ctx context.Context) {
+	sample, collect := time.NewTicker(c.sampleEvery), time.NewTicker(c.collectEvery)
 	defer sample.Stop()
 	defer collect.Stop()
 	c.sample(ctx)
@@ -62,15 +84,8 @@ func Run(ctx context.Context, o Options) {
 // lastCollection bounds the collection at the end of Run. systemd kills a service that takes longer than 90 seconds.
 const lastCollection = 20 * time.Second
 
-type collector struct {
-	Options
-	samples *Samples
-	failed  string // what the last collection failed with, so that it is logged once
-	pruned  time.Time
-}
-
 // sample adds what the claims with living containers use. Of a claim whose use nobody counts there is no sample.
-func (c *collector) sample(ctx context.Context) {
+func (c *Collector) sample(ctx context.Context) {
 	claims, _, err := c.Ledger.Recent(ctx)
 	if err != nil {
 		return // collect reports it
@@ -85,12 +100,13 @@ func (c *collector) sample(ctx context.Context) {
 	}
 }
 
-func (c *collector) collect(ctx context.Context) {
-	gpus, err := c.GPUs()
+func (c *Collector) collect(ctx context.Context) {
+	err := c.Store.Collect(ctx, c.Ledger, c.GPUs(ctx), c.samples)
 	if err == nil {
-		err = c.Store.Collect(ctx, c.Ledger, gpus, c.samples)
-	} else { // the time counts all the same; which part of a GPU it is may be known from before
-		err = errors.Join(err, c.Store.Collect(ctx, c.Ledger, nil, c.samples))
+		var totals *Totals
+		if totals, err = c.Store.totals(ctx); err == nil {
+			c.totals.Store(totals)
+		}
 	}
 	if now := time.Now(); err == nil && c.Keep > 0 && now.Sub(c.pruned) > time.Hour {
 		err, c.pruned = c.Store.Prune(ctx, now.Add(-c.Keep)), now

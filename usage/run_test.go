@@ -15,20 +15,29 @@ import (
 )
 
 // run runs the loop until the test calls stop, which returns when it has ended.
-func (n *node) runLoop(t *testing.T, keep time.Duration) (stop func()) {
+func (n *node) runLoop(t *testing.T, keep time.Duration) (c *Collector, stop func()) {
 	t.Helper()
+	c = NewCollector(Options{
+		Ledger: n.ledger, Store: n.store, GPUs: func(context.Context) map[string]GPU { return layoutOf(t, n.run) }, Keep: keep,
+		Logger: hclog.NewNullLogger(), sampleEvery: 20 * time.Millisecond, collectEvery: 50 * time.Millisecond,
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		Run(ctx, Options{
-			Ledger: n.ledger, Store: n.store, GPUs: func() (map[string]GPU, error) { return Layout(n.run) }, Keep: keep,
-			Logger: hclog.NewNullLogger(), sampleEvery: 20 * time.Millisecond, collectEvery: 50 * time.Millisecond,
-		})
+		c.Run(ctx)
 	}()
 	stop = func() { cancel(); <-done }
 	t.Cleanup(stop)
-	return stop
+	return c, stop
+}
+
+func layoutOf(t *testing.T, runDir string) map[string]GPU {
+	gpus, err := Layout(runDir)
+	if err != nil {
+		t.Error(err)
+	}
+	return gpus
 }
 
 func eventually(t *testing.T, what string, ok func() bool) {
@@ -50,7 +59,7 @@ func TestRun(t *testing.T) {
 	n := newNode(t)
 	must.NoError(t, layout.Write(n.run, map[string]layout.GPU{"GPU-a": {MemoryBytes: 16 * gib}}))
 	end := n.witness(t, "GPU-a")
-	stop := n.runLoop(t, 24*time.Hour)
+	c, stop := n.runLoop(t, 24*time.Hour)
 	eventually(t, "a sample is accounted", func() bool {
 		lines := n.lines(t)
 		return len(lines) > 0 && lines[0].ObservedMillis > 0
@@ -65,6 +74,10 @@ func TestRun(t *testing.T) {
 	}
 	must.Eq(t, lasted, reserved)
 	must.Between(t, 1, observed, reserved)
+	total := c.Totals().Claims[id]
+	must.Eq(t, lasted, total.Millis)
+	must.InDelta(t, float64(lasted)/10, total.GPUMillis, 0.001)
+	must.InDelta(t, float64(lasted), total.GiBMillis, 0.001)
 }
 
 // What cannot be accounted at the moment stays in the journal, and is accounted when the cause is mended.

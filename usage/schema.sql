@@ -36,6 +36,9 @@ CREATE TABLE claim (
   container  TEXT NOT NULL,
   verified   INTEGER NOT NULL,
   peak_bytes INTEGER NOT NULL,
+  total_ms   INTEGER NOT NULL, -- of all its hours, also of those that were removed since
+  gib_ms     REAL NOT NULL,
+  gpu_ms     REAL NOT NULL,
   UNIQUE (id, created)
 ) STRICT;
 CREATE INDEX claim_open ON claim (key) WHERE ended = 0;

@@ -54,13 +54,15 @@ func (t tables) readWatermark(b *books) (journal.Position, error) {
 }
 
 const accountColumns = `key, id, created, owner, until, boot, down, reserved, ended, final,
-	namespace, job, parent_job, task_group, task, allocation, container, verified, peak_bytes`
+	namespace, job, parent_job, task_group, task, allocation, container, verified, peak_bytes,
+	total_ms, gib_ms, gpu_ms`
 
 func scanAccount(scan func(...any) error) (*account, error) {
 	a := new(account)
 	w := &a.workload
 	return a, scan(&a.key, &a.id, &a.created, &a.owner, &a.until, &a.boot, &a.down, &a.reserved, &a.ended, &a.final,
-		&w.Namespace, &w.Job, &w.ParentJob, &w.Group, &w.Task, &w.Allocation, &w.ContainerName, &w.Verified, &a.peakBytes)
+		&w.Namespace, &w.Job, &w.ParentJob, &w.Group, &w.Task, &w.Allocation, &w.ContainerName, &w.Verified, &a.peakBytes,
+		&a.total.Millis, &a.total.GiBMillis, &a.total.GPUMillis)
 }
 
 // openAccounts returns the accounts of claims that are not known to be gone.
@@ -135,13 +137,14 @@ func (t tables) writeAccount(a *account, samples *Samples) error {
 	}
 	w := a.workload
 	return t.tx.QueryRowContext(t.ctx, `INSERT INTO claim (`+accountColumns+`)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE
 		SET until = excluded.until, boot = excluded.boot, down = excluded.down,
 		    reserved = excluded.reserved, ended = excluded.ended, final = excluded.final,
 		    namespace = excluded.namespace, job = excluded.job, parent_job = excluded.parent_job, task_group = excluded.task_group,
 		    task = excluded.task, allocation = excluded.allocation, container = excluded.container, verified = excluded.verified,
-		    peak_bytes = excluded.peak_bytes
+		    peak_bytes = excluded.peak_bytes, total_ms = excluded.total_ms, gib_ms = excluded.gib_ms, gpu_ms = excluded.gpu_ms
 		RETURNING key`,
 		key, a.id, a.created, a.owner, a.until, a.boot, a.down, a.reserved, a.ended, a.final,
-		w.Namespace, w.Job, w.ParentJob, w.Group, w.Task, w.Allocation, w.ContainerName, w.Verified, a.peakBytes).Scan(&a.key)
+		w.Namespace, w.Job, w.ParentJob, w.Group, w.Task, w.Allocation, w.ContainerName, w.Verified, a.peakBytes,
+		a.total.Millis, a.total.GiBMillis, a.total.GPUMillis).Scan(&a.key)
 }

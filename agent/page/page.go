@@ -10,8 +10,10 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
+	"github.com/tranche-gpu/tranche/usage/bill"
 )
 
 //go:embed templates/*.html
@@ -27,6 +29,8 @@ type Options struct {
 	Version string
 	// NomadUI is the address of Nomad's web interface, to which claims are linked; empty if there is none.
 	NomadUI *url.URL
+	// Usage reports what is accounted of a time; nil if nothing is.
+	Usage func(ctx context.Context, by bill.By, from, to time.Time) (*bill.Report, error)
 }
 
 // Pages serves the pages.
@@ -39,7 +43,7 @@ type Pages struct {
 // New returns the pages of a monitor's snapshots.
 func New(snapshot func(context.Context) *monitor.Snapshot, o Options) (*Pages, error) {
 	p := &Pages{Options: o, snapshot: snapshot, templates: make(map[string]*template.Template)}
-	for _, name := range []string{"map", "gpu", "claim", "missing"} {
+	for _, name := range []string{"map", "gpu", "claim", "usage", "missing"} {
 		t, err := template.New("").Funcs(functions).ParseFS(sources, "templates/layout.html", "templates/parts.html",
 			"templates/"+name+".html")
 		if err != nil {
@@ -55,6 +59,9 @@ func (p *Pages) Register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /{$}", p.serveMap)
 	mux.HandleFunc("GET /gpu/{uuid}", p.serveGPU)
 	mux.HandleFunc("GET /claim/{id}", p.serveClaim)
+	if p.Usage != nil {
+		p.registerUsage(mux)
+	}
 	mux.HandleFunc("GET /style.css", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/css; charset=utf-8")
 		_, _ = w.Write(style)
@@ -74,6 +81,7 @@ type view struct {
 	Rows    []row
 	GPU     *gpuDetails
 	Claim   *claimDetails
+	Report  *usageDetails
 	Message string
 }
 

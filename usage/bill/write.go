@@ -14,6 +14,31 @@ import (
 	"github.com/tranche-gpu/tranche/usage"
 )
 
+// Cells returns the report as a table of texts for people: its head, its rows, and their total. The first names columns are
+// names, all others numbers. Unknown values are "-", and control characters in names are escaped.
+func (r *Report) Cells() (head []string, names int, rows [][]string, total []string) {
+	head = map[By][]string{ByJob: {"Namespace", "Job"}, ByNamespace: {"Namespace"}, ByGPU: {"GPU", "Model", "UUID"}}[r.By]
+	names = len(head)
+	head = append(head, "GiB-hours", "GPU-hours", "Used", "Peak", "Unobserved")
+	if r.Prices.Known() {
+		head = append(head, "Cost ("+r.Prices.Currency+")")
+	}
+	for _, row := range r.Rows {
+		rows = append(rows, append(row.names(r.By), r.numbers(row)...))
+	}
+	total = append(make([]string, names), r.numbers(&r.Total)...)
+	total[0] = "total"
+	return head, names, rows, total
+}
+
+func (r *Report) numbers(row *Row) []string {
+	numbers := []string{decimal(row.GiBHours(), 3), decimal(row.GPUHours(), 3), row.used100(), row.peak(), row.unobserved()}
+	if r.Prices.Known() {
+		numbers = append(numbers, decimal(row.Cost(r.Prices), 2))
+	}
+	return numbers
+}
+
 // Table writes the report for people.
 func (r *Report) Table(out io.Writer) error {
 	if len(r.Rows) == 0 {
@@ -23,23 +48,10 @@ func (r *Report) Table(out io.Writer) error {
 		return r.printGaps(out)
 	}
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	head := map[By]string{ByJob: "NAMESPACE\tJOB", ByNamespace: "NAMESPACE", ByGPU: "GPU\tMODEL\tUUID"}[r.By]
-	fmt.Fprint(t, head+"\tGIB-HOURS\tGPU-HOURS\tUSED\tPEAK\tUNOBSERVED")
-	if r.Prices.Known() {
-		fmt.Fprintf(t, "\tCOST (%s)", r.Prices.Currency)
-	}
-	fmt.Fprintln(t)
-	for _, row := range append(r.Rows, &r.Total) {
-		names := row.names(r.By)
-		if row == &r.Total {
-			names = "total" + strings.Repeat("\t", strings.Count(head, "\t"))
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s", names, decimal(row.GiBHours(), 3), decimal(row.GPUHours(), 3), row.used100(),
-			row.peak(), row.unobserved())
-		if r.Prices.Known() {
-			fmt.Fprintf(t, "\t%s", decimal(row.Cost(r.Prices), 2))
-		}
-		fmt.Fprintln(t)
+	head, _, rows, total := r.Cells()
+	fmt.Fprintln(t, strings.ToUpper(strings.Join(head, "\t")))
+	for _, cells := range append(rows, total) {
+		fmt.Fprintln(t, strings.Join(cells, "\t"))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -60,22 +72,22 @@ func (r *Report) printGaps(out io.Writer) error {
 }
 
 // names returns the first columns of a row. Names of jobs and containers may have any characters.
-func (r *Row) names(by By) string {
+func (r *Row) names(by By) []string {
 	switch by {
 	case ByGPU:
 		index := "-"
 		if r.GPU.Index >= 0 {
 			index = strconv.Itoa(r.GPU.Index)
 		}
-		return index + "\t" + printable(r.GPU.Model) + "\t" + printable(r.GPU.UUID)
+		return []string{index, printable(r.GPU.Model), printable(r.GPU.UUID)}
 	case ByJob:
 		job := r.Job
 		if r.Container != "" {
 			job = "container " + r.Container
 		}
-		return printable(r.Namespace) + "\t" + printable(job) + r.doubt()
+		return []string{printable(r.Namespace), printable(job) + r.doubt()}
 	}
-	return printable(r.Namespace) + r.doubt()
+	return []string{printable(r.Namespace) + r.doubt()}
 }
 
 // doubt marks names that only the container itself has stated.

@@ -30,7 +30,7 @@ func Fill(t testing.TB, stateDir string, lines []usage.Line, gaps []usage.Gap) *
 	for _, l := range lines {
 		if _, known := keys[l.ClaimID]; !known {
 			keys[l.ClaimID] = len(keys) + 1
-			exec("INSERT INTO claim VALUES (?, ?, ?, ?, 0, '', 0, 0, 1, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?)", keys[l.ClaimID], l.ClaimID,
+			exec("INSERT INTO claim VALUES (?, ?, ?, ?, 0, '', 0, 0, 1, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0)", keys[l.ClaimID], l.ClaimID,
 				l.Created.UnixMilli(), l.Owner, l.Namespace, l.Job, l.ParentJob, l.Group, l.Task, l.Allocation, l.ContainerName,
 				l.Verified, l.PeakBytes)
 		}
