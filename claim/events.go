@@ -14,12 +14,12 @@ const journalDir = "journal"
 
 // note appends an event to the journal before the ledger changes. A claim is made, bound and released even if that fails, since
 // accounting must not stop a task: the next Cut shows the claims as they are then, and since when events are missing.
-func (l *Ledger) note(snap *snapshot, kind journal.Kind, r *record) {
+func (l *Ledger) note(kind journal.Kind, r *record) {
 	e := l.event(kind, r)
 	if kind == journal.Open { // also of a claim that had yielded
 		e.Was, e.FreeSince = journal.Absent, 0
 	}
-	l.append(snap, e)
+	l.append(e)
 }
 
 // event returns an event with what holds until now.
@@ -37,53 +37,36 @@ func (l *Ledger) event(kind journal.Kind, r *record) journal.Event {
 }
 
 // noteSuperseded is note for a claim that another one supersedes: it is void since that one exists.
-func (l *Ledger) noteSuperseded(snap *snapshot, older, by *record) {
+func (l *Ledger) noteSuperseded(older, by *record) {
 	at := by.Created
 	if by.MIG != nil && !by.MIG.Created.IsZero() {
 		at = by.MIG.Created
 	}
 	e := l.event(journal.Supersede, older)
 	e.At, e.By = journal.Milliseconds(at), by.ID
-	l.append(snap, e)
+	l.append(e)
 }
 
 // noteChange is note for the replacement of a record: the event is what differs. Nothing is noted of what no bill depends on.
-func (l *Ledger) noteChange(snap *snapshot, older, r *record) {
+func (l *Ledger) noteChange(older, r *record) {
 	switch {
 	case older == nil:
 	case older.Released.IsZero() && !r.Released.IsZero():
 		e := l.event(journal.Release, older)
 		e.At = journal.Milliseconds(r.Released)
-		l.append(snap, e)
+		l.append(e)
 	case r.Container != nil && (older.Container == nil || *r.Container != *older.Container || !older.Released.IsZero() && r.Released.IsZero()):
-		l.note(snap, journal.Bind, older)
+		l.note(journal.Bind, older)
 	case older.Terms() != r.Terms():
-		l.note(snap, journal.Resize, older)
+		l.note(journal.Resize, older)
 	}
 }
 
-func (l *Ledger) append(snap *snapshot, e journal.Event) {
-	f, err := l.journal.Append(e)
-	if err != nil {
+func (l *Ledger) append(e journal.Event) {
+	if err := l.journal.Append(e); err != nil {
 		l.logger.Warn("a change of a claim is missing in the journal, so its usage may be accounted to the minute only",
 			"claim", e.Claim, "event", string(e.Kind), "error", explain(l.journal.Dir(), err))
-		return
 	}
-	if snap.journal != nil {
-		_ = snap.journal.Close()
-	}
-	snap.journal = f
-}
-
-// syncJournal syncs the events of a change after the lock is released. A power cut before that may lose them.
-func (l *Ledger) syncJournal(snap *snapshot) {
-	if snap.journal == nil {
-		return
-	}
-	if err := snap.journal.Sync(); err != nil {
-		l.logger.Warn("syncing the journal of claims", "error", explain(l.journal.Dir(), err))
-	}
-	_ = snap.journal.Close()
 }
 
 // Terms returns what the claim reserves, as events have it.

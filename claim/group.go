@@ -102,7 +102,7 @@ func (l *Ledger) takeBackGroup(snap *snapshot) error {
 			continue // the file itself was not finished, and no record was begun
 		}
 		if r, ok := snap.records[id]; ok {
-			l.note(snap, journal.Undo, r)
+			l.note(journal.Undo, r)
 			l.logger.Warn("taking back a claim that was not finished", "claim", id)
 		}
 		errs = append(errs, l.removeRecord(id))

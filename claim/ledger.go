@@ -125,7 +125,6 @@ func (l *Ledger) locked(unlock func(), err error, fn func(*snapshot) error) erro
 	if snap == nil {
 		return err
 	}
-	l.syncJournal(snap)
 	if syncErr := l.syncChanged(snap); syncErr != nil {
 		return errors.Join(err, syncErr)
 	}
@@ -162,7 +161,7 @@ func (l *Ledger) finishSuperseding(snap *snapshot) {
 // later record names it.
 func (l *Ledger) supersede(snap *snapshot, older, by *record) {
 	l.logger.Info("claim superseded", "claim", older.ID, "by", by.ID, "slices", older.Slices)
-	l.noteSuperseded(snap, older, by)
+	l.noteSuperseded(older, by)
 	if err := l.erase(snap, older); err != nil {
 		l.logger.Warn("a superseded claim could not be removed from the ledger", "claim", older.ID, "error", err)
 		delete(snap.records, older.ID)
@@ -172,7 +171,7 @@ func (l *Ledger) supersede(snap *snapshot, older, by *record) {
 
 // remove notes the end of a claim and erases it.
 func (l *Ledger) remove(snap *snapshot, r *record) error {
-	l.note(snap, journal.Remove, r)
+	l.note(journal.Remove, r)
 	return l.erase(snap, r)
 }
 

@@ -43,8 +43,6 @@ type snapshot struct {
 	largest int64
 	// changed are the files of replaced records that have to be synced, by claim ID.
 	changed map[string]*os.File
-	// journal is the journal's file if events have to be synced.
-	journal *os.File
 }
 
 func newSnapshot() *snapshot {

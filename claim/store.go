@@ -32,7 +32,7 @@ func (l *Ledger) writeNew(snap *snapshot, r *record) error {
 	if err != nil {
 		return err
 	}
-	l.note(snap, journal.Open, r)
+	l.note(journal.Open, r)
 	path := l.recordPath(r.ID)
 	err = l.sync(f)
 	_ = f.Close()
@@ -43,7 +43,7 @@ func (l *Ledger) writeNew(snap *snapshot, r *record) error {
 		err = l.syncDir()
 	}
 	if err != nil {
-		l.note(snap, journal.Undo, r)
+		l.note(journal.Undo, r)
 		return errors.Join(l.notWritten(r.ID, err), removeFile(path))
 	}
 	return nil
@@ -56,7 +56,7 @@ func (l *Ledger) replace(snap *snapshot, r *record) error {
 	if err != nil {
 		return err
 	}
-	l.noteChange(snap, snap.records[r.ID], r)
+	l.noteChange(snap.records[r.ID], r)
 	if err := l.exchange(r.ID); err != nil {
 		_ = f.Close()
 		return l.notWritten(r.ID, err)

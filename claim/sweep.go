@@ -127,7 +127,7 @@ func (l *Ledger) DropInUse(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
-		l.note(snap, journal.Remove, r)
+		l.note(journal.Remove, r)
 		if err := l.removeRecord(id); err != nil {
 			return accessError(err)
 		}

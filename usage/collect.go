@@ -63,6 +63,9 @@ func collect(ctx context.Context, tx *sql.Tx, ledger *claim.Ledger, gpus map[str
 			a.learn(w)
 		}
 	}
+	if err := ledger.Journal().Sync(cut.End); err != nil {
+		return claim.Cut{}, err
+	}
 	return cut, t.write(b, cut.End)
 }
 

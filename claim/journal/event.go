@@ -94,13 +94,13 @@ func Milliseconds(t time.Time) int64 { return t.UnixMilli() }
 // An event is one line: the checksum of the JSON text in eight hex digits, a space and the text.
 const checksumDigits = 8
 
-func (e Event) appendLine(to []byte) ([]byte, error) {
+func (e Event) line() ([]byte, error) {
 	text, err := json.Marshal(e)
 	if err != nil {
 		return nil, err
 	}
-	to = fmt.Appendf(to, "%0*x ", checksumDigits, crc32.ChecksumIEEE(text))
-	return append(append(to, text...), '\n'), nil
+	line := fmt.Appendf(nil, "%0*x ", checksumDigits, crc32.ChecksumIEEE(text))
+	return append(append(line, text...), '\n'), nil
 }
 
 // tornMark ends a line whose writer died while it appended it.

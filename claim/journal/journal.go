@@ -65,49 +65,48 @@ func In(dir string) *Journal {
 // Dir returns the journal's directory.
 func (j *Journal) Dir() string { return j.dir }
 
-// Append appends events and returns the file, which the caller syncs and closes. The caller holds the ledger's lock. If it
-// fails, Gap reports since when events are missing, unless the disk has no room even for an empty file.
-func (j *Journal) Append(events ...Event) (*os.File, error) {
-	f, err := j.append(events)
+// Append appends an event. The caller holds the ledger's lock. If it fails, Gap reports since when events are missing, unless the
+// disk has no room even for an empty file.
+//
+// It does not wait for the disk: Sync does, for those who rely on a position. A power cut before that may lose events.
+func (j *Journal) Append(e Event) error {
+	err := j.append(e)
 	if err != nil {
-		return nil, errors.Join(err, j.markGap())
+		j.markGap()
 	}
-	return f, nil
+	return err
 }
 
-func (j *Journal) append(events []Event) (*os.File, error) {
-	var lines []byte
-	for _, e := range events {
-		var err error
-		if lines, err = e.appendLine(lines); err != nil {
-			return nil, err
-		}
+func (j *Journal) append(e Event) error {
+	line, err := e.line()
+	if err != nil {
+		return err
 	}
 	f, bytes, err := j.open()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := appendTo(f, bytes, lines); err != nil {
-		return nil, errors.Join(err, f.Truncate(bytes), f.Close())
+	if err := appendTo(f, bytes, line); err != nil {
+		return errors.Join(err, f.Truncate(bytes), f.Close())
 	}
-	return f, nil
+	return f.Close()
 }
 
-// appendTo appends lines to a segment. If a process died while it appended, the torn line is ended first.
-func appendTo(f *os.File, bytes int64, lines []byte) error {
+// appendTo appends a line to a segment. If a process died while it appended, the torn line is ended first.
+func appendTo(f *os.File, bytes int64, line []byte) error {
 	if bytes > 0 {
 		last := make([]byte, 1)
 		if _, err := f.ReadAt(last, bytes-1); err != nil {
 			return err
 		}
 		if last[0] != '\n' {
-			lines = append([]byte(tornMark+"\n"), lines...)
+			line = append([]byte(tornMark+"\n"), line...)
 		}
 	}
-	if err := reserve(f, bytes+int64(len(lines))); err != nil {
+	if err := reserve(f, bytes+int64(len(line))); err != nil {
 		return err
 	}
-	_, err := f.WriteAt(lines, bytes)
+	_, err := f.WriteAt(line, bytes)
 	return err
 }
 
@@ -193,6 +192,32 @@ func (j *Journal) End() (Position, error) {
 	return Position{Segment: last, Offset: info.Size()}, nil
 }
 
+// Sync writes the segment of a position to the disk, so that a power cut does not leave the journal shorter.
+func (j *Journal) Sync(p Position) error {
+	f, err := os.Open(j.path(p.Segment))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // nothing was appended yet
+	}
+	if err == nil {
+		err = errors.Join(f.Sync(), f.Close())
+	}
+	if err == nil {
+		err = syncDir(j.dir)
+	}
+	if err != nil {
+		return fmt.Errorf("write the journal of claims to the disk: %w", err)
+	}
+	return nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
 // RemoveBefore removes the segments whose events were collected: those before the position's.
 func (j *Journal) RemoveBefore(p Position) error {
 	segments, err := j.segments()
@@ -208,13 +233,12 @@ func (j *Journal) RemoveBefore(p Position) error {
 	return errors.Join(errs...)
 }
 
-// markGap records that events are missing from now on, unless that is recorded already.
-func (j *Journal) markGap() error {
-	f, err := os.OpenFile(j.gapPath(), os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil // the error of Append says why
+// markGap records that events are missing from now on, unless that is recorded already. If it fails, the error of Append says
+// why.
+func (j *Journal) markGap() {
+	if f, err := os.OpenFile(j.gapPath(), os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o600); err == nil {
+		_ = f.Close()
 	}
-	return f.Close()
 }
 
 // Gap reports since when events are missing.
