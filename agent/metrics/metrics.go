@@ -170,7 +170,9 @@ func (w writer) usage(s *monitor.Snapshot) {
 			continue // made since the last collection
 		}
 		w.add(claimReserved, float64(total.Millis)/1000, c.ID)
-		w.add(claimReservedMemory, total.GiBMillis/1000*(1<<30), c.ID)
+		if total.GiBMillis > 0 || total.Millis == 0 {
+			w.add(claimReservedMemory, total.GiBMillis/1000*(1<<30), c.ID)
+		}
 		if total.GPUMillis > 0 || total.Millis == 0 {
 			w.add(claimReservedGPU, total.GPUMillis/1000, c.ID)
 		}
