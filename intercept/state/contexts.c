@@ -42,10 +42,6 @@ bool contexts_find(struct process *process, CUcontext context, struct place *pla
     return read_hint(&process->contexts, context, place) || find(&process->contexts, context, place);
 }
 
-CUresult contexts_place(struct work *work) {
-    return work->place.context != 0 ? CUDA_SUCCESS : contexts_current(&work->process, &work->place);
-}
-
 CUresult contexts_current(struct process **process, struct place *place) {
     size_t free, total;
     CUresult result = contexts_current_if_known(process, place);
@@ -221,11 +217,6 @@ bool contexts_enter(struct work *work) {
 struct gate *contexts_try_enter(struct process *process, CUcontext context) {
     struct gate *gate = contexts_gate(process, context);
     return gate_try(gate) ? gate : NULL;
-}
-
-void contexts_leave(struct gate **gate) {
-    if (*gate != NULL)
-        gate_leave(*gate);
 }
 
 void contexts_await_end(struct process *process, CUcontext context) {

@@ -35,7 +35,9 @@ struct work {
 };
 
 /* contexts_current for a call that works in the current context: queries the driver only if that is not recorded. */
-CUresult contexts_place(struct work *work);
+static inline CUresult contexts_place(struct work *work) {
+    return work->place.context != 0 ? CUDA_SUCCESS : contexts_current(&work->process, &work->place);
+}
 
 /* To be called with the driver's result: notes that the call failed since its context has ended. */
 static inline void contexts_failed(struct process *process, CUresult result) {
@@ -75,7 +77,10 @@ void contexts_unalias(struct process *process, CUcontext context);
  */
 bool contexts_enter(struct work *work);
 struct gate *contexts_try_enter(struct process *process, CUcontext context); /* NULL: it is being ended */
-void contexts_leave(struct gate **gate);
+static inline void contexts_leave(struct gate **gate) {
+    if (*gate != NULL)
+        gate_leave(*gate);
+}
 
 /* Waits until the former context with this handle has been removed, if another thread is ending it. */
 void contexts_await_end(struct process *process, CUcontext context);
