@@ -41,7 +41,7 @@ func (l *Ledger) keepYielded(snap *snapshot, ids []string) {
 			_ = removeFile(l.yieldedPath(id))
 			continue
 		}
-		l.logger.Info("dormant claim yields", "claim", id, "slices", ListNames(r.Slices))
+		l.logger.Info("dormant claim yields", "claim", id, "slices", ListNames(r.Slices), "workload", l.workloadText(id))
 	}
 }
 
@@ -109,7 +109,7 @@ func (l *Ledger) moveBack(snap *snapshot, t Token) error {
 	l.finishSuperseding(snap)
 	l.keepRoom(snap)
 	_ = removeFile(l.yieldedPath(r.ID)) // if it stays, the next sweep removes it
-	l.logger.Info("claim has its slices back", "claim", r.ID, "slices", ListNames(r.Slices))
+	l.logger.Info("yielded claim has its slices back", "claim", r.ID, "slices", ListNames(r.Slices))
 	return l.Refresh(r.ID, l.now())
 }
 
