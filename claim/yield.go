@@ -161,14 +161,29 @@ func (l *Ledger) GiveUp(ctx context.Context, env map[string]string) error {
 			if err != nil {
 				continue
 			}
-			r, ok := snap.records[t.claimID()]
-			if !ok || !r.hasToken(t) || r.held() || r.Making() || !r.Released.IsZero() && l.state(r) == StateDormant {
-				continue
+			if r, ok := snap.records[t.claimID()]; ok && r.hasToken(t) {
+				errs = append(errs, l.giveUp(snap, r))
 			}
-			errs = append(errs, l.release(snap, r))
 		}
 		return errors.Join(errs...)
 	})
+}
+
+// GiveUpClaim is GiveUp for a claim of Nomad's that is known by its ID.
+func (l *Ledger) GiveUpClaim(ctx context.Context, id string) error {
+	return l.read(ctx, func(snap *snapshot) error {
+		if r, ok := snap.records[id]; ok {
+			return l.giveUp(snap, r)
+		}
+		return nil
+	})
+}
+
+func (l *Ledger) giveUp(snap *snapshot, r *record) error {
+	if !r.comesBack() || r.held() || r.Making() || !r.Released.IsZero() && l.state(r) == StateDormant {
+		return nil
+	}
+	return l.release(snap, r)
 }
 
 // YieldedError is returned if a claim's slices were given to others while its task was stopped.

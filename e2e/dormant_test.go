@@ -26,10 +26,10 @@ type beside struct {
 	docker *node.DockerLike
 }
 
-func startBeside(t *testing.T) *beside {
+func startBeside(t *testing.T, change ...func(*node.Config)) *beside {
 	t.Helper()
 	b := &beside{}
-	b.Node = startNode(t, func(c *node.Config) {
+	b.Node = startNode(t, append(change, func(c *node.Config) {
 		c.BeforeAgent = func(ctx context.Context, n *node.Node) error {
 			archive := filepath.Join(n.Dir, "gpu-probe.tar")
 			runtimes, err := n.InstallRuntime()
@@ -45,7 +45,7 @@ func startBeside(t *testing.T) *beside {
 			b.docker = docker.Engine()
 			return b.docker.Load(ctx, archive)
 		}
-	})
+	})...)
 	return b
 }
 
