@@ -160,7 +160,7 @@ func (l *Ledger) finishSuperseding(snap *snapshot) {
 // supersede removes a claim that another one has superseded. The claim is gone even if its file cannot be removed, since the
 // later record names it.
 func (l *Ledger) supersede(snap *snapshot, older, by *record) {
-	l.logger.Info("claim superseded", "claim", older.ID, "by", by.ID, "slices", older.Slices)
+	l.logger.Info("claim superseded", "claim", older.ID, "by", by.ID, "slices", older.Slices, "workload", l.workloadText(older.ID))
 	l.noteSuperseded(older, by)
 	if err := l.erase(snap, older); err != nil {
 		l.logger.Warn("a superseded claim could not be removed from the ledger", "claim", older.ID, "error", err)
