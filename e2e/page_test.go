@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -65,6 +66,15 @@ func TestPage_Browser(t *testing.T) {
 		used := evaluate[float64](b, `[...document.querySelectorAll('svg.block.running')].find(k =>
 			k.querySelector('title').textContent.includes('train')).querySelector('rect.used').getBoundingClientRect().width`)
 		must.InDelta(t, 20*slice, used, 2*slice)
+	})
+	t.Run("each claim has its own utilization", func(t *testing.T) {
+		for _, job := range []string{"train", "infer"} {
+			busy := evaluate[string](b, fmt.Sprintf(
+				`[...document.querySelectorAll('tbody tr')].find(r => r.textContent.includes(%q)).children[7].textContent`, job))
+			percent, err := strconv.Atoi(strings.TrimSuffix(busy, " %"))
+			must.NoError(t, err, must.Sprint(busy))
+			must.Between(t, 1, percent, 99)
+		}
 	})
 	t.Run("kinds differ without colors", func(t *testing.T) {
 		must.Eq(t, 7, evaluate[int](b, `new Set([...document.querySelectorAll('.patterns pattern')].map(p => {
