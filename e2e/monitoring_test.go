@@ -24,10 +24,18 @@ import (
 	"github.com/tranche-gpu/tranche/e2e/node"
 )
 
-// agentURL starts `tranche agent` on a node, and returns where it listens.
+// rights are those that the unit of systemd leaves the agent.
+var rights = regexp.MustCompile(`(?m)^CapabilityBoundingSet=(.*)$`)
+
+// agentURL starts `tranche agent` on a node with the rights that it has as a service, and returns where it listens.
 func agentURL(t *testing.T, n *node.Node) string {
 	t.Helper()
-	cmd := exec.Command(filepath.Join(build, "bin/tranche"), "agent", "--listen", "127.0.0.1:0", "--driver-root", n.DriverRoot(),
+	unit, err := os.ReadFile(filepath.Join(build, "../packaging/systemd/tranche-agent.service"))
+	must.NoError(t, err)
+	set := rights.FindStringSubmatch(string(unit))
+	must.Len(t, 2, set)
+	bounding := "-all," + strings.ReplaceAll(strings.ReplaceAll(strings.ToLower(set[1]), "cap_", "+"), " ", ",")
+	cmd := exec.Command("setpriv", "--bounding-set", bounding, "--no-new-privs", filepath.Join(build, "bin/tranche"), "agent", "--listen", "127.0.0.1:0", "--driver-root", n.DriverRoot(),
 		"--state-dir", n.StateDir(), "--run-dir", n.RunDir(), "--nomad-ui", n.Agent.Address)
 	cmd.Env = append(os.Environ(), n.Sim.Env()...)
 	log, err := cmd.StderrPipe()

@@ -74,6 +74,9 @@ type Slices struct {
 	Free               int
 }
 
+// Available is how many slices a new claim can get: dormant claims yield.
+func (s *Slices) Available() int { return s.Free + s.Dormant }
+
 // State is the state of a claim.
 type State string
 

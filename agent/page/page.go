@@ -22,6 +22,9 @@ var sources embed.FS
 //go:embed style.css
 var style []byte
 
+//go:embed icon.svg
+var icon []byte
+
 // Options are what the pages need beside snapshots.
 type Options struct {
 	// Node is the node's name.
@@ -62,11 +65,17 @@ func (p *Pages) Register(mux *http.ServeMux) {
 	if p.Usage != nil {
 		p.registerUsage(mux)
 	}
-	mux.HandleFunc("GET /style.css", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/css; charset=utf-8")
-		_, _ = w.Write(style)
-	})
+	mux.HandleFunc("GET /style.css", file("text/css; charset=utf-8", style))
+	mux.HandleFunc("GET /icon.svg", file("image/svg+xml", icon))
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) { p.missing(w, r, "There is no such page.") })
+}
+
+// file serves a file that is part of the program.
+func file(contentType string, content []byte) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", contentType)
+		_, _ = w.Write(content)
+	}
 }
 
 // view is what the template of a page gets.

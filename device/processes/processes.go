@@ -114,7 +114,7 @@ func below(group, in string) bool {
 
 // read reads /proc; not ok if the process has ended.
 func read(pid int) (info, bool) {
-	found := info{pid: pid, cgroups: make(map[int]string)}
+	found := info{pid: pid}
 	var err error
 	if found.parent, err = proc.Parent(pid); err != nil {
 		return info{}, false
@@ -127,8 +127,18 @@ func read(pid int) (info, bool) {
 		return info{}, false
 	}
 	groups, _ := process.Cgroups()
-	for _, group := range groups {
-		found.cgroups[group.HierarchyID] = group.Path
-	}
+	found.cgroups = byHierarchy(groups)
 	return found, true
+}
+
+// byHierarchy returns the cgroups that can tell containers apart. In the hierarchy of cpusets of cgroup v1, Nomad has all tasks
+// without reserved cores in one.
+func byHierarchy(groups []procfs.Cgroup) map[int]string {
+	paths := make(map[int]string, len(groups))
+	for _, group := range groups {
+		if !slices.Contains(group.Controllers, "cpuset") {
+			paths[group.HierarchyID] = group.Path
+		}
+	}
+	return paths
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/procfs"
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
@@ -36,6 +37,14 @@ func TestContainers_Inside(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { must.Eq(t, tc.want, m.inside(tc.process, tc.init)) })
 	}
+}
+
+// Nomad has the tasks that reserve no cores in one cpuset.
+func TestByHierarchy_LeavesCpusetsOut(t *testing.T) {
+	must.Eq(t, map[int]string{0: "/v2", 4: "/nomad/a.t"}, byHierarchy([]procfs.Cgroup{
+		{HierarchyID: 0, Path: "/v2"}, {HierarchyID: 3, Controllers: []string{"cpuset"}, Path: "/nomad/share"},
+		{HierarchyID: 4, Controllers: []string{"memory"}, Path: "/nomad/a.t"},
+	}))
 }
 
 // As the kernel tells it.

@@ -74,7 +74,7 @@ func (n *deviceNode) startFilled(ctx context.Context, claims int) (p *devicePlug
 		return nil, nil, err
 	}
 	if uuids, err = n.uuids(ctx); err == nil {
-		err = p.fill(ctx, uuids, claims)
+		err = fill(ctx, p.ledger, uuids, claims)
 	}
 	if err == nil {
 		err = age(ctx)

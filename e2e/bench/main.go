@@ -1,11 +1,11 @@
 // Command bench measures what Tranche costs, side by side with doing without it, in one run: calls of the CUDA driver
 // through the shadow and straight to the simulated driver, containers through tranche-runtime and through runc, and
 // tasks of Nomad through our task driver and through Nomad's docker driver, where Docker is installed; what the device
-// plugin takes; and how full GPUs get before a job has to wait.
+// plugin and the agent take; and how full GPUs get before a job has to wait.
 // It prints a table and writes build/bench.tsv.
 //
 //	bench -build DIR [-out FILE] [-only PART,…] [-rounds N] [-containers N] [-tasks N] [-at-once N] [-bursts N]
-//	  [-runtimes NAME,…] [-fingerprints N] [-reserves N] [-ticks N]
+//	  [-runtimes NAME,…] [-fingerprints N] [-reserves N] [-ticks N] [-scrapes N] [-scrape-periods N]
 //	  [-packing-rounds N] [-packing-modelled N] [-packing-seed N]
 package main
 
@@ -35,6 +35,7 @@ type settings struct {
 	rounds, containers int
 	tasks              taskCounts
 	device             deviceCounts
+	agent              agentCounts
 	packing            packingCounts
 }
 
@@ -52,6 +53,8 @@ func main() {
 	flag.IntVar(&s.device.fingerprints, "fingerprints", 50, "how many fingerprints of each variant are measured")
 	flag.IntVar(&s.device.reserves, "reserves", 200, "how many reservations there are for each number of claims and threads")
 	flag.IntVar(&s.device.ticks, "ticks", 20, "how many messages of statistics are measured")
+	flag.IntVar(&s.agent.scrapes, "scrapes", 50, "how many scrapes of the agent are measured")
+	flag.IntVar(&s.agent.periods, "scrape-periods", 4, "over how many periods of 15 seconds the agent's processor time is")
 	flag.IntVar(&s.packing.rounds, "packing-rounds", 4, "how many nodes are filled with each mix of jobs")
 	flag.IntVar(&s.packing.modelled, "packing-modelled", 1000, "how many rounds of each mix a model fills")
 	flag.Uint64Var(&s.packing.seed, "packing-seed", 1, "what the sizes of the jobs follow from")
@@ -79,6 +82,7 @@ var parts = []part{
 	}},
 	{"tasks", func(b *bench, ctx context.Context, s settings) ([]result, error) { return b.tasks(ctx, s.tasks) }},
 	{"device", func(b *bench, ctx context.Context, s settings) ([]result, error) { return b.device(ctx, s.device) }},
+	{"agent", func(b *bench, ctx context.Context, s settings) ([]result, error) { return b.agent(ctx, s.agent) }},
 	{"packing", func(b *bench, ctx context.Context, s settings) ([]result, error) { return b.packing(ctx, s.packing) }},
 }
 

@@ -101,7 +101,7 @@ func (n *deviceNode) uuids(ctx context.Context) ([]string, error) {
 
 // fill makes claims of one slice each, on all GPUs in turn, and binds them to this process, which stands for the
 // containers' first ones.
-func (p *devicePlugin) fill(ctx context.Context, uuids []string, count int) error {
+func fill(ctx context.Context, ledger *claim.Ledger, uuids []string, count int) error {
 	if count == 0 {
 		return nil
 	}
@@ -117,13 +117,13 @@ func (p *devicePlugin) fill(ctx context.Context, uuids []string, count int) erro
 			Slices: []string{claim.SliceName(uuid, number)}, SliceBytes: sliceBytes, LimitBytes: sliceBytes, Owner: claim.OwnerNomad,
 		})
 	}
-	made, _, err := p.ledger.ReserveAll(ctx, requests)
+	made, _, err := ledger.ReserveAll(ctx, requests)
 	if err != nil {
 		return fmt.Errorf("fill the ledger: %w", err)
 	}
 	for i, c := range made {
 		container := claim.Container{Runtime: "bench", ID: "bench-" + strconv.Itoa(i), InitPID: os.Getpid()}
-		if err := p.ledger.Bind(ctx, c.ID, container); err != nil {
+		if err := ledger.Bind(ctx, c.ID, container); err != nil {
 			return fmt.Errorf("fill the ledger: %w", err)
 		}
 	}
