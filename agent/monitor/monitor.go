@@ -42,6 +42,7 @@ type Monitor struct {
 	log  changeLog
 	busy busyness
 	xids xidCounter
+	idle idleness
 }
 
 // New returns a monitor.
@@ -88,6 +89,7 @@ func (m *Monitor) take(ctx context.Context) *Snapshot {
 	defer cancel()
 	m.addGPUs(bounded, s)
 	m.addMeasurements(bounded, s)
+	m.idle.observe(s)
 	m.addHealth(s)
 	for i := range s.GPUs {
 		s.GPUs[i].countSlices(s.Claims)

@@ -37,7 +37,6 @@ type Containers struct {
 type info struct {
 	pid          int
 	parent       int
-	executable   string
 	pidNamespace string
 	// cgroups are the process's, by the ID of their hierarchy.
 	cgroups map[int]string
@@ -52,9 +51,7 @@ func Of(claims []*claim.Claim) *Containers {
 	c := &Containers{self: self}
 	for _, owner := range claims {
 		if init, ok := read(owner.Container.InitPID); ok {
-			if starter, ok := read(init.parent); ok {
-				init.shared = starter.cgroups
-			}
+			init.shared = cgroups(init.parent)
 			c.inits, c.claims = append(c.inits, init), append(c.claims, owner)
 		}
 	}
@@ -69,7 +66,7 @@ func (c *Containers) Kind(pid int) Kind {
 		return Ended
 	case slices.ContainsFunc(c.inits, func(init info) bool { return c.inside(process, init) }):
 		return Claimed
-	case process.executable != "" && process.executable == c.self.executable:
+	case executable(pid) != "" && executable(pid) == executable(c.self.pid):
 		return Own
 	}
 	return Unmanaged
@@ -114,21 +111,29 @@ func below(group, in string) bool {
 
 // read reads /proc; not ok if the process has ended.
 func read(pid int) (info, bool) {
-	found := info{pid: pid}
+	found := info{pid: pid, cgroups: cgroups(pid)}
 	var err error
 	if found.parent, err = proc.Parent(pid); err != nil {
 		return info{}, false
 	}
-	dir := path.Join("/proc", strconv.Itoa(pid))
-	found.executable, _ = os.Readlink(path.Join(dir, "exe"))
-	found.pidNamespace, _ = os.Readlink(path.Join(dir, "ns/pid"))
+	found.pidNamespace, _ = os.Readlink(path.Join("/proc", strconv.Itoa(pid), "ns/pid"))
+	return found, true
+}
+
+// executable returns the path of a process's program; empty if it is unknown.
+func executable(pid int) string {
+	path, _ := os.Readlink(path.Join("/proc", strconv.Itoa(pid), "exe"))
+	return path
+}
+
+// cgroups returns a process's cgroups by the ID of their hierarchy.
+func cgroups(pid int) map[int]string {
 	process, err := procfs.NewProc(pid)
 	if err != nil {
-		return info{}, false
+		return nil
 	}
 	groups, _ := process.Cgroups()
-	found.cgroups = byHierarchy(groups)
-	return found, true
+	return byHierarchy(groups)
 }
 
 // byHierarchy returns the cgroups that can tell containers apart. In the hierarchy of cpusets of cgroup v1, Nomad has all tasks

@@ -75,5 +75,5 @@ func TestContainers_Kind(t *testing.T) {
 	self, _ := read(os.Getpid())
 	must.Eq(t, os.Getppid(), self.parent)
 	must.StrHasPrefix(t, "pid:[", self.pidNamespace)
-	must.True(t, strings.HasPrefix(self.executable, "/"))
+	must.True(t, strings.HasPrefix(executable(self.pid), "/"))
 }
