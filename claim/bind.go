@@ -36,7 +36,8 @@ func (l *Ledger) Bind(ctx context.Context, id string, c Container) error {
 		if err := l.replace(snap, &bound); err != nil {
 			return fmt.Errorf("binding claim %s to container %s: %w", id, c.ID, err)
 		}
-		l.logger.Info("claim bound", "claim", id, "container", c.ID, "runtime", c.Runtime, "pid", c.InitPID)
+		l.logger.Info("claim bound", "claim", id, "container", c.ID, "runtime", c.Runtime, "pid", c.InitPID,
+			"workload", l.workloadText(id))
 		return nil
 	})
 }
@@ -126,6 +127,6 @@ func (l *Ledger) release(snap *snapshot, r *record) error {
 	if r.Container != nil {
 		container = r.Container.ID
 	}
-	l.logger.Info("claim released", "claim", r.ID, "container", container)
+	l.logger.Info("claim released", "claim", r.ID, "container", container, "workload", l.workloadText(r.ID))
 	return nil
 }

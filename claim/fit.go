@@ -27,6 +27,8 @@ type FitRequest struct {
 	// LimitBytes is the limit. The claim gets as many slices as it needs.
 	LimitBytes uint64
 	Owner      string
+	// Compute makes the claim governed; nil if it is not to be.
+	Compute *Compute
 	// Workload is recorded with the claim, unless it is zero.
 	Workload Workload
 	// Starter is the process that starts the container and lives until it is bound; nil if it is unknown.
@@ -79,7 +81,7 @@ func (l *Ledger) ReserveFit(ctx context.Context, req FitRequest) (*Claim, error)
 		yielding := room.disturbed(room.Free)
 		r, _ := l.newRecord(snap, nil, Request{
 			GPU: room.GPU, Slices: slices.Sorted(slices.Values(room.Free)), SliceBytes: room.SliceBytes, LimitBytes: req.LimitBytes,
-			Owner: req.Owner,
+			Owner: req.Owner, Compute: req.Compute,
 		}.claim(), yielding)
 		r.Starter = req.Starter
 		l.keepYielded(snap, yielding)

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/claim/journal"
 )
 
 // groupName is the file with the IDs of claims while they are made together, one a line. It is written before the first of
@@ -99,7 +101,8 @@ func (l *Ledger) takeBackGroup(snap *snapshot) error {
 		if _, ok := idOfFile(id + ".json"); !ok {
 			continue // the file itself was not finished, and no record was begun
 		}
-		if _, ok := snap.records[id]; ok {
+		if r, ok := snap.records[id]; ok {
+			l.note(journal.Undo, r)
 			l.logger.Warn("taking back a claim that was not finished", "claim", id)
 		}
 		errs = append(errs, l.removeRecord(id))

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/tranche-gpu/tranche/claim/journal"
 	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/internal/filelock"
 )
@@ -50,6 +51,7 @@ type Ledger struct {
 	now         func() time.Time
 	sync        func(*os.File) error // writes a file or a directory to the disk
 	listCache   listCache
+	journal     *journal.Journal
 
 	workloadCache workloadCache
 }
@@ -80,6 +82,8 @@ func Open(o Options) (*Ledger, error) {
 		logger: o.Logger,
 		now:    func() time.Time { return time.Now().UTC().Round(0) },
 		sync:   (*os.File).Sync,
+
+		journal: journal.In(filepath.Join(o.StateDir, journalDir)),
 	}
 	l.lock = filelock.New(filepath.Join(l.claims, lockName), lockPatience)
 	return l, nil
@@ -156,16 +160,23 @@ func (l *Ledger) finishSuperseding(snap *snapshot) {
 // supersede removes a claim that another one has superseded. The claim is gone even if its file cannot be removed, since the
 // later record names it.
 func (l *Ledger) supersede(snap *snapshot, older, by *record) {
-	l.logger.Info("claim superseded", "claim", older.ID, "by", by.ID, "slices", older.Slices)
-	if err := l.remove(snap, older); err != nil {
+	l.logger.Info("claim superseded", "claim", older.ID, "by", by.ID, "slices", older.Slices, "workload", l.workloadText(older.ID))
+	l.noteSuperseded(older, by)
+	if err := l.erase(snap, older); err != nil {
 		l.logger.Warn("a superseded claim could not be removed from the ledger", "claim", older.ID, "error", err)
 		delete(snap.records, older.ID)
 		l.removeRegion(older.ID)
 	}
 }
 
-// remove removes a claim and its region. The next sweep removes a region that could not be removed.
+// remove notes the end of a claim and erases it.
 func (l *Ledger) remove(snap *snapshot, r *record) error {
+	l.note(journal.Remove, r)
+	return l.erase(snap, r)
+}
+
+// erase removes a claim and its region. The next sweep removes a region that could not be removed.
+func (l *Ledger) erase(snap *snapshot, r *record) error {
 	if err := l.removeRecord(r.ID); err != nil {
 		return accessError(err)
 	}

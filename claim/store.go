@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/claim/journal"
 )
 
 // unfinishedName is the file that a record is written to before it is renamed. There is one, since it is used under the lock.
@@ -30,6 +32,7 @@ func (l *Ledger) writeNew(snap *snapshot, r *record) error {
 	if err != nil {
 		return err
 	}
+	l.note(journal.Open, r)
 	path := l.recordPath(r.ID)
 	err = l.sync(f)
 	_ = f.Close()
@@ -40,6 +43,7 @@ func (l *Ledger) writeNew(snap *snapshot, r *record) error {
 		err = l.syncDir()
 	}
 	if err != nil {
+		l.note(journal.Undo, r)
 		return errors.Join(l.notWritten(r.ID, err), removeFile(path))
 	}
 	return nil
@@ -52,6 +56,7 @@ func (l *Ledger) replace(snap *snapshot, r *record) error {
 	if err != nil {
 		return err
 	}
+	l.noteChange(snap.records[r.ID], r)
 	if err := l.exchange(r.ID); err != nil {
 		_ = f.Close()
 		return l.notWritten(r.ID, err)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/tranche-gpu/tranche/claim/journal"
 	"github.com/tranche-gpu/tranche/claim/region"
 )
 
@@ -39,7 +40,7 @@ func (l *Ledger) sweepClaims(snap *snapshot) (released []*Claim, err error) {
 		case !r.comesBack():
 			l.sweepExternal(snap, r)
 		case l.now().Sub(r.dormantSince()) > DormantFor:
-			l.logger.Info("claim expired", "claim", r.ID, "dormant_since", r.dormantSince())
+			l.logger.Info("claim expired", "claim", r.ID, "dormant_since", r.dormantSince(), "workload", l.workloadText(r.ID))
 			errs = append(errs, l.remove(snap, r))
 		case !r.Released.IsZero():
 			l.sweepReleased(r)
@@ -110,10 +111,11 @@ func (l *Ledger) Drop(ctx context.Context, id string) error {
 		if l.used(r) {
 			return &HeldError{Claim: r.claim(), Slices: r.claim().Slices}
 		}
+		workload := l.workloadText(id)
 		if err := l.remove(snap, r); err != nil {
 			return err
 		}
-		l.logger.Info("claim dropped", "claim", id)
+		l.logger.Info("claim dropped", "claim", id, "workload", workload)
 		return nil
 	})
 }
@@ -126,11 +128,13 @@ func (l *Ledger) DropInUse(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
+		l.note(journal.Remove, r)
+		workload := l.workloadText(id)
 		if err := l.removeRecord(id); err != nil {
 			return accessError(err)
 		}
 		delete(snap.records, id)
-		l.logger.Warn("claim dropped although it may be in use", "claim", id, "owner", r.Owner)
+		l.logger.Warn("claim dropped although it may be in use", "claim", id, "owner", r.Owner, "workload", workload)
 		return l.sweepRegions(snap)
 	})
 }

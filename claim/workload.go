@@ -189,6 +189,12 @@ func (l *Ledger) Workloads() map[string]Workload {
 	return c.all
 }
 
+// workloadText describes what a claim is for, for logs.
+func (l *Ledger) workloadText(id string) string {
+	w, _ := l.Workload(id)
+	return w.String()
+}
+
 func (l *Ledger) workloadIDs() []string {
 	entries, _ := os.ReadDir(l.workloads)
 	var ids []string

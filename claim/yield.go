@@ -41,7 +41,7 @@ func (l *Ledger) keepYielded(snap *snapshot, ids []string) {
 			_ = removeFile(l.yieldedPath(id))
 			continue
 		}
-		l.logger.Info("dormant claim yields", "claim", id, "slices", ListNames(r.Slices))
+		l.logger.Info("dormant claim yields", "claim", id, "slices", ListNames(r.Slices), "workload", l.workloadText(id))
 	}
 }
 
@@ -109,7 +109,7 @@ func (l *Ledger) moveBack(snap *snapshot, t Token) error {
 	l.finishSuperseding(snap)
 	l.keepRoom(snap)
 	_ = removeFile(l.yieldedPath(r.ID)) // if it stays, the next sweep removes it
-	l.logger.Info("claim has its slices back", "claim", r.ID, "slices", ListNames(r.Slices))
+	l.logger.Info("yielded claim has its slices back", "claim", r.ID, "slices", ListNames(r.Slices))
 	return l.Refresh(r.ID, l.now())
 }
 
@@ -161,14 +161,29 @@ func (l *Ledger) GiveUp(ctx context.Context, env map[string]string) error {
 			if err != nil {
 				continue
 			}
-			r, ok := snap.records[t.claimID()]
-			if !ok || !r.hasToken(t) || r.held() || r.Making() || !r.Released.IsZero() && l.state(r) == StateDormant {
-				continue
+			if r, ok := snap.records[t.claimID()]; ok && r.hasToken(t) {
+				errs = append(errs, l.giveUp(snap, r))
 			}
-			errs = append(errs, l.release(snap, r))
 		}
 		return errors.Join(errs...)
 	})
+}
+
+// GiveUpClaim is GiveUp for a claim of Nomad's that is known by its ID.
+func (l *Ledger) GiveUpClaim(ctx context.Context, id string) error {
+	return l.read(ctx, func(snap *snapshot) error {
+		if r, ok := snap.records[id]; ok {
+			return l.giveUp(snap, r)
+		}
+		return nil
+	})
+}
+
+func (l *Ledger) giveUp(snap *snapshot, r *record) error {
+	if !r.comesBack() || r.held() || r.Making() || !r.Released.IsZero() && l.state(r) == StateDormant {
+		return nil
+	}
+	return l.release(snap, r)
 }
 
 // YieldedError is returned if a claim's slices were given to others while its task was stopped.

@@ -209,6 +209,7 @@ func TestGiveUp_FailedStartsAreDormant(t *testing.T) {
 	must.NoError(t, l.Bind(t.Context(), c.ID, container("c4", startProcess(t))))
 	must.NoError(t, l.GiveUp(t.Context(), envOf(token)))
 	must.Eq(t, StateRunning, state())
+	must.True(t, list(t, l)[0].Released.IsZero())
 
 	stranger := newToken()
 	must.NoError(t, l.GiveUp(t.Context(), envOf(stranger)))

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/device/owners"
 	"github.com/tranche-gpu/tranche/internal/size"
 )
 
@@ -41,6 +42,9 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"context_memory":     withDefault("context_memory", "string", strconv.Quote(autoContextMemory)),
 	"max_slices":         withDefault("max_slices", "number", `0`),
 	"uncounted_memory":   withDefault("uncounted_memory", "string", strconv.Quote(uncountedCharged)),
+	"nomad_address":      withDefault("nomad_address", "string", `""`),
+	"nomad_token_file":   withDefault("nomad_token_file", "string", `""`),
+	"nomad_ca_file":      withDefault("nomad_ca_file", "string", `""`),
 	"mode":               withDefault("mode", "string", strconv.Quote(string(claim.ModeSlice))),
 	"replicas":           hclspec.NewAttr("replicas", "number", false),
 	"mig":                hclspec.NewAttr("mig", "any", false),
@@ -74,6 +78,10 @@ type Config struct {
 	// UncountedMemory is what happens if a claim's container uses more memory than it counts: that is taken from the claim's
 	// limit ("charge"), only shown ("observe"), or the task is ended, too ("end").
 	UncountedMemory string `codec:"uncounted_memory"`
+	// NomadAddress, NomadTokenFile and NomadCAFile are how Nomad's API is reached, to look up what claims are for.
+	NomadAddress   string `codec:"nomad_address"`
+	NomadTokenFile string `codec:"nomad_token_file"`
+	NomadCAFile    string `codec:"nomad_ca_file"`
 	// Mode, Replicas and MIG say how the GPUs are shared that no gpu block matches.
 	Mode     string   `codec:"mode"`
 	Replicas *float64 `codec:"replicas"`
@@ -93,6 +101,7 @@ type settings struct {
 	stateDir, runDir  string
 	// uncounted is what happens to uncounted memory, a value of uncounted_memory.
 	uncounted string
+	nomad     owners.Options
 	// contextBytes is 0 if it is to be measured.
 	contextBytes uint64
 }
@@ -118,6 +127,10 @@ func (c Config) parse() (*settings, error) {
 			c.UncountedMemory)
 	}
 	s.uncounted = c.UncountedMemory
+	s.nomad = owners.Options{Address: c.NomadAddress, TokenFile: c.NomadTokenFile, CAFile: c.NomadCAFile}
+	if err := s.nomad.Check(); err != nil {
+		return nil, err
+	}
 	if c.ContextMemory != autoContextMemory {
 		if s.contextBytes, err = size.ParseGPU(c.ContextMemory); err != nil {
 			return nil, fmt.Errorf("context_memory: %w, or %q to measure it", err, autoContextMemory)

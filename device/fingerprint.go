@@ -24,6 +24,9 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 	events := make(chan struct{})
 	go func() { defer close(events); n.health.watch(ctx) }()
 	defer func() { <-events }()
+	looked := make(chan struct{})
+	go func() { defer close(looked); n.owners.Watch(ctx) }()
+	defer func() { <-looked }()
 	defer n.daemons.Close()
 
 	publisher := &publisher{groups: n.groups, clock: n.clock}

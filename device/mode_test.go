@@ -63,8 +63,10 @@ func TestModes_Fingerprint(t *testing.T) {
 	must.NoError(t, err)
 	gpus := mixed()
 	must.Eq(t, map[string]layout.GPU{
-		gpus[0].UUID: {Mode: claim.ModeExclusive}, gpus[1].UUID: {Mode: claim.ModeExclusive},
-		gpus[2].UUID: {Mode: claim.ModeTimeslice}, gpus[3].UUID: {Mode: claim.ModeSlice, SliceBytes: 32 << 30},
+		gpus[0].UUID: {Mode: claim.ModeExclusive, MemoryBytes: gpus[0].MemoryBytes},
+		gpus[1].UUID: {Mode: claim.ModeExclusive, MemoryBytes: gpus[1].MemoryBytes},
+		gpus[2].UUID: {Mode: claim.ModeTimeslice, MemoryBytes: gpus[2].MemoryBytes, Replicas: 3},
+		gpus[3].UUID: {Mode: claim.ModeSlice, SliceBytes: 32 << 30, MemoryBytes: gpus[3].MemoryBytes},
 	}, published)
 	must.Eq(t, structs.NewStringAttribute("none"), response.Devices[2].Attributes["isolation"])
 	must.Eq(t, structs.NewIntAttribute(3, ""), response.Devices[2].Attributes["replicas"])

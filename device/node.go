@@ -11,6 +11,7 @@ import (
 	"github.com/tranche-gpu/tranche/device/contextcost"
 	"github.com/tranche-gpu/tranche/device/mps"
 	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/device/owners"
 	"github.com/tranche-gpu/tranche/device/share"
 	"github.com/tranche-gpu/tranche/device/share/exclusive"
 	sharemig "github.com/tranche-gpu/tranche/device/share/mig"
@@ -48,6 +49,7 @@ type node struct {
 	unmanaged    *unmanagedUse
 	external     *externalUse
 	stats        *statistics
+	owners       *owners.Owners
 }
 
 // newNode returns a node that has started nothing.
@@ -120,6 +122,7 @@ func (n *node) addParts() {
 		wake: n.wake,
 	}
 	n.reservations = &reservations{scanner: n.scanner, inventory: n.inventory, modes: n.modes, daemons: n.daemons}
+	n.owners = owners.New(n.nomad, n.ledger, n.logger)
 	n.published = &publishedState{runDir: n.runDir, clock: n.clock, logger: n.logger}
 	n.unmanaged = &unmanagedUse{
 		driver: n.driver, ledger: n.ledger, clock: n.clock, inventory: n.inventory, daemons: n.daemons, logger: n.logger,

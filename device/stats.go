@@ -85,12 +85,13 @@ func (s *statistics) claims(ctx context.Context) map[string]*share.ClaimUsage {
 	if s.log.Changed("health", err) && err != nil {
 		s.logger.Debug("no statistics of uncounted memory", "error", err)
 	}
+	workloads := s.ledger.Workloads()
 	byDevice := make(map[string]*share.ClaimUsage)
 	for _, c := range claims {
 		if !c.Released.IsZero() {
 			continue
 		}
-		use := &share.ClaimUsage{Claim: c, UncountedBytes: published.Uncounted[c.ID].Bytes}
+		use := &share.ClaimUsage{Claim: c, UncountedBytes: published.Uncounted[c.ID].Bytes, Workload: workloads[c.ID]}
 		if usage, err := s.ledger.UsageOf(c); err == nil {
 			use.UsedBytes, use.PeakBytes = usage.UsedBytes, usage.PeakBytes
 			use.Refused, use.Processes = usage.Refused, len(usage.Processes)

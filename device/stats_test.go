@@ -56,6 +56,9 @@ func TestStats(t *testing.T) {
 	reservation, err := p.Reserve(sliceIDs(g, 3, 4))
 	must.NoError(t, err)
 	id := tokenOf(t, reservation.Envs).EnvName()[len(claim.EnvPrefix):]
+	must.NoError(t, p.node.Load().ledger.NoteWorkload(t.Context(), id, claim.Workload{
+		Namespace: "ml", Job: "web", Group: "gpu", Task: "train", Allocation: "3f2a91b0-1", Verified: true,
+	}))
 
 	ctx, cancel := contextWithCancel(t)
 	stream, err := p.Stats(ctx, 50*time.Millisecond)
@@ -70,10 +73,10 @@ func TestStats(t *testing.T) {
 		0: with(whole, map[string]string{"summary": "0/1024MiB"}),
 		1: {"summary": "0/1024MiB"},
 		3: with(whole, map[string]string{
-			"summary": "0/2048MiB", "Claim": id, "Claim slices": "2", "Claim memory": "0/2048MiB", "Claim peak memory": "0/2048MiB",
+			"summary": "0/1024MiB", "Claim": id, "Claim slices": "2", "Claim workload": "ml/web/gpu/train 3f2a91b0", "Claim memory": "0/2048MiB", "Claim peak memory": "0/2048MiB",
 			"Claim processes": "0", "Claim uncounted memory": "0/2048MiB", "Claim refused allocations": "0",
 		}),
-		4: {"summary": "0/2048MiB", "Claim": id},
+		4: {"summary": "0/1024MiB", "Claim": id},
 	} {
 		if want != nil {
 			must.Eq(t, want, texts(group.InstanceStats[sliceIDs(g, number)[0]]), must.Sprint(number))

@@ -45,6 +45,32 @@ func TestTwoDevices(t *testing.T) {
 	}
 }
 
+// TestTwoDevices_OnOneGPU has both blocks on one GPU: two claims of one workload, and an event that says what they add up to.
+func TestTwoDevices_OnOneGPU(t *testing.T) {
+	n := startNode(t)
+	start(t, n, task{
+		job: "two", command: "gpu-probe", args: []string{"fill"}, devices: []string{onGPU(3, 1), onGPU(5, 1)},
+	})
+	alloc := running(t, n, "two")
+	saysLine(t, n, alloc.ID, `"computing"`)
+	mustHoldExactly(t, n, alloc.ID, 8*gib)
+	claims, err := n.Claims(deadline(t), alloc.ID, "t")
+	must.NoError(t, err)
+	must.Len(t, 2, claims)
+	for _, c := range claims {
+		must.Eq(t, claims[0].Container.ID, c.Container.ID)
+		noted, _ := openLedger(t, n).Workload(c.ID)
+		must.Eq(t, claim.Workload{
+			Namespace: "default", Job: "two", Group: "g", Task: "t", Allocation: alloc.ID, Verified: true,
+		}, noted)
+	}
+	alloc, err = n.WaitAlloc(deadline(t), "two", func(a *api.AllocationListStub) bool {
+		return strings.Contains(node.Story(a), "their limits add up to 8GiB")
+	})
+	must.NoError(t, err)
+	must.StrContains(t, node.Story(alloc), "2 device blocks are on")
+}
+
 // TestForeignToken carries one job's claim token in the env block of another.
 func TestForeignToken(t *testing.T) {
 	n := startNode(t)

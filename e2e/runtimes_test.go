@@ -187,10 +187,33 @@ func (e *engines) testArrives(t *testing.T, c cell) {
 	must.Eq(t, askedLimit, groups[held.GPU.UUID].Bytes)
 	must.Eq(t, askedLimit, groups[held.GPU.UUID].PeakBytes)
 
+	e.mustBeNamed(t, c, held)
 	e.mustExecWithoutSecrets(t, c)
 	must.Eq(t, wantExit, run.end(t))
 	e.mustBeReleased(t, c, held)
 	mustBeFree(t, e.Node)
+}
+
+// mustBeNamed checks what is recorded with a claim: which task or container it is for. ctr gives containers no names.
+func (e *engines) mustBeNamed(t *testing.T, c cell, held *claim.Claim) {
+	t.Helper()
+	noted, _ := openLedger(t, e.Node).Workload(held.ID)
+	driver, task := strings.CutPrefix(c.who, nomad)
+	switch {
+	case strings.HasPrefix(c.who, "containerd"):
+		must.Eq(t, claim.Workload{}, noted)
+	case !task:
+		must.Eq(t, claim.Workload{ContainerName: c.container()}, noted)
+	default:
+		alloc := running(t, e.Node, c.container())
+		want := claim.Workload{
+			Namespace: "default", Job: c.container(), Group: "g", Task: "t", Allocation: alloc.ID, Verified: driver == "containerd",
+		}
+		if !want.Verified {
+			want.ContainerName = "t-" + alloc.ID
+		}
+		must.Eq(t, want, noted)
+	}
 }
 
 // mustExecWithoutSecrets checks that what is executed in the container sees no token, nor what it asked for. Engines give it

@@ -40,6 +40,10 @@ type configFile struct {
 	SliceMemory        string `toml:"slice_memory"`
 	LocalClaims        string `toml:"local_claims"`
 	DriverCapabilities string `toml:"driver_capabilities"`
+
+	// Tables of other programs, whose mistakes must not keep a container from starting: see usage/bill.
+	Usage  any `toml:"usage"`
+	Prices any `toml:"prices"`
 }
 
 // LoadConfig reads the configuration file of tranche-runtime. An empty path means the default file.

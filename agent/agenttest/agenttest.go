@@ -10,6 +10,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/health"
 	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/usage"
 )
 
 // Hostile is a name that no program may take for markup, a new line, or an order to a terminal.
@@ -50,6 +51,10 @@ func Snapshot() *monitor.Snapshot {
 	}
 	s.Claims[1].UsageError = "usage " + Hostile
 	s.Claims[2].Workload = claim.Workload{ContainerName: "notebook"}
+	s.Usage = &usage.Totals{Seen: Time.Add(-time.Minute), Claims: map[string]usage.Total{
+		"aaaaaaaa": {Millis: 7_200_500, GiBMillis: 32 * 7_200_500, GPUMillis: 1_645_828},
+		"eeeeeeee": {Millis: 60_000},
+	}}
 	return s
 }
 
@@ -67,7 +72,7 @@ func measured(index int, mode claim.Mode) monitor.GPU {
 }
 
 // with returns a claim of slices on the first GPU.
-func with(id string, state monitor.State, slices int, usage *region.Usage) *monitor.Claim {
+func with(id string, state monitor.State, slices int, use *region.Usage) *monitor.Claim {
 	c := &claim.Claim{
 		ID: id, GPU: claim.GPU{UUID: UUID(0), Name: "NVIDIA H200"}, SliceBytes: gib, LimitBytes: uint64(slices) * gib,
 		Owner: claim.OwnerNomad, Mode: claim.ModeSlice, Created: Time.Add(-2 * time.Hour),
@@ -75,7 +80,7 @@ func with(id string, state monitor.State, slices int, usage *region.Usage) *moni
 	for i := range slices {
 		c.Slices = append(c.Slices, fmt.Sprintf("%s/slice-%s-%03d", UUID(0), id, i))
 	}
-	return &monitor.Claim{Claim: c, State: state, Usage: usage}
+	return &monitor.Claim{Claim: c, State: state, Usage: use}
 }
 
 // train is a claim of which everything is known.

@@ -94,6 +94,14 @@ var (
 	claimRefused     = counter("claim_refused_allocations_total", "Allocations that were refused at the limit.", "claim")
 )
 
+// Of accounting.
+var (
+	usageAccounted      = gauge("usage_accounted_timestamp_seconds", "Up to when usage is accounted.")
+	claimReserved       = counter("claim_reserved_seconds_total", "Time for which the claim was reserved.", "claim")
+	claimReservedMemory = counter("claim_reserved_memory_byte_seconds_total", "Reserved memory times that time.", "claim")
+	claimReservedGPU    = counter("claim_reserved_gpu_seconds_total", "Reserved part of a GPU times that time.", "claim")
+)
+
 func ofClaim(name, help string, more ...string) *Metric {
 	return gauge("claim_"+name, help, append([]string{"claim"}, more...)...)
 }

@@ -57,6 +57,9 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	for _, claim := range s.Claims {
 		w.claim(claim)
 	}
+	if s.Usage != nil {
+		w.usage(s)
+	}
 }
 
 // writer writes the values of metrics.
@@ -169,6 +172,23 @@ func (w writer) idleness(c *monitor.Claim) {
 	}
 	if !c.Idleness.LastActive.IsZero() {
 		w.add(claimLastActive, float64(c.Idleness.LastActive.Unix()), c.ID)
+	}
+}
+
+func (w writer) usage(s *monitor.Snapshot) {
+	w.add(usageAccounted, float64(s.Usage.Seen.UnixMilli())/1000)
+	for _, c := range s.Claims {
+		total, ok := s.Usage.Claims[c.ID]
+		if !ok {
+			continue // made since the last collection
+		}
+		w.add(claimReserved, float64(total.Millis)/1000, c.ID)
+		if total.GiBMillis > 0 || total.Millis == 0 {
+			w.add(claimReservedMemory, total.GiBMillis/1000*(1<<30), c.ID)
+		}
+		if total.GPUMillis > 0 || total.Millis == 0 {
+			w.add(claimReservedGPU, total.GPUMillis/1000, c.ID)
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/usage"
 )
 
 const (
@@ -30,6 +31,8 @@ type Options struct {
 	// SliceBytes is the size of a slice on GPUs for which neither the device plugin nor a claim says it.
 	SliceBytes uint64
 	Logger     hclog.Logger
+	// Usage returns what is accounted of claims; nil if nothing is.
+	Usage func() *usage.Totals
 }
 
 // Monitor takes snapshots of a node. Its methods may be called concurrently.
@@ -91,6 +94,9 @@ func (m *Monitor) take(ctx context.Context) *Snapshot {
 	m.addMeasurements(bounded, s)
 	m.idle.observe(s)
 	m.addHealth(s)
+	if m.Usage != nil {
+		s.Usage = m.Usage()
+	}
 	for i := range s.GPUs {
 		s.GPUs[i].countSlices(s.Claims)
 		s.GPUs[i].Xids = m.xids.of(s.GPUs[i].UUID)

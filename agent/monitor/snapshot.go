@@ -7,6 +7,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/health"
 	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/usage"
 )
 
 // Source is something that a snapshot is read from.
@@ -34,6 +35,8 @@ type Snapshot struct {
 	Claims []*Claim
 	// Problems are files in the ledger that are not readable claims.
 	Problems []claim.Problem
+	// Usage is what is accounted of the claims; nil if nothing is yet. Callers must not modify it.
+	Usage *usage.Totals
 }
 
 // GPU is a GPU, and what it measures.

@@ -10,8 +10,10 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
+	"github.com/tranche-gpu/tranche/usage/bill"
 )
 
 //go:embed templates/*.html
@@ -30,6 +32,8 @@ type Options struct {
 	Version string
 	// NomadUI is the address of Nomad's web interface, to which claims are linked; empty if there is none.
 	NomadUI *url.URL
+	// Usage reports what is accounted of a time; nil if nothing is.
+	Usage func(ctx context.Context, by bill.By, from, to time.Time) (*bill.Report, error)
 }
 
 // Pages serves the pages.
@@ -42,7 +46,7 @@ type Pages struct {
 // New returns the pages of a monitor's snapshots.
 func New(snapshot func(context.Context) *monitor.Snapshot, o Options) (*Pages, error) {
 	p := &Pages{Options: o, snapshot: snapshot, templates: make(map[string]*template.Template)}
-	for _, name := range []string{"map", "gpu", "claim", "missing"} {
+	for _, name := range []string{"map", "gpu", "claim", "usage", "missing"} {
 		t, err := template.New("").Funcs(functions).ParseFS(sources, "templates/layout.html", "templates/parts.html",
 			"templates/"+name+".html")
 		if err != nil {
@@ -58,6 +62,9 @@ func (p *Pages) Register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /{$}", p.serveMap)
 	mux.HandleFunc("GET /gpu/{uuid}", p.serveGPU)
 	mux.HandleFunc("GET /claim/{id}", p.serveClaim)
+	if p.Usage != nil {
+		p.registerUsage(mux)
+	}
 	mux.HandleFunc("GET /style.css", file("text/css; charset=utf-8", style))
 	mux.HandleFunc("GET /icon.svg", file("image/svg+xml", icon))
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) { p.missing(w, r, "There is no such page.") })
@@ -83,6 +90,7 @@ type view struct {
 	Rows    []row
 	GPU     *gpuDetails
 	Claim   *claimDetails
+	Report  *usageDetails
 	Message string
 }
 

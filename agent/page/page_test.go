@@ -7,21 +7,31 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shoenig/test/must"
 	"golang.org/x/net/html"
 
 	"github.com/tranche-gpu/tranche/agent/agenttest"
 	"github.com/tranche-gpu/tranche/agent/monitor"
+	"github.com/tranche-gpu/tranche/usage/bill"
 )
 
 // request returns the status and the body of a page.
 func request(t *testing.T, s *monitor.Snapshot, path string) (int, string) {
 	t.Helper()
+	return requestWith(t, s, path, reporter(t))
+}
+
+// requestWith is request with another report of usage.
+func requestWith(t *testing.T, s *monitor.Snapshot, path string,
+	usage func(context.Context, bill.By, time.Time, time.Time) (*bill.Report, error),
+) (int, string) {
+	t.Helper()
 	nomad, err := url.Parse("https://nomad.example.com:4646")
 	must.NoError(t, err)
 	pages, err := New(func(context.Context) *monitor.Snapshot { return s },
-		Options{Node: "node-1 " + agenttest.Hostile, Version: "v1.2.3", NomadUI: nomad})
+		Options{Node: "node-1 " + agenttest.Hostile, Version: "v1.2.3", NomadUI: nomad, Usage: usage})
 	must.NoError(t, err)
 	mux := http.NewServeMux()
 	pages.Register(mux)
@@ -33,6 +43,7 @@ func request(t *testing.T, s *monitor.Snapshot, path string) (int, string) {
 // paths are one of each page.
 var paths = []string{"/", "/gpu/" + agenttest.UUID(0), "/gpu/" + agenttest.UUID(1), "/gpu/" + agenttest.UUID(2),
 	"/gpu/" + agenttest.UUID(3), "/claim/aaaaaaaa", "/claim/bbbbbbbb", "/claim/cccccccc", "/claim/eeeeeeee",
+	"/usage/job/2026-11",
 	"/claim/" + url.PathEscape(agenttest.Hostile), "/gpu/" + url.PathEscape(agenttest.Hostile), "/" + url.PathEscape(agenttest.Hostile)}
 
 // TestPages_HostileNames parses each page as a browser does: names of others are text in it, and add no element, attribute,
@@ -65,7 +76,7 @@ func TestPages_HostileNames(t *testing.T) {
 
 // TestPages_Links follows every link of each page.
 func TestPages_Links(t *testing.T) {
-	for _, path := range paths[:9] {
+	for _, path := range paths[:10] {
 		status, body := request(t, agenttest.Snapshot(), path)
 		must.Eq(t, http.StatusOK, status, must.Sprint(path))
 		root, err := html.Parse(strings.NewReader(body))

@@ -21,6 +21,9 @@ type GPU struct {
 	Mode claim.Mode `json:"mode"`
 	// SliceBytes is the memory of one slice, in the modes that have slices.
 	SliceBytes uint64 `json:"slice_bytes,omitempty"`
+	// MemoryBytes is all of the GPU's memory, Replicas how many claims may share it in mode timeslice.
+	MemoryBytes uint64 `json:"memory_bytes,omitempty"`
+	Replicas    int    `json:"replicas,omitempty"`
 }
 
 type file struct {

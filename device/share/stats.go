@@ -2,6 +2,7 @@ package share
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	ndevice "github.com/hashicorp/nomad/plugins/device"
@@ -32,10 +33,26 @@ type ClaimUsage struct {
 	UncountedBytes uint64
 	Refused        uint64
 	Processes      int
+	// Workload is what the claim was made for; zero if that is not known.
+	Workload claim.Workload
 }
 
 // First reports whether a device is the first of the claim's.
 func (u *ClaimUsage) First(device string) bool { return u != nil && device == u.Slices[0] }
+
+// Part returns the part of the claim's memory that is shown for one of its devices, so that those of all add up to the whole:
+// which of its slices a program's memory is in, nobody can tell.
+func (u *ClaimUsage) Part(device string, memory *structs.StatValue) *structs.StatValue {
+	i, count := int64(slices.Index(u.Slices, device)), int64(len(u.Slices))
+	part := *memory
+	for _, value := range []**int64{&part.IntNumeratorVal, &part.IntDenominatorVal} {
+		if *value != nil && i >= 0 {
+			n := **value*(i+1)/count - **value*i/count
+			*value = &n
+		}
+	}
+	return &part
+}
 
 // Measurements are what a GPU measures of itself, as statistics by name.
 type Measurements map[string]*structs.StatValue
@@ -61,6 +78,9 @@ func (m Measurements) Replica(id string, first bool, use *ClaimUsage, now time.T
 	if use != nil {
 		stats.AddClaim(use)
 	}
+	if use != nil && (id == "" || use.First(id)) {
+		stats.AddWorkload(use)
+	}
 	return stats.WithSummary(m["Memory state"], now)
 }
 
@@ -73,6 +93,14 @@ func (m Measurements) WithSummary(summary *structs.StatValue, now time.Time) *nd
 func (m Measurements) AddClaim(use *ClaimUsage) {
 	id := use.ID
 	m["Claim"] = &structs.StatValue{StringVal: &id, Desc: "Claim that has this device"}
+}
+
+// AddWorkload adds what the claim was made for.
+func (m Measurements) AddWorkload(use *ClaimUsage) {
+	if !use.Workload.IsZero() {
+		text := use.Workload.String()
+		m["Claim workload"] = &structs.StatValue{StringVal: &text, Desc: "Task or container that the claim was made for"}
+	}
 }
 
 // Count returns a number as a statistic.

@@ -192,9 +192,34 @@ func (p *Prepared) Describe() []string {
 	for _, c := range p.Claims {
 		lines = append(lines, describe(c))
 	}
+	lines = append(lines, p.describeShared()...)
 	if c := runtime.HostMemoryClaim(p.Claims); c != nil && p.HostMemoryBytes > 0 {
 		lines = append(lines, fmt.Sprintf("GPU memory beyond the limit of claim %s: %s, on the host",
 			c.ID, size.Format(p.HostMemoryBytes)))
+	}
+	return lines
+}
+
+// describeShared returns a line for each GPU on which the task has several claims with a limit, since device blocks may land on
+// the same GPU.
+func (p *Prepared) describeShared() []string {
+	var lines []string
+	for i, c := range p.Claims {
+		count, limitBytes := 0, uint64(0)
+		for j, other := range p.Claims {
+			if other.GPU.UUID != c.GPU.UUID || !other.Limited() {
+				continue
+			}
+			if j < i {
+				count = 0 // the first of them has written the line
+				break
+			}
+			count, limitBytes = count+1, limitBytes+other.LimitBytes
+		}
+		if count > 1 {
+			lines = append(lines, fmt.Sprintf("GPU memory: %d device blocks are on %s #%d (%s): their limits add up to %s, and each "+
+				"allocation must fit into one of them", count, c.GPU.Name, c.GPU.Index, c.GPU.UUID, size.Format(limitBytes)))
+		}
 	}
 	return lines
 }

@@ -118,6 +118,19 @@ func TestPrepared_Describe(t *testing.T) {
 	}, p.Describe())
 }
 
+func TestPrepared_DescribeTwoBlocksOnOneGPU(t *testing.T) {
+	on := func(id, uuid string, limitBytes uint64) *claim.Claim {
+		return &claim.Claim{ID: id, GPU: claim.GPU{UUID: uuid, Name: "T4"}, LimitBytes: limitBytes, Slices: []string{id}}
+	}
+	p := &Prepared{Claims: []*claim.Claim{on("a", "GPU-0", 2<<30), on("b", "GPU-0", 3<<30), on("c", "GPU-1", 1<<30)}}
+	lines := p.Describe()
+	must.Len(t, 4, lines)
+	must.Eq(t, "GPU memory: 2 device blocks are on T4 #0 (GPU-0): their limits add up to 5GiB, and each allocation must fit into one "+
+		"of them", lines[3])
+	p = &Prepared{Claims: p.Claims[1:]}
+	must.Len(t, 2, p.Describe())
+}
+
 func TestCheckEnv_ForeignClaims(t *testing.T) {
 	const name, token = "TRANCHE_CLAIM_0123abcd", "00112233445566778899aabbccddeeff"
 	cases := []struct {

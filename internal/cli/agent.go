@@ -35,10 +35,10 @@ func (a *app) agentCommand() *cobra.Command {
 	var o agentOptions
 	cmd := &cobra.Command{
 		Use:   "agent",
-		Short: "Serve metrics and pages about this node's GPUs and claims",
-		Long: `Serve metrics and pages about this node's GPUs and claims.
+		Short: "Serve metrics and pages about this node's GPUs and claims, and account their usage",
+		Long: `Serve metrics and pages about this node's GPUs and claims, and account their usage.
 
-The agent reads the ledger, the regions and NVML, and changes nothing. Prometheus finds its metrics at /metrics, and a
+The agent reads the ledger, the regions and NVML, and changes no claim. Prometheus finds its metrics at /metrics, and a
 browser its pages at /. On other addresses than this machine's own it wants TLS, which --web-config sets up.
 
 The ledger is for root alone, so the agent runs as root.`,
@@ -69,6 +69,12 @@ func (a *app) agent(ctx context.Context, o agentOptions) error {
 	if err != nil {
 		return err
 	}
+	accounting, err := a.accounting(ctx, o.place, m, logger.Named("usage"))
+	if err != nil {
+		return err
+	}
+	defer accounting.close()
+	m.Usage, pages.Usage = accounting.collector.Totals, accounting.report
 	handler, err := agent.Handler(m, pages)
 	if err != nil {
 		return err
@@ -84,6 +90,7 @@ func (a *app) agent(ctx context.Context, o agentOptions) error {
 		observing.Wait()
 	}()
 	observing.Go(func() { m.Run(ctx) })
+	observing.Go(func() { accounting.collector.Run(ctx) })
 	logger.Info("listening", "address", server.URL())
 	if err := a.notifySystemd("READY=1"); err != nil {
 		logger.Warn("cannot notify systemd", "error", err)

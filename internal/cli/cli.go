@@ -100,7 +100,7 @@ func (a *app) command() *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(a.runCommand(), a.statusCommand(), a.claimCommand(), a.cdiCommand(), a.versionCommand(),
+	root.AddCommand(a.runCommand(), a.statusCommand(), a.usageCommand(), a.claimCommand(), a.cdiCommand(), a.versionCommand(),
 		a.nodeInfoCommand(), a.cdiHookCommand(),
 		a.installCommand(), a.uninstallCommand(), a.doctorCommand(),
 		a.agentCommand(), a.topCommand())

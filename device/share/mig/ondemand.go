@@ -150,11 +150,14 @@ func claimed(
 ) *ndevice.DeviceStats {
 	memory := *measured["Memory state"]
 	memory.Desc = "Memory in use of the claim's MIG instance, of all it has"
+	summary := use.Part(id, &memory)
+	summary.Desc = "This slice's equal part of the memory in use of the claim's MIG instance, of all it has"
 	stats := measured.For(id, first, use)
 	stats.AddClaim(use)
 	if use.First(id) {
+		stats.AddWorkload(use)
 		stats["Claim slices"] = share.Count(uint64(len(use.Slices)), "Slices of the claim")
 		stats["Claim memory"] = &memory
 	}
-	return stats.WithSummary(&memory, now)
+	return stats.WithSummary(summary, now)
 }

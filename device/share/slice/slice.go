@@ -143,14 +143,17 @@ func StatsBy(
 	return map[share.GroupKey]share.DeviceStats{{Type: share.SliceType, Name: g.GroupName()}: all}
 }
 
-// claimed returns the statistics of a slice that a claim uses. Memory does not belong to one slice of a claim: the
-// summary of each slice is the claim's, and the first slice has the other statistics of the claim.
+// claimed returns the statistics of a slice that a claim uses. The summaries of a claim's slices are equal parts of what it uses,
+// and add up to that; the first slice has the other statistics of the claim.
 func claimed(stats share.Measurements, id string, use *share.ClaimUsage, now time.Time) *ndevice.DeviceStats {
-	summary := share.Mebibytes(use.UsedBytes, use.LimitBytes, "Memory in use by the claim on this slice, of its limit")
+	memory := share.Mebibytes(use.UsedBytes, use.LimitBytes, "Memory in use by the claim, of its limit")
+	summary := use.Part(id, memory)
+	summary.Desc = "This slice's equal part of the memory in use by its claim, of the claim's limit"
 	stats.AddClaim(use)
 	if use.First(id) {
+		stats.AddWorkload(use)
 		stats["Claim slices"] = share.Count(uint64(len(use.Slices)), "Slices of the claim")
-		stats["Claim memory"] = summary
+		stats["Claim memory"] = memory
 		stats["Claim peak memory"] = share.Mebibytes(use.PeakBytes, use.LimitBytes,
 			"Most memory that the claim had in use, of its limit")
 		stats["Claim processes"] = share.Count(uint64(use.Processes), "Processes of the claim that hold memory")

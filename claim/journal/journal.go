@@ -1,0 +1,284 @@
+// Package journal is the record of all changes of claims, from which usage is accounted. It appends events and reads them back;
+// it does not know what they mean for a bill, and it never keeps a claim from being made.
+//
+// The journal is a directory of numbered segments. Writers append under the ledger's lock, readers read what lies between two
+// positions without it. A process that dies while it appends leaves a torn line, which readers drop: its change did not happen.
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// segmentBytes is the size from which a segment is followed by another.
+	segmentBytes = 1 << 20
+	// mostSegments bounds a journal that nobody collects: the oldest segment goes.
+	mostSegments = 64
+	// spareBytes is the disk space that is reserved for events, so that some are recorded on a full disk.
+	spareBytes = 16 << 10
+	// leftBytes is the disk space that the journal leaves to the ledger, whose records come first.
+	leftBytes = 256 << 10
+)
+
+const (
+	segmentSuffix = ".log"
+	// gapName is a file that exists while events are missing: since its last change.
+	gapName = "gap"
+)
+
+// Position is a place between two events.
+type Position struct {
+	// Segment is a segment's number; the first is 1.
+	Segment int64 `json:"segment"`
+	// Offset is in bytes.
+	Offset int64 `json:"offset"`
+}
+
+// Before reports whether a position is before another.
+func (p Position) Before(o Position) bool {
+	return p.Segment < o.Segment || p.Segment == o.Segment && p.Offset < o.Offset
+}
+
+// Journal is a journal in a directory. It holds no lock and no open file.
+type Journal struct {
+	dir string
+	// segmentBytes and mostSegments are the constants; tests make them smaller.
+	segmentBytes int64
+	mostSegments int
+}
+
+// In returns the journal in a directory, which the first Append creates.
+func In(dir string) *Journal {
+	return &Journal{dir: dir, segmentBytes: segmentBytes, mostSegments: mostSegments}
+}
+
+// Dir returns the journal's directory.
+func (j *Journal) Dir() string { return j.dir }
+
+// Append appends an event. The caller holds the ledger's lock. If it fails, Gap reports since when events are missing, unless the
+// disk has no room even for an empty file.
+//
+// It does not wait for the disk: Sync does, for those who rely on a position. A power cut before that may lose events.
+func (j *Journal) Append(e Event) error {
+	err := j.append(e)
+	if err != nil {
+		j.markGap()
+	}
+	return err
+}
+
+func (j *Journal) append(e Event) error {
+	line, err := e.line()
+	if err != nil {
+		return err
+	}
+	f, bytes, err := j.open()
+	if err != nil {
+		return err
+	}
+	if err := appendTo(f, bytes, line); err != nil {
+		return errors.Join(err, f.Truncate(bytes), f.Close())
+	}
+	return f.Close()
+}
+
+// appendTo appends a line to a segment. If a process died while it appended, the torn line is ended first.
+func appendTo(f *os.File, bytes int64, line []byte) error {
+	if bytes > 0 {
+		last := make([]byte, 1)
+		if _, err := f.ReadAt(last, bytes-1); err != nil {
+			return err
+		}
+		if last[0] != '\n' {
+			line = append([]byte(tornMark+"\n"), line...)
+		}
+	}
+	if err := reserve(f, bytes+int64(len(line))); err != nil {
+		return err
+	}
+	_, err := f.WriteAt(line, bytes)
+	return err
+}
+
+// reserve allocates disk space up to the new end of a segment and beyond, if the file system supports that. It returns an error
+// if the segment has no space for the new end, and the disk has none beside what the ledger may need.
+func reserve(f *os.File, end int64) error {
+	var file unix.Stat_t
+	var disk unix.Statfs_t
+	if err := unix.Fstat(int(f.Fd()), &file); err != nil {
+		return err
+	}
+	allocated := file.Blocks * 512
+	if allocated >= end+spareBytes/2 {
+		return nil
+	}
+	if err := unix.Fstatfs(int(f.Fd()), &disk); err != nil {
+		return err
+	}
+	if disk.Bavail*uint64(disk.Bsize) < leftBytes {
+		if allocated >= end {
+			return nil
+		}
+		return unix.ENOSPC
+	}
+	_ = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, end+spareBytes)
+	return nil
+}
+
+// open opens the last segment, or a new one if that is full, and returns its size.
+func (j *Journal) open() (*os.File, int64, error) {
+	segments, err := j.segments()
+	if errors.Is(err, fs.ErrNotExist) {
+		err = os.Mkdir(j.dir, 0o700)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(segments) == 0 {
+		return j.openSegment(1)
+	}
+	last := segments[len(segments)-1]
+	f, bytes, err := j.openSegment(last)
+	if err != nil || bytes < j.segmentBytes {
+		return f, bytes, err
+	}
+	_ = f.Truncate(bytes) // which gives the reserved space back
+	_ = f.Close()
+	for len(segments) >= j.mostSegments {
+		if err := os.Remove(j.path(segments[0])); err != nil {
+			return nil, 0, err
+		}
+		segments = segments[1:]
+	}
+	return j.openSegment(last + 1)
+}
+
+func (j *Journal) openSegment(number int64) (*os.File, int64, error) {
+	f, err := os.OpenFile(j.path(number), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, 0, errors.Join(err, f.Close())
+	}
+	return f, info.Size(), nil
+}
+
+// End returns the position behind the last event. The caller holds the ledger's lock.
+func (j *Journal) End() (Position, error) {
+	segments, err := j.segments()
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(segments) == 0 {
+		return Position{Segment: 1}, nil
+	}
+	if err != nil {
+		return Position{}, fmt.Errorf("read the journal of claims: %w", err)
+	}
+	last := segments[len(segments)-1]
+	info, err := os.Lstat(j.path(last))
+	if err != nil {
+		return Position{}, fmt.Errorf("read the journal of claims: %w", err)
+	}
+	return Position{Segment: last, Offset: info.Size()}, nil
+}
+
+// Sync writes the segment of a position to the disk, so that a power cut does not leave the journal shorter.
+func (j *Journal) Sync(p Position) error {
+	f, err := os.Open(j.path(p.Segment))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // nothing was appended yet
+	}
+	if err == nil {
+		err = errors.Join(f.Sync(), f.Close())
+	}
+	if err == nil {
+		err = syncDir(j.dir)
+	}
+	if err != nil {
+		return fmt.Errorf("write the journal of claims to the disk: %w", err)
+	}
+	return nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// RemoveBefore removes the segments whose events were collected: those before the position's.
+func (j *Journal) RemoveBefore(p Position) error {
+	segments, err := j.segments()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove collected segments of the journal of claims: %w", err)
+	}
+	var errs []error
+	for _, number := range segments {
+		if number < p.Segment {
+			errs = append(errs, ignoreMissing(os.Remove(j.path(number))))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// markGap records that events are missing from now on, unless that is recorded already. If it fails, the error of Append says
+// why.
+func (j *Journal) markGap() {
+	if f, err := os.OpenFile(j.gapPath(), os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o600); err == nil {
+		_ = f.Close()
+	}
+}
+
+// Gap reports since when events are missing.
+func (j *Journal) Gap() (since time.Time, ok bool) {
+	info, err := os.Lstat(j.gapPath())
+	if err != nil {
+		return since, false
+	}
+	return info.ModTime(), true
+}
+
+// EndGap removes the record of missing events. The caller holds the ledger's lock.
+func (j *Journal) EndGap() error { return ignoreMissing(os.Remove(j.gapPath())) }
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// segments returns the numbers of the segments in order.
+func (j *Journal) segments() ([]int64, error) {
+	entries, err := os.ReadDir(j.dir)
+	if err != nil {
+		return nil, err
+	}
+	var numbers []int64
+	for _, e := range entries {
+		name, ok := strings.CutSuffix(e.Name(), segmentSuffix)
+		if number, err := strconv.ParseInt(name, 10, 64); ok && err == nil && number > 0 {
+			numbers = append(numbers, number)
+		}
+	}
+	slices.Sort(numbers)
+	return numbers, nil
+}
+
+func (j *Journal) path(number int64) string {
+	return filepath.Join(j.dir, fmt.Sprintf("%010d%s", number, segmentSuffix))
+}
+
+func (j *Journal) gapPath() string { return filepath.Join(j.dir, gapName) }

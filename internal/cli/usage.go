@@ -1,0 +1,200 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/usage"
+	"github.com/tranche-gpu/tranche/usage/bill"
+)
+
+type usageOptions struct {
+	place
+	by, from, to, format string
+	byIsSet              bool
+}
+
+// The formats of `tranche usage`.
+const (
+	formatTable = "table"
+	formatCSV   = "csv"
+	formatJSON  = "json"
+	formatFocus = "focus"
+)
+
+func (a *app) usageCommand() *cobra.Command {
+	var o usageOptions
+	cmd := &cobra.Command{
+		Use:   "usage",
+		Short: "Show what jobs, namespaces or GPUs had reserved and used, by the hour",
+		Long: `Show what jobs, namespaces or GPUs had reserved and used.
+
+What is billed is what was reserved: GiB of memory times hours, and parts of GPUs times hours. What was used is advice.
+Times are UTC, and whole hours. The times from which something is not known are listed below the table.`,
+		Example: `  tranche usage --from 2026-11-01 --to 2026-12-01
+  tranche usage --by namespace --format csv > november.csv`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.byIsSet = cmd.Flags().Changed("by")
+			return a.usage(cmd.Context(), o)
+		},
+	}
+	cmd.Flags().StringVar(&o.by, "by", string(bill.ByJob), "what there is a row for: `job`, namespace or gpu")
+	cmd.Flags().StringVar(&o.from, "from", "", "first hour, as a `time` such as 2026-11-01 or 2026-11-01T15:00 (default: this month)")
+	cmd.Flags().StringVar(&o.to, "to", "", "`time` of the hour after the last (default: now)")
+	cmd.Flags().StringVar(&o.format, "format", formatTable, "`format`: table, csv, json or focus (FOCUS 1.2, needs prices)")
+	o.addFlags(cmd)
+	return cmd
+}
+
+func (a *app) usage(ctx context.Context, o usageOptions) error {
+	by, err := bill.ParseBy(o.by)
+	if err != nil {
+		return fmt.Errorf("--by %w", err)
+	}
+	from, to, err := o.times(time.Now().UTC())
+	if err != nil {
+		return err
+	}
+	if err := o.checkFormat(); err != nil {
+		return err
+	}
+	config, err := bill.LoadConfig(a.configPath())
+	if err != nil {
+		return err
+	}
+	store, err := usage.Open(ctx, o.stateDir)
+	if err != nil {
+		return err
+	}
+	err = a.collectUsage(ctx, store, o.place)
+	if err == nil {
+		err = a.writeUsage(ctx, store, o.format, by, from, to, config.Prices)
+	}
+	return errors.Join(err, store.Close())
+}
+
+// times returns the hours that --from and --to name.
+func (o usageOptions) times(now time.Time) (from, to time.Time, err error) {
+	from = time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)
+	to = now.Truncate(time.Hour).Add(time.Hour)
+	if o.from != "" {
+		if from, err = parseHour("--from", o.from); err != nil {
+			return from, to, err
+		}
+	}
+	if o.to != "" {
+		if to, err = parseHour("--to", o.to); err != nil {
+			return from, to, err
+		}
+	}
+	if !from.Before(to) {
+		return from, to, fmt.Errorf("--from must be before --to, got %s and %s", from.Format(time.RFC3339), to.Format(time.RFC3339))
+	}
+	return from, to, nil
+}
+
+// parseHour parses a date or a time, which has to be a whole hour.
+func parseHour(option, text string) (time.Time, error) {
+	for _, layout := range []string{time.DateOnly, "2006-01-02T15:04", "2006-01-02 15:04", time.RFC3339, "2006-01-02T15:04Z07:00"} {
+		t, err := time.Parse(layout, text)
+		if err != nil {
+			continue
+		}
+		if t = t.UTC(); !t.Equal(t.Truncate(time.Hour)) {
+			return t, fmt.Errorf("%s must be a whole hour, since usage is kept by the hour, got %q", option, text)
+		}
+		return t, nil
+	}
+	return time.Time{}, fmt.Errorf("%s must be a date such as 2026-11-01 or a time such as 2026-11-01T15:00, got %q", option, text)
+}
+
+func (o usageOptions) checkFormat() error {
+	switch o.format {
+	case formatTable, formatCSV, formatJSON:
+		return nil
+	case formatFocus:
+		if o.byIsSet {
+			return errors.New("--by does not go with --format focus, which has a row for each hour and claim")
+		}
+		return nil
+	}
+	return fmt.Errorf("--format must be table, csv, json or focus, got %q", o.format)
+}
+
+// staleAfter is how old the last collection may be: an agent makes one each minute.
+const staleAfter = 10 * time.Minute
+
+// collectUsage accounts what has happened up to now, so that the report is complete also without an agent.
+func (a *app) collectUsage(ctx context.Context, store *usage.Store, p place) error {
+	_, seen, err := store.Accounted(ctx)
+	if err != nil {
+		return err
+	}
+	ledger, err := claim.Open(claim.Options{StateDir: p.stateDir, RunDir: p.runDir, Logger: a.logger().Named("ledger")})
+	if err != nil {
+		return err
+	}
+	if err := store.Collect(ctx, ledger, a.usageGPUs(ctx, p), nil); err != nil {
+		return err
+	}
+	switch {
+	case seen.IsZero():
+		fmt.Fprintln(a.stderr, "tranche: usage is accounted from now on; start `tranche agent`, which does so all the time")
+	case time.Since(seen) > staleAfter:
+		fmt.Fprintf(a.stderr, "tranche: usage was last collected at %s; start `tranche agent`, which does so all the time\n",
+			seen.Format(time.RFC3339))
+	}
+	return nil
+}
+
+// usageGPUs returns what the device plugin says of the GPUs, or NVML where there is no plugin. What is not known stays out.
+func (a *app) usageGPUs(ctx context.Context, p place) map[string]usage.GPU {
+	gpus, err := usage.Layout(p.runDir)
+	if err == nil && len(gpus) > 0 {
+		return gpus
+	}
+	gpus = map[string]usage.GPU{}
+	node, err := a.readGPUs(ctx, p.driverRoot)
+	if err != nil {
+		return gpus
+	}
+	for _, g := range node.GPUs {
+		gpus[g.UUID] = usage.GPU{MemoryBytes: g.MemoryBytes}
+	}
+	return gpus
+}
+
+func (a *app) writeUsage(ctx context.Context, store *usage.Store, format string, by bill.By, from, to time.Time, prices bill.Prices) error {
+	if format == formatFocus {
+		if err := bill.Focus(ctx, store, from, to, prices, a.stdout); err != nil {
+			return fmt.Errorf("--format focus: %w", err)
+		}
+		return nil
+	}
+	r, err := bill.Make(ctx, store, by, from, to, prices)
+	if err != nil {
+		return err
+	}
+	switch format {
+	case formatCSV:
+		return r.CSV(a.stdout)
+	case formatJSON:
+		return r.JSON(a.stdout)
+	}
+	return r.Table(a.stdout)
+}
+
+// configPath is the configuration file of all of Tranche's programs.
+func (a *app) configPath() string {
+	if path, ok := lookupEnv(a.environ, runtime.ConfigEnv); ok && path != "" {
+		return path
+	}
+	return a.configFile
+}

@@ -1,0 +1,118 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
+)
+
+func (n *statusNode) usage(args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	n.stdout, n.stderr = &out, &errs
+	code = n.main(append([]string{"usage", "--state-dir", n.stateDir, "--run-dir", n.runDir}, args...))
+	return code, out.String(), errs.String()
+}
+
+// Without an agent and without a device plugin, the command itself accounts what the ledger and its journal have.
+func TestUsage(t *testing.T) {
+	g := nvmltest.H200(0)
+	n := newNode(t, nvmltest.New(g))
+	code, out, stderr := n.usage()
+	must.Eq(t, 0, code)
+	must.StrContains(t, out, "No claims from ")
+	must.StrContains(t, stderr, "tranche agent")
+
+	c := n.reserve(t, g, 0, 6)
+	must.NoError(t, n.ledger.NoteWorkload(t.Context(), c.ID, claim.Workload{Namespace: "team", Job: "train", Task: "t", Verified: true}))
+	n.end(t, c, "alloc-1")
+	must.NoError(t, n.ledger.Release(t.Context(), c.ID, "alloc-1"))
+	claims, _, err := n.ledger.List(t.Context())
+	must.NoError(t, err)
+	lasted := claims[0].Released.UnixMilli() - claims[0].Created.UnixMilli()
+
+	code, out, stderr = n.usage("--format", "json")
+	must.Eq(t, 0, code, must.Sprint(stderr))
+	must.Eq(t, "", stderr)
+	var r struct {
+		Rows []struct {
+			Namespace, Job  string
+			ReservedSeconds float64  `json:"reserved_seconds"`
+			GPUHours        *float64 `json:"gpu_hours"`
+		}
+	}
+	must.NoError(t, json.Unmarshal([]byte(out), &r), must.Sprint(out))
+	must.Len(t, 1, r.Rows)
+	must.Eq(t, "team train", r.Rows[0].Namespace+" "+r.Rows[0].Job)
+	must.Eq(t, float64(lasted)/1000, r.Rows[0].ReservedSeconds)
+	must.NotNil(t, r.Rows[0].GPUHours, must.Sprint("NVML says how much memory the GPU has"))
+
+	// Prices are read from the file that TRANCHE_CONFIG names.
+	config := filepath.Join(t.TempDir(), "config.toml")
+	must.NoError(t, os.WriteFile(config, []byte("[prices]\ncurrency = 'EUR'\ngpu_hour = 3600000\n"), 0o600))
+	n.environ = []string{"TRANCHE_CONFIG=" + config}
+	_, out, _ = n.usage("--by", "namespace")
+	must.True(t, words(out, "NAMESPACE", "GPU-HOURS", "COST (EUR)"), must.Sprint(out))
+	must.True(t, words(out, "team", "0.000"), must.Sprint(out))
+	_, out, _ = n.usage("--format", "focus")
+	must.StrContains(t, out, "BilledCost,")
+	must.StrContains(t, out, "GPU-Hours")
+}
+
+func TestUsage_WrongOptions(t *testing.T) {
+	n := newNode(t, nvmltest.New())
+	for _, tc := range []struct {
+		want string
+		args []string
+	}{
+		{`--by must be job, namespace or gpu, got "user"`, []string{"--by", "user"}},
+		{`--format must be table, csv, json or focus, got "xml"`, []string{"--format", "xml"}},
+		{"--by does not go with --format focus", []string{"--by", "gpu", "--format", "focus"}},
+		{"[prices]", []string{"--format", "focus"}},
+		{`--from must be a date such as 2026-11-01 or a time such as 2026-11-01T15:00, got "yesterday"`, []string{"--from", "yesterday"}},
+		{`--to must be a date`, []string{"--to", "2026-02-30"}},
+		{"--to must be a whole hour", []string{"--to", "2026-11-01T15:30"}},
+		{"--from must be before --to", []string{"--from", "2026-11-02", "--to", "2026-11-02"}},
+	} {
+		code, out, stderr := n.usage(tc.args...)
+		must.Eq(t, exitFailure, code)
+		must.Eq(t, "", out)
+		must.StrContains(t, stderr, tc.want)
+	}
+}
+
+func TestUsage_Times(t *testing.T) {
+	now := time.Date(2026, 11, 26, 14, 20, 0, 0, time.UTC)
+	for _, tc := range []struct{ from, to, wantFrom, wantTo string }{
+		{"", "", "2026-11-01T00:00:00Z", "2026-11-26T15:00:00Z"},
+		{"2026-10-31", "2026-11-01T07:00", "2026-10-31T00:00:00Z", "2026-11-01T07:00:00Z"},
+		{"2026-10-31T05:00+05:00", "2026-10-31 01:00", "2026-10-31T00:00:00Z", "2026-10-31T01:00:00Z"},
+	} {
+		from, to, err := usageOptions{from: tc.from, to: tc.to}.times(now)
+		must.NoError(t, err)
+		must.Eq(t, tc.wantFrom, from.Format(time.RFC3339))
+		must.Eq(t, tc.wantTo, to.Format(time.RFC3339))
+	}
+}
+
+// A database that is not one is left alone, and the error says what to do.
+func TestUsage_DamagedDatabase(t *testing.T) {
+	n := newNode(t, nvmltest.New())
+	path := filepath.Join(n.stateDir, "usage.db")
+	content := bytes.Repeat([]byte("no database "), 1000)
+	must.NoError(t, os.WriteFile(path, content, 0o600))
+	code, _, stderr := n.usage()
+	must.Eq(t, exitFailure, code)
+	must.StrContains(t, stderr, path)
+	must.StrContains(t, stderr, "move it away")
+	left, err := os.ReadFile(path)
+	must.NoError(t, err)
+	must.Eq(t, content, left)
+}

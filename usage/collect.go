@@ -1,0 +1,124 @@
+package usage
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/journal"
+)
+
+// Collect accounts what happened to claims since the last collection, and the time that living claims have had up to now. All
+// of it is one transaction: whoever is killed on the way has changed nothing. samples may be nil; gpus are what is known of
+// the node's GPUs by their UUIDs.
+func (s *Store) Collect(ctx context.Context, ledger *claim.Ledger, gpus map[string]GPU, samples *Samples) error {
+	var cut claim.Cut
+	err := s.in(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
+		cut, err = collect(ctx, tx, ledger, gpus, samples)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("account the usage of claims in %s: %w", s.path, explain(err))
+	}
+	now := journal.Milliseconds(cut.At)
+	samples.forget(now, now)
+	// What follows may be missing if this process is killed here. The next collection does it then.
+	if !cut.MissingSince.IsZero() {
+		err = ledger.EndGap(ctx, cut.MissingSince)
+	}
+	return errors.Join(err, ledger.Journal().RemoveBefore(cut.End))
+}
+
+func collect(ctx context.Context, tx *sql.Tx, ledger *claim.Ledger, gpus map[string]GPU, samples *Samples) (claim.Cut, error) {
+	t := tables{ctx, tx}
+	known, err := t.mergeGPUs(gpus)
+	if err != nil {
+		return claim.Cut{}, err
+	}
+	b := &books{
+		gpus: known, samples: samples, find: t.find, hours: map[hourKey]hourSum{}, devices: map[string]device{},
+	}
+	var from journal.Position
+	if from, err = t.readWatermark(b); err != nil {
+		return claim.Cut{}, err
+	}
+	if b.accounts, err = t.openAccounts(); err != nil {
+		return claim.Cut{}, err
+	}
+	cut, err := ledger.Cut(ctx)
+	if err != nil {
+		return claim.Cut{}, err
+	}
+	if err := b.read(ledger.Journal(), from, cut); err != nil {
+		return claim.Cut{}, err
+	}
+	if err := b.cut(cut); err != nil {
+		return claim.Cut{}, err
+	}
+	for k, a := range b.accounts {
+		if w, ok := ledger.Workload(k.id); ok && !a.ended {
+			a.learn(w)
+		}
+	}
+	if err := ledger.Journal().Sync(cut.End); err != nil {
+		return claim.Cut{}, err
+	}
+	return cut, t.write(b, cut.End)
+}
+
+// read accounts the events up to a cut, and names what is missing of them.
+func (b *books) read(j *journal.Journal, from journal.Position, cut claim.Cut) error {
+	if cut.End.Before(from) { // the journal was removed, and has begun again
+		from = journal.Position{Segment: 1}
+	}
+	before, first := b.seen, int64(0)
+	loss, err := j.Read(from, cut.End, func(e journal.Event) error {
+		if first == 0 {
+			first = e.At
+		}
+		return b.event(e)
+	})
+	if err != nil || before == 0 {
+		return err // without an earlier collection nothing is missing: accounting begins here
+	}
+	at := journal.Milliseconds(cut.At)
+	if first == 0 {
+		first = at
+	}
+	if loss.Missing {
+		b.gaps = append(b.gaps, gap{before, max(first, before), "parts of the journal of claims were removed before they were collected; " +
+			"claims that began and ended in this time are missing"})
+	}
+	if loss.Damaged > 0 {
+		b.gaps = append(b.gaps, gap{before, at, fmt.Sprintf("%d events in the journal of claims are damaged", loss.Damaged)})
+	}
+	if since := cut.MissingSince; !since.IsZero() {
+		b.gaps = append(b.gaps, gap{journal.Milliseconds(since), at, "the journal of claims could not be written; claims that began and " +
+			"ended in this time are missing, and others are accounted to the collection"})
+	}
+	return nil
+}
+
+// Prune removes the rows of hours before a time, and the claims that have none.
+func (s *Store) Prune(ctx context.Context, before time.Time) error {
+	hour := before.UnixMilli() / hourMillis
+	err := s.in(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		for _, statement := range []string{
+			"DELETE FROM hour WHERE hour < ?1",
+			"DELETE FROM gap WHERE until < ?1 * 3600000",
+			"DELETE FROM claim WHERE ended = 1 AND until < ?1 * 3600000 AND NOT EXISTS (SELECT 1 FROM hour WHERE hour.claim = claim.key)",
+		} {
+			if _, err := tx.ExecContext(ctx, statement, hour); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("remove old rows of the usage database %s: %w", s.path, explain(err))
+	}
+	return nil
+}

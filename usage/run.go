@@ -1,0 +1,134 @@
+package usage
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/journal"
+	"github.com/tranche-gpu/tranche/claim/layout"
+)
+
+// The periods of a Collector.
+const (
+	// SampleEvery is how often it looks at what claims use.
+	SampleEvery = 15 * time.Second
+	// CollectEvery is how often it accounts what they reserve.
+	CollectEvery = time.Minute
+)
+
+// Options are those of a Collector.
+type Options struct {
+	Ledger *claim.Ledger
+	Store  *Store
+	// GPUs returns what is known of the node's GPUs by their UUIDs.
+	GPUs   func(context.Context) map[string]GPU
+	Keep   time.Duration // how long rows are kept; 0 is for ever
+	Logger hclog.Logger
+
+	sampleEvery, collectEvery time.Duration // of tests
+}
+
+// Collector accounts usage all the time.
+type Collector struct {
+	Options
+	samples *Samples
+	failed  string // what the last collection failed with, so that it is logged once
+	pruned  time.Time
+	totals  atomic.Pointer[Totals]
+}
+
+// Totals are what the claims in the ledger have had reserved up to a time, by their IDs.
+type Totals struct {
+	Seen   time.Time
+	Claims map[string]Total
+}
+
+// NewCollector returns a collector.
+func NewCollector(o Options) *Collector {
+	if o.sampleEvery == 0 {
+		o.sampleEvery, o.collectEvery = SampleEvery, CollectEvery
+	}
+	return &Collector{Options: o, samples: NewSamples(o.sampleEvery)}
+}
+
+// Totals returns the totals of the last collection; nil before the first.
+func (c *Collector) Totals() *Totals { return c.totals.Load() }
+
+// Run accounts usage until the context ends, and once more then. It logs errors and goes on: what it could not collect stays
+// in the journal.
+func (c *Collector) Run(ctx context.Context) {
+	sample, collect := time.NewTicker(c.sampleEvery), time.NewTicker(c.collectEvery)
+	defer sample.Stop()
+	defer collect.Stop()
+	c.sample(ctx)
+	c.collect(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastCollection)
+			defer cancel()
+			c.collect(ctx)
+			return
+		case <-sample.C:
+			c.sample(ctx)
+		case <-collect.C:
+			c.collect(ctx)
+		}
+	}
+}
+
+// lastCollection bounds the collection at the end of Run. systemd kills a service that takes longer than 90 seconds.
+const lastCollection = 20 * time.Second
+
+// sample adds what the claims with living containers use. Of a claim whose use nobody counts there is no sample.
+func (c *Collector) sample(ctx context.Context) {
+	claims, _, err := c.Ledger.Recent(ctx)
+	if err != nil {
+		return // collect reports it
+	}
+	for _, held := range claims {
+		if held.Container == nil || held.Reservation(held.Container.BootID) != journal.Reserved {
+			continue
+		}
+		if use, err := c.Ledger.UsageOf(held); err == nil {
+			c.samples.Add(held, time.Now(), use.UsedBytes, use.PeakBytes)
+		}
+	}
+}
+
+func (c *Collector) collect(ctx context.Context) {
+	err := c.Store.Collect(ctx, c.Ledger, c.GPUs(ctx), c.samples)
+	if err == nil {
+		var totals *Totals
+		if totals, err = c.Store.totals(ctx); err == nil {
+			c.totals.Store(totals)
+		}
+	}
+	if now := time.Now(); err == nil && c.Keep > 0 && now.Sub(c.pruned) > time.Hour {
+		err, c.pruned = c.Store.Prune(ctx, now.Add(-c.Keep)), now
+	}
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != c.failed && err != nil {
+		c.Logger.Error("usage is not accounted at the moment; it will be once this is mended", "error", err)
+	} else if text != c.failed {
+		c.Logger.Info("usage is accounted again")
+	}
+	c.failed = text
+}
+
+// Layout returns what the device plugin has published of the node's GPUs.
+func Layout(runDir string) (map[string]GPU, error) {
+	shared, err := layout.Read(runDir)
+	gpus := make(map[string]GPU, len(shared))
+	for uuid, g := range shared {
+		gpus[uuid] = GPU{MemoryBytes: g.MemoryBytes, Replicas: g.Replicas}
+	}
+	return gpus, err
+}

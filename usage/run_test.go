@@ -1,0 +1,166 @@
+package usage
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/shoenig/test/must"
+	"github.com/shoenig/test/wait"
+
+	"github.com/tranche-gpu/tranche/claim/layout"
+)
+
+// run runs the loop until the test calls stop, which returns when it has ended.
+func (n *node) runLoop(t *testing.T, keep time.Duration) (c *Collector, stop func()) {
+	t.Helper()
+	c = NewCollector(Options{
+		Ledger: n.ledger, Store: n.store, GPUs: func(context.Context) map[string]GPU { return layoutOf(t, n.run) }, Keep: keep,
+		Logger: hclog.NewNullLogger(), sampleEvery: 20 * time.Millisecond, collectEvery: 50 * time.Millisecond,
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.Run(ctx)
+	}()
+	stop = func() { cancel(); <-done }
+	t.Cleanup(stop)
+	return c, stop
+}
+
+func layoutOf(t *testing.T, runDir string) map[string]GPU {
+	gpus, err := Layout(runDir)
+	if err != nil {
+		t.Error(err)
+	}
+	return gpus
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(ok), wait.Timeout(time.Minute), wait.Gap(10*time.Millisecond)), must.Sprint(what))
+}
+
+func (n *node) lines(t *testing.T) (lines []Line) {
+	t.Helper()
+	must.NoError(t, n.store.Lines(t.Context(), time.UnixMilli(0), time.Now().Add(time.Hour), func(l Line) error {
+		lines = append(lines, l)
+		return nil
+	}))
+	return lines
+}
+
+// The loop accounts what is reserved and observes what is used; when it ends, all is accounted up to then.
+func TestRun(t *testing.T) {
+	n := newNode(t)
+	must.NoError(t, layout.Write(n.run, map[string]layout.GPU{"GPU-a": {MemoryBytes: 16 * gib}}))
+	end := n.witness(t, "GPU-a")
+	c, stop := n.runLoop(t, 24*time.Hour)
+	eventually(t, "a sample is accounted", func() bool {
+		lines := n.lines(t)
+		return len(lines) > 0 && lines[0].ObservedMillis > 0
+	})
+	id, lasted := end()
+	stop()
+	var reserved, observed int64
+	for _, l := range n.lines(t) {
+		must.Eq(t, id, l.ClaimID)
+		must.Eq(t, WholeShare/10, l.Share)
+		reserved, observed = reserved+l.ReservedMillis, observed+l.ObservedMillis
+	}
+	must.Eq(t, lasted, reserved)
+	must.Between(t, 1, observed, reserved)
+	total := c.Totals().Claims[id]
+	must.Eq(t, lasted, total.Millis)
+	must.InDelta(t, float64(lasted)/10, total.GPUMillis, 0.001)
+	must.InDelta(t, float64(lasted), total.GiBMillis, 0.001)
+}
+
+// What cannot be accounted at the moment stays in the journal, and is accounted when the cause is mended.
+func TestRun_GoesOnAfterErrors(t *testing.T) {
+	n := newNode(t)
+	n.collect(t)
+	n.runLoop(t, 0)
+	segments := filepath.Join(n.ledger.Journal().Dir(), "0000000001.log")
+	must.NoError(t, os.MkdirAll(n.ledger.Journal().Dir(), 0o700))
+	must.NoError(t, os.Mkdir(segments, 0o700))
+	c, _, err := n.ledger.Reserve(t.Context(), request("GPU-a", 0, 1))
+	must.NoError(t, err)
+	must.NoError(t, os.Remove(segments))
+	eventually(t, "the claim is accounted, and the gap is named", func() bool {
+		return len(n.lines(t)) > 0 && len(n.store.gaps(t)) == 1
+	})
+	must.NoError(t, n.ledger.Drop(t.Context(), c.ID))
+	_, missing := n.ledger.Journal().Gap()
+	must.False(t, missing)
+}
+
+// Rows that are too old go, with the claims that had nothing else.
+func TestPrune(t *testing.T) {
+	n := newNode(t)
+	c, _, err := n.ledger.Reserve(t.Context(), request("GPU-a", 0, 1))
+	must.NoError(t, err)
+	must.NoError(t, n.ledger.Drop(t.Context(), c.ID))
+	held, _, err := n.ledger.Reserve(t.Context(), request("GPU-a", 0, 1))
+	must.NoError(t, err)
+	eventually(t, "some time has passed", func() bool { return time.Since(held.Created) > 5*time.Millisecond })
+	n.collect(t)
+	must.NoError(t, n.store.Prune(t.Context(), time.Now().Add(2*time.Hour)))
+	must.SliceEmpty(t, n.lines(t))
+	var claims int
+	must.NoError(t, n.store.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM claim").Scan(&claims))
+	must.Eq(t, 1, claims, must.Sprint("the one that is there still"))
+	n.collect(t)
+	must.Eq(t, held.ID, n.lines(t)[0].ClaimID)
+}
+
+// A newer program's database is not written to.
+func TestOpen_NewerDatabase(t *testing.T) {
+	n := newNode(t)
+	_, err := n.store.db.ExecContext(t.Context(), "PRAGMA user_version = 9")
+	must.NoError(t, err)
+	_, err = Open(t.Context(), n.state)
+	must.ErrorContains(t, err, "its version is 9")
+}
+
+// A journal or a database that is gone, or older than it was, costs at most what only it had, and nothing is counted twice.
+func TestCollect_LostFiles(t *testing.T) {
+	for name, lose := range map[string]func(*testing.T, *node){
+		"the journal": func(t *testing.T, n *node) { must.NoError(t, os.RemoveAll(n.ledger.Journal().Dir())) },
+		"an older database": func(t *testing.T, n *node) {
+			must.NoError(t, n.store.Close())
+			must.NoError(t, os.Rename(n.state+"-backup", filepath.Join(n.state, databaseName)))
+			store, err := Open(t.Context(), n.state)
+			must.NoError(t, err)
+			n.store = store
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			end := n.witness(t, "GPU-a")
+			n.collect(t)
+			_, err := n.store.db.ExecContext(t.Context(), "VACUUM INTO ?", n.state+"-backup")
+			must.NoError(t, err)
+			c, _, err := n.ledger.Reserve(t.Context(), request("GPU-a", 0, 1))
+			must.NoError(t, err)
+			n.collect(t)
+			must.NoError(t, n.ledger.Drop(t.Context(), c.ID))
+			n.collect(t)
+			lose(t, n)
+			id, lasted := end()
+			n.collect(t)
+			n.collect(t)
+			var sum int64
+			for _, l := range n.lines(t) {
+				if l.ClaimID == id {
+					sum += l.ReservedMillis
+				}
+			}
+			must.Eq(t, lasted, sum)
+		})
+	}
+}
