@@ -69,6 +69,12 @@ func TestDemoKept(t *testing.T) {
 	must.StrContains(t, look("nomad", "job", "run", "examples/no-gpu.nomad.hcl"), "finished with status \"complete\"")
 	status := statusCommand(t, out)
 	must.StrContains(t, look(status...), "NVIDIA H200")
+	top := append([]string{"tranche", "top", "--once"}, status[2:]...)
+	must.StrContains(t, look(top...), "default/first/")
+	pages := regexp.MustCompile(`pages are at (http://[^ ,]+/),`).FindStringSubmatch(out)
+	must.Len(t, 2, pages, must.Sprint(out))
+	must.StrContains(t, read(t, pages[1]), "NVIDIA H200")
+	must.StrContains(t, read(t, pages[1]+"metrics"), `nomad_job="first"`)
 
 	_, err = demo(t)
 	must.Error(t, err, must.Sprint("a second demo started beside the first"))
@@ -142,13 +148,13 @@ func TestNeedsRoot(t *testing.T) {
 // quarter of an hour: what it reckons with is tested beside it.
 func TestBench(t *testing.T) {
 	cmd := exec.CommandContext(deadline(t), filepath.Join(build, "e2e/bench"), "-build", build, "-rounds", "1", "-containers", "2",
-		"-only", "calls,containers,tasks,device", "-tasks", "2", "-at-once", "3", "-bursts", "1",
-		"-fingerprints", "2", "-reserves", "8", "-ticks", "2", "-out", filepath.Join(t.TempDir(), "bench.tsv"))
+		"-only", "calls,containers,tasks,device,agent", "-tasks", "2", "-at-once", "3", "-bursts", "1",
+		"-fingerprints", "2", "-reserves", "8", "-ticks", "2", "-scrapes", "2", "-scrape-periods", "1", "-out", filepath.Join(t.TempDir(), "bench.tsv"))
 	out, err := cmd.CombinedOutput()
 	must.NoError(t, err, must.Sprint(string(out)))
 	must.StrContains(t, string(out), "SIMULATED")
 	for _, row := range []string{"allocate_free", "mem_get_info", "launch", "create-to-start", "task-start", "task-exit",
-		"task-start-3", "task-exit-3", "fingerprint-message", "reserve", "stats-cpu"} {
+		"task-start-3", "task-exit-3", "fingerprint-message", "reserve", "stats-cpu", "agent-scrape", "agent-cpu", "agent-memory"} {
 		must.StrContains(t, string(out), row)
 	}
 	lines := strings.Split(strings.TrimSpace(readFile(t, cmd.Args[len(cmd.Args)-1])), "\n")

@@ -96,6 +96,8 @@ func train() *monitor.Claim {
 	}
 	busy := 0.25
 	c.Utilization = &busy
+	var idle time.Duration
+	c.Idleness = monitor.Idleness{Activity: monitor.ActivityActive, LastActive: Time, Idle: &idle}
 	c.Uncounted = &health.Condition{Problem: "2 GiB " + Hostile, Since: Time, Bytes: 2 * gib}
 	return c
 }

@@ -88,6 +88,9 @@ var (
 	claimProcesses   = ofClaim("processes", "Processes of the claim that use the GPU.")
 	claimUncounted   = ofClaim("memory_uncounted_bytes", "Memory of the claim's container that is not counted; absent if none is seen.")
 	claimUtilization = ofClaim("utilization_ratio", "How busy the claim's processes had the GPU's multiprocessors, 0 to 1.")
+	claimActivity    = ofClaim("activity", "Always 1; of a running claim: active, idle_with_memory, idle_without_memory or unknown.", "activity")
+	claimIdle        = ofClaim("idle_seconds", "How long a running claim has been idle; 0 if it is active.")
+	claimLastActive  = ofClaim("last_activity_timestamp_seconds", "When the claim was last seen to be active.")
 	claimRefused     = counter("claim_refused_allocations_total", "Allocations that were refused at the limit.", "claim")
 )
 

@@ -160,6 +160,19 @@ func (w writer) claim(c *monitor.Claim) {
 	if c.Utilization != nil {
 		w.add(claimUtilization, *c.Utilization, c.ID)
 	}
+	w.idleness(c)
+}
+
+func (w writer) idleness(c *monitor.Claim) {
+	if c.Idleness.Activity != "" {
+		w.add(claimActivity, 1, c.ID, string(c.Idleness.Activity))
+	}
+	if c.Idleness.Idle != nil {
+		w.add(claimIdle, c.Idleness.Idle.Seconds(), c.ID)
+	}
+	if !c.Idleness.LastActive.IsZero() {
+		w.add(claimLastActive, float64(c.Idleness.LastActive.Unix()), c.ID)
+	}
 }
 
 func (w writer) usage(s *monitor.Snapshot) {

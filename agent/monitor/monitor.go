@@ -45,6 +45,7 @@ type Monitor struct {
 	log  changeLog
 	busy busyness
 	xids xidCounter
+	idle idleness
 }
 
 // New returns a monitor.
@@ -91,6 +92,7 @@ func (m *Monitor) take(ctx context.Context) *Snapshot {
 	defer cancel()
 	m.addGPUs(bounded, s)
 	m.addMeasurements(bounded, s)
+	m.idle.observe(s)
 	m.addHealth(s)
 	if m.Usage != nil {
 		s.Usage = m.Usage()

@@ -103,6 +103,8 @@ type Claim struct {
 	Uncounted *health.Condition
 	// Utilization is the share of time in which the claim's processes had the GPU's multiprocessors busy, 0 to 1.
 	Utilization *float64
+	// Idleness is zero unless the claim runs.
+	Idleness Idleness
 }
 
 // Sliced reports whether the claim has slices, rather than a GPU, a share of its time, or a MIG instance.

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
 	"github.com/tranche-gpu/tranche/agent/text"
@@ -133,6 +135,9 @@ func (p *Pages) claimDetails(s *monitor.Snapshot, c *monitor.Claim) *claimDetail
 	if c.Container != nil {
 		d.Facts = append(d.Facts, fact{"Container", c.Container.ID}, fact{"Runtime", c.Container.Runtime})
 	}
+	if c.Idleness.Activity != "" {
+		d.Facts = append(d.Facts, fact{"Activity", activity(c.Idleness)})
+	}
 	if u := c.Usage; u != nil {
 		d.PeakPercent = percentOf(u.PeakBytes, c.LimitBytes)
 		if u.Spill != nil {
@@ -163,4 +168,13 @@ func advice(c *monitor.Claim) string {
 	}
 	return "The peak so far, and " + strconv.Itoa(headroomPercent) + " % more, would fit into " + strconv.Itoa(count) +
 		" of its " + strconv.Itoa(len(c.Slices)) + " slices."
+}
+
+// activity says whether a claim uses its GPU, and since when not.
+func activity(is monitor.Idleness) string {
+	text := strings.ReplaceAll(string(is.Activity), "_", " ")
+	if is.Idle != nil && *is.Idle > 0 {
+		text += " for " + is.Idle.Truncate(time.Second).String()
+	}
+	return text
 }

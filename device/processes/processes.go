@@ -41,9 +41,6 @@ type info struct {
 	pidNamespace string
 	// cgroups are the process's, by the ID of their hierarchy.
 	cgroups map[int]string
-	// shared are the cgroups that a container has of the process that started it, by hierarchy: an OCI runtime makes none in the
-	// hierarchies of cgroup v1 whose controllers it does not know, so that all containers there are in that of containerd.
-	shared map[int]string
 }
 
 // Of returns the containers of claims, each of which must have one.
@@ -52,9 +49,6 @@ func Of(claims []*claim.Claim) *Containers {
 	c := &Containers{self: self}
 	for _, owner := range claims {
 		if init, ok := read(owner.Container.InitPID); ok {
-			if starter, ok := read(init.parent); ok {
-				init.shared = starter.cgroups
-			}
 			c.inits, c.claims = append(c.inits, init), append(c.claims, owner)
 		}
 	}
@@ -87,17 +81,15 @@ func (c *Containers) Claims(pid int) []*claim.Claim {
 	return claims
 }
 
-// inside reports whether a process is in the container of an init process: by its PID namespace or a cgroup, which
+// inside reports whether a process is in the container of an init process: by its PID namespace or its cgroups, which
 // processes that are added to the container later have as well, or because it descends from it. A namespace or cgroup that
-// the plugin itself or the process that started the container is in does not count.
+// the plugin itself is in does not count.
 func (c *Containers) inside(process, init info) bool {
 	if process.pidNamespace != "" && process.pidNamespace == init.pidNamespace && init.pidNamespace != c.self.pidNamespace {
 		return true
 	}
-	for hierarchy, group := range init.cgroups {
-		if !below(c.self.cgroups[hierarchy], group) && !below(init.shared[hierarchy], group) && below(process.cgroups[hierarchy], group) {
-			return true
-		}
+	if c.sharesCgroups(process, init) {
+		return true
 	}
 	for ok := true; ok; process, ok = read(process.parent) {
 		if process.pid == init.pid {
@@ -107,6 +99,22 @@ func (c *Containers) inside(process, init info) bool {
 	return false
 }
 
+// sharesCgroups reports whether a process is in the cgroups of an init process in all hierarchies. With cgroup v1, a runtime
+// may leave the containers in one cgroup that they have in common, in a hierarchy that it does not know.
+func (c *Containers) sharesCgroups(process, init info) bool {
+	shares := false
+	for hierarchy, group := range init.cgroups {
+		if below(c.self.cgroups[hierarchy], group) {
+			continue
+		}
+		if !below(process.cgroups[hierarchy], group) {
+			return false
+		}
+		shares = true
+	}
+	return shares
+}
+
 // below reports whether a cgroup is another one or in it.
 func below(group, in string) bool {
 	return group != "" && (group == in || strings.HasPrefix(group, strings.TrimSuffix(in, "/")+"/"))
@@ -114,7 +122,7 @@ func below(group, in string) bool {
 
 // read reads /proc; not ok if the process has ended.
 func read(pid int) (info, bool) {
-	found := info{pid: pid}
+	found := info{pid: pid, cgroups: make(map[int]string)}
 	var err error
 	if found.parent, err = proc.Parent(pid); err != nil {
 		return info{}, false
@@ -127,18 +135,8 @@ func read(pid int) (info, bool) {
 		return info{}, false
 	}
 	groups, _ := process.Cgroups()
-	found.cgroups = byHierarchy(groups)
-	return found, true
-}
-
-// byHierarchy returns the cgroups that can tell containers apart. In the hierarchy of cpusets of cgroup v1, Nomad has all tasks
-// without reserved cores in one.
-func byHierarchy(groups []procfs.Cgroup) map[int]string {
-	paths := make(map[int]string, len(groups))
 	for _, group := range groups {
-		if !slices.Contains(group.Controllers, "cpuset") {
-			paths[group.HierarchyID] = group.Path
-		}
+		found.cgroups[group.HierarchyID] = group.Path
 	}
-	return paths
+	return found, true
 }

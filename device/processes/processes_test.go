@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/procfs"
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
@@ -26,25 +25,17 @@ func TestContainers_Inside(t *testing.T) {
 		"its cgroup":                  {info{pid: 30, pidNamespace: "inner", cgroups: map[int]string{0: "/task"}}, init, true},
 		"below its cgroup":            {info{pid: 30, cgroups: map[int]string{0: "/task/sub"}}, init, true},
 		"a name that begins the same": {info{pid: 30, cgroups: map[int]string{0: "/task2"}}, init, false},
-		"a cgroup that all are in":    {info{pid: 30, cgroups: map[int]string{1: "/x"}}, init, false},
-		"the host's PID namespace":    {info{pid: 30, pidNamespace: "host"}, info{pid: 20, pidNamespace: "host"}, false},
+		"a cgroup that containers have in common": {info{pid: 30, cgroups: map[int]string{0: "/other", 2: "/containers"}},
+			info{pid: 20, cgroups: map[int]string{0: "/task", 2: "/containers"}}, false},
+		"a cgroup that all are in": {info{pid: 30, cgroups: map[int]string{1: "/x"}}, init, false},
+		"the host's PID namespace": {info{pid: 30, pidNamespace: "host"}, info{pid: 20, pidNamespace: "host"}, false},
 		"the plugin's cgroup": {info{pid: 30, cgroups: map[int]string{0: "/nomad"}},
 			info{pid: 20, cgroups: map[int]string{0: "/nomad"}}, false},
-		"the cgroup of what started the container": {info{pid: 30, cgroups: map[int]string{2: "/containerd"}},
-			info{pid: 20, cgroups: map[int]string{2: "/containerd"}, shared: map[int]string{2: "/containerd"}}, false},
 		"the init process": {info{pid: 20}, info{pid: 20}, true},
 		"nothing known":    {info{pid: 30}, info{pid: 20}, false},
 	} {
 		t.Run(name, func(t *testing.T) { must.Eq(t, tc.want, m.inside(tc.process, tc.init)) })
 	}
-}
-
-// Nomad has the tasks that reserve no cores in one cpuset.
-func TestByHierarchy_LeavesCpusetsOut(t *testing.T) {
-	must.Eq(t, map[int]string{0: "/v2", 4: "/nomad/a.t"}, byHierarchy([]procfs.Cgroup{
-		{HierarchyID: 0, Path: "/v2"}, {HierarchyID: 3, Controllers: []string{"cpuset"}, Path: "/nomad/share"},
-		{HierarchyID: 4, Controllers: []string{"memory"}, Path: "/nomad/a.t"},
-	}))
 }
 
 // As the kernel tells it.

@@ -47,9 +47,14 @@ func startSandbox(o options) error {
 	cmd := exec.Command(filepath.Join(o.build, "e2e/sandbox"), args...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if o.keep {
+		pages, err := listenOutside()
+		if err != nil {
+			return fmt.Errorf("listen for the agent's pages: %w", err)
+		}
+		defer pages.Close()
 		// Neither the end of this process nor its terminal's signals may end what is kept.
 		cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
-		cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = nil, nil, []*os.File{writer}
+		cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = nil, nil, []*os.File{writer, pages}
 	}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start the sandbox: %w", err)

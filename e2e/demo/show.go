@@ -105,6 +105,10 @@ func (d *demonstration) stay(ctx context.Context) error {
 	if err := writeCommands(d.options, d.node.Agent.Address, environment); err != nil {
 		return err
 	}
+	pages, err := d.servePages(ctx)
+	if err != nil {
+		return err
+	}
 	fmt.Printf(`
 The node stays (KEEP=1), with first and second running. Look around:
 
@@ -114,11 +118,14 @@ The node stays (KEEP=1), with first and second running. Look around:
   nomad job status
   nomad alloc logs -job first
   tranche status --state-dir %[2]s --run-dir %[3]s --driver-root %[4]s
+  tranche top --state-dir %[2]s --run-dir %[3]s --driver-root %[4]s
+
+The agent's pages are at %[5]s, its metrics at %[5]smetrics.
 
 Stop it with:
 
   make demo-stop
-`, d.place("bin"), d.node.StateDir(), d.node.RunDir(), d.node.DriverRoot())
+`, d.place("bin"), d.node.StateDir(), d.node.RunDir(), d.node.DriverRoot(), pages)
 	fmt.Println(heldLine)
 	<-ctx.Done()
 	return nil

@@ -1,0 +1,94 @@
+package monitor
+
+import (
+	"time"
+
+	"github.com/tranche-gpu/tranche/internal/proc"
+)
+
+// Activity says whether a running claim uses its GPU.
+type Activity string
+
+// The activities. A claim that was not observed for long enough, or whose utilization the driver does not report, is unknown
+// and never idle.
+const (
+	ActivityUnknown           Activity = "unknown"
+	ActivityActive            Activity = "active"
+	ActivityIdleWithMemory    Activity = "idle_with_memory"
+	ActivityIdleWithoutMemory Activity = "idle_without_memory"
+)
+
+const (
+	// idleWindow is how long a claim must not be active before it is idle.
+	idleWindow = 30 * time.Second
+	// idleRatio is the utilization up to which a claim is not active.
+	idleRatio = 0.01
+	// maxGap is how long may pass between two observations. What happened in a longer gap is unknown.
+	maxGap = 3 * samplePeriod
+)
+
+// Idleness is what is known of a running claim's activity.
+type Idleness struct {
+	Activity Activity
+	// LastActive is when the claim was seen to be active; zero if it never was.
+	LastActive time.Time
+	// Idle is how long it has been idle: 0 if it is active, nil if that is unknown.
+	Idle *time.Duration
+}
+
+// observed is what was seen of a claim's container so far.
+type observed struct {
+	// init is the container's first process.
+	init proc.ID
+	// from is when the observation without gaps began, or the claim was last active; last is the latest observation.
+	from, last time.Time
+	lastActive time.Time
+}
+
+// idleness observes claims. It is used while a snapshot is taken.
+type idleness map[string]*observed
+
+// observe records the utilization of the claims of a snapshot, and says which are idle.
+func (i *idleness) observe(s *Snapshot) {
+	before := *i
+	*i = make(idleness, len(s.Claims))
+	for _, c := range s.Claims {
+		if c.State != StateRunning {
+			continue
+		}
+		o := before[c.ID]
+		init := proc.ID{PID: c.Container.InitPID, StartTime: c.Container.InitStartTime, BootID: c.Container.BootID}
+		if o == nil || o.init != init {
+			o = &observed{init: init, from: s.Time}
+		}
+		(*i)[c.ID] = o
+		c.Idleness = o.observe(c, s.Time)
+	}
+}
+
+func (o *observed) observe(c *Claim, now time.Time) Idleness {
+	if c.Utilization == nil || !o.last.IsZero() && now.Sub(o.last) > maxGap {
+		o.from = now
+	}
+	o.last = now
+	if c.Utilization == nil {
+		return Idleness{Activity: ActivityUnknown, LastActive: o.lastActive}
+	}
+	var idle time.Duration
+	is := Idleness{Activity: ActivityActive, Idle: &idle}
+	if *c.Utilization > idleRatio {
+		o.from, o.lastActive = now, now
+	}
+	is.LastActive = o.lastActive
+	switch quiet := now.Sub(o.from); {
+	case quiet >= idleWindow:
+		idle = quiet
+		is.Activity = ActivityIdleWithoutMemory
+		if c.Usage != nil && c.Usage.UsedBytes > 0 {
+			is.Activity = ActivityIdleWithMemory
+		}
+	case o.lastActive != o.from: // it was not seen to be active, nor for long enough not to be
+		is.Activity, is.Idle = ActivityUnknown, nil
+	}
+	return is
+}
