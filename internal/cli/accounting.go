@@ -22,7 +22,7 @@ type accounting struct {
 
 // accounting opens the usage database of a node.
 func (a *app) accounting(ctx context.Context, p place, m *monitor.Monitor, logger hclog.Logger) (*accounting, error) {
-	config, err := bill.LoadConfig(a.configPath())
+	config, err := a.usageConfig()
 	if err != nil {
 		return nil, err
 	}

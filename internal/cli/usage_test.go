@@ -80,6 +80,7 @@ func TestUsage_WrongOptions(t *testing.T) {
 		{`--to must be a date`, []string{"--to", "2026-02-30"}},
 		{"--to must be a whole hour", []string{"--to", "2026-11-01T15:30"}},
 		{"--from must be before --to", []string{"--from", "2026-11-02", "--to", "2026-11-02"}},
+		{"the state directory has to be an absolute path", []string{"--state-dir", "relative"}},
 	} {
 		code, out, stderr := n.usage(tc.args...)
 		must.Eq(t, exitFailure, code)
@@ -117,6 +118,15 @@ func TestUsage_UnreadableLedger(t *testing.T) {
 	must.Eq(t, exitFailure, code)
 	must.StrContains(t, stderr, claims)
 	must.StrContains(t, out, "total")
+}
+
+func TestUsage_ConfigurationThatIsMissing(t *testing.T) {
+	n := newNode(t, nvmltest.New())
+	n.environ = []string{"TRANCHE_CONFIG=/no/such/config.toml"}
+	code, _, stderr := n.usage()
+	must.Eq(t, exitFailure, code)
+	must.StrContains(t, stderr, "/no/such/config.toml")
+	must.StrContains(t, stderr, "TRANCHE_CONFIG")
 }
 
 // A database that is not one is left alone, and the error says what to do.
