@@ -2,12 +2,14 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
@@ -142,4 +144,24 @@ func TestUsage_DamagedDatabase(t *testing.T) {
 	left, err := os.ReadFile(path)
 	must.NoError(t, err)
 	must.Eq(t, content, left)
+}
+
+// The agent serves all else while the database cannot be opened.
+func TestAccounting_WithoutADatabase(t *testing.T) {
+	n := newNode(t, nvmltest.New())
+	must.NoError(t, os.Mkdir(filepath.Join(n.stateDir, "usage.db"), 0o700))
+	p := place{stateDir: n.stateDir, runDir: n.runDir}
+	m, err := n.monitor(p, "1GiB", hclog.NewNullLogger())
+	must.NoError(t, err)
+	a, err := n.accounting(p, m, hclog.NewNullLogger())
+	must.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { a.run(ctx); close(done) }()
+	must.Nil(t, a.totals())
+	_, err = a.report(t.Context(), "job", time.Now(), time.Now())
+	must.ErrorContains(t, err, "could not be opened")
+	cancel()
+	<-done
+	a.close()
 }
