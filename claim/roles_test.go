@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"runtime"
 	"syscall"
+	"time"
 )
 
 // What the test binary does as another process: the role, and the directories, come in its environment.
@@ -105,8 +106,10 @@ func churnForEver(l *Ledger) {
 
 // askOnce makes a claim when the others do, where there is room for it.
 func askOnce(l *Ledger) {
-	_, _ = io.Copy(io.Discard, os.Stdin) // which ends for all at once
-	c, err := l.ReserveFit(context.Background(), fitRequest(5<<29, gpuWith(0, 140), gpuWith(1, 140)))
+	_, _ = io.Copy(io.Discard, os.Stdin)                                    // which ends for all at once
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute) // two hundred wait for the lock, on a busy machine
+	defer cancel()
+	c, err := l.ReserveFit(ctx, fitRequest(5<<29, gpuWith(0, 140), gpuWith(1, 140)))
 	var none *NoRoomError
 	switch {
 	case errors.As(err, &none):

@@ -243,4 +243,5 @@ func TestMonitoring_Prometheus(t *testing.T) {
 
 	must.NoError(t, n.StopJob(deadline(t), "train"))
 	prometheus.wait(t, `tranche_gpu_slices{gpu="1", state="running"}`, 0)
+	checkUsage(t, n, agent, "train", claims[0].ID)
 }

@@ -95,29 +95,8 @@ func (t tables) find(k claimKey) (*account, error) {
 
 // write writes all that the books have added, and the watermark.
 func (t tables) write(b *books, end journal.Position) error {
-	for _, a := range b.sortedAccounts() {
-		if err := t.writeAccount(a, b.samples); err != nil {
-			return err
-		}
-	}
-	for _, d := range b.devices {
-		g := b.gpus[d.uuid]
-		if err := t.exec(`INSERT INTO gpu VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
-			SET idx = excluded.idx, model = excluded.model, memory_bytes = excluded.memory_bytes, replicas = excluded.replicas`,
-			d.uuid, d.index, d.model, g.MemoryBytes, g.Replicas); err != nil {
-			return err
-		}
-	}
-	for k, sum := range b.hours {
-		if err := t.exec(`INSERT INTO hour VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
-			SET reserved_ms = reserved_ms + excluded.reserved_ms, observed_ms = observed_ms + excluded.observed_ms,
-			    used_gib_ms = used_gib_ms + excluded.used_gib_ms`,
-			k.hour, b.accounts[k.claim].key, k.gpu, k.mode, k.bytes, k.share, sum.reserved, sum.observed, sum.used); err != nil {
-			return err
-		}
-	}
-	for _, g := range b.gaps {
-		if err := t.exec("INSERT INTO gap VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET until = excluded.until", g.from, g.to, g.reason); err != nil {
+	for _, step := range []func(*books) error{t.writeAccounts, t.writeDevices, t.writeHours, t.writeGaps} {
+		if err := step(b); err != nil {
 			return err
 		}
 	}
@@ -126,25 +105,76 @@ func (t tables) write(b *books, end journal.Position) error {
 		end.Segment, end.Offset, b.begun, b.seen, b.boot)
 }
 
-// writeAccount writes an account, and gives a new one its key.
-func (t tables) writeAccount(a *account, samples *Samples) error {
-	if samples != nil {
-		a.peakBytes = max(a.peakBytes, samples.peaks[a.claimKey])
+const writeAccount = `INSERT INTO claim (` + accountColumns + `)
+	VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE
+	SET until = excluded.until, boot = excluded.boot, down = excluded.down,
+	    reserved = excluded.reserved, ended = excluded.ended, final = excluded.final,
+	    namespace = excluded.namespace, job = excluded.job, parent_job = excluded.parent_job, task_group = excluded.task_group,
+	    task = excluded.task, allocation = excluded.allocation, container = excluded.container, verified = excluded.verified,
+	    peak_bytes = excluded.peak_bytes, total_ms = excluded.total_ms, gib_ms = excluded.gib_ms, gpu_ms = excluded.gpu_ms
+	RETURNING key`
+
+// writeAccounts writes the accounts, and gives new ones their keys.
+func (t tables) writeAccounts(b *books) error {
+	statement, err := t.tx.PrepareContext(t.ctx, writeAccount)
+	if err != nil {
+		return err
 	}
-	var key any
-	if a.key != 0 {
-		key = a.key
+	defer statement.Close()
+	for _, a := range b.sortedAccounts() {
+		if b.samples != nil {
+			a.peakBytes = max(a.peakBytes, b.samples.peaks[a.claimKey])
+		}
+		var key any
+		if a.key != 0 {
+			key = a.key
+		}
+		w := a.workload
+		err := statement.QueryRowContext(t.ctx, key, a.id, a.created, a.owner, a.until, a.boot, a.down, a.reserved, a.ended, a.final,
+			w.Namespace, w.Job, w.ParentJob, w.Group, w.Task, w.Allocation, w.ContainerName, w.Verified, a.peakBytes,
+			a.total.Millis, a.total.GiBMillis, a.total.GPUMillis).Scan(&a.key)
+		if err != nil {
+			return err
+		}
 	}
-	w := a.workload
-	return t.tx.QueryRowContext(t.ctx, `INSERT INTO claim (`+accountColumns+`)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE
-		SET until = excluded.until, boot = excluded.boot, down = excluded.down,
-		    reserved = excluded.reserved, ended = excluded.ended, final = excluded.final,
-		    namespace = excluded.namespace, job = excluded.job, parent_job = excluded.parent_job, task_group = excluded.task_group,
-		    task = excluded.task, allocation = excluded.allocation, container = excluded.container, verified = excluded.verified,
-		    peak_bytes = excluded.peak_bytes, total_ms = excluded.total_ms, gib_ms = excluded.gib_ms, gpu_ms = excluded.gpu_ms
-		RETURNING key`,
-		key, a.id, a.created, a.owner, a.until, a.boot, a.down, a.reserved, a.ended, a.final,
-		w.Namespace, w.Job, w.ParentJob, w.Group, w.Task, w.Allocation, w.ContainerName, w.Verified, a.peakBytes,
-		a.total.Millis, a.total.GiBMillis, a.total.GPUMillis).Scan(&a.key)
+	return nil
+}
+
+func (t tables) writeDevices(b *books) error {
+	for _, d := range b.devices {
+		g := b.gpus[d.uuid]
+		if err := t.exec(`INSERT INTO gpu VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
+			SET idx = excluded.idx, model = excluded.model, memory_bytes = excluded.memory_bytes, replicas = excluded.replicas`,
+			d.uuid, d.index, d.model, g.MemoryBytes, g.Replicas); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeHours adds to the rows. The accounts have their keys by now.
+func (t tables) writeHours(b *books) error {
+	statement, err := t.tx.PrepareContext(t.ctx, `INSERT INTO hour VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
+		SET reserved_ms = reserved_ms + excluded.reserved_ms, observed_ms = observed_ms + excluded.observed_ms,
+		    used_gib_ms = used_gib_ms + excluded.used_gib_ms`)
+	if err != nil {
+		return err
+	}
+	defer statement.Close()
+	for k, sum := range b.hours {
+		if _, err := statement.ExecContext(t.ctx, k.hour, b.accounts[k.claim].key, k.gpu, k.mode, k.bytes, k.share, sum.reserved,
+			sum.observed, sum.used); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t tables) writeGaps(b *books) error {
+	for _, g := range b.gaps {
+		if err := t.exec("INSERT INTO gap VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET until = excluded.until", g.from, g.to, g.reason); err != nil {
+			return err
+		}
+	}
+	return nil
 }

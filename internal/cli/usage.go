@@ -73,11 +73,8 @@ func (a *app) usage(ctx context.Context, o usageOptions) error {
 	if err != nil {
 		return err
 	}
-	err = a.collectUsage(ctx, store, o.place)
-	if err == nil {
-		err = a.writeUsage(ctx, store, o.format, by, from, to, config.Prices)
-	}
-	return errors.Join(err, store.Close())
+	collectErr := a.collectUsage(ctx, store, o.place) // what was collected before is reported all the same
+	return errors.Join(collectErr, a.writeUsage(ctx, store, o.format, by, from, to, config.Prices), store.Close())
 }
 
 // times returns the hours that --from and --to name.

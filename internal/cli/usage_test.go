@@ -102,6 +102,23 @@ func TestUsage_Times(t *testing.T) {
 	}
 }
 
+// What was collected is reported also where the rest cannot be, and the exit code says so.
+func TestUsage_UnreadableLedger(t *testing.T) {
+	g := nvmltest.H200(0)
+	n := newNode(t, nvmltest.New(g))
+	n.usage()
+	c := n.reserve(t, g, 0, 6)
+	n.end(t, c, "alloc-1")
+	n.usage()
+	claims := filepath.Join(n.stateDir, "claims")
+	must.NoError(t, os.RemoveAll(claims))
+	must.NoError(t, os.WriteFile(claims, nil, 0o600))
+	code, out, stderr := n.usage()
+	must.Eq(t, exitFailure, code)
+	must.StrContains(t, stderr, claims)
+	must.StrContains(t, out, "total")
+}
+
 // A database that is not one is left alone, and the error says what to do.
 func TestUsage_DamagedDatabase(t *testing.T) {
 	n := newNode(t, nvmltest.New())
