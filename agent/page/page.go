@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
@@ -43,18 +44,27 @@ type Pages struct {
 	templates map[string]*template.Template
 }
 
-// New returns the pages of a monitor's snapshots.
-func New(snapshot func(context.Context) *monitor.Snapshot, o Options) (*Pages, error) {
-	p := &Pages{Options: o, snapshot: snapshot, templates: make(map[string]*template.Template)}
+// parsed has the template of each page.
+var parsed = sync.OnceValues(func() (map[string]*template.Template, error) {
+	all := make(map[string]*template.Template)
 	for _, name := range []string{"map", "gpu", "claim", "usage", "missing"} {
 		t, err := template.New("").Funcs(functions).ParseFS(sources, "templates/layout.html", "templates/parts.html",
 			"templates/"+name+".html")
 		if err != nil {
 			return nil, err
 		}
-		p.templates[name] = t
+		all[name] = t
 	}
-	return p, nil
+	return all, nil
+})
+
+// New returns the pages of a monitor's snapshots.
+func New(snapshot func(context.Context) *monitor.Snapshot, o Options) (*Pages, error) {
+	templates, err := parsed()
+	if err != nil {
+		return nil, err
+	}
+	return &Pages{Options: o, snapshot: snapshot, templates: templates}, nil
 }
 
 // Register adds the pages to a server.

@@ -17,16 +17,16 @@ import (
 	"github.com/tranche-gpu/tranche/usage/bill"
 )
 
-// request returns the status and the body of a page.
-func request(t *testing.T, s *monitor.Snapshot, path string) (int, string) {
+// site returns a function that requests pages of a snapshot: it returns the status and the body.
+func site(t *testing.T, s *monitor.Snapshot) func(path string) (int, string) {
 	t.Helper()
-	return requestWith(t, s, path, reporter(t))
+	return siteWith(t, s, reporter(t))
 }
 
-// requestWith is request with another report of usage.
-func requestWith(t *testing.T, s *monitor.Snapshot, path string,
+// siteWith is site with another report of usage.
+func siteWith(t *testing.T, s *monitor.Snapshot,
 	usage func(context.Context, bill.By, time.Time, time.Time) (*bill.Report, error),
-) (int, string) {
+) func(path string) (int, string) {
 	t.Helper()
 	nomad, err := url.Parse("https://nomad.example.com:4646")
 	must.NoError(t, err)
@@ -35,9 +35,11 @@ func requestWith(t *testing.T, s *monitor.Snapshot, path string,
 	must.NoError(t, err)
 	mux := http.NewServeMux()
 	pages.Register(mux)
-	w := httptest.NewRecorder()
-	mux.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
-	return w.Code, w.Body.String()
+	return func(path string) (int, string) {
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		return w.Code, w.Body.String()
+	}
 }
 
 // paths are one of each page.
@@ -49,9 +51,10 @@ var paths = []string{"/", "/gpu/" + agenttest.UUID(0), "/gpu/" + agenttest.UUID(
 // TestPages_HostileNames parses each page as a browser does: names of others are text in it, and add no element, attribute,
 // line or order to a terminal.
 func TestPages_HostileNames(t *testing.T) {
+	request := site(t, agenttest.Snapshot())
 	for _, path := range paths {
 		t.Run(path, func(t *testing.T) {
-			_, body := request(t, agenttest.Snapshot(), path)
+			_, body := request(path)
 			must.StrNotContains(t, body, "\x1b")
 			must.StrNotContains(t, body, "\u202e")
 			must.StrContains(t, body, "alert(1)") // the name is there
@@ -76,8 +79,9 @@ func TestPages_HostileNames(t *testing.T) {
 
 // TestPages_Links follows every link of each page.
 func TestPages_Links(t *testing.T) {
+	request := site(t, agenttest.Snapshot())
 	for _, path := range paths[:10] {
-		status, body := request(t, agenttest.Snapshot(), path)
+		status, body := request(path)
 		must.Eq(t, http.StatusOK, status, must.Sprint(path))
 		root, err := html.Parse(strings.NewReader(body))
 		must.NoError(t, err)
@@ -102,7 +106,7 @@ func TestPages_Links(t *testing.T) {
 			case strings.HasPrefix(link, "#"):
 				must.True(t, ids[link[1:]], must.Sprintf("%s: nothing has the ID %s", path, link))
 			case strings.HasPrefix(link, "/") && link != "/metrics":
-				status, _ := request(t, agenttest.Snapshot(), link)
+				status, _ := request(link)
 				must.Eq(t, http.StatusOK, status, must.Sprintf("%s: %s", path, link))
 			}
 		}
@@ -139,7 +143,8 @@ func TestBars_ToScale(t *testing.T) {
 
 // TestPages_Unknown says of what is unknown that it is.
 func TestPages_Unknown(t *testing.T) {
-	_, body := request(t, agenttest.Snapshot(), "/gpu/"+agenttest.UUID(2))
+	request := site(t, agenttest.Snapshot())
+	_, body := request("/gpu/" + agenttest.UUID(2))
 	must.StrContains(t, body, "<dt>Power</dt><dd>-</dd>")
 	must.StrContains(t, body, "<dt>Memory</dt><dd>-</dd>")
 	must.StrNotContains(t, body, "0 W")
@@ -147,11 +152,12 @@ func TestPages_Unknown(t *testing.T) {
 
 // TestPages_Refresh bounds how often a page is loaded again.
 func TestPages_Refresh(t *testing.T) {
+	request := site(t, agenttest.Snapshot())
 	for query, want := range map[string]string{
 		"": "", "?refresh=15": `content="15"`, "?refresh=1": `content="5"`, "?refresh=-1": "", "?refresh=x;url=http://a": "",
 		"?refresh=99999": `content="3600"`,
 	} {
-		_, body := request(t, agenttest.Snapshot(), "/"+query)
+		_, body := request("/" + query)
 		must.Eq(t, want != "", strings.Contains(body, `http-equiv="refresh"`), must.Sprint(query))
 		must.StrContains(t, body, want)
 	}

@@ -32,8 +32,9 @@ func reporter(t *testing.T) func(context.Context, bill.By, time.Time, time.Time)
 }
 
 func TestUsage(t *testing.T) {
+	request := site(t, agenttest.Snapshot())
 	for _, path := range []string{"/usage/job/2026-11", "/usage/job/2026-11-01"} {
-		status, body := request(t, agenttest.Snapshot(), path)
+		status, body := request(path)
 		must.Eq(t, http.StatusOK, status)
 		must.StrContains(t, body, `<td class="number">2.000</td>`)
 		must.StrContains(t, body, `<td class="number">0.125</td>`)
@@ -45,18 +46,19 @@ func TestUsage(t *testing.T) {
 	for path, want := range map[string]string{
 		"/usage": "Usage by job", "/usage/gpu/2026-11": "NVIDIA H200", "/usage/job/2026-10": "No claims.", "/usage/job/2026-11-02": "No claims.",
 	} {
-		status, body := request(t, agenttest.Snapshot(), path)
+		status, body := request(path)
 		must.Eq(t, http.StatusOK, status)
 		must.StrContains(t, body, want)
 	}
 	for _, path := range []string{"/usage/user/2026-11", "/usage/job/2026-13", "/usage/job/x", "/usage/job/2026-11-31/csv", "/usage/x/2026-11/csv"} {
-		status, _ := request(t, agenttest.Snapshot(), path)
+		status, _ := request(path)
 		must.Eq(t, http.StatusNotFound, status, must.Sprint(path))
 	}
 }
 
 func TestUsage_CSV(t *testing.T) {
-	status, body := request(t, agenttest.Snapshot(), "/usage/job/2026-11/csv")
+	request := site(t, agenttest.Snapshot())
+	status, body := request("/usage/job/2026-11/csv")
 	must.Eq(t, http.StatusOK, status)
 	rows, err := csv.NewReader(strings.NewReader(body)).ReadAll()
 	must.NoError(t, err)
@@ -68,9 +70,10 @@ func TestUsage_CSV(t *testing.T) {
 
 // A report that cannot be made is an error on the page, which still leads to others.
 func TestUsage_Unreadable(t *testing.T) {
-	status, body := requestWith(t, agenttest.Snapshot(), "/usage", func(context.Context, bill.By, time.Time, time.Time) (*bill.Report, error) {
+	request := siteWith(t, agenttest.Snapshot(), func(context.Context, bill.By, time.Time, time.Time) (*bill.Report, error) {
 		return nil, errors.New("the database " + agenttest.Hostile)
 	})
+	status, body := request("/usage")
 	must.Eq(t, http.StatusInternalServerError, status)
 	must.StrContains(t, body, "the database ")
 	must.StrNotContains(t, body, "<script>")
@@ -78,9 +81,9 @@ func TestUsage_Unreadable(t *testing.T) {
 
 // Where nothing is accounted, no page leads to usage.
 func TestUsage_Absent(t *testing.T) {
-	status, body := requestWith(t, agenttest.Snapshot(), "/", nil)
+	status, body := siteWith(t, agenttest.Snapshot(), nil)("/")
 	must.Eq(t, http.StatusOK, status)
 	must.StrNotContains(t, body, "/usage")
-	status, _ = requestWith(t, agenttest.Snapshot(), "/usage", nil)
+	status, _ = siteWith(t, agenttest.Snapshot(), nil)("/usage")
 	must.Eq(t, http.StatusNotFound, status)
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/shoenig/test/must"
+	"golang.org/x/crypto/bcrypt"
 )
 
 // start serves "content" and returns the server.
@@ -97,9 +98,9 @@ func TestServe_TLS(t *testing.T) {
 
 func TestServe_BasicAuth(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "web.yml")
-	// The hash is that of "test", from Prometheus's own documentation.
-	must.NoError(t, os.WriteFile(file,
-		[]byte("basic_auth_users:\n  admin: $2b$12$hNf2lSsxfm0.i4a.1kVpSOVyBCfIB51VRjgBUyv6kdnyTlgWj81Ay\n"), 0o600))
+	hash, err := bcrypt.GenerateFromPassword([]byte("test"), bcrypt.MinCost)
+	must.NoError(t, err)
+	must.NoError(t, os.WriteFile(file, []byte("basic_auth_users:\n  admin: "+string(hash)+"\n"), 0o600))
 	s := start(t, Options{Listen: "127.0.0.1:0", WebConfig: file})
 	must.Eq(t, 401, answer(t, http.DefaultClient, "GET", s.URL(), "").StatusCode)
 	request, err := http.NewRequestWithContext(t.Context(), "GET", s.URL(), nil)
