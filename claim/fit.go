@@ -27,6 +27,8 @@ type FitRequest struct {
 	// LimitBytes is the limit. The claim gets as many slices as it needs.
 	LimitBytes uint64
 	Owner      string
+	// Compute makes the claim governed; nil if it is not to be.
+	Compute *Compute
 	// Starter is the process that starts the container and lives until it is bound; nil if it is unknown.
 	Starter *proc.ID
 }
@@ -75,6 +77,7 @@ func (l *Ledger) ReserveFit(ctx context.Context, req FitRequest) (*Claim, error)
 		}
 		r, _ := l.newRecord(snap, nil, Request{
 			GPU: room.GPU, Slices: room.Free, SliceBytes: room.SliceBytes, LimitBytes: req.LimitBytes, Owner: req.Owner,
+			Compute: req.Compute,
 		}.claim(), nil)
 		r.Starter = req.Starter
 		made = r.claim()
