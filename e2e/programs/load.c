@@ -11,8 +11,8 @@
  *   --processes N   as many processes do this at once (1)
  *   --count N       ends after N launches; else on SIGTERM
  *   --ready         writes the line "ready" once the first kernel has ended
- *   --report        at the end writes a line of JSON: launches, the median and the 99th percentile of the time that requests
- *                   took in microseconds, and of the time that launches took in nanoseconds; of the first process only
+ *   --report        at the end writes a line of JSON: how many launches; the median, the 99th percentile and the most of the
+ *                   time that requests took, in microseconds, and launches, in nanoseconds; of the first process only
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -67,10 +67,10 @@ static volatile sig_atomic_t stopping;
 
 static handle stream, function, graph, events[DEPTH_MAX];
 
-/* The latest of each. */
+/* The latest of each, and the longest. */
 static struct samples {
     uint64_t ns[SAMPLES];
-    uint64_t count;
+    uint64_t count, longest_ns;
 } requests, launches;
 
 static void on_stop(int signal_number) {
@@ -142,7 +142,10 @@ static void prepare(void) {
 }
 
 static void add_sample(struct samples *samples, uint64_t since_ns) {
-    samples->ns[samples->count++ % SAMPLES] = now_ns() - since_ns;
+    uint64_t ns = now_ns() - since_ns;
+
+    samples->ns[samples->count++ % SAMPLES] = ns;
+    samples->longest_ns = ns > samples->longest_ns ? ns : samples->longest_ns;
 }
 
 static void pause_for(unsigned long us) {
@@ -202,8 +205,8 @@ static void print_samples(const char *name, struct samples *samples, double unit
         return;
     }
     qsort(samples->ns, count, sizeof samples->ns[0], compare);
-    printf(",\"%s\":{\"p50\":%.3f,\"p99\":%.3f}", name, (double)samples->ns[count / 2] / unit_ns,
-           (double)samples->ns[count * 99 / 100] / unit_ns);
+    printf(",\"%s\":{\"p50\":%.3f,\"p99\":%.3f,\"longest\":%.3f}", name, (double)samples->ns[count / 2] / unit_ns,
+           (double)samples->ns[count * 99 / 100] / unit_ns, (double)samples->longest_ns / unit_ns);
 }
 
 static void run(bool first) {
