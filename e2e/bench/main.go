@@ -83,7 +83,9 @@ var parts = []part{
 	{"tasks", func(b *bench, ctx context.Context, s settings) ([]result, error) { return b.tasks(ctx, s.tasks) }},
 	{"device", func(b *bench, ctx context.Context, s settings) ([]result, error) { return b.device(ctx, s.device) }},
 	{"packing", func(b *bench, ctx context.Context, s settings) ([]result, error) { return b.packing(ctx, s.packing) }},
-	{"shares", func(b *bench, ctx context.Context, s settings) ([]result, error) { return b.shares(ctx, s.sharesWindow) }},
+	{"shares", func(b *bench, ctx context.Context, s settings) ([]result, error) {
+		return b.shares(ctx, s.sharesWindow)
+	}},
 }
 
 // partNames lists what can be measured.

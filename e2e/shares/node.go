@@ -50,8 +50,8 @@ func (n *Node) LogFile() string { return filepath.Join(n.dir, "governor.log") }
 // StartGovernor starts a governor and waits until it has published its status.
 func (n *Node) StartGovernor(ctx context.Context) error {
 	began := time.Now()
-	n.governor = exec.Command(filepath.Join(n.build, "bin/tranche"), "governor", "--run-dir", n.runDir(), "--state-dir", n.stateDir())
-	n.governor.Env = append(os.Environ(), n.sim.Env()...)
+	// It outlives the context of its start.
+	n.governor = n.command(context.WithoutCancel(ctx), "governor")
 	n.governor.Stdout, n.governor.Stderr = n.log, n.log
 	if err := n.governor.Start(); err != nil {
 		return fmt.Errorf("start the governor: %w", err)
@@ -60,6 +60,14 @@ func (n *Node) StartGovernor(ctx context.Context) error {
 		published, err := status.Read(n.runDir())
 		return published != nil && published.Written.After(began), err
 	})
+}
+
+// command is one of tranche's on this node.
+func (n *Node) command(ctx context.Context, args ...string) *exec.Cmd {
+	args = append(args, "--run-dir", n.runDir(), "--state-dir", n.stateDir())
+	cmd := exec.CommandContext(ctx, filepath.Join(n.build, "bin/tranche"), args...)
+	cmd.Env = append(os.Environ(), n.sim.Env()...)
+	return cmd
 }
 
 // KillGovernor kills the governor with SIGKILL.
