@@ -3,12 +3,9 @@
 package e2e
 
 import (
-	"bytes"
 	"math"
-	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"testing"
 	"time"
 
@@ -93,10 +90,11 @@ func TestShares(t *testing.T) {
 	small, large := load(t, n, "small", 42, ""), load(t, n, "large", 98, "")
 	comesTo(t, n, 30, small, large)
 
-	first := governorPID(t, n)
+	first := n.GovernorPID()
+	must.Positive(t, first)
 	must.NoError(t, unix.Kill(first, unix.SIGKILL))
 	must.NoError(t, until(deadline(t), func() (bool, error) {
-		pid := governorPID(t, n)
+		pid := n.GovernorPID()
 		return pid != 0 && pid != first, nil
 	}))
 	comesTo(t, n, 30, small, large)
@@ -152,21 +150,4 @@ func TestShares_Refused(t *testing.T) {
 		start(t, n, task{job: job, command: "gpu-probe", args: []string{"look"}, devices: []string{anyGPU(1)}, configExtra: c.config})
 		failsWith(t, n, job, c.want)
 	}
-}
-
-// governorPID is the process ID of the node's governor; 0 if none runs.
-func governorPID(t *testing.T, n *node.Node) int {
-	t.Helper()
-	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	must.NoError(t, err)
-	for _, file := range commands {
-		text, _ := os.ReadFile(file) // it may have ended
-		args := bytes.Split(text, []byte{0})
-		if len(args) > 1 && string(args[1]) == "governor" && bytes.Contains(text, []byte(n.RunDir()+"\x00")) {
-			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-			must.NoError(t, err)
-			return pid
-		}
-	}
-	return 0
 }
