@@ -26,17 +26,25 @@ SHADOW_MEMORY := $(addprefix memory/,objects allocations blocks further borrowed
 SHADOW_CONTEXT := $(addprefix context/,lifecycle work extra modules libraries variables kernels)
 SHADOW_CUDA := $(SHADOW_COMMON) driver/cuda_real $(SHADOW_IMAGE) $(SHADOW_STATE) $(SHADOW_MEMORY) $(SHADOW_CONTEXT) \
     $(addprefix cuda/,array checkpoint context graph ipc library memory module pool procaddr sparse vmm)
+# Compute shares, only in the governed library.
+SHADOW_GOVERNOR := $(addprefix governor/,page queues connection passage turn agent launches)
+SHADOW_SAME := $(SHADOW_COMMON) $(SHADOW_IMAGE) state/table
+SHADOW_GOVERNED := $(SHADOW_SAME) $(addprefix governed/,$(filter-out $(SHADOW_SAME),$(SHADOW_CUDA)) $(SHADOW_GOVERNOR))
 SHADOW_NVML := $(SHADOW_COMMON) $(addprefix nvml/,nvml members memory processes usage)
 
 # -z nodelete: the state of a process outlives dlclose. libdl.so.2 has dlsym before glibc 2.34, see driver/real.c.
 SHADOW_LDFLAGS := -shared -Wl,-z,defs -Wl,-z,nodelete -Wl,-z,now -Wl,-z,relro -Wl,--no-as-needed
 
 .PHONY: shadow
-shadow: $(BUILD)/lib/libcuda.so.1 $(BUILD)/lib/libnvidia-ml.so.1
+shadow: $(BUILD)/lib/libcuda.so.1 $(BUILD)/lib/libnvidia-ml.so.1 $(BUILD)/lib/governed/libcuda.so.1
 
 $(INTERCEPT_BUILD)/%.o: $(INTERCEPT)/%.c $(INTERCEPT_HEADERS) $(INTERCEPT)/intercept.mk
 	@mkdir -p $(@D)
 	$(CC) $(INTERCEPT_CFLAGS) -c -o $@ $<
+
+$(INTERCEPT_BUILD)/governed/%.o: $(INTERCEPT)/%.c $(INTERCEPT_HEADERS) $(INTERCEPT)/intercept.mk
+	@mkdir -p $(@D)
+	$(CC) $(INTERCEPT_CFLAGS) -DTRANCHE_GOVERNED -c -o $@ $<
 
 # An empty library whose SONAME is the path of the driver's library, relative to the shadow's directory. That file is not named
 # libcuda.so.1, or LD_LIBRARY_PATH with its directory would bypass the shadow.
@@ -51,13 +59,14 @@ $(INTERCEPT_BUILD)/version.o: $(BUILD)/version
 	    $(CC) -c -x assembler -o $@ -
 
 define shadow_library
-$(BUILD)/lib/$(1): $$(addprefix $(INTERCEPT_BUILD)/,$$(addsuffix .o,$(2) version)) $(INTERCEPT_BUILD)/driver-$(1:.1=)
+$(BUILD)/lib/$(3)$(1): $$(addprefix $(INTERCEPT_BUILD)/,$$(addsuffix .o,$(2) version)) $(INTERCEPT_BUILD)/driver-$(1:.1=)
 	@mkdir -p $$(@D)
 	$$(CC) $$(SHADOW_LDFLAGS) -Wl,-soname,$(1) -o $$@ $(INTERCEPT_BUILD)/driver-$(1:.1=) \
 	    $$(filter %.o,$$^) -l:libdl.so.2
 endef
 $(eval $(call shadow_library,libcuda.so.1,$(SHADOW_CUDA)))
 $(eval $(call shadow_library,libnvidia-ml.so.1,$(SHADOW_NVML)))
+$(eval $(call shadow_library,libcuda.so.1,$(SHADOW_GOVERNED),governed/))
 
 # --- tests ---
 
