@@ -196,3 +196,17 @@ func (g *GPU) find(id string, by Process) (*claim, *process) {
 	}
 	return c, c.processes[by]
 }
+
+// Late returns the processes for which the end of a turn has waited for some time.
+func (g *GPU) Late(now time.Duration) []Process {
+	var late []Process
+	for _, c := range g.list {
+		if (c == g.holder && g.draining || c.straggles || c.tail) && now-c.revoked > lateAfter {
+			late = append(late, c.late()...)
+		}
+	}
+	return late
+}
+
+// lateAfter is how long after the end of a turn a process is late.
+const lateAfter = 10 * time.Millisecond
