@@ -3,11 +3,9 @@
 package e2e
 
 import (
-	"bytes"
 	"math"
-	"os"
 	"path/filepath"
-	"strconv"
+	"regexp"
 	"testing"
 	"time"
 
@@ -23,13 +21,13 @@ const loadImage = "tranche.local/load:test"
 // sharesTolerance is in points: other tests run on the same two processors. `make bench` measures how exact shares are.
 const sharesTolerance = 12
 
-// startShares starts a node whose GPUs' time is shared in proportion to slices.
+// startShares starts a node with the configuration of examples/shares-agent.hcl.
 func startShares(t *testing.T) *node.Node {
 	t.Helper()
-	n := startNode(t, func(c *node.Config) {
-		c.DeviceConfig = "compute = \"shares\"\n"
-		c.DriverConfig = "gpu_compute_max_share = 80\ngpu_compute_high_priority = true\n"
-	})
+	text := readFile(t, filepath.Join(build, "../examples/shares-agent.hcl"))
+	blocks := regexp.MustCompile(`(?s)plugin "nomad-(?:device|driver)-tranche" \{\n  config \{\n(.*?)\n  \}\n\}`).FindAllStringSubmatch(text, -1)
+	must.SliceLen(t, 2, blocks)
+	n := startNode(t, func(c *node.Config) { c.DeviceConfig, c.DriverConfig = blocks[0][1]+"\n", blocks[1][1]+"\n" })
 	importProgram(t, n, loadImage, "load")
 	return n
 }
@@ -92,10 +90,11 @@ func TestShares(t *testing.T) {
 	small, large := load(t, n, "small", 42, ""), load(t, n, "large", 98, "")
 	comesTo(t, n, 30, small, large)
 
-	first := governorPID(t, n)
+	first := n.GovernorPID()
+	must.Positive(t, first)
 	must.NoError(t, unix.Kill(first, unix.SIGKILL))
 	must.NoError(t, until(deadline(t), func() (bool, error) {
-		pid := governorPID(t, n)
+		pid := n.GovernorPID()
 		return pid != 0 && pid != first, nil
 	}))
 	comesTo(t, n, 30, small, large)
@@ -104,28 +103,40 @@ func TestShares(t *testing.T) {
 	}
 
 	// What tasks state counts, not their slices; the story says what they have.
-	small = load(t, n, "stated", 4, "gpu_compute {\n share = 20\n}")
-	must.StrContains(t, node.Story(running(t, n, "stated")), "GPU compute: share 20% of NVIDIA H200 #0")
-	large = load(t, n, "also-stated", 4, "gpu_compute {\n share = 80\n}")
-	comesTo(t, n, 20, small, large)
+	small, large = exampleGroup(t, n, "shares", "small"), exampleGroup(t, n, "shares", "large")
+	comesTo(t, n, 30, small, large)
 	claims, err := n.AllClaims(deadline(t))
 	must.NoError(t, err)
 	for _, c := range claims {
-		if c.Governed() && c.Compute.Share == 200 {
-			must.NoError(t, openLedger(t, n).SetCompute(deadline(t), c.ID, claim.Compute{Share: 800, Max: 1000, Class: claim.ClassNormal}))
+		if c.Governed() && c.Released.IsZero() && c.Compute.Share == 300 {
+			must.NoError(t, openLedger(t, n).SetCompute(deadline(t), c.ID, claim.Compute{Share: 700, Max: 1000, Class: claim.ClassNormal}))
 		}
 	}
 	comesTo(t, n, 50, small, large)
 }
 
-// TestShares_Priority has a job of high priority compute beside a best-effort one.
+// exampleGroup runs an example, if it does not run yet, and returns the name of a group's container in the record.
+func exampleGroup(t *testing.T, n *node.Node, example, group string) string {
+	t.Helper()
+	for _, alloc := range runExample(t, n, example, 2) {
+		if alloc.TaskGroup != group {
+			continue
+		}
+		must.StrContains(t, node.Story(alloc), "GPU compute: share ")
+		must.MapContainsKey(t, probed(t, n, alloc.ID), "computing")
+		name, err := n.Group(deadline(t), alloc.ID, "probe")
+		must.NoError(t, err)
+		return name
+	}
+	t.Fatalf("%s has no group %s", example, group)
+	return ""
+}
+
+// TestShares_Priority has a service of high priority compute beside a best-effort job, which has what is left.
 func TestShares_Priority(t *testing.T) {
 	n := startShares(t)
-	high := load(t, n, "service", 4, "gpu_compute {\n priority = \"high\"\n}")
-	effort := load(t, n, "batch", 4, "gpu_compute {\n priority = \"best-effort\"\n}")
-	comesTo(t, n, 100, high, effort)
-	must.NoError(t, n.StopJob(deadline(t), "service"))
-	comesTo(t, n, 100, effort, high) // it has what nobody else wants
+	service, batch := exampleGroup(t, n, "priority", "service"), exampleGroup(t, n, "priority", "batch")
+	comesTo(t, n, 100, service, batch)
 }
 
 // TestShares_Refused starts jobs that state what the node does not allow.
@@ -139,21 +150,4 @@ func TestShares_Refused(t *testing.T) {
 		start(t, n, task{job: job, command: "gpu-probe", args: []string{"look"}, devices: []string{anyGPU(1)}, configExtra: c.config})
 		failsWith(t, n, job, c.want)
 	}
-}
-
-// governorPID is the process ID of the node's governor; 0 if none runs.
-func governorPID(t *testing.T, n *node.Node) int {
-	t.Helper()
-	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	must.NoError(t, err)
-	for _, file := range commands {
-		text, _ := os.ReadFile(file) // it may have ended
-		args := bytes.Split(text, []byte{0})
-		if len(args) > 1 && string(args[1]) == "governor" && bytes.Contains(text, []byte(n.RunDir()+"\x00")) {
-			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-			must.NoError(t, err)
-			return pid
-		}
-	}
-	return 0
 }

@@ -15,7 +15,7 @@ job "priority" {
       config {
         image   = var.image
         command = "gpu-probe"
-        args    = ["take", "1024"]
+        args    = ["work"]
 
         gpu_compute {
           priority = "high"
@@ -45,7 +45,7 @@ job "priority" {
       config {
         image   = var.image
         command = "gpu-probe"
-        args    = ["take", "1024"]
+        args    = ["work"]
 
         gpu_compute {
           max      = 80

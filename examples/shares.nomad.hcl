@@ -15,7 +15,7 @@ job "shares" {
       config {
         image   = var.image
         command = "gpu-probe"
-        args    = ["take", "1024"]
+        args    = ["work"]
 
         gpu_compute {
           share = 30
@@ -45,7 +45,7 @@ job "shares" {
       config {
         image   = var.image
         command = "gpu-probe"
-        args    = ["take", "1024"]
+        args    = ["work"]
 
         gpu_compute {
           share = 70

@@ -105,6 +105,7 @@ func Request(g *share.GPU, devices []share.Device, contextBytes uint64) (claim.R
 		LimitBytes: limitBytes,
 		Owner:      claim.OwnerNomad,
 		Mode:       g.Mode,
+		Compute:    g.Compute(len(devices), g.SliceCount),
 	}, nil
 }
 
