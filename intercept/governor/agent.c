@@ -33,9 +33,9 @@
 #ifndef REGION_TEST /* sanitizers replace pthread_create */
 __asm__(".symver pthread_create, pthread_create@" OLDEST_GLIBC);
 __asm__(".symver pthread_attr_setstacksize, pthread_attr_setstacksize@" OLDEST_GLIBC);
+#endif
 #pragma weak pthread_create
 #pragma weak pthread_attr_setstacksize
-#endif
 
 static struct {
     _Atomic bool started;

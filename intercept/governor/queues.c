@@ -296,14 +296,17 @@ bool queues_idle(int gpu) {
 
 /* --- draining ----------------------------------------------------------------------------------------------------- */
 
-static void drain(struct slot *slot) {
+/* Returns the estimated time until the queue's work is done. */
+static uint64_t drain(struct slot *slot) {
     struct gate *gate;
+    uint64_t ns = remaining(slot);
     atomic_store(&slot->queue.used, false);
     if (slot->orphan || !enter(slot, &gate))
-        return;
+        return 0;
     atomic_store(&slot->queue.launches, 0);
     slot->draining = record(&slot->drain, slot->stream);
     leave(&gate);
+    return ns;
 }
 
 struct serials {
@@ -335,15 +338,19 @@ static void add_default_queues(int gpu) {
     }
 }
 
-void queues_drain(int gpu, bool all) {
+uint64_t queues_drain(int gpu, bool all) {
     CUstreamCaptureMode mode;
+    uint64_t sum = 0;
     if (all)
         add_default_queues(gpu);
     lock_relaxed(&mode);
-    EACH_SLOT (slot, gpu)
+    EACH_SLOT (slot, gpu) {
+        settle(slot);
         if (all || atomic_load(&slot->queue.used))
-            drain(slot);
+            sum += drain(slot);
+    }
     unlock_relaxed(&mode);
+    return sum;
 }
 
 bool queues_drained(int gpu) {
