@@ -130,7 +130,7 @@ shadow-nvml-headers:
 	    "$$($(GO) list -m -f '{{.Dir}}' github.com/NVIDIA/go-nvml)/gen/nvml/nvml.h"
 
 # Processes end while their agent's thread runs, which the leak sanitizer cannot stop; children start threads.
-GOVERNOR_TEST := ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=die_after_fork=0 $(INTERCEPT_TEST_BUILD)/governor_test
+GOVERNOR_TEST := ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=die_after_fork=0:atexit_sleep_ms=0 $(INTERCEPT_TEST_BUILD)/governor_test
 
 # Only the tests that start, kill and stop processes; stopped ones stay so for a minute.
 .PHONY: shadow-life

@@ -18,7 +18,7 @@
 #include <sys/prctl.h>
 
 #define STACK_BYTES ((size_t)256 << 10)
-#define JOIN_MOST_NS (50 * NS_PER_MS)
+#define JOIN_MOST_NS (250 * NS_PER_MS)
 #define END_MOST_NS (100 * NS_PER_MS)
 
 /*

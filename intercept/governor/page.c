@@ -19,7 +19,8 @@ static ino_t inode;
 
 /* Replaces the page. Not by mmap, which thread sanitizers take for a write to it. */
 static bool replace(int flags, int descriptor) {
-    long mapped = syscall(SYS_mmap, &governor_page, (size_t)GOVERNOR_PAGE_ROOM, PROT_READ, flags | MAP_FIXED, descriptor, 0L);
+    long mapped =
+        syscall(SYS_mmap, &governor_page, (size_t)GOVERNOR_PAGE_ROOM, PROT_READ, flags | MAP_FIXED, descriptor, 0L);
     return mapped == (long)(uintptr_t)&governor_page;
 }
 

@@ -141,6 +141,8 @@ static void send_to(unsigned client, const struct governor_message *message, siz
 static void answer(unsigned client) {
     struct governor_message message = {.version = GOVERNOR_VERSION, .kind = GOVERNOR_WELCOME};
     make_page(client);
+    if (double_answer == ANSWER_LATE)
+        clock_sleep(20 * NS_PER_MS);
     switch (double_answer) {
     case ANSWER_REFUSED:
         message.kind = GOVERNOR_REFUSED;
@@ -150,6 +152,7 @@ static void answer(unsigned client) {
         send_to(client, &message, 8, state.clients[client].page_fd);
         break;
     case ANSWER_WELCOME:
+    case ANSWER_LATE:
         send_to(client, &message, sizeof message, state.clients[client].page_fd);
         break;
     default:
@@ -180,7 +183,8 @@ static void read_from(unsigned client) {
 static void accept_from(unsigned claim) {
     struct ucred peer;
     socklen_t size = sizeof peer;
-    int fd = accept4(state.listeners[claim], NULL, NULL, SOCK_CLOEXEC);
+    int fd =
+        (int)syscall(SYS_accept4, state.listeners[claim], NULL, NULL, SOCK_CLOEXEC) /* the library closes so too */;
     if (fd < 0)
         return;
     must(state.clients_count < CLIENTS && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0, "accept");

@@ -19,8 +19,8 @@ void double_end(void);
 void double_hang(void);
 void double_last_for_ever(void);
 
-/* How the next HELLO is answered, if not with WELCOME. */
-enum answer { ANSWER_WELCOME, ANSWER_REFUSED, ANSWER_SHORT, ANSWER_NONE };
+/* How the next HELLO is answered, if not with WELCOME; ANSWER_LATE: with one after 20 ms. */
+enum answer { ANSWER_WELCOME, ANSWER_LATE, ANSWER_REFUSED, ANSWER_SHORT, ANSWER_NONE };
 extern _Atomic enum answer double_answer;
 
 /* What every page says from now on, those of processes to come too. */

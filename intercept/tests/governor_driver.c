@@ -189,6 +189,13 @@ static CUresult stream_destroy(CUstream stream) {
     return CUDA_SUCCESS;
 }
 
+static CUresult stream_query(CUstream stream) {
+    pthread_mutex_lock(&mutex);
+    uint64_t end = stream_of(stream)->end_ns;
+    pthread_mutex_unlock(&mutex);
+    return is_over(end) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
 static CUresult stream_context(CUstream stream, CUcontext *context) {
     *context = stream_of(stream)->context;
     return CUDA_SUCCESS;
@@ -310,6 +317,7 @@ void *real_lookup(const char *file, const char *name) {
         {"cuDevicePrimaryCtxReset_v2", (any_function)primary_reset},
         {"cuStreamCreate", (any_function)stream_create},
         {"cuStreamDestroy_v2", (any_function)stream_destroy},
+        {"cuStreamQuery", (any_function)stream_query},
         {"cuStreamGetCtx", (any_function)stream_context},
         {"cuStreamBeginCapture_v2", (any_function)begin_capture},
         {"cuStreamIsCapturing", (any_function)is_capturing},
