@@ -47,8 +47,8 @@ type Claim struct {
 	// Released is when that container was found to be gone: the claim is dormant then. It is zero otherwise.
 	Released time.Time `json:"released,omitzero"`
 
-	// The following fields are for modes other than ModeSlice. Programs that do not know them refuse a record that has them, as
-	// they should; so a claim in ModeSlice must not have one.
+	// The following fields are for modes other than ModeSlice, and for governed claims. Programs that do not know them refuse a
+	// record that has them, as they should; so no other claim must have one.
 
 	Mode Mode `json:"mode,omitzero"`
 	// Unlimited reports that the claim has no limit: see Limited.
@@ -58,6 +58,9 @@ type Claim struct {
 	MIG *MIG `json:"mig,omitempty"`
 	// MPS is the share of a claim in ModeMPS.
 	MPS *MPS `json:"mps,omitempty"`
+	// Compute is the claim's part of the GPU's time; nil if that is left to the driver. Only claims in ModeSlice and
+	// ModeTimeslice have one.
+	Compute *Compute `json:"compute,omitempty"`
 }
 
 // Container is the container that a claim is bound to. It lives as long as its init process.

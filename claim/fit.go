@@ -16,6 +16,8 @@ type Candidate struct {
 	// Slices is the number of slices that the GPU has, SliceBytes the memory of one; 0 means the request's.
 	Slices     int
 	SliceBytes uint64
+	// Shares is whether claims on the GPU are governed. Their shares are what their slices are worth.
+	Shares bool
 }
 
 // FitRequest is a request for ReserveFit.
@@ -73,8 +75,13 @@ func (l *Ledger) ReserveFit(ctx context.Context, req FitRequest) (*Claim, error)
 		if err != nil {
 			return err
 		}
+		var part *Compute
+		if room.Shares {
+			part = ShareOf(len(room.Free), room.Slices)
+		}
 		r, _ := l.newRecord(snap, nil, Request{
 			GPU: room.GPU, Slices: room.Free, SliceBytes: room.SliceBytes, LimitBytes: req.LimitBytes, Owner: req.Owner,
+			Compute: part,
 		}.claim(), nil)
 		r.Starter = req.Starter
 		made = r.claim()
@@ -120,6 +127,8 @@ type Room struct {
 	Slices     int
 	SliceBytes uint64
 	Free       []string
+	// Shares is the candidate's.
+	Shares bool
 	// Dormant are the dormant claims on this GPU, which keep their slices.
 	Dormant []string
 	// Mode is the mode of claims on this GPU if it is not shared in slices; otherwise it is empty.
@@ -132,7 +141,7 @@ func (r Room) freeBytes() uint64 { return uint64(len(r.Free)) * r.SliceBytes }
 // are. A GPU with claims in another mode has no slices.
 func (snap *snapshot) room(c Candidate, sliceBytes uint64) (Room, error) {
 	taken, whole := snap.mayBeTaken(c.GPU.UUID)
-	room := Room{GPU: c.GPU, Slices: c.Slices, SliceBytes: sliceBytes}
+	room := Room{GPU: c.GPU, Slices: c.Slices, SliceBytes: sliceBytes, Shares: c.Shares}
 	for _, r := range snap.sorted() {
 		if r.PhysicalGPU() != c.GPU.UUID && r.GPU.UUID != c.GPU.UUID {
 			continue

@@ -100,8 +100,13 @@ func (c *Claim) checkMode() error {
 		return fmt.Errorf("mode %s has no limits", mode)
 	case c.Unlimited && !whole && mode != ModeMIG:
 		return fmt.Errorf("mode %s has a limit for each claim", mode)
+	case c.Compute != nil && mode != ModeSlice && mode != ModeTimeslice:
+		return fmt.Errorf("a share of compute goes with modes %s and %s only, got mode %s", ModeSlice, ModeTimeslice, mode)
 	case c.MPS != nil && (c.MPS.Percentage < 1 || c.MPS.Percentage > 100):
 		return fmt.Errorf("the share of MPS must be 1 to 100 percent, got %d", c.MPS.Percentage)
+	}
+	if err := c.Compute.check(); err != nil {
+		return err
 	}
 	return c.MIG.check()
 }

@@ -50,6 +50,10 @@ func (r *record) claim() *Claim {
 		mps := *r.MPS
 		c.MPS = &mps
 	}
+	if r.Compute != nil {
+		compute := *r.Compute
+		c.Compute = &compute
+	}
 	return &c
 }
 

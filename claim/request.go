@@ -23,6 +23,8 @@ type Request struct {
 	// MIG and MPS are the fields of those modes.
 	MIG *MIG
 	MPS *MPS
+	// Compute makes the claim governed.
+	Compute *Compute
 }
 
 // claim returns the requested claim, without an ID.
@@ -39,6 +41,10 @@ func (r Request) claim() Claim {
 	if r.MPS != nil {
 		mps := *r.MPS
 		c.MPS = &mps
+	}
+	if r.Compute != nil {
+		compute := *r.Compute
+		c.Compute = &compute
 	}
 	return c
 }

@@ -178,6 +178,6 @@ func (l *Ledger) enter(snap *snapshot, r *record) error {
 	return nil
 }
 
-// wantsRegion reports whether the claim has a region from the start. A claim without a limit gets one only for a container that
-// has another claim with a limit; a claim whose MIG instance is being created gets it with the instance.
-func (r *record) wantsRegion() bool { return r.Limited() && !r.Making() }
+// wantsRegion reports whether the claim has a region from the start. A claim that needs no shadow library gets one only for a
+// container that has another claim that does; a claim whose MIG instance is being created gets it with the instance.
+func (r *record) wantsRegion() bool { return r.Shadowed() && !r.Making() }

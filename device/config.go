@@ -42,6 +42,7 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"max_slices":         withDefault("max_slices", "number", `0`),
 	"uncounted_memory":   withDefault("uncounted_memory", "string", strconv.Quote(uncountedCharged)),
 	"mode":               withDefault("mode", "string", strconv.Quote(string(claim.ModeSlice))),
+	"compute":            withDefault("compute", "string", strconv.Quote(computeByDriver)),
 	"replicas":           hclspec.NewAttr("replicas", "number", false),
 	"mig":                hclspec.NewAttr("mig", "any", false),
 	"gpu":                hclspec.NewAttr("gpu", "any", false),
@@ -74,6 +75,8 @@ type Config struct {
 	// UncountedMemory is what happens if a claim's container uses more memory than it counts: that is taken from the claim's
 	// limit ("charge"), only shown ("observe"), or the task is ended, too ("end").
 	UncountedMemory string `codec:"uncounted_memory"`
+	// Compute is who shares the GPUs' time: "driver", or "shares" for claims that compute in turns.
+	Compute string `codec:"compute"`
 	// Mode, Replicas and MIG say how the GPUs are shared that no gpu block matches.
 	Mode     string   `codec:"mode"`
 	Replicas *float64 `codec:"replicas"`

@@ -21,6 +21,8 @@ type GPU struct {
 	Mode claim.Mode `json:"mode"`
 	// SliceBytes is the memory of one slice, in the modes that have slices.
 	SliceBytes uint64 `json:"slice_bytes,omitempty"`
+	// Shares is whether claims on the GPU compute in turns, in proportion to their shares.
+	Shares bool `json:"shares,omitempty"`
 }
 
 type file struct {

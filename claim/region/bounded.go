@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// boundedInodes are those of a bounded region: its directory, its two files, and one that the kernel keeps for itself.
-const boundedInodes = 4
+// boundedInodes are those of a bounded region: its directory, its two files, the governor's socket, one that is to replace
+// it, and one that the kernel keeps for itself.
+const boundedInodes = 6
 
 // CreateBounded makes the region in dir, which must not exist, on a small file system of its own, mounted there.
 //

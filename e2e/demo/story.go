@@ -77,6 +77,9 @@ func (d *demonstration) tell(ctx context.Context) error {
 	if err := d.stillComputing(ctx, first); err != nil {
 		return err
 	}
+	if err := d.sharesHold(ctx); err != nil {
+		return err
+	}
 	return d.allIsFreed(ctx)
 }
 

@@ -18,7 +18,7 @@ import (
 
 // A command under `tranche run` has a directory of its own, with its region and with the libraries that it is to load:
 //
-//	regions/<claim ID>/             the region
+//	regions/<claim ID>/             the region, and of a governed claim its record
 //	lib/libcuda.so.1                link to the shadow library; its $ORIGIN is lib
 //	lib/.tranche/driver-libcuda.so  link to the driver's
 //	lock                            locked by `tranche run`
@@ -155,12 +155,17 @@ func (p *privateDir) fill(c *claim.Claim, shadows, driverRoot string) error {
 	if err != nil {
 		return err
 	}
+	if c.Governed() {
+		if err := writeRunClaim(filepath.Join(p.path, regionsDir, c.ID), c); err != nil {
+			return err
+		}
+	}
 	for _, soname := range sonames {
 		driver, err := driverroot.FindLibrary(driverRoot, soname)
 		if err != nil {
 			return err
 		}
-		if err := p.link(soname, filepath.Join(shadows, soname), driver); err != nil {
+		if err := p.link(soname, shadowOf(shadows, soname, c), driver); err != nil {
 			return err
 		}
 	}

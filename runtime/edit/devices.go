@@ -65,7 +65,7 @@ func newDevices(ctx context.Context, node Node, claims []Claim) (Modifier, error
 		}
 		source = "the CDI spec generated from the driver root " + node.DriverRoot
 	}
-	limited := anyLimited(claims)
+	limited := anyShadowed(claims)
 	edits := hardened(found, limited)
 	if limited && !slices.ContainsFunc(edits.Mounts, func(m *cdispecs.Mount) bool {
 		return shadow.SONAME(m.ContainerPath) == shadow.CUDA

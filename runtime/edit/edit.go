@@ -72,16 +72,16 @@ type Claim struct {
 	RegionDir string
 }
 
-// anyLimited reports whether a container with these claims has a limit. If it has one on any GPU, the shadow is in front of
-// the driver for all of them and has to know each: the limit of the others is all of their memory.
-func anyLimited(claims []Claim) bool {
-	return slices.ContainsFunc(claims, func(c Claim) bool { return c.Limited() })
+// anyShadowed reports whether a container with these claims gets the shadow libraries. If one claim needs them, they are in
+// front of the driver for all, and have to know each: the limit of one without a limit is all of its GPU's memory.
+func anyShadowed(claims []Claim) bool {
+	return slices.ContainsFunc(claims, func(c Claim) bool { return c.Shadowed() })
 }
 
 // New returns all changes to the OCI spec of a container with these claims.
 //
 // The order matters: CDI adds the driver's files, the shadow libraries are mounted over them, and what must not be hidden by
-// other mounts comes after both. If no claim has a limit, the container gets the driver without a shadow.
+// other mounts comes after both. If no claim needs the shadow, the container gets the driver without it.
 func New(ctx context.Context, node Node, claims []Claim) (Modifier, error) {
 	if err := checkHook(node.HookPath); err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func New(ctx context.Context, node Node, claims []Claim) (Modifier, error) {
 	}
 	binding := BindingHooks{Path: node.HookPath, StateDir: node.StateDir, RunDir: node.RunDir, Claims: claims}
 	edits := Modifiers{LinuxContainer{}, devices, ForeignHooks{}}
-	if !anyLimited(claims) {
+	if !anyShadowed(claims) {
 		return append(edits, binding, otherGPUsCheck{binding: binding}, Environment{}), nil
 	}
 	return append(edits,

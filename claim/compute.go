@@ -1,0 +1,102 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Class is the priority of a claim among those that compute on one GPU in turns.
+type Class string
+
+// The classes, the highest first. A higher class gets the next turn; lower ones keep a small part of the GPU's time.
+const (
+	ClassHigh       Class = "high"
+	ClassNormal     Class = "normal"
+	ClassBestEffort Class = "best-effort"
+)
+
+// ParseClass parses the name of a class; an empty text is ClassNormal.
+func ParseClass(text string) (Class, error) {
+	switch c := Class(text); c {
+	case "":
+		return ClassNormal, nil
+	case ClassHigh, ClassNormal, ClassBestEffort:
+		return c, nil
+	}
+	return "", fmt.Errorf("%q is no priority; there are %s, %s and %s", text, ClassHigh, ClassNormal, ClassBestEffort)
+}
+
+// WholeCompute is all of a GPU's time in the unit of Compute: thousandths.
+const WholeCompute = 1000
+
+// Compute is a claim's part of its GPU's time. A claim that has it is governed: it computes in turns with the others.
+type Compute struct {
+	// Share is the part, in thousandths, that the claim gets while others want the GPU, too. If the shares of those who want it
+	// have another sum than 1000, each gets its part of the sum.
+	Share int `json:"share"`
+	// Max is the most, in thousandths, that the claim gets, also while nobody else wants the GPU.
+	Max   int   `json:"max"`
+	Class Class `json:"class"`
+}
+
+// ShareOf returns what so many of all equal parts of a GPU are worth: at least a thousandth.
+func ShareOf(parts, all int) *Compute {
+	return &Compute{Share: max(1, (parts*WholeCompute+all/2)/all), Max: WholeCompute, Class: ClassNormal}
+}
+
+func (c *Compute) check() error {
+	if c == nil {
+		return nil
+	}
+	switch class, err := ParseClass(string(c.Class)); {
+	case err != nil:
+		return err
+	case class != c.Class:
+		return errors.New("the share of compute has no priority")
+	case c.Share < 1 || c.Share > WholeCompute:
+		return fmt.Errorf("the share of compute must be 1 to %d thousandths of the GPU, got %d", WholeCompute, c.Share)
+	case c.Max < c.Share || c.Max > WholeCompute:
+		return fmt.Errorf("the ceiling of compute must be from the share, %d, to %d thousandths of the GPU, got %d", c.Share,
+			WholeCompute, c.Max)
+	}
+	return nil
+}
+
+// Governed reports whether the claim computes in turns with the others on its GPU.
+func (c *Claim) Governed() bool { return c.Compute != nil }
+
+// Shadowed reports whether the claim's programs need the shadow library: for a limit of memory, or to compute in turns.
+func (c *Claim) Shadowed() bool { return c.Limited() || c.Governed() }
+
+// ErrNotGoverned is returned by SetCompute for a claim that is not governed.
+var ErrNotGoverned = errors.New("the claim is not governed: its GPU's time is shared by the driver; set " +
+	`compute = "shares" in the device plugin's configuration, and start the job again`)
+
+// SetCompute changes the part of a governed claim, also while its container runs.
+func (l *Ledger) SetCompute(ctx context.Context, id string, to Compute) error {
+	if err := to.check(); err != nil {
+		return fmt.Errorf("changing the share of claim %s: %w", id, err)
+	}
+	return l.read(ctx, func(snap *snapshot) error {
+		r, err := snap.get(id)
+		if err != nil {
+			return err
+		}
+		if !r.Governed() {
+			return fmt.Errorf("changing the share of claim %s: %w", id, ErrNotGoverned)
+		}
+		was := *r.Compute
+		if was == to {
+			return nil
+		}
+		changed := *r
+		changed.Compute = &to
+		if err := l.replace(snap, &changed); err != nil {
+			return accessError(err)
+		}
+		l.logger.Info("share of a claim changed", "claim", id, "share", to.Share, "max", to.Max, "priority", string(to.Class),
+			"was_share", was.Share, "was_max", was.Max, "was_priority", string(was.Class))
+		return nil
+	})
+}

@@ -1,0 +1,107 @@
+package claim
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/claim/region"
+)
+
+var third = Compute{Share: 300, Max: 1000, Class: ClassNormal}
+
+// governed is a request for a governed claim on slices of the tests' GPU.
+func governed(mode Mode, c Compute, names ...string) Request {
+	req := inMode(mode, testGPU, names...)
+	req.Compute = &c
+	return req
+}
+
+func TestCompute_IsInTheRecord(t *testing.T) {
+	for name, req := range map[string]Request{
+		"slice":     governed(ModeSlice, third, slicesOf(0, 1)...),
+		"timeslice": governed(ModeTimeslice, third, testGPU.UUID+"/share-000"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t)
+			made, token, err := l.Reserve(t.Context(), req)
+			must.NoError(t, err)
+			must.Eq(t, &third, made.Compute)
+			_, err = region.ReadHeader(l.regionPath(made.ID)) // the shadow library needs it, with a limit or without
+			must.NoError(t, err)
+			found, err := l.Lookup(t.Context(), token)
+			must.NoError(t, err)
+			must.Eq(t, &third, found.Compute)
+			found.Compute.Share = 1 // the caller's own
+			found, err = l.Lookup(t.Context(), token)
+			must.NoError(t, err)
+			must.Eq(t, &third, found.Compute)
+		})
+	}
+}
+
+func TestCompute_Refused(t *testing.T) {
+	for name, c := range map[string]struct {
+		req  Request
+		want string
+	}{
+		"no share":        {governed(ModeSlice, Compute{Max: 1000, Class: ClassNormal}, slicesOf(0, 0)...), "share of compute must be 1 to 1000"},
+		"more than all":   {governed(ModeSlice, Compute{Share: 1001, Max: 1001, Class: ClassNormal}, slicesOf(0, 0)...), "share of compute must be 1 to 1000"},
+		"max below share": {governed(ModeSlice, Compute{Share: 300, Max: 299, Class: ClassNormal}, slicesOf(0, 0)...), "ceiling of compute must be from the share, 300"},
+		"no class":        {governed(ModeSlice, Compute{Share: 300, Max: 300}, slicesOf(0, 0)...), "no priority"},
+		"unknown class":   {governed(ModeSlice, Compute{Share: 300, Max: 300, Class: "urgent"}, slicesOf(0, 0)...), `"urgent" is no priority; there are high, normal and best-effort`},
+		"MPS":             {governed(ModeMPS, third, slicesOf(0, 0)...), "goes with modes slice and timeslice only, got mode mps"},
+		"the whole GPU":   {governed(ModeExclusive, third, testGPU.UUID), "got mode exclusive"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := newLedger(t).Reserve(t.Context(), c.req)
+			must.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+func TestSetCompute(t *testing.T) {
+	l := newLedger(t)
+	made, token, err := l.Reserve(t.Context(), governed(ModeSlice, third, slicesOf(0, 0)...))
+	must.NoError(t, err)
+	must.NoError(t, l.Bind(t.Context(), made.ID, Container{Runtime: "test", ID: "alive", InitPID: os.Getpid()}))
+	to := Compute{Share: 400, Max: 600, Class: ClassHigh}
+	must.NoError(t, l.SetCompute(t.Context(), made.ID, to))
+	found, err := l.Lookup(t.Context(), token)
+	must.NoError(t, err)
+	must.Eq(t, &to, found.Compute)
+	must.Eq(t, "alive", found.Container.ID)
+
+	must.ErrorContains(t, l.SetCompute(t.Context(), made.ID, Compute{Share: 400, Max: 1, Class: ClassHigh}), "ceiling")
+	must.ErrorIs(t, l.SetCompute(t.Context(), "00000000", to), ErrUnknownClaim)
+	other, _, err := l.Reserve(t.Context(), inMode(ModeSlice, testGPU, slicesOf(1, 1)...))
+	must.NoError(t, err)
+	must.ErrorIs(t, l.SetCompute(t.Context(), other.ID, to), ErrNotGoverned)
+	found, err = l.Lookup(t.Context(), token)
+	must.NoError(t, err)
+	must.Eq(t, &to, found.Compute)
+}
+
+// A claim that is not governed has a record that programs without shares read.
+func TestCompute_OtherRecordsAreAsBefore(t *testing.T) {
+	l := newLedger(t)
+	made, _, err := l.Reserve(context.Background(), inMode(ModeSlice, testGPU, slicesOf(0, 1)...))
+	must.NoError(t, err)
+	checkKnownBefore(t, l, made.ID)
+	text, err := os.ReadFile(filepath.Join(l.claims, made.ID+".json"))
+	must.NoError(t, err)
+	must.StrNotContains(t, string(text), "compute\"")
+}
+
+func TestParseClass(t *testing.T) {
+	for text, want := range map[string]Class{"": ClassNormal, "high": ClassHigh, "normal": ClassNormal, "best-effort": ClassBestEffort} {
+		class, err := ParseClass(text)
+		must.NoError(t, err)
+		must.Eq(t, want, class)
+	}
+	_, err := ParseClass("low")
+	must.ErrorContains(t, err, "high, normal and best-effort")
+}
