@@ -86,6 +86,10 @@ INTERCEPT_region_threads := $(addprefix $(INTERCEPT_TESTS)/,region_threads.c che
 # The shadow's sources, with the fake driver in place of driver/real.c.
 INTERCEPT_shadow_test := $(addprefix $(INTERCEPT_TESTS)/,shadow_test.c fake_driver.c fake_streams.c fake_graphs.c no_steps.c check.c fixture.c) \
     $(addprefix $(INTERCEPT)/,$(addsuffix .c,$(filter-out driver/real,$(SHADOW_CUDA))))
+# The governed library's sources, with a driver and a governor for tests.
+INTERCEPT_governor_test := -DTRANCHE_GOVERNED \
+    $(addprefix $(INTERCEPT_TESTS)/,governor_test.c governor_double.c governor_driver.c no_steps.c check.c fixture.c) \
+    $(addprefix $(INTERCEPT)/,$(addsuffix .c,$(filter-out driver/real,$(SHADOW_CUDA)) $(SHADOW_GOVERNOR)))
 # With the simulated driver's reader of images.
 INTERCEPT_image_test := $(addprefix $(INTERCEPT_TESTS)/,image_test.c image_driver.c check.c) \
     $(SHADOW_IMAGE:%=$(INTERCEPT)/%.c) \
@@ -125,6 +129,9 @@ shadow-nvml-headers:
 	CC='$(CC)' $(INTERCEPT_TESTS)/nvml_headers_test.sh \
 	    "$$($(GO) list -m -f '{{.Dir}}' github.com/NVIDIA/go-nvml)/gen/nvml/nvml.h"
 
+# Processes end while their agent's thread runs, which the leak sanitizer cannot stop; children start threads.
+GOVERNOR_TEST := ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=die_after_fork=0:atexit_sleep_ms=0 $(INTERCEPT_TEST_BUILD)/governor_test
+
 # Only the tests that start, kill and stop processes; stopped ones stay so for a minute.
 .PHONY: shadow-life
 shadow-life: shadow $(if $(SIM_LIB),sim)
@@ -132,7 +139,7 @@ shadow-life: shadow $(if $(SIM_LIB),sim)
 
 # SHADOW_TEST_SEED repeats a failed random test. The last tests need the simulated GPU, which the top GNUmakefile builds.
 .PHONY: shadow-test
-shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,layout lock_test gate_test region_test-asan region_share_test-asan region_fault_test-asan image_test-asan shadow_test-asan) shadow-nvml-headers shadow-cuda-headers
+shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,layout lock_test gate_test region_test-asan region_share_test-asan region_fault_test-asan image_test-asan shadow_test-asan governor_test-asan) shadow-nvml-headers shadow-cuda-headers
 	$(INTERCEPT_TEST_BUILD)/lock_test
 	$(INTERCEPT_TEST_BUILD)/gate_test
 	$(INTERCEPT_TEST_BUILD)/region_test-asan $(SHADOW_TEST_SEED)
@@ -140,6 +147,7 @@ shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,la
 	$(INTERCEPT_TEST_BUILD)/region_fault_test-asan
 	$(INTERCEPT_TEST_BUILD)/image_test-asan $(SHADOW_TEST_SEED)
 	$(INTERCEPT_TEST_BUILD)/shadow_test-asan $(SHADOW_TEST_SEED)
+	$(GOVERNOR_TEST)-asan
 	CC='$(CC)' $(INTERCEPT_TESTS)/loader_test.sh $(BUILD)
 	CC='$(CC)' $(INTERCEPT_TESTS)/life_test.sh $(BUILD)
 	$(INTERCEPT_TESTS)/limit_test.sh $(BUILD)
@@ -147,9 +155,10 @@ shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,la
 	CC='$(CC)' e2e/cudart/replay_test.sh $(BUILD)
 
 .PHONY: shadow-tsan
-shadow-tsan: $(addprefix $(INTERCEPT_TEST_BUILD)/,region_threads-tsan shadow_test-tsan)
+shadow-tsan: $(addprefix $(INTERCEPT_TEST_BUILD)/,region_threads-tsan shadow_test-tsan governor_test-tsan)
 	$(INTERCEPT_TEST_BUILD)/region_threads-tsan $(SHADOW_TEST_SEED)
 	$(INTERCEPT_TEST_BUILD)/shadow_test-tsan 1 test_threads test_first_calls_of_many_threads test_contexts
+	$(GOVERNOR_TEST)-tsan
 
 # --- benchmark ---
 

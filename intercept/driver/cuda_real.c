@@ -8,7 +8,7 @@ typedef void (*any_function)(void);
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-#define X(symbol, name, since, stream, parameters, ...)                                                                     \
+#define X(symbol, name, since, stream, parameters, ...)                                                                \
     static CUresult absent_##symbol parameters {                                                                       \
         return CUDA_ERROR_NOT_SUPPORTED;                                                                               \
     }

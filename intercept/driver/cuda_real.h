@@ -10,7 +10,8 @@
 #include <stdbool.h>
 
 /* The exported functions. */
-#define X(symbol, name, since, stream, parameters, ...) __attribute__((visibility("default"))) CUresult symbol parameters;
+#define X(symbol, name, since, stream, parameters, ...)                                                                \
+    __attribute__((visibility("default"))) CUresult symbol parameters;
 CUDA_SHADOWED(X)
 #undef X
 

@@ -249,6 +249,7 @@
     X(cuEventRecord, (CUevent event, CUstream stream))                                                                 \
     X(cuEventQuery, (CUevent event))                                                                                   \
     X(cuEventDestroy_v2, (CUevent event))                                                                              \
+    X(cuStreamQuery, (CUstream stream))                                                                                \
     X(cuStreamGetCtx, (CUstream stream, CUcontext *context))                                                           \
     X(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status))                                           \
     X(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *mode))                                                  \

@@ -266,11 +266,8 @@ void connections_read(const struct pollfd *polled, unsigned count, void (*receiv
 }
 
 static bool send_one(enum governor_kind kind, int gpu, uint64_t turn, uint64_t value) {
-    struct governor_message message = {.version = GOVERNOR_VERSION,
-                                       .kind = (uint16_t)kind,
-                                       .gpu = (uint32_t)gpu,
-                                       .turn = turn,
-                                       .value = {value}};
+    struct governor_message message = {
+        .version = GOVERNOR_VERSION, .kind = (uint16_t)kind, .gpu = (uint32_t)gpu, .turn = turn, .value = {value}};
     bool sent = false;
     lock_take(&connections.lock);
     for (unsigned i = 0; i < connections.count; i++)

@@ -17,8 +17,8 @@
 #include "governor/passage.h"
 #include "state/process.h"
 
-/* After cuInit has succeeded: starts the agent's thread, and waits until it has joined the governors that run, at most 50
- * ms. */
+/* After cuInit has succeeded: starts the agent's thread, and waits until it has joined the governors that run, at most
+ * 250 ms. */
 void governor_start(struct process *process);
 
 /* A stream is about to be destroyed; a context has ended, or lost its streams. */

@@ -12,9 +12,10 @@
 
 /* By index in the page. */
 extern struct passages {
-    _Alignas(64) _Atomic uint64_t count; /* metered launches: those in progress, and above the shift those that have begun */
-    _Atomic uint64_t wanted;             /* 1 + the turn after which a WANT was sent; 0: none */
-    _Atomic bool joined;                 /* a governor governs the GPU */
+    _Alignas(
+        64) _Atomic uint64_t count; /* metered launches: those in progress, and above the shift those that have begun */
+    _Atomic uint64_t wanted;        /* 1 + the turn after which a WANT was sent; 0: none */
+    _Atomic bool joined;            /* a governor governs the GPU */
 } passages[GOVERNOR_GPUS_MAX];
 
 /* A GPU's state; open if no governor governs it. */
@@ -34,8 +35,8 @@ void passage_wait(struct passage *passage, CUstream stream);
 void passage_end(struct passage *passage);
 
 static inline bool passages_are_open(void) {
-    return __builtin_expect(
-        atomic_load_explicit(&governor_page.page.gate, memory_order_relaxed) == (uint32_t)GATE_OPEN, 1);
+    return __builtin_expect(atomic_load_explicit(&governor_page.page.gate, memory_order_relaxed) == (uint32_t)GATE_OPEN,
+                            1);
 }
 
 static inline struct passage passage_begin(CUstream stream) {

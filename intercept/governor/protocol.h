@@ -18,7 +18,7 @@
 #define GOVERNOR_UUID_SIZE 48 /* padded with zeroes, e.g. "GPU-…" */
 
 enum governor_kind {
-    GOVERNOR_HELLO = 1,   /* library → governor, the first: `gpu` is the number of GPUs, value[0] the process ID in the
+    GOVERNOR_HELLO = 1, /* library → governor, the first: `gpu` is the number of GPUs, value[0] the process ID in the
                              process's own namespace */
     GOVERNOR_WELCOME = 2, /* governor → library, with the page's descriptor (SCM_RIGHTS): value[0] is the period of its
                              heartbeat in ns; bit i of `flags`: GPU i is governed */
@@ -26,8 +26,10 @@ enum governor_kind {
     GOVERNOR_GRANT = 4,   /* governor → library: `turn` of `gpu` has begun, as the page says already */
     GOVERNOR_REVOKE = 5,  /* governor → library: `turn` of `gpu` ends, as the page says already */
     GOVERNOR_ENDING = 6,  /* library → governor: what is outstanding will end within value[0] ns */
-    GOVERNOR_DRAINED = 7, /* library → governor: nothing of `turn` is outstanding, as seen at value[0] (CLOCK_MONOTONIC, ns) */
-    GOVERNOR_IDLE = 8,    /* library → governor: in `turn`, nothing is outstanding and nothing was submitted for value[0] ns */
+    GOVERNOR_DRAINED =
+        7, /* library → governor: nothing of `turn` is outstanding, as seen at value[0] (CLOCK_MONOTONIC, ns) */
+    GOVERNOR_IDLE =
+        8, /* library → governor: in `turn`, nothing is outstanding and nothing was submitted for value[0] ns */
     GOVERNOR_BYE = 9,     /* library → governor: the process ends */
     GOVERNOR_REFUSED = 10 /* governor → library: the version or the process is not accepted; the connection ends */
 };

@@ -26,11 +26,11 @@ struct mark {
 struct slot {
     struct queue queue;
     CUcontext context;
-    CUstream stream;         /* as the agent's thread names it */
-    uint64_t launch_ns;      /* what a launch takes, estimated */
-    uint64_t last_ns;        /* when the last mark was recorded */
-    uint64_t after, before;  /* the last mark that is done was so between these */
-    unsigned first, count;   /* of the marks that are not done */
+    CUstream stream;        /* as the agent's thread names it */
+    uint64_t launch_ns;     /* what a launch takes, estimated */
+    uint64_t last_ns;       /* when the last mark was recorded */
+    uint64_t after, before; /* the last mark that is done was so between these */
+    unsigned first, count;  /* of the marks that are not done */
     struct mark marks[MARKS];
     CUevent drain;
     bool draining; /* until `drain` is done */
@@ -262,7 +262,7 @@ uint64_t queues_settle(int gpu) {
     CUstreamCaptureMode mode;
     uint64_t sum = 0;
     lock_relaxed(&mode);
-    EACH_SLOT (slot, gpu) {
+    EACH_SLOT(slot, gpu) {
         settle(slot);
         sum += slot->count > 0 ? remaining(slot) : 0;
     }
@@ -273,9 +273,9 @@ uint64_t queues_settle(int gpu) {
 uint64_t queues_patience(int gpu) {
     uint64_t longest = 0;
     lock_take(&queues.lock);
-    EACH_SLOT (slot, gpu)
-        for (unsigned i = 0; i < slot->count; i++)
-            longest = later(longest, slot->marks[(slot->first + i) % MARKS].launches * slot->launch_ns);
+    EACH_SLOT(slot, gpu)
+    for (unsigned i = 0; i < slot->count; i++)
+        longest = later(longest, slot->marks[(slot->first + i) % MARKS].launches * slot->launch_ns);
     lock_give(&queues.lock);
     return PATIENCE * longest;
 }
@@ -284,7 +284,7 @@ bool queues_idle(int gpu) {
     CUstreamCaptureMode mode;
     bool idle = true;
     lock_relaxed(&mode);
-    EACH_SLOT (slot, gpu) {
+    EACH_SLOT(slot, gpu) {
         settle(slot);
         if (!slot->orphan)
             mark(slot, slot->stream);
@@ -296,14 +296,17 @@ bool queues_idle(int gpu) {
 
 /* --- draining ----------------------------------------------------------------------------------------------------- */
 
-static void drain(struct slot *slot) {
+/* Returns the estimated time until the queue's work is done. */
+static uint64_t drain(struct slot *slot) {
     struct gate *gate;
+    uint64_t ns = remaining(slot);
     atomic_store(&slot->queue.used, false);
     if (slot->orphan || !enter(slot, &gate))
-        return;
+        return 0;
     atomic_store(&slot->queue.launches, 0);
     slot->draining = record(&slot->drain, slot->stream);
     leave(&gate);
+    return ns;
 }
 
 struct serials {
@@ -335,22 +338,26 @@ static void add_default_queues(int gpu) {
     }
 }
 
-void queues_drain(int gpu, bool all) {
+uint64_t queues_drain(int gpu, bool all) {
     CUstreamCaptureMode mode;
+    uint64_t sum = 0;
     if (all)
         add_default_queues(gpu);
     lock_relaxed(&mode);
-    EACH_SLOT (slot, gpu)
+    EACH_SLOT(slot, gpu) {
+        settle(slot);
         if (all || atomic_load(&slot->queue.used))
-            drain(slot);
+            sum += drain(slot);
+    }
     unlock_relaxed(&mode);
+    return sum;
 }
 
 bool queues_drained(int gpu) {
     CUstreamCaptureMode mode;
     bool drained = true;
     lock_relaxed(&mode);
-    EACH_SLOT (slot, gpu) {
+    EACH_SLOT(slot, gpu) {
         settle(slot);
         drained = drained && !slot->draining;
     }
@@ -405,22 +412,29 @@ void queues_created(CUstream stream) {
     queues_find(stream);
 }
 
-/* What is outstanding in it goes on. */
+static void end_stream(struct slot *slot, CUstream stream) {
+    struct gate *gate;
+    if (!enter(slot, &gate))
+        return;
+    bool busy = !queues_is_capturing(stream) && REAL(cuStreamQuery)(stream) == CUDA_ERROR_NOT_READY;
+    slot->orphan = slot->draining = busy && record(&slot->drain, stream);
+    if (!slot->orphan)
+        destroy_events(slot);
+    set_key(slot, slot->orphan ? KEY_ORPHAN : KEY_FORMER);
+    leave(&gate);
+}
+
+/* What is outstanding in it goes on. While the gates are open, only this frees earlier orphans. */
 void queues_stream_ending(CUstream stream) {
     CUstreamCaptureMode mode;
-    struct gate *gate;
     struct slot *slot = contexts_is_default_stream(stream) ? NULL : find((uintptr_t)stream);
     if (slot == NULL)
         return;
     lock_relaxed(&mode);
-    if (find((uintptr_t)stream) == slot && enter(slot, &gate)) {
-        bool busy = slot->count > 0 || slot->draining || atomic_load(&slot->queue.used);
-        slot->orphan = slot->draining = busy && record(&slot->drain, stream);
-        if (!slot->orphan)
-            destroy_events(slot);
-        set_key(slot, slot->orphan ? KEY_ORPHAN : KEY_FORMER);
-        leave(&gate);
-    }
+    for (struct slot *other = queues.slots; other < queues.slots + SLOTS; other++)
+        if (is_live(other) && other->orphan)
+            settle(other);
+    end_stream(slot, stream);
     unlock_relaxed(&mode);
 }
 

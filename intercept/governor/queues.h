@@ -57,8 +57,9 @@ uint64_t queues_patience(int gpu);
 /* For the agent's thread. Whether nothing is outstanding: launches without a mark get one first. */
 bool queues_idle(int gpu);
 
-/* Records an event in each queue of the GPU that was given work since the last drain, or with `all` in every one. */
-void queues_drain(int gpu, bool all);
+/* Records an event in each queue of the GPU that was given work since the last drain, or with `all` in every one. Returns
+ * the estimated time until all is done, in ns. */
+uint64_t queues_drain(int gpu, bool all);
 bool queues_drained(int gpu); /* whether all of them are done */
 
 /* In a forked child. */

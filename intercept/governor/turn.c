@@ -61,8 +61,7 @@ static uint64_t look_draining(struct turn *turn, int gpu, uint64_t now) {
 static uint64_t look_stragglers(struct turn *turn, int gpu, uint64_t now) {
     if (in_progress(gpu) != 0 || (turn->was_open && now - turn->since_ns < MOMENT_NS))
         return wait_on(turn, now);
-    uint64_t outstanding = queues_settle(gpu);
-    queues_drain(gpu, turn->was_open);
+    uint64_t outstanding = queues_drain(gpu, turn->was_open);
     turn->was_open = false;
     turn->phase = DRAINING;
     if (outstanding > 0 && !queues_drained(gpu))
