@@ -112,6 +112,11 @@ func (s *sharing) idle(gpus []nvml.GPU) []error {
 	return wrong
 }
 
+// anyShares reports whether claims on some GPUs compute in turns.
+func (s *sharing) anyShares() bool {
+	return s.others.Shares || slices.ContainsFunc(s.blocks, func(b gpuBlock) bool { return b.Shares })
+}
+
 // where returns the option or block that determines how a GPU is shared.
 func (s *sharing) where(g nvml.GPU) string {
 	if block := s.block(g); block != nil {

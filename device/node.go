@@ -48,6 +48,7 @@ type node struct {
 	unmanaged    *unmanagedUse
 	external     *externalUse
 	stats        *statistics
+	governed     governed
 }
 
 // newNode returns a node that has started nothing.
@@ -133,6 +134,7 @@ func (n *node) addParts() {
 		driver: n.driver, ledger: n.ledger, inventory: n.inventory, modes: n.modes, logger: n.logger, wake: n.wake,
 		runDir: n.runDir,
 	}
+	n.governed = newGoverned(n)
 }
 
 // wake has the fingerprint loop look at the GPUs now.

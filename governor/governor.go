@@ -43,7 +43,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make the governor's directory: %w", err)
 	}
-	lock, err := takeLock(dir)
+	lock, err := takeLock(ctx, dir)
 	if err != nil {
 		return err
 	}
@@ -76,8 +76,6 @@ func Run(ctx context.Context, o Options) error {
 	if o.Ready != nil {
 		o.Ready()
 	}
-	// A launch on a busy machine waits for this process.
-	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, -15)
 	err = l.run(ctx, n)
 	cancel()
 	for range cap(done) {
@@ -87,29 +85,48 @@ func Run(ctx context.Context, o Options) error {
 	return err
 }
 
-// takeLock locks the governor's directory for this process.
-func takeLock(dir string) (*os.File, error) {
+// lockPatience is how long a governor waits for another that ends.
+const lockPatience = 2 * time.Second
+
+// takeLock locks the governor's directory for this process, whose ID it writes into the file: for people, and for whoever has to
+// end a governor that hangs.
+func takeLock(ctx context.Context, dir string) (*os.File, error) {
 	path := filepath.Join(dir, LockFile)
 	lock, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("lock the governor's directory: %w", err)
 	}
-	if err := filelock.TryExclusive(lock); err != nil {
+	err = untilLocked(ctx, lock)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = ErrRuns
+	}
+	if err == nil {
+		err = lock.Truncate(0)
+	}
+	if err == nil {
+		_, err = fmt.Fprintln(lock, os.Getpid())
+	}
+	if err != nil {
 		lock.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%w, and has locked %s", ErrRuns, path)
-		}
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	// For people, and for whoever has to end a governor that hangs.
-	if err := lock.Truncate(0); err == nil {
-		_, err = fmt.Fprintln(lock, os.Getpid())
-		if err != nil {
-			lock.Close()
-			return nil, fmt.Errorf("write %s: %w", path, err)
+	return lock, nil
+}
+
+func untilLocked(ctx context.Context, lock *os.File) error {
+	ctx, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	for {
+		err := filelock.TryExclusive(lock)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	return lock, nil
 }
 
 // monotonic returns the time by CLOCK_MONOTONIC, which the pages and the messages have.

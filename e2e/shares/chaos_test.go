@@ -34,6 +34,7 @@ type chaos struct {
 // TestShares_Chaos troubles a node at random while one claim always wants the GPU, and looks at the record afterwards and all
 // along: the GPU never stands still, that claim never starves, and shares hold again once there is quiet.
 func TestShares_Chaos(t *testing.T) {
+	t.Parallel()
 	ctx, n := newNode(t)
 	seed := rand.Uint64()
 	t.Log("seed ", seed)

@@ -105,10 +105,10 @@ func (w Window) Error(shares map[string]float64) (worst float64) {
 
 // String lists what each load had.
 func (w Window) String() string {
-	text := fmt.Sprintf("%.3f s, GPU used %.2f%%, %d switches:", w.Length.Seconds(), w.Used(), w.Switches)
+	text := fmt.Sprintf("%.3f s, GPU used %.2f percent, %d switches:", w.Length.Seconds(), w.Used(), w.Switches)
 	for name, busy := range w.Busy {
 		if busy > 0 {
-			text += fmt.Sprintf(" %s %.2f%% (overlap %.2f%%)", name, w.Part(name), 100*float64(w.Overlap[name])/float64(w.Length))
+			text += fmt.Sprintf(" %s %.2f percent (overlap %.2f)", name, w.Part(name), 100*float64(w.Overlap[name])/float64(w.Length))
 		}
 	}
 	return text

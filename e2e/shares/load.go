@@ -84,11 +84,15 @@ func (n *Node) Start(ctx context.Context, name string, claim Claim, args ...stri
 
 // Signal sends a signal to the load's processes, and not to `tranche run`.
 func (l *Load) Signal(s syscall.Signal) error {
-	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", l.cmd.Process.Pid, l.cmd.Process.Pid))
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", l.cmd.Process.Pid)) // any may have forked
 	if err != nil {
 		return err
 	}
-	pids := strings.Fields(string(children))
+	var pids []string
+	for _, children := range threads {
+		text, _ := os.ReadFile(children) // the thread may have ended
+		pids = append(pids, strings.Fields(string(text))...)
+	}
 	if len(pids) == 0 { // without a claim
 		return l.cmd.Process.Signal(s)
 	}

@@ -82,7 +82,7 @@ func (g *GPU) begin() bool {
 }
 
 // hold returns until when the GPU stays free for a claim that pauses rather than being given to another; 0 if it does not. A
-// higher class lingers briefly. A claim whose work takes longer than its turn does not begin any in a pause of one to which
+// higher class lingers briefly, and so does a claim that is owed much. A claim whose work takes longer than its turn does not begin any in a pause of one to which
 // it owes time.
 func (g *GPU) hold(c *claim) (until time.Duration, by *claim) {
 	for _, o := range g.list {
@@ -93,12 +93,15 @@ func (g *GPU) hold(c *claim) (until time.Duration, by *claim) {
 		long := c.usual > g.round()/4
 		switch {
 		case o.part.Class > c.part.Class:
-			wait = 2 * g.Switch()
+			wait = lingerPause * g.Switch()
 			if long && c.below < 0 {
 				wait = g.patience()
 			}
-		case o.part.Class == c.part.Class && long && o.credit > 0 && c.credit < 0:
+		case o.part.Class != c.part.Class || o.credit <= 0 || c.credit >= 0:
+		case long:
 			wait = g.patience()
+		case o.credit > g.oneTurn(o)/2:
+			wait = owedPause * g.Switch()
 		}
 		if wait > 0 && o.paused+wait > until {
 			until, by = o.paused+wait, o
@@ -106,6 +109,9 @@ func (g *GPU) hold(c *claim) (until time.Duration, by *claim) {
 	}
 	return until, by
 }
+
+// owedPause is how long a claim that is owed half a turn or more may pause, in terms of a switch, and lingerPause a higher class.
+const owedPause, lingerPause = 4, 2
 
 // review sets when the holder's turn is to end, now that others want one: when it has had half a turn more than it is due.
 func (g *GPU) review() {
