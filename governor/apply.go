@@ -81,6 +81,11 @@ func (c *conn) now() (turns.Action, bool) {
 
 // logOverrun names the processes that have not drained by their deadline.
 func (n *node) logOverrun(m *member, a turns.Action) {
+	now := monotonic()
+	if m.overran > 0 && now-m.overran < overrunsLogged {
+		return
+	}
+	m.overran = now
 	var names []string
 	for _, process := range a.Overran {
 		if c := n.processes[process]; c != nil {

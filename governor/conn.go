@@ -8,6 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/device/processes"
 	"github.com/tranche-gpu/tranche/governor/protocol"
 	"github.com/tranche-gpu/tranche/governor/turns"
 	"github.com/tranche-gpu/tranche/internal/proc"
@@ -141,6 +143,9 @@ func (c *conn) join(m protocol.Message, uuids []string) error {
 	case len(uuids) > 1 || uuids[0] != c.of.GPU.UUID:
 		return fmt.Errorf("it names the GPUs %q, and the claim is on %s", uuids, c.of.GPU.UUID)
 	}
+	if c.of.isForeign(c.pid) {
+		return errors.New("it is not in the claim's container")
+	}
 	p, err := c.node.peer(id)
 	if err != nil {
 		return err
@@ -162,6 +167,12 @@ func (c *conn) join(m protocol.Message, uuids []string) error {
 	}
 	c.node.logger.Debug("process joined", "claim", c.of.ID, "pid", c.pid)
 	return nil
+}
+
+// isForeign reports whether a process is in another container than the claim's, as far as that is known: the claim may be
+// about to have another one.
+func (m *member) isForeign(pid int) bool {
+	return m.Container != nil && claim.Alive(*m.Container) && len(processes.Of([]*claim.Claim{&m.Claim}).Claims(pid)) == 0
 }
 
 // enter has the process take part in its claim's turns.

@@ -76,8 +76,6 @@ func Run(ctx context.Context, o Options) error {
 	if o.Ready != nil {
 		o.Ready()
 	}
-	// A launch on a busy machine waits for this process.
-	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, -15)
 	err = l.run(ctx, n)
 	cancel()
 	for range cap(done) {

@@ -113,6 +113,19 @@ func TestJoin_Refused(t *testing.T) {
 			must.True(t, p.ended())
 		})
 	}
+	t.Run("of another container", func(t *testing.T) {
+		sleeper := exec.Command("sleep", "1000")
+		must.NoError(t, sleeper.Start())
+		t.Cleanup(func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() })
+		other := r.claim(100)
+		must.NoError(t, r.ledger.Bind(t.Context(), other.ID, claim.Container{Runtime: "test", ID: "x", InitPID: sleeper.Process.Pid}))
+		awaitTrue(t, "the process to be refused", func() bool { // once the governor has seen the container
+			p := dial(t, other)
+			defer p.close()
+			p.write(append(hello.Encode(), uuid(other.GPU.UUID)...))
+			return p.receive().Kind == protocol.Refused
+		})
+	})
 	t.Run("twice", func(t *testing.T) {
 		r.join(c, 3)
 		p := dial(t, c)

@@ -50,9 +50,12 @@ type member struct {
 	governed
 	listener listener
 	conns    []*conn
-	// since is when the governor first saw the claim.
-	since time.Time
+	// overran is when an overrun was logged last.
+	overran time.Duration
 }
+
+// overrunsLogged is how often overruns of a claim are logged; the status counts them all.
+const overrunsLogged = time.Minute
 
 func newNode(l *loop, o Options) *node {
 	return &node{
@@ -88,7 +91,7 @@ func (n *node) update(claims []governed) {
 		seen[c.ID] = true
 		m := n.claims[c.ID]
 		if m == nil {
-			m = &member{since: time.Now()}
+			m = &member{}
 			n.claims[c.ID] = m
 		}
 		changed := m.Compute != nil && *m.Compute != *c.Compute

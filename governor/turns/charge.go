@@ -153,12 +153,15 @@ func (g *GPU) oneTurn(c *claim) float64 {
 	return c.weight() / sum * float64(g.round())
 }
 
+// ceilingWindow is the time over which a ceiling holds, in rounds.
+const ceilingWindow = 5
+
 // bucketSize is how much of its ceiling a claim can save up.
 func (g *GPU) bucketSize(c *claim) float64 {
-	return 2 * float64(g.round()) * float64(c.part.Max) / 1000
+	return ceilingWindow * float64(g.round()) * float64(c.part.Max) / 1000
 }
 
-// throttle stops the claims that have reached their ceiling, until they may have half a round's worth again.
+// throttle stops the claims that have reached their ceiling, until they may have a quarter of the window's worth again.
 func (g *GPU) throttle() {
 	for _, c := range g.list {
 		switch {

@@ -177,12 +177,13 @@ func (p *privateDir) fill(c *claim.Claim, shadows, driverRoot string) error {
 			return err
 		}
 	}
+	libraries := shadow.Libraries{Dir: shadows, Governed: c.Governed()}
 	for _, soname := range sonames {
 		driver, err := driverroot.FindLibrary(driverRoot, soname)
 		if err != nil {
 			return err
 		}
-		if err := p.link(soname, shadowOf(shadows, soname, c), driver); err != nil {
+		if err := p.link(soname, libraries.Path(soname), driver); err != nil {
 			return err
 		}
 	}

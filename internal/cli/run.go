@@ -17,7 +17,6 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/internal/size"
-	"github.com/tranche-gpu/tranche/runtime/gpuinfo/driverroot"
 	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
@@ -206,7 +205,8 @@ func costCache(stateDir string) string {
 
 func (a *app) prepare(o runOptions, c *claim.Claim, shadows string) (*privateDir, error) {
 	if c.Governed() {
-		if err := shadow.Check(shadowOf(shadows, driverroot.CUDALibrary, c), driverroot.CUDALibrary); err != nil {
+		libraries := shadow.Libraries{Dir: shadows, Governed: true}
+		if err := shadow.Check(libraries.Path(shadow.CUDA), shadow.CUDA); err != nil {
 			return nil, err
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/runtime"
 	"github.com/tranche-gpu/tranche/runtime/gpuinfo/driverroot"
 	"github.com/tranche-gpu/tranche/runtime/shadow"
@@ -35,17 +34,6 @@ func findShadows(named string) (string, error) {
 	}
 	return "", fmt.Errorf("there are no shadow libraries: %w", errors.Join(failures...))
 }
-
-// shadowOf returns the shadow library for a claim. That of the CUDA driver has a second build for governed claims.
-func shadowOf(shadows, soname string, c *claim.Claim) string {
-	if c.Governed() && soname == driverroot.CUDALibrary {
-		return filepath.Join(shadows, governedDir, soname)
-	}
-	return filepath.Join(shadows, soname)
-}
-
-// governedDir is where the second build is, in the directory of the shadow libraries.
-const governedDir = "governed"
 
 func absolute(flag, dir string, err error) (string, error) {
 	if err == nil {

@@ -54,12 +54,12 @@ func (f Files) Install() (*Plan, error) {
 			return nil, err
 		}
 	}
-	for _, soname := range []string{"libcuda.so.1", "libnvidia-ml.so.1"} {
-		from := filepath.Join(f.From, "lib", soname)
-		if err := shadow.Check(from, soname); err != nil {
+	for _, file := range shadow.Files() {
+		from := filepath.Join(f.From, "lib", file)
+		if err := shadow.Check(from, filepath.Base(file)); err != nil {
 			return nil, fmt.Errorf("--from: %w", err)
 		}
-		if err := plan.copyFile(from, filepath.Join(f.Prefix, "lib/tranche", soname), 0o644); err != nil {
+		if err := plan.copyFile(from, filepath.Join(f.Prefix, "lib/tranche", file), 0o644); err != nil {
 			return nil, err
 		}
 	}
