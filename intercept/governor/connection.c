@@ -75,7 +75,7 @@ static bool connect_in(int socket, const char *directory) {
         return false;
     snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/" GOVERNOR_SOCKET, fd);
     bool connected = connect(socket, (const struct sockaddr *)&address, sizeof address) == 0;
-    call_close(fd);
+    close(fd);
     return connected;
 }
 
@@ -113,7 +113,7 @@ static void try_one(struct connection *connection) {
     if (fd < 0)
         return;
     if (!connect_in(fd, connection->directory)) {
-        call_close(fd);
+        close(fd);
         return;
     }
     lock_take(&connections.lock);
@@ -121,7 +121,7 @@ static void try_one(struct connection *connection) {
     connection->stage = greet(connection) ? GREETED : ABSENT;
     if (connection->stage == ABSENT) {
         connection->socket = 0;
-        call_close(fd);
+        close(fd);
     }
     lock_give(&connections.lock);
 }
@@ -165,7 +165,7 @@ static bool any_is_joined(void) {
 /* Opens the GPU's gate. Waiters of a page that others still use look again within their time-out. */
 static void end(struct connection *connection, uint64_t retry) {
     lock_take(&connections.lock);
-    call_close(connection->socket);
+    close(connection->socket);
     connection->socket = 0;
     lock_give(&connections.lock);
     if (connection->stage == JOINED)
@@ -228,7 +228,7 @@ static bool read_one(struct connection *connection, void (*received)(const struc
         received(&packet.message);
     }
     if (packet.descriptor >= 0)
-        call_close(packet.descriptor);
+        close(packet.descriptor);
     if (!good)
         end(connection, retry);
     return good;
@@ -294,8 +294,8 @@ void connections_bye(void) {
 void connections_forked(void) {
     for (unsigned i = 0; i < connections.count; i++)
         if (connections.each[i].socket > 0)
-            call_close(connections.each[i].socket);
+            close(connections.each[i].socket);
     if (connections.inotify > 0)
-        call_close(connections.inotify);
+        close(connections.inotify);
     memset(&connections, 0, sizeof connections);
 }

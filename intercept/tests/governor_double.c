@@ -183,8 +183,7 @@ static void read_from(unsigned client) {
 static void accept_from(unsigned claim) {
     struct ucred peer;
     socklen_t size = sizeof peer;
-    int fd =
-        (int)syscall(SYS_accept4, state.listeners[claim], NULL, NULL, SOCK_CLOEXEC) /* the library closes so too */;
+    int fd = accept4(state.listeners[claim], NULL, NULL, SOCK_CLOEXEC);
     if (fd < 0)
         return;
     must(state.clients_count < CLIENTS && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0, "accept");
