@@ -81,17 +81,15 @@ func (c *Containers) Claims(pid int) []*claim.Claim {
 	return claims
 }
 
-// inside reports whether a process is in the container of an init process: by its PID namespace or a cgroup, which
+// inside reports whether a process is in the container of an init process: by its PID namespace or its cgroups, which
 // processes that are added to the container later have as well, or because it descends from it. A namespace or cgroup that
 // the plugin itself is in does not count.
 func (c *Containers) inside(process, init info) bool {
 	if process.pidNamespace != "" && process.pidNamespace == init.pidNamespace && init.pidNamespace != c.self.pidNamespace {
 		return true
 	}
-	for hierarchy, group := range init.cgroups {
-		if !below(c.self.cgroups[hierarchy], group) && below(process.cgroups[hierarchy], group) {
-			return true
-		}
+	if c.sharesCgroups(process, init) {
+		return true
 	}
 	for ok := true; ok; process, ok = read(process.parent) {
 		if process.pid == init.pid {
@@ -99,6 +97,22 @@ func (c *Containers) inside(process, init info) bool {
 		}
 	}
 	return false
+}
+
+// sharesCgroups reports whether a process is in the cgroups of an init process in all hierarchies. With cgroup v1, a runtime
+// may leave the containers in one cgroup that they have in common, in a hierarchy that it does not know.
+func (c *Containers) sharesCgroups(process, init info) bool {
+	shares := false
+	for hierarchy, group := range init.cgroups {
+		if below(c.self.cgroups[hierarchy], group) {
+			continue
+		}
+		if !below(process.cgroups[hierarchy], group) {
+			return false
+		}
+		shares = true
+	}
+	return shares
 }
 
 // below reports whether a cgroup is another one or in it.

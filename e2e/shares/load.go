@@ -57,7 +57,7 @@ func (n *Node) Start(ctx context.Context, name string, claim Claim, args ...stri
 	if claim == nil {
 		environment = append(environment, "LD_LIBRARY_PATH="+filepath.Join(n.build, "sim/lib"))
 	} else {
-		run := append([]string{filepath.Join(n.build, "bin/tranche"), "run", "--memory", "1GiB", "--context-memory", "300MiB",
+		run := append([]string{filepath.Join(n.build, "bin/tranche"), "run", "--memory", "4GiB", "--context-memory", "300MiB",
 			"--run-dir", n.runDir(), "--state-dir", n.stateDir(), "--driver-root", n.sim.Root,
 			"--shadow-dir", filepath.Join(n.build, "lib")}, claim...)
 		command = append(append(run, "--"), command...)

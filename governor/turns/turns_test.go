@@ -259,12 +259,13 @@ func TestStopped_OwesNothing(t *testing.T) {
 	for a.state != Closed {
 		n.run(ms, 0)
 	}
+	n.run(30*ms, 0)
 	n.gpu.Stopped(n.now, "a", a.id, true)
 	n.apply()
 	n.run(60*ms, 0)
 	had := busyFor(n, 10*time.Second, a, b)
 	must.Greater(t, 0.97, had[1], must.Sprint(had))
-	must.Less(t, 30*ms, time.Duration(max(-n.gpu.Debts(n.now)["a"], 0)))
+	must.Less(t, 10*ms, time.Duration(max(-n.gpu.Debts(n.now)["a"], 0)))
 	status, _ := n.gpu.Status(n.now, "a")
 	must.Eq(t, 0, status.Overruns)
 	n.gpu.Stopped(n.now, "a", a.id, false)

@@ -77,7 +77,7 @@ func (l libraries) build() error {
 	triplet := map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[runtime.GOARCH]
 	drivers := filepath.Join(l.driverRoot, "usr/lib", triplet)
 	stubs := filepath.Join(l.driverRoot, "stubs")
-	for _, dir := range []string{drivers, l.shadowDir, filepath.Join(l.shadowDir, governedDir), stubs} {
+	for _, dir := range []string{drivers, l.shadowDir, filepath.Join(l.shadowDir, "governed"), stubs} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
@@ -104,7 +104,7 @@ func (l libraries) build() error {
 			return err
 		}
 	}
-	if err := os.Link(filepath.Join(l.shadowDir, sonames[0]), filepath.Join(l.shadowDir, governedDir, sonames[0])); err != nil {
+	if err := os.Link(filepath.Join(l.shadowDir, sonames[0]), filepath.Join(l.shadowDir, "governed", sonames[0])); err != nil {
 		return err
 	}
 	return gcc("-o", l.probe, "testdata/probe.c", "-ldl")

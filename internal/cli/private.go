@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -140,7 +141,23 @@ func (p *privateDir) remove() error {
 	if _, inUse := used[p.path]; inUse {
 		return nil
 	}
-	return os.RemoveAll(p.path)
+	return removeDir(p.path)
+}
+
+// removeDir removes a private directory. The governor has a socket beside a governed claim's record, and may make it once more
+// while the directory is removed.
+func removeDir(path string) error {
+	records, _ := filepath.Glob(filepath.Join(path, regionsDir, "*", runClaimFile)) // the pattern is a good one
+	for _, record := range records {
+		_ = os.Remove(record) // what follows reports what goes wrong
+	}
+	const tries, pause = 50, 20 * time.Millisecond
+	err := os.RemoveAll(path)
+	for i := 0; i < tries && errors.Is(err, unix.ENOTEMPTY); i++ {
+		time.Sleep(pause)
+		err = os.RemoveAll(path)
+	}
+	return err
 }
 
 // fill puts the claim's region and the links to the libraries in place.
