@@ -153,6 +153,7 @@ shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,la
 	$(INTERCEPT_TESTS)/limit_test.sh $(BUILD)
 	CC='$(CC)' $(INTERCEPT_TESTS)/nvml_test.sh $(BUILD)
 	CC='$(CC)' e2e/cudart/replay_test.sh $(BUILD)
+	CC='$(CC)' e2e/cudart/replay_test.sh $(BUILD) governed
 
 .PHONY: shadow-tsan
 shadow-tsan: $(addprefix $(INTERCEPT_TEST_BUILD)/,region_threads-tsan shadow_test-tsan governor_test-tsan)

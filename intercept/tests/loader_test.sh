@@ -65,6 +65,13 @@ for file in "$build"/lib/{libcuda.so.1,libnvidia-ml.so.1,governed/libcuda.so.1};
             grep -vE 'v?snprintf' | awk '{print $2}')"
 done
 
+# The cost of a governed launch while its claim is alone. ud2 is behind the last one.
+if [ "$(uname -m)" = x86_64 ]; then
+    check "instructions of a governed launch" "cmpl jne jmp" \
+        "$(objdump -d --no-show-raw-insn --disassemble=cuLaunchKernel "$build/lib/governed/libcuda.so.1" |
+            sed -n 's/^ *[0-9a-f]*:\t\([a-z0-9]*\).*/\1/p' | grep -v ud2 | tr '\n' ' ' | sed 's/ $//')"
+fi
+
 if [ ! -e "$build/sim/lib/libcuda.so.1" ]; then
     echo "loader: skipped: there is no simulated GPU in $build/sim" >&2
     finish
