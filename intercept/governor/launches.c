@@ -4,6 +4,7 @@
  * makes a few instructions more of the same.
  */
 #include "driver/cuda_real.h"
+#include "driver/governed.h"
 #include "governor/governor.h"
 #include "governor/queues.h"
 

@@ -96,23 +96,28 @@ static bool is_live(const struct slot *slot) {
     for (struct slot *slot = queues.slots; slot < queues.slots + SLOTS; slot++)                                        \
         if (is_live(slot) && slot->queue.gpu == (index))
 
+static struct slot *room_for(uintptr_t key) {
+    for (unsigned i = 0; i < SLOTS; i++) {
+        struct slot *slot = &queues.slots[(start_of(key) + i) % SLOTS];
+        if (!is_live(slot))
+            return slot;
+    }
+    return NULL;
+}
+
 /* Under the lock. NULL if there is no room. */
 static struct slot *add(uintptr_t key, CUcontext context, CUstream stream, int gpu) {
-    struct slot *slot = find(key);
-    for (unsigned i = 0; slot == NULL && i < SLOTS; i++) {
-        struct slot *other = &queues.slots[(start_of(key) + i) % SLOTS];
-        if (is_live(other))
-            continue;
-        memset(other, 0, sizeof *other);
-        other->context = context;
-        other->stream = stream;
-        other->queue.gpu = gpu;
-        other->queue.every = 1;
-        other->launch_ns = NS_PER_MS;
-        other->last_ns = clock_now();
-        slot = other;
-        set_key(slot, key);
-    }
+    struct slot *known = find(key), *slot = known != NULL ? NULL : room_for(key);
+    if (slot == NULL)
+        return known;
+    memset(slot, 0, sizeof *slot);
+    slot->context = context;
+    slot->stream = stream;
+    slot->queue.gpu = gpu;
+    slot->queue.every = 1;
+    slot->launch_ns = NS_PER_MS;
+    slot->last_ns = clock_now();
+    set_key(slot, key);
     return slot;
 }
 
