@@ -54,9 +54,7 @@ func TestShares_Chaos(t *testing.T) {
 		must.NoError(t, l.Kill())
 	}
 	n.start(ctx, t, "quiet", Share(25), "--kernel", "1000")
-	n.watch(ctx, t)
-	w := n.watch(ctx, t)
-	must.Less(t, float64(tolerance), w.Error(map[string]float64{"steady": 50, "quiet": 25}), must.Sprint(w))
+	n.comesTo(ctx, t, map[string]float64{"steady": 50, "quiet": 25})
 	_, err := steady.Stop()
 	must.NoError(t, err, must.Sprint("a launch failed"))
 }
