@@ -15,8 +15,13 @@ import (
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
-// mostConns bounds the connections of one claim.
-const mostConns = 1024
+const (
+	// mostConns bounds the connections of one claim, and mostMessages the messages of one connection in a second: a program could
+	// keep the governor busy with more.
+	mostConns, mostMessages = 1024, 20_000
+	// complains is how often is logged what is wrong with a claim's processes.
+	complains = 10 * time.Second
+)
 
 // conn is the connection of a process for one claim.
 type conn struct {
@@ -31,6 +36,9 @@ type conn struct {
 	gpu     int
 	// missed is whether a message could not be sent, because the process does not read.
 	missed bool
+	// messages is how many have come in the second.
+	second   time.Duration
+	messages int
 }
 
 // accept takes new connections to a claim's socket.
@@ -44,9 +52,9 @@ func (n *node) accept(m *member, listener int) {
 		cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 		switch {
 		case err != nil || cred.Pid <= 0: // of another PID namespace than ours or one below it
-			n.logger.Warn("process refused: it is not on this node", "claim", m.ID)
+			n.complain(m, 0, "it is not in this PID namespace, nor in one below it")
 		case len(m.conns) >= mostConns:
-			n.logger.Warn("process refused: the claim has too many", "claim", m.ID, "pid", cred.Pid)
+			n.complain(m, int(cred.Pid), "the claim has too many connections")
 		default:
 			c.pid = int(cred.Pid)
 			err = n.loop.add(fd, c.read)
@@ -76,6 +84,9 @@ func (c *conn) read() {
 		}
 		m, uuids, err := protocol.Decode(packet[:size])
 		if err == nil {
+			err = c.count()
+		}
+		if err == nil {
 			err = c.handle(m, uuids)
 		}
 		if err != nil {
@@ -89,6 +100,17 @@ func (c *conn) read() {
 			return // it has said goodbye
 		}
 	}
+}
+
+// count returns an error if the process sends too much.
+func (c *conn) count() error {
+	if second := monotonic() / time.Second; second != c.second {
+		c.second, c.messages = second, 0
+	}
+	if c.messages++; c.messages > mostMessages {
+		return fmt.Errorf("it has sent more than %d messages in a second", mostMessages)
+	}
+	return nil
 }
 
 // handle handles one message.
@@ -188,13 +210,23 @@ func (c *conn) enter(index int) {
 	n.publishDue = now
 }
 
+// complain logs why a process of a claim does not compute in turns, at a limited rate.
+func (n *node) complain(m *member, pid int, reason string) {
+	now := monotonic()
+	if m.complained > 0 && now-m.complained < complains {
+		return
+	}
+	m.complained = now
+	n.logger.Warn("process does not compute in turns", "claim", m.ID, "pid", pid, "reason", reason)
+}
+
 // drop ends a connection. The process's gates open.
 func (n *node) drop(c *conn, reason string) {
 	if !n.conns[c] {
 		return
 	}
 	if reason != "" {
-		n.logger.Warn("process does not compute in turns", "claim", c.of.ID, "pid", c.pid, "reason", reason)
+		n.complain(c.of, c.pid, reason)
 	}
 	delete(n.conns, c)
 	c.of.conns = slices.DeleteFunc(c.of.conns, func(o *conn) bool { return o == c })

@@ -52,6 +52,8 @@ type member struct {
 	conns    []*conn
 	// overran is when an overrun was logged last.
 	overran time.Duration
+	// complained is when something was logged last of its processes.
+	complained time.Duration
 }
 
 // overrunsLogged is how often overruns of a claim are logged; the status counts them all.
@@ -108,7 +110,7 @@ func (n *node) update(claims []governed) {
 		}
 	}
 	n.checkListeners()
-	n.publishDue = now
+	n.publishDue = min(n.publishDue, now+publishes/4)
 }
 
 // forget drops a claim that is gone, and its processes' connections.

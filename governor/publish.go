@@ -11,6 +11,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/rundir"
 	"github.com/tranche-gpu/tranche/governor/status"
+	"github.com/tranche-gpu/tranche/governor/turns"
 )
 
 // debtsFile has the debts of claims, in the governor's directory, so that the next governor goes on with them.
@@ -47,6 +48,7 @@ func (n *node) snapshot(now time.Duration) snapshot {
 		if had, ok := g.Status(now, id); ok {
 			c.GPUSeconds, c.RecentPart = had.Had.Seconds(), had.Recent
 			c.WaitingSeconds, c.Overruns = had.Waited.Seconds(), had.Overruns
+			c.Alone = had.State == turns.Open && had.Processes > 0
 		}
 		for _, o := range m.conns {
 			if o.process != 0 {

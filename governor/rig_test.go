@@ -266,7 +266,7 @@ func TestMain(m *testing.M) {
 	_, _ = unix.Read(fd, make([]byte, protocol.Size))
 	// A child keeps the socket.
 	_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0)
-	child, err := os.StartProcess("/bin/cat", []string{"cat"}, &os.ProcAttr{Files: []*os.File{os.Stdin, nil, nil, os.NewFile(uintptr(fd), "socket")}})
+	child, err := os.StartProcess("/bin/sh", []string{"sh", "-c", "read line"}, &os.ProcAttr{Files: []*os.File{os.Stdin, nil, nil, os.NewFile(uintptr(fd), "socket")}})
 	if err != nil {
 		os.Exit(1)
 	}

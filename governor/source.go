@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"time"
 
@@ -22,6 +23,7 @@ type source struct {
 	runDir, stateDir string
 	logger           hclog.Logger
 	failed           string
+	last             []governed
 }
 
 // looks is how often is looked without a change that the kernel has told of, and again how long after one is looked again:
@@ -40,23 +42,26 @@ func (s *source) watch(ctx context.Context, found func([]governed)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
+		changed := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-changes:
-			pending, wait = len(again), 0
+			pending, wait, changed = len(again), 0, true
 		case <-timer.C:
 			wait = looks
 			if pending > 0 {
 				wait = again[len(again)-pending]
 				pending--
+				changed = true // a directory may have been made, or mounted over
 			}
 		}
 		claims, err := s.read(ctx)
-		if s.changed(err) && err != nil && ctx.Err() == nil {
+		if s.fails(err) && err != nil && ctx.Err() == nil {
 			s.logger.Error("cannot read the claims; going by those that were read last", "error", err)
 		}
-		if err == nil {
+		if err == nil && (changed || !reflect.DeepEqual(claims, s.last)) {
+			s.last = claims
 			found(claims)
 		}
 		if wait == 0 {
@@ -66,8 +71,8 @@ func (s *source) watch(ctx context.Context, found func([]governed)) {
 	}
 }
 
-// changed reports whether an error is another one than the last.
-func (s *source) changed(err error) bool {
+// fails reports whether an error is another one than the last.
+func (s *source) fails(err error) bool {
 	text := ""
 	if err != nil {
 		text = err.Error()

@@ -49,6 +49,8 @@ type Claim struct {
 	// last ten seconds.
 	GPUSeconds float64 `json:"gpu_seconds"`
 	RecentPart float64 `json:"recent_part"`
+	// Alone is whether the claim is the only one whose programs use the GPU: it may use all of it, and nothing is counted.
+	Alone bool `json:"alone,omitempty"`
 	// WaitingSeconds is how long the claim wanted the GPU while it was not its turn.
 	WaitingSeconds float64 `json:"waiting_seconds"`
 	// Overruns counts turns that had not ended by their deadline.

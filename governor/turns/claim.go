@@ -24,6 +24,8 @@ type claim struct {
 	paused time.Duration
 	// revoked is when its last turn was revoked. Until soon, it counts as one that wants the next.
 	revoked, soon time.Duration
+	// deadline is when a tail has overrun its turn, too.
+	deadline time.Duration
 	// since is when it was first seen.
 	since time.Duration
 
@@ -76,6 +78,13 @@ func (c *claim) stopped() bool {
 		}
 	}
 	return found
+}
+
+// excuse excuses the processes that have not drained because they are stopped.
+func (c *claim) excuse() {
+	for _, p := range c.processes {
+		p.excused = p.stopped && p.drained < c.turn
+	}
 }
 
 // late returns the processes that have not drained.

@@ -183,8 +183,12 @@ func (g *GPU) Stopped(now time.Duration, id string, by Process, stopped bool) {
 		}
 	}
 	p.stopped = stopped
-	if !stopped {
+	switch {
+	case !stopped:
 		p.excused = false
+	case c.straggles && c.stopped():
+		c.excuse() // its others need not wait for it
+		g.settle(c)
 	}
 	g.step()
 }

@@ -56,17 +56,19 @@ func (g *GPU) learn(c *claim) {
 // overrun ends the turn of a claim that has not drained in time. Processes that are stopped are excused: they can't drain.
 // Otherwise the next turn begins all the same, and both are charged.
 func (g *GPU) overrun(h *claim) {
-	for _, p := range h.processes {
-		p.excused = p.stopped && p.drained < h.turn
-	}
-	if h.drained() {
-		g.ended(h)
+	g.excuse(h)
+	g.ended(h)
+}
+
+// excuse excuses the processes of a claim that are stopped. If others have not drained, the claim straggles.
+func (g *GPU) excuse(c *claim) {
+	c.excuse()
+	if c.drained() {
 		return
 	}
-	h.straggles = true
-	h.usage.overruns++
-	g.actions = append(g.actions, Action{Claim: h.id, State: Closed, Turn: h.turn, Meter: g.meter(h), Overran: h.late()})
-	g.ended(h)
+	c.straggles = true
+	c.usage.overruns++
+	g.actions = append(g.actions, Action{Claim: c.id, State: Closed, Turn: c.turn, Meter: g.meter(c), Overran: c.late()})
 }
 
 const (

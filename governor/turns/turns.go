@@ -142,6 +142,9 @@ func (g *GPU) Next() (at time.Duration, ok bool) {
 		if c.joined() {
 			consider(g.thaw(c))
 		}
+		if c.tail {
+			consider(c.deadline)
+		}
 	}
 	return at, ok
 }
@@ -155,6 +158,12 @@ func (g *GPU) Tick(now time.Duration) {
 // step makes the changes that are due, until none is.
 func (g *GPU) step() {
 	g.throttle()
+	for _, c := range g.list {
+		if c.tail && g.now >= c.deadline {
+			c.tail = false
+			g.excuse(c)
+		}
+	}
 	for range 8 { // each step can lead to one more, and no two lead to each other for ever
 		if !g.change() {
 			return
@@ -177,7 +186,7 @@ func (g *GPU) change() bool {
 		g.ended(h)
 		return true
 	case g.draining && g.ending > 0 && g.now >= g.ending:
-		h.tail = true // it drains while the next begins
+		h.tail, h.deadline = true, g.deadline // it drains while the next begins
 		g.ended(h)
 		return true
 	case g.draining && g.now >= g.deadline:

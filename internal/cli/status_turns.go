@@ -72,7 +72,11 @@ func (c *claimReport) describeTurns() (had, gpuTime, waited, overruns, joined st
 	if len(u.NotJoined) > 0 {
 		joined += fmt.Sprintf(" of %d (!)", len(u.Joined)+len(u.NotJoined))
 	}
-	return fmt.Sprintf("%.1f%%", 100*u.RecentPart), fmt.Sprintf("%.1f s", u.GPUSeconds), fmt.Sprintf("%.1f s", u.WaitingSeconds),
+	had = fmt.Sprintf("%.1f%%", 100*u.RecentPart)
+	if u.Alone {
+		had = "alone"
+	}
+	return had, fmt.Sprintf("%.1f s", u.GPUSeconds), fmt.Sprintf("%.1f s", u.WaitingSeconds),
 		fmt.Sprint(u.Overruns), joined
 }
 
