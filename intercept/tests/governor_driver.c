@@ -32,6 +32,7 @@ struct CUevent_st {
 const char *const driver_uuids[DRIVER_DEVICES] = {"GPU-01020304-0506-0708-090a-0b0c0d0e0f00",
                                                   "GPU-01020304-0506-0708-090a-0b0c0d0e0f01"};
 struct driver_counts driver_counts;
+_Atomic bool driver_holds;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool initialised;
@@ -252,6 +253,9 @@ static CUresult event_destroy(CUevent event) {
 static CUresult run(CUstream stream, uint64_t ns) {
     struct CUstream_st *of = stream_of(stream);
     uint64_t now = clock_now();
+    driver_counts.held += driver_holds;
+    while (driver_holds)
+        clock_sleep(NS_PER_MS);
     pthread_mutex_lock(&mutex);
     driver_counts.captured += of->capturing;
     if (!of->capturing) {

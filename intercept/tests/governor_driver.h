@@ -7,6 +7,8 @@
 
 #include "../driver/cuda_api.h"
 
+#include <stdbool.h>
+
 #define DRIVER_DEVICES 2
 extern const char *const driver_uuids[DRIVER_DEVICES];
 
@@ -17,9 +19,12 @@ extern const char *const driver_uuids[DRIVER_DEVICES];
 #define ENDLESS KERNEL(UINT64_C(1) << 62)
 void driver_release(void);
 
+/* Launches wait in the driver until this is false. */
+extern _Atomic bool driver_holds;
+
 /* What the library has done. `most_ns` is the most work that a stream has had after a launch. */
 extern struct driver_counts {
-    _Atomic unsigned launches, captured, broken_captures, events;
+    _Atomic unsigned launches, held, captured, broken_captures, events;
     _Atomic uint64_t most_ns;
 } driver_counts;
 
