@@ -14,6 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/governor/protocol"
 	"github.com/tranche-gpu/tranche/governor/status"
 	"github.com/tranche-gpu/tranche/internal/proc"
@@ -196,7 +197,7 @@ func TestListen_InADirectoryThatIsMadeAnew(t *testing.T) {
 	r := newRig(t)
 	c := r.claim(500)
 	r.join(c, 0).close()
-	must.NoError(t, os.RemoveAll(c.dir))
+	must.NoError(t, region.Remove(c.dir))
 	must.NoError(t, os.Mkdir(c.dir, 0o755))
 	r.join(c, 0)
 	must.NoError(t, r.ledger.Drop(t.Context(), c.ID))
@@ -216,7 +217,7 @@ func TestSource_Run(t *testing.T) {
 	must.NoError(t, os.WriteFile(filepath.Join(dir, "claim.json"), text, 0o600))
 	a := r.join(c, 0)
 	must.Eq(t, open, a.state())
-	must.NoError(t, os.RemoveAll(filepath.Join(r.options.RunDir, "run", "x")))
+	must.NoError(t, region.Remove(filepath.Join(r.options.RunDir, "run", "x")))
 	must.True(t, a.ended())
 }
 
