@@ -40,6 +40,11 @@ type Compute struct {
 	Class Class `json:"class"`
 }
 
+// ShareOf returns what so many of all equal parts of a GPU are worth: at least a thousandth.
+func ShareOf(parts, all int) *Compute {
+	return &Compute{Share: max(1, (parts*WholeCompute+all/2)/all), Max: WholeCompute, Class: ClassNormal}
+}
+
 func (c *Compute) check() error {
 	if c == nil {
 		return nil

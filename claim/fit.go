@@ -16,6 +16,8 @@ type Candidate struct {
 	// Slices is the number of slices that the GPU has, SliceBytes the memory of one; 0 means the request's.
 	Slices     int
 	SliceBytes uint64
+	// Shares is whether claims on the GPU are governed. Their shares are what their slices are worth.
+	Shares bool
 }
 
 // FitRequest is a request for ReserveFit.
@@ -27,8 +29,6 @@ type FitRequest struct {
 	// LimitBytes is the limit. The claim gets as many slices as it needs.
 	LimitBytes uint64
 	Owner      string
-	// Compute makes the claim governed; nil if it is not to be.
-	Compute *Compute
 	// Workload is recorded with the claim, unless it is zero.
 	Workload Workload
 	// Starter is the process that starts the container and lives until it is bound; nil if it is unknown.
@@ -79,9 +79,13 @@ func (l *Ledger) ReserveFit(ctx context.Context, req FitRequest) (*Claim, error)
 			return err
 		}
 		yielding := room.disturbed(room.Free)
+		var part *Compute
+		if room.Shares {
+			part = ShareOf(len(room.Free), room.Slices)
+		}
 		r, _ := l.newRecord(snap, nil, Request{
 			GPU: room.GPU, Slices: slices.Sorted(slices.Values(room.Free)), SliceBytes: room.SliceBytes, LimitBytes: req.LimitBytes,
-			Owner: req.Owner, Compute: req.Compute,
+			Owner: req.Owner, Compute: part,
 		}.claim(), yielding)
 		r.Starter = req.Starter
 		l.keepYielded(snap, yielding)
@@ -136,6 +140,8 @@ type Room struct {
 	// Dormant.
 	Free    []string
 	Dormant int
+	// Shares is the candidate's.
+	Shares bool
 	// Mode is the mode of claims on this GPU if it is not shared in slices; otherwise it is empty.
 	Mode Mode
 
@@ -164,7 +170,7 @@ func (r Room) disturbance() int {
 // are. A GPU with claims in another mode has no slices.
 func (l *Ledger) room(snap *snapshot, c Candidate, sliceBytes uint64) (Room, error) {
 	taken, whole := snap.mayBeTaken(c.GPU.UUID)
-	room := Room{GPU: c.GPU, Slices: c.Slices, SliceBytes: sliceBytes, dormant: map[string]string{}}
+	room := Room{GPU: c.GPU, Slices: c.Slices, SliceBytes: sliceBytes, Shares: c.Shares, dormant: map[string]string{}}
 	var dormant []*record
 	for _, r := range snap.sorted() {
 		if r.PhysicalGPU() != c.GPU.UUID && r.GPU.UUID != c.GPU.UUID {

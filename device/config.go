@@ -46,6 +46,7 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"nomad_token_file":   withDefault("nomad_token_file", "string", `""`),
 	"nomad_ca_file":      withDefault("nomad_ca_file", "string", `""`),
 	"mode":               withDefault("mode", "string", strconv.Quote(string(claim.ModeSlice))),
+	"compute":            withDefault("compute", "string", strconv.Quote(computeByDriver)),
 	"replicas":           hclspec.NewAttr("replicas", "number", false),
 	"mig":                hclspec.NewAttr("mig", "any", false),
 	"gpu":                hclspec.NewAttr("gpu", "any", false),
@@ -82,6 +83,8 @@ type Config struct {
 	NomadAddress   string `codec:"nomad_address"`
 	NomadTokenFile string `codec:"nomad_token_file"`
 	NomadCAFile    string `codec:"nomad_ca_file"`
+	// Compute is who shares the GPUs' time: "driver", or "shares" for claims that compute in turns.
+	Compute string `codec:"compute"`
 	// Mode, Replicas and MIG say how the GPUs are shared that no gpu block matches.
 	Mode     string   `codec:"mode"`
 	Replicas *float64 `codec:"replicas"`

@@ -31,6 +31,7 @@ type sharingOptions struct {
 	SliceMemory string      `json:"slice_memory"`
 	Replicas    *int        `json:"replicas"`
 	MIG         migSections `json:"mig"`
+	Compute     string      `json:"compute"`
 	Optional    bool        `json:"optional"`
 }
 
@@ -129,7 +130,7 @@ func explainOption(err error) error {
 		return fmt.Errorf("%s must be %s, got %s", kind.Field, wanted(kind.Type), article(kind.Value))
 	}
 	if _, name, ok := strings.Cut(err.Error(), "unknown field "); ok {
-		return fmt.Errorf("unknown option %s; the options are mode, slice_memory, replicas, mig and optional, and in mig profiles", name)
+		return fmt.Errorf("unknown option %s; the options are mode, slice_memory, replicas, mig, compute and optional, and in mig profiles", name)
 	}
 	return err
 }

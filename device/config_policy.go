@@ -17,13 +17,15 @@ const (
 	minReplicas, maxReplicas = 2, 1000
 	// defaultSliceMemory is the default of slice_memory.
 	defaultSliceMemory = "1GiB"
+	// The values of compute.
+	computeByDriver, computeByShares = "driver", "shares"
 )
 
 // modes are the valid values of the option mode.
 var modes = []claim.Mode{claim.ModeSlice, claim.ModeExclusive, claim.ModeTimeslice, claim.ModeMPS, claim.ModeMIG}
 
 // or returns the options with unset ones taken from the defaults. A block with a mode of its own inherits only
-// slice_memory, because the other options belong to the default's mode.
+// slice_memory and compute, because the other options belong to the default's mode, and only where its mode has them.
 func (o sharingOptions) or(defaults sharingOptions) sharingOptions {
 	own := o.Mode != "" && o.Mode != defaults.Mode
 	if o.Mode == "" {
@@ -37,6 +39,9 @@ func (o sharingOptions) or(defaults sharingOptions) sharingOptions {
 	}
 	if o.SliceMemory == "" && o.hasSlices() {
 		o.SliceMemory = defaults.SliceMemory
+	}
+	if o.Compute == "" && (!own || o.whyNoShares() == "") {
+		o.Compute = defaults.Compute
 	}
 	return o
 }
@@ -52,6 +57,19 @@ func (o sharingOptions) hasSlices() bool {
 	return true
 }
 
+// whyNoShares returns why claims cannot compute in turns in the mode; empty if they can.
+func (o sharingOptions) whyNoShares() string {
+	switch claim.Mode(o.Mode) {
+	case claim.ModeExclusive:
+		return "a whole GPU has nobody to share its time with"
+	case claim.ModeMPS:
+		return "MPS divides the GPU's multiprocessors among programs that compute at the same time"
+	case claim.ModeMIG:
+		return "MIG divides the GPU's multiprocessors among its instances"
+	}
+	return ""
+}
+
 func (o sharingOptions) profiles() []string {
 	var profiles []string
 	for _, section := range o.MIG {
@@ -62,7 +80,7 @@ func (o sharingOptions) profiles() []string {
 
 // parse validates the options. An error names the option and its valid values.
 func (o sharingOptions) parse() (share.Policy, error) {
-	p := share.Policy{Mode: claim.Mode(o.Mode), Profiles: o.profiles()}
+	p := share.Policy{Mode: claim.Mode(o.Mode), Profiles: o.profiles(), Shares: o.Compute == computeByShares}
 	if !slices.Contains(modes, p.Mode) {
 		return share.Policy{}, fmt.Errorf("mode must be one of %s, got %q", quotedModes(), o.Mode)
 	}
@@ -86,6 +104,11 @@ func (o sharingOptions) parse() (share.Policy, error) {
 // checkOthers refuses options that have no effect in the mode.
 func (o sharingOptions) checkOthers(p share.Policy) error {
 	switch {
+	case o.Compute != "" && o.Compute != computeByDriver && !p.Shares:
+		return fmt.Errorf("compute must be %q or %q, got %q", computeByDriver, computeByShares, o.Compute)
+	case p.Shares && o.whyNoShares() != "":
+		return fmt.Errorf("compute = %q is for modes %q and %q, and the mode is %q: %s", computeByShares, claim.ModeSlice,
+			claim.ModeTimeslice, p.Mode, o.whyNoShares())
 	case len(o.MIG) > 1:
 		return errors.New("mig must be there once only; put all profiles into one block")
 	case slices.ContainsFunc(p.Profiles, isNoProfile):

@@ -42,7 +42,7 @@ func (c Config) parseSharing() (sharing, error) {
 
 // defaultSharing returns the options outside of blocks.
 func (c Config) defaultSharing() (sharingOptions, error) {
-	defaults := sharingOptions{Mode: c.Mode, SliceMemory: c.SliceMemory}
+	defaults := sharingOptions{Mode: c.Mode, SliceMemory: c.SliceMemory, Compute: c.Compute}
 	if c.Replicas != nil {
 		replicas, err := wholeNumber("replicas", *c.Replicas)
 		if err != nil {
@@ -110,6 +110,11 @@ func (s *sharing) idle(gpus []nvml.GPU) []error {
 		}
 	}
 	return wrong
+}
+
+// anyShares reports whether claims on some GPUs compute in turns.
+func (s *sharing) anyShares() bool {
+	return s.others.Shares || slices.ContainsFunc(s.blocks, func(b gpuBlock) bool { return b.Shares })
 }
 
 // where returns the option or block that determines how a GPU is shared.

@@ -103,6 +103,17 @@ func TestSharing(t *testing.T) {
 			{Mode: claim.ModeMIG, SliceBytes: 2 << 30}, {Mode: claim.ModeMIG, SliceBytes: 4 << 30},
 			{Mode: claim.ModeMIG, Profiles: []string{"1g.5gb"}}, {Mode: claim.ModeExclusive},
 		}},
+		"shares where a mode has them": {`
+			compute = "shares"
+			gpu "1" { compute = "driver" }
+			gpu "2" {
+				mode     = "timeslice"
+				replicas = 20
+			}
+			gpu "3" { mode = "exclusive" }`, [4]share.Policy{
+			{Mode: claim.ModeSlice, SliceBytes: 1 << 30, Shares: true}, {Mode: claim.ModeSlice, SliceBytes: 1 << 30},
+			{Mode: claim.ModeTimeslice, Replicas: 20, Shares: true}, {Mode: claim.ModeExclusive},
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := parseHCL(t, tc.text)
@@ -114,6 +125,7 @@ func TestSharing(t *testing.T) {
 				must.Eq(t, tc.want[i].SliceBytes, got.SliceBytes, must.Sprint(g.Name))
 				must.Eq(t, tc.want[i].Replicas, got.Replicas, must.Sprint(g.Name))
 				must.Eq(t, tc.want[i].Profiles, got.Profiles, must.Sprint(g.Name))
+				must.Eq(t, tc.want[i].Shares, got.Shares, must.Sprint(g.Name))
 			}
 			must.SliceEmpty(t, how.idle(mixed()))
 		})
@@ -127,6 +139,10 @@ func TestSharing_Errors(t *testing.T) {
 		`gpu "index:0" { slice_memroy = "1GiB" }`:                                      `gpu "index:0": unknown option "slice_memroy"; the options are mode,`,
 		`gpu "index:0" { slice_memory = "1G" }`:                                        `gpu "index:0": slice_memory: "1G" is not an amount`,
 		`gpu "index:0" { mode = "exclusive" slice_memory = "1GiB" }`:                   `gpu "index:0": slice_memory is not for mode "exclusive"`,
+		`gpu "index:0" { compute = "turns" }`:                                          `gpu "index:0": compute must be "driver" or "shares", got "turns"`,
+		`gpu "index:0" { mode = "mps" compute = "shares" }`:                            `compute = "shares" is for modes "slice" and "timeslice", and the mode is "mps": MPS divides`,
+		`gpu "index:0" { mode = "mig" compute = "shares" }`:                            `the mode is "mig": MIG divides the GPU's multiprocessors among its instances`,
+		`gpu "index:0" { mode = "exclusive" compute = "shares" }`:                      `the mode is "exclusive": a whole GPU has nobody`,
 		`gpu "index:0" { mode = 7 }`:                                                   `gpu "index:0": mode must be a string, got a number`,
 		`gpu "index:0" { mode = "timeslice" replicas = "many" }`:                       `gpu "index:0": replicas must be a whole number, got a string`,
 		`gpu "index:0" { mode = "timeslice" replicas = 1 }`:                            `gpu "index:0": replicas must be from 2 to 1000, got 1`,

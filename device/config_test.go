@@ -80,6 +80,7 @@ func TestSetConfig_badInput(t *testing.T) {
 		{"replicas", 2.5, "replicas must be a whole number, got 2.5"},
 		{"max_slices", 0.5, "max_slices must be a whole number, got 0.5"},
 		{"max_slices", 1e30, "max_slices must be a whole number, got 1e+30"},
+		{"compute", "turns", `compute must be "driver" or "shares", got "turns"`},
 		{"replicas", 2, `replicas is for mode "timeslice", and the mode is "slice"`},
 	}
 	for _, tc := range cases {

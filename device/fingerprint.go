@@ -28,6 +28,7 @@ func (n *node) fingerprint(ctx context.Context, out chan<- *ndevice.FingerprintR
 	go func() { defer close(looked); n.owners.Watch(ctx) }()
 	defer func() { <-looked }()
 	defer n.daemons.Close()
+	defer n.governed.start(ctx)()
 
 	publisher := &publisher{groups: n.groups, clock: n.clock}
 	for scan := true; ; {
@@ -88,6 +89,7 @@ func (n *node) groups(o *share.Occupancy) []*ndevice.DeviceGroup {
 			o.MarkEarlier(&g, group)
 			n.daemons.MarkLeaving(&g, group)
 			o.MarkUnusable(group)
+			n.governed.mark(&g, group)
 			groups = append(groups, group)
 		}
 	}

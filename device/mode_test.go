@@ -2,6 +2,7 @@ package device
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"os/exec"
 	"strings"
@@ -132,6 +133,35 @@ func TestTimeslice_Reserve(t *testing.T) {
 		_, err := p.Reserve([]string{id})
 		must.ErrorContains(t, err, "not devices of this node's GPUs", must.Sprint(id))
 	}
+}
+
+// A claim is worth its part of the GPU where claims compute in turns.
+func TestReserve_Shares(t *testing.T) {
+	slices, replicas := nvmltest.H200(0), nvmltest.H200(1)
+	p := newPlugin(t, nvmltest.New(slices, replicas), map[string]any{
+		"compute": "shares", "gpu": gpuBlocks(map[string]any{"gpu": "index:1", "mode": "timeslice", "replicas": 20}),
+	})
+	next(t, fingerprint(t, p))
+	replica := func(from, to int) (ids []string) {
+		for i := from; i < to; i++ {
+			ids = append(ids, fmt.Sprintf("%s/share-%03d", replicas.UUID, i))
+		}
+		return ids
+	}
+	want := map[int]int{}
+	for _, ids := range [][]string{sliceIDs(slices, 0, 1, 2, 3), sliceIDs(slices, 4), replica(0, 4), replica(4, 14), replica(14, 20)} {
+		_, err := p.Reserve(ids)
+		must.NoError(t, err)
+	}
+	for _, c := range claimsOf(t, p) {
+		must.Eq(t, 1000, c.Compute.Max)
+		must.Eq(t, claim.ClassNormal, c.Compute.Class)
+		want[c.Compute.Share]++
+	}
+	must.Eq(t, map[int]int{29: 1, 7: 1, 200: 1, 500: 1, 300: 1}, want) // 4 and 1 of 140, and 4, 10 and 6 of 20
+	published, err := layout.Read(p.node.Load().runDir)
+	must.NoError(t, err)
+	must.True(t, published[slices.UUID].Shares && published[replicas.UUID].Shares)
 }
 
 func TestReserve_DifferentModes(t *testing.T) {

@@ -50,6 +50,7 @@ type node struct {
 	external     *externalUse
 	stats        *statistics
 	owners       *owners.Owners
+	governed     governed
 }
 
 // newNode returns a node that has started nothing.
@@ -136,6 +137,7 @@ func (n *node) addParts() {
 		driver: n.driver, ledger: n.ledger, inventory: n.inventory, modes: n.modes, logger: n.logger, wake: n.wake,
 		runDir: n.runDir,
 	}
+	n.governed = newGoverned(n)
 }
 
 // wake has the fingerprint loop look at the GPUs now.

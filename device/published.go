@@ -29,7 +29,9 @@ type publishedState struct {
 func (p *publishedState) publishLayout(gpus []share.GPU) {
 	shared := make(map[string]layout.GPU)
 	for _, g := range gpus {
-		shared[g.UUID] = layout.GPU{Mode: g.Mode, SliceBytes: g.SliceBytes, MemoryBytes: g.MemoryBytes, Replicas: g.Replicas}
+		shared[g.UUID] = layout.GPU{
+			Mode: g.Mode, SliceBytes: g.SliceBytes, MemoryBytes: g.MemoryBytes, Replicas: g.Replicas, Shares: g.Shares,
+		}
 	}
 	if p.layout != nil && maps.Equal(p.layout, shared) {
 		return

@@ -14,6 +14,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/health"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/share"
+	"github.com/tranche-gpu/tranche/governor/status"
 )
 
 // measureTimeout is how long a message of statistics waits for GPUs.
@@ -86,6 +87,7 @@ func (s *statistics) claims(ctx context.Context) map[string]*share.ClaimUsage {
 		s.logger.Debug("no statistics of uncounted memory", "error", err)
 	}
 	workloads := s.ledger.Workloads()
+	turns := s.turns()
 	byDevice := make(map[string]*share.ClaimUsage)
 	for _, c := range claims {
 		if !c.Released.IsZero() {
@@ -97,6 +99,9 @@ func (s *statistics) claims(ctx context.Context) map[string]*share.ClaimUsage {
 			use.Refused, use.Processes = usage.Refused, len(usage.Processes)
 		} else if !errors.Is(err, claim.ErrNotCounted) {
 			s.logger.Debug("no statistics of a claim", "claim", c.ID, "error", err)
+		}
+		if had, ok := turns[c.ID]; ok {
+			use.Turns = &had
 		}
 		for _, device := range c.Slices {
 			byDevice[device] = use
@@ -215,4 +220,16 @@ func measurableInstances(g *share.GPU, byDevice map[string]*share.ClaimUsage) []
 		}
 	}
 	return uuids
+}
+
+// turns returns what governed claims have had of their GPUs' time, by ID; nothing if no governor runs.
+func (s *statistics) turns() map[string]status.Claim {
+	published, err := status.Read(s.runDir)
+	if s.log.Changed("turns", err) && err != nil {
+		s.logger.Debug("no statistics of shares of compute", "error", err)
+	}
+	if published == nil || published.Stale(time.Now()) {
+		return nil
+	}
+	return published.Claims
 }

@@ -1,7 +1,9 @@
 package device
 
 import (
+	"fmt"
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/governor/status"
 )
 
 // text writes a statistic as Nomad shows it.
@@ -21,6 +24,9 @@ func text(v *structs.StatValue) string {
 	}
 	if v.StringVal != nil {
 		return *v.StringVal
+	}
+	if v.FloatNumeratorVal != nil {
+		return fmt.Sprint(*v.FloatNumeratorVal) + v.Unit
 	}
 	shown := structs.NewIntAttribute(*v.IntNumeratorVal, "").GoString()
 	if v.IntDenominatorVal != nil {
@@ -86,6 +92,49 @@ func TestStats(t *testing.T) {
 	cancel()
 	for range stream {
 	}
+}
+
+// A governed claim also shows what it has of the GPU's time, and what it has had where a governor says so.
+func TestStats_Turns(t *testing.T) {
+	g := nvmltest.H200(0)
+	options := testOptions(t, nil)
+	runDir := options["run_dir"].(string)
+	ledger, err := claim.Open(claim.Options{StateDir: options["state_dir"].(string), RunDir: runDir})
+	must.NoError(t, err)
+	made, _, err := ledger.Reserve(t.Context(), claim.Request{
+		GPU: claim.GPU{UUID: g.UUID, Name: g.Name}, Slices: sliceIDs(g, 3, 4), LimitBytes: 2 << 30, Owner: claim.OwnerNomad,
+		Compute: &claim.Compute{Share: 14, Max: 500, Class: claim.ClassNormal},
+	})
+	must.NoError(t, err)
+	p := newPlugin(t, nvmltest.New(g), options)
+	fingerprintOnce(t, p)
+	turns := func() map[string]string {
+		ctx, cancel := contextWithCancel(t)
+		stream, err := p.Stats(ctx, time.Minute)
+		must.NoError(t, err)
+		first := texts(next(t, stream).Groups[0].InstanceStats[sliceIDs(g, 3)[0]])
+		cancel()
+		for range stream {
+		}
+		maps.DeleteFunc(first, func(name, _ string) bool {
+			return !strings.HasPrefix(name, "Claim compute") && name != "Claim processes not joined"
+		})
+		return first
+	}
+	share := map[string]string{"Claim compute share": "1.4%", "Claim compute ceiling": "50%"}
+	must.Eq(t, share, turns())
+
+	said := status.Status{Written: time.Now(), Claims: map[string]status.Claim{made.ID: {
+		GPUSeconds: 12.5, RecentPart: 0.0141, WaitingSeconds: 2, Overruns: 3, NotJoined: make([]status.Process, 1),
+	}}}
+	must.NoError(t, status.Write(runDir, said))
+	must.Eq(t, with(share, map[string]string{
+		"Claim compute had": "1.41%", "Claim compute time": "12.5s", "Claim compute waited": "2s", "Claim compute overruns": "3",
+		"Claim processes not joined": "1",
+	}), turns())
+	said.Written = time.Now().Add(-time.Hour)
+	must.NoError(t, status.Write(runDir, said))
+	must.Eq(t, share, turns())
 }
 
 func with(base, more map[string]string) map[string]string {

@@ -37,9 +37,9 @@ type startup struct {
 	init    string
 	network *network.Network
 	storage *storage.Prepared
-	// hostMemoryBytes is what the task may allocate beyond its limit of GPU memory.
-	hostMemoryBytes uint64
-	gpu             *gpu.Prepared
+	// gpuOptions are what the task requests of its GPUs.
+	gpuOptions gpu.Options
+	gpu        *gpu.Prepared
 	// hostIDs are the host's IDs that the container has; nil where it has no user namespace of its own.
 	hostIDs *userns.Range
 	ioOwner userns.IOOwner
@@ -81,7 +81,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 	}
 	defer releaseLogs()
 	d.reach(failpoint.StartOlderGone)
-	if s.gpu, err = d.claims.Prepare(ctx, cfg, s.id, s.hostMemoryBytes); err != nil {
+	if s.gpu, err = d.claims.Prepare(ctx, cfg, s.id, s.gpuOptions); err != nil {
 		return nil, nil, err
 	}
 	defer d.claims.KeepFresh(s.gpu)()
@@ -133,7 +133,7 @@ func (d *Driver) prepare(ctx context.Context, cfg *drivers.TaskConfig) (*startup
 	if s.init, err = taskOptions.InitProgram(&d.config); err != nil {
 		return nil, err
 	}
-	if s.hostMemoryBytes, err = taskOptions.GPUHostMemoryBytes(&d.config); err != nil {
+	if s.gpuOptions, err = taskOptions.GPUOptions(&d.config); err != nil {
 		return nil, err
 	}
 	s.network, err = network.New(cfg, taskOptions.NetworkOptions())

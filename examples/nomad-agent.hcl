@@ -19,5 +19,8 @@ plugin "nomad-driver-tranche" {
     cli_path            = "/usr/bin/tranche"      # or beside the plugin's binary
     hook_path           = "/usr/bin/tranche-hook" # or beside the plugin's binary
     gpu_host_memory_max = "0"                     # maximum of a task's gpu_host_memory, such as "16GiB"
+
+    gpu_compute_max_share     = 0     # maximum of a task's gpu_compute.share in percent, if its slices are worth less
+    gpu_compute_high_priority = false # tasks may have the priority "high"
   }
 }

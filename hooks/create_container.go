@@ -7,6 +7,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/hooks/drivercopies"
 	"github.com/tranche-gpu/tranche/runtime/bundle"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // createContainer refuses a container that has GPUs other than its claims', and shadows the driver copies in its root file
@@ -26,7 +27,7 @@ func createContainer(opts options, state *specs.State) error {
 	if opts.unlimited {
 		return nil
 	}
-	if err := drivercopies.Overmount(program, opts.shadowDir); err != nil {
+	if err := drivercopies.Overmount(program, shadow.Libraries{Dir: opts.shadowDir, Governed: opts.governed}); err != nil {
 		return fmt.Errorf("shadow the driver copies in container %s: %w", state.ID, err)
 	}
 	return nil

@@ -20,7 +20,7 @@ import (
 )
 
 const usage = "usage: tranche-hook prestart|poststop|createContainer --state-dir DIR --run-dir DIR --claim ID… " +
-	"[--shadow-dir DIR | --unlimited] [--gpu-node PATH…]; OCI runtimes call it, with a container's state on its standard input"
+	"[--shadow-dir DIR [--governed] | --unlimited] [--gpu-node PATH…]; OCI runtimes call it, with a container's state on its standard input"
 
 // Program is Main for a process of its own, which first drops the privileges that it does not need. The role in the container's
 // mount namespace needs them to mount.
@@ -115,7 +115,9 @@ type options struct {
 	shadowDir string
 	// unlimited reports that no claim of the container has a limit, so that it gets no shadow.
 	unlimited bool
-	claims    []string
+	// governed reports that the container's programs compute in turns.
+	governed bool
+	claims   []string
 	// gpuNodes are the paths of NVIDIA's device nodes that the container has for its claims.
 	gpuNodes []string
 }
@@ -128,6 +130,7 @@ func parseOptions(args []string) (options, error) {
 	flags.StringVar(&opts.runDir, "run-dir", "", "")
 	flags.StringVar(&opts.shadowDir, "shadow-dir", "", "")
 	flags.BoolVar(&opts.unlimited, "unlimited", false, "")
+	flags.BoolVar(&opts.governed, "governed", false, "")
 	flags.Func("gpu-node", "", func(path string) error {
 		opts.gpuNodes = append(opts.gpuNodes, path)
 		return nil

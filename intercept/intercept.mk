@@ -26,17 +26,25 @@ SHADOW_MEMORY := $(addprefix memory/,objects allocations blocks further borrowed
 SHADOW_CONTEXT := $(addprefix context/,lifecycle work extra modules libraries variables kernels)
 SHADOW_CUDA := $(SHADOW_COMMON) driver/cuda_real $(SHADOW_IMAGE) $(SHADOW_STATE) $(SHADOW_MEMORY) $(SHADOW_CONTEXT) \
     $(addprefix cuda/,array checkpoint context graph ipc library memory module pool procaddr sparse vmm)
+# Compute shares, only in the governed library.
+SHADOW_GOVERNOR := $(addprefix governor/,page queues connection passage turn agent launches)
+SHADOW_SAME := $(SHADOW_COMMON) $(SHADOW_IMAGE) state/table
+SHADOW_GOVERNED := $(SHADOW_SAME) $(addprefix governed/,$(filter-out $(SHADOW_SAME),$(SHADOW_CUDA)) $(SHADOW_GOVERNOR))
 SHADOW_NVML := $(SHADOW_COMMON) $(addprefix nvml/,nvml members memory processes usage)
 
 # -z nodelete: the state of a process outlives dlclose. libdl.so.2 has dlsym before glibc 2.34, see driver/real.c.
 SHADOW_LDFLAGS := -shared -Wl,-z,defs -Wl,-z,nodelete -Wl,-z,now -Wl,-z,relro -Wl,--no-as-needed
 
 .PHONY: shadow
-shadow: $(BUILD)/lib/libcuda.so.1 $(BUILD)/lib/libnvidia-ml.so.1
+shadow: $(BUILD)/lib/libcuda.so.1 $(BUILD)/lib/libnvidia-ml.so.1 $(BUILD)/lib/governed/libcuda.so.1
 
 $(INTERCEPT_BUILD)/%.o: $(INTERCEPT)/%.c $(INTERCEPT_HEADERS) $(INTERCEPT)/intercept.mk
 	@mkdir -p $(@D)
 	$(CC) $(INTERCEPT_CFLAGS) -c -o $@ $<
+
+$(INTERCEPT_BUILD)/governed/%.o: $(INTERCEPT)/%.c $(INTERCEPT_HEADERS) $(INTERCEPT)/intercept.mk
+	@mkdir -p $(@D)
+	$(CC) $(INTERCEPT_CFLAGS) -DTRANCHE_GOVERNED -c -o $@ $<
 
 # An empty library whose SONAME is the path of the driver's library, relative to the shadow's directory. That file is not named
 # libcuda.so.1, or LD_LIBRARY_PATH with its directory would bypass the shadow.
@@ -51,13 +59,14 @@ $(INTERCEPT_BUILD)/version.o: $(BUILD)/version
 	    $(CC) -c -x assembler -o $@ -
 
 define shadow_library
-$(BUILD)/lib/$(1): $$(addprefix $(INTERCEPT_BUILD)/,$$(addsuffix .o,$(2) version)) $(INTERCEPT_BUILD)/driver-$(1:.1=)
+$(BUILD)/lib/$(3)$(1): $$(addprefix $(INTERCEPT_BUILD)/,$$(addsuffix .o,$(2) version)) $(INTERCEPT_BUILD)/driver-$(1:.1=)
 	@mkdir -p $$(@D)
 	$$(CC) $$(SHADOW_LDFLAGS) -Wl,-soname,$(1) -o $$@ $(INTERCEPT_BUILD)/driver-$(1:.1=) \
 	    $$(filter %.o,$$^) -l:libdl.so.2
 endef
 $(eval $(call shadow_library,libcuda.so.1,$(SHADOW_CUDA)))
 $(eval $(call shadow_library,libnvidia-ml.so.1,$(SHADOW_NVML)))
+$(eval $(call shadow_library,libcuda.so.1,$(SHADOW_GOVERNED),governed/))
 
 # --- tests ---
 
@@ -77,6 +86,10 @@ INTERCEPT_region_threads := $(addprefix $(INTERCEPT_TESTS)/,region_threads.c che
 # The shadow's sources, with the fake driver in place of driver/real.c.
 INTERCEPT_shadow_test := $(addprefix $(INTERCEPT_TESTS)/,shadow_test.c fake_driver.c fake_streams.c fake_graphs.c no_steps.c check.c fixture.c) \
     $(addprefix $(INTERCEPT)/,$(addsuffix .c,$(filter-out driver/real,$(SHADOW_CUDA))))
+# The governed library's sources, with a driver and a governor for tests.
+INTERCEPT_governor_test := -DTRANCHE_GOVERNED \
+    $(addprefix $(INTERCEPT_TESTS)/,governor_test.c governor_double.c governor_driver.c no_steps.c check.c fixture.c) \
+    $(addprefix $(INTERCEPT)/,$(addsuffix .c,$(filter-out driver/real,$(SHADOW_CUDA)) $(SHADOW_GOVERNOR)))
 # With the simulated driver's reader of images.
 INTERCEPT_image_test := $(addprefix $(INTERCEPT_TESTS)/,image_test.c image_driver.c check.c) \
     $(SHADOW_IMAGE:%=$(INTERCEPT)/%.c) \
@@ -116,6 +129,9 @@ shadow-nvml-headers:
 	CC='$(CC)' $(INTERCEPT_TESTS)/nvml_headers_test.sh \
 	    "$$($(GO) list -m -f '{{.Dir}}' github.com/NVIDIA/go-nvml)/gen/nvml/nvml.h"
 
+# Processes end while their agent's thread runs, which the leak sanitizer cannot stop; children start threads.
+GOVERNOR_TEST := ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=die_after_fork=0:atexit_sleep_ms=0 $(INTERCEPT_TEST_BUILD)/governor_test
+
 # Only the tests that start, kill and stop processes; stopped ones stay so for a minute.
 .PHONY: shadow-life
 shadow-life: shadow $(if $(SIM_LIB),sim)
@@ -123,7 +139,7 @@ shadow-life: shadow $(if $(SIM_LIB),sim)
 
 # SHADOW_TEST_SEED repeats a failed random test. The last tests need the simulated GPU, which the top GNUmakefile builds.
 .PHONY: shadow-test
-shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,layout lock_test gate_test region_test-asan region_share_test-asan region_fault_test-asan image_test-asan shadow_test-asan) shadow-nvml-headers shadow-cuda-headers
+shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,layout lock_test gate_test region_test-asan region_share_test-asan region_fault_test-asan image_test-asan shadow_test-asan governor_test-asan) shadow-nvml-headers shadow-cuda-headers
 	$(INTERCEPT_TEST_BUILD)/lock_test
 	$(INTERCEPT_TEST_BUILD)/gate_test
 	$(INTERCEPT_TEST_BUILD)/region_test-asan $(SHADOW_TEST_SEED)
@@ -131,16 +147,19 @@ shadow-test: shadow $(if $(SIM_LIB),sim) $(addprefix $(INTERCEPT_TEST_BUILD)/,la
 	$(INTERCEPT_TEST_BUILD)/region_fault_test-asan
 	$(INTERCEPT_TEST_BUILD)/image_test-asan $(SHADOW_TEST_SEED)
 	$(INTERCEPT_TEST_BUILD)/shadow_test-asan $(SHADOW_TEST_SEED)
+	$(GOVERNOR_TEST)-asan
 	CC='$(CC)' $(INTERCEPT_TESTS)/loader_test.sh $(BUILD)
 	CC='$(CC)' $(INTERCEPT_TESTS)/life_test.sh $(BUILD)
 	$(INTERCEPT_TESTS)/limit_test.sh $(BUILD)
 	CC='$(CC)' $(INTERCEPT_TESTS)/nvml_test.sh $(BUILD)
 	CC='$(CC)' e2e/cudart/replay_test.sh $(BUILD)
+	CC='$(CC)' e2e/cudart/replay_test.sh $(BUILD) governed
 
 .PHONY: shadow-tsan
-shadow-tsan: $(addprefix $(INTERCEPT_TEST_BUILD)/,region_threads-tsan shadow_test-tsan)
+shadow-tsan: $(addprefix $(INTERCEPT_TEST_BUILD)/,region_threads-tsan shadow_test-tsan governor_test-tsan)
 	$(INTERCEPT_TEST_BUILD)/region_threads-tsan $(SHADOW_TEST_SEED)
 	$(INTERCEPT_TEST_BUILD)/shadow_test-tsan 1 test_threads test_first_calls_of_many_threads test_contexts
+	$(GOVERNOR_TEST)-tsan
 
 # --- benchmark ---
 

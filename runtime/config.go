@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/tranche-gpu/tranche/runtime/compute"
 	"github.com/tranche-gpu/tranche/runtime/edit"
 	"github.com/tranche-gpu/tranche/runtime/request"
 )
@@ -51,6 +52,8 @@ type Config struct {
 	WithoutClaim string
 	// GPUHostMemoryMaxBytes is the most host memory that a container may request beyond its limit: see GPUHostMemory.
 	GPUHostMemoryMaxBytes uint64
+	// Compute is what a container may state of its part of a GPU's time.
+	Compute compute.Bounds
 	// SliceBytes is the memory of one slice, equal to the device plugin's.
 	SliceBytes uint64
 	// LocalClaims decides which containers may request a fraction of a GPU without a scheduler.

@@ -11,7 +11,9 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/tranche-gpu/tranche/internal/percent"
 	"github.com/tranche-gpu/tranche/internal/size"
+	"github.com/tranche-gpu/tranche/runtime/compute"
 	"github.com/tranche-gpu/tranche/runtime/edit"
 	"github.com/tranche-gpu/tranche/runtime/request"
 )
@@ -36,6 +38,9 @@ type configFile struct {
 
 	WithoutClaim     string `toml:"without_claim"`
 	GPUHostMemoryMax string `toml:"gpu_host_memory_max"`
+
+	GPUComputeMaxShare     float64 `toml:"gpu_compute_max_share"`
+	GPUComputeHighPriority bool    `toml:"gpu_compute_high_priority"`
 
 	SliceMemory        string `toml:"slice_memory"`
 	LocalClaims        string `toml:"local_claims"`
@@ -80,11 +85,17 @@ func LoadConfig(path string) (Config, error) {
 		Runtime:      file.Runtime,
 		Runtimes:     file.Runtimes,
 		WithoutClaim: file.WithoutClaim,
+		Compute:      compute.Bounds{HighPriority: file.GPUComputeHighPriority},
 	}.WithDefaults()
 	err = cfg.validate()
 	if err == nil && file.GPUHostMemoryMax != "" {
 		if cfg.GPUHostMemoryMaxBytes, err = size.Parse(file.GPUHostMemoryMax); err != nil {
 			err = fmt.Errorf("gpu_host_memory_max: %w", err)
+		}
+	}
+	if err == nil && file.GPUComputeMaxShare != 0 {
+		if cfg.Compute.MaxShare, err = percent.FromNumber(file.GPUComputeMaxShare); err != nil {
+			err = fmt.Errorf("gpu_compute_max_share %w", err)
 		}
 	}
 	if err == nil {

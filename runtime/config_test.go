@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/tranche-gpu/tranche/runtime/compute"
 	"github.com/tranche-gpu/tranche/runtime/edit"
 	"github.com/tranche-gpu/tranche/runtime/request"
 	"github.com/tranche-gpu/tranche/runtime/runtimetest"
@@ -22,6 +23,8 @@ state_dir = "/s"
 run_dir = "/r"
 runtime = "crun"
 gpu_host_memory_max = "4GiB"
+gpu_compute_max_share = 50
+gpu_compute_high_priority = true
 slice_memory = "512MiB"
 local_claims = "off"
 driver_capabilities = "compute,utility"
@@ -44,6 +47,7 @@ driver_capabilities = "compute,utility"
 		Runtimes:              []string{"runc", "crun"},
 		WithoutClaim:          "deny",
 		GPUHostMemoryMaxBytes: 4 << 30,
+		Compute:               compute.Bounds{MaxShare: 500, HighPriority: true},
 		SliceBytes:            512 << 20,
 		LocalClaims:           request.Off,
 	}, cfg)
@@ -61,6 +65,7 @@ func TestLoadConfig_Defaults(t *testing.T) {
 	must.Zero(t, cfg.GPUHostMemoryMaxBytes)
 	must.Eq(t, 1<<30, cfg.SliceBytes)
 	must.Eq(t, request.On, cfg.LocalClaims)
+	must.Eq(t, compute.Bounds{}, cfg.Compute)
 }
 
 // What is wrong with prices is the business of `tranche usage`: containers start all the same.
@@ -80,6 +85,7 @@ func TestLoadConfig_Errors(t *testing.T) {
 		{"wrong type", "\nruntime = 3\n", "runtime"},
 		{"relative path", "shadow_dir = \"lib\"", "shadow_dir: \"lib\" is not an absolute path"},
 		{"rounded memory", "gpu_host_memory_max = \"4GB\"", "gpu_host_memory_max: 4GB is not a whole number of MiB"},
+		{"a share of nothing", "gpu_compute_max_share = -1.0", "gpu_compute_max_share must be a number of percent from 0.1 to 100"},
 		{"a slice of nothing", "slice_memory = \"0\"", "slice_memory: 0 is not a multiple of 2MiB"},
 		{"tiny slices", "slice_memory = \"32MiB\"", "slice_memory must be at least 64MiB, got \"32MiB\""},
 		{"another policy", "local_claims = \"yes\"", "local_claims: \"yes\" is none of"},

@@ -92,5 +92,15 @@ func Remove(dir string) error {
 			return fmt.Errorf("removing the region: %w", &os.PathError{Op: "unmount", Path: dir, Err: err})
 		}
 	}
-	return os.RemoveAll(dir)
+	return removeAll(dir)
+}
+
+// removeAll removes a directory in which the governor may be making its socket at the same time.
+func removeAll(dir string) (err error) {
+	for range 100 {
+		if err = os.RemoveAll(dir); !errors.Is(err, unix.ENOTEMPTY) {
+			return err
+		}
+	}
+	return err
 }

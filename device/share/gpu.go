@@ -26,6 +26,8 @@ type Policy struct {
 	Replicas int
 	// Profiles are the MIG instances to create in mode mig. Without any, instances are created on demand.
 	Profiles []string
+	// Shares is whether claims compute in turns, in proportion to their shares; otherwise the driver shares the GPU's time.
+	Shares bool
 }
 
 // Sliced reports whether the mode divides the GPU's memory into slices of its own, that is, without MIG.
@@ -88,6 +90,14 @@ func (g *GPU) Unhealthy() string {
 
 // Claim returns the GPU as claims name it.
 func (g *GPU) Claim() claim.GPU { return claim.GPU{UUID: g.UUID, Index: g.Index, Name: g.Name} }
+
+// Compute returns what so many of all equal parts of the GPU are worth of its time; nil where the driver shares it.
+func (g *GPU) Compute(parts, all int) *claim.Compute {
+	if !g.Shares {
+		return nil
+	}
+	return claim.ShareOf(parts, all)
+}
 
 // Device returns a part of the GPU, or all of it, as Nomad sees it.
 func (g *GPU) Device(id string) *ndevice.Device {

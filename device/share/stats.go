@@ -2,6 +2,7 @@ package share
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/governor/status"
 )
 
 // Usage is what claims use, by device ID, and what GPUs and MIG instances measure, by UUID.
@@ -35,6 +37,8 @@ type ClaimUsage struct {
 	Processes      int
 	// Workload is what the claim was made for; zero if that is not known.
 	Workload claim.Workload
+	// Turns is what a governed claim has had of the GPU's time; nil if no governor says so.
+	Turns *status.Claim
 }
 
 // First reports whether a device is the first of the claim's.
@@ -80,6 +84,7 @@ func (m Measurements) Replica(id string, first bool, use *ClaimUsage, now time.T
 	}
 	if use != nil && (id == "" || use.First(id)) {
 		stats.AddWorkload(use)
+		stats.AddTurns(use)
 	}
 	return stats.WithSummary(m["Memory state"], now)
 }
@@ -101,6 +106,27 @@ func (m Measurements) AddWorkload(use *ClaimUsage) {
 		text := use.Workload.String()
 		m["Claim workload"] = &structs.StatValue{StringVal: &text, Desc: "Task or container that the claim was made for"}
 	}
+}
+
+// AddTurns adds what a governed claim has, and has had, of the GPU's time; nothing for other claims.
+func (m Measurements) AddTurns(use *ClaimUsage) {
+	if !use.Governed() {
+		return
+	}
+	m["Claim compute share"] = fraction(float64(use.Compute.Share)/10, "%", "Part of the GPU's time while others want it, too")
+	m["Claim compute ceiling"] = fraction(float64(use.Compute.Max)/10, "%", "The most of the GPU's time")
+	if u := use.Turns; u != nil {
+		m["Claim compute had"] = fraction(100*u.RecentPart, "%", "Part of the GPU's time in the last ten seconds")
+		m["Claim compute time"] = fraction(u.GPUSeconds, "s", "GPU time that the claim was charged")
+		m["Claim compute waited"] = fraction(u.WaitingSeconds, "s", "Time in which the claim wanted the GPU while it was another's turn")
+		m["Claim compute overruns"] = Count(u.Overruns, "Turns that had not ended by their deadline")
+		m["Claim processes not joined"] = Count(uint64(len(u.NotJoined)), "Processes on the GPU for which the share does not hold")
+	}
+}
+
+func fraction(value float64, unit, description string) *structs.StatValue {
+	value = math.Round(value*1000) / 1000
+	return &structs.StatValue{FloatNumeratorVal: &value, Unit: unit, Desc: description}
 }
 
 // Count returns a number as a statistic.

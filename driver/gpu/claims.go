@@ -20,6 +20,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/internal/size"
 	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/compute"
 	"github.com/tranche-gpu/tranche/runtime/edit"
 	"github.com/tranche-gpu/tranche/runtime/gpuinfo/generate"
 )
@@ -55,17 +56,35 @@ type Prepared struct {
 	HostMemoryBytes uint64
 }
 
+// Options is what a task requests of its GPUs beside the device block.
+type Options struct {
+	// HostMemoryBytes is what the container may allocate beyond the limit of runtime.HostMemoryClaim.
+	HostMemoryBytes uint64
+	// Compute is the part of its GPUs' time that the task states, and ComputeBounds what the operator allows.
+	Compute       compute.Request
+	ComputeBounds compute.Bounds
+}
+
+// withoutGPU refuses options of a task that has no GPU.
+func (o Options) withoutGPU() error {
+	if o.HostMemoryBytes > 0 {
+		return errors.New("option gpu_host_memory: the task has no GPU beyond whose limit it could allocate; " +
+			"ask for slices with device \"nvidia/slice\", or leave the option out")
+	}
+	if o.Compute.Stated() {
+		return errors.New("option gpu_compute: the task has no GPU whose time it could share; ask for slices with " +
+			"device \"nvidia/slice\", or leave the option out")
+	}
+	return nil
+}
+
 // Prepare returns what the task's container may use. Claims come from DeviceEnv, which device plugins alone fill: a job can
 // write any variable into its env block, and would there show the token of another. Errors that pass are recoverable.
 func (c *Claims) Prepare(
-	ctx context.Context, cfg *drivers.TaskConfig, container string, hostMemoryBytes uint64,
+	ctx context.Context, cfg *drivers.TaskConfig, container string, o Options,
 ) (*Prepared, error) {
 	if !claim.HasTokens(cfg.DeviceEnv) {
-		if hostMemoryBytes > 0 {
-			return nil, errors.New("option gpu_host_memory: the task has no GPU beyond whose limit it could allocate; " +
-				"ask for slices with device \"nvidia/slice\", or leave the option out")
-		}
-		return &Prepared{}, nil
+		return &Prepared{}, o.withoutGPU()
 	}
 	ledger, err := c.open()
 	if err != nil {
@@ -75,15 +94,18 @@ func (c *Claims) Prepare(
 	if err != nil {
 		return nil, retriable(fmt.Errorf("look up the task's claims: %w", err))
 	}
-	if hostMemoryBytes > 0 && runtime.HostMemoryClaim(claims) == nil {
+	if o.HostMemoryBytes > 0 && runtime.HostMemoryClaim(claims) == nil {
 		return nil, errors.New("option gpu_host_memory: the task's GPUs have no limit beyond which it could allocate; leave the " +
 			"option out, or ask for slices with device \"nvidia/slice\"")
 	}
-	edits, err := runtime.Prepare(ctx, ledger, c.config, container, claims, hostMemoryBytes)
+	if err := o.Compute.Apply(ctx, ledger, o.ComputeBounds, "option gpu_compute", claims); err != nil {
+		return nil, retriable(err)
+	}
+	edits, err := runtime.Prepare(ctx, ledger, c.config, container, claims, o.HostMemoryBytes)
 	if err != nil {
 		return nil, retriable(fmt.Errorf("prepare the task's GPU: %w", err))
 	}
-	return &Prepared{Claims: claims, Edits: edits, HostMemoryBytes: hostMemoryBytes}, nil
+	return &Prepared{Claims: claims, Edits: edits, HostMemoryBytes: o.HostMemoryBytes}, nil
 }
 
 // KeepFresh refreshes the claims until stop is called, which returns when that has ended: their container is to come.
@@ -192,6 +214,10 @@ func (p *Prepared) Describe() []string {
 	var lines []string
 	for _, c := range p.Claims {
 		lines = append(lines, describe(c))
+		if c.Governed() {
+			lines = append(lines, fmt.Sprintf("GPU compute: %s of %s #%d, claim %s", compute.Describe(*c.Compute), c.GPU.Name,
+				c.GPU.Index, c.ID))
+		}
 	}
 	lines = append(lines, p.describeShared()...)
 	if c := runtime.HostMemoryClaim(p.Claims); c != nil && p.HostMemoryBytes > 0 {

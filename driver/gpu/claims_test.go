@@ -74,7 +74,7 @@ func TestPrepare_WhichErrorsPass(t *testing.T) {
 			must.NoError(t, err)
 			env := map[string]string{token.EnvName(): token.Reveal()}
 			tc.spoil(t, c, env, made)
-			_, err = c.Prepare(t.Context(), &drivers.TaskConfig{DeviceEnv: env}, "c1", 0)
+			_, err = c.Prepare(t.Context(), &drivers.TaskConfig{DeviceEnv: env}, "c1", Options{})
 			must.ErrorContains(t, err, tc.want)
 			must.Eq(t, tc.passing, nstructs.IsRecoverable(err), must.Sprint(err))
 		})

@@ -3,6 +3,7 @@ package gpu
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"sync"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/health"
 	"github.com/tranche-gpu/tranche/driver/client"
+	"github.com/tranche-gpu/tranche/governor/status"
 )
 
 // HealthConfig is what Health needs.
@@ -39,9 +41,13 @@ type Health struct {
 	// wake has a value when there is a task that may have no events yet.
 	wake chan struct{}
 	// published is the latest problem of each GPU and claim that a task has an event of, by task ID and the GPU's UUID or
-	// the claim's ID.
+	// the claim's ID, with turnsKey before it for its processes that have not joined.
 	published map[string]map[string]string
+	// outside are those processes, by claim ID.
+	outside map[string]string
 }
+
+const turnsKey = "turns of "
 
 // NewHealth returns what publishes the health of GPUs. It does nothing before Add.
 func NewHealth(config HealthConfig) *Health {
@@ -68,6 +74,12 @@ func (h *Health) watch() {
 		defer watcher.Close()
 		err = watcher.Add(runDir)
 	}
+	if err == nil {
+		var turns string
+		if turns, err = governorDir(runDir); err == nil {
+			err = watcher.Add(turns)
+		}
+	}
 	if err != nil {
 		h.Logger.Warn("tasks get no events of unhealthy GPUs: cannot watch the run directory",
 			"run_dir", runDir, "error", err)
@@ -77,7 +89,13 @@ func (h *Health) watch() {
 		select {
 		case <-h.wake:
 		case event := <-watcher.Events:
-			if filepath.Base(event.Name) != health.FileName {
+			switch filepath.Base(event.Name) {
+			case health.FileName:
+			case status.FileName: // once a second
+				if maps.Equal(h.outside, notJoined(runDir)) {
+					continue
+				}
+			default:
 				continue
 			}
 		case err := <-watcher.Errors:
@@ -96,10 +114,11 @@ func (h *Health) publish(ctx context.Context) {
 		h.Logger.Warn("cannot read the health of the GPUs", "error", err)
 		return
 	}
+	h.outside = notJoined(h.Claims.config.RunDir)
 	published := make(map[string]map[string]string)
 	for _, cfg := range h.Running() {
 		before := h.published[cfg.ID]
-		well := len(report.GPUs) == 0 && len(report.Uncounted) == 0 && len(before) == 0
+		well := len(report.GPUs) == 0 && len(report.Uncounted) == 0 && len(h.outside) == 0 && len(before) == 0
 		if well || !claim.HasTokens(cfg.DeviceEnv) {
 			continue
 		}
@@ -131,6 +150,9 @@ func (h *Health) publishTo(
 	for _, c := range claims {
 		if problem := h.publishUncounted(cfg, c, report.Uncounted[c.ID], before[c.ID]); problem != "" {
 			known[c.ID] = problem
+		}
+		if outside := h.publishNotJoined(cfg, c, h.outside[c.ID], before[turnsKey+c.ID]); outside != "" {
+			known[turnsKey+c.ID] = outside
 		}
 		uuid := c.PhysicalGPU()
 		if _, said := known[uuid]; said {

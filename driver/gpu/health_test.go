@@ -17,6 +17,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/claimtest"
 	"github.com/tranche-gpu/tranche/claim/health"
 	"github.com/tranche-gpu/tranche/driver/client"
+	"github.com/tranche-gpu/tranche/governor/status"
 	"github.com/tranche-gpu/tranche/runtime"
 	"github.com/tranche-gpu/tranche/runtime/edit"
 )
@@ -182,6 +183,29 @@ func TestHealth_Uncounted(t *testing.T) {
 	n.emitted(0)
 	must.NoError(t, health.Write(n.runDir, health.Report{}))
 	must.Eq(t, map[string][]string{"one": {"the claim " + claims[0].ID + " counts all GPU memory of the task again"}}, n.emitted(1))
+}
+
+// A task whose processes use the GPU outside of its turns gets an event that names them, and one when that is over.
+func TestHealth_NotJoined(t *testing.T) {
+	n := newHealthNode(t)
+	task := n.run("one", "GPU-a")
+	n.run("other", "GPU-a")
+	n.emitted(0)
+	claims, err := n.Claims.of(t.Context(), task)
+	must.NoError(t, err)
+	id := claims[0].ID
+	write := func(outside ...status.Process) {
+		must.NoError(t, status.Write(n.runDir, status.Status{Claims: map[string]status.Claim{id: {NotJoined: outside}}}))
+	}
+	write()
+	write(status.Process{PID: 4711, Name: "a.out"})
+	events := n.emitted(1)["one"]
+	must.StrContains(t, events[0], "the share of claim "+id+" of the GPU's time does not hold for process 4711 (a.out)")
+	write(status.Process{PID: 4711, Name: "a.out"})
+	n.emitted(0)
+	write()
+	events = n.emitted(1)["one"]
+	must.StrContains(t, events[0], "holds for all processes of the task again")
 }
 
 // Where the operator wants it, the task is ended, once.

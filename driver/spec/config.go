@@ -84,6 +84,10 @@ type Config struct {
 	StatsInterval string `codec:"stats_interval"`
 	// GPUHostMemoryMax is the most that a task may request with gpu_host_memory; "0" allows none.
 	GPUHostMemoryMax string `codec:"gpu_host_memory_max"`
+	// GPUComputeMaxShare is the most, in percent, that a task may state as its share with gpu_compute; "0" allows no more than
+	// what its slices are worth. GPUComputeHighPriority allows tasks the priority "high".
+	GPUComputeMaxShare     string `codec:"gpu_compute_max_share"`
+	GPUComputeHighPriority bool   `codec:"gpu_compute_high_priority"`
 	// DriverCapabilities are those that tasks may request by NVIDIA_DRIVER_CAPABILITIES; empty means all.
 	DriverCapabilities string `codec:"driver_capabilities"`
 
@@ -169,16 +173,18 @@ var ConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"extra_labels":           hclspec.NewAttr("extra_labels", "list(string)", false),
 	"disable_log_collection": hclspec.NewAttr("disable_log_collection", "bool", false),
 
-	"stats_interval":      hclspec.NewAttr("stats_interval", "string", false),
-	"gpu_host_memory_max": stringWithDefault("gpu_host_memory_max", "0"),
-	"driver_capabilities": hclspec.NewAttr("driver_capabilities", "string", false),
-	"driver_root":         hclspec.NewAttr("driver_root", "string", false),
-	"shadow_dir":          hclspec.NewAttr("shadow_dir", "string", false),
-	"hook_path":           hclspec.NewAttr("hook_path", "string", false),
-	"cli_path":            hclspec.NewAttr("cli_path", "string", false),
-	"state_dir":           hclspec.NewAttr("state_dir", "string", false),
-	"run_dir":             hclspec.NewAttr("run_dir", "string", false),
-	"cdi_spec_dirs":       hclspec.NewAttr("cdi_spec_dirs", "list(string)", false),
+	"stats_interval":            hclspec.NewAttr("stats_interval", "string", false),
+	"gpu_host_memory_max":       stringWithDefault("gpu_host_memory_max", "0"),
+	"gpu_compute_max_share":     stringWithDefault("gpu_compute_max_share", "0"),
+	"gpu_compute_high_priority": boolWithDefault("gpu_compute_high_priority", false),
+	"driver_capabilities":       hclspec.NewAttr("driver_capabilities", "string", false),
+	"driver_root":               hclspec.NewAttr("driver_root", "string", false),
+	"shadow_dir":                hclspec.NewAttr("shadow_dir", "string", false),
+	"hook_path":                 hclspec.NewAttr("hook_path", "string", false),
+	"cli_path":                  hclspec.NewAttr("cli_path", "string", false),
+	"state_dir":                 hclspec.NewAttr("state_dir", "string", false),
+	"run_dir":                   hclspec.NewAttr("run_dir", "string", false),
+	"cdi_spec_dirs":             hclspec.NewAttr("cdi_spec_dirs", "list(string)", false),
 })
 
 // defaultDanglingContainers stands twice in the schema: for a gc block without it, and for no gc block.
@@ -232,6 +238,9 @@ func (c *Config) Check() error {
 		return err
 	}
 	if _, err := c.gpuHostMemoryMaxBytes(); err != nil {
+		return err
+	}
+	if _, err := c.GPUComputeBounds(); err != nil {
 		return err
 	}
 	if err := edit.CheckDriverCapabilities(c.DriverCapabilities); err != nil {

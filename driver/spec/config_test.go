@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/driver/ociruntime"
 	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/compute"
 	"github.com/tranche-gpu/tranche/runtime/edit"
 )
 
@@ -30,6 +31,7 @@ func TestConfig_Validate(t *testing.T) {
 		{"a timeout that is none", func(c *Config) { c.ImagePullTimeout = "-1s" }, "image_pull_timeout"},
 		{"an interval that is none", func(c *Config) { c.StatsInterval = "often" }, "stats_interval"},
 		{"host memory that would be rounded", func(c *Config) { c.GPUHostMemoryMax = "4GB" }, "gpu_host_memory_max: 4GB"},
+		{"more than a GPU", func(c *Config) { c.GPUComputeMaxShare = "101" }, "plugin option gpu_compute_max_share must be a number of percent"},
 		{"a capability that is unknown", func(c *Config) { c.DriverCapabilities = "compute,games" }, "plugin option driver_capabilities: unknown driver capability"},
 		{"a relative driver root", func(c *Config) { c.DriverRoot = "root" }, "driver_root"},
 		{"a relative directory of CDI specifications", func(c *Config) { c.CDISpecDirs = []string{"/etc/cdi", "cdi"} },
@@ -53,6 +55,9 @@ func TestConfig_DefaultsOfTheSchema(t *testing.T) {
 	must.Eq(t, "nomad", config.Namespace)
 	must.Eq(t, "5m", config.ImagePullTimeout)
 	must.Eq(t, "0", config.GPUHostMemoryMax)
+	bounds, err := config.GPUComputeBounds()
+	must.NoError(t, err)
+	must.Eq(t, compute.Bounds{}, bounds)
 	must.True(t, config.allowsRuntime(ociruntime.Runc))
 	must.True(t, config.allowsRuntime("io.containerd.kata.v2"))
 	must.False(t, config.allowsRuntime("/bin/sh"))

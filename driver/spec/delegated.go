@@ -2,13 +2,17 @@ package spec
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
+	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/driver/gpu"
 	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/network"
 	"github.com/tranche-gpu/tranche/driver/storage"
+	"github.com/tranche-gpu/tranche/internal/percent"
 	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/compute"
 )
 
 // Options that packages of their own apply: what each of these gets of the task's and the plugin's options, and the checks.
@@ -101,8 +105,80 @@ func (c *TaskConfig) GPUHostMemoryBytes(plugin *Config) (uint64, error) {
 	return runtime.GPUHostMemory("option gpu_host_memory", c.GPUHostMemory, most)
 }
 
+// GPUComputeRequest returns what the block gpu_compute states.
+func (c *TaskConfig) GPUComputeRequest() (r compute.Request, err error) {
+	if c.GPUCompute == nil {
+		return r, nil
+	}
+	for _, part := range []struct {
+		name, value string
+		to          *int
+	}{{"share", c.GPUCompute.Share, &r.Share}, {"max", c.GPUCompute.Max, &r.Max}} {
+		if part.value == "" {
+			continue
+		}
+		if *part.to, err = percent.Parse(part.value); err != nil {
+			return r, fmt.Errorf("option gpu_compute.%s %w", part.name, err)
+		}
+	}
+	if c.GPUCompute.Priority != "" {
+		if r.Class, err = claim.ParseClass(c.GPUCompute.Priority); err != nil {
+			return r, fmt.Errorf("option gpu_compute.priority: %w", err)
+		}
+	}
+	switch err = r.Check(); {
+	case err != nil:
+		return r, fmt.Errorf("option gpu_compute: %w", err)
+	case !r.Stated():
+		return r, errors.New("option gpu_compute is empty: it has share, max and priority")
+	}
+	return r, nil
+}
+
+// GPUComputeBounds returns what a task may state with gpu_compute.
+func (c *Config) GPUComputeBounds() (compute.Bounds, error) {
+	b := compute.Bounds{HighPriority: c.GPUComputeHighPriority}
+	if c.GPUComputeMaxShare == "" || c.GPUComputeMaxShare == "0" {
+		return b, nil
+	}
+	share, err := percent.Parse(c.GPUComputeMaxShare)
+	if err != nil {
+		return b, fmt.Errorf("plugin option gpu_compute_max_share %w", err)
+	}
+	b.MaxShare = share
+	return b, nil
+}
+
+// GPUOptions returns what the task requests of its GPUs.
+func (c *TaskConfig) GPUOptions(plugin *Config) (o gpu.Options, err error) {
+	if o.HostMemoryBytes, err = c.GPUHostMemoryBytes(plugin); err != nil {
+		return o, err
+	}
+	if o.Compute, err = c.GPUComputeRequest(); err != nil {
+		return o, err
+	}
+	o.ComputeBounds, err = plugin.GPUComputeBounds()
+	return o, err
+}
+
+// checkGPUCompute checks what can be checked of gpu_compute before the task's claims are known.
+func (c *TaskConfig) checkGPUCompute(plugin *Config) error {
+	r, err := c.GPUComputeRequest()
+	if err != nil {
+		return err
+	}
+	b, err := plugin.GPUComputeBounds()
+	if err != nil {
+		return err
+	}
+	if err := b.Check(r); err != nil {
+		return fmt.Errorf("option gpu_compute.%w", err)
+	}
+	return nil
+}
+
 // checkGPU checks the options about GPUs.
 func (c *TaskConfig) checkGPU(plugin *Config) error {
 	_, err := c.GPUHostMemoryBytes(plugin)
-	return errors.Join(err, gpu.CheckOptions(c.Annotations.Merged(), c.Devices))
+	return errors.Join(err, c.checkGPUCompute(plugin), gpu.CheckOptions(c.Annotations.Merged(), c.Devices))
 }

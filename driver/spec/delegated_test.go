@@ -5,8 +5,10 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/driver/image"
 	"github.com/tranche-gpu/tranche/driver/ociruntime"
+	"github.com/tranche-gpu/tranche/runtime/compute"
 )
 
 func TestTaskConfig_HostMemory(t *testing.T) {
@@ -29,6 +31,50 @@ func TestTaskConfig_HostMemory(t *testing.T) {
 				return
 			}
 			must.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+func TestTaskConfig_GPUCompute(t *testing.T) {
+	allowed := &Config{Runtime: ociruntime.Runc, GPUComputeMaxShare: "50%", GPUComputeHighPriority: true}
+	none := &Config{Runtime: ociruntime.Runc}
+	for _, c := range []struct {
+		options string
+		plugin  *Config
+		want    compute.Request
+		err     string
+	}{
+		{"", none, compute.Request{}, ""},
+		{"gpu_compute { share = 30 }", none, compute.Request{Share: 300}, ""},
+		{`gpu_compute {
+			share    = 33.3
+			max      = 50
+			priority = "high"
+		}`, allowed, compute.Request{Share: 333, Max: 500, Class: claim.ClassHigh}, ""},
+		{`gpu_compute { priority = "best-effort" }`, none, compute.Request{Class: claim.ClassBestEffort}, ""},
+		{`gpu_compute { priority = "high" }`, none, compute.Request{}, "option gpu_compute.priority: this node allows no priority " +
+			`"high"; the operator can allow it with gpu_compute_high_priority = true`},
+		{`gpu_compute { priority = "urgent" }`, allowed, compute.Request{}, `option gpu_compute.priority: "urgent" is no priority`},
+		{"gpu_compute { share = 0 }", allowed, compute.Request{}, "option gpu_compute.share must be a number of percent from 0.1 to 100 with at most one decimal place, got 0"},
+		{"gpu_compute { max = 33.33 }", allowed, compute.Request{}, "option gpu_compute.max must be a number of percent"},
+		{`gpu_compute {
+			share = 60
+			max   = 50
+		}`, allowed, compute.Request{}, "option gpu_compute: the share, 60%, is more than the ceiling max, 50%"},
+		{"gpu_compute {}", allowed, compute.Request{}, "option gpu_compute is empty"},
+		{`gpu_compute { share = "much" }`, allowed, compute.Request{}, `option gpu_compute.share must be a number of percent`},
+		{"gpu_compute { weight = 3 }", allowed, compute.Request{}, "weight"},
+	} {
+		t.Run(c.options, func(t *testing.T) {
+			task, err := readTask(t, c.plugin, c.options)
+			if c.err != "" {
+				must.ErrorContains(t, err, c.err)
+				return
+			}
+			must.NoError(t, err)
+			got, err := task.GPUOptions(c.plugin)
+			must.NoError(t, err)
+			must.Eq(t, c.want, got.Compute)
 		})
 	}
 }

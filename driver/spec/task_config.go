@@ -114,6 +114,17 @@ type TaskConfig struct {
 	// lives on the host. A task with slices of several GPUs has it on the first. The operator's gpu_host_memory_max says
 	// how much is allowed.
 	GPUHostMemory string `codec:"gpu_host_memory"`
+	// GPUCompute is the task's part of its GPUs' time, where the device plugin has compute = "shares". The operator's
+	// gpu_compute_max_share and gpu_compute_high_priority say what is allowed.
+	GPUCompute *GPUCompute `codec:"gpu_compute"`
+}
+
+// GPUCompute is the block gpu_compute of a task. Share and Max are in percent of a GPU, and texts because Nomad passes no
+// numbers with a fraction; what is empty is not stated.
+type GPUCompute struct {
+	Share    string `codec:"share"`
+	Max      string `codec:"max"`
+	Priority string `codec:"priority"`
 }
 
 // Pairs is what an option of the schema type list(map(string)) decodes to: a block, or a map, of names and values.
@@ -189,6 +200,11 @@ var TaskConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 
 	"runtime":         hclspec.NewAttr("runtime", "string", false),
 	"gpu_host_memory": hclspec.NewAttr("gpu_host_memory", "string", false),
+	"gpu_compute": hclspec.NewBlock("gpu_compute", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"share":    hclspec.NewAttr("share", "string", false),
+		"max":      hclspec.NewAttr("max", "string", false),
+		"priority": hclspec.NewAttr("priority", "string", false),
+	})),
 })
 
 // DecodeTask reads and checks a task's config block. Every error names the option, its value and what it may be.

@@ -1,12 +1,13 @@
 // Command bench measures what Tranche costs, side by side with doing without it, in one run: calls of the CUDA driver
 // through the shadow and straight to the simulated driver, containers through tranche-runtime and through runc, and
 // tasks of Nomad through our task driver and through Nomad's docker driver, where Docker is installed; what the device
-// plugin and the agent take; and how full GPUs get before a job has to wait.
+// plugin and the agent take; how full GPUs get before a job has to wait; and how
+// exact shares of compute are, and what they cost.
 // It prints a table and writes build/bench.tsv.
 //
 //	bench -build DIR [-out FILE] [-only PART,…] [-rounds N] [-containers N] [-tasks N] [-at-once N] [-bursts N]
 //	  [-runtimes NAME,…] [-fingerprints N] [-reserves N] [-ticks N] [-scrapes N] [-scrape-periods N]
-//	  [-packing-rounds N] [-packing-modelled N] [-packing-seed N]
+//	  [-packing-rounds N] [-packing-modelled N] [-packing-seed N] [-shares-window DURATION]
 package main
 
 import (
@@ -17,6 +18,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tranche-gpu/tranche/e2e/node"
 )
@@ -37,6 +39,7 @@ type settings struct {
 	device             deviceCounts
 	agent              agentCounts
 	packing            packingCounts
+	sharesWindow       time.Duration
 }
 
 func main() {
@@ -58,6 +61,7 @@ func main() {
 	flag.IntVar(&s.packing.rounds, "packing-rounds", 4, "how many nodes are filled with each mix of jobs")
 	flag.IntVar(&s.packing.modelled, "packing-modelled", 1000, "how many rounds of each mix a model fills")
 	flag.Uint64Var(&s.packing.seed, "packing-seed", 1, "what the sizes of the jobs follow from")
+	flag.DurationVar(&s.sharesWindow, "shares-window", 10*time.Second, "how long each mix of loads is measured")
 	flag.Parse()
 	s.only, s.tasks.runtimes = strings.Split(*only, ","), strings.Split(*runtimes, ",")
 	if s.out == "" {
@@ -84,6 +88,9 @@ var parts = []part{
 	{"device", func(b *bench, ctx context.Context, s settings) ([]result, error) { return b.device(ctx, s.device) }},
 	{"agent", func(b *bench, ctx context.Context, s settings) ([]result, error) { return b.agent(ctx, s.agent) }},
 	{"packing", func(b *bench, ctx context.Context, s settings) ([]result, error) { return b.packing(ctx, s.packing) }},
+	{"shares", func(b *bench, ctx context.Context, s settings) ([]result, error) {
+		return b.shares(ctx, s.sharesWindow)
+	}},
 }
 
 // partNames lists what can be measured.

@@ -81,7 +81,7 @@ func TestChosen(t *testing.T) {
 	}
 	all, err := chosen(partNames())
 	must.NoError(t, err)
-	must.Eq(t, []string{"calls", "containers", "tasks", "device", "packing"}, names(all))
+	must.Eq(t, []string{"calls", "containers", "tasks", "device", "packing", "shares"}, names(all))
 	some, err := chosen([]string{"packing", "calls"})
 	must.NoError(t, err)
 	must.Eq(t, []string{"calls", "packing"}, names(some))

@@ -2,7 +2,7 @@
 # Runs what NVIDIA's runtime library does with the driver (replay/) on the simulated GPU, without and with the shadow
 # library under a claim. Judged by the simulator's record, and by what each call returned without it.
 #
-#   replay_test.sh BUILD    (run from the repository's root; $CC compiles)
+#   replay_test.sh BUILD [governed]    (run from the repository's root; $CC compiles)
 set -u -o pipefail
 
 build=$(cd "$1" && pwd)
@@ -33,6 +33,7 @@ for library in libcuda.so.1 libnvidia-ml.so.1; do
     cp "$build/lib/$library" "$work/shadow/"
     cp "$build/sim/lib/$library" "$work/shadow/.tranche/driver-${library%.1}"
 done
+[ "${2:-}" = governed ] && cp "$build/lib/governed/libcuda.so.1" "$work/shadow/"
 compile -I e2e/simgpu/include -o "$work/replay" e2e/cudart/replay/*.c -ldl -pthread
 compile -o "$work/make_claim" $tests/make_claim.c $tests/fixture.c
 compile -o "$work/nvml" $tests/nvml_probe.c -L"$build/sim/lib" -l:libnvidia-ml.so.1

@@ -1,5 +1,6 @@
 // Command demo shows the main job on a node of its own: two jobs on fractions of one GPU, each held to its own, a greedy
-// one held to its limit, one that waits until there is room, and one without a GPU. It exits 0 only if all of it held.
+// one held to its limit, one that waits until there is room, two that share the GPU's time, and one without a GPU. It exits
+// 0 only if all of it held.
 //
 //	demo -build DIR -nomad FILE [-keep]   show it; with -keep leave the node running afterwards
 //	demo -build DIR -stop                 stop a node that was left running

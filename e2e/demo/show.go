@@ -78,6 +78,7 @@ func (d *demonstration) startNode(ctx context.Context) error {
 	real, err := realGPUs()
 	if err != nil {
 		config.Topology = filepath.Join(filepath.Dir(d.build), "e2e/simgpu/topologies/h200x2.conf")
+		config.DeviceConfig, config.DriverConfig = sharesDeviceConfig, sharesDriverConfig
 		d.say("no real GPU here (%v): two SIMULATED NVIDIA H200 of 143771 MiB each", err)
 	} else {
 		d.say("real GPUs: %s", real)

@@ -77,7 +77,10 @@ func (d *demonstration) tell(ctx context.Context) error {
 	if err := d.stillComputing(ctx, first); err != nil {
 		return err
 	}
-	return d.allIsFreed(ctx)
+	if err := d.allIsFreed(ctx); err != nil {
+		return err
+	}
+	return d.sharesHold(ctx)
 }
 
 // withoutGPU runs the image without a device block.

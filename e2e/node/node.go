@@ -223,6 +223,7 @@ func (n *Node) Stop(ctx context.Context) error {
 		errs = append(errs, n.stopJobs(ctx))
 		n.Agent.Stop()
 	}
+	errs = append(errs, n.stopGovernor())
 	for _, stop := range slices.Backward(n.onStop) {
 		errs = append(errs, stop(ctx))
 	}

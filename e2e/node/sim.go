@@ -106,6 +106,9 @@ type RecordGPU struct {
 	Name        string `json:"name"`
 	MemoryBytes uint64 `json:"memory_bytes"`
 	UsedBytes   uint64 `json:"used_bytes"`
+	// BusyNS is GPU time that processes had, and Switches how often the GPU changed from one process to another.
+	BusyNS   uint64 `json:"busy_ns"`
+	Switches uint64 `json:"switches"`
 }
 
 // RecordProcess is one process that uses simulated GPUs.
@@ -134,6 +137,10 @@ type RecordGroup struct {
 	PeakBytes uint64 `json:"peak_bytes"`
 	Processes int    `json:"processes"`
 	Launches  uint64 `json:"launches"`
+	// BusyNS is the GPU time that its processes had, the dead included, and OverlapNS the time in which they had work ready
+	// while the GPU worked for another group.
+	BusyNS    uint64 `json:"busy_ns"`
+	OverlapNS uint64 `json:"overlap_ns"`
 }
 
 // Record reads the simulator's record.

@@ -146,6 +146,8 @@ static void fill_group(unsigned group, struct sim_group_info *info) {
         info->gpus[gpu].bytes = SUM_UNITS(atomic_load(&st->groups[group].gpus[i].sum)) << UNIT_SHIFT;
         info->gpus[gpu].peak_bytes = atomic_load(&st->groups[group].gpus[i].peak) << UNIT_SHIFT;
         info->gpus[gpu].launches = atomic_load(&st->groups[group].gpus[i].launches_of_dead);
+        info->gpus[gpu].busy_ns = atomic_load(&st->groups[group].gpus[i].busy_ns);
+        info->gpus[gpu].overlap_ns = atomic_load(&st->groups[group].gpus[i].overlap_ns);
     }
     for (unsigned slot = 0; slot < atomic_load(&st->slots_used); slot++) {
         if ((uint32_t)atomic_load(&st->slots[slot].owner) == 0 || atomic_load(&st->slots[slot].group) != group ||

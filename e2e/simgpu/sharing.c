@@ -108,6 +108,5 @@ void sim_count_busy(uint64_t process, int gpu, uint64_t ns) {
     int index = entry_of(gpu);
 
     if (index >= 0 && sim_shared_process_alive(process))
-        atomic_fetch_add_explicit(&sim_local->state->slots[shared_slot(process)].gpus[index].busy_ns, ns,
-                                  memory_order_relaxed);
+        busy_count(shared_slot(process), index, ns);
 }

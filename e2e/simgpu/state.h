@@ -64,6 +64,9 @@ struct sim_topology {
     unsigned device_major, device_minor; /* the device numbers that simulated nodes carry */
     uint32_t kernel_us;  /* how long a kernel takes unless its name or SIMGPU_KERNEL_US says otherwise */
     uint32_t quantum_us; /* longest turn of one process on a GPU */
+    uint32_t switch_us;  /* how long a GPU takes to change from one process to another */
+    uint32_t launch_us;  /* from a launch to its kernel's beginning, where the GPU has nothing else of this process */
+    uint32_t wake_us;    /* from the end of work to the return of who waits for it */
 
     /* What the driver takes on its own, which no call asks for; NVIDIA does not say how much it is. */
     uint64_t own_launch_bytes; /* with the first launch in a context, until that ends */
@@ -171,6 +174,8 @@ struct sim_group_info {
         uint64_t bytes;      /* now */
         uint64_t peak_bytes; /* ever, or since sim_reset_peaks */
         uint64_t launches;   /* of the dead too */
+        uint64_t busy_ns;    /* GPU time, booked turns included, of the dead too */
+        uint64_t overlap_ns; /* time in which its work was ready and the GPU was another group's */
     } gpus[SIM_MAX_INDICES];
 };
 
@@ -193,8 +198,9 @@ struct sim_turn {
 /*
  * Books GPU time after whatever is booked already, at most one quantum, and says when. A process asks for its next turn
  * when the last one has ended, so processes alternate; a booked turn runs out by itself, so that a process which dies or
- * is stopped holds up others by no more than that. not_before_ns lets an idle GPU's time be booked in retrospect (the
- * GPU went on with queued kernels while nobody looked); 0 means now.
+ * is stopped holds up others by no more than that. Before the turn of another process than the last comes the time that
+ * a switch takes, which is nobody's. not_before_ns lets an idle GPU's time be booked in retrospect (the
+ * GPU went on with queued kernels while nobody looked); 0 means now, for work that has yet to get to the GPU.
  */
 struct sim_turn sim_turn_book(int gpu, uint64_t want_ns, uint64_t not_before_ns);
 
@@ -204,6 +210,9 @@ uint64_t sim_turn_extend(int gpu, struct sim_turn *turn, uint64_t want_ns);
 /* Share of the last second during which the GPU worked, in per cent, and nanoseconds it worked in all so far. */
 unsigned sim_gpu_utilisation(int gpu);
 uint64_t sim_gpu_busy_ns(int gpu);
+
+/* How often the GPU changed from one process to another. */
+uint64_t sim_gpu_switches(int gpu);
 
 /* ---- Faults that a test orders, for all processes, through the state ---- */
 

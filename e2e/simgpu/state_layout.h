@@ -50,7 +50,7 @@
 #include "state.h"
 
 #define STATE_MAGIC "SIMGPUS"
-#define STATE_VERSION 5
+#define STATE_VERSION 6
 
 /* Sums count units of 64 KiB. */
 #define UNIT_SHIFT 16
@@ -111,6 +111,13 @@ _Static_assert(SIM_MAX_GROUPS <= 0x1fff + 1, "an op has no room for so many grou
 
 #define MIG_EVENTS 1024
 
+/* `booked`: {end, rounded up to units of 32 ns:52, slot:12}. */
+#define BOOKED_SHIFT 5
+#define BOOKED(end_ns, slot) (((end_ns) + (1u << BOOKED_SHIFT) - 1) >> BOOKED_SHIFT << 12 | (uint64_t)(slot))
+#define BOOKED_END_NS(b) ((b) >> 12 << BOOKED_SHIFT)
+#define BOOKED_SLOT(b) ((unsigned)((b)&0xfff))
+_Static_assert(SIM_MAX_PROCESSES <= 0xfff + 1, "a booking has no room for so many slots");
+
 #define BUCKETS 32
 #define BUCKET_NS 125000000ull
 #define EVENTS 256
@@ -120,10 +127,11 @@ typedef _Atomic uint64_t word;
 struct state_gpu {
     word total;
     char pad0[56];
-    word until_ns;   /* GPU time is booked up to here */
+    word booked;     /* up to when GPU time is booked, and by whom: BOOKED; 0: never yet */
     word busy_ns;    /* the lengths of all turns booked so far */
     word accounting; /* NVML's accounting mode is on */
-    char pad1[40];
+    word switches;   /* how often another process than before had its turn */
+    char pad1[32];
     word lost;           /* it fell off the bus */
     word failing_allocs; /* {count:32, CUDA result:32} */
     word failing_kernels;
@@ -189,7 +197,9 @@ struct state_group {
         word sum;
         word peak; /* units */
         word launches_of_dead;
-        char pad[40];
+        word busy_ns;    /* of the dead too */
+        word overlap_ns; /* see struct sim_group_info */
+        char pad[24];
     } gpus[SIM_MAX_INDICES];
 };
 

@@ -123,6 +123,9 @@ bool limit_charge(int index, int64_t units);
 /* Takes a free slot and leaves it locked for writing. Its number, or -errno. */
 int slot_find(void);
 
+/* Counts GPU time that the process in this slot had, for itself and for its group. */
+void busy_count(unsigned slot, int index, uint64_t ns);
+
 /* F_RDLCK, F_WRLCK or F_UNLCK on a byte of the state file. */
 bool slot_lock(int fd, off_t byte, int type);
 

@@ -224,6 +224,15 @@ static int global_key(struct parser *p, const char *key, const char *value) {
     } else if (strcmp(key, "quantum_us") == 0) {
         ret = number(p, key, value, 100, 1000000, &n);
         t->quantum_us = (uint32_t)n;
+    } else if (strcmp(key, "switch_us") == 0) {
+        ret = number(p, key, value, 0, 1000000, &n);
+        t->switch_us = (uint32_t)n;
+    } else if (strcmp(key, "launch_us") == 0) {
+        ret = number(p, key, value, 0, 1000000, &n);
+        t->launch_us = (uint32_t)n;
+    } else if (strcmp(key, "wake_us") == 0) {
+        ret = number(p, key, value, 0, 1000000, &n);
+        t->wake_us = (uint32_t)n;
     } else {
         ret = fail(p, "unknown key %s before the first [gpu N] section", key);
     }
@@ -341,7 +350,8 @@ int topology_read(const char *path, struct sim_topology *topology, char *error, 
                                       .device_major = 10,
                                       .device_minor = 229,
                                       .kernel_us = 20,
-                                      .quantum_us = 2000};
+                                      .quantum_us = 2000,
+                                      .switch_us = 60};
     if (file == NULL) {
         ret = -errno;
         snprintf(error, size, "%s: %s", path, strerror(errno));

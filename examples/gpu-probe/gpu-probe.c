@@ -6,6 +6,7 @@
  *   gpu-probe look        what is there, then exit
  *   gpu-probe fill        allocate on each GPU until the driver refuses, then launch kernels until SIGTERM
  *   gpu-probe take MIB    allocate so much on each GPU, a multiple of 2, then the same
+ *   gpu-probe work        launch kernels of a millisecond on the last GPU without a pause until SIGTERM
  *   gpu-probe greedy      never stop allocating, by every size, until SIGTERM
  */
 #define _GNU_SOURCE
@@ -24,11 +25,22 @@
 #define MIB (1024ULL * 1024)
 #define CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT 16
 
-/* A kernel that does nothing, for any GPU that the driver still compiles for. */
+/* A kernel that does nothing, and one that runs for a millisecond, for any GPU that the driver still compiles for. */
 static const char kernel_ptx[] = ".version 6.0\n"
                                  ".target sm_50\n"
                                  ".address_size 64\n"
-                                 ".visible .entry nothing() { ret; }\n";
+                                 ".visible .entry nothing() { ret; }\n"
+                                 ".visible .entry spin_1ms() {\n"
+                                 "  .reg .pred more;\n"
+                                 "  .reg .b64 start, now;\n"
+                                 "  mov.u64 start, %globaltimer;\n"
+                                 "again:\n"
+                                 "  mov.u64 now, %globaltimer;\n"
+                                 "  sub.u64 now, now, start;\n"
+                                 "  setp.lt.u64 more, now, 1000000;\n"
+                                 "  @more bra again;\n"
+                                 "  ret;\n"
+                                 "}\n";
 
 static volatile sig_atomic_t stopping;
 
@@ -141,21 +153,25 @@ static uint64_t now_ms(void) {
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-/* Launches kernels, one at a time, until told to stop, and counts them aloud twice a second. */
-static int compute(CUfunction kernel) {
+/* Launches kernels, so many at a time and with a pause between, until told to stop, and counts them aloud twice a second. */
+static int compute(CUfunction kernel, int at_once, long pause_ns) {
     unsigned long long launches = 0;
     uint64_t told = now_ms();
     while (!stopping) {
-        if (failed("cuLaunchKernel", cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL)) ||
-            failed("cuCtxSynchronize", cuCtxSynchronize())) {
+        for (int i = 0; i < at_once; i++) {
+            if (failed("cuLaunchKernel", cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL))) {
+                return 1;
+            }
+            launches++;
+        }
+        if (failed("cuCtxSynchronize", cuCtxSynchronize())) {
             return 1;
         }
-        launches++;
         if (now_ms() - told >= 500) {
             say("{\"event\":\"computing\",\"launches\":%llu}", launches);
             told = now_ms();
         }
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); /* leave the processor to others */
+        nanosleep(&(struct timespec){.tv_nsec = pause_ns}, NULL);
     }
     say("{\"event\":\"stopped\",\"launches\":%llu}", launches);
     return 0;
@@ -181,10 +197,17 @@ static int greedy(void) {
 }
 
 /* Loads the kernel into the current context, before its memory is full. */
-static bool load_kernel(CUfunction *kernel) {
+static bool load_kernel(CUfunction *kernel, const char *name) {
     CUmodule module;
     return !failed("cuModuleLoadData", cuModuleLoadData(&module, kernel_ptx)) &&
-           !failed("cuModuleGetFunction", cuModuleGetFunction(kernel, module, "nothing"));
+           !failed("cuModuleGetFunction", cuModuleGetFunction(kernel, module, name));
+}
+
+/* Keeps the last GPU busy. */
+static int work(void) {
+    CUfunction kernel;
+    int count = look();
+    return count > 0 && open_gpu(count - 1) && load_kernel(&kernel, "spin_1ms") ? compute(kernel, 16, 0) : 1;
 }
 
 /* Opens each GPU that there is and takes so much of it, all with 0, then computes on the last. */
@@ -192,7 +215,7 @@ static int take_and_compute(unsigned long long bytes) {
     CUfunction kernel = NULL;
     int count = look();
     for (int i = 0; i < count; i++) {
-        if (!open_gpu(i) || !load_kernel(&kernel)) {
+        if (!open_gpu(i) || !load_kernel(&kernel, "nothing")) {
             return 1;
         }
         if (bytes == 0) {
@@ -201,7 +224,7 @@ static int take_and_compute(unsigned long long bytes) {
             return 1;
         }
     }
-    return count > 0 ? compute(kernel) : 1;
+    return count > 0 ? compute(kernel, 1, 1000000) : 1; /* the pause leaves the processor to others */
 }
 
 int main(int argc, char **argv) {
@@ -219,9 +242,12 @@ int main(int argc, char **argv) {
     if (strcmp(what, "fill") == 0) {
         return take_and_compute(0);
     }
+    if (strcmp(what, "work") == 0) {
+        return work();
+    }
     if (strcmp(what, "greedy") == 0) {
         return look() > 0 && open_gpu(0) ? greedy() : 1;
     }
-    fprintf(stderr, "usage: gpu-probe look|fill|take MIB|greedy\n");
+    fprintf(stderr, "usage: gpu-probe look|fill|take MIB|work|greedy\n");
     return 2;
 }

@@ -27,7 +27,7 @@ type copiesDir struct {
 	dir *os.Root
 	// sources are the shadow libraries' contents, by SONAME.
 	sources   map[string][]byte
-	shadowDir string
+	libraries shadow.Libraries
 	shadows   map[copyKey]*os.File
 	next      int
 }
@@ -38,12 +38,12 @@ type copyKey struct {
 	soname string
 }
 
-func openCopiesDir(root *rootfs.Root, shadowDir string) (*copiesDir, error) {
+func openCopiesDir(root *rootfs.Root, libraries shadow.Libraries) (*copiesDir, error) {
 	mount, err := root.Handle(shadow.CopiesDir)
 	if err != nil {
 		return nil, fmt.Errorf("open the directory for driver copies, %s: %w", shadow.CopiesDir, err)
 	}
-	c := &copiesDir{mount: mount, shadowDir: shadowDir, sources: map[string][]byte{}, shadows: map[copyKey]*os.File{}}
+	c := &copiesDir{mount: mount, libraries: libraries, sources: map[string][]byte{}, shadows: map[copyKey]*os.File{}}
 	if err := c.check(root); err != nil {
 		_ = mount.Close()
 		return nil, fmt.Errorf("open the directory for driver copies, %s: %w", shadow.CopiesDir, err)
@@ -209,7 +209,7 @@ func (c *copiesDir) source(soname string) ([]byte, error) {
 	if content, ok := c.sources[soname]; ok {
 		return content, nil
 	}
-	path := filepath.Join(c.shadowDir, soname)
+	path := c.libraries.Path(soname)
 	if err := shadow.Check(path, soname); err != nil {
 		return nil, err
 	}

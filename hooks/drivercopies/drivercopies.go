@@ -13,26 +13,26 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
-// Overmount mounts a shadow library from shadowDir over each driver copy that the program may load and that does not have
+// Overmount mounts a shadow library over each driver copy that the program may load and that does not have
 // one yet. It returns an error if the loader would search in a directory that cannot be known before the program runs.
-func Overmount(program bundle.Program, shadowDir string) (err error) {
+func Overmount(program bundle.Program, libraries shadow.Libraries) (err error) {
 	root, err := rootfs.Open(program.RootDir, program.Cwd)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	over, err := newOvermounter(root, shadowDir)
+	over, err := newOvermounter(root, libraries)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, over.close()) }()
 	// Unshadowed driver copies will be there, by names that an image may know in advance.
 	root.Refuse(shadow.CopiesDir)
-	libraries, err := find(root, program)
+	copies, err := find(root, program)
 	if err != nil {
 		return err
 	}
-	for _, library := range libraries {
+	for _, library := range copies {
 		if err := over.mount(library); err != nil {
 			return err
 		}

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	}
 	program, err := bundle.ReadProgram(os.Args[1])
 	if err == nil {
-		err = Overmount(program, os.Args[2])
+		err = Overmount(program, shadow.Libraries{Dir: os.Args[2]})
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, errorPrefix, err)

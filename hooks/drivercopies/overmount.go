@@ -35,14 +35,14 @@ type overmounter struct {
 	copies *copiesDir
 }
 
-func newOvermounter(root *rootfs.Root, shadowDir string) (*overmounter, error) {
-	copies, err := openCopiesDir(root, shadowDir)
+func newOvermounter(root *rootfs.Root, libraries shadow.Libraries) (*overmounter, error) {
+	copies, err := openCopiesDir(root, libraries)
 	if err != nil {
 		return nil, err
 	}
 	o := &overmounter{root: root, plain: map[fileID]bool{}, copies: copies}
 	for _, soname := range []string{shadow.CUDA, shadow.NVML} {
-		info, err := os.Stat(filepath.Join(shadowDir, soname))
+		info, err := os.Stat(libraries.Path(soname))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // reported if it is needed
 		}

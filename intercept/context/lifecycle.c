@@ -2,6 +2,7 @@
 
 #include "context/libraries.h"
 #include "driver/cuda_real.h"
+#include "governor/governor.h"
 #include "memory/allocations.h"
 #include "memory/objects.h"
 #include "memory/pools.h"
@@ -121,6 +122,8 @@ void context_ended(const struct context_end *end, enum ended ended) {
     }
     if (ended == ENDED_CONTEXT)
         streams_context_ended(process, end->context);
+    if (ended != ENDED_NOTHING)
+        governor_context_ended(end->context);
     gate_open(end->gate);
 }
 
@@ -141,8 +144,10 @@ static void remove_if_ended(uint32_t serial, int gpu, void *argument) {
     struct process *process = argument;
     CUcontext context = contexts_handle(process, serial);
     (void)gpu;
-    if (context != NULL && is_gone(context) && drop(process, serial))
+    if (context != NULL && is_gone(context) && drop(process, serial)) {
         streams_context_ended(process, context);
+        governor_context_ended(context);
+    }
 }
 
 void context_remove_ended(struct process *process) {

@@ -3,6 +3,7 @@
 #include "context/lifecycle.h"
 #include "context/work.h"
 #include "driver/cuda_real.h"
+#include "governor/governor.h"
 #include "memory/objects.h"
 #include "memory/pools.h"
 #include "state/gpus.h"
@@ -11,7 +12,11 @@ CUresult cuInit(unsigned int flags) {
     struct process *process;
     /* Opens the regions before the driver maps anything: see region_map_low in region/file.c. */
     CUresult result = process_open(&process);
-    return result == CUDA_SUCCESS ? REAL(cuInit)(flags) : result;
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuInit)(flags);
+    if (result == CUDA_SUCCESS)
+        governor_start(process);
+    return result;
 }
 
 /* Creates an explicit context by `call`, which stores it in `context`. */

@@ -7,6 +7,7 @@
  */
 #include "context/work.h"
 #include "driver/cuda_real.h"
+#include "governor/governor.h"
 #include "memory/objects.h"
 #include "memory/pools.h"
 #include "memory/streams.h"
@@ -261,10 +262,12 @@ static CUresult launch_begins(struct launching *launching, CUgraphExec exec, CUs
     } while (0)
 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
+    GOVERNED_LAUNCH(stream);
     LAUNCH(exec, stream, REAL(cuGraphLaunch)(exec, stream));
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
+    GOVERNED_LAUNCH(stream != NULL ? stream : CU_STREAM_PER_THREAD);
     LAUNCH(exec, stream != NULL ? stream : CU_STREAM_PER_THREAD, REAL(cuGraphLaunch_ptsz)(exec, stream));
 }
 

@@ -1,6 +1,7 @@
 /* Stream-ordered allocation and memory pools, and the synchronisations at which pools shrink; see memory/pools.h. */
 #include "context/work.h"
 #include "driver/cuda_real.h"
+#include "governor/governor.h"
 #include "memory/allocations.h"
 #include "memory/borrowed.h"
 #include "memory/exports.h"
@@ -330,6 +331,7 @@ CUresult cuStreamDestroy(CUstream stream) {
     struct process *process = process_if_open();
     if (process != NULL)
         streams_ending(process, stream);
+    governor_stream_ending(stream);
     return REAL(cuStreamDestroy)(stream);
 }
 
@@ -337,6 +339,7 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
     struct process *process = process_if_open();
     if (process != NULL)
         streams_ending(process, stream);
+    governor_stream_ending(stream);
     return REAL(cuStreamDestroy_v2)(stream);
 }
 

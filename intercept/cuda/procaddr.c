@@ -30,7 +30,8 @@ static const struct row {
     enum cuda_function function;
     any_function shadow;
 } rows[] = {
-#define X(symbol, name, since, stream, parameters) {#symbol, name, since, stream, CUDA_##symbol, (any_function)symbol},
+#define X(symbol, name, since, stream, parameters, ...)                                                                \
+    {#symbol, name, since, stream, CUDA_##symbol, (any_function)symbol},
     CUDA_SHADOWED(X)
 #undef X
 };

@@ -8,7 +8,7 @@ typedef void (*any_function)(void);
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-#define X(symbol, name, since, stream, parameters)                                                                     \
+#define X(symbol, name, since, stream, parameters, ...)                                                                \
     static CUresult absent_##symbol parameters {                                                                       \
         return CUDA_ERROR_NOT_SUPPORTED;                                                                               \
     }
@@ -26,7 +26,7 @@ static const struct {
     const char *symbol;
     any_function absent;
 } functions[CUDA_FUNCTION_COUNT] = {
-#define X(symbol, name, since, stream, parameters) {#symbol, (any_function)absent_##symbol},
+#define X(symbol, name, since, stream, parameters, ...) {#symbol, (any_function)absent_##symbol},
     CUDA_SHADOWED(X)
 #undef X
 #define X(symbol, parameters) {#symbol, (any_function)absent_##symbol},
@@ -34,19 +34,19 @@ static const struct {
 #undef X
 };
 
-static _Atomic(any_function) found[CUDA_FUNCTION_COUNT];
+_Atomic(any_function) cuda_found[CUDA_FUNCTION_COUNT];
 
 /* Needs no lock: two threads find the same function. So a child that was forked meanwhile finds no lock held. */
 static any_function find(enum cuda_function function) {
     any_function real = (any_function)real_lookup("driver-libcuda.so", functions[function].symbol);
     if (real == NULL)
         real = functions[function].absent;
-    atomic_store_explicit(&found[function], real, memory_order_release);
+    atomic_store_explicit(&cuda_found[function], real, memory_order_release);
     return real;
 }
 
 any_function cuda_real(enum cuda_function function) {
-    any_function real = atomic_load_explicit(&found[function], memory_order_acquire);
+    any_function real = atomic_load_explicit(&cuda_found[function], memory_order_acquire);
     return real != NULL ? real : find(function);
 }
 

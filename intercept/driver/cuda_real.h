@@ -6,14 +6,16 @@
 #include "driver/cuda_api.h"
 #include "driver/shadowed.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 /* The exported functions. */
-#define X(symbol, name, since, stream, parameters) __attribute__((visibility("default"))) CUresult symbol parameters;
+#define X(symbol, name, since, stream, parameters, ...)                                                                \
+    __attribute__((visibility("default"))) CUresult symbol parameters;
 CUDA_SHADOWED(X)
 #undef X
 
-#define X(symbol, name, since, stream, parameters) typedef CUresult(*symbol##_function) parameters;
+#define X(symbol, name, since, stream, parameters, ...) typedef CUresult(*symbol##_function) parameters;
 CUDA_SHADOWED(X)
 #undef X
 #define X(symbol, parameters) typedef CUresult(*symbol##_function) parameters;
@@ -21,7 +23,7 @@ CUDA_CALLED(X)
 #undef X
 
 enum cuda_function {
-#define X(symbol, name, since, stream, parameters) CUDA_##symbol,
+#define X(symbol, name, since, stream, parameters, ...) CUDA_##symbol,
     CUDA_SHADOWED(X)
 #undef X
         CUDA_SHADOWED_COUNT,
@@ -36,6 +38,9 @@ enum cuda_function {
 #define REAL(symbol) ((symbol##_function)cuda_real(CUDA_##symbol))
 
 void (*cuda_real(enum cuda_function function))(void);
+
+/* What cuda_real returns, once this library is loaded. Read by the launches of governor/launches.c; hidden. */
+extern _Atomic(void (*)(void)) cuda_found[CUDA_FUNCTION_COUNT];
 
 /* Whether this driver has the function. */
 bool cuda_driver_has(enum cuda_function function);

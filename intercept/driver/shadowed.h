@@ -11,6 +11,8 @@
  *   since    the CUDA version from which cuGetProcAddress returns this symbol for the name (12000 is 12.0)
  *   stream   the default stream that the symbol uses: LEGACY, PER_THREAD, or ANY if it uses none
  *   parameters
+ *
+ * Rows of the governed library (driver/governed.h) have more columns.
  */
 #ifndef TRANCHE_SHADOWED_H
 #define TRANCHE_SHADOWED_H
@@ -18,6 +20,12 @@
 /* The newest CUDA version of which CUDA_SHADOWED has all forms of its functions. A test compares the two with what
  * NVIDIA's library answers, in tests/headers/testdata/functions.txt. */
 #define CUDA_SHADOWED_UNTIL 13020
+
+#ifdef TRANCHE_GOVERNED
+#include "driver/governed.h"
+#else
+#define CUDA_GOVERNED(X)
+#endif
 
 /* clang-format off */
 #define CUDA_SHADOWED(X)                                                                                               \
@@ -216,7 +224,8 @@
     X(cuMemGetInfo, "cuMemGetInfo", 2000, ANY, (unsigned int *free, unsigned int *total))                              \
     X(cuMemGetInfo_v2, "cuMemGetInfo", 3020, ANY, (size_t *free, size_t *total))                                       \
     X(cuDeviceTotalMem, "cuDeviceTotalMem", 2000, ANY, (unsigned int *bytes, CUdevice device))                         \
-    X(cuDeviceTotalMem_v2, "cuDeviceTotalMem", 3020, ANY, (size_t *bytes, CUdevice device))
+    X(cuDeviceTotalMem_v2, "cuDeviceTotalMem", 3020, ANY, (size_t *bytes, CUdevice device))                            \
+    CUDA_GOVERNED(X)
 
 /* Functions that the shadow library calls and does not define. */
 #define CUDA_CALLED(X)                                                                                                 \
@@ -240,6 +249,7 @@
     X(cuEventRecord, (CUevent event, CUstream stream))                                                                 \
     X(cuEventQuery, (CUevent event))                                                                                   \
     X(cuEventDestroy_v2, (CUevent event))                                                                              \
+    X(cuStreamQuery, (CUstream stream))                                                                                \
     X(cuStreamGetCtx, (CUstream stream, CUcontext *context))                                                           \
     X(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status))                                           \
     X(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *mode))                                                  \

@@ -14,6 +14,7 @@ enum cause {
     CAUSE_FUNCTION,      /* a function that is newer than the library */
     CAUSE_PAGEABLE,      /* memory that CUDA did not allocate is to move to a GPU */
     CAUSE_CHECKPOINT,    /* a checkpoint or a restore that is not counted */
+    CAUSE_GOVERNOR,      /* no thread for the governor */
     CAUSE_DRIVER,        /* the driver's library is missing or not usable */
 };
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Tests that the limit holds, in front of the simulated GPU, by the simulator's record of physical memory.
 #
-#   limit_test.sh BUILD    (run from the repository's root; $CC compiles; SHADOW_TEST_SEED repeats a random part)
+#   limit_test.sh BUILD [governed]    (run from the repository's root; $CC compiles; SHADOW_TEST_SEED repeats a random part)
 set -u -o pipefail
 
 build=$1
@@ -44,6 +44,7 @@ for library in libcuda.so.1 libnvidia-ml.so.1; do
     cp "$build/lib/$library" "$lib/"
     cp "$build/sim/lib/$library" "$lib/.tranche/driver-${library%.1}"
 done
+[ "${2:-}" = governed ] && cp "$build/lib/governed/libcuda.so.1" "$lib/"
 compile -o "$work/claim" $tests/make_claim.c $tests/fixture.c
 compile -o "$work/worker" $tests/worker.c -L"$build/sim/lib" -l:libcuda.so.1 -pthread
 compile -o "$work/table_ends" $tests/table_ends.c -L"$build/sim/lib" -l:libcuda.so.1

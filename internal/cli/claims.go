@@ -23,10 +23,10 @@ func (p *place) addLedgerFlags(cmd *cobra.Command) {
 func (a *app) claimCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "claim",
-		Short: "List the claims of this node, and release one",
+		Short: "List the claims of this node, release one, or change its part of the GPU's time",
 		Args:  cobra.NoArgs,
 	}
-	cmd.AddCommand(a.claimListCommand(), a.claimReleaseCommand())
+	cmd.AddCommand(a.claimListCommand(), a.claimReleaseCommand(), a.claimSetCommand())
 	return cmd
 }
 
@@ -58,9 +58,11 @@ func (a *app) listClaims(ctx context.Context, p place, asJSON bool) error {
 		return err
 	}
 	r.addHealth(p.runDir)
+	r.addTurns(p.runDir, time.Now())
 	if !asJSON {
 		w := &errWriter{w: a.stdout}
 		r.printClaims(w)
+		r.printTurns(w)
 		r.printProblems(w)
 		return w.err
 	}

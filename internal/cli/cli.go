@@ -103,7 +103,7 @@ func (a *app) command() *cobra.Command {
 	root.AddCommand(a.runCommand(), a.statusCommand(), a.usageCommand(), a.claimCommand(), a.cdiCommand(), a.versionCommand(),
 		a.nodeInfoCommand(), a.cdiHookCommand(),
 		a.installCommand(), a.uninstallCommand(), a.doctorCommand(),
-		a.agentCommand(), a.topCommand())
+		a.agentCommand(), a.topCommand(), a.governorCommand())
 	return root
 }
 

@@ -77,7 +77,7 @@ func (l libraries) build() error {
 	triplet := map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[runtime.GOARCH]
 	drivers := filepath.Join(l.driverRoot, "usr/lib", triplet)
 	stubs := filepath.Join(l.driverRoot, "stubs")
-	for _, dir := range []string{drivers, l.shadowDir, stubs} {
+	for _, dir := range []string{drivers, l.shadowDir, filepath.Join(l.shadowDir, "governed"), stubs} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
@@ -103,6 +103,9 @@ func (l libraries) build() error {
 		if err := os.Symlink(versioned, filepath.Join(drivers, soname)); err != nil {
 			return err
 		}
+	}
+	if err := os.Link(filepath.Join(l.shadowDir, sonames[0]), filepath.Join(l.shadowDir, "governed", sonames[0])); err != nil {
+		return err
 	}
 	return gcc("-o", l.probe, "testdata/probe.c", "-ldl")
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 	"github.com/tranche-gpu/tranche/internal/cli/doctor"
 	"github.com/tranche-gpu/tranche/internal/needs"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // installTrial is a node to install on: all in one directory, but for the engines' own files.
@@ -45,11 +46,12 @@ func (i *installTrial) build(t *testing.T, text string) string {
 		must.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
 		must.NoError(t, os.WriteFile(file, []byte("#!/bin/sh\n# "+text+"\n"), 0o755))
 	}
-	for _, soname := range sonames {
-		content, err := os.ReadFile(filepath.Join(i.shadowDir, soname))
+	for _, library := range shadow.Files() {
+		content, err := os.ReadFile(filepath.Join(i.shadowDir, library))
 		must.NoError(t, err)
-		must.NoError(t, os.MkdirAll(filepath.Join(build, "lib"), 0o755))
-		must.NoError(t, os.WriteFile(filepath.Join(build, "lib", soname), content, 0o644))
+		file := filepath.Join(build, "lib", library)
+		must.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		must.NoError(t, os.WriteFile(file, content, 0o644))
 	}
 	return build
 }
@@ -100,7 +102,8 @@ func TestInstallFromABuildFolder(t *testing.T) {
 	must.StrContains(t, i.must(t, args...), "until you run: systemctl reload docker (containers go on running)")
 	must.SliceContainsAll(t, i.files(t), []string{
 		"usr/bin/tranche", "usr/bin/tranche-runtime", "usr/bin/tranche-hook", "usr/lib/tranche/libcuda.so.1",
-		"usr/lib/tranche/libnvidia-ml.so.1", "etc/daemon.json", "etc/tranche/config.toml", "state/installed.json",
+		"usr/lib/tranche/libnvidia-ml.so.1", "usr/lib/tranche/governed/libcuda.so.1", "etc/daemon.json", "etc/tranche/config.toml",
+		"state/installed.json",
 	})
 	must.FileContains(t, i.config, filepath.Join(i.prefix, "bin/tranche-runtime"))
 	must.FileContains(t, i.configFile, `hook_path  = "`+filepath.Join(i.prefix, "bin/tranche-hook")+`"`)

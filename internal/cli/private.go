@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,7 +19,7 @@ import (
 
 // A command under `tranche run` has a directory of its own, with its region and with the libraries that it is to load:
 //
-//	regions/<claim ID>/             the region
+//	regions/<claim ID>/             the region, and of a governed claim its record
 //	lib/libcuda.so.1                link to the shadow library; its $ORIGIN is lib
 //	lib/.tranche/driver-libcuda.so  link to the driver's
 //	lock                            locked by `tranche run`
@@ -140,7 +141,23 @@ func (p *privateDir) remove() error {
 	if _, inUse := used[p.path]; inUse {
 		return nil
 	}
-	return os.RemoveAll(p.path)
+	return removeDir(p.path)
+}
+
+// removeDir removes a private directory. The governor has a socket beside a governed claim's record, and may make it once more
+// while the directory is removed.
+func removeDir(path string) error {
+	records, _ := filepath.Glob(filepath.Join(path, regionsDir, "*", runClaimFile)) // the pattern is a good one
+	for _, record := range records {
+		_ = os.Remove(record) // what follows reports what goes wrong
+	}
+	const tries, pause = 50, 20 * time.Millisecond
+	err := os.RemoveAll(path)
+	for i := 0; i < tries && errors.Is(err, unix.ENOTEMPTY); i++ {
+		time.Sleep(pause)
+		err = os.RemoveAll(path)
+	}
+	return err
 }
 
 // fill puts the claim's region and the links to the libraries in place.
@@ -155,12 +172,18 @@ func (p *privateDir) fill(c *claim.Claim, shadows, driverRoot string) error {
 	if err != nil {
 		return err
 	}
+	if c.Governed() {
+		if err := writeRunClaim(filepath.Join(p.path, regionsDir, c.ID), c); err != nil {
+			return err
+		}
+	}
+	libraries := shadow.Libraries{Dir: shadows, Governed: c.Governed()}
 	for _, soname := range sonames {
 		driver, err := driverroot.FindLibrary(driverRoot, soname)
 		if err != nil {
 			return err
 		}
-		if err := p.link(soname, filepath.Join(shadows, soname), driver); err != nil {
+		if err := p.link(soname, libraries.Path(soname), driver); err != nil {
 			return err
 		}
 	}

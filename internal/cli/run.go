@@ -17,11 +17,13 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/internal/size"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 type runOptions struct {
 	place
 	memory, hostMemory, gpu, shadowDir, contextMemory string
+	compute                                           computeFlags
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -38,11 +40,15 @@ that second limit: the program goes on, and is slower where it uses that memory.
 The exit code is the program's, or 128 + n if signal n ended it; 125 means that Tranche could not prepare the
 run, 126 and 127 that the program cannot be run or was not found.
 
+With --share, --max or --priority it also has a part of the GPU's time and computes in turns with the other claims there: see
+docs/compute.md. This needs root, and a governor.
+
 The limit holds for programs that load the GPU driver in the usual ways. It is no wall against one that means to get
 around it: a program can clear its own environment.`,
 		Example: `  tranche run --memory 8GiB -- python3 train.py
   tranche run --memory 512MiB --gpu 1 -- ./a.out
-  tranche run --memory 8GiB --host-memory 16GiB -- python3 train.py`,
+  tranche run --memory 8GiB --host-memory 16GiB -- python3 train.py
+  tranche run --memory 8GiB --share 30 --max 50 -- python3 train.py`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd.Context(), o, args) },
 	}
@@ -50,6 +56,7 @@ around it: a program can clear its own environment.`,
 	cmd.Flags().StringVar(&o.memory, "memory", "", "limit of GPU memory, such as `1GiB` or 512MiB")
 	cmd.Flags().StringVar(&o.hostMemory, "host-memory", "0",
 		"how much more may be allocated beyond that limit, in the host's memory, such as `4GiB`")
+	o.compute.addFlags(cmd)
 	cmd.Flags().StringVar(&o.gpu, "gpu", "0", "`index` or UUID of the GPU, as nvidia-smi has it")
 	cmd.Flags().StringVar(&o.shadowDir, "shadow-dir", "",
 		"`directory` of the shadow libraries (default: beside this program)")
@@ -152,12 +159,17 @@ func (a *app) privateClaim(ctx context.Context, o runOptions) (*claim.Claim, err
 		return nil, fmt.Errorf("--memory: %s is more than GPU %d (%s) has, which is %s",
 			size.Format(limit), g.Index, g.Name, size.Format(g.UsableBytes()))
 	}
+	part, err := o.runCompute(limit, g.UsableBytes())
+	if err != nil {
+		return nil, err
+	}
 	return &claim.Claim{
 		ID:         newID(),
 		GPU:        claim.GPU{UUID: g.UUID, Index: g.Index, Name: g.Name, ContextBytes: contextBytes},
 		LimitBytes: limit, GPUHostMemoryBytes: hostMemory,
 		Owner:   claim.OwnerRun,
 		Created: time.Now(),
+		Compute: part,
 	}, nil
 }
 
@@ -192,6 +204,12 @@ func costCache(stateDir string) string {
 }
 
 func (a *app) prepare(o runOptions, c *claim.Claim, shadows string) (*privateDir, error) {
+	if c.Governed() {
+		libraries := shadow.Libraries{Dir: shadows, Governed: true}
+		if err := shadow.Check(libraries.Path(shadow.CUDA), shadow.CUDA); err != nil {
+			return nil, err
+		}
+	}
 	base, err := baseDir(o.runDir, a.environ)
 	if err != nil {
 		return nil, err

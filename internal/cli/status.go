@@ -19,6 +19,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/governor/status"
 	"github.com/tranche-gpu/tranche/internal/size"
 )
 
@@ -33,10 +34,12 @@ type report struct {
 	// LayoutError says why it is not known how the device plugin shares the GPUs.
 	LayoutError string `json:"layout_error,omitempty"`
 	// HealthError says why it is not known which GPUs the device plugin takes to be unhealthy.
-	HealthError string          `json:"health_error,omitempty"`
-	GPUs        []gpuReport     `json:"gpus"`
-	Claims      []claimReport   `json:"claims"`
-	Problems    []claim.Problem `json:"problems"`
+	HealthError string `json:"health_error,omitempty"`
+	// GovernorError says why it is not known what the governed claims have had of their GPUs' time.
+	GovernorError string          `json:"governor_error,omitempty"`
+	GPUs          []gpuReport     `json:"gpus"`
+	Claims        []claimReport   `json:"claims"`
+	Problems      []claim.Problem `json:"problems"`
 }
 
 type gpuReport struct {
@@ -83,6 +86,8 @@ type claimReport struct {
 	GPUUnhealthy *health.Condition `json:"gpu_unhealthy,omitempty"`
 	// Uncounted says that the container uses GPU memory that the claim's region does not count; nil if it is not seen to.
 	Uncounted *health.Condition `json:"uncounted,omitempty"`
+	// Turns is what a governed claim has had of its GPU's time, as the governor says; nil if none does.
+	Turns *status.Claim `json:"turns,omitempty"`
 }
 
 type statusOptions struct {
@@ -128,6 +133,7 @@ func (a *app) status(ctx context.Context, o statusOptions) error {
 	}
 	r.addGPUs(node, shared, sliceBytes)
 	r.addHealth(o.runDir)
+	r.addTurns(o.runDir, time.Now())
 
 	if o.json {
 		encoder := json.NewEncoder(a.stdout)
@@ -231,6 +237,9 @@ func (r *report) addRun(dir string) {
 	}
 	if info, statErr := os.Stat(dir); statErr == nil {
 		c.Created = info.ModTime().UTC()
+	}
+	if recorded, recordErr := readRunClaim(dir); recordErr == nil {
+		c.Compute = recorded.Compute
 	}
 	r.Claims = append(r.Claims, newClaimReport(c, claim.StateRunning, u, err))
 }

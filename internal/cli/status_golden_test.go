@@ -15,6 +15,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/health"
 	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/governor/status"
 )
 
 // updateGolden names the variable that makes the golden tests write what they get, to be read before it is committed.
@@ -42,7 +43,7 @@ func TestStatus_Golden(t *testing.T) {
 	}
 	for name, r := range map[string]report{
 		"empty":   {DriverVersion: "570.124.06", CUDAVersion: "12.8"},
-		"nothing": {NVMLError: "no libnvidia-ml.so.1", LedgerError: "permission denied", LayoutError: "no layout", HealthError: "no health"},
+		"nothing": {NVMLError: "no libnvidia-ml.so.1", LedgerError: "permission denied", LayoutError: "no layout", GovernorError: "no governor", HealthError: "no health"},
 		"gpus": {DriverVersion: "570.124.06", CUDAVersion: "12.8", GPUs: []gpuReport{
 			{
 				Index: 0, UUID: gpu.UUID, Name: gpu.Name, Mode: claim.ModeSlice, MemoryBytes: 140 << 30, UsedBytes: 1 << 30, UtilizationPercent: 37,
@@ -74,6 +75,14 @@ func TestStatus_Golden(t *testing.T) {
 				spilling := *usage
 				spilling.Spill = &region.Spill{LimitBytes: 4 << 30, UsedBytes: 1 << 30}
 				c.Container, c.Usage, c.GPUHostMemoryBytes = container, &spilling, 4<<30
+			}),
+			row("0000000d", claim.StateRunning, func(c *claimReport) {
+				c.Container, c.Compute = container, &claim.Compute{Share: 300, Max: 500, Class: claim.ClassHigh}
+				c.Turns = &status.Claim{GPUSeconds: 12.34, RecentPart: 0.2987, WaitingSeconds: 3.21, Overruns: 2, Joined: make([]status.Process, 3),
+					NotJoined: []status.Process{{PID: 4711, Name: "a.out"}}}
+			}),
+			row("0000000e", claim.StateReserved, func(c *claimReport) {
+				c.Compute = &claim.Compute{Share: 57, Max: 1000, Class: claim.ClassNormal}
 			}),
 		}, Problems: []claim.Problem{{Path: "/var/lib/tranche/claims/notes.txt", Reason: "something else put it here"}}},
 	} {

@@ -19,6 +19,7 @@ func (r *report) print(out io.Writer) error {
 	r.printDriver(w)
 	r.printGPUs(w)
 	r.printClaims(w)
+	r.printTurns(w)
 	r.printProblems(w)
 	return w.err
 }
@@ -131,6 +132,9 @@ func (r *report) printClaims(w io.Writer) {
 func (r *report) printProblems(w io.Writer) {
 	if r.HealthError != "" {
 		fmt.Fprintf(w, "\nWhich GPUs are unhealthy is not known: %s\n", r.HealthError)
+	}
+	if r.GovernorError != "" {
+		fmt.Fprintf(w, "\nWhat the claims have had of the GPUs' time is not known: %s\n", r.GovernorError)
 	}
 	if r.LayoutError != "" {
 		fmt.Fprintf(w, "\nHow the GPUs are shared is not known: %s\n", r.LayoutError)

@@ -13,7 +13,7 @@ var copiesOptions = []string{"ro", "nosuid", "nodev", "mode=0755", "size=128m"}
 // volumes, and those that the hooks of others mount.
 type driverCopies struct {
 	binding   BindingHooks
-	shadowDir string
+	libraries shadow.Libraries
 }
 
 // Modify appends the mount for the copies and the hook. The hook is the last of its kind, so that it sees what the others
@@ -22,6 +22,10 @@ func (s driverCopies) Modify(spec *specs.Spec) error {
 	spec.Mounts = append(spec.Mounts, specs.Mount{
 		Destination: shadow.CopiesDir, Type: "tmpfs", Source: "tmpfs", Options: append([]string(nil), copiesOptions...),
 	})
-	s.binding.appendCreateContainer(spec, "--shadow-dir", s.shadowDir)
+	args := []string{"--shadow-dir", s.libraries.Dir}
+	if s.libraries.Governed {
+		args = append(args, "--governed")
+	}
+	s.binding.appendCreateContainer(spec, args...)
 	return nil
 }

@@ -18,7 +18,7 @@ func TestShadowedCopies(t *testing.T) {
 		Linux:  &specs.Linux{Devices: []specs.LinuxDevice{{Path: "/dev/fuse"}, {Path: "/dev/nvidia0"}}},
 	}
 	binding := BindingHooks{Path: "/usr/bin/tranche-hook", StateDir: "/s", RunDir: "/r", Claims: []Claim{claimOf("aaaaaaaa", runtimetest.GPU0, 0)}}
-	must.NoError(t, driverCopies{binding: binding, shadowDir: "/lib/tranche"}.Modify(spec))
+	must.NoError(t, driverCopies{binding: binding, libraries: shadow.Libraries{Dir: "/lib/tranche", Governed: true}}.Modify(spec))
 	must.Eq(t, []string{shadow.ContainerDir, shadow.CopiesDir}, runtimetest.Destinations(spec))
 	mount := spec.Mounts[1]
 	must.Eq(t, "tmpfs", mount.Type)
@@ -28,6 +28,6 @@ func TestShadowedCopies(t *testing.T) {
 	must.Eq(t, other, spec.Hooks.CreateContainer[0])
 	hook := spec.Hooks.CreateContainer[1]
 	must.Eq(t, []string{"tranche-hook", "createContainer", "--state-dir", "/s", "--run-dir", "/r", "--claim", "aaaaaaaa",
-		"--shadow-dir", "/lib/tranche", "--gpu-node", "/dev/nvidia0"}, hook.Args)
+		"--shadow-dir", "/lib/tranche", "--governed", "--gpu-node", "/dev/nvidia0"}, hook.Args)
 	must.Eq(t, append(hookEnv(), oneProcessor), hook.Env)
 }

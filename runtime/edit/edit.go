@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // Modifier is one change to an OCI spec.
@@ -35,7 +36,7 @@ func (m Modifiers) Modify(spec *specs.Spec) error {
 type Node struct {
 	// DriverRoot is the directory tree that holds the GPU driver's libraries and device nodes.
 	DriverRoot string
-	// ShadowDir holds the shadow libraries, libcuda.so.1 and libnvidia-ml.so.1.
+	// ShadowDir holds the shadow libraries: see package shadow.
 	ShadowDir string
 	// HookPath is the tranche-hook binary.
 	HookPath string
@@ -99,12 +100,14 @@ func New(ctx context.Context, node Node, claims []Claim) (Modifier, error) {
 	if !anyShadowed(claims) {
 		return append(edits, binding, otherGPUsCheck{binding: binding}, Environment{}), nil
 	}
+	governed := slices.ContainsFunc(claims, func(c Claim) bool { return c.Governed() })
+	libraries := shadow.Libraries{Dir: node.ShadowDir, Governed: governed}
 	return append(edits,
 		mps, // before the shadow: an image may have a link where these mounts go, so that they would hide the shadow
-		shadowLibraries{dir: node.ShadowDir},
+		shadowLibraries{libraries},
 		RegionMounts{Claims: claims},
 		binding,
-		driverCopies{binding: binding, shadowDir: node.ShadowDir},
+		driverCopies{binding: binding, libraries: libraries},
 		Environment{},
 	), nil
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -21,7 +20,7 @@ var shadowOptions = []string{"ro", "nosuid", "nodev", "bind", "private"}
 // It handles all mounts, not only those of CDI, since a job may mount a driver copy. The createContainer hook mounts another
 // over each, with an absolute path: see docs/design/driver-copies.md.
 type shadowLibraries struct {
-	dir string
+	shadow.Libraries
 }
 
 // Modify moves the mounts of driver libraries to the end of the spec, so that no other mount hides them.
@@ -61,7 +60,7 @@ func (s shadowLibraries) Modify(spec *specs.Spec) error {
 
 // library returns the path of a shadow library, or an error if the file is another: the container would have no limit.
 func (s shadowLibraries) library(soname string) (string, error) {
-	file := filepath.Join(s.dir, soname)
+	file := s.Path(soname)
 	return file, shadow.Check(file, soname)
 }
 

@@ -87,7 +87,7 @@ func TestShadowLibraries(t *testing.T) {
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			spec := &specs.Spec{Mounts: tc.mounts}
-			must.NoError(t, shadowLibraries{dir: node.ShadowDir}.Modify(spec))
+			must.NoError(t, shadowLibraries{shadow.Libraries{Dir: node.ShadowDir}}.Modify(spec))
 			var got layout
 			for _, mount := range spec.Mounts {
 				got = append(got, [2]string{mount.Source, mount.Destination})
@@ -100,20 +100,31 @@ func TestShadowLibraries(t *testing.T) {
 	}
 }
 
+func TestShadowLibraries_Governed(t *testing.T) {
+	node := testNode(t)
+	spec := &specs.Spec{Mounts: []specs.Mount{
+		runtimetest.Bind("/d/libcuda.so.570", "/l/libcuda.so.1"), runtimetest.Bind("/d/libnvidia-ml.so.570", "/l/libnvidia-ml.so.1"),
+	}}
+	must.NoError(t, shadowLibraries{shadow.Libraries{Dir: node.ShadowDir, Governed: true}}.Modify(spec))
+	must.Eq(t, filepath.Join(node.ShadowDir, "governed", shadow.CUDA), spec.Mounts[1].Source)
+	must.Eq(t, "/l/libcuda.so.1", spec.Mounts[1].Destination)
+	must.Eq(t, filepath.Join(node.ShadowDir, shadow.NVML), spec.Mounts[3].Source)
+}
+
 func TestShadowLibraries_Errors(t *testing.T) {
 	cuda := runtimetest.Bind("/driver/libcuda.so.570", "/usr/lib/libcuda.so.570")
 
 	t.Run("shadow missing", func(t *testing.T) {
 		node := testNode(t)
 		must.NoError(t, os.Remove(filepath.Join(node.ShadowDir, shadow.CUDA)))
-		err := shadowLibraries{dir: node.ShadowDir}.Modify(&specs.Spec{Mounts: []specs.Mount{cuda}})
+		err := shadowLibraries{shadow.Libraries{Dir: node.ShadowDir}}.Modify(&specs.Spec{Mounts: []specs.Mount{cuda}})
 		must.ErrorContains(t, err, filepath.Join(node.ShadowDir, shadow.CUDA))
 		must.ErrorContains(t, err, "shadow_dir")
 	})
 	t.Run("shadow is no file", func(t *testing.T) {
 		dir := t.TempDir()
 		must.NoError(t, os.Mkdir(filepath.Join(dir, shadow.CUDA), 0o755))
-		err := shadowLibraries{dir: dir}.Modify(&specs.Spec{Mounts: []specs.Mount{cuda}})
+		err := shadowLibraries{shadow.Libraries{Dir: dir}}.Modify(&specs.Spec{Mounts: []specs.Mount{cuda}})
 		must.ErrorContains(t, err, "no regular file")
 	})
 	t.Run("the driver as shadow", func(t *testing.T) {
@@ -121,14 +132,14 @@ func TestShadowLibraries_Errors(t *testing.T) {
 		driver := shadowtest.Library(t, shadow.CUDA, "libc.so.6")
 		file := filepath.Join(node.ShadowDir, shadow.CUDA)
 		must.NoError(t, os.WriteFile(file, driver, 0o755))
-		err := shadowLibraries{dir: node.ShadowDir}.Modify(&specs.Spec{Mounts: []specs.Mount{cuda}})
+		err := shadowLibraries{shadow.Libraries{Dir: node.ShadowDir}}.Modify(&specs.Spec{Mounts: []specs.Mount{cuda}})
 		must.ErrorContains(t, err, file+" is no shadow library")
 		must.ErrorContains(t, err, "shadow_dir")
 	})
 	t.Run("two libraries for one place", func(t *testing.T) {
 		node := testNode(t)
 		other := runtimetest.Bind("/job/libcuda.so.535", "/usr/lib/libcuda.so.535")
-		err := shadowLibraries{dir: node.ShadowDir}.Modify(&specs.Spec{Mounts: []specs.Mount{cuda, other}})
+		err := shadowLibraries{shadow.Libraries{Dir: node.ShadowDir}}.Modify(&specs.Spec{Mounts: []specs.Mount{cuda, other}})
 		must.ErrorContains(t, err, "/driver/libcuda.so.570")
 		must.ErrorContains(t, err, "/job/libcuda.so.535")
 	})

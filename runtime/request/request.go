@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tranche-gpu/tranche/internal/size"
+	"github.com/tranche-gpu/tranche/runtime/compute"
 	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
 )
 
@@ -46,15 +47,10 @@ func Parse(env, annotations map[string]string) (Request, bool, error) {
 	memory := options(env, annotations, MemoryEnv, MemoryAnnotation)
 	memory = append(memory, cdiOptions(env)...)
 	gpu := options(env, annotations, GPUEnv, GPUAnnotation)
-	compute := options(env, annotations, ComputeEnv, ComputeAnnotation)
-	for _, w := range slices.Concat(memory, gpu, compute) {
+	for _, w := range slices.Concat(memory, gpu) {
 		if err := w.check(); err != nil {
 			return Request{}, false, err
 		}
-	}
-	if len(compute) > 0 {
-		return Request{}, false, fmt.Errorf("%s: this version of Tranche limits memory only and has no shares of compute; "+
-			"remove it", compute[0])
 	}
 	if len(memory) == 0 {
 		if len(gpu) > 0 {
@@ -72,6 +68,22 @@ func Parse(env, annotations map[string]string) (Request, bool, error) {
 		return Request{}, false, err
 	}
 	return Request{MemoryBytes: bytes, GPU: which}, true, nil
+}
+
+// ParseCompute returns what a container's environment and annotations state of its part of a GPU's time, and where. It counts
+// for claims that Nomad reserved for the container, too.
+func ParseCompute(env, annotations map[string]string) (r compute.Request, where string, err error) {
+	stated := options(env, annotations, ComputeEnv, ComputeAnnotation)
+	for _, w := range stated {
+		if err := w.check(); err != nil {
+			return compute.Request{}, "", err
+		}
+	}
+	if len(stated) == 0 {
+		return compute.Request{}, "", nil
+	}
+	r, err = agreed(stated, compute.Parse)
+	return r, stated[0].where, err
 }
 
 // options returns the non-empty values of a variable and an annotation.

@@ -6,6 +6,8 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/runtime/compute"
 	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
 )
 
@@ -77,17 +79,9 @@ func TestParse_Refuses(t *testing.T) {
 			env: map[string]string{MemoryEnv: "8GiB", GPUEnv: "1"}, annotations: map[string]string{GPUAnnotation: "2"},
 			want: []string{"two different things", `TRANCHE_GPU = "1"`, `dev.tranche/gpu = "2"`},
 		},
-		"a GPU, but no memory": {env: map[string]string{GPUEnv: "1"}, want: []string{"set TRANCHE_GPU_MEMORY too"}},
-		"compute": {
-			env:  map[string]string{MemoryEnv: "8GiB", ComputeEnv: "50%"},
-			want: []string{`TRANCHE_GPU_COMPUTE = "50%"`, "no shares of compute", "remove it"},
-		},
-		"compute alone, as an annotation": {
-			annotations: map[string]string{ComputeAnnotation: "half"}, want: []string{ComputeAnnotation, "no shares of compute"},
-		},
+		"a GPU, but no memory":     {env: map[string]string{GPUEnv: "1"}, want: []string{"set TRANCHE_GPU_MEMORY too"}},
 		"a megabyte":               {env: map[string]string{MemoryEnv: long}, want: []string{"1048576 bytes long"}},
 		"a megabyte of annotation": {annotations: map[string]string{GPUAnnotation: long}, want: []string{"1048576 bytes long"}},
-		"a megabyte of compute":    {env: map[string]string{ComputeEnv: long}, want: []string{"1048576 bytes long"}},
 		"a megabyte by CDI":        {env: map[string]string{"TRANCHE_CDI_SLICE_": long}, want: []string{"1048576 bytes long"}},
 		"no UTF-8":                 {env: map[string]string{MemoryEnv: "8GiB\xff"}, want: []string{"not valid UTF-8"}},
 		"no UTF-8, read as JSON":   {env: map[string]string{GPUEnv: "model:\ufffd"}, want: []string{"not valid UTF-8"}},
@@ -102,6 +96,40 @@ func TestParse_Refuses(t *testing.T) {
 			}
 			must.Less(t, 1000, len(err.Error()), must.Sprint("an error of anybody's length"))
 			must.StrNotContains(t, err.Error(), "\x1b")
+		})
+	}
+}
+
+func TestParseCompute(t *testing.T) {
+	for name, tc := range map[string]struct {
+		env, annotations map[string]string
+		want             compute.Request
+		err              string
+	}{
+		"nothing":       {env: map[string]string{ComputeEnv: "", MemoryEnv: "8GiB"}},
+		"a share":       {env: map[string]string{ComputeEnv: "share=30"}, want: compute.Request{Share: 300}},
+		"an annotation": {annotations: map[string]string{ComputeAnnotation: "max=50%, priority=high"}, want: compute.Request{Max: 500, Class: claim.ClassHigh}},
+		"both, alike": {env: map[string]string{ComputeEnv: "max=50,share=30"},
+			annotations: map[string]string{ComputeAnnotation: "share=30,max=50"}, want: compute.Request{Share: 300, Max: 500}},
+		"two of them": {env: map[string]string{ComputeEnv: "share=30"}, annotations: map[string]string{ComputeAnnotation: "share=40"},
+			err: "two different things"},
+		"a number":      {env: map[string]string{ComputeEnv: "50"}, err: `environment variable TRANCHE_GPU_COMPUTE: "50" is none of share, max and priority`},
+		"no percent":    {env: map[string]string{ComputeEnv: "share=half"}, err: `environment variable TRANCHE_GPU_COMPUTE: share: must be a number of percent`},
+		"no class":      {annotations: map[string]string{ComputeAnnotation: "priority=urgent"}, err: `annotation dev.tranche/gpu-compute: priority: "urgent"`},
+		"twice":         {env: map[string]string{ComputeEnv: "share=30,share=40"}, err: "share is stated twice"},
+		"more than max": {env: map[string]string{ComputeEnv: "share=60,max=50"}, err: "more than the ceiling max, 50%"},
+		"a megabyte":    {env: map[string]string{ComputeEnv: strings.Repeat("8", 1<<20)}, err: "1048576 bytes long"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, where, err := ParseCompute(tc.env, tc.annotations)
+			if tc.err != "" {
+				must.ErrorContains(t, err, tc.err)
+				must.Less(t, 1000, len(err.Error()))
+				return
+			}
+			must.NoError(t, err)
+			must.Eq(t, tc.want, got)
+			must.Eq(t, got.Stated(), where != "")
 		})
 	}
 }
@@ -140,10 +168,12 @@ func FuzzParse(f *testing.F) {
 	f.Add("", "", "50%", "4GiB", "", "")
 	f.Add("\xff", "index:1", "", "", "uuid:GPU-1", "1TiB")
 	f.Add("99999999999999999999GiB", "", "", "", "", "")
-	f.Fuzz(func(t *testing.T, memory, gpu, compute, memoryAnnotation, gpuAnnotation, device string) {
+	f.Fuzz(func(t *testing.T, memory, gpu, computeText, memoryAnnotation, gpuAnnotation, device string) {
 		request, requested, err := Parse(
-			map[string]string{MemoryEnv: memory, GPUEnv: gpu, ComputeEnv: compute, "TRANCHE_CDI_SLICE_x": device},
+			map[string]string{MemoryEnv: memory, GPUEnv: gpu, ComputeEnv: computeText, "TRANCHE_CDI_SLICE_x": device},
 			map[string]string{MemoryAnnotation: memoryAnnotation, GPUAnnotation: gpuAnnotation})
+		part, _, computeErr := ParseCompute(map[string]string{ComputeEnv: computeText}, nil)
+		must.True(t, computeErr != nil || part.Stated() == (computeText != ""), must.Sprint("a part was ignored"))
 		switch {
 		case err != nil:
 			must.False(t, requested)
@@ -151,10 +181,9 @@ func FuzzParse(f *testing.F) {
 		case requested:
 			must.Positive(t, request.MemoryBytes)
 			must.Zero(t, request.MemoryBytes%(2<<20))
-			must.Eq(t, "", compute)
 			must.Eq(t, gpu+gpuAnnotation == "", request.GPU == gpuinfo.Selector{})
 		default:
-			must.Eq(t, "", memory+gpu+compute+memoryAnnotation+gpuAnnotation+device, must.Sprint("a request was ignored"))
+			must.Eq(t, "", memory+gpu+memoryAnnotation+gpuAnnotation+device, must.Sprint("a request was ignored"))
 		}
 	})
 }

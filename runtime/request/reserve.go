@@ -30,6 +30,7 @@ func (n Node) sharing(g gpuinfo.GPU) layout.GPU {
 	return layout.GPU{
 		Mode:       cmp.Or(said.Mode, claim.ModeSlice),
 		SliceBytes: cmp.Or(said.SliceBytes, n.SliceBytes),
+		Shares:     said.Shares,
 	}
 }
 
@@ -67,10 +68,11 @@ func (r Request) candidates(node Node) ([]claim.Candidate, error) {
 	}
 	var all []claim.Candidate
 	for _, g := range sliced {
-		if size := node.sharing(g).SliceBytes; r.MemoryBytes >= g.ContextBytes {
+		sharing := node.sharing(g)
+		if size := sharing.SliceBytes; r.MemoryBytes >= g.ContextBytes {
 			all = append(all, claim.Candidate{
 				GPU:    claim.GPU{UUID: g.UUID, Index: g.Index, Name: g.Name, ContextBytes: g.ContextBytes},
-				Slices: int(g.UsableBytes / size), SliceBytes: size,
+				Slices: int(g.UsableBytes / size), SliceBytes: size, Shares: sharing.Shares,
 			})
 		}
 	}

@@ -92,6 +92,16 @@ func TestReserve_Refuses(t *testing.T) {
 	}
 }
 
+// Where claims compute in turns, a container's part is what its slices are worth of the GPU that it gets.
+func TestReserve_Shares(t *testing.T) {
+	node := Node{GPUs: inventory(), Layout: map[string]layout.GPU{"GPU-b": {Shares: true}}, SliceBytes: gib}
+	for gpu, want := range map[string]*claim.Compute{"1": {Share: 364, Max: 1000, Class: claim.ClassNormal}, "0": nil} {
+		made, err := Reserve(t.Context(), newLedger(t), node, Request{MemoryBytes: 8 * gib, GPU: gpuOf(t, gpu)}, claim.Workload{})
+		must.NoError(t, err)
+		must.Eq(t, want, made.Compute)
+	}
+}
+
 // The device plugin shares some GPUs in another way than slices, or in slices of another size.
 func TestReserve_ByTheLayout(t *testing.T) {
 	const exclusive, mig = claim.ModeExclusive, claim.ModeMIG

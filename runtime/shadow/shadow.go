@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"path/filepath"
 	"strings"
 )
 
@@ -16,6 +17,29 @@ const (
 	CUDA = "libcuda.so.1"
 	NVML = "libnvidia-ml.so.1"
 )
+
+// governedDir has the second build of libcuda.so.1, in the directory of the shadow libraries. Its launches wait for their claim's
+// turn on the GPU.
+const governedDir = "governed"
+
+// Libraries are the shadow libraries that a container or a command gets.
+type Libraries struct {
+	// Dir has the shadow libraries.
+	Dir string
+	// Governed reports that the programs are to compute in turns: one of their claims is governed.
+	Governed bool
+}
+
+// Path returns the file of a shadow library.
+func (l Libraries) Path(soname string) string {
+	if l.Governed && soname == CUDA {
+		return filepath.Join(l.Dir, governedDir, soname)
+	}
+	return filepath.Join(l.Dir, soname)
+}
+
+// Files returns the paths of all shadow libraries below their directory.
+func Files() []string { return []string{CUDA, NVML, filepath.Join(governedDir, CUDA)} }
 
 // ContainerDir is Tranche's directory in the container. The shadow library looks for regions in its "claims".
 const ContainerDir = "/.tranche"

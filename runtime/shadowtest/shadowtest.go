@@ -14,28 +14,30 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// Write puts both shadow libraries into a directory. The last line of each says "shadow libcuda" or "shadow
-// libnvidia-ml", for containers that have no other means to tell them from the driver's.
+// Write puts the shadow libraries into a directory. The last line of each says "shadow libcuda", "shadow libnvidia-ml" or
+// "shadow governed/libcuda", for containers that have no other means to tell them from the driver's.
 func Write(t *testing.T, dir string) {
 	t.Helper()
 	libraries, err := shadows()
 	must.NoError(t, err)
 	must.NoError(t, os.MkdirAll(dir, 0o755))
-	for soname, content := range libraries {
-		must.NoError(t, os.WriteFile(filepath.Join(dir, soname), content, 0o755))
+	for name, content := range libraries {
+		file := filepath.Join(dir, name)
+		must.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		must.NoError(t, os.WriteFile(file, content, 0o755))
 	}
 }
 
 // shadows are the contents of the shadow libraries, made once: the compiler takes longer than most tests.
 var shadows = sync.OnceValues(func() (map[string][]byte, error) {
 	libraries := map[string][]byte{}
-	for _, soname := range []string{"libcuda.so.1", "libnvidia-ml.so.1"} {
-		stem := strings.TrimSuffix(soname, ".so.1")
-		content, err := compile("", soname, "$ORIGIN/.tranche/driver-"+stem+".so")
+	for _, name := range []string{"libcuda.so.1", "libnvidia-ml.so.1", "governed/libcuda.so.1"} {
+		stem := strings.TrimSuffix(name, ".so.1")
+		content, err := compile("", filepath.Base(name), "$ORIGIN/.tranche/driver-"+filepath.Base(stem)+".so")
 		if err != nil {
 			return nil, err
 		}
-		libraries[soname] = append(content, "\nshadow "+stem+"\n"...)
+		libraries[name] = append(content, "\nshadow "+stem+"\n"...)
 	}
 	return libraries, nil
 })

@@ -7,6 +7,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/compute"
 	"github.com/tranche-gpu/tranche/runtime/request"
 )
 
@@ -14,6 +15,9 @@ import (
 // of its own. It is nil for a container without either.
 type claimSource struct {
 	env map[string]string
+	// compute is what the container states of its part of the GPUs' time, and computeOption where.
+	compute       compute.Request
+	computeOption string
 	// local is the container's own request, nil for claim tokens.
 	local *request.Request
 }
@@ -25,6 +29,10 @@ func claimSourceOf(cfg runtime.Config, file *specFile) (*claimSource, error) {
 	if err != nil {
 		return nil, err
 	}
+	part, where, err := request.ParseCompute(env, file.spec.Annotations)
+	if err != nil {
+		return nil, err
+	}
 	tokens := claim.HasTokens(env)
 	switch {
 	case requested && tokens:
@@ -32,9 +40,12 @@ func claimSourceOf(cfg runtime.Config, file *specFile) (*claimSource, error) {
 			"a container gets its GPUs in one way: remove one of the two, or set %s to nothing if the image sets it",
 			claim.EnvPrefix, request.MemoryEnv, request.MemoryEnv)
 	case tokens:
-		return &claimSource{env: env}, nil
+		return &claimSource{env: env, compute: part, computeOption: where}, nil
 	case requested:
-		return &claimSource{env: env, local: &local}, cfg.LocalClaims.Allow(env)
+		return &claimSource{env: env, compute: part, computeOption: where, local: &local}, cfg.LocalClaims.Allow(env)
+	case part.Stated():
+		return nil, fmt.Errorf("%s states a part of a GPU's time without an amount of memory; set %s too, such as %s=8GiB", where,
+			request.MemoryEnv, request.MemoryEnv)
 	}
 	return nil, nil
 }

@@ -146,7 +146,7 @@ func TestMain_RequestsInVain(t *testing.T) {
 	}{
 		"nobody may":        {env: []string{asks8GiB}, setting: `local_claims = "off"`, want: []string{"local_claims"}},
 		"a task of Nomad's": {env: []string{asks8GiB, "NOMAD_ALLOC_ID=1"}, want: []string{"NOMAD_ALLOC_ID", `device "nvidia/slice"`}},
-		"compute":           {env: []string{asks8GiB, "TRANCHE_GPU_COMPUTE=50%"}, want: []string{"TRANCHE_GPU_COMPUTE", "compute"}},
+		"compute":           {env: []string{asks8GiB, "TRANCHE_GPU_COMPUTE=50%"}, want: []string{"TRANCHE_GPU_COMPUTE", "none of share, max and priority"}},
 		"no room":           {env: []string{"TRANCHE_GPU_MEMORY=141GiB"}, want: []string{"141GiB of any GPU", "has 140 of 140 slices free"}},
 		"no such GPU":       {env: []string{asks8GiB, "TRANCHE_GPU=2"}, want: []string{"no such GPU", runtimetest.GPU1}},
 		"no amount":         {env: []string{"TRANCHE_GPU_MEMORY=8G"}, want: []string{"TRANCHE_GPU_MEMORY", "8G"}},

@@ -94,7 +94,11 @@ func editBundle(ctx context.Context, cfg runtime.Config, inv invocation) error {
 	if err != nil {
 		return err
 	}
-	if err := giveClaims(ctx, ledger, cfg, inv.id, claims, hostMemory, file); err != nil {
+	err = source.compute.Apply(ctx, ledger, cfg.Compute, source.computeOption, claims)
+	if err == nil {
+		err = giveClaims(ctx, ledger, cfg, inv.id, claims, hostMemory, file)
+	}
+	if err != nil {
 		return errors.Join(err, cancel())
 	}
 	inv.warnAboutImage(file, os.Stderr)

@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 
+	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/runtime"
 	"github.com/tranche-gpu/tranche/runtime/runtimetest"
@@ -148,6 +149,40 @@ func TestMain_HostMemory(t *testing.T) {
 	_ = n.runtime("create", "--bundle", n.bundle("none", "true", asks), "c4").Run()
 	_, environ := record()
 	must.NotEq(t, "", environ)
+}
+
+// A container of Nomad's states its part of the GPU's time by a variable, within what the slices are worth or the node allows.
+func TestMain_Compute(t *testing.T) {
+	next, _ := recorder(t)
+	n := newNode(t, next)
+	made, token, err := n.ledger.Reserve(t.Context(), claim.Request{
+		GPU: claim.GPU{UUID: runtimetest.GPU0, Name: "NVIDIA H200"}, Slices: []string{runtimetest.GPU0 + "/slice-000"}, LimitBytes: 1 << 30,
+		Owner: claim.OwnerNomad, Compute: &claim.Compute{Share: 200, Max: 1000, Class: claim.ClassNormal},
+	})
+	must.NoError(t, err)
+	env := token.EnvName() + "=" + token.Reveal()
+	share := func() int {
+		found, err := n.ledger.Lookup(t.Context(), token)
+		must.NoError(t, err)
+		return found.Compute.Share
+	}
+	for stated, want := range map[string]string{
+		"share=30":      "environment variable TRANCHE_GPU_COMPUTE: share: this node allows claim " + made.ID + " at most 20% of GPU 0, got 30%",
+		"priority=high": "gpu_compute_high_priority",
+		"50%":           `TRANCHE_GPU_COMPUTE: "50%" is none of share, max and priority`,
+	} {
+		stderr := n.fails(n.runtime("create", "--bundle", n.bundle("refused", "true", env, "TRANCHE_GPU_COMPUTE="+stated), "c1"))
+		must.StrContains(t, stderr, want)
+		must.Eq(t, 200, share())
+	}
+	_ = n.runtime("create", "--bundle", n.bundle("allowed", "true", env, "TRANCHE_GPU_COMPUTE=share=10,max=50"), "c2").Run()
+	must.Eq(t, 100, share())
+
+	stderr := n.fails(n.runtime("create", "--bundle", n.bundle("alone", "true", "TRANCHE_GPU_COMPUTE=share=10"), "c3"))
+	must.StrContains(t, stderr, "TRANCHE_GPU_COMPUTE states a part of a GPU's time without an amount of memory")
+	_, other := n.reserve(runtimetest.GPU0, "slice-001")
+	stderr = n.fails(n.runtime("create", "--bundle", n.bundle("not-governed", "true", other, "TRANCHE_GPU_COMPUTE=share=10"), "c4"))
+	must.StrContains(t, stderr, `set compute = "shares" in the device plugin's configuration`)
 }
 
 func TestMain_Errors(t *testing.T) {

@@ -105,6 +105,7 @@ func Request(g *share.GPU, devices []share.Device, contextBytes uint64) (claim.R
 		LimitBytes: limitBytes,
 		Owner:      claim.OwnerNomad,
 		Mode:       g.Mode,
+		Compute:    g.Compute(len(devices), g.SliceCount),
 	}, nil
 }
 
@@ -160,6 +161,7 @@ func claimed(stats share.Measurements, id string, use *share.ClaimUsage, now tim
 		stats["Claim uncounted memory"] = share.Mebibytes(use.UncountedBytes, use.LimitBytes,
 			"Memory that the claim's container uses and does not count, of its limit")
 		stats["Claim refused allocations"] = share.Count(use.Refused, "Allocations that the claim's limit refused")
+		stats.AddTurns(use)
 	}
 	return stats.WithSummary(summary, now)
 }

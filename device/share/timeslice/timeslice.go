@@ -4,6 +4,7 @@ package timeslice
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -54,20 +55,26 @@ func (m *Mode) Has(g *share.GPU, id string) bool {
 	return ok && err == nil && uuid == g.UUID && number >= 0 && number < g.Replicas && replicaID(uuid, number) == id
 }
 
-// Reserve implements share.Mode. It refuses more than one replica, because two give a task no more of the GPU than one.
+// Reserve implements share.Mode. It refuses more than one replica of a GPU whose time the driver shares, because two give a
+// task no more of it than one.
 func (m *Mode) Reserve(ctx context.Context, devices []share.Device) (*share.Reservation, error) {
-	if len(devices) > 1 {
-		return nil, fmt.Errorf("the reservation names %d replicas of a GPU in mode %q, and %d give a task no more than one "+
-			"does: ask for one, or for slices, which have a size", len(devices), claim.ModeTimeslice, len(devices))
+	g, err := share.OneGPU(devices, 0)
+	if err != nil {
+		return nil, err
 	}
-	g := devices[0].GPU
+	if len(devices) > 1 && !g.Shares {
+		return nil, fmt.Errorf("the reservation names %d replicas of a GPU in mode %q, and %d give a task no more than one "+
+			"does: ask for one, for slices, which have a size, or set compute = \"shares\" in the plugin's configuration",
+			len(devices), claim.ModeTimeslice, len(devices))
+	}
 	tokens, err := m.Ledger.Make(ctx, claim.Request{
 		GPU:        g.Claim(),
-		Slices:     share.IDs(devices),
+		Slices:     slices.Sorted(slices.Values(share.IDs(devices))),
 		LimitBytes: g.MemoryBytes,
 		Owner:      claim.OwnerNomad,
 		Mode:       claim.ModeTimeslice,
 		Unlimited:  true,
+		Compute:    g.Compute(len(devices), g.Replicas),
 	})
 	return &share.Reservation{Tokens: tokens}, err
 }

@@ -24,6 +24,7 @@ struct driver {
     int device_count;
     int gpus[SIM_MAX_GPUS]; /* device ordinal → GPU of the shared state */
     uint64_t kernel_ns;     /* how long a kernel takes whose name says nothing */
+    uint64_t wake_ns;       /* from the end of work to the return of who waits for it */
     _Atomic int fatal;      /* the CUDA result of a kernel's exception: all calls give it from then on */
 };
 

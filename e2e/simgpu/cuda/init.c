@@ -82,6 +82,7 @@ static CUresult begin(void) {
     driver->device_count = find_devices(driver->gpus);
     REQUIRE(driver->device_count != 0, CUDA_ERROR_NO_DEVICE);
     driver->kernel_ns = kernel_ns();
+    driver->wake_ns = (uint64_t)sim_topology()->wake_us * 1000;
     REQUIRE(heap_init(), CUDA_ERROR_OUT_OF_MEMORY);
     TRY(open_devices());
     if (mps_client())

@@ -255,8 +255,9 @@ static void forget_statistics(int entry) {
     struct state *st = sim_local->state;
     struct state_gpu *gpu = &st->gpus[entry];
 
-    atomic_store(&gpu->until_ns, 0);
+    atomic_store(&gpu->booked, 0);
     atomic_store(&gpu->busy_ns, 0);
+    atomic_store(&gpu->switches, 0);
     atomic_store(&gpu->accounting, 0);
     atomic_store(&gpu->failing_allocs, 0);
     for (int i = 0; i < BUCKETS; i++)
@@ -264,6 +265,8 @@ static void forget_statistics(int entry) {
     for (unsigned group = 0; group < atomic_load(&st->groups_used); group++) {
         atomic_store(&st->groups[group].gpus[entry].peak, 0);
         atomic_store(&st->groups[group].gpus[entry].launches_of_dead, 0);
+        atomic_store(&st->groups[group].gpus[entry].busy_ns, 0);
+        atomic_store(&st->groups[group].gpus[entry].overlap_ns, 0);
     }
     for (unsigned slot = 0; slot < atomic_load(&st->slots_used); slot++) {
         atomic_store(&st->slots[slot].gpus[entry].launches, 0);

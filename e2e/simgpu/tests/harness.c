@@ -231,6 +231,8 @@ static int add_group(const struct sim_group_info *info, void *arg) {
         looking->outside->group_bytes[i] = info->gpus[i].bytes;
         looking->outside->group_peak[i] = info->gpus[i].peak_bytes;
         looking->outside->group_launches[i] = info->gpus[i].launches;
+        looking->outside->group_busy_ns[i] = info->gpus[i].busy_ns;
+        looking->outside->group_overlap_ns[i] = info->gpus[i].overlap_ns;
     }
     return 0;
 }
@@ -241,8 +243,10 @@ static void look_here(int fd, const char *group) {
 
     if (sim_open_all() == 0) {
         sim_reap();
-        for (int i = 0; i < sim_gpu_count() && i < 2; i++)
+        for (int i = 0; i < sim_gpu_count() && i < 2; i++) {
             outside.used[i] = sim_gpu_used(i);
+            outside.switches[i] = sim_gpu_switches(i);
+        }
         sim_each_process(add_process, &looking);
         sim_each_group(add_group, &looking);
     }
@@ -329,14 +333,13 @@ int main(int argc, char **argv) {
         const char *name;
         const struct test *tests;
     } files[] = {
-        {"mig", mig_tests},           {"init", init_tests},       {"context", context_tests},
-        {"memory", memory_tests},     {"sums", sums_tests},       {"module", module_tests},
-        {"time", time_tests},         {"fault", fault_tests},     {"tool", tool_tests},
-        {"pool", pool_tests},         {"graph", graph_tests},     {"vmm", vmm_tests},
-        {"ipc", ipc_tests},           {"array", array_tests},     {"image", image_tests},
-        {"limits", limits_tests},     {"managed", managed_tests}, {"sharing", sharing_tests},
-        {"mps", mps_tests},           {"runtime", runtime_tests}, {"texture", texture_tests},
-        {"graphics", graphics_tests}, {"node", node_tests},       {"stream", stream_tests},
+        {"mig", mig_tests},         {"init", init_tests},       {"context", context_tests},   {"memory", memory_tests},
+        {"sums", sums_tests},       {"module", module_tests},   {"time", time_tests},         {"turns", turns_tests},
+        {"fault", fault_tests},     {"tool", tool_tests},       {"pool", pool_tests},         {"graph", graph_tests},
+        {"vmm", vmm_tests},         {"ipc", ipc_tests},         {"array", array_tests},       {"image", image_tests},
+        {"limits", limits_tests},   {"managed", managed_tests}, {"sharing", sharing_tests},   {"mps", mps_tests},
+        {"runtime", runtime_tests}, {"texture", texture_tests}, {"graphics", graphics_tests}, {"node", node_tests},
+        {"stream", stream_tests},
     };
     int passed = 0, failed = 0;
 

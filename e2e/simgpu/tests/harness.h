@@ -31,9 +31,9 @@ struct test {
 
 /* Each file of tests has such a list, ended by a NULL name. */
 extern const struct test init_tests[], context_tests[], memory_tests[], sums_tests[], module_tests[], time_tests[],
-    fault_tests[], tool_tests[], pool_tests[], graph_tests[], vmm_tests[], ipc_tests[], array_tests[], image_tests[],
-    limits_tests[], managed_tests[], mig_tests[], sharing_tests[], mps_tests[], runtime_tests[], texture_tests[],
-    graphics_tests[], node_tests[], stream_tests[];
+    turns_tests[], fault_tests[], tool_tests[], pool_tests[], graph_tests[], vmm_tests[], ipc_tests[], array_tests[],
+    image_tests[], limits_tests[], managed_tests[], mig_tests[], sharing_tests[], mps_tests[], runtime_tests[],
+    texture_tests[], graphics_tests[], node_tests[], stream_tests[];
 
 void check_failed(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
@@ -83,6 +83,8 @@ CUfunction kernel_of(const char *ptx, const char *name);
 struct outside {
     uint64_t used[2];
     uint64_t group_bytes[2], group_peak[2], group_launches[2]; /* of the group with this label */
+    uint64_t group_busy_ns[2], group_overlap_ns[2];
+    uint64_t switches[2];
     int processes, group_processes;
     struct sim_process_gpu sum[2]; /* over all processes */
 };

@@ -43,7 +43,8 @@ static void the_record(void) {
              worker.pid, worker.pid);
     CHECK_OUTPUT(expected);
     CHECK_OUTPUT("\"groups\":[{\"group\":\"test\",\"gpu_uuid\":\"" GPU0_UUID
-                 "\",\"bytes\":77594624,\"peak_bytes\":77594624,\"processes\":1,\"launches\":0}]");
+                 "\",\"bytes\":77594624,\"peak_bytes\":77594624,\"processes\":1,\"launches\":0,\"busy_ns\":0,\"overlap_"
+                 "ns\":0}]");
     CHECK_INT(TOOL("%s record", tool_path), 0);
     CHECK_OUTPUT("SIMULATED");
     worker_join(&worker);

@@ -89,6 +89,8 @@ static int group_json(const struct sim_group_info *info, void *arg) {
         json_number(json, "peak_bytes", info->gpus[i].peak_bytes);
         json_number(json, "processes", (uint64_t)info->processes);
         json_number(json, "launches", info->gpus[i].launches);
+        json_number(json, "busy_ns", info->gpus[i].busy_ns);
+        json_number(json, "overlap_ns", info->gpus[i].overlap_ns);
         json_close(json, '}');
     }
     return 0;
@@ -106,6 +108,7 @@ static void gpu_json(struct json *json, int i) {
     json_number(json, "memory_bytes", gpu->memory_bytes);
     json_number(json, "used_bytes", sim_gpu_used(i));
     json_number(json, "busy_ns", sim_gpu_busy_ns(i));
+    json_number(json, "switches", sim_gpu_switches(i));
     json_bool(json, "lost", sim_gpu_lost(i));
     json_close(json, '}');
 }
@@ -164,8 +167,9 @@ static int group_text(const struct sim_group_info *info, void *arg) {
     (void)arg;
     for (int i = 0; i < sim_index_count(); i++) {
         if (info->gpus[i].peak_bytes != 0)
-            printf("%-33s %3d %12.2f %12.2f %12d %12" PRIu64 "\n", info->group, i, (double)info->gpus[i].bytes / MIB,
-                   (double)info->gpus[i].peak_bytes / MIB, info->processes, info->gpus[i].launches);
+            printf("%-33s %3d %12.2f %12.2f %12d %12" PRIu64 " %12.3f\n", info->group, i,
+                   (double)info->gpus[i].bytes / MIB, (double)info->gpus[i].peak_bytes / MIB, info->processes,
+                   info->gpus[i].launches, (double)info->gpus[i].busy_ns / 1e6);
     }
     return 0;
 }
@@ -184,7 +188,8 @@ static int print_text(void) {
     sim_each_process(process_text, NULL);
     printf("\n%8s %-24s %3s %12s\n", "shared", "group", "GPU", "MiB");
     sim_each_shared(shared_text, NULL);
-    printf("\n%-33s %3s %12s %12s %12s %12s\n", "group", "GPU", "MiB", "peak MiB", "processes", "launches");
+    printf("\n%-33s %3s %12s %12s %12s %12s %12s\n", "group", "GPU", "MiB", "peak MiB", "processes", "launches",
+           "busy ms");
     sim_each_group(group_text, NULL);
     mig_text();
     return 0;

@@ -35,10 +35,12 @@ func table(t *testing.T) (until int, rows []row) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "intercept/driver/shadowed.h"))
 	must.NoError(t, err)
+	governed, err := os.ReadFile(filepath.Join(root, "intercept/driver/governed.h"))
+	must.NoError(t, err)
 	version := tableUntil.FindSubmatch(text)
 	must.NotNil(t, version)
 	streams := strings.NewReplacer("ANY", "any", "LEGACY", "legacy", "PER_THREAD", "per-thread")
-	for _, match := range tableRow.FindAllStringSubmatch(string(text), -1) {
+	for _, match := range tableRow.FindAllStringSubmatch(string(text)+string(governed), -1) {
 		rows = append(rows, row{match[2], number(t, match[3]), streams.Replace(match[4]), match[1]})
 	}
 	return number(t, string(version[1])), rows

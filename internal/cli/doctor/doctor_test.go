@@ -97,10 +97,10 @@ func (h *healthy) fill() {
 	} {
 		h.write(program, "#!/bin/sh\necho version "+h.Version+"\n", 0o755)
 	}
-	for _, soname := range []string{"libcuda.so.1", "libnvidia-ml.so.1"} {
-		content, err := os.ReadFile(filepath.Join(h.build, "lib", soname))
+	for _, file := range shadow.Files() {
+		content, err := os.ReadFile(filepath.Join(h.build, "lib", file))
 		must.NoError(h.t, err)
-		h.write("/usr/lib/tranche/"+soname, string(content), 0o644)
+		h.write("/usr/lib/tranche/"+file, string(content), 0o644)
 	}
 	socket := h.path("/run/containerd/containerd.sock")
 	must.NoError(h.t, os.MkdirAll(filepath.Dir(socket), 0o755))

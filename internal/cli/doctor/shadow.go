@@ -12,15 +12,20 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
-var shadowChecks = []check{
-	{"shadow libraries", driverroot.CUDALibrary, shadowLibrary(driverroot.CUDALibrary)},
-	{"shadow libraries", driverroot.NVMLLibrary, shadowLibrary(driverroot.NVMLLibrary)},
+var shadowChecks = makeShadowChecks()
+
+func makeShadowChecks() []check {
+	var checks []check
+	for _, file := range shadow.Files() {
+		checks = append(checks, check{"shadow libraries", file, shadowLibrary(file)})
+	}
+	return checks
 }
 
 // shadowLibrary looks whether a shadow library is one, and loads it, with the driver behind it, into a process that does nothing.
-func shadowLibrary(soname string) func(context.Context, *Node) finding {
+func shadowLibrary(name string) func(context.Context, *Node) finding {
 	return func(ctx context.Context, n *Node) finding {
-		file := filepath.Join(n.Config.ShadowDir, soname)
+		file, soname := filepath.Join(n.Config.ShadowDir, name), filepath.Base(name)
 		if err := shadow.Check(file, soname); err != nil {
 			return fault(file, err.Error(), installFiles)
 		}

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/tranche-gpu/tranche/internal/version"
-	"github.com/tranche-gpu/tranche/runtime/gpuinfo/driverroot"
 	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
@@ -59,8 +58,8 @@ func (n *Node) installedFiles() []installedFile {
 		{n.Config.HookPath, printedBy(version.Flag), installFiles},
 		{n.Config.CLIPath, printedBy(version.Flag), installFiles},
 	}
-	for _, soname := range []string{driverroot.CUDALibrary, driverroot.NVMLLibrary} {
-		files = append(files, installedFile{filepath.Join(n.Config.ShadowDir, soname), ofLibrary, installFiles})
+	for _, file := range shadow.Files() {
+		files = append(files, installedFile{filepath.Join(n.Config.ShadowDir, file), ofLibrary, installFiles})
 	}
 	config, err := n.nomadConfig()
 	if err != nil || config == nil || config.PluginDir == "" {

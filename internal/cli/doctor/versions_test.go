@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/runtime"
 	"github.com/tranche-gpu/tranche/runtime/edit"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 	"github.com/tranche-gpu/tranche/runtime/shadowtest"
 )
 
@@ -28,8 +29,8 @@ func installed(t *testing.T, version string) *Node {
 	for _, name := range nomadPluginNames {
 		n.writeProgram(t, n.path("/opt/plugins/"+name), `[ "$*" = --version ] && echo `+name+" version "+version)
 	}
-	for _, soname := range []string{"libcuda.so.1", "libnvidia-ml.so.1"} {
-		n.write(t, "/usr/lib/tranche/"+soname, shadowtest.OfVersion(t, version))
+	for _, file := range shadow.Files() {
+		n.write(t, "/usr/lib/tranche/"+file, shadowtest.OfVersion(t, version))
 	}
 	return n
 }

@@ -54,12 +54,12 @@ func (f Files) Install() (*Plan, error) {
 			return nil, err
 		}
 	}
-	for _, soname := range []string{"libcuda.so.1", "libnvidia-ml.so.1"} {
-		from := filepath.Join(f.From, "lib", soname)
-		if err := shadow.Check(from, soname); err != nil {
+	for _, file := range shadow.Files() {
+		from := filepath.Join(f.From, "lib", file)
+		if err := shadow.Check(from, filepath.Base(file)); err != nil {
 			return nil, fmt.Errorf("--from: %w", err)
 		}
-		if err := plan.copyFile(from, filepath.Join(f.Prefix, "lib/tranche", soname), 0o644); err != nil {
+		if err := plan.copyFile(from, filepath.Join(f.Prefix, "lib/tranche", file), 0o644); err != nil {
 			return nil, err
 		}
 	}
@@ -125,13 +125,23 @@ func nextRuntimes() []any {
 	return found
 }
 
+// ownDirs returns the directories of a file that are Tranche's own: one called tranche, and what lies in it.
+func ownDirs(path string) []string {
+	dir := filepath.Dir(path)
+	switch {
+	case filepath.Base(dir) == "tranche":
+		return []string{dir}
+	case filepath.Base(filepath.Dir(dir)) == "tranche":
+		return []string{dir, filepath.Dir(dir)}
+	}
+	return nil
+}
+
 // UninstallFiles plans to remove what the record says was copied. A file that somebody has changed since then stays.
 func UninstallFiles(r *Record) (*Plan, error) {
 	plan := &Plan{}
 	for path, sum := range r.Files {
-		if dir := filepath.Dir(path); filepath.Base(dir) == "tranche" && !slices.Contains(plan.Dirs, dir) {
-			plan.Dirs = append(plan.Dirs, dir)
-		}
+		plan.Dirs = append(plan.Dirs, ownDirs(path)...)
 		text, err := os.ReadFile(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -145,6 +155,8 @@ func UninstallFiles(r *Record) (*Plan, error) {
 			})
 		}
 	}
+	// What lies in another directory goes first.
+	slices.SortFunc(plan.Dirs, func(a, b string) int { return len(b) - len(a) })
 	return plan, nil
 }
 

@@ -274,7 +274,7 @@ void engine_wait(CUdevice device, uint64_t mark) {
         pthread_cond_wait(&e->covered_more, &e->mutex);
     time = time_of(e, mark);
     pthread_mutex_unlock(&e->mutex);
-    sleep_until(time);
+    sleep_until(time + driver->wake_ns);
     note_done(e, mark);
 }
 

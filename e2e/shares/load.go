@@ -1,0 +1,156 @@
+package shares
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// Load is a program that keeps the first GPU busy, build/e2e/load, under a claim of its own or without.
+type Load struct {
+	name   string
+	cmd    *exec.Cmd
+	stdout *bufio.Reader
+	pipe   io.Closer
+	errors lockedBuffer
+}
+
+// Times are a load's figures of one kind.
+type Times struct{ P50, P99, Longest float64 }
+
+// Report is what a load says at its end.
+type Report struct {
+	Launches  uint64
+	RequestUS Times `json:"request_us"`
+	LaunchNS  Times `json:"launch_ns"`
+}
+
+// Claim is how a load is run: the flags of `tranche run`; nil is a load without a claim, which does not join.
+type Claim []string
+
+// Share is a claim with this share in percent.
+func Share(percent float64) Claim {
+	return Claim{"--share", strconv.FormatFloat(percent, 'f', -1, 64)}
+}
+
+// Max adds a ceiling in percent.
+func (c Claim) Max(percent int) Claim { return append(c, "--max", strconv.Itoa(percent)) }
+
+// Priority adds a class.
+func (c Claim) Priority(class string) Claim { return append(c, "--priority", class) }
+
+// Start starts a load under a name, by which the record is read, and waits until its first kernel has ended.
+func (n *Node) Start(ctx context.Context, name string, claim Claim, args ...string) (*Load, error) {
+	command := append([]string{filepath.Join(n.build, "e2e/load"), "--ready", "--report"}, args...)
+	environment := append(append(os.Environ(), n.sim.Env()...), "SIMGPU_LABEL="+name)
+	if claim == nil {
+		environment = append(environment, "LD_LIBRARY_PATH="+filepath.Join(n.build, "sim/lib"))
+	} else {
+		run := append([]string{filepath.Join(n.build, "bin/tranche"), "run", "--memory", "4GiB", "--context-memory", "300MiB",
+			"--run-dir", n.runDir(), "--state-dir", n.stateDir(), "--driver-root", n.sim.Root,
+			"--shadow-dir", filepath.Join(n.build, "lib")}, claim...)
+		command = append(append(run, "--"), command...)
+	}
+	l := &Load{name: name, cmd: exec.Command(command[0], command[1:]...)}
+	l.cmd.Env = environment
+	l.cmd.Stderr = &l.errors
+	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	pipe, err := l.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	l.stdout, l.pipe = bufio.NewReader(pipe), pipe
+	if err := l.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the load %s: %w", name, err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = l.kill(syscall.SIGKILL) })
+	defer stop()
+	if line, err := l.stdout.ReadString('\n'); err != nil || line != "ready\n" {
+		return nil, errors.Join(fmt.Errorf("start the load %s: it says %q: %s", name, line, &l.errors), ctx.Err(), l.Kill())
+	}
+	return l, nil
+}
+
+// Signal sends a signal to the load's processes, and not to `tranche run`.
+func (l *Load) Signal(s syscall.Signal) error {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", l.cmd.Process.Pid)) // any may have forked
+	if err != nil {
+		return err
+	}
+	var pids []string
+	for _, children := range threads {
+		text, _ := os.ReadFile(children) // the thread may have ended
+		pids = append(pids, strings.Fields(string(text))...)
+	}
+	if len(pids) == 0 { // without a claim
+		return l.cmd.Process.Signal(s)
+	}
+	for _, text := range pids {
+		pid, err := strconv.Atoi(text)
+		if err == nil {
+			err = syscall.Kill(pid, s)
+		}
+		if err != nil {
+			return fmt.Errorf("signal the load %s: %w", l.name, err)
+		}
+	}
+	return nil
+}
+
+// kill sends a signal to all of the load's processes.
+func (l *Load) kill(s syscall.Signal) error { return syscall.Kill(-l.cmd.Process.Pid, s) }
+
+// Stop ends the load and returns its report.
+func (l *Load) Stop() (r Report, err error) {
+	if err := l.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return r, err
+	}
+	text, err := io.ReadAll(l.stdout)
+	if err := errors.Join(err, l.cmd.Wait()); err != nil {
+		return r, fmt.Errorf("stop the load %s: %w: %s", l.name, err, &l.errors)
+	}
+	if err := json.Unmarshal(text, &r); err != nil {
+		return r, fmt.Errorf("the report of the load %s, %q: %w", l.name, text, err)
+	}
+	return r, nil
+}
+
+// Kill ends the load with SIGKILL, all processes of it.
+func (l *Load) Kill() error {
+	err := l.kill(syscall.SIGKILL)
+	_ = l.pipe.Close()
+	_ = l.cmd.Wait() // it was killed
+	if errors.Is(err, syscall.ESRCH) {
+		return nil
+	}
+	return err
+}
+
+// lockedBuffer keeps what a load writes to its standard error.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}

@@ -1,0 +1,148 @@
+package shares
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/internal/needs"
+)
+
+// tolerance is in points. The benchmark measures how exact shares are, on a quiet machine; here others compile and test on the
+// same two processors, and threads that are to submit work or answer the governor get one late.
+const tolerance = 10
+
+// newNode starts a node. What a test starts ends with its context, long before the test's own deadline.
+func newNode(t *testing.T) (context.Context, *Node) {
+	t.Helper()
+	needs.Sandbox(t, "to run programs on simulated GPUs")
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute+chaosTime())
+	t.Cleanup(cancel)
+	n, err := Start(ctx, os.Getenv("TRANCHE_BUILD"), t.TempDir(), "../simgpu/topologies/h200x2.conf")
+	must.NoError(t, err)
+	t.Cleanup(func() {
+		_ = n.Close()
+		if log, err := os.ReadFile(n.LogFile()); err == nil && t.Failed() {
+			t.Logf("the governor's log:\n%s", log)
+		}
+	})
+	return ctx, n
+}
+
+// start starts a load that ends with the test.
+func (n *Node) start(ctx context.Context, t *testing.T, name string, claim Claim, args ...string) *Load {
+	t.Helper()
+	l, err := n.Start(ctx, name, claim, args...)
+	must.NoError(t, err)
+	t.Cleanup(func() { _ = l.Kill() })
+	return l
+}
+
+// watch watches the GPU for some rounds of turns.
+func (n *Node) watch(ctx context.Context, t *testing.T) Window {
+	t.Helper()
+	w, err := n.Watch(ctx, 3*time.Second)
+	must.NoError(t, err)
+	t.Log(w)
+	return w
+}
+
+// comesTo waits until the loads have had these shares for some rounds: joining takes a moment, and a load that has no processor
+// for long does not want its share.
+func (n *Node) comesTo(ctx context.Context, t *testing.T, shares map[string]float64) {
+	t.Helper()
+	for w := n.watch(ctx, t); w.Error(shares) > tolerance; w = n.watch(ctx, t) {
+		must.NoError(t, ctx.Err(), must.Sprint(w))
+	}
+}
+
+// A synchronous program has little of a GPU beside one that always has much queued, and its share of it under a governor.
+func TestShares_HoldBesideAFullQueue(t *testing.T) {
+	t.Parallel()
+	ctx, n := newNode(t)
+	light, heavy := []string{"--kernel", "200", "--depth", "1"}, []string{"--kernel", "2000", "--depth", "256"}
+	a := n.start(ctx, t, "light", Claim{}, light...)
+	b := n.start(ctx, t, "heavy", Claim{}, heavy...)
+	w := n.watch(ctx, t)
+	must.Less(t, 30.0, w.Part("light"), must.Sprint("the simulated GPU divides its time by itself: ", w))
+	must.NoError(t, a.Kill())
+	must.NoError(t, b.Kill())
+
+	n.start(ctx, t, "light", Share(70), light...)
+	n.start(ctx, t, "heavy", Share(30), heavy...)
+	n.comesTo(ctx, t, map[string]float64{"light": 70, "heavy": 30})
+}
+
+// A ceiling holds on a GPU that nobody else wants, and when it is gone, the claim has all of it.
+func TestShares_CeilingAndItsChange(t *testing.T) {
+	t.Parallel()
+	ctx, n := newNode(t)
+	n.start(ctx, t, "a", Share(30).Max(40), "--kernel", "1000")
+	n.watch(ctx, t)
+	w := n.watch(ctx, t)
+	must.Between(t, 10, w.Used(), 40+tolerance, must.Sprint(w)) // without a processor it uses less
+
+	dirs, err := filepath.Glob(filepath.Join(n.runDir(), "run/*/regions/*"))
+	must.NoError(t, err)
+	must.Len(t, 1, dirs)
+	out, err := n.tranche(ctx, "claim", "set", filepath.Base(dirs[0]), "--max", "100")
+	must.NoError(t, err)
+	must.StrContains(t, out, "has share 30% of GPU 0")
+	n.watch(ctx, t)
+	w = n.watch(ctx, t)
+	must.Greater(t, 40+tolerance, w.Used(), must.Sprint(w))
+}
+
+// The death of the governor opens all gates, and the next one takes over.
+func TestShares_GovernorKilled(t *testing.T) {
+	t.Parallel()
+	ctx, n := newNode(t)
+	want := map[string]float64{"a": 20, "b": 80}
+	loads := []*Load{
+		n.start(ctx, t, "a", Share(20), "--kernel", "1000"),
+		n.start(ctx, t, "b", Share(80), "--kernel", "1000"),
+	}
+	n.comesTo(ctx, t, want)
+	must.NoError(t, n.KillGovernor())
+	w := n.watch(ctx, t)
+	must.Between(t, 35, w.Part("a"), 65, must.Sprint("nobody governs, and the GPU takes turns by itself: ", w))
+	must.NoError(t, n.StartGovernor(ctx))
+	n.comesTo(ctx, t, want)
+	for _, l := range loads {
+		_, err := l.Stop()
+		must.NoError(t, err)
+	}
+}
+
+// A claim that is killed or stopped in the midst of its turn holds nobody up, and who goes on has its time.
+func TestShares_KilledAndStopped(t *testing.T) {
+	t.Parallel()
+	ctx, n := newNode(t)
+	stopped := n.start(ctx, t, "stopped", Share(40), "--kernel", "1000")
+	killed := n.start(ctx, t, "killed", Share(40), "--kernel", "1000")
+	n.start(ctx, t, "last", Share(20), "--kernel", "1000")
+	n.watch(ctx, t)
+	must.NoError(t, stopped.Signal(syscall.SIGSTOP))
+	must.NoError(t, killed.Signal(syscall.SIGKILL))
+	n.watch(ctx, t)
+	w := n.watch(ctx, t)
+	must.Greater(t, 90.0, w.Part("last"), must.Sprint(w))
+	must.Greater(t, 30.0, w.Used(), must.Sprint(w)) // a fifth is its share
+	must.NoError(t, stopped.Signal(syscall.SIGCONT))
+	n.comesTo(ctx, t, map[string]float64{"stopped": 40, "last": 20})
+}
+
+// tranche runs a command of ours on the node, and returns what it prints.
+func (n *Node) tranche(ctx context.Context, args ...string) (string, error) {
+	out, err := n.command(ctx, args...).CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("tranche %q: %w: %s", args, err, out)
+	}
+	return string(out), err
+}

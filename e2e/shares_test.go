@@ -1,0 +1,153 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"math"
+	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/e2e/node"
+)
+
+const loadImage = "tranche.local/load:test"
+
+// sharesTolerance is in points: other tests run on the same two processors. `make bench` measures how exact shares are.
+const sharesTolerance = 12
+
+// startShares starts a node with the configuration of examples/shares-agent.hcl.
+func startShares(t *testing.T) *node.Node {
+	t.Helper()
+	text := readFile(t, filepath.Join(build, "../examples/shares-agent.hcl"))
+	blocks := regexp.MustCompile(`(?s)plugin "nomad-(?:device|driver)-tranche" \{\n  config \{\n(.*?)\n  \}\n\}`).FindAllStringSubmatch(text, -1)
+	must.SliceLen(t, 2, blocks)
+	n := startNode(t, func(c *node.Config) { c.DeviceConfig, c.DriverConfig = blocks[0][1]+"\n", blocks[1][1]+"\n" })
+	importProgram(t, n, loadImage, "load")
+	return n
+}
+
+// load starts a job that always wants the first GPU, and returns the name of its container in the record.
+func load(t *testing.T, n *node.Node, job string, slices int, config string) string {
+	t.Helper()
+	start(t, n, task{
+		job: job, image: loadImage, command: "load", args: []string{"--kernel", "1000", "--ready"},
+		devices: []string{onGPU(slices, 0)}, configExtra: config,
+	})
+	alloc := running(t, n, job)
+	saysLine(t, n, alloc.ID, "ready")
+	group, err := n.Group(deadline(t), alloc.ID, "t")
+	must.NoError(t, err)
+	return group
+}
+
+// busy is the GPU time that each container has had.
+func busy(t *testing.T, n *node.Node) map[string]uint64 {
+	t.Helper()
+	record, err := n.Sim.Record(deadline(t))
+	must.NoError(t, err)
+	all := map[string]uint64{}
+	for _, g := range record.Groups {
+		all[g.Group] += g.BusyNS
+	}
+	return all
+}
+
+// partOf is a container's part, in percent, of what two of them have of the GPU's time from now on.
+func partOf(t *testing.T, n *node.Node, one, other string) float64 {
+	t.Helper()
+	const window = 4 * time.Second
+	before := busy(t, n)
+	time.Sleep(window) // what happens in this time is what is judged
+	after := busy(t, n)
+	mine, its := after[one]-before[one], after[other]-before[other]
+	must.Greater(t, uint64(window/5), mine+its, must.Sprint("the GPU stands still"))
+	return 100 * float64(mine) / float64(mine+its)
+}
+
+// comesTo waits until a container's part has been within the tolerance of what is expected: joining takes a moment.
+func comesTo(t *testing.T, n *node.Node, want float64, one, other string) {
+	t.Helper()
+	ctx := deadline(t)
+	for {
+		part := partOf(t, n, one, other)
+		t.Logf("%.1f%%, expected %.0f%%", part, want)
+		if math.Abs(part-want) <= sharesTolerance {
+			return
+		}
+		must.NoError(t, ctx.Err(), must.Sprintf("the part is %.1f%%, not %.0f%%", part, want))
+	}
+}
+
+// TestShares has real Nomad run jobs that compute in turns. The simulator's record judges.
+func TestShares(t *testing.T) {
+	n := startShares(t)
+	small, large := load(t, n, "small", 42, ""), load(t, n, "large", 98, "")
+	comesTo(t, n, 30, small, large)
+
+	first := n.GovernorPID()
+	must.Positive(t, first)
+	must.NoError(t, unix.Kill(first, unix.SIGKILL))
+	must.NoError(t, until(deadline(t), func() (bool, error) {
+		pid := n.GovernorPID()
+		return pid != 0 && pid != first, nil
+	}))
+	comesTo(t, n, 30, small, large)
+	for _, job := range []string{"small", "large"} {
+		must.NoError(t, n.StopJob(deadline(t), job))
+	}
+
+	// What tasks state counts, not their slices; the story says what they have.
+	small, large = exampleGroup(t, n, "shares", "small"), exampleGroup(t, n, "shares", "large")
+	comesTo(t, n, 30, small, large)
+	claims, err := n.AllClaims(deadline(t))
+	must.NoError(t, err)
+	for _, c := range claims {
+		if c.Governed() && c.Released.IsZero() && c.Compute.Share == 300 {
+			must.NoError(t, openLedger(t, n).SetCompute(deadline(t), c.ID, claim.Compute{Share: 700, Max: 1000, Class: claim.ClassNormal}))
+		}
+	}
+	comesTo(t, n, 50, small, large)
+}
+
+// exampleGroup runs an example, if it does not run yet, and returns the name of a group's container in the record.
+func exampleGroup(t *testing.T, n *node.Node, example, group string) string {
+	t.Helper()
+	for _, alloc := range runExample(t, n, example, 2) {
+		if alloc.TaskGroup != group {
+			continue
+		}
+		must.StrContains(t, node.Story(alloc), "GPU compute: share ")
+		must.MapContainsKey(t, probed(t, n, alloc.ID), "computing")
+		name, err := n.Group(deadline(t), alloc.ID, "probe")
+		must.NoError(t, err)
+		return name
+	}
+	t.Fatalf("%s has no group %s", example, group)
+	return ""
+}
+
+// TestShares_Priority has a service of high priority compute beside a best-effort job, which has what is left.
+func TestShares_Priority(t *testing.T) {
+	n := startShares(t)
+	service, batch := exampleGroup(t, n, "priority", "service"), exampleGroup(t, n, "priority", "batch")
+	comesTo(t, n, 100, service, batch)
+}
+
+// TestShares_Refused starts jobs that state what the node does not allow.
+func TestShares_Refused(t *testing.T) {
+	n := startShares(t)
+	for job, c := range map[string]struct{ config, want string }{
+		"greedy":   {"gpu_compute {\n share = 90\n}", "at most 80% of GPU"},
+		"nonsense": {"gpu_compute {\n share = 90\n max = 50\n}", "option gpu_compute: the share, 90%, is more than the ceiling max, 50%"},
+		"urgent":   {"gpu_compute {\n priority = \"urgent\"\n}", "option gpu_compute.priority"},
+	} {
+		start(t, n, task{job: job, command: "gpu-probe", args: []string{"look"}, devices: []string{anyGPU(1)}, configExtra: c.config})
+		failsWith(t, n, job, c.want)
+	}
+}

@@ -1,0 +1,137 @@
+// Package governor is `tranche governor`: it gives governed claims turns on their GPUs. Which claim has the next turn is decided
+// by package turns; this package connects that with the processes, by a socket in each claim's directory and a page for each
+// process. It never starts, signals or ends a process, and a process without a governor computes as it likes.
+package governor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/governor/status"
+	"github.com/tranche-gpu/tranche/internal/filelock"
+)
+
+// LockFile is the file in the governor's directory that a governor has locked: one runs on a node.
+const LockFile = "lock"
+
+// Options are what a governor needs to know.
+type Options struct {
+	// StateDir and RunDir are the ledger's.
+	StateDir, RunDir string
+	Logger           hclog.Logger
+	// Ready is called once the governor governs; nil for nothing.
+	Ready func()
+	// Processes lists the processes on a GPU, by its UUID, so that those can be named that have not joined; nil if that is
+	// not possible.
+	Processes func(ctx context.Context, gpuUUID string) (pids []int, err error)
+}
+
+// ErrRuns is returned by Run if another governor runs on the node.
+var ErrRuns = errors.New("another governor runs on this node")
+
+// Run governs until the context ends.
+func Run(ctx context.Context, o Options) error {
+	dir := filepath.Join(o.RunDir, status.Dir)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make the governor's directory: %w", err)
+	}
+	lock, err := takeLock(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	ledger, err := claim.Open(claim.Options{StateDir: o.StateDir, RunDir: o.RunDir})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	l, err := newLoop()
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	n := newNode(l, o)
+	n.restore()
+	source := &source{ledger: ledger, runDir: o.RunDir, stateDir: o.StateDir, logger: o.Logger}
+	observer := &observer{options: o}
+	publisher := newPublisher(o, observer)
+	done := make(chan struct{}, 3)
+	for _, part := range []func(){
+		func() { source.watch(ctx, func(claims []governed) { l.post(func() { n.update(claims) }) }) },
+		func() { publisher.run(ctx) },
+		func() { observer.run(ctx) },
+	} {
+		go func() { defer func() { done <- struct{}{} }(); part() }()
+	}
+	n.publish = publisher.publish
+	if o.Ready != nil {
+		o.Ready()
+	}
+	err = l.run(ctx, n)
+	cancel()
+	for range cap(done) {
+		<-done
+	}
+	n.leave()
+	return err
+}
+
+// lockPatience is how long a governor waits for another that ends.
+const lockPatience = 2 * time.Second
+
+// takeLock locks the governor's directory for this process, whose ID it writes into the file: for people, and for whoever has to
+// end a governor that hangs.
+func takeLock(ctx context.Context, dir string) (*os.File, error) {
+	path := filepath.Join(dir, LockFile)
+	lock, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("lock the governor's directory: %w", err)
+	}
+	err = untilLocked(ctx, lock)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = ErrRuns
+	}
+	if err == nil {
+		err = lock.Truncate(0)
+	}
+	if err == nil {
+		_, err = fmt.Fprintln(lock, os.Getpid())
+	}
+	if err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return lock, nil
+}
+
+func untilLocked(ctx context.Context, lock *os.File) error {
+	ctx, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	for {
+		err := filelock.TryExclusive(lock)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// monotonic returns the time by CLOCK_MONOTONIC, which the pages and the messages have.
+func monotonic() time.Duration {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now)
+	return time.Duration(now.Nano())
+}

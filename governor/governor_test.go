@@ -1,0 +1,273 @@
+package governor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/shoenig/test/must"
+
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/governor/protocol"
+	"github.com/tranche-gpu/tranche/governor/status"
+	"github.com/tranche-gpu/tranche/internal/proc"
+)
+
+const (
+	open    = 0
+	metered = 1
+	closed  = 2
+)
+
+// A claim that is alone computes freely. When another joins, they take turns, and the newcomer is not told before that holds.
+func TestTurns(t *testing.T) {
+	r := newRig(t)
+	a := r.join(r.claim(300), 0)
+	must.Eq(t, open, a.state())
+	b := r.join(r.claim(700), 1)
+	must.Eq(t, metered, a.state())
+	must.Eq(t, closed, b.state())
+	must.Eq(t, protocol.Grant, a.receive().Kind)
+
+	b.send(protocol.Message{Kind: protocol.Want})
+	revoke := a.receive()
+	must.Eq(t, protocol.Revoke, revoke.Kind)
+	must.Eq(t, closed, a.state())
+	must.Eq(t, closed, b.state(), must.Sprint("before the other one has drained"))
+	a.send(protocol.Message{Kind: protocol.Drained, Turn: revoke.Turn, Value: [5]uint64{uint64(monotonic())}})
+	grant := b.receive()
+	must.Eq(t, protocol.Grant, grant.Kind)
+	must.Eq(t, metered, b.state())
+	must.Greater(t, revoke.Turn, grant.Turn)
+	must.Between(t, uint64(monotonic()-time.Minute), b.heartbeat(), uint64(monotonic()))
+
+	b.close() // its process has ended: the other one is alone again
+	a.await(open)
+}
+
+func TestTurns_IdlePassesOn(t *testing.T) {
+	r := newRig(t)
+	a, b := r.join(r.claim(500), 0), r.join(r.claim(500), 1)
+	first := a.receive()
+	a.send(protocol.Message{Kind: protocol.Idle, Turn: first.Turn, Value: [5]uint64{100_000}})
+	revoke := a.receive() // after a while, since nobody else wants a turn
+	must.Eq(t, protocol.Revoke, revoke.Kind)
+	a.send(protocol.Message{Kind: protocol.Drained, Turn: revoke.Turn, Value: [5]uint64{uint64(monotonic())}})
+	b.send(protocol.Message{Kind: protocol.Want})
+	must.Eq(t, protocol.Grant, b.receive().Kind)
+}
+
+// A process that does not drain holds the others up until the deadline, and is named.
+func TestTurns_Overrun(t *testing.T) {
+	r := newRig(t)
+	a, b := r.join(r.claim(500), 0), r.join(r.claim(500), 1)
+	b.send(protocol.Message{Kind: protocol.Want})
+	must.Eq(t, protocol.Grant, a.receive().Kind)
+	must.Eq(t, protocol.Revoke, a.receive().Kind)
+	must.Eq(t, protocol.Grant, b.receive().Kind)
+	r.awaitStatus(func(s *status.Status) bool { return s.Claims[a.claim.ID].Overruns == 1 })
+}
+
+// A child that has inherited the socket does not keep a dead process in its turn.
+func TestTurns_DeathIsSeenByTheProcess(t *testing.T) {
+	r := newRig(t)
+	c := r.claim(500)
+	process := exec.Command("/proc/self/exe", c.dir, c.GPU.UUID)
+	process.Env = []string{joinEnv + "=1"}
+	in, err := process.StdinPipe()
+	must.NoError(t, err)
+	out, err := process.StdoutPipe()
+	must.NoError(t, err)
+	must.NoError(t, process.Start())
+	t.Cleanup(func() { in.Close() })
+	_, err = out.Read(make([]byte, 1)) // it has joined
+	must.NoError(t, err)
+	b := r.join(r.claim(500), 0)
+	must.Eq(t, closed, b.state())
+	must.NoError(t, process.Process.Kill())
+	_ = process.Wait()
+	b.await(open)
+}
+
+func TestJoin_Refused(t *testing.T) {
+	r := newRig(t)
+	c := r.claim(500)
+	hello := protocol.Message{Kind: protocol.Hello, GPU: 1}
+	for name, packet := range map[string][]byte{
+		"short":         hello.Encode()[:60],
+		"other version": append([]byte{9, 9}, hello.Encode()[2:]...),
+		"other GPU":     append(hello.Encode(), uuid("GPU-other")...),
+		"no greeting":   protocol.Message{Kind: protocol.Want}.Encode(),
+		"wrong index":   append(protocol.Message{Kind: protocol.Hello, GPU: 1, Value: [5]uint64{0, 99}}.Encode(), uuid(c.GPU.UUID)...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := dial(t, c)
+			p.write(packet)
+			must.Eq(t, protocol.Refused, p.receive().Kind)
+			must.True(t, p.ended())
+		})
+	}
+	t.Run("of another container", func(t *testing.T) {
+		sleeper := exec.Command("sleep", "1000")
+		must.NoError(t, sleeper.Start())
+		t.Cleanup(func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() })
+		other := r.claim(100)
+		must.NoError(t, r.ledger.Bind(t.Context(), other.ID, claim.Container{Runtime: "test", ID: "x", InitPID: sleeper.Process.Pid}))
+		awaitTrue(t, "the process to be refused", func() bool { // once the governor has seen the container
+			p := dial(t, other)
+			defer p.close()
+			p.write(append(hello.Encode(), uuid(other.GPU.UUID)...))
+			return p.receive().Kind == protocol.Refused
+		})
+	})
+	t.Run("twice", func(t *testing.T) {
+		r.join(c, 3)
+		p := dial(t, c)
+		p.write(append(protocol.Message{Kind: protocol.Hello, GPU: 1, Value: [5]uint64{0, 3}}.Encode(), uuid(c.GPU.UUID)...))
+		must.Eq(t, protocol.Refused, p.receive().Kind)
+	})
+	t.Run("one that can't use the GPU joins without a gate", func(t *testing.T) {
+		p := dial(t, r.claim(100))
+		p.write(protocol.Message{Kind: protocol.Hello}.Encode())
+		m := p.receive()
+		must.Eq(t, protocol.Welcome, m.Kind)
+		must.Eq(t, 0, m.Flags)
+	})
+}
+
+// Changes in the ledger take effect while the claim's processes compute.
+func TestSetCompute(t *testing.T) {
+	r := newRig(t)
+	a := r.join(r.claim(500), 0)
+	must.Eq(t, open, a.state())
+	to := claim.Compute{Share: 100, Max: 200, Class: claim.ClassHigh}
+	must.NoError(t, r.ledger.SetCompute(t.Context(), a.claim.ID, to))
+	a.await(metered) // it has a ceiling now
+	s := r.awaitStatus(func(s *status.Status) bool { return s.Claims[a.claim.ID].Compute == to })
+	must.Eq(t, []status.Process{{PID: os.Getpid(), Name: nameOf(os.Getpid())}}, s.Claims[a.claim.ID].Joined)
+	must.Eq(t, []string{a.claim.ID}, s.GPUs[a.claim.GPU.UUID].Joined)
+}
+
+// The end of the governor ends the connections, and the next one goes on with the debts.
+func TestRestart(t *testing.T) {
+	r := newRig(t)
+	a, b := r.join(r.claim(500), 0), r.join(r.claim(500), 1)
+	a.receive()
+	b.send(protocol.Message{Kind: protocol.Want})
+	must.Eq(t, protocol.Revoke, a.receive().Kind)
+	must.Eq(t, protocol.Grant, b.receive().Kind) // after the deadline, so that a has a debt
+	debts := func() (all map[string]map[string]float64) {
+		text, err := os.ReadFile(filepath.Join(r.options.RunDir, status.Dir, debtsFile))
+		must.NoError(t, err)
+		must.NoError(t, json.Unmarshal(text, &all))
+		return all
+	}
+	r.awaitStatus(func(*status.Status) bool {
+		return debts()[a.claim.GPU.UUID][a.claim.ID] < -float64(20*time.Millisecond)
+	})
+	r.stop()
+	must.True(t, a.ended())
+	must.True(t, b.ended())
+	must.False(t, exists(a.claim.path()))
+	owed := debts()[a.claim.GPU.UUID][a.claim.ID]
+	r.start()
+	again := r.join(a.claim, 0)
+	must.Eq(t, open, again.state())
+	r.awaitStatus(func(s *status.Status) bool {
+		return len(s.Claims[a.claim.ID].Joined) > 0 && debts()[a.claim.GPU.UUID][a.claim.ID] == owed
+	})
+}
+
+func TestRun_OneOnANode(t *testing.T) {
+	r := newRig(t)
+	err := Run(t.Context(), r.options)
+	must.ErrorIs(t, err, ErrRuns)
+	must.ErrorContains(t, err, filepath.Join(r.options.RunDir, status.Dir, LockFile))
+}
+
+// A claim's directory is made anew when its container starts, and is then another file system.
+func TestListen_InADirectoryThatIsMadeAnew(t *testing.T) {
+	r := newRig(t)
+	c := r.claim(500)
+	r.join(c, 0).close()
+	must.NoError(t, region.Remove(c.dir))
+	must.NoError(t, os.Mkdir(c.dir, 0o755))
+	r.join(c, 0)
+	must.NoError(t, r.ledger.Drop(t.Context(), c.ID))
+	awaitTrue(t, "the claim to be forgotten", func() bool { return !exists(c.path()) })
+}
+
+// `tranche run` has its claims in files of its own.
+func TestSource_Run(t *testing.T) {
+	r := newRig(t)
+	dir := filepath.Join(r.options.RunDir, "run", "x", "regions", "0badcafe")
+	must.NoError(t, os.MkdirAll(dir, 0o700))
+	c := &member{governed: governed{dir: dir, Claim: claim.Claim{
+		ID: "0badcafe", GPU: claim.GPU{UUID: "GPU-1"}, Compute: &claim.Compute{Share: 300, Max: 1000, Class: claim.ClassNormal},
+	}}}
+	text, err := json.Marshal(c.Claim)
+	must.NoError(t, err)
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "claim.json"), text, 0o600))
+	a := r.join(c, 0)
+	must.Eq(t, open, a.state())
+	must.NoError(t, region.Remove(filepath.Join(r.options.RunDir, "run", "x")))
+	must.True(t, a.ended())
+}
+
+// Processes that use the GPU and have not joined are named; those of nobody's container are not.
+func TestObserver(t *testing.T) {
+	sleeper := func() int {
+		cmd := exec.Command("sleep", "1000")
+		must.NoError(t, cmd.Start())
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		return cmd.Process.Pid
+	}
+	container := func(pid int) *claim.Container {
+		id, err := proc.Find(pid)
+		must.NoError(t, err)
+		return &claim.Container{InitPID: pid, InitStartTime: id.StartTime, BootID: id.BootID}
+	}
+	inside, outside := sleeper(), sleeper()
+	o := &observer{options: Options{
+		Logger: hclog.NewNullLogger(),
+		Processes: func(_ context.Context, uuid string) ([]int, error) {
+			if uuid != "GPU-1" {
+				return nil, errors.New("no such GPU")
+			}
+			return []int{inside, outside, os.Getpid()}, nil
+		},
+	}}
+	of := &claim.Claim{ID: "0badcafe", GPU: claim.GPU{UUID: "GPU-1"}, Container: container(inside)}
+	other := &claim.Claim{ID: "0badcaff", GPU: claim.GPU{UUID: "GPU-2"}, Container: container(outside)}
+	published := func() []status.Process {
+		s := &status.Status{Claims: map[string]status.Claim{of.ID: {}}}
+		o.name(s)
+		return s.Claims[of.ID].NotJoined
+	}
+	o.know([]*claim.Claim{of, other}, map[int]bool{})
+	before := o.observe(t.Context(), nil)
+	must.Eq(t, map[int]bool{inside: true}, before)
+	must.SliceEmpty(t, published(), must.Sprint("it may be about to join"))
+	o.observe(t.Context(), before)
+	must.Eq(t, []status.Process{{PID: inside, Name: "sleep"}}, published())
+	o.know([]*claim.Claim{of, other}, map[int]bool{inside: true})
+	must.MapEmpty(t, o.observe(t.Context(), before))
+	must.SliceEmpty(t, published())
+}
+
+func TestIsStopped(t *testing.T) {
+	cmd := exec.Command("sleep", "1000")
+	must.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	must.False(t, isStopped(cmd.Process.Pid))
+	stop(t, cmd.Process.Pid)
+	must.True(t, isStopped(cmd.Process.Pid))
+	must.False(t, isStopped(1<<22+1))
+}

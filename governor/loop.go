@@ -1,0 +1,147 @@
+package governor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// loop waits for descriptors and for the time in one thread. Everything that governs runs there, without locks: a message is
+// answered some microseconds after it has come.
+type loop struct {
+	epoll, timer, event int
+	handlers            map[int]func()
+	due                 time.Duration // when the timer fires; 0 if it does not
+
+	mu     sync.Mutex
+	posted []func()
+}
+
+func newLoop() (*loop, error) {
+	l := &loop{epoll: -1, timer: -1, event: -1, handlers: make(map[int]func())}
+	var err error
+	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, os.NewSyscallError("epoll_create1", err)
+	}
+	if l.timer, err = unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK); err != nil {
+		l.close()
+		return nil, os.NewSyscallError("timerfd_create", err)
+	}
+	if l.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		l.close()
+		return nil, os.NewSyscallError("eventfd", err)
+	}
+	for _, fd := range []int{l.timer, l.event} {
+		if err := l.add(fd, func() { drain(fd) }); err != nil {
+			l.close()
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+func (l *loop) close() {
+	for _, fd := range []int{l.epoll, l.timer, l.event} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// drain reads a timer or an event.
+func drain(fd int) {
+	var count [8]byte
+	_, _ = unix.Read(fd, count[:])
+}
+
+// add has a function called whenever a descriptor can be read.
+func (l *loop) add(fd int, readable func()) error {
+	event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}
+	if err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &event); err != nil {
+		return fmt.Errorf("wait for a descriptor: %w", os.NewSyscallError("epoll_ctl", err))
+	}
+	l.handlers[fd] = readable
+	return nil
+}
+
+// remove ends that, and closes the descriptor.
+func (l *loop) remove(fd int) {
+	delete(l.handlers, fd)
+	_ = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_DEL, fd, nil)
+	_ = unix.Close(fd)
+}
+
+// post has a function called in the loop. It can be called from anywhere.
+func (l *loop) post(do func()) {
+	l.mu.Lock()
+	l.posted = append(l.posted, do)
+	l.mu.Unlock()
+	l.wake()
+}
+
+func (l *loop) wake() { _, _ = unix.Write(l.event, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
+
+func (l *loop) take() []func() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	posted := l.posted
+	l.posted = nil
+	return posted
+}
+
+// run calls the handlers, and the node whenever it asked for that, until the context ends.
+func (l *loop) run(ctx context.Context, n *node) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer hurry()()
+	defer context.AfterFunc(ctx, l.wake)()
+	events := make([]unix.EpollEvent, 64)
+	for ctx.Err() == nil {
+		for _, do := range l.take() {
+			do()
+		}
+		if err := l.set(n.tick(monotonic())); err != nil {
+			return err
+		}
+		count, err := unix.EpollWait(l.epoll, events, -1)
+		if err != nil && err != unix.EINTR {
+			return os.NewSyscallError("epoll_wait", err)
+		}
+		for _, event := range events[:max(count, 0)] {
+			if handler := l.handlers[int(event.Fd)]; handler != nil {
+				handler()
+			}
+		}
+	}
+	return nil
+}
+
+// hurry raises the priority of this thread, for which launches on a busy machine wait, if it may. The function that it returns
+// takes that back.
+func hurry() func() {
+	const nice = -15
+	raw, err := unix.Getpriority(unix.PRIO_PROCESS, 0) // 20 - nice
+	if err != nil || 20-raw <= nice {
+		return func() {}
+	}
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, nice)
+	return func() { _ = unix.Setpriority(unix.PRIO_PROCESS, 0, 20-raw) }
+}
+
+// set sets the timer to a time by CLOCK_MONOTONIC; 0 is never.
+func (l *loop) set(due time.Duration) error {
+	if due == l.due {
+		return nil
+	}
+	l.due = due
+	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(due))}
+	if err := unix.TimerfdSettime(l.timer, unix.TFD_TIMER_ABSTIME, &spec, nil); err != nil {
+		return os.NewSyscallError("timerfd_settime", err)
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+package governor
+
+import (
+	"context"
+	"maps"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/rundir"
+	"github.com/tranche-gpu/tranche/governor/status"
+	"github.com/tranche-gpu/tranche/governor/turns"
+)
+
+// debtsFile has the debts of claims, in the governor's directory, so that the next governor goes on with them.
+const debtsFile = "debts.json"
+
+// snapshot is what is published.
+type snapshot struct {
+	status status.Status
+	// debts are by GPU and claim, in nanoseconds.
+	debts map[string]map[string]float64
+	// claims are the governed ones, and joined the processes that have joined one.
+	claims []*claim.Claim
+	joined map[int]bool
+}
+
+// snapshot returns what there is to publish.
+func (n *node) snapshot(now time.Duration) snapshot {
+	s := snapshot{
+		status: status.Status{GPUs: map[string]status.GPU{}, Claims: map[string]status.Claim{}},
+		debts:  maps.Clone(n.debts),
+		joined: make(map[int]bool),
+	}
+	if s.debts == nil {
+		s.debts = make(map[string]map[string]float64)
+	}
+	for uuid, g := range n.gpus {
+		s.status.GPUs[uuid] = status.GPU{SwitchNS: uint64(g.Switch()), Joined: []string{}}
+		s.debts[uuid] = g.Debts(now)
+	}
+	for id, m := range n.claims {
+		uuid := m.GPU.UUID
+		g := n.gpu(uuid)
+		c := status.Claim{GPUUUID: uuid, Compute: *m.Compute, Joined: []status.Process{}}
+		if had, ok := g.Status(now, id); ok {
+			c.GPUSeconds, c.RecentPart = had.Had.Seconds(), had.Recent
+			c.WaitingSeconds, c.Overruns = had.Waited.Seconds(), had.Overruns
+			c.Alone = had.State == turns.Open && had.Processes > 0
+		}
+		for _, o := range m.conns {
+			if o.process != 0 {
+				s.joined[o.pid] = true
+				c.Joined = append(c.Joined, status.Process{PID: o.pid, Name: nameOf(o.pid)})
+			}
+		}
+		if len(c.Joined) > 0 {
+			gpu := s.status.GPUs[uuid]
+			gpu.Joined = append(gpu.Joined, id)
+			s.status.GPUs[uuid] = gpu
+		}
+		s.status.Claims[id] = c
+		copied := m.Claim
+		s.claims = append(s.claims, &copied)
+	}
+	return s
+}
+
+// restore reads the debts that an earlier governor has left.
+func (n *node) restore() {
+	_, err := rundir.Read(filepath.Join(n.options.RunDir, status.Dir), debtsFile, &n.debts)
+	if err != nil {
+		n.logger.Warn("cannot read the debts of before, which are forgotten", "error", err)
+	}
+}
+
+// publisher writes the status and the debts to files, beside the loop.
+type publisher struct {
+	options  Options
+	observer *observer
+	logger   hclog.Logger
+	latest   chan snapshot
+	failed   bool
+}
+
+func newPublisher(o Options, by *observer) *publisher {
+	return &publisher{options: o, observer: by, logger: o.Logger, latest: make(chan snapshot, 1)}
+}
+
+// publish has a snapshot written, unless a newer one comes before.
+func (p *publisher) publish(s snapshot) {
+	for {
+		select {
+		case p.latest <- s:
+			return
+		default:
+		}
+		select {
+		case <-p.latest:
+		default:
+		}
+	}
+}
+
+func (p *publisher) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case s := <-p.latest:
+			p.write(s)
+		}
+	}
+}
+
+func (p *publisher) write(s snapshot) {
+	p.observer.know(s.claims, s.joined)
+	s.status.Written = time.Now().UTC()
+	p.observer.name(&s.status)
+	err := status.Write(p.options.RunDir, s.status)
+	if err == nil {
+		err = rundir.Write(filepath.Join(p.options.RunDir, status.Dir), debtsFile, s.debts)
+	}
+	if err != nil && !p.failed {
+		p.logger.Error("cannot publish the status", "error", err)
+	}
+	p.failed = err != nil
+}

@@ -1,0 +1,110 @@
+package turns
+
+import "time"
+
+// claim is a claim that has joined, or has a debt.
+type claim struct {
+	id    string
+	part  Part
+	state State
+	turn  uint64 // its last turn
+	// wants is whether a thread waits at the closed gate.
+	wants bool
+	// straggles is whether it has overrun its turn and has not drained yet; tail is whether it is about to.
+	straggles, tail bool
+	// throttled is whether it waits because of its ceiling.
+	throttled bool
+
+	// credit is how much more (or, if negative, less) of the GPU's time is due to it than it had, compared with others of its
+	// class; below the same compared with the higher classes, for the floor. bucket is what its ceiling still allows.
+	credit, below, bucket float64
+	// usual is how long it takes to drain.
+	usual time.Duration
+	// paused is when it last became idle; 0 if it is not, or has been for long.
+	paused time.Duration
+	// revoked is when its last turn was revoked. Until soon, it counts as one that wants the next.
+	revoked, soon time.Duration
+	// deadline is when a tail has overrun its turn, too.
+	deadline time.Duration
+	// since is when it was first seen.
+	since time.Duration
+
+	processes map[Process]*process
+	usage     usage
+}
+
+// process is what is known of a process that has joined.
+type process struct {
+	drained uint64 // the last turn that it has drained
+	idle    uint64 // the last turn in which it was idle
+	ending  time.Duration
+	stopped bool
+	// excused is whether a turn has ended without it because it was stopped.
+	excused bool
+}
+
+// joined reports whether the claim has a process.
+func (c *claim) joined() bool { return len(c.processes) > 0 }
+
+// drained reports whether nothing of the claim's last turn is outstanding.
+func (c *claim) drained() bool {
+	for _, p := range c.processes {
+		if p.drained < c.turn && !p.excused {
+			return false
+		}
+	}
+	return true
+}
+
+// idle reports whether all processes were idle in the claim's last turn. Those that are stopped can't be anything else.
+func (c *claim) idle() bool {
+	for _, p := range c.processes {
+		if p.idle < c.turn && p.drained < c.turn && !p.stopped {
+			return false
+		}
+	}
+	return true
+}
+
+// stopped reports whether the processes that have not drained are stopped, so that they can't.
+func (c *claim) stopped() bool {
+	found := false
+	for _, p := range c.processes {
+		if p.drained < c.turn {
+			if !p.stopped {
+				return false
+			}
+			found = true
+		}
+	}
+	return found
+}
+
+// excuse excuses the processes that have not drained because they are stopped.
+func (c *claim) excuse() {
+	for _, p := range c.processes {
+		p.excused = p.stopped && p.drained < c.turn
+	}
+}
+
+// late returns the processes that have not drained.
+func (c *claim) late() []Process {
+	var late []Process
+	for id, p := range c.processes {
+		if p.drained < c.turn && !p.excused {
+			late = append(late, id)
+		}
+	}
+	return late
+}
+
+// eligible reports whether the claim can get a turn.
+func (c *claim) eligible() bool {
+	return c.joined() && c.wants && !c.throttled && !c.tail && !c.straggles
+}
+
+// weight is the claim's share.
+func (c *claim) weight() float64 { return float64(max(c.part.Share, 1)) }
+
+// due is the claim's credit in comparison with others: in terms of a share.
+func (c *claim) due() float64 { return c.credit / c.weight() }

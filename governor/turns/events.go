@@ -1,0 +1,216 @@
+package turns
+
+import (
+	"slices"
+	"time"
+)
+
+// Join adds a process to a claim, which has this part of the GPU.
+func (g *GPU) Join(now time.Duration, id string, part Part, by Process) {
+	g.advance(now)
+	c := g.claim(id)
+	c.part = part
+	if !c.joined() {
+		c.state, c.bucket = Closed, g.bucketSize(c)
+	}
+	c.processes[by] = &process{drained: c.turn}
+	if c == g.holder {
+		c.processes[by].drained = c.turn - 1
+	}
+	g.step()
+}
+
+// claim returns a claim, which is new if it is not known.
+func (g *GPU) claim(id string) *claim {
+	c := g.claims[id]
+	if c == nil {
+		c = &claim{id: id, since: g.now, state: Closed, processes: make(map[Process]*process)}
+		g.claims[id] = c
+		g.list = append(g.list, c)
+	}
+	return c
+}
+
+// Leave removes a process that has ended. What it had outstanding has ended with it.
+func (g *GPU) Leave(now time.Duration, id string, by Process) {
+	g.advance(now)
+	c := g.claims[id]
+	if c == nil {
+		return
+	}
+	delete(c.processes, by)
+	if !c.joined() {
+		c.wants, c.straggles, c.tail, c.throttled, c.paused, c.soon = false, false, false, false, 0, 0
+		g.forfeit(c)
+	} else {
+		g.settle(c)
+	}
+	g.step()
+}
+
+// Forget removes a claim that no longer exists, with its debt.
+func (g *GPU) Forget(now time.Duration, id string) {
+	g.advance(now)
+	if c := g.claims[id]; c != nil {
+		clear(c.processes)
+		if c == g.holder {
+			g.ended(c)
+		}
+		delete(g.claims, id)
+		g.list = slices.DeleteFunc(g.list, func(o *claim) bool { return o == c })
+	}
+	g.step()
+}
+
+// Set changes a claim's part.
+func (g *GPU) Set(now time.Duration, id string, part Part) {
+	g.advance(now)
+	c := g.claims[id]
+	if c == nil || c.part == part {
+		return
+	}
+	if part.Class != c.part.Class {
+		c.credit = min(c.credit, 0) // a credit is towards those of the class
+	}
+	c.part = part
+	c.bucket = min(c.bucket, g.bucketSize(c))
+	g.end = 0
+	g.step()
+}
+
+// Want tells that a thread waits at the claim's closed gate.
+func (g *GPU) Want(now time.Duration, id string) {
+	g.advance(now)
+	c := g.claims[id]
+	if c == nil || !c.joined() || c.state != Closed {
+		return // the gate has opened in the meantime
+	}
+	c.wants, c.paused, c.soon = true, 0, 0
+	g.step()
+}
+
+// Idle tells that a process had neither work nor a submission for some time in a turn.
+func (g *GPU) Idle(now time.Duration, id string, by Process, turn uint64, lasted time.Duration) {
+	g.advance(now)
+	c, p := g.find(id, by)
+	if p == nil || c != g.holder || g.draining || turn != c.turn || c.state != Metered {
+		return
+	}
+	p.idle = turn
+	if !c.idle() {
+		return
+	}
+	if g.resting == 0 {
+		g.refund(c, min(lasted, g.now-g.granted))
+	} else if had := g.now - lasted - g.resting; had > 0 {
+		c.usage.add(g.resting, had) // it was busy in between
+	}
+	g.resting = g.now
+	g.step()
+}
+
+// refund takes back what was charged to a claim for the last moments.
+func (g *GPU) refund(c *claim, lasted time.Duration) {
+	if lasted > 0 && g.charged(c) {
+		c.usage.add(g.now-lasted, -lasted)
+		g.charge(c, -float64(lasted))
+	}
+}
+
+// Ending tells that what a process has outstanding will end after some time.
+func (g *GPU) Ending(now time.Duration, id string, by Process, turn uint64, after time.Duration) {
+	g.advance(now)
+	c, p := g.find(id, by)
+	if p == nil || c != g.holder || !g.draining || turn != c.turn {
+		return
+	}
+	p.ending = g.now + after
+	var last time.Duration
+	for _, p := range c.processes {
+		switch {
+		case p.drained >= c.turn || p.excused:
+		case p.ending == 0:
+			return
+		default:
+			last = max(last, p.ending)
+		}
+	}
+	g.ending = max(last-g.overhead, 1)
+	g.step()
+}
+
+// Drained tells that nothing of a turn is outstanding any more in a process, as it saw some time ago.
+func (g *GPU) Drained(now time.Duration, id string, by Process, turn uint64, ago time.Duration) {
+	g.advance(now)
+	c, p := g.find(id, by)
+	if p == nil || turn > c.turn {
+		return
+	}
+	p.drained = max(p.drained, turn)
+	if turn == c.turn && c.drained() {
+		ago = min(max(ago, 0), g.now-c.revoked)
+		if g.draining && c == g.holder && ago < mostSwitch {
+			g.overhead += (ago - g.overhead) / 16
+			g.refund(c, ago)
+		}
+	}
+	g.settle(c)
+	g.step()
+}
+
+// settle notes that a claim whose turn is over has drained.
+func (g *GPU) settle(c *claim) {
+	if (c.straggles || c.tail) && c.drained() {
+		g.learn(c)
+		c.straggles, c.tail = false, false
+	}
+}
+
+// Stopped tells that a process is stopped, by a signal or in a frozen cgroup, or that it goes on. A claim is not charged for
+// what it can't help.
+func (g *GPU) Stopped(now time.Duration, id string, by Process, stopped bool) {
+	g.advance(now)
+	c, p := g.find(id, by)
+	if p == nil || p.stopped == stopped {
+		return
+	}
+	before := g.now - max(c.revoked, g.granted)
+	if stopped && c == g.holder && g.draining && !c.stopped() {
+		p.stopped = true
+		if c.stopped() {
+			p.stopped = false
+			g.refund(c, before)
+		}
+	}
+	p.stopped = stopped
+	switch {
+	case !stopped:
+		p.excused = false
+	case c.straggles && c.stopped():
+		c.excuse() // its others need not wait for it
+		g.settle(c)
+	}
+	g.step()
+}
+
+func (g *GPU) find(id string, by Process) (*claim, *process) {
+	c := g.claims[id]
+	if c == nil {
+		return nil, nil
+	}
+	return c, c.processes[by]
+}
+
+// Late returns the processes for which the end of a turn has waited for some time.
+func (g *GPU) Late(now time.Duration) []Process {
+	var late []Process
+	for _, c := range g.list {
+		if (c == g.holder && g.draining || c.straggles || c.tail) && now-c.revoked > lateAfter {
+			late = append(late, c.late()...)
+		}
+	}
+	return late
+}
+
+// lateAfter is how long after the end of a turn a process is late.
+const lateAfter = 10 * time.Millisecond

@@ -1,0 +1,159 @@
+package turns
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+)
+
+// Whatever programs do, one claim at a time has the GPU, nobody waits for ever, and the honest ones have their shares.
+//
+// The adversaries of this test have long kernels, never report the end of their work, send messages of any kind at random,
+// fork, die, and change their shares.
+func TestProperties(t *testing.T) {
+	turns := 100_000
+	if os.Getenv("TRANCHE_LONG") != "" {
+		turns = 1_000_000
+	}
+	const each = 5_000
+	for seed := range uint64(turns / each) {
+		n := newNode(seed)
+		honest := []*program{
+			n.add(program{claim: "honest 1", kernel: ms}, part(200)), n.add(program{claim: "honest 2", kernel: 200 * us}, part(300)),
+		}
+		adversaries := newAdversaries(n)
+		longest := time.Duration(0)
+		waited := make([]time.Duration, len(honest))
+		for n.turns < each {
+			before := n.now
+			had := []time.Duration{honest[0].busy, honest[1].busy}
+			n.run(20*ms, 0)
+			adversaries.act()
+			for i, p := range honest {
+				waited[i] += n.now - before
+				if p.busy > had[i] {
+					waited[i] = 0
+				}
+				longest = max(longest, waited[i])
+			}
+			n.checkCredits()
+		}
+		where := must.Sprintf("seed %d, after %v: honest ones had %v and %v", seed, n.now, honest[0].busy, honest[1].busy)
+		must.SliceEmpty(t, n.broken, where, must.Sprint(n.broken))
+		// Each adversary can hold the others up for a deadline, and owes that afterwards.
+		must.Less(t, 5*time.Second, longest, where)
+		ratio := float64(honest[0].busy) / float64(honest[0].busy+honest[1].busy)
+		must.Less(t, 0.02, math.Abs(ratio-0.4), where)
+		status, _ := n.gpu.Status(n.now, "honest 1")
+		must.Greater(t, 0.1, float64(status.Had)/float64(n.now), where)
+	}
+}
+
+// checkCredits checks that a claim that is idle has not saved more than a turn.
+func (n *node) checkCredits() {
+	for _, c := range n.gpu.list {
+		if !n.gpu.wanting(c) && c != n.gpu.holder && c.paused == 0 && c.joined() && !c.straggles && !c.tail && !c.throttled &&
+			c.credit > float64(n.gpu.round()) { // a turn at the time, before others joined
+			n.breaks("%s is idle and has saved %v", c.id, time.Duration(c.credit))
+		}
+	}
+}
+
+// adversaries are programs that do what they like.
+type adversaries struct {
+	node     *node
+	programs []*program
+}
+
+func newAdversaries(n *node) *adversaries { return &adversaries{node: n} }
+
+// act lets one of the adversaries do something.
+func (a *adversaries) act() {
+	n := a.node
+	var p *program
+	if len(a.programs) > 0 {
+		p = a.programs[n.rand.IntN(len(a.programs))]
+	}
+	switch what := n.rand.IntN(30); {
+	case p == nil || what == 0 && len(a.programs) < 12:
+		a.programs = append(a.programs, n.add(a.random(), a.part()))
+	case what == 1:
+		a.kill(p)
+	case what == 2 && len(a.programs) < 12: // a fork
+		child := program{claim: p.claim, kernel: p.kernel, pause: p.pause, sync: p.sync, lies: p.lies}
+		a.programs = append(a.programs, n.add(child, n.gpu.claims[p.claim].part))
+	case what == 3:
+		n.gpu.Set(n.now, p.claim, a.part())
+	case what == 4:
+		stopped := n.rand.IntN(2) == 0
+		n.gpu.Stopped(n.now, p.claim, p.id, stopped)
+		p.excused = true
+	case what == 5:
+		a.lie(p)
+	case what == 6:
+		p.off = !p.off
+		p.submit()
+	case what == 7 && !n.gpu.claims[p.claim].joined():
+		n.gpu.Forget(n.now, p.claim)
+	}
+	n.apply()
+}
+
+func (a *adversaries) kill(p *program) {
+	p.kill()
+	for i, o := range a.programs {
+		if o == p {
+			a.programs = append(a.programs[:i], a.programs[i+1:]...)
+			break
+		}
+	}
+	for i, o := range a.node.programs {
+		if o == p {
+			a.node.programs = append(a.node.programs[:i], a.node.programs[i+1:]...)
+			break
+		}
+	}
+}
+
+// lie sends a message that is not true.
+func (a *adversaries) lie(p *program) {
+	if !p.lies {
+		return
+	}
+	n := a.node
+	turn := p.turn + uint64(n.rand.IntN(3)) - 1
+	some := time.Duration(n.rand.Int64N(int64(time.Second))) - 100*ms
+	switch n.rand.IntN(4) {
+	case 0:
+		n.gpu.Want(n.now, p.claim)
+	case 1:
+		n.gpu.Idle(n.now, p.claim, p.id, turn, some)
+	case 2:
+		n.gpu.Ending(n.now, p.claim, p.id, turn, some)
+	case 3:
+		n.gpu.Drained(n.now, p.claim, p.id, turn, some)
+	}
+}
+
+func (a *adversaries) random() program {
+	n := a.node
+	kernels := []time.Duration{10 * us, 100 * us, ms, 5 * ms, 50 * ms, 200 * ms}
+	return program{
+		claim: fmt.Sprint("adversary ", n.rand.IntN(4)), kernel: kernels[n.rand.IntN(len(kernels))], sync: n.rand.IntN(2) == 0,
+		pause: time.Duration(n.rand.Int64N(int64(3 * ms))), lies: n.rand.IntN(6) == 0,
+	}
+}
+
+// part is one that leaves the honest claims theirs: none is of a higher class.
+func (a *adversaries) part() Part {
+	n := a.node
+	p := Part{Share: 1 + n.rand.IntN(200), Max: 1000, Class: Class(n.rand.IntN(2))}
+	if n.rand.IntN(3) == 0 {
+		p.Max = p.Share + n.rand.IntN(1000-p.Share)
+	}
+	return p
+}

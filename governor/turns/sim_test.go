@@ -1,0 +1,320 @@
+package turns
+
+import (
+	"container/heap"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// node is a simulated GPU with programs that compute on it in turns. Programs of different claims that have work at the same
+// time get equal parts of the GPU.
+type node struct {
+	gpu      *GPU
+	rand     *rand.Rand
+	now      time.Duration
+	events   timeline
+	count    int
+	programs []*program
+	nextID   Process
+	tick     time.Duration // when Tick is due
+	// latency is how long messages and wake-ups take at most.
+	latency time.Duration
+	broken  []string // rules that were broken
+	overran map[string]bool
+	ended   map[string]bool // claims that reported an end of their work
+	turns   int
+}
+
+// program is a process of a claim.
+type program struct {
+	node  *node
+	claim string
+	id    Process
+	// kernel is how long one takes, pause how long the program does something else after it, when it is synchronous.
+	kernel, pause time.Duration
+	sync          bool
+	// lies is whether it never reports the end of its work, and sends messages at random.
+	lies bool
+	// excused is whether turns may end while it has work: it was said to be stopped.
+	excused bool
+
+	dead    bool
+	state   State
+	turn    uint64
+	meter   time.Duration
+	work    []time.Duration // outstanding
+	busy    time.Duration
+	waiting bool
+	pausing bool
+	off     bool // wants nothing
+	revoked bool
+	quiet   time.Duration // since when it has neither work nor a submission; 0 if it has
+}
+
+type event struct {
+	at time.Duration
+	n  int
+	do func()
+}
+
+type timeline []event
+
+func (t timeline) Len() int { return len(t) }
+func (t timeline) Less(i, j int) bool {
+	return t[i].at < t[j].at || t[i].at == t[j].at && t[i].n < t[j].n
+}
+func (t timeline) Swap(i, j int) { t[i], t[j] = t[j], t[i] }
+func (t *timeline) Push(e any)   { *t = append(*t, e.(event)) }
+func (t *timeline) Pop() any {
+	last := (*t)[len(*t)-1]
+	*t = (*t)[:len(*t)-1]
+	return last
+}
+
+func newNode(seed uint64) *node {
+	return &node{
+		gpu: New(), rand: rand.New(rand.NewPCG(seed, 1)), latency: 60 * time.Microsecond, now: 1,
+		overran: make(map[string]bool), ended: make(map[string]bool),
+	}
+}
+
+func (n *node) after(d time.Duration, do func()) {
+	n.count++
+	heap.Push(&n.events, event{n.now + max(d, 0), n.count, do})
+}
+
+// soon is a latency.
+func (n *node) soon() time.Duration { return n.latency/3 + rand.N(n.latency*2/3) }
+
+// add starts a program.
+func (n *node) add(p program, part Part) *program {
+	n.nextID++
+	p.node, p.id, p.state = n, n.nextID, Closed
+	started := &p
+	n.programs = append(n.programs, started)
+	n.gpu.Join(n.now, p.claim, part, p.id)
+	n.apply()
+	status, _ := n.gpu.Status(n.now, p.claim)
+	started.state, started.turn, started.meter = status.State, status.Turn, status.Meter
+	n.after(n.soon(), started.submit)
+	return started
+}
+
+// apply hands the actions of the state machine to the programs, and checks that one claim has the GPU.
+func (n *node) apply() {
+	for _, a := range n.gpu.Actions() {
+		if len(a.Overran) > 0 {
+			n.overran[a.Claim] = true
+			continue
+		}
+		if a.State != Closed {
+			n.turns++
+			n.checkExclusive(a)
+		}
+		for _, p := range n.programs {
+			if p.claim == a.Claim && !p.dead {
+				p.apply(a)
+			}
+		}
+	}
+	n.schedule()
+}
+
+func (n *node) checkExclusive(a Action) {
+	for _, p := range n.programs {
+		if p.dead || p.claim == a.Claim {
+			continue
+		}
+		if p.state != Closed {
+			n.breaks("%s has the turn %d while %s has one", a.Claim, a.Turn, p.claim)
+		}
+		if len(p.work) > 0 && !p.lies && !p.excused && !n.overran[p.claim] && !n.ended[p.claim] {
+			n.breaks("turn %d of %s began while %s had work", a.Turn, a.Claim, p.claim)
+		}
+	}
+	delete(n.overran, a.Claim)
+	delete(n.ended, a.Claim)
+}
+
+func (n *node) breaks(format string, args ...any) {
+	if len(n.broken) < 10 {
+		n.broken = append(n.broken, fmt.Sprintf("%v: ", n.now)+fmt.Sprintf(format, args...))
+	}
+}
+
+// schedule has Tick called when it is due.
+func (n *node) schedule() {
+	at, ok := n.gpu.Next()
+	if !ok || n.tick > 0 && n.tick <= at {
+		return
+	}
+	n.tick = at
+	n.after(at-n.now, func() {
+		if n.tick == at {
+			n.tick = 0
+			n.gpu.Tick(n.now)
+			n.apply()
+		}
+	})
+}
+
+// run runs the node for some time, or until some turns have been taken.
+func (n *node) run(d time.Duration, turns int) {
+	end, last := n.now+d, n.turns+turns
+	for turns == 0 || n.turns < last {
+		until := end
+		if len(n.events) > 0 {
+			until = min(end, n.events[0].at)
+		}
+		if until > n.now && n.compute(until-n.now) > 0 {
+			continue // a kernel has ended before that
+		}
+		if n.now >= end {
+			return
+		}
+		if len(n.events) > 0 && n.events[0].at <= n.now {
+			heap.Pop(&n.events).(event).do()
+		}
+	}
+}
+
+// compute has the GPU work for some time, or until the first kernel has ended. It returns how many have.
+func (n *node) compute(d time.Duration) (ended int) {
+	var busy []*program
+	var claims []string
+	for _, p := range n.programs {
+		if len(p.work) > 0 && !slices.Contains(claims, p.claim) { // one kernel of a claim at a time
+			busy, claims = append(busy, p), append(claims, p.claim)
+		}
+	}
+	parts := time.Duration(max(len(busy), 1))
+	for _, p := range busy {
+		d = min(d, p.work[0]*parts)
+	}
+	n.now += d
+	for _, p := range busy {
+		p.work[0] -= d / parts
+		p.busy += d / parts
+		if p.work[0] <= 0 {
+			p.work = p.work[1:]
+			ended++
+			p.finished()
+		}
+	}
+	return ended
+}
+
+// apply takes over an action.
+func (p *program) apply(a Action) {
+	was := p.state
+	p.state, p.turn, p.meter = a.State, a.Turn, a.Meter
+	switch {
+	case a.State == Closed && was != Closed:
+		p.node.after(p.node.soon(), func() { p.drain(a.Turn) })
+	case a.State != Closed && p.waiting:
+		p.waiting = false
+		p.node.after(p.node.soon(), p.submit)
+	case a.State == Metered:
+		p.node.after(p.node.gpu.Switch(), func() { p.rest(a.Turn) })
+	}
+}
+
+// submit submits as much as the gate allows.
+func (p *program) submit() {
+	for !p.dead && !p.off && !p.pausing && (!p.sync || len(p.work) == 0) {
+		if p.state == Closed {
+			if !p.waiting {
+				p.waiting = true
+				p.node.after(p.node.soon(), func() {
+					if !p.dead {
+						p.node.gpu.Want(p.node.now, p.claim)
+						p.node.apply()
+					}
+				})
+			}
+			return
+		}
+		p.waiting = false
+		if len(p.work) > 0 && time.Duration(len(p.work)+1)*p.kernel > p.meter {
+			return
+		}
+		p.work, p.quiet = append(p.work, p.kernel), 0
+	}
+}
+
+// finished goes on after a kernel.
+func (p *program) finished() {
+	if len(p.work) == 0 {
+		p.quiet = p.node.now
+		turn := p.turn
+		if p.revoked {
+			p.node.after(p.node.soon(), func() { p.drain(turn) })
+		}
+		p.node.after(p.node.gpu.Switch(), func() { p.rest(turn) })
+	}
+	if !p.sync {
+		p.submit()
+		return
+	}
+	p.pausing = true
+	p.node.after(p.pause+betweenKernels, func() { p.pausing = false; p.submit() })
+}
+
+// drain reports the end of the turn as soon as nothing is outstanding, and before that when it will be.
+func (p *program) drain(turn uint64) {
+	if p.dead || p.lies || turn != p.turn || p.state != Closed {
+		return
+	}
+	p.revoked = len(p.work) > 0
+	if !p.revoked {
+		p.node.gpu.Drained(p.node.now, p.claim, p.id, turn, 0)
+	} else {
+		var left time.Duration
+		for _, k := range p.work {
+			left += k
+		}
+		p.node.ended[p.claim] = true
+		p.node.gpu.Ending(p.node.now, p.claim, p.id, turn, left)
+	}
+	p.node.apply()
+}
+
+// rest reports that the program has been idle for the cost of a switch.
+func (p *program) rest(turn uint64) {
+	lasted := p.node.now - p.quiet
+	if p.dead || p.lies || p.state != Metered || turn != p.turn || len(p.work) > 0 || lasted < p.node.gpu.Switch() {
+		return
+	}
+	p.node.gpu.Idle(p.node.now, p.claim, p.id, turn, min(lasted, p.node.gpu.Switch()))
+	p.node.apply()
+}
+
+// kill ends the program with all that it has outstanding.
+func (p *program) kill() {
+	p.dead, p.work = true, nil
+	p.node.gpu.Leave(p.node.now, p.claim, p.id)
+	p.node.apply()
+}
+
+// cycle is how much of the GPU's time the program needs to have it busy for a unit of time.
+func (p *program) cycle() float64 {
+	if p.sync {
+		return float64(p.kernel+p.pause+betweenKernels) / float64(p.kernel)
+	}
+	return 1
+}
+
+// betweenKernels is how long a synchronous program takes to submit the next kernel.
+const betweenKernels = 10 * time.Microsecond
+
+// had returns the time that a claim really had.
+func (n *node) had(claim string) (busy time.Duration) {
+	for _, p := range n.programs {
+		if p.claim == claim {
+			busy += p.busy
+		}
+	}
+	return busy
+}

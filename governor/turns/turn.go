@@ -1,0 +1,80 @@
+package turns
+
+import "time"
+
+// grant begins a claim's turn.
+func (g *GPU) grant(c *claim) {
+	g.turn++
+	g.holder, g.granted, c.turn = c, g.now, g.turn
+	g.draining, g.end, g.resting, g.ending = false, 0, 0, 0
+	g.atLeast = 0
+	if c.below >= float64(floorTurn) {
+		g.atLeast = g.now + floorTurn
+	}
+	c.wants, c.straggles, c.paused, c.soon = false, false, 0, 0
+	c.usage.turns++
+	for _, p := range c.processes {
+		p.ending = 0
+	}
+	g.set(c, Metered)
+}
+
+// revoke ends a claim's turn: its processes drain.
+func (g *GPU) revoke(c *claim) {
+	if idle := g.resting; idle > 0 || c.idle() {
+		c.paused = max(idle, 1)
+		if idle == 0 {
+			c.paused = g.now
+		}
+	}
+	g.draining, g.end, g.resting, g.ending = true, 0, 0, 0
+	c.revoked = g.now
+	g.deadline = g.now + max(firstDeadline, drainFactor*c.usual)
+	g.set(c, Closed)
+}
+
+// ended frees the GPU after the holder has drained, or although it has not.
+func (g *GPU) ended(h *claim) {
+	if g.draining && h.paused == 0 && !h.wants {
+		h.soon = g.now + soon
+	}
+	if g.draining && h.drained() && h.joined() {
+		g.learn(h)
+	}
+	if h.state != Closed {
+		g.set(h, Closed)
+	}
+	g.holder, g.draining, g.end, g.resting, g.ending, g.atLeast = nil, false, 0, 0, 0, 0
+}
+
+// learn notes how long a claim has taken to drain: at once if it was longer than usual, and slowly if it was shorter.
+func (g *GPU) learn(c *claim) {
+	took := min(g.now-c.revoked, mostUsual)
+	c.usual = max(took, c.usual-(c.usual-took)/8)
+}
+
+// overrun ends the turn of a claim that has not drained in time. Processes that are stopped are excused: they can't drain.
+// Otherwise the next turn begins all the same, and both are charged.
+func (g *GPU) overrun(h *claim) {
+	g.excuse(h)
+	g.ended(h)
+}
+
+// excuse excuses the processes of a claim that are stopped. If others have not drained, the claim straggles.
+func (g *GPU) excuse(c *claim) {
+	c.excuse()
+	if c.drained() {
+		return
+	}
+	c.straggles = true
+	c.usage.overruns++
+	g.actions = append(g.actions, Action{Claim: c.id, State: Closed, Turn: c.turn, Meter: g.meter(c), Overran: c.late()})
+}
+
+const (
+	// soon is how long a claim whose turn ended while it had work counts as one that wants the next: its programs have to
+	// wake up and submit more.
+	soon = 500 * time.Microsecond
+	// mostUsual bounds how long a drain is expected to take.
+	mostUsual = 400 * time.Millisecond
+)

@@ -1,0 +1,277 @@
+package turns
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+)
+
+const (
+	us = time.Microsecond
+	ms = time.Millisecond
+)
+
+func part(share int) Part { return Part{Share: share, Max: 1000, Class: Normal} }
+
+// busyFor runs a node and returns the part of that time that each program's claim had.
+func busyFor(n *node, d time.Duration, programs ...*program) []float64 {
+	before := make([]time.Duration, len(programs))
+	for i, p := range programs {
+		before[i] = n.had(p.claim)
+	}
+	n.run(d, 0)
+	parts := make([]float64, len(programs))
+	for i, p := range programs {
+		parts[i] = float64(n.had(p.claim)-before[i]) / float64(d)
+	}
+	return parts
+}
+
+// Shares are exact whatever the kernels are, within what the longest one needs, and little is lost.
+func TestShares(t *testing.T) {
+	kernels := map[string]program{
+		"20us": {kernel: 20 * us}, "1ms": {kernel: ms}, "30ms": {kernel: 30 * ms}, "100ms": {kernel: 100 * ms},
+		"sync 50us": {kernel: 50 * us, sync: true}, "sync 5ms": {kernel: 5 * ms, sync: true},
+	}
+	for one, a := range kernels {
+		for other, b := range kernels {
+			for _, shares := range [][]int{{500, 500}, {300, 700}, {100, 900}} {
+				if one > other {
+					continue
+				}
+				t.Run(fmt.Sprintf("%d:%d %s %s", shares[0], shares[1], one, other), func(t *testing.T) {
+					n := newNode(1)
+					a.claim, b.claim = "a", "b"
+					had := busyFor(n, 12*time.Second, n.add(a, part(shares[0])), n.add(b, part(shares[1])))
+					must.SliceEmpty(t, n.broken)
+					got := had[0] * a.cycle() / (had[0]*a.cycle() + had[1]*b.cycle())
+					within := 0.01
+					if a.sync != b.sync || a.kernel > 5*ms || b.kernel > 5*ms {
+						within = 0.02
+					}
+					must.Less(t, within, math.Abs(got-float64(shares[0])/1000), must.Sprintf("a had %.3f, b %.3f", had[0], had[1]))
+					if !a.sync && !b.sync {
+						must.Greater(t, 0.97, had[0]+had[1])
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestShares_Eight(t *testing.T) {
+	n := newNode(2)
+	shares := []int{20, 30, 50, 100, 120, 150, 230, 300}
+	var programs []*program
+	for i, share := range shares {
+		programs = append(programs, n.add(program{claim: fmt.Sprint(i), kernel: time.Duration(i*i+1) * 100 * us}, part(share)))
+	}
+	had := busyFor(n, 20*time.Second, programs...)
+	must.SliceEmpty(t, n.broken)
+	sum := 0.0
+	for _, h := range had {
+		sum += h
+	}
+	must.Greater(t, 0.97, sum)
+	for i, h := range had {
+		must.Less(t, 0.01, math.Abs(h/sum-float64(shares[i])/1000), must.Sprintf("%d had %.3f", i, h))
+	}
+}
+
+// What one claim does not use belongs to the others, soon; and it has saved nothing when it comes back.
+func TestIdleShareIsRegained(t *testing.T) {
+	n := newNode(3)
+	a, b := n.add(program{claim: "a", kernel: ms}, part(500)), n.add(program{claim: "b", kernel: ms}, part(500))
+	n.run(time.Second, 0)
+	a.off = true
+	n.run(40*ms, 0) // two rounds
+	had := busyFor(n, 10*time.Second, a, b)
+	must.Greater(t, 0.97, had[1])
+	a.off = false
+	a.submit()
+	had = busyFor(n, time.Second, a, b)
+	must.Less(t, 0.53, had[0])
+	must.Greater(t, 0.47, had[0])
+	must.SliceEmpty(t, n.broken)
+}
+
+// A claim that pauses after each kernel has its share all the same, beside one with long kernels.
+func TestPauses(t *testing.T) {
+	for _, long := range []time.Duration{ms, 100 * ms, 300 * ms} {
+		t.Run(long.String(), func(t *testing.T) {
+			n := newNode(4)
+			a := n.add(program{claim: "a", kernel: 5 * ms, pause: 300 * us, sync: true}, part(500))
+			b := n.add(program{claim: "b", kernel: long}, part(500))
+			n.run(2*time.Second, 0)
+			had := busyFor(n, 20*time.Second, a, b)
+			must.Greater(t, 0.45, had[0], must.Sprint(had))
+			must.Greater(t, 0.45, had[1], must.Sprint(had))
+			must.SliceEmpty(t, n.broken)
+		})
+	}
+}
+
+func TestCeiling(t *testing.T) {
+	for _, kernel := range []time.Duration{10 * us, ms, 30 * ms} {
+		for _, limit := range []int{100, 500, 900} {
+			t.Run(fmt.Sprintf("%s %d", kernel, limit), func(t *testing.T) {
+				n := newNode(5)
+				a := n.add(program{claim: "a", kernel: kernel}, Part{Share: 100, Max: limit, Class: Normal})
+				n.run(time.Second, 0)
+				had := busyFor(n, 20*time.Second, a)
+				must.Less(t, 0.02, math.Abs(had[0]-float64(limit)/1000), must.Sprint(had))
+			})
+		}
+	}
+	t.Run("beside another", func(t *testing.T) {
+		n := newNode(6)
+		a := n.add(program{claim: "a", kernel: ms}, Part{Share: 500, Max: 500, Class: Normal})
+		b := n.add(program{claim: "b", kernel: ms}, Part{Share: 100, Max: 1000, Class: Normal})
+		had := busyFor(n, 20*time.Second, a, b)
+		must.Less(t, 0.02, math.Abs(had[0]-0.5), must.Sprint(had))
+		must.Greater(t, 0.45, had[1], must.Sprint(had))
+	})
+}
+
+func TestClasses(t *testing.T) {
+	t.Run("lower ones keep a floor", func(t *testing.T) {
+		n := newNode(7)
+		a := n.add(program{claim: "a", kernel: ms}, Part{Share: 500, Max: 1000, Class: High})
+		b := n.add(program{claim: "b", kernel: ms}, Part{Share: 400, Max: 1000, Class: BestEffort})
+		had := busyFor(n, 30*time.Second, a, b)
+		must.Greater(t, 0.01, had[1], must.Sprint(had))
+		must.Less(t, 0.025, had[1], must.Sprint(had))
+		must.Greater(t, 0.94, had[0], must.Sprint(had))
+	})
+	t.Run("long kernels of a lower one do not get more", func(t *testing.T) {
+		n := newNode(8)
+		a := n.add(program{claim: "a", kernel: 2 * ms, pause: 200 * us, sync: true}, Part{Share: 500, Max: 1000, Class: High})
+		b := n.add(program{claim: "b", kernel: 30 * ms}, Part{Share: 500, Max: 1000, Class: BestEffort})
+		n.run(5*time.Second, 0)
+		had := busyFor(n, 30*time.Second, a, b)
+		must.Less(t, 0.13, had[1], must.Sprint(had))
+		must.Greater(t, 0.75, had[0], must.Sprint(had))
+	})
+	t.Run("a request of a high one waits for what is outstanding only", func(t *testing.T) {
+		n := newNode(9)
+		n.add(program{claim: "b", kernel: ms}, Part{Share: 500, Max: 1000, Class: BestEffort})
+		a := n.add(program{claim: "a", kernel: 10 * ms, pause: 30 * ms, sync: true}, Part{Share: 500, Max: 1000, Class: High})
+		n.run(time.Second, 0)
+		worst := time.Duration(0)
+		for range 200 {
+			for !a.pausing {
+				n.run(100*us, 0)
+			}
+			for a.pausing {
+				n.run(100*us, 0)
+			}
+			began := n.now
+			for !a.pausing {
+				n.run(100*us, 0)
+			}
+			worst = max(worst, n.now-began)
+		}
+		must.Less(t, 12*ms, worst)
+	})
+	t.Run("normal ones share what a high one leaves", func(t *testing.T) {
+		n := newNode(10)
+		n.add(program{claim: "h", kernel: 10 * ms, pause: 10 * ms, sync: true}, Part{Share: 100, Max: 1000, Class: High})
+		a := n.add(program{claim: "a", kernel: ms}, part(300))
+		b := n.add(program{claim: "b", kernel: ms}, part(600))
+		had := busyFor(n, 20*time.Second, a, b)
+		must.Less(t, 0.02, math.Abs(had[0]/(had[0]+had[1])-1.0/3), must.Sprint(had))
+	})
+}
+
+func TestSet_TakesEffectWithinTwoTurns(t *testing.T) {
+	n := newNode(11)
+	a, b := n.add(program{claim: "a", kernel: ms}, part(500)), n.add(program{claim: "b", kernel: ms}, part(500))
+	n.run(time.Second, 0)
+	n.gpu.Set(n.now, "a", part(900))
+	n.gpu.Set(n.now, "b", part(100))
+	n.apply()
+	n.run(0, 2)
+	had := busyFor(n, 200*ms, a, b)
+	must.Less(t, 0.06, math.Abs(had[0]/(had[0]+had[1])-0.9), must.Sprint(had))
+}
+
+// The processes of a claim share its turns: who has more gets no more.
+func TestProcessesOfOneClaimShareItsTurn(t *testing.T) {
+	n := newNode(12)
+	b := n.add(program{claim: "b", kernel: ms}, part(500))
+	a := n.add(program{claim: "a", kernel: ms}, part(500))
+	for range 9 {
+		n.add(program{claim: "a", kernel: ms}, part(500))
+	}
+	had := busyFor(n, 20*time.Second, a, b)
+	must.Less(t, 0.02, math.Abs(had[0]-had[1]), must.Sprint(had))
+	must.SliceEmpty(t, n.broken)
+}
+
+func TestEndless_OthersGoOnAfterTheDeadline(t *testing.T) {
+	n := newNode(13)
+	a := n.add(program{claim: "a", kernel: time.Hour}, part(500))
+	b := n.add(program{claim: "b", kernel: ms}, part(500))
+	had := busyFor(n, 10*time.Second, a, b)
+	must.Greater(t, 0.45, had[1], must.Sprint(had)) // beside the kernel that does not end
+	must.True(t, n.overran["a"])
+	status, _ := n.gpu.Status(n.now, "a")
+	must.Eq(t, 1, status.Overruns)
+	a.kill()
+	n.run(20*ms, 0)
+	must.Eq(t, Open, b.state)
+}
+
+// What a claim has overrun is repaid by its next processes.
+func TestDebt_OutlivesAProcess(t *testing.T) {
+	n := newNode(14)
+	a := n.add(program{claim: "a", kernel: 400 * ms}, part(500))
+	b := n.add(program{claim: "b", kernel: ms}, part(500))
+	n.run(10*ms, 0)
+	n.run(300*ms, 0)
+	debts := n.gpu.Debts(n.now)
+	must.Less(t, -float64(50*ms), debts["a"])
+	a.kill()
+	status, _ := n.gpu.Status(n.now, "a")
+	must.Eq(t, 0, status.Processes)
+	again := New()
+	again.Restore(debts)
+	must.Eq(t, debts, again.Debts(0))
+	a = n.add(program{claim: "a", kernel: ms}, part(500))
+	had := busyFor(n, 100*ms, a, b)
+	must.Less(t, 0.1, had[0], must.Sprint(had))
+	had = busyFor(n, 10*time.Second, a, b)
+	must.Greater(t, 0.45, had[0], must.Sprint(had))
+}
+
+func TestStopped_OwesNothing(t *testing.T) {
+	n := newNode(15)
+	a := n.add(program{claim: "a", kernel: ms}, part(500))
+	b := n.add(program{claim: "b", kernel: ms}, part(500))
+	n.run(time.Second, 0)
+	for a.state == Closed {
+		n.run(ms, 0)
+	}
+	a.lies, a.off = true, true // it is stopped, and says nothing any more
+	for a.state != Closed {
+		n.run(ms, 0)
+	}
+	n.run(30*ms, 0)
+	n.gpu.Stopped(n.now, "a", a.id, true)
+	n.apply()
+	n.run(60*ms, 0)
+	had := busyFor(n, 10*time.Second, a, b)
+	must.Greater(t, 0.97, had[1], must.Sprint(had))
+	must.Less(t, 10*ms, time.Duration(max(-n.gpu.Debts(n.now)["a"], 0)))
+	status, _ := n.gpu.Status(n.now, "a")
+	must.Eq(t, 0, status.Overruns)
+	n.gpu.Stopped(n.now, "a", a.id, false)
+	a.lies, a.off, a.waiting = false, false, false
+	a.drain(a.turn)
+	a.submit()
+	had = busyFor(n, 10*time.Second, a, b)
+	must.Greater(t, 0.47, had[0], must.Sprint(had))
+}

@@ -1,0 +1,301 @@
+#include "governor/connection.h"
+
+#include "governor/clock.h"
+#include "governor/page.h"
+#include "governor/passage.h"
+#include "governor/queues.h"
+#include "state/gpus.h"
+#include "system/calls.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#define RETRY_NS NS_PER_SECOND
+#define REFUSED_NS (30 * NS_PER_SECOND)
+
+enum stage { ABSENT, GREETED, JOINED };
+
+static struct {
+    struct lock lock; /* a descriptor is not closed while another thread sends */
+    unsigned count;
+    int inotify; /* 0: none */
+    struct connection {
+        int socket; /* 0: none */
+        int gpu;    /* index in the page */
+        bool visible;
+        _Atomic enum stage stage;
+        uint64_t next_try;
+        char uuid[GOVERNOR_UUID_SIZE];
+        char directory[320];
+    } each[CONNECTIONS_MAX];
+} connections;
+
+bool connections_start(struct process *process) {
+    uint64_t visible = gpus_visible(process);
+    for (unsigned i = 0; i < process->claims.count && connections.count < CONNECTIONS_MAX; i++) {
+        struct connection *connection = &connections.each[connections.count];
+        const struct region *region = &process->claims.regions[i];
+        int gpu = process->claims.gpu[i], index = queues_index(process, gpu);
+        const char *slash = strrchr(region->limit_path, '/');
+        if (index == NO_GPU || slash == NULL)
+            continue;
+        *connection = (struct connection){.gpu = index, .visible = visible >> gpu & 1};
+        snprintf(connection->uuid, sizeof connection->uuid, "%s", region->gpu_uuid);
+        snprintf(connection->directory, sizeof connection->directory, "%.*s", (int)(slash - region->limit_path),
+                 region->limit_path);
+        connections.count++;
+    }
+    return connections.count > 0;
+}
+
+void connections_watch(void) {
+    int inotify = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    if (inotify < 0)
+        return; /* the slow retries remain */
+    for (unsigned i = 0; i < connections.count; i++)
+        inotify_add_watch(inotify, connections.each[i].directory, IN_CREATE | IN_MOVED_TO | IN_ATTRIB);
+    connections.inotify = inotify;
+}
+
+/* --- joining ------------------------------------------------------------------------------------------------------ */
+
+/* A path that does not fit into an address goes through a descriptor of the directory. */
+static bool connect_in(int socket, const char *directory) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strlen(directory) + sizeof "/" GOVERNOR_SOCKET <= sizeof address.sun_path) {
+        snprintf(address.sun_path, sizeof address.sun_path, "%s/" GOVERNOR_SOCKET, directory);
+        return connect(socket, (const struct sockaddr *)&address, sizeof address) == 0;
+    }
+    int fd = call_open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/" GOVERNOR_SOCKET, fd);
+    bool connected = connect(socket, (const struct sockaddr *)&address, sizeof address) == 0;
+    close(fd);
+    return connected;
+}
+
+static bool send_bytes(int socket, const void *bytes, size_t size) {
+    int error = errno;
+    bool sent = socket > 0 && syscall(SYS_sendto, socket, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0) >= 0;
+    errno = error;
+    return sent;
+}
+
+static bool greet(const struct connection *connection) {
+    struct governor_hello hello = {
+        .message = {.version = GOVERNOR_VERSION,
+                    .kind = GOVERNOR_HELLO,
+                    .gpu = connection->visible,
+                    .value = {(uint64_t)syscall(SYS_getpid), (uint64_t)connection->gpu}},
+    };
+    memcpy(hello.uuid[0], connection->uuid, sizeof hello.uuid[0]);
+    return send_bytes(connection->socket, &hello,
+                      sizeof hello.message + (connection->visible ? sizeof hello.uuid[0] : 0));
+}
+
+/* Of several claims on one GPU, the first whose governor answers has it. */
+static bool has_another(const struct connection *connection) {
+    for (unsigned i = 0; i < connections.count; i++) {
+        const struct connection *other = &connections.each[i];
+        if (other != connection && other->gpu == connection->gpu && other->stage != ABSENT)
+            return true;
+    }
+    return false;
+}
+
+static void try_one(struct connection *connection) {
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return;
+    if (!connect_in(fd, connection->directory)) {
+        close(fd);
+        return;
+    }
+    lock_take(&connections.lock);
+    connection->socket = fd;
+    connection->stage = greet(connection) ? GREETED : ABSENT;
+    if (connection->stage == ABSENT) {
+        connection->socket = 0;
+        close(fd);
+    }
+    lock_give(&connections.lock);
+}
+
+void connections_try(uint64_t now) {
+    for (unsigned i = 0; i < connections.count; i++) {
+        struct connection *connection = &connections.each[i];
+        if (connection->stage != ABSENT || connection->next_try > now || has_another(connection))
+            continue;
+        connection->next_try = now + RETRY_NS;
+        try_one(connection);
+    }
+}
+
+bool connections_pending(void) {
+    for (unsigned i = 0; i < connections.count; i++)
+        if (connections.each[i].stage == GREETED)
+            return true;
+    return false;
+}
+
+uint64_t connections_next_try(void) {
+    uint64_t next = 0;
+    for (unsigned i = 0; i < connections.count; i++) {
+        const struct connection *connection = &connections.each[i];
+        if (connection->stage == ABSENT && !has_another(connection) && (next == 0 || connection->next_try < next))
+            next = connection->next_try;
+    }
+    return next;
+}
+
+/* --- ends --------------------------------------------------------------------------------------------------------- */
+
+static bool any_is_joined(void) {
+    for (unsigned i = 0; i < connections.count; i++)
+        if (connections.each[i].stage == JOINED)
+            return true;
+    return false;
+}
+
+/* Opens the GPU's gate. Waiters of a page that others still use look again within their time-out. */
+static void end(struct connection *connection, uint64_t retry) {
+    lock_take(&connections.lock);
+    close(connection->socket);
+    connection->socket = 0;
+    lock_give(&connections.lock);
+    if (connection->stage == JOINED)
+        atomic_store(&passages[connection->gpu].joined, false);
+    connection->stage = ABSENT;
+    connection->next_try = retry;
+    if (!any_is_joined())
+        governor_page_unmap();
+}
+
+/* --- messages ----------------------------------------------------------------------------------------------------- */
+
+struct packet {
+    struct governor_message message;
+    int descriptor; /* -1: none */
+};
+
+/* Whether a packet of the right form was received. */
+static bool receive(int socket, struct packet *packet, ssize_t *size) {
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+    struct iovec bytes = {.iov_base = &packet->message, .iov_len = sizeof packet->message};
+    struct msghdr header = {
+        .msg_iov = &bytes, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    packet->descriptor = -1;
+    *size = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (*size <= 0)
+        return false;
+    const struct cmsghdr *passed = CMSG_FIRSTHDR(&header);
+    if (passed != NULL && passed->cmsg_level == SOL_SOCKET && passed->cmsg_type == SCM_RIGHTS)
+        memcpy(&packet->descriptor, CMSG_DATA(passed), sizeof packet->descriptor);
+    return *size == sizeof packet->message && !(header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) &&
+           packet->message.version == GOVERNOR_VERSION;
+}
+
+/* Turns are counted from anew by each governor. A process that cannot use the GPU has joined all the same. */
+static bool welcome(struct connection *connection, const struct packet *packet) {
+    if (connection->stage != GREETED || packet->descriptor < 0 || !governor_page_map(packet->descriptor))
+        return false;
+    atomic_store(&passages[connection->gpu].wanted, 0);
+    connection->stage = JOINED;
+    if (connection->visible)
+        atomic_store(&passages[connection->gpu].joined, true);
+    return true;
+}
+
+/* False: the connection has ended. */
+static bool read_one(struct connection *connection, void (*received)(const struct governor_message *)) {
+    struct packet packet;
+    ssize_t size;
+    bool good = receive(connection->socket, &packet, &size);
+    uint64_t retry = clock_now() + RETRY_NS;
+    if (size < 0 && (errno == EAGAIN || errno == EINTR))
+        return false;
+    if (good && packet.message.kind == GOVERNOR_WELCOME) {
+        good = welcome(connection, &packet);
+    } else if (good && packet.message.kind == GOVERNOR_REFUSED) {
+        good = false;
+        retry += REFUSED_NS;
+    } else if (good && connection->stage == JOINED && packet.message.gpu == (uint32_t)connection->gpu) {
+        received(&packet.message);
+    }
+    if (packet.descriptor >= 0)
+        close(packet.descriptor);
+    if (!good)
+        end(connection, retry);
+    return good;
+}
+
+unsigned connections_poll(struct pollfd polled[static CONNECTIONS_MAX + 1]) {
+    unsigned count = 0;
+    if (connections.inotify > 0)
+        polled[count++] = (struct pollfd){.fd = connections.inotify, .events = POLLIN};
+    for (unsigned i = 0; i < connections.count; i++)
+        if (connections.each[i].socket > 0)
+            polled[count++] = (struct pollfd){.fd = connections.each[i].socket, .events = POLLIN};
+    return count;
+}
+
+static void read_watch(void) {
+    _Alignas(struct inotify_event) char events[4096];
+    while (syscall(SYS_read, connections.inotify, events, sizeof events) > 0) {
+    }
+    for (unsigned i = 0; i < connections.count; i++)
+        connections.each[i].next_try = 0;
+}
+
+void connections_read(const struct pollfd *polled, unsigned count, void (*received)(const struct governor_message *)) {
+    for (unsigned at = 0; at < count; at++) {
+        if (polled[at].revents == 0)
+            continue;
+        if (polled[at].fd == connections.inotify)
+            read_watch();
+        for (unsigned i = 0; i < connections.count; i++)
+            if (connections.each[i].socket == polled[at].fd)
+                while (read_one(&connections.each[i], received)) {
+                }
+    }
+}
+
+static bool send_one(enum governor_kind kind, int gpu, uint64_t turn, uint64_t value) {
+    struct governor_message message = {
+        .version = GOVERNOR_VERSION, .kind = (uint16_t)kind, .gpu = (uint32_t)gpu, .turn = turn, .value = {value}};
+    bool sent = false;
+    lock_take(&connections.lock);
+    for (unsigned i = 0; i < connections.count; i++)
+        if (connections.each[i].gpu == gpu && connections.each[i].stage == JOINED)
+            sent = send_bytes(connections.each[i].socket, &message, sizeof message);
+    lock_give(&connections.lock);
+    return sent;
+}
+
+void connection_send(enum governor_kind kind, int gpu, uint64_t turn, uint64_t value) {
+    send_one(kind, gpu, turn, value);
+}
+
+bool connection_want(int gpu, uint64_t turn) {
+    return send_one(GOVERNOR_WANT, gpu, turn, 0);
+}
+
+void connections_bye(void) {
+    for (unsigned i = 0; i < connections.count; i++)
+        if (connections.each[i].stage == JOINED)
+            send_one(GOVERNOR_BYE, connections.each[i].gpu, 0, 0);
+}
+
+void connections_forked(void) {
+    for (unsigned i = 0; i < connections.count; i++)
+        if (connections.each[i].socket > 0)
+            close(connections.each[i].socket);
+    if (connections.inotify > 0)
+        close(connections.inotify);
+    memset(&connections, 0, sizeof connections);
+}

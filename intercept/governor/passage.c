@@ -1,0 +1,93 @@
+#include "governor/passage.h"
+
+#include "governor/clock.h"
+#include "governor/connection.h"
+#include "governor/queues.h"
+
+#define WAIT_NS (50 * NS_PER_MS)
+#define PAUSE_LEAST_NS (20 * NS_PER_US)
+#define PAUSE_MOST_NS (500 * NS_PER_US)
+
+struct passages passages[GOVERNOR_GPUS_MAX];
+
+static const uint64_t one = (UINT64_C(1) << PASSAGES_BEGUN_SHIFT) + 1;
+
+/* A mark is due. Waits until the outstanding work is less than the meter allows, or until the state changes. Work that
+ * does not end may be waiting for this launch, so the wait has an end. */
+static void wait_for_work(int gpu, struct queue *queue, CUstream stream) {
+    struct governor_gpu *page = &governor_page.page.gpus[gpu];
+    uint64_t begin = clock_now(), outstanding, meter;
+    if (queues_is_capturing(stream))
+        return;
+    queues_mark(queue, stream);
+    while ((outstanding = queues_settle(gpu)) >=
+               (meter = atomic_load_explicit(&page->meter_ns, memory_order_relaxed)) &&
+           outstanding > 0 && passages_state(gpu) == GATE_METERED) {
+        uint64_t waited = clock_now() - begin;
+        if (waited > WAIT_NS && waited > queues_patience(gpu))
+            return;
+        uint64_t excess = outstanding - meter / 4 * 3;
+        governor_page_wait(&page->state, GATE_METERED, clamp_ns(excess, PAUSE_LEAST_NS, PAUSE_MOST_NS));
+    }
+}
+
+/* The state is read again after the launch was counted: if it still was METERED, the agent will see the launch when it
+ * drains. */
+static bool pass_metered(struct passage *passage, int gpu, struct queue *queue, CUstream stream) {
+    struct passages *of = &passages[gpu];
+    uint32_t launches = 0;
+    if (queue != NULL) {
+        launches = atomic_load_explicit(&queue->launches, memory_order_relaxed);
+        if (launches >= atomic_load_explicit(&queue->every, memory_order_relaxed)) {
+            wait_for_work(gpu, queue, stream);
+            launches = atomic_load_explicit(&queue->launches, memory_order_relaxed);
+        }
+    }
+    atomic_fetch_add(&of->count, one);
+    if (passages_state(gpu) != GATE_METERED) {
+        atomic_fetch_sub(&of->count, one);
+        return false;
+    }
+    passage->gpu = gpu;
+    if (queue != NULL) {
+        atomic_store_explicit(&queue->launches, launches + 1, memory_order_relaxed);
+        atomic_store_explicit(&queue->used, true, memory_order_relaxed);
+    }
+    return true;
+}
+
+static bool pass_closed(int gpu, CUstream stream) {
+    struct governor_gpu *page = &governor_page.page.gpus[gpu];
+    uint64_t turn = atomic_load(&page->turn);
+    if (queues_is_capturing(stream) || !governor_page_is_alive())
+        return true;
+    if (atomic_exchange(&passages[gpu].wanted, turn + 1) != turn + 1 && !connection_want(gpu, turn))
+        atomic_store(&passages[gpu].wanted, 0);
+    governor_page_wait(&page->state, GATE_CLOSED, WAIT_NS);
+    return false;
+}
+
+static bool try_pass(struct passage *passage, int gpu, struct queue *queue, CUstream stream) {
+    switch (passages_state(gpu)) {
+    case GATE_METERED:
+        return pass_metered(passage, gpu, queue, stream);
+    case GATE_CLOSED:
+        return pass_closed(gpu, stream);
+    default:
+        return true;
+    }
+}
+
+void passage_wait(struct passage *passage, CUstream stream) {
+    struct queue *queue = queues_find(stream);
+    int gpu = queue != NULL ? queue->gpu : queues_current_gpu();
+    if (gpu == NO_GPU)
+        return;
+    while (!try_pass(passage, gpu, queue, stream)) {
+    }
+}
+
+void passage_end(struct passage *passage) {
+    if (passage->gpu != NO_GPU)
+        atomic_fetch_sub(&passages[passage->gpu].count, 1);
+}

@@ -1,0 +1,465 @@
+#include "governor/queues.h"
+
+#include "driver/cuda_real.h"
+#include "governor/clock.h"
+#include "governor/page.h"
+#include "state/contexts.h"
+#include "state/gpus.h"
+
+#include <string.h>
+
+#define SLOTS_BITS 10
+#define SLOTS (1u << SLOTS_BITS)
+#define MARKS 8
+#define MARKS_PER_METER 4
+#define EVERY_MOST 256
+#define PATIENCE 5
+
+/* An event behind some launches. Their work began after `begun_ns` and was not done at `pending_ns`. */
+struct mark {
+    CUevent event;
+    uint32_t launches;
+    uint64_t begun_ns, recorded_ns;
+    uint64_t pending_ns; /* 0: it was never queried and not done */
+};
+
+struct slot {
+    struct queue queue;
+    CUcontext context;
+    CUstream stream;        /* as the agent's thread names it */
+    uint64_t launch_ns;     /* what a launch takes, estimated */
+    uint64_t last_ns;       /* when the last mark was recorded */
+    uint64_t after, before; /* the last mark that is done was so between these */
+    unsigned first, count;  /* of the marks that are not done */
+    struct mark marks[MARKS];
+    CUevent drain;
+    bool draining; /* until `drain` is done */
+    bool orphan;   /* the stream is destroyed: the slot is freed when its work is done */
+};
+
+/* Keys of slots. A stream's key is its handle, that of a default stream is its context's, with its own number added. */
+enum { KEY_FREE = 0, KEY_FORMER = 1, KEY_ORPHAN = 2 };
+
+static struct {
+    struct lock lock;
+    struct process *process;
+    int gpus[DEVICES_MAX]; /* by device: index in the page + 1; 0: none */
+    _Atomic uintptr_t keys[SLOTS];
+    struct slot slots[SLOTS];
+} queues;
+
+int queues_index(const struct process *process, int gpu) {
+    int index = 0;
+    for (int i = 0; i < gpu; i++)
+        index += process->claims.gpu[i] == i;
+    return index < GOVERNOR_GPUS_MAX ? index : NO_GPU;
+}
+
+void queues_start(struct process *process) {
+    int count = 0, gpu;
+    queues.process = process;
+    REAL(cuDeviceGetCount)(&count);
+    for (CUdevice device = 0; device < count && device < DEVICES_MAX; device++)
+        if (gpus_find(process, device, &gpu) == CUDA_SUCCESS && gpu != NO_CLAIM)
+            queues.gpus[device] = queues_index(process, gpu) + 1;
+}
+
+/* --- slots -------------------------------------------------------------------------------------------------------- */
+
+static unsigned start_of(uintptr_t key) {
+    return (unsigned)((uint64_t)(key >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> (64 - SLOTS_BITS));
+}
+
+static struct slot *find(uintptr_t key) {
+    for (unsigned i = 0; i < SLOTS; i++) {
+        unsigned at = (start_of(key) + i) % SLOTS;
+        uintptr_t other = atomic_load_explicit(&queues.keys[at], memory_order_acquire);
+        if (other == key)
+            return &queues.slots[at];
+        if (other == KEY_FREE)
+            return NULL;
+    }
+    return NULL;
+}
+
+static void set_key(struct slot *slot, uintptr_t key) {
+    atomic_store_explicit(&queues.keys[slot - queues.slots], key, memory_order_release);
+}
+
+static bool is_live(const struct slot *slot) {
+    uintptr_t key = atomic_load_explicit(&queues.keys[slot - queues.slots], memory_order_relaxed);
+    return key != KEY_FREE && key != KEY_FORMER;
+}
+
+/* Loops over the slots of a GPU. */
+#define EACH_SLOT(slot, index)                                                                                         \
+    for (struct slot *slot = queues.slots; slot < queues.slots + SLOTS; slot++)                                        \
+        if (is_live(slot) && slot->queue.gpu == (index))
+
+static struct slot *room_for(uintptr_t key) {
+    for (unsigned i = 0; i < SLOTS; i++) {
+        struct slot *slot = &queues.slots[(start_of(key) + i) % SLOTS];
+        if (!is_live(slot))
+            return slot;
+    }
+    return NULL;
+}
+
+/* Under the lock. NULL if there is no room. */
+static struct slot *add(uintptr_t key, CUcontext context, CUstream stream, int gpu) {
+    struct slot *known = find(key), *slot = known != NULL ? NULL : room_for(key);
+    if (slot == NULL)
+        return known;
+    memset(slot, 0, sizeof *slot);
+    slot->context = context;
+    slot->stream = stream;
+    slot->queue.gpu = gpu;
+    slot->queue.every = 1;
+    slot->launch_ns = NS_PER_MS;
+    slot->last_ns = clock_now();
+    set_key(slot, key);
+    return slot;
+}
+
+/* --- the driver --------------------------------------------------------------------------------------------------- */
+
+/* Makes this thread's calls harmless to a capture in progress. */
+static void relax(CUstreamCaptureMode *mode) {
+    *mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    REAL(cuThreadExchangeStreamCaptureMode)(mode);
+}
+
+static void lock_relaxed(CUstreamCaptureMode *mode) {
+    relax(mode);
+    lock_take(&queues.lock);
+}
+
+static void unlock_relaxed(CUstreamCaptureMode *mode) {
+    lock_give(&queues.lock);
+    REAL(cuThreadExchangeStreamCaptureMode)(mode);
+}
+
+/* Under the lock, and in the relaxed mode, as all below. False if the context is being ended, or has ended: then the slot is
+ * free. */
+static bool enter(struct slot *slot, struct gate **gate) {
+    *gate = contexts_try_enter(queues.process, slot->context);
+    if (*gate == NULL)
+        return false;
+    if (REAL(cuCtxPushCurrent_v2)(slot->context) == CUDA_SUCCESS)
+        return true;
+    set_key(slot, KEY_FORMER);
+    contexts_leave(gate);
+    return false;
+}
+
+static void leave(struct gate **gate) {
+    CUcontext context;
+    REAL(cuCtxPopCurrent_v2)(&context);
+    contexts_leave(gate);
+}
+
+bool queues_is_capturing(CUstream stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* Records an event, which it creates first if need be. */
+static bool record(CUevent *event, CUstream stream) {
+    if (queues_is_capturing(stream))
+        return false;
+    if (*event == NULL && REAL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        return false;
+    return REAL(cuEventRecord)(*event, stream) == CUDA_SUCCESS;
+}
+
+static bool is_pending(CUevent event) {
+    return REAL(cuEventQuery)(event) == CUDA_ERROR_NOT_READY;
+}
+
+/* --- marks -------------------------------------------------------------------------------------------------------- */
+
+static void mark(struct slot *slot, CUstream stream) {
+    struct mark *mark = &slot->marks[(slot->first + slot->count) % MARKS];
+    struct gate *gate;
+    uint32_t launches = slot->count < MARKS ? atomic_exchange(&slot->queue.launches, 0) : 0;
+    if (launches == 0 || !enter(slot, &gate))
+        return;
+    if (record(&mark->event, stream)) {
+        mark->launches = launches;
+        mark->begun_ns = slot->last_ns;
+        mark->recorded_ns = slot->last_ns = clock_now();
+        mark->pending_ns = 0;
+        slot->count++;
+    }
+    leave(&gate);
+}
+
+static uint64_t later(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+/* A mark was found done. What is known of how long its launches took bounds the estimate from both sides: they began after
+ * the mark before was last seen to be pending, and when they did not, at the latest when that was seen to be done. */
+static void learn(struct slot *slot, const struct mark *mark, uint64_t now) {
+    uint64_t most = (now - later(mark->begun_ns, slot->after)) / mark->launches;
+    uint64_t begun = later(mark->recorded_ns, slot->before);
+    uint64_t least = mark->pending_ns > begun ? (mark->pending_ns - begun) / mark->launches : 0;
+    uint64_t meter = atomic_load_explicit(&governor_page.page.gpus[slot->queue.gpu].meter_ns, memory_order_relaxed);
+    slot->launch_ns = clamp_ns(slot->launch_ns, least, later(most, 1));
+    slot->after = later(slot->after, mark->pending_ns);
+    slot->before = now;
+    uint64_t every = meter / MARKS_PER_METER / later(slot->launch_ns, 1);
+    atomic_store_explicit(&slot->queue.every, (uint32_t)clamp_ns(every, 1, EVERY_MOST), memory_order_relaxed);
+}
+
+static void settle_marks(struct slot *slot) {
+    uint64_t now = clock_now();
+    for (; slot->count > 0; slot->first = (slot->first + 1) % MARKS, slot->count--) {
+        struct mark *mark = &slot->marks[slot->first];
+        if (is_pending(mark->event)) {
+            mark->pending_ns = now;
+            return;
+        }
+        learn(slot, mark, now);
+    }
+}
+
+static void destroy_events(struct slot *slot) {
+    if (slot->drain != NULL)
+        REAL(cuEventDestroy_v2)(slot->drain);
+    for (unsigned i = 0; i < MARKS; i++)
+        if (slot->marks[i].event != NULL)
+            REAL(cuEventDestroy_v2)(slot->marks[i].event);
+}
+
+/* Frees an orphan once its work is done. */
+static void settle(struct slot *slot) {
+    struct gate *gate;
+    if ((slot->count == 0 && !slot->draining) || !enter(slot, &gate))
+        return;
+    settle_marks(slot);
+    slot->draining = slot->draining && is_pending(slot->drain);
+    if (slot->orphan && !slot->draining) {
+        destroy_events(slot);
+        set_key(slot, KEY_FORMER);
+    }
+    leave(&gate);
+}
+
+/* The estimated time until a queue's work is done. */
+static uint64_t remaining(const struct slot *slot) {
+    uint64_t launches = atomic_load_explicit(&slot->queue.launches, memory_order_relaxed);
+    for (unsigned i = 0; i < slot->count; i++)
+        launches += slot->marks[(slot->first + i) % MARKS].launches;
+    return launches * slot->launch_ns;
+}
+
+void queues_mark(struct queue *queue, CUstream stream) {
+    CUstreamCaptureMode mode;
+    struct slot *slot = (struct slot *)queue; /* its first member */
+    lock_relaxed(&mode);
+    settle(slot);
+    mark(slot, stream);
+    unlock_relaxed(&mode);
+}
+
+uint64_t queues_settle(int gpu) {
+    CUstreamCaptureMode mode;
+    uint64_t sum = 0;
+    lock_relaxed(&mode);
+    EACH_SLOT(slot, gpu) {
+        settle(slot);
+        sum += slot->count > 0 ? remaining(slot) : 0;
+    }
+    unlock_relaxed(&mode);
+    return sum;
+}
+
+uint64_t queues_patience(int gpu) {
+    uint64_t longest = 0;
+    lock_take(&queues.lock);
+    EACH_SLOT(slot, gpu)
+    for (unsigned i = 0; i < slot->count; i++)
+        longest = later(longest, slot->marks[(slot->first + i) % MARKS].launches * slot->launch_ns);
+    lock_give(&queues.lock);
+    return PATIENCE * longest;
+}
+
+bool queues_idle(int gpu) {
+    CUstreamCaptureMode mode;
+    bool idle = true;
+    lock_relaxed(&mode);
+    EACH_SLOT(slot, gpu) {
+        settle(slot);
+        if (!slot->orphan)
+            mark(slot, slot->stream);
+        idle = idle && slot->count == 0 && !slot->draining;
+    }
+    unlock_relaxed(&mode);
+    return idle;
+}
+
+/* --- draining ----------------------------------------------------------------------------------------------------- */
+
+/* Returns the estimated time until the queue's work is done. */
+static uint64_t drain(struct slot *slot) {
+    struct gate *gate;
+    uint64_t ns = remaining(slot);
+    atomic_store(&slot->queue.used, false);
+    if (slot->orphan || !enter(slot, &gate))
+        return 0;
+    atomic_store(&slot->queue.launches, 0);
+    slot->draining = record(&slot->drain, slot->stream);
+    leave(&gate);
+    return ns;
+}
+
+struct serials {
+    unsigned count;
+    struct place each[SLOTS / 4];
+};
+
+static void collect(uint32_t context, int gpu, void *argument) {
+    struct serials *serials = argument;
+    if (serials->count < sizeof serials->each / sizeof *serials->each)
+        serials->each[serials->count++] = (struct place){.gpu = gpu, .context = context};
+}
+
+static uintptr_t default_key(CUcontext context, CUstream stream) {
+    return (uintptr_t)context + (stream == CU_STREAM_PER_THREAD ? 2 : 1);
+}
+
+/* While the gates were open, launches were not seen. The legacy default stream waits for those of all threads. */
+static void add_default_queues(int gpu) {
+    struct serials serials = {0};
+    contexts_each(queues.process, collect, &serials);
+    for (unsigned i = 0; i < serials.count; i++) {
+        CUcontext context = contexts_handle(queues.process, serials.each[i].context);
+        if (context == NULL || queues_index(queues.process, serials.each[i].gpu) != gpu)
+            continue;
+        lock_take(&queues.lock);
+        add(default_key(context, CU_STREAM_LEGACY), context, CU_STREAM_LEGACY, gpu);
+        lock_give(&queues.lock);
+    }
+}
+
+uint64_t queues_drain(int gpu, bool all) {
+    CUstreamCaptureMode mode;
+    uint64_t sum = 0;
+    if (all)
+        add_default_queues(gpu);
+    lock_relaxed(&mode);
+    EACH_SLOT(slot, gpu) {
+        settle(slot);
+        if (all || atomic_load(&slot->queue.used))
+            sum += drain(slot);
+    }
+    unlock_relaxed(&mode);
+    return sum;
+}
+
+bool queues_drained(int gpu) {
+    CUstreamCaptureMode mode;
+    bool drained = true;
+    lock_relaxed(&mode);
+    EACH_SLOT(slot, gpu) {
+        settle(slot);
+        drained = drained && !slot->draining;
+    }
+    unlock_relaxed(&mode);
+    return drained;
+}
+
+/* --- streams ------------------------------------------------------------------------------------------------------ */
+
+int queues_current_gpu(void) {
+    CUdevice device;
+    if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS || device < 0 || device >= DEVICES_MAX)
+        return NO_GPU;
+    return queues.gpus[device] - 1;
+}
+
+static int gpu_of(CUcontext context) {
+    CUcontext popped;
+    if (REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        return NO_GPU;
+    int gpu = queues_current_gpu();
+    REAL(cuCtxPopCurrent_v2)(&popped);
+    return gpu;
+}
+
+/* Streams that are not known were created by a call that is not shadowed. Default streams are named so that any thread may
+ * use the name: see add_default_queues. */
+static struct queue *add_unknown(uintptr_t key, CUcontext context, CUstream stream) {
+    bool is_default = contexts_is_default_stream(stream);
+    if (!is_default && REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
+        return NULL;
+    int gpu = gpu_of(context);
+    lock_take(&queues.lock);
+    struct slot *slot = add(key, context, is_default ? CU_STREAM_LEGACY : stream, gpu);
+    lock_give(&queues.lock);
+    return slot != NULL ? &slot->queue : NULL;
+}
+
+struct queue *queues_find(CUstream stream) {
+    CUcontext context = NULL;
+    uintptr_t key = (uintptr_t)stream;
+    if (contexts_is_default_stream(stream)) {
+        if (REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || context == NULL)
+            return NULL;
+        key = default_key(context, stream);
+    }
+    struct slot *slot = find(key);
+    return slot != NULL ? &slot->queue : add_unknown(key, context, stream);
+}
+
+void queues_created(CUstream stream) {
+    queues_find(stream);
+}
+
+static void end_stream(struct slot *slot, CUstream stream) {
+    struct gate *gate;
+    if (!enter(slot, &gate))
+        return;
+    bool busy = !queues_is_capturing(stream) && REAL(cuStreamQuery)(stream) == CUDA_ERROR_NOT_READY;
+    slot->orphan = slot->draining = busy && record(&slot->drain, stream);
+    if (!slot->orphan)
+        destroy_events(slot);
+    set_key(slot, slot->orphan ? KEY_ORPHAN : KEY_FORMER);
+    leave(&gate);
+}
+
+/* What is outstanding in it goes on. While the gates are open, only this frees earlier orphans. */
+void queues_stream_ending(CUstream stream) {
+    CUstreamCaptureMode mode;
+    struct slot *slot = contexts_is_default_stream(stream) ? NULL : find((uintptr_t)stream);
+    if (slot == NULL)
+        return;
+    lock_relaxed(&mode);
+    for (struct slot *other = queues.slots; other < queues.slots + SLOTS; other++)
+        if (is_live(other) && other->orphan)
+            settle(other);
+    end_stream(slot, stream);
+    unlock_relaxed(&mode);
+}
+
+/* Its events have ended with it. */
+void queues_context_ended(CUcontext context) {
+    lock_take(&queues.lock);
+    for (struct slot *slot = queues.slots; slot < queues.slots + SLOTS; slot++)
+        if (is_live(slot) && slot->context == context)
+            set_key(slot, KEY_FORMER);
+    lock_give(&queues.lock);
+}
+
+void queues_capture_begins(void) {
+    lock_take(&queues.lock);
+}
+
+void queues_capture_begun(void) {
+    lock_give(&queues.lock);
+}
+
+void queues_forked(void) {
+    memset(&queues, 0, sizeof queues);
+}

@@ -1,0 +1,131 @@
+#include "governor/turn.h"
+
+#include "governor/clock.h"
+#include "governor/connection.h"
+#include "governor/passage.h"
+#include "governor/queues.h"
+
+#include <string.h>
+
+#define NEVER UINT64_MAX
+/* Launches that saw an open gate are not counted: so long they have to reach the driver. */
+#define MOMENT_NS (200 * NS_PER_US)
+#define PAUSE_LEAST_NS (20 * NS_PER_US)
+#define PAUSE_MOST_NS NS_PER_MS
+#define SWITCH_NS (60 * NS_PER_US) /* until the governor has measured it */
+#define BUSY_MOST_NS (250 * NS_PER_US)
+#define QUIET_MOST_NS (20 * NS_PER_MS)
+
+static struct turn {
+    enum { AWAY, IN_TURN, STRAGGLERS, DRAINING } phase;
+    bool was_open;     /* launches were not seen since the last drain */
+    uint64_t number;   /* of the turn that ends or is running */
+    uint64_t since_ns; /* when the phase began */
+    uint64_t begun;    /* launches that had begun at the last look */
+    uint64_t idle_ns;  /* since when nothing is outstanding; 0: something is */
+    bool idle_sent;
+    uint64_t pause_ns;
+} turns[GOVERNOR_GPUS_MAX];
+
+static void enter(struct turn *turn, int phase, uint64_t number) {
+    *turn = (struct turn){.phase = phase,
+                          .number = number,
+                          .was_open = turn->was_open,
+                          .since_ns = clock_now(),
+                          .pause_ns = PAUSE_LEAST_NS};
+}
+
+void turn_received(const struct governor_message *message) {
+    struct turn *turn = &turns[message->gpu];
+    if (message->kind == GOVERNOR_REVOKE)
+        enter(turn, STRAGGLERS, message->turn);
+}
+
+/* The longer it has taken, the less it matters to see the end at once. */
+static uint64_t wait_on(const struct turn *turn, uint64_t now) {
+    return clamp_ns((now - turn->since_ns) / 16, PAUSE_LEAST_NS, PAUSE_MOST_NS);
+}
+
+static uint64_t in_progress(int gpu) {
+    return atomic_load(&passages[gpu].count) & ((UINT64_C(1) << PASSAGES_BEGUN_SHIFT) - 1);
+}
+
+static uint64_t look_draining(struct turn *turn, int gpu, uint64_t now) {
+    if (!queues_drained(gpu))
+        return wait_on(turn, now);
+    connection_send(GOVERNOR_DRAINED, gpu, turn->number, clock_now());
+    enter(turn, AWAY, turn->number);
+    return NEVER;
+}
+
+static uint64_t look_stragglers(struct turn *turn, int gpu, uint64_t now) {
+    if (in_progress(gpu) != 0 || (turn->was_open && now - turn->since_ns < MOMENT_NS))
+        return wait_on(turn, now);
+    uint64_t outstanding = queues_drain(gpu, turn->was_open);
+    turn->was_open = false;
+    turn->phase = DRAINING;
+    if (outstanding > 0 && !queues_drained(gpu))
+        connection_send(GOVERNOR_ENDING, gpu, turn->number, outstanding);
+    return look_draining(turn, gpu, now);
+}
+
+static uint64_t look_busy(struct turn *turn, int gpu) {
+    turn->idle_ns = 0;
+    turn->pause_ns = clamp_ns(turn->pause_ns * 2, PAUSE_LEAST_NS, BUSY_MOST_NS);
+    uint64_t outstanding = queues_settle(gpu);
+    return clamp_ns(outstanding / 2, turn->pause_ns, PAUSE_MOST_NS);
+}
+
+/* Idle is who has had nothing outstanding and submitted nothing for as long as a switch takes. */
+static uint64_t look_in_turn(struct turn *turn, int gpu, uint64_t now) {
+    uint64_t count = atomic_load(&passages[gpu].count), begun = count >> PASSAGES_BEGUN_SHIFT;
+    uint64_t switch_ns = atomic_load_explicit(&governor_page.page.gpus[gpu].switch_ns, memory_order_relaxed);
+    if (begun != turn->begun || in_progress(gpu) != 0) {
+        turn->begun = begun;
+        turn->idle_sent = false;
+        return look_busy(turn, gpu);
+    }
+    if (turn->idle_sent) {
+        turn->pause_ns = clamp_ns(turn->pause_ns * 2, PAUSE_LEAST_NS, QUIET_MOST_NS);
+        return turn->pause_ns;
+    }
+    if (!queues_idle(gpu))
+        return look_busy(turn, gpu);
+    if (turn->idle_ns == 0)
+        turn->idle_ns = now;
+    if (switch_ns == 0)
+        switch_ns = SWITCH_NS;
+    if (now - turn->idle_ns < switch_ns)
+        return switch_ns - (now - turn->idle_ns);
+    connection_send(GOVERNOR_IDLE, gpu, turn->number, now - turn->idle_ns);
+    turn->idle_sent = true;
+    turn->pause_ns = switch_ns;
+    return switch_ns;
+}
+
+uint64_t turn_look(int gpu, uint64_t now) {
+    struct turn *turn = &turns[gpu];
+    uint64_t number = atomic_load(&governor_page.page.gpus[gpu].turn);
+    enum gate_state state = passages_state(gpu);
+    if (state == GATE_OPEN) {
+        turn->phase = AWAY;
+        turn->was_open = true;
+        return NEVER;
+    }
+    if (state == GATE_METERED && (turn->phase != IN_TURN || turn->number != number))
+        enter(turn, IN_TURN, number);
+    switch (turn->phase) {
+    case IN_TURN:
+        return state == GATE_METERED ? look_in_turn(turn, gpu, now) : NEVER;
+    case STRAGGLERS:
+        return look_stragglers(turn, gpu, now);
+    case DRAINING:
+        return look_draining(turn, gpu, now);
+    default:
+        return NEVER;
+    }
+}
+
+void turns_forked(void) {
+    memset(turns, 0, sizeof turns);
+}

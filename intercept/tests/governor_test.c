@@ -1,0 +1,600 @@
+/* Tests of compute shares in the governed library: with a driver whose work takes time, and a stand-in for the governor. */
+#include "../driver/cuda_real.h"
+#include "../driver/real.h"
+#include "../governor/clock.h"
+#include "../governor/passage.h"
+#include "check.h"
+#include "fixture.h"
+#include "governor_double.h"
+#include "governor_driver.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define FIRST "0000000a"
+#define SECOND "0000000b"
+#define MS NS_PER_MS
+#define METER (2 * MS)
+
+static CUcontext context;
+
+static void set_current(CUcontext to) {
+    ((CUresult(*)(CUcontext))real_lookup("", "cuCtxSetCurrent"))(to);
+}
+
+static void make_claims(void) {
+    const char *directory = fixture_directory();
+    fixture_claim(directory, FIRST, driver_uuids[0], (uint64_t)1 << 30, 1 << 20);
+    fixture_claim(directory, SECOND, driver_uuids[1], (uint64_t)1 << 30, 1 << 20);
+    setenv("TRANCHE_REGIONS", directory, 1);
+    double_meter(0, METER);
+    double_meter(1, METER);
+}
+
+static void start_program(void) {
+    CHECK(cuInit(0) == CUDA_SUCCESS, "init");
+    CHECK(cuCtxCreate_v2(&context, 0, 0) == CUDA_SUCCESS, "context");
+}
+
+/* A governor that runs before the program does. */
+static void start(enum gate_state state) {
+    make_claims();
+    double_set(0, state, 1);
+    double_listen(getenv("TRANCHE_REGIONS"), FIRST, SECOND);
+    start_program();
+    while (double_answer == ANSWER_WELCOME && !(passages[0].joined && passages[1].joined))
+        clock_sleep(MS);
+}
+
+static CUresult launch(CUstream stream, uint64_t ns) {
+    return cuLaunchKernel(KERNEL(ns), 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+}
+
+static CUstream make_stream(void) {
+    CUstream stream = NULL;
+    cuStreamCreate(&stream, 1);
+    return stream;
+}
+
+/* A thread that launches once. */
+struct launcher {
+    pthread_t thread;
+    CUcontext context;
+    CUstream stream;
+    CUresult result;
+};
+
+static void *run_launcher(void *argument) {
+    struct launcher *launcher = argument;
+    set_current(launcher->context);
+    launcher->result = launch(launcher->stream, 1000);
+    return NULL;
+}
+
+static void start_launcher(struct launcher *launcher, CUcontext in, CUstream stream) {
+    *launcher = (struct launcher){.context = in, .stream = stream, .result = CUDA_ERROR_NOT_READY};
+    pthread_create(&launcher->thread, NULL, run_launcher, launcher);
+}
+
+static void await_launcher(struct launcher *launcher) {
+    pthread_join(launcher->thread, NULL);
+    CHECK(launcher->result == CUDA_SUCCESS, "a launch gave %d", launcher->result);
+}
+
+static unsigned launches(void) {
+    return driver_counts.launches;
+}
+
+/* --- joining ------------------------------------------------------------------------------------------------------ */
+
+static void test_without_a_governor_all_is_open(void) {
+    make_claims();
+    start_program();
+    CHECK(launch(NULL, 1000) == CUDA_SUCCESS, "launch");
+    CHECK(governor_page.page.gate == GATE_OPEN, "the page");
+    CHECK(driver_counts.events == 0, "%u events", driver_counts.events);
+}
+
+/* Unless that takes the governor very long. */
+static void test_joins_before_the_first_launch(void) {
+    double_answer = ANSWER_LATE;
+    uint64_t begin = clock_now();
+    start(GATE_CLOSED);
+    uint64_t took = clock_now() - begin;
+    CHECK(took > 240 * MS || governor_page.page.gate == GATE_CLOSED, "the gate is %u", governor_page.page.gate);
+    struct governor_message hello = double_await(GOVERNOR_HELLO);
+    CHECK((pid_t)hello.value[0] == getpid(), "HELLO of %d", (int)hello.value[0]);
+    CHECK(hello.value[1] + double_await(GOVERNOR_HELLO).value[1] == 1, "indices 0 and 1");
+}
+
+static void test_joins_a_governor_that_comes_later(void) {
+    make_claims();
+    start_program();
+    double_set(0, GATE_CLOSED, 1);
+    double_listen(getenv("TRANCHE_REGIONS"), FIRST, SECOND);
+    double_await(GOVERNOR_HELLO);
+    struct launcher launcher;
+    while (governor_page.page.gate != GATE_CLOSED)
+        clock_sleep(MS);
+    start_launcher(&launcher, context, NULL);
+    double_await(GOVERNOR_WANT);
+    CHECK(launches() == 0, "%u launches", launches());
+    double_end(); /* and another one */
+    await_launcher(&launcher);
+    double_listen(getenv("TRANCHE_REGIONS"), FIRST, SECOND);
+    double_await(GOVERNOR_HELLO);
+}
+
+static void test_stays_open_if_refused(void) {
+    double_answer = ANSWER_REFUSED;
+    start(GATE_CLOSED);
+    CHECK(launch(NULL, 1000) == CUDA_SUCCESS, "launch");
+    CHECK(governor_page.page.gate == GATE_OPEN, "the page");
+}
+
+static void test_malformed_answers_end_the_connection(void) {
+    double_answer = ANSWER_SHORT;
+    start(GATE_CLOSED);
+    double_await(DOUBLE_EOF);
+    CHECK(launch(NULL, 1000) == CUDA_SUCCESS, "launch");
+}
+
+static void test_a_governor_that_never_answers(void) {
+    double_answer = ANSWER_NONE;
+    start(GATE_CLOSED);
+    CHECK(launch(NULL, 1000) == CUDA_SUCCESS, "launch");
+}
+
+/* --- the gate ----------------------------------------------------------------------------------------------------- */
+
+static void test_closed_blocks_until_granted(void) {
+    start(GATE_CLOSED);
+    struct launcher one, other;
+    start_launcher(&one, context, NULL);
+    struct governor_message want = double_await(GOVERNOR_WANT);
+    CHECK(want.gpu == 0 && want.turn == 1, "WANT of GPU %u after turn %d", want.gpu, (int)want.turn);
+    start_launcher(&other, context, make_stream());
+    CHECK(launches() == 0, "%u launches", launches());
+    double_grant(0, 2);
+    await_launcher(&one);
+    await_launcher(&other);
+    CHECK(launches() == 2, "%u launches", launches());
+    CHECK(double_count(GOVERNOR_WANT) == 0, "one WANT for both");
+    double_revoke(0, 2);
+    start_launcher(&one, context, NULL);
+    CHECK(double_await(GOVERNOR_WANT).turn == 2, "one for the next turn");
+    double_set(0, GATE_OPEN, 2);
+    await_launcher(&one);
+}
+
+/* Other forms of giving the GPU work. */
+#define FORMS 4
+
+static void *run_form(void *form) {
+    set_current(context);
+    switch ((uintptr_t)form) {
+    case 0:
+        cuGraphLaunch((CUgraphExec)(uintptr_t)1000, NULL);
+        break;
+    case 1:
+        cuMemsetD8_v2(0, 0, 1000);
+        break;
+    case 2:
+        cuMemcpy((CUdeviceptr)1 << 32, (CUdeviceptr)1 << 33, 1000);
+        break;
+    default:
+        cuLaunchKernel_ptsz(KERNEL(1000), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+    }
+    return NULL;
+}
+
+static void test_all_work_is_gated(void) {
+    pthread_t thread;
+    start(GATE_CLOSED);
+    CHECK(cuMemcpy(1, (CUdeviceptr)1 << 32, 1000) == CUDA_SUCCESS, "a copy to the host");
+    CHECK(launches() == 1, "it is not gated");
+    for (uintptr_t form = 0; form < FORMS; form++) {
+        pthread_create(&thread, NULL, run_form, (void *)form);
+        CHECK(double_await(GOVERNOR_WANT).turn == form + 1, "form %d", (int)form);
+        CHECK(launches() == form + 1, "form %d: %u launches", (int)form, launches());
+        double_grant(0, form + 2);
+        pthread_join(thread, NULL);
+        CHECK(launches() == form + 2, "form %d: %u launches", (int)form, launches());
+        double_revoke(0, form + 2);
+        double_await(GOVERNOR_DRAINED);
+    }
+}
+
+static void test_the_governors_end_opens(void) {
+    struct launcher launcher;
+    start(GATE_CLOSED);
+    double_last_for_ever();
+    start_launcher(&launcher, context, NULL);
+    double_await(GOVERNOR_WANT);
+    double_end();
+    await_launcher(&launcher);
+    CHECK(launch(NULL, 1000) == CUDA_SUCCESS, "and it stays open");
+}
+
+static void test_a_governor_that_hangs_opens(void) {
+    struct launcher launcher;
+    start(GATE_CLOSED);
+    start_launcher(&launcher, context, NULL);
+    double_await(GOVERNOR_WANT);
+    double_hang();
+    await_launcher(&launcher);
+}
+
+static void test_captures_pass(void) {
+    start(GATE_CLOSED);
+    CUstream stream = make_stream();
+    cuStreamBeginCapture_v2(stream, 0);
+    for (int i = 0; i < 1000; i++)
+        launch(stream, MS);
+    double_grant(0, 2);
+    for (int i = 0; i < 1000; i++)
+        launch(stream, MS);
+    double_revoke(0, 2);
+    double_await(GOVERNOR_DRAINED);
+    CHECK(driver_counts.captured == 2000, "%u captured", driver_counts.captured);
+    CHECK(driver_counts.broken_captures == 0, "%u events in a capture", driver_counts.broken_captures);
+    CHECK(double_count(GOVERNOR_WANT) == 0, "nobody waited");
+}
+
+static void test_gpus_are_apart(void) {
+    CUcontext other;
+    struct launcher launcher;
+    start(GATE_CLOSED);
+    cuCtxCreate_v2(&other, 0, 1);
+    CHECK(launch(NULL, 1000) == CUDA_SUCCESS && launches() == 1, "the other GPU is open");
+    start_launcher(&launcher, context, NULL);
+    CHECK(double_await(GOVERNOR_WANT).gpu == 0, "the first one waits");
+    double_revoke(1, 1);
+    double_await(GOVERNOR_DRAINED);
+    double_grant(0, 2);
+    await_launcher(&launcher);
+    start_launcher(&launcher, other, NULL);
+    CHECK(double_await(GOVERNOR_WANT).gpu == 1, "the other one waits");
+    double_grant(1, 2);
+    await_launcher(&launcher);
+}
+
+/* --- metering ----------------------------------------------------------------------------------------------------- */
+
+static void test_outstanding_work_is_capped(void) {
+    start(GATE_METERED);
+    CUstream stream = make_stream();
+    for (int i = 0; i < 40; i++)
+        launch(stream, MS);
+    CHECK(driver_counts.most_ns <= METER + 2 * MS, "%d us", (int)(driver_counts.most_ns / 1000));
+    CHECK(driver_counts.most_ns > MS, "more than one kernel is");
+}
+
+static void test_one_launch_always_passes(void) {
+    start(GATE_METERED);
+    for (int i = 0; i < 4; i++)
+        launch(NULL, 20 * MS);
+    CHECK(driver_counts.most_ns <= 40 * MS, "%d us", (int)(driver_counts.most_ns / 1000));
+}
+
+static void test_short_launches_have_few_events(void) {
+    start(GATE_METERED);
+    for (int i = 0; i < 20000; i++)
+        launch(NULL, 1);
+    CHECK(launches() == 20000, "%u launches", launches());
+    CHECK(driver_counts.events <= 16, "%u events", driver_counts.events);
+}
+
+/* The kernel in one stream waits for that in the other. */
+static void test_a_kernel_may_wait_for_the_next(void) {
+    start(GATE_METERED);
+    CUstream stream = make_stream();
+    cuLaunchKernel(ENDLESS, 1, 1, 1, 1, 1, 1, 0, make_stream(), NULL, NULL);
+    for (int i = 0; i < 3; i++)
+        launch(stream, MS);
+    CHECK(launches() == 4, "%u launches", launches());
+}
+
+/* --- ends of turns ------------------------------------------------------------------------------------------------ */
+
+static void await_drained(uint64_t turn) {
+    uint64_t end = driver_end();
+    struct governor_message drained = double_await(GOVERNOR_DRAINED);
+    CHECK(drained.turn == turn, "turn %d", (int)drained.turn);
+    CHECK(drained.value[0] >= end, "%d us before the end", (int)((end - drained.value[0]) / 1000));
+}
+
+static void test_drains_what_is_outstanding(void) {
+    start(GATE_METERED);
+    CUstream stream = make_stream();
+    launch(stream, 10 * MS);
+    launch(NULL, 1000);
+    launch(stream, 10 * MS);
+    double_revoke(0, 1);
+    struct launcher launcher;
+    start_launcher(&launcher, context, stream); /* while it drains */
+    await_drained(1);
+    CHECK(launches() == 3, "%u launches", launches());
+    double_grant(0, 2);
+    await_launcher(&launcher);
+    double_revoke(0, 2);
+    await_drained(2);
+}
+
+/* A launch that is in the driver at the end of a turn. The agent has looked at the first GPU before it answers about the
+ * second. */
+static void test_drains_launches_on_their_way(void) {
+    struct launcher launcher;
+    start(GATE_METERED);
+    driver_holds = true;
+    start_launcher(&launcher, context, NULL);
+    while (driver_counts.held == 0)
+        clock_sleep(MS);
+    double_revoke(0, 1);
+    double_revoke(1, 1);
+    double_await(GOVERNOR_DRAINED);
+    double_revoke(1, 2);
+    double_await(GOVERNOR_DRAINED);
+    driver_holds = false;
+    await_launcher(&launcher);
+    CHECK(double_await(GOVERNOR_DRAINED).gpu == 0, "the first GPU is the last");
+}
+
+/* Launches were not seen until then. */
+static void test_drains_what_was_launched_while_open(void) {
+    start(GATE_OPEN);
+    CUstream stream = make_stream();
+    launch(stream, 10 * MS);
+    launch(NULL, 15 * MS);
+    double_revoke(0, 1);
+    await_drained(1);
+}
+
+static void test_drains_what_was_launched_before_it_joined(void) {
+    make_claims();
+    start_program();
+    launch(make_stream(), 300 * MS);
+    double_set(0, GATE_CLOSED, 1);
+    double_listen(getenv("TRANCHE_REGIONS"), FIRST, NULL);
+    double_await(GOVERNOR_HELLO);
+    while (governor_page.page.gate != GATE_CLOSED)
+        clock_sleep(MS);
+    double_revoke(0, 1);
+    await_drained(1);
+}
+
+static void test_drains_destroyed_streams(void) {
+    start(GATE_METERED);
+    CUstream stream = make_stream();
+    launch(stream, 20 * MS);
+    cuStreamDestroy_v2(stream);
+    double_revoke(0, 1);
+    await_drained(1);
+    double_grant(0, 2);
+    for (int i = 0; i < 100; i++) {
+        stream = make_stream();
+        launch(stream, 1000);
+        cuStreamDestroy_v2(stream);
+    }
+    double_revoke(0, 2);
+    await_drained(2);
+    CHECK(driver_counts.events <= 9, "%u events live on", driver_counts.events);
+}
+
+static void test_contexts_end_with_work_outstanding(void) {
+    CUcontext primary;
+    start(GATE_METERED);
+    cuLaunchKernel(ENDLESS, 1, 1, 1, 1, 1, 1, 0, make_stream(), NULL, NULL);
+    cuCtxDestroy_v2(context);
+    cuDevicePrimaryCtxRetain(&primary, 0);
+    set_current(primary);
+    cuLaunchKernel(ENDLESS, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+    double_revoke(0, 1);
+    double_await(GOVERNOR_ENDING);
+    CHECK(double_count(GOVERNOR_DRAINED) == 0, "it is not drained");
+    cuDevicePrimaryCtxReset_v2(0);
+    double_await(GOVERNOR_DRAINED);
+}
+
+/* The governor goes on after its deadline. */
+static void test_a_turn_that_is_not_drained(void) {
+    start(GATE_METERED);
+    cuLaunchKernel(ENDLESS, 1, 1, 1, 1, 1, 1, 0, make_stream(), NULL, NULL);
+    double_revoke(0, 1);
+    double_await(GOVERNOR_ENDING);
+    double_grant(0, 2);
+    launch(NULL, 1000);
+    double_revoke(0, 2);
+    double_await(GOVERNOR_ENDING);
+    driver_release();
+    CHECK(double_await(GOVERNOR_DRAINED).turn == 2, "the second turn");
+    CHECK(double_count(GOVERNOR_DRAINED) == 0, "and not the first");
+}
+
+static void test_says_when_it_is_idle(void) {
+    start(GATE_METERED);
+    uint64_t last = 0;
+    double_await(GOVERNOR_IDLE); /* from the start */
+    for (int i = 0; i < 3; i++) {
+        launch(make_stream(), 5 * MS);
+        struct governor_message idle = double_await(GOVERNOR_IDLE);
+        CHECK(clock_now() >= driver_end() && idle.value[0] > 0, "after the work");
+        CHECK(idle.turn == 1, "in turn %d", (int)idle.turn);
+        last = idle.value[0];
+    }
+    CHECK(last < 30 * NS_PER_SECOND, "%d us", (int)(last / 1000));
+}
+
+/* --- processes ---------------------------------------------------------------------------------------------------- */
+
+/* The parent waits at its gate; the child is a new process. */
+static void test_fork(void) {
+    struct launcher launcher;
+    start(GATE_CLOSED);
+    double_await(GOVERNOR_HELLO);
+    double_await(GOVERNOR_HELLO);
+    start_launcher(&launcher, context, NULL);
+    double_await(GOVERNOR_WANT);
+    pid_t child = fork();
+    if (child == 0) {
+        bool open = governor_page.page.gate == GATE_OPEN && launch(NULL, 1000) == CUDA_SUCCESS;
+        bool joined = cuInit(0) == CUDA_SUCCESS && governor_page.page.gate == GATE_CLOSED;
+        _exit(open && joined ? 0 : open + 2 * joined + 1);
+    }
+    int status;
+    CHECK((pid_t)double_await(GOVERNOR_HELLO).value[0] == child, "the child joins anew");
+    CHECK(waitpid(child, &status, 0) == child && status == 0, "it ended with %#x", (unsigned)status);
+    CHECK(launches() == 0, "the parent still waits");
+    double_grant(0, 2);
+    await_launcher(&launcher);
+}
+
+/* A child does not keep its parent's connection. */
+static void test_the_parents_end_is_seen(void) {
+    int pipes[2];
+    make_claims();
+    double_listen(getenv("TRANCHE_REGIONS"), FIRST, NULL);
+    CHECK(pipe(pipes) == 0, "a pipe");
+    pid_t parent = fork();
+    if (parent == 0) {
+        start_program();
+        if (fork() == 0) {
+            char byte;
+            close(pipes[1]);
+            _exit(read(pipes[0], &byte, 1) == 0 ? 0 : 1);
+        }
+        _exit(0);
+    }
+    waitpid(parent, NULL, 0);
+    double_await(DOUBLE_EOF);
+    close(pipes[1]);
+}
+
+static void client(enum gate_state state) {
+    start_program();
+    if (state == GATE_METERED)
+        cuLaunchKernel(ENDLESS, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+    launch(make_stream(), 1000);
+    for (;;)
+        pause();
+}
+
+static void test_killed_in_each_state(void) {
+    make_claims();
+    double_listen(getenv("TRANCHE_REGIONS"), FIRST, NULL);
+    for (int state = GATE_OPEN; state <= GATE_CLOSED + 1; state++) {
+        bool draining = state > GATE_CLOSED;
+        double_set(0, draining ? GATE_METERED : (enum gate_state)state, 1);
+        pid_t pid = fork();
+        if (pid == 0)
+            client(draining ? GATE_METERED : (enum gate_state)state);
+        double_await(GOVERNOR_HELLO);
+        if (state == GATE_CLOSED)
+            double_await(GOVERNOR_WANT);
+        if (draining) {
+            clock_sleep(20 * MS);
+            double_revoke(0, 1);
+        }
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+        double_await(DOUBLE_EOF);
+    }
+}
+
+static void test_says_bye(void) {
+    make_claims();
+    double_listen(getenv("TRANCHE_REGIONS"), FIRST, NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        start_program();
+        exit(0);
+    }
+    waitpid(pid, NULL, 0);
+    double_await(GOVERNOR_BYE);
+    double_await(DOUBLE_EOF);
+}
+
+/* --- threads ------------------------------------------------------------------------------------------------------ */
+
+#define THREADS 4
+
+static _Atomic bool ends;
+
+static void *run_busy(void *unused) {
+    set_current(context);
+    CUstream stream = make_stream();
+    for (unsigned i = 0; !ends; i++) {
+        launch(i % 3 == 0 ? NULL : stream, 20000);
+        if (i % 50 == 0) {
+            cuStreamDestroy_v2(stream);
+            stream = make_stream();
+        }
+    }
+    return unused;
+}
+
+/* Every turn is drained, and nothing is launched outside. */
+static void test_turns_of_busy_threads(void) {
+    pthread_t threads[THREADS];
+    start(GATE_CLOSED);
+    for (unsigned i = 0; i < THREADS; i++)
+        pthread_create(&threads[i], NULL, run_busy, NULL);
+    for (unsigned turn = 2; turn < 12; turn++) {
+        double_await(GOVERNOR_WANT);
+        double_grant(0, turn);
+        clock_sleep(2 * MS);
+        double_revoke(0, turn);
+        struct governor_message drained = double_await(GOVERNOR_DRAINED);
+        unsigned before = launches();
+        CHECK(drained.turn == turn, "turn %d", (int)drained.turn);
+        CHECK(driver_end() <= drained.value[0], "work is outstanding");
+        CHECK(launches() == before, "%u launches outside a turn", launches() - before);
+    }
+    ends = true;
+    double_set(0, GATE_OPEN, 12);
+    for (unsigned i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+}
+
+int main(int argc, char **argv) {
+    checks_start();
+    alarm(300);
+#define RUN(test)                                                                                                      \
+    if (argc < 2 || strcmp(argv[1], #test) == 0)                                                                       \
+    checks_run(#test, test)
+    RUN(test_without_a_governor_all_is_open);
+    RUN(test_joins_before_the_first_launch);
+    RUN(test_joins_a_governor_that_comes_later);
+    RUN(test_stays_open_if_refused);
+    RUN(test_malformed_answers_end_the_connection);
+    RUN(test_a_governor_that_never_answers);
+    RUN(test_closed_blocks_until_granted);
+    RUN(test_all_work_is_gated);
+    RUN(test_the_governors_end_opens);
+    RUN(test_a_governor_that_hangs_opens);
+    RUN(test_captures_pass);
+    RUN(test_gpus_are_apart);
+    RUN(test_outstanding_work_is_capped);
+    RUN(test_one_launch_always_passes);
+    RUN(test_short_launches_have_few_events);
+    RUN(test_a_kernel_may_wait_for_the_next);
+    RUN(test_drains_what_is_outstanding);
+    RUN(test_drains_launches_on_their_way);
+    RUN(test_drains_what_was_launched_while_open);
+    RUN(test_drains_what_was_launched_before_it_joined);
+    RUN(test_drains_destroyed_streams);
+    RUN(test_contexts_end_with_work_outstanding);
+    RUN(test_a_turn_that_is_not_drained);
+    RUN(test_says_when_it_is_idle);
+    RUN(test_fork);
+    RUN(test_the_parents_end_is_seen);
+    RUN(test_killed_in_each_state);
+    RUN(test_says_bye);
+    RUN(test_turns_of_busy_threads);
+    return checks_report();
+}

@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/runtime/compute"
+)
+
+type setOptions struct {
+	place
+	compute computeFlags
+}
+
+func (a *app) claimSetCommand() *cobra.Command {
+	var o setOptions
+	cmd := &cobra.Command{
+		Use:   "set ID [--share PERCENT] [--max PERCENT] [--priority CLASS]",
+		Short: "Change a claim's part of its GPU's time while it runs",
+		Long: `Change a claim's part of its GPU's time while it runs.
+
+It counts from the governor's next turns on. What is not stated stays as it is. A restart of the task in place keeps the
+change; a new allocation has what its jobspec states. --max 100 takes a ceiling away.`,
+		Example: `  tranche claim set 3f2a91c0 --share 40
+  tranche claim set 3f2a91c0 --share 40 --max 60 --priority high`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.setClaim(cmd.Context(), o, args[0]) },
+	}
+	o.compute.addFlags(cmd)
+	o.addLedgerFlags(cmd)
+	return cmd
+}
+
+func (a *app) setClaim(ctx context.Context, o setOptions, id string) error {
+	r, err := o.compute.request()
+	if err != nil {
+		return err
+	}
+	if !r.Stated() {
+		return errors.New("state what to change: --share, --max or --priority")
+	}
+	ledger, err := claim.Open(claim.Options{StateDir: o.stateDir, RunDir: o.runDir, Logger: a.logger().Named("ledger")})
+	if err != nil {
+		return err
+	}
+	c, set, err := settable(ctx, ledger, o.runDir, id)
+	if err != nil {
+		return fmt.Errorf("claim %q: %w", id, err)
+	}
+	if !c.Governed() {
+		return fmt.Errorf("claim %q: %w", id, claim.ErrNotGoverned)
+	}
+	to, err := r.Over(*c.Compute)
+	if err != nil {
+		return fmt.Errorf("claim %q: %w", id, err)
+	}
+	if err := set(to); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.stdout, "Claim %s has %s of GPU %d (%s) now; it had %s.\n", id, compute.Describe(to), c.GPU.Index, c.GPU.UUID,
+		compute.Describe(*c.Compute))
+	return nil
+}
+
+// settable finds a claim, of the ledger or of a command under `tranche run`, and how its part is changed.
+func settable(ctx context.Context, ledger *claim.Ledger, runDir, id string) (*claim.Claim, func(claim.Compute) error, error) {
+	c, err := findClaim(ctx, ledger, id)
+	if err == nil {
+		return c, func(to claim.Compute) error { return ledger.SetCompute(ctx, id, to) }, nil
+	}
+	if !errors.Is(err, claim.ErrUnknownClaim) || filepath.Base(id) != id {
+		return nil, nil, err
+	}
+	dirs, globErr := filepath.Glob(filepath.Join(runDir, runsDir, "*", regionsDir, "*"))
+	if globErr != nil {
+		return nil, nil, globErr
+	}
+	for _, dir := range dirs {
+		if filepath.Base(dir) != id {
+			continue
+		}
+		run, err := readRunClaim(dir)
+		if err != nil {
+			return nil, nil, claim.ErrNotGoverned
+		}
+		return run, func(to claim.Compute) error {
+			changed := *run
+			changed.Compute = &to
+			return writeRunClaim(dir, &changed)
+		}, nil
+	}
+	return nil, nil, err
+}

@@ -1,0 +1,102 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/google/renameio/v2"
+	"github.com/spf13/cobra"
+
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/governor/status"
+	"github.com/tranche-gpu/tranche/internal/percent"
+	"github.com/tranche-gpu/tranche/runtime/compute"
+)
+
+// computeFlags are the flags by which a command states a part of a GPU's time.
+type computeFlags struct{ share, max, priority string }
+
+func (f *computeFlags) addFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.share, "share", "", "`percent` of the GPU's time while others want it, too")
+	cmd.Flags().StringVar(&f.max, "max", "", "`percent` of the GPU's time that is the most, also while nobody else wants it")
+	cmd.Flags().StringVar(&f.priority, "priority", "", "`class`: high, normal or best-effort")
+}
+
+// request returns what the flags state. Errors name the flag.
+func (f computeFlags) request() (r compute.Request, err error) {
+	if f.share != "" {
+		if r.Share, err = percent.Parse(f.share); err != nil {
+			return r, fmt.Errorf("--share %w", err)
+		}
+	}
+	if f.max != "" {
+		if r.Max, err = percent.Parse(f.max); err != nil {
+			return r, fmt.Errorf("--max %w", err)
+		}
+	}
+	if f.priority != "" {
+		if r.Class, err = claim.ParseClass(f.priority); err != nil {
+			return r, fmt.Errorf("--priority: %w", err)
+		}
+	}
+	if err := r.Check(); err != nil {
+		return r, fmt.Errorf("--share: %w", err)
+	}
+	return r, nil
+}
+
+// runCompute returns the part of its GPU's time that a command under `tranche run` has; nil if none is stated. Without a share
+// it is worth its part of the GPU's memory.
+func (o runOptions) runCompute(limitBytes, gpuBytes uint64) (*claim.Compute, error) {
+	r, err := o.compute.request()
+	if err != nil || !r.Stated() {
+		return nil, err
+	}
+	if os.Geteuid() != 0 {
+		return nil, errors.New("--share, --max and --priority need root: they take time from others")
+	}
+	switch published, err := status.Read(o.runDir); {
+	case err != nil:
+		return nil, err
+	case published == nil || published.Stale(time.Now()):
+		return nil, fmt.Errorf("--share, --max and --priority: no governor runs on this node (it would write %s); set compute = \"shares\" "+
+			"in the device plugin's configuration, or start `tranche governor`",
+			filepath.Join(o.runDir, status.Dir, status.FileName))
+	}
+	worth := max(1, int(limitBytes*percent.Whole/gpuBytes))
+	c, err := r.Over(claim.Compute{Share: worth, Max: percent.Whole, Class: claim.ClassNormal})
+	if err != nil {
+		return nil, err
+	}
+	return &c, nil
+}
+
+// runClaimFile is the file beside the region of a command under `tranche run` by which the governor knows its claim.
+const runClaimFile = "claim.json"
+
+// writeRunClaim writes the claim of a command that has a part of the GPU's time.
+func writeRunClaim(regionDir string, c *claim.Claim) error {
+	text, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	return renameio.WriteFile(filepath.Join(regionDir, runClaimFile), append(text, '\n'), 0o600)
+}
+
+// readRunClaim reads it; the error is fs.ErrNotExist where the command has no such part.
+func readRunClaim(regionDir string) (*claim.Claim, error) {
+	path := filepath.Join(regionDir, runClaimFile)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var c claim.Claim
+	if err := json.Unmarshal(text, &c); err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return &c, nil
+}

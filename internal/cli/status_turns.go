@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/governor/status"
+	"github.com/tranche-gpu/tranche/internal/percent"
+)
+
+// addTurns adds what the governed claims have had of their GPUs' time, as the governor says.
+func (r *report) addTurns(runDir string, now time.Time) {
+	if !slices.ContainsFunc(r.Claims, func(c claimReport) bool { return c.Governed() && c.State == claim.StateRunning }) {
+		return
+	}
+	published, err := status.Read(runDir)
+	switch {
+	case err != nil:
+		r.GovernorError = err.Error()
+		return
+	case published == nil:
+		r.GovernorError = "no governor has run since this node was booted; their shares do not hold: the device plugin's log says why"
+		return
+	case published.Stale(now):
+		r.GovernorError = fmt.Sprintf("no governor has run since %s; their shares do not hold: the device plugin's log says why",
+			published.Written.Format(time.RFC3339))
+		return
+	}
+	for i, c := range r.Claims {
+		if turns, ok := published.Claims[c.ID]; ok && c.Governed() {
+			r.Claims[i].Turns = &turns
+		}
+	}
+}
+
+// printTurns writes a table of the governed claims, if there are any.
+func (r *report) printTurns(w io.Writer) {
+	if !slices.ContainsFunc(r.Claims, func(c claimReport) bool { return c.Governed() }) {
+		return
+	}
+	fmt.Fprintln(w)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "CLAIM\tGPU\tSHARE\tMAX\tPRIORITY\tHAD (10 S)\tGPU TIME\tWAITED\tOVERRUNS\tJOINED")
+	for _, c := range r.Claims {
+		if !c.Governed() {
+			continue
+		}
+		had, gpuTime, waited, overruns, joined := c.describeTurns()
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.ID, physicalGPU(&c.Claim).Index, percent.Format(c.Compute.Share),
+			percent.Format(c.Compute.Max), c.Compute.Class, had, gpuTime, waited, overruns, joined)
+	}
+	_ = t.Flush() // errWriter keeps the error
+	for _, c := range r.Claims {
+		if c.Turns != nil && len(c.Turns.NotJoined) > 0 {
+			fmt.Fprintf(w, "claim %s: its share does not hold for processes that have not joined: %s\n", c.ID,
+				describeProcesses(c.Turns.NotJoined))
+		}
+	}
+}
+
+// describeTurns says what a governed claim has had; "-" is what no governor says.
+func (c *claimReport) describeTurns() (had, gpuTime, waited, overruns, joined string) {
+	u := c.Turns
+	if u == nil {
+		return "-", "-", "-", "-", "-"
+	}
+	joined = fmt.Sprint(len(u.Joined))
+	if len(u.NotJoined) > 0 {
+		joined += fmt.Sprintf(" of %d (!)", len(u.Joined)+len(u.NotJoined))
+	}
+	had = fmt.Sprintf("%.1f%%", 100*u.RecentPart)
+	if u.Alone {
+		had = "alone"
+	}
+	return had, fmt.Sprintf("%.1f s", u.GPUSeconds), fmt.Sprintf("%.1f s", u.WaitingSeconds),
+		fmt.Sprint(u.Overruns), joined
+}
+
+func describeProcesses(processes []status.Process) string {
+	var all []string
+	for _, p := range processes {
+		all = append(all, fmt.Sprintf("%q (%d)", p.Name, p.PID))
+	}
+	return strings.Join(all, ", ")
+}
