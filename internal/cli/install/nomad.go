@@ -197,6 +197,16 @@ func innerBlock(decoded any) map[string]any {
 	return members
 }
 
+// Block is the content of a plugin's block, and the file that has it. Of several the agent takes the last that has options.
+func (c *NomadConfig) Block(name string) (config map[string]any, file string) {
+	for _, b := range c.blocks {
+		if b.name == name && (file == "" || len(b.config) > 0) {
+			config, file = b.config, b.file
+		}
+	}
+	return config, file
+}
+
 // missingBlocks writes the blocks of those plugins that have none, text being our own file as it is: how the GPUs are
 // shared there stays as it is.
 func (c *NomadConfig) missingBlocks(o Options, text string) []string {
