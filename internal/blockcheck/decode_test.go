@@ -92,11 +92,11 @@ func TestDecode_AsNomad(t *testing.T) {
 
 func TestDecode_Errors(t *testing.T) {
 	for text, says := range map[string]string{
-		`slice_memmory = "1GiB"`:           "there is no option slice_memmory; there are ",
-		`max_slices = "some"`:              "max_slices: it must be a number, got some",
-		`ignored_gpu_ids = "GPU-1"`:        "ignored_gpu_ids: it must be a list of strings, got GPU-1",
-		`enabled = "perhaps"`:              "enabled: it must be a bool, got perhaps",
-		`driver_root = { path = "/" }`:     "driver_root: it must be a string",
+		`slice_memmory = "1GiB"`:       "there is no option slice_memmory; there are ",
+		`max_slices = "some"`:          "max_slices: it must be a number, got some",
+		`ignored_gpu_ids = "GPU-1"`:    "ignored_gpu_ids: it must be a list of strings, got GPU-1",
+		`enabled = "perhaps"`:          "enabled: it must be a bool, got perhaps",
+		`driver_root = { path = "/" }`: "driver_root: it must be a string",
 	} {
 		var into device.Config
 		must.ErrorContains(t, decode(t, deviceSchema(t), text, &into), says)

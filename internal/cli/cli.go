@@ -104,7 +104,7 @@ func (a *app) command() *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(a.runCommand(), a.statusCommand(), a.claimCommand(), a.cdiCommand(), a.versionCommand(),
 		a.nodeInfoCommand(), a.cdiHookCommand(),
-		a.installCommand(), a.uninstallCommand(), a.doctorCommand())
+		a.installCommand(), a.uninstallCommand(), a.doctorCommand(), a.explainCommand())
 	return root
 }
 
