@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tranche-gpu/tranche/internal/size"
 	"github.com/tranche-gpu/tranche/runtime"
+	"github.com/tranche-gpu/tranche/runtime/request"
 )
 
 // loadConfig reads the configuration of the node: the file that TRANCHE_CONFIG names, or the usual one, which may be missing.
@@ -34,6 +36,7 @@ func (a *app) configPath() string {
 // followConfig gives the flags that say where things are on the node the values of its configuration, unless the command line
 // has them. It runs before every command.
 func (a *app) followConfig(cmd *cobra.Command, _ []string) error {
+	a.warnAboutVariables()
 	var config *runtime.Config
 	for _, setting := range []struct {
 		flag  string
@@ -60,4 +63,16 @@ func (a *app) followConfig(cmd *cobra.Command, _ []string) error {
 		}
 	}
 	return nil
+}
+
+// warnAboutVariables writes a line for each environment variable that is named like one of Tranche's and has no meaning.
+func (a *app) warnAboutVariables() {
+	var names []string
+	for _, entry := range a.environ {
+		name, _, _ := strings.Cut(entry, "=")
+		names = append(names, name)
+	}
+	for _, line := range request.Misspelled(names) {
+		fmt.Fprintf(a.stderr, "tranche: warning: %s\n", line)
+	}
 }

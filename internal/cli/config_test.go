@@ -70,3 +70,10 @@ func TestConfig_Wrong(t *testing.T) {
 	_, _, stderr = execute(a, "claim", "list")
 	must.StrContains(t, stderr, "correct TRANCHE_CONFIG or create the file")
 }
+
+func TestConfig_MisspelledVariable(t *testing.T) {
+	a, _ := configured(t, nvmltest.New())
+	a.environ = append(a.environ, "TRANCHE_CONFG=/x", "TRANCHE_CONFIG="+a.configFile)
+	_, _, stderr := execute(a, "claim", "list")
+	must.Eq(t, "tranche: warning: the environment variable \"TRANCHE_CONFG\" has no meaning: did you mean TRANCHE_CONFIG?\n", stderr)
+}
