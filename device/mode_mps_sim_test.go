@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -193,8 +194,10 @@ func TestMPSSim_pipeRemoved(t *testing.T) {
 		stream := fingerprint(t, p)
 		must.MapEmpty(t, unhealthy(next(t, stream).Devices[1]))
 		must.NoError(t, os.RemoveAll(filepath.Join(p.node.Load().runDir, "mps", simtest.H200UUID1, "pipe")))
+		// The daemon ends by itself when its sockets are gone, before or after it was queried.
+		down := regexp.MustCompile("the MPS control daemon does not run: it (does not answer|ended)")
 		for _, reason := range unhealthy(next(t, stream).Devices[1]) {
-			must.StrContains(t, reason, "the MPS control daemon does not run: it does not answer")
+			must.RegexMatch(t, down, reason)
 		}
 		for len(unhealthy(next(t, stream).Devices[1])) > 0 {
 		}

@@ -53,10 +53,14 @@ func TestForeignToken(t *testing.T) {
 	saysLine(t, n, victim.ID, `"computing"`)
 	claims, err := n.Claims(deadline(t), victim.ID, "t")
 	must.NoError(t, err)
-	// The ledger keeps no token that could be read; this one is of a claim that another job is about to start with.
+	// The ledger keeps no token that could be read; this one is of a claim that another job is about to start with. It is on a
+	// GPU of its own: Nomad chooses at random which slices of GPU 0 the jobs get.
+	record, err := n.Sim.Record(deadline(t))
+	must.NoError(t, err)
+	gpu := claim.GPU{UUID: record.GPUs[1].UUID, Index: 1, Name: record.GPUs[1].Name, ContextBytes: claims[0].GPU.ContextBytes}
 	ledger := openLedger(t, n)
 	other, token, err := ledger.Reserve(deadline(t), claim.Request{
-		GPU: claims[0].GPU, Slices: []string{claims[0].GPU.UUID + "/slice-139"}, LimitBytes: gib, Owner: "nomad",
+		GPU: gpu, Slices: []string{gpu.UUID + "/slice-139"}, LimitBytes: gib, Owner: "nomad",
 	})
 	must.NoError(t, err)
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -266,6 +267,9 @@ func (e *engines) launchJob(t *testing.T, s task) *launched {
 				return a.ClientStatus == "complete" || a.ClientStatus == "failed"
 			})
 			must.NoError(t, err)
+			if s.driver == "podman" {
+				return e.podmanExit(t, alloc.ID)
+			}
 			for _, event := range stopped.TaskStates["t"].Events {
 				if event.Type == api.TaskTerminated {
 					return event.ExitCode
@@ -275,6 +279,24 @@ func (e *engines) launchJob(t *testing.T, s task) *launched {
 			return -1
 		},
 	}
+}
+
+// podmanExit is the exit code of a task's container as Podman recorded it. nomad-driver-podman queries once a second, and
+// takes exit code 0 of a container that is still being stopped. It removes the container, but not the event.
+func (e *engines) podmanExit(t *testing.T, allocID string) int {
+	t.Helper()
+	podman := e.all["podman"].(*node.Podman)
+	code := -1
+	must.NoError(t, until(deadline(t), func() (bool, error) {
+		said, err := podman.Command(deadline(t), "events", "--stream=false", "--filter", "container=t-"+allocID,
+			"--filter", "event=died", "--format", "{{.ContainerExitCode}}").Output()
+		if err != nil || len(said) == 0 {
+			return false, err
+		}
+		code, err = strconv.Atoi(strings.TrimSpace(string(said)))
+		return true, err
+	}))
+	return code
 }
 
 // output runs a command to its end and returns what it wrote, both streams together.

@@ -129,7 +129,7 @@ struct board {
     _Atomic uint32_t enabled[OPERATIONS_MAX];
     struct totals totals[OPERATIONS_MAX];
     _Atomic uint64_t calls;           /* of the driver */
-    _Atomic uint64_t heartbeat_ns;    /* the longest that the conductor's heartbeat waited for a processor */
+    _Atomic uint64_t unscheduled_ns;  /* the longest that anybody lately waited for a processor in one operation */
     _Atomic uint64_t longest_call_ns; /* less the time in which the thread waited for a processor */
     _Atomic uint32_t wrong;           /* in a storm: the first finding of a worker, in wrong_text */
     char wrong_text[TEXT_SIZE];

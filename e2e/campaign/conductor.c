@@ -231,6 +231,25 @@ void slack_stays(unsigned seat) {
     }
 }
 
+static bool has_heirs(unsigned seat) {
+    uint32_t family = atomic_load(&seat_at(seat)->family);
+    for (unsigned i = 0; i < SEATS; i++)
+        if (actors[i].alive && atomic_load(&seat_at(i)->cut_off) && atomic_load(&seat_at(i)->family) == family)
+            return true;
+    return false;
+}
+
+void freed_by_dead(unsigned seat, const struct reading *before, const struct reading *after) {
+    for (int gpu = 0; gpu < GPUS && has_heirs(seat); gpu++) {
+        if (after->bytes[gpu] >= before->bytes[gpu])
+            continue;
+        uint64_t freed = before->bytes[gpu] - after->bytes[gpu];
+        trace("process %u: %llu bytes of GPU %d were freed, and may count as long as its children live", seat,
+              (unsigned long long)freed, gpu);
+        slack_of_dead[gpu] += (int64_t)freed;
+    }
+}
+
 static void let_go(unsigned seat) {
     struct actor *actor = &actors[seat];
     collect();

@@ -71,6 +71,9 @@ void rooms(const struct reading *reading, uint64_t room[GPUS]);
 int64_t slack_of(int gpu);
 /* A process ends or calls exec; what it held goes only when its forked children have ended as well. */
 void slack_stays(unsigned seat);
+/* A process was killed in the midst of an operation and is buried: what the driver had freed by then may be counted as long as its
+ * forked children live, since the library may not have given it back yet (docs/counting.md). */
+void freed_by_dead(unsigned seat, const struct reading *before, const struct reading *after);
 uint64_t under_way(int gpu);
 /* What a thread's call may take of a GPU. */
 uint64_t need_of(const struct desk *desk, int gpu);

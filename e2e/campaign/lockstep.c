@@ -180,26 +180,33 @@ static void nap(uint64_t nanoseconds) {
 /* Signals a process, as often as not in the midst of a call. */
 static bool step_signal(uint64_t *random, int signal_number) {
     struct order order = {.seat = actor_random(random, false)};
-    struct reading reading;
+    struct reading before, after;
     if (order.seat == SEATS)
         return true;
+    const char *operation = "nothing";
     bool midst = random_once_in(random, 2);
     uint64_t pause_ns = random_below(random, 60000), chosen = random_next(random);
+    node_read(&before);
     if (midst) {
         uint64_t room[GPUS];
         order.desk = choose_desk(&chosen, order.seat);
-        node_read(&reading);
-        rooms(&reading, room);
+        rooms(&before, room);
         if (order.desk < DESKS) {
             order_give(order.seat, order.desk, choose_operation(&chosen), random_next(&chosen), 0, room);
+            operation = operation_at(desk_of(&order)->operation)->name;
             nap(pause_ns);
         }
     }
-    trace("process %u: signal %d%s", order.seat, signal_number, midst ? ", in the midst of an operation" : "");
+    trace("process %u: signal %d, in the midst of %s", order.seat, signal_number, operation);
     actor_signal(order.seat, signal_number);
-    if (signal_number == SIGKILL && !actor_bury(order.seat))
-        return false;
-    return look(&reading);
+    if (signal_number == SIGKILL) {
+        if (!actor_bury(order.seat))
+            return false;
+        node_read(&after);
+        if (midst)
+            freed_by_dead(order.seat, &before, &after);
+    }
+    return look(&after);
 }
 
 static bool step_continue(uint64_t *random) {

@@ -243,10 +243,11 @@ static CUresult make_primary(struct process *process, CUdevice device, CUcontext
 /* The creation of an active primary context may not have been seen. */
 static CUresult retain_active(struct process *process, CUdevice device, CUcontext *context) {
     struct context_grant grant;
+    struct place place;
     CUresult result = REAL(cuDevicePrimaryCtxRetain)(context, device);
     if (result != CUDA_SUCCESS)
         return result;
-    if (!contexts_known(process, *context)) {
+    if (!contexts_find(process, *context, &place)) {
         result = context_grant(&grant, device);
         if (result != CUDA_SUCCESS) {
             REAL(cuDevicePrimaryCtxRelease_v2)(device);

@@ -6,8 +6,10 @@
 #include "memory/objects.h"
 #include "memory/pools.h"
 
-CUresult modules_before(struct module_loading *loading) {
-    CUresult result = contexts_current(&loading->process, &loading->place);
+CUresult modules_before(struct module_loading *loading, struct work *work) {
+    CUresult result = contexts_place(work);
+    loading->process = work->process;
+    loading->place = work->place;
     if (result == CUDA_SUCCESS && loading->size.malformed)
         result = CUDA_ERROR_INVALID_IMAGE;
     if (result == CUDA_SUCCESS && loading->size.data != 0)

@@ -23,7 +23,7 @@ struct module_loading {
 };
 
 /* Before the driver is called: takes what the image needs. */
-CUresult modules_before(struct module_loading *loading);
+CUresult modules_before(struct module_loading *loading, struct work *work);
 
 /* After the driver answered with `result`: records the module, or gives back what was taken. */
 CUresult modules_after(struct module_loading *loading, CUresult result, CUmodule module);

@@ -5,8 +5,9 @@
 
 static void adopt_unknown(struct process *process, CUdevice device, CUcontext context) {
     struct context_grant grant;
+    struct place place;
     size_t free, total;
-    if (contexts_known(process, context) || REAL(cuMemGetInfo_v2)(&free, &total) != CUDA_SUCCESS ||
+    if (contexts_find(process, context, &place) || REAL(cuMemGetInfo_v2)(&free, &total) != CUDA_SUCCESS ||
         context_grant(&grant, device) != CUDA_SUCCESS)
         return;
     context_created(&grant, CUDA_SUCCESS, context);
@@ -21,58 +22,58 @@ static void adopt_on(struct process *process, CUdevice device, CUcontext context
     gate_open(&process->contexts.creating);
 }
 
+/* The context is made current even if its handle is: this thread may have that of a former context. */
 static void adopt(struct process *process, CUcontext context) {
-    CUcontext current = NULL;
+    CUcontext pushed;
     CUdevice device;
-    bool other = REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current != context;
-    if (other && REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+    if (REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
         return;
     if (REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS && context_primary_enter(process, device) == CUDA_SUCCESS) {
         adopt_on(process, device, context);
         context_primary_leave(process, device);
     }
-    if (other)
-        REAL(cuCtxPopCurrent_v2)(&current);
+    REAL(cuCtxPopCurrent_v2)(&pushed);
 }
 
-static struct gate *enter(CUcontext context) {
-    struct process *process;
-    if (context == NULL || process_open(&process) != CUDA_SUCCESS)
-        return NULL;
-    if (!contexts_known(process, context))
-        adopt(process, context);
-    return contexts_enter(process, context);
+/* A thread that adopts closes other gates, so it must not be in one. */
+static void enter(struct work *work, CUcontext context) {
+    *work = (struct work){.process = process_if_open(), .context = context};
+    if (context == NULL || (work->process == NULL && process_open(&work->process) != CUDA_SUCCESS) ||
+        contexts_enter(work))
+        return;
+    contexts_leave(&work->gate);
+    adopt(work->process, context);
+    contexts_enter(work);
 }
 
-struct gate *work_enter(CUcontext *current) {
-    return REAL(cuCtxGetCurrent)(current) == CUDA_SUCCESS ? enter(*current) : NULL;
+void work_enter(struct work *work) {
+    CUcontext current = NULL;
+    enter(work, REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS ? current : NULL);
 }
 
-struct gate *work_enter_for(CUstream stream) {
+void work_enter_for(struct work *work, CUstream stream) {
     CUcontext context = NULL;
     if (contexts_is_default_stream(stream) || REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
-        return work_enter(&context);
-    return enter(context);
+        work_enter(work);
+    else
+        enter(work, context);
 }
 
-void work_leave(struct gate **gate) {
-    struct process *process = process_if_open();
-    contexts_leave(gate);
-    if (process != NULL && atomic_load_explicit(&process->contexts.lost, memory_order_relaxed) &&
-        atomic_exchange(&process->contexts.lost, false))
-        context_remove_ended(process);
+void work_leave(struct work *work) {
+    contexts_leave(&work->gate);
+    if (work->process != NULL && atomic_load_explicit(&work->process->contexts.lost, memory_order_relaxed) &&
+        atomic_exchange(&work->process->contexts.lost, false))
+        context_remove_ended(work->process);
 }
 
-CUresult work_allowed(CUcontext current) {
-    struct process *process;
-    struct place place;
-    return current != NULL ? contexts_place(current, &process, &place) : CUDA_SUCCESS;
+CUresult work_allowed(struct work *work) {
+    return work->context != NULL ? contexts_place(work) : CUDA_SUCCESS;
 }
 
 CUresult work_current_gpu(struct process **process, int *gpu) {
     CUcontext context = NULL;
     struct place place = {0};
-    CUresult result = contexts_place_if_known(NULL, process, &place);
+    CUresult result = contexts_current_if_known(process, &place);
     if (result == CUDA_SUCCESS && place.context == 0 && REAL(cuCtxGetCurrent)(&context) == CUDA_SUCCESS)
         adopt(*process, context);
     *gpu = place.gpu;

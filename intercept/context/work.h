@@ -13,23 +13,24 @@
 
 #include "state/contexts.h"
 
-/* Each enters the gate of the current context, or of a stream's; NULL if there is none. */
-struct gate *work_enter(CUcontext *current);
-struct gate *work_enter_for(CUstream stream);
+/* Each begins to work in the current context, or in a stream's: enters its gate, if there is one. */
+void work_enter(struct work *work);
+void work_enter_for(struct work *work, CUstream stream);
 
 /* Also removes contexts that have ended unseen, if a call has failed for want of its context. */
-void work_leave(struct gate **gate);
+void work_leave(struct work *work);
 
-/* Works in a context until the end of the block. */
-#define WORK(how) __attribute__((cleanup(work_leave), unused)) struct gate *gate_of_work = how
+/* Works in a context until the end of the block: declares `work`. */
 #define WORK_IN_CONTEXT                                                                                                \
-    CUcontext current_at_work = NULL;                                                                                  \
-    WORK(work_enter(&current_at_work))
-#define WORK_IN_STREAM(stream) WORK(work_enter_for(stream))
+    __attribute__((cleanup(work_leave))) struct work work;                                                             \
+    work_enter(&work)
+#define WORK_IN_STREAM(stream)                                                                                         \
+    __attribute__((cleanup(work_leave))) struct work work;                                                             \
+    work_enter_for(&work, stream)
 
-/* For a call that may take memory in the current context, which may be NULL: CUDA_ERROR_OUT_OF_MEMORY if the cost of the
- * context does not fit. */
-CUresult work_allowed(CUcontext current);
+/* For a call that may take memory in the current context, and that needs none: CUDA_ERROR_OUT_OF_MEMORY if the cost of
+ * the context does not fit. */
+CUresult work_allowed(struct work *work);
 
 /* The current context's GPU, also if the cost of the context does not fit. */
 CUresult work_current_gpu(struct process **process, int *gpu);

@@ -55,9 +55,12 @@ struct making {
 };
 
 /* Takes an array's size; nothing if it has no memory of its own. */
-static CUresult before(struct making *making, const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned int levels) {
+static CUresult before(struct making *making, struct work *work, const CUDA_ARRAY3D_DESCRIPTOR *wanted,
+                       unsigned int levels) {
     CUdevice device;
-    CUresult result = contexts_current(&making->process, &making->place);
+    CUresult result = contexts_place(work);
+    making->process = work->process;
+    making->place = work->place;
     if (result != CUDA_SUCCESS || (wanted->Flags & UNBACKED))
         return result;
     result = REAL(cuCtxGetDevice)(&device);
@@ -82,7 +85,7 @@ static CUresult after(struct making *making, enum kind kind, CUresult result, ui
     do {                                                                                                               \
         struct making making = {0};                                                                                    \
         WORK_IN_CONTEXT;                                                                                               \
-        CUresult result = before(&making, wanted, levels);                                                             \
+        CUresult result = before(&making, &work, wanted, levels);                                                      \
         if (result != CUDA_SUCCESS)                                                                                    \
             return result;                                                                                             \
         result = call;                                                                                                 \

@@ -244,16 +244,15 @@ static CUresult set_stack(struct process *process, const struct place *place, si
 
 /* The first cost of a context includes its first limits. More is taken before a limit is raised. */
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
-    struct process *process;
-    struct place place;
     if ((unsigned)limit > CU_LIMIT_MALLOC_HEAP_SIZE)
         return REAL(cuCtxSetLimit)(limit, value);
     WORK_IN_CONTEXT;
-    CUresult result = contexts_current(&process, &place);
+    CUresult result = contexts_place(&work);
     if (result != CUDA_SUCCESS)
         return result;
-    context_extra_enter(process);
-    result = limit == CU_LIMIT_STACK_SIZE ? set_stack(process, &place, value) : set_heap(process, &place, limit, value);
-    context_extra_leave(process);
+    context_extra_enter(work.process);
+    result = limit == CU_LIMIT_STACK_SIZE ? set_stack(work.process, &work.place, value)
+                                          : set_heap(work.process, &work.place, limit, value);
+    context_extra_leave(work.process);
     return result;
 }

@@ -148,7 +148,7 @@ static CUresult launched(struct launching *launching, CUstream stream, CUresult 
     for (int device = 0; device < GRAPH_DEVICES; device++)
         any = any || launching->pools[device] != NULL;
     if (any && result == CUDA_SUCCESS)
-        streams_freed_in(launching->process, stream);
+        streams_freed_in(launching->process, streams_context(stream), stream);
     return result;
 }
 

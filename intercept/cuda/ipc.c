@@ -54,12 +54,14 @@ static bool count_in(struct opening *opening) {
 }
 
 /* The size of memory whose share is not found is known only when it is open; it is at least one block. */
-static CUresult before(struct opening *opening, const CUipcMemHandle *handle) {
+static CUresult before(struct opening *opening, struct work *work, const CUipcMemHandle *handle) {
     uint64_t halves[2];
     uint8_t tag[TAG_SIZE];
-    CUresult result = contexts_current(&opening->process, &opening->place);
+    CUresult result = contexts_place(work);
     if (result != CUDA_SUCCESS)
         return result;
+    opening->process = work->process;
+    opening->place = work->place;
     tag_of_handle(handle, tag);
     memcpy(halves, tag, TAG_SIZE);
     opening->key = objects_key(objects_key(halves[0], halves[1]), opening->place.context);
@@ -198,7 +200,7 @@ static CUresult after(struct opening *opening, CUresult result, CUdeviceptr addr
         if ((address) == NULL)                                                                                         \
             return call;                                                                                               \
         WORK_IN_CONTEXT;                                                                                               \
-        CUresult result = before(&opening, &(handle));                                                                 \
+        CUresult result = before(&opening, &work, &(handle));                                                          \
         if (result != CUDA_SUCCESS)                                                                                    \
             return result;                                                                                             \
         result = call;                                                                                                 \
@@ -228,29 +230,27 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
 /* --- memory of other APIs ----------------------------------------------------------------------------------------- */
 
 CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *from) {
-    struct process *process;
-    struct place place;
     struct charge charge = {0};
     uint8_t tag[TAG_SIZE];
     WORK_IN_CONTEXT;
-    CUresult result = contexts_current(&process, &place);
+    CUresult result = contexts_place(&work);
     if (result != CUDA_SUCCESS)
         return result;
     if (memory == NULL || from == NULL)
         return REAL(cuImportExternalMemory)(memory, from);
     /* The driver takes ownership of the descriptor, so the tag is read before. */
     if (from->type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD && tag_read(from->handle.fd, tag))
-        charge_join(process, tag, &charge);
+        charge_join(work.process, tag, &charge);
     if (charge.share == 0) {
-        result = pools_take(process, place.gpu, pages_of(from->size), &charge);
+        result = pools_take(work.process, work.place.gpu, pages_of(from->size), &charge);
         if (result != CUDA_SUCCESS)
             return result;
     }
     result = REAL(cuImportExternalMemory)(memory, from);
     if (result == CUDA_SUCCESS)
-        borrowed_imported(process, *memory, charge, place.context);
+        borrowed_imported(work.process, *memory, charge, work.place.context);
     else
-        charge_end(process, &charge);
+        charge_end(work.process, &charge);
     return result;
 }
 

@@ -17,7 +17,7 @@
         if (loading.size.malformed)                                                                                    \
             return CUDA_ERROR_INVALID_IMAGE;                                                                           \
         WORK_IN_CONTEXT;                                                                                               \
-        CUresult result = work_allowed(current_at_work);                                                               \
+        CUresult result = work_allowed(&work);                                                                         \
         if (result != CUDA_SUCCESS)                                                                                    \
             return result;                                                                                             \
         result = libraries_before(&loading);                                                                           \
@@ -64,17 +64,15 @@ CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *size, CUlibrary libra
 
 CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
     WORK_IN_CONTEXT;
-    struct process *process;
-    struct place place;
-    CUresult result = module != NULL ? work_allowed(current_at_work) : CUDA_SUCCESS;
+    CUresult result = module != NULL ? work_allowed(&work) : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS)
         result = REAL(cuLibraryGetModule)(module, library);
-    if (result == CUDA_SUCCESS && contexts_current(&process, &place) == CUDA_SUCCESS)
-        objects_put(process, KIND_MODULE,
+    if (result == CUDA_SUCCESS && contexts_place(&work) == CUDA_SUCCESS)
+        objects_put(work.process, KIND_MODULE,
                     (struct entry){.key = (uintptr_t)*module,
-                                   .charge = {.gpu = (uint8_t)(place.gpu & 0x7f)},
+                                   .charge = {.gpu = (uint8_t)(work.place.gpu & 0x7f)},
                                    .with = (uintptr_t)library,
-                                   .context = place.context,
+                                   .context = work.place.context,
                                    .references = objects_mark((uintptr_t)library)});
     return result;
 }

@@ -7,6 +7,7 @@
 #include "memory/exports.h"
 #include "memory/objects.h"
 #include "memory/pools.h"
+#include "memory/streams.h"
 #include "state/gpus.h"
 #include "system/explain.h"
 
@@ -35,7 +36,7 @@
     } while (0)
 
 #define ALLOCATE(address, size, call, free)                                                                            \
-    ALLOCATE_BY(allocations_grant(&grant, current_at_work, size), address, size, call, free)
+    ALLOCATE_BY(allocations_grant(&grant, &work, size), address, size, call, free)
 
 CUresult cuMemAlloc(CUdeviceptr_v1 *address, unsigned int size) {
     ALLOCATE(address, size, REAL(cuMemAlloc)(address, size), REAL(cuMemFree)(*address));
@@ -48,7 +49,7 @@ static CUresult allocate(CUdeviceptr *address, size_t size) {
 /* Charged in full on every GPU of the process, since all of it may move to any of them at any time. */
 CUresult cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned int flags) {
     struct further_charges further;
-    ALLOCATE_BY(allocations_grant_everywhere(&grant, current_at_work, &further, size), address, size,
+    ALLOCATE_BY(allocations_grant_everywhere(&grant, &work, &further, size), address, size,
                 REAL(cuMemAllocManaged)(address, size, flags), REAL(cuMemFree_v2)(*address));
 }
 
@@ -73,7 +74,7 @@ static CUresult allocate_on_host(CUdeviceptr *address, size_t size) {
 static CUresult spill(CUdeviceptr *address, size_t size) {
     struct grant grant;
     WORK_IN_CONTEXT;
-    CUresult result = allocations_grant_spilled(&grant, current_at_work, size);
+    CUresult result = allocations_grant_spilled(&grant, &work, size);
     if (result != CUDA_SUCCESS)
         return result;
     CUresult answer = allocate_on_host(address, size);
@@ -241,7 +242,7 @@ static uint64_t padded(uint64_t width) {
         if ((address) == NULL || (pitch) == NULL || (width) == 0 || (height) == 0)                                     \
             return call;                                                                                               \
         WORK_IN_CONTEXT;                                                                                               \
-        CUresult result = allocations_grant(&grant, current_at_work, product(padded(width), height));                  \
+        CUresult result = allocations_grant(&grant, &work, product(padded(width), height));                            \
         if (result != CUDA_SUCCESS)                                                                                    \
             return result;                                                                                             \
         CUresult answer = call;                                                                                        \
@@ -290,7 +291,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, s
         else if (borrowed)                                                                                             \
             borrowed_freed(process, &allocation, result);                                                              \
         else if (of_pool)                                                                                              \
-            pools_freed(process, &allocation, NULL, result);                                                           \
+            pools_freed(process, &allocation, streams_context(NULL), NULL, result);                                    \
         return result;                                                                                                 \
     } while (0)
 

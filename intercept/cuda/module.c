@@ -12,7 +12,7 @@
             return call;                                                                                               \
         struct module_loading loading = {.size = image_size};                                                          \
         WORK_IN_CONTEXT;                                                                                               \
-        CUresult result = modules_before(&loading);                                                                    \
+        CUresult result = modules_before(&loading, &work);                                                             \
         if (result != CUDA_SUCCESS)                                                                                    \
             return result;                                                                                             \
         result = call;                                                                                                 \

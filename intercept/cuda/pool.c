@@ -12,22 +12,18 @@
 #include "system/calls.h"
 #include "system/explain.h"
 
-static CUresult find_current_device(struct process **process, CUdevice *device, int *gpu) {
-    struct place place = {0};
-    CUresult result = contexts_current(process, &place);
-    *gpu = place.gpu;
-    return result == CUDA_SUCCESS ? REAL(cuCtxGetDevice)(device) : result;
-}
-
 /* The device that a stream works on, and its GPU. The stream may be of another context than the current one. */
-static CUresult find_device(struct process **process, CUstream stream, CUdevice *device, int *gpu) {
-    CUcontext context = NULL, current = NULL;
-    if (contexts_is_default_stream(stream) || REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS ||
-        REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == context ||
-        REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
-        return find_current_device(process, device, gpu);
-    CUresult result = find_current_device(process, device, gpu);
-    REAL(cuCtxPopCurrent_v2)(&current);
+static CUresult find_device(struct work *work, struct process **process, CUstream stream, CUdevice *device, int *gpu) {
+    CUcontext pushed;
+    bool other = !contexts_is_default_stream(stream) && work->context != NULL &&
+                 REAL(cuCtxPushCurrent_v2)(work->context) == CUDA_SUCCESS;
+    CUresult result = contexts_place(work);
+    *process = work->process;
+    *gpu = work->place.gpu;
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuCtxGetDevice)(device);
+    if (other)
+        REAL(cuCtxPopCurrent_v2)(&pushed);
     return result;
 }
 
@@ -59,10 +55,10 @@ static CUresult find_owner(struct process *process, CUmemoryPool handle, CUdevic
 }
 
 /* The pool `handle`; if that is NULL, the current pool of the stream's device. */
-static CUresult find_pool(struct allocating *allocating, CUmemoryPool handle, CUstream stream) {
+static CUresult find_pool(struct allocating *allocating, struct work *work, CUmemoryPool handle, CUstream stream) {
     CUdevice device;
     struct entry not_ours;
-    CUresult result = find_device(&allocating->process, stream, &device, &allocating->gpu);
+    CUresult result = find_device(work, &allocating->process, stream, &device, &allocating->gpu);
     if (result != CUDA_SUCCESS || objects_find(allocating->process, KIND_POOL, (uintptr_t)handle, &not_ours))
         return result;
     bool named = handle != NULL;
@@ -80,8 +76,9 @@ static CUresult find_pool(struct allocating *allocating, CUmemoryPool handle, CU
 }
 
 /* Takes what the pool may grow by when `bytes` are allocated from it, and holds the pool. */
-static CUresult before(struct allocating *allocating, CUmemoryPool handle, CUstream stream, size_t bytes) {
-    CUresult result = find_pool(allocating, handle, stream);
+static CUresult before(struct allocating *allocating, struct work *work, CUmemoryPool handle, CUstream stream,
+                       size_t bytes) {
+    CUresult result = find_pool(allocating, work, handle, stream);
     struct pool *pool = allocating->pool;
     if (result != CUDA_SUCCESS || pool == NULL)
         return result;
@@ -94,7 +91,8 @@ static CUresult before(struct allocating *allocating, CUmemoryPool handle, CUstr
     return result == CUDA_ERROR_OUT_OF_MEMORY ? pools_enter(allocating->process, pool, bytes) : result;
 }
 
-static CUresult after(struct allocating *allocating, CUresult result, CUdeviceptr *address, CUstream stream) {
+static CUresult after(struct allocating *allocating, const struct work *work, CUresult result, CUdeviceptr *address,
+                      CUstream stream) {
     struct process *process = allocating->process;
     struct allocated allocated = {0};
     struct entry memory;
@@ -107,7 +105,7 @@ static CUresult after(struct allocating *allocating, CUresult result, CUdevicept
     bool ours = pools_freeing(process, *address, &memory);
     result = REAL(cuMemFreeAsync)(*address, stream);
     if (ours)
-        pools_freed(process, &memory, stream, result);
+        pools_freed(process, &memory, work->context, stream, result);
     *address = 0;
     pools_trim(process, pools_gpu(allocating->pool), POOLS_WHAT_IS_FREE);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -119,8 +117,8 @@ static CUresult after(struct allocating *allocating, CUresult result, CUdevicept
         if ((address) == NULL || (bytes) == 0)                                                                         \
             return call;                                                                                               \
         WORK_IN_STREAM(stream);                                                                                        \
-        CUresult result = before(&allocating, pool, stream, bytes);                                                    \
-        return result == CUDA_SUCCESS ? after(&allocating, call, address, stream) : result;                            \
+        CUresult result = before(&allocating, &work, pool, stream, bytes);                                             \
+        return result == CUDA_SUCCESS ? after(&allocating, &work, call, address, stream) : result;                     \
     } while (0)
 
 /* Allocates from the pool that was charged: another thread may change the device's current pool meanwhile. */
@@ -181,14 +179,15 @@ static struct freeing free_begins(CUdeviceptr address) {
     return freeing;
 }
 
-static CUresult free_ends(struct freeing *freeing, CUstream stream, CUresult result) {
+static CUresult free_ends(struct freeing *freeing, const struct work *work, CUstream stream, CUresult result) {
     if (!freeing->known)
         return result;
     if (freeing->freed == NULL) {
-        pools_freed(freeing->process, &freeing->memory, stream, result);
+        pools_freed(freeing->process, &freeing->memory, work->context, stream, result);
         return result;
     }
-    if (result == CUDA_SUCCESS && streams_free_later(freeing->process, stream, &freeing->memory, freeing->freed))
+    if (result == CUDA_SUCCESS &&
+        streams_free_later(freeing->process, work->context, stream, &freeing->memory, freeing->freed))
         return result;
     if (result == CUDA_SUCCESS)
         REAL(cuStreamSynchronize)(stream);
@@ -199,14 +198,14 @@ static CUresult free_ends(struct freeing *freeing, CUstream stream, CUresult res
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
     WORK_IN_STREAM(stream);
     struct freeing freeing = free_begins(address);
-    return free_ends(&freeing, stream, REAL(cuMemFreeAsync)(address, stream));
+    return free_ends(&freeing, &work, stream, REAL(cuMemFreeAsync)(address, stream));
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
     CUstream named = stream != NULL ? stream : CU_STREAM_PER_THREAD;
     WORK_IN_STREAM(named);
     struct freeing freeing = free_begins(address);
-    return free_ends(&freeing, named, REAL(cuMemFreeAsync_ptsz)(address, stream));
+    return free_ends(&freeing, &work, named, REAL(cuMemFreeAsync_ptsz)(address, stream));
 }
 
 /* --- pools themselves --------------------------------------------------------------------------------------------- */

@@ -18,25 +18,25 @@ static uint32_t takes_so_far(const struct grant *grant) {
 
 typedef CUresult take_function(struct process *process, int gpu, uint64_t pages, struct charge *charge);
 
-static CUresult grant_by(take_function *take, struct grant *grant, CUcontext current, uint64_t bytes, bool packed) {
-    struct place place;
-    CUresult result = contexts_place(current, &grant->process, &place);
+static CUresult grant_by(take_function *take, struct grant *grant, struct work *work, uint64_t bytes, bool packed) {
+    CUresult result = contexts_place(work);
     if (result != CUDA_SUCCESS)
         return result;
-    grant->context = place.context;
+    grant->process = work->process;
+    grant->context = work->place.context;
     grant->packed = packed;
     grant->further = NULL;
-    result = take(grant->process, place.gpu, pages_of(bytes), &grant->charge);
+    result = take(grant->process, work->place.gpu, pages_of(bytes), &grant->charge);
     grant->takes = takes_so_far(grant);
     return result;
 }
 
-CUresult allocations_grant(struct grant *grant, CUcontext current, uint64_t bytes) {
-    return grant_by(pools_take, grant, current, bytes, bytes < PACKED_BELOW_BYTES);
+CUresult allocations_grant(struct grant *grant, struct work *work, uint64_t bytes) {
+    return grant_by(pools_take, grant, work, bytes, bytes < PACKED_BELOW_BYTES);
 }
 
-CUresult allocations_grant_spilled(struct grant *grant, CUcontext current, uint64_t bytes) {
-    return grant_by(charge_spill, grant, current, bytes, false);
+CUresult allocations_grant_spilled(struct grant *grant, struct work *work, uint64_t bytes) {
+    return grant_by(charge_spill, grant, work, bytes, false);
 }
 
 /* Gives back what of a grant is left. */
@@ -46,9 +46,9 @@ static void give_back(struct grant *grant) {
         charge_give(grant->process, &grant->further->charges[i]);
 }
 
-CUresult allocations_grant_everywhere(struct grant *grant, CUcontext current, struct further_charges *further,
+CUresult allocations_grant_everywhere(struct grant *grant, struct work *work, struct further_charges *further,
                                       uint64_t bytes) {
-    CUresult result = allocations_grant(grant, current, bytes);
+    CUresult result = allocations_grant(grant, work, bytes);
     if (result != CUDA_SUCCESS)
         return result;
     uint64_t visible = gpus_visible(grant->process);

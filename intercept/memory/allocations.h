@@ -36,16 +36,16 @@ struct further_charges {
  * The program gets what allocations_allocated returns; if that is an error although the driver allocated, the caller
  * frees the memory.
  */
-CUresult allocations_grant(struct grant *grant, CUcontext current, uint64_t bytes);
+CUresult allocations_grant(struct grant *grant, struct work *work, uint64_t bytes);
 CUresult allocations_resize(struct grant *grant, uint64_t bytes);
 CUresult allocations_allocated(struct grant *grant, CUresult result, CUdeviceptr address, uint64_t bytes);
 
 /* The same for managed memory, which may move to any GPU of the process: each visible one must have room for all of it. */
-CUresult allocations_grant_everywhere(struct grant *grant, CUcontext current, struct further_charges *further,
+CUresult allocations_grant_everywhere(struct grant *grant, struct work *work, struct further_charges *further,
                                       uint64_t bytes);
 
 /* The same for memory beyond the limit, which lies in host memory. */
-CUresult allocations_grant_spilled(struct grant *grant, CUcontext current, uint64_t bytes);
+CUresult allocations_grant_spilled(struct grant *grant, struct work *work, uint64_t bytes);
 
 /* Whether any of these bytes lie in such host memory. Costs one load if there is none. */
 bool allocations_on_host(struct process *process, CUdeviceptr address, uint64_t bytes);

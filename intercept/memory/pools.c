@@ -382,13 +382,14 @@ bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *m
     return objects_flag(process, KIND_POOL_MEMORY, address, POOLS_FREEING, (number * 2 | 1) & POOLS_FREEING, memory);
 }
 
-void pools_freed(struct process *process, const struct entry *memory, CUstream stream, CUresult result) {
+void pools_freed(struct process *process, const struct entry *memory, CUcontext context, CUstream stream,
+                 CUresult result) {
     struct pool *pool = pool_of(memory);
     if (result != CUDA_SUCCESS) {
         objects_unflag(process, KIND_POOL_MEMORY, memory->key, memory->with, POOLS_FREEING);
         return;
     }
-    streams_freed_in(process, stream);
+    streams_freed_in(process, context, stream);
     objects_remove_with(process, KIND_POOL_MEMORY, memory->key, memory->with);
     if (atomic_fetch_sub(&pool->allocations, 1) == 1 && pool->destroyed)
         pools_settle(process);

@@ -69,7 +69,8 @@ void pools_graphs_after(struct process *process, struct pool *pool, struct charg
 /* Freeing memory of a pool: pools_freeing before the driver is called, pools_freed with its result. In between, another
  * thread may be given the same address. False if the address is not known to be a pool's. */
 bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *memory);
-void pools_freed(struct process *process, const struct entry *memory, CUstream stream, CUresult result);
+void pools_freed(struct process *process, const struct entry *memory, CUcontext context, CUstream stream,
+                 CUresult result);
 
 /* The `with` of a pool's memory is the address of its `struct pool`, plus some of these bits while it is being freed. */
 #define POOLS_FREEING UINT64_C(0xfff)

@@ -57,7 +57,7 @@ static struct freed_in *place_for(struct streams *streams, const struct freed_in
     return &streams->each[unused];
 }
 
-static CUcontext context_of(CUstream stream) {
+CUcontext streams_context(CUstream stream) {
     CUcontext context = NULL;
     if (contexts_is_default_stream(stream))
         REAL(cuCtxGetCurrent)(&context);
@@ -66,9 +66,9 @@ static CUcontext context_of(CUstream stream) {
     return context;
 }
 
-void streams_freed_in(struct process *process, CUstream stream) {
+void streams_freed_in(struct process *process, CUcontext context, CUstream stream) {
     struct streams *streams = &process->streams;
-    struct freed_in freed = {.stream = stream, .context = context_of(stream)};
+    struct freed_in freed = {.stream = stream, .context = context};
     if (stream == CU_STREAM_PER_THREAD)
         freed.thread = this_thread();
     lock_take(&streams->lock);
@@ -278,15 +278,14 @@ static bool record_free(struct process *process, CUstream stream, struct freed_i
     return true;
 }
 
-bool streams_free_later(struct process *process, CUstream stream, const struct entry *memory, streams_freed *done) {
-    struct freed_in freed = {.context = context_of(stream), .memory = *memory, .freed = done};
-    CUcontext current = NULL;
-    bool other = REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current != freed.context;
-    if (freed.context == NULL || (other && REAL(cuCtxPushCurrent_v2)(freed.context) != CUDA_SUCCESS))
+bool streams_free_later(struct process *process, CUcontext context, CUstream stream, const struct entry *memory,
+                        streams_freed *done) {
+    struct freed_in freed = {.context = context, .memory = *memory, .freed = done};
+    CUcontext pushed;
+    if (context == NULL || REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
         return false;
     bool recorded = record_free(process, stream, &freed);
-    if (other)
-        REAL(cuCtxPopCurrent_v2)(&current);
+    REAL(cuCtxPopCurrent_v2)(&pushed);
     return recorded;
 }
 

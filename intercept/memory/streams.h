@@ -12,15 +12,19 @@
 
 #include "state/process.h"
 
-/* Memory of a pool was freed in a stream. A default stream is the current context's. */
-void streams_freed_in(struct process *process, CUstream stream);
+/* The context that a stream is of; a default stream is of the current one. NULL if there is none. */
+CUcontext streams_context(CUstream stream);
+
+/* Memory of a pool was freed in a stream of a context. */
+void streams_freed_in(struct process *process, CUcontext context, CUstream stream);
 
 /*
  * Memory that is no pool's was freed in a stream: `done` is called once the stream has executed the free, at the latest
  * by streams_settle. False if that cannot be queried: then the caller waits for the stream.
  */
 typedef void streams_freed(struct process *process, const struct entry *memory, CUresult result);
-bool streams_free_later(struct process *process, CUstream stream, const struct entry *memory, streams_freed *done);
+bool streams_free_later(struct process *process, CUcontext context, CUstream stream, const struct entry *memory,
+                        streams_freed *done);
 void streams_settle(struct process *process); /* costs one load if there is none */
 
 /* A stream is about to be destroyed; a context was destroyed, with all its streams. */

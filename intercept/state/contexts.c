@@ -38,26 +38,22 @@ static bool find(struct contexts *contexts, CUcontext context, struct place *pla
     return known != NULL;
 }
 
+bool contexts_find(struct process *process, CUcontext context, struct place *place) {
+    return read_hint(&process->contexts, context, place) || find(&process->contexts, context, place);
+}
+
 CUresult contexts_current(struct process **process, struct place *place) {
-    return contexts_place(NULL, process, place);
-}
-
-bool contexts_known(struct process *process, CUcontext context) {
-    struct place place;
-    return read_hint(&process->contexts, context, &place) || find(&process->contexts, context, &place);
-}
-
-CUresult contexts_place(CUcontext context, struct process **process, struct place *place) {
     size_t free, total;
-    CUresult result = contexts_place_if_known(context, process, place);
+    CUresult result = contexts_current_if_known(process, place);
     if (result != CUDA_SUCCESS || place->context != 0)
         return result;
     result = REAL(cuMemGetInfo_v2)(&free, &total); /* fails in a context that has ended, or is not active yet */
     return result != CUDA_SUCCESS ? result : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult contexts_place_if_known(CUcontext context, struct process **process, struct place *place) {
-    CUresult result = context == NULL ? REAL(cuCtxGetCurrent)(&context) : CUDA_SUCCESS;
+CUresult contexts_current_if_known(struct process **process, struct place *place) {
+    CUcontext context = NULL;
+    CUresult result = REAL(cuCtxGetCurrent)(&context);
     if (result != CUDA_SUCCESS)
         return result;
     if (context == NULL) {
@@ -66,8 +62,7 @@ CUresult contexts_place_if_known(CUcontext context, struct process **process, st
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     result = process_open(process);
-    if (result != CUDA_SUCCESS || read_hint(&(*process)->contexts, context, place) ||
-        find(&(*process)->contexts, context, place))
+    if (result != CUDA_SUCCESS || contexts_find(*process, context, place))
         return result;
     CUdevice device;
     *place = (struct place){0};
@@ -210,10 +205,13 @@ struct gate *contexts_gate(struct process *process, CUcontext context) {
     return &process->contexts.gates[table_hash((uintptr_t)whole(process, context), GATE_BITS)];
 }
 
-struct gate *contexts_enter(struct process *process, CUcontext context) {
-    struct gate *gate = contexts_gate(process, context);
-    gate_enter(gate);
-    return gate;
+bool contexts_enter(struct work *work) {
+    work->gate = contexts_gate(work->process, work->context);
+    gate_enter(work->gate);
+    bool known = contexts_find(work->process, work->context, &work->place);
+    if (!known)
+        work->place = (struct place){0};
+    return known;
 }
 
 struct gate *contexts_try_enter(struct process *process, CUcontext context) {
@@ -221,14 +219,10 @@ struct gate *contexts_try_enter(struct process *process, CUcontext context) {
     return gate_try(gate) ? gate : NULL;
 }
 
-void contexts_leave(struct gate **gate) {
-    if (*gate != NULL)
-        gate_leave(*gate);
-}
-
 void contexts_await_end(struct process *process, CUcontext context) {
-    struct gate *gate = contexts_enter(process, context);
-    contexts_leave(&gate);
+    struct gate *gate = contexts_gate(process, context);
+    gate_enter(gate);
+    gate_leave(gate);
 }
 
 /* --- all of them -------------------------------------------------------------------------------------------------- */

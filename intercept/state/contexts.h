@@ -20,13 +20,24 @@ struct place {
  * CUDA_ERROR_OUT_OF_MEMORY: context/work.h would have recorded it if its cost fitted into the limit. */
 CUresult contexts_current(struct process **process, struct place *place);
 
-/* The same for a caller that knows the current context; `current` is NULL if it does not. */
-CUresult contexts_place(CUcontext current, struct process **process, struct place *place);
-
 /* The same; a context that is not recorded is no error. */
-CUresult contexts_place_if_known(CUcontext current, struct process **process, struct place *place);
+CUresult contexts_current_if_known(struct process **process, struct place *place);
 
-bool contexts_known(struct process *process, CUcontext context);
+/* A recorded context's place. False if it is not recorded. */
+bool contexts_find(struct process *process, CUcontext context, struct place *place);
+
+/* A call that works in a context: see context/work.h. */
+struct work {
+    struct process *process; /* NULL: not open */
+    CUcontext context;       /* NULL: none */
+    struct place place;      /* looked up in the gate; all zero if the context is not recorded */
+    struct gate *gate;       /* NULL: none was entered */
+};
+
+/* contexts_current for a call that works in the current context: queries the driver only if that is not recorded. */
+static inline CUresult contexts_place(struct work *work) {
+    return work->place.context != 0 ? CUDA_SUCCESS : contexts_current(&work->process, &work->place);
+}
 
 /* To be called with the driver's result: notes that the call failed since its context has ended. */
 static inline void contexts_failed(struct process *process, CUresult result) {
@@ -61,12 +72,15 @@ void contexts_unalias(struct process *process, CUcontext context);
  * recorded. Ending the context, or creating a primary one, waits for those calls and keeps new ones out. So the records
  * of a context are complete when it ends, and nothing of the next context is recorded under the former.
  *
- * The first two functions enter a context's gate and return it; contexts_try_enter does not wait. context/work.h has
- * what most calls use.
+ * contexts_enter enters the gate of a call's context, and looks the context up there; false if it is not recorded.
+ * contexts_try_enter does not wait. context/work.h has what most calls use.
  */
-struct gate *contexts_enter(struct process *process, CUcontext context);
+bool contexts_enter(struct work *work);
 struct gate *contexts_try_enter(struct process *process, CUcontext context); /* NULL: it is being ended */
-void contexts_leave(struct gate **gate);
+static inline void contexts_leave(struct gate **gate) {
+    if (*gate != NULL)
+        gate_leave(*gate);
+}
 
 /* Waits until the former context with this handle has been removed, if another thread is ending it. */
 void contexts_await_end(struct process *process, CUcontext context);

@@ -16,7 +16,7 @@ struct fake_counts fake_counts;
 /* Work has numbers; that up to `done` is done unless the stream is stuck. */
 struct CUstream_st {
     CUcontext context;
-    bool stuck, destroyed, ending, ends_beside_free;
+    bool stuck, destroyed, ends_beside_free;
     uint64_t put, done;
 };
 
@@ -55,7 +55,6 @@ static CUresult stream_context(CUstream stream, CUcontext *context) {
     CUresult result = of->destroyed ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS)
         *context = of->context;
-    of->destroyed = of->destroyed || of->ending;
     return result;
 }
 
@@ -178,7 +177,7 @@ void fake_stream_destroy_beside_free(CUstream stream) {
 static CUresult free_async(CUdeviceptr address, CUstream stream) {
     struct CUstream_st *of = stream_of(stream);
     of->put++;
-    of->ending = of->ends_beside_free;
+    of->destroyed = of->destroyed || of->ends_beside_free;
     if (is_done(of, of->put))
         return free_now(address);
     unsigned i = 0;
