@@ -3,8 +3,11 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -79,7 +82,20 @@ func (a *app) explain(ctx context.Context, o explainOptions, name string) error 
 			return a.printExplanation(o, report)
 		}
 	}
-	return fmt.Errorf("%w (Nomad is expected at %s: set NOMAD_ADDR, and NOMAD_TOKEN where it has ACLs)", err, config.Address)
+	return explainAccess(err, config.Address)
+}
+
+// explainAccess adds to an error how Nomad is reached, where that is what is wrong.
+func explainAccess(err error, address string) error {
+	var unreachable *url.Error
+	var response api.UnexpectedResponseError
+	switch {
+	case errors.As(err, &unreachable):
+		return fmt.Errorf("%w; set NOMAD_ADDR to where Nomad is", err)
+	case errors.As(err, &response) && response.StatusCode() == http.StatusForbidden:
+		return fmt.Errorf("%w; set NOMAD_TOKEN to a token that may do this at %s", err, address)
+	}
+	return err
 }
 
 // variableFile is the text of the variable file that the API takes.
