@@ -41,6 +41,7 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"run_dir":            withDefault("run_dir", "string", strconv.Quote(claim.DefaultRunDir)),
 	"context_memory":     withDefault("context_memory", "string", strconv.Quote(autoContextMemory)),
 	"max_slices":         withDefault("max_slices", "number", `0`),
+	"packing_hint":       withDefault("packing_hint", "bool", `false`),
 	"uncounted_memory":   withDefault("uncounted_memory", "string", strconv.Quote(uncountedCharged)),
 	"nomad_address":      withDefault("nomad_address", "string", `""`),
 	"nomad_token_file":   withDefault("nomad_token_file", "string", `""`),
@@ -76,6 +77,8 @@ type Config struct {
 	// MaxSlices is how many slices one reservation may have; 0 is any number. Like Replicas it may have a fraction here,
 	// so that the error about it can name the option.
 	MaxSlices float64 `codec:"max_slices"`
+	// PackingHint publishes how many slices of each GPU are used.
+	PackingHint bool `codec:"packing_hint"`
 	// UncountedMemory is what happens if a claim's container uses more memory than it counts: that is taken from the claim's
 	// limit ("charge"), only shown ("observe"), or the task is ended, too ("end").
 	UncountedMemory string `codec:"uncounted_memory"`
@@ -98,6 +101,7 @@ type settings struct {
 	enabled           bool
 	sharing           sharing
 	maxSlices         int
+	packingHint       bool
 	ignored           map[string]bool
 	fingerprintPeriod time.Duration
 	driverRoot        string
@@ -114,7 +118,7 @@ func (s *settings) ignoredUUIDs() []string { return slices.Sorted(maps.Keys(s.ig
 
 // parse validates the configuration. An error names the option and its valid values.
 func (c Config) parse() (*settings, error) {
-	s := &settings{enabled: c.Enabled, ignored: make(map[string]bool)}
+	s := &settings{enabled: c.Enabled, packingHint: c.PackingHint, ignored: make(map[string]bool)}
 	var err error
 	if s.sharing, err = c.parseSharing(); err != nil {
 		return nil, err

@@ -55,7 +55,9 @@ func (e *externalUse) occupancy(ctx context.Context) *share.Occupancy {
 			e.addEarlier(o, c)
 		}
 	}
-	o.Deferrable.SlicesUsed = e.slicesUsed(o)
+	if e.settings.packingHint {
+		o.Deferrable.SlicesUsed = e.slicesUsed(o)
+	}
 	return o
 }
 

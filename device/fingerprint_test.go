@@ -67,7 +67,6 @@ func TestFingerprint_groups(t *testing.T) {
 		"driver_version":     structs.NewStringAttribute("570.124.06"),
 		"cuda_version":       structs.NewFloatAttribute(12.8, ""),
 		"compute_capability": structs.NewFloatAttribute(9.0, ""),
-		"unique.slices_used": structs.NewIntAttribute(0, ""),
 		"unique.uuid":        structs.NewStringAttribute(a.UUID),
 		"unique.pci_bus_id":  structs.NewStringAttribute("00000000:18:00.0"),
 	}, group.Attributes)

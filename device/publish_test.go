@@ -44,6 +44,9 @@ func (c *handClock) goOff(timer handTimer) {
 	timer.fire <- time.Time{}
 }
 
+// hinting is neverByItself with the packing hint.
+var hinting = map[string]any{"fingerprint_period": "1h", "packing_hint": true}
+
 func slicesUsed(t *testing.T, response *ndevice.FingerprintResponse) int64 {
 	t.Helper()
 	used, ok := response.Devices[0].Attributes["unique.slices_used"].GetInt()
@@ -65,10 +68,24 @@ func TestSlicesUsed_Steps(t *testing.T) {
 	}
 }
 
+// How full a GPU is, is no news to Nomad unless the operator wants it: each message makes evaluations of all jobs on the node.
+func TestPackingHint_OffByDefault(t *testing.T) {
+	g := nvmltest.H200(0)
+	p := newPlugin(t, nvmltest.New(g), map[string]any{"fingerprint_period": "1h"})
+	clock := moveByHand(p)
+	stream := fingerprint(t, p)
+	must.MapNotContainsKey(t, next(t, stream).Devices[0].Attributes, "unique.slices_used")
+	clock.later.Store(int64(5 * time.Minute))
+	_, err := p.Reserve(sliceIDs(g, 3, 4))
+	must.NoError(t, err)
+	quiet(t, stream)
+	must.SliceEmpty(t, drained(clock.set))
+}
+
 // Deferrable changes alone wait until the last message is long enough ago, and then the last state is published.
 func TestPublish_RateLimit(t *testing.T) {
 	g := nvmltest.H200(0)
-	p := newPlugin(t, nvmltest.New(g), neverByItself)
+	p := newPlugin(t, nvmltest.New(g), hinting)
 	clock := moveByHand(p)
 	stream := fingerprint(t, p)
 	must.Eq(t, 0, slicesUsed(t, next(t, stream)))
@@ -100,7 +117,7 @@ func TestPublish_RateLimit(t *testing.T) {
 // Deferrable changes are published along with others, and none are left then.
 func TestPublish_WithOtherChanges(t *testing.T) {
 	g := nvmltest.H200(0)
-	p := newPlugin(t, nvmltest.New(g), neverByItself)
+	p := newPlugin(t, nvmltest.New(g), hinting)
 	clock := moveByHand(p)
 	stream := fingerprint(t, p)
 	next(t, stream)
@@ -123,7 +140,7 @@ func TestPublish_WithOtherChanges(t *testing.T) {
 // A reverted change is not published.
 func TestPublish_Reverted(t *testing.T) {
 	g := nvmltest.H200(0)
-	p := newPlugin(t, nvmltest.New(g), neverByItself)
+	p := newPlugin(t, nvmltest.New(g), hinting)
 	clock := moveByHand(p)
 	stream := fingerprint(t, p)
 	next(t, stream)
@@ -144,7 +161,7 @@ func TestPublish_Reverted(t *testing.T) {
 // Claims whose slices are of another size count by the memory that they have; those that nobody comes for do not.
 func TestSlicesUsed_WhatCounts(t *testing.T) {
 	g := nvmltest.H200(0)
-	p := newPlugin(t, nvmltest.New(g), map[string]any{"slice_memory": "4GiB", "fingerprint_period": "1h"})
+	p := newPlugin(t, nvmltest.New(g), map[string]any{"slice_memory": "4GiB", "fingerprint_period": "1h", "packing_hint": true})
 	clock := moveByHand(p)
 	ask(t, p.node.Load().ledger.Ledger, g, 9, 1<<30) // three slices of 4GiB, of 35
 	_, err := p.Reserve(sliceIDs(g, 10, 11))

@@ -204,7 +204,7 @@ func TestUnmanaged_Simulated(t *testing.T) { simtest.InProcess(t, testStrangersS
 
 func testStrangersSimulated(t *testing.T) {
 	node := simtest.H200x2(t)
-	p := newPlugin(t, nvml.New(node.DriverRoot), map[string]any{"driver_root": node.DriverRoot, "context_memory": "auto"})
+	p := newPlugin(t, nvml.New(node.DriverRoot), map[string]any{"driver_root": node.DriverRoot, "context_memory": "auto", "packing_hint": true})
 	clock := moveByHand(p)
 	stream := fingerprint(t, p)
 	must.MapEmpty(t, unhealthy(next(t, stream).Devices[0]))

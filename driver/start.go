@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/leases"
@@ -105,7 +106,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (_ *drivers.TaskHandle, _ *d
 	d.adopt(h, false)
 	d.reach(failpoint.StartAdopted)
 	d.notifyStarted(h, s)
-	for _, line := range append(s.gpu.Describe(), d.claims.Missing(ctx, s.gpu)...) {
+	for _, line := range slices.Concat(s.gpu.Describe(), d.claims.Missing(ctx, s.gpu), gpu.MisspelledVariables(cfg)) {
 		d.notify(cfg, nil, "%s", line)
 	}
 	return handle, nil, nil

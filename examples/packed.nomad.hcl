@@ -1,4 +1,4 @@
-# A job that prefers the fullest GPU with room for it, so that other GPUs stay free for jobs that need much of one.
+# A job that prefers the GPU with the lowest index on which it fits, so that other GPUs stay free for jobs that need much of one.
 # docs/device.md explains this under "Packing", and when it helps.
 
 variable "image" {
@@ -12,10 +12,10 @@ variable "slices" {
   default = 8
 }
 
-variable "slices_per_gpu" {
+variable "gpus" {
   type        = number
-  default     = 140
-  description = "What the node's GPUs have: their attribute `slices`. An H200 has 140 of 1 GiB."
+  default     = 8
+  description = "At least as many as a node has."
 }
 
 job "packed" {
@@ -36,15 +36,22 @@ job "packed" {
         device "nvidia/slice" {
           count = var.slices
 
-          # One for the lower end of each of the eight steps of slices_used: the fuller a GPU, the more of them match, and
-          # Nomad takes the GPU with the most matches.
+          # Always true: whichever GPU it is, the node's score is nearly the same.
+          affinity {
+            attribute = "${device.attr.index}"
+            operator  = ">="
+            value     = "0"
+            weight    = 100
+          }
+
+          # The lower a GPU's index, the more of these match, and Nomad takes the GPU with the most matches.
           dynamic "affinity" {
-            for_each = [for eighth in range(8) : ceil(eighth * var.slices_per_gpu / 8)]
+            for_each = range(1, var.gpus)
             content {
-              attribute = "${device.attr.unique.slices_used}"
-              operator  = ">"
+              attribute = "${device.attr.index}"
+              operator  = "<"
               value     = "${affinity.value}"
-              weight    = 50
+              weight    = 1
             }
           }
         }

@@ -15,7 +15,7 @@ INTERCEPT := intercept
 INTERCEPT_BUILD := $(BUILD)/intercept
 # initial-exec: in a static program that calls dlopen, glibc's general model for thread-local variables crashes.
 INTERCEPT_CFLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -g -fPIC -fvisibility=hidden -fno-plt \
-    -ftls-model=initial-exec -I$(INTERCEPT)
+    -ftls-model=initial-exec -ffile-prefix-map=$(CURDIR)=. -I$(INTERCEPT)
 
 INTERCEPT_HEADERS := $(wildcard $(INTERCEPT)/*/*.h)
 SHADOW_REGION := $(addprefix region/,region file guard teardown read share)

@@ -22,6 +22,9 @@ func main() {
 	if version.Print(os.Args, version.Flag, device.PluginName, os.Stdout) {
 		return
 	}
+	if code, asked := device.CheckBlock(os.Args, os.Stdin, os.Stdout); asked {
+		os.Exit(code)
+	}
 	// The pipe that the log goes to ends with the agent. A line in it must not kill the plugin in the midst of something.
 	signal.Ignore(unix.SIGPIPE)
 	watch := agent.NewWatch()

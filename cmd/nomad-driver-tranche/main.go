@@ -12,12 +12,16 @@ import (
 
 	"github.com/tranche-gpu/tranche/cmd/internal/agent"
 	"github.com/tranche-gpu/tranche/driver"
+	"github.com/tranche-gpu/tranche/driver/spec"
 	"github.com/tranche-gpu/tranche/internal/version"
 )
 
 func main() {
 	if version.Print(os.Args, version.Flag, "nomad-driver-tranche", os.Stdout) {
 		return
+	}
+	if code, asked := spec.CheckBlock(os.Args, os.Stdin, os.Stdout); asked {
+		os.Exit(code)
 	}
 	// A plugin outlives its agent, and with it the pipe that its log goes to. The next agent reattaches to it: a line
 	// in the log must not be what kills it in the meantime.

@@ -23,7 +23,7 @@ type Occupancy struct {
 
 // Deferrable is the part of what is published to Nomad whose changes are rate limited.
 type Deferrable struct {
-	// SlicesUsed counts the slices that claims use, in steps, by GPU.
+	// SlicesUsed counts the slices that claims use, in steps, by GPU; nil if it is not published.
 	SlicesUsed map[string]int64
 	// Blocked are free slices whose memory unmanaged processes use, with the reason.
 	Blocked map[string]string

@@ -42,6 +42,16 @@ func checkVariables(cfg *drivers.TaskConfig) error {
 		strings.Join(set, " and "), onlyWithoutNomad, requestAdvice)
 }
 
+// MisspelledVariables returns an event for each variable of a task's environment that is named like one of Tranche's and has no
+// meaning.
+func MisspelledVariables(cfg *drivers.TaskConfig) []string {
+	var events []string
+	for _, line := range request.Misspelled(slices.Collect(maps.Keys(cfg.Env))) {
+		events = append(events, "GPU: "+line)
+	}
+	return events
+}
+
 // quoted quotes a value that may be of any length, at most a line of it.
 func quoted(value string) string {
 	const maxBytes = 64

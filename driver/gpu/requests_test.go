@@ -40,3 +40,9 @@ func TestCheckEnv_Requests(t *testing.T) {
 		})
 	}
 }
+
+func TestMisspelledVariables(t *testing.T) {
+	cfg := &drivers.TaskConfig{Env: map[string]string{"TRANCHE_GPU_HOSTMEMORY": "1GiB", "NOMAD_ALLOC_ID": "x", "TRANCHE_CLAIM_00c0ffee": "x"}}
+	must.Eq(t, []string{`GPU: the environment variable "TRANCHE_GPU_HOSTMEMORY" has no meaning: did you mean TRANCHE_GPU_HOST_MEMORY?`},
+		MisspelledVariables(cfg))
+}

@@ -51,15 +51,15 @@ func chance(seed, of uint64) *rand.Rand {
 const (
 	// noAffinity is without an affinity: Nomad takes one of the GPUs that have room at random.
 	noAffinity = "no-affinity"
-	// withAffinity is with the affinity on the packing hint, each job coming when Nomad has been told of those before.
-	withAffinity = "affinity"
-	// burstAffinity is the same with all jobs coming at once: the hint lags behind.
-	burstAffinity = "affinity-burst"
+	// firstFit is with the affinities of examples/packed.nomad.hcl: the GPU with the lowest index on which the job fits.
+	firstFit = "first-fit"
+	// withHint is with affinities on the packing hint, each job coming when Nomad has been told of those before: the fullest.
+	withHint = "hint"
 	// bestPossible is what no scheduler can do better, all jobs known and each moved whenever that helps.
 	bestPossible = "best"
 )
 
-var packingWays = []string{noAffinity, burstAffinity, withAffinity, bestPossible}
+var packingWays = []string{noAffinity, firstFit, withHint, bestPossible}
 
 // packingCounts says how often packing is measured.
 type packingCounts struct {
@@ -160,7 +160,7 @@ func fillNodes(ctx context.Context, nodes []*packingNode, counts packingCounts) 
 	placed := make([]int, len(nodes))
 	for _, way := range packingWays[:3] {
 		group, ctx := errgroup.WithContext(ctx)
-		if way != withAffinity {
+		if way != withHint {
 			group.SetLimit(1)
 		}
 		for i, n := range nodes {

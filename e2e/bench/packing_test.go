@@ -26,11 +26,11 @@ func TestMix_jobs(t *testing.T) {
 func TestFills(t *testing.T) {
 	f := fills{}
 	for _, slices := range []int{564, 1128, 846} {
-		f.add(withAffinity, slices)
+		f.add(withHint, slices)
 	}
 	must.NoError(t, f.addBest([]int{141, 141, 141, 141, 71, 71, 71, 71, 71, 1}))
 	must.Eq(t, []result{
-		{"packing", withAffinity, 1, 75, 100, "%"},
+		{"packing", withHint, 1, 75, 100, "%"},
 		{"packing", bestPossible, 1, 100 * (4*141 + 4*71) / 1128., 100 * (4*141 + 4*71) / 1128., "%"},
 	}, f.results("packing"))
 }
@@ -50,15 +50,16 @@ func TestModel(t *testing.T) {
 		must.NoError(t, err)
 		must.Eq(t, f, again)
 		mean := map[string]float64{}
-		for _, way := range []string{noAffinity, withAffinity, bestPossible} {
+		for _, way := range []string{noAffinity, firstFit, withHint, bestPossible} {
 			must.Len(t, 200, f[way])
 			for i, fill := range f[way] {
 				must.LessEq(t, f[bestPossible][i], fill, must.Sprintf("%s in round %d", way, i))
 				mean[way] += fill / 200
 			}
 		}
-		must.Greater(t, mean[noAffinity], mean[withAffinity])
-		must.Greater(t, mean[withAffinity], mean[bestPossible])
+		must.Greater(t, mean[noAffinity], mean[firstFit])
+		must.Greater(t, mean[noAffinity], mean[withHint])
+		must.Greater(t, mean[withHint], mean[bestPossible])
 	}
 }
 

@@ -1,6 +1,9 @@
 package main
 
-import "math/rand/v2"
+import (
+	"math/rand/v2"
+	"slices"
+)
 
 // model fills GPUs as Nomad would, by what is known of how it chooses, in more rounds than there is time for with real
 // nodes. It is there to tell what is chance in the measured rounds, and stands for none of them.
@@ -10,7 +13,8 @@ func model(m mix, rounds int, seed uint64) (fills, error) {
 		sizes := m.jobs(seed, uint64(round))
 		r := chance(seed, uint64(round)+1<<32)
 		f.add(noAffinity, modelRound(r, sizes, func(int) int { return 0 }))
-		f.add(withAffinity, modelRound(r, sizes, hintStep))
+		f.add(firstFit, modelFirstFit(sizes))
+		f.add(withHint, modelRound(r, sizes, hintStep))
 		if err := f.addBest(sizes); err != nil {
 			return nil, err
 		}
@@ -28,6 +32,19 @@ func modelRound(r *rand.Rand, sizes []int, score func(used int) int) int {
 			break
 		}
 		used[best[r.IntN(len(best))]] += size
+	}
+	return sum(used)
+}
+
+// modelFirstFit places each job on the first GPU with room for it.
+func modelFirstFit(sizes []int) int {
+	used := make([]int, deviceGPUs)
+	for _, size := range sizes {
+		gpu := slices.IndexFunc(used, func(has int) bool { return deviceSlices-has >= size })
+		if gpu < 0 {
+			break
+		}
+		used[gpu] += size
 	}
 	return sum(used)
 }

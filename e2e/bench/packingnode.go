@@ -37,7 +37,7 @@ func (b *bench) startPackingNode(ctx context.Context, dir string) (_ *packingNod
 	started, err := node.Start(ctx, node.Config{
 		Dir: dir, BuildDir: b.build, NomadBinary: filepath.Join(b.build, "tools/nomad"),
 		Topology:     filepath.Join(b.build, "../e2e/simgpu/topologies/h200x8.conf"),
-		DeviceConfig: fmt.Sprintf("    slice_memory = %q\n    context_memory = %q\n", deviceSliceMemory, contextMemory),
+		DeviceConfig: fmt.Sprintf("    slice_memory = %q\n    context_memory = %q\n    packing_hint = true\n", deviceSliceMemory, contextMemory),
 	})
 	if err != nil {
 		return nil, err
@@ -94,21 +94,18 @@ func (n *packingNode) place(ctx context.Context, way, id string, size int) (wait
 	if err := n.note(bounded, id, size); err != nil {
 		return false, err
 	}
-	if way == burstAffinity {
-		return false, nil
-	}
 	if _, err := n.WaitStatus(bounded, id, "running"); err != nil {
 		return false, err
 	}
-	if way != withAffinity {
+	if way != withHint {
 		return false, nil
 	}
 	return false, n.waitForHint(ctx)
 }
 
-// job is examples/packed.nomad.hcl with a task that does nothing, and without the affinity where that is the way.
+// job is examples/packed.nomad.hcl with a task that does nothing, and with other affinities or none where that is the way.
 func (n *packingNode) job(way, id string, size int) (*api.Job, error) {
-	job, err := n.Job(n.jobspec, "image="+idleImage, "slices="+strconv.Itoa(size), "slices_per_gpu="+strconv.Itoa(deviceSlices))
+	job, err := n.Job(n.jobspec, "image="+idleImage, "slices="+strconv.Itoa(size), "gpus="+strconv.Itoa(deviceGPUs))
 	if err != nil {
 		return nil, err
 	}
@@ -118,13 +115,27 @@ func (n *packingNode) job(way, id string, size int) (*api.Job, error) {
 	task.KillSignal = "SIGKILL" // or the end of a round would take as long as sleep ignores SIGTERM
 	little := 10
 	task.Resources.CPU, task.Resources.MemoryMB = &little, &little
-	if len(task.Resources.Devices) != 1 || len(task.Resources.Devices[0].Affinities) != hintSteps {
-		return nil, fmt.Errorf("%s has not one device block with %d affinities", n.jobspec, hintSteps)
+	if len(task.Resources.Devices) != 1 || len(task.Resources.Devices[0].Affinities) != deviceGPUs {
+		return nil, fmt.Errorf("%s has not one device block with %d affinities", n.jobspec, deviceGPUs)
 	}
-	if way == noAffinity {
+	switch way {
+	case noAffinity:
 		task.Resources.Devices[0].Affinities = nil
+	case withHint:
+		task.Resources.Devices[0].Affinities = hintAffinities()
 	}
 	return job, nil
+}
+
+// hintAffinities prefer the fullest GPU: one for the lower end of each step of the hint, and the fuller a GPU, the more of them
+// match.
+func hintAffinities() []*api.Affinity {
+	var all []*api.Affinity
+	for step := range hintSteps {
+		above := (step*deviceSlices + hintSteps - 1) / hintSteps
+		all = append(all, api.NewAffinity("${device.attr."+hintAttribute+"}", ">", strconv.Itoa(above), 50))
+	}
+	return all
 }
 
 // waitsForDevices checks that devices are what a job waits for, and nothing else.

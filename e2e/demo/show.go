@@ -99,9 +99,13 @@ func (d *demonstration) stay(ctx context.Context) error {
 	if err := d.again(ctx); err != nil {
 		return err
 	}
-	environment := []string{}
+	config := d.place("node/tranche.toml")
+	if err := d.node.WriteConfig(config); err != nil {
+		return err
+	}
+	environment := []string{"TRANCHE_CONFIG=" + config}
 	if d.node.Sim != nil {
-		environment = d.node.Sim.Env()
+		environment = append(environment, d.node.Sim.Env()...)
 	}
 	if err := writeCommands(d.options, d.node.Agent.Address, environment); err != nil {
 		return err
@@ -118,15 +122,16 @@ The node stays (KEEP=1), with first and second running. Look around:
   nomad job run examples/no-gpu.nomad.hcl
   nomad job status
   nomad alloc logs -job first
-  tranche status --state-dir %[2]s --run-dir %[3]s --driver-root %[4]s
-  tranche top --state-dir %[2]s --run-dir %[3]s --driver-root %[4]s
+  tranche status
+  tranche doctor
+  tranche top
 
-The agent's pages are at %[5]s, its metrics at %[5]smetrics.
+The agent's pages are at %[2]s, its metrics at %[2]smetrics.
 
 Stop it with:
 
   make demo-stop
-`, d.place("bin"), d.node.StateDir(), d.node.RunDir(), d.node.DriverRoot(), pages)
+`, d.place("bin"), pages)
 	fmt.Println(heldLine)
 	<-ctx.Done()
 	return nil

@@ -55,10 +55,15 @@ func RuntimesOf(c Config) Runtimes {
 	}
 }
 
-func (n *Node) writeRuntimeConfig(file, next string) error {
-	cli, err := n.Sim.CLI(n.BuildDir, n.Dir)
-	if err != nil {
-		return err
+// WriteConfig writes Tranche's configuration of this node into a file, to which TRANCHE_CONFIG leads then.
+func (n *Node) WriteConfig(file string) error { return n.writeRuntimeConfig(file, RuntimeRunc) }
+
+func (n *Node) writeRuntimeConfig(file, next string) (err error) {
+	cli := n.Program("tranche")
+	if n.Sim != nil {
+		if cli, err = n.Sim.CLI(n.BuildDir, n.Dir); err != nil {
+			return err
+		}
 	}
 	text, err := toml.Marshal(map[string]any{
 		"driver_root": n.DriverRoot(), "state_dir": n.StateDir(), "run_dir": n.RunDir(),

@@ -50,17 +50,17 @@ The directory /var/run/cdi is empty after a boot, so run this at each.`,
 	}
 	cmd.Flags().StringVar(&o.driverRoot, "driver-root", runtime.DefaultDriverRoot,
 		"directory `tree` in which the GPU driver's libraries are found")
-	cmd.Flags().StringVar(&o.sliceMemory, "slice-memory", "",
-		"`size` of a slice (default: slice_memory of tranche-runtime's configuration file)")
+	cmd.Flags().StringVar(&o.sliceMemory, "slice-memory", "1GiB",
+		"`size` of a slice")
 	cmd.Flags().StringVar(&o.output, "output", filepath.Join(defaultCDIDir, request.CDISpecFile),
 		"`file` to write, \"-\" to print")
 	return cmd
 }
 
 func (a *app) generateCDI(ctx context.Context, o cdiOptions) error {
-	sliceBytes, err := a.sliceBytes(o.sliceMemory)
+	sliceBytes, err := size.ParseGPU(o.sliceMemory)
 	if err != nil {
-		return err
+		return fmt.Errorf("--slice-memory: %w", err)
 	}
 	node, err := a.readGPUs(ctx, o.driverRoot)
 	if err != nil {
@@ -83,20 +83,6 @@ func (a *app) generateCDI(ctx context.Context, o cdiOptions) error {
 		return err
 	}
 	return a.writeCDI(o.output, append(content, '\n'))
-}
-
-// sliceBytes is what a flag says, else the configuration file.
-func (a *app) sliceBytes(flag string) (uint64, error) {
-	if flag != "" {
-		bytes, err := size.ParseGPU(flag)
-		if err != nil {
-			return 0, fmt.Errorf("--slice-memory: %w", err)
-		}
-		return bytes, nil
-	}
-	path, _ := lookupEnv(a.environ, runtime.ConfigEnv)
-	cfg, err := runtime.LoadConfig(path)
-	return cfg.SliceBytes, err
 }
 
 func (a *app) writeCDI(output string, content []byte) error {

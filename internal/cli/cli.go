@@ -97,12 +97,14 @@ func (a *app) command() *cobra.Command {
 		Version:       a.version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
+
+		PersistentPreRunE: a.followConfig,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(a.runCommand(), a.statusCommand(), a.usageCommand(), a.claimCommand(), a.cdiCommand(), a.versionCommand(),
 		a.nodeInfoCommand(), a.cdiHookCommand(),
-		a.installCommand(), a.uninstallCommand(), a.doctorCommand(),
+		a.installCommand(), a.uninstallCommand(), a.doctorCommand(), a.explainCommand(),
 		a.agentCommand(), a.topCommand(), a.governorCommand())
 	return root
 }
@@ -116,7 +118,8 @@ func (a *app) versionCommand() *cobra.Command {
 	}
 }
 
-// place is where on the node things are; each command has the flags for it that it needs.
+// place is where on the node things are; each command has the flags for it that it needs. followConfig gives those that the
+// command line leaves out the values of the node's configuration.
 type place struct {
 	driverRoot, stateDir, runDir string
 }

@@ -35,7 +35,7 @@ It only looks. The exit status is 1 where something is at fault; warnings do not
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.doctor(cmd.Context(), o) },
 	}
 	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON, for programs")
-	cmd.Flags().StringVar(&o.config, "config", "", "configuration `file` of tranche-runtime (default "+a.configFile+")")
+	cmd.Flags().StringVar(&o.config, "config", "", "configuration `file` of Tranche (default "+a.configFile+", or what TRANCHE_CONFIG names)")
 	cmd.Flags().StringVar(&o.runtimePath, "runtime-path", "", "where tranche-runtime is (default where tranche install put it, else "+
 		install.RuntimePath(install.DefaultPrefix)+")")
 	return cmd
@@ -59,29 +59,30 @@ func (a *app) doctor(ctx context.Context, o doctorOptions) error {
 }
 
 func (a *app) nodeToExamine(o doctorOptions) *doctor.Node {
-	config, err := runtime.LoadConfig(o.config)
+	config, err := a.loadConfig()
+	file := a.configPath()
+	if o.config != "" {
+		config, err = runtime.LoadConfig(o.config)
+		file = o.config
+	}
 	if err != nil {
 		config = runtime.Config{}.WithDefaults()
 	}
-	file := o.config
-	if file == "" {
-		file = a.configFile
-	}
 	return &doctor.Node{
-		Version: a.version, Root: "/", Config: config, ConfigFile: file, ConfigErr: err, RuntimePath: o.findRuntime(config.StateDir),
+		Version: a.version, Root: "/", Config: config, ConfigFile: file, ConfigErr: err, RuntimePath: o.findRuntime(config),
 		ReadGPUs: func(ctx context.Context) (*nvml.Node, error) { return a.readGPUs(ctx, config.DriverRoot) },
 	}
 }
 
-// findRuntime returns where tranche-runtime is expected.
-func (o *doctorOptions) findRuntime(stateDir string) string {
+// findRuntime returns where tranche-runtime is expected: where it was installed, or beside the hook that is configured.
+func (o *doctorOptions) findRuntime(config runtime.Config) string {
 	if o.runtimePath != "" {
 		return filepath.Clean(o.runtimePath)
 	}
-	if record, err := install.ReadRecord(stateDir); err == nil {
+	if record, err := install.ReadRecord(config.StateDir); err == nil && len(record.Files) > 0 {
 		return record.RuntimePath()
 	}
-	return install.RuntimePath(install.DefaultPrefix)
+	return filepath.Join(filepath.Dir(config.HookPath), filepath.Base(install.RuntimePath("")))
 }
 
 // printResults writes the results for people: a line each, and what to do about it below.

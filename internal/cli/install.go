@@ -21,7 +21,7 @@ type installOptions struct {
 	from, prefix string
 	dryRun       bool
 	restart      bool
-	files        bool
+	files, all   bool
 	stateDir     string
 	runDir       string
 }
@@ -35,7 +35,8 @@ func (a *app) installCommand() *cobra.Command {
 		Short: "Put Tranche on this node, and make container engines know its runtime",
 		Long: `Put Tranche on this node, and make container engines know its runtime.
 
-With --from, the programs and shadow libraries are copied from a build folder first. For each engine that is named, its
+With --from, the programs and shadow libraries are copied from a build folder first; where they come from a package, Nomad's
+plugin directory gets links to its plugins. For each engine that is named, its
 configuration gets a runtime called "tranche"; whatever else is in the file stays, and a copy of the file as it was is
 kept beside it. Doing it again changes nothing. No engine is restarted unless --restart says so.`,
 		ValidArgs: engineNames,
@@ -59,7 +60,8 @@ func (a *app) uninstallCommand() *cobra.Command {
 		Short: "Take back what tranche install did",
 		Long: `Take back what tranche install did, and nothing else, also where the files were edited since then.
 
-With --files, the programs and shadow libraries go, too, once no engine is configured to use them. The ledger stays.`,
+With --files, the programs and shadow libraries go, too, once no engine is configured to use them. With --all, everything
+that was installed goes. Both refuse while a container with a claim runs. The ledger stays.`,
 		ValidArgs: engineNames,
 		Args:      cobra.OnlyValidArgs,
 		RunE:      func(cmd *cobra.Command, engines []string) error { return a.uninstall(cmd.Context(), engines, o) },
@@ -67,6 +69,7 @@ With --files, the programs and shadow libraries go, too, once no engine is confi
 	o.addFlags(cmd)
 	cmd.Flags().StringVar(&o.prefix, "prefix", "", "refuse unless this is the `directory` that was installed below (default any)")
 	cmd.Flags().BoolVar(&o.files, "files", false, "remove the programs and shadow libraries, too")
+	cmd.Flags().BoolVar(&o.all, "all", false, "all engines that were configured, and --files")
 	cmd.Flags().BoolVar(&o.Force, "force", false, "go on although something still depends on the runtime")
 	cmd.Flags().StringVar(&o.runDir, "run-dir", claim.DefaultRunDir, "`directory` of the regions")
 	return cmd
@@ -81,6 +84,10 @@ func (o *installOptions) addFlags(cmd *cobra.Command) {
 
 // install works everything out before it changes anything.
 func (a *app) install(ctx context.Context, engines []string, o installOptions) error {
+	if o.from != "" && install.Packaged(o.prefix) {
+		return fmt.Errorf("--from: %s has the programs of a package: upgrade the package instead, or name another directory with "+
+			"--prefix; nothing was changed", o.prefix)
+	}
 	if len(engines) == 0 && o.from == "" {
 		return fmt.Errorf("nothing to install: name an engine (%s) or a build folder with --from", strings.Join(engineNames, ", "))
 	}
@@ -160,6 +167,9 @@ type enginePlan struct {
 	*install.Plan
 }
 
+// configSeparator is between an engine's name and the file that --config names, in the keys of the record.
+const configSeparator = " "
+
 // planEngines works out what to do for each engine.
 func planEngines(ctx context.Context, engines []string, o installOptions, r *install.Record,
 	plan func(install.Engine, context.Context, install.Options, install.Entry) (*install.Plan, error),
@@ -168,7 +178,7 @@ func planEngines(ctx context.Context, engines []string, o installOptions, r *ins
 	for _, name := range engines {
 		key := name
 		if o.ConfigFile != "" {
-			key = name + " " + o.ConfigFile
+			key = name + configSeparator + o.ConfigFile
 		}
 		was, found := r.Engines[key]
 		if !found && r.Engines[name].File == o.ConfigFile {
@@ -218,6 +228,7 @@ func (a *app) carryOut(ctx context.Context, o installOptions, r *install.Record,
 		clear(r.Files) // what was changed since then is not ours any more
 	}
 	for _, p := range plans {
+		r.Linked(p.Plan)
 		if p.Entry == (install.Entry{}) {
 			delete(r.Engines, p.key)
 		} else {

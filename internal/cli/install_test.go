@@ -142,6 +142,54 @@ func TestInstallNomadsPlugins(t *testing.T) {
 	must.Eq(t, []string{"nomad.d/nomad.hcl"}, i.files(t))
 }
 
+// A package's plugins are linked, also in place of copies, and all of it goes at once.
+func TestInstall_LinksThePluginsOfAPackage(t *testing.T) {
+	i := newInstallTrial(t)
+	needs.Root(t, "to install files that belong to root")
+	agent := filepath.Join(i.dir, "nomad.d")
+	plugins := filepath.Join(i.dir, "plugins")
+	must.NoError(t, os.MkdirAll(agent, 0o755))
+	must.NoError(t, os.WriteFile(filepath.Join(agent, "nomad.hcl"), []byte("plugin_dir = \""+plugins+"\"\n"), 0o644))
+	build := i.build(t, "copied")
+	i.must(t, "install", "nomad", "--from", build, "--prefix", i.prefix, "--config", agent)
+
+	packaged := filepath.Join(i.prefix, "lib/tranche/plugins")
+	must.NoError(t, os.MkdirAll(packaged, 0o755))
+	for _, name := range []string{"nomad-device-tranche", "nomad-driver-tranche"} {
+		must.NoError(t, os.WriteFile(filepath.Join(packaged, name), []byte("#!/bin/sh\n# packaged\n"), 0o755))
+	}
+	i.refused(t, "upgrade the package instead", "install", "nomad", "--from", build, "--prefix", i.prefix, "--config", agent)
+	i.must(t, "install", "nomad", "--prefix", i.prefix, "--config", agent, "--dry-run")
+	copied, err := os.ReadFile(filepath.Join(plugins, "nomad-device-tranche"))
+	must.NoError(t, err)
+	must.StrContains(t, string(copied), "copied")
+	out := i.must(t, "install", "nomad", "--prefix", i.prefix, "--config", agent)
+	must.StrContains(t, out, "linked "+filepath.Join(plugins, "nomad-device-tranche")+" to "+filepath.Join(packaged, "nomad-device-tranche"))
+	linked, err := os.ReadFile(filepath.Join(plugins, "nomad-driver-tranche"))
+	must.NoError(t, err)
+	must.StrContains(t, string(linked), "packaged")
+	must.StrContains(t, i.must(t, "install", "nomad", "--prefix", i.prefix, "--config", agent), "Nothing to change.")
+
+	i.refused(t, "--all is for all engines", "uninstall", "nomad", "--all")
+	i.must(t, "uninstall", "--all", "--run-dir", filepath.Join(i.dir, "run"))
+	must.SliceContainsAll(t, []string{
+		"nomad.d/nomad.hcl", "usr/lib/tranche/plugins/nomad-device-tranche", "usr/lib/tranche/plugins/nomad-driver-tranche",
+	}, i.files(t))
+}
+
+// Nomad was removed before, with its configuration: that is no reason to stay.
+func TestUninstall_AllWithoutNomad(t *testing.T) {
+	i := newInstallTrial(t)
+	needs.Root(t, "to install files that belong to root")
+	agent := filepath.Join(i.dir, "nomad.d")
+	must.NoError(t, os.MkdirAll(agent, 0o755))
+	must.NoError(t, os.WriteFile(filepath.Join(agent, "nomad.hcl"), []byte("plugin_dir = \""+i.dir+"/plugins\"\n"), 0o644))
+	i.must(t, "install", "nomad", "--from", i.build(t, "x"), "--prefix", i.prefix, "--config", agent)
+	must.NoError(t, os.RemoveAll(agent))
+	i.must(t, "uninstall", "--all", "--run-dir", filepath.Join(i.dir, "run"))
+	must.SliceEmpty(t, i.files(t))
+}
+
 // The programs stay while a container needs its hook.
 func TestUninstallFilesRefusesWhileAContainerRuns(t *testing.T) {
 	i := newInstallTrial(t)

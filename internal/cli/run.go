@@ -59,7 +59,7 @@ around it: a program can clear its own environment.`,
 	o.compute.addFlags(cmd)
 	cmd.Flags().StringVar(&o.gpu, "gpu", "0", "`index` or UUID of the GPU, as nvidia-smi has it")
 	cmd.Flags().StringVar(&o.shadowDir, "shadow-dir", "",
-		"`directory` of the shadow libraries (default: beside this program)")
+		"`directory` of the shadow libraries (default: beside this program, or shadow_dir of the configuration)")
 	cmd.Flags().StringVar(&o.contextMemory, "context-memory", "",
 		"what a CUDA context takes on the GPU, instead of measuring it")
 	cmd.Flags().Lookup("context-memory").Hidden = true
@@ -89,7 +89,11 @@ func (a *app) runUnderLimit(ctx context.Context, o runOptions, args []string) (c
 	if err := a.checkOutermost(); err != nil {
 		return 0, err
 	}
-	shadows, err := findShadows(o.shadowDir)
+	config, err := a.loadConfig()
+	if err != nil {
+		return 0, err
+	}
+	shadows, err := findShadows(o.shadowDir, config.ShadowDir)
 	if err != nil {
 		return 0, err
 	}

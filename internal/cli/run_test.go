@@ -343,7 +343,7 @@ func TestCheckOwn(t *testing.T) {
 }
 
 func TestFindShadowsBesideTheProgram(t *testing.T) {
-	_, err := findShadows("")
+	_, err := findShadows("", "/usr/lib/tranche")
 	must.ErrorContains(t, err, "there are no shadow libraries")
 	must.ErrorContains(t, err, "--shadow-dir")
 	must.ErrorContains(t, err, "/lib/libcuda.so.1")

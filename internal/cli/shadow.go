@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/tranche-gpu/tranche/runtime"
 	"github.com/tranche-gpu/tranche/runtime/gpuinfo/driverroot"
 	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
@@ -15,12 +14,12 @@ import (
 var sonames = []string{driverroot.CUDALibrary, driverroot.NVMLLibrary}
 
 // findShadows gives the directory of the shadow libraries: the one that was named, or the one beside this program as it
-// was built, or the one of an installation.
-func findShadows(named string) (string, error) {
+// was built, or the one that is configured.
+func findShadows(named, configured string) (string, error) {
 	if named != "" {
 		return absolute("--shadow-dir", named, checkShadows(named))
 	}
-	candidates := []string{runtime.DefaultShadowDir}
+	candidates := []string{configured}
 	if self, err := os.Executable(); err == nil {
 		candidates = slices.Insert(candidates, 0, filepath.Join(filepath.Dir(self), "../lib"))
 	}

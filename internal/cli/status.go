@@ -103,7 +103,7 @@ func (a *app) statusCommand() *cobra.Command {
 		Short: "Show the GPUs of this node, their slices, and who holds them",
 		Long: `Show the GPUs of this node, their slices, and who holds them.
 
-The ledger is for root alone, so this wants to run as root. What other users have running under ` + "`tranche run`" + `
+The exit status is 1 where the ledger or the GPUs cannot be read. The ledger is for root alone, so this wants to run as root. What other users have running under ` + "`tranche run`" + `
 does not show.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.status(cmd.Context(), o) },
@@ -142,7 +142,7 @@ func (a *app) status(ctx context.Context, o statusOptions) error {
 	} else {
 		err = r.print(a.stdout)
 	}
-	if err == nil && ledgerErr != nil {
+	if err == nil && (ledgerErr != nil || r.NVMLError != "") {
 		return &exitError{code: exitFailure} // the report tells the rest
 	}
 	return err

@@ -197,14 +197,15 @@ func TestStatusShowsWhatAnImageLacks(t *testing.T) {
 func TestStatusWithoutNVML(t *testing.T) {
 	n := newNode(t, nvml.New(t.TempDir()))
 	c := n.reserve(t, nvmltest.H200(1), 3, 3)
-	r := n.statusJSON(t, 0)
+	r := n.statusJSON(t, exitFailure) // a script must not take it for all that there is
 	must.StrContains(t, r.NVMLError, "no libnvidia-ml.so.1")
 	must.Len(t, 1, r.GPUs)
 	must.Eq(t, c.GPU.UUID, r.GPUs[0].UUID)
 	must.Eq(t, 1, r.GPUs[0].Slices.Taken)
 
 	code, text, _ := n.status()
-	must.Eq(t, 0, code)
+	must.Eq(t, exitFailure, code)
+	must.StrContains(t, text, "run: tranche doctor")
 	must.True(t, words(text, "NVML is not available", "no libnvidia-ml.so.1"))
 	must.True(t, words(text, "1 ", "NVIDIA H200", c.GPU.UUID, "?", "?", "1 (1GiB each)"), must.Sprint(text))
 	must.True(t, words(text, c.ID, "3", "1024 MiB", "reserved"))

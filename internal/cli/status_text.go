@@ -39,7 +39,9 @@ func (w *errWriter) Write(p []byte) (int, error) {
 
 func (r *report) printDriver(w io.Writer) {
 	if r.NVMLError != "" {
-		fmt.Fprintf(w, "NVML is not available, so what the GPUs are and what they hold is not known: %s\n", r.NVMLError)
+		fmt.Fprintf(w, "NVML is not available, so what the GPUs are and what they hold is not known: %s\n"+
+			"See that nvidia-smi works, name the driver's directory by driver_root in the configuration or --driver-root, and run: "+
+			"tranche doctor\n", r.NVMLError)
 		return
 	}
 	fmt.Fprintf(w, "Driver %s, CUDA %s\n", r.DriverVersion, r.CUDAVersion)

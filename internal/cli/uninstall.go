@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -12,8 +14,11 @@ import (
 
 // uninstall works everything out before it changes anything, too.
 func (a *app) uninstall(ctx context.Context, engines []string, o installOptions) error {
-	if len(engines) == 0 && !o.files {
-		return fmt.Errorf("nothing to uninstall: name an engine (%s) or use --files", strings.Join(engineNames, ", "))
+	if len(engines) == 0 && !o.files && !o.all {
+		return fmt.Errorf("nothing to uninstall: name an engine (%s) or use --files or --all", strings.Join(engineNames, ", "))
+	}
+	if o.all && (len(engines) > 0 || o.ConfigFile != "") {
+		return errors.New("--all is for all engines: name none, and no --config")
 	}
 	if err := o.oneConfig(engines); err != nil {
 		return err
@@ -28,10 +33,11 @@ func (a *app) uninstall(ctx context.Context, engines []string, o installOptions)
 			return err
 		}
 	}
-	plans, err := planEngines(ctx, engines, o, record, install.Engine.Uninstall)
+	plans, err := o.planUninstall(ctx, engines, record)
 	if err != nil {
 		return err
 	}
+	o.files = o.files || o.all
 	files := &install.Plan{}
 	if o.files {
 		if err := o.refuseInUse(ctx, record, plans); err != nil {
@@ -42,6 +48,25 @@ func (a *app) uninstall(ctx context.Context, engines []string, o installOptions)
 		}
 	}
 	return a.carryOut(ctx, o, record, files, plans)
+}
+
+// planUninstall works out what to do for each engine: those that were named, or all of the record.
+func (o installOptions) planUninstall(ctx context.Context, engines []string, r *install.Record) ([]enginePlan, error) {
+	if !o.all {
+		return planEngines(ctx, engines, o, r, install.Engine.Uninstall)
+	}
+	var all []enginePlan
+	for _, key := range slices.Sorted(maps.Keys(r.Engines)) {
+		one := o
+		var name string
+		name, one.ConfigFile, _ = strings.Cut(key, configSeparator)
+		plans, err := planEngines(ctx, []string{name}, one, r, install.Engine.Uninstall)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, plans...)
+	}
+	return all, nil
 }
 
 // refuseInUse keeps the programs where an engine would call them, or a container that runs needs its poststop hook.

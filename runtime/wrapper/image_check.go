@@ -3,8 +3,11 @@ package wrapper
 import (
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
+	"slices"
 
+	"github.com/tranche-gpu/tranche/runtime/request"
 	"github.com/tranche-gpu/tranche/runtime/rootfs"
 )
 
@@ -20,6 +23,17 @@ func (inv invocation) warnAboutImage(file *specFile, stderr io.Writer) {
 	if err != nil || line == "" {
 		return
 	}
+	inv.warn(stderr, line)
+}
+
+// warnAboutVariables writes a line for each environment variable that looks like a request and is none.
+func (inv invocation) warnAboutVariables(file *specFile, stderr io.Writer) {
+	for _, line := range request.Misspelled(slices.Collect(maps.Keys(file.environment()))) {
+		inv.warn(stderr, line)
+	}
+}
+
+func (inv invocation) warn(stderr io.Writer, line string) {
 	fmt.Fprintf(stderr, "tranche-runtime: %s\n", line)
 	_ = inv.logLine("warning", line)
 }

@@ -53,6 +53,16 @@ func TestLacks_NoCLibrary(t *testing.T) {
 	}
 }
 
+// A request that is misspelled is none: its author is told where the container's output is.
+func TestMisspelledRequest(t *testing.T) {
+	n := newContainerNode(t, "runc")
+	stdout, stderr, log := n.runSaying(n.image(n.bundle("b", "echo started", "TRANCHE_GPU_MEMMORY=1GiB")))
+	must.Eq(t, "started\n", stdout)
+	const warning = `the environment variable "TRANCHE_GPU_MEMMORY" has no meaning: did you mean TRANCHE_GPU_MEMORY?`
+	must.Eq(t, "tranche-runtime: "+warning+"\n", stderr)
+	must.StrContains(t, log, "did you mean TRANCHE_GPU_MEMORY?")
+}
+
 // An image of musl's: its program runs, and finds no way past the limit, wherever it looks for the driver.
 func TestLacks_Musl(t *testing.T) {
 	for _, next := range []string{"runc", "crun"} {

@@ -74,6 +74,7 @@ func editBundle(ctx context.Context, cfg runtime.Config, inv invocation) error {
 			return err
 		}
 	}
+	inv.warnAboutVariables(file, os.Stderr)
 	source, err := claimSourceOf(cfg, file)
 	if err != nil {
 		return err

@@ -17,8 +17,8 @@ import (
 	"github.com/tranche-gpu/tranche/internal/size"
 )
 
-// UsedAttribute is the number of a GPU's slices that are used, for jobs that prefer the fullest GPU on which they fit. It
-// begins with "unique." to stay out of the node's class.
+// UsedAttribute is the number of a GPU's slices that are used, for jobs that prefer the fullest GPU on which they fit. It is
+// published if the operator wants it, since each change registers the node again. It begins with "unique." to stay out of the node's class.
 const UsedAttribute = "unique.slices_used"
 
 // Mode implements share.Mode.
@@ -55,7 +55,9 @@ func Group(g *share.GPU, o *share.Occupancy, isolation string) *ndevice.DeviceGr
 	group := g.OwnGroup(share.SliceType, isolation)
 	group.Attributes["slice_memory"] = structs.NewIntAttribute(int64(g.SliceBytes>>20), structs.UnitMiB)
 	group.Attributes["slices"] = structs.NewIntAttribute(int64(g.SliceCount), "")
-	group.Attributes[UsedAttribute] = structs.NewIntAttribute(o.Deferrable.SlicesUsed[g.UUID], "")
+	if o.Deferrable.SlicesUsed != nil {
+		group.Attributes[UsedAttribute] = structs.NewIntAttribute(o.Deferrable.SlicesUsed[g.UUID], "")
+	}
 	// A GPU without a single slice still shows one, for its problem to be seen.
 	for number := range max(g.SliceCount, 1) {
 		slice := g.Device(g.SliceID(number))

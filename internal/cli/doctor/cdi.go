@@ -78,7 +78,7 @@ func cdiFiles(_ context.Context, n *Node) finding {
 			for _, m := range e.Mounts {
 				checked++
 				if _, err := os.Stat(m.HostPath); err != nil {
-					return fault(spec.GetPath(), "it mounts "+m.HostPath+", which is not there", "it is older than the driver: "+makeCDI)
+					return fault(spec.GetPath(), "it mounts "+m.HostPath+", which is absent", "it is older than the driver: "+makeCDI)
 				}
 			}
 		}

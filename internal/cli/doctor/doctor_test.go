@@ -132,6 +132,21 @@ func (h *healthy) write(name, text string, mode os.FileMode) {
 	must.NoError(h.t, os.Chmod(h.path(name), mode))
 }
 
+// plugin puts a real plugin in place of the one that only says its version.
+func (h *healthy) plugin(name string) {
+	h.t.Helper()
+	h.remove("/opt/plugins/" + name)
+	must.NoError(h.t, os.Symlink(filepath.Join(h.build, "bin", name), h.path("/opt/plugins/"+name)))
+}
+
+// deviceBlock gives the real device plugin a block with an option.
+func (h *healthy) deviceBlock(option string) {
+	h.t.Helper()
+	h.plugin("nomad-device-tranche")
+	h.write("/etc/nomad.d/a.hcl", "plugin \"nomad-device-tranche\" {\n config {\n"+option+"\n"+
+		fmt.Sprintf("driver_root = %q\nstate_dir = %q\nrun_dir = %q\n", h.Config.DriverRoot, h.Config.StateDir, h.Config.RunDir)+"}\n}\n", 0o644)
+}
+
 // addressing has the simulated driver say how its GPUs use memory of malloc.
 func (h *healthy) addressing(mode string) {
 	h.t.Helper()
@@ -237,7 +252,7 @@ func TestEachFault(t *testing.T) {
 			"driver/library", Fault, "no libcuda.so.1 in the driver root", "install NVIDIA's driver",
 		},
 		"no kernel module": {
-			func(h *healthy) { h.remove("/proc/driver") }, "driver/kernel module", Warning, "not there", "modprobe nvidia",
+			func(h *healthy) { h.remove("/proc/driver") }, "driver/kernel module", Warning, "absent", "modprobe nvidia",
 		},
 		"another driver's kernel module": {
 			func(h *healthy) {
@@ -295,7 +310,7 @@ func TestEachFault(t *testing.T) {
 			func(h *healthy) {
 				h.write("/driver/etc/cdi/simulated-gpu.json", cdiFor(h, 2, "/usr/lib/libcuda.so.1.0"), 0o644)
 			},
-			"CDI/files", Fault, "it mounts /usr/lib/libcuda.so.1.0, which is not there", "older than the driver",
+			"CDI/files", Fault, "it mounts /usr/lib/libcuda.so.1.0, which is absent", "older than the driver",
 		},
 		"broken configuration": {
 			func(h *healthy) { h.ConfigErr = errors.New("line 3, column 1") },
@@ -411,7 +426,7 @@ func TestEachFault(t *testing.T) {
 		},
 		"Nomad without a plugin": {
 			func(h *healthy) { h.remove("/opt/plugins/nomad-device-tranche") },
-			"Nomad/plugins", Warning, "nomad-device-tranche is not there", "tranche install nomad",
+			"Nomad/plugins", Warning, "nomad-device-tranche is absent", "tranche install nomad",
 		},
 		"Nomad that has no plugin directory": {
 			func(h *healthy) { h.write("/etc/nomad.d/nomad.hcl", "", 0o644) },
@@ -429,6 +444,48 @@ func TestEachFault(t *testing.T) {
 					"plugin \"nomad-device-nvidia\" {\n config {\n ignored_gpu_ids = [\"GPU-51d40f7e-0c1a-4e6b-9f3d-5a1e00000001\"]\n }\n}\n", 0o644)
 			},
 			"Nomad/other device plugins", OK, "each GPU is left to one", "",
+		},
+		"a mode that there is not": {
+			func(h *healthy) { h.deviceBlock(`mode = "slices"`) },
+			"Nomad/device plugin's options", Fault, `"slices"`, "correct the block of nomad-device-tranche",
+		},
+		"a GPU that there is not": {
+			func(h *healthy) { h.deviceBlock(`gpu "index:9" { mode = "exclusive" }`) },
+			"Nomad/device plugin's options", Fault, `gpu "index:9" matches no GPU of this node`, "correct the block",
+		},
+		"a misspelled option": {
+			func(h *healthy) { h.deviceBlock(`slice_memmory = "1GiB"`) },
+			"Nomad/device plugin's options", Fault, "there is no option slice_memmory", "correct the block",
+		},
+		"right options": {
+			func(h *healthy) { h.deviceBlock(`gpu "index:1" { mode = "exclusive" }`) },
+			"Nomad/device plugin's options", OK, "accepts its options", "",
+		},
+		"a wrong option of the driver": {
+			func(h *healthy) {
+				h.plugin("nomad-driver-tranche")
+				h.write("/etc/nomad.d/a.hcl", "plugin \"nomad-driver-tranche\" {\n config {\n image_pull_timeout = \"soon\"\n }\n}\n", 0o644)
+			},
+			"Nomad/driver's options", Fault, "image_pull_timeout", "correct the block of nomad-driver-tranche",
+		},
+		"an older plugin": {
+			func(h *healthy) { h.write("/opt/plugins/nomad-driver-tranche", "#!/bin/sh\nexit 1\n", 0o755) },
+			"Nomad/driver's options", Warning, "were not checked", "another version",
+		},
+		"slices of another size outside Nomad": {
+			func(h *healthy) { h.deviceBlock(`slice_memory = "2GiB"`) },
+			"Nomad/slice memory", Warning, "slice_memory is 2GiB for Nomad, and 1GiB in ", "the same in both",
+		},
+		"a claim with slices of another size": {
+			func(h *healthy) {
+				h.deviceBlock(`slice_memory = "1GiB"`)
+				_, _, err := h.ledger.Reserve(h.t.Context(), claim.Request{
+					GPU: claim.GPU{UUID: "GPU-3"}, Slices: []string{"GPU-3/slice-0"}, SliceBytes: 512 << 20, LimitBytes: 512 << 20,
+					Owner: claim.OwnerNomad,
+				})
+				must.NoError(h.t, err)
+			},
+			"Nomad/slice memory", Warning, "in the ledger has slices of 512MiB", "tranche claim release",
 		},
 		"no containerd for the driver": {
 			func(h *healthy) { h.remove("/run/containerd") },

@@ -35,7 +35,7 @@ func driverModule(_ context.Context, n *Node) finding {
 	file := n.path("/proc/driver/nvidia/version")
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return warning(file, "not there", "load the kernel module, unless NVML answers without: modprobe nvidia nvidia-uvm")
+		return warning(file, "absent", "load the kernel module, unless NVML answers without: modprobe nvidia nvidia-uvm")
 	}
 	line, _, _ := strings.Cut(string(text), "\n")
 	if v := n.gpus.DriverVersion; v != "" && !strings.Contains(line, " "+v+" ") {

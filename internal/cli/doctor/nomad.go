@@ -16,6 +16,9 @@ import (
 var nomadChecks = []check{
 	{"Nomad", "configuration", nomadConfiguration},
 	{"Nomad", "plugins", nomadPlugins},
+	{"Nomad", "device plugin's options", pluginOptions(nomadPluginNames[0])},
+	{"Nomad", "driver's options", pluginOptions(nomadPluginNames[1])},
+	{"Nomad", "slice memory", nomadSliceMemory},
 	{"Nomad", "other device plugins", nomadOtherDevices},
 	{"Nomad", "containerd", nomadContainerd},
 }
@@ -41,7 +44,7 @@ func nomadConfiguration(_ context.Context, n *Node) finding {
 	case err != nil:
 		return fault(n.path(nomadDir), err.Error(), "correct the file: the agent does not start with it either")
 	case config == nil:
-		return ok(n.path(nomadDir), "not there")
+		return ok(n.path(nomadDir), "absent")
 	case !config.OwnBlocks():
 		return ok(config.Dir, "no plugin block for Tranche, so its plugins run with their defaults if they are there")
 	}
@@ -63,7 +66,7 @@ func nomadPlugins(_ context.Context, n *Node) finding {
 		switch {
 		case err == nil:
 		case os.IsNotExist(err) && !slices.Contains(config.Configured, name):
-			return warning(dir, name+" is not there", "for Nomad to use Tranche: "+installPlugins)
+			return warning(dir, name+" is absent", "for Nomad to use Tranche: "+installPlugins)
 		default:
 			return fault(dir, fmt.Sprintf("%s: %v", name, err), installPlugins+"; the agent does not start "+
 				"with a block for a plugin that is not there")

@@ -35,7 +35,7 @@ func runtimeConfig(_ context.Context, n *Node) finding {
 		return fault(n.ConfigFile, n.ConfigErr.Error(), "correct the file: no container with a claim starts until then")
 	}
 	if _, err := os.Stat(n.ConfigFile); err != nil {
-		return ok(n.ConfigFile, "not there, so everything is as by default")
+		return ok(n.ConfigFile, "absent, so everything is as by default")
 	}
 	return ok(n.ConfigFile, "readable")
 }

@@ -9,6 +9,9 @@ import (
 
 // Diff is the change as a unified difference.
 func (c Change) Diff() (string, error) {
+	if c.link != "" {
+		return fmt.Sprintf("%s: a link to %s\n", c.file.path, c.link), nil
+	}
 	if c.program {
 		return fmt.Sprintf("%s: %d bytes\n", c.file.path, len(c.after)), nil
 	}

@@ -74,6 +74,10 @@ type Change struct {
 	removes bool
 	// program is set for what is copied rather than edited: it is not kept, and no difference of it is shown.
 	program bool
+	// link is where the path is to lead, if it is to be a link.
+	link string
+	// wasLink is where it leads before the change, if it is a link.
+	wasLink string
 }
 
 // Path is the file's.
@@ -82,8 +86,11 @@ func (c Change) Path() string { return c.file.path }
 // Describe says in one line what was done to the file; backup is where its old text is kept.
 func (c Change) Describe(backup string) string {
 	did := "wrote"
-	if c.removes {
+	switch {
+	case c.removes:
 		did = "removed"
+	case c.link != "":
+		return fmt.Sprintf("linked %s to %s", c.file.path, c.link)
 	}
 	if backup == "" {
 		return fmt.Sprintf("%s %s", did, c.file.path)
@@ -107,6 +114,9 @@ func (c Change) Apply(now time.Time) (backup string, err error) {
 	}
 	if err := os.MkdirAll(filepath.Dir(c.file.path), 0o755); err != nil {
 		return backup, fmt.Errorf("make the directory of %s: %w", c.file.path, err)
+	}
+	if c.link != "" {
+		return "", renameio.Symlink(c.link, c.file.path)
 	}
 	return backup, c.file.write(c.file.path, c.after)
 }
@@ -134,6 +144,9 @@ func (c Change) keep(now time.Time) (string, error) {
 
 // Undo puts back what was there.
 func (c Change) Undo() error {
+	if c.wasLink != "" {
+		return renameio.Symlink(c.wasLink, c.file.path)
+	}
 	if !c.file.exists {
 		return os.Remove(c.file.path)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -48,10 +49,8 @@ func (Nomad) Install(_ context.Context, o Options, was Entry) (*Plan, error) {
 			"plugins: name the directory with --plugin-dir; nothing was changed", config.Dir)
 	}
 	plan.Entry.PluginDir = dir
-	for _, name := range nomadPlugins {
-		if _, err := os.Stat(filepath.Join(dir, name)); err != nil && !o.CopiesPlugins {
-			plan.note("%s is not in the agent's plugin directory %s yet: use --from, or copy it there", name, dir)
-		}
+	if err := plan.providePlugins(o, dir); err != nil {
+		return nil, err
 	}
 	plan.note("Nomad's docker driver takes this runtime only where its plugin block allows it: "+
 		"plugin \"docker\" { config { allow_runtimes = [\"runc\", %q] } }", RuntimeName)
@@ -67,18 +66,38 @@ func (Nomad) Install(_ context.Context, o Options, was Entry) (*Plan, error) {
 	return plan, nil
 }
 
-// Uninstall plans to take the blocks out. The plugins' binaries go with the other files.
+// providePlugins plans links to a package's plugins, or says which plugins are missing.
+func (p *Plan) providePlugins(o Options, dir string) error {
+	if o.CopiesPlugins {
+		return nil
+	}
+	if prefix := prefixOf(o.RuntimePath); Packaged(prefix) {
+		return p.linkPlugins(prefix, dir)
+	}
+	for _, name := range nomadPlugins {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			p.note("%s is not in the agent's plugin directory %s yet: use --from, or copy it there", name, dir)
+		}
+	}
+	return nil
+}
+
+// Uninstall plans to take the blocks out, and links to a package's plugins. Plugins that were copied go with the other files.
 func (Nomad) Uninstall(_ context.Context, o Options, was Entry) (*Plan, error) {
+	plan := &Plan{
+		Reload: []string{"systemctl", "restart", "nomad"}, ReloadNote: "tasks go on running",
+	}
+	plan.unlinkPlugins(orDefault(o.PluginDir, was.PluginDir))
 	config, err := ReadNomad(orDefault(o.ConfigFile, orDefault(filepath.Dir(was.File), nomadConfigDir)))
+	if errors.Is(err, fs.ErrNotExist) && was != (Entry{}) {
+		return plan, nil // Nomad was removed, with its configuration
+	}
 	if err != nil {
 		return nil, err
 	}
 	f, err := readFile(filepath.Join(config.Dir, nomadFile))
 	if err != nil {
 		return nil, err
-	}
-	plan := &Plan{
-		Reload: []string{"systemctl", "restart", "nomad"}, ReloadNote: "tasks go on running",
 	}
 	after := withoutMarked(string(f.text), "")
 	switch {
@@ -178,6 +197,16 @@ func innerBlock(decoded any) map[string]any {
 	return members
 }
 
+// Block is the content of a plugin's block, and the file that has it. Of several the agent takes the last that has options.
+func (c *NomadConfig) Block(name string) (config map[string]any, file string) {
+	for _, b := range c.blocks {
+		if b.name == name && (file == "" || len(b.config) > 0) {
+			config, file = b.config, b.file
+		}
+	}
+	return config, file
+}
+
 // missingBlocks writes the blocks of those plugins that have none, text being our own file as it is: how the GPUs are
 // shared there stays as it is.
 func (c *NomadConfig) missingBlocks(o Options, text string) []string {
@@ -193,7 +222,7 @@ func (c *NomadConfig) missingBlocks(o Options, text string) []string {
 		}
 	}
 	if _, found := c.Plugins[nomadPlugins[1]]; !found {
-		prefix := filepath.Dir(filepath.Dir(o.RuntimePath))
+		prefix := prefixOf(o.RuntimePath)
 		blocks = append(blocks, pluginLines(nomadPlugins[1],
 			fmt.Sprintf("shadow_dir = %q", filepath.Join(prefix, "lib/tranche")),
 			fmt.Sprintf("hook_path  = %q", filepath.Join(prefix, "bin/tranche-hook"))))

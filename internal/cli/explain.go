@@ -1,0 +1,198 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/tranche-gpu/tranche/internal/cli/explain"
+)
+
+// The exit codes of `tranche explain` where a job gets no place now.
+const (
+	exitWaits = 2
+	exitNever = 3
+)
+
+type explainOptions struct {
+	namespace string
+	variables []string
+	varFile   string
+	json      bool
+}
+
+func (a *app) explainCommand() *cobra.Command {
+	var o explainOptions
+	cmd := &cobra.Command{
+		Use:   "explain JOBSPEC|JOB",
+		Short: "Say whether a job of Nomad gets its part of a GPU, and what it waits for",
+		Long: `Say whether a job of Nomad gets its part of a GPU, and what it waits for: a job that Nomad has, or a jobspec that was
+not run yet. Nomad's scheduler decides, by a plan that changes nothing; below it is how much of each GPU is free, and who has
+the rest.
+
+Where Nomad is, and a token, are in the environment as for the command nomad: NOMAD_ADDR, NOMAD_TOKEN, NOMAD_CACERT, … The
+token needs the capabilities submit-job and read-job in the job's namespace, and node:read. Allocations in namespaces that it
+may not read are not known, so that more seems to be free than is.
+
+The exit code is 0 if all of the job runs or fits now, 2 if a group waits, 3 if one never gets a place on the nodes as they
+are, and 1 if that is not known.`,
+		Example: `  tranche explain train.nomad.hcl
+  tranche explain --var image=registry.example.com/train:v3 train.nomad.hcl
+  tranche explain --namespace research train`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.explain(cmd.Context(), o, args[0]) },
+	}
+	cmd.Flags().StringVar(&o.namespace, "namespace", "", "`namespace` of the job (default NOMAD_NAMESPACE, or the jobspec's)")
+	cmd.Flags().StringArrayVar(&o.variables, "var", nil, "a variable of the jobspec, as `NAME=VALUE`")
+	cmd.Flags().StringVar(&o.varFile, "var-file", "", "a `file` with variables of the jobspec")
+	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON, for programs")
+	return cmd
+}
+
+func (a *app) explain(ctx context.Context, o explainOptions, name string) error {
+	variables, err := o.variableFile()
+	if err != nil {
+		return err
+	}
+	config := api.DefaultConfig()
+	client, err := api.NewClient(config)
+	if err != nil {
+		return fmt.Errorf("the environment of Nomad's client: %w", err)
+	}
+	namespace := o.namespace
+	if namespace == "" {
+		namespace = config.Namespace
+	}
+	job, err := explain.Find(ctx, client, name, namespace, variables)
+	if err == nil {
+		var report *explain.Report
+		if report, err = explain.Explain(ctx, client, job); err == nil {
+			return a.printExplanation(o, report)
+		}
+	}
+	return explainAccess(err, config.Address)
+}
+
+// explainAccess adds to an error how Nomad is reached, where that is what is wrong.
+func explainAccess(err error, address string) error {
+	var unreachable *url.Error
+	var response api.UnexpectedResponseError
+	switch {
+	case errors.As(err, &unreachable):
+		return fmt.Errorf("%w; set NOMAD_ADDR to where Nomad is", err)
+	case errors.As(err, &response) && response.StatusCode() == http.StatusForbidden:
+		return fmt.Errorf("%w; set NOMAD_TOKEN to a token that may do this at %s", err, address)
+	}
+	return err
+}
+
+// variableFile is the text of the variable file that the API takes.
+func (o explainOptions) variableFile() (string, error) {
+	var text strings.Builder
+	if o.varFile != "" {
+		content, err := os.ReadFile(o.varFile)
+		if err != nil {
+			return "", fmt.Errorf("--var-file: %w", err)
+		}
+		text.Write(content)
+		text.WriteString("\n")
+	}
+	for _, variable := range o.variables {
+		name, value, found := strings.Cut(variable, "=")
+		if !found {
+			return "", fmt.Errorf("--var %q: it has to be NAME=VALUE", variable)
+		}
+		if _, err := strconv.ParseFloat(value, 64); err != nil && value != "true" && value != "false" && !strings.HasPrefix(value, "[") &&
+			!strings.HasPrefix(value, "{") {
+			value = strconv.Quote(value)
+		}
+		fmt.Fprintf(&text, "%s = %s\n", name, value)
+	}
+	return text.String(), nil
+}
+
+func (a *app) printExplanation(o explainOptions, r *explain.Report) (err error) {
+	if o.json {
+		encoder := json.NewEncoder(a.stdout)
+		encoder.SetIndent("", "  ")
+		err = encoder.Encode(r)
+	} else {
+		w := &errWriter{w: a.stdout}
+		printGroups(w, r)
+		printDevices(w, r.Devices)
+		err = w.err
+	}
+	if err != nil {
+		return err
+	}
+	verdict := func(v explain.Verdict) bool {
+		return slices.ContainsFunc(r.Groups, func(g explain.Group) bool { return g.Verdict == v })
+	}
+	switch {
+	case verdict(explain.Never):
+		return &exitError{code: exitNever} // the report tells the rest
+	case verdict(explain.Waits):
+		return &exitError{code: exitWaits}
+	}
+	return nil
+}
+
+func printGroups(w io.Writer, r *explain.Report) {
+	fmt.Fprintf(w, "Job %s in namespace %s\n", readable(r.Job), readable(r.Namespace))
+	for _, g := range r.Groups {
+		fmt.Fprintf(w, "\nGroup %s %s: %s\n", readable(g.Name), g.Verdict, readable(g.Reason))
+		for _, request := range g.Requests {
+			fmt.Fprintf(w, "  task %s requests %d of %s\n", readable(request.Task), request.Count, readable(request.Device))
+			for _, constraint := range request.Constraints {
+				fmt.Fprintf(w, "    where %s\n", readable(constraint))
+			}
+		}
+		if len(g.Requests) == 0 {
+			fmt.Fprintln(w, "  it requests no device")
+		}
+	}
+}
+
+func printDevices(w io.Writer, devices []explain.Device) {
+	if len(devices) == 0 {
+		return
+	}
+	fmt.Fprintln(w)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "NODE\tDEVICE\tTOTAL\tFREE\tUSED BY\tUNHEALTHY")
+	for _, d := range devices {
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\n", readable(d.Node), readable(d.Name), d.Total, d.Free, describeUses(d.Used), describeUses(d.Unhealthy))
+	}
+	_ = t.Flush() // errWriter keeps the error
+}
+
+func describeUses(all []explain.Use) string {
+	var texts []string
+	for _, use := range all {
+		texts = append(texts, fmt.Sprintf("%s (%d)", readable(use.By), use.Count))
+	}
+	if texts == nil {
+		return "-"
+	}
+	return strings.Join(texts, ", ")
+}
+
+// readable is a name that others chose: control characters in it must not reach the terminal.
+func readable(name string) string {
+	if strings.IndexFunc(name, func(r rune) bool { return !strconv.IsPrint(r) }) < 0 {
+		return name
+	}
+	return strconv.Quote(name)
+}

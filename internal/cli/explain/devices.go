@@ -1,0 +1,140 @@
+package explain
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Device is a device group of a node: in slice mode a GPU, and its slices are what is counted.
+type Device struct {
+	Node string `json:"node"`
+	// Name is vendor/type/name.
+	Name  string `json:"name"`
+	Total int    `json:"total"`
+	// Free is the largest block that a device block can get now: healthy, and with no allocation.
+	Free int `json:"free"`
+	// Used are those of allocations, by job, and Unhealthy those of no allocation that are not healthy, by reason.
+	Used      []Use `json:"used"`
+	Unhealthy []Use `json:"unhealthy"`
+}
+
+// Use is a number of devices, and who has them or why nobody gets them.
+type Use struct {
+	By    string `json:"by"`
+	Count int    `json:"count"`
+}
+
+// matches reports whether a device block's name is one of the device's: its type, vendor/type, or vendor/type/name.
+func (d *Device) matches(request string) bool {
+	own := strings.SplitN(d.Name, "/", 3)
+	switch asked := strings.SplitN(request, "/", 3); len(asked) {
+	case 1:
+		return own[1] == asked[0]
+	case 2:
+		return own[0] == asked[0] && own[1] == asked[1]
+	default:
+		return d.Name == request
+	}
+}
+
+// devices lists the device groups of all nodes that a request of the groups names.
+func devices(ctx context.Context, client *api.Client, groups []Group) ([]Device, error) {
+	withResources := map[string]string{"resources": "true"}
+	nodes, _, err := client.Nodes().List((&api.QueryOptions{Params: withResources}).WithContext(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("list Nomad's nodes: %w", err)
+	}
+	allocs, _, err := client.Allocations().List((&api.QueryOptions{Namespace: api.AllNamespacesNamespace, Params: withResources}).WithContext(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("list Nomad's allocations: %w", err)
+	}
+	used := usedDevices(allocs)
+	found := []Device{}
+	for _, node := range nodes {
+		if node.NodeResources == nil || node.Status == api.NodeStatusDown {
+			continue
+		}
+		for _, group := range node.NodeResources.Devices {
+			d := newDevice(node, group, used)
+			if d.isRequested(groups) {
+				found = append(found, d)
+			}
+		}
+	}
+	slices.SortFunc(found, func(a, b Device) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Name, b.Name)) })
+	return found, nil
+}
+
+func (d *Device) isRequested(groups []Group) bool {
+	return slices.ContainsFunc(groups, func(g Group) bool {
+		return slices.ContainsFunc(g.Requests, func(r Request) bool { return d.matches(r.Device) })
+	})
+}
+
+// place is a device on a node: IDs are unique on their node only.
+type place struct{ node, device string }
+
+// usedDevices says which job has each device that an allocation has which is not over.
+func usedDevices(allocs []*api.AllocationListStub) map[place]string {
+	used := map[place]string{}
+	for _, alloc := range allocs {
+		if alloc.AllocatedResources == nil || over(alloc) {
+			continue
+		}
+		job := alloc.JobID
+		if alloc.Namespace != api.DefaultNamespace {
+			job += " in namespace " + alloc.Namespace
+		}
+		for _, task := range alloc.AllocatedResources.Tasks {
+			for _, device := range task.Devices {
+				for _, id := range device.DeviceIDs {
+					used[place{alloc.NodeID, id}] = job
+				}
+			}
+		}
+	}
+	return used
+}
+
+// over reports whether an allocation holds nothing any more.
+func over(alloc *api.AllocationListStub) bool {
+	switch alloc.ClientStatus {
+	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
+		return true
+	}
+	return false
+}
+
+func newDevice(node *api.NodeListStub, group *api.NodeDeviceResource, used map[place]string) Device {
+	d := Device{Node: node.Name, Name: group.ID(), Total: len(group.Instances)}
+	jobs, problems := map[string]int{}, map[string]int{}
+	for _, instance := range group.Instances {
+		job, isUsed := used[place{node.ID, instance.ID}]
+		switch {
+		case isUsed:
+			jobs[job]++
+		case !instance.Healthy:
+			problems[cmp.Or(instance.HealthDescription, "unhealthy")]++
+		default:
+			d.Free++
+		}
+	}
+	d.Used, d.Unhealthy = uses(jobs), uses(problems)
+	return d
+}
+
+// uses sorts the largest first.
+func uses(counts map[string]int) []Use {
+	all := []Use{}
+	for _, by := range slices.Sorted(maps.Keys(counts)) {
+		all = append(all, Use{by, counts[by]})
+	}
+	slices.SortStableFunc(all, func(a, b Use) int { return cmp.Compare(b.Count, a.Count) })
+	return all
+}

@@ -1,0 +1,65 @@
+# The Debian package, from its installation to its end. Sourced by package_test.sh.
+
+fresh_root deb
+in_root dpkg --install /packages/older/dist/tranche_0.0.1_amd64.deb >"$layers/log" 2>&1
+check "deb: installation" 0 $?
+check "deb: the next step is named" 1 "$(grep -c 'tranche install nomad' "$layers/log")"
+check "deb: the program" "$version" "$(in_root tranche version)"
+check "deb: files" "" "$(cd "$root" && ls usr/share/man/man1/tranche-doctor.1.gz usr/share/bash-completion/completions/tranche \
+    usr/share/zsh/vendor-completions/_tranche usr/share/fish/vendor_completions.d/tranche.fish usr/bin/tranche-hook \
+    usr/share/doc/tranche/copyright usr/share/doc/tranche/docs/install.md 2>&1 >/dev/null)"
+for unit in packaging/systemd/*.service; do
+    [ ! -e "$unit" ] || check "deb: $unit" "" "$(cmp "$unit" "$root/usr/lib/systemd/system/${unit##*/}" 2>&1)"
+done
+check "deb: files are as packaged" "" "$(in_root dpkg --verify tranche)"
+check "deb: the completion works" 0 "$(in_root bash -c '. /usr/share/bash-completion/completions/tranche' >/dev/null 2>&1; echo $?)"
+
+in_root tranche install nomad >"$layers/log" 2>&1
+check "deb: tranche install nomad" 0 $?
+plugin=/opt/nomad/plugins/nomad-driver-tranche
+check "deb: the plugin is linked" /usr/lib/tranche/plugins/nomad-driver-tranche "$(readlink "$root$plugin")"
+check "deb: the plugin runs" "nomad-driver-tranche version $version" "$(in_root $plugin --version)"
+
+# --- upgrade, under a running task ---
+
+start_task
+mounted=$(inode run/task/libcuda.so.1)
+echo '# an edit of the operator' >>"$root/etc/tranche/config.toml"
+in_root dpkg --install --force-confdef --force-confold "/packages/dist/${deb_amd64##*/}" >"$layers/log" 2>&1
+check "deb: upgrade" 0 $?
+check "deb: the upgrade says what Nomad needs" 1 "$(grep -c 'systemctl restart nomad' "$layers/log")"
+check "deb: the operator's edit" "# an edit of the operator" "$(tail -n 1 "$root/etc/tranche/config.toml")"
+check "deb: the new default is beside it" "" "$(cmp packaging/config.toml "$root/etc/tranche/config.toml.dpkg-dist" 2>&1)"
+check "deb: the task keeps its library" "$mounted" "$(inode run/task/libcuda.so.1)"
+check "deb: the next container gets another" 1 "$(($(inode usr/lib/tranche/libcuda.so.1) != mounted))"
+check "deb: the claim" 1 "$(in_root tranche claim list 2>/dev/null | grep -c '00c0ffee.* running ')"
+check "deb: the plugin is still linked" "nomad-driver-tranche version $version" "$(in_root $plugin --version)"
+
+# --- removal ---
+
+in_root dpkg --remove tranche >"$layers/log" 2>&1
+check "deb: removal under a running task" 1 "$(($? != 0))"
+check "deb: the refusal names the container" 1 "$(grep -c 'container web runs with claim 00c0ffee' "$layers/log")"
+check "deb: it is still installed" installed "$(in_root dpkg-query --show --showformat '${db:Status-Status}' tranche)"
+check "deb: the plugin is still there" "nomad-driver-tranche version $version" "$(in_root $plugin --version)"
+end_task
+in_root dpkg --remove tranche >"$layers/log" 2>&1
+check "deb: removal" 0 $?
+check "deb: what Nomad had is gone" "nomad.hcl" "$(ls "$root/etc/nomad.d" "$root/opt/nomad/plugins" | grep -v -e : -e '^$')"
+check "deb: no file stays but configuration and ledger" "$root/etc/tranche/config.toml" \
+    "$(in_root true && find "$root/usr" "$root/etc" -path '*tranche*' -name '*tranche*' -type f -o -path '*/etc/tranche/config.toml')"
+check "deb: the ledger stays" 00c0ffee.json "$(ls "$root/var/lib/tranche/claims")"
+check "deb: the configuration stays" "# an edit of the operator" "$(tail -n 1 "$root/etc/tranche/config.toml")"
+
+in_root dpkg --install --force-confdef --force-confold "/packages/dist/${deb_amd64##*/}" >"$layers/log" 2>&1
+check "deb: installed again" 0 $?
+check "deb: with the configuration" "# an edit of the operator" "$(tail -n 1 "$root/etc/tranche/config.toml")"
+
+# --- back to the version before, and purge ---
+
+in_root dpkg --install --force-confdef --force-confold /packages/older/dist/tranche_0.0.1_amd64.deb >"$layers/log" 2>&1
+check "deb: rollback" "0 0.0.1" "$? $(in_root dpkg-query --show --showformat '${Version}' tranche)"
+in_root dpkg --purge tranche >"$layers/log" 2>&1
+check "deb: purge" 0 $?
+check "deb: nothing stays" "" "$(find "$root/etc" "$root/usr" "$root/var/lib" "$root/run" -name '*tranche*' -not -path '*/dpkg/*')"
+check "deb: the region's mount is gone" 0 "$(grep -c "$root/run/tranche" /proc/self/mounts)"
