@@ -155,6 +155,21 @@ func TestClasses(t *testing.T) {
 		must.Less(t, 0.13, had[1], must.Sprint(had))
 		must.Greater(t, 0.75, had[0], must.Sprint(had))
 	})
+	t.Run("none waits for more than a second, and what is outstanding", func(t *testing.T) {
+		n := newNode(16)
+		n.add(program{claim: "a", kernel: 20 * ms}, Part{Share: 500, Max: 1000, Class: High})
+		n.add(program{claim: "b", kernel: 20 * ms}, Part{Share: 500, Max: 1000, Class: High})
+		var low []*program
+		for i := range 4 {
+			low = append(low, n.add(program{claim: fmt.Sprint(i), kernel: 20 * ms}, Part{Share: 100, Max: 1000, Class: Class(i % 2)}))
+		}
+		n.run(2*time.Second, 0)
+		for range 10 {
+			for _, h := range busyFor(n, 1500*ms, low...) {
+				must.Positive(t, h)
+			}
+		}
+	})
 	t.Run("a request of a high one waits for what is outstanding only", func(t *testing.T) {
 		n := newNode(9)
 		n.add(program{claim: "b", kernel: ms}, Part{Share: 500, Max: 1000, Class: BestEffort})
