@@ -45,7 +45,7 @@ func TestShares(t *testing.T) {
 				t.Run(fmt.Sprintf("%d:%d %s %s", shares[0], shares[1], one, other), func(t *testing.T) {
 					n := newNode(1)
 					a.claim, b.claim = "a", "b"
-					had := busyFor(n, 12*time.Second, n.add(a, part(shares[0])), n.add(b, part(shares[1])))
+					had := busyFor(n, 8*time.Second, n.add(a, part(shares[0])), n.add(b, part(shares[1])))
 					must.SliceEmpty(t, n.broken)
 					got := had[0] * a.cycle() / (had[0]*a.cycle() + had[1]*b.cycle())
 					within := 0.01
