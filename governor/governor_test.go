@@ -92,7 +92,8 @@ func TestTurns_DeathIsSeenByTheProcess(t *testing.T) {
 	b := r.join(r.claim(500), 0)
 	must.Eq(t, closed, b.state())
 	must.NoError(t, process.Process.Kill())
-	_ = process.Wait()
+	_, err = process.Process.Wait() // and leave the child its input
+	must.NoError(t, err)
 	b.await(open)
 }
 

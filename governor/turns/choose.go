@@ -58,12 +58,17 @@ func (g *GPU) before(c, o *claim) bool {
 func (g *GPU) atFloor(next *claim) *claim {
 	var low *claim
 	for _, c := range g.list {
-		if next != nil && c.part.Class < next.part.Class && c.eligible() && c.below >= float64(floorTurn) &&
+		if next != nil && c.part.Class < next.part.Class && c.eligible() && g.isAtFloor(c) &&
 			(low == nil || c.below > low.below) {
 			low = c
 		}
 	}
 	return low
+}
+
+// isAtFloor reports whether a claim has a turn although a higher class wants one.
+func (g *GPU) isAtFloor(c *claim) bool {
+	return c.below >= float64(floorTurn) || g.now-c.waits >= longestWait
 }
 
 // begin begins the next turn, if a claim wants one and the GPU does not wait for another.
@@ -140,13 +145,13 @@ func (g *GPU) review() {
 
 // floorDue returns how long it takes at least until a lower class is at its floor.
 func (g *GPU) floorDue(h *claim) time.Duration {
-	most := 0.0
+	most, wait := 0.0, longestWait
 	for _, c := range g.list {
 		if c.part.Class < h.part.Class && c.eligible() {
-			most = max(most, c.below)
+			most, wait = max(most, c.below), min(wait, c.waits+longestWait-g.now)
 		}
 	}
-	return max(time.Duration((float64(floorTurn)-most)/floor), g.shortest(h))
+	return max(min(time.Duration((float64(floorTurn)-most)/floor), wait), g.shortest(h))
 }
 
 // rival returns another claim that wants the next turn; nil if none does.

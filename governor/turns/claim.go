@@ -24,6 +24,8 @@ type claim struct {
 	paused time.Duration
 	// revoked is when its last turn was revoked. Until soon, it counts as one that wants the next.
 	revoked, soon time.Duration
+	// waits is since when it has waited for a turn.
+	waits time.Duration
 	// deadline is when a tail has overrun its turn, too.
 	deadline time.Duration
 	// since is when it was first seen.

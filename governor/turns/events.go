@@ -85,6 +85,9 @@ func (g *GPU) Want(now time.Duration, id string) {
 	if c == nil || !c.joined() || c.state != Closed {
 		return // the gate has opened in the meantime
 	}
+	if !c.wants {
+		c.waits = g.now
+	}
 	c.wants, c.paused, c.soon = true, 0, 0
 	g.step()
 }

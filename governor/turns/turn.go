@@ -8,7 +8,7 @@ func (g *GPU) grant(c *claim) {
 	g.holder, g.granted, c.turn = c, g.now, g.turn
 	g.draining, g.end, g.resting, g.ending = false, 0, 0, 0
 	g.atLeast = 0
-	if c.below >= float64(floorTurn) {
+	if g.isAtFloor(c) {
 		g.atLeast = g.now + floorTurn
 	}
 	c.wants, c.straggles, c.paused, c.soon = false, false, 0, 0

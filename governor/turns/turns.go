@@ -66,6 +66,8 @@ const (
 	// floor is the part of the GPU's time that the claims of lower classes keep together, and floorTurn its turns.
 	floor     = 0.015
 	floorTurn = 2 * time.Millisecond
+	// longestWait is after which a claim has such a turn, whatever it has saved.
+	longestWait = time.Second
 	// mostDebt bounds what a claim has to repay.
 	mostDebt = 30 * time.Second
 	// rest is how long a claim that is idle keeps its turn while nobody else wants one.

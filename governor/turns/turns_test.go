@@ -45,7 +45,7 @@ func TestShares(t *testing.T) {
 				t.Run(fmt.Sprintf("%d:%d %s %s", shares[0], shares[1], one, other), func(t *testing.T) {
 					n := newNode(1)
 					a.claim, b.claim = "a", "b"
-					had := busyFor(n, 12*time.Second, n.add(a, part(shares[0])), n.add(b, part(shares[1])))
+					had := busyFor(n, 8*time.Second, n.add(a, part(shares[0])), n.add(b, part(shares[1])))
 					must.SliceEmpty(t, n.broken)
 					got := had[0] * a.cycle() / (had[0]*a.cycle() + had[1]*b.cycle())
 					within := 0.01
@@ -154,6 +154,21 @@ func TestClasses(t *testing.T) {
 		had := busyFor(n, 30*time.Second, a, b)
 		must.Less(t, 0.13, had[1], must.Sprint(had))
 		must.Greater(t, 0.75, had[0], must.Sprint(had))
+	})
+	t.Run("none waits for more than a second, and what is outstanding", func(t *testing.T) {
+		n := newNode(16)
+		n.add(program{claim: "a", kernel: 20 * ms}, Part{Share: 500, Max: 1000, Class: High})
+		n.add(program{claim: "b", kernel: 20 * ms}, Part{Share: 500, Max: 1000, Class: High})
+		var low []*program
+		for i := range 4 {
+			low = append(low, n.add(program{claim: fmt.Sprint(i), kernel: 20 * ms}, Part{Share: 100, Max: 1000, Class: Class(i % 2)}))
+		}
+		n.run(2*time.Second, 0)
+		for range 10 {
+			for _, h := range busyFor(n, 1500*ms, low...) {
+				must.Positive(t, h)
+			}
+		}
 	})
 	t.Run("a request of a high one waits for what is outstanding only", func(t *testing.T) {
 		n := newNode(9)
