@@ -101,13 +101,13 @@ enum mode { MODE_LOCKSTEP, MODE_STORM };
 
 /* What a bout of a crowd is like. */
 struct crowd_dials {
-    uint32_t claims;   /* so many share the GPU */
-    uint64_t most_kib; /* of one allocation */
-    uint32_t hesitate; /* threads sleep at one of so many mutexes; 0: at none */
-    uint32_t few;      /* streams, pools or graphs that a process has at most: with few, its threads share them */
-    bool rest;         /* many sizes are about what is left of the limit */
-    bool misuse;       /* objects are used by one thread while another one ends them */
-    bool mixed;        /* claims share memory with each other */
+    uint32_t claims;           /* so many share the GPU */
+    uint64_t most_kib;         /* of one allocation */
+    _Atomic uint32_t hesitate; /* threads sleep at one of so many mutexes; 0: at none */
+    uint32_t few; /* streams, pools or graphs that a process has at most: with few, its threads share them */
+    bool rest;    /* many sizes are about what is left of the limit */
+    bool misuse;  /* objects are used by one thread while another one ends them */
+    bool mixed;   /* claims share memory with each other */
 };
 
 struct board {
