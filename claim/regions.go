@@ -62,7 +62,7 @@ func (l *Ledger) prepareRegion(snap *snapshot, r *record, gpuHostMemoryBytes uin
 		}
 		*r = changed
 	}
-	if err := l.Refresh(r.ID, l.now()); err != nil {
+	if err := l.refreshStart(r); err != nil {
 		return err
 	}
 	return l.ensureRegion(r, l.regionPath(r.ID))

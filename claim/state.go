@@ -37,17 +37,30 @@ func (l *Ledger) State(c *Claim, now time.Time) State {
 	return StateDormant
 }
 
+// releaseTakes is how long after the time of a release the record of an earlier version may have been written, which does not set
+// the file's time back to that of the release.
+const releaseTakes = time.Second
+
 // awaited reports whether a container of a claim of Nomad's may be on its way. A release sets the time of the last refresh to
 // that of the release, so that a later one is of a restart in place, whose start refreshes the claim.
 func (l *Ledger) awaited(c *Claim, now time.Time) bool {
 	refreshed := l.Refreshed(c)
 	switch {
 	case !c.Released.IsZero():
-		return refreshed.After(c.Released) && now.Sub(refreshed) <= BindWithin
+		return refreshed.After(c.Released.Add(releaseTakes)) && now.Sub(refreshed) <= BindWithin
 	case c.Container == nil:
 		return now.Sub(refreshed) < StartTimeout
 	}
 	return false
+}
+
+// refreshStart records that the container of a claim is being started now: after a release, as awaited has it.
+func (l *Ledger) refreshStart(r *record) error {
+	at := l.now()
+	if after := r.Released.Add(releaseTakes + time.Millisecond); !r.Released.IsZero() && at.Before(after) {
+		at = after
+	}
+	return l.Refresh(r.ID, at)
 }
 
 // state is State for a record in a snapshot.

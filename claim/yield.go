@@ -63,13 +63,19 @@ func (l *Ledger) Reclaim(ctx context.Context, env map[string]string, w Workload)
 			}
 		}
 		claims, err := snap.fromEnv(env)
+		if err != nil {
+			return err
+		}
 		found = claims
 		for _, c := range claims {
 			if err := l.noteWorkload(c.ID, w); err != nil {
 				l.logger.Warn("a claim's workload could not be recorded", "claim", c.ID, "error", err)
 			}
+			if err := l.refreshStart(snap.records[c.ID]); err != nil {
+				return err
+			}
 		}
-		return err
+		return nil
 	})
 	return found, err
 }
@@ -110,7 +116,7 @@ func (l *Ledger) moveBack(snap *snapshot, t Token) error {
 	l.keepRoom(snap)
 	_ = removeFile(l.yieldedPath(r.ID)) // if it stays, the next sweep removes it
 	l.logger.Info("yielded claim has its slices back", "claim", r.ID, "slices", ListNames(r.Slices))
-	return l.Refresh(r.ID, l.now())
+	return nil
 }
 
 func (l *Ledger) readYielded(id string) (*record, error) {

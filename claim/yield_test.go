@@ -199,6 +199,17 @@ func TestGiveUp_FailedStartsAreDormant(t *testing.T) {
 	must.NoError(t, l.GiveUp(t.Context(), envOf(token)))
 	must.Eq(t, StateDormant, state())
 
+	// Also at once after the release, and if a claim has no region that is prepared.
+	_, err = l.Reclaim(t.Context(), envOf(token), testWorkload)
+	must.NoError(t, err)
+	must.Eq(t, StateReserved, state())
+	must.NoError(t, l.GiveUp(t.Context(), envOf(token)))
+	must.Eq(t, StateDormant, state())
+
+	// The release of an earlier version does not set the time of its record's file.
+	must.NoError(t, l.Refresh(c.ID, list(t, l)[0].Released.Add(releaseTakes/2)))
+	must.Eq(t, StateDormant, state())
+
 	// Or the process that starts it dies, and refreshes it no longer.
 	must.NoError(t, prepare(l, c.ID, "c3", 0))
 	later(l, BindWithin+time.Minute)

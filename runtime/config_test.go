@@ -63,6 +63,15 @@ func TestLoadConfig_Defaults(t *testing.T) {
 	must.Eq(t, request.On, cfg.LocalClaims)
 }
 
+// What is wrong with prices is the business of `tranche usage`: containers start all the same.
+func TestLoadConfig_TablesOfOthers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.toml")
+	runtimetest.WriteFile(t, path, "run_dir = '/r'\n[usage]\nkeep_days = 'x'\n[prices]\nno_such_price = 1\n")
+	cfg, err := LoadConfig(path)
+	must.NoError(t, err)
+	must.Eq(t, "/r", cfg.RunDir)
+}
+
 func TestLoadConfig_Errors(t *testing.T) {
 	cases := []struct{ name, content, want string }{
 		{"unknown key", "driver_rot = \"/\"", "no setting called driver_rot"},

@@ -41,6 +41,9 @@ func Open(ctx context.Context, stateDir string) (*Store, error) {
 }
 
 func (s *Store) open(ctx context.Context) (err error) {
+	if !filepath.IsAbs(s.path) {
+		return errors.New("the state directory has to be an absolute path")
+	}
 	if err := os.MkdirAll(filepath.Dir(s.path), 0o700); err != nil {
 		return err
 	}
@@ -106,8 +109,8 @@ func explain(err error) error {
 	case !errors.As(err, &code):
 	case code.Code()&0xff == sqlite3.SQLITE_CORRUPT, code.Code()&0xff == sqlite3.SQLITE_NOTADB:
 		return fmt.Errorf("%w; move it away with its -wal file, or restore a copy: accounting goes on with what the journal has", err)
-	case code.Code()&0xff == sqlite3.SQLITE_FULL:
-		return fmt.Errorf("%w; free some space on its disk", err)
+	case code.Code()&0xff == sqlite3.SQLITE_FULL, code.Code()&0xff == sqlite3.SQLITE_IOERR:
+		return fmt.Errorf("%w; its disk is full or fails: free some space there (see `df -h`), or look at `dmesg`", err)
 	}
 	return err
 }

@@ -96,11 +96,12 @@ func (c *Claims) KeepFresh(p *Prepared) (stop func()) {
 	refreshing.Go(func() {
 		tick := time.NewTicker(c.RefreshPeriod)
 		defer tick.Stop()
-		for ctx.Err() == nil {
-			c.refresh(p.Claims)
+		for { // Begin has refreshed them just now.
 			select {
 			case <-tick.C:
+				c.refresh(p.Claims)
 			case <-ctx.Done():
+				return
 			}
 		}
 	})

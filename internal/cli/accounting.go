@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"maps"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -12,31 +14,53 @@ import (
 	"github.com/tranche-gpu/tranche/usage/bill"
 )
 
-// accounting is what the agent does about usage: it collects it all the time, and reports it.
+// accounting is what the agent does about usage: it collects it all the time, and reports it. Without a database, because the
+// disk is full for example, the agent does all else.
 type accounting struct {
-	store     *usage.Store
-	collector *usage.Collector
-	prices    bill.Prices
-	logger    hclog.Logger
+	place   place
+	monitor *monitor.Monitor
+	config  bill.Config
+	logger  hclog.Logger
+
+	store     atomic.Pointer[usage.Store] // nil until the database is open
+	collector atomic.Pointer[usage.Collector]
 }
 
-// accounting opens the usage database of a node.
-func (a *app) accounting(ctx context.Context, p place, m *monitor.Monitor, logger hclog.Logger) (*accounting, error) {
-	config, err := bill.LoadConfig(a.configPath())
+// accounting reads the settings about usage.
+func (a *app) accounting(p place, m *monitor.Monitor, logger hclog.Logger) (*accounting, error) {
+	config, err := a.usageConfig()
 	if err != nil {
 		return nil, err
 	}
-	store, err := usage.Open(ctx, p.stateDir)
+	return &accounting{place: p, monitor: m, config: config, logger: logger}, nil
+}
+
+// openAgain is how long run waits before it tries again to open the database.
+const openAgain = time.Minute
+
+// run accounts usage until the context ends.
+func (a *accounting) run(ctx context.Context) {
+	store, err := usage.Open(ctx, a.place.stateDir)
 	if err != nil {
-		return nil, err
+		a.logger.Error("usage is not accounted at the moment; it will be once this is mended", "error", err)
 	}
-	return &accounting{
-		store: store, prices: config.Prices, logger: logger,
-		collector: usage.NewCollector(usage.Options{
-			Ledger: m.Ledger, Store: store, Keep: config.Keep, Logger: logger,
-			GPUs: func(ctx context.Context) map[string]usage.GPU { return accountedGPUs(m.Snapshot(ctx), p.runDir) },
-		}),
-	}, nil
+	for err != nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(openAgain):
+		}
+		store, err = usage.Open(ctx, a.place.stateDir)
+	}
+	c := usage.NewCollector(usage.Options{
+		Ledger: a.monitor.Ledger, Store: store, Keep: a.config.Keep, Logger: a.logger,
+		GPUs: func(ctx context.Context) map[string]usage.GPU {
+			return accountedGPUs(a.monitor.Snapshot(ctx), a.place.runDir)
+		},
+	})
+	a.store.Store(store)
+	a.collector.Store(c)
+	c.Run(ctx)
 }
 
 // accountedGPUs returns what the device plugin says of the GPUs, and NVML of those that it does not manage.
@@ -53,12 +77,27 @@ func accountedGPUs(s *monitor.Snapshot, runDir string) map[string]usage.GPU {
 	return gpus
 }
 
-func (a *accounting) report(ctx context.Context, by bill.By, from, to time.Time) (*bill.Report, error) {
-	return bill.Make(ctx, a.store, by, from, to, a.prices)
+// totals returns what is accounted of the claims; nil if nothing is yet.
+func (a *accounting) totals() *usage.Totals {
+	if c := a.collector.Load(); c != nil {
+		return c.Totals()
+	}
+	return nil
 }
 
+func (a *accounting) report(ctx context.Context, by bill.By, from, to time.Time) (*bill.Report, error) {
+	store := a.store.Load()
+	if store == nil {
+		return nil, errors.New("the usage database could not be opened: the agent's log says why")
+	}
+	return bill.Make(ctx, store, by, from, to, a.config.Prices)
+}
+
+// close closes the database once run has returned.
 func (a *accounting) close() {
-	if err := a.store.Close(); err != nil {
-		a.logger.Warn("closing the usage database", "error", err)
+	if store := a.store.Load(); store != nil {
+		if err := store.Close(); err != nil {
+			a.logger.Warn("closing the usage database", "error", err)
+		}
 	}
 }

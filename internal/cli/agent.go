@@ -69,12 +69,12 @@ func (a *app) agent(ctx context.Context, o agentOptions) error {
 	if err != nil {
 		return err
 	}
-	accounting, err := a.accounting(ctx, o.place, m, logger.Named("usage"))
+	accounting, err := a.accounting(o.place, m, logger.Named("usage"))
 	if err != nil {
 		return err
 	}
 	defer accounting.close()
-	m.Usage, pages.Usage = accounting.collector.Totals, accounting.report
+	m.Usage, pages.Usage = accounting.totals, accounting.report
 	handler, err := agent.Handler(m, pages)
 	if err != nil {
 		return err
@@ -90,7 +90,7 @@ func (a *app) agent(ctx context.Context, o agentOptions) error {
 		observing.Wait()
 	}()
 	observing.Go(func() { m.Run(ctx) })
-	observing.Go(func() { accounting.collector.Run(ctx) })
+	observing.Go(func() { accounting.run(ctx) })
 	logger.Info("listening", "address", server.URL())
 	if err := a.notifySystemd("READY=1"); err != nil {
 		logger.Warn("cannot notify systemd", "error", err)

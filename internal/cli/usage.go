@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -65,7 +66,7 @@ func (a *app) usage(ctx context.Context, o usageOptions) error {
 	if err := o.checkFormat(); err != nil {
 		return err
 	}
-	config, err := bill.LoadConfig(a.configPath())
+	config, err := a.usageConfig()
 	if err != nil {
 		return err
 	}
@@ -188,10 +189,14 @@ func (a *app) writeUsage(ctx context.Context, store *usage.Store, format string,
 	return r.Table(a.stdout)
 }
 
-// configPath is the configuration file of all of Tranche's programs.
-func (a *app) configPath() string {
-	if path, ok := lookupEnv(a.environ, runtime.ConfigEnv); ok && path != "" {
-		return path
+// usageConfig reads the settings about usage from the configuration file of all of Tranche's programs. Only the default file
+// may be missing.
+func (a *app) usageConfig() (bill.Config, error) {
+	path, named := lookupEnv(a.environ, runtime.ConfigEnv)
+	if named = named && path != ""; !named {
+		path = a.configFile
+	} else if _, err := os.Stat(path); err != nil {
+		return bill.Config{}, fmt.Errorf("read the configuration: %w; correct %s or create the file", err, runtime.ConfigEnv)
 	}
-	return a.configFile
+	return bill.LoadConfig(path)
 }

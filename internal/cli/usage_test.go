@@ -2,12 +2,14 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
@@ -80,6 +82,7 @@ func TestUsage_WrongOptions(t *testing.T) {
 		{`--to must be a date`, []string{"--to", "2026-02-30"}},
 		{"--to must be a whole hour", []string{"--to", "2026-11-01T15:30"}},
 		{"--from must be before --to", []string{"--from", "2026-11-02", "--to", "2026-11-02"}},
+		{"the state directory has to be an absolute path", []string{"--state-dir", "relative"}},
 	} {
 		code, out, stderr := n.usage(tc.args...)
 		must.Eq(t, exitFailure, code)
@@ -119,6 +122,15 @@ func TestUsage_UnreadableLedger(t *testing.T) {
 	must.StrContains(t, out, "total")
 }
 
+func TestUsage_ConfigurationThatIsMissing(t *testing.T) {
+	n := newNode(t, nvmltest.New())
+	n.environ = []string{"TRANCHE_CONFIG=/no/such/config.toml"}
+	code, _, stderr := n.usage()
+	must.Eq(t, exitFailure, code)
+	must.StrContains(t, stderr, "/no/such/config.toml")
+	must.StrContains(t, stderr, "TRANCHE_CONFIG")
+}
+
 // A database that is not one is left alone, and the error says what to do.
 func TestUsage_DamagedDatabase(t *testing.T) {
 	n := newNode(t, nvmltest.New())
@@ -132,4 +144,24 @@ func TestUsage_DamagedDatabase(t *testing.T) {
 	left, err := os.ReadFile(path)
 	must.NoError(t, err)
 	must.Eq(t, content, left)
+}
+
+// The agent serves all else while the database cannot be opened.
+func TestAccounting_WithoutADatabase(t *testing.T) {
+	n := newNode(t, nvmltest.New())
+	must.NoError(t, os.Mkdir(filepath.Join(n.stateDir, "usage.db"), 0o700))
+	p := place{stateDir: n.stateDir, runDir: n.runDir}
+	m, err := n.monitor(p, "1GiB", hclog.NewNullLogger())
+	must.NoError(t, err)
+	a, err := n.accounting(p, m, hclog.NewNullLogger())
+	must.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { a.run(ctx); close(done) }()
+	must.Nil(t, a.totals())
+	_, err = a.report(t.Context(), "job", time.Now(), time.Now())
+	must.ErrorContains(t, err, "could not be opened")
+	cancel()
+	<-done
+	a.close()
 }
