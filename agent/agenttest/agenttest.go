@@ -105,7 +105,7 @@ func train() *monitor.Claim {
 // shared is a claim without a limit.
 func shared() *monitor.Claim {
 	c := with("eeeeeeee", monitor.StateRunning, 1, nil)
-	c.Claim.GPU.UUID, c.Claim.GPU.Index, c.GPUIndex = UUID(3), 3, 3
+	c.GPU.UUID, c.GPU.Index, c.GPUIndex = UUID(3), 3, 3
 	c.Mode, c.Unlimited, c.LimitBytes, c.SliceBytes = claim.ModeTimeslice, true, 140*gib, 0
 	c.Owner = claim.OwnerExternal
 	return c

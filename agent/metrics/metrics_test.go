@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"net/http"
 	"net/http/httptest"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -32,7 +33,7 @@ func scraped(t *testing.T, s *monitor.Snapshot) string {
 	registry := prometheus.NewPedanticRegistry()
 	must.NoError(t, registry.Register(collector(s)))
 	w := httptest.NewRecorder()
-	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	body, err := io.ReadAll(w.Result().Body)
 	must.NoError(t, err)
 	must.Eq(t, 200, w.Code, must.Sprint(string(body)))

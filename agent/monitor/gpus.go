@@ -50,7 +50,7 @@ func (s *Snapshot) addUnlisted() {
 	missing := cmp.Or(s.Errors[SourceNVML], "NVML does not list it")
 	for _, c := range s.Claims {
 		if uuid := c.PhysicalGPU(); uuid != "" && s.GPU(uuid) == nil {
-			index, name := c.Claim.GPU.Index, c.Claim.GPU.Name
+			index, name := c.GPU.Index, c.GPU.Name
 			if c.MIG != nil {
 				index, name = c.MIG.GPUIndex, ""
 			}

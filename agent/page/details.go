@@ -110,7 +110,7 @@ type claimDetails struct {
 	JobLink, AllocationLink string
 }
 
-func (p *Pages) claimDetails(s *monitor.Snapshot, c *monitor.Claim) *claimDetails {
+func (p *Pages) claimDetails(c *monitor.Claim) *claimDetails {
 	d := &claimDetails{row: rowOf(c), Advice: advice(c)}
 	w := c.Workload
 	verified := "by Nomad"

@@ -123,7 +123,7 @@ func refresh(r *http.Request) int {
 
 func (p *Pages) serveMap(w http.ResponseWriter, r *http.Request) {
 	v := p.newView(r, "GPUs")
-	v.Bars, v.Rows = barsOf(v.Snapshot), rowsOf(v.Snapshot.Claims)
+	v.Bars, v.Rows = barsOf(v.Snapshot), rowsOf(v.Claims)
 	p.write(w, http.StatusOK, "map", v)
 }
 
@@ -143,9 +143,9 @@ func (p *Pages) serveGPU(w http.ResponseWriter, r *http.Request) {
 
 func (p *Pages) serveClaim(w http.ResponseWriter, r *http.Request) {
 	v := p.newView(r, "Claim")
-	for _, c := range v.Snapshot.Claims {
+	for _, c := range v.Claims {
 		if c.ID == r.PathValue("id") {
-			v.Title, v.Claim = "Claim "+c.ID, p.claimDetails(v.Snapshot, c)
+			v.Title, v.Claim = "Claim "+c.ID, p.claimDetails(c)
 			p.write(w, http.StatusOK, "claim", v)
 			return
 		}

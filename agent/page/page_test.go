@@ -37,7 +37,7 @@ func siteWith(t *testing.T, s *monitor.Snapshot,
 	pages.Register(mux)
 	return func(path string) (int, string) {
 		w := httptest.NewRecorder()
-		mux.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 		return w.Code, w.Body.String()
 	}
 }

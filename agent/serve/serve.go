@@ -51,7 +51,7 @@ func Listen(o Options) (*Server, error) {
 		if err := checkAddress(o.Listen, s.tls); err != nil {
 			return nil, fmt.Errorf("--listen: %w", err)
 		}
-		s.listener, err = net.Listen("tcp", o.Listen)
+		s.listener, err = listen("tcp", o.Listen)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
@@ -91,10 +91,14 @@ func checkAddress(address string, hasTLS bool) error {
 		"--web-config, or listen on 127.0.0.1", address)
 }
 
+func listen(network, address string) (net.Listener, error) {
+	return new(net.ListenConfig).Listen(context.Background(), network, address)
+}
+
 // listenSocket replaces a socket on which nobody listens any more.
 func listenSocket(path string) (net.Listener, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
-		if other, err := net.Dial("unix", path); err == nil {
+		if other, err := new(net.Dialer).DialContext(context.Background(), "unix", path); err == nil {
 			_ = other.Close()
 			return nil, fmt.Errorf("%s: another agent listens on it", path)
 		}
@@ -102,7 +106,7 @@ func listenSocket(path string) (net.Listener, error) {
 			return nil, err
 		}
 	}
-	l, err := net.Listen("unix", path)
+	l, err := listen("unix", path)
 	if err != nil {
 		return nil, err
 	}

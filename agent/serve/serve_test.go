@@ -33,17 +33,25 @@ func start(t *testing.T, o Options) *Server {
 	return s
 }
 
-func answer(t *testing.T, client *http.Client, method, url, host string) *http.Response {
+// answer returns the status, the headers and the body of an answer.
+func answer(t *testing.T, client *http.Client, method, url, host string) (int, http.Header, string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, url, nil)
 	must.NoError(t, err)
 	if host != "" {
 		request.Host = host
 	}
+	return do(t, client, request)
+}
+
+func do(t *testing.T, client *http.Client, request *http.Request) (int, http.Header, string) {
+	t.Helper()
 	response, err := client.Do(request)
 	must.NoError(t, err)
-	t.Cleanup(func() { _ = response.Body.Close() })
-	return response
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	must.NoError(t, err)
+	return response.StatusCode, response.Header, string(body)
 }
 
 func TestServe_ReadsOnlyAndKnowsItsNames(t *testing.T) {
@@ -57,10 +65,10 @@ func TestServe_ReadsOnlyAndKnowsItsNames(t *testing.T) {
 		{"POST", "", 405}, {"DELETE", "", 405}, {"OPTIONS", "", 405}, {"TRACE", "", 405},
 		{"GET", "evil.example.com", 421}, {"GET", "localhost.evil.example.com", 421}, {"GET", "127.0.0.1.evil.example.com", 421},
 	} {
-		r := answer(t, http.DefaultClient, c.method, s.URL(), c.host)
-		must.Eq(t, c.want, r.StatusCode, must.Sprintf("%s of %q", c.method, c.host))
-		must.Eq(t, policy, r.Header.Get("Content-Security-Policy"))
-		must.Eq(t, "nosniff", r.Header.Get("X-Content-Type-Options"))
+		status, header, _ := answer(t, http.DefaultClient, c.method, s.URL(), c.host)
+		must.Eq(t, c.want, status, must.Sprintf("%s of %q", c.method, c.host))
+		must.Eq(t, policy, header.Get("Content-Security-Policy"))
+		must.Eq(t, "nosniff", header.Get("X-Content-Type-Options"))
 	}
 }
 
@@ -93,7 +101,8 @@ func TestServe_TLS(t *testing.T) {
 	s := start(t, Options{Listen: "127.0.0.1:0", WebConfig: tlsConfig(t)})
 	must.StrHasPrefix(t, "https://127.0.0.1:", s.URL())
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-	must.Eq(t, 200, answer(t, client, "GET", s.URL(), "").StatusCode)
+	status, _, _ := answer(t, client, http.MethodGet, s.URL(), "")
+	must.Eq(t, 200, status)
 }
 
 func TestServe_BasicAuth(t *testing.T) {
@@ -102,14 +111,13 @@ func TestServe_BasicAuth(t *testing.T) {
 	must.NoError(t, err)
 	must.NoError(t, os.WriteFile(file, []byte("basic_auth_users:\n  admin: "+string(hash)+"\n"), 0o600))
 	s := start(t, Options{Listen: "127.0.0.1:0", WebConfig: file})
-	must.Eq(t, 401, answer(t, http.DefaultClient, "GET", s.URL(), "").StatusCode)
-	request, err := http.NewRequestWithContext(t.Context(), "GET", s.URL(), nil)
+	status, _, _ := answer(t, http.DefaultClient, http.MethodGet, s.URL(), "")
+	must.Eq(t, 401, status)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL(), nil)
 	must.NoError(t, err)
 	request.SetBasicAuth("admin", "test")
-	r, err := http.DefaultClient.Do(request)
-	must.NoError(t, err)
-	defer r.Body.Close()
-	must.Eq(t, 200, r.StatusCode)
+	status, _, _ = do(t, http.DefaultClient, request)
+	must.Eq(t, 200, status)
 }
 
 func TestServe_UnixSocket(t *testing.T) {
@@ -124,9 +132,8 @@ func TestServe_UnixSocket(t *testing.T) {
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}}}
-	body, err := io.ReadAll(answer(t, client, "GET", "http://tranche/", "").Body)
-	must.NoError(t, err)
-	must.Eq(t, "content", string(body))
+	_, _, body := answer(t, client, http.MethodGet, "http://tranche/", "")
+	must.Eq(t, "content", body)
 	must.Eq(t, "unix:"+path, s.URL())
 	info, err := os.Stat(path)
 	must.NoError(t, err)

@@ -100,11 +100,10 @@ func (a *app) agent(ctx context.Context, o agentOptions) error {
 
 // pages are the options of the pages.
 func (o *agentOptions) pages(version string) (page.Options, error) {
-	node, err := os.Hostname()
-	if err != nil {
-		node = "this node"
+	pages := page.Options{Node: "this node", Version: version}
+	if name, err := os.Hostname(); err == nil {
+		pages.Node = name
 	}
-	pages := page.Options{Node: node, Version: version}
 	if o.nomadUI == "" {
 		return pages, nil
 	}

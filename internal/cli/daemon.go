@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -23,7 +24,7 @@ func (a *app) notifySystemd(state string) error {
 	if !ok || socket == "" {
 		return nil
 	}
-	connection, err := net.Dial("unixgram", socket)
+	connection, err := new(net.Dialer).DialContext(context.Background(), "unixgram", socket)
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,7 @@ func (a *app) top(ctx context.Context, o topOptions) error {
 	if err != nil {
 		return err
 	}
-	o.Options.Snapshot = m.Snapshot
+	o.Snapshot = m.Snapshot
 	o.Node, _ = os.Hostname()
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
