@@ -63,7 +63,8 @@ func TestTop_Terminal(t *testing.T) {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	x := &tmux{filepath.Join(dir, "tmux")}
 	x.run(t, "new-session", "-d", "-s", "top", "-x", "110", "-y", "30",
-		"env TRANCHE_TEST_CLI=fake '"+self+"' top --interval 500ms --state-dir "+n.stateDir+" --run-dir "+n.runDir)
+		// without the variables of tests, of which the command warns on the screen
+		`env -i TERM="$TERM" PATH="$PATH" TRANCHE_TEST_CLI=fake '`+self+"' top --interval 500ms --state-dir "+n.stateDir+" --run-dir "+n.runDir)
 	t.Cleanup(func() { _ = exec.Command("tmux", "-S", x.socket, "kill-server").Run() })
 	x.run(t, "set-option", "-g", "remain-on-exit", "on")
 
