@@ -195,7 +195,7 @@ func TestMonitoring_Prometheus(t *testing.T) {
 	prometheus.wait(t, `tranche_gpu_memory_bytes{gpu="1"}`, float64(record.GPUs[1].MemoryBytes))
 	prometheus.wait(t, `tranche_gpu_memory_reserved_bytes{gpu="1"}`, 8*gib)
 	prometheus.wait(t, `tranche_gpu_memory_outside_bytes{gpu="1"}`, 0)
-	prometheus.wait(t, `count(tranche_source_up == 1)`, 4)
+	prometheus.wait(t, `count(tranche_source_up == 1)`, 5)
 	prometheus.wait(t, `count(tranche_gpu_healthy == 1)`, 2)
 
 	order(t, n, [][]string{{"xid", "0", "13"}})

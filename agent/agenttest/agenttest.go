@@ -10,6 +10,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/health"
 	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/governor/status"
 	"github.com/tranche-gpu/tranche/usage"
 )
 
@@ -43,8 +44,8 @@ func Snapshot() *monitor.Snapshot {
 	s.GPUs[1].Unhealthy = &health.Condition{Problem: "Xid 79 " + Hostile, Since: Time.Add(-time.Hour)}
 	s.GPUs[1].Slices = &monitor.Slices{SliceBytes: gib, Total: &total, Unhealthy: 140}
 	s.Claims = []*monitor.Claim{
-		train(), with("bbbbbbbb", monitor.StateRunning, 16, nil), with("cccccccc", monitor.StateReserved, 8, nil),
-		with("dddddddd", monitor.StateDormant, 16, nil), shared(),
+		train(), with("bbbbbbbb", claim.StateRunning, 16, nil), with("cccccccc", claim.StateReserved, 8, nil),
+		with("dddddddd", claim.StateDormant, 16, nil), shared(),
 	}
 	s.Claims[1].Workload = claim.Workload{
 		Namespace: Hostile, Job: Hostile, Group: Hostile, Task: Hostile, Allocation: Hostile, ContainerName: Hostile,
@@ -72,7 +73,7 @@ func measured(index int, mode claim.Mode) monitor.GPU {
 }
 
 // with returns a claim of slices on the first GPU.
-func with(id string, state monitor.State, slices int, use *region.Usage) *monitor.Claim {
+func with(id string, state claim.State, slices int, use *region.Usage) *monitor.Claim {
 	c := &claim.Claim{
 		ID: id, GPU: claim.GPU{UUID: UUID(0), Name: "NVIDIA H200"}, SliceBytes: gib, LimitBytes: uint64(slices) * gib,
 		Owner: claim.OwnerNomad, Mode: claim.ModeSlice, Created: Time.Add(-2 * time.Hour),
@@ -85,7 +86,7 @@ func with(id string, state monitor.State, slices int, use *region.Usage) *monito
 
 // train is a claim of which everything is known.
 func train() *monitor.Claim {
-	c := with("aaaaaaaa", monitor.StateRunning, 32, &region.Usage{
+	c := with("aaaaaaaa", claim.StateRunning, 32, &region.Usage{
 		LimitBytes: 32 * gib, UsedBytes: 20 * gib, PeakBytes: 24 * gib, Refused: 7, Processes: make([]region.Process, 2),
 		Spill: &region.Spill{LimitBytes: 4 * gib, UsedBytes: gib},
 	})
@@ -98,15 +99,21 @@ func train() *monitor.Claim {
 	c.Utilization = &busy
 	var idle time.Duration
 	c.Idleness = monitor.Idleness{Activity: monitor.ActivityActive, LastActive: Time, Idle: &idle}
+	c.Compute = &claim.Compute{Share: 300, Max: 500, Class: claim.ClassHigh}
+	c.Turns = &status.Claim{
+		GPUUUID: UUID(0), Compute: *c.Compute, GPUSeconds: 12.5, RecentPart: 0.31, WaitingSeconds: 3.25, Overruns: 2,
+		Joined: []status.Process{{PID: 4711, Name: "python3"}}, NotJoined: []status.Process{{PID: 4712, Name: Hostile}},
+	}
 	c.Uncounted = &health.Condition{Problem: "2 GiB " + Hostile, Since: Time, Bytes: 2 * gib}
 	return c
 }
 
 // shared is a claim without a limit.
 func shared() *monitor.Claim {
-	c := with("eeeeeeee", monitor.StateRunning, 1, nil)
+	c := with("eeeeeeee", claim.StateRunning, 1, nil)
 	c.GPU.UUID, c.GPU.Index, c.GPUIndex = UUID(3), 3, 3
 	c.Mode, c.Unlimited, c.LimitBytes, c.SliceBytes = claim.ModeTimeslice, true, 140*gib, 0
 	c.Owner = claim.OwnerExternal
+	c.Compute = &claim.Compute{Share: 333, Max: claim.WholeCompute, Class: claim.ClassNormal} // no governor says what it has had
 	return c
 }

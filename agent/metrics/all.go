@@ -94,6 +94,16 @@ var (
 	claimRefused     = counter("claim_refused_allocations_total", "Allocations that were refused at the limit.", "claim")
 )
 
+// Of claims that compute in turns.
+var (
+	claimShare     = ofClaim("compute_share_ratio", "The claim's share of the GPU's time while others want it too, 0 to 1.")
+	claimMax       = ofClaim("compute_max_ratio", "The most of the GPU's time that the claim gets, 0 to 1.")
+	claimHad       = counter("claim_compute_seconds_total", "GPU time that the claim was charged; none while it was alone.", "claim")
+	claimWaited    = counter("claim_compute_waiting_seconds_total", "Time for which the claim wanted the GPU and had no turn.", "claim")
+	claimOverruns  = counter("claim_compute_overruns_total", "Turns that had not ended by their deadline.", "claim")
+	claimNotJoined = ofClaim("compute_processes_not_joined", "Processes of the claim that use the GPU outside of its turns.")
+)
+
 // Of accounting.
 var (
 	usageAccounted      = gauge("usage_accounted_timestamp_seconds", "Up to when usage is accounted.")

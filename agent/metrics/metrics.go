@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
 	"github.com/tranche-gpu/tranche/agent/text"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // Collector is a prometheus.Collector that takes a snapshot for each scrape.
@@ -54,8 +55,8 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 			w.gpu(s, &s.GPUs[i])
 		}
 	}
-	for _, claim := range s.Claims {
-		w.claim(claim)
+	for _, c := range s.Claims {
+		w.claim(c)
 	}
 	if s.Usage != nil {
 		w.usage(s)
@@ -161,6 +162,20 @@ func (w writer) claim(c *monitor.Claim) {
 		w.add(claimUtilization, *c.Utilization, c.ID)
 	}
 	w.idleness(c)
+	w.turns(c)
+}
+
+func (w writer) turns(c *monitor.Claim) {
+	if c.Governed() {
+		w.add(claimShare, float64(c.Compute.Share)/claim.WholeCompute, c.ID)
+		w.add(claimMax, float64(c.Compute.Max)/claim.WholeCompute, c.ID)
+	}
+	if had := c.Turns; had != nil {
+		w.add(claimHad, had.GPUSeconds, c.ID)
+		w.add(claimWaited, had.WaitingSeconds, c.ID)
+		w.add(claimOverruns, float64(had.Overruns), c.ID)
+		w.add(claimNotJoined, float64(len(had.NotJoined)), c.ID)
+	}
 }
 
 func (w writer) idleness(c *monitor.Claim) {

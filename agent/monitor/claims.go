@@ -3,9 +3,11 @@ package monitor
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/governor/status"
 )
 
 // addClaims adds the claims of the ledger.
@@ -18,7 +20,7 @@ func (m *Monitor) addClaims(ctx context.Context, s *Snapshot) {
 	s.Problems = problems
 	workloads := m.Ledger.Workloads()
 	for _, c := range claims {
-		use := &Claim{Claim: c, Workload: workloads[c.ID], State: m.stateOf(c), GPUIndex: -1}
+		use := &Claim{Claim: c, Workload: workloads[c.ID], State: m.Ledger.State(c, s.Time), GPUIndex: -1}
 		usage, err := m.Ledger.UsageOf(c)
 		switch {
 		case err == nil:
@@ -30,18 +32,21 @@ func (m *Monitor) addClaims(ctx context.Context, s *Snapshot) {
 	}
 }
 
-func (m *Monitor) stateOf(c *claim.Claim) State {
-	switch {
-	case c.Container == nil && c.Owner == claim.OwnerExternal && !c.Starting(m.now()):
-		return StateEnded
-	case c.Container == nil:
-		return StateReserved
-	case claim.Alive(*c.Container):
-		return StateRunning
-	case c.Owner == claim.OwnerExternal:
-		return StateEnded
+// addTurns adds what governed claims have had of their GPUs' time, as the governor publishes it.
+func (m *Monitor) addTurns(s *Snapshot) {
+	if !slices.ContainsFunc(s.Claims, func(c *Claim) bool { return c.Governed() && c.State == claim.StateRunning }) {
+		return
 	}
-	return StateDormant
+	published, err := status.Current(m.RunDir, s.Time)
+	if err != nil {
+		s.Errors[SourceGovernor] = err.Error()
+		return
+	}
+	for _, c := range s.Claims {
+		if turns, ok := published.Claims[c.ID]; ok && c.Governed() {
+			c.Turns = &turns
+		}
+	}
 }
 
 // addHealth adds which GPUs are unhealthy and which claims have uncounted memory, as the device plugin publishes it.
@@ -57,7 +62,7 @@ func (m *Monitor) addHealth(s *Snapshot) {
 		}
 	}
 	for _, c := range s.Claims {
-		if condition, ok := published.Uncounted[c.ID]; ok && c.State == StateRunning {
+		if condition, ok := published.Uncounted[c.ID]; ok && c.State == claim.StateRunning {
 			c.Uncounted = &condition
 		}
 	}

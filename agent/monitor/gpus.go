@@ -87,11 +87,11 @@ func (g *GPU) countSlices(claims []*Claim) {
 			continue
 		}
 		switch c.State {
-		case StateRunning:
+		case claim.StateRunning:
 			s.Running += len(c.Slices)
-		case StateReserved:
+		case claim.StateReserved:
 			s.Reserved += len(c.Slices)
-		case StateDormant:
+		case claim.StateDormant:
 			s.Dormant += len(c.Slices)
 		}
 	}

@@ -3,6 +3,7 @@ package monitor
 import (
 	"time"
 
+	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
@@ -53,7 +54,7 @@ func (i *idleness) observe(s *Snapshot) {
 	before := *i
 	*i = make(idleness, len(s.Claims))
 	for _, c := range s.Claims {
-		if c.State != StateRunning {
+		if c.State != claim.StateRunning {
 			continue
 		}
 		o := before[c.ID]

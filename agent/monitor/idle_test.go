@@ -48,7 +48,7 @@ func TestIdleness(t *testing.T) {
 			for _, o := range c.seen {
 				now = now.Add(time.Duration(o.seconds) * time.Second)
 				last = &Claim{
-					Claim: &claim.Claim{ID: "aaaaaaaa", Container: &claim.Container{InitPID: o.container}}, State: StateRunning,
+					Claim: &claim.Claim{ID: "aaaaaaaa", Container: &claim.Container{InitPID: o.container}}, State: claim.StateRunning,
 					Usage: &region.Usage{UsedBytes: o.used}, Utilization: o.ratio,
 				}
 				i.observe(&Snapshot{Time: now, Claims: []*Claim{last}})
@@ -65,10 +65,10 @@ func TestIdleness(t *testing.T) {
 
 func TestIdleness_ForgetsClaimsThatDoNotRun(t *testing.T) {
 	var i idleness
-	c := &Claim{Claim: &claim.Claim{ID: "aaaaaaaa", Container: &claim.Container{}}, State: StateRunning, Utilization: ratio(0)}
+	c := &Claim{Claim: &claim.Claim{ID: "aaaaaaaa", Container: &claim.Container{}}, State: claim.StateRunning, Utilization: ratio(0)}
 	i.observe(&Snapshot{Time: time.Unix(1, 0), Claims: []*Claim{c}})
 	must.MapLen(t, 1, i)
-	c.State = StateDormant
+	c.State = claim.StateDormant
 	i.observe(&Snapshot{Time: time.Unix(2, 0), Claims: []*Claim{c}})
 	must.MapLen(t, 0, i)
 }

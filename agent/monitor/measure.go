@@ -49,7 +49,7 @@ func (m *Monitor) measure(ctx context.Context, s *Snapshot, g *GPU) {
 	}
 	m.busy.observed(g.UUID, s.Time)
 	for _, c := range s.On(g.UUID) {
-		if c.State == StateRunning {
+		if c.State == claim.StateRunning {
 			c.Utilization = utilization(c, ratios, owners)
 		}
 	}
@@ -68,7 +68,7 @@ func ownersOn(claims []*Claim, running []nvml.Process) map[int]owner {
 	}
 	var alive []*claim.Claim
 	for _, c := range claims {
-		if c.State == StateRunning {
+		if c.State == claim.StateRunning {
 			alive = append(alive, c.Claim)
 		}
 	}

@@ -94,6 +94,7 @@ func (m *Monitor) take(ctx context.Context) *Snapshot {
 	m.addMeasurements(bounded, s)
 	m.idle.observe(s)
 	m.addHealth(s)
+	m.addTurns(s)
 	if m.Usage != nil {
 		s.Usage = m.Usage()
 	}

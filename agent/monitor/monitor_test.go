@@ -17,6 +17,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/health"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/governor/status"
 )
 
 const gib = 1 << 30
@@ -167,6 +168,48 @@ func TestSnapshot_Workloads(t *testing.T) {
 	c := n.reserve(t, 0, 8)
 	must.NoError(t, n.Ledger.NoteWorkload(t.Context(), c.ID, claim.Workload{Namespace: "default", Job: "train", Verified: true}))
 	must.Eq(t, "train", n.look().Claims[0].Workload.Job)
+}
+
+// TestSnapshot_Turns reads what the governor says only while one runs.
+func TestSnapshot_Turns(t *testing.T) {
+	n := newNode(t)
+	g := nvmltest.H200(0)
+	c, _, err := n.Ledger.Reserve(t.Context(), claim.Request{
+		GPU: claim.GPU{UUID: g.UUID}, SliceBytes: gib, LimitBytes: gib, Owner: claim.OwnerNomad, Slices: []string{g.UUID + "/slice-000"},
+		Compute: claim.ShareOf(30, 100),
+	})
+	must.NoError(t, err)
+	must.MapEmpty(t, n.look().Errors) // nothing runs that a governor should know
+	n.container(t, c)
+	s := n.look()
+	must.StrContains(t, s.Errors[SourceGovernor], "no governor has run since this node was booted")
+	must.Nil(t, s.Claims[0].Turns)
+
+	publish := func(written time.Time) {
+		must.NoError(t, status.Write(n.RunDir, status.Status{
+			Written: written,
+			Claims:  map[string]status.Claim{c.ID: {GPUUUID: g.UUID, GPUSeconds: 12.5, Overruns: 2}, "0badcafe": {}},
+		}))
+	}
+	publish(n.now())
+	s = n.look()
+	must.MapEmpty(t, s.Errors)
+	must.Eq(t, 12.5, s.Claims[0].Turns.GPUSeconds)
+
+	publish(n.now().Add(-time.Minute))
+	s = n.look()
+	must.StrContains(t, s.Errors[SourceGovernor], "no governor has run since 20")
+	must.Nil(t, s.Claims[0].Turns)
+}
+
+// TestSnapshot_StateIsTheLedgers takes a claim for dormant whose container did not start in time, as all programs do.
+func TestSnapshot_StateIsTheLedgers(t *testing.T) {
+	n := newNode(t)
+	n.reserve(t, 0, 8)
+	must.Eq(t, claim.StateReserved, n.look().Claims[0].State)
+	n.later = claim.StartTimeout
+	must.Eq(t, claim.StateDormant, n.look().Claims[0].State)
+	must.Eq(t, 8, n.look().GPUs[0].Slices.Dormant)
 }
 
 func TestSnapshot_IsSharedForASecond(t *testing.T) {

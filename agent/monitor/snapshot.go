@@ -7,6 +7,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/health"
 	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/governor/status"
 	"github.com/tranche-gpu/tranche/usage"
 )
 
@@ -15,14 +16,15 @@ type Source string
 
 // The sources.
 const (
-	SourceNVML   Source = "nvml"
-	SourceLedger Source = "ledger"
-	SourceLayout Source = "layout" // how the device plugin shares the GPUs
-	SourceHealth Source = "health" // which GPUs it takes to be unhealthy
+	SourceNVML     Source = "nvml"
+	SourceLedger   Source = "ledger"
+	SourceLayout   Source = "layout"   // how the device plugin shares the GPUs
+	SourceHealth   Source = "health"   // which GPUs it takes to be unhealthy
+	SourceGovernor Source = "governor" // what claims have had of their GPUs' time; read only where one that runs is governed
 )
 
 // Sources are all of them.
-var Sources = []Source{SourceNVML, SourceLedger, SourceLayout, SourceHealth}
+var Sources = []Source{SourceNVML, SourceLedger, SourceLayout, SourceHealth, SourceGovernor}
 
 // Snapshot is the state of a node at one time. A pointer is nil where its value is unknown.
 type Snapshot struct {
@@ -77,23 +79,12 @@ type Slices struct {
 // Available is how many slices a new claim can get: dormant claims yield.
 func (s *Slices) Available() int { return s.Free + s.Dormant }
 
-// State is the state of a claim.
-type State string
-
-// The states of claims.
-const (
-	StateReserved State = "reserved" // no container yet
-	StateRunning  State = "running"  // its container lives
-	StateDormant  State = "dormant"  // its container is gone, and may come back
-	StateEnded    State = "ended"    // it was made outside Nomad, and the next sweep removes it
-)
-
 // Claim is a claim, and what its container uses.
 type Claim struct {
 	*claim.Claim
 	// Workload is what the claim is for; zero if unknown. Its names are of any characters.
 	Workload claim.Workload
-	State    State
+	State    claim.State
 	// GPUIndex is the index of the GPU that the claim, or its MIG instance, is on; -1 if unknown.
 	GPUIndex int
 	// Usage is what the container's processes count; nil if that cannot be read, as UsageError says, or nobody counts it.
@@ -101,6 +92,8 @@ type Claim struct {
 	UsageError string
 	// Uncounted is memory of the container that the claim's region does not count; nil if none is seen.
 	Uncounted *health.Condition
+	// Turns is what a governed claim has had of its GPU's time; nil if no governor says it.
+	Turns *status.Claim
 	// Utilization is the share of time in which the claim's processes had the GPU's multiprocessors busy, 0 to 1.
 	Utilization *float64
 	// Idleness is zero unless the claim runs.
@@ -148,4 +141,4 @@ func (s *Snapshot) ReservedBytes(uuid string) uint64 {
 }
 
 // Holds reports whether the claim keeps its slices from others.
-func (c *Claim) Holds() bool { return c.State == StateRunning || c.State == StateReserved }
+func (c *Claim) Holds() bool { return c.State == claim.StateRunning || c.State == claim.StateReserved }

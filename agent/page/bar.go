@@ -68,12 +68,12 @@ func barOf(s *monitor.Snapshot, g *monitor.GPU, percent float64) bar {
 	}
 	on := s.On(g.UUID)
 	for _, c := range on {
-		if c.State != monitor.StateEnded && c.State != monitor.StateDormant {
+		if c.State != claim.StateEnded && c.State != claim.StateDormant {
 			add(string(c.State), partOf(c, on, whole), claimBlock(c))
 		}
 	}
 	for _, c := range on {
-		if c.State == monitor.StateDormant {
+		if c.State == claim.StateDormant {
 			add("dormant", partOf(c, on, whole), claimBlock(c))
 		}
 	}

@@ -59,11 +59,13 @@ type fact struct{ Name, Value string }
 type gpuDetails struct {
 	*monitor.GPU
 	Facts []fact
-	Xids  []fact
+	// Shares are of the governed claims on it.
+	Shares []turnsRow
+	Xids   []fact
 }
 
 func detailsOf(s *monitor.Snapshot, g *monitor.GPU) *gpuDetails {
-	d := &gpuDetails{GPU: g, Facts: []fact{
+	d := &gpuDetails{GPU: g, Shares: turnsOf(s.On(g.UUID)), Facts: []fact{
 		{"UUID", g.UUID},
 		{"Mode", string(g.Mode)},
 		{"Memory", text.OptionalBytes(g.MemoryBytes)},
@@ -102,6 +104,8 @@ func detailsOf(s *monitor.Snapshot, g *monitor.GPU) *gpuDetails {
 type claimDetails struct {
 	row
 	Facts []fact
+	// Shares has one row if the claim is governed.
+	Shares []turnsRow
 	// PeakPercent is a part of the limit.
 	PeakPercent float64
 	// Advice is how many slices would do; empty if that is as many as there are, or unknown.
@@ -111,7 +115,7 @@ type claimDetails struct {
 }
 
 func (p *Pages) claimDetails(c *monitor.Claim) *claimDetails {
-	d := &claimDetails{row: rowOf(c), Advice: advice(c)}
+	d := &claimDetails{row: rowOf(c), Advice: advice(c), Shares: turnsOf([]*monitor.Claim{c})}
 	w := c.Workload
 	verified := "by Nomad"
 	if !w.Verified {

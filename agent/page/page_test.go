@@ -150,6 +150,26 @@ func TestPages_Unknown(t *testing.T) {
 	must.StrNotContains(t, body, "0 W")
 }
 
+// TestPages_Shares says what governed claims had of their GPU's time, and "-" where no governor does.
+func TestPages_Shares(t *testing.T) {
+	request := site(t, agenttest.Snapshot())
+	known := `<td class="number">30%</td><td class="number">50%</td><td>high</td><td class="number">31%</td><td class="number">12.5 s</td>` +
+		`<td class="number">3.2 s</td><td class="number">2</td><td class="number">1</td></tr>`
+	unknown := `<td class="number">33.3%</td><td class="number">100%</td><td>normal</td>` + strings.Repeat(`<td class="number">-</td>`, 5)
+	for path, want := range map[string]string{
+		"/gpu/" + agenttest.UUID(0): known, "/claim/aaaaaaaa": known,
+		"/gpu/" + agenttest.UUID(3): unknown, "/claim/eeeeeeee": unknown,
+	} {
+		_, body := request(path)
+		must.StrContains(t, body, want)
+	}
+	_, body := request("/claim/aaaaaaaa")
+	must.StrContains(t, body, "Its share does not hold for processes that have not joined: <span")
+	must.StrContains(t, body, "</span> (4712)</p>")
+	_, body = request("/claim/bbbbbbbb")
+	must.StrNotContains(t, body, "Compute share")
+}
+
 // TestPages_Refresh bounds how often a page is loaded again.
 func TestPages_Refresh(t *testing.T) {
 	request := site(t, agenttest.Snapshot())

@@ -3,6 +3,8 @@ package text
 import (
 	"fmt"
 	"strconv"
+
+	"github.com/tranche-gpu/tranche/governor/status"
 )
 
 // Unknown is shown for values that are not known.
@@ -51,6 +53,18 @@ func Ratio(ratio *float64) string {
 		return Unknown
 	}
 	return strconv.FormatFloat(*ratio*100, 'f', 0, 64) + " %"
+}
+
+// Had writes the part of its GPU's time that a claim had in the last ten seconds, as the governor says. While it is alone on the
+// GPU, nothing is counted.
+func Had(turns *status.Claim) string {
+	switch {
+	case turns == nil:
+		return Unknown
+	case turns.Alone:
+		return "alone"
+	}
+	return fmt.Sprintf("%.0f%%", 100*turns.RecentPart)
 }
 
 // Index writes the index of a GPU, -1 if it is unknown.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
 	"github.com/tranche-gpu/tranche/agent/text"
+	"github.com/tranche-gpu/tranche/claim"
 )
 
 // part is a kind of memory in a bar: each has its own mark, so that no color is needed.
@@ -101,7 +102,7 @@ func amountsOf(s *monitor.Snapshot, g *monitor.GPU) []amount {
 	var used, dormant float64
 	for _, c := range s.On(g.UUID) {
 		switch {
-		case c.State == monitor.StateDormant:
+		case c.State == claim.StateDormant:
 			dormant += float64(c.LimitBytes)
 		case c.Holds() && c.Usage != nil:
 			used += float64(min(c.Usage.UsedBytes, c.LimitBytes))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/governor/status"
 )
 
 // state is what `tranche top --json` prints. Programs rely on its names. What is unknown is null.
@@ -50,7 +51,7 @@ type claimState struct {
 	ID          string         `json:"id"`
 	GPUIndex    int            `json:"gpu_index"`
 	GPUUUID     string         `json:"gpu_uuid"`
-	State       monitor.State  `json:"state"`
+	State       claim.State    `json:"state"`
 	Owner       string         `json:"owner"`
 	Workload    claim.Workload `json:"workload"`
 	Slices      int            `json:"slices"`
@@ -61,6 +62,8 @@ type claimState struct {
 	Processes   *int           `json:"processes"`
 	Utilization *float64       `json:"utilization_ratio"`
 	Uncounted   *uint64        `json:"uncounted_bytes"`
+	Compute     *claim.Compute `json:"compute"` // null: it is not governed
+	Turns       *status.Claim  `json:"turns"`
 }
 
 // JSON writes the state of the node on a line of JSON: once, or at each interval until the context ends.
@@ -113,7 +116,7 @@ func stateOfGPU(s *monitor.Snapshot, g *monitor.GPU) gpuState {
 func stateOfClaim(c *monitor.Claim) claimState {
 	is := claimState{
 		ID: c.ID, GPUIndex: c.GPUIndex, GPUUUID: c.PhysicalGPU(), State: c.State, Owner: c.Owner, Workload: c.Workload,
-		Slices: len(c.Slices), Utilization: c.Utilization,
+		Slices: len(c.Slices), Utilization: c.Utilization, Compute: c.Compute, Turns: c.Turns,
 	}
 	if c.Limited() {
 		is.LimitBytes = &c.LimitBytes

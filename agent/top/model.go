@@ -121,23 +121,24 @@ func (m *model) fill() {
 		return
 	}
 	wide := m.width
-	var shown []table.Column
-	for _, c := range columns {
+	titles, cells := shown(selected(m.snapshot, orders[m.order], m.filter.Value()), m.width)
+	var columns []table.Column
+	for _, c := range titles {
 		wide -= c.width + 1
 	}
-	for _, c := range columns {
+	for _, c := range titles {
 		width := c.width
 		if width == 0 {
 			width = max(wide, 10)
 		}
-		shown = append(shown, table.Column{Title: c.title, Width: width})
+		columns = append(columns, table.Column{Title: c.title, Width: width})
 	}
 	var rows []table.Row
-	for _, c := range selected(m.snapshot, orders[m.order], m.filter.Value()) {
-		rows = append(rows, cells(c))
+	for _, row := range cells {
+		rows = append(rows, row)
 	}
 	m.table.SetRows(nil) // since it draws the rows that it has when its columns change
-	m.table.SetColumns(shown)
+	m.table.SetColumns(columns)
 	m.table.SetRows(rows)
 	m.table.SetWidth(m.width)
 	m.table.SetHeight(max(3, m.height-len(m.head())-2))

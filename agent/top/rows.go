@@ -8,6 +8,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
 	"github.com/tranche-gpu/tranche/agent/text"
+	"github.com/tranche-gpu/tranche/internal/percent"
 )
 
 // order is by what claims are sorted.
@@ -68,13 +69,54 @@ func selected(s *monitor.Snapshot, by order, filter string) []*monitor.Claim {
 	return claims
 }
 
-// columns are the titles of the table, and how wide each is; the one with 0 has the rest.
-var columns = []struct {
+// column is a column of the table, and how wide it is; the one with 0 has the rest.
+type column struct {
 	title string
 	width int
-}{
+}
+
+var columns = []column{
 	{"CLAIM", 8}, {"GPU", 3}, {"STATE", 9}, {"USED", 9}, {"PEAK", 9}, {"LIMIT", 9}, {"BUSY", 5}, {"PROCS", 5}, {"REFUSED", 7},
-	{"FOR", 0},
+	{shareTitle, 12}, {"FOR", 0},
+}
+
+const (
+	// shareTitle is of the column that is there if a claim is governed,
+	shareTitle = "SHARE/HAD"
+	// shareFrom and from which width of the window on.
+	shareFrom = 100
+)
+
+// shown returns the columns that a window of a width has for claims, and their rows.
+func shown(claims []*monitor.Claim, width int) ([]column, [][]string) {
+	withShares := width >= shareFrom && slices.ContainsFunc(claims, func(c *monitor.Claim) bool { return c.Governed() })
+	at := slices.IndexFunc(columns, func(c column) bool { return c.title == shareTitle })
+	titles := slices.Clone(columns)
+	if !withShares {
+		titles = slices.Delete(titles, at, at+1)
+	}
+	var rows [][]string
+	for _, c := range claims {
+		row := cells(c)
+		if !withShares {
+			row = slices.Delete(row, at, at+1)
+		}
+		rows = append(rows, row)
+	}
+	return titles, rows
+}
+
+// share returns a governed claim's share of its GPU's time and what it had of the last ten seconds. A mark says that a process
+// computes outside of the claim's turns.
+func share(c *monitor.Claim) string {
+	if !c.Governed() {
+		return text.Unknown
+	}
+	said := percent.Format(c.Compute.Share) + "/" + text.Had(c.Turns)
+	if c.Turns != nil && len(c.Turns.NotJoined) > 0 {
+		said += "!"
+	}
+	return said
 }
 
 // cells returns the row of a claim.
@@ -94,6 +136,6 @@ func cells(c *monitor.Claim) []string {
 	}
 	return []string{
 		c.ID, text.Index(c.GPUIndex), state, used, peak, limit, text.Ratio(c.Utilization), processes, refused,
-		text.Printable(c.Workload.String()),
+		share(c), text.Printable(c.Workload.String()),
 	}
 }

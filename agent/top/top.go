@@ -82,17 +82,14 @@ func Once(ctx context.Context, o Options, out io.Writer) error {
 		fmt.Fprintln(&b, legend())
 	}
 	fmt.Fprintln(&b)
-	var rows [][]string
-	for _, c := range selected(s, orders[o.order()], o.Filter) {
-		rows = append(rows, cells(c))
-	}
-	writeTable(&b, rows)
+	titles, rows := shown(selected(s, orders[o.order()], o.Filter), onceWidth)
+	writeTable(&b, titles, rows)
 	_, err := io.WriteString(out, ansi.Strip(b.String()))
 	return err
 }
 
 // writeTable writes rows below the titles, each column as wide as its widest cell.
-func writeTable(b *strings.Builder, rows [][]string) {
+func writeTable(b *strings.Builder, columns []column, rows [][]string) {
 	if len(rows) == 0 {
 		fmt.Fprintln(b, "No claims.")
 		return

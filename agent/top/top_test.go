@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -56,7 +57,7 @@ func TestJSON_UnknownIsNull(t *testing.T) {
 		must.MapContainsKey(t, unanswered, name)
 		must.Nil(t, unanswered[name])
 	}
-	for _, name := range []string{"used_bytes", "peak_bytes", "refused", "processes", "utilization_ratio", "uncounted_bytes"} {
+	for _, name := range []string{"used_bytes", "peak_bytes", "refused", "processes", "utilization_ratio", "uncounted_bytes", "compute", "turns"} {
 		must.MapContainsKey(t, unread, name)
 		must.Nil(t, unread[name])
 		must.NotNil(t, known[name])
@@ -162,6 +163,27 @@ func TestModel_PausedStaysAsItIs(t *testing.T) {
 	s.send(tookMsg{none})
 	must.StrNotContains(t, s.text(), "PAUSED")
 	must.StrNotContains(t, s.text(), "aaaaaaaa")
+}
+
+// TestShown_Shares has a column of shares only where a claim is governed and there is room.
+func TestShown_Shares(t *testing.T) {
+	claims := agenttest.Snapshot().Claims
+	for _, c := range []struct {
+		claims []*monitor.Claim
+		width  int
+		want   bool
+	}{{claims, shareFrom, true}, {claims, shareFrom - 1, false}, {claims[1:4], shareFrom, false}, {nil, shareFrom, false}} {
+		titles, rows := shown(c.claims, c.width)
+		must.Eq(t, c.want, slices.Contains(titles, column{shareTitle, 12}))
+		for _, row := range rows {
+			must.Len(t, len(titles), row)
+		}
+	}
+	must.Eq(t, "30%/31%!", share(claims[0]))
+	must.Eq(t, "-", share(claims[1]))
+	must.Eq(t, "33.3%/-", share(claims[4])) // no governor says what it has had
+	claims[0].Turns.Alone, claims[0].Turns.NotJoined = true, nil
+	must.Eq(t, "30%/alone", share(claims[0])) // nothing is counted then
 }
 
 func TestModel_FitsTheWindow(t *testing.T) {

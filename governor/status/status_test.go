@@ -16,6 +16,8 @@ func TestStatus(t *testing.T) {
 	read, err := Read(runDir)
 	must.NoError(t, err)
 	must.Nil(t, read)
+	_, err = Current(runDir, time.Now())
+	must.ErrorContains(t, err, "no governor has run since this node was booted")
 
 	now := time.Unix(1_700_000_000, 0).UTC()
 	said := Status{
@@ -32,6 +34,11 @@ func TestStatus(t *testing.T) {
 	must.Eq(t, &said, read)
 	must.False(t, read.Stale(now.Add(StaleAfter)))
 	must.True(t, read.Stale(now.Add(StaleAfter+1)))
+	read, err = Current(runDir, now.Add(StaleAfter))
+	must.NoError(t, err)
+	must.Eq(t, &said, read)
+	_, err = Current(runDir, now.Add(StaleAfter+1))
+	must.ErrorContains(t, err, "no governor has run since 2023-11-14T22:13:20Z")
 
 	must.NoError(t, os.WriteFile(filepath.Join(runDir, Dir, FileName), []byte(`{"tranche_governor": 2}`), 0o644))
 	_, err = Read(runDir)

@@ -18,17 +18,9 @@ func (r *report) addTurns(runDir string, now time.Time) {
 	if !slices.ContainsFunc(r.Claims, func(c claimReport) bool { return c.Governed() && c.State == claim.StateRunning }) {
 		return
 	}
-	published, err := status.Read(runDir)
-	switch {
-	case err != nil:
+	published, err := status.Current(runDir, now)
+	if err != nil {
 		r.GovernorError = err.Error()
-		return
-	case published == nil:
-		r.GovernorError = "no governor has run since this node was booted; their shares do not hold: the device plugin's log says why"
-		return
-	case published.Stale(now):
-		r.GovernorError = fmt.Sprintf("no governor has run since %s; their shares do not hold: the device plugin's log says why",
-			published.Written.Format(time.RFC3339))
 		return
 	}
 	for i, c := range r.Claims {
