@@ -54,11 +54,10 @@ func Run(ctx context.Context, o Options, in io.Reader, out io.Writer, environ []
 	}
 	program := tea.NewProgram(newModel(ctx, o), tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out),
 		tea.WithEnvironment(environ))
-	_, err := program.Run()
-	if ctx.Err() != nil {
-		return nil
+	if _, err := program.Run(); err != nil && ctx.Err() == nil {
+		return err
 	}
-	return err
+	return nil
 }
 
 // onceWidth is how wide the bars are in a text.
