@@ -3,7 +3,8 @@
 # shadow if that has it and to the driver otherwise, by every way to load the library and by cuGetProcAddress; and what the
 # shadow's functions return is what the driver's do, but for the lines of behind.txt.
 #
-#   behind_test.sh BUILD    (run from the repository's root; $CC compiles)
+#   behind_test.sh BUILD [--names]    (run from the repository's root; $CC compiles; --names calls no function, which takes a
+#                                     minute, since each call is made in a process of its own)
 #
 # Lines of behind.txt, whose words may end with * for all that begin so; a line that matches nothing fails:
 #   DRIVER call NAME WHEN REAL SHADOWED      WHEN is before, or after, a cuInit that found no GPU, with arguments of /zero or /room
@@ -12,6 +13,7 @@ set -eu -o pipefail
 export LC_ALL=C
 
 build=$(cd "$1" && pwd)
+only=${2:-}
 list=e2e/cudart/behind.txt
 cc=${CC:-cc}
 nvidia=$build/nvidia
@@ -120,10 +122,13 @@ for driver in 470 535 550; do
         check_names $driver $library
     done
     check_answers $driver
-    check_calls $driver libcuda
-    check_calls $driver libnvidia-ml
+    if [ "$only" != --names ]; then
+        check_calls $driver libcuda
+        check_calls $driver libnvidia-ml
+    fi
     check_smi $driver
 done
+[ "$only" != --names ] || { grep -v ' call ' $list >"$work/list" && list=$work/list; }
 explained=$(sort -u "$work/found" | e2e/cudart/explain -v list="$list") && echo "behind: $explained" && explained=
 check "differences are those of $list" "" "$explained"
 
