@@ -101,13 +101,13 @@ enum mode { MODE_LOCKSTEP, MODE_STORM };
 
 /* What a bout of a crowd is like. */
 struct crowd_dials {
-    uint32_t claims;   /* so many share the GPU */
-    uint64_t most_kib; /* of one allocation */
-    uint32_t hesitate; /* threads sleep at one of so many mutexes; 0: at none */
-    uint32_t few;      /* streams, pools or graphs that a process has at most: with few, its threads share them */
-    bool rest;         /* many sizes are about what is left of the limit */
-    bool misuse;       /* objects are used by one thread while another one ends them */
-    bool mixed;        /* claims share memory with each other */
+    uint32_t claims;           /* so many share the GPU */
+    uint64_t most_kib;         /* of one allocation */
+    _Atomic uint32_t hesitate; /* threads sleep at one of so many mutexes; 0: at none */
+    uint32_t few; /* streams, pools or graphs that a process has at most: with few, its threads share them */
+    bool rest;    /* many sizes are about what is left of the limit */
+    bool misuse;  /* objects are used by one thread while another one ends them */
+    bool mixed;   /* claims share memory with each other */
 };
 
 struct board {
@@ -129,7 +129,7 @@ struct board {
     _Atomic uint32_t enabled[OPERATIONS_MAX];
     struct totals totals[OPERATIONS_MAX];
     _Atomic uint64_t calls;           /* of the driver */
-    _Atomic uint64_t heartbeat_ns;    /* the longest that the conductor's heartbeat waited for a processor */
+    _Atomic uint64_t unscheduled_ns;  /* the longest that anybody lately waited for a processor in one operation */
     _Atomic uint64_t longest_call_ns; /* less the time in which the thread waited for a processor */
     _Atomic uint32_t wrong;           /* in a storm: the first finding of a worker, in wrong_text */
     char wrong_text[TEXT_SIZE];

@@ -94,8 +94,15 @@ struct stopwatch watch_start(void) {
     return (struct stopwatch){.began_ns = now_ns()};
 }
 
+void calls_note_unscheduled(struct board *of, uint64_t ns) {
+    uint64_t longest = atomic_load(&of->unscheduled_ns);
+    while (longest < ns && !atomic_compare_exchange_weak(&of->unscheduled_ns, &longest, ns))
+        ;
+}
+
 /* The time between call and return counts, less the time in which the thread had no processor since the operation began;
- * not if the process was stopped meanwhile. */
+ * not if the process was stopped meanwhile. Whom the thread waits for may have waited for a processor too, so what
+ * anybody lately waited for one is allowed besides, a few times over: those who hold it up may do so one after another. */
 void watch_stop(const struct stopwatch *watch, const char *what) {
     uint64_t wall = now_ns() - watch->began_ns;
     atomic_fetch_add_explicit(&board->calls, 1, memory_order_relaxed);
@@ -109,15 +116,19 @@ void watch_stop(const struct stopwatch *watch, const char *what) {
     uint64_t longest = atomic_load(&board->longest_call_ns);
     while (longest < took && !atomic_compare_exchange_weak(&board->longest_call_ns, &longest, took))
         ;
-    uint64_t allowed = MAY_WAIT_NS + 8 * atomic_load(&board->heartbeat_ns);
-    if (took > allowed && current_call != NULL)
-        wrong(current_call, "waited %llu ms, and %llu without a processor, in %.60s",
-              (unsigned long long)(took / 1000000), (unsigned long long)(waited / 1000000), what);
+    uint64_t unscheduled = atomic_load(&board->unscheduled_ns);
+    if (took > MAY_WAIT_NS + 8 * unscheduled && current_call != NULL)
+        wrong(current_call, "waited %llu ms, and %llu without a processor (others lately up to %llu), in %.60s",
+              (unsigned long long)(took / 1000000), (unsigned long long)(waited / 1000000),
+              (unsigned long long)(unscheduled / 1000000), what);
 }
 
 void calls_begin(struct call *call) {
+    uint64_t waited = calls_not_running_ns();
     current_call = call;
-    operation_not_running_ns = calls_not_running_ns();
+    if (waited > operation_not_running_ns) /* less in a forked child */
+        calls_note_unscheduled(board, waited - operation_not_running_ns);
+    operation_not_running_ns = waited;
     operation_stops = atomic_load(&my_seat->stops);
 }
 

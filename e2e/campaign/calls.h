@@ -18,4 +18,8 @@ void calls_begin(struct call *call);
 
 uint64_t calls_not_running_ns(void);
 
+struct board;
+/* Somebody was ready to run without a processor for so long. */
+void calls_note_unscheduled(struct board *of, uint64_t ns);
+
 #endif

@@ -13,17 +13,18 @@
 #include "random.h"
 
 static __thread uint64_t state;
-static __thread uint32_t one_in; /* 0: never */
+static __thread const _Atomic uint32_t *one_in;
 static int (*real_lock)(pthread_mutex_t *);
 static int (*real_unlock)(pthread_mutex_t *);
 
-void hesitate(uint64_t seed, uint32_t once_in) {
+void hesitate(uint64_t seed, const _Atomic uint32_t *once_in) {
     state = seed;
     one_in = once_in;
 }
 
 static void maybe_sleep(void) {
-    if (one_in == 0 || !random_once_in(&state, one_in))
+    uint32_t once_in = one_in != NULL ? atomic_load_explicit(one_in, memory_order_relaxed) : 0;
+    if (once_in == 0 || !random_once_in(&state, once_in))
         return;
     int error = errno;
     nanosleep(&(struct timespec){.tv_nsec = 1000 + (long)random_below(&state, 200000)}, NULL);

@@ -212,16 +212,16 @@ static void add_sums(void) {
 
 static _Atomic bool heart_stops;
 
-/* How long one has to wait for a processor here and now: what the workers may wait for besides. */
+/* How long one has to wait for a processor here and now: this thread, which hardly ever wants one, and the workers, of
+ * whom the longest wait is slowly forgotten. */
 static void *heartbeat(void *unused) {
-    uint64_t last = calls_not_running_ns(), longest = 0;
+    uint64_t last = calls_not_running_ns();
     while (!atomic_load(&heart_stops)) {
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
-        uint64_t now = calls_not_running_ns(), waited = now - last;
-        longest = longest - longest / 256;
-        longest = waited > longest ? waited : longest;
+        uint64_t now = calls_not_running_ns(), longest = atomic_load(&node_board->unscheduled_ns);
+        atomic_compare_exchange_strong(&node_board->unscheduled_ns, &longest, longest - longest / 256);
+        calls_note_unscheduled(node_board, now - last);
         last = now;
-        atomic_store(&node_board->heartbeat_ns, longest);
     }
     return unused;
 }

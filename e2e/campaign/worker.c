@@ -316,9 +316,9 @@ static void perform(struct desk *desk) {
         pthread_rwlock_wrlock(&contexts_lock);
     else
         pthread_rwlock_rdlock(&contexts_lock);
-    hesitate(call.random, board->dials.hesitate);
+    hesitate(call.random, &board->dials.hesitate);
     operation->perform(&call);
-    hesitate(0, 0);
+    hesitate(0, NULL);
     pthread_rwlock_unlock(&contexts_lock);
 }
 
