@@ -89,7 +89,6 @@ func TestShares(t *testing.T) {
 	n := startShares(t)
 	small, large := load(t, n, "small", 42, ""), load(t, n, "large", 98, "")
 	comesTo(t, n, 30, small, large)
-	agentHasShares(t, n)
 
 	first := n.GovernorPID()
 	must.Positive(t, first)
@@ -114,27 +113,6 @@ func TestShares(t *testing.T) {
 		}
 	}
 	comesTo(t, n, 50, small, large)
-}
-
-// agentHasShares waits until the metrics of an agent have what the governor says of two claims with 30 and 70 %.
-func agentHasShares(t *testing.T, n *node.Node) {
-	t.Helper()
-	agent := agentURL(t, n)
-	missing := ""
-	must.NoError(t, until(deadline(t), func() (bool, error) {
-		text := read(t, agent+"/metrics")
-		for _, missing = range []string{
-			`tranche_source_up\{source="governor"\} 1\n`,
-			`tranche_claim_compute_share_ratio\{claim="\w+"\} 0\.3\n`, `tranche_claim_compute_share_ratio\{claim="\w+"\} 0\.7\n`,
-			`(tranche_claim_compute_seconds_total\{claim="\w+"\} [1-9].*\n){2}`,
-			`(tranche_claim_compute_processes_not_joined\{claim="\w+"\} 0\n){2}`,
-		} {
-			if !regexp.MustCompile(missing).MatchString(text) {
-				return false, nil
-			}
-		}
-		return true, nil
-	}), must.Sprintf("the agent's metrics have no %s", missing))
 }
 
 // exampleGroup runs an example, if it does not run yet, and returns the name of a group's container in the record.
