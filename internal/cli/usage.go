@@ -93,6 +93,9 @@ func (o usageOptions) times(now time.Time) (from, to time.Time, err error) {
 			return from, to, err
 		}
 	}
+	if !from.Before(to) && o.from == "" {
+		return from, to, fmt.Errorf("--to is %s, and without --from the report begins with this month; state --from, too", to.Format(time.RFC3339))
+	}
 	if !from.Before(to) {
 		return from, to, fmt.Errorf("--from must be before --to, got %s and %s", from.Format(time.RFC3339), to.Format(time.RFC3339))
 	}

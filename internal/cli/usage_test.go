@@ -83,6 +83,7 @@ func TestUsage_WrongOptions(t *testing.T) {
 		{`for "--to" flag: it is empty`, []string{"--to="}},
 		{`--to must be a date`, []string{"--to", "2026-02-30"}},
 		{"--to must be a whole hour", []string{"--to", "2026-11-01T15:30"}},
+		{"state --from, too", []string{"--to", "2020-01-01"}},
 		{"--from must be before --to", []string{"--from", "2026-11-02", "--to", "2026-11-02"}},
 		{"the state directory has to be an absolute path", []string{"--state-dir", "relative"}},
 	} {
