@@ -153,7 +153,7 @@ func (l *Ledger) Workload(id string) (Workload, bool) {
 	if err != nil || json.Unmarshal(text, &f) != nil || f.Format != workloadFormat {
 		return Workload{}, false // names are for people only: a damaged file is like none
 	}
-	return f.Workload.bounded(), true
+	return f.bounded(), true
 }
 
 // workloadCache is the last result of Workloads, and the stamp of the directory at that time.

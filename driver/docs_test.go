@@ -92,11 +92,11 @@ func TestDocs_CodeBlocks(t *testing.T) {
 	}
 }
 
-// Every example of a task is allowed by the example of an agent, and both name no option that does not exist.
+// Every example of a task is allowed by an example of an agent, and both name no option that does not exist.
 func TestExamples_Options(t *testing.T) {
 	files, err := filepath.Glob("../examples/*.hcl")
 	must.NoError(t, err)
-	plugin := examplePlugin(t)
+	plugin, withShares := examplePlugin(t, "containerd-agent.hcl"), examplePlugin(t, "shares-agent.hcl")
 	tasks := 0
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
@@ -105,7 +105,11 @@ func TestExamples_Options(t *testing.T) {
 				must.NoError(t, decodePluginBlock(t, text).Check())
 			}
 			for _, text := range taskBlocks {
-				must.NoError(t, decodeTaskBlock(t, text).Check(plugin))
+				task, allowed := decodeTaskBlock(t, text), plugin
+				if task.GPUCompute != nil {
+					allowed = withShares
+				}
+				must.NoError(t, task.Check(allowed))
 				tasks++
 			}
 		})
@@ -211,9 +215,9 @@ func TestDocs_Renaming(t *testing.T) {
 }
 
 // examplePlugin is the plugin's configuration in examples/containerd-agent.hcl.
-func examplePlugin(t *testing.T) *spec.Config {
+func examplePlugin(t *testing.T, file string) *spec.Config {
 	t.Helper()
-	plugins, _ := configBlocks(t, readFile(t, "../examples/containerd-agent.hcl"))
+	plugins, _ := configBlocks(t, readFile(t, "../examples/"+file))
 	must.SliceLen(t, 1, plugins)
 	return decodePluginBlock(t, plugins[0])
 }
@@ -221,7 +225,7 @@ func examplePlugin(t *testing.T) *spec.Config {
 // generousPlugin is that of an operator who allows everything.
 func generousPlugin(t *testing.T) *spec.Config {
 	t.Helper()
-	c := examplePlugin(t)
+	c := examplePlugin(t, "containerd-agent.hcl")
 	c.AllowPrivileged = true
 	c.AllowCaps = []string{"all"}
 	c.AllowDevices = []string{"/dev/*", "nvidia.com/gpu=*"}

@@ -126,7 +126,6 @@ func (p *promServer) ask(ctx context.Context, path string, answer any) error {
 func (p *promServer) wait(t *testing.T, query string, want ...float64) float64 {
 	t.Helper()
 	ctx := deadline(t)
-	last := "no answer"
 	for {
 		var answer struct {
 			Result []struct {
@@ -135,7 +134,7 @@ func (p *promServer) wait(t *testing.T, query string, want ...float64) float64 {
 			}
 		}
 		err := p.ask(ctx, "/api/v1/query?query="+url.QueryEscape(query), &answer)
-		last = fmt.Sprint(answer.Result, err)
+		last := fmt.Sprint(answer.Result, err)
 		if err == nil && len(answer.Result) == 1 {
 			value, err := strconv.ParseFloat(fmt.Sprint(answer.Result[0].Value[1]), 64)
 			must.NoError(t, err)

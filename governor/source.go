@@ -38,7 +38,7 @@ func (s *source) watch(ctx context.Context, found func([]governed)) {
 	changes, close := s.changes()
 	defer close()
 	pending := 0
-	wait := time.Duration(0)
+	var wait time.Duration
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {

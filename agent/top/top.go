@@ -56,7 +56,7 @@ func Run(ctx context.Context, o Options, in io.Reader, out io.Writer, environ []
 		tea.WithEnvironment(environ))
 	_, err := program.Run()
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // it was ended
 	}
 	return err
 }

@@ -81,12 +81,12 @@ func TestChosen(t *testing.T) {
 	}
 	all, err := chosen(partNames())
 	must.NoError(t, err)
-	must.Eq(t, []string{"calls", "containers", "tasks", "device", "packing", "shares"}, names(all))
+	must.Eq(t, []string{"calls", "containers", "tasks", "device", "agent", "packing", "shares"}, names(all))
 	some, err := chosen([]string{"packing", "calls"})
 	must.NoError(t, err)
 	must.Eq(t, []string{"calls", "packing"}, names(some))
 	for _, only := range []string{"", "devices"} {
 		_, err := chosen([]string{"calls", only})
-		must.ErrorContains(t, err, "there are calls, containers, tasks, device, packing", must.Sprint(only))
+		must.ErrorContains(t, err, "there are calls, containers, tasks, device, agent, packing, shares", must.Sprint(only))
 	}
 }

@@ -2,7 +2,7 @@
  * Writes what a driver's library answers without a GPU: answers LIBRARY NAMES. NAMES is a file of functions' names.
  *
  *   version RESULT VERSION               cuDriverGetVersion
- *   NAME old|new VERSION FLAGS SYMBOL    cuGetProcAddress, or cuGetProcAddress_v2, gave the function of this exported name
+ *   NAME old|new VERSION FLAGS SYMBOL FILE   cuGetProcAddress, or cuGetProcAddress_v2, gave the function of this exported name
  *   NAME old|new VERSION FLAGS = RESULT STATUS   it gave none; STATUS is only the new one's
  */
 #include <dlfcn.h>
@@ -26,7 +26,7 @@ static void tell(const char *name, const char *which, int version, uint64_t flag
 
     printf("%s %s %d %d ", name, which, version, (int)flags);
     if (function != NULL && dladdr(function, &found) != 0 && found.dli_saddr == function)
-        printf("%s\n", found.dli_sname);
+        printf("%s %s\n", found.dli_sname, found.dli_fname);
     else
         printf("= %d %d%s\n", result, status, function != NULL ? " unnamed" : "");
 }

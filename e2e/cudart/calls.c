@@ -1,7 +1,7 @@
 /*
  * Writes what the functions of a driver's library return where nothing is initialised: calls LIBRARY NAMES. NAMES is a
  * file of exported functions' names. Each call is made in a process of its own, with arguments that are all 0 or that all
- * point to zeroed memory, and once more after a cuInit that found no GPU.
+ * point to zeroed memory, and once more after a cuInit that found no GPU. Takes NVML too.
  *
  *   NAME before|after zero|room RESULT
  *   NAME before|after zero|room signal NUMBER
@@ -71,6 +71,8 @@ int main(int argc, char **argv) {
         return 2;
     }
     *(void **)&init = dlsym(library, "cuInit");
+    if (init == NULL)
+        *(void **)&init = dlsym(library, "nvmlInitWithFlags");
     while (fgets(name, sizeof name, names) != NULL) {
         name[strcspn(name, "\n")] = '\0';
         *(void **)&function = dlsym(library, name);

@@ -105,24 +105,6 @@ paste -d ' ' "$work/real" "$work/ours" | sed 's/signal /signal-/g' |
 
 [ "$(wc -l <"$work/names")" -gt 600 ] && [ "$(wc -l <"$work/real")" -gt 2000 ] ||
     { echo "compare: asked for too little" >&2 && exit 1; }
-# Lines of the list are patterns: a word of * stands for any word, and one that ends with * for all that begin so.
-sort -u "$work/found" | awk -v list="$list" '
-    function matches(line, pattern,    i, n, words, parts) {
-        n = split(line, words)
-        if (split(pattern, parts) != n) return 0
-        for (i = 1; i <= n; i++)
-            if (parts[i] ~ /\*$/ ? index(words[i], substr(parts[i], 1, length(parts[i]) - 1)) != 1 : parts[i] != words[i])
-                return 0
-        return 1
-    }
-    BEGIN { while ((getline line < list) > 0) if (line !~ /^#/ && line != "") patterns[++count] = line }
-    {
-        known = 0
-        for (i = 1; i <= count; i++) if (matches($0, patterns[i])) { known = 1; used[i]; seen++ }
-        if (!known) { print "not listed: " $0; failed = 1 }
-    }
-    END {
-        for (i = 1; i <= count; i++) if (!(i in used)) { print "listed, but gone: " patterns[i]; failed = 1 }
-        print "compare: " NR " differences between the simulated driver and the real one, " count " lines that explain them"
-        exit failed
-    }' || { echo "compare: fix the simulator, or explain in $list" >&2 && exit 1; }
+explained=$(sort -u "$work/found" | e2e/cudart/explain -v list="$list") ||
+    { echo "$explained" >&2 && echo "compare: fix the simulator, or explain in $list" >&2 && exit 1; }
+echo "compare: the simulated driver and the real one: $explained"

@@ -113,7 +113,7 @@ func (c *chaos) come(ctx context.Context) error {
 		args = append(args, "--burst", "20", "--pause", "20000")
 	}
 	c.made++
-	l, err := c.Node.Start(ctx, fmt.Sprint("other-", c.made), claim, args...)
+	l, err := c.Start(ctx, fmt.Sprint("other-", c.made), claim, args...)
 	if err != nil {
 		return err
 	}

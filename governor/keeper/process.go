@@ -54,7 +54,7 @@ func (k *Keeper) start() (*child, error) {
 		return nil, err
 	}
 	defer log.Close()
-	cmd := exec.Command(k.Program, "governor", "--run-dir", k.RunDir, "--state-dir", k.StateDir, "--driver-root", k.DriverRoot)
+	cmd := exec.Command(k.Program, "governor", "--run-dir", k.RunDir, "--state-dir", k.StateDir, "--driver-root", k.DriverRoot) //nolint:noctx // it outlives this process
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {

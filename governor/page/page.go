@@ -121,9 +121,9 @@ func (p *Page) Set(gpu int, to GPU) {
 // wake wakes all threads that wait for a change of a word.
 func (p *Page) wake(at int) {
 	const futexWake = 1
-	address := uintptr(unsafe.Pointer(p.word32(at)))
+	address := uintptr(unsafe.Pointer(p.word32(at))) //nolint:gosec // a futex is an address
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, address, futexWake, math.MaxInt32, 0, 0, 0)
 }
 
-func (p *Page) word32(at int) *uint32 { return (*uint32)(unsafe.Pointer(&p.bytes[at])) }
-func (p *Page) word64(at int) *uint64 { return (*uint64)(unsafe.Pointer(&p.bytes[at])) }
+func (p *Page) word32(at int) *uint32 { return (*uint32)(unsafe.Pointer(&p.bytes[at])) } //nolint:gosec // of a mapping
+func (p *Page) word64(at int) *uint64 { return (*uint64)(unsafe.Pointer(&p.bytes[at])) } //nolint:gosec // of a mapping

@@ -90,7 +90,6 @@ type GPU struct {
 	holder   *claim
 	draining bool
 	granted  time.Duration // when the turn began
-	revoked  time.Duration // when it was revoked
 	deadline time.Duration // when the next turn begins although it has not drained
 	// end is when the turn is to be reviewed; 0 while nobody else wants one.
 	end time.Duration

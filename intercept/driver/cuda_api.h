@@ -275,9 +275,9 @@ typedef struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC {
 } CUDA_EXTERNAL_MEMORY_HANDLE_DESC;
 
 /* What is only passed on. */
-typedef struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC CUDA_EXTERNAL_MEMORY_BUFFER_DESC;
-typedef struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC;
-typedef struct CUmemPoolPtrExportData CUmemPoolPtrExportData;
+typedef struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC_st CUDA_EXTERNAL_MEMORY_BUFFER_DESC;
+typedef struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC;
+typedef struct CUmemPoolPtrExportData_st CUmemPoolPtrExportData;
 
 /* --- graphs ------------------------------------------------------------------------------------------------------- */
 

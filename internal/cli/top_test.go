@@ -25,19 +25,25 @@ func (x *tmux) run(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// waitScreen waits until a text is on the screen, or is not. tmux has no event for what a program draws.
+// waitScreen waits until a text is on the screen, or is not.
 func (x *tmux) waitScreen(t *testing.T, text string, wanted bool) {
+	t.Helper()
+	x.waitFor(t, text, wanted, "capture-pane", "-p", "-t", "top")
+}
+
+// waitFor runs a command of tmux until it says a text, or does not. tmux has no event for what a program draws.
+func (x *tmux) waitFor(t *testing.T, text string, wanted bool, command ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
-		screen := x.run(t, "capture-pane", "-p", "-t", "top")
-		if strings.Contains(screen, text) == wanted {
+		said := x.run(t, command...)
+		if strings.Contains(said, text) == wanted {
 			return
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("the screen has %q: %t, want %t:\n%s", text, !wanted, wanted, screen)
+			t.Fatalf("%v says %q: %t, want %t:\n%s", command, text, !wanted, wanted, said)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -86,7 +92,7 @@ func TestTop_Terminal(t *testing.T) {
 	x.run(t, "resize-window", "-t", "top", "-x", "60", "-y", "15")
 	x.waitScreen(t, "…", true)
 	x.run(t, "send-keys", "-t", "top", "q")
-	x.waitScreen(t, "Pane is dead (status 0", true)
+	x.waitFor(t, "1 0", true, "display-message", "-p", "-t", "top", "#{pane_dead} #{pane_dead_status}") // the program has ended well
 }
 
 func TestTop_Once(t *testing.T) {

@@ -30,7 +30,17 @@
     OLD_ROW(STREAM, cuMemsetD32, 2000, cuMemsetD32_v2_ptds)                                                            \
     OLD_ROW(STREAM, cuMemsetD2D8, 2000, cuMemsetD2D8_v2_ptds)                                                          \
     OLD_ROW(STREAM, cuMemsetD2D16, 2000, cuMemsetD2D16_v2_ptds)                                                        \
-    OLD_ROW(STREAM, cuMemsetD2D32, 2000, cuMemsetD2D32_v2_ptds)
+    OLD_ROW(STREAM, cuMemsetD2D32, 2000, cuMemsetD2D32_v2_ptds)                                                        \
+    ENTRY(cuFuncSetBlockShape, 2000, cuFuncSetBlockShape)                                                              \
+    ENTRY(cuFuncSetSharedSize, 2000, cuFuncSetSharedSize)                                                              \
+    ENTRY(cuParamSetSize, 2000, cuParamSetSize)                                                                        \
+    ENTRY(cuParamSeti, 2000, cuParamSeti)                                                                              \
+    ENTRY(cuParamSetf, 2000, cuParamSetf)                                                                              \
+    ENTRY(cuParamSetv, 2000, cuParamSetv)                                                                              \
+    ENTRY(cuParamSetTexRef, 2000, cuParamSetTexRef)                                                                    \
+    ENTRY(cuLaunch, 2000, cuLaunch)                                                                                    \
+    ENTRY(cuLaunchGrid, 2000, cuLaunchGrid)                                                                            \
+    ENTRY(cuLaunchGridAsync, 2000, cuLaunchGridAsync)
 /* clang-format on */
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * Copies and fills as they were before CUDA 3.2, with addresses and sizes of 32 bits. Like cuda_sim.h, which includes it.
+ * Copies and fills as they were before CUDA 3.2, with addresses and sizes of 32 bits, and launches of before 4.0. Like cuda_sim.h, which includes it.
  */
 #ifndef CUDA_SIM_OLD_H
 #define CUDA_SIM_OLD_H
@@ -44,6 +44,8 @@ typedef struct CUDA_MEMCPY3D_v1_st {
     unsigned int WidthInBytes, Height, Depth;
 } CUDA_MEMCPY3D_v1;
 
+struct CUtexref_st;
+
 #pragma GCC visibility push(default)
 
 CUresult cuMemcpyHtoD(CUdeviceptr_v1 dstDevice, const void *srcHost, unsigned int ByteCount);
@@ -77,6 +79,19 @@ CUresult cuMemsetD2D16(CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned
                        unsigned int Height);
 CUresult cuMemsetD2D32(CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned int ui, unsigned int Width,
                        unsigned int Height);
+
+/* Launches as they were before CUDA 4.0. */
+#define CU_PARAM_TR_DEFAULT (-1)
+CUresult cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int z);
+CUresult cuFuncSetSharedSize(CUfunction hfunc, unsigned int bytes);
+CUresult cuParamSetSize(CUfunction hfunc, unsigned int numbytes);
+CUresult cuParamSeti(CUfunction hfunc, int offset, unsigned int value);
+CUresult cuParamSetf(CUfunction hfunc, int offset, float value);
+CUresult cuParamSetv(CUfunction hfunc, int offset, void *ptr, unsigned int numbytes);
+CUresult cuParamSetTexRef(CUfunction hfunc, int texunit, struct CUtexref_st *hTexRef);
+CUresult cuLaunch(CUfunction f);
+CUresult cuLaunchGrid(CUfunction f, int grid_width, int grid_height);
+CUresult cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstream hStream);
 
 #pragma GCC visibility pop
 

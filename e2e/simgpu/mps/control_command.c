@@ -51,6 +51,8 @@ static void get_server_status(struct command *c) {
     /* One that is about to be there has no memory to say so yet. */
     if (c->argc > 1 && server.pid != 0 && !server.ready && atoi(c->argv[1]) == server.pid)
         print(c, "%s\n", names[MPS_INITIALIZING]);
+    else if (c->argc == 1)
+        print(c, "A server PID is required\n");
     else if (named_server(c, 1) != NULL)
         print(c, "%s\n", names[atomic_load(&server.shared->status) % 3]);
 }
@@ -144,8 +146,17 @@ static void print_client(struct command *c, struct mps_client_entry *entry) {
 }
 
 static void ps(struct command *c) {
-    if (c->argc == 3 && strcmp(c->argv[1], "-p") == 0 && named_server(c, 2) == NULL)
+    bool named = c->argc == 3 && strcmp(c->argv[1], "-p") == 0;
+
+    /* NVIDIA's says that twice. */
+    if (named && named_server(c, 2) == NULL && named_server(c, 2) == NULL) {
+        print(c, "\n");
         return;
+    }
+    if (!named && (server.pid == 0 || !server.ready)) {
+        print(c, "Server not found\n");
+        return;
+    }
     print(c, "%-10s%-6s%-10s%-23s%-13s%s\n", "PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND");
     if (server.shared != NULL)
         each_client(c, print_client);
@@ -164,8 +175,10 @@ static void terminate_client(struct command *c) {
     struct mps_message message = {.kind = MPS_TERMINATE, .a = ++serial};
     int place = 0;
 
-    if (named_server(c, 1) == NULL)
+    if (named_server(c, 1) == NULL) {
+        print(c, "Server %s not found!\n1\n", c->argc > 1 ? c->argv[1] : "");
         return;
+    }
     while (place < MOST_ASKED && asked[place].serial != 0)
         place++;
     message.value = c->argc > 2 ? (uint32_t)atoi(c->argv[2]) : 0;
@@ -213,11 +226,12 @@ static void print_percentage(struct command *c, uint32_t percentage) {
     print(c, "%.1f\n", percentage / 1000.0);
 }
 
-static bool parse_percentage(struct command *c, int word, uint32_t *percentage) {
-    if (word < c->argc && mps_parse_percentage(c->argv[word], percentage))
-        return true;
-    print(c, "The percentage must be above 0 and at most 100\n");
-    return false;
+/* Leaves it where the word is no percentage. */
+static void parse_percentage(struct command *c, int word, uint32_t *percentage) {
+    uint32_t parsed;
+
+    if (word < c->argc && mps_parse_percentage(c->argv[word], &parsed))
+        *percentage = parsed;
 }
 
 static void get_default_percentage(struct command *c) {
@@ -225,12 +239,8 @@ static void get_default_percentage(struct command *c) {
 }
 
 static void set_default_percentage(struct command *c) {
-    uint32_t percentage;
-
-    if (!parse_percentage(c, 1, &percentage))
-        return;
-    default_percentage = percentage;
-    print_percentage(c, percentage);
+    parse_percentage(c, 1, &default_percentage);
+    print_percentage(c, default_percentage);
 }
 
 static void get_percentage(struct command *c) {
@@ -241,16 +251,19 @@ static void get_percentage(struct command *c) {
 static void set_percentage(struct command *c) {
     uint32_t percentage;
 
-    if (named_server(c, 1) == NULL || !parse_percentage(c, 2, &percentage))
+    if (named_server(c, 1) == NULL)
         return;
+    percentage = atomic_load(&server.shared->percentage);
+    parse_percentage(c, 2, &percentage);
     atomic_store(&server.shared->percentage, percentage);
     print_percentage(c, percentage);
 }
 
+/* In whole gigabytes from one on, as NVIDIA's prints them, whatever is left over. */
 static void print_limit(struct command *c, uint64_t bytes) {
     if (bytes == 0)
-        print(c, "No limit\n");
-    else if (bytes % (1 << 30) == 0)
+        print(c, "\n");
+    else if (bytes >= 1 << 30)
         print(c, "%lluG\n", (unsigned long long)(bytes >> 30));
     else
         print(c, "%lluM\n", (unsigned long long)(bytes >> 20));
@@ -363,6 +376,6 @@ bool command_run(char *line, int console, char *out, size_t size) {
             return !c.later;
         }
     }
-    print(&c, "Unknown command\n");
+    print(&c, "Unknown command \"%s\"\n", c.argv[0]);
     return true;
 }

@@ -39,9 +39,10 @@ static bool take_directory(void) {
     directory[strlen(directory) - 1] = '\0';
     if (mkdir(directory, 0755) != 0 && errno != EEXIST)
         return failed(directory, errno);
-    lock = open(mps_pipe_path("control_lock"), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    lock = open(mps_pipe_path("control_lock"), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (lock < 0)
         return failed(mps_pipe_path("control_lock"), errno);
+    fchmod(lock, 0666);
     if (flock(lock, LOCK_EX | LOCK_NB) != 0) {
         fprintf(stderr, "An instance of this daemon is already running\n");
         return false;
@@ -54,6 +55,7 @@ static bool write_pid(void) {
 
     if (file == NULL)
         return failed(mps_pipe_path("nvidia-cuda-mps-control.pid"), errno);
+    fchmod(fileno(file), 0666);
     fprintf(file, "%d\n", getpid());
     return fclose(file) == 0;
 }
@@ -81,10 +83,10 @@ bool daemon_open(bool for_all_users) {
     if (!write_pid())
         return false;
     /* The driver's libraries write to this pipe of the daemon's, the simulated ones do not. */
-    if (mkfifo(mps_pipe_path("log"), 0666) != 0 && errno != EEXIST)
+    if ((mkfifo(mps_pipe_path("log"), 0666) != 0 && errno != EEXIST) || chmod(mps_pipe_path("log"), 0666) != 0)
         return failed(mps_pipe_path("log"), errno);
     open_signals();
-    commands_fd = mps_listen(mps_pipe_path("control_privileged"), 0600);
+    commands_fd = mps_listen(mps_pipe_path("control_privileged"), 0755);
     if (commands_fd < 0)
         return failed(mps_pipe_path("control_privileged"), -commands_fd);
     clients_fd = mps_listen(mps_pipe_path("control"), 0666);
@@ -97,8 +99,7 @@ bool daemon_open(bool for_all_users) {
 void daemon_quit(int timeout_s) {
     if (!quitting) {
         quitting = true;
-        unlink(mps_pipe_path("control"));
-        close(clients_fd);
+        close(clients_fd); /* NVIDIA's leaves the sockets where they are */
         clients_fd = -1;
         waiting_refuse();
         server_shut_down();
@@ -210,7 +211,6 @@ int daemon_run(void) {
         waiting_serve();
     }
     mps_log("Exit");
-    unlink(mps_pipe_path("control_privileged"));
     unlink(mps_pipe_path("log"));
     unlink(mps_pipe_path("nvidia-cuda-mps-control.pid"));
     return 0;

@@ -373,6 +373,50 @@ static void fat_binaries_hold_several(void) {
     OK(cuModuleUnload(module));
 }
 
+/* As an LZ4 block, of two sequences: all but the last line with forty spaces after it, of which 39 are a match, and a newline. */
+static uint32_t pack(const char *text, unsigned char *packed) {
+    const size_t literals = strlen(text) + 1;
+    unsigned char *to = packed;
+
+    *to++ = 15 << 4 | 15;
+    *to++ = (unsigned char)(literals - 15);
+    memcpy(to, text, literals - 1);
+    to += literals - 1;
+    *to++ = ' ';
+    *to++ = 1;
+    *to++ = 0;
+    *to++ = 39 - 15 - 4;
+    *to++ = 1 << 4;
+    *to++ = '\n';
+    return (uint32_t)(to - packed);
+}
+
+static void fat_binaries_are_unpacked(void) {
+    static const char text[] =
+        HEAD ".visible .global .align 4 .b8 wide[3145728];\n.visible .entry small()\n{\nret;\n}\n";
+    static struct fat fat = {.header = {0xba55ed50, 1, 16, 64 + 256},
+                             .first = {.kind = 1, .header_bytes = 64, .content_bytes = 256}};
+    CUfunction function;
+    CUmodule module;
+
+    _Static_assert(sizeof(text) > 15 && sizeof(text) < 15 + 255, "a length of two bytes");
+    fat.first.words[0] = pack(text, (unsigned char *)fat.first_contents);
+    fat.first.words[6] = 0x2000;
+    fat.first.uncompressed_bytes = strlen(text) + 41;
+    context_on(0);
+    OK(cuModuleLoadData(&module, &fat));
+    OK(cuModuleGetFunction(&function, module, "small"));
+    CHECK_INT(cuModuleGetFunction(&function, module, "anything"), CUDA_ERROR_NOT_FOUND);
+    CHECK_INT(size_of(module, "wide"), 3 * MIB);
+    CHECK_INT(taken(), 4 * MIB);
+    OK(cuModuleUnload(module));
+    /* What does not become as much as it says is not read. */
+    fat.first.uncompressed_bytes++;
+    OK(cuModuleLoadData(&module, &fat));
+    OK(cuModuleGetFunction(&function, module, "anything"));
+    OK(cuModuleUnload(module));
+}
+
 static void the_linker_makes_a_cubin(void) {
     static const char other[] = HEAD ".visible .global .align 4 .b8 more[2097152];\n"
                                      ".visible .entry second()\n{\n .local .align 4 .b8 x[2048];\n ret;\n}\n";
@@ -417,6 +461,7 @@ const struct test image_tests[] = {
     {"kernels have parameters", kernels_have_parameters},
     {"linked kernels have parameters", linked_kernels_have_parameters},
     {"fat binaries hold several", fat_binaries_hold_several},
+    {"fat binaries are unpacked", fat_binaries_are_unpacked},
     {"the linker makes a cubin", the_linker_makes_a_cubin},
     {0},
 };

@@ -3,6 +3,7 @@ package headers
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -53,6 +54,28 @@ func toolkit(t *testing.T) string {
 	return ""
 }
 
+// What differs on purpose, from every cuda.h or from those before a version.
+var explained = []struct {
+	text   string
+	before int
+}{
+	// The simulated GPU gives a caller of CUDA 11, whose union is smaller, no more than the member that it asks for.
+	{"cuStreamGetAttribute: parameter 2 is enum CUlaunchAttributeID_enum", math.MaxInt},
+	{"cuStreamGetAttribute: parameter 3* is union CUlaunchAttributeValue_union of 64 bytes", math.MaxInt},
+	// Reserved until then.
+	{".poolProps.usage at offset 32 is not there", 12080},
+	{".poolProps.reserved is at offset 32, not 34", 12080},
+}
+
+func isExplained(difference string, version int) bool {
+	for _, one := range explained {
+		if version < one.before && strings.Contains(difference, one.text) {
+			return true
+		}
+	}
+	return false
+}
+
 func TestDeclarationsAreNVIDIAs(t *testing.T) {
 	include := toolkit(t)
 	for name, source := range map[string]string{"shadow": shadows, "simulated GPU": simulators} {
@@ -64,14 +87,16 @@ func TestDeclarationsAreNVIDIAs(t *testing.T) {
 			must.NoError(t, err)
 			theirs, err := compiler(include).Declarations(nvidias, append(macros, "CUDA_VERSION"))
 			must.NoError(t, err)
-			t.Logf("CUDA %d: %d functions, %d types, %d values", theirs.Enumerators["CUDA_VERSION"],
+			version := int(theirs.Enumerators["CUDA_VERSION"])
+			t.Logf("CUDA %d: %d functions, %d types, %d values", version,
 				len(mine.Functions), len(mine.Typedefs), len(mine.Enumerators))
 
 			var missing []string
 			for _, difference := range Compare(mine, theirs) {
-				if difference.Missing {
+				switch {
+				case difference.Missing:
 					missing = append(missing, difference.Name)
-				} else {
+				case !isExplained(difference.String(), version):
 					t.Errorf("%v", difference)
 				}
 			}

@@ -6,12 +6,15 @@
 #include <string.h>
 
 #include "cuda/memory/heap.h"
+#include "unpack.h"
 
 #define FATBIN_MAGIC 0xba55ed50u
 #define FATBIN_WRAPPER_MAGIC 0x466243b1u
 #define FATBIN_PTX 1
 #define FATBIN_CUBIN 2
-#define FATBIN_COMPRESSED (0x2000u | 0x8000u) /* by LZ4, by Zstandard */
+#define FATBIN_LZ4 0x2000u
+#define FATBIN_ZSTANDARD 0x8000u
+#define FATBIN_COMPRESSED (FATBIN_LZ4 | FATBIN_ZSTANDARD)
 #define SIZE_LIMIT ((uint64_t)1 << 40)
 
 /* What nvcc puts before a fat binary's contents, and before each entry of them. */
@@ -176,20 +179,40 @@ static CUresult read_ptx_entry(const char *contents, uint64_t bytes, struct imag
     return ret;
 }
 
-/* Compressed entries are counted by what they become, and may hold any kernel; they have no variables here. */
-static CUresult read_entry(const struct fatbin_entry *entry, struct image *image) {
-    const char *contents = (const char *)entry + entry->header_bytes;
+static CUresult read_contents(const struct fatbin_entry *entry, const char *contents, uint64_t bytes,
+                              struct image *image) {
+    if (entry->kind == FATBIN_PTX)
+        return read_ptx_entry(contents, bytes, image);
+    REQUIRE(bytes >= sizeof(Elf64_Ehdr) && memcmp(contents, ELFMAG, SELFMAG) == 0, CUDA_ERROR_INVALID_IMAGE);
+    return image_read_cubin(contents, image);
+}
 
-    if ((entry->flags & FATBIN_COMPRESSED) != 0) {
+/*
+ * One that cannot be unpacked, by Zstandard or made by a test without real contents, counts by what it would become, and may
+ * hold any kernel; it has no variables here.
+ */
+static CUresult read_compressed(const struct fatbin_entry *entry, const char *contents, struct image *image) {
+    char *unpacked = NULL;
+    CUresult ret;
+
+    if ((entry->flags & FATBIN_LZ4) != 0 && entry->compressed_bytes <= entry->content_bytes)
+        unpacked = unpack_lz4(contents, entry->compressed_bytes, entry->uncompressed_bytes);
+    if (unpacked == NULL) {
         image->open = true;
         image->code_bytes = entry->uncompressed_bytes;
         return CUDA_SUCCESS;
     }
-    if (entry->kind == FATBIN_PTX)
-        return read_ptx_entry(contents, entry->content_bytes, image);
-    REQUIRE(entry->content_bytes >= sizeof(Elf64_Ehdr) && memcmp(contents, ELFMAG, SELFMAG) == 0,
-            CUDA_ERROR_INVALID_IMAGE);
-    return image_read_cubin(contents, image);
+    ret = read_contents(entry, unpacked, entry->uncompressed_bytes, image);
+    free(unpacked);
+    return ret;
+}
+
+static CUresult read_entry(const struct fatbin_entry *entry, struct image *image) {
+    const char *contents = (const char *)entry + entry->header_bytes;
+
+    if ((entry->flags & FATBIN_COMPRESSED) != 0)
+        return read_compressed(entry, contents, image);
+    return read_contents(entry, contents, entry->content_bytes, image);
 }
 
 static uint64_t entry_bytes(const struct fatbin_entry *entry) {

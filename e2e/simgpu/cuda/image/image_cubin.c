@@ -13,7 +13,7 @@
 #define SECTION_ALIGNMENT 256
 #define MANAGED 0x4 /* in a symbol's st_other */
 #define TEXTURE 10  /* types of symbols */
-#define SURFACE 11
+#define SURFACE 12
 #define INFO_SIZED 0x04
 #define INFO_FRAME_SIZE 0x11
 #define INFO_PARAMETER 0x17

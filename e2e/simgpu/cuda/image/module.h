@@ -14,8 +14,9 @@ struct function {
     char *name;
     uint64_t duration_ns;
     uint64_t local_bytes, shared_bytes;
-    int dynamic_shared_bytes; /* how much a launch may ask for */
-    _Atomic uint64_t ready;   /* the launch epoch of the context in which nothing is left to prepare */
+    int dynamic_shared_bytes;                /* how much a launch may ask for */
+    unsigned old_block[3], old_shared_bytes; /* for launches as they were before CUDA 4.0 */
+    _Atomic uint64_t ready;                  /* the launch epoch of the context in which nothing is left to prepare */
 };
 
 /* The function that a handle means in the context: CUDA_ERROR_INVALID_HANDLE if none. */
