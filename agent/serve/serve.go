@@ -44,6 +44,11 @@ func Listen(o Options) (*Server, error) {
 	if s.tls, err = readWebConfig(o.WebConfig); err != nil {
 		return nil, fmt.Errorf("--web-config: %w", err)
 	}
+	for _, host := range o.Hosts {
+		if strings.ContainsAny(host, "/:@*[] ") && net.ParseIP(host) == nil {
+			return nil, fmt.Errorf("--host: %q is no host name; write one such as gpu-7.example.com, without a port", host)
+		}
+	}
 	path, isSocket := strings.CutPrefix(o.Listen, unixPrefix)
 	if isSocket {
 		s.listener, err = listenSocket(path)
@@ -95,9 +100,29 @@ func listen(network, address string) (net.Listener, error) {
 	return new(net.ListenConfig).Listen(context.Background(), network, address)
 }
 
+// longestSocket is how many bytes the path of a Unix socket may have (unix(7)).
+const longestSocket = 107
+
+// checkSocket refuses paths at which there cannot be a socket of ours.
+func checkSocket(path string) error {
+	if path == "" || path[0] == '@' {
+		return fmt.Errorf("%q has no path of a socket; write unix:PATH, such as unix:/run/tranche/agent.sock", unixPrefix+path)
+	}
+	if len(path) > longestSocket {
+		return fmt.Errorf("%s is %d bytes long, and the path of a Unix socket at most %d; choose a shorter one", path, len(path), longestSocket)
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != os.ModeSocket {
+		return fmt.Errorf("%s exists and is no socket; choose another path", path)
+	}
+	return nil
+}
+
 // listenSocket replaces a socket on which nobody listens any more.
 func listenSocket(path string) (net.Listener, error) {
-	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
+	if err := checkSocket(path); err != nil {
+		return nil, err
+	}
+	if _, err := os.Lstat(path); err == nil {
 		if other, err := new(net.Dialer).DialContext(context.Background(), "unix", path); err == nil {
 			_ = other.Close()
 			return nil, fmt.Errorf("%s: another agent listens on it", path)

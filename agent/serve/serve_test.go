@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/shoenig/test/must"
@@ -138,6 +139,28 @@ func TestServe_UnixSocket(t *testing.T) {
 	info, err := os.Stat(path)
 	must.NoError(t, err)
 	must.Eq(t, 0o660, info.Mode().Perm())
+}
+
+func TestListen_WrongNames(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	must.NoError(t, os.WriteFile(file, []byte("content"), 0o600))
+	for _, c := range []struct {
+		listen, host, wrong string
+	}{
+		{"unix:", "", `--listen: "unix:" has no path of a socket; write unix:PATH`},
+		{"unix:@abstract", "", "has no path of a socket"},
+		{"unix:/" + strings.Repeat("a", 107), "", "is 108 bytes long, and the path of a Unix socket at most 107"},
+		{"unix:" + file, "", "exists and is no socket"},
+		{"127.0.0.1:0", "https://gpu.example.com", `--host: "https://gpu.example.com" is no host name; write one such as gpu-7.example.com`},
+		{"127.0.0.1:0", "gpu:9760", "without a port"},
+		{"127.0.0.1:0", "*.example.com", "--host: "},
+	} {
+		_, err := Listen(Options{Listen: c.listen, Hosts: []string{c.host}})
+		must.ErrorContains(t, err, c.wrong)
+	}
+	content, err := os.ReadFile(file)
+	must.NoError(t, err)
+	must.Eq(t, "content", string(content))
 }
 
 // tlsConfig makes a configuration with a certificate.

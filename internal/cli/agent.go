@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -110,6 +111,9 @@ func (o *agentOptions) pages(version string) (page.Options, error) {
 	address, err := url.Parse(o.nomadUI)
 	if err != nil || address.Host == "" || address.Scheme != "http" && address.Scheme != "https" {
 		return page.Options{}, fmt.Errorf("--nomad-ui: %q is no address of Nomad; write one such as https://nomad.example.com:4646", o.nomadUI)
+	}
+	if address.User != nil {
+		return page.Options{}, errors.New("--nomad-ui: the address has a user name or password, which every page would show; leave them out")
 	}
 	pages.NomadUI = address
 	return pages, nil

@@ -18,28 +18,28 @@ import (
 )
 
 // computeFlags are the flags by which a command states a part of a GPU's time.
-type computeFlags struct{ share, max, priority string }
+type computeFlags struct{ share, max, priority stated }
 
 func (f *computeFlags) addFlags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.share, "share", "", "`percent` of the GPU's time while others want it, too")
-	cmd.Flags().StringVar(&f.max, "max", "", "`percent` of the GPU's time that is the most, also while nobody else wants it")
-	cmd.Flags().StringVar(&f.priority, "priority", "", "`class`: high, normal or best-effort")
+	cmd.Flags().Var(&f.share, "share", "`percent` of the GPU's time while others want it, too")
+	cmd.Flags().Var(&f.max, "max", "`percent` of the GPU's time that is the most, also while nobody else wants it")
+	cmd.Flags().Var(&f.priority, "priority", "`class`: high, normal or best-effort")
 }
 
 // request returns what the flags state. Errors name the flag.
 func (f computeFlags) request() (r compute.Request, err error) {
 	if f.share != "" {
-		if r.Share, err = percent.Parse(f.share); err != nil {
+		if r.Share, err = percent.Parse(f.share.String()); err != nil {
 			return r, fmt.Errorf("--share %w", err)
 		}
 	}
 	if f.max != "" {
-		if r.Max, err = percent.Parse(f.max); err != nil {
+		if r.Max, err = percent.Parse(f.max.String()); err != nil {
 			return r, fmt.Errorf("--max %w", err)
 		}
 	}
 	if f.priority != "" {
-		if r.Class, err = claim.ParseClass(f.priority); err != nil {
+		if r.Class, err = claim.ParseClass(f.priority.String()); err != nil {
 			return r, fmt.Errorf("--priority: %w", err)
 		}
 	}

@@ -52,6 +52,8 @@ func TestClaimSet_Refuses(t *testing.T) {
 	}{
 		"nothing":         {[]string{c.ID}, "state what to change: --share, --max or --priority"},
 		"no percent":      {[]string{c.ID, "--share", "half"}, `--share must be a number of percent from 0.1 to 100 with at most one decimal place, got "half"`},
+		"an empty share":  {[]string{c.ID, "--share=", "--max", "50"}, `invalid argument "" for "--share" flag: it is empty; state a value, or leave the flag out`},
+		"an empty class":  {[]string{c.ID, "--share", "40", "--priority", ""}, `for "--priority" flag: it is empty`},
 		"too much":        {[]string{c.ID, "--max", "101"}, "--max must be a number of percent"},
 		"no class":        {[]string{c.ID, "--priority", "urgent"}, `--priority: "urgent" is no priority; there are high, normal and best-effort`},
 		"a contradiction": {[]string{c.ID, "--share", "60", "--max", "50"}, "--share: the share, 60%, is more than the ceiling max, 50%"},

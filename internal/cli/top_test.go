@@ -116,6 +116,8 @@ func TestAgent_ErrorsNameTheOption(t *testing.T) {
 		{"--slice-memory", "much", "--slice-memory: "},
 		{"--log-level", "loud", `--log-level: "loud" is no level`},
 		{"--nomad-ui", "nomad", `--nomad-ui: "nomad" is no address of Nomad`},
+		{"--nomad-ui", "https://me:secret@nomad", "--nomad-ui: the address has a user name or password, which every page would show"},
+		{"--host", "http://gpu-7", "--host: "},
 		{"--state-dir", "relative", "has to be an absolute path"},
 	} {
 		code, _, stderr := n.command("agent", "--listen", "127.0.0.1:0", c.option, c.value)

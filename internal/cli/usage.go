@@ -17,8 +17,9 @@ import (
 
 type usageOptions struct {
 	place
-	by, from, to, format string
-	byIsSet              bool
+	by, format string
+	from, to   stated
+	byIsSet    bool
 }
 
 // The formats of `tranche usage`.
@@ -47,8 +48,8 @@ Times are UTC, and whole hours. The times from which something is not known are 
 		},
 	}
 	cmd.Flags().StringVar(&o.by, "by", string(bill.ByJob), "what there is a row for: `job`, namespace or gpu")
-	cmd.Flags().StringVar(&o.from, "from", "", "first hour, as a `time` such as 2026-11-01 or 2026-11-01T15:00 (default: this month)")
-	cmd.Flags().StringVar(&o.to, "to", "", "`time` of the hour after the last (default: now)")
+	cmd.Flags().Var(&o.from, "from", "first hour, as a `time` such as 2026-11-01 or 2026-11-01T15:00 (default: this month)")
+	cmd.Flags().Var(&o.to, "to", "`time` of the hour after the last (default: now)")
 	cmd.Flags().StringVar(&o.format, "format", formatTable, "`format`: table, csv, json or focus (FOCUS 1.2, needs prices)")
 	o.addFlags(cmd)
 	return cmd
@@ -83,14 +84,17 @@ func (o usageOptions) times(now time.Time) (from, to time.Time, err error) {
 	from = time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)
 	to = now.Truncate(time.Hour).Add(time.Hour)
 	if o.from != "" {
-		if from, err = parseHour("--from", o.from); err != nil {
+		if from, err = parseHour("--from", o.from.String()); err != nil {
 			return from, to, err
 		}
 	}
 	if o.to != "" {
-		if to, err = parseHour("--to", o.to); err != nil {
+		if to, err = parseHour("--to", o.to.String()); err != nil {
 			return from, to, err
 		}
+	}
+	if !from.Before(to) && o.from == "" {
+		return from, to, fmt.Errorf("--to is %s, and without --from the report begins with this month; state --from, too", to.Format(time.RFC3339))
 	}
 	if !from.Before(to) {
 		return from, to, fmt.Errorf("--from must be before --to, got %s and %s", from.Format(time.RFC3339), to.Format(time.RFC3339))

@@ -79,8 +79,11 @@ func TestUsage_WrongOptions(t *testing.T) {
 		{"--by does not go with --format focus", []string{"--by", "gpu", "--format", "focus"}},
 		{"[prices]", []string{"--format", "focus"}},
 		{`--from must be a date such as 2026-11-01 or a time such as 2026-11-01T15:00, got "yesterday"`, []string{"--from", "yesterday"}},
+		{`for "--from" flag: it is empty`, []string{"--from", ""}},
+		{`for "--to" flag: it is empty`, []string{"--to="}},
 		{`--to must be a date`, []string{"--to", "2026-02-30"}},
 		{"--to must be a whole hour", []string{"--to", "2026-11-01T15:30"}},
+		{"state --from, too", []string{"--to", "2020-01-01"}},
 		{"--from must be before --to", []string{"--from", "2026-11-02", "--to", "2026-11-02"}},
 		{"the state directory has to be an absolute path", []string{"--state-dir", "relative"}},
 	} {
@@ -98,7 +101,7 @@ func TestUsage_Times(t *testing.T) {
 		{"2026-10-31", "2026-11-01T07:00", "2026-10-31T00:00:00Z", "2026-11-01T07:00:00Z"},
 		{"2026-10-31T05:00+05:00", "2026-10-31 01:00", "2026-10-31T00:00:00Z", "2026-10-31T01:00:00Z"},
 	} {
-		from, to, err := usageOptions{from: tc.from, to: tc.to}.times(now)
+		from, to, err := usageOptions{from: stated(tc.from), to: stated(tc.to)}.times(now)
 		must.NoError(t, err)
 		must.Eq(t, tc.wantFrom, from.Format(time.RFC3339))
 		must.Eq(t, tc.wantTo, to.Format(time.RFC3339))

@@ -124,7 +124,7 @@ func (t table) keep() (time.Duration, error) {
 	}
 	days, ok := value.(int64)
 	if !ok || days < 1 || days > mostKeepDays {
-		return 0, fmt.Errorf("usage.keep_days must be a whole number from 1 to %d, got %v", mostKeepDays, value)
+		return 0, fmt.Errorf("usage.keep_days must be a whole number from 1 to %d, got %#v", mostKeepDays, value)
 	}
 	return time.Duration(days) * 24 * time.Hour, nil
 }
@@ -165,7 +165,7 @@ func (t table) price(key string) (*big.Rat, error) {
 	}
 	p, ok := new(big.Rat).SetString(text)
 	if !ok || p.Sign() < 0 {
-		return nil, fmt.Errorf("prices.%s must be a number such as 0.05, got %#v", key, value)
+		return nil, fmt.Errorf("prices.%s must be a number of 0 or more, such as 0.05, got %#v", key, value)
 	}
 	return p, nil
 }
