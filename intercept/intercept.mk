@@ -76,7 +76,7 @@ INTERCEPT_TEST_CFLAGS := -std=c11 -D_GNU_SOURCE -DREGION_TEST -Wall -Wextra -Wer
 INTERCEPT_ASAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 INTERCEPT_TSAN := -fsanitize=thread
 INTERCEPT_TEST_SOURCES := $(wildcard $(INTERCEPT)/*/*.[ch]) \
-    $(wildcard e2e/simgpu/cuda/image/image*.[ch])
+    $(wildcard e2e/simgpu/cuda/image/*.[ch])
 
 INTERCEPT_REGION_TEST := $(addprefix $(INTERCEPT_TESTS)/,region_steps.c check.c fixture.c) $(SHADOW_REGION:%=$(INTERCEPT)/%.c)
 INTERCEPT_region_test := $(INTERCEPT_TESTS)/region_test.c $(INTERCEPT_REGION_TEST)
@@ -93,7 +93,7 @@ INTERCEPT_governor_test := -DTRANCHE_GOVERNED \
 # With the simulated driver's reader of images.
 INTERCEPT_image_test := $(addprefix $(INTERCEPT_TESTS)/,image_test.c image_driver.c check.c) \
     $(SHADOW_IMAGE:%=$(INTERCEPT)/%.c) \
-    -Ie2e/simgpu -Ie2e/simgpu/include $(addprefix e2e/simgpu/cuda/image/,image.c image_cubin.c image_ptx.c)
+    -Ie2e/simgpu -Ie2e/simgpu/include $(addprefix e2e/simgpu/cuda/image/,image.c image_cubin.c image_ptx.c unpack.c)
 
 $(INTERCEPT_TEST_BUILD)/%-asan: $(INTERCEPT_TEST_SOURCES)
 	@mkdir -p $(@D)
