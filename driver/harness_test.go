@@ -13,6 +13,7 @@ import (
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/drivers/shared/capabilities"
@@ -351,20 +352,41 @@ func waitFor(condition func() bool) bool {
 	return false
 }
 
-// nothingLeft asserts that nothing of the task is in containerd: no container, process, snapshot or lease.
+// nothingLeft asserts that nothing of the task is in containerd.
 func (d *testDriver) nothingLeft(cfg *drivers.TaskConfig) {
 	d.t.Helper()
+	must.SliceEmpty(d.t, d.left(cfg))
+}
+
+// eventuallyNothingLeft waits until a removal that goes on in the background is over.
+func (d *testDriver) eventuallyNothingLeft(cfg *drivers.TaskConfig) {
+	d.t.Helper()
+	if !waitFor(func() bool { return len(d.left(cfg)) == 0 }) {
+		d.nothingLeft(cfg)
+	}
+}
+
+// left lists what is in containerd of the task: its container, with its processes, its snapshot, its leases.
+func (d *testDriver) left(cfg *drivers.TaskConfig) []string {
+	d.t.Helper()
+	var left []string
 	id := naming.ContainerID(cfg)
-	containers, err := d.client.Containers(d.ctx)
-	must.NoError(d.t, err)
-	for _, c := range containers {
-		must.NotEq(d.t, id, c.ID(), must.Sprint("a container is left"))
+	_, err := d.client.LoadContainer(d.ctx, id)
+	if !errdefs.IsNotFound(err) {
+		must.NoError(d.t, err)
+		left = append(left, "container "+id)
 	}
 	_, err = d.client.SnapshotService(spec.DefaultSnapshotter).Stat(d.ctx, id)
-	must.Error(d.t, err, must.Sprint("a snapshot is left"))
+	if !errdefs.IsNotFound(err) {
+		must.NoError(d.t, err)
+		left = append(left, "snapshot "+id)
+	}
 	leases, err := d.client.LeasesService().List(d.ctx, fmt.Sprintf("labels.%q==%q", naming.TaskID, cfg.ID))
 	must.NoError(d.t, err)
-	must.SliceEmpty(d.t, leases, must.Sprint("a lease is left"))
+	for _, lease := range leases {
+		left = append(left, "lease "+lease.ID)
+	}
+	return left
 }
 
 func touch(t *testing.T, file string) {

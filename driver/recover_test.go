@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
@@ -99,11 +98,7 @@ func TestContainerd_ExitWhileItIsUnavailable(t *testing.T) {
 	must.Eq(t, 6, d.wait(cfg).ExitCode)
 	must.NoError(t, d.DestroyTask(cfg.ID, true))
 	must.NoError(t, d.node.containerd.Restart(d.ctx))
-	eventually(t, "the removal of the container", func() bool {
-		_, err := d.client.LoadContainer(d.ctx, naming.ContainerID(cfg))
-		return errdefs.IsNotFound(err)
-	})
-	d.nothingLeft(cfg)
+	d.eventuallyNothingLeft(cfg)
 }
 
 func TestContainerd_UnavailableWhenATaskIsRecovered(t *testing.T) {
