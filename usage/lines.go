@@ -86,14 +86,17 @@ func (s *Store) Gaps(ctx context.Context, from, to time.Time) ([]Gap, error) {
 	gaps := []Gap{}
 	for rows.Next() {
 		var since, until int64
-		var g Gap
-		if err := rows.Scan(&since, &until, &g.Reason); err != nil {
+		var reason string
+		if err := rows.Scan(&since, &until, &reason); err != nil {
 			return nil, s.unreadable(err)
 		}
-		g.From, g.To = time.UnixMilli(since).UTC(), time.UnixMilli(until).UTC()
-		gaps = append(gaps, g)
+		gaps = append(gaps, newGap(since, until, reason))
 	}
 	return gaps, s.unreadable(rows.Err())
+}
+
+func newGap(from, to int64, reason string) Gap {
+	return Gap{time.UnixMilli(from).UTC(), time.UnixMilli(to).UTC(), reason}
 }
 
 // Accounted returns since when this node's usage is accounted, and up to when; both are zero before the first collection.
