@@ -43,7 +43,7 @@ SELECT h.hour, c.id, c.created, c.owner, c.namespace, c.job, c.parent_job, c.tas
        h.gpu, COALESCE(g.model, ''), COALESCE(g.idx, -1), h.mode, h.bytes, h.share, h.reserved_ms, h.observed_ms, h.used_gib_ms, c.peak_bytes
   FROM hour h JOIN claim c ON c.key = h.claim LEFT JOIN gpu g ON g.uuid = h.gpu
  WHERE h.hour >= ? AND h.hour < ?
- ORDER BY h.hour, c.key, h.gpu, h.bytes, h.share`
+ ORDER BY h.hour, c.key, h.gpu, h.mode, h.bytes, h.share`
 
 // Lines calls fn for the lines of the hours from one time to another, in the order of the hours and claims.
 func (s *Store) Lines(ctx context.Context, from, to time.Time, fn func(Line) error) error {
