@@ -62,9 +62,11 @@ func (l *Ledger) noteChange(older, r *record) {
 	}
 }
 
+// append appends an event, and logs the first error of many: the gap in the journal remembers that.
 func (l *Ledger) append(e journal.Event) {
-	if err := l.journal.Append(e); err != nil {
-		l.logger.Warn("a change of a claim is missing in the journal, so its usage may be accounted to the minute only",
+	known := l.journal.Gap() != nil
+	if err := l.journal.Append(e); err != nil && !known {
+		l.logger.Warn("changes of claims are missing in the journal; the next collection of usage takes them from the ledger, to the minute",
 			"claim", e.Claim, "event", string(e.Kind), "error", explain(l.journal.Dir(), err))
 	}
 }
@@ -117,8 +119,8 @@ type Cut struct {
 	// Unreadable are the IDs of claims whose records cannot be read.
 	Unreadable map[string]bool
 	End        journal.Position
-	// MissingSince is since when events are missing; zero if none are.
-	MissingSince time.Time
+	// Missing says that events are missing; nil if none are.
+	Missing *journal.Gap
 }
 
 // Journal returns the journal of the ledger's changes.
@@ -140,20 +142,15 @@ func (l *Ledger) Cut(ctx context.Context) (Cut, error) {
 		for _, p := range snap.problems {
 			c.Unreadable[p.ClaimID] = true
 		}
-		c.MissingSince, _ = l.journal.Gap()
+		c.Missing = l.journal.Gap()
 		c.End, err = l.journal.End()
 		c.At = l.now()
-		return err
+		return explain(l.journal.Dir(), err)
 	})
 	return c, accessError(err)
 }
 
-// EndGap removes the record of missing events once they were reported.
-func (l *Ledger) EndGap(ctx context.Context, since time.Time) error {
-	return l.read(ctx, func(*snapshot) error {
-		if now, ok := l.journal.Gap(); !ok || !now.Equal(since) {
-			return nil
-		}
-		return l.journal.EndGap()
-	})
+// EndGap removes the record of missing events that a Cut had, once they were reported.
+func (l *Ledger) EndGap(ctx context.Context, seen *journal.Gap) error {
+	return l.read(ctx, func(*snapshot) error { return l.journal.EndGap(seen) })
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -109,7 +110,7 @@ func churn(t *testing.T, l *Ledger, rounds int) {
 func TestFullDisk_DeadClaimsGoFirst(t *testing.T) {
 	l := ledgerAt(t, smallDisk(t, "24k"), t.TempDir())
 	living := livingClaim(t, l)
-	churn(t, l, 60)
+	churn(t, l, 20) // there is room for four
 	checkLiving(t, l, living)
 	_, _, err := l.ReserveAll(t.Context(), []Request{request(0, 29), wholeGPUs(1, 1)[0]})
 	must.NoError(t, err, must.Sprint("all slices at once"))
@@ -136,13 +137,17 @@ func TestFullDisk_UnboundClaimsGo(t *testing.T) {
 func TestFullDisk_KilledInTheMidst(t *testing.T) {
 	l := ledgerAt(t, smallDisk(t, "24k"), t.TempDir())
 	living := livingClaim(t, l)
-	for round := range 10 {
+	rounds := 4
+	if needs.Long() {
+		rounds = 20
+	}
+	for range rounds {
 		cmd, out, stderr := startRole(t, l, "churner")
 		for range 8 { // by then the disk is full
 			_, err := out.ReadString('\n')
 			must.NoError(t, err, must.Sprint(stderr))
 		}
-		time.Sleep(time.Duration(round*137) * time.Microsecond) // another moment of its work each time
+		time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond) // another moment of its work each time
 		endProcess(cmd)
 		must.Eq(t, "", stderr.String())
 		checkWhole(t, l)

@@ -106,10 +106,11 @@ func churnForEver(l *Ledger) {
 
 // askOnce makes a claim when the others do, where there is room for it.
 func askOnce(l *Ledger) {
-	_, _ = io.Copy(io.Discard, os.Stdin)                                    // which ends for all at once
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute) // two hundred wait for the lock, on a busy machine
+	_, _ = io.Copy(io.Discard, os.Stdin) // which ends for all at once
+	// Many wait for the lock, on a busy machine.
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	c, err := l.ReserveFit(ctx, fitRequest(5<<29, gpuWith(0, 140), gpuWith(1, 140)))
+	c, err := l.ReserveFit(ctx, fitRequest(17<<29, gpuWith(0, 140), gpuWith(1, 140))) // nine slices
 	var none *NoRoomError
 	switch {
 	case errors.As(err, &none):

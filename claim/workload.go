@@ -50,15 +50,15 @@ func (w Workload) String() string {
 	case !w.OfNomad() && w.ContainerName == "":
 		return "-"
 	case !w.OfNomad():
-		return "container " + printable(w.ContainerName)
+		return "container " + Printable(w.ContainerName)
 	}
 	var parts []string
 	for _, part := range []string{w.Namespace, w.Job, w.Group, w.Task} {
-		parts = append(parts, printable(cmp.Or(part, "?")))
+		parts = append(parts, Printable(cmp.Or(part, "?")))
 	}
 	text := strings.Join(parts, "/")
 	if w.Allocation != "" {
-		text += " " + printable(shortID(w.Allocation))
+		text += " " + Printable(shortID(w.Allocation))
 	}
 	if !w.Verified {
 		text += " (unverified)"
@@ -69,8 +69,8 @@ func (w Workload) String() string {
 // shortID shortens the ID of an allocation as Nomad's commands do.
 func shortID(id string) string { return id[:min(len(id), 8)] }
 
-// printable escapes what could forge a line or control a terminal.
-func printable(text string) string {
+// Printable escapes what could forge a line or control a terminal.
+func Printable(text string) string {
 	quoted := strconv.Quote(text)
 	return quoted[1 : len(quoted)-1]
 }

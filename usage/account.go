@@ -200,7 +200,7 @@ func (b *books) cut(c claim.Cut) error {
 // record was removed by something else. Then it counts until it was last seen.
 func (b *books) vanish(a *account, at int64) {
 	if a.reserved && a.until > a.created {
-		b.gaps = append(b.gaps, gap{a.until, at, fmt.Sprintf("claim %s was removed from the ledger behind Tranche's back", a.id)})
+		b.gaps = append(b.gaps, gap{a.until, at, fmt.Sprintf("claim %s was removed from the ledger, and the journal does not say when", a.id)})
 	}
 	a.reserved, a.ended = false, true
 }

@@ -13,50 +13,50 @@ import (
 
 // Collect accounts what happened to claims since the last collection, and the time that living claims have had up to now. All
 // of it is one transaction: whoever is killed on the way has changed nothing. samples may be nil; gpus are what is known of
-// the node's GPUs by their UUIDs.
-func (s *Store) Collect(ctx context.Context, ledger *claim.Ledger, gpus map[string]GPU, samples *Samples) error {
+// the node's GPUs by their UUIDs. It returns the gaps that it has found, which are in the database then.
+func (s *Store) Collect(ctx context.Context, ledger *claim.Ledger, gpus map[string]GPU, samples *Samples) ([]Gap, error) {
 	var cut claim.Cut
+	var gaps []Gap
 	err := s.in(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
-		cut, err = collect(ctx, tx, ledger, gpus, samples)
+		cut, gaps, err = collect(ctx, tx, ledger, gpus, samples)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("account the usage of claims in %s: %w", s.path, explain(err))
+		return nil, fmt.Errorf("account the usage of claims in %s: %w", s.path, explain(err))
 	}
 	now := journal.Milliseconds(cut.At)
 	samples.forget(now, now)
 	// What follows may be missing if this process is killed here. The next collection does it then.
-	if !cut.MissingSince.IsZero() {
-		err = ledger.EndGap(ctx, cut.MissingSince)
+	if cut.Missing != nil {
+		err = ledger.EndGap(ctx, cut.Missing)
 	}
-	return errors.Join(err, ledger.Journal().RemoveBefore(cut.End))
+	return gaps, explain(errors.Join(err, ledger.Journal().RemoveBefore(cut.End)))
 }
 
-func collect(ctx context.Context, tx *sql.Tx, ledger *claim.Ledger, gpus map[string]GPU, samples *Samples) (claim.Cut, error) {
+func collect(ctx context.Context, tx *sql.Tx, ledger *claim.Ledger, gpus map[string]GPU, samples *Samples) (cut claim.Cut, _ []Gap, err error) {
 	t := tables{ctx, tx}
 	known, err := t.mergeGPUs(gpus)
 	if err != nil {
-		return claim.Cut{}, err
+		return cut, nil, err
 	}
 	b := &books{
 		gpus: known, samples: samples, find: t.find, hours: map[hourKey]hourSum{}, devices: map[string]device{},
 	}
 	var from journal.Position
 	if from, err = t.readWatermark(b); err != nil {
-		return claim.Cut{}, err
+		return cut, nil, err
 	}
 	if b.accounts, err = t.openAccounts(); err != nil {
-		return claim.Cut{}, err
+		return cut, nil, err
 	}
-	cut, err := ledger.Cut(ctx)
-	if err != nil {
-		return claim.Cut{}, err
+	if cut, err = ledger.Cut(ctx); err != nil {
+		return cut, nil, err
 	}
 	if err := b.read(ledger.Journal(), from, cut); err != nil {
-		return claim.Cut{}, err
+		return cut, nil, err
 	}
 	if err := b.cut(cut); err != nil {
-		return claim.Cut{}, err
+		return cut, nil, err
 	}
 	for k, a := range b.accounts {
 		if w, ok := ledger.Workload(k.id); ok && !a.ended {
@@ -64,18 +64,26 @@ func collect(ctx context.Context, tx *sql.Tx, ledger *claim.Ledger, gpus map[str
 		}
 	}
 	if err := ledger.Journal().Sync(cut.End); err != nil {
-		return claim.Cut{}, err
+		return cut, nil, err
 	}
-	return cut, t.write(b, cut.End)
+	var gaps []Gap
+	for _, g := range b.gaps {
+		gaps = append(gaps, newGap(g.from, g.to, g.reason))
+	}
+	return cut, gaps, t.write(b, cut.End)
 }
 
 // read accounts the events up to a cut, and names what is missing of them.
 func (b *books) read(j *journal.Journal, from journal.Position, cut claim.Cut) error {
-	if cut.End.Before(from) { // the journal was removed, and has begun again
+	cutOff := cut.End.Before(from)
+	if cutOff { // or removed, and has begun again
 		from = journal.Position{Segment: 1}
 	}
 	before, first := b.seen, int64(0)
 	loss, err := j.Read(from, cut.End, func(e journal.Event) error {
+		if cutOff && e.At < before {
+			return nil // it was accounted, and others that are missing now came after it
+		}
 		if first == 0 {
 			first = e.At
 		}
@@ -88,15 +96,16 @@ func (b *books) read(j *journal.Journal, from journal.Position, cut claim.Cut) e
 	if first == 0 {
 		first = at
 	}
-	if loss.Missing {
+	if loss.Missing || cutOff {
 		b.gaps = append(b.gaps, gap{before, max(first, before), "parts of the journal of claims were removed before they were collected; " +
 			"claims that began and ended in this time are missing"})
 	}
 	if loss.Damaged > 0 {
-		b.gaps = append(b.gaps, gap{before, at, fmt.Sprintf("%d events in the journal of claims are damaged", loss.Damaged)})
+		b.gaps = append(b.gaps, gap{before, at, fmt.Sprintf("%d events in the journal of claims are damaged; "+
+			"see whether its disk fails (`dmesg`)", loss.Damaged)})
 	}
-	if since := cut.MissingSince; !since.IsZero() {
-		b.gaps = append(b.gaps, gap{journal.Milliseconds(since), at, "the journal of claims could not be written; claims that began and " +
+	if cut.Missing != nil {
+		b.gaps = append(b.gaps, gap{journal.Milliseconds(cut.Missing.Since), at, "the journal of claims could not be written; claims that began and " +
 			"ended in this time are missing, and others are accounted to the collection"})
 	}
 	return nil

@@ -50,7 +50,8 @@ func playRole(role, state, run string) error {
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(store.Collect(ctx, ledger, testGPUs, nil), store.Close()); err != nil {
+		_, err = store.Collect(ctx, ledger, testGPUs, nil)
+		if err := errors.Join(err, store.Close()); err != nil {
 			return err
 		}
 	}

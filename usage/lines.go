@@ -43,7 +43,7 @@ SELECT h.hour, c.id, c.created, c.owner, c.namespace, c.job, c.parent_job, c.tas
        h.gpu, COALESCE(g.model, ''), COALESCE(g.idx, -1), h.mode, h.bytes, h.share, h.reserved_ms, h.observed_ms, h.used_gib_ms, c.peak_bytes
   FROM hour h JOIN claim c ON c.key = h.claim LEFT JOIN gpu g ON g.uuid = h.gpu
  WHERE h.hour >= ? AND h.hour < ?
- ORDER BY h.hour, c.key, h.gpu, h.bytes, h.share`
+ ORDER BY h.hour, c.key, h.gpu, h.mode, h.bytes, h.share`
 
 // Lines calls fn for the lines of the hours from one time to another, in the order of the hours and claims.
 func (s *Store) Lines(ctx context.Context, from, to time.Time, fn func(Line) error) error {
@@ -86,14 +86,17 @@ func (s *Store) Gaps(ctx context.Context, from, to time.Time) ([]Gap, error) {
 	gaps := []Gap{}
 	for rows.Next() {
 		var since, until int64
-		var g Gap
-		if err := rows.Scan(&since, &until, &g.Reason); err != nil {
+		var reason string
+		if err := rows.Scan(&since, &until, &reason); err != nil {
 			return nil, s.unreadable(err)
 		}
-		g.From, g.To = time.UnixMilli(since).UTC(), time.UnixMilli(until).UTC()
-		gaps = append(gaps, g)
+		gaps = append(gaps, newGap(since, until, reason))
 	}
 	return gaps, s.unreadable(rows.Err())
+}
+
+func newGap(from, to int64, reason string) Gap {
+	return Gap{time.UnixMilli(from).UTC(), time.UnixMilli(to).UTC(), reason}
 }
 
 // Accounted returns since when this node's usage is accounted, and up to when; both are zero before the first collection.

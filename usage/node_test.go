@@ -47,7 +47,8 @@ func openNode(t testing.TB, state, run string) *node {
 
 func (n *node) collect(t testing.TB) {
 	t.Helper()
-	must.NoError(t, n.store.Collect(t.Context(), n.ledger, testGPUs, nil))
+	_, err := n.store.Collect(t.Context(), n.ledger, testGPUs, nil)
+	must.NoError(t, err)
 }
 
 var testGPUs = map[string]GPU{"GPU-a": {MemoryBytes: 16 * gib}, "GPU-b": {MemoryBytes: 16 * gib}}

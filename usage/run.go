@@ -101,7 +101,10 @@ func (c *Collector) sample(ctx context.Context) {
 }
 
 func (c *Collector) collect(ctx context.Context) {
-	err := c.Store.Collect(ctx, c.Ledger, c.GPUs(ctx), c.samples)
+	gaps, err := c.Store.Collect(ctx, c.Ledger, c.GPUs(ctx), c.samples)
+	for _, g := range gaps {
+		c.Logger.Warn("some usage is not known", "from", g.From, "to", g.To, "reason", g.Reason)
+	}
 	if err == nil {
 		var totals *Totals
 		if totals, err = c.Store.totals(ctx); err == nil {
@@ -116,7 +119,7 @@ func (c *Collector) collect(ctx context.Context) {
 		text = err.Error()
 	}
 	if text != c.failed && err != nil {
-		c.Logger.Error("usage is not accounted at the moment; it will be once this is mended", "error", err)
+		c.Logger.Error("usage cannot be accounted; what is missing is accounted once this is mended", "error", err)
 	} else if text != c.failed {
 		c.Logger.Info("usage is accounted again")
 	}

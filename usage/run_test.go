@@ -1,25 +1,30 @@
 package usage
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
 	"github.com/shoenig/test/wait"
+	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/claim/layout"
+	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
-// run runs the loop until the test calls stop, which returns when it has ended.
-func (n *node) runLoop(t *testing.T, keep time.Duration) (c *Collector, stop func()) {
+// runLoop runs the loop until the test calls stop, which returns what it has logged when it has ended.
+func (n *node) runLoop(t *testing.T, keep time.Duration) (c *Collector, stop func() string) {
 	t.Helper()
+	var log bytes.Buffer
 	c = NewCollector(Options{
 		Ledger: n.ledger, Store: n.store, GPUs: func(context.Context) map[string]GPU { return layoutOf(t, n.run) }, Keep: keep,
-		Logger: hclog.NewNullLogger(), sampleEvery: 20 * time.Millisecond, collectEvery: 50 * time.Millisecond,
+		Logger: hclog.New(&hclog.LoggerOptions{Output: &log}), sampleEvery: 20 * time.Millisecond, collectEvery: 50 * time.Millisecond,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -27,8 +32,8 @@ func (n *node) runLoop(t *testing.T, keep time.Duration) (c *Collector, stop fun
 		defer close(done)
 		c.Run(ctx)
 	}()
-	stop = func() { cancel(); <-done }
-	t.Cleanup(stop)
+	stop = func() string { cancel(); <-done; return log.String() }
+	t.Cleanup(func() { stop() })
 	return c, stop
 }
 
@@ -80,23 +85,28 @@ func TestRun(t *testing.T) {
 	must.InDelta(t, float64(lasted), total.GiBMillis, 0.001)
 }
 
-// What cannot be accounted at the moment stays in the journal, and is accounted when the cause is mended.
-func TestRun_GoesOnAfterErrors(t *testing.T) {
+// While the journal cannot be written, claims are accounted from the ledger, and the gap is named.
+func TestRun_JournalThatCannotBeWritten(t *testing.T) {
+	needs.Root(t, "to mount a file for reading only")
 	n := newNode(t)
 	n.collect(t)
-	n.runLoop(t, 0)
-	segments := filepath.Join(n.ledger.Journal().Dir(), "0000000001.log")
+	_, stop := n.runLoop(t, 0)
+	segment := filepath.Join(n.ledger.Journal().Dir(), "0000000001.log")
 	must.NoError(t, os.MkdirAll(n.ledger.Journal().Dir(), 0o700))
-	must.NoError(t, os.Mkdir(segments, 0o700))
+	must.NoError(t, os.WriteFile(segment, nil, 0o600))
+	must.NoError(t, unix.Mount(segment, segment, "", unix.MS_BIND, ""))
+	unmount := sync.OnceValue(func() error { return unix.Unmount(segment, unix.MNT_DETACH) })
+	t.Cleanup(func() { must.NoError(t, unmount()) })
+	must.NoError(t, unix.Mount("", segment, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	c, _, err := n.ledger.Reserve(t.Context(), request("GPU-a", 0, 1))
 	must.NoError(t, err)
-	must.NoError(t, os.Remove(segments))
 	eventually(t, "the claim is accounted, and the gap is named", func() bool {
 		return len(n.lines(t)) > 0 && len(n.store.gaps(t)) == 1
 	})
+	must.NoError(t, unmount())
 	must.NoError(t, n.ledger.Drop(t.Context(), c.ID))
-	_, missing := n.ledger.Journal().Gap()
-	must.False(t, missing)
+	eventually(t, "the gap has ended", func() bool { return n.ledger.Journal().Gap() == nil })
+	must.StrContains(t, stop(), `reason="the journal of claims could not be written;`)
 }
 
 // Rows that are too old go, with the claims that had nothing else.

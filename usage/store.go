@@ -79,7 +79,10 @@ func (s *Store) in(ctx context.Context, fn func(context.Context, *sql.Tx) error)
 		return err
 	}
 	if err := fn(ctx, tx); err != nil {
-		return errors.Join(err, tx.Rollback())
+		if failed := tx.Rollback(); !errors.Is(failed, sql.ErrTxDone) { // as it is when the context has ended
+			err = errors.Join(err, failed)
+		}
+		return err
 	}
 	return tx.Commit()
 }
@@ -105,10 +108,11 @@ func explain(err error) error {
 	var code *sqlite.Error
 	switch {
 	case errors.Is(err, os.ErrPermission):
-		return fmt.Errorf("%w; it is for root alone: run this as root", err)
+		return fmt.Errorf("%w; it is for root alone: run this as root, or see its owner and mode", err)
 	case !errors.As(err, &code):
 	case code.Code()&0xff == sqlite3.SQLITE_CORRUPT, code.Code()&0xff == sqlite3.SQLITE_NOTADB:
-		return fmt.Errorf("%w; move it away with its -wal file, or restore a copy: accounting goes on with what the journal has", err)
+		return fmt.Errorf("%w; stop tranche-agent, move it away with its -wal and -shm files or restore a copy, and start tranche-agent: "+
+			"accounting goes on with what the journal has", err)
 	case code.Code()&0xff == sqlite3.SQLITE_FULL, code.Code()&0xff == sqlite3.SQLITE_IOERR:
 		return fmt.Errorf("%w; its disk is full or fails: free some space there (see `df -h`), or look at `dmesg`", err)
 	}

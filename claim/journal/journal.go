@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,7 +31,7 @@ const (
 
 const (
 	segmentSuffix = ".log"
-	// gapName is a file that exists while events are missing: since its last change.
+	// gapName is a file that exists while events are missing: since its last modification.
 	gapName = "gap"
 )
 
@@ -65,8 +64,8 @@ func In(dir string) *Journal {
 // Dir returns the journal's directory.
 func (j *Journal) Dir() string { return j.dir }
 
-// Append appends an event. The caller holds the ledger's lock. If it fails, Gap reports since when events are missing, unless the
-// disk has no room even for an empty file.
+// Append appends an event. The caller holds the ledger's lock. If it fails, Gap reports that events are missing, unless the disk
+// has no room even for an empty file.
 //
 // It does not wait for the disk: Sync does, for those who rely on a position. A power cut before that may lose events.
 func (j *Journal) Append(e Event) error {
@@ -137,30 +136,29 @@ func reserve(f *os.File, end int64) error {
 
 // open opens the last segment, or a new one if that is full, and returns its size.
 func (j *Journal) open() (*os.File, int64, error) {
-	segments, err := j.segments()
+	segments, next, err := j.segments()
 	if errors.Is(err, fs.ErrNotExist) {
 		err = os.Mkdir(j.dir, 0o700)
 	}
 	if err != nil {
 		return nil, 0, err
 	}
-	if len(segments) == 0 {
-		return j.openSegment(1)
+	if next == 0 {
+		f, bytes, err := j.openSegment(segments[len(segments)-1])
+		if err != nil || bytes < j.segmentBytes {
+			return f, bytes, err
+		}
+		_ = f.Truncate(bytes) // which gives the reserved space back
+		_ = f.Close()
+		next = segments[len(segments)-1] + 1
 	}
-	last := segments[len(segments)-1]
-	f, bytes, err := j.openSegment(last)
-	if err != nil || bytes < j.segmentBytes {
-		return f, bytes, err
-	}
-	_ = f.Truncate(bytes) // which gives the reserved space back
-	_ = f.Close()
 	for len(segments) >= j.mostSegments {
 		if err := os.Remove(j.path(segments[0])); err != nil {
 			return nil, 0, err
 		}
 		segments = segments[1:]
 	}
-	return j.openSegment(last + 1)
+	return j.openSegment(next)
 }
 
 func (j *Journal) openSegment(number int64) (*os.File, int64, error) {
@@ -177,12 +175,15 @@ func (j *Journal) openSegment(number int64) (*os.File, int64, error) {
 
 // End returns the position behind the last event. The caller holds the ledger's lock.
 func (j *Journal) End() (Position, error) {
-	segments, err := j.segments()
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(segments) == 0 {
+	segments, next, err := j.segments()
+	if errors.Is(err, fs.ErrNotExist) {
 		return Position{Segment: 1}, nil
 	}
 	if err != nil {
 		return Position{}, fmt.Errorf("read the journal of claims: %w", err)
+	}
+	if next > 0 {
+		return Position{Segment: next}, nil
 	}
 	last := segments[len(segments)-1]
 	info, err := os.Lstat(j.path(last))
@@ -220,38 +221,51 @@ func syncDir(dir string) error {
 
 // RemoveBefore removes the segments whose events were collected: those before the position's.
 func (j *Journal) RemoveBefore(p Position) error {
-	segments, err := j.segments()
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove collected segments of the journal of claims: %w", err)
-	}
-	var errs []error
+	segments, _, err := j.segments()
+	errs := []error{ignoreMissing(err)}
 	for _, number := range segments {
 		if number < p.Segment {
 			errs = append(errs, ignoreMissing(os.Remove(j.path(number))))
 		}
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("remove collected segments of the journal of claims: %w", err)
+	}
+	return nil
 }
 
-// markGap records that events are missing from now on, unless that is recorded already. If it fails, the error of Append says
-// why.
+// Gap says that events are missing.
+type Gap struct {
+	// Since is when the first one was.
+	Since time.Time
+	// last changes with each one that is missing.
+	last time.Time
+}
+
+// markGap records that one more event is missing. If it fails, the error of Append says why.
 func (j *Journal) markGap() {
 	if f, err := os.OpenFile(j.gapPath(), os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o600); err == nil {
+		_ = f.Chmod(0o600) // changes the time of the last change, but not that of the last modification
 		_ = f.Close()
 	}
 }
 
-// Gap reports since when events are missing.
-func (j *Journal) Gap() (since time.Time, ok bool) {
-	info, err := os.Lstat(j.gapPath())
-	if err != nil {
-		return since, false
+// Gap returns what is missing; nil if nothing is.
+func (j *Journal) Gap() *Gap {
+	var file unix.Stat_t
+	if err := unix.Lstat(j.gapPath(), &file); err != nil {
+		return nil
 	}
-	return info.ModTime(), true
+	return &Gap{Since: time.Unix(file.Mtim.Unix()), last: time.Unix(file.Ctim.Unix())}
 }
 
-// EndGap removes the record of missing events. The caller holds the ledger's lock.
-func (j *Journal) EndGap() error { return ignoreMissing(os.Remove(j.gapPath())) }
+// EndGap removes the record of missing events, unless further ones are missing by now. The caller holds the ledger's lock.
+func (j *Journal) EndGap(seen *Gap) error {
+	if now := j.Gap(); now == nil || *now != *seen {
+		return nil
+	}
+	return ignoreMissing(os.Remove(j.gapPath()))
+}
 
 func ignoreMissing(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
@@ -260,21 +274,26 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// segments returns the numbers of the segments in order.
-func (j *Journal) segments() ([]int64, error) {
+// segments returns the numbers of the segments in order. next is that of the segment to begin if there is none to continue: what
+// is no regular file is none, and the next one begins behind it.
+func (j *Journal) segments() (numbers []int64, next int64, err error) {
+	next = 1
 	entries, err := os.ReadDir(j.dir)
 	if err != nil {
-		return nil, err
+		return nil, next, err
 	}
-	var numbers []int64
-	for _, e := range entries {
+	for _, e := range entries { // in the order of their names, and so of their numbers
 		name, ok := strings.CutSuffix(e.Name(), segmentSuffix)
-		if number, err := strconv.ParseInt(name, 10, 64); ok && err == nil && number > 0 {
-			numbers = append(numbers, number)
+		number, err := strconv.ParseInt(name, 10, 64)
+		switch {
+		case !ok || err != nil || number < 1 || j.path(number) != filepath.Join(j.dir, e.Name()):
+		case e.Type().IsRegular():
+			numbers, next = append(numbers, number), 0
+		default:
+			next = number + 1
 		}
 	}
-	slices.Sort(numbers)
-	return numbers, nil
+	return numbers, next, nil
 }
 
 func (j *Journal) path(number int64) string {

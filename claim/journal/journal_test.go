@@ -1,13 +1,19 @@
 package journal
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shoenig/test/must"
+	"github.com/shoenig/test/wait"
+	"golang.org/x/sys/unix"
 )
 
 func event(number int) Event {
@@ -127,7 +133,7 @@ func TestAppend_StartsSegments(t *testing.T) {
 	// Collected segments go, and what comes later is still read.
 	p = end(t, j)
 	must.NoError(t, j.RemoveBefore(p))
-	segments, err := j.segments()
+	segments, _, err := j.segments()
 	must.NoError(t, err)
 	must.Eq(t, []int64{p.Segment}, segments)
 	add(t, j, 40)
@@ -143,7 +149,7 @@ func TestAppend_BoundsTheJournal(t *testing.T) {
 	for n := range 60 {
 		add(t, j, n)
 	}
-	segments, err := j.segments()
+	segments, _, err := j.segments()
 	must.NoError(t, err)
 	must.Len(t, 3, segments)
 	got, loss := read(t, j, Position{Segment: 1}, end(t, j))
@@ -157,19 +163,81 @@ func TestAppend_BoundsTheJournal(t *testing.T) {
 func TestAppend_MarksTheGap(t *testing.T) {
 	j := newJournal(t)
 	add(t, j, 0)
-	must.NoError(t, os.Remove(j.path(1)))
-	must.NoError(t, os.Mkdir(j.path(1), 0o700))
-	must.Error(t, j.Append(event(1)))
-	since, ok := j.Gap()
-	must.True(t, ok)
-	must.NoError(t, os.Remove(j.path(1)))
+	noJSON := event(1)
+	noJSON.Workload = json.RawMessage("{")
+	must.Error(t, j.Append(noJSON))
+	gap := j.Gap()
+	must.NotNil(t, gap)
 	add(t, j, 2)
-	again, ok := j.Gap()
-	must.True(t, ok)
-	must.Eq(t, since, again)
-	must.NoError(t, j.EndGap())
-	_, ok = j.Gap()
-	must.False(t, ok)
+	must.Eq(t, gap, j.Gap())
+	must.NoError(t, j.EndGap(gap))
+	must.Nil(t, j.Gap())
+	must.NoError(t, j.EndGap(gap))
+}
+
+// A gap that has grown since it was seen stays.
+func TestEndGap_OfAnEarlierTime(t *testing.T) {
+	j := newJournal(t)
+	add(t, j, 0)
+	j.markGap()
+	seen := j.Gap()
+	grown := func() bool { j.markGap(); return *j.Gap() != *seen } // the kernel's clock for files ticks
+	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(grown), wait.Timeout(time.Minute), wait.Gap(time.Millisecond)))
+	must.NoError(t, j.EndGap(seen))
+	must.Eq(t, seen.Since, j.Gap().Since)
+}
+
+// What is in the place of a segment is left alone: the next event begins another segment, and the reader learns that events may be
+// missing.
+func TestAppend_BesideWhatIsNoFile(t *testing.T) {
+	for name, replace := range map[string]func(path string) error{
+		"directory":     func(path string) error { return os.MkdirAll(filepath.Join(path, "full"), 0o700) },
+		"named pipe":    func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"symbolic link": func(path string) error { return os.Symlink("/etc/passwd", path) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := newJournal(t)
+			add(t, j, 0)
+			p := end(t, j)
+			must.NoError(t, os.Remove(j.path(1)))
+			must.NoError(t, replace(j.path(1)))
+			must.Eq(t, Position{Segment: 2}, end(t, j))
+			must.NoError(t, j.Sync(end(t, j)))
+			got, loss := read(t, j, p, end(t, j))
+			must.SliceEmpty(t, got)
+			must.Eq(t, Loss{Missing: true}, loss)
+			p = end(t, j)
+			must.NoError(t, j.RemoveBefore(p))
+			add(t, j, 1)
+			got, loss = read(t, j, p, end(t, j))
+			must.Eq(t, numbers(1, 2), got)
+			must.Eq(t, Loss{}, loss)
+			must.Nil(t, j.Gap())
+		})
+	}
+}
+
+// A line without an end takes no memory, and costs no other event.
+func TestRead_EndlessLine(t *testing.T) {
+	j := newJournal(t)
+	add(t, j, 0, 1)
+	const endless = 1 << 35
+	must.NoError(t, os.Truncate(j.path(1), endless))
+	f, err := os.OpenFile(j.path(1), os.O_WRONLY, 0)
+	must.NoError(t, err)
+	line, err := event(2).line()
+	must.NoError(t, err)
+	_, err = f.WriteAt(append([]byte{'\n'}, line...), 1<<24)
+	must.NoError(t, errors.Join(err, f.Close()))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	got, loss := read(t, j, Position{Segment: 1}, Position{Segment: 1, Offset: 1<<24 + 1000})
+	runtime.ReadMemStats(&after)
+	must.Eq(t, numbers(0, 3), got)
+	must.Eq(t, Loss{Damaged: 1}, loss)
+	must.Less(t, 1<<20, after.TotalAlloc-before.TotalAlloc)
+	add(t, j, 3)
+	must.Eq(t, 2, end(t, j).Segment)
 }
 
 func FuzzParseLine(f *testing.F) {

@@ -14,13 +14,13 @@ import (
 type Loss struct {
 	// Damaged is the number of lines with a wrong checksum.
 	Damaged int
-	// Missing reports that segments were removed before they were read.
+	// Missing reports that segments were removed before they were read, or something else is in their place.
 	Missing bool
 }
 
 // Read calls fn for the events between two positions. A torn line at the end of an append is no loss.
 func (j *Journal) Read(from, to Position, fn func(Event) error) (Loss, error) {
-	segments, err := j.segments()
+	segments, _, err := j.segments()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return Loss{}, fmt.Errorf("read the journal of claims: %w", err)
 	}
@@ -53,6 +53,9 @@ func (j *Journal) Read(from, to Position, fn func(Event) error) (Loss, error) {
 	return loss, nil
 }
 
+// mostLineBytes is more than an event has. Of what is longer the begin is dropped, and the rest is damaged.
+const mostLineBytes = 64 << 10
+
 // readSegment reads the lines between two offsets; a negative end is that of the file.
 func (j *Journal) readSegment(number, begin, end int64, fn func(Event) error) (damaged int, err error) {
 	f, err := os.Open(j.path(number))
@@ -67,9 +70,12 @@ func (j *Journal) readSegment(number, begin, end int64, fn func(Event) error) (d
 		}
 		end = info.Size()
 	}
-	lines := bufio.NewReader(io.NewSectionReader(f, begin, max(end-begin, 0)))
+	lines := bufio.NewReaderSize(io.NewSectionReader(f, begin, max(end-begin, 0)), mostLineBytes)
 	for {
-		line, err := lines.ReadBytes('\n')
+		line, err := lines.ReadSlice('\n')
+		if errors.Is(err, bufio.ErrBufferFull) {
+			continue
+		}
 		if errors.Is(err, io.EOF) {
 			return damaged, nil // what is left is torn
 		}

@@ -42,7 +42,7 @@ const openAgain = time.Minute
 func (a *accounting) run(ctx context.Context) {
 	store, err := usage.Open(ctx, a.place.stateDir)
 	if err != nil {
-		a.logger.Error("usage is not accounted at the moment; it will be once this is mended", "error", err)
+		a.logger.Error("usage cannot be accounted; what is missing is accounted once this is mended", "error", err)
 	}
 	for err != nil {
 		select {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -70,6 +72,9 @@ func (a *app) usage(ctx context.Context, o usageOptions) error {
 	config, err := a.usageConfig()
 	if err != nil {
 		return err
+	}
+	if _, err := os.Stat(o.stateDir); errors.Is(err, fs.ErrNotExist) && filepath.IsAbs(o.stateDir) {
+		return fmt.Errorf("there is no state directory %s, so no claim was ever made there; see --state-dir", o.stateDir)
 	}
 	store, err := usage.Open(ctx, o.stateDir)
 	if err != nil {
@@ -143,7 +148,7 @@ func (a *app) collectUsage(ctx context.Context, store *usage.Store, p place) err
 	if err != nil {
 		return err
 	}
-	if err := store.Collect(ctx, ledger, a.usageGPUs(ctx, p), nil); err != nil {
+	if _, err := store.Collect(ctx, ledger, a.usageGPUs(ctx, p), nil); err != nil { // the report has the gaps
 		return err
 	}
 	switch {

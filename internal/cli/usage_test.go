@@ -70,6 +70,7 @@ func TestUsage(t *testing.T) {
 
 func TestUsage_WrongOptions(t *testing.T) {
 	n := newNode(t, nvmltest.New())
+	absent := filepath.Join(t.TempDir(), "absent")
 	for _, tc := range []struct {
 		want string
 		args []string
@@ -86,12 +87,14 @@ func TestUsage_WrongOptions(t *testing.T) {
 		{"state --from, too", []string{"--to", "2020-01-01"}},
 		{"--from must be before --to", []string{"--from", "2026-11-02", "--to", "2026-11-02"}},
 		{"the state directory has to be an absolute path", []string{"--state-dir", "relative"}},
+		{"there is no state directory " + absent, []string{"--state-dir", absent}},
 	} {
 		code, out, stderr := n.usage(tc.args...)
 		must.Eq(t, exitFailure, code)
 		must.Eq(t, "", out)
 		must.StrContains(t, stderr, tc.want)
 	}
+	must.DirNotExists(t, absent)
 }
 
 func TestUsage_Times(t *testing.T) {

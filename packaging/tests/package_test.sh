@@ -18,6 +18,7 @@ dist=$packages/dist
 . packaging/tests/reproducible.sh
 make_older_version
 . packaging/tests/deb.sh
+. packaging/tests/systemd.sh
 . packaging/tests/rpm.sh
 . packaging/tests/arm64.sh
 

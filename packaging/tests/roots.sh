@@ -5,14 +5,14 @@ older=$packages/older
 
 # One Debian, made once; each test gets a layer over it.
 debian=$packages/debian
-if [ ! -e "$debian/.done" ]; then
+if [ ! -e "$debian/.with-systemd" ]; then
     rm -rf "$debian"
     mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Component: main' |
         grep -v -e security -e updates | head -n 1)
     echo "==> making a root file system of Debian 12"
-    debootstrap --variant=minbase bookworm "$debian" "$mirror" >"$packages/debootstrap.log" 2>&1 ||
+    debootstrap --variant=minbase --include=systemd bookworm "$debian" "$mirror" >"$packages/debootstrap.log" 2>&1 ||
         { tail "$packages/debootstrap.log" >&2 && exit 1; }
-    touch "$debian/.done"
+    touch "$debian/.with-systemd"
 fi
 
 layers=$(mktemp -d)

@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/usage"
 )
 
@@ -98,13 +99,12 @@ func (r *Row) doubt() string {
 	return " (unverified)"
 }
 
-// printable escapes what could forge a line or control a terminal.
+// printable returns a name as people see it.
 func printable(text string) string {
 	if text == "" {
 		return "-"
 	}
-	quoted := strconv.Quote(text)
-	return quoted[1 : len(quoted)-1]
+	return claim.Printable(text)
 }
 
 func (r *Row) used100() string {
@@ -267,7 +267,7 @@ func cell(text string) string {
 	if text == "" {
 		return ""
 	}
-	text = printable(text)
+	text = claim.Printable(text)
 	if first := []rune(text)[0]; strings.ContainsRune("=+-@|%'＝＋－＠", first) {
 		return "'" + text
 	}
