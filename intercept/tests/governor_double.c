@@ -28,6 +28,7 @@ static struct {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     pthread_t thread;
+    bool serves;
     int listeners[2], stop[2];
     struct {
         int socket;
@@ -191,6 +192,10 @@ static void accept_from(unsigned claim) {
 }
 
 static void *serve(void *unused) {
+    pthread_mutex_lock(&state.mutex);
+    state.serves = true;
+    pthread_cond_broadcast(&state.changed);
+    pthread_mutex_unlock(&state.mutex);
     for (;;) {
         struct pollfd polled[CLIENTS + 3] = {{.fd = state.stop[0], .events = POLLIN}};
         pthread_mutex_lock(&state.mutex);
@@ -221,7 +226,13 @@ void double_listen(const char *directory, const char *first, const char *second)
     state.listeners[0] = listen_in(directory, first);
     state.listeners[1] = second != NULL ? listen_in(directory, second) : -1;
     must(pipe2(state.stop, O_CLOEXEC) == 0, "make a pipe");
+    state.serves = false;
     must(pthread_create(&state.thread, NULL, serve, NULL) == 0, "start a thread");
+    /* A child that is forked while a thread starts has the sanitizer's allocator locked for ever. */
+    pthread_mutex_lock(&state.mutex);
+    while (!state.serves)
+        pthread_cond_wait(&state.changed, &state.mutex);
+    pthread_mutex_unlock(&state.mutex);
 }
 
 void double_end(void) {
