@@ -280,6 +280,19 @@ static void test_outstanding_work_is_capped(void) {
     CHECK(driver_counts.most_ns > MS, "more than one kernel is");
 }
 
+/* As with a thread that has no processor while it asks whether work is done. */
+static void test_slow_queries_do_not_make_kernels_short(void) {
+    start(GATE_METERED);
+    CUstream stream = make_stream();
+    driver_dawdles = true;
+    for (int i = 0; i < 4; i++)
+        launch(stream, MS);
+    driver_dawdles = false;
+    for (int i = 0; i < 40; i++)
+        launch(stream, MS);
+    CHECK(driver_counts.most_ns <= METER + 2 * MS, "%d us", (int)(driver_counts.most_ns / 1000));
+}
+
 static void test_one_launch_always_passes(void) {
     start(GATE_METERED);
     for (int i = 0; i < 4; i++)
@@ -590,6 +603,7 @@ int main(int argc, char **argv) {
     RUN(test_captures_pass);
     RUN(test_gpus_are_apart);
     RUN(test_outstanding_work_is_capped);
+    RUN(test_slow_queries_do_not_make_kernels_short);
     RUN(test_one_launch_always_passes);
     RUN(test_short_launches_have_few_events);
     RUN(test_a_kernel_may_wait_for_the_next);
