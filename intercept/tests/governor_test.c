@@ -586,7 +586,7 @@ static void test_turns_of_busy_threads(void) {
 
 int main(int argc, char **argv) {
     checks_start();
-    alarm(300);
+    alarm(600);
 #define RUN(test)                                                                                                      \
     if (argc < 2 || strcmp(argv[1], #test) == 0)                                                                       \
     checks_run(#test, test)
