@@ -124,9 +124,7 @@ func TestKilledInTheMidst(t *testing.T) {
 		time.Sleep(time.Duration(round*137) * time.Microsecond) // another moment of its work each time
 		endProcess(cmd)
 
-		start := time.Now()
-		checkWhole(t, l)
-		must.Less(t, time.Second, time.Since(start))
+		checkWhole(t, l) // it fails when the lock is not free
 		checkLiving(t, l, living)
 	}
 	_, err := l.Sweep(context.Background())

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 const (
 	mebi = uint64(1) << 20
 	// patience is how long a test waits for what should happen at once.
-	patience = 20 * time.Second
+	patience = time.Minute
 )
 
 // pluginConfig is what Nomad sends: the options that are set, and the defaults

@@ -68,9 +68,10 @@ type Driver struct {
 	agents     reconcile.Agents
 	reconciler *reconcile.Reconciler
 	health     *gpu.Health
-	// began is when this plugin process started; startPatience is how long a start waits for containerd.
-	began         time.Time
-	startPatience time.Duration
+	// began is when this plugin process started; startPatience is how long a start waits for containerd, and restartGrace a
+	// fingerprint.
+	began                       time.Time
+	startPatience, restartGrace time.Duration
 	// failpoints is called at each failpoint, in tests alone.
 	failpoints func(failpoint.Point)
 	// creations limits how many containers are created at the same time.
@@ -95,6 +96,7 @@ func New(ctx context.Context, logger hclog.Logger) *Driver {
 		tasks:         task.NewStore(),
 		began:         time.Now(),
 		startPatience: startPatience,
+		restartGrace:  restartGrace,
 		creations:     semaphore.NewWeighted(int64(creationsPerCPU * runtime.NumCPU())),
 	}
 }

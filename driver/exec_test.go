@@ -35,7 +35,7 @@ func TestExecTask(t *testing.T) {
 	d.start(cfg)
 
 	t.Run("output and exit code", func(t *testing.T) {
-		result, err := d.ExecTask(cfg.ID, []string{"/bin/sh", "-c", "echo $GREETING; echo no >&2; exit 5"}, 10*time.Second)
+		result, err := d.ExecTask(cfg.ID, []string{"/bin/sh", "-c", "echo $GREETING; echo no >&2; exit 5"}, time.Minute)
 		must.NoError(t, err)
 		must.Eq(t, "hello\n", string(result.Stdout))
 		must.Eq(t, "no\n", string(result.Stderr))
@@ -45,7 +45,7 @@ func TestExecTask(t *testing.T) {
 		_, err := d.ExecTask(cfg.ID, []string{"/bin/sleep", "601"}, time.Second)
 		must.ErrorContains(t, err, "timeout of 1s")
 		eventually(t, "the end of the process", func() bool {
-			result, err := d.ExecTask(cfg.ID, []string{"/bin/ps"}, 10*time.Second)
+			result, err := d.ExecTask(cfg.ID, []string{"/bin/ps"}, time.Minute)
 			return err == nil && !strings.Contains(string(result.Stdout), "sleep 601")
 		})
 	})
@@ -60,7 +60,7 @@ func TestExecTask(t *testing.T) {
 		must.Eq(t, "hello done\n", stdout)
 	})
 	t.Run("a command that is not there", func(t *testing.T) {
-		_, err := d.ExecTask(cfg.ID, []string{"/no/such"}, 10*time.Second)
+		_, err := d.ExecTask(cfg.ID, []string{"/no/such"}, time.Minute)
 		must.ErrorContains(t, err, `execute "/no/such" in the task`)
 	})
 	t.Run("a command that cannot be executed, for nomad alloc exec", func(t *testing.T) {

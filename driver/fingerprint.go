@@ -53,7 +53,7 @@ func (d *Driver) fingerprint(ctx context.Context) (f *drivers.Fingerprint, answe
 	if d.client == nil {
 		return unwell(drivers.HealthStateUndetected, "the plugin has not been configured"), false
 	}
-	ctx, cancel := context.WithTimeout(d.client.Namespaced(ctx), restartGrace)
+	ctx, cancel := context.WithTimeout(d.client.Namespaced(ctx), d.restartGrace)
 	defer cancel()
 	version, err := d.client.Version(ctx)
 	address := d.config.ContainerdAddress

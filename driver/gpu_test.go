@@ -133,7 +133,7 @@ func TestGPU_ExecSeesNoToken(t *testing.T) {
 	cfg.DeviceEnv = map[string]string{token.EnvName(): token.Reveal()}
 	cfg.Env[token.EnvName()], cfg.Env["GREETING"] = token.Reveal(), "hello"
 	d.start(cfg)
-	result, err := d.ExecTask(cfg.ID, []string{"/bin/sh", "-c", "env"}, 10*time.Second)
+	result, err := d.ExecTask(cfg.ID, []string{"/bin/sh", "-c", "env"}, time.Minute)
 	must.NoError(t, err)
 	must.StrContains(t, string(result.Stdout), "GREETING=hello\n")
 	must.StrContains(t, string(result.Stdout), noVisibleDevices+"\n")

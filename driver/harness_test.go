@@ -344,7 +344,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 
 // waitFor says whether the condition comes true.
 func waitFor(condition func() bool) bool {
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if condition() {
 			return true
 		}

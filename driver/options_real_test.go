@@ -72,7 +72,7 @@ func TestOption_ImageDefaults(t *testing.T) {
 	}))
 	d.start(cfg)
 	d.stdout(cfg, "up")
-	must.NoError(t, d.StopTask(cfg.ID, 10*time.Second, ""))
+	must.NoError(t, d.StopTask(cfg.ID, time.Minute, ""))
 	must.Eq(t, 12, d.wait(cfg).ExitCode)
 }
 

@@ -57,7 +57,7 @@ func TestOption_Init(t *testing.T) {
 				while :; do sleep 0.05; done`, func(o *spec.TaskConfig) { o.Init = true })
 			d.start(cfg)
 			must.StrHasPrefix(t, "/.tranche-init"+" -- /bin/sh -c ", d.stdout(cfg, "up\n"))
-			must.NoError(t, d.StopTask(cfg.ID, 10*time.Second, "SIGTERM"))
+			must.NoError(t, d.StopTask(cfg.ID, time.Minute, "SIGTERM"))
 			must.Eq(t, 5, d.wait(cfg).ExitCode)
 			d.stdout(cfg, "asked")
 
@@ -66,7 +66,7 @@ func TestOption_Init(t *testing.T) {
 			d.start(cfg)
 			eventually(t, "one process that sleeps, and no zombie", func() bool {
 				out, err := d.ExecTask(cfg.ID, []string{"/bin/sh", "-c", "grep -h -E '^(Name|State)' /proc/[0-9]*/status"},
-					10*time.Second)
+					time.Minute)
 				must.NoError(t, err)
 				text := string(out.Stdout)
 				return strings.Count(text, "\tsleep\n") == 1 && !strings.Contains(text, "zombie")
@@ -118,7 +118,7 @@ func TestOption_TTY(t *testing.T) {
 	must.StrContains(t, out, "/dev/pts/0")
 	must.StrContains(t, out, "terminal xterm")
 
-	result, err := d.ExecTask(cfg.ID, []string{"/bin/sh", "-c", "[ -t 1 ] || echo no terminal"}, 10*time.Second)
+	result, err := d.ExecTask(cfg.ID, []string{"/bin/sh", "-c", "[ -t 1 ] || echo no terminal"}, time.Minute)
 	must.NoError(t, err)
 	must.Eq(t, "no terminal\n", string(result.Stdout))
 
@@ -149,14 +149,14 @@ func TestOption_Interactive(t *testing.T) {
 			must.NoError(t, d.RecoverTask(handle))
 			t.Cleanup(func() { _ = d.driver.DestroyTask(cfg.ID, true) })
 			// Only a process whose stdin is open is still there to be asked.
-			result, err := d.ExecTask(cfg.ID, []string{"/bin/sh", "-c", "readlink /proc/1/fd/0"}, 10*time.Second)
+			result, err := d.ExecTask(cfg.ID, []string{"/bin/sh", "-c", "readlink /proc/1/fd/0"}, time.Minute)
 			must.NoError(t, err)
 			must.StrContains(t, string(result.Stdout), map[bool]string{false: "pipe:", true: "/dev/pts/0"}[tty])
 			if tty {
 				must.NoError(t, d.StopTask(cfg.ID, 0, "SIGKILL"))
 				return
 			}
-			_, err = d.ExecTask(cfg.ID, []string{"/bin/sh", "-c", "echo line >/proc/1/fd/0"}, 10*time.Second)
+			_, err = d.ExecTask(cfg.ID, []string{"/bin/sh", "-c", "echo line >/proc/1/fd/0"}, time.Minute)
 			must.NoError(t, err)
 			d.stdout(cfg, "end of stdin")
 			must.Zero(t, d.wait(cfg).ExitCode)
@@ -234,7 +234,7 @@ func TestOption_StopSignal(t *testing.T) {
 				func(o *spec.TaskConfig) { o.Image = c.image })
 			d.start(cfg)
 			d.stdout(cfg, "up")
-			must.NoError(t, d.StopTask(cfg.ID, 10*time.Second, c.killSignal))
+			must.NoError(t, d.StopTask(cfg.ID, time.Minute, c.killSignal))
 			must.Eq(t, c.want, d.wait(cfg).ExitCode)
 		})
 	}

@@ -25,7 +25,7 @@ func TestRecover_RunningTask(t *testing.T) {
 	status, err := d.InspectTask(cfg.ID)
 	must.NoError(t, err)
 	must.Eq(t, "running", string(status.State))
-	result, err := d.ExecTask(cfg.ID, []string{"/bin/touch", "/local/go"}, 10*time.Second)
+	result, err := d.ExecTask(cfg.ID, []string{"/bin/touch", "/local/go"}, time.Minute)
 	must.NoError(t, err)
 	must.Zero(t, result.ExitResult.ExitCode)
 	must.Eq(t, 6, d.wait(cfg).ExitCode)
@@ -77,7 +77,7 @@ func TestContainerd_RestartsUnderARunningTask(t *testing.T) {
 	must.NoError(t, d.node.containerd.Kill())
 	must.NoError(t, d.node.containerd.Restart(d.ctx))
 
-	_, err := d.ExecTask(cfg.ID, []string{"/bin/touch", "/local/go"}, 20*time.Second)
+	_, err := d.ExecTask(cfg.ID, []string{"/bin/touch", "/local/go"}, time.Minute)
 	must.NoError(t, err)
 	must.Eq(t, 6, d.wait(cfg).ExitCode)
 	d.stdout(cfg, "after")

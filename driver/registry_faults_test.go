@@ -19,22 +19,22 @@ import (
 	"github.com/tranche-gpu/tranche/e2e/images"
 )
 
-// impatient is a driver that gives a pull up after half a second without progress.
-func impatient(t *testing.T) *testDriver {
+// impatient is a driver that gives a pull up after some time without progress.
+func impatient(t *testing.T, after string) *testDriver {
 	n := requireNode(t)
 	config := n.config()
-	config.PullActivityTimeout = "500ms"
+	config.PullActivityTimeout = after
 	d := newTestDriverWith(t, n, config)
 	d.driver.images.Pace = image.Pace{Look: 50 * time.Millisecond, Report: 200 * time.Millisecond}
 	return d
 }
 
 func TestRegistry_SlowIsNotStalled(t *testing.T) {
-	d := impatient(t)
+	d := impatient(t, "2s")
 	reg := newTestRegistry(t)
 	ref, layer := reg.unique(t, d.node.busybox, "slow:1", 200<<10)
-	// Two seconds, in pieces too small for containerd to have been given any before the end.
-	reg.spoilWith(onGet(layer, slowly(10<<10, 100*time.Millisecond)))
+	// Four seconds, in pieces too small for containerd to have been given any before the end.
+	reg.spoilWith(onGet(layer, slowly(10<<10, 200*time.Millisecond)))
 	cfg := d.task("echo there", func(c *spec.TaskConfig) { c.Image = ref })
 	result, _ := d.run(cfg, "there")
 	must.Zero(t, result.ExitCode)
@@ -43,12 +43,12 @@ func TestRegistry_SlowIsNotStalled(t *testing.T) {
 }
 
 func TestRegistry_StalledMidLayer(t *testing.T) {
-	d := impatient(t)
+	d := impatient(t, "2s") // within which some of the layer comes
 	reg := newTestRegistry(t)
 	ref, layer := reg.unique(t, d.node.busybox, "stalled:1", 200<<10)
 	reg.spoilWith(onGet(layer, slowly(100<<10, time.Hour)))
 	err := d.startFails(func(c *spec.TaskConfig) { c.Image = ref })
-	must.ErrorContains(t, err, "no progress for 500ms")
+	must.ErrorContains(t, err, "no progress for 2s")
 	must.ErrorContains(t, err, "pull_activity_timeout")
 	must.ErrorContains(t, err, " of ")
 	must.True(t, nstructs.IsRecoverable(err))
@@ -56,7 +56,7 @@ func TestRegistry_StalledMidLayer(t *testing.T) {
 }
 
 func TestRegistry_NeverAnswers(t *testing.T) {
-	d := impatient(t)
+	d := impatient(t, "500ms")
 	reg := newTestRegistry(t)
 	ref, layer := reg.unique(t, d.node.busybox, "mute:1", 1)
 	reg.spoilWith(func(_ http.ResponseWriter, r *http.Request, _ http.Handler) { <-r.Context().Done() })

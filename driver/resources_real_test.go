@@ -93,7 +93,7 @@ func TestOption_Cores(t *testing.T) {
 				must.True(t, cores.IsSet(0))
 			}
 			result, err := d.ExecTask(cfg.ID, []string{"/bin/sh", "-c",
-				"while ! grep -q " + controller + ":" + want + "$ /proc/self/cgroup; do sleep 0.05; done; echo there"}, 10*time.Second)
+				"while ! grep -q " + controller + ":" + want + "$ /proc/self/cgroup; do sleep 0.05; done; echo there"}, time.Minute)
 			must.NoError(t, err)
 			must.Eq(t, "there\n", string(result.Stdout))
 		})
@@ -196,7 +196,7 @@ func TestOption_Runtime(t *testing.T) {
 			must.NoError(t, err)
 			file := map[bool]string{true: "status", false: "state.json"}[runtime == "crun"]
 			must.StrContains(t, strings.Join(state, "\n")+"\n", "/"+file+"\n")
-			result, err := d.ExecTask(cfg.ID, []string{"/bin/touch", "/local/go"}, 10*time.Second)
+			result, err := d.ExecTask(cfg.ID, []string{"/bin/touch", "/local/go"}, time.Minute)
 			must.NoError(t, err)
 			must.Zero(t, result.ExitResult.ExitCode)
 			must.Eq(t, 6, d.wait(cfg).ExitCode)

@@ -66,7 +66,7 @@ func (d *testDriver) leavesNull(user string, logs bool, edit func(*spec.TaskConf
 	}
 	d.start(cfg)
 	nullIsRoots(d.t, "after the start")
-	result, err := d.ExecTask(cfg.ID, []string{"/bin/sh", "-c", "readlink /proc/self/fd/0; cat; echo $?"}, 10*time.Second)
+	result, err := d.ExecTask(cfg.ID, []string{"/bin/sh", "-c", "readlink /proc/self/fd/0; cat; echo $?"}, time.Minute)
 	if user == "" {
 		must.NoError(d.t, err)
 		must.Eq(d.t, "/dev/null\n0\n", string(result.Stdout), must.Sprint(string(result.Stderr)))

@@ -13,7 +13,7 @@ func TestStats(t *testing.T) {
 	d.driver.plugin.TicksPerCore = 2000
 	cfg := d.task("while :; do :; done")
 	d.start(cfg)
-	ctx, cancel := context.WithTimeout(d.ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(d.ctx, time.Minute)
 	defer cancel()
 	usages, err := d.TaskStats(ctx, cfg.ID, 200*time.Millisecond)
 	must.NoError(t, err)
@@ -22,7 +22,7 @@ func TestStats(t *testing.T) {
 		must.Positive(t, usage.Timestamp)
 		cpu := usage.ResourceUsage.CpuStats
 		must.InDelta(t, cpu.Percent/100*2000, cpu.TotalTicks, 0.01) // by which Nomad accounts it
-		if cpu.Percent > 20 {
+		if cpu.Percent > 1 {                                        // others may have the processors
 			break
 		}
 	}

@@ -104,7 +104,7 @@ func TestOption_UsernsOpensItsStreams(t *testing.T) {
 			d.start(cfg)
 			must.Eq(t, "out\nend\n", d.stdout(cfg, "end\n"))
 			d.log(cfg, "stderr", "err\n")
-			result, err := d.ExecTask(cfg.ID, []string{"/bin/sh", "-c", opens}, 10*time.Second)
+			result, err := d.ExecTask(cfg.ID, []string{"/bin/sh", "-c", opens}, time.Minute)
 			must.NoError(t, err)
 			must.Eq(t, "out\nerr\n", string(result.Stdout)+string(result.Stderr))
 			must.NoError(t, d.DestroyTask(cfg.ID, true))

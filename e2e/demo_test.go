@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/shoenig/test/must"
 )
@@ -18,7 +20,9 @@ import (
 // demo runs the demo as `make demo` does and returns what it prints.
 func demo(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	cmd := exec.CommandContext(deadline(t), filepath.Join(build, "e2e/demo"),
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // it has deadlines of its own
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(build, "e2e/demo"),
 		append([]string{"-build", build, "-nomad", filepath.Join(build, "tools/nomad")}, args...)...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err

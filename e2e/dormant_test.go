@@ -193,7 +193,7 @@ func (b *beside) testFailedStarts(t *testing.T) {
 
 // A task that Nomad restarts in place gets its slices back if nobody has them, and says who has them otherwise.
 func (b *beside) testRestartInPlace(t *testing.T) {
-	const restart = "restart {\n attempts = 5\n interval = \"1h\"\n delay = \"20s\"\n mode = \"fail\"\n}"
+	const restart = "restart {\n attempts = 5\n interval = \"1h\"\n delay = \"30s\"\n mode = \"fail\"\n}"
 	hcl := task{job: "again", command: "gpu-probe", args: []string{"fill"}, devices: []string{onGPU(140, 0)}}.hcl()
 	before, after, found := strings.Cut(hcl, "restart {")
 	must.True(t, found)

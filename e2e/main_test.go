@@ -63,7 +63,7 @@ func startNode(t *testing.T, change ...func(*node.Config)) *node.Node {
 	n, err := node.Start(deadline(t), config)
 	must.NoError(t, err)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 		defer cancel()
 		must.NoError(t, n.Stop(ctx))
 		if t.Failed() {

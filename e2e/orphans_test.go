@@ -20,7 +20,7 @@ import (
 // next one takes over the task driver, which waits for that.
 func TestOrphans(t *testing.T) {
 	n := startNode(t)
-	must.Len(t, 2, plugins(t, n))
+	bothRun(t, n)
 	plain := filepath.Join(n.Dir, "plugins.hcl")
 	n.Agent.Stop()
 	mustEnd(t, n)
@@ -69,9 +69,16 @@ func TestOrphans(t *testing.T) {
 			n.Agent.Kill()
 			must.NoError(t, n.Agent.Start(deadline(t)))
 			must.NoError(t, n.WaitReady(deadline(t)))
-			must.NoError(t, until(deadline(t), func() (bool, error) { return len(plugins(t, n)) == 2, nil }))
+			bothRun(t, n)
 		}
 	})
+}
+
+// bothRun waits until both plugins run, and nothing else: the agent that starts them has others check its configuration.
+func bothRun(t *testing.T, n *node.Node) {
+	t.Helper()
+	must.NoError(t, until(deadline(t), func() (bool, error) { return len(plugins(t, n)) == 2, nil }),
+		must.Func(func() string { return strings.Join(plugins(t, n), ", ") }))
 }
 
 // mustEnd waits until no plugin runs.

@@ -155,7 +155,7 @@ func testStop(t *testing.T, n *node.Node) {
 		args: []string{"-c", "trap 'echo bye; exit 0' USR1; echo ready; while true; do sleep 0.1; done"},
 	})
 	start(t, n, task{
-		job: "stubborn", command: "sh", taskExtra: `kill_timeout = "1s"`,
+		job: "stubborn", command: "sh", taskExtra: `kill_timeout = "3s"`,
 		args: []string{"-c", "trap 'echo no' TERM INT; echo ready; while true; do sleep 0.1; done"},
 	})
 	for job, want := range map[string]string{"polite": "bye", "stubborn": "no"} {

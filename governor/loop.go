@@ -15,15 +15,22 @@ import (
 // answered some microseconds after it has come.
 type loop struct {
 	epoll, timer, event int
-	handlers            map[int]func()
+	handlers            map[int]handler
+	added               int32         // how many descriptors were added
 	due                 time.Duration // when the timer fires; 0 if it does not
 
 	mu     sync.Mutex
 	posted []func()
 }
 
+// handler is what is called when a descriptor can be read.
+type handler struct {
+	readable func()
+	added    int32 // of the descriptor: another one may have its number later
+}
+
 func newLoop() (*loop, error) {
-	l := &loop{epoll: -1, timer: -1, event: -1, handlers: make(map[int]func())}
+	l := &loop{epoll: -1, timer: -1, event: -1, handlers: make(map[int]handler)}
 	var err error
 	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
@@ -61,11 +68,12 @@ func drain(fd int) {
 
 // add has a function called whenever a descriptor can be read.
 func (l *loop) add(fd int, readable func()) error {
-	event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}
+	l.added++
+	event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd), Pad: l.added}
 	if err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &event); err != nil {
 		return fmt.Errorf("wait for a descriptor: %w", os.NewSyscallError("epoll_ctl", err))
 	}
-	l.handlers[fd] = readable
+	l.handlers[fd] = handler{readable, l.added}
 	return nil
 }
 
@@ -108,14 +116,23 @@ func (l *loop) run(ctx context.Context, n *node) error {
 		if err := l.set(n.tick(monotonic())); err != nil {
 			return err
 		}
-		count, err := unix.EpollWait(l.epoll, events, -1)
-		if err != nil && err != unix.EINTR {
-			return os.NewSyscallError("epoll_wait", err)
+		if err := l.wait(events); err != nil {
+			return err
 		}
-		for _, event := range events[:max(count, 0)] {
-			if handler := l.handlers[int(event.Fd)]; handler != nil {
-				handler()
-			}
+	}
+	return nil
+}
+
+// wait waits for descriptors and calls their handlers.
+func (l *loop) wait(events []unix.EpollEvent) error {
+	count, err := unix.EpollWait(l.epoll, events, -1)
+	if err != nil && err != unix.EINTR {
+		return os.NewSyscallError("epoll_wait", err)
+	}
+	for _, event := range events[:max(count, 0)] {
+		// A handler may have closed the descriptor, and another one may have its number already.
+		if h, ok := l.handlers[int(event.Fd)]; ok && h.added == event.Pad {
+			h.readable()
 		}
 	}
 	return nil

@@ -46,7 +46,7 @@ func waitingHook(t *testing.T, attributes *syscall.SysProcAttr) *exec.Cmd {
 	t.Cleanup(func() { _ = stdin.Close(); _ = cmd.Wait() })
 	// A thread is in read(2) of its standard input then.
 	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return readsStdin(cmd.Process.Pid) }),
-		wait.Timeout(20*time.Second), wait.Gap(time.Millisecond)))
+		wait.Timeout(time.Minute), wait.Gap(time.Millisecond)))
 	return cmd
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/tranche-gpu/tranche/internal/needs"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 var gpu0, gpu1 = nvmltest.H200(0).UUID, nvmltest.H200(1).UUID
 

@@ -27,7 +27,7 @@ func newTestCgroup(t *testing.T, name string) (path string, join func(pid int)) 
 	dir := filepath.Join(top, name)
 	must.NoError(t, os.MkdirAll(dir, 0o755))
 	t.Cleanup(func() {
-		must.Wait(t, wait.InitialSuccess(wait.ErrorFunc(func() error { return Remove(dir) }), wait.Timeout(20*time.Second)))
+		must.Wait(t, wait.InitialSuccess(wait.ErrorFunc(func() error { return Remove(dir) }), wait.Timeout(time.Minute)))
 	})
 	return "/" + name, func(pid int) {
 		must.NoError(t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(fmt.Sprint(pid)), 0o644))
@@ -49,7 +49,7 @@ func TestKill(t *testing.T) {
 	})
 	join(busy.Process.Pid)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	must.Eq(t, path, OfContainer(inside.PID))
 	must.NoError(t, Kill(ctx, path))

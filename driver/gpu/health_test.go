@@ -107,7 +107,7 @@ func (n *healthNode) emitted(count int) map[string][]string {
 		select {
 		case event := <-n.events:
 			events[event.taskID] = append(events[event.taskID], event.message)
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			n.t.Fatalf("%d events were to come; there were %v", count, events)
 		}
 	}

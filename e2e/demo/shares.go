@@ -61,7 +61,7 @@ func (d *demonstration) sharesHold(ctx context.Context) error {
 // watches for a few seconds, again if the part is not what it should be, and at last says what it is.
 func (r record) share(ctx context.Context, one, other string, want float64) (part float64, err error) {
 	before, err := r.busy(ctx)
-	for tries := 0; err == nil && tries < 5; tries++ {
+	for tries := 0; err == nil && tries < 15; tries++ {
 		select {
 		case <-ctx.Done():
 			return 0, ctx.Err()

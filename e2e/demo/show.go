@@ -35,7 +35,7 @@ func show(ctx context.Context, o options) error {
 	}
 	d := &demonstration{options: o, start: time.Now()}
 	d.say("starting containerd and a Nomad agent of the demo's own in %s", o.place("node"))
-	startCtx, cancel := context.WithTimeout(ctx, time.Minute)
+	startCtx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	if err := d.startNode(startCtx); err != nil {
 		return err

@@ -52,7 +52,7 @@ type running struct {
 
 // tell runs the examples and notes what is seen. It returns an error where the story can't go on.
 func (d *demonstration) tell(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	if err := d.withoutGPU(ctx); err != nil {
 		return err

@@ -247,7 +247,7 @@ func TestChild_hangs(t *testing.T) {
 	must.ErrorContains(t, err, "said nothing for 50ms")
 	began := time.Now()
 	p.kill()
-	must.Less(t, 4*time.Second, time.Since(began))
+	must.Less(t, time.Minute, time.Since(began))
 	must.True(t, p.waitEnded())
 
 	p = script(t, "sleep 100\n")

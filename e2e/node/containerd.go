@@ -20,7 +20,7 @@ import (
 )
 
 // startTimeout is how long containerd may take until it says that it is ready.
-const startTimeout = 30 * time.Second
+const startTimeout = 2 * time.Minute
 
 // ContainerdOptions change how a private containerd runs. The zero value is a plain one.
 type ContainerdOptions struct {

@@ -2,9 +2,12 @@ package node
 
 import (
 	"bytes"
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,14 +26,21 @@ func (n *Node) GovernorPID() int {
 	return 0
 }
 
-// stopGovernor ends the governor, which goes on when its plugin ends.
-func (n *Node) stopGovernor() error {
+// stopGovernor ends the governor, which goes on when its plugin ends, and waits until it writes nothing any more.
+func (n *Node) stopGovernor(ctx context.Context) error {
 	pid := n.GovernorPID()
 	if pid == 0 {
 		return nil
 	}
 	if err := unix.Kill(pid, unix.SIGTERM); err != nil && err != unix.ESRCH {
 		return err
+	}
+	for n.GovernorPID() == pid {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the governor's end: %w", ctx.Err())
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
 	return nil
 }

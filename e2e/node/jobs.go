@@ -190,7 +190,7 @@ func (n *Node) StopJob(ctx context.Context, jobID string) error {
 
 func (n *Node) stopJobs(ctx context.Context) error {
 	var errs []error
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	jobs, _, err := n.Agent.API.Jobs().List((&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {

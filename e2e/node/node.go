@@ -223,7 +223,7 @@ func (n *Node) Stop(ctx context.Context) error {
 		errs = append(errs, n.stopJobs(ctx))
 		n.Agent.Stop()
 	}
-	errs = append(errs, n.stopGovernor())
+	errs = append(errs, n.stopGovernor(ctx))
 	for _, stop := range slices.Backward(n.onStop) {
 		errs = append(errs, stop(ctx))
 	}

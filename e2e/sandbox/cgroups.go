@@ -40,9 +40,9 @@ func removeCgroupTree(top string) error {
 }
 
 // removeCgroup removes one cgroup, waiting while it is busy. The kernel has no event for the end of the last exiting
-// task of a cgroup v1 hierarchy, so this is one of the few places that ask again, for five seconds at most.
+// task of a cgroup v1 hierarchy, so this is one of the few places that ask again, for a minute at most.
 func removeCgroup(dir string) error {
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		err := unix.Rmdir(dir)
 		switch {
 		case err == nil, errors.Is(err, unix.ENOENT):

@@ -46,12 +46,20 @@ func TestShares_Chaos(t *testing.T) {
 	steady := n.start(ctx, t, "steady", Share(50), "--kernel", "1000")
 
 	const period = 2 * time.Second
+	still, starves := 0, 0 // periods in a row: in one or two, others may have had the processors
 	for end := time.Now().Add(chaosTime()); time.Now().Before(end); {
 		w, err := n.Over(ctx, func() error { return c.trouble(ctx, period) })
 		must.NoError(t, err)
 		t.Log(w)
-		must.Greater(t, stillAt, w.Used(), must.Sprint("the GPU stood still: ", w))
-		must.Positive(t, w.Busy["steady"], must.Sprint("it starves: ", w))
+		still, starves = still+1, starves+1
+		if w.Used() > stillAt {
+			still = 0
+		}
+		if w.Busy["steady"] > 0 {
+			starves = 0
+		}
+		must.Less(t, 3, still, must.Sprint("the GPU stands still: ", w))
+		must.Less(t, 3, starves, must.Sprint("it starves: ", w))
 	}
 
 	for _, l := range c.others {

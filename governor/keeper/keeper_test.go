@@ -40,6 +40,9 @@ func governor(runDir, how string) {
 		err = filelock.TryExclusive(file)
 	}
 	if err == nil {
+		err = file.Truncate(0) // an earlier process ID may be longer
+	}
+	if err == nil {
 		_, err = file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	}
 	if err != nil {
@@ -60,10 +63,12 @@ func governor(runDir, how string) {
 
 // trial is a keeper whose governor is this program.
 type trial struct {
-	t       *testing.T
-	keeper  *Keeper
-	changed chan struct{}
-	stop    func()
+	t      *testing.T
+	keeper *Keeper
+	// problems receives each problem that the keeper has had, since the next one may come before a test looks.
+	problems chan string
+	problem  string // the last that was received
+	stop     func()
 }
 
 func newTrial(t *testing.T, how string, change func(*Options)) *trial {
@@ -71,10 +76,10 @@ func newTrial(t *testing.T, how string, change func(*Options)) *trial {
 	t.Setenv(standIn, how)
 	self, err := os.Executable()
 	must.NoError(t, err)
-	tr := &trial{t: t, changed: make(chan struct{}, 100)}
+	tr := &trial{t: t, problems: make(chan string, 100)}
 	o := Options{
 		Program: self, RunDir: t.TempDir(), StateDir: "/s", DriverRoot: "/", Logger: hclog.NewNullLogger(),
-		Changed: func() { tr.changed <- struct{}{} },
+		Changed: func() { tr.problems <- tr.keeper.Problem() },
 	}
 	if change != nil {
 		change(&o)
@@ -96,6 +101,7 @@ func newTrial(t *testing.T, how string, change func(*Options)) *trial {
 
 // run runs the keeper until stop is called or the test ends.
 func (tr *trial) run() {
+	tr.problem = Starting
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { tr.keeper.Run(ctx) })
@@ -103,15 +109,15 @@ func (tr *trial) run() {
 	tr.t.Cleanup(tr.stop)
 }
 
-// await waits until the keeper's problem is so.
+// await waits until the keeper's problem is so, or was since the last await.
 func (tr *trial) await(what string, so func(problem string) bool) {
 	tr.t.Helper()
 	deadline := time.After(time.Minute)
-	for !so(tr.keeper.Problem()) {
+	for !so(tr.problem) {
 		select {
-		case <-tr.changed:
+		case tr.problem = <-tr.problems:
 		case <-deadline:
-			tr.t.Fatalf("waiting for %s, the problem is %q", what, tr.keeper.Problem())
+			tr.t.Fatalf("waiting for %s, the problem is %q", what, tr.problem)
 		}
 	}
 }

@@ -54,8 +54,11 @@ func TestSet_WakesWaiters(t *testing.T) {
 		go func() {
 			const futexWait = 0
 			most := unix.NsecToTimespec(int64(time.Minute))
-			_, _, errno := unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&shared[word])), futexWait, 2,
-				uintptr(unsafe.Pointer(&most)), 0, 0)
+			errno := unix.EINTR // the Go runtime's signals interrupt it
+			for errno == unix.EINTR {
+				_, _, errno = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&shared[word])), futexWait, 2,
+					uintptr(unsafe.Pointer(&most)), 0, 0)
+			}
 			if errno == unix.EAGAIN {
 				errno = 0 // it had changed before the thread waited
 			}

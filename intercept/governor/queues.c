@@ -212,6 +212,8 @@ static void learn(struct slot *slot, const struct mark *mark, uint64_t now) {
     atomic_store_explicit(&slot->queue.every, (uint32_t)clamp_ns(every, 1, EVERY_MOST), memory_order_relaxed);
 }
 
+/* A mark that is pending was so at a time before the query, and one that is done at a time after it: this thread may lose its
+ * processor in between. */
 static void settle_marks(struct slot *slot) {
     uint64_t now = clock_now();
     for (; slot->count > 0; slot->first = (slot->first + 1) % MARKS, slot->count--) {
@@ -220,7 +222,7 @@ static void settle_marks(struct slot *slot) {
             mark->pending_ns = now;
             return;
         }
-        learn(slot, mark, now);
+        learn(slot, mark, clock_now());
     }
 }
 

@@ -15,9 +15,8 @@ void double_listen(const char *directory, const char *first, const char *second)
 /* Ends: connections are closed, and pages stay as they are. */
 void double_end(void);
 
-/* Heartbeats stop; or are those of a governor that will look again in an hour. */
+/* The heartbeats, which are otherwise an hour ahead, have stopped now. The next change sets them ahead again. */
 void double_hang(void);
-void double_last_for_ever(void);
 
 /* How the next HELLO is answered, if not with WELCOME; ANSWER_LATE: with one after 20 ms. */
 enum answer { ANSWER_WELCOME, ANSWER_LATE, ANSWER_REFUSED, ANSWER_SHORT, ANSWER_NONE };
@@ -32,7 +31,7 @@ void double_grant(unsigned gpu, uint64_t turn);  /* METERED */
 void double_revoke(unsigned gpu, uint64_t turn); /* CLOSED */
 
 /* Waits for the next message of a kind, or for the end of a connection, which has the kind DOUBLE_EOF; earlier messages of
- * other kinds stay. A test ends if there is none for 30 s. */
+ * other kinds stay. A test ends if there is none for two minutes. */
 #define DOUBLE_EOF 100
 struct governor_message double_await(unsigned kind);
 

@@ -22,6 +22,9 @@ void driver_release(void);
 /* Launches wait in the driver until this is false. */
 extern _Atomic bool driver_holds;
 
+/* A query of an event returns only when its work is done until this is false. */
+extern _Atomic bool driver_dawdles;
+
 /* What the library has done. `most_ns` is the most work that a stream has had after a launch. */
 extern struct driver_counts {
     _Atomic unsigned launches, held, captured, broken_captures, events;

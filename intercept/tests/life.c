@@ -352,7 +352,7 @@ static int fork_and_call(int unused) {
     for (int i = 0; i < 10; i++) {
         pid_t pid = fork();
         if (pid == 0) {
-            alarm(5);
+            alarm(60);
             if (i % 2 == 0)
                 call_in_child(address);
             if (i % 3 == 0)
@@ -379,7 +379,7 @@ static int fork_and_die(int unused) {
 
 /* How a child is made and what becomes of it, in the midst of other threads' calls. */
 static void child_of_storm(int i, CUdeviceptr parents) {
-    alarm(5); /* a child that waits for a lock which it cannot get */
+    alarm(60); /* a child that waits for a lock which it cannot get */
     if (i % 4 != 3)
         call_in_child(parents);
     if (i % 2 == 0)
@@ -531,7 +531,7 @@ static int cancel_first_call(int unused) {
     pthread_t thread;
     MUST(pthread_create(&thread, NULL, first_call_thread, NULL) == 0);
     pthread_join(thread, NULL);
-    alarm(5);
+    alarm(60);
     begin();
     MUST_DO(cuMemFree_v2(take(2)));
     return 0;

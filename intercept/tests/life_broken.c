@@ -235,7 +235,7 @@ static void check_case(const struct broken *broken, bool while_running) {
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
-        alarm(10);
+        alarm(60);
         dup2(stderr_file, STDERR_FILENO);
         if (broken->make == hide_file && !while_running && setresuid(65534, 65534, 65534) != 0)
             _exit(5); /* nothing is unreadable for root */

@@ -1112,7 +1112,7 @@ static void test_fork_under_threads(void) {
     for (int i = 0; i < 20; i++) {
         pid_t pid = fork();
         if (pid == 0) {
-            alarm(10);
+            alarm(60);
             /* This call needs no lock of the driver's, which may be held too. Our own are what is tested. */
             size_t bytes;
             _exit(cuDeviceTotalMem_v2(&bytes, 0) != CUDA_SUCCESS || bytes != LIMIT);
@@ -1424,7 +1424,7 @@ static bool wanted(const char *test, int count, char **names) {
 int main(int argc, char **argv) {
     seed = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : (unsigned)getpid();
     checks_start();
-    alarm(240);
+    alarm(600);
 #define RUN(test)                                                                                                      \
     if (wanted(#test, argc > 2 ? argc - 2 : 0, argv + 2))                                                              \
     checks_run(#test, test)

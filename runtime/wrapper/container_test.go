@@ -81,7 +81,7 @@ func (n *node) status(id string) string {
 
 func (n *node) waitFor(what string, condition func() bool) {
 	n.t.Helper()
-	soon := wait.InitialSuccess(wait.BoolFunc(condition), wait.Timeout(20*time.Second), wait.Gap(10*time.Millisecond))
+	soon := wait.InitialSuccess(wait.BoolFunc(condition), wait.Timeout(time.Minute), wait.Gap(10*time.Millisecond))
 	must.Wait(n.t, soon, must.Sprint(what))
 }
 

@@ -70,7 +70,7 @@ func TestContainer_ExecWithoutClaim(t *testing.T) {
 			var output strings.Builder
 			cmd.Stdout = &output
 			must.NoError(t, cmd.Start())
-			hangs := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })
+			hangs := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
 			defer hangs.Stop()
 			must.NoError(t, os.WriteFile(pipe, []byte(before), 0o600)) // waits for the next runtime to read it
 			must.NoError(t, cmd.Wait())

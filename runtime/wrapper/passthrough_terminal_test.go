@@ -115,7 +115,7 @@ func TestPassthrough_Terminal(t *testing.T) {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 			must.NoError(t, cmd.Start())
 			// Whoever does not get the line waits for it for ever: the end of all that the terminal is open in ends the test.
-			late := time.AfterFunc(30*time.Second, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+			late := time.AfterFunc(time.Minute, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 			defer late.Stop()
 			must.NoError(t, slave.Close())
 			_, err := io.WriteString(master, "a line\n")

@@ -127,7 +127,7 @@ func criIsOK(t *testing.T, binary, config, socket, plugin string) {
 		plugins, err = exec.CommandContext(t.Context(), "ctr", "--address", socket, "plugins", "ls").CombinedOutput()
 		return err
 	}
-	must.Wait(t, wait.InitialSuccess(wait.ErrorFunc(listening), wait.Timeout(30*time.Second), wait.Gap(20*time.Millisecond)), said)
+	must.Wait(t, wait.InitialSuccess(wait.ErrorFunc(listening), wait.Timeout(time.Minute), wait.Gap(20*time.Millisecond)), said)
 	kind, id, _ := strings.Cut(strings.Replace(plugin, ".v1.cri", ".v1 cri", 1), " ")
 	if id == "" {
 		kind, id = "io.containerd.cri.v1", "runtime"
@@ -193,7 +193,7 @@ func awaitRuntime(t *testing.T, d *node.Docker, there bool) {
 		return err == nil && json.Unmarshal(out, &info) == nil && (info.Runtimes["tranche"] != nil) == there &&
 			(info.DefaultRuntime == "tranche") == there
 	}
-	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(has), wait.Timeout(20*time.Second), wait.Gap(50*time.Millisecond)))
+	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(has), wait.Timeout(time.Minute), wait.Gap(50*time.Millisecond)))
 }
 
 // image is the file system of an image as an archive.
