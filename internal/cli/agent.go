@@ -53,7 +53,7 @@ The ledger is for root alone, so the agent runs as root.`,
 	cmd.Flags().StringVar(&o.sliceMemory, "slice-memory", "1GiB",
 		"`size` of a slice as the device plugin has it, for GPUs of which that is not known")
 	cmd.Flags().StringVar(&o.nomadUI, "nomad-ui", "", "`address` of Nomad, to which the pages link jobs and allocations")
-	cmd.Flags().StringVar(&o.logLevel, "log-level", "info", "least `level` of messages: debug, info, warn or error")
+	addLogLevel(cmd, &o.logLevel)
 	return cmd
 }
 
@@ -93,9 +93,7 @@ func (a *app) agent(ctx context.Context, o agentOptions) error {
 	observing.Go(func() { m.Run(ctx) })
 	observing.Go(func() { accounting.run(ctx) })
 	logger.Info("listening", "address", server.URL())
-	if err := a.notifySystemd("READY=1"); err != nil {
-		logger.Warn("cannot notify systemd", "error", err)
-	}
+	a.notifyReady(logger)
 	return server.Serve(ctx, handler)
 }
 

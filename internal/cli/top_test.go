@@ -114,7 +114,7 @@ func TestAgent_ErrorsNameTheOption(t *testing.T) {
 		{"--listen", "unix:/no/such/directory/agent", "--listen: "},
 		{"--web-config", "/no/such/file", "--web-config: "},
 		{"--slice-memory", "much", "--slice-memory: "},
-		{"--log-level", "loud", `--log-level: "loud" is no level`},
+		{"--log-level", "loud", `--log-level must be trace, debug, info, warn or error, got "loud"`},
 		{"--nomad-ui", "nomad", `--nomad-ui: "nomad" is no address of Nomad`},
 		{"--nomad-ui", "https://me:secret@nomad", "--nomad-ui: the address has a user name or password, which every page would show"},
 		{"--host", "http://gpu-7", "--host: "},
