@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -125,9 +124,7 @@ func (o explainOptions) variableFile() (string, error) {
 
 func (a *app) printExplanation(o explainOptions, r *explain.Report) (err error) {
 	if o.json {
-		encoder := json.NewEncoder(a.stdout)
-		encoder.SetIndent("", "  ")
-		err = encoder.Encode(r)
+		err = a.printJSON(r)
 	} else {
 		w := &errWriter{w: a.stdout}
 		printGroups(w, r)

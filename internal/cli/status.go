@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -136,9 +135,7 @@ func (a *app) status(ctx context.Context, o statusOptions) error {
 	r.addTurns(o.runDir, time.Now())
 
 	if o.json {
-		encoder := json.NewEncoder(a.stdout)
-		encoder.SetIndent("", "  ")
-		err = encoder.Encode(r)
+		err = a.printJSON(r)
 	} else {
 		err = r.print(a.stdout)
 	}
