@@ -104,6 +104,18 @@ func TestReport_Golden(t *testing.T) {
 	}
 }
 
+// What was used is a sum of measurements: a part of it has no more digits than a ratio needs.
+func TestReport_RoundsUsed(t *testing.T) {
+	all := lines()[:1]
+	all[0].UsedGiBMillis = 8 * hourMillis / 3.0
+	s := usagetest.Fill(t, t.TempDir(), all, nil)
+	r, err := Make(t.Context(), s, ByJob, november, november.AddDate(0, 1, 0), Prices{})
+	must.NoError(t, err)
+	var out bytes.Buffer
+	must.NoError(t, r.JSON(&out))
+	must.StrContains(t, out.String(), `"used_ratio": 0.333333,`)
+}
+
 // Only the hours that were asked for count, and sums are exact.
 func TestMake_HoursAndSums(t *testing.T) {
 	s := store(t)

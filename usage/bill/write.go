@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"math/big"
 	"strconv"
 	"strings"
@@ -182,6 +183,7 @@ func (r *Report) json(row *Row) jsonRow {
 		GiBHours: json.Number(decimal(row.GiBHours(), digits)), GPUHours: number(row.GPUHours()), PeakBytes: row.PeakBytes,
 	}
 	if part, known := row.Used(); known {
+		part = math.Round(part*1e6) / 1e6
 		j.UsedRatio = &part
 	}
 	if r.Prices.Known() {
