@@ -15,7 +15,7 @@ import (
 	"github.com/charmbracelet/x/term"
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
-	"github.com/tranche-gpu/tranche/agent/text"
+	"github.com/tranche-gpu/tranche/internal/printable"
 )
 
 // MinInterval is the least time between two snapshots.
@@ -127,7 +127,7 @@ func writeTable(b *strings.Builder, columns []column, rows [][]string) {
 // title is the first line; more is what it says beside the node's name, which is long at times.
 func title(s *monitor.Snapshot, node, more string) string {
 	return fmt.Sprintf("tranche top  %s%s  %s, %s  %s", s.Time.Format("15:04:05"), more, counted(len(s.GPUs), "GPU"),
-		counted(len(s.Claims), "claim"), text.Printable(node))
+		counted(len(s.Claims), "claim"), printable.Text(node))
 }
 
 func counted(n int, what string) string {
@@ -142,15 +142,15 @@ func problems(s *monitor.Snapshot) []string {
 	var lines []string
 	for _, source := range monitor.Sources {
 		if cause, failed := s.Errors[source]; failed {
-			lines = append(lines, fmt.Sprintf("%s cannot be read: %s", source, text.Printable(cause)))
+			lines = append(lines, fmt.Sprintf("%s cannot be read: %s", source, printable.Text(cause)))
 		}
 	}
 	for _, g := range s.GPUs {
 		if g.Error != "" && s.Errors[monitor.SourceNVML] == "" {
-			lines = append(lines, fmt.Sprintf("GPU %d does not answer: %s", g.Index, text.Printable(g.Error)))
+			lines = append(lines, fmt.Sprintf("GPU %d does not answer: %s", g.Index, printable.Text(g.Error)))
 		}
 		if g.Unhealthy != nil {
-			lines = append(lines, fmt.Sprintf("GPU %d is unhealthy: %s", g.Index, text.Printable(g.Unhealthy.Problem)))
+			lines = append(lines, fmt.Sprintf("GPU %d is unhealthy: %s", g.Index, printable.Text(g.Unhealthy.Problem)))
 		}
 	}
 	return lines
