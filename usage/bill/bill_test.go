@@ -209,19 +209,20 @@ func TestLoadConfig(t *testing.T) {
 	must.False(t, c.Prices.Known())
 	must.Eq(t, "1/10", prices(t, bothPrices).GiBHour.RatString())
 	for text, want := range map[string]string{
-		"[prices]\ncurrency = 'EUR'":                 "prices.gib_hour",
-		"[prices]\ngib_hour = 1":                     "prices.currency",
-		"[prices]\ncurrency = 'euro'\ngib_hour = 1":  "prices.currency",
-		"[prices]\ncurrency = 'EUR'\ngib_hour = -1":  "prices.gib_hour must be a number of 0 or more, such as 0.05",
-		"[prices]\ncurrency = 'EUR'\ngpu_hour = '1'": "prices.gpu_hour",
-		"[prices]\ncurrency = 'EUR'\ngpu_hour = inf": "prices.gpu_hour",
-		"[prices]\ncurrency = 'EUR'\nslice_hour = 1": "prices.slice_hour",
-		"[usage]\nkeep_days = 0":                     "usage.keep_days",
-		"[usage]\nkeep_days = '4'":                   `got "4"`,
-		"[usage]\nkeep = 0":                          "usage.keep",
-		"prices = 7":                                 "prices",
-		"[prices]\naccount = 7":                      "prices.account",
-		"[prices":                                    "config.toml",
+		"[prices]\ncurrency = 'EUR'":                   "prices.gib_hour",
+		"[prices]\ngib_hour = 1":                       "prices.currency",
+		"[prices]\ncurrency = 'euro'\ngib_hour = 1":    "prices.currency",
+		"[prices]\ncurrency = 'EUR'\ngib_hour = -1":    "prices.gib_hour must be a number from 0 to 1000000000, such as 0.05, got -1",
+		"[prices]\ncurrency = 'EUR'\ngib_hour = 1e300": "prices.gib_hour must be a number from 0 to 1000000000",
+		"[prices]\ncurrency = 'EUR'\ngpu_hour = '1'":   "prices.gpu_hour",
+		"[prices]\ncurrency = 'EUR'\ngpu_hour = inf":   "prices.gpu_hour",
+		"[prices]\ncurrency = 'EUR'\nslice_hour = 1":   "prices.slice_hour",
+		"[usage]\nkeep_days = 0":                       "usage.keep_days",
+		"[usage]\nkeep_days = '4'":                     `got "4"`,
+		"[usage]\nkeep = 0":                            "usage.keep",
+		"prices = 7":                                   "prices",
+		"[prices]\naccount = 7":                        "prices.account",
+		"[prices":                                      "config.toml",
 	} {
 		path := filepath.Join(t.TempDir(), "config.toml")
 		must.NoError(t, os.WriteFile(path, []byte(text), 0o600))
