@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/internal/cli/private"
 	"github.com/tranche-gpu/tranche/runtime/compute"
 )
 
@@ -73,26 +73,17 @@ func settable(ctx context.Context, ledger *claim.Ledger, runDir, id string) (*cl
 	if err == nil {
 		return c, func(to claim.Compute) error { return ledger.SetCompute(ctx, id, to) }, nil
 	}
-	if !errors.Is(err, claim.ErrUnknownClaim) || filepath.Base(id) != id {
+	dir := private.FindRegion(runDir, id)
+	if !errors.Is(err, claim.ErrUnknownClaim) || dir == "" {
 		return nil, nil, err
 	}
-	dirs, globErr := filepath.Glob(filepath.Join(runDir, runsDir, "*", regionsDir, "*"))
-	if globErr != nil {
-		return nil, nil, globErr
+	run, err := private.ReadClaim(dir)
+	if err != nil {
+		return nil, nil, claim.ErrNotGoverned
 	}
-	for _, dir := range dirs {
-		if filepath.Base(dir) != id {
-			continue
-		}
-		run, err := readRunClaim(dir)
-		if err != nil {
-			return nil, nil, claim.ErrNotGoverned
-		}
-		return run, func(to claim.Compute) error {
-			changed := *run
-			changed.Compute = &to
-			return writeRunClaim(dir, &changed)
-		}, nil
-	}
-	return nil, nil, err
+	return run, func(to claim.Compute) error {
+		changed := *run
+		changed.Compute = &to
+		return private.WriteClaim(dir, &changed)
+	}, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 	"github.com/tranche-gpu/tranche/governor/status"
+	"github.com/tranche-gpu/tranche/internal/cli/private"
 )
 
 // reserveGoverned makes a claim on two slices with a fifth of the GPU's time.
@@ -127,7 +128,7 @@ func TestRun_Share(t *testing.T) {
 	must.StrContains(t, out, `"compute":{"share":99,"max":1000,"class":"best-effort"}`)
 	code, out, _ = tr.run("--memory", "1GiB", "--", "sh", "-c", `ls "$TRANCHE_REGIONS"/*`)
 	must.Eq(t, 0, code)
-	must.StrNotContains(t, out, runClaimFile)
+	must.StrNotContains(t, out, private.ClaimFile)
 
 	_, _, stderr = tr.run("--memory", "1GiB", "--share", "30", "--shadow-dir", shadowsWithoutGoverned(t, tr), "--", "true")
 	must.StrContains(t, stderr, "no shadow library ")
@@ -139,7 +140,7 @@ func TestRun_Share(t *testing.T) {
 func shadowsWithoutGoverned(t *testing.T, tr *trial) string {
 	t.Helper()
 	dir := t.TempDir()
-	for _, soname := range sonames {
+	for _, soname := range private.Sonames {
 		must.NoError(t, os.Symlink(filepath.Join(tr.shadowDir, soname), filepath.Join(dir, soname)))
 	}
 	return dir

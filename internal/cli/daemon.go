@@ -27,7 +27,7 @@ func (a *app) daemonLogger(name, level string) (hclog.Logger, error) {
 
 // notifyReady tells systemd that the service is ready, if systemd started it (sd_notify(3)).
 func (a *app) notifyReady(logger hclog.Logger) {
-	socket, _ := lookupEnv(a.environ, "NOTIFY_SOCKET")
+	socket := a.getenv("NOTIFY_SOCKET")
 	if socket == "" {
 		return
 	}
