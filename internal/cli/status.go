@@ -107,8 +107,7 @@ does not show.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.status(cmd.Context(), o) },
 	}
 	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON, for programs")
-	cmd.Flags().StringVar(&o.sliceMemory, "slice-memory", "1GiB",
-		"`size` of a slice as the device plugin has it, for GPUs without claims")
+	addSliceMemory(cmd, &o.sliceMemory)
 	o.addFlags(cmd)
 	return cmd
 }

@@ -43,8 +43,7 @@ The ledger is for root alone, so this wants to run as root.`,
 	cmd.Flags().StringVar(&o.Filter, "filter", "", "show only claims in whose row this `text` occurs")
 	cmd.Flags().BoolVar(&o.once, "once", false, "print the state once, and end")
 	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON, for programs")
-	cmd.Flags().StringVar(&o.sliceMemory, "slice-memory", "1GiB",
-		"`size` of a slice as the device plugin has it, for GPUs of which that is not known")
+	addSliceMemory(cmd, &o.sliceMemory)
 	return cmd
 }
 
