@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/spf13/cobra"
 
@@ -78,8 +79,11 @@ func settable(ctx context.Context, ledger *claim.Ledger, runDir, id string) (*cl
 		return nil, nil, err
 	}
 	run, err := private.ReadClaim(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = claim.ErrNotGoverned
+	}
 	if err != nil {
-		return nil, nil, claim.ErrNotGoverned
+		return nil, nil, err
 	}
 	return run, func(to claim.Compute) error {
 		changed := *run
