@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -125,7 +124,7 @@ func removeLeftovers(base string) {
 	for _, e := range entries {
 		dir := filepath.Join(base, e.Name())
 		if _, inUse := used[dir]; e.IsDir() && !inUse {
-			_ = os.RemoveAll(dir)
+			_ = removeDir(dir)
 		}
 	}
 }
@@ -146,20 +145,15 @@ func (p *Dir) Remove() error {
 	return removeDir(p.path)
 }
 
-// removeDir removes a private directory. The governor has a socket beside a governed claim's record, and may make it once more
-// while the directory is removed.
+// removeDir removes a private directory, first the regions, in which a governor may be making its socket.
 func removeDir(path string) error {
-	records, _ := filepath.Glob(filepath.Join(path, regionsDir, "*", ClaimFile)) // the pattern is a good one
-	for _, record := range records {
-		_ = os.Remove(record) // what follows reports what goes wrong
+	regions, _ := filepath.Glob(filepath.Join(path, regionsDir, "*")) // the pattern is a good one
+	for _, dir := range regions {
+		if err := region.Remove(dir); err != nil {
+			return err
+		}
 	}
-	const tries, pause = 50, 20 * time.Millisecond
-	err := os.RemoveAll(path)
-	for i := 0; i < tries && errors.Is(err, unix.ENOTEMPTY); i++ {
-		time.Sleep(pause)
-		err = os.RemoveAll(path)
-	}
-	return err
+	return os.RemoveAll(path)
 }
 
 // Fill puts the claim's region and the links to the libraries in place.
