@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/runs"
 	"github.com/tranche-gpu/tranche/internal/cli/private"
 	"github.com/tranche-gpu/tranche/runtime/compute"
 )
@@ -78,7 +79,7 @@ func settable(ctx context.Context, ledger *claim.Ledger, runDir, id string) (*cl
 	if !errors.Is(err, claim.ErrUnknownClaim) || dir == "" {
 		return nil, nil, err
 	}
-	run, err := private.ReadClaim(dir)
+	run, err := runs.ReadRecord(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = claim.ErrNotGoverned
 	}
@@ -88,6 +89,6 @@ func settable(ctx context.Context, ledger *claim.Ledger, runDir, id string) (*cl
 	return run, func(to claim.Compute) error {
 		changed := *run
 		changed.Compute = &to
-		return private.WriteClaim(dir, &changed)
+		return runs.WriteRecord(dir, &changed)
 	}, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/runs"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 	"github.com/tranche-gpu/tranche/governor/status"
 	"github.com/tranche-gpu/tranche/internal/cli/private"
@@ -128,7 +129,7 @@ func TestRun_Share(t *testing.T) {
 	must.StrContains(t, out, `"compute":{"share":99,"max":1000,"class":"best-effort"}`)
 	code, out, _ = tr.run("--memory", "1GiB", "--", "sh", "-c", `ls "$TRANCHE_REGIONS"/*`)
 	must.Eq(t, 0, code)
-	must.StrNotContains(t, out, private.ClaimFile)
+	must.StrNotContains(t, out, runs.RecordFile)
 
 	_, _, stderr = tr.run("--memory", "1GiB", "--share", "30", "--shadow-dir", shadowsWithoutGoverned(t, tr), "--", "true")
 	must.StrContains(t, stderr, "no shadow library ")

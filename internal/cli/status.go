@@ -15,6 +15,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/health"
 	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/claim/runs"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/governor/status"
 	"github.com/tranche-gpu/tranche/internal/cli/private"
@@ -216,7 +217,7 @@ func (r *report) addRun(dir string) {
 	if info, statErr := os.Stat(dir); statErr == nil {
 		c.Created = info.ModTime().UTC()
 	}
-	if recorded, recordErr := private.ReadClaim(dir); recordErr == nil {
+	if recorded, recordErr := runs.ReadRecord(dir); recordErr == nil {
 		c.Compute = recorded.Compute
 	}
 	r.Claims = append(r.Claims, newClaimReport(c, claim.StateRunning, u, err))

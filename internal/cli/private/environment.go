@@ -4,6 +4,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/tranche-gpu/tranche/claim/runs"
 )
 
 // RegionsVariable tells the shadow libraries where the regions are, outside a container.
@@ -21,7 +23,7 @@ func (p *Dir) Environment(environ []string, gpuUUID string) []string {
 	return setEnv(environ, map[string]string{
 		"LD_PRELOAD":           prepend(environ, "LD_PRELOAD", preload...),
 		"LD_LIBRARY_PATH":      prepend(environ, "LD_LIBRARY_PATH", p.lib()),
-		RegionsVariable:        filepath.Join(p.path, regionsDir),
+		RegionsVariable:        filepath.Join(p.path, runs.Regions),
 		"CUDA_VISIBLE_DEVICES": gpuUUID,
 	})
 }

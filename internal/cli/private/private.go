@@ -13,6 +13,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/claim/runs"
 	"github.com/tranche-gpu/tranche/internal/filelock"
 	"github.com/tranche-gpu/tranche/runtime/gpuinfo/driverroot"
 	"github.com/tranche-gpu/tranche/runtime/shadow"
@@ -28,10 +29,8 @@ import (
 // Such a claim has no slices and is not in the ledger, whose claims outlive their container: this one ends with its
 // command.
 const (
-	runsDir    = "run" // under the run directory, where `tranche status` finds them
-	regionsDir = "regions"
-	libDir     = "lib"
-	lockFile   = "lock"
+	libDir   = "lib"
+	lockFile = "lock"
 )
 
 // Dir is the directory of one command, locked by `tranche run`.
@@ -43,7 +42,7 @@ type Dir struct {
 // Base returns the directory in which this user's commands have theirs, and creates it.
 func Base(runDir string, environ []string) (string, error) {
 	if os.Geteuid() == 0 {
-		dir := filepath.Join(runDir, runsDir)
+		dir := filepath.Join(runDir, runs.Dir)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return "", err
 		}
@@ -147,7 +146,7 @@ func (p *Dir) Remove() error {
 
 // removeDir removes a private directory, first the regions, in which a governor may be making its socket.
 func removeDir(path string) error {
-	regions, _ := filepath.Glob(filepath.Join(path, regionsDir, "*")) // the pattern is a good one
+	regions, _ := filepath.Glob(filepath.Join(path, runs.Regions, "*")) // the pattern is a good one
 	for _, dir := range regions {
 		if err := region.Remove(dir); err != nil {
 			return err
@@ -158,7 +157,7 @@ func removeDir(path string) error {
 
 // Fill puts the claim's region and the links to the libraries in place.
 func (p *Dir) Fill(c *claim.Claim, shadows, driverRoot string) error {
-	err := region.Create(filepath.Join(p.path, regionsDir, c.ID), region.Header{
+	err := region.Create(filepath.Join(p.path, runs.Regions, c.ID), region.Header{
 		ClaimID:      c.ID,
 		GPUUUID:      c.GPU.UUID,
 		LimitBytes:   c.LimitBytes,
@@ -169,7 +168,7 @@ func (p *Dir) Fill(c *claim.Claim, shadows, driverRoot string) error {
 		return err
 	}
 	if c.Governed() {
-		if err := WriteClaim(filepath.Join(p.path, regionsDir, c.ID), c); err != nil {
+		if err := runs.WriteRecord(filepath.Join(p.path, runs.Regions, c.ID), c); err != nil {
 			return err
 		}
 	}
