@@ -89,6 +89,12 @@ func Open(o Options) (*Ledger, error) {
 	return l, nil
 }
 
+// HasState reports whether a claim may ever have been made in a state directory. One that cannot be read may have had claims.
+func HasState(stateDir string) bool {
+	_, err := os.Stat(filepath.Join(stateDir, claimsDir))
+	return !errors.Is(err, os.ErrNotExist)
+}
+
 // read calls fn with a snapshot, under the lock. A ledger that was never written to is empty.
 func (l *Ledger) read(ctx context.Context, fn func(*snapshot) error) error {
 	unlock, err := l.lock.Acquire(ctx)

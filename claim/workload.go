@@ -8,9 +8,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/tranche-gpu/tranche/internal/printable"
 )
 
 // Workload is what a claim was made for: a task of Nomad's, or a container that was started outside Nomad. Names are as
@@ -50,15 +51,15 @@ func (w Workload) String() string {
 	case !w.OfNomad() && w.ContainerName == "":
 		return "-"
 	case !w.OfNomad():
-		return "container " + Printable(w.ContainerName)
+		return "container " + printable.Text(w.ContainerName)
 	}
 	var parts []string
 	for _, part := range []string{w.Namespace, w.Job, w.Group, w.Task} {
-		parts = append(parts, Printable(cmp.Or(part, "?")))
+		parts = append(parts, printable.Text(cmp.Or(part, "?")))
 	}
 	text := strings.Join(parts, "/")
 	if w.Allocation != "" {
-		text += " " + Printable(shortID(w.Allocation))
+		text += " " + printable.Text(shortID(w.Allocation))
 	}
 	if !w.Verified {
 		text += " (unverified)"
@@ -68,12 +69,6 @@ func (w Workload) String() string {
 
 // shortID shortens the ID of an allocation as Nomad's commands do.
 func shortID(id string) string { return id[:min(len(id), 8)] }
-
-// Printable escapes what could forge a line or control a terminal.
-func Printable(text string) string {
-	quoted := strconv.Quote(text)
-	return quoted[1 : len(quoted)-1]
-}
 
 // maxNameBytes bounds each name. Nomad's are far shorter, and a container's environment may have megabytes.
 const maxNameBytes = 256

@@ -2,7 +2,6 @@ package claim
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -125,12 +124,6 @@ func (l *Ledger) readYielded(id string) (*record, error) {
 		return nil, err
 	}
 	return decodeRecord(id, text)
-}
-
-// hasToken reports whether the record is that of a token's claim.
-func (r *record) hasToken(t Token) bool {
-	sum := t.hash()
-	return r.TokenSHA256 == hex.EncodeToString(sum[:])
 }
 
 // sweepYielded removes the records of claims that have expired, or that are in the ledger because a process died while it moved

@@ -61,7 +61,7 @@ func Run(ctx context.Context, o Options) error {
 	defer l.close()
 	n := newNode(l, o)
 	n.restore()
-	source := &source{ledger: ledger, runDir: o.RunDir, stateDir: o.StateDir, logger: o.Logger}
+	source := &source{ledger: ledger, runDir: o.RunDir, logger: o.Logger}
 	observer := &observer{options: o}
 	publisher := newPublisher(o, observer)
 	done := make(chan struct{}, 3)

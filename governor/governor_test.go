@@ -2,7 +2,6 @@ package governor
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
@@ -16,6 +15,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/claim/rundir"
+	"github.com/tranche-gpu/tranche/claim/runs"
 	"github.com/tranche-gpu/tranche/governor/protocol"
 	"github.com/tranche-gpu/tranche/governor/status"
 	"github.com/tranche-gpu/tranche/internal/proc"
@@ -205,20 +205,21 @@ func TestListen_InADirectoryThatIsMadeAnew(t *testing.T) {
 	awaitTrue(t, "the claim to be forgotten", func() bool { return !exists(c.path()) })
 }
 
-// `tranche run` has its claims in files of its own.
+// `tranche run` has its claims in files of its own, which its program can damage: that is nobody else's concern.
 func TestSource_Run(t *testing.T) {
 	r := newRig(t)
-	dir := filepath.Join(r.options.RunDir, "run", "x", "regions", "0badcafe")
+	damaged := filepath.Join(r.options.RunDir, runs.Dir, "w", runs.Regions, "0badcafd")
+	must.NoError(t, os.MkdirAll(damaged, 0o700))
+	must.NoError(t, os.WriteFile(filepath.Join(damaged, runs.RecordFile), []byte("{"), 0o600))
+	dir := filepath.Join(r.options.RunDir, runs.Dir, "x", runs.Regions, "0badcafe")
 	must.NoError(t, os.MkdirAll(dir, 0o700))
 	c := &member{governed: governed{dir: dir, Claim: claim.Claim{
 		ID: "0badcafe", GPU: claim.GPU{UUID: "GPU-1"}, Compute: &claim.Compute{Share: 300, Max: 1000, Class: claim.ClassNormal},
 	}}}
-	text, err := json.Marshal(c.Claim)
-	must.NoError(t, err)
-	must.NoError(t, os.WriteFile(filepath.Join(dir, "claim.json"), text, 0o600))
+	must.NoError(t, runs.WriteRecord(dir, &c.Claim))
 	a := r.join(c, 0)
 	must.Eq(t, open, a.state())
-	must.NoError(t, region.Remove(filepath.Join(r.options.RunDir, "run", "x")))
+	must.NoError(t, region.Remove(filepath.Join(r.options.RunDir, runs.Dir, "x")))
 	must.True(t, a.ended())
 }
 

@@ -3,6 +3,7 @@ package governor
 import (
 	"context"
 	"maps"
+	"math"
 	"path/filepath"
 	"time"
 
@@ -46,8 +47,8 @@ func (n *node) snapshot(now time.Duration) snapshot {
 		g := n.gpu(uuid)
 		c := status.Claim{GPUUUID: uuid, Compute: *m.Compute, Joined: []status.Process{}}
 		if had, ok := g.Status(now, id); ok {
-			c.GPUSeconds, c.RecentPart = had.Had.Seconds(), had.Recent
-			c.WaitingSeconds, c.Overruns = had.Waited.Seconds(), had.Overruns
+			c.GPUSeconds, c.RecentPart = had.Had.Round(time.Microsecond).Seconds(), math.Round(had.Recent*1e4)/1e4
+			c.WaitingSeconds, c.Overruns = had.Waited.Round(time.Microsecond).Seconds(), had.Overruns
 			c.Alone = had.State == turns.Open && had.Processes > 0
 		}
 		for _, o := range m.conns {

@@ -2,7 +2,6 @@ package governor
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -15,15 +14,18 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/runs"
 )
 
 // source finds the governed claims: those of the ledger, and those of `tranche run`, which are in no ledger.
 type source struct {
-	ledger           *claim.Ledger
-	runDir, stateDir string
-	logger           hclog.Logger
-	failed           string
-	last             []governed
+	ledger *claim.Ledger
+	runDir string
+	logger hclog.Logger
+	failed string
+	// skipped are the commands whose claims cannot be read.
+	skipped map[string]bool
+	last    []governed
 }
 
 // looks is how often is looked without a change that the kernel has told of, and again how long after one is looked again:
@@ -89,7 +91,7 @@ func (s *source) changes() (<-chan fsnotify.Event, func()) {
 		s.logger.Warn("cannot watch the ledger, so that changes take effect a second later", "error", err)
 		return nil, func() {}
 	}
-	dirs := []string{filepath.Join(s.runDir, "claims"), filepath.Join(s.runDir, "run")}
+	dirs := []string{filepath.Join(s.runDir, "claims"), filepath.Join(s.runDir, runs.Dir)}
 	if dir, err := s.ledger.WatchDir(); err == nil {
 		dirs = append(dirs, dir)
 	}
@@ -117,30 +119,27 @@ func (s *source) read(ctx context.Context) ([]governed, error) {
 			found = append(found, governed{Claim: *c, dir: filepath.Join(s.runDir, "claims", c.ID)})
 		}
 	}
-	runs, err := filepath.Glob(filepath.Join(s.runDir, "run", "*", "regions", "*", "claim.json"))
-	if err != nil {
-		return nil, err
-	}
-	for _, path := range runs {
-		c, err := readRun(path)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && (!c.Governed() || c.GPU.UUID == "") {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if !slices.ContainsFunc(found, func(o governed) bool { return o.ID == c.ID }) {
-			found = append(found, governed{Claim: *c, dir: filepath.Dir(path)})
+	for _, dir := range runs.RegionDirs(s.runDir) {
+		c, err := runs.ReadRecord(dir)
+		switch {
+		case errors.Is(err, fs.ErrNotExist), err == nil && (!c.Governed() || c.GPU.UUID == ""):
+		case err != nil: // the program may do to its own directory what it likes
+			s.skip(dir, err)
+		case !slices.ContainsFunc(found, func(o governed) bool { return o.ID == c.ID }):
+			found = append(found, governed{Claim: *c, dir: dir})
 		}
 	}
 	return found, nil
 }
 
-func readRun(path string) (*claim.Claim, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
+// skip logs once that a command computes without turns.
+func (s *source) skip(dir string, err error) {
+	if s.skipped[dir] {
+		return
 	}
-	c := new(claim.Claim)
-	return c, json.Unmarshal(text, c)
+	if s.skipped == nil {
+		s.skipped = make(map[string]bool)
+	}
+	s.skipped[dir] = true
+	s.logger.Warn("a command under tranche run computes without turns: its claim cannot be read", "dir", dir, "error", err)
 }

@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/runtime/compute"
 	"github.com/tranche-gpu/tranche/runtime/edit"
 	"github.com/tranche-gpu/tranche/runtime/request"
@@ -15,8 +16,8 @@ const (
 	DefaultShadowDir  = "/usr/lib/tranche"
 	DefaultHookPath   = "/usr/bin/tranche-hook"
 	DefaultCLIPath    = "/usr/bin/tranche"
-	DefaultStateDir   = "/var/lib/tranche"
-	DefaultRunDir     = "/run/tranche"
+	DefaultStateDir   = claim.DefaultStateDir
+	DefaultRunDir     = claim.DefaultRunDir
 )
 
 // The memory of one slice unless the configuration says otherwise, and the least that it may be. Both are equal to the device

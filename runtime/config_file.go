@@ -24,7 +24,7 @@ const ConfigEnv = "TRANCHE_CONFIG"
 // DefaultConfigFile is read if ConfigEnv is not set. It may be missing.
 const DefaultConfigFile = "/etc/tranche/config.toml"
 
-// configFile is the configuration file of tranche-runtime, key by key.
+// configFile is the configuration file of the node, key by key: that of tranche-runtime, which the commands of tranche follow.
 type configFile struct {
 	DriverRoot  string   `toml:"driver_root"`
 	ShadowDir   string   `toml:"shadow_dir"`
@@ -51,7 +51,7 @@ type configFile struct {
 	Prices any `toml:"prices"`
 }
 
-// LoadConfig reads the configuration file of tranche-runtime. An empty path means the default file.
+// LoadConfig reads the configuration file of the node. An empty path means the default file.
 func LoadConfig(path string) (Config, error) {
 	named := path != ""
 	if !named {
@@ -61,15 +61,17 @@ func LoadConfig(path string) (Config, error) {
 	if errors.Is(err, fs.ErrNotExist) && !named {
 		return Config{}.WithDefaults(), nil
 	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return Config{}, fmt.Errorf("read the configuration: %w; correct %s or create the file", err, ConfigEnv)
+	}
 	if err != nil {
-		return Config{}, fmt.Errorf("read the configuration of tranche-runtime: %w; correct %s or create the file",
-			err, ConfigEnv)
+		return Config{}, fmt.Errorf("read the configuration: %w", err)
 	}
 	defer content.Close()
 
 	var file configFile
 	if err := toml.NewDecoder(content).DisallowUnknownFields().Decode(&file); err != nil {
-		return Config{}, fmt.Errorf("read the configuration of tranche-runtime, %s: %w", path, explainTOML(err))
+		return Config{}, fmt.Errorf("read the configuration %s: %w", path, explainTOML(err))
 	}
 	cfg := Config{
 		Node: edit.Node{
@@ -102,7 +104,7 @@ func LoadConfig(path string) (Config, error) {
 		err = cfg.readRequestSettings(file)
 	}
 	if err != nil {
-		return Config{}, fmt.Errorf("read the configuration of tranche-runtime, %s: %w", path, err)
+		return Config{}, fmt.Errorf("read the configuration %s: %w", path, err)
 	}
 	return cfg, nil
 }

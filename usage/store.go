@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
 	"modernc.org/sqlite" // also registers the driver "sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 )
@@ -29,6 +30,12 @@ var schema string
 type Store struct {
 	path string
 	db   *sql.DB
+}
+
+// Exists reports whether there is a database in a state directory.
+func Exists(stateDir string) bool {
+	_, err := os.Stat(filepath.Join(stateDir, databaseName))
+	return err == nil
 }
 
 // Open opens the database in a state directory, and creates it if it is missing.
@@ -109,6 +116,8 @@ func explain(err error) error {
 	switch {
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("%w; it is for root alone: run this as root, or see its owner and mode", err)
+	case errors.Is(err, unix.EISDIR):
+		return fmt.Errorf("%w; the database is a file: remove the directory", err)
 	case !errors.As(err, &code):
 	case code.Code()&0xff == sqlite3.SQLITE_CORRUPT, code.Code()&0xff == sqlite3.SQLITE_NOTADB:
 		return fmt.Errorf("%w; stop tranche-agent, move it away with its -wal and -shm files or restore a copy, and start tranche-agent: "+

@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
-	"github.com/tranche-gpu/tranche/agent/text"
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/internal/printable"
 )
 
 // Collector is a prometheus.Collector that takes a snapshot for each scrape.
@@ -68,7 +68,7 @@ type writer struct{ out chan<- prometheus.Metric }
 
 func (w writer) add(m *Metric, value float64, labels ...string) {
 	for i := range labels {
-		labels[i] = text.Printable(labels[i])
+		labels[i] = printable.Text(labels[i])
 	}
 	w.out <- prometheus.MustNewConstMetric(m.desc, m.kind, value, labels...)
 }

@@ -5,12 +5,13 @@ import (
 	"strconv"
 
 	"github.com/tranche-gpu/tranche/agent/text"
+	"github.com/tranche-gpu/tranche/internal/printable"
 )
 
 const timeFormat = "2006-01-02 15:04:05 UTC"
 
 var functions = template.FuncMap{
-	"name":    text.Printable,
+	"name":    printable.Text,
 	"bytes":   text.Bytes,
 	"percent": func(value float64) string { return strconv.FormatFloat(value, 'f', 3, 64) + "%" },
 	"gpu":     text.Index,

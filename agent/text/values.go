@@ -1,3 +1,4 @@
+// Package text writes values as people read them.
 package text
 
 import (

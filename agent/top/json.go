@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"math"
 	"time"
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
@@ -66,7 +67,8 @@ type claimState struct {
 	Turns       *status.Claim  `json:"turns"`
 }
 
-// JSON writes the state of the node on a line of JSON: once, or at each interval until the context ends.
+// JSON writes the state of the node on a line of JSON: once, or at each interval until the context ends. The error of one state
+// may be ErrIncomplete.
 func JSON(ctx context.Context, o Options, once bool, out io.Writer) error {
 	if err := o.check(); err != nil {
 		return err
@@ -75,8 +77,12 @@ func JSON(ctx context.Context, o Options, once bool, out io.Writer) error {
 	ticker := time.NewTicker(o.Interval)
 	defer ticker.Stop()
 	for {
-		if err := encoder.Encode(stateOf(o.Snapshot(ctx), o)); err != nil || once {
+		s := o.Snapshot(ctx)
+		switch err := encoder.Encode(stateOf(s, o)); {
+		case err != nil:
 			return err
+		case once:
+			return complete(s)
 		}
 		select {
 		case <-ticker.C:
@@ -100,8 +106,8 @@ func stateOf(s *monitor.Snapshot, o Options) state {
 func stateOfGPU(s *monitor.Snapshot, g *monitor.GPU) gpuState {
 	is := gpuState{
 		Index: g.Index, UUID: g.UUID, Name: g.Name, Mode: g.Mode, Error: g.Error, MemoryBytes: g.MemoryBytes, UsedBytes: g.UsedBytes,
-		ReservedBytes: s.ReservedBytes(g.UUID), OutsideBytes: g.OutsideBytes, Utilization: scaled(g.GPUPercent, 0.01),
-		Celsius: g.TemperatureCelsius, Watts: scaled(g.PowerMilliwatts, 0.001),
+		ReservedBytes: s.ReservedBytes(g.UUID), OutsideBytes: g.OutsideBytes, Utilization: divided(g.GPUPercent, 100),
+		Celsius: g.TemperatureCelsius, Watts: divided(g.PowerMilliwatts, 1000),
 	}
 	if g.Unhealthy != nil {
 		is.Unhealthy = g.Unhealthy.Problem
@@ -116,7 +122,11 @@ func stateOfGPU(s *monitor.Snapshot, g *monitor.GPU) gpuState {
 func stateOfClaim(c *monitor.Claim) claimState {
 	is := claimState{
 		ID: c.ID, GPUIndex: c.GPUIndex, GPUUUID: c.PhysicalGPU(), State: c.State, Owner: c.Owner, Workload: c.Workload,
-		Slices: len(c.Slices), Utilization: c.Utilization, Compute: c.Compute, Turns: c.Turns,
+		Slices: len(c.Slices), Compute: c.Compute, Turns: c.Turns,
+	}
+	if c.Utilization != nil {
+		ratio := math.Round(*c.Utilization*1e4) / 1e4 // a sum over processes
+		is.Utilization = &ratio
 	}
 	if c.Limited() {
 		is.LimitBytes = &c.LimitBytes
@@ -131,10 +141,10 @@ func stateOfClaim(c *monitor.Claim) claimState {
 	return is
 }
 
-func scaled(value *int64, scale float64) *float64 {
+func divided(value *int64, by float64) *float64 {
 	if value == nil {
 		return nil
 	}
-	number := float64(*value) * scale
+	number := float64(*value) / by
 	return &number
 }

@@ -136,6 +136,6 @@ func cells(c *monitor.Claim) []string {
 	}
 	return []string{
 		c.ID, text.Index(c.GPUIndex), state, used, peak, limit, text.Ratio(c.Utilization), processes, refused,
-		share(c), text.Printable(c.Workload.String()),
+		share(c), c.Workload.String(),
 	}
 }

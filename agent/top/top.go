@@ -3,6 +3,7 @@ package top
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -14,7 +15,7 @@ import (
 	"github.com/charmbracelet/x/term"
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
-	"github.com/tranche-gpu/tranche/agent/text"
+	"github.com/tranche-gpu/tranche/internal/printable"
 )
 
 // MinInterval is the least time between two snapshots.
@@ -60,10 +61,21 @@ func Run(ctx context.Context, o Options, in io.Reader, out io.Writer, environ []
 	return nil
 }
 
+// ErrIncomplete is returned with a state that lacks the GPUs or the ledger; what was written says why.
+var ErrIncomplete = errors.New("the GPUs or the ledger cannot be read")
+
+// complete returns ErrIncomplete if a script must not take the snapshot for all that there is.
+func complete(s *monitor.Snapshot) error {
+	if s.Errors[monitor.SourceNVML] != "" || s.Errors[monitor.SourceLedger] != "" {
+		return ErrIncomplete
+	}
+	return nil
+}
+
 // onceWidth is how wide the bars are in a text.
 const onceWidth = 100
 
-// Once writes the state of the node as text, without colors.
+// Once writes the state of the node as text, without colors. The error may be ErrIncomplete.
 func Once(ctx context.Context, o Options, out io.Writer) error {
 	if err := o.check(); err != nil {
 		return err
@@ -80,11 +92,12 @@ func Once(ctx context.Context, o Options, out io.Writer) error {
 	if len(s.GPUs) > 0 {
 		fmt.Fprintln(&b, legend())
 	}
-	fmt.Fprintln(&b)
 	titles, rows := shown(selected(s, orders[o.order()], o.Filter), onceWidth)
 	writeTable(&b, titles, rows)
-	_, err := io.WriteString(out, ansi.Strip(b.String()))
-	return err
+	if _, err := io.WriteString(out, ansi.Strip(b.String())); err != nil {
+		return err
+	}
+	return complete(s)
 }
 
 // writeTable writes rows below the titles, each column as wide as its widest cell.
@@ -93,6 +106,7 @@ func writeTable(b *strings.Builder, columns []column, rows [][]string) {
 		fmt.Fprintln(b, "No claims.")
 		return
 	}
+	fmt.Fprintln(b)
 	widths := make([]int, len(columns))
 	titles := make([]string, len(columns))
 	for i, c := range columns {
@@ -113,7 +127,7 @@ func writeTable(b *strings.Builder, columns []column, rows [][]string) {
 // title is the first line; more is what it says beside the node's name, which is long at times.
 func title(s *monitor.Snapshot, node, more string) string {
 	return fmt.Sprintf("tranche top  %s%s  %s, %s  %s", s.Time.Format("15:04:05"), more, counted(len(s.GPUs), "GPU"),
-		counted(len(s.Claims), "claim"), text.Printable(node))
+		counted(len(s.Claims), "claim"), printable.Text(node))
 }
 
 func counted(n int, what string) string {
@@ -128,15 +142,15 @@ func problems(s *monitor.Snapshot) []string {
 	var lines []string
 	for _, source := range monitor.Sources {
 		if cause, failed := s.Errors[source]; failed {
-			lines = append(lines, fmt.Sprintf("%s cannot be read: %s", source, text.Printable(cause)))
+			lines = append(lines, fmt.Sprintf("%s cannot be read: %s", source, printable.Text(cause)))
 		}
 	}
 	for _, g := range s.GPUs {
 		if g.Error != "" && s.Errors[monitor.SourceNVML] == "" {
-			lines = append(lines, fmt.Sprintf("GPU %d does not answer: %s", g.Index, text.Printable(g.Error)))
+			lines = append(lines, fmt.Sprintf("GPU %d does not answer: %s", g.Index, printable.Text(g.Error)))
 		}
 		if g.Unhealthy != nil {
-			lines = append(lines, fmt.Sprintf("GPU %d is unhealthy: %s", g.Index, text.Printable(g.Unhealthy.Problem)))
+			lines = append(lines, fmt.Sprintf("GPU %d is unhealthy: %s", g.Index, printable.Text(g.Unhealthy.Problem)))
 		}
 	}
 	return lines

@@ -65,6 +65,20 @@ func TestJSON_UnknownIsNull(t *testing.T) {
 	must.Eq[any](t, 0.37, all["gpus"][0]["utilization_ratio"])
 }
 
+// Numbers have no digits that nothing measured.
+func TestJSON_Rounded(t *testing.T) {
+	s := agenttest.Snapshot()
+	ratio, percent, milliwatts := 0.1+0.2, int64(57), int64(350_006)
+	s.Claims[0].Utilization, s.GPUs[0].GPUPercent, s.GPUs[0].PowerMilliwatts = &ratio, &percent, &milliwatts
+	o := options()
+	o.Snapshot = func(context.Context) *monitor.Snapshot { return s }
+	var out bytes.Buffer
+	must.NoError(t, JSON(t.Context(), o, true, &out))
+	for _, want := range []string{`"utilization_ratio":0.3,`, `"utilization_ratio":0.57,`, `"power_watts":350.006,`} {
+		must.StrContains(t, out.String(), want)
+	}
+}
+
 func TestOptions_ErrorsNameTheOption(t *testing.T) {
 	for _, c := range []struct {
 		change func(*Options)

@@ -4,11 +4,13 @@ package rundir
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 
 	"github.com/google/renameio/v2"
+	"golang.org/x/sys/unix"
 )
 
 // Write writes a value as JSON into a file of the run directory, which it creates if it is missing. Readers see the former
@@ -30,6 +32,9 @@ func Read(runDir, name string, value any) (found bool, err error) {
 	content, err := os.ReadFile(filepath.Join(runDir, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
+	}
+	if errors.Is(err, unix.EISDIR) {
+		err = fmt.Errorf("%w: remove it", err)
 	}
 	if err != nil {
 		return false, err

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/pkg/oci"
@@ -70,6 +71,25 @@ func withWorkDir(task, image string) oci.SpecOpts {
 		}
 	}
 	return oci.WithProcessCwd("/")
+}
+
+// withTTY gives the process a terminal.
+func withTTY(tty bool) oci.SpecOpts {
+	return specOption(func(s *Spec) error {
+		if tty {
+			s.Process.Terminal = true
+			s.Process.Env = AddTerm(s.Process.Env)
+		}
+		return nil
+	})
+}
+
+// AddTerm adds TERM, the kind of terminal that a process has, to an environment without one.
+func AddTerm(env []string) []string {
+	if slices.ContainsFunc(env, func(entry string) bool { return strings.HasPrefix(entry, "TERM=") }) {
+		return env
+	}
+	return append(env, "TERM=xterm")
 }
 
 // withReadonlyRootfs lets the container write to mounts only.

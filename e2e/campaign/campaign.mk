@@ -1,7 +1,7 @@
 # The property campaign of the shadow library. The top GNUmakefile includes it, after sim.mk and intercept.mk.
 CAMPAIGN := e2e/campaign
 CAMPAIGN_BIN := $(BUILD)/e2e/campaign
-CAMPAIGN_SRC := $(wildcard $(CAMPAIGN)/*.c $(CAMPAIGN)/families/*.c)
+CAMPAIGN_SRC := $(wildcard $(CAMPAIGN)/*.c $(CAMPAIGN)/families/*.c $(CAMPAIGN)/families/*/*.c)
 CAMPAIGN_OTHER_SRC := $(SIM_STATE_SRC) $(SHADOW_REGION:%=$(INTERCEPT)/%.c) $(INTERCEPT)/tests/fixture.c
 CAMPAIGN_CFLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -g -pthread -I$(SIM) -I$(SIM)/include -I$(CAMPAIGN) \
     -I$(INTERCEPT)

@@ -44,4 +44,9 @@ func TestStatus(t *testing.T) {
 	_, err = Read(runDir)
 	must.ErrorContains(t, err, "its format is 2")
 	must.ErrorContains(t, err, "restart the governor")
+
+	must.NoError(t, os.Remove(filepath.Join(runDir, Dir, FileName)))
+	must.NoError(t, os.Mkdir(filepath.Join(runDir, Dir, FileName), 0o755))
+	_, err = Current(runDir, now)
+	must.ErrorContains(t, err, "is a directory: remove it; restart the governor")
 }

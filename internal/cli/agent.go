@@ -50,10 +50,9 @@ The ledger is for root alone, so the agent runs as root.`,
 	cmd.Flags().StringVar(&o.Listen, "listen", defaultAgentAddress, "`address` to listen on: HOST:PORT or unix:PATH")
 	cmd.Flags().StringVar(&o.WebConfig, "web-config", "", "`file` with TLS and passwords, in the format of Prometheus's exporters")
 	cmd.Flags().StringSliceVar(&o.Hosts, "host", nil, "further host `name` by which browsers may call the agent (repeatable)")
-	cmd.Flags().StringVar(&o.sliceMemory, "slice-memory", "1GiB",
-		"`size` of a slice as the device plugin has it, for GPUs of which that is not known")
+	addSliceMemory(cmd, &o.sliceMemory)
 	cmd.Flags().StringVar(&o.nomadUI, "nomad-ui", "", "`address` of Nomad, to which the pages link jobs and allocations")
-	cmd.Flags().StringVar(&o.logLevel, "log-level", "info", "least `level` of messages: debug, info, warn or error")
+	addLogLevel(cmd, &o.logLevel)
 	return cmd
 }
 
@@ -93,9 +92,7 @@ func (a *app) agent(ctx context.Context, o agentOptions) error {
 	observing.Go(func() { m.Run(ctx) })
 	observing.Go(func() { accounting.run(ctx) })
 	logger.Info("listening", "address", server.URL())
-	if err := a.notifySystemd("READY=1"); err != nil {
-		logger.Warn("cannot notify systemd", "error", err)
-	}
+	a.notifyReady(logger)
 	return server.Serve(ctx, handler)
 }
 

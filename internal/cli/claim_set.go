@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
+	"io/fs"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/runs"
+	"github.com/tranche-gpu/tranche/internal/cli/private"
 	"github.com/tranche-gpu/tranche/runtime/compute"
 )
 
@@ -73,26 +75,20 @@ func settable(ctx context.Context, ledger *claim.Ledger, runDir, id string) (*cl
 	if err == nil {
 		return c, func(to claim.Compute) error { return ledger.SetCompute(ctx, id, to) }, nil
 	}
-	if !errors.Is(err, claim.ErrUnknownClaim) || filepath.Base(id) != id {
+	dir := private.FindRegion(runDir, id)
+	if !errors.Is(err, claim.ErrUnknownClaim) || dir == "" {
 		return nil, nil, err
 	}
-	dirs, globErr := filepath.Glob(filepath.Join(runDir, runsDir, "*", regionsDir, "*"))
-	if globErr != nil {
-		return nil, nil, globErr
+	run, err := runs.ReadRecord(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = claim.ErrNotGoverned
 	}
-	for _, dir := range dirs {
-		if filepath.Base(dir) != id {
-			continue
-		}
-		run, err := readRunClaim(dir)
-		if err != nil {
-			return nil, nil, claim.ErrNotGoverned
-		}
-		return run, func(to claim.Compute) error {
-			changed := *run
-			changed.Compute = &to
-			return writeRunClaim(dir, &changed)
-		}, nil
+	if err != nil {
+		return nil, nil, err
 	}
-	return nil, nil, err
+	return run, func(to claim.Compute) error {
+		changed := *run
+		changed.Compute = &to
+		return runs.WriteRecord(dir, &changed)
+	}, nil
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -66,9 +65,7 @@ func (a *app) listClaims(ctx context.Context, p place, asJSON bool) error {
 		r.printProblems(w)
 		return w.err
 	}
-	encoder := json.NewEncoder(a.stdout)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(claimList{r.Claims, r.Problems})
+	return a.printJSON(claimList{r.Claims, r.Problems})
 }
 
 type releaseOptions struct {

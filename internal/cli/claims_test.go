@@ -106,7 +106,7 @@ func TestClaimList(t *testing.T) {
 func TestClaimList_Empty(t *testing.T) {
 	n := newNode(t, nvmltest.New())
 	_, out, _ := n.claim("list")
-	must.Eq(t, "\nNo claims.\n", out)
+	must.Eq(t, "No claims.\n", out)
 	_, out, _ = n.claim("list", "--json")
 	must.StrContains(t, out, `"claims": []`)
 	must.NoError(t, os.WriteFile(filepath.Join(n.stateDir, "claims"), nil, 0o600))

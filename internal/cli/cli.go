@@ -14,6 +14,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/contextcost"
 	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/internal/cli/private"
 	"github.com/tranche-gpu/tranche/runtime"
 )
 
@@ -129,6 +130,34 @@ func (p *place) addFlags(cmd *cobra.Command) {
 		"directory `tree` in which the GPU driver's libraries are found")
 	cmd.Flags().StringVar(&p.stateDir, "state-dir", claim.DefaultStateDir, "`directory` of the ledger")
 	cmd.Flags().StringVar(&p.runDir, "run-dir", claim.DefaultRunDir, "`directory` of the regions")
+}
+
+// addSliceMemory adds the flag for the size of a slice where neither the device plugin nor a claim says it.
+func addSliceMemory(cmd *cobra.Command, value *string) {
+	cmd.Flags().StringVar(value, "slice-memory", "1GiB", "`size` of a slice as the device plugin has it, for GPUs of which that is not known")
+}
+
+// stated is the value of a flag that may be left out and may not be empty: `--share "$SHARE"` in a script in which the variable
+// is not set would otherwise be as if nothing was asked for.
+type stated string
+
+func (s *stated) Set(text string) error {
+	if text == "" {
+		return errors.New("it is empty; state a value, or leave the flag out")
+	}
+	*s = stated(text)
+	return nil
+}
+
+func (s *stated) String() string { return string(*s) }
+
+// Type is what the help calls the value unless the flag's description has another name for it.
+func (s *stated) Type() string { return "string" }
+
+// getenv returns a variable of the environment; "" if it is not set.
+func (a *app) getenv(name string) string {
+	value, _ := private.LookupEnv(a.environ, name)
+	return value
 }
 
 // logger is for what happens on the way and does not stop a command.

@@ -1,14 +1,12 @@
 package cli
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
 	"github.com/tranche-gpu/tranche/claim"
@@ -71,32 +69,6 @@ func (o runOptions) runCompute(limitBytes, gpuBytes uint64) (*claim.Compute, err
 	c, err := r.Over(claim.Compute{Share: worth, Max: percent.Whole, Class: claim.ClassNormal})
 	if err != nil {
 		return nil, err
-	}
-	return &c, nil
-}
-
-// runClaimFile is the file beside the region of a command under `tranche run` by which the governor knows its claim.
-const runClaimFile = "claim.json"
-
-// writeRunClaim writes the claim of a command that has a part of the GPU's time.
-func writeRunClaim(regionDir string, c *claim.Claim) error {
-	text, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
-	return renameio.WriteFile(filepath.Join(regionDir, runClaimFile), append(text, '\n'), 0o600)
-}
-
-// readRunClaim reads it; the error is fs.ErrNotExist where the command has no such part.
-func readRunClaim(regionDir string) (*claim.Claim, error) {
-	path := filepath.Join(regionDir, runClaimFile)
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	var c claim.Claim
-	if err := json.Unmarshal(text, &c); err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
 	return &c, nil
 }

@@ -16,7 +16,7 @@ import (
 
 // loadConfig reads the configuration of the node: the file that TRANCHE_CONFIG names, or the usual one, which may be missing.
 func (a *app) loadConfig() (runtime.Config, error) {
-	if path, _ := lookupEnv(a.environ, runtime.ConfigEnv); path != "" {
+	if path := a.getenv(runtime.ConfigEnv); path != "" {
 		return runtime.LoadConfig(path)
 	}
 	if _, err := os.Stat(a.configFile); a.configFile == "" || errors.Is(err, fs.ErrNotExist) {
@@ -27,7 +27,7 @@ func (a *app) loadConfig() (runtime.Config, error) {
 
 // configPath is the file that loadConfig reads.
 func (a *app) configPath() string {
-	if path, _ := lookupEnv(a.environ, runtime.ConfigEnv); path != "" {
+	if path := a.getenv(runtime.ConfigEnv); path != "" {
 		return path
 	}
 	return a.configFile

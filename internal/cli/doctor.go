@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -46,9 +45,7 @@ func (a *app) doctor(ctx context.Context, o doctorOptions) error {
 	results := node.Examine(ctx)
 	var err error
 	if o.json {
-		encoder := json.NewEncoder(a.stdout)
-		encoder.SetIndent("", "  ")
-		err = encoder.Encode(results)
+		err = a.printJSON(results)
 	} else {
 		err = printResults(a.stdout, results)
 	}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,14 +9,16 @@ import (
 	"net/url"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 
+	"github.com/hashicorp/hcl/v2/hclwrite"
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
+	"github.com/zclconf/go-cty/cty"
 
 	"github.com/tranche-gpu/tranche/internal/cli/explain"
+	"github.com/tranche-gpu/tranche/internal/printable"
 )
 
 // The exit codes of `tranche explain` where a job gets no place now.
@@ -114,9 +115,8 @@ func (o explainOptions) variableFile() (string, error) {
 		if !found {
 			return "", fmt.Errorf("--var %q: it has to be NAME=VALUE", variable)
 		}
-		if _, err := strconv.ParseFloat(value, 64); err != nil && value != "true" && value != "false" && !strings.HasPrefix(value, "[") &&
-			!strings.HasPrefix(value, "{") {
-			value = strconv.Quote(value)
+		if !strings.HasPrefix(value, "[") && !strings.HasPrefix(value, "{") { // else a list or an object
+			value = string(hclwrite.TokensForValue(cty.StringVal(value)).Bytes()) // which HCL converts to what the variable is
 		}
 		fmt.Fprintf(&text, "%s = %s\n", name, value)
 	}
@@ -125,9 +125,7 @@ func (o explainOptions) variableFile() (string, error) {
 
 func (a *app) printExplanation(o explainOptions, r *explain.Report) (err error) {
 	if o.json {
-		encoder := json.NewEncoder(a.stdout)
-		encoder.SetIndent("", "  ")
-		err = encoder.Encode(r)
+		err = a.printJSON(r)
 	} else {
 		w := &errWriter{w: a.stdout}
 		printGroups(w, r)
@@ -150,13 +148,13 @@ func (a *app) printExplanation(o explainOptions, r *explain.Report) (err error) 
 }
 
 func printGroups(w io.Writer, r *explain.Report) {
-	fmt.Fprintf(w, "Job %s in namespace %s\n", readable(r.Job), readable(r.Namespace))
+	fmt.Fprintf(w, "Job %s in namespace %s\n", printable.Text(r.Job), printable.Text(r.Namespace))
 	for _, g := range r.Groups {
-		fmt.Fprintf(w, "\nGroup %s %s: %s\n", readable(g.Name), g.Verdict, readable(g.Reason))
+		fmt.Fprintf(w, "\nGroup %s %s: %s\n", printable.Text(g.Name), g.Verdict, printable.Text(g.Reason))
 		for _, request := range g.Requests {
-			fmt.Fprintf(w, "  task %s requests %d of %s\n", readable(request.Task), request.Count, readable(request.Device))
+			fmt.Fprintf(w, "  task %s requests %d of %s\n", printable.Text(request.Task), request.Count, printable.Text(request.Device))
 			for _, constraint := range request.Constraints {
-				fmt.Fprintf(w, "    where %s\n", readable(constraint))
+				fmt.Fprintf(w, "    where %s\n", printable.Text(constraint))
 			}
 		}
 		if len(g.Requests) == 0 {
@@ -173,7 +171,7 @@ func printDevices(w io.Writer, devices []explain.Device) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "NODE\tDEVICE\tTOTAL\tFREE\tUSED BY\tUNHEALTHY")
 	for _, d := range devices {
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\n", readable(d.Node), readable(d.Name), d.Total, d.Free, describeUses(d.Used), describeUses(d.Unhealthy))
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\n", printable.Text(d.Node), printable.Text(d.Name), d.Total, d.Free, describeUses(d.Used), describeUses(d.Unhealthy))
 	}
 	_ = t.Flush() // errWriter keeps the error
 }
@@ -181,18 +179,10 @@ func printDevices(w io.Writer, devices []explain.Device) {
 func describeUses(all []explain.Use) string {
 	var texts []string
 	for _, use := range all {
-		texts = append(texts, fmt.Sprintf("%s (%d)", readable(use.By), use.Count))
+		texts = append(texts, fmt.Sprintf("%s (%d)", printable.Text(use.By), use.Count))
 	}
 	if texts == nil {
 		return "-"
 	}
 	return strings.Join(texts, ", ")
-}
-
-// readable is a name that others chose: control characters in it must not reach the terminal.
-func readable(name string) string {
-	if strings.IndexFunc(name, func(r rune) bool { return !strconv.IsPrint(r) }) < 0 {
-		return name
-	}
-	return strconv.Quote(name)
 }

@@ -22,6 +22,7 @@ func TestExplain_Errors(t *testing.T) {
 	}))
 	t.Setenv("NOMAD_ADDR", server.URL)
 	a, _ := configured(t, nvmltest.New())
+	directory := t.TempDir()
 	for _, c := range []struct {
 		says string
 		args []string
@@ -30,6 +31,10 @@ func TestExplain_Errors(t *testing.T) {
 		{"set NOMAD_TOKEN to a token", []string{"secret"}},
 		{`--var "x": it has to be NAME=VALUE`, []string{"--var", "x", "nothing"}},
 		{"--var-file: open /nowhere", []string{"--var-file", "/nowhere", "nothing"}},
+		{"--var and --var-file are for a jobspec, and there is no file secret", []string{"--var", "x=1", "secret"}},
+		{"read the jobspec: open /missing.hcl: no such file", []string{"/missing.hcl"}},
+		{"read the jobspec: open train.nomad: no such file", []string{"train.nomad"}},
+		{"read the jobspec: read " + directory + "/: is a directory", []string{directory + "/"}},
 	} {
 		code, _, stderr := execute(a, append([]string{"explain"}, c.args...)...)
 		must.Eq(t, exitFailure, code)
@@ -43,7 +48,13 @@ func TestExplain_Errors(t *testing.T) {
 func TestExplain_Variables(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "x.vars")
 	must.NoError(t, os.WriteFile(file, []byte("image = \"a\""), 0o644))
-	text, err := explainOptions{varFile: file, variables: []string{"count=3", "tag=b:\"3\"", "on=true", "list=[1]"}}.variableFile()
+	text, err := explainOptions{varFile: file, variables: []string{"count=3", "tag=b:\"${x}\"", "version=1.10", "on=true", "list=[1]"}}.variableFile()
 	must.NoError(t, err)
-	must.Eq(t, "image = \"a\"\ncount = 3\ntag = \"b:\\\"3\\\"\"\non = true\nlist = [1]\n", text)
+	must.Eq(t, `image = "a"
+count = "3"
+tag = "b:\"$${x}\""
+version = "1.10"
+on = "true"
+list = [1]
+`, text)
 }

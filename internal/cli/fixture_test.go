@@ -16,6 +16,7 @@ import (
 	"github.com/tranche-gpu/tranche/device/contextcost"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/internal/cli/private"
 	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
@@ -85,7 +86,7 @@ func (l libraries) build() error {
 	if err := os.Chmod(filepath.Dir(l.driverRoot), 0o755); err != nil { // for tests as another user
 		return err
 	}
-	for _, soname := range sonames {
+	for _, soname := range private.Sonames {
 		versioned := strings.TrimSuffix(soname, ".1") + ".570.124.06"
 		stub := filepath.Join(stubs, soname)
 		for _, args := range [][]string{
@@ -104,7 +105,7 @@ func (l libraries) build() error {
 			return err
 		}
 	}
-	if err := os.Link(filepath.Join(l.shadowDir, sonames[0]), filepath.Join(l.shadowDir, "governed", sonames[0])); err != nil {
+	if err := os.Link(filepath.Join(l.shadowDir, private.Sonames[0]), filepath.Join(l.shadowDir, "governed", private.Sonames[0])); err != nil {
 		return err
 	}
 	return gcc("-o", l.probe, "testdata/probe.c", "-ldl")
@@ -156,7 +157,7 @@ func (tr *trial) run(args ...string) (code int, stdout, stderr string) {
 // base is where the private directories are.
 func (tr *trial) base(t *testing.T) string {
 	t.Helper()
-	base, err := baseDir(tr.runDir, tr.environ)
+	base, err := private.Base(tr.runDir, tr.environ)
 	must.NoError(t, err)
 	return base
 }

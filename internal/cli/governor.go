@@ -3,14 +3,11 @@ package cli
 import (
 	"context"
 	"fmt"
-	"net"
-	"os"
 	"os/signal"
 	"path/filepath"
 	"syscall"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
 	"github.com/tranche-gpu/tranche/governor"
@@ -35,30 +32,26 @@ within a second.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.govern(cmd.Context(), o) },
 	}
 	o.addFlags(cmd)
-	cmd.Flags().StringVar(&o.logLevel, "log-level", "info", "`level` of the log: trace, debug, info, warn or error")
+	addLogLevel(cmd, &o.logLevel)
 	return cmd
 }
 
 func (a *app) govern(ctx context.Context, o governorOptions) error {
-	level := hclog.LevelFromString(o.logLevel)
-	if level == hclog.NoLevel {
-		return fmt.Errorf("--log-level must be trace, debug, info, warn or error, got %q", o.logLevel)
+	logger, err := a.daemonLogger("governor", o.logLevel)
+	if err != nil {
+		return err
 	}
 	for flag, dir := range map[string]string{"--run-dir": o.runDir, "--state-dir": o.stateDir, "--driver-root": o.driverRoot} {
 		if !filepath.IsAbs(dir) {
 			return fmt.Errorf("%s must be an absolute path, got %q", flag, dir)
 		}
 	}
-	if ctx == nil {
-		ctx = context.Background()
-	}
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	driver := a.openNVML(o.driverRoot)
 	return governor.Run(ctx, governor.Options{
-		StateDir: o.stateDir, RunDir: o.runDir,
-		Logger: hclog.New(&hclog.LoggerOptions{Name: "governor", Level: level, Output: a.stderr}),
-		Ready:  notifyReady,
+		StateDir: o.stateDir, RunDir: o.runDir, Logger: logger,
+		Ready: func() { a.notifyReady(logger) },
 		Processes: func(ctx context.Context, gpuUUID string) ([]int, error) {
 			ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 			defer cancel()
@@ -70,18 +63,4 @@ func (a *app) govern(ctx context.Context, o governorOptions) error {
 			return pids, err
 		},
 	})
-}
-
-// notifyReady tells systemd that the service has started (sd_notify(3)), if that has started it.
-func notifyReady() {
-	socket := os.Getenv("NOTIFY_SOCKET")
-	if socket == "" {
-		return
-	}
-	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: socket, Net: "unixgram"})
-	if err != nil {
-		return
-	}
-	defer conn.Close()
-	_, _ = conn.Write([]byte("READY=1"))
 }

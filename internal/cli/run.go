@@ -16,6 +16,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/nvml"
+	"github.com/tranche-gpu/tranche/internal/cli/private"
 	"github.com/tranche-gpu/tranche/internal/size"
 	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
@@ -93,7 +94,7 @@ func (a *app) runUnderLimit(ctx context.Context, o runOptions, args []string) (c
 	if err != nil {
 		return 0, err
 	}
-	shadows, err := findShadows(o.shadowDir, config.ShadowDir)
+	shadows, err := private.FindShadows(o.shadowDir, config.ShadowDir)
 	if err != nil {
 		return 0, err
 	}
@@ -101,15 +102,15 @@ func (a *app) runUnderLimit(ctx context.Context, o runOptions, args []string) (c
 	if err != nil {
 		return 0, err
 	}
-	private, err := a.prepare(o, c, shadows)
+	dir, err := a.prepare(o, c, shadows)
 	if err != nil {
 		return 0, fmt.Errorf("preparing the run: %w", err)
 	}
-	defer func() { err = errors.Join(err, private.remove()) }()
+	defer func() { err = errors.Join(err, dir.Remove()) }()
 
 	cmd := &exec.Cmd{
 		Path: path, Args: args,
-		Env:   private.environment(a.environ, c.GPU.UUID),
+		Env:   dir.Environment(a.environ, c.GPU.UUID),
 		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
 	}
 	return runChild(cmd)
@@ -120,7 +121,7 @@ const containerDir = "/.tranche"
 
 // checkOutermost makes sure that there is no limit here yet, since a second one would replace it.
 func (a *app) checkOutermost() error {
-	if _, ok := lookupEnv(a.environ, regionsVariable); ok {
+	if _, ok := private.LookupEnv(a.environ, private.RegionsVariable); ok {
 		return errors.New("this is already under the limit of another `tranche run`, which the new one would replace: " +
 			"run the command without")
 	}
@@ -207,14 +208,14 @@ func costCache(stateDir string) string {
 	return filepath.Join(dir, "tranche", name)
 }
 
-func (a *app) prepare(o runOptions, c *claim.Claim, shadows string) (*privateDir, error) {
+func (a *app) prepare(o runOptions, c *claim.Claim, shadows string) (*private.Dir, error) {
 	if c.Governed() {
 		libraries := shadow.Libraries{Dir: shadows, Governed: true}
 		if err := shadow.Check(libraries.Path(shadow.CUDA), shadow.CUDA); err != nil {
 			return nil, err
 		}
 	}
-	base, err := baseDir(o.runDir, a.environ)
+	base, err := private.Base(o.runDir, a.environ)
 	if err != nil {
 		return nil, err
 	}
@@ -222,12 +223,12 @@ func (a *app) prepare(o runOptions, c *claim.Claim, shadows string) (*privateDir
 		return nil, fmt.Errorf("the directory %q has a space or a colon in its name, which LD_PRELOAD cannot hold: "+
 			"set another with --run-dir or XDG_RUNTIME_DIR", base)
 	}
-	private, err := newPrivateDir(base)
+	dir, err := private.New(base)
 	if err != nil {
 		return nil, err
 	}
-	if err := private.fill(c, shadows, o.driverRoot); err != nil {
-		return nil, errors.Join(err, private.remove())
+	if err := dir.Fill(c, shadows, o.driverRoot); err != nil {
+		return nil, errors.Join(err, dir.Remove())
 	}
-	return private, nil
+	return dir, nil
 }

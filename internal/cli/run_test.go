@@ -20,6 +20,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/internal/cli/private"
 )
 
 func TestRunPreparesTheCommand(t *testing.T) {
@@ -29,7 +30,7 @@ func TestRunPreparesTheCommand(t *testing.T) {
 		`env; for f in "$TRANCHE_REGIONS"/*/*; do echo "FILE=$(od -An -tx1 -v -N136 "$f" | tr -d ' \n')"; done`)
 	must.Eq(t, 0, code, must.Sprint(stderr))
 	env := strings.Split(out, "\n")
-	get := func(name string) string { value, _ := lookupEnv(env, name); return value }
+	get := func(name string) string { value, _ := private.LookupEnv(env, name); return value }
 
 	lib := filepath.Dir(strings.Split(get("LD_PRELOAD"), ":")[0])
 	must.StrHasPrefix(t, tr.base(t), lib)
@@ -324,29 +325,6 @@ func TestRunAsAnotherUser(t *testing.T) {
 	left, err := os.ReadDir(filepath.Join(own, "tranche"))
 	must.NoError(t, err)
 	must.SliceEmpty(t, left)
-}
-
-func TestCheckOwn(t *testing.T) {
-	dir := t.TempDir()
-	must.NoError(t, os.Chmod(dir, 0o700))
-	must.NoError(t, checkOwn(dir))
-	must.NoError(t, os.Symlink(dir, dir+"/link"))
-	must.ErrorContains(t, checkOwn(dir+"/link"), "has to be a directory that belongs to user")
-	must.NoError(t, os.Chmod(dir, 0o755))
-	must.ErrorContains(t, checkOwn(dir), "mode 0700")
-	must.ErrorIs(t, checkOwn(dir+"/none"), os.ErrNotExist)
-	if os.Geteuid() == 0 {
-		must.NoError(t, os.Chmod(dir, 0o700))
-		must.NoError(t, os.Chown(dir, 65534, 65534))
-		must.ErrorContains(t, checkOwn(dir), "belongs to user 0")
-	}
-}
-
-func TestFindShadowsBesideTheProgram(t *testing.T) {
-	_, err := findShadows("", "/usr/lib/tranche")
-	must.ErrorContains(t, err, "there are no shadow libraries")
-	must.ErrorContains(t, err, "--shadow-dir")
-	must.ErrorContains(t, err, "/lib/libcuda.so.1")
 }
 
 func TestRunPassesStreams(t *testing.T) {

@@ -3,13 +3,10 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,8 +15,10 @@ import (
 	"github.com/tranche-gpu/tranche/claim/health"
 	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/claim/runs"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/governor/status"
+	"github.com/tranche-gpu/tranche/internal/cli/private"
 	"github.com/tranche-gpu/tranche/internal/size"
 )
 
@@ -109,8 +108,7 @@ does not show.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.status(cmd.Context(), o) },
 	}
 	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON, for programs")
-	cmd.Flags().StringVar(&o.sliceMemory, "slice-memory", "1GiB",
-		"`size` of a slice as the device plugin has it, for GPUs without claims")
+	addSliceMemory(cmd, &o.sliceMemory)
 	o.addFlags(cmd)
 	return cmd
 }
@@ -126,7 +124,7 @@ func (a *app) status(ctx context.Context, o statusOptions) error {
 		r.NVMLError, node = err.Error(), &nvml.Node{}
 	}
 	ledgerErr := r.addLedger(ctx, o.place)
-	r.addRuns(filepath.Join(o.runDir, runsDir))
+	r.addRuns(o.runDir)
 	shared, err := layout.Read(o.runDir)
 	if err != nil {
 		r.LayoutError = err.Error()
@@ -136,9 +134,7 @@ func (a *app) status(ctx context.Context, o statusOptions) error {
 	r.addTurns(o.runDir, time.Now())
 
 	if o.json {
-		encoder := json.NewEncoder(a.stdout)
-		encoder.SetIndent("", "  ")
-		err = encoder.Encode(r)
+		err = a.printJSON(r)
 	} else {
 		err = r.print(a.stdout)
 	}
@@ -196,26 +192,9 @@ func newClaimReport(c *claim.Claim, state claim.State, u region.Usage, err error
 }
 
 // addRuns adds what root has running under `tranche run`, which is in no ledger.
-func (r *report) addRuns(base string) {
-	base, err := realPath(base)
-	if err != nil {
-		return // nothing ever ran
-	}
-	used, err := usedDirs(base)
-	if err != nil {
-		return
-	}
-	for _, dir := range slices.Sorted(maps.Keys(used)) {
-		if !used[dir] {
-			continue // is being set up, or has ended
-		}
-		regions, _ := filepath.Glob(filepath.Join(dir, regionsDir, "*"))
-		if len(regions) == 0 {
-			regions = []string{filepath.Join(dir, regionsDir, "?")} // the program has removed its region
-		}
-		for _, region := range regions {
-			r.addRun(region)
-		}
+func (r *report) addRuns(runDir string) {
+	for _, region := range private.Regions(runDir) {
+		r.addRun(region)
 	}
 }
 
@@ -238,7 +217,7 @@ func (r *report) addRun(dir string) {
 	if info, statErr := os.Stat(dir); statErr == nil {
 		c.Created = info.ModTime().UTC()
 	}
-	if recorded, recordErr := readRunClaim(dir); recordErr == nil {
+	if recorded, recordErr := runs.ReadRecord(dir); recordErr == nil {
 		c.Compute = recorded.Compute
 	}
 	r.Claims = append(r.Claims, newClaimReport(c, claim.StateRunning, u, err))

@@ -24,20 +24,7 @@ func (r *report) print(out io.Writer) error {
 	return w.err
 }
 
-// errWriter keeps the first error, so that not every line has to ask.
-type errWriter struct {
-	w   io.Writer
-	err error
-}
-
-func (w *errWriter) Write(p []byte) (int, error) {
-	if w.err == nil {
-		_, w.err = w.w.Write(p)
-	}
-	return len(p), w.err
-}
-
-func (r *report) printDriver(w io.Writer) {
+func (r *report) printDriver(w *errWriter) {
 	if r.NVMLError != "" {
 		fmt.Fprintf(w, "NVML is not available, so what the GPUs are and what they hold is not known: %s\n"+
 			"See that nvidia-smi works, name the driver's directory by driver_root in the configuration or --driver-root, and run: "+
@@ -47,12 +34,12 @@ func (r *report) printDriver(w io.Writer) {
 	fmt.Fprintf(w, "Driver %s, CUDA %s\n", r.DriverVersion, r.CUDAVersion)
 }
 
-func (r *report) printGPUs(w io.Writer) {
+func (r *report) printGPUs(w *errWriter) {
+	w.paragraph()
 	if len(r.GPUs) == 0 {
-		fmt.Fprintln(w, "\nNo GPUs.")
+		fmt.Fprintln(w, "No GPUs.")
 		return
 	}
-	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "GPU\tNAME\tUUID\tMODE\tMEMORY\tUSED\tBUSY\tSLICES TAKEN\tDORMANT\tFREE")
 	for _, g := range r.GPUs {
@@ -91,17 +78,19 @@ func (s sliceReport) describeTaken() string {
 	return text + " (" + size.Format(s.SliceBytes) + " each)"
 }
 
-func (r *report) printClaims(w io.Writer) {
+func (r *report) printClaims(w *errWriter) {
 	if r.LedgerError != "" {
-		fmt.Fprintf(w, "\nThe ledger cannot be read: %s\n", r.LedgerError)
+		w.paragraph()
+		fmt.Fprintf(w, "The ledger cannot be read: %s\n", r.LedgerError)
 	}
 	if len(r.Claims) == 0 {
 		if r.LedgerError == "" {
-			fmt.Fprintln(w, "\nNo claims.")
+			w.paragraph()
+			fmt.Fprintln(w, "No claims.")
 		}
 		return
 	}
-	fmt.Fprintln(w)
+	w.paragraph()
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "CLAIM\tGPU\tMODE\tSLICES\tLIMIT\tUSED\tPEAK\tHOST MEMORY\tREFUSED\tPROCESSES\tSTATE\tOWNER\tWORKLOAD\tCONTAINER")
 	for _, c := range r.Claims {
@@ -131,18 +120,20 @@ func (r *report) printClaims(w io.Writer) {
 	}
 }
 
-func (r *report) printProblems(w io.Writer) {
-	if r.HealthError != "" {
-		fmt.Fprintf(w, "\nWhich GPUs are unhealthy is not known: %s\n", r.HealthError)
-	}
-	if r.GovernorError != "" {
-		fmt.Fprintf(w, "\nWhat the claims have had of the GPUs' time is not known: %s\n", r.GovernorError)
-	}
-	if r.LayoutError != "" {
-		fmt.Fprintf(w, "\nHow the GPUs are shared is not known: %s\n", r.LayoutError)
+func (r *report) printProblems(w *errWriter) {
+	for _, unknown := range []struct{ what, cause string }{
+		{"Which GPUs are unhealthy", r.HealthError},
+		{"What the claims have had of the GPUs' time", r.GovernorError},
+		{"How the GPUs are shared", r.LayoutError},
+	} {
+		if unknown.cause != "" {
+			w.paragraph()
+			fmt.Fprintf(w, "%s is not known: %s\n", unknown.what, unknown.cause)
+		}
 	}
 	if len(r.Problems) > 0 {
-		fmt.Fprintln(w, "\nFiles in the ledger that are no readable claims:")
+		w.paragraph()
+		fmt.Fprintln(w, "Files in the ledger that are no readable claims:")
 	}
 	for _, p := range r.Problems {
 		fmt.Fprintf(w, "  %s: %s\n", p.Path, p.Reason)

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -31,11 +30,11 @@ func (r *report) addTurns(runDir string, now time.Time) {
 }
 
 // printTurns writes a table of the governed claims, if there are any.
-func (r *report) printTurns(w io.Writer) {
+func (r *report) printTurns(w *errWriter) {
 	if !slices.ContainsFunc(r.Claims, func(c claimReport) bool { return c.Governed() }) {
 		return
 	}
-	fmt.Fprintln(w)
+	w.paragraph()
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "CLAIM\tGPU\tSHARE\tMAX\tPRIORITY\tHAD (10 S)\tGPU TIME\tWAITED\tOVERRUNS\tJOINED")
 	for _, c := range r.Claims {

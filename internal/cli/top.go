@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/signal"
 	"syscall"
@@ -30,7 +31,8 @@ func (a *app) topCommand() *cobra.Command {
 Keys: q quits, s sorts by the next column (S by the one before), / filters, Esc removes the filter, the space bar pauses, and the
 arrows scroll. A value that is unknown is shown as "-".
 
-With --once the state is printed as text, with --json as a line of JSON at each interval; --once --json prints one line.
+With --once the state is printed as text, with --json as a line of JSON at each interval; --once --json prints one line. With
+--once the exit status is 1 where the ledger or the GPUs cannot be read.
 The ledger is for root alone, so this wants to run as root.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.top(cmd.Context(), o) },
@@ -41,8 +43,7 @@ The ledger is for root alone, so this wants to run as root.`,
 	cmd.Flags().StringVar(&o.Filter, "filter", "", "show only claims in whose row this `text` occurs")
 	cmd.Flags().BoolVar(&o.once, "once", false, "print the state once, and end")
 	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON, for programs")
-	cmd.Flags().StringVar(&o.sliceMemory, "slice-memory", "1GiB",
-		"`size` of a slice as the device plugin has it, for GPUs of which that is not known")
+	addSliceMemory(cmd, &o.sliceMemory)
 	return cmd
 }
 
@@ -57,9 +58,14 @@ func (a *app) top(ctx context.Context, o topOptions) error {
 	defer stop()
 	switch {
 	case o.json:
-		return top.JSON(ctx, o.Options, o.once, a.stdout)
+		err = top.JSON(ctx, o.Options, o.once, a.stdout)
 	case o.once:
-		return top.Once(ctx, o.Options, a.stdout)
+		err = top.Once(ctx, o.Options, a.stdout)
+	default:
+		err = top.Run(ctx, o.Options, a.stdin, a.stdout, a.environ)
 	}
-	return top.Run(ctx, o.Options, a.stdin, a.stdout, a.environ)
+	if errors.Is(err, top.ErrIncomplete) {
+		return &exitError{code: exitFailure} // what was printed tells the rest
+	}
+	return err
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 )
 
@@ -96,9 +98,26 @@ func TestTop_Once(t *testing.T) {
 	must.Eq(t, 0, code, must.Sprint(stderr))
 	must.StrContains(t, stdout, "132 of 140 slices free")
 	must.StrContains(t, stdout, c.ID)
+	code, stdout, _ = n.command("top", "--once", "--state-dir", t.TempDir(), "--run-dir", n.runDir)
+	must.Zero(t, code)
+	must.StrContains(t, stdout, "unhealthy\nNo claims.\n")
 	code, _, stderr = n.command("top", "--state-dir", n.stateDir, "--run-dir", n.runDir)
 	must.Eq(t, exitFailure, code)
 	must.StrContains(t, stderr, "print the state with --once")
+}
+
+// A script must not take what is shown without NVML or the ledger for all that there is.
+func TestTop_OnceIncomplete(t *testing.T) {
+	noGPUs, noLedger := newNode(t, nvml.New(t.TempDir())), newNode(t, nvmltest.New(nvmltest.H200(0)))
+	must.NoError(t, os.WriteFile(filepath.Join(noLedger.stateDir, "claims"), nil, 0o600))
+	for source, n := range map[string]*statusNode{"nvml": noGPUs, "ledger": noLedger} {
+		for _, form := range []string{"--once", "--once=true --json"} {
+			code, stdout, stderr := n.command(slices.Concat([]string{"top", "--state-dir", n.stateDir, "--run-dir", n.runDir}, strings.Fields(form))...)
+			must.Eq(t, exitFailure, code)
+			must.Eq(t, "", stderr)
+			must.StrContains(t, stdout, source)
+		}
+	}
 }
 
 func TestAgent_ErrorsNameTheOption(t *testing.T) {
@@ -108,7 +127,7 @@ func TestAgent_ErrorsNameTheOption(t *testing.T) {
 		{"--listen", "unix:/no/such/directory/agent", "--listen: "},
 		{"--web-config", "/no/such/file", "--web-config: "},
 		{"--slice-memory", "much", "--slice-memory: "},
-		{"--log-level", "loud", `--log-level: "loud" is no level`},
+		{"--log-level", "loud", `--log-level must be trace, debug, info, warn or error, got "loud"`},
 		{"--nomad-ui", "nomad", `--nomad-ui: "nomad" is no address of Nomad`},
 		{"--nomad-ui", "https://me:secret@nomad", "--nomad-ui: the address has a user name or password, which every page would show"},
 		{"--host", "http://gpu-7", "--host: "},

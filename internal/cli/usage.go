@@ -4,15 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/runtime"
 	"github.com/tranche-gpu/tranche/usage"
 	"github.com/tranche-gpu/tranche/usage/bill"
 )
@@ -73,8 +70,8 @@ func (a *app) usage(ctx context.Context, o usageOptions) error {
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(o.stateDir); errors.Is(err, fs.ErrNotExist) && filepath.IsAbs(o.stateDir) {
-		return fmt.Errorf("there is no state directory %s, so no claim was ever made there; see --state-dir", o.stateDir)
+	if filepath.IsAbs(o.stateDir) && !claim.HasState(o.stateDir) && !usage.Exists(o.stateDir) {
+		return fmt.Errorf("--state-dir: no claim was ever made in %s, so there is no usage; name the state_dir of Nomad's plugins", o.stateDir)
 	}
 	store, err := usage.Open(ctx, o.stateDir)
 	if err != nil {
@@ -198,14 +195,10 @@ func (a *app) writeUsage(ctx context.Context, store *usage.Store, format string,
 	return r.Table(a.stdout)
 }
 
-// usageConfig reads the settings about usage from the configuration file of all of Tranche's programs. Only the default file
-// may be missing.
+// usageConfig reads the settings about usage from the node's configuration, which has to be right as a whole.
 func (a *app) usageConfig() (bill.Config, error) {
-	path, named := lookupEnv(a.environ, runtime.ConfigEnv)
-	if named = named && path != ""; !named {
-		path = a.configFile
-	} else if _, err := os.Stat(path); err != nil {
-		return bill.Config{}, fmt.Errorf("read the configuration: %w; correct %s or create the file", err, runtime.ConfigEnv)
+	if _, err := a.loadConfig(); err != nil {
+		return bill.Config{}, err
 	}
-	return bill.LoadConfig(path)
+	return bill.LoadConfig(a.configPath())
 }

@@ -50,9 +50,9 @@ func refuseWithoutClaim(requests []string) error {
 	return fmt.Errorf("the container requests GPUs by %s, but it has no claim; request a fraction of one (a Nomad job by its "+
 		"device block, others by -e %s=8GiB), or start it without a GPU (-e %s=%s, also if its image sets that "+
 		"variable, as those of CUDA do; no --gpus and no CDI device of NVIDIA's). The operator can have such containers "+
-		"start without a GPU or with whole ones: without_claim = %q or %q in the configuration of tranche-runtime",
+		"start without a GPU or with whole ones: without_claim = %q or %q in %s",
 		strings.Join(requests, ", "), request.MemoryEnv, claim.VisibleDevices, claim.NoDevices,
-		runtime.WithoutClaimVoid, runtime.WithoutClaimPass)
+		runtime.WithoutClaimVoid, runtime.WithoutClaimPass, runtime.DefaultConfigFile)
 }
 
 // withoutGPUs removes everything from a spec by which the container gets or requests GPUs.

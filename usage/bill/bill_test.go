@@ -104,6 +104,18 @@ func TestReport_Golden(t *testing.T) {
 	}
 }
 
+// What was used is a sum of measurements: a part of it has no more digits than a ratio needs.
+func TestReport_RoundsUsed(t *testing.T) {
+	all := lines()[:1]
+	all[0].UsedGiBMillis = 8 * hourMillis / 3.0
+	s := usagetest.Fill(t, t.TempDir(), all, nil)
+	r, err := Make(t.Context(), s, ByJob, november, november.AddDate(0, 1, 0), Prices{})
+	must.NoError(t, err)
+	var out bytes.Buffer
+	must.NoError(t, r.JSON(&out))
+	must.StrContains(t, out.String(), `"used_ratio": 0.333333,`)
+}
+
 // Only the hours that were asked for count, and sums are exact.
 func TestMake_HoursAndSums(t *testing.T) {
 	s := store(t)
@@ -197,19 +209,20 @@ func TestLoadConfig(t *testing.T) {
 	must.False(t, c.Prices.Known())
 	must.Eq(t, "1/10", prices(t, bothPrices).GiBHour.RatString())
 	for text, want := range map[string]string{
-		"[prices]\ncurrency = 'EUR'":                 "prices.gib_hour",
-		"[prices]\ngib_hour = 1":                     "prices.currency",
-		"[prices]\ncurrency = 'euro'\ngib_hour = 1":  "prices.currency",
-		"[prices]\ncurrency = 'EUR'\ngib_hour = -1":  "prices.gib_hour must be a number of 0 or more, such as 0.05",
-		"[prices]\ncurrency = 'EUR'\ngpu_hour = '1'": "prices.gpu_hour",
-		"[prices]\ncurrency = 'EUR'\ngpu_hour = inf": "prices.gpu_hour",
-		"[prices]\ncurrency = 'EUR'\nslice_hour = 1": "prices.slice_hour",
-		"[usage]\nkeep_days = 0":                     "usage.keep_days",
-		"[usage]\nkeep_days = '4'":                   `got "4"`,
-		"[usage]\nkeep = 0":                          "usage.keep",
-		"prices = 7":                                 "prices",
-		"[prices]\naccount = 7":                      "prices.account",
-		"[prices":                                    "config.toml",
+		"[prices]\ncurrency = 'EUR'":                   "prices.gib_hour",
+		"[prices]\ngib_hour = 1":                       "prices.currency",
+		"[prices]\ncurrency = 'euro'\ngib_hour = 1":    "prices.currency",
+		"[prices]\ncurrency = 'EUR'\ngib_hour = -1":    "prices.gib_hour must be a number from 0 to 1000000000, such as 0.05, got -1",
+		"[prices]\ncurrency = 'EUR'\ngib_hour = 1e300": "prices.gib_hour must be a number from 0 to 1000000000",
+		"[prices]\ncurrency = 'EUR'\ngpu_hour = '1'":   "prices.gpu_hour",
+		"[prices]\ncurrency = 'EUR'\ngpu_hour = inf":   "prices.gpu_hour",
+		"[prices]\ncurrency = 'EUR'\nslice_hour = 1":   "prices.slice_hour",
+		"[usage]\nkeep_days = 0":                       "usage.keep_days",
+		"[usage]\nkeep_days = '4'":                     `got "4"`,
+		"[usage]\nkeep = 0":                            "usage.keep",
+		"prices = 7":                                   "prices",
+		"[prices]\naccount = 7":                        "prices.account",
+		"[prices":                                      "config.toml",
 	} {
 		path := filepath.Join(t.TempDir(), "config.toml")
 		must.NoError(t, os.WriteFile(path, []byte(text), 0o600))

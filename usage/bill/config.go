@@ -150,6 +150,9 @@ func (t table) prices() (p Prices, err error) {
 	return p, nil
 }
 
+// mostPrice is more than a GPU costs for an hour in any currency.
+var mostPrice = big.NewRat(1_000_000_000, 1)
+
 // price returns a price exactly as it is written; nil if there is none.
 func (t table) price(key string) (*big.Rat, error) {
 	var text string
@@ -164,8 +167,8 @@ func (t table) price(key string) (*big.Rat, error) {
 		return nil, nil //nolint:nilnil // no price is an answer
 	}
 	p, ok := new(big.Rat).SetString(text)
-	if !ok || p.Sign() < 0 {
-		return nil, fmt.Errorf("prices.%s must be a number of 0 or more, such as 0.05, got %#v", key, value)
+	if !ok || p.Sign() < 0 || p.Cmp(mostPrice) > 0 {
+		return nil, fmt.Errorf("prices.%s must be a number from 0 to %s, such as 0.05, got %#v", key, mostPrice.RatString(), value)
 	}
 	return p, nil
 }

@@ -1,17 +1,19 @@
 package bill
 
 import (
+	"cmp"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"math/big"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 
-	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/internal/printable"
 	"github.com/tranche-gpu/tranche/usage"
 )
 
@@ -80,15 +82,15 @@ func (r *Row) names(by By) []string {
 		if r.GPU.Index >= 0 {
 			index = strconv.Itoa(r.GPU.Index)
 		}
-		return []string{index, printable(r.GPU.Model), printable(r.GPU.UUID)}
+		return []string{index, shown(r.GPU.Model), shown(r.GPU.UUID)}
 	case ByJob:
 		job := r.Job
 		if r.Container != "" {
 			job = "container " + r.Container
 		}
-		return []string{printable(r.Namespace), printable(job) + r.doubt()}
+		return []string{shown(r.Namespace), shown(job) + r.doubt()}
 	}
-	return []string{printable(r.Namespace) + r.doubt()}
+	return []string{shown(r.Namespace) + r.doubt()}
 }
 
 // doubt marks names that only the container itself has stated.
@@ -99,13 +101,8 @@ func (r *Row) doubt() string {
 	return " (unverified)"
 }
 
-// printable returns a name as people see it.
-func printable(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return claim.Printable(text)
-}
+// shown returns a name as a table has it.
+func shown(name string) string { return cmp.Or(printable.Text(name), "-") }
 
 func (r *Row) used100() string {
 	part, known := r.Used()
@@ -182,6 +179,7 @@ func (r *Report) json(row *Row) jsonRow {
 		GiBHours: json.Number(decimal(row.GiBHours(), digits)), GPUHours: number(row.GPUHours()), PeakBytes: row.PeakBytes,
 	}
 	if part, known := row.Used(); known {
+		part = math.Round(part*1e6) / 1e6
 		j.UsedRatio = &part
 	}
 	if r.Prices.Known() {
@@ -267,7 +265,7 @@ func cell(text string) string {
 	if text == "" {
 		return ""
 	}
-	text = claim.Printable(text)
+	text = printable.Text(text)
 	if first := []rune(text)[0]; strings.ContainsRune("=+-@|%'＝＋－＠", first) {
 		return "'" + text
 	}

@@ -7,8 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -89,7 +92,8 @@ func Explain(ctx context.Context, client *api.Client, job *api.Job) (*Report, er
 // jobspec, as in a variable file.
 func Find(ctx context.Context, client *api.Client, name, namespace, variables string) (*api.Job, error) {
 	text, err := os.ReadFile(name)
-	if err == nil {
+	switch {
+	case err == nil:
 		job, err := client.Jobs().ParseHCLOpts(&api.JobsParseRequest{JobHCL: string(text), Canonicalize: true, Variables: variables})
 		if err != nil {
 			return nil, fmt.Errorf("have Nomad parse %s: %w", name, err)
@@ -98,6 +102,10 @@ func Find(ctx context.Context, client *api.Client, name, namespace, variables st
 			job.Namespace = &namespace
 		}
 		return job, nil
+	case namesFile(name), errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("read the jobspec: %w", err)
+	case variables != "":
+		return nil, fmt.Errorf("--var and --var-file are for a jobspec, and there is no file %s", name)
 	}
 	job, _, err := client.Jobs().Info(name, (&api.QueryOptions{Namespace: namespace}).WithContext(ctx))
 	var response api.UnexpectedResponseError
@@ -109,6 +117,13 @@ func Find(ctx context.Context, client *api.Client, name, namespace, variables st
 		return nil, fmt.Errorf("read job %q: %w", name, err)
 	}
 	return job, nil
+}
+
+// namesFile reports whether an argument names a file, whether or not that exists. A job's name may have slashes, too: those of the
+// instances of periodic and parameterized jobs have.
+func namesFile(name string) bool {
+	return filepath.IsAbs(name) || strings.HasPrefix(name, "./") || strings.HasPrefix(name, "../") ||
+		slices.Contains([]string{".hcl", ".nomad", ".json"}, filepath.Ext(name))
 }
 
 // planOf is the job for Nomad to plan. One that is stopped is planned as if it were run again; of one that runs at set times or

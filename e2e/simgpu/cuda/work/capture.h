@@ -7,7 +7,7 @@
 #ifndef SIMGPU_CAPTURE_H
 #define SIMGPU_CAPTURE_H
 
-#include "graph.h"
+#include "cuda/graph/graph.h"
 
 extern _Atomic uint32_t captures_alive;
 

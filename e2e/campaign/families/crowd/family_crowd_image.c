@@ -1,7 +1,7 @@
 /* Images with damage: bits flipped, sizes that are not so, ends missing. As far as an offset leads, nothing behind an image can
  * be read. */
 #include "crowd.h"
-#include "images.h"
+#include "families/images.h"
 #include "worker.h"
 
 #include <stdlib.h>

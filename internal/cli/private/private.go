@@ -1,4 +1,6 @@
-package cli
+// Package private is what a command under `tranche run` has for itself while it runs: a directory with its region and the shadow
+// libraries, and the environment that makes it use them. It decides nothing about the limit.
+package private
 
 import (
 	"errors"
@@ -6,12 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/claim/runs"
 	"github.com/tranche-gpu/tranche/internal/filelock"
 	"github.com/tranche-gpu/tranche/runtime/gpuinfo/driverroot"
 	"github.com/tranche-gpu/tranche/runtime/shadow"
@@ -27,29 +29,27 @@ import (
 // Such a claim has no slices and is not in the ledger, whose claims outlive their container: this one ends with its
 // command.
 const (
-	runsDir    = "run" // under the run directory, where `tranche status` finds them
-	regionsDir = "regions"
-	libDir     = "lib"
-	lockFile   = "lock"
+	libDir   = "lib"
+	lockFile = "lock"
 )
 
-// privateDir is the directory of one command.
-type privateDir struct {
+// Dir is the directory of one command, locked by `tranche run`.
+type Dir struct {
 	path string
 	lock *os.File
 }
 
-// baseDir gives the directory in which this user's commands have theirs.
-func baseDir(runDir string, environ []string) (string, error) {
+// Base returns the directory in which this user's commands have theirs, and creates it.
+func Base(runDir string, environ []string) (string, error) {
 	if os.Geteuid() == 0 {
-		dir := filepath.Join(runDir, runsDir)
+		dir := filepath.Join(runDir, runs.Dir)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return "", err
 		}
 		return realPath(dir)
 	}
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("tranche-%d", os.Geteuid()))
-	if own, _ := lookupEnv(environ, "XDG_RUNTIME_DIR"); filepath.IsAbs(own) {
+	if own, _ := LookupEnv(environ, "XDG_RUNTIME_DIR"); filepath.IsAbs(own) {
 		dir = filepath.Join(own, "tranche")
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
@@ -83,8 +83,8 @@ func checkOwn(dir string) error {
 	return nil
 }
 
-// newPrivateDir makes a directory in base, and removes those of commands that are gone.
-func newPrivateDir(base string) (*privateDir, error) {
+// New makes a directory in base, and removes those of commands that are gone.
+func New(base string) (*Dir, error) {
 	// Until a new directory is locked it looks like one that is left over.
 	b, err := os.Open(base)
 	if err != nil {
@@ -100,14 +100,14 @@ func newPrivateDir(base string) (*privateDir, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &privateDir{path: path}
+	p := &Dir{path: path}
 	if err := p.takeLock(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(path))
 	}
 	return p, nil
 }
 
-func (p *privateDir) takeLock() (err error) {
+func (p *Dir) takeLock() (err error) {
 	if p.lock, err = os.OpenFile(filepath.Join(p.path, lockFile), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return err
 	}
@@ -123,14 +123,14 @@ func removeLeftovers(base string) {
 	for _, e := range entries {
 		dir := filepath.Join(base, e.Name())
 		if _, inUse := used[dir]; e.IsDir() && !inUse {
-			_ = os.RemoveAll(dir)
+			_ = removeDir(dir)
 		}
 	}
 }
 
-// remove removes the directory, unless something that the command has left running still needs it: a process that
+// Remove removes the directory, unless something that the command has left running still needs it: a process that
 // finds no shadow library to load would run without a limit. The next `tranche run` removes it then.
-func (p *privateDir) remove() error {
+func (p *Dir) Remove() error {
 	if err := p.lock.Close(); err != nil {
 		return err
 	}
@@ -144,25 +144,20 @@ func (p *privateDir) remove() error {
 	return removeDir(p.path)
 }
 
-// removeDir removes a private directory. The governor has a socket beside a governed claim's record, and may make it once more
-// while the directory is removed.
+// removeDir removes a private directory, first the regions, in which a governor may be making its socket.
 func removeDir(path string) error {
-	records, _ := filepath.Glob(filepath.Join(path, regionsDir, "*", runClaimFile)) // the pattern is a good one
-	for _, record := range records {
-		_ = os.Remove(record) // what follows reports what goes wrong
+	regions, _ := filepath.Glob(filepath.Join(path, runs.Regions, "*")) // the pattern is a good one
+	for _, dir := range regions {
+		if err := region.Remove(dir); err != nil {
+			return err
+		}
 	}
-	const tries, pause = 50, 20 * time.Millisecond
-	err := os.RemoveAll(path)
-	for i := 0; i < tries && errors.Is(err, unix.ENOTEMPTY); i++ {
-		time.Sleep(pause)
-		err = os.RemoveAll(path)
-	}
-	return err
+	return os.RemoveAll(path)
 }
 
-// fill puts the claim's region and the links to the libraries in place.
-func (p *privateDir) fill(c *claim.Claim, shadows, driverRoot string) error {
-	err := region.Create(filepath.Join(p.path, regionsDir, c.ID), region.Header{
+// Fill puts the claim's region and the links to the libraries in place.
+func (p *Dir) Fill(c *claim.Claim, shadows, driverRoot string) error {
+	err := region.Create(filepath.Join(p.path, runs.Regions, c.ID), region.Header{
 		ClaimID:      c.ID,
 		GPUUUID:      c.GPU.UUID,
 		LimitBytes:   c.LimitBytes,
@@ -173,12 +168,12 @@ func (p *privateDir) fill(c *claim.Claim, shadows, driverRoot string) error {
 		return err
 	}
 	if c.Governed() {
-		if err := writeRunClaim(filepath.Join(p.path, regionsDir, c.ID), c); err != nil {
+		if err := runs.WriteRecord(filepath.Join(p.path, runs.Regions, c.ID), c); err != nil {
 			return err
 		}
 	}
 	libraries := shadow.Libraries{Dir: shadows, Governed: c.Governed()}
-	for _, soname := range sonames {
+	for _, soname := range Sonames {
 		driver, err := driverroot.FindLibrary(driverRoot, soname)
 		if err != nil {
 			return err
@@ -190,10 +185,10 @@ func (p *privateDir) fill(c *claim.Claim, shadows, driverRoot string) error {
 	return nil
 }
 
-func (p *privateDir) lib() string { return filepath.Join(p.path, libDir) }
+func (p *Dir) lib() string { return filepath.Join(p.path, libDir) }
 
 // link gives the shadow every name under which programs look for the driver's library.
-func (p *privateDir) link(soname, library, driver string) error {
+func (p *Dir) link(soname, library, driver string) error {
 	behind := shadow.Behind(soname)
 	if err := os.MkdirAll(filepath.Join(p.lib(), filepath.Dir(behind)), 0o700); err != nil {
 		return err

@@ -7,9 +7,9 @@
 #ifndef SIMGPU_GRAPH_H
 #define SIMGPU_GRAPH_H
 
+#include "cuda/work/stream.h"
 #include "graph_attributes.h"
 #include "graph_memory.h"
-#include "stream.h"
 #include "user_object.h"
 
 /* The function that kernel parameters mean. */

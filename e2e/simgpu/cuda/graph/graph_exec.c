@@ -1,5 +1,5 @@
 /* Executable graphs: a copy of a graph, in the order in which its nodes run. */
-#include "capture.h"
+#include "cuda/work/capture.h"
 #include "graph.h"
 
 #include <stdlib.h>

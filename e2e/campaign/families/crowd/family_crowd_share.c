@@ -1,7 +1,7 @@
 /* What a crowd shares: tables of exported memory filled to their ends, handles without descriptors and the reverse, imports. */
 #include "crowd.h"
-#include "family_pool.h"
-#include "offers.h"
+#include "families/family_pool.h"
+#include "families/offers.h"
 #include "worker.h"
 
 #include <string.h>

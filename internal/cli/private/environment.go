@@ -1,39 +1,42 @@
-package cli
+package private
 
 import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/tranche-gpu/tranche/claim/runs"
 )
 
-// regionsVariable tells the shadow libraries where the regions are, outside a container.
-const regionsVariable = "TRANCHE_REGIONS"
+// RegionsVariable tells the shadow libraries where the regions are, outside a container.
+const RegionsVariable = "TRANCHE_REGIONS"
 
-// environment is the command's: ours, and what makes it load the shadow libraries and see its GPU.
+// Environment returns the command's environment: ours, and what makes it load the shadow libraries and see its GPU.
 //
 // Preloading answers every later dlopen of the driver's SONAME. The search path is for what gets past that: programs
 // that ask for another of its names, and statically linked ones, for which nothing is preloaded.
-func (p *privateDir) environment(environ []string, gpuUUID string) []string {
+func (p *Dir) Environment(environ []string, gpuUUID string) []string {
 	var preload []string
-	for _, soname := range sonames {
+	for _, soname := range Sonames {
 		preload = append(preload, filepath.Join(p.lib(), soname))
 	}
 	return setEnv(environ, map[string]string{
 		"LD_PRELOAD":           prepend(environ, "LD_PRELOAD", preload...),
 		"LD_LIBRARY_PATH":      prepend(environ, "LD_LIBRARY_PATH", p.lib()),
-		regionsVariable:        filepath.Join(p.path, regionsDir),
+		RegionsVariable:        filepath.Join(p.path, runs.Regions),
 		"CUDA_VISIBLE_DEVICES": gpuUUID,
 	})
 }
 
 func prepend(environ []string, name string, values ...string) string {
-	if old, ok := lookupEnv(environ, name); ok && old != "" {
+	if old, ok := LookupEnv(environ, name); ok && old != "" {
 		values = append(values, old)
 	}
 	return strings.Join(values, ":")
 }
 
-func lookupEnv(environ []string, name string) (string, bool) {
+// LookupEnv returns a variable of an environment, and whether that has it.
+func LookupEnv(environ []string, name string) (string, bool) {
 	for _, entry := range environ {
 		if value, ok := strings.CutPrefix(entry, name+"="); ok {
 			return value, true

@@ -3,7 +3,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
-#include "engine.h"
+#include "cuda/work/engine.h"
 #include "graph.h"
 
 struct CUuserObject_st {

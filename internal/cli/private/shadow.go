@@ -1,4 +1,4 @@
-package cli
+package private
 
 import (
 	"errors"
@@ -11,11 +11,12 @@ import (
 	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
-var sonames = []string{driverroot.CUDALibrary, driverroot.NVMLLibrary}
+// Sonames are the names of the libraries that are shadowed.
+var Sonames = []string{driverroot.CUDALibrary, driverroot.NVMLLibrary}
 
-// findShadows gives the directory of the shadow libraries: the one that was named, or the one beside this program as it
+// FindShadows returns the directory of the shadow libraries: the one that was named, or the one beside this program as it
 // was built, or the one that is configured.
-func findShadows(named, configured string) (string, error) {
+func FindShadows(named, configured string) (string, error) {
 	if named != "" {
 		return absolute("--shadow-dir", named, checkShadows(named))
 	}
@@ -45,7 +46,7 @@ func absolute(flag, dir string, err error) (string, error) {
 }
 
 func checkShadows(dir string) error {
-	for _, soname := range sonames {
+	for _, soname := range Sonames {
 		if err := shadow.Check(filepath.Join(dir, soname), soname); err != nil {
 			return err
 		}
