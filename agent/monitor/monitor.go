@@ -33,6 +33,8 @@ type Options struct {
 	Logger     hclog.Logger
 	// Usage returns what is accounted of claims; nil if nothing is.
 	Usage func() *usage.Totals
+	// Observe gets each snapshot, one after the other; nil if nobody wants them. It must not modify them.
+	Observe func(*Snapshot)
 }
 
 // Monitor takes snapshots of a node. Its methods may be called concurrently.
@@ -81,6 +83,9 @@ func (m *Monitor) Snapshot(ctx context.Context) *Snapshot {
 		return m.last
 	}
 	m.last = m.take(ctx)
+	if m.Observe != nil {
+		m.Observe(m.last)
+	}
 	return m.last
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/tranche-gpu/tranche/agent/agenttest"
 	"github.com/tranche-gpu/tranche/agent/monitor"
+	"github.com/tranche-gpu/tranche/agent/timeline"
+	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/usage/bill"
 )
 
@@ -31,7 +34,7 @@ func siteWith(t *testing.T, s *monitor.Snapshot,
 	nomad, err := url.Parse("https://nomad.example.com:4646")
 	must.NoError(t, err)
 	pages, err := New(func(context.Context) *monitor.Snapshot { return s },
-		Options{Node: "node-1 " + agenttest.Hostile, Version: "v1.2.3", NomadUI: nomad, Usage: usage})
+		Options{Node: "node-1 " + agenttest.Hostile, Version: "v1.2.3", NomadUI: nomad, Usage: usage, Timeline: timelineFor(s)})
 	must.NoError(t, err)
 	mux := http.NewServeMux()
 	pages.Register(mux)
@@ -42,17 +45,38 @@ func siteWith(t *testing.T, s *monitor.Snapshot,
 	}
 }
 
-// paths are one of each page.
-var paths = []string{"/", "/gpu/" + agenttest.UUID(0), "/gpu/" + agenttest.UUID(1), "/gpu/" + agenttest.UUID(2),
-	"/gpu/" + agenttest.UUID(3), "/claim/aaaaaaaa", "/claim/bbbbbbbb", "/claim/cccccccc", "/claim/eeeeeeee",
-	"/usage/job/2026-11",
-	"/claim/" + url.PathEscape(agenttest.Hostile), "/gpu/" + url.PathEscape(agenttest.Hostile), "/" + url.PathEscape(agenttest.Hostile)}
+// timelineFor returns a time line of two hours up to a snapshot, in which a claim with a hostile name has ended.
+func timelineFor(s *monitor.Snapshot) *timeline.Timeline {
+	all := new(timeline.Timeline)
+	for at := 2 * time.Hour; at >= 0; at -= time.Minute {
+		seen := *s
+		seen.Time = s.Time.Add(-at)
+		if at > 30*time.Minute {
+			ended := *s.Claims[0]
+			ended.Claim = &claim.Claim{ID: "ffffffff", GPU: s.Claims[0].GPU}
+			ended.Workload.Job = agenttest.Hostile
+			seen.Claims = append(slices.Clone(s.Claims), &ended)
+		}
+		all.Observe(&seen)
+	}
+	return all
+}
+
+// paths are one of each page; missing lead to none.
+var (
+	paths = []string{"/", "/gpu/" + agenttest.UUID(0), "/gpu/" + agenttest.UUID(1), "/gpu/" + agenttest.UUID(2),
+		"/gpu/" + agenttest.UUID(3), "/gpu/" + agenttest.UUID(0) + "?hours=24", "/claim/aaaaaaaa", "/claim/bbbbbbbb", "/claim/cccccccc",
+		"/claim/eeeeeeee", "/job?name=train&namespace=research", hostileJob, "/idle", "/usage/job/2026-11"}
+	missing = []string{"/claim/" + url.PathEscape(agenttest.Hostile), "/gpu/" + url.PathEscape(agenttest.Hostile),
+		"/" + url.PathEscape(agenttest.Hostile), "/job?name=" + url.QueryEscape(agenttest.Hostile)}
+	hostileJob = "/job?" + url.Values{"namespace": {agenttest.Hostile}, "name": {agenttest.Hostile}}.Encode()
+)
 
 // TestPages_HostileNames parses each page as a browser does: names of others are text in it, and add no element, attribute,
 // line or order to a terminal.
 func TestPages_HostileNames(t *testing.T) {
 	request := site(t, agenttest.Snapshot())
-	for _, path := range paths {
+	for _, path := range slices.Concat(paths, missing) {
 		t.Run(path, func(t *testing.T) {
 			_, body := request(path)
 			must.StrNotContains(t, body, "\x1b")
@@ -80,7 +104,7 @@ func TestPages_HostileNames(t *testing.T) {
 // TestPages_Links follows every link of each page.
 func TestPages_Links(t *testing.T) {
 	request := site(t, agenttest.Snapshot())
-	for _, path := range paths[:10] {
+	for _, path := range paths {
 		status, body := request(path)
 		must.Eq(t, http.StatusOK, status, must.Sprint(path))
 		root, err := html.Parse(strings.NewReader(body))
@@ -183,11 +207,112 @@ func TestPages_Refresh(t *testing.T) {
 	}
 }
 
-// TestClaim_Advice names fewer slices only if the peak would fit.
+// TestPages_Reload keeps what the page is of.
+func TestPages_Reload(t *testing.T) {
+	request := site(t, agenttest.Snapshot())
+	for path, want := range map[string]string{
+		"/": `href="/?refresh=15"`, "/job?name=train&namespace=research&x=y": `href="/job?name=train&amp;namespace=research&amp;refresh=15"`,
+		"/gpu/" + agenttest.UUID(0) + "?hours=24":                 `href="/gpu/` + agenttest.UUID(0) + `?hours=24&amp;refresh=15"`,
+		"/job?name=train&namespace=research&refresh=15":           `href="/job?name=train&amp;namespace=research"`,
+		"/gpu/" + agenttest.UUID(0) + "?refresh=15&hours=nothing": `href="/gpu/` + agenttest.UUID(0) + `?hours=1"`,
+	} {
+		_, body := request(path)
+		must.StrContains(t, body, want)
+	}
+}
+
+// TestJob names what the job's tasks need, and which claims only say that they are the job's.
+func TestJob(t *testing.T) {
+	s := agenttest.Snapshot()
+	other := *s.Claims[0]
+	other.Claim = &claim.Claim{ID: "ffffffff", GPU: s.Claims[0].GPU, Mode: claim.ModeSlice, SliceBytes: 1 << 30, Slices: make([]string, 40), LimitBytes: 40 << 30}
+	other.Workload.Job, other.Workload.ParentJob, other.Workload.Verified = "train/dispatch-1", "train", false
+	use := *s.Claims[0].Usage
+	use.PeakBytes, use.Refused = 30<<30, 0
+	other.Usage = &use
+	s.Claims[0].Usage.Refused = 0
+	s.Claims = append(s.Claims, &other)
+	request := site(t, s)
+	status, body := request("/job?name=train&namespace=research")
+	must.Eq(t, http.StatusOK, status)
+	must.StrContains(t, body, `gpu/trainer</th><td class="number">2</td><td class="number">40</td><td class="number">30 GiB</td><td class="number">0</td>`+
+		`<td>The peak so far, and 10 % more, would fit into 33 of its 40 slices.</td>`)
+	must.StrContains(t, body, "1 of its 2 claims are not verified")
+	must.StrContains(t, body, "https://nomad.example.com:4646/ui/jobs/train@research")
+	must.StrContains(t, body, `aria-label="20 GiB used, peak 30 GiB, limit 40 GiB"`)
+	for _, none := range []string{"/job", "/job?name=", "/job?name=train", "/job?name=train%2Fdispatch-1&namespace=research"} {
+		status, _ = request(none)
+		must.Eq(t, http.StatusNotFound, status, must.Sprint(none))
+	}
+}
+
+// TestJob_AnyName has a page for each name that Nomad takes for a job.
+func TestJob_AnyName(t *testing.T) {
+	for _, name := range []string{"..", ".", "a/b", "a?b#c", "a&name=b", "%2e%2e", "ä+b"} {
+		s := agenttest.Snapshot()
+		s.Claims[0].Workload.Job = name
+		request := site(t, s)
+		_, body := request("/claim/aaaaaaaa")
+		root, err := html.Parse(strings.NewReader(body))
+		must.NoError(t, err)
+		found := false
+		for n := range root.Descendants() {
+			for _, a := range n.Attr {
+				if found = found || a.Key == "href" && strings.HasPrefix(a.Val, "/job?"); a.Key == "href" && strings.HasPrefix(a.Val, "/job?") {
+					status, page := request(a.Val)
+					must.Eq(t, http.StatusOK, status, must.Sprint(a.Val))
+					must.StrContains(t, page, `aria-label="20 GiB used, peak 24 GiB, limit 32 GiB"`)
+				}
+			}
+		}
+		must.True(t, found, must.Sprint(name))
+	}
+}
+
+// TestIdle has the claim that is idle for the longest time first, and takes none to be idle of which that is not known.
+func TestIdle(t *testing.T) {
+	s := agenttest.Snapshot()
+	request := site(t, s)
+	_, body := request("/idle")
+	must.StrContains(t, body, "No claim is idle.")
+	must.StrContains(t, body, "<p>1 active.</p>")
+	hours, minutes := 2*time.Hour, 3*time.Minute
+	s.Claims[0].Idleness = monitor.Idleness{Activity: monitor.ActivityIdleWithMemory, Idle: &minutes, LastActive: s.Time.Add(-minutes)}
+	s.Claims[1].Idleness = monitor.Idleness{Activity: monitor.ActivityIdleWithoutMemory, Idle: &hours}
+	s.Claims[4].Idleness = monitor.Idleness{Activity: monitor.ActivityUnknown}
+	_, body = request("/idle")
+	must.StrContains(t, body, "Idle claims reserve 48 GiB.")
+	must.StrContains(t, body, "<td>idle with memory for 3m0s</td><td>2026-11-26 11:57:00 UTC</td>")
+	long, short := strings.Index(body, "idle without memory for 2h0m0s</td><td>-</td>"), strings.Index(body, "idle with memory for 3m0s")
+	must.Between(t, 1, long, short)
+	must.Greater(t, strings.Index(body, "Not known"), strings.Index(body, `"/claim/eeeeeeee"`))
+	must.StrNotContains(t, body, "cccccccc") // it does not run
+}
+
+// TestTimeline draws what was seen in the last hour or day.
+func TestTimeline(t *testing.T) {
+	s := agenttest.Snapshot()
+	gpu := "/gpu/" + agenttest.UUID(0)
+	_, body := site(t, s)(gpu)
+	must.StrContains(t, body, `<th scope="row">the GPU</th><td class="name"></td><td>11:01 to 12:01</td><td class="number">37 %</td>`)
+	must.StrContains(t, body, `<a href="/claim/aaaaaaaa">aaaaaaaa</a></th>`)
+	must.StrContains(t, body, `<th scope="row">ffffffff</th>`) // it has ended, and has no page
+	must.StrContains(t, body, `<td>11:01 to 11:30</td><td class="number">25 %</td>`)
+	must.StrContains(t, body, `V75H29V100z" class="used"/>`)
+	must.StrNotContains(t, body, `dddddddd</a></th><td class="name">-</td><td>1`) // it is dormant
+	_, body = site(t, s)(gpu + "?hours=24")
+	must.StrContains(t, body, "<span>12:10</span><span>00:10</span><span>12:00</span>")
+	must.StrContains(t, body, `<td>10:00 to 11:30</td>`)
+	must.StrContains(t, body, `viewBox="0 0 144 100"`)
+}
+
+// TestClaim_Advice names fewer slices only if the peak would fit, and nothing was refused.
 func TestClaim_Advice(t *testing.T) {
 	s := agenttest.Snapshot()
-	must.Eq(t, "The peak so far, and 10 % more, would fit into 27 of its 32 slices.", advice(s.Claims[0]))
+	must.Eq(t, "Allocations were refused: more than 32 slices may be needed.", adviceFor(s.Claims[0]))
+	s.Claims[0].Usage.Refused = 0
+	must.Eq(t, "The peak so far, and 10 % more, would fit into 27 of its 32 slices.", adviceFor(s.Claims[0]))
 	s.Claims[0].Usage.PeakBytes = 31 << 30
-	must.Eq(t, "", advice(s.Claims[0]))
-	must.Eq(t, "", advice(s.Claims[1])) // its usage is unknown
+	must.Eq(t, "", adviceFor(s.Claims[0]))
+	must.Eq(t, "", adviceFor(s.Claims[1])) // its usage is unknown
 }

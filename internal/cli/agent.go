@@ -17,6 +17,7 @@ import (
 	"github.com/tranche-gpu/tranche/agent/monitor"
 	"github.com/tranche-gpu/tranche/agent/page"
 	"github.com/tranche-gpu/tranche/agent/serve"
+	"github.com/tranche-gpu/tranche/agent/timeline"
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/internal/size"
 )
@@ -76,6 +77,8 @@ func (a *app) agent(ctx context.Context, o agentOptions) error {
 	}
 	defer accounting.close()
 	m.Usage, pages.Usage = accounting.totals, accounting.report
+	pages.Timeline = new(timeline.Timeline)
+	m.Observe = pages.Timeline.Observe
 	handler, err := agent.Handler(m, pages)
 	if err != nil {
 		return err
