@@ -178,7 +178,9 @@ func TestOwners_Errors(t *testing.T) {
 	o.client.options.CAFile = file
 	check("nomad_ca_file: " + file + " has no certificate")
 	o.client.options.CAFile = ""
+	o.ledger.Clock.Now = func() time.Time { return time.Now().Add(claim.StartTimeout + time.Minute) }
 	must.NoError(t, o.Update(t.Context()))
+	must.Eq(t, "mine", o.workload(c).Allocation, must.Sprint("a query that failed counts as one that found nothing"))
 	s.Close()
 	o.reserve(t, 2)
 	check("connect")
