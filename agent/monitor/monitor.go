@@ -92,9 +92,9 @@ func (m *Monitor) take(ctx context.Context) *Snapshot {
 	defer cancel()
 	m.addGPUs(bounded, s)
 	m.addMeasurements(bounded, s)
-	m.idle.observe(s)
 	m.addHealth(s)
 	m.addTurns(s)
+	m.idle.observe(s)
 	if m.Usage != nil {
 		s.Usage = m.Usage()
 	}
