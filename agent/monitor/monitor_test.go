@@ -187,6 +187,16 @@ func TestSnapshot_ActiveWithoutComputing(t *testing.T) {
 	}
 }
 
+// TestSnapshot_ReaderThatLeaves takes a snapshot for a reader whose context ends: the next reader shares it.
+func TestSnapshot_ReaderThatLeaves(t *testing.T) {
+	n := newNode(t)
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	s := n.Snapshot(gone)
+	must.MapEmpty(t, s.Errors)
+	must.Eq(t, "", s.GPUs[0].Error)
+}
+
 func TestSnapshot_Workloads(t *testing.T) {
 	n := newNode(t)
 	c := n.reserve(t, 0, 8)
