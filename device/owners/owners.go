@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/share"
+	"github.com/tranche-gpu/tranche/internal/nomadapi"
 )
 
 // Period is how often Nomad is queried, as long as there are claims of which it is not known what they are for.
@@ -31,7 +32,7 @@ type Owners struct {
 }
 
 // New returns one that has queried nothing yet.
-func New(o Options, ledger *share.Ledger, logger hclog.Logger) *Owners {
+func New(o nomadapi.Options, ledger *share.Ledger, logger hclog.Logger) *Owners {
 	return &Owners{client: client{options: o}, ledger: ledger, logger: logger, asked: make(map[string]time.Time)}
 }
 
