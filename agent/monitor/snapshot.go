@@ -96,6 +96,8 @@ type Claim struct {
 	Turns *status.Claim
 	// Utilization is the share of time in which the claim's processes had the GPU's multiprocessors busy, 0 to 1.
 	Utilization *float64
+	// activity is how busy its container had any part of the GPU; nil if that is unknown.
+	activity *float64
 	// Idleness is zero unless the claim runs.
 	Idleness Idleness
 }
