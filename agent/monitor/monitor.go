@@ -35,6 +35,8 @@ type Options struct {
 	Logger     hclog.Logger
 	// Usage returns what is accounted of claims; nil if nothing is.
 	Usage func() *usage.Totals
+	// PolicyActions returns what the idle policy did; nil if there is none.
+	PolicyActions func() map[PolicyAction]uint64
 }
 
 // Monitor takes snapshots of a node. Its methods may be called concurrently.
@@ -100,8 +102,12 @@ func (m *Monitor) take(ctx context.Context) *Snapshot {
 	m.addHealth(s)
 	m.addTurns(s)
 	m.idle.observe(s)
+	m.addIdleTooLong(s)
 	if m.Usage != nil {
 		s.Usage = m.Usage()
+	}
+	if m.PolicyActions != nil {
+		s.PolicyActions = m.PolicyActions()
 	}
 	for i := range s.GPUs {
 		s.GPUs[i].countSlices(s.Claims)
