@@ -37,6 +37,15 @@ type Idleness struct {
 	Idle *time.Duration
 }
 
+// Is reports whether the claim is known to be idle.
+func (i *Idleness) Is() bool {
+	return i.Activity == ActivityIdleWithMemory || i.Activity == ActivityIdleWithoutMemory
+}
+
+// PolicyAction is something that the idle policy does in a namespace: that it has observed, warned of, stopped, or failed to stop an
+// allocation or its group.
+type PolicyAction struct{ Namespace, Action string }
+
 // observed is what was seen of a claim's container so far.
 type observed struct {
 	// init is the container's first process.

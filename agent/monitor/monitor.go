@@ -37,6 +37,8 @@ type Options struct {
 	Usage func() *usage.Totals
 	// Observe gets each snapshot, one after the other; nil if nobody wants them. It must not modify them.
 	Observe func(*Snapshot)
+	// PolicyActions returns what the idle policy did; nil if there is none.
+	PolicyActions func() map[PolicyAction]uint64
 }
 
 // Monitor takes snapshots of a node. Its methods may be called concurrently.
@@ -105,8 +107,12 @@ func (m *Monitor) take(ctx context.Context) *Snapshot {
 	m.addHealth(s)
 	m.addTurns(s)
 	m.idle.observe(s)
+	m.addIdleTooLong(s)
 	if m.Usage != nil {
 		s.Usage = m.Usage()
+	}
+	if m.PolicyActions != nil {
+		s.PolicyActions = m.PolicyActions()
 	}
 	for i := range s.GPUs {
 		s.GPUs[i].countSlices(s.Claims)
