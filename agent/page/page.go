@@ -16,6 +16,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
 	"github.com/tranche-gpu/tranche/agent/timeline"
+	"github.com/tranche-gpu/tranche/internal/explain"
 	"github.com/tranche-gpu/tranche/usage/bill"
 )
 
@@ -37,6 +38,8 @@ type Options struct {
 	NomadUI *url.URL
 	// Usage reports what is accounted of a time; nil if nothing is.
 	Usage func(ctx context.Context, by bill.By, from, to time.Time) (*bill.Report, error)
+	// Waiting returns which task groups of Nomad's wait for devices; nil if Nomad is not to be queried.
+	Waiting func(context.Context) (*explain.Queue, error)
 	// Timeline has how busy GPUs and claims were; nil if nobody fills it.
 	Timeline *timeline.Timeline
 }
@@ -51,7 +54,7 @@ type Pages struct {
 // parsed has the template of each page.
 var parsed = sync.OnceValues(func() (map[string]*template.Template, error) {
 	all := make(map[string]*template.Template)
-	for _, name := range []string{"map", "gpu", "claim", "job", "idle", "usage", "missing"} {
+	for _, name := range []string{"map", "gpu", "claim", "job", "idle", "waiting", "usage", "missing"} {
 		t, err := template.New("").Funcs(functions).ParseFS(sources, "templates/layout.html", "templates/parts.html",
 			"templates/"+name+".html")
 		if err != nil {
@@ -78,6 +81,9 @@ func (p *Pages) Register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /claim/{id}", p.serveClaim)
 	mux.HandleFunc("GET /job", p.serveJob)
 	mux.HandleFunc("GET /idle", p.serveIdle)
+	if p.Waiting != nil {
+		mux.HandleFunc("GET /waiting", p.serveWaiting)
+	}
 	if p.Usage != nil {
 		p.registerUsage(mux)
 	}
@@ -109,6 +115,7 @@ type view struct {
 	Claim   *claimDetails
 	Job     *jobDetails
 	Idle    *idleDetails
+	Waiting *waitingDetails
 	Report  *usageDetails
 	Message string
 }

@@ -2,6 +2,7 @@ package page
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -17,6 +18,8 @@ import (
 	"github.com/tranche-gpu/tranche/agent/monitor"
 	"github.com/tranche-gpu/tranche/agent/timeline"
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/idle"
+	"github.com/tranche-gpu/tranche/internal/explain"
 	"github.com/tranche-gpu/tranche/usage/bill"
 )
 
@@ -34,7 +37,7 @@ func siteWith(t *testing.T, s *monitor.Snapshot,
 	nomad, err := url.Parse("https://nomad.example.com:4646")
 	must.NoError(t, err)
 	pages, err := New(func(context.Context) *monitor.Snapshot { return s },
-		Options{Node: "node-1 " + agenttest.Hostile, Version: "v1.2.3", NomadUI: nomad, Usage: usage, Timeline: timelineFor(s)})
+		Options{Node: "node-1 " + agenttest.Hostile, Version: "v1.2.3", NomadUI: nomad, Usage: usage, Waiting: waiting, Timeline: timelineFor(s)})
 	must.NoError(t, err)
 	mux := http.NewServeMux()
 	pages.Register(mux)
@@ -66,7 +69,7 @@ func timelineFor(s *monitor.Snapshot) *timeline.Timeline {
 var (
 	paths = []string{"/", "/gpu/" + agenttest.UUID(0), "/gpu/" + agenttest.UUID(1), "/gpu/" + agenttest.UUID(2),
 		"/gpu/" + agenttest.UUID(3), "/gpu/" + agenttest.UUID(0) + "?hours=24", "/claim/aaaaaaaa", "/claim/bbbbbbbb", "/claim/cccccccc",
-		"/claim/eeeeeeee", "/job?name=train&namespace=research", hostileJob, "/idle", "/usage/job/2026-11"}
+		"/claim/eeeeeeee", "/job?name=train&namespace=research", hostileJob, "/idle", "/waiting", "/usage/job/2026-11"}
 	missing = []string{"/claim/" + url.PathEscape(agenttest.Hostile), "/gpu/" + url.PathEscape(agenttest.Hostile),
 		"/" + url.PathEscape(agenttest.Hostile), "/job?name=" + url.QueryEscape(agenttest.Hostile)}
 	hostileJob = "/job?" + url.Values{"namespace": {agenttest.Hostile}, "name": {agenttest.Hostile}}.Encode()
@@ -279,14 +282,75 @@ func TestIdle(t *testing.T) {
 	hours, minutes := 2*time.Hour, 3*time.Minute
 	s.Claims[0].Idleness = monitor.Idleness{Activity: monitor.ActivityIdleWithMemory, Idle: &minutes, LastActive: s.Time.Add(-minutes)}
 	s.Claims[1].Idleness = monitor.Idleness{Activity: monitor.ActivityIdleWithoutMemory, Idle: &hours}
+	s.Claims[1].IdleTooLong = &idle.Condition{State: idle.Held, Since: s.Time.Add(-hours), Note: "because " + agenttest.Hostile}
 	s.Claims[4].Idleness = monitor.Idleness{Activity: monitor.ActivityUnknown}
 	_, body = request("/idle")
 	must.StrContains(t, body, "Idle claims reserve 48 GiB.")
 	must.StrContains(t, body, "<td>idle with memory for 3m0s</td><td>2026-11-26 11:57:00 UTC</td>")
-	long, short := strings.Index(body, "idle without memory for 2h0m0s</td><td>-</td>"), strings.Index(body, "idle with memory for 3m0s")
+	must.StrContains(t, body, "idle since 2026-11-26 10:00:00 UTC, and not stopped: because &lt;/title&gt;")
+	long, short := strings.Index(body, "idle without memory for 2h0m0s"), strings.Index(body, "idle with memory for 3m0s")
 	must.Between(t, 1, long, short)
 	must.Greater(t, strings.Index(body, "Not known"), strings.Index(body, `"/claim/eeeeeeee"`))
 	must.StrNotContains(t, body, "cccccccc") // it does not run
+}
+
+// waiting returns a job that has claims on this node and waits for more, and one with a hostile name.
+func waiting(context.Context) (*explain.Queue, error) {
+	hostile := explain.Group{
+		Name: agenttest.Hostile, Verdict: explain.Never, Reason: "no node; " + agenttest.Hostile,
+		Requests: []explain.Request{{Task: agenttest.Hostile, Device: "nvidia/" + agenttest.Hostile, Count: 200}},
+	}
+	return &explain.Queue{
+		Groups: []explain.Blocked{
+			{Job: "train", Namespace: "research", Tried: agenttest.Time, Group: explain.Group{Name: "gpu", Verdict: explain.Waits, Reason: "too little is free"}},
+			{Job: agenttest.Hostile, Namespace: agenttest.Hostile, Tried: agenttest.Time, Group: hostile},
+			{Job: "elsewhere", Namespace: "default"},
+		},
+		Others: 3, Left: 4,
+		Devices: []explain.Device{{
+			Node: agenttest.Hostile, Name: agenttest.Hostile, Total: 140, Free: 2, Used: []explain.Use{{By: agenttest.Hostile, Count: 138}},
+			Unhealthy: []explain.Use{{By: agenttest.Hostile, Count: 1}},
+		}},
+	}, nil
+}
+
+// TestWaiting says what jobs lack, and leads to those that have claims here.
+func TestWaiting(t *testing.T) {
+	request := site(t, agenttest.Snapshot())
+	status, body := request("/waiting")
+	must.Eq(t, http.StatusOK, status)
+	must.StrContains(t, body, `<a href="https://nomad.example.com:4646/ui/jobs/train@research">research/train</a> (<a href="/job?name=train&amp;namespace=research">its claims here</a>)`)
+	must.StrContains(t, body, "<strong>waits</strong><div>too little is free</div></td><td>2026-11-26 12:00:00 UTC</td>")
+	must.StrContains(t, body, "<strong>never</strong><div>no node</div><div>")
+	must.StrContains(t, body, `<td class="number">2</td><td class="number">140</td>`)
+	must.StrContains(t, body, "3 more groups wait, and request no device.")
+	must.StrContains(t, body, "4 more jobs wait, and were not looked at.")
+	must.Eq(t, 2, strings.Count(body, ">its claims here</a>"))
+}
+
+// TestWaiting_NotKnown says why Nomad cannot be queried, and has no page where it is not to be.
+func TestWaiting_NotKnown(t *testing.T) {
+	s := agenttest.Snapshot()
+	for _, c := range []struct {
+		queue  func(context.Context) (*explain.Queue, error)
+		status int
+		want   string
+	}{
+		{func(context.Context) (*explain.Queue, error) { return nil, errors.New("refused " + agenttest.Hostile) }, http.StatusBadGateway, "Nomad cannot be queried: refused "},
+		{func(context.Context) (*explain.Queue, error) { return new(explain.Queue), nil }, http.StatusOK, "No group waits for a device."},
+		{nil, http.StatusNotFound, "There is no such page."},
+	} {
+		pages, err := New(func(context.Context) *monitor.Snapshot { return s }, Options{Waiting: c.queue})
+		must.NoError(t, err)
+		mux := http.NewServeMux()
+		pages.Register(mux)
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/waiting", nil))
+		must.Eq(t, c.status, w.Code)
+		must.StrContains(t, w.Body.String(), c.want)
+		must.StrNotContains(t, w.Body.String(), "<script>")
+		must.Eq(t, c.queue != nil, strings.Contains(w.Body.String(), `href="/waiting"`))
+	}
 }
 
 // TestTimeline draws what was seen in the last hour or day.
@@ -294,15 +358,15 @@ func TestTimeline(t *testing.T) {
 	s := agenttest.Snapshot()
 	gpu := "/gpu/" + agenttest.UUID(0)
 	_, body := site(t, s)(gpu)
-	must.StrContains(t, body, `<th scope="row">the GPU</th><td class="name"></td><td>11:01 to 12:01</td><td class="number">37 %</td>`)
+	must.StrContains(t, body, `<th scope="row">the GPU</th><td class="name"></td><td class="time">11:01 to 12:00</td><td class="number">37 %</td>`)
 	must.StrContains(t, body, `<a href="/claim/aaaaaaaa">aaaaaaaa</a></th>`)
 	must.StrContains(t, body, `<th scope="row">ffffffff</th>`) // it has ended, and has no page
-	must.StrContains(t, body, `<td>11:01 to 11:30</td><td class="number">25 %</td>`)
+	must.StrContains(t, body, `<td class="time">11:01 to 11:30</td><td class="number">25 %</td>`)
 	must.StrContains(t, body, `V75H29V100z" class="used"/>`)
-	must.StrNotContains(t, body, `dddddddd</a></th><td class="name">-</td><td>1`) // it is dormant
+	must.StrNotContains(t, body, `dddddddd</a></th><td class="name">-</td><td class="time">`) // it is dormant
 	_, body = site(t, s)(gpu + "?hours=24")
 	must.StrContains(t, body, "<span>12:10</span><span>00:10</span><span>12:00</span>")
-	must.StrContains(t, body, `<td>10:00 to 11:30</td>`)
+	must.StrContains(t, body, `<td class="time">10:00 to 11:30</td>`)
 	must.StrContains(t, body, `viewBox="0 0 144 100"`)
 }
 

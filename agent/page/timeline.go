@@ -69,9 +69,9 @@ func (p *Pages) timelineOf(v *view, uuid string, hours string) *timelineDetails 
 	d.Until = clock(v.Time)
 	gpu, claims := p.Timeline.Of(uuid, v.Time, d.columns, d.Each)
 	d.Left = max(0, len(claims)-lanes)
-	d.Lanes = append(d.Lanes, d.lane(gpu, start))
+	d.Lanes = append(d.Lanes, d.lane(gpu, start, v.Time))
 	for _, l := range claims[:len(claims)-d.Left] {
-		d.Lanes = append(d.Lanes, d.lane(l, start))
+		d.Lanes = append(d.Lanes, d.lane(l, start, v.Time))
 	}
 	for i := range d.Lanes {
 		d.Lanes[i].HasPage = v.claim(d.Lanes[i].ID) != nil
@@ -81,7 +81,7 @@ func (p *Pages) timelineOf(v *view, uuid string, hours string) *timelineDetails 
 
 func clock(at time.Time) string { return at.UTC().Format("15:04") }
 
-func (d *timelineDetails) lane(l timeline.Line, start time.Time) lane {
+func (d *timelineDetails) lane(l timeline.Line, start, now time.Time) lane {
 	shown := lane{ID: l.ID, Name: l.Name, Columns: d.columns, Held: text.Unknown}
 	var seen, busy path
 	first, last, measured, sum := -1, 0, 0, 0.0
@@ -94,7 +94,7 @@ func (d *timelineDetails) lane(l timeline.Line, start time.Time) lane {
 			seen.add(i, 100)
 		}
 		if c.Utilization != nil {
-			busy.add(i, max(2, int(math.Round(100**c.Utilization)))) // what is known to be 0 is a line
+			busy.add(i, max(6, int(math.Round(100**c.Utilization)))) // what is known to be 0 is a line
 			measured, sum = measured+1, sum+*c.Utilization
 		}
 	}
@@ -102,7 +102,11 @@ func (d *timelineDetails) lane(l timeline.Line, start time.Time) lane {
 	busy.close()
 	shown.Seen, shown.Busy = seen.String(), busy.String()
 	if first >= 0 {
-		shown.Held = clock(start.Add(time.Duration(first)*d.Each)) + " to " + clock(start.Add(time.Duration(last+1)*d.Each))
+		until := start.Add(time.Duration(last+1) * d.Each)
+		if until.After(now) {
+			until = now
+		}
+		shown.Held = clock(start.Add(time.Duration(first)*d.Each)) + " to " + clock(until)
 	}
 	var mean *float64
 	if measured > 0 {

@@ -87,6 +87,9 @@ func (a *app) agent(ctx context.Context, o agentOptions) error {
 	if err != nil {
 		return err
 	}
+	if settings.Nomad.Address != "" {
+		pages.Waiting = (&waitingJobs{nomad: settings.Nomad}).queue
+	}
 	idle := policy.New(policy.Options{
 		Config: settings, Snapshot: m.Snapshot, RunDir: o.runDir, Node: pages.Node, Logger: logger.Named("idle"),
 	})

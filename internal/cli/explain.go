@@ -17,7 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
-	"github.com/tranche-gpu/tranche/internal/cli/explain"
+	"github.com/tranche-gpu/tranche/internal/explain"
 )
 
 // The exit codes of `tranche explain` where a job gets no place now.
