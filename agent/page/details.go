@@ -2,6 +2,7 @@ package page
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -101,10 +102,9 @@ func detailsOf(s *monitor.Snapshot, g *monitor.GPU) *gpuDetails {
 			}
 		}
 	}
-	for xid, count := range g.Xids {
-		d.Xids = append(d.Xids, fact{strconv.FormatUint(xid, 10), strconv.FormatUint(count, 10)})
+	for _, xid := range slices.Sorted(maps.Keys(g.Xids)) {
+		d.Xids = append(d.Xids, fact{strconv.FormatUint(xid, 10), strconv.FormatUint(g.Xids[xid], 10)})
 	}
-	slices.SortFunc(d.Xids, func(a, b fact) int { return cmp.Compare(a.Name, b.Name) })
 	return d
 }
 

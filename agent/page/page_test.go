@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -175,6 +176,14 @@ func TestPages_Unknown(t *testing.T) {
 	must.StrContains(t, body, "<dt>Power</dt><dd>-</dd>")
 	must.StrContains(t, body, "<dt>Memory</dt><dd>-</dd>")
 	must.StrNotContains(t, body, "0 W")
+}
+
+// TestPages_Xids lists errors by their numbers.
+func TestPages_Xids(t *testing.T) {
+	s := agenttest.Snapshot()
+	s.GPUs[0].Xids = map[uint64]uint64{119: 1, 8: 2, 79: 3, 13: 4}
+	_, body := site(t, s)("/gpu/" + agenttest.UUID(0))
+	must.RegexMatch(t, regexp.MustCompile(`(?s)>8</th>.*>13</th>.*>79</th>.*>119</th>`), body)
 }
 
 // TestPages_Shares says what governed claims had of their GPU's time, and "-" where no governor does.
