@@ -37,7 +37,9 @@ func agentURL(t *testing.T, n *node.Node) string {
 	bounding := "-all," + strings.ReplaceAll(strings.ReplaceAll(strings.ToLower(set[1]), "cap_", "+"), " ", ",")
 	cmd := exec.Command("setpriv", "--bounding-set", bounding, "--no-new-privs", filepath.Join(build, "bin/tranche"), "agent", "--listen", "127.0.0.1:0", "--driver-root", n.DriverRoot(),
 		"--state-dir", n.StateDir(), "--run-dir", n.RunDir(), "--nomad-ui", n.Agent.Address)
-	cmd.Env = append(os.Environ(), n.Sim.Env()...)
+	config := filepath.Join(n.Dir, "agent.toml")
+	must.NoError(t, os.WriteFile(config, fmt.Appendf(nil, "nomad_address = %q\n", n.Agent.Address), 0o644))
+	cmd.Env = append(os.Environ(), append(n.Sim.Env(), "TRANCHE_CONFIG="+config)...)
 	log, err := cmd.StderrPipe()
 	must.NoError(t, err)
 	must.NoError(t, cmd.Start())
