@@ -45,7 +45,9 @@ func hostileJob() string {
 // TestPage_Browser looks at the pages of a real node with a real browser.
 func TestPage_Browser(t *testing.T) {
 	n := startNode(t, withLongKernels(t))
-	agent := agentURL(t, n)
+	config := filepath.Join(n.Dir, "agent.toml")
+	must.NoError(t, os.WriteFile(config, fmt.Appendf(nil, "nomad_address = %q\n", n.Agent.Address), 0o644))
+	agent := agentURL(t, n, "TRANCHE_CONFIG="+config)
 	fillNode(t, n)
 	response, err := http.Get(agent + "/")
 	must.NoError(t, err)

@@ -285,6 +285,11 @@ func TestJob_AnyName(t *testing.T) {
 func TestIdle(t *testing.T) {
 	s := agenttest.Snapshot()
 	request := site(t, s)
+	for _, path := range []string{"/idle", "/claim/eeeeeeee"} {
+		_, body := request(path)
+		must.StrContains(t, body, s.Claims[4].IdleTooLong.String()[:30])
+	}
+	s.Claims[1].Idleness, s.Claims[4].Idleness = monitor.Idleness{}, monitor.Idleness{Activity: monitor.ActivityUnknown}
 	_, body := request("/idle")
 	must.StrContains(t, body, "No claim is idle.")
 	must.StrContains(t, body, "<p>1 active.</p>")
@@ -292,7 +297,6 @@ func TestIdle(t *testing.T) {
 	s.Claims[0].Idleness = monitor.Idleness{Activity: monitor.ActivityIdleWithMemory, Idle: &minutes, LastActive: s.Time.Add(-minutes)}
 	s.Claims[1].Idleness = monitor.Idleness{Activity: monitor.ActivityIdleWithoutMemory, Idle: &hours}
 	s.Claims[1].IdleTooLong = &idle.Condition{State: idle.Held, Since: s.Time.Add(-hours), Note: "because " + agenttest.Hostile}
-	s.Claims[4].Idleness = monitor.Idleness{Activity: monitor.ActivityUnknown}
 	_, body = request("/idle")
 	must.StrContains(t, body, "Idle claims reserve 48 GiB.")
 	must.StrContains(t, body, "<td>idle with memory for 3m0s</td><td>2026-11-26 11:57:00 UTC</td>")
