@@ -44,11 +44,14 @@ func hostileJob() string {
 
 // TestPage_Browser looks at the pages of a real node with a real browser.
 func TestPage_Browser(t *testing.T) {
-	n := startNode(t, withLongKernels(t))
+	n := startNode(t, withLongKernels(t), withShares)
 	config := filepath.Join(n.Dir, "agent.toml")
 	must.NoError(t, os.WriteFile(config, fmt.Appendf(nil, "nomad_address = %q\n", n.Agent.Address), 0o644))
 	agent := agentURL(t, n, "TRANCHE_CONFIG="+config)
 	fillNode(t, n)
+	if os.Getenv(screenshots) != "" {
+		time.Sleep(10 * time.Minute) // the time line is to have something
+	}
 	response, err := http.Get(agent + "/")
 	must.NoError(t, err)
 	must.NoError(t, response.Body.Close())
@@ -162,6 +165,7 @@ func TestPage_Browser(t *testing.T) {
 			return drawn.width > 0 && Math.abs(drawn.right - lane.right) < 3;
 		})`))
 		must.True(t, evaluate[bool](b, `document.querySelectorAll('.timeline path.used')[0].getBBox().height > 0`))
+		must.StrContains(t, evaluate[string](b, `document.querySelector('[aria-label="Compute shares"]').textContent`), "train")
 		b.picture(t, "gpu")
 		must.StrContains(t, evaluate[string](b, `[...document.querySelectorAll('a')].find(a => a.textContent === 'Last 24 hours').href`), gpu+"?hours=24")
 	})
@@ -203,6 +207,9 @@ const contrast = `(() => {
 	const both = [light(%q), light('--back')].sort();
 	return (both[1] + 0.05) / (both[0] + 0.05);
 })()`
+
+// withShares has claims compute in turns.
+func withShares(c *node.Config) { c.DeviceConfig = "compute = \"shares\"\n" }
 
 // fillNode has claims in all states on a node, and a process that belongs to none.
 func fillNode(t *testing.T, n *node.Node) {
