@@ -12,8 +12,9 @@ import (
 )
 
 const (
-	// Step is the resolution, and Kept how far back it reaches.
+	// Step is the resolution.
 	Step = time.Minute
+	// Kept is how far back the time line reaches.
 	Kept = 24 * time.Hour
 
 	kept = int64(Kept / Step)
