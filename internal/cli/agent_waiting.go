@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
 
@@ -53,8 +54,12 @@ func (w *waitingJobs) take(ctx context.Context) (*explain.Queue, error) {
 	defer client.Close()
 	queue, err := explain.Waiting(ctx, client)
 	var response api.UnexpectedResponseError
-	if errors.As(err, &response) && response.StatusCode() == http.StatusForbidden {
-		return nil, fmt.Errorf("%w; the token in nomad_token_file needs read-job in the namespaces that are to be seen, and node:read", err)
+	var unreachable *url.Error
+	switch {
+	case errors.As(err, &response) && response.StatusCode() == http.StatusForbidden:
+		err = fmt.Errorf("%w; the token in nomad_token_file needs read-job in the namespaces that are to be seen, and node:read", err)
+	case errors.As(err, &unreachable):
+		err = fmt.Errorf("%w; check nomad_address in the configuration file, and that Nomad runs", err)
 	}
 	return queue, err
 }

@@ -51,6 +51,12 @@ func TestWaitingJobs(t *testing.T) {
 	}
 }
 
+func TestWaitingJobs_Unreachable(t *testing.T) {
+	w := &waitingJobs{nomad: nomadapi.Options{Address: "http://127.0.0.1:1"}}
+	_, err := w.queue(t.Context())
+	must.ErrorContains(t, err, "; check nomad_address in the configuration file")
+}
+
 func TestWaitingJobs_NoToken(t *testing.T) {
 	w := &waitingJobs{nomad: nomadapi.Options{Address: "http://127.0.0.1:1", TokenFile: "/no/such/token"}}
 	_, err := w.queue(t.Context())
