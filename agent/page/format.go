@@ -11,6 +11,7 @@ const timeFormat = "2006-01-02 15:04:05 UTC"
 
 var functions = template.FuncMap{
 	"name":    text.Printable,
+	"message": text.Message,
 	"bytes":   text.Bytes,
 	"percent": func(value float64) string { return strconv.FormatFloat(value, 'f', 3, 64) + "%" },
 	"gpu":     text.Index,

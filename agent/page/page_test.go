@@ -178,6 +178,14 @@ func TestPages_Unknown(t *testing.T) {
 	must.StrNotContains(t, body, "0 W")
 }
 
+// TestPages_LongMessages shows the end of an error, where its remedy is.
+func TestPages_LongMessages(t *testing.T) {
+	s := agenttest.Snapshot()
+	s.Errors[monitor.SourceNVML] = "no driver in " + strings.Repeat("/usr/lib/libnvidia-ml.so.1, ", 30) + ": install it"
+	_, body := site(t, s)("/")
+	must.StrContains(t, body, ", : install it")
+}
+
 // TestPages_Xids lists errors by their numbers.
 func TestPages_Xids(t *testing.T) {
 	s := agenttest.Snapshot()

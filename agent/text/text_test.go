@@ -18,4 +18,6 @@ func TestPrintable(t *testing.T) {
 	} {
 		must.Eq(t, want, Printable(name))
 	}
+	must.Eq(t, "a\uFFFDb"+strings.Repeat("x", 1000), Message("a\nb"+strings.Repeat("x", 1000)))
+	must.Eq(t, strings.Repeat("x", maxMessageRunes)+"…", Message(strings.Repeat("x", 10000)))
 }

@@ -128,15 +128,15 @@ func problems(s *monitor.Snapshot) []string {
 	var lines []string
 	for _, source := range monitor.Sources {
 		if cause, failed := s.Errors[source]; failed {
-			lines = append(lines, fmt.Sprintf("%s cannot be read: %s", source, text.Printable(cause)))
+			lines = append(lines, fmt.Sprintf("%s cannot be read: %s", source, text.Message(cause)))
 		}
 	}
 	for _, g := range s.GPUs {
 		if g.Error != "" && s.Errors[monitor.SourceNVML] == "" {
-			lines = append(lines, fmt.Sprintf("GPU %d does not answer: %s", g.Index, text.Printable(g.Error)))
+			lines = append(lines, fmt.Sprintf("GPU %d does not answer: %s", g.Index, text.Message(g.Error)))
 		}
 		if g.Unhealthy != nil {
-			lines = append(lines, fmt.Sprintf("GPU %d is unhealthy: %s", g.Index, text.Printable(g.Unhealthy.Problem)))
+			lines = append(lines, fmt.Sprintf("GPU %d is unhealthy: %s", g.Index, text.Message(g.Unhealthy.Problem)))
 		}
 	}
 	return lines
