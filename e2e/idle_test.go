@@ -42,18 +42,20 @@ func TestIdle(t *testing.T) {
 	_, err := n.Agent.API.Namespaces().Register(&api.Namespace{Name: "lab"}, nil)
 	must.NoError(t, err)
 	order(t, n, [][]string{{"nvml-error", "1", "nvmlDeviceGetProcessUtilization", "3"}})
-	take := func(job string, gpu int) task {
-		return task{job: job, command: "gpu-probe", args: []string{"take", "512"}, devices: []string{onGPU(2, gpu)}}
+	waits := func(job string, gpu int) task {
+		return task{
+			job: job, command: "sh", args: []string{"-c", "trap exit TERM; sleep 100000 & wait"}, devices: []string{onGPU(2, gpu)},
+		}
 	}
-	startIn(t, n, "default", take("elsewhere", 0))
+	startIn(t, n, "default", waits("elsewhere", 0))
 	n.Agent.API.SetNamespace("lab")
 	startIn(t, n, "lab", task{job: "busy", command: "gpu-probe", args: []string{"fill"}, devices: []string{onGPU(2, 0)}})
-	startIn(t, n, "lab", take("unknown", 1))
-	extended := take("extended", 0)
+	startIn(t, n, "lab", waits("unknown", 1))
+	extended := waits("extended", 0)
 	extended.groupExtra = "meta {\n tranche_idle_after = \"1h\"\n}"
 	startIn(t, n, "lab", extended)
-	startIn(t, n, "lab", take("first", 0))
-	startIn(t, n, "lab", take("second", 0))
+	startIn(t, n, "lab", waits("first", 0))
+	startIn(t, n, "lab", waits("second", 0))
 	config := filepath.Join(n.Dir, "idle.toml")
 	must.NoError(t, os.WriteFile(config, []byte(fmt.Sprintf(idleConfig, n.Agent.Address, token)), 0o600))
 	agent := agentURL(t, n, "TRANCHE_CONFIG="+config)
@@ -85,8 +87,11 @@ func TestIdle(t *testing.T) {
 			must.StrNotContains(t, node.Story(alloc), "idle")
 		}
 	}
-	metrics := read(t, agent+"/metrics")
-	must.StrContains(t, metrics, `tranche_idle_policy_actions_total{action="stopped",namespace="lab"} 1`)
+	var metrics string
+	must.NoError(t, until(deadline(t), func() (bool, error) { // a snapshot may be a second old
+		metrics = read(t, agent+"/metrics")
+		return strings.Contains(metrics, `tranche_idle_policy_actions_total{action="stopped",namespace="lab"} 1`), nil
+	}))
 	must.StrContains(t, metrics, `tranche_idle_policy_actions_total{action="warned",namespace="lab"} 2`)
 	must.StrNotContains(t, metrics, `tranche_idle_policy_actions_total{action="failed"`)
 	must.Eq(t, 1, strings.Count(metrics, `state="held"`))
