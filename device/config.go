@@ -13,7 +13,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
 	"github.com/tranche-gpu/tranche/claim"
-	"github.com/tranche-gpu/tranche/device/owners"
+	"github.com/tranche-gpu/tranche/internal/nomadapi"
 	"github.com/tranche-gpu/tranche/internal/size"
 )
 
@@ -108,7 +108,7 @@ type settings struct {
 	stateDir, runDir  string
 	// uncounted is what happens to uncounted memory, a value of uncounted_memory.
 	uncounted string
-	nomad     owners.Options
+	nomad     nomadapi.Options
 	// contextBytes is 0 if it is to be measured.
 	contextBytes uint64
 }
@@ -134,7 +134,7 @@ func (c Config) parse() (*settings, error) {
 			c.UncountedMemory)
 	}
 	s.uncounted = c.UncountedMemory
-	s.nomad = owners.Options{Address: c.NomadAddress, TokenFile: c.NomadTokenFile, CAFile: c.NomadCAFile}
+	s.nomad = nomadapi.Options{Address: c.NomadAddress, TokenFile: c.NomadTokenFile, CAFile: c.NomadCAFile}
 	if err := s.nomad.Check(); err != nil {
 		return nil, err
 	}

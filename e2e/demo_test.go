@@ -80,6 +80,7 @@ func TestDemoKept(t *testing.T) {
 	must.Len(t, 2, pages, must.Sprint(out))
 	must.StrContains(t, read(t, pages[1]), "NVIDIA H200")
 	must.StrContains(t, read(t, pages[1]+"metrics"), `nomad_job="first"`)
+	must.StrContains(t, read(t, pages[1]+"waiting"), "No group waits for a device.")
 
 	_, err = demo(t)
 	must.Error(t, err, must.Sprint("a second demo started beside the first"))

@@ -27,8 +27,9 @@ import (
 // rights are those that the unit of systemd leaves the agent.
 var rights = regexp.MustCompile(`(?m)^CapabilityBoundingSet=(.*)$`)
 
-// agentURL starts `tranche agent` on a node with the rights that it has as a service, and returns where it listens.
-func agentURL(t *testing.T, n *node.Node) string {
+// agentURL starts `tranche agent` on a node with the rights that it has as a service, and returns where it listens. The environment is
+// in addition to the test's.
+func agentURL(t *testing.T, n *node.Node, env ...string) string {
 	t.Helper()
 	unit, err := os.ReadFile(filepath.Join(build, "../packaging/systemd/tranche-agent.service"))
 	must.NoError(t, err)
@@ -37,7 +38,7 @@ func agentURL(t *testing.T, n *node.Node) string {
 	bounding := "-all," + strings.ReplaceAll(strings.ReplaceAll(strings.ToLower(set[1]), "cap_", "+"), " ", ",")
 	cmd := exec.Command("setpriv", "--bounding-set", bounding, "--no-new-privs", filepath.Join(build, "bin/tranche"), "agent", "--listen", "127.0.0.1:0", "--driver-root", n.DriverRoot(),
 		"--state-dir", n.StateDir(), "--run-dir", n.RunDir(), "--nomad-ui", n.Agent.Address)
-	cmd.Env = append(os.Environ(), n.Sim.Env()...)
+	cmd.Env = append(append(os.Environ(), n.Sim.Env()...), env...)
 	log, err := cmd.StderrPipe()
 	must.NoError(t, err)
 	must.NoError(t, cmd.Start())
@@ -194,7 +195,7 @@ func TestMonitoring_Prometheus(t *testing.T) {
 	prometheus.wait(t, `tranche_gpu_memory_bytes{gpu="1"}`, float64(record.GPUs[1].MemoryBytes))
 	prometheus.wait(t, `tranche_gpu_memory_reserved_bytes{gpu="1"}`, 8*gib)
 	prometheus.wait(t, `tranche_gpu_memory_outside_bytes{gpu="1"}`, 0)
-	prometheus.wait(t, `count(tranche_source_up == 1)`, 5)
+	prometheus.wait(t, `count(tranche_source_up == 1)`, 6)
 	prometheus.wait(t, `count(tranche_gpu_healthy == 1)`, 2)
 
 	order(t, n, [][]string{{"xid", "0", "13"}})

@@ -50,7 +50,7 @@ func TestOwners(t *testing.T) {
 	must.NoError(t, os.WriteFile(file, []byte("acl {\n enabled = true\n}\n"+strings.Replace(string(text), setting,
 		fmt.Sprintf("%s\nnomad_address = %q\nnomad_token_file = %q", setting, b.Agent.Address, token), 1)), 0o600))
 	must.NoError(t, b.Agent.StartWith(deadline(t), file, "Nomad agent started!"))
-	b.bootstrapACL(t, token)
+	bootstrapACL(t, b.Node, ownersPolicy, token)
 	_, err = b.WaitNode(deadline(t), func(n *api.Node) bool {
 		d := n.Drivers["docker"]
 		return n.Status == "ready" && d != nil && d.Healthy && len(n.NodeResources.Devices) > 0
@@ -78,19 +78,19 @@ func TestOwners(t *testing.T) {
 	must.StrNotContains(t, string(log), strings.TrimSpace(string(secret)))
 }
 
-// bootstrapACL has the node's API use the management token, and writes one for the device plugin into a file.
-func (b *beside) bootstrapACL(t *testing.T, file string) {
+// bootstrapACL has the node's API use the management token, and writes one with a policy into a file.
+func bootstrapACL(t *testing.T, n *node.Node, policy, file string) {
 	t.Helper()
 	var management *api.ACLToken
 	must.NoError(t, until(deadline(t), func() (bool, error) {
 		var err error
-		management, _, err = b.Agent.API.ACLTokens().Bootstrap(nil)
+		management, _, err = n.Agent.API.ACLTokens().Bootstrap(nil)
 		return err == nil, nil // there may be no leader yet
 	}))
-	b.Agent.API.SetSecretID(management.SecretID)
-	_, err := b.Agent.API.ACLPolicies().Upsert(&api.ACLPolicy{Name: "tranche", Rules: ownersPolicy}, nil)
+	n.Agent.API.SetSecretID(management.SecretID)
+	_, err := n.Agent.API.ACLPolicies().Upsert(&api.ACLPolicy{Name: "tranche", Rules: policy}, nil)
 	must.NoError(t, err)
-	token, _, err := b.Agent.API.ACLTokens().Create(&api.ACLToken{Name: "tranche", Type: "client", Policies: []string{"tranche"}}, nil)
+	token, _, err := n.Agent.API.ACLTokens().Create(&api.ACLToken{Name: "tranche", Type: "client", Policies: []string{"tranche"}}, nil)
 	must.NoError(t, err)
 	must.NoError(t, os.WriteFile(file, []byte(token.SecretID+"\n"), 0o600))
 }

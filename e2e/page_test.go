@@ -3,9 +3,12 @@
 package e2e
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,9 +43,14 @@ func hostileJob() string {
 
 // TestPage_Browser looks at the pages of a real node with a real browser.
 func TestPage_Browser(t *testing.T) {
-	n := startNode(t, withLongKernels(t))
-	agent := agentURL(t, n)
+	n := startNode(t, withLongKernels(t), withShares)
+	config := filepath.Join(n.Dir, "agent.toml")
+	must.NoError(t, os.WriteFile(config, fmt.Appendf(nil, "nomad_address = %q\n", n.Agent.Address), 0o644))
+	agent := agentURL(t, n, "TRANCHE_CONFIG="+config)
 	fillNode(t, n)
+	if os.Getenv(screenshots) != "" {
+		time.Sleep(10 * time.Minute) // the time line is to have something
+	}
 	response, err := http.Get(agent + "/")
 	must.NoError(t, err)
 	must.NoError(t, response.Body.Close())
@@ -93,7 +101,7 @@ func TestPage_Browser(t *testing.T) {
 		})).size`))
 	})
 	t.Run("hostile names", func(t *testing.T) {
-		for _, path := range []string{"/", "/gpu/" + record.GPUs[1].UUID, b.claimPage(marked)} {
+		for _, path := range []string{"/", "/gpu/" + record.GPUs[1].UUID, b.claimPage(marked), jobPage(hostileJob()), "/waiting"} {
 			b.open(agent+path, 1200, 900)
 			must.Zero(t, evaluate[int](b, `document.scripts.length + document.images.length`))
 			must.StrContains(t, evaluate[string](b, `document.body.textContent`), hostileJob())
@@ -117,6 +125,44 @@ func TestPage_Browser(t *testing.T) {
 			`[...document.querySelectorAll('a')].find(a => a.textContent === 'job').href`))
 		b.picture(t, "claim")
 	})
+	t.Run("job", func(t *testing.T) {
+		b.open(agent+jobPage("train"), 1200, 600)
+		size := evaluate[[]string](b, `[...document.querySelector('tbody tr').children].map(c => c.textContent)`)
+		must.Eq(t, []string{"g/t", "1", "32"}, size[:3])
+		must.StrHasPrefix(t, "20", size[3])
+		must.StrContains(t, size[5], "of its 32 slices")
+		bar := evaluate[float64](b, `document.querySelector('svg.bar').getBoundingClientRect().width`)
+		peak := evaluate[float64](b, `document.querySelector('rect.peak').getBoundingClientRect().left - document.querySelector('svg.bar').getBoundingClientRect().left`)
+		must.InDelta(t, bar*20/32, peak, bar/50)
+		b.picture(t, "job")
+	})
+	t.Run("waiting", func(t *testing.T) {
+		b.open(agent+"/waiting", 1200, 600)
+		rows := evaluate[[]string](b, `[...document.querySelector('tbody').children].map(c => c.textContent)`)
+		must.Len(t, 2, rows)
+		for _, row := range rows {
+			must.StrContains(t, row, "requests 140 of nvidia/slice on one GPU, and at most ")
+		}
+		must.StrContains(t, evaluate[string](b, `document.querySelectorAll('tbody')[1].textContent`), "train (32)")
+		must.StrContains(t, evaluate[string](b, `[...document.querySelectorAll('a')].find(a => a.textContent === 'default/batch').href`), "/ui/jobs/batch@default")
+		b.picture(t, "waiting")
+	})
+	t.Run("time line", func(t *testing.T) {
+		b.open(agent+gpu, 1200, 1000)
+		lanes := evaluate[[]string](b, `[...document.querySelectorAll('.timeline tbody tr')].map(r => r.textContent)`)
+		must.Len(t, 3, lanes)
+		must.StrContains(t, strings.Join(lanes[1:], " "), "train")
+		must.StrContains(t, strings.Join(lanes[1:], " "), "infer")
+		// The last minute is known, and is at the right end.
+		must.True(t, evaluate[bool](b, `[...document.querySelectorAll('.timeline td.lane svg')].every(s => {
+			const lane = s.getBoundingClientRect(), drawn = s.querySelector('path').getBoundingClientRect();
+			return drawn.width > 0 && Math.abs(drawn.right - lane.right) < 3;
+		})`))
+		must.True(t, evaluate[bool](b, `document.querySelectorAll('.timeline path.used')[0].getBBox().height > 0`))
+		must.StrContains(t, evaluate[string](b, `document.querySelector('[aria-label="Compute shares"]').textContent`), "train")
+		b.picture(t, "gpu")
+		must.StrContains(t, evaluate[string](b, `[...document.querySelectorAll('a')].find(a => a.textContent === 'Last 24 hours').href`), gpu+"?hours=24")
+	})
 	t.Run("dark, light and print", func(t *testing.T) {
 		backs := map[string]bool{}
 		for _, scheme := range []string{"light", "dark"} {
@@ -134,7 +180,7 @@ func TestPage_Browser(t *testing.T) {
 		b.media("", "light")
 	})
 	t.Run("narrow", func(t *testing.T) {
-		for _, path := range []string{"/", gpu, b.claimPage(marked)} {
+		for _, path := range []string{"/", gpu, b.claimPage(marked), jobPage(hostileJob()), "/idle", "/waiting"} {
 			b.open(agent+path, 360, 800)
 			must.LessEq(t, 360, evaluate[int](b, `document.documentElement.scrollWidth`), must.Sprint(path))
 			b.open(agent+"/", 360, 800)
@@ -155,6 +201,9 @@ const contrast = `(() => {
 	const both = [light(%q), light('--back')].sort();
 	return (both[1] + 0.05) / (both[0] + 0.05);
 })()`
+
+// withShares has claims compute in turns.
+func withShares(c *node.Config) { c.DeviceConfig = "compute = \"shares\"\n" }
 
 // fillNode has claims in all states on a node, and a process that belongs to none.
 func fillNode(t *testing.T, n *node.Node) {
@@ -186,26 +235,27 @@ func fillNode(t *testing.T, n *node.Node) {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+	// Two that wait: both GPUs are in use.
+	for _, job := range []string{"batch", hostileJob() + "2"} {
+		eval := start(t, n, task{job: job, command: "gpu-probe", args: []string{"take", "1"}, devices: []string{anyGPU(140)}})
+		must.NotEq(t, "", eval.BlockedEval)
+	}
 	outside := exec.Command(filepath.Join(build, "e2e/gpu-probe"), "take", "4096")
 	outside.Env = append(os.Environ(), append(n.Sim.Env(), "LD_LIBRARY_PATH="+filepath.Join(build, "sim/lib"))...)
 	said, err := outside.StdoutPipe()
 	must.NoError(t, err)
 	must.NoError(t, outside.Start())
 	t.Cleanup(func() { _ = outside.Process.Kill(); _ = outside.Wait() })
-	for buffer := make([]byte, 4096); ; {
-		count, err := said.Read(buffer)
-		must.NoError(t, err, must.Sprint("the program outside ended"))
-		if strings.Contains(string(buffer[:count]), `"computing"`) {
-			break
-		}
+	lines := bufio.NewScanner(said)
+	for lines.Scan() && !strings.Contains(lines.Text(), `"computing"`) {
 	}
-	go func() { // so that it does not block
-		for buffer := make([]byte, 4096); ; {
-			if _, err := said.Read(buffer); err != nil {
-				return
-			}
-		}
-	}()
+	must.StrContains(t, lines.Text(), `"computing"`, must.Sprint("the program outside ended"))
+	go func() { _, _ = io.Copy(io.Discard, said) }() // so that it does not block
+}
+
+// jobPage returns the path of a job's page.
+func jobPage(job string) string {
+	return "/job?" + url.Values{"namespace": {"default"}, "name": {job}}.Encode()
 }
 
 // browser is a tab of Chromium.

@@ -46,9 +46,13 @@ type configFile struct {
 	LocalClaims        string `toml:"local_claims"`
 	DriverCapabilities string `toml:"driver_capabilities"`
 
-	// Tables of other programs, whose mistakes must not keep a container from starting: see usage/bill.
-	Usage  any `toml:"usage"`
-	Prices any `toml:"prices"`
+	// Settings of other programs, whose mistakes must not keep a container from starting: see usage/bill and agent/policy.
+	Usage          any `toml:"usage"`
+	Prices         any `toml:"prices"`
+	Idle           any `toml:"idle"`
+	NomadAddress   any `toml:"nomad_address"`
+	NomadTokenFile any `toml:"nomad_token_file"`
+	NomadCAFile    any `toml:"nomad_ca_file"`
 }
 
 // LoadConfig reads the configuration file of the node. An empty path means the default file.

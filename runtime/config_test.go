@@ -68,10 +68,10 @@ func TestLoadConfig_Defaults(t *testing.T) {
 	must.Eq(t, compute.Bounds{}, cfg.Compute)
 }
 
-// What is wrong with prices is the business of `tranche usage`: containers start all the same.
-func TestLoadConfig_TablesOfOthers(t *testing.T) {
+// What is wrong with prices is the business of `tranche usage`, and so on: containers start all the same.
+func TestLoadConfig_SettingsOfOthers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.toml")
-	runtimetest.WriteFile(t, path, "run_dir = '/r'\n[usage]\nkeep_days = 'x'\n[prices]\nno_such_price = 1\n")
+	runtimetest.WriteFile(t, path, "run_dir = '/r'\nnomad_address = 1\n[idle]\npolicy = 'x'\n[usage]\nkeep_days = 'x'\n[prices]\nno_such_price = 1\n")
 	cfg, err := LoadConfig(path)
 	must.NoError(t, err)
 	must.Eq(t, "/r", cfg.RunDir)

@@ -8,6 +8,7 @@ import (
 	"github.com/tranche-gpu/tranche/agent/monitor"
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/claim/idle"
 	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/governor/status"
@@ -51,7 +52,9 @@ func Snapshot() *monitor.Snapshot {
 		Namespace: Hostile, Job: Hostile, Group: Hostile, Task: Hostile, Allocation: Hostile, ContainerName: Hostile,
 	}
 	s.Claims[1].UsageError = "usage " + Hostile
+	idleFor(s.Claims[1], idle.Condition{State: idle.Held, Note: "not now " + Hostile})
 	s.Claims[2].Workload = claim.Workload{ContainerName: "notebook"}
+	s.PolicyActions = map[monitor.PolicyAction]uint64{{Namespace: "research", Action: "warned"}: 2, {Namespace: "research", Action: "failed"}: 1}
 	s.Usage = &usage.Totals{Seen: Time.Add(-time.Minute), Claims: map[string]usage.Total{
 		"aaaaaaaa": {Millis: 7_200_500, GiBMillis: 32 * 7_200_500, GPUMillis: 1_645_828},
 		"eeeeeeee": {Millis: 60_000},
@@ -115,5 +118,15 @@ func shared() *monitor.Claim {
 	c.Mode, c.Unlimited, c.LimitBytes, c.SliceBytes = claim.ModeTimeslice, true, 140*gib, 0
 	c.Owner = claim.OwnerExternal
 	c.Compute = &claim.Compute{Share: 333, Max: claim.WholeCompute, Class: claim.ClassNormal} // no governor says what it has had
+	stop := Time.Add(15 * time.Minute)
+	idleFor(c, idle.Condition{State: idle.Warned, StopAt: &stop})
 	return c
+}
+
+// idleFor makes a claim idle that was active an hour ago.
+func idleFor(c *monitor.Claim, tooLong idle.Condition) {
+	hour := time.Hour
+	tooLong.Since = Time.Add(-hour)
+	c.Idleness = monitor.Idleness{Activity: monitor.ActivityIdleWithMemory, LastActive: tooLong.Since, Idle: &hour}
+	c.IdleTooLong = &tooLong
 }

@@ -44,6 +44,8 @@ var (
 	driverInfo     = gauge("driver_info", "Always 1; the versions of the GPU driver and of CUDA.", "driver_version", "cuda_version")
 	sourceUp       = gauge("source_up", "1 if the agent can read this source, else 0.", "source")
 	ledgerProblems = gauge("ledger_problem_files", "Files in the ledger that are not readable claims.")
+	idleActions    = counter("idle_policy_actions_total",
+		"What the idle policy did since the agent started: observed, warned, stopped or failed.", "namespace", "action")
 )
 
 // Of GPUs.
@@ -91,6 +93,8 @@ var (
 	claimActivity    = ofClaim("activity", "Always 1; of a running claim: active, idle_with_memory, idle_without_memory or unknown.", "activity")
 	claimIdle        = ofClaim("idle_seconds", "How long a running claim has been idle; 0 if it is active.")
 	claimLastActive  = ofClaim("last_activity_timestamp_seconds", "When the claim was last seen to be active.")
+	claimIdleTooLong = ofClaim("idle_too_long", "Always 1; what the idle policy did about a claim: observed, warned, held or stopped.", "state")
+	claimIdleStop    = ofClaim("idle_stop_timestamp_seconds", "When the idle policy stops the claim's group unless it uses the GPU.")
 	claimRefused     = counter("claim_refused_allocations_total", "Allocations that were refused at the limit.", "claim")
 )
 

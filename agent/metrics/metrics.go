@@ -47,6 +47,9 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		w.add(sourceUp, boolean(!failed), string(source))
 	}
 	w.add(ledgerProblems, float64(len(s.Problems)))
+	for of, count := range s.PolicyActions {
+		w.add(idleActions, float64(count), of.Namespace, of.Action)
+	}
 	if s.DriverVersion != "" {
 		w.add(driverInfo, 1, s.DriverVersion, s.CUDAVersion)
 	}
@@ -187,6 +190,12 @@ func (w writer) idleness(c *monitor.Claim) {
 	}
 	if !c.Idleness.LastActive.IsZero() {
 		w.add(claimLastActive, float64(c.Idleness.LastActive.Unix()), c.ID)
+	}
+	if is := c.IdleTooLong; is != nil {
+		w.add(claimIdleTooLong, 1, c.ID, string(is.State))
+		if is.StopAt != nil {
+			w.add(claimIdleStop, float64(is.StopAt.Unix()), c.ID)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/claim/idle"
 	"github.com/tranche-gpu/tranche/governor/status"
 )
 
@@ -45,6 +46,20 @@ func (m *Monitor) addTurns(s *Snapshot) {
 	for _, c := range s.Claims {
 		if turns, ok := published.Claims[c.ID]; ok && c.Governed() {
 			c.Turns = &turns
+		}
+	}
+}
+
+// addIdleTooLong adds which claims have been idle for too long, as the agent publishes it.
+func (m *Monitor) addIdleTooLong(s *Snapshot) {
+	published, err := idle.Read(m.RunDir)
+	if err != nil {
+		s.Errors[SourceIdle] = err.Error()
+		return
+	}
+	for _, c := range s.Claims {
+		if condition, ok := published.Of(c.Claim); ok && c.State == claim.StateRunning {
+			c.IdleTooLong = &condition
 		}
 	}
 }

@@ -22,7 +22,7 @@ const (
 const (
 	// idleWindow is how long a claim must not be active before it is idle.
 	idleWindow = 30 * time.Second
-	// idleRatio is the utilization up to which a claim is not active.
+	// idleRatio is how busy any part of the GPU may be with a claim that is not active.
 	idleRatio = 0.01
 	// maxGap is how long may pass between two observations. What happened in a longer gap is unknown.
 	maxGap = 3 * samplePeriod
@@ -37,6 +37,15 @@ type Idleness struct {
 	Idle *time.Duration
 }
 
+// Is reports whether the claim is known to be idle.
+func (i *Idleness) Is() bool {
+	return i.Activity == ActivityIdleWithMemory || i.Activity == ActivityIdleWithoutMemory
+}
+
+// PolicyAction is something that the idle policy does in a namespace: that it has observed, warned of, stopped, or failed to stop an
+// allocation or its group.
+type PolicyAction struct{ Namespace, Action string }
+
 // observed is what was seen of a claim's container so far.
 type observed struct {
 	// init is the container's first process.
@@ -44,12 +53,34 @@ type observed struct {
 	// from is when the observation without gaps began, or the claim was last active; last is the latest observation.
 	from, last time.Time
 	lastActive time.Time
+	// marks are those of the latest observation.
+	marks marks
+}
+
+// marks are what only a claim that is active changes: what its region counts, and the GPU time that it had or waited for.
+type marks struct {
+	usedBytes, peakBytes, refused uint64
+	processes                     int
+	gpuSeconds, waitingSeconds    float64
+}
+
+// update takes over what is known of a claim, and reports whether that shows activity. The times of a new governor begin at 0.
+func (m *marks) update(c *Claim) bool {
+	before := *m
+	if u := c.Usage; u != nil {
+		m.usedBytes, m.peakBytes, m.refused, m.processes = u.UsedBytes, u.PeakBytes, u.Refused, len(u.Processes)
+	}
+	if had := c.Turns; had != nil {
+		m.gpuSeconds, m.waitingSeconds = had.GPUSeconds, had.WaitingSeconds
+	}
+	return m.usedBytes != before.usedBytes || m.peakBytes != before.peakBytes || m.refused != before.refused ||
+		m.processes != before.processes || m.gpuSeconds > before.gpuSeconds || m.waitingSeconds > before.waitingSeconds
 }
 
 // idleness observes claims. It is used while a snapshot is taken.
 type idleness map[string]*observed
 
-// observe records the utilization of the claims of a snapshot, and says which are idle.
+// observe records the activity of the claims of a snapshot, and says which are idle.
 func (i *idleness) observe(s *Snapshot) {
 	before := *i
 	*i = make(idleness, len(s.Claims))
@@ -61,6 +92,7 @@ func (i *idleness) observe(s *Snapshot) {
 		init := proc.ID{PID: c.Container.InitPID, StartTime: c.Container.InitStartTime, BootID: c.Container.BootID}
 		if o == nil || o.init != init {
 			o = &observed{init: init, from: s.Time}
+			o.marks.update(c)
 		}
 		(*i)[c.ID] = o
 		c.Idleness = o.observe(c, s.Time)
@@ -68,16 +100,17 @@ func (i *idleness) observe(s *Snapshot) {
 }
 
 func (o *observed) observe(c *Claim, now time.Time) Idleness {
-	if c.Utilization == nil || !o.last.IsZero() && now.Sub(o.last) > maxGap {
+	if c.activity == nil || !o.last.IsZero() && now.Sub(o.last) > maxGap {
 		o.from = now
 	}
 	o.last = now
-	if c.Utilization == nil {
+	changed := o.marks.update(c)
+	if c.activity == nil {
 		return Idleness{Activity: ActivityUnknown, LastActive: o.lastActive}
 	}
 	var idle time.Duration
 	is := Idleness{Activity: ActivityActive, Idle: &idle}
-	if *c.Utilization > idleRatio {
+	if *c.activity > idleRatio || changed {
 		o.from, o.lastActive = now, now
 	}
 	is.LastActive = o.lastActive

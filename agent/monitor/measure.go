@@ -3,8 +3,10 @@ package monitor
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,17 +42,21 @@ func (m *Monitor) measure(ctx context.Context, s *Snapshot, g *GPU) {
 	if err != nil {
 		return // who uses the memory is unknown
 	}
-	owners := ownersOn(s.On(g.UUID), running)
-	g.OutsideBytes = outside(running, owners, g.Mode)
 	since := m.busy.since(g.UUID, s.Time)
-	ratios, err := m.NVML.ProcessUtilization(ctx, g.UUID, since)
-	if err != nil || ratios == nil {
+	busy, err := m.NVML.ProcessUtilization(ctx, g.UUID, since)
+	if err != nil {
+		busy = nil // unknown
+	}
+	claims := s.On(g.UUID)
+	owners := ownersOn(claims, running, busy)
+	g.OutsideBytes = outside(running, owners, g.Mode)
+	if busy == nil {
 		return
 	}
 	m.busy.observed(g.UUID, s.Time)
-	for _, c := range s.On(g.UUID) {
+	for _, c := range claims {
 		if c.State == claim.StateRunning {
-			c.Utilization = utilization(c, ratios, owners)
+			c.measureBusy(busy, owners)
 		}
 	}
 }
@@ -61,9 +67,14 @@ type owner struct {
 	claims []*claim.Claim
 }
 
-// ownersOn finds out to whom processes belong, by their IDs.
-func ownersOn(claims []*Claim, running []nvml.Process) map[int]owner {
-	if len(running) == 0 {
+// ownersOn finds out to whom processes belong, by their IDs: those that compute, and those that only render or transcode, which
+// NVML does not list among them.
+func ownersOn(claims []*Claim, running []nvml.Process, busy map[int]nvml.Busy) map[int]owner {
+	pids := slices.Collect(maps.Keys(busy))
+	for _, p := range running {
+		pids = append(pids, p.PID)
+	}
+	if len(pids) == 0 {
 		return nil // /proc need not be read
 	}
 	var alive []*claim.Claim
@@ -73,15 +84,18 @@ func ownersOn(claims []*Claim, running []nvml.Process) map[int]owner {
 		}
 	}
 	containers := processes.Of(alive)
-	owners := make(map[int]owner, len(running))
-	for _, p := range running {
-		found := owner{claims: containers.Claims(p.PID)}
+	owners := make(map[int]owner, len(pids))
+	for _, pid := range pids {
+		if _, known := owners[pid]; known {
+			continue
+		}
+		found := owner{claims: containers.Claims(pid)}
 		if len(found.claims) == 0 {
-			found.kind = containers.Kind(p.PID)
+			found.kind = containers.Kind(pid)
 		} else {
 			found.kind = processes.Claimed
 		}
-		owners[p.PID] = found
+		owners[pid] = found
 	}
 	return owners
 }
@@ -108,17 +122,26 @@ func isMPSServer(pid int) bool {
 	return err == nil && filepath.Base(program) == "nvidia-cuda-mps-server"
 }
 
-// utilization sums up how busy the processes of a claim had the GPU. A container that has several claims on a GPU has all its
-// processes in each: they count for the first.
-func utilization(c *Claim, ratios map[int]float64, owners map[int]owner) *float64 {
-	var sum float64
-	for pid, ratio := range ratios {
-		if of := owners[pid].claims; len(of) > 0 && of[0].ID == c.ID {
-			sum += ratio
+// measureBusy sums up how busy the processes of a claim's container had the GPU. A container that has several claims on a GPU has
+// all its processes in each: their utilization counts for the first, and all of the claims are active.
+func (c *Claim) measureBusy(busy map[int]nvml.Busy, owners map[int]owner) {
+	var utilization, activity float64
+	var server bool
+	for pid, b := range busy {
+		of := owners[pid].claims
+		if len(of) > 0 && of[0].ID == c.ID {
+			utilization += b.Multiprocessors
 		}
+		if slices.ContainsFunc(of, func(o *claim.Claim) bool { return o.ID == c.ID }) {
+			activity += b.Greatest
+		}
+		server = server || c.Mode == claim.ModeMPS && b.Greatest > idleRatio && isMPSServer(pid)
 	}
-	sum = min(1, sum)
-	return &sum
+	utilization = min(1, utilization)
+	c.Utilization = &utilization
+	if !server { // of the clients of a busy server, any may be the one
+		c.activity = &activity
+	}
 }
 
 // busyness knows until when the utilization of each GPU was observed.

@@ -17,6 +17,8 @@ import (
 const (
 	// fresh is how old a snapshot may be that several readers share.
 	fresh = time.Second
+	// timeout is how long a snapshot takes at most.
+	timeout = 5 * time.Second
 	// nvmlTimeout is how long a snapshot waits for NVML. A GPU that does not answer has no measurements.
 	nvmlTimeout = 2 * time.Second
 	// samplePeriod is how often Run takes a snapshot, so that pauses between readers leave no gap in what is observed.
@@ -33,6 +35,10 @@ type Options struct {
 	Logger     hclog.Logger
 	// Usage returns what is accounted of claims; nil if nothing is.
 	Usage func() *usage.Totals
+	// Observe gets each snapshot, one after the other; nil if nobody wants them. It must not modify them.
+	Observe func(*Snapshot)
+	// PolicyActions returns what the idle policy did; nil if there is none.
+	PolicyActions func() map[PolicyAction]uint64
 }
 
 // Monitor takes snapshots of a node. Its methods may be called concurrently.
@@ -80,7 +86,13 @@ func (m *Monitor) Snapshot(ctx context.Context) *Snapshot {
 	if m.last != nil && m.now().Sub(m.last.Time) < fresh {
 		return m.last
 	}
+	// Others will share it: it must not lack what this caller did not wait for.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	defer cancel()
 	m.last = m.take(ctx)
+	if m.Observe != nil {
+		m.Observe(m.last)
+	}
 	return m.last
 }
 
@@ -92,11 +104,15 @@ func (m *Monitor) take(ctx context.Context) *Snapshot {
 	defer cancel()
 	m.addGPUs(bounded, s)
 	m.addMeasurements(bounded, s)
-	m.idle.observe(s)
 	m.addHealth(s)
 	m.addTurns(s)
+	m.idle.observe(s)
+	m.addIdleTooLong(s)
 	if m.Usage != nil {
 		s.Usage = m.Usage()
+	}
+	if m.PolicyActions != nil {
+		s.PolicyActions = m.PolicyActions()
 	}
 	for i := range s.GPUs {
 		s.GPUs[i].countSlices(s.Claims)

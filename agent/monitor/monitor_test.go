@@ -156,11 +156,45 @@ func TestSnapshot_Utilization(t *testing.T) {
 	one, _ := n.container(t, first)
 	n.container(t, second)
 	n.holds(map[int]uint64{one: gib})
-	n.nvml.SetProcessUtilization(nvmltest.H200(0).UUID, map[int]float64{one: 0.4})
+	n.nvml.SetProcessUtilization(nvmltest.H200(0).UUID, map[int]nvml.Busy{one: {Multiprocessors: 0.4, Greatest: 0.4}})
 	s := n.look()
 	must.Eq(t, 0.4, *s.Claims[0].Utilization)
 	must.Zero(t, *s.Claims[1].Utilization)
 	must.Nil(t, s.Claims[1].Usage.Spill)
+}
+
+// TestSnapshot_ActiveWithoutComputing has the processes of two containers busy in ways that are easily taken for idle.
+func TestSnapshot_ActiveWithoutComputing(t *testing.T) {
+	n := newNode(t)
+	first, second, renders, idles := n.reserve(t, 0, 8), n.reserve(t, 8, 4), n.reserve(t, 12, 4), n.reserve(t, 16, 4)
+	one, _ := n.container(t, first)
+	must.NoError(t, n.Ledger.Bind(t.Context(), second.ID, claim.Container{Runtime: "runc", ID: "c-" + first.ID, InitPID: one}))
+	other, _ := n.container(t, renders)
+	n.container(t, idles)
+	n.holds(map[int]uint64{one: gib}) // NVML does not list the other one, which does not compute
+	n.nvml.SetProcessUtilization(nvmltest.H200(0).UUID, map[int]nvml.Busy{
+		one: {Multiprocessors: 0.4, Greatest: 0.4}, other: {Greatest: 0.2},
+	})
+	s := n.look()
+	must.Zero(t, *s.Claims[1].Utilization, must.Sprint("the container's processes count for its first claim"))
+	must.Zero(t, *s.Claims[2].Utilization)
+	for _, c := range s.Claims {
+		want := ActivityActive
+		if c.ID == idles.ID {
+			want = ActivityUnknown // not observed for long enough to be idle
+		}
+		must.Eq(t, want, c.Idleness.Activity, must.Sprint(c.ID))
+	}
+}
+
+// TestSnapshot_ReaderThatLeaves takes a snapshot for a reader whose context ends: the next reader shares it.
+func TestSnapshot_ReaderThatLeaves(t *testing.T) {
+	n := newNode(t)
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	s := n.Snapshot(gone)
+	must.MapEmpty(t, s.Errors)
+	must.Eq(t, "", s.GPUs[0].Error)
 }
 
 func TestSnapshot_Workloads(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/claim/idle"
 	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/governor/status"
@@ -20,11 +21,12 @@ const (
 	SourceLedger   Source = "ledger"
 	SourceLayout   Source = "layout"   // how the device plugin shares the GPUs
 	SourceHealth   Source = "health"   // which GPUs it takes to be unhealthy
+	SourceIdle     Source = "idle"     // which claims the agent takes to be idle for too long
 	SourceGovernor Source = "governor" // what claims have had of their GPUs' time; read only where one that runs is governed
 )
 
 // Sources are all of them.
-var Sources = []Source{SourceNVML, SourceLedger, SourceLayout, SourceHealth, SourceGovernor}
+var Sources = []Source{SourceNVML, SourceLedger, SourceLayout, SourceHealth, SourceIdle, SourceGovernor}
 
 // Snapshot is the state of a node at one time. A pointer is nil where its value is unknown.
 type Snapshot struct {
@@ -39,6 +41,8 @@ type Snapshot struct {
 	Problems []claim.Problem
 	// Usage is what is accounted of the claims; nil if nothing is yet. Callers must not modify it.
 	Usage *usage.Totals
+	// PolicyActions counts what the idle policy did since the agent started.
+	PolicyActions map[PolicyAction]uint64
 }
 
 // GPU is a GPU, and what it measures.
@@ -96,8 +100,12 @@ type Claim struct {
 	Turns *status.Claim
 	// Utilization is the share of time in which the claim's processes had the GPU's multiprocessors busy, 0 to 1.
 	Utilization *float64
+	// activity is how busy its container had any part of the GPU; nil if that is unknown.
+	activity *float64
 	// Idleness is zero unless the claim runs.
 	Idleness Idleness
+	// IdleTooLong is what the idle policy says of it; nil if nothing.
+	IdleTooLong *idle.Condition
 }
 
 // Sliced reports whether the claim has slices, rather than a GPU, a share of its time, or a MIG instance.

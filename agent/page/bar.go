@@ -2,6 +2,7 @@ package page
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
 	"github.com/tranche-gpu/tranche/agent/text"
@@ -66,9 +67,9 @@ func barOf(s *monitor.Snapshot, g *monitor.GPU, percent float64) bar {
 			b.Blocks = append(b.Blocks, k)
 		}
 	}
-	on := s.On(g.UUID)
+	on := slices.DeleteFunc(s.On(g.UUID), func(c *monitor.Claim) bool { return c.State == claim.StateEnded })
 	for _, c := range on {
-		if c.State != claim.StateEnded && c.State != claim.StateDormant {
+		if c.State != claim.StateDormant {
 			add(string(c.State), partOf(c, on, whole), claimBlock(c))
 		}
 	}

@@ -2,6 +2,7 @@ package page
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,11 +15,15 @@ import (
 // row is a claim in a table.
 type row struct {
 	*monitor.Claim
-	Name               string
-	Limit, Used, Peak  string
-	UsedPercent        float64
-	Busy, Processes    string
-	Refused, Uncounted string
+	Name              string
+	Limit, Used, Peak string
+	// UsedPercent and PeakPercent are parts of the limit.
+	UsedPercent, PeakPercent float64
+	Busy, Processes          string
+	Refused, Uncounted       string
+	Activity                 string
+	// JobPage is the address of the job's page; empty if the claim is no job's.
+	JobPage string
 }
 
 func rowsOf(claims []*monitor.Claim) []row {
@@ -37,9 +42,12 @@ func rowOf(c *monitor.Claim) row {
 	if u := c.Usage; u != nil {
 		r.Used, r.Peak = text.Bytes(u.UsedBytes), text.Bytes(u.PeakBytes)
 		r.Processes, r.Refused = strconv.Itoa(len(u.Processes)), strconv.FormatUint(u.Refused, 10)
-		r.UsedPercent = percentOf(u.UsedBytes, c.LimitBytes)
+		r.UsedPercent, r.PeakPercent = percentOf(u.UsedBytes, c.LimitBytes), percentOf(u.PeakBytes, c.LimitBytes)
 	}
-	r.Busy = text.Ratio(c.Utilization)
+	r.Busy, r.Activity = text.Ratio(c.Utilization), activity(c.Idleness)
+	if job, ok := jobOf(c.Workload); ok {
+		r.JobPage = job.page()
+	}
 	if c.Uncounted != nil {
 		r.Uncounted = text.Bytes(c.Uncounted.Bytes)
 	}
@@ -60,8 +68,9 @@ type gpuDetails struct {
 	*monitor.GPU
 	Facts []fact
 	// Shares are of the governed claims on it.
-	Shares []turnsRow
-	Xids   []fact
+	Shares   []turnsRow
+	Timeline *timelineDetails
+	Xids     []fact
 }
 
 func detailsOf(s *monitor.Snapshot, g *monitor.GPU) *gpuDetails {
@@ -93,10 +102,9 @@ func detailsOf(s *monitor.Snapshot, g *monitor.GPU) *gpuDetails {
 			}
 		}
 	}
-	for xid, count := range g.Xids {
-		d.Xids = append(d.Xids, fact{strconv.FormatUint(xid, 10), strconv.FormatUint(count, 10)})
+	for _, xid := range slices.Sorted(maps.Keys(g.Xids)) {
+		d.Xids = append(d.Xids, fact{strconv.FormatUint(xid, 10), strconv.FormatUint(g.Xids[xid], 10)})
 	}
-	slices.SortFunc(d.Xids, func(a, b fact) int { return cmp.Compare(a.Name, b.Name) })
 	return d
 }
 
@@ -106,16 +114,14 @@ type claimDetails struct {
 	Facts []fact
 	// Shares has one row if the claim is governed.
 	Shares []turnsRow
-	// PeakPercent is a part of the limit.
-	PeakPercent float64
-	// Advice is how many slices would do; empty if that is as many as there are, or unknown.
+	// Advice is what its slices should be; empty if they are right, or nothing is known.
 	Advice string
 	// JobLink and AllocationLink lead to Nomad's web interface.
 	JobLink, AllocationLink string
 }
 
 func (p *Pages) claimDetails(c *monitor.Claim) *claimDetails {
-	d := &claimDetails{row: rowOf(c), Advice: advice(c), Shares: turnsOf([]*monitor.Claim{c})}
+	d := &claimDetails{row: rowOf(c), Advice: adviceFor(c), Shares: turnsOf([]*monitor.Claim{c})}
 	w := c.Workload
 	verified := "by Nomad"
 	if !w.Verified {
@@ -139,14 +145,11 @@ func (p *Pages) claimDetails(c *monitor.Claim) *claimDetails {
 	if c.Container != nil {
 		d.Facts = append(d.Facts, fact{"Container", c.Container.ID}, fact{"Runtime", c.Container.Runtime})
 	}
-	if c.Idleness.Activity != "" {
-		d.Facts = append(d.Facts, fact{"Activity", activity(c.Idleness)})
+	if d.Activity != "" {
+		d.Facts = append(d.Facts, fact{"Activity", d.Activity})
 	}
-	if u := c.Usage; u != nil {
-		d.PeakPercent = percentOf(u.PeakBytes, c.LimitBytes)
-		if u.Spill != nil {
-			d.Facts = append(d.Facts, fact{"Host memory", text.Bytes(u.Spill.UsedBytes) + " of " + text.Bytes(u.Spill.LimitBytes)})
-		}
+	if u := c.Usage; u != nil && u.Spill != nil {
+		d.Facts = append(d.Facts, fact{"Host memory", text.Bytes(u.Spill.UsedBytes) + " of " + text.Bytes(u.Spill.LimitBytes)})
 	}
 	if w.Job != "" {
 		d.JobLink = p.nomadLink("jobs", w.Job+"@"+cmp.Or(w.Namespace, "default"))
@@ -157,24 +160,7 @@ func (p *Pages) claimDetails(c *monitor.Claim) *claimDetails {
 	return d
 }
 
-// headroomPercent is added to a peak before slices are counted.
-const headroomPercent = 10
-
-// advice says how many slices the claim has needed so far.
-func advice(c *monitor.Claim) string {
-	if c.Usage == nil || !c.Sliced() || c.Usage.PeakBytes == 0 || c.SliceSize() == 0 {
-		return ""
-	}
-	needed := c.Usage.PeakBytes + c.Usage.PeakBytes*headroomPercent/100
-	count := int((needed + c.SliceSize() - 1) / c.SliceSize())
-	if count >= len(c.Slices) {
-		return ""
-	}
-	return "The peak so far, and " + strconv.Itoa(headroomPercent) + " % more, would fit into " + strconv.Itoa(count) +
-		" of its " + strconv.Itoa(len(c.Slices)) + " slices."
-}
-
-// activity says whether a claim uses its GPU, and since when not.
+// activity says whether a claim uses its GPU, and since when not; empty of one that does not run.
 func activity(is monitor.Idleness) string {
 	text := strings.ReplaceAll(string(is.Activity), "_", " ")
 	if is.Idle != nil && *is.Idle > 0 {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"embed"
 	"html/template"
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
+	"github.com/tranche-gpu/tranche/agent/timeline"
+	"github.com/tranche-gpu/tranche/internal/explain"
 	"github.com/tranche-gpu/tranche/usage/bill"
 )
 
@@ -35,6 +38,10 @@ type Options struct {
 	NomadUI *url.URL
 	// Usage reports what is accounted of a time; nil if nothing is.
 	Usage func(ctx context.Context, by bill.By, from, to time.Time) (*bill.Report, error)
+	// Waiting returns which task groups of Nomad's wait for devices; nil if Nomad is not to be queried.
+	Waiting func(context.Context) (*explain.Queue, error)
+	// Timeline has how busy GPUs and claims were; nil if nobody fills it.
+	Timeline *timeline.Timeline
 }
 
 // Pages serves the pages.
@@ -47,7 +54,7 @@ type Pages struct {
 // parsed has the template of each page.
 var parsed = sync.OnceValues(func() (map[string]*template.Template, error) {
 	all := make(map[string]*template.Template)
-	for _, name := range []string{"map", "gpu", "claim", "usage", "missing"} {
+	for _, name := range []string{"map", "gpu", "claim", "job", "idle", "waiting", "usage", "missing"} {
 		t, err := template.New("").Funcs(functions).ParseFS(sources, "templates/layout.html", "templates/parts.html",
 			"templates/"+name+".html")
 		if err != nil {
@@ -72,6 +79,11 @@ func (p *Pages) Register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /{$}", p.serveMap)
 	mux.HandleFunc("GET /gpu/{uuid}", p.serveGPU)
 	mux.HandleFunc("GET /claim/{id}", p.serveClaim)
+	mux.HandleFunc("GET /job", p.serveJob)
+	mux.HandleFunc("GET /idle", p.serveIdle)
+	if p.Waiting != nil {
+		mux.HandleFunc("GET /waiting", p.serveWaiting)
+	}
 	if p.Usage != nil {
 		p.registerUsage(mux)
 	}
@@ -93,15 +105,39 @@ type view struct {
 	Title string
 	Options
 	*monitor.Snapshot
-	// Path is the page's own, and Refresh how often it is loaded again, in seconds; 0 for never.
+	// Path and Query are the page's own, and Refresh how often it is loaded again, in seconds; 0 for never.
 	Path    string
+	Query   url.Values
 	Refresh int
 	Bars    []bar
 	Rows    []row
 	GPU     *gpuDetails
 	Claim   *claimDetails
+	Job     *jobDetails
+	Idle    *idleDetails
+	Waiting *waitingDetails
 	Report  *usageDetails
 	Message string
+}
+
+// Reload returns the page's own address, with which it is loaded again after some seconds; 0 for never.
+func (v *view) Reload(seconds int) string {
+	query := url.Values{}
+	maps.Copy(query, v.Query)
+	if seconds > 0 {
+		query.Set("refresh", strconv.Itoa(seconds))
+	}
+	return (&url.URL{Path: v.Path, RawQuery: query.Encode()}).RequestURI()
+}
+
+// claim returns the claim with an ID, or nil.
+func (v *view) claim(id string) *monitor.Claim {
+	for _, c := range v.Claims {
+		if c.ID == id {
+			return c
+		}
+	}
+	return nil
 }
 
 func (p *Pages) newView(r *http.Request, title string) *view {
@@ -138,19 +174,21 @@ func (p *Pages) serveGPU(w http.ResponseWriter, r *http.Request) {
 	claims := v.On(g.UUID)
 	v.Bars, v.Rows = []bar{barOf(v.Snapshot, g, 100)}, rowsOf(claims)
 	v.GPU = detailsOf(v.Snapshot, g)
+	if v.GPU.Timeline = p.timelineOf(v, g.UUID, r.URL.Query().Get("hours")); v.GPU.Timeline != nil {
+		v.Query = url.Values{"hours": {strconv.Itoa(v.GPU.Timeline.Hours)}}
+	}
 	p.write(w, http.StatusOK, "gpu", v)
 }
 
 func (p *Pages) serveClaim(w http.ResponseWriter, r *http.Request) {
 	v := p.newView(r, "Claim")
-	for _, c := range v.Claims {
-		if c.ID == r.PathValue("id") {
-			v.Title, v.Claim = "Claim "+c.ID, p.claimDetails(c)
-			p.write(w, http.StatusOK, "claim", v)
-			return
-		}
+	c := v.claim(r.PathValue("id"))
+	if c == nil {
+		p.missing(w, r, "There is no claim "+r.PathValue("id")+". It may have ended, or its slices went to another one.")
+		return
 	}
-	p.missing(w, r, "There is no claim "+r.PathValue("id")+". It may have ended, or its slices went to another one.")
+	v.Title, v.Claim = "Claim "+c.ID, p.claimDetails(c)
+	p.write(w, http.StatusOK, "claim", v)
 }
 
 func (p *Pages) missing(w http.ResponseWriter, r *http.Request, message string) {

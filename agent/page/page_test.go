@@ -2,9 +2,12 @@ package page
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +17,10 @@ import (
 
 	"github.com/tranche-gpu/tranche/agent/agenttest"
 	"github.com/tranche-gpu/tranche/agent/monitor"
+	"github.com/tranche-gpu/tranche/agent/timeline"
+	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/idle"
+	"github.com/tranche-gpu/tranche/internal/explain"
 	"github.com/tranche-gpu/tranche/usage/bill"
 )
 
@@ -31,7 +38,7 @@ func siteWith(t *testing.T, s *monitor.Snapshot,
 	nomad, err := url.Parse("https://nomad.example.com:4646")
 	must.NoError(t, err)
 	pages, err := New(func(context.Context) *monitor.Snapshot { return s },
-		Options{Node: "node-1 " + agenttest.Hostile, Version: "v1.2.3", NomadUI: nomad, Usage: usage})
+		Options{Node: "node-1 " + agenttest.Hostile, Version: "v1.2.3", NomadUI: nomad, Usage: usage, Waiting: waiting, Timeline: timelineFor(s)})
 	must.NoError(t, err)
 	mux := http.NewServeMux()
 	pages.Register(mux)
@@ -42,17 +49,38 @@ func siteWith(t *testing.T, s *monitor.Snapshot,
 	}
 }
 
-// paths are one of each page.
-var paths = []string{"/", "/gpu/" + agenttest.UUID(0), "/gpu/" + agenttest.UUID(1), "/gpu/" + agenttest.UUID(2),
-	"/gpu/" + agenttest.UUID(3), "/claim/aaaaaaaa", "/claim/bbbbbbbb", "/claim/cccccccc", "/claim/eeeeeeee",
-	"/usage/job/2026-11",
-	"/claim/" + url.PathEscape(agenttest.Hostile), "/gpu/" + url.PathEscape(agenttest.Hostile), "/" + url.PathEscape(agenttest.Hostile)}
+// timelineFor returns a time line of two hours up to a snapshot, in which a claim with a hostile name has ended.
+func timelineFor(s *monitor.Snapshot) *timeline.Timeline {
+	all := new(timeline.Timeline)
+	for at := 2 * time.Hour; at >= 0; at -= time.Minute {
+		seen := *s
+		seen.Time = s.Time.Add(-at)
+		if at > 30*time.Minute {
+			ended := *s.Claims[0]
+			ended.Claim = &claim.Claim{ID: "ffffffff", GPU: s.Claims[0].GPU}
+			ended.Workload.Job = agenttest.Hostile
+			seen.Claims = append(slices.Clone(s.Claims), &ended)
+		}
+		all.Observe(&seen)
+	}
+	return all
+}
+
+// paths are one of each page; missing lead to none.
+var (
+	paths = []string{"/", "/gpu/" + agenttest.UUID(0), "/gpu/" + agenttest.UUID(1), "/gpu/" + agenttest.UUID(2),
+		"/gpu/" + agenttest.UUID(3), "/gpu/" + agenttest.UUID(0) + "?hours=24", "/claim/aaaaaaaa", "/claim/bbbbbbbb", "/claim/cccccccc",
+		"/claim/eeeeeeee", "/job?name=train&namespace=research", hostileJob, "/idle", "/waiting", "/usage/job/2026-11"}
+	missing = []string{"/claim/" + url.PathEscape(agenttest.Hostile), "/gpu/" + url.PathEscape(agenttest.Hostile),
+		"/" + url.PathEscape(agenttest.Hostile), "/job?name=" + url.QueryEscape(agenttest.Hostile)}
+	hostileJob = "/job?" + url.Values{"namespace": {agenttest.Hostile}, "name": {agenttest.Hostile}}.Encode()
+)
 
 // TestPages_HostileNames parses each page as a browser does: names of others are text in it, and add no element, attribute,
 // line or order to a terminal.
 func TestPages_HostileNames(t *testing.T) {
 	request := site(t, agenttest.Snapshot())
-	for _, path := range paths {
+	for _, path := range slices.Concat(paths, missing) {
 		t.Run(path, func(t *testing.T) {
 			_, body := request(path)
 			must.StrNotContains(t, body, "\x1b")
@@ -80,7 +108,7 @@ func TestPages_HostileNames(t *testing.T) {
 // TestPages_Links follows every link of each page.
 func TestPages_Links(t *testing.T) {
 	request := site(t, agenttest.Snapshot())
-	for _, path := range paths[:10] {
+	for _, path := range paths {
 		status, body := request(path)
 		must.Eq(t, http.StatusOK, status, must.Sprint(path))
 		root, err := html.Parse(strings.NewReader(body))
@@ -150,6 +178,22 @@ func TestPages_Unknown(t *testing.T) {
 	must.StrNotContains(t, body, "0 W")
 }
 
+// TestPages_LongMessages shows the end of an error, where its remedy is.
+func TestPages_LongMessages(t *testing.T) {
+	s := agenttest.Snapshot()
+	s.Errors[monitor.SourceNVML] = "no driver in " + strings.Repeat("/usr/lib/libnvidia-ml.so.1, ", 30) + ": install it"
+	_, body := site(t, s)("/")
+	must.StrContains(t, body, ", : install it")
+}
+
+// TestPages_Xids lists errors by their numbers.
+func TestPages_Xids(t *testing.T) {
+	s := agenttest.Snapshot()
+	s.GPUs[0].Xids = map[uint64]uint64{119: 1, 8: 2, 79: 3, 13: 4}
+	_, body := site(t, s)("/gpu/" + agenttest.UUID(0))
+	must.RegexMatch(t, regexp.MustCompile(`(?s)>8</th>.*>13</th>.*>79</th>.*>119</th>`), body)
+}
+
 // TestPages_Shares says what governed claims had of their GPU's time, and "-" where no governor does.
 func TestPages_Shares(t *testing.T) {
 	request := site(t, agenttest.Snapshot())
@@ -183,11 +227,177 @@ func TestPages_Refresh(t *testing.T) {
 	}
 }
 
-// TestClaim_Advice names fewer slices only if the peak would fit.
+// TestPages_Reload keeps what the page is of.
+func TestPages_Reload(t *testing.T) {
+	request := site(t, agenttest.Snapshot())
+	for path, want := range map[string]string{
+		"/": `href="/?refresh=15"`, "/job?name=train&namespace=research&x=y": `href="/job?name=train&amp;namespace=research&amp;refresh=15"`,
+		"/gpu/" + agenttest.UUID(0) + "?hours=24":                 `href="/gpu/` + agenttest.UUID(0) + `?hours=24&amp;refresh=15"`,
+		"/job?name=train&namespace=research&refresh=15":           `href="/job?name=train&amp;namespace=research"`,
+		"/gpu/" + agenttest.UUID(0) + "?refresh=15&hours=nothing": `href="/gpu/` + agenttest.UUID(0) + `?hours=1"`,
+	} {
+		_, body := request(path)
+		must.StrContains(t, body, want)
+	}
+}
+
+// TestJob names what the job's tasks need, and which claims only say that they are the job's.
+func TestJob(t *testing.T) {
+	s := agenttest.Snapshot()
+	other := *s.Claims[0]
+	other.Claim = &claim.Claim{ID: "ffffffff", GPU: s.Claims[0].GPU, Mode: claim.ModeSlice, SliceBytes: 1 << 30, Slices: make([]string, 40), LimitBytes: 40 << 30}
+	other.Workload.Job, other.Workload.ParentJob, other.Workload.Verified = "train/dispatch-1", "train", false
+	use := *s.Claims[0].Usage
+	use.PeakBytes, use.Refused = 30<<30, 0
+	other.Usage = &use
+	s.Claims[0].Usage.Refused = 0
+	s.Claims = append(s.Claims, &other)
+	request := site(t, s)
+	status, body := request("/job?name=train&namespace=research")
+	must.Eq(t, http.StatusOK, status)
+	must.StrContains(t, body, `gpu/trainer</th><td class="number">2</td><td class="number">40</td><td class="number">30 GiB</td><td class="number">0</td>`+
+		`<td>The peak so far, and 10 % more, would fit into 33 of its 40 slices.</td>`)
+	must.StrContains(t, body, "1 of its 2 claims are not verified")
+	must.StrContains(t, body, "https://nomad.example.com:4646/ui/jobs/train@research")
+	must.StrContains(t, body, `aria-label="20 GiB used, peak 30 GiB, limit 40 GiB"`)
+	for _, none := range []string{"/job", "/job?name=", "/job?name=train", "/job?name=train%2Fdispatch-1&namespace=research"} {
+		status, _ = request(none)
+		must.Eq(t, http.StatusNotFound, status, must.Sprint(none))
+	}
+}
+
+// TestJob_AnyName has a page for each name that Nomad takes for a job.
+func TestJob_AnyName(t *testing.T) {
+	for _, name := range []string{"..", ".", "a/b", "a?b#c", "a&name=b", "%2e%2e", "ä+b"} {
+		s := agenttest.Snapshot()
+		s.Claims[0].Workload.Job = name
+		request := site(t, s)
+		_, body := request("/claim/aaaaaaaa")
+		root, err := html.Parse(strings.NewReader(body))
+		must.NoError(t, err)
+		found := false
+		for n := range root.Descendants() {
+			for _, a := range n.Attr {
+				if found = found || a.Key == "href" && strings.HasPrefix(a.Val, "/job?"); a.Key == "href" && strings.HasPrefix(a.Val, "/job?") {
+					status, page := request(a.Val)
+					must.Eq(t, http.StatusOK, status, must.Sprint(a.Val))
+					must.StrContains(t, page, `aria-label="20 GiB used, peak 24 GiB, limit 32 GiB"`)
+				}
+			}
+		}
+		must.True(t, found, must.Sprint(name))
+	}
+}
+
+// TestIdle has the claim that is idle for the longest time first, and takes none to be idle of which that is not known.
+func TestIdle(t *testing.T) {
+	s := agenttest.Snapshot()
+	request := site(t, s)
+	for _, path := range []string{"/idle", "/claim/eeeeeeee"} {
+		_, body := request(path)
+		must.StrContains(t, body, s.Claims[4].IdleTooLong.String()[:30])
+	}
+	s.Claims[1].Idleness, s.Claims[4].Idleness = monitor.Idleness{}, monitor.Idleness{Activity: monitor.ActivityUnknown}
+	_, body := request("/idle")
+	must.StrContains(t, body, "No claim is idle.")
+	must.StrContains(t, body, "<p>1 active.</p>")
+	hours, minutes := 2*time.Hour, 3*time.Minute
+	s.Claims[0].Idleness = monitor.Idleness{Activity: monitor.ActivityIdleWithMemory, Idle: &minutes, LastActive: s.Time.Add(-minutes)}
+	s.Claims[1].Idleness = monitor.Idleness{Activity: monitor.ActivityIdleWithoutMemory, Idle: &hours}
+	s.Claims[1].IdleTooLong = &idle.Condition{State: idle.Held, Since: s.Time.Add(-hours), Note: "because " + agenttest.Hostile}
+	_, body = request("/idle")
+	must.StrContains(t, body, "Idle claims reserve 48 GiB.")
+	must.StrContains(t, body, "<td>idle with memory for 3m0s</td><td>2026-11-26 11:57:00 UTC</td>")
+	must.StrContains(t, body, "idle since 2026-11-26 10:00:00 UTC, and not stopped: because &lt;/title&gt;")
+	long, short := strings.Index(body, "idle without memory for 2h0m0s"), strings.Index(body, "idle with memory for 3m0s")
+	must.Between(t, 1, long, short)
+	must.Greater(t, strings.Index(body, "Not known"), strings.Index(body, `"/claim/eeeeeeee"`))
+	must.StrNotContains(t, body, "cccccccc") // it does not run
+}
+
+// waiting returns a job that has claims on this node and waits for more, and one with a hostile name.
+func waiting(context.Context) (*explain.Queue, error) {
+	hostile := explain.Group{
+		Name: agenttest.Hostile, Verdict: explain.Never, Reason: "no node; " + agenttest.Hostile,
+		Requests: []explain.Request{{Task: agenttest.Hostile, Device: "nvidia/" + agenttest.Hostile, Count: 200}},
+	}
+	return &explain.Queue{
+		Groups: []explain.Blocked{
+			{Job: "train", Namespace: "research", Tried: agenttest.Time, Group: explain.Group{Name: "gpu", Verdict: explain.Waits, Reason: "too little is free"}},
+			{Job: agenttest.Hostile, Namespace: agenttest.Hostile, Tried: agenttest.Time, Group: hostile},
+			{Job: "elsewhere", Namespace: "default"},
+		},
+		Others: 3, Left: 4,
+		Devices: []explain.Device{{
+			Node: agenttest.Hostile, Name: agenttest.Hostile, Total: 140, Free: 2, Used: []explain.Use{{By: agenttest.Hostile, Count: 138}},
+			Unhealthy: []explain.Use{{By: agenttest.Hostile, Count: 1}},
+		}},
+	}, nil
+}
+
+// TestWaiting says what jobs lack, and leads to those that have claims here.
+func TestWaiting(t *testing.T) {
+	request := site(t, agenttest.Snapshot())
+	status, body := request("/waiting")
+	must.Eq(t, http.StatusOK, status)
+	must.StrContains(t, body, `<a href="https://nomad.example.com:4646/ui/jobs/train@research">research/train</a> (<a href="/job?name=train&amp;namespace=research">its claims here</a>)`)
+	must.StrContains(t, body, "<strong>waits</strong><div>too little is free</div></td><td>2026-11-26 12:00:00 UTC</td>")
+	must.StrContains(t, body, "<strong>never</strong><div>no node</div><div>")
+	must.StrContains(t, body, `<td class="number">2</td><td class="number">140</td>`)
+	must.StrContains(t, body, "3 more groups wait, and request no device.")
+	must.StrContains(t, body, "4 more jobs wait, and were not looked at.")
+	must.Eq(t, 2, strings.Count(body, ">its claims here</a>"))
+}
+
+// TestWaiting_NotKnown says why Nomad cannot be queried, and has no page where it is not to be.
+func TestWaiting_NotKnown(t *testing.T) {
+	s := agenttest.Snapshot()
+	for _, c := range []struct {
+		queue  func(context.Context) (*explain.Queue, error)
+		status int
+		want   string
+	}{
+		{func(context.Context) (*explain.Queue, error) { return nil, errors.New("refused " + agenttest.Hostile) }, http.StatusBadGateway, "Nomad cannot be queried: refused "},
+		{func(context.Context) (*explain.Queue, error) { return new(explain.Queue), nil }, http.StatusOK, "No group waits for a device."},
+		{nil, http.StatusNotFound, "There is no such page."},
+	} {
+		pages, err := New(func(context.Context) *monitor.Snapshot { return s }, Options{Waiting: c.queue})
+		must.NoError(t, err)
+		mux := http.NewServeMux()
+		pages.Register(mux)
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/waiting", nil))
+		must.Eq(t, c.status, w.Code)
+		must.StrContains(t, w.Body.String(), c.want)
+		must.StrNotContains(t, w.Body.String(), "<script>")
+		must.Eq(t, c.queue != nil, strings.Contains(w.Body.String(), `href="/waiting"`))
+	}
+}
+
+// TestTimeline draws what was seen in the last hour or day.
+func TestTimeline(t *testing.T) {
+	s := agenttest.Snapshot()
+	gpu := "/gpu/" + agenttest.UUID(0)
+	_, body := site(t, s)(gpu)
+	must.StrContains(t, body, `<th scope="row">the GPU</th><td class="name"></td><td class="time">11:01 to 12:00</td><td class="number">37 %</td>`)
+	must.StrContains(t, body, `<a href="/claim/aaaaaaaa">aaaaaaaa</a></th>`)
+	must.StrContains(t, body, `<th scope="row">ffffffff</th>`) // it has ended, and has no page
+	must.StrContains(t, body, `<td class="time">11:01 to 11:30</td><td class="number">25 %</td>`)
+	must.StrContains(t, body, `V75H29V100z" class="used"/>`)
+	must.StrNotContains(t, body, `dddddddd</a></th><td class="name">-</td><td class="time">`) // it is dormant
+	_, body = site(t, s)(gpu + "?hours=24")
+	must.StrContains(t, body, "<span>12:10</span><span>00:10</span><span>12:00</span>")
+	must.StrContains(t, body, `<td class="time">10:00 to 11:30</td>`)
+	must.StrContains(t, body, `viewBox="0 0 144 100"`)
+}
+
+// TestClaim_Advice names fewer slices only if the peak would fit, and nothing was refused.
 func TestClaim_Advice(t *testing.T) {
 	s := agenttest.Snapshot()
-	must.Eq(t, "The peak so far, and 10 % more, would fit into 27 of its 32 slices.", advice(s.Claims[0]))
+	must.Eq(t, "Allocations were refused: more than 32 slices may be needed.", adviceFor(s.Claims[0]))
+	s.Claims[0].Usage.Refused = 0
+	must.Eq(t, "The peak so far, and 10 % more, would fit into 27 of its 32 slices.", adviceFor(s.Claims[0]))
 	s.Claims[0].Usage.PeakBytes = 31 << 30
-	must.Eq(t, "", advice(s.Claims[0]))
-	must.Eq(t, "", advice(s.Claims[1])) // its usage is unknown
+	must.Eq(t, "", adviceFor(s.Claims[0]))
+	must.Eq(t, "", adviceFor(s.Claims[1])) // its usage is unknown
 }

@@ -164,7 +164,9 @@ func (s *Server) Serve(ctx context.Context, handler http.Handler) error {
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo), // what clients do wrong is no news
 	}
+	answered := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
+		defer close(answered)
 		bounded, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 		defer cancel()
 		if server.Shutdown(bounded) != nil {
@@ -175,6 +177,7 @@ func (s *Server) Serve(ctx context.Context, handler http.Handler) error {
 	file := s.WebConfig
 	err := web.Serve(s.listener, server, &web.FlagConfig{WebConfigFile: &file}, slog.New(slog.DiscardHandler))
 	if errors.Is(err, http.ErrServerClosed) {
+		<-answered // the server stops listening before it has answered all
 		return nil
 	}
 	return err

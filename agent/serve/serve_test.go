@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/shoenig/test/must"
@@ -71,6 +72,33 @@ func TestServe_ReadsOnlyAndKnowsItsNames(t *testing.T) {
 		must.Eq(t, policy, header.Get("Content-Security-Policy"))
 		must.Eq(t, "nosniff", header.Get("X-Content-Type-Options"))
 	}
+}
+
+// TestServe_AnswersBeforeItEnds ends the context while a request is being answered.
+func TestServe_AnswersBeforeItEnds(t *testing.T) {
+	s, err := Listen(Options{Listen: "127.0.0.1:0"})
+	must.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	var answered atomic.Bool
+	ended := make(chan bool, 1)
+	go func() {
+		err := s.Serve(ctx, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			stop()
+			for { // until nobody listens any more
+				c, err := new(net.Dialer).DialContext(r.Context(), "tcp", s.listener.Addr().String())
+				if err != nil {
+					break
+				}
+				_ = c.Close()
+			}
+			answered.Store(true)
+			_, _ = w.Write([]byte("content"))
+		}))
+		ended <- err == nil && answered.Load()
+	}()
+	_, _, body := answer(t, http.DefaultClient, http.MethodGet, s.URL(), "")
+	must.Eq(t, "content", body)
+	must.True(t, <-ended)
 }
 
 func TestListen_RefusesToBeReadByOthersWithoutTLS(t *testing.T) {

@@ -9,11 +9,12 @@ import (
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/idle"
 	"github.com/tranche-gpu/tranche/governor/status"
 )
 
-// state is what `tranche top --json` prints. Programs rely on its names. What is unknown is null.
-type state struct {
+// nodeState is what `tranche top --json` prints. Programs rely on its names. What is unknown is null.
+type nodeState struct {
 	Time   time.Time                 `json:"time"`
 	Errors map[monitor.Source]string `json:"errors"`
 	GPUs   []gpuState                `json:"gpus"`
@@ -65,6 +66,10 @@ type claimState struct {
 	Uncounted   *uint64        `json:"uncounted_bytes"`
 	Compute     *claim.Compute `json:"compute"` // null: it is not governed
 	Turns       *status.Claim  `json:"turns"`
+	// Activity is null unless it runs.
+	Activity    *monitor.Activity `json:"activity"`
+	IdleSeconds *float64          `json:"idle_seconds"`
+	IdleTooLong *idle.Condition   `json:"idle_too_long"` // null: the idle policy says nothing of it
 }
 
 // JSON writes the state of the node on a line of JSON: once, or at each interval until the context ends. The error of one state
@@ -92,8 +97,8 @@ func JSON(ctx context.Context, o Options, once bool, out io.Writer) error {
 	}
 }
 
-func stateOf(s *monitor.Snapshot, o Options) state {
-	all := state{Time: s.Time, Errors: s.Errors, GPUs: []gpuState{}, Claims: []claimState{}}
+func stateOf(s *monitor.Snapshot, o Options) nodeState {
+	all := nodeState{Time: s.Time, Errors: s.Errors, GPUs: []gpuState{}, Claims: []claimState{}}
 	for i := range s.GPUs {
 		all.GPUs = append(all.GPUs, stateOfGPU(s, &s.GPUs[i]))
 	}
@@ -122,11 +127,18 @@ func stateOfGPU(s *monitor.Snapshot, g *monitor.GPU) gpuState {
 func stateOfClaim(c *monitor.Claim) claimState {
 	is := claimState{
 		ID: c.ID, GPUIndex: c.GPUIndex, GPUUUID: c.PhysicalGPU(), State: c.State, Owner: c.Owner, Workload: c.Workload,
-		Slices: len(c.Slices), Compute: c.Compute, Turns: c.Turns,
+		Slices: len(c.Slices), Compute: c.Compute, Turns: c.Turns, IdleTooLong: c.IdleTooLong,
 	}
 	if c.Utilization != nil {
 		ratio := math.Round(*c.Utilization*1e4) / 1e4 // a sum over processes
 		is.Utilization = &ratio
+	}
+	if c.Idleness.Activity != "" {
+		is.Activity = &c.Idleness.Activity
+	}
+	if c.Idleness.Idle != nil {
+		seconds := c.Idleness.Idle.Round(time.Second).Seconds()
+		is.IdleSeconds = &seconds
 	}
 	if c.Limited() {
 		is.LimitBytes = &c.LimitBytes

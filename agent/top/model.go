@@ -2,6 +2,7 @@ package top
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -137,9 +138,14 @@ func (m *model) fill() {
 	for _, row := range cells {
 		rows = append(rows, row)
 	}
-	m.table.SetRows(nil) // since it draws the rows that it has when its columns change
-	m.table.SetColumns(columns)
+	if !slices.Equal(columns, m.table.Columns()) {
+		m.table.SetRows(nil) // it draws the rows that it has when its columns change, and is at the top afterwards
+		m.table.SetColumns(columns)
+	}
 	m.table.SetRows(rows)
+	if m.table.Cursor() < 0 { // it had no rows
+		m.table.SetCursor(0)
+	}
 	m.table.SetWidth(m.width)
 	m.table.SetHeight(max(3, m.height-len(m.head())-2))
 }

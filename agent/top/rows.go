@@ -8,6 +8,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
 	"github.com/tranche-gpu/tranche/agent/text"
+	"github.com/tranche-gpu/tranche/claim/idle"
 	"github.com/tranche-gpu/tranche/internal/percent"
 )
 
@@ -119,6 +120,19 @@ func share(c *monitor.Claim) string {
 	return said
 }
 
+// state says what an operator is to look at first of a claim.
+func state(c *monitor.Claim) string {
+	switch {
+	case c.Uncounted != nil:
+		return "uncounted"
+	case c.IdleTooLong != nil && c.IdleTooLong.State != idle.Observed:
+		return string(c.IdleTooLong.State)
+	case c.Idleness.Is():
+		return "idle"
+	}
+	return string(c.State)
+}
+
 // cells returns the row of a claim.
 func cells(c *monitor.Claim) []string {
 	used, peak, processes, refused := text.Unknown, text.Unknown, text.Unknown, text.Unknown
@@ -130,12 +144,8 @@ func cells(c *monitor.Claim) []string {
 	if c.Limited() {
 		limit = text.Bytes(c.LimitBytes)
 	}
-	state := string(c.State)
-	if c.Uncounted != nil {
-		state = "uncounted"
-	}
 	return []string{
-		c.ID, text.Index(c.GPUIndex), state, used, peak, limit, text.Ratio(c.Utilization), processes, refused,
+		c.ID, text.Index(c.GPUIndex), state(c), used, peak, limit, text.Ratio(c.Utilization), processes, refused,
 		share(c), c.Workload.String(),
 	}
 }

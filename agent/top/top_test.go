@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -198,6 +199,31 @@ func TestShown_Shares(t *testing.T) {
 	must.Eq(t, "33.3%/-", share(claims[4])) // no governor says what it has had
 	claims[0].Turns.Alone, claims[0].Turns.NotJoined = true, nil
 	must.Eq(t, "30%/alone", share(claims[0])) // nothing is counted then
+}
+
+// TestModel_Scrolls keeps the selected claim in sight, also when a new snapshot comes.
+func TestModel_Scrolls(t *testing.T) {
+	many := agenttest.Snapshot()
+	for i := range 30 {
+		c := *many.Claims[0]
+		copied := *c.Claim
+		c.Claim = &copied
+		c.ID = fmt.Sprintf("%08x", i)
+		many.Claims = append(many.Claims, &c)
+	}
+	many.Claims = many.Claims[5:]
+	s := newScreen(t)
+	s.send(tookMsg{many})
+	s.send(tea.WindowSizeMsg{Width: 100, Height: 16})
+	for range 12 {
+		s.send(tea.KeyPressMsg{Code: tea.KeyDown}, tookMsg{many})
+	}
+	must.StrContains(t, s.text(), "0000000c")
+	must.StrNotContains(t, s.text(), "00000000")
+	s.keys("/nothing\r")
+	must.StrNotContains(t, s.text(), "0000000c")
+	s.keys("\x1b")
+	must.StrContains(t, s.text(), "00000000")
 }
 
 func TestModel_FitsTheWindow(t *testing.T) {

@@ -16,7 +16,7 @@ type Interface interface {
 	Processes(ctx context.Context, uuid string) ([]Process, error)
 	// ProcessUtilization returns how busy a GPU was with each process since a time, by process ID. Processes that did not use
 	// it are left out. It is nil where the driver does not report that, as with MIG.
-	ProcessUtilization(ctx context.Context, uuid string, since time.Time) (map[int]float64, error)
+	ProcessUtilization(ctx context.Context, uuid string, since time.Time) (map[int]Busy, error)
 	// Telemetry returns what a GPU measures of itself.
 	Telemetry(ctx context.Context, uuid string) (*Telemetry, error)
 	// Health returns the state of a GPU.
@@ -29,6 +29,15 @@ type Interface interface {
 	Events(ctx context.Context) <-chan Event
 	// Close ends the session with the driver. Read begins a new one.
 	Close(ctx context.Context) error
+}
+
+// Busy is how busy a GPU was with a process, in ratios from 0 to 1.
+type Busy struct {
+	// Multiprocessors is how busy the multiprocessors were last.
+	Multiprocessors float64
+	// Greatest is the greatest ratio of the multiprocessors, the memory, and the video encoder and decoder at any time. A program
+	// that only transcodes keeps the multiprocessors at 0.
+	Greatest float64
 }
 
 // Node is what NVML reports of this node.

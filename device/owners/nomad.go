@@ -2,58 +2,16 @@ package owners
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
+
+	"github.com/tranche-gpu/tranche/internal/nomadapi"
 )
-
-// Options are how Nomad's API is reached.
-type Options struct {
-	// Address is the URL of the API of this node's agent; empty for none.
-	Address string
-	// TokenFile holds an ACL token; empty for none. It is read for each query, so that the token can be replaced.
-	TokenFile string
-	// CAFile holds the certificates that the agent's is checked with, in PEM; empty for those of the system.
-	CAFile string
-}
-
-// Check returns an error that names the option of the device plugin that is wrong.
-func (o Options) Check() error {
-	if o.Address == "" {
-		if o.TokenFile != "" || o.CAFile != "" {
-			return errors.New("nomad_token_file and nomad_ca_file need nomad_address, such as \"http://127.0.0.1:4646\"")
-		}
-		return nil
-	}
-	u, err := url.Parse(o.Address)
-	switch {
-	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || strings.Trim(u.Path, "/") != "":
-		return errors.New("nomad_address must be the URL of the agent, such as \"http://127.0.0.1:4646\", without user and path")
-	case u.Scheme == "http" && !onThisMachine(u.Hostname()):
-		return fmt.Errorf("nomad_address must be https, or an address of the loopback interface: a token that leaves the machine "+
-			"must be encrypted, got %q", o.Address)
-	}
-	for option, path := range map[string]string{"nomad_token_file": o.TokenFile, "nomad_ca_file": o.CAFile} {
-		if path != "" && !strings.HasPrefix(path, "/") {
-			return fmt.Errorf("%s must be an absolute path, got %q", option, path)
-		}
-	}
-	return nil
-}
-
-func onThisMachine(host string) bool {
-	address := net.ParseIP(host)
-	return host == "localhost" || address != nil && address.IsLoopback()
-}
 
 // The bounds of a query: how long it takes, and how much it answers.
 const (
@@ -63,7 +21,7 @@ const (
 
 // client queries Nomad's API.
 type client struct {
-	options Options
+	options nomadapi.Options
 	// nodeID is this node's, once the agent has answered.
 	nodeID string
 }
@@ -109,7 +67,7 @@ func (c *client) allocations(ctx context.Context) ([]allocation, error) {
 
 // query gets a resource. Errors never have the token.
 func (c *client) query(ctx context.Context, path string, into any) error {
-	httpClient, err := c.httpClient()
+	httpClient, err := c.options.HTTPClient()
 	if err != nil {
 		return err
 	}
@@ -118,12 +76,12 @@ func (c *client) query(ctx context.Context, path string, into any) error {
 	if err != nil {
 		return err
 	}
-	if c.options.TokenFile != "" {
-		token, err := os.ReadFile(c.options.TokenFile)
-		if err != nil {
-			return fmt.Errorf("nomad_token_file: %w", err)
-		}
-		request.Header.Set("X-Nomad-Token", strings.TrimSpace(string(token)))
+	token, err := c.options.Token()
+	if err != nil {
+		return err
+	}
+	if token != "" {
+		request.Header.Set("X-Nomad-Token", token)
 	}
 	response, err := httpClient.Do(request)
 	if err != nil {
@@ -138,24 +96,4 @@ func (c *client) query(ctx context.Context, path string, into any) error {
 		return fmt.Errorf("GET %s: %s", path, response.Status)
 	}
 	return json.NewDecoder(io.LimitReader(response.Body, maxAnswerBytes)).Decode(into)
-}
-
-// httpClient returns a client that sends the token to the agent alone: through no proxy, and not where a redirection leads.
-func (c *client) httpClient() (*http.Client, error) {
-	transport := &http.Transport{}
-	if c.options.CAFile != "" {
-		text, err := os.ReadFile(c.options.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("nomad_ca_file: %w", err)
-		}
-		roots := x509.NewCertPool()
-		if !roots.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("nomad_ca_file: %s has no certificate in PEM", c.options.CAFile)
-		}
-		transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
-	}
-	return &http.Client{
-		Transport:     transport,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}, nil
 }

@@ -4,6 +4,7 @@ package owners
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/share"
+	"github.com/tranche-gpu/tranche/internal/nomadapi"
 )
 
 // Period is how often Nomad is queried, as long as there are claims of which it is not known what they are for.
@@ -25,12 +27,12 @@ type Owners struct {
 	ledger *share.Ledger
 	logger hclog.Logger
 	log    share.ChangeLog
-	// asked is when a claim was asked for first, by ID.
+	// asked is when Nomad first answered a query for a claim, by ID.
 	asked map[string]time.Time
 }
 
 // New returns one that has queried nothing yet.
-func New(o Options, ledger *share.Ledger, logger hclog.Logger) *Owners {
+func New(o nomadapi.Options, ledger *share.Ledger, logger hclog.Logger) *Owners {
 	return &Owners{client: client{options: o}, ledger: ledger, logger: logger, asked: make(map[string]time.Time)}
 }
 
@@ -73,12 +75,15 @@ func (o *Owners) Update(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	o.answered(claims)
 	for _, c := range claims {
 		a, task := find(allocations, c)
 		if a == nil {
 			continue
 		}
-		if err := o.ledger.NoteWorkload(ctx, c.ID, a.workload(task)); err != nil {
+		if err := o.ledger.NoteWorkload(ctx, c.ID, a.workload(task)); errors.Is(err, claim.ErrUnknownClaim) {
+			continue // it has ended meanwhile
+		} else if err != nil {
 			return err
 		}
 		if a.ended() && o.reserved(c) {
@@ -101,17 +106,26 @@ func (o *Owners) unclear(claims []*claim.Claim) []*claim.Claim {
 		if c.Owner != claim.OwnerNomad || names[c.ID].Verified && !o.reserved(c) {
 			continue
 		}
-		first, again := o.asked[c.ID]
-		if !again {
-			first = now
+		first, before := o.asked[c.ID]
+		if before {
+			asked[c.ID] = first
 		}
-		asked[c.ID] = first
-		if now.Sub(first) <= claim.StartTimeout {
+		if !before || now.Sub(first) <= claim.StartTimeout {
 			unclear = append(unclear, c)
 		}
 	}
 	o.asked = asked
 	return unclear
+}
+
+// answered records that Nomad has answered a query for claims.
+func (o *Owners) answered(claims []*claim.Claim) {
+	now := o.ledger.Clock.Now()
+	for _, c := range claims {
+		if _, before := o.asked[c.ID]; !before {
+			o.asked[c.ID] = now
+		}
+	}
 }
 
 func (o *Owners) reserved(c *claim.Claim) bool {

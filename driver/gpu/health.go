@@ -13,6 +13,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/claim/idle"
 	"github.com/tranche-gpu/tranche/driver/client"
 	"github.com/tranche-gpu/tranche/governor/status"
 )
@@ -31,8 +32,9 @@ type HealthConfig struct {
 	Kill func(taskID string) error
 }
 
-// Health emits task events when a GPU of a task becomes unhealthy, or the task has memory that a claim does not count, and when
-// that is over. It ends such a task if the operator wants that. The device plugin detects both, and cannot do this.
+// Health emits task events when a GPU of a task becomes unhealthy, the task has memory that a claim does not count, or a claim has
+// been idle for too long, and when that is over. It ends a task with such memory if the operator wants that. The device plugin and
+// the agent detect these, and cannot do this.
 type Health struct {
 	HealthConfig
 
@@ -41,13 +43,18 @@ type Health struct {
 	// wake has a value when there is a task that may have no events yet.
 	wake chan struct{}
 	// published is the latest problem of each GPU and claim that a task has an event of, by task ID and the GPU's UUID or
-	// the claim's ID, with turnsKey before it for its processes that have not joined.
+	// the claim's ID, with turnsKey before it for its processes that have not joined, and idleKey for its being idle.
 	published map[string]map[string]string
 	// outside are those processes, by claim ID.
 	outside map[string]string
+	// idle are the claims that have been idle for too long.
+	idle idle.Report
 }
 
-const turnsKey = "turns of "
+const (
+	turnsKey = "turns of "
+	idleKey  = "idleness of "
+)
 
 // NewHealth returns what publishes the health of GPUs. It does nothing before Add.
 func NewHealth(config HealthConfig) *Health {
@@ -90,7 +97,7 @@ func (h *Health) watch() {
 		case <-h.wake:
 		case event := <-watcher.Events:
 			switch filepath.Base(event.Name) {
-			case health.FileName:
+			case health.FileName, idle.FileName:
 			case status.FileName: // once a second
 				if maps.Equal(h.outside, notJoined(runDir)) {
 					continue
@@ -115,10 +122,11 @@ func (h *Health) publish(ctx context.Context) {
 		return
 	}
 	h.outside = notJoined(h.Claims.config.RunDir)
+	h.readIdle()
 	published := make(map[string]map[string]string)
 	for _, cfg := range h.Running() {
 		before := h.published[cfg.ID]
-		well := len(report.GPUs) == 0 && len(report.Uncounted) == 0 && len(h.outside) == 0 && len(before) == 0
+		well := len(report.GPUs) == 0 && len(report.Uncounted) == 0 && len(h.outside) == 0 && len(h.idle.Claims) == 0 && len(before) == 0
 		if well || !claim.HasTokens(cfg.DeviceEnv) {
 			continue
 		}
@@ -153,6 +161,9 @@ func (h *Health) publishTo(
 		}
 		if outside := h.publishNotJoined(cfg, c, h.outside[c.ID], before[turnsKey+c.ID]); outside != "" {
 			known[turnsKey+c.ID] = outside
+		}
+		if unused := h.publishIdle(cfg, c, before[idleKey+c.ID]); unused != "" {
+			known[idleKey+c.ID] = unused
 		}
 		uuid := c.PhysicalGPU()
 		if _, said := known[uuid]; said {

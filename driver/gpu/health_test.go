@@ -16,6 +16,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/claimtest"
 	"github.com/tranche-gpu/tranche/claim/health"
+	"github.com/tranche-gpu/tranche/claim/idle"
 	"github.com/tranche-gpu/tranche/driver/client"
 	"github.com/tranche-gpu/tranche/governor/status"
 	"github.com/tranche-gpu/tranche/runtime"
@@ -206,6 +207,37 @@ func TestHealth_NotJoined(t *testing.T) {
 	write()
 	events = n.emitted(1)["one"]
 	must.StrContains(t, events[0], "holds for all processes of the task again")
+}
+
+// A task whose claim has been idle for too long gets an event of each consequence, and one when that is over.
+func TestHealth_Idle(t *testing.T) {
+	n := newHealthNode(t)
+	task := n.run("one", "GPU-a")
+	n.run("other", "GPU-a")
+	n.emitted(0)
+	claims, err := n.Claims.of(t.Context(), task)
+	must.NoError(t, err)
+	c := claims[0]
+	condition := idle.Condition{State: idle.Observed, Since: time.Unix(1_800_000_000, 0)}
+	write := func() {
+		must.NoError(t, idle.Write(n.runDir, idle.Report{Claims: map[string]idle.Condition{c.ID: condition}}))
+	}
+	write()
+	n.emitted(0)
+	condition.State = idle.Warned
+	write()
+	must.Eq(t, map[string][]string{"one": {"claim " + c.ID + " is idle since 2027-01-15 08:00:00 UTC"}}, n.emitted(1))
+	condition.State, condition.Note = idle.Held, "others are busy"
+	write()
+	must.StrHasSuffix(t, "and not stopped: others are busy", n.emitted(1)["one"][0])
+	write()
+	must.NoError(t, os.WriteFile(filepath.Join(n.runDir, idle.FileName), []byte("{"), 0o644))
+	n.emitted(0)
+	condition.Container = "an earlier container"
+	write()
+	must.StrContains(t, n.emitted(1)["one"][0], "is no longer taken for idle")
+	must.NoError(t, idle.Write(n.runDir, idle.Report{}))
+	n.emitted(0)
 }
 
 // Where the operator wants it, the task is ended, once.

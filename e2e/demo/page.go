@@ -62,9 +62,13 @@ func (d *demonstration) servePages(ctx context.Context) (string, error) {
 
 // startAgent starts the agent of the demo's node and returns where it listens. It ends with the sandbox.
 func (d *demonstration) startAgent(ctx context.Context) (address string, err error) {
+	config := d.place("node/agent.toml")
+	if err := os.WriteFile(config, fmt.Appendf(nil, "nomad_address = %q\n", d.node.Agent.Address), 0o644); err != nil {
+		return "", err
+	}
 	cmd := exec.CommandContext(ctx, filepath.Join(d.build, "bin/tranche"), "agent", "--listen", "127.0.0.1:0",
 		"--state-dir", d.node.StateDir(), "--run-dir", d.node.RunDir(), "--driver-root", d.node.DriverRoot())
-	cmd.Env = os.Environ()
+	cmd.Env = append(os.Environ(), "TRANCHE_CONFIG="+config)
 	if d.node.Sim != nil {
 		cmd.Env = append(cmd.Env, d.node.Sim.Env()...)
 	}

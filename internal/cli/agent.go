@@ -16,7 +16,9 @@ import (
 	"github.com/tranche-gpu/tranche/agent"
 	"github.com/tranche-gpu/tranche/agent/monitor"
 	"github.com/tranche-gpu/tranche/agent/page"
+	"github.com/tranche-gpu/tranche/agent/policy"
 	"github.com/tranche-gpu/tranche/agent/serve"
+	"github.com/tranche-gpu/tranche/agent/timeline"
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/internal/size"
 )
@@ -41,6 +43,9 @@ func (a *app) agentCommand() *cobra.Command {
 
 The agent reads the ledger, the regions and NVML, and changes no claim. Prometheus finds its metrics at /metrics, and a
 browser its pages at /. On other addresses than this machine's own it wants TLS, which --web-config sets up.
+
+The table [idle] of the configuration file says whether claims that are idle for long are only shown, warned of, or stopped
+through Nomad's API, whose address and token are nomad_address and nomad_token_file there.
 
 The ledger is for root alone, so the agent runs as root.`,
 		Args: cobra.NoArgs,
@@ -75,6 +80,19 @@ func (a *app) agent(ctx context.Context, o agentOptions) error {
 	}
 	defer accounting.close()
 	m.Usage, pages.Usage = accounting.totals, accounting.report
+	pages.Timeline = new(timeline.Timeline)
+	m.Observe = pages.Timeline.Observe
+	settings, err := policy.LoadConfig(a.configPath())
+	if err != nil {
+		return err
+	}
+	if settings.Nomad.Address != "" {
+		pages.Waiting = (&waitingJobs{nomad: settings.Nomad}).queue
+	}
+	idle := policy.New(policy.Options{
+		Config: settings, Snapshot: m.Snapshot, RunDir: o.runDir, Node: pages.Node, Logger: logger.Named("idle"),
+	})
+	m.PolicyActions = idle.Actions
 	handler, err := agent.Handler(m, pages)
 	if err != nil {
 		return err
@@ -91,6 +109,7 @@ func (a *app) agent(ctx context.Context, o agentOptions) error {
 	}()
 	observing.Go(func() { m.Run(ctx) })
 	observing.Go(func() { accounting.run(ctx) })
+	observing.Go(func() { idle.Run(ctx) })
 	logger.Info("listening", "address", server.URL())
 	a.notifyReady(logger)
 	return server.Serve(ctx, handler)

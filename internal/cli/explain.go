@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/zclconf/go-cty/cty"
 
-	"github.com/tranche-gpu/tranche/internal/cli/explain"
+	"github.com/tranche-gpu/tranche/internal/explain"
 	"github.com/tranche-gpu/tranche/internal/printable"
 )
 

@@ -23,7 +23,7 @@ type Fake struct {
 	stuck     chan struct{}
 	reads     int
 	telemetry map[string]nvml.Telemetry
-	busy      map[string]map[int]float64
+	busy      map[string]map[int]nvml.Busy
 	health    map[string]nvml.Health
 	compute   map[string]nvml.ComputeMode
 	events    chan nvml.Event
@@ -139,17 +139,17 @@ func (f *Fake) SetTelemetry(uuid string, telemetry nvml.Telemetry) {
 }
 
 // SetProcessUtilization sets how busy a GPU is with each process, by process ID; nil is unknown.
-func (f *Fake) SetProcessUtilization(uuid string, ratios map[int]float64) {
+func (f *Fake) SetProcessUtilization(uuid string, busy map[int]nvml.Busy) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.busy == nil {
-		f.busy = make(map[string]map[int]float64)
+		f.busy = make(map[string]map[int]nvml.Busy)
 	}
-	f.busy[uuid] = ratios
+	f.busy[uuid] = busy
 }
 
 // ProcessUtilization implements nvml.Interface.
-func (f *Fake) ProcessUtilization(ctx context.Context, uuid string, _ time.Time) (map[int]float64, error) {
+func (f *Fake) ProcessUtilization(ctx context.Context, uuid string, _ time.Time) (map[int]nvml.Busy, error) {
 	if err := f.enter(ctx); err != nil {
 		return nil, err
 	}

@@ -2,9 +2,11 @@ package explain
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
@@ -13,16 +15,25 @@ import (
 // nomad answers as Nomad's API does; e2e.TestExplain is the test with the real one.
 func nomad(t *testing.T, failed map[string]*api.AllocationMetric, allocs []*api.AllocationListStub) *api.Client {
 	t.Helper()
-	answers := map[string]any{
+	return nomadWith(t, map[string]any{
 		"/v1/job/train/plan":                  api.JobPlanResponse{FailedTGAllocs: failed},
 		"/v1/job/train/allocations":           []*api.AllocationListStub{},
 		"/v1/allocations":                     allocs,
-		"/v1/nodes":                           []*api.NodeListStub{node("n1", group("slice", "H200/0", 4, "")), node("n2", group("slice", "H200/0", 2, "reserved outside Nomad"))},
 		"/v1/job/train-explained/plan":        api.JobPlanResponse{},
 		"/v1/job/train-explained/allocations": []*api.AllocationListStub{},
+	})
+}
+
+// nomadWith answers some requests, and those about nodes and their allocations.
+func nomadWith(t *testing.T, answers map[string]any) *api.Client {
+	t.Helper()
+	all := map[string]any{
+		"/v1/allocations": []*api.AllocationListStub{alloc("running", "a", "b")},
+		"/v1/nodes":       []*api.NodeListStub{node("n1", group("slice", "H200/0", 4, "")), node("n2", group("slice", "H200/0", 2, "reserved outside Nomad"))},
 	}
+	maps.Copy(all, answers)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answer, known := answers[r.URL.Path]
+		answer, known := all[r.URL.Path]
 		if !known {
 			http.NotFound(w, r)
 			return
@@ -118,6 +129,42 @@ func TestExplain_Parameterized(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, Fits, r.Groups[0].Verdict)
 	must.Eq(t, "train", r.Job)
+}
+
+// TestWaiting says of each group that is blocked what it lacks, and counts those that lack something else than devices.
+func TestWaiting(t *testing.T) {
+	exhausted := &api.AllocationMetric{NodesEvaluated: 2, NodesExhausted: 2, DimensionExhausted: map[string]int{"devices: no devices match request": 2}}
+	job := train("nvidia/slice", 3)
+	other := "cpu"
+	job.TaskGroups = append(job.TaskGroups, &api.TaskGroup{Name: &other, Tasks: []*api.Task{{Name: "t"}}})
+	client := nomadWith(t, map[string]any{
+		"/v1/evaluations": []*api.Evaluation{
+			{JobID: "gone", Namespace: "default", CreateTime: 1, FailedTGAllocs: map[string]*api.AllocationMetric{"g": exhausted}},
+			{JobID: "train", Namespace: "research", CreateTime: 2e9, FailedTGAllocs: map[string]*api.AllocationMetric{"g": exhausted, "cpu": exhausted}},
+			{JobID: "train", Namespace: "research", CreateTime: 3e9, FailedTGAllocs: map[string]*api.AllocationMetric{"g": exhausted}},
+			{JobID: "large", Namespace: "default", CreateTime: 1e9, FailedTGAllocs: map[string]*api.AllocationMetric{"g": exhausted}},
+		},
+		"/v1/job/train": job, "/v1/job/large": train("nvidia/slice", 5),
+	})
+	q, err := Waiting(t.Context(), client)
+	must.NoError(t, err)
+	must.Eq(t, 1, q.Others)
+	must.Len(t, 2, q.Groups)
+	must.Eq(t, "large", q.Groups[0].Job) // it was tried first
+	must.Eq(t, Never, q.Groups[0].Verdict)
+	must.Eq(t, "research", q.Groups[1].Namespace)
+	must.Eq(t, time.Unix(2, 0), q.Groups[1].Tried)
+	must.Eq(t, Waits, q.Groups[1].Verdict)
+	must.StrContains(t, q.Groups[1].Reason, "requests 3 of nvidia/slice on one GPU, and at most 2 are free on one")
+	must.Len(t, 2, q.Devices)
+}
+
+func TestWaiting_Nothing(t *testing.T) {
+	q, err := Waiting(t.Context(), nomadWith(t, map[string]any{"/v1/evaluations": []*api.Evaluation{}}))
+	must.NoError(t, err)
+	must.Len(t, 0, q.Groups)
+	_, err = Waiting(t.Context(), nomadWith(t, nil))
+	must.ErrorContains(t, err, "list Nomad's blocked evaluations: ")
 }
 
 func TestFind_Nothing(t *testing.T) {
