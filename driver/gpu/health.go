@@ -92,7 +92,7 @@ func (h *Health) watch() {
 			switch filepath.Base(event.Name) {
 			case health.FileName:
 			case status.FileName: // once a second
-				if maps.Equal(h.outside, notJoined(runDir)) {
+				if maps.Equal(h.outside, h.notJoined()) {
 					continue
 				}
 			default:
@@ -114,7 +114,7 @@ func (h *Health) publish(ctx context.Context) {
 		h.Logger.Warn("cannot read the health of the GPUs", "error", err)
 		return
 	}
-	h.outside = notJoined(h.Claims.config.RunDir)
+	h.outside = h.notJoined()
 	published := make(map[string]map[string]string)
 	for _, cfg := range h.Running() {
 		before := h.published[cfg.ID]
