@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -85,8 +86,11 @@ func settable(ctx context.Context, ledger *claim.Ledger, runDir, id string) (*cl
 			continue
 		}
 		run, err := readRunClaim(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = claim.ErrNotGoverned
+		}
 		if err != nil {
-			return nil, nil, claim.ErrNotGoverned
+			return nil, nil, err
 		}
 		return run, func(to claim.Compute) error {
 			changed := *run
