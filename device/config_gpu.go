@@ -41,6 +41,8 @@ type migSections []migOptions
 // migOptions are a block `mig { … }`.
 type migOptions struct {
 	Profiles []string `json:"profiles"`
+	// Mode is how several tasks share each of these instances; empty if it is for one.
+	Mode string `json:"mode"`
 }
 
 // parseGPUBlocks reads the gpu blocks, in the order of the configuration: the first that matches a GPU counts. Nomad's own
@@ -130,7 +132,7 @@ func explainOption(err error) error {
 		return fmt.Errorf("%s must be %s, got %s", kind.Field, wanted(kind.Type), article(kind.Value))
 	}
 	if _, name, ok := strings.Cut(err.Error(), "unknown field "); ok {
-		return fmt.Errorf("unknown option %s; the options are mode, slice_memory, replicas, mig, compute and optional, and in mig profiles", name)
+		return fmt.Errorf("unknown option %s; the options are mode, slice_memory, replicas, mig, compute and optional, and in mig profiles and mode", name)
 	}
 	return err
 }

@@ -46,9 +46,27 @@ func (o sharingOptions) or(defaults sharingOptions) sharingOptions {
 	return o
 }
 
+// tasksMode returns the mode in which tasks share a GPU, or with mig.mode each of its declared MIG instances.
+func (o sharingOptions) tasksMode() claim.Mode {
+	if mode := o.instancesMode(); mode != "" {
+		return mode
+	}
+	return claim.Mode(o.Mode)
+}
+
+// instancesMode returns mig.mode; empty if it is not set.
+func (o sharingOptions) instancesMode() claim.Mode {
+	for _, section := range o.MIG {
+		if section.Mode != "" {
+			return claim.Mode(section.Mode)
+		}
+	}
+	return ""
+}
+
 // hasSlices reports whether the mode has slices, so that slice_memory is valid.
 func (o sharingOptions) hasSlices() bool {
-	switch claim.Mode(o.Mode) {
+	switch o.tasksMode() {
 	case claim.ModeExclusive, claim.ModeTimeslice:
 		return false
 	case claim.ModeMIG:
@@ -59,13 +77,13 @@ func (o sharingOptions) hasSlices() bool {
 
 // whyNoShares returns why claims cannot compute in turns in the mode; empty if they can.
 func (o sharingOptions) whyNoShares() string {
-	switch claim.Mode(o.Mode) {
+	switch o.tasksMode() {
 	case claim.ModeExclusive:
 		return "a whole GPU has nobody to share its time with"
 	case claim.ModeMPS:
 		return "MPS divides the GPU's multiprocessors among programs that compute at the same time"
 	case claim.ModeMIG:
-		return "MIG divides the GPU's multiprocessors among its instances"
+		return "MIG divides the GPU's multiprocessors among its instances; tasks share one in turns with mig.mode"
 	}
 	return ""
 }
@@ -80,11 +98,23 @@ func (o sharingOptions) profiles() []string {
 
 // parse validates the options. An error names the option and its valid values.
 func (o sharingOptions) parse() (share.Policy, error) {
-	p := share.Policy{Mode: claim.Mode(o.Mode), Profiles: o.profiles(), Shares: o.Compute == computeByShares}
-	if !slices.Contains(modes, p.Mode) {
+	if !slices.Contains(modes, claim.Mode(o.Mode)) {
 		return share.Policy{}, fmt.Errorf("mode must be one of %s, got %q", quotedModes(), o.Mode)
 	}
-	if err := o.checkOthers(p); err != nil {
+	if err := o.checkMIG(); err != nil {
+		return share.Policy{}, err
+	}
+	if o.instancesMode() == "" {
+		return o.parseTasks(share.Policy{Mode: claim.Mode(o.Mode), Profiles: o.profiles()})
+	}
+	instances, err := o.parseTasks(share.Policy{Mode: o.instancesMode()})
+	return share.Policy{Mode: claim.ModeMIG, Profiles: o.profiles(), Instances: &instances}, err
+}
+
+// parseTasks completes a policy by the options about the tasks that share a GPU or an instance.
+func (o sharingOptions) parseTasks(p share.Policy) (share.Policy, error) {
+	p.Shares = o.Compute == computeByShares
+	if err := o.checkTasks(p); err != nil {
 		return share.Policy{}, err
 	}
 	var err error
@@ -101,25 +131,39 @@ func (o sharingOptions) parse() (share.Policy, error) {
 	return p, nil
 }
 
-// checkOthers refuses options that have no effect in the mode.
-func (o sharingOptions) checkOthers(p share.Policy) error {
+// checkMIG checks the block mig.
+func (o sharingOptions) checkMIG() error {
+	profiles := o.profiles()
+	switch mode := o.instancesMode(); {
+	case len(o.MIG) > 1:
+		return errors.New("mig must be there once only; put all profiles into one block")
+	case slices.ContainsFunc(profiles, isNoProfile):
+		return fmt.Errorf("mig.profiles must be names of profiles, such as \"3g.20gb\", got %q",
+			profiles[slices.IndexFunc(profiles, isNoProfile)])
+	case o.MIG != nil && claim.Mode(o.Mode) != claim.ModeMIG:
+		return fmt.Errorf("mig is for mode %q, and the mode is %q", claim.ModeMIG, o.Mode)
+	case mode != "" && mode != claim.ModeSlice && mode != claim.ModeTimeslice:
+		return fmt.Errorf("mig.mode must be %q or %q, got %q; leave it out if each instance is for one task", claim.ModeSlice,
+			claim.ModeTimeslice, mode)
+	case mode != "" && len(profiles) == 0:
+		return errors.New("mig.mode needs mig.profiles: an instance that is created on demand is for one task")
+	}
+	return nil
+}
+
+// checkTasks refuses options that have no effect in the mode.
+func (o sharingOptions) checkTasks(p share.Policy) error {
 	switch {
 	case o.Compute != "" && o.Compute != computeByDriver && !p.Shares:
 		return fmt.Errorf("compute must be %q or %q, got %q", computeByDriver, computeByShares, o.Compute)
 	case p.Shares && o.whyNoShares() != "":
 		return fmt.Errorf("compute = %q is for modes %q and %q, and the mode is %q: %s", computeByShares, claim.ModeSlice,
 			claim.ModeTimeslice, p.Mode, o.whyNoShares())
-	case len(o.MIG) > 1:
-		return errors.New("mig must be there once only; put all profiles into one block")
-	case slices.ContainsFunc(p.Profiles, isNoProfile):
-		return fmt.Errorf("mig.profiles must be names of profiles, such as \"3g.20gb\", got %q",
-			p.Profiles[slices.IndexFunc(p.Profiles, isNoProfile)])
-	case o.MIG != nil && p.Mode != claim.ModeMIG:
-		return fmt.Errorf("mig is for mode %q, and the mode is %q", claim.ModeMIG, p.Mode)
 	case o.Replicas != nil && p.Mode != claim.ModeTimeslice:
 		return fmt.Errorf("replicas is for mode %q, and the mode is %q", claim.ModeTimeslice, p.Mode)
 	case o.SliceMemory != "" && len(p.Profiles) > 0:
-		return errors.New("slice_memory and mig.profiles exclude each other: with profiles there are no slices; remove one of the two")
+		return errors.New("slice_memory and mig.profiles exclude each other: with profiles there are no slices; remove one of the two, " +
+			"or set mig.mode = \"slice\"")
 	case o.SliceMemory != "" && !p.Sliced() && !p.OnDemand():
 		return fmt.Errorf("slice_memory is not for mode %q, which has no slices", p.Mode)
 	}

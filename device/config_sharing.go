@@ -114,7 +114,7 @@ func (s *sharing) idle(gpus []nvml.GPU) []error {
 
 // anyShares reports whether claims on some GPUs compute in turns.
 func (s *sharing) anyShares() bool {
-	return s.others.Shares || slices.ContainsFunc(s.blocks, func(b gpuBlock) bool { return b.Shares })
+	return s.others.AnyShares() || slices.ContainsFunc(s.blocks, func(b gpuBlock) bool { return b.AnyShares() })
 }
 
 // where returns the option or block that determines how a GPU is shared.

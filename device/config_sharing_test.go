@@ -103,6 +103,40 @@ func TestSharing(t *testing.T) {
 			{Mode: claim.ModeMIG, SliceBytes: 2 << 30}, {Mode: claim.ModeMIG, SliceBytes: 4 << 30},
 			{Mode: claim.ModeMIG, Profiles: []string{"1g.5gb"}}, {Mode: claim.ModeExclusive},
 		}},
+		"instances that tasks share": {`
+			gpu "0" {
+				mode = "mig"
+				mig {
+					profiles = ["3g.20gb"]
+					mode     = "slice"
+				}
+				compute = "shares"
+			}
+			gpu "1" {
+				mode         = "mig"
+				slice_memory = "4GiB"
+				mig {
+					mode     = "slice"
+					profiles = ["2g.10gb", "2g.10gb"]
+				}
+			}
+			gpu "2" {
+				mode     = "mig"
+				replicas = 3
+				mig {
+					profiles = ["1g.5gb"]
+					mode     = "timeslice"
+				}
+			}`, [4]share.Policy{
+			{Mode: claim.ModeMIG, Profiles: []string{"3g.20gb"}, Instances: &share.Policy{
+				Mode: claim.ModeSlice, SliceBytes: 1 << 30, Shares: true,
+			}},
+			{Mode: claim.ModeMIG, Profiles: []string{"2g.10gb", "2g.10gb"}, Instances: &share.Policy{
+				Mode: claim.ModeSlice, SliceBytes: 4 << 30,
+			}},
+			{Mode: claim.ModeMIG, Profiles: []string{"1g.5gb"}, Instances: &share.Policy{Mode: claim.ModeTimeslice, Replicas: 3}},
+			{Mode: claim.ModeSlice, SliceBytes: 1 << 30},
+		}},
 		"shares where a mode has them": {`
 			compute = "shares"
 			gpu "1" { compute = "driver" }
@@ -126,6 +160,7 @@ func TestSharing(t *testing.T) {
 				must.Eq(t, tc.want[i].Replicas, got.Replicas, must.Sprint(g.Name))
 				must.Eq(t, tc.want[i].Profiles, got.Profiles, must.Sprint(g.Name))
 				must.Eq(t, tc.want[i].Shares, got.Shares, must.Sprint(g.Name))
+				must.Eq(t, tc.want[i].Instances, got.Instances, must.Sprint(g.Name))
 			}
 			must.SliceEmpty(t, how.idle(mixed()))
 		})
@@ -135,14 +170,40 @@ func TestSharing(t *testing.T) {
 // Errors name the block.
 func TestSharing_Errors(t *testing.T) {
 	for text, want := range map[string]string{
-		`gpu "index:0" { mode = "mgi" }`:                                               `gpu "index:0": mode must be one of "slice", "exclusive"`,
-		`gpu "index:0" { slice_memroy = "1GiB" }`:                                      `gpu "index:0": unknown option "slice_memroy"; the options are mode,`,
-		`gpu "index:0" { slice_memory = "1G" }`:                                        `gpu "index:0": slice_memory: "1G" is not an amount`,
-		`gpu "index:0" { mode = "exclusive" slice_memory = "1GiB" }`:                   `gpu "index:0": slice_memory is not for mode "exclusive"`,
-		`gpu "index:0" { compute = "turns" }`:                                          `gpu "index:0": compute must be "driver" or "shares", got "turns"`,
-		`gpu "index:0" { mode = "mps" compute = "shares" }`:                            `compute = "shares" is for modes "slice" and "timeslice", and the mode is "mps": MPS divides`,
-		`gpu "index:0" { mode = "mig" compute = "shares" }`:                            `the mode is "mig": MIG divides the GPU's multiprocessors among its instances`,
-		`gpu "index:0" { mode = "exclusive" compute = "shares" }`:                      `the mode is "exclusive": a whole GPU has nobody`,
+		`gpu "index:0" { mode = "mgi" }`:                             `gpu "index:0": mode must be one of "slice", "exclusive"`,
+		`gpu "index:0" { slice_memroy = "1GiB" }`:                    `gpu "index:0": unknown option "slice_memroy"; the options are mode,`,
+		`gpu "index:0" { slice_memory = "1G" }`:                      `gpu "index:0": slice_memory: "1G" is not an amount`,
+		`gpu "index:0" { mode = "exclusive" slice_memory = "1GiB" }`: `gpu "index:0": slice_memory is not for mode "exclusive"`,
+		`gpu "index:0" { compute = "turns" }`:                        `gpu "index:0": compute must be "driver" or "shares", got "turns"`,
+		`gpu "index:0" { mode = "mps" compute = "shares" }`:          `compute = "shares" is for modes "slice" and "timeslice", and the mode is "mps": MPS divides`,
+		`gpu "index:0" { mode = "mig" compute = "shares" }`:          `the mode is "mig": MIG divides the GPU's multiprocessors among its instances`,
+		`gpu "index:0" { mode = "exclusive" compute = "shares" }`:    `the mode is "exclusive": a whole GPU has nobody`,
+		`gpu "index:0" {
+			mode = "mig"
+			mig { mode = "slice" }
+		}`: `gpu "index:0": mig.mode needs mig.profiles: an instance that is created on demand is for one task`,
+		`gpu "index:0" {
+			mode = "mig"
+			mig {
+				profiles = ["3g.20gb"]
+				mode     = "mps"
+			}
+		}`: `gpu "index:0": mig.mode must be "slice" or "timeslice", got "mps"; leave it out if each instance is for one task`,
+		`gpu "index:0" {
+			mode = "mig"
+			mig {
+				profiles = ["3g.20gb"]
+				mode     = "timeslice"
+			}
+		}`: `gpu "index:0": replicas must be set in mode "timeslice"`,
+		`gpu "index:0" {
+			mode         = "mig"
+			slice_memory = "1GiB"
+			mig {
+				profiles = ["3g.20gb"]
+				mode     = "timeslice"
+			}
+		}`: `gpu "index:0": slice_memory is not for mode "timeslice", which has no slices`,
 		`gpu "index:0" { mode = 7 }`:                                                   `gpu "index:0": mode must be a string, got a number`,
 		`gpu "index:0" { mode = "timeslice" replicas = "many" }`:                       `gpu "index:0": replicas must be a whole number, got a string`,
 		`gpu "index:0" { mode = "timeslice" replicas = 1 }`:                            `gpu "index:0": replicas must be from 2 to 1000, got 1`,

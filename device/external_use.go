@@ -93,7 +93,10 @@ func external(c *claim.Claim) bool {
 // used that have some of its memory.
 func (e *externalUse) addExternal(o *share.Occupancy, c *claim.Claim) {
 	o.ExternalGPUs[c.PhysicalGPU()] = c
-	g, _ := e.inventory.find(c.PhysicalGPU())
+	g, known := e.inventory.find(c.PhysicalGPU())
+	if !known && e.onInstance(c) {
+		o.Earlier[c.GPU.UUID] = c // which several tasks shared
+	}
 	if c.SliceBytes == 0 || c.SliceBytes == g.SliceBytes {
 		for _, slice := range c.Slices {
 			o.ExternalSlices[slice] = c
@@ -129,8 +132,11 @@ func covered(g *share.GPU, c *claim.Claim) []string {
 func (e *externalUse) addEarlier(o *share.Occupancy, c *claim.Claim) {
 	g, known := e.inventory.find(c.PhysicalGPU())
 	asFound := c.Mode == claim.ModeMIG && g.MIG.Enabled && g.Mode == claim.ModeExclusive
+	differs := share.MadeOnDemand(c) || g.Instances != nil // from how an instance is offered now
 	switch {
-	case known && share.MadeOnDemand(c) && !g.OnDemand() && (asFound || c.Mode == g.Mode):
+	case !known && e.onInstance(c):
+		o.Earlier[c.GPU.UUID] = c // which several tasks shared
+	case known && differs && !g.OnDemand() && (asFound || c.Mode == g.Mode):
 		o.Earlier[c.GPU.UUID] = c // which is offered as an instance like others
 	case !known || asFound:
 	case c.Mode != g.Mode:
@@ -144,6 +150,12 @@ func (e *externalUse) addEarlier(o *share.Occupancy, c *claim.Claim) {
 			o.Earlier[slice] = c
 		}
 	}
+}
+
+// onInstance reports whether a claim is on a MIG instance of one of the node's GPUs.
+func (e *externalUse) onInstance(c *claim.Claim) bool {
+	_, ok := e.inventory.owner(c.GPU.UUID)
+	return ok
 }
 
 // computesUnbound reports whether a claim without a container may be in use on a whole GPU or MIG instance that is in

@@ -54,16 +54,23 @@ func (inv *inventory) update(node *nvml.Node, conditions map[string]string, err 
 		if inv.settings.ignored[found.UUID] {
 			continue
 		}
-		answered[found.UUID] = true
-		if inv.answered(node, found, conditions[found.UUID]) {
-			usable = append(usable, *inv.gpus[found.UUID])
+		for _, g := range inv.answered(node, found, conditions[found.UUID]) {
+			answered[g.UUID] = true
+			if g.usable {
+				usable = append(usable, *g.GPU)
+			}
 		}
 	}
 	lost := 0
 	for uuid, g := range inv.gpus {
-		if !answered[uuid] {
+		if !answered[uuid] && g.Origin == nil {
 			inv.lost(g, node.Failed)
 			lost++
+		}
+	}
+	for uuid, g := range inv.gpus {
+		if !answered[uuid] && g.Origin != nil {
+			inv.lostInstance(g)
 		}
 	}
 	// GPUs that do not answer are more likely the ones that are missing than new ones.
@@ -92,32 +99,50 @@ func (inv *inventory) driverFailed(err error) {
 		"retry_every", inv.settings.fingerprintPeriod.String(), "error", err)
 }
 
-// answered records a GPU that answered, and reports whether it is new or usable again.
-func (inv *inventory) answered(node *nvml.Node, found nvml.GPU, condition string) bool {
-	g, known := inv.gpus[found.UUID]
-	if known {
-		found.Index, found.Traits = g.Index, g.Traits
-		g.GPU, g.Answers, g.Gone = found, true, false
-		g.DriverVersion, g.CUDAVersion = node.DriverVersion, node.CUDAVersion
-		was := g.Problem
-		g.Condition = condition
-		inv.updateProblem(g)
-		return was != "" && g.Problem == ""
+// answering is a GPU that answered, and whether it is new or usable again.
+type answering struct {
+	*share.GPU
+	usable bool
+}
+
+// answered records a GPU that answered, and those of its MIG instances that are shared like GPUs.
+func (inv *inventory) answered(node *nvml.Node, found nvml.GPU, condition string) []answering {
+	add := func(g share.GPU) answering {
+		g.Answers, g.DriverVersion, g.CUDAVersion, g.Condition = true, node.DriverVersion, node.CUDAVersion, condition
+		return inv.add(g)
 	}
-	found.Index = inv.freeIndex(found.Index)
-	g = &share.GPU{
-		GPU: found, Answers: true, DriverVersion: node.DriverVersion, CUDAVersion: node.CUDAVersion,
-		Policy: inv.settings.sharing.of(found), Condition: condition,
+	physical := add(share.GPU{GPU: found, Policy: inv.settings.sharing.of(found)})
+	all := []answering{physical}
+	for _, instance := range mig.Shared(physical.GPU, inv.settings.ignored) {
+		all = append(all, add(share.GPU{GPU: physical.Instance(instance), Policy: *physical.Instances}))
+	}
+	return all
+}
+
+// add records a GPU as it was found now. What was fixed when it was first found stays, unless it is another: the driver gives a
+// MIG instance the UUID of an earlier one.
+func (inv *inventory) add(g share.GPU) answering {
+	known := inv.gpus[g.UUID]
+	if known != nil && (g.Origin == nil || known.Name == g.Name) {
+		g.Index, g.Traits = known.Index, known.Traits
+		g.Policy, g.SliceCount, g.Sizes = known.Policy, known.SliceCount, known.Sizes
+		g.Waits, g.Problem = known.Waits, known.Problem
+		*known = g
+		inv.updateProblem(known)
+		return answering{known, g.Problem != "" && known.Problem == ""}
+	}
+	if g.Origin == nil {
+		g.Index = inv.freeIndex(g.Index)
 	}
 	if g.Sliced() {
-		g.SliceCount = int(found.UsableBytes() / g.SliceBytes)
+		g.SliceCount = int(g.UsableBytes() / g.SliceBytes)
 	}
-	inv.gpus[found.UUID] = g
+	inv.gpus[g.UUID] = &g
 	inv.changed = true
 	inv.logger.Info("GPU found", "gpu", g.UUID, "name", g.GroupName(), "memory", size.Format(g.MemoryBytes),
 		"mode", string(g.Mode), "slices", g.SliceCount)
-	inv.updateProblem(g)
-	return g.Problem == ""
+	inv.updateProblem(&g)
+	return answering{&g, g.Problem == ""}
 }
 
 // freeIndex returns the index of a new GPU. NVML renumbers the others when one falls off the bus; here a GPU keeps its
@@ -193,6 +218,19 @@ func (inv *inventory) lost(g *share.GPU, failed []nvml.Failure) {
 	}
 }
 
+// lostInstance records that a MIG instance was not listed. If its GPU answers it is gone, and its GPU has a device that says so.
+func (inv *inventory) lostInstance(g *share.GPU) {
+	physical := inv.gpus[g.Origin.GPUUUID]
+	if physical.Answers {
+		inv.logger.Warn("a MIG instance is gone", "gpu", physical.UUID, "name", g.GroupName(), "instance", g.UUID)
+		delete(inv.gpus, g.UUID)
+		inv.changed = true
+		return
+	}
+	g.Answers, g.Gone = false, physical.Gone
+	inv.setProblem(g, physical.Problem)
+}
+
 // logFailed logs the GPUs that never answered, once each.
 func (inv *inventory) logFailed(failed []nvml.Failure) {
 	for _, f := range failed {
@@ -205,7 +243,7 @@ func (inv *inventory) logFailed(failed []nvml.Failure) {
 	}
 }
 
-// list returns the GPUs in the order of their index.
+// list returns the GPUs in the order of their index, each before its instances.
 func (inv *inventory) list() []share.GPU {
 	inv.mu.Lock()
 	defer inv.mu.Unlock()
@@ -213,8 +251,18 @@ func (inv *inventory) list() []share.GPU {
 	for _, g := range inv.gpus {
 		all = append(all, *g)
 	}
-	slices.SortFunc(all, func(a, b share.GPU) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortFunc(all, func(a, b share.GPU) int {
+		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(slot(&a), slot(&b)))
+	})
 	return all
+}
+
+// slot returns the first memory slot of a MIG instance, and -1 for a physical GPU.
+func slot(g *share.GPU) int {
+	if g.Origin == nil {
+		return -1
+	}
+	return g.Origin.Start
 }
 
 // setSizes sets which MIG instances a GPU can have, and with that its number of slices: as many as the largest one holds.

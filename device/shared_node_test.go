@@ -20,6 +20,8 @@ type modeCase struct {
 	name    string
 	mode    claim.Mode
 	options map[string]any
+	// instances is the mode of claims on its MIG instances, where it is another.
+	instances claim.Mode
 	// offers is how many devices Nomad sees, by type, and isolation their attribute.
 	offers    map[string]int
 	isolation string
@@ -49,6 +51,13 @@ var allModes = []modeCase{
 		offers:  map[string]int{share.GPUType: 3}, takes: 1,
 	},
 	{
+		name: "mig in slices", mode: claim.ModeMIG, instances: claim.ModeSlice, isolation: share.IsolationMemory,
+		options: map[string]any{"mode": "mig", "slice_memory": "5GiB", "mig": []any{map[string]any{
+			"profiles": []any{"3g.40gb", "2g.20gb", "1g.10gb"}, "mode": "slice",
+		}}},
+		offers: map[string]int{share.SliceType: 14}, takes: 2, limit: 10 << 30,
+	},
+	{
 		name: "mig on demand", mode: claim.ModeMIG, isolation: share.IsolationHardware,
 		options: map[string]any{"mode": "mig", "slice_memory": "10GiB"},
 		offers:  map[string]int{share.SliceType: 8}, takes: 2,
@@ -61,7 +70,9 @@ var allModes = []modeCase{
 }
 
 // onDemand reports whether MIG instances are created when slices are reserved.
-func (w *modeCase) onDemand() bool { return w.mode == claim.ModeMIG && w.offers[share.SliceType] > 0 }
+func (w *modeCase) onDemand() bool {
+	return w.mode == claim.ModeMIG && w.offers[share.SliceType] > 0 && w.instances == ""
+}
 
 // block is a gpu block that shares GPUs so.
 func (w *modeCase) block(gpus string) map[string]any {
@@ -143,8 +154,13 @@ func (n *sharedNode) reserve(t *testing.T, w *modeCase, g nvml.GPU, seen offered
 	token := tokenOf(t, reservation.Envs)
 	made, err := n.plugin.node.Load().ledger.Lookup(t.Context(), token)
 	must.NoError(t, err)
-	must.Eq(t, w.mode, made.Mode)
-	must.Eq(t, g.UUID, made.PhysicalGPU())
+	if w.instances == "" {
+		must.Eq(t, w.mode, made.Mode)
+		must.Eq(t, g.UUID, made.PhysicalGPU())
+	} else {
+		must.Eq(t, w.instances, made.Mode)
+		must.StrHasPrefix(t, "MIG-", made.GPU.UUID)
+	}
 	must.Eq(t, slices.Sorted(slices.Values(seen.healthy[:w.takes])), made.Slices)
 	switch {
 	case w.limit > 0:

@@ -168,13 +168,16 @@ func (s *statistics) measureGPU(
 ) map[string]share.Measurements {
 	bounded, cancel := s.driver.Limit(ctx)
 	defer cancel()
-	telemetry, err := s.driver.Telemetry(bounded, g.UUID)
+	telemetry, err := s.driver.Telemetry(bounded, g.PhysicalUUID())
 	if s.log.Changed(g.UUID, err) && err != nil {
 		s.logger.Debug("no statistics of a GPU", "gpu", g.UUID, "error", err)
 		s.wake()
 	}
 	if err != nil {
 		return nil
+	}
+	if g.Origin != nil {
+		return map[string]share.Measurements{g.UUID: s.measureInstance(bounded, g, g.UUID, *telemetry)}
 	}
 	measured := map[string]share.Measurements{g.UUID: share.Measured(telemetry)}
 	if g.MIG.Enabled && s.driver.Partitioner != nil {
@@ -201,9 +204,13 @@ func (s *statistics) measureInstance(
 	return share.Measured(&measured)
 }
 
-// measurableInstances returns the UUIDs of a GPU's MIG instances that devices stand for.
+// measurableInstances returns the UUIDs of a GPU's MIG instances that devices stand for. Those that several tasks share are
+// measured as GPUs.
 func measurableInstances(g *share.GPU, byDevice map[string]*share.ClaimUsage) []string {
 	var uuids []string
+	if g.Instances != nil {
+		return nil
+	}
 	if !g.OnDemand() {
 		for _, instance := range g.MIG.Instances {
 			if instance.UUID != "" {

@@ -214,7 +214,7 @@ func TestDocs_Renaming(t *testing.T) {
 	must.Eq(t, want, listed)
 }
 
-// examplePlugin is the plugin's configuration in examples/containerd-agent.hcl.
+// examplePlugin is the plugin's configuration in an example of an agent's.
 func examplePlugin(t *testing.T, file string) *spec.Config {
 	t.Helper()
 	plugins, _ := configBlocks(t, readFile(t, "../examples/"+file))

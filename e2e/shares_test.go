@@ -154,3 +154,77 @@ func TestShares_Refused(t *testing.T) {
 		failsWith(t, n, job, c.want)
 	}
 }
+
+// TestShares_TwoGPUs has programs that use two GPUs each compute in turns on both: the turns of one GPU know nothing of the
+// other's. The programs that wait for both GPUs after each kernel have no share that is promised, and go on all the same.
+func TestShares_TwoGPUs(t *testing.T) {
+	n := startShares(t)
+	small, large := loadTwoGPUs(t, n, "small", 42, "64"), loadTwoGPUs(t, n, "large", 98, "64")
+	had := comeTo(t, n, func(had gpuTimes) bool {
+		return len(had) == 2 && had.all(func(of map[string]float64) bool {
+			return math.Abs(100*of[small]/(of[small]+of[large])-30) <= sharesTolerance
+		})
+	})
+	t.Log("queues that are full: ", had)
+	for _, job := range []string{"small", "large"} {
+		must.NoError(t, n.StopJob(deadline(t), job))
+	}
+
+	small, large = loadTwoGPUs(t, n, "small", 42, "1"), loadTwoGPUs(t, n, "large", 98, "1")
+	had = comeTo(t, n, func(had gpuTimes) bool {
+		return len(had) == 2 && had.all(func(of map[string]float64) bool { return of[small] > 1 && of[large] > 1 })
+	})
+	t.Log("in step: ", had)
+}
+
+// loadTwoGPUs starts a job that launches each of its kernels on two GPUs, and returns the name of its container in the record.
+func loadTwoGPUs(t *testing.T, n *node.Node, job string, slices int, depth string) string {
+	t.Helper()
+	start(t, n, task{
+		job: job, image: loadImage, command: "load", args: []string{"--gpus", "2", "--kernel", "1000", "--depth", depth, "--ready"},
+		devices: []string{onGPU(slices, 0), onGPU(slices, 1)},
+	})
+	alloc := running(t, n, job)
+	saysLine(t, n, alloc.ID, "ready")
+	group, err := n.Group(deadline(t), alloc.ID, "t")
+	must.NoError(t, err)
+	return group
+}
+
+// gpuTimes are parts of a window, in percent, that containers had of GPUs, by the UUID and the container.
+type gpuTimes map[string]map[string]float64
+
+func (g gpuTimes) all(so func(map[string]float64) bool) bool {
+	for _, of := range g {
+		if !so(of) {
+			return false
+		}
+	}
+	return true
+}
+
+// comeTo waits until what containers had of the GPUs in a window is as expected, and returns it.
+func comeTo(t *testing.T, n *node.Node, expected func(gpuTimes) bool) gpuTimes {
+	t.Helper()
+	const window = 4 * time.Second
+	ctx := deadline(t)
+	for {
+		before, err := n.Sim.Record(ctx)
+		must.NoError(t, err)
+		time.Sleep(window) // what happens in this time is what is judged
+		after, err := n.Sim.Record(ctx)
+		must.NoError(t, err)
+		had := gpuTimes{}
+		for _, g := range after.Groups {
+			ns := g.BusyNS - before.Group(g.Group)[g.GPUUUID].BusyNS
+			if had[g.GPUUUID] == nil {
+				had[g.GPUUUID] = map[string]float64{}
+			}
+			had[g.GPUUUID][g.Group] = 100 * float64(ns) / float64(window)
+		}
+		if expected(had) {
+			return had
+		}
+		must.NoError(t, ctx.Err(), must.Sprint(had))
+	}
+}

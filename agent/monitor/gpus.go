@@ -23,7 +23,7 @@ func (m *Monitor) addGPUs(ctx context.Context, s *Snapshot) {
 		node = &nvml.Node{}
 	}
 	s.DriverVersion, s.CUDAVersion = node.DriverVersion, node.CUDAVersion
-	for _, g := range node.GPUs {
+	for _, g := range node.WithInstances(func(uuid string) bool { return s.sharesInstance(uuid, shared) }) {
 		gpu := GPU{
 			Index: g.Index, UUID: g.UUID, Name: g.Name,
 			MemoryBytes: known(g.MemoryBytes), DriverBytes: &g.ReservedBytes, UsedBytes: &g.UsedBytes,
@@ -43,6 +43,12 @@ func (m *Monitor) addGPUs(ctx context.Context, s *Snapshot) {
 			c.GPUIndex = g.Index
 		}
 	}
+}
+
+// sharesInstance reports whether a MIG instance is shared like a GPU: the device plugin says so, or claims have slices of it.
+func (s *Snapshot) sharesInstance(uuid string, shared map[string]layout.GPU) bool {
+	_, ok := shared[uuid]
+	return ok || len(s.On(uuid)) > 0
 }
 
 // addUnlisted adds GPUs that claims are on and NVML does not list.

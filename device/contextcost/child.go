@@ -84,13 +84,13 @@ func measure(ctx context.Context, library nvml.Interface, uuid string, makeConte
 	return &measurement{after - before, "difference"}, nil
 }
 
-// usedBytes returns the memory of the GPU that all processes use.
+// usedBytes returns the memory of the GPU, or the MIG instance, that all processes use.
 func usedBytes(ctx context.Context, library nvml.Interface, uuid string) (uint64, error) {
 	node, err := library.Read(ctx)
 	if err != nil {
 		return 0, err
 	}
-	for _, gpu := range node.GPUs {
+	for _, gpu := range node.WithInstances(func(instance string) bool { return instance == uuid }) {
 		if gpu.UUID == uuid {
 			return gpu.UsedBytes, nil
 		}

@@ -54,9 +54,39 @@ type MIGInstance struct {
 	GPUInstance, ComputeInstance int
 	// UUID and Name are those of the device that programs see; empty without a compute instance.
 	UUID, Name string
-	// MemoryBytes and Multiprocessors are those of the device.
-	MemoryBytes     uint64
-	Multiprocessors int
+	// MemoryBytes, ReservedBytes and UsedBytes are the device's, as of a GPU, and Multiprocessors its number of them.
+	MemoryBytes, ReservedBytes, UsedBytes uint64
+	Multiprocessors                       int
+}
+
+// Origin is where a MIG instance is.
+type Origin struct {
+	mig.Instance
+	// GPUUUID and GPUName are those of the physical GPU.
+	GPUUUID, GPUName string
+}
+
+// Instance returns a MIG instance as a GPU of its own. What the driver does not report of an instance is its GPU's.
+func (g GPU) Instance(i MIGInstance) GPU {
+	g.Origin = &Origin{Instance: i.Instance, GPUUUID: g.UUID, GPUName: g.Name}
+	g.UUID, g.Name, g.MIG, g.UtilizationPercent = i.UUID, i.Name, MIG{}, -1
+	g.MemoryBytes, g.ReservedBytes, g.UsedBytes = i.MemoryBytes, i.ReservedBytes, i.UsedBytes
+	g.setSMs(int64(i.Multiprocessors))
+	return g
+}
+
+// WithInstances returns the GPUs, each before those of its MIG instances that the function selects by their UUID.
+func (n *Node) WithInstances(selected func(uuid string) bool) []GPU {
+	var all []GPU
+	for _, g := range n.GPUs {
+		all = append(all, g)
+		for _, instance := range g.MIG.Instances {
+			if instance.UUID != "" && selected(instance.UUID) {
+				all = append(all, g.Instance(instance))
+			}
+		}
+	}
+	return all
 }
 
 // migSymbols are the functions that this file calls beyond requiredSymbols. A driver from before MIG has none of them.
@@ -170,11 +200,11 @@ func (l *Library) instance(
 	if ret != gonvml.SUCCESS || len(computes) == 0 {
 		return instance, ret
 	}
-	return instance, instance.describe(computes[0])
+	return instance, l.describe(&instance, computes[0])
 }
 
 // describe reads the compute instance and its device.
-func (i *MIGInstance) describe(ci gonvml.ComputeInstance) gonvml.Return {
+func (l *Library) describe(i *MIGInstance, ci gonvml.ComputeInstance) gonvml.Return {
 	about, ret := ci.GetInfo()
 	if ret != gonvml.SUCCESS {
 		return ret
@@ -191,8 +221,11 @@ func (i *MIGInstance) describe(ci gonvml.ComputeInstance) gonvml.Return {
 		return ret
 	}
 	i.Multiprocessors = int(attributes.MultiprocessorCount)
-	memory, ret := about.Device.GetMemoryInfo()
-	i.MemoryBytes = memory.Total
+	var memory GPU
+	if ret = readMemory(about.Device, &memory); ret == gonvml.SUCCESS {
+		ret = l.readReserved(about.Device, &memory)
+	}
+	i.MemoryBytes, i.ReservedBytes, i.UsedBytes = memory.MemoryBytes, memory.ReservedBytes, memory.UsedBytes
 	return ret
 }
 

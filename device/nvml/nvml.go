@@ -72,6 +72,8 @@ type GPU struct {
 	UtilizationPercent int
 	// MIG is the MIG mode of the GPU and its instances.
 	MIG MIG
+	// Origin is what only a MIG instance has; nil for a physical GPU.
+	Origin *Origin
 	Traits
 }
 

@@ -80,6 +80,14 @@ func (g GPU) SMs() int64 {
 	return *g.Cores / perSM
 }
 
+// setSMs sets the number of multiprocessors, which is known by the number of cores.
+func (g *GPU) setSMs(count int64) {
+	if perSM := coresPerSM[g.ComputeCapability]; perSM > 0 {
+		cores := count * perSM
+		g.Cores = &cores
+	}
+}
+
 // readTraits reads Traits, unless they were read before.
 func (l *Library) readTraits(device gonvml.Device, gpu *GPU) error {
 	if known, ok := l.traits[gpu.UUID]; ok {

@@ -26,6 +26,8 @@ type Policy struct {
 	Replicas int
 	// Profiles are the MIG instances to create in mode mig. Without any, instances are created on demand.
 	Profiles []string
+	// Instances is how each of these instances is shared, like a GPU of its own; nil if it is for one task.
+	Instances *Policy
 	// Shares is whether claims compute in turns, in proportion to their shares; otherwise the driver shares the GPU's time.
 	Shares bool
 }
@@ -33,10 +35,14 @@ type Policy struct {
 // Sliced reports whether the mode divides the GPU's memory into slices of its own, that is, without MIG.
 func (p *Policy) Sliced() bool { return p.Mode == claim.ModeSlice || p.Mode == claim.ModeMPS }
 
+// AnyShares reports whether claims on the GPU, or on its MIG instances, compute in turns.
+func (p *Policy) AnyShares() bool { return p.Shares || p.Instances != nil && p.Instances.Shares }
+
 // OnDemand reports whether MIG instances are created when slices are reserved.
 func (p *Policy) OnDemand() bool { return p.Mode == claim.ModeMIG && len(p.Profiles) == 0 }
 
-// GPU is a copy of what is known of a GPU that this node has, or had since the plugin started.
+// GPU is a copy of what is known of a GPU that this node has, or had since the plugin started. It may be a MIG instance that
+// several tasks share: nothing but Origin tells it from a physical GPU.
 type GPU struct {
 	nvml.GPU
 	Policy
@@ -62,8 +68,21 @@ type GPU struct {
 func (g *GPU) String() string { return fmt.Sprintf("%s (%s)", g.GroupName(), g.UUID) }
 
 // GroupName returns the name of the GPU's device group. Nomad makes it part of the node's class, so it must be the same
-// on nodes of the same build.
-func (g *GPU) GroupName() string { return fmt.Sprintf("%s #%d", g.Name, g.Index) }
+// on nodes of the same build. That of a MIG instance has its first memory slot, too.
+func (g *GPU) GroupName() string {
+	if g.Origin != nil {
+		return fmt.Sprintf("%s #%d.%d", g.Name, g.Index, g.Origin.Start)
+	}
+	return fmt.Sprintf("%s #%d", g.Name, g.Index)
+}
+
+// PhysicalUUID returns the UUID of the physical GPU.
+func (g *GPU) PhysicalUUID() string {
+	if g.Origin != nil {
+		return g.Origin.GPUUUID
+	}
+	return g.UUID
+}
 
 // SliceID returns the device ID of one slice of the GPU.
 func (g *GPU) SliceID(number int) string { return claim.SliceName(g.UUID, number) }
@@ -121,5 +140,10 @@ func (g *GPU) OwnGroup(kind, isolation string) *ndevice.DeviceGroup {
 	group.Attributes["index"] = structs.NewIntAttribute(int64(g.Index), "")
 	group.Attributes["unique.uuid"] = structs.NewStringAttribute(g.UUID)
 	group.Attributes["unique.pci_bus_id"] = structs.NewStringAttribute(g.PCIBusID)
+	if g.Origin != nil {
+		group.Attributes["model"] = structs.NewStringAttribute(g.Origin.GPUName)
+		group.Attributes["mig_profile"] = structs.NewStringAttribute(g.Origin.Profile)
+		group.Attributes["mig_slot"] = structs.NewIntAttribute(int64(g.Origin.Start), "")
+	}
 	return group
 }

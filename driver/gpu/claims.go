@@ -230,22 +230,28 @@ func (p *Prepared) Describe() []string {
 // describeShared returns a line for each GPU on which the task has several claims with a limit, since device blocks may land on
 // the same GPU.
 func (p *Prepared) describeShared() []string {
-	var lines []string
-	for i, c := range p.Claims {
-		count, limitBytes := 0, uint64(0)
-		for j, other := range p.Claims {
-			if other.GPU.UUID != c.GPU.UUID || !other.Limited() {
-				continue
-			}
-			if j < i {
-				count = 0 // the first of them has written the line
-				break
-			}
-			count, limitBytes = count+1, limitBytes+other.LimitBytes
+	type shared struct {
+		claims     int
+		limitBytes uint64
+	}
+	byGPU := make(map[string]*shared)
+	var gpus []claim.GPU
+	for _, c := range p.Claims {
+		if !c.Limited() {
+			continue
 		}
-		if count > 1 {
+		if byGPU[c.GPU.UUID] == nil {
+			byGPU[c.GPU.UUID] = &shared{}
+			gpus = append(gpus, c.GPU)
+		}
+		byGPU[c.GPU.UUID].claims++
+		byGPU[c.GPU.UUID].limitBytes += c.LimitBytes
+	}
+	var lines []string
+	for _, g := range gpus {
+		if s := byGPU[g.UUID]; s.claims > 1 {
 			lines = append(lines, fmt.Sprintf("GPU memory: %d device blocks are on %s #%d (%s): their limits add up to %s, and each "+
-				"allocation must fit into one of them", count, c.GPU.Name, c.GPU.Index, c.GPU.UUID, size.Format(limitBytes)))
+				"allocation must fit into one of them", s.claims, g.Name, g.Index, g.UUID, size.Format(s.limitBytes)))
 		}
 	}
 	return lines

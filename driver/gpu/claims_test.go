@@ -127,6 +127,9 @@ func TestPrepared_DescribeTwoBlocksOnOneGPU(t *testing.T) {
 	must.Len(t, 4, lines)
 	must.Eq(t, "GPU memory: 2 device blocks are on T4 #0 (GPU-0): their limits add up to 5GiB, and each allocation must fit into one "+
 		"of them", lines[3])
+	whole := on("d", "GPU-0", 8<<30)
+	whole.Mode, whole.Unlimited = claim.ModeExclusive, true
+	must.Eq(t, lines[3:], (&Prepared{Claims: append([]*claim.Claim{whole}, p.Claims...)}).describeShared())
 	p = &Prepared{Claims: p.Claims[1:]}
 	must.Len(t, 2, p.Describe())
 }

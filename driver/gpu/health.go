@@ -99,7 +99,7 @@ func (h *Health) watch() {
 			switch filepath.Base(event.Name) {
 			case health.FileName, idle.FileName:
 			case status.FileName: // once a second
-				if maps.Equal(h.outside, notJoined(runDir)) {
+				if maps.Equal(h.outside, h.notJoined()) {
 					continue
 				}
 			default:
@@ -121,7 +121,7 @@ func (h *Health) publish(ctx context.Context) {
 		h.Logger.Warn("cannot read the health of the GPUs", "error", err)
 		return
 	}
-	h.outside = notJoined(h.Claims.config.RunDir)
+	h.outside = h.notJoined()
 	h.readIdle()
 	published := make(map[string]map[string]string)
 	for _, cfg := range h.Running() {

@@ -196,7 +196,9 @@ func TestHealth_NotJoined(t *testing.T) {
 	must.NoError(t, err)
 	id := claims[0].ID
 	write := func(outside ...status.Process) {
-		must.NoError(t, status.Write(n.runDir, status.Status{Claims: map[string]status.Claim{id: {NotJoined: outside}}}))
+		must.NoError(t, status.Write(n.runDir, status.Status{
+			Written: time.Now(), Claims: map[string]status.Claim{id: {NotJoined: outside}},
+		}))
 	}
 	write()
 	write(status.Process{PID: 4711, Name: "a.out"})
@@ -204,6 +206,8 @@ func TestHealth_NotJoined(t *testing.T) {
 	must.StrContains(t, events[0], "the share of claim "+id+" of the GPU's time does not hold for process 4711 (a.out)")
 	write(status.Process{PID: 4711, Name: "a.out"})
 	n.emitted(0)
+	must.NoError(t, status.Write(n.runDir, status.Status{Written: time.Now().Add(-time.Hour)}))
+	n.emitted(0) // without a governor, nobody knows that they have joined
 	write()
 	events = n.emitted(1)["one"]
 	must.StrContains(t, events[0], "holds for all processes of the task again")

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 
@@ -12,21 +13,19 @@ import (
 )
 
 // notJoined returns what the governor says of the processes of each claim that use the GPU outside of its turns, by claim ID.
-func notJoined(runDir string) map[string]string {
-	published, err := status.Read(runDir)
-	if err != nil || published == nil {
-		return nil // no GPU of this node is governed, or the governor is about to write it anew
+// Without a governor it is what was last known: nothing says that these processes have joined.
+func (h *Health) notJoined() map[string]string {
+	published, err := status.Current(h.Claims.config.RunDir, time.Now())
+	if err != nil {
+		return h.outside
 	}
-	var found map[string]string
+	found := make(map[string]string)
 	for id, c := range published.Claims {
 		var names []string
 		for _, p := range c.NotJoined {
 			names = append(names, fmt.Sprintf("process %d (%s)", p.PID, p.Name))
 		}
 		if len(names) > 0 {
-			if found == nil {
-				found = make(map[string]string)
-			}
 			found[id] = claim.ListNames(names)
 		}
 	}

@@ -1,13 +1,15 @@
 /*
  * load: keeps a GPU as busy as it is told. For the simulated GPU, whose kernels take as long as their names say.
  *
- *   load [--kernel US] [--depth N] [--graph N] [--burst N] [--pause US] [--processes N] [--count N] [--ready] [--report]
+ *   load [--kernel US] [--depth N] [--graph N] [--burst N] [--pause US] [--gpus N] [--processes N] [--count N] [--ready]
+ *        [--report]
  *
  *   --kernel US     how long a kernel takes (1000)
  *   --depth N       launches that may be outstanding; 1: waits for each (64)
  *   --graph N       launches graphs of N kernels instead of kernels
  *   --burst N       waits for all outstanding work after N launches: a request
  *   --pause US      the pause after each request; without --burst after each launch
+ *   --gpus N        launches a kernel on each of the first N GPUs instead of one on the first (1); not with --graph
  *   --processes N   as many processes do this at once (1)
  *   --count N       ends after N launches; else on SIGTERM
  *   --ready         writes the line "ready" once the first kernel has ended
@@ -33,6 +35,7 @@ typedef int CUresult;
 typedef void *handle;
 
 #define DEPTH_MAX 1024
+#define GPUS_MAX 8
 #define SAMPLES 65536
 #define PROCESSES_MAX 256
 
@@ -59,13 +62,15 @@ typedef void *handle;
 FUNCTIONS(DECLARE)
 
 static struct {
-    unsigned long kernel_us, depth, graph, burst, pause_us, processes, count;
+    unsigned long kernel_us, depth, graph, burst, pause_us, gpus, processes, count;
     bool ready, report;
-} options = {.kernel_us = 1000, .depth = 64, .processes = 1};
+} options = {.kernel_us = 1000, .depth = 64, .gpus = 1, .processes = 1};
 
 static volatile sig_atomic_t stopping;
 
-static handle stream, function, graph, events[DEPTH_MAX];
+static struct gpu { handle context, stream, function, events[DEPTH_MAX]; } gpus[GPUS_MAX];
+
+static handle graph;
 
 /* The latest of each, and the longest. */
 static struct samples {
@@ -106,38 +111,60 @@ static void load_driver(void) {
     FUNCTIONS(LOAD)
 }
 
-static void launch_kernel(void) {
-    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+static void launch_kernel(const struct gpu *gpu) {
+    OK(cuLaunchKernel(gpu->function, 1, 1, 1, 1, 1, 1, 0, gpu->stream, NULL, NULL));
 }
 
-static void make_graph(void) {
+static void make_graph(const struct gpu *gpu) {
     handle captured;
-    OK(cuStreamBeginCapture_v2(stream, 2)); /* relaxed */
+    OK(cuStreamBeginCapture_v2(gpu->stream, 2)); /* relaxed */
     for (unsigned long i = 0; i < options.graph; i++) {
-        launch_kernel();
+        launch_kernel(gpu);
     }
-    OK(cuStreamEndCapture(stream, &captured));
+    OK(cuStreamEndCapture(gpu->stream, &captured));
     OK(cuGraphInstantiateWithFlags(&graph, captured, 0));
 }
 
+static void prepare_gpu(struct gpu *gpu, int device, const char *name) {
+    handle module;
+    char ptx[128];
+
+    snprintf(ptx, sizeof ptx, ".version 8.0\n.entry %s\n", name);
+    OK(cuDevicePrimaryCtxRetain(&gpu->context, device));
+    OK(cuCtxSetCurrent(gpu->context));
+    OK(cuModuleLoadData(&module, ptx));
+    OK(cuModuleGetFunction(&gpu->function, module, name));
+    OK(cuStreamCreate(&gpu->stream, 1));
+    for (unsigned long i = 0; i < options.depth; i++) {
+        OK(cuEventCreate(&gpu->events[i], 2)); /* without times */
+    }
+}
+
 static void prepare(void) {
-    handle context, module;
-    char ptx[128], name[64];
+    char name[64];
 
     load_driver();
-    snprintf(name, sizeof name, "spin_%luus", options.kernel_us);
-    snprintf(ptx, sizeof ptx, ".version 8.0\n.entry %s\n", name);
     OK(cuInit(0));
-    OK(cuDevicePrimaryCtxRetain(&context, 0));
-    OK(cuCtxSetCurrent(context));
-    OK(cuModuleLoadData(&module, ptx));
-    OK(cuModuleGetFunction(&function, module, name));
-    OK(cuStreamCreate(&stream, 1));
-    for (unsigned long i = 0; i < options.depth; i++) {
-        OK(cuEventCreate(&events[i], 2)); /* without times */
+    snprintf(name, sizeof name, "spin_%luus", options.kernel_us);
+    for (unsigned long i = 0; i < options.gpus; i++) {
+        prepare_gpu(&gpus[i], (int)i, name);
     }
     if (options.graph > 0) {
-        make_graph();
+        make_graph(&gpus[0]);
+    }
+}
+
+/* Calls are about the current GPU, which is always the last where there is one only. */
+static void use(const struct gpu *gpu) {
+    if (options.gpus > 1) {
+        OK(cuCtxSetCurrent(gpu->context));
+    }
+}
+
+static void synchronize(void) {
+    for (unsigned long i = 0; i < options.gpus; i++) {
+        use(&gpus[i]);
+        OK(cuCtxSynchronize());
     }
 }
 
@@ -156,21 +183,28 @@ static void pause_for(unsigned long us) {
 }
 
 /* One launch, after the one that is `depth` before it has ended. */
-static void launch_one(unsigned long number) {
-    handle event = events[number % options.depth];
+static void launch_on(const struct gpu *gpu, unsigned long number) {
+    handle event = gpu->events[number % options.depth];
     uint64_t start;
 
+    use(gpu);
     if (number >= options.depth) {
         OK(cuEventSynchronize(event));
     }
     start = now_ns();
     if (options.graph > 0) {
-        OK(cuGraphLaunch(graph, stream));
+        OK(cuGraphLaunch(graph, gpu->stream));
     } else {
-        launch_kernel();
+        launch_kernel(gpu);
     }
     add_sample(&launches, start);
-    OK(cuEventRecord(event, stream));
+    OK(cuEventRecord(event, gpu->stream));
+}
+
+static void launch_one(unsigned long number) {
+    for (unsigned long i = 0; i < options.gpus; i++) {
+        launch_on(&gpus[i], number);
+    }
 }
 
 static unsigned long work(void) {
@@ -183,13 +217,13 @@ static unsigned long work(void) {
             continue;
         }
         if (options.burst > 0 || options.depth == 1) {
-            OK(cuCtxSynchronize());
+            synchronize();
             add_sample(&requests, start);
         }
         pause_for(options.pause_us);
         start = now_ns();
     }
-    OK(cuCtxSynchronize());
+    synchronize();
     return number;
 }
 
@@ -213,8 +247,11 @@ static void run(bool first) {
     unsigned long number;
 
     prepare();
-    launch_kernel();
-    OK(cuCtxSynchronize());
+    for (unsigned long i = 0; i < options.gpus; i++) {
+        use(&gpus[i]);
+        launch_kernel(&gpus[i]);
+    }
+    synchronize();
     if (first && options.ready) {
         puts("ready");
         fflush(stdout);
@@ -244,11 +281,17 @@ static unsigned long number_of(const char *name, const char *text, unsigned long
 
 static void read_options(int argc, char **argv) {
     static const struct option known[] = {
-        {"kernel", required_argument, NULL, 'k'}, {"depth", required_argument, NULL, 'd'},
-        {"graph", required_argument, NULL, 'g'},  {"burst", required_argument, NULL, 'b'},
-        {"pause", required_argument, NULL, 'p'},  {"processes", required_argument, NULL, 'n'},
-        {"count", required_argument, NULL, 'c'},  {"ready", no_argument, NULL, 'r'},
-        {"report", no_argument, NULL, 'R'},       {0},
+        {"kernel", required_argument, NULL, 'k'},
+        {"depth", required_argument, NULL, 'd'},
+        {"graph", required_argument, NULL, 'g'},
+        {"burst", required_argument, NULL, 'b'},
+        {"pause", required_argument, NULL, 'p'},
+        {"processes", required_argument, NULL, 'n'},
+        {"gpus", required_argument, NULL, 'G'},
+        {"count", required_argument, NULL, 'c'},
+        {"ready", no_argument, NULL, 'r'},
+        {"report", no_argument, NULL, 'R'},
+        {0},
     };
     int c;
 
@@ -269,6 +312,9 @@ static void read_options(int argc, char **argv) {
         case 'p':
             options.pause_us = number_of("pause", optarg, 1, 100000000);
             break;
+        case 'G':
+            options.gpus = number_of("gpus", optarg, 1, GPUS_MAX);
+            break;
         case 'n':
             options.processes = number_of("processes", optarg, 1, PROCESSES_MAX);
             break;
@@ -284,6 +330,10 @@ static void read_options(int argc, char **argv) {
         default:
             exit(2);
         }
+    }
+    if (options.gpus > 1 && options.graph > 0) {
+        fprintf(stderr, "load: --gpus and --graph exclude each other\n");
+        exit(2);
     }
     if (optind != argc) {
         fprintf(stderr, "load: %s is no option\n", argv[optind]);

@@ -65,8 +65,8 @@ func (o runOptions) runCompute(limitBytes, gpuBytes uint64) (*claim.Compute, err
 			"in the device plugin's configuration, or start `tranche governor`",
 			filepath.Join(o.runDir, status.Dir, status.FileName))
 	}
-	worth := max(1, int(limitBytes*percent.Whole/gpuBytes))
-	c, err := r.Over(claim.Compute{Share: worth, Max: percent.Whole, Class: claim.ClassNormal})
+	worth := max(1, int(limitBytes*claim.WholeCompute/gpuBytes))
+	c, err := r.Over(claim.Compute{Share: worth, Max: claim.WholeCompute, Class: claim.ClassNormal})
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/device/contextcost"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/runtime/gpuinfo"
@@ -81,13 +82,21 @@ func (a *app) inventory(ctx context.Context, p place) ([]gpuinfo.GPU, []gpuinfo.
 	if err != nil {
 		return nil, nil, err
 	}
+	shared, err := layout.Read(p.runDir)
+	if err != nil {
+		return nil, nil, err
+	}
 	gpus := make([]gpuinfo.GPU, 0, len(node.GPUs))
 	var unanswered []gpuinfo.Unanswered
 	var errs []error
 	for _, failed := range node.Failed {
 		unanswered = append(unanswered, gpuinfo.Unanswered{Index: failed.Index, Error: failed.Err.Error()})
 	}
-	for _, g := range node.GPUs {
+	isShared := func(uuid string) bool { _, ok := shared[uuid]; return ok }
+	for _, g := range node.WithInstances(isShared) {
+		if g.MIG.Enabled { // only its instances can be used
+			continue
+		}
 		cost, err := a.contextCost(ctx, a.costOptions(p), costKey(node, g))
 		if err != nil {
 			a.logger().Warn("a GPU is left out of those that containers may ask for", "gpu", g.Index, "error", err)
@@ -95,10 +104,14 @@ func (a *app) inventory(ctx context.Context, p place) ([]gpuinfo.GPU, []gpuinfo.
 			errs = append(errs, err)
 			continue
 		}
-		gpus = append(gpus, gpuinfo.GPU{
+		known := gpuinfo.GPU{
 			UUID: g.UUID, Index: g.Index, Name: g.Name, PCIBusID: g.PCIBusID, MemoryBytes: g.MemoryBytes,
 			UsableBytes: g.UsableBytes(), ContextBytes: cost, ComputeCapability: g.ComputeCapability,
-		})
+		}
+		if g.Origin != nil {
+			known.MIGParent = g.Origin.GPUUUID
+		}
+		gpus = append(gpus, known)
 	}
 	if len(gpus) == 0 && len(errs) > 0 {
 		return nil, nil, errors.Join(errs...)

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/health"
@@ -20,7 +21,7 @@ func (r *report) addGPUs(node *nvml.Node, shared map[string]layout.GPU, sliceByt
 		r.GPUs = append(r.GPUs, g)
 		known[g.UUID] = claim.GPU{Index: g.Index, Name: g.Name}
 	}
-	for _, g := range node.GPUs {
+	for _, g := range node.WithInstances(func(uuid string) bool { return r.sharesInstance(uuid, shared) }) {
 		add(gpuReport{
 			Index: g.Index, UUID: g.UUID, Name: g.Name,
 			MemoryBytes: g.MemoryBytes, UsedBytes: g.UsedBytes, UtilizationPercent: g.UtilizationPercent,
@@ -41,6 +42,12 @@ func (r *report) addGPUs(node *nvml.Node, shared map[string]layout.GPU, sliceByt
 			c.GPU.Index, c.GPU.Name = known[g.UUID].Index, known[g.UUID].Name
 		}
 	}
+}
+
+// sharesInstance reports whether a MIG instance is shared like a GPU: the device plugin says so, or claims have slices of it.
+func (r *report) sharesInstance(uuid string, shared map[string]layout.GPU) bool {
+	_, ok := shared[uuid]
+	return ok || slices.ContainsFunc(r.Claims, func(c claimReport) bool { return c.PhysicalGPU() == uuid })
 }
 
 // physicalGPU is the GPU that a claim is on, or on an instance of; the name of that one is in no record.

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Whole is all of it, in thousandths.
-const Whole = 1000
+// whole is all of it, in thousandths.
+const whole = 1000
 
 // Parse reads a part in percent, such as "30", "30%" or "33.3", and returns thousandths.
 func Parse(text string) (int, error) {
@@ -24,7 +24,7 @@ func Parse(text string) (int, error) {
 // FromNumber returns a number of percent in thousandths.
 func FromNumber(number float64) (int, error) {
 	thousandths := math.Round(number * 10)
-	if !(math.Abs(number*10-thousandths) < 1e-6) || thousandths < 1 || thousandths > Whole {
+	if !(math.Abs(number*10-thousandths) < 1e-6) || thousandths < 1 || thousandths > whole {
 		return 0, refusal(strconv.FormatFloat(number, 'f', -1, 64))
 	}
 	return int(thousandths), nil

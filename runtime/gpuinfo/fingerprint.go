@@ -6,11 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/runtime/gpuinfo/driverroot"
 )
 
@@ -30,7 +34,7 @@ func (p Place) dir() (string, error) {
 }
 
 // fingerprint returns a hash of all that the files depend on. It changes when the driver is replaced, its modules are loaded
-// again with other device numbers, or GPUs are added or removed. It only reads files.
+// again with other device numbers, or GPUs or shared MIG instances are added or removed. It only reads files.
 func (p Place) fingerprint() (string, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, format, p.DriverRoot, p.DevRoot(), p.CLIPath)
@@ -46,6 +50,7 @@ func (p Place) fingerprint() (string, error) {
 	if version, err := os.ReadFile(driverVersionFile); err == nil {
 		fmt.Fprintf(sum, "%s\n", version)
 	}
+	p.describeInstances(sum)
 	for _, pattern := range []string{"dev/nvidia*", "dev/nvidia-caps/*"} {
 		if err := describeAll(sum, filepath.Join(p.DevRoot(), pattern)); err != nil {
 			return "", err
@@ -61,6 +66,19 @@ func (p Place) DevRoot() string {
 		return p.DriverRoot
 	}
 	return "/"
+}
+
+// describeInstances writes which MIG instances the device plugin shares like GPUs. They come and go while the driver stays.
+func (p Place) describeInstances(w io.Writer) {
+	shared, err := layout.Read(p.RunDir)
+	if err != nil {
+		return // whoever needs it reports that
+	}
+	for _, uuid := range slices.Sorted(maps.Keys(shared)) {
+		if strings.HasPrefix(uuid, "MIG-") {
+			fmt.Fprintln(w, uuid)
+		}
+	}
 }
 
 func describeAll(w io.Writer, pattern string) error {

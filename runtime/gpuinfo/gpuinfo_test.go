@@ -11,6 +11,7 @@ import (
 	"github.com/shoenig/test/must"
 	cdispecs "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/runtime/gpuinfo/driverroot"
 )
 
@@ -79,6 +80,12 @@ func TestPlace_AsksAgainWhen(t *testing.T) {
 		{"a MIG instance appeared", func(t *testing.T, p *Place, _ *driver) {
 			write(t, filepath.Join(p.DriverRoot, "dev/nvidia-caps/nvidia-cap1"), "")
 		}, 2},
+		{"a MIG instance is shared now", func(t *testing.T, p *Place, _ *driver) {
+			must.NoError(t, layout.Write(p.RunDir, map[string]layout.GPU{gpu0: {}, "MIG-1": {}}))
+		}, 2},
+		{"how a GPU is shared has changed", func(t *testing.T, p *Place, _ *driver) {
+			must.NoError(t, layout.Write(p.RunDir, map[string]layout.GPU{gpu0: {SliceBytes: 1 << 30}}))
+		}, 1},
 		{"what is kept is damaged", func(t *testing.T, p *Place, _ *driver) {
 			kept, err := filepath.Glob(filepath.Join(p.RunDir, "node/*/*.json"))
 			must.NoError(t, err)

@@ -24,9 +24,12 @@ type Node struct {
 	SliceBytes uint64
 }
 
-// sharing returns how a GPU is shared. A MIG instance is shared as its physical GPU.
+// sharing returns how a GPU is shared. A MIG instance without an entry is shared as its physical GPU.
 func (n Node) sharing(g gpuinfo.GPU) layout.GPU {
-	said := n.Layout[cmp.Or(g.MIGParent, g.UUID)]
+	said, ok := n.Layout[g.UUID]
+	if !ok {
+		said = n.Layout[g.MIGParent]
+	}
 	return layout.GPU{
 		Mode:       cmp.Or(said.Mode, claim.ModeSlice),
 		SliceBytes: cmp.Or(said.SliceBytes, n.SliceBytes),

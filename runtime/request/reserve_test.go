@@ -113,8 +113,10 @@ func TestReserve_ByTheLayout(t *testing.T) {
 	}{
 		"another mode":              {map[string]layout.GPU{"GPU-b": {Mode: exclusive}}, Request{MemoryBytes: 20 * gib}, "GPU-a", 20},
 		"instances of another mode": {map[string]layout.GPU{"GPU-c": {Mode: mig}}, Request{MemoryBytes: 8 * gib}, "GPU-b", 8},
-		"larger slices":             {map[string]layout.GPU{"GPU-b": {SliceBytes: 4 * gib}}, Request{MemoryBytes: 20 * gib}, "GPU-b", 5},
-		"GPUs of no other node":     {map[string]layout.GPU{"GPU-x": {Mode: exclusive}}, Request{MemoryBytes: 20 * gib}, "GPU-b", 20},
+		"an instance in slices": {map[string]layout.GPU{"GPU-c": {Mode: mig}, "MIG-2": {SliceBytes: 2 * gib}},
+			Request{MemoryBytes: 8 * gib}, "MIG-2", 4},
+		"larger slices":         {map[string]layout.GPU{"GPU-b": {SliceBytes: 4 * gib}}, Request{MemoryBytes: 20 * gib}, "GPU-b", 5},
+		"GPUs of no other node": {map[string]layout.GPU{"GPU-x": {Mode: exclusive}}, Request{MemoryBytes: 20 * gib}, "GPU-b", 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := Node{GPUs: inventory(), Layout: tc.layout, SliceBytes: gib}

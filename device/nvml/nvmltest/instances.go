@@ -291,6 +291,7 @@ func migHandle(
 		GetMemoryInfoFunc: func() (gonvml.Memory, gonvml.Return) {
 			return gonvml.Memory{Total: bytes, Free: bytes}, gonvml.SUCCESS
 		},
+		GetBAR1MemoryInfoFunc: func() (gonvml.BAR1Memory, gonvml.Return) { return gonvml.BAR1Memory{}, gonvml.ERROR_NOT_SUPPORTED },
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -16,11 +17,12 @@ import (
 	"github.com/tranche-gpu/tranche/device/mig"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/device/share"
+	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // Mode implements share.Mode. It offers the instances that the configuration declares; each is a device of the type of
-// whole GPUs, in a group by the driver's name for it, as nomad-device-nvidia has them. Of GPUs for which nothing is
-// declared it offers slices: see OnDemand.
+// whole GPUs, in a group by the driver's name for it, as nomad-device-nvidia has them. Instances that several tasks share are
+// left to the mode in which they do: see Shared. Of GPUs for which nothing is declared it offers slices: see OnDemand.
 type Mode struct {
 	Driver *share.Driver
 	Ledger *share.Ledger
@@ -64,6 +66,12 @@ func checkInstances(p *share.Policy, model mig.Model) error {
 	if _, ok := mig.Pack(nil, wanted); !ok {
 		return errNoFit
 	}
+	for _, profile := range wanted {
+		if in := p.Instances; in != nil && profile.Bytes > 0 && profile.Bytes < in.SliceBytes { // 0 is unknown
+			return fmt.Errorf("slice_memory is %s, but an instance %s has only %s: set it to less", size.Format(in.SliceBytes),
+				profile.Name, size.Format(profile.Bytes))
+		}
+	}
 	return nil
 }
 
@@ -93,8 +101,20 @@ func (m *Mode) Has(g *share.GPU, id string) bool {
 	return ok || g.OnDemand() && g.HasSlice(id)
 }
 
+// instances returns those that one task each has.
 func (m *Mode) instances(g *share.GPU) []nvml.MIGInstance {
+	if g.Instances != nil {
+		return nil
+	}
 	return WithoutIgnored(declared(g), m.Ignored)
+}
+
+// Shared returns the declared instances of a GPU that several tasks share.
+func Shared(g *share.GPU, ignored map[string]bool) []nvml.MIGInstance {
+	if g.Instances == nil {
+		return nil
+	}
+	return WithoutIgnored(declared(g), ignored)
 }
 
 // Reserve implements share.Mode.

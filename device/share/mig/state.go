@@ -18,6 +18,8 @@ type state struct {
 	enabled bool
 	// kept are claims whose container is alive or may still be started.
 	kept []*claim.Claim
+	// sharing are such claims from when several tasks shared an instance, one for each instance, by its UUID.
+	sharing map[string]*claim.Claim
 	// dormant are claims whose instance stays only as long as nothing else needs its room.
 	dormant []*claim.Claim
 	// occupied are the places of claims that are kept and of other instances in use.
@@ -49,9 +51,12 @@ func (m *OnDemand) readState(ctx context.Context, g *share.GPU, wanted []string)
 	if err != nil {
 		return nil, fmt.Errorf("list the claims on the GPU %s: %w", g.UUID, err)
 	}
-	s := &state{enabled: read.Enabled}
+	s := &state{enabled: read.Enabled, sharing: make(map[string]*claim.Claim)}
 	for _, c := range claims {
-		if c.Mode == claim.ModeMIG && c.PhysicalGPU() == g.UUID {
+		switch {
+		case c.Mode != claim.ModeMIG && m.Ledger.InUse(c):
+			s.sharing[c.GPU.UUID] = c
+		case c.Mode == claim.ModeMIG && c.PhysicalGPU() == g.UUID:
 			s.addClaim(c, m.keeps(c, wanted))
 		}
 	}
@@ -99,6 +104,8 @@ func (m *OnDemand) addInstance(ctx context.Context, s *state, instance nvml.MIGI
 	switch {
 	case m.Ignored[instance.UUID]:
 		user = instance.UUID + " of ignored_gpu_ids"
+	case s.sharing[instance.UUID] != nil:
+		user = "claim " + s.sharing[instance.UUID].ID
 	case instance.UUID != "": // otherwise nothing can use it
 		processes, err := m.Driver.Processes(ctx, instance.UUID)
 		if err != nil {
