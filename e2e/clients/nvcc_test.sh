@@ -43,8 +43,8 @@ variable constant 0 4096
 variable managed 0 1048576
 variable none 500 0"
 
-check_image() { # HOW IMAGE [MIB]: as on the bare GPU, and counted for all that it takes and at most so much more (two blocks)
-    local driver i more=${3:-4}
+check_image() { # HOW IMAGE: as on the bare GPU, and counted for all that it takes and at most two blocks more
+    local driver i more=4
     for driver in bare shadow; do
         load $driver "$driver-$1-$2" "$1" "$2" >"$node/$driver.out"
         check "$1 $2, $driver: ends" 0 $?
@@ -76,13 +76,8 @@ for version in 11.8 12.4; do
         check_image data $version.$image
     done
     for how in data library; do
-        for image in compressed plain ptx; do
+        for image in compressed plain ptx one several; do
             check_image $how $version-$image.fatbin
-        done
-        # The variables of the cubin count with it and once more when they are asked for, since the compressed PTX beside it may
-        # have others: docs/counting.md.
-        for image in one several; do
-            check_image $how $version-$image.fatbin 10
         done
     done
     check_image link $version-relocatable.fatbin
