@@ -1466,6 +1466,23 @@ static void test_procaddress_never_twice(void) {
     ask_for_everything(FAKE_NEVER_TWICE);
 }
 
+static void test_procaddress_before_12(void) {
+    CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    void *function = NULL;
+    fake_orders.answers = FAKE_BEFORE_12;
+    cuda_found[CUDA_cuGetProcAddress_v2] = NULL; /* it is looked for again */
+    CUresult result = cuGetProcAddress_v2("cuMemAlloc", &function, 11040, 0, &status);
+    CHECK(result == CUDA_SUCCESS && function == (void *)cuMemAlloc_v2 && status == CU_GET_PROC_ADDRESS_SUCCESS,
+          "by the older function: %d", result);
+    result = cuGetProcAddress_v2("cuNoSuchFunction", &function, 11040, 0, &status);
+    CHECK(result == CUDA_SUCCESS && function == NULL && status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, "none: %d",
+          result);
+    result = cuGetProcAddress_v2("cuMemFree", &function, 11040, 0, NULL);
+    CHECK(result == CUDA_SUCCESS && function == (void *)cuMemFree_v2, "without a place for the status: %d", result);
+    CHECK(cuGetProcAddress_v2(NULL, &function, 11040, 0, &status) == CUDA_ERROR_INVALID_VALUE, "no name");
+    cuda_found[CUDA_cuGetProcAddress_v2] = NULL;
+}
+
 static bool wanted(const char *test, int count, char **names) {
     for (int i = 0; i < count; i++)
         if (strcmp(test, names[i]) == 0)
@@ -1535,5 +1552,6 @@ int main(int argc, char **argv) {
     RUN(test_procaddress_same);
     RUN(test_procaddress_trampolines);
     RUN(test_procaddress_never_twice);
+    RUN(test_procaddress_before_12);
     return checks_report();
 }
