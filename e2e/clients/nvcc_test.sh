@@ -7,14 +7,8 @@
 set -u -o pipefail
 
 build=$1
-dev=nvidia-cuda-dev=usr/include
-for toolkit in "11.8 bookworm g++-11" "12.4 trixie g++-13"; do
-    read -r version release compiler <<<"$toolkit"
-    root=$build/clients/nvcc-$version
-    scripts/debian-root "$root" "$release" "$compiler" dash &&
-        scripts/nvidia-packages "$build/nvidia/cuda-$version" "$release" nvidia-cuda-toolkit $dev || exit 1
-    [ -e "$root/usr/bin/nvcc" ] || cp -al "$build/nvidia/cuda-$version/usr" "$build/nvidia/cuda-$version/etc" "$root/" || exit 1
-done
+scripts/nvcc-root "$build/clients/nvcc-11.8" "$build/nvidia/cuda-11.8" bookworm g++-11 || exit 1
+scripts/nvcc-root "$build/clients/nvcc-12.4" "$build/nvidia/cuda-12.4" trixie g++-13 || exit 1
 . e2e/clients/node.sh
 cp e2e/cudart/images/kernels.cu "$node/"
 ${CC:-gcc} -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -I e2e/simgpu/include -o "$node/load" e2e/cudart/images/load.c \
