@@ -11,7 +11,7 @@ toolkit=$build/nvidia/cuda-11.8
 scripts/debian-root "$root" bookworm python3-numpy python3-pytest python3-pytools python3-appdirs python3-decorator \
     python3-mako libboost-python1.74.0 libboost-thread1.74.0 g++-11 dash coreutils &&
     scripts/nvidia-packages "$root" bookworm python3-pycuda python-pycuda-doc libcurand10 &&
-    scripts/nvidia-packages "$toolkit" bookworm nvidia-cuda-toolkit nvidia-cuda-dev=usr/include || exit 1
+    scripts/nvcc-packages "$toolkit" bookworm || exit 1
 [ -e "$root/usr/bin/nvcc" ] || cp -al "$toolkit/usr" "$toolkit/etc" "$root/" || exit 1
 . e2e/clients/node.sh
 cp e2e/clients/python/pycuda_limit.py "$node/"

@@ -76,10 +76,12 @@ check_answers() { # DRIVER
         "$(($(awk -v shadow="$shadow" '$6 == shadow { print $5 }' "$work/ours" | sort -u | wc -l) > 60))"
     awk -v driver="$1" '
         function given() { return $5 == "=" ? "=" $6 "/" $7 : $5 }
+        # What cuGetProcAddress_v2 has to answer where the driver has only the older one: a name that is not found is no error.
+        function by_the_old(answer) { return answer ~ /^=500/ ? "=0/1" : answer }
         $1 == "version" { next }
         NR == FNR { real[$1, $2, $3, $4] = given(); next }
         {
-            was = ($1, $2, $3, $4) in real ? real[$1, $2, $3, $4] : "-"
+            was = ($1, $2, $3, $4) in real ? real[$1, $2, $3, $4] : by_the_old(real[$1, "old", $3, $4])
             if (was != given()) print driver, "answer", $1, $3, was, given()
         }' "$work/real" "$work/ours" | sort -u >>"$work/found"
 }

@@ -55,6 +55,27 @@ $(GPUCHECK_BUNDLE).tar.gz: $(GPUCHECK_FILES) $(GPUCHECK)/check-bundle
 	tar -C $(BUILD) --owner=0 --group=0 --numeric-owner -czf $@ $(patsubst $(BUILD)/%,%,$(GPUCHECK_FILES)) \
 		$(addprefix gpu-check/lib/,libcuda.so.1 libnvidia-ml.so.1)
 
+# With programs of CUDA's runtime library as well, which is linked into them: for a machine of one's own, and not in make test.
+GPUCHECK_CUDART := $(addprefix $(GPUCHECK_BUNDLE)/bin/cudart-,11.8 12.4) $(GPUCHECK_BUNDLE)/lib/trace.so
+
+$(GPUCHECK_BUNDLE)/bin/cudart-%: $(addprefix $(GPUCHECK)/cudart/,fill.cu compile) scripts/nvcc-root
+	$(GPUCHECK)/cudart/compile $* $@ $(BUILD)
+
+$(GPUCHECK_BUNDLE)/lib/trace.so: $(GPUCHECK)/cudart/trace.c
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -fPIC -shared -o $@ $< -l:libdl.so.2 -l:libpthread.so.0
+
+.PHONY: gpu-check-cudart
+gpu-check-cudart: $(GPUCHECK_FILES) $(GPUCHECK_CUDART) ## The same with programs of NVIDIA's runtime library (large downloads)
+	$(GPUCHECK)/check-bundle $(GPUCHECK_BUNDLE)
+	tar -C $(BUILD) --owner=0 --group=0 --numeric-owner -czf $(GPUCHECK_BUNDLE)-cudart.tar.gz gpu-check
+	@echo "Copy $(GPUCHECK_BUNDLE)-cudart.tar.gz to a machine with a GPU, unpack it there, and run gpu-check/gpu-check."
+
+.PHONY: gpu-check-cudart-test
+gpu-check-cudart-test: gpu-check-cudart sim
+	scripts/nvidia-packages $(BUILD)/nvidia/550 trixie libcuda1
+	TRANCHE_BUILD=$(abspath $(BUILD)) GPU_CHECK=gpu-check-cudart $(GO) test -count=1 -tags gpucheck -run TestCudart ./$(GPUCHECK)
+
 .PHONY: gpu-check
 gpu-check: $(GPUCHECK_BUNDLE).tar.gz ## Make the bundle that checks everything on a real GPU
 	@echo "Copy $< to a machine with a GPU, unpack it there, and run gpu-check/gpu-check."

@@ -133,7 +133,7 @@ func TestJudgeContextLimit(t *testing.T) {
 	must.StrContains(t, join(failures), "1 GiB, which the limit of 4 GiB allows, were refused")
 }
 
-func TestJudgeTorch(t *testing.T) {
+func TestJudgeProgram(t *testing.T) {
 	const limit = 4 << 30
 	type all = map[string]event
 	good := func() (all, map[string]reading) {
@@ -162,7 +162,7 @@ func TestJudgeTorch(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			events, at := good()
 			tc.spoil(events, at)
-			failures, figures := judgeTorch(limit, events, at)
+			failures, figures := judgeProgram(limit, events, at)
 			if tc.want == "" {
 				must.SliceEmpty(t, failures)
 				must.StrContains(t, figures, `OutOfMemoryError: "CUDA out of memory."`)

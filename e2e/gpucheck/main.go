@@ -107,6 +107,7 @@ func (c *checker) all(ctx context.Context) {
 		{"memory that processes share", c.checkSharing},
 		{"processes", c.checkProcesses},
 		{"what monitoring shows", c.checkMonitoring},
+		{"cudart", c.checkCudart},
 		{"PyTorch", c.checkTorch},
 		{"overhead", c.measureOverhead},
 		{"the driver's functions", c.listSymbols},

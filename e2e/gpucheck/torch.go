@@ -62,6 +62,17 @@ func (c *checker) checkAllocator(ctx context.Context, title, configuration strin
 	if c.python == "" {
 		return &impossibleError{"PyTorch: " + c.machine.torch}
 	}
+	return c.checkProgram(ctx, title, func(l *claim) (*child, error) {
+		env := l.env
+		if configuration != "" {
+			env = setEnv(setEnv(env, "PYTORCH_CUDA_ALLOC_CONF", configuration), "PYTORCH_ALLOC_CONF", configuration)
+		}
+		return c.start(env, c.python, c.script("torch_check.py"), fmt.Sprint(l.limitBytes))
+	})
+}
+
+// checkProgram checks a program that meets its limit and goes on, in steps: python/torch_check.py has them.
+func (c *checker) checkProgram(ctx context.Context, title string, start func(*claim) (*child, error)) error {
 	l, err := c.newClaim(c.machine.limitBytes)
 	if err != nil {
 		return err
@@ -70,11 +81,7 @@ func (c *checker) checkAllocator(ctx context.Context, title, configuration strin
 	if err != nil {
 		return err
 	}
-	env := l.env
-	if configuration != "" {
-		env = setEnv(setEnv(env, "PYTORCH_CUDA_ALLOC_CONF", configuration), "PYTORCH_ALLOC_CONF", configuration)
-	}
-	p, err := c.start(env, c.python, c.script("torch_check.py"), fmt.Sprint(l.limitBytes))
+	p, err := start(l)
 	if err != nil {
 		return err
 	}
@@ -90,20 +97,20 @@ func (c *checker) checkAllocator(ctx context.Context, title, configuration strin
 		}
 		p.tell("go")
 	}
-	failures, figures := judgeTorch(l.limitBytes, events, at)
+	failures, figures := judgeProgram(l.limitBytes, events, at)
 	c.conclude(title, failures, figures)
 	return nil
 }
 
-func judgeTorch(limit uint64, events map[string]event, at map[string]reading) (failures []string, figures string) {
+func judgeProgram(limit uint64, events map[string]event, at map[string]reading) (failures []string, figures string) {
 	fail := func(format string, args ...any) { failures = append(failures, fmt.Sprintf(format, args...)) }
 	begun, full := events["begun"], events["full"]
 	if begun.Total != limit || begun.Device != limit {
-		fail("torch.cuda.mem_get_info shows a total of %s and get_device_properties %s, under a limit of %s", size(begun.Total),
+		fail("mem_get_info shows a total of %s and get_device_properties %s, under a limit of %s", size(begun.Total),
 			size(begun.Device), size(limit))
 	}
 	if off := delta(begun.Free, limit-min(at["begun"].counted, limit)); off != 0 {
-		fail("torch.cuda.mem_get_info shows %s free where %s are counted", size(begun.Free), size(at["begun"].counted))
+		fail("mem_get_info shows %s free where %s are counted", size(begun.Free), size(at["begun"].counted))
 	}
 	for step, r := range at {
 		if r.physical() > limit {
@@ -123,7 +130,7 @@ func judgeTorch(limit uint64, events map[string]event, at map[string]reading) (f
 			fail("after the error, at the step %q: %s", step, e.Message)
 		}
 	}
-	figures = fmt.Sprintf("%s of tensors fit; then %s", size(full.Taken), full.Type)
+	figures = fmt.Sprintf("%s fit; then %s", size(full.Taken), full.Type)
 	if first := firstLine(full.Message); first != "" {
 		figures += fmt.Sprintf(": %q", shorten(first, 300))
 	}

@@ -105,7 +105,7 @@ static CUresult loaded(struct library_loading *library, CUlibrary handle) {
                                .with = library->size.data,
                                .references = (uint32_t)(library->size.code >> CODE_SHIFT) + 2});
     if (library->size.hidden)
-        variables_unread(process, (uintptr_t)handle, 0);
+        variables_unread(process, (uintptr_t)handle, 0, library->size.spare);
     return library->result;
 }
 

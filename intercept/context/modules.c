@@ -42,7 +42,7 @@ CUresult modules_after(struct module_loading *loading, CUresult result, CUmodule
                                .with = loading->size.code,
                                .context = loading->place.context});
     if (loading->size.hidden)
-        variables_unread(loading->process, (uintptr_t)module, loading->place.context);
+        variables_unread(loading->process, (uintptr_t)module, loading->place.context, loading->size.spare);
     return result;
 }
 
@@ -56,7 +56,7 @@ bool modules_find(struct process *process, CUmodule module, struct entry *entry)
         return false;
     *entry = (struct entry){
         .key = (uintptr_t)module, .charge = {.gpu = (uint8_t)(place.gpu & 0x7f)}, .context = place.context};
-    variables_unread(process, (uintptr_t)module, place.context);
+    variables_unread(process, (uintptr_t)module, place.context, 0);
     return objects_put(process, KIND_MODULE, *entry);
 }
 

@@ -10,8 +10,9 @@
 
 #include "context/work.h"
 
-/* A module or library that was loaded, of which something could not be read; and one that was unloaded. */
-void variables_unread(struct process *process, uint64_t whole, uint32_t context);
+/* A module or library that was loaded, of which something could not be read, and of whose charge so many bytes are for
+ * its variables (`spare` in image/image.h); and one that was unloaded. */
+void variables_unread(struct process *process, uint64_t whole, uint32_t context, uint64_t spare);
 void variables_unloaded(struct process *process, uint64_t whole);
 
 /* The driver returned the size of a variable of the module or library. CUDA_ERROR_OUT_OF_MEMORY if there is no room. */

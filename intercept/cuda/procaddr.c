@@ -91,17 +91,26 @@ static any_function by_pointer(any_function driver) {
     return NULL;
 }
 
-static CUresult query_driver(const char *symbol, void **function, int version, cuuint64_t flags) {
-    if (!cuda_driver_has(CUDA_cuGetProcAddress_v2))
-        return REAL(cuGetProcAddress)(symbol, function, version, flags);
-    CUdriverProcAddressQueryResult status;
-    return REAL(cuGetProcAddress_v2)(symbol, function, version, flags, &status);
+/* As cuGetProcAddress_v2 answers. Drivers of before CUDA 12.0 have none, though this library exports it: then by what
+ * their cuGetProcAddress answers. */
+static CUresult query_driver(const char *symbol, void **function, int version, cuuint64_t flags,
+                             CUdriverProcAddressQueryResult *status) {
+    if (cuda_driver_has(CUDA_cuGetProcAddress_v2))
+        return REAL(cuGetProcAddress_v2)(symbol, function, version, flags, status);
+    CUresult result = REAL(cuGetProcAddress)(symbol, function, version, flags);
+    bool missing = result == CUDA_ERROR_NOT_FOUND;
+    if (missing)
+        *function = NULL;
+    if (status != NULL && (missing || result == CUDA_SUCCESS))
+        *status = missing ? CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND : CU_GET_PROC_ADDRESS_SUCCESS;
+    return missing ? CUDA_SUCCESS : result;
 }
 
 static void collect_answer(const char *name, int version, cuuint64_t flags) {
     void *function = NULL;
+    CUdriverProcAddressQueryResult status;
     any_function shadow = by_name(name, version, flags);
-    if (shadow == NULL || query_driver(name, &function, version, flags) != CUDA_SUCCESS || function == NULL ||
+    if (shadow == NULL || query_driver(name, &function, version, flags, &status) != CUDA_SUCCESS || function == NULL ||
         by_pointer((any_function)function) != NULL)
         return;
     unsigned index = atomic_fetch_add(&collected.count, 1);
@@ -157,7 +166,7 @@ CUresult cuGetProcAddress(const char *symbol, void **function, int version, cuui
 /* A function that is not found is no error here: the pointer is NULL, and the status says why. */
 CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags,
                              CUdriverProcAddressQueryResult *status) {
-    CUresult result = REAL(cuGetProcAddress_v2)(symbol, function, version, flags, status);
+    CUresult result = query_driver(symbol, function, version, flags, status);
     if (result != CUDA_SUCCESS || *function == NULL)
         return result;
     *function = replace(symbol, *function, version, flags);

@@ -141,16 +141,22 @@ static void bound_to_arrays(struct process *process, const CUarrayMapInfo *list,
     }
 }
 
-/* The driver releases what a part was mapped to before when the stream reaches the call. So this waits for the stream
+/* The driver looks at the stream before it reads the list, which a program whose stream is bad need not have filled in.
+ *
+ * The driver releases what a part was mapped to before when the stream reaches the call. So this waits for the stream
  * before the references are removed. */
 #define MAP_ARRAYS(list, count, stream, call, synchronize)                                                             \
     do {                                                                                                               \
         struct process *process = process_if_open();                                                                   \
         struct releases releases = {0};                                                                                \
         unsigned int holds = count;                                                                                    \
+        CUcontext context;                                                                                             \
         if (process == NULL || (list) == NULL)                                                                         \
             return call;                                                                                               \
-        CUresult result = hold_all(process, list, &holds);                                                             \
+        CUresult result = REAL(cuStreamGetCtx)(stream, &context);                                                      \
+        if (result != CUDA_SUCCESS)                                                                                    \
+            return result;                                                                                             \
+        result = hold_all(process, list, &holds);                                                                      \
         if (result == CUDA_SUCCESS)                                                                                    \
             unbind_all(process, list, count, &releases);                                                               \
         if (result == CUDA_SUCCESS)                                                                                    \

@@ -232,6 +232,7 @@ static struct image_size entry_size(const struct fatbin_entry *entry, const stru
 /* An entry smaller than the known header ends the list, since the next entry cannot be found. */
 static struct image_size fatbin_size(const struct view *image) {
     struct image_size size = {0};
+    uint64_t beside_hidden = 0; /* the most bytes that are known of an entry that hides others */
     struct fatbin_header header;
     struct fatbin_entry entry;
     if (!read_at(&header, sizeof header, image, 0) || header.size < sizeof header ||
@@ -254,7 +255,9 @@ static struct image_size fatbin_size(const struct view *image) {
         size.code = larger(size.code, one.code);
         size.data = larger(size.data, one.data);
         size.hidden = size.hidden || one.hidden;
+        beside_hidden = one.hidden ? larger(beside_hidden, one.data) : beside_hidden;
     }
+    size.spare = size.hidden ? size.data - beside_hidden : 0;
     return size;
 }
 
@@ -308,6 +311,7 @@ static struct image_size bounded(struct image_size size) {
     const uint64_t most = UINT64_C(1) << 52;
     size.code = size.code < most ? size.code : most;
     size.data = size.data < most ? size.data : most;
+    size.spare = size.spare < most ? size.spare : most;
     return size;
 }
 

@@ -10,6 +10,7 @@ struct image_size {
     uint64_t code, data; /* in bytes: upper bounds */
     bool hidden;         /* there may be more than `code` and `data` */
     bool malformed;      /* no driver can load it: its headers point outside of it, or outside of memory */
+    uint64_t spare;      /* so many bytes of `data` are not taken if what is hidden is what the driver loads */
 };
 
 /*
@@ -21,6 +22,9 @@ struct image_size {
  * for PTX declarations that cannot be parsed. The code of a compressed entry counts as large as the entry declares,
  * that of another such entry as large as the entry. What else the driver takes for such an image is not known
  * before it is loaded.
+ *
+ * A driver that loads a hidden entry of a fat binary loads no other one: what the largest entry's variables take is then
+ * there for the hidden variables, but for those that are known of the hidden entry itself: `spare`.
  */
 struct image_size image_size(const void *image);
 

@@ -859,6 +859,8 @@ CUresult FAKE(cuGetProcAddress)(const char *symbol, void **function, int version
 #ifndef FAKE_DRIVER_LIBRARY
 void *real_lookup(const char *soname, const char *name) {
     (void)soname;
+    if (fake_orders.answers == FAKE_BEFORE_12 && strcmp(name, "cuGetProcAddress_v2") == 0)
+        return NULL;
     for (unsigned i = 0; i < FUNCTIONS; i++)
         if (strcmp(functions[i].symbol, name) == 0)
             return (void *)functions[i].function;

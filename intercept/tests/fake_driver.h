@@ -21,6 +21,7 @@ enum fake_answers {
     FAKE_SAME,        /* with the pointers that dlsym finds */
     FAKE_TRAMPOLINES, /* with others */
     FAKE_NEVER_TWICE, /* with a pointer that it has not given before and will not give again */
+    FAKE_BEFORE_12,   /* with those that dlsym finds, and there is no cuGetProcAddress_v2 */
 };
 
 /* The CUDA version, newer than the shadow's table, from which cuMemAllocPitch and cuCtxSynchronize have another form. */

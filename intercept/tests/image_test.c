@@ -194,7 +194,7 @@ static struct image_size size_in_memory(const void *bytes, size_t length) {
 
 static bool same(struct image_size one, struct image_size other) {
     return one.code == other.code && one.data == other.data && one.hidden == other.hidden &&
-           one.malformed == other.malformed;
+           one.malformed == other.malformed && one.spare == other.spare;
 }
 
 static bool is_binary(const struct image *image) {
@@ -321,6 +321,22 @@ static void test_fatbin(void) {
     says(&image, 900000, 16 * MIB + 1, true, "compressed, and no word of its size");
 }
 
+/* What the driver takes for the variables of a hidden entry, it does not take for another one's. */
+static void test_spare(void) {
+    struct image image = fatbin(), part = cubin();
+    CHECK(size_in_all_ways(&part).spare == 0, "nothing is hidden");
+    add_entry(&image, CUBIN, 0, 0, &part);
+    CHECK(size_in_all_ways(&image).spare == 0, "nothing is hidden");
+    add_entry(&image, PTX, LZ4, 700000, &part);
+    CHECK(size_in_all_ways(&image).spare == CUBIN_DATA, "all of the other one's");
+    part = text(".version 8.0\n.global .b8 known[1000000];\n.global .unheard_of x;\n");
+    uint64_t known = size_in_all_ways(&part).data;
+    CHECK(known > 0 && size_in_all_ways(&part).spare == 0, "hidden beside what is known: %llu",
+          (unsigned long long)known);
+    add_entry(&image, PTX, 0, 0, &part);
+    CHECK(size_in_all_ways(&image).spare == CUBIN_DATA - known, "but for what is known of the hidden one");
+}
+
 static void test_fatbin_of_unknown_parts(void) {
     struct image image = fatbin(), part = cubin();
     add_entry(&image, INTERMEDIATE, 0, 0, &part);
@@ -372,7 +388,7 @@ static void test_wrapper(void) {
         const void *data;
         void *unused;
     } wrapper = {0x466243b1u, 1, image.bytes, NULL};
-    CHECK(same(image_size(&wrapper), (struct image_size){CUBIN_CODE, CUBIN_DATA, false, false}), "in memory");
+    CHECK(same(image_size(&wrapper), (struct image_size){.code = CUBIN_CODE, .data = CUBIN_DATA}), "in memory");
     struct image_size size = size_of(&wrapper, sizeof wrapper);
     CHECK(size.hidden && size.code == 0 && size.data == 0, "in a file");
     wrapper.data = NULL;
@@ -656,6 +672,7 @@ int main(int argc, char **argv) {
     RUN(test_cubin);
     RUN(test_broken_cubins);
     RUN(test_fatbin);
+    RUN(test_spare);
     RUN(test_fatbin_of_unknown_parts);
     RUN(test_broken_fatbins);
     RUN(test_memory_that_ends);

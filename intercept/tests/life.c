@@ -53,7 +53,8 @@ static struct life *life;
       (void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long))                           \
     X(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType))             \
     X(cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long))                           \
-    X(cuMemMap, (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long))
+    X(cuMemMap, (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long))                       \
+    X(cuMemMapArrayAsync, (CUarrayMapInfo *, unsigned int, CUstream))
 
 #define X(symbol, parameters) static CUresult(*symbol) parameters;
 FUNCTIONS(X)
@@ -573,7 +574,15 @@ static int threads(int unused) {
         MUST(errno == UNTOUCHED);                                                                                      \
     } while (0)
 
+/* A page's end, behind which there is no memory: a list that is shorter than is said. */
+static CUarrayMapInfo *short_list(void) {
+    char *pages = mmap(NULL, 2 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(pages != MAP_FAILED && mprotect(pages + 4096, 4096, PROT_NONE) == 0);
+    return (CUarrayMapInfo *)(void *)(pages + 4096 - sizeof(CUarrayMapInfo));
+}
+
 static void call_everything(void) {
+    static const char no_stream[64];
     CUdeviceptr address;
     CUcontext other;
     void *function;
@@ -596,6 +605,7 @@ static void call_everything(void) {
     REFUSED(cuDeviceTotalMem_v2(&size, 99));
     CALL(cuGetProcAddress("cuMemAlloc", &function, 12000, 0));
     REFUSED(cuGetProcAddress("cuNoSuchFunction", &function, 12000, 0));
+    REFUSED(cuMemMapArrayAsync(short_list(), 1000, (CUstream)&no_stream));
     CALL(cuCtxCreate_v2(&other, 0, 0));
     CALL(cuMemAlloc_v2(&address, 4 * MIB));
     CALL(cuCtxDestroy_v2(other));

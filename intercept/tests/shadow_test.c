@@ -400,6 +400,59 @@ static void test_variables_of_unread_libraries(void) {
           "unloaded");
 }
 
+/* A fat binary of PTX, plain and compressed: nvcc's has a cubin in place of the first. */
+static const void *half_hidden(void) {
+    static struct {
+        struct {
+            uint32_t magic;
+            uint16_t version, bytes;
+            uint64_t contents;
+        } header;
+        struct {
+            uint16_t kind, version;
+            uint32_t bytes;
+            uint64_t contents;
+            uint32_t words[6];
+            uint64_t flags, zero, uncompressed;
+            char text[64];
+        } entries[2];
+    } image;
+    image.header.magic = 0xba55ed50u;
+    image.header.bytes = sizeof image.header;
+    image.header.contents = sizeof image.entries;
+    for (int i = 0; i < 2; i++) {
+        image.entries[i].kind = 1;
+        image.entries[i].bytes = sizeof image.entries[i] - sizeof image.entries[i].text;
+        image.entries[i].contents = sizeof image.entries[i].text;
+    }
+    strcpy(image.entries[0].text, variables);
+    image.entries[1].flags = 0x2000;
+    return &image;
+}
+
+/* Which of the two entries the driver has loaded is not known: variables that are requested count once what was counted for
+ * the one that could be read is used up. */
+static void test_variables_of_half_hidden_images(void) {
+    CUcontext context = with_context(LIMIT);
+    CUlibrary library;
+    CUmodule module;
+    CHECK(cuModuleLoadData(&module, half_hidden()) == CUDA_SUCCESS && used() == 110 * MIB, "loaded: %llu",
+          (unsigned long long)used());
+    CHECK(get_variable(module, "large", 8 * MIB) == CUDA_SUCCESS && used() == 110 * MIB, "counted already: %llu",
+          (unsigned long long)used());
+    CHECK(get_variable(module, "too large", LIMIT) == CUDA_ERROR_OUT_OF_MEMORY && used() == 110 * MIB, "refused");
+    CHECK(get_variable(module, "more", 40 * MIB) == CUDA_SUCCESS && used() == 150 * MIB, "counted: %llu",
+          (unsigned long long)used());
+    CHECK(cuModuleUnload(module) == CUDA_SUCCESS && used() == 100 * MIB, "unloaded");
+    library = load_library(half_hidden());
+    CHECK(cuLibraryGetModule(&module, library) == CUDA_SUCCESS, "as a module");
+    CHECK(get_variable(module, "first", 6 * MIB) == CUDA_SUCCESS && used_of(context) == 110 * MIB, "in a library: %llu",
+          (unsigned long long)used_of(context));
+    CHECK(get_variable(module, "second", 22 * MIB) == CUDA_SUCCESS && used_of(context) == 130 * MIB, "the rest: %llu",
+          (unsigned long long)used_of(context));
+    CHECK(cuLibraryUnload(library) == CUDA_SUCCESS && used_of(context) == 100 * MIB, "unloaded");
+}
+
 /* The driver does not get to see it. */
 static void test_malformed(void) {
     static const uint32_t fatbin[4] = {0xba55ed50u, 0x00100001, UINT32_MAX, UINT32_MAX};
@@ -1413,6 +1466,23 @@ static void test_procaddress_never_twice(void) {
     ask_for_everything(FAKE_NEVER_TWICE);
 }
 
+static void test_procaddress_before_12(void) {
+    CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    void *function = NULL;
+    fake_orders.answers = FAKE_BEFORE_12;
+    cuda_found[CUDA_cuGetProcAddress_v2] = NULL; /* it is looked for again */
+    CUresult result = cuGetProcAddress_v2("cuMemAlloc", &function, 11040, 0, &status);
+    CHECK(result == CUDA_SUCCESS && function == (void *)cuMemAlloc_v2 && status == CU_GET_PROC_ADDRESS_SUCCESS,
+          "by the older function: %d", result);
+    result = cuGetProcAddress_v2("cuNoSuchFunction", &function, 11040, 0, &status);
+    CHECK(result == CUDA_SUCCESS && function == NULL && status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, "none: %d",
+          result);
+    result = cuGetProcAddress_v2("cuMemFree", &function, 11040, 0, NULL);
+    CHECK(result == CUDA_SUCCESS && function == (void *)cuMemFree_v2, "without a place for the status: %d", result);
+    CHECK(cuGetProcAddress_v2(NULL, &function, 11040, 0, &status) == CUDA_ERROR_INVALID_VALUE, "no name");
+    cuda_found[CUDA_cuGetProcAddress_v2] = NULL;
+}
+
 static bool wanted(const char *test, int count, char **names) {
     for (int i = 0; i < count; i++)
         if (strcmp(test, names[i]) == 0)
@@ -1445,6 +1515,7 @@ int main(int argc, char **argv) {
     RUN(test_neighbours_during_a_load);
     RUN(test_variables_of_unread_modules);
     RUN(test_variables_of_unread_libraries);
+    RUN(test_variables_of_half_hidden_images);
     RUN(test_malformed);
     RUN(test_library_during_the_making_of_a_context);
     RUN(test_libraries_and_contexts_at_once);
@@ -1481,5 +1552,6 @@ int main(int argc, char **argv) {
     RUN(test_procaddress_same);
     RUN(test_procaddress_trampolines);
     RUN(test_procaddress_never_twice);
+    RUN(test_procaddress_before_12);
     return checks_report();
 }

@@ -102,7 +102,9 @@ static void leave_gpu(CUdevice device) {
 static void clear(struct CUctx_st *context) {
     uint64_t heaps = context->overhead_bytes;
 
+    context_abandon_waits(context);
     context_wait(context);
+    context->ending = false; /* a primary one may be revived */
     pools_synchronised(context->device);
     events_context_gone(context);
     streams_context_gone(context);

@@ -128,7 +128,9 @@ struct CUctx_st {
     CUsharedconfig shared_config;
     _Atomic uint64_t mark;                  /* the end of all its GPU work, see engine.h */
     _Atomic uint64_t blocking_mark;         /* and of what the legacy default stream waits for */
-    _Atomic uint32_t calls, blocking_calls; /* host functions likewise; futexes */
+    _Atomic uint32_t calls, blocking_calls; /* likewise, see calls.h; futexes */
+    _Atomic uint32_t blocking_waits;        /* of these, that wait for something */
+    _Atomic bool ending;                    /* nothing waits in it any more */
     struct CUstream_st *legacy;             /* its default stream */
     uint32_t allocations;                   /* head of its list, see heap.h */
     uint32_t packs[PACK_KINDS][PACK_BINS];
@@ -169,7 +171,7 @@ CUresult context_primary_handle(CUdevice device, CUcontext *context);
 /* A context's legacy default stream is there from the beginning. */
 bool streams_context_new(struct CUctx_st *context);
 
-/* Waits for all work of the context, host functions included. */
+/* Waits for all work of the context, calls included. */
 void context_wait(struct CUctx_st *context);
 
 /* Makes every function look anew, at its next launch in the context, for what there is to prepare. */

@@ -6,6 +6,7 @@
 #include "driver.h"
 #include "entry_points_graph.h"
 #include "entry_points_graphics.h"
+#include "entry_points_memop.h"
 #include "entry_points_more.h"
 #include "entry_points_old.h"
 #include "entry_points_pool.h"
@@ -30,7 +31,8 @@ static void *find(const char *name, unsigned version, cuuint64_t flags, bool *kn
     static const struct entry_point entries[] = {
         ENTRY_POINTS(ENTRY, STREAM) ENTRY_POINTS_MORE(ENTRY, STREAM) ENTRY_POINTS_POOL(ENTRY, STREAM)
             ENTRY_POINTS_VMM(ENTRY, STREAM) ENTRY_POINTS_TEXTURE(ENTRY, STREAM) ENTRY_POINTS_GRAPHICS(ENTRY, STREAM)
-                ENTRY_POINTS_GRAPH(ENTRY, STREAM) ENTRY_POINTS_STREAM(ENTRY, STREAM) ENTRY_POINTS_OLD(ENTRY, STREAM)};
+                ENTRY_POINTS_GRAPH(ENTRY, STREAM) ENTRY_POINTS_STREAM(ENTRY, STREAM) ENTRY_POINTS_MEMOP(ENTRY, STREAM)
+                    ENTRY_POINTS_OLD(ENTRY, STREAM)};
     bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
     unsigned newest = 0;
     void *best = NULL;

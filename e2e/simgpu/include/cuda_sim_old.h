@@ -1,5 +1,6 @@
 /*
- * Copies and fills as they were before CUDA 3.2, with addresses and sizes of 32 bits, and launches of before 4.0. Like cuda_sim.h, which includes it.
+ * Copies and fills as they were before CUDA 3.2, with addresses and sizes of 32 bits, and launches as they were before
+ * 4.0. Like cuda_sim.h, which includes it.
  */
 #ifndef CUDA_SIM_OLD_H
 #define CUDA_SIM_OLD_H

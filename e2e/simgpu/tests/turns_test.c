@@ -85,26 +85,34 @@ static void run_heavy(void *unused) {
     }
 }
 
-/* Turns of the GPU alone are no shares: who waits for each short kernel gets little beside a full queue. */
+/*
+ * Turns of the GPU alone are no shares: who waits for each short kernel gets little beside a full queue. The neighbour books
+ * its turns only while it has a processor, so this is looked for until it has had one.
+ */
 static void a_heavy_neighbour_has_most_of_the_time(void) {
     struct worker heavy = worker_start(run_heavy, NULL);
-    struct outside before, after;
-    uint64_t mine, its;
+    struct outside before, after = {0}, mine = {0};
+    uint64_t rounds = 0, waited;
+    bool most = false;
 
     context_on(0);
     CHECK_INT(worker_hear(&heavy), 'q');
-    before = look("heavy");
-    for (int i = 0; i < 200; i++)
-        run("spin_100us", 1);
-    after = look("heavy");
-    its = after.group_busy_ns[0] - before.group_busy_ns[0];
-    mine = look("test").group_busy_ns[0];
-    CHECK_INT(mine, 20000000);
-    CHECK(its > 3 * mine);
-    /* The one waited for nearly every kernel, a quantum at most for each; the other behind each of them. */
-    CHECK(look("test").group_overlap_ns[0] > mine);
-    CHECK(look("test").group_overlap_ns[0] <= 200 * 2000000);
-    CHECK(after.group_overlap_ns[0] > before.group_overlap_ns[0]);
+    while (!most && rounds < 200) {
+        before = look("heavy");
+        waited = mine.group_overlap_ns[0];
+        for (int i = 0; i < 20; i++)
+            run("spin_100us", 1);
+        after = look("heavy");
+        mine = look("test");
+        rounds++;
+        most = after.group_busy_ns[0] - before.group_busy_ns[0] > 3 * 2000000 &&
+               after.group_overlap_ns[0] > before.group_overlap_ns[0] && mine.group_overlap_ns[0] - waited > 2000000;
+    }
+    CHECK(most);
+    CHECK_INT(mine.group_busy_ns[0], rounds * 2000000);
+    /* At most a quantum and the switch before it for each kernel, and in turns of the other's. */
+    CHECK(mine.group_overlap_ns[0] <= rounds * 20 * (2000000 + 60000));
+    CHECK(mine.group_overlap_ns[0] <= after.group_busy_ns[0] + after.switches[0] * 60000);
     worker_kill(&heavy, SIGKILL);
 }
 

@@ -52,6 +52,8 @@ static void node_delete(struct CUgraphNode_st *node) {
         graph->memory_nodes--;
         graph_alloc_unref(node->work.memory);
     }
+    if (node->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP)
+        batch_drop(node->work.batch);
     if (node->previous != NULL)
         node->previous->next = node->next;
     else
@@ -127,6 +129,12 @@ CUresult node_add_locked(struct CUgraph_st *graph, CUgraphNodeType type, const u
     return CUDA_SUCCESS;
 }
 
+void node_set_work_locked(struct CUgraphNode_st *node, const union node_work *work) {
+    if (node->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP)
+        batch_drop(node->work.batch);
+    node->work = *work;
+}
+
 CUresult node_add_alloc_locked(struct CUgraph_st *graph, const CUmemPoolProps *props, uint64_t size,
                                const CUgraphNode *dependencies, size_t count, CUgraphNode *node, CUdeviceptr *address) {
     union node_work work;
@@ -179,6 +187,8 @@ static bool copy_node(struct CUgraph_st *copy, struct CUgraphNode_st *node) {
     }
     if (is_memory(node->type))
         work.memory->references++;
+    if (node->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP)
+        batch_hold(work.batch);
     node->copy->original = node;
     node->copy->original_id = node->id;
     node->copy->disabled = node->disabled;

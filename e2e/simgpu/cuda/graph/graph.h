@@ -7,6 +7,7 @@
 #ifndef SIMGPU_GRAPH_H
 #define SIMGPU_GRAPH_H
 
+#include "cuda/memop/memop.h"
 #include "cuda/work/stream.h"
 #include "graph_attributes.h"
 #include "graph_memory.h"
@@ -26,6 +27,7 @@ union node_work {
     CUgraph child; /* the node's own */
     CUevent event;
     struct graph_alloc *memory; /* allocated or freed */
+    struct batch *batch;        /* operations on memory; the node has a reference */
 };
 
 struct CUgraphNode_st {
@@ -78,6 +80,9 @@ static inline bool node_depends(const struct CUgraphNode_st *node, const struct 
 /* Adds a node that comes after those given. Takes over what `work` refers to, unless it fails. */
 CUresult node_add_locked(struct CUgraph_st *graph, CUgraphNodeType type, const union node_work *work,
                          const CUgraphNode *dependencies, size_t count, CUgraphNode *node);
+
+/* Gives a node other work of its kind, and takes over what that refers to. Not for child graphs and memory. */
+void node_set_work_locked(struct CUgraphNode_st *node, const union node_work *work);
 
 /* A node that allocates or frees memory of graphs. */
 CUresult node_add_alloc_locked(struct CUgraph_st *graph, const CUmemPoolProps *props, uint64_t size,

@@ -270,6 +270,8 @@ static CUresult run_node(const struct CUgraphNode_st *node, CUstream stream) {
         return cuStreamWaitEvent(stream, node->work.event, 0);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
         return cuEventRecord(node->work.event, stream);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+        return batch_queue(stream, node->work.batch);
     default:
         return CUDA_SUCCESS;
     }

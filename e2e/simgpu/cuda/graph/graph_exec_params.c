@@ -82,7 +82,7 @@ static CUresult set_locked(struct CUgraphNode_st *node, const union node_work *w
         TRY(check_copy(&node->work.copy, &work->copy));
     if (node->type == CU_GRAPH_NODE_TYPE_MEMSET)
         TRY(check_fill(&node->work.fill, &work->fill));
-    node->work = *work;
+    node_set_work_locked(node, work);
     return CUDA_SUCCESS;
 }
 
@@ -150,6 +150,18 @@ CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode 
 
 CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event) {
     return set_event(hGraphExec, hNode, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event);
+}
+
+CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                            const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams) {
+    union node_work work = {0};
+    CUresult ret;
+
+    TRY(batch_params_take(nodeParams, &work));
+    ret = set(hGraphExec, hNode, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, &work);
+    if (ret != CUDA_SUCCESS)
+        batch_drop(work.batch);
+    return ret;
 }
 
 CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams) {

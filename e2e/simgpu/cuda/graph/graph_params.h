@@ -15,6 +15,7 @@ CUresult copy_params_take(const CUDA_MEMCPY3D *params, CUcontext context, union 
 CUresult fill_params_take(const CUDA_MEMSET_NODE_PARAMS *params, CUcontext context, union node_work *work);
 CUresult host_params_take(const CUDA_HOST_NODE_PARAMS *params, union node_work *work);
 CUresult event_take(CUevent event, union node_work *work);
+CUresult batch_params_take(const CUDA_BATCH_MEM_OP_NODE_PARAMS *params, union node_work *work);
 
 /*
  * The work that generic parameters describe, of the kinds that can be given to a node later; of child graphs,

@@ -50,7 +50,9 @@ CUresult graph_take_over_locked(struct CUgraph_st *graph, const struct CUgraph_s
             TRY(graph_take_over_locked(node->work.child, source->work.child));
             continue;
         }
-        node->work = source->work;
+        if (node->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP)
+            batch_hold(source->work.batch);
+        node_set_work_locked(node, &source->work);
         node->attributes = source->attributes;
     }
     return CUDA_SUCCESS;

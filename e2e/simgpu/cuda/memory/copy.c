@@ -1,7 +1,9 @@
 /*
- * Copies and fills. They take no time on the GPU and are done when the call returns, in order with the stream's host
- * functions; kernels here do not touch memory, so no program can tell.
+ * Copies and fills. They take no time on the GPU and are done when the call returns, in order with the stream's calls;
+ * kernels here do not touch memory, so no program can tell. Behind a call that waits they become calls themselves: what
+ * it waits for may come from this thread.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "cuda/array/array.h"
@@ -17,8 +19,7 @@ static uint64_t kept(uint64_t size) {
     return size < CONTENT_BYTES ? size : CONTENT_BYTES;
 }
 
-/* The bytes at a device address; host memory that the driver knows will do as well. */
-static CUresult device_bytes(CUdeviceptr address, uint64_t size, char **bytes) {
+CUresult device_bytes(CUdeviceptr address, uint64_t size, char **bytes) {
     struct host_range range;
 
     if (!heap_touch(address, size)) {
@@ -52,11 +53,14 @@ struct order {
     CUstream stream;
     bool per_thread;
     bool wait;
+    bool reached; /* it was put off, and its turn has come */
 };
 
 static CUresult in_order(struct order order) {
     struct CUstream_st *stream;
 
+    if (order.reached)
+        return CUDA_SUCCESS;
     REQUIRE_CONTEXT(context);
     TRY(stream_find(context, order.stream, order.per_thread, &stream));
     if (order.wait) {
@@ -68,26 +72,73 @@ static CUresult in_order(struct order order) {
     return CUDA_SUCCESS;
 }
 
-/* The stream, if what is put into it is captured; else NULL. */
-static CUresult capturing(struct order order, struct CUstream_st **stream) {
-    struct CUstream_st *found;
-    bool captured;
+/* An operation that was put off. */
+struct later {
+    struct stream_call call;
+    CUgraphNodeType type;
+    union node_work work;
+    char *staged; /* what is copied, or NULL */
+};
 
-    REQUIRE_CONTEXT(context);
-    TRY(stream_find(context, order.stream, order.per_thread, &found));
-    TRY(capture_enter(found, &captured));
-    *stream = captured ? found : NULL;
-    return CUDA_SUCCESS;
+static void do_now(struct stream_call *call);
+
+static void discard(const struct stream_call *call) {
+    free(((const struct later *)call)->staged);
 }
 
-/* Returns from the calling function, with a node made, where this is work of a capturing stream. */
-#define BECOME_NODE(order, type, ...)                                                                                  \
+/* Memory of the program's own may be another one's when the copy is made, so the driver takes what is in it at once. */
+static bool stage(struct later *later) {
+    CUDA_MEMCPY3D *c = &later->work.copy;
+    const char *from = c->srcMemoryType == CU_MEMORYTYPE_HOST ? c->srcHost : NULL;
+    struct host_range range;
+
+    if (c->srcMemoryType == CU_MEMORYTYPE_UNIFIED && !heap_address(c->srcDevice))
+        from = (const char *)(uintptr_t)c->srcDevice;
+    if (from == NULL || c->Height > 1 || c->Depth > 1 || host_range_find((uintptr_t)from, &range))
+        return true;
+    later->staged = malloc(c->WidthInBytes + 1);
+    if (later->staged == NULL)
+        return false;
+    memcpy(later->staged, from + c->srcXInBytes, c->WidthInBytes);
+    c->srcMemoryType = CU_MEMORYTYPE_HOST;
+    c->srcHost = later->staged;
+    c->srcXInBytes = 0;
+    return true;
+}
+
+static CUresult put_off(struct CUstream_st *stream, CUgraphNodeType type, const union node_work *work) {
+    struct later *later = malloc(sizeof(*later));
+
+    REQUIRE(later != NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    *later = (struct later){.call = {.stream = stream, .run = do_now, .discard = discard}, .type = type, .work = *work};
+    if (type == CU_GRAPH_NODE_TYPE_MEMCPY && !stage(later)) {
+        free(later);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return call_queue(&later->call);
+}
+
+/* Makes a node of it, where this is work of a capturing stream, or puts it off behind a call that waits. */
+static CUresult set_aside(struct order order, CUgraphNodeType type, const union node_work *work, bool *aside) {
+    struct CUstream_st *stream;
+
+    REQUIRE_CONTEXT(context);
+    TRY(stream_find(context, order.stream, order.per_thread, &stream));
+    TRY(capture_enter(stream, aside));
+    if (*aside)
+        return capture_node(stream, type, work);
+    *aside = stream_waits(stream);
+    return *aside ? put_off(stream, type, work) : CUDA_SUCCESS;
+}
+
+/* Returns from the calling function where this is not to be done now. */
+#define SET_ASIDE(order, type, ...)                                                                                    \
     do {                                                                                                               \
-        struct CUstream_st *node_stream = NULL;                                                                        \
-        if (capture_possible() && !(order).wait)                                                                       \
-            TRY(capturing(order, &node_stream));                                                                       \
-        if (node_stream != NULL)                                                                                       \
-            return capture_node(node_stream, type, &(union node_work){__VA_ARGS__});                                   \
+        bool is_aside = false;                                                                                         \
+        if (!(order).wait && !(order).reached && (capture_possible() || atomic_load(&calls_waiting) != 0))             \
+            TRY(set_aside(order, type, &(union node_work){__VA_ARGS__}, &is_aside));                                   \
+        if (is_aside)                                                                                                  \
+            return CUDA_SUCCESS;                                                                                       \
     } while (0)
 
 /* A copy of one piece as a node has it. */
@@ -108,8 +159,8 @@ static CUDA_MEMCPY3D piece(CUmemorytype to_type, uint64_t to, CUmemorytype from_
 static CUresult copy_any(struct order order, CUdeviceptr to, CUdeviceptr from, size_t size) {
     char *target, *source;
 
-    BECOME_NODE(order, CU_GRAPH_NODE_TYPE_MEMCPY,
-                .copy = piece(CU_MEMORYTYPE_UNIFIED, to, CU_MEMORYTYPE_UNIFIED, from, size));
+    SET_ASIDE(order, CU_GRAPH_NODE_TYPE_MEMCPY,
+              .copy = piece(CU_MEMORYTYPE_UNIFIED, to, CU_MEMORYTYPE_UNIFIED, from, size));
     TRY(in_order(order));
     if (size == 0)
         return CUDA_SUCCESS;
@@ -122,8 +173,8 @@ static CUresult copy_any(struct order order, CUdeviceptr to, CUdeviceptr from, s
 static CUresult copy_to_host(struct order order, void *to, CUdeviceptr from, size_t size) {
     char *source;
 
-    BECOME_NODE(order, CU_GRAPH_NODE_TYPE_MEMCPY,
-                .copy = piece(CU_MEMORYTYPE_HOST, (uintptr_t)to, CU_MEMORYTYPE_DEVICE, from, size));
+    SET_ASIDE(order, CU_GRAPH_NODE_TYPE_MEMCPY,
+              .copy = piece(CU_MEMORYTYPE_HOST, (uintptr_t)to, CU_MEMORYTYPE_DEVICE, from, size));
     TRY(in_order(order));
     if (size == 0)
         return CUDA_SUCCESS;
@@ -136,8 +187,8 @@ static CUresult copy_to_host(struct order order, void *to, CUdeviceptr from, siz
 static CUresult copy_from_host(struct order order, CUdeviceptr to, const void *from, size_t size) {
     char *target;
 
-    BECOME_NODE(order, CU_GRAPH_NODE_TYPE_MEMCPY,
-                .copy = piece(CU_MEMORYTYPE_DEVICE, to, CU_MEMORYTYPE_HOST, (uintptr_t)from, size));
+    SET_ASIDE(order, CU_GRAPH_NODE_TYPE_MEMCPY,
+              .copy = piece(CU_MEMORYTYPE_DEVICE, to, CU_MEMORYTYPE_HOST, (uintptr_t)from, size));
     TRY(in_order(order));
     if (size == 0)
         return CUDA_SUCCESS;
@@ -150,8 +201,8 @@ static CUresult copy_from_host(struct order order, CUdeviceptr to, const void *f
 static CUresult copy_on_device(struct order order, CUdeviceptr to, CUdeviceptr from, size_t size) {
     char *target, *source;
 
-    BECOME_NODE(order, CU_GRAPH_NODE_TYPE_MEMCPY,
-                .copy = piece(CU_MEMORYTYPE_DEVICE, to, CU_MEMORYTYPE_DEVICE, from, size));
+    SET_ASIDE(order, CU_GRAPH_NODE_TYPE_MEMCPY,
+              .copy = piece(CU_MEMORYTYPE_DEVICE, to, CU_MEMORYTYPE_DEVICE, from, size));
     TRY(in_order(order));
     if (size == 0)
         return CUDA_SUCCESS;
@@ -197,15 +248,15 @@ static CUresult array_from_host(struct order order, CUarray to, size_t offset, c
 
     REQUIRE_INITIALISED();
     REQUIRE(from != NULL, CUDA_ERROR_INVALID_VALUE);
-    BECOME_NODE(order, CU_GRAPH_NODE_TYPE_MEMCPY,
-                .copy = {.dstMemoryType = CU_MEMORYTYPE_ARRAY,
-                         .dstArray = to,
-                         .dstXInBytes = offset,
-                         .srcMemoryType = CU_MEMORYTYPE_HOST,
-                         .srcHost = from,
-                         .WidthInBytes = size,
-                         .Height = 1,
-                         .Depth = 1});
+    SET_ASIDE(order, CU_GRAPH_NODE_TYPE_MEMCPY,
+              .copy = {.dstMemoryType = CU_MEMORYTYPE_ARRAY,
+                       .dstArray = to,
+                       .dstXInBytes = offset,
+                       .srcMemoryType = CU_MEMORYTYPE_HOST,
+                       .srcHost = from,
+                       .WidthInBytes = size,
+                       .Height = 1,
+                       .Depth = 1});
     TRY(array_bytes(to, offset, size, &target));
     return copy_bytes(order, target, from, size);
 }
@@ -215,15 +266,15 @@ static CUresult array_to_host(struct order order, void *to, CUarray from, size_t
 
     REQUIRE_INITIALISED();
     REQUIRE(to != NULL, CUDA_ERROR_INVALID_VALUE);
-    BECOME_NODE(order, CU_GRAPH_NODE_TYPE_MEMCPY,
-                .copy = {.srcMemoryType = CU_MEMORYTYPE_ARRAY,
-                         .srcArray = from,
-                         .srcXInBytes = offset,
-                         .dstMemoryType = CU_MEMORYTYPE_HOST,
-                         .dstHost = to,
-                         .WidthInBytes = size,
-                         .Height = 1,
-                         .Depth = 1});
+    SET_ASIDE(order, CU_GRAPH_NODE_TYPE_MEMCPY,
+              .copy = {.srcMemoryType = CU_MEMORYTYPE_ARRAY,
+                       .srcArray = from,
+                       .srcXInBytes = offset,
+                       .dstMemoryType = CU_MEMORYTYPE_HOST,
+                       .dstHost = to,
+                       .WidthInBytes = size,
+                       .Height = 1,
+                       .Depth = 1});
     TRY(array_bytes(from, offset, size, &source));
     return copy_bytes(order, to, source, size);
 }
@@ -302,24 +353,24 @@ static CUresult copy_box(struct order order, struct end to, struct end from, uin
 static CUresult copy_2d(struct order order, const CUDA_MEMCPY2D *c) {
     REQUIRE_INITIALISED();
     REQUIRE(c != NULL, CUDA_ERROR_INVALID_VALUE);
-    BECOME_NODE(order, CU_GRAPH_NODE_TYPE_MEMCPY,
-                .copy = {.srcXInBytes = c->srcXInBytes,
-                         .srcY = c->srcY,
-                         .srcMemoryType = c->srcMemoryType,
-                         .srcHost = c->srcHost,
-                         .srcDevice = c->srcDevice,
-                         .srcArray = c->srcArray,
-                         .srcPitch = c->srcPitch,
-                         .dstXInBytes = c->dstXInBytes,
-                         .dstY = c->dstY,
-                         .dstMemoryType = c->dstMemoryType,
-                         .dstHost = c->dstHost,
-                         .dstDevice = c->dstDevice,
-                         .dstArray = c->dstArray,
-                         .dstPitch = c->dstPitch,
-                         .WidthInBytes = c->WidthInBytes,
-                         .Height = c->Height,
-                         .Depth = 1});
+    SET_ASIDE(order, CU_GRAPH_NODE_TYPE_MEMCPY,
+              .copy = {.srcXInBytes = c->srcXInBytes,
+                       .srcY = c->srcY,
+                       .srcMemoryType = c->srcMemoryType,
+                       .srcHost = c->srcHost,
+                       .srcDevice = c->srcDevice,
+                       .srcArray = c->srcArray,
+                       .srcPitch = c->srcPitch,
+                       .dstXInBytes = c->dstXInBytes,
+                       .dstY = c->dstY,
+                       .dstMemoryType = c->dstMemoryType,
+                       .dstHost = c->dstHost,
+                       .dstDevice = c->dstDevice,
+                       .dstArray = c->dstArray,
+                       .dstPitch = c->dstPitch,
+                       .WidthInBytes = c->WidthInBytes,
+                       .Height = c->Height,
+                       .Depth = 1});
     return copy_box(order,
                     (struct end){c->dstMemoryType, c->dstHost, c->dstDevice, c->dstArray, c->dstXInBytes, c->dstY, 0,
                                  c->dstPitch, 0},
@@ -331,7 +382,7 @@ static CUresult copy_2d(struct order order, const CUDA_MEMCPY2D *c) {
 static CUresult copy_3d(struct order order, const CUDA_MEMCPY3D *c) {
     REQUIRE_INITIALISED();
     REQUIRE(c != NULL && c->srcLOD == 0 && c->dstLOD == 0, CUDA_ERROR_INVALID_VALUE);
-    BECOME_NODE(order, CU_GRAPH_NODE_TYPE_MEMCPY, .copy = *c);
+    SET_ASIDE(order, CU_GRAPH_NODE_TYPE_MEMCPY, .copy = *c);
     return copy_box(order,
                     (struct end){c->dstMemoryType, c->dstHost, c->dstDevice, c->dstArray, c->dstXInBytes, c->dstY,
                                  c->dstZ, c->dstPitch, c->dstHeight},
@@ -372,8 +423,8 @@ static void fill_row(char *target, unsigned value, unsigned width, uint64_t coun
 static CUresult fill(struct order order, CUdeviceptr to, unsigned value, unsigned width, uint64_t count) {
     char *target;
 
-    BECOME_NODE(order, CU_GRAPH_NODE_TYPE_MEMSET,
-                .fill = {.dst = to, .value = value, .elementSize = width, .width = count, .height = 1});
+    SET_ASIDE(order, CU_GRAPH_NODE_TYPE_MEMSET,
+              .fill = {.dst = to, .value = value, .elementSize = width, .width = count, .height = 1});
     TRY(in_order(order));
     if (count == 0)
         return CUDA_SUCCESS;
@@ -387,7 +438,7 @@ static CUresult fill_2d(struct order order, CUdeviceptr to, size_t pitch, unsign
                         uint64_t columns, uint64_t rows) {
     char *target;
 
-    BECOME_NODE(
+    SET_ASIDE(
         order, CU_GRAPH_NODE_TYPE_MEMSET,
         .fill = {.dst = to, .pitch = pitch, .value = value, .elementSize = width, .width = columns, .height = rows});
     TRY(in_order(order));
@@ -401,24 +452,39 @@ static CUresult fill_2d(struct order order, CUdeviceptr to, size_t pitch, unsign
     return CUDA_SUCCESS;
 }
 
+/* ---- What was put off ---- */
+
+/* Its errors are nobody's, as the GPU's own would be. */
+static void do_now(struct stream_call *call) {
+    const struct later *later = (const struct later *)call;
+    const struct order order = {.reached = true};
+    const CUDA_MEMSET_NODE_PARAMS *f = &later->work.fill;
+
+    if (later->type == CU_GRAPH_NODE_TYPE_MEMCPY)
+        copy_3d(order, &later->work.copy);
+    else
+        fill_2d(order, f->dst, f->height > 1 ? f->pitch : f->width * f->elementSize, f->value, f->elementSize, f->width,
+                f->height);
+}
+
 /* ---- The API, each call for both default streams ---- */
 
 #define SYNC(name, parameters, call)                                                                                   \
     CUresult name parameters {                                                                                         \
-        const struct order order = {NULL, false, true};                                                                \
+        const struct order order = {NULL, false, true, false};                                                         \
         return call;                                                                                                   \
     }                                                                                                                  \
     CUresult name##_ptds parameters {                                                                                  \
-        const struct order order = {NULL, true, true};                                                                 \
+        const struct order order = {NULL, true, true, false};                                                          \
         return call;                                                                                                   \
     }
 #define ASYNC(name, parameters, call)                                                                                  \
     CUresult name parameters {                                                                                         \
-        const struct order order = {hStream, false, false};                                                            \
+        const struct order order = {hStream, false, false, false};                                                     \
         return call;                                                                                                   \
     }                                                                                                                  \
     CUresult name##_ptsz parameters {                                                                                  \
-        const struct order order = {hStream, true, false};                                                             \
+        const struct order order = {hStream, true, false, false};                                                      \
         return call;                                                                                                   \
     }
 

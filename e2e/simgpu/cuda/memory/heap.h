@@ -78,6 +78,9 @@ bool heap_find(CUdeviceptr address, struct allocation *allocation);
 /* Whether [address, address + size) lies in one allocation; makes its contents accessible. */
 bool heap_touch(CUdeviceptr address, uint64_t size);
 
+/* The bytes at a device address; host memory that the driver knows will do as well. In copy.c. */
+CUresult device_bytes(CUdeviceptr address, uint64_t size, char **bytes);
+
 /* Whether an address lies where device addresses do, allocated or not. */
 bool heap_address(CUdeviceptr address);
 

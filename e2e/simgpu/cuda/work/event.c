@@ -15,7 +15,7 @@ struct CUevent_st {
     CUdevice device;
     struct stamp stamp;
     struct captured_event *captured; /* it was last recorded in a capturing stream */
-    struct calls_point *calls;       /* host functions that it comes after, or NULL */
+    struct calls_point *calls;       /* that it comes after, or NULL */
     uint64_t object;                 /* of ipc_event.h, once other processes may have the event too; else 0 */
 };
 
@@ -195,12 +195,11 @@ static CUresult wait_event(CUstream hStream, CUevent event, unsigned flags, bool
         ipc_event_wait(event->object);
     if (!event->recorded)
         return CUDA_SUCCESS;
-    if (event->device != context->device) {
+    if (event->device != context->device)
         engine_wait(event->device, event->stamp.mark);
-        return CUDA_SUCCESS;
-    }
-    stream_wait_mark(stream, event->stamp.mark);
-    return CUDA_SUCCESS;
+    else
+        stream_wait_mark(stream, event->stamp.mark);
+    return stream_wait_point(stream, event->calls);
 }
 
 CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags) {

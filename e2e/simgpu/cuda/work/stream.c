@@ -3,10 +3,7 @@
 #include "capture.h"
 #include "cuda/memory/pool_blocks.h"
 
-#include <linux/futex.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #define LEAST_PRIORITY 0
 #define GREATEST_PRIORITY (-5)
@@ -39,25 +36,16 @@ static struct CUstream_st *stream_new(struct CUctx_st *context, unsigned flags, 
     return stream;
 }
 
-static void futex_wait_zero(_Atomic uint32_t *word) {
-    uint32_t value;
-
-    while ((value = atomic_load(word)) != 0)
-        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
-}
-
-static void futex_decrement(_Atomic uint32_t *word) {
-    if (atomic_fetch_sub(word, 1) == 1)
-        syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+void stream_delete(struct CUstream_st *stream) {
+    handle_delete(&streams, stream);
 }
 
 static void delete_own_streams(void *first) {
     for (struct own_stream *own = first, *next; own != NULL; own = next) {
         next = own->next;
         if (handle_valid(&streams, own->stream) && own->stream->id == own->id) {
-            futex_wait_zero(&own->stream->calls);
             capture_stream_gone(own->stream);
-            handle_delete(&streams, own->stream);
+            stream_delete_after_calls(own->stream);
         }
         free(own);
     }
@@ -98,7 +86,7 @@ CUresult stream_find(struct CUctx_st *context, CUstream handle, bool per_thread,
         *stream = context->legacy;
         return CUDA_SUCCESS;
     }
-    if (!handle_valid(&streams, handle))
+    if (!handle_valid(&streams, handle) || handle->destroyed)
         return CUDA_ERROR_INVALID_HANDLE;
     if (handle->context != context)
         return CUDA_ERROR_INVALID_CONTEXT;
@@ -117,7 +105,7 @@ static void delete_if_of(void *element, void *context) {
     if (stream->context != context)
         return;
     capture_stream_gone(stream);
-    handle_delete(&streams, stream);
+    stream_delete(stream);
 }
 
 void streams_context_gone(struct CUctx_st *context) {
@@ -149,21 +137,13 @@ uint64_t stream_mark(struct CUstream_st *stream) {
     return atomic_load(stream == stream->context->legacy ? &stream->context->blocking_mark : &stream->mark);
 }
 
-static _Atomic uint32_t *calls_of(struct CUstream_st *stream) {
-    return stream == stream->context->legacy ? &stream->context->blocking_calls : &stream->calls;
-}
-
-void stream_wait_calls(struct CUstream_st *stream) {
-    futex_wait_zero(calls_of(stream));
-}
-
 void stream_wait(struct CUstream_st *stream) {
     engine_wait(stream->context->device, stream_mark(stream));
     stream_wait_calls(stream);
 }
 
 bool stream_done(struct CUstream_st *stream) {
-    return engine_done(stream->context->device, stream_mark(stream)) && atomic_load(calls_of(stream)) == 0;
+    return engine_done(stream->context->device, stream_mark(stream)) && stream_calls_done(stream);
 }
 
 void stream_wait_mark(struct CUstream_st *stream, uint64_t mark) {
@@ -173,160 +153,47 @@ void stream_wait_mark(struct CUstream_st *stream, uint64_t mark) {
 
 void context_wait(struct CUctx_st *context) {
     engine_wait(context->device, atomic_load(&context->mark));
-    futex_wait_zero(&context->calls);
+    context_wait_calls(context);
 }
 
 /* ---- Host functions ---- */
 
 struct host_call {
-    struct CUstream_st *stream;
+    struct stream_call call;
     CUstream handle; /* as the program knows it */
     CUhostFn fn;
     CUstreamCallback callback;
     void *data;
-    uint64_t number; /* grows with each call, and each point between them */
 };
 
-/*
- * What comes after the calls that were queued in a stream when it was made, and after no others: calls of different
- * streams are made one at a time as well, and what is queued in a stream later says nothing of what came before.
- */
-struct calls_point {
-    struct CUstream_st *stream; /* there as long as calls of it are ahead */
-    struct CUctx_st *context;
-    uint64_t number;          /* greater than those of the calls that it comes after */
-    struct calls_point *next; /* of those that are not reached */
-    _Atomic uint32_t references;
-    _Atomic uint32_t ahead; /* calls that it waits for; a futex */
-};
+static void run_host_call(struct stream_call *call) {
+    const struct host_call *host = (const struct host_call *)call;
 
-static pthread_mutex_t calls_mutex = PTHREAD_MUTEX_INITIALIZER; /* around what follows, and the counts of calls */
-static struct calls_point *points, **points_end = &points;      /* in their order, in which they are reached as well */
-static uint64_t last_number;
-
-static void count_in(struct host_call *call) {
-    struct CUstream_st *stream = call->stream;
-
-    pthread_mutex_lock(&calls_mutex);
-    call->number = ++last_number;
-    atomic_fetch_add(&stream->calls, 1);
-    atomic_fetch_add(&stream->context->calls, 1);
-    if ((stream->flags & CU_STREAM_NON_BLOCKING) == 0)
-        atomic_fetch_add(&stream->context->blocking_calls, 1);
-    pthread_mutex_unlock(&calls_mutex);
-}
-
-static bool is_ahead(const struct calls_point *point, const struct host_call *call) {
-    bool covered = point->stream == point->context->legacy
-                       ? call->stream->context == point->context && (call->stream->flags & CU_STREAM_NON_BLOCKING) == 0
-                       : call->stream == point->stream;
-
-    return covered && call->number < point->number;
-}
-
-/* Under the mutex. */
-static void reach_points(const struct host_call *call) {
-    for (struct calls_point **link = &points, *point; (point = *link) != NULL;) {
-        bool ahead = is_ahead(point, call);
-
-        if (!ahead || atomic_load(&point->ahead) > 1) {
-            atomic_fetch_sub(&point->ahead, ahead);
-            link = &point->next;
-            continue;
-        }
-        *link = point->next;
-        if (point->next == NULL)
-            points_end = link;
-        futex_decrement(&point->ahead);
-        calls_point_drop(point);
-    }
-}
-
-/* Of the stream first, so that what waits for the context finds its streams done; after that the stream may be gone. */
-static void count_out(const struct host_call *call) {
-    struct CUctx_st *context = call->stream->context;
-    bool blocking = (call->stream->flags & CU_STREAM_NON_BLOCKING) == 0;
-
-    pthread_mutex_lock(&calls_mutex);
-    reach_points(call);
-    futex_decrement(&call->stream->calls);
-    if (blocking)
-        futex_decrement(&context->blocking_calls);
-    futex_decrement(&context->calls);
-    pthread_mutex_unlock(&calls_mutex);
-}
-
-static void run_host_call(void *arg) {
-    struct host_call call = *(struct host_call *)arg;
-
-    free(arg);
-    if (call.fn != NULL)
-        call.fn(call.data);
+    if (host->fn != NULL)
+        host->fn(host->data);
     else
-        call.callback(call.handle, CUDA_SUCCESS, call.data);
-    count_out(&call);
+        host->callback(host->handle, CUDA_SUCCESS, host->data);
 }
 
-CUresult calls_point_new(struct CUstream_st *stream, struct calls_point **point) {
-    struct calls_point *fresh;
-    uint32_t ahead;
-
-    *point = NULL;
-    if (atomic_load(calls_of(stream)) == 0)
-        return CUDA_SUCCESS;
-    fresh = malloc(sizeof(*fresh));
-    REQUIRE(fresh != NULL, CUDA_ERROR_OUT_OF_MEMORY);
-    pthread_mutex_lock(&calls_mutex);
-    ahead = atomic_load(calls_of(stream));
-    *fresh = (struct calls_point){
-        .stream = stream, .context = stream->context, .number = ++last_number, .references = 2, .ahead = ahead};
-    if (ahead != 0) {
-        *points_end = *point = fresh;
-        points_end = &fresh->next;
-    } else {
-        free(fresh);
-    }
-    pthread_mutex_unlock(&calls_mutex);
-    return CUDA_SUCCESS;
-}
-
-bool calls_point_reached(struct calls_point *point) {
-    return point == NULL || atomic_load(&point->ahead) == 0;
-}
-
-void calls_point_wait(struct calls_point *point) {
-    if (point != NULL)
-        futex_wait_zero(&point->ahead);
-}
-
-void calls_point_drop(struct calls_point *point) {
-    if (point != NULL && atomic_fetch_sub(&point->references, 1) == 1)
-        free(point);
-}
-
-static CUresult queue_host_call(CUstream hStream, bool per_thread, struct host_call call) {
+static CUresult queue_host_call(CUstream hStream, bool per_thread, struct host_call host) {
     struct host_call *copy;
     bool captured;
 
     REQUIRE_CONTEXT(context);
-    TRY(stream_find(context, hStream, per_thread, &call.stream));
-    TRY(capture_enter(call.stream, &captured));
+    TRY(stream_find(context, hStream, per_thread, &host.call.stream));
+    TRY(capture_enter(host.call.stream, &captured));
     if (captured) {
-        union node_work work = {.host = {call.fn, call.data}};
+        union node_work work = {.host = {host.fn, host.data}};
 
-        return call.fn != NULL ? capture_node(call.stream, CU_GRAPH_NODE_TYPE_HOST, &work)
-                               : capture_forbid(call.stream);
+        return host.fn != NULL ? capture_node(host.call.stream, CU_GRAPH_NODE_TYPE_HOST, &work)
+                               : capture_forbid(host.call.stream);
     }
-    call.handle = hStream;
+    host.call.run = run_host_call;
+    host.handle = hStream;
     copy = malloc(sizeof(*copy));
     REQUIRE(copy != NULL, CUDA_ERROR_OUT_OF_MEMORY);
-    count_in(&call);
-    *copy = call;
-    if (engine_call(context->device, stream_mark(call.stream), run_host_call, copy))
-        return CUDA_SUCCESS;
-    count_out(&call);
-    free(copy);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    *copy = host;
+    return call_queue(&copy->call);
 }
 
 CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData) {
@@ -380,16 +247,15 @@ static bool is_destroyable(CUstream stream) {
     const struct CUctx_st *context =
         stream > CU_STREAM_PER_THREAD && handle_valid(&streams, stream) ? stream->context : NULL;
 
-    return context != NULL && stream != context->legacy;
+    return context != NULL && stream != context->legacy && !stream->destroyed;
 }
 
 /* Work that is still in it goes on, and is waited for with its context's. */
 CUresult cuStreamDestroy_v2(CUstream hStream) {
     REQUIRE_INITIALISED();
     REQUIRE(is_destroyable(hStream), CUDA_ERROR_INVALID_HANDLE);
-    stream_wait_calls(hStream);
     capture_stream_gone(hStream);
-    handle_delete(&streams, hStream);
+    stream_delete_after_calls(hStream);
     return CUDA_SUCCESS;
 }
 

@@ -2,6 +2,7 @@
 #ifndef SIMGPU_STREAM_H
 #define SIMGPU_STREAM_H
 
+#include "calls.h"
 #include "cuda/driver.h"
 #include "engine.h"
 
@@ -20,7 +21,9 @@ struct CUstream_st {
     _Atomic uint64_t mark;          /* the end of its work so far */
     struct stream_capture *capture; /* see capture.h; under its mutex */
     _Atomic uint64_t waited_mark;   /* the furthest event of its GPU that it was told to wait for */
-    _Atomic uint32_t calls;         /* host functions that were queued and have not returned; a futex */
+    _Atomic uint32_t calls;         /* that were queued and have not been made; see calls.h; a futex */
+    _Atomic uint32_t waits;         /* of these, that wait for something */
+    _Atomic bool destroyed;         /* and there as long as calls are left */
     unsigned flags;
     int priority;
     uint64_t id;
@@ -42,23 +45,13 @@ void stream_follow(struct CUstream_st *stream, uint64_t mark);
 /* The mark that stands for all work the stream waits for. */
 uint64_t stream_mark(struct CUstream_st *stream);
 
-/* Waits for what was queued so far, host functions included. */
+/* Waits for what was queued so far, calls included. */
 void stream_wait(struct CUstream_st *stream);
-
-/* What an operation that is done at once has to wait for: host functions before it, which may still write its data. */
-void stream_wait_calls(struct CUstream_st *stream);
 
 bool stream_done(struct CUstream_st *stream);
 
-/*
- * The host functions that are queued in a stream at this moment, for an event or a free that comes after them: NULL if
- * there are none. CUDA_ERROR_OUT_OF_MEMORY if there is no memory for it. Whoever has it drops it.
- */
-struct calls_point;
-CUresult calls_point_new(struct CUstream_st *stream, struct calls_point **point);
-bool calls_point_reached(struct calls_point *point);
-void calls_point_wait(struct calls_point *point);
-void calls_point_drop(struct calls_point *point);
+/* For calls.c: the stream's end, when nothing is left in it. */
+void stream_delete(struct CUstream_st *stream);
 
 /* Makes the stream wait for an event of its GPU, which stands at the mark. */
 void stream_wait_mark(struct CUstream_st *stream, uint64_t mark);
