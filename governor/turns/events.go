@@ -206,9 +206,10 @@ func (g *GPU) find(id string, by Process) (*claim, *process) {
 
 // Late returns the processes for which the end of a turn has waited for some time.
 func (g *GPU) Late(now time.Duration) []Process {
+	g.advance(now)
 	var late []Process
 	for _, c := range g.list {
-		if (c == g.holder && g.draining || c.straggles || c.tail) && now-c.revoked > lateAfter {
+		if (c == g.holder && g.draining || c.straggles || c.tail) && g.now-c.revoked > lateAfter {
 			late = append(late, c.late()...)
 		}
 	}

@@ -86,7 +86,7 @@ func (n *node) after(d time.Duration, do func()) {
 }
 
 // soon is a latency.
-func (n *node) soon() time.Duration { return n.latency/3 + rand.N(n.latency*2/3) }
+func (n *node) soon() time.Duration { return n.latency/3 + time.Duration(n.rand.Int64N(int64(n.latency*2/3))) }
 
 // add starts a program.
 func (n *node) add(p program, part Part) *program {

@@ -98,6 +98,49 @@ func TestIdleShareIsRegained(t *testing.T) {
 	must.SliceEmpty(t, n.broken)
 }
 
+// A message that has come in time counts, although the deadline has passed before it is read.
+func TestTick_DeadlinesPassAfterMessages(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		g, now := New(), time.Second
+		g.Join(now, "a", part(500), 1)
+		g.Join(now, "b", part(500), 2)
+		g.Want(now, "b")
+		for g.claims["a"].state != Closed {
+			now, _ = g.Next()
+			g.Tick(now)
+		}
+		now += 2 * firstDeadline
+		if late {
+			g.Tick(now)
+		}
+		g.Want(now, "b")
+		g.Drained(now, "a", 1, g.claims["a"].turn, 90*ms)
+		g.Tick(now)
+		must.Eq(t, Metered, g.claims["b"].state)
+		must.Eq(t, late, g.claims["a"].usage.overruns == 1)
+	}
+}
+
+// The time in which nobody governed was nobody's turn, and no turn has ended too late meanwhile.
+func TestTick_AfterALongAbsence(t *testing.T) {
+	n := newNode(20)
+	a, b := n.add(program{claim: "a", kernel: ms}, part(500)), n.add(program{claim: "b", kernel: ms}, part(500))
+	n.run(time.Second, 0)
+	for range 10 {
+		n.run(30*ms, 0)
+		n.now += 10 * time.Second
+	}
+	n.run(0, 2)
+	for _, c := range n.gpu.list {
+		must.Less(t, float64(longestAbsence), math.Abs(c.credit), must.Sprint(c.id))
+		must.Eq(t, 0, c.usage.overruns)
+	}
+	n.run(5*time.Second, 0)
+	had := busyFor(n, 5*time.Second, a, b)
+	must.SliceEmpty(t, n.broken)
+	must.Less(t, 0.01, math.Abs(had[0]-had[1]), must.Sprint(had))
+}
+
 // A claim that pauses after each kernel has its share all the same, beside one with long kernels.
 func TestPauses(t *testing.T) {
 	for _, long := range []time.Duration{ms, 100 * ms, 300 * ms} {
