@@ -31,6 +31,8 @@ func (g *GPU) advance(now time.Duration) {
 		if g.charged(c) {
 			c.usage.add(before, passed)
 			g.charge(c, float64(passed))
+		} else if c == g.holder {
+			c.uncharged += passed
 		}
 		c.bucket = min(c.bucket, g.bucketSize(c))
 		if c.soon > 0 && g.now >= c.soon {

@@ -200,7 +200,7 @@ func (g *GPU) change() bool {
 	case h == nil:
 		return g.begin()
 	case h.state == Open: // another one has joined
-		g.granted = g.now
+		g.starts(h)
 		g.set(h, Metered)
 		return true
 	case g.draining && (h.drained() || !h.joined()):

@@ -299,6 +299,27 @@ bool queues_idle(int gpu) {
     return idle;
 }
 
+static bool is_empty(struct slot *slot) {
+    struct gate *gate;
+    if (slot->orphan)
+        return !slot->draining;
+    if ((!atomic_load(&slot->queue.used) && !slot->draining) || !enter(slot, &gate))
+        return true;
+    bool empty = !queues_is_capturing(slot->stream) && REAL(cuStreamQuery)(slot->stream) == CUDA_SUCCESS;
+    leave(&gate);
+    return empty;
+}
+
+bool queues_empty(int gpu) {
+    CUstreamCaptureMode mode;
+    bool empty = true;
+    lock_relaxed(&mode);
+    EACH_SLOT(slot, gpu)
+    empty = empty && is_empty(slot);
+    unlock_relaxed(&mode);
+    return empty;
+}
+
 /* --- draining ----------------------------------------------------------------------------------------------------- */
 
 /* Returns the estimated time until the queue's work is done. */

@@ -430,6 +430,32 @@ static void test_says_when_it_is_idle(void) {
     CHECK(last < 30 * NS_PER_SECOND, "%d us", (int)(last / 1000));
 }
 
+/* A turn without work, and one in which work of the turn before goes on. */
+static void test_says_how_long_nothing_was_outstanding(void) {
+    start(GATE_METERED);
+    double_await(GOVERNOR_IDLE);
+    double_revoke(0, 1);
+    double_await(GOVERNOR_DRAINED);
+    uint64_t begin = clock_now();
+    double_grant(0, 2);
+    double_await(GOVERNOR_IDLE); /* it has looked */
+    double_revoke(0, 2);
+    uint64_t empty = double_await(GOVERNOR_DRAINED).value[1], most = clock_now() - begin;
+    CHECK(empty > 0 && empty <= most, "%d of %d us", (int)(empty / 1000), (int)(most / 1000));
+    double_grant(0, 3);
+    cuLaunchKernel(ENDLESS, 1, 1, 1, 1, 1, 1, 0, make_stream(), NULL, NULL);
+    double_revoke(0, 3);
+    double_await(GOVERNOR_ENDING);
+    double_grant(0, 4);
+    clock_sleep(5 * MS);
+    double_revoke(0, 4);
+    clock_sleep(5 * MS);
+    driver_release();
+    struct governor_message drained = double_await(GOVERNOR_DRAINED);
+    CHECK(drained.turn == 4 && drained.value[1] == 0, "%d us of turn %d", (int)(drained.value[1] / 1000),
+          (int)drained.turn);
+}
+
 /* --- processes ---------------------------------------------------------------------------------------------------- */
 
 /* The parent waits at its gate; the child is a new process. */
@@ -591,6 +617,7 @@ int main(int argc, char **argv) {
     RUN(test_contexts_end_with_work_outstanding);
     RUN(test_a_turn_that_is_not_drained);
     RUN(test_says_when_it_is_idle);
+    RUN(test_says_how_long_nothing_was_outstanding);
     RUN(test_fork);
     RUN(test_the_parents_end_is_seen);
     RUN(test_killed_in_each_state);
