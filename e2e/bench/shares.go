@@ -89,6 +89,11 @@ func (s *sharer) together(ctx context.Context, loads []workload, during func() e
 	if _, err := s.Watch(ctx, sharesWarmUp); err != nil {
 		return w, nil, err
 	}
+	for _, l := range running {
+		if err := l.Forget(); err != nil {
+			return w, nil, err
+		}
+	}
 	if during == nil {
 		w, err = s.Watch(ctx, max(s.window, bounded(loads)))
 	} else {
@@ -279,6 +284,9 @@ func (s *sharer) neighbour(ctx context.Context, signal syscall.Signal) (longest 
 		return 0, err
 	}
 	_, err = s.Watch(ctx, time.Second)
+	if err == nil {
+		err = waits.Forget()
+	}
 	if err == nil {
 		err = other.Signal(signal)
 	}
