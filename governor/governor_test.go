@@ -186,7 +186,7 @@ func TestSetCompute(t *testing.T) {
 	must.Eq(t, open, a.state())
 	to := claim.Compute{Share: 100, Max: 200, Class: claim.ClassHigh}
 	must.NoError(t, r.ledger.SetCompute(t.Context(), a.claim.ID, to))
-	a.await(metered) // it has a ceiling now
+	must.Eq(t, protocol.Grant, a.receive().Kind) // it has a ceiling now, and this turn ends with it
 	s := r.awaitStatus(func(s *status.Status) bool { return s.Claims[a.claim.ID].Compute == to })
 	must.Eq(t, []status.Process{{PID: os.Getpid(), Name: nameOf(os.Getpid())}}, s.Claims[a.claim.ID].Joined)
 	must.Eq(t, []string{a.claim.ID}, s.GPUs[a.claim.GPU.UUID].Joined)
