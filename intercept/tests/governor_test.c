@@ -282,6 +282,19 @@ static void test_one_launch_always_passes(void) {
     CHECK(driver_counts.most_ns <= 40 * MS, "%d us", (int)(driver_counts.most_ns / 1000));
 }
 
+/* It is launched while the meter's worth of the one before is left, so that the GPU does not stand still in between. */
+static void test_the_next_long_launch_comes_before_the_end(void) {
+    start(GATE_METERED);
+    CUstream stream = make_stream();
+    for (int i = 0; i < 3; i++)
+        launch(stream, 10 * MS); /* how long they take is not known */
+    driver_counts.most_ns = 0;
+    for (int i = 0; i < 1000 && driver_counts.most_ns <= 11 * MS; i++)
+        launch(stream, 10 * MS);
+    CHECK(driver_counts.most_ns > 11 * MS, "%d us", (int)(driver_counts.most_ns / 1000));
+    CHECK(driver_counts.most_ns <= 20 * MS, "%d us", (int)(driver_counts.most_ns / 1000));
+}
+
 static void test_short_launches_have_few_events(void) {
     start(GATE_METERED);
     for (int i = 0; i < 20000; i++)
@@ -607,6 +620,7 @@ int main(int argc, char **argv) {
     RUN(test_gpus_are_apart);
     RUN(test_outstanding_work_is_capped);
     RUN(test_one_launch_always_passes);
+    RUN(test_the_next_long_launch_comes_before_the_end);
     RUN(test_short_launches_have_few_events);
     RUN(test_a_kernel_may_wait_for_the_next);
     RUN(test_drains_what_is_outstanding);
