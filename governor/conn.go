@@ -140,7 +140,7 @@ func (c *conn) handle(m protocol.Message, uuids []string) error {
 	case protocol.Ending:
 		g.Ending(now, id, c.process, m.Turn, duration(m.Value[0]))
 	case protocol.Drained:
-		g.Drained(now, id, c.process, m.Turn, now-duration(m.Value[0]))
+		g.Drained(now, id, c.process, m.Turn, now-duration(m.Value[0]), duration(m.Value[1]))
 	default:
 		return nil
 	}

@@ -6,18 +6,23 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/claim/rundir"
 	"github.com/tranche-gpu/tranche/claim/runs"
+	"github.com/tranche-gpu/tranche/governor/page"
 	"github.com/tranche-gpu/tranche/governor/protocol"
 	"github.com/tranche-gpu/tranche/governor/status"
+	"github.com/tranche-gpu/tranche/governor/turns"
 	"github.com/tranche-gpu/tranche/internal/proc"
 )
 
@@ -143,6 +148,38 @@ func TestJoin_Refused(t *testing.T) {
 	})
 }
 
+// A process whose gate closes sees a governor that lives, or the gate would be open to it.
+func TestWrite_TheHeartbeatIsFreshBeforeAGateCloses(t *testing.T) {
+	pages, err := page.New()
+	must.NoError(t, err)
+	defer pages.Close()
+	n := newNode(nil, Options{})
+	c := &conn{node: n, of: &member{}, peer: &peer{page: pages}}
+	seen, err := unix.Mmap(pages.FD(), 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
+	must.NoError(t, err)
+	defer func() { _ = unix.Munmap(seen) }()
+	p := &program{page: seen}
+	var stale, ends atomic.Bool
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		for !ends.Load() {
+			turn, state, beat := p.turn(), p.state(), p.heartbeat()
+			if state == closed && beat == 0 && p.state() == closed && p.turn() == turn {
+				stale.Store(true)
+			}
+		}
+	})
+	for turn := range uint64(1000) {
+		c.write(turns.Action{State: turns.Open, Turn: 2 * turn})
+		pages.Beat(0)
+		c.write(turns.Action{State: turns.Closed, Turn: 2*turn + 1})
+		must.Positive(t, p.heartbeat())
+	}
+	ends.Store(true)
+	reader.Wait()
+	must.False(t, stale.Load())
+}
+
 // Changes in the ledger take effect while the claim's processes compute.
 func TestSetCompute(t *testing.T) {
 	r := newRig(t)
@@ -150,7 +187,7 @@ func TestSetCompute(t *testing.T) {
 	must.Eq(t, open, a.state())
 	to := claim.Compute{Share: 100, Max: 200, Class: claim.ClassHigh}
 	must.NoError(t, r.ledger.SetCompute(t.Context(), a.claim.ID, to))
-	a.await(metered) // it has a ceiling now
+	must.Eq(t, protocol.Grant, a.receive().Kind) // it has a ceiling now, and this turn ends with it
 	s := r.awaitStatus(func(s *status.Status) bool { return s.Claims[a.claim.ID].Compute == to })
 	must.Eq(t, []status.Process{{PID: os.Getpid(), Name: nameOf(os.Getpid())}}, s.Claims[a.claim.ID].Joined)
 	must.Eq(t, []string{a.claim.ID}, s.GPUs[a.claim.GPU.UUID].Joined)

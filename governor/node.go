@@ -71,7 +71,9 @@ func (n *node) gpu(uuid string) *turns.GPU {
 	g := n.gpus[uuid]
 	if g == nil {
 		g = turns.New()
-		g.Restore(n.debts[uuid])
+		debts := maps.Clone(n.debts[uuid])
+		maps.DeleteFunc(debts, func(id string, _ float64) bool { return n.claims[id] == nil }) // it ended meanwhile
+		g.Restore(debts)
 		n.gpus[uuid] = g
 	}
 	return g
@@ -196,6 +198,7 @@ func (n *node) leave() {
 		n.closeListener(m)
 	}
 	for _, p := range n.peers {
+		n.loop.remove(p.pidfd)
 		p.page.Close()
 	}
 }

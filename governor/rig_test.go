@@ -2,7 +2,6 @@ package governor
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -212,7 +211,12 @@ func (p *program) state() int {
 	return int(atomic.LoadUint32((*uint32)(unsafe.Pointer(&p.page[128+64*p.gpu]))))
 }
 
-func (p *program) heartbeat() uint64 { return binary.LittleEndian.Uint64(p.page[64:]) }
+func (p *program) turn() uint64      { return p.word(128 + 64*p.gpu + 8) }
+func (p *program) heartbeat() uint64 { return p.word(64) }
+
+func (p *program) word(at int) uint64 {
+	return atomic.LoadUint64((*uint64)(unsafe.Pointer(&p.page[at])))
+}
 
 // await waits until the page says a state.
 func (p *program) await(state int) {

@@ -14,7 +14,8 @@
  *   --count N       ends after N launches; else on SIGTERM
  *   --ready         writes the line "ready" once the first kernel has ended
  *   --report        at the end writes a line of JSON: how many launches; the median, the 99th percentile and the most of the
- *                   time that requests took, in microseconds, and launches, in nanoseconds; of the first process only
+ *                   time that requests took, in microseconds, and launches, in nanoseconds; of the first process only,
+ *                   since the last SIGUSR1
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -66,7 +67,7 @@ static struct {
     bool ready, report;
 } options = {.kernel_us = 1000, .depth = 64, .gpus = 1, .processes = 1};
 
-static volatile sig_atomic_t stopping;
+static volatile sig_atomic_t stopping, forgetting;
 
 static struct gpu { handle context, stream, function, events[DEPTH_MAX]; } gpus[GPUS_MAX];
 
@@ -81,6 +82,11 @@ static struct samples {
 static void on_stop(int signal_number) {
     (void)signal_number;
     stopping = 1;
+}
+
+static void on_forget(int signal_number) {
+    (void)signal_number;
+    forgetting = 1;
 }
 
 static void check(CUresult result, const char *call) {
@@ -190,6 +196,10 @@ static void launch_on(const struct gpu *gpu, unsigned long number) {
     use(gpu);
     if (number >= options.depth) {
         OK(cuEventSynchronize(event));
+    }
+    if (forgetting) {
+        forgetting = 0;
+        requests.count = requests.longest_ns = launches.count = launches.longest_ns = 0;
     }
     start = now_ns();
     if (options.graph > 0) {
@@ -367,12 +377,13 @@ static bool stop_others(const pid_t *others) {
 }
 
 int main(int argc, char **argv) {
-    struct sigaction stop = {.sa_handler = on_stop};
+    struct sigaction stop = {.sa_handler = on_stop}, forget = {.sa_handler = on_forget, .sa_flags = SA_RESTART};
     pid_t others[PROCESSES_MAX];
 
     read_options(argc, argv);
     sigaction(SIGTERM, &stop, NULL);
     sigaction(SIGINT, &stop, NULL);
+    sigaction(SIGUSR1, &forget, NULL);
     start_others(others);
     run(true);
     return stop_others(others) ? 0 : 1;

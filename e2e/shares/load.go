@@ -29,7 +29,7 @@ type Load struct {
 // Times are a load's figures of one kind.
 type Times struct{ P50, P99, Longest float64 }
 
-// Report is what a load says at its end.
+// Report is what a load says at its end, since the last Forget.
 type Report struct {
 	Launches  uint64
 	RequestUS Times `json:"request_us"`
@@ -107,6 +107,9 @@ func (l *Load) Signal(s syscall.Signal) error {
 	}
 	return nil
 }
+
+// Forget has the load's report begin now.
+func (l *Load) Forget() error { return l.Signal(syscall.SIGUSR1) }
 
 // kill sends a signal to all of the load's processes.
 func (l *Load) kill(s syscall.Signal) error { return syscall.Kill(-l.cmd.Process.Pid, s) }

@@ -5,14 +5,19 @@ import (
 	"time"
 )
 
-// advance charges the time since the last event to whoever had the GPU.
+// advance charges the time since the last event to whoever had the GPU. A caller that was stopped or had no processor has left
+// all gates open after a while: the time since then was nobody's turn, and does not exist here.
 func (g *GPU) advance(now time.Duration) {
-	passed := now - g.now
+	passed := now - g.skipped - g.now
 	if passed <= 0 {
 		return
 	}
+	if passed > longestAbsence && g.governs() {
+		g.skipped += passed - longestAbsence
+		passed = longestAbsence
+	}
 	before := g.now
-	g.now = now
+	g.now += passed
 	if g.held > 0 {
 		g.chargeHold(float64(passed))
 	}
@@ -26,12 +31,14 @@ func (g *GPU) advance(now time.Duration) {
 		if g.charged(c) {
 			c.usage.add(before, passed)
 			g.charge(c, float64(passed))
+		} else if c == g.holder {
+			c.uncharged += passed
 		}
 		c.bucket = min(c.bucket, g.bucketSize(c))
-		if c.soon > 0 && now >= c.soon {
+		if c.soon > 0 && g.now >= c.soon {
 			c.paused, c.soon = c.soon, 0
 		}
-		if c.paused > 0 && now-c.paused >= g.patience() {
+		if c.paused > 0 && g.now-c.paused >= g.patience() {
 			c.paused = 0
 			g.forfeit(c)
 		}

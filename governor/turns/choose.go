@@ -87,8 +87,8 @@ func (g *GPU) begin() bool {
 }
 
 // hold returns until when the GPU stays free for a claim that pauses rather than being given to another; 0 if it does not. A
-// higher class lingers briefly, and so does a claim that is owed much. A claim whose work takes longer than its turn does not begin any in a pause of one to which
-// it owes time.
+// higher class lingers briefly, and so does a claim that is owed much. A claim whose work takes longer than its turn does not
+// begin any in a pause of one to which it owes time.
 func (g *GPU) hold(c *claim) (until time.Duration, by *claim) {
 	for _, o := range g.list {
 		if o == c || o.paused == 0 || !o.joined() || o.throttled {

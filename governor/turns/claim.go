@@ -22,8 +22,9 @@ type claim struct {
 	usual time.Duration
 	// paused is when it last became idle; 0 if it is not, or has been for long.
 	paused time.Duration
-	// revoked is when its last turn was revoked. Until soon, it counts as one that wants the next.
-	revoked, soon time.Duration
+	// began is when its last turn began, uncharged how much of that was not charged, and revoked when it was revoked. Until
+	// soon, the claim counts as one that wants the next.
+	began, uncharged, revoked, soon time.Duration
 	// waits is since when it has waited for a turn.
 	waits time.Duration
 	// deadline is when a tail has overrun its turn, too.
@@ -40,6 +41,7 @@ type process struct {
 	drained uint64 // the last turn that it has drained
 	idle    uint64 // the last turn in which it was idle
 	ending  time.Duration
+	empty   time.Duration // for how long it had nothing outstanding in that turn
 	stopped bool
 	// excused is whether a turn has ended without it because it was stopped.
 	excused bool
@@ -87,6 +89,20 @@ func (c *claim) excuse() {
 	for _, p := range c.processes {
 		p.excused = p.stopped && p.drained < c.turn
 	}
+}
+
+// pauses estimates for how long the GPU had nothing to do in the claim's last turn, from what its processes saw: each of them
+// had work at some part of the time, independently of the others.
+func (c *claim) pauses() time.Duration {
+	turn := float64(c.revoked - c.began)
+	if turn <= 0 {
+		return 0
+	}
+	part := 1.0
+	for _, p := range c.processes {
+		part *= min(float64(p.empty)/turn, 1)
+	}
+	return time.Duration(part * turn)
 }
 
 // late returns the processes that have not drained.

@@ -115,9 +115,18 @@ func (g *GPU) Idle(now time.Duration, id string, by Process, turn uint64, lasted
 // refund takes back what was charged to a claim for the last moments.
 func (g *GPU) refund(c *claim, lasted time.Duration) {
 	if lasted > 0 && g.charged(c) {
+		c.uncharged += lasted
 		c.usage.add(g.now-lasted, -lasted)
 		g.charge(c, -float64(lasted))
 	}
+}
+
+// refundPauses takes back what was charged to a claim for the moments of its turn in which the GPU had nothing to do, between a
+// kernel and the next: they are too short for anybody else. A turn is charged by half at least, so that a claim whose programs
+// pause most of the time does not have its share of the work at everybody's cost.
+func (g *GPU) refundPauses(c *claim) {
+	charged := c.revoked - c.began - c.uncharged
+	g.refund(c, min(c.pauses()-c.uncharged, charged/2))
 }
 
 // Ending tells that what a process has outstanding will end after some time.
@@ -142,23 +151,32 @@ func (g *GPU) Ending(now time.Duration, id string, by Process, turn uint64, afte
 	g.step()
 }
 
-// Drained tells that nothing of a turn is outstanding any more in a process, as it saw some time ago.
-func (g *GPU) Drained(now time.Duration, id string, by Process, turn uint64, ago time.Duration) {
+// Drained tells that nothing of a turn is outstanding any more in a process, as it saw some time ago, and for how long nothing
+// was before the turn was revoked.
+func (g *GPU) Drained(now time.Duration, id string, by Process, turn uint64, ago, empty time.Duration) {
 	g.advance(now)
 	c, p := g.find(id, by)
 	if p == nil || turn > c.turn {
 		return
 	}
 	p.drained = max(p.drained, turn)
-	if turn == c.turn && c.drained() {
-		ago = min(max(ago, 0), g.now-c.revoked)
-		if g.draining && c == g.holder && ago < mostSwitch {
-			g.overhead += (ago - g.overhead) / 16
-			g.refund(c, ago)
+	if turn == c.turn {
+		p.empty = max(empty, 0)
+		if c.drained() {
+			g.saw(c, min(max(ago, 0), g.now-c.revoked))
 		}
 	}
 	g.settle(c)
 	g.step()
+}
+
+// saw notes that a claim was seen to have drained some time ago.
+func (g *GPU) saw(c *claim, ago time.Duration) {
+	g.refundPauses(c)
+	if g.draining && c == g.holder && ago < mostSwitch {
+		g.overhead += (ago - g.overhead) / 16
+		g.refund(c, ago)
+	}
 }
 
 // settle notes that a claim whose turn is over has drained.
@@ -206,9 +224,10 @@ func (g *GPU) find(id string, by Process) (*claim, *process) {
 
 // Late returns the processes for which the end of a turn has waited for some time.
 func (g *GPU) Late(now time.Duration) []Process {
+	g.advance(now)
 	var late []Process
 	for _, c := range g.list {
-		if (c == g.holder && g.draining || c.straggles || c.tail) && now-c.revoked > lateAfter {
+		if (c == g.holder && g.draining || c.straggles || c.tail) && g.now-c.revoked > lateAfter {
 			late = append(late, c.late()...)
 		}
 	}

@@ -135,7 +135,7 @@ func (a *adversaries) lie(p *program) {
 	case 2:
 		n.gpu.Ending(n.now, p.claim, p.id, turn, some)
 	case 3:
-		n.gpu.Drained(n.now, p.claim, p.id, turn, some)
+		n.gpu.Drained(n.now, p.claim, p.id, turn, some, some)
 	}
 }
 

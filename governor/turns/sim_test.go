@@ -51,6 +51,8 @@ type program struct {
 	off     bool // wants nothing
 	revoked bool
 	quiet   time.Duration // since when it has neither work nor a submission; 0 if it has
+	empty   time.Duration // for how long it had no work in its turn, until quiet
+	began   time.Duration // when its turn began
 }
 
 type event struct {
@@ -89,6 +91,14 @@ func (n *node) after(d time.Duration, do func()) {
 func (n *node) soon() time.Duration {
 	return n.latency/3 + time.Duration(n.rand.Int64N(int64(n.latency*2/3)))
 }
+
+// look is after how long a process has seen that it has nothing outstanding.
+func (n *node) look() time.Duration {
+	return n.gpu.Switch() + time.Duration(n.rand.Int64N(int64(looks)))
+}
+
+// looks is how often a process looks at the most.
+const looks = 250 * time.Microsecond
 
 // add starts a program.
 func (n *node) add(p program, part Part) *program {
@@ -211,15 +221,21 @@ func (n *node) compute(d time.Duration) (ended int) {
 // apply takes over an action.
 func (p *program) apply(a Action) {
 	was := p.state
+	if a.State != Closed && p.turn != a.Turn {
+		p.began, p.empty = p.node.now, 0
+	}
 	p.state, p.turn, p.meter = a.State, a.Turn, a.Meter
 	switch {
 	case a.State == Closed && was != Closed:
+		if len(p.work) == 0 {
+			p.empty += p.node.now - max(p.quiet, p.began)
+		}
 		p.node.after(p.node.soon(), func() { p.drain(a.Turn) })
 	case a.State != Closed && p.waiting:
 		p.waiting = false
 		p.node.after(p.node.soon(), p.submit)
 	case a.State == Metered:
-		p.node.after(p.node.gpu.Switch(), func() { p.rest(a.Turn) })
+		p.node.after(p.node.look(), func() { p.rest(a.Turn) })
 	}
 }
 
@@ -242,6 +258,9 @@ func (p *program) submit() {
 		if len(p.work) > 0 && time.Duration(len(p.work)+1)*p.kernel > p.meter {
 			return
 		}
+		if len(p.work) == 0 {
+			p.empty += p.node.now - max(p.quiet, p.began)
+		}
 		p.work, p.quiet = append(p.work, p.kernel), 0
 	}
 }
@@ -254,14 +273,14 @@ func (p *program) finished() {
 		if p.revoked {
 			p.node.after(p.node.soon(), func() { p.drain(turn) })
 		}
-		p.node.after(p.node.gpu.Switch(), func() { p.rest(turn) })
+		p.node.after(p.node.look(), func() { p.rest(turn) })
 	}
 	if !p.sync {
 		p.submit()
 		return
 	}
 	p.pausing = true
-	p.node.after(p.pause+betweenKernels, func() { p.pausing = false; p.submit() })
+	p.node.after(p.pause+p.node.soon(), func() { p.pausing = false; p.submit() })
 }
 
 // drain reports the end of the turn as soon as nothing is outstanding, and before that when it will be.
@@ -271,7 +290,7 @@ func (p *program) drain(turn uint64) {
 	}
 	p.revoked = len(p.work) > 0
 	if !p.revoked {
-		p.node.gpu.Drained(p.node.now, p.claim, p.id, turn, 0)
+		p.node.gpu.Drained(p.node.now, p.claim, p.id, turn, 0, p.empty)
 	} else {
 		var left time.Duration
 		for _, k := range p.work {
@@ -299,17 +318,6 @@ func (p *program) kill() {
 	p.node.gpu.Leave(p.node.now, p.claim, p.id)
 	p.node.apply()
 }
-
-// cycle is how much of the GPU's time the program needs to have it busy for a unit of time.
-func (p *program) cycle() float64 {
-	if p.sync {
-		return float64(p.kernel+p.pause+betweenKernels) / float64(p.kernel)
-	}
-	return 1
-}
-
-// betweenKernels is how long a synchronous program takes to submit the next kernel.
-const betweenKernels = 10 * time.Microsecond
 
 // had returns the time that a claim really had.
 func (n *node) had(claim string) (busy time.Duration) {

@@ -5,7 +5,7 @@ import "time"
 // grant begins a claim's turn.
 func (g *GPU) grant(c *claim) {
 	g.turn++
-	g.holder, g.granted, c.turn = c, g.now, g.turn
+	g.holder, c.turn = c, g.turn
 	g.draining, g.end, g.resting, g.ending = false, 0, 0, 0
 	g.atLeast = 0
 	if g.isAtFloor(c) {
@@ -13,10 +13,16 @@ func (g *GPU) grant(c *claim) {
 	}
 	c.wants, c.straggles, c.paused, c.soon = false, false, 0, 0
 	c.usage.turns++
-	for _, p := range c.processes {
-		p.ending = 0
-	}
+	g.starts(c)
 	g.set(c, Metered)
+}
+
+// starts begins the account of a claim's turn.
+func (g *GPU) starts(c *claim) {
+	g.granted, c.began, c.uncharged = g.now, g.now, 0
+	for _, p := range c.processes {
+		p.ending, p.empty = 0, 0
+	}
 }
 
 // revoke ends a claim's turn: its processes drain.

@@ -70,6 +70,8 @@ const (
 	longestWait = time.Second
 	// mostDebt bounds what a claim has to repay.
 	mostDebt = 30 * time.Second
+	// longestAbsence is for how long at most gates stay closed without a sign of life of the caller.
+	longestAbsence = 250 * time.Millisecond
 	// rest is how long a claim that is idle keeps its turn while nobody else wants one.
 	rest = 50 * time.Millisecond
 	// The most outstanding work: within a higher class's patience, for best-effort claims.
@@ -81,7 +83,9 @@ const (
 // GPU is the turns on one GPU. Its methods must not be called concurrently. Times must not go backwards; an earlier one counts
 // as the last.
 type GPU struct {
+	// now is the caller's time without skipped, in which the caller was absent.
 	now     time.Duration
+	skipped time.Duration
 	claims  map[string]*claim
 	list    []*claim // in the order in which they were first seen
 	actions []Action
@@ -147,24 +151,40 @@ func (g *GPU) Next() (at time.Duration, ok bool) {
 			consider(c.deadline)
 		}
 	}
-	return at, ok
+	if g.governs() {
+		consider(g.now + longestAbsence/2)
+	}
+	return at + g.skipped, ok
 }
 
-// Tick does what is due.
+// governs reports whether a gate is not open.
+func (g *GPU) governs() bool {
+	for _, c := range g.list {
+		if c.joined() && c.state != Open {
+			return true
+		}
+	}
+	return false
+}
+
+// Tick does what is due. Deadlines pass here alone, so that what has come before is read first, however late that is.
 func (g *GPU) Tick(now time.Duration) {
 	g.advance(now)
-	g.step()
-}
-
-// step makes the changes that are due, until none is.
-func (g *GPU) step() {
-	g.throttle()
 	for _, c := range g.list {
 		if c.tail && g.now >= c.deadline {
 			c.tail = false
 			g.excuse(c)
 		}
 	}
+	if g.draining && g.now >= g.deadline {
+		g.overrun(g.holder)
+	}
+	g.step()
+}
+
+// step makes the changes that are due, until none is.
+func (g *GPU) step() {
+	g.throttle()
 	for range 8 { // each step can lead to one more, and no two lead to each other for ever
 		if !g.change() {
 			return
@@ -180,7 +200,7 @@ func (g *GPU) change() bool {
 	case h == nil:
 		return g.begin()
 	case h.state == Open: // another one has joined
-		g.granted = g.now
+		g.starts(h)
 		g.set(h, Metered)
 		return true
 	case g.draining && (h.drained() || !h.joined()):
@@ -189,9 +209,6 @@ func (g *GPU) change() bool {
 	case g.draining && g.ending > 0 && g.now >= g.ending:
 		h.tail, h.deadline = true, g.deadline // it drains while the next begins
 		g.ended(h)
-		return true
-	case g.draining && g.now >= g.deadline:
-		g.overrun(h)
 		return true
 	case g.draining:
 		return false

@@ -102,12 +102,3 @@ func (g *GPU) Restore(debts map[string]float64) {
 		g.claim(id).credit = max(min(credit, float64(mostDebt)), -float64(mostDebt))
 	}
 }
-
-// Tracked returns the claims that have joined at some time and were not forgotten.
-func (g *GPU) Tracked() []string {
-	var ids []string
-	for _, c := range g.list {
-		ids = append(ids, c.id)
-	}
-	return ids
-}

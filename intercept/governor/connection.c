@@ -265,9 +265,12 @@ void connections_read(const struct pollfd *polled, unsigned count, void (*receiv
     }
 }
 
-static bool send_one(enum governor_kind kind, int gpu, uint64_t turn, uint64_t value) {
-    struct governor_message message = {
-        .version = GOVERNOR_VERSION, .kind = (uint16_t)kind, .gpu = (uint32_t)gpu, .turn = turn, .value = {value}};
+static bool send_one(enum governor_kind kind, int gpu, uint64_t turn, uint64_t value, uint64_t more) {
+    struct governor_message message = {.version = GOVERNOR_VERSION,
+                                       .kind = (uint16_t)kind,
+                                       .gpu = (uint32_t)gpu,
+                                       .turn = turn,
+                                       .value = {value, more}};
     bool sent = false;
     lock_take(&connections.lock);
     for (unsigned i = 0; i < connections.count; i++)
@@ -277,18 +280,18 @@ static bool send_one(enum governor_kind kind, int gpu, uint64_t turn, uint64_t v
     return sent;
 }
 
-void connection_send(enum governor_kind kind, int gpu, uint64_t turn, uint64_t value) {
-    send_one(kind, gpu, turn, value);
+void connection_send(enum governor_kind kind, int gpu, uint64_t turn, uint64_t value, uint64_t more) {
+    send_one(kind, gpu, turn, value, more);
 }
 
 bool connection_want(int gpu, uint64_t turn) {
-    return send_one(GOVERNOR_WANT, gpu, turn, 0);
+    return send_one(GOVERNOR_WANT, gpu, turn, 0, 0);
 }
 
 void connections_bye(void) {
     for (unsigned i = 0; i < connections.count; i++)
         if (connections.each[i].stage == JOINED)
-            send_one(GOVERNOR_BYE, connections.each[i].gpu, 0, 0);
+            send_one(GOVERNOR_BYE, connections.each[i].gpu, 0, 0, 0);
 }
 
 void connections_forked(void) {

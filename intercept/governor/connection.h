@@ -35,7 +35,7 @@ unsigned connections_poll(struct pollfd polled[static CONNECTIONS_MAX + 1]);
 void connections_read(const struct pollfd *polled, unsigned count, void (*received)(const struct governor_message *));
 
 /* Sends a message about a GPU. It is lost if there is no connection. */
-void connection_send(enum governor_kind kind, int gpu, uint64_t turn, uint64_t value);
+void connection_send(enum governor_kind kind, int gpu, uint64_t turn, uint64_t value, uint64_t more);
 
 /* Sends a WANT. Any thread. False if it was not sent. */
 bool connection_want(int gpu, uint64_t turn);

@@ -265,16 +265,27 @@ void queues_mark(struct queue *queue, CUstream stream) {
     unlock_relaxed(&mode);
 }
 
+/* Of the only work that is outstanding, what has passed since it began at the latest is done, so that the next long kernel is
+ * launched before this one ends. If it takes longer than estimated, it may take as long again. */
 uint64_t queues_settle(int gpu) {
     CUstreamCaptureMode mode;
-    uint64_t sum = 0;
+    uint64_t sum = 0, begun = 0, estimate = 0;
+    unsigned marks = 0;
     lock_relaxed(&mode);
     EACH_SLOT(slot, gpu) {
         settle(slot);
-        sum += slot->count > 0 ? remaining(slot) : 0;
+        const struct mark *first = &slot->marks[slot->first];
+        begun = later(begun, slot->before);
+        if (slot->count == 0)
+            continue;
+        sum += remaining(slot);
+        begun = later(begun, first->recorded_ns);
+        estimate = first->launches * slot->launch_ns;
+        marks += slot->count;
     }
     unlock_relaxed(&mode);
-    return sum;
+    uint64_t passed = clock_now() - begun;
+    return marks == 1 && passed < estimate ? sum - passed : sum;
 }
 
 uint64_t queues_patience(int gpu) {
@@ -299,6 +310,27 @@ bool queues_idle(int gpu) {
     }
     unlock_relaxed(&mode);
     return idle;
+}
+
+static bool is_empty(struct slot *slot) {
+    struct gate *gate;
+    if (slot->orphan)
+        return !slot->draining;
+    if ((!atomic_load(&slot->queue.used) && !slot->draining) || !enter(slot, &gate))
+        return true;
+    bool empty = !queues_is_capturing(slot->stream) && REAL(cuStreamQuery)(slot->stream) == CUDA_SUCCESS;
+    leave(&gate);
+    return empty;
+}
+
+bool queues_empty(int gpu) {
+    CUstreamCaptureMode mode;
+    bool empty = true;
+    lock_relaxed(&mode);
+    EACH_SLOT(slot, gpu)
+    empty = empty && is_empty(slot);
+    unlock_relaxed(&mode);
+    return empty;
 }
 
 /* --- draining ----------------------------------------------------------------------------------------------------- */

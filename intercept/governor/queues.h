@@ -57,6 +57,10 @@ uint64_t queues_patience(int gpu);
 /* For the agent's thread. Whether nothing is outstanding: launches without a mark get one first. */
 bool queues_idle(int gpu);
 
+/* For the agent's thread. Whether no work is outstanding now, of what is known: the streams that were used since the last
+ * drain, and what that has left. */
+bool queues_empty(int gpu);
+
 /* Records an event in each queue of the GPU that was given work since the last drain, or with `all` in every one. Returns
  * the estimated time until all is done, in ns. */
 uint64_t queues_drain(int gpu, bool all);

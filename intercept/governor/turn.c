@@ -22,7 +22,12 @@ static struct turn {
     uint64_t number;   /* of the turn that ends or is running */
     uint64_t since_ns; /* when the phase began */
     uint64_t begun;    /* launches that had begun at the last look */
-    uint64_t idle_ns;  /* since when nothing is outstanding; 0: something is */
+    struct {
+        uint64_t at_ns; /* 0: nobody has looked */
+        bool empty;     /* whether the GPU had no work then */
+        uint64_t ns;    /* for how long of the turn it had none */
+    } seen;
+    uint64_t idle_ns; /* since when nothing is outstanding; 0: something is */
     bool idle_sent;
     uint64_t pause_ns;
 } turns[GOVERNOR_GPUS_MAX];
@@ -35,10 +40,32 @@ static void enter(struct turn *turn, int phase, uint64_t number) {
                           .pause_ns = PAUSE_LEAST_NS};
 }
 
+/* Looks whether the GPU has work. What is seen counts for half of the time since the last look, and of that until the next.
+ * Looks come at random moments, so a program that waits for each of its kernels is seen between two of them as often as it
+ * is there. What was launched while the gate was open is not known. */
+static void see(struct turn *turn, int gpu, uint64_t now) {
+    bool empty = !turn->was_open && queues_empty(gpu);
+    if (turn->seen.at_ns != 0)
+        turn->seen.ns += (now - turn->seen.at_ns) * (turn->seen.empty + empty) / 2;
+    turn->seen.at_ns = now;
+    turn->seen.empty = empty;
+}
+
+/* From half of a time to one and a half times that. */
+static uint64_t about(uint64_t ns) {
+    static uint32_t random = 1;
+    random = random * UINT32_C(1664525) + UINT32_C(1013904223);
+    return ns / 2 + (ns * (random >> 16) >> 16);
+}
+
 void turn_received(const struct governor_message *message) {
     struct turn *turn = &turns[message->gpu];
-    if (message->kind == GOVERNOR_REVOKE)
-        enter(turn, STRAGGLERS, message->turn);
+    if (message->kind != GOVERNOR_REVOKE)
+        return;
+    struct turn ended = *turn;
+    enter(turn, STRAGGLERS, message->turn);
+    if (ended.phase == IN_TURN && ended.number == message->turn)
+        turn->seen = ended.seen;
 }
 
 /* The longer it has taken, the less it matters to see the end at once. */
@@ -53,19 +80,22 @@ static uint64_t in_progress(int gpu) {
 static uint64_t look_draining(struct turn *turn, int gpu, uint64_t now) {
     if (!queues_drained(gpu))
         return wait_on(turn, now);
-    connection_send(GOVERNOR_DRAINED, gpu, turn->number, clock_now());
+    connection_send(GOVERNOR_DRAINED, gpu, turn->number, clock_now(), turn->seen.ns);
     enter(turn, AWAY, turn->number);
     return NEVER;
 }
 
 static uint64_t look_stragglers(struct turn *turn, int gpu, uint64_t now) {
+    if (turn->seen.at_ns != 0)
+        see(turn, gpu, turn->since_ns);
+    turn->seen.at_ns = 0;
     if (in_progress(gpu) != 0 || (turn->was_open && now - turn->since_ns < MOMENT_NS))
         return wait_on(turn, now);
     uint64_t outstanding = queues_drain(gpu, turn->was_open);
     turn->was_open = false;
     turn->phase = DRAINING;
     if (outstanding > 0 && !queues_drained(gpu))
-        connection_send(GOVERNOR_ENDING, gpu, turn->number, outstanding);
+        connection_send(GOVERNOR_ENDING, gpu, turn->number, outstanding, 0);
     return look_draining(turn, gpu, now);
 }
 
@@ -73,11 +103,12 @@ static uint64_t look_busy(struct turn *turn, int gpu) {
     turn->idle_ns = 0;
     turn->pause_ns = clamp_ns(turn->pause_ns * 2, PAUSE_LEAST_NS, BUSY_MOST_NS);
     uint64_t outstanding = queues_settle(gpu);
-    return clamp_ns(outstanding / 2, turn->pause_ns, PAUSE_MOST_NS);
+    return about(clamp_ns(outstanding / 2, turn->pause_ns, PAUSE_MOST_NS));
 }
 
 /* Idle is who has had nothing outstanding and submitted nothing for as long as a switch takes. */
 static uint64_t look_in_turn(struct turn *turn, int gpu, uint64_t now) {
+    see(turn, gpu, now);
     uint64_t count = atomic_load(&passages[gpu].count), begun = count >> PASSAGES_BEGUN_SHIFT;
     uint64_t switch_ns = atomic_load_explicit(&governor_page.page.gpus[gpu].switch_ns, memory_order_relaxed);
     if (begun != turn->begun || in_progress(gpu) != 0) {
@@ -97,7 +128,7 @@ static uint64_t look_in_turn(struct turn *turn, int gpu, uint64_t now) {
         switch_ns = SWITCH_NS;
     if (now - turn->idle_ns < switch_ns)
         return switch_ns - (now - turn->idle_ns);
-    connection_send(GOVERNOR_IDLE, gpu, turn->number, now - turn->idle_ns);
+    connection_send(GOVERNOR_IDLE, gpu, turn->number, now - turn->idle_ns, 0);
     turn->idle_sent = true;
     turn->pause_ns = switch_ns;
     return switch_ns;

@@ -300,6 +300,19 @@ static void test_one_launch_always_passes(void) {
     CHECK(driver_counts.most_ns <= 40 * MS, "%d us", (int)(driver_counts.most_ns / 1000));
 }
 
+/* It is launched while the meter's worth of the one before is left, so that the GPU does not stand still in between. */
+static void test_the_next_long_launch_comes_before_the_end(void) {
+    start(GATE_METERED);
+    CUstream stream = make_stream();
+    for (int i = 0; i < 3; i++)
+        launch(stream, 10 * MS); /* how long they take is not known */
+    driver_counts.most_ns = 0;
+    for (int i = 0; i < 1000 && driver_counts.most_ns <= 11 * MS; i++)
+        launch(stream, 10 * MS);
+    CHECK(driver_counts.most_ns > 11 * MS, "%d us", (int)(driver_counts.most_ns / 1000));
+    CHECK(driver_counts.most_ns <= 20 * MS, "%d us", (int)(driver_counts.most_ns / 1000));
+}
+
 static void test_short_launches_have_few_events(void) {
     start(GATE_METERED);
     for (int i = 0; i < 20000; i++)
@@ -446,6 +459,32 @@ static void test_says_when_it_is_idle(void) {
         last = idle.value[0];
     }
     CHECK(last < 30 * NS_PER_SECOND, "%d us", (int)(last / 1000));
+}
+
+/* A turn without work, and one in which work of the turn before goes on. */
+static void test_says_how_long_nothing_was_outstanding(void) {
+    start(GATE_METERED);
+    double_await(GOVERNOR_IDLE);
+    double_revoke(0, 1);
+    double_await(GOVERNOR_DRAINED);
+    uint64_t begin = clock_now();
+    double_grant(0, 2);
+    double_await(GOVERNOR_IDLE); /* it has looked */
+    double_revoke(0, 2);
+    uint64_t empty = double_await(GOVERNOR_DRAINED).value[1], most = clock_now() - begin;
+    CHECK(empty > 0 && empty <= most, "%d of %d us", (int)(empty / 1000), (int)(most / 1000));
+    double_grant(0, 3);
+    cuLaunchKernel(ENDLESS, 1, 1, 1, 1, 1, 1, 0, make_stream(), NULL, NULL);
+    double_revoke(0, 3);
+    double_await(GOVERNOR_ENDING);
+    double_grant(0, 4);
+    clock_sleep(5 * MS);
+    double_revoke(0, 4);
+    clock_sleep(5 * MS);
+    driver_release();
+    struct governor_message drained = double_await(GOVERNOR_DRAINED);
+    CHECK(drained.turn == 4 && drained.value[1] == 0, "%d us of turn %d", (int)(drained.value[1] / 1000),
+          (int)drained.turn);
 }
 
 /* --- processes ---------------------------------------------------------------------------------------------------- */
@@ -605,6 +644,7 @@ int main(int argc, char **argv) {
     RUN(test_outstanding_work_is_capped);
     RUN(test_slow_queries_do_not_make_kernels_short);
     RUN(test_one_launch_always_passes);
+    RUN(test_the_next_long_launch_comes_before_the_end);
     RUN(test_short_launches_have_few_events);
     RUN(test_a_kernel_may_wait_for_the_next);
     RUN(test_drains_what_is_outstanding);
@@ -615,6 +655,7 @@ int main(int argc, char **argv) {
     RUN(test_contexts_end_with_work_outstanding);
     RUN(test_a_turn_that_is_not_drained);
     RUN(test_says_when_it_is_idle);
+    RUN(test_says_how_long_nothing_was_outstanding);
     RUN(test_fork);
     RUN(test_the_parents_end_is_seen);
     RUN(test_killed_in_each_state);
