@@ -61,11 +61,20 @@ func TestWebhook(t *testing.T) {
 		Message: "Tranche's idle policy on gpu-7: default/train/g has not used its GPU since 2027-01-15T08:00:00Z, and is stopped at " +
 			"2027-01-15T09:10:00Z unless it does",
 	}
+	next := func() Notice {
+		select {
+		case n := <-got:
+			return n
+		case <-time.After(30 * time.Second):
+			t.Fatal("no notice came")
+			return Notice{}
+		}
+	}
 	for range 3 {
-		must.Eq(t, want, <-got)
+		must.Eq(t, want, next())
 	}
 	n.after(10 * time.Minute)
-	stopped := <-got
+	stopped := next()
 	must.Eq(t, "stopped", string(stopped.Event))
 	must.StrHasSuffix(t, "2027-01-15T08:00:00Z, so it is stopped", stopped.Message)
 	must.Eq(t, "", log.String())
