@@ -155,8 +155,11 @@ func explain(err error, table string) error {
 	switch {
 	case !errors.As(err, &wrong):
 		return err
+	case len(wrong.Key()) > 0 && table == "":
+		return fmt.Errorf("%s must be text in quotes", strings.Join(wrong.Key(), "."))
 	case len(wrong.Key()) > 0:
-		return fmt.Errorf("%s%s: %w", table, strings.Join(wrong.Key(), "."), err)
+		return fmt.Errorf("%s%s has a value of the wrong type: %s and webhook_file are text in quotes, stops_per_hour is a number, and "+
+			"namespaces.NAME is a table", table, strings.Join(wrong.Key(), "."), ruleSettings)
 	}
 	line, column := wrong.Position()
 	return fmt.Errorf("line %d, column %d: %w", line, column, err)

@@ -63,7 +63,7 @@ func TestLoadConfig_Errors(t *testing.T) {
 		"[idle]\npolicy = ''":                        "idle.policy must be",
 		"[idle]\npolicy = true":                      "idle.policy",
 		"[idle]\npolicies = 'stop'":                  "there is no setting idle.policies; there are policy, after",
-		"[idle]\nafter = 30":                         "idle.after",
+		"[idle]\nafter = 30":                         "idle.after has a value of the wrong type: policy, after, max_after, grace and webhook_file are text in quotes",
 		"[idle]\nafter = '1d'":                       `idle.after must be a duration of at least 30s, such as "90m" or "6h", got "1d"`,
 		"[idle]\nafter = '29s'":                      "idle.after must be a duration of at least 30s",
 		"[idle]\nafter = '25h'":                      "idle.max_after is 24h0m0s and must not be less than after, which is 25h0m0s",
@@ -78,7 +78,7 @@ func TestLoadConfig_Errors(t *testing.T) {
 		"[idle.namespaces.a]\npolicy = 'stop'":       "needs nomad_address",
 		"nomad_address = 'nomad:4646'":               "nomad_address must be the URL",
 		"nomad_token_file = '/t'":                    "need nomad_address",
-		"nomad_address = 4646":                       "nomad_address",
+		"nomad_address = 4646":                       "nomad_address must be text in quotes",
 		"[idle]\npolicy = 'stop'\nnomad_address='x'": "there is no setting idle.nomad_address",
 		"[idle": "line 1",
 	} {
