@@ -56,8 +56,8 @@ func Write(runDir string, r Report) error {
 func Read(runDir string) (Report, error) {
 	var f file
 	found, err := rundir.Read(runDir, FileName, &f)
-	if found && err == nil && f.Format != format {
-		err = fmt.Errorf("its format is %d, and this program knows format %d", f.Format, format)
+	if found && err == nil {
+		err = rundir.CheckFormat(f.Format, format)
 	}
 	if err != nil {
 		return Report{}, fmt.Errorf("reading which GPUs are unhealthy from %s: %w; restart Nomad's agent, whose device plugin "+

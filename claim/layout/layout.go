@@ -70,8 +70,8 @@ func Read(runDir string) (map[string]GPU, error) {
 
 // check is strict: a GPU in an unknown mode must not be taken for one in slices.
 func (f file) check() error {
-	if f.Format != format {
-		return fmt.Errorf("its format is %d, and this program knows format %d", f.Format, format)
+	if err := rundir.CheckFormat(f.Format, format); err != nil {
+		return err
 	}
 	for uuid, gpu := range f.GPUs {
 		if _, err := claim.ParseMode(string(gpu.Mode)); err != nil {

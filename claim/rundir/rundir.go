@@ -41,3 +41,11 @@ func Read(runDir, name string, value any) (found bool, err error) {
 	}
 	return true, json.Unmarshal(content, value)
 }
+
+// CheckFormat says that a file has another version of its format than the reader knows.
+func CheckFormat(found, known int) error {
+	if found != known {
+		return fmt.Errorf("its format is %d, and this program knows format %d", found, known)
+	}
+	return nil
+}

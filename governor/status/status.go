@@ -85,8 +85,8 @@ func Write(runDir string, s Status) error {
 func Read(runDir string) (*Status, error) {
 	var f file
 	found, err := rundir.Read(dir(runDir), FileName, &f)
-	if found && err == nil && f.Format != format {
-		err = fmt.Errorf("its format is %d, and this program knows format %d", f.Format, format)
+	if found && err == nil {
+		err = rundir.CheckFormat(f.Format, format)
 	}
 	switch {
 	case err != nil:
