@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 
@@ -43,6 +44,9 @@ func TestUsage(t *testing.T) {
 	c := n.reserve(t, g, 0, 6)
 	must.NoError(t, n.ledger.NoteWorkload(t.Context(), c.ID, claim.Workload{Namespace: "team", Job: "train", Task: "t", Verified: true}))
 	n.end(t, c, "alloc-1")
+	for time.Since(c.Created) < 2*time.Millisecond { // which is what usage is accounted in
+		runtime.Gosched()
+	}
 	must.NoError(t, n.ledger.Release(t.Context(), c.ID, "alloc-1"))
 	claims, _, err := n.ledger.List(t.Context())
 	must.NoError(t, err)
