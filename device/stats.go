@@ -231,11 +231,14 @@ func measurableInstances(g *share.GPU, byDevice map[string]*share.ClaimUsage) []
 
 // turns returns what governed claims have had of their GPUs' time, by ID; nothing if no governor runs.
 func (s *statistics) turns() map[string]status.Claim {
-	published, err := status.Read(s.runDir)
+	published, err := status.Current(s.runDir, time.Now())
+	if errors.Is(err, status.ErrNotRunning) {
+		return nil
+	}
 	if s.log.Changed("turns", err) && err != nil {
 		s.logger.Debug("no statistics of shares of compute", "error", err)
 	}
-	if published == nil || published.Stale(time.Now()) {
+	if err != nil {
 		return nil
 	}
 	return published.Claims

@@ -11,8 +11,15 @@ import (
 	"github.com/tranche-gpu/tranche/governor/status"
 )
 
-// addClaims adds the claims of the ledger.
+// addClaims adds the claims of the ledger, and those of `tranche run`.
 func (m *Monitor) addClaims(ctx context.Context, s *Snapshot) {
+	m.addLedger(ctx, s)
+	if m.Runs != nil {
+		s.Claims = append(s.Claims, m.Runs()...)
+	}
+}
+
+func (m *Monitor) addLedger(ctx context.Context, s *Snapshot) {
 	claims, problems, err := m.Ledger.Recent(ctx)
 	if err != nil {
 		s.Errors[SourceLedger] = err.Error()

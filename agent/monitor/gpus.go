@@ -8,30 +8,13 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/layout"
-	"github.com/tranche-gpu/tranche/device/nvml"
 )
 
 // addGPUs adds the GPUs that NVML knows, and those that only claims do.
 func (m *Monitor) addGPUs(ctx context.Context, s *Snapshot) {
-	shared, err := layout.Read(m.RunDir)
-	if err != nil {
-		s.Errors[SourceLayout] = err.Error()
-	}
-	node, err := m.NVML.Read(ctx)
-	if err != nil {
-		s.Errors[SourceNVML] = err.Error()
-		node = &nvml.Node{}
-	}
-	s.DriverVersion, s.CUDAVersion = node.DriverVersion, node.CUDAVersion
-	for _, g := range node.WithInstances(func(uuid string) bool { return s.sharesInstance(uuid, shared) }) {
-		gpu := GPU{
-			Index: g.Index, UUID: g.UUID, Name: g.Name,
-			MemoryBytes: known(g.MemoryBytes), DriverBytes: &g.ReservedBytes, UsedBytes: &g.UsedBytes,
-		}
-		s.GPUs = append(s.GPUs, gpu)
-	}
-	for _, f := range node.Failed {
-		s.GPUs = append(s.GPUs, GPU{Index: f.Index, UUID: f.UUID, Error: fmt.Sprint(f.Err)})
+	var shared map[string]layout.GPU
+	if m.NVML != nil {
+		shared = m.addListed(ctx, s)
 	}
 	s.addUnlisted()
 	slices.SortStableFunc(s.GPUs, func(a, b GPU) int { return cmp.Compare(a.Index, b.Index) })
@@ -43,6 +26,34 @@ func (m *Monitor) addGPUs(ctx context.Context, s *Snapshot) {
 			c.GPUIndex = g.Index
 		}
 	}
+}
+
+// addListed adds the GPUs that NVML lists, and returns how the device plugin shares them.
+func (m *Monitor) addListed(ctx context.Context, s *Snapshot) map[string]layout.GPU {
+	shared, err := layout.Read(m.RunDir)
+	if err != nil {
+		s.Errors[SourceLayout] = err.Error()
+	}
+	node, err := m.NVML.Read(ctx)
+	if err != nil {
+		s.Errors[SourceNVML] = err.Error()
+		return shared
+	}
+	s.DriverVersion, s.CUDAVersion = node.DriverVersion, node.CUDAVersion
+	for _, g := range node.WithInstances(func(uuid string) bool { return s.sharesInstance(uuid, shared) }) {
+		gpu := GPU{
+			Index: g.Index, UUID: g.UUID, Name: g.Name,
+			MemoryBytes: known(g.MemoryBytes), DriverBytes: &g.ReservedBytes, UsedBytes: &g.UsedBytes,
+		}
+		if percent := int64(g.UtilizationPercent); percent >= 0 {
+			gpu.GPUPercent = &percent
+		}
+		s.GPUs = append(s.GPUs, gpu)
+	}
+	for _, f := range node.Failed {
+		s.GPUs = append(s.GPUs, GPU{Index: f.Index, UUID: f.UUID, Error: fmt.Sprint(f.Err)})
+	}
+	return shared
 }
 
 // sharesInstance reports whether a MIG instance is shared like a GPU: the device plugin says so, or claims have slices of it.
@@ -72,26 +83,24 @@ func (m *Monitor) addSharing(s *Snapshot, g *GPU, shared map[string]layout.GPU) 
 		if !ok {
 			said.Mode = c.Mode
 		}
-		if c.SliceBytes > 0 && said.SliceBytes == 0 {
-			said.SliceBytes = c.SliceBytes
+		if said.SliceBytes == 0 && (c.SliceBytes > 0 || c.Sliced()) {
+			said.SliceBytes = c.SliceSize()
 		}
 	}
-	g.Mode = cmp.Or(said.Mode, claim.ModeSlice)
+	g.Mode, g.SliceBytes = cmp.Or(said.Mode, claim.ModeSlice), said.SliceBytes
 	if g.Mode == claim.ModeSlice || g.Mode == claim.ModeMPS {
-		g.Slices = &Slices{SliceBytes: cmp.Or(said.SliceBytes, m.SliceBytes)}
+		g.SliceBytes = cmp.Or(g.SliceBytes, m.SliceBytes)
+		g.Slices = &Slices{SliceBytes: g.SliceBytes}
 	}
 }
 
-// countSlices counts the slices of a GPU by their state.
+// countSlices counts the slices of a GPU by the state of the claims on it.
 func (g *GPU) countSlices(claims []*Claim) {
 	s := g.Slices
 	if s == nil {
 		return
 	}
 	for _, c := range claims {
-		if c.PhysicalGPU() != g.UUID {
-			continue
-		}
 		switch c.State {
 		case claim.StateRunning:
 			s.Running += len(c.Slices)
@@ -104,13 +113,21 @@ func (g *GPU) countSlices(claims []*Claim) {
 	if g.MemoryBytes == nil || s.SliceBytes == 0 {
 		return
 	}
-	usable := *g.MemoryBytes - min(*g.DriverBytes, *g.MemoryBytes)
-	total := int(usable / s.SliceBytes)
+	total := int(g.UsableBytes() / s.SliceBytes)
 	s.Total = &total
-	s.Free = max(0, total-s.Running-s.Reserved-s.Dormant)
+	g.countFree()
+}
+
+// countFree counts the slices that belong to no claim.
+func (g *GPU) countFree() {
+	s := g.Slices
+	if s == nil || s.Total == nil {
+		return
+	}
+	s.Free = max(0, *s.Total-s.Running-s.Reserved-s.Dormant)
 	if g.OutsideBytes != nil {
-		left := int((usable - min(*g.OutsideBytes, usable)) / s.SliceBytes)
-		s.Outside = min(s.Free, max(0, total-left))
+		left := int((g.UsableBytes() - min(*g.OutsideBytes, g.UsableBytes())) / s.SliceBytes)
+		s.Outside = min(s.Free, max(0, *s.Total-left))
 		s.Free -= s.Outside
 	}
 	if g.Unhealthy != nil {

@@ -34,7 +34,7 @@ func (m *Monitor) addMeasurements(ctx context.Context, s *Snapshot) {
 func (m *Monitor) measure(ctx context.Context, s *Snapshot, g *GPU) {
 	telemetry, err := m.NVML.Telemetry(ctx, g.UUID)
 	if err != nil {
-		g.Error = err.Error()
+		g.Error, g.Telemetry = err.Error(), nvml.Telemetry{}
 		return
 	}
 	g.Telemetry = *telemetry

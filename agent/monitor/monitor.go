@@ -1,5 +1,6 @@
-// Package monitor gathers what a node's GPUs and claims are and use, from the ledger, the regions, the files in the run
-// directory and NVML. It only reads: it changes no claim, and no limit is enforced by what it finds.
+// Package monitor is the one reader of what a node's GPUs and claims are and use, for people and programs: it gathers that from
+// the ledger, the regions, the files in the run directory and NVML. It only reads: it changes no claim, and no limit is enforced by
+// what it finds.
 package monitor
 
 import (
@@ -19,7 +20,8 @@ const (
 	fresh = time.Second
 	// timeout is how long a snapshot takes at most.
 	timeout = 5 * time.Second
-	// nvmlTimeout is how long a snapshot waits for NVML. A GPU that does not answer has no measurements.
+	// nvmlTimeout is how long a snapshot waits for NVML, to list the GPUs and again to measure. A GPU that does not answer has no
+	// measurements.
 	nvmlTimeout = 2 * time.Second
 	// samplePeriod is how often Run takes a snapshot, so that pauses between readers leave no gap in what is observed.
 	samplePeriod = 10 * time.Second
@@ -28,8 +30,11 @@ const (
 // Options say where a monitor reads.
 type Options struct {
 	Ledger *claim.Ledger
+	// NVML is nil where only the claims matter; the GPUs are then those that the claims name.
 	NVML   nvml.Interface
 	RunDir string
+	// Runs returns claims of `tranche run`, which are in no ledger; nil if they do not matter.
+	Runs func() []*Claim
 	// SliceBytes is the size of a slice on GPUs for which neither the device plugin nor a claim says it.
 	SliceBytes uint64
 	Logger     hclog.Logger
@@ -96,18 +101,30 @@ func (m *Monitor) Snapshot(ctx context.Context) *Snapshot {
 	return m.last
 }
 
-// take gathers a snapshot. What cannot be read is missing in it, and Errors says why.
-func (m *Monitor) take(ctx context.Context) *Snapshot {
+// Read returns the state of the node now, without what is measured or observed for a while. What cannot be read is missing in it,
+// and Errors says why.
+func (m *Monitor) Read(ctx context.Context, nvmlTimeout time.Duration) *Snapshot {
 	s := &Snapshot{Time: m.now(), Errors: make(map[Source]string)}
 	m.addClaims(ctx, s)
 	bounded, cancel := context.WithTimeout(ctx, nvmlTimeout)
 	defer cancel()
 	m.addGPUs(bounded, s)
-	m.addMeasurements(bounded, s)
 	m.addHealth(s)
 	m.addTurns(s)
-	m.idle.observe(s)
 	m.addIdleTooLong(s)
+	for i := range s.GPUs {
+		s.GPUs[i].countSlices(s.On(s.GPUs[i].UUID))
+	}
+	return s
+}
+
+// take gathers a snapshot, and logs what cannot be read.
+func (m *Monitor) take(ctx context.Context) *Snapshot {
+	s := m.Read(ctx, nvmlTimeout)
+	bounded, cancel := context.WithTimeout(ctx, nvmlTimeout)
+	defer cancel()
+	m.addMeasurements(bounded, s)
+	m.idle.observe(s)
 	if m.Usage != nil {
 		s.Usage = m.Usage()
 	}
@@ -115,7 +132,7 @@ func (m *Monitor) take(ctx context.Context) *Snapshot {
 		s.PolicyActions = m.PolicyActions()
 	}
 	for i := range s.GPUs {
-		s.GPUs[i].countSlices(s.Claims)
+		s.GPUs[i].countFree()
 		s.GPUs[i].Xids = m.xids.of(s.GPUs[i].UUID)
 	}
 	for source, cause := range s.Errors {

@@ -104,6 +104,7 @@ func TestSnapshot_CountsSlicesByState(t *testing.T) {
 	total := 140
 	must.Eq(t, &Slices{SliceBytes: gib, Total: &total, Running: 8, Reserved: 2, Dormant: 4, Outside: 5, Free: 121}, s.GPUs[0].Slices)
 	must.Eq(t, &Slices{SliceBytes: gib, Total: &total, Free: 140}, s.GPUs[1].Slices)
+	must.Eq(t, 125, s.GPUs[0].Available(), must.Sprint("dormant claims yield"))
 	must.Eq(t, 5*gib+1, *s.GPUs[0].OutsideBytes)
 	must.Eq(t, 10*gib, s.ReservedBytes(s.GPUs[0].UUID))
 	must.Len(t, 3, s.Claims)
@@ -115,6 +116,7 @@ func TestSnapshot_CountsSlicesByState(t *testing.T) {
 	s = n.look()
 	must.Eq(t, 121, s.GPUs[0].Slices.Unhealthy)
 	must.Zero(t, s.GPUs[0].Slices.Free)
+	must.Zero(t, s.GPUs[0].Available(), must.Sprint("of an unhealthy GPU nothing is given away"))
 	must.Eq(t, gib, s.Claims[0].Uncounted.Bytes)
 	must.Nil(t, s.Claims[1].Uncounted) // its container has ended
 }

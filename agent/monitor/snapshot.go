@@ -60,8 +60,10 @@ type GPU struct {
 	MemoryBytes, DriverBytes, UsedBytes *uint64
 	// OutsideBytes is the memory that processes without a claim use.
 	OutsideBytes *uint64
-	// Telemetry is empty if the GPU does not answer.
+	// Telemetry is empty if the GPU does not answer, and has only GPUPercent where nothing is measured.
 	nvml.Telemetry
+	// SliceBytes is the memory of a slice, or of an instance that is created for one in mode mig; 0 if there are none.
+	SliceBytes uint64
 	// Slices are the counts of slices; nil in modes without slices.
 	Slices *Slices
 	// Xids counts Xid errors since the monitor began, by their number.
@@ -80,8 +82,21 @@ type Slices struct {
 	Free               int
 }
 
-// Available is how many slices a new claim can get: dormant claims yield.
-func (s *Slices) Available() int { return s.Free + s.Dormant }
+// Available is how many slices of the GPU a new claim can get: dormant claims yield, but nothing of an unhealthy GPU is given away.
+func (g *GPU) Available() int {
+	if g.Slices == nil || g.Unhealthy != nil {
+		return 0
+	}
+	return g.Slices.Free + g.Slices.Dormant
+}
+
+// UsableBytes is the memory that processes can allocate; 0 if unknown.
+func (g *GPU) UsableBytes() uint64 {
+	if g.MemoryBytes == nil {
+		return 0
+	}
+	return *g.MemoryBytes - min(*g.DriverBytes, *g.MemoryBytes)
+}
 
 // Claim is a claim, and what its container uses.
 type Claim struct {

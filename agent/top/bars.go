@@ -61,7 +61,7 @@ func facts(g *monitor.GPU) string {
 	}
 	slices := string(g.Mode)
 	if n := g.Slices; n != nil && n.Total != nil {
-		slices = fmt.Sprintf("%d of %d slices free", n.Available(), *n.Total)
+		slices = fmt.Sprintf("%d of %d slices free", g.Available(), *n.Total)
 	}
 	said := fmt.Sprintf("busy %s, %s", text.Scaled(g.GPUPercent, 1, 0, "%"), slices)
 	if g.Unhealthy != nil {

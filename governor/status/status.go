@@ -3,6 +3,7 @@
 package status
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -98,21 +99,19 @@ func Read(runDir string) (*Status, error) {
 	return &f.Status, nil
 }
 
-// Current returns what a governor that runs has published. Without one the error says so.
+// ErrNotRunning is in the error of Current if no governor runs.
+var ErrNotRunning = errors.New("shares of GPU time do not hold: the device plugin's log says why")
+
+// Current returns what a governor that runs has published: one that has published nothing for longer than StaleAfter does not run.
 func Current(runDir string, now time.Time) (*Status, error) {
 	published, err := Read(runDir)
 	switch {
 	case err != nil:
 		return nil, err
 	case published == nil:
-		return nil, fmt.Errorf("no governor has run since this node was booted; %s", notRunning)
-	case published.Stale(now):
-		return nil, fmt.Errorf("no governor has run since %s; %s", published.Written.Format(time.RFC3339), notRunning)
+		return nil, fmt.Errorf("no governor has run since this node was booted; %w", ErrNotRunning)
+	case now.Sub(published.Written) > StaleAfter:
+		return nil, fmt.Errorf("no governor has run since %s; %w", published.Written.Format(time.RFC3339), ErrNotRunning)
 	}
 	return published, nil
 }
-
-const notRunning = "shares of GPU time do not hold: the device plugin's log says why"
-
-// Stale reports whether the governor has published nothing for so long that none seems to run.
-func (s *Status) Stale(now time.Time) bool { return now.Sub(s.Written) > StaleAfter }

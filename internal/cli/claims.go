@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
 	"github.com/tranche-gpu/tranche/claim"
@@ -52,12 +53,15 @@ func (a *app) claimListCommand() *cobra.Command {
 }
 
 func (a *app) listClaims(ctx context.Context, p place, asJSON bool) error {
-	r := report{Claims: []claimReport{}, Problems: []claim.Problem{}}
-	if err := r.addLedger(ctx, p); err != nil {
+	m, err := a.monitor(p, defaultSliceMemory, hclog.NewNullLogger())
+	if err != nil {
 		return err
 	}
-	r.addHealth(p.runDir)
-	r.addTurns(p.runDir, time.Now())
+	m.NVML = nil
+	r := readReport(ctx, m)
+	if r.LedgerError != "" {
+		return errors.New(r.LedgerError)
+	}
 	if !asJSON {
 		w := &errWriter{w: a.stdout}
 		r.printClaims(w)

@@ -132,9 +132,11 @@ func (p *place) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&p.runDir, "run-dir", claim.DefaultRunDir, "`directory` of the regions")
 }
 
+const defaultSliceMemory = "1GiB"
+
 // addSliceMemory adds the flag for the size of a slice where neither the device plugin nor a claim says it.
 func addSliceMemory(cmd *cobra.Command, value *string) {
-	cmd.Flags().StringVar(value, "slice-memory", "1GiB", "`size` of a slice as the device plugin has it, for GPUs of which that is not known")
+	cmd.Flags().StringVar(value, "slice-memory", defaultSliceMemory, "`size` of a slice as the device plugin has it, for GPUs of which that is not known")
 }
 
 // stated is the value of a flag that may be left out and may not be empty: `--share "$SHARE"` in a script in which the variable

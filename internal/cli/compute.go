@@ -57,13 +57,13 @@ func (o runOptions) runCompute(limitBytes, gpuBytes uint64) (*claim.Compute, err
 	if os.Geteuid() != 0 {
 		return nil, errors.New("--share, --max and --priority need root: they take time from others")
 	}
-	switch published, err := status.Read(o.runDir); {
-	case err != nil:
-		return nil, err
-	case published == nil || published.Stale(time.Now()):
+	switch _, err := status.Current(o.runDir, time.Now()); {
+	case errors.Is(err, status.ErrNotRunning):
 		return nil, fmt.Errorf("--share, --max and --priority: no governor runs on this node (it would write %s); set compute = \"shares\" "+
 			"in the device plugin's configuration, or start `tranche governor`",
 			filepath.Join(o.runDir, status.Dir, status.FileName))
+	case err != nil:
+		return nil, err
 	}
 	worth := max(1, int(limitBytes*claim.WholeCompute/gpuBytes))
 	c, err := r.Over(claim.Compute{Share: worth, Max: claim.WholeCompute, Class: claim.ClassNormal})

@@ -118,6 +118,7 @@ func TestStatus_Health(t *testing.T) {
 	must.NoError(t, health.Write(n.runDir, health.Report{GPUs: map[string]health.Condition{a.UUID: condition}}))
 	r := n.statusJSON(t, 0)
 	must.Eq(t, &condition, r.GPUs[0].Unhealthy)
+	must.Eq(t, sliceReport{SliceBytes: 1 << 30, Total: 140, Taken: 2}, r.GPUs[0].Slices, must.Sprint("nothing of it is free"))
 	must.Nil(t, r.GPUs[1].Unhealthy)
 	must.Eq(t, &condition, r.Claims[0].GPUUnhealthy)
 	must.Nil(t, r.Claims[1].GPUUnhealthy)

@@ -3,23 +3,16 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
+	"github.com/tranche-gpu/tranche/agent/monitor"
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/health"
-	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/claim/region"
-	"github.com/tranche-gpu/tranche/claim/runs"
-	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/governor/status"
-	"github.com/tranche-gpu/tranche/internal/cli/private"
-	"github.com/tranche-gpu/tranche/internal/size"
 )
 
 // report is what `tranche status --json` prints. Programs rely on its names.
@@ -62,8 +55,8 @@ type gpuReport struct {
 type sliceReport struct {
 	SliceBytes uint64 `json:"slice_bytes"`
 	Total      int    `json:"total"`
-	// Taken are those of claims that run or are reserved; all others are free. Dormant are the free ones whose claim
-	// waits for a restart in place until others reserve them.
+	// Taken are those of claims that run or are reserved; all others are free, unless the GPU is unhealthy. Dormant are those
+	// whose claim waits for a restart in place until others reserve them.
 	Taken   int `json:"taken"`
 	Dormant int `json:"dormant"`
 	Free    int `json:"free"`
@@ -114,111 +107,97 @@ does not show.`,
 }
 
 func (a *app) status(ctx context.Context, o statusOptions) error {
-	sliceBytes, err := size.ParseGPU(o.sliceMemory)
+	m, err := a.monitor(o.place, o.sliceMemory, hclog.NewNullLogger())
 	if err != nil {
-		return fmt.Errorf("--slice-memory: %w", err)
+		return err
 	}
-	r := report{GPUs: []gpuReport{}, Claims: []claimReport{}, Problems: []claim.Problem{}}
-	node, err := a.readGPUs(ctx, o.driverRoot)
-	if err != nil {
-		r.NVMLError, node = err.Error(), &nvml.Node{}
-	}
-	ledgerErr := r.addLedger(ctx, o.place)
-	r.addRuns(o.runDir)
-	shared, err := layout.Read(o.runDir)
-	if err != nil {
-		r.LayoutError = err.Error()
-	}
-	r.addGPUs(node, shared, sliceBytes)
-	r.addHealth(o.runDir)
-	r.addTurns(o.runDir, time.Now())
-
+	m.Runs = func() []*monitor.Claim { return readRuns(o.runDir) }
+	r := readReport(ctx, m)
 	if o.json {
 		err = a.printJSON(r)
 	} else {
 		err = r.print(a.stdout)
 	}
-	if err == nil && (ledgerErr != nil || r.NVMLError != "") {
+	if err == nil && (r.LedgerError != "" || r.NVMLError != "") {
 		return &exitError{code: exitFailure} // the report tells the rest
 	}
 	return err
 }
 
-// addLedger adds the claims of the ledger, and what is wrong with it.
-func (r *report) addLedger(ctx context.Context, p place) error {
-	ledger, err := claim.Open(claim.Options{StateDir: p.stateDir, RunDir: p.runDir})
-	if err == nil {
-		err = r.addClaims(ctx, ledger)
+// readReport reports what a monitor reads.
+func readReport(ctx context.Context, m *monitor.Monitor) *report {
+	s := m.Read(ctx, nvmlPatience)
+	r := &report{
+		DriverVersion: s.DriverVersion, CUDAVersion: s.CUDAVersion,
+		NVMLError: s.Errors[monitor.SourceNVML], LedgerError: s.Errors[monitor.SourceLedger], LayoutError: s.Errors[monitor.SourceLayout],
+		HealthError: s.Errors[monitor.SourceHealth], GovernorError: s.Errors[monitor.SourceGovernor],
+		GPUs: []gpuReport{}, Claims: []claimReport{}, Problems: append([]claim.Problem{}, s.Problems...),
 	}
-	if err != nil {
-		r.LedgerError = err.Error()
+	for i := range s.GPUs {
+		r.GPUs = append(r.GPUs, newGPUReport(&s.GPUs[i], s.On(s.GPUs[i].UUID)))
 	}
-	return err
+	for _, c := range s.Claims {
+		r.Claims = append(r.Claims, newClaimReport(c, s.GPU(c.PhysicalGPU())))
+	}
+	return r
 }
 
-func (r *report) addClaims(ctx context.Context, ledger *claim.Ledger) error {
-	claims, problems, err := ledger.List(ctx)
-	if err != nil {
-		return err
+func newGPUReport(g *monitor.GPU, claims []*monitor.Claim) gpuReport {
+	r := gpuReport{Index: g.Index, UUID: g.UUID, Name: g.Name, Mode: g.Mode, Error: g.Error, Unhealthy: g.Unhealthy, UtilizationPercent: -1}
+	if g.MemoryBytes != nil {
+		r.MemoryBytes = *g.MemoryBytes
 	}
-	r.Problems = append(r.Problems, problems...)
+	if g.UsedBytes != nil {
+		r.UsedBytes = *g.UsedBytes
+	}
+	if g.GPUPercent != nil {
+		r.UtilizationPercent = int(*g.GPUPercent)
+	}
+	n := &r.Slices
+	n.SliceBytes = g.SliceBytes
 	for _, c := range claims {
-		u, err := ledger.Usage(ctx, c.ID)
-		if errors.Is(err, claim.ErrUnknownClaim) {
-			continue // gone since
+		switch {
+		case c.Holds():
+			n.Taken += len(c.Slices)
+		case c.State == claim.StateDormant:
+			n.Dormant += len(c.Slices)
 		}
-		cr := newClaimReport(c, ledger.State(c, time.Now()), u, err)
-		if w, ok := ledger.Workload(c.ID); ok {
-			cr.Workload = &w
-		}
-		r.Claims = append(r.Claims, cr)
 	}
-	return nil
+	if n.SliceBytes > 0 {
+		n.Total = int(g.UsableBytes() / n.SliceBytes)
+	}
+	if g.Unhealthy == nil {
+		n.Free = max(0, n.Total-n.Taken)
+	}
+	return r
 }
 
-func newClaimReport(c *claim.Claim, state claim.State, u region.Usage, err error) claimReport {
-	cr := claimReport{Claim: *c, Mode: cmp.Or(c.Mode, claim.ModeSlice), State: state, Usage: &u}
-	if err != nil {
-		cr.Usage = nil
+// newClaimReport reports a claim. The GPU is nil for one whose region does not name it.
+func newClaimReport(c *monitor.Claim, g *monitor.GPU) claimReport {
+	r := claimReport{
+		Claim: *c.Claim, Mode: cmp.Or(c.Mode, claim.ModeSlice), State: c.State, Usage: c.Usage, UsageError: c.UsageError,
+		Uncounted: c.Uncounted, Turns: c.Turns,
 	}
-	if err != nil && !errors.Is(err, claim.ErrNotCounted) {
-		cr.UsageError = err.Error()
+	if !c.Workload.IsZero() {
+		r.Workload = &c.Workload
 	}
-	if err == nil && u.UsedBytes > u.LimitBytes {
-		cr.UsageWarning = fmt.Sprintf("its region says %s used of a limit of %s: the driver took more than was foreseen, or a "+
+	if g != nil {
+		r.GPUUnhealthy = g.Unhealthy
+	}
+	if g != nil && c.GPU.Name == "" { // of `tranche run`, whose regions name the UUID only
+		r.GPU.Index, r.GPU.Name = g.Index, g.Name
+	}
+	if u := c.Usage; u != nil && u.UsedBytes > u.LimitBytes {
+		r.UsageWarning = fmt.Sprintf("its region says %s used of a limit of %s: the driver took more than was foreseen, or a "+
 			"process of the claim damaged its region; nvidia-smi on the host shows what is held", mebibytes(u.UsedBytes), mebibytes(u.LimitBytes))
 	}
-	return cr
+	return r
 }
 
-// addRuns adds what root has running under `tranche run`, which is in no ledger.
-func (r *report) addRuns(runDir string) {
-	for _, region := range private.Regions(runDir) {
-		r.addRun(region)
+// physicalGPU is the GPU that a claim is on, or on an instance of; the name of that one is in no record.
+func physicalGPU(c *claim.Claim) claim.GPU {
+	if c.MIG != nil {
+		return claim.GPU{UUID: c.MIG.GPUUUID, Index: c.MIG.GPUIndex}
 	}
-}
-
-func (r *report) addRun(dir string) {
-	h, err := region.ReadHeader(dir)
-	var u region.Usage
-	if err == nil {
-		u, err = region.Read(dir)
-	}
-	if _, statErr := os.Stat(filepath.Dir(filepath.Dir(dir))); statErr != nil {
-		return // ended in the meantime
-	}
-	c := &claim.Claim{
-		ID:         filepath.Base(dir),
-		GPU:        claim.GPU{UUID: h.GPUUUID, ContextBytes: h.ContextBytes},
-		Slices:     []string{},
-		LimitBytes: h.LimitBytes, GPUHostMemoryBytes: h.SpillBytes,
-		Owner: claim.OwnerRun,
-	}
-	if info, statErr := os.Stat(dir); statErr == nil {
-		c.Created = info.ModTime().UTC()
-	}
-	if recorded, recordErr := runs.ReadRecord(dir); recordErr == nil {
-		c.Compute = recorded.Compute
-	}
-	r.Claims = append(r.Claims, newClaimReport(c, claim.StateRunning, u, err))
+	return c.GPU
 }

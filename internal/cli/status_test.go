@@ -263,6 +263,8 @@ func TestStatusShowsRuns(t *testing.T) {
 	must.Eq(t, "NVIDIA H200", c.GPU.Name)
 	must.Eq(t, 1<<30, c.LimitBytes)
 	must.Eq(t, 0, r.GPUs[0].Slices.Taken)
+	_, text, _ := n.claim("list")
+	must.StrNotContains(t, text, c.ID, must.Sprint("it cannot be released"))
 
 	must.NoError(t, cmd.Process.Signal(os.Interrupt))
 	_ = cmd.Wait()

@@ -5,29 +5,10 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 
-	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/governor/status"
 	"github.com/tranche-gpu/tranche/internal/percent"
 )
-
-// addTurns adds what the governed claims have had of their GPUs' time, as the governor says.
-func (r *report) addTurns(runDir string, now time.Time) {
-	if !slices.ContainsFunc(r.Claims, func(c claimReport) bool { return c.Governed() && c.State == claim.StateRunning }) {
-		return
-	}
-	published, err := status.Current(runDir, now)
-	if err != nil {
-		r.GovernorError = err.Error()
-		return
-	}
-	for i, c := range r.Claims {
-		if turns, ok := published.Claims[c.ID]; ok && c.Governed() {
-			r.Claims[i].Turns = &turns
-		}
-	}
-}
 
 // printTurns writes a table of the governed claims, if there are any.
 func (r *report) printTurns(w *errWriter) {
