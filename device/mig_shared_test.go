@@ -114,7 +114,9 @@ func TestMIGShared_InstanceGone(t *testing.T) {
 	node.update(t.Context())
 	shared, err := layout.Read(node.runDir)
 	must.NoError(t, err)
-	must.Eq(t, layout.GPU{Mode: claim.ModeTimeslice, Replicas: 4, MemoryBytes: gone.MemoryBytes}, shared[gone.UUID])
+	must.Eq(t, layout.GPU{
+		Mode: claim.ModeTimeslice, Replicas: 4, MemoryBytes: gone.MemoryBytes, WholeBytes: n.gpu(t).MemoryBytes,
+	}, shared[gone.UUID])
 	must.Eq(t, layout.GPU{Mode: claim.ModeMIG, MemoryBytes: n.gpu(t).MemoryBytes}, shared[n.gpu(t).UUID])
 
 	must.NoError(t, n.library.DestroyInstance(t.Context(), n.gpu(t).UUID, gone.GPUInstance))

@@ -29,9 +29,13 @@ type publishedState struct {
 func (p *publishedState) publishLayout(gpus []share.GPU) {
 	shared := make(map[string]layout.GPU)
 	for _, g := range gpus {
-		shared[g.UUID] = layout.GPU{
+		said := layout.GPU{
 			Mode: g.Mode, SliceBytes: g.SliceBytes, MemoryBytes: g.MemoryBytes, Replicas: g.Replicas, Shares: g.Shares,
 		}
+		if g.Origin != nil {
+			said.WholeBytes = g.Origin.GPUMemoryBytes
+		}
+		shared[g.UUID] = said
 	}
 	if p.layout != nil && maps.Equal(p.layout, shared) {
 		return

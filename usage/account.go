@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tranche-gpu/tranche/claim"
@@ -19,6 +20,22 @@ type GPU struct {
 	MemoryBytes uint64
 	// Replicas is how many claims may share it in mode timeslice; 0 if it is not known.
 	Replicas int
+	// WholeBytes is all memory of the GPU that a MIG instance is of; 0 for a GPU.
+	WholeBytes uint64
+}
+
+// migPrefix begins the UUIDs of MIG instances.
+const migPrefix = "MIG-"
+
+// ofWhole returns which part of a GPU a part of this one is: a MIG instance is the part of its GPU that its memory is.
+func (g GPU) ofWhole(uuid string, share int64) int64 {
+	switch {
+	case share == unknownShare || !strings.HasPrefix(uuid, migPrefix):
+		return share
+	case g.WholeBytes == 0 || g.MemoryBytes == 0:
+		return unknownShare
+	}
+	return int64(math.Round(float64(share) * min(float64(g.MemoryBytes)/float64(g.WholeBytes), 1)))
 }
 
 // hourMillis is the length of the rows' hours.
@@ -272,7 +289,8 @@ func (b *books) bill(a *account, terms journal.Terms, from, to int64) {
 }
 
 // reserves returns the memory and the part of a GPU that a claim has by its terms: the share of compute if it has one, in mode
-// timeslice an equal part for each claim that may share the GPU, otherwise the part of the slices or of the memory.
+// timeslice an equal part for each claim that may share the GPU, otherwise the part of the slices or of the memory. Of a MIG
+// instance that several share, it is a part of the instance's part.
 func (b *books) reserves(t journal.Terms) (bytes uint64, share int64) {
 	gpu := b.gpus[t.GPU]
 	bytes, share = t.Bytes(), unknownShare
@@ -291,7 +309,7 @@ func (b *books) reserves(t journal.Terms) (bytes uint64, share int64) {
 	if t.Share > 0 {
 		share = int64(t.Share) * (wholeShare / claim.WholeCompute)
 	}
-	return bytes, share
+	return bytes, gpu.ofWhole(t.GPU, share)
 }
 
 func part(of, whole uint64) int64 {

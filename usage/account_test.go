@@ -225,6 +225,9 @@ func TestBooks_HoursAndBegin(t *testing.T) {
 
 func TestBooks_Reserves(t *testing.T) {
 	b := newBooks()
+	b.gpus["MIG-1"] = GPU{MemoryBytes: 35 * gib, Replicas: 2, WholeBytes: 140 * gib}
+	b.gpus["MIG-2"] = GPU{MemoryBytes: 35 * gib}
+	on := func(instance string, t journal.Terms) journal.Terms { t.GPU = instance; return t }
 	terms := func(mode string, slices int, sliceBytes uint64, share int) journal.Terms {
 		return journal.Terms{GPU: "GPU-1", Mode: mode, Slices: slices, SliceBytes: sliceBytes, Share: share}
 	}
@@ -240,6 +243,13 @@ func TestBooks_Reserves(t *testing.T) {
 		"exclusive":        {terms("exclusive", 1, 140*gib, 0), 140 * gib, wholeShare},
 		"timeslice":        {terms("timeslice", 1, 140*gib, 0), 35 * gib, wholeShare / 4},
 		"mig":              {terms("mig", 1, 70*gib, 0), 70 * gib, wholeShare / 2},
+
+		"slices of an instance": {on("MIG-1", terms("slice", 7, gib, 0)), 7 * gib, wholeShare / 20},
+		"share of an instance":  {on("MIG-1", terms("slice", 7, gib, 500)), 7 * gib, wholeShare / 8},
+		"time of an instance":   {on("MIG-1", terms("timeslice", 1, 35*gib, 0)), 35 * gib / 2, wholeShare / 8},
+		"instance of unknown":   {on("MIG-2", terms("slice", 7, gib, 0)), 7 * gib, unknownShare},
+		"unknown instance":      {on("MIG-3", terms("slice", 7, gib, 500)), 7 * gib, unknownShare},
+
 		"unknown GPU":      {journal.Terms{GPU: "GPU-2", Mode: "slice", Slices: 2, SliceBytes: gib}, 2 * gib, unknownShare},
 		"unknown replicas": {journal.Terms{GPU: "GPU-2", Mode: "timeslice", Slices: 1, SliceBytes: gib}, 0, unknownShare},
 	} {

@@ -131,7 +131,7 @@ func Layout(runDir string) (map[string]GPU, error) {
 	shared, err := layout.Read(runDir)
 	gpus := make(map[string]GPU, len(shared))
 	for uuid, g := range shared {
-		gpus[uuid] = GPU{MemoryBytes: g.MemoryBytes, Replicas: g.Replicas}
+		gpus[uuid] = GPU{MemoryBytes: g.MemoryBytes, Replicas: g.Replicas, WholeBytes: g.WholeBytes}
 	}
 	return gpus, err
 }

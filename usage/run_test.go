@@ -3,6 +3,7 @@ package usage
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -175,5 +176,32 @@ func TestCollect_LostFiles(t *testing.T) {
 			}
 			must.Eq(t, lasted, sum)
 		})
+	}
+}
+
+// A MIG instance stays the part of its GPU that it was when that is no longer known, also in a database from before there were any.
+func TestCollect_SharedInstance(t *testing.T) {
+	n := newNode(t)
+	_, err := n.store.db.ExecContext(t.Context(), "DROP TABLE mig_instance")
+	must.NoError(t, err)
+	must.NoError(t, n.store.Close())
+	n = openNode(t, n.state, n.run)
+	r := request("MIG-a", 0, 4)
+	r.Compute = nil
+	c, _, err := n.ledger.Reserve(t.Context(), r)
+	must.NoError(t, err)
+	collect := func(gpus map[string]GPU) {
+		after := time.Now()
+		eventually(t, "some time has passed", func() bool { return time.Since(after) > 5*time.Millisecond })
+		_, err := n.store.Collect(t.Context(), n.ledger, gpus, nil)
+		must.NoError(t, err)
+	}
+	collect(map[string]GPU{"MIG-a": {MemoryBytes: 16 * gib, WholeBytes: 64 * gib}})
+	_, first := n.store.rows(t)
+	collect(nil)
+	rows, second := n.store.rows(t)
+	must.Greater(t, first[c.ID], second[c.ID])
+	for row := range rows {
+		must.StrHasSuffix(t, fmt.Sprint(4*gib, wholeShare/16), row)
 	}
 }

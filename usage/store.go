@@ -26,6 +26,14 @@ const schemaVersion = 1
 //go:embed schema.sql
 var schema string
 
+// schemaAdded are tables that a database of this version may lack. Programs that do not know them leave them alone.
+const schemaAdded = `
+CREATE TABLE IF NOT EXISTS mig_instance (
+  uuid        TEXT PRIMARY KEY,
+  whole_bytes INTEGER NOT NULL -- all memory of its GPU
+) STRICT;
+`
+
 // Store is the database of a node's usage. Its methods may be called concurrently, also by several processes.
 type Store struct {
 	path string
@@ -102,9 +110,10 @@ func create(ctx context.Context, tx *sql.Tx) error {
 	}
 	switch version {
 	case schemaVersion:
-		return nil
+		_, err := tx.ExecContext(ctx, schemaAdded)
+		return err
 	case 0:
-		_, err := tx.ExecContext(ctx, schema)
+		_, err := tx.ExecContext(ctx, schema+schemaAdded)
 		return err
 	}
 	return fmt.Errorf("its version is %d, and this program knows version %d: a newer Tranche wrote it", version, schemaVersion)

@@ -22,7 +22,8 @@ func (t tables) exec(statement string, args ...any) error {
 // mergeGPUs records what is known of GPUs now, and returns what was ever known.
 func (t tables) mergeGPUs(now map[string]GPU) (map[string]GPU, error) {
 	all := map[string]GPU{}
-	rows, err := t.tx.QueryContext(t.ctx, "SELECT uuid, memory_bytes, replicas FROM gpu")
+	rows, err := t.tx.QueryContext(t.ctx, `SELECT uuid, memory_bytes, replicas, coalesce(whole_bytes, 0)
+		FROM gpu LEFT JOIN mig_instance USING (uuid)`)
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +31,7 @@ func (t tables) mergeGPUs(now map[string]GPU) (map[string]GPU, error) {
 	for rows.Next() {
 		var uuid string
 		var g GPU
-		if err := rows.Scan(&uuid, &g.MemoryBytes, &g.Replicas); err != nil {
+		if err := rows.Scan(&uuid, &g.MemoryBytes, &g.Replicas, &g.WholeBytes); err != nil {
 			return nil, err
 		}
 		all[uuid] = g
@@ -146,6 +147,13 @@ func (t tables) writeDevices(b *books) error {
 		if err := t.exec(`INSERT INTO gpu VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
 			SET idx = excluded.idx, model = excluded.model, memory_bytes = excluded.memory_bytes, replicas = excluded.replicas`,
 			d.uuid, d.index, d.model, g.MemoryBytes, g.Replicas); err != nil {
+			return err
+		}
+		if g.WholeBytes == 0 {
+			continue
+		}
+		if err := t.exec("INSERT INTO mig_instance VALUES (?, ?) ON CONFLICT DO UPDATE SET whole_bytes = excluded.whole_bytes",
+			d.uuid, g.WholeBytes); err != nil {
 			return err
 		}
 	}

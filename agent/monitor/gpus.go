@@ -45,6 +45,9 @@ func (m *Monitor) addListed(ctx context.Context, s *Snapshot) map[string]layout.
 			Index: g.Index, UUID: g.UUID, Name: g.Name,
 			MemoryBytes: known(g.MemoryBytes), DriverBytes: &g.ReservedBytes, UsedBytes: &g.UsedBytes,
 		}
+		if g.Origin != nil {
+			gpu.WholeBytes = g.Origin.GPUMemoryBytes
+		}
 		if percent := int64(g.UtilizationPercent); percent >= 0 {
 			gpu.GPUPercent = &percent
 		}

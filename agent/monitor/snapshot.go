@@ -60,6 +60,8 @@ type GPU struct {
 	MemoryBytes, DriverBytes, UsedBytes *uint64
 	// OutsideBytes is the memory that processes without a claim use.
 	OutsideBytes *uint64
+	// WholeBytes is all memory of the GPU that a MIG instance is of; 0 for a GPU.
+	WholeBytes uint64
 	// Telemetry is empty if the GPU does not answer, and has only GPUPercent where nothing is measured.
 	nvml.Telemetry
 	// SliceBytes is the memory of a slice, or of an instance that is created for one in mode mig; 0 if there are none.

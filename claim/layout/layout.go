@@ -24,6 +24,8 @@ type GPU struct {
 	// MemoryBytes is all of the GPU's memory, Replicas how many claims may share it in mode timeslice.
 	MemoryBytes uint64 `json:"memory_bytes,omitempty"`
 	Replicas    int    `json:"replicas,omitempty"`
+	// WholeBytes is all memory of the GPU that a MIG instance is of; 0 for a GPU.
+	WholeBytes uint64 `json:"whole_bytes,omitempty"`
 	// Shares is whether claims on the GPU compute in turns, in proportion to their shares.
 	Shares bool `json:"shares,omitempty"`
 }

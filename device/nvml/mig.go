@@ -62,13 +62,14 @@ type MIGInstance struct {
 // Origin is where a MIG instance is.
 type Origin struct {
 	mig.Instance
-	// GPUUUID and GPUName are those of the physical GPU.
+	// GPUUUID and GPUName are those of the physical GPU, GPUMemoryBytes is its memory.
 	GPUUUID, GPUName string
+	GPUMemoryBytes   uint64
 }
 
 // Instance returns a MIG instance as a GPU of its own. What the driver does not report of an instance is its GPU's.
 func (g GPU) Instance(i MIGInstance) GPU {
-	g.Origin = &Origin{Instance: i.Instance, GPUUUID: g.UUID, GPUName: g.Name}
+	g.Origin = &Origin{Instance: i.Instance, GPUUUID: g.UUID, GPUName: g.Name, GPUMemoryBytes: g.MemoryBytes}
 	g.UUID, g.Name, g.MIG, g.UtilizationPercent = i.UUID, i.Name, MIG{}, -1
 	g.MemoryBytes, g.ReservedBytes, g.UsedBytes = i.MemoryBytes, i.ReservedBytes, i.UsedBytes
 	g.setSMs(int64(i.Multiprocessors))

@@ -1,9 +1,9 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"sync/atomic"
 	"time"
 
@@ -68,11 +68,13 @@ func accountedGPUs(s *monitor.Snapshot, runDir string) map[string]usage.GPU {
 	gpus := map[string]usage.GPU{}
 	for _, g := range s.GPUs {
 		if g.MemoryBytes != nil {
-			gpus[g.UUID] = usage.GPU{MemoryBytes: *g.MemoryBytes}
+			gpus[g.UUID] = usage.GPU{MemoryBytes: *g.MemoryBytes, WholeBytes: g.WholeBytes}
 		}
 	}
-	if managed, err := usage.Layout(runDir); err == nil {
-		maps.Copy(gpus, managed)
+	managed, _ := usage.Layout(runDir) // the snapshot has the error
+	for uuid, g := range managed {
+		g.WholeBytes = cmp.Or(g.WholeBytes, gpus[uuid].WholeBytes) // which a device plugin of an earlier version does not say
+		gpus[uuid] = g
 	}
 	return gpus
 }

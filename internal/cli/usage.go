@@ -169,8 +169,12 @@ func (a *app) usageGPUs(ctx context.Context, p place) map[string]usage.GPU {
 	if err != nil {
 		return gpus
 	}
-	for _, g := range node.GPUs {
-		gpus[g.UUID] = usage.GPU{MemoryBytes: g.MemoryBytes}
+	for _, g := range node.WithInstances(func(string) bool { return true }) {
+		known := usage.GPU{MemoryBytes: g.MemoryBytes}
+		if g.Origin != nil {
+			known.WholeBytes = g.Origin.GPUMemoryBytes
+		}
+		gpus[g.UUID] = known
 	}
 	return gpus
 }

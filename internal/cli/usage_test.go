@@ -13,8 +13,11 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
 
+	"github.com/tranche-gpu/tranche/agent/monitor"
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
+	"github.com/tranche-gpu/tranche/usage"
 )
 
 func (n *statusNode) usage(args ...string) (code int, stdout, stderr string) {
@@ -203,4 +206,18 @@ func TestAccounting_WithoutADatabase(t *testing.T) {
 	cancel()
 	<-done
 	a.close()
+}
+
+// What the device plugin says counts, except that one of an earlier version does not say of which GPU an instance is a part.
+func TestUsage_GPUs(t *testing.T) {
+	runDir, bytes := t.TempDir(), uint64(16<<30)
+	s := &monitor.Snapshot{GPUs: []monitor.GPU{
+		{UUID: "MIG-1", MemoryBytes: &bytes, WholeBytes: 64 << 30}, {UUID: "GPU-1", MemoryBytes: &bytes}, {UUID: "GPU-2"},
+	}}
+	must.NoError(t, layout.Write(runDir, map[string]layout.GPU{"MIG-1": {MemoryBytes: 15 << 30}, "GPU-3": {MemoryBytes: 8 << 30, Replicas: 2}}))
+	must.Eq(t, map[string]usage.GPU{
+		"MIG-1": {MemoryBytes: 15 << 30, WholeBytes: 64 << 30}, "GPU-1": {MemoryBytes: bytes}, "GPU-3": {MemoryBytes: 8 << 30, Replicas: 2},
+	}, accountedGPUs(s, runDir))
+	must.NoError(t, layout.Write(runDir, map[string]layout.GPU{"MIG-1": {MemoryBytes: 15 << 30, WholeBytes: 60 << 30}}))
+	must.Eq(t, usage.GPU{MemoryBytes: 15 << 30, WholeBytes: 60 << 30}, accountedGPUs(s, runDir)["MIG-1"])
 }
