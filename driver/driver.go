@@ -33,6 +33,7 @@ import (
 	"github.com/tranche-gpu/tranche/driver/storage"
 	"github.com/tranche-gpu/tranche/driver/task"
 	"github.com/tranche-gpu/tranche/driver/userns"
+	"github.com/tranche-gpu/tranche/internal/printable"
 	"github.com/tranche-gpu/tranche/internal/version"
 )
 
@@ -212,14 +213,14 @@ func (d *Driver) Shutdown() {
 	}
 }
 
-// notify emits a task event, which the user sees in `nomad alloc status`.
+// notify emits a task event, which the user sees in `nomad alloc status`. Names in it are of processes and images, which choose them.
 func (d *Driver) notify(cfg *drivers.TaskConfig, annotations map[string]string, format string, args ...any) {
 	err := d.EmitEvent(&drivers.TaskEvent{
 		TaskID:      cfg.ID,
 		TaskName:    cfg.Name,
 		AllocID:     cfg.AllocID,
 		Timestamp:   time.Now(),
-		Message:     fmt.Sprintf(format, args...),
+		Message:     printable.Text(fmt.Sprintf(format, args...)),
 		Annotations: annotations,
 	})
 	if err != nil {
