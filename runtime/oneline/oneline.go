@@ -3,10 +3,10 @@ package oneline
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
+
+	"github.com/tranche-gpu/tranche/internal/printable"
 )
 
 // maxBytes bounds a line. Errors without untrusted text are far shorter.
@@ -26,19 +26,11 @@ func of(text string) string {
 		}
 		text, rest = text[:cut], len(text)-cut
 	}
-	var line strings.Builder
-	for _, r := range strings.ToValidUTF8(text, "\uFFFD") {
-		if unicode.IsPrint(r) {
-			line.WriteRune(r)
-			continue
-		}
-		quoted := strconv.QuoteRune(r)
-		line.WriteString(quoted[1 : len(quoted)-1])
-	}
+	text = printable.Text(text)
 	if rest > 0 {
-		fmt.Fprintf(&line, "… (and %d bytes more)", rest)
+		text += fmt.Sprintf("… (and %d bytes more)", rest)
 	}
-	return line.String()
+	return text
 }
 
 // Excerpt quotes the first 60 bytes of an untrusted text.
