@@ -2,6 +2,7 @@ package governor
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"math"
 	"path/filepath"
@@ -122,7 +123,10 @@ func (p *publisher) write(s snapshot) {
 	p.observer.name(&s.status)
 	err := status.Write(p.options.RunDir, s.status)
 	if err == nil {
-		err = rundir.Write(filepath.Join(p.options.RunDir, status.Dir), debtsFile, s.debts)
+		dir := filepath.Join(p.options.RunDir, status.Dir)
+		if err = rundir.Write(dir, debtsFile, s.debts); err != nil {
+			err = fmt.Errorf("write the debts to %s: %w", filepath.Join(dir, debtsFile), err)
+		}
 	}
 	if err != nil && !p.failed {
 		p.logger.Error("cannot publish the status", "error", err)

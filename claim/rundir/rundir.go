@@ -23,8 +23,12 @@ func Write(runDir, name string, value any) error {
 	if err := os.MkdirAll(runDir, 0o755); err != nil {
 		return err
 	}
-	return renameio.WriteFile(filepath.Join(runDir, name), append(content, '\n'), 0o644,
+	err = renameio.WriteFile(filepath.Join(runDir, name), append(content, '\n'), 0o644,
 		renameio.WithTempDir(runDir), renameio.WithStaticPermissions(0o644))
+	if errors.Is(err, fs.ErrExist) { // as os.Rename answers for a directory
+		return errors.New("it is a directory: remove it")
+	}
+	return err
 }
 
 // Read reads such a file into a value. If there is none, it leaves the value as it is.

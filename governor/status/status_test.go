@@ -48,4 +48,5 @@ func TestStatus(t *testing.T) {
 	must.NoError(t, os.Mkdir(filepath.Join(runDir, Dir, FileName), 0o755))
 	_, err = Current(runDir, now)
 	must.ErrorContains(t, err, "is a directory: remove it; restart the governor")
+	must.ErrorContains(t, Write(runDir, said), filepath.Join(runDir, Dir, FileName)+": it is a directory: remove it")
 }
