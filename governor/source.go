@@ -37,8 +37,13 @@ var (
 
 // watch calls a function with the governed claims whenever they may have changed, until the context ends.
 func (s *source) watch(ctx context.Context, found func([]governed)) {
-	changes, close := s.changes()
+	changes, lost, close := s.changes()
 	defer close()
+	s.follow(ctx, changes, lost, found)
+}
+
+// follow is watch for events of the kernel. An error means that some were lost, and counts as a change.
+func (s *source) follow(ctx context.Context, changes <-chan fsnotify.Event, lost <-chan error, found func([]governed)) {
 	pending := 0
 	var wait time.Duration
 	timer := time.NewTimer(0)
@@ -49,6 +54,9 @@ func (s *source) watch(ctx context.Context, found func([]governed)) {
 		case <-ctx.Done():
 			return
 		case <-changes:
+			pending, wait, changed = len(again), 0, true
+		case err := <-lost:
+			s.logger.Debug("changes of the ledger or the regions were lost; reading the claims now", "error", err)
 			pending, wait, changed = len(again), 0, true
 		case <-timer.C:
 			wait = looks
@@ -84,12 +92,12 @@ func (s *source) fails(err error) bool {
 	return was != text
 }
 
-// changes receives a value whenever the ledger or the regions change.
-func (s *source) changes() (<-chan fsnotify.Event, func()) {
+// changes returns what receives a value whenever the ledger or the regions change, or changes of them were lost.
+func (s *source) changes() (changes <-chan fsnotify.Event, lost <-chan error, stop func()) {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		s.logger.Warn("cannot watch the ledger, so that changes take effect a second later", "error", err)
-		return nil, func() {}
+		return nil, nil, func() {}
 	}
 	dirs := []string{filepath.Join(s.runDir, "claims"), filepath.Join(s.runDir, runs.Dir)}
 	if dir, err := s.ledger.WatchDir(); err == nil {
@@ -104,7 +112,7 @@ func (s *source) changes() (<-chan fsnotify.Event, func()) {
 			s.logger.Warn("cannot watch a directory, so that changes take effect a second later", "dir", dir, "error", err)
 		}
 	}
-	return watcher.Events, func() { watcher.Close() }
+	return watcher.Events, watcher.Errors, func() { watcher.Close() }
 }
 
 // read returns the governed claims.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
@@ -468,4 +469,30 @@ func TestBoundLogs(t *testing.T) {
 		must.NoError(t, err)
 		must.Eq(t, want, info.Size(), must.Sprint(file))
 	}
+}
+
+// Events that the kernel lost may have been of removals, and those that follow are received still.
+func TestWatch_LostEvents(t *testing.T) {
+	events, lost, removals := make(chan fsnotify.Event), make(chan error), make(chan struct{}, 1)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		collectRemovals(events, lost, removals)
+	}()
+	timeout := time.After(patience)
+	for range 2 {
+		events <- fsnotify.Event{Name: "control", Op: fsnotify.Create}
+		select {
+		case lost <- fsnotify.ErrEventOverflow:
+		case <-timeout:
+			t.Fatal("nobody reads the errors, so that the watcher stops")
+		}
+		select {
+		case <-removals:
+		case <-timeout:
+			t.Fatal("lost events count for nothing")
+		}
+	}
+	close(events)
+	<-ended
 }

@@ -156,17 +156,31 @@ func (w *watch) watchPipe() (removed <-chan struct{}, stop func()) {
 	}
 	_ = watcher.Add(w.manager.dirs(w.uuid).pipe())
 	removals := make(chan struct{}, 1)
-	go func() {
-		for event := range watcher.Events {
-			if event.Has(fsnotify.Remove) || event.Has(fsnotify.Rename) {
-				select {
-				case removals <- struct{}{}:
-				default: // a value is waiting already
-				}
+	go collectRemovals(watcher.Events, watcher.Errors, removals)
+	return removals, func() { watcher.Close() }
+}
+
+// collectRemovals sends a value for removals until the channels are closed. An error means that events were lost, and counts as one.
+func collectRemovals(events <-chan fsnotify.Event, lost <-chan error, removals chan<- struct{}) {
+	for {
+		select {
+		case event, open := <-events:
+			if !open {
+				return
+			}
+			if !event.Has(fsnotify.Remove) && !event.Has(fsnotify.Rename) {
+				continue
+			}
+		case _, open := <-lost:
+			if !open {
+				return
 			}
 		}
-	}()
-	return removals, func() { watcher.Close() }
+		select {
+		case removals <- struct{}{}:
+		default: // a value is waiting already
+		}
+	}
 }
 
 // recheck has a running daemon checked. Its outcome is returned by wait.
