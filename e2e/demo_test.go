@@ -46,7 +46,7 @@ func TestDemo(t *testing.T) {
 		"a job whose slices don't fit waits as blocked",
 		"it starts by itself when another job stops",
 		"the first job never noticed",
-		"a task with 30 % of the GPU's time has it",
+		"a task with 30% of the GPU's time has it",
 		"when the jobs have stopped, their memory is free",
 	} {
 		must.RegexMatch(t, regexp.MustCompile(regexp.QuoteMeta(promise)+`.* ok`), out)

@@ -34,7 +34,7 @@ func (n need) advice() string {
 	if count >= uint64(n.slices) {
 		return ""
 	}
-	return fmt.Sprintf("The peak so far, and %d %% more, would fit into %d of its %d slices.", headroomPercent, count, n.slices)
+	return fmt.Sprintf("The peak so far, and %d%% more, would fit into %d of its %d slices.", headroomPercent, count, n.slices)
 }
 
 // adviceFor returns the advice for a claim; empty if nothing is known.

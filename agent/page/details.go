@@ -82,11 +82,11 @@ func detailsOf(s *monitor.Snapshot, g *monitor.GPU) *gpuDetails {
 		{"Reserved by claims", text.Bytes(s.ReservedBytes(g.UUID))},
 		{"Used outside claims", text.OptionalBytes(g.OutsideBytes)},
 		{"Reserved by the driver", text.OptionalBytes(g.DriverBytes)},
-		{"Utilization", text.Scaled(g.GPUPercent, 1, 0, "%")},
-		{"Memory utilization", text.Scaled(g.MemoryPercent, 1, 0, "%")},
-		{"Temperature", text.Scaled(g.TemperatureCelsius, 1, 0, "°C")},
-		{"Power", text.Scaled(g.PowerMilliwatts, 0.001, 0, "W")},
-		{"Power limit", text.Scaled(g.PowerLimitMilliwatts, 0.001, 0, "W")},
+		{"Utilization", text.Scaled(g.GPUPercent, 1, "%")},
+		{"Memory utilization", text.Scaled(g.MemoryPercent, 1, "%")},
+		{"Temperature", text.Scaled(g.TemperatureCelsius, 1, " °C")},
+		{"Power", text.Scaled(g.PowerMilliwatts, 0.001, " W")},
+		{"Power limit", text.Scaled(g.PowerLimitMilliwatts, 0.001, " W")},
 	}}
 	if n := g.Slices; n != nil {
 		d.Facts = append(d.Facts, fact{"Slice", text.Bytes(n.SliceBytes)}, fact{"Slices", text.OptionalCount(n.Total)})

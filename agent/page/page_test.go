@@ -256,7 +256,7 @@ func TestJob(t *testing.T) {
 	status, body := request("/job?name=train&namespace=research")
 	must.Eq(t, http.StatusOK, status)
 	must.StrContains(t, body, `gpu/trainer</th><td class="number">2</td><td class="number">40</td><td class="number">30 GiB</td><td class="number">0</td>`+
-		`<td>The peak so far, and 10 % more, would fit into 33 of its 40 slices.</td>`)
+		`<td>The peak so far, and 10% more, would fit into 33 of its 40 slices.</td>`)
 	must.StrContains(t, body, "1 of its 2 claims are not verified")
 	must.StrContains(t, body, "https://nomad.example.com:4646/ui/jobs/train@research")
 	must.StrContains(t, body, `aria-label="20 GiB used, peak 30 GiB, limit 40 GiB"`)
@@ -379,10 +379,10 @@ func TestTimeline(t *testing.T) {
 	s := agenttest.Snapshot()
 	gpu := "/gpu/" + agenttest.UUID(0)
 	_, body := site(t, s)(gpu)
-	must.StrContains(t, body, `<th scope="row">the GPU</th><td class="name"></td><td class="time">11:01 to 12:00</td><td class="number">37 %</td>`)
+	must.StrContains(t, body, `<th scope="row">the GPU</th><td class="name"></td><td class="time">11:01 to 12:00</td><td class="number">37%</td>`)
 	must.StrContains(t, body, `<a href="/claim/aaaaaaaa">aaaaaaaa</a></th>`)
 	must.StrContains(t, body, `<th scope="row">ffffffff</th>`) // it has ended, and has no page
-	must.StrContains(t, body, `<td class="time">11:01 to 11:30</td><td class="number">25 %</td>`)
+	must.StrContains(t, body, `<td class="time">11:01 to 11:30</td><td class="number">25%</td>`)
 	must.StrContains(t, body, `V75H29V100z" class="used"/>`)
 	must.StrNotContains(t, body, `dddddddd</a></th><td class="name">-</td><td class="time">`) // it is dormant
 	_, body = site(t, s)(gpu + "?hours=24")
@@ -396,7 +396,7 @@ func TestClaim_Advice(t *testing.T) {
 	s := agenttest.Snapshot()
 	must.Eq(t, "Allocations were refused: more than 32 slices may be needed.", adviceFor(s.Claims[0]))
 	s.Claims[0].Usage.Refused = 0
-	must.Eq(t, "The peak so far, and 10 % more, would fit into 27 of its 32 slices.", adviceFor(s.Claims[0]))
+	must.Eq(t, "The peak so far, and 10% more, would fit into 27 of its 32 slices.", adviceFor(s.Claims[0]))
 	s.Claims[0].Usage.PeakBytes = 31 << 30
 	must.Eq(t, "", adviceFor(s.Claims[0]))
 	must.Eq(t, "", adviceFor(s.Claims[1])) // its usage is unknown

@@ -40,12 +40,12 @@ func OptionalCount(count *int) string {
 	return strconv.Itoa(*count)
 }
 
-// Scaled writes a number of NVML's, which may be unknown, in another unit.
-func Scaled(value *int64, scale float64, digits int, unit string) string {
+// Scaled writes a number of NVML's, which may be unknown, as a whole number of another unit. The unit has the space before it, if any.
+func Scaled(value *int64, scale float64, unit string) string {
 	if value == nil {
 		return Unknown
 	}
-	return strconv.FormatFloat(float64(*value)*scale, 'f', digits, 64) + " " + unit
+	return strconv.FormatFloat(float64(*value)*scale, 'f', 0, 64) + unit
 }
 
 // Ratio writes a ratio from 0 to 1, which may be unknown, in percent.
@@ -53,7 +53,7 @@ func Ratio(ratio *float64) string {
 	if ratio == nil {
 		return Unknown
 	}
-	return strconv.FormatFloat(*ratio*100, 'f', 0, 64) + " %"
+	return strconv.FormatFloat(*ratio*100, 'f', 0, 64) + "%"
 }
 
 // Had writes the part of its GPU's time that a claim had in the last ten seconds, as the governor says. While it is alone on the

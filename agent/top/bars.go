@@ -63,7 +63,7 @@ func facts(g *monitor.GPU) string {
 	if n := g.Slices; n != nil && n.Total != nil {
 		slices = fmt.Sprintf("%d of %d slices free", g.Available(), *n.Total)
 	}
-	said := fmt.Sprintf("busy %s, %s", text.Scaled(g.GPUPercent, 1, 0, "%"), slices)
+	said := fmt.Sprintf("busy %s, %s", text.Scaled(g.GPUPercent, 1, "%"), slices)
 	if g.Unhealthy != nil {
 		said += ", unhealthy"
 	}

@@ -52,8 +52,8 @@ func (d *demonstration) sharesHold(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.table.add(math.Abs(part-30) <= sharesTolerance, "a task with 30 % of the GPU's time has it",
-		"%s: %.1f %%, and the other %.1f %%", d.judge.name(), part, 100-part)
+	d.table.add(math.Abs(part-30) <= sharesTolerance, "a task with 30% of the GPU's time has it",
+		"%s: %.1f%%, and the other %.1f%%", d.judge.name(), part, 100-part)
 	return d.node.StopJob(ctx, "shares")
 }
 
