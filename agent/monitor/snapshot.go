@@ -84,9 +84,10 @@ type Slices struct {
 	Free               int
 }
 
-// Available is how many slices of the GPU a new claim can get: dormant claims yield, but nothing of an unhealthy GPU is given away.
+// Available is how many slices of the GPU a new claim can get: dormant claims yield, but nothing is given away of a GPU that is
+// unhealthy or does not answer.
 func (g *GPU) Available() int {
-	if g.Slices == nil || g.Unhealthy != nil {
+	if g.Slices == nil || g.Unhealthy != nil || g.Error != "" {
 		return 0
 	}
 	return g.Slices.Free + g.Slices.Dormant

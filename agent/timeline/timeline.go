@@ -151,7 +151,7 @@ func (t *Timeline) Of(uuid string, now time.Time, columns int, each time.Duratio
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	per := int64(each / Step)
-	from := Start(now, columns, each).Unix() / int64(Step/time.Second)
+	from := stepOf(Start(now, columns, each))
 	if l := t.gpus[uuid]; l != nil {
 		gpu.Columns = l.columns(from, per, columns)
 	} else {
