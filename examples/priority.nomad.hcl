@@ -1,4 +1,4 @@
-# A service whose requests come first, and a job that has what is left of the GPU's time, but never more than 80 %. The node
+# A service whose requests come first, and a job that has what is left of the GPU's time, but never more than 80%. The node
 # has compute = "shares" and allows high priority, as in shares-agent.hcl.
 
 variable "image" {

@@ -1,4 +1,4 @@
-# Two tasks on one GPU: the small one has 30 % of its time and the large one 70 % while both compute, each all of it while the
+# Two tasks on one GPU: the small one has 30% of its time and the large one 70% while both compute, each all of it while the
 # other does not. The node has compute = "shares", as in shares-agent.hcl.
 
 variable "image" {
