@@ -141,11 +141,12 @@ func (a *app) collectUsage(ctx context.Context, store *usage.Store, p place) err
 	if err != nil {
 		return err
 	}
-	ledger, err := claim.Open(claim.Options{StateDir: p.stateDir, RunDir: p.runDir, Logger: a.logger().Named("ledger")})
+	m, err := a.monitor(p, defaultSliceMemory, a.logger())
 	if err != nil {
 		return err
 	}
-	if _, err := store.Collect(ctx, ledger, a.usageGPUs(ctx, p), nil); err != nil { // the report has the gaps
+	gpus := accountedGPUs(m.Read(ctx, nvmlPatience), p.runDir)
+	if _, err := store.Collect(ctx, m.Ledger, gpus, nil); err != nil { // the report has the gaps
 		return err
 	}
 	switch {
@@ -156,27 +157,6 @@ func (a *app) collectUsage(ctx context.Context, store *usage.Store, p place) err
 			seen.Format(time.RFC3339))
 	}
 	return nil
-}
-
-// usageGPUs returns what the device plugin says of the GPUs, or NVML where there is no plugin. What is not known stays out.
-func (a *app) usageGPUs(ctx context.Context, p place) map[string]usage.GPU {
-	gpus, err := usage.Layout(p.runDir)
-	if err == nil && len(gpus) > 0 {
-		return gpus
-	}
-	gpus = map[string]usage.GPU{}
-	node, err := a.readGPUs(ctx, p.driverRoot)
-	if err != nil {
-		return gpus
-	}
-	for _, g := range node.WithInstances(func(string) bool { return true }) {
-		known := usage.GPU{MemoryBytes: g.MemoryBytes}
-		if g.Origin != nil {
-			known.WholeBytes = g.Origin.GPUMemoryBytes
-		}
-		gpus[g.UUID] = known
-	}
-	return gpus
 }
 
 func (a *app) writeUsage(ctx context.Context, store *usage.Store, format string, by bill.By, from, to time.Time, prices bill.Prices) error {
