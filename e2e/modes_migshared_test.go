@@ -117,12 +117,14 @@ func checkStatusOfInstances(t *testing.T, n *node.Node) {
 			GPUs []struct {
 				Name, UUID, Mode, Error string
 				Slices                  struct{ Total, Taken, Running int }
+				OutsideBytes            uint64 `json:"outside_bytes"`
 			}
 		}
 		must.NoError(t, json.Unmarshal(output, &report), must.Sprint(string(output)))
 		found := map[string][2]int{}
 		for _, g := range report.GPUs {
 			must.Eq(t, "", g.Error, must.Sprint(command))
+			must.Zero(t, g.OutsideBytes, must.Sprintf("%s: what uses GPU %s has claims", command, g.UUID))
 			if strings.HasPrefix(g.UUID, "MIG-") {
 				must.Eq(t, "slice", g.Mode)
 				found[g.Name] = [2]int{g.Slices.Taken + g.Slices.Running, g.Slices.Total}

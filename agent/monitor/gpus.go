@@ -46,7 +46,7 @@ func (m *Monitor) addListed(ctx context.Context, s *Snapshot) map[string]layout.
 			MemoryBytes: known(g.MemoryBytes), DriverBytes: &g.ReservedBytes, UsedBytes: &g.UsedBytes,
 		}
 		if g.Origin != nil {
-			gpu.WholeBytes = g.Origin.GPUMemoryBytes
+			gpu.Parent, gpu.WholeBytes = g.Origin.GPUUUID, g.Origin.GPUMemoryBytes
 		}
 		if percent := int64(g.UtilizationPercent); percent >= 0 {
 			gpu.GPUPercent = &percent

@@ -47,14 +47,13 @@ func (m *Monitor) measure(ctx context.Context, s *Snapshot, g *GPU) {
 	if err != nil {
 		busy = nil // unknown
 	}
-	claims := s.On(g.UUID)
-	owners := ownersOn(claims, running, busy)
+	owners := ownersOn(s.within(g.UUID), running, busy) // NVML lists the processes of instances for their GPU, too
 	g.OutsideBytes = outside(running, owners, g.Mode)
 	if busy == nil {
 		return
 	}
 	m.busy.observed(g.UUID, s.Time)
-	for _, c := range claims {
+	for _, c := range s.On(g.UUID) {
 		if c.State == claim.StateRunning {
 			c.measureBusy(busy, owners)
 		}

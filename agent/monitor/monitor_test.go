@@ -121,6 +121,29 @@ func TestSnapshot_CountsSlicesByState(t *testing.T) {
 	must.Nil(t, s.Claims[1].Uncounted) // its container has ended
 }
 
+// TestSnapshot_SharedInstance has a process of a claim on a MIG instance, which NVML lists for the GPU, too.
+func TestSnapshot_SharedInstance(t *testing.T) {
+	n := newNode(t)
+	g := nvmltest.H200(0)
+	g.MIG = nvml.MIG{Enabled: true, Instances: []nvml.MIGInstance{{UUID: "MIG-a", MemoryBytes: 16 * gib}}}
+	n.nvml.SetGPUs(g)
+	c, _, err := n.Ledger.Reserve(t.Context(), claim.Request{
+		GPU: claim.GPU{UUID: "MIG-a"}, SliceBytes: gib, LimitBytes: 4 * gib, Owner: claim.OwnerNomad,
+		Slices: []string{"MIG-a/slice-000", "MIG-a/slice-001", "MIG-a/slice-002", "MIG-a/slice-003"},
+	})
+	must.NoError(t, err)
+	init, _ := n.container(t, c)
+	for _, uuid := range []string{g.UUID, "MIG-a"} {
+		n.nvml.SetProcesses(uuid, nvml.Process{PID: init, UsedBytes: 2 * gib, UsedKnown: true})
+	}
+	s := n.look()
+	must.MapEmpty(t, s.Errors)
+	must.Len(t, 2, s.GPUs)
+	must.Zero(t, *s.GPUs[0].OutsideBytes)
+	must.Eq(t, 16, *s.GPUs[1].Slices.Total)
+	must.Eq(t, g.UUID, s.GPUs[1].Parent)
+}
+
 func TestSnapshot_UnknownStaysUnknown(t *testing.T) {
 	n := newNode(t)
 	c := n.reserve(t, 0, 8)

@@ -60,7 +60,8 @@ type GPU struct {
 	MemoryBytes, DriverBytes, UsedBytes *uint64
 	// OutsideBytes is the memory that processes without a claim use.
 	OutsideBytes *uint64
-	// WholeBytes is all memory of the GPU that a MIG instance is of; 0 for a GPU.
+	// Parent is the UUID of the GPU that a MIG instance is of, and WholeBytes all memory of that; empty for a GPU.
+	Parent     string
 	WholeBytes uint64
 	// Telemetry is empty if the GPU does not answer, and has only GPUPercent where nothing is measured.
 	nvml.Telemetry
@@ -148,6 +149,17 @@ func (s *Snapshot) On(uuid string) []*Claim {
 		}
 	}
 	return on
+}
+
+// within returns the claims on a GPU, and those on MIG instances of it that are shared like GPUs.
+func (s *Snapshot) within(uuid string) []*Claim {
+	all := s.On(uuid)
+	for i := range s.GPUs {
+		if s.GPUs[i].Parent == uuid {
+			all = append(all, s.On(s.GPUs[i].UUID)...)
+		}
+	}
+	return all
 }
 
 // ReservedBytes is the memory that the limits of the claims on a GPU reserve; dormant claims reserve none. Claims without a
