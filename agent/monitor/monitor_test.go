@@ -150,6 +150,7 @@ func TestSnapshot_UnknownStaysUnknown(t *testing.T) {
 	n.nvml.SetProcesses(nvmltest.H200(0).UUID, nvml.Process{PID: process(t)}) // of which the driver does not say the memory
 	must.Nil(t, n.look().GPUs[0].OutsideBytes)
 	must.Nil(t, n.look().Claims[0].Utilization)
+	must.Nil(t, (&Snapshot{GPUs: []GPU{{Index: 2, Error: "it never answered"}}}).GPU(""))
 
 	n.nvml.SetError(errors.New("the driver is gone"))
 	s := n.look()

@@ -130,10 +130,10 @@ type Claim struct {
 // Sliced reports whether the claim has slices, rather than a GPU, a share of its time, or a MIG instance.
 func (c *Claim) Sliced() bool { return c.Mode == claim.ModeSlice || c.Mode == claim.ModeMPS }
 
-// GPU returns the GPU with a UUID, or nil.
+// GPU returns the GPU with a UUID, or nil. Those that have never answered have none.
 func (s *Snapshot) GPU(uuid string) *GPU {
 	for i := range s.GPUs {
-		if s.GPUs[i].UUID == uuid {
+		if uuid != "" && s.GPUs[i].UUID == uuid {
 			return &s.GPUs[i]
 		}
 	}
