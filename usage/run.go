@@ -102,6 +102,9 @@ func (c *Collector) sample(ctx context.Context) {
 
 func (c *Collector) collect(ctx context.Context) {
 	gaps, err := c.Store.Collect(ctx, c.Ledger, c.GPUs(ctx), c.samples)
+	if err != nil {
+		c.samples.forget(0, time.Now().UnixMilli()) // those that have waited for too long
+	}
 	for _, g := range gaps {
 		c.Logger.Warn("some usage is not known", "from", g.From, "to", g.To, "reason", g.Reason)
 	}

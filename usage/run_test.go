@@ -110,6 +110,25 @@ func TestRun_JournalThatCannotBeWritten(t *testing.T) {
 	must.StrContains(t, stop(), `reason="the journal of claims could not be written;`)
 }
 
+// While no collection succeeds, samples are dropped after a while.
+func TestRun_SamplesDoNotPileUp(t *testing.T) {
+	n := newNode(t)
+	held, _, err := n.ledger.Reserve(t.Context(), request("GPU-a", 0, 1))
+	must.NoError(t, err)
+	must.NoError(t, n.store.Close())
+	c := NewCollector(Options{
+		Ledger: n.ledger, Store: n.store, GPUs: func(context.Context) map[string]GPU { return testGPUs }, Logger: hclog.NewNullLogger(),
+	})
+	for _, ago := range []time.Duration{3*time.Hour + SampleEvery, 3 * time.Hour, SampleEvery, 0} {
+		c.samples.Add(held, time.Now().Add(-ago), 1, 1)
+	}
+	c.collect(t.Context())
+	must.NotEq(t, "", c.failed)
+	for _, spans := range c.samples.spans {
+		must.Len(t, 1, spans, must.Sprint("the one of the last minute"))
+	}
+}
+
 // Rows that are too old go, with the claims that had nothing else.
 func TestPrune(t *testing.T) {
 	n := newNode(t)
