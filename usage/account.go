@@ -56,7 +56,7 @@ type claimKey struct {
 // account is what is known of one claim.
 type account struct {
 	claimKey
-	key   int64 // in the database; 0 if it is not there yet
+	known bool // in the database
 	owner string
 	// until is up to when the claim's time is accounted. It never goes back, so that no second is counted twice.
 	until int64
@@ -101,8 +101,9 @@ type hourSum struct {
 	used               float64 // GiB times milliseconds, while observed
 }
 
-// Gap is a time of which something is not known.
+// Gap is a time of which something is not known on a node.
 type Gap struct {
+	Node   string    `json:"node"`
 	From   time.Time `json:"from"`
 	To     time.Time `json:"to"`
 	Reason string    `json:"reason"`
@@ -123,8 +124,9 @@ type device struct {
 type books struct {
 	gpus    map[string]GPU
 	samples *Samples
-	// find returns an account from before; nil if there is none.
-	find func(claimKey) (*account, error)
+	// find returns an account from before; nil if there is none. No claim has one that was made after before.
+	find   func(claimKey) (*account, error)
+	before int64
 
 	// begun is when accounting began on this node, seen the last time that is accounted, boot the boot in which it lies.
 	begun, seen int64
@@ -141,9 +143,12 @@ func (b *books) account(k claimKey, owner string) (*account, error) {
 	if a, ok := b.accounts[k]; ok {
 		return a, nil
 	}
-	a, err := b.find(k)
-	if err != nil {
-		return nil, err
+	var a *account
+	var err error
+	if k.created <= b.before {
+		if a, err = b.find(k); err != nil {
+			return nil, err
+		}
 	}
 	if a == nil {
 		a = &account{claimKey: k, owner: owner, until: max(k.created, b.begun), reserved: true}
@@ -165,7 +170,7 @@ func (b *books) event(e journal.Event) error {
 	b.note(a, e.Workload)
 	switch {
 	case e.Kind == journal.Undo: // nobody had it
-	case e.Kind == journal.Open && a.key == 0 && a.boot == "":
+	case e.Kind == journal.Open && !a.known && a.boot == "":
 		a.boot = e.Boot // it is reserved since it was made
 	default:
 		b.settle(a, e.Was, e.Terms, e.At, e.FreeSince, e.Boot)

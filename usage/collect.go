@@ -18,23 +18,27 @@ func (s *Store) Collect(ctx context.Context, ledger *claim.Ledger, gpus map[stri
 	var cut claim.Cut
 	var gaps []Gap
 	err := s.in(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
-		cut, gaps, err = collect(ctx, tx, ledger, gpus, samples)
+		cut, gaps, err = s.collect(ctx, tx, ledger, gpus, samples)
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("account the usage of claims in %s: %w", s.path, explain(err))
+		return nil, fmt.Errorf("account the usage of claims in %s: %w", s.name, s.explain(err))
 	}
+	s.collected.Store(true)
 	now := journal.Milliseconds(cut.At)
 	samples.forget(now, now)
 	// What follows may be missing if this process is killed here. The next collection does it then.
 	if cut.Missing != nil {
 		err = ledger.EndGap(ctx, cut.Missing)
 	}
-	return gaps, explain(errors.Join(err, ledger.Journal().RemoveBefore(cut.End)))
+	return gaps, s.explain(errors.Join(err, ledger.Journal().RemoveBefore(cut.End)))
 }
 
-func collect(ctx context.Context, tx *sql.Tx, ledger *claim.Ledger, gpus map[string]GPU, samples *Samples) (cut claim.Cut, _ []Gap, err error) {
-	t := tables{ctx, tx}
+func (s *Store) collect(ctx context.Context, tx *sql.Tx, ledger *claim.Ledger, gpus map[string]GPU, samples *Samples) (cut claim.Cut, _ []Gap, err error) {
+	t, err := s.open(ctx, tx)
+	if err != nil {
+		return cut, nil, err
+	}
 	known, err := t.mergeGPUs(gpus)
 	if err != nil {
 		return cut, nil, err
@@ -52,6 +56,9 @@ func collect(ctx context.Context, tx *sql.Tx, ledger *claim.Ledger, gpus map[str
 	if cut, err = ledger.Cut(ctx); err != nil {
 		return cut, nil, err
 	}
+	if s.collected.Load() && b.boot != cut.Boot {
+		return cut, nil, errNotAlone
+	}
 	if err := b.read(ledger.Journal(), from, cut); err != nil {
 		return cut, nil, err
 	}
@@ -68,9 +75,29 @@ func collect(ctx context.Context, tx *sql.Tx, ledger *claim.Ledger, gpus map[str
 	}
 	var gaps []Gap
 	for _, g := range b.gaps {
-		gaps = append(gaps, newGap(g.from, g.to, g.reason))
+		gaps = append(gaps, newGap(s.place.Node, g.from, g.to, g.reason))
 	}
-	return cut, gaps, t.write(b, cut.End)
+	return cut, gaps, t.write(b, s.place.Node, cut.End)
+}
+
+// errNotAlone is returned where a collection since the last of this process was in another boot, which no process outlives.
+var errNotAlone = errors.New("another machine has collected as this node, or the database is an older copy; if the state directory is a copy of " +
+	"another node's, remove " + nodeNumberName + " and journal from it; then restart tranche-agent")
+
+// open begins a collection: it locks the node. The rows that a node new to a shared database had in its own are copied.
+func (s *Store) open(ctx context.Context, tx *sql.Tx) (tables, error) {
+	number, err := s.node(s.place.StateDir)
+	t := tables{ctx, tx, s.dialect, number}
+	if err != nil {
+		return t, err
+	}
+	fresh, err := t.lockNode(s.place.Node)
+	if err == nil && fresh && s.place.Database != "" && Exists(s.place.StateDir) {
+		if err = t.copyOwn(s.place); err == nil {
+			_, err = t.lockNode(s.place.Node) // nothing was collected there
+		}
+	}
+	return t, err
 }
 
 // read accounts the events up to a cut, and names what is missing of them.
@@ -111,23 +138,27 @@ func (b *books) read(j *journal.Journal, from journal.Position, cut claim.Cut) e
 	return nil
 }
 
-// Prune removes the rows of hours before a time, and the claims that have none.
+// Prune removes this node's rows of hours before a time, and the claims that have none.
 func (s *Store) Prune(ctx context.Context, before time.Time) error {
 	hour := before.UnixMilli() / hourMillis
 	err := s.in(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		for _, statement := range []string{
-			"DELETE FROM hour WHERE hour < ?1",
-			"DELETE FROM gap WHERE until < ?1 * 3600000",
-			"DELETE FROM claim WHERE ended = 1 AND until < ?1 * 3600000 AND NOT EXISTS (SELECT 1 FROM hour WHERE hour.claim = claim.key)",
+		t, err := s.open(ctx, tx)
+		if err != nil {
+			return err
+		}
+		for statement, bound := range map[string]int64{
+			"DELETE FROM hour WHERE node = $1 AND hour < $2":             hour,
+			"DELETE FROM gap WHERE node = $1 AND until < $2":             hour * hourMillis,
+			"DELETE FROM claim WHERE node = $1 AND ended AND until < $2": hour * hourMillis, // no row of a claim is later
 		} {
-			if _, err := tx.ExecContext(ctx, statement, hour); err != nil {
+			if err := t.exec(statement, t.number, bound); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("remove old rows of the usage database %s: %w", s.path, explain(err))
+		return fmt.Errorf("remove old rows of the usage database %s: %w", s.name, s.explain(err))
 	}
 	return nil
 }

@@ -45,23 +45,30 @@ func playRole(role, state, run string) error {
 		}
 		return err
 	}
+	database := os.Getenv("TRANCHE_TEST_DATABASE")
 	for {
-		store, err := Open(ctx, state)
-		if err != nil {
-			return err
-		}
-		_, err = store.Collect(ctx, ledger, testGPUs, nil)
-		if err := errors.Join(err, store.Close()); err != nil {
+		err := collectOnce(ctx, Place{StateDir: state, Database: database, Node: "gpu-1"}, ledger)
+		if err != nil && database == "" { // a server may be away
 			return err
 		}
 	}
+}
+
+func collectOnce(ctx context.Context, p Place, ledger *claim.Ledger) error {
+	store, err := Open(ctx, p)
+	if err != nil {
+		return err
+	}
+	_, err = store.Collect(ctx, ledger, testGPUs, nil)
+	return errors.Join(err, store.Close())
 }
 
 // starts a role, and returns once it is at work.
 func (n *node) start(t *testing.T, role string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), "TRANCHE_TEST_ROLE="+role, "TRANCHE_TEST_STATE="+n.state, "TRANCHE_TEST_RUN="+n.run)
+	cmd.Env = append(os.Environ(), "TRANCHE_TEST_ROLE="+role, "TRANCHE_TEST_STATE="+n.state, "TRANCHE_TEST_RUN="+n.run,
+		"TRANCHE_TEST_DATABASE="+n.store.place.Database)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	must.NoError(t, err)
@@ -105,11 +112,12 @@ func (n *node) witness(t *testing.T, gpu string) (end func() (id string, millis 
 }
 
 // Whatever claims do and whenever it is collected, the rows are those of one collection of all.
-func TestCollect_AtRandom(t *testing.T) {
+func TestCollect_AtRandom(t *testing.T) { onBoth(t, testCollectAtRandom) }
+
+func testCollectAtRandom(t *testing.T, n *node) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))
-	n := newNode(t)
 	n.collect(t)
 	end := n.witness(t, "GPU-a")
 	began := time.Now()
@@ -133,10 +141,28 @@ func TestCollect_AtRandom(t *testing.T) {
 	n.checkSlices(t, most)
 }
 
+// No name keeps the usage of others from being accounted.
+func TestCollect_HostileNames(t *testing.T) {
+	onBoth(t, func(t *testing.T, n *node) {
+		n.collect(t)
+		c, _, err := n.ledger.Reserve(t.Context(), request("GPU-a", 0, 1))
+		must.NoError(t, err)
+		must.NoError(t, n.ledger.NoteWorkload(t.Context(), c.ID, claim.Workload{Namespace: "'; DROP TABLE hour; --", Job: "a\x00b\xffc\U0001F600"}))
+		eventually(t, "some time has passed", func() bool { return time.Since(c.Created) > 5*time.Millisecond })
+		n.collect(t)
+		must.NoError(t, n.ledger.Drop(t.Context(), c.ID))
+		n.collect(t)
+		lines := n.lines(t)
+		must.Len(t, 1, lines)
+		must.Eq(t, "'; DROP TABLE hour; --", lines[0].Namespace)
+		must.Eq(t, "a\uFFFDb\uFFFDc\U0001F600", lines[0].Job)
+	})
+}
+
 // checkSlices checks that no slice was counted for two claims at once: that all had no more than there was.
 func (n *node) checkSlices(t *testing.T, most int64) {
 	t.Helper()
-	found, err := n.store.db.QueryContext(t.Context(), "SELECT gpu, SUM(reserved_ms * (bytes / 1073741824)) FROM hour GROUP BY gpu")
+	found, err := n.store.db.QueryContext(t.Context(), "SELECT gpu, CAST(SUM(reserved_ms * (bytes / 1073741824)) AS BIGINT) FROM hour GROUP BY gpu")
 	must.NoError(t, err)
 	defer found.Close()
 	for found.Next() {
@@ -148,13 +174,15 @@ func (n *node) checkSlices(t *testing.T, most int64) {
 	must.NoError(t, found.Err())
 }
 
-// kill -9 of whoever changes claims and of whoever collects, at any time: no time is counted twice, and none is lost.
-func TestCollect_Killed(t *testing.T) {
+// kill -9 of whoever changes claims, of whoever collects and of the database's server, at any time: no time is counted twice, and
+// none is lost.
+func TestCollect_Killed(t *testing.T) { onBoth(t, testCollectKilled) }
+
+func testCollectKilled(t *testing.T, n *node) {
 	lasts := 5 * time.Second
 	if needs.Long() {
 		lasts = 10 * time.Minute
 	}
-	n := newNode(t)
 	n.collect(t)
 	witnesses := []func() (string, int64){n.witness(t, "GPU-a"), n.witness(t, "GPU-b")}
 	began := time.Now()
@@ -175,6 +203,10 @@ func TestCollect_Killed(t *testing.T) {
 				kill(t, cmd)
 				delete(running, name)
 			}
+		}
+		if n.server != nil && rand.IntN(12) == 0 {
+			n.server.Kill(t)
+			n.server.Run(t)
 		}
 		n.keepJournal(t)
 	}

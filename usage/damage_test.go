@@ -109,6 +109,26 @@ func TestCollect_CutOffJournal(t *testing.T) {
 	must.StrHasPrefix(t, "parts of the journal of claims were removed", n.store.gaps(t)[0])
 }
 
+// A claim whose record is away for a while goes on where it ended: what was accounted of it does not count again.
+func TestCollect_RecordThatComesBack(t *testing.T) {
+	onBoth(t, func(t *testing.T, n *node) {
+		end := n.witness(t, "GPU-a")
+		n.collect(t)
+		records, err := filepath.Glob(filepath.Join(n.state, "claims/*.json"))
+		must.NoError(t, err)
+		must.Len(t, 1, records)
+		must.NoError(t, os.Rename(records[0], n.state+"-away"))
+		n.collect(t)
+		n.collect(t)
+		must.NoError(t, os.Rename(n.state+"-away", records[0]))
+		n.collect(t)
+		id, millis := end()
+		n.collect(t)
+		_, claims := n.store.rows(t)
+		must.Eq(t, millis, claims[id])
+	})
+}
+
 // A file in the place of the journal has to be removed, which the error says, and then all is accounted.
 func TestCollect_FileInPlaceOfTheJournal(t *testing.T) {
 	n := newNode(t)

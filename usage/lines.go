@@ -13,6 +13,7 @@ import (
 // Line is what one claim had reserved of one GPU in one hour, by one size and share.
 type Line struct {
 	Hour    time.Time
+	Node    string
 	ClaimID string
 	Created time.Time
 	Owner   string
@@ -38,16 +39,44 @@ type GPUName struct {
 // WholeShare is a Line's share that is all of a GPU.
 const WholeShare = wholeShare
 
-const selectLines = `
-SELECT h.hour, c.id, c.created, c.owner, c.namespace, c.job, c.parent_job, c.task_group, c.task, c.allocation, c.container, c.verified,
-       h.gpu, COALESCE(g.model, ''), COALESCE(g.idx, -1), h.mode, h.bytes, h.share, h.reserved_ms, h.observed_ms, h.used_gib_ms, c.peak_bytes
-  FROM hour h JOIN claim c ON c.key = h.claim LEFT JOIN gpu g ON g.uuid = h.gpu
- WHERE h.hour >= ? AND h.hour < ?
- ORDER BY h.hour, c.key, h.gpu, h.mode, h.bytes, h.share`
+// Query says what is reported: the hours from one time to another, of one node or of all.
+type Query struct {
+	From, To time.Time
+	Node     string // empty: all
+}
 
-// Lines calls fn for the lines of the hours from one time to another, in the order of the hours and claims.
-func (s *Store) Lines(ctx context.Context, from, to time.Time, fn func(Line) error) error {
-	rows, err := s.db.QueryContext(ctx, selectLines, from.UnixMilli()/hourMillis, (to.UnixMilli()+hourMillis-1)/hourMillis)
+// The hours of a query: one by one, or summed up.
+const (
+	someHours = "FROM hour WHERE hour >= $1 AND hour < $2 AND ($3 = '' OR node IN (SELECT id FROM node WHERE name = $3))"
+	eachHour  = "SELECT * " + someHours
+	allHours  = `SELECT MIN(hour) AS hour, node, claim, created, gpu, mode, bytes, share, CAST(SUM(reserved_ms) AS BIGINT) AS reserved_ms,
+       CAST(SUM(observed_ms) AS BIGINT) AS observed_ms, SUM(used_gib_ms) AS used_gib_ms ` + someHours + `
+ GROUP BY node, claim, created, gpu, mode, bytes, share`
+)
+
+// selectLines selects lines of hours.
+const selectLines = `
+SELECT h.hour, n.name, c.id, c.created, c.owner, c.namespace, c.job, c.parent_job, c.task_group, c.task, c.allocation, c.container, c.verified,
+       h.gpu, COALESCE(g.model, ''), COALESCE(g.idx, -1), h.mode, h.bytes, h.share, h.reserved_ms, h.observed_ms, h.used_gib_ms, c.peak_bytes
+  FROM (%s) h
+  JOIN node n ON n.id = h.node
+  JOIN claim c ON c.node = h.node AND c.id = h.claim AND c.created = h.created
+  LEFT JOIN gpu g ON g.node = h.node AND g.uuid = h.gpu
+ ORDER BY h.hour, n.name, h.node, c.created, c.id, h.gpu, h.mode, h.bytes, h.share`
+
+// Lines calls fn for the lines, in the order of the hours, nodes and claims.
+func (s *Store) Lines(ctx context.Context, q Query, fn func(Line) error) error {
+	return s.lines(ctx, eachHour, q, fn)
+}
+
+// Sums calls fn for the lines, summed up over the hours. Each has the first hour of its sum.
+func (s *Store) Sums(ctx context.Context, q Query, fn func(Line) error) error {
+	return s.lines(ctx, allHours, q, fn)
+}
+
+func (s *Store) lines(ctx context.Context, hours string, q Query, fn func(Line) error) error {
+	rows, err := s.db.QueryContext(ctx, fmt.Sprintf(selectLines, hours),
+		q.From.UnixMilli()/hourMillis, (q.To.UnixMilli()+hourMillis-1)/hourMillis, q.Node)
 	if err != nil {
 		return s.unreadable(err)
 	}
@@ -67,7 +96,7 @@ func (s *Store) Lines(ctx context.Context, from, to time.Time, fn func(Line) err
 func scanLine(rows *sql.Rows) (Line, error) {
 	var l Line
 	var hour, created int64
-	err := rows.Scan(&hour, &l.ClaimID, &created, &l.Owner, &l.Namespace, &l.Job, &l.ParentJob, &l.Group, &l.Task, &l.Allocation,
+	err := rows.Scan(&hour, &l.Node, &l.ClaimID, &created, &l.Owner, &l.Namespace, &l.Job, &l.ParentJob, &l.Group, &l.Task, &l.Allocation,
 		&l.ContainerName, &l.Verified, &l.GPU.UUID, &l.GPU.Model, &l.GPU.Index, &l.Mode, &l.Bytes, &l.Share, &l.ReservedMillis,
 		&l.ObservedMillis, &l.UsedGiBMillis, &l.PeakBytes)
 	l.Hour, l.Created = time.UnixMilli(hour*hourMillis).UTC(), time.UnixMilli(created).UTC()
@@ -75,34 +104,66 @@ func scanLine(rows *sql.Rows) (Line, error) {
 	return l, err
 }
 
+// notCollected is how long before now the last collection of a node may be: an agent makes one each minute.
+const notCollected = 10 * time.Minute
+
 // Gaps returns the times of which something is not known, in order.
-func (s *Store) Gaps(ctx context.Context, from, to time.Time) ([]Gap, error) {
-	rows, err := s.db.QueryContext(ctx, "SELECT since, until, reason FROM gap WHERE until >= ? AND since < ? ORDER BY since, reason",
-		from.UnixMilli(), to.UnixMilli())
+func (s *Store) Gaps(ctx context.Context, q Query) ([]Gap, error) {
+	from, to := q.From.UnixMilli(), q.To.UnixMilli()
+	now := min(to, time.Now().UnixMilli())
+	rows, err := s.db.QueryContext(ctx, `
+SELECT n.name, g.since, g.until, g.reason FROM gap g JOIN node n ON n.id = g.node
+ WHERE g.until >= $1 AND g.since < $2 AND ($3 = '' OR n.name = $3)
+ UNION ALL
+SELECT name, MAX(seen), $4, $5 FROM node WHERE $3 = '' OR name = $3 GROUP BY name HAVING MAX(seen) < $6
+ ORDER BY 2, 1, 4`, from, to, q.Node, now, "not collected yet; see whether the node and its agent run",
+		now-notCollected.Milliseconds())
 	if err != nil {
 		return nil, s.unreadable(err)
 	}
 	defer rows.Close()
 	gaps := []Gap{}
 	for rows.Next() {
+		var node, reason string
 		var since, until int64
-		var reason string
-		if err := rows.Scan(&since, &until, &reason); err != nil {
+		if err := rows.Scan(&node, &since, &until, &reason); err != nil {
 			return nil, s.unreadable(err)
 		}
-		gaps = append(gaps, newGap(since, until, reason))
+		gaps = append(gaps, newGap(node, since, until, reason))
 	}
 	return gaps, s.unreadable(rows.Err())
 }
 
-func newGap(from, to int64, reason string) Gap {
-	return Gap{time.UnixMilli(from).UTC(), time.UnixMilli(to).UTC(), reason}
+func newGap(node string, from, to int64, reason string) Gap {
+	return Gap{node, time.UnixMilli(from).UTC(), time.UnixMilli(to).UTC(), reason}
+}
+
+// Nodes returns the names of the nodes.
+func (s *Store) Nodes(ctx context.Context) ([]string, error) {
+	rows, err := s.db.QueryContext(ctx, "SELECT DISTINCT name FROM node ORDER BY name")
+	if err != nil {
+		return nil, s.unreadable(err)
+	}
+	defer rows.Close()
+	var names []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, s.unreadable(err)
+		}
+		names = append(names, name)
+	}
+	return names, s.unreadable(rows.Err())
 }
 
 // Accounted returns since when this node's usage is accounted, and up to when; both are zero before the first collection.
 func (s *Store) Accounted(ctx context.Context) (begun, seen time.Time, err error) {
+	number, err := s.node(s.place.StateDir)
+	if err != nil {
+		return begun, seen, s.unreadable(err)
+	}
 	var from, to int64
-	err = s.db.QueryRowContext(ctx, "SELECT begun, seen FROM watermark").Scan(&from, &to)
+	err = s.db.QueryRowContext(ctx, "SELECT begun, seen FROM node WHERE id = $1", number).Scan(&from, &to)
 	if errors.Is(err, sql.ErrNoRows) {
 		return begun, seen, nil
 	}
@@ -118,7 +179,11 @@ func (s *Store) totals(ctx context.Context) (*Totals, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.db.QueryContext(ctx, "SELECT id, total_ms, gib_ms, gpu_ms FROM claim WHERE ended = 0")
+	number, err := s.node(s.place.StateDir)
+	if err != nil {
+		return nil, s.unreadable(err)
+	}
+	rows, err := s.db.QueryContext(ctx, "SELECT id, total_ms, gib_ms, gpu_ms FROM claim WHERE node = $1 AND NOT ended", number)
 	if err != nil {
 		return nil, s.unreadable(err)
 	}
@@ -139,5 +204,5 @@ func (s *Store) unreadable(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("read the usage database %s: %w", s.path, explain(err))
+	return fmt.Errorf("read the usage database %s: %w", s.name, s.explain(err))
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/claimtest"
+	"github.com/tranche-gpu/tranche/usage/postgrestest"
 )
 
 // node is a ledger and its database in directories of a test.
@@ -25,24 +26,45 @@ type node struct {
 	state, run string
 	ledger     *claim.Ledger
 	store      *Store
+	server     *postgrestest.Server // nil with SQLite
 }
 
+// newNode returns a node with a database of its own.
 func newNode(t *testing.T) *node {
 	t.Helper()
+	return newNodeWith(t, Place{Node: "gpu-1"})
+}
+
+// newNodeWith returns a node with a state directory of its own.
+func newNodeWith(t *testing.T, place Place) *node {
+	t.Helper()
 	dir := t.TempDir()
-	n := openNode(t, filepath.Join(dir, "state"), filepath.Join(dir, "run"))
+	place.StateDir = filepath.Join(dir, "state")
+	n := openNode(t, place, filepath.Join(dir, "run"))
 	claimtest.RemoveRegions(t, n.run)
 	return n
 }
 
-func openNode(t testing.TB, state, run string) *node {
+func openNode(t testing.TB, place Place, run string) *node {
 	t.Helper()
-	ledger, err := claim.Open(claim.Options{StateDir: state, RunDir: run})
+	must.NoError(t, os.MkdirAll(place.StateDir, 0o700))
+	ledger, err := claim.Open(claim.Options{StateDir: place.StateDir, RunDir: run})
 	must.NoError(t, err)
-	store, err := Open(t.Context(), state)
+	store, err := Open(t.Context(), place)
 	must.NoError(t, err)
 	t.Cleanup(func() { _ = store.Close() })
-	return &node{state: state, run: run, ledger: ledger, store: store}
+	return &node{state: place.StateDir, run: run, ledger: ledger, store: store}
+}
+
+// onBoth runs a test on a node with SQLite, and on one with PostgreSQL.
+func onBoth(t *testing.T, test func(*testing.T, *node)) {
+	t.Run("SQLite", func(t *testing.T) { test(t, newNode(t)) })
+	t.Run("PostgreSQL", func(t *testing.T) {
+		server := postgrestest.Start(t)
+		n := newNodeWith(t, Place{Database: server.Create(t, PostgresSchema()), Node: "gpu-1"})
+		n.server = server
+		test(t, n)
+	})
 }
 
 func (n *node) collect(t testing.TB) {
@@ -156,11 +178,11 @@ func (n *node) endAll(t testing.TB) {
 	}
 }
 
-// rows returns the rows of a database, with the names of claims instead of their keys, and the sum for each claim.
+// rows returns the rows of a database, and the sum for each claim.
 func (s *Store) rows(t testing.TB) (rows map[string]int64, claims map[string]int64) {
 	t.Helper()
 	rows, claims = map[string]int64{}, map[string]int64{}
-	found, err := s.db.QueryContext(t.Context(), `SELECT hour, id, created, gpu, bytes, share, reserved_ms FROM hour JOIN claim ON claim.key = hour.claim`)
+	found, err := s.db.QueryContext(t.Context(), "SELECT hour, claim, created, gpu, bytes, share, reserved_ms FROM hour")
 	must.NoError(t, err)
 	defer found.Close()
 	for found.Next() {
@@ -205,11 +227,9 @@ func (n *node) keepJournal(t testing.TB) {
 func (n *node) once(t testing.TB) map[string]int64 {
 	t.Helper()
 	n.keepJournal(t)
-	rows, _ := func() (map[string]int64, map[string]int64) {
-		other := openNode(t, n.state+"-copy", n.run)
-		other.collect(t)
-		return other.store.rows(t)
-	}()
+	other := openNode(t, Place{StateDir: n.state + "-copy"}, n.run)
+	other.collect(t)
+	rows, _ := other.store.rows(t)
 	return rows
 }
 

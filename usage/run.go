@@ -100,7 +100,12 @@ func (c *Collector) sample(ctx context.Context) {
 	}
 }
 
+// collectionTimeout is how long a collection may wait for a database that does not answer.
+const collectionTimeout = 5 * time.Minute
+
 func (c *Collector) collect(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, collectionTimeout)
+	defer cancel()
 	gaps, err := c.Store.Collect(ctx, c.Ledger, c.GPUs(ctx), c.samples)
 	if err != nil {
 		c.samples.forget(0, time.Now().UnixMilli()) // those that have waited for too long

@@ -53,7 +53,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 
 func (n *node) lines(t *testing.T) (lines []Line) {
 	t.Helper()
-	must.NoError(t, n.store.Lines(t.Context(), time.UnixMilli(0), time.Now().Add(time.Hour), func(l Line) error {
+	must.NoError(t, n.store.Lines(t.Context(), Query{From: time.UnixMilli(0), To: time.Now().Add(time.Hour)}, func(l Line) error {
 		lines = append(lines, l)
 		return nil
 	}))
@@ -156,7 +156,7 @@ func TestOpen_NewerDatabase(t *testing.T) {
 	n := newNode(t)
 	_, err := n.store.db.ExecContext(t.Context(), "PRAGMA user_version = 9")
 	must.NoError(t, err)
-	_, err = Open(t.Context(), n.state)
+	_, err = Open(t.Context(), n.store.place)
 	must.ErrorContains(t, err, "its version is 9")
 }
 
@@ -166,8 +166,8 @@ func TestCollect_LostFiles(t *testing.T) {
 		"the journal": func(t *testing.T, n *node) { must.NoError(t, os.RemoveAll(n.ledger.Journal().Dir())) },
 		"an older database": func(t *testing.T, n *node) {
 			must.NoError(t, n.store.Close())
-			must.NoError(t, os.Rename(n.state+"-backup", filepath.Join(n.state, databaseName)))
-			store, err := Open(t.Context(), n.state)
+			must.NoError(t, os.Rename(n.state+"-backup", databasePath(n.state)))
+			store, err := Open(t.Context(), n.store.place)
 			must.NoError(t, err)
 			n.store = store
 		},
@@ -198,13 +198,9 @@ func TestCollect_LostFiles(t *testing.T) {
 	}
 }
 
-// A MIG instance stays the part of its GPU that it was when that is no longer known, also in a database from before there were any.
+// A MIG instance stays the part of its GPU that it was when that is no longer known.
 func TestCollect_SharedInstance(t *testing.T) {
 	n := newNode(t)
-	_, err := n.store.db.ExecContext(t.Context(), "DROP TABLE mig_instance")
-	must.NoError(t, err)
-	must.NoError(t, n.store.Close())
-	n = openNode(t, n.state, n.run)
 	r := request("MIG-a", 0, 4)
 	r.Compute = nil
 	c, _, err := n.ledger.Reserve(t.Context(), r)

@@ -1,32 +1,38 @@
--- Up to where the journal is accounted, and when. It changes in the transaction that adds to the rows, so each event counts once.
-CREATE TABLE watermark (
-  id       INTEGER PRIMARY KEY CHECK (id = 1),
-  segment  INTEGER NOT NULL,
-  position INTEGER NOT NULL,
-  begun    INTEGER NOT NULL, -- times are milliseconds since 1970
-  seen     INTEGER NOT NULL,
+-- The tables of usage, for SQLite and PostgreSQL alike. Times are milliseconds since 1970 unless they are hours.
+
+-- A node, and up to where its journal is accounted. It changes in the transaction that adds to the rows, so each event counts once.
+CREATE TABLE node (
+  id       BIGINT PRIMARY KEY,
+  name     TEXT NOT NULL, -- may change, and several may have one
+  segment  BIGINT NOT NULL,
+  position BIGINT NOT NULL,
+  begun    BIGINT NOT NULL,
+  seen     BIGINT NOT NULL, -- 0: never
   boot     TEXT NOT NULL
-) STRICT;
+);
 
 CREATE TABLE gpu (
-  uuid         TEXT PRIMARY KEY,
-  idx          INTEGER NOT NULL,
+  node         BIGINT NOT NULL,
+  uuid         TEXT NOT NULL,
+  idx          BIGINT NOT NULL,
   model        TEXT NOT NULL,
-  memory_bytes INTEGER NOT NULL, -- 0: not known
-  replicas     INTEGER NOT NULL
-) STRICT;
+  memory_bytes BIGINT NOT NULL, -- 0: not known
+  replicas     BIGINT NOT NULL,
+  whole_bytes  BIGINT NOT NULL, -- of a MIG instance: all memory of its GPU
+  PRIMARY KEY (node, uuid)
+);
 
 CREATE TABLE claim (
-  key        INTEGER PRIMARY KEY,
+  node       BIGINT NOT NULL,
   id         TEXT NOT NULL,
-  created    INTEGER NOT NULL,
+  created    BIGINT NOT NULL,
   owner      TEXT NOT NULL,
-  until      INTEGER NOT NULL, -- accounted up to then
+  until      BIGINT NOT NULL, -- accounted up to then
   boot       TEXT NOT NULL,
-  down       INTEGER NOT NULL,
-  reserved   INTEGER NOT NULL,
-  ended      INTEGER NOT NULL,
-  final      INTEGER NOT NULL,
+  down       BIGINT NOT NULL,
+  reserved   BOOLEAN NOT NULL,
+  ended      BOOLEAN NOT NULL,
+  final      BOOLEAN NOT NULL,
   namespace  TEXT NOT NULL,
   job        TEXT NOT NULL,
   parent_job TEXT NOT NULL,
@@ -34,35 +40,35 @@ CREATE TABLE claim (
   task       TEXT NOT NULL,
   allocation TEXT NOT NULL,
   container  TEXT NOT NULL,
-  verified   INTEGER NOT NULL,
-  peak_bytes INTEGER NOT NULL,
-  total_ms   INTEGER NOT NULL, -- of all its hours, also of those that were removed since
-  gib_ms     REAL NOT NULL,
-  gpu_ms     REAL NOT NULL,
-  UNIQUE (id, created)
-) STRICT;
-CREATE INDEX claim_open ON claim (key) WHERE ended = 0;
+  verified   BOOLEAN NOT NULL,
+  peak_bytes BIGINT NOT NULL,
+  total_ms   BIGINT NOT NULL, -- of all its hours, also of those that were removed since
+  gib_ms     DOUBLE PRECISION NOT NULL,
+  gpu_ms     DOUBLE PRECISION NOT NULL,
+  PRIMARY KEY (node, id, created)
+);
+CREATE INDEX claim_open ON claim (node) WHERE NOT ended;
 
 -- What claims had reserved in an hour. Bytes and share are part of the key, so that a sum is one of whole milliseconds.
 CREATE TABLE hour (
-  hour        INTEGER NOT NULL, -- hours since 1970
-  claim       INTEGER NOT NULL REFERENCES claim (key),
+  hour        BIGINT NOT NULL, -- hours since 1970
+  node        BIGINT NOT NULL,
+  claim       TEXT NOT NULL,
+  created     BIGINT NOT NULL, -- when the claim was made
   gpu         TEXT NOT NULL,
   mode        TEXT NOT NULL,
-  bytes       INTEGER NOT NULL,
-  share       INTEGER NOT NULL, -- billionths of the GPU; -1: not known
-  reserved_ms INTEGER NOT NULL,
-  observed_ms INTEGER NOT NULL,
-  used_gib_ms REAL NOT NULL,
-  PRIMARY KEY (hour, claim, gpu, mode, bytes, share)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX hour_claim ON hour (claim);
+  bytes       BIGINT NOT NULL,
+  share       BIGINT NOT NULL, -- billionths of the GPU; -1: not known
+  reserved_ms BIGINT NOT NULL,
+  observed_ms BIGINT NOT NULL,
+  used_gib_ms DOUBLE PRECISION NOT NULL,
+  PRIMARY KEY (hour, node, claim, created, gpu, mode, bytes, share)
+);
 
 CREATE TABLE gap (
-  since  INTEGER NOT NULL,
-  until  INTEGER NOT NULL,
+  node   BIGINT NOT NULL,
+  since  BIGINT NOT NULL,
+  until  BIGINT NOT NULL,
   reason TEXT NOT NULL,
-  PRIMARY KEY (since, reason)
-) STRICT, WITHOUT ROWID;
-
-PRAGMA user_version = 1;
+  PRIMARY KEY (node, since, reason)
+);

@@ -27,7 +27,7 @@ func reporter(t *testing.T) func(context.Context, bill.By, time.Time, time.Time)
 		GPU: usage.GPUName{UUID: "GPU-a", Model: "NVIDIA H200"}, Bytes: 4 << 30, Share: usage.WholeShare / 4, ReservedMillis: 1_800_000,
 	}}, []usage.Gap{{From: november, To: november.Add(time.Hour), Reason: "gap " + agenttest.Hostile}})
 	return func(ctx context.Context, by bill.By, from, to time.Time) (*bill.Report, error) {
-		return bill.Make(ctx, store, by, from, to, bill.Prices{})
+		return bill.Make(ctx, store, by, usage.Query{From: from, To: to}, bill.Prices{})
 	}
 }
 

@@ -40,7 +40,7 @@ const openAgain = time.Minute
 
 // run accounts usage until the context ends.
 func (a *accounting) run(ctx context.Context) {
-	store, err := usage.Open(ctx, a.place.stateDir)
+	store, err := usage.Open(ctx, usagePlace(a.place, a.config))
 	if err != nil {
 		a.logger.Error("usage cannot be accounted; what is missing is accounted once this is mended", "error", err)
 	}
@@ -50,7 +50,7 @@ func (a *accounting) run(ctx context.Context) {
 			return
 		case <-time.After(openAgain):
 		}
-		store, err = usage.Open(ctx, a.place.stateDir)
+		store, err = usage.Open(ctx, usagePlace(a.place, a.config))
 	}
 	c := usage.NewCollector(usage.Options{
 		Ledger: a.monitor.Ledger, Store: store, Keep: a.config.Keep, Logger: a.logger,
@@ -87,12 +87,22 @@ func (a *accounting) totals() *usage.Totals {
 	return nil
 }
 
+// reportTimeout is how long a page waits for the database.
+const reportTimeout = 30 * time.Second
+
+// report is about this node, also where the database has others.
 func (a *accounting) report(ctx context.Context, by bill.By, from, to time.Time) (*bill.Report, error) {
 	store := a.store.Load()
 	if store == nil {
 		return nil, errors.New("the usage database could not be opened: the agent's log says why")
 	}
-	return bill.Make(ctx, store, by, from, to, a.config.Prices)
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	defer cancel()
+	q := usage.Query{From: from, To: to}
+	if a.config.Database != "" {
+		q.Node = a.config.Node
+	}
+	return bill.Make(ctx, store, by, q, a.config.Prices)
 }
 
 // close closes the database once run has returned.

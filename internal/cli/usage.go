@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tranche-gpu/tranche/claim"
+	"github.com/tranche-gpu/tranche/internal/printable"
 	"github.com/tranche-gpu/tranche/usage"
 	"github.com/tranche-gpu/tranche/usage/bill"
 )
@@ -17,8 +20,10 @@ import (
 type usageOptions struct {
 	place
 	by, format string
+	node       string
 	from, to   stated
 	byIsSet    bool
+	schema     bool
 }
 
 // The formats of `tranche usage`.
@@ -33,23 +38,32 @@ func (a *app) usageCommand() *cobra.Command {
 	var o usageOptions
 	cmd := &cobra.Command{
 		Use:   "usage",
-		Short: "Show what jobs, namespaces or GPUs had reserved and used, by the hour",
-		Long: `Show what jobs, namespaces or GPUs had reserved and used.
+		Short: "Show what jobs, namespaces, GPUs or nodes had reserved and used, by the hour",
+		Long: `Show what jobs, namespaces, GPUs or nodes had reserved and used.
 
 What is billed is what was reserved: GiB of memory times hours, and parts of GPUs times hours. What was used is advice.
-Times are UTC, and whole hours. The times from which something is not known are listed below the table.`,
+Times are UTC, and whole hours. The times from which something is not known are listed below the table.
+
+Where the configuration file names a database that nodes share, the report is about all of them.`,
 		Example: `  tranche usage --from 2026-11-01 --to 2026-12-01
-  tranche usage --by namespace --format csv > november.csv`,
+  tranche usage --by namespace --format csv > november.csv
+  tranche usage --schema | psql --dbname tranche`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.schema {
+				fmt.Fprint(a.stdout, usage.PostgresSchema())
+				return nil
+			}
 			o.byIsSet = cmd.Flags().Changed("by")
 			return a.usage(cmd.Context(), o)
 		},
 	}
-	cmd.Flags().StringVar(&o.by, "by", string(bill.ByJob), "what there is a row for: `job`, namespace or gpu")
+	cmd.Flags().StringVar(&o.by, "by", string(bill.ByJob), "what there is a row for: `job`, namespace, gpu or node")
+	cmd.Flags().StringVar(&o.node, "node", "", "`name` of the only node that is reported")
 	cmd.Flags().Var(&o.from, "from", "first hour, as a `time` such as 2026-11-01 or 2026-11-01T15:00 (default: this month)")
 	cmd.Flags().Var(&o.to, "to", "`time` of the hour after the last (default: now)")
 	cmd.Flags().StringVar(&o.format, "format", formatTable, "`format`: table, csv, json or focus (FOCUS 1.2, needs prices)")
+	cmd.Flags().BoolVar(&o.schema, "schema", false, "print the statements that create the tables in a PostgreSQL database")
 	o.addFlags(cmd)
 	return cmd
 }
@@ -70,15 +84,25 @@ func (a *app) usage(ctx context.Context, o usageOptions) error {
 	if err != nil {
 		return err
 	}
-	if filepath.IsAbs(o.stateDir) && !claim.HasState(o.stateDir) && !usage.Exists(o.stateDir) {
+	here := claim.HasState(o.stateDir)
+	if filepath.IsAbs(o.stateDir) && !here && config.Database == "" && !usage.Exists(o.stateDir) {
 		return fmt.Errorf("--state-dir: no claim was ever made in %s, so there is no usage; name the state_dir of Nomad's plugins", o.stateDir)
 	}
-	store, err := usage.Open(ctx, o.stateDir)
+	store, err := usage.Open(ctx, usagePlace(o.place, config))
 	if err != nil {
 		return err
 	}
-	collectErr := a.collectUsage(ctx, store, o.place) // what was collected before is reported all the same
-	return errors.Join(collectErr, a.writeUsage(ctx, store, o.format, by, from, to, config.Prices), store.Close())
+	var collectErr error
+	if here || config.Database == "" { // a shared database is also read from elsewhere
+		collectErr = a.collectUsage(ctx, store, o.place) // what was collected before is reported all the same
+	}
+	q := usage.Query{From: from, To: to, Node: o.node}
+	return errors.Join(collectErr, a.writeUsage(ctx, store, o.format, by, q, config.Prices), store.Close())
+}
+
+// usagePlace returns where the usage of a node is kept.
+func usagePlace(p place, config bill.Config) usage.Place {
+	return usage.Place{StateDir: p.stateDir, Database: config.Database, Node: config.Node}
 }
 
 // times returns the hours that --from and --to name.
@@ -159,14 +183,21 @@ func (a *app) collectUsage(ctx context.Context, store *usage.Store, p place) err
 	return nil
 }
 
-func (a *app) writeUsage(ctx context.Context, store *usage.Store, format string, by bill.By, from, to time.Time, prices bill.Prices) error {
+func (a *app) writeUsage(ctx context.Context, store *usage.Store, format string, by bill.By, q usage.Query, prices bill.Prices) error {
+	nodes, err := store.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	if q.Node != "" && !slices.Contains(nodes, q.Node) {
+		return fmt.Errorf("--node: nothing was collected on %q; there are %s", q.Node, printable.Text(strings.Join(nodes, ", ")))
+	}
 	if format == formatFocus {
-		if err := bill.Focus(ctx, store, from, to, prices, a.stdout); err != nil {
+		if err := bill.Focus(ctx, store, q, prices, a.stdout); err != nil {
 			return fmt.Errorf("--format focus: %w", err)
 		}
 		return nil
 	}
-	r, err := bill.Make(ctx, store, by, from, to, prices)
+	r, err := bill.Make(ctx, store, by, q, prices)
 	if err != nil {
 		return err
 	}

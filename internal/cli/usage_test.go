@@ -7,17 +7,21 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
+	"github.com/shoenig/test/wait"
 
 	"github.com/tranche-gpu/tranche/agent/monitor"
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/layout"
 	"github.com/tranche-gpu/tranche/device/nvml/nvmltest"
 	"github.com/tranche-gpu/tranche/usage"
+	"github.com/tranche-gpu/tranche/usage/bill"
+	"github.com/tranche-gpu/tranche/usage/postgrestest"
 )
 
 func (n *statusNode) usage(args ...string) (code int, stdout, stderr string) {
@@ -83,6 +87,88 @@ func TestUsage(t *testing.T) {
 	must.StrContains(t, out, "GPU-Hours")
 }
 
+// A shared database has what all nodes had, for a node and for a machine without any claims.
+func TestUsage_SharedDatabase(t *testing.T) {
+	database := postgrestest.Start(t).Create(t, usage.PostgresSchema())
+	config := filepath.Join(t.TempDir(), "config.toml")
+	setConfig := func(n *statusNode, name string) {
+		must.NoError(t, os.WriteFile(config, []byte("[usage]\ndatabase = '"+database+"'\nnode = '"+name+"'\n"), 0o600))
+		n.environ = []string{"TRANCHE_CONFIG=" + config}
+	}
+	var n *statusNode
+	for _, name := range []string{"gpu-1", "gpu-2"} {
+		g := nvmltest.H200(0)
+		n = newNode(t, nvmltest.New(g))
+		n.startPlugin(t)
+		setConfig(n, name)
+		code, _, stderr := n.usage()
+		must.Eq(t, 0, code, must.Sprint(stderr))
+		c := n.reserve(t, g, 0, 6)
+		must.NoError(t, n.ledger.NoteWorkload(t.Context(), c.ID, claim.Workload{Namespace: "team", Job: "job-of-" + name, Verified: true}))
+		n.end(t, c, "alloc-1")
+		must.NoError(t, n.ledger.Release(t.Context(), c.ID, "alloc-1"))
+		code, _, stderr = n.usage()
+		must.Eq(t, 0, code, must.Sprint(stderr))
+	}
+	r := n.agentsReport(t)
+	must.Len(t, 1, r.Rows, must.Sprint("an agent shows its own node"))
+	must.Eq(t, "job-of-gpu-2", r.Rows[0].Job)
+
+	database = strings.Replace(database, postgrestest.User+"@", postgrestest.Reader+"@", 1)
+	elsewhere := newNode(t, nvmltest.New())
+	elsewhere.stateDir = filepath.Join(t.TempDir(), "absent")
+	setConfig(elsewhere, "desk")
+	code, out, stderr := elsewhere.usage()
+	must.Eq(t, 0, code, must.Sprint(stderr))
+	must.StrContains(t, out, "job-of-gpu-1")
+	must.StrContains(t, out, "job-of-gpu-2")
+	_, out, _ = elsewhere.usage("--node", "gpu-2")
+	must.StrNotContains(t, out, "job-of-gpu-1")
+	must.StrContains(t, out, "job-of-gpu-2")
+	_, out, _ = elsewhere.usage("--by", "node", "--format", "csv")
+	must.StrHasPrefix(t, "node,reserved_seconds,", out)
+	must.StrNotContains(t, out, "desk")
+	code, _, stderr = elsewhere.usage("--node", "gpu-3")
+	must.Eq(t, exitFailure, code)
+	must.StrContains(t, stderr, `--node: nothing was collected on "gpu-3"; there are gpu-1, gpu-2`)
+	must.FileNotExists(t, elsewhere.stateDir)
+
+	database = strings.Replace(database, "@", ":secret@", 1)
+	setConfig(elsewhere, "desk")
+	code, out, stderr = elsewhere.usage()
+	must.Eq(t, exitFailure, code)
+	must.StrContains(t, stderr, "usage.database must not have a password")
+	must.StrNotContains(t, out+stderr, "secret")
+}
+
+// agentsReport returns what an agent shows of this month's jobs.
+func (n *statusNode) agentsReport(t *testing.T) *bill.Report {
+	t.Helper()
+	p := place{stateDir: n.stateDir, runDir: n.runDir}
+	m, err := n.monitor(p, "1GiB", hclog.NewNullLogger())
+	must.NoError(t, err)
+	a, err := n.accounting(p, m, hclog.NewNullLogger())
+	must.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { a.run(ctx); close(done) }()
+	defer a.close()
+	defer func() { cancel(); <-done }()
+	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return a.totals() != nil }), wait.Timeout(time.Minute), wait.Gap(10*time.Millisecond)))
+	r, err := a.report(t.Context(), bill.ByJob, time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
+	must.NoError(t, err)
+	return r
+}
+
+// The statements that --schema prints need no node.
+func TestUsage_Schema(t *testing.T) {
+	n := newNode(t, nvmltest.New())
+	n.stateDir = "/no/such/dir"
+	code, out, _ := n.usage("--schema")
+	must.Eq(t, 0, code)
+	must.StrContains(t, out, "CREATE TABLE node (")
+}
+
 // A wrong directory is not made one of usage.
 func TestUsage_WrongStateDir(t *testing.T) {
 	n := newNode(t, nvmltest.New())
@@ -112,7 +198,7 @@ func TestUsage_WrongOptions(t *testing.T) {
 		want string
 		args []string
 	}{
-		{`--by must be job, namespace or gpu, got "user"`, []string{"--by", "user"}},
+		{`--by must be job, namespace, gpu or node, got "user"`, []string{"--by", "user"}},
 		{`--format must be table, csv, json or focus, got "xml"`, []string{"--format", "xml"}},
 		{"--by does not go with --format focus", []string{"--by", "gpu", "--format", "focus"}},
 		{"[prices]", []string{"--format", "focus"}},

@@ -1,4 +1,4 @@
-// Package bill sums up the usage of a node and writes it: as a table for people, as CSV and JSON for programs, and in the
+// Package bill sums up the usage of nodes and writes it: as a table for people, as CSV and JSON for programs, and in the
 // columns of FOCUS for programs that handle bills. Sums and costs are exact, and rounded only when they are written.
 package bill
 
@@ -9,7 +9,6 @@ import (
 	"maps"
 	"math/big"
 	"slices"
-	"time"
 
 	"github.com/tranche-gpu/tranche/usage"
 )
@@ -22,19 +21,23 @@ const (
 	ByJob       By = "job"
 	ByNamespace By = "namespace"
 	ByGPU       By = "gpu"
+	ByNode      By = "node"
 )
+
+// All are all that there may be a row for.
+var All = []By{ByJob, ByNamespace, ByGPU, ByNode}
 
 // ParseBy parses the name of a By.
 func ParseBy(text string) (By, error) {
-	switch by := By(text); by {
-	case ByJob, ByNamespace, ByGPU:
+	if by := By(text); slices.Contains(All, by) {
 		return by, nil
 	}
-	return "", fmt.Errorf("must be job, namespace or gpu, got %q", text)
+	return "", fmt.Errorf("must be job, namespace, gpu or node, got %q", text)
 }
 
-// Row is the usage of one job, namespace or GPU.
+// Row is the usage of one job, namespace, GPU or node.
 type Row struct {
+	Node                      string
 	Namespace, Job, Container string
 	// Verified reports that Nomad said the names.
 	Verified bool
@@ -57,25 +60,25 @@ type terms struct {
 type key struct {
 	namespace, job, container string
 	verified                  bool
-	gpu                       string
+	node, gpu                 string
 }
 
 // Report is the usage of a time.
 type Report struct {
-	By       By
-	From, To time.Time
-	Prices   Prices
-	Rows     []*Row
+	By     By
+	Query  usage.Query
+	Prices Prices
+	Rows   []*Row
 	// Total is the sum of the rows.
 	Total Row
 	Gaps  []usage.Gap
 }
 
-// Make sums up the usage of the hours from one time to another.
-func Make(ctx context.Context, s *usage.Store, by By, from, to time.Time, prices Prices) (*Report, error) {
+// Make sums up usage.
+func Make(ctx context.Context, s *usage.Store, by By, q usage.Query, prices Prices) (*Report, error) {
 	rows := map[key]*Row{}
-	r := &Report{By: by, From: from, To: to, Prices: prices, Total: Row{reserved: map[terms]int64{}}}
-	err := s.Lines(ctx, from, to, func(l usage.Line) error {
+	r := &Report{By: by, Query: q, Prices: prices, Total: Row{reserved: map[terms]int64{}}}
+	err := s.Sums(ctx, q, func(l usage.Line) error {
 		k, row := by.row(l)
 		if known, ok := rows[k]; ok {
 			row = known
@@ -89,7 +92,7 @@ func Make(ctx context.Context, s *usage.Store, by By, from, to time.Time, prices
 		return nil, err
 	}
 	r.Rows = slices.SortedFunc(maps.Values(rows), compareRows)
-	r.Gaps, err = s.Gaps(ctx, from, to)
+	r.Gaps, err = s.Gaps(ctx, q)
 	return r, err
 }
 
@@ -101,6 +104,10 @@ func (by By) row(l usage.Line) (key, *Row) {
 	case ByGPU:
 		row.GPU = l.GPU
 		k.gpu = l.GPU.UUID
+		fallthrough
+	case ByNode:
+		row.Node = l.Node
+		k.node = l.Node
 	case ByJob:
 		row.Job = cmp.Or(l.ParentJob, l.Job)
 		if !l.OfNomad() {
@@ -109,13 +116,13 @@ func (by By) row(l usage.Line) (key, *Row) {
 		fallthrough
 	case ByNamespace:
 		row.Namespace, row.Verified = l.Namespace, l.Verified || !l.OfNomad()
-		k = key{row.Namespace, row.Job, row.Container, row.Verified, ""}
+		k = key{row.Namespace, row.Job, row.Container, row.Verified, "", ""}
 	}
 	return k, row
 }
 
 func compareRows(x, y *Row) int {
-	return cmp.Or(cmp.Compare(x.GPU.Index, y.GPU.Index), cmp.Compare(x.GPU.UUID, y.GPU.UUID), cmp.Compare(x.Namespace, y.Namespace),
+	return cmp.Or(cmp.Compare(x.Node, y.Node), cmp.Compare(x.GPU.Index, y.GPU.Index), cmp.Compare(x.GPU.UUID, y.GPU.UUID), cmp.Compare(x.Namespace, y.Namespace),
 		cmp.Compare(x.Job, y.Job), cmp.Compare(x.Container, y.Container), compareBool(y.Verified, x.Verified))
 }
 

@@ -19,7 +19,10 @@ import (
 	"github.com/tranche-gpu/tranche/usage/usagetest"
 )
 
-var november = time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
+var (
+	november   = time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
+	wholeMonth = usage.Query{From: november, To: november.AddDate(0, 1, 0)}
+)
 
 var (
 	first  = usage.GPUName{UUID: "GPU-a", Model: "NVIDIA H200", Index: 0}
@@ -45,6 +48,7 @@ func lines() []usage.Line {
 		line("dddddddd", 2, claim.Workload{ContainerName: "+web"}, second, 3, -1, hourMillis),
 		line("eeeeeeee", 3, claim.Workload{}, first, 2, 20_000_000, hourMillis),
 	}
+	all[5].Node = "gpu-2" // whose GPU has the same UUID, as simulated ones do
 	all[0].ObservedMillis, all[0].UsedGiBMillis, all[0].PeakBytes = hourMillis, 2*hourMillis, 7*gib
 	return all
 }
@@ -95,8 +99,11 @@ func TestReport_Golden(t *testing.T) {
 		"gpu.csv":       {ByGPU, "", (*Report).CSV},
 		"job.json":      {ByJob, bothPrices, (*Report).JSON},
 		"gpu.json":      {ByGPU, "", (*Report).JSON},
+		"node.txt":      {ByNode, bothPrices, (*Report).Table},
+		"node.csv":      {ByNode, bothPrices, (*Report).CSV},
+		"node.json":     {ByNode, "", (*Report).JSON},
 	} {
-		r, err := Make(t.Context(), s, tc.by, november, november.AddDate(0, 1, 0), prices(t, tc.prices))
+		r, err := Make(t.Context(), s, tc.by, wholeMonth, prices(t, tc.prices))
 		must.NoError(t, err)
 		var out bytes.Buffer
 		must.NoError(t, tc.write(r, &out))
@@ -109,7 +116,7 @@ func TestReport_RoundsUsed(t *testing.T) {
 	all := lines()[:1]
 	all[0].UsedGiBMillis = 8 * hourMillis / 3.0
 	s := usagetest.Fill(t, t.TempDir(), all, nil)
-	r, err := Make(t.Context(), s, ByJob, november, november.AddDate(0, 1, 0), Prices{})
+	r, err := Make(t.Context(), s, ByJob, wholeMonth, Prices{})
 	must.NoError(t, err)
 	var out bytes.Buffer
 	must.NoError(t, r.JSON(&out))
@@ -120,7 +127,7 @@ func TestReport_RoundsUsed(t *testing.T) {
 func TestMake_HoursAndSums(t *testing.T) {
 	s := store(t)
 	p := prices(t, bothPrices)
-	r, err := Make(t.Context(), s, ByJob, november.Add(time.Hour), november.Add(2*time.Hour), p)
+	r, err := Make(t.Context(), s, ByJob, usage.Query{From: november.Add(time.Hour), To: november.Add(2 * time.Hour)}, p)
 	must.NoError(t, err)
 	must.Len(t, 2, r.Rows)
 	web := r.Rows[1]
@@ -131,15 +138,30 @@ func TestMake_HoursAndSums(t *testing.T) {
 	must.Len(t, 1, r.Gaps)
 }
 
+// A report about one node has what others have not.
+func TestMake_OneNode(t *testing.T) {
+	s := store(t)
+	q := wholeMonth
+	q.Node = "gpu-2"
+	r, err := Make(t.Context(), s, ByJob, q, Prices{})
+	must.NoError(t, err)
+	must.Len(t, 1, r.Rows)
+	must.Eq(t, "+web", r.Rows[0].Container)
+	must.SliceEmpty(t, r.Gaps)
+	nodes, err := s.Nodes(t.Context())
+	must.NoError(t, err)
+	must.Eq(t, []string{"gpu-1", "gpu-2"}, nodes)
+}
+
 // No cell that others named begins as a formula does, and no control character gets through.
 func TestWrite_HostileNames(t *testing.T) {
-	s := store(t)
+	s := usagetest.Fill(t, t.TempDir(), lines(), []usage.Gap{{From: november, To: november, Node: "=\x1b[2J", Reason: "\x1b[2J"}})
 	p := prices(t, strings.Replace(bothPrices, "gib_hour", "account = '=1+1'\nprovider = '@x'\ngib_hour", 1))
-	r, err := Make(t.Context(), s, ByJob, november, november.AddDate(0, 1, 0), p)
+	r, err := Make(t.Context(), s, ByJob, wholeMonth, p)
 	must.NoError(t, err)
 	for name, write := range map[string]func(io.Writer) error{
 		"table": r.Table, "csv": r.CSV, "json": r.JSON,
-		"focus": func(w io.Writer) error { return Focus(t.Context(), s, november, november.AddDate(0, 1, 0), p, w) },
+		"focus": func(w io.Writer) error { return Focus(t.Context(), s, wholeMonth, p, w) },
 	} {
 		var out bytes.Buffer
 		must.NoError(t, write(&out))
@@ -167,7 +189,7 @@ func TestFocus(t *testing.T) {
 	s := store(t)
 	p := prices(t, bothPrices)
 	var out bytes.Buffer
-	must.NoError(t, Focus(t.Context(), s, november, november.AddDate(0, 1, 0), p, &out))
+	must.NoError(t, Focus(t.Context(), s, wholeMonth, p, &out))
 	golden(t, "focus.csv", out.Bytes())
 	rows, err := csv.NewReader(&out).ReadAll()
 	must.NoError(t, err)
@@ -199,7 +221,7 @@ func TestFocus(t *testing.T) {
 		}
 	}
 	must.Eq(t, want.FloatString(9), sum.FloatString(9))
-	must.ErrorContains(t, Focus(t.Context(), s, november, november.AddDate(0, 1, 0), Prices{}, io.Discard), "[prices]")
+	must.ErrorContains(t, Focus(t.Context(), s, wholeMonth, Prices{}, io.Discard), "[prices]")
 }
 
 func TestLoadConfig(t *testing.T) {
@@ -220,6 +242,11 @@ func TestLoadConfig(t *testing.T) {
 		"[usage]\nkeep_days = 0":                       "usage.keep_days",
 		"[usage]\nkeep_days = '4'":                     `got "4"`,
 		"[usage]\nkeep = 0":                            "usage.keep",
+		"[usage]\ndatabase = 5432":                     "usage.database must be a text",
+		"[usage]\ndatabase = ''":                       "usage.database must be the URL",
+		"[usage]\ndatabase = 'mysql://db/tranche'":     "usage.database must be the URL",
+		"[usage]\ndatabase = 'host=db password=x'":     "usage.database must be the URL",
+		"[usage]\nnode = 7":                            "usage.node",
 		"prices = 7":                                   "prices",
 		"[prices]\naccount = 7":                        "prices.account",
 		"[prices":                                      "config.toml",

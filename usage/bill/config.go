@@ -14,12 +14,18 @@ import (
 	"time"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"github.com/tranche-gpu/tranche/usage"
 )
 
 // Config are the tables [usage] and [prices] of Tranche's configuration file.
 type Config struct {
 	// Keep is how long rows are kept.
-	Keep   time.Duration
+	Keep time.Duration
+	// Database is the URL of a PostgreSQL database that nodes share; empty if this node has one of its own.
+	Database string
+	// Node is the name of this node in reports.
+	Node   string
 	Prices Prices
 }
 
@@ -44,7 +50,7 @@ const (
 
 // tableKeys are the keys of the tables.
 var tableKeys = map[string][]string{
-	"usage":  {"keep_days"},
+	"usage":  {"keep_days", "database", "node"},
 	"prices": {"currency", "gib_hour", "gpu_hour", "account", "provider"},
 }
 
@@ -112,9 +118,30 @@ func newConfig(file map[string]any) (Config, error) {
 	}
 	var c Config
 	if c.Keep, err = rows.keep(); err == nil {
+		c.Database, c.Node, err = rows.place()
+	}
+	if err == nil {
 		c.Prices, err = costs.prices()
 	}
 	return c, err
+}
+
+// place returns where the rows are, and under which name.
+func (t table) place() (database, node string, err error) {
+	if value, found := t.values["database"]; found {
+		text, ok := value.(string)
+		if !ok {
+			return "", "", errors.New("usage.database must be a text in quotes") // it may have a secret
+		}
+		if err := usage.CheckDatabase(text); err != nil {
+			return "", "", fmt.Errorf("usage.database %w", err)
+		}
+		database = text
+	}
+	if node, err = t.text("node"); err == nil && node == "" {
+		node, err = os.Hostname()
+	}
+	return database, node, err
 }
 
 func (t table) keep() (time.Duration, error) {

@@ -30,14 +30,14 @@ type sku struct {
 	quantity        *big.Rat
 }
 
-// Focus writes the hours from one time to another as CSV with the columns of FOCUS 1.2: a row for each hour, claim and price.
-func Focus(ctx context.Context, s *usage.Store, from, to time.Time, p Prices, out io.Writer) error {
+// Focus writes usage as CSV with the columns of FOCUS 1.2: a row for each hour, claim and price.
+func Focus(ctx context.Context, s *usage.Store, q usage.Query, p Prices, out io.Writer) error {
 	if !p.Known() {
 		return errors.New("there are no prices: set currency, and gib_hour, gpu_hour or both, in the table [prices] of Tranche's configuration file")
 	}
 	w := csv.NewWriter(out)
 	_ = w.Write(focusColumns) // Flush keeps the error
-	err := s.Lines(ctx, from, to, func(l usage.Line) error {
+	err := s.Lines(ctx, q, func(l usage.Line) error {
 		for _, item := range p.skus(l) {
 			row, err := focusRow(l, item, p)
 			if err != nil {
@@ -106,7 +106,7 @@ func focusTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z
 
 func focusTags(l usage.Line) map[string]string {
 	tags := map[string]string{
-		"gpu_uuid": l.GPU.UUID, "gpu_model": l.GPU.Model, "job": l.Job, "parent_job": l.ParentJob, "group": l.Group, "task": l.Task,
+		"node": l.Node, "gpu_uuid": l.GPU.UUID, "gpu_model": l.GPU.Model, "job": l.Job, "parent_job": l.ParentJob, "group": l.Group, "task": l.Task,
 		"allocation": l.Allocation, "container": l.ContainerName,
 	}
 	for name, value := range tags {

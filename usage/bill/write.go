@@ -20,7 +20,7 @@ import (
 // Cells returns the report as a table of texts for people: its head, its rows, and their total. The first names columns are
 // names, all others numbers. Unknown values are "-", and control characters in names are escaped.
 func (r *Report) Cells() (head []string, names int, rows [][]string, total []string) {
-	head = map[By][]string{ByJob: {"Namespace", "Job"}, ByNamespace: {"Namespace"}, ByGPU: {"GPU", "Model", "UUID"}}[r.By]
+	head = map[By][]string{ByJob: {"Namespace", "Job"}, ByNamespace: {"Namespace"}, ByGPU: {"Node", "GPU", "Model", "UUID"}, ByNode: {"Node"}}[r.By]
 	names = len(head)
 	head = append(head, "GiB-hours", "GPU-hours", "Used", "Peak", "Unobserved")
 	if r.Prices.Known() {
@@ -45,7 +45,7 @@ func (r *Report) numbers(row *Row) []string {
 // Table writes the report for people.
 func (r *Report) Table(out io.Writer) error {
 	if len(r.Rows) == 0 {
-		if _, err := fmt.Fprintf(out, "No claims from %s to %s.\n", readable(r.From), readable(r.To)); err != nil {
+		if _, err := fmt.Fprintf(out, "No claims from %s to %s.\n", readable(r.Query.From), readable(r.Query.To)); err != nil {
 			return err
 		}
 		return r.printGaps(out)
@@ -67,7 +67,7 @@ func (r *Report) printGaps(out io.Writer) error {
 		if i == 0 {
 			fmt.Fprintln(out)
 		}
-		if _, err := fmt.Fprintf(out, "From %s to %s: %s.\n", g.From.Format(time.RFC3339), g.To.Format(time.RFC3339), g.Reason); err != nil {
+		if _, err := fmt.Fprintf(out, "From %s to %s on %s: %s.\n", g.From.Format(time.RFC3339), g.To.Format(time.RFC3339), shown(g.Node), shown(g.Reason)); err != nil {
 			return err
 		}
 	}
@@ -82,7 +82,9 @@ func (r *Row) names(by By) []string {
 		if r.GPU.Index >= 0 {
 			index = strconv.Itoa(r.GPU.Index)
 		}
-		return []string{index, shown(r.GPU.Model), shown(r.GPU.UUID)}
+		return []string{shown(r.Node), index, shown(r.GPU.Model), shown(r.GPU.UUID)}
+	case ByNode:
+		return []string{shown(r.Node)}
 	case ByJob:
 		job := r.Job
 		if r.Container != "" {
@@ -142,6 +144,7 @@ type jsonRow struct {
 	Job               *string      `json:"job,omitempty"`
 	Container         string       `json:"container,omitempty"`
 	Verified          *bool        `json:"verified,omitempty"`
+	Node              *string      `json:"node,omitempty"`
 	GPUUUID           string       `json:"gpu_uuid,omitempty"`
 	GPUIndex          *int         `json:"gpu_index,omitempty"`
 	GPUModel          string       `json:"gpu_model,omitempty"`
@@ -166,11 +169,12 @@ func (r *Report) JSON(out io.Writer) error {
 		By       By          `json:"by"`
 		From     time.Time   `json:"from"`
 		To       time.Time   `json:"to"`
+		Node     string      `json:"node,omitempty"`
 		Currency string      `json:"currency,omitempty"`
 		Rows     []jsonRow   `json:"rows"`
 		Total    jsonRow     `json:"total"`
 		Gaps     []usage.Gap `json:"gaps"`
-	}{r.By, r.From, r.To, r.Prices.Currency, rows, r.json(&r.Total), r.Gaps})
+	}{r.By, r.Query.From, r.Query.To, r.Query.Node, r.Prices.Currency, rows, r.json(&r.Total), r.Gaps})
 }
 
 func (r *Report) json(row *Row) jsonRow {
@@ -191,6 +195,9 @@ func (r *Report) json(row *Row) jsonRow {
 	switch r.By {
 	case ByGPU:
 		j.GPUUUID, j.GPUIndex, j.GPUModel = row.GPU.UUID, &row.GPU.Index, row.GPU.Model
+		fallthrough
+	case ByNode:
+		j.Node = &row.Node
 	case ByJob:
 		j.Job, j.Container = &row.Job, row.Container
 		fallthrough
@@ -217,7 +224,7 @@ func (r *Report) CSV(out io.Writer) error {
 	w := csv.NewWriter(out)
 	head := map[By][]string{
 		ByJob: {"namespace", "job", "container", "verified"}, ByNamespace: {"namespace", "verified"},
-		ByGPU: {"gpu_uuid", "gpu_index", "gpu_model"},
+		ByGPU: {"node", "gpu_uuid", "gpu_index", "gpu_model"}, ByNode: {"node"},
 	}[r.By]
 	head = append(head, "reserved_seconds", "gib_hours", "gpu_hours", "used_ratio", "peak_bytes", "unobserved_seconds")
 	if r.Prices.Known() {
@@ -245,7 +252,9 @@ func (r *Report) CSV(out io.Writer) error {
 func (r *Row) cells(by By) []string {
 	switch by {
 	case ByGPU:
-		return []string{cell(r.GPU.UUID), strconv.Itoa(r.GPU.Index), cell(r.GPU.Model)}
+		return []string{cell(r.Node), cell(r.GPU.UUID), strconv.Itoa(r.GPU.Index), cell(r.GPU.Model)}
+	case ByNode:
+		return []string{cell(r.Node)}
 	case ByJob:
 		return []string{cell(r.Namespace), cell(r.Job), cell(r.Container), strconv.FormatBool(r.Verified)}
 	}

@@ -2,6 +2,7 @@
 package usagetest
 
 import (
+	"cmp"
 	"database/sql"
 	"path/filepath"
 	"testing"
@@ -12,10 +13,12 @@ import (
 	"github.com/tranche-gpu/tranche/usage"
 )
 
-// Fill returns a database in a state directory with lines and gaps. Lines of one claim ID are of one claim.
+// Fill returns a database in a state directory with lines and gaps. Lines of one claim ID are of one claim. All that names no
+// node is of gpu-1.
 func Fill(t testing.TB, stateDir string, lines []usage.Line, gaps []usage.Gap) *usage.Store {
 	t.Helper()
-	store, err := usage.Open(t.Context(), stateDir)
+	place := usage.Place{StateDir: stateDir, Node: "gpu-1"}
+	store, err := usage.Open(t.Context(), place)
 	must.NoError(t, err)
 	t.Cleanup(func() { _ = store.Close() })
 	db, err := sql.Open("sqlite", filepath.Join(stateDir, "usage.db"))
@@ -26,20 +29,27 @@ func Fill(t testing.TB, stateDir string, lines []usage.Line, gaps []usage.Gap) *
 		_, err := db.ExecContext(t.Context(), statement, args...)
 		must.NoError(t, err)
 	}
-	keys := map[string]int{}
-	for _, l := range lines {
-		if _, known := keys[l.ClaimID]; !known {
-			keys[l.ClaimID] = len(keys) + 1
-			exec("INSERT INTO claim VALUES (?, ?, ?, ?, 0, '', 0, 0, 1, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0)", keys[l.ClaimID], l.ClaimID,
-				l.Created.UnixMilli(), l.Owner, l.Namespace, l.Job, l.ParentJob, l.Group, l.Task, l.Allocation, l.ContainerName,
-				l.Verified, l.PeakBytes)
+	numbers := map[string]int{}
+	number := func(node string) int {
+		node = cmp.Or(node, place.Node)
+		if numbers[node] == 0 {
+			numbers[node] = len(numbers) + 1
+			exec("INSERT INTO node VALUES ($1, $2, 1, 0, 1, $3, '')", numbers[node], node, time.Now().UnixMilli())
 		}
-		exec("INSERT OR IGNORE INTO gpu VALUES (?, ?, ?, 0, 0)", l.GPU.UUID, l.GPU.Index, l.GPU.Model)
-		exec("INSERT INTO hour VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", l.Hour.UnixMilli()/time.Hour.Milliseconds(), keys[l.ClaimID], l.GPU.UUID,
-			string(l.Mode), l.Bytes, l.Share, l.ReservedMillis, l.ObservedMillis, l.UsedGiBMillis)
+		return numbers[node]
+	}
+	number(place.Node)
+	for _, l := range lines {
+		node, created := number(l.Node), l.Created.UnixMilli()
+		exec(`INSERT INTO claim VALUES ($1, $2, $3, $4, 0, '', 0, 0, 1, 0, $5, $6, $7, $8, $9, $10, $11, $12, $13, 0, 0, 0)
+			ON CONFLICT DO NOTHING`, node, l.ClaimID, created, l.Owner, l.Namespace, l.Job, l.ParentJob, l.Group, l.Task, l.Allocation,
+			l.ContainerName, l.Verified, l.PeakBytes)
+		exec("INSERT INTO gpu VALUES ($1, $2, $3, $4, 0, 0, 0) ON CONFLICT DO NOTHING", node, l.GPU.UUID, l.GPU.Index, l.GPU.Model)
+		exec("INSERT INTO hour VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)", l.Hour.UnixMilli()/time.Hour.Milliseconds(), node,
+			l.ClaimID, created, l.GPU.UUID, string(l.Mode), l.Bytes, l.Share, l.ReservedMillis, l.ObservedMillis, l.UsedGiBMillis)
 	}
 	for _, g := range gaps {
-		exec("INSERT INTO gap VALUES (?, ?, ?)", g.From.UnixMilli(), g.To.UnixMilli(), g.Reason)
+		exec("INSERT INTO gap VALUES ($1, $2, $3, $4)", number(g.Node), g.From.UnixMilli(), g.To.UnixMilli(), g.Reason)
 	}
 	return store
 }
