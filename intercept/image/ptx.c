@@ -1,8 +1,8 @@
 /*
  * The variables that PTX declares with .global and .const. The parser works on a copy without comments and strings that
- * ends with a zero. A declaration that it cannot parse sets `hidden`.
+ * ends with a zero. A declaration that it cannot parse, such as one with a calculated size, sets `hidden`.
  *
- * Source: "State Spaces", "Variables" and "Constant Expressions" in the PTX ISA.
+ * Source: "State Spaces" and "Variables" in the PTX ISA.
  */
 #include "image/ptx.h"
 
@@ -50,17 +50,13 @@ static void add(uint64_t *sum, uint64_t more) {
         *sum = UINT64_MAX;
 }
 
-/* --- numbers and expressions -------------------------------------------------------------------------------------- */
+/* --- numbers ------------------------------------------------------------------------------------------------------ */
 
 /* The parser's position. `failed` is never reset. */
 struct reader {
     const char *at;
-    unsigned depth; /* of recursion */
     bool failed;
 };
-
-#define DEPTH_MAX 64
-#define UNARY 11 /* the precedence of unary operators, above all binary ones */
 
 static char peek(struct reader *reader) {
     reader->at = skip_spaces(reader->at);
@@ -79,172 +75,17 @@ static void expect(struct reader *reader, char c) {
         reader->failed = true;
 }
 
-static unsigned digit_value(char c) {
-    return is_digit(c)            ? (unsigned)(c - '0')
-           : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a') + 10
-           : c >= 'A' && c <= 'F' ? (unsigned)(c - 'A') + 10
-                                  : 16;
-}
-
-/* 10, 0xa, 012, 0b1010, each perhaps with a U. */
+/* A decimal number. Compilers write no other constant expression here. One that begins with 0 is octal: then this is an
+ * upper bound. */
 static uint64_t read_number(struct reader *reader) {
-    unsigned base = 10;
     uint64_t number = 0;
-    if (!is_digit(peek(reader)))
-        reader->failed = true;
-    if (*reader->at == '0') {
-        char kind = reader->at[1];
-        base = kind == 'x' || kind == 'X' ? 16 : kind == 'b' || kind == 'B' ? 2 : 8;
-        reader->at += base == 8 ? 1 : 2;
-        if (base != 8 && digit_value(*reader->at) >= base)
+    reader->failed = reader->failed || !is_digit(peek(reader));
+    for (; is_digit(*reader->at); reader->at++)
+        if (__builtin_mul_overflow(number, 10, &number) ||
+            __builtin_add_overflow(number, (uint64_t)(*reader->at - '0'), &number))
             reader->failed = true;
-    }
-    for (; digit_value(*reader->at) < base; reader->at++)
-        if (__builtin_mul_overflow(number, base, &number) ||
-            __builtin_add_overflow(number, digit_value(*reader->at), &number))
-            reader->failed = true;
-    if (*reader->at == 'U')
-        reader->at++;
-    if ((in_word(*reader->at) && *reader->at != '%') || *reader->at == '.')
-        reader->failed = true;
+    reader->failed = reader->failed || in_word(*reader->at) || *reader->at == '.';
     return number;
-}
-
-static bool is_type(struct reader *reader, const char *type) {
-    size_t length = strlen(type);
-    reader->at = skip_spaces(reader->at);
-    if (strncmp(reader->at, type, length) != 0 || in_word(reader->at[length]))
-        return false;
-    reader->at += length;
-    return true;
-}
-
-static int64_t read_above(struct reader *reader, unsigned precedence);
-
-/* The casts "(.s64)" and "(.u64)" change nothing here: all values are signed and have 64 bits. */
-static int64_t read_bracketed(struct reader *reader) {
-    bool cast = is_type(reader, ".s64") || is_type(reader, ".u64");
-    int64_t value = cast ? 0 : read_above(reader, 0);
-    expect(reader, ')');
-    return cast ? read_above(reader, UNARY) : value;
-}
-
-static int64_t read_operand(struct reader *reader) {
-    int64_t value;
-    if (accept(reader, '('))
-        return read_bracketed(reader);
-    if (accept(reader, '+'))
-        return read_above(reader, UNARY);
-    if (accept(reader, '!'))
-        return !read_above(reader, UNARY);
-    if (accept(reader, '~'))
-        return ~read_above(reader, UNARY);
-    if (accept(reader, '-')) {
-        if (__builtin_sub_overflow(0, read_above(reader, UNARY), &value))
-            reader->failed = true;
-        return value;
-    }
-    uint64_t number = read_number(reader);
-    if (number > INT64_MAX)
-        reader->failed = true;
-    return (int64_t)(number & INT64_MAX);
-}
-
-/* Operators of two characters come before those of one. */
-static const struct operator{
-    char text[3];
-    unsigned precedence;
-}
-operators[] = {{"||", 1}, {"&&", 2}, {"==", 6}, {"!=", 6}, {"<=", 7}, {">=", 7}, {"<<", 8}, {">>", 8}, {"|", 3},
-               {"^", 4},  {"&", 5},  {"<", 7},  {">", 7},  {"+", 9},  {"-", 9},  {"*", 10}, {"/", 10}, {"%", 10}};
-
-static const struct operator* peek_operator(struct reader *reader) {
-    reader->at = skip_spaces(reader->at);
-    for (size_t i = 0; i < sizeof operators / sizeof operators[0]; i++)
-        if (strncmp(reader->at, operators[i].text, strlen(operators[i].text)) == 0)
-            return &operators[i];
-    return NULL;
-}
-
-/* Fails if the shift is not defined or overflows. */
-static int64_t shift(struct reader *reader, bool left, int64_t a, int64_t by) {
-    if (by < 0 || by > 62 || (left && (a < 0 || a > INT64_MAX >> by))) {
-        reader->failed = true;
-        return 0;
-    }
-    return left ? a << by : a >> by;
-}
-
-static int64_t divide(struct reader *reader, bool rest, int64_t a, int64_t b) {
-    if (b == 0 || (a == INT64_MIN && b == -1)) {
-        reader->failed = true;
-        return 0;
-    }
-    return rest ? a % b : a / b;
-}
-
-static int64_t calculate(struct reader *reader, const struct operator* operator, int64_t a, int64_t b) {
-    int64_t value = 0;
-    bool equal = operator->text[1] == '=', twice = operator->text[1] == operator->text[0];
-    switch (operator->text[0]) {
-    case '|':
-        return twice ? a != 0 || b != 0 : a | b;
-    case '&':
-        return twice ? a != 0 && b != 0 : a & b;
-    case '^':
-        return a ^ b;
-    case '=':
-        return a == b;
-    case '!':
-        return a != b;
-    case '<':
-        return twice ? shift(reader, true, a, b) : equal ? a <= b : a < b;
-    case '>':
-        return twice ? shift(reader, false, a, b) : equal ? a >= b : a > b;
-    case '+':
-        reader->failed |= __builtin_add_overflow(a, b, &value);
-        return value;
-    case '-':
-        reader->failed |= __builtin_sub_overflow(a, b, &value);
-        return value;
-    case '*':
-        reader->failed |= __builtin_mul_overflow(a, b, &value);
-        return value;
-    default:
-        return divide(reader, operator->text[0] == '%', a, b);
-    }
-}
-
-/* Operands joined by operators of a higher precedence. At precedence 0, `? :` may follow. */
-static int64_t read_above(struct reader *reader, unsigned precedence) {
-    const struct operator* operator;
-    if (reader->depth >= DEPTH_MAX || reader->failed) {
-        reader->failed = true;
-        return 0;
-    }
-    reader->depth++;
-    int64_t value = read_operand(reader);
-    while (!reader->failed && (operator= peek_operator(reader)) != NULL && operator->precedence> precedence) {
-        reader->at += strlen(operator->text);
-        int64_t right = read_above(reader, operator->precedence);
-        value = reader->failed ? 0 : calculate(reader, operator, value, right);
-    }
-    if (precedence == 0 && !reader->failed && accept(reader, '?')) {
-        int64_t then = read_above(reader, 0);
-        expect(reader, ':');
-        int64_t otherwise = read_above(reader, 0);
-        value = value != 0 ? then : otherwise;
-    }
-    reader->depth--;
-    return value;
-}
-
-/* A number of elements; fails if it is negative. */
-static uint64_t read_expression(struct reader *reader) {
-    int64_t value = read_above(reader, 0);
-    if (value < 0)
-        reader->failed = true;
-    return reader->failed ? 0 : (uint64_t)value;
 }
 
 /* --- declarations ------------------------------------------------------------------------------------------------- */
@@ -265,7 +106,7 @@ static uint64_t type_bytes(const char *type, size_t length) {
     const char *digit = type + (type[0] == 'b' && type[1] == 'f' ? 2 : 1);
     uint64_t bits = 0, times = 1;
     for (; is_digit(*digit) && bits < 4096; digit++)
-        bits = bits * 10 + digit_value(*digit);
+        bits = bits * 10 + (uint64_t)(*digit - '0');
     if (*digit == 'x') {
         reader.at = digit + 1;
         times = read_number(&reader);
@@ -302,7 +143,7 @@ static void read_directive(struct reader *reader, struct declared *declared) {
     else if (is(word, length, "align"))
         declared->alignment = read_number(reader);
     else if (length == 2 && word[0] == 'v' && is_digit(word[1]))
-        declared->vector = digit_value(word[1]);
+        declared->vector = (uint64_t)(word[1] - '0');
     else if (is(word, length, "attribute"))
         skip_brackets(reader, '(', ')');
     else
@@ -344,7 +185,7 @@ static uint64_t read_variable(struct reader *reader) {
             open = true;
             continue;
         }
-        uint64_t more = read_expression(reader);
+        uint64_t more = read_number(reader);
         expect(reader, ']');
         count = reader->failed ? count : product(count, more);
     }

@@ -431,43 +431,16 @@ static void test_ptx_spaces_and_comments(void) {
     declares(".globally .constant", 0);
 }
 
+/* Compilers write decimal numbers. The size of anything else is known when the program requests the variable. */
 static void test_ptx_expressions(void) {
-    static const struct {
-        const char *text;
-        unsigned value;
-    } expressions[] = {{"10", 10},
-                       {"0x1F", 31},
-                       {"0X1f", 31},
-                       {"017", 15},
-                       {"0b101", 5},
-                       {"0B101U", 5},
-                       {"10U", 10},
-                       {"2+3*4", 14},
-                       {"( 2 + 3 ) * 4", 20},
-                       {"1 << 4 + 1", 32},
-                       {"256 >> 2", 64},
-                       {"100/7", 14},
-                       {"100%7", 2},
-                       {"20-5-5", 10},
-                       {"-3 + 10", 7},
-                       {"+4", 4},
-                       {"~0 & 12", 12},
-                       {"8 | 1", 9},
-                       {"9 ^ 1", 8},
-                       {"!0", 1},
-                       {"3 < 4", 1},
-                       {"3 >= 4", 0},
-                       {"3 == 3 && 1 != 2", 1},
-                       {"0 || 0", 0},
-                       {"1 ? 5 : 9", 5},
-                       {"0 ? 5 : 1 ? 6 : 7", 6},
-                       {"(.u64) 4 * 2", 8},
-                       {"( .s64 ) -4 + 6", 2}};
+    static const char *const expressions[] = {"0x1F",    "0b101",   "10U",       "2+3*4",        "(4)",  "1 << 4",
+                                              "-3 + 10", "~0 & 12", "1 ? 5 : 9", "(.u64) 4 * 2", "size", "1.5"};
     for (size_t i = 0; i < sizeof expressions / sizeof expressions[0]; i++) {
         char ptx[128];
-        snprintf(ptx, sizeof ptx, ".global .b8 a[%s];", expressions[i].text);
-        declares(ptx, 2 * expressions[i].value + 1);
+        snprintf(ptx, sizeof ptx, ".global .b8 a[%s];", expressions[i]);
+        hides(ptx);
     }
+    declares(".global .b8 a[017];", 2 * 17 + 1); /* octal: 15 */
 }
 
 /* As many elements as there are values, of which there are no more than characters. */
@@ -492,25 +465,17 @@ static void test_ptx_instructions_declare_nothing(void) {
 }
 
 static void test_ptx_that_is_not_understood(void) {
-    hides(".global .b8 a[size];");
     hides(".global .b8 a[-1];");
-    hides(".global .b8 a[08];");
-    hides(".global .b8 a[1/0];");
-    hides(".global .b8 a[1 << 63];");
-    hides(".global .b8 a[9223372036854775807 + 1];");
-    hides(".global .b8 a[0x10000000000000000];");
+    hides(".global .b8 a[18446744073709551616];");
     hides(".global .unheard a[1];");
     hides(".global .b8 a[1]");
     hides(".global .b8");
     hides(".global");
     hides(".global .b8 1;");
     hides(".global .attribute(.managed .b8 a;");
-    char deep[2048] = ".global .b8 a[";
-    memset(deep + strlen(deep), '(', 1000);
-    hides(deep);
-    struct image_size size = size_of(".global .b64 a[0x7fffffffffffffff];", 35);
+    struct image_size size = size_of(".global .b64 a[9223372036854775807];", 36);
     CHECK(size.data == MOST && !size.hidden, "more than all memory: %llu", (unsigned long long)size.data);
-    size = size_of(".global .b8 a[0x7fffffff][0x7fffffff][0x7fffffff];", 50);
+    size = size_of(".global .b8 a[2147483647][2147483647][2147483647];", 50);
     CHECK(size.data == MOST, "a product that wraps: %llu", (unsigned long long)size.data);
 }
 
@@ -520,10 +485,9 @@ static void test_ptx_that_is_not_understood(void) {
 
 static void make_samples(struct image samples[SAMPLES]) {
     samples[0] = cubin();
-    samples[1] =
-        text(".version 8.0\n.visible .global .align 8 .b8 a[(4+2)*0x10], b<4>;\n/* \"x\" */ .const .v2 .f32 c[] = "
-             "{1.0, 2.0};\n.global .attribute(.managed) .u32 d[1<<4][2] = {0}; // e\n.entry k(.param .u64 .ptr "
-             ".global p) { ld.global.u32 %r, [p]; }\n");
+    samples[1] = text(".version 8.0\n.visible .global .align 8 .b8 a[96], b<4>;\n/* \"x\" */ .const .v2 .f32 c[] = "
+                      "{1.0, 2.0};\n.global .attribute(.managed) .u32 d[16][2] = {0}; // e\n.entry k(.param .u64 .ptr "
+                      ".global p) { ld.global.u32 %r, [p]; }\n");
     samples[2] = fatbin();
     add_entry(&samples[2], CUBIN, 0, 0, &samples[0]);
     add_entry(&samples[2], PTX, 0, 0, &samples[1]);
@@ -531,10 +495,10 @@ static void make_samples(struct image samples[SAMPLES]) {
     samples[3] = fatbin();
     add_entry(&samples[3], PTX, ZSTD, 5000, &samples[1]);
     add_entry(&samples[3], PTX, 0, 0, &samples[1]);
-    samples[4] = text(".global .b8 a[((((1?2:3)+4)<<5)%100)*~-8];.global .b8 b[] = \"text\";");
+    samples[4] = text(".global .b8 a[160];.global .b8 b[] = \"text\";");
     samples[5] =
         text(".version 8.0\n.extern .global .b8 x[99];.visible .global .align 16 .v4 .f32 a[64], b, c<4>;.global "
-             ".b16 d[]={1,2,3};\n.global .b8 e[8388608];.const .u32 f[0x10][017];.weak .global .texref t;");
+             ".b16 d[]={1,2,3};\n.global .b8 e[8388608];.const .u32 f[16][17];.weak .global .texref t;");
     samples[6] = cubin_with_symbols();
     samples[7] = fatbin();
     add_entry(&samples[7], CUBIN, 0, 0, &samples[6]);
