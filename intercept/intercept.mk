@@ -18,7 +18,7 @@ INTERCEPT_CFLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -g -fPIC -f
     -ftls-model=initial-exec -ffile-prefix-map=$(CURDIR)=. -I$(INTERCEPT)
 
 INTERCEPT_HEADERS := $(wildcard $(INTERCEPT)/*/*.h)
-SHADOW_REGION := $(addprefix region/,region file guard teardown read share)
+SHADOW_REGION := $(addprefix region/,region file teardown read share)
 SHADOW_COMMON := $(SHADOW_REGION) region/claims system/explain driver/real
 SHADOW_IMAGE := $(addprefix image/,image ptx)
 SHADOW_STATE := $(addprefix state/,process table charge gpus contexts)

@@ -223,7 +223,6 @@ static bool map_usage(struct region *region, char *why, size_t why_size) {
         call_close(fd);
         return false;
     }
-    region_guard(map, REGION_USAGE_SIZE);
     region->usage = map;
     region->descriptor = fd;
     region->queue = region_queue_new(fd);
@@ -239,7 +238,6 @@ static bool map_limit(struct region *region, char *why, size_t why_size) {
     call_close(fd);
     if (map == MAP_FAILED)
         return fail(why, why_size, "cannot map %s: errno %d", region->limit_path, error);
-    region_guard(map, REGION_LIMIT_SIZE);
     region->limit = map;
     return true;
 }
@@ -254,6 +252,8 @@ static bool take_slot(struct region *region, char *why, size_t why_size) {
             why, why_size,
             "%s has no free slot: %u processes and pieces of shared memory use the claim, the most that it supports",
             region->usage_path, REGION_SLOT_COUNT);
+    if (index < 0 && errno == ENOSPC)
+        return fail(why, why_size, "%s cannot grow: its file system is full", region->usage_path);
     if (index < 0)
         return fail(why, why_size, "cannot lock a slot in %s: errno %d", region->usage_path, errno);
     struct region_slot *slot = &usage->slots[index];
@@ -286,15 +286,12 @@ bool region_join(struct region *region, char *why, size_t why_size) {
 void region_close(struct region *region) {
     region_holder_close(region);
     if (region->usage != NULL) {
-        region_unguard(region->usage);
         munmap(region->usage, REGION_USAGE_SIZE);
         call_close(region->descriptor);
         region_queue_close(&region->queue);
     }
-    if (region->limit != NULL) {
-        region_unguard(region->limit);
+    if (region->limit != NULL)
         munmap((void *)(uintptr_t)region->limit, REGION_LIMIT_SIZE);
-    }
     region->usage = NULL;
     region->limit = NULL;
     region->slot = region->descriptor = -1;

@@ -77,8 +77,8 @@
  *
  * Damage. The protocol trusts the file, and any process of the claim can write to it. So each process remembers the
  * `committed` of its own slots; a process that reads all slots compares their sum with `total`; and both files' headers
- * are checked before and after each operation (see also guard.c). A region that was found broken stays broken and
- * grants nothing.
+ * are checked before and after each operation. A region that was found broken stays broken and grants nothing. If a file
+ * is truncated, the kernel ends the program that next uses the page which is gone (SIGBUS).
  */
 #include "region/words.h"
 #include "system/calls.h"
@@ -375,9 +375,18 @@ uint64_t region_used_bytes(struct region *region, enum region_ledger ledger) {
 
 /* --- finding a free slot ------------------------------------------------------------------------------------------ */
 
+/* Whether the file has memory for the slot: of a new region it has some for the first slots only. Without this the
+ * kernel would end the program (SIGBUS) when it uses the slot and the file system is full. */
+static bool has_room(int fd, unsigned index) {
+    off_t offset = REGION_SLOTS_OFFSET + (off_t)index * REGION_SLOT_SIZE;
+    return syscall(SYS_fallocate, fd, 0, offset, (off_t)REGION_SLOT_SIZE) == 0 || errno != ENOSPC;
+}
+
 /* Locks a slot and empties it. False with EAGAIN (or EACCES) if another process has it. */
 static bool take(struct region *region, int fd, unsigned index) {
     struct region_usage *usage = region->usage;
+    if (!has_room(fd, index))
+        return false;
     errno = EAGAIN;
     /* This process's own read lock on a share would not refuse it. */
     if (region->holds != NULL && region->holds[index].held)

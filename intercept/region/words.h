@@ -111,8 +111,7 @@ static inline void raise_to(_Atomic uint64_t *maximum, uint64_t value) {
         ;
 }
 
-/* Whether the mapped files begin as they must. Read from memory each time, since guard.c may replace the mapping by
- * zeros at any moment. */
+/* Whether the mapped files begin as they must. Read from memory each time, since they may change at any moment. */
 static inline bool region_mapped_intact(const struct region *region) {
     const uint64_t *usage = (const void *)region->usage, *limit = (const void *)region->limit;
     uint64_t usage_magic, limit_magic;
@@ -142,7 +141,7 @@ bool region_reap_slot(struct region_usage *usage, int fd, unsigned index);
 bool region_slot_owned(int fd, unsigned index);
 
 /* Finds a slot without an owner, locks it for writing through `fd` and empties it. Returns its index, or -1 with errno:
- * EAGAIN if there is none, EUCLEAN if its contents are invalid. */
+ * EAGAIN if there is none, EUCLEAN if its contents are invalid, ENOSPC if the file system is full. */
 int region_take_slot(struct region *region, int fd);
 
 /* Whether the sum over all slots is the total. */
@@ -193,12 +192,5 @@ static inline off_t region_holder_position(const struct region *region) {
 
 bool region_holder_open(struct region *region);
 void region_holder_close(struct region *region);
-
-/* --- guard.c ------------------------------------------------------------------------------------------------------ */
-
-/* From now on, a page of this mapping that the file no longer has reads as zeros, instead of ending the program by
- * SIGBUS. */
-void region_guard(void *start, size_t size);
-void region_unguard(const void *start);
 
 #endif

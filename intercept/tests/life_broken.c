@@ -285,8 +285,6 @@ static const struct broken beforehand[] = {
 };
 
 static const struct broken at_any_time[] = {
-    {"an empty limit", truncate_file, LIMIT_FILE, 0, "/limit"},
-    {"an empty usage", truncate_file, USAGE_FILE, 0, "/usage"},
     {"a limit of zeros", fill, LIMIT_FILE, 0, "/limit"},
     {"a usage of zeros", fill, USAGE_FILE, 0, "/usage"},
     {"a limit of noise", fill, LIMIT_FILE, 1, "/limit"},
@@ -301,8 +299,10 @@ static const struct broken at_any_time[] = {
     {"no usage, by its beginning", set_magic, USAGE_FILE, 0, "/usage"},
 };
 
-/* Files that were cut off beforehand by less than a page are still mapped whole, so only this one differs. */
+/* Of files that are cut off while they are mapped, the kernel tells by a signal. */
 static const struct broken cut_off_beforehand[] = {
+    {"an empty limit", truncate_file, LIMIT_FILE, 0, "/limit"},
+    {"an empty usage", truncate_file, USAGE_FILE, 0, "/usage"},
     {"a limit that is cut off", truncate_file, LIMIT_FILE, 100, "/limit"},
     {"a usage that is cut off", truncate_file, USAGE_FILE, 4096, "/usage"},
     {"a usage that is too long", truncate_file, USAGE_FILE, REGION_USAGE_SIZE + 4096, "/usage"},
@@ -310,13 +310,9 @@ static const struct broken cut_off_beforehand[] = {
 
 /* What says that it is a region and is none, or is only partly there: whatever a call gets, it gets it at once. */
 static const struct broken in_disorder[] = {
-    {"disorder", fill_behind_header, USAGE_FILE, 1, NULL},
-    {"disorder", fill_behind_header, USAGE_FILE, 2, NULL},
-    {"disorder", fill_behind_header, USAGE_FILE, 3, NULL},
-    {"disorder", fill_behind_header, USAGE_FILE, 4, NULL},
-    {"disorder", fill_behind_header, USAGE_FILE, 5, NULL},
-    {"disorder", fill_behind_header, USAGE_FILE, 6, NULL},
-    {"a usage that is cut off", truncate_file, USAGE_FILE, 4096, NULL},
+    {"disorder", fill_behind_header, USAGE_FILE, 1, NULL}, {"disorder", fill_behind_header, USAGE_FILE, 2, NULL},
+    {"disorder", fill_behind_header, USAGE_FILE, 3, NULL}, {"disorder", fill_behind_header, USAGE_FILE, 4, NULL},
+    {"disorder", fill_behind_header, USAGE_FILE, 5, NULL}, {"disorder", fill_behind_header, USAGE_FILE, 6, NULL},
 };
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])

@@ -341,7 +341,6 @@ static void test_belongings(int unused) {
     (void)unused;
     run("errno", 0);
     run("signals", 0);
-    run("signals", 1);
     run("threads", 0);
     int ours = life->threads_used;
     CHECK(life->threads_loaded == 1, "%d threads after loading the library", life->threads_loaded);

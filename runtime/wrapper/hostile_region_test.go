@@ -133,11 +133,11 @@ func (n *simulatedNode) mustHold(a attack) {
 // there keeps what it has, one that comes gets all that it may, and who looks after claims goes on as ever. The vandal
 // gets at most its own limit. The simulator's record of physical memory is the judge.
 func TestHostileRegion(t *testing.T) {
-	const full, damaged = "CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_SYSTEM_NOT_READY"
+	const full, damaged, ended = "CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_SYSTEM_NOT_READY", "SIGBUS"
 	attacks := map[string]string{ // what the driver answers the vandal at last
 		"none": full, "locks": full, "leases": full, "modes": full, "slots": full, "replace": full,
-		"noise": damaged, "noise-behind-header": damaged, "holes": damaged, "shorten": damaged, "empty": damaged,
-		"lengthen": damaged, "fill-disk": damaged,
+		"noise": damaged, "noise-behind-header": damaged, "holes": damaged, "lengthen": damaged, "fill-disk": damaged,
+		"shorten": ended, "empty": ended,
 	}
 	n := newSimulatedNode(t, "runc")
 	before := n.start("before", "slice-000", "full", "gpu-probe", "fill")
