@@ -12,11 +12,7 @@
 
 CUresult context_take_cost(struct process **process, CUdevice device, struct charge *charge) {
     int gpu;
-    CUresult result = gpus_check(device); /* the driver's own errors first: not initialised, no such device */
-    if (result == CUDA_SUCCESS)
-        result = process_open(process);
-    if (result == CUDA_SUCCESS)
-        result = gpus_find_claimed(*process, device, &gpu);
+    CUresult result = gpus_open(process, device, &gpu);
     if (result != CUDA_SUCCESS)
         return result;
 

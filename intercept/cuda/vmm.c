@@ -16,15 +16,11 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     int gpu;
     if (handle == NULL || properties == NULL || size == 0 || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return REAL(cuMemCreate)(handle, size, properties, flags);
-    CUresult result = gpus_check(properties->location.id);
-    if (result == CUDA_SUCCESS)
-        result = process_open(&process);
-    if (result == CUDA_SUCCESS)
-        result = gpus_find_claimed(process, properties->location.id, &gpu);
-    if (result == CUDA_SUCCESS)
-        exports_settle(process);
-    if (result == CUDA_SUCCESS)
-        result = pools_take(process, gpu, pages_of(size), &charge);
+    CUresult result = gpus_open(&process, properties->location.id, &gpu);
+    if (result != CUDA_SUCCESS)
+        return result;
+    exports_settle(process);
+    result = pools_take(process, gpu, pages_of(size), &charge);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuMemCreate)(handle, size, properties, flags);

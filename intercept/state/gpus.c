@@ -5,36 +5,38 @@
 
 #include <stdio.h>
 
-static CUresult read_uuid(CUdevice device, char uuid[static 41]) {
-    CUuuid raw;
+static CUresult read_uuid(CUdevice device, CUuuid *uuid) {
     /* The second version distinguishes MIG instances. */
-    CUresult result = REAL(cuDeviceGetUuid_v2)(&raw, device);
-    if (result == CUDA_ERROR_NOT_SUPPORTED)
-        result = REAL(cuDeviceGetUuid)(&raw, device);
-    if (result != CUDA_SUCCESS)
-        return result;
-    char *at = uuid + snprintf(uuid, 41, "GPU-");
-    for (int i = 0; i < 16; i++)
-        at += snprintf(at, 4, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", (unsigned char)raw.bytes[i]);
-    return CUDA_SUCCESS;
+    CUresult result = REAL(cuDeviceGetUuid_v2)(uuid, device);
+    return result == CUDA_ERROR_NOT_SUPPORTED ? REAL(cuDeviceGetUuid)(uuid, device) : result;
+}
+
+/* 0: unknown. */
+static int remembered(struct process *process, CUdevice device) {
+    return device >= 0 && device < DEVICES_MAX ? atomic_load_explicit(&process->gpus[device], memory_order_relaxed) : 0;
 }
 
 CUresult gpus_check(CUdevice device) {
-    char uuid[41];
-    return read_uuid(device, uuid);
+    struct process *process = process_if_open();
+    CUuuid uuid;
+    return process != NULL && remembered(process, device) != 0 ? CUDA_SUCCESS : read_uuid(device, &uuid);
 }
 
 CUresult gpus_find(struct process *process, CUdevice device, int *gpu) {
-    bool remembered = device >= 0 && device < DEVICES_MAX;
-    int known = remembered ? atomic_load_explicit(&process->gpus[device], memory_order_relaxed) : 0;
+    int known = remembered(process, device);
     if (known == 0) {
+        CUuuid raw;
         char uuid[41];
-        CUresult result = read_uuid(device, uuid);
+        CUresult result = read_uuid(device, &raw);
         if (result != CUDA_SUCCESS)
             return result;
+        char *at = uuid + snprintf(uuid, sizeof uuid, "GPU-");
+        for (int i = 0; i < 16; i++)
+            at +=
+                snprintf(at, 4, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", (unsigned char)raw.bytes[i]);
         int found = claims_find_gpu(&process->claims, uuid);
         known = found >= 0 ? found + 1 : NO_CLAIM;
-        if (remembered)
+        if (device >= 0 && device < DEVICES_MAX)
             atomic_store_explicit(&process->gpus[device], known, memory_order_relaxed);
     }
     *gpu = known == NO_CLAIM ? NO_CLAIM : known - 1;
@@ -50,6 +52,13 @@ CUresult gpus_find_claimed(struct process *process, CUdevice device, int *gpu) {
             "CUDA_VISIBLE_DEVICES",
             device);
     return CUDA_ERROR_NOT_PERMITTED;
+}
+
+CUresult gpus_open(struct process **process, CUdevice device, int *gpu) {
+    CUresult result = gpus_check(device);
+    if (result == CUDA_SUCCESS)
+        result = process_open(process);
+    return result == CUDA_SUCCESS ? gpus_find_claimed(*process, device, gpu) : result;
 }
 
 uint64_t gpus_visible(struct process *process) {
@@ -74,9 +83,14 @@ uint64_t gpus_threads(void) {
     return REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS ? device_threads(device) : 0;
 }
 
-uint64_t gpus_threads_of(struct process *process, int gpu) {
+CUdevice gpus_device(struct process *process, int gpu) {
     for (CUdevice device = 0; device < DEVICES_MAX; device++)
-        if (atomic_load_explicit(&process->gpus[device], memory_order_relaxed) == gpu + 1)
-            return device_threads(device);
-    return gpus_threads();
+        if (remembered(process, device) == gpu + 1)
+            return device;
+    return -1;
+}
+
+uint64_t gpus_threads_of(struct process *process, int gpu) {
+    CUdevice device = gpus_device(process, gpu);
+    return device >= 0 ? device_threads(device) : gpus_threads();
 }

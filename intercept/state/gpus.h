@@ -12,6 +12,10 @@ CUresult gpus_find(struct process *process, CUdevice device, int *gpu);
 /* The same; a device without a claim is CUDA_ERROR_NOT_PERMITTED, with a line on stderr. */
 CUresult gpus_find_claimed(struct process *process, CUdevice device, int *gpu);
 
+/* The same for a call that may be the first: opens the regions, after the driver's own errors (not initialised, no such
+ * device). */
+CUresult gpus_open(struct process **process, CUdevice device, int *gpu);
+
 /* The claimed GPUs that are devices of this process: a bit for each. */
 uint64_t gpus_visible(struct process *process);
 
@@ -21,7 +25,10 @@ uint64_t gpus_threads(void);
 /* The same for a GPU. Its device must have been found before; else that of the current context. */
 uint64_t gpus_threads_of(struct process *process, int gpu);
 
-/* Whether the driver knows the device: CUDA_SUCCESS, or the driver's error. */
+/* The device of a GPU on which a context was created; -1 if there was none. */
+CUdevice gpus_device(struct process *process, int gpu);
+
+/* Whether the driver knows the device: CUDA_SUCCESS, or the driver's error. Does not query it about one that it knew. */
 CUresult gpus_check(CUdevice device);
 
 #endif
