@@ -217,7 +217,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsi
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
     struct process *process = process_if_open();
-    uint64_t key;
+    uint64_t key = 0;
     bool ours = closing(process, address, &key);
     CUresult result = REAL(cuIpcCloseMemHandle)(address);
     if (ours && result == CUDA_SUCCESS)

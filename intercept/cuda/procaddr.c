@@ -19,8 +19,6 @@
 
 #define ANSWERS_MAX 512
 
-typedef void (*any_function)(void);
-
 enum stream { ANY, LEGACY, PER_THREAD };
 
 static const struct row {

@@ -4,8 +4,6 @@
 
 #include <stdatomic.h>
 
-typedef void (*any_function)(void);
-
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #define X(symbol, name, since, stream, parameters, ...)                                                                \
@@ -37,17 +35,12 @@ static const struct {
 _Atomic(any_function) cuda_found[CUDA_FUNCTION_COUNT];
 
 /* Needs no lock: two threads find the same function. So a child that was forked meanwhile finds no lock held. */
-static any_function find(enum cuda_function function) {
+any_function cuda_find(enum cuda_function function) {
     any_function real = (any_function)real_lookup("driver-libcuda.so", functions[function].symbol);
     if (real == NULL)
         real = functions[function].absent;
     atomic_store_explicit(&cuda_found[function], real, memory_order_release);
     return real;
-}
-
-any_function cuda_real(enum cuda_function function) {
-    any_function real = atomic_load_explicit(&cuda_found[function], memory_order_acquire);
-    return real != NULL ? real : find(function);
 }
 
 bool cuda_driver_has(enum cuda_function function) {
@@ -58,5 +51,5 @@ bool cuda_driver_has(enum cuda_function function) {
  * loader's locks may be held by a thread that does not exist in the child. */
 __attribute__((constructor)) static void find_all(void) {
     for (int function = 0; function < CUDA_FUNCTION_COUNT; function++)
-        find((enum cuda_function)function);
+        cuda_find((enum cuda_function)function);
 }

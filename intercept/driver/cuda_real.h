@@ -37,10 +37,17 @@ enum cuda_function {
 /* The driver's function. If this driver has none, a function that returns CUDA_ERROR_NOT_SUPPORTED. */
 #define REAL(symbol) ((symbol##_function)cuda_real(CUDA_##symbol))
 
-void (*cuda_real(enum cuda_function function))(void);
+typedef void (*any_function)(void);
 
-/* What cuda_real returns, once this library is loaded. Read by the launches of governor/launches.c; hidden. */
-extern _Atomic(void (*)(void)) cuda_found[CUDA_FUNCTION_COUNT];
+/* What was found, once this library is loaded; hidden. */
+extern _Atomic(any_function) cuda_found[CUDA_FUNCTION_COUNT];
+
+any_function cuda_find(enum cuda_function function);
+
+static inline any_function cuda_real(enum cuda_function function) {
+    any_function real = atomic_load_explicit(&cuda_found[function], memory_order_acquire);
+    return real != NULL ? real : cuda_find(function);
+}
 
 /* Whether this driver has the function. */
 bool cuda_driver_has(enum cuda_function function);
