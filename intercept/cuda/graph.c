@@ -206,11 +206,23 @@ static CUresult refer_to(struct process *process, CUgraphExec exec, uint64_t *nu
     return result;
 }
 
+/* Replaces an instance's `with`. False if it is not this any more. */
+static bool change(struct process *process, CUgraphExec exec, uint64_t from, uint64_t to) {
+    struct graphs *graphs = &process->graphs;
+    struct entry instance;
+    lock_take(&graphs->lock);
+    bool same = objects_find(process, KIND_GRAPH_EXEC, (uintptr_t)exec, &instance) && instance.with == from;
+    if (same)
+        objects_update(process, KIND_GRAPH_EXEC, (uintptr_t)exec, instance.charge, to);
+    lock_give(&graphs->lock);
+    return same;
+}
+
 /* The driver may reuse the handle at once: then another thread has replaced the record. */
 static CUresult destroy(struct process *process, CUgraphExec exec, uint64_t number) {
     CUresult result = REAL(cuGraphExecDestroy)(exec);
     if (result != CUDA_SUCCESS) {
-        objects_unflag(process, KIND_GRAPH_EXEC, (uintptr_t)exec, number | ENDING, ENDING);
+        change(process, exec, number | ENDING, number);
         return result;
     }
     objects_remove_with(process, KIND_GRAPH_EXEC, (uintptr_t)exec, number | ENDING);
@@ -353,18 +365,6 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph,
     INSTANTIATE_WITH(exec, graph, parameters, REAL(cuGraphInstantiateWithParams_ptsz)(exec, graph, parameters));
 }
 
-/* Marks an instance that is referred to. False if another thread was faster. */
-static bool mark(struct process *process, CUgraphExec exec, uint64_t number) {
-    struct graphs *graphs = &process->graphs;
-    struct entry instance = {0};
-    lock_take(&graphs->lock);
-    bool first = objects_find(process, KIND_GRAPH_EXEC, (uintptr_t)exec, &instance) && instance.with == number;
-    if (first)
-        objects_flag(process, KIND_GRAPH_EXEC, (uintptr_t)exec, ENDING, ENDING, &instance);
-    lock_give(&graphs->lock);
-    return first;
-}
-
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
     struct process *process = process_if_open();
     uint64_t number = 0;
@@ -375,7 +375,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) {
         return result;
     if (number == 0)
         result = REAL(cuGraphExecDestroy)(exec);
-    else if (!mark(process, exec, number))
+    else if (!change(process, exec, number, number | ENDING)) /* another thread was faster */
         result = CUDA_ERROR_INVALID_VALUE;
     CUresult destroyed = stop_referring(process, exec, number);
     return result != CUDA_SUCCESS ? result : destroyed;

@@ -13,24 +13,24 @@
 #include "system/calls.h"
 #include "system/explain.h"
 
-/* The device that a stream works on, and its GPU. The stream may be of another context than the current one. */
-static CUresult find_device(struct work *work, struct process **process, CUstream stream, CUdevice *device, int *gpu) {
+/* contexts_place for a stream, which may be of another context than the current one. */
+static CUresult place_of(struct work *work, CUstream stream) {
     CUcontext pushed;
+    if (work->place.context != 0)
+        return CUDA_SUCCESS;
     bool other = !contexts_is_default_stream(stream) && work->context != NULL &&
                  REAL(cuCtxPushCurrent_v2)(work->context) == CUDA_SUCCESS;
     CUresult result = contexts_place(work);
-    *process = work->process;
-    *gpu = work->place.gpu;
-    if (result == CUDA_SUCCESS)
-        result = REAL(cuCtxGetDevice)(device);
     if (other)
         REAL(cuCtxPopCurrent_v2)(&pushed);
     return result;
 }
 
+/* The legacy default stream cannot be captured. */
 static bool is_capturing(CUstream stream) {
     CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
-    REAL(cuStreamIsCapturing)(stream, &capturing);
+    if (stream != NULL && stream != CU_STREAM_LEGACY)
+        REAL(cuStreamIsCapturing)(stream, &capturing);
     return capturing != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
@@ -57,11 +57,13 @@ static CUresult find_owner(struct process *process, CUmemoryPool handle, CUdevic
 
 /* The pool `handle`; if that is NULL, the current pool of the stream's device. */
 static CUresult find_pool(struct allocating *allocating, struct work *work, CUmemoryPool handle, CUstream stream) {
-    CUdevice device;
     struct entry not_ours;
-    CUresult result = find_device(work, &allocating->process, stream, &device, &allocating->gpu);
+    CUresult result = place_of(work, stream);
+    allocating->process = work->process;
+    allocating->gpu = work->place.gpu;
     if (result != CUDA_SUCCESS || objects_find(allocating->process, KIND_POOL, (uintptr_t)handle, &not_ours))
         return result;
+    CUdevice device = gpus_device(allocating->process, allocating->gpu);
     bool named = handle != NULL;
     if (!named && (result = REAL(cuDeviceGetMemPool)(&handle, device)) != CUDA_SUCCESS)
         return result;

@@ -116,31 +116,6 @@ bool objects_remove_with(struct process *process, enum kind kind, uint64_t key, 
     return found;
 }
 
-bool objects_flag(struct process *process, enum kind kind, uint64_t key, uint64_t mask, uint64_t bits,
-                  struct entry *copy) {
-    struct objects *objects = &process->objects;
-    lock_take(&objects->lock);
-    struct entry *known = table_find(&objects->tables[kind], key);
-    if (known != NULL) {
-        if ((known->with & mask) == 0)
-            known->with |= bits;
-        *copy = *known;
-    }
-    lock_give(&objects->lock);
-    return known != NULL;
-}
-
-bool objects_unflag(struct process *process, enum kind kind, uint64_t key, uint64_t with, uint64_t mask) {
-    struct objects *objects = &process->objects;
-    lock_take(&objects->lock);
-    struct entry *known = table_find(&objects->tables[kind], key);
-    bool same = known != NULL && known->with == with;
-    if (same)
-        known->with &= ~mask;
-    lock_give(&objects->lock);
-    return same;
-}
-
 size_t objects_remove_all_with(struct process *process, enum kind kind, uint64_t with) {
     struct objects *objects = &process->objects;
     struct table *table = &objects->tables[kind];

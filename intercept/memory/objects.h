@@ -27,12 +27,6 @@ bool objects_remove_with(struct process *process, enum kind kind, uint64_t key, 
 /* Removes all objects with this `with`, and returns their number. Their charges are not ended. */
 size_t objects_remove_all_with(struct process *process, enum kind kind, uint64_t with);
 
-/* Sets bits in an object's `with`, if no bit of `mask` is set there; clears the bits of `mask` again, if `with` is
- * still this. False if there is no such object. */
-bool objects_flag(struct process *process, enum kind kind, uint64_t key, uint64_t mask, uint64_t bits,
-                  struct entry *copy);
-bool objects_unflag(struct process *process, enum kind kind, uint64_t key, uint64_t with, uint64_t mask);
-
 /* Adds to an object's `references`, and removes the object when they reach 0. False if there is none. */
 bool objects_refer(struct process *process, enum kind kind, uint64_t key, int change, struct entry *copy);
 

@@ -173,9 +173,9 @@ static void settle(struct process *process, struct pool *pool, struct charge *gr
 
 /*
  * The driver does not report whether an allocation will fit into a pool or make it grow. So a pool is used only while
- * the most that it may grow by, its headroom, is taken. If the claim is nearly full, a pool keeps one piece of headroom
- * between calls and may not grow by that piece: otherwise memory that is freed in a full pool could not be allocated
- * again.
+ * the most that it may grow by, its headroom, is taken. A pool that holds memory keeps one piece of headroom between
+ * calls, until it is settled; so most calls take nothing. If the claim is nearly full, it keeps the piece then, too, and
+ * may not grow by it: otherwise memory that is freed in a full pool could not be allocated again.
  */
 
 /* Under the pool's lock. */
@@ -184,13 +184,19 @@ static void give_headroom(struct process *process, struct pool *pool, uint64_t k
         charge_give_part(process, &pool->headroom, pool->headroom.pages - keep);
 }
 
-/* Under the pool's lock: gives back the headroom that it need not keep. */
+/* Under the pool's lock, after a call. */
+static void keep_headroom(struct process *process, struct pool *pool) {
+    bool keeps = pool->charge.pages != 0 && !pool->destroyed && !pool->destroying;
+    give_headroom(process, pool, keeps ? GROWTH_PAGES : 0);
+}
+
+/* Under the pool's lock. */
 static void settle_headroom(struct process *process, struct pool *pool) {
     if (pool->headroom.pages == 0)
         return;
-    bool keeps = pool->charge.pages != 0 && !pool->destroyed && !pool->destroying &&
-                 charge_left(process, &pool->headroom) + pool->headroom.pages < 2 * GROWTH_PAGES;
-    give_headroom(process, pool, keeps ? GROWTH_PAGES : 0);
+    keep_headroom(process, pool);
+    if (charge_left(process, &pool->headroom) + pool->headroom.pages >= 2 * GROWTH_PAGES)
+        give_headroom(process, pool, 0);
 }
 
 /* The driver does not report a destroyed pool's size: it is gone when its last allocation was freed and the streams
@@ -316,7 +322,7 @@ static bool has_headroom(struct process *process, struct pool *pool) {
     TRIMMING(process, pool->gpu, result, enter(process, pool, GROWTH_PAGES));
     if (result != CUDA_SUCCESS)
         return false;
-    settle_headroom(process, pool);
+    keep_headroom(process, pool);
     lock_give(&pool->lock);
     return true;
 }
@@ -330,7 +336,7 @@ bool pools_leave(struct process *process, struct pool *pool, struct allocated al
         objects_put(process, KIND_POOL_MEMORY, (struct entry){.key = allocated.address, .with = (uintptr_t)pool});
     }
     if (!grew)
-        settle_headroom(process, pool);
+        keep_headroom(process, pool);
     lock_give(&pool->lock);
     return !grew || has_headroom(process, pool);
 }
@@ -369,28 +375,22 @@ void pools_graphs_after(struct process *process, struct pool *pool, struct charg
 /* --- allocations in pools ----------------------------------------------------------------------------------------- */
 
 static struct pool *pool_of(const struct entry *memory) {
-    return (struct pool *)(uintptr_t)(memory->with & ~POOLS_FREEING); /* NOLINT(performance-no-int-to-ptr) */
+    return (struct pool *)(uintptr_t)memory->with; /* NOLINT(performance-no-int-to-ptr) */
 }
 
-/* While memory is being freed, its `with` has a number: another allocation at the same address meanwhile has another
- * entry. */
+/* Removed first, since the driver may return the address for another allocation at once. */
 bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *memory) {
-    static _Atomic uint64_t frees;
-    if (!process_has(process, KIND_POOL_MEMORY))
-        return false;
-    uint64_t number = atomic_fetch_add_explicit(&frees, 1, memory_order_relaxed);
-    return objects_flag(process, KIND_POOL_MEMORY, address, POOLS_FREEING, (number * 2 | 1) & POOLS_FREEING, memory);
+    return process != NULL && objects_remove(process, KIND_POOL_MEMORY, address, memory);
 }
 
 void pools_freed(struct process *process, const struct entry *memory, CUcontext context, CUstream stream,
                  CUresult result) {
     struct pool *pool = pool_of(memory);
     if (result != CUDA_SUCCESS) {
-        objects_unflag(process, KIND_POOL_MEMORY, memory->key, memory->with, POOLS_FREEING);
+        objects_put(process, KIND_POOL_MEMORY, *memory);
         return;
     }
     streams_freed_in(process, context, stream);
-    objects_remove_with(process, KIND_POOL_MEMORY, memory->key, memory->with);
     if (atomic_fetch_sub(&pool->allocations, 1) == 1 && pool->destroyed)
         pools_settle(process);
 }
@@ -414,7 +414,7 @@ void pools_primary_ended(struct process *process) {
 
 void pools_address_taken(struct process *process, CUdeviceptr address) {
     struct entry memory;
-    if (objects_remove(process, KIND_POOL_MEMORY, address, &memory) && (memory.with & POOLS_FREEING) == 0)
+    if (objects_remove(process, KIND_POOL_MEMORY, address, &memory))
         atomic_fetch_sub(&pool_of(&memory)->allocations, 1);
 }
 

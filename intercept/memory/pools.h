@@ -4,7 +4,7 @@
  *
  * The driver reports the reserved size only afterwards. So before a call that may make a pool grow, the most that it
  * can grow by is taken from the claim. After the call the pool is settled: what the driver did not reserve is given
- * back. A pool that has shrunk (mostly at a synchronisation) is settled at the next synchronisation, query of the free
+ * back, but for one piece that is kept for the next call. A pool that has shrunk (mostly at a synchronisation) is settled at the next synchronisation, query of the free
  * memory, or refused allocation.
  *
  * Each pool has a lock, which is held while the driver is called, except to launch graphs; the list of pools has another.
@@ -66,14 +66,11 @@ bool pools_leave(struct process *process, struct pool *pool, struct allocated al
 CUresult pools_graphs_before(struct process *process, struct pool *pool, uint64_t bytes, struct charge *growth);
 void pools_graphs_after(struct process *process, struct pool *pool, struct charge *growth);
 
-/* Freeing memory of a pool: pools_freeing before the driver is called, pools_freed with its result. In between, another
- * thread may be given the same address. False if the address is not known to be a pool's. */
+/* Freeing memory of a pool: pools_freeing before the driver is called, pools_freed with its result. False if the address
+ * is not known to be a pool's. */
 bool pools_freeing(struct process *process, CUdeviceptr address, struct entry *memory);
 void pools_freed(struct process *process, const struct entry *memory, CUcontext context, CUstream stream,
                  CUresult result);
-
-/* The `with` of a pool's memory is the address of its `struct pool`, plus some of these bits while it is being freed. */
-#define POOLS_FREEING UINT64_C(0xfff)
 
 /* A primary context ended, and with it the allocations from its device's default pool. */
 void pools_primary_ended(struct process *process);

@@ -3,6 +3,7 @@
  * (fake_driver.c). Each test runs in a process of its own.
  */
 #include "../driver/cuda_real.h"
+#include "../region/claims.h"
 #include "check.h"
 #include "fake_driver.h"
 #include "fake_graphs.h"
@@ -998,6 +999,30 @@ static void test_asynchronous_free_of_linear_memory(void) {
 }
 
 /* In a full claim what is freed in a pool can be allocated again, without as much as a look at the streams. */
+/* What the claim counts at this moment; unlike cuMemGetInfo, this settles nothing. */
+static uint64_t counted(void) {
+    static struct claims looking;
+    char why[512];
+    CHECK(claims_open(&looking, false, why, sizeof why), "%s", why);
+    uint64_t bytes = claims_used_bytes(&looking, claims_find_gpu(&looking, fake_uuid(0)));
+    claims_close(&looking);
+    return bytes;
+}
+
+/* 32 MiB beside what a pool holds, until it is settled or something else needs them. */
+static void test_pool_keeps_headroom(void) {
+    CUdeviceptr address, linear;
+    with_context(LIMIT);
+    CUstream stream = fake_stream_new();
+    for (int i = 0; i < 3; i++) {
+        CHECK(cuMemAllocAsync(&address, 5 * MIB, stream) == CUDA_SUCCESS, "%d", i);
+        CHECK(counted() == 164 * MIB, "%d: counted %llu", i, (unsigned long long)counted());
+    }
+    CHECK(used() == 132 * MIB && counted() == 132 * MIB, "settled: %llu", (unsigned long long)counted());
+    CHECK(cuMemAllocAsync(&address, 5 * MIB, stream) == CUDA_SUCCESS && counted() == 164 * MIB, "kept again");
+    CHECK(cuMemAlloc_v2(&linear, LIMIT - 132 * MIB) == CUDA_SUCCESS && counted() == LIMIT, "given to other memory");
+}
+
 static void test_full_pool_is_used_again(void) {
     enum { MANY = 200 };
     CUdeviceptr addresses[MANY], linear;
@@ -1539,6 +1564,7 @@ int main(int argc, char **argv) {
     RUN(test_destroyed_streams_leave_nothing);
     RUN(test_stream_destroyed_beside_a_free);
     RUN(test_asynchronous_free_of_linear_memory);
+    RUN(test_pool_keeps_headroom);
     RUN(test_full_pool_is_used_again);
     RUN(test_no_lock_during_a_launch);
     RUN(test_calls_while_something_ends);
