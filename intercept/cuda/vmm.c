@@ -206,7 +206,7 @@ static CUdevice device_of(CUmemGenericAllocationHandle handle) {
 
 static void bound(struct process *process, CUmemGenericAllocationHandle object, uint64_t part, uint64_t number) {
     if (number != 0)
-        physical_bound_also(process, KIND_BINDING, physical_number(process, object), part, number);
+        physical_bound(process, KIND_BINDING, physical_number(process, object), part, number);
 }
 
 /* Binds memory by `call`, to the part of the object for the device. */

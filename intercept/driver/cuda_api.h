@@ -142,16 +142,6 @@ typedef struct CUDA_ARRAY_MEMORY_REQUIREMENTS {
     unsigned int reserved[4];
 } CUDA_ARRAY_MEMORY_REQUIREMENTS;
 
-typedef struct CUDA_ARRAY_SPARSE_PROPERTIES {
-    struct {
-        unsigned int width, height, depth; /* in texels */
-    } tileExtent;
-    unsigned int miptailFirstLevel;
-    unsigned long long miptailSize;
-    unsigned int flags;
-    unsigned int reserved[4];
-} CUDA_ARRAY_SPARSE_PROPERTIES;
-
 /* --- virtual memory and pools ------------------------------------------------------------------------------------- */
 
 typedef enum CUmemLocationType {
@@ -214,13 +204,9 @@ typedef enum CUmemOperationType {
     CU_MEM_OPERATION_TYPE_UNMAP = 2,
 } CUmemOperationType;
 
-typedef enum CUresourcetype {
-    CU_RESOURCE_TYPE_MIPMAPPED_ARRAY = 1,
-} CUresourcetype;
-
 /* What cuMemMapArrayAsync binds to which part of a sparse array. */
 typedef struct CUarrayMapInfo {
-    CUresourcetype resourceType;
+    int resourceType;
     union {
         CUmipmappedArray mipmap;
         CUarray array;

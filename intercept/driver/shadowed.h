@@ -256,8 +256,6 @@
     X(cuArrayGetMemoryRequirements, (CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, CUarray array, CUdevice device))           \
     X(cuMipmappedArrayGetMemoryRequirements,                                                                           \
       (CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, CUmipmappedArray array, CUdevice device))                                \
-    X(cuArrayGetSparseProperties, (CUDA_ARRAY_SPARSE_PROPERTIES *properties, CUarray array))                           \
-    X(cuMipmappedArrayGetSparseProperties, (CUDA_ARRAY_SPARSE_PROPERTIES *properties, CUmipmappedArray array))         \
     X(cuFuncLoad, (CUfunction function))                                                                               \
     X(cuModuleGetFunctionCount, (unsigned int *count, CUmodule module))                                                \
     X(cuLibraryGetKernelCount, (unsigned int *count, CUlibrary library))                                               \

@@ -233,16 +233,9 @@ static void put_bound(struct process *process, enum kind kind, uint64_t whole, u
                 (struct entry){.key = objects_key(whole, part), .with = number, .references = objects_mark(whole)});
 }
 
-void physical_bound(struct process *process, enum kind kind, uint64_t whole, uint64_t part, uint64_t number) {
-    struct entry before;
-    if (objects_remove(process, kind, objects_key(whole, part), &before))
-        physical_drop(process, before.with);
-    put_bound(process, kind, whole, part, number);
-}
-
 /* A binding that is recorded there already is another thread's, of before or after this one: which, only the driver
  * knows. So both stay, the earlier record at no place, until the object ends. */
-void physical_bound_also(struct process *process, enum kind kind, uint64_t whole, uint64_t part, uint64_t number) {
+void physical_bound(struct process *process, enum kind kind, uint64_t whole, uint64_t part, uint64_t number) {
     struct entry before;
     if (objects_remove(process, kind, objects_key(whole, part), &before))
         put_bound(process, kind, whole, NOWHERE | atomic_fetch_add(&process->physicals, 1), before.with);

@@ -68,12 +68,9 @@ void physical_mapped(struct process *process, CUdeviceptr address, uint64_t size
 /* Whether memory is mapped at this address, and where that mapping begins. */
 bool physical_find_mapping(struct process *process, uint64_t number, CUdeviceptr address, CUdeviceptr *begin);
 
-/* Records a binding, held likewise, to a part of a multicast object (by number) or of a sparse array (by handle). It
- * takes the place of what was bound there. */
+/* Records a binding, held likewise, to a part of a multicast object (by number) or of a sparse array (by handle). What was
+ * bound there is to be removed before. */
 void physical_bound(struct process *process, enum kind kind, uint64_t whole, uint64_t part, uint64_t number);
-
-/* The same where the driver refuses what is bound there already. */
-void physical_bound_also(struct process *process, enum kind kind, uint64_t whole, uint64_t part, uint64_t number);
 
 /* A multicast object or sparse array ended, and with it all its bindings. */
 void physical_whole_ended(struct process *process, enum kind kind, uint64_t whole);

@@ -165,6 +165,8 @@ check "a pool's memory after its last green context" 0 "$(under a "$work/worker"
 
 check "memory in a context that has a former one's handle" 0 "$(under a "$work/worker" former 2>&1; echo $?)"
 
+check "what boxes of a sparse array show" 0 "$(under a "$work/worker" tiles 2>&1; echo $?)"
+
 check "what a child had that died, without a descriptor left" 0 "$(under a "$work/worker" spare 2>&1; echo $?)"
 
 # --- tables filled to their ends ---

@@ -14,6 +14,7 @@
  *   worker elsewhere            is refused memory of one GPU's pool in the other one's stream, on a full GPU
  *   worker green                sets limits in green contexts whose primary ones were reset, of two GPUs
  *   worker former               has a former context's handle current, which another thread's context got
+ *   worker tiles                maps memory into boxes of a sparse array, and unmaps it
  *   worker spare                allocates what a child had that died, without a descriptor left
  *   worker pools N ROUNDS SEED   N processes at once allocate from memory pools at the limit, and free; none is killed
  *   worker borrow CLAIMS LABEL MIB  imports memory from a pool of a process of other claims, which ends; then as greedy
@@ -63,6 +64,11 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr, size_t, CUmemLocation, unsigned int,
 CUresult cuMemAdvise(CUdeviceptr, size_t, CUmem_advise, CUdevice);
 CUresult cuMemAdvise_v2(CUdeviceptr, size_t, CUmem_advise, CUmemLocation);
 CUresult cuCtxSynchronize(void);
+CUresult cuArray3DCreate_v2(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *);
+CUresult cuArrayDestroy(CUarray);
+CUresult cuMemMapArrayAsync(CUarrayMapInfo *, unsigned int, CUstream);
+CUresult cuMemCreate(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
+CUresult cuMemRelease(CUmemGenericAllocationHandle);
 CUresult cuGraphCreate(CUgraph *, unsigned int);
 CUresult cuGraphAddMemAllocNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUDA_MEM_ALLOC_NODE_PARAMS *);
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long);
@@ -464,6 +470,55 @@ static int without_spare_descriptors(void) {
     return result == CUDA_SUCCESS ? 0 : fail("what the child had", result);
 }
 
+#define TILE 128 /* texels, of 4 bytes */
+
+/* Maps fresh memory to some tiles of a row, and lets go of its handle; unmaps them if there is no `map`. */
+static CUresult use_tiles(CUarray array, unsigned from, unsigned count, bool map) {
+    const CUmemAllocationProp tiles = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+                                       .allocFlags = {.usage = 1 /* CU_MEM_CREATE_USAGE_TILE_POOL */}};
+    CUarrayMapInfo info = {
+        .resource.array = array, .memOperationType = CU_MEM_OPERATION_TYPE_UNMAP, .deviceBitMask = 1};
+    info.subresource.sparseLevel.offsetX = from * TILE;
+    info.subresource.sparseLevel.extentWidth = count * TILE;
+    info.subresource.sparseLevel.extentHeight = TILE;
+    info.subresource.sparseLevel.extentDepth = 1;
+    if (!map)
+        return cuMemMapArrayAsync(&info, 1, NULL);
+    info.memOperationType = CU_MEM_OPERATION_TYPE_MAP;
+    CUresult result = cuMemCreate(&info.memHandle.memHandle, 2 * MIB, &tiles, 0);
+    if (result == CUDA_SUCCESS)
+        result = cuMemMapArrayAsync(&info, 1, NULL);
+    return result == CUDA_SUCCESS ? cuMemRelease(info.memHandle.memHandle) : result;
+}
+
+/* What a box shows counts until the same box shows something else; in any case until the array is destroyed. */
+static int map_tiles(void) {
+    static const struct {
+        unsigned from, count, map, counted; /* MiB */
+    } steps[] = {{0, 1, 1, 2}, {0, 1, 1, 2}, {0, 1, 0, 0}, {0, 1, 1, 2}, {0, 2, 1, 4}, {0, 2, 0, 2}, {2, 1, 1, 4}};
+    CUDA_ARRAY3D_DESCRIPTOR wanted = {
+        .Width = 4 * TILE, .Height = 4 * TILE, .Format = 0x20, .NumChannels = 1, .Flags = CUDA_ARRAY3D_SPARSE};
+    size_t all, left, total;
+    CUcontext context;
+    CUarray array;
+    if (cuInit(0) != CUDA_SUCCESS || cuCtxCreate_v2(&context, 0, 0) != CUDA_SUCCESS ||
+        cuArray3DCreate_v2(&array, &wanted) != CUDA_SUCCESS || cuMemGetInfo_v2(&all, &total) != CUDA_SUCCESS)
+        return fail("tiles", CUDA_SUCCESS);
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        CUresult result = use_tiles(array, steps[i].from, steps[i].count, steps[i].map);
+        if (result != CUDA_SUCCESS || cuMemGetInfo_v2(&left, &total) != CUDA_SUCCESS)
+            return fail("tiles", result);
+        if (all - left != steps[i].counted * MIB) {
+            fprintf(stderr, "worker: step %zu: %zu MiB are counted, not %u\n", i, (all - left) / MIB, steps[i].counted);
+            return 1;
+        }
+    }
+    if (cuArrayDestroy(array) != CUDA_SUCCESS || cuMemGetInfo_v2(&left, &total) != CUDA_SUCCESS || left != all)
+        return fail("the array's end", CUDA_SUCCESS);
+    return 0;
+}
+
 /* Frees in one of the ways that there are. */
 static CUresult pool_free(CUdeviceptr *address, CUstream stream) {
     CUresult result = *address == 0       ? CUDA_SUCCESS
@@ -737,6 +792,8 @@ int main(int argc, char **argv) {
         return borrow(argv[0], argv + 2);
     if (strcmp(mode, "init") == 0 && argc == 3)
         return init_at_once(atoi(argv[2]));
+    if (strcmp(mode, "tiles") == 0)
+        return map_tiles();
     if (strcmp(mode, "spare") == 0)
         return without_spare_descriptors();
     if (strcmp(mode, "green-pool") == 0)

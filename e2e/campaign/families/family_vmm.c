@@ -590,7 +590,8 @@ static CUresult map_array(struct call *call, CUarrayMapInfo *info) {
                                             : CALL(cu.cuMemMapArrayAsync_ptsz(info, 1, NULL));
 }
 
-static void map_box(struct call *call, const struct object *array, const struct object *handle) {
+/* What was mapped may be counted until the array is destroyed, since another box may be unmapped or mapped over it. */
+static void map_box(struct call *call, struct object *array, const struct object *handle) {
     const struct sparse *sparse = sparse_at((uint32_t)array->other);
     struct box box = choose_box(&call->random, sparse->deferred);
     CUarrayMapInfo info = describe(array, sparse->deferred, &box);
@@ -604,6 +605,7 @@ static void map_box(struct call *call, const struct object *array, const struct 
         box.height, box.x, box.y);
     if (judged(call, map_array(call, &info))) {
         set_box((uint32_t)array->other, &box, (uint32_t)handle->other, &change);
+        array->slack += handle->size;
         shrinks(call, &change);
     }
 }
