@@ -3,21 +3,18 @@
  * flags, by rules that only the driver knows. So the driver answers, and if its pointer is that of a shadowed function,
  * the shadow's takes its place.
  *
- * The driver may answer with other pointers than dlsym finds. So its answers for every shadowed name, with every
- * relevant version and flag, are collected once. If it still answers a shadowed name with an unknown pointer, the name
- * and the version decide, up to the CUDA version that the table is complete for. In newer versions, a name may stand for
- * a function with other parameters: such a function is reported as not found.
+ * The driver may answer with other pointers than dlsym finds. Then the name and the version decide, up to the driver's
+ * version and the CUDA version that the table is complete for. In newer versions, a name may stand for a function with
+ * other parameters. If the driver answers the same pointer for the newest version of the table, it does not; else it is
+ * reported as not found.
  *
  * Source: "Driver Entry Point Access" in the CUDA driver API's documentation.
  */
 #include "driver/cuda_real.h"
 #include "system/explain.h"
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
-
-#define ANSWERS_MAX 512
 
 enum stream { ANY, LEGACY, PER_THREAD };
 
@@ -36,17 +33,6 @@ static const struct row {
 
 #define ROWS (sizeof rows / sizeof rows[0])
 
-/* Pointers that the driver answers and dlsym does not find. The first call collects them, without a lock that a forked
- * child could find held; several threads at once collect some pointers twice, which is harmless. */
-static struct {
-    struct answer {
-        _Atomic(any_function) driver; /* written last */
-        any_function shadow;
-    } answers[ANSWERS_MAX];
-    _Atomic unsigned count;
-    _Atomic bool complete;
-} collected;
-
 /* Functions of these names only wait. Memory that they return counts for longer if the shadow does not see them. */
 static const char *const waiting[] = {"cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize"};
 
@@ -55,12 +41,16 @@ static bool is_called(const struct row *row, const char *name) {
     return strcmp(row->name, name) == 0 || strcmp(row->symbol, name) == 0;
 }
 
-static bool must_be_seen(const char *name) {
-    for (size_t i = 0; i < sizeof waiting / sizeof waiting[0]; i++)
-        if (strcmp(waiting[i], name) == 0)
-            return false;
+static bool is_shadowed(const char *name) {
     for (const struct row *row = rows; row < rows + ROWS; row++)
         if (is_called(row, name))
+            return true;
+    return false;
+}
+
+static bool only_waits(const char *name) {
+    for (size_t i = 0; i < sizeof waiting / sizeof waiting[0]; i++)
+        if (strcmp(waiting[i], name) == 0)
             return true;
     return false;
 }
@@ -82,10 +72,6 @@ static any_function by_pointer(any_function driver) {
     for (const struct row *row = rows; row < rows + ROWS; row++)
         if (cuda_real(row->function) == driver)
             return row->shadow;
-    unsigned count = atomic_load(&collected.count);
-    for (unsigned i = 0; i < count && i < ANSWERS_MAX; i++)
-        if (atomic_load_explicit(&collected.answers[i].driver, memory_order_acquire) == driver)
-            return collected.answers[i].shadow;
     return NULL;
 }
 
@@ -104,47 +90,28 @@ static CUresult query_driver(const char *symbol, void **function, int version, c
     return missing ? CUDA_SUCCESS : result;
 }
 
-static void collect_answer(const char *name, int version, cuuint64_t flags) {
-    void *function = NULL;
+/* The version by which the table names what the driver has answered; the given one if it does not. */
+static int known_version(const char *name, const void *driver, int version, cuuint64_t flags) {
     CUdriverProcAddressQueryResult status;
-    any_function shadow = by_name(name, version, flags);
-    if (shadow == NULL || query_driver(name, &function, version, flags, &status) != CUDA_SUCCESS || function == NULL ||
-        by_pointer((any_function)function) != NULL)
-        return;
-    unsigned index = atomic_fetch_add(&collected.count, 1);
-    if (index >= ANSWERS_MAX)
-        return; /* the name decides for these */
-    collected.answers[index].shadow = shadow;
-    atomic_store_explicit(&collected.answers[index].driver, (any_function)function, memory_order_release);
-}
-
-static void collect(void) {
+    void *function = NULL;
     int newest = 0;
+    if (version > CUDA_SHADOWED_UNTIL &&
+        (query_driver(name, &function, CUDA_SHADOWED_UNTIL, flags, &status) != CUDA_SUCCESS || function != driver))
+        return version;
+    version = version < CUDA_SHADOWED_UNTIL ? version : CUDA_SHADOWED_UNTIL;
     REAL(cuDriverGetVersion)(&newest);
-    for (const struct row *row = rows; row < rows + ROWS; row++) {
-        static const cuuint64_t flags[] = {CU_GET_PROC_ADDRESS_DEFAULT, CU_GET_PROC_ADDRESS_LEGACY_STREAM,
-                                           CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM};
-        for (unsigned i = 0; i < sizeof flags / sizeof flags[0]; i++) {
-            /* A name changes its function at the versions in the table. */
-            for (const struct row *other = rows; other < rows + ROWS; other++)
-                if (strcmp(other->name, row->name) == 0 && other->since <= newest)
-                    collect_answer(row->name, other->since, flags[i]);
-        }
-    }
+    return version < newest ? version : newest;
 }
 
 /* The answer in place of the driver's. NULL if the program must not have that, and the shadow has none. */
 static void *replace(const char *symbol, void *driver, int version, cuuint64_t flags) {
-    if (!atomic_load(&collected.complete)) {
-        collect();
-        atomic_store(&collected.complete, true);
-    }
     any_function shadow = by_pointer((any_function)driver);
-    if (shadow == NULL)
-        shadow = by_name(symbol, version, flags);
+    bool ours = shadow != NULL || is_shadowed(symbol);
+    if (shadow == NULL && ours)
+        shadow = by_name(symbol, known_version(symbol, driver, version, flags), flags);
     if (shadow != NULL)
         return (void *)shadow;
-    if (!must_be_seen(symbol))
+    if (!ours || only_waits(symbol))
         return driver;
     explain(CAUSE_FUNCTION,
             "%s of CUDA %d.%d is reported as not found: this version knows CUDA up to %d.%d and could not limit it; "
