@@ -129,16 +129,12 @@ static CUresult after(struct allocating *allocating, const struct work *work, CU
     (allocating.pool != NULL ? real_from(address, bytes, allocating.handle, stream) : real(address, bytes, stream))
 
 CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream) {
-    if (address == NULL || bytes == 0)
-        return REAL(cuMemAllocAsync)(address, bytes, stream);
     ALLOCATE(address, bytes, NULL, stream,
              FROM_CURRENT(address, bytes, stream, REAL(cuMemAllocAsync), REAL(cuMemAllocFromPoolAsync)));
 }
 
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *address, size_t bytes, CUstream stream) {
     CUstream named = stream != NULL ? stream : CU_STREAM_PER_THREAD;
-    if (address == NULL || bytes == 0)
-        return REAL(cuMemAllocAsync_ptsz)(address, bytes, stream);
     ALLOCATE(address, bytes, NULL, named,
              FROM_CURRENT(address, bytes, stream, REAL(cuMemAllocAsync_ptsz), REAL(cuMemAllocFromPoolAsync_ptsz)));
 }

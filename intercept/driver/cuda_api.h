@@ -85,11 +85,6 @@ typedef enum CUfunction_attribute {
     CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES = 3,
 } CUfunction_attribute;
 
-typedef enum CUmoduleLoadingMode {
-    CU_MODULE_EAGER_LOADING = 1,
-    CU_MODULE_LAZY_LOADING = 2,
-} CUmoduleLoadingMode;
-
 typedef int CUjit_option;
 typedef int CUlibraryOption;
 

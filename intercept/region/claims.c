@@ -133,16 +133,3 @@ void claims_reap(struct claims *claims, int gpu) {
         if (claims->gpu[i] == gpu)
             region_reap(&claims->regions[i]);
 }
-
-enum region_result claims_reserve(struct claims *claims, int gpu, uint64_t pages, uint16_t *region) {
-    enum region_result result = REGION_FULL;
-    for (unsigned i = (unsigned)gpu; i < claims->count; i++) {
-        if (claims->gpu[i] != gpu)
-            continue;
-        result = region_reserve(&claims->regions[i], REGION_GPU, pages);
-        *region = (uint16_t)i;
-        if (result != REGION_FULL)
-            break;
-    }
-    return result;
-}

@@ -30,8 +30,4 @@ uint64_t claims_context_bytes(const struct claims *claims, int gpu);
 /* Gives back what dead processes held on the GPU, so that the next claims_used_bytes is exact. */
 void claims_reap(struct claims *claims, int gpu);
 
-/* Reserves pages in the first region of the GPU with room, and stores which. The caller holds a lock, as for
- * region_reserve. */
-enum region_result claims_reserve(struct claims *claims, int gpu, uint64_t pages, uint16_t *region);
-
 #endif
