@@ -32,20 +32,10 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *j
                  REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values, count));
 }
 
-static CUresult load_library_file(CUlibrary *library, const struct image_file *file, CUjit_option *jit,
-                                  void **jit_values, unsigned int jit_count, CUlibraryOption *options, void **values,
-                                  unsigned int count) {
-    LOAD_LIBRARY(library, file->path, file->size,
-                 REAL(cuLibraryLoadFromFile)(library, file->path, jit, jit_values, jit_count, options, values, count));
-}
-
 CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *jit, void **jit_values,
                                unsigned int jit_count, CUlibraryOption *options, void **values, unsigned int count) {
-    struct image_file file;
-    image_file_open(&file, path);
-    CUresult result = load_library_file(library, &file, jit, jit_values, jit_count, options, values, count);
-    image_file_close(&file);
-    return result;
+    LOAD_LIBRARY(library, path, image_file_size(path),
+                 REAL(cuLibraryLoadFromFile)(library, path, jit, jit_values, jit_count, options, values, count));
 }
 
 CUresult cuLibraryUnload(CUlibrary library) {

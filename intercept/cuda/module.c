@@ -19,16 +19,8 @@
         return modules_after(&loading, result, result == CUDA_SUCCESS ? *(module) : NULL);                             \
     } while (0)
 
-static CUresult load_file(CUmodule *module, const struct image_file *file) {
-    LOAD(module, file->path, file->size, REAL(cuModuleLoad)(module, file->path));
-}
-
 CUresult cuModuleLoad(CUmodule *module, const char *path) {
-    struct image_file file;
-    image_file_open(&file, path);
-    CUresult result = load_file(module, &file);
-    image_file_close(&file);
-    return result;
+    LOAD(module, path, image_file_size(path), REAL(cuModuleLoad)(module, path));
 }
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {

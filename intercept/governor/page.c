@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <sys/mman.h>
 
 /* Written by the kernel's mapping alone. */
 _Alignas(GOVERNOR_PAGE_ROOM) union governor_page_room governor_page;

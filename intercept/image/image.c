@@ -12,15 +12,10 @@
 #include "image/ptx.h"
 #include "region/pages.h"
 #include "system/calls.h"
+#include "system/mapped.h"
 
 #include <elf.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #define FATBIN_WRAPPER_MAGIC 0x466243b1u
 #define FATBIN_MAGIC 0xba55ed50u
@@ -325,70 +320,30 @@ struct image_size image_contents_size(const void *contents, size_t length) {
     return bounded(bare_size(&file));
 }
 
-/* The kernel copies less than 2 GiB at a time. Returns how many bytes there were, or -1. */
-static off_t copy_all(int from, int to) {
-    ssize_t copied;
-    off_t length = 0;
-    do {
-        copied = call_sendfile(to, from, INT_MAX);
-        length += copied > 0 ? copied : 0;
-    } while (copied > 0 || (copied < 0 && errno == EINTR));
-    return copied == 0 ? length : -1;
-}
-
-/* A file of its own in memory, without a name. */
-static int copy_of(int descriptor, off_t *length) {
+/* Read rather than mapped: a file that is truncated meanwhile ends no program. */
+static struct image_size descriptor_size(int descriptor) {
     struct stat status;
-    if (!call_fstat(descriptor, &status) || !S_ISREG(status.st_mode))
-        return -1;
-    int copy = call_memfd("image");
-    *length = copy >= 0 ? copy_all(descriptor, copy) : -1;
-    if (*length > 0 && call_fcntl(copy, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW) == 0)
-        return copy;
-    if (copy >= 0)
-        call_close(copy);
-    return -1;
+    struct image_size size = unknown_format;
+    if (!call_fstat(descriptor, &status) || !S_ISREG(status.st_mode) || status.st_size == 0)
+        return size;
+    size_t length = (size_t)status.st_size, at = 0;
+    char *contents = mapped_new(length);
+    for (ssize_t got = 1; contents != NULL && at < length && got > 0; at += got > 0 ? (size_t)got : 0)
+        got = call_pread(descriptor, contents + at, length - at, (off_t)at);
+    if (contents != NULL && at == length)
+        size = image_contents_size(contents, length);
+    if (contents != NULL)
+        munmap(contents, length);
+    return size;
 }
 
-/* Whether the driver can open the path. */
-static bool can_open(const char *path) {
-    int descriptor = call_open(path, O_RDONLY | O_CLOEXEC);
-    if (descriptor >= 0)
-        call_close(descriptor);
-    return descriptor >= 0;
-}
-
-/* Replaces the file by its copy, if that can be opened by a path. */
-static void take_copy(struct image_file *file, off_t length) {
-    snprintf(file->copy_path, sizeof file->copy_path, "/proc/self/fd/%d", file->copy);
-    char *contents = mmap(NULL, (size_t)length, PROT_READ, MAP_PRIVATE, file->copy, 0);
-    if (contents == MAP_FAILED)
-        return;
-    if (can_open(file->copy_path)) {
-        file->size = image_contents_size(contents, (size_t)length);
-        file->path = file->copy_path;
-    }
-    munmap(contents, (size_t)length);
-}
-
-void image_file_open(struct image_file *file, const char *path) {
-    int error = errno;
-    off_t length = 0;
-    *file = (struct image_file){.path = path, .copy = -1};
-    int descriptor = path == NULL ? -1 : call_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+struct image_size image_file_size(const char *path) {
+    struct image_size size = {0};
+    int error = errno, descriptor = call_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor >= 0) {
-        file->size = unknown_format;
-        file->copy = copy_of(descriptor, &length);
+        size = descriptor_size(descriptor);
         call_close(descriptor);
     }
-    if (file->copy >= 0)
-        take_copy(file, length);
     errno = error;
-}
-
-void image_file_close(const struct image_file *file) {
-    int error = errno;
-    if (file->copy >= 0)
-        call_close(file->copy);
-    errno = error;
+    return size;
 }

@@ -31,16 +31,7 @@ struct image_size image_size(const void *image);
 /* The same for the contents of a file, which are not trusted. */
 struct image_size image_contents_size(const void *contents, size_t length);
 
-/* A file with an image. The driver loads a sealed copy, so that what it loads is what was counted. */
-struct image_file {
-    struct image_size size; /* all 0 if the file cannot be opened: the driver refuses it */
-    const char *path;       /* of the copy; without a copy, of the file, and then `hidden` is set */
-    char copy_path[32];
-    int copy; /* a descriptor, or -1 */
-};
-
-/* `path` may be NULL. */
-void image_file_open(struct image_file *file, const char *path);
-void image_file_close(const struct image_file *file);
+/* The same for a file: all 0 if it cannot be opened, since the driver refuses it then; `hidden` if it cannot be read. */
+struct image_size image_file_size(const char *path);
 
 #endif

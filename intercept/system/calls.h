@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
@@ -25,15 +24,6 @@ static inline int call_close(int descriptor) {
 
 static inline ssize_t call_pread(int descriptor, void *bytes, size_t size, off_t offset) {
     return syscall(SYS_pread64, descriptor, bytes, size, offset);
-}
-
-static inline ssize_t call_sendfile(int to, int from, size_t size) {
-    return syscall(SYS_sendfile, to, from, NULL, size);
-}
-
-/* An anonymous file that can be sealed. */
-static inline int call_memfd(const char *name) {
-    return (int)syscall(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 }
 
 static inline bool call_fstat(int descriptor, struct stat *status) {
