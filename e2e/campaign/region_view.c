@@ -1,10 +1,7 @@
 #include "region_view.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "../../intercept/region/words.h"
 #include "../../intercept/tests/fixture.h"
@@ -12,46 +9,35 @@
 #include "holders.h"
 
 static struct region regions[REGION_VIEWS];
-static const struct region_usage *usages[REGION_VIEWS]; /* NULL: no claim */
 
 bool region_view_make(int view, const char *directory, const char *id, const char *uuid, uint64_t limit_bytes,
                       uint64_t context_bytes) {
-    char why[256] = "", path[512];
+    char why[256] = "";
     fixture_claim(directory, id, uuid, limit_bytes, context_bytes);
-    bool opened = region_open(&regions[view], directory, id, why, sizeof why);
-    snprintf(path, sizeof path, "%s/%s/" REGION_USAGE_FILE, directory, id);
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    void *map = file < 0 ? MAP_FAILED : mmap(NULL, sizeof(struct region_usage), PROT_READ, MAP_SHARED, file, 0);
-    if (file >= 0)
-        close(file);
-    if (!opened || map == MAP_FAILED) {
-        fprintf(stderr, "campaign: no region in %s: %s\n", path, why);
+    if (!region_open(&regions[view], directory, id, why, sizeof why) || !region_look(&regions[view], why, sizeof why)) {
+        fprintf(stderr, "campaign: no region in %s: %s\n", directory, why);
         return false;
     }
-    usages[view] = map;
     return true;
 }
 
 void region_view_close(void) {
     for (int view = 0; view < REGION_VIEWS; view++) {
-        if (usages[view] == NULL)
-            continue;
-        munmap((void *)(uintptr_t)usages[view], sizeof(struct region_usage));
-        usages[view] = NULL;
-        region_close(&regions[view]);
+        if (regions[view].usage != NULL)
+            region_close(&regions[view]);
     }
 }
 
 /* Read from the file itself: whoever asks the region makes it look for the dead, which is the workers' to do. */
 uint64_t region_view_counted(int view) {
-    if (usages[view] == NULL)
+    if (regions[view].usage == NULL)
         return 0;
-    uint64_t total = atomic_load(&usages[view]->sums[REGION_GPU].total);
+    uint64_t total = atomic_load(&regions[view].usage->sums[REGION_GPU].total);
     return (total & ((UINT64_C(1) << REGION_TOTAL_PAGES_BITS) - 1)) << REGION_PAGE_SHIFT;
 }
 
 uint64_t region_view_counted_alive(int view) {
-    if (usages[view] == NULL)
+    if (regions[view].usage == NULL)
         return 0;
     return region_used_bytes(&regions[view], REGION_GPU);
 }
@@ -60,8 +46,8 @@ uint64_t region_view_counted_alive(int view) {
 static struct region_slot seen[REGION_VIEWS][REGION_SLOT_COUNT];
 
 void region_view_look(int view) {
-    if (usages[view] != NULL)
-        memcpy(seen[view], usages[view]->slots, sizeof seen[view]);
+    if (regions[view].usage != NULL)
+        memcpy(seen[view], regions[view].usage->slots, sizeof seen[view]);
 }
 
 static void tell_slot(int view, unsigned index, void (*tell)(const char *format, ...)) {
@@ -80,6 +66,6 @@ static void tell_slot(int view, unsigned index, void (*tell)(const char *format,
 }
 
 void region_view_tell(int view, void (*tell)(const char *format, ...)) {
-    for (unsigned i = 0; usages[view] != NULL && i < REGION_SLOT_COUNT; i++)
+    for (unsigned i = 0; regions[view].usage != NULL && i < REGION_SLOT_COUNT; i++)
         tell_slot(view, i, tell);
 }

@@ -33,10 +33,8 @@ static bool open_one(struct claims *claims, const char *directory, const char *i
     struct region *region = &claims->regions[claims->count];
     if (!region_open(region, directory, id, why, why_size))
         return false;
-    if (join && !region_join(region, why, why_size)) {
-        region_close(region);
+    if (!(join ? region_join(region, why, why_size) : region_look(region, why, why_size)))
         return false;
-    }
     int gpu = claims_find_gpu(claims, region->gpu_uuid);
     claims->gpu[claims->count] = (uint16_t)(gpu >= 0 ? (unsigned)gpu : claims->count);
     claims->count++;

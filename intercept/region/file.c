@@ -60,7 +60,7 @@ static int open_file(const char *path, int access, size_t size, struct stat *sta
     return -1;
 }
 
-int region_open_limit(const struct region *region, char *why, size_t why_size) {
+static int open_limit(const struct region *region, char *why, size_t why_size) {
     struct stat status;
     return open_file(region->limit_path, O_RDONLY, REGION_LIMIT_SIZE, &status, why, why_size);
 }
@@ -148,7 +148,7 @@ static bool read_start(int fd, void *start, size_t size, const char *path, char 
 static bool read_limit(struct region *region, const char *id, char *why, size_t why_size) {
     const char *path = region->limit_path;
     struct region_limit limit;
-    int fd = region_open_limit(region, why, why_size);
+    int fd = open_limit(region, why, why_size);
     if (fd < 0 || !read_start(fd, &limit, sizeof limit, path, why, why_size) ||
         !check_heading(&limit, REGION_LIMIT_MAGIC, REGION_LIMIT_SIZE, path, id, why, why_size))
         return false;
@@ -229,17 +229,32 @@ static bool map_usage(struct region *region, char *why, size_t why_size) {
     return true;
 }
 
-static bool map_limit(struct region *region, char *why, size_t why_size) {
-    int fd = region_open_limit(region, why, why_size);
+/* Maps a file for reading and closes it. -1 is the error that `why` has already. */
+static void *map_to_read(int fd, size_t size, const char *path, char *why, size_t why_size) {
     if (fd < 0)
-        return false;
-    void *map = mmap(NULL, REGION_LIMIT_SIZE, PROT_READ, MAP_SHARED, fd, 0);
+        return NULL;
+    void *map = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
     int error = errno;
     call_close(fd);
-    if (map == MAP_FAILED)
-        return fail(why, why_size, "cannot map %s: errno %d", region->limit_path, error);
-    region->limit = map;
-    return true;
+    if (map != MAP_FAILED)
+        return map;
+    fail(why, why_size, "cannot map %s: errno %d", path, error);
+    return NULL;
+}
+
+static bool map_limit(struct region *region, char *why, size_t why_size) {
+    int fd = open_limit(region, why, why_size);
+    region->limit = map_to_read(fd, REGION_LIMIT_SIZE, region->limit_path, why, why_size);
+    return region->limit != NULL;
+}
+
+bool region_look(struct region *region, char *why, size_t why_size) {
+    int fd = region_open_usage(region, O_RDONLY, why, why_size);
+    region->usage = map_to_read(fd, REGION_USAGE_SIZE, region->usage_path, why, why_size);
+    if (region->usage != NULL && map_limit(region, why, why_size))
+        return true;
+    region_close(region);
+    return false;
 }
 
 static bool take_slot(struct region *region, char *why, size_t why_size) {
@@ -273,7 +288,8 @@ static bool join(struct region *region, char *why, size_t why_size) {
         return fail(why, why_size, "cannot open %s again: errno %d", region->usage_path, errno);
     if (!region_sums_agree(region->usage, REGION_GPU) || !region_sums_agree(region->usage, REGION_SPILL))
         return fail(why, why_size, "%s is damaged: its sums do not match its slots", region->usage_path);
-    return region_intact(region) || fail(why, why_size, "%s was damaged while it was opened", region->usage_path);
+    return region_mapped_intact(region) ||
+           fail(why, why_size, "%s was damaged while it was opened", region->usage_path);
 }
 
 bool region_join(struct region *region, char *why, size_t why_size) {
@@ -285,8 +301,9 @@ bool region_join(struct region *region, char *why, size_t why_size) {
 
 void region_close(struct region *region) {
     region_holder_close(region);
-    if (region->usage != NULL) {
+    if (region->usage != NULL)
         munmap(region->usage, REGION_USAGE_SIZE);
+    if (region->descriptor >= 0) {
         call_close(region->descriptor);
         region_queue_close(&region->queue);
     }
@@ -298,8 +315,6 @@ void region_close(struct region *region) {
 }
 
 static uint64_t limit_word(const struct region *region, size_t offset) {
-    if (region->limit == NULL)
-        return region_read_limit_word(region, offset);
     const void *word = (const char *)region->limit + offset;
     return atomic_load_explicit((const _Atomic uint64_t *)word, memory_order_relaxed);
 }
@@ -311,8 +326,4 @@ uint64_t region_limit_bytes(const struct region *region, enum region_ledger ledg
 
 uint64_t region_uncounted_bytes(const struct region *region, enum region_ledger ledger) {
     return ledger == REGION_GPU ? limit_word(region, offsetof(struct region_limit, uncounted_bytes)) : 0;
-}
-
-bool region_intact(const struct region *region) {
-    return region->usage != NULL ? region_mapped_intact(region) : region_read_intact(region);
 }

@@ -337,7 +337,7 @@ static bool is_empty(const struct region_slot *slot) {
 
 void region_reap(struct region *region) {
     struct region_usage *usage = region->usage;
-    if (usage == NULL)
+    if (region->slot < 0)
         return;
     int error = errno;
     /* A descriptor for this query alone: the program may close descriptors that it does not know, and reuse their
@@ -360,11 +360,11 @@ void region_reap(struct region *region) {
 
 uint64_t region_used_bytes(struct region *region, enum region_ledger ledger) {
     struct region_usage *usage = region->usage;
-    if (usage == NULL)
+    if (region->slot < 0)
         return region_read_used_bytes(region, ledger) + region_uncounted_bytes(region, ledger);
     uint64_t pages = total_pages(atomic_load(&usage->sums[ledger].total));
     /* Nobody has died whose pages are all this process's own, which is what most processes find. */
-    if (region->slot < 0 || pages != committed_pages(atomic_load(&usage->slots[region->slot].held[ledger].committed))) {
+    if (pages != committed_pages(atomic_load(&usage->slots[region->slot].held[ledger].committed))) {
         region_reap(region);
         pages = total_pages(atomic_load(&usage->sums[ledger].total));
     }

@@ -163,10 +163,10 @@ struct region_holder {
 /*
  * A region in one process. region.c explains the protocol.
  *
- * A process that only reads the region (as for NVML) has no slot and maps nothing: each query reads the files again.
+ * A process that only reads the region (as for NVML) has no slot and writes nothing.
  */
 struct region {
-    const struct region_limit *limit; /* NULL if this process only reads, as is `usage` */
+    const struct region_limit *limit; /* NULL before region_join or region_look, as is `usage` */
     struct region_usage *usage;
     int descriptor;                         /* of `usage`; its lock owns the slot */
     struct region_queue queue;              /* keeps `descriptor` locked until the driver has freed */
@@ -199,6 +199,9 @@ bool region_open(struct region *region, const char *directory, const char *id, c
 /* Maps the region and takes a slot in it, which accounting needs. False, with the reason in `why`, if that fails. */
 bool region_join(struct region *region, char *why, size_t why_size);
 
+/* Maps the region for reading only. */
+bool region_look(struct region *region, char *why, size_t why_size);
+
 /* Gives up the slot and all shares, and unmaps the region. */
 void region_close(struct region *region);
 
@@ -219,9 +222,6 @@ uint64_t region_limit_bytes(const struct region *region, enum region_ledger ledg
 
 /* What the host found uncounted, which is part of the bytes in use. Any thread. */
 uint64_t region_uncounted_bytes(const struct region *region, enum region_ledger ledger);
-
-/* Whether the files still begin as a region of this version does. Any thread. */
-bool region_intact(const struct region *region);
 
 /* Gives back what dead processes held. Any thread, at any time. */
 void region_reap(struct region *region);

@@ -149,8 +149,7 @@ bool region_sums_agree(struct region_usage *usage, enum region_ledger ledger);
 
 /* --- file.c ------------------------------------------------------------------------------------------------------- */
 
-/* Open a file again, if it is the same as before. -1, with the reason in `why`, if not. */
-int region_open_limit(const struct region *region, char *why, size_t why_size);
+/* Opens `usage` again, if it is the same as before. -1, with the reason in `why`, if not. */
 int region_open_usage(const struct region *region, int access, char *why, size_t why_size);
 
 /* A descriptor of `usage` for querying locks, of another open file description than the one that holds this process's
@@ -177,11 +176,9 @@ void *region_map_low(int fd, size_t size, int protection);
 struct region_queue region_queue_new(int fd);
 void region_queue_close(struct region_queue *queue);
 
-/* --- read.c: the queries of region.h, without a mapping ----------------------------------------------------------- */
+/* --- read.c: the queries of region.h, without a slot -------------------------------------------------------------- */
 
 uint64_t region_read_used_bytes(const struct region *region, enum region_ledger ledger);
-uint64_t region_read_limit_word(const struct region *region, size_t offset);
-bool region_read_intact(const struct region *region);
 
 /* --- share.c ------------------------------------------------------------------------------------------------------ */
 
