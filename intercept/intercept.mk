@@ -25,7 +25,7 @@ SHADOW_STATE := $(addprefix state/,process table charge gpus contexts)
 SHADOW_MEMORY := $(addprefix memory/,objects allocations blocks further borrowed physical exports tags pools streams)
 SHADOW_CONTEXT := $(addprefix context/,lifecycle work extra modules libraries variables kernels)
 SHADOW_CUDA := $(SHADOW_COMMON) driver/cuda_real $(SHADOW_IMAGE) $(SHADOW_STATE) $(SHADOW_MEMORY) $(SHADOW_CONTEXT) \
-    $(addprefix cuda/,array checkpoint context graph ipc library memory module pool procaddr sparse vmm)
+    $(addprefix cuda/,array checkpoint context graph ipc library memory module pool procaddr refused sparse vmm)
 # Compute shares, only in the governed library.
 SHADOW_GOVERNOR := $(addprefix governor/,page queues connection passage turn agent launches)
 SHADOW_SAME := $(SHADOW_COMMON) $(SHADOW_IMAGE) state/table

@@ -93,31 +93,12 @@ static CUresult after(struct making *making, enum kind kind, CUresult result, ui
     } while (0)
 
 /* The driver answers to invalid arguments. */
-#define DESCRIBE(given, depth, flags)                                                                                  \
-    (CUDA_ARRAY3D_DESCRIPTOR) {                                                                                        \
-        .Width = (given)->Width, .Height = (given)->Height, .Depth = depth, .Format = (given)->Format,                 \
-        .NumChannels = (given)->NumChannels, .Flags = flags                                                            \
-    }
-
-CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *wanted) {
-    if (array == NULL || wanted == NULL)
-        return REAL(cuArrayCreate)(array, wanted);
-    CUDA_ARRAY3D_DESCRIPTOR full = DESCRIBE(wanted, 0, 0);
-    CREATE(KIND_ARRAY, array, &full, 0, REAL(cuArrayCreate)(array, wanted));
-}
-
 CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *wanted) {
     if (array == NULL || wanted == NULL)
         return REAL(cuArrayCreate_v2)(array, wanted);
-    CUDA_ARRAY3D_DESCRIPTOR full = DESCRIBE(wanted, 0, 0);
+    CUDA_ARRAY3D_DESCRIPTOR full = {
+        .Width = wanted->Width, .Height = wanted->Height, .Format = wanted->Format, .NumChannels = wanted->NumChannels};
     CREATE(KIND_ARRAY, array, &full, 0, REAL(cuArrayCreate_v2)(array, wanted));
-}
-
-CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *wanted) {
-    if (array == NULL || wanted == NULL)
-        return REAL(cuArray3DCreate)(array, wanted);
-    CUDA_ARRAY3D_DESCRIPTOR full = DESCRIBE(wanted, wanted->Depth, wanted->Flags);
-    CREATE(KIND_ARRAY, array, &full, 0, REAL(cuArray3DCreate)(array, wanted));
 }
 
 CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted) {

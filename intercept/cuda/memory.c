@@ -17,9 +17,9 @@
  * it. */
 #define PITCH_ALIGNMENT_MAX 512u
 
-/* Allocates `size` bytes by `call`, which stores the address in `address`, after `granting`; `free` undoes an
- * allocation that cannot be recorded. The driver answers to a call that allocates nothing. */
-#define ALLOCATE_BY(granting, address, size, call, free)                                                               \
+/* Allocates `size` bytes by `call`, which stores the address in `address`, after `granting`. The driver answers to a call
+ * that allocates nothing. */
+#define ALLOCATE(granting, address, size, call)                                                                        \
     do {                                                                                                               \
         struct grant grant;                                                                                            \
         if ((address) == NULL || (size) == 0)                                                                          \
@@ -31,26 +31,19 @@
         CUresult answer = call;                                                                                        \
         result = allocations_allocated(&grant, answer, answer == CUDA_SUCCESS ? *(address) : 0, size);                 \
         if (result != answer)                                                                                          \
-            free;                                                                                                      \
+            REAL(cuMemFree_v2)(*(address)); /* it cannot be recorded */                                                \
         return result;                                                                                                 \
     } while (0)
 
-#define ALLOCATE(address, size, call, free)                                                                            \
-    ALLOCATE_BY(allocations_grant(&grant, &work, size), address, size, call, free)
-
-CUresult cuMemAlloc(CUdeviceptr_v1 *address, unsigned int size) {
-    ALLOCATE(address, size, REAL(cuMemAlloc)(address, size), REAL(cuMemFree)(*address));
-}
-
 static CUresult allocate(CUdeviceptr *address, size_t size) {
-    ALLOCATE(address, size, REAL(cuMemAlloc_v2)(address, size), REAL(cuMemFree_v2)(*address));
+    ALLOCATE(allocations_grant(&grant, &work, size), address, size, REAL(cuMemAlloc_v2)(address, size));
 }
 
 /* Charged in full on every GPU of the process, since all of it may move to any of them at any time. */
 CUresult cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned int flags) {
     struct further_charges further;
-    ALLOCATE_BY(allocations_grant_everywhere(&grant, &work, &further, size), address, size,
-                REAL(cuMemAllocManaged)(address, size, flags), REAL(cuMemFree_v2)(*address));
+    ALLOCATE(allocations_grant_everywhere(&grant, &work, &further, size), address, size,
+             REAL(cuMemAllocManaged)(address, size, flags));
 }
 
 /* --- host memory, for what exceeds the limit of a job that requests this ------------------------------------------ */
@@ -234,35 +227,22 @@ static uint64_t padded(uint64_t width) {
                : (width + PITCH_ALIGNMENT_MAX - 1) & ~(uint64_t)(PITCH_ALIGNMENT_MAX - 1);
 }
 
-/* A pitched allocation: its size depends on the driver's pitch, which is known only afterwards. `free` undoes one that
- * does not fit. */
-#define ALLOCATE_PITCH(address, pitch, width, height, call, free)                                                      \
-    do {                                                                                                               \
-        struct grant grant;                                                                                            \
-        if ((address) == NULL || (pitch) == NULL || (width) == 0 || (height) == 0)                                     \
-            return call;                                                                                               \
-        WORK_IN_CONTEXT;                                                                                               \
-        CUresult result = allocations_grant(&grant, &work, product(padded(width), height));                            \
-        if (result != CUDA_SUCCESS)                                                                                    \
-            return result;                                                                                             \
-        CUresult answer = call;                                                                                        \
-        uint64_t bytes = answer == CUDA_SUCCESS ? product(*(pitch), height) : 0;                                       \
-        result = answer == CUDA_SUCCESS ? allocations_resize(&grant, bytes) : answer;                                  \
-        result = allocations_allocated(&grant, result, result == CUDA_SUCCESS ? *(address) : 0, bytes);                \
-        if (result != answer)                                                                                          \
-            free;                                                                                                      \
-        return result;                                                                                                 \
-    } while (0)
-
-CUresult cuMemAllocPitch(CUdeviceptr_v1 *address, unsigned int *pitch, unsigned int width, unsigned int height,
-                         unsigned int element) {
-    ALLOCATE_PITCH(address, pitch, width, height, REAL(cuMemAllocPitch)(address, pitch, width, height, element),
-                   REAL(cuMemFree)(*address));
-}
-
+/* Its size depends on the driver's pitch, which is known only afterwards. */
 static CUresult allocate_pitch(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element) {
-    ALLOCATE_PITCH(address, pitch, width, height, REAL(cuMemAllocPitch_v2)(address, pitch, width, height, element),
-                   REAL(cuMemFree_v2)(*address));
+    struct grant grant;
+    if (address == NULL || pitch == NULL || width == 0 || height == 0)
+        return REAL(cuMemAllocPitch_v2)(address, pitch, width, height, element);
+    WORK_IN_CONTEXT;
+    CUresult result = allocations_grant(&grant, &work, product(padded(width), height));
+    if (result != CUDA_SUCCESS)
+        return result;
+    CUresult answer = REAL(cuMemAllocPitch_v2)(address, pitch, width, height, element);
+    uint64_t bytes = answer == CUDA_SUCCESS ? product(*pitch, height) : 0;
+    result = answer == CUDA_SUCCESS ? allocations_resize(&grant, bytes) : answer;
+    result = allocations_allocated(&grant, result, result == CUDA_SUCCESS ? *address : 0, bytes);
+    if (result != answer)
+        REAL(cuMemFree_v2)(*address);
+    return result;
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element) {
@@ -278,29 +258,20 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, s
 /* --- freeing ------------------------------------------------------------------------------------------------------ */
 
 /* An address that is not recorded (NULL, a foreign or freed one) is passed to the driver, which answers. */
-#define FREE(address, call)                                                                                            \
-    do {                                                                                                               \
-        struct process *process = process_if_open();                                                                   \
-        struct entry allocation;                                                                                       \
-        bool linear = allocations_freeing(address, &allocation);                                                       \
-        bool borrowed = !linear && borrowed_freeing(process, address, &allocation);                                    \
-        bool of_pool = !linear && !borrowed && pools_freeing(process, address, &allocation);                           \
-        CUresult result = call;                                                                                        \
-        if (linear)                                                                                                    \
-            allocations_freed(&allocation, result);                                                                    \
-        else if (borrowed)                                                                                             \
-            borrowed_freed(process, &allocation, result);                                                              \
-        else if (of_pool)                                                                                              \
-            pools_freed(process, &allocation, streams_context(NULL), NULL, result);                                    \
-        return result;                                                                                                 \
-    } while (0)
-
-CUresult cuMemFree(CUdeviceptr_v1 address) {
-    FREE(address, REAL(cuMemFree)(address));
-}
-
 CUresult cuMemFree_v2(CUdeviceptr address) {
-    FREE(address, REAL(cuMemFree_v2)(address));
+    struct process *process = process_if_open();
+    struct entry allocation;
+    bool linear = allocations_freeing(address, &allocation);
+    bool borrowed = !linear && borrowed_freeing(process, address, &allocation);
+    bool of_pool = !linear && !borrowed && pools_freeing(process, address, &allocation);
+    CUresult result = REAL(cuMemFree_v2)(address);
+    if (linear)
+        allocations_freed(&allocation, result);
+    else if (borrowed)
+        borrowed_freed(process, &allocation, result);
+    else if (of_pool)
+        pools_freed(process, &allocation, streams_context(NULL), NULL, result);
+    return result;
 }
 
 /* --- reporting memory --------------------------------------------------------------------------------------------- */

@@ -40,11 +40,6 @@ CUresult cuModuleUnload(CUmodule module) {
     return modules_unload(process_if_open(), module);
 }
 
-CUresult cuModuleGetGlobal(CUdeviceptr_v1 *address, unsigned int *size, CUmodule module, const char *name) {
-    unsigned int bytes = 0;
-    GET_GLOBAL(address, size, module, name, REAL(cuModuleGetGlobal), variables_in_module);
-}
-
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *size, CUmodule module, const char *name) {
     size_t bytes = 0;
     GET_GLOBAL(address, size, module, name, REAL(cuModuleGetGlobal_v2), variables_in_module);

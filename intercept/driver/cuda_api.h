@@ -101,26 +101,15 @@ typedef enum CUmem_advise {
 
 /* --- arrays ------------------------------------------------------------------------------------------------------- */
 
-typedef int CUarray_format; /* only ever passed on */
-
-typedef struct CUDA_ARRAY_DESCRIPTOR_v1 {
-    unsigned int Width, Height;
-    CUarray_format Format;
-    unsigned int NumChannels;
-} CUDA_ARRAY_DESCRIPTOR_v1;
+typedef int CUarray_format; /* only ever passed on, as are these */
+typedef struct CUDA_ARRAY_DESCRIPTOR_v1_st CUDA_ARRAY_DESCRIPTOR_v1;
+typedef struct CUDA_ARRAY3D_DESCRIPTOR_v1_st CUDA_ARRAY3D_DESCRIPTOR_v1;
 
 typedef struct CUDA_ARRAY_DESCRIPTOR {
     size_t Width, Height;
     CUarray_format Format;
     unsigned int NumChannels;
 } CUDA_ARRAY_DESCRIPTOR;
-
-typedef struct CUDA_ARRAY3D_DESCRIPTOR_v1 {
-    unsigned int Width, Height, Depth;
-    CUarray_format Format;
-    unsigned int NumChannels;
-    unsigned int Flags;
-} CUDA_ARRAY3D_DESCRIPTOR_v1;
 
 typedef struct CUDA_ARRAY3D_DESCRIPTOR {
     size_t Width, Height, Depth;

@@ -55,10 +55,7 @@
     X(cuDevicePrimaryCtxReset, "cuDevicePrimaryCtxReset", 7000, ANY, (CUdevice device))                                \
     X(cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset", 11000, ANY, (CUdevice device))                            \
     /* linear memory */                                                                                                \
-    X(cuMemAlloc, "cuMemAlloc", 2000, ANY, (CUdeviceptr_v1 *address, unsigned int size))                               \
     X(cuMemAlloc_v2, "cuMemAlloc", 3020, ANY, (CUdeviceptr *address, size_t size))                                     \
-    X(cuMemAllocPitch, "cuMemAllocPitch", 2000, ANY,                                                                   \
-      (CUdeviceptr_v1 *address, unsigned int *pitch, unsigned int width, unsigned int height, unsigned int element))   \
     X(cuMemAllocPitch_v2, "cuMemAllocPitch", 3020, ANY,                                                                \
       (CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element))                        \
     X(cuMemAllocManaged, "cuMemAllocManaged", 6000, ANY, (CUdeviceptr *address, size_t size, unsigned int flags))      \
@@ -86,7 +83,6 @@
     X(cuMemDiscardAndPrefetchBatchAsync_ptsz, "cuMemDiscardAndPrefetchBatchAsync", 13000, PER_THREAD,                  \
       (CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations, size_t *firsts,                  \
        size_t locations_count, unsigned long long flags, CUstream stream))                                             \
-    X(cuMemFree, "cuMemFree", 2000, ANY, (CUdeviceptr_v1 address))                                                     \
     X(cuMemFree_v2, "cuMemFree", 3020, ANY, (CUdeviceptr address))                                                     \
     X(cuMemFreeAsync, "cuMemFreeAsync", 11020, LEGACY, (CUdeviceptr address, CUstream stream))                         \
     X(cuMemFreeAsync_ptsz, "cuMemFreeAsync", 11020, PER_THREAD, (CUdeviceptr address, CUstream stream))                \
@@ -163,9 +159,7 @@
     X(cuMemMapArrayAsync_ptsz, "cuMemMapArrayAsync", 11010, PER_THREAD,                                                \
       (CUarrayMapInfo *list, unsigned int count, CUstream stream))                                                     \
     /* arrays */                                                                                                       \
-    X(cuArrayCreate, "cuArrayCreate", 2000, ANY, (CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *wanted))             \
     X(cuArrayCreate_v2, "cuArrayCreate", 3020, ANY, (CUarray *array, const CUDA_ARRAY_DESCRIPTOR *wanted))             \
-    X(cuArray3DCreate, "cuArray3DCreate", 2000, ANY, (CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *wanted))       \
     X(cuArray3DCreate_v2, "cuArray3DCreate", 3020, ANY, (CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted))       \
     X(cuArrayDestroy, "cuArrayDestroy", 2000, ANY, (CUarray array))                                                    \
     X(cuMipmappedArrayCreate, "cuMipmappedArrayCreate", 5000, ANY,                                                     \
@@ -179,8 +173,6 @@
     X(cuModuleLoadFatBinary, "cuModuleLoadFatBinary", 2000, ANY, (CUmodule *module, const void *image))                \
     X(cuModuleUnload, "cuModuleUnload", 2000, ANY, (CUmodule module))                                                  \
     X(cuModuleGetFunction, "cuModuleGetFunction", 2000, ANY, (CUfunction *function, CUmodule module, const char *name))\
-    X(cuModuleGetGlobal, "cuModuleGetGlobal", 2000, ANY,                                                               \
-      (CUdeviceptr_v1 *address, unsigned int *size, CUmodule module, const char *name))                                \
     X(cuModuleGetGlobal_v2, "cuModuleGetGlobal", 3020, ANY,                                                            \
       (CUdeviceptr *address, size_t *size, CUmodule module, const char *name))                                         \
     X(cuLibraryGetGlobal, "cuLibraryGetGlobal", 12000, ANY,                                                            \
@@ -225,7 +217,19 @@
     X(cuMemGetInfo_v2, "cuMemGetInfo", 3020, ANY, (size_t *free, size_t *total))                                       \
     X(cuDeviceTotalMem, "cuDeviceTotalMem", 2000, ANY, (unsigned int *bytes, CUdevice device))                         \
     X(cuDeviceTotalMem_v2, "cuDeviceTotalMem", 3020, ANY, (size_t *bytes, CUdevice device))                            \
+    CUDA_REFUSED(X)                                                                                                    \
     CUDA_GOVERNED(X)
+
+/* Functions of before CUDA 3.2 that take memory or return addresses, of 32 bits each: refused, see cuda/refused.c. */
+#define CUDA_REFUSED(X)                                                                                                \
+    X(cuMemAlloc, "cuMemAlloc", 2000, ANY, (CUdeviceptr_v1 *address, unsigned int size))                               \
+    X(cuMemAllocPitch, "cuMemAllocPitch", 2000, ANY,                                                                   \
+      (CUdeviceptr_v1 *address, unsigned int *pitch, unsigned int width, unsigned int height, unsigned int element))   \
+    X(cuMemFree, "cuMemFree", 2000, ANY, (CUdeviceptr_v1 address))                                                     \
+    X(cuArrayCreate, "cuArrayCreate", 2000, ANY, (CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *wanted))             \
+    X(cuArray3DCreate, "cuArray3DCreate", 2000, ANY, (CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *wanted))       \
+    X(cuModuleGetGlobal, "cuModuleGetGlobal", 2000, ANY,                                                               \
+      (CUdeviceptr_v1 *address, unsigned int *size, CUmodule module, const char *name))
 
 /* Functions that the shadow library calls and does not define. */
 #define CUDA_CALLED(X)                                                                                                 \

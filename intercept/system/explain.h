@@ -12,6 +12,7 @@ enum cause {
     CAUSE_REGION_BROKEN, /* a region was damaged while in use */
     CAUSE_EXPORTS,       /* a memory pool that cannot be exported */
     CAUSE_FUNCTION,      /* a function that is newer than the library */
+    CAUSE_REFUSED,       /* a function of before CUDA 3.2 */
     CAUSE_PAGEABLE,      /* memory that CUDA did not allocate is to move to a GPU */
     CAUSE_CHECKPOINT,    /* a checkpoint or a restore that is not counted */
     CAUSE_GOVERNOR,      /* no thread for the governor */

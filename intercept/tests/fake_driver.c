@@ -466,29 +466,21 @@ CUresult fake_free_unseen(CUdeviceptr address) {
     return SELF(cuMemFree_v2)(address);
 }
 
-/* The old forms have 32-bit addresses: here, those of an address space that begins at BASE. */
+/* Only their addresses are of use. */
 CUresult FAKE(cuMemAlloc)(CUdeviceptr_v1 *address, unsigned int size) {
-    CUdeviceptr whole;
-    CUresult result = SELF(cuMemAlloc_v2)(address == NULL ? NULL : &whole, size);
-    if (result == CUDA_SUCCESS)
-        *address = (CUdeviceptr_v1)(whole - BASE + BLOCK);
-    return result;
+    (void)address, (void)size;
+    return CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult FAKE(cuMemAllocPitch)(CUdeviceptr_v1 *address, unsigned int *pitch, unsigned int width, unsigned int height,
                                unsigned int element) {
-    size_t whole_pitch;
-    CUdeviceptr whole;
-    CUresult result = SELF(cuMemAllocPitch_v2)(&whole, &whole_pitch, width, height, element);
-    if (result == CUDA_SUCCESS) {
-        *address = (CUdeviceptr_v1)(whole - BASE + BLOCK);
-        *pitch = (unsigned int)whole_pitch;
-    }
-    return result;
+    (void)address, (void)pitch, (void)width, (void)height, (void)element;
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult FAKE(cuMemFree)(CUdeviceptr_v1 address) {
-    return SELF(cuMemFree_v2)(address == 0 ? 0 : BASE + address - BLOCK);
+    (void)address;
+    return CUDA_ERROR_NOT_FOUND;
 }
 
 CUresult FAKE(cuMemGetInfo_v2)(size_t *free, size_t *total) {

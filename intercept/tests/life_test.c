@@ -306,6 +306,11 @@ static const char *const shadowed[] = {
 #undef X
 };
 
+/* The last of them, which the driver does not get to see. */
+#define X(symbol, name, since, stream, parameters) +1
+enum { REFUSED = 0 CUDA_REFUSED(X) };
+#undef X
+
 static void run_bare(const char *scenario, int number) {
     char *ours = strdup(getenv("LD_LIBRARY_PATH")), *driver = strdup(getenv("LIFE_DRIVER")), path[4096];
     snprintf(path, sizeof path, "%s/libcuda.so.1", getenv("LIFE_BARE"));
@@ -326,7 +331,7 @@ static void test_zeros(int unused) {
         run_bare("call-with-zeros", stage);
         memcpy(bare.calls, life->calls, sizeof bare.calls);
         run("call-with-zeros", stage);
-        for (size_t i = 0; i < sizeof shadowed / sizeof shadowed[0]; i++) {
+        for (size_t i = 0; i < sizeof shadowed / sizeof shadowed[0] - REFUSED; i++) {
             if (bare.calls[i].result == -1)
                 continue;
             CHECK(life->calls[i].result == bare.calls[i].result, "stage %d, %s: %d, without us %d", stage, shadowed[i],

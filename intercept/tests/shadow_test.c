@@ -120,13 +120,12 @@ static void test_old_forms(void) {
     CUcontext context;
     unsigned int pitch, free, total, bytes;
     with_context(LIMIT);
-    CHECK(cuMemAlloc(&address, 900 * MIB) == CUDA_SUCCESS, "alloc");
-    CHECK(cuMemAlloc(&address, 1) == CUDA_ERROR_OUT_OF_MEMORY, "full");
-    CHECK(cuMemFree(address) == CUDA_SUCCESS, "free");
-    CHECK(cuMemAllocPitch(&address, &pitch, 1000, 1024 * 1024, 4) == CUDA_ERROR_OUT_OF_MEMORY, "1 GiB with its pitch");
-    CHECK(cuMemAllocPitch(&address, &pitch, 1000, 1024, 4) == CUDA_SUCCESS && pitch == 1024, "pitch %u", pitch);
-    CHECK(used() == fake_physical(0), "used %llu", (unsigned long long)used());
-    CHECK(cuMemFree(address) == CUDA_SUCCESS, "free");
+    redirect();
+    CUresult linear = cuMemAlloc(&address, 1), pitched = cuMemAllocPitch(&address, &pitch, 1000, 1024, 4);
+    const char *said = collect();
+    CHECK(linear == CUDA_ERROR_NOT_SUPPORTED && pitched == linear && fake_physical(0) == 100 * MIB, "%d %d", linear,
+          pitched);
+    CHECK(lines_in(said) == 1 && strstr(said, "use cuMemAlloc_v2") != NULL, "said: %s", said);
     CHECK(cuMemGetInfo(&free, &total) == CUDA_SUCCESS && total == LIMIT && free == 900 * MIB, "%u of %u", free, total);
     CHECK(cuDeviceTotalMem(&bytes, 0) == CUDA_SUCCESS && bytes == LIMIT, "total %u", bytes);
     CHECK(cuCtxCreate(&context, 0, 0) == CUDA_SUCCESS && fake_physical(0) == 200 * MIB, "context");

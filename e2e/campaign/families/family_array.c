@@ -3,9 +3,7 @@
 #include "worker.h"
 
 #define FUNCTIONS(X)                                                                                                   \
-    X(cuArrayCreate, "cuArrayCreate", 2000)                                                                            \
     X(cuArrayCreate_v2, "cuArrayCreate", 3020)                                                                         \
-    X(cuArray3DCreate, "cuArray3DCreate", 2000)                                                                        \
     X(cuArray3DCreate_v2, "cuArray3DCreate", 3020)                                                                     \
     X(cuArrayDestroy, "cuArrayDestroy", 2000)                                                                          \
     X(cuArray3DGetDescriptor_v2, "cuArray3DGetDescriptor", 3020)                                                       \
@@ -200,34 +198,18 @@ static void create(struct call *call) {
         keep(call, KIND_ARRAY, (uintptr_t)array, needed, wanted.Flags);
 }
 
-/* Without depth or flags, and with the descriptors of 32 bits. */
-static CUresult create_by(unsigned way, CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *d) {
-    CUDA_ARRAY_DESCRIPTOR flat = {
-        .Width = d->Width, .Height = d->Height, .Format = d->Format, .NumChannels = d->NumChannels};
-    CUDA_ARRAY_DESCRIPTOR_v1 flat_v1 = {
-        .Width = (unsigned)d->Width, .Height = (unsigned)d->Height, .Format = d->Format, .NumChannels = d->NumChannels};
-    CUDA_ARRAY3D_DESCRIPTOR_v1 solid_v1 = {.Width = (unsigned)d->Width,
-                                           .Height = (unsigned)d->Height,
-                                           .Depth = (unsigned)d->Depth,
-                                           .Format = d->Format,
-                                           .NumChannels = d->NumChannels,
-                                           .Flags = d->Flags};
-    if (way == 0)
-        return CALL(cu.cuArrayCreate_v2(array, &flat));
-    return way == 1 ? CALL(cu.cuArrayCreate(array, &flat_v1)) : CALL(cu.cuArray3DCreate(array, &solid_v1));
-}
-
-static void create_old(struct call *call) {
-    static const char *const names[] = {"cuArrayCreate_v2", "cuArrayCreate", "cuArray3DCreate"};
+/* Without depth or flags. */
+static void create_flat(struct call *call) {
     CUarray array = NULL;
     if (!need_context(call))
         return;
-    unsigned way = (unsigned)random_below(&call->random, 3);
-    CUDA_ARRAY3D_DESCRIPTOR wanted = choose(call, way != 2);
-    describe(call, names[way], &wanted);
+    CUDA_ARRAY3D_DESCRIPTOR wanted = choose(call, true);
+    CUDA_ARRAY_DESCRIPTOR flat = {
+        .Width = wanted.Width, .Height = wanted.Height, .Format = wanted.Format, .NumChannels = wanted.NumChannels};
+    describe(call, "cuArrayCreate_v2", &wanted);
     uint64_t needed = (wanted.Flags & UNBACKED) != 0 ? 0 : ask_array(call, &wanted);
     needs(call, needed);
-    if (call->desk->outcome != OUTCOME_WRONG && judged(call, create_by(way, &array, &wanted)))
+    if (call->desk->outcome != OUTCOME_WRONG && judged(call, CALL(cu.cuArrayCreate_v2(&array, &flat))))
         keep(call, KIND_ARRAY, (uintptr_t)array, needed, wanted.Flags);
 }
 
@@ -296,9 +278,7 @@ __attribute__((constructor)) static void release_functions(void) {
 
 static const struct operation operations[] = {
     {"array.create", 16, create, "cuArray3DCreate_v2 cuArrayDestroy cuArrayGetMemoryRequirements", false, false},
-    {"array.old", 10, create_old,
-     "cuArrayCreate cuArrayCreate_v2 cuArray3DCreate cuArray3DCreate_v2 cuArrayDestroy cuArrayGetMemoryRequirements",
-     false, false},
+    {"array.flat", 10, create_flat, "cuArrayCreate_v2 cuArrayDestroy cuArrayGetMemoryRequirements", false, false},
     {"array.mipmap", 10, create_mipmap,
      "cuMipmappedArrayCreate cuMipmappedArrayDestroy cuMipmappedArrayGetMemoryRequirements", false, false},
     {"array.destroy", 40, destroy, "cuArrayDestroy cuMipmappedArrayDestroy", false, false},

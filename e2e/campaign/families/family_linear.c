@@ -4,12 +4,9 @@
 
 #define FUNCTIONS(X)                                                                                                   \
     X(cuMemAlloc_v2, "cuMemAlloc", 3020)                                                                               \
-    X(cuMemAlloc, "cuMemAlloc", 2000)                                                                                  \
     X(cuMemAllocPitch_v2, "cuMemAllocPitch", 3020)                                                                     \
-    X(cuMemAllocPitch, "cuMemAllocPitch", 2000)                                                                        \
     X(cuMemAllocManaged, "cuMemAllocManaged", 6000)                                                                    \
     X(cuMemFree_v2, "cuMemFree", 3020)                                                                                 \
-    X(cuMemFree, "cuMemFree", 2000)                                                                                    \
     X(cuMemsetD8_v2, "cuMemsetD8", 3020)                                                                               \
     X(cuMemGetAddressRange_v2, "cuMemGetAddressRange", 3020)
 FAMILY_FUNCTIONS(FUNCTIONS)
@@ -75,34 +72,6 @@ static void allocate_pitch(struct call *call) {
     keep(call, &object, false);
 }
 
-/* Addresses below 4 GiB are few; the limit is to be met, not their end. */
-static bool low_is_full(void) {
-    return objects_count(KIND_LOW) >= 24;
-}
-
-static void allocate_low(struct call *call) {
-    CUdeviceptr_v1 address = 0;
-    unsigned pitch = 0;
-    uint64_t size = 1 + random_below(&call->random, random_once_in(&call->random, 2) ? MIB : 12 * MIB);
-    if (!need_context(call) || low_is_full())
-        return;
-    needs(call, most_of(rounded(size, 512)));
-    if (random_once_in(&call->random, 3)) {
-        say(call, "cuMemAllocPitch(512 x %llu) on %d", (unsigned long long)(size / 512 + 1), call->device);
-        size = (size / 512 + 1) * 512;
-        needs(call, most_of(size));
-        if (!judged(call, CALL(cu.cuMemAllocPitch(&address, &pitch, 512, (unsigned)(size / 512), 4))))
-            return;
-        size = (uint64_t)pitch * (size / 512);
-    } else {
-        say(call, "cuMemAlloc(%llu) on %d", (unsigned long long)size, call->device);
-        if (!judged(call, CALL(cu.cuMemAlloc(&address, (unsigned)size))))
-            return;
-    }
-    struct object object = object_of(call, KIND_LOW, address, size);
-    keep(call, &object, false);
-}
-
 /* Managed memory takes of a GPU's when that GPU first needs it, but counts at once, on each that the process sees. */
 static void allocate_managed(struct call *call) {
     CUdeviceptr address = 0;
@@ -126,7 +95,7 @@ static CUresult release_object(const struct object *object) {
 }
 
 static void free_one(struct call *call) {
-    static const enum kind kinds[] = {KIND_LINEAR, KIND_LINEAR, KIND_LINEAR, KIND_PITCHED, KIND_MANAGED, KIND_LOW};
+    static const enum kind kinds[] = {KIND_LINEAR, KIND_LINEAR, KIND_LINEAR, KIND_PITCHED, KIND_MANAGED};
     struct object object;
     const unsigned count = sizeof kinds / sizeof kinds[0];
     unsigned first = (unsigned)random_below(&call->random, count), tries = 0;
@@ -137,21 +106,18 @@ static void free_one(struct call *call) {
             return;
     enum kind kind = (enum kind)object.kind;
     call->gpu = object.gpu;
-    bool low = kind == KIND_LOW && random_once_in(&call->random, 2);
-    say(call, "%s(%#llx) of %llu", low ? "cuMemFree" : "cuMemFree_v2", (unsigned long long)object.handle,
-        (unsigned long long)object.size);
-    CUresult result = low ? CALL(cu.cuMemFree((CUdeviceptr_v1)object.handle)) : CALL(cu.cuMemFree_v2(object.handle));
-    if (expect(call, result, CUDA_SUCCESS, "freeing"))
+    say(call, "cuMemFree_v2(%#llx) of %llu", (unsigned long long)object.handle, (unsigned long long)object.size);
+    if (expect(call, CALL(cu.cuMemFree_v2(object.handle)), CUDA_SUCCESS, "freeing"))
         grows(call, -(int64_t)most_of(object.size), kind == KIND_MANAGED ? 0 : -(int64_t)least_of(object.size));
 }
 
 /* What was granted is there. */
 static void use_memory(struct call *call) {
-    static const enum kind kinds[] = {KIND_LINEAR, KIND_PITCHED, KIND_LOW, KIND_MANAGED};
+    static const enum kind kinds[] = {KIND_LINEAR, KIND_PITCHED, KIND_MANAGED};
     struct object object;
     CUdeviceptr base = 0;
     size_t size = 0;
-    enum kind kind = kinds[random_below(&call->random, 4)];
+    enum kind kind = kinds[random_below(&call->random, 3)];
     if (!need_context(call) || !object_take(&call->random, kind, call->device, &object))
         return;
     uint64_t length = object.size < 4096 ? object.size : 4096;
@@ -166,15 +132,14 @@ static void use_memory(struct call *call) {
 }
 
 __attribute__((constructor)) static void release_functions(void) {
-    releases[KIND_LINEAR] = releases[KIND_PITCHED] = releases[KIND_LOW] = releases[KIND_MANAGED] = release_object;
+    releases[KIND_LINEAR] = releases[KIND_PITCHED] = releases[KIND_MANAGED] = release_object;
 }
 
 static const struct operation operations[] = {
     {"linear.alloc", 60, allocate, "cuMemAlloc_v2 cuMemFree_v2", false, false},
     {"linear.pitch", 14, allocate_pitch, "cuMemAllocPitch_v2 cuMemFree_v2", false, false},
-    {"linear.low", 12, allocate_low, "cuMemAlloc cuMemAllocPitch cuMemFree_v2", false, false},
     {"linear.managed", 14, allocate_managed, "cuMemAllocManaged cuMemFree_v2", false, false},
-    {"linear.free", 90, free_one, "cuMemFree_v2 cuMemFree", false, false},
+    {"linear.free", 90, free_one, "cuMemFree_v2", false, false},
     {"linear.use", 10, use_memory, "cuMemsetD8_v2 cuMemGetAddressRange_v2", false, false},
     {0},
 };

@@ -35,7 +35,6 @@ enum kind {
     KIND_LINEAR,
     KIND_PITCHED,
     KIND_MANAGED,
-    KIND_LOW,
     KIND_HOST,
     KIND_REGISTERED,
     KIND_LIBRARY,
