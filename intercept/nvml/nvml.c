@@ -79,7 +79,6 @@ nvmlReturn_t nvml_read_claims(nvmlDevice_t device, struct claimed *claimed) {
     int gpu = claims_find_gpu(all, uuid);
     *claimed = (struct claimed){.claims = all, .gpu = gpu};
     if (gpu >= 0) {
-        claims_reap(all, gpu); /* NVML is called too rarely for its cost to matter */
         claimed->limit = claims_limit_bytes(all, gpu);
         claimed->used = claims_used_bytes(all, gpu);
     }

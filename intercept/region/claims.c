@@ -125,9 +125,3 @@ uint64_t claims_used_bytes(struct claims *claims, int gpu) {
 uint64_t claims_context_bytes(const struct claims *claims, int gpu) {
     return claims->regions[gpu].context_bytes;
 }
-
-void claims_reap(struct claims *claims, int gpu) {
-    for (unsigned i = (unsigned)gpu; i < claims->count; i++)
-        if (claims->gpu[i] == gpu)
-            region_reap(&claims->regions[i]);
-}

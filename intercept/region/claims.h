@@ -27,7 +27,4 @@ uint64_t claims_limit_bytes(const struct claims *claims, int gpu);
 uint64_t claims_used_bytes(struct claims *claims, int gpu);
 uint64_t claims_context_bytes(const struct claims *claims, int gpu);
 
-/* Gives back what dead processes held on the GPU, so that the next claims_used_bytes is exact. */
-void claims_reap(struct claims *claims, int gpu);
-
 #endif

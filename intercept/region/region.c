@@ -219,22 +219,26 @@ enum region_result region_move(struct region *region, unsigned from, uint64_t *f
     }
 }
 
-enum region_result region_reserve(struct region *region, enum region_ledger ledger, uint64_t pages) {
-    if (region->slot < 0 || atomic_load_explicit(&region->broken, memory_order_relaxed))
-        return REGION_BROKEN;
+enum region_result region_take(struct region *region, enum region_ledger ledger, unsigned slot, uint64_t *expected,
+                               uint64_t pages) {
     enum region_result result = REGION_FULL;
     if (pages <= PAGES_MAX) {
-        unsigned slot = (unsigned)region->slot;
-        result = region_operate(region, ledger, slot, &region->expected[ledger], (int64_t)pages);
+        result = region_operate(region, ledger, slot, expected, (int64_t)pages);
         if (result == REGION_FULL) {
             region_reap(region);
             if (!atomic_load(&region->broken))
-                result = region_operate(region, ledger, slot, &region->expected[ledger], (int64_t)pages);
+                result = region_operate(region, ledger, slot, expected, (int64_t)pages);
         }
     }
     if (result == REGION_FULL)
         atomic_fetch_add_explicit(&region->usage->sums[ledger].refused, 1, memory_order_relaxed);
     return atomic_load_explicit(&region->broken, memory_order_relaxed) ? REGION_BROKEN : result;
+}
+
+enum region_result region_reserve(struct region *region, enum region_ledger ledger, uint64_t pages) {
+    if (region->slot < 0 || atomic_load_explicit(&region->broken, memory_order_relaxed))
+        return REGION_BROKEN;
+    return region_take(region, ledger, (unsigned)region->slot, &region->expected[ledger], pages);
 }
 
 void region_release(struct region *region, enum region_ledger ledger, uint64_t pages) {

@@ -143,19 +143,7 @@ int region_share_new(struct region *region, const uint8_t tag[REGION_TAG_SIZE]) 
 
 enum region_result region_share_reserve(struct region *region, int share, uint64_t pages) {
     struct region_hold *hold = made(region, share);
-    if (hold == NULL)
-        return REGION_BROKEN;
-    enum region_result result = REGION_FULL;
-    if (pages <= PAGES_MAX)
-        result = region_operate(region, REGION_GPU, (unsigned)share, &hold->expected, (int64_t)pages);
-    if (result == REGION_FULL && pages <= PAGES_MAX) {
-        region_reap(region);
-        result = usable(region) ? region_operate(region, REGION_GPU, (unsigned)share, &hold->expected, (int64_t)pages)
-                                : REGION_BROKEN;
-    }
-    if (result == REGION_FULL)
-        atomic_fetch_add_explicit(&region->usage->sums[REGION_GPU].refused, 1, memory_order_relaxed);
-    return result;
+    return hold != NULL ? region_take(region, REGION_GPU, (unsigned)share, &hold->expected, pages) : REGION_BROKEN;
 }
 
 void region_share_release(struct region *region, int share, uint64_t pages) {

@@ -130,6 +130,10 @@ static inline bool region_mapped_intact(const struct region *region) {
 enum region_result region_operate(struct region *region, enum region_ledger ledger, unsigned slot, uint64_t *expected,
                                   int64_t delta);
 
+/* Takes pages into such a slot; if the limit refuses, again after what dead processes held was given back. */
+enum region_result region_take(struct region *region, enum region_ledger ledger, unsigned slot, uint64_t *expected,
+                               uint64_t pages);
+
 /* Moves pages of GPU memory between two such slots. */
 enum region_result region_move(struct region *region, unsigned from, uint64_t *from_expected, unsigned to,
                                uint64_t *to_expected, uint64_t pages);
