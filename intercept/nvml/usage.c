@@ -9,62 +9,55 @@
 
 #include <string.h>
 
-/*
- * The caller needs room for one entry per member. That is checked before the driver's samples are read, since reading
- * them may start the next sampling period. Then the members' samples are copied; NVML_ERROR_NOT_FOUND if there is none.
- */
-static nvmlReturn_t give_samples(struct answer *answer, const struct members *members, unsigned int *count,
-                                 void *array) {
-    nvml_keep_members(answer, members);
+/* The caller needs room for one entry per member. That is checked before the driver's samples are read, since reading
+ * them may start the next sampling period. `first` is the driver's answer to a query without room. */
+static nvmlReturn_t samples_before(nvmlDevice_t device, nvmlReturn_t first, struct members *members,
+                                   unsigned int *count, const void *array) {
+    struct claimed claimed;
     unsigned int room = *count;
-    *count = answer->count;
-    if (answer->count == 0)
-        return NVML_ERROR_NOT_FOUND;
-    if (answer->count > room)
-        return NVML_ERROR_INSUFFICIENT_SIZE;
-    memcpy(array, answer->list, answer->count * answer->entry);
-    return NVML_SUCCESS;
+    if (first != NVML_SUCCESS && first != NVML_ERROR_INSUFFICIENT_SIZE && first != NVML_ERROR_NOT_FOUND)
+        return first;
+    nvmlReturn_t result = nvml_read_members(device, &claimed, members);
+    if (result == NVML_SUCCESS)
+        result = nvml_check_room(count, array, members->count);
+    if (result == NVML_SUCCESS)
+        *count = room;
+    return result;
 }
 
-static bool has_room(unsigned int *count, const void *array, const struct members *members) {
+/* Copies the members' samples; NVML_ERROR_NOT_FOUND if there is none. */
+static nvmlReturn_t samples_after(nvmlReturn_t result, struct answer *answer, struct members *members,
+                                  unsigned int *count, void *array) {
     unsigned int room = *count;
-    if (nvml_check_room(count, array, members->count) != NVML_SUCCESS)
-        return false;
-    *count = room;
-    return true;
-}
-
-/* Whether the driver's answer to a query without room permits a query for samples. */
-static bool may_query(nvmlReturn_t result) {
-    return result == NVML_SUCCESS || result == NVML_ERROR_INSUFFICIENT_SIZE || result == NVML_ERROR_NOT_FOUND;
+    if (result == NVML_SUCCESS) {
+        nvml_keep_members(answer, members);
+        result = answer->count == 0     ? NVML_ERROR_NOT_FOUND
+                 : answer->count > room ? NVML_ERROR_INSUFFICIENT_SIZE
+                                        : NVML_SUCCESS;
+        *count = answer->count;
+    } else if (result == NVML_ERROR_NOT_FOUND) {
+        *count = 0;
+    }
+    if (result == NVML_SUCCESS)
+        memcpy(array, answer->list, answer->count * answer->entry);
+    nvml_free_members(members);
+    nvml_free_answer(answer);
+    return result;
 }
 
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
                                              unsigned int *count, unsigned long long since) {
-    struct answer answer = {
-        .entry = sizeof *samples,
-        .pid_offset = offsetof(nvmlProcessUtilizationSample_t, pid),
-    };
-    struct claimed claimed;
+    struct answer answer = {.entry = sizeof *samples, .pid_offset = offsetof(nvmlProcessUtilizationSample_t, pid)};
     struct members members = {0};
     unsigned int theirs = 0;
     if (count == NULL)
         return REAL(nvmlDeviceGetProcessUtilization)(device, samples, count, since);
     nvmlReturn_t result = REAL(nvmlDeviceGetProcessUtilization)(device, NULL, &theirs, since);
-    if (may_query(result))
-        result = nvml_read_members(device, &claimed, &members);
-    if (result == NVML_SUCCESS && !has_room(count, samples, &members))
-        result = NVML_ERROR_INSUFFICIENT_SIZE;
+    result = samples_before(device, result, &members, count, samples);
     if (result == NVML_SUCCESS)
         result = NVML_QUERY(answer,
                             REAL(nvmlDeviceGetProcessUtilization)(device, (void *)answer.list, &answer.count, since));
-    if (result == NVML_SUCCESS)
-        result = give_samples(&answer, &members, count, samples);
-    else if (result == NVML_ERROR_NOT_FOUND)
-        *count = 0;
-    nvml_free_members(&members);
-    nvml_free_answer(&answer);
-    return result;
+    return samples_after(result, &answer, &members, count, samples);
 }
 
 /* Queries the driver with a copy of the caller's struct. */
@@ -77,28 +70,17 @@ static nvmlReturn_t query_info(nvmlDevice_t device, nvmlProcessesUtilizationInfo
 }
 
 nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *info) {
-    struct answer none = {0}, answer = {
-                                  .entry = sizeof *info->procUtilArray,
-                                  .pid_offset = offsetof(nvmlProcessUtilizationInfo_v1_t, pid),
-                              };
-    struct claimed claimed;
+    struct answer none = {0};
+    struct answer answer = {.entry = sizeof *info->procUtilArray,
+                            .pid_offset = offsetof(nvmlProcessUtilizationInfo_v1_t, pid)};
     struct members members = {0};
     if (info == NULL)
         return REAL(nvmlDeviceGetProcessesUtilizationInfo)(device, info);
     nvmlReturn_t result = query_info(device, *info, &none);
-    if (may_query(result))
-        result = nvml_read_members(device, &claimed, &members);
-    if (result == NVML_SUCCESS && !has_room(&info->processSamplesCount, info->procUtilArray, &members))
-        result = NVML_ERROR_INSUFFICIENT_SIZE;
+    result = samples_before(device, result, &members, &info->processSamplesCount, info->procUtilArray);
     if (result == NVML_SUCCESS)
         result = NVML_QUERY(answer, query_info(device, *info, &answer));
-    if (result == NVML_SUCCESS)
-        result = give_samples(&answer, &members, &info->processSamplesCount, info->procUtilArray);
-    else if (result == NVML_ERROR_NOT_FOUND)
-        info->processSamplesCount = 0;
-    nvml_free_members(&members);
-    nvml_free_answer(&answer);
-    return result;
+    return samples_after(result, &answer, &members, &info->processSamplesCount, info->procUtilArray);
 }
 
 /* --- accounting --- */
