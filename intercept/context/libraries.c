@@ -1,10 +1,10 @@
 #include "context/libraries.h"
 
 #include "context/extra.h"
+#include "context/modules.h"
 #include "context/variables.h"
 #include "driver/cuda_real.h"
 #include "memory/objects.h"
-#include "memory/pools.h"
 
 #define CODE_SHIFT 12 /* a library's code is recorded in units of 4 KiB, rounded up */
 #define LIBRARIES_AT_ONCE 64
@@ -13,18 +13,11 @@
 static void load_into(uint32_t context, int gpu, void *argument) {
     struct library_loading *library = argument;
     struct place place = {gpu, context};
-    struct charge charge = {.gpu = (uint8_t)(gpu & 0x7f)};
+    struct charge charge;
+    if (library->result == CUDA_SUCCESS)
+        library->result = modules_take(library->process, &place, &library->size, &charge);
     if (library->result != CUDA_SUCCESS)
         return;
-    if (library->size.data != 0)
-        library->result = pools_take(library->process, gpu, pages_of(library->size.data), &charge);
-    if (library->result != CUDA_SUCCESS)
-        return;
-    library->result = context_extra_add(library->process, &place, EXTRA_CODE, library->size.code);
-    if (library->result != CUDA_SUCCESS) {
-        charge_give(library->process, &charge);
-        return;
-    }
     objects_put(library->process, KIND_LIBRARY_IN_CONTEXT,
                 (struct entry){.key = objects_key((uintptr_t)library->handle, context),
                                .charge = charge,

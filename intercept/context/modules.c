@@ -6,36 +6,37 @@
 #include "memory/objects.h"
 #include "memory/pools.h"
 
+CUresult modules_take(struct process *process, const struct place *place, const struct image_size *size,
+                      struct charge *data) {
+    CUresult result = CUDA_SUCCESS;
+    *data = (struct charge){.gpu = (uint8_t)(place->gpu & 0x7f)};
+    if (size->data != 0)
+        result = pools_take(process, place->gpu, pages_of(size->data), data);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = context_extra_add(process, place, EXTRA_CODE, size->code);
+    if (result != CUDA_SUCCESS)
+        charge_give(process, data);
+    return result;
+}
+
 CUresult modules_before(struct module_loading *loading, struct work *work) {
     CUresult result = contexts_place(work);
     loading->process = work->process;
     loading->place = work->place;
     if (result == CUDA_SUCCESS && loading->size.malformed)
         result = CUDA_ERROR_INVALID_IMAGE;
-    if (result == CUDA_SUCCESS && loading->size.data != 0)
-        result = pools_take(loading->process, loading->place.gpu, pages_of(loading->size.data), &loading->data);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = context_extra_add(loading->process, &loading->place, EXTRA_CODE, loading->size.code);
-    if (result != CUDA_SUCCESS) {
-        charge_give(loading->process, &loading->data);
-        return result;
-    }
-    return result;
-}
-
-static void give_back(struct module_loading *loading) {
-    context_extra_subtract(loading->process, loading->place.context, EXTRA_CODE, loading->size.code);
-    charge_give(loading->process, &loading->data);
+    return result != CUDA_SUCCESS ? result
+                                  : modules_take(loading->process, &loading->place, &loading->size, &loading->data);
 }
 
 CUresult modules_after(struct module_loading *loading, CUresult result, CUmodule module) {
     contexts_failed(loading->process, result);
     if (result != CUDA_SUCCESS) {
-        give_back(loading);
+        context_extra_subtract(loading->process, loading->place.context, EXTRA_CODE, loading->size.code);
+        charge_give(loading->process, &loading->data);
         return result;
     }
-    loading->data.gpu = (uint8_t)(loading->place.gpu & 0x7f);
     objects_put(loading->process, KIND_MODULE,
                 (struct entry){.key = (uintptr_t)module,
                                .charge = loading->data,

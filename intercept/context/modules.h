@@ -22,6 +22,10 @@ struct module_loading {
     struct charge data;
 };
 
+/* Takes what an image needs in a context: its variables as `data`, its code as a part of the context's sum. */
+CUresult modules_take(struct process *process, const struct place *place, const struct image_size *size,
+                      struct charge *data);
+
 /* Before the driver is called: takes what the image needs. */
 CUresult modules_before(struct module_loading *loading, struct work *work);
 

@@ -325,20 +325,20 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *address, CUmemoryPool pool, CUmemPo
 
 /* --- streams ------------------------------------------------------------------------------------------------------ */
 
-CUresult cuStreamDestroy(CUstream stream) {
+static CUresult destroy_stream(cuStreamDestroy_v2_function real, CUstream stream) {
     struct process *process = process_if_open();
     if (process != NULL)
         streams_ending(process, stream);
     governor_stream_ending(stream);
-    return REAL(cuStreamDestroy)(stream);
+    return real(stream);
+}
+
+CUresult cuStreamDestroy(CUstream stream) {
+    return destroy_stream(REAL(cuStreamDestroy), stream);
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream) {
-    struct process *process = process_if_open();
-    if (process != NULL)
-        streams_ending(process, stream);
-    governor_stream_ending(stream);
-    return REAL(cuStreamDestroy_v2)(stream);
+    return destroy_stream(REAL(cuStreamDestroy_v2), stream);
 }
 
 /* --- synchronisations --------------------------------------------------------------------------------------------- */
