@@ -192,9 +192,9 @@ func (c *conn) join(m protocol.Message, uuids []string) error {
 }
 
 // isForeign reports whether a process is in another container than the claim's, as far as that is known: the claim may be
-// about to have another one.
+// about to have another one. What a command under `tranche run` has left running need not descend from it any more.
 func (m *member) isForeign(pid int) bool {
-	return m.Container != nil && claim.Alive(*m.Container) && len(processes.Of([]*claim.Claim{&m.Claim}).Claims(pid)) == 0
+	return m.Owner != claim.OwnerRun && m.Container != nil && claim.Alive(*m.Container) && len(processes.Of([]*claim.Claim{&m.Claim}).Claims(pid)) == 0
 }
 
 // enter has the process take part in its claim's turns.

@@ -62,7 +62,7 @@ func Run(ctx context.Context, o Options) error {
 	n := newNode(l, o)
 	n.restore()
 	source := &source{ledger: ledger, runDir: o.RunDir, logger: o.Logger}
-	observer := &observer{options: o}
+	observer := &observer{options: o, changed: func() { l.post(func() { n.publishDue = 0 }) }}
 	publisher := newPublisher(o, observer)
 	done := make(chan struct{}, 3)
 	for _, part := range []func(){

@@ -121,11 +121,8 @@ func TestJoin_Refused(t *testing.T) {
 		})
 	}
 	t.Run("of another container", func(t *testing.T) {
-		sleeper := exec.Command("sleep", "1000")
-		must.NoError(t, sleeper.Start())
-		t.Cleanup(func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() })
 		other := r.claim(100)
-		must.NoError(t, r.ledger.Bind(t.Context(), other.ID, claim.Container{Runtime: "test", ID: "x", InitPID: sleeper.Process.Pid}))
+		must.NoError(t, r.ledger.Bind(t.Context(), other.ID, claim.Container{Runtime: "test", ID: "x", InitPID: sleeper(t)}))
 		awaitTrue(t, "the process to be refused", func() bool { // once the governor has seen the container
 			p := dial(t, other)
 			defer p.close()
@@ -252,6 +249,8 @@ func TestSource_Run(t *testing.T) {
 	must.NoError(t, os.MkdirAll(dir, 0o700))
 	c := &member{governed: governed{dir: dir, Claim: claim.Claim{
 		ID: "0badcafe", GPU: claim.GPU{UUID: "GPU-1"}, Compute: &claim.Compute{Share: 300, Max: 1000, Class: claim.ClassNormal},
+		// A process that lives, and of which this one does not descend.
+		Owner: claim.OwnerRun, Container: container(t, sleeper(t)),
 	}}}
 	must.NoError(t, runs.WriteRecord(dir, &c.Claim))
 	a := r.join(c, 0)
@@ -260,21 +259,26 @@ func TestSource_Run(t *testing.T) {
 	must.True(t, a.ended())
 }
 
+func sleeper(t *testing.T) (pid int) {
+	t.Helper()
+	cmd := exec.Command("sleep", "1000")
+	must.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return cmd.Process.Pid
+}
+
+func container(t *testing.T, pid int) *claim.Container {
+	t.Helper()
+	id, err := proc.Find(pid)
+	must.NoError(t, err)
+	return &claim.Container{InitPID: pid, InitStartTime: id.StartTime, BootID: id.BootID}
+}
+
 // Processes that use the GPU and have not joined are named; those of nobody's container are not.
 func TestObserver(t *testing.T) {
-	sleeper := func() int {
-		cmd := exec.Command("sleep", "1000")
-		must.NoError(t, cmd.Start())
-		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-		return cmd.Process.Pid
-	}
-	container := func(pid int) *claim.Container {
-		id, err := proc.Find(pid)
-		must.NoError(t, err)
-		return &claim.Container{InitPID: pid, InitStartTime: id.StartTime, BootID: id.BootID}
-	}
-	inside, outside := sleeper(), sleeper()
-	o := &observer{options: Options{
+	inside, outside := sleeper(t), sleeper(t)
+	publications := 0
+	o := &observer{changed: func() { publications++ }, options: Options{
 		Logger: hclog.NewNullLogger(),
 		Processes: func(_ context.Context, uuid string) ([]int, error) {
 			if uuid != "GPU-1" {
@@ -283,8 +287,8 @@ func TestObserver(t *testing.T) {
 			return []int{inside, outside, os.Getpid()}, nil
 		},
 	}}
-	of := &claim.Claim{ID: "0badcafe", GPU: claim.GPU{UUID: "GPU-1"}, Container: container(inside)}
-	other := &claim.Claim{ID: "0badcaff", GPU: claim.GPU{UUID: "GPU-2"}, Container: container(outside)}
+	of := &claim.Claim{ID: "0badcafe", GPU: claim.GPU{UUID: "GPU-1"}, Container: container(t, inside)}
+	other := &claim.Claim{ID: "0badcaff", GPU: claim.GPU{UUID: "GPU-2"}, Container: container(t, outside)}
 	published := func() []status.Process {
 		s := &status.Status{Claims: map[string]status.Claim{of.ID: {}}}
 		o.name(s)
@@ -296,17 +300,19 @@ func TestObserver(t *testing.T) {
 	must.SliceEmpty(t, published(), must.Sprint("it may be about to join"))
 	o.observe(t.Context(), before)
 	must.Eq(t, []status.Process{{PID: inside, Name: "sleep"}}, published())
+	must.Eq(t, 1, publications)
+	o.observe(t.Context(), before)
+	must.Eq(t, 1, publications, must.Sprint("nothing is new"))
 	o.know([]*claim.Claim{of, other}, map[int]bool{inside: true})
 	must.MapEmpty(t, o.observe(t.Context(), before))
 	must.SliceEmpty(t, published())
+	must.Eq(t, 2, publications)
 }
 
 func TestIsStopped(t *testing.T) {
-	cmd := exec.Command("sleep", "1000")
-	must.NoError(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	must.False(t, isStopped(cmd.Process.Pid))
-	stop(t, cmd.Process.Pid)
-	must.True(t, isStopped(cmd.Process.Pid))
+	pid := sleeper(t)
+	must.False(t, isStopped(pid))
+	stop(t, pid)
+	must.True(t, isStopped(pid))
 	must.False(t, isStopped(1<<22+1))
 }

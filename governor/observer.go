@@ -2,6 +2,8 @@ package governor
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,11 +14,13 @@ import (
 
 // observes is how often the processes on the GPUs are listed. One that has not joined is named when it is seen twice: a program
 // joins when it begins to use the driver.
-const observes = 2 * time.Second
+const observes = 1500 * time.Millisecond
 
 // observer finds the processes of governed claims that use a GPU and have not joined.
 type observer struct {
 	options Options
+	// changed is called when other processes are named than before.
+	changed func()
 
 	mu sync.Mutex
 	// claims and joined are those of the last status.
@@ -94,9 +98,13 @@ func (o *observer) observe(ctx context.Context, before map[int]bool) map[int]boo
 		}
 	}
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	o.log(found)
+	changed := !maps.EqualFunc(o.found, found, slices.Equal)
 	o.found = found
+	o.mu.Unlock()
+	if changed {
+		o.changed()
+	}
 	return outside
 }
 
@@ -104,19 +112,10 @@ func (o *observer) observe(ctx context.Context, before map[int]bool) map[int]boo
 func (o *observer) log(found map[string][]status.Process) {
 	for id, all := range found {
 		for _, p := range all {
-			if !has(o.found[id], p) {
+			if !slices.Contains(o.found[id], p) {
 				o.options.Logger.Warn("a process of a governed claim uses the GPU outside of its turns: it has to load libcuda.so.1 by "+
 					"that name", "claim", id, "pid", p.PID, "name", p.Name)
 			}
 		}
 	}
-}
-
-func has(all []status.Process, p status.Process) bool {
-	for _, o := range all {
-		if o == p {
-			return true
-		}
-	}
-	return false
 }

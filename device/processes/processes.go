@@ -43,12 +43,16 @@ type info struct {
 	cgroups map[int]string
 }
 
-// Of returns the containers of claims, each of which must have one.
+// Of returns the containers of claims, each of which must have one. To a command under `tranche run` belongs what descends from
+// it: it shares its cgroups with the rest of its session.
 func Of(claims []*claim.Claim) *Containers {
 	self, _ := read(os.Getpid())
 	c := &Containers{self: self}
 	for _, owner := range claims {
 		if init, ok := read(owner.Container.InitPID); ok {
+			if owner.Owner == claim.OwnerRun {
+				init.pidNamespace, init.cgroups = "", nil
+			}
 			c.inits, c.claims = append(c.inits, init), append(c.claims, owner)
 		}
 	}

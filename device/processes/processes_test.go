@@ -63,6 +63,13 @@ func TestContainers_Kind(t *testing.T) {
 	must.Eq(t, Own, m.Kind(os.Getpid()))
 	must.Eq(t, Ended, m.Kind(1<<30))
 	must.Eq(t, Ended, m.Kind(0))
+
+	// A command under `tranche run` is in the cgroups of its session, of which the plugin is not.
+	run := Of([]*claim.Claim{{Owner: claim.OwnerRun, Container: &claim.Container{InitPID: container.Process.Pid}}})
+	must.MapEmpty(t, run.inits[0].cgroups)
+	must.Eq(t, "", run.inits[0].pidNamespace)
+	must.SliceLen(t, 1, run.Claims(child))
+	must.SliceEmpty(t, run.Claims(other.Process.Pid))
 	self, _ := read(os.Getpid())
 	must.Eq(t, os.Getppid(), self.parent)
 	must.StrHasPrefix(t, "pid:[", self.pidNamespace)

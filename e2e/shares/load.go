@@ -11,10 +11,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
 
 // Load is a program that keeps the first GPU busy, build/e2e/load, under a claim of its own or without.
@@ -36,8 +41,29 @@ type Report struct {
 	LaunchNS  Times `json:"launch_ns"`
 }
 
-// Claim is how a load is run: the flags of `tranche run`; nil is a load without a claim, which does not join.
+// Claim is how a load is run: variables of its environment in place of those that `tranche run` sets, and the flags of `tranche
+// run`; nil is a load without a claim, which does not join.
 type Claim []string
+
+// Bypassing returns the claim with a load that finds the driver's library, and nothing of Tranche's.
+func (n *Node) Bypassing(c Claim) Claim {
+	return append(Claim{"LD_PRELOAD=", "TRANCHE_REGIONS=", "LD_LIBRARY_PATH=" + filepath.Join(n.build, "sim/lib")}, c...)
+}
+
+// BypassingUngoverned returns the claim with a load that finds the ungoverned library.
+func (n *Node) BypassingUngoverned(c Claim) (Claim, error) {
+	dir := filepath.Join(n.dir, "ungoverned")
+	behind := filepath.Join(dir, shadow.Behind(shadow.CUDA))
+	err := os.MkdirAll(filepath.Dir(behind), 0o755)
+	for link, target := range map[string]string{
+		behind: filepath.Join(n.build, "sim/lib", shadow.CUDA), filepath.Join(dir, shadow.CUDA): filepath.Join(n.build, "lib", shadow.CUDA),
+	} {
+		if err == nil {
+			err = renameio.Symlink(target, link)
+		}
+	}
+	return append(Claim{"LD_PRELOAD=", "LD_LIBRARY_PATH=" + dir}, c...), err
+}
 
 // Share is a claim with this share in percent.
 func Share(percent float64) Claim {
@@ -53,6 +79,11 @@ func (c Claim) Priority(class string) Claim { return append(c, "--priority", cla
 // Start starts a load under a name, by which the record is read, and waits until its first kernel has ended.
 func (n *Node) Start(ctx context.Context, name string, claim Claim, args ...string) (*Load, error) {
 	command := append([]string{filepath.Join(n.build, "e2e/load"), "--ready", "--report"}, args...)
+	flags := slices.IndexFunc(claim, func(arg string) bool { return strings.HasPrefix(arg, "--") })
+	if flags > 0 {
+		command = slices.Concat([]string{"env"}, claim[:flags], command)
+		claim = claim[flags:]
+	}
 	environment := append(append(os.Environ(), n.sim.Env()...), "SIMGPU_LABEL="+name)
 	if claim == nil {
 		environment = append(environment, "LD_LIBRARY_PATH="+filepath.Join(n.build, "sim/lib"))
@@ -82,28 +113,39 @@ func (n *Node) Start(ctx context.Context, name string, claim Claim, args ...stri
 	return l, nil
 }
 
-// Signal sends a signal to the load's processes, and not to `tranche run`.
-func (l *Load) Signal(s syscall.Signal) error {
+// pids returns the load's processes without `tranche run`.
+func (l *Load) pids() ([]int, error) {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", l.cmd.Process.Pid)) // any may have forked
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var pids []string
+	var pids []int
 	for _, children := range threads {
 		text, _ := os.ReadFile(children) // the thread may have ended
-		pids = append(pids, strings.Fields(string(text))...)
+		for _, field := range strings.Fields(string(text)) {
+			pid, err := strconv.Atoi(field)
+			if err != nil {
+				return nil, err
+			}
+			pids = append(pids, pid)
+		}
 	}
 	if len(pids) == 0 { // without a claim
-		return l.cmd.Process.Signal(s)
+		pids = []int{l.cmd.Process.Pid}
 	}
-	for _, text := range pids {
-		pid, err := strconv.Atoi(text)
+	return pids, nil
+}
+
+// Signal sends a signal to the load's processes, and not to `tranche run`.
+func (l *Load) Signal(s syscall.Signal) error {
+	pids, err := l.pids()
+	for _, pid := range pids {
 		if err == nil {
 			err = syscall.Kill(pid, s)
 		}
-		if err != nil {
-			return fmt.Errorf("signal the load %s: %w", l.name, err)
-		}
+	}
+	if err != nil {
+		return fmt.Errorf("signal the load %s: %w", l.name, err)
 	}
 	return nil
 }

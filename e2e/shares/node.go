@@ -4,11 +4,13 @@ package shares
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/tranche-gpu/tranche/e2e/node"
@@ -25,6 +27,13 @@ type Node struct {
 
 // Start lays out the GPUs of a topology in dir and starts a governor. The build folder has what it runs.
 func Start(ctx context.Context, build, dir, topology string) (*Node, error) {
+	for _, path := range []*string{&build, &dir} {
+		absolute, err := filepath.Abs(*path)
+		if err != nil {
+			return nil, err
+		}
+		*path = absolute
+	}
 	n := &Node{build: build, dir: dir, sim: node.NewSim(build, filepath.Join(dir, "driver"))}
 	for _, sub := range []string{n.sim.Root, n.runDir(), n.stateDir()} {
 		if err := os.MkdirAll(sub, 0o755); err != nil {
@@ -64,7 +73,7 @@ func (n *Node) StartGovernor(ctx context.Context) error {
 
 // command is one of tranche's on this node.
 func (n *Node) command(ctx context.Context, args ...string) *exec.Cmd {
-	args = append(args, "--run-dir", n.runDir(), "--state-dir", n.stateDir())
+	args = append(args, "--run-dir", n.runDir(), "--state-dir", n.stateDir(), "--driver-root", n.sim.Root)
 	cmd := exec.CommandContext(ctx, filepath.Join(n.build, "bin/tranche"), args...)
 	cmd.Env = append(os.Environ(), n.sim.Env()...)
 	return cmd
@@ -93,6 +102,41 @@ func (n *Node) Close() error {
 
 // Status is what the governor says, with which nothing is judged.
 func (n *Node) Status() (*status.Status, error) { return status.Read(n.runDir()) }
+
+// AwaitNamed waits until `tranche status --json` names the processes of a load among those that have not joined.
+func (n *Node) AwaitNamed(ctx context.Context, l *Load) error {
+	pids, err := l.pids()
+	if err != nil {
+		return err
+	}
+	return n.await(ctx, "the names of those who bypass", func() (bool, error) {
+		named, err := n.named(ctx)
+		return !slices.ContainsFunc(pids, func(pid int) bool { return !slices.Contains(named, pid) }), err
+	})
+}
+
+// named returns the processes that have not joined, as `tranche status --json` says.
+func (n *Node) named(ctx context.Context) (pids []int, err error) {
+	out, err := n.command(ctx, "status", "--json").Output()
+	if err != nil {
+		return nil, fmt.Errorf("tranche status: %w", err)
+	}
+	var s struct {
+		Claims []struct{ Turns *status.Claim }
+	}
+	if err := json.Unmarshal(out, &s); err != nil {
+		return nil, fmt.Errorf("tranche status: %w", err)
+	}
+	for _, c := range s.Claims {
+		if c.Turns == nil {
+			continue
+		}
+		for _, p := range c.Turns.NotJoined {
+			pids = append(pids, p.PID)
+		}
+	}
+	return pids, nil
+}
 
 // await waits until something is so.
 func (n *Node) await(ctx context.Context, what string, so func() (bool, error)) error {

@@ -134,6 +134,35 @@ func TestShares_KilledAndStopped(t *testing.T) {
 	n.comesTo(ctx, t, map[string]float64{"stopped": 40, "last": 20})
 }
 
+// Programs of governed claims that bypass the governed library are named, also where nobody has joined, and no longer once they
+// have ended; who has joined is not.
+func TestShares_BypassIsNamed(t *testing.T) {
+	t.Parallel()
+	ctx, n := newNode(t)
+	driver := n.start(ctx, t, "driver", n.Bypassing(Share(50)), "--kernel", "1000")
+	must.NoError(t, n.AwaitNamed(ctx, driver))
+
+	joined := n.start(ctx, t, "joined", Share(30), "--kernel", "1000")
+	claim, err := n.BypassingUngoverned(Share(20))
+	must.NoError(t, err)
+	ungoverned := n.start(ctx, t, "ungoverned", claim, "--kernel", "1000")
+	must.NoError(t, n.AwaitNamed(ctx, ungoverned))
+	named, err := n.named(ctx)
+	must.NoError(t, err)
+	pids, err := joined.pids()
+	must.NoError(t, err)
+	must.SliceLen(t, 2, named)
+	must.SliceNotContains(t, named, pids[0])
+	n.until(ctx, t, func(w Window) bool { return w.Part("driver") > 0 && w.Part("joined") > 0 && w.Part("ungoverned") > 0 })
+
+	must.NoError(t, driver.Kill())
+	must.NoError(t, ungoverned.Kill())
+	must.NoError(t, n.await(ctx, "nobody to be named", func() (bool, error) {
+		named, err := n.named(ctx)
+		return len(named) == 0, err
+	}))
+}
+
 // tranche runs a command of ours on the node, and returns what it prints.
 func (n *Node) tranche(ctx context.Context, args ...string) (string, error) {
 	out, err := n.command(ctx, args...).CombinedOutput()

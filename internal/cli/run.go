@@ -17,6 +17,7 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/device/nvml"
 	"github.com/tranche-gpu/tranche/internal/cli/private"
+	"github.com/tranche-gpu/tranche/internal/proc"
 	"github.com/tranche-gpu/tranche/internal/size"
 	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
@@ -168,6 +169,10 @@ func (a *app) privateClaim(ctx context.Context, o runOptions) (*claim.Claim, err
 	if err != nil {
 		return nil, err
 	}
+	self, err := proc.Self()
+	if err != nil {
+		return nil, err
+	}
 	return &claim.Claim{
 		ID:         newID(),
 		GPU:        claim.GPU{UUID: g.UUID, Index: g.Index, Name: g.Name, ContextBytes: contextBytes},
@@ -175,6 +180,10 @@ func (a *app) privateClaim(ctx context.Context, o runOptions) (*claim.Claim, err
 		Owner:   claim.OwnerRun,
 		Created: time.Now(),
 		Compute: part,
+		// The command's processes descend from this one.
+		Container: &claim.Container{
+			Runtime: "tranche", InitPID: self.PID, InitStartTime: self.StartTime, BootID: self.BootID,
+		},
 	}, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/tranche-gpu/tranche/claim/region"
 	"github.com/tranche-gpu/tranche/claim/runs"
 )
 
@@ -21,11 +22,14 @@ func Regions(runDir string) []string {
 	}
 	var all []string
 	for _, dir := range slices.Sorted(maps.Keys(used)) {
-		if !used[dir] {
-			continue // is being set up, or has ended
-		}
 		regions, _ := filepath.Glob(filepath.Join(dir, runs.Regions, "*")) // the pattern is a good one
-		if len(regions) == 0 {
+		switch {
+		case !used[dir]: // no process uses it: it is being set up, has ended, or the command has cleared its environment
+			regions = slices.DeleteFunc(regions, func(dir string) bool {
+				_, err := region.ReadHeader(dir)
+				return err != nil
+			})
+		case len(regions) == 0:
 			regions = []string{filepath.Join(dir, runs.Regions, "?")}
 		}
 		all = append(all, regions...)
