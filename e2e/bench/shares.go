@@ -31,7 +31,7 @@ func (b *bench) shares(ctx context.Context, window time.Duration) (results []res
 	defer func() { err = errors.Join(err, n.Close()) }()
 	s := &sharer{Node: n, window: window}
 	for _, measure := range []func(context.Context) error{
-		s.errors, s.losses, s.idle, s.ceiling, s.highPriority, s.launches, s.neighbours, s.governorKilled,
+		s.errors, s.losses, s.idle, s.ceiling, s.highPriority, s.launches, s.neighbours, s.bypasses, s.governorKilled,
 	} {
 		if err := measure(ctx); err != nil {
 			return nil, err
@@ -298,6 +298,51 @@ func (s *sharer) neighbour(ctx context.Context, signal syscall.Signal) (longest 
 	}
 	report, err := waits.Stop()
 	return report.LaunchNS.Longest / 1e6, err
+}
+
+// bypasses measures how long after its first kernel a program of a governed claim that bypasses the governed library is named by
+// `tranche status --json`: where nobody has joined, and beside a program that has.
+func (s *sharer) bypasses(ctx context.Context) error {
+	ungoverned, err := s.BypassingUngoverned(shares.Share(50))
+	if err != nil {
+		return err
+	}
+	for _, variant := range []struct {
+		name          string
+		claim, beside shares.Claim
+	}{
+		{name: "drivers-library", claim: s.Bypassing(shares.Share(50))},
+		{name: "ungoverned-library", claim: ungoverned, beside: shares.Share(50)},
+	} {
+		longest := 0.0
+		for range 5 { // the governor looks at the GPU from time to time
+			took, err := s.bypass(ctx, variant.claim, variant.beside)
+			if err != nil {
+				return fmt.Errorf("the variant %s: %w", variant.name, err)
+			}
+			longest = max(longest, took.Seconds())
+		}
+		s.add("bypass_named", variant.name, longest, "s")
+	}
+	return nil
+}
+
+func (s *sharer) bypass(ctx context.Context, claim, beside shares.Claim) (took time.Duration, err error) {
+	if beside != nil {
+		other, err := s.Start(ctx, name(1), beside, kernels(1000)...)
+		if err != nil {
+			return 0, err
+		}
+		defer func() { err = errors.Join(err, other.Kill()) }()
+	}
+	l, err := s.Start(ctx, name(0), claim, kernels(1000)...)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, l.Kill()) }()
+	began := time.Now() // its first kernel has just ended
+	err = s.AwaitNamed(ctx, l)
+	return time.Since(began), err
 }
 
 // governorKilled measures how long a launch waits whose governor is killed, and how exact shares are under the next.
