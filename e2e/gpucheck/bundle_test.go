@@ -59,8 +59,13 @@ func newStage(t *testing.T) *stage {
 // check runs the one command, as a user, and returns its exit status and its report.
 func (s *stage) check(t *testing.T, uid uint32, env ...string) (status int, report string) {
 	t.Helper()
+	return s.run(t, uid, env)
+}
+
+func (s *stage) run(t *testing.T, uid uint32, env []string, args ...string) (status int, report string) {
+	t.Helper()
 	file := filepath.Join(s.dir, "gpu-check-report.md")
-	cmd := exec.CommandContext(t.Context(), filepath.Join(s.dir, "gpu-check/gpu-check"))
+	cmd := exec.CommandContext(t.Context(), filepath.Join(s.dir, "gpu-check/gpu-check"), args...)
 	cmd.Dir = s.dir
 	cmd.Env = slices.Concat(s.env, env)
 	if uid != 0 {
@@ -90,8 +95,8 @@ func checkReport(t *testing.T, report string, torch bool) {
 	must.StrContains(t, report, "| GPU | NVIDIA H200 |")
 	must.StrContains(t, report, "| driver | 570.124.06 |")
 	must.StrContains(t, report, "| cost of a context | 300 MiB (NVML, of the process) |")
-	for _, section := range []string{"## What was counted and what was taken", "## Overhead", "## The driver's functions",
-		"## What the driver does by itself"} {
+	for _, section := range []string{"## What was counted and what was taken", "## Overhead",
+		"## Compute shares\n\nSIMULATED: Compute shares on NVIDIA H200", "## The driver's functions", "## What the driver does by itself"} {
 		must.StrContains(t, report, section)
 	}
 	all := verdicts(report)
@@ -175,6 +180,16 @@ func TestBundle_noGPU(t *testing.T) {
 	status, report := s.check(t, 0, "LD_LIBRARY_PATH=")
 	must.Eq(t, 2, status)
 	must.StrContains(t, report, "nothing was checked: there is no GPU to check")
+}
+
+func TestBundle_only(t *testing.T) {
+	s := newStage(t)
+	status, report := s.run(t, 0, nil, "-only", "shares")
+	must.Eq(t, 2, status)
+	must.StrContains(t, report, `nothing was checked: -only: no group of checks is called "shares": name one of every way to allocate`)
+	status, report = s.run(t, 0, nil, "-only", "facts")
+	must.Eq(t, 0, status)
+	must.MapLen(t, 1, verdicts(report))
 }
 
 // standIn is the environment that leads to the stand-in for PyTorch; empty where there is no Python.

@@ -42,6 +42,15 @@ type event struct {
 	Same      bool   `json:"same"`
 	Strangers int    `json:"strangers"`
 
+	// Of programs that compute in turns.
+	Loops    int     `json:"loops"`
+	DriverNS float64 `json:"driver_ns"`
+	Kernels  uint64  `json:"kernels"`
+	AtNS     uint64  `json:"at_ns"`
+	Requests int     `json:"requests"`
+	P50US    float64 `json:"p50_us"`
+	P99US    float64 `json:"p99_us"`
+
 	// Of PyTorch.
 	Version string  `json:"version"`
 	Type    string  `json:"type"`

@@ -7,18 +7,15 @@ import (
 	"slices"
 	"strings"
 
+	claims "github.com/tranche-gpu/tranche/claim"
 	"github.com/tranche-gpu/tranche/claim/region"
+	"github.com/tranche-gpu/tranche/claim/runs"
+	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
-
-// shadowed are the driver's libraries that have a shadow, and where the shadow looks for the driver's own, beside itself.
-var shadowed = []struct{ soname, behind string }{
-	{"libcuda.so.1", ".tranche/driver-libcuda.so"},
-	{"libnvidia-ml.so.1", ".tranche/driver-libnvidia-ml.so"},
-}
 
 // claim is a limit, and a directory with what leads a process under it, laid out as `tranche run` does:
 //
-//	regions/<id>/                   the region
+//	regions/<id>/                   the region, and of a governed claim its record
 //	lib/libcuda.so.1                link to the shadow library
 //	lib/.tranche/driver-libcuda.so  link to the driver's
 type claim struct {
@@ -28,19 +25,31 @@ type claim struct {
 }
 
 // newClaim makes a claim on the GPU. It lives until the end of the run, and costs a few hundred KiB.
-func (c *checker) newClaim(limitBytes uint64) (*claim, error) {
+func (c *checker) newClaim(limitBytes uint64) (*claim, error) { return c.makeClaim(limitBytes, nil) }
+
+// newGoverned makes a claim that has a part of the GPU's time.
+func (c *checker) newGoverned(part *claims.Compute) (*claim, error) {
+	return c.makeClaim(c.machine.limitBytes, part)
+}
+
+func (c *checker) makeClaim(limitBytes uint64, part *claims.Compute) (*claim, error) {
 	c.claims++
 	l := &claim{id: fmt.Sprintf("%08x", c.claims), limitBytes: limitBytes}
-	l.dir = filepath.Join(c.work, l.id)
+	l.dir = filepath.Join(c.work, runs.Dir, l.id)
 	err := region.Create(l.region(), region.Header{
 		ClaimID: l.id, GPUUUID: c.machine.uuid, LimitBytes: limitBytes, ContextBytes: c.machine.contextBytes,
 	})
+	if err == nil && part != nil {
+		err = runs.WriteRecord(l.region(), &claims.Claim{
+			ID: l.id, GPU: claims.GPU{UUID: c.machine.uuid}, LimitBytes: limitBytes, Owner: claims.OwnerRun, Compute: part,
+		})
+	}
 	if err != nil {
 		return nil, err
 	}
-	files := []string{c.machine.cudaFile, c.machine.nvmlFile}
-	for i, s := range shadowed {
-		if err := l.link(s.soname, s.behind, filepath.Join(c.bundle, "lib", s.soname), files[i]); err != nil {
+	libraries := shadow.Libraries{Dir: filepath.Join(c.bundle, "lib"), Governed: part != nil}
+	for soname, driver := range map[string]string{shadow.CUDA: c.machine.cudaFile, shadow.NVML: c.machine.nvmlFile} {
+		if err := l.link(soname, libraries.Path(soname), driver); err != nil {
 			return nil, err
 		}
 	}
@@ -48,15 +57,16 @@ func (c *checker) newClaim(limitBytes uint64) (*claim, error) {
 	return l, nil
 }
 
-func (l *claim) region() string { return filepath.Join(l.dir, "regions", l.id) }
+func (l *claim) region() string { return filepath.Join(l.dir, runs.Regions, l.id) }
 
-func (l *claim) link(soname, behind, shadow, driver string) error {
+func (l *claim) link(soname, library, driver string) error {
+	behind := shadow.Behind(soname)
 	lib := filepath.Join(l.dir, "lib")
 	if err := os.MkdirAll(filepath.Join(lib, filepath.Dir(behind)), 0o700); err != nil {
 		return err
 	}
 	links := map[string]string{
-		behind: driver, soname: shadow, strings.TrimSuffix(soname, ".1"): shadow, filepath.Base(driver): shadow,
+		behind: driver, soname: library, strings.TrimSuffix(soname, ".1"): library, filepath.Base(driver): library,
 	}
 	for name, target := range links {
 		if err := os.Symlink(target, filepath.Join(lib, name)); err != nil {
@@ -88,12 +98,12 @@ func (c *checker) shadowEnv(l *claim) []string {
 	env := c.bareEnv()
 	lib := filepath.Join(l.dir, "lib")
 	var preload []string
-	for _, s := range shadowed {
-		preload = append(preload, filepath.Join(lib, s.soname))
+	for _, soname := range []string{shadow.CUDA, shadow.NVML} {
+		preload = append(preload, filepath.Join(lib, soname))
 	}
 	env = setEnv(env, "LD_PRELOAD", prepend(getEnv(env, "LD_PRELOAD"), preload...))
 	env = setEnv(env, "LD_LIBRARY_PATH", prepend(getEnv(env, "LD_LIBRARY_PATH"), lib))
-	return setEnv(env, "TRANCHE_REGIONS", filepath.Join(l.dir, "regions"))
+	return setEnv(env, "TRANCHE_REGIONS", filepath.Join(l.dir, runs.Regions))
 }
 
 func prepend(old string, values ...string) string {

@@ -8,7 +8,8 @@ BUILD ?= build
 
 GPUCHECK := e2e/gpucheck
 GPUCHECK_BUNDLE := $(BUILD)/gpu-check
-GPUCHECK_GO := $(shell find $(GPUCHECK) claim/region -name '*.go' -not -name '*_test.go') go.mod go.sum
+GPUCHECK_GO := $(shell find $(GPUCHECK) claim device/processes governor internal runtime/shadow -name '*.go' -not -name '*_test.go') \
+	go.mod go.sum
 GPUCHECK_PYTHON := $(wildcard $(GPUCHECK)/python/*.py)
 GPUCHECK_PROGRAMS := probe watch callbench
 GPUCHECK_PROBE_SRC := $(filter-out %/watch.c,$(wildcard $(GPUCHECK)/probe/*.c))
@@ -38,9 +39,10 @@ $(GPUCHECK_BUNDLE)/gpu-check: $(GPUCHECK_GO)
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags '-s -w' -o $@ ./$(GPUCHECK)
 
 # The shadow libraries, and the names of what they stand in front of.
-$(GPUCHECK_BUNDLE)/symbols: $(BUILD)/lib/libcuda.so.1 $(BUILD)/lib/libnvidia-ml.so.1
-	@mkdir -p $(GPUCHECK_BUNDLE)/lib
-	install -m 0755 $^ $(GPUCHECK_BUNDLE)/lib/
+GPUCHECK_LIBRARIES := $(addprefix lib/,libcuda.so.1 libnvidia-ml.so.1 governed/libcuda.so.1)
+
+$(GPUCHECK_BUNDLE)/symbols: $(GPUCHECK_LIBRARIES:%=$(BUILD)/%)
+	for library in $(GPUCHECK_LIBRARIES); do install -m 0755 -D $(BUILD)/$$library $(GPUCHECK_BUNDLE)/$$library || exit 1; done
 	nm -D --defined-only --format=posix $< | cut -d' ' -f1 | sort >$@
 
 $(GPUCHECK_BUNDLE)/python/%.py: $(GPUCHECK)/python/%.py
@@ -53,7 +55,7 @@ GPUCHECK_FILES := $(GPUCHECK_PROGRAMS:%=$(GPUCHECK_BUNDLE)/bin/%) $(GPUCHECK_BUN
 $(GPUCHECK_BUNDLE).tar.gz: $(GPUCHECK_FILES) $(GPUCHECK)/check-bundle
 	$(GPUCHECK)/check-bundle $(GPUCHECK_BUNDLE)
 	tar -C $(BUILD) --owner=0 --group=0 --numeric-owner -czf $@ $(patsubst $(BUILD)/%,%,$(GPUCHECK_FILES)) \
-		$(addprefix gpu-check/lib/,libcuda.so.1 libnvidia-ml.so.1)
+		$(GPUCHECK_LIBRARIES:%=gpu-check/%)
 
 # With programs of CUDA's runtime library as well, which is linked into them: for a machine of one's own, and not in make test.
 GPUCHECK_CUDART := $(addprefix $(GPUCHECK_BUNDLE)/bin/cudart-,11.8 12.4) $(GPUCHECK_BUNDLE)/lib/trace.so

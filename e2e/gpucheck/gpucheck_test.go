@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,16 +11,7 @@ import (
 	"time"
 
 	"github.com/shoenig/test/must"
-
-	"github.com/tranche-gpu/tranche/runtime/shadow"
 )
-
-// The bundle leads processes to the shadow libraries as `tranche run` and containers do.
-func TestBehindShadow(t *testing.T) {
-	for _, s := range shadowed {
-		must.Eq(t, shadow.Behind(s.soname), s.behind)
-	}
-}
 
 func reading1(counted, process uint64) reading {
 	return reading{counted: counted, process: process, device: int64(process)}
@@ -196,6 +188,25 @@ func TestJudgeNVML(t *testing.T) {
 	must.SliceEmpty(t, judgeNVML(unsupported, 1000, 300, 7))
 }
 
+func TestJudgeTurns(t *testing.T) {
+	share := shareOfTime{want: 30, had: 31.9, lost: 2, window: 10 * time.Second}
+	must.NoError(t, share.judge(2))
+	share.had = 27.9
+	must.ErrorContains(t, share.judge(2), "27.9 % of the kernels at a share of 30 %, within 10s")
+	share.had = math.NaN() // no kernel ended
+	must.Error(t, share.judge(2))
+
+	b := bounds{median: 1.1, p99: 1.2}
+	r := requests{alone: took{100, 10, 11}, beside: took{100, 10.5, 13}}
+	must.NoError(t, r.judge(b))
+	r.beside.p99 = 13.3
+	must.ErrorContains(t, r.judge(b), "1.21 times as long at the 99th percentile, more than 1.2 times")
+	r.beside = took{100, 11.1, 13}
+	must.Error(t, r.judge(b))
+	must.Eq(t, "nothing", gateRow{driverNS: 90, ours: 91, same: true}.String())
+	must.Eq(t, "-1.5 ns", gateRow{driverNS: 90, ours: 88.5}.String())
+}
+
 func TestParseSMI(t *testing.T) {
 	const text = "GPU-1, 81559, 0\nGPU-2, 4096, 556\n"
 	total, used, err := parseSMI(text, "GPU-2")
@@ -284,10 +295,12 @@ func TestReport(t *testing.T) {
 	must.StrNotContains(t, text, "What failed")
 
 	r.simulated = true
+	r.turns = []string{"A switch takes 60 µs.", "A launch takes 2 µs."}
 	r.add("arrays", failed, "5 GiB | over\nthe limit")
 	r.addFill("cuMemAlloc", good())
 	text = r.markdown(time.Second)
 	must.StrHasPrefix(t, "# gpu-check\n\n> **THE GPU IS SIMULATED.**", text)
+	must.StrContains(t, text, "\n## Compute shares\n\nSIMULATED: A switch takes 60 µs. A launch takes 2 µs.\n\n")
 	must.StrContains(t, text, "- ways: arrays: 5 GiB | over the limit\n")
 	must.StrContains(t, text, `| ways | arrays | FAILED | 5 GiB \| over the limit |`)
 	for line := range strings.Lines(text) {

@@ -13,6 +13,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -24,8 +26,8 @@ const atMost = 10 * time.Minute
 const toFinish = 20 * time.Second
 
 type options struct {
-	gpu, python, driverDir, report, bundle string
-	minutes                                float64
+	gpu, python, driverDir, report, only, bundle string
+	minutes                                      float64
 }
 
 func main() {
@@ -35,6 +37,7 @@ func main() {
 	flag.StringVar(&o.driverDir, "driver-dir", "",
 		"`directory` with the driver's libraries, where the loader does not find them by itself")
 	flag.StringVar(&o.report, "report", "gpu-check-report.md", "`file` to write")
+	flag.StringVar(&o.only, "only", "", "`name` of a group of checks, such as \"compute shares\" (default: all)")
 	flag.Float64Var(&o.minutes, "minutes", atMost.Minutes(), "how many `minutes` it may take, ten at most")
 	flag.Usage = func() {
 		fmt.Fprintf(flag.CommandLine.Output(), `Checks on this machine's GPU that Tranche's limits hold, and writes a report.
@@ -98,7 +101,7 @@ type checker struct {
 
 // all runs one group of checks after the other. None stops the others.
 func (c *checker) all(ctx context.Context) {
-	for _, group := range []struct {
+	groups := []struct {
 		name string
 		run  func(context.Context)
 	}{
@@ -107,12 +110,25 @@ func (c *checker) all(ctx context.Context) {
 		{"memory that processes share", c.checkSharing},
 		{"processes", c.checkProcesses},
 		{"what monitoring shows", c.checkMonitoring},
+		{"compute shares", c.checkTurns},
 		{"cudart", c.checkCudart},
 		{"PyTorch", c.checkTorch},
 		{"overhead", c.measureOverhead},
 		{"the driver's functions", c.listSymbols},
 		{"facts", c.collectFacts},
-	} {
+	}
+	var names []string
+	for _, group := range groups {
+		names = append(names, group.name)
+	}
+	if c.only != "" && !slices.Contains(names, c.only) {
+		c.report.stopped = fmt.Sprintf("-only: no group of checks is called %q: name one of %s", c.only, strings.Join(names, ", "))
+		return
+	}
+	for _, group := range groups {
+		if c.only != "" && c.only != group.name {
+			continue
+		}
 		fmt.Fprintf(c.out, "==> %s\n", group.name)
 		c.report.group = group.name
 		if ctx.Err() != nil {
@@ -178,7 +194,9 @@ func (c *checker) findBundle() error {
 		return err
 	}
 	c.bundle = filepath.Dir(self)
-	for _, name := range []string{"bin/probe", "bin/watch", "bin/callbench", "lib/libcuda.so.1", "lib/libnvidia-ml.so.1"} {
+	for _, name := range []string{
+		"bin/probe", "bin/watch", "bin/callbench", "lib/libcuda.so.1", "lib/libnvidia-ml.so.1", "lib/governed/libcuda.so.1",
+	} {
 		if _, err := os.Stat(filepath.Join(c.bundle, name)); err != nil {
 			return fmt.Errorf("the bundle is not complete: %w", err)
 		}

@@ -60,6 +60,7 @@ type report struct {
 	contextLimits []contextLimitRow
 	shares        []shareRow
 	overhead      []overheadRow
+	turns         []string // sentences
 	symbols       []symbolList
 	facts         []factRow
 }
@@ -115,6 +116,7 @@ func (r *report) markdown(took time.Duration) string {
 	r.writeContextLimits(&b)
 	r.writeShares(&b)
 	r.writeOverhead(&b)
+	r.writeTurns(&b)
 	r.writeSymbols(&b)
 	r.writeFacts(&b)
 	return b.String()
@@ -229,6 +231,21 @@ func (r *report) writeOverhead(b *strings.Builder) {
 		})
 	}
 	table(b, []string{"what", "bare", "shadowed", "difference"}, rows)
+}
+
+func (r *report) writeTurns(b *strings.Builder) {
+	if len(r.turns) > 0 {
+		fmt.Fprintf(b, "## Compute shares\n\n%s\n\n", r.turnsParagraph())
+	}
+}
+
+// turnsParagraph is what was measured of compute shares, for a page of measurements.
+func (r *report) turnsParagraph() string {
+	text := strings.Join(r.turns, " ")
+	if r.simulated {
+		text = "SIMULATED: " + text
+	}
+	return text
 }
 
 func spread(values []float64, unit string) string {

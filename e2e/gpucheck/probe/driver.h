@@ -20,6 +20,7 @@ typedef struct CUmod_st *CUmodule;
 typedef struct CUlib_st *CUlibrary;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
 typedef struct CUarray_st *CUarray;
 typedef struct CUmipmappedArray_st *CUmipmappedArray;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
@@ -54,6 +55,7 @@ enum {
     ATTRIBUTE_MULTICAST = 132,
 };
 
+enum { EVENT_DISABLE_TIMING = 2 };
 enum { LIMIT_STACK_SIZE = 0, LIMIT_PRINTF_FIFO_SIZE = 1, LIMIT_MALLOC_HEAP_SIZE = 2 };
 enum { POOL_RELEASE_THRESHOLD = 4, POOL_RESERVED_CURRENT = 5, POOL_USED_CURRENT = 7 };
 enum { GRAPH_RESERVED_CURRENT = 2 };
@@ -198,6 +200,9 @@ typedef struct {
     F(cuMemsetD8_v2, "cuMemsetD8", 3020, (CUdeviceptr, unsigned char, size_t))                                         \
     F(cuStreamCreate, "cuStreamCreate", 2000, (CUstream *, unsigned))                                                  \
     F(cuStreamSynchronize, "cuStreamSynchronize", 2000, (CUstream))                                                    \
+    F(cuEventCreate, "cuEventCreate", 2000, (CUevent *, unsigned))                                                     \
+    F(cuEventRecord, "cuEventRecord", 2000, (CUevent, CUstream))                                                       \
+    F(cuEventSynchronize, "cuEventSynchronize", 2000, (CUevent))                                                       \
     F(cuArrayCreate_v2, "cuArrayCreate", 3020, (CUarray *, const CUarrayDescriptor *))                                 \
     F(cuArray3DCreate_v2, "cuArray3DCreate", 3020, (CUarray *, const CUarray3DDescriptor *))                           \
     F(cuArrayDestroy, "cuArrayDestroy", 2000, (CUarray))                                                               \

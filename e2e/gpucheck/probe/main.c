@@ -96,8 +96,9 @@ static const struct command {
     const char *name;
     int (*run)(int argc, char **argv);
 } commands[] = {
-    {"look", probe_look},   {"ways", probe_ways}, {"fill", probe_fill},       {"limits", probe_limits},
-    {"share", probe_share}, {"obey", probe_obey}, {"symbols", probe_symbols}, {"facts", probe_facts},
+    {"look", probe_look},           {"ways", probe_ways},     {"fill", probe_fill},       {"limits", probe_limits},
+    {"share", probe_share},         {"obey", probe_obey},     {"symbols", probe_symbols}, {"facts", probe_facts},
+    {"calibrate", probe_calibrate}, {"switch", probe_switch}, {"gate", probe_gate},       {"work", probe_work},
 };
 
 static enum lookup lookup_named(const char *name) {

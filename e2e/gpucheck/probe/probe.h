@@ -22,5 +22,9 @@ int probe_share(int argc, char **argv);
 int probe_obey(int argc, char **argv);
 int probe_symbols(int argc, char **argv);
 int probe_facts(int argc, char **argv);
+int probe_calibrate(int argc, char **argv);
+int probe_switch(int argc, char **argv);
+int probe_gate(int argc, char **argv);
+int probe_work(int argc, char **argv);
 
 #endif
