@@ -69,9 +69,36 @@ func (c *Claim) Governed() bool { return c.Compute != nil }
 // Shadowed reports whether the claim's programs need the shadow library: for a limit of memory, or to compute in turns.
 func (c *Claim) Shadowed() bool { return c.Limited() || c.Governed() }
 
-// ErrNotGoverned is returned by SetCompute for a claim that is not governed.
-var ErrNotGoverned = errors.New("the claim is not governed: its GPU's time is shared by the driver; set " +
-	`compute = "shares" in the device plugin's configuration, and start the job again`)
+// ErrNotGoverned is what CheckGoverned returns, wrapped.
+var ErrNotGoverned = errors.New("the claim is not governed")
+
+// CheckGoverned returns why a claim is not governed, and what to do about it; nil if it is.
+func (c *Claim) CheckGoverned() error {
+	switch why := WhyNoShares(c.Mode); {
+	case c.Governed():
+		return nil
+	case c.Owner == OwnerRun:
+		return fmt.Errorf("%w: start the command with --share, --max or --priority", ErrNotGoverned)
+	case why != "":
+		return fmt.Errorf("%w: its GPU is in mode %q, and %s; request slices or replicas of a GPU with compute = \"shares\"",
+			ErrNotGoverned, c.Mode, why)
+	}
+	return fmt.Errorf("%w: its GPU's time is shared by the driver; set compute = \"shares\" in the device plugin's configuration, "+
+		"and start the job again", ErrNotGoverned)
+}
+
+// WhyNoShares returns why claims cannot compute in turns in a mode; empty if they can.
+func WhyNoShares(mode Mode) string {
+	switch mode {
+	case ModeExclusive:
+		return "a whole GPU has nobody to share its time with"
+	case ModeMPS:
+		return "MPS divides the GPU's multiprocessors among programs that compute at the same time"
+	case ModeMIG:
+		return "MIG divides the GPU's multiprocessors among its instances; tasks share one in turns with mig.mode"
+	}
+	return ""
+}
 
 // SetCompute changes the part of a governed claim, also while its container runs.
 func (l *Ledger) SetCompute(ctx context.Context, id string, to Compute) error {
@@ -83,8 +110,8 @@ func (l *Ledger) SetCompute(ctx context.Context, id string, to Compute) error {
 		if err != nil {
 			return err
 		}
-		if !r.Governed() {
-			return fmt.Errorf("changing the share of claim %s: %w", id, ErrNotGoverned)
+		if err := r.CheckGoverned(); err != nil {
+			return fmt.Errorf("changing the share of claim %s: %w", id, err)
 		}
 		was := *r.Compute
 		if was == to {

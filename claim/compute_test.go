@@ -85,6 +85,22 @@ func TestSetCompute(t *testing.T) {
 	must.Eq(t, &to, found.Compute)
 }
 
+// The error says what to do where the claim's mode can have no shares.
+func TestCheckGoverned(t *testing.T) {
+	must.NoError(t, (&Claim{Compute: &Compute{Share: 400, Max: 1000, Class: ClassNormal}}).CheckGoverned())
+	for want, c := range map[string]*Claim{
+		`set compute = "shares" in the device plugin's configuration`: {Mode: ModeTimeslice},
+		`its GPU is in mode "exclusive", and a whole GPU has nobody`:  {Mode: ModeExclusive},
+		`its GPU is in mode "mps", and MPS divides`:                   {Mode: ModeMPS},
+		`its GPU is in mode "mig", and MIG divides`:                   {Mode: ModeMIG},
+		"start the command with --share, --max or --priority":         {Owner: OwnerRun},
+	} {
+		err := c.CheckGoverned()
+		must.ErrorIs(t, err, ErrNotGoverned)
+		must.ErrorContains(t, err, want)
+	}
+}
+
 // A claim that is not governed has a record that programs without shares read.
 func TestCompute_OtherRecordsAreAsBefore(t *testing.T) {
 	l := newLedger(t)

@@ -129,7 +129,7 @@ func decodeSharing(content any) (sharingOptions, error) {
 func explainOption(err error) error {
 	var kind *json.UnmarshalTypeError
 	if errors.As(err, &kind) {
-		return fmt.Errorf("%s must be %s, got %s", kind.Field, wanted(kind.Type), article(kind.Value))
+		return fmt.Errorf("%s must be %s, got %s", kind.Field, wanted(kind), article(kind.Value))
 	}
 	if _, name, ok := strings.Cut(err.Error(), "unknown field "); ok {
 		return fmt.Errorf("unknown option %s; the options are mode, slice_memory, replicas, mig, compute and optional, and in mig profiles and mode", name)
@@ -145,14 +145,15 @@ func article(value string) string {
 	return "a " + value
 }
 
-func wanted(kind reflect.Type) string {
-	switch kind.Kind() {
+func wanted(err *json.UnmarshalTypeError) string {
+	if err.Field == "mig.profiles" {
+		return `a list of names, such as ["3g.20gb"]`
+	}
+	switch err.Type.Kind() {
 	case reflect.Int:
 		return "a whole number"
 	case reflect.String:
 		return "a string"
-	case reflect.Slice:
-		return "a list"
 	case reflect.Bool:
 		return "true or false"
 	default:

@@ -40,7 +40,7 @@ func (o sharingOptions) or(defaults sharingOptions) sharingOptions {
 	if o.SliceMemory == "" && o.hasSlices() {
 		o.SliceMemory = defaults.SliceMemory
 	}
-	if o.Compute == "" && (!own || o.whyNoShares() == "") {
+	if o.Compute == "" && (!own || claim.WhyNoShares(o.tasksMode()) == "") {
 		o.Compute = defaults.Compute
 	}
 	return o
@@ -73,19 +73,6 @@ func (o sharingOptions) hasSlices() bool {
 		return len(o.profiles()) == 0
 	}
 	return true
-}
-
-// whyNoShares returns why claims cannot compute in turns in the mode; empty if they can.
-func (o sharingOptions) whyNoShares() string {
-	switch o.tasksMode() {
-	case claim.ModeExclusive:
-		return "a whole GPU has nobody to share its time with"
-	case claim.ModeMPS:
-		return "MPS divides the GPU's multiprocessors among programs that compute at the same time"
-	case claim.ModeMIG:
-		return "MIG divides the GPU's multiprocessors among its instances; tasks share one in turns with mig.mode"
-	}
-	return ""
 }
 
 func (o sharingOptions) profiles() []string {
@@ -156,9 +143,9 @@ func (o sharingOptions) checkTasks(p share.Policy) error {
 	switch {
 	case o.Compute != "" && o.Compute != computeByDriver && !p.Shares:
 		return fmt.Errorf("compute must be %q or %q, got %q", computeByDriver, computeByShares, o.Compute)
-	case p.Shares && o.whyNoShares() != "":
+	case p.Shares && claim.WhyNoShares(p.Mode) != "":
 		return fmt.Errorf("compute = %q is for modes %q and %q, and the mode is %q: %s", computeByShares, claim.ModeSlice,
-			claim.ModeTimeslice, p.Mode, o.whyNoShares())
+			claim.ModeTimeslice, p.Mode, claim.WhyNoShares(p.Mode))
 	case o.Replicas != nil && p.Mode != claim.ModeTimeslice:
 		return fmt.Errorf("replicas is for mode %q, and the mode is %q", claim.ModeTimeslice, p.Mode)
 	case o.SliceMemory != "" && len(p.Profiles) > 0:

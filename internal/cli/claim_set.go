@@ -54,8 +54,8 @@ func (a *app) setClaim(ctx context.Context, o setOptions, id string) error {
 	if err != nil {
 		return fmt.Errorf("claim %q: %w", id, err)
 	}
-	if !c.Governed() {
-		return fmt.Errorf("claim %q: %w", id, claim.ErrNotGoverned)
+	if err := c.CheckGoverned(); err != nil {
+		return fmt.Errorf("claim %q: %w", id, err)
 	}
 	to, err := r.Over(*c.Compute)
 	if err != nil {
@@ -81,7 +81,7 @@ func settable(ctx context.Context, ledger *claim.Ledger, runDir, id string) (*cl
 	}
 	run, err := runs.ReadRecord(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = claim.ErrNotGoverned
+		err = (&claim.Claim{Owner: claim.OwnerRun}).CheckGoverned()
 	}
 	if err != nil {
 		return nil, nil, err

@@ -127,9 +127,10 @@ func (r Request) Apply(ctx context.Context, ledger *claim.Ledger, b Bounds, opti
 	if err := b.Check(r); err != nil {
 		return fmt.Errorf("%s: %w", option, err)
 	}
-	governed := false
+	governed, not := false, claim.ErrNotGoverned
 	for _, c := range claims {
-		if !c.Governed() {
+		if err := c.CheckGoverned(); err != nil {
+			not = err
 			continue
 		}
 		governed = true
@@ -141,7 +142,7 @@ func (r Request) Apply(ctx context.Context, ledger *claim.Ledger, b Bounds, opti
 		}
 	}
 	if !governed {
-		return fmt.Errorf("%s: %w; or remove it", option, claim.ErrNotGoverned)
+		return fmt.Errorf("%s: %w; or remove it", option, not)
 	}
 	return nil
 }

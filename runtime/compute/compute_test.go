@@ -86,7 +86,9 @@ func TestApply_NotGoverned(t *testing.T) {
 	without, with := reserve(t, l, "slice-000", nil), reserve(t, l, "slice-001", fifth())
 	err := Request{Share: 100}.Apply(t.Context(), l, Bounds{}, "option x", []*claim.Claim{without})
 	must.ErrorIs(t, err, claim.ErrNotGoverned)
-	must.ErrorContains(t, err, "option x")
+	must.EqError(t, err, "option x: the claim is not governed: its GPU's time is shared by the driver; set compute = \"shares\" in the "+
+		"device plugin's configuration, and start the job again; or remove it")
+	must.ErrorIs(t, Request{Share: 100}.Apply(t.Context(), l, Bounds{}, "option x", nil), claim.ErrNotGoverned)
 	must.NoError(t, Request{Share: 100}.Apply(t.Context(), l, Bounds{}, "option x", []*claim.Claim{without, with}))
 	must.Nil(t, recorded(t, l, without.ID))
 	must.Eq(t, 100, recorded(t, l, with.ID).Share)
