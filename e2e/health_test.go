@@ -100,13 +100,18 @@ func waitUnhealthy(t *testing.T, n *node.Node, c trouble) {
 	must.NoError(t, err)
 }
 
-// executed runs a command in the container of a task and returns what it says.
+// executed runs a command in the container of the task t and returns what it says.
 func executed(t *testing.T, n *node.Node, allocID string, command ...string) string {
+	t.Helper()
+	return executedIn(t, n, allocID, "t", command...)
+}
+
+func executedIn(t *testing.T, n *node.Node, allocID, task string, command ...string) string {
 	t.Helper()
 	info, _, err := n.Agent.API.Allocations().Info(allocID, nil)
 	must.NoError(t, err)
 	var stdout, stderr bytes.Buffer
-	_, err = n.Agent.API.Allocations().Exec(deadline(t), info, "t", false, command, strings.NewReader(""), &stdout, &stderr,
+	_, err = n.Agent.API.Allocations().Exec(deadline(t), info, task, false, command, strings.NewReader(""), &stdout, &stderr,
 		make(chan api.TerminalSize), nil)
 	must.NoError(t, err, must.Sprint(stderr.String()))
 	return stdout.String()

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -57,6 +58,7 @@ func TestModeMIGShared(t *testing.T) {
 			must.StrHasPrefix(t, "MIG-", uuid)
 			must.LessEq(t, count*gib, on.PeakBytes)
 			must.Greater(t, count*gib-2*mib, on.Bytes)
+			checkNVMLOfInstance(t, n, alloc.ID, count*gib, on.Bytes)
 			byInstance[uuid] = append(byInstance[uuid], count)
 		}
 	}
@@ -77,6 +79,23 @@ func TestModeMIGShared(t *testing.T) {
 
 	small, large := loadOnInstance(t, n, "small", 4), loadOnInstance(t, n, "large", 12)
 	comesTo(t, n, 25, small, large)
+}
+
+// migMemory matches lines with memory in the table of nvidia-smi: of a GPU, or of a MIG device.
+var migMemory = regexp.MustCompile(` (\d+)MiB / (\d+)MiB `)
+
+// checkNVMLOfInstance checks what nvidia-smi says in a container: of the instance the container's own memory, of which its limit is
+// all, nothing of others' on the GPU, and no other instance.
+func checkNVMLOfInstance(t *testing.T, n *node.Node, allocID string, limit, held uint64) {
+	t.Helper()
+	table := executedIn(t, n, allocID, "probe", "nvidia-smi")
+	found := migMemory.FindAllStringSubmatch(table, -1)
+	must.SliceLen(t, 2, found, must.Sprint(table))
+	must.Eq(t, []string{"0", "0"}, found[0][1:], must.Sprint(table))
+	must.Eq(t, fmt.Sprint(limit/mib), found[1][2], must.Sprint(table))
+	used, err := strconv.ParseUint(found[1][1], 10, 64)
+	must.NoError(t, err)
+	must.Between(t, held/mib, used, limit/mib, must.Sprint(table))
 }
 
 func onProfile(slices int, profile string) string {

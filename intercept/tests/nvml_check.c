@@ -2,6 +2,8 @@
  * Queries a GPU's processes by every function of NVML, and checks that all results agree and follow NVML's protocol for
  * lists.
  *
+ * INDEX is a GPU's, or a GPU's and that of a MIG device of it: 0.1.
+ *
  *   nvml_check INDEX processes [PID=MIB ...]    exactly these, in any order; PID+MIB has a kernel loaded besides, which may
  *                                               take 2 MiB
  *   nvml_check INDEX busy [PID ...]             the samples are of exactly these
@@ -28,6 +30,9 @@ NVML_SHADOWED(X)
 #undef X
 nvmlReturn_t nvmlInit_v2(void);
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int, nvmlDevice_t *);
+nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t, unsigned int *);
+nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t, unsigned int *);
+nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t, unsigned int, nvmlDevice_t *);
 nvmlReturn_t nvmlDeviceSetAccountingMode(nvmlDevice_t, int);
 
 enum { MOST = 64, VERSION_MISMATCH = 25 };
@@ -68,7 +73,8 @@ static void same_process(const char *what, unsigned int pid, unsigned long long 
 
 /* --- lists --- */
 
-#define NO_INSTANCE 0xFFFFFFFFu
+/* The instances of a MIG device. */
+static unsigned int gpu_instance = 0xFFFFFFFF, compute_instance = 0xFFFFFFFF;
 
 /* One list function, its entries and their bytes; `instances` is checked of those versions that have it. */
 #define CHECK_LIST(symbol, type, found, instances)                                                                     \
@@ -102,8 +108,8 @@ static void same_process(const char *what, unsigned int pid, unsigned long long 
         same(#symbol " without a count", symbol(device, NULL, infos), NVML_ERROR_INVALID_ARGUMENT);                    \
     } while (0)
 
-#define NO_INSTANCES                                                                                                   \
-    same("instances", infos[i].gpuInstanceId == NO_INSTANCE && infos[i].computeInstanceId == NO_INSTANCE, 1)
+#define INSTANCES                                                                                                      \
+    same("instances", infos[i].gpuInstanceId == gpu_instance && infos[i].computeInstanceId == compute_instance, 1)
 
 static void check_details(nvmlDevice_t device, unsigned int mode, unsigned int want) {
     nvmlProcessDetail_v1_t details[MOST];
@@ -118,7 +124,7 @@ static void check_details(nvmlDevice_t device, unsigned int mode, unsigned int w
     check(list.procArray == details, "details: array", 0, 1);
     for (unsigned int i = 0; i < want && i < list.numProcArrayEntries; i++) {
         same_process("details", details[i].pid, details[i].usedGpuMemory);
-        same("details: instance", details[i].gpuInstanceId, NO_INSTANCE);
+        same("details: instance", details[i].gpuInstanceId, gpu_instance);
         same("details: protected", (long long)details[i].usedGpuCcProtectedMemory, 0);
     }
     list.version = 77;
@@ -128,8 +134,8 @@ static void check_details(nvmlDevice_t device, unsigned int mode, unsigned int w
 
 static void check_processes(nvmlDevice_t device) {
     CHECK_LIST(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, expectations, (void)0);
-    CHECK_LIST(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, expectations, NO_INSTANCES);
-    CHECK_LIST(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, expectations, NO_INSTANCES);
+    CHECK_LIST(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, expectations, INSTANCES);
+    CHECK_LIST(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, expectations, INSTANCES);
     CHECK_LIST(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t, 0u, (void)0);
     CHECK_LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t, 0u, (void)0);
     CHECK_LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t, 0u, (void)0);
@@ -248,7 +254,13 @@ int main(int argc, char **argv) {
         return failures != 0;
     }
     same("nvmlInit", nvmlInit_v2(), NVML_SUCCESS);
+    const char *dot = argc > 1 ? strchr(argv[1], '.') : NULL;
     same("handle", nvmlDeviceGetHandleByIndex_v2(argc > 1 ? (unsigned)atoi(argv[1]) : 0, &device), NVML_SUCCESS);
+    if (dot != NULL) {
+        same("MIG handle", nvmlDeviceGetMigDeviceHandleByIndex(device, (unsigned)atoi(dot + 1), &device), NVML_SUCCESS);
+        same("GPU instance", nvmlDeviceGetGpuInstanceId(device, &gpu_instance), NVML_SUCCESS);
+        same("compute instance", nvmlDeviceGetComputeInstanceId(device, &compute_instance), NVML_SUCCESS);
+    }
     for (int i = 3; i < argc && i < MOST; i++) {
         char *rest;
         if (argv[i][0] == '-') {

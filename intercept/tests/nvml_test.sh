@@ -207,7 +207,42 @@ fi
 expect "before nvmlInit" under a "$work/check" 0 error 1
 TRANCHE_REGIONS=/nonexistent expect "without a region" bash -c "'$work/check' 0 error 17 2>/dev/null"
 
-# --- what the simulated GPU does not have: MIG, graphics, MPS, confidential computing; a function that is not there ---
+# --- slices of a MIG instance: two claims on one, and one on its neighbour ---
+
+node=$work/node
+instance=MIG-51d40f7e-0c1a-4e6b-9f3d-5a1e00000a01
+neighbour=MIG-51d40f7e-0c1a-4e6b-9f3d-5a1e00000a02
+mkdir "$work/c" "$work/d" "$work/e"
+"$work/claim" "$work/c" 0000000c $instance 1024 300
+"$work/claim" "$work/d" 0000000d $instance 2048 300
+"$work/claim" "$work/e" 0000000e $neighbour 512 300
+SIMGPU_TOPOLOGY=e2e/simgpu/topologies/h200-mig.conf "$build/sim/bin/simgpu" root "$node" || exit 1
+export SIMGPU_TOPOLOGY=$node/run/simgpu/topology SIMGPU_STATE=$node/run/simgpu/state SIMGPU_DEV=$node/dev
+export CUDA_VISIBLE_DEVICES=$instance
+start c 100
+start d 200
+CUDA_VISIBLE_DEVICES=$neighbour start e 20
+c1=${users[-3]} d1=${users[-2]} e1=${users[-1]}
+check c 0.0 processes $c1=400
+check d 0.0 processes $d1=500
+check e 0.1 processes $e1=320
+for claims in c d e; do # of the GPU and of instances that no claim is on, nobody
+    check $claims 0 processes
+    check $claims 1 processes
+done
+check c 0.1 processes
+check e 0.0 processes
+
+instances() { # CLAIMS: what nvidia-smi says of the memory of the GPUs, and of their MIG devices
+    under "$1" "$build/sim/bin/nvidia-smi" | grep -o '[0-9]*MiB / *[0-9]*MiB' | tr '\n' ' '
+}
+same "nvidia-smi: slices of an instance" "0MiB / 0MiB 0MiB / 0MiB 400MiB / 1024MiB 0MiB / 0MiB " "$(instances c)"
+same "nvidia-smi: the other claim on it" "0MiB / 0MiB 0MiB / 0MiB 500MiB / 2048MiB 0MiB / 0MiB " "$(instances d)"
+same "nvidia-smi: the neighbour" "0MiB / 0MiB 0MiB / 0MiB 0MiB / 0MiB 320MiB / 512MiB " "$(instances e)"
+unset CUDA_VISIBLE_DEVICES
+export SIMGPU_TOPOLOGY=$work/topology SIMGPU_STATE=$work/state SIMGPU_DEV=$work/dev
+
+# --- what the simulated GPU does not have: attributes of MIG devices, graphics, MPS, confidential computing; a function that is not there ---
 
 mig=$work/mig
 mkdir -p "$mig/.tranche"

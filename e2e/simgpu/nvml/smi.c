@@ -12,6 +12,8 @@ static const char *const rule =
 static const char *const wide =
     "+-----------------------------------------------------------------------------------------+";
 
+static const char *const equals = "====================================================================";
+
 static void print_head(const struct nvml *nvml, FILE *out) {
     char driver[NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE] = "N/A";
     int cuda = 0;
@@ -77,6 +79,40 @@ static void print_gpu(const struct nvml *nvml, FILE *out, unsigned int index) {
             usage, utilisation.gpu, compute_mode(nvml, device));
     fprintf(out, "| %39s | %22s | %20s |\n%s\n", "", "",
             mig_ret != NVML_SUCCESS ? "N/A" : (mig == NVML_DEVICE_MIG_ENABLE ? "Enabled" : "Disabled"), rule);
+}
+
+static void print_mig_device(const struct nvml *nvml, FILE *out, unsigned int gpu, unsigned int number,
+                             nvmlDevice_t device) {
+    unsigned int gi = 0, ci = 0;
+    nvmlMemory_t memory = {0};
+    char usage[40];
+
+    nvml->nvmlDeviceGetGpuInstanceId(device, &gi);
+    nvml->nvmlDeviceGetComputeInstanceId(device, &ci);
+    nvml->nvmlDeviceGetMemoryInfo(device, &memory);
+    snprintf(usage, sizeof(usage), "%lluMiB / %lluMiB", memory.used / MIB, memory.total / MIB);
+    fprintf(out, "| %3u  %3u  %3u  %3u | %66s |\n", gpu, gi, ci, number, usage);
+}
+
+static void print_mig_devices(const struct nvml *nvml, FILE *out, unsigned int gpus) {
+    unsigned int count = 0;
+
+    for (unsigned int index = 0; index < gpus; index++) {
+        nvmlDevice_t gpu, device;
+        unsigned int max = 0;
+        if (nvml->nvmlDeviceGetHandleByIndex_v2(index, &gpu) == NVML_SUCCESS)
+            nvml->nvmlDeviceGetMaxMigDeviceCount(gpu, &max);
+        for (unsigned int i = 0; i < max; i++) {
+            if (nvml->nvmlDeviceGetMigDeviceHandleByIndex(gpu, i, &device) != NVML_SUCCESS)
+                continue;
+            if (count++ == 0)
+                fprintf(out, "\n%s\n| %-87s |\n| GPU   GI   CI  MIG | %66s |\n|%.20s+%.68s|\n", wide,
+                        "MIG devices:", "Memory-Usage", equals, equals);
+            print_mig_device(nvml, out, index, i, device);
+        }
+    }
+    if (count > 0)
+        fprintf(out, "%s\n", wide);
 }
 
 /* The list may grow between the question for its length and the list itself: ask again until it fits. */
@@ -169,6 +205,7 @@ int simgpu_smi(FILE *out) {
         print_head(&nvml, out);
         for (unsigned int i = 0; i < gpus; i++)
             print_gpu(&nvml, out, i);
+        print_mig_devices(&nvml, out, gpus);
         print_processes(&nvml, out, gpus);
     }
     nvml_close(&nvml);

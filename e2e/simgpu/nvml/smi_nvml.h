@@ -36,6 +36,8 @@
     X(nvmlDeviceSetMigMode)                                                                                            \
     X(nvmlDeviceGetMaxMigDeviceCount)                                                                                  \
     X(nvmlDeviceGetMigDeviceHandleByIndex)                                                                             \
+    X(nvmlDeviceGetGpuInstanceId)                                                                                      \
+    X(nvmlDeviceGetComputeInstanceId)                                                                                  \
     X(nvmlDeviceGetGpuInstanceProfileInfoV)                                                                            \
     X(nvmlDeviceGetGpuInstancePossiblePlacements_v2)                                                                   \
     X(nvmlDeviceGetGpuInstanceRemainingCapacity)                                                                       \
