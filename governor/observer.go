@@ -28,6 +28,9 @@ type observer struct {
 	joined map[int]bool
 	// found are the processes that have not joined, by claim.
 	found map[string][]status.Process
+
+	// failed is the last error, which is logged once.
+	failed string
 }
 
 // know tells the observer which claims there are, and which processes have joined.
@@ -82,7 +85,10 @@ func (o *observer) observe(ctx context.Context, before map[int]bool) map[int]boo
 	for uuid, of := range byGPU {
 		pids, err := o.options.Processes(ctx, uuid)
 		if err != nil {
-			o.options.Logger.Debug("cannot list the processes of a GPU", "gpu", uuid, "error", err)
+			if err.Error() != o.failed {
+				o.options.Logger.Warn("cannot list the processes of a GPU: who computes outside of its turns is not named", "gpu", uuid, "error", err)
+			}
+			o.failed = err.Error()
 			continue
 		}
 		containers := processes.Of(of)

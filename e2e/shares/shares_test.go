@@ -155,12 +155,19 @@ func TestShares_BypassIsNamed(t *testing.T) {
 	must.SliceNotContains(t, named, pids[0])
 	n.until(ctx, t, func(w Window) bool { return w.Part("driver") > 0 && w.Part("joined") > 0 && w.Part("ungoverned") > 0 })
 
-	must.NoError(t, driver.Kill())
-	must.NoError(t, ungoverned.Kill())
+	for _, l := range []*Load{driver, joined, ungoverned} {
+		must.NoError(t, l.Kill())
+	}
 	must.NoError(t, n.await(ctx, "nobody to be named", func() (bool, error) {
 		named, err := n.named(ctx)
 		return len(named) == 0, err
 	}))
+
+	for _, order := range []string{"unload", "load"} { // the governor's session with the driver is broken then
+		_, err := n.sim.Run(ctx, "fault", "driver", order)
+		must.NoError(t, err)
+	}
+	must.NoError(t, n.AwaitNamed(ctx, n.start(ctx, t, "again", n.Bypassing(Share(50)), "--kernel", "1000")))
 }
 
 // tranche runs a command of ours on the node, and returns what it prints.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/signal"
 	"path/filepath"
@@ -56,6 +57,9 @@ func (a *app) govern(ctx context.Context, o governorOptions) error {
 			ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 			defer cancel()
 			processes, err := driver.Processes(ctx, gpuUUID)
+			if err != nil {
+				err = errors.Join(err, driver.Close(ctx)) // the driver may have been loaded anew: the next call begins anew
+			}
 			var pids []int
 			for _, p := range processes {
 				pids = append(pids, p.PID)
