@@ -3,12 +3,15 @@
 package e2e
 
 import (
+	"fmt"
 	"math"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
@@ -227,4 +230,26 @@ func comeTo(t *testing.T, n *node.Node, expected func(gpuTimes) bool) gpuTimes {
 		}
 		must.NoError(t, ctx.Err(), must.Sprint(had))
 	}
+}
+
+// TestShares_Bypass has a task load the driver's own library, from where the shadow library has it: an event of the task names the
+// process, and so does the status.
+func TestShares_Bypass(t *testing.T) {
+	n := startShares(t)
+	start(t, n, task{
+		job: "bypass", image: loadImage, command: "load", devices: []string{onGPU(4, 0)},
+		args: []string{"--kernel", "1000", "--ready", "--library", "/.tranche/c/0000/driver-libcuda.so"},
+	})
+	alloc := running(t, n, "bypass")
+	saysLine(t, n, alloc.ID, "ready")
+	pid, err := n.InitPID(deadline(t), alloc.ID, "t")
+	must.NoError(t, err)
+	_, err = n.WaitAlloc(deadline(t), "bypass", func(a *api.AllocationListStub) bool {
+		return strings.Contains(node.Story(a), fmt.Sprintf("GPU's time does not hold for process %d (load)", pid))
+	})
+	must.NoError(t, err)
+	must.StrContains(t, string(tranche(t, n, "status")), fmt.Sprintf(`processes that have not joined: "load" (%d)`, pid))
+	group, err := n.Group(deadline(t), alloc.ID, "t")
+	must.NoError(t, err)
+	must.Positive(t, busy(t, n)[group])
 }

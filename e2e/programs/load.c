@@ -2,7 +2,7 @@
  * load: keeps a GPU as busy as it is told. For the simulated GPU, whose kernels take as long as their names say.
  *
  *   load [--kernel US] [--depth N] [--graph N] [--burst N] [--pause US] [--gpus N] [--processes N] [--count N] [--ready]
- *        [--report]
+ *        [--report] [--library FILE]
  *
  *   --kernel US     how long a kernel takes (1000)
  *   --depth N       launches that may be outstanding; 1: waits for each (64)
@@ -16,6 +16,7 @@
  *   --report        at the end writes a line of JSON: how many launches; the median, the 99th percentile and the most of the
  *                   time that requests took, in microseconds, and launches, in nanoseconds; of the first process only,
  *                   since the last SIGUSR1
+ *   --library FILE  uses this library (libcuda.so.1)
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -65,7 +66,8 @@ FUNCTIONS(DECLARE)
 static struct {
     unsigned long kernel_us, depth, graph, burst, pause_us, gpus, processes, count;
     bool ready, report;
-} options = {.kernel_us = 1000, .depth = 64, .gpus = 1, .processes = 1};
+    const char *library;
+} options = {.library = "libcuda.so.1", .kernel_us = 1000, .depth = 64, .gpus = 1, .processes = 1};
 
 static volatile sig_atomic_t stopping, forgetting;
 
@@ -104,7 +106,7 @@ static uint64_t now_ns(void) {
 }
 
 static void load_driver(void) {
-    void *lib = dlopen("libcuda.so.1", RTLD_NOW);
+    void *lib = dlopen(options.library, RTLD_NOW);
     if (lib == NULL) {
         fprintf(stderr, "load: %s\n", dlerror());
         exit(1);
@@ -291,17 +293,12 @@ static unsigned long number_of(const char *name, const char *text, unsigned long
 
 static void read_options(int argc, char **argv) {
     static const struct option known[] = {
-        {"kernel", required_argument, NULL, 'k'},
-        {"depth", required_argument, NULL, 'd'},
-        {"graph", required_argument, NULL, 'g'},
-        {"burst", required_argument, NULL, 'b'},
-        {"pause", required_argument, NULL, 'p'},
-        {"processes", required_argument, NULL, 'n'},
-        {"gpus", required_argument, NULL, 'G'},
-        {"count", required_argument, NULL, 'c'},
-        {"ready", no_argument, NULL, 'r'},
-        {"report", no_argument, NULL, 'R'},
-        {0},
+        {"kernel", required_argument, NULL, 'k'},  {"depth", required_argument, NULL, 'd'},
+        {"graph", required_argument, NULL, 'g'},   {"burst", required_argument, NULL, 'b'},
+        {"pause", required_argument, NULL, 'p'},   {"processes", required_argument, NULL, 'n'},
+        {"gpus", required_argument, NULL, 'G'},    {"count", required_argument, NULL, 'c'},
+        {"ready", no_argument, NULL, 'r'},         {"report", no_argument, NULL, 'R'},
+        {"library", required_argument, NULL, 'l'}, {0},
     };
     int c;
 
@@ -336,6 +333,9 @@ static void read_options(int argc, char **argv) {
             break;
         case 'R':
             options.report = true;
+            break;
+        case 'l':
+            options.library = optarg;
             break;
         default:
             exit(2);
