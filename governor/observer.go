@@ -25,7 +25,7 @@ type observer struct {
 	mu sync.Mutex
 	// claims and joined are those of the last status.
 	claims []*claim.Claim
-	joined map[int]bool
+	joined map[user]bool
 	// found are the processes that have not joined, by claim.
 	found map[string][]status.Process
 
@@ -33,8 +33,14 @@ type observer struct {
 	failed string
 }
 
+// user is a process on a GPU.
+type user struct {
+	gpuUUID string
+	pid     int
+}
+
 // know tells the observer which claims there are, and which processes have joined.
-func (o *observer) know(claims []*claim.Claim, joined map[int]bool) {
+func (o *observer) know(claims []*claim.Claim, joined map[user]bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.claims, o.joined = claims, joined
@@ -58,7 +64,7 @@ func (o *observer) run(ctx context.Context) {
 	}
 	ticker := time.NewTicker(observes)
 	defer ticker.Stop()
-	before := make(map[int]bool)
+	before := make(map[user]bool)
 	for {
 		select {
 		case <-ctx.Done():
@@ -70,7 +76,7 @@ func (o *observer) run(ctx context.Context) {
 }
 
 // observe names the processes that have not joined now nor before, and returns those that have not now.
-func (o *observer) observe(ctx context.Context, before map[int]bool) map[int]bool {
+func (o *observer) observe(ctx context.Context, before map[user]bool) map[user]bool {
 	o.mu.Lock()
 	claims, joined := o.claims, o.joined
 	o.mu.Unlock()
@@ -80,7 +86,7 @@ func (o *observer) observe(ctx context.Context, before map[int]bool) map[int]boo
 			byGPU[c.GPU.UUID] = append(byGPU[c.GPU.UUID], c)
 		}
 	}
-	outside := make(map[int]bool)
+	outside := make(map[user]bool)
 	found := make(map[string][]status.Process)
 	for uuid, of := range byGPU {
 		pids, err := o.options.Processes(ctx, uuid)
@@ -93,12 +99,16 @@ func (o *observer) observe(ctx context.Context, before map[int]bool) map[int]boo
 		}
 		containers := processes.Of(of)
 		for _, pid := range pids {
-			owners := containers.Claims(pid)
-			if joined[pid] || len(owners) == 0 {
+			by := user{uuid, pid}
+			if joined[by] {
 				continue
 			}
-			outside[pid] = true
-			if before[pid] {
+			owners := containers.Claims(pid)
+			if len(owners) == 0 {
+				continue
+			}
+			outside[by] = true
+			if before[by] {
 				found[owners[0].ID] = append(found[owners[0].ID], status.Process{PID: pid, Name: nameOf(pid)})
 			}
 		}

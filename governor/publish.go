@@ -26,7 +26,7 @@ type snapshot struct {
 	debts map[string]map[string]float64
 	// claims are the governed ones, and joined the processes that have joined one.
 	claims []*claim.Claim
-	joined map[int]bool
+	joined map[user]bool
 }
 
 // snapshot returns what there is to publish.
@@ -34,7 +34,7 @@ func (n *node) snapshot(now time.Duration) snapshot {
 	s := snapshot{
 		status: status.Status{GPUs: map[string]status.GPU{}, Claims: map[string]status.Claim{}},
 		debts:  maps.Clone(n.debts),
-		joined: make(map[int]bool),
+		joined: make(map[user]bool),
 	}
 	if s.debts == nil {
 		s.debts = make(map[string]map[string]float64)
@@ -54,7 +54,7 @@ func (n *node) snapshot(now time.Duration) snapshot {
 		}
 		for _, o := range m.conns {
 			if o.process != 0 {
-				s.joined[o.pid] = true
+				s.joined[user{uuid, o.pid}] = true
 				c.Joined = append(c.Joined, status.Process{PID: o.pid, Name: nameOf(o.pid)})
 			}
 		}
