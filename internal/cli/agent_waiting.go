@@ -52,7 +52,7 @@ func (w *waitingJobs) take(ctx context.Context) (*explain.Queue, error) {
 		return nil, err
 	}
 	defer client.Close()
-	queue, err := explain.Waiting(ctx, client)
+	queue, err := explain.Waiting(ctx, client, nil)
 	var response api.UnexpectedResponseError
 	var unreachable *url.Error
 	switch {

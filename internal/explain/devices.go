@@ -43,8 +43,16 @@ func (d *Device) matches(request string) bool {
 	}
 }
 
-// devices lists the device groups of all nodes that a request of the groups names.
-func devices(ctx context.Context, client *api.Client, groups []Group) ([]Device, error) {
+// Inventory is what a cluster has, and who has what of it.
+type Inventory struct {
+	Nodes       []*api.NodeListStub
+	Allocations []*api.AllocationListStub
+	// Taken says who has a device of a node that no allocation here has; "" if nobody. It may be nil.
+	Taken func(node, device string) string
+}
+
+// takeInventory queries Nomad for all that a token may see.
+func takeInventory(ctx context.Context, client *api.Client) (*Inventory, error) {
 	withResources := map[string]string{"resources": "true"}
 	nodes, _, err := client.Nodes().List((&api.QueryOptions{Params: withResources}).WithContext(ctx))
 	if err != nil {
@@ -54,21 +62,25 @@ func devices(ctx context.Context, client *api.Client, groups []Group) ([]Device,
 	if err != nil {
 		return nil, fmt.Errorf("list Nomad's allocations: %w", err)
 	}
-	used := usedDevices(allocs)
+	return &Inventory{Nodes: nodes, Allocations: allocs}, nil
+}
+
+// devices lists the device groups of all nodes that a request of the groups names.
+func (i *Inventory) devices(groups []Group) []Device {
+	used := usedDevices(i.Allocations)
 	found := []Device{}
-	for _, node := range nodes {
+	for _, node := range i.Nodes {
 		if node.NodeResources == nil || node.Status == api.NodeStatusDown {
 			continue
 		}
 		for _, group := range node.NodeResources.Devices {
-			d := newDevice(node, group, used)
-			if d.isRequested(groups) {
-				found = append(found, d)
+			if (&Device{Name: group.ID()}).isRequested(groups) {
+				found = append(found, i.newDevice(node, group, used))
 			}
 		}
 	}
 	slices.SortFunc(found, func(a, b Device) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Name, b.Name)) })
-	return found, nil
+	return found
 }
 
 func (d *Device) isRequested(groups []Group) bool {
@@ -111,14 +123,17 @@ func over(alloc *api.AllocationListStub) bool {
 	return false
 }
 
-func newDevice(node *api.NodeListStub, group *api.NodeDeviceResource, used map[place]string) Device {
+func (i *Inventory) newDevice(node *api.NodeListStub, group *api.NodeDeviceResource, used map[place]string) Device {
 	d := Device{Node: node.Name, Name: group.ID(), Total: len(group.Instances)}
 	jobs, problems := map[string]int{}, map[string]int{}
 	for _, instance := range group.Instances {
-		job, isUsed := used[place{node.ID, instance.ID}]
+		by := used[place{node.ID, instance.ID}]
+		if by == "" && instance.Healthy && i.Taken != nil {
+			by = i.Taken(node.ID, instance.ID)
+		}
 		switch {
-		case isUsed:
-			jobs[job]++
+		case by != "":
+			jobs[by]++
 		case !instance.Healthy:
 			problems[cmp.Or(instance.HealthDescription, "unhealthy")]++
 		default:

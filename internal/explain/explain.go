@@ -78,9 +78,11 @@ func Explain(ctx context.Context, client *api.Client, job *api.Job) (*Report, er
 	for _, group := range job.TaskGroups {
 		r.Groups = append(r.Groups, Group{Name: *group.Name, Requests: requestsOf(group)})
 	}
-	if r.Devices, err = devices(ctx, client, r.Groups); err != nil {
+	inventory, err := takeInventory(ctx, client)
+	if err != nil {
 		return nil, err
 	}
+	r.Devices = inventory.devices(r.Groups)
 	for i := range r.Groups {
 		g := &r.Groups[i]
 		g.judge(plan.FailedTGAllocs[g.Name], running(allocs, g.Name), r.Devices)

@@ -146,7 +146,7 @@ func TestWaiting(t *testing.T) {
 		},
 		"/v1/job/train": job, "/v1/job/large": train("nvidia/slice", 5),
 	})
-	q, err := Waiting(t.Context(), client)
+	q, err := Waiting(t.Context(), client, nil)
 	must.NoError(t, err)
 	must.Eq(t, 1, q.Others)
 	must.Len(t, 2, q.Groups)
@@ -160,10 +160,10 @@ func TestWaiting(t *testing.T) {
 }
 
 func TestWaiting_Nothing(t *testing.T) {
-	q, err := Waiting(t.Context(), nomadWith(t, map[string]any{"/v1/evaluations": []*api.Evaluation{}}))
+	q, err := Waiting(t.Context(), nomadWith(t, map[string]any{"/v1/evaluations": []*api.Evaluation{}}), nil)
 	must.NoError(t, err)
 	must.Len(t, 0, q.Groups)
-	_, err = Waiting(t.Context(), nomadWith(t, nil))
+	_, err = Waiting(t.Context(), nomadWith(t, nil), nil)
 	must.ErrorContains(t, err, "list Nomad's blocked evaluations: ")
 }
 

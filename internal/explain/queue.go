@@ -34,8 +34,9 @@ type Blocked struct {
 // mostJobs bounds how many jobs are looked at: each takes a query.
 const mostJobs = 200
 
-// Waiting returns what waits. It plans nothing: Nomad keeps with each evaluation that is blocked why there was no place.
-func Waiting(ctx context.Context, client *api.Client) (*Queue, error) {
+// Waiting returns what waits. It plans nothing: Nomad keeps with each evaluation that is blocked why there was no place. The inventory
+// is queried if it is nil.
+func Waiting(ctx context.Context, client *api.Client, inventory *Inventory) (*Queue, error) {
 	query := &api.QueryOptions{Namespace: api.AllNamespacesNamespace, Filter: `Status == "blocked"`}
 	evaluations, _, err := client.Evaluations().List(query.WithContext(ctx))
 	if err != nil {
@@ -62,9 +63,12 @@ func Waiting(ctx context.Context, client *api.Client) (*Queue, error) {
 	for _, b := range q.Groups {
 		groups = append(groups, b.Group)
 	}
-	if q.Devices, err = devices(ctx, client, groups); err != nil {
-		return nil, err
+	if inventory == nil {
+		if inventory, err = takeInventory(ctx, client); err != nil {
+			return nil, err
+		}
 	}
+	q.Devices = inventory.devices(groups)
 	for i := range q.Groups {
 		q.Groups[i].judge(q.Groups[i].failed, nil, q.Devices)
 	}
