@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -14,6 +13,7 @@ import (
 	"github.com/tranche-gpu/tranche/internal/explain"
 	"github.com/tranche-gpu/tranche/internal/nomadapi"
 	"github.com/tranche-gpu/tranche/internal/nomadclient"
+	"github.com/tranche-gpu/tranche/internal/recent"
 )
 
 const (
@@ -26,22 +26,14 @@ const (
 // waitingJobs asks Nomad what waits for devices. However many view it, Nomad is queried by one at a time, and now and then.
 type waitingJobs struct {
 	nomad nomadapi.Options
-
-	mu    sync.Mutex
-	taken time.Time
-	last  *explain.Queue
-	err   error
+	last  recent.Value[*explain.Queue]
 }
 
 // queue returns what waits. Callers must not modify it.
 func (w *waitingJobs) queue(ctx context.Context) (*explain.Queue, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.taken.IsZero() || time.Since(w.taken) > waitingFresh {
-		w.last, w.err = w.take(context.WithoutCancel(ctx)) // for the others, too
-		w.taken = time.Now()
-	}
-	return w.last, w.err
+	return w.last.Get(waitingFresh, func() (*explain.Queue, error) {
+		return w.take(context.WithoutCancel(ctx)) // for the others, too
+	})
 }
 
 func (w *waitingJobs) take(ctx context.Context) (*explain.Queue, error) {
