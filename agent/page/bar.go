@@ -9,23 +9,49 @@ import (
 	"github.com/tranche-gpu/tranche/claim"
 )
 
-// bar is a GPU as a bar whose length is its memory.
-type bar struct {
-	*monitor.GPU
-	// Percent is its length, of the longest one's.
+// Bar is the memory of a GPU, from left to right.
+type Bar struct {
+	// Label names the GPU. Percent is the bar's length, of the longest one's.
+	Label   string
 	Percent float64
-	Blocks  []block
+	// Small bars are for pages with many of them.
+	Small  bool
+	Blocks []Block
 }
 
-// block is a part of a bar. Kind names its pattern: running, reserved, dormant, outside, driver, unhealthy or free.
-type block struct {
+// Block is a part of a bar. Kind names its pattern: running, reserved, dormant, outside, driver, unhealthy or free.
+type Block struct {
 	Kind string
 	// X and Width are percents of the bar, and Used one of the block.
 	X, Width, Used float64
 	// Label is what fits into the block, and Text all of it.
 	Label, Text string
-	// ID is the claim's; empty if the block is none.
-	ID string
+	// Page is the address of what the block shows; empty if there is none.
+	Page string
+}
+
+// Add adds a block of a width at the right, as far as there is room.
+func (b *Bar) Add(width float64, k Block) {
+	if n := len(b.Blocks); n > 0 {
+		k.X = b.Blocks[n-1].X + b.Blocks[n-1].Width
+	}
+	if k.Width = min(width, 100-k.X); k.Width > 0 {
+		b.Blocks = append(b.Blocks, k)
+	}
+}
+
+// rest is the part of a bar, in percent, that has no block yet.
+func (b *Bar) rest() float64 {
+	if n := len(b.Blocks); n > 0 {
+		return 100 - b.Blocks[n-1].X - b.Blocks[n-1].Width
+	}
+	return 100
+}
+
+// bar is a GPU as a bar whose length is its memory.
+type bar struct {
+	*monitor.GPU
+	Bar
 }
 
 // barsOf returns the bars of all GPUs, to scale. One whose memory is unknown is as long as the longest.
@@ -57,15 +83,11 @@ func lengthOf(s *monitor.Snapshot, g *monitor.GPU) uint64 {
 }
 
 func barOf(s *monitor.Snapshot, g *monitor.GPU, percent float64) bar {
-	b := bar{GPU: g, Percent: percent}
+	b := bar{g, Bar{Label: "GPU " + text.Index(g.Index), Percent: percent}}
 	whole := float64(lengthOf(s, g))
-	at := 0.0
-	add := func(kind string, part float64, k block) {
-		k.Kind, k.X, k.Width = kind, at, min(100*part/whole, 100-at)
-		if k.Width > 0 {
-			at += k.Width
-			b.Blocks = append(b.Blocks, k)
-		}
+	add := func(kind string, part float64, k Block) {
+		k.Kind = kind
+		b.Add(100*part/whole, k)
 	}
 	on := slices.DeleteFunc(s.On(g.UUID), func(c *monitor.Claim) bool { return c.State == claim.StateEnded })
 	for _, c := range on {
@@ -84,7 +106,7 @@ func barOf(s *monitor.Snapshot, g *monitor.GPU, percent float64) bar {
 	if g.DriverBytes != nil && *g.DriverBytes > 0 {
 		add("driver", float64(*g.DriverBytes), plainBlock("driver", *g.DriverBytes))
 	}
-	rest := plainBlock("free", uint64(max(0, whole*(100-at)/100)))
+	rest := plainBlock("free", uint64(max(0, whole*b.rest()/100)))
 	switch {
 	case g.Error != "":
 		rest.Label, rest.Text = "does not answer", "The GPU does not answer."
@@ -107,8 +129,8 @@ func partOf(c *monitor.Claim, on []*monitor.Claim, whole float64) float64 {
 	return float64(c.LimitBytes)
 }
 
-func claimBlock(c *monitor.Claim) block {
-	k := block{ID: c.ID, Label: nameOf(c), Text: fmt.Sprintf("%s, claim %s, %s", nameOf(c), c.ID, c.State)}
+func claimBlock(c *monitor.Claim) Block {
+	k := Block{Page: "/claim/" + c.ID, Label: nameOf(c), Text: fmt.Sprintf("%s, claim %s, %s", nameOf(c), c.ID, c.State)}
 	if c.Limited() {
 		k.Text += ", limit " + text.Bytes(c.LimitBytes)
 	}
@@ -119,8 +141,8 @@ func claimBlock(c *monitor.Claim) block {
 	return k
 }
 
-func plainBlock(what string, bytes uint64) block {
-	return block{Label: what, Text: text.Bytes(bytes) + " " + what}
+func plainBlock(what string, bytes uint64) Block {
+	return Block{Label: what, Text: text.Bytes(bytes) + " " + what}
 }
 
 // percentOf returns a part of a whole in percent, at most 100.

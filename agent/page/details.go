@@ -60,21 +60,21 @@ func nameOf(c *monitor.Claim) string {
 	return cmp.Or(w.Job, w.ContainerName, w.Allocation, "claim "+c.ID)
 }
 
-// fact is one line of a list of properties.
-type fact struct{ Name, Value string }
+// Fact is one line of a list of properties.
+type Fact struct{ Name, Value string }
 
 // gpuDetails are all that is known of a GPU.
 type gpuDetails struct {
 	*monitor.GPU
-	Facts []fact
+	Facts []Fact
 	// Shares are of the governed claims on it.
 	Shares   []turnsRow
 	Timeline *timelineDetails
-	Xids     []fact
+	Xids     []Fact
 }
 
 func detailsOf(s *monitor.Snapshot, g *monitor.GPU) *gpuDetails {
-	d := &gpuDetails{GPU: g, Shares: turnsOf(s.On(g.UUID)), Facts: []fact{
+	d := &gpuDetails{GPU: g, Shares: turnsOf(s.On(g.UUID)), Facts: []Fact{
 		{"UUID", g.UUID},
 		{"Mode", string(g.Mode)},
 		{"Memory", text.OptionalBytes(g.MemoryBytes)},
@@ -89,7 +89,7 @@ func detailsOf(s *monitor.Snapshot, g *monitor.GPU) *gpuDetails {
 		{"Power limit", text.Scaled(g.PowerLimitMilliwatts, 0.001, " W")},
 	}}
 	if n := g.Slices; n != nil {
-		d.Facts = append(d.Facts, fact{"Slice", text.Bytes(n.SliceBytes)}, fact{"Slices", text.OptionalCount(n.Total)})
+		d.Facts = append(d.Facts, Fact{"Slice", text.Bytes(n.SliceBytes)}, Fact{"Slices", text.OptionalCount(n.Total)})
 		for _, state := range []struct {
 			name  string
 			count int
@@ -98,12 +98,12 @@ func detailsOf(s *monitor.Snapshot, g *monitor.GPU) *gpuDetails {
 			{"unhealthy", n.Unhealthy}, {"free", n.Free},
 		} {
 			if n.Total != nil || state.count > 0 {
-				d.Facts = append(d.Facts, fact{"Slices " + state.name, strconv.Itoa(state.count)})
+				d.Facts = append(d.Facts, Fact{"Slices " + state.name, strconv.Itoa(state.count)})
 			}
 		}
 	}
 	for _, xid := range slices.Sorted(maps.Keys(g.Xids)) {
-		d.Xids = append(d.Xids, fact{strconv.FormatUint(xid, 10), strconv.FormatUint(g.Xids[xid], 10)})
+		d.Xids = append(d.Xids, Fact{strconv.FormatUint(xid, 10), strconv.FormatUint(g.Xids[xid], 10)})
 	}
 	return d
 }
@@ -111,7 +111,7 @@ func detailsOf(s *monitor.Snapshot, g *monitor.GPU) *gpuDetails {
 // claimDetails are all that is known of a claim.
 type claimDetails struct {
 	row
-	Facts []fact
+	Facts []Fact
 	// Shares has one row if the claim is governed.
 	Shares []turnsRow
 	// Advice is what its slices should be; empty if they are right, or nothing is known.
@@ -127,7 +127,7 @@ func (p *Pages) claimDetails(c *monitor.Claim) *claimDetails {
 	if !w.Verified {
 		verified = "not verified: the container says so"
 	}
-	for _, f := range []fact{
+	for _, f := range []Fact{
 		{"State", string(c.State)}, {"Owner", c.Owner}, {"Namespace", w.Namespace}, {"Job", w.Job}, {"Group", w.Group},
 		{"Task", w.Task}, {"Allocation", w.Allocation}, {"Container name", w.ContainerName},
 	} {
@@ -136,20 +136,20 @@ func (p *Pages) claimDetails(c *monitor.Claim) *claimDetails {
 		}
 	}
 	if w.OfNomad() {
-		d.Facts = append(d.Facts, fact{"Names", verified})
+		d.Facts = append(d.Facts, Fact{"Names", verified})
 	}
-	d.Facts = append(d.Facts, fact{"Made", c.Created.UTC().Format(timeFormat)}, fact{"Mode", string(c.Mode)})
+	d.Facts = append(d.Facts, Fact{"Made", c.Created.UTC().Format(TimeFormat)}, Fact{"Mode", string(c.Mode)})
 	if c.Sliced() {
-		d.Facts = append(d.Facts, fact{"Slices", strconv.Itoa(len(c.Slices))})
+		d.Facts = append(d.Facts, Fact{"Slices", strconv.Itoa(len(c.Slices))})
 	}
 	if c.Container != nil {
-		d.Facts = append(d.Facts, fact{"Container", c.Container.ID}, fact{"Runtime", c.Container.Runtime})
+		d.Facts = append(d.Facts, Fact{"Container", c.Container.ID}, Fact{"Runtime", c.Container.Runtime})
 	}
 	if d.Activity != "" {
-		d.Facts = append(d.Facts, fact{"Activity", d.Activity})
+		d.Facts = append(d.Facts, Fact{"Activity", d.Activity})
 	}
 	if u := c.Usage; u != nil && u.Spill != nil {
-		d.Facts = append(d.Facts, fact{"Host memory", text.Bytes(u.Spill.UsedBytes) + " of " + text.Bytes(u.Spill.LimitBytes)})
+		d.Facts = append(d.Facts, Fact{"Host memory", text.Bytes(u.Spill.UsedBytes) + " of " + text.Bytes(u.Spill.LimitBytes)})
 	}
 	if w.Job != "" {
 		d.JobLink = p.nomadLink("jobs", w.Job+"@"+cmp.Or(w.Namespace, "default"))

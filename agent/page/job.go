@@ -21,7 +21,7 @@ func jobOf(w claim.Workload) (jobKey, bool) {
 	return k, k.Name != ""
 }
 
-// page returns the address of the job's page. Names are in the query, since any name may be there, ".." too.
+// page returns the address of the job's page.
 func (k jobKey) page() string { return "/job?" + k.query().Encode() }
 
 func (k jobKey) query() url.Values { return url.Values{"namespace": {k.Namespace}, "name": {k.Name}} }

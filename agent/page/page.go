@@ -3,11 +3,7 @@
 package page
 
 import (
-	"bytes"
 	"context"
-	"embed"
-	"html/template"
-	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -19,15 +15,6 @@ import (
 	"github.com/tranche-gpu/tranche/internal/explain"
 	"github.com/tranche-gpu/tranche/usage/bill"
 )
-
-//go:embed templates/*.html
-var sources embed.FS
-
-//go:embed style.css
-var style []byte
-
-//go:embed icon.svg
-var icon []byte
 
 // Options are what the pages need beside snapshots.
 type Options struct {
@@ -48,21 +35,12 @@ type Options struct {
 type Pages struct {
 	Options
 	snapshot  func(context.Context) *monitor.Snapshot
-	templates map[string]*template.Template
+	templates Templates
 }
 
 // parsed has the template of each page.
-var parsed = sync.OnceValues(func() (map[string]*template.Template, error) {
-	all := make(map[string]*template.Template)
-	for _, name := range []string{"map", "gpu", "claim", "job", "idle", "waiting", "usage", "missing"} {
-		t, err := template.New("").Funcs(functions).ParseFS(sources, "templates/layout.html", "templates/parts.html",
-			"templates/"+name+".html")
-		if err != nil {
-			return nil, err
-		}
-		all[name] = t
-	}
-	return all, nil
+var parsed = sync.OnceValues(func() (Templates, error) {
+	return Parse(sources, "map", "gpu", "claim", "job", "idle", "waiting", "usage", "missing")
 })
 
 // New returns the pages of a monitor's snapshots.
@@ -87,47 +65,32 @@ func (p *Pages) Register(mux *http.ServeMux) {
 	if p.Usage != nil {
 		p.registerUsage(mux)
 	}
-	mux.HandleFunc("GET /style.css", file("text/css; charset=utf-8", style))
-	mux.HandleFunc("GET /icon.svg", file("image/svg+xml", icon))
+	RegisterFiles(mux)
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) { p.missing(w, r, "There is no such page.") })
-}
-
-// file serves a file that is part of the program.
-func file(contentType string, content []byte) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", contentType)
-		_, _ = w.Write(content)
-	}
 }
 
 // view is what the template of a page gets.
 type view struct {
-	Title string
+	Frame
 	Options
 	*monitor.Snapshot
-	// Path and Query are the page's own, and Refresh how often it is loaded again, in seconds; 0 for never.
-	Path    string
-	Query   url.Values
-	Refresh int
 	Bars    []bar
 	Rows    []row
 	GPU     *gpuDetails
 	Claim   *claimDetails
 	Job     *jobDetails
 	Idle    *idleDetails
-	Waiting *waitingDetails
+	Waiting *WaitingDetails
 	Report  *usageDetails
 	Message string
 }
 
-// Reload returns the page's own address, with which it is loaded again after some seconds; 0 for never.
-func (v *view) Reload(seconds int) string {
-	query := url.Values{}
-	maps.Copy(query, v.Query)
-	if seconds > 0 {
-		query.Set("refresh", strconv.Itoa(seconds))
+// Software says which driver the node has; empty if that is unknown.
+func (v *view) Software() string {
+	if v.DriverVersion == "" {
+		return ""
 	}
-	return (&url.URL{Path: v.Path, RawQuery: query.Encode()}).RequestURI()
+	return "Driver " + v.DriverVersion + ", CUDA " + v.CUDAVersion + "."
 }
 
 // claim returns the claim with an ID, or nil.
@@ -141,20 +104,16 @@ func (v *view) claim(id string) *monitor.Claim {
 }
 
 func (p *Pages) newView(r *http.Request, title string) *view {
-	return &view{
-		Title: title, Options: p.Options, Snapshot: p.snapshot(r.Context()), Path: r.URL.Path, Refresh: refresh(r),
+	v := &view{Frame: NewFrame(r, title), Options: p.Options, Snapshot: p.snapshot(r.Context())}
+	v.Nav = []Link{{"/", "GPUs"}, {"/idle", "Idle"}}
+	if p.Waiting != nil {
+		v.Nav = append(v.Nav, Link{"/waiting", "Waiting"})
 	}
-}
-
-// The least and the most seconds after which a page is loaded again.
-const minRefresh, maxRefresh = 5, 3600
-
-func refresh(r *http.Request) int {
-	seconds, err := strconv.Atoi(r.URL.Query().Get("refresh"))
-	if err != nil || seconds <= 0 {
-		return 0
+	if p.Usage != nil {
+		v.Nav = append(v.Nav, Link{"/usage", "Usage"})
 	}
-	return min(max(seconds, minRefresh), maxRefresh)
+	v.Nav = append(v.Nav, Link{"/metrics", "Metrics"})
+	return v
 }
 
 func (p *Pages) serveMap(w http.ResponseWriter, r *http.Request) {
@@ -197,31 +156,8 @@ func (p *Pages) missing(w http.ResponseWriter, r *http.Request, message string) 
 	p.write(w, http.StatusNotFound, "missing", v)
 }
 
-// write writes all of a page or an error.
 func (p *Pages) write(w http.ResponseWriter, status int, name string, v *view) {
-	var b bytes.Buffer
-	if err := p.templates[name].ExecuteTemplate(&b, "layout.html", v); err != nil {
-		http.Error(w, "the page cannot be made: "+err.Error(), http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.WriteHeader(status)
-	_, _ = w.Write(b.Bytes())
+	p.templates.Write(w, status, name, v)
 }
 
-// nomadLink returns the page of a job or an allocation in Nomad's web interface; empty if there is none.
-func (p *Pages) nomadLink(parts ...string) string {
-	if p.NomadUI == nil {
-		return ""
-	}
-	return p.NomadUI.JoinPath(append([]string{"ui"}, escaped(parts)...)...).String()
-}
-
-// escaped escapes each part, so that a slash in a name begins no new one.
-func escaped(parts []string) []string {
-	all := make([]string, len(parts))
-	for i, part := range parts {
-		all[i] = url.PathEscape(part)
-	}
-	return all
-}
+func (p *Pages) nomadLink(parts ...string) string { return NomadPage(p.NomadUI, parts...) }

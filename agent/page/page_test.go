@@ -166,7 +166,7 @@ func TestBars_ToScale(t *testing.T) {
 	}
 	must.InDelta(t, 100*20.0/32, bars[0].Blocks[0].Used, 0.001)
 	must.Eq(t, "unhealthy", bars[1].Blocks[len(bars[1].Blocks)-1].Kind)
-	must.Eq(t, []block{{Kind: "unhealthy", Width: 100, Label: "does not answer", Text: "The GPU does not answer."}}, bars[2].Blocks)
+	must.Eq(t, []Block{{Kind: "unhealthy", Width: 100, Label: "does not answer", Text: "The GPU does not answer."}}, bars[2].Blocks)
 }
 
 // TestPages_Unknown says of what is unknown that it is.

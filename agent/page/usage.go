@@ -78,7 +78,7 @@ func (p *Pages) serveUsage(w http.ResponseWriter, r *http.Request, by bill.By, p
 		ThisMonth: now.Format(monthLayout), Today: now.Format(dayLayout),
 	}
 	if v.Snapshot.Usage != nil {
-		v.Report.Accounting = v.Snapshot.Usage.Seen.UTC().Format(timeFormat)
+		v.Report.Accounting = v.Snapshot.Usage.Seen.UTC().Format(TimeFormat)
 	}
 	report, err := p.Usage(r.Context(), by, from, to)
 	if err != nil {

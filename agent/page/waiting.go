@@ -2,13 +2,14 @@ package page
 
 import (
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/tranche-gpu/tranche/internal/explain"
 )
 
-// waitingDetails are the task groups that wait for devices, and what there is of these.
-type waitingDetails struct {
+// WaitingDetails are the task groups that wait for devices, and what there is of these.
+type WaitingDetails struct {
 	*explain.Queue
 	Rows []waitingRow
 }
@@ -18,7 +19,7 @@ type waitingRow struct {
 	// Lacks is the reason, in parts, and Tried when Nomad tried last.
 	Lacks []string
 	Tried string
-	// JobPage is the address of the job's page on this node, if it has claims here, and NomadPage that in Nomad; empty if there is none.
+	// JobPage is the address of the job's page here, if it has claims, and NomadPage that in Nomad; empty if there is none.
 	JobPage, NomadPage string
 }
 
@@ -36,16 +37,22 @@ func (p *Pages) serveWaiting(w http.ResponseWriter, r *http.Request) {
 			here[job] = true
 		}
 	}
-	v.Waiting = &waitingDetails{Queue: queue}
+	v.Waiting = NewWaiting(queue, p.NomadUI, func(namespace, job string) bool { return here[jobKey{namespace, job}] })
+	p.write(w, http.StatusOK, "waiting", v)
+}
+
+// NewWaiting returns what the page of waiting groups shows; hasPage reports whether a job has a page of its own.
+func NewWaiting(queue *explain.Queue, nomadUI *url.URL, hasPage func(namespace, job string) bool) *WaitingDetails {
+	d := &WaitingDetails{Queue: queue}
 	for _, b := range queue.Groups {
 		row := waitingRow{
-			Blocked: b, Lacks: strings.Split(b.Reason, "; "), Tried: b.Tried.UTC().Format(timeFormat),
-			NomadPage: p.nomadLink("jobs", b.Job+"@"+b.Namespace),
+			Blocked: b, Lacks: strings.Split(b.Reason, "; "), Tried: b.Tried.UTC().Format(TimeFormat),
+			NomadPage: NomadPage(nomadUI, "jobs", b.Job+"@"+b.Namespace),
 		}
-		if job := (jobKey{b.Namespace, b.Job}); here[job] {
-			row.JobPage = job.page()
+		if hasPage(b.Namespace, b.Job) {
+			row.JobPage = JobPage(b.Namespace, b.Job)
 		}
-		v.Waiting.Rows = append(v.Waiting.Rows, row)
+		d.Rows = append(d.Rows, row)
 	}
-	p.write(w, http.StatusOK, "waiting", v)
+	return d
 }
