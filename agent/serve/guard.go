@@ -8,26 +8,32 @@ import (
 	"strings"
 )
 
-// policy lets a page load our style and nothing else, and run no script.
-const policy = "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+// policy lets a page load our style and nothing else, and run no script. What is missing is where it may send forms.
+const policy = "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action "
 
 // guard refuses requests that are not for reading or not for this agent, and sets the headers of all answers.
 func (s *Server) guard(next http.Handler) http.Handler {
-	hosts := s.hosts()
+	hosts, forms := s.hosts(), "'none'"
+	if len(s.Forms) > 0 {
+		forms = "'self'"
+	}
+	ownPages := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
-		h.Set("Content-Security-Policy", policy)
+		h.Set("Content-Security-Policy", policy+forms)
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Cache-Control", "no-store")
 		switch {
-		case r.Method != http.MethodGet && r.Method != http.MethodHead:
-			h.Set("Allow", "GET, HEAD")
-			http.Error(w, "this agent answers GET only", http.StatusMethodNotAllowed)
 		case hosts != nil && !knownHost(r.Host, hosts):
 			// A page from elsewhere whose name leads here would otherwise be read as one of ours (DNS rebinding).
 			http.Error(w, "this agent does not answer to that host name; add it with --host", http.StatusMisdirectedRequest)
+		case r.Method == http.MethodPost && slices.Contains(s.Forms, r.URL.Path):
+			ownPages.Handler(next).ServeHTTP(w, r)
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+			h.Set("Allow", "GET, HEAD")
+			http.Error(w, "this agent answers GET only", http.StatusMethodNotAllowed)
 		default:
 			next.ServeHTTP(w, r)
 		}

@@ -1,5 +1,5 @@
 // Package serve offers the agent's pages and metrics by HTTP: to programs of this node, or to others by TLS. It answers requests
-// to read, and changes nothing.
+// to read, and forms of our own pages where there are any.
 package serve
 
 import (
@@ -25,6 +25,8 @@ type Options struct {
 	WebConfig string
 	// Hosts are further names by which browsers may call the agent.
 	Hosts []string
+	// Forms are the paths to which our own pages may send forms; none by default.
+	Forms []string
 }
 
 // unixPrefix marks the path of a Unix socket.

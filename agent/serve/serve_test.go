@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -69,8 +70,34 @@ func TestServe_ReadsOnlyAndKnowsItsNames(t *testing.T) {
 	} {
 		status, header, _ := answer(t, http.DefaultClient, c.method, s.URL(), c.host)
 		must.Eq(t, c.want, status, must.Sprintf("%s of %q", c.method, c.host))
-		must.Eq(t, policy, header.Get("Content-Security-Policy"))
+		must.Eq(t, policy+"'none'", header.Get("Content-Security-Policy"))
 		must.Eq(t, "nosniff", header.Get("X-Content-Type-Options"))
+	}
+}
+
+// TestServe_Forms takes forms at their paths alone, and of our own pages alone.
+func TestServe_Forms(t *testing.T) {
+	s := start(t, Options{Listen: "127.0.0.1:0", Forms: []string{"/login"}})
+	for _, c := range []struct {
+		path, host string
+		header     http.Header
+		want       int
+	}{
+		{"login", "", nil, 200},
+		{"login", "", http.Header{"Sec-Fetch-Site": {"same-origin"}}, 200},
+		{"login", "", http.Header{"Sec-Fetch-Site": {"cross-site"}}, 403},
+		{"login", "", http.Header{"Sec-Fetch-Site": {"same-site"}}, 403},
+		{"login", "", http.Header{"Origin": {"https://evil.example.com"}}, 403},
+		{"login", "evil.example.com", nil, 421},
+		{"", "", nil, 405}, {"login/", "", nil, 405}, {"login?x=y", "", nil, 200},
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL()+c.path, strings.NewReader("token=x"))
+		must.NoError(t, err)
+		request.Host = c.host
+		maps.Copy(request.Header, c.header)
+		status, header, _ := do(t, http.DefaultClient, request)
+		must.Eq(t, c.want, status, must.Sprintf("%q of %q with %v", c.path, c.host, c.header))
+		must.Eq(t, policy+"'self'", header.Get("Content-Security-Policy"))
 	}
 }
 
