@@ -271,7 +271,8 @@ func openBrowser(t *testing.T) *browser {
 	t.Helper()
 	b := &browser{t: t}
 	allocator, stop := chromedp.NewExecAllocator(deadline(t), append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath("chromium"), chromedp.NoSandbox, chromedp.Flag("disable-gpu", true), chromedp.WSURLReadTimeout(2*time.Minute))...)
+		chromedp.ExecPath("chromium"), chromedp.NoSandbox, chromedp.Flag("disable-gpu", true), chromedp.Flag("ignore-certificate-errors", true),
+		chromedp.WSURLReadTimeout(2*time.Minute))...)
 	t.Cleanup(stop)
 	var closeTab context.CancelFunc
 	b.ctx, closeTab = chromedp.NewContext(allocator, chromedp.WithListener(b.listen))

@@ -52,12 +52,8 @@ The ledger is for root alone, so the agent runs as root.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.agent(cmd.Context(), o) },
 	}
 	o.addFlags(cmd)
-	cmd.Flags().StringVar(&o.Listen, "listen", defaultAgentAddress, "`address` to listen on: HOST:PORT or unix:PATH")
-	cmd.Flags().StringVar(&o.WebConfig, "web-config", "", "`file` with TLS and passwords, in the format of Prometheus's exporters")
-	cmd.Flags().StringSliceVar(&o.Hosts, "host", nil, "further host `name` by which browsers may call the agent (repeatable)")
 	addSliceMemory(cmd, &o.sliceMemory)
-	cmd.Flags().StringVar(&o.nomadUI, "nomad-ui", "", "`address` of Nomad, to which the pages link jobs and allocations")
-	addLogLevel(cmd, &o.logLevel)
+	o.addServing(cmd, defaultAgentAddress)
 	return cmd
 }
 
@@ -121,18 +117,33 @@ func (o *agentOptions) pages(version string) (page.Options, error) {
 	if name, err := os.Hostname(); err == nil {
 		pages.Node = name
 	}
-	if o.nomadUI == "" {
-		return pages, nil
+	var err error
+	pages.NomadUI, err = parseNomadUI(o.nomadUI)
+	return pages, err
+}
+
+// addServing adds the flags of what serves pages.
+func (o *agentOptions) addServing(cmd *cobra.Command, address string) {
+	cmd.Flags().StringVar(&o.Listen, "listen", address, "`address` to listen on: HOST:PORT or unix:PATH")
+	cmd.Flags().StringVar(&o.WebConfig, "web-config", "", "`file` with TLS and passwords, in the format of Prometheus's exporters")
+	cmd.Flags().StringSliceVar(&o.Hosts, "host", nil, "further host `name` by which browsers may call the agent (repeatable)")
+	cmd.Flags().StringVar(&o.nomadUI, "nomad-ui", "", "`address` of Nomad, to which the pages link jobs and allocations")
+	addLogLevel(cmd, &o.logLevel)
+}
+
+// parseNomadUI returns the address of Nomad's web interface; nil if there is none.
+func parseNomadUI(text string) (*url.URL, error) {
+	if text == "" {
+		return nil, nil
 	}
-	address, err := url.Parse(o.nomadUI)
+	address, err := url.Parse(text)
 	if err != nil || address.Host == "" || address.Scheme != "http" && address.Scheme != "https" {
-		return page.Options{}, fmt.Errorf("--nomad-ui: %q is no address of Nomad; write one such as https://nomad.example.com:4646", o.nomadUI)
+		return nil, fmt.Errorf("--nomad-ui: %q is no address of Nomad; write one such as https://nomad.example.com:4646", text)
 	}
 	if address.User != nil {
-		return page.Options{}, errors.New("--nomad-ui: the address has a user name or password, which every page would show; leave them out")
+		return nil, errors.New("--nomad-ui: the address has a user name or password, which every page would show; leave them out")
 	}
-	pages.NomadUI = address
-	return pages, nil
+	return address, nil
 }
 
 // monitor makes a monitor of the node at a place.

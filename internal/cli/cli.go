@@ -106,7 +106,7 @@ func (a *app) command() *cobra.Command {
 	root.AddCommand(a.runCommand(), a.statusCommand(), a.usageCommand(), a.claimCommand(), a.cdiCommand(), a.versionCommand(),
 		a.nodeInfoCommand(), a.cdiHookCommand(),
 		a.installCommand(), a.uninstallCommand(), a.doctorCommand(), a.explainCommand(),
-		a.agentCommand(), a.topCommand(), a.governorCommand())
+		a.agentCommand(), a.fleetCommand(), a.topCommand(), a.governorCommand())
 	return root
 }
 
